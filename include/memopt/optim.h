@@ -59,12 +59,19 @@ typedef struct memopt_optimizer_options {
     uint64_t min_8bit_size;       /**< Smaller tensors keep 32-bit states, whatever the format. 0:
                                        4096; 1: no tensor does. */
     uint64_t seed;                /**< Key of the generator for stochastic rounding. */
+    /** 1: a bf16 parameter keeps a residual of 8 bits as its last state, "weight_residual", so that
+     * steps add to a weight of 24 bits: the parameter is that weight rounded to nearest, ties away
+     * from zero, and updates below half its last place are not lost. It takes the place of an f32
+     * master: 3 bytes in all, not 6. f32 parameters stay as they are; f16 ones and
+     * stochastic_rounding cannot be combined with it. After something else has written a parameter,
+     * the residual still counts: at most half a last place. */
+    uint32_t split_weights;
 } memopt_optimizer_options;
 
 /** @brief Initialiser of ::memopt_optimizer_options. */
 #define MEMOPT_OPTIMIZER_OPTIONS_INIT                                                              \
     {                                                                                              \
-        sizeof(memopt_optimizer_options), 0, 0, 0, 0, 0, 0                                         \
+        sizeof(memopt_optimizer_options), 0, 0, 0, 0, 0, 0, 0                                      \
     }
 
 /**
@@ -205,7 +212,7 @@ MEMOPT_API memopt_status memopt_optimizer_get_group(memopt_optimizer *optimizer,
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, the group does not exist, a tensor is
  *         misaligned or overlaps another parameter or model copy, or model_copy has another count.
- * @retval MEMOPT_UNSUPPORTED this element type cannot be trained.
+ * @retval MEMOPT_UNSUPPORTED this element type cannot be trained, or not with split_weights.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_DRIVER_ERROR a host
  *         allocation, a device allocation or the driver failed; see memopt_last_error(); nothing
  *         added.
@@ -232,7 +239,7 @@ MEMOPT_API memopt_status memopt_optimizer_add_parameter(memopt_optimizer *optimi
  *        memopt_state_map()).
  * @param state_count the number of states: AdamW has 2 with 32-bit states, else 4; Lion and SGD
  *        have 1 with 32-bit states, else 2. SGD in a group without momentum needs none: then
- *        state_count is 0 and states may be NULL.
+ *        state_count is 0 and states may be NULL. With split_weights a bf16 parameter has one more.
  * @param steps one u64 in device memory: the steps taken, below 2^53. With SGD and states, also set
  *        the highest bit if none of those steps had a momentum; then the next step with a momentum
  *        does not damp the gradient. Steps set and clear this bit.
@@ -325,7 +332,8 @@ typedef struct memopt_state_view {
     size_t struct_size;   /**< Set by the caller. */
     const char *name;     /**< A static string: "exp_avg", "exp_avg_sq", "momentum_buffer" (SGD);
                                "absmax1", "absmax2"; "scale1", "scale2" (::MEMOPT_STATE_F8);
-                               "companded1", "companded2" (::MEMOPT_STATE_COMPANDED: absmax). */
+                               "companded1", "companded2" (::MEMOPT_STATE_COMPANDED: absmax);
+                               "weight_residual" (split_weights: signed bytes, as u8). */
     memopt_tensor tensor; /**< Device memory. It belongs to the optimizer and exists as long as it,
                                or it belongs to the caller
                                (memopt_optimizer_add_parameter_with_state()). */
@@ -344,8 +352,9 @@ typedef struct memopt_state_view {
  * @brief Returns a state tensor of a parameter, to be read or written in stream order.
  *
  * The moments come first: two of AdamW, one of Lion and SGD. If they are coded, their f32 absmax or
- * scale per block follows. SGD has none while the momentum of its group is 0. A moment is f32; or
- * u8 codes (8-bit, companded); or ceil(count / 2) bytes with two codes each (4-bit); or e4m3.
+ * scale per block follows, then the residual of a split weight. SGD has no moment while the
+ * momentum of its group is 0. A moment is f32; or u8 codes (8-bit, companded); or ceil(count / 2)
+ * bytes with two codes each (4-bit); or e4m3.
  * @param optimizer the optimizer.
  * @param parameter its number.
  * @param index from 0.

@@ -258,6 +258,10 @@ BLOCKS_FOR(blocks_bf16_bf16, MO_DTYPE_BF16, MO_DTYPE_BF16)
 
 static void step_span(const mo_optim_span *s)
 {
+    if (s->absmax1 == NULL) {
+        mo_adamw32_span_avx512(s);
+        return;
+    }
     static void (*const forms[3][3])(const mo_optim_span *, uint64_t) = {
         {blocks_f32_f32, blocks_f32_f16, blocks_f32_bf16},
         {blocks_f16_f32, blocks_f16_f16, blocks_f16_bf16},
@@ -274,13 +278,5 @@ static void step_span(const mo_optim_span *s)
 
 void MO_FORM(mo_optim_step)(const void *args, uint64_t begin, uint64_t end)
 {
-    const mo_optim_step_args *a = args;
-    mo_optim_span span;
-    for (uint64_t chunk = begin; chunk < end && !a->control->skip; chunk++) {
-        mo_optim_span_of(a, chunk, &span);
-        if (span.absmax1 != NULL)
-            step_span(&span);
-        else
-            mo_adamw32_span_avx512(&span);
-    }
+    mo_each_span(args, begin, end, step_span);
 }

@@ -3,6 +3,7 @@
  * of eight a thread, so a block's absmax is a reduction over the group and no block waits for
  * another. The code tables are copied to shared memory, where every thread looks up its own entry.
  */
+#include "kernels/optim/split_weights.h"
 #include "kernels/optim/state_codes_gpu.h"
 
 enum {
@@ -31,7 +32,7 @@ MO_DEVICE mo_near_rates mo_near_rates_of(const mo_rule_coef *c)
 /* Which of a span's tensors may travel as vectors, and whether its bf16 parameters must not be
  * computed by approximations. */
 typedef struct mo_span_aligned {
-    int parameter, copy, gradient, m, v;
+    int parameter, copy, gradient, m, v, residual;
     int exact;
     mo_near_rates near;
 } mo_span_aligned;
@@ -42,7 +43,7 @@ MO_DEVICE int mo_span_is_exact(const mo_optim_span *s)
 {
     float rate = s->coef.rate < 0.0f ? -s->coef.rate : s->coef.rate;
     int plain = s->coef.eps <= 0x1p20f && rate <= 0x1p30f && (rate >= 0x1p-40f || rate == 0.0f);
-    return s->copy || s->stochastic || !plain;
+    return s->copy || s->stochastic || s->residual || !plain;
 }
 
 template <int N, uint32_t FORMAT>
@@ -54,9 +55,38 @@ MO_DEVICE mo_span_aligned mo_span_alignment(const mo_optim_span *s)
     a.gradient = mo_pack_aligned<N>(s->gradient, (uint32_t)s->gradient_dtype);
     a.m = FORMAT == MO_STATE_F32 ? mo_aligned_to(s->m, 16) : mo_codes_aligned<FORMAT>(s->m);
     a.v = FORMAT == MO_STATE_F32 ? mo_aligned_to(s->v, 16) : mo_codes_aligned<FORMAT>(s->v);
+    a.residual = mo_aligned_to(s->residual, N);
     a.exact = mo_span_is_exact(s);
     a.near = mo_near_rates_of(&s->coef);
     return a;
+}
+
+/* Split weights: adds the residuals to a pack of bf16 weights. */
+template <int N, class INDEX>
+MO_DEVICE void mo_join_weights(const mo_optim_span *s, INDEX at, uint32_t rest, int aligned,
+                               float p[N])
+{
+    uint32_t residuals[N];
+    mo_read_pack<N, 0, 1>(s->residual, at, rest, 1, aligned, residuals);
+    MO_UNROLL
+    for (int k = 0; k < N; k++)
+        p[k] = mo_weight_join((uint16_t)(mo_f32_bits(p[k]) >> 16), (uint8_t)residuals[k]);
+}
+
+/* ... and writes both, of values whose only NaN is MO_F32_NAN_BITS. */
+template <int N, class INDEX>
+MO_DEVICE void mo_store_split(const mo_optim_span *s, INDEX at, uint32_t rest,
+                              const mo_span_aligned *aligned, const float values[N])
+{
+    uint32_t weights[N], residuals[N];
+    MO_UNROLL
+    for (int k = 0; k < N; k++) {
+        mo_split_weight split = mo_weight_split(values[k]);
+        weights[k] = split.weight;
+        residuals[k] = split.residual;
+    }
+    mo_write_pack<N, 0, 2>(s->parameter, at, rest, 2, aligned->parameter, weights);
+    mo_write_pack<N, 0, 1>(s->residual, at, rest, 1, aligned->residual, residuals);
 }
 
 /* mo_optim_store for a pack. */
@@ -66,6 +96,12 @@ MO_DEVICE void mo_store_parameters(const mo_optim_span *s, INDEX at, uint32_t re
                                    int any_nan)
 {
     uint32_t dtype = (uint32_t)s->parameter_dtype, codes[N];
+    if (s->copy)
+        mo_store_pack<N>(s->copy, at, rest, (uint32_t)s->copy_dtype, aligned->copy, values);
+    if (MO_RARE(s->residual != 0)) {
+        mo_store_split<N>(s, at, rest, aligned, values);
+        return;
+    }
     if (s->stochastic && dtype != MO_DTYPE_F32) {
         uint32_t random[4];
         mo_random_block(&s->random, (s->start + at) / 8, random);
@@ -75,8 +111,6 @@ MO_DEVICE void mo_store_parameters(const mo_optim_span *s, INDEX at, uint32_t re
     }
     mo_write_pack<N, 0, 2>(s->parameter, at, rest, mo_element_size(dtype), aligned->parameter,
                            codes);
-    if (s->copy)
-        mo_store_pack<N>(s->copy, at, rest, (uint32_t)s->copy_dtype, aligned->copy, values);
 }
 
 /* What encoding needs to know of a pack's moments. */
@@ -171,6 +205,8 @@ MO_DEVICE int mo_update_pack(const mo_optim_span *s, const mo_rule_coef *coef, I
     float g[N], p[N];
     mo_load_pack<N>(s->gradient, at, rest, (uint32_t)s->gradient_dtype, aligned->gradient, g);
     mo_load_pack<N>(s->parameter, at, rest, (uint32_t)s->parameter_dtype, aligned->parameter, p);
+    if (MO_RARE(s->residual != 0))
+        mo_join_weights<N>(s, at, rest, aligned->residual, p);
     if (RULE == MO_RULE_ADAMW && CODED) {
         mo_adamw_moments_of<N>(coef, g, m, v, range);
         if (MO_RARE(!mo_adamw_is_plain(range)))

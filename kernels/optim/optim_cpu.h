@@ -8,6 +8,7 @@
 
 #include "kernels/core/element_io.h"
 #include "kernels/optim/optim_step.h"
+#include "kernels/optim/split_weights.h"
 
 #include <stddef.h>
 
@@ -96,6 +97,61 @@ MO_SCALAR void mo_step_block_scalar(uint32_t rule, uint32_t format, const mo_opt
     mo_block_encode(format, 1, m, begin, n, (uint8_t *)s->m, s->absmax1);
     if (second)
         mo_block_encode(format, 0, v, begin, n, (uint8_t *)s->v, s->absmax2);
+}
+
+/* Elements [at, at + n) of a span; `at` is the first of a block. */
+static inline mo_optim_span mo_optim_part(const mo_optim_span *s, uint64_t at, uint64_t n)
+{
+    mo_optim_span part = *s;
+    uint64_t state = mo_format_bytes(s->format, at), block = at / mo_format_block(s->format);
+    part.parameter = mo_element_at(s->parameter, at, s->parameter_dtype);
+    part.copy = mo_element_at(s->copy, at, s->copy_dtype);
+    part.gradient = mo_element_at(s->gradient, at, s->gradient_dtype);
+    part.m = s->m != NULL ? (unsigned char *)s->m + state : NULL;
+    part.v = s->v != NULL ? (unsigned char *)s->v + state : NULL;
+    part.absmax1 = s->absmax1 != NULL ? s->absmax1 + block : NULL;
+    part.absmax2 = s->absmax2 != NULL ? s->absmax2 + block : NULL;
+    part.residual = s->residual != NULL ? s->residual + at : NULL;
+    part.start = s->start + at;
+    part.count = n;
+    return part;
+}
+
+/* Split weights: some blocks at a time become fp32 in the first-level cache, are stepped there as
+ * fp32 parameters, and are split again. */
+MO_SCALAR void mo_step_split(const mo_optim_span *s, void (*step)(const mo_optim_span *))
+{
+    enum { RUN = 4 * MO_BLOCK_SIZE };
+    _Alignas(64) float values[RUN];
+    for (uint64_t at = 0; at < s->count; at += RUN) {
+        uint64_t n = s->count - at < RUN ? s->count - at : (uint64_t)RUN;
+        mo_optim_span part = mo_optim_part(s, at, n);
+        uint16_t *weights = part.parameter;
+        for (uint64_t i = 0; i < n; i++)
+            values[i] = mo_weight_join(weights[i], part.residual[i]);
+        part.parameter = values;
+        part.parameter_dtype = MO_DTYPE_F32;
+        step(&part);
+        for (uint64_t i = 0; i < n; i++) {
+            mo_split_weight split = mo_weight_split(values[i]);
+            weights[i] = split.weight;
+            part.residual[i] = split.residual;
+        }
+    }
+}
+
+/* A launch: `step` for the span of each chunk, with 32-bit or coded states. */
+static inline void mo_each_span(const mo_optim_step_args *a, uint64_t begin, uint64_t end,
+                                void (*step)(const mo_optim_span *))
+{
+    mo_optim_span span;
+    for (uint64_t chunk = begin; chunk < end && !a->control->skip; chunk++) {
+        mo_optim_span_of(a, chunk, &span);
+        if (span.residual == NULL)
+            step(&span);
+        else
+            mo_step_split(&span, step);
+    }
 }
 
 /* Elements [first, first + n), one block. */

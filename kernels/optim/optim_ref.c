@@ -22,19 +22,13 @@ void mo_prologue_ref(const void *args, uint64_t begin, uint64_t end)
 }
 
 /* The choice of rule and format is made when this is inlined. */
-static inline void step_chunks(uint32_t rule, uint32_t format, const mo_optim_step_args *a,
-                               uint64_t begin, uint64_t end)
+static inline void step_span(uint32_t rule, uint32_t format, const mo_optim_span *s)
 {
-    mo_optim_span span;
-    for (uint64_t chunk = begin; chunk < end && !a->control->skip; chunk++) {
-        mo_optim_span_of(a, chunk, &span);
-        if (span.absmax1 == NULL) {
-            mo_step32_scalar(rule, &span, 0, span.count);
-            continue;
-        }
-        for (uint64_t i = 0; i < span.count; i += mo_format_block(format))
-            mo_step_block_scalar(rule, format, &span, i);
-    }
+    if (s->absmax1 == NULL)
+        mo_step32_scalar(rule, s, 0, s->count);
+    else
+        for (uint64_t i = 0; i < s->count; i += mo_format_block(format))
+            mo_step_block_scalar(rule, format, s, i);
 }
 
 static inline void quantize_chunks(uint32_t format, const mo_blockcode_args *a, uint64_t begin,
@@ -55,9 +49,13 @@ static inline void dequantize_chunks(uint32_t format, const mo_blockcode_args *a
 }
 
 #define STEP_REF(name, rule, format)                                                               \
+    static void name##_span(const mo_optim_span *s)                                                \
+    {                                                                                              \
+        step_span(rule, format, s);                                                                \
+    }                                                                                              \
     void name(const void *args, uint64_t begin, uint64_t end)                                      \
     {                                                                                              \
-        step_chunks(rule, format, args, begin, end);                                               \
+        mo_each_span(args, begin, end, name##_span);                                               \
     }
 #define CODE_REF(suffix, format)                                                                   \
     void mo_quantize##suffix(const void *args, uint64_t begin, uint64_t end)                       \

@@ -71,7 +71,8 @@ typedef struct mo_optim_tensor {
     void *v;        /* NULL where the rule has one moment; so is absmax2 */
     float *absmax1; /* a scale per block; NULL: 32-bit states */
     float *absmax2;
-    uint64_t *steps; /* steps taken, perhaps with MO_STEPS_NOT_BEGUN */
+    uint8_t *residual; /* of split bf16 weights; or NULL */
+    uint64_t *steps;   /* steps taken, perhaps with MO_STEPS_NOT_BEGUN */
     int32_t parameter_dtype, copy_dtype;
     uint32_t group;
     uint32_t format; /* of the states: MO_STATE_… */
@@ -369,11 +370,13 @@ typedef struct mo_optim_span {
     const void *gradient;
     void *m; /* NULL: nothing is kept here, nor in v */
     void *v;
-    float *absmax1; /* NULL: 32-bit states */
-    float *absmax2; /* and v: NULL where the rule has one moment */
-    uint64_t start; /* index of the first element in its tensor, a multiple of a chunk */
+    float *absmax1;    /* NULL: 32-bit states */
+    float *absmax2;    /* and v: NULL where the rule has one moment */
+    uint8_t *residual; /* of split bf16 weights; or NULL */
+    uint64_t start;    /* index of the first element in its tensor, a multiple of a chunk */
     uint64_t count;
     int32_t parameter_dtype, copy_dtype, gradient_dtype;
+    uint32_t format; /* of the states */
     uint32_t stochastic;
     mo_rule_coef coef;
     mo_random_stream random;
@@ -402,11 +405,13 @@ MO_HD static inline void mo_optim_span_of(const mo_optim_step_args *a, uint64_t 
     s->v = t->v != 0 ? (unsigned char *)t->v + state : 0;
     s->absmax1 = t->absmax1 != 0 ? t->absmax1 + block : 0;
     s->absmax2 = t->absmax2 != 0 ? t->absmax2 + block : 0;
+    s->residual = t->residual != 0 ? t->residual + start : 0;
     s->start = start;
     s->count = mo_chunk_length(g->count, chunk - g->first_chunk);
     s->parameter_dtype = t->parameter_dtype;
     s->copy_dtype = t->copy_dtype;
     s->gradient_dtype = (int32_t)g->dtype;
+    s->format = format;
     s->stochastic = a->stochastic;
     s->coef = a->coefs[index];
     s->random = mo_random_stream_of(a->seed, mo_steps_taken(s->coef.step), g->number);

@@ -323,20 +323,19 @@ MO_INLINE void step_span(uint32_t rule, int order, const mo_optim_span *s)
     {                                                                                              \
         step_span(rule, MO_HALVES, s);                                                             \
     }                                                                                              \
+    static void name##_span(const mo_optim_span *s)                                                \
+    {                                                                                              \
+        if (s->absmax1 == NULL)                                                                    \
+            span32(s);                                                                             \
+        else if (s->parameter_dtype == MO_DTYPE_BF16 && s->gradient_dtype == MO_DTYPE_BF16 &&      \
+                 !s->stochastic && s->copy == NULL)                                                \
+            name##_bf16(s);                                                                        \
+        else                                                                                       \
+            name##_f32(s);                                                                         \
+    }                                                                                              \
     void name(const void *args, uint64_t begin, uint64_t end)                                      \
     {                                                                                              \
-        const mo_optim_step_args *a = args;                                                        \
-        mo_optim_span s;                                                                           \
-        for (uint64_t chunk = begin; chunk < end && !a->control->skip; chunk++) {                  \
-            mo_optim_span_of(a, chunk, &s);                                                        \
-            if (s.absmax1 == NULL)                                                                 \
-                span32(&s);                                                                        \
-            else if (s.parameter_dtype == MO_DTYPE_BF16 && s.gradient_dtype == MO_DTYPE_BF16 &&    \
-                     !s.stochastic && s.copy == NULL)                                              \
-                name##_bf16(&s);                                                                   \
-            else                                                                                   \
-                name##_f32(&s);                                                                    \
-        }                                                                                          \
+        mo_each_span(args, begin, end, name##_span);                                               \
     }
 
 STEP(mo_optim_step_avx2, MO_RULE_ADAMW, mo_adamw32_span_avx2)

@@ -539,20 +539,14 @@ MO_INLINE void lane_step32(uint32_t rule, const mo_optim_span *s, const mo_lane_
     mo_step32_scalar(rule, s, at, s->count);
 }
 
-MO_INLINE void lane_step(uint32_t rule, uint32_t format, const void *args, uint64_t begin,
-                         uint64_t end)
+MO_INLINE void lane_step(uint32_t rule, uint32_t format, const mo_optim_span *s)
 {
-    const mo_optim_step_args *a = args;
-    mo_optim_span span;
     mo_lane_work w[2];
-    for (uint64_t chunk = begin; chunk < end && !a->control->skip; chunk++) {
-        mo_optim_span_of(a, chunk, &span);
-        mo_lane_coef c = mo_lane_coef_of(&span.coef);
-        if (span.absmax1 == NULL)
-            lane_step32(rule, &span, &c, w);
-        else
-            lane_step_coded(rule, format, &span, &c, w);
-    }
+    mo_lane_coef c = mo_lane_coef_of(&s->coef);
+    if (s->absmax1 == NULL)
+        lane_step32(rule, s, &c, w);
+    else
+        lane_step_coded(rule, format, s, &c, w);
 }
 
 /* --- block-wise codes on their own ----------------------------------------------------------- */
@@ -619,10 +613,15 @@ MO_INLINE void lane_dequantize(uint32_t format, const void *args, uint64_t begin
         mo_lane_work work;                                                                         \
         lane_step32(MO_RULE_ADAMW, span, &coef, &work);                                            \
     }
-#define MO_LANE_STEP(name, rule, format)                                                           \
+#define MO_LANE_STEP(name, rule, format) MO_LANE_STEP_AS(name, rule, format) /* expands name */
+#define MO_LANE_STEP_AS(name, rule, format)                                                        \
+    static void name##_span(const mo_optim_span *s)                                                \
+    {                                                                                              \
+        lane_step(rule, format, s);                                                                \
+    }                                                                                              \
     void name(const void *args, uint64_t begin, uint64_t end)                                      \
     {                                                                                              \
-        lane_step(rule, format, args, begin, end);                                                 \
+        mo_each_span(args, begin, end, name##_span);                                               \
     }
 #define MO_LANE_CODE(quantize, dequantize, format)                                                 \
     void quantize(const void *args, uint64_t begin, uint64_t end)                                  \

@@ -15,6 +15,9 @@ static memopt_tensor expected(const mo_parameter *p, uint64_t index)
     if (index < p->moments) {
         t.dtype = codes[p->format];
         t.count = mo_format_bytes(p->format, p->tensor.count) / memopt_dtype_size(t.dtype);
+    } else if (p->split && index == mo_parameter_states(p) - 1) {
+        t.dtype = MEMOPT_DTYPE_U8;
+        t.count = p->tensor.count;
     }
     return t;
 }
@@ -61,8 +64,7 @@ static memopt_status check_apart(const mo_parameter *p, uint64_t parameter,
 static memopt_status check_states(const memopt_optimizer *o, const mo_parameter *p,
                                   const memopt_tensor *states, uint64_t count, uint64_t *steps)
 {
-    uint64_t index = o->parameter_count;
-    uint64_t wanted = p->format == MEMOPT_STATE_F32 ? p->moments : 2 * p->moments;
+    uint64_t index = o->parameter_count, wanted = mo_parameter_states(p);
     memopt_tensor parts[1 + MO_STATES_MAX];
     if (count != wanted)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
@@ -101,6 +103,7 @@ static void describe(mo_parameter *p, const memopt_tensor *states, uint64_t *ste
         .v = two ? states[1].data : NULL,
         .absmax1 = coded ? states[p->moments].data : NULL,
         .absmax2 = coded && two ? states[p->moments + 1].data : NULL,
+        .residual = p->split ? states[mo_parameter_states(p) - 1].data : NULL,
         .steps = steps,
         .parameter_dtype = p->tensor.dtype,
         .copy_dtype = p->copy.dtype,
@@ -129,11 +132,8 @@ memopt_status memopt_optimizer_add_parameter_with_state(memopt_optimizer *o, uin
     memopt_status status = mo_parameter_check(o, group, parameter, model_copy);
     if (status != MEMOPT_OK)
         return status;
-    mo_parameter p = {.tensor = *parameter, .group = group, .format = o->options.state_format};
-    if (model_copy != NULL)
-        p.copy = *model_copy;
-    p.moments = mo_optimizer_moments(o, group);
-    if (p.moments == 0 && state_count != 0)
+    mo_parameter p = mo_parameter_of(o, group, parameter, model_copy);
+    if (p.moments == 0 && state_count > p.split)
         p.moments = 1; /* a buffer from when there was a momentum */
     if (p.moments == 0 || (state_count != 0 && states[0].dtype == MEMOPT_DTYPE_F32))
         p.format = MEMOPT_STATE_F32;

@@ -23,11 +23,15 @@ int mo_state_parts(const mo_parameter *p, mo_state_part parts[MO_EXPORT_PARTS])
         parts[n++] = part_of(p->device.absmax1, absmax, 4);
     if (p->device.absmax2 != NULL)
         parts[n++] = part_of(p->device.absmax2, absmax, 4);
+    if (p->device.residual != NULL)
+        parts[n++] = part_of(p->device.residual, p->tensor.count, 1);
     return n;
 }
 
 uint32_t mo_export_version(const memopt_optimizer *o)
 {
+    if (o->options.split_weights)
+        return 3;
     return o->options.kind == MEMOPT_OPTIMIZER_ADAMW && o->options.state_format <= MEMOPT_STATE_8BIT
                ? 1
                : 2;

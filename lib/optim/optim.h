@@ -32,7 +32,7 @@
 #define MO_STEPS_LIMIT (UINT64_C(1) << 53)
 
 /* State tensors of a parameter, at most. */
-enum { MO_STATES_MAX = 4 };
+enum { MO_STATES_MAX = 5 };
 
 typedef struct mo_parameter {
     memopt_tensor tensor;
@@ -40,6 +40,7 @@ typedef struct mo_parameter {
     uint32_t group;
     uint32_t format;  /* a memopt_state_format */
     uint32_t moments; /* kept: 1 or 2; 0 of SGD while its group has no momentum */
+    uint32_t split;   /* 1: has a residual */
     void *state;      /* the allocator's block; NULL: the caller owns the states */
     uint64_t state_bytes;
     mo_optim_tensor device; /* what the device's table says */
@@ -111,6 +112,11 @@ const mo_kernel *mo_optimizer_kernel(uint32_t kind, uint32_t format); /* NULL: n
 
 /* parameters.c */
 uint64_t mo_parameter_blocks(const mo_parameter *p);
+/* State tensors: moments, their scales, the residual. */
+uint64_t mo_parameter_states(const mo_parameter *p);
+/* What is known of a new one before its states are. */
+mo_parameter mo_parameter_of(const memopt_optimizer *o, uint32_t group,
+                             const memopt_tensor *parameter, const memopt_tensor *copy);
 memopt_status mo_parameter_check(const memopt_optimizer *o, uint32_t group,
                                  const memopt_tensor *parameter, const memopt_tensor *copy);
 /* Makes room for one more; then append cannot fail. */

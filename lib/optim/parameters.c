@@ -16,16 +16,32 @@ uint64_t mo_parameter_blocks(const mo_parameter *p)
     return mo_ceil_div_u64(p->tensor.count, mo_format_block(p->format));
 }
 
-/* Where the parts of a state block lie: m, v, absmax1, absmax2, steps. v and absmax2 have no bytes
- * where there is one moment, nor both absmax where states are 32-bit; without moments there is only
- * steps. */
+uint64_t mo_parameter_states(const mo_parameter *p)
+{
+    return (p->format == MEMOPT_STATE_F32 ? p->moments : 2 * p->moments) + p->split;
+}
+
+mo_parameter mo_parameter_of(const memopt_optimizer *o, uint32_t group,
+                             const memopt_tensor *parameter, const memopt_tensor *copy)
+{
+    mo_parameter p = {.tensor = *parameter, .group = group, .format = o->options.state_format};
+    if (copy != NULL)
+        p.copy = *copy;
+    p.moments = mo_optimizer_moments(o, group);
+    p.split = o->options.split_weights && parameter->dtype == MEMOPT_DTYPE_BF16;
+    return p;
+}
+
+/* Where the parts of a state block lie: m, v, absmax1, absmax2, residual, steps. v and absmax2 have
+ * no bytes where there is one moment, nor both absmax where states are 32-bit, nor residual where
+ * the weight is not split; without moments there is nothing before residual. */
 typedef struct state_layout {
-    uint64_t v, absmax1, absmax2, steps, bytes;
+    uint64_t v, absmax1, absmax2, residual, steps, bytes;
 } state_layout;
 
 static int layout_of(const mo_parameter *p, state_layout *out)
 {
-    uint64_t unused, moment, absmax, first, second, bytes;
+    uint64_t unused, moment, absmax, first, second, residual = 0, bytes;
     if (!mo_mul_u64(p->tensor.count, 4, &unused) ||
         !mo_round_up_u64(mo_format_bytes(p->format, p->tensor.count), PART_ALIGNMENT, &moment) ||
         moment > UINT64_MAX / 8)
@@ -35,9 +51,11 @@ static int layout_of(const mo_parameter *p, state_layout *out)
         return 0;
     first = p->moments != 0 ? moment : 0;
     second = p->moments == 2 ? moment : 0;
+    if (p->split && !mo_round_up_u64(p->tensor.count, PART_ALIGNMENT, &residual))
+        return 0;
     bytes = first + second + p->moments * absmax;
-    *out = (state_layout){first, first + second, first + second + absmax, bytes,
-                          bytes + sizeof(uint64_t)};
+    *out = (state_layout){first, first + second,   first + second + absmax,
+                          bytes, bytes + residual, bytes + residual + sizeof(uint64_t)};
     return 1;
 }
 
@@ -52,6 +70,7 @@ static void describe(mo_parameter *p, const state_layout *layout)
         .v = two ? state + layout->v : NULL,
         .absmax1 = coded ? (float *)(void *)(state + layout->absmax1) : NULL,
         .absmax2 = coded && two ? (float *)(void *)(state + layout->absmax2) : NULL,
+        .residual = p->split ? state + layout->residual : NULL,
         .steps = (uint64_t *)(void *)(state + layout->steps),
         .parameter_dtype = p->tensor.dtype,
         .copy_dtype = p->copy.dtype,
@@ -105,6 +124,9 @@ memopt_status mo_parameter_grow(memopt_optimizer *o, uint64_t index, memopt_stre
     if (status != MEMOPT_OK)
         return status;
     status = memopt_copy(o->device, grown.device.steps, p->device.steps, sizeof(uint64_t), stream);
+    if (status == MEMOPT_OK && p->split)
+        status = memopt_copy(o->device, grown.device.residual, p->device.residual, p->tensor.count,
+                             stream);
     if (status == MEMOPT_OK) /* MO_STEPS_NOT_BEGUN, in the count's highest byte */
         status = memopt_fill(o->device, (unsigned char *)grown.device.steps + 7, 0x80, 1, stream);
     if (status != MEMOPT_OK) {
@@ -162,6 +184,10 @@ memopt_status mo_parameter_check(const memopt_optimizer *o, uint32_t group,
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "optimizer: too many parameters");
     memopt_status status =
         mo_optim_tensor_check("optimizer: parameter", o->parameter_count, parameter);
+    if (status == MEMOPT_OK && o->options.split_weights && parameter->dtype == MEMOPT_DTYPE_F16)
+        return mo_fail(MEMOPT_UNSUPPORTED,
+                       "optimizer: parameter %" PRIu64 " is f16; split_weights is for bf16",
+                       o->parameter_count);
     if (status == MEMOPT_OK)
         status = check_overlap(o, parameter, "parameter");
     if (status == MEMOPT_OK && copy != NULL)
@@ -209,9 +235,7 @@ memopt_status memopt_optimizer_add_parameter(memopt_optimizer *o, uint32_t group
         status = mo_parameter_room(o);
     if (status != MEMOPT_OK)
         return status;
-    mo_parameter p = {.tensor = *parameter, .group = group};
-    if (model_copy != NULL)
-        p.copy = *model_copy;
+    mo_parameter p = mo_parameter_of(o, group, parameter, model_copy);
     status = mo_optimizer_use_stream(o, stream);
     if (status == MEMOPT_OK)
         status = make_state(o, &p, o->parameter_count, stream);
@@ -250,6 +274,13 @@ static memopt_state_view view_scales(const mo_parameter *p, int index)
     return view;
 }
 
+static memopt_state_view view_residual(const mo_parameter *p)
+{
+    memopt_state_view view = {.name = "weight_residual"};
+    view.tensor = (memopt_tensor){p->device.residual, p->tensor.count, MEMOPT_DTYPE_U8};
+    return view;
+}
+
 memopt_status memopt_optimizer_get_state(memopt_optimizer *o, uint64_t parameter, uint64_t index,
                                          memopt_state_view *out_view)
 {
@@ -260,14 +291,14 @@ memopt_status memopt_optimizer_get_state(memopt_optimizer *o, uint64_t parameter
     if (mo_device_inherited(o->device))
         return mo_fail_inherited("optimizer_get_state");
     const mo_parameter *p = &o->parameters[parameter];
-    uint64_t moments = p->moments;
-    uint64_t views = p->format == MEMOPT_STATE_F32 ? moments : 2 * moments;
+    uint64_t moments = p->moments, views = mo_parameter_states(p);
     if (index >= views)
         return mo_fail(MEMOPT_NOT_FOUND,
                        "optimizer state: parameter %" PRIu64 " has %" PRIu64
                        " state tensors; index is %" PRIu64,
                        parameter, views, index);
-    memopt_state_view view =
-        index < moments ? view_moment(o, p, (int)index) : view_scales(p, (int)(index - moments));
+    memopt_state_view view = p->split && index == views - 1 ? view_residual(p)
+                             : index < moments              ? view_moment(o, p, (int)index)
+                                               : view_scales(p, (int)(index - moments));
     return mo_result_write(out_view, &view, sizeof view, "memopt_state_view");
 }

@@ -129,7 +129,7 @@ MO_DEVICE void path_step(const mo_optim_span *in)
     mo_barrier();
     mo_optim_span span = path_span<P, G, COPY, 1, FORMAT>(in);
     path_coef coef = span.coef;
-    mo_span_aligned aligned = {1, COPY, 1, 1, 1, 0, mo_near_rates_of(&coef)};
+    mo_span_aligned aligned = {1, COPY, 1, 1, 1, 0, 0, mo_near_rates_of(&coef)};
     MO_UNROLL
     for (uint32_t p = 0; p < PACKS; p++)
         mo_step_block<RULE, FORMAT>(&span, &coef, &tables, &aligned,
@@ -141,7 +141,7 @@ MO_DEVICE void path_step32(const mo_optim_span *in)
 {
     mo_optim_span span = path_span<P, G, 0, STATE, MO_STATE_F32>(in);
     path_coef coef = span.coef;
-    mo_span_aligned aligned = {1, 0, 1, 1, 1, 1, mo_near_rates_of(&coef)};
+    mo_span_aligned aligned = {1, 0, 1, 1, 1, 0, 1, mo_near_rates_of(&coef)};
     MO_UNROLL
     for (uint32_t p = 0; p < PACKS; p++)
         mo_step32_pack<RULE>(&span, &coef, mo_thread_index() * 4 + p * 1024, 4, &aligned);

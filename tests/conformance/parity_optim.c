@@ -33,28 +33,30 @@ typedef struct variant {
     int absent;            /* every third parameter has no gradient */
     double lr, beta1, eps; /* 0: the default; below 0: zero */
     int over;              /* the copies are the gradients' memory */
+    uint32_t split;        /* bf16 parameters have a residual */
 } variant;
 
 #define NO_COPY MEMOPT_DTYPE_INVALID
 static const variant variants[] = {
-    {"defaults", 0.01, 0, NO_COPY, 0, 0, 0, 0, 0, -1, 0, 0, 0, 0, 0},
-    {"no decay, lr 0.1", 0, 0, NO_COPY, 0, 0, 0, 0, 0, -1, 0, 0.1, 0, 0, 0},
-    {"maximize", 0.3, 0, NO_COPY, 1, 0, 0, 0, 0, -1, 0, 0, 0, 0, 0},
-    {"stochastic", 0.01, 0, NO_COPY, 0, 1, 0, 0, 0, -1, 0, 0, 0, 0, 0},
-    {"clip", 0.01, 0.5, NO_COPY, 0, 0, 0, 0, 0, -1, 0, 0, 0, 0, 0},
-    {"clip, bad step", 0.01, 0.5, NO_COPY, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0},
-    {"check, bad step", 0.01, 0, NO_COPY, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0},
-    {"scaler", 0.01, 0, NO_COPY, 0, 0, 1, 0, 0, -1, 0, 0, 0, 0, 0},
-    {"scaler, clip, bad step", 0.01, 1.5, NO_COPY, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0},
-    {"scaler, unscaled, bad step", 0.01, 1.5, NO_COPY, 0, 1, 1, 1, 0, 2, 0, 0, 0, 0, 0},
-    {"absent gradients", 0.01, 0.1, NO_COPY, 0, 0, 0, 0, 0, -1, 1, 0, 0, 0, 0},
-    {"bf16 copy", 0.01, 0, MEMOPT_DTYPE_BF16, 0, 0, 0, 0, 0, -1, 0, 0, 0, 0, 0},
-    {"f16 copy, scaler, bad step", 0.01, 0, MEMOPT_DTYPE_F16, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0},
-    {"stochastic bf16 copy", 0.01, 0, MEMOPT_DTYPE_BF16, 0, 1, 0, 0, 0, -1, 0, 0, 0, 0, 0},
+    {"defaults", 0.01, 0, NO_COPY, 0, 0, 0, 0, 0, -1, 0, 0, 0, 0, 0, 0},
+    {"no decay, lr 0.1", 0, 0, NO_COPY, 0, 0, 0, 0, 0, -1, 0, 0.1, 0, 0, 0, 0},
+    {"maximize", 0.3, 0, NO_COPY, 1, 0, 0, 0, 0, -1, 0, 0, 0, 0, 0, 0},
+    {"stochastic", 0.01, 0, NO_COPY, 0, 1, 0, 0, 0, -1, 0, 0, 0, 0, 0, 0},
+    {"clip", 0.01, 0.5, NO_COPY, 0, 0, 0, 0, 0, -1, 0, 0, 0, 0, 0, 0},
+    {"clip, bad step", 0.01, 0.5, NO_COPY, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0},
+    {"check, bad step", 0.01, 0, NO_COPY, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0},
+    {"scaler", 0.01, 0, NO_COPY, 0, 0, 1, 0, 0, -1, 0, 0, 0, 0, 0, 0},
+    {"scaler, clip, bad step", 0.01, 1.5, NO_COPY, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {"scaler, unscaled, bad step", 0.01, 1.5, NO_COPY, 0, 1, 1, 1, 0, 2, 0, 0, 0, 0, 0, 0},
+    {"absent gradients", 0.01, 0.1, NO_COPY, 0, 0, 0, 0, 0, -1, 1, 0, 0, 0, 0, 0},
+    {"bf16 copy", 0.01, 0, MEMOPT_DTYPE_BF16, 0, 0, 0, 0, 0, -1, 0, 0, 0, 0, 0, 0},
+    {"f16 copy, scaler, bad step", 0.01, 0, MEMOPT_DTYPE_F16, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0},
+    {"stochastic bf16 copy", 0.01, 0, MEMOPT_DTYPE_BF16, 0, 1, 0, 0, 0, -1, 0, 0, 0, 0, 0, 0},
     {"copy over the gradient, clip, bad step", 0.01, 0.5, MEMOPT_DTYPE_BF16, 0, 0, 0, 0, 0, 1, 0, 0,
-     0, 0, 1},
-    {"betas 0, eps 0", 0.01, 0, NO_COPY, 0, 0, 0, 0, 0, -1, 0, 0, -1, -1, 0},
-    {"large eps, lr 0", 0.01, 0, NO_COPY, 0, 0, 0, 0, 0, -1, 0, -1, 0.5, 1, 0},
+     0, 0, 1, 0},
+    {"betas 0, eps 0", 0.01, 0, NO_COPY, 0, 0, 0, 0, 0, -1, 0, 0, -1, -1, 0, 0},
+    {"large eps, lr 0", 0.01, 0, NO_COPY, 0, 0, 0, 0, 0, -1, 0, -1, 0.5, 1, 0, 0},
+    {"split weights, clip, bad step", 0.01, 0.5, NO_COPY, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 1},
 };
 enum { VARIANTS = sizeof variants / sizeof variants[0], STEPS = 3 };
 
@@ -85,6 +87,7 @@ static memopt_optimizer *new_optimizer(world *w, const variant *v)
     options.min_8bit_size = 64;
     options.seed = 7 + w->options->seed;
     options.stochastic_rounding = v->stochastic;
+    options.split_weights = v->split;
     group.weight_decay = v->weight_decay;
     group.maximize = v->maximize;
     group.lr = chosen(v->lr, group.lr);
@@ -255,8 +258,8 @@ static void set_phase(run *r, const phase *now)
 
 static void switch_momentum(world *w, memopt_dtype type, int buffers, int bad_step)
 {
-    static const variant with = {"", 0.01, 0, NO_COPY, 0, 1, 0, 0, 1, -1, 0, 0, 0, 0, 0};
-    static const variant without = {"", 0.01, 0, NO_COPY, 0, 1, 0, 0, 1, -1, 0, 0, -1, 0, 0};
+    static const variant with = {"", 0.01, 0, NO_COPY, 0, 1, 0, 0, 1, -1, 0, 0, 0, 0, 0, 0};
+    static const variant without = {"", 0.01, 0, NO_COPY, 0, 1, 0, 0, 1, -1, 0, 0, -1, 0, 0, 0};
     run r;
     label(w, "momentum switched: %s parameters, %s buffers, bad step %d", memopt_dtype_name(type),
           buffers ? "with" : "without", bad_step);
@@ -313,7 +316,9 @@ static void steps_agree(world *w)
     int small = w->options->scale == SCALE_SMALL; /* then each with one type, in turn */
     for (int i = 1; i < VARIANTS; i++)
         for (int type = 0; type < WIDE_TYPES; type++)
-            if (variants[i].copy != NO_COPY ? type == 0 : !small || type == i % WIDE_TYPES)
+            if (variants[i].split             ? float_types[type] == MEMOPT_DTYPE_BF16
+                : variants[i].copy != NO_COPY ? type == 0
+                                              : !small || type == i % WIDE_TYPES)
                 train(w, &variants[i], float_types[type],
                       variants[i].over ? variants[i].copy : float_types[type]);
     for (int type = 0; type < WIDE_TYPES && w->kind == MEMOPT_OPTIMIZER_SGD; type++)

@@ -1,6 +1,6 @@
 /* The SIMD forms of the step equal the scalar form bit for bit: every pair of types, every kind of
- * data, every ragged size, unaligned, with and without model copy and stochastic rounding; the same
- * where the model copy is written over the gradient.
+ * data, every ragged size, unaligned, with and without model copy, stochastic rounding and split
+ * weights; the same where the model copy is written over the gradient.
  *
  * optim_forms [N]: every N-th case only, for slow processors. */
 #include "support.h"
@@ -17,6 +17,7 @@ static int in_place; /* 1: the copy is written into the gradient's memory */
 typedef struct buffers {
     float p[MOST + 64], copy[MOST + 64], g[MOST + 64], m[MOST + 64], v[MOST + 64];
     float absmax1[MOST / 128 + 1], absmax2[MOST / 128 + 1];
+    uint8_t residual[MOST + 64];
     uint64_t steps;
 } buffers;
 
@@ -48,6 +49,12 @@ enum { FORMS = sizeof forms / sizeof *forms, LEAST_BLOCK = MO_BLOCK4_SIZE };
 static const struct form *form_of(const step_case *c)
 {
     return c->form != NULL ? c->form : &forms[0];
+}
+
+/* Half of those that can. */
+static int is_split(const step_case *c)
+{
+    return c->p == MO_DTYPE_BF16 && !c->stochastic && c->seed / 3 % 2;
 }
 
 static const char *const kind_names[KINDS] = {
@@ -97,6 +104,7 @@ static void prepare(const step_case *c, buffers *b)
             mo_store_element(b->p, i, c->p, p);
             mo_store_element(b->g, i, c->g, datum(c->kind, &state));
         }
+        b->residual[i] = (uint8_t)next_random(&state);
         if (!c->eight && i < MOST) {
             b->m[i] = datum(c->kind, &state);
             b->v[i] = fabsf(datum(c->kind, &state));
@@ -126,6 +134,7 @@ static void run(const step_case *c, buffers *b, int isa)
         .v = c->eight ? (uint8_t *)b->v + c->offset : (uint8_t *)(b->v + c->offset),
         .absmax1 = c->eight ? b->absmax1 : NULL,
         .absmax2 = c->eight ? b->absmax2 : NULL,
+        .residual = is_split(c) ? b->residual + c->offset : NULL,
         .steps = &b->steps,
         .parameter_dtype = c->p,
         .copy_dtype = c->copy,
@@ -156,9 +165,10 @@ static void check(const step_case *c)
         run(c, &actual, isa);
         if (memcmp(&expected, &actual, sizeof actual) != 0) /* NaNs too */
             fail_msg(
-                "%s, isa %d, n %d, offset %u, %s, p %d, g %d, copy %d, 8-bit %d, stochastic %d",
+                "%s, isa %d, n %d, offset %u, %s, p %d, g %d, copy %d, 8-bit %d, stochastic %d, "
+                "split %d",
                 form_of(c)->name, isa, (int)c->n, c->offset, kind_names[c->kind], c->p, c->g,
-                c->copy, c->eight, c->stochastic);
+                c->copy, c->eight, c->stochastic, is_split(c));
     }
 }
 

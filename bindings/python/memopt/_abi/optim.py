@@ -36,6 +36,7 @@ class OptimizerOptions(Struct):
         *each(U32, "kind state_format block_size stochastic_rounding"),
         ("min_8bit_size", U64),
         ("seed", U64),
+        ("split_weights", U32),
     ]
 
 

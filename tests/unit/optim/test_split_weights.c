@@ -1,0 +1,251 @@
+/* Split weights: the 24 bits and how they are split, a step against the same step of fp32
+ * parameters, states of the optimizer and of the caller, exports, and what is refused. */
+#include "fixture.h"
+
+#include <math.h>
+
+static float joined(mo_split_weight split)
+{
+    return mo_weight_join(split.weight, split.residual);
+}
+
+/* Every value of 24 bits comes back, and its bf16 is the nearest: ties away from zero. */
+static void test_every_value(void **state)
+{
+    (void)state;
+    for (uint32_t kept = 0; kept < 1u << 24; kept++) {
+        float x = mo_f32_from_bits(kept << 8);
+        if (mo_f32_is_nan(x))
+            continue;
+        mo_split_weight split = mo_weight_split(x);
+        uint32_t low = kept & 0xff, weight = (kept >> 8) + (low >= 0x80);
+        if (mo_f32_bits(joined(split)) != kept << 8 || split.weight != weight)
+            fail_msg("%a: weight %04x, residual %02x", (double)x, split.weight, split.residual);
+    }
+    mo_split_weight nan = mo_weight_split(mo_f32_from_bits(MO_F32_NAN_BITS));
+    assert_int_equal(mo_f32_bits(joined(nan)), MO_F32_NAN_BITS);
+    assert_int_equal(mo_f32_bits(mo_weight_join(0x8000, 0x80)), 0x80000000u); /* no NaN */
+}
+
+/* The nearest number of 16 bits of significand, by arithmetic in double. */
+static float rounded(float x)
+{
+    int exponent;
+    if (!isfinite(x) || x == 0.0f)
+        return x;
+    frexp((double)x, &exponent);
+    double unit = ldexp(1.0, exponent < -125 ? -149 + 8 : exponent - 16);
+    return (float)(nearbyint((double)x / unit) * unit);
+}
+
+static void test_rounding(void **state)
+{
+    (void)state;
+    uint64_t seed = 3;
+    for (int i = 0; i < 1000000; i++) {
+        uint32_t bits = (uint32_t)next_random(&seed) & (i % 4 ? 0xffffffffu : 0x81ffffffu);
+        bits = i % 3 ? bits : (bits & ~0xffu) | 0x80u; /* ties */
+        float x = mo_f32_from_bits(bits);
+        if (mo_f32_is_finite(x) && fabsf(x) < 0x1p127f)
+            assert_int_equal(mo_f32_bits(joined(mo_weight_split(x))), mo_f32_bits(rounded(x)));
+    }
+}
+
+enum { N = 5003, STEPS = 6 };
+
+typedef struct pair {
+    memopt_optimizer *split, *whole;
+    memopt_tensor weights, values, gradient;
+} pair;
+
+static memopt_optimizer *new_split(world *w, uint32_t kind, uint32_t format)
+{
+    memopt_optimizer *o;
+    memopt_optimizer_options options = MEMOPT_OPTIMIZER_OPTIONS_INIT;
+    memopt_optimizer_group group = MEMOPT_OPTIMIZER_GROUP_INIT;
+    uint32_t number;
+    options.kind = kind;
+    options.state_format = format;
+    options.min_8bit_size = 1;
+    options.split_weights = 1;
+    group.momentum = 0.9;
+    OK(memopt_optimizer_create(w->allocator, &options, &o));
+    OK(memopt_optimizer_add_group(o, &group, &number));
+    return o;
+}
+
+/* bf16 weights with a residual and the same values as fp32. */
+static pair begin(world *w, uint32_t kind, uint32_t format)
+{
+    static float x[N];
+    uint64_t seed = 11, index;
+    memopt_optimizer_group group = MEMOPT_OPTIMIZER_GROUP_INIT;
+    pair p;
+    group.momentum = 0.9;
+    for (int i = 0; i < N; i++)
+        x[i] = mo_bf16_to_f32(mo_f32_to_bf16(normal(&seed)));
+    p.weights = new_tensor(w, N, MEMOPT_DTYPE_BF16, x);
+    p.values = new_tensor(w, N, MEMOPT_DTYPE_F32, x);
+    p.gradient = new_tensor(w, N, MEMOPT_DTYPE_BF16, x);
+    p.split = new_split(w, kind, format);
+    p.whole = new_optimizer_of(w, kind, format, &group);
+    OK(memopt_optimizer_add_parameter(p.split, 0, &p.weights, NULL, w->stream, &index));
+    OK(memopt_optimizer_add_parameter(p.whole, 0, &p.values, NULL, w->stream, &index));
+    return p;
+}
+
+static memopt_state_view residual_of(memopt_optimizer *o, uint64_t states)
+{
+    memopt_state_view view = MEMOPT_STATE_VIEW_INIT;
+    OK(memopt_optimizer_get_state(o, 0, states, &view));
+    assert_string_equal(view.name, "weight_residual");
+    assert_int_equal(view.tensor.count, N);
+    assert_int_equal(memopt_optimizer_get_state(o, 0, states + 1, &view), MEMOPT_NOT_FOUND);
+    return view;
+}
+
+/* After each step the weights are those of the step in fp32, rounded to 24 bits. */
+static void test_the_step_of_fp32(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t kind, format, states;
+    } cases[] = {{MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_F32, 2},
+                 {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT, 4},
+                 {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_4BIT, 4},
+                 {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_F8, 4},
+                 {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_COMPANDED, 4},
+                 {MEMOPT_OPTIMIZER_LION, MEMOPT_STATE_8BIT, 2},
+                 {MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_F32, 1},
+                 {MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_8BIT, 2}};
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0);
+        pair p = begin(&w, cases[k].kind, cases[k].format);
+        memopt_state_view residual = residual_of(p.split, cases[k].states);
+        const uint16_t *weights = p.weights.data;
+        const uint8_t *residuals = residual.tensor.data;
+        float *values = p.values.data;
+        int kept = 0;
+        for (int step = 0; step < STEPS; step++) {
+            OK(memopt_optimizer_step(p.split, &p.gradient, 1, NULL, w.stream));
+            OK(memopt_optimizer_step(p.whole, &p.gradient, 1, NULL, w.stream));
+            for (int i = 0; i < N; i++) {
+                values[i] = rounded(values[i]);
+                float is = mo_weight_join(weights[i], residuals[i]);
+                assert_int_equal(mo_f32_bits(is), mo_f32_bits(values[i]));
+                kept += residuals[i] != 0;
+            }
+        }
+        assert_true(kept > N);
+        OK(memopt_optimizer_destroy(p.split));
+        OK(memopt_optimizer_destroy(p.whole));
+        close_world(&w);
+    }
+}
+
+/* A run that is exported, imported into a new optimizer over states of the caller and goes on there
+ * has the bits of one that was not. */
+static void test_export_and_states_of_the_caller(void **state)
+{
+    (void)state;
+    world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0);
+    pair p = begin(&w, MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT);
+    memopt_optimizer *o = new_split(&w, MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT);
+    memopt_optimizer *plain = new_optimizer(&w, MEMOPT_STATE_8BIT, NULL);
+    memopt_tensor weights = new_tensor(&w, N, MEMOPT_DTYPE_BF16, NULL);
+    memopt_tensor other = new_tensor(&w, N, MEMOPT_DTYPE_BF16, NULL);
+    memopt_tensor states[5], steps = new_tensor(&w, 2, MEMOPT_DTYPE_F32, NULL);
+    uint64_t bytes, index;
+    for (int i = 0; i < 5; i++) {
+        int coded = i < 2 || i == 4;
+        states[i] = new_tensor(&w, coded ? N : (N + 255) / 256, MEMOPT_DTYPE_F32, NULL);
+        states[i].dtype = coded ? MEMOPT_DTYPE_U8 : MEMOPT_DTYPE_F32;
+    }
+    assert_int_equal(memopt_optimizer_add_parameter_with_state(
+                         o, 0, &weights, NULL, states, 4, (uint64_t *)steps.data, w.stream, &index),
+                     MEMOPT_INVALID_ARGUMENT);
+    OK(memopt_optimizer_add_parameter_with_state(o, 0, &weights, NULL, states, 5,
+                                                 (uint64_t *)steps.data, w.stream, &index));
+    OK(memopt_optimizer_add_parameter(plain, 0, &other, NULL, w.stream, &index));
+    for (int step = 0; step < 2; step++)
+        OK(memopt_optimizer_step(p.split, &p.gradient, 1, NULL, w.stream));
+    unsigned char *export = export_all(&w, p.split, &bytes);
+    assert_int_not_equal(memopt_optimizer_import_sync(plain, export, bytes, w.stream), MEMOPT_OK);
+    OK(memopt_optimizer_import_sync(o, export, bytes, w.stream));
+    OK(memopt_copy(w.device, weights.data, p.weights.data, N * 2, w.stream));
+    OK(memopt_optimizer_step(p.split, &p.gradient, 1, NULL, w.stream));
+    OK(memopt_optimizer_step(o, &p.gradient, 1, NULL, w.stream));
+    assert_memory_equal(weights.data, p.weights.data, N * 2);
+    assert_memory_equal(states[4].data, residual_of(p.split, 4).tensor.data, N);
+    free(export);
+    OK(memopt_optimizer_destroy(o));
+    OK(memopt_optimizer_destroy(plain));
+    OK(memopt_optimizer_destroy(p.split));
+    OK(memopt_optimizer_destroy(p.whole));
+    close_world(&w);
+}
+
+/* SGD's first momentum makes a new state; the residual moves into it. */
+static void test_the_residual_outlives_a_new_momentum(void **state)
+{
+    (void)state;
+    world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0);
+    pair p = begin(&w, MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_F32);
+    memopt_optimizer_group group = MEMOPT_OPTIMIZER_GROUP_INIT;
+    memopt_optimizer *o = new_split(&w, MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_8BIT);
+    memopt_tensor weights = new_tensor(&w, N, MEMOPT_DTYPE_BF16, NULL);
+    memopt_state_view view = MEMOPT_STATE_VIEW_INIT;
+    uint64_t index;
+    OK(memopt_optimizer_set_group(o, 0, &group));
+    OK(memopt_optimizer_add_parameter(o, 0, &weights, NULL, w.stream, &index));
+    OK(memopt_optimizer_step(o, &p.gradient, 1, NULL, w.stream));
+    view = residual_of(o, 0);
+    unsigned char *was = read_bytes(&w, &view.tensor);
+    group.momentum = 0.9;
+    group.lr = 0.0;
+    OK(memopt_optimizer_set_group(o, 0, &group));
+    OK(memopt_optimizer_step(o, &p.gradient, 1, NULL, w.stream));
+    view = residual_of(o, 2);
+    assert_memory_equal(view.tensor.data, was, N);
+    free(was);
+    OK(memopt_optimizer_destroy(o));
+    OK(memopt_optimizer_destroy(p.split));
+    OK(memopt_optimizer_destroy(p.whole));
+    close_world(&w);
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_optimizer_options options = MEMOPT_OPTIMIZER_OPTIONS_INIT;
+    memopt_optimizer *o = NULL;
+    uint64_t index;
+    options.split_weights = 2;
+    assert_int_equal(memopt_optimizer_create(w.allocator, &options, &o), MEMOPT_INVALID_ARGUMENT);
+    options.split_weights = options.stochastic_rounding = 1;
+    assert_int_equal(memopt_optimizer_create(w.allocator, &options, &o), MEMOPT_INVALID_ARGUMENT);
+    o = new_split(&w, MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT);
+    memopt_tensor half = new_tensor(&w, N, MEMOPT_DTYPE_F16, NULL);
+    memopt_tensor full = new_tensor(&w, N, MEMOPT_DTYPE_F32, NULL);
+    memopt_state_view view = MEMOPT_STATE_VIEW_INIT;
+    assert_int_equal(memopt_optimizer_add_parameter(o, 0, &half, NULL, w.stream, &index),
+                     MEMOPT_UNSUPPORTED);
+    OK(memopt_optimizer_add_parameter(o, 0, &full, NULL, w.stream, &index));
+    assert_int_equal(memopt_optimizer_get_state(o, 0, 4, &view), MEMOPT_NOT_FOUND);
+    OK(memopt_optimizer_destroy(o));
+    close_world(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_value),
+        cmocka_unit_test(test_rounding),
+        cmocka_unit_test(test_the_step_of_fp32),
+        cmocka_unit_test(test_export_and_states_of_the_caller),
+        cmocka_unit_test(test_the_residual_outlives_a_new_momentum),
+        cmocka_unit_test(test_refusals),
+    };
+    return cmocka_run_group_tests_name("split weights", tests, NULL, NULL);
+}
