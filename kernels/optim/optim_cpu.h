@@ -117,8 +117,27 @@ static inline mo_optim_span mo_optim_part(const mo_optim_span *s, uint64_t at, u
     return part;
 }
 
-/* Split weights: some blocks at a time become fp32 in the first-level cache, are stepped there as
- * fp32 parameters, and are split again. */
+/* Split weights: n of them to fp32 and back, in loops that compilers turn into vectors. */
+static inline void mo_join_weights(const uint16_t *restrict weights,
+                                   const uint8_t *restrict residuals, uint64_t n,
+                                   float *restrict values)
+{
+    for (uint64_t i = 0; i < n; i++)
+        values[i] = mo_weight_join(weights[i], residuals[i]);
+}
+
+static inline void mo_split_weights(const float *restrict values, uint64_t n,
+                                    uint16_t *restrict weights, uint8_t *restrict residuals)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        mo_split_weight split = mo_weight_split(values[i]);
+        weights[i] = split.weight;
+        residuals[i] = split.residual;
+    }
+}
+
+/* A span of split weights: some blocks at a time become fp32 in the first-level cache, are stepped
+ * there as fp32 parameters, and are split again. */
 MO_SCALAR void mo_step_split(const mo_optim_span *s, void (*step)(const mo_optim_span *))
 {
     enum { RUN = 4 * MO_BLOCK_SIZE };
@@ -127,16 +146,11 @@ MO_SCALAR void mo_step_split(const mo_optim_span *s, void (*step)(const mo_optim
         uint64_t n = s->count - at < RUN ? s->count - at : (uint64_t)RUN;
         mo_optim_span part = mo_optim_part(s, at, n);
         uint16_t *weights = part.parameter;
-        for (uint64_t i = 0; i < n; i++)
-            values[i] = mo_weight_join(weights[i], part.residual[i]);
+        mo_join_weights(weights, part.residual, n, values);
         part.parameter = values;
         part.parameter_dtype = MO_DTYPE_F32;
         step(&part);
-        for (uint64_t i = 0; i < n; i++) {
-            mo_split_weight split = mo_weight_split(values[i]);
-            weights[i] = split.weight;
-            part.residual[i] = split.residual;
-        }
+        mo_split_weights(values, n, weights, part.residual);
     }
 }
 

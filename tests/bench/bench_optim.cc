@@ -99,6 +99,7 @@ struct step_case {
     uint32_t kind = MEMOPT_OPTIMIZER_ADAMW;
     spread gradients = spread::even;
     bool over = false; // the copy is written over the gradient
+    bool split = false;
 
     double bytes() const // read and written at least, per element
     {
@@ -109,7 +110,7 @@ struct step_case {
         double extra = copy == 0 ? 0.0 : double(memopt_dtype_size(copy));
         double twice = clip ? double(memopt_dtype_size(gradient)) : 0.0;
         return 2.0 * double(memopt_dtype_size(parameter)) + double(memopt_dtype_size(gradient)) +
-               2 * moments * state + extra + twice;
+               2 * moments * state + extra + twice + (split ? 2.0 : 0.0);
     }
 };
 
@@ -132,6 +133,10 @@ const step_case kCases[] = {
      spread::even, true},
     {"adamwc8_host", MEMOPT_STATE_COMPANDED, F32, BF16, BF16, false, false, MEMOPT_OPTIMIZER_ADAMW,
      spread::even, true},
+    {"adamw8_split", MEMOPT_STATE_8BIT, BF16, BF16, 0, false, false, MEMOPT_OPTIMIZER_ADAMW,
+     spread::even, false, true},
+    {"adamwc8_split", MEMOPT_STATE_COMPANDED, BF16, BF16, 0, false, false, MEMOPT_OPTIMIZER_ADAMW,
+     spread::even, false, true},
     {"adamw8_bf16_stochastic", MEMOPT_STATE_8BIT, BF16, BF16, 0, true, false},
     {"adamw8_bf16_clip", MEMOPT_STATE_8BIT, BF16, BF16, 0, false, true},
     {"adamw8_f16_stochastic", MEMOPT_STATE_8BIT, F16, F16, 0, true, false},
@@ -227,6 +232,7 @@ void step(benchmark::State &state, const step_case &c)
     uint64_t index;
     options.kind = c.kind;
     options.state_format = c.format;
+    options.split_weights = c.split;
     options.stochastic_rounding = c.stochastic;
     step_options.max_norm = c.clip ? 1.0 : 0.0;
     memopt_tensor p = tensor(b, elements(), c.parameter), g = tensor(b, elements(), c.gradient);
