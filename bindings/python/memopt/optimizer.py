@@ -40,7 +40,8 @@ class Optimizer(_lifetime.Closing):
     `kind` is "adamw", "lion" or "sgd". `states` is "f32" or "8bit", with AdamW also "4bit",
     "fp8" or "companded"; tensors below `min_8bit_size` elements keep 32-bit states whatever it is. `block_size` 0
     is the format's (128 with 4-bit states, else 256). `stochastic_rounding` is for bf16 and f16
-    parameters. One thread at a time.
+    parameters. `split_weights` gives bf16 parameters a state of 8 more bits, in place of an f32
+    master. One thread at a time.
     """
 
     __slots__ = ("_allocator", "_device", "_handle", "_parameters", "groups", "kind", "__weakref__")
@@ -55,6 +56,7 @@ class Optimizer(_lifetime.Closing):
         block_size: int = 0,
         stochastic_rounding: bool = False,
         seed: int = 0,
+        split_weights: bool = False,
     ) -> None:
         #: The update rule.
         self.kind = OptimizerKind(choice(OptimizerKind, kind, "kind"))
@@ -65,6 +67,7 @@ class Optimizer(_lifetime.Closing):
             stochastic_rounding=int(bool(stochastic_rounding)),
             min_8bit_size=max(parse_size(min_8bit_size), 1),  # to C, 0 would be the default
             seed=unsigned(seed, 64, "seed"),
+            split_weights=int(bool(split_weights)),
         )
         self._allocator = allocator
         self._device = allocator.device

@@ -250,6 +250,7 @@ def _both_ways() -> Any:
 LAYOUTS: Dict[str, Callable[[str], Any]] = {
     "weights": lambda backend: Weights(),
     "shards": sharded_model,  # of weights, by rows
+    "split": lambda backend: _sharded(Weights().bfloat16(), mesh=mesh_of(backend)),
     "pairs": lambda backend: _sharded(Weights(), mesh=_square("replicate", "shard")),
     "network": lambda backend: _network(),
     "rows": lambda backend: _sharded(_network()),
@@ -261,8 +262,8 @@ LAYOUTS: Dict[str, Callable[[str], Any]] = {
 def build(layout: str, backend: str, kind: str, lr: float = 1e-2) -> Any:
     """A model in a layout, and its optimizer; of networks biases are coded, too."""
     model = LAYOUTS[layout](backend)
-    least = 4096 if isinstance(model, Weights) else 16
-    return model, make(kind, model.parameters(), lr=lr, min_8bit_size=least)
+    least, split = 4096 if isinstance(model, Weights) else 16, layout == "split"
+    return model, make(kind, model.parameters(), lr=lr, min_8bit_size=least, split_weights=split)
 
 
 def local_states(model: Any, optimizer: Any) -> Dict[str, Any]:

@@ -1,5 +1,6 @@
 """Trains a model of LAYERS * 2^20 parameters under a limit of 12 bytes a parameter, and prints what it
-took: `host` with memopt.torch's optimizer on the host, `plain` in fp32 with torch's AdamW."""
+took: `host` with memopt.torch's optimizer on the host, `split` the same with split weights, `plain`
+in fp32 with torch's AdamW."""
 
 from __future__ import annotations
 
@@ -33,9 +34,10 @@ class Block(torch.nn.Module):
 def main(mode: str, layers: int) -> None:
     torch.manual_seed(1)
     count = layers * WIDTH * WIDTH
-    dtype = torch.bfloat16 if mode == "host" else torch.float32
+    host = mode != "plain"
+    dtype = torch.bfloat16 if host else torch.float32
     warm = torch.nn.Parameter(torch.randn(WIDTH, WIDTH).to(dtype))  # what a first use loads
-    first = mt.AdamW8bit([warm]) if mode == "host" else torch.optim.AdamW([warm], fused=True)
+    first = mt.AdamW8bit([warm]) if host else torch.optim.AdamW([warm], fused=True)
     (torch.randn(8, WIDTH).to(dtype) @ warm).sum().backward()
     first.step()
     del warm, first
@@ -43,8 +45,9 @@ def main(mode: str, layers: int) -> None:
     limit = status("VmData") + 12 * count
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     model = torch.nn.Sequential(*[Block(dtype) for _ in range(layers)])
-    if mode == "host":
-        optimizer = mt.CPUOffloadOptimizer(model.parameters(), mt.AdamW8bit, lr=1e-4)
+    if host:
+        options = dict(lr=1e-4, split_weights=mode == "split")
+        optimizer = mt.CPUOffloadOptimizer(model.parameters(), mt.AdamW8bit, **options)
         mt.release_gradients(optimizer, max_norm=1.0, norm="previous")
     else:
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
@@ -58,7 +61,7 @@ def main(mode: str, layers: int) -> None:
         optimizer.zero_grad()
     print("first loss: %.3f" % losses[0])
     print("last loss: %.3f" % losses[-1])
-    if mode == "host":
+    if host:
         held = sum(optimizer.host_bytes().values()) + 2 * count
         print("held: %.3f" % (held / count))
     print("peak: %.3f" % ((status("VmHWM") - before) / count))

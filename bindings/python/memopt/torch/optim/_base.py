@@ -68,6 +68,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
                 if parameter.requires_grad:
                     name = _layout.name_of(self.param_groups[-1], before, index)
                     _layout.check_parameter(parameter, name, later=True)
+                    _check_split(self.param_groups[-1], parameter, name)
         except TypeError:
             del self.param_groups[before:]
             raise
@@ -183,15 +184,18 @@ class MemoptOptimizer(torch.optim.Optimizer):
             dense = memory if _layout.is_dense(memory) else _layout.like(memory, memory.dtype)
             state = self._state_for(parameter, dense, group, name, made)
             steps = state["step"] if state else _format.step_tensor(0, memory.device)
-            key = (memory.device, bool(group["stochastic_rounding"]), int(group["seed"]))
+            split = _format.is_split(group, memory)
+            key = (memory.device, bool(group["stochastic_rounding"]), int(group["seed"]), split)
             place, copied = index_of[id(parameter)], dense is not memory
             copy = self._model_copies.get(parameter)
-            slots.append((key, Slot(place, g, name, parameter, dense, copied, state, steps, copy)))
+            slot = Slot(place, g, name, parameter, dense, copied, state, steps, copy, split)
+            slots.append((key, slot))
         empty = []
         for parameter, memory, group in idle:
             state = self.state.get(parameter)
             if not _format.has_moments(state, self._kind):
                 state = self._new_state(state, parameter, memory, group, made)
+            state = _with_residual(state, parameter, memory, group, made)
             empty.append((index_of[id(parameter)], parameter, state))
         binding = Binding(self._kind, self._states, params, len(self.param_groups), slots, empty)
         self.state.update(made)
@@ -209,10 +213,12 @@ class MemoptOptimizer(torch.optim.Optimizer):
         state = self.state.get(parameter)
         if _format.opened(state) is not state:  # from a loader that is not load_state_dict()
             made[parameter] = state = _format.opened(state)
-        bare = self._kind is OptimizerKind.SGD and list(state or ()) == ["step"]
+        bare = self._kind is OptimizerKind.SGD and not {*(state or ())} - {"step", _format.RESIDUAL}
         if state and not bare:
-            return self._checked_state(state, parameter, dense, name, made)
-        return self._new_state(state, parameter, dense, group, made)
+            state = self._checked_state(state, parameter, dense, name, made)
+        else:
+            state = self._new_state(state, parameter, dense, group, made)
+        return _with_residual(state, parameter, dense, group, made)
 
     def _new_state(
         self,
@@ -228,6 +234,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
             new = _format.new(dense, self._kind, self._format_of(group, parameter))
             if state:
                 new["step"].copy_(state["step"]).bitwise_or_(_format.NOT_BEGUN)
+                new.update({k: v for k, v in state.items() if k == _format.RESIDUAL})
         elif group["stochastic_rounding"] and not state:
             new = {"step": _format.step_tensor(0, dense.device)}
         else:
@@ -347,6 +354,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
         ]
         place_of = dict(zip(numbers, places))
         read = []
+        residuals: Dict[torch.Tensor, Optional[torch.Tensor]] = {}
         state: Dict[Any, Any] = defaultdict(dict)
         for number, value in saved.items():
             if number not in place_of:
@@ -361,6 +369,8 @@ class MemoptOptimizer(torch.optim.Optimizer):
                 state[parameter] = {
                     "step": _format.step_tensor(_format.steps_taken(value["step"]), memory.device)
                 }
+            if _format.is_split(group, memory):
+                residuals[parameter] = _sharded.residual(value, parameter, name)
             if one is not None and (memory.numel() or _layout.is_sharded(parameter)):
                 _layout.check_parameter(memory, name)
                 read.append((parameter, group, memory, one))
@@ -370,7 +380,33 @@ class MemoptOptimizer(torch.optim.Optimizer):
             coded_before = _load.has_codes(one) and not kept(parameter)
             format_ = self._states if coded_before else self._format_of(group, parameter)
             state[parameter] = _load.convert(one, self._kind, format_, dense, coded)
+        for parameter, residual in residuals.items():
+            if residual is not None and parameter in state:
+                memory = _layout.local(parameter)
+                state[parameter][_format.RESIDUAL] = _format.residual(memory, residual.clone())
         return state
+
+
+def _check_split(group: Dict[str, Any], parameter: torch.Tensor, name: str) -> None:
+    if group.get("split_weights") and parameter.dtype is torch.float16:
+        raise TypeError("%s is torch.float16; split_weights is for bfloat16" % name)
+
+
+def _with_residual(
+    state: Optional[_format.State],
+    parameter: torch.Tensor,
+    dense: torch.Tensor,
+    group: Dict[str, Any],
+    made: Dict[torch.Tensor, _format.State],
+) -> Optional[_format.State]:
+    """The state with what a split weight has there."""
+    if not _format.is_split(group, dense):
+        return state
+    state = state or {"step": _format.step_tensor(0, dense.device)}
+    residual = _format.residual(dense, state.get(_format.RESIDUAL))
+    if residual is not state.get(_format.RESIDUAL):
+        made[parameter] = state = {**state, _format.RESIDUAL: residual}
+    return state
 
 
 def _lies_as_bound(

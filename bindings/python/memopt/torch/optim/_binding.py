@@ -26,8 +26,8 @@ _data_ptr = torch.Tensor.data_ptr
 _stride = torch.Tensor.stride
 _numel = torch.Tensor.numel
 
-#: Executors: device, stochastic rounding, seed.
-Key = Tuple[torch.device, bool, int]
+#: Executors: device, stochastic rounding, seed, split weights.
+Key = Tuple[torch.device, bool, int, bool]
 
 
 class Slot(NamedTuple):
@@ -42,6 +42,7 @@ class Slot(NamedTuple):
     state: Optional[_format.State]  # as the torch optimizer holds it
     steps: torch.Tensor  # the state's, or a private one if there is no state
     copy: Optional[torch.Tensor] = None  # what the step fills with the rounded parameter
+    split: bool = False  # the state has a residual
 
 
 class Facts(NamedTuple):
@@ -63,7 +64,7 @@ class Executor:
     def __init__(
         self, kind: OptimizerKind, format_: StateFormat, key: Key, groups: int, slots: List[Slot]
     ) -> None:
-        device, stochastic, seed = key
+        device, stochastic, seed, split = key
         self.native: Native = native(device)
         self.slots = slots
         self.device = device
@@ -74,6 +75,7 @@ class Executor:
             stochastic_rounding=int(stochastic),
             min_8bit_size=1,
             seed=seed,
+            split_weights=int(split),
         )
         self._handle = _lifetime.create(
             self,
@@ -103,6 +105,8 @@ class Executor:
         if state is not None and _format.has_moments(state, kind):
             format_ = _format.of(state, kind, slot.memory.numel(), format_)
             states = [state[name] for name in _format.keys(kind, format_)]
+        residuals = [state[_format.RESIDUAL]] if state is not None and slot.split else []
+        count = len(states) + len(residuals)
         try:
             output(
                 lib.memopt_optimizer_add_parameter_with_state,
@@ -110,8 +114,8 @@ class Executor:
                 slot.group,
                 _format.structs([slot.memory]),
                 None if slot.copy is None else _format.structs([slot.copy]),
-                _format.structs(states, format_) if states else None,
-                len(states),
+                _format.structs(states, format_, residuals) if count else None,
+                count,
                 slot.steps.data_ptr(),
                 self.native.stream(),
             )

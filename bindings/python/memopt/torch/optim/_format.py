@@ -5,9 +5,10 @@ the moments ("exp_avg" and, with AdamW, "exp_avg_sq"; of SGD "momentum_buffer") 
 coded, their scales ("absmax1", "absmax2"; with fp8 "scale1", "scale2"; of companded codes
 "companded1", "companded2"). 32-bit, 8-bit and fp8 moments have the parameter's shape and order of
 memory; blocks go by the order of memory. SGD without momentum has no state, or "step" alone if it
-rounds stochastically, because the random numbers depend on it. 4-bit ones are a row of bytes with two codes each, and where the parameter's
-order of memory is not that of its indices, "order" holds its strides. Codes are bytes, also those
-of fp8, for torch cannot pickle its own 8-bit floats.
+rounds stochastically, because the random numbers depend on it. 4-bit ones are a row of bytes with
+two codes each, and where the parameter's order of memory is not that of its indices, "order" holds
+its strides. Codes are bytes, also those of fp8, for torch cannot pickle its own 8-bit floats. A
+split weight's "weight_residual" has a byte for each element, as the parameter has them.
 
 In the state dicts of optimizers with coded states every entry is sealed: see :func:`sealed`.
 """
@@ -15,7 +16,7 @@ In the state dicts of optimizers with coded states every entry is sealed: see :f
 from __future__ import annotations
 
 import functools
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -35,6 +36,8 @@ DTYPES = {
 State = Dict[str, torch.Tensor]
 
 _SEAL = "memopt"
+#: The key of a split weight's further bits.
+RESIDUAL = "weight_residual"
 
 #: A bit of SGD's step count: no counted step has written the momentum buffer (see
 #: memopt_optimizer_add_parameter_with_state). As an int64 the count is then negative.
@@ -96,6 +99,27 @@ def scale_of(state: Any, index: int) -> Optional[str]:
         if isinstance(state.get(key), torch.Tensor):
             return key
     return None
+
+
+def is_split(group: Dict[str, Any], parameter: torch.Tensor) -> bool:
+    """Whether a parameter of the group keeps more bits of its weights in its state."""
+    return bool(group.get("split_weights")) and parameter.dtype is torch.bfloat16
+
+
+def residual(parameter: torch.Tensor, value: Optional[torch.Tensor]) -> torch.Tensor:
+    """The residual of a split weight, in the parameter's order of memory: `value`, or zeros."""
+    room = _layout.like(parameter, torch.uint8)
+    if value is None:
+        return room.zero_()
+    if value.shape != parameter.shape:
+        raise ValueError(
+            "the %s has the shape %s, its parameter %s"
+            % (RESIDUAL, tuple(value.shape), tuple(parameter.shape))
+        )
+    if value.dtype is torch.uint8 and value.device == room.device:
+        if value.stride() == room.stride():
+            return value
+    return room.copy_(value)
 
 
 def keys(kind: OptimizerKind, format_: StateFormat) -> Tuple[str, ...]:
@@ -198,12 +222,15 @@ def struct(tensor: torch.Tensor, dtype: Optional[DType] = None) -> TensorStruct:
     )
 
 
-def structs(tensors: List[torch.Tensor], format_: StateFormat = StateFormat.F32) -> Any:
-    """Tensors as an array for the library; bytes are codes of the format."""
+def structs(
+    tensors: List[torch.Tensor],
+    format_: StateFormat = StateFormat.F32,
+    plain: Sequence[torch.Tensor] = (),
+) -> Any:
+    """Tensors as an array for the library; bytes are codes of the format, but not in `plain`."""
     codes = DType.F8_E4M3 if format_ is StateFormat.F8 else None
-    return (TensorStruct * len(tensors))(
-        *[struct(t, codes if t.dtype is torch.uint8 else None) for t in tensors]
-    )
+    made = [struct(t, codes if t.dtype is torch.uint8 else None) for t in tensors]
+    return (TensorStruct * (len(made) + len(plain)))(*made, *map(struct, plain))
 
 
 def quantize(

@@ -57,6 +57,8 @@ def check_values(group: Dict[str, Any], rule: str, block_size: int) -> None:
             "Invalid block_size value: %s; %s has blocks of %d"
             % (group["block_size"], rule, block_size)
         )
+    if group.get("split_weights") and group["stochastic_rounding"]:
+        raise ValueError("split_weights and stochastic_rounding exclude each other")
     _check_switches(group, rule)
 
 

@@ -5,7 +5,7 @@ the shard's first element. A state dict must be valid for any number of processe
 tensors are DTensors with the parameter's mesh and placements, by rows (indices of dimension 0, the
 dimension that ``fully_shard`` cuts):
 
-* 32-bit moments have the parameter's shape.
+* 32-bit moments and residuals of split weights have the parameter's shape.
 * Codes have, for each row, a byte for the format, one for the position of the row's first element
   in its block, and the row's codes.
 * Scales have, for each row, those of all blocks that the row may lie in.
@@ -129,6 +129,14 @@ def present(
         result[moment] = _distributed(codes, parameter, rows)
         result[scale] = _distributed(scales, parameter, rows)
     return result
+
+
+def residual(state: Any, parameter: torch.Tensor, name: str) -> Optional[torch.Tensor]:
+    """The residual that a state dict holds of a parameter, of what this process has of it."""
+    value = state.get(_format.RESIDUAL)
+    if value is None:
+        return None
+    return _piece(value, parameter, parameter.shape, _format.RESIDUAL, name)
 
 
 def _like_parameter(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
@@ -388,7 +396,12 @@ def presented(
                 continue
             state = _format.opened(optimizer.state[p])
             if decode or _layout.is_sharded(p):
+                further = state.get(_format.RESIDUAL)
                 state = present(state, p, kind, own, _layout.name_of(group, g, i), decode)
+                if further is not None:
+                    sharded = _layout.is_sharded(p)
+                    further = _like_parameter(further, p) if sharded else further
+                    state = {**state, _format.RESIDUAL: further}
             sealed = own is not StateFormat.F32 and not decode
             result[p] = _format.sealed(state) if sealed else state
     for key, state in optimizer.state.items():

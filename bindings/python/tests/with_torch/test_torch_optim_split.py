@@ -1,0 +1,127 @@
+"""Split weights: bf16 parameters with 8 more bits in their states."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import memopt.torch as mt  # noqa: E402
+from optim_support import KINDS, fill, kinds, make, parameters, same_bits, through_a_file, walk  # noqa: E402
+
+KEY = "weight_residual"
+
+
+def split(kind, params, **values):
+    return make(kind, params, split_weights=True, min_8bit_size=100, **values)
+
+
+def joined(optimizer, p):
+    """The 24 bits of a parameter as fp32."""
+    residual = optimizer.state[p][KEY].view(torch.int8).int() * 256
+    bits = p.detach().float().contiguous().view(torch.int32)
+    return (bits + residual).view(torch.float32)
+
+
+def rounded(x):
+    """The nearest numbers with 16 bits of significand, ties to even."""
+    mantissa, exponent = torch.frexp(x.double())
+    return torch.ldexp(torch.round(mantissa * 65536), exponent - 16).float()
+
+
+@kinds
+def test_the_steps_of_fp32_rounded_to_24_bits(kind):
+    params = parameters(dtype=torch.bfloat16)
+    whole = [p.detach().float().requires_grad_() for p in params]
+    a, b = split(kind, params, lr=1e-3), make(kind, whole, lr=1e-3, min_8bit_size=100)
+    for step in range(5):
+        fill(params, step)
+        for p, q in zip(params, whole):
+            q.grad = p.grad.float()
+        a.step()
+        b.step()
+        for p, q in zip(params, whole):
+            q.data.copy_(rounded(q.detach()))
+            assert same_bits(joined(a, p), q)
+            # the model's weight is the nearest, or beside it where 24 bits were a tie
+            assert float((p.detach().float() - q.detach()).abs().max()) <= 2**-8 * float(q.detach().abs().max())
+
+
+def test_small_updates_are_not_lost():
+    """80 steps of 1e-4 from 1, each less than half of bf16's last place, 2^-8."""
+    moved = {}
+    for name, values in (("plain", {}), ("split", {"split_weights": True})):
+        p = torch.ones(300, dtype=torch.bfloat16).requires_grad_()
+        optimizer = mt.AdamW8bit([p], lr=1e-4, weight_decay=0.0, min_8bit_size=1, **values)
+        for _ in range(80):
+            p.grad = torch.ones_like(p)
+            optimizer.step()
+        moved[name] = p.detach().float()
+    assert same_bits(moved["plain"], torch.ones(300))
+    assert torch.allclose(moved["split"], torch.full((300,), 1 - 80e-4), atol=2**-8 / 2)
+
+
+@kinds
+def test_resuming(kind):
+    params = parameters(dtype=torch.bfloat16)
+    a = split(kind, params)
+    walk(a, params, 3)
+    others = [p.detach().clone().requires_grad_() for p in params]
+    b = split(kind, others)
+    b.load_state_dict(through_a_file(a.state_dict()))
+    for optimizer, ps in ((a, params), (b, others)):
+        walk(optimizer, ps, 2, seed=3)
+    for p, q in zip(params, others):
+        assert same_bits(p, q) and same_bits(a.state[p][KEY], b.state[q][KEY])
+    theirs = KINDS[kind][3]
+    if theirs is None:
+        return
+    with mt.optim.portable_states(a):  # torch's takes it, and what it gives back still fits
+        foreign = theirs(others, lr=1e-3)
+        foreign.load_state_dict(a.state_dict())
+    fill(others, 9)
+    foreign.step()
+    c = split(kind, params)
+    c.load_state_dict(foreign.state_dict())
+    fill(params, 9)
+    c.step()
+
+
+def test_states_without_a_residual_begin_with_zeros():
+    """Those of a state dict from before, on memory in another order; and SGD's momentum that comes
+    later leaves them."""
+    params = [torch.randn(60, 70).bfloat16().t().requires_grad_(), *parameters(dtype=torch.bfloat16)]
+    plain = mt.AdamW8bit(params, lr=1e-3)
+    walk(plain, params, 2)
+    saved = plain.state_dict()
+    del saved["param_groups"][0]["split_weights"]
+    later = mt.AdamW8bit(params, split_weights=True)
+    later.load_state_dict(saved)
+    walk(later, params, 1)
+    assert all(later.state[p][KEY].stride() == p.stride() for p in params)
+    sgd = mt.SGD8bit(params, lr=1e-3, split_weights=True)
+    walk(sgd, params, 2)
+    assert set(sgd.state[params[0]]) == {"step", KEY}
+    sgd.param_groups[0].update(momentum=0.9, lr=0.0)
+    before = sgd.state[params[0]][KEY].clone()
+    walk(sgd, params, 1)
+    assert "momentum_buffer" in sgd.state[params[0]] and same_bits(sgd.state[params[0]][KEY], before)
+    full = torch.randn(300).requires_grad_()
+    mixed = mt.AdamW8bit([full], split_weights=True)
+    walk(mixed, [full], 1)
+    assert KEY not in mixed.state[full]
+
+
+def test_refusals():
+    params = parameters(dtype=torch.bfloat16)
+    with pytest.raises(ValueError, match="exclude each other"):
+        mt.AdamW8bit(params, split_weights=True, stochastic_rounding=True)
+    halves = [p.detach().half().requires_grad_() for p in params]
+    with pytest.raises(TypeError, match="parameter 0 of group 0 is torch.float16; split_weights"):
+        mt.AdamW8bit(halves, split_weights=True)
+    a = mt.AdamW8bit(params, split_weights=True)
+    walk(a, params, 1)
+    saved = a.state_dict()
+    saved["state"][0][KEY] = torch.zeros(3, dtype=torch.uint8)
+    with pytest.raises(ValueError, match="weight_residual .* has shape|has the shape"):
+        a.load_state_dict(saved)
