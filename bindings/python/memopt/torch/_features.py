@@ -191,6 +191,11 @@ def _few_bits(linear: Any, features: Features, autocast: Any, gpu: bool) -> nn.M
 
 
 def _run_again(module: Any, features: Features) -> None:
+    if features.checkpointing == "selective" and not _has_attention(module):
+        raise TargetError(
+            "%s has no attention of Transformers that could run again: --checkpointing full"
+            % type(module).__name__
+        )
     if features.checkpointing in ("none", "selective"):
         return
     enable = getattr(module, "gradient_checkpointing_enable", None)
@@ -208,6 +213,12 @@ def _run_again(module: Any, features: Features) -> None:
             part.gradient_checkpointing = (int(number) + 1) % features.checkpoint_every != 0
     if features.lora_rank:
         module.enable_input_require_grads()
+
+
+def _has_attention(module: Any) -> bool:
+    """Whether its attention is one of Transformers' functions."""
+    defined = (sys.modules.get(type(part).__module__) for part in module.modules())
+    return any(hasattr(names, "ALL_ATTENTION_FUNCTIONS") for names in defined)
 
 
 @contextlib.contextmanager
