@@ -159,8 +159,8 @@ def _experts_in_place(module: Any) -> bool:
 def _of_experts(
     path: str, part: nn.Module, features: Features, renamed: bool
 ) -> List[Tuple[str, int]]:
-    """Parameters of experts that are adapted, and their ranks: gate and up are one, of both's. Those
-    of other models are named, as in PEFT's `target_parameters`: experts.down_proj."""
+    """Parameters of experts that are adapted, and their ranks: gate and up are one, of both's; of
+    all linear layers the router is one. Those of other models are named, as in PEFT's `target_parameters`: experts.down_proj."""
     targets = features.lora_targets
     words = [
         word
@@ -168,6 +168,9 @@ def _of_experts(
         if "all-linear" in targets or any(t == word or t in NAMES[word] for t in targets)
     ]
     ranks = []
+    router = part._parameters.get("weight") if path.rpartition(".")[2] == "gate" else None
+    if renamed and router is not None and router.dim() == 2 and not isinstance(part, nn.Linear):
+        ranks += [("weight", features.lora_rank)] * ("all-linear" in targets)
     for name, parts in (("gate_up_proj", ("gate", "up")), ("down_proj", ("down",))):
         parameter = part._parameters.get(name)
         if parameter is None or parameter.dim() != 3:
