@@ -183,7 +183,7 @@ def _shards() -> Any:
 _INDEXED = {torch.ops.aten.select.int: 2, torch.ops.aten.select_backward.default: 3}
 
 
-class _Fakes(FakeTensorMode):
+class _Fakes(FakeTensorMode):  # type: ignore[no-untyped-call]
     """Fake tensors, whose cache knows what has run at another index: a loop over tokens."""
 
     def dispatch(
@@ -192,7 +192,8 @@ class _Fakes(FakeTensorMode):
         place = _INDEXED.get(func)
         if place is not None and len(args) > place and args[place]:
             args = (*args[:place], 0, *args[place + 1 :])
-        return super().dispatch(func, types, args, kwargs)
+        with torch._C.DisableTorchFunction():  # `_GpuRules` needs not see how sizes are read
+            return super().dispatch(func, types, args, kwargs)
 
 
 #: What autocast computes in fp32 on a GPU, and not on a CPU.
