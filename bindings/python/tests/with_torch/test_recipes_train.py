@@ -41,22 +41,20 @@ def recipe() -> Iterator[Any]:
         sys.path.remove(str(RECIPES))
 
 
-class Keys(Dict[str, Any]):
-    """A section of a file, which notes what is read of it."""
+class File:
+    """The values of a file, which notes what is read of it."""
 
-    def __init__(self, values: Dict[str, Any], read: Set[str], path: str = "") -> None:
-        super().__init__(values)
-        self._read, self._path = read, path
+    def __init__(self, values: Dict[str, Any]) -> None:
+        self.values = flat(values)
+        self.read: Set[str] = set()
 
     def __getitem__(self, key: str) -> Any:
-        value, path = super().__getitem__(key), self._path + key
-        if isinstance(value, dict):
-            return Keys(value, self._read, path + ".")
-        self._read.add(path)
-        return value
+        self.read.add(key)
+        return self.values[key]
 
 
 def flat(values: Dict[str, Any], path: str = "") -> Dict[str, Any]:
+    """By dotted keys."""
     found: Dict[str, Any] = {}
     for key, value in values.items():
         inner = isinstance(value, dict)
@@ -77,10 +75,10 @@ def applied(name: str, folder: pathlib.Path, monkeypatch: Any) -> pathlib.Path:
     return pathlib.Path(words[place])
 
 
-def train_with_transformers(task: Any, file: Any, folder: pathlib.Path) -> Any:
+def train_with_transformers(task: Any, file: File, folder: pathlib.Path) -> Any:
     """`transformers.Trainer` with the file's arguments. Its fp16 needs a GPU: bf16 is in its place."""
-    names = {field for field in transformers.TrainingArguments.__dataclass_fields__}
-    arguments = {key: file[key] for key in list(file) if key in names}
+    names = transformers.TrainingArguments.__dataclass_fields__
+    arguments = {key: file[key] for key in file.values if key in names}
     arguments.update(bf16=arguments.pop("fp16") or arguments["bf16"])
     taken = transformers.TrainingArguments(
         str(folder), use_cpu=True, max_steps=2, report_to=[], save_strategy="no", **arguments
@@ -88,14 +86,10 @@ def train_with_transformers(task: Any, file: Any, folder: pathlib.Path) -> Any:
     rows = [{k: v[0] for k, v in task.batch().items()} for _ in range(16)]
     trainer = transformers.Trainer(task.model, taken, train_dataset=rows * 64)
     loss = trainer.train().training_loss
-    return SimpleNamespace(
-        steps=trainer.state.global_step,
-        loss=loss,
-        optimizer=type(trainer.optimizer.optimizer).__name__,
-    )
+    return trainer.state.global_step, loss, trainer.optimizer.optimizer
 
 
-def train_with_lightning(task: Any, settings: Any) -> Any:
+def train_with_lightning(task: Any, precision: str, accumulation: int, optimizer: Any) -> Any:
     """`lightning.Trainer` with the file's precision and accumulation."""
     lightning = pytest.importorskip("lightning")
     losses: List[float] = []
@@ -111,36 +105,27 @@ def train_with_lightning(task: Any, settings: Any) -> Any:
             return loss
 
         def configure_optimizers(self) -> Any:
-            kind = getattr(mt, settings.optimizer, None) or getattr(torch.optim, settings.optimizer)
-            return kind(self.net.parameters(), lr=1e-4)
+            return optimizer(self.net.parameters(), lr=1e-4)
 
-    count = 2 * settings.accumulation
     trainer = lightning.Trainer(
         accelerator="cpu", devices=1, max_steps=2, logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, precision=settings.precision,
-        accumulate_grad_batches=settings.accumulation,
+        enable_progress_bar=False, enable_model_summary=False, precision=precision,
+        accumulate_grad_batches=accumulation,
     )  # fmt: skip
-    batches = [task.batch() for _ in range(count)]
+    batches = [task.batch() for _ in range(2 * accumulation)]
     trainer.fit(Module(), torch.utils.data.DataLoader(batches, batch_size=None))
-    assert len(losses) == count
-    optimizer = type(trainer.optimizers[0]).__name__
-    return SimpleNamespace(steps=trainer.global_step, loss=sum(losses), optimizer=optimizer)
+    assert len(losses) == len(batches)
+    return trainer.global_step, sum(losses), trainer.optimizers[0]
 
 
-#: Where the files of Lightning's users have what, and what the page's command line says itself.
+#: Where files for Lightning have the loop and the rest, and what the page's command says itself.
 NESTED = {
-    "video": ("data_loader", "training.trainer.accumulate_grad_batches", {"images": 4}),
+    "video": ("training.trainer.accumulate_grad_batches", "training", {"images": 4}),
     "contrastive": (
-        "data_loader", "training.trainer.accumulate_grad_batches", {"positives": 1, "negatives": 7},
+        "training.trainer.accumulate_grad_batches", "training", {"positives": 1, "negatives": 7},
     ),
-    "rx6750xt": ("data", "trainer.accumulate", {}),
+    "rx6750xt": ("trainer.accumulate", "trainer", {}),
 }  # fmt: skip
-
-
-def at(file: Any, path: str) -> Any:
-    for key in path.split("."):
-        file = file[key]
-    return file
 
 
 @pytest.mark.parametrize("name", ["4x44gb", "contrastive", "rx6750xt", "t4", "video"])
@@ -148,35 +133,30 @@ def test_the_file_of_a_walk_trains(
     name: str, recipe: Any, tmp_path: pathlib.Path, monkeypatch: Any
 ) -> None:
     path = applied(name, tmp_path, monkeypatch)
-    values, before = recipe.load(path), recipe.load(RECIPES / name / path.name)
-    read: Set[str] = set()
-    file = Keys(values, read)
+    file, before = File(recipe.load(path)), flat(recipe.load(RECIPES / name / path.name))
     small = RECIPES / name / "small.json"
     if name in NESTED:
-        data, accumulation, more = NESTED[name]
-        section = file[accumulation.split(".")[0]]
-        loop = at(file, accumulation.rpartition(".")[0])
-        sequence = file[data]["sequence"] if "sequence" in file[data] else 512
-        shape = {"batch": file[data]["batch_size"], "seq": sequence // SHORTER}
+        loop, rest, more = NESTED[name]
+        data = "data_loader." if "data_loader.batch_size" in file.values else "data."
+        sequence = file["data.sequence"] if "data.sequence" in file.values else 512
+        shape = {"batch": file[data + "batch_size"], "seq": sequence // SHORTER}
         task = recipe.models.Task(small, {**shape, **more})
-        owner = file if "optimizer" in file else section
-        settings = SimpleNamespace(
-            precision=loop["precision"],
-            accumulation=at(file, accumulation),
-            optimizer=owner["optimizer"]["name"] if "optimizer" in owner else "AdamW",
-        )
-        model, optimizer = getattr(task.model, "encoder", task.model), settings.optimizer
-        checkpointing = section["gradient_checkpointing"]
+        model = getattr(task.model, "encoder", task.model)
+        checkpointing = file[rest + ".gradient_checkpointing"]
         if checkpointing:
             model.gradient_checkpointing_enable()
-        done = train_with_lightning(task, settings)
+        names = [key for key in file.values if key.endswith("optimizer.name")]
+        word = file[names[0]] if names else "AdamW"
+        kind = getattr(mt, word, None) or getattr(torch.optim, word)
+        precision = file[loop.rpartition(".")[0] + ".precision"]
+        steps, loss, optimizer = train_with_lightning(task, precision, file[loop], kind)
     else:
         task = recipe.models.Task(small, {"batch": 1, "seq": file["max_length"] // SHORTER})
-        model, checkpointing = task.model, values["gradient_checkpointing"]
-        done = train_with_transformers(task, file, tmp_path)
-        optimizer = {"adamw_torch": "AdamW", "adamw_bnb_8bit": "AdamW"}[values["optim"]]
-    assert done.steps == 2 and math.isfinite(done.loss)
-    assert done.optimizer == optimizer
-    assert model.is_gradient_checkpointing == checkpointing
-    changed = {key for key, value in flat(values).items() if flat(before).get(key) != value}
-    assert changed and changed <= read, changed - read
+        model, checkpointing = task.model, file.values["gradient_checkpointing"]
+        eight = file.values["optim"] == "adamw_bnb_8bit"
+        kind = pytest.importorskip("bitsandbytes").optim.AdamW if eight else torch.optim.AdamW
+        steps, loss, optimizer = train_with_transformers(task, file, tmp_path)
+    assert steps == 2 and math.isfinite(loss)
+    assert isinstance(optimizer, kind) and model.is_gradient_checkpointing == checkpointing
+    changed = {key for key, value in file.values.items() if before.get(key) != value}
+    assert changed and changed <= file.read, changed - file.read
