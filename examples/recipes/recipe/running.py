@@ -1,4 +1,4 @@
-"""Runs a recipe: trains every step of it, measures, plans, compares, applies."""
+"""Runs a recipe: trains every step of it, measures, plans, compares."""
 
 import gc
 import pathlib
@@ -6,7 +6,7 @@ from typing import Callable, List, Tuple
 
 import torch
 
-from . import applying, comparing, planning
+from . import comparing, planning
 from .measuring import measure
 from .settings import Step, load, steps
 from .training import Trainer
@@ -15,8 +15,7 @@ Check = Tuple[str, bool]
 
 
 class Recipe:
-    """A folder: `steps.toml` with what changes, `small.json`, the model that is trained here,
-    `model.json`, that of the guide, and the configuration that `--apply` changes."""
+    """A folder: `steps.toml` with what changes, and `small.json`, the model that is trained here."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         self.folder = folder
@@ -48,7 +47,7 @@ def run(folder: pathlib.Path, extras: Extras, count: int) -> bool:
     recipe = Recipe(folder)
     torch.set_num_threads(1)  # more do not help models so small
     rows = [recipe.row(step, count) for step in recipe.steps]
-    checks = comparing.checks(rows) + applying.apply(folder, recipe.described["apply"])
+    checks = comparing.checks(rows)
     lines, more = extras(recipe)
     _print(recipe, rows, lines, checks + more)
     return all(holds for _, holds in checks + more)

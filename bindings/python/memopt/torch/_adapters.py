@@ -69,8 +69,8 @@ class Lora(nn.Module):
 
 
 class Experts(nn.Module):
-    """Experts, whose weights are one parameter, with adapters (PEFT's `target_parameters`): a copy
-    of the parameter with what the thin ones make."""
+    """Experts, whose weights are one parameter, or their router with adapters (PEFT's
+    `target_parameters`): a copy of the parameter with what the thin ones make."""
 
     def __init__(self, base: nn.Module, ranks: List[Tuple[str, int]], dtype: torch.dtype) -> None:
         super().__init__()
@@ -78,7 +78,8 @@ class Experts(nn.Module):
         self._names = [name for name, _ in ranks]
         self._inputs_first = bool(getattr(base, "is_transposed", False))
         for name, rank in ranks:
-            count, *sizes = base._parameters[name].shape  # type: ignore[union-attr]
+            *counts, a, b = base._parameters[name].shape  # type: ignore[union-attr]
+            (count,), sizes = counts or (1,), (a, b)
             inside, outside = sizes if self._inputs_first else reversed(sizes)
             setattr(self, name + "_down", _thin(inside, count * rank, dtype))
             setattr(self, name + "_up", _thin(count * rank, outside, dtype))
@@ -93,20 +94,32 @@ class Experts(nn.Module):
     def _adapted(self, name: str) -> Iterator[None]:
         parameters = self.base._parameters
         weight: Any = parameters[name]
-        count = len(weight)
         down, up = (getattr(self, name + part).weight for part in ("_down", "_up"))
+        del parameters[name]
+        whole, held = (self._of_each if weight.dim() == 3 else self._of_one)(weight, down, up)
+        self.base.__dict__[name] = whole
+        del whole
+        try:
+            yield
+        finally:
+            del self.base.__dict__[name], held
+            parameters[name] = weight
+
+    @staticmethod
+    def _of_one(weight: Any, down: Any, up: Any) -> Tuple[Any, Any]:
+        """The weight with what the adapters make, and what is held with it."""
+        delta = ((up @ down) * 2.0).to(weight.dtype)
+        return weight + delta, delta
+
+    def _of_each(self, weight: Any, down: Any, up: Any) -> Tuple[Any, Any]:
+        """The same of all experts."""
+        count = len(weight)
         a = down.reshape(count, -1, down.shape[-1]).to(weight.dtype)
         b = up.reshape(len(up), -1, count).permute(2, 0, 1).to(weight.dtype)
         if self._inputs_first:
             a, b = b.transpose(-2, -1), a.transpose(-2, -1)
-        del parameters[name]
         with torch.autocast("cpu", enabled=False):
-            self.base.__dict__[name] = torch.baddbmm(weight, b, a, alpha=2.0)
-        try:
-            yield
-        finally:
-            del self.base.__dict__[name]
-            parameters[name] = weight
+            return torch.baddbmm(weight, b, a, alpha=2.0), (a, b)
 
 
 def _bytes(count: int) -> torch.Tensor:

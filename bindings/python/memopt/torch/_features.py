@@ -159,8 +159,8 @@ def _experts_in_place(module: Any) -> bool:
 def _of_experts(
     path: str, part: nn.Module, features: Features, renamed: bool
 ) -> List[Tuple[str, int]]:
-    """Parameters of experts that are adapted, and their ranks: gate and up are one, of both's. Those
-    of other models are named, as in PEFT's `target_parameters`: experts.down_proj."""
+    """Parameters of experts that are adapted, and their ranks: gate and up are one, of both's; of
+    all linear layers the router is one. Those of other models are named, as in PEFT's `target_parameters`: experts.down_proj."""
     targets = features.lora_targets
     words = [
         word
@@ -168,6 +168,9 @@ def _of_experts(
         if "all-linear" in targets or any(t == word or t in NAMES[word] for t in targets)
     ]
     ranks = []
+    router = part._parameters.get("weight") if path.rpartition(".")[2] == "gate" else None
+    if renamed and router is not None and router.dim() == 2 and not isinstance(part, nn.Linear):
+        ranks += [("weight", features.lora_rank)] * ("all-linear" in targets)
     for name, parts in (("gate_up_proj", ("gate", "up")), ("down_proj", ("down",))):
         parameter = part._parameters.get(name)
         if parameter is None or parameter.dim() != 3:
@@ -191,6 +194,11 @@ def _few_bits(linear: Any, features: Features, autocast: Any, gpu: bool) -> nn.M
 
 
 def _run_again(module: Any, features: Features) -> None:
+    if features.checkpointing == "selective" and not _has_attention(module):
+        raise TargetError(
+            "%s has no attention of Transformers that could run again: --checkpointing full"
+            % type(module).__name__
+        )
     if features.checkpointing in ("none", "selective"):
         return
     enable = getattr(module, "gradient_checkpointing_enable", None)
@@ -208,6 +216,12 @@ def _run_again(module: Any, features: Features) -> None:
             part.gradient_checkpointing = (int(number) + 1) % features.checkpoint_every != 0
     if features.lora_rank:
         module.enable_input_require_grads()
+
+
+def _has_attention(module: Any) -> bool:
+    """Whether its attention is one of Transformers' functions."""
+    defined = (sys.modules.get(type(part).__module__) for part in module.modules())
+    return any(hasattr(names, "ALL_ATTENTION_FUNCTIONS") for names in defined)
 
 
 @contextlib.contextmanager

@@ -74,7 +74,7 @@ class StepRecorder:
             inputs = make_inputs()
             with self._autocast(inputs):
                 loss = self.target.loss(self.target.run(inputs), inputs)
-            loss.backward()  # type: ignore[no-untyped-call]
+            _backward(loss)
 
     def _micro_step(self, recorder: Recorder, make_inputs: Callable[[], Any]) -> None:
         inputs = make_inputs()
@@ -82,7 +82,7 @@ class StepRecorder:
         recorder.phase("forward")
         loss = self._loss(recorder, inputs)
         recorder.phase("backward")
-        loss.backward()  # type: ignore[no-untyped-call]
+        _backward(loss)
 
     def _loss(self, recorder: Recorder, inputs: Any) -> torch.Tensor:
         with self._autocast(inputs):
@@ -130,6 +130,13 @@ class StepRecorder:
         finally:
             for hook in hooks:
                 hook.remove()
+
+
+def _backward(loss: torch.Tensor) -> None:
+    """Of the loss's edge: torch shows functions of tensors to a mode and turns the mode off within,
+    for what runs again in backward, too."""
+    edge = torch.autograd.graph.get_gradient_edge(loss)
+    torch.autograd.backward(edge, torch.ones_like(loss))
 
 
 def _on_head(recorder: Recorder) -> Callable[..., None]:

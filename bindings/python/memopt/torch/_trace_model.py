@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 from torch._subclasses.fake_tensor import (
@@ -126,7 +126,7 @@ class Trace:
         if self.features.divides:  # it cannot be made whole again
             target, layers = self._changed(), None
         module = target.module
-        mode = FakeTensorMode(allow_non_fake_inputs=True)  # constants that a model makes itself
+        mode = _Fakes(allow_non_fake_inputs=True)  # constants that a model makes itself
         quiet, random = _quiet(), torch.random.fork_rng(devices=[])
         kernels = _GpuRules() if self._gpu else contextlib.nullcontext()
         recurrent = any(isinstance(part, torch.nn.RNNBase) for part in module.modules())
@@ -176,6 +176,24 @@ def _shards() -> Any:
     from . import _shards
 
     return _shards
+
+
+#: What takes a part of a tensor by its index, and at which place that is. Every index makes tensors
+#: of the same bytes.
+_INDEXED = {torch.ops.aten.select.int: 2, torch.ops.aten.select_backward.default: 3}
+
+
+class _Fakes(FakeTensorMode):  # type: ignore[no-untyped-call]
+    """Fake tensors, whose cache knows what has run at another index: a loop over tokens."""
+
+    def dispatch(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        place = _INDEXED.get(func)
+        if place is not None and len(args) > place and args[place]:
+            args = (*args[:place], 0, *args[place + 1 :])
+        with torch._C.DisableTorchFunction():  # `_GpuRules` needs not see how sizes are read
+            return super().dispatch(func, types, args, kwargs)
 
 
 #: What autocast computes in fp32 on a GPU, and not on a CPU.

