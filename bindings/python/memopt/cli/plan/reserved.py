@@ -30,6 +30,11 @@ class Reserved(NamedTuple):
     expandable: Held
 
     @property
+    def fits(self) -> Optional[bool]:
+        """Whether the run fits with one of them; None without a card."""
+        return self.classic.fits or self.expandable.fits
+
+    @property
     def saved_by_expandable(self) -> bool:
         """Whether the run fits with expandable segments alone."""
         return self.classic.fits is False and self.expandable.fits is True
