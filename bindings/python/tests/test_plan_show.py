@@ -5,8 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from memopt.cli.output import Cell
+from memopt.cli.plan import answer as answer_module
 from memopt.cli.plan import show
 from memopt.cli.plan.answer import CATEGORIES
+from memopt.cli.plan.cards import Card
+from memopt.cli.plan.reserved import Held, Reserved
+from memopt.plan import Card as Settings
+from memopt.plan import Model, Run
 
 GIB = 1 << 30
 
@@ -124,3 +129,30 @@ def test_several_cards_side_by_side():
         ["2", "4", "8", "5.00 GiB", "50 %", "a fused loss"]
     )
     assert yes[1] == Cell("fits", "good") and yes[-1] == ""
+
+
+def answered(monkeypatch, fits):
+    """What is answered where replays of plans that `fits` refuses take a tenth more than the card."""
+
+    def reserved(plan):
+        taken = Held(int(1.1 * plan.card.capacity), False)
+        held = Held(plan.peak.total, True)
+        return Reserved(taken, held if fits(plan) else taken)
+
+    monkeypatch.setattr(answer_module, "reserved", reserved)
+    source = answer_module.Played(Model(family="gpt2", hidden=768, layers=12, heads=12))
+    card = Card("a card", Settings(capacity=16 * GIB))
+    return answer_module.answer(source, Run(sequence=512), card, Settings(), None)
+
+
+def test_what_replays_say_does_not_fit_is_planned_smaller(monkeypatch):
+    estimated = answered(monkeypatch, lambda plan: True).run.batch
+    smaller = answered(monkeypatch, lambda plan: plan.run.batch < estimated - 2)
+    assert smaller.solution.fits_after and 0 < smaller.run.batch < estimated - 2
+    assert not answered(monkeypatch, lambda plan: False).solution.fits_after
+
+
+def test_what_fits_with_expandable_segments_alone(monkeypatch):
+    told = Told()
+    show._verdict(answered(monkeypatch, lambda plan: True), told)
+    assert "It fits with expandable segments" in told.found

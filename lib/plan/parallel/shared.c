@@ -41,11 +41,12 @@ void mo_plan_buffer_drop(mo_plan_play *p, uint32_t *storage)
 
 /* --- what engines share ---------------------------------------------------------------------- */
 
-/* What the step makes of each weight at once. */
+/* The roots that torch's AdamW makes of the weights. */
 static void note_roots(mo_plan_play *p, const mo_plan_weight *weights, uint64_t count)
 {
     const mo_plan_run *r = &p->settings->run;
-    if (!p->tape.listing || !mo_plan_optimizer_at_once(&p->tape, r))
+    int one_by_one = r->optimizer == MO_PLAN_ADAMW;
+    if (!p->tape.listing || !(one_by_one || mo_plan_optimizer_at_once(&p->tape, r)))
         return; /* a list alone tells them from one block */
     p->roots = mo_calloc(count, sizeof *p->roots);
     if (p->roots == NULL)
@@ -79,7 +80,23 @@ void mo_plan_make_gradients(mo_plan_play *p)
         t->leaves[i].storage = mo_plan_storage_new(t, t->leaves[i].bytes, MO_PLAN_GRADIENTS);
 }
 
-/* The roots one by one, and what is left of the bytes of the step. */
+/* Of one weight after another a root and a quotient; the quotient stays until the next one's. */
+static void step_quotients(mo_plan_play *p)
+{
+    mo_plan_tape *t = &p->tape;
+    uint32_t before = MO_PLAN_NONE;
+    for (uint64_t i = 0; i < p->root_count; i++) {
+        uint32_t root = mo_plan_storage_new(t, p->roots[i], MO_PLAN_OPTIMIZER);
+        uint32_t quotient = mo_plan_storage_new(t, p->roots[i], MO_PLAN_OPTIMIZER);
+        mo_plan_storage_drop(t, root);
+        mo_plan_storage_drop(t, before);
+        before = quotient;
+    }
+    mo_plan_storage_drop(t, before);
+    p->root_count = 0;
+}
+
+/* All roots at once, and what is left of the bytes of the step. */
 static void step_roots(mo_plan_play *p)
 {
     mo_plan_tape *t = &p->tape;
@@ -98,7 +115,9 @@ void mo_plan_step_states(mo_plan_play *p)
 {
     const mo_plan_run *r = &p->settings->run;
     int here = r->optimizer != MO_PLAN_NO_OPTIMIZER && !(r->offload & MO_PLAN_OFFLOAD_OPTIMIZER);
-    if (here)
+    if (here && p->root_count > 0 && !mo_plan_optimizer_at_once(&p->tape, r))
+        step_quotients(p);
+    else if (here)
         step_roots(p);
     else
         mo_plan_tape_flash(&p->tape, 0, MO_PLAN_OPTIMIZER);

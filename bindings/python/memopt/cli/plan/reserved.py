@@ -10,6 +10,9 @@ from ...tools import Trace, TraceAction
 
 CLASSIC, EXPANDABLE = "", "expandable_segments:True"
 
+#: A segment of small blocks, or a page: what kernels make within themselves, which no plan lists.
+_WITHIN_KERNELS = 2 << 20
+
 
 class Held(NamedTuple):
     """What one allocator holds from the device at its fullest moment."""
@@ -25,6 +28,11 @@ class Reserved(NamedTuple):
 
     classic: Held
     expandable: Held
+
+    @property
+    def fits(self) -> Optional[bool]:
+        """Whether the run fits with one of them; None without a card."""
+        return self.classic.fits or self.expandable.fits
 
     @property
     def saved_by_expandable(self) -> bool:
@@ -57,18 +65,23 @@ def blocks_of(plan: Plan) -> Trace:
     return trace
 
 
+def peak_bytes(trace: Trace, config: str) -> int:
+    """What an allocator with this configuration takes from the device at most."""
+    return trace.replay(config).peak_reserved_bytes + _WITHIN_KERNELS
+
+
 def _held(trace: Trace, plan: Plan, config: str) -> Held:
     """With as much memory as it takes, and where the card has less, with that."""
     card = plan.card
     beside = card.context_bytes + card.workspace_bytes + (card.other_bytes or 0)
-    most = trace.replay(config).peak_reserved_bytes
+    most = peak_bytes(trace, config)
     if not card.capacity:
         return Held(most + beside, None)
     room = card.capacity - beside
     if most <= room:
         return Held(most + beside, True)
-    if room > 0:
-        tight = trace.replay(config, capacity=room)
+    if room > _WITHIN_KERNELS:
+        tight = trace.replay(config, capacity=room - _WITHIN_KERNELS)
         if not tight.out_of_memory:
-            return Held(tight.peak_reserved_bytes + beside, True)
+            return Held(tight.peak_reserved_bytes + _WITHIN_KERNELS + beside, True)
     return Held(most + beside, False)

@@ -193,11 +193,12 @@ def _verdict(answer: Answer, output: Output) -> None:
         100 * plan.card.margin,
         format_size(plan.card.capacity),
     )
+    only = " with expandable segments" if answer.reserved and answer.reserved.saved_by_expandable else ""
     if solution.fits:
-        output.pairs("It fits", [("limit", limit), *_batches(answer, solution)], "good")
+        output.pairs("It fits" + only, [("limit", limit), *_batches(answer, solution)], "good")
         _changes(answer, solution, output, "To fit more")
     elif solution.fits_after:
-        output.pairs("It fits after changes", [("limit", limit)], "warn")
+        output.pairs("It fits after changes%s" % only, [("limit", limit)], "warn")
         _changes(answer, solution, output)
         output.pairs("Then", _batches(answer, solution))
     else:
