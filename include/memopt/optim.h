@@ -27,9 +27,11 @@ enum {
                                      two moments, every state format. */
     MEMOPT_OPTIMIZER_LION = 2,  /**< Sign of an interpolated momentum, decoupled weight decay (Chen
                                      et al. 2023): one moment, 32-bit or 8-bit. */
-    MEMOPT_OPTIMIZER_SGD = 3    /**< Gradient descent with momentum as torch.optim.SGD defines it
+    MEMOPT_OPTIMIZER_SGD = 3,   /**< Gradient descent with momentum as torch.optim.SGD defines it
                                      (Sutskever et al. 2013): one moment, 32-bit or 8-bit; none
                                      while the momentum is 0. */
+    MEMOPT_OPTIMIZER_ADAM = 4   /**< Adam with the decay in the gradient (Kingma & Ba 2015), as
+                                     torch.optim.Adam: two moments, 32-bit or 8-bit. */
 };
 
 /** @brief How states are kept. */
@@ -81,6 +83,7 @@ typedef struct memopt_optimizer_options {
  *
  * - AdamW: m = β1 m + (1 − β1) g; v = β2 v + (1 − β2) g²; p ← p − lr λ p − lr (m / (1 − β1^t)) /
  *   (√(v / (1 − β2^t)) + eps).
+ * - Adam: AdamW of g + λ p in place of g, without the decay of p.
  * - Lion: p ← p − lr λ p − lr sign(β1 m + (1 − β1) g); then m = β2 m + (1 − β2) g.
  * - SGD: d = g + λ p; m = μ m + (1 − dampening) d, in the first step with a momentum m = d; p ← p −
  *   lr m, with Nesterov p ← p − lr (d + μ m).
@@ -89,13 +92,14 @@ typedef struct memopt_optimizer_options {
  * value must be in its range.
  */
 typedef struct memopt_optimizer_group {
-    size_t struct_size;  /**< sizeof(memopt_optimizer_group). */
-    double lr;           /**< Learning rate, finite, ≥ 0. */
-    double beta1;        /**< AdamW: decay of the first moment; Lion: weight of the moment in the
-                              update. In [0, 1). */
-    double beta2;        /**< AdamW: decay of the second moment; Lion: of the moment. In [0, 1). */
-    double eps;          /**< AdamW: added to the root, finite, ≥ 0. */
-    double weight_decay; /**< Decay, finite, ≥ 0. Decoupled; with SGD added to the gradient. */
+    size_t struct_size; /**< sizeof(memopt_optimizer_group). */
+    double lr;          /**< Learning rate, finite, ≥ 0. */
+    double beta1; /**< AdamW, Adam: decay of the first moment; Lion: weight of the moment in the
+                       update. In [0, 1). */
+    double beta2; /**< AdamW, Adam: decay of the second moment; Lion: of the moment. In [0, 1). */
+    double eps;   /**< AdamW, Adam: added to the root, finite, ≥ 0. */
+    double weight_decay; /**< Decay, finite, ≥ 0. Decoupled; with SGD and Adam added to
+                              the gradient. */
     uint32_t maximize;   /**< 1: maximise instead of minimise. */
     uint32_t nesterov;   /**< SGD: 1: Nesterov's form. It needs momentum > 0 and dampening 0. */
     double momentum;     /**< SGD: decay of the momentum buffer, finite, ≥ 0. */
@@ -237,8 +241,8 @@ MEMOPT_API memopt_status memopt_optimizer_add_parameter(memopt_optimizer *optimi
  *        min_8bit_size says: f32 moments give 32-bit states, others the optimizer's format. Fill
  *        new states with zeros; if moments are coded, fill them with the code of zero (see
  *        memopt_state_map()).
- * @param state_count the number of states: AdamW has 2 with 32-bit states, else 4; Lion and SGD
- *        have 1 with 32-bit states, else 2. SGD in a group without momentum needs none: then
+ * @param state_count the number of states: AdamW and Adam have 2 with 32-bit states, else 4; Lion
+ * and SGD have 1 with 32-bit states, else 2. SGD in a group without momentum needs none: then
  *        state_count is 0 and states may be NULL. With split_weights a bf16 parameter has one more.
  * @param steps one u64 in device memory: the steps taken, below 2^53. With SGD and states, also set
  *        the highest bit if none of those steps had a momentum; then the next step with a momentum
@@ -351,10 +355,10 @@ typedef struct memopt_state_view {
 /**
  * @brief Returns a state tensor of a parameter, to be read or written in stream order.
  *
- * The moments come first: two of AdamW, one of Lion and SGD. If they are coded, their f32 absmax or
- * scale per block follows, then the residual of a split weight. SGD has no moment while the
- * momentum of its group is 0. A moment is f32; or u8 codes (8-bit, companded); or ceil(count / 2)
- * bytes with two codes each (4-bit); or e4m3.
+ * The moments come first: two of AdamW and Adam, one of Lion and SGD. If they are coded, their f32
+ * absmax or scale per block follows, then the residual of a split weight. SGD has no moment while
+ * the momentum of its group is 0. A moment is f32; or u8 codes (8-bit, companded); or ceil(count /
+ * 2) bytes with two codes each (4-bit); or e4m3.
  * @param optimizer the optimizer.
  * @param parameter its number.
  * @param index from 0.

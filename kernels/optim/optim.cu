@@ -221,6 +221,10 @@ MO_DEVICE int mo_update_pack(const mo_optim_span *s, const mo_rule_coef *coef, I
         for (int k = 0; k < N; k++)
             p[k] = mo_rule_update_raw(RULE, coef, g[k], p[k], &m[k], &v[k]);
         range->largest_m = mo_largest<N>(m);
+        if (mo_rule_has_second(RULE)) {
+            range->largest_v = mo_largest<N>(v);
+            range->least_v = mo_least<N>(v);
+        }
     }
     int any_nan = mo_any_nan<N>(p);
     if (MO_RARE(any_nan))
@@ -328,6 +332,7 @@ MO_STEP_KERNEL(mo_step_adamwf8, MO_RULE_ADAMW, MO_STATE_F8)
 MO_STEP_KERNEL(mo_step_adamwc8, MO_RULE_ADAMW, MO_STATE_COMPANDED)
 MO_STEP_KERNEL(mo_step_lion8, MO_RULE_LION, MO_STATE_8BIT)
 MO_STEP_KERNEL(mo_step_sgd8, MO_RULE_SGD, MO_STATE_8BIT)
+MO_STEP_KERNEL(mo_step_adam8, MO_RULE_ADAM, MO_STATE_8BIT)
 
 /* --- before the step ------------------------------------------------------------------------- */
 

@@ -1,6 +1,6 @@
 /*
  * One step of the optimizer, to the last formula: what its kernels are given, the update rules
- * (AdamW, Lion, SGD), what the prologue computes, and the span that a work item updates.
+ * (AdamW, Adam, Lion, SGD), what the prologue computes, and the span that a work item updates.
  *
  * One step is: the reductions of reduce.h (optional) -> prologue (one item) -> step (one item per
  * chunk, so that no table grows with the elements). The upload kernel writes tables from its
@@ -23,7 +23,7 @@
 /* --- hyperparameters and coefficients -------------------------------------------------------- */
 
 /* Update rules; values are those of memopt_optimizer_kind. */
-enum { MO_RULE_ADAMW = 1, MO_RULE_LION = 2, MO_RULE_SGD = 3 };
+enum { MO_RULE_ADAMW = 1, MO_RULE_LION = 2, MO_RULE_SGD = 3, MO_RULE_ADAM = 4 };
 
 /* Hyperparameters of a group as the device keeps them. */
 typedef struct mo_rule_group {
@@ -136,7 +136,7 @@ typedef struct mo_blockcode_args {
  * AdamW's 8-bit one. */
 extern const mo_kernel mo_kernel_optim_upload, mo_kernel_optim_prologue, mo_kernel_optim_step,
     mo_kernel_step_adamw4, mo_kernel_step_adamwf8, mo_kernel_step_adamwc8, mo_kernel_step_lion8,
-    mo_kernel_step_sgd8;
+    mo_kernel_step_sgd8, mo_kernel_step_adam8;
 
 extern const mo_kernel mo_kernel_quantize, mo_kernel_dequantize, mo_kernel_quantize4,
     mo_kernel_dequantize4, mo_kernel_quantizef8, mo_kernel_dequantizef8, mo_kernel_quantizec8,
@@ -202,6 +202,30 @@ MO_HD static inline float mo_adamw_update(const mo_rule_coef *c, float gradient,
     mo_adamw_moments(c, gradient, m, v);
     *v = mo_adamw_bounded(*v);
     return mo_adamw_parameter(c, parameter, *m, *v);
+}
+
+/* --- Adam (Kingma & Ba 2015) with the decay in the gradient (L2), as torch.optim.Adam ----------
+ *
+ *     d = fma(weight_decay, p, gradient * factor)
+ *
+ * takes the place of h in AdamW, and p = fma(rate, u, p). decay is the weight decay.
+ */
+
+MO_HD static inline mo_rule_coef mo_adam_coef_of(const mo_rule_group *group, uint64_t step,
+                                                 double factor)
+{
+    mo_rule_coef c = mo_adamw_coef_of(group, step, factor);
+    c.decay = (float)group->weight_decay;
+    return c;
+}
+
+MO_HD static inline float mo_adam_update(const mo_rule_coef *c, float gradient, float parameter,
+                                         float *m, float *v)
+{
+    float d = mo_fmaf(c->decay, parameter, gradient * c->factor);
+    *m = mo_fmaf(c->beta1, *m, c->one_minus_beta1 * d);
+    *v = mo_adamw_bounded(mo_fmaf(c->beta2, *v, (c->one_minus_beta2 * d) * d));
+    return mo_fmaf(c->rate, *m / (mo_sqrtf(*v) + c->eps), parameter);
 }
 
 /* --- Lion: one moment ----------------------------------------------------------------------------
@@ -296,7 +320,7 @@ MO_HD static inline float mo_sgd_update(const mo_rule_coef *c, float gradient, f
 /* A rule has one moment or two; the second is never negative. */
 MO_HD static inline int mo_rule_has_second(uint32_t rule)
 {
-    return rule == MO_RULE_ADAMW;
+    return rule == MO_RULE_ADAMW || rule == MO_RULE_ADAM;
 }
 
 /* step: the count before this step plus one, with MO_STEPS_NOT_BEGUN unchanged. factor: unscale
@@ -308,6 +332,8 @@ MO_HD static inline mo_rule_coef mo_rule_coef_of(uint32_t rule, const mo_rule_gr
         return mo_lion_coef_of(group, step, factor);
     if (rule == MO_RULE_SGD)
         return mo_sgd_coef_of(group, step, factor);
+    if (rule == MO_RULE_ADAM)
+        return mo_adam_coef_of(group, step, factor);
     return mo_adamw_coef_of(group, step, factor);
 }
 
@@ -320,6 +346,8 @@ MO_HD static inline float mo_rule_update_raw(uint32_t rule, const mo_rule_coef *
         return mo_lion_update(c, gradient, parameter, m);
     if (rule == MO_RULE_SGD)
         return mo_sgd_update(c, gradient, parameter, m);
+    if (rule == MO_RULE_ADAM)
+        return mo_adam_update(c, gradient, parameter, m, v);
     return mo_adamw_update(c, gradient, parameter, m, v);
 }
 

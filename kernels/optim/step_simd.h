@@ -31,16 +31,26 @@ MO_INLINE mo_lane_coef mo_lane_coef_of(const mo_rule_coef *c)
 
 /* --- rules ----------------------------------------------------------------------------------- */
 
-/* root: of the new second moment. */
-MO_INLINE VF lane_adamw(const mo_lane_coef *c, VF g, VF p, VF *m, VF *v, VF *root)
+/* The moments of h, and their quotient. root: of the new second moment. */
+MO_INLINE VF lane_adam_quotient(const mo_lane_coef *c, VF h, VF *m, VF *v, VF *root)
 {
-    VF h = v_mul(g, c->factor);
     *m = v_fma(c->beta1, *m, v_mul(c->one_minus_beta1, h));
     *v = v_fma(c->beta2, *v, v_mul(v_mul(c->one_minus_beta2, h), h));
     *v = v_min(v_set(0x1.fffffep127f), *v); /* the second operand where one is NaN */
     *root = v_sqrt(*v);
-    VF u = v_div(*m, v_add(*root, c->eps));
+    return v_div(*m, v_add(*root, c->eps));
+}
+
+MO_INLINE VF lane_adamw(const mo_lane_coef *c, VF g, VF p, VF *m, VF *v, VF *root)
+{
+    VF u = lane_adam_quotient(c, v_mul(g, c->factor), m, v, root);
     return v_fma(c->rate, u, v_fma(c->decay, p, p));
+}
+
+MO_INLINE VF lane_adam(const mo_lane_coef *c, VF g, VF p, VF *m, VF *v, VF *root)
+{
+    VF d = v_fma(c->decay, p, v_mul(g, c->factor));
+    return v_fma(c->rate, lane_adam_quotient(c, d, m, v, root), p);
 }
 
 MO_INLINE VF lane_lion(const mo_lane_coef *c, VF g, VF p, VF *m)
@@ -68,6 +78,7 @@ MO_INLINE VF lane_sgd(const mo_lane_coef *c, VF g, VF p, VF *m)
 MO_INLINE VF lane_rule(uint32_t rule, const mo_lane_coef *c, VF g, VF p, VF *m, VF *v, VF *root)
 {
     return rule == MO_RULE_ADAMW  ? lane_adamw(c, g, p, m, v, root)
+           : rule == MO_RULE_ADAM ? lane_adam(c, g, p, m, v, root)
            : rule == MO_RULE_LION ? lane_lion(c, g, p, m)
                                   : lane_sgd(c, g, p, m);
 }

@@ -30,6 +30,7 @@ MO_INLINE void v_encode_8bit(int is_signed, const float *values, const mo_block_
 MO_LANE_STEP(mo_step_adamw4_avx2, MO_RULE_ADAMW, MO_STATE_4BIT)
 MO_LANE_STEP(mo_step_adamwf8_avx2, MO_RULE_ADAMW, MO_STATE_F8)
 MO_LANE_STEP(mo_step_adamwc8_avx2, MO_RULE_ADAMW, MO_STATE_COMPANDED)
+MO_LANE_STEP(mo_step_adam8_avx2, MO_RULE_ADAM, MO_STATE_8BIT)
 MO_LANE_CODE(mo_quantize_avx2, mo_dequantize_avx2, MO_STATE_8BIT)
 MO_LANE_CODE(mo_quantize4_avx2, mo_dequantize4_avx2, MO_STATE_4BIT)
 MO_LANE_CODE(mo_quantizef8_avx2, mo_dequantizef8_avx2, MO_STATE_F8)

@@ -26,6 +26,8 @@ static const struct kind {
         {"Lion", {[MO_STATE_F32] = &mo_kernel_step_lion8, [MO_STATE_8BIT] = &mo_kernel_step_lion8}},
     [MO_RULE_SGD] =
         {"SGD", {[MO_STATE_F32] = &mo_kernel_step_sgd8, [MO_STATE_8BIT] = &mo_kernel_step_sgd8}},
+    [MO_RULE_ADAM] =
+        {"Adam", {[MO_STATE_F32] = &mo_kernel_step_adam8, [MO_STATE_8BIT] = &mo_kernel_step_adam8}},
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
@@ -49,7 +51,8 @@ static memopt_status options_check(memopt_optimizer_options *o)
     o->min_8bit_size = o->min_8bit_size ? o->min_8bit_size : DEFAULT_MIN_8BIT;
     if (o->kind >= KINDS)
         return mo_fail(MEMOPT_UNSUPPORTED,
-                       "optimizer: kind %" PRIu32 "; AdamW (1), Lion (2) and SGD (3) are supported",
+                       "optimizer: kind %" PRIu32
+                       "; AdamW (1), Lion (2), SGD (3) and Adam (4) are supported",
                        o->kind);
     if (mo_optimizer_kernel(o->kind, o->state_format) == NULL)
         return mo_fail(MEMOPT_UNSUPPORTED,

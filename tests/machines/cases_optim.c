@@ -92,7 +92,7 @@ static void steps(uint64_t *digest, const step_case *c, uint32_t group)
 
 static void step_types(uint32_t rule, uint32_t format)
 {
-    static const char *const rules[MOST] = {"", "adamw", "lion", "sgd"};
+    static const char *const rules[MOST] = {"", "adamw", "lion", "sgd", "adam"};
     static const char *const formats[MOST] = {"", "f32", "8bit", "4bit", "e4m3", "companded"};
     const char *name = mo_optimizer_kernel(rule, format)->name;
     for (uint32_t p = MO_DTYPE_F32; p <= MO_DTYPE_BF16; p++)

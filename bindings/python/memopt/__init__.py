@@ -58,6 +58,8 @@ from .norms import clip, norm, norm_scratch
 from .offload import Offloader, Ticket
 from .optim import (
     SGD,
+    Adam,
+    Adam8bit,
     AdamW,
     AdamW4bit,
     AdamW8bit,
@@ -80,6 +82,8 @@ from .views import Tensor
 __version__: str = _lib.memopt_version_string().decode()
 
 __all__ = [
+    "Adam",
+    "Adam8bit",
     "AdamW",
     "AdamW4bit",
     "AdamW8bit",

@@ -14,6 +14,9 @@ VALUES: Dict[OptimizerKind, Dict[str, Any]] = {
     OptimizerKind.ADAMW: dict(
         lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, maximize=False
     ),
+    OptimizerKind.ADAM: dict(
+        lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, maximize=False
+    ),
     OptimizerKind.LION: dict(lr=1e-4, betas=(0.9, 0.99), weight_decay=0.0, maximize=False),
     OptimizerKind.SGD: dict(
         lr=1e-3, momentum=0.0, dampening=0.0, weight_decay=0.0, nesterov=False, maximize=False
@@ -54,7 +57,7 @@ class Group:
     lr = _Value[float]("Learning rate.")
     betas = _Value[Tuple[float, float]]("Decays of the first and second moment.")
     eps = _Value[float]("Added to the root.")
-    weight_decay = _Value[float]("Weight decay, decoupled; of SGD part of the gradient.")
+    weight_decay = _Value[float]("Weight decay, decoupled; of SGD and Adam part of the gradient.")
     momentum = _Value[float]("SGD: decay of the momentum buffer.")
     dampening = _Value[float]("SGD: damping of the gradients after the first.")
     nesterov = _Value[bool]("SGD: whether the momentum is Nesterov's.")

@@ -122,6 +122,34 @@ class AdamW8bitCompanded(AdamW):
     _states = StateFormat.COMPANDED
 
 
+class Adam(AdamW):
+    """Adam with 32-bit states; the arguments of AdamW. The decay is part of the gradient."""
+
+    __slots__ = ()
+
+    _kind = OptimizerKind.ADAM
+
+    def __init__(
+        self,
+        allocator: Allocator,
+        params: Parameters,
+        lr: float = 1e-3,
+        betas: Tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        **options: Any,
+    ) -> None:
+        super().__init__(allocator, params, lr, betas, eps, weight_decay, **options)
+
+
+class Adam8bit(Adam):
+    """Adam with 8-bit block-wise states."""
+
+    __slots__ = ()
+
+    _states = StateFormat.BITS8
+
+
 class Lion(_WithParameters):
     """Lion (Chen et al. 2023) with 32-bit states: one moment, the update is a sign."""
 

@@ -37,7 +37,7 @@ class _Parameter:
 class Optimizer(_lifetime.Closing):
     """An optimizer over groups of parameters; states come from the allocator.
 
-    `kind` is "adamw", "lion" or "sgd". `states` is "f32" or "8bit", with AdamW also "4bit",
+    `kind` is "adamw", "adam", "lion" or "sgd". `states` is "f32" or "8bit", with AdamW also "4bit",
     "fp8" or "companded"; tensors below `min_8bit_size` elements keep 32-bit states whatever it is. `block_size` 0
     is the format's (128 with 4-bit states, else 256). `stochastic_rounding` is for bf16 and f16
     parameters. `split_weights` gives bf16 parameters a state of 8 more bits, in place of an f32
@@ -117,7 +117,7 @@ class Optimizer(_lifetime.Closing):
         nesterov: Optional[bool] = None,
         maximize: Optional[bool] = None,
     ) -> Group:
-        """Adds a group with the kind's hyperparameters: AdamW has lr, betas, eps and weight_decay,
+        """Adds a group with the kind's hyperparameters: AdamW and Adam have lr, betas, eps and weight_decay,
         Lion lr, betas and weight_decay, SGD lr, momentum, dampening, weight_decay and nesterov;
         each maximize. Defaults are torch's, for Lion its paper's."""
         return self._add_group(given(locals()))

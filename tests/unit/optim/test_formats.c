@@ -359,7 +359,7 @@ static void test_refusals(void **state)
     REFUSED(UNSUPPORTED, memopt_optimizer_create(w.allocator, &options, &o));
     options.state_format = 6;
     REFUSED(UNSUPPORTED, memopt_optimizer_create(w.allocator, &options, &o));
-    options.kind = 4;
+    options.kind = 5;
     options.state_format = MEMOPT_STATE_8BIT;
     REFUSED(UNSUPPORTED, memopt_optimizer_create(w.allocator, &options, &o));
     options.kind = MEMOPT_OPTIMIZER_ADAMW;

@@ -41,6 +41,7 @@ static const struct form {
     {"adamwf8", &mo_kernel_step_adamwf8, MO_RULE_ADAMW, MO_STATE_F8, 0},
     {"adamwc8", &mo_kernel_step_adamwc8, MO_RULE_ADAMW, MO_STATE_COMPANDED, 0},
     {"lion8", &mo_kernel_step_lion8, MO_RULE_LION, MO_STATE_8BIT, 0},
+    {"adam8", &mo_kernel_step_adam8, MO_RULE_ADAM, MO_STATE_8BIT, 0},
     {"sgd8", &mo_kernel_step_sgd8, MO_RULE_SGD, MO_STATE_8BIT, 0},
     {"sgd8 nesterov", &mo_kernel_step_sgd8, MO_RULE_SGD, MO_STATE_8BIT, 1},
 };

@@ -16,6 +16,7 @@ class OptimizerKind(enum.IntEnum):
     ADAMW = 1
     LION = 2
     SGD = 3
+    ADAM = 4
 
 
 @enumeration("MEMOPT_STATE_", BITS8="MEMOPT_STATE_8BIT", BITS4="MEMOPT_STATE_4BIT")

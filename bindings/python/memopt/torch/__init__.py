@@ -29,6 +29,8 @@ from .load import load_safetensors  # noqa: E402
 from .monitor import MemoryMonitor, MemoryWarning  # noqa: E402
 from .optim import (  # noqa: E402
     SGD,
+    Adam,
+    Adam8bit,
     AdamW,
     AdamW4bit,
     AdamW8bit,
@@ -47,6 +49,8 @@ from .reports import MemoryReport, report  # noqa: E402
 from .saving import save_on_cpu  # noqa: E402
 
 __all__ = [
+    "Adam",
+    "Adam8bit",
     "AdamW",
     "AdamW4bit",
     "AdamW8bit",

@@ -24,6 +24,8 @@ KINDS = {
         torch.optim.AdamW,
     ),
     "AdamWFp8": (mt.AdamWFp8, {}, core.AdamWFp8, torch.optim.AdamW),
+    "Adam": (mt.Adam, {"weight_decay": 0.1}, core.Adam, torch.optim.Adam),
+    "Adam8bit": (mt.Adam8bit, {"weight_decay": 0.1}, core.Adam8bit, torch.optim.Adam),
     "Lion": (mt.Lion, {}, core.Lion, None),
     "Lion8bit": (mt.Lion8bit, {}, core.Lion8bit, None),
     "SGD": (mt.SGD, {"momentum": 0.9}, core.SGD, torch.optim.SGD),

@@ -14,6 +14,8 @@ from ._muon import Muon, Muon8bit
 from ._release import GradientRelease, release_gradients
 from ._rules import (
     SGD,
+    Adam,
+    Adam8bit,
     AdamW,
     AdamW4bit,
     AdamW8bit,
@@ -26,6 +28,8 @@ from ._rules import (
 from ._save import portable_states, to_bitsandbytes
 
 __all__ = [
+    "Adam",
+    "Adam8bit",
     "AdamW",
     "AdamW4bit",
     "AdamW8bit",

@@ -17,7 +17,13 @@ _OWN = {
     "exp_inf": "Adamax",
     "mu_product": "NAdam",
 }
-_RULES = {OptimizerKind.ADAMW: "AdamW", OptimizerKind.LION: "Lion", OptimizerKind.SGD: "SGD"}
+_RULES = {
+    OptimizerKind.ADAMW: "AdamW",
+    OptimizerKind.ADAM: "Adam",
+    OptimizerKind.LION: "Lion",
+    OptimizerKind.SGD: "SGD",
+}
+_ADAMS = (OptimizerKind.ADAMW, OptimizerKind.ADAM)
 
 
 def refused(what: str, rule: str, own: str) -> ValueError:
@@ -39,8 +45,13 @@ def check_group(group: Mapping[str, Any], kind: OptimizerKind, number: int) -> N
         raise _refused(where + "ns_steps", "Muon", kind)
     if kind is not OptimizerKind.SGD and "momentum" in group and "betas" not in group:
         raise _refused(where + "momentum and no betas", "SGD", kind)
-    if kind is not OptimizerKind.ADAMW and "amsgrad" in group:
+    if kind not in _ADAMS and "amsgrad" in group:
         raise _refused(where + "amsgrad=%s" % group["amsgrad"], "Adam", kind)
+    if kind is OptimizerKind.ADAM and "amsgrad" in group:
+        if group.get("decoupled_weight_decay", False) and group.get("weight_decay", 0) != 0:
+            decay = "weight_decay=%s beside the gradient" % group["weight_decay"]
+            raise _refused(where + decay, "AdamW", kind)
+        return
     if group.get("decoupled_weight_decay", True):
         return
     if "amsgrad" not in group:

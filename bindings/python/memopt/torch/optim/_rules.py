@@ -91,6 +91,36 @@ class AdamWFp8(AdamW):
     _states = StateFormat.F8
 
 
+class Adam(AdamW):
+    """Adam with 32-bit states, as torch.optim.Adam: the decay is part of the gradient."""
+
+    _kind = OptimizerKind.ADAM
+
+    def __init__(
+        self,
+        params: Params,
+        lr: Learning = 1e-3,
+        betas: Betas = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        amsgrad: bool = False,
+        **options: Any,
+    ) -> None:
+        """The arguments of :class:`AdamW`, and:
+
+        Args:
+            weight_decay: the share of a parameter that is added to its gradient.
+            options: AdamW's other arguments.
+        """
+        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, **options)
+
+
+class Adam8bit(Adam):
+    """Adam with 8-bit states in blocks of 256 (Dettmers et al. 2022)."""
+
+    _states = StateFormat.BITS8
+
+
 class Lion(MemoptOptimizer):
     """Lion (Chen et al. 2023) with a 32-bit state: one moment, the update is a sign."""
 
