@@ -133,10 +133,10 @@ def test_states_take_the_bytes_they_should(kind):
     a = make(kind, [p])
     walk(a, [p], 1)
     taken = sum(t.numel() * t.element_size() for t in a.state[p].values()) - 8
-    moments = 2 if kind.startswith("AdamW") else 1
+    moments = 2 if kind.startswith("Adam") else 1
     per = {"AdamW4bit": n // 2 + n // 128 * 4}.get(
         kind,
-        n + n // 256 * 4 if kind in ("AdamW8bit", "AdamW8bitCompanded", "AdamWFp8", "Lion8bit", "SGD8bit") else 4 * n,
+        n + n // 256 * 4 if kind in ("Adam8bit", "AdamW8bit", "AdamW8bitCompanded", "AdamWFp8", "Lion8bit", "SGD8bit") else 4 * n,
     )
     assert taken == moments * per
 

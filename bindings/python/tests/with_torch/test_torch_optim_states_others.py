@@ -266,3 +266,17 @@ def through_a_file_unsafe(value):
     torch.save(value, file)
     file.seek(0)
     return torch.load(file, weights_only=False)
+
+
+def test_the_two_places_of_the_decay():
+    """torch says where its Adam takes the decay; the other class refuses the dict."""
+    p = torch.randn(5000).requires_grad_()
+    for theirs, ours, other in (
+        (torch.optim.Adam, mt.Adam8bit, mt.AdamW8bit),
+        (torch.optim.AdamW, mt.AdamW8bit, mt.Adam8bit),
+    ):
+        saved = theirs([p], weight_decay=0.1)
+        walk(saved, [p], 2)
+        ours([p]).load_state_dict(saved.state_dict())
+        with pytest.raises(ValueError, match="weight_decay=0.1"):
+            other([p]).load_state_dict(saved.state_dict())

@@ -106,10 +106,15 @@ class Adam(AdamW):
         amsgrad: bool = False,
         **options: Any,
     ) -> None:
-        """The arguments of :class:`AdamW`, and:
+        """Groups of parameters may have their own values of all of these.
 
         Args:
+            params: parameters, (name, parameter) pairs, or groups of them as dicts.
+            lr: the learning rate, a number or a tensor of one element.
+            betas: how much the means of gradients and of their squares keep in a step.
+            eps: added to the root of the second.
             weight_decay: the share of a parameter that is added to its gradient.
+            amsgrad: only False.
             options: AdamW's other arguments.
         """
         super().__init__(params, lr, betas, eps, weight_decay, amsgrad, **options)
