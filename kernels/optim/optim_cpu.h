@@ -140,7 +140,7 @@ static inline void mo_split_weights(const float *restrict values, uint64_t n,
  * there as fp32 parameters, and are split again. */
 MO_SCALAR void mo_step_split(const mo_optim_span *s, void (*step)(const mo_optim_span *))
 {
-    enum { RUN = 4 * MO_BLOCK_SIZE };
+    enum { RUN = 16 * MO_BLOCK_SIZE };
     _Alignas(64) float values[RUN];
     for (uint64_t at = 0; at < s->count; at += RUN) {
         uint64_t n = s->count - at < RUN ? s->count - at : (uint64_t)RUN;
