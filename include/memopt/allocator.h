@@ -247,6 +247,32 @@ MEMOPT_API memopt_status memopt_allocator_trim_sync(memopt_allocator *allocator,
                                                     uint64_t *out_released);
 
 /**
+ * @brief Gives unused cached memory back to the device until the allocator holds at most `target`
+ *        bytes: the statistic "reserved_bytes.all.current". The rest stays cached. Live blocks are
+ *        not touched.
+ * @param allocator the allocator.
+ * @param target bytes. At or above what is held now, nothing is given back and nothing is waited
+ *        for. 0 is memopt_allocator_trim_sync().
+ * @param[out] out_released bytes given back; may be NULL.
+ * @retval MEMOPT_OK done. If live blocks need more than target, all that is free was given back and
+ *         more than target is held. While a stream that the allocator knows records a graph,
+ *         nothing is given back.
+ * @retval MEMOPT_INVALID_ARGUMENT allocator is NULL.
+ * @retval MEMOPT_UNSUPPORTED this is the child of a fork of the process that made the allocator.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT a
+ *         host allocation, the driver or a wait failed; see memopt_last_error(). Memory that was
+ *         not given back stays cached.
+ *
+ * Memory of an expandable segment goes page by page, so less than a page more than needed is given
+ * back; a classic segment goes as a whole. The call waits for the work of the streams whose memory
+ * it gives back, and for pending frees only if the memory that is free already does not suffice. It
+ * may be called from any thread; others may allocate meanwhile, which may raise what is held again.
+ * @since 0.9
+ */
+MEMOPT_API memopt_status memopt_allocator_trim_to_sync(memopt_allocator *allocator, uint64_t target,
+                                                       uint64_t *out_released);
+
+/**
  * @brief Sets the limit on the bytes that the allocator holds from the device.
  * @param allocator the allocator.
  * @param limit bytes; 0: no limit. If the allocator holds more than limit now, it does not grow

@@ -368,36 +368,75 @@ memopt_status memopt_allocator_get_block(memopt_allocator *allocator, const void
 /* --- giving back
  * ------------------------------------------------------------------------------------------ */
 
-memopt_status memopt_allocator_trim_sync(memopt_allocator *allocator, uint64_t *out_released)
+static uint64_t held_bytes(const memopt_allocator *allocator)
 {
-    mo_release all = MO_RELEASE_ALL;
-    uint64_t released = 0;
+    return mo_stat_current(&allocator->stats, MO_STAT_RESERVED_BYTES);
+}
+
+/* Releases what is free now while more than `target` is held. */
+static memopt_status release_to(memopt_allocator *allocator, uint64_t target, uint64_t *released)
+{
+    mo_release what = MO_RELEASE_ALL;
+    uint64_t held = held_bytes(allocator);
+    if (held <= target)
+        return MEMOPT_OK;
+    if (target != 0)
+        what.wanted = held - target;
+    return mo_segment_release(allocator, &what, released);
+}
+
+/* Pending frees are waited for only if what is free already does not suffice. */
+static memopt_status trim(memopt_allocator *allocator, uint64_t target, uint64_t *released)
+{
     int found;
-    if (allocator == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_trim_sync: allocator is NULL");
-    if (mo_device_inherited(allocator->device))
-        return mo_fail_inherited("allocator_trim_sync");
-    mo_lock(&allocator->slow);
-    mo_lock(&allocator->lock);
     memopt_status status = MEMOPT_OK;
-    if (!mo_capturing(allocator)) {
+    if (target != 0)
+        status = release_to(allocator, target, released);
+    if (status == MEMOPT_OK && (target == 0 || held_bytes(allocator) > target)) {
         do {
             status = mo_events_wait_one(allocator, NULL, &found);
         } while (status == MEMOPT_OK && found);
         if (status == MEMOPT_OK)
             status = mo_streams_settle(allocator);
         if (status == MEMOPT_OK)
-            status = mo_segment_release(allocator, &all, &released);
-        if (status == MEMOPT_OK)
-            status = mo_segments_trim(allocator);
-        mo_pools_trim(allocator);
-        mo_events_trim(allocator);
+            status = release_to(allocator, target, released);
     }
+    if (status == MEMOPT_OK)
+        status = mo_segments_trim(allocator);
+    mo_pools_trim(allocator);
+    mo_events_trim(allocator);
+    return status;
+}
+
+static memopt_status trim_call(const char *function, memopt_allocator *allocator, uint64_t target,
+                               uint64_t *out_released)
+{
+    uint64_t released = 0;
+    memopt_status status = MEMOPT_OK;
+    if (allocator == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: allocator is NULL", function);
+    if (mo_device_inherited(allocator->device))
+        return mo_fail_inherited(function);
+    mo_lock(&allocator->slow);
+    mo_lock(&allocator->lock);
+    if (!mo_capturing(allocator))
+        status = trim(allocator, target, &released);
     mo_unlock(&allocator->lock);
     mo_unlock(&allocator->slow);
     if (status == MEMOPT_OK && out_released != NULL)
         *out_released = released;
     return status;
+}
+
+memopt_status memopt_allocator_trim_sync(memopt_allocator *allocator, uint64_t *out_released)
+{
+    return trim_call("allocator_trim_sync", allocator, 0, out_released);
+}
+
+memopt_status memopt_allocator_trim_to_sync(memopt_allocator *allocator, uint64_t target,
+                                            uint64_t *out_released)
+{
+    return trim_call("allocator_trim_to_sync", allocator, target, out_released);
 }
 
 int32_t memopt_allocator_owns(memopt_allocator *allocator, const void *pointer)

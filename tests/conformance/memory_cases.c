@@ -278,11 +278,79 @@ static void classic_segments_recover(world *w)
     recover(w, "expandable_segments:False", 0);
 }
 
+/* --- giving a part back ---------------------------------------------------------------------- */
+
+enum { PARTS = 5 };
+
+static uint64_t reserved_of(memopt_allocator *allocator)
+{
+    return statistic(allocator, "reserved_bytes.all.current");
+}
+
+static uint64_t trim_to(memopt_allocator *allocator, uint64_t target)
+{
+    uint64_t released = UINT64_MAX, before = reserved_of(allocator);
+    OK(memopt_allocator_trim_to_sync(allocator, target, &released));
+    CHECK(before - reserved_of(allocator) == released);
+    return released;
+}
+
+/* Blocks 0, 2 and 4 live, 1 free, 3 freed but pending. `unit`: what goes back at once, at most. */
+static void trim_in_parts(world *w, const char *config, uint64_t unit)
+{
+    memopt_memory_info before = info_of(w);
+    hoard *h = new_hoard(w, config);
+    memopt_stream other;
+    OK(memopt_stream_create(w->device, &other));
+    for (; h->count < PARTS; h->count++) {
+        h->sizes[h->count] = 16 * MIB;
+        h->bytes += 16 * MIB;
+        OK(memopt_allocator_alloc(h->allocator, 16 * MIB, MEMOPT_TAG_OTHER, w->stream,
+                                  &h->blocks[h->count]));
+    }
+    OK(memopt_allocator_record_stream(h->allocator, h->blocks[3], other));
+    drop(h, 1);
+    drop(h, 3);
+    uint64_t held = reserved_of(h->allocator);
+    CHECK(held == PARTS * 16 * MIB);
+    CHECK(trim_to(h->allocator, UINT64_MAX) == 0 && trim_to(h->allocator, held) == 0);
+    /* The free block suffices: no more than needed goes, and the pending one stays pending. */
+    uint64_t released = trim_to(h->allocator, held - 5 * MIB);
+    CHECK(released >= 5 * MIB && released < 5 * MIB + unit);
+    CHECK(statistic(h->allocator, "active_bytes.all.current") == 4 * 16 * MIB);
+    /* It does not suffice: the pending block goes, too, as far as needed. */
+    (void)trim_to(h->allocator, held - 21 * MIB);
+    uint64_t left = reserved_of(h->allocator);
+    CHECK(left <= held - 21 * MIB && left + unit > held - 21 * MIB);
+    CHECK(statistic(h->allocator, "active_bytes.all.current") == 3 * 16 * MIB);
+    /* Live blocks need more than the target: all that is free goes, and they keep their bytes. */
+    touch(w, h);
+    (void)trim_to(h->allocator, 1);
+    CHECK(reserved_of(h->allocator) == 3 * 16 * MIB && info_of(w).used >= 3 * 16 * MIB);
+    touch(w, h);
+    OK(memopt_stream_destroy(w->device, other));
+    end_hoard(w, h, &before);
+}
+
+static void an_expandable_trim_stops_at_its_target(world *w)
+{
+    if (!w->properties.virtual_memory)
+        skip("the device has no virtual memory");
+    trim_in_parts(w, "expandable_segments:True", 2 * MIB);
+}
+
+static void a_classic_trim_stops_at_its_target(world *w)
+{
+    trim_in_parts(w, "expandable_segments:False", 16 * MIB);
+}
+
 const conformance_case memory_cases[] = {
     {"oom_expandable", expandable_memory_runs_out, 0, 0, 0},
     {"oom_classic", classic_memory_runs_out, 0, 0, 0},
     {"oom_limit", the_limit_is_kept, 0, 0, 0},
     {"fragments_expandable", expandable_segments_recover, 0, 0, 0},
     {"fragments_classic", classic_segments_recover, 0, 0, 0},
+    {"trim_expandable", an_expandable_trim_stops_at_its_target, 0, 0, 0},
+    {"trim_classic", a_classic_trim_stops_at_its_target, 0, 0, 0},
     {NULL, NULL, 0, 0, 0},
 };

@@ -164,6 +164,7 @@ static void make_pending(memopt_device *device, void *context)
 }
 
 TORTURE_CALL(run_trim, memopt_allocator_trim_sync(f->allocator, NULL))
+TORTURE_CALL(run_trim_to, memopt_allocator_trim_to_sync(f->allocator, 1, NULL))
 
 static memopt_status visit(void *user, const memopt_block_info *block)
 {
@@ -196,6 +197,7 @@ static const torture_scenario scenarios[] = {
     {"record_stream", NULL, make_block, run_record, undo_alloc, check_unchanged, end, 0, 1},
     {"free", NULL, make_recorded, run_free, NULL, check_unchanged, end, 0, 1},
     {"trim", NULL, make_pending, run_trim, NULL, NULL, end, 0, 1},
+    {"trim to a target", NULL, make_pending, run_trim_to, NULL, NULL, end, 0, 1},
     {"snapshot", NULL, make_block, run_snapshot, undo_alloc, check_unchanged, end, 0, 0},
 };
 

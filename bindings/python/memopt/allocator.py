@@ -212,9 +212,12 @@ class Allocator(_lifetime.Closing):
         )
         return base.value or 0, size.value
 
-    def trim(self) -> int:
-        """Gives cached memory back to the device; the bytes given back."""
-        return int(output(lib.memopt_allocator_trim_sync, self._handle.pointer))
+    def trim(self, target: Size = 0) -> int:
+        """Gives cached memory back to the device until at most `target` bytes are held; the bytes
+        given back. Live blocks are not touched."""
+        return int(
+            output(lib.memopt_allocator_trim_to_sync, self._handle.pointer, parse_size(target))
+        )
 
     def set_limit(self, limit: Size) -> None:
         """Sets the most bytes to hold from the device; 0: no limit."""

@@ -28,6 +28,17 @@ def test_alloc_and_free(device, allocator):
     assert device.memory_info().used == 0
 
 
+def test_a_trim_stops_at_its_target(device, allocator):
+    with memopt.Allocator(device, "expandable_segments:True") as allocator:
+        allocator.alloc("12MiB").free()
+        assert allocator.trim("8MiB") == 4 * MIB
+        assert device.memory_info().used == 8 * MIB
+        assert allocator.trim("8MiB") == 0
+        assert allocator.trim() == 8 * MIB
+    with pytest.raises(ValueError):
+        allocator.trim(-1)
+
+
 def test_a_block_can_be_freed_by_its_address(allocator):
     buffer = allocator.alloc(1000)
     allocator.free(int(buffer))

@@ -235,6 +235,8 @@ static void test_bad_arguments(void **state)
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL",
                  memopt_allocator_get_block(NULL, device, NULL, NULL));
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_allocator_trim_sync(NULL, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "trim_to_sync: allocator is NULL",
+                 memopt_allocator_trim_to_sync(NULL, 1, NULL));
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_allocator_set_limit(NULL, 1));
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_allocator_reset_peaks(NULL));
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL",

@@ -86,6 +86,7 @@ functions(
     memopt_allocator_record_stream=(CHECKED, HANDLE, ADDRESS, STREAM),
     memopt_allocator_get_block=(CHECKED, HANDLE, ADDRESS, OUT_ADDRESS, OUT_U64),
     memopt_allocator_trim_sync=(CHECKED, HANDLE, OUT_U64),
+    memopt_allocator_trim_to_sync=(CHECKED, HANDLE, U64, OUT_U64),
     memopt_allocator_set_limit=(CHECKED, HANDLE, U64),
     memopt_allocator_register_tag=(CHECKED, HANDLE, TEXT, OUT_U32),
     memopt_allocator_get_tag_stats=(CHECKED, HANDLE, U32, TagStatsStruct),
