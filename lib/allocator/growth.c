@@ -1,7 +1,7 @@
 /*
  * The growth of expandable segments: first every missing page of the place gets a handle, new or
  * taken from a free page elsewhere; then they are mapped. Handles are in pages[] from the moment
- * they are had.
+ * they are had. After a failure new ones go back to the device and taken ones to where they were.
  */
 #include "allocator/growth.h"
 
@@ -12,6 +12,7 @@
 
 #include "base/checked.h"
 #include "base/lock.h"
+#include "base/memory.h"
 
 /* --- the place ---------------------------------------------------------------------------------
  */
@@ -209,26 +210,53 @@ static memopt_status create_pages(memopt_allocator *allocator, const mo_place *p
     return status;
 }
 
-/* Handles of pages that are not mapped go back. Without lock. */
-static void drop_pages(memopt_allocator *allocator, mo_segment *segment, uint64_t page,
-                       uint64_t end)
+/* A page of the place whose handle was taken from a free page. */
+typedef struct move {
+    mo_segment *from; /* NULL: it cannot go back */
+    uint64_t page;    /* of `from` */
+    uint64_t to;      /* the page of the place's segment */
+    uint64_t freed_at;
+} move;
+
+typedef struct moves {
+    move *list;
+    uint64_t count;
+} moves;
+
+static move *find_move(const moves *taken, uint64_t page)
+{
+    for (uint64_t i = 0; i < taken->count; i++)
+        if (taken->list[i].to == page)
+            return &taken->list[i];
+    return NULL;
+}
+
+/* Handles of pages that are not mapped go back, but for taken ones. Without lock. */
+static void drop_pages(memopt_allocator *allocator, mo_segment *segment, const moves *taken,
+                       uint64_t page, uint64_t end)
 {
     for (; page < end; page++)
-        if (segment->pages[page] != NULL)
+        if (segment->pages[page] != NULL && find_move(taken, page) == NULL)
             (void)mo_page_release(allocator, segment, page);
 }
 
 /* The same for pages that are mapped; those that cannot be unmapped stay. Without lock. */
-static void unwind_pages(memopt_allocator *allocator, mo_segment *segment, uint64_t page,
-                         uint64_t end)
+static void unwind_pages(memopt_allocator *allocator, mo_segment *segment, const moves *taken,
+                         uint64_t page, uint64_t end)
 {
-    for (; page < end; page++)
-        if (mo_page_unmap(allocator, segment, page) == MEMOPT_OK)
+    for (; page < end; page++) {
+        move *moved = find_move(taken, page);
+        memopt_status status = mo_page_unmap(allocator, segment, page);
+        if (status == MEMOPT_OK && moved == NULL)
             (void)mo_page_release(allocator, segment, page);
+        if (status != MEMOPT_OK && moved != NULL)
+            moved->from = NULL;
+    }
 }
 
 /* Undoes a growth of which the first `done` blocks were mapped. Without lock. */
-static void unwind_place(memopt_allocator *allocator, const mo_place *place, uint64_t done)
+static void unwind_place(memopt_allocator *allocator, const mo_place *place, const moves *taken,
+                         uint64_t done)
 {
     mo_block *block = place->first;
     for (uint64_t i = 0; i < place->count; i++, block = block->next) {
@@ -237,14 +265,15 @@ static void unwind_place(memopt_allocator *allocator, const mo_place *place, uin
         if (block->mapped)
             continue;
         if (i < done)
-            unwind_pages(allocator, block->segment, page, end);
+            unwind_pages(allocator, block->segment, taken, page, end);
         else
-            drop_pages(allocator, block->segment, page, end);
+            drop_pages(allocator, block->segment, taken, page, end);
     }
 }
 
 /* Whatever fails, none of the block's pages is mapped. Without lock. */
-static memopt_status map_block(memopt_allocator *allocator, const mo_block *block)
+static memopt_status map_block(memopt_allocator *allocator, const mo_block *block,
+                               const moves *taken)
 {
     mo_segment *segment = block->segment;
     uint64_t bytes = allocator->granularity, first = mo_page_of(allocator, block), page = first;
@@ -258,23 +287,24 @@ static memopt_status map_block(memopt_allocator *allocator, const mo_block *bloc
     if (status == MEMOPT_OK)
         status = mo_vm_set_access(allocator->device, block->address, block->size);
     if (status != MEMOPT_OK)
-        unwind_pages(allocator, segment, first, page);
+        unwind_pages(allocator, segment, taken, first, page);
     return status;
 }
 
 /* Maps every claimed block of the place that lacks memory; all or nothing. Without lock. */
-static memopt_status map_place(memopt_allocator *allocator, const mo_place *place)
+static memopt_status map_place(memopt_allocator *allocator, const mo_place *place,
+                               const moves *taken)
 {
     mo_block *block = place->first;
     memopt_status status = MEMOPT_OK;
     uint64_t done = 0;
     for (; done < place->count; done++, block = block->next) {
-        status = block->mapped ? MEMOPT_OK : map_block(allocator, block);
+        status = block->mapped ? MEMOPT_OK : map_block(allocator, block, taken);
         if (status != MEMOPT_OK)
             break;
     }
     if (status != MEMOPT_OK)
-        unwind_place(allocator, place, done);
+        unwind_place(allocator, place, taken, done);
     return status;
 }
 
@@ -358,7 +388,7 @@ static uint64_t free_pages(memopt_allocator *allocator, int wait)
 /* Unmaps a claimed block's pages and gives their handles to the place; *out_done counts the bytes.
  * Without lock. */
 static memopt_status move_claim(memopt_allocator *allocator, const mo_block *block, cursor *at,
-                                uint64_t *out_done)
+                                moves *taken, uint64_t *out_done)
 {
     mo_segment *segment = block->segment;
     uint64_t bytes = allocator->granularity, page = mo_page_of(allocator, block);
@@ -368,6 +398,7 @@ static memopt_status move_claim(memopt_allocator *allocator, const mo_block *blo
             return status;
         at->block->segment->pages[at->page] = segment->pages[page];
         segment->pages[page] = NULL;
+        taken->list[taken->count++] = (move){segment, page, at->page, block->freed_at};
         *out_done += bytes;
     }
     return MEMOPT_OK;
@@ -375,7 +406,8 @@ static memopt_status move_claim(memopt_allocator *allocator, const mo_block *blo
 
 /* Gives the place's missing pages handles of free pages, least recently freed first, while there
  * are any; without `wait` only those of streams that have nothing to do. */
-static memopt_status take_pages(memopt_allocator *allocator, const mo_place *place, int wait)
+static memopt_status take_pages(memopt_allocator *allocator, const mo_place *place, int wait,
+                                moves *taken)
 {
     cursor at = {place->first, place->count, 0};
     memopt_status status = MEMOPT_OK;
@@ -384,19 +416,62 @@ static memopt_status take_pages(memopt_allocator *allocator, const mo_place *pla
         mo_block *block = left > 0 ? oldest_free(allocator, wait) : NULL;
         if (block == NULL)
             return MEMOPT_OK;
-        if (!mo_slab_reserve(&allocator->slab, 6))
+        if (taken->list == NULL)
+            taken->list = mo_calloc(left, sizeof *taken->list);
+        if (taken->list == NULL || !mo_slab_reserve(&allocator->slab, 6))
             return MEMOPT_OUT_OF_HOST_MEMORY;
         (void)mo_pages_whole(allocator, block, left * allocator->granularity, &from, &to);
         block = mo_pages_claim(allocator, block, from, to);
         status = mo_drain_pool(allocator, block->segment->pool);
         if (status == MEMOPT_OK) {
             mo_unlock(&allocator->lock);
-            status = move_claim(allocator, block, &at, &done);
+            status = move_claim(allocator, block, &at, taken, &done);
             mo_lock(&allocator->lock);
         }
         mo_pages_settle(allocator, block, done);
     }
     return status;
+}
+
+/* Maps a page's handle where it was taken; the page is free again. If that fails, too, the handle
+ * goes back to the device. */
+static void put_page_back(memopt_allocator *allocator, mo_segment *segment, const move *moved)
+{
+    const moves none = {NULL, 0};
+    uint64_t bytes = allocator->granularity;
+    mo_segment *from = moved->from;
+    char *start = from->address + moved->page * bytes;
+    if (!mo_slab_reserve(&allocator->slab, 2)) {
+        mo_unlock(&allocator->lock);
+        (void)mo_page_release(allocator, segment, moved->to);
+        mo_lock(&allocator->lock);
+        return;
+    }
+    mo_block *block = mo_block_at(allocator, start);
+    mo_pages_unlink_unmapped(block);
+    block->mapped = 0;
+    block = trim_to(allocator, block, start, start + bytes);
+    from->pages[moved->page] = segment->pages[moved->to];
+    segment->pages[moved->to] = NULL;
+    mo_unlock(&allocator->lock);
+    memopt_status status = map_block(allocator, block, &none);
+    if (status != MEMOPT_OK)
+        drop_pages(allocator, from, &none, moved->page, moved->page + 1);
+    mo_lock(&allocator->lock);
+    if (status != MEMOPT_OK) {
+        mo_pages_put_unmapped(allocator, block);
+        return;
+    }
+    mo_count_mapped(allocator, from, bytes, 1);
+    block->freed_at = moved->freed_at;
+    mo_pool_put(allocator, block);
+}
+
+static void put_pages_back(memopt_allocator *allocator, const mo_place *place, const moves *taken)
+{
+    for (uint64_t i = 0; i < taken->count; i++)
+        if (taken->list[i].from != NULL)
+            put_page_back(allocator, place->first->segment, &taken->list[i]);
 }
 
 /* --- all of it -----------------------------------------------------------------------------------
@@ -418,7 +493,8 @@ static memopt_status add_pages(memopt_allocator *allocator, const mo_place *plac
  * free pages, which cannot be had during a capture, and new ones up to the limit. Streams are
  * waited for only at the limit. New ones come first, so that a request that cannot be served leaves
  * the free pages where they are. */
-static memopt_status find_pages(memopt_allocator *allocator, const mo_place *place, uint64_t size)
+static memopt_status find_pages(memopt_allocator *allocator, const mo_place *place, uint64_t size,
+                                moves *moved)
 {
     uint64_t page = allocator->granularity, left = lacking(allocator, place);
     uint64_t some = mo_min_u64(room(allocator), room_before_moves(allocator, size));
@@ -440,7 +516,7 @@ static memopt_status find_pages(memopt_allocator *allocator, const mo_place *pla
         if (taken < left)
             status = add_pages(allocator, place, left - taken, taken);
         if (status == MEMOPT_OK && taken > 0)
-            status = take_pages(allocator, place, wait);
+            status = take_pages(allocator, place, wait, moved);
         if (status == MEMOPT_OUT_OF_DEVICE_MEMORY && wait < last)
             status = MEMOPT_OK; /* once more, with a wait */
     }
@@ -452,17 +528,21 @@ memopt_status mo_growth_make(memopt_allocator *allocator, const mo_request *requ
 {
     if (!mo_slab_reserve(&allocator->slab, 6))
         return MEMOPT_OUT_OF_HOST_MEMORY;
+    moves taken = {NULL, 0};
     claim_place(allocator, place, request->size);
-    memopt_status status = find_pages(allocator, place, request->size);
+    memopt_status status = find_pages(allocator, place, request->size, &taken);
     mo_unlock(&allocator->lock);
     if (status == MEMOPT_OK)
-        status = map_place(allocator, place);
+        status = map_place(allocator, place, &taken);
     else
-        unwind_place(allocator, place, 0);
+        unwind_place(allocator, place, &taken, 0);
     mo_lock(&allocator->lock);
-    if (status == MEMOPT_OK)
+    if (status == MEMOPT_OK) {
         *out_block = finish_place(allocator, place);
-    else
+    } else {
+        put_pages_back(allocator, place, &taken);
         restore_place(allocator, place);
+    }
+    mo_free(taken.list);
     return status;
 }

@@ -4,6 +4,8 @@
 #include "support/checks.h"
 #include "support/torture.h"
 
+#include "allocator/state.h"
+
 #include "base/memory.h"
 #include "support/allocator_check.h"
 
@@ -217,6 +219,61 @@ static void test_all(void **state)
     }
 }
 
+/* --- moves with room -----------------------------------------------------------------------------
+ */
+
+static uint64_t reserved(fixture *f)
+{
+    uint64_t values[STATS];
+    read_stats(f, values);
+    for (uint64_t i = 0; i < STATS; i++)
+        if (strcmp(memopt_allocator_stat_name(i), "reserved_bytes.all.current") == 0)
+            return values[i];
+    fail_msg("no statistic of the reserved bytes");
+    return 0;
+}
+
+/* The n-th device operation of a growth that takes free pages fails; 1 if there is one. */
+static int move_with_fault(int64_t n)
+{
+    fixture f = {.config = "expandable_segments:True"};
+    memopt_device *device = NULL;
+    memopt_device_options options = MEMOPT_DEVICE_OPTIONS_INIT;
+    options.capacity = 256 * MIB;
+    options.threads = 1;
+    assert_int_equal(memopt_device_open("cpu", &options, &device), MEMOPT_OK);
+    make_pressed(device, &f);
+    uint64_t before = reserved(&f);
+    mo_device_fail_at(device, n);
+    memopt_status status = run_alloc(device, &f);
+    int struck = mo_device_fault_struck(device);
+    mo_device_fail_at(device, 0);
+    assert_int_equal(mo_allocator_check(f.allocator), MEMOPT_OK);
+    if (!f.allocator->expandable) /* served by an allocation of its own, beside the cache */
+        assert_int_equal(reserved(&f), before + 22 * MIB);
+    else
+        assert_true(reserved(&f) >= before);
+    if (!struck)
+        assert_true(reserved(&f) <= before + 4 * MIB); /* pages do move */
+    if (status != MEMOPT_OK)
+        assert_int_equal(run_alloc(device, &f), MEMOPT_OK);
+    undo_alloc(device, &f);
+    end(device, &f);
+    assert_int_equal(memopt_device_close(device), MEMOPT_OK);
+    return struck;
+}
+
+/* Free pages that were taken are free again, where the driver refuses to map them elsewhere. */
+static void test_moves_are_undone(void **state)
+{
+    int64_t n = 1;
+    (void)state;
+    while (move_with_fault(n))
+        n++;
+    print_message("a growth that takes pages: %lld faults\n", (long long)n - 1);
+    assert_true(n > 10); /* each page is mapped by a call of its own */
+}
+
 /* --- the end -------------------------------------------------------------------------------------
  */
 
@@ -270,6 +327,8 @@ static void test_end(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_all), cmocka_unit_test(test_end)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_all),
+                                       cmocka_unit_test(test_moves_are_undone),
+                                       cmocka_unit_test(test_end)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
