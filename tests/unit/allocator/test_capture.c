@@ -167,6 +167,47 @@ static void test_few_questions(void **state)
     finish(allocator, device);
 }
 
+static memopt_status never_over(memopt_device *device, memopt_event *event)
+{
+    (void)device, (void)event;
+    events_touched++;
+    return MEMOPT_NOT_READY;
+}
+
+/* However many frees wait, for however many streams, a pair makes at most two driver calls. */
+static void test_few_calls_with_many_pending(void **state)
+{
+    enum { STREAMS = 24, EACH = 4, PAIRS = 100 };
+    (void)state;
+    for (int c = 0; c < 2; c++) {
+        memopt_device *device = open_watched();
+        memopt_allocator *allocator = new_allocator(device, c ? "expandable_segments:True" : "");
+        memopt_stream streams[STREAMS];
+        void *waiting[STREAMS][EACH];
+        ops.event_query = never_over;
+        for (int i = 0; i < STREAMS; i++) {
+            OK(memopt_stream_create(device, &streams[i]));
+            for (int k = 0; k < EACH; k++) {
+                waiting[i][k] = alloc(allocator, 1000);
+                OK(memopt_allocator_record_stream(allocator, waiting[i][k], streams[i]));
+            }
+        }
+        OK(memopt_allocator_free(allocator, alloc(allocator, 1000)));
+        for (int i = 0; i < STREAMS; i++)
+            for (int k = 0; k < EACH; k++)
+                OK(memopt_allocator_free(allocator, waiting[i][k]));
+        for (int i = 0; i < PAIRS; i++) {
+            states_asked = events_touched = 0;
+            OK(memopt_allocator_free(allocator, alloc(allocator, 1000)));
+            assert_in_range(states_asked + events_touched, 1, 2);
+        }
+        ops.event_query = event_query;
+        for (int i = 0; i < STREAMS; i++)
+            OK(memopt_stream_destroy(device, streams[i]));
+        finish(allocator, device);
+    }
+}
+
 static void test_without_virtual_memory(void **state)
 {
     (void)state;
@@ -215,6 +256,7 @@ int main(void)
         cmocka_unit_test(test_nothing_waits_while_there_is_room),
         cmocka_unit_test(test_capture_defers),
         cmocka_unit_test(test_few_questions),
+        cmocka_unit_test(test_few_calls_with_many_pending),
         cmocka_unit_test(test_without_virtual_memory),
         cmocka_unit_test(test_stream_churn),
     };
