@@ -40,16 +40,25 @@ def _loss(model: Any, part: slice, step: int, device: Any) -> Any:
     return torch.nn.functional.mse_loss(model(x), y)
 
 
-def _ddp(rank: int, backend: str, kind: str, views: bool, accumulate: bool, zero: bool) -> Any:
+class _Host(mt.CPUOffloadOptimizer):
+    """Whose gradients and parameters go through buffers, also those of the CPU."""
+
+    def _is_staged(self, p: Any) -> bool:
+        return True
+
+
+def _ddp(rank: int, backend: str, kind: str, views: bool, accumulate: bool, where: str) -> Any:
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
     device = device_of(rank, backend)
     model = torch.nn.parallel.DistributedDataParallel(
         _network().to(device), gradient_as_bucket_view=views
     )
-    if zero:
-        cls, own, _, _ = KINDS[kind]
+    cls, own, _, _ = KINDS[kind]
+    if where == "zero":
         optimizer = ZeroRedundancyOptimizer(model.parameters(), cls, lr=1e-2, **own)
+    elif where == "host":
+        optimizer = _Host(model.parameters(), cls, lr=1e-2, **own)
     else:
         optimizer = make(kind, model.parameters(), lr=1e-2)
     half = slice(4 * rank, 4 * rank + 4)
@@ -82,22 +91,23 @@ def _halves_alone(kind: str, accumulate: bool) -> Any:
 
 
 @pytest.mark.parametrize(
-    "kind, views, accumulate, zero",
+    "kind, views, accumulate, where",
     [
-        ("AdamW", False, False, False),
-        ("AdamW4bit", True, True, False),
-        ("SGD8bit", False, True, False),
-        ("Lion", True, False, True),
-        ("AdamW8bit", True, False, True),
+        ("AdamW", False, False, "here"),
+        ("AdamW4bit", True, True, "here"),
+        ("SGD8bit", False, True, "here"),
+        ("Lion", True, False, "zero"),
+        ("AdamW8bit", True, False, "zero"),
+        ("AdamW8bit", True, True, "host"),
     ],
 )
 def test_ddp_takes_the_steps_of_one_process(
-    two: Group, kind: str, views: bool, accumulate: bool, zero: bool
+    two: Group, kind: str, views: bool, accumulate: bool, where: str
 ) -> None:
-    """Gradients that are views of DDP's buckets at any offset, no_sync, and
-    ZeroRedundancyOptimizer, which leaves each process a part of the parameters."""
+    """Gradients that are views of DDP's buckets at any offset, no_sync, the optimizer on the host,
+    and ZeroRedundancyOptimizer, which leaves each process a part of the parameters."""
     alone = _halves_alone(kind, accumulate)
-    first, second = two.run(_ddp, two.backend, kind, views, accumulate, zero)
+    first, second = two.run(_ddp, two.backend, kind, views, accumulate, where)
     assert_same_values(first, second)
     for name, value in alone.items():
         if two.backend == "gloo":
