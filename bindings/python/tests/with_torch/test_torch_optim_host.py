@@ -265,6 +265,10 @@ def test_split_weights(staged):
             p.grad = q.grad
         optimizer.step()
     assert all(map(same_bits, params, resumed))
+    whole = mt.CPUOffloadOptimizer(others, mt.AdamW8bit)
+    for one, other in ((a, whole), (whole, a)):
+        with pytest.raises(ValueError, match="split_weights"):
+            one.load_state_dict(other.state_dict())
     with torch.no_grad():
         params[-1][:9] = 3.0
     params[-1].grad = torch.zeros_like(params[-1])

@@ -458,6 +458,13 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
         checked before anything changes."""
         inner = self._follow()
         numbers = self._numbered(state_dict["param_groups"])
+        for own, theirs in zip(self.param_groups, state_dict["param_groups"]):
+            split = bool(own.get("split_weights"))
+            if bool(theirs.get("split_weights", split)) != split:
+                raise ValueError(
+                    "the state dict has split_weights=%s, this optimizer %s: its masters are of"
+                    " another type" % (not split, split)
+                )
         states = {
             key: {k: v for k, v in value.items() if k != _MASTER} if isinstance(value, dict) else value
             for key, value in state_dict["state"].items()
