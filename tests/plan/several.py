@@ -31,10 +31,10 @@ from typing import Any, Dict, List, Optional, Tuple
 import memopt
 import models
 import torch
+from memopt.torch._deepspeed import Wrapped
 from memopt.torch._live_bytes import LiveBytes
 from memopt.torch._shards import ShardRecorder, ShardStep, local, shard
 from memopt.torch._step import StepRecorder, states_of
-from memopt.torch._target import Target
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
@@ -128,16 +128,7 @@ class GlooStep(ShardStep):
     kind = GlooRecorder
 
 
-class Wrapped(Target):
-    """A model that is run through a wrapper."""
-
-    wrapper: Any = None
-
-    def run(self, inputs: Any) -> Any:
-        return self.wrapper(**inputs)
-
-
-def target_of(model: torch.nn.Module, wrapper: torch.nn.Module) -> Target:
+def target_of(model: torch.nn.Module, wrapper: torch.nn.Module) -> Wrapped:
     """The model, run through the wrapper."""
     target = Wrapped(model, lambda batch: None, lambda outputs, inputs: outputs.loss, [])
     target.wrapper = wrapper

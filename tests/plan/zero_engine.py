@@ -24,13 +24,13 @@ import json
 import os
 import pathlib
 import sys
-from typing import Any, Callable, Dict, Iterator, List, Tuple
+from typing import Any, Dict, Iterator, List, Tuple
 
 import models
 import several
 import torch
-from memopt.torch._recorder import Account, Recorder
-from memopt.torch._step import Recorded, StepRecorder
+from memopt.torch._deepspeed import EngineRecorder, EngineStep, kept
+from memopt.torch._step import StepRecorder
 from torch.utils._pytree import tree_flatten, tree_iter, tree_unflatten
 
 
@@ -53,27 +53,26 @@ def config_of(run: Dict[str, Any]) -> Dict[str, Any]:
     return result
 
 
-class EngineRecorder(several.GlooRecorder):
-    """A recorder that collectives do not disturb."""
+class GlooEngineRecorder(EngineRecorder, several.GlooRecorder):
+    """One whose collectives give something, and that leaves out what gloo makes."""
 
     HOLDERS: Dict[str, Tuple[int, ...]] = {}
-    BUFFERS: Dict[str, Any] = {}
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         if self._is_gloos(str(function)):
             return function(*args, **(kwargs or {}))
-        if function.namespace == "c10d":
-            return collective(function, args, kwargs or {})
-        result = Recorder.__torch_dispatch__(self, function, types, args, kwargs)
-        # Whatever is put into one piece in backward is gradients, or claimed as weights after it.
-        if function is torch.ops.aten.cat.default and self.marks[-1][1] == "backward":
-            self.claim([result] if result.dim() == 1 else [], "gradients")
-        return result
+        return EngineRecorder.__torch_dispatch__(self, function, types, args, kwargs)
 
-    def phase(self, name: str) -> None:
-        Recorder.phase(self, name)
+    def collective(self, function: Any, args: Any, kwargs: Any) -> Any:
+        return collective(function, args, kwargs)
+
+
+class GlooEngineStep(EngineStep):
+    """Records a step of one of several processes."""
+
+    kind = GlooEngineRecorder
 
 
 class Births(several.Births):
@@ -110,82 +109,6 @@ def collective(function: Any, args: Any, kwargs: Any) -> Any:
     return tree_unflatten([back.get(id(v), v) for v in values], shape)
 
 
-@contextlib.contextmanager
-def claiming(
-    recorder: Recorder, kind: Any, name: str, made: Callable[[Any], List[Any]], category: str
-) -> Iterator[None]:
-    """Claims what a method of a class has made, whenever it has run."""
-    method = getattr(kind, name)
-
-    def claims(self: Any, *args: Any, **named: Any) -> Any:
-        result = method(self, *args, **named)
-        recorder.claim(made(self), category)
-        return result
-
-    setattr(kind, name, claims)
-    try:
-        yield
-    finally:
-        setattr(kind, name, method)
-
-
-class EngineStep(StepRecorder):
-    """Records a step of the engine; `kept` are what it keeps, by category."""
-
-    def __init__(self, engine: Any, accumulation: int, kept: Dict[str, List[torch.Tensor]]) -> None:
-        super().__init__(several.target_of(engine.module, engine), None, accumulation)
-        self.engine = engine
-        self.kept = kept
-
-    def _recorder(self) -> Recorder:
-        recorder = EngineRecorder(self.target.module)
-        for category, tensors in self.kept.items():
-            recorder.claim(tensors, category)
-        return recorder
-
-    @contextlib.contextmanager
-    def _hooks(self, recorder: Recorder) -> Iterator[None]:
-        """What the engine makes is claimed as it is made."""
-        from deepspeed.runtime.zero import partition_parameters as gathers
-        from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer as Flat
-
-        def weights(handle: Any) -> List[Any]:
-            if isinstance(handle, gathers.AllGatherHandle):
-                return [handle._AllGatherHandle__param.data]
-            return [*(p.data for p in handle.params), *handle.partitions]
-
-        def buckets(optimizer: Any) -> List[Any]:
-            return [b for bucket in optimizer.ipg_buckets.values() for b in bucket.buffer]
-
-        with contextlib.ExitStack() as stack:
-            for kind in (gathers.AllGatherHandle, gathers.AllGatherCoalescedHandle):
-                for name in ("__init__", "wait"):
-                    stack.enter_context(claiming(recorder, kind, name, weights, "parameters"))
-            stack.enter_context(claiming(recorder, Flat, "setup_buckets", buckets, "gradients"))
-            kept = lambda optimizer: [optimizer.grads_in_partition]  # noqa: E731
-            stack.enter_context(
-                claiming(recorder, Flat, "copy_grads_in_partition", kept, "gradients")
-            )
-            stack.enter_context(super()._hooks(recorder))
-            yield
-
-    def record(self, make_inputs: Any) -> Recorded:
-        self._outputs = set()
-        recorder = self._recorder()
-        with self._hooks(recorder), recorder:
-            for number in range(self.accumulation):
-                inputs = make_inputs()
-                recorder.claim(tree_iter(inputs), "batch")
-                recorder.phase("forward")
-                loss = self._loss(recorder, inputs)
-                recorder.phase("backward")
-                self.engine.backward(loss)
-                recorder.phase("between" if number + 1 < self.accumulation else "optimizer")
-                self.engine.step()
-            recorder.phase("after")
-        return Recorded(Account(recorder, self._is_logits), self._outputs)
-
-
 class Process:
     """A row's model in an engine, with states, in one process of several."""
 
@@ -205,8 +128,7 @@ class Process:
             for _ in range(3 * self.run.get("accumulation", 1)):
                 self._small_step()
         gc.collect()
-        self.kept = self._kept()
-        known = {t.untyped_storage()._cdata for kept in self.kept.values() for t in kept}
+        known = {t.untyped_storage()._cdata for of in kept(self.engine).values() for t in of}
         rest = [s.nbytes() for s in births.storages() if s._cdata not in known]
         rest = [size for size in rest if size > 4096]
         if rest:
@@ -218,29 +140,10 @@ class Process:
         self.engine.backward(loss)
         self.engine.step()
 
-    def _kept(self) -> Dict[str, List[torch.Tensor]]:
-        o, module = self.optimizer, self.engine.module
-        weights = [*module.parameters(), *module.buffers()]
-        weights += [p.ds_tensor for p in module.parameters() if hasattr(p, "ds_tensor")]
-        weights += getattr(o, "bit16_groups_flat", [])
-        masters = [
-            *getattr(o, "single_partition_of_fp32_groups", []),
-            *getattr(o, "fp32_partitioned_groups_flat", []),
-        ]
-        own = {t.untyped_storage()._cdata for t in weights}
-        masters = [t for t in masters if t.untyped_storage()._cdata not in own]
-        gradients = [getattr(o, "grad_partitions_flat_buffer", None)]
-        for bucket in o.ipg_buckets.values():
-            gradients += bucket.buffer if isinstance(bucket.buffer, list) else [bucket.buffer]
-        return {
-            "parameters": weights,
-            "optimizer": [*masters, *several.states_of(o.optimizer)],
-            "gradients": [g for g in gradients if g is not None],
-        }
-
     def recorder(self) -> StepRecorder:
         """Of the next step."""
-        return EngineStep(self.engine, self.run.get("accumulation", 1), self.kept)
+        target = several.target_of(self.engine.module, self.engine)
+        return GlooEngineStep(target, self.engine, self.run.get("accumulation", 1))
 
 
 @contextlib.contextmanager

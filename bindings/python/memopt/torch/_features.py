@@ -64,11 +64,21 @@ class Features(NamedTuple):
     bucket_view: bool = False
     #: Whether FSDP reduces gradients of each micro-batch.
     gradient_sync: bool = True
+    #: DeepSpeed's ZeRO in place of torch's; its bucket, 0: the default; whether it overlaps.
+    deepspeed: bool = False
+    bucket_elements: int = 0
+    overlap: Optional[bool] = None
 
     @property
     def divides(self) -> bool:
         """Whether FSDP divides the weights."""
-        return self.world_size > 1 and self.sharding in ("zero2", "zero3")
+        several = self.world_size > 1 and not self.deepspeed
+        return several and self.sharding in ("zero2", "zero3")
+
+    @property
+    def takes_over(self) -> bool:
+        """Whether a module cannot be made whole again."""
+        return self.divides or self.deepspeed
 
 
 def changed(

@@ -94,12 +94,12 @@ class Series:
         self.shape.append(what)
 
     def highest(self) -> Dict[str, Bytes]:
-        """The row of each phase with the most bytes, and as "optimizer" the last of backward."""
+        """The row of each phase with the most bytes; without an optimizer's, as such the last."""
         result: Dict[str, Bytes] = {}
         for row, phase in zip(self.rows, self.phases):
             if phase not in result or sum(row) > sum(result[phase]):
                 result[phase] = row
-        result["optimizer"] = self.rows[-1]
+        result.setdefault("optimizer", self.rows[-1])
         return result
 
 
@@ -174,7 +174,7 @@ class Line:
             size = x + (y - x) * slope
             if phase not in best or size > best[phase][0]:
                 best[phase] = (size, a, b)
-        best["optimizer"] = (0.0, *self._last)
+        best.setdefault("optimizer", (0.0, *self._last))
         highest = {name: _between(a, b, slope) for name, (_, a, b) in best.items()}
         return step_bytes(batch, highest, self._optimizer)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
+from functools import partial
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import torch
@@ -83,6 +84,8 @@ class Trace:
     def optimizer(self, name: Optional[str] = None) -> OptimizerBytes:
         """What an optimizer takes, by default the trace's."""
         features, parameters = self.features, list(self.target.module.parameters())
+        if features.deepspeed:  # its step is traced
+            return OptimizerBytes(0, 0)
         taken = [parameters]
         if features.divides:
             taken = [_shards().parts_of(parameters, features.world_size)]
@@ -123,10 +126,11 @@ class Trace:
 
     def _trace(self, batch: int, layers: Optional[Layers] = None) -> Series:
         target = self.target
-        if self.features.divides:  # it cannot be made whole again
+        if self.features.takes_over:
             target, layers = self._changed(), None
         module = target.module
         mode = _Fakes(allow_non_fake_inputs=True)  # constants that a model makes itself
+        mode.values = self.features.deepspeed
         quiet, random = _quiet(), torch.random.fork_rng(devices=[])
         kernels = _GpuRules() if self._gpu else contextlib.nullcontext()
         recurrent = any(isinstance(part, torch.nn.RNNBase) for part in module.modules())
@@ -139,7 +143,7 @@ class Trace:
                 with self._recorder(target) as recorder:
                     if layers is not None:
                         self._run_few(recorder, layers, batch)
-                    if self.features.divides:  # buffers that it keeps are those of a second step
+                    if self.features.takes_over:  # buffers that it keeps are those of later steps
                         recorder.run(lambda: _fake(target.inputs(1)))
                         module.zero_grad(set_to_none=True)
                     recorded = recorder.record(lambda: _fake(target.inputs(batch)))
@@ -164,6 +168,13 @@ class Trace:
     def _recorder(self, target: Target) -> Iterator[StepRecorder]:
         """Of the device's step."""
         features = self.features
+        if features.deepspeed:
+            from . import _deepspeed
+
+            rule = partial(optimizer_bytes, self._optimizer, gpu=self._gpu)
+            with _deepspeed.engine_step(target, features, self._accumulation, rule) as step:
+                yield step
+            return
         if features.world_size <= 1:
             yield StepRecorder(target, self._autocast, self._accumulation)
             return
@@ -184,7 +195,10 @@ _INDEXED = {torch.ops.aten.select.int: 2, torch.ops.aten.select_backward.default
 
 
 class _Fakes(FakeTensorMode):  # type: ignore[no-untyped-call]
-    """Fake tensors, whose cache knows what has run at another index: a loop over tokens."""
+    """Fake tensors, whose cache knows what has run at another index: a loop over tokens. `values`:
+    a number that is asked for is 0."""
+
+    values = False
 
     def dispatch(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
@@ -193,7 +207,12 @@ class _Fakes(FakeTensorMode):  # type: ignore[no-untyped-call]
         if place is not None and len(args) > place and args[place]:
             args = (*args[:place], 0, *args[place + 1 :])
         with torch._C.DisableTorchFunction():  # `_GpuRules` needs not see how sizes are read
-            return super().dispatch(func, types, args, kwargs)
+            try:
+                return super().dispatch(func, types, args, kwargs)
+            except DataDependentOutputException:
+                if not self.values or func is not torch.ops.aten._local_scalar_dense.default:
+                    raise
+                return 0
 
 
 #: What autocast computes in fp32 on a GPU, and not on a CPU.
