@@ -61,7 +61,9 @@ typedef struct memopt_plan memopt_plan;
  * The planner calls it on the calling thread, once for each run that it looks at.
  * @param user the pointer that you passed with the function.
  * @param settings the run as text: all keys `run.*` with their defaults filled in. `run.sequence`
- * is missing if the settings do not have it. Valid during the call.
+ * is missing if the settings do not have it. With adapters, which the planner may propose,
+ * `model.lora_rank`, `model.lora_targets`, `model.lora_dropout` (missing: 0) and `model.quantize`
+ * too. Valid during the call.
  * @param[out] out_bytes ::MEMOPT_PLAN_PHASES × ::MEMOPT_PLAN_CATEGORIES numbers, all zero on entry.
  *             Set number phase × ::MEMOPT_PLAN_CATEGORIES + category to the bytes of live tensors
  * of one device at the fullest moment of the phase. A larger batch must not take fewer bytes.
@@ -74,7 +76,7 @@ typedef memopt_status (*memopt_plan_measure)(void *user, const char *settings, u
 /**
  * @brief Plans a run: bytes by phase and category, by layer, and whether it fits the card.
  * @param settings the model, the run and the card; NULL is an empty text. `target.*` is ignored.
- * With `measure`, `model.*` is ignored too.
+ * With `measure`, only adapters (`model.lora_*`) and `model.quantize` count of `model.*`.
  * @param measure NULL: the planner plays the step of the model. Otherwise it asks this function.
  * @param user passed to measure; may be NULL.
  * @param[out] out_plan the plan; you own it, destroy it with memopt_plan_destroy(). Untouched on
@@ -99,9 +101,8 @@ MEMOPT_API memopt_status memopt_plan_create(const char *settings, memopt_plan_me
  * one, with the batch that fits), and the result under `solution`.
  * @param settings as for memopt_plan_create(), with `card.capacity`; `target.*` says what to look
  * for.
- * @param measure NULL: the planner plays the step of the model. Otherwise it asks this function: it
- *        then proposes only changes of the run and the card, and does not know how long
- * recomputation and copies take.
+ * @param measure NULL: the planner plays the step of the model. Otherwise it asks this function:
+ *        `time_assumption` then says what recomputation and copies are taken to cost.
  * @param user passed to measure; may be NULL.
  * @param[out] out_plan the plan; you own it, destroy it with memopt_plan_destroy(). Untouched on
  *             failure.

@@ -52,9 +52,9 @@ def phases(run):
     }
 
 
-def known(run):
-    """Other types and places were not measured."""
-    if run.weight_dtype != "fp32" or run.compute_dtype or run.offload:
+def known(run, model):
+    """Other types and places were not measured, nor adapters."""
+    if model.lora_rank or run.weight_dtype != "fp32" or run.compute_dtype or run.offload:
         return None
     return None if run.checkpointing != "none" or run.loss != "plain" else phases(run)
 
@@ -96,16 +96,40 @@ def test_changes_of_what_is_known():
     assert found.time_factor == pytest.approx(1.02)
 
 
+def test_adapters_of_what_is_known():
+    asked = []
+
+    def measure(run, model):
+        asked.append(model)
+        if run.offload or run.checkpointing != "none" or run.loss != "plain":
+            return None
+        weights = {None: 8, "none": 8, "nf4": 2}.get(model.quantize)
+        if weights is None:
+            return None
+        states = 1 if model.lora_rank else 16
+        return {"step": {"parameters": weights * MIB, "optimizer": states * MIB}}
+
+    given = Model(lora_rank=4, lora_targets="all-linear", lora_dropout=0.25)
+    found = Solution.measured(measure, Run(batch=1), card(8 * MIB), model=given)
+    assert [change.option for change in found.changes] == ["--quantize nf4 --base-dtype bf16"]
+    assert found.model.quantize == "nf4" and found.start.model.quantize == "none"
+    assert asked[0].lora_rank == 4 and asked[0].lora_dropout == 0.25
+    found = Solution.measured(measure, Run(batch=1), card(10 * MIB))
+    assert found.fits_after and found.model.lora_rank == 16 and not asked[-1].hidden
+    plan = Plan.measured({}, model=given)
+    assert plan.model.lora_rank == 4 and "all-linear" in plan.model.lora_targets
+
+
 def test_the_function_s_own_errors():
     error = ZeroDivisionError("mine")
 
-    def fails(run):
+    def fails(run, model):
         raise error
 
     with pytest.raises(ZeroDivisionError) as caught:
         Solution.measured(fails, None, card(40 * MIB))
     assert caught.value is error
     with pytest.raises(memopt.UnsupportedError, match="does not know such a run"):
-        Solution.measured(lambda run: None, None, card(40 * MIB))
+        Solution.measured(lambda run, model: None, None, card(40 * MIB))
     with pytest.raises(memopt.InvalidArgumentError, match="capacity"):
         Solution.measured(known, None, Card())

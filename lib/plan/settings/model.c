@@ -22,6 +22,14 @@ static void choose(uint32_t *choice, int is_yes)
         *choice = is_yes ? MO_PLAN_YES : MO_PLAN_NO;
 }
 
+static void default_targets(mo_plan_model *m)
+{
+    if (m->lora_rank > 0 && m->lora_targets == 0)
+        m->lora_targets = MO_PLAN_TARGET_QUERY | MO_PLAN_TARGET_VALUE;
+    if (m->lora_targets & MO_PLAN_TARGET_ALL_LINEAR)
+        m->lora_targets |= MO_PLAN_TARGET_HEAD - 1;
+}
+
 static void default_choices(mo_plan_model *m)
 {
     const mo_plan_family *f = mo_plan_family_of(m);
@@ -39,10 +47,7 @@ static void default_choices(mo_plan_model *m)
     int bare = m->head == MO_PLAN_HEAD_CONTRASTIVE || m->head == MO_PLAN_HEAD_NONE;
     int pooled = m->head == MO_PLAN_HEAD_SEQUENCE && !f->images;
     choose(&m->pooler, f->encoder && (bare || pooled));
-    if (m->lora_rank > 0 && m->lora_targets == 0)
-        m->lora_targets = MO_PLAN_TARGET_QUERY | MO_PLAN_TARGET_VALUE;
-    if (m->lora_targets & MO_PLAN_TARGET_ALL_LINEAR)
-        m->lora_targets |= MO_PLAN_TARGET_HEAD - 1;
+    default_targets(m);
 }
 
 static void default_tables(mo_plan_model *m)
@@ -290,6 +295,25 @@ static memopt_status check_family(const mo_plan_model *m)
                        "them",
                        (unsigned long long)m->embedding, (unsigned long long)m->hidden);
     return MEMOPT_OK;
+}
+
+memopt_status mo_plan_model_check_learns(const mo_plan_model *m)
+{
+    if (m->quantize == MO_PLAN_QUANTIZE_NONE || m->lora_rank > 0)
+        return MEMOPT_OK;
+    return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                   "plan: weights of %s do not learn; give model.lora_rank",
+                   MO_PLAN_WORD(model.quantize, m->quantize));
+}
+
+memopt_status mo_plan_model_fill_measured(mo_plan_settings *s, const mo_plan_model *model)
+{
+    s->model.lora_rank = model->lora_rank;
+    s->model.lora_targets = model->lora_targets;
+    s->model.lora_dropout = model->lora_dropout;
+    s->model.quantize = model->quantize;
+    default_targets(&s->model);
+    return mo_plan_model_check_learns(&s->model);
 }
 
 memopt_status mo_plan_model_fill(mo_plan_settings *s)

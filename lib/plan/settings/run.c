@@ -36,9 +36,7 @@ static memopt_status check_quantized(const mo_plan_settings *s)
     const mo_plan_run *r = &s->run;
     if (s->model.quantize == MO_PLAN_QUANTIZE_NONE)
         return MEMOPT_OK;
-    if (s->model.lora_rank == 0)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "plan: weights of %s do not learn; give model.lora_rank", kind);
+    MO_PLAN_TRY(mo_plan_model_check_learns(&s->model));
     if (r->zero_engine == MO_PLAN_ENGINE_DEEPSPEED ||
         (r->world_size > 1 && r->sharding >= MO_PLAN_ZERO2))
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
@@ -177,10 +175,11 @@ memopt_status mo_plan_settings_fill(mo_plan_settings *s, const mo_plan_model *mo
     return MEMOPT_OK;
 }
 
-memopt_status mo_plan_settings_fill_measured(mo_plan_settings *s, const mo_plan_run *run,
-                                             const mo_plan_card *card)
+memopt_status mo_plan_settings_fill_measured(mo_plan_settings *s, const mo_plan_model *model,
+                                             const mo_plan_run *run, const mo_plan_card *card)
 {
     read(s, NULL, run, card);
+    MO_PLAN_TRY(mo_plan_model_fill_measured(s, model));
     uint64_t sequence = s->run.sequence, mean = s->run.sequence_mean;
     MO_PLAN_TRY(fill_run(s));
     s->run.sequence = sequence;

@@ -89,13 +89,16 @@ typedef struct mo_plan_settings {
 memopt_status mo_plan_settings_fill(mo_plan_settings *s, const mo_plan_model *model,
                                     const mo_plan_run *run, const mo_plan_card *card);
 
-/* The same of a run whose bytes are measured elsewhere: there is no model, and a sequence of 0 is
- * not known. */
-memopt_status mo_plan_settings_fill_measured(mo_plan_settings *s, const mo_plan_run *run,
-                                             const mo_plan_card *card);
+/* The same of a run whose bytes are measured elsewhere: of the model there are adapters and how the
+ * weights under them are stored, and a sequence of 0 is not known. */
+memopt_status mo_plan_settings_fill_measured(mo_plan_settings *s, const mo_plan_model *model,
+                                             const mo_plan_run *run, const mo_plan_card *card);
 
 /* The model's part (model.c); the run's is checked after it. */
 memopt_status mo_plan_model_fill(mo_plan_settings *s);
+memopt_status mo_plan_model_fill_measured(mo_plan_settings *s, const mo_plan_model *model);
+/* Quantised weights do not learn: there are adapters. */
+memopt_status mo_plan_model_check_learns(const mo_plan_model *m);
 
 /* DeepSpeed (deepspeed_run.c): refuses what it does not have; then its types and counts. */
 memopt_status mo_plan_deepspeed_check(const mo_plan_run *r);

@@ -227,7 +227,7 @@ static int shorter(mo_plan_case *c, const mo_plan_target *options, mo_plan_chang
 
 static int adapters(mo_plan_case *c, mo_plan_change *out, uint32_t rank)
 {
-    if (c->model.lora_rank != 0 || mo_plan_case_is_measured(c))
+    if (c->model.lora_rank != 0)
         return 0;
     c->model.lora_rank = rank;
     SAY(out, change, "LoRA of rank %" PRIu32 " in place of all weights", rank);
@@ -240,7 +240,7 @@ static int stored(mo_plan_case *c, mo_plan_change *out, uint32_t to)
 {
     uint32_t from = c->model.quantize;
     uint32_t needs = to == MO_PLAN_QUANTIZE_NF4 ? MO_PLAN_QUANTIZE_NONE : MO_PLAN_QUANTIZE_NF4;
-    if (c->model.lora_rank == 0 || from != needs || mo_plan_case_is_measured(c))
+    if (c->model.lora_rank == 0 || from != needs)
         return 0;
     c->model.quantize = to;
     if (c->run.base_dtype == 0)

@@ -10,6 +10,7 @@ struct mo_plan_known {
 };
 
 struct mo_plan_measured_run {
+    mo_plan_model model;
     mo_plan_run run;
     mo_plan_bytes phases[MO_PLAN_PHASES];
 };
@@ -23,15 +24,16 @@ static memopt_status played(const mo_plan_case *c, mo_plan_cost *cost)
 }
 
 /* What the caller's function says of a run; it is asked once, whatever the card. */
-static memopt_status ask(mo_plan_source *s, const mo_plan_run *run, mo_plan_bytes *phases)
+static memopt_status ask(mo_plan_source *s, const mo_plan_settings *of, mo_plan_bytes *phases)
 {
     for (uint64_t i = 0; i < s->run_count; i++)
-        if (memcmp(&s->runs[i].run, run, sizeof *run) == 0) {
+        if (memcmp(&s->runs[i].run, &of->run, sizeof of->run) == 0 &&
+            memcmp(&s->runs[i].model, &of->model, sizeof of->model) == 0) {
             memcpy(phases, s->runs[i].phases, sizeof s->runs[i].phases);
             return MEMOPT_OK;
         }
     memset(phases, 0, MO_PLAN_PHASES * sizeof *phases);
-    memopt_status status = s->measure(s->user, run, phases);
+    memopt_status status = s->measure(s->user, of, phases);
     if (status == MEMOPT_UNSUPPORTED)
         return mo_fail(status, "plan: the measure function does not know such a run");
     if (status != MEMOPT_OK)
@@ -39,20 +41,21 @@ static memopt_status ask(mo_plan_source *s, const mo_plan_run *run, mo_plan_byte
     if (!mo_grow((void **)&s->runs, &s->run_capacity, s->run_count + 1, sizeof *s->runs))
         return MEMOPT_OUT_OF_HOST_MEMORY;
     mo_plan_measured_run *m = &s->runs[s->run_count++];
-    m->run = *run;
+    m->model = of->model;
+    m->run = of->run;
     memcpy(m->phases, phases, sizeof m->phases);
     return MEMOPT_OK;
 }
 
-/* Nothing is known of the time but the factors of changes: every step takes the same. */
+/* Of the time, factors alone are known. */
 static memopt_status measured(const mo_plan_case *c, mo_plan_cost *cost)
 {
     mo_plan_estimate e = {.layers = NULL};
     mo_plan_bytes phases[MO_PLAN_PHASES];
-    MO_PLAN_TRY(mo_plan_settings_fill_measured(&e.settings, &c->run, &c->card));
-    MO_PLAN_TRY(ask(c->source, &e.settings.run, phases));
+    MO_PLAN_TRY(mo_plan_settings_fill_measured(&e.settings, &c->model, &c->run, &c->card));
+    MO_PLAN_TRY(ask(c->source, &e.settings, phases));
     MO_PLAN_TRY(mo_plan_estimate_measured(&e, phases));
-    *cost = (mo_plan_cost){e.report.peak.total, e.report.limit_bytes, 1};
+    *cost = (mo_plan_cost){e.report.peak.total, e.report.limit_bytes, e.report.time_factor};
     return MEMOPT_OK;
 }
 

@@ -19,11 +19,11 @@ typedef struct caller {
     void *user;
 } caller;
 
-static memopt_status measure(void *context, const mo_plan_run *run, mo_plan_bytes *phases)
+static memopt_status measure(void *context, const mo_plan_settings *settings, mo_plan_bytes *phases)
 {
     const caller *c = context;
     uint64_t bytes[MEMOPT_PLAN_PHASES * MEMOPT_PLAN_CATEGORIES] = {0};
-    char *text = mo_plan_run_text(run);
+    char *text = mo_plan_measured_text(settings);
     if (text == NULL)
         return MEMOPT_OUT_OF_HOST_MEMORY;
     memopt_status status = c->measure(c->user, text, bytes);
@@ -40,8 +40,9 @@ static memopt_status estimate(mo_plan_estimate *e, const mo_plan_given *given, c
     mo_plan_bytes phases[MO_PLAN_PHASES];
     if (c->measure == NULL)
         return mo_plan_estimate_make(e, &given->model, &given->run, &given->card);
-    MO_PLAN_TRY(mo_plan_settings_fill_measured(&e->settings, &given->run, &given->card));
-    MO_PLAN_TRY(measure(c, &e->settings.run, phases));
+    MO_PLAN_TRY(
+        mo_plan_settings_fill_measured(&e->settings, &given->model, &given->run, &given->card));
+    MO_PLAN_TRY(measure(c, &e->settings, phases));
     return mo_plan_estimate_measured(e, phases);
 }
 

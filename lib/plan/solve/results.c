@@ -302,14 +302,23 @@ static const char *below(const char *name, const char *prefix)
     return strncmp(name, prefix, length) == 0 && name[length] == '.' ? name + length + 1 : NULL;
 }
 
-char *mo_plan_run_text(const mo_plan_run *run)
+static int is_measured(const mo_plan_key *key, const mo_plan_model *model)
+{
+    const char *of_model = below(key->name, "model");
+    if (of_model == NULL)
+        return below(key->name, "run") != NULL;
+    return model->lora_rank > 0 &&
+           (strncmp(of_model, "lora_", 5) == 0 || strcmp(of_model, "quantize") == 0);
+}
+
+char *mo_plan_measured_text(const mo_plan_settings *settings)
 {
     writer w = {.text = NULL};
-    const mo_plan_given given = {.run = *run};
+    const mo_plan_given given = {.model = settings->model, .run = settings->run};
     const mo_plan_key *key;
     char text[128];
     for (uint64_t i = 0; (key = mo_plan_key_at(i)) != NULL; i++)
-        if (below(key->name, "run") != NULL && mo_plan_key_text(key, &given, text, sizeof text)) {
+        if (is_measured(key, &given.model) && mo_plan_key_text(key, &given, text, sizeof text)) {
             put(&w, key->name);
             put(&w, "=");
             put(&w, text);

@@ -12,7 +12,7 @@ static memopt_status fill_in(mo_plan_case *c)
     mo_plan_settings s;
     mo_plan_cost cost;
     MO_PLAN_TRY(mo_plan_case_is_measured(c)
-                    ? mo_plan_settings_fill_measured(&s, &c->run, &c->card)
+                    ? mo_plan_settings_fill_measured(&s, &c->model, &c->run, &c->card)
                     : mo_plan_settings_fill(&s, &c->model, &c->run, &c->card));
     c->model = s.model;
     c->run = s.run;

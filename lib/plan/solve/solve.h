@@ -19,7 +19,8 @@
 #define MO_PLAN_LARGEST_BATCH ((uint64_t)65536)
 
 /* What a run takes, by phase; UNSUPPORTED and INVALID_ARGUMENT: nothing is known of such a run. */
-typedef memopt_status (*mo_plan_measure)(void *user, const mo_plan_run *run, mo_plan_bytes *phases);
+typedef memopt_status (*mo_plan_measure)(void *user, const mo_plan_settings *settings,
+                                         mo_plan_bytes *phases);
 
 /* Where the bytes of cases come from, and those that were asked for already. */
 typedef struct mo_plan_known mo_plan_known;
@@ -33,7 +34,7 @@ typedef struct mo_plan_source {
 } mo_plan_source;
 
 typedef struct mo_plan_case {
-    mo_plan_model model; /* without meaning where the source measures */
+    mo_plan_model model; /* of one that is measured, the adapters */
     mo_plan_run run;
     mo_plan_card card;
     mo_plan_source *source; /* NULL: it is played, each time anew */
@@ -43,7 +44,7 @@ typedef struct mo_plan_case {
 typedef struct mo_plan_cost {
     uint64_t peak;
     uint64_t limit;
-    double time; /* seconds of a step */
+    double time; /* seconds of a step; of one that is measured, beside one without savers */
 } mo_plan_cost;
 
 /* --- cost.c --- */

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 #: Live bytes by category, for each phase: {"backward": {"parameters": 1024, …}, …}.
 Phases = Mapping[str, Mapping[str, int]]
-#: What a run takes; None: nothing is known of such a run.
-Measure = Callable[[Run], Optional[Phases]]
+#: What a run takes, with the adapters that a Model says, if any; None: nothing is known of it.
+Measure = Callable[[Run, Model], Optional[Phases]]
 
 
 class Bytes(NamedTuple):
@@ -105,10 +105,17 @@ class Plan:
 
     @classmethod
     def measured(
-        cls, phases: Phases, run: Optional[Run] = None, card: Optional[Card] = None
+        cls,
+        phases: Phases,
+        run: Optional[Run] = None,
+        card: Optional[Card] = None,
+        model: Optional[Model] = None,
     ) -> Plan:
-        """A plan of bytes that were measured or traced elsewhere; it has no layers."""
-        return cls._of(_call("memopt_plan_create", lambda run: phases, run, card))
+        """A plan of bytes that were measured or traced elsewhere; it has no layers. Of `model`,
+        adapters and quantize count."""
+        return cls._of(
+            _call("memopt_plan_create", lambda run, model: phases, model, run, card)
+        )
 
     def events(self) -> "array.array[int]":
         """What two steps of the run allocate and free, in order: the id and the bytes of a block
@@ -173,11 +180,16 @@ class Solution:
 
     @classmethod
     def measured(
-        cls, measure: Measure, run: Optional[Run], card: Card, target: Optional[Target] = None
+        cls,
+        measure: Measure,
+        run: Optional[Run],
+        card: Card,
+        target: Optional[Target] = None,
+        model: Optional[Model] = None,
     ) -> Solution:
-        """The same where `measure` says what a run takes."""
+        """The same where `measure` says what a run takes. Of `model`, adapters and quantize count."""
         solution = cls.__new__(cls)
-        solution._read(_call("memopt_plan_solve", measure, run, card, target))
+        solution._read(_call("memopt_plan_solve", measure, model, run, card, target))
         return solution
 
     def _read(self, result: Dict[str, Any]) -> None:
@@ -218,7 +230,8 @@ def _thunk(measure: Measure) -> Any:
 
     def ask(user: Any, settings: bytes, out_bytes: Any) -> int:
         def call() -> int:
-            phases = measure(Run.of(parse_lines(settings.decode())))
+            said = parse_lines(settings.decode())
+            phases = measure(Run.of(said), Model.of(said))
             if phases is None:
                 return int(_abi.Status.UNSUPPORTED)
             _fill(out_bytes, phases)

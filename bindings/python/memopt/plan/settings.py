@@ -71,7 +71,16 @@ def _line(key: str, value: Any) -> str:
 def parse_lines(text: str) -> Dict[str, Any]:
     """Settings that the library wrote as text, numbers as numbers."""
     pairs = (line.split("=", 1) for line in text.splitlines())
-    return {key: int(value) if value.isdigit() else value for key, value in pairs}
+    return {key: _number(value) for key, value in pairs}
+
+
+def _number(text: str) -> Union[int, float, str]:
+    if text.isdigit():
+        return int(text)
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 class Key(NamedTuple):

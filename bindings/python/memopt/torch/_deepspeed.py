@@ -27,7 +27,7 @@ from ._target import Target, TargetError
 _HOW = "a step under DeepSpeed runs its own code, which is missing (%s): pip install deepspeed"
 
 
-class EngineRecorder(ShardRecorder):
+class EngineRecorder(ShardRecorder):  # type: ignore[no-untyped-call]
     """A recorder that collectives do not disturb."""
 
     def __torch_dispatch__(
@@ -103,8 +103,8 @@ class EngineStep(StepRecorder):
     @contextlib.contextmanager
     def _hooks(self, recorder: Recorder) -> Iterator[None]:
         """What the engine makes is claimed as it is made."""
-        from deepspeed.runtime.zero import partition_parameters as gathers
-        from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer as Flat
+        gathers = import_module("deepspeed.runtime.zero.partition_parameters")
+        flat = import_module("deepspeed.runtime.zero.stage_1_and_2").DeepSpeedZeroOptimizer
 
         def weights(handle: Any) -> List[Any]:
             if isinstance(handle, gathers.AllGatherHandle):
@@ -118,10 +118,10 @@ class EngineStep(StepRecorder):
             for kind in (gathers.AllGatherHandle, gathers.AllGatherCoalescedHandle):
                 for name in ("__init__", "wait"):
                     stack.enter_context(_claiming(recorder, kind, name, weights, "parameters"))
-            stack.enter_context(_claiming(recorder, Flat, "setup_buckets", buckets, "gradients"))
+            stack.enter_context(_claiming(recorder, flat, "setup_buckets", buckets, "gradients"))
             own = lambda optimizer: [optimizer.grads_in_partition]  # noqa: E731
             name = "copy_grads_in_partition"
-            stack.enter_context(_claiming(recorder, Flat, name, own, "gradients"))
+            stack.enter_context(_claiming(recorder, flat, name, own, "gradients"))
             stack.enter_context(super()._hooks(recorder))
             yield
 
@@ -179,14 +179,16 @@ class _Sizes(torch.optim.Optimizer):
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         parameters = [p for group in self.param_groups for p in group["params"]]
-        for parameter in parameters:
+        with _disable_current_modes():  # what the rule makes is not of the step
+            states = [self._rule([parameter]).states for parameter in parameters]
+            temporaries = self._rule(parameters).temporaries
+        for parameter, size in zip(parameters, states):
             if not self.state[parameter]:
-                states = self._rule([parameter]).states
-                self.state[parameter]["states"] = torch.empty(states, dtype=torch.uint8)
-        torch.empty(self._rule(parameters).temporaries, dtype=torch.uint8)
+                self.state[parameter]["states"] = torch.empty(size, dtype=torch.uint8)
+        torch.empty(temporaries, dtype=torch.uint8)
 
 
-def config_of(features: Features, dtype: torch.dtype, accumulation: int) -> Dict[str, Any]:
+def config_of(features: Features, accumulation: int) -> Dict[str, Any]:
     """DeepSpeed's configuration."""
     zero: Dict[str, Any] = {"stage": int(features.sharding[-1])}
     if features.bucket_elements:
@@ -200,8 +202,8 @@ def config_of(features: Features, dtype: torch.dtype, accumulation: int) -> Dict
         "zero_optimization": zero,
     }
     names = {torch.bfloat16: "bf16", torch.float16: "fp16"}
-    if dtype in names:
-        result[names[dtype]] = {"enabled": True}
+    if features.deepspeed in names:
+        result[names[features.deepspeed]] = {"enabled": True}
     return result
 
 
@@ -211,17 +213,15 @@ def engine_step(
 ) -> Iterator[EngineStep]:
     """Records steps of the device that keeps most."""
     module: Any = target.module
-    config = config_of(features, next(module.parameters()).dtype, accumulation)
+    config = config_of(features, accumulation)
     with contextlib.ExitStack() as stack:
         learning = [p for p in module.parameters() if p.requires_grad]
         fullest = _fullest(features, [p.numel() for p in learning], accumulation)
         stack.enter_context(alone(features.world_size, fullest))
         stack.enter_context(_quiet())
         stack.enter_context(_here())
-        import deepspeed
-
         module.to = lambda *unused, **named: module  # it is there already
-        engine, *_ = deepspeed.initialize(
+        engine, *_ = import_module("deepspeed").initialize(
             model=module, optimizer=_Sizes(learning, rule), config=config
         )
         try:

@@ -64,21 +64,22 @@ class Features(NamedTuple):
     bucket_view: bool = False
     #: Whether FSDP reduces gradients of each micro-batch.
     gradient_sync: bool = True
-    #: DeepSpeed's ZeRO in place of torch's; its bucket, 0: the default; whether it overlaps.
-    deepspeed: bool = False
+    #: DeepSpeed's ZeRO in place of torch's, with weights of this type; its bucket, 0: the default;
+    #: whether it overlaps.
+    deepspeed: Optional[torch.dtype] = None
     bucket_elements: int = 0
     overlap: Optional[bool] = None
 
     @property
     def divides(self) -> bool:
         """Whether FSDP divides the weights."""
-        several = self.world_size > 1 and not self.deepspeed
+        several = self.world_size > 1 and self.deepspeed is None
         return several and self.sharding in ("zero2", "zero3")
 
     @property
     def takes_over(self) -> bool:
         """Whether a module cannot be made whole again."""
-        return self.divides or self.deepspeed
+        return self.divides or self.deepspeed is not None
 
 
 def changed(
@@ -170,7 +171,8 @@ def _of_experts(
     path: str, part: nn.Module, features: Features, renamed: bool
 ) -> List[Tuple[str, int]]:
     """Parameters of experts that are adapted, and their ranks: gate and up are one, of both's; of
-    all linear layers the router is one. Those of other models are named, as in PEFT's `target_parameters`: experts.down_proj."""
+    all linear layers the router is one. Those of other models are named, as in PEFT's
+    `target_parameters`: experts.down_proj."""
     targets = features.lora_targets
     words = [
         word

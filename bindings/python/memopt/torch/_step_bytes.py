@@ -11,6 +11,8 @@ from ._recorder import CATEGORIES, Account
 
 #: The phases.
 PHASES = ("forward", "loss", "backward", "optimizer")
+#: The moment between loss and backward.
+_SAVED = "saved"
 
 #: Bytes by category, in the order of CATEGORIES.
 Bytes = Tuple[int, ...]
@@ -21,6 +23,8 @@ class StepBytes(NamedTuple):
 
     batch: int
     phases: Dict[str, Dict[str, int]]
+    #: Activations and logits as backward begins.
+    saved: int = 0
 
     @property
     def peak_phase(self) -> str:
@@ -84,6 +88,8 @@ class Series:
         for (start, phase), end in zip(marks, ends):
             if start > 0:  # a phase begins with what the one before left
                 self._row(live, phase, (True, "mark"))
+            if phase == "backward":
+                self._row(live, _SAVED, (True, "mark"))
             for category, change, what in events[start:end]:
                 live[category] += change
                 self._row(live, phase, what)
@@ -111,7 +117,8 @@ def step_bytes(batch: int, highest: Dict[str, Bytes], optimizer: OptimizerBytes)
             phases[name] = dict(zip(CATEGORIES, highest[name]))
             phases[name]["optimizer"] += optimizer.states
     phases["optimizer"]["optimizer"] += optimizer.temporaries
-    return StepBytes(batch, phases)
+    saved = dict(zip(CATEGORIES, highest.get(_SAVED, ())))
+    return StepBytes(batch, phases, saved.get("activations", 0) + saved.get("logits", 0))
 
 
 #: A phase, and bytes at the two batch sizes.

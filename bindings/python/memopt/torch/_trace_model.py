@@ -42,8 +42,8 @@ class Trace:
         trace.line().largest_batch(16 << 30)
 
     `optimizer` is one of `OPTIMIZERS`, `autocast` a dtype, `gpu` whose kernels to count, `features`
-    what is changed of the module or shared with other devices. Series are traced once; `progress` is told the batch and the part of it that is done. Of many equal layers
-    four are run. The module's own tensors and gradients are as they were afterwards.
+    what is changed of the module or shared with other devices. Series are traced once; `progress`
+    is told the batch and the part of it that is done. Of many equal layers four are run. The module's own tensors and gradients are as they were afterwards.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Trace:
     def optimizer(self, name: Optional[str] = None) -> OptimizerBytes:
         """What an optimizer takes, by default the trace's."""
         features, parameters = self.features, list(self.target.module.parameters())
-        if features.deepspeed:  # its step is traced
+        if features.deepspeed is not None:  # its step is traced
             return OptimizerBytes(0, 0)
         taken = [parameters]
         if features.divides:
@@ -130,7 +130,7 @@ class Trace:
             target, layers = self._changed(), None
         module = target.module
         mode = _Fakes(allow_non_fake_inputs=True)  # constants that a model makes itself
-        mode.values = self.features.deepspeed
+        mode.values = self.features.deepspeed is not None
         quiet, random = _quiet(), torch.random.fork_rng(devices=[])
         kernels = _GpuRules() if self._gpu else contextlib.nullcontext()
         recurrent = any(isinstance(part, torch.nn.RNNBase) for part in module.modules())
@@ -168,7 +168,7 @@ class Trace:
     def _recorder(self, target: Target) -> Iterator[StepRecorder]:
         """Of the device's step."""
         features = self.features
-        if features.deepspeed:
+        if features.deepspeed is not None:
             from . import _deepspeed
 
             rule = partial(optimizer_bytes, self._optimizer, gpu=self._gpu)

@@ -93,7 +93,7 @@ def command(folder, *words):
         cwd=str(folder),
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=480,
     )
 
 
@@ -152,9 +152,83 @@ def test_numbers_of_several_devices_go_together(folder):
         peak -= change["saves_bytes"] if change["applied"] else 0
     assert peak == value["planned_peak_bytes"] <= value["limit_bytes"]
     kinds = {change["kind"] for change in value["changes"]}
-    assert kinds == {"micro_batch", "optimizer", "dtype", "allocator", "sharding"}
+    assert kinds == {"micro_batch", "optimizer", "dtype", "allocator", "sharding", "offload"}
     # Replicas hold a copy of all gradients.
     assert value["phases"]["load"]["gradients"] == 4 * value["model"]["parameters"]
+
+
+LANGUAGE = """
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+def make(dtype=torch.bfloat16):
+    sizes = dict(hidden_size=512, intermediate_size=1024, num_hidden_layers=5, vocab_size=512)
+    return LlamaForCausalLM(LlamaConfig(num_attention_heads=8, **sizes)).to(dtype)
+
+def wide():
+    return make(torch.float32)
+"""
+
+
+def test_adapters_are_proposed_of_a_traced_model(folder):
+    """With weights of few bits under them, and 8-bit states beside them."""
+    pytest.importorskip("transformers")
+    (folder / "language.py").write_text(LANGUAGE)
+    words = ("--model", "language:make", "--batch", 1, "--seq", 16, "--device", "cpu")
+    value = plan(folder, *words, "--gpu-memory", "20MiB", "--safety-margin", 1)
+    options = [change["option"] for change in value["changes"] if change["applied"]]
+    assert not value["fits"] and value["fits_after_changes"]
+    assert "--lora 16" in options and options[-1].startswith("--quantize nf4")
+    kinds = {change["kind"] for change in value["changes"]}
+    assert {"optimizer", "offload", "lora", "quantize"} <= kinds
+    again = plan(folder, *words, "--lora", 16, "--quantize", "nf4", "--base-dtype", "bf16",
+                 "--checkpointing", "full")  # fmt: skip
+    assert again["peak_bytes"] <= value["limit_bytes"]
+
+
+@pytest.mark.parametrize("what", ["activations", "optimizer"])
+def test_what_waits_on_the_host_is_that_of_the_described_model(folder, what):
+    pytest.importorskip("transformers")
+    (folder / "language.py").write_text(LANGUAGE)
+    config = dict(SMALL, hidden_size=512, intermediate_size=1024, num_hidden_layers=5,
+                  num_attention_heads=8, num_key_value_heads=8, vocab_size=512)  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    words = ("--batch", 4, "--seq", 64, "--offload", what, "--offload-host-limit", "4MiB")
+    said, of = (plan(folder, "--model", m, *words) for m in ("config.json", "language:wide"))
+    assert of["host_bytes"] == said["host_bytes"] == 4 * MIB
+    assert said["disk_bytes"] * 0.999 <= of["disk_bytes"] <= said["disk_bytes"]
+    assert of["peak_bytes"] == pytest.approx(said["peak_bytes"], rel=2e-3)
+
+
+@pytest.fixture
+def sharded(folder):
+    """Options of a module that DeepSpeed divides."""
+    pytest.importorskip("transformers")
+    pytest.importorskip("deepspeed")
+    (folder / "language.py").write_text(LANGUAGE)
+    return ("--model", "language:wide", "--seq", 16, "--batch", 2, "--world-size", 4)
+
+
+def test_deepspeed_of_a_module(folder, sharded):
+    """Its own configuration, whose bucket is the square of the module's width."""
+    zero = {"stage": 2, "reduce_bucket_size": "auto"}
+    config = {"bf16": {"enabled": True}, "zero_optimization": zero, "gradient_accumulation_steps": 2}
+    (folder / "zero.json").write_text(json.dumps(config))
+    value = plan(folder, *sharded, "--deepspeed-config", "zero.json")
+    count = value["model"]["parameters"]
+    assert value["dtype"] == "bf16" and value["accumulation"] == 2
+    load = value["phases"]["load"]
+    assert 2 * count <= load["parameters"] <= 2.02 * count  # of bf16, and rotary tables
+    assert 3 * count <= load["optimizer"] <= 3.05 * count  # a quarter of 12 bytes
+    assert value["phases"]["backward"]["gradients"] >= 2 * 512 * 512
+
+
+@pytest.mark.long
+def test_what_fits_under_deepspeed(folder, sharded):
+    words = ("--zero", 2, "--zero-engine", "deepspeed", "--device", "cpu", "--safety-margin", 1)
+    value = plan(folder, *sharded, *words, "--gpu-memory", "400MiB")
+    kinds = {change["kind"] for change in value["changes"]}
+    assert value["fits_after_changes"] and "bucket" in kinds and "dtype" in kinds
 
 
 @pytest.mark.long

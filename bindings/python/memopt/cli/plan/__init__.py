@@ -112,8 +112,7 @@ def _answers(
         module = measured or traced.Traced(arguments)
     if module is not None:
         description.notes.extend(module.notes)
-        run = description.run.replace(weight_dtype=module.dtype())
-        description = description._replace(run=run)
+        description = description._replace(run=module.run_of(description.run))
     source = module or answer.Played(description.model or Model())
     bare, target = cards.bare(arguments), arguments.target_effective_batch
     found = [answer.answer(source, description.run, card, bare, target) for card in chosen]

@@ -7,7 +7,7 @@ import argparse
 import importlib.util
 from typing import Any, Dict, List, Optional
 
-from ...plan import Run
+from ...plan import Model, Run
 from . import hfconfig, hffields
 from .describe import Description
 from .traced import DTYPES, Sizes, TraceFailed, Traced, check, describe
@@ -96,7 +96,6 @@ class TracedConfig(Traced):
 
     def __init__(self, arguments: argparse.Namespace, unknown: Exception) -> None:
         self._unknown = str(unknown)
-        self._given = arguments
         check(arguments, _TAKEN)
         super().__init__(arguments)
         config, _ = hfconfig.load(arguments.model)
@@ -109,13 +108,13 @@ class TracedConfig(Traced):
     def _load(self, name: str) -> Any:
         self._sequence = self._sequence or _SEQUENCE
         try:
-            return target(self._parts, self._given, self._sequence)
+            return target(self._parts, self._arguments, self._sequence)
         except TraceFailed as error:
             raise self._failed(error) from error
 
-    def sizes(self, run: Run) -> Sizes:
+    def sizes(self, run: Run, model: Model) -> Sizes:
         try:
-            return super().sizes(run)
+            return super().sizes(run, model)
         except TraceFailed as error:
             raise self._failed(error) from error
 

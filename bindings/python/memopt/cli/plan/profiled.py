@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from ...plan import Card, Plan, Run
+from ...plan import Card, Model, Plan, Run
 from ...sizes import format_size
 from .. import UsageError
 from ..output import Cell, Output, Text
@@ -80,11 +80,12 @@ class Profiled(Traced):
 
     #: Other optimizers and types were not measured.
     shown = frozenset(("batch", "accumulation"))
+    adapts = False
 
     def __init__(self, arguments: argparse.Namespace, description: Description) -> None:
         self._sequence = arguments.seq
         self._arguments, self._description = arguments, description
-        self._adapters = {"lora_rank": 0}
+        self._adapters = Model()
         if names_a_function(arguments):
             self._check_measured("checkpointing")
             self._parts = torch_parts(*self.needs)
@@ -154,14 +155,15 @@ class Profiled(Traced):
 
             return planned
         plain = self._parts.features.Features()
-        trace = self._trace(plain, self._arguments.autocast or "", self._micro_batches() > 1)
+        several = self._micro_batches() > 1
+        trace = self._trace(plain, self._arguments.autocast or "", several, optimizer_word(run))
         try:
-            line = trace.line(optimizer=optimizer_word(run))
+            line = trace.line()
         except self._parts.target.TargetError:  # what is run depends on values
             return lambda batch: None
         return lambda batch: int(line.at(batch).peak_bytes)
 
-    def sizes(self, run: Run) -> Sizes:
+    def sizes(self, run: Run, model: Model) -> Sizes:
         """Of what was measured."""
         parameters, trainable, gradients = self.counts(self.target.module)
         buckets = gradients if (run.world_size or 1) > 1 else 0

@@ -9,9 +9,10 @@ from types import SimpleNamespace
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from ...plan import Card, Model, Phases, Plan, Run, Solution, Target
+from ...sizes import parse_size
 from .. import UsageError
 from ..progress import Progress
-from . import cards
+from . import cards, deepspeed
 from .answer import Source
 from .describe import Description, run_fields
 
@@ -21,7 +22,6 @@ _NOT_HERE = (
     "positions", "labels", "vision_layers", "vision_hidden", "vision_tokens", "image_size",
     "patch_size", "family", "head", "like", "attention", "dtype", "master_weights", "images",
     "positives", "negatives", "seq_mean", "padding_mask", "min_8bit_size", "image_dtype",
-    "zero_engine", "reduce_bucket_size", "deepspeed_config",
 )  # fmt: skip
 
 #: torch's names.
@@ -62,6 +62,8 @@ class Sizes(NamedTuple):
 
 def check(arguments: argparse.Namespace, taken: Tuple[str, ...] = ()) -> None:
     """UsageError for options that say what the module itself says, but for those taken."""
+    if deepspeed.is_used(arguments):  # which casts the module
+        taken = (*taken, "dtype")
     for name in _NOT_HERE:
         if name not in taken and getattr(arguments, name, None):
             raise UsageError(
@@ -101,7 +103,14 @@ class Traced(Source):
 
     #: What may differ from the run as given: a trace shows it.
     shown = frozenset(
-        ("batch", "accumulation", "optimizer", "compute_dtype", "checkpointing", "loss", "sharding")
+        ("batch", "accumulation", "optimizer", "compute_dtype", "checkpointing", "loss", "sharding",
+         "offload", "base_dtype", "state_dtype")
+    )  # fmt: skip
+    #: Whether adapters are traced, and quantised weights under them.
+    adapts = True
+    #: The same under DeepSpeed, which casts the module.
+    shown_by_deepspeed = shown | frozenset(
+        ("weight_dtype", "gradient_dtype", "gather_dtype", "adapter_dtype", "bucket_bytes")
     )
 
     #: Said where torch is missing: what needs it, what to install, what does without.
@@ -114,15 +123,13 @@ class Traced(Source):
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._parts = torch_parts(*self.needs)
-        self._sequence = arguments.seq
-        self._several = (arguments.accumulation or 1) > 1
+        self._arguments, self._sequence = arguments, arguments.seq
         self._gpu = cards.on_gpu(arguments)
-        self._adapters = {
-            "lora_rank": arguments.lora or 0,
-            "lora_targets": tuple(arguments.lora_targets or ("query", "value")),
-            "lora_dropout": arguments.lora_dropout or 0.0,
-            "quantize": arguments.quantize or "none",
-        }
+        self._adapters = Model(
+            lora_rank=arguments.lora or 0,
+            lora_dropout=arguments.lora_dropout or 0.0,
+            quantize=arguments.quantize or "none",
+        )
         self._known: Dict[Any, Any] = {}
         with self._parts.torch.device("meta"):
             self.target = self._load(arguments.model)
@@ -136,28 +143,44 @@ class Traced(Source):
         except Exception as error:  # the user's own code
             raise TraceFailed("%s: %s: %s" % (name, type(error).__name__, error)) from error
 
-    def sizes(self, run: Run) -> Sizes:
-        """Sizes of a run; a step of the same features, autocast and accumulation is traced once."""
+    def run_of(self, given: Run) -> Run:
+        """A run of the options, of this module."""
+        config = getattr(self.target.module, "config", None)
+        try:
+            engine = deepspeed.fill_in(
+                self._arguments, getattr(config, "hidden_size", 0), self.dtype()
+            )
+            fields = {"weight_dtype": self.dtype(), **run_fields(self._arguments), **engine}
+            return given.replace(**{name: v for name, v in fields.items() if v is not None})
+        except (TypeError, ValueError) as error:
+            raise UsageError(str(error)) from None
+
+    def sizes(self, run: Run, model: Model) -> Sizes:
+        """Sizes of a run with a model's adapters; a step of the same features, autocast and
+        accumulation is traced once, and for each optimizer where that is traced too."""
+        features, several = self._features(run, model), (self._arguments.accumulation or 1) > 1
+        optimizer = run.optimizer or "adamw"
         key = (
-            self._features(run),
+            features,
             run.compute_dtype or "",
-            self._several or (run.accumulation or 1) > 1,
+            several or (run.accumulation or 1) > 1,
+            "adamw" if features.deepspeed is None else optimizer,
         )
         try:
             with Progress("tracing") as self._bar:
                 if key not in self._known:
                     self._known[key] = self._trace(*key)
                 trace = self._known[key]
-                line = trace.line(optimizer=run.optimizer or "adamw")
+                line = trace.line(optimizer=optimizer)
         except Exception as error:  # the user's own code
             raise TraceFailed("%s: %s" % (type(error).__name__, error)) from error
-        whole, learning, gradients = self.counts(trace.target.module)
-        several = trace.features.world_size > 1 and not trace.features.divides
+        whole, learning, gradients = self.counts(trace.target.module, bool(features.lora_rank))
+        several = trace.features.world_size > 1 and not trace.features.takes_over
         buckets = gradients if several else 0
         return Sizes(line.at, whole, learning, buckets, _note(line.exact), True)
 
-    def _features(self, run: Run) -> Any:
-        """What the options and a run change of the module."""
+    def _features(self, run: Run, model: Model) -> Any:
+        """What a run and adapters change of the module; the options know its layers' names."""
         torch, every = self._parts.torch, run.checkpoint_every or 0
         offload = run.offload or ()  # the library writes a run as text
         offload = offload.split(",") if isinstance(offload, str) else offload
@@ -165,9 +188,21 @@ class Traced(Source):
         def dtype(word: Optional[str]) -> Any:
             return getattr(torch, DTYPES[word]) if word else None
 
+        engine: Dict[str, Any] = {}
+        if run.zero_engine == "deepspeed":
+            weights = dtype(run.weight_dtype or self.dtype())
+            engine["deepspeed"] = engine["adapter_dtype"] = weights
+            engine["bucket_elements"] = (run.bucket_bytes or 0) // weights.itemsize
+            engine["overlap"] = None if run.overlap_comm is None else run.overlap_comm in (True, "yes")
+
         return self._parts.features.Features(
-            **self._adapters,
-            adapter_dtype=dtype(run.adapter_dtype or "fp32"),
+            **{"adapter_dtype": dtype(run.adapter_dtype or "fp32"), **engine},
+            lora_rank=model.lora_rank or 0,
+            lora_targets=tuple(
+                self._arguments.lora_targets or model.lora_targets or ("query", "value")
+            ),
+            lora_dropout=model.lora_dropout or 0.0,
+            quantize=model.quantize or "none",
             base_dtype=dtype(run.base_dtype),
             checkpointing=run.checkpointing or "none",
             checkpoint_every=every if run.checkpointing == "every" else 0,
@@ -180,12 +215,13 @@ class Traced(Source):
             gradient_sync=run.gradient_sync not in (False, "no"),
         )
 
-    def _trace(self, features: Any, autocast: str, several: bool) -> Any:
+    def _trace(self, features: Any, autocast: str, several: bool, optimizer: str) -> Any:
         return self._parts.trace.Trace(
             self.target,
             sequence=self._sequence,
             autocast=getattr(self._parts.torch, DTYPES[autocast]) if autocast else None,
             accumulation=2 if several else 1,
+            optimizer=optimizer,
             gpu=self._gpu,
             features=features,
             progress=lambda batch, part: self._bar(int(50 * (batch // 2 - 1 + part)), 100),
@@ -200,46 +236,59 @@ class Traced(Source):
             sizes[word] = sizes.get(word, 0) + parameter.numel()
         return max(sizes, key=lambda word: sizes[word]) if sizes else "fp32"
 
-    def counts(self, module: Any) -> Tuple[int, int, int]:
+    def counts(self, module: Any, adapted: bool = False) -> Tuple[int, int, int]:
         """Weights in all, those that learn, and the bytes of their gradients."""
         learning = [p for p in module.parameters() if p.requires_grad]
         count = sum(p.numel() for p in learning)
         whole = sum(p.numel() for p in self.target.module.parameters())
-        adapters = count if self._adapters["lora_rank"] else 0
-        return whole + adapters, count, sum(p.numel() * p.element_size() for p in learning)
+        return whole + count * adapted, count, sum(p.numel() * p.element_size() for p in learning)
 
     def plan(self, run: Run, card: Card, model: Optional[Model] = None) -> Plan:
         """What a run of the module takes."""
-        sizes = self.sizes(run)
-        return self._counted(Plan.measured(sizes.phases(run), run, card), sizes)
+        model = model or self._adapters
+        sizes = self.sizes(run, model)
+        return self._counted(Plan.measured(sizes.phases(run), run, card, model), sizes)
 
     def solve(self, run: Run, card: Card, target: Target) -> Solution:
         """What fits; changes that a trace does not show are not proposed."""
         given: List[Dict[str, Any]] = []
+        shown = self.shown_by_deepspeed if run.zero_engine == "deepspeed" else self.shown
 
-        def measure(asked: Run) -> Optional[Phases]:
-            fixed = {k: v for k, v in asked.as_dict().items() if k not in self.shown}
+        def measure(asked: Run, model: Model) -> Optional[Phases]:
+            fixed = {k: v for k, v in asked.as_dict().items() if k not in shown}
             given.append(fixed)  # the first is the run as given
-            if fixed != given[0]:
+            if fixed != given[0] or not (self.adapts or model.lora_rank == self._adapters.lora_rank):
                 return None
             try:
-                return self.sizes(asked).phases(asked)
+                return self.sizes(asked, model).phases(asked)
             except TraceFailed:
                 if len(given) == 1:
                     raise
                 return None  # what the module does not have
 
-        solution = Solution.measured(measure, run, card, target)
-        self._counted(solution.start, self.sizes(solution.start.run))
-        solution.model = solution.start.model
+        solution = Solution.measured(measure, run, card, target, self._adapters)
+        start = solution.start
+        self._counted(start, self.sizes(start.run, start.model))
         return solution
 
     def _counted(self, plan: Plan, sizes: Sizes) -> Plan:
         plan.parameter_count, plan.trainable_count = sizes.parameters, sizes.trainable
         plan.peak_reason += "; " + sizes.note
-        taken = {name: value for name, value in self._adapters.items() if name != "lora_targets"}
-        plan.model = plan.model.replace(**taken)
+        if self._features(plan.run, plan.model).offload:
+            host, limit = self._on_host(plan, sizes), parse_size(str(plan.run.host_limit or 0))
+            plan.disk_bytes = max(host - limit, 0) if limit else 0
+            plan.host_bytes = host - plan.disk_bytes
         return plan
+
+    def _on_host(self, plan: Plan, sizes: Sizes) -> int:
+        """What a trace of all on the device has beyond one with offload."""
+        whole = self.sizes(plan.run.replace(offload=None), plan.model)
+
+        def kept(of: Sizes) -> int:
+            states: int = of.phases(plan.run)["load"].get("optimizer", 0)
+            return states + int(of.at(plan.run.batch or 1).saved)
+
+        return kept(whole) - kept(sizes)
 
 
 def _note(exact: bool) -> str:
