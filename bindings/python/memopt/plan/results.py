@@ -97,6 +97,7 @@ class Plan:
     model: Any
     run: Any
     card: Any
+    _listed: Optional["array.array[int]"] = None
 
     def __init__(
         self, model: Model, run: Optional[Run] = None, card: Optional[Card] = None
@@ -110,18 +111,22 @@ class Plan:
         run: Optional[Run] = None,
         card: Optional[Card] = None,
         model: Optional[Model] = None,
+        events: Optional["array.array[int]"] = None,
     ) -> Plan:
         """A plan of bytes that were measured or traced elsewhere; it has no layers. Of `model`,
-        adapters and quantize count."""
-        return cls._of(
-            _call("memopt_plan_create", lambda run, model: phases, model, run, card)
-        )
+        adapters and quantize count. `events` is what `events()` then says."""
+        plan = cls._of(_call("memopt_plan_create", lambda run, model: phases, model, run, card))
+        plan._listed = events
+        return plan
 
     def events(self) -> "array.array[int]":
         """What two steps of the run allocate and free, in order: the id and the bytes of a block
-        that begins, or the id and 0 where it ends. UnsupportedError of measured bytes."""
+        that begins, or the id and 0 where it ends. UnsupportedError of measured bytes that came
+        without."""
         import array  # a shared library that most programs never need
 
+        if self._listed is not None:
+            return self._listed
         count = ctypes.c_uint64()
         with _made("memopt_plan_create", None, self.model, self.run, self.card) as handle:
             lib.memopt_plan_get_events(handle, None, 0, ctypes.byref(count))

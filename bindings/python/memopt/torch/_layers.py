@@ -7,7 +7,7 @@ layers also do the same, forward and backward, is checked in what was recorded o
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import torch
 
@@ -15,6 +15,14 @@ from ._recorder import Recorder
 
 #: Layers that run: a first, two that must do the same, and a last.
 RUN = 4
+
+
+class Repeat(NamedTuple):
+    """What other layers do: that of the events `which`, before the event `place`."""
+
+    place: int
+    which: List[int]
+    times: int
 
 
 class NotRepeated(Exception):
@@ -75,9 +83,9 @@ class Layers:
             for hook in hooks:
                 hook.remove()
 
-    def repeats(self, numbers: List[int], events: List[Any]) -> List[Tuple[int, List[Any]]]:
-        """What the layers that were left out do, and the event before which it stands, in order. An
-        account's events, and what is to be the same of them."""
+    def repeats(self, numbers: List[int], events: List[Any]) -> List[Repeat]:
+        """What the layers that were left out do, in order. An account's events, and what is to be the
+        same of them."""
         assert self._list is not None
         pieces: List[Tuple[int, int, int]] = []
         spans: List[Tuple[int, int]] = []
@@ -87,11 +95,11 @@ class Layers:
             for i in range(0, len(places), RUN):
                 pieces.append(_piece(events, places[i : i + RUN]))
                 spans.append((places[i], places[i + RUN - 1]))
-        found = [(middle, events[start:middle]) for start, middle, _ in pieces]
+        found = [(middle, list(range(start, middle))) for start, middle, _ in pieces]
         for piece in pieces[: len(pieces) // 2]:
             found += _late(numbers, events, piece, spans)
         times = len(self._list) - RUN
-        return [(at, piece * times) for at, piece in sorted(found)]
+        return [Repeat(at, which, times) for at, which in sorted(found)]
 
 
 def _piece(events: List[Any], places: List[int]) -> Tuple[int, int, int]:
@@ -108,7 +116,7 @@ def _late(
     events: List[Any],
     piece: Tuple[int, int, int],
     spans: List[Tuple[int, int]],
-) -> List[Tuple[int, List[Any]]]:
+) -> List[Tuple[int, List[int]]]:
     """What dies outside all layers of what two pieces made, in any order, as weights that autocast
     has cast do."""
     start, middle, end = piece
@@ -120,7 +128,7 @@ def _late(
     both = [*died[0], *died[1]]
     if first != second or both and max(numbers[min(both) : max(both)], default=-1) > 0:
         raise NotRepeated()
-    return [(max(both) + 1, first)] if both else []
+    return [(max(both) + 1, died[0])] if both else []
 
 
 def _equal(module: torch.nn.Module, layers: torch.nn.ModuleList) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Callable, Dict, List, NamedTuple, Sequence
 
 import torch
@@ -17,9 +18,24 @@ class OptimizerBytes(NamedTuple):
     temporaries: int
 
 
-def optimizer_bytes(
+class OptimizerBlocks(NamedTuple):
+    """The same as blocks: of the states, and of a step in its order; -n: one of n bytes ends."""
+
+    states: List[int]
+    step: List[int]
+
+    def total(self) -> OptimizerBytes:
+        """Their bytes."""
+        now = most = 0
+        for size in self.step:
+            now += size
+            most = max(most, now)
+        return OptimizerBytes(sum(self.states), most)
+
+
+def optimizer_blocks(
     kind: str, parameters: Sequence[torch.Tensor], gpu: bool = False
-) -> OptimizerBytes:
+) -> OptimizerBlocks:
     """For the parameters that are trained, in the optimizer's order. "none" has nothing. On a GPU
     torch's AdamW takes foreach."""
     try:
@@ -28,78 +44,73 @@ def optimizer_bytes(
         raise ValueError(
             "the optimizer %r is unknown; the known ones are %s" % (kind, ", ".join(sorted(_RULES)))
         ) from None
-    return rule([p for p in parameters if p.requires_grad])
+    learning = [p for p in parameters if p.requires_grad]
+    return OptimizerBlocks([size for p in learning for size in rule.states(p)], rule.step(learning))
+
+
+def optimizer_bytes(
+    kind: str, parameters: Sequence[torch.Tensor], gpu: bool = False
+) -> OptimizerBytes:
+    """The bytes of `optimizer_blocks`."""
+    return optimizer_blocks(kind, parameters, gpu).total()
 
 
 def _bytes(parameter: torch.Tensor) -> int:
     return parameter.numel() * parameter.element_size()
 
 
-def _none(parameters: List[torch.Tensor]) -> OptimizerBytes:
-    return OptimizerBytes(0, 0)
+def _no_step(parameters: List[torch.Tensor]) -> List[int]:
+    return []
 
 
-def _torch_adamw(parameters: List[torch.Tensor]) -> OptimizerBytes:
-    """foreach=False: a root and a quotient, while the last parameter's quotient still lives."""
-    peak, last = 0, 0
-    for parameter in parameters:
-        size = _bytes(parameter)
-        peak = max(peak, last + 2 * size)
+def _root_and_quotient(parameters: List[torch.Tensor]) -> List[int]:
+    """AdamW's, while the last parameter's quotient still lives."""
+    found, last = [], 0
+    for size in map(_bytes, parameters):
+        found += [size, size, -last, -size]
         last = size
-    return OptimizerBytes(_adamw_states(parameters), peak)
+    return [*found, -last]
 
 
-def _torch_adamw_foreach(parameters: List[torch.Tensor]) -> OptimizerBytes:
-    """The roots of all parameters of one dtype at once."""
-    by_dtype: Dict[torch.dtype, int] = {}
+def _roots(parameters: List[torch.Tensor]) -> List[int]:
+    """Of all parameters of one dtype at once."""
+    by_dtype: Dict[torch.dtype, List[int]] = {}
     for parameter in parameters:
-        by_dtype[parameter.dtype] = by_dtype.get(parameter.dtype, 0) + _bytes(parameter)
-    return OptimizerBytes(_adamw_states(parameters), max(by_dtype.values(), default=0))
+        by_dtype.setdefault(parameter.dtype, []).append(_bytes(parameter))
+    return [step for sizes in by_dtype.values() for step in (*sizes, *(-size for size in sizes))]
 
 
-def _torch_adamw_fused(parameters: List[torch.Tensor]) -> OptimizerBytes:
-    return OptimizerBytes(_adamw_states(parameters), 0)
+def _ours(kind: OptimizerKind, own: StateFormat, parameter: torch.Tensor) -> List[int]:
+    whole = getattr(parameter, "whole", parameter.numel())  # what a shard is of
+    small = own is not StateFormat.F32 and whole < 4096
+    like = torch.empty(parameter.shape, dtype=parameter.dtype, device="meta")
+    state = _format.new(like, kind, StateFormat.F32 if small else own)
+    return list(map(_bytes, state.values()))
 
 
-def _adamw_states(parameters: List[torch.Tensor]) -> int:
-    return sum(2 * _bytes(p) + 4 for p in parameters)
+class _Rule(NamedTuple):
+    #: Blocks that a parameter's states take.
+    states: Callable[[torch.Tensor], List[int]] = lambda parameter: []
+    #: Of a step of all.
+    step: Callable[[List[torch.Tensor]], List[int]] = _no_step
 
 
-def _torch_sgd(parameters: List[torch.Tensor]) -> OptimizerBytes:
-    return OptimizerBytes(0, 0)
+def _moments_and_step(parameter: torch.Tensor) -> List[int]:
+    """Of torch's AdamW."""
+    return [4, _bytes(parameter), _bytes(parameter)]
 
 
-def _torch_sgd_momentum(parameters: List[torch.Tensor]) -> OptimizerBytes:
-    return OptimizerBytes(sum(map(_bytes, parameters)), 0)
-
-
-def _ours(
-    kind: OptimizerKind, own: StateFormat
-) -> Callable[[List[torch.Tensor]], OptimizerBytes]:
-    def rule(parameters: List[torch.Tensor]) -> OptimizerBytes:
-        total = 0
-        for parameter in parameters:
-            whole = getattr(parameter, "whole", parameter.numel())  # what a shard is of
-            small = own is not StateFormat.F32 and whole < 4096
-            like = torch.empty(parameter.shape, dtype=parameter.dtype, device="meta")
-            state = _format.new(like, kind, StateFormat.F32 if small else own)
-            total += sum(map(_bytes, state.values()))
-        return OptimizerBytes(total, 0)
-
-    return rule
-
-
-_RULES: Dict[str, Callable[[List[torch.Tensor]], OptimizerBytes]] = {
-    "none": _none,
-    "adamw": _torch_adamw,
-    "adamw-foreach": _torch_adamw_foreach,
-    "adamw-fused": _torch_adamw_fused,
-    "sgd": _torch_sgd,
-    "sgd-momentum": _torch_sgd_momentum,
-    "adamw8bit": _ours(OptimizerKind.ADAMW, StateFormat.BITS8),
-    "adamw4bit": _ours(OptimizerKind.ADAMW, StateFormat.BITS4),
-    "adamwfp8": _ours(OptimizerKind.ADAMW, StateFormat.F8),
-    "lion8bit": _ours(OptimizerKind.LION, StateFormat.BITS8),
-    "sgd8bit": _ours(OptimizerKind.SGD, StateFormat.BITS8),
+_RULES: Dict[str, _Rule] = {
+    "none": _Rule(),
+    "adamw": _Rule(_moments_and_step, _root_and_quotient),
+    "adamw-foreach": _Rule(_moments_and_step, _roots),
+    "adamw-fused": _Rule(_moments_and_step),
+    "sgd": _Rule(),
+    "sgd-momentum": _Rule(lambda parameter: [_bytes(parameter)]),
+    "adamw8bit": _Rule(partial(_ours, OptimizerKind.ADAMW, StateFormat.BITS8)),
+    "adamw4bit": _Rule(partial(_ours, OptimizerKind.ADAMW, StateFormat.BITS4)),
+    "adamwfp8": _Rule(partial(_ours, OptimizerKind.ADAMW, StateFormat.F8)),
+    "lion8bit": _Rule(partial(_ours, OptimizerKind.LION, StateFormat.BITS8)),
+    "sgd8bit": _Rule(partial(_ours, OptimizerKind.SGD, StateFormat.BITS8)),
 }
 OPTIMIZERS = tuple(_RULES)

