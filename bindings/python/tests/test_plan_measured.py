@@ -71,6 +71,9 @@ def test_a_plan():
     assert found.samples == 16 and found.layers == []
     assert found.run.batch == 4 and found.run.sequence is None
     assert not Plan.measured(phases(run), run, card(36 * MIB - 1)).fits
+    with pytest.raises(memopt.UnsupportedError, match="measured"):
+        found.events()
+    assert list(Plan.measured(phases(run), run, events=[1, 512, 1, 0]).events()) == [1, 512, 1, 0]
     for wrong in ({"backward": {"weights": 1}}, {"optimizer": {"parameters": 1}}):
         with pytest.raises(ValueError, match="no such bytes"):
             Plan.measured(wrong)

@@ -97,6 +97,8 @@ class Plan:
     model: Any
     run: Any
     card: Any
+    #: Of bytes that were measured elsewhere: what says them again, and their events.
+    _measure: Optional[Measure] = None
     _listed: Optional["array.array[int]"] = None
 
     def __init__(
@@ -115,8 +117,9 @@ class Plan:
     ) -> Plan:
         """A plan of bytes that were measured or traced elsewhere; it has no layers. Of `model`,
         adapters and quantize count. `events` is what `events()` then says."""
-        plan = cls._of(_call("memopt_plan_create", lambda run, model: phases, model, run, card))
-        plan._listed = events
+        plan = cls.__new__(cls)
+        plan._measure, plan._listed = lambda run, model: phases, events
+        plan._read(_call("memopt_plan_create", plan._measure, model, run, card))
         return plan
 
     def events(self) -> "array.array[int]":
@@ -128,7 +131,7 @@ class Plan:
         if self._listed is not None:
             return self._listed
         count = ctypes.c_uint64()
-        with _made("memopt_plan_create", None, self.model, self.run, self.card) as handle:
+        with _made("memopt_plan_create", self._measure, self.model, self.run, self.card) as handle:
             lib.memopt_plan_get_events(handle, None, 0, ctypes.byref(count))
             words = array.array("Q", bytes(16 * count.value))
             room = (_abi_plan.PlanEventStruct * count.value).from_buffer(words)
@@ -195,6 +198,7 @@ class Solution:
         """The same where `measure` says what a run takes. Of `model`, adapters and quantize count."""
         solution = cls.__new__(cls)
         solution._read(_call("memopt_plan_solve", measure, model, run, card, target))
+        solution.start._measure = measure
         return solution
 
     def _read(self, result: Dict[str, Any]) -> None:

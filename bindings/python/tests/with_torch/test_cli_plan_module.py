@@ -124,6 +124,16 @@ def test_what_a_module_prints_is_no_part_of_the_answer(folder):
     assert "building\n" in result.stderr and "running\n" in result.stderr
 
 
+def test_what_allocators_hold_of_a_module(folder):
+    value = plan(folder, "--model", "net:plain", "--batch", 64, "--gpu-memory", "1GiB")
+    live = value["peak_bytes"] - value["categories"]["overhead"]
+    beside = 450 * MIB + 72 * MIB  # a context and workspaces
+    for of in value["reserved"].values():
+        assert of["fits"] and live <= of["bytes"] - beside <= 1.2 * live + 4 * MIB
+    value = plan(folder, "--model", "net:plain", "--profile", "--gpu-memory", 1)
+    assert value["reserved"] is None
+
+
 @pytest.mark.long
 def test_no_weights_are_allocated(folder):
     value = plan(folder, "--model", "net:huge", "--batch", 1)  # 256 GiB of weights
