@@ -64,13 +64,7 @@ def measure(row: Dict[str, Any]) -> Dict[str, Any]:
         result: Dict[str, Any] = importlib.import_module("several").measure([row])[0]
         return result
     step = Step(row)
-    return told(row, sum(map(_elements, step.model.parameters())), step.recorder())
-
-
-def _elements(weight: Any) -> int:
-    """Of a weight, which 4 bits hold in another shape."""
-    state = getattr(weight, "quant_state", None)
-    return weight.numel() if state is None else torch.Size(state.shape).numel()
+    return told(row, models.elements(step.model), step.recorder())
 
 
 def accounts(row: Dict[str, Any], recorder: StepRecorder) -> Tuple[Account, Account, Account]:

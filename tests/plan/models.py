@@ -105,10 +105,12 @@ def quantized(model: Any, run: Dict[str, Any]) -> Any:
     """bitsandbytes' layers in place of all linear ones but the head.
 
     Weights are quantised from the type that they are computed in; with the others of fp32, it is
-    what `prepare_model_for_kbit_training` leaves of a model of that type.
+    what `prepare_model_for_kbit_training` leaves of a model of that type. FSDP gathers codes that
+    are stored in the type that it gathers.
     """
     nn = importlib.import_module("bitsandbytes.nn")
     kind, base = run["quantize"], DTYPES[run.get("base", run.get("autocast", run["dtype"]))]
+    stored = {"quant_storage": DTYPES[run["gather"]]} if "gather" in run else {}
     for path, linear in list(model.named_modules()):
         if not isinstance(linear, torch.nn.Linear) or linear is model.get_output_embeddings():
             continue
@@ -118,19 +120,26 @@ def quantized(model: Any, run: Dict[str, Any]) -> Any:
             made = nn.Linear8bitLt(*sizes, has_fp16_weights=False)
             made.weight = nn.Int8Params(weight, requires_grad=False, has_fp16_weights=False)
         else:
-            made = nn.Linear4bit(*sizes, compute_dtype=base, quant_type="nf4")
+            made = nn.Linear4bit(*sizes, compute_dtype=base, quant_type="nf4", **stored)
             made.weight = nn.Params4bit(
                 weight.to(base),
                 requires_grad=False,
                 compress_statistics=kind == "nf4-double",
                 quant_type="nf4",
                 module=made,
+                **stored,
             )
         made.bias = linear.bias
         parent, _, name = path.rpartition(".")
         setattr(model.get_submodule(parent), name, made.to("cpu"))
     model.is_loaded_in_8bit, model.is_loaded_in_4bit = kind == "int8", kind != "int8"
     return model
+
+
+def elements(model: Any) -> int:
+    """Of all weights, which 4 bits hold in another shape."""
+    states = [(weight, getattr(weight, "quant_state", None)) for weight in model.parameters()]
+    return sum(w.numel() if of is None else torch.Size(of.shape).numel() for w, of in states)
 
 
 def adapted(model: Any, run: Dict[str, Any]) -> Any:

@@ -33,6 +33,7 @@ import models
 import torch
 from memopt.torch._deepspeed import Wrapped
 from memopt.torch._live_bytes import LiveBytes
+from memopt.torch._recorder import Recorder, tensors_in
 from memopt.torch._shards import ShardRecorder, ShardStep, local, shard
 from memopt.torch._step import StepRecorder, states_of
 from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -127,6 +128,13 @@ class GlooStep(ShardStep):
 
     kind = GlooRecorder
 
+    def _recorder(self) -> Recorder:
+        recorder = super()._recorder()
+        # Scales of quantised weights, which lie with the weight before it is divided.
+        held = [getattr(part, "quant_state", None) for part in self.target.module.modules()]
+        recorder.claim(tensors_in(held), "parameters")
+        return recorder
+
 
 def target_of(model: torch.nn.Module, wrapper: torch.nn.Module) -> Wrapped:
     """The model, run through the wrapper."""
@@ -165,7 +173,7 @@ class Process:
     def __init__(self, row: Dict[str, Any]) -> None:
         self.row, self.run = row, row["run"]
         self.model = models.build(row)
-        self.parameters = sum(p.numel() for p in self.model.parameters())
+        self.parameters = models.elements(self.model)
         births = Births()
         kind = self.run["sharding"]
         with births if kind in ("ddp", "zero1") else contextlib.nullcontext():

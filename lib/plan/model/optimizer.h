@@ -11,6 +11,7 @@
 typedef struct mo_plan_weight {
     uint64_t count, rows, columns; /* columns 0: not a matrix */
     uint64_t chunks;               /* into how many equal parts FSDP may cut it: its first size */
+    uint64_t codes;                /* bytes of what is stored in few bits, without scales; else 0 */
     uint64_t whole;                /* of a shard: elements of what it is part of; else 0 */
     uint32_t layer;
     uint32_t learns;

@@ -23,24 +23,23 @@ static uint64_t parts(uint64_t n, uint64_t of)
     return n / of + (n % of != 0);
 }
 
-/* What a matrix takes in few bits. bitsandbytes: absmax of each 64 in fp32, or in 8 bits with an
- * fp32 of each 256 of them and 256 codes, and 16 codes; of int8 an fp32 a row. GPTQ and AWQ: a
- * scale and a zero of each 128 inputs, and GPTQ the group of each input. Matrices are below 2^60
- * elements. */
-static uint64_t quantized_bytes(uint32_t kind, uint64_t rows, uint64_t columns)
+/* What a matrix of few bits has beside its codes. bitsandbytes: absmax of each 64 in fp32, or in 8
+ * bits with an fp32 of each 256 of them and 256 codes, and 16 codes; of int8 an fp32 a row. GPTQ
+ * and AWQ: a scale and a zero of each 128 inputs, and GPTQ the group of each input. Matrices are
+ * below 2^60 elements. */
+static uint64_t scale_bytes(uint32_t kind, uint64_t rows, uint64_t columns)
 {
-    uint64_t count = rows * columns, blocks = parts(count, 64);
+    uint64_t blocks = parts(rows * columns, 64);
     uint64_t groups = parts(columns, 128) * rows;
     switch (kind) {
     case MO_PLAN_QUANTIZE_NF4:
-        return parts(count, 2) + 4 * blocks + 64;
+        return 4 * blocks + 64;
     case MO_PLAN_QUANTIZE_NF4_DOUBLE:
-        return parts(count, 2) + blocks + 4 * parts(blocks, 256) + 64 + 4 + 1024;
+        return blocks + 4 * parts(blocks, 256) + 64 + 4 + 1024;
     case MO_PLAN_QUANTIZE_INT8:
-        return count + 4 * rows;
+        return 4 * rows;
     default:
-        return parts(count, 2) + 2 * groups + parts(groups, 2) +
-               (kind == MO_PLAN_QUANTIZE_GPTQ ? 4 * columns : 0);
+        return 2 * groups + parts(groups, 2) + (kind == MO_PLAN_QUANTIZE_GPTQ ? 4 * columns : 0);
     }
 }
 
@@ -69,9 +68,11 @@ static mo_plan_value add_stored(mo_plan_play *p, uint64_t rows, uint64_t columns
                           .learns = asks && !p->unused,
                           .adapter = adapter,
                           .unused = asks && p->unused};
+    if (kind != MO_PLAN_QUANTIZE_NONE)
+        w->codes = kind == MO_PLAN_QUANTIZE_INT8 ? count : parts(count, 2);
     mo_plan_place place = p->engine->place(p, w);
     if (kind != MO_PLAN_QUANTIZE_NONE)
-        place.bytes = quantized_bytes(kind, rows, columns);
+        place.bytes += scale_bytes(kind, rows, columns);
     mo_plan_value v = weight_value(p, w, &place);
     if (asks) /* operations on one that is not used are recorded as well */
         mo_plan_value_learns(t, v, w->learns ? place.gradient_bytes : 0);

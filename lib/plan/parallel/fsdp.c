@@ -24,6 +24,8 @@
  * (_set_unsharded_grad_dtypes), and the last one's are added to them.
  *
  * Shards are of equal size: the first size of a weight is divided by the devices and rounded up.
+ * Codes of 4 bits are one long column, stored in the type that is gathered; their scales are whole
+ * on each device.
  */
 #include "plan/parallel/parallel.h"
 
@@ -87,6 +89,8 @@ static void destroy(mo_plan_play *p)
 static uint32_t gathered_width(const mo_plan_play *p, const mo_plan_weight *w)
 {
     const mo_plan_run *r = &p->settings->run;
+    if (w->codes > 0)
+        return 1;
     return r->gather_dtype != 0 ? (uint32_t)memopt_dtype_size(r->gather_dtype)
                                 : mo_plan_weight_width(r, w);
 }
@@ -96,7 +100,7 @@ static int is_cast(const mo_plan_play *p, const mo_plan_weight *w)
 {
     const mo_plan_run *r = &p->settings->run;
     memopt_dtype own = w->adapter ? r->adapter_dtype : r->weight_dtype;
-    return r->gather_dtype != 0 && r->gather_dtype != own;
+    return r->gather_dtype != 0 && r->gather_dtype != own && w->codes == 0;
 }
 
 int mo_plan_fsdp_waits(const mo_plan_run *r)
@@ -104,9 +108,11 @@ int mo_plan_fsdp_waits(const mo_plan_run *r)
     return r->accumulation > 1 && r->gradient_sync == MO_PLAN_NO;
 }
 
-/* Elements of a weight on one device. */
+/* Elements of a weight on one device, or bytes of its codes. */
 static uint64_t own_count(const mo_plan_play *p, const mo_plan_weight *w)
 {
+    if (w->codes > 0)
+        return mo_ceil_div_u64(w->codes, devices(p));
     return mo_ceil_div_u64(w->chunks, devices(p)) * (w->count / w->chunks);
 }
 
@@ -116,7 +122,8 @@ static mo_plan_place place(mo_plan_play *p, const mo_plan_weight *w)
     const mo_plan_run *r = &p->settings->run;
     uint32_t width = gathered_width(p, w);
     uint32_t gradient = mo_plan_fsdp_waits(r) ? mo_plan_gradient_width(r, w) : width;
-    return (mo_plan_place){mo_plan_tape_mul(t, own_count(p, w), mo_plan_weight_width(r, w)), width,
+    uint32_t own = w->codes > 0 ? 1 : mo_plan_weight_width(r, w);
+    return (mo_plan_place){mo_plan_tape_mul(t, own_count(p, w), own), width,
                            mo_plan_tape_mul(t, w->count, gradient)};
 }
 

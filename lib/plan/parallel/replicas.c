@@ -25,7 +25,7 @@ static mo_plan_place place(mo_plan_play *p, const mo_plan_weight *w)
     uint32_t width = mo_plan_weight_width(r, w);
     int viewed = r->world_size > 1 && r->bucket_view == MO_PLAN_YES;
     return (mo_plan_place){
-        mo_plan_tape_mul(&p->tape, w->count, width), width,
+        w->codes > 0 ? w->codes : mo_plan_tape_mul(&p->tape, w->count, width), width,
         viewed ? 0 : mo_plan_tape_mul(&p->tape, w->count, mo_plan_gradient_width(r, w))};
 }
 

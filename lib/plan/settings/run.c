@@ -29,19 +29,24 @@ static memopt_status check_dtypes(const mo_plan_run *r)
     return check_mix("run.adapter_dtype", r->adapter_dtype, r->weight_dtype);
 }
 
-/* Quantised weights do not learn, and are not shared out. */
+/* Quantised weights do not learn, and those of bitsandbytes' 4 bits alone are shared out. */
 static memopt_status check_quantized(const mo_plan_settings *s)
 {
     const char *kind = MO_PLAN_WORD(model.quantize, s->model.quantize);
     const mo_plan_run *r = &s->run;
+    int shares = s->model.quantize == MO_PLAN_QUANTIZE_NF4 ||
+                 s->model.quantize == MO_PLAN_QUANTIZE_NF4_DOUBLE;
     if (s->model.quantize == MO_PLAN_QUANTIZE_NONE)
         return MEMOPT_OK;
     MO_PLAN_TRY(mo_plan_model_check_learns(&s->model));
-    if (r->zero_engine == MO_PLAN_ENGINE_DEEPSPEED ||
-        (r->world_size > 1 && r->sharding >= MO_PLAN_ZERO2))
+    if (r->zero_engine == MO_PLAN_ENGINE_DEEPSPEED)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "plan: weights of %s that FSDP or DeepSpeed divide are not known; take "
-                       "run.sharding=ddp or zero1 of torch",
+                       "plan: weights of %s under DeepSpeed are not known; take torch's engine",
+                       kind);
+    if (r->world_size > 1 && r->sharding >= MO_PLAN_ZERO2 && !shares)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "plan: weights of %s that FSDP divides are not known; take nf4, or "
+                       "run.sharding=ddp or zero1",
                        kind);
     return MEMOPT_OK;
 }

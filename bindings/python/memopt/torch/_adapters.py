@@ -152,9 +152,16 @@ class _FourBitProduct(torch.autograd.Function):
 
 class FourBits(nn.Module):
     """A linear layer of 4 bits: "nf4", "nf4-double", "gptq" or "awq"; `seen` if its kernel's
-    temporaries are a GPU's."""
+    temporaries are a GPU's, `storage` what its codes are stored in (`bnb_4bit_quant_storage`)."""
 
-    def __init__(self, linear: Any, kind: str, dtype: Optional[torch.dtype], seen: bool) -> None:
+    def __init__(
+        self,
+        linear: Any,
+        kind: str,
+        dtype: Optional[torch.dtype],
+        seen: bool,
+        storage: torch.dtype = torch.uint8,
+    ) -> None:
         super().__init__()
         inside, outside = self.sizes = sizes_of(linear) or (0, 0)
         count, self.seen, self.clones = inside * outside, seen, kind.startswith("nf4")
@@ -167,7 +174,8 @@ class FourBits(nn.Module):
             "gptq": 2 * groups + _parts(groups, 2) + 4 * inside,
             "awq": 2 * groups + _parts(groups, 2),
         }[kind]
-        self.weight = nn.Parameter(_bytes(_parts(count, 2)), requires_grad=False)
+        codes = torch.empty(_parts(count, 2 * storage.itemsize), dtype=storage, device="meta")
+        self.weight = nn.Parameter(codes, requires_grad=False)
         self.register_buffer("scales", _bytes(scales))
         self.bias = linear.bias
 

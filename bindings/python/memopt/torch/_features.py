@@ -89,9 +89,11 @@ def changed(
     if features == Features():
         return target
     module = copy.deepcopy(target.module)
-    if features.quantize != "none" and (not features.lora_rank or features.divides):
+    if features.quantize != "none" and not features.lora_rank:
+        raise TargetError("weights of %s do not learn: give --lora" % features.quantize)
+    if features.divides and features.quantize not in ("none", "nf4", "nf4-double"):
         raise TargetError(
-            "weights of %s do not learn, and are not divided: give --lora, and --zero 0 or 1"
+            "weights of %s are not divided: give --quantize nf4, or --zero 0 or 1"
             % features.quantize
         )
     if features.lora_rank:
@@ -199,7 +201,8 @@ def _few_bits(linear: Any, features: Features, autocast: Any, gpu: bool) -> nn.M
     if features.quantize == "int8":
         return _adapters.EightBits(linear, gpu)
     dtype = features.base_dtype or autocast or linear.weight.dtype
-    return _adapters.FourBits(linear, features.quantize, dtype, gpu)
+    storage = (features.divides and features.gather_dtype) or torch.uint8
+    return _adapters.FourBits(linear, features.quantize, dtype, gpu, storage)
 
 
 # --- layers that run again ---
