@@ -3,7 +3,11 @@
  * only headers of files below it. From the top:
  *
  *   allocator.c           the public functions of blocks; the fast path
+ *   lifetime.c            making and ending allocators and pools
+ *   trim.c                giving cached memory back on request
  *   pressure.c            the slow path: the order of attempts when no cached block fits
+ *   family.c              an allocator and its pools: what one does with the others' memory
+ *   give_back.c           giving back down to a target
  *   segment.c             growing, giving back and ending segments, of the kind in use
  *   segment_classic.c     segments of one device allocation
  *   segment_expandable.c  segments of reserved addresses, mapped page by page
@@ -21,9 +25,10 @@
  *   stats.c tags.c snapshot.c report.c           what can be seen from outside
  *
  * Two locks, taken in this order:
- *   slow   one thread at a time grows, gives back or waits; held over driver calls, never over a
- *          user's callback.
- *   lock   all of the state below; held for microseconds, never over a driver call that may block.
+ *   slow   of the family: one thread at a time grows, gives back or waits, in any member of it;
+ *          held over driver calls, never over a user's callback.
+ *   lock   of a member: all of the state below; held for microseconds, never over a driver call
+ *          that may block. No thread holds those of two members.
  * The slow path claims blocks (MO_BLOCK_CLAIMED) before it releases `lock` to call the driver, so
  * that the fast path of other threads continues and cannot use them.
  */
@@ -36,6 +41,7 @@
 #include "device/device.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #define MO_MIB (UINT64_C(1) << 20)
 
@@ -137,12 +143,26 @@ typedef struct mo_tag {
     char name[MO_TAG_NAME];
 } mo_tag;
 
-struct memopt_allocator {
+enum { MO_POOL_NAME = 32 };
+
+/* An allocator and its pools, which share a device and the allocator's limit. Guarded by `slow`. */
+typedef struct mo_family {
     pthread_mutex_t slow;
+    memopt_allocator *parent;
+    memopt_allocator *members; /* the parent, too; without those that are being destroyed */
+    uint64_t pools;            /* with those */
+    uint64_t held;             /* bytes that the members hold from the device */
+} mo_family;
+
+struct memopt_allocator {
+    mo_family *family;
+    memopt_allocator *next_member;
     pthread_mutex_t lock;
     memopt_device *device;
-    memopt_allocator_options options;
-    uint64_t limit;
+    memopt_allocator_options options; /* a pool has those of its parent */
+    char name[MO_POOL_NAME];          /* "" of an allocator that is no pool */
+    int retain;                       /* other members do not take its free memory */
+    _Atomic uint64_t limit;           /* of what the member holds; the parent's: the family */
     uint64_t granularity;
     uint64_t device_total;
     int expandable;       /* new segments are; not any more once the driver has refused one */

@@ -344,6 +344,71 @@ static void a_classic_trim_stops_at_its_target(world *w)
     trim_in_parts(w, "expandable_segments:False", 16 * MIB);
 }
 
+/* --- pools --------------------------------------------------------------------------------- */
+
+enum { POOLS = 3 };
+
+static void *block_of(world *w, memopt_allocator *owner, uint64_t bytes, int value)
+{
+    void *p = NULL;
+    OK(memopt_allocator_alloc(owner, bytes, MEMOPT_TAG_OTHER, w->stream, &p));
+    OK(memopt_fill(w->device, p, value, bytes, w->stream));
+    return p;
+}
+
+static void check_block(world *w, const void *p, uint64_t bytes, int value)
+{
+    unsigned char *host = host_memory(bytes);
+    OK(memopt_copy(w->device, host, p, bytes, w->stream));
+    OK(memopt_stream_sync(w->device, w->stream));
+    for (uint64_t i = 0; i < bytes; i++)
+        CHECK(host[i] == value);
+    free(host);
+}
+
+/* Under one limit of 96 MiB, what one pool has free serves the others, round after round, and what
+ * lives in them stays as it is. */
+static void share_a_limit(world *w, const char *config)
+{
+    memopt_memory_info before = info_of(w);
+    memopt_allocator_options options = MEMOPT_ALLOCATOR_OPTIONS_INIT;
+    memopt_allocator *parent = NULL;
+    memopt_pool *pools[POOLS];
+    void *lives[POOLS];
+    options.limit = 96 * MIB;
+    OK(memopt_allocator_create(w->device, config, &options, &parent));
+    for (int i = 0; i < POOLS; i++) {
+        OK(memopt_pool_create(parent, NULL, &pools[i]));
+        lives[i] = block_of(w, pools[i], 10 * MIB + 512, i);
+    }
+    for (int round = 0; round < 2 * POOLS; round++) {
+        memopt_pool *one = pools[round % POOLS];
+        OK(memopt_allocator_free(one, block_of(w, one, 40 * MIB, 77)));
+        CHECK(info_of(w).used <= before.used + options.limit);
+        for (int i = 0; i < POOLS; i++)
+            check_block(w, lives[i], 10 * MIB + 512, i);
+    }
+    FAILS(MEMOPT_BUSY, memopt_allocator_destroy(parent));
+    for (int i = 0; i < POOLS; i++) {
+        OK(memopt_allocator_free(pools[i], lives[i]));
+        OK(memopt_allocator_destroy(pools[i]));
+    }
+    OK(memopt_allocator_destroy(parent));
+    CHECK(info_of(w).used == before.used);
+}
+
+static void expandable_pools_share(world *w)
+{
+    if (!w->properties.virtual_memory)
+        skip("the device has no virtual memory");
+    share_a_limit(w, "expandable_segments:True");
+}
+
+static void classic_pools_share(world *w)
+{
+    share_a_limit(w, "");
+}
+
 const conformance_case memory_cases[] = {
     {"oom_expandable", expandable_memory_runs_out, 0, 0, 0},
     {"oom_classic", classic_memory_runs_out, 0, 0, 0},
@@ -351,6 +416,8 @@ const conformance_case memory_cases[] = {
     {"fragments_expandable", expandable_segments_recover, 0, 0, 0},
     {"fragments_classic", classic_segments_recover, 0, 0, 0},
     {"trim_expandable", an_expandable_trim_stops_at_its_target, 0, 0, 0},
+    {"pools_expandable", expandable_pools_share, 0, 0, 0},
+    {"pools_classic", classic_pools_share, 0, 0, 0},
     {"trim_classic", a_classic_trim_stops_at_its_target, 0, 0, 0},
     {NULL, NULL, 0, 0, 0},
 };

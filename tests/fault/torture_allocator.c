@@ -14,6 +14,7 @@ enum { STATS = 128 };
 typedef struct fixture {
     const char *config;
     memopt_allocator *allocator;
+    memopt_pool *pool;
     memopt_stream other;
     void *block, *kept, *cached;
     uint64_t before[STATS];
@@ -137,6 +138,43 @@ static void end_kept(memopt_device *device, void *context)
     end(device, context);
 }
 
+/* --- pools -------------------------------------------------------------------------------------
+ */
+
+TORTURE_CALL(run_create_pool, memopt_pool_create(f->allocator, NULL, &f->pool))
+TORTURE_UNDO(undo_create_pool, memopt_allocator_destroy(f->pool))
+
+static void make_pool(memopt_device *device, void *context)
+{
+    make(device, context);
+    assert_int_equal(run_create_pool(device, context), MEMOPT_OK);
+}
+
+/* 64 MiB, all of it a pool's: cached, or freed while another stream uses it. */
+static void make_other_cache(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    void *pending;
+    make_pool(device, context);
+    assert_int_equal(memopt_allocator_alloc(f->pool, 30 * MIB, 0, f->other, &f->cached), MEMOPT_OK);
+    assert_int_equal(memopt_allocator_alloc(f->pool, 28 * MIB, 0, f->other, &pending), MEMOPT_OK);
+    assert_int_equal(memopt_allocator_record_stream(f->pool, pending, NULL), MEMOPT_OK);
+    assert_int_equal(memopt_allocator_free(f->pool, f->cached), MEMOPT_OK);
+    assert_int_equal(memopt_allocator_free(f->pool, pending), MEMOPT_OK);
+    read_stats(f, f->before);
+}
+
+static void end_pool(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    assert_int_equal(mo_allocator_check(f->pool), MEMOPT_OK);
+    assert_int_equal(memopt_allocator_destroy(f->pool), MEMOPT_OK);
+    end(device, context);
+}
+
+TORTURE_CALL(run_alloc_most,
+             memopt_allocator_alloc(f->allocator, 50 * MIB, MEMOPT_TAG_WEIGHTS, NULL, &f->block))
+
 /* --- record_stream, free, trim, snapshot ---------------------------------------------------------
  */
 
@@ -196,6 +234,9 @@ static const torture_scenario scenarios[] = {
     {"alloc under pressure", NULL, make_pressed, run_alloc, undo_alloc, check_unchanged, end, 1, 1},
     {"alloc after a stream's end", NULL, make_ended, run_alloc, undo_alloc, check_unchanged,
      end_kept, 1, 1},
+    {"pool_create", NULL, make, run_create_pool, undo_create_pool, check_unchanged, end, 0, 0},
+    {"alloc beside a pool's cache", NULL, make_other_cache, run_alloc_most, undo_alloc,
+     check_unchanged, end_pool, 1, 1},
     {"record_stream", NULL, make_block, run_record, undo_alloc, check_unchanged, end, 0, 1},
     {"free", NULL, make_recorded, run_free, NULL, check_unchanged, end, 0, 1},
     {"trim", NULL, make_pending, run_trim, NULL, NULL, end, 0, 1},

@@ -1,9 +1,9 @@
 /*
- * Threads × streams on one allocator, in eager order: every block is filled on its stream, some are
- * read on another after record_stream, and what a block holds is verified before it is freed, by
- * any thread. One more thread ends streams and makes new ones in their place, while blocks of
- * theirs are live, pending, freed and trimmed. Invariants are checked all along. Both kinds of
- * segments, tight capacities.
+ * Threads × streams on one allocator and its pools, in eager order: every block is filled on its
+ * stream, some are read on another after record_stream, and what a block holds is verified before
+ * it is freed, by any thread. One more thread ends streams and makes new ones in their place, while
+ * blocks of theirs are live, pending, freed and trimmed; another one puts new pools in the place of
+ * old ones. Invariants are checked all along. Both kinds of segments, tight capacities.
  */
 #include "support/allocator_check.h"
 #include "support/sweep.h"
@@ -17,11 +17,12 @@
 
 #define MIB ((uint64_t)1 << 20)
 
-enum { THREADS = 4, STREAMS = 4, SLOTS = 96 };
+enum { THREADS = 4, STREAMS = 4, SLOTS = 96, MEMBERS = 3 };
 
 typedef struct slot {
     pthread_mutex_t lock; /* the slot's owner of the moment */
     unsigned char *block;
+    memopt_allocator *owner;
     uint64_t bytes;
     unsigned char pattern;
     int stream;
@@ -29,12 +30,13 @@ typedef struct slot {
 
 typedef struct shared {
     memopt_device *device;
-    memopt_allocator *allocator;
+    memopt_allocator *members[MEMBERS]; /* the parent, and pools */
+    pthread_rwlock_t member_use;        /* read: it stays among the members; write: they change */
     memopt_stream streams[STREAMS];
     pthread_rwlock_t in_use[STREAMS]; /* read: the handle is used; write: it ends */
     slot slots[SLOTS];
     atomic_int stop;
-    atomic_uint_fast64_t operations, refused, ended;
+    atomic_uint_fast64_t operations, refused, ended, renewed;
 } shared;
 
 typedef struct worker {
@@ -79,13 +81,15 @@ static void fill_slot(worker *w, slot *s)
     uint64_t bytes =
         1 + next_random(&w->random) % (UINT64_C(1) << (8 + next_random(&w->random) % 15));
     s->pattern = (unsigned char)next_random(&w->random);
+    pthread_rwlock_rdlock(&all->member_use);
+    s->owner = all->members[next_random(&w->random) % MEMBERS];
     pthread_rwlock_rdlock(&all->in_use[stream]);
-    memopt_status status =
-        memopt_allocator_alloc(all->allocator, bytes, (memopt_tag)(next_random(&w->random) % 5),
-                               all->streams[stream], &block);
+    memopt_status status = memopt_allocator_alloc(
+        s->owner, bytes, (memopt_tag)(next_random(&w->random) % 5), all->streams[stream], &block);
     if (status == MEMOPT_OK)
         NEED(memopt_fill(all->device, block, s->pattern, bytes, all->streams[stream]));
     pthread_rwlock_unlock(&all->in_use[stream]);
+    pthread_rwlock_unlock(&all->member_use);
     if (status == MEMOPT_OUT_OF_DEVICE_MEMORY) {
         atomic_fetch_add(&all->refused, 1);
         return;
@@ -119,7 +123,7 @@ static void read_elsewhere(worker *w, slot *s)
     NEED(memopt_stream_wait_event(all->device, other, filled));
     NEED(memopt_event_destroy(filled));
     NEED(memopt_copy(all->device, w->scratch + reader * 4096, s->block, bytes, other));
-    NEED(memopt_allocator_record_stream(all->allocator, s->block, other));
+    NEED(memopt_allocator_record_stream(s->owner, s->block, other));
     pthread_rwlock_unlock(&all->in_use[reader]);
 }
 
@@ -140,7 +144,7 @@ static void verify_and_free(worker *w, slot *s)
     }
     if (next_random(&w->random) % 3 == 0)
         read_elsewhere(w, s);
-    NEED(memopt_allocator_free(all->allocator, s->block));
+    NEED(memopt_allocator_free(s->owner, s->block));
     s->block = NULL;
 }
 
@@ -157,10 +161,13 @@ static void *work(void *argument)
             verify_and_free(w, s);
         pthread_mutex_unlock(&s->lock);
         uint64_t done = atomic_fetch_add(&all->operations, 1);
+        pthread_rwlock_rdlock(&all->member_use);
         if (done % 256 == 0)
-            NEED(mo_allocator_check(all->allocator));
+            NEED(mo_allocator_check(all->members[done / 256 % MEMBERS]));
         if (done % 2048 == 0)
-            NEED(memopt_allocator_trim_sync(all->allocator, NULL));
+            NEED(memopt_allocator_trim_to_sync(all->members[done / 2048 % MEMBERS],
+                                               next_random(&w->random) % (4 * MIB), NULL));
+        pthread_rwlock_unlock(&all->member_use);
     }
     return NULL;
 }
@@ -187,12 +194,59 @@ static void *churn(void *argument)
     return NULL;
 }
 
+static memopt_pool *new_pool(worker *w)
+{
+    memopt_pool_options options = MEMOPT_POOL_OPTIONS_INIT;
+    memopt_pool *pool;
+    options.limit = next_random(&w->random) % 2 == 0 ? 0 : 16 * MIB;
+    options.retain = next_random(&w->random) % 4 == 0;
+    NEED(memopt_pool_create(w->all->members[0], &options, &pool));
+    return pool;
+}
+
+static void free_blocks_of(shared *all, const memopt_pool *pool)
+{
+    for (int i = 0; i < SLOTS; i++) {
+        slot *s = &all->slots[i];
+        pthread_mutex_lock(&s->lock);
+        if (s->block != NULL && s->owner == pool) {
+            NEED(memopt_allocator_free(s->owner, s->block));
+            s->block = NULL;
+        }
+        pthread_mutex_unlock(&s->lock);
+    }
+}
+
+/* Puts new pools in the place of old ones, whose blocks are freed meanwhile. */
+static void *renew(void *argument)
+{
+    worker *w = argument;
+    shared *all = w->all;
+    while (!atomic_load(&all->stop)) {
+        uint64_t which = 1 + next_random(&w->random) % (MEMBERS - 1);
+        memopt_pool *fresh = new_pool(w), *old;
+        pthread_rwlock_wrlock(&all->member_use);
+        old = all->members[which];
+        all->members[which] = fresh;
+        pthread_rwlock_unlock(&all->member_use);
+        free_blocks_of(all, old);
+        NEED(memopt_allocator_destroy(old));
+        atomic_fetch_add(&all->renewed, 1);
+        struct timespec pause = {0, (long)(next_random(&w->random) % 4000000)};
+        nanosleep(&pause, NULL);
+    }
+    return NULL;
+}
+
 static void finish(shared *all)
 {
     for (int i = 0; i < SLOTS; i++)
-        NEED(memopt_allocator_free(all->allocator, all->slots[i].block));
-    NEED(mo_allocator_check(all->allocator));
-    NEED(memopt_allocator_destroy(all->allocator));
+        if (all->slots[i].block != NULL)
+            NEED(memopt_allocator_free(all->slots[i].owner, all->slots[i].block));
+    for (int i = MEMBERS - 1; i >= 0; i--) {
+        NEED(mo_allocator_check(all->members[i]));
+        NEED(memopt_allocator_destroy(all->members[i]));
+    }
     for (int i = 0; i < STREAMS; i++)
         NEED(memopt_stream_destroy(all->device, all->streams[i]));
     NEED(memopt_device_close(all->device));
@@ -202,7 +256,8 @@ static void run(const char *config, uint64_t seed, double seconds)
 {
     static shared all;
     static atomic_uint_fast64_t pressed;
-    worker workers[THREADS], ender = {&all, seed * 77, NULL, 0};
+    worker workers[THREADS], ender = {&all, seed * 77, NULL, 0},
+                             renewer = {&all, seed * 99, NULL, 0};
     memopt_device_options device = MEMOPT_DEVICE_OPTIONS_INIT;
     memopt_allocator_options options = MEMOPT_ALLOCATOR_OPTIONS_INIT;
     memset(&all, 0, sizeof all);
@@ -211,7 +266,10 @@ static void run(const char *config, uint64_t seed, double seconds)
     options.pressure = on_pressure;
     options.pressure_user = &pressed;
     NEED(memopt_device_open("cpu", &device, &all.device));
-    NEED(memopt_allocator_create(all.device, config, &options, &all.allocator));
+    NEED(memopt_allocator_create(all.device, config, &options, &all.members[0]));
+    for (int i = 1; i < MEMBERS; i++)
+        all.members[i] = new_pool(&renewer);
+    pthread_rwlock_init(&all.member_use, NULL);
     for (int i = 1; i < STREAMS; i++)
         NEED(memopt_stream_create(all.device, &all.streams[i]));
     for (int i = 0; i < STREAMS; i++)
@@ -220,24 +278,26 @@ static void run(const char *config, uint64_t seed, double seconds)
         pthread_mutex_init(&all.slots[i].lock, NULL);
     for (int i = 0; i < THREADS; i++) {
         void *scratch;
-        NEED(memopt_allocator_alloc(all.allocator, STREAMS * 4096, 0, NULL, &scratch));
+        NEED(memopt_allocator_alloc(all.members[0], STREAMS * 4096, 0, NULL, &scratch));
         workers[i] = (worker){&all, seed * 1000 + (uint64_t)i, scratch, 0};
         pthread_create(&workers[i].thread, NULL, work, &workers[i]);
     }
     pthread_create(&ender.thread, NULL, churn, &ender);
+    pthread_create(&renewer.thread, NULL, renew, &renewer);
     struct timespec pause = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
     nanosleep(&pause, NULL);
     atomic_store(&all.stop, 1);
     for (int i = 0; i < THREADS; i++)
         pthread_join(workers[i].thread, NULL);
     pthread_join(ender.thread, NULL);
+    pthread_join(renewer.thread, NULL);
     NEED(memopt_device_sync(all.device));
     for (int i = 0; i < THREADS; i++)
-        NEED(memopt_allocator_free(all.allocator, workers[i].scratch));
+        NEED(memopt_allocator_free(all.members[0], workers[i].scratch));
     printf("\"%s\": %" PRIuFAST64 " operations, %" PRIuFAST64 " refused, %" PRIuFAST64
-           " pressure calls, %" PRIuFAST64 " streams ended\n",
+           " pressure calls, %" PRIuFAST64 " streams ended, %" PRIuFAST64 " pools renewed\n",
            config, atomic_load(&all.operations), atomic_load(&all.refused), atomic_load(&pressed),
-           atomic_load(&all.ended));
+           atomic_load(&all.ended), atomic_load(&all.renewed));
     finish(&all);
 }
 

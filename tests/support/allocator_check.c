@@ -195,12 +195,26 @@ static memopt_status check_all(const memopt_allocator *allocator)
     return status == MEMOPT_OK ? check_totals(allocator, &sum) : status;
 }
 
+/* While a member is being destroyed the sum is not known. */
+static memopt_status check_family(const mo_family *family)
+{
+    uint64_t held = 0, count = 0;
+    for (const memopt_allocator *m = family->members; m != NULL; m = m->next_member, count++)
+        held += mo_stat_current(&m->stats, MO_STAT_RESERVED_BYTES);
+    if (count == family->pools + 1 && held != family->held)
+        return BROKEN("the family holds %llu bytes, its members %llu",
+                      (unsigned long long)family->held, (unsigned long long)held);
+    return MEMOPT_OK;
+}
+
 memopt_status mo_allocator_check(memopt_allocator *allocator)
 {
-    mo_lock(&allocator->slow);
+    mo_lock(&allocator->family->slow);
     mo_lock(&allocator->lock);
     memopt_status status = check_all(allocator);
     mo_unlock(&allocator->lock);
-    mo_unlock(&allocator->slow);
+    if (status == MEMOPT_OK)
+        status = check_family(allocator->family);
+    mo_unlock(&allocator->family->slow);
     return status;
 }

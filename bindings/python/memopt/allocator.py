@@ -118,12 +118,9 @@ class Allocator(_lifetime.Closing):
         on_pressure: Optional[Callable[[int], Optional[int]]] = None,
         on_oom: Optional[Callable[[int, int, str], Any]] = None,
     ) -> None:
-        self._config = config
-        self._device = device
         self._on_pressure = on_pressure
         self._on_oom = on_oom
-        self._live: Dict[int, "weakref.ref[Buffer]"] = {}  # Buffers by address
-        self._tags = {tag.name.lower(): int(tag) for tag in Tag if tag is not Tag.USER}
+        self._begin(device, config, {t.name.lower(): int(t) for t in Tag if t is not Tag.USER})
         options = _abi.AllocatorOptions(limit=parse_size(limit))
         options.pressure, options.oom = thunks = _thunks(weakref.ref(self))
         self._handle = _lifetime.create(
@@ -138,12 +135,29 @@ class Allocator(_lifetime.Closing):
             keep=thunks,
             force_end=lib.memopt_allocator_destroy_force,
         )
+
+    def _begin(self, device: Device, config: str, tags: Dict[str, int]) -> None:
+        self._device = device
+        self._config = config
+        self._tags = tags  # one for an allocator and its pools
+        self._live: Dict[int, "weakref.ref[Buffer]"] = {}  # Buffers by address
         self._names = stat_names()
 
     @property
     def device(self) -> Device:
         """The device whose memory it gives out."""
         return self._device
+
+    def pool(
+        self,
+        name: str = "",
+        *,
+        limit: Size = 0,
+        config: Optional[str] = None,
+        retain: bool = False,
+    ) -> "Pool":
+        """A pool of this allocator; see :class:`Pool`."""
+        return Pool(self, name, limit=limit, config=config, retain=retain)
 
     def close(self, force: bool = False) -> None:
         """Gives all memory back to the device. BusyError while blocks are allocated.
@@ -300,6 +314,55 @@ class Allocator(_lifetime.Closing):
     def stop_trace(self) -> int:
         """Ends the recording; how many events it has. StorageError if the file is not complete."""
         return int(output(lib.memopt_allocator_stop_trace, self._handle.pointer))
+
+
+class Pool(Allocator):
+    """An allocator that shares the device, the limit, the tags and the callbacks of its parent.
+
+    It has its own blocks, cache, statistics and `limit`, and its parent's `config` if it is given
+    none. Before the parent or one of its pools runs out of memory, free memory of the others goes
+    back to the device, but for pools with `retain`: memory that recorded graphs use must stay. The
+    parent cannot be closed before its pools.
+    """
+
+    __slots__ = ("_parent",)
+
+    def __init__(
+        self,
+        parent: Allocator,
+        name: str = "",
+        *,
+        limit: Size = 0,
+        config: Optional[str] = None,
+        retain: bool = False,
+    ) -> None:
+        self._parent = parent  # which has the callbacks
+        text = None if config is None else c_text(config, "a configuration")
+        options = _abi.PoolOptions(
+            name=c_text(name, "a name"), config=text, limit=parse_size(limit), retain=bool(retain)
+        )
+        self._handle = _lifetime.create(
+            self,
+            "pool",
+            lib.memopt_allocator_destroy,
+            lib.memopt_pool_create,
+            parent._handle.pointer,
+            options,
+            parents=(parent._handle,),
+            force_end=lib.memopt_allocator_destroy_force,
+        )
+        self._begin(parent.device, parent._config if config is None else config, parent._tags)
+
+    @property
+    def parent(self) -> Allocator:
+        """The allocator that it was made from."""
+        return self._parent
+
+    @property
+    def name(self) -> str:
+        """Who uses it, in messages."""
+        name: bytes = lib.memopt_pool_get_name(self._handle.pointer)
+        return name.decode()
 
 
 def config_items(text: str) -> List[Tuple[int, str]]:

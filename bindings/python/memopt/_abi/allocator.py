@@ -36,6 +36,17 @@ class AllocatorOptions(Struct):
     ]
 
 
+@struct("memopt_pool_options")
+class PoolOptions(Struct):
+    _fields_ = [
+        ("struct_size", SIZE),
+        ("name", TEXT),
+        ("config", TEXT),
+        ("limit", U64),
+        ("retain", U32),
+    ]
+
+
 @struct("memopt_tag_stats")
 class TagStatsStruct(Struct):
     _fields_ = [
@@ -96,5 +107,8 @@ functions(
     memopt_allocator_reset_peaks=(CHECKED, HANDLE),
     memopt_allocator_start_trace=(CHECKED, HANDLE, TEXT),
     memopt_allocator_stop_trace=(CHECKED, HANDLE, OUT_U64),
+    memopt_pool_create=(CHECKED, HANDLE, PoolOptions, OUT_HANDLE),
+    memopt_pool_get_parent=(HANDLE, HANDLE),
+    memopt_pool_get_name=(TEXT, HANDLE),
     memopt_allocator_snapshot=(CHECKED, HANDLE, BlockVisitor, ADDRESS),
 )
