@@ -6,7 +6,7 @@
  *   2. expandable segments serve new sizes from old memory where classic ones cannot;
  *   3. a block that another stream uses is given out again only when that work is done;
  *   4. when memory ends, the report says who holds it and what to try;
- *   5. pools share a limit, and what one has free serves the others;
+ *   5. pools share a limit, what one has free serves the others, and one can be paused for another;
  *   6. what an allocation costs.
  *
  * Build it with:  cc allocator.c $(pkg-config --cflags --libs memopt)
@@ -176,6 +176,8 @@ static int pools(memopt_device *device)
     memopt_allocator *allocator;
     memopt_pool *trainer, *generator;
     void *states, *activations, *cache;
+    unsigned char byte = 0;
+    uint64_t released;
     options.limit = 128 * MIB;
     CHECK(memopt_allocator_create(device, "expandable_segments:True", &options, &allocator));
     wanted.name = "trainer";
@@ -192,12 +194,22 @@ static int pools(memopt_device *device)
     printf("5. of 128 MiB, the %s holds %llu MiB and the %s %llu MiB\n",
            memopt_pool_get_name(trainer), (unsigned long long)(training / MIB),
            memopt_pool_get_name(generator), (unsigned long long)(generating / MIB));
+
+    CHECK(memopt_fill(device, cache, 9, 80 * MIB, NULL));
+    CHECK(memopt_pool_pause_sync(generator, MEMOPT_PAUSE_KEEP, &released));
+    CHECK(memopt_allocator_alloc(trainer, 70 * MIB, MEMOPT_TAG_ACTIVATIONS, NULL, &activations));
+    CHECK(memopt_allocator_free(trainer, activations));
+    CHECK(memopt_pool_resume_sync(generator)); /* the trainer's cache goes back for it */
+    CHECK(memopt_copy_sync(device, &byte, (char *)cache + 80 * MIB - 1, 1, NULL));
+    printf("   paused, the generator gave back %llu MiB; its last byte is %s\n",
+           (unsigned long long)(released / MIB), byte == 9 ? "right" : "WRONG");
+
     CHECK(memopt_allocator_free(generator, cache));
     CHECK(memopt_allocator_free(trainer, states));
     CHECK(memopt_allocator_destroy(generator)); /* the pools before their parent */
     CHECK(memopt_allocator_destroy(trainer));
     CHECK(memopt_allocator_destroy(allocator));
-    return training == 48 * MIB && generating == 80 * MIB ? 0 : 1;
+    return training == 48 * MIB && generating == 80 * MIB && byte == 9 ? 0 : 1;
 }
 
 /* 6. From the cache, an allocation is a lock, a look at a bitmap and a hash table. */

@@ -186,6 +186,75 @@ MEMOPT_API memopt_allocator *memopt_pool_get_parent(const memopt_pool *pool);
  */
 MEMOPT_API const char *memopt_pool_get_name(const memopt_pool *pool);
 
+/** @brief What happens to the contents of a pool's blocks while it is paused. */
+typedef uint32_t memopt_pause;
+
+/** @brief The values of ::memopt_pause. */
+enum {
+    MEMOPT_PAUSE_DISCARD = 0, /**< They are lost: after the resume the bytes are undefined. */
+    MEMOPT_PAUSE_KEEP = 1 /**< They move to page-locked host memory and come back bit for bit. */
+};
+
+/**
+ * @brief Gives the physical memory of a pool back to the device. Its blocks keep their addresses,
+ * and memopt_pool_resume_sync() gives them memory again.
+ * @param pool a pool, or an allocator (without its pools). Its segments are expandable ones.
+ * @param how #MEMOPT_PAUSE_DISCARD or #MEMOPT_PAUSE_KEEP, which takes as much page-locked host
+ * memory as the pool holds for its live blocks.
+ * @param[out] out_released bytes given back to the device; may be NULL.
+ * @retval MEMOPT_OK the pool is paused. A page that the driver has refused to unmap still counts in
+ *         "reserved_bytes.all.current"; it does no harm.
+ * @retval MEMOPT_INVALID_ARGUMENT pool is NULL, or how is neither.
+ * @retval MEMOPT_BUSY the pool is paused already, or a stream that the parent or one of its pools
+ *         knows records a graph.
+ * @retval MEMOPT_UNSUPPORTED the configuration does not have expandable_segments:True, the driver
+ *         has refused to map memory before, so that the pool has classic segments, or this is the
+ *         child of a fork of the process that made the pool.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY no memory for the contents or for the list of pages.
+ * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT a wait, a copy or the driver
+ *         failed; see memopt_last_error().
+ * @since 0.9
+ *
+ * The call waits for all work of the device. After a failure the pool works as before; its cached
+ * memory may have gone back.
+ *
+ * While the pool is paused, memopt_allocator_alloc() with it gives #MEMOPT_BUSY, its blocks can be
+ * freed, and a trim does nothing. No work may use its blocks: on a GPU it would fault. The memory
+ * serves the parent, other pools and other processes meanwhile. A pool without live blocks can be
+ * destroyed without a resume. Of a pool with memopt_pool_options::retain the free memory is paused,
+ * too, so that recorded graphs can be replayed after the resume; otherwise it goes back for good.
+ */
+MEMOPT_API memopt_status memopt_pool_pause_sync(memopt_pool *pool, memopt_pause how,
+                                                uint64_t *out_released);
+
+/**
+ * @brief Gives the blocks of a paused pool memory again, at the same addresses, with the contents
+ *        that were kept.
+ * @param pool a paused pool, or allocator.
+ * @retval MEMOPT_OK the pool works as before the pause.
+ * @retval MEMOPT_INVALID_ARGUMENT pool is NULL.
+ * @retval MEMOPT_BUSY the pool is not paused, or a stream that the parent or one of its pools knows
+ *         records a graph.
+ * @retval MEMOPT_UNSUPPORTED this is the child of a fork of the process that made the pool.
+ * @retval MEMOPT_OUT_OF_DEVICE_MEMORY the device or a limit has too little left, also after the
+ *         parent and its other pools have given back what they have free.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT a
+ *         host allocation, the driver, a copy or a wait failed; see memopt_last_error().
+ * @since 0.9
+ *
+ * The call waits for the copies on the default stream. After a failure the pool is paused as
+ * before, with the contents that are kept, and the call can be repeated.
+ */
+MEMOPT_API memopt_status memopt_pool_resume_sync(memopt_pool *pool);
+
+/**
+ * @brief Tells whether a pool is paused.
+ * @param pool a pool, or an allocator.
+ * @return 1 while it is paused; 0 otherwise, also if pool is NULL.
+ * @since 0.9
+ */
+MEMOPT_API int32_t memopt_pool_is_paused(memopt_pool *pool);
+
 /**
  * @brief Checks a configuration string without a device.
  * @param config as for memopt_allocator_create(); NULL is valid.
@@ -242,6 +311,7 @@ MEMOPT_API memopt_device *memopt_allocator_get_device(const memopt_allocator *al
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, the tag is not registered, bytes overflows
  * when rounded, or the driver can tell that there is no such stream.
+ * @retval MEMOPT_BUSY the pool is paused; see memopt_pool_pause_sync().
  * @retval MEMOPT_OUT_OF_DEVICE_MEMORY every attempt listed below failed. The message gives the
  *         requested, free and cached bytes, the largest free block, the top tags and what to try.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST a host allocation or

@@ -36,7 +36,7 @@ static memopt_status release_others(const memopt_allocator *allocator, uint64_t 
     for (memopt_allocator *member = allocator->family->members;
          member != NULL && status == MEMOPT_OK && *released < wanted;
          member = member->next_member) {
-        if (member == allocator || member->retain)
+        if (member == allocator || member->retain || member->pause.activity != MO_ACTIVE)
             continue;
         mo_lock(&member->lock);
         status = release_from(member, wanted - *released, released);

@@ -4,6 +4,7 @@
  */
 #include "allocator/block_life.h"
 #include "allocator/events.h"
+#include "allocator/pause.h"
 #include "allocator/recorder.h"
 #include "allocator/report.h"
 #include "allocator/segment.h"
@@ -249,7 +250,8 @@ static memopt_status drain(memopt_allocator *allocator)
         mo_keep_first(&result, waited);
     } while (found && mo_work_is_over(waited));
     mo_keep_first(&result, mo_streams_settle(allocator));
-    mo_keep_first(&result, mo_segment_release(allocator, &all, &released));
+    if (allocator->pause.activity == MO_ACTIVE)
+        mo_keep_first(&result, mo_segment_release(allocator, &all, &released));
     mo_unlock(&allocator->lock);
     mo_unlock(&allocator->family->slow);
     return result;
@@ -262,6 +264,7 @@ static memopt_status end(memopt_allocator *allocator, int lost)
     memopt_status status = drain(allocator);
     memopt_status recorded = mo_recorder_end(allocator, NULL);
     mo_streams_unlisten(allocator); /* no stream is used from here on */
+    mo_keep_first(&status, mo_pause_end(allocator));
     mo_keep_first(&status, mo_segments_end(allocator));
     mo_keep_first(&status, mo_events_end(allocator));
     while (allocator->pools != NULL) {

@@ -5,6 +5,8 @@
  *   allocator.c           the public functions of blocks; the fast path
  *   lifetime.c            making and ending allocators and pools
  *   trim.c                giving cached memory back on request
+ *   pause.c               pausing and resuming
+ *   paused_pages.c        the pages of a paused member
  *   pressure.c            the slow path: the order of attempts when no cached block fits
  *   family.c              an allocator and its pools: what one does with the others' memory
  *   give_back.c           giving back down to a target
@@ -143,6 +145,27 @@ typedef struct mo_tag {
     char name[MO_TAG_NAME];
 } mo_tag;
 
+/* MOVING: its pages go or come back, with slow held. Nothing is allocated unless ACTIVE. */
+typedef enum mo_activity { MO_ACTIVE, MO_MOVING, MO_PAUSED } mo_activity;
+
+/* A page that was in use when the member was paused. */
+typedef struct mo_paused_page {
+    mo_segment *segment;
+    uint64_t page;   /* of the segment */
+    uint8_t mapped;  /* it is where it was */
+    uint8_t fresh;   /* the resume that runs has mapped it */
+    uint8_t counted; /* as held */
+} mo_paused_page;
+
+typedef struct mo_pause {
+    mo_activity activity;  /* changes with slow and lock held */
+    mo_block *held_back;   /* freed while MOVING; PENDING, chained by right */
+    mo_paused_page *pages; /* NULL: none */
+    uint64_t page_count;
+    char *kept;    /* page-locked memory with the contents; NULL: discarded */
+    int in_flight; /* copies from or to it may run: a wait has failed */
+} mo_pause;
+
 enum { MO_POOL_NAME = 32 };
 
 /* An allocator and its pools, which share a device and the allocator's limit. Guarded by `slow`. */
@@ -162,7 +185,8 @@ struct memopt_allocator {
     memopt_allocator_options options; /* a pool has those of its parent */
     char name[MO_POOL_NAME];          /* "" of an allocator that is no pool */
     int retain;                       /* other members do not take its free memory */
-    _Atomic uint64_t limit;           /* of what the member holds; the parent's: the family */
+    mo_pause pause;
+    _Atomic uint64_t limit; /* of what the member holds; the parent's: the family */
     uint64_t granularity;
     uint64_t device_total;
     int expandable;       /* new segments are; not any more once the driver has refused one */

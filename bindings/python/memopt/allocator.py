@@ -8,8 +8,8 @@ import sys
 import weakref
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 
-from . import _abi, _lifetime, _snapshot, errors
-from ._abi import Tag
+from . import _abi, _dlpack, _lifetime, _snapshot, errors
+from ._abi import Status, Tag
 from ._arguments import unsigned
 from ._library import c_text, lib, output
 from .device import Device
@@ -79,6 +79,13 @@ class Buffer(Memory):
         if finalizing() or not getattr(self, "_address", None) or self._handle.lost:
             return
         self._allocator._give_back(self)
+
+    def _add_export(self) -> None:
+        if self._allocator.paused:
+            raise errors.BusyError(
+                Status.BUSY, "the buffer is in a paused pool: resume it before making a view"
+            )
+        super()._add_export()
 
     def _take(self) -> int:
         """The address, which now belongs to another owner."""
@@ -236,6 +243,28 @@ class Allocator(_lifetime.Closing):
     def set_limit(self, limit: Size) -> None:
         """Sets the most bytes to hold from the device; 0: no limit."""
         lib.memopt_allocator_set_limit(self._handle.pointer, parse_size(limit))
+
+    # --- pausing ---
+
+    def pause(self, keep: bool = True) -> int:
+        """Gives its physical memory back to the device and keeps the addresses of its blocks; the
+        bytes given back. With `keep` the contents move to pinned host memory, else they are lost.
+        No work may use the blocks until :meth:`resume`. BufferError where they are host memory
+        ("cpu") with views in use; UnsupportedError without ``expandable_segments:True``."""
+        if self._device._dlpack_device(False)[0] == _dlpack.CPU:
+            self._handle.refuse_exports("paused")
+        how = _abi.Pause.KEEP if keep else _abi.Pause.DISCARD
+        return int(output(lib.memopt_pool_pause_sync, self._handle.pointer, how))
+
+    def resume(self) -> None:
+        """Gives the blocks memory again, with the contents that were kept. OutOfMemoryError where
+        too little is free: it stays paused."""
+        lib.memopt_pool_resume_sync(self._handle.pointer)
+
+    @property
+    def paused(self) -> bool:
+        """Whether it is paused."""
+        return bool(lib.memopt_pool_is_paused(self._handle.pointer))
 
     # --- tags ---
 

@@ -440,3 +440,75 @@ def test_a_forgotten_pool_ends_before_its_parent(device):
     del pool, block
     gc.collect()
     assert device.memory_info().used == used
+
+
+# --- pausing ---
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_paused_pool(device, keep):
+    with memopt.Allocator(device, "expandable_segments:True") as allocator:
+        pool = allocator.pool("generator")
+        blocks = [pool.alloc(size) for size in (1000, "3MiB", 70000)]
+        for value, block in enumerate(blocks, 1):
+            device.fill(block, value)
+        addresses = [int(block) for block in blocks]
+        held = pool.stat("reserved_bytes.all.current")
+        assert not pool.paused
+        assert pool.pause(keep) == held
+        assert pool.paused and device.memory_info().used == 0
+        assert (device.memory_info().pinned > 0) == keep
+        with pytest.raises(memopt.BusyError) as caught:
+            pool.alloc(10)
+        assert '"generator" is paused' in str(caught.value)
+        with pytest.raises(memopt.BusyError):
+            pool.pause()
+        with pytest.raises(memopt.BusyError):
+            pool.close()
+        allocator.alloc("4MiB").free()  # others go on
+        blocks.pop().free()
+        pool.resume()
+        assert not pool.paused and device.memory_info().pinned == 0
+        with pytest.raises(memopt.BusyError):
+            pool.resume()
+        assert [int(block) for block in blocks] == addresses[:2]
+        for value, block in enumerate(blocks, 1):
+            with block.as_memoryview() as view:
+                assert not keep or bytes(view) == bytes([value]) * block.nbytes
+            block.free()
+        pool.close()
+
+
+def test_views_keep_a_pool_from_pausing(device):
+    with memopt.Allocator(device, "expandable_segments:True") as allocator:
+        with allocator.alloc(1000) as block:
+            with block.as_memoryview():
+                with pytest.raises(BufferError, match="cannot be paused"):
+                    allocator.pause()
+            assert not allocator.paused
+            allocator.pause()
+            for view in (block.as_memoryview, block.tensor().__dlpack__):
+                with pytest.raises(memopt.BusyError):
+                    view()
+            allocator.resume()
+            block.as_memoryview().release()
+
+
+def test_pausing_needs_expandable_segments(device, allocator):
+    with memopt.Allocator(device) as classic:
+        with pytest.raises(memopt.UnsupportedError):
+            classic.pause()
+
+
+def test_resume_without_memory(device):
+    with memopt.Allocator(device, "expandable_segments:True", limit="16MiB") as allocator:
+        with allocator.pool() as pool, pool.alloc("10MiB") as block:
+            device.fill(block, 5)
+            pool.pause()
+            with allocator.alloc("8MiB"):
+                with pytest.raises(memopt.OutOfMemoryError):
+                    pool.resume()
+                assert pool.paused
+            pool.resume()
+            with block.as_memoryview() as view:
+                assert bytes(view[:1000]) == b"\x05" * 1000

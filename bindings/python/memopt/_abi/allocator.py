@@ -47,6 +47,14 @@ class PoolOptions(Struct):
     ]
 
 
+@enumeration("MEMOPT_PAUSE_")
+class Pause(enum.IntEnum):
+    """What happens to the contents of a pool's blocks while it is paused."""
+
+    DISCARD = 0
+    KEEP = 1
+
+
 @struct("memopt_tag_stats")
 class TagStatsStruct(Struct):
     _fields_ = [
@@ -110,5 +118,8 @@ functions(
     memopt_pool_create=(CHECKED, HANDLE, PoolOptions, OUT_HANDLE),
     memopt_pool_get_parent=(HANDLE, HANDLE),
     memopt_pool_get_name=(TEXT, HANDLE),
+    memopt_pool_pause_sync=(CHECKED, HANDLE, U32, OUT_U64),
+    memopt_pool_resume_sync=(CHECKED, HANDLE),
+    memopt_pool_is_paused=(I32, HANDLE),
     memopt_allocator_snapshot=(CHECKED, HANDLE, BlockVisitor, ADDRESS),
 )
