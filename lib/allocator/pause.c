@@ -15,7 +15,6 @@
 #include "allocator/pause.h"
 
 #include "allocator/block_life.h"
-#include "allocator/events.h"
 #include "allocator/family.h"
 #include "allocator/give_back.h"
 #include "allocator/paused_pages.h"
@@ -171,7 +170,6 @@ static memopt_status quiesce(memopt_allocator *allocator, uint64_t *released)
     mo_lock(&allocator->lock);
     if (status != MEMOPT_OK)
         return status;
-    mo_events_process(allocator);
     if (!allocator->retain)
         status = mo_give_back(allocator, 0, released);
     return status;

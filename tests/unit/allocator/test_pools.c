@@ -422,6 +422,28 @@ static void test_garbage_collection_counts_the_family(void **state)
     finish(parent, device);
 }
 
+/* A pool whose end fails at some call is gone, and counts in no limit any more. */
+static void test_failing_ends(void **state)
+{
+    (void)state;
+    for (int c = 0; c < CONFIGS; c++) {
+        memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
+        memopt_allocator *parent = new_allocator(device, configs[c]);
+        OK(memopt_allocator_set_limit(parent, 40 * MIB));
+        memopt_stream stream;
+        OK(memopt_stream_create(device, &stream));
+        memopt_pool *pool = new_pool(parent, "pool");
+        OK(memopt_allocator_free(pool, alloc_on(pool, 40 * MIB, stream)));
+        mo_device_fail_at(device, 1);
+        FAILS(MEMOPT_DRIVER_ERROR, memopt_allocator_destroy(pool));
+        assert_int_equal(mo_device_fault_struck(device), 1);
+        mo_device_fail_at(device, 0);
+        OK(memopt_allocator_free(parent, alloc(parent, 40 * MIB)));
+        OK(memopt_stream_destroy(device, stream));
+        finish(parent, device);
+    }
+}
+
 /* --- the pattern of a model that is loaded and converted layer by layer -------------------------
  */
 
@@ -509,6 +531,7 @@ int main(void)
         cmocka_unit_test(test_captures),
         cmocka_unit_test(test_callbacks),
         cmocka_unit_test(test_garbage_collection_counts_the_family),
+        cmocka_unit_test(test_failing_ends),
         cmocka_unit_test(test_loading_grows_no_more_than_its_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -157,6 +157,11 @@ static void try_allocator(handles *h)
     REFUSED(memopt_allocator_set_limit(h->allocator, MIB));
     REFUSED(memopt_allocator_free(h->allocator, h->block));
     REFUSED(memopt_allocator_trim_sync(h->allocator, &value));
+    REFUSED(memopt_pool_create(h->allocator, NULL, &other));
+    REFUSED(memopt_pool_pause_sync(h->allocator, MEMOPT_PAUSE_KEEP, &value));
+    REFUSED(memopt_pool_resume_sync(h->allocator));
+    if (memopt_pool_is_paused(h->allocator))
+        _exit(2);
     if (memopt_allocator_owns(h->allocator, h->block))
         _exit(2);
 }
