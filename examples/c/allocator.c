@@ -1,12 +1,13 @@
 /*
  * The caching allocator: give memory out again instead of asking the driver, and grow page by page.
  *
- * Five things a trainer wants to know of its allocator, each in a few lines:
+ * Six things a trainer wants to know of its allocator, each in a few lines:
  *   1. a freed block comes back without a driver call, and who holds what is counted by tag;
  *   2. expandable segments serve new sizes from old memory where classic ones cannot;
  *   3. a block that another stream uses is given out again only when that work is done;
  *   4. when memory ends, the report says who holds it and what to try;
- *   5. what an allocation costs.
+ *   5. pools share a limit, what one has free serves the others, and one can be paused for another;
+ *   6. what an allocation costs.
  *
  * Build it with:  cc allocator.c $(pkg-config --cflags --libs memopt)
  */
@@ -167,7 +168,51 @@ static int out_of_memory(memopt_device *device)
     return told ? 0 : 1;
 }
 
-/* 5. From the cache, an allocation is a lock, a look at a bitmap and a hash table. */
+/* 5. A trainer and a generator share 128 MiB; each has its own statistics and its own limit. */
+static int pools(memopt_device *device)
+{
+    memopt_allocator_options options = MEMOPT_ALLOCATOR_OPTIONS_INIT;
+    memopt_pool_options wanted = MEMOPT_POOL_OPTIONS_INIT;
+    memopt_allocator *allocator;
+    memopt_pool *trainer, *generator;
+    void *states, *activations, *cache;
+    unsigned char byte = 0;
+    uint64_t released;
+    options.limit = 128 * MIB;
+    CHECK(memopt_allocator_create(device, "expandable_segments:True", &options, &allocator));
+    wanted.name = "trainer";
+    CHECK(memopt_pool_create(allocator, &wanted, &trainer));
+    wanted.name = "generator";
+    wanted.limit = 100 * MIB;
+    CHECK(memopt_pool_create(allocator, &wanted, &generator));
+    CHECK(memopt_allocator_alloc(trainer, 40 * MIB, MEMOPT_TAG_OPTIMIZER, NULL, &states));
+    CHECK(memopt_allocator_alloc(trainer, 60 * MIB, MEMOPT_TAG_ACTIVATIONS, NULL, &activations));
+    CHECK(memopt_allocator_free(trainer, activations));                  /* cached */
+    CHECK(memopt_allocator_alloc(generator, 80 * MIB, 0, NULL, &cache)); /* the trainer's cache */
+    uint64_t training = stat_of(trainer, "reserved_bytes.all.current");
+    uint64_t generating = stat_of(generator, "reserved_bytes.all.current");
+    printf("5. of 128 MiB, the %s holds %llu MiB and the %s %llu MiB\n",
+           memopt_pool_get_name(trainer), (unsigned long long)(training / MIB),
+           memopt_pool_get_name(generator), (unsigned long long)(generating / MIB));
+
+    CHECK(memopt_fill(device, cache, 9, 80 * MIB, NULL));
+    CHECK(memopt_pool_pause_sync(generator, MEMOPT_PAUSE_KEEP, &released));
+    CHECK(memopt_allocator_alloc(trainer, 70 * MIB, MEMOPT_TAG_ACTIVATIONS, NULL, &activations));
+    CHECK(memopt_allocator_free(trainer, activations));
+    CHECK(memopt_pool_resume_sync(generator)); /* the trainer's cache goes back for it */
+    CHECK(memopt_copy_sync(device, &byte, (char *)cache + 80 * MIB - 1, 1, NULL));
+    printf("   paused, the generator gave back %llu MiB; its last byte is %s\n",
+           (unsigned long long)(released / MIB), byte == 9 ? "right" : "WRONG");
+
+    CHECK(memopt_allocator_free(generator, cache));
+    CHECK(memopt_allocator_free(trainer, states));
+    CHECK(memopt_allocator_destroy(generator)); /* the pools before their parent */
+    CHECK(memopt_allocator_destroy(trainer));
+    CHECK(memopt_allocator_destroy(allocator));
+    return training == 48 * MIB && generating == 80 * MIB && byte == 9 ? 0 : 1;
+}
+
+/* 6. From the cache, an allocation is a lock, a look at a bitmap and a hash table. */
 static int cost(memopt_device *device)
 {
     enum { PAIRS = 1000000 };
@@ -182,7 +227,7 @@ static int cost(memopt_device *device)
     }
     clock_gettime(CLOCK_MONOTONIC, &end);
     double ns = (double)(end.tv_sec - start.tv_sec) * 1e9 + (double)(end.tv_nsec - start.tv_nsec);
-    printf("5. %.0f ns for an allocation and its free\n", ns / PAIRS);
+    printf("6. %.0f ns for an allocation and its free\n", ns / PAIRS);
     CHECK(memopt_allocator_destroy(allocator));
     return 0;
 }
@@ -194,7 +239,7 @@ int main(void)
     options.capacity = 512 * MIB;
     CHECK(memopt_device_open("cpu", &options, &device));
     int failed = caching(device) || fragmentation(device) || other_streams(device) ||
-                 out_of_memory(device) || cost(device);
+                 out_of_memory(device) || pools(device) || cost(device);
     CHECK(memopt_device_close(device));
     return failed;
 }

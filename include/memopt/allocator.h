@@ -18,6 +18,9 @@
  * while one that the allocator knows does, it waits for nothing and gives no memory back. Frees
  * that need events of a stream that records are completed after the capture.
  *
+ * **Pools.** memopt_pool_create() makes a pool of an allocator: one more allocator that shares the
+ * device and the limit with its parent. Every function here takes a pool.
+ *
  * **A stream's end.** Blocks may outlive the stream that they were allocated on or recorded for.
  * memopt_stream_destroy() handles that; for streams that other code created, call
  * memopt_stream_release_sync(). Then any other stream can get the stream's free blocks. Its
@@ -33,6 +36,14 @@ MEMOPT_BEGIN_DECLS
 
 /** @brief A caching allocator of one device. */
 typedef struct memopt_allocator memopt_allocator;
+
+/**
+ * @brief A pool: an allocator that belongs to a parent.
+ *
+ * It has its own blocks, cache, statistics, trace and limit. It shares the parent's device, limit,
+ * tags and callbacks. A block is freed through the handle that it was allocated from.
+ */
+typedef memopt_allocator memopt_pool;
 
 /** @brief What a block is for; statistics are kept by tag. */
 typedef uint32_t memopt_tag;
@@ -75,7 +86,8 @@ typedef void (*memopt_oom_callback)(void *user, uint64_t asked, uint64_t free_by
 /** @brief How to make an allocator; zero means the default. */
 typedef struct memopt_allocator_options {
     size_t struct_size;                /**< sizeof(memopt_allocator_options). */
-    uint64_t limit;                    /**< Most bytes to hold from the device; 0: no limit. */
+    uint64_t limit;                    /**< Most bytes to hold from the device, pools included;
+                                            0: no limit. */
     memopt_pressure_callback pressure; /**< Free-memory callback, or NULL. */
     void *pressure_user;               /**< Handed to pressure. */
     memopt_oom_callback oom;           /**< Out-of-memory observer, or NULL. */
@@ -111,6 +123,138 @@ MEMOPT_API memopt_status memopt_allocator_create(memopt_device *device, const ch
                                                  const memopt_allocator_options *options,
                                                  memopt_allocator **out_allocator);
 
+/** @brief How to make a pool; zero means the default. */
+typedef struct memopt_pool_options {
+    size_t struct_size; /**< sizeof(memopt_pool_options). */
+    const char *name; /**< Who uses the pool, for messages: at most 31 characters, which are copied.
+                           NULL: "". */
+    const char *config; /**< As for memopt_allocator_create(); NULL: as the parent. */
+    uint64_t limit;  /**< Most bytes that the pool may hold from the device; 0: the parent's limit
+                          only. */
+    uint32_t retain; /**< 1: its free memory stays with it until it is trimmed, also when the
+                          parent or another pool runs out of memory. Memory that recorded graphs
+                          use must stay. */
+} memopt_pool_options;
+
+/** @brief Initialiser of ::memopt_pool_options. */
+#define MEMOPT_POOL_OPTIONS_INIT                                                                   \
+    {                                                                                              \
+        sizeof(memopt_pool_options), NULL, NULL, 0, 0                                              \
+    }
+
+/**
+ * @brief Creates a pool of an allocator.
+ * @param parent the allocator, which is no pool itself; it cannot be destroyed while the pool
+ * exists.
+ * @param options NULL for defaults.
+ * @param[out] out_pool the pool; destroy it with memopt_allocator_destroy().
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT parent or out_pool is NULL, parent is a pool,
+ * options->struct_size is too small, options->name is too long, or options->config has an unknown
+ * key or a value out of range.
+ * @retval MEMOPT_UNSUPPORTED options->config asks for expandable segments on a device without
+ *         virtual memory, options sets a field that this version does not know, or this is the
+ * child of a fork of the process that made the allocator.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY no memory for the handle.
+ * @since 0.9
+ *
+ * The parent's limit counts what the parent and its pools hold together. Before one of them reports
+ * #MEMOPT_OUT_OF_DEVICE_MEMORY, free memory of the others goes back to the device: what is needed,
+ * or all of it, but not that of pools with options->retain, and nothing while a stream that one of
+ * them knows records a graph. The call waits for the work of the streams whose memory goes back.
+ * The parent's pressure callback and out-of-memory observer are called for its pools, too.
+ * memopt_tag numbers are the same in all of them.
+ */
+MEMOPT_API memopt_status memopt_pool_create(memopt_allocator *parent,
+                                            const memopt_pool_options *options,
+                                            memopt_pool **out_pool);
+
+/**
+ * @brief The allocator that a pool was made from.
+ * @param pool a pool, or an allocator.
+ * @return the parent; NULL if pool is NULL or an allocator that is no pool.
+ * @since 0.9
+ */
+MEMOPT_API memopt_allocator *memopt_pool_get_parent(const memopt_pool *pool);
+
+/**
+ * @brief The name of a pool.
+ * @param pool a pool, or an allocator.
+ * @return the name given in the options, which lives as long as the pool; "" if there is none or
+ *         pool is an allocator that is no pool; NULL if pool is NULL.
+ * @since 0.9
+ */
+MEMOPT_API const char *memopt_pool_get_name(const memopt_pool *pool);
+
+/** @brief What happens to the contents of a pool's blocks while it is paused. */
+typedef uint32_t memopt_pause;
+
+/** @brief The values of ::memopt_pause. */
+enum {
+    MEMOPT_PAUSE_DISCARD = 0, /**< They are lost: after the resume the bytes are undefined. */
+    MEMOPT_PAUSE_KEEP = 1 /**< They move to page-locked host memory and come back bit for bit. */
+};
+
+/**
+ * @brief Gives the physical memory of a pool back to the device. Its blocks keep their addresses,
+ * and memopt_pool_resume_sync() gives them memory again.
+ * @param pool a pool, or an allocator (without its pools). Its segments are expandable ones.
+ * @param how #MEMOPT_PAUSE_DISCARD or #MEMOPT_PAUSE_KEEP, which takes as much page-locked host
+ * memory as the pool holds for its live blocks.
+ * @param[out] out_released bytes given back to the device; may be NULL.
+ * @retval MEMOPT_OK the pool is paused. A page that the driver has refused to unmap still counts in
+ *         "reserved_bytes.all.current"; it does no harm.
+ * @retval MEMOPT_INVALID_ARGUMENT pool is NULL, or how is neither.
+ * @retval MEMOPT_BUSY the pool is paused already, or a stream that the parent or one of its pools
+ *         knows records a graph.
+ * @retval MEMOPT_UNSUPPORTED the configuration does not have expandable_segments:True, the driver
+ *         has refused to map memory before, so that the pool has classic segments, or this is the
+ *         child of a fork of the process that made the pool.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY no memory for the contents or for the list of pages.
+ * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT a wait, a copy or the driver
+ *         failed; see memopt_last_error().
+ * @since 0.9
+ *
+ * The call waits for all work of the device. After a failure the pool works as before; its cached
+ * memory may have gone back.
+ *
+ * While the pool is paused, memopt_allocator_alloc() with it gives #MEMOPT_BUSY, its blocks can be
+ * freed, and a trim does nothing. No work may use its blocks: on a GPU it would fault. The memory
+ * serves the parent, other pools and other processes meanwhile. A pool without live blocks can be
+ * destroyed without a resume. Of a pool with memopt_pool_options::retain the free memory is paused,
+ * too, so that recorded graphs can be replayed after the resume; otherwise it goes back for good.
+ */
+MEMOPT_API memopt_status memopt_pool_pause_sync(memopt_pool *pool, memopt_pause how,
+                                                uint64_t *out_released);
+
+/**
+ * @brief Gives the blocks of a paused pool memory again, at the same addresses, with the contents
+ *        that were kept.
+ * @param pool a paused pool, or allocator.
+ * @retval MEMOPT_OK the pool works as before the pause.
+ * @retval MEMOPT_INVALID_ARGUMENT pool is NULL.
+ * @retval MEMOPT_BUSY the pool is not paused, or a stream that the parent or one of its pools knows
+ *         records a graph.
+ * @retval MEMOPT_UNSUPPORTED this is the child of a fork of the process that made the pool.
+ * @retval MEMOPT_OUT_OF_DEVICE_MEMORY the device or a limit has too little left, also after the
+ *         parent and its other pools have given back what they have free.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT a
+ *         host allocation, the driver, a copy or a wait failed; see memopt_last_error().
+ * @since 0.9
+ *
+ * The call waits for the copies on the default stream. After a failure the pool is paused as
+ * before, with the contents that are kept, and the call can be repeated.
+ */
+MEMOPT_API memopt_status memopt_pool_resume_sync(memopt_pool *pool);
+
+/**
+ * @brief Tells whether a pool is paused.
+ * @param pool a pool, or an allocator.
+ * @return 1 while it is paused; 0 otherwise, also if pool is NULL.
+ * @since 0.9
+ */
+MEMOPT_API int32_t memopt_pool_is_paused(memopt_pool *pool);
+
 /**
  * @brief Checks a configuration string without a device.
  * @param config as for memopt_allocator_create(); NULL is valid.
@@ -126,7 +270,8 @@ MEMOPT_API memopt_status memopt_allocator_check_config(const char *config);
  *        and for the work of the streams whose memory it gives back.
  * @param allocator the allocator; NULL does nothing.
  * @retval MEMOPT_OK done.
- * @retval MEMOPT_BUSY blocks are still allocated; the message counts them by tag. Nothing changed.
+ * @retval MEMOPT_BUSY blocks are still allocated (the message counts them by tag), or pools of the
+ *         allocator exist. Nothing changed.
  * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT a wait or a driver call
  *         failed; the handle and its blocks are destroyed anyway. If the device was already known
  *         to be lost, the call succeeds.
@@ -139,6 +284,7 @@ MEMOPT_API memopt_status memopt_allocator_destroy(memopt_allocator *allocator);
  *        and frees the blocks that are still allocated.
  * @param allocator the allocator; NULL does nothing.
  * @retval MEMOPT_OK done.
+ * @retval MEMOPT_BUSY pools of the allocator exist. Nothing changed.
  * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT a wait or a driver call
  *         failed; the handle and its blocks are destroyed anyway. If the device was already known
  *         to be lost, the call succeeds.
@@ -165,6 +311,7 @@ MEMOPT_API memopt_device *memopt_allocator_get_device(const memopt_allocator *al
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, the tag is not registered, bytes overflows
  * when rounded, or the driver can tell that there is no such stream.
+ * @retval MEMOPT_BUSY the pool is paused; see memopt_pool_pause_sync().
  * @retval MEMOPT_OUT_OF_DEVICE_MEMORY every attempt listed below failed. The message gives the
  *         requested, free and cached bytes, the largest free block, the top tags and what to try.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST a host allocation or
@@ -175,7 +322,8 @@ MEMOPT_API memopt_device *memopt_allocator_get_device(const memopt_allocator *al
  * If no cached block fits, the allocator tries in this order: complete the pending frees whose
  * events are done; call the pressure callback; collect garbage; allocate from the device; give
  * oversize blocks back; wait for pending frees; give cached memory back and allocate from the
- * device again; use a classic segment no larger than the block; search the cache once more.
+ * device again; give back what the parent's other pools and the parent have free, and allocate from
+ * the device again; use a classic segment no larger than the block; search the cache once more.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_allocator_alloc(memopt_allocator *allocator, uint64_t bytes,
@@ -273,8 +421,8 @@ MEMOPT_API memopt_status memopt_allocator_trim_to_sync(memopt_allocator *allocat
                                                        uint64_t *out_released);
 
 /**
- * @brief Sets the limit on the bytes that the allocator holds from the device.
- * @param allocator the allocator.
+ * @brief Sets the limit on the bytes that the allocator and its pools hold from the device.
+ * @param allocator the allocator; of a pool, the limit is its own.
  * @param limit bytes; 0: no limit. If the allocator holds more than limit now, it does not grow
  *        until enough is freed.
  * @retval MEMOPT_OK done.

@@ -9,6 +9,9 @@
 /* The first request of a stream shows whether there is one. */
 memopt_status mo_request_enter(memopt_allocator *allocator, mo_request *request)
 {
+    if (allocator->pause.activity != MO_ACTIVE)
+        return mo_fail(MEMOPT_BUSY, "allocator_alloc: \"%s\" is paused; resume it first",
+                       allocator->name);
     unsigned kind = request->size <= allocator->small_limit ? MO_POOL_SMALL : MO_POOL_LARGE;
     mo_pool *pool = request->pool = mo_pool_get(allocator, request->stream, kind);
     if (pool == NULL)
@@ -80,12 +83,25 @@ void mo_block_count_free(memopt_allocator *allocator, const mo_block *block)
     mo_tag_subtract(allocator, block->tag, block->requested);
 }
 
+/* Its range may be on its way to or from the host. */
+static void hold_back(mo_pause *pause, mo_block *block)
+{
+    block->state = MO_BLOCK_PENDING;
+    block->pending = 1;
+    block->right = pause->held_back;
+    pause->held_back = block;
+}
+
 void mo_block_retire(memopt_allocator *allocator, mo_block *block)
 {
     mo_pool *pool = block->segment->pool;
+    if (allocator->pause.activity == MO_MOVING) {
+        hold_back(&allocator->pause, block);
+        return;
+    }
     mo_stat_subtract(&allocator->stats, pool->kind, MO_STAT_ACTIVE, 1);
     mo_stat_subtract(&allocator->stats, pool->kind, MO_STAT_ACTIVE_BYTES, block->size);
-    if (pool->life == MO_STREAM_LIVE)
+    if (pool->life == MO_STREAM_LIVE && allocator->pause.activity == MO_ACTIVE)
         mo_note_free(allocator->device, block->address, block->size, pool->stream);
     block->freed_at = allocator->clock;
     block->requested = 0;

@@ -5,7 +5,7 @@
 #include "allocator/state.h"
 
 /* Finds the request's pool and makes sure that it can be served without host memory.
- * INVALID_ARGUMENT if the driver can tell that there is no such stream.
+ * INVALID_ARGUMENT if the driver can tell that there is no such stream, BUSY while paused.
  * Needed again whenever both locks were released, since a trim may have ended the pool. */
 memopt_status mo_request_enter(memopt_allocator *allocator, mo_request *request);
 /* A cached block for the request, in no structure; NULL if there is none. A small request may be

@@ -52,13 +52,6 @@ static void pay_for_moves(memopt_allocator *allocator, uint64_t made, uint64_t m
     allocator->credit_clock = allocator->clock;
 }
 
-static uint64_t room(const memopt_allocator *allocator)
-{
-    uint64_t held = mo_stat_current(&allocator->stats, MO_STAT_RESERVED_BYTES);
-    uint64_t allowed = mo_allowed(allocator);
-    return allowed > held ? allowed - held : 0;
-}
-
 /* A place in the pool, or in a segment of a stream that has ended, which becomes the pool's. */
 static int find_place(memopt_allocator *allocator, mo_pool *pool, uint64_t size, int tight,
                       mo_place *out)
@@ -78,7 +71,7 @@ int mo_growth_find(memopt_allocator *allocator, mo_pool *pool, uint64_t size, mo
 {
     if (!find_place(allocator, pool, size, 0, out_place))
         return 0;
-    if (out_place->missing > mo_min_u64(room(allocator), room_before_moves(allocator, size)))
+    if (out_place->missing > mo_min_u64(mo_room(allocator), room_before_moves(allocator, size)))
         (void)find_place(allocator, pool, size, 1, out_place);
     return 1;
 }
@@ -484,7 +477,7 @@ static memopt_status add_pages(memopt_allocator *allocator, const mo_place *plac
     uint64_t page = allocator->granularity;
     /* Pages that were just made are not counted yet. */
     uint64_t more = place->missing - taken * page;
-    int fits = room(allocator) >= more;
+    int fits = mo_room(allocator) >= more;
     memopt_status status = mo_may_grow(allocator, fits ? count * page : more);
     return status == MEMOPT_OK ? create_pages(allocator, place, count) : status;
 }
@@ -497,7 +490,7 @@ static memopt_status find_pages(memopt_allocator *allocator, const mo_place *pla
                                 moves *moved)
 {
     uint64_t page = allocator->granularity, left = lacking(allocator, place);
-    uint64_t some = mo_min_u64(room(allocator), room_before_moves(allocator, size));
+    uint64_t some = mo_min_u64(mo_room(allocator), room_before_moves(allocator, size));
     memopt_status status = MEMOPT_OK;
     some = mo_min_u64(some / page, left);
     if (some > 0)
@@ -511,7 +504,7 @@ static memopt_status find_pages(memopt_allocator *allocator, const mo_place *pla
         if (wait > last)
             return MEMOPT_OUT_OF_DEVICE_MEMORY; /* another thread was faster */
         uint64_t taken = last > 0 ? mo_min_u64(free_pages(allocator, wait), left) : 0;
-        if (wait == 0 && room(allocator) >= place->missing)
+        if (wait == 0 && mo_room(allocator) >= place->missing)
             pay_for_moves(allocator, some, taken);
         if (taken < left)
             status = add_pages(allocator, place, left - taken, taken);

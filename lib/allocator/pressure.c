@@ -7,6 +7,7 @@
 
 #include "allocator/block_life.h"
 #include "allocator/events.h"
+#include "allocator/family.h"
 #include "allocator/pool.h"
 #include "allocator/recorder.h"
 #include "allocator/report.h"
@@ -33,10 +34,10 @@ static memopt_status search(memopt_allocator *allocator, mo_request *request, mo
     return MEMOPT_OK;
 }
 
-/* The allocators whose callbacks this thread is in. An allocation made inside one goes without it,
- * so that a callback that allocates ends. */
+/* The families whose callbacks this thread is in. An allocation made inside one goes without it, so
+ * that a callback that allocates ends. */
 typedef struct callback {
-    const memopt_allocator *allocator;
+    const mo_family *family;
     const struct callback *outer;
 } callback;
 
@@ -45,7 +46,7 @@ static _Thread_local const callback *innermost;
 static int in_callback(const memopt_allocator *allocator)
 {
     const callback *at = innermost;
-    while (at != NULL && at->allocator != allocator)
+    while (at != NULL && at->family != allocator->family)
         at = at->outer;
     return at != NULL;
 }
@@ -55,13 +56,13 @@ static memopt_status ask_callback(memopt_allocator *allocator, mo_request *reque
 {
     if (allocator->options.pressure == NULL || in_callback(allocator))
         return MEMOPT_OK;
-    const callback here = {allocator, innermost};
+    const callback here = {allocator->family, innermost};
     mo_unlock(&allocator->lock);
-    mo_unlock(&allocator->slow);
+    mo_unlock(&allocator->family->slow);
     innermost = &here;
     uint64_t freed = allocator->options.pressure(allocator->options.pressure_user, request->asked);
     innermost = here.outer;
-    mo_lock(&allocator->slow);
+    mo_lock(&allocator->family->slow);
     mo_lock(&allocator->lock);
     mo_log(MEMOPT_LOG_DEBUG, "allocator: the pressure callback freed %" PRIu64 " bytes", freed);
     return search(allocator, request, out_block);
@@ -111,6 +112,22 @@ static uint64_t mean_age(const memopt_allocator *allocator, uint64_t *out_count)
     return count > 0 ? sum / count : 0;
 }
 
+static uint64_t above(const memopt_allocator *allocator, uint64_t held, double threshold)
+{
+    uint64_t most = mo_min_u64(mo_allowed(allocator), allocator->device_total);
+    uint64_t aim = (uint64_t)(threshold * (double)most);
+    return held > aim ? held - aim : 0;
+}
+
+/* The bytes that the member or its family holds above the threshold. */
+static uint64_t excess(const memopt_allocator *allocator, double threshold)
+{
+    const mo_family *family = allocator->family;
+    uint64_t own = mo_stat_current(&allocator->stats, MO_STAT_RESERVED_BYTES);
+    return mo_max_u64(above(allocator, own, threshold),
+                      above(family->parent, family->held, threshold));
+}
+
 /* Above the threshold, free blocks of at least the mean age go back until it is met. */
 static memopt_status collect(memopt_allocator *allocator, mo_request *request, mo_block **out_block)
 {
@@ -119,16 +136,13 @@ static memopt_status collect(memopt_allocator *allocator, mo_request *request, m
     (void)out_block;
     if (threshold <= 0 || mo_capturing(allocator))
         return MEMOPT_OK;
-    uint64_t most = mo_min_u64(mo_allowed(allocator), allocator->device_total);
-    uint64_t aim = (uint64_t)(threshold * (double)most);
     for (;;) {
-        uint64_t held = mo_stat_current(&allocator->stats, MO_STAT_RESERVED_BYTES);
-        uint64_t count, released = 0;
+        uint64_t count, released = 0, wanted = excess(allocator, threshold);
         uint64_t age = mean_age(allocator, &count);
-        if (held <= aim || count == 0)
+        if (wanted == 0 || count == 0)
             return MEMOPT_OK;
         mo_release what = MO_RELEASE_ALL;
-        what.wanted = held - aim;
+        what.wanted = wanted;
         what.freed_before = allocator->clock - age;
         what.large_only = 1;
         memopt_status status = mo_segment_release(allocator, &what, &released);
@@ -193,6 +207,40 @@ static memopt_status release_all(memopt_allocator *allocator, mo_request *reques
     return status == MEMOPT_OK ? grow(allocator, request, out_block) : status;
 }
 
+/* Bytes of the request that neither the device nor the limits have left, as far as can be told. */
+static uint64_t missing_bytes(const memopt_allocator *allocator, const mo_request *request)
+{
+    uint64_t page = allocator->granularity;
+    uint64_t needed = allocator->expandable ? mo_ceil_div_u64(request->size, page) * page
+                                            : mo_segment_size(allocator, request);
+    memopt_memory_info info = MEMOPT_MEMORY_INFO_INIT;
+    (void)memopt_device_get_memory_info(allocator->device, &info);
+    uint64_t left = mo_min_u64(info.free, mo_room(allocator));
+    return needed > left ? needed - left : needed;
+}
+
+/* Free memory of the family's other members: what the request lacks, then all of it. */
+static memopt_status release_others(memopt_allocator *allocator, mo_request *request,
+                                    mo_block **out_block)
+{
+    uint64_t wanted;
+    if (mo_own_room(allocator) == 0 || request->size > mo_allowed(allocator) ||
+        request->size > mo_allowed(allocator->family->parent) ||
+        request->size > allocator->device_total)
+        return MEMOPT_OK; /* it would not help */
+    for (wanted = missing_bytes(allocator, request);; wanted = UINT64_MAX) {
+        uint64_t released = 0;
+        memopt_status status = mo_family_release(allocator, wanted, &released);
+        if (status == MEMOPT_OK)
+            status = mo_request_enter(allocator, request);
+        if (status != MEMOPT_OK || released == 0)
+            return status;
+        status = grow(allocator, request, out_block);
+        if (status != MEMOPT_OUT_OF_DEVICE_MEMORY || released < wanted)
+            return status;
+    }
+}
+
 /* A segment for many blocks does not fit the device any more; one for this block may. */
 static memopt_status grow_least(memopt_allocator *allocator, mo_request *request,
                                 mo_block **out_block)
@@ -211,6 +259,7 @@ static attempt *const attempts[] = {
     release_oversize, /* if max_split_size_mb is set */
     wait_for_events,  /* pending frees */
     release_all,      /* all unsplit segments, then growth */
+    release_others,   /* what other members of the family have free, then growth */
     grow_least,       /* a classic segment of the block's own size */
     search,           /* what other threads freed meanwhile */
 };
@@ -232,7 +281,7 @@ static memopt_status fail_out_of_memory(memopt_allocator *allocator, uint64_t as
                                         uint64_t device_free, const char *report)
 {
     if (allocator->options.oom != NULL && !in_callback(allocator)) {
-        const callback here = {allocator, innermost};
+        const callback here = {allocator->family, innermost};
         innermost = &here;
         allocator->options.oom(allocator->options.oom_user, asked, device_free, report);
         innermost = here.outer;
@@ -245,7 +294,7 @@ memopt_status mo_alloc_slow(memopt_allocator *allocator, mo_request *request, vo
     char report[MO_REPORT_BYTES];
     mo_block *block = NULL;
     memopt_memory_info info = MEMOPT_MEMORY_INFO_INIT;
-    mo_lock(&allocator->slow);
+    mo_lock(&allocator->family->slow);
     mo_lock(&allocator->lock);
     memopt_status status = climb(allocator, request, &block);
     if (status == MEMOPT_OK) {
@@ -258,7 +307,7 @@ memopt_status mo_alloc_slow(memopt_allocator *allocator, mo_request *request, vo
         mo_report_oom(allocator, request, info.free, report);
     }
     mo_unlock(&allocator->lock);
-    mo_unlock(&allocator->slow);
+    mo_unlock(&allocator->family->slow);
     if (status == MEMOPT_OUT_OF_DEVICE_MEMORY)
         return fail_out_of_memory(allocator, request->asked, info.free, report);
     return status;

@@ -91,9 +91,32 @@ static void say_advice(writer *out, const memopt_allocator *allocator, const mo_
         say(out, "checkpoint regions or offload for the activations, ");
     if (tags[MEMOPT_TAG_OPTIMIZER].current > live / 4)
         say(out, "8-bit optimizer states, ");
-    if (mo_allowed(allocator) < allocator->device_total)
+    if (mo_allowed(allocator) < allocator->device_total ||
+        mo_allowed(allocator->family->parent) < allocator->device_total)
         say(out, "a higher limit, ");
     say(out, "a smaller batch with accumulation");
+}
+
+static void say_who(writer *out, const memopt_allocator *allocator)
+{
+    if (allocator == allocator->family->parent)
+        say(out, "allocator: ");
+    else
+        say(out, "pool \"%s\": ", allocator->name);
+}
+
+static void say_family(writer *out, const memopt_allocator *allocator)
+{
+    const mo_family *family = allocator->family;
+    uint64_t held = mo_stat_current(&allocator->stats, MO_STAT_RESERVED_BYTES);
+    uint64_t allowed = mo_allowed(family->parent);
+    if (family->pools == 0)
+        return;
+    if (allocator != family->parent && allowed < allocator->device_total)
+        say(out, ", limited to %s with its parent and its pools", MO_SIZE(allowed));
+    say(out, "; held by %s: %s",
+        allocator == family->parent ? "its pools" : "its parent and other pools",
+        MO_SIZE(family->held - held));
 }
 
 void mo_report_oom(memopt_allocator *allocator, const mo_request *request, uint64_t device_free,
@@ -104,12 +127,13 @@ void mo_report_oom(memopt_allocator *allocator, const mo_request *request, uint6
     uint64_t cached, largest = largest_free(allocator, &cached);
     uint64_t pending = mo_stat_current(stats, MO_STAT_ACTIVE_BYTES) -
                        mo_stat_current(stats, MO_STAT_ALLOCATED_BYTES);
-    say(&out, "allocator: %s asked for %s", MO_SIZE(request->asked),
-        allocator->tags[request->tag].name);
+    say_who(&out, allocator);
+    say(&out, "%s asked for %s", MO_SIZE(request->asked), allocator->tags[request->tag].name);
     say(&out, ", %s free of %s on the device", MO_SIZE(device_free),
         MO_SIZE(allocator->device_total));
     if (mo_allowed(allocator) < allocator->device_total)
         say(&out, ", limited to %s here", MO_SIZE(mo_allowed(allocator)));
+    say_family(&out, allocator);
     say(&out, "; held here: %s allocated, %s cached",
         MO_SIZE(mo_stat_current(stats, MO_STAT_ALLOCATED_BYTES)), MO_SIZE(cached));
     if (pending > 0)

@@ -5,7 +5,7 @@
 #include "allocator/state.h"
 
 enum { MO_REPORT_BYTES = 1024 };
-/* Writes the out-of-memory message. */
+/* Writes the out-of-memory message. Slow held, too. */
 void mo_report_oom(memopt_allocator *allocator, const mo_request *request, uint64_t device_free,
                    char text[MO_REPORT_BYTES]);
 /* Writes "weights 3 blocks, 1.20 GiB; ..." of the `most` largest tags. */

@@ -46,17 +46,33 @@ mo_block *mo_block_at(const memopt_allocator *allocator, const void *address)
 uint64_t mo_allowed(const memopt_allocator *allocator)
 {
     double fraction = allocator->config.per_process_memory_fraction;
-    uint64_t allowed = allocator->limit != 0 ? allocator->limit : UINT64_MAX;
+    uint64_t limit = allocator->limit;
+    uint64_t allowed = limit != 0 ? limit : UINT64_MAX;
     if (fraction < 1)
         allowed = mo_min_u64(allowed, (uint64_t)(fraction * (double)allocator->device_total));
     return allowed;
 }
 
+static uint64_t room_below(uint64_t allowed, uint64_t held)
+{
+    return allowed > held ? allowed - held : 0;
+}
+
+uint64_t mo_own_room(const memopt_allocator *allocator)
+{
+    return room_below(mo_allowed(allocator),
+                      mo_stat_current(&allocator->stats, MO_STAT_RESERVED_BYTES));
+}
+
+uint64_t mo_room(const memopt_allocator *allocator)
+{
+    const mo_family *family = allocator->family;
+    return mo_min_u64(mo_own_room(allocator), room_below(mo_allowed(family->parent), family->held));
+}
+
 memopt_status mo_may_grow(memopt_allocator *allocator, uint64_t bytes)
 {
-    uint64_t held = mo_stat_current(&allocator->stats, MO_STAT_RESERVED_BYTES);
-    uint64_t allowed = mo_allowed(allocator), after;
-    int fits = mo_add_u64(held, bytes, &after) && after <= allowed;
+    int fits = bytes <= mo_room(allocator);
     if (fits && !allocator->config.throw_on_cudamalloc_oom)
         return MEMOPT_OK;
     if (fits) {
@@ -76,6 +92,7 @@ void mo_count_mapped(memopt_allocator *allocator, mo_segment *segment, uint64_t 
     if (segment->mapped == 0 && bytes > 0)
         mo_stat_add(&allocator->stats, segment->pool->kind, MO_STAT_SEGMENT, 1);
     segment->mapped += bytes;
+    allocator->family->held += bytes;
     mo_stat_add(&allocator->stats, segment->pool->kind, MO_STAT_RESERVED_BYTES, bytes);
     allocator->stats.counter[MO_STAT_NUM_DEVICE_ALLOC] += calls;
 }
@@ -84,6 +101,7 @@ void mo_count_unmapped(memopt_allocator *allocator, mo_segment *segment, uint64_
                        uint64_t calls)
 {
     segment->mapped -= bytes;
+    allocator->family->held -= bytes;
     if (segment->mapped == 0 && bytes > 0)
         mo_stat_subtract(&allocator->stats, segment->pool->kind, MO_STAT_SEGMENT, 1);
     mo_stat_subtract(&allocator->stats, segment->pool->kind, MO_STAT_RESERVED_BYTES, bytes);

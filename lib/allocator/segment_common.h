@@ -23,11 +23,15 @@ int mo_release_matches(const mo_release *what, const mo_block *block);
 /* Waits for the work of the pool's stream, once per release pass; releases lock meanwhile. */
 memopt_status mo_drain_pool(memopt_allocator *allocator, mo_pool *pool);
 
-/* Bytes that may be held from the device: the limit and the fraction. */
+/* Bytes that may be held from the device, by the parent's whole family: the limit and the fraction.
+ */
 uint64_t mo_allowed(const memopt_allocator *allocator);
+/* Bytes that may be held in addition: by the member, and with its family's. Slow held. */
+uint64_t mo_own_room(const memopt_allocator *allocator);
+uint64_t mo_room(const memopt_allocator *allocator);
 /* OK if `bytes` more may be asked of the device. */
 memopt_status mo_may_grow(memopt_allocator *allocator, uint64_t bytes);
-/* Counts bytes that came from or went to the device in `calls` driver calls. */
+/* Counts bytes that came from or went to the device in `calls` driver calls. Slow held. */
 void mo_count_mapped(memopt_allocator *allocator, mo_segment *segment, uint64_t bytes,
                      uint64_t calls);
 void mo_count_unmapped(memopt_allocator *allocator, mo_segment *segment, uint64_t bytes,

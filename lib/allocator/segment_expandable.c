@@ -96,7 +96,8 @@ static memopt_status end(memopt_allocator *allocator, mo_segment *segment)
         /* A page that two blocks share is unmapped with the first of them. */
         for (uint64_t page = mo_ceil_div_u64(start, bytes);
              page < mo_ceil_div_u64(start + block->size, bytes); page++)
-            (void)mo_page_unmap(allocator, segment, page);
+            if (segment->pages[page] != NULL) /* it is NULL while paused */
+                (void)mo_page_unmap(allocator, segment, page);
     }
     return end_segment(allocator, segment);
 }

@@ -3,7 +3,13 @@
  * only headers of files below it. From the top:
  *
  *   allocator.c           the public functions of blocks; the fast path
+ *   lifetime.c            making and ending allocators and pools
+ *   trim.c                giving cached memory back on request
+ *   pause.c               pausing and resuming
+ *   paused_pages.c        the pages of a paused member
  *   pressure.c            the slow path: the order of attempts when no cached block fits
+ *   family.c              an allocator and its pools: what one does with the others' memory
+ *   give_back.c           giving back down to a target
  *   segment.c             growing, giving back and ending segments, of the kind in use
  *   segment_classic.c     segments of one device allocation
  *   segment_expandable.c  segments of reserved addresses, mapped page by page
@@ -21,9 +27,10 @@
  *   stats.c tags.c snapshot.c report.c           what can be seen from outside
  *
  * Two locks, taken in this order:
- *   slow   one thread at a time grows, gives back or waits; held over driver calls, never over a
- *          user's callback.
- *   lock   all of the state below; held for microseconds, never over a driver call that may block.
+ *   slow   of the family: one thread at a time grows, gives back or waits, in any member of it;
+ *          held over driver calls, never over a user's callback.
+ *   lock   of a member: all of the state below; held for microseconds, never over a driver call
+ *          that may block. No thread holds those of two members.
  * The slow path claims blocks (MO_BLOCK_CLAIMED) before it releases `lock` to call the driver, so
  * that the fast path of other threads continues and cannot use them.
  */
@@ -36,6 +43,7 @@
 #include "device/device.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #define MO_MIB (UINT64_C(1) << 20)
 
@@ -137,12 +145,48 @@ typedef struct mo_tag {
     char name[MO_TAG_NAME];
 } mo_tag;
 
-struct memopt_allocator {
+/* MOVING: its pages go or come back, with slow held. Nothing is allocated unless ACTIVE. */
+typedef enum mo_activity { MO_ACTIVE, MO_MOVING, MO_PAUSED } mo_activity;
+
+/* A page that was in use when the member was paused. */
+typedef struct mo_paused_page {
+    mo_segment *segment;
+    uint64_t page;   /* of the segment */
+    uint8_t mapped;  /* it is where it was */
+    uint8_t fresh;   /* the resume that runs has mapped it */
+    uint8_t counted; /* as held */
+} mo_paused_page;
+
+typedef struct mo_pause {
+    mo_activity activity;  /* changes with slow and lock held */
+    mo_block *held_back;   /* freed while MOVING; PENDING, chained by right */
+    mo_paused_page *pages; /* NULL: none */
+    uint64_t page_count;
+    char *kept;    /* page-locked memory with the contents; NULL: discarded */
+    int in_flight; /* copies from or to it may run: a wait has failed */
+} mo_pause;
+
+enum { MO_POOL_NAME = 32 };
+
+/* An allocator and its pools, which share a device and the allocator's limit. Guarded by `slow`. */
+typedef struct mo_family {
     pthread_mutex_t slow;
+    memopt_allocator *parent;
+    memopt_allocator *members; /* the parent, too; without those that are being destroyed */
+    uint64_t pools;            /* with those */
+    uint64_t held;             /* bytes that the members hold from the device */
+} mo_family;
+
+struct memopt_allocator {
+    mo_family *family;
+    memopt_allocator *next_member;
     pthread_mutex_t lock;
     memopt_device *device;
-    memopt_allocator_options options;
-    uint64_t limit;
+    memopt_allocator_options options; /* a pool has those of its parent */
+    char name[MO_POOL_NAME];          /* "" of an allocator that is no pool */
+    int retain;                       /* other members do not take its free memory */
+    mo_pause pause;
+    _Atomic uint64_t limit; /* of what the member holds; the parent's: the family */
     uint64_t granularity;
     uint64_t device_total;
     int expandable;       /* new segments are; not any more once the driver has refused one */

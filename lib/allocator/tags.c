@@ -1,4 +1,5 @@
-/* What blocks are for. A tag is its position in the allocator's fixed table. */
+/* What blocks are for. A tag is its position in the allocator's fixed table; all members of a
+ * family have the same tags, which are added under `slow`. */
 #include "allocator/tags.h"
 
 #include "base/checked.h"
@@ -32,16 +33,44 @@ void mo_tag_subtract(memopt_allocator *allocator, memopt_tag tag, uint64_t bytes
     allocator->tags[tag].blocks--;
 }
 
-/* The tag of a name, a new one if there is room; MO_TAGS if not. Lock held. */
+void mo_tags_copy(memopt_allocator *pool, memopt_allocator *parent)
+{
+    mo_lock(&parent->lock);
+    for (uint32_t i = 0; i < parent->tag_count; i++)
+        memcpy(pool->tags[i].name, parent->tags[i].name, MO_TAG_NAME);
+    pool->tag_count = parent->tag_count;
+    mo_unlock(&parent->lock);
+}
+
+/* The tag of a name; the first unused one if there is none. */
+static uint32_t find(memopt_allocator *allocator, const char *name)
+{
+    uint32_t i = 0;
+    mo_lock(&allocator->lock);
+    while (i < allocator->tag_count && strcmp(allocator->tags[i].name, name) != 0)
+        i++;
+    mo_unlock(&allocator->lock);
+    return i;
+}
+
+static void add(memopt_allocator *allocator, const char *name)
+{
+    mo_lock(&allocator->lock);
+    snprintf(allocator->tags[allocator->tag_count++].name, MO_TAG_NAME, "%s", name);
+    mo_unlock(&allocator->lock);
+}
+
+/* The tag of a name, a new one if there is room; MO_TAGS if not. */
 static uint32_t find_or_add(memopt_allocator *allocator, const char *name)
 {
-    for (uint32_t i = 0; i < allocator->tag_count; i++)
-        if (strcmp(allocator->tags[i].name, name) == 0)
-            return i;
-    if (allocator->tag_count == MO_TAGS)
-        return MO_TAGS;
-    snprintf(allocator->tags[allocator->tag_count].name, MO_TAG_NAME, "%s", name);
-    return allocator->tag_count++;
+    mo_lock(&allocator->family->slow);
+    uint32_t tag = find(allocator, name); /* nobody else changes the count */
+    if (tag == allocator->tag_count && tag < MO_TAGS)
+        for (memopt_allocator *each = allocator->family->members; each != NULL;
+             each = each->next_member)
+            add(each, name);
+    mo_unlock(&allocator->family->slow);
+    return tag;
 }
 
 memopt_status memopt_allocator_register_tag(memopt_allocator *allocator, const char *name,
@@ -56,9 +85,7 @@ memopt_status memopt_allocator_register_tag(memopt_allocator *allocator, const c
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "allocator_register_tag: the name has %zu characters; give it 1 to %d",
                        length, MO_TAG_NAME - 1);
-    mo_lock(&allocator->lock);
     uint32_t tag = find_or_add(allocator, name);
-    mo_unlock(&allocator->lock);
     if (tag == MO_TAGS)
         return mo_fail(MEMOPT_LIMIT_REACHED,
                        "allocator_register_tag: all %d tags are taken, \"%s\" is one too many",

@@ -344,6 +344,118 @@ static void a_classic_trim_stops_at_its_target(world *w)
     trim_in_parts(w, "expandable_segments:False", 16 * MIB);
 }
 
+/* --- pools --------------------------------------------------------------------------------- */
+
+enum { POOLS = 3 };
+
+static void *block_of(world *w, memopt_allocator *owner, uint64_t bytes, int value)
+{
+    void *p = NULL;
+    OK(memopt_allocator_alloc(owner, bytes, MEMOPT_TAG_OTHER, w->stream, &p));
+    OK(memopt_fill(w->device, p, value, bytes, w->stream));
+    return p;
+}
+
+static void check_block(world *w, const void *p, uint64_t bytes, int value)
+{
+    unsigned char *host = host_memory(bytes);
+    OK(memopt_copy(w->device, host, p, bytes, w->stream));
+    OK(memopt_stream_sync(w->device, w->stream));
+    for (uint64_t i = 0; i < bytes; i++)
+        CHECK(host[i] == value);
+    free(host);
+}
+
+/* Under one limit of 96 MiB, what one pool has free serves the others, round after round, and what
+ * lives in them stays as it is. */
+static void share_a_limit(world *w, const char *config)
+{
+    memopt_memory_info before = info_of(w);
+    memopt_allocator_options options = MEMOPT_ALLOCATOR_OPTIONS_INIT;
+    memopt_allocator *parent = NULL;
+    memopt_pool *pools[POOLS];
+    void *lives[POOLS];
+    options.limit = 96 * MIB;
+    OK(memopt_allocator_create(w->device, config, &options, &parent));
+    for (int i = 0; i < POOLS; i++) {
+        OK(memopt_pool_create(parent, NULL, &pools[i]));
+        lives[i] = block_of(w, pools[i], 10 * MIB + 512, i);
+    }
+    for (int round = 0; round < 2 * POOLS; round++) {
+        memopt_pool *one = pools[round % POOLS];
+        OK(memopt_allocator_free(one, block_of(w, one, 40 * MIB, 77)));
+        CHECK(info_of(w).used <= before.used + options.limit);
+        for (int i = 0; i < POOLS; i++)
+            check_block(w, lives[i], 10 * MIB + 512, i);
+    }
+    FAILS(MEMOPT_BUSY, memopt_allocator_destroy(parent));
+    for (int i = 0; i < POOLS; i++) {
+        OK(memopt_allocator_free(pools[i], lives[i]));
+        OK(memopt_allocator_destroy(pools[i]));
+    }
+    OK(memopt_allocator_destroy(parent));
+    CHECK(info_of(w).used == before.used);
+}
+
+static void expandable_pools_share(world *w)
+{
+    if (!w->properties.virtual_memory)
+        skip("the device has no virtual memory");
+    share_a_limit(w, "expandable_segments:True");
+}
+
+static void classic_pools_share(world *w)
+{
+    share_a_limit(w, "");
+}
+
+enum { PAUSED_BLOCKS = 9 };
+
+/* A pool goes and comes back with each way of pausing, while another one uses the memory that it
+ * left: the driver has it again, and addresses and contents are the same. */
+static void pools_pause(world *w)
+{
+    memopt_memory_info before = info_of(w);
+    memopt_allocator *parent = NULL;
+    memopt_pool *pool = NULL;
+    void *blocks[PAUSED_BLOCKS];
+    uint64_t sizes[PAUSED_BLOCKS], released = 0;
+    if (!w->properties.virtual_memory)
+        skip("the device has no virtual memory");
+    OK(memopt_allocator_create(w->device, "expandable_segments:True", NULL, &parent));
+    OK(memopt_pool_create(parent, NULL, &pool));
+    for (int i = 0; i < PAUSED_BLOCKS; i++) {
+        /* Whole units: a pause copies what rounding adds, too, which nobody has written. */
+        sizes[i] = 512 * (uint64_t)(i % 3 == 0 ? 3 : i % 3 == 1 ? 177 : 6145);
+        blocks[i] = block_of(w, pool, sizes[i], i + 1);
+        OK(memopt_allocator_free(pool, block_of(w, pool, 2 * MIB, 100)));
+    }
+    for (int round = 0; round < 4; round++) {
+        int keep = round != 2;
+        OK(memopt_pool_pause_sync(pool, keep ? MEMOPT_PAUSE_KEEP : MEMOPT_PAUSE_DISCARD,
+                                  &released));
+        CHECK(released > 0 && statistic(pool, "reserved_bytes.all.current") == 0);
+        CHECK(info_of(w).used == before.used + reserved_of(parent));
+        void *other = block_of(w, parent, 24 * MIB, 200 + round);
+        check_block(w, other, 24 * MIB, 200 + round);
+        OK(memopt_allocator_free(parent, other));
+        FAILS(MEMOPT_BUSY, memopt_allocator_alloc(pool, 512, MEMOPT_TAG_OTHER, w->stream, &other));
+        OK(memopt_pool_resume_sync(pool));
+        for (int i = 0; i < PAUSED_BLOCKS; i++) {
+            if (!keep)
+                OK(memopt_fill(w->device, blocks[i], (uint8_t)(i + 1), sizes[i], w->stream));
+            check_block(w, blocks[i], sizes[i], i + 1);
+        }
+        OK(memopt_allocator_free(pool, block_of(w, pool, 2 * MIB, 100)));
+    }
+    OK(memopt_pool_pause_sync(pool, MEMOPT_PAUSE_KEEP, NULL));
+    for (int i = 0; i < PAUSED_BLOCKS; i++)
+        OK(memopt_allocator_free(pool, blocks[i]));
+    OK(memopt_allocator_destroy(pool));
+    OK(memopt_allocator_destroy(parent));
+    CHECK(info_of(w).used == before.used && info_of(w).pinned == before.pinned);
+}
+
 const conformance_case memory_cases[] = {
     {"oom_expandable", expandable_memory_runs_out, 0, 0, 0},
     {"oom_classic", classic_memory_runs_out, 0, 0, 0},
@@ -351,6 +463,9 @@ const conformance_case memory_cases[] = {
     {"fragments_expandable", expandable_segments_recover, 0, 0, 0},
     {"fragments_classic", classic_segments_recover, 0, 0, 0},
     {"trim_expandable", an_expandable_trim_stops_at_its_target, 0, 0, 0},
+    {"pools_expandable", expandable_pools_share, 0, 0, 0},
+    {"pools_classic", classic_pools_share, 0, 0, 0},
+    {"pools_pause", pools_pause, 0, 0, 0},
     {"trim_classic", a_classic_trim_stops_at_its_target, 0, 0, 0},
     {NULL, NULL, 0, 0, 0},
 };

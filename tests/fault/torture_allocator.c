@@ -14,6 +14,7 @@ enum { STATS = 128 };
 typedef struct fixture {
     const char *config;
     memopt_allocator *allocator;
+    memopt_pool *pool;
     memopt_stream other;
     void *block, *kept, *cached;
     uint64_t before[STATS];
@@ -137,6 +138,100 @@ static void end_kept(memopt_device *device, void *context)
     end(device, context);
 }
 
+/* --- pools -------------------------------------------------------------------------------------
+ */
+
+TORTURE_CALL(run_create_pool, memopt_pool_create(f->allocator, NULL, &f->pool))
+TORTURE_UNDO(undo_create_pool, memopt_allocator_destroy(f->pool))
+
+static void make_pool(memopt_device *device, void *context)
+{
+    make(device, context);
+    assert_int_equal(run_create_pool(device, context), MEMOPT_OK);
+}
+
+/* 64 MiB, all of it a pool's: cached, or freed while another stream uses it. */
+static void make_other_cache(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    void *pending;
+    make_pool(device, context);
+    assert_int_equal(memopt_allocator_alloc(f->pool, 30 * MIB, 0, f->other, &f->cached), MEMOPT_OK);
+    assert_int_equal(memopt_allocator_alloc(f->pool, 28 * MIB, 0, f->other, &pending), MEMOPT_OK);
+    assert_int_equal(memopt_allocator_record_stream(f->pool, pending, NULL), MEMOPT_OK);
+    assert_int_equal(memopt_allocator_free(f->pool, f->cached), MEMOPT_OK);
+    assert_int_equal(memopt_allocator_free(f->pool, pending), MEMOPT_OK);
+    read_stats(f, f->before);
+}
+
+static void end_pool(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    assert_int_equal(mo_allocator_check(f->pool), MEMOPT_OK);
+    assert_int_equal(memopt_allocator_destroy(f->pool), MEMOPT_OK);
+    end(device, context);
+}
+
+TORTURE_CALL(run_alloc_most,
+             memopt_allocator_alloc(f->allocator, 50 * MIB, MEMOPT_TAG_WEIGHTS, NULL, &f->block))
+
+/* A pool with two live blocks, freed memory between them and a pending free. */
+static void make_pool_blocks(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    void *gap;
+    make_pool(device, context);
+    assert_int_equal(memopt_allocator_alloc(f->pool, 5 * MIB, 0, NULL, &f->block), MEMOPT_OK);
+    assert_int_equal(memopt_allocator_alloc(f->pool, 3 * MIB, 0, NULL, &gap), MEMOPT_OK);
+    assert_int_equal(memopt_allocator_alloc(f->pool, 5 * MIB, 0, f->other, &f->kept), MEMOPT_OK);
+    assert_int_equal(memopt_allocator_record_stream(f->pool, gap, f->other), MEMOPT_OK);
+    assert_int_equal(memopt_allocator_free(f->pool, gap), MEMOPT_OK);
+    memset(f->block, 17, 5 * MIB);
+    memset(f->kept, 23, 5 * MIB);
+}
+
+TORTURE_CALL(run_pause, memopt_pool_pause_sync(f->pool, MEMOPT_PAUSE_KEEP, NULL))
+TORTURE_CALL(run_resume, memopt_pool_resume_sync(f->pool))
+
+static void check_active(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    (void)device;
+    assert_int_equal(mo_allocator_check(f->pool), MEMOPT_OK);
+    assert_int_equal(memopt_pool_is_paused(f->pool), 0);
+    assert_true(all_bytes(f->block, 17, 5 * MIB) && all_bytes(f->kept, 23, 5 * MIB));
+}
+
+static void undo_pause(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    assert_int_equal(memopt_pool_is_paused(f->pool), 1);
+    assert_int_equal(run_resume(device, context), MEMOPT_OK);
+    check_active(device, context);
+}
+
+static void make_paused(memopt_device *device, void *context)
+{
+    make_pool_blocks(device, context);
+    assert_int_equal(run_pause(device, context), MEMOPT_OK);
+}
+
+static void check_paused(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    (void)device;
+    assert_int_equal(mo_allocator_check(f->pool), MEMOPT_OK);
+    assert_int_equal(memopt_pool_is_paused(f->pool), 1);
+}
+
+static void end_pool_blocks(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    assert_int_equal(memopt_allocator_free(f->pool, f->block), MEMOPT_OK);
+    assert_int_equal(memopt_allocator_free(f->pool, f->kept), MEMOPT_OK);
+    end_pool(device, context);
+}
+
 /* --- record_stream, free, trim, snapshot ---------------------------------------------------------
  */
 
@@ -196,12 +291,33 @@ static const torture_scenario scenarios[] = {
     {"alloc under pressure", NULL, make_pressed, run_alloc, undo_alloc, check_unchanged, end, 1, 1},
     {"alloc after a stream's end", NULL, make_ended, run_alloc, undo_alloc, check_unchanged,
      end_kept, 1, 1},
+    {"pool_create", NULL, make, run_create_pool, undo_create_pool, check_unchanged, end, 0, 0},
+    {"alloc beside a pool's cache", NULL, make_other_cache, run_alloc_most, undo_alloc,
+     check_unchanged, end_pool, 1, 1},
     {"record_stream", NULL, make_block, run_record, undo_alloc, check_unchanged, end, 0, 1},
     {"free", NULL, make_recorded, run_free, NULL, check_unchanged, end, 0, 1},
     {"trim", NULL, make_pending, run_trim, NULL, NULL, end, 0, 1},
     {"trim to a target", NULL, make_pending, run_trim_to, NULL, NULL, end, 0, 1},
     {"snapshot", NULL, make_block, run_snapshot, undo_alloc, check_unchanged, end, 0, 0},
 };
+
+static const torture_scenario pauses[] = {
+    {"pool_pause", NULL, make_pool_blocks, run_pause, undo_pause, check_active, end_pool_blocks, 1,
+     1},
+    {"pool_resume", NULL, make_paused, run_resume, check_active, check_paused, end_pool_blocks, 0,
+     0},
+};
+
+static void test_pauses(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof pauses / sizeof pauses[0]; i++) {
+        fixture f = {.config = "expandable_segments:True"};
+        int64_t struck = torture(&pauses[i], &f);
+        print_message("%s: %lld faults\n", pauses[i].name, (long long)struck);
+        assert_true(struck > 5);
+    }
+}
 
 static void test_all(void **state)
 {
@@ -327,7 +443,7 @@ static void test_end(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_all),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_all), cmocka_unit_test(test_pauses),
                                        cmocka_unit_test(test_moves_are_undone),
                                        cmocka_unit_test(test_end)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -104,9 +104,21 @@ static memopt_status check_pages(const memopt_allocator *allocator, const mo_seg
     return listed == NULL ? MEMOPT_OK : BROKEN("the list of unmapped blocks is too long");
 }
 
+/* While paused: the pages that the driver kept. */
+static uint64_t bytes_left(const memopt_allocator *allocator, const mo_segment *segment)
+{
+    uint64_t left = 0;
+    for (uint64_t i = 0; i < allocator->pause.page_count; i++) {
+        const mo_paused_page *page = &allocator->pause.pages[i];
+        left += page->segment == segment && segment->pages[page->page] != NULL;
+    }
+    return left * allocator->granularity;
+}
+
 static memopt_status check_segment(const memopt_allocator *allocator, const mo_segment *segment,
                                    totals *sum)
 {
+    int paused = allocator->pause.activity == MO_PAUSED;
     uint64_t size = 0, mapped = 0;
     for (const mo_block *block = segment->first; block != NULL; block = block->next) {
         memopt_status status = check_block(allocator, segment, block);
@@ -116,6 +128,8 @@ static memopt_status check_segment(const memopt_allocator *allocator, const mo_s
         mapped += block->state == MO_BLOCK_UNMAPPED ? 0 : block->size;
         count_block(sum, block);
     }
+    if (paused)
+        mapped = bytes_left(allocator, segment);
     if (segment->pool->life == MO_STREAM_ENDED &&
         segment->pool != &allocator->ended[segment->pool->kind - MO_POOL_SMALL])
         return BROKEN("the segment at %p is of a stream that has ended", (void *)segment->address);
@@ -125,7 +139,8 @@ static memopt_status check_segment(const memopt_allocator *allocator, const mo_s
     count(sum, segment->pool->kind, MO_STAT_RESERVED_BYTES, mapped);
     if (mapped > 0)
         count(sum, segment->pool->kind, MO_STAT_SEGMENT, 1);
-    return mo_segment_is_expandable(segment) ? check_pages(allocator, segment) : MEMOPT_OK;
+    return mo_segment_is_expandable(segment) && !paused ? check_pages(allocator, segment)
+                                                        : MEMOPT_OK;
 }
 
 /* A tree of the bins, in order behind *last; counts its blocks in *found. */
@@ -177,11 +192,20 @@ static memopt_status check_totals(const memopt_allocator *allocator, const total
     return MEMOPT_OK;
 }
 
+static memopt_status check_pause(const mo_pause *pause)
+{
+    if (pause->activity == MO_MOVING || pause->held_back != NULL)
+        return BROKEN("pages move while nobody moves them");
+    if (pause->activity == MO_ACTIVE && (pause->pages != NULL || pause->kept != NULL))
+        return BROKEN("a pause has left something");
+    return MEMOPT_OK;
+}
+
 static memopt_status check_all(const memopt_allocator *allocator)
 {
     totals sum;
     uint64_t in_bins = 0;
-    memopt_status status = MEMOPT_OK;
+    memopt_status status = check_pause(&allocator->pause);
     memset(&sum, 0, sizeof sum);
     for (const mo_segment *s = allocator->segments; s != NULL && status == MEMOPT_OK; s = s->next)
         status = check_segment(allocator, s, &sum);
@@ -195,12 +219,26 @@ static memopt_status check_all(const memopt_allocator *allocator)
     return status == MEMOPT_OK ? check_totals(allocator, &sum) : status;
 }
 
+/* While a member is being destroyed the sum is not known. */
+static memopt_status check_family(const mo_family *family)
+{
+    uint64_t held = 0, count = 0;
+    for (const memopt_allocator *m = family->members; m != NULL; m = m->next_member, count++)
+        held += mo_stat_current(&m->stats, MO_STAT_RESERVED_BYTES);
+    if (count == family->pools + 1 && held != family->held)
+        return BROKEN("the family holds %llu bytes, its members %llu",
+                      (unsigned long long)family->held, (unsigned long long)held);
+    return MEMOPT_OK;
+}
+
 memopt_status mo_allocator_check(memopt_allocator *allocator)
 {
-    mo_lock(&allocator->slow);
+    mo_lock(&allocator->family->slow);
     mo_lock(&allocator->lock);
     memopt_status status = check_all(allocator);
     mo_unlock(&allocator->lock);
-    mo_unlock(&allocator->slow);
+    if (status == MEMOPT_OK)
+        status = check_family(allocator->family);
+    mo_unlock(&allocator->family->slow);
     return status;
 }

@@ -126,11 +126,16 @@ class Handle:
             raise
         self._detach()
 
-    def _refuse_holds(self) -> None:
+    def refuse_exports(self, what: str) -> None:
+        """BufferError where views are in use; `what` is not done."""
         if self._exports:
             raise BufferError(
-                "%s cannot be closed: %d memory views of it are in use" % (self.kind, self._exports)
+                "%s cannot be %s: %d memory views of it are in use"
+                % (self.kind, what, self._exports)
             )
+
+    def _refuse_holds(self) -> None:
+        self.refuse_exports("closed")
         if self._children:
             names = sorted({child.kind for child in self._children})
             raise errors.BusyError(

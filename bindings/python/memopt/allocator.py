@@ -8,8 +8,8 @@ import sys
 import weakref
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 
-from . import _abi, _lifetime, _snapshot, errors
-from ._abi import Tag
+from . import _abi, _dlpack, _lifetime, _snapshot, errors
+from ._abi import Status, Tag
 from ._arguments import unsigned
 from ._library import c_text, lib, output
 from .device import Device
@@ -80,6 +80,13 @@ class Buffer(Memory):
             return
         self._allocator._give_back(self)
 
+    def _add_export(self) -> None:
+        if self._allocator.paused:
+            raise errors.BusyError(
+                Status.BUSY, "the buffer is in a paused pool: resume it before making a view"
+            )
+        super()._add_export()
+
     def _take(self) -> int:
         """The address, which now belongs to another owner."""
         self._refuse_exports()
@@ -118,12 +125,9 @@ class Allocator(_lifetime.Closing):
         on_pressure: Optional[Callable[[int], Optional[int]]] = None,
         on_oom: Optional[Callable[[int, int, str], Any]] = None,
     ) -> None:
-        self._config = config
-        self._device = device
         self._on_pressure = on_pressure
         self._on_oom = on_oom
-        self._live: Dict[int, "weakref.ref[Buffer]"] = {}  # Buffers by address
-        self._tags = {tag.name.lower(): int(tag) for tag in Tag if tag is not Tag.USER}
+        self._begin(device, config, {t.name.lower(): int(t) for t in Tag if t is not Tag.USER})
         options = _abi.AllocatorOptions(limit=parse_size(limit))
         options.pressure, options.oom = thunks = _thunks(weakref.ref(self))
         self._handle = _lifetime.create(
@@ -138,12 +142,29 @@ class Allocator(_lifetime.Closing):
             keep=thunks,
             force_end=lib.memopt_allocator_destroy_force,
         )
+
+    def _begin(self, device: Device, config: str, tags: Dict[str, int]) -> None:
+        self._device = device
+        self._config = config
+        self._tags = tags  # one for an allocator and its pools
+        self._live: Dict[int, "weakref.ref[Buffer]"] = {}  # Buffers by address
         self._names = stat_names()
 
     @property
     def device(self) -> Device:
         """The device whose memory it gives out."""
         return self._device
+
+    def pool(
+        self,
+        name: str = "",
+        *,
+        limit: Size = 0,
+        config: Optional[str] = None,
+        retain: bool = False,
+    ) -> "Pool":
+        """A pool of this allocator; see :class:`Pool`."""
+        return Pool(self, name, limit=limit, config=config, retain=retain)
 
     def close(self, force: bool = False) -> None:
         """Gives all memory back to the device. BusyError while blocks are allocated.
@@ -223,6 +244,28 @@ class Allocator(_lifetime.Closing):
         """Sets the most bytes to hold from the device; 0: no limit."""
         lib.memopt_allocator_set_limit(self._handle.pointer, parse_size(limit))
 
+    # --- pausing ---
+
+    def pause(self, keep: bool = True) -> int:
+        """Gives its physical memory back to the device and keeps the addresses of its blocks; the
+        bytes given back. With `keep` the contents move to pinned host memory, else they are lost.
+        No work may use the blocks until :meth:`resume`. BufferError where they are host memory
+        ("cpu") with views in use; UnsupportedError without ``expandable_segments:True``."""
+        if self._device._dlpack_device(False)[0] == _dlpack.CPU:
+            self._handle.refuse_exports("paused")
+        how = _abi.Pause.KEEP if keep else _abi.Pause.DISCARD
+        return int(output(lib.memopt_pool_pause_sync, self._handle.pointer, how))
+
+    def resume(self) -> None:
+        """Gives the blocks memory again, with the contents that were kept. OutOfMemoryError where
+        too little is free: it stays paused."""
+        lib.memopt_pool_resume_sync(self._handle.pointer)
+
+    @property
+    def paused(self) -> bool:
+        """Whether it is paused."""
+        return bool(lib.memopt_pool_is_paused(self._handle.pointer))
+
     # --- tags ---
 
     def register_tag(self, name: str) -> int:
@@ -300,6 +343,55 @@ class Allocator(_lifetime.Closing):
     def stop_trace(self) -> int:
         """Ends the recording; how many events it has. StorageError if the file is not complete."""
         return int(output(lib.memopt_allocator_stop_trace, self._handle.pointer))
+
+
+class Pool(Allocator):
+    """An allocator that shares the device, the limit, the tags and the callbacks of its parent.
+
+    It has its own blocks, cache, statistics and `limit`, and its parent's `config` if it is given
+    none. Before the parent or one of its pools runs out of memory, free memory of the others goes
+    back to the device, but for pools with `retain`: memory that recorded graphs use must stay. The
+    parent cannot be closed before its pools.
+    """
+
+    __slots__ = ("_parent",)
+
+    def __init__(
+        self,
+        parent: Allocator,
+        name: str = "",
+        *,
+        limit: Size = 0,
+        config: Optional[str] = None,
+        retain: bool = False,
+    ) -> None:
+        self._parent = parent  # which has the callbacks
+        text = None if config is None else c_text(config, "a configuration")
+        options = _abi.PoolOptions(
+            name=c_text(name, "a name"), config=text, limit=parse_size(limit), retain=bool(retain)
+        )
+        self._handle = _lifetime.create(
+            self,
+            "pool",
+            lib.memopt_allocator_destroy,
+            lib.memopt_pool_create,
+            parent._handle.pointer,
+            options,
+            parents=(parent._handle,),
+            force_end=lib.memopt_allocator_destroy_force,
+        )
+        self._begin(parent.device, parent._config if config is None else config, parent._tags)
+
+    @property
+    def parent(self) -> Allocator:
+        """The allocator that it was made from."""
+        return self._parent
+
+    @property
+    def name(self) -> str:
+        """Who uses it, in messages."""
+        name: bytes = lib.memopt_pool_get_name(self._handle.pointer)
+        return name.decode()
 
 
 def config_items(text: str) -> List[Tuple[int, str]]:

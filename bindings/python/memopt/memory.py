@@ -27,8 +27,9 @@ class _Export:
     __slots__ = ("_memory",)
 
     def __init__(self, memory: "Memory") -> None:
-        self._memory: Optional[Memory] = memory
+        self._memory: Optional[Memory] = None
         memory._add_export()
+        self._memory = memory
 
     def drop(self) -> None:
         """The view is gone."""

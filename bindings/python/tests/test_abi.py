@@ -112,6 +112,7 @@ CLASSES = {
     "memopt_status": "i32",
     "memopt_dtype": "i32",
     "memopt_tag": "u32",
+    "memopt_pause": "u32",
     "memopt_ticket": "u64",
     "memopt_stream": "pointer",
     "memopt_log_level": "i32",

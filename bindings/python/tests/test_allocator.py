@@ -356,3 +356,159 @@ def end(allocator, entry, explicit, by_address):
         del view
     if explicit:
         allocator.free(int(buffer) if by_address and buffer.nbytes else buffer)
+
+
+# --- pools ---
+
+
+def test_pools_share_a_limit(device):
+    with memopt.Allocator(device, "expandable_segments:True", limit="32MiB") as allocator:
+        number = allocator.register_tag("kv cache")
+        pool = allocator.pool("cache", limit="24MiB")
+        assert isinstance(pool, memopt.Pool) and pool.name == "cache" and pool.parent is allocator
+        assert pool.device is device and pool.tag("kv cache") == number
+        pool.alloc("20MiB", tag="kv cache").free()
+        with allocator.alloc("24MiB"):  # takes what the pool has free
+            assert pool.stat("reserved_bytes.all.current") == 8 * MIB
+            with pytest.raises(memopt.OutOfMemoryError) as caught:
+                pool.alloc("12MiB")
+            assert 'pool "cache"' in str(caught.value)
+            with pool.alloc("8MiB") as block:
+                assert allocator.stat("allocated_bytes.all.current") == 24 * MIB
+                assert pool.stat("allocated_bytes.all.current") == 8 * MIB
+                with pytest.raises(memopt.BusyError):
+                    pool.close()
+                with pytest.raises(ValueError):
+                    allocator.free(block)
+        with pytest.raises(memopt.OutOfMemoryError):
+            pool.alloc("25MiB")  # its own limit
+        pool.set_limit(0)
+        pool.alloc("25MiB").free()
+        with pytest.raises(memopt.BusyError):
+            allocator.close()
+        pool.close()
+
+
+def test_a_pool_that_retains_its_memory(device):
+    with memopt.Allocator(device, limit="32MiB") as allocator:
+        with allocator.pool(retain=True, config="expandable_segments:True") as pool:
+            assert pool.name == ""
+            pool.alloc("20MiB").free()
+            with pytest.raises(memopt.OutOfMemoryError):
+                allocator.alloc("20MiB")
+            pool.trim()
+            allocator.alloc("20MiB").free()
+
+
+def test_pools_call_the_callbacks_of_their_parent(device):
+    asked, failed = [], []
+    with memopt.Allocator(
+        device,
+        limit="8MiB",
+        on_pressure=lambda needed: asked.append(needed),
+        on_oom=lambda wanted, free, report: failed.append(wanted),
+    ) as allocator:
+        with allocator.pool("small") as pool:
+            with pytest.raises(memopt.OutOfMemoryError):
+                pool.alloc("9MiB")
+    assert asked == [9 * MIB] and failed == [9 * MIB]
+
+
+def test_pools_that_cannot_be_made(device, allocator):
+    pool = allocator.pool("outer")
+    with pytest.raises(ValueError):
+        pool.pool("inner")
+    with pytest.raises(ValueError):
+        allocator.pool("x" * 32)
+    with pytest.raises(ValueError):
+        allocator.pool("a\0b")
+    with pytest.raises(memopt.InvalidArgumentError):
+        allocator.pool(config="expandable_segment:True")
+    pool.close()
+    with pytest.raises(memopt.ClosedError):
+        pool.alloc(1)
+
+
+def test_a_forgotten_pool_ends_before_its_parent(device):
+    used = device.memory_info().used
+    allocator = memopt.Allocator(device)
+    pool = allocator.pool()
+    block = pool.alloc("3MiB")
+    del allocator  # the pool keeps it
+    gc.collect()
+    assert pool.alloc("1MiB").nbytes == MIB
+    del pool, block
+    gc.collect()
+    assert device.memory_info().used == used
+
+
+# --- pausing ---
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_paused_pool(device, keep):
+    with memopt.Allocator(device, "expandable_segments:True") as allocator:
+        pool = allocator.pool("generator")
+        blocks = [pool.alloc(size) for size in (1000, "3MiB", 70000)]
+        for value, block in enumerate(blocks, 1):
+            device.fill(block, value)
+        addresses = [int(block) for block in blocks]
+        held = pool.stat("reserved_bytes.all.current")
+        assert not pool.paused
+        assert pool.pause(keep) == held
+        assert pool.paused and device.memory_info().used == 0
+        assert (device.memory_info().pinned > 0) == keep
+        with pytest.raises(memopt.BusyError) as caught:
+            pool.alloc(10)
+        assert '"generator" is paused' in str(caught.value)
+        with pytest.raises(memopt.BusyError):
+            pool.pause()
+        with pytest.raises(memopt.BusyError):
+            pool.close()
+        allocator.alloc("4MiB").free()  # others go on
+        blocks.pop().free()
+        pool.resume()
+        assert not pool.paused and device.memory_info().pinned == 0
+        with pytest.raises(memopt.BusyError):
+            pool.resume()
+        assert [int(block) for block in blocks] == addresses[:2]
+        for value, block in enumerate(blocks, 1):
+            with block.as_memoryview() as view:
+                assert not keep or bytes(view) == bytes([value]) * block.nbytes
+            block.free()
+        pool.close()
+
+
+def test_views_keep_a_pool_from_pausing(device):
+    with memopt.Allocator(device, "expandable_segments:True") as allocator:
+        with allocator.alloc(1000) as block:
+            with block.as_memoryview():
+                with pytest.raises(BufferError, match="cannot be paused"):
+                    allocator.pause()
+            assert not allocator.paused
+            allocator.pause()
+            for view in (block.as_memoryview, block.tensor().__dlpack__):
+                with pytest.raises(memopt.BusyError):
+                    view()
+            allocator.resume()
+            block.as_memoryview().release()
+
+
+def test_pausing_needs_expandable_segments(device, allocator):
+    with memopt.Allocator(device) as classic:
+        with pytest.raises(memopt.UnsupportedError):
+            classic.pause()
+
+
+def test_resume_without_memory(device):
+    with memopt.Allocator(device, "expandable_segments:True", limit="16MiB") as allocator:
+        with allocator.pool() as pool, pool.alloc("10MiB") as block:
+            device.fill(block, 5)
+            pool.pause()
+            with allocator.alloc("8MiB"):
+                with pytest.raises(memopt.OutOfMemoryError):
+                    pool.resume()
+                assert pool.paused
+            pool.resume()
+            with block.as_memoryview() as view:
+                assert bytes(view[:1000]) == b"\x05" * 1000

@@ -122,7 +122,7 @@ MEMOPT_API void memopt_pluggable_empty_cache(void);
 
 /**
  * @brief Limits the device memory that the allocator holds; memory of graphs does not count.
- * @param fraction of the device's memory, 0 to 1.
+ * @param fraction of the device's memory, 0 to 1. The memory of graphs counts.
  * @param device index of the device.
  * @since 0.9
  */

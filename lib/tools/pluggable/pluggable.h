@@ -2,7 +2,7 @@
  * What is behind the entry points of memopt/tools/pluggable.h, process-wide:
  *
  *   slots.c            the configuration, and one slot for each device
- *   pools.c            the allocators of recorded graphs
+ *   pools.c            the pools of recorded graphs
  *   pluggable.c        the entry points
  *   throw.c            torch's exceptions
  *   seeing.c           what a framework's tools ask for
@@ -22,10 +22,10 @@
 
 enum { MO_PLUG_DEVICES = 64, MO_PLUG_CONFIG = 1000 };
 
-/* The allocator of one graph, or of several that share a pool. Once made it stays until the end. */
+/* The memory of one graph, or of several that share it. Once made it stays until the end. */
 typedef struct mo_graph_pool {
     struct mo_graph_pool *next;
-    memopt_allocator *allocator;
+    memopt_pool *allocator;
     uint64_t id[2];
     uint64_t holds; /* begun and not released; 0: the id means nothing any more */
     uint64_t open;  /* begun and not ended */
@@ -50,8 +50,8 @@ extern char mo_plug_config[MO_PLUG_CONFIG];
 memopt_status mo_plug_set_config(const char *backend, const char *config);
 /* The slot of a device with its first allocator. */
 memopt_status mo_plug_enter(int32_t device, mo_plug_slot **out_slot);
-/* An allocator as configured. */
-memopt_status mo_plug_make(memopt_device *device, memopt_allocator **out_allocator);
+/* A pool for recorded graphs. */
+memopt_status mo_plug_make_pool(memopt_allocator *first, memopt_pool **out_pool);
 
 /* --- pools.c           ------------------------------------------------------------------------ */
 

@@ -1,8 +1,9 @@
 /*
  * Memory of recorded graphs. A graph replays into the addresses that it was recorded with, so
- * allocations while a stream records come from the graph's own allocator, whose memory serves
- * nothing else while the graph exists: freed blocks serve the same pool only, and it is trimmed
- * only after its release, with the device waited for, since a replay may still run on any stream.
+ * allocations while a stream records come from the graph's own pool of the device's allocator,
+ * whose memory serves nothing else while the graph exists: freed blocks serve the same pool only,
+ * which retains its memory. It is trimmed only after its release, with the device waited for, since
+ * a replay may still run on any stream.
  */
 #include "tools/lock.h"
 #include "tools/pluggable/pluggable.h"
@@ -160,7 +161,7 @@ static memopt_status make_pool(mo_plug_slot *slot, mo_graph_pool **out_pool)
     mo_graph_pool *pool = mo_calloc(1, sizeof *pool);
     if (pool == NULL)
         return MEMOPT_OUT_OF_HOST_MEMORY;
-    memopt_status status = mo_plug_make(memopt_allocator_get_device(slot->first), &pool->allocator);
+    memopt_status status = mo_plug_make_pool(slot->first, &pool->allocator);
     if (status != MEMOPT_OK) {
         mo_free(pool);
         return status;

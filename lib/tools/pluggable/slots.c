@@ -72,7 +72,7 @@ static void begin_trace(memopt_device *device, memopt_allocator *made)
         memopt_allocator_start_trace(made, path);
 }
 
-memopt_status mo_plug_make(memopt_device *device, memopt_allocator **out_allocator)
+static memopt_status make(memopt_device *device, memopt_allocator **out_allocator)
 {
     char config[MO_PLUG_CONFIG];
     mo_tools_lock(&mo_plug_lock);
@@ -81,6 +81,17 @@ memopt_status mo_plug_make(memopt_device *device, memopt_allocator **out_allocat
     memopt_status status = memopt_allocator_create(device, config, NULL, out_allocator);
     if (status == MEMOPT_OK)
         begin_trace(device, *out_allocator);
+    return status;
+}
+
+memopt_status mo_plug_make_pool(memopt_allocator *first, memopt_pool **out_pool)
+{
+    memopt_pool_options options = MEMOPT_POOL_OPTIONS_INIT;
+    options.name = "graph";
+    options.retain = 1;
+    memopt_status status = memopt_pool_create(first, &options, out_pool);
+    if (status == MEMOPT_OK)
+        begin_trace(memopt_allocator_get_device(first), *out_pool);
     return status;
 }
 
@@ -96,7 +107,7 @@ static memopt_status make_first(mo_plug_slot *slot, int index)
     memopt_status status = memopt_device_open(name, NULL, &device);
     if (status != MEMOPT_OK)
         return status;
-    status = mo_plug_make(device, &made);
+    status = make(device, &made);
     if (status == MEMOPT_OK && atomic_compare_exchange_strong(&slot->first, &none, made))
         return MEMOPT_OK;
     if (status == MEMOPT_OK)

@@ -157,6 +157,11 @@ static void try_allocator(handles *h)
     REFUSED(memopt_allocator_set_limit(h->allocator, MIB));
     REFUSED(memopt_allocator_free(h->allocator, h->block));
     REFUSED(memopt_allocator_trim_sync(h->allocator, &value));
+    REFUSED(memopt_pool_create(h->allocator, NULL, &other));
+    REFUSED(memopt_pool_pause_sync(h->allocator, MEMOPT_PAUSE_KEEP, &value));
+    REFUSED(memopt_pool_resume_sync(h->allocator));
+    if (memopt_pool_is_paused(h->allocator))
+        _exit(2);
     if (memopt_allocator_owns(h->allocator, h->block))
         _exit(2);
 }
@@ -265,11 +270,11 @@ static void test_child(void **state)
     pthread_mutex_lock(&h.device->lock); /* as if other threads were inside the library */
     pthread_mutex_lock(&h.device->listening);
     pthread_mutex_lock(&h.allocator->lock);
-    pthread_mutex_lock(&h.allocator->slow);
+    pthread_mutex_lock(&h.allocator->family->slow);
     pid_t child = fork();
     if (child == 0)
         live_as_child(&h);
-    pthread_mutex_unlock(&h.allocator->slow);
+    pthread_mutex_unlock(&h.allocator->family->slow);
     pthread_mutex_unlock(&h.allocator->lock);
     pthread_mutex_unlock(&h.device->listening);
     pthread_mutex_unlock(&h.device->lock);

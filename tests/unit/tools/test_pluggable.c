@@ -393,6 +393,31 @@ static void test_graph_keeps_its_memory(void **state)
     stop(first);
 }
 
+/* The fraction of the device counts what graphs hold, which stays theirs when the rest runs out. */
+static void test_graphs_count_in_the_fraction(void **state)
+{
+    (void)state;
+    memopt_allocator *first = start(""), *pool = NULL;
+    OK(memopt_allocator_set_limit(first, 64 * MIB)); /* as memopt_pluggable_memory_fraction() */
+    memopt_pluggable_begin_pool(0, 5, 5, NULL);
+    capturing = 1;
+    void *kept = memopt_pluggable_alloc(20 * MIB, 0, captured);
+    memopt_pluggable_free(memopt_pluggable_alloc(20 * MIB, 0, captured), 0, 0, captured);
+    capturing = 0;
+    memopt_pluggable_end_pool(0, 5, 5);
+    OK(memopt_pluggable_get_allocator(0, 1, &pool));
+    assert_string_equal(memopt_pool_get_name(pool), "graph");
+    assert_null(memopt_pluggable_alloc(30 * MIB, 0, NULL));
+    assert_int_equal(reserved(pool), 40 * MIB);
+    void *block = memopt_pluggable_alloc(24 * MIB, 0, NULL);
+    assert_non_null(block);
+    memopt_pluggable_free(block, 0, 0, NULL);
+    memopt_pluggable_free(kept, 0, 0, captured);
+    memopt_pluggable_release_pool(0, 5, 5);
+    assert_int_equal(reserved(pool), 0);
+    stop(first);
+}
+
 /* Two graphs that share a pool: it lives until both are gone. The next graph takes it over empty.
  */
 static void test_shared_pools(void **state)
@@ -517,6 +542,7 @@ int main(void)
         cmocka_unit_test(test_trace),
         cmocka_unit_test(test_configure),
         cmocka_unit_test(test_graph_keeps_its_memory),
+        cmocka_unit_test(test_graphs_count_in_the_fraction),
         cmocka_unit_test(test_shared_pools),
         cmocka_unit_test(test_threads),
         cmocka_unit_test(test_host_memory_runs_out),

@@ -36,6 +36,25 @@ class AllocatorOptions(Struct):
     ]
 
 
+@struct("memopt_pool_options")
+class PoolOptions(Struct):
+    _fields_ = [
+        ("struct_size", SIZE),
+        ("name", TEXT),
+        ("config", TEXT),
+        ("limit", U64),
+        ("retain", U32),
+    ]
+
+
+@enumeration("MEMOPT_PAUSE_")
+class Pause(enum.IntEnum):
+    """What happens to the contents of a pool's blocks while it is paused."""
+
+    DISCARD = 0
+    KEEP = 1
+
+
 @struct("memopt_tag_stats")
 class TagStatsStruct(Struct):
     _fields_ = [
@@ -96,5 +115,11 @@ functions(
     memopt_allocator_reset_peaks=(CHECKED, HANDLE),
     memopt_allocator_start_trace=(CHECKED, HANDLE, TEXT),
     memopt_allocator_stop_trace=(CHECKED, HANDLE, OUT_U64),
+    memopt_pool_create=(CHECKED, HANDLE, PoolOptions, OUT_HANDLE),
+    memopt_pool_get_parent=(HANDLE, HANDLE),
+    memopt_pool_get_name=(TEXT, HANDLE),
+    memopt_pool_pause_sync=(CHECKED, HANDLE, U32, OUT_U64),
+    memopt_pool_resume_sync=(CHECKED, HANDLE),
+    memopt_pool_is_paused=(I32, HANDLE),
     memopt_allocator_snapshot=(CHECKED, HANDLE, BlockVisitor, ADDRESS),
 )

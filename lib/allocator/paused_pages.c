@@ -1,0 +1,226 @@
+/*
+ * The pages of a paused member: each that blocks used is listed, with its place. A page stays where
+ * the driver refuses to unmap it, and its handle where it refuses to release it; both are used
+ * again when the member is resumed. So unmapping is never undone, and mapping can always be.
+ */
+#include "allocator/paused_pages.h"
+
+#include "allocator/family.h"
+#include "allocator/pages.h"
+
+#include "base/checked.h"
+#include "base/lock.h"
+#include "base/memory.h"
+
+#include <inttypes.h>
+
+/* The pages of a segment that its blocks use, written from `out` on if it is not NULL. */
+static uint64_t list_segment(const memopt_allocator *allocator, mo_segment *segment,
+                             mo_paused_page *out)
+{
+    uint64_t count = 0, bytes = allocator->granularity;
+    for (mo_block *block = segment->first; block != NULL; block = block->next) {
+        uint64_t start = (uint64_t)(block->address - segment->address);
+        if (block->state == MO_BLOCK_UNMAPPED)
+            continue;
+        /* A page that two blocks share is listed with the first of them. */
+        for (uint64_t page = mo_ceil_div_u64(start, bytes);
+             page < mo_ceil_div_u64(start + block->size, bytes); page++, count++)
+            if (out != NULL)
+                out[count] = (mo_paused_page){segment, page, 1, 0, 1};
+    }
+    return count;
+}
+
+memopt_status mo_paused_list(memopt_allocator *allocator)
+{
+    mo_pause *pause = &allocator->pause;
+    uint64_t count = 0;
+    for (mo_segment *s = allocator->segments; s != NULL; s = s->next)
+        count += list_segment(allocator, s, NULL);
+    pause->pages = mo_calloc(count + 1, sizeof *pause->pages);
+    if (pause->pages == NULL)
+        return MEMOPT_OUT_OF_HOST_MEMORY;
+    pause->page_count = 0;
+    for (mo_segment *s = allocator->segments; s != NULL; s = s->next)
+        pause->page_count += list_segment(allocator, s, pause->pages + pause->page_count);
+    return MEMOPT_OK;
+}
+
+void mo_paused_forget(memopt_allocator *allocator)
+{
+    mo_free(allocator->pause.pages);
+    allocator->pause.pages = NULL;
+    allocator->pause.page_count = 0;
+}
+
+static mo_vm_handle handle_of(const mo_paused_page *page)
+{
+    return page->segment->pages[page->page];
+}
+
+static char *address_of(const memopt_allocator *allocator, const mo_paused_page *page)
+{
+    return page->segment->address + page->page * allocator->granularity;
+}
+
+static memopt_status unmap_page(memopt_allocator *allocator, mo_paused_page *page)
+{
+    memopt_status status = MEMOPT_OK;
+    if (page->mapped)
+        status = mo_page_unmap(allocator, page->segment, page->page);
+    if (status != MEMOPT_OK)
+        return status;
+    page->mapped = page->fresh = 0;
+    return handle_of(page) == NULL ? MEMOPT_OK
+                                   : mo_page_release(allocator, page->segment, page->page);
+}
+
+memopt_status mo_paused_unmap(memopt_allocator *allocator, int *out_any)
+{
+    memopt_status result = MEMOPT_OK;
+    *out_any = 0;
+    for (uint64_t i = 0; i < allocator->pause.page_count; i++) {
+        mo_paused_page *page = &allocator->pause.pages[i];
+        mo_keep_first(&result, unmap_page(allocator, page));
+        *out_any |= !page->mapped;
+    }
+    return result;
+}
+
+void mo_paused_unmap_fresh(memopt_allocator *allocator)
+{
+    for (uint64_t i = 0; i < allocator->pause.page_count; i++) {
+        mo_paused_page *page = &allocator->pause.pages[i];
+        if (page->fresh || !page->mapped) /* one that stays may lack access: it stays fresh */
+            (void)unmap_page(allocator, page);
+    }
+}
+
+/* --- mapping -----------------------------------------------------------------------------------
+ */
+
+static uint64_t bytes_missing(const memopt_allocator *allocator)
+{
+    uint64_t count = 0;
+    for (uint64_t i = 0; i < allocator->pause.page_count; i++)
+        count += handle_of(&allocator->pause.pages[i]) == NULL;
+    return count * allocator->granularity;
+}
+
+/* Handles for the pages without one. Without lock. */
+static memopt_status create_all(memopt_allocator *allocator)
+{
+    memopt_status status = MEMOPT_OK;
+    for (uint64_t i = 0; i < allocator->pause.page_count && status == MEMOPT_OK; i++) {
+        mo_paused_page *page = &allocator->pause.pages[i];
+        if (handle_of(page) == NULL)
+            status = mo_vm_create(allocator->device, allocator->granularity,
+                                  &page->segment->pages[page->page]);
+    }
+    return status;
+}
+
+static memopt_status fail_to_create(const memopt_allocator *allocator, uint64_t missing)
+{
+    memopt_memory_info info = MEMOPT_MEMORY_INFO_INIT;
+    (void)memopt_device_get_memory_info(allocator->device, &info);
+    return mo_fail(MEMOPT_OUT_OF_DEVICE_MEMORY,
+                   "pool_resume: \"%s\" lacks %s, of which %s are free on the device and %s may be "
+                   "held by limits; free or pause something else",
+                   allocator->name, MO_SIZE(missing), MO_SIZE(info.free),
+                   MO_SIZE(mo_room(allocator)));
+}
+
+/* Lock held, released meanwhile. */
+static memopt_status try_to_create(memopt_allocator *allocator, uint64_t missing)
+{
+    if (missing > mo_room(allocator))
+        return MEMOPT_OUT_OF_DEVICE_MEMORY;
+    mo_unlock(&allocator->lock);
+    memopt_status status = create_all(allocator);
+    mo_lock(&allocator->lock);
+    return status;
+}
+
+/* A handle for each page: where the device or a limit has too little, from what other members have
+ * free. Lock held. */
+static memopt_status find_handles(memopt_allocator *allocator)
+{
+    uint64_t missing = bytes_missing(allocator);
+    for (;;) {
+        memopt_status status = try_to_create(allocator, missing);
+        if (status != MEMOPT_OUT_OF_DEVICE_MEMORY)
+            return status;
+        uint64_t room = mo_room(allocator), released = 0;
+        uint64_t lacking = missing > room ? missing - room : bytes_missing(allocator);
+        status = mo_family_release(allocator, lacking, &released);
+        if (status != MEMOPT_OK)
+            return status;
+        if (released == 0)
+            return fail_to_create(allocator, missing);
+    }
+}
+
+/* Gives access to the pages just mapped, a call for each run of them. */
+static memopt_status set_access(memopt_allocator *allocator)
+{
+    const mo_pause *pause = &allocator->pause;
+    uint64_t bytes = allocator->granularity, run;
+    memopt_status status = MEMOPT_OK;
+    for (uint64_t i = 0; i < pause->page_count && status == MEMOPT_OK; i += run) {
+        const mo_paused_page *first = &pause->pages[i];
+        run = 1;
+        if (!first->fresh)
+            continue;
+        while (i + run < pause->page_count && pause->pages[i + run].fresh &&
+               pause->pages[i + run].segment == first->segment &&
+               pause->pages[i + run].page == first->page + run)
+            run++;
+        status = mo_vm_set_access(allocator->device, address_of(allocator, first), run * bytes);
+    }
+    return status;
+}
+
+static memopt_status map_all(memopt_allocator *allocator)
+{
+    memopt_status status = MEMOPT_OK;
+    for (uint64_t i = 0; i < allocator->pause.page_count && status == MEMOPT_OK; i++) {
+        mo_paused_page *page = &allocator->pause.pages[i];
+        if (page->mapped)
+            continue;
+        status = mo_vm_map(allocator->device, address_of(allocator, page), allocator->granularity,
+                           handle_of(page));
+        page->mapped = page->fresh = status == MEMOPT_OK;
+    }
+    return status == MEMOPT_OK ? set_access(allocator) : status;
+}
+
+memopt_status mo_paused_map(memopt_allocator *allocator)
+{
+    memopt_status status = find_handles(allocator);
+    mo_unlock(&allocator->lock);
+    if (status == MEMOPT_OK)
+        status = map_all(allocator);
+    if (status != MEMOPT_OK)
+        mo_paused_unmap_fresh(allocator);
+    mo_lock(&allocator->lock);
+    return status;
+}
+
+uint64_t mo_paused_count(memopt_allocator *allocator)
+{
+    uint64_t bytes = allocator->granularity, gone = 0;
+    for (uint64_t i = 0; i < allocator->pause.page_count; i++) {
+        mo_paused_page *page = &allocator->pause.pages[i];
+        int held = handle_of(page) != NULL;
+        if (held && !page->counted)
+            mo_count_mapped(allocator, page->segment, bytes, 1);
+        if (!held && page->counted) {
+            mo_count_unmapped(allocator, page->segment, bytes, 1);
+            gone += bytes;
+        }
+        page->counted = (uint8_t)held;
+    }
+    return gone;
+}

@@ -1,0 +1,510 @@
+/* Pausing a pool: its memory goes, its addresses stay, and a resume brings both together again. */
+#include "support.h"
+
+#include "device/front/handle.h"
+
+#define CAPACITY (64 * MIB)
+
+enum { BLOCKS = 12 };
+
+typedef struct scene {
+    memopt_device *device;
+    memopt_allocator *parent;
+    memopt_pool *pool;
+    memopt_stream stream;
+    unsigned char *blocks[BLOCKS];
+} scene;
+
+static uint64_t size_of(int i)
+{
+    static const uint64_t sizes[] = {1000, 70000, MIB + 512, 512, 2 * MIB, 5 * MIB + 512};
+    return sizes[i % 6];
+}
+
+static uint64_t held(memopt_allocator *allocator)
+{
+    return stat_of(allocator, "reserved_bytes.all.current");
+}
+
+static uint64_t used(memopt_device *device)
+{
+    memopt_memory_info info = MEMOPT_MEMORY_INFO_INIT;
+    OK(memopt_device_get_memory_info(device, &info));
+    return info.used;
+}
+
+static uint64_t pinned(memopt_device *device)
+{
+    memopt_memory_info info = MEMOPT_MEMORY_INFO_INIT;
+    OK(memopt_device_get_memory_info(device, &info));
+    return info.pinned;
+}
+
+/* A pool whose blocks, of two streams and with gaps between them, hold their numbers. */
+static scene begin(uint32_t order, uint64_t seed, uint32_t retain)
+{
+    scene s = {open_cpu(CAPACITY, order, seed), NULL, NULL, NULL, {NULL}};
+    memopt_pool_options options = MEMOPT_POOL_OPTIONS_INIT;
+    void *gaps[BLOCKS];
+    options.name = "generator";
+    options.retain = retain;
+    s.parent = new_allocator(s.device, "expandable_segments:True");
+    OK(memopt_pool_create(s.parent, &options, &s.pool));
+    OK(memopt_stream_create(s.device, &s.stream));
+    for (int i = 0; i < BLOCKS; i++) {
+        memopt_stream stream = i % 2 == 0 ? NULL : s.stream;
+        s.blocks[i] = alloc_on(s.pool, size_of(i), stream);
+        gaps[i] = alloc_on(s.pool, 100000, stream);
+        OK(memopt_fill(s.device, s.blocks[i], (uint8_t)(i + 1), size_of(i), stream));
+    }
+    for (int i = 0; i < BLOCKS; i++)
+        OK(memopt_allocator_free(s.pool, gaps[i]));
+    return s;
+}
+
+static int holds(const unsigned char *block, int value, uint64_t bytes)
+{
+    return block[0] == value && memcmp(block, block + 1, bytes - 1) == 0;
+}
+
+static void check_contents(const scene *s)
+{
+    OK(memopt_device_sync(s->device));
+    for (int i = 0; i < BLOCKS; i++)
+        if (s->blocks[i] != NULL)
+            assert_true(holds(s->blocks[i], i + 1, size_of(i)));
+}
+
+static void drop(scene *s, int i)
+{
+    OK(memopt_allocator_free(s->pool, s->blocks[i]));
+    s->blocks[i] = NULL;
+}
+
+static void end(scene *s)
+{
+    for (int i = 0; i < BLOCKS; i++)
+        OK(memopt_allocator_free(s->pool, s->blocks[i]));
+    OK(mo_allocator_check(s->pool));
+    OK(memopt_allocator_destroy(s->pool));
+    OK(memopt_stream_destroy(s->device, s->stream));
+    assert_int_equal(used(s->device), held(s->parent));
+    finish(s->parent, s->device);
+}
+
+/* --- the whole way --------------------------------------------------------------------------- */
+
+/* In any order of streams: what was under way is complete, all memory of the device serves others,
+ * and what comes back is what went. */
+static void test_contents_are_kept(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 6; seed++) {
+        uint32_t order = seed == 0 ? MEMOPT_STREAM_ORDER_EAGER : MEMOPT_STREAM_ORDER_ADVERSARIAL;
+        scene s = begin(order, seed, 0);
+        uint64_t before = held(s.pool), live = stat_of(s.pool, "allocated_bytes.all.current");
+        uint64_t released = 0, active = stat_of(s.pool, "allocation.all.current");
+        for (int round = 0; round < 3; round++) {
+            OK(memopt_pool_pause_sync(s.pool, MEMOPT_PAUSE_KEEP, &released));
+            assert_true(round > 0 || released == before);
+            assert_int_equal(memopt_pool_is_paused(s.pool), 1);
+            assert_int_equal(held(s.pool), 0);
+            assert_int_equal(stat_of(s.pool, "allocated_bytes.all.current"), live);
+            assert_int_equal(stat_of(s.pool, "allocation.all.current"), active);
+            assert_true(pinned(s.device) >= live && pinned(s.device) <= before);
+            OK(mo_allocator_check(s.pool));
+            OK(memopt_allocator_trim_sync(s.parent, NULL));
+            assert_int_equal(used(s.device), 0);
+            void *all = alloc(s.parent, CAPACITY);
+            OK(memopt_fill(s.device, all, 0x55, MIB, NULL));
+            OK(memopt_allocator_free(s.parent, all)); /* cached: the resume takes it */
+            OK(memopt_pool_resume_sync(s.pool));
+            assert_int_equal(memopt_pool_is_paused(s.pool), 0);
+            assert_int_equal(pinned(s.device), 0);
+            assert_true(held(s.pool) <= before && held(s.pool) + held(s.parent) <= CAPACITY);
+            OK(mo_allocator_check(s.pool));
+            check_contents(&s);
+        }
+        void *more = alloc(s.pool, 7 * MIB);
+        OK(memopt_allocator_free(s.pool, more));
+        end(&s);
+    }
+}
+
+static void test_contents_are_discarded(void **state)
+{
+    (void)state;
+    scene s = begin(MEMOPT_STREAM_ORDER_ADVERSARIAL, 1, 0);
+    OK(memopt_pool_pause_sync(s.pool, MEMOPT_PAUSE_DISCARD, NULL));
+    assert_int_equal(used(s.device), 0);
+    assert_int_equal(pinned(s.device), 0);
+    OK(memopt_pool_resume_sync(s.pool));
+    for (int i = 0; i < BLOCKS; i++)
+        OK(memopt_fill(s.device, s.blocks[i], (uint8_t)(i + 1), size_of(i), NULL));
+    check_contents(&s);
+    end(&s);
+}
+
+/* An allocator can be paused beside its pools, and a pool without blocks. */
+static void test_parents_and_empty_pools(void **state)
+{
+    (void)state;
+    scene s = begin(MEMOPT_STREAM_ORDER_EAGER, 0, 0);
+    unsigned char *block = alloc(s.parent, 3 * MIB);
+    memset(block, 99, 3 * MIB);
+    OK(memopt_pool_pause_sync(s.parent, MEMOPT_PAUSE_KEEP, NULL));
+    assert_int_equal(held(s.parent), 0);
+    check_contents(&s);
+    memopt_pool *empty = NULL;
+    uint64_t released = 1;
+    OK(memopt_pool_create(s.parent, NULL, &empty));
+    OK(memopt_pool_pause_sync(empty, MEMOPT_PAUSE_KEEP, &released));
+    assert_int_equal(released, 0);
+    OK(memopt_pool_resume_sync(empty));
+    OK(memopt_allocator_free(empty, alloc(empty, 1000)));
+    OK(memopt_allocator_destroy(empty));
+    OK(memopt_pool_resume_sync(s.parent));
+    assert_true(holds(block, 99, 3 * MIB));
+    OK(memopt_allocator_free(s.parent, block));
+    end(&s);
+}
+
+/* --- calls on a paused pool ------------------------------------------------------------------- */
+
+static mo_device_ops ops;
+static const mo_device_ops *real;
+static memopt_stream captured;
+
+static memopt_status stream_capturing(memopt_device *device, memopt_stream stream, int32_t *out)
+{
+    (void)device;
+    *out = captured != NULL && stream == captured;
+    return MEMOPT_OK;
+}
+
+static void watch(memopt_device *device)
+{
+    real = device->ops;
+    ops = *real;
+    ops.stream_capturing = stream_capturing;
+    device->ops = &ops;
+}
+
+static void test_statuses(void **state)
+{
+    (void)state;
+    scene s = begin(MEMOPT_STREAM_ORDER_EAGER, 0, 0);
+    void *none = NULL;
+    uint64_t released = 7;
+    watch(s.device);
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_pool_pause_sync(NULL, MEMOPT_PAUSE_KEEP, &released));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "how is 2", memopt_pool_pause_sync(s.pool, 2, &released));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_pool_resume_sync(NULL));
+    FAILS_SAYING(MEMOPT_BUSY, "\"generator\" is not paused", memopt_pool_resume_sync(s.pool));
+    assert_int_equal(memopt_pool_is_paused(NULL), 0);
+    captured = s.stream;
+    FAILS_SAYING(MEMOPT_BUSY, "graph", memopt_pool_pause_sync(s.pool, 0, &released));
+    FAILS_SAYING(MEMOPT_BUSY, "graph", memopt_pool_pause_sync(s.parent, 0, &released));
+    captured = NULL;
+    assert_int_equal(released, 7);
+    OK(memopt_pool_pause_sync(s.pool, MEMOPT_PAUSE_KEEP, NULL));
+    captured = s.stream;
+    FAILS_SAYING(MEMOPT_BUSY, "graph", memopt_pool_resume_sync(s.pool));
+    captured = NULL;
+    FAILS_SAYING(MEMOPT_BUSY, "\"generator\" is paused already",
+                 memopt_pool_pause_sync(s.pool, MEMOPT_PAUSE_KEEP, &released));
+    FAILS_SAYING(MEMOPT_BUSY, "\"generator\" is paused; resume it",
+                 memopt_allocator_alloc(s.pool, 512, 0, NULL, &none));
+    FAILS(MEMOPT_BUSY, memopt_allocator_alloc(s.pool, 20 * MIB, 0, NULL, &none));
+    FAILS_SAYING(MEMOPT_BUSY, "blocks are still allocated", memopt_allocator_destroy(s.pool));
+    OK(memopt_allocator_trim_sync(s.pool, &released));
+    assert_int_equal(released, 0);
+    OK(memopt_pool_resume_sync(s.pool));
+    check_contents(&s);
+    end(&s);
+}
+
+static void test_classic_segments(void **state)
+{
+    (void)state;
+    memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_allocator *allocator = new_allocator(device, "");
+    unsigned char *block = alloc(allocator, 3 * MIB);
+    memset(block, 3, 3 * MIB);
+    FAILS_SAYING(MEMOPT_UNSUPPORTED, "20.00 MiB in classic segments",
+                 memopt_pool_pause_sync(allocator, MEMOPT_PAUSE_KEEP, NULL));
+    assert_int_equal(memopt_pool_is_paused(allocator), 0);
+    assert_true(holds(block, 3, 3 * MIB));
+    OK(memopt_allocator_free(allocator, block));
+    finish(allocator, device);
+}
+
+/* Blocks that are freed while paused are free after the resume, and the others as they were. */
+static void test_frees_while_paused(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 4; seed++) {
+        scene s = begin(MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 0);
+        OK(memopt_allocator_record_stream(s.pool, s.blocks[6], s.stream));
+        OK(memopt_pool_pause_sync(s.pool, MEMOPT_PAUSE_KEEP, NULL));
+        for (int i = 0; i < BLOCKS; i += 3)
+            drop(&s, i); /* one of them waits for an event */
+        FAILS(MEMOPT_INVALID_ARGUMENT, memopt_allocator_free(s.pool, s.blocks[1] + 512));
+        OK(mo_allocator_check(s.pool));
+        OK(memopt_pool_resume_sync(s.pool));
+        check_contents(&s);
+        for (int i = 0; i < BLOCKS; i += 3) {
+            s.blocks[i] = alloc(s.pool, size_of(i));
+            OK(memopt_fill(s.device, s.blocks[i], (uint8_t)(i + 1), size_of(i), NULL));
+        }
+        check_contents(&s);
+        end(&s);
+    }
+}
+
+static void test_streams_that_end_while_paused(void **state)
+{
+    (void)state;
+    scene s = begin(MEMOPT_STREAM_ORDER_ADVERSARIAL, 3, 0);
+    drop(&s, 1);
+    OK(memopt_pool_pause_sync(s.pool, MEMOPT_PAUSE_KEEP, NULL));
+    drop(&s, 3);
+    OK(memopt_stream_destroy(s.device, s.stream));
+    OK(mo_allocator_check(s.pool));
+    OK(memopt_pool_resume_sync(s.pool));
+    check_contents(&s);
+    OK(memopt_stream_create(s.device, &s.stream));
+    end(&s);
+}
+
+static void test_the_end_while_paused(void **state)
+{
+    (void)state;
+    for (int by_force = 0; by_force < 2; by_force++) {
+        for (int keep = 0; keep < 2; keep++) {
+            scene s = begin(MEMOPT_STREAM_ORDER_ADVERSARIAL, 3, 0);
+            OK(memopt_pool_pause_sync(s.pool, (memopt_pause)keep, NULL));
+            for (int i = 0; i < BLOCKS && !by_force; i++)
+                drop(&s, i);
+            OK(by_force ? memopt_allocator_destroy_force(s.pool)
+                        : memopt_allocator_destroy(s.pool));
+            OK(memopt_stream_destroy(s.device, s.stream));
+            finish(s.parent, s.device); /* the device closes: nothing is left */
+        }
+    }
+}
+
+/* A graph's pool keeps its free memory, at the addresses that replays write to. */
+static void test_retained_memory_comes_back(void **state)
+{
+    (void)state;
+    scene s = begin(MEMOPT_STREAM_ORDER_EAGER, 0, 1);
+    unsigned char *scratch = alloc(s.pool, 6 * MIB);
+    OK(memopt_allocator_free(s.pool, scratch));
+    uint64_t before = held(s.pool);
+    OK(memopt_pool_pause_sync(s.pool, MEMOPT_PAUSE_KEEP, NULL));
+    assert_int_equal(used(s.device), 0);
+    OK(memopt_pool_resume_sync(s.pool));
+    assert_int_equal(held(s.pool), before);
+    memset(scratch, 1, 6 * MIB); /* as a replay would */
+    check_contents(&s);
+    end(&s);
+}
+
+/* --- too little memory ------------------------------------------------------------------------ */
+
+static void test_resume_without_memory(void **state)
+{
+    (void)state;
+    for (int limited = 0; limited < 2; limited++) {
+        scene s = begin(MEMOPT_STREAM_ORDER_EAGER, 0, 0);
+        OK(memopt_pool_pause_sync(s.pool, MEMOPT_PAUSE_KEEP, NULL));
+        if (limited)
+            OK(memopt_allocator_set_limit(s.parent, 40 * MIB));
+        void *live = alloc(s.parent, limited ? 24 * MIB : 50 * MIB);
+        uint64_t before = used(s.device);
+        FAILS_SAYING(MEMOPT_OUT_OF_DEVICE_MEMORY, "\"generator\" lacks",
+                     memopt_pool_resume_sync(s.pool));
+        assert_int_equal(memopt_pool_is_paused(s.pool), 1);
+        assert_int_equal(used(s.device), before);
+        OK(mo_allocator_check(s.pool));
+        OK(memopt_allocator_free(s.parent, live));
+        OK(memopt_pool_resume_sync(s.pool));
+        check_contents(&s);
+        OK(memopt_allocator_set_limit(s.parent, 0));
+        end(&s);
+    }
+}
+
+/* --- what a driver refuses -------------------------------------------------------------------- */
+
+static int countdown, refusals;
+
+static int refused(void)
+{
+    return countdown > 0 && --countdown == 0 && refusals > 0 ? (refusals--, countdown = 1, 1) : 0;
+}
+
+static memopt_status vm_unmap(memopt_device *device, void *address, uint64_t size)
+{
+    return refused() ? mo_fail(MEMOPT_DRIVER_ERROR, "vm_unmap: refused")
+                     : real->vm_unmap(device, address, size);
+}
+
+static memopt_status vm_release(memopt_device *device, mo_vm_handle handle, uint64_t size)
+{
+    return refused() ? mo_fail(MEMOPT_DRIVER_ERROR, "vm_release: refused")
+                     : real->vm_release(device, handle, size);
+}
+
+static memopt_status vm_map(memopt_device *device, void *address, uint64_t size, mo_vm_handle h)
+{
+    return refused() ? mo_fail(MEMOPT_DRIVER_ERROR, "vm_map: refused")
+                     : real->vm_map(device, address, size, h);
+}
+
+/* From the n-th unmap or release on, `count` of them fail, in a pause and in a resume. Whatever
+ * they are, no content is lost and the pool can be resumed. */
+static int run_with_refusals(int n, int count)
+{
+    scene s = begin(MEMOPT_STREAM_ORDER_EAGER, 0, 0);
+    uint64_t before = held(s.pool);
+    OK(memopt_allocator_trim_sync(s.pool, NULL));
+    watch(s.device);
+    ops.vm_unmap = vm_unmap;
+    ops.vm_release = vm_release;
+    ops.vm_map = vm_map;
+    refusals = count;
+    countdown = n;
+    memopt_status status = memopt_pool_pause_sync(s.pool, MEMOPT_PAUSE_KEEP, NULL);
+    OK(mo_allocator_check(s.pool));
+    assert_int_equal(memopt_pool_is_paused(s.pool), status == MEMOPT_OK);
+    assert_true(held(s.pool) <= before);
+    if (status == MEMOPT_OK) {
+        void *most = NULL;
+        int left = countdown;
+        countdown = 0; /* for the pool only */
+        drop(&s, 5);   /* what the driver kept of it is no cache that others could take */
+        status = memopt_allocator_alloc(s.parent, CAPACITY, 0, NULL, &most);
+        assert_true(status == MEMOPT_OK || status == MEMOPT_OUT_OF_DEVICE_MEMORY);
+        OK(memopt_allocator_free(s.parent, most));
+        OK(memopt_allocator_trim_sync(s.parent, NULL));
+        OK(mo_allocator_check(s.pool));
+        countdown = left;
+        status = memopt_pool_resume_sync(s.pool);
+        OK(mo_allocator_check(s.pool));
+        assert_int_equal(memopt_pool_is_paused(s.pool), status != MEMOPT_OK);
+    }
+    int struck = refusals < count;
+    countdown = refusals = 0;
+    if (memopt_pool_is_paused(s.pool))
+        OK(memopt_pool_resume_sync(s.pool));
+    check_contents(&s);
+    assert_int_equal(used(s.device), held(s.pool) + held(s.parent));
+    end(&s);
+    return struck;
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    for (int count = 1; count < 3; count++) {
+        int n = 1;
+        while (run_with_refusals(n, count))
+            n++;
+        print_message("%d refusals in a row: %d places\n", count, n - 1);
+        assert_true(n > 20);
+    }
+    assert_true(run_with_refusals(1, 1000));
+}
+
+/* --- other threads ---------------------------------------------------------------------------- */
+
+static scene *moving;
+
+/* As another thread would, while the contents are copied: frees a block, and asks for one. */
+static memopt_status copy(memopt_device *device, void *destination, const void *source,
+                          uint64_t bytes, memopt_stream stream)
+{
+    void *none = NULL;
+    if (moving != NULL && moving->blocks[5] != NULL) {
+        drop(moving, 5);
+        FAILS(MEMOPT_BUSY, memopt_allocator_alloc(moving->pool, 512, 0, NULL, &none));
+    }
+    return real->copy(device, destination, source, bytes, stream);
+}
+
+static void test_frees_while_contents_move(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 8; seed++) {
+        scene s = begin(MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 0);
+        watch(s.device);
+        ops.copy = copy;
+        moving = seed % 2 == 0 ? NULL : &s; /* while it goes, or while it comes back */
+        OK(memopt_pool_pause_sync(s.pool, MEMOPT_PAUSE_KEEP, NULL));
+        moving = &s;
+        OK(memopt_pool_resume_sync(s.pool));
+        moving = NULL;
+        assert_null(s.blocks[5]);
+        OK(mo_allocator_check(s.pool));
+        check_contents(&s);
+        end(&s);
+    }
+}
+
+/* A pressure callback may pause a pool to make room. */
+static uint64_t pause_for_room(void *user, uint64_t bytes)
+{
+    uint64_t released = 0;
+    (void)bytes;
+    memopt_pool **pool = user;
+    if (*pool != NULL && !memopt_pool_is_paused(*pool))
+        OK(memopt_pool_pause_sync(*pool, MEMOPT_PAUSE_KEEP, &released));
+    return released;
+}
+
+static void test_a_callback_pauses(void **state)
+{
+    (void)state;
+    memopt_pool *pool = NULL;
+    memopt_allocator_options options = MEMOPT_ALLOCATOR_OPTIONS_INIT;
+    memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_allocator *parent = NULL;
+    options.pressure = pause_for_room;
+    options.pressure_user = &pool;
+    OK(memopt_allocator_create(device, "expandable_segments:True", &options, &parent));
+    memopt_pool *idle = NULL;
+    OK(memopt_pool_create(parent, NULL, &idle));
+    unsigned char *block = alloc(idle, 40 * MIB);
+    memset(block, 6, 40 * MIB);
+    pool = idle;
+    void *big = alloc(parent, 60 * MIB);
+    assert_int_equal(memopt_pool_is_paused(idle), 1);
+    OK(memopt_allocator_free(parent, big));
+    OK(memopt_pool_resume_sync(idle));
+    assert_true(holds(block, 6, 40 * MIB));
+    OK(memopt_allocator_free(idle, block));
+    OK(memopt_allocator_destroy(idle));
+    finish(parent, device);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_contents_are_kept),
+        cmocka_unit_test(test_contents_are_discarded),
+        cmocka_unit_test(test_parents_and_empty_pools),
+        cmocka_unit_test(test_statuses),
+        cmocka_unit_test(test_classic_segments),
+        cmocka_unit_test(test_frees_while_paused),
+        cmocka_unit_test(test_streams_that_end_while_paused),
+        cmocka_unit_test(test_the_end_while_paused),
+        cmocka_unit_test(test_retained_memory_comes_back),
+        cmocka_unit_test(test_resume_without_memory),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_frees_while_contents_move),
+        cmocka_unit_test(test_a_callback_pauses),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
