@@ -1,6 +1,7 @@
 """Twelve cases in which optimizers are known to go wrong, for any class of torch's interface.
 
-The truth is the rule in 64 bits (`_Rule`). A case asks what every format can keep, not how exact
+The truth is the rule in 64 bits (`_Rule`); only Muon's iteration is in bf16, which its definition
+says. A case asks what every format can keep, not how exact
 it is: a parameter without a gradient stays as it is, none moves much farther than the rule says,
 and a run goes on bit for bit after a pause. `memopt audit-optimizer` prints what they find.
 """
@@ -22,6 +23,8 @@ Tensor = torch.Tensor
 _ROUNDING = ("stochastic_rounding", "bf16_stochastic_round")
 #: The share of a movement by which a run with coarse states may differ from the rule.
 _NEAR = 0.25
+#: The rules; a name with several of these words tells the first.
+RULES = ("adamw", "adam", "lion", "sgd", "muon")
 #: How many times as far as the rule's farthest parameter any may move.
 _FAR = 1.5
 
@@ -56,7 +59,7 @@ class _Rule:
         lr, decay = float(group["lr"]), float(group.get("weight_decay", 0.0))
         g = g.double()
         self.step_count += 1
-        if self.name in ("adamw", "lion"):
+        if self.name in ("adamw", "lion", "muon"):
             self.p -= lr * decay * self.p
         else:
             g = g + decay * self.p
@@ -65,6 +68,8 @@ class _Rule:
             fresh = 1.0 if self.step_count == 1 else 1.0 - float(group.get("dampening", 0.0))
             self.m = kept * self.m + fresh * g
             update = g + kept * self.m if group.get("nesterov") else self.m
+        elif self.name == "muon":
+            update = self._muon(g, group)
         else:
             beta1, beta2 = (float(b) for b in group["betas"][:2])
             if self.name == "lion":
@@ -78,11 +83,31 @@ class _Rule:
                 update = mean / (root + float(group["eps"]))
         self.p -= lr * update
 
+    def _muon(self, g: Tensor, group: Dict[str, Any]) -> Tensor:
+        """The momentum of a matrix, orthogonalised by Newton–Schulz iterations, and what scales it."""
+        kept = float(group["momentum"])
+        self.m = kept * self.m + (1 - kept) * g
+        x = (1 - kept) * g + kept * self.m if group["nesterov"] else self.m
+        a, b, c = group["ns_coefficients"]
+        x = x.bfloat16()  # by the rule's definition
+        x = x / x.norm().clamp(min=float(group["eps"]))
+        tall = x.size(0) > x.size(1)
+        x = x.T if tall else x
+        for _ in range(group["ns_steps"]):
+            gram = x @ x.T
+            gram = torch.addmm(gram, gram, gram, beta=b, alpha=c)
+            x = torch.addmm(x, gram, x, beta=a)
+        x = (x.T if tall else x).double()
+        rows, columns = g.shape
+        if group.get("adjust_lr_fn") == "match_rms_adamw":
+            return 0.2 * math.sqrt(max(rows, columns)) * x
+        return math.sqrt(max(1, rows / columns)) * x
+
 
 def rule_of(name: str) -> Optional[str]:
-    """The rule that a class's name tells: adamw, adam, lion or sgd."""
+    """The rule that a class's name tells, one of RULES."""
     low = name.lower()
-    return next((rule for rule in ("adamw", "lion", "sgd", "adam") if rule in low), None)
+    return next((rule for rule in RULES if rule in low), None)
 
 
 class Audit:
@@ -90,7 +115,7 @@ class Audit:
 
     Args:
         make: the class, or anything that makes an optimizer from parameters and options.
-        rule: adamw, adam (its decay is part of the gradient), lion or sgd.
+        rule: one of RULES; adam's decay is part of the gradient.
         options: for every optimizer that is made.
         large: also the case with 2^31 elements.
     """
@@ -134,13 +159,24 @@ class Audit:
             known.setdefault("momentum", 0.9)
         return self._make(list(params), **{**known, **self._options})
 
+    def shape(self, n: int) -> Tuple[int, ...]:
+        """The shape of a parameter of n elements: a row, or the nearest to a square matrix where
+        the rule is for matrices."""
+        if self._rule != "muon":
+            return (n,)
+        rows = next(r for r in range(math.isqrt(n), 0, -1) if n % r == 0)
+        return (rows, n // rows)
+
     def normal(self, *shape: int) -> Tensor:
-        """Normally distributed numbers."""
-        return torch.randn(*shape, generator=self._random)
+        """Normally distributed numbers; of one size in the rule's shape."""
+        return torch.randn(self._of(shape), generator=self._random)
 
     def uniform(self, *shape: int) -> Tensor:
-        """Numbers from 0 to 1."""
-        return torch.rand(*shape, generator=self._random)
+        """Numbers from 0 to 1; of one size in the rule's shape."""
+        return torch.rand(self._of(shape), generator=self._random)
+
+    def _of(self, shape: Tuple[int, ...]) -> Tuple[int, ...]:
+        return self.shape(*shape) if len(shape) == 1 else shape
 
     def train(
         self, p: Tensor, gradients: Sequence[Tensor], **options: Any
@@ -251,9 +287,9 @@ def _wide_block(audit: Audit) -> str:
 
 def _bf16_decay(audit: Audit) -> str:
     word = next((word for word in _ROUNDING if audit.has(word)), "")
-    p = parameter(torch.ones(8192, dtype=torch.bfloat16))
+    p = parameter(torch.ones(audit.shape(8192), dtype=torch.bfloat16))
     options = {word: True} if word else {}
-    zero = torch.zeros(8192)
+    zero = torch.zeros(audit.shape(8192))
     _, rule = audit.train(p, [zero] * 200, lr=1e-2, weight_decay=1e-2, **options)
     due, done = 1 - float(rule.p.mean()), 1 - float(p.detach().double().mean())
     text = "decayed by %.4f of %.4f" % (done, due) + (", with %s" % word if word else "")
@@ -266,7 +302,7 @@ def _ragged(audit: Audit) -> str:
     worst = 0.0
     for n in (1, 255, 257, 300, 4097, 65537):
         whole = torch.full((n + 512,), 7.0)
-        p = torch.nn.Parameter(whole[256 : 256 + n])
+        p = torch.nn.Parameter(whole[256 : 256 + n].view(audit.shape(n)))
         p.data.copy_(audit.normal(n))
         gradients = [audit.normal(n) + 0.5 for _ in range(20)]
         _, rule = audit.train(p, gradients, lr=1e-2, weight_decay=0.0)
@@ -302,6 +338,8 @@ def _resume(audit: Audit) -> str:
 
 def _resharding(audit: Audit) -> str:
     n, parts = 4 * 65536, 4
+    if audit._rule == "muon":
+        return _whole_matrices(audit, n // parts, parts)
     whole = parameter(audit.normal(n))
     shards = [parameter(part) for part in whole.detach().chunk(parts)]
     gradients = [audit.normal(n) for _ in range(5)]
@@ -314,6 +352,22 @@ def _resharding(audit: Audit) -> str:
     joined = torch.cat([shard.detach() for shard in shards])
     _same("four shards and the whole", joined, whole.detach())
     return "four shards step as the whole, bit for bit"
+
+
+def _whole_matrices(audit: Audit, n: int, parts: int) -> str:
+    """A rule for matrices cannot step a part of one; processes share out whole ones."""
+    together = [parameter(audit.normal(n)) for _ in range(parts)]
+    alone = [parameter(p.detach()) for p in together]
+    owners = [audit.open([p], lr=1e-2) for p in alone]
+    optimizer = audit.open(together, lr=1e-2)
+    for _ in range(5):
+        for p, q, owner in zip(together, alone, owners):
+            p.grad = audit.normal(n)
+            step(owner, q, p.grad)
+        optimizer.step()
+    for p, q in zip(together, alone):
+        _same("a matrix alone and with others", q.detach(), p.detach())
+    return "four whole matrices step alone as together, bit for bit"
 
 
 def _not_finite(audit: Audit) -> str:
@@ -335,7 +389,7 @@ def _not_finite(audit: Audit) -> str:
             kept = p.detach().clone()
             states = [t.clone() for t in _tensors(copy.deepcopy(optimizer.state_dict()["state"]))]
             bad = audit.normal(n)
-            bad[at] = value
+            bad.view(-1)[at] = value
             scaled_step(bad)
             where = "%g at element %d of %d" % (value, at, n)
             _same("parameters after " + where, p.detach(), kept)
@@ -349,6 +403,8 @@ def _not_finite(audit: Audit) -> str:
 
 def _beyond_31_bits(audit: Audit) -> str:
     n, ends = 2**31 + 4096, 4096
+    if audit._rule == "muon":
+        raise _Skipped("a step of the rule is of a whole matrix, and no model has one so large")
     if not audit._large:
         raise _Skipped("needs some 12 to 26 GB; --large runs it")
     p = torch.nn.Parameter(torch.zeros(n, dtype=torch.bfloat16))
@@ -370,7 +426,7 @@ def _beyond_31_bits(audit: Audit) -> str:
 def _untouched_rows(audit: Audit) -> str:
     p = parameter(audit.normal(512, 256))
     start = p.detach().clone()
-    touched = audit.uniform(512) < 0.2
+    touched = audit.uniform(512, 1)[:, 0] < 0.2
     zero = torch.zeros(512, 256)
     gradients = [audit.normal(512, 256) * touched[:, None] for _ in range(5)] + [zero] * 195
     _, rule = audit.train(p, gradients, lr=1e-3, weight_decay=0.0)

@@ -17,12 +17,15 @@ from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 import torch
 
 from ..._abi import OptimizerKind, StateFormat
+from ..cast import cast_
 from . import _format, _layout, _options, _other_rules
 from ._base import Learning, MemoptOptimizer, Params, _out_of_graphs
 from ._binding import Facts
 from ._options import number
 
 _MOMENT, _SCALES = "momentum_buffer", "absmax1"
+#: By which seeds of one matrix, and of one step, differ: odd, so that none comes twice.
+_STRIDES = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9)
 #: torch's limit.
 _MOST_STEPS = 99
 _ADJUSTMENTS = ("original", "match_rms_adamw", "spectral_unclamped")
@@ -31,6 +34,7 @@ _ADJUSTMENTS = ("original", "match_rms_adamw", "spectral_unclamped")
 class _Task(NamedTuple):
     """A matrix to step."""
 
+    place: int  # among all parameters
     parameter: torch.Tensor
     gradient: torch.Tensor
     state: _format.State
@@ -57,6 +61,8 @@ class Muon(MemoptOptimizer):
         adjust_lr_fn: Optional[str] = None,
         *,
         min_8bit_size: int = 4096,
+        stochastic_rounding: bool = False,
+        seed: int = 0,
     ) -> None:
         """Groups of parameters may have their own values of all of these.
 
@@ -74,11 +80,16 @@ class Muon(MemoptOptimizer):
                 sqrt(max(1, A / B)); "match_rms_adamw": 0.2 sqrt(max(A, B)), for AdamW's lr;
                 "spectral_unclamped": sqrt(A / B).
             min_8bit_size: parameters with fewer elements keep 32-bit states.
+            stochastic_rounding: round bf16 and fp16 parameters up or down with probability by
+                distance, so that updates below half a unit are not lost. A step then waits for the
+                device.
+            seed: chooses the random numbers of stochastic_rounding.
         """
         values = dict(lr=lr, weight_decay=weight_decay, momentum=momentum, nesterov=nesterov)
         iteration = dict(ns_coefficients=ns_coefficients, eps=eps, ns_steps=ns_steps)
         options = dict(adjust_lr_fn=adjust_lr_fn, min_8bit_size=min_8bit_size)
-        super().__init__(params, {**values, **iteration, **options})
+        rounding = dict(stochastic_rounding=stochastic_rounding, seed=seed)
+        super().__init__(params, {**values, **iteration, **options, **rounding})
 
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
         """Adds a group; nothing changes if one of its values or parameters is refused."""
@@ -122,8 +133,7 @@ class Muon(MemoptOptimizer):
                 "Invalid adjust_lr_fn: %r; None or one of %s"
                 % (group["adjust_lr_fn"], ", ".join(_ADJUSTMENTS))
             )
-        if not number("min_8bit_size value", group["min_8bit_size"]) >= 0:
-            raise ValueError("Invalid min_8bit_size value: %s" % group["min_8bit_size"])
+        _options.check_states(group)
 
     def _check_saved_group(self, group: Dict[str, Any], index: int) -> None:
         if "ns_steps" not in group:
@@ -137,9 +147,9 @@ class Muon(MemoptOptimizer):
         places = [(g, i) for g, own in enumerate(self.param_groups) for i in range(len(own["params"]))]
         made: Dict[torch.Tensor, _format.State] = {}
         tasks: Dict[torch.Tensor, _Task] = {}
-        for (g, index), parameter, gradient in zip(places, params, grads):
+        for place, (parameter, gradient) in enumerate(zip(params, grads)):
             if gradient is not None and parameter not in tasks:
-                tasks[parameter] = self._task(g, index, gradient, made)
+                tasks[parameter] = self._task(place, *places[place], gradient, made)
         self.state.update(made)
         for task in tasks.values():
             if task.parameter.numel():
@@ -150,17 +160,22 @@ class Muon(MemoptOptimizer):
             return
         if facts.scale is not None:
             gradient = gradient / facts.scale.to(gradient.device)
-        g = 0
-        while place >= len(self.param_groups[g]["params"]):
-            place -= len(self.param_groups[g]["params"])
+        g, index = 0, place
+        while index >= len(self.param_groups[g]["params"]):
+            index -= len(self.param_groups[g]["params"])
             g += 1
         made: Dict[torch.Tensor, _format.State] = {}
-        task = self._task(g, place, gradient, made)
+        task = self._task(place, g, index, gradient, made)
         self.state.update(made)
         _step_matrix(task)
 
     def _task(
-        self, g: int, index: int, gradient: torch.Tensor, made: Dict[torch.Tensor, _format.State]
+        self,
+        place: int,
+        g: int,
+        index: int,
+        gradient: torch.Tensor,
+        made: Dict[torch.Tensor, _format.State],
     ) -> _Task:
         """A matrix with its state, which is added to `made` if it is new."""
         group = self.param_groups[g]
@@ -172,13 +187,13 @@ class Muon(MemoptOptimizer):
             raise RuntimeError("%s has elements that share memory" % name)
         _layout.check_gradient(gradient, parameter, name, type(self).__name__)
         if not parameter.numel():
-            return _Task(parameter, gradient, {}, group)
+            return _Task(place, parameter, gradient, {}, group)
         dense = parameter.detach()
         if not _layout.is_dense(dense):
             dense = _layout.like(dense, dense.dtype)
         state = self._state_for(parameter, dense, group, name, made)
         assert state is not None
-        return _Task(parameter, gradient, state, group)
+        return _Task(place, parameter, gradient, state, group)
 
 
 class Muon8bit(Muon):
@@ -194,9 +209,19 @@ def _step_matrix(task: _Task) -> None:
     change = _orthogonal(_direction(task), group)
     exact = parameter.float()  # the parameter itself if it is fp32
     exact.mul_(keep).add_(change, alpha=-rate)
-    if exact is not parameter:
-        parameter.copy_(exact)
     task.state["step"].add_(1)
+    if exact is parameter:
+        return
+    if group["stochastic_rounding"]:
+        cast_(parameter, exact, "stochastic", _random_seed(task))
+    else:
+        parameter.copy_(exact)
+
+
+def _random_seed(task: _Task) -> int:
+    """A seed of its own for every matrix and step."""
+    step = _format.steps_taken(task.state["step"])
+    return (int(task.group["seed"]) + step * _STRIDES[0] + task.place * _STRIDES[1]) % (1 << 64)
 
 
 def _direction(task: _Task) -> torch.Tensor:
