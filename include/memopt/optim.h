@@ -1,6 +1,6 @@
 /**
  * @file optim.h
- * @brief Optimizers with states of 4, 8 or 32 bits and one fused multi-tensor step.
+ * @brief Optimizers with states of 4, 8, 16 or 32 bits and one fused multi-tensor step.
  *
  * The step count, the learning rates and the flags that a step reads are in device memory, so a
  * step never synchronises. The allocator provides states under the tag `optimizer`.
@@ -45,9 +45,12 @@ enum {
     MEMOPT_STATE_4BIT = 3, /**< Block-wise 4-bit codes with an absmax per block of 128. A byte holds
                                 two codes, the even element in the upper half (Li et al. 2023). */
     MEMOPT_STATE_F8 = 4,   /**< e4m3 floats with a scale, absmax / 448, per block of 256. */
-    MEMOPT_STATE_COMPANDED = 5 /**< Block-wise 8-bit codes with an absmax per block of 256: of a
-                                    first moment on a curve, near 127 * 2y / (1 + |y|), of a second
-                                    one's root in even steps. */
+    MEMOPT_STATE_COMPANDED = 5, /**< Block-wise 8-bit codes with an absmax per block of 256: of a
+                                     first moment on a curve, near 127 * 2y / (1 + |y|), of a second
+                                     one's root in even steps. */
+    MEMOPT_STATE_BF16 = 6 /**< bf16 floats, rounded stochastically: to nearest a mean that changes
+                               slowly would stop. The random bits depend on the element's new
+                               moments and the step alone, not on a seed or a place. */
 };
 
 /** @brief How to make an optimizer; zero means the default. */
@@ -56,7 +59,8 @@ typedef struct memopt_optimizer_options {
     uint32_t kind;                /**< A ::memopt_optimizer_kind; 0: AdamW. */
     uint32_t state_format;        /**< A ::memopt_state_format; 0: 32-bit. */
     uint32_t block_size;          /**< Elements per absmax or scale; 0: 128 with 4-bit states, else
-                                       256. No other value is supported. */
+                                       256, also where there is none. No other value is
+                                       supported. */
     uint32_t stochastic_rounding; /**< 1: bf16/f16 parameters are rounded stochastically. */
     uint64_t min_8bit_size;       /**< Smaller tensors keep 32-bit states, whatever the format. 0:
                                        4096; 1: no tensor does. */
@@ -241,9 +245,10 @@ MEMOPT_API memopt_status memopt_optimizer_add_parameter(memopt_optimizer *optimi
  *        min_8bit_size says: f32 moments give 32-bit states, others the optimizer's format. Fill
  *        new states with zeros; if moments are coded, fill them with the code of zero (see
  *        memopt_state_map()).
- * @param state_count the number of states: AdamW and Adam have 2 with 32-bit states, else 4; Lion
- * and SGD have 1 with 32-bit states, else 2. SGD in a group without momentum needs none: then
- *        state_count is 0 and states may be NULL. With split_weights a bf16 parameter has one more.
+ * @param state_count the number of states: AdamW and Adam have 2 with 32-bit and bf16 states, else
+ *        4; Lion and SGD have 1 with 32-bit states, else 2. SGD in a group without momentum needs
+ * none: then state_count is 0 and states may be NULL. With split_weights a bf16 parameter has one
+ * more.
  * @param steps one u64 in device memory: the steps taken, below 2^53. With SGD and states, also set
  *        the highest bit if none of those steps had a momentum; then the next step with a momentum
  *        does not damp the gradient. Steps set and clear this bit.
@@ -357,8 +362,8 @@ typedef struct memopt_state_view {
  *
  * The moments come first: two of AdamW and Adam, one of Lion and SGD. If they are coded, their f32
  * absmax or scale per block follows, then the residual of a split weight. SGD has no moment while
- * the momentum of its group is 0. A moment is f32; or u8 codes (8-bit, companded); or ceil(count /
- * 2) bytes with two codes each (4-bit); or e4m3.
+ * the momentum of its group is 0. A moment is f32 or bf16; or u8 codes (8-bit, companded); or
+ * ceil(count / 2) bytes with two codes each (4-bit); or e4m3.
  * @param optimizer the optimizer.
  * @param parameter its number.
  * @param index from 0.

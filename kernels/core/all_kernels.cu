@@ -10,15 +10,15 @@
 #if defined(MO_GPU_SIM)
 extern "C" const mo_sim_kernel mo_sim_kernels[];
 const mo_sim_kernel mo_sim_kernels[] = {
-    mo_accumulate_sim,     mo_cast_sim,         mo_hash_granules_sim,
-    mo_hash_compare_sim,   mo_optim_upload_sim, mo_optim_step_sim,
-    mo_step_adamw4_sim,    mo_step_adamwf8_sim, mo_step_adamwc8_sim,
-    mo_step_lion8_sim,     mo_step_sgd8_sim,    mo_step_adam8_sim,
-    mo_optim_prologue_sim, mo_quantize_sim,     mo_dequantize_sim,
-    mo_quantize4_sim,      mo_dequantize4_sim,  mo_quantizef8_sim,
-    mo_dequantizef8_sim,   mo_quantizec8_sim,   mo_dequantizec8_sim,
-    mo_square_sum_sim,     mo_check_sim,        mo_sum_sim,
-    mo_scale_sim,          mo_norm_sim,         mo_scaler_update_sim,
-    mo_scaler_set_sim,     {0, 0, 0},
+    mo_accumulate_sim,    mo_cast_sim,           mo_hash_granules_sim,
+    mo_hash_compare_sim,  mo_optim_upload_sim,   mo_optim_step_sim,
+    mo_step_adamw4_sim,   mo_step_adamwf8_sim,   mo_step_adamwc8_sim,
+    mo_step_lion8_sim,    mo_step_sgd8_sim,      mo_step_adam8_sim,
+    mo_step_adamw16_sim,  mo_optim_prologue_sim, mo_quantize_sim,
+    mo_dequantize_sim,    mo_quantize4_sim,      mo_dequantize4_sim,
+    mo_quantizef8_sim,    mo_dequantizef8_sim,   mo_quantizec8_sim,
+    mo_dequantizec8_sim,  mo_square_sum_sim,     mo_check_sim,
+    mo_sum_sim,           mo_scale_sim,          mo_norm_sim,
+    mo_scaler_update_sim, mo_scaler_set_sim,     {0, 0, 0},
 };
 #endif

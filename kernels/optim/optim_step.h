@@ -12,7 +12,7 @@
  *
  * An update rule is two functions: the coefficients of a tensor in double, the update of an element
  * in fp32. The lines of an update are in order, each one rounding unless it says fma. The update
- * uses the moments before they are coded to 8 or 4 bits.
+ * uses the moments before they are coded to 16, 8 or 4 bits.
  */
 #ifndef MO_KERNELS_OPTIM_OPTIM_STEP_H
 #define MO_KERNELS_OPTIM_OPTIM_STEP_H
@@ -67,9 +67,9 @@ MO_HD static inline double mo_power(double base, uint64_t exponent)
 typedef struct mo_optim_tensor {
     void *parameter;
     void *copy;     /* or NULL */
-    void *m;        /* codes or f32; NULL: SGD without momentum, which keeps nothing */
+    void *m;        /* codes, bf16 or f32; NULL: SGD without momentum, which keeps nothing */
     void *v;        /* NULL where the rule has one moment; so is absmax2 */
-    float *absmax1; /* a scale per block; NULL: 32-bit states */
+    float *absmax1; /* a scale per block; NULL: 32-bit states, or bf16 by `format` */
     float *absmax2;
     uint8_t *residual; /* of split bf16 weights; or NULL */
     uint64_t *steps;   /* steps taken, perhaps with MO_STEPS_NOT_BEGUN */
@@ -136,7 +136,7 @@ typedef struct mo_blockcode_args {
  * AdamW's 8-bit one. */
 extern const mo_kernel mo_kernel_optim_upload, mo_kernel_optim_prologue, mo_kernel_optim_step,
     mo_kernel_step_adamw4, mo_kernel_step_adamwf8, mo_kernel_step_adamwc8, mo_kernel_step_lion8,
-    mo_kernel_step_sgd8, mo_kernel_step_adam8;
+    mo_kernel_step_sgd8, mo_kernel_step_adam8, mo_kernel_step_adamw16;
 
 extern const mo_kernel mo_kernel_quantize, mo_kernel_dequantize, mo_kernel_quantize4,
     mo_kernel_dequantize4, mo_kernel_quantizef8, mo_kernel_dequantizef8, mo_kernel_quantizec8,
@@ -398,7 +398,7 @@ typedef struct mo_optim_span {
     const void *gradient;
     void *m; /* NULL: nothing is kept here, nor in v */
     void *v;
-    float *absmax1;    /* NULL: 32-bit states */
+    float *absmax1;    /* NULL: 32-bit states, or bf16 by `format` */
     float *absmax2;    /* and v: NULL where the rule has one moment */
     uint8_t *residual; /* of split bf16 weights; or NULL */
     uint64_t start;    /* index of the first element in its tensor, a multiple of a chunk */
@@ -424,7 +424,8 @@ MO_HD static inline void mo_optim_span_of(const mo_optim_step_args *a, uint64_t 
     const mo_tensor_segment *g = &a->gradients[index];
     const mo_optim_tensor *t = &a->tensors[g->number];
     uint64_t start = (chunk - g->first_chunk) * MO_CHUNK_ELEMENTS;
-    uint32_t format = t->absmax1 != 0 ? t->format : (uint32_t)MO_STATE_F32;
+    int narrow = t->absmax1 != 0 || t->format == MO_STATE_BF16;
+    uint32_t format = narrow ? t->format : (uint32_t)MO_STATE_F32;
     uint64_t state = mo_format_bytes(format, start), block = start / mo_format_block(format);
     s->parameter = mo_element_at(t->parameter, start, t->parameter_dtype);
     s->copy = mo_element_at(t->copy, start, t->copy_dtype);

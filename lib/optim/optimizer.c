@@ -21,7 +21,8 @@ static const struct kind {
                         [MO_STATE_8BIT] = &mo_kernel_optim_step,
                         [MO_STATE_4BIT] = &mo_kernel_step_adamw4,
                         [MO_STATE_F8] = &mo_kernel_step_adamwf8,
-                        [MO_STATE_COMPANDED] = &mo_kernel_step_adamwc8}},
+                        [MO_STATE_COMPANDED] = &mo_kernel_step_adamwc8,
+                        [MO_STATE_BF16] = &mo_kernel_step_adamw16}},
     [MO_RULE_LION] =
         {"Lion", {[MO_STATE_F32] = &mo_kernel_step_lion8, [MO_STATE_8BIT] = &mo_kernel_step_lion8}},
     [MO_RULE_SGD] =
@@ -58,7 +59,7 @@ static memopt_status options_check(memopt_optimizer_options *o)
         return mo_fail(MEMOPT_UNSUPPORTED,
                        "optimizer: %s with state_format %" PRIu32
                        "; 32-bit (1) and 8-bit (2) are supported, with AdamW also 4-bit (3), "
-                       "e4m3 (4) and companded (5)",
+                       "e4m3 (4), companded (5) and bf16 (6)",
                        kinds[o->kind].name, o->state_format);
     if (o->block_size != mo_format_block(o->state_format))
         return mo_fail(MEMOPT_UNSUPPORTED,

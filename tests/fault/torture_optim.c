@@ -274,6 +274,7 @@ static void every_function(void **state)
                                       {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_4BIT},
                                       {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_F8},
                                       {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_COMPANDED},
+                                      {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_BF16},
                                       {MEMOPT_OPTIMIZER_LION, MEMOPT_STATE_8BIT},
                                       {MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_8BIT}};
     for (size_t k = 0; k < sizeof all / sizeof *all; k++) {

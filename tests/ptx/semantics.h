@@ -198,6 +198,7 @@ MEMORY(f64, uint64_t)
 INTEGERS(16)
 INTEGERS(32)
 INTEGERS(64)
+#define selp_u16 selp_b16
 #define selp_u32 selp_b32
 #define selp_s32 selp_b32
 #define selp_f32 selp_b32

@@ -28,6 +28,7 @@ class StateFormat(enum.IntEnum):
     BITS4 = 3
     F8 = 4
     COMPANDED = 5
+    BF16 = 6
 
 
 @struct("memopt_optimizer_options")

@@ -91,6 +91,13 @@ class AdamWFp8(AdamW):
     _states = StateFormat.F8
 
 
+class AdamWBf16(AdamW):
+    """AdamW with bf16 states, rounded stochastically, so that slow means do not stop: 4 bytes a
+    parameter. Shards step as the whole, bit for bit."""
+
+    _states = StateFormat.BF16
+
+
 class Adam(AdamW):
     """Adam with 32-bit states, as torch.optim.Adam: the decay is part of the gradient."""
 

@@ -16,7 +16,7 @@ from ._muon import Muon
 @contextlib.contextmanager
 def portable_states(*optimizers: MemoptOptimizer) -> Iterator[None]:
     """Within it, the optimizers' state dicts have 32-bit moments, under torch's names, in place of
-    coded ones: torch's optimizers load them, and any optimizer of the rule here.
+    coded and bf16 ones: torch's optimizers load them, and any optimizer of the rule here.
 
         with mt.optim.portable_states(optimizer):
             torch.optim.AdamW(model.parameters()).load_state_dict(optimizer.state_dict())
@@ -45,7 +45,7 @@ def to_bitsandbytes(optimizer: MemoptOptimizer) -> Dict[str, Any]:
     """The optimizer's state dict as bitsandbytes' 8-bit or 32-bit optimizer of the rule loads it.
 
     Codes, scales and 32-bit states are the optimizer's own tensors, as in ``state_dict()``.
-    TypeError for 4-bit and fp8 states and for Muon, which bitsandbytes does not have.
+    TypeError for 4-bit, fp8, companded and bf16 states and for Muon, which bitsandbytes does not have.
     """
     kind = optimizer._kind
     if isinstance(optimizer, Muon):
