@@ -29,6 +29,7 @@ from .load import load_safetensors  # noqa: E402
 from .monitor import MemoryMonitor, MemoryWarning  # noqa: E402
 from .optim import (  # noqa: E402
     SGD,
+    Adafactor,
     Adam,
     Adam8bit,
     AdamW,
@@ -50,6 +51,7 @@ from .reports import MemoryReport, report  # noqa: E402
 from .saving import save_on_cpu  # noqa: E402
 
 __all__ = [
+    "Adafactor",
     "Adam",
     "Adam8bit",
     "AdamW",

@@ -24,7 +24,9 @@ _ROUNDING = ("stochastic_rounding", "bf16_stochastic_round")
 #: The share of a movement by which a run with coarse states may differ from the rule.
 _NEAR = 0.25
 #: The rules; a name with several of these words tells the first.
-RULES = ("adamw", "adam", "lion", "sgd", "muon")
+RULES = ("adafactor", "adamw", "adam", "lion", "sgd", "muon")
+#: Those whose step of a parameter needs all of it.
+_WHOLE = ("adafactor", "muon")
 #: How many times as far as the rule's farthest parameter any may move.
 _FAR = 1.5
 
@@ -59,7 +61,8 @@ class _Rule:
         lr, decay = float(group["lr"]), float(group.get("weight_decay", 0.0))
         g = g.double()
         self.step_count += 1
-        if self.name in ("adamw", "lion", "muon"):
+        size = float(self.p.norm()) / self.p.numel() ** 0.5  # of which Adafactor's step is a share
+        if self.name in ("adafactor", "adamw", "lion", "muon"):
             self.p -= lr * decay * self.p
         else:
             g = g + decay * self.p
@@ -70,6 +73,9 @@ class _Rule:
             update = g + kept * self.m if group.get("nesterov") else self.m
         elif self.name == "muon":
             update = self._muon(g, group)
+        elif self.name == "adafactor":
+            update = self._adafactor(g, group)
+            lr = min(lr, self.step_count**-0.5) * max(float(group["eps"][1]), size)
         else:
             beta1, beta2 = (float(b) for b in group["betas"][:2])
             if self.name == "lion":
@@ -82,6 +88,20 @@ class _Rule:
                 mean = self.m / (1 - beta1**self.step_count)
                 update = mean / (root + float(group["eps"]))
         self.p -= lr * update
+
+    def _adafactor(self, g: Tensor, group: Dict[str, Any]) -> Tensor:
+        """The gradient over the root of its factored second moment, cut."""
+        fresh = self.step_count ** float(group["beta2_decay"])
+        least = torch.finfo(torch.float32).eps if group["eps"][0] is None else float(group["eps"][0])
+        self.v = (1 - fresh) * self.v + fresh * g * g
+        mean = self.v
+        if g.dim() > 1:  # rows and columns are linear in the squares
+            row, column = self.v.mean(-1, keepdim=True), self.v.mean(-2, keepdim=True)
+            mean = row * column / row.mean(-2, keepdim=True).clamp(min=least)
+        update: Tensor = g / mean.clamp(min=least**2).sqrt()
+        long = float(update.norm()) / update.numel() ** 0.5 / float(group["d"])
+        update /= max(1.0, long)
+        return update
 
     def _muon(self, g: Tensor, group: Dict[str, Any]) -> Tensor:
         """The momentum of a matrix, orthogonalised by Newton–Schulz iterations, and what scales it."""
@@ -155,6 +175,8 @@ class Audit:
     def open(self, params: Sequence[Tensor], **options: Any) -> torch.optim.Optimizer:
         """An optimizer with those of the options that the class takes."""
         known = {word: value for word, value in options.items() if self.has(word)}
+        if self._rule == "adafactor" and "eps" in known:
+            known["eps"] = (known["eps"], 1e-3)
         if self._rule == "sgd" and self.has("momentum"):
             known.setdefault("momentum", 0.9)
         return self._make(list(params), **{**known, **self._options})
@@ -338,8 +360,8 @@ def _resume(audit: Audit) -> str:
 
 def _resharding(audit: Audit) -> str:
     n, parts = 4 * 65536, 4
-    if audit._rule == "muon":
-        return _whole_matrices(audit, n // parts, parts)
+    if audit._rule in _WHOLE:
+        return _whole_parameters(audit, n // parts, parts)
     whole = parameter(audit.normal(n))
     shards = [parameter(part) for part in whole.detach().chunk(parts)]
     gradients = [audit.normal(n) for _ in range(5)]
@@ -354,8 +376,8 @@ def _resharding(audit: Audit) -> str:
     return "four shards step as the whole, bit for bit"
 
 
-def _whole_matrices(audit: Audit, n: int, parts: int) -> str:
-    """A rule for matrices cannot step a part of one; processes share out whole ones."""
+def _whole_parameters(audit: Audit, n: int, parts: int) -> str:
+    """Such rules cannot step a part of a parameter; processes share out whole ones."""
     together = [parameter(audit.normal(n)) for _ in range(parts)]
     alone = [parameter(p.detach()) for p in together]
     owners = [audit.open([p], lr=1e-2) for p in alone]
@@ -366,8 +388,8 @@ def _whole_matrices(audit: Audit, n: int, parts: int) -> str:
             step(owner, q, p.grad)
         optimizer.step()
     for p, q in zip(together, alone):
-        _same("a matrix alone and with others", q.detach(), p.detach())
-    return "four whole matrices step alone as together, bit for bit"
+        _same("a parameter alone and with others", q.detach(), p.detach())
+    return "four whole parameters step alone as together, bit for bit"
 
 
 def _not_finite(audit: Audit) -> str:
@@ -403,8 +425,8 @@ def _not_finite(audit: Audit) -> str:
 
 def _beyond_31_bits(audit: Audit) -> str:
     n, ends = 2**31 + 4096, 4096
-    if audit._rule == "muon":
-        raise _Skipped("a step of the rule is of a whole matrix, and no model has one so large")
+    if audit._rule in _WHOLE:
+        raise _Skipped("a step of the rule needs the whole parameter: no small one shows its ends")
     if not audit._large:
         raise _Skipped("needs some 12 to 26 GB; --large runs it")
     p = torch.nn.Parameter(torch.zeros(n, dtype=torch.bfloat16))

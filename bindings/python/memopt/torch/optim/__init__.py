@@ -1,5 +1,5 @@
 """Optimizers for torch: AdamW, Lion and SGD with states of 4, 8 or 32 bits, one fused call a step;
-Muon with 8 or 32 bits, by torch's matrix products.
+Muon with 8 or 32 bits, by torch's matrix products; Adafactor.
 
 They are ``torch.optim.Optimizer``s with torch's argument names: parameter groups, state dicts,
 schedulers, hooks, closures, deepcopy and pickle work as with torch's. ``help(AdamW8bit)`` explains
@@ -8,6 +8,7 @@ the additional arguments; `portable_states` converts states for torch's optimize
 
 from __future__ import annotations
 
+from ._adafactor import Adafactor
 from ._host import CPUOffloadOptimizer
 from ._keep import keep_32bit
 from ._muon import Muon, Muon8bit
@@ -29,6 +30,7 @@ from ._rules import (
 from ._save import portable_states, to_bitsandbytes
 
 __all__ = [
+    "Adafactor",
     "Adam",
     "Adam8bit",
     "AdamW",

@@ -60,7 +60,7 @@ def check_values(group: Dict[str, Any], rule: str, block_size: int) -> None:
 
 def check_states(group: Dict[str, Any]) -> None:
     """Refuses what says how states and parameters are kept, if it is out of range."""
-    if not number("min_8bit_size value", group["min_8bit_size"]) >= 0:
+    if not number("min_8bit_size value", group.get("min_8bit_size", 0)) >= 0:
         raise ValueError("Invalid min_8bit_size value: %s" % group["min_8bit_size"])
     number("seed value", group["seed"])
     if not 0 <= int(group["seed"]) < _U64:

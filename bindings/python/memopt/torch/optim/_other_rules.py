@@ -43,6 +43,8 @@ def check_group(group: Mapping[str, Any], kind: OptimizerKind, number: int) -> N
     where = "group %d has " % number
     if "ns_steps" in group:
         raise _refused(where + "ns_steps", "Muon", kind)
+    if "beta2_decay" in group:
+        raise _refused(where + "beta2_decay", "Adafactor", kind)
     if kind is not OptimizerKind.SGD and "momentum" in group and "betas" not in group:
         raise _refused(where + "momentum and no betas", "SGD", kind)
     if kind not in _ADAMS and "amsgrad" in group:

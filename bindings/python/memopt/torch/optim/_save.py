@@ -10,7 +10,7 @@ import torch
 from ..._abi import OptimizerKind, StateFormat
 from . import _format
 from ._base import MemoptOptimizer
-from ._muon import Muon
+from ._whole import WholeOptimizer
 
 
 @contextlib.contextmanager
@@ -45,11 +45,11 @@ def to_bitsandbytes(optimizer: MemoptOptimizer) -> Dict[str, Any]:
     """The optimizer's state dict as bitsandbytes' 8-bit or 32-bit optimizer of the rule loads it.
 
     Codes, scales and 32-bit states are the optimizer's own tensors, as in ``state_dict()``.
-    TypeError for 4-bit, fp8, companded and bf16 states and for Muon, which bitsandbytes does not have.
+    TypeError for 4-bit, fp8, companded and bf16 states and for Muon and Adafactor, which bitsandbytes does not have.
     """
     kind = optimizer._kind
-    if isinstance(optimizer, Muon):
-        raise TypeError("bitsandbytes has no Muon")
+    if isinstance(optimizer, WholeOptimizer):
+        raise TypeError("bitsandbytes has no %s" % type(optimizer).__name__)
     if optimizer._states not in (StateFormat.F32, StateFormat.BITS8):
         raise TypeError("bitsandbytes has no states like those of %s" % type(optimizer).__name__)
     saved = optimizer.state_dict()
