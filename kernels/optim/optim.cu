@@ -376,20 +376,32 @@ MO_STEP_KERNEL(mo_step_lion8, MO_RULE_LION, MO_STATE_8BIT)
 MO_STEP_KERNEL(mo_step_sgd8, MO_RULE_SGD, MO_STATE_8BIT)
 MO_STEP_KERNEL(mo_step_adam8, MO_RULE_ADAM, MO_STATE_8BIT)
 
-MO_GLOBAL_ROOM(mo_step_adamw16, mo_optim_step_args, MO_OPTIM_THREADS, 3)
+/* A chunk with states that have no scales. */
+template <uint32_t RULE, uint32_t FORMAT>
+MO_DEVICE void mo_step_plain_chunk(const mo_optim_step_args &args, uint64_t chunk,
+                                   mo_optim_span *span)
 {
-    MO_SHARED(mo_optim_span, span);
     if (args.control->skip)
         return;
     if (mo_thread_index() == 0)
-        mo_optim_span_of(&args, first_item + mo_block_index(), &span);
+        mo_optim_span_of(&args, chunk, span);
     mo_barrier();
-    mo_rule_coef coef = span.coef;
-    if (span.format == MO_STATE_BF16)
-        mo_step16<MO_RULE_ADAMW>(&span, &coef);
+    mo_rule_coef coef = span->coef;
+    if (FORMAT == MO_STATE_BF16 && span->format == MO_STATE_BF16)
+        mo_step16<RULE>(span, &coef);
     else
-        mo_step32<MO_RULE_ADAMW>(&span, &coef);
+        mo_step32<RULE>(span, &coef);
 }
+
+#define MO_STEP_PLAIN_KERNEL(name, rule, format)                                                   \
+    MO_GLOBAL_ROOM(name, mo_optim_step_args, MO_OPTIM_THREADS, 3)                                  \
+    {                                                                                              \
+        MO_SHARED(mo_optim_span, span);                                                            \
+        mo_step_plain_chunk<rule, format>(args, first_item + mo_block_index(), &span);             \
+    }
+
+MO_STEP_PLAIN_KERNEL(mo_step_adamw16, MO_RULE_ADAMW, MO_STATE_BF16)
+MO_STEP_PLAIN_KERNEL(mo_step_schedule_free, MO_RULE_SCHEDULE_FREE, MO_STATE_F32)
 
 /* --- before the step ------------------------------------------------------------------------- */
 

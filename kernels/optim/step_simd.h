@@ -17,7 +17,7 @@ enum { LANE_BLOCK = MO_BLOCK_SIZE };
 
 typedef struct mo_lane_coef {
     VF beta1, one_minus_beta1, beta2, one_minus_beta2, decay, rate, factor, eps;
-    int nesterov;
+    int nesterov, first; /* first: of the tensor's steps */
 } mo_lane_coef;
 
 MO_INLINE mo_lane_coef mo_lane_coef_of(const mo_rule_coef *c)
@@ -26,7 +26,7 @@ MO_INLINE mo_lane_coef mo_lane_coef_of(const mo_rule_coef *c)
                           v_set(c->beta2),  v_set(c->one_minus_beta2),
                           v_set(c->decay),  v_set(c->rate),
                           v_set(c->factor), v_set(c->eps),
-                          c->eps != 0.0f};
+                          c->eps != 0.0f,   c->step == 1};
 }
 
 /* --- rules ----------------------------------------------------------------------------------- */
@@ -74,13 +74,24 @@ MO_INLINE VF lane_sgd(const mo_lane_coef *c, VF g, VF p, VF *m)
     return v_fma(c->rate, u, p);
 }
 
+MO_INLINE VF lane_schedule_free(const mo_lane_coef *c, VF g, VF p, VF *m, VF *v)
+{
+    VF h = v_mul(g, c->factor), z = c->first ? p : *m;
+    *v = v_fma(c->beta2, *v, v_mul(v_mul(c->one_minus_beta2, h), h));
+    *v = v_min(v_set(0x1.fffffep127f), *v);
+    VF u = v_fma(c->decay, p, v_div(h, v_add(v_sqrt(*v), c->eps)));
+    *m = v_fma(c->rate, u, z);
+    return v_fma(c->one_minus_beta1, u, v_fma(c->beta1, v_sub(z, p), p));
+}
+
 /* *root: of the new second moment, where the rule has one. */
 MO_INLINE VF lane_rule(uint32_t rule, const mo_lane_coef *c, VF g, VF p, VF *m, VF *v, VF *root)
 {
     return rule == MO_RULE_ADAMW  ? lane_adamw(c, g, p, m, v, root)
            : rule == MO_RULE_ADAM ? lane_adam(c, g, p, m, v, root)
            : rule == MO_RULE_LION ? lane_lion(c, g, p, m)
-                                  : lane_sgd(c, g, p, m);
+           : rule == MO_RULE_SGD  ? lane_sgd(c, g, p, m)
+                                  : lane_schedule_free(c, g, p, m, v);
 }
 
 /* --- formats --------------------------------------------------------------------------------- */
@@ -616,7 +627,7 @@ MO_INLINE void lane_step(uint32_t rule, uint32_t format, const mo_optim_span *s)
     mo_lane_coef c = mo_lane_coef_of(&s->coef);
     if (format == MO_STATE_BF16 && s->format == MO_STATE_BF16)
         lane_step_plain(rule, MO_STATE_BF16, s, &c, w);
-    else if (format == MO_STATE_BF16 || s->absmax1 == NULL)
+    else if (!mo_format_has_scales(format) || s->absmax1 == NULL)
         lane_step_plain(rule, MO_STATE_F32, s, &c, w);
     else
         lane_step_coded(rule, format, s, &c, w);

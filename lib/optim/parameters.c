@@ -255,8 +255,11 @@ static memopt_state_view view_moment(const memopt_optimizer *o, const mo_paramet
     static const char *const names[] = {"exp_avg", "exp_avg_sq"};
     memopt_dtype dtype = dtypes[p->format];
     uint64_t count = mo_format_bytes(p->format, p->tensor.count) / memopt_dtype_size(dtype);
-    memopt_state_view view = {.name = o->options.kind == MEMOPT_OPTIMIZER_SGD ? "momentum_buffer"
-                                                                              : names[index]};
+    memopt_state_view view = {.name = names[index]};
+    if (o->options.kind == MEMOPT_OPTIMIZER_SGD)
+        view.name = "momentum_buffer";
+    if (o->options.kind == MEMOPT_OPTIMIZER_SCHEDULE_FREE && index == 0)
+        view.name = "z";
     view.tensor = (memopt_tensor){index == 0 ? p->device.m : p->device.v, count, dtype};
     return view;
 }

@@ -20,9 +20,9 @@ typedef struct step_case {
 } step_case;
 
 static const mo_rule_group groups[] = {
-    {1e-3, 0.9, 0.999, 1e-8, 1e-2, 0.9, 0.1, 0, 0, NULL},
-    {0.3, 0.0, 0.5, 0.0, 0.0, 0.5, 0.0, 1, 1, NULL}, /* Nesterov's, upwards */
-    {1e-2, 0.9, 0.99, 1e-3, 0.1, 0.0, 0.0, 0, 0, NULL},
+    {1e-3, 0.9, 0.999, 1e-8, 1e-2, 0.9, 0.1, 0, 0, NULL, 0.0},
+    {0.3, 0.0, 0.5, 0.0, 0.0, 0.5, 0.0, 1, 1, NULL, 0.25}, /* Nesterov's, upwards */
+    {1e-2, 0.9, 0.99, 1e-3, 0.1, 0.0, 0.0, 0, 0, NULL, 0.0},
 };
 enum { GROUPS = sizeof groups / sizeof *groups };
 
@@ -91,7 +91,7 @@ static void steps(uint64_t *digest, const step_case *c, uint32_t group)
 
 static void step_types(uint32_t rule, uint32_t format)
 {
-    static const char *const rules[MOST] = {"", "adamw", "lion", "sgd", "adam"};
+    static const char *const rules[MOST] = {"", "adamw", "lion", "sgd", "adam", "schedule_free"};
     static const char *const formats[MOST] = {"",     "f32",       "8bit", "4bit",
                                               "e4m3", "companded", "bf16"};
     const char *name = mo_optimizer_kernel(rule, format)->name;

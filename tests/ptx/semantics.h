@@ -393,6 +393,16 @@ static uint32_t cvt_rn_f32_f64(uint64_t a)
     return out_f32((float)f64(a));
 }
 
+static uint64_t cvt_rn_f64_u64(uint64_t a)
+{
+    return bits_f64((double)a);
+}
+
+static uint64_t rcp_rn_f64(uint64_t a)
+{
+    return bits_f64(1.0 / f64(a));
+}
+
 static uint32_t cvt_rn_f32_u32(uint32_t a)
 {
     return out_f32((float)a);

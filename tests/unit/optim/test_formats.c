@@ -340,6 +340,7 @@ static void test_views(void **state)
         {1, 4, {"exp_avg", "exp_avg_sq", "scale1", "scale2"}, MEMOPT_DTYPE_F8_E4M3, 1001, 4},
         {1, 5, {"exp_avg", "exp_avg_sq", "companded1", "companded2"}, MEMOPT_DTYPE_U8, 1001, 4},
         {1, 6, {"exp_avg", "exp_avg_sq"}, MEMOPT_DTYPE_BF16, 1001, 0},
+        {5, 1, {"z", "exp_avg_sq"}, MEMOPT_DTYPE_F32, 1001, 0},
         {2, 1, {"exp_avg"}, MEMOPT_DTYPE_F32, 1001, 0},
         {2, 2, {"exp_avg", "absmax1"}, MEMOPT_DTYPE_U8, 1001, 4},
         {3, 1, {"momentum_buffer"}, MEMOPT_DTYPE_F32, 1001, 0},

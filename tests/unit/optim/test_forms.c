@@ -44,6 +44,7 @@ static const struct form {
     {"lion8", &mo_kernel_step_lion8, MO_RULE_LION, MO_STATE_8BIT, 0},
     {"adam8", &mo_kernel_step_adam8, MO_RULE_ADAM, MO_STATE_8BIT, 0},
     {"sgd8", &mo_kernel_step_sgd8, MO_RULE_SGD, MO_STATE_8BIT, 0},
+    {"schedule-free", &mo_kernel_step_schedule_free, MO_RULE_SCHEDULE_FREE, MO_STATE_F32, 0},
     {"sgd8 nesterov", &mo_kernel_step_sgd8, MO_RULE_SGD, MO_STATE_8BIT, 1},
 };
 enum { FORMS = sizeof forms / sizeof *forms, LEAST_BLOCK = MO_BLOCK4_SIZE };
@@ -127,8 +128,17 @@ static void prepare(const step_case *c, buffers *b)
 static void run(const step_case *c, buffers *b, int isa)
 {
     const struct form *f = form_of(c);
-    const mo_rule_group group = {
-        1e-3, 0.9, 0.999, 1e-8, 1e-2, 0.9, f->nesterov ? 0.0 : 0.1, 0, (uint32_t)f->nesterov, NULL};
+    const mo_rule_group group = {1e-3,
+                                 0.9,
+                                 0.999,
+                                 1e-8,
+                                 1e-2,
+                                 0.9,
+                                 f->nesterov ? 0.0 : 0.1,
+                                 0,
+                                 (uint32_t)f->nesterov,
+                                 NULL,
+                                 c->seed % 2 ? 0.3 : 0.0};
     mo_optim_control control = {0, 0};
     mo_rule_coef coef = mo_rule_coef_of(f->rule, &group, b->steps + 1, 0.75);
     uint32_t format = c->eight ? f->format : (uint32_t)MO_STATE_F32;

@@ -24,7 +24,7 @@ _ROUNDING = ("stochastic_rounding", "bf16_stochastic_round")
 #: The share of a movement by which a run with coarse states may differ from the rule.
 _NEAR = 0.25
 #: The rules; a name with several of these words tells the first.
-RULES = ("adafactor", "adamw", "adam", "lion", "sgd", "muon")
+RULES = ("schedulefree", "adafactor", "adamw", "adam", "lion", "sgd", "muon")
 #: Those whose step of a parameter needs all of it.
 _WHOLE = ("adafactor", "muon")
 #: How many times as far as the rule's farthest parameter any may move.
@@ -56,6 +56,7 @@ class _Rule:
         self.start = self.p.clone()
         self.m = torch.zeros_like(self.p)
         self.v = torch.zeros_like(self.p)
+        self.most = self.total = 0.0  # the largest rate and the sum of weights
 
     def step(self, g: Tensor, group: Dict[str, Any]) -> None:
         lr, decay = float(group["lr"]), float(group.get("weight_decay", 0.0))
@@ -64,13 +65,16 @@ class _Rule:
         size = float(self.p.norm()) / self.p.numel() ** 0.5  # of which Adafactor's step is a share
         if self.name in ("adafactor", "adamw", "lion", "muon"):
             self.p -= lr * decay * self.p
-        else:
+        elif self.name != "schedulefree":
             g = g + decay * self.p
         if self.name == "sgd":
             kept = float(group.get("momentum", 0.0))
             fresh = 1.0 if self.step_count == 1 else 1.0 - float(group.get("dampening", 0.0))
             self.m = kept * self.m + fresh * g
             update = g + kept * self.m if group.get("nesterov") else self.m
+        elif self.name == "schedulefree":
+            self._schedule_free(g, group)
+            return
         elif self.name == "muon":
             update = self._muon(g, group)
         elif self.name == "adafactor":
@@ -88,6 +92,22 @@ class _Rule:
                 mean = self.m / (1 - beta1**self.step_count)
                 update = mean / (root + float(group["eps"]))
         self.p -= lr * update
+
+    def _schedule_free(self, g: Tensor, group: Dict[str, Any]) -> None:
+        """p is y, m is z."""
+        t, (beta1, beta2) = self.step_count, (float(b) for b in group["betas"][:2])
+        warm = group.get("warmup_steps", 0)
+        lr = float(group["lr"]) * (min(1.0, t / warm) if warm else 1.0)
+        self.most = max(self.most, lr)
+        weight = t ** float(group.get("r", 0.0)) * self.most ** float(group["weight_lr_power"])
+        self.total += weight
+        c = weight / self.total if self.total else 0.0
+        self.m = self.start.clone() if t == 1 else self.m
+        self.v = beta2 * self.v + (1 - beta2) * g * g
+        update = g / ((self.v / (1 - beta2**t)).sqrt() + float(group["eps"]))
+        update += float(group["weight_decay"]) * self.p
+        self.p = self.p + c * (self.m - self.p) + lr * (beta1 * (1 - c) - 1) * update
+        self.m -= lr * update
 
     def _adafactor(self, g: Tensor, group: Dict[str, Any]) -> Tensor:
         """The gradient over the root of its factored second moment, cut."""

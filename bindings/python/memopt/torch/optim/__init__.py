@@ -1,4 +1,5 @@
-"""Optimizers for torch: AdamW, Lion and SGD with states of 4, 8 or 32 bits, one fused call a step;
+"""Optimizers for torch: AdamW, Lion and SGD with states of 4 to 32 bits and schedule-free AdamW, one
+fused call a step;
 Muon with 8 or 32 bits, by torch's matrix products; Adafactor.
 
 They are ``torch.optim.Optimizer``s with torch's argument names: parameter groups, state dicts,
@@ -27,6 +28,7 @@ from ._rules import (
     Lion8bit,
     SGD8bit,
 )
+from ._schedule_free import AdamWScheduleFree
 from ._save import portable_states, to_bitsandbytes
 
 __all__ = [
@@ -39,6 +41,7 @@ __all__ = [
     "AdamW8bitCompanded",
     "AdamWBf16",
     "AdamWFp8",
+    "AdamWScheduleFree",
     "CPUOffloadOptimizer",
     "GradientRelease",
     "Lion",

@@ -33,6 +33,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
 
     _kind: OptimizerKind
     _states = StateFormat.F32
+    _steps_on_host = True  # CPUOffloadOptimizer may step it on masters
     _portable = 0  # how many portable_states() are active
     #: By parameter: the half-precision tensor that each step fills with it, rounded.
     _model_copies: Mapping[torch.Tensor, torch.Tensor] = {}

@@ -46,6 +46,7 @@ NOT_BEGUN = -(1 << 63)
 MOMENTS = {
     OptimizerKind.ADAMW: ("exp_avg", "exp_avg_sq"),
     OptimizerKind.ADAM: ("exp_avg", "exp_avg_sq"),
+    OptimizerKind.SCHEDULE_FREE: ("z", "exp_avg_sq"),
     OptimizerKind.LION: ("exp_avg",),
     OptimizerKind.SGD: ("momentum_buffer",),
 }

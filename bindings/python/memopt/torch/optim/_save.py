@@ -10,6 +10,7 @@ import torch
 from ..._abi import OptimizerKind, StateFormat
 from . import _format
 from ._base import MemoptOptimizer
+from ._schedule_free import AdamWScheduleFree
 from ._whole import WholeOptimizer
 
 
@@ -45,10 +46,10 @@ def to_bitsandbytes(optimizer: MemoptOptimizer) -> Dict[str, Any]:
     """The optimizer's state dict as bitsandbytes' 8-bit or 32-bit optimizer of the rule loads it.
 
     Codes, scales and 32-bit states are the optimizer's own tensors, as in ``state_dict()``.
-    TypeError for 4-bit, fp8, companded and bf16 states and for Muon and Adafactor, which bitsandbytes does not have.
+    TypeError for 4-bit, fp8, companded and bf16 states and for rules that bitsandbytes does not have: Muon, Adafactor, schedule-free AdamW.
     """
     kind = optimizer._kind
-    if isinstance(optimizer, WholeOptimizer):
+    if isinstance(optimizer, (WholeOptimizer, AdamWScheduleFree)):
         raise TypeError("bitsandbytes has no %s" % type(optimizer).__name__)
     if optimizer._states not in (StateFormat.F32, StateFormat.BITS8):
         raise TypeError("bitsandbytes has no states like those of %s" % type(optimizer).__name__)

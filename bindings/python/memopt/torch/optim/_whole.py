@@ -35,6 +35,7 @@ class WholeOptimizer(MemoptOptimizer):
     """What such rules have in common."""
 
     _kind = OptimizerKind.SGD
+    _steps_on_host = False
     _step_supports_amp_scaling = False  # GradScaler unscales, checks and skips by itself
 
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
