@@ -1,6 +1,6 @@
 /**
  * @file optim.h
- * @brief Optimizers with states of 4, 8 or 32 bits and one fused multi-tensor step.
+ * @brief Optimizers with states of 4, 8, 16 or 32 bits and one fused multi-tensor step.
  *
  * The step count, the learning rates and the flags that a step reads are in device memory, so a
  * step never synchronises. The allocator provides states under the tag `optimizer`.
@@ -30,8 +30,10 @@ enum {
     MEMOPT_OPTIMIZER_SGD = 3,   /**< Gradient descent with momentum as torch.optim.SGD defines it
                                      (Sutskever et al. 2013): one moment, 32-bit or 8-bit; none
                                      while the momentum is 0. */
-    MEMOPT_OPTIMIZER_ADAM = 4   /**< Adam with the decay in the gradient (Kingma & Ba 2015), as
+    MEMOPT_OPTIMIZER_ADAM = 4,  /**< Adam with the decay in the gradient (Kingma & Ba 2015), as
                                      torch.optim.Adam: two moments, 32-bit or 8-bit. */
+    MEMOPT_OPTIMIZER_SCHEDULE_FREE = 5 /**< Schedule-free AdamW (Defazio et al. 2024): a second
+                                            moment and the sequence z, 32-bit. */
 };
 
 /** @brief How states are kept. */
@@ -45,9 +47,12 @@ enum {
     MEMOPT_STATE_4BIT = 3, /**< Block-wise 4-bit codes with an absmax per block of 128. A byte holds
                                 two codes, the even element in the upper half (Li et al. 2023). */
     MEMOPT_STATE_F8 = 4,   /**< e4m3 floats with a scale, absmax / 448, per block of 256. */
-    MEMOPT_STATE_COMPANDED = 5 /**< Block-wise 8-bit codes with an absmax per block of 256: of a
-                                    first moment on a curve, near 127 * 2y / (1 + |y|), of a second
-                                    one's root in even steps. */
+    MEMOPT_STATE_COMPANDED = 5, /**< Block-wise 8-bit codes with an absmax per block of 256: of a
+                                     first moment on a curve, near 127 * 2y / (1 + |y|), of a second
+                                     one's root in even steps. */
+    MEMOPT_STATE_BF16 = 6 /**< bf16 floats, rounded stochastically: to nearest a mean that changes
+                               slowly would stop. The random bits depend on the element's new
+                               moments and the step alone, not on a seed or a place. */
 };
 
 /** @brief How to make an optimizer; zero means the default. */
@@ -56,7 +61,8 @@ typedef struct memopt_optimizer_options {
     uint32_t kind;                /**< A ::memopt_optimizer_kind; 0: AdamW. */
     uint32_t state_format;        /**< A ::memopt_state_format; 0: 32-bit. */
     uint32_t block_size;          /**< Elements per absmax or scale; 0: 128 with 4-bit states, else
-                                       256. No other value is supported. */
+                                       256, also where there is none. No other value is
+                                       supported. */
     uint32_t stochastic_rounding; /**< 1: bf16/f16 parameters are rounded stochastically. */
     uint64_t min_8bit_size;       /**< Smaller tensors keep 32-bit states, whatever the format. 0:
                                        4096; 1: no tensor does. */
@@ -88,14 +94,18 @@ typedef struct memopt_optimizer_options {
  * - SGD: d = g + λ p; m = μ m + (1 − dampening) d, in the first step with a momentum m = d; p ← p −
  *   lr m, with Nesterov p ← p − lr (d + μ m).
  *
+ * - Schedule-free AdamW: the parameter is y, and z begins as y. v = β2 v + (1 − β2) g²; u = g /
+ * (√(v / (1 − β2^t)) + eps) + λ y; with c the average: y ← (1 − c) y + c z + lr (β1 (1 − c) − 1) u;
+ * z ← z − lr u. Evaluate the model at x = z + (y − z) / β1.
+ *
  * λ is weight_decay, μ is momentum. A rule ignores values that its formula does not name, but every
  * value must be in its range.
  */
 typedef struct memopt_optimizer_group {
     size_t struct_size; /**< sizeof(memopt_optimizer_group). */
     double lr;          /**< Learning rate, finite, ≥ 0. */
-    double beta1; /**< AdamW, Adam: decay of the first moment; Lion: weight of the moment in the
-                       update. In [0, 1). */
+    double beta1; /**< Schedule-free AdamW: how near y is to x; AdamW, Adam: decay of the first
+                     moment; Lion: weight of the moment in the update. In [0, 1). */
     double beta2; /**< AdamW, Adam: decay of the second moment; Lion: of the moment. In [0, 1). */
     double eps;   /**< AdamW, Adam: added to the root, finite, ≥ 0. */
     double weight_decay; /**< Decay, finite, ≥ 0. Decoupled; with SGD and Adam added to
@@ -110,24 +120,33 @@ typedef struct memopt_optimizer_group {
      * The memory must exist until the group gets another device_lr or the optimizer is destroyed.
      * NULL: lr. */
     const float *device_lr;
+    double average; /**< Schedule-free AdamW: the weight of z in this step's average, in [0, 1];
+                         0: 1 / t, the mean of all. With a warm-up, the step's lr² over the sum of
+                         those so far. It is not exported. */
 } memopt_optimizer_group;
 
 /** @brief Initialiser of ::memopt_optimizer_group with torch's AdamW defaults. */
 #define MEMOPT_OPTIMIZER_GROUP_INIT                                                                \
     {                                                                                              \
-        sizeof(memopt_optimizer_group), 1e-3, 0.9, 0.999, 1e-8, 1e-2, 0, 0, 0, 0, NULL             \
+        sizeof(memopt_optimizer_group), 1e-3, 0.9, 0.999, 1e-8, 1e-2, 0, 0, 0, 0, NULL, 0          \
     }
 
 /** @brief Initialiser of ::memopt_optimizer_group with the defaults of the paper on Lion. */
 #define MEMOPT_OPTIMIZER_GROUP_LION_INIT                                                           \
     {                                                                                              \
-        sizeof(memopt_optimizer_group), 1e-4, 0.9, 0.99, 0, 0, 0, 0, 0, 0, NULL                    \
+        sizeof(memopt_optimizer_group), 1e-4, 0.9, 0.99, 0, 0, 0, 0, 0, 0, NULL, 0                 \
     }
 
 /** @brief Initialiser of ::memopt_optimizer_group with torch's SGD defaults and momentum 0.9. */
 #define MEMOPT_OPTIMIZER_GROUP_SGD_INIT                                                            \
     {                                                                                              \
-        sizeof(memopt_optimizer_group), 1e-3, 0, 0, 0, 0, 0, 0, 0.9, 0, NULL                       \
+        sizeof(memopt_optimizer_group), 1e-3, 0, 0, 0, 0, 0, 0, 0.9, 0, NULL, 0                    \
+    }
+
+/** @brief Initialiser of ::memopt_optimizer_group with the defaults of schedule-free AdamW. */
+#define MEMOPT_OPTIMIZER_GROUP_SCHEDULE_FREE_INIT                                                  \
+    {                                                                                              \
+        sizeof(memopt_optimizer_group), 2.5e-3, 0.9, 0.999, 1e-8, 0, 0, 0, 0, 0, NULL, 0           \
     }
 
 /**
@@ -241,9 +260,10 @@ MEMOPT_API memopt_status memopt_optimizer_add_parameter(memopt_optimizer *optimi
  *        min_8bit_size says: f32 moments give 32-bit states, others the optimizer's format. Fill
  *        new states with zeros; if moments are coded, fill them with the code of zero (see
  *        memopt_state_map()).
- * @param state_count the number of states: AdamW and Adam have 2 with 32-bit states, else 4; Lion
- * and SGD have 1 with 32-bit states, else 2. SGD in a group without momentum needs none: then
- *        state_count is 0 and states may be NULL. With split_weights a bf16 parameter has one more.
+ * @param state_count the number of states: AdamW (schedule-free too) and Adam have 2 with 32-bit
+ *        and bf16 states, else 4; Lion and SGD have 1 with 32-bit states, else 2. SGD in a group
+ * without momentum needs none: then state_count is 0 and states may be NULL. With split_weights a
+ * bf16 parameter has one more.
  * @param steps one u64 in device memory: the steps taken, below 2^53. With SGD and states, also set
  *        the highest bit if none of those steps had a momentum; then the next step with a momentum
  *        does not damp the gradient. Steps set and clear this bit.
@@ -334,7 +354,8 @@ MEMOPT_API memopt_status memopt_optimizer_step(memopt_optimizer *optimizer,
 /** @brief One state tensor of a parameter. */
 typedef struct memopt_state_view {
     size_t struct_size;   /**< Set by the caller. */
-    const char *name;     /**< A static string: "exp_avg", "exp_avg_sq", "momentum_buffer" (SGD);
+    const char *name;     /**< A static string: "exp_avg", "exp_avg_sq", "momentum_buffer" (SGD),
+                               "z" (schedule-free AdamW);
                                "absmax1", "absmax2"; "scale1", "scale2" (::MEMOPT_STATE_F8);
                                "companded1", "companded2" (::MEMOPT_STATE_COMPANDED: absmax);
                                "weight_residual" (split_weights: signed bytes, as u8). */
@@ -355,10 +376,10 @@ typedef struct memopt_state_view {
 /**
  * @brief Returns a state tensor of a parameter, to be read or written in stream order.
  *
- * The moments come first: two of AdamW and Adam, one of Lion and SGD. If they are coded, their f32
- * absmax or scale per block follows, then the residual of a split weight. SGD has no moment while
- * the momentum of its group is 0. A moment is f32; or u8 codes (8-bit, companded); or ceil(count /
- * 2) bytes with two codes each (4-bit); or e4m3.
+ * The moments come first: two of AdamW and Adam (schedule-free: z and one), one of Lion and SGD. If
+ * they are coded, their f32 absmax or scale per block follows, then the residual of a split weight.
+ * SGD has no moment while the momentum of its group is 0. A moment is f32 or bf16; or u8 codes
+ * (8-bit, companded); or ceil(count / 2) bytes with two codes each (4-bit); or e4m3.
  * @param optimizer the optimizer.
  * @param parameter its number.
  * @param index from 0.

@@ -40,6 +40,7 @@ typedef __m256d VD;
 #define v_xor _mm256_xor_si256
 #define v_addi _mm256_add_epi32
 #define v_subi _mm256_sub_epi32
+#define v_muli _mm256_mullo_epi32
 #define v_maxi _mm256_max_epi32
 #define v_mini _mm256_min_epi32
 #define v_sll _mm256_slli_epi32

@@ -33,6 +33,7 @@ typedef __m512d VD;
 #define v_xor _mm512_xor_si512
 #define v_addi _mm512_add_epi32
 #define v_subi _mm512_sub_epi32
+#define v_muli _mm512_mullo_epi32
 #define v_maxi _mm512_max_epi32
 #define v_mini _mm512_min_epi32
 #define v_sll(x, n) _mm512_slli_epi32(x, (unsigned)(n))

@@ -46,6 +46,13 @@ MO_DEVICE int mo_span_is_exact(const mo_optim_span *s)
     return s->copy || s->stochastic || s->residual || !plain;
 }
 
+template <int N, uint32_t FORMAT> MO_DEVICE int mo_moment_aligned(const void *moment)
+{
+    return FORMAT == MO_STATE_F32    ? mo_aligned_to(moment, 16)
+           : FORMAT == MO_STATE_BF16 ? mo_pack_aligned<N>(moment, MO_DTYPE_BF16)
+                                     : mo_codes_aligned<FORMAT>(moment);
+}
+
 template <int N, uint32_t FORMAT>
 MO_DEVICE mo_span_aligned mo_span_alignment(const mo_optim_span *s)
 {
@@ -53,8 +60,8 @@ MO_DEVICE mo_span_aligned mo_span_alignment(const mo_optim_span *s)
     a.parameter = mo_pack_aligned<N>(s->parameter, (uint32_t)s->parameter_dtype);
     a.copy = s->copy && mo_pack_aligned<N>(s->copy, (uint32_t)s->copy_dtype);
     a.gradient = mo_pack_aligned<N>(s->gradient, (uint32_t)s->gradient_dtype);
-    a.m = FORMAT == MO_STATE_F32 ? mo_aligned_to(s->m, 16) : mo_codes_aligned<FORMAT>(s->m);
-    a.v = FORMAT == MO_STATE_F32 ? mo_aligned_to(s->v, 16) : mo_codes_aligned<FORMAT>(s->v);
+    a.m = mo_moment_aligned<N, FORMAT>(s->m);
+    a.v = mo_moment_aligned<N, FORMAT>(s->v);
     a.residual = mo_aligned_to(s->residual, N);
     a.exact = mo_span_is_exact(s);
     a.near = mo_near_rates_of(&s->coef);
@@ -266,6 +273,41 @@ template <uint32_t RULE> MO_DEVICE void mo_step32(const mo_optim_span *s, const 
         mo_step32_pack<RULE>(s, coef, at, mo_pack_rest<N>(s->count, at), &aligned);
 }
 
+/* bf16 states of a rule with two moments. */
+template <uint32_t RULE>
+MO_DEVICE void mo_step16_pack(const mo_optim_span *s, const mo_rule_coef *coef, uint64_t at,
+                              uint32_t rest, const mo_span_aligned *aligned, uint32_t key)
+{
+    enum { N = 8 };
+    float m[N], v[N];
+    uint32_t m_codes[N], v_codes[N];
+    mo_pack_range range;
+    mo_load_pack<N>(s->m, at, rest, MO_DTYPE_BF16, aligned->m, m);
+    mo_load_pack<N>(s->v, at, rest, MO_DTYPE_BF16, aligned->v, v);
+    int any_nan = mo_update_pack<RULE, N, 0>(s, coef, at, rest, aligned, m, v, &range);
+    if (MO_RARE(any_nan)) {
+        mo_one_nan<N>(m);
+        mo_one_nan<N>(v);
+    }
+    MO_UNROLL
+    for (int k = 0; k < N; k++) {
+        mo_moment_codes codes = mo_moment_codes_of(m[k], v[k], key);
+        m_codes[k] = codes.m;
+        v_codes[k] = codes.v;
+    }
+    mo_write_pack<N, 0, 2>(s->m, at, rest, 2, aligned->m, m_codes);
+    mo_write_pack<N, 0, 2>(s->v, at, rest, 2, aligned->v, v_codes);
+}
+
+template <uint32_t RULE> MO_DEVICE void mo_step16(const mo_optim_span *s, const mo_rule_coef *coef)
+{
+    enum { N = 8 };
+    mo_span_aligned aligned = mo_span_alignment<N, MO_STATE_BF16>(s);
+    uint32_t key = mo_moment_key(coef->step);
+    for (uint64_t at = (uint64_t)mo_thread_index() * N; at < s->count; at += MO_OPTIM_THREADS * N)
+        mo_step16_pack<RULE>(s, coef, at, mo_pack_rest<N>(s->count, at), &aligned, key);
+}
+
 /* 256 elements for each group. Groups past the end have no elements (rest 0): every thread of a
  * warp must reach the reductions. */
 template <uint32_t RULE, uint32_t FORMAT>
@@ -333,6 +375,33 @@ MO_STEP_KERNEL(mo_step_adamwc8, MO_RULE_ADAMW, MO_STATE_COMPANDED)
 MO_STEP_KERNEL(mo_step_lion8, MO_RULE_LION, MO_STATE_8BIT)
 MO_STEP_KERNEL(mo_step_sgd8, MO_RULE_SGD, MO_STATE_8BIT)
 MO_STEP_KERNEL(mo_step_adam8, MO_RULE_ADAM, MO_STATE_8BIT)
+
+/* A chunk with states that have no scales. */
+template <uint32_t RULE, uint32_t FORMAT>
+MO_DEVICE void mo_step_plain_chunk(const mo_optim_step_args &args, uint64_t chunk,
+                                   mo_optim_span *span)
+{
+    if (args.control->skip)
+        return;
+    if (mo_thread_index() == 0)
+        mo_optim_span_of(&args, chunk, span);
+    mo_barrier();
+    mo_rule_coef coef = span->coef;
+    if (FORMAT == MO_STATE_BF16 && span->format == MO_STATE_BF16)
+        mo_step16<RULE>(span, &coef);
+    else
+        mo_step32<RULE>(span, &coef);
+}
+
+#define MO_STEP_PLAIN_KERNEL(name, rule, format)                                                   \
+    MO_GLOBAL_ROOM(name, mo_optim_step_args, MO_OPTIM_THREADS, 3)                                  \
+    {                                                                                              \
+        MO_SHARED(mo_optim_span, span);                                                            \
+        mo_step_plain_chunk<rule, format>(args, first_item + mo_block_index(), &span);             \
+    }
+
+MO_STEP_PLAIN_KERNEL(mo_step_adamw16, MO_RULE_ADAMW, MO_STATE_BF16)
+MO_STEP_PLAIN_KERNEL(mo_step_schedule_free, MO_RULE_SCHEDULE_FREE, MO_STATE_F32)
 
 /* --- before the step ------------------------------------------------------------------------- */
 

@@ -47,6 +47,23 @@ MO_SCALAR void mo_step32_scalar(uint32_t rule, const mo_optim_span *s, uint64_t 
     }
 }
 
+/* bf16 states of a rule with two moments: elements [begin, end) of the span. */
+MO_SCALAR void mo_step16_scalar(uint32_t rule, const mo_optim_span *s, uint64_t begin, uint64_t end)
+{
+    uint16_t *m = (uint16_t *)s->m, *v = (uint16_t *)s->v;
+    uint32_t key = mo_moment_key(s->coef.step);
+    for (uint64_t i = begin; i < end; i++) {
+        float first = mo_bf16_to_f32(m[i]), second = mo_bf16_to_f32(v[i]);
+        float g = mo_load_element(s->gradient, i, s->gradient_dtype);
+        float p = mo_load_element(s->parameter, i, s->parameter_dtype);
+        mo_optim_store(s, i, mo_rule_update(rule, &s->coef, g, p, &first, &second));
+        mo_moment_codes codes =
+            mo_moment_codes_of(mo_f32_one_nan(first), mo_f32_one_nan(second), key);
+        m[i] = codes.m;
+        v[i] = codes.v;
+    }
+}
+
 /* Elements of the block that starts at element `begin` of `count`. */
 static inline uint32_t mo_block_length(uint32_t format, uint64_t count, uint64_t begin)
 {
@@ -214,6 +231,8 @@ MO_DECLARE_FORMS(mo_step_adamwc8)
 MO_DECLARE_FORMS(mo_step_lion8)
 MO_DECLARE_FORMS(mo_step_sgd8)
 MO_DECLARE_FORMS(mo_step_adam8)
+MO_DECLARE_FORMS(mo_step_adamw16)
+MO_DECLARE_FORMS(mo_step_schedule_free)
 MO_DECLARE_FORMS(mo_quantize)
 MO_DECLARE_FORMS(mo_dequantize)
 MO_DECLARE_FORMS(mo_quantize4)

@@ -24,7 +24,9 @@ void mo_prologue_ref(const void *args, uint64_t begin, uint64_t end)
 /* The choice of rule and format is made when this is inlined. */
 static inline void step_span(uint32_t rule, uint32_t format, const mo_optim_span *s)
 {
-    if (s->absmax1 == NULL)
+    if (format == MO_STATE_BF16 && s->format == MO_STATE_BF16)
+        mo_step16_scalar(rule, s, 0, s->count);
+    else if (!mo_format_has_scales(format) || s->absmax1 == NULL)
         mo_step32_scalar(rule, s, 0, s->count);
     else
         for (uint64_t i = 0; i < s->count; i += mo_format_block(format))
@@ -74,6 +76,8 @@ STEP_REF(mo_step_adamwc8_ref, MO_RULE_ADAMW, MO_STATE_COMPANDED)
 STEP_REF(mo_step_lion8_ref, MO_RULE_LION, MO_STATE_8BIT)
 STEP_REF(mo_step_sgd8_ref, MO_RULE_SGD, MO_STATE_8BIT)
 STEP_REF(mo_step_adam8_ref, MO_RULE_ADAM, MO_STATE_8BIT)
+STEP_REF(mo_step_adamw16_ref, MO_RULE_ADAMW, MO_STATE_BF16)
+STEP_REF(mo_step_schedule_free_ref, MO_RULE_SCHEDULE_FREE, MO_STATE_F32)
 CODE_REF(_ref, MO_STATE_8BIT)
 CODE_REF(4_ref, MO_STATE_4BIT)
 CODE_REF(f8_ref, MO_STATE_F8)

@@ -1,6 +1,7 @@
 /*
  * One step of the optimizer, to the last formula: what its kernels are given, the update rules
- * (AdamW, Adam, Lion, SGD), what the prologue computes, and the span that a work item updates.
+ * (AdamW, Adam, Lion, SGD, schedule-free AdamW), what the prologue computes, and the span that a
+ * work item updates.
  *
  * One step is: the reductions of reduce.h (optional) -> prologue (one item) -> step (one item per
  * chunk, so that no table grows with the elements). The upload kernel writes tables from its
@@ -12,7 +13,7 @@
  *
  * An update rule is two functions: the coefficients of a tensor in double, the update of an element
  * in fp32. The lines of an update are in order, each one rounding unless it says fma. The update
- * uses the moments before they are coded to 8 or 4 bits.
+ * uses the moments before they are coded to 16, 8 or 4 bits.
  */
 #ifndef MO_KERNELS_OPTIM_OPTIM_STEP_H
 #define MO_KERNELS_OPTIM_OPTIM_STEP_H
@@ -23,13 +24,20 @@
 /* --- hyperparameters and coefficients -------------------------------------------------------- */
 
 /* Update rules; values are those of memopt_optimizer_kind. */
-enum { MO_RULE_ADAMW = 1, MO_RULE_LION = 2, MO_RULE_SGD = 3, MO_RULE_ADAM = 4 };
+enum {
+    MO_RULE_ADAMW = 1,
+    MO_RULE_LION = 2,
+    MO_RULE_SGD = 3,
+    MO_RULE_ADAM = 4,
+    MO_RULE_SCHEDULE_FREE = 5
+};
 
 /* Hyperparameters of a group as the device keeps them. */
 typedef struct mo_rule_group {
     double lr, beta1, beta2, eps, weight_decay, momentum, dampening;
     uint32_t maximize, nesterov;
     const float *device_lr; /* in place of lr; or NULL */
+    double average;         /* 0: 1 / step */
 } mo_rule_group;
 
 /* A bit of a step count: the tensor has moments, and none of the counted steps has written them.
@@ -67,9 +75,9 @@ MO_HD static inline double mo_power(double base, uint64_t exponent)
 typedef struct mo_optim_tensor {
     void *parameter;
     void *copy;     /* or NULL */
-    void *m;        /* codes or f32; NULL: SGD without momentum, which keeps nothing */
+    void *m;        /* codes, bf16 or f32; NULL: SGD without momentum, which keeps nothing */
     void *v;        /* NULL where the rule has one moment; so is absmax2 */
-    float *absmax1; /* a scale per block; NULL: 32-bit states */
+    float *absmax1; /* a scale per block; NULL: 32-bit states, or bf16 by `format` */
     float *absmax2;
     uint8_t *residual; /* of split bf16 weights; or NULL */
     uint64_t *steps;   /* steps taken, perhaps with MO_STEPS_NOT_BEGUN */
@@ -136,7 +144,7 @@ typedef struct mo_blockcode_args {
  * AdamW's 8-bit one. */
 extern const mo_kernel mo_kernel_optim_upload, mo_kernel_optim_prologue, mo_kernel_optim_step,
     mo_kernel_step_adamw4, mo_kernel_step_adamwf8, mo_kernel_step_adamwc8, mo_kernel_step_lion8,
-    mo_kernel_step_sgd8, mo_kernel_step_adam8;
+    mo_kernel_step_sgd8, mo_kernel_step_adam8, mo_kernel_step_adamw16, mo_kernel_step_schedule_free;
 
 extern const mo_kernel mo_kernel_quantize, mo_kernel_dequantize, mo_kernel_quantize4,
     mo_kernel_dequantize4, mo_kernel_quantizef8, mo_kernel_dequantizef8, mo_kernel_quantizec8,
@@ -315,12 +323,54 @@ MO_HD static inline float mo_sgd_update(const mo_rule_coef *c, float gradient, f
     return mo_fmaf(c->rate, u, parameter);
 }
 
+/* --- schedule-free AdamW (Defazio et al., "The Road Less Scheduled", 2024) -----------------------
+ *
+ * m is the sequence z, in the place of a first moment; the parameter is y, at which gradients are
+ * taken, between z and its average x.
+ *
+ *     h = gradient * factor
+ *     z = m, in the first step p
+ *     v = fma(beta2, v, ((1 - beta2) * h) * h), at most FLT_MAX
+ *     u = fma(decay, p, h / (sqrt(v) + eps'))
+ *     p = fma(pull, u, fma(average, z - p, p))
+ *     m = fma(rate, u, z)
+ *
+ * with c = sqrt(1 - beta2^t), rate = -lr * c, decay = weight_decay / c, eps' as AdamW's and pull =
+ * -rate * (beta1 * (1 - average) - 1). average is the group's, or 1 / t.
+ *
+ * Coefficients: beta1 is average, one_minus_beta1 is pull.
+ */
+
+MO_HD static inline mo_rule_coef mo_schedule_free_coef_of(const mo_rule_group *group, uint64_t step,
+                                                          double factor)
+{
+    mo_rule_coef c = mo_adamw_coef_of(group, step, factor);
+    double correction = mo_sqrt(1.0 - mo_power(group->beta2, step));
+    double average = group->average != 0.0 ? group->average : 1.0 / (double)step;
+    double rate = group->lr * correction;
+    c.beta1 = (float)average;
+    c.one_minus_beta1 = (float)(rate * (group->beta1 * (1.0 - average) - 1.0));
+    c.decay = (float)(group->weight_decay / correction);
+    c.rate = (float)-rate;
+    return c;
+}
+
+MO_HD static inline float mo_schedule_free_update(const mo_rule_coef *c, float gradient,
+                                                  float parameter, float *m, float *v)
+{
+    float h = gradient * c->factor, z = c->step == 1 ? parameter : *m;
+    *v = mo_adamw_bounded(mo_fmaf(c->beta2, *v, (c->one_minus_beta2 * h) * h));
+    float u = mo_fmaf(c->decay, parameter, h / (mo_sqrtf(*v) + c->eps));
+    *m = mo_fmaf(c->rate, u, z);
+    return mo_fmaf(c->one_minus_beta1, u, mo_fmaf(c->beta1, z - parameter, parameter));
+}
+
 /* --- the rules by number; callers pass a constant, so the choice is made by the compiler ----- */
 
 /* A rule has one moment or two; the second is never negative. */
 MO_HD static inline int mo_rule_has_second(uint32_t rule)
 {
-    return rule == MO_RULE_ADAMW || rule == MO_RULE_ADAM;
+    return rule == MO_RULE_ADAMW || rule == MO_RULE_ADAM || rule == MO_RULE_SCHEDULE_FREE;
 }
 
 /* step: the count before this step plus one, with MO_STEPS_NOT_BEGUN unchanged. factor: unscale
@@ -334,6 +384,8 @@ MO_HD static inline mo_rule_coef mo_rule_coef_of(uint32_t rule, const mo_rule_gr
         return mo_sgd_coef_of(group, step, factor);
     if (rule == MO_RULE_ADAM)
         return mo_adam_coef_of(group, step, factor);
+    if (rule == MO_RULE_SCHEDULE_FREE)
+        return mo_schedule_free_coef_of(group, step, factor);
     return mo_adamw_coef_of(group, step, factor);
 }
 
@@ -348,6 +400,8 @@ MO_HD static inline float mo_rule_update_raw(uint32_t rule, const mo_rule_coef *
         return mo_sgd_update(c, gradient, parameter, m);
     if (rule == MO_RULE_ADAM)
         return mo_adam_update(c, gradient, parameter, m, v);
+    if (rule == MO_RULE_SCHEDULE_FREE)
+        return mo_schedule_free_update(c, gradient, parameter, m, v);
     return mo_adamw_update(c, gradient, parameter, m, v);
 }
 
@@ -398,7 +452,7 @@ typedef struct mo_optim_span {
     const void *gradient;
     void *m; /* NULL: nothing is kept here, nor in v */
     void *v;
-    float *absmax1;    /* NULL: 32-bit states */
+    float *absmax1;    /* NULL: 32-bit states, or bf16 by `format` */
     float *absmax2;    /* and v: NULL where the rule has one moment */
     uint8_t *residual; /* of split bf16 weights; or NULL */
     uint64_t start;    /* index of the first element in its tensor, a multiple of a chunk */
@@ -424,7 +478,8 @@ MO_HD static inline void mo_optim_span_of(const mo_optim_step_args *a, uint64_t 
     const mo_tensor_segment *g = &a->gradients[index];
     const mo_optim_tensor *t = &a->tensors[g->number];
     uint64_t start = (chunk - g->first_chunk) * MO_CHUNK_ELEMENTS;
-    uint32_t format = t->absmax1 != 0 ? t->format : (uint32_t)MO_STATE_F32;
+    int narrow = t->absmax1 != 0 || t->format == MO_STATE_BF16;
+    uint32_t format = narrow ? t->format : (uint32_t)MO_STATE_F32;
     uint64_t state = mo_format_bytes(format, start), block = start / mo_format_block(format);
     s->parameter = mo_element_at(t->parameter, start, t->parameter_dtype);
     s->copy = mo_element_at(t->copy, start, t->copy_dtype);

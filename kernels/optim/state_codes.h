@@ -1,8 +1,9 @@
 /*
- * Optimizer states in 8 and 4 bits: the scalar specification of the codes, and the formats by
+ * Optimizer states in 16, 8 and 4 bits: the scalar specification of the codes, and the formats by
  * number.
  *
- * A block of consecutive elements of a tensor shares one fp32 scale; the last block may be shorter.
+ * With 8 and 4 bits a block of consecutive elements of a tensor shares one fp32 scale; the last
+ * block may be shorter.
  * A code stands for a number of at most 1 (448 with e4m3) times the scale, one fp32 multiplication.
  * A block with a value that is not finite stores a NaN scale and decodes to NaN until it is
  * overwritten, so that trouble shows. The fast forms (cells, byte planes) find the same codes in
@@ -21,6 +22,7 @@ enum {
     MO_STATE_4BIT = 3,
     MO_STATE_F8 = 4,
     MO_STATE_COMPANDED = 5,
+    MO_STATE_BF16 = 6,
     MO_STATE_FORMATS
 };
 
@@ -279,6 +281,50 @@ MO_HD static inline float mo_expand_unsigned(float code)
     return code * code * MO_EXPAND_SQUARE;
 }
 
+/* --- bfloat16 ------------------------------------------------------------------------------------
+ *
+ * Two moments rounded stochastically, without scales. To nearest a mean would stop: with beta2 =
+ * 0.999 a change is less than half a unit unless the square is three times the mean, which then
+ * could only grow. The random bits are a hash of the element's new moments and of the step. So they
+ * do not depend on where an element lies, and shards step as the whole. A positive second moment
+ * never becomes 0.
+ */
+
+typedef struct mo_moment_codes {
+    uint16_t m, v;
+} mo_moment_codes;
+
+/* Odd factors for the hash; each has about as many ones as zeros. */
+#define MO_MOMENT_MIX_0 0x9e3779b1u
+#define MO_MOMENT_MIX_1 0xb5297a4du
+#define MO_MOMENT_MIX_2 0x68e31da5u
+
+MO_HD static inline uint32_t mo_moment_key(uint64_t step)
+{
+    return (uint32_t)step * MO_MOMENT_MIX_0;
+}
+
+/* 16 bits for m in the lower half, 16 for v in the upper half. */
+MO_HD static inline uint32_t mo_moment_random(uint32_t m_bits, uint32_t v_bits, uint32_t key)
+{
+    uint32_t x = (m_bits ^ key) * MO_MOMENT_MIX_1;
+    x = (x ^ x >> 15 ^ v_bits) * MO_MOMENT_MIX_2;
+    x = (x ^ x >> 16) * MO_MOMENT_MIX_0;
+    return x ^ x >> 15;
+}
+
+/* Of values whose only NaN is MO_F32_NAN_BITS. */
+MO_HD static inline mo_moment_codes mo_moment_codes_of(float m, float v, uint32_t key)
+{
+    mo_moment_codes codes;
+    uint32_t random = mo_moment_random(mo_f32_bits(m), mo_f32_bits(v), key);
+    codes.m = mo_f32_to_bf16_stochastic(m, random & 0xffffu);
+    codes.v = mo_f32_to_bf16_stochastic(v, random >> 16);
+    if (codes.v == 0 && mo_f32_bits(v) != 0)
+        codes.v = 1;
+    return codes;
+}
+
 /* --- the formats by number -----------------------------------------------------------------------
  *
  * Callers pass a constant, so the choice is made by the compiler. A new format is a line in each.
@@ -290,10 +336,17 @@ MO_HD static inline uint32_t mo_format_block(uint32_t format)
     return format == MO_STATE_4BIT ? (uint32_t)MO_BLOCK4_SIZE : (uint32_t)MO_BLOCK_SIZE;
 }
 
+/* Whether blocks have scales. */
+MO_HD static inline int mo_format_has_scales(uint32_t format)
+{
+    return format != MO_STATE_F32 && format != MO_STATE_BF16;
+}
+
 /* Bytes of `count` elements of one moment. */
 MO_HD static inline uint64_t mo_format_bytes(uint32_t format, uint64_t count)
 {
     return format == MO_STATE_F32    ? count * 4
+           : format == MO_STATE_BF16 ? count * 2
            : format == MO_STATE_4BIT ? count / 2 + (count & 1)
                                      : count;
 }

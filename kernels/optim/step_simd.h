@@ -17,7 +17,7 @@ enum { LANE_BLOCK = MO_BLOCK_SIZE };
 
 typedef struct mo_lane_coef {
     VF beta1, one_minus_beta1, beta2, one_minus_beta2, decay, rate, factor, eps;
-    int nesterov;
+    int nesterov, first; /* first: of the tensor's steps */
 } mo_lane_coef;
 
 MO_INLINE mo_lane_coef mo_lane_coef_of(const mo_rule_coef *c)
@@ -26,7 +26,7 @@ MO_INLINE mo_lane_coef mo_lane_coef_of(const mo_rule_coef *c)
                           v_set(c->beta2),  v_set(c->one_minus_beta2),
                           v_set(c->decay),  v_set(c->rate),
                           v_set(c->factor), v_set(c->eps),
-                          c->eps != 0.0f};
+                          c->eps != 0.0f,   c->step == 1};
 }
 
 /* --- rules ----------------------------------------------------------------------------------- */
@@ -74,13 +74,24 @@ MO_INLINE VF lane_sgd(const mo_lane_coef *c, VF g, VF p, VF *m)
     return v_fma(c->rate, u, p);
 }
 
+MO_INLINE VF lane_schedule_free(const mo_lane_coef *c, VF g, VF p, VF *m, VF *v)
+{
+    VF h = v_mul(g, c->factor), z = c->first ? p : *m;
+    *v = v_fma(c->beta2, *v, v_mul(v_mul(c->one_minus_beta2, h), h));
+    *v = v_min(v_set(0x1.fffffep127f), *v);
+    VF u = v_fma(c->decay, p, v_div(h, v_add(v_sqrt(*v), c->eps)));
+    *m = v_fma(c->rate, u, z);
+    return v_fma(c->one_minus_beta1, u, v_fma(c->beta1, v_sub(z, p), p));
+}
+
 /* *root: of the new second moment, where the rule has one. */
 MO_INLINE VF lane_rule(uint32_t rule, const mo_lane_coef *c, VF g, VF p, VF *m, VF *v, VF *root)
 {
     return rule == MO_RULE_ADAMW  ? lane_adamw(c, g, p, m, v, root)
            : rule == MO_RULE_ADAM ? lane_adam(c, g, p, m, v, root)
            : rule == MO_RULE_LION ? lane_lion(c, g, p, m)
-                                  : lane_sgd(c, g, p, m);
+           : rule == MO_RULE_SGD  ? lane_sgd(c, g, p, m)
+                                  : lane_schedule_free(c, g, p, m, v);
 }
 
 /* --- formats --------------------------------------------------------------------------------- */
@@ -505,6 +516,49 @@ MO_INLINE void lane_step_coded(uint32_t rule, uint32_t format, const mo_optim_sp
     }
 }
 
+/* --- bf16 states ---------------------------------------------------------------------------------
+ */
+
+MO_INLINE VI lane_moment_random(VI m, VI v, VI key)
+{
+    VI x = v_muli(v_xor(m, key), v_seti((int)MO_MOMENT_MIX_1));
+    x = v_muli(v_xor(v_xor(x, v_srl(x, 15)), v), v_seti((int)MO_MOMENT_MIX_2));
+    x = v_muli(v_xor(x, v_srl(x, 16)), v_seti((int)MO_MOMENT_MIX_0));
+    return v_xor(x, v_srl(x, 15));
+}
+
+/* mo_moment_codes_of, in the upper halves of the lanes. */
+MO_INLINE void lane_moment_codes(VF m, VF v, VI key, VI *m_codes, VI *v_codes)
+{
+    VI a = v_ints(v_one_nan(m)), b = v_ints(v_one_nan(v));
+    VI random = lane_moment_random(a, b, key), least = v_seti(1 << 16);
+    *m_codes = mo_bf16_stochastic_lanes(a, v_and(random, v_seti(0xffff)));
+    *v_codes = mo_bf16_stochastic_lanes(b, v_srl(random, 16));
+    *v_codes = v_selecti(v_gti(b, v_seti(0)), v_maxi(*v_codes, least), *v_codes);
+}
+
+/* mo_rule_update of a block, in place; the new parameters to `out`. */
+MO_INLINE void lane_update16(uint32_t rule, const mo_lane_coef *c, int32_t dtype, const void *g,
+                             const void *p, float *out, uint16_t *m, uint16_t *v, VI key)
+{
+    for (uint64_t i = 0; i < LANE_BLOCK; i += 2 * MO_LANES_N) {
+        VI m_codes[2], v_codes[2];
+        for (int k = 0; k < 2; k++) {
+            uint64_t at = i + (uint64_t)k * MO_LANES_N;
+            VF first = v_load_as(m, at, MO_DTYPE_BF16), second = v_load_as(v, at, MO_DTYPE_BF16);
+            VF root, x = lane_rule(rule, c, v_load_as(g, at, dtype), v_load_as(p, at, dtype),
+                                   &first, &second, &root);
+            lane_moment_codes(first, second, key, &m_codes[k], &v_codes[k]);
+            v_store(out + at, v_one_nan(x));
+        }
+        v_put(m + i, v_high_halves(m_codes[0], m_codes[1]), 0);
+        v_put(v + i, v_high_halves(v_codes[0], v_codes[1]), 0);
+    }
+}
+
+/* --- states without scales -----------------------------------------------------------------------
+ */
+
 /* mo_rule_update of a block of 32-bit states, in place; the new parameters to `out`. */
 MO_INLINE void lane_update32(uint32_t rule, const mo_lane_coef *c, int32_t dtype, const void *g,
                              const void *p, float *out, float *m, float *v)
@@ -522,40 +576,59 @@ MO_INLINE void lane_update32(uint32_t rule, const mo_lane_coef *c, int32_t dtype
     }
 }
 
+/* A block of 32-bit or bf16 states. */
+MO_INLINE void lane_update_plain(uint32_t rule, uint32_t format, const mo_optim_span *s,
+                                 const mo_lane_coef *c, mo_lane_work *w, uint64_t at, int32_t dtype,
+                                 const void *g, const void *p, float *out)
+{
+    if (format == MO_STATE_BF16) {
+        VI key = v_seti((int)mo_moment_key(s->coef.step));
+        lane_update16(rule, c, dtype, g, p, out, (uint16_t *)s->m + at, (uint16_t *)s->v + at, key);
+        return;
+    }
+    float *m = s->m == NULL ? w->m : (float *)s->m + at;
+    float *v = s->v == NULL ? w->v : (float *)s->v + at;
+    if (s->m == NULL)
+        memset(w->m, 0, sizeof w->m);
+    lane_update32(rule, c, dtype, g, p, out, m, v);
+}
+
 /* States, and parameters of f32, are updated in place. */
-MO_INLINE void lane_step32(uint32_t rule, const mo_optim_span *s, const mo_lane_coef *c,
-                           mo_lane_work *w)
+MO_INLINE void lane_step_plain(uint32_t rule, uint32_t format, const mo_optim_span *s,
+                               const mo_lane_coef *c, mo_lane_work *w)
 {
     int bf16 = s->gradient_dtype == MO_DTYPE_BF16 && s->parameter_dtype == MO_DTYPE_BF16;
     uint64_t at = 0;
     for (; at + LANE_BLOCK <= s->count; at += LANE_BLOCK) {
-        float *m = s->m == NULL ? w->m : (float *)s->m + at;
-        float *v = s->v == NULL ? w->v : (float *)s->v + at;
         float *out = s->parameter_dtype == MO_DTYPE_F32 ? (float *)s->parameter + at : w->p;
-        if (s->m == NULL)
-            memset(w->m, 0, sizeof w->m);
         if (bf16) {
-            lane_update32(rule, c, MO_DTYPE_BF16, (const uint16_t *)s->gradient + at,
-                          (const uint16_t *)s->parameter + at, out, m, v);
+            lane_update_plain(rule, format, s, c, w, at, MO_DTYPE_BF16,
+                              (const uint16_t *)s->gradient + at,
+                              (const uint16_t *)s->parameter + at, out);
         } else {
             const float *g = lane_floats(s->gradient, at, s->gradient_dtype, LANE_BLOCK, w->g);
             const float *p = lane_floats(s->parameter, at, s->parameter_dtype, LANE_BLOCK, w->p);
-            lane_update32(rule, c, MO_DTYPE_F32, g, p, out, m, v);
+            lane_update_plain(rule, format, s, c, w, at, MO_DTYPE_F32, g, p, out);
         }
         if (out == w->p)
             lane_write_parameters(s, at, LANE_BLOCK, w->p);
         else if (s->copy != NULL)
             lane_write(s->copy, at, s->copy_dtype, LANE_BLOCK, out);
     }
-    mo_step32_scalar(rule, s, at, s->count);
+    if (format == MO_STATE_BF16)
+        mo_step16_scalar(rule, s, at, s->count);
+    else
+        mo_step32_scalar(rule, s, at, s->count);
 }
 
 MO_INLINE void lane_step(uint32_t rule, uint32_t format, const mo_optim_span *s)
 {
     mo_lane_work w[2];
     mo_lane_coef c = mo_lane_coef_of(&s->coef);
-    if (s->absmax1 == NULL)
-        lane_step32(rule, s, &c, w);
+    if (format == MO_STATE_BF16 && s->format == MO_STATE_BF16)
+        lane_step_plain(rule, MO_STATE_BF16, s, &c, w);
+    else if (!mo_format_has_scales(format) || s->absmax1 == NULL)
+        lane_step_plain(rule, MO_STATE_F32, s, &c, w);
     else
         lane_step_coded(rule, format, s, &c, w);
 }
@@ -622,7 +695,7 @@ MO_INLINE void lane_dequantize(uint32_t format, const void *args, uint64_t begin
     {                                                                                              \
         mo_lane_coef coef = mo_lane_coef_of(&span->coef);                                          \
         mo_lane_work work;                                                                         \
-        lane_step32(MO_RULE_ADAMW, span, &coef, &work);                                            \
+        lane_step_plain(MO_RULE_ADAMW, MO_STATE_F32, span, &coef, &work);                          \
     }
 #define MO_LANE_STEP(name, rule, format) MO_LANE_STEP_AS(name, rule, format) /* expands name */
 #define MO_LANE_STEP_AS(name, rule, format)                                                        \

@@ -31,6 +31,8 @@ MO_LANE_STEP(mo_step_adamw4_avx2, MO_RULE_ADAMW, MO_STATE_4BIT)
 MO_LANE_STEP(mo_step_adamwf8_avx2, MO_RULE_ADAMW, MO_STATE_F8)
 MO_LANE_STEP(mo_step_adamwc8_avx2, MO_RULE_ADAMW, MO_STATE_COMPANDED)
 MO_LANE_STEP(mo_step_adam8_avx2, MO_RULE_ADAM, MO_STATE_8BIT)
+MO_LANE_STEP(mo_step_adamw16_avx2, MO_RULE_ADAMW, MO_STATE_BF16)
+MO_LANE_STEP(mo_step_schedule_free_avx2, MO_RULE_SCHEDULE_FREE, MO_STATE_F32)
 MO_LANE_CODE(mo_quantize_avx2, mo_dequantize_avx2, MO_STATE_8BIT)
 MO_LANE_CODE(mo_quantize4_avx2, mo_dequantize4_avx2, MO_STATE_4BIT)
 MO_LANE_CODE(mo_quantizef8_avx2, mo_dequantizef8_avx2, MO_STATE_F8)
@@ -42,7 +44,7 @@ static __attribute__((noinline)) void span32(uint32_t rule, const mo_optim_span 
 {
     mo_lane_coef coef = mo_lane_coef_of(&span->coef);
     mo_lane_work work;
-    lane_step32(rule, span, &coef, &work);
+    lane_step_plain(rule, MO_STATE_F32, span, &coef, &work);
 }
 
 void mo_lion32_span_avx2(const mo_optim_span *span)

@@ -6,11 +6,10 @@
 /* What memopt_optimizer_get_state() would list: element types by format, counts by parameter. */
 static memopt_tensor expected(const mo_parameter *p, uint64_t index)
 {
-    static const memopt_dtype codes[] = {[MEMOPT_STATE_F32] = MEMOPT_DTYPE_F32,
-                                         [MEMOPT_STATE_8BIT] = MEMOPT_DTYPE_U8,
-                                         [MEMOPT_STATE_4BIT] = MEMOPT_DTYPE_U8,
-                                         [MEMOPT_STATE_F8] = MEMOPT_DTYPE_F8_E4M3,
-                                         [MEMOPT_STATE_COMPANDED] = MEMOPT_DTYPE_U8};
+    static const memopt_dtype codes[] = {
+        [MEMOPT_STATE_F32] = MEMOPT_DTYPE_F32,      [MEMOPT_STATE_8BIT] = MEMOPT_DTYPE_U8,
+        [MEMOPT_STATE_4BIT] = MEMOPT_DTYPE_U8,      [MEMOPT_STATE_F8] = MEMOPT_DTYPE_F8_E4M3,
+        [MEMOPT_STATE_COMPANDED] = MEMOPT_DTYPE_U8, [MEMOPT_STATE_BF16] = MEMOPT_DTYPE_BF16};
     memopt_tensor t = {NULL, mo_parameter_blocks(p), MEMOPT_DTYPE_F32};
     if (index < p->moments) {
         t.dtype = codes[p->format];
@@ -95,7 +94,7 @@ static memopt_status check_states(const memopt_optimizer *o, const mo_parameter 
 
 static void describe(mo_parameter *p, const memopt_tensor *states, uint64_t *steps)
 {
-    int coded = p->format != MEMOPT_STATE_F32, two = p->moments == 2;
+    int coded = mo_format_has_scales(p->format), two = p->moments == 2;
     p->device = (mo_optim_tensor){
         .parameter = p->tensor.data,
         .copy = p->copy.data,

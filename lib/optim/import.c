@@ -208,9 +208,10 @@ memopt_status memopt_optimizer_import_sync(memopt_optimizer *o, const void *buff
     if (status != MEMOPT_OK)
         return status;
     for (uint64_t i = 0; i < o->group_count; i++) {
-        const float *device_lr = o->groups[i].device_lr;
+        memopt_optimizer_group before = o->groups[i];
         o->groups[i] = get_group(&s, i);
-        o->groups[i].device_lr = device_lr;
+        o->groups[i].device_lr = before.device_lr;
+        o->groups[i].average = before.average;
     }
     o->group_table.current = 0;
     return MEMOPT_OK;

@@ -13,7 +13,7 @@ int mo_state_parts(const mo_parameter *p, mo_state_part parts[MO_EXPORT_PARTS])
 {
     uint64_t moment = mo_format_bytes(p->format, p->tensor.count);
     uint64_t absmax = mo_parameter_blocks(p) * 4;
-    uint32_t word = p->device.absmax1 != NULL ? 1 : 4;
+    uint32_t word = p->format == MEMOPT_STATE_F32 ? 4 : p->format == MEMOPT_STATE_BF16 ? 2 : 1;
     int n = 0;
     if (p->device.m != NULL)
         parts[n++] = part_of(p->device.m, moment, word);

@@ -34,7 +34,7 @@ typedef struct mo_state_part {
     void *data; /* device memory */
     uint64_t bytes;
     uint64_t padded; /* to 8 bytes */
-    uint32_t word;   /* bytes of an element: 1 or 4 */
+    uint32_t word;   /* bytes of an element: 1, 2 or 4 */
 } mo_state_part;
 
 /* Fills parts; returns how many there are. */

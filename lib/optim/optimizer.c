@@ -21,13 +21,16 @@ static const struct kind {
                         [MO_STATE_8BIT] = &mo_kernel_optim_step,
                         [MO_STATE_4BIT] = &mo_kernel_step_adamw4,
                         [MO_STATE_F8] = &mo_kernel_step_adamwf8,
-                        [MO_STATE_COMPANDED] = &mo_kernel_step_adamwc8}},
+                        [MO_STATE_COMPANDED] = &mo_kernel_step_adamwc8,
+                        [MO_STATE_BF16] = &mo_kernel_step_adamw16}},
     [MO_RULE_LION] =
         {"Lion", {[MO_STATE_F32] = &mo_kernel_step_lion8, [MO_STATE_8BIT] = &mo_kernel_step_lion8}},
     [MO_RULE_SGD] =
         {"SGD", {[MO_STATE_F32] = &mo_kernel_step_sgd8, [MO_STATE_8BIT] = &mo_kernel_step_sgd8}},
     [MO_RULE_ADAM] =
         {"Adam", {[MO_STATE_F32] = &mo_kernel_step_adam8, [MO_STATE_8BIT] = &mo_kernel_step_adam8}},
+    [MO_RULE_SCHEDULE_FREE] = {"schedule-free AdamW",
+                               {[MO_STATE_F32] = &mo_kernel_step_schedule_free}},
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
@@ -52,13 +55,14 @@ static memopt_status options_check(memopt_optimizer_options *o)
     if (o->kind >= KINDS)
         return mo_fail(MEMOPT_UNSUPPORTED,
                        "optimizer: kind %" PRIu32
-                       "; AdamW (1), Lion (2), SGD (3) and Adam (4) are supported",
+                       "; AdamW (1), Lion (2), SGD (3), Adam (4) and schedule-free AdamW (5) are "
+                       "supported",
                        o->kind);
     if (mo_optimizer_kernel(o->kind, o->state_format) == NULL)
         return mo_fail(MEMOPT_UNSUPPORTED,
                        "optimizer: %s with state_format %" PRIu32
-                       "; 32-bit (1) and 8-bit (2) are supported, with AdamW also 4-bit (3), "
-                       "e4m3 (4) and companded (5)",
+                       "; 32-bit (1) and, but for schedule-free AdamW, 8-bit (2) are supported, "
+                       "with AdamW also 4-bit (3), e4m3 (4), companded (5) and bf16 (6)",
                        kinds[o->kind].name, o->state_format);
     if (o->block_size != mo_format_block(o->state_format))
         return mo_fail(MEMOPT_UNSUPPORTED,
@@ -156,6 +160,9 @@ memopt_status mo_optimizer_group_check(const memopt_optimizer_group *g)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "optimizer group: beta1 %g, beta2 %g: each must be in [0, 1)", g->beta1,
                        g->beta2);
+    if (!(g->average >= 0.0 && g->average <= 1.0))
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "optimizer group: average %g must be in [0, 1]",
+                       g->average);
     if (!is_amount(g->momentum) || !isfinite(g->dampening))
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "optimizer group: momentum %g must be finite and at least 0, dampening %g "

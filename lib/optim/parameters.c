@@ -18,7 +18,7 @@ uint64_t mo_parameter_blocks(const mo_parameter *p)
 
 uint64_t mo_parameter_states(const mo_parameter *p)
 {
-    return (p->format == MEMOPT_STATE_F32 ? p->moments : 2 * p->moments) + p->split;
+    return (mo_format_has_scales(p->format) ? 2 * p->moments : p->moments) + p->split;
 }
 
 mo_parameter mo_parameter_of(const memopt_optimizer *o, uint32_t group,
@@ -33,8 +33,8 @@ mo_parameter mo_parameter_of(const memopt_optimizer *o, uint32_t group,
 }
 
 /* Where the parts of a state block lie: m, v, absmax1, absmax2, residual, steps. v and absmax2 have
- * no bytes where there is one moment, nor both absmax where states are 32-bit, nor residual where
- * the weight is not split; without moments there is nothing before residual. */
+ * no bytes where there is one moment, nor both absmax where states have no scales, nor residual
+ * where the weight is not split; without moments there is nothing before residual. */
 typedef struct state_layout {
     uint64_t v, absmax1, absmax2, residual, steps, bytes;
 } state_layout;
@@ -46,7 +46,7 @@ static int layout_of(const mo_parameter *p, state_layout *out)
         !mo_round_up_u64(mo_format_bytes(p->format, p->tensor.count), PART_ALIGNMENT, &moment) ||
         moment > UINT64_MAX / 8)
         return 0;
-    absmax = p->format == MEMOPT_STATE_F32 ? 0 : mo_parameter_blocks(p) * 4;
+    absmax = mo_format_has_scales(p->format) ? mo_parameter_blocks(p) * 4 : 0;
     if (!mo_round_up_u64(absmax, PART_ALIGNMENT, &absmax))
         return 0;
     first = p->moments != 0 ? moment : 0;
@@ -62,7 +62,7 @@ static int layout_of(const mo_parameter *p, state_layout *out)
 static void describe(mo_parameter *p, const state_layout *layout)
 {
     unsigned char *state = p->state;
-    int coded = p->format != MEMOPT_STATE_F32, two = p->moments == 2;
+    int coded = mo_format_has_scales(p->format), two = p->moments == 2;
     p->device = (mo_optim_tensor){
         .parameter = p->tensor.data,
         .copy = p->copy.data,
@@ -248,16 +248,18 @@ memopt_status memopt_optimizer_add_parameter(memopt_optimizer *o, uint32_t group
 /* The tensor of moment `index` of a parameter. */
 static memopt_state_view view_moment(const memopt_optimizer *o, const mo_parameter *p, int index)
 {
-    static const memopt_dtype dtypes[] = {[MEMOPT_STATE_F32] = MEMOPT_DTYPE_F32,
-                                          [MEMOPT_STATE_8BIT] = MEMOPT_DTYPE_U8,
-                                          [MEMOPT_STATE_4BIT] = MEMOPT_DTYPE_U8,
-                                          [MEMOPT_STATE_F8] = MEMOPT_DTYPE_F8_E4M3,
-                                          [MEMOPT_STATE_COMPANDED] = MEMOPT_DTYPE_U8};
+    static const memopt_dtype dtypes[] = {
+        [MEMOPT_STATE_F32] = MEMOPT_DTYPE_F32,      [MEMOPT_STATE_8BIT] = MEMOPT_DTYPE_U8,
+        [MEMOPT_STATE_4BIT] = MEMOPT_DTYPE_U8,      [MEMOPT_STATE_F8] = MEMOPT_DTYPE_F8_E4M3,
+        [MEMOPT_STATE_COMPANDED] = MEMOPT_DTYPE_U8, [MEMOPT_STATE_BF16] = MEMOPT_DTYPE_BF16};
     static const char *const names[] = {"exp_avg", "exp_avg_sq"};
     memopt_dtype dtype = dtypes[p->format];
     uint64_t count = mo_format_bytes(p->format, p->tensor.count) / memopt_dtype_size(dtype);
-    memopt_state_view view = {.name = o->options.kind == MEMOPT_OPTIMIZER_SGD ? "momentum_buffer"
-                                                                              : names[index]};
+    memopt_state_view view = {.name = names[index]};
+    if (o->options.kind == MEMOPT_OPTIMIZER_SGD)
+        view.name = "momentum_buffer";
+    if (o->options.kind == MEMOPT_OPTIMIZER_SCHEDULE_FREE && index == 0)
+        view.name = "z";
     view.tensor = (memopt_tensor){index == 0 ? p->device.m : p->device.v, count, dtype};
     return view;
 }

@@ -74,8 +74,9 @@ static void fill_tensor(const memopt_optimizer *o, uint64_t i, void *out)
 static void fill_group(const memopt_optimizer *o, uint64_t i, void *out)
 {
     const memopt_optimizer_group *g = &o->groups[i];
-    mo_rule_group group = {g->lr,       g->beta1,     g->beta2,    g->eps,      g->weight_decay,
-                           g->momentum, g->dampening, g->maximize, g->nesterov, g->device_lr};
+    mo_rule_group group = {g->lr,           g->beta1,     g->beta2,     g->eps,
+                           g->weight_decay, g->momentum,  g->dampening, g->maximize,
+                           g->nesterov,     g->device_lr, g->average};
     memcpy(out, &group, sizeof group);
 }
 

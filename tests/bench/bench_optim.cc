@@ -104,9 +104,11 @@ struct step_case {
     double bytes() const // read and written at least, per element
     {
         double state = format == MEMOPT_STATE_F32    ? 4
+                       : format == MEMOPT_STATE_BF16 ? 2
                        : format == MEMOPT_STATE_4BIT ? 0.5 + 4.0 / 128
                                                      : 1 + 4.0 / 256;
-        double moments = kind == MEMOPT_OPTIMIZER_ADAMW ? 2 : 1;
+        bool single = kind == MEMOPT_OPTIMIZER_LION || kind == MEMOPT_OPTIMIZER_SGD;
+        double moments = single ? 1 : 2;
         double extra = copy == 0 ? 0.0 : double(memopt_dtype_size(copy));
         double twice = clip ? double(memopt_dtype_size(gradient)) : 0.0;
         return 2.0 * double(memopt_dtype_size(parameter)) + double(memopt_dtype_size(gradient)) +
@@ -142,6 +144,10 @@ const step_case kCases[] = {
     {"adamw8_f16_stochastic", MEMOPT_STATE_8BIT, F16, F16, 0, true, false},
     {"adamw4_bf16", MEMOPT_STATE_4BIT, BF16, BF16, 0, false, false},
     {"adamwf8_bf16", MEMOPT_STATE_F8, BF16, BF16, 0, false, false},
+    {"adamw16_bf16", MEMOPT_STATE_BF16, BF16, BF16, 0, false, false},
+    {"schedule_free_f32", MEMOPT_STATE_F32, F32, F32, 0, false, false,
+     MEMOPT_OPTIMIZER_SCHEDULE_FREE},
+    {"adamw16_f32", MEMOPT_STATE_BF16, F32, F32, 0, false, false},
     {"adamwc8_bf16", MEMOPT_STATE_COMPANDED, BF16, BF16, 0, false, false},
     {"adamwc8_f32", MEMOPT_STATE_COMPANDED, F32, F32, 0, false, false},
     {"adamwc8_f32_bf16_copy", MEMOPT_STATE_COMPANDED, F32, BF16, BF16, false, false},

@@ -55,6 +55,8 @@ TRAFFIC = [
      "stepf8_f32", 8),
     ("mo_step_adamwc8", "companded AdamW, bf16 parameters and gradients", 2 + 2 + 2 + 4 + 16 / BLOCK, 10.06,
      "stepc8_bf16", 8),
+    ("mo_step_adamw16", "bf16 AdamW, bf16 parameters and gradients", 2 + 2 + 2 + 8, 14, "step16_bf16", 8),
+    ("mo_step_schedule_free", "schedule-free AdamW, fp32", 4 * 7, 28, "schedule_free_f32", 4),
     ("mo_step_lion8", "8-bit Lion, bf16 parameters and gradients", 2 + 2 + 2 + 2 + 8 / BLOCK, 8.03,
      "lion8_bf16", 8),
     ("mo_step_lion8", "32-bit Lion, fp32", 4 * 5, 20, "lion32_f32", 4),

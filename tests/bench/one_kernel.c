@@ -51,7 +51,7 @@ static void fill(void)
 static void step(const mo_kernel *kernel, uint32_t rule, uint32_t format, uint32_t stochastic)
 {
     uint64_t steps = 1;
-    int coded = format != MO_STATE_F32, second = mo_rule_has_second(rule);
+    int coded = mo_format_has_scales(format), second = mo_rule_has_second(rule);
     mo_optim_tensor tensor = {.parameter = parameters,
                               .m = states[0],
                               .v = second ? states[1] : NULL,
@@ -138,6 +138,7 @@ static void hash(void)
     X(adamw4, step(&mo_kernel_step_adamw4, MO_RULE_ADAMW, MO_STATE_4BIT, 0))                       \
     X(adamwf8, step(&mo_kernel_step_adamwf8, MO_RULE_ADAMW, MO_STATE_F8, 0))                       \
     X(adamwc8, step(&mo_kernel_step_adamwc8, MO_RULE_ADAMW, MO_STATE_COMPANDED, 0))                \
+    X(adamw16, step(&mo_kernel_step_adamw16, MO_RULE_ADAMW, MO_STATE_BF16, 0))                     \
     X(adamw32, step(&mo_kernel_optim_step, MO_RULE_ADAMW, MO_STATE_F32, 0))                        \
     X(lion8, step(&mo_kernel_step_lion8, MO_RULE_LION, MO_STATE_8BIT, 0))                          \
     X(sgd8, step(&mo_kernel_step_sgd8, MO_RULE_SGD, MO_STATE_8BIT, 0))                             \

@@ -15,13 +15,16 @@ enum { MOST_KINDS = 16, MOST_FORMATS = 16, MOST_PARAMETERS = 16 };
 
 static const char *const kind_names[MOST_KINDS] = {[MEMOPT_OPTIMIZER_ADAMW] = "adamw",
                                                    [MEMOPT_OPTIMIZER_ADAM] = "adam",
+                                                   [MEMOPT_OPTIMIZER_SCHEDULE_FREE] =
+                                                       "schedule_free",
                                                    [MEMOPT_OPTIMIZER_LION] = "lion",
                                                    [MEMOPT_OPTIMIZER_SGD] = "sgd"};
 static const char *const format_names[MOST_FORMATS] = {[MEMOPT_STATE_F32] = "f32",
                                                        [MEMOPT_STATE_8BIT] = "8bit",
                                                        [MEMOPT_STATE_4BIT] = "4bit",
                                                        [MEMOPT_STATE_F8] = "e4m3",
-                                                       [MEMOPT_STATE_COMPANDED] = "companded"};
+                                                       [MEMOPT_STATE_COMPANDED] = "companded",
+                                                       [MEMOPT_STATE_BF16] = "bf16"};
 
 /* --- what is varied ------------------------------------------------------------------------ */
 

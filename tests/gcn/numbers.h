@@ -34,8 +34,10 @@ EXTREME(32, uint32_t)
 EXTREME(64, uint64_t)
 FLOATS(32, fmaf)
 FLOATS(64, fma)
+VECTOR2(v_sub_f32, 32, 32, 32, out32(f32(a) - f32(b), a, b, 0))
 VECTOR2(v_ldexp_f64, 64, 64, 32, out64(ldexp(f64(a), (int32_t)b), a, 0, 0))
 VECTOR1(v_cvt_f64_f32, 64, 32, bits_f64((double)f32(a)))
+VECTOR1(v_cvt_f64_u32, 64, 32, bits_f64((double)a))
 VECTOR1(v_cvt_f32_f64, 32, 64, bits_f32((float)f64(a)))
 VECTOR1(v_cvt_f32_u32, 32, 32, bits_f32((float)a))
 VECTOR1(v_cvt_f32_i32, 32, 32, bits_f32((float)(int32_t)a))
@@ -233,6 +235,7 @@ DIVISION_FIXUP(64, uint64_t)
         }                                                                                          \
     }
 PACKED2(v_pk_add_f32, +)
+PACKED2(v_pk_sub_f32, -) /* v_pk_add_f32 with the second source negative */
 PACKED2(v_pk_mul_f32, *)
 
 OPERATION void v_pk_fma_f32(wave *w, uint32_t *to, const uint32_t *pa, const uint32_t *pb,

@@ -319,8 +319,13 @@ class Kernel:
         values = [vector(o, 64, False, k) for k, o in enumerate(i.operands[1:])]
         if any(span(o) is None for o in i.operands[1:]) and i.name != "v_pk_mov_b32":
             raise Unknown("a constant of a packed instruction")
+        name, negative = i.name, (i.choice("neg_lo", 0, 3), i.choice("neg_hi", 0, 3))
+        if name == "v_pk_add_f32" and negative == (0b10, 0b10):
+            name = "v_pk_sub_f32"
+        elif negative != (0, 0):
+            raise Unknown("a negative source of a packed instruction")
         return "%s(w, w->v[%d], %s, %d, %d);" % (
-            i.name, registers(i.operands[0], "v", 64), ", ".join(values), low, high)
+            name, registers(i.operands[0], "v", 64), ", ".join(values), low, high)
 
     def vector_operation(self, i):
         if i.name == "v_readfirstlane_b32":

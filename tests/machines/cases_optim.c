@@ -20,22 +20,21 @@ typedef struct step_case {
 } step_case;
 
 static const mo_rule_group groups[] = {
-    {1e-3, 0.9, 0.999, 1e-8, 1e-2, 0.9, 0.1, 0, 0, NULL},
-    {0.3, 0.0, 0.5, 0.0, 0.0, 0.5, 0.0, 1, 1, NULL}, /* Nesterov's, upwards */
-    {1e-2, 0.9, 0.99, 1e-3, 0.1, 0.0, 0.0, 0, 0, NULL},
+    {1e-3, 0.9, 0.999, 1e-8, 1e-2, 0.9, 0.1, 0, 0, NULL, 0.0},
+    {0.3, 0.0, 0.5, 0.0, 0.0, 0.5, 0.0, 1, 1, NULL, 0.25}, /* Nesterov's, upwards */
+    {1e-2, 0.9, 0.99, 1e-3, 0.1, 0.0, 0.0, 0, 0, NULL, 0.0},
 };
 enum { GROUPS = sizeof groups / sizeof *groups };
 
 static mo_optim_tensor tensor_of(const step_case *c)
 {
-    int coded = c->format != MO_STATE_F32, second = mo_rule_has_second(c->rule);
+    int coded = mo_format_has_scales(c->format), second = mo_rule_has_second(c->rule);
+    uint64_t one = mo_format_bytes(c->format, 1);
     mo_optim_tensor t = {
         .parameter = mo_element_at(b.parameter, 1, (int32_t)c->p),
         .copy = c->copy ? mo_element_at(b.copy, 1, (int32_t)c->copy) : NULL,
-        .m = coded ? (void *)((uint8_t *)b.m + 1) : (void *)(b.m + 1),
-        .v = !second ? NULL
-             : coded ? (void *)((uint8_t *)b.v + 1)
-                     : (void *)(b.v + 1),
+        .m = (uint8_t *)b.m + one,
+        .v = second ? (uint8_t *)b.v + one : NULL,
         .absmax1 = coded ? b.absmax1 : NULL,
         .absmax2 = coded && second ? b.absmax2 : NULL,
         .steps = &b.steps,
@@ -59,9 +58,9 @@ static void start(const step_case *c)
 
 static void add_states(uint64_t *digest, const step_case *c)
 {
-    int coded = c->format != MO_STATE_F32;
-    digest_add(digest, b.m, coded ? sizeof b.m : ROOM, coded ? 1 : 4);
-    digest_add(digest, b.v, coded ? sizeof b.v : ROOM, coded ? 1 : 4);
+    uint64_t size = mo_format_bytes(c->format, 1);
+    digest_add(digest, b.m, sizeof b.m / size, size);
+    digest_add(digest, b.v, sizeof b.v / size, size);
     digest_add(digest, b.absmax1, sizeof b.absmax1 / 4, 4);
     digest_add(digest, b.absmax2, sizeof b.absmax2 / 4, 4);
     digest_add(digest, b.parameter, COUNT + 1, mo_element_size(c->p));
@@ -92,8 +91,9 @@ static void steps(uint64_t *digest, const step_case *c, uint32_t group)
 
 static void step_types(uint32_t rule, uint32_t format)
 {
-    static const char *const rules[MOST] = {"", "adamw", "lion", "sgd", "adam"};
-    static const char *const formats[MOST] = {"", "f32", "8bit", "4bit", "e4m3", "companded"};
+    static const char *const rules[MOST] = {"", "adamw", "lion", "sgd", "adam", "schedule_free"};
+    static const char *const formats[MOST] = {"",     "f32",       "8bit", "4bit",
+                                              "e4m3", "companded", "bf16"};
     const char *name = mo_optimizer_kernel(rule, format)->name;
     for (uint32_t p = MO_DTYPE_F32; p <= MO_DTYPE_BF16; p++)
         for (uint32_t g = MO_DTYPE_F32; g <= MO_DTYPE_BF16; g++) {

@@ -198,6 +198,7 @@ MEMORY(f64, uint64_t)
 INTEGERS(16)
 INTEGERS(32)
 INTEGERS(64)
+#define selp_u16 selp_b16
 #define selp_u32 selp_b32
 #define selp_s32 selp_b32
 #define selp_f32 selp_b32
@@ -390,6 +391,16 @@ static uint64_t cvt_f64_f32(uint32_t a)
 static uint32_t cvt_rn_f32_f64(uint64_t a)
 {
     return out_f32((float)f64(a));
+}
+
+static uint64_t cvt_rn_f64_u64(uint64_t a)
+{
+    return bits_f64((double)a);
+}
+
+static uint64_t rcp_rn_f64(uint64_t a)
+{
+    return bits_f64(1.0 / f64(a));
 }
 
 static uint32_t cvt_rn_f32_u32(uint32_t a)

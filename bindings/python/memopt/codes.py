@@ -19,6 +19,7 @@ _FORMAT_NAMES = {
     "4bit": StateFormat.BITS4,
     "fp8": StateFormat.F8,
     "companded": StateFormat.COMPANDED,
+    "bf16": StateFormat.BF16,
 }
 
 

@@ -17,6 +17,9 @@ VALUES: Dict[OptimizerKind, Dict[str, Any]] = {
     OptimizerKind.ADAM: dict(
         lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, maximize=False
     ),
+    OptimizerKind.SCHEDULE_FREE: dict(
+        lr=2.5e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, average=0.0, maximize=False
+    ),
     OptimizerKind.LION: dict(lr=1e-4, betas=(0.9, 0.99), weight_decay=0.0, maximize=False),
     OptimizerKind.SGD: dict(
         lr=1e-3, momentum=0.0, dampening=0.0, weight_decay=0.0, nesterov=False, maximize=False
@@ -62,6 +65,7 @@ class Group:
     dampening = _Value[float]("SGD: damping of the gradients after the first.")
     nesterov = _Value[bool]("SGD: whether the momentum is Nesterov's.")
     maximize = _Value[bool]("Whether steps climb.")
+    average = _Value[float]("Schedule-free AdamW: the weight of z in the average; 0: 1 / t.")
 
     def __init__(self, handle: Handle, kind: OptimizerKind, index: int) -> None:
         self._handle = handle  # the optimizer's
@@ -80,6 +84,7 @@ class Group:
         dampening: Optional[float] = None,
         nesterov: Optional[bool] = None,
         maximize: Optional[bool] = None,
+        average: Optional[float] = None,
     ) -> None:
         """Changes some hyperparameters at once, for later steps; all are checked first."""
         self._set(given(locals()))

@@ -122,6 +122,14 @@ class AdamW8bitCompanded(AdamW):
     _states = StateFormat.COMPANDED
 
 
+class AdamWBf16(AdamW):
+    """AdamW with bf16 states, rounded stochastically; the same arguments, and `min_8bit_size`."""
+
+    __slots__ = ()
+
+    _states = StateFormat.BF16
+
+
 class Adam(AdamW):
     """Adam with 32-bit states; the arguments of AdamW. The decay is part of the gradient."""
 

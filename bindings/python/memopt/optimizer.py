@@ -116,10 +116,11 @@ class Optimizer(_lifetime.Closing):
         dampening: Optional[float] = None,
         nesterov: Optional[bool] = None,
         maximize: Optional[bool] = None,
+        average: Optional[float] = None,
     ) -> Group:
         """Adds a group with the kind's hyperparameters: AdamW and Adam have lr, betas, eps and weight_decay,
         Lion lr, betas and weight_decay, SGD lr, momentum, dampening, weight_decay and nesterov;
-        each maximize. Defaults are torch's, for Lion its paper's."""
+        schedule-free AdamW AdamW's and average; each maximize. Defaults are torch's, for Lion its paper's."""
         return self._add_group(given(locals()))
 
     def _add_group(self, values: Dict[str, Any]) -> Group:

@@ -309,6 +309,7 @@ def test_stochastic_rounding_moves_bf16_that_nearest_would_not(allocator):
             20002 + 320,
             0.1,
         ),
+        (memopt.AdamWBf16, ["exp_avg", "exp_avg_sq"], "BF16", 10001, 40004, 0.02),
         (memopt.Lion8bit, ["exp_avg", "absmax1"], "U8", 10001, 10001 + 160, 0.05),
         (memopt.SGD8bit, ["momentum_buffer", "absmax1"], "U8", 10001, 10001 + 160, 0.05),
     ],

@@ -121,8 +121,8 @@ MEMOPT_API void memopt_pluggable_record_stream(void *pointer, memopt_stream stre
 MEMOPT_API void memopt_pluggable_empty_cache(void);
 
 /**
- * @brief Limits the device memory that the allocator holds; memory of graphs does not count.
- * @param fraction of the device's memory, 0 to 1. The memory of graphs counts.
+ * @brief Limits the device memory that the allocator holds, memory of graphs included.
+ * @param fraction of the device's memory, 0 to 1.
  * @param device index of the device.
  * @since 0.9
  */

@@ -265,6 +265,65 @@ static void test_companded_tensors(void **state)
     close_world(&w);
 }
 
+/* The mean of bf16 codes over many steps is the value; each is one of its two neighbours. */
+static void test_bf16_codes(void **state)
+{
+    enum { STEPS = 20000 };
+    uint64_t seed = 4;
+    (void)state;
+    for (int k = 0; k < 40; k++) {
+        float m = normal(&seed) * ldexpf(1.0f, k % 40 - 20), v = fabsf(normal(&seed)) * m * m;
+        double mean[2] = {0.0, 0.0}, unit[2] = {fabs((double)m) / 128, (double)v / 128};
+        for (uint64_t step = 1; step <= STEPS; step++) {
+            mo_moment_codes codes = mo_moment_codes_of(m, v, mo_moment_key(step));
+            double near[2] = {(double)mo_bf16_to_f32(codes.m), (double)mo_bf16_to_f32(codes.v)};
+            assert_true(fabs(near[0] - (double)m) <= unit[0]);
+            assert_true(fabs(near[1] - (double)v) <= unit[1]);
+            mean[0] += near[0] / STEPS;
+            mean[1] += near[1] / STEPS;
+        }
+        assert_true(fabs(mean[0] - (double)m) < 0.02 * unit[0]); /* 5 sigma */
+        assert_true(fabs(mean[1] - (double)v) < 0.02 * unit[1]);
+    }
+    for (uint32_t key = 0; key < 1000; key++) {
+        mo_moment_codes zero = mo_moment_codes_of(0.0f, 0.0f, key);
+        mo_moment_codes tiny = mo_moment_codes_of(-0.0f, 0x1p-149f, key);
+        mo_moment_codes huge = mo_moment_codes_of(-0x1.fffffep127f, 0x1.fffffep127f, key);
+        mo_moment_codes odd = mo_moment_codes_of(-INFINITY, mo_f32_from_bits(MO_F32_NAN_BITS), key);
+        assert_true(zero.m == 0 && zero.v == 0);
+        assert_true(tiny.m == 0x8000 && tiny.v == 1);
+        assert_true(huge.m == 0xff7f && huge.v == 0x7f7f);
+        assert_true(odd.m == 0xff80 && odd.v == 0x7fc0);
+    }
+}
+
+/* A second moment falls and rises as the rule says; rounded to nearest it would do neither. */
+static void test_bf16_means_move(void **state)
+{
+    enum { COUNT = 4000, STEPS = 2000 };
+    static float v[COUNT];
+    uint64_t seed = 5;
+    (void)state;
+    for (int rises = 0; rises < 2; rises++) {
+        double mean = 0.0, start = 0.0, exact = pow(0.999, STEPS);
+        for (int i = 0; i < COUNT; i++) {
+            v[i] = 1.0f + (float)(i / 16) / 256;
+            start += (double)v[i] / COUNT;
+        }
+        for (uint64_t step = 1; step <= STEPS; step++)
+            for (int i = 0; i < COUNT; i++) {
+                float m = (float)(next_random(&seed) % 100000);
+                float moved = fmaf(0.999f, v[i], rises ? 0.002f : 0.0f);
+                v[i] = mo_bf16_to_f32(mo_moment_codes_of(m, moved, mo_moment_key(step)).v);
+            }
+        for (int i = 0; i < COUNT; i++)
+            mean += (double)v[i] / COUNT;
+        double expected = start * exact + (rises ? 2.0 * (1.0 - exact) : 0.0);
+        print_message("  from %.4f to %.4f, exact %.4f\n", start, mean, expected);
+        assert_true(fabs(mean - expected) < 0.005 * expected);
+    }
+}
+
 typedef struct expected {
     uint32_t kind, format;
     const char *names[4];
@@ -280,6 +339,8 @@ static void test_views(void **state)
         {1, 3, {"exp_avg", "exp_avg_sq", "absmax1", "absmax2"}, MEMOPT_DTYPE_U8, 501, 8},
         {1, 4, {"exp_avg", "exp_avg_sq", "scale1", "scale2"}, MEMOPT_DTYPE_F8_E4M3, 1001, 4},
         {1, 5, {"exp_avg", "exp_avg_sq", "companded1", "companded2"}, MEMOPT_DTYPE_U8, 1001, 4},
+        {1, 6, {"exp_avg", "exp_avg_sq"}, MEMOPT_DTYPE_BF16, 1001, 0},
+        {5, 1, {"z", "exp_avg_sq"}, MEMOPT_DTYPE_F32, 1001, 0},
         {2, 1, {"exp_avg"}, MEMOPT_DTYPE_F32, 1001, 0},
         {2, 2, {"exp_avg", "absmax1"}, MEMOPT_DTYPE_U8, 1001, 4},
         {3, 1, {"momentum_buffer"}, MEMOPT_DTYPE_F32, 1001, 0},
@@ -415,6 +476,7 @@ int main(void)
         cmocka_unit_test(test_4bit_codes),      cmocka_unit_test(test_4bit_tensors),
         cmocka_unit_test(test_f8_tensors),      cmocka_unit_test(test_companded_codes),
         cmocka_unit_test(test_companded_forms), cmocka_unit_test(test_companded_tensors),
+        cmocka_unit_test(test_bf16_codes),      cmocka_unit_test(test_bf16_means_move),
         cmocka_unit_test(test_views),           cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests_name("optimizer formats", tests, NULL, NULL);

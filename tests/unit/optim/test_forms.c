@@ -40,9 +40,11 @@ static const struct form {
     {"adamw4", &mo_kernel_step_adamw4, MO_RULE_ADAMW, MO_STATE_4BIT, 0},
     {"adamwf8", &mo_kernel_step_adamwf8, MO_RULE_ADAMW, MO_STATE_F8, 0},
     {"adamwc8", &mo_kernel_step_adamwc8, MO_RULE_ADAMW, MO_STATE_COMPANDED, 0},
+    {"adamw16", &mo_kernel_step_adamw16, MO_RULE_ADAMW, MO_STATE_BF16, 0},
     {"lion8", &mo_kernel_step_lion8, MO_RULE_LION, MO_STATE_8BIT, 0},
     {"adam8", &mo_kernel_step_adam8, MO_RULE_ADAM, MO_STATE_8BIT, 0},
     {"sgd8", &mo_kernel_step_sgd8, MO_RULE_SGD, MO_STATE_8BIT, 0},
+    {"schedule-free", &mo_kernel_step_schedule_free, MO_RULE_SCHEDULE_FREE, MO_STATE_F32, 0},
     {"sgd8 nesterov", &mo_kernel_step_sgd8, MO_RULE_SGD, MO_STATE_8BIT, 1},
 };
 enum { FORMS = sizeof forms / sizeof *forms, LEAST_BLOCK = MO_BLOCK4_SIZE };
@@ -110,8 +112,10 @@ static void prepare(const step_case *c, buffers *b)
             b->m[i] = datum(c->kind, &state);
             b->v[i] = fabsf(datum(c->kind, &state));
         } else {
-            ((uint8_t *)b->m)[i] = (uint8_t)next_random(&state);
-            ((uint8_t *)b->v)[i] = (uint8_t)next_random(&state);
+            uint64_t bytes = next_random(&state); /* of codes, or any bf16 numbers */
+            uint32_t width = (uint32_t)mo_format_bytes(form_of(c)->format, 1);
+            memcpy((uint8_t *)b->m + i * width, &bytes, width);
+            memcpy((uint8_t *)b->v + i * width, (uint8_t *)&bytes + 4, width);
         }
     }
     for (uint64_t i = 0; i < MOST / LEAST_BLOCK + 1; i++) {
@@ -124,22 +128,34 @@ static void prepare(const step_case *c, buffers *b)
 static void run(const step_case *c, buffers *b, int isa)
 {
     const struct form *f = form_of(c);
-    const mo_rule_group group = {
-        1e-3, 0.9, 0.999, 1e-8, 1e-2, 0.9, f->nesterov ? 0.0 : 0.1, 0, (uint32_t)f->nesterov, NULL};
+    const mo_rule_group group = {1e-3,
+                                 0.9,
+                                 0.999,
+                                 1e-8,
+                                 1e-2,
+                                 0.9,
+                                 f->nesterov ? 0.0 : 0.1,
+                                 0,
+                                 (uint32_t)f->nesterov,
+                                 NULL,
+                                 c->seed % 2 ? 0.3 : 0.0};
     mo_optim_control control = {0, 0};
     mo_rule_coef coef = mo_rule_coef_of(f->rule, &group, b->steps + 1, 0.75);
+    uint32_t format = c->eight ? f->format : (uint32_t)MO_STATE_F32;
+    uint64_t skipped = c->offset * mo_format_bytes(format, 1);
+    int scales = mo_format_has_scales(format);
     mo_optim_tensor t = {
         .parameter = mo_element_at(b->p, c->offset, c->p),
         .copy = c->copy ? mo_element_at(in_place ? b->g : b->copy, c->offset, c->copy) : NULL,
-        .m = c->eight ? (uint8_t *)b->m + c->offset : (uint8_t *)(b->m + c->offset),
-        .v = c->eight ? (uint8_t *)b->v + c->offset : (uint8_t *)(b->v + c->offset),
-        .absmax1 = c->eight ? b->absmax1 : NULL,
-        .absmax2 = c->eight ? b->absmax2 : NULL,
+        .m = (uint8_t *)b->m + skipped,
+        .v = (uint8_t *)b->v + skipped,
+        .absmax1 = scales ? b->absmax1 : NULL,
+        .absmax2 = scales ? b->absmax2 : NULL,
         .residual = is_split(c) ? b->residual + c->offset : NULL,
         .steps = &b->steps,
         .parameter_dtype = c->p,
         .copy_dtype = c->copy,
-        .format = c->eight ? f->format : (uint32_t)MO_STATE_F32,
+        .format = format,
     };
     mo_tensor_segment g = {mo_element_at(b->g, c->offset, c->g), c->n, 0, (uint32_t)c->g, 0};
     mo_optim_step_args args = {.tensors = &t,

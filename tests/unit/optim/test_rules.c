@@ -13,11 +13,14 @@ typedef struct kind {
 #define ADAMW MEMOPT_OPTIMIZER_GROUP_INIT
 #define LION MEMOPT_OPTIMIZER_GROUP_LION_INIT
 #define SGD MEMOPT_OPTIMIZER_GROUP_SGD_INIT
+#define FREE MEMOPT_OPTIMIZER_GROUP_SCHEDULE_FREE_INIT
 
 static const kind kinds[] = {
     {"AdamW 4-bit", MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_4BIT, ADAMW},
     {"AdamW e4m3", MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_F8, ADAMW},
     {"AdamW companded", MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_COMPANDED, ADAMW},
+    {"AdamW bf16", MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_BF16, ADAMW},
+    {"schedule-free", MEMOPT_OPTIMIZER_SCHEDULE_FREE, MEMOPT_STATE_F32, FREE},
     {"Lion", MEMOPT_OPTIMIZER_LION, MEMOPT_STATE_F32, LION},
     {"Lion 8-bit", MEMOPT_OPTIMIZER_LION, MEMOPT_STATE_8BIT, LION},
     {"SGD", MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_F32, SGD},
@@ -43,6 +46,18 @@ static void adamw(reference *r, const memopt_optimizer_group *g, double x, int t
     r->p -= g->lr * g->weight_decay * r->p;
     r->p -= g->lr * (r->m / (1.0 - pow(g->beta1, t))) /
             (sqrt(r->v / (1.0 - pow(g->beta2, t))) + g->eps);
+}
+
+/* As its authors' program: p is y, m is z. */
+static void schedule_free(reference *r, const memopt_optimizer_group *g, double x, int t)
+{
+    double c = g->average != 0.0 ? g->average : 1.0 / t;
+    if (t == 1)
+        r->m = r->p;
+    r->v = g->beta2 * r->v + (1.0 - g->beta2) * x * x;
+    double u = x / (sqrt(r->v / (1.0 - pow(g->beta2, t))) + g->eps) + g->weight_decay * r->p;
+    r->p = r->p + c * (r->m - r->p) + g->lr * (g->beta1 * (1.0 - c) - 1.0) * u;
+    r->m -= g->lr * u;
 }
 
 static void lion(reference *r, const memopt_optimizer_group *g, double x)
@@ -71,7 +86,9 @@ static void reference_step(uint32_t rule, reference *r, const memopt_optimizer_g
         memopt_optimizer_group plain = *g;
         plain.weight_decay = 0.0;
         adamw(r, &plain, x + g->weight_decay * r->p, t);
-    } else if (rule == MEMOPT_OPTIMIZER_LION)
+    } else if (rule == MEMOPT_OPTIMIZER_SCHEDULE_FREE)
+        schedule_free(r, g, x, t);
+    else if (rule == MEMOPT_OPTIMIZER_LION)
         lion(r, g, x);
     else if (rule == MEMOPT_OPTIMIZER_SGD)
         sgd(r, g, x, t);
@@ -153,6 +170,15 @@ static void test_32bit_is_the_formula(void **state)
         assert_true(e.moved > 1e-4);
         assert_true(e.most < 1e-6);
     }
+    k = (kind){"schedule-free", MEMOPT_OPTIMIZER_SCHEDULE_FREE, MEMOPT_STATE_F32, FREE};
+    for (int switches = 0; switches < 8; switches++) {
+        k.group.weight_decay = switches & 1 ? 0.5 : 0.0;
+        k.group.maximize = switches & 2 ? 1 : 0;
+        k.group.average = switches & 4 ? 0.3 : 0.0;
+        errors e = follow(&k, 8, 0);
+        assert_true(e.moved > 1e-4);
+        assert_true(e.most < 1e-6);
+    }
     k = (kind){"Lion", MEMOPT_OPTIMIZER_LION, MEMOPT_STATE_F32, LION};
     for (int switches = 0; switches < 4; switches++) {
         k.group.weight_decay = switches & 1 ? 0.5 : 0.0;
@@ -168,8 +194,8 @@ static void test_coded_states_stay_near(void **state)
 {
     (void)state;
     for (int i = 0; i < KINDS; i++) {
-        static const double bounds[KINDS] = {0.3,   0.06, 0.025, 1e-3, 0.035, 1e-3,
-                                             0.025, 1e-4, 0.022, 1e-4, 0.022};
+        static const double bounds[KINDS] = {0.3,  0.06,  0.025, 0.009, 1e-4, 1e-3, 0.035,
+                                             1e-3, 0.025, 1e-4,  0.022, 1e-4, 0.022};
         errors e = follow(&kinds[i], 50, 0);
         assert_true(e.mean < bounds[i] * e.moved);
     }
@@ -182,9 +208,9 @@ static void test_wide_blocks(void **state)
     static const struct {
         int kind;
         double most;
-    } rows[] = {{0, 0.06}, {1, 0.06}, {2, 0.06}, {KINDS - 1, 0.024}};
+    } rows[] = {{0, 0.06}, {1, 0.06}, {2, 0.06}, {3, 1e-3}, {KINDS - 1, 0.024}};
     (void)state;
-    for (int i = 0; i < 4; i++) {
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         errors e = follow(&kinds[rows[i].kind], 50, 13);
         assert_true(e.most <= rows[i].most);
     }
@@ -271,8 +297,9 @@ static double regression(const kind *k, double lr, int steps)
 static void test_losses(void **state)
 {
     (void)state;
-    static const double rates[] = {0, 0.02, 0.03, 0.05, 0.02}; /* by kind */
-    static const double bounds[KINDS] = {4.0, 1.4, 1.1, 1.01, 1.1, 1.01, 1.1, 1.01, 1.1, 1.01, 1.1};
+    static const double rates[] = {0, 0.02, 0.03, 0.05, 0.02, 0.05}; /* by kind */
+    static const double bounds[KINDS] = {4.0,  1.4, 1.1,  1.01, 1.01, 1.01, 1.1,
+                                         1.01, 1.1, 1.01, 1.1,  1.01, 1.1};
     for (int i = 0; i < KINDS; i++) {
         kind exact = kinds[i];
         exact.format = MEMOPT_STATE_F32;

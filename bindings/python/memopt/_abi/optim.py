@@ -17,6 +17,7 @@ class OptimizerKind(enum.IntEnum):
     LION = 2
     SGD = 3
     ADAM = 4
+    SCHEDULE_FREE = 5
 
 
 @enumeration("MEMOPT_STATE_", BITS8="MEMOPT_STATE_8BIT", BITS4="MEMOPT_STATE_4BIT")
@@ -28,6 +29,7 @@ class StateFormat(enum.IntEnum):
     BITS4 = 3
     F8 = 4
     COMPANDED = 5
+    BF16 = 6
 
 
 @struct("memopt_optimizer_options")
@@ -51,6 +53,7 @@ class OptimizerGroup(Struct):
         ("momentum", F64),
         ("dampening", F64),
         ("device_lr", ADDRESS),
+        ("average", F64),
     ]
 
 

@@ -29,13 +29,16 @@ from .load import load_safetensors  # noqa: E402
 from .monitor import MemoryMonitor, MemoryWarning  # noqa: E402
 from .optim import (  # noqa: E402
     SGD,
+    Adafactor,
     Adam,
     Adam8bit,
     AdamW,
     AdamW4bit,
     AdamW8bit,
     AdamW8bitCompanded,
+    AdamWBf16,
     AdamWFp8,
+    AdamWScheduleFree,
     CPUOffloadOptimizer,
     Lion,
     Lion8bit,
@@ -49,13 +52,16 @@ from .reports import MemoryReport, report  # noqa: E402
 from .saving import save_on_cpu  # noqa: E402
 
 __all__ = [
+    "Adafactor",
     "Adam",
     "Adam8bit",
     "AdamW",
     "AdamW4bit",
     "AdamW8bit",
     "AdamW8bitCompanded",
+    "AdamWBf16",
     "AdamWFp8",
+    "AdamWScheduleFree",
     "CPUOffloadOptimizer",
     "CheckpointError",
     "GradScaler",

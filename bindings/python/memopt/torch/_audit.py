@@ -1,6 +1,7 @@
 """Twelve cases in which optimizers are known to go wrong, for any class of torch's interface.
 
-The truth is the rule in 64 bits (`_Rule`). A case asks what every format can keep, not how exact
+The truth is the rule in 64 bits (`_Rule`); only Muon's iteration is in bf16, which its definition
+says. A case asks what every format can keep, not how exact
 it is: a parameter without a gradient stays as it is, none moves much farther than the rule says,
 and a run goes on bit for bit after a pause. `memopt audit-optimizer` prints what they find.
 """
@@ -22,6 +23,10 @@ Tensor = torch.Tensor
 _ROUNDING = ("stochastic_rounding", "bf16_stochastic_round")
 #: The share of a movement by which a run with coarse states may differ from the rule.
 _NEAR = 0.25
+#: The rules; a name with several of these words tells the first.
+RULES = ("schedulefree", "adafactor", "adamw", "adam", "lion", "sgd", "muon")
+#: Those whose step of a parameter needs all of it.
+_WHOLE = ("adafactor", "muon")
 #: How many times as far as the rule's farthest parameter any may move.
 _FAR = 1.5
 
@@ -51,20 +56,30 @@ class _Rule:
         self.start = self.p.clone()
         self.m = torch.zeros_like(self.p)
         self.v = torch.zeros_like(self.p)
+        self.most = self.total = 0.0  # the largest rate and the sum of weights
 
     def step(self, g: Tensor, group: Dict[str, Any]) -> None:
         lr, decay = float(group["lr"]), float(group.get("weight_decay", 0.0))
         g = g.double()
         self.step_count += 1
-        if self.name in ("adamw", "lion"):
+        size = float(self.p.norm()) / self.p.numel() ** 0.5  # of which Adafactor's step is a share
+        if self.name in ("adafactor", "adamw", "lion", "muon"):
             self.p -= lr * decay * self.p
-        else:
+        elif self.name != "schedulefree":
             g = g + decay * self.p
         if self.name == "sgd":
             kept = float(group.get("momentum", 0.0))
             fresh = 1.0 if self.step_count == 1 else 1.0 - float(group.get("dampening", 0.0))
             self.m = kept * self.m + fresh * g
             update = g + kept * self.m if group.get("nesterov") else self.m
+        elif self.name == "schedulefree":
+            self._schedule_free(g, group)
+            return
+        elif self.name == "muon":
+            update = self._muon(g, group)
+        elif self.name == "adafactor":
+            update = self._adafactor(g, group)
+            lr = min(lr, self.step_count**-0.5) * max(float(group["eps"][1]), size)
         else:
             beta1, beta2 = (float(b) for b in group["betas"][:2])
             if self.name == "lion":
@@ -78,11 +93,61 @@ class _Rule:
                 update = mean / (root + float(group["eps"]))
         self.p -= lr * update
 
+    def _schedule_free(self, g: Tensor, group: Dict[str, Any]) -> None:
+        """p is y, m is z."""
+        t, (beta1, beta2) = self.step_count, (float(b) for b in group["betas"][:2])
+        warm = group.get("warmup_steps", 0)
+        lr = float(group["lr"]) * (min(1.0, t / warm) if warm else 1.0)
+        self.most = max(self.most, lr)
+        weight = t ** float(group.get("r", 0.0)) * self.most ** float(group["weight_lr_power"])
+        self.total += weight
+        c = weight / self.total if self.total else 0.0
+        self.m = self.start.clone() if t == 1 else self.m
+        self.v = beta2 * self.v + (1 - beta2) * g * g
+        update = g / ((self.v / (1 - beta2**t)).sqrt() + float(group["eps"]))
+        update += float(group["weight_decay"]) * self.p
+        self.p = self.p + c * (self.m - self.p) + lr * (beta1 * (1 - c) - 1) * update
+        self.m -= lr * update
+
+    def _adafactor(self, g: Tensor, group: Dict[str, Any]) -> Tensor:
+        """The gradient over the root of its factored second moment, cut."""
+        fresh = self.step_count ** float(group["beta2_decay"])
+        least = torch.finfo(torch.float32).eps if group["eps"][0] is None else float(group["eps"][0])
+        self.v = (1 - fresh) * self.v + fresh * g * g
+        mean = self.v
+        if g.dim() > 1:  # rows and columns are linear in the squares
+            row, column = self.v.mean(-1, keepdim=True), self.v.mean(-2, keepdim=True)
+            mean = row * column / row.mean(-2, keepdim=True).clamp(min=least)
+        update: Tensor = g / mean.clamp(min=least**2).sqrt()
+        long = float(update.norm()) / update.numel() ** 0.5 / float(group["d"])
+        update /= max(1.0, long)
+        return update
+
+    def _muon(self, g: Tensor, group: Dict[str, Any]) -> Tensor:
+        """The momentum of a matrix, orthogonalised by Newton–Schulz iterations, and what scales it."""
+        kept = float(group["momentum"])
+        self.m = kept * self.m + (1 - kept) * g
+        x = (1 - kept) * g + kept * self.m if group["nesterov"] else self.m
+        a, b, c = group["ns_coefficients"]
+        x = x.bfloat16()  # by the rule's definition
+        x = x / x.norm().clamp(min=float(group["eps"]))
+        tall = x.size(0) > x.size(1)
+        x = x.T if tall else x
+        for _ in range(group["ns_steps"]):
+            gram = x @ x.T
+            gram = torch.addmm(gram, gram, gram, beta=b, alpha=c)
+            x = torch.addmm(x, gram, x, beta=a)
+        x = (x.T if tall else x).double()
+        rows, columns = g.shape
+        if group.get("adjust_lr_fn") == "match_rms_adamw":
+            return 0.2 * math.sqrt(max(rows, columns)) * x
+        return math.sqrt(max(1, rows / columns)) * x
+
 
 def rule_of(name: str) -> Optional[str]:
-    """The rule that a class's name tells: adamw, adam, lion or sgd."""
+    """The rule that a class's name tells, one of RULES."""
     low = name.lower()
-    return next((rule for rule in ("adamw", "lion", "sgd", "adam") if rule in low), None)
+    return next((rule for rule in RULES if rule in low), None)
 
 
 class Audit:
@@ -90,7 +155,7 @@ class Audit:
 
     Args:
         make: the class, or anything that makes an optimizer from parameters and options.
-        rule: adamw, adam (its decay is part of the gradient), lion or sgd.
+        rule: one of RULES; adam's decay is part of the gradient.
         options: for every optimizer that is made.
         large: also the case with 2^31 elements.
     """
@@ -130,17 +195,30 @@ class Audit:
     def open(self, params: Sequence[Tensor], **options: Any) -> torch.optim.Optimizer:
         """An optimizer with those of the options that the class takes."""
         known = {word: value for word, value in options.items() if self.has(word)}
+        if self._rule == "adafactor" and "eps" in known:
+            known["eps"] = (known["eps"], 1e-3)
         if self._rule == "sgd" and self.has("momentum"):
             known.setdefault("momentum", 0.9)
         return self._make(list(params), **{**known, **self._options})
 
+    def shape(self, n: int) -> Tuple[int, ...]:
+        """The shape of a parameter of n elements: a row, or the nearest to a square matrix where
+        the rule is for matrices."""
+        if self._rule != "muon":
+            return (n,)
+        rows = next(r for r in range(math.isqrt(n), 0, -1) if n % r == 0)
+        return (rows, n // rows)
+
     def normal(self, *shape: int) -> Tensor:
-        """Normally distributed numbers."""
-        return torch.randn(*shape, generator=self._random)
+        """Normally distributed numbers; of one size in the rule's shape."""
+        return torch.randn(self._of(shape), generator=self._random)
 
     def uniform(self, *shape: int) -> Tensor:
-        """Numbers from 0 to 1."""
-        return torch.rand(*shape, generator=self._random)
+        """Numbers from 0 to 1; of one size in the rule's shape."""
+        return torch.rand(self._of(shape), generator=self._random)
+
+    def _of(self, shape: Tuple[int, ...]) -> Tuple[int, ...]:
+        return self.shape(*shape) if len(shape) == 1 else shape
 
     def train(
         self, p: Tensor, gradients: Sequence[Tensor], **options: Any
@@ -251,9 +329,9 @@ def _wide_block(audit: Audit) -> str:
 
 def _bf16_decay(audit: Audit) -> str:
     word = next((word for word in _ROUNDING if audit.has(word)), "")
-    p = parameter(torch.ones(8192, dtype=torch.bfloat16))
+    p = parameter(torch.ones(audit.shape(8192), dtype=torch.bfloat16))
     options = {word: True} if word else {}
-    zero = torch.zeros(8192)
+    zero = torch.zeros(audit.shape(8192))
     _, rule = audit.train(p, [zero] * 200, lr=1e-2, weight_decay=1e-2, **options)
     due, done = 1 - float(rule.p.mean()), 1 - float(p.detach().double().mean())
     text = "decayed by %.4f of %.4f" % (done, due) + (", with %s" % word if word else "")
@@ -266,7 +344,7 @@ def _ragged(audit: Audit) -> str:
     worst = 0.0
     for n in (1, 255, 257, 300, 4097, 65537):
         whole = torch.full((n + 512,), 7.0)
-        p = torch.nn.Parameter(whole[256 : 256 + n])
+        p = torch.nn.Parameter(whole[256 : 256 + n].view(audit.shape(n)))
         p.data.copy_(audit.normal(n))
         gradients = [audit.normal(n) + 0.5 for _ in range(20)]
         _, rule = audit.train(p, gradients, lr=1e-2, weight_decay=0.0)
@@ -302,6 +380,8 @@ def _resume(audit: Audit) -> str:
 
 def _resharding(audit: Audit) -> str:
     n, parts = 4 * 65536, 4
+    if audit._rule in _WHOLE:
+        return _whole_parameters(audit, n // parts, parts)
     whole = parameter(audit.normal(n))
     shards = [parameter(part) for part in whole.detach().chunk(parts)]
     gradients = [audit.normal(n) for _ in range(5)]
@@ -314,6 +394,22 @@ def _resharding(audit: Audit) -> str:
     joined = torch.cat([shard.detach() for shard in shards])
     _same("four shards and the whole", joined, whole.detach())
     return "four shards step as the whole, bit for bit"
+
+
+def _whole_parameters(audit: Audit, n: int, parts: int) -> str:
+    """Such rules cannot step a part of a parameter; processes share out whole ones."""
+    together = [parameter(audit.normal(n)) for _ in range(parts)]
+    alone = [parameter(p.detach()) for p in together]
+    owners = [audit.open([p], lr=1e-2) for p in alone]
+    optimizer = audit.open(together, lr=1e-2)
+    for _ in range(5):
+        for p, q, owner in zip(together, alone, owners):
+            p.grad = audit.normal(n)
+            step(owner, q, p.grad)
+        optimizer.step()
+    for p, q in zip(together, alone):
+        _same("a parameter alone and with others", q.detach(), p.detach())
+    return "four whole parameters step alone as together, bit for bit"
 
 
 def _not_finite(audit: Audit) -> str:
@@ -335,7 +431,7 @@ def _not_finite(audit: Audit) -> str:
             kept = p.detach().clone()
             states = [t.clone() for t in _tensors(copy.deepcopy(optimizer.state_dict()["state"]))]
             bad = audit.normal(n)
-            bad[at] = value
+            bad.view(-1)[at] = value
             scaled_step(bad)
             where = "%g at element %d of %d" % (value, at, n)
             _same("parameters after " + where, p.detach(), kept)
@@ -349,6 +445,8 @@ def _not_finite(audit: Audit) -> str:
 
 def _beyond_31_bits(audit: Audit) -> str:
     n, ends = 2**31 + 4096, 4096
+    if audit._rule in _WHOLE:
+        raise _Skipped("a step of the rule needs the whole parameter: no small one shows its ends")
     if not audit._large:
         raise _Skipped("needs some 12 to 26 GB; --large runs it")
     p = torch.nn.Parameter(torch.zeros(n, dtype=torch.bfloat16))
@@ -370,7 +468,7 @@ def _beyond_31_bits(audit: Audit) -> str:
 def _untouched_rows(audit: Audit) -> str:
     p = parameter(audit.normal(512, 256))
     start = p.detach().clone()
-    touched = audit.uniform(512) < 0.2
+    touched = audit.uniform(512, 1)[:, 0] < 0.2
     zero = torch.zeros(512, 256)
     gradients = [audit.normal(512, 256) * touched[:, None] for _ in range(5)] + [zero] * 195
     _, rule = audit.train(p, gradients, lr=1e-3, weight_decay=0.0)

@@ -9,26 +9,31 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("torch.distributed.fsdp", reason="no fully_shard")
 
+import memopt.torch as mt  # noqa: E402
+
 from distributed_support import (  # noqa: E402
     ALIGNED,
     SHAPES,
     Group,
+    Weights,
     error_of,
     mesh_of,
     set_gradients,
     sharded_model,
     steps_in,
+    take_steps,
     whole_parameters,
 )
 from optim_support import KINDS, make, same_bits  # noqa: E402
 
-ONE_KINDS = ["AdamW", "Adam", "Lion", "SGD"]  # the longer names first
+# The longer names first, except of what is coded.
+ONE_KINDS = ["AdamW", "Adam", "AdamWBf16", "Lion", "SGD"]
 CODED = sorted(k for k in KINDS if k not in ONE_KINDS)
 coded = pytest.mark.parametrize("kind", CODED)
 
 
 @pytest.mark.parametrize("kind", ONE_KINDS)
-def test_a_step_on_shards_with_32_bit_states_is_that_of_one_process_bit_for_bit(
+def test_a_step_on_shards_without_blocks_is_that_of_one_process_bit_for_bit(
     two: Group, kind: str
 ) -> None:
     seeds = [1, 2, 3]
@@ -36,6 +41,28 @@ def test_a_step_on_shards_with_32_bit_states_is_that_of_one_process_bit_for_bit(
     for values, _ in two.run(steps_in, two.backend, "shards", kind, seeds):
         for name, value in alone.items():
             assert same_bits(values[name], value), name
+
+
+def _schedule_free(rank: int, backend: str, sharded: bool) -> Any:
+    """Parameters at the average, and after steps that follow it and a state dict."""
+    model = sharded_model(backend) if sharded else Weights()
+    optimizer = mt.AdamWScheduleFree(model.parameters(), lr=1e-2, warmup_steps=3)
+    take_steps(model, optimizer, [1, 2])
+    optimizer.eval()
+    average = whole_parameters(model)
+    resumed = mt.AdamWScheduleFree(model.parameters())
+    resumed.load_state_dict(optimizer.state_dict())
+    resumed.train()
+    take_steps(model, resumed, [3])
+    return average, whole_parameters(model)
+
+
+def test_schedule_free_shards_hold_the_average_of_one_process(two: Group) -> None:
+    alone = _schedule_free(0, "gloo", False)
+    for values in two.run(_schedule_free, two.backend, True):
+        for one, whole in zip(values, alone):
+            for name, value in whole.items():
+                assert same_bits(one[name], value), name
 
 
 @coded

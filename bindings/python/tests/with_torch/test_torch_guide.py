@@ -86,11 +86,20 @@ def test_the_programs_of_the_memory_page(tmp_path, monkeypatch, capsys):
         exec(second, dict(names))  # the first has to come before any tensor of a GPU
 
 
+def step_of(names):
+    """A step of a program's model and optimizer, which moves the model."""
+    weight = names["model"].weight
+    names["model"](names["batch"].to(weight.dtype)).sum().backward()
+    before = weight.detach().clone()
+    names["optimizer"].step()
+    assert not torch.equal(weight, before)
+
+
 def test_the_programs_of_the_savers_pages(tmp_path, monkeypatch):
     """Each with a small model around it; without a GPU, what is for one is for the CPU."""
     from safetensors.torch import save_file
 
-    pages = {"optimizer.md": 5, "checkpoint.md": 1, "offload.md": 1, "cast.md": 1}
+    pages = {"optimizer.md": 7, "checkpoint.md": 1, "offload.md": 1, "cast.md": 1}
     assert {page: len(snippets(page)) for page in pages} == pages
     layers = [torch.nn.Linear(8, 8) for _ in range(3)]
     model = torch.nn.Sequential()
@@ -112,12 +121,13 @@ def test_the_programs_of_the_savers_pages(tmp_path, monkeypatch):
     exec(snippets("optimizer.md")[3], names)
     chosen = [len(names[name].param_groups[0]["params"]) for name in ("muon", "adamw")]
     assert chosen == [3, 3]
+    for program in snippets("optimizer.md")[4:6]:
+        names["model"] = torch.nn.Linear(8, 8)
+        exec(program, names)
+        step_of(names)
     names["model"] = torch.nn.Linear(8, 8).bfloat16()
-    exec(snippets("optimizer.md")[4], names)
-    names["model"](names["batch"].bfloat16()).sum().backward()
-    before = names["model"].weight.detach().clone()
-    names["optimizer"].step()
-    assert not torch.equal(names["model"].weight, before)
+    exec(snippets("optimizer.md")[6], names)
+    step_of(names)
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "checkpoint").mkdir()

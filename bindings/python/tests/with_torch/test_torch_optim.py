@@ -134,7 +134,7 @@ def test_states_take_the_bytes_they_should(kind):
     walk(a, [p], 1)
     taken = sum(t.numel() * t.element_size() for t in a.state[p].values()) - 8
     moments = 2 if kind.startswith("Adam") else 1
-    per = {"AdamW4bit": n // 2 + n // 128 * 4}.get(
+    per = {"AdamW4bit": n // 2 + n // 128 * 4, "AdamWBf16": 2 * n}.get(
         kind,
         n + n // 256 * 4 if kind in ("Adam8bit", "AdamW8bit", "AdamW8bitCompanded", "AdamWFp8", "Lion8bit", "SGD8bit") else 4 * n,
     )

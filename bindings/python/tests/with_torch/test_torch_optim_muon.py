@@ -63,7 +63,7 @@ def test_fp32_matrices_get_the_bits_of_torch(values, device):
 def test_defaults_are_those_of_torch():
     ours, theirs = mt.Muon(matrices()).defaults, torch.optim.Muon(matrices()).defaults
     assert {key: ours[key] for key in theirs} == theirs
-    assert set(ours) - set(theirs) == {"min_8bit_size"}
+    assert set(ours) - set(theirs) == {"min_8bit_size", "seed", "stochastic_rounding"}
 
 
 @torchs
@@ -82,6 +82,38 @@ def test_bf16_matrices_are_rounded_once_a_step(device):
             q.detach().copy_(q.detach().bfloat16())
             assert same_bits(p, q.bfloat16())
             assert same_bits(a.state[p]["momentum_buffer"], b.state[q]["momentum_buffer"])
+
+
+def test_stochastic_rounding_keeps_small_updates(device):
+    """A decay of 1e-4 a step, below half a unit: all of it on average; none of it without. Another
+    seed gives other bits, the same seed the same."""
+    ends = []
+    for values in ({}, {"stochastic_rounding": True}, {"stochastic_rounding": True, "seed": 1}):
+        p, q = (torch.ones(64, 128, dtype=torch.bfloat16, device=device) for _ in range(2))
+        optimizer = mt.Muon([p, q], lr=1e-2, weight_decay=1e-2, **values)
+        for _ in range(100):
+            p.grad, q.grad = torch.zeros_like(p), torch.zeros_like(q)
+            optimizer.step()
+        ends.append((p, q))
+    nearest, stochastic, other = ends
+    assert torch.all(nearest[0] == 1)
+    for p in (*stochastic, *other):
+        assert abs(float(p.float().mean()) - (1 - 1e-4) ** 100) < 4e-4
+    assert not same_bits(*stochastic)
+    assert not same_bits(stochastic[0], other[0])
+
+
+def test_stochastic_rounding_goes_on_with_the_same_bits(device):
+    ours = matrices(dtype=torch.bfloat16, device=device)
+    a = mt.Muon8bit(ours, lr=0.02, stochastic_rounding=True, seed=3)
+    walk(a, ours, 3)
+    theirs = [p.detach().clone().requires_grad_() for p in ours]
+    b = mt.Muon8bit(theirs, lr=0.5, stochastic_rounding=True)
+    b.load_state_dict(through_a_file(a.state_dict()))
+    walk(a, ours, 3)
+    walk(b, theirs, 3)
+    for p, q in zip(ours, theirs):
+        assert same_bits(p, q)
 
 
 @pytest.mark.parametrize("seed", range(4))

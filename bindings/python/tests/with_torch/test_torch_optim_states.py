@@ -153,9 +153,11 @@ def test_another_order_of_memory(kind):
 
 
 @pytest.mark.parametrize(
-    "target", ["AdamW", "AdamW8bit", "AdamW8bitCompanded", "AdamW4bit", "AdamWFp8"]
+    "target", ["AdamW", "AdamWBf16", "AdamW8bit", "AdamW8bitCompanded", "AdamW4bit", "AdamWFp8"]
 )
-@pytest.mark.parametrize("source", ["AdamW8bit", "AdamW8bitCompanded", "AdamW4bit", "AdamWFp8"])
+@pytest.mark.parametrize(
+    "source", ["AdamWBf16", "AdamW8bit", "AdamW8bitCompanded", "AdamW4bit", "AdamWFp8"]
+)
 def test_between_formats(source, target):
     """The values are the codes' values exactly, or as near as the other format can be."""
     p = torch.randn(50, 100).requires_grad_()
@@ -175,11 +177,27 @@ def test_between_formats(source, target):
     walk(b, [q], 1)
 
 
+def test_bf16_states_are_torchs_to_load():
+    """No codes: torch's AdamW goes on from the dict as it is."""
+    p = torch.randn(50, 100).requires_grad_()
+    a = mt.AdamWBf16([p], lr=1e-2)
+    walk(a, [p], 3)
+    assert {v.dtype for k, v in a.state[p].items() if k != "step"} == {torch.bfloat16}
+    q, r = twin([p]), twin([p])
+    b, c = torch.optim.AdamW(q, lr=1e-2), mt.AdamW(r, lr=1e-2)
+    b.load_state_dict(through_a_file(a.state_dict()))
+    c.load_state_dict(a.state_dict())
+    assert torch.equal(c.state[r[0]]["exp_avg_sq"], a.state[p]["exp_avg_sq"].float())
+    walk(b, q, 2, 5)
+    walk(c, r, 2, 5)
+    torch.testing.assert_close(q[0], r[0], atol=1e-6, rtol=1e-5)
+
+
 def _values(optimizer, parameter):
     """The moments as floats, by the library's own dequantiser."""
     state = optimizer.state[parameter]
-    if state["exp_avg"].dtype is torch.float32:
-        return [state["exp_avg"], state["exp_avg_sq"]]
+    if state["exp_avg"].dtype is not torch.uint8:
+        return [state["exp_avg"].float(), state["exp_avg_sq"].float()]
     kind = type(optimizer).__name__
     name, stem = {
         "AdamW8bit": ("8bit", "absmax"),

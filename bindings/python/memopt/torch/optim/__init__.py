@@ -1,5 +1,6 @@
-"""Optimizers for torch: AdamW, Lion and SGD with states of 4, 8 or 32 bits, one fused call a step;
-Muon with 8 or 32 bits, by torch's matrix products.
+"""Optimizers for torch: AdamW, Lion and SGD with states of 4 to 32 bits and schedule-free AdamW, one
+fused call a step;
+Muon with 8 or 32 bits, by torch's matrix products; Adafactor.
 
 They are ``torch.optim.Optimizer``s with torch's argument names: parameter groups, state dicts,
 schedulers, hooks, closures, deepcopy and pickle work as with torch's. ``help(AdamW8bit)`` explains
@@ -8,6 +9,7 @@ the additional arguments; `portable_states` converts states for torch's optimize
 
 from __future__ import annotations
 
+from ._adafactor import Adafactor
 from ._host import CPUOffloadOptimizer
 from ._keep import keep_32bit
 from ._muon import Muon, Muon8bit
@@ -20,21 +22,26 @@ from ._rules import (
     AdamW4bit,
     AdamW8bit,
     AdamW8bitCompanded,
+    AdamWBf16,
     AdamWFp8,
     Lion,
     Lion8bit,
     SGD8bit,
 )
+from ._schedule_free import AdamWScheduleFree
 from ._save import portable_states, to_bitsandbytes
 
 __all__ = [
+    "Adafactor",
     "Adam",
     "Adam8bit",
     "AdamW",
     "AdamW4bit",
     "AdamW8bit",
     "AdamW8bitCompanded",
+    "AdamWBf16",
     "AdamWFp8",
+    "AdamWScheduleFree",
     "CPUOffloadOptimizer",
     "GradientRelease",
     "Lion",

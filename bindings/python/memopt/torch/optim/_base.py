@@ -33,6 +33,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
 
     _kind: OptimizerKind
     _states = StateFormat.F32
+    _steps_on_host = True  # CPUOffloadOptimizer may step it on masters
     _portable = 0  # how many portable_states() are active
     #: By parameter: the half-precision tensor that each step fills with it, rounded.
     _model_copies: Mapping[torch.Tensor, torch.Tensor] = {}
@@ -279,7 +280,8 @@ class MemoptOptimizer(torch.optim.Optimizer):
                     "the state of %s is on %s, the parameter on %s"
                     % (name, tensor.device, dense.device)
                 )
-        if _lies_as_bound(state, tensors, dense, len(_format.MOMENTS[self._kind])):
+        types = (torch.uint8, torch.float32, _format.FLOATS.get(self._states))
+        if _lies_as_bound(state, tensors, types, dense, len(_format.MOMENTS[self._kind])):
             return state
         saved = _load.read(state, self._kind, self._states, dense, name)
         assert saved is not None
@@ -410,13 +412,17 @@ def _with_residual(
 
 
 def _lies_as_bound(
-    state: _format.State, tensors: List[torch.Tensor], dense: torch.Tensor, moments: int
+    state: _format.State,
+    tensors: List[torch.Tensor],
+    types: Tuple[Optional[torch.dtype], ...],
+    dense: torch.Tensor,
+    moments: int,
 ) -> bool:
-    """Whether the tensors of a state ("step", moments, scales) have the types and the order of
-    memory with which a step can work on them."""
+    """Whether the tensors of a state ("step", moments, scales) have one of the types, and the order
+    of memory, with which a step can work on them."""
     if tensors[0].dtype is not torch.int64:
         return False
-    if any(t.dtype not in (torch.float32, torch.uint8) for t in tensors[1:]):
+    if any(t.dtype not in types for t in tensors[1:]):
         return False
     if not all(t.is_contiguous() for t in tensors[1 + moments :]):
         return False

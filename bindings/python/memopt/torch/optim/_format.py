@@ -3,7 +3,7 @@
 ``optimizer.state[parameter]`` holds "step" (int64, without dimensions, on the parameter's device),
 the moments ("exp_avg" and, with AdamW, "exp_avg_sq"; of SGD "momentum_buffer") and, where these are
 coded, their scales ("absmax1", "absmax2"; with fp8 "scale1", "scale2"; of companded codes
-"companded1", "companded2"). 32-bit, 8-bit and fp8 moments have the parameter's shape and order of
+"companded1", "companded2"). 32-bit, bf16, 8-bit and fp8 moments have the parameter's shape and order of
 memory; blocks go by the order of memory. SGD without momentum has no state, or "step" alone if it
 rounds stochastically, because the random numbers depend on it. 4-bit ones are a row of bytes with
 two codes each, and where the parameter's order of memory is not that of its indices, "order" holds
@@ -46,6 +46,7 @@ NOT_BEGUN = -(1 << 63)
 MOMENTS = {
     OptimizerKind.ADAMW: ("exp_avg", "exp_avg_sq"),
     OptimizerKind.ADAM: ("exp_avg", "exp_avg_sq"),
+    OptimizerKind.SCHEDULE_FREE: ("z", "exp_avg_sq"),
     OptimizerKind.LION: ("exp_avg",),
     OptimizerKind.SGD: ("momentum_buffer",),
 }
@@ -55,6 +56,8 @@ BLOCKS = {
     StateFormat.F8: 256,
     StateFormat.COMPANDED: 256,
 }
+#: The element types of moments that are no codes.
+FLOATS = {StateFormat.F32: torch.float32, StateFormat.BF16: torch.bfloat16}
 _ABSMAX = "absmax"
 _SCALES = {StateFormat.F8: "scale", StateFormat.COMPANDED: "companded"}
 
@@ -87,7 +90,7 @@ def _is_sealed(value: Any) -> bool:
 
 def scale_names(kind: OptimizerKind, format_: StateFormat) -> Tuple[str, ...]:
     """The keys of the scales."""
-    if format_ is StateFormat.F32:
+    if format_ in FLOATS:
         return ()
     stem = _SCALES.get(format_, _ABSMAX)
     return tuple("%s%d" % (stem, i + 1) for i in range(len(MOMENTS[kind])))
@@ -131,7 +134,7 @@ def keys(kind: OptimizerKind, format_: StateFormat) -> Tuple[str, ...]:
 def counts(kind: OptimizerKind, format_: StateFormat, count: int) -> List[int]:
     """The elements of each of keys() for a parameter of `count` elements."""
     moments = len(MOMENTS[kind])
-    if format_ is StateFormat.F32:
+    if format_ in FLOATS:
         return [count] * moments
     codes = (count + 1) // 2 if format_ is StateFormat.BITS4 else count
     return [codes] * moments + [blocks(format_, count)] * moments
@@ -145,7 +148,7 @@ def of(state: State, kind: OptimizerKind, count: int, own: StateFormat) -> State
         if stem + "1" in state:
             return format_
     if moment.dtype is not torch.uint8:
-        return StateFormat.F32
+        return own if moment.dtype is FLOATS.get(own) else StateFormat.F32
     if count <= 1 and own is StateFormat.BITS4:
         return own
     return StateFormat.BITS8 if moment.numel() == count else StateFormat.BITS4
@@ -175,7 +178,7 @@ def empty_moment(parameter: torch.Tensor, format_: StateFormat) -> torch.Tensor:
     """Room for a moment."""
     if format_ is StateFormat.BITS4:
         return torch.empty((parameter.numel() + 1) // 2, dtype=torch.uint8, device=parameter.device)
-    return _layout.like(parameter, torch.float32 if format_ is StateFormat.F32 else torch.uint8)
+    return _layout.like(parameter, FLOATS.get(format_, torch.uint8))
 
 
 def empty_scales(parameter: torch.Tensor, format_: StateFormat) -> torch.Tensor:
@@ -200,7 +203,7 @@ def new(parameter: torch.Tensor, kind: OptimizerKind, format_: StateFormat) -> S
     state = {"step": step_tensor(0, parameter.device)}
     for i, name in enumerate(MOMENTS[kind]):
         state[name] = empty_moment(parameter, format_)
-        state[name].fill_(0 if format_ is StateFormat.F32 else zero_byte(format_, i == 0))
+        state[name].fill_(0 if format_ in FLOATS else zero_byte(format_, i == 0))
     for name in scale_names(kind, format_):
         state[name] = empty_scales(parameter, format_).zero_()
     return with_order(state, parameter, format_)

@@ -224,22 +224,29 @@ def convert(
 
     Codes are kept where that format can hold them, else requantised if they were of another format
     or order of memory, else (another map, another size of blocks) become 32-bit states. Floats are
-    quantised unless `as_it_is`.
+    quantised, or rounded to bf16, unless `as_it_is`.
     """
     pairs = [_pair(m, format_, parameter, i == 0, as_it_is) for i, m in enumerate(saved.moments)]
-    if format_ is StateFormat.F32 or any(pair is None for pair in pairs):
+    if any(pair is None for pair in pairs) and not _is_rounded(saved, format_, as_it_is):
         format_ = StateFormat.F32
     state = {"step": _format.step_tensor(saved.steps, parameter.device)}
     names = _format.MOMENTS[kind]
-    if format_ is StateFormat.F32:
+    if format_ in _format.FLOATS:
         for key, moment in zip(names, saved.moments):
-            state[key] = _layout.like(parameter, torch.float32).copy_(_values(moment, parameter))
+            room = _format.empty_moment(parameter, format_)
+            state[key] = room.copy_(_values(moment, parameter))
         return state
     for i, key in enumerate(names):
         state[key] = pairs[i][0]  # type: ignore[index]
     for i, key in enumerate(_format.scale_names(kind, format_)):
         state[key] = pairs[i][1]  # type: ignore[index]
     return _format.with_order(state, parameter, format_)
+
+
+def _is_rounded(saved: Saved, format_: StateFormat, as_it_is: bool) -> bool:
+    """Whether the moments are kept in 16 bits."""
+    wide = any(isinstance(m, torch.Tensor) and m.dtype is torch.float32 for m in saved.moments)
+    return format_ is StateFormat.BF16 and not (as_it_is and wide)
 
 
 def _values(moment: Moment, parameter: torch.Tensor) -> torch.Tensor:
@@ -249,8 +256,8 @@ def _values(moment: Moment, parameter: torch.Tensor) -> torch.Tensor:
 def _pair(
     moment: Moment, format_: StateFormat, parameter: torch.Tensor, signed: bool, as_it_is: bool
 ) -> Optional[Tuple[torch.Tensor, torch.Tensor]]:
-    """Codes and scales in the format; None: it takes 32 bits."""
-    if format_ is StateFormat.F32:
+    """Codes and scales in the format; None: it becomes floats."""
+    if format_ in _format.FLOATS:
         return None
     if isinstance(moment, Codes):
         if moment.format is format_:

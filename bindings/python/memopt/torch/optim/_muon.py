@@ -2,25 +2,24 @@
 
 The arithmetic is that of torch.optim.Muon, operation by operation, so fp32 matrices get its bits.
 What differs: the momentum is in fp32 whatever the parameter's type is, or in 8-bit codes, and a
-half-precision parameter is rounded once a step. Matrices are stepped one after another: the
-temporaries are those of one.
+half-precision parameter is rounded once a step.
 
-To the modules that read and write states, a Muon is an SGD: one moment, "momentum_buffer". Groups
-tell the two apart in state dicts: only Muon's have "ns_steps".
+The state is an SGD's: one moment, "momentum_buffer". Groups tell the two apart in state dicts: only
+Muon's have "ns_steps".
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Optional, Sequence, Tuple
 
 import torch
 
-from ..._abi import OptimizerKind, StateFormat
+from ..._abi import StateFormat
 from . import _format, _layout, _options, _other_rules
-from ._base import Learning, MemoptOptimizer, Params, _out_of_graphs
-from ._binding import Facts
+from ._base import Learning, Params
 from ._options import number
+from ._whole import Task, WholeOptimizer, write
 
 _MOMENT, _SCALES = "momentum_buffer", "absmax1"
 #: torch's limit.
@@ -28,21 +27,9 @@ _MOST_STEPS = 99
 _ADJUSTMENTS = ("original", "match_rms_adamw", "spectral_unclamped")
 
 
-class _Task(NamedTuple):
-    """A matrix to step."""
-
-    parameter: torch.Tensor
-    gradient: torch.Tensor
-    state: _format.State
-    group: Dict[str, Any]
-
-
-class Muon(MemoptOptimizer):
+class Muon(WholeOptimizer):
     """Muon with a 32-bit momentum buffer, as torch.optim.Muon: for matrices, such as the weights of
     linear layers. Give embeddings, the head, norms and biases to AdamW8bit."""
-
-    _kind = OptimizerKind.SGD
-    _step_supports_amp_scaling = False  # GradScaler unscales, checks and skips by itself
 
     def __init__(
         self,
@@ -57,6 +44,8 @@ class Muon(MemoptOptimizer):
         adjust_lr_fn: Optional[str] = None,
         *,
         min_8bit_size: int = 4096,
+        stochastic_rounding: bool = False,
+        seed: int = 0,
     ) -> None:
         """Groups of parameters may have their own values of all of these.
 
@@ -74,34 +63,24 @@ class Muon(MemoptOptimizer):
                 sqrt(max(1, A / B)); "match_rms_adamw": 0.2 sqrt(max(A, B)), for AdamW's lr;
                 "spectral_unclamped": sqrt(A / B).
             min_8bit_size: parameters with fewer elements keep 32-bit states.
+            stochastic_rounding: round bf16 and fp16 parameters up or down with probability by
+                distance, so that updates below half a unit are not lost. A step then waits for the
+                device.
+            seed: chooses the random numbers of stochastic_rounding.
         """
         values = dict(lr=lr, weight_decay=weight_decay, momentum=momentum, nesterov=nesterov)
         iteration = dict(ns_coefficients=ns_coefficients, eps=eps, ns_steps=ns_steps)
         options = dict(adjust_lr_fn=adjust_lr_fn, min_8bit_size=min_8bit_size)
-        super().__init__(params, {**values, **iteration, **options})
+        rounding = dict(stochastic_rounding=stochastic_rounding, seed=seed)
+        super().__init__(params, {**values, **iteration, **options, **rounding})
 
-    def add_param_group(self, param_group: Dict[str, Any]) -> None:
-        """Adds a group; nothing changes if one of its values or parameters is refused."""
-        before = len(self.param_groups)
-        super().add_param_group(param_group)
-        try:
-            group = self.param_groups[-1]
-            for index, parameter in enumerate(group["params"]):
-                self._check_matrix(parameter, _layout.name_of(group, before, index))
-        except (TypeError, ValueError):
-            del self.param_groups[before:]
-            raise
-
-    def _check_matrix(self, parameter: torch.Tensor, name: str) -> None:
+    def _check_whole(self, parameter: torch.Tensor, name: str) -> None:
         if parameter.dim() != 2:
             raise ValueError(
                 "%s only supports 2D parameters: the shape of %s is %s; give it to another"
                 " optimizer, such as AdamW8bit" % (type(self).__name__, name, tuple(parameter.shape))
             )
-        if _layout.is_sharded(parameter):
-            raise TypeError(
-                "%s is sharded (a DTensor); %s needs whole matrices" % (name, type(self).__name__)
-            )
+        super()._check_whole(parameter, name)
 
     def _check_group(self, group: Dict[str, Any]) -> None:
         _options.check_lr(group["lr"])
@@ -122,63 +101,32 @@ class Muon(MemoptOptimizer):
                 "Invalid adjust_lr_fn: %r; None or one of %s"
                 % (group["adjust_lr_fn"], ", ".join(_ADJUSTMENTS))
             )
-        if not number("min_8bit_size value", group["min_8bit_size"]) >= 0:
-            raise ValueError("Invalid min_8bit_size value: %s" % group["min_8bit_size"])
+        _options.check_states(group)
 
     def _check_saved_group(self, group: Dict[str, Any], index: int) -> None:
         if "ns_steps" not in group:
             raise _other_rules.refused("group %d has no ns_steps" % index, "another rule", "Muon")
 
-    @_out_of_graphs
-    def _step(
-        self, params: Sequence[torch.Tensor], grads: Sequence[Optional[torch.Tensor]], facts: Facts
-    ) -> None:
-        """Everything is checked first; then states are made where there are none."""
-        places = [(g, i) for g, own in enumerate(self.param_groups) for i in range(len(own["params"]))]
-        made: Dict[torch.Tensor, _format.State] = {}
-        tasks: Dict[torch.Tensor, _Task] = {}
-        for (g, index), parameter, gradient in zip(places, params, grads):
-            if gradient is not None and parameter not in tasks:
-                tasks[parameter] = self._task(g, index, gradient, made)
-        self.state.update(made)
-        for task in tasks.values():
-            if task.parameter.numel():
-                _step_matrix(task)
-
-    def _step_alone(self, place: int, gradient: torch.Tensor, facts: Facts) -> None:
-        if facts.found_inf is not None and float(facts.found_inf):
-            return
-        if facts.scale is not None:
-            gradient = gradient / facts.scale.to(gradient.device)
-        g = 0
-        while place >= len(self.param_groups[g]["params"]):
-            place -= len(self.param_groups[g]["params"])
-            g += 1
-        made: Dict[torch.Tensor, _format.State] = {}
-        task = self._task(g, place, gradient, made)
-        self.state.update(made)
-        _step_matrix(task)
-
-    def _task(
-        self, g: int, index: int, gradient: torch.Tensor, made: Dict[torch.Tensor, _format.State]
-    ) -> _Task:
-        """A matrix with its state, which is added to `made` if it is new."""
-        group = self.param_groups[g]
-        parameter = group["params"][index]
-        name = _layout.name_of(group, g, index)
-        self._check_matrix(parameter, name)
-        _layout.check_parameter(parameter, name)
-        if _layout.shares_elements(parameter):
-            raise RuntimeError("%s has elements that share memory" % name)
-        _layout.check_gradient(gradient, parameter, name, type(self).__name__)
-        if not parameter.numel():
-            return _Task(parameter, gradient, {}, group)
-        dense = parameter.detach()
-        if not _layout.is_dense(dense):
-            dense = _layout.like(dense, dense.dtype)
+    def _own_state(
+        self,
+        parameter: torch.Tensor,
+        dense: torch.Tensor,
+        group: Dict[str, Any],
+        name: str,
+        made: Dict[torch.Tensor, _format.State],
+    ) -> _format.State:
         state = self._state_for(parameter, dense, group, name, made)
         assert state is not None
-        return _Task(parameter, gradient, state, group)
+        return state
+
+    def _step_task(self, task: Task) -> None:
+        parameter, group = task.parameter, task.group
+        lr = float(group["lr"])
+        keep, rate = 1 - lr * float(group["weight_decay"]), lr * _adjustment(group, parameter.shape)
+        change = _orthogonal(_direction(task), group)
+        exact = parameter.float()  # the parameter itself if it is fp32
+        exact.mul_(keep).add_(change, alpha=-rate)
+        write(task, exact)
 
 
 class Muon8bit(Muon):
@@ -187,19 +135,7 @@ class Muon8bit(Muon):
     _states = StateFormat.BITS8
 
 
-def _step_matrix(task: _Task) -> None:
-    parameter, group = task.parameter, task.group
-    lr = float(group["lr"])
-    keep, rate = 1 - lr * float(group["weight_decay"]), lr * _adjustment(group, parameter.shape)
-    change = _orthogonal(_direction(task), group)
-    exact = parameter.float()  # the parameter itself if it is fp32
-    exact.mul_(keep).add_(change, alpha=-rate)
-    if exact is not parameter:
-        parameter.copy_(exact)
-    task.state["step"].add_(1)
-
-
-def _direction(task: _Task) -> torch.Tensor:
+def _direction(task: Task) -> torch.Tensor:
     """Moves the momentum; what is to be orthogonalised, in bf16."""
     moment, gradient = task.state[_MOMENT], task.gradient.float()
     if moment.shape != gradient.shape:  # contiguous, from a flat state

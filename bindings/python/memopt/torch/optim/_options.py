@@ -47,11 +47,7 @@ def check_values(group: Dict[str, Any], rule: str, block_size: int) -> None:
             raise ValueError("Invalid beta parameter at index %d: %s" % (index, float(beta)))
     if not 0.0 <= number("epsilon value", group.get("eps", 0.0)) < math.inf:
         raise ValueError("Invalid epsilon value: %s" % group["eps"])
-    if not number("min_8bit_size value", group["min_8bit_size"]) >= 0:
-        raise ValueError("Invalid min_8bit_size value: %s" % group["min_8bit_size"])
-    number("seed value", group["seed"])
-    if not 0 <= int(group["seed"]) < _U64:
-        raise ValueError("Invalid seed value: %s" % group["seed"])
+    check_states(group)
     if group["block_size"] not in (None, block_size):
         raise ValueError(
             "Invalid block_size value: %s; %s has blocks of %d"
@@ -60,6 +56,15 @@ def check_values(group: Dict[str, Any], rule: str, block_size: int) -> None:
     if group.get("split_weights") and group["stochastic_rounding"]:
         raise ValueError("split_weights and stochastic_rounding exclude each other")
     _check_switches(group, rule)
+
+
+def check_states(group: Dict[str, Any]) -> None:
+    """Refuses what says how states and parameters are kept, if it is out of range."""
+    if not number("min_8bit_size value", group.get("min_8bit_size", 0)) >= 0:
+        raise ValueError("Invalid min_8bit_size value: %s" % group["min_8bit_size"])
+    number("seed value", group["seed"])
+    if not 0 <= int(group["seed"]) < _U64:
+        raise ValueError("Invalid seed value: %s" % group["seed"])
 
 
 def _check_switches(group: Dict[str, Any], rule: str) -> None:

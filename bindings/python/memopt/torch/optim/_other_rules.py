@@ -22,6 +22,7 @@ _RULES = {
     OptimizerKind.ADAM: "Adam",
     OptimizerKind.LION: "Lion",
     OptimizerKind.SGD: "SGD",
+    OptimizerKind.SCHEDULE_FREE: "schedule-free AdamW",
 }
 _ADAMS = (OptimizerKind.ADAMW, OptimizerKind.ADAM)
 
@@ -43,6 +44,13 @@ def check_group(group: Mapping[str, Any], kind: OptimizerKind, number: int) -> N
     where = "group %d has " % number
     if "ns_steps" in group:
         raise _refused(where + "ns_steps", "Muon", kind)
+    if (kind is OptimizerKind.SCHEDULE_FREE) != ("weight_lr_power" in group):
+        free = "schedule-free AdamW"
+        if kind is OptimizerKind.SCHEDULE_FREE:
+            raise refused(where + "no weight_lr_power", "another rule", free)
+        raise _refused(where + "weight_lr_power", free, kind)
+    if "beta2_decay" in group:
+        raise _refused(where + "beta2_decay", "Adafactor", kind)
     if kind is not OptimizerKind.SGD and "momentum" in group and "betas" not in group:
         raise _refused(where + "momentum and no betas", "SGD", kind)
     if kind not in _ADAMS and "amsgrad" in group:

@@ -62,7 +62,7 @@ class AdamW(MemoptOptimizer):
         values = dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad)
         switches = dict(maximize=maximize, foreach=foreach, capturable=capturable)
         switches.update(differentiable=differentiable, fused=fused)
-        options = _options(min_8bit_size, stochastic_rounding, block_size, seed, split_weights)
+        options = state_options(min_8bit_size, stochastic_rounding, block_size, seed, split_weights)
         super().__init__(params, {**values, **switches, **options})
 
 
@@ -89,6 +89,13 @@ class AdamWFp8(AdamW):
     """AdamW with e4m3 states and a scale per block of 256."""
 
     _states = StateFormat.F8
+
+
+class AdamWBf16(AdamW):
+    """AdamW with bf16 states, rounded stochastically, so that slow means do not stop: 4 bytes a
+    parameter. Shards step as the whole, bit for bit."""
+
+    _states = StateFormat.BF16
 
 
 class Adam(AdamW):
@@ -170,7 +177,7 @@ class Lion(MemoptOptimizer):
         values = dict(lr=lr, betas=betas, weight_decay=weight_decay)
         switches = dict(maximize=maximize, foreach=foreach, capturable=capturable)
         switches.update(differentiable=differentiable, fused=fused)
-        options = _options(min_8bit_size, stochastic_rounding, block_size, seed, split_weights)
+        options = state_options(min_8bit_size, stochastic_rounding, block_size, seed, split_weights)
         super().__init__(params, {**values, **switches, **options})
 
 
@@ -229,7 +236,7 @@ class SGD(MemoptOptimizer):
         values = dict(lr=lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay)
         switches = dict(nesterov=nesterov, maximize=maximize, foreach=foreach)
         switches.update(differentiable=differentiable, fused=fused)
-        options = _options(min_8bit_size, stochastic_rounding, block_size, seed, split_weights)
+        options = state_options(min_8bit_size, stochastic_rounding, block_size, seed, split_weights)
         super().__init__(params, {**values, **switches, **options})
 
     def _check_group(self, group: Dict[str, Any]) -> None:
@@ -253,13 +260,14 @@ class SGD8bit(SGD):
     _states = StateFormat.BITS8
 
 
-def _options(
+def state_options(
     min_8bit_size: int,
     stochastic_rounding: bool,
     block_size: Optional[int],
     seed: int,
     split_weights: bool,
 ) -> Dict[str, Any]:
+    """How states and parameters are kept, as entries of a group."""
     return dict(
         min_8bit_size=min_8bit_size,
         stochastic_rounding=stochastic_rounding,

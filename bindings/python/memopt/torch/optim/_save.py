@@ -10,13 +10,14 @@ import torch
 from ..._abi import OptimizerKind, StateFormat
 from . import _format
 from ._base import MemoptOptimizer
-from ._muon import Muon
+from ._schedule_free import AdamWScheduleFree
+from ._whole import WholeOptimizer
 
 
 @contextlib.contextmanager
 def portable_states(*optimizers: MemoptOptimizer) -> Iterator[None]:
     """Within it, the optimizers' state dicts have 32-bit moments, under torch's names, in place of
-    coded ones: torch's optimizers load them, and any optimizer of the rule here.
+    coded and bf16 ones: torch's optimizers load them, and any optimizer of the rule here.
 
         with mt.optim.portable_states(optimizer):
             torch.optim.AdamW(model.parameters()).load_state_dict(optimizer.state_dict())
@@ -45,11 +46,11 @@ def to_bitsandbytes(optimizer: MemoptOptimizer) -> Dict[str, Any]:
     """The optimizer's state dict as bitsandbytes' 8-bit or 32-bit optimizer of the rule loads it.
 
     Codes, scales and 32-bit states are the optimizer's own tensors, as in ``state_dict()``.
-    TypeError for 4-bit and fp8 states and for Muon, which bitsandbytes does not have.
+    TypeError for 4-bit, fp8, companded and bf16 states and for rules that bitsandbytes does not have: Muon, Adafactor, schedule-free AdamW.
     """
     kind = optimizer._kind
-    if isinstance(optimizer, Muon):
-        raise TypeError("bitsandbytes has no Muon")
+    if isinstance(optimizer, (WholeOptimizer, AdamWScheduleFree)):
+        raise TypeError("bitsandbytes has no %s" % type(optimizer).__name__)
     if optimizer._states not in (StateFormat.F32, StateFormat.BITS8):
         raise TypeError("bitsandbytes has no states like those of %s" % type(optimizer).__name__)
     saved = optimizer.state_dict()

@@ -5,7 +5,7 @@ the shard's first element. A state dict must be valid for any number of processe
 tensors are DTensors with the parameter's mesh and placements, by rows (indices of dimension 0, the
 dimension that ``fully_shard`` cuts):
 
-* 32-bit moments and residuals of split weights have the parameter's shape.
+* 32-bit and bf16 moments and residuals of split weights have the parameter's shape.
 * Codes have, for each row, a byte for the format, one for the position of the row's first element
   in its block, and the row's codes.
 * Scales have, for each row, those of all blocks that the row may lie in.
@@ -113,7 +113,7 @@ def present(
     if not _layout.is_sharded(parameter):
         return state
     format_ = _format.of(state, kind, memory.numel(), own)
-    if format_ is StateFormat.F32:
+    if format_ in _format.FLOATS:
         return {
             key: _like_parameter(value, parameter) if key in _format.MOMENTS[kind] else value
             for key, value in state.items()
@@ -402,7 +402,7 @@ def presented(
                     sharded = _layout.is_sharded(p)
                     further = _like_parameter(further, p) if sharded else further
                     state = {**state, _format.RESIDUAL: further}
-            sealed = own is not StateFormat.F32 and not decode
+            sealed = own not in _format.FLOATS and not decode
             result[p] = _format.sealed(state) if sealed else state
     for key, state in optimizer.state.items():
         result.setdefault(key, state)

@@ -1,0 +1,270 @@
+"""Adafactor (Shazeer & Stern 2018): a second moment of rows and columns in place of one for each
+element, steps relative to the parameter, and no momentum.
+
+The rule is torch.optim.Adafactor's. What differs: states are in fp32 whatever the parameter's type
+is, and a half-precision parameter is rounded once a step. A matrix is stepped by pieces that fit a
+processor's cache: fresh memory of a matrix's size costs more than the arithmetic, and torch's norm
+over columns more than all else. So sums are taken in another order than torch's.
+
+``optimizer.state[parameter]`` holds "step" (int64, on the host, which needs it) and, of fp32,
+"row_var" and "col_var" of the last two dimensions, or "variance" where there is only one. In state
+dicts only Adafactor's groups have "beta2_decay".
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from itertools import chain
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+import torch
+
+from . import _format, _layout, _options, _other_rules
+from ._base import Learning, Params
+from ._options import number
+from ._whole import Task, WholeOptimizer, write
+
+_HOST = torch.device("cpu")
+#: Which of a stack of matrices, and which rows.
+Piece = Tuple[slice, slice]
+#: Elements of a piece, by the type of the device: of a cache; enough to fill a GPU.
+_PIECE = {"cpu": 1 << 18, "cuda": 1 << 24}
+
+
+class Adafactor(WholeOptimizer):
+    """Adafactor as torch.optim.Adafactor, with fp32 states: R + C numbers for a matrix of R rows and
+    C columns."""
+
+    def __init__(
+        self,
+        params: Params,
+        lr: Learning = 1e-2,
+        beta2_decay: float = -0.8,
+        eps: Tuple[Optional[float], float] = (None, 1e-3),
+        d: float = 1.0,
+        weight_decay: float = 0.0,
+        *,
+        foreach: Optional[bool] = None,
+        maximize: bool = False,
+        stochastic_rounding: bool = False,
+        seed: int = 0,
+    ) -> None:
+        """Groups of parameters may have their own values of all of these.
+
+        Args:
+            params: parameters, (name, parameter) pairs, or groups of them as dicts.
+            lr: the learning rate, a number or a tensor of one element: step t takes at most
+                1 / sqrt(t), times the root of the mean square of the parameter.
+            beta2_decay: at most 0: in step t the second moment takes t ** beta2_decay of the square.
+            eps: below the first, the root of the second moment counts as this (None: fp32's
+                epsilon); below the second, the root of the mean square of a parameter does.
+            d: at least 1: a longer root of the mean square of an update is cut to this.
+            weight_decay: the share of a parameter, times lr, that a step takes from it.
+            foreach: no effect.
+            maximize: climb instead of descend.
+            stochastic_rounding: round bf16 and fp16 parameters up or down with probability by
+                distance, so that updates below half a unit are not lost.
+            seed: chooses the random numbers of stochastic_rounding.
+        """
+        values = dict(lr=lr, beta2_decay=beta2_decay, eps=eps, d=d, weight_decay=weight_decay)
+        switches = dict(foreach=foreach, maximize=maximize)
+        rounding = dict(stochastic_rounding=stochastic_rounding, seed=seed)
+        super().__init__(params, {**values, **switches, **rounding})
+
+    def _check_group(self, group: Dict[str, Any]) -> None:
+        _options.check_lr(group["lr"])
+        if not isinstance(group["eps"], (tuple, list)) or len(group["eps"]) != 2:
+            raise ValueError("Invalid eps: %s; two numbers" % (group["eps"],))
+        least = [0.0 if value is None and i == 0 else value for i, value in enumerate(group["eps"])]
+        for name, value, low in (
+            ("first eps", least[0], 0.0),
+            ("second eps", least[1], 0.0),
+            ("weight_decay", group["weight_decay"], 0.0),
+            ("d", group["d"], 1.0),
+        ):
+            if not low <= number("%s value" % name, value) < math.inf:
+                raise ValueError("Invalid %s value: %s" % (name, value))
+        if not -math.inf < number("beta2_decay value", group["beta2_decay"]) <= 0.0:
+            raise ValueError("Invalid beta2_decay value: %s" % group["beta2_decay"])
+        _options.check_states(group)
+
+    def _check_saved_group(self, group: Dict[str, Any], index: int) -> None:
+        if "beta2_decay" not in group:
+            what = "group %d has no beta2_decay" % index
+            raise _other_rules.refused(what, "another rule", "Adafactor")
+
+    def _check_whole(self, parameter: torch.Tensor, name: str) -> None:
+        super()._check_whole(parameter, name)
+        if _layout.is_flattened(parameter):
+            raise TypeError(
+                "%s is a piece of FullyShardedDataParallel's; %s needs whole parameters"
+                % (name, type(self).__name__)
+            )
+
+    def _own_state(
+        self,
+        parameter: torch.Tensor,
+        dense: torch.Tensor,
+        group: Dict[str, Any],
+        name: str,
+        made: Dict[torch.Tensor, _format.State],
+    ) -> _format.State:
+        state = self.state.get(parameter)
+        if state:
+            known = _checked(state, parameter, name)
+            if any(known[key] is not state[key] for key in known):
+                made[parameter] = known
+            return known
+        new = {"step": _format.step_tensor(0, _HOST)}
+        for key, shape in _shapes(parameter.shape).items():
+            new[key] = torch.zeros(shape, dtype=torch.float32, device=parameter.device)
+        made[parameter] = new
+        return new
+
+    def _loaded(
+        self,
+        saved: Dict[Any, Any],
+        saved_groups: List[Dict[str, Any]],
+        groups: List[Dict[str, Any]],
+    ) -> Dict[Any, Any]:
+        numbers = chain.from_iterable(group["params"] for group in saved_groups)
+        places = [
+            (parameter, _layout.name_of(group, g, i))
+            for g, group in enumerate(groups)
+            for i, parameter in enumerate(group["params"])
+        ]
+        place_of = dict(zip(numbers, places))
+        state: Dict[Any, Any] = defaultdict(dict)
+        for key, value in saved.items():
+            if key not in place_of:
+                state[key] = value
+            elif value:
+                parameter, name = place_of[key]
+                known = _checked(value, parameter, name)
+                state[parameter] = {k: v.clone() for k, v in known.items()}
+        return state
+
+    def _step_task(self, task: Task) -> None:
+        parameter, group, state = task.parameter, task.group, task.state
+        gradient = task.gradient.float().contiguous()
+        if group["maximize"]:
+            gradient = -gradient
+        steps = int(state["step"]) + 1
+        lr, fresh = float(group["lr"]), steps ** float(group["beta2_decay"])
+        exact = parameter.float().contiguous()  # perhaps the parameter itself
+        size = max(float(group["eps"][1]), float(exact.norm(2)) / exact.numel() ** 0.5)
+        rate = size * min(lr, 1 / steps**0.5)
+        if group["weight_decay"] != 0:
+            exact.mul_(1 - lr * float(group["weight_decay"]))
+        least = group["eps"][0]
+        least = torch.finfo(torch.float32).eps if least is None else float(least)
+        step = _step_vector if gradient.dim() < 2 else _step_matrices
+        step(exact, gradient, state, fresh, least, rate, float(group["d"]))
+        write(task, exact)
+
+
+def _shapes(shape: torch.Size) -> Dict[str, Tuple[int, ...]]:
+    """Those of a parameter's states by their keys."""
+    if len(shape) < 2:
+        return {"variance": tuple(shape)}
+    return {"row_var": (*shape[:-1], 1), "col_var": (*shape[:-2], 1, shape[-1])}
+
+
+def _checked(state: Mapping[str, Any], parameter: torch.Tensor, name: str) -> _format.State:
+    """A state as a step takes it, with the same tensors where they are so already."""
+    steps = _format.steps_taken(state.get("step", 0))
+    if not 0 <= steps < 1 << 53:
+        raise ValueError("the state of %s has taken %d steps" % (name, steps))
+    step = state.get("step")
+    known: _format.State = {"step": _format.step_tensor(steps, _HOST)}
+    if isinstance(step, torch.Tensor) and step.dtype is torch.int64 and step.device == _HOST:
+        known["step"] = step
+    for key, shape in _shapes(parameter.shape).items():
+        value = state.get(key)
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+            raise ValueError(
+                "the state of %s has no %s: it is incomplete, or of another rule" % (name, key)
+            )
+        if tuple(value.shape) != shape:
+            raise ValueError(
+                "the %s of %s has shape %s, which does not fit the parameter's shape %s"
+                % (key, name, tuple(value.shape), tuple(parameter.shape))
+            )
+        known[key] = value.to(parameter.device, torch.float32)
+    return known
+
+
+def _cut(rate: float, squares: torch.Tensor, count: int, d: float) -> float:
+    """The rate of an update with this sum of squares."""
+    return rate / max(1.0, math.sqrt(float(squares) / count) / d)
+
+
+def _step_vector(
+    exact: torch.Tensor,
+    gradient: torch.Tensor,
+    state: _format.State,
+    fresh: float,
+    least: float,
+    rate: float,
+    d: float,
+) -> None:
+    variance = state["variance"]
+    variance.lerp_(gradient * gradient, fresh)
+    update = variance.clamp(min=least * least).rsqrt_().mul_(gradient)
+    exact.sub_(update, alpha=_cut(rate, update.norm(2).double().square(), update.numel(), d))
+
+
+def _step_matrices(
+    exact: torch.Tensor,
+    gradient: torch.Tensor,
+    state: _format.State,
+    fresh: float,
+    least: float,
+    rate: float,
+    d: float,
+) -> None:
+    """A step of contiguous tensors."""
+    rows, columns = gradient.shape[-2:]
+    p, g = (t.view(-1, rows, columns) for t in (exact, gradient))
+    row, column = state["row_var"].view(-1, rows, 1), state["col_var"].view(-1, 1, columns)
+    pieces = _pieces(g)
+    room = g.new_empty(max(g[piece].numel() for piece in pieces))
+    sums = torch.empty_like(row), torch.zeros_like(column)
+    for piece in pieces:
+        part = g[piece]
+        squares = torch.mul(part, part, out=_of(room, part))
+        sums[0][piece] = squares.sum(-1, keepdim=True)
+        sums[1][piece[0]] += squares.sum(-2, keepdim=True)
+    row.lerp_(sums[0].div_(columns), fresh)
+    column.lerp_(sums[1].div_(rows), fresh)
+    scale = row / row.mean(dim=-2, keepdim=True).clamp_(min=least)
+
+    def update(piece: Piece) -> torch.Tensor:
+        here = torch.mul(scale[piece], column[piece[0]], out=_of(room, g[piece]))
+        return here.clamp_(min=least * least).rsqrt_().mul_(g[piece])
+
+    total = torch.zeros((), dtype=torch.float64, device=g.device)
+    for piece in pieces:
+        last = update(piece)
+        total += last.norm(2).double().square()
+    rate = _cut(rate, total, g.numel(), d)
+    for piece in pieces:
+        p[piece].sub_(last if len(pieces) == 1 else update(piece), alpha=rate)
+
+
+def _of(room: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    return room[: like.numel()].view(like.shape)
+
+
+def _pieces(matrices: torch.Tensor) -> List[Piece]:
+    """Some rows of one matrix each, or some whole matrices."""
+    count, rows, columns = matrices.shape
+    most = _PIECE[matrices.device.type]
+    high = max(1, most // columns)
+    wide = max(1, most // (rows * columns))
+    return [
+        (slice(m, m + wide), slice(r, r + high))
+        for m in range(0, count, wide)
+        for r in range(0, rows, high)
+    ]

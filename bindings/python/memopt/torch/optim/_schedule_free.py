@@ -1,0 +1,165 @@
+"""Schedule-free AdamW (Defazio et al., "The Road Less Scheduled", 2024): an average of the steps in
+place of a schedule of the learning rate.
+
+Gradients are taken at y, which the parameters hold in training. The state has the sequence "z" and
+"exp_avg_sq"; the average x, at which the model is evaluated, is z + (y - z) / beta1. Groups count:
+"k" steps taken, "lr_max", "weight_sum" and "train_mode", under the names that the authors' program
+gives them, so its state dicts load here.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any, Dict, List, NamedTuple, Optional
+
+import torch
+
+from ..._abi import OptimizerKind
+from . import _format, _layout
+from ._base import Learning, MemoptOptimizer, Params, _out_of_graphs
+from ._binding import Facts
+from ._options import number
+from ._rules import Betas, state_options
+
+
+class _Plan(NamedTuple):
+    """What a group's next step takes, and what it leaves."""
+
+    lr: float
+    average: float  # the weight of z in the average
+    lr_max: float
+    weight_sum: float
+
+
+class AdamWScheduleFree(MemoptOptimizer):
+    """Schedule-free AdamW with 32-bit states: no learning rate schedule, no end of the run to know.
+    Call eval() before the model is evaluated or saved, and train() before it goes on."""
+
+    _kind = OptimizerKind.SCHEDULE_FREE
+    _numbers = ("eps", "weight_decay")
+    _step_supports_amp_scaling = False  # groups count steps on the host: GradScaler skips by itself
+    _steps_on_host = False
+
+    def __init__(
+        self,
+        params: Params,
+        lr: Learning = 2.5e-3,
+        betas: Betas = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        warmup_steps: int = 0,
+        r: float = 0.0,
+        weight_lr_power: float = 2.0,
+        foreach: Optional[bool] = None,
+        *,
+        maximize: bool = False,
+        min_8bit_size: int = 4096,
+        stochastic_rounding: bool = False,
+        block_size: Optional[int] = None,
+        seed: int = 0,
+    ) -> None:
+        """Groups of parameters may have their own values of all of these.
+
+        Args:
+            params: parameters, (name, parameter) pairs, or groups of them as dicts.
+            lr: the learning rate, a number or a tensor of one element.
+            betas: how near y is to the average, above 0; and how much the mean of squares keeps.
+            eps: added to the root.
+            weight_decay: the share of a parameter, times lr, that a step takes from it.
+            warmup_steps: the learning rate grows from 0 to lr over so many steps.
+            r: a step counts in the average by the r-th power of its number.
+            weight_lr_power: and by this power of the largest learning rate so far.
+            foreach: no effect.
+            maximize: climb instead of descend.
+            min_8bit_size, block_size: no effect; states have 32 bits.
+            stochastic_rounding: round bf16 and fp16 parameters up or down with probability by
+                distance, so that updates below half a unit are not lost.
+            seed: chooses the random numbers of stochastic_rounding.
+        """
+        values = dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, foreach=foreach)
+        average = dict(warmup_steps=warmup_steps, r=r, weight_lr_power=weight_lr_power)
+        counted = dict(k=0, lr_max=-1.0, weight_sum=0.0, train_mode=True, maximize=maximize)
+        options = state_options(min_8bit_size, stochastic_rounding, block_size, seed, False)
+        super().__init__(params, {**values, **average, **counted, **options})
+
+    def _check_group(self, group: Dict[str, Any]) -> None:
+        super()._check_group(group)
+        if float(group["betas"][0]) == 0.0:
+            raise ValueError("Invalid beta parameter at index 0: 0.0; the average needs more")
+        if group.get("split_weights"):
+            raise ValueError("%s does not support split_weights=True" % type(self).__name__)
+        for key in ("warmup_steps", "k", "weight_sum"):
+            if not 0.0 <= number("%s value" % key, group[key]) < float("inf"):
+                raise ValueError("Invalid %s value: %s" % (key, group[key]))
+        for key in ("r", "weight_lr_power", "lr_max"):
+            if not abs(number("%s value" % key, group[key])) < float("inf"):
+                raise ValueError("Invalid %s value: %s" % (key, group[key]))
+
+    def train(self) -> None:
+        """Puts y into the parameters, for training; nothing if they hold it."""
+        self._turn(True)
+
+    def eval(self) -> None:
+        """Puts the average x into the parameters, for evaluation; nothing if they hold it. Each
+        turn rounds to the parameter's type."""
+        self._turn(False)
+
+    @torch.no_grad()
+    def _turn(self, train: bool) -> None:
+        for group in self.param_groups:
+            if group["train_mode"] == train:
+                continue
+            group["train_mode"] = train
+            beta1 = float(group["betas"][0])
+            for parameter in group["params"]:
+                state = _format.opened(self.state.get(parameter)) or {}
+                if "z" not in state or not int(state["step"]):
+                    continue  # y, z and x are the same
+                memory = _layout.local(parameter)
+                exact = memory.float()
+                exact.lerp_(state["z"].view_as(exact), 1 - beta1 if train else 1 - 1 / beta1)
+                if exact is not memory:
+                    memory.copy_(exact)
+
+    def _plan(self, group: Dict[str, Any]) -> _Plan:
+        count = group["k"] + 1
+        warm = min(1.0, count / group["warmup_steps"]) if group["warmup_steps"] else 1.0
+        lr = float(group["lr"]) * warm
+        lr_max = max(lr, float(group["lr_max"]))
+        weight: float = count ** float(group["r"]) * lr_max ** float(group["weight_lr_power"])
+        total = float(group["weight_sum"]) + weight
+        return _Plan(lr, weight / total if total else 0.0, lr_max, total)
+
+    def _values(self, group: Dict[str, Any]) -> Any:
+        plan = self._plan(group)
+        return (("lr", plan.lr), *super()._values(group)[1:], ("average", plan.average))
+
+    @_out_of_graphs
+    def _step(
+        self, params: List[torch.Tensor], grads: List[Optional[torch.Tensor]], facts: Facts
+    ) -> None:
+        if not all(group["train_mode"] for group in self.param_groups):
+            raise RuntimeError(
+                "the parameters hold the average: call train() of the %s before a step"
+                % type(self).__name__
+            )
+        super()._step(params, grads, facts)
+        for group in self.param_groups:
+            plan = self._plan(group)
+            group.update(k=group["k"] + 1, lr_max=plan.lr_max, weight_sum=plan.weight_sum)
+
+    def _loaded(
+        self,
+        saved: Dict[Any, Any],
+        saved_groups: List[Dict[str, Any]],
+        groups: List[Dict[str, Any]],
+    ) -> Dict[Any, Any]:
+        """The authors' states have no count of their own."""
+        counts = chain.from_iterable((g.get("k", 0),) * len(g["params"]) for g in saved_groups)
+        keys = chain.from_iterable(g["params"] for g in saved_groups)
+        known = dict(zip(keys, counts))
+        saved = {
+            key: {"step": torch.tensor(known[key]), **value} if key in known and value else value
+            for key, value in saved.items()
+        }
+        return super()._loaded(saved, saved_groups, groups)

@@ -1,0 +1,144 @@
+"""Rules whose step of a parameter needs all of it, such as Muon and Adafactor: by torch's operations,
+one parameter after another, so that the temporaries are those of one.
+
+The arithmetic is in fp32; a half-precision parameter is rounded once a step. To the modules that
+read and write states these optimizers are SGDs; groups tell them apart in state dicts.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, NamedTuple, Optional, Sequence
+
+import torch
+
+from ..._abi import OptimizerKind
+from ..cast import cast_
+from . import _format, _layout
+from ._base import MemoptOptimizer, _out_of_graphs
+from ._binding import Facts
+
+#: By which seeds of one parameter, and of one step, differ: odd, so that none comes twice.
+_STRIDES = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9)
+
+
+class Task(NamedTuple):
+    """A parameter to step."""
+
+    place: int  # among all parameters
+    parameter: torch.Tensor
+    gradient: torch.Tensor
+    state: _format.State
+    group: Dict[str, Any]
+
+
+class WholeOptimizer(MemoptOptimizer):
+    """What such rules have in common."""
+
+    _kind = OptimizerKind.SGD
+    _steps_on_host = False
+    _step_supports_amp_scaling = False  # GradScaler unscales, checks and skips by itself
+
+    def add_param_group(self, param_group: Dict[str, Any]) -> None:
+        """Adds a group; nothing changes if one of its values or parameters is refused."""
+        before = len(self.param_groups)
+        super().add_param_group(param_group)
+        try:
+            group = self.param_groups[-1]
+            for index, parameter in enumerate(group["params"]):
+                self._check_whole(parameter, _layout.name_of(group, before, index))
+        except (TypeError, ValueError):
+            del self.param_groups[before:]
+            raise
+
+    def _check_whole(self, parameter: torch.Tensor, name: str) -> None:
+        """Refuses a parameter of which this process has a part only."""
+        if _layout.is_sharded(parameter):
+            raise TypeError(
+                "%s is sharded (a DTensor); %s needs whole parameters" % (name, type(self).__name__)
+            )
+
+    def _own_state(
+        self,
+        parameter: torch.Tensor,
+        dense: torch.Tensor,
+        group: Dict[str, Any],
+        name: str,
+        made: Dict[torch.Tensor, _format.State],
+    ) -> _format.State:
+        """The parameter's state, which is added to `made` if it is new."""
+        raise NotImplementedError
+
+    def _step_task(self, task: Task) -> None:
+        raise NotImplementedError
+
+    @_out_of_graphs
+    def _step(
+        self, params: Sequence[torch.Tensor], grads: Sequence[Optional[torch.Tensor]], facts: Facts
+    ) -> None:
+        """Everything is checked first; then states are made where there are none."""
+        places = [(g, i) for g, own in enumerate(self.param_groups) for i in range(len(own["params"]))]
+        made: Dict[torch.Tensor, _format.State] = {}
+        tasks: Dict[torch.Tensor, Task] = {}
+        for place, (parameter, gradient) in enumerate(zip(params, grads)):
+            if gradient is not None and parameter not in tasks:
+                tasks[parameter] = self._task(place, *places[place], gradient, made)
+        self.state.update(made)
+        for task in tasks.values():
+            if task.parameter.numel():
+                self._step_task(task)
+
+    def _step_alone(self, place: int, gradient: torch.Tensor, facts: Facts) -> None:
+        if facts.found_inf is not None and float(facts.found_inf):
+            return
+        if facts.scale is not None:
+            gradient = gradient / facts.scale.to(gradient.device)
+        g, index = 0, place
+        while index >= len(self.param_groups[g]["params"]):
+            index -= len(self.param_groups[g]["params"])
+            g += 1
+        made: Dict[torch.Tensor, _format.State] = {}
+        task = self._task(place, g, index, gradient, made)
+        self.state.update(made)
+        self._step_task(task)
+
+    def _task(
+        self,
+        place: int,
+        g: int,
+        index: int,
+        gradient: torch.Tensor,
+        made: Dict[torch.Tensor, _format.State],
+    ) -> Task:
+        """A parameter with its state, which is added to `made` if it is new."""
+        group = self.param_groups[g]
+        parameter = group["params"][index]
+        name = _layout.name_of(group, g, index)
+        self._check_whole(parameter, name)
+        _layout.check_parameter(parameter, name)
+        if _layout.shares_elements(parameter):
+            raise RuntimeError("%s has elements that share memory" % name)
+        _layout.check_gradient(gradient, parameter, name, type(self).__name__)
+        if not parameter.numel():
+            return Task(place, parameter, gradient, {}, group)
+        dense = parameter.detach()
+        if not _layout.is_dense(dense):
+            dense = _layout.like(dense, dense.dtype)
+        state = self._own_state(parameter, dense, group, name, made)
+        return Task(place, parameter, gradient, state, group)
+
+
+def write(task: Task, exact: torch.Tensor) -> None:
+    """Counts the step and writes the new values, rounded, unless they are the parameter itself."""
+    task.state["step"].add_(1)
+    if exact is task.parameter:
+        return
+    if task.group["stochastic_rounding"]:
+        cast_(task.parameter, exact, "stochastic", _random_seed(task))
+    else:
+        task.parameter.copy_(exact)
+
+
+def _random_seed(task: Task) -> int:
+    """A seed of its own for every parameter and step."""
+    step = _format.steps_taken(task.state["step"])
+    return (int(task.group["seed"]) + step * _STRIDES[0] + task.place * _STRIDES[1]) % (1 << 64)
