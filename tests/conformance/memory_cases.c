@@ -456,6 +456,103 @@ static void pools_pause(world *w)
     CHECK(info_of(w).used == before.used && info_of(w).pinned == before.pinned);
 }
 
+/* Random work on three members under one limit: blocks come and go, pools pause and resume, each in
+ * turn takes what the others have free. Every block always holds what was written to it. */
+enum { MEMBERS = 3, MIXED_BLOCKS = 40 };
+
+typedef struct mixed {
+    world *w;
+    uint64_t random;
+    memopt_allocator *members[MEMBERS]; /* the parent and its pools */
+    struct {
+        void *data;
+        uint64_t bytes;
+        int owner, value;
+    } blocks[MIXED_BLOCKS];
+} mixed;
+
+static uint64_t below(mixed *m, uint64_t limit)
+{
+    return next_random(&m->random) % limit;
+}
+
+/* Fills an empty place, or checks and frees what is there. */
+static void change_block(mixed *m, int i)
+{
+    int owner = (int)below(m, MEMBERS);
+    uint64_t bytes = 512 * (1 + below(m, below(m, 3) == 0 ? 12288 : 256));
+    if (m->blocks[i].data != NULL && !memopt_pool_is_paused(m->members[m->blocks[i].owner])) {
+        check_block(m->w, m->blocks[i].data, m->blocks[i].bytes, m->blocks[i].value);
+        OK(memopt_allocator_free(m->members[m->blocks[i].owner], m->blocks[i].data));
+        m->blocks[i].data = NULL;
+    }
+    if (m->blocks[i].data != NULL)
+        return;
+    memopt_status status = memopt_allocator_alloc(m->members[owner], bytes, MEMOPT_TAG_OTHER,
+                                                  m->w->stream, &m->blocks[i].data);
+    if (memopt_pool_is_paused(m->members[owner])) {
+        CHECK(status == MEMOPT_BUSY);
+        return;
+    }
+    if (status == MEMOPT_OUT_OF_DEVICE_MEMORY)
+        return;
+    OK(status);
+    m->blocks[i].bytes = bytes;
+    m->blocks[i].owner = owner;
+    m->blocks[i].value = (int)below(m, 256);
+    OK(memopt_fill(m->w->device, m->blocks[i].data, (uint8_t)m->blocks[i].value, bytes,
+                   m->w->stream));
+}
+
+/* Pauses a member that is not paused, resumes one that is, if there is memory. */
+static void change_member(memopt_allocator *member)
+{
+    if (!memopt_pool_is_paused(member)) {
+        OK(memopt_pool_pause_sync(member, MEMOPT_PAUSE_KEEP, NULL));
+        return;
+    }
+    memopt_status status = memopt_pool_resume_sync(member);
+    if (status != MEMOPT_OUT_OF_DEVICE_MEMORY)
+        OK(status);
+}
+
+static void end_mixed(mixed *m)
+{
+    for (int i = 0; i < MIXED_BLOCKS; i++) {
+        int owner = m->blocks[i].owner;
+        if (m->blocks[i].data == NULL)
+            continue;
+        if (!memopt_pool_is_paused(m->members[owner]))
+            check_block(m->w, m->blocks[i].data, m->blocks[i].bytes, m->blocks[i].value);
+        OK(memopt_allocator_free(m->members[owner], m->blocks[i].data));
+    }
+    for (int i = MEMBERS - 1; i >= 0; i--)
+        OK(memopt_allocator_destroy(m->members[i]));
+}
+
+static void pools_do_anything(world *w)
+{
+    memopt_memory_info before = info_of(w);
+    memopt_allocator_options options = MEMOPT_ALLOCATOR_OPTIONS_INIT;
+    if (!w->properties.virtual_memory)
+        skip("the device has no virtual memory");
+    mixed m = {.w = w, .random = w->options->seed};
+    options.limit = 40 * MIB;
+    OK(memopt_allocator_create(w->device, "expandable_segments:True", &options, &m.members[0]));
+    for (int i = 1; i < MEMBERS; i++)
+        OK(memopt_pool_create(m.members[0], NULL, &m.members[i]));
+    for (uint64_t step = 0; step < w->options->rounds; step++) {
+        change_block(&m, (int)below(&m, MIXED_BLOCKS));
+        if (below(&m, 6) == 0)
+            change_member(m.members[below(&m, MEMBERS)]);
+        if (below(&m, 16) == 0)
+            OK(memopt_allocator_trim_to_sync(m.members[below(&m, MEMBERS)], 4 * MIB, NULL));
+        CHECK(info_of(w).used <= before.used + options.limit);
+    }
+    end_mixed(&m);
+    CHECK(info_of(w).used == before.used && info_of(w).pinned == before.pinned);
+}
+
 const conformance_case memory_cases[] = {
     {"oom_expandable", expandable_memory_runs_out, 0, 0, 0},
     {"oom_classic", classic_memory_runs_out, 0, 0, 0},
@@ -466,6 +563,7 @@ const conformance_case memory_cases[] = {
     {"pools_expandable", expandable_pools_share, 0, 0, 0},
     {"pools_classic", classic_pools_share, 0, 0, 0},
     {"pools_pause", pools_pause, 0, 0, 0},
+    {"pools_stress", pools_do_anything, 0, 0, 0},
     {"trim_classic", a_classic_trim_stops_at_its_target, 0, 0, 0},
     {NULL, NULL, 0, 0, 0},
 };
