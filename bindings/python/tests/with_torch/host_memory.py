@@ -4,8 +4,10 @@ in fp32 with torch's AdamW."""
 
 from __future__ import annotations
 
+import gc
 import resource
 import sys
+from typing import Any, List, Tuple
 
 import torch
 
@@ -31,20 +33,12 @@ class Block(torch.nn.Module):
         return x + torch.nn.functional.linear(x, self.weight)
 
 
-def main(mode: str, layers: int) -> None:
-    torch.manual_seed(1)
-    count = layers * WIDTH * WIDTH
+def train(mode: str, layers: int, steps: int) -> Tuple[List[float], Any]:
+    """The losses of some steps, and the optimizer."""
     host = mode != "plain"
     dtype = torch.bfloat16 if host else torch.float32
-    warm = torch.nn.Parameter(torch.randn(WIDTH, WIDTH).to(dtype))  # what a first use loads
-    first = mt.AdamW8bit([warm]) if host else torch.optim.AdamW([warm], fused=True)
-    (torch.randn(8, WIDTH).to(dtype) @ warm).sum().backward()
-    first.step()
-    del warm, first
-    before = status("VmRSS")
-    limit = status("VmData") + 12 * count
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     model = torch.nn.Sequential(*[Block(dtype) for _ in range(layers)])
+    optimizer: Any = None
     if host:
         options = dict(lr=1e-4, split_weights=mode == "split")
         optimizer = mt.CPUOffloadOptimizer(model.parameters(), mt.AdamW8bit, **options)
@@ -53,12 +47,25 @@ def main(mode: str, layers: int) -> None:
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     x, target = torch.randn(8, WIDTH).to(dtype), torch.randn(8, WIDTH)
     losses = []
-    for _ in range(6):
+    for _ in range(steps):
         loss = (model(x).float() - target).square().mean()
         losses.append(loss.item())
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
+    return losses, optimizer
+
+
+def main(mode: str, layers: int) -> None:
+    torch.manual_seed(1)
+    count = layers * WIDTH * WIDTH
+    host = mode != "plain"
+    train(mode, 1, 2)  # what a first use loads
+    gc.collect()
+    before = status("VmRSS")
+    limit = status("VmData") + 12 * count
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    losses, optimizer = train(mode, layers, 6)
     print("first loss: %.3f" % losses[0])
     print("last loss: %.3f" % losses[-1])
     if host:
