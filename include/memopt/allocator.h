@@ -396,8 +396,8 @@ MEMOPT_API memopt_status memopt_allocator_trim_sync(memopt_allocator *allocator,
 
 /**
  * @brief Gives unused cached memory back to the device until the allocator holds at most `target`
- *        bytes: the statistic "reserved_bytes.all.current". The rest stays cached. Live blocks are
- *        not touched.
+ *        bytes: the statistic "reserved_bytes.all.current". What was freed longest ago goes first,
+ *        and the rest stays cached. Live blocks are not touched.
  * @param allocator the allocator.
  * @param target bytes. At or above what is held now, nothing is given back and nothing is waited
  *        for. 0 is memopt_allocator_trim_sync().
@@ -412,9 +412,11 @@ MEMOPT_API memopt_status memopt_allocator_trim_sync(memopt_allocator *allocator,
  *         not given back stays cached.
  *
  * Memory of an expandable segment goes page by page, so less than a page more than needed is given
- * back; a classic segment goes as a whole. The call waits for the work of the streams whose memory
- * it gives back, and for pending frees only if the memory that is free already does not suffice. It
- * may be called from any thread; others may allocate meanwhile, which may raise what is held again.
+ * back; a classic segment goes as a whole. Ages are counted in allocations: frees between two of
+ * them are equally old, and adjoining free blocks are as old as the one that was freed last. The
+ * call waits for the work of the streams whose memory it gives back, and for pending frees only if
+ * the memory that is free already does not suffice. It may be called from any thread; others may
+ * allocate meanwhile, which may raise what is held again.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_allocator_trim_to_sync(memopt_allocator *allocator, uint64_t target,

@@ -37,6 +37,16 @@ memopt_status mo_segment_grow(memopt_allocator *allocator, const mo_request *req
     return mo_segment_classic.grow(allocator, request, out_block);
 }
 
+uint64_t mo_segment_spare(const memopt_allocator *allocator, uint64_t clock)
+{
+    uint64_t bytes = 0;
+    for (mo_segment *segment = allocator->segments; segment != NULL; segment = segment->next)
+        for (mo_block *block = segment->first; block != NULL; block = block->next)
+            if (block->state == MO_BLOCK_FREE && block->freed_at <= clock)
+                bytes += kind_of(segment)->spare(allocator, block);
+    return bytes;
+}
+
 memopt_status mo_segment_release(memopt_allocator *allocator, const mo_release *what,
                                  uint64_t *released)
 {

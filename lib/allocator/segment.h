@@ -8,6 +8,8 @@
 /* See mo_segment_kind. */
 memopt_status mo_segment_grow(memopt_allocator *allocator, const mo_request *request,
                               mo_block **out_block);
+/* Bytes that could go back of what was freed up to this clock. */
+uint64_t mo_segment_spare(const memopt_allocator *allocator, uint64_t clock);
 memopt_status mo_segment_release(memopt_allocator *allocator, const mo_release *what,
                                  uint64_t *released);
 /* Ends all segments. */

@@ -47,25 +47,30 @@ static memopt_status grow(memopt_allocator *allocator, const mo_request *request
     return MEMOPT_OK;
 }
 
-/* Takes wholly free segments out of the bins, chained by their blocks' right. */
-static mo_block *claim(memopt_allocator *allocator, const mo_release *what)
+static uint64_t spare(const memopt_allocator *allocator, const mo_block *block)
 {
-    mo_block *claims = NULL;
-    uint64_t claimed = 0;
+    (void)allocator;
+    return block->size == block->segment->size ? block->size : 0;
+}
+
+/* Takes wholly free segments out of the bins, chained by their blocks' right; *claimed counts
+ * bytes. */
+static void claim(memopt_allocator *allocator, const mo_release *what, mo_release_turn turn,
+                  uint64_t *claimed, mo_block **claims)
+{
     for (mo_segment *segment = allocator->segments; segment != NULL; segment = segment->next) {
         mo_block *block = segment->first;
-        if (claimed >= what->wanted)
-            break;
-        if (mo_segment_is_expandable(segment) || block->size != segment->size ||
-            !mo_release_matches(what, block))
+        if (*claimed >= what->wanted)
+            return;
+        if (mo_segment_is_expandable(segment) || spare(allocator, block) == 0 ||
+            !mo_release_matches(what, turn, block))
             continue;
         mo_pool_remove(allocator, block);
         block->state = MO_BLOCK_CLAIMED;
-        block->right = claims;
-        claims = block;
-        claimed += block->size;
+        block->right = *claims;
+        *claims = block;
+        *claimed += block->size;
     }
-    return claims;
 }
 
 /* Enters and leaves with the lock held. */
@@ -95,8 +100,11 @@ static memopt_status release(memopt_allocator *allocator, const mo_release *what
                              uint64_t *released)
 {
     memopt_status result = MEMOPT_OK;
-    mo_block *next;
-    for (mo_block *block = claim(allocator, what); block != NULL; block = next) {
+    mo_block *claims = NULL, *next;
+    uint64_t claimed = 0;
+    for (int turn = 0; turn < MO_RELEASE_TURNS; turn++)
+        claim(allocator, what, turn, &claimed, &claims);
+    for (mo_block *block = claims; block != NULL; block = next) {
         uint64_t bytes = block->size;
         next = block->right;
         memopt_status status = give_back(allocator, block->segment);
@@ -120,4 +128,4 @@ static memopt_status end(memopt_allocator *allocator, mo_segment *segment)
     return status;
 }
 
-const mo_segment_kind mo_segment_classic = {grow, release, end};
+const mo_segment_kind mo_segment_classic = {grow, spare, release, end};

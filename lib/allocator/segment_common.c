@@ -108,11 +108,13 @@ void mo_count_unmapped(memopt_allocator *allocator, mo_segment *segment, uint64_
     allocator->stats.counter[MO_STAT_NUM_DEVICE_FREE] += calls;
 }
 
-int mo_release_matches(const mo_release *what, const mo_block *block)
+int mo_release_matches(const mo_release *what, mo_release_turn turn, const mo_block *block)
 {
     const mo_pool *pool = block->segment->pool;
     return block->state == MO_BLOCK_FREE && block->size >= what->at_least &&
-           block->freed_at <= what->freed_before && (what->pool == NULL || what->pool == pool) &&
+           block->freed_at <= what->freed_before &&
+           (turn == MO_RELEASE_REST || block->freed_at <= what->freed_first) &&
+           (what->pool == NULL || what->pool == pool) &&
            (!what->large_only || pool->kind == MO_POOL_LARGE);
 }
 

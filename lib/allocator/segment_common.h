@@ -10,16 +10,24 @@ typedef struct mo_release {
     uint64_t at_least;     /* classic: only blocks of this size and more */
     mo_pool *pool;         /* only this pool; NULL: all */
     uint64_t freed_before; /* only blocks that were freed up to this clock */
+    uint64_t freed_first;  /* those that were freed up to this clock go before the others */
     int large_only;
 } mo_release;
 
 #define MO_RELEASE_ALL                                                                             \
     {                                                                                              \
-        UINT64_MAX, 0, NULL, UINT64_MAX, 0                                                         \
+        UINT64_MAX, 0, NULL, UINT64_MAX, 0, 0                                                      \
     }
 
-/* True if `block` is one that `what` is about. */
-int mo_release_matches(const mo_release *what, const mo_block *block);
+/* Which of them to claim: those that go first, then the others. */
+typedef enum mo_release_turn {
+    MO_RELEASE_FIRST,
+    MO_RELEASE_REST,
+    MO_RELEASE_TURNS
+} mo_release_turn;
+
+/* True if `block` is one that `what` is about in this turn. */
+int mo_release_matches(const mo_release *what, mo_release_turn turn, const mo_block *block);
 /* Waits for the work of the pool's stream, once per release pass; releases lock meanwhile. */
 memopt_status mo_drain_pool(memopt_allocator *allocator, mo_pool *pool);
 

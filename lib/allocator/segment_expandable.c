@@ -125,26 +125,32 @@ static memopt_status grow(memopt_allocator *allocator, const mo_request *request
 /* --- giving back
  * ----------------------------------------------------------------------------------- */
 
-/* Claims the pages to give back, chained by right. */
-static memopt_status claim_free_pages(memopt_allocator *allocator, const mo_release *what,
-                                      mo_block **out_claims)
+static uint64_t spare(const memopt_allocator *allocator, const mo_block *block)
 {
-    uint64_t claimed = 0, from, to;
+    uint64_t from, to;
+    return mo_pages_whole(allocator, block, UINT64_MAX, &from, &to) ? to - from : 0;
+}
+
+/* Claims the pages to give back, chained by right; *claimed counts bytes. */
+static memopt_status claim_free_pages(memopt_allocator *allocator, const mo_release *what,
+                                      mo_release_turn turn, uint64_t *claimed, mo_block **claims)
+{
+    uint64_t from, to;
     for (mo_segment *segment = allocator->segments; segment != NULL; segment = segment->next) {
         if (!mo_segment_is_expandable(segment))
             continue;
         for (mo_block *block = segment->first; block != NULL; block = block->next) {
-            if (claimed >= what->wanted)
+            if (*claimed >= what->wanted)
                 return MEMOPT_OK;
-            if (!mo_release_matches(what, block) ||
-                !mo_pages_whole(allocator, block, what->wanted - claimed, &from, &to))
+            if (!mo_release_matches(what, turn, block) ||
+                !mo_pages_whole(allocator, block, what->wanted - *claimed, &from, &to))
                 continue;
             if (!mo_slab_reserve(&allocator->slab, 2))
                 return MEMOPT_OUT_OF_HOST_MEMORY;
             block = mo_pages_claim(allocator, block, from, to);
-            block->right = *out_claims;
-            *out_claims = block;
-            claimed += block->size;
+            block->right = *claims;
+            *claims = block;
+            *claimed += block->size;
         }
     }
     return MEMOPT_OK;
@@ -175,9 +181,11 @@ static memopt_status release(memopt_allocator *allocator, const mo_release *what
     if (!mo_slab_reserve(&allocator->slab, 1))
         return MEMOPT_OUT_OF_HOST_MEMORY;
     /* For a claim that is unmapped in part; there is at most one. */
-    mo_block *spare = mo_slab_take(&allocator->slab);
-    memopt_status claiming = claim_free_pages(allocator, what, &claims);
-    memopt_status status = MEMOPT_OK;
+    mo_block *reserve = mo_slab_take(&allocator->slab);
+    memopt_status claiming = MEMOPT_OK, status = MEMOPT_OK;
+    uint64_t claimed = 0;
+    for (int turn = 0; claiming == MEMOPT_OK && turn < MO_RELEASE_TURNS; turn++)
+        claiming = claim_free_pages(allocator, what, turn, &claimed, &claims);
     for (mo_block *block = claims; block != NULL; block = next) {
         uint64_t done = 0;
         next = block->right;
@@ -189,15 +197,15 @@ static memopt_status release(memopt_allocator *allocator, const mo_release *what
             mo_lock(&allocator->lock);
         }
         if (done > 0 && done < block->size) {
-            mo_slab_return(&allocator->slab, spare);
-            spare = NULL;
+            mo_slab_return(&allocator->slab, reserve);
+            reserve = NULL;
         }
         mo_pages_settle(allocator, block, done);
         *released += done;
     }
-    if (spare != NULL)
-        mo_slab_return(&allocator->slab, spare);
+    if (reserve != NULL)
+        mo_slab_return(&allocator->slab, reserve);
     return status != MEMOPT_OK ? status : claiming;
 }
 
-const mo_segment_kind mo_segment_expandable = {grow, release, end};
+const mo_segment_kind mo_segment_expandable = {grow, spare, release, end};

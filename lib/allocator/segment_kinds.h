@@ -10,6 +10,8 @@ typedef struct mo_segment_kind {
      * structure. OUT_OF_DEVICE_MEMORY without a last error if a limit is reached. */
     memopt_status (*grow)(memopt_allocator *allocator, const mo_request *request,
                           mo_block **out_block);
+    /* Bytes of a free block that `release` could give back. */
+    uint64_t (*spare)(const memopt_allocator *allocator, const mo_block *block);
     /* Gives free memory back after waiting for the streams it belongs to; *released counts bytes.
      * On failure the rest is in the bins again. */
     memopt_status (*release)(memopt_allocator *allocator, const mo_release *what,

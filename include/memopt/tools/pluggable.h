@@ -121,6 +121,30 @@ MEMOPT_API void memopt_pluggable_record_stream(void *pointer, memopt_stream stre
 MEMOPT_API void memopt_pluggable_empty_cache(void);
 
 /**
+ * @brief Gives cached memory of a device back until its allocators, those of graphs included, hold
+ *        at most `target` bytes: first all memory of released pools, then what
+ *        memopt_allocator_trim_to_sync() gives back. Live blocks and memory that a graph may still
+ *        use are not touched.
+ * @param device index of the device, 0 to 63. Without an allocator nothing is held, and none is
+ *        made.
+ * @param target bytes; 0: all that is cached.
+ * @param[out] out_released bytes given back; may be NULL. Not written on failure.
+ * @retval MEMOPT_OK done. If more than target is in use, all that is cached was given back. While a
+ *         stream of the device records a graph, nothing is given back.
+ * @retval MEMOPT_INVALID_ARGUMENT device is not 0 to 63.
+ * @retval MEMOPT_UNSUPPORTED this is the child of a fork of the process that made the allocator.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT a
+ *         host allocation, the driver or a wait failed; see memopt_last_error(). Memory that was
+ *         not given back stays cached.
+ *
+ * It waits for the streams whose memory it gives back, and for the device if a released pool holds
+ * memory.
+ * @since 0.9
+ */
+MEMOPT_API memopt_status memopt_pluggable_trim_to_sync(int32_t device, uint64_t target,
+                                                       uint64_t *out_released);
+
+/**
  * @brief Limits the device memory that the allocator holds, memory of graphs included.
  * @param fraction of the device's memory, 0 to 1.
  * @param device index of the device.

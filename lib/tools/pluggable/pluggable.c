@@ -119,15 +119,43 @@ void memopt_pluggable_record_stream(void *pointer, memopt_stream stream)
 
 /* --- the cache -------------------------------------------------------------------------------- */
 
+/* Memory of released pools first: it serves nobody. */
+static memopt_status trim(mo_plug_slot *slot, uint64_t target, uint64_t *released)
+{
+    memopt_allocator *allocator = first_of(slot);
+    uint64_t held = 0, bytes = 0;
+    memopt_status status = MEMOPT_OK;
+    if (allocator == NULL)
+        return MEMOPT_OK;
+    memopt_allocator_get_stat(allocator, "reserved_bytes.all.current", &held);
+    uint64_t of_graphs = mo_plug_pools_held(slot);
+    if (held + of_graphs > target) {
+        status = mo_plug_pools_trim(slot, released);
+        of_graphs = mo_plug_pools_held(slot);
+    }
+    uint64_t own = target > of_graphs ? target - of_graphs : 0;
+    mo_keep_first(&status, memopt_allocator_trim_to_sync(allocator, own, &bytes));
+    *released += bytes;
+    return status;
+}
+
+memopt_status memopt_pluggable_trim_to_sync(int32_t device, uint64_t target, uint64_t *out_released)
+{
+    mo_plug_slot *slot;
+    uint64_t released = 0;
+    memopt_status status = mo_plug_find(device, &slot);
+    if (status == MEMOPT_OK)
+        status = trim(slot, target, &released);
+    if (status == MEMOPT_OK && out_released != NULL)
+        *out_released = released;
+    return status;
+}
+
 void memopt_pluggable_empty_cache(void)
 {
-    for (int i = 0; i < MO_PLUG_DEVICES; i++) {
-        memopt_allocator *allocator = first_of(&mo_plug_slots[i]);
-        if (allocator == NULL)
-            continue;
-        memopt_allocator_trim_sync(allocator, NULL);
-        mo_plug_pools_trim(&mo_plug_slots[i]);
-    }
+    uint64_t released = 0;
+    for (int i = 0; i < MO_PLUG_DEVICES; i++)
+        (void)trim(&mo_plug_slots[i], 0, &released);
 }
 
 void memopt_pluggable_memory_fraction(double fraction, int32_t device)

@@ -50,6 +50,8 @@ extern char mo_plug_config[MO_PLUG_CONFIG];
 memopt_status mo_plug_set_config(const char *backend, const char *config);
 /* The slot of a device with its first allocator. */
 memopt_status mo_plug_enter(int32_t device, mo_plug_slot **out_slot);
+/* The slot of a device, which may have none. */
+memopt_status mo_plug_find(int32_t device, mo_plug_slot **out_slot);
 /* A pool for recorded graphs. */
 memopt_status mo_plug_make_pool(memopt_allocator *first, memopt_pool **out_pool);
 
@@ -63,8 +65,10 @@ int mo_plug_pool_alloc(mo_plug_slot *slot, uint64_t bytes, memopt_stream stream,
 int mo_plug_pool_free(mo_plug_slot *slot, void *pointer, memopt_status *out_status);
 int mo_plug_pool_record(mo_plug_slot *slot, void *pointer, memopt_stream stream,
                         memopt_status *out_status);
-/* Waits for the device and gives back the memory of released pools. */
-memopt_status mo_plug_pools_trim(mo_plug_slot *slot);
+/* Bytes that the pools hold from the device. */
+uint64_t mo_plug_pools_held(mo_plug_slot *slot);
+/* Waits for the device and gives back the memory of released pools; *released counts bytes. */
+memopt_status mo_plug_pools_trim(mo_plug_slot *slot, uint64_t *released);
 /* BUSY while a block lives; else ends all pools. */
 memopt_status mo_plug_pools_end(mo_plug_slot *slot);
 

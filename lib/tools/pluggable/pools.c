@@ -128,15 +128,29 @@ static void unclaim(mo_graph_pool *pool)
     mo_tools_unlock(&mo_plug_lock);
 }
 
-static memopt_status give_back(mo_graph_pool *pool)
+static memopt_status give_back(mo_graph_pool *pool, uint64_t *released)
 {
+    uint64_t bytes = 0;
     if (held_bytes(pool) == 0)
         return MEMOPT_OK;
     memopt_status status = memopt_device_sync(memopt_allocator_get_device(pool->allocator));
-    return status == MEMOPT_OK ? memopt_allocator_trim_sync(pool->allocator, NULL) : status;
+    if (status == MEMOPT_OK)
+        status = memopt_allocator_trim_sync(pool->allocator, &bytes);
+    *released += bytes;
+    return status;
 }
 
-memopt_status mo_plug_pools_trim(mo_plug_slot *slot)
+uint64_t mo_plug_pools_held(mo_plug_slot *slot)
+{
+    uint64_t bytes = 0;
+    mo_tools_lock(&mo_plug_lock);
+    for (mo_graph_pool *pool = slot->pools; pool != NULL; pool = pool->next)
+        bytes += held_bytes(pool);
+    mo_tools_unlock(&mo_plug_lock);
+    return bytes;
+}
+
+memopt_status mo_plug_pools_trim(mo_plug_slot *slot, uint64_t *released)
 {
     memopt_status status = MEMOPT_OK;
     /* No wait is possible while a graph is recorded: the next call does it. */
@@ -146,7 +160,7 @@ memopt_status mo_plug_pools_trim(mo_plug_slot *slot)
         mo_graph_pool *pool = claim_idle(slot, 1);
         if (pool == NULL)
             return status;
-        status = give_back(pool);
+        status = give_back(pool, released);
         int stuck = held_bytes(pool) > 0;
         unclaim(pool);
         if (stuck || status != MEMOPT_OK)
@@ -179,10 +193,11 @@ static memopt_status make_pool(mo_plug_slot *slot, mo_graph_pool **out_pool)
 /* A claimed pool without memory. */
 static memopt_status fresh_pool(mo_plug_slot *slot, mo_graph_pool **out_pool)
 {
+    uint64_t released = 0;
     mo_graph_pool *pool = claim_idle(slot, 0);
     if (pool == NULL)
         return make_pool(slot, out_pool);
-    memopt_status status = give_back(pool);
+    memopt_status status = give_back(pool, &released);
     if (status == MEMOPT_OK && held_bytes(pool) == 0) {
         *out_pool = pool;
         return MEMOPT_OK;
@@ -256,6 +271,7 @@ void memopt_pluggable_end_pool(int32_t device, uint64_t id_high, uint64_t id_low
 void memopt_pluggable_release_pool(int32_t device, uint64_t id_high, uint64_t id_low)
 {
     mo_plug_slot *slot;
+    uint64_t released = 0;
     memopt_status status = mo_plug_enter(device, &slot);
     if (status == MEMOPT_OK) {
         mo_tools_lock(&mo_plug_lock);
@@ -264,7 +280,7 @@ void memopt_pluggable_release_pool(int32_t device, uint64_t id_high, uint64_t id
             while (pool->open > 0)
                 close_pool(slot, pool);
         mo_tools_unlock(&mo_plug_lock);
-        status = mo_plug_pools_trim(slot);
+        status = mo_plug_pools_trim(slot, &released);
     }
 }
 

@@ -116,14 +116,21 @@ static memopt_status make_first(mo_plug_slot *slot, int index)
     return status;
 }
 
-memopt_status mo_plug_enter(int32_t device, mo_plug_slot **out_slot)
+memopt_status mo_plug_find(int32_t device, mo_plug_slot **out_slot)
 {
     if (device < 0 || device >= MO_PLUG_DEVICES)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "pluggable: device %d is not 0 to %d", device,
                        MO_PLUG_DEVICES - 1);
-    mo_plug_slot *slot = &mo_plug_slots[device];
-    *out_slot = slot;
-    return atomic_load_explicit(&slot->first, memory_order_acquire) != NULL
+    *out_slot = &mo_plug_slots[device];
+    return MEMOPT_OK;
+}
+
+memopt_status mo_plug_enter(int32_t device, mo_plug_slot **out_slot)
+{
+    memopt_status status = mo_plug_find(device, out_slot);
+    if (status != MEMOPT_OK)
+        return status;
+    return atomic_load_explicit(&(*out_slot)->first, memory_order_acquire) != NULL
                ? MEMOPT_OK
-               : make_first(slot, device);
+               : make_first(*out_slot, device);
 }

@@ -156,6 +156,71 @@ static void test_trim_of_pages(void **state)
     finish(allocator, device);
 }
 
+typedef struct cached {
+    char *address;
+    uint64_t bytes; /* free ones of the 12 MiB from there */
+} cached;
+
+static memopt_status count_cached(void *user, const memopt_block_info *block)
+{
+    cached *one = user;
+    char *from = block->address, *to = from + block->bytes;
+    char *end = one->address + 12 * MIB;
+    from = from > one->address ? from : one->address;
+    to = to < end ? to : end;
+    if (block->state == MEMOPT_BLOCK_INACTIVE && from < to)
+        one->bytes += (uint64_t)(to - from);
+    return MEMOPT_OK;
+}
+
+static uint64_t cached_at(memopt_allocator *allocator, void *address)
+{
+    cached one = {address, 0};
+    OK(memopt_allocator_snapshot(allocator, count_cached, &one));
+    return one.bytes;
+}
+
+/* A trim to a target gives back what was freed longest ago, whatever its address or the age of its
+ * segment; a page of a block, where that suffices. */
+static void test_trim_gives_back_the_oldest_first(void **state)
+{
+    static const int order[4] = {2, 0, 3, 1};
+    (void)state;
+    for (int expandable = 0; expandable < 2; expandable++) {
+        memopt_device *device = open_cpu(256 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
+        memopt_allocator *allocator =
+            new_allocator(device, expandable ? "expandable_segments:True" : "");
+        void *block[4], *between[4], *small[4];
+        uint64_t released = 0;
+        for (int i = 0; i < 4; i++) {
+            block[i] = alloc(allocator, 12 * MIB);
+            between[i] = alloc(allocator, 12 * MIB);
+        }
+        for (int i = 0; i < 4; i++) {
+            OK(memopt_allocator_free(allocator, block[order[i]]));
+            small[i] = alloc(allocator, 1000); /* time goes by */
+        }
+        uint64_t held = stat_of(allocator, "reserved_bytes.all.current");
+        for (int i = 0; i < 4; i++) {
+            uint64_t first = expandable ? 6 * MIB : 12 * MIB;
+            OK(memopt_allocator_trim_to_sync(allocator, held - 6 * MIB, &released));
+            assert_int_equal(released, first);
+            assert_int_equal(cached_at(allocator, block[order[i]]), 12 * MIB - first);
+            held -= 12 * MIB;
+            OK(memopt_allocator_trim_to_sync(allocator, held, &released));
+            assert_int_equal(released, 12 * MIB - first);
+            for (int k = 0; k < 4; k++)
+                assert_int_equal(cached_at(allocator, block[order[k]]), k > i ? 12 * MIB : 0);
+            OK(mo_allocator_check(allocator));
+        }
+        for (int i = 0; i < 4; i++) {
+            OK(memopt_allocator_free(allocator, between[i]));
+            OK(memopt_allocator_free(allocator, small[i]));
+        }
+        finish(allocator, device);
+    }
+}
+
 /* --- bad input
  * ------------------------------------------------------------------------------------- */
 
@@ -273,6 +338,7 @@ int main(void)
         cmocka_unit_test(test_ties_go_to_the_lowest_address),
         cmocka_unit_test(test_expandable_reuses_what_classic_cannot),
         cmocka_unit_test(test_trim_of_pages),
+        cmocka_unit_test(test_trim_gives_back_the_oldest_first),
         cmocka_unit_test(test_bad_pointers),
         cmocka_unit_test(test_bad_arguments),
         cmocka_unit_test(test_destroy_with_live_blocks),

@@ -418,6 +418,58 @@ static void test_graphs_count_in_the_fraction(void **state)
     stop(first);
 }
 
+/* A trim counts what graphs hold, gives released ones' memory back first, and no live graph's. */
+static void test_trim_to_a_target(void **state)
+{
+    (void)state;
+    uint64_t released = 77;
+    memopt_allocator *first = start("expandable_segments:True"), *pool = NULL;
+    OK(memopt_pluggable_trim_to_sync(1, 0, &released)); /* a device without an allocator */
+    assert_int_equal(released, 0);
+    released = 77;
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "device 64 is not 0 to 63",
+                 memopt_pluggable_trim_to_sync(64, 0, &released));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_pluggable_trim_to_sync(-1, 0, &released));
+    assert_int_equal(released, 77);
+    void *kept = memopt_pluggable_alloc(2 * MIB, 0, NULL);
+    memopt_pluggable_free(memopt_pluggable_alloc(20 * MIB, 0, NULL), 0, 0, NULL);
+    memopt_pluggable_begin_pool(0, 5, 5, NULL);
+    capturing = 1;
+    void *result = memopt_pluggable_alloc(8 * MIB, 0, captured);
+    OK(memopt_pluggable_trim_to_sync(0, 0, &released)); /* while a stream records */
+    assert_int_equal(released, 0);
+    capturing = 0;
+    memopt_pluggable_end_pool(0, 5, 5);
+    OK(memopt_pluggable_get_allocator(0, 1, &pool));
+    assert_int_equal(reserved(first), 22 * MIB);
+    assert_int_equal(reserved(pool), 8 * MIB);
+    OK(memopt_pluggable_trim_to_sync(0, 30 * MIB, &released));
+    assert_int_equal(released, 0);
+    OK(memopt_pluggable_trim_to_sync(0, 24 * MIB, &released));
+    assert_int_equal(released, 6 * MIB);
+    assert_int_equal(reserved(first), 16 * MIB);
+    capturing = 1; /* an open pool keeps the memory of a released one */
+    memopt_pluggable_begin_pool(0, 6, 6, NULL);
+    memopt_pluggable_release_pool(0, 5, 5);
+    memopt_pluggable_free(result, 0, 0, captured);
+    capturing = 0;
+    memopt_pluggable_end_pool(0, 6, 6);
+    synced = 0;
+    OK(memopt_pluggable_trim_to_sync(0, 24 * MIB, NULL));
+    assert_int_equal(synced, 0); /* so much is held: nothing is waited for */
+    OK(memopt_pluggable_trim_to_sync(0, 14 * MIB, &released));
+    assert_int_equal(released, 10 * MIB);
+    assert_int_equal(reserved(pool), 0);
+    assert_int_equal(reserved(first), 14 * MIB);
+    assert_true(synced > 0);
+    OK(memopt_pluggable_trim_to_sync(0, 0, &released));
+    assert_int_equal(released, 12 * MIB);
+    assert_int_equal(reserved(first), 2 * MIB);
+    memopt_pluggable_release_pool(0, 6, 6);
+    memopt_pluggable_free(kept, 0, 0, NULL);
+    stop(first);
+}
+
 /* Two graphs that share a pool: it lives until both are gone. The next graph takes it over empty.
  */
 static void test_shared_pools(void **state)
@@ -543,6 +595,7 @@ int main(void)
         cmocka_unit_test(test_configure),
         cmocka_unit_test(test_graph_keeps_its_memory),
         cmocka_unit_test(test_graphs_count_in_the_fraction),
+        cmocka_unit_test(test_trim_to_a_target),
         cmocka_unit_test(test_shared_pools),
         cmocka_unit_test(test_threads),
         cmocka_unit_test(test_host_memory_runs_out),

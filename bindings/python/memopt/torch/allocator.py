@@ -19,6 +19,7 @@ from .._abi.tools import PluggableRaise
 from .._library import c_text, lib, output
 from .._lock import Guard
 from ..allocator import config_items
+from ..sizes import Size, parse_size
 from ..tools import Publisher
 from ..tools._library import lib as _tools
 from . import _pluggable
@@ -111,9 +112,14 @@ class TorchAllocator:
         graphs come last."""
         return _pluggable.segments(self._index(device))
 
-    def trim(self) -> None:
-        """Gives cached memory of all devices back; torch.cuda.empty_cache() does it as well."""
-        _tools.memopt_pluggable_empty_cache()
+    def trim(self, target: Size = 0, device: DeviceLike = None) -> int:
+        """Gives cached memory back until at most `target` bytes of the device are held, memory of
+        recorded graphs included; the bytes given back. Without a device, of every device;
+        torch.cuda.empty_cache() does that with target 0. Tensors are not touched.
+        """
+        most = parse_size(target)
+        indexes = range(torch.cuda.device_count()) if device is None else [self._index(device)]
+        return sum(output(_tools.memopt_pluggable_trim_to_sync, i, most) for i in indexes)
 
     def _index(self, device: DeviceLike) -> int:
         device = self._device if device is None else device

@@ -207,6 +207,37 @@ def test_torch_graph_pools():
     )
 
 
+def test_torch_cache_is_trimmed_to_a_target():
+    run(
+        """
+        allocator = mt.enable_allocator("expandable_segments:True", "cuda:1")
+        assert allocator.trim() == 0
+        kept = torch.empty(2 * MIB, dtype=torch.uint8, device="cuda:0")
+        for device in ("cuda:0", "cuda:1"):
+            torch.empty(20 * MIB, dtype=torch.uint8, device=device)
+        held = [driver.memopt_sim_used(i) for i in range(2)]
+        assert allocator.trim("64MiB") == 0
+        assert allocator.trim("16MiB", 0) == held[0] - 16 * MIB
+        assert torch.cuda.memory_reserved(0) == driver.memopt_sim_used(0) == 16 * MIB
+        assert driver.memopt_sim_used(1) == held[1]
+        assert allocator.trim(12 * MIB, torch.device("cuda:1")) == held[1] - 12 * MIB
+        assert allocator.trim("8MiB") == 8 * MIB + 4 * MIB
+        assert allocator.trim() == 6 * MIB + 8 * MIB
+        assert driver.memopt_sim_used(0) == 2 * MIB and driver.memopt_sim_used(1) == 0
+        assert allocator.trim(0, 0) == 0
+        for wrong in (-1, "8 apples"):
+            try:
+                allocator.trim(wrong)
+            except ValueError:
+                pass
+            else:
+                raise AssertionError
+        del kept
+        """,
+        torch_too=True,
+    )
+
+
 def test_torch_pool_for_a_part_of_a_program():
     run(
         """

@@ -19,6 +19,7 @@ functions(
     memopt_pluggable_free=(None, ADDRESS, U64, I32, STREAM),
     memopt_pluggable_record_stream=(None, ADDRESS, STREAM),
     memopt_pluggable_empty_cache=(None,),
+    memopt_pluggable_trim_to_sync=(CHECKED, I32, U64, OUT_U64),
     memopt_pluggable_memory_fraction=(None, F64, I32),
     memopt_pluggable_begin_pool=(None, I32, U64, U64, ADDRESS),
     memopt_pluggable_end_pool=(None, I32, U64, U64),
