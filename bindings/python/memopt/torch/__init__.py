@@ -39,6 +39,7 @@ from .optim import (  # noqa: E402
     AdamWBf16,
     AdamWFp8,
     AdamWScheduleFree,
+    AdEMAMix,
     CPUOffloadOptimizer,
     Lion,
     Lion8bit,
@@ -52,6 +53,7 @@ from .reports import MemoryReport, report  # noqa: E402
 from .saving import save_on_cpu  # noqa: E402
 
 __all__ = [
+    "AdEMAMix",
     "Adafactor",
     "Adam",
     "Adam8bit",

@@ -24,7 +24,7 @@ _ROUNDING = ("stochastic_rounding", "bf16_stochastic_round")
 #: The share of a movement by which a run with coarse states may differ from the rule.
 _NEAR = 0.25
 #: The rules; a name with several of these words tells the first.
-RULES = ("schedulefree", "adafactor", "adamw", "adam", "lion", "sgd", "muon")
+RULES = ("schedulefree", "adafactor", "ademamix", "adamw", "adam", "lion", "sgd", "muon")
 #: Those whose step of a parameter needs all of it.
 _WHOLE = ("adafactor", "muon")
 #: How many times as far as the rule's farthest parameter any may move.
@@ -56,6 +56,7 @@ class _Rule:
         self.start = self.p.clone()
         self.m = torch.zeros_like(self.p)
         self.v = torch.zeros_like(self.p)
+        self.slow = torch.zeros_like(self.p)
         self.most = self.total = 0.0  # the largest rate and the sum of weights
 
     def step(self, g: Tensor, group: Dict[str, Any]) -> None:
@@ -63,7 +64,7 @@ class _Rule:
         g = g.double()
         self.step_count += 1
         size = float(self.p.norm()) / self.p.numel() ** 0.5  # of which Adafactor's step is a share
-        if self.name in ("adafactor", "adamw", "lion", "muon"):
+        if self.name in ("adafactor", "adamw", "ademamix", "lion", "muon"):
             self.p -= lr * decay * self.p
         elif self.name != "schedulefree":
             g = g + decay * self.p
@@ -90,8 +91,21 @@ class _Rule:
                 self.v = beta2 * self.v + (1 - beta2) * g * g
                 root = (self.v / (1 - beta2**self.step_count)).sqrt()
                 mean = self.m / (1 - beta1**self.step_count)
+                if self.name == "ademamix":
+                    mean += self._slow_mean(g, group)
                 update = mean / (root + float(group["eps"]))
         self.p -= lr * update
+
+    def _slow_mean(self, g: Tensor, group: Dict[str, Any]) -> Tensor:
+        """AdEMAMix's second mean, weighted."""
+        (beta1, _, beta3), alpha = group["betas"], float(group["alpha"])
+        if group.get("t_alpha"):
+            alpha = min(alpha, alpha * self.step_count / group["t_alpha"])
+        if group.get("t_beta3"):
+            part = min(1.0, self.step_count / group["t_beta3"])
+            beta3 = min(beta3, math.exp(1 / ((1 - part) / math.log(beta1) + part / math.log(beta3))))
+        self.slow = beta3 * self.slow + (1 - beta3) * g
+        return alpha * self.slow
 
     def _schedule_free(self, g: Tensor, group: Dict[str, Any]) -> None:
         """p is y, m is z."""
@@ -448,7 +462,7 @@ def _beyond_31_bits(audit: Audit) -> str:
     if audit._rule in _WHOLE:
         raise _Skipped("a step of the rule needs the whole parameter: no small one shows its ends")
     if not audit._large:
-        raise _Skipped("needs some 12 to 26 GB; --large runs it")
+        raise _Skipped("needs some 12 to 43 GB; --large runs it")
     p = torch.nn.Parameter(torch.zeros(n, dtype=torch.bfloat16))
     p.grad = torch.zeros_like(p)
     small = parameter(torch.zeros(3 * ends, dtype=torch.bfloat16))

@@ -17,7 +17,7 @@ from memopt.torch import _audit
 OURS = [
     mt.AdamW, mt.AdamW8bit, mt.AdamW8bitCompanded, mt.AdamW4bit, mt.AdamWFp8,
     mt.AdamWBf16, mt.Adam, mt.Adam8bit, mt.Lion, mt.Lion8bit, mt.SGD, mt.SGD8bit, mt.Muon, mt.Muon8bit, mt.Adafactor,
-    mt.AdamWScheduleFree,
+    mt.AdamWScheduleFree, mt.AdEMAMix,
 ]  # fmt: skip
 LARGE = "2^31 elements"
 #: What the formats' formulas cannot meet (docs/benchmarks/audit-optimizer.md): 1 of 32,768

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 import memopt.torch as mt  # noqa: E402
 from memopt.torch._live_bytes import LiveBytes  # noqa: E402
-from memopt.torch.optim import _adafactor  # noqa: E402
+from memopt.torch.optim import _whole  # noqa: E402
 
 from optim_support import (  # noqa: E402
     assert_same_states,
@@ -59,7 +59,7 @@ def apart(params, exact, start):
 def test_the_rule_is_torchs(values, piece, device, monkeypatch):
     """Of torch's class on the same numbers in 64 bits, as near as torch's in 32."""
     if piece:
-        monkeypatch.setitem(_adafactor._PIECE, device.type, piece)
+        monkeypatch.setitem(_whole.PIECE, device.type, piece)
     ours, theirs = parameters(device=device), parameters(device=device)
     exact = parameters(dtype=torch.float64, device=device)
     start = [p.detach().clone() for p in ours]

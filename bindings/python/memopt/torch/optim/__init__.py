@@ -1,6 +1,6 @@
 """Optimizers for torch: AdamW, Lion and SGD with states of 4 to 32 bits and schedule-free AdamW, one
 fused call a step;
-Muon with 8 or 32 bits, by torch's matrix products; Adafactor.
+Muon with 8 or 32 bits, by torch's matrix products; Adafactor; AdEMAMix.
 
 They are ``torch.optim.Optimizer``s with torch's argument names: parameter groups, state dicts,
 schedulers, hooks, closures, deepcopy and pickle work as with torch's. ``help(AdamW8bit)`` explains
@@ -10,6 +10,7 @@ the additional arguments; `portable_states` converts states for torch's optimize
 from __future__ import annotations
 
 from ._adafactor import Adafactor
+from ._ademamix import AdEMAMix
 from ._host import CPUOffloadOptimizer
 from ._keep import keep_32bit
 from ._muon import Muon, Muon8bit
@@ -32,6 +33,7 @@ from ._schedule_free import AdamWScheduleFree
 from ._save import portable_states, to_bitsandbytes
 
 __all__ = [
+    "AdEMAMix",
     "Adafactor",
     "Adam",
     "Adam8bit",

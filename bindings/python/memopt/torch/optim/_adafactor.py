@@ -14,25 +14,21 @@ dicts only Adafactor's groups have "beta2_decay".
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from itertools import chain
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 
-from . import _format, _layout, _options, _other_rules
+from . import _format, _options, _other_rules
 from ._base import Learning, Params
 from ._options import number
-from ._whole import Task, WholeOptimizer, write
+from ._shaped import ShapedOptimizer
+from ._whole import PIECE, Task, write
 
-_HOST = torch.device("cpu")
 #: Which of a stack of matrices, and which rows.
 Piece = Tuple[slice, slice]
-#: Elements of a piece, by the type of the device: of a cache; enough to fill a GPU.
-_PIECE = {"cpu": 1 << 18, "cuda": 1 << 24}
 
 
-class Adafactor(WholeOptimizer):
+class Adafactor(ShapedOptimizer):
     """Adafactor as torch.optim.Adafactor, with fp32 states: R + C numbers for a matrix of R rows and
     C columns."""
 
@@ -94,56 +90,10 @@ class Adafactor(WholeOptimizer):
             what = "group %d has no beta2_decay" % index
             raise _other_rules.refused(what, "another rule", "Adafactor")
 
-    def _check_whole(self, parameter: torch.Tensor, name: str) -> None:
-        super()._check_whole(parameter, name)
-        if _layout.is_flattened(parameter):
-            raise TypeError(
-                "%s is a piece of FullyShardedDataParallel's; %s needs whole parameters"
-                % (name, type(self).__name__)
-            )
-
-    def _own_state(
-        self,
-        parameter: torch.Tensor,
-        dense: torch.Tensor,
-        group: Dict[str, Any],
-        name: str,
-        made: Dict[torch.Tensor, _format.State],
-    ) -> _format.State:
-        state = self.state.get(parameter)
-        if state:
-            known = _checked(state, parameter, name)
-            if any(known[key] is not state[key] for key in known):
-                made[parameter] = known
-            return known
-        new = {"step": _format.step_tensor(0, _HOST)}
-        for key, shape in _shapes(parameter.shape).items():
-            new[key] = torch.zeros(shape, dtype=torch.float32, device=parameter.device)
-        made[parameter] = new
-        return new
-
-    def _loaded(
-        self,
-        saved: Dict[Any, Any],
-        saved_groups: List[Dict[str, Any]],
-        groups: List[Dict[str, Any]],
-    ) -> Dict[Any, Any]:
-        numbers = chain.from_iterable(group["params"] for group in saved_groups)
-        places = [
-            (parameter, _layout.name_of(group, g, i))
-            for g, group in enumerate(groups)
-            for i, parameter in enumerate(group["params"])
-        ]
-        place_of = dict(zip(numbers, places))
-        state: Dict[Any, Any] = defaultdict(dict)
-        for key, value in saved.items():
-            if key not in place_of:
-                state[key] = value
-            elif value:
-                parameter, name = place_of[key]
-                known = _checked(value, parameter, name)
-                state[parameter] = {k: v.clone() for k, v in known.items()}
-        return state
+    def _shapes(self, shape: torch.Size) -> Dict[str, Tuple[int, ...]]:
+        if len(shape) < 2:
+            return {"variance": tuple(shape)}
+        return {"row_var": (*shape[:-1], 1), "col_var": (*shape[:-2], 1, shape[-1])}
 
     def _step_task(self, task: Task) -> None:
         parameter, group, state = task.parameter, task.group, task.state
@@ -162,37 +112,6 @@ class Adafactor(WholeOptimizer):
         step = _step_vector if gradient.dim() < 2 else _step_matrices
         step(exact, gradient, state, fresh, least, rate, float(group["d"]))
         write(task, exact)
-
-
-def _shapes(shape: torch.Size) -> Dict[str, Tuple[int, ...]]:
-    """Those of a parameter's states by their keys."""
-    if len(shape) < 2:
-        return {"variance": tuple(shape)}
-    return {"row_var": (*shape[:-1], 1), "col_var": (*shape[:-2], 1, shape[-1])}
-
-
-def _checked(state: Mapping[str, Any], parameter: torch.Tensor, name: str) -> _format.State:
-    """A state as a step takes it, with the same tensors where they are so already."""
-    steps = _format.steps_taken(state.get("step", 0))
-    if not 0 <= steps < 1 << 53:
-        raise ValueError("the state of %s has taken %d steps" % (name, steps))
-    step = state.get("step")
-    known: _format.State = {"step": _format.step_tensor(steps, _HOST)}
-    if isinstance(step, torch.Tensor) and step.dtype is torch.int64 and step.device == _HOST:
-        known["step"] = step
-    for key, shape in _shapes(parameter.shape).items():
-        value = state.get(key)
-        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
-            raise ValueError(
-                "the state of %s has no %s: it is incomplete, or of another rule" % (name, key)
-            )
-        if tuple(value.shape) != shape:
-            raise ValueError(
-                "the %s of %s has shape %s, which does not fit the parameter's shape %s"
-                % (key, name, tuple(value.shape), tuple(parameter.shape))
-            )
-        known[key] = value.to(parameter.device, torch.float32)
-    return known
 
 
 def _cut(rate: float, squares: torch.Tensor, count: int, d: float) -> float:
@@ -260,7 +179,7 @@ def _of(room: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 def _pieces(matrices: torch.Tensor) -> List[Piece]:
     """Some rows of one matrix each, or some whole matrices."""
     count, rows, columns = matrices.shape
-    most = _PIECE[matrices.device.type]
+    most = PIECE[matrices.device.type]
     high = max(1, most // columns)
     wide = max(1, most // (rows * columns))
     return [

@@ -14,7 +14,8 @@ import torch
 from ..._abi import OptimizerKind, StateFormat
 from . import _format, _layout, _other_rules
 
-_NESTED = "__bnb_optimizer_quant_state__"
+#: Where bitsandbytes puts a parameter's states in a dict.
+NESTED = "__bnb_optimizer_quant_state__"
 
 
 class Codes(NamedTuple):
@@ -70,8 +71,8 @@ def read(
     name: str,
 ) -> Optional[Saved]:
     """The state of a parameter; None where there is none. ValueError if it does not fit."""
-    if _NESTED in state:
-        state = {**state, **state[_NESTED]}
+    if NESTED in state:
+        state = {**state, **state[NESTED]}
     _other_rules.check_state(state, kind, name)
     names = _format.MOMENTS[kind]
     if "max_exp_avg_sq" in state:

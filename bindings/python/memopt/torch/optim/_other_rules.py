@@ -39,6 +39,12 @@ def _refused(what: str, rule: str, kind: OptimizerKind) -> ValueError:
     return refused(what, rule, _RULES[kind])
 
 
+def has_three_betas(group: Mapping[str, Any]) -> bool:
+    """Whether a group is AdEMAMix's."""
+    betas = group.get("betas")
+    return isinstance(betas, (tuple, list)) and len(betas) == 3
+
+
 def check_group(group: Mapping[str, Any], kind: OptimizerKind, number: int) -> None:
     """Refuses a group whose keys are those of another rule."""
     where = "group %d has " % number
@@ -51,6 +57,8 @@ def check_group(group: Mapping[str, Any], kind: OptimizerKind, number: int) -> N
         raise _refused(where + "weight_lr_power", free, kind)
     if "beta2_decay" in group:
         raise _refused(where + "beta2_decay", "Adafactor", kind)
+    if has_three_betas(group):
+        raise _refused(where + "three betas", "AdEMAMix", kind)
     if kind is not OptimizerKind.SGD and "momentum" in group and "betas" not in group:
         raise _refused(where + "momentum and no betas", "SGD", kind)
     if kind not in _ADAMS and "amsgrad" in group:

@@ -8,7 +8,7 @@ from typing import Any, Dict, Iterator
 import torch
 
 from ..._abi import OptimizerKind, StateFormat
-from . import _format
+from . import _ademamix, _format
 from ._base import MemoptOptimizer
 from ._schedule_free import AdamWScheduleFree
 from ._whole import WholeOptimizer
@@ -45,15 +45,21 @@ def portable_states(*optimizers: MemoptOptimizer) -> Iterator[None]:
 def to_bitsandbytes(optimizer: MemoptOptimizer) -> Dict[str, Any]:
     """The optimizer's state dict as bitsandbytes' 8-bit or 32-bit optimizer of the rule loads it.
 
-    Codes, scales and 32-bit states are the optimizer's own tensors, as in ``state_dict()``.
-    TypeError for 4-bit, fp8, companded and bf16 states and for rules that bitsandbytes does not have: Muon, Adafactor, schedule-free AdamW.
+    Codes, scales and 32-bit states are the optimizer's own tensors, as in ``state_dict()``; AdEMAMix's means
+    are copied into one tensor.
+    TypeError for 4-bit, fp8, companded and bf16 states and for rules that bitsandbytes does not have:
+    Muon, Adafactor, schedule-free AdamW.
     """
     kind = optimizer._kind
-    if isinstance(optimizer, (WholeOptimizer, AdamWScheduleFree)):
+    mixed = isinstance(optimizer, _ademamix.AdEMAMix)
+    if isinstance(optimizer, (WholeOptimizer, AdamWScheduleFree)) and not mixed:
         raise TypeError("bitsandbytes has no %s" % type(optimizer).__name__)
     if optimizer._states not in (StateFormat.F32, StateFormat.BITS8):
         raise TypeError("bitsandbytes has no states like those of %s" % type(optimizer).__name__)
     saved = optimizer.state_dict()
+    if mixed:
+        states = saved["state"].items()
+        return {**saved, "state": {key: _ademamix.to_bitsandbytes(value) for key, value in states}}
     places = [place for group in saved["param_groups"] for place in group["params"]]
     params = [p for group in optimizer.param_groups for p in group["params"]]
     counts = {place: p.numel() for place, p in zip(places, params)}

@@ -1,5 +1,5 @@
-"""Rules whose step of a parameter needs all of it, such as Muon and Adafactor: by torch's operations,
-one parameter after another, so that the temporaries are those of one.
+"""Rules by torch's operations, one parameter after another, so that the temporaries are those of one:
+AdEMAMix, and those whose step of a parameter needs all of it, such as Muon and Adafactor.
 
 The arithmetic is in fp32; a half-precision parameter is rounded once a step. To the modules that
 read and write states these optimizers are SGDs; groups tell them apart in state dicts.
@@ -19,6 +19,9 @@ from ._binding import Facts
 
 #: By which seeds of one parameter, and of one step, differ: odd, so that none comes twice.
 _STRIDES = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9)
+
+#: Elements of a piece of a parameter, by the type of the device: of a cache; enough to fill a GPU.
+PIECE = {"cpu": 1 << 18, "cuda": 1 << 24}
 
 
 class Task(NamedTuple):
@@ -55,6 +58,11 @@ class WholeOptimizer(MemoptOptimizer):
         if _layout.is_sharded(parameter):
             raise TypeError(
                 "%s is sharded (a DTensor); %s needs whole parameters" % (name, type(self).__name__)
+            )
+        if _layout.is_flattened(parameter):
+            raise TypeError(
+                "%s is a piece of FullyShardedDataParallel's; %s needs whole parameters"
+                % (name, type(self).__name__)
             )
 
     def _own_state(

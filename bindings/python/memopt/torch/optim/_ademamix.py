@@ -1,0 +1,159 @@
+"""AdEMAMix (Pagliardini et al. 2024): AdamW with a second, slow mean of the gradients beside the fast
+one.
+
+The rule is that of bitsandbytes' AdEMAMix: the fast mean and the mean of squares are corrected for
+their start at 0, the slow one is not, and the weight decay is AdamW's. States and arithmetic are in
+fp32, and a half-precision parameter is rounded once a step. A parameter is stepped by pieces that
+fit a processor's cache.
+
+``optimizer.state[parameter]`` holds "step" (int64, on the host) and, of the parameter's shape,
+"exp_avg", "exp_avg_slow" and "exp_avg_sq". In state dicts its groups have three betas.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+import torch
+
+from . import _format, _load, _options, _other_rules
+from ._base import Learning, Params
+from ._options import number
+from ._shaped import ShapedOptimizer
+from ._whole import PIECE, Task, write
+
+_FAST, _SLOW, _SQUARES = "exp_avg", "exp_avg_slow", "exp_avg_sq"
+
+
+class AdEMAMix(ShapedOptimizer):
+    """AdEMAMix as bitsandbytes', with fp32 states: 12 bytes a parameter."""
+
+    def __init__(
+        self,
+        params: Params,
+        lr: Learning = 1e-3,
+        betas: Tuple[float, float, float] = (0.9, 0.999, 0.9999),
+        alpha: float = 5.0,
+        t_alpha: Optional[int] = None,
+        t_beta3: Optional[int] = None,
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        *,
+        maximize: bool = False,
+        stochastic_rounding: bool = False,
+        seed: int = 0,
+    ) -> None:
+        """Groups of parameters may have their own values of all of these.
+
+        Args:
+            params: parameters, (name, parameter) pairs, or groups of them as dicts.
+            lr: the learning rate, a number or a tensor of one element.
+            betas: what the fast mean, the mean of squares and the slow mean keep in a step.
+            alpha: the weight of the slow mean; the fast one has 1.
+            t_alpha: alpha grows from 0 over so many steps (None: it is alpha from the first on).
+            t_beta3: the third beta grows from the first over so many steps (None: likewise).
+            eps: added to the root.
+            weight_decay: the share of a parameter, times lr, that a step takes from it.
+            maximize: climb instead of descend.
+            stochastic_rounding: round bf16 and fp16 parameters up or down with probability by
+                distance, so that updates below half a unit are not lost.
+            seed: chooses the random numbers of stochastic_rounding.
+        """
+        values = dict(lr=lr, betas=betas, alpha=alpha, t_alpha=t_alpha, t_beta3=t_beta3, eps=eps)
+        switches = dict(weight_decay=weight_decay, maximize=maximize)
+        rounding = dict(stochastic_rounding=stochastic_rounding, seed=seed)
+        super().__init__(params, {**values, **switches, **rounding})
+
+    def _check_group(self, group: Dict[str, Any]) -> None:
+        _options.check_lr(group["lr"])
+        betas = group["betas"]
+        if not isinstance(betas, (tuple, list)) or len(betas) != 3:
+            raise ValueError("Invalid betas: %s; three numbers" % (betas,))
+        for index, beta in enumerate(betas):
+            if not 0.0 <= number("beta parameter at index %d" % index, beta) < 1.0:
+                raise ValueError("Invalid beta parameter at index %d: %s" % (index, float(beta)))
+        for key in ("alpha", "eps", "weight_decay"):
+            if not 0.0 <= number("%s value" % key, group[key]) < math.inf:
+                raise ValueError("Invalid %s value: %s" % (key, group[key]))
+        for key in ("t_alpha", "t_beta3"):
+            value = group[key]
+            if value is not None and not 0.0 < number("%s value" % key, value) < math.inf:
+                raise ValueError("Invalid %s value: %s; None or above 0" % (key, value))
+        if group["t_beta3"] is not None and not (betas[0] > 0.0 and betas[2] > 0.0):
+            raise ValueError("Invalid betas: %s; t_beta3 needs two above 0" % (betas,))
+        _options.check_states(group)
+
+    def _check_saved_group(self, group: Dict[str, Any], index: int) -> None:
+        if not _other_rules.has_three_betas(group):
+            what = "group %d has no three betas" % index
+            raise _other_rules.refused(what, "another rule", "AdEMAMix")
+
+    def _shapes(self, shape: torch.Size) -> Dict[str, Tuple[int, ...]]:
+        return dict.fromkeys((_FAST, _SLOW, _SQUARES), tuple(shape))
+
+    def _loaded(
+        self,
+        saved: Dict[Any, Any],
+        saved_groups: List[Dict[str, Any]],
+        groups: List[Dict[str, Any]],
+    ) -> Dict[Any, Any]:
+        saved = {key: _from_bitsandbytes(value) for key, value in saved.items()}
+        return super()._loaded(saved, saved_groups, groups)
+
+    def _step_task(self, task: Task) -> None:
+        group, state = task.group, task.state
+        steps = int(state["step"]) + 1
+        beta1, beta2, beta3, alpha = _scheduled(group, steps)
+        lr = float(group["lr"])
+        keep = 1 - lr * float(group["weight_decay"])
+        mean, root = 1 - beta1**steps, math.sqrt(1 - beta2**steps)
+        exact = task.parameter.float().contiguous()  # perhaps the parameter itself
+        all_of = (exact, task.gradient.contiguous(), state[_FAST], state[_SLOW], state[_SQUARES])
+        size = PIECE[exact.device.type]
+        for start in range(0, exact.numel(), size):
+            p, g, fast, slow, squares = (t.view(-1)[start : start + size] for t in all_of)
+            g = -g.float() if group["maximize"] else g.float()
+            fast.lerp_(g, 1 - beta1)
+            slow.lerp_(g, 1 - beta3)
+            squares.mul_(beta2).addcmul_(g, g, value=1 - beta2)
+            scale = squares.sqrt().div_(root).add_(float(group["eps"]))
+            update = (fast / mean).add_(slow, alpha=alpha).div_(scale)
+            p.mul_(keep).sub_(update, alpha=lr)
+        write(task, exact)
+
+
+def _scheduled(group: Dict[str, Any], step: int) -> Tuple[float, float, float, float]:
+    """The betas and alpha of a step, which counts from 1. Where the third beta grows, the
+    half-life of its mean grows linearly."""
+    beta1, beta2, beta3 = (float(beta) for beta in group["betas"])
+    alpha = float(group["alpha"])
+    if group["t_alpha"] is not None:
+        alpha *= min(1.0, step / group["t_alpha"])
+    if group["t_beta3"] is not None:
+        done = min(1.0, step / group["t_beta3"])
+        first, last = math.log(beta1), math.log(beta3)
+        beta3 = min(beta3, math.exp(first * last / ((1 - done) * last + done * first)))
+    return beta1, beta2, beta3, alpha
+
+
+def _from_bitsandbytes(state: Any) -> Any:
+    """Its 32-bit states under our names; any other state as it is."""
+    if not isinstance(state, Mapping):
+        return state
+    inner = {**state, **state.get(_load.NESTED, {})}
+    means = inner.get("state1")
+    if not isinstance(means, torch.Tensor) or means.shape[:1] != (2,):
+        return state
+    if means.dtype is torch.uint8:
+        raise ValueError("the state dict has 8-bit states; AdEMAMix takes 32-bit ones")
+    known = {_FAST: means[0], _SLOW: means[1], _SQUARES: inner.get("state2")}
+    return {"step": inner.get("step", 0), **known}
+
+
+def to_bitsandbytes(state: _format.State) -> Dict[str, Any]:
+    """A parameter's state as bitsandbytes keeps it; any other as it is."""
+    if _FAST not in state:
+        return state
+    means = torch.stack((state[_FAST], state[_SLOW]))
+    return {"step": int(state["step"]), "state1": means, "state2": state[_SQUARES]}

@@ -1,0 +1,91 @@
+"""Rules by torch's operations whose states are fp32 tensors of shapes that the parameter's gives, beside
+"step" (int64, on the host, which needs it)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import chain
+from typing import Any, Dict, List, Mapping, Tuple
+
+import torch
+
+from . import _format, _layout
+from ._whole import WholeOptimizer
+
+_HOST = torch.device("cpu")
+
+
+class ShapedOptimizer(WholeOptimizer):
+    """What such rules have in common."""
+
+    def _shapes(self, shape: torch.Size) -> Dict[str, Tuple[int, ...]]:
+        """Those of a parameter's states by their keys."""
+        raise NotImplementedError
+
+    def _own_state(
+        self,
+        parameter: torch.Tensor,
+        dense: torch.Tensor,
+        group: Dict[str, Any],
+        name: str,
+        made: Dict[torch.Tensor, _format.State],
+    ) -> _format.State:
+        state = self.state.get(parameter)
+        if state:
+            known = self._known(state, parameter, name)
+            if any(known[key] is not state[key] for key in known):
+                made[parameter] = known
+            return known
+        new = {"step": _format.step_tensor(0, _HOST)}
+        for key, shape in self._shapes(parameter.shape).items():
+            new[key] = torch.zeros(shape, dtype=torch.float32, device=parameter.device)
+        made[parameter] = new
+        return new
+
+    def _loaded(
+        self,
+        saved: Dict[Any, Any],
+        saved_groups: List[Dict[str, Any]],
+        groups: List[Dict[str, Any]],
+    ) -> Dict[Any, Any]:
+        numbers = chain.from_iterable(group["params"] for group in saved_groups)
+        places = [
+            (parameter, _layout.name_of(group, g, i))
+            for g, group in enumerate(groups)
+            for i, parameter in enumerate(group["params"])
+        ]
+        place_of = dict(zip(numbers, places))
+        state: Dict[Any, Any] = defaultdict(dict)
+        for key, value in saved.items():
+            if key not in place_of:
+                state[key] = value
+            elif value:
+                parameter, name = place_of[key]
+                known = self._known(value, parameter, name)
+                state[parameter] = {k: v.clone() for k, v in known.items()}
+        return state
+
+    def _known(
+        self, state: Mapping[str, Any], parameter: torch.Tensor, name: str
+    ) -> _format.State:
+        """A state as a step takes it, with the same tensors where they are so already."""
+        steps = _format.steps_taken(state.get("step", 0))
+        if not 0 <= steps < 1 << 53:
+            raise ValueError("the state of %s has taken %d steps" % (name, steps))
+        step = state.get("step")
+        known: _format.State = {"step": _format.step_tensor(steps, _HOST)}
+        if isinstance(step, torch.Tensor) and step.dtype is torch.int64 and step.device == _HOST:
+            known["step"] = step
+        for key, shape in self._shapes(parameter.shape).items():
+            value = state.get(key)
+            if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+                raise ValueError(
+                    "the state of %s has no %s: it is incomplete, or of another rule" % (name, key)
+                )
+            if tuple(value.shape) != shape:
+                raise ValueError(
+                    "the %s of %s has shape %s, which does not fit the parameter's shape %s"
+                    % (key, name, tuple(value.shape), tuple(parameter.shape))
+                )
+            known[key] = value.to(parameter.device, torch.float32).contiguous()
+        return known

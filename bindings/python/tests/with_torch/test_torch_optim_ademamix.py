@@ -1,0 +1,310 @@
+"""AdEMAMix: the rule in 64 bits, bitsandbytes' class, and the manners of the other optimizers."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import memopt.torch as mt  # noqa: E402
+from memopt.torch import _audit  # noqa: E402
+from memopt.torch._live_bytes import LiveBytes  # noqa: E402
+from memopt.torch.optim import _whole  # noqa: E402
+
+from optim_support import (  # noqa: E402
+    assert_same_states,
+    assert_unchanged,
+    fill,
+    same_bits,
+    snapshot,
+    through_a_file,
+    twin,
+    walk,
+)
+
+SHAPES = ((33, 129), (7,), (), (3, 4, 5))
+
+
+def parameters(seed=0, dtype=torch.float32, shapes=SHAPES, device="cpu"):
+    generator = torch.Generator().manual_seed(seed)
+    values = [torch.randn(s, generator=generator) * 0.5 for s in shapes]
+    return [v.to(device, dtype).requires_grad_() for v in values]
+
+
+class Rule:
+    """The paper's, in 64 bits."""
+
+    def __init__(self, p, lr=1e-3, betas=(0.9, 0.999, 0.9999), alpha=5.0, t_alpha=None, t_beta3=None,
+                 eps=1e-8, weight_decay=1e-2, maximize=False):  # fmt: skip
+        self.p = p.detach().double().clone()
+        self.m1, self.m2, self.v = (torch.zeros_like(self.p) for _ in range(3))
+        self.t, self.values = 0, (float(lr), betas, alpha, t_alpha, t_beta3, eps, weight_decay)
+        self.sign = -1 if maximize else 1
+
+    def step(self, g):
+        lr, (beta1, beta2, beta3), alpha, t_alpha, t_beta3, eps, decay = self.values
+        g, self.t = self.sign * g.double(), self.t + 1
+        if t_alpha and self.t < t_alpha:
+            alpha = alpha * self.t / t_alpha
+        if t_beta3 and self.t < t_beta3:
+            start, end, done = math.log(beta1), math.log(beta3), self.t / t_beta3
+            beta3 = math.exp(start * end / ((1 - done) * end + done * start))
+        self.m1 = beta1 * self.m1 + (1 - beta1) * g
+        self.m2 = beta3 * self.m2 + (1 - beta3) * g
+        self.v = beta2 * self.v + (1 - beta2) * g * g
+        root = (self.v / (1 - beta2**self.t)).sqrt()
+        update = (self.m1 / (1 - beta1**self.t) + alpha * self.m2) / (root + eps)
+        self.p = self.p - lr * (update + decay * self.p)
+
+
+# --- the rule -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"weight_decay": 0.1, "maximize": True, "lr": torch.tensor(0.03)},
+        {"t_alpha": 8, "t_beta3": 8},  # fewer than the steps
+        {"t_alpha": 100, "t_beta3": 50, "betas": (0.8, 0.99, 0.999), "alpha": 8.0},
+        {"alpha": 0.0, "eps": 1e-2, "weight_decay": 0.0},
+    ],
+)
+@pytest.mark.parametrize("piece", [None, 50])  # 50: most parameters in several
+def test_the_rule(values, piece, device, monkeypatch):
+    """Within fp32's error; each step rounds the parameter twice."""
+    if piece:
+        monkeypatch.setitem(_whole.PIECE, device.type, piece)
+    values = {"lr": 0.02, **values}
+    params = parameters(device=device)
+    start = [p.detach().double().clone() for p in params]
+    optimizer, rules = mt.AdEMAMix(params, **values), [Rule(p, **values) for p in params]
+    for t in range(20):
+        fill(params, t)
+        for p, rule in zip(params, rules):
+            rule.step(p.grad)
+        optimizer.step()
+    for p, rule, old in zip(params, rules, start):
+        moved = (rule.p - old).norm()
+        assert float((p.detach().double() - rule.p).norm() / moved) < 2e-5
+        state = optimizer.state[p]
+        for key, exact in (("exp_avg", rule.m1), ("exp_avg_slow", rule.m2), ("exp_avg_sq", rule.v)):
+            torch.testing.assert_close(state[key].double(), exact, rtol=1e-5, atol=1e-8)
+
+
+def test_the_rule_of_the_audit():
+    (p,) = parameters(shapes=((9, 8),))
+    for values in ({}, {"t_alpha": 4, "t_beta3": 6}, {"t_alpha": 30, "t_beta3": 20}):
+        group = mt.AdEMAMix([p], lr=0.1, **values).param_groups[0]
+        rule, audits = Rule(p, lr=0.1, **values), _audit._Rule("ademamix", p)
+        for t in range(10):
+            fill([p], t)
+            rule.step(p.grad)
+            audits.step(p.grad, group)
+        torch.testing.assert_close(audits.p, rule.p, rtol=0, atol=1e-12)
+
+
+def test_without_the_slow_mean_it_is_adamw(device):
+    params, plain = parameters(device=device), parameters(device=device)
+    walk(mt.AdEMAMix(params, lr=1e-2, alpha=0.0), params, 10)
+    walk(torch.optim.AdamW(plain, lr=1e-2), plain, 10)
+    for p, q in zip(params, plain):
+        torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("values", [{}, {"t_alpha": 4, "t_beta3": 12, "weight_decay": 0.1}])
+def test_between_ours_and_bitsandbytes(values):
+    """The same steps within fp32's error, before and after the states go each way."""
+    bnb = pytest.importorskip("bitsandbytes")
+    ours, theirs = parameters(), parameters()
+    a, b = mt.AdEMAMix(ours, **values), bnb.optim.AdEMAMix(theirs, **values)
+    walk(a, ours, 3)
+    walk(b, theirs, 3)
+    there, here = twin(ours), twin(theirs)
+    c, d = bnb.optim.AdEMAMix(there), mt.AdEMAMix(here, lr=0.5)
+    c.load_state_dict(mt.optim.to_bitsandbytes(a))
+    d.load_state_dict(b.state_dict())
+    assert d.param_groups[0]["lr"] == 1e-3 and int(d.state[here[0]]["step"]) == 3
+    for optimizer, own in ((a, ours), (b, theirs), (c, there), (d, here)):
+        walk(optimizer, own, 3, seed=5)
+    for p, others in zip(ours, zip(theirs, there, here)):
+        for other in others:
+            torch.testing.assert_close(p, other, rtol=1e-5, atol=1e-6)
+
+
+def test_half_precision_is_rounded_once_a_step(device):
+    ours = parameters(dtype=torch.bfloat16, device=device)
+    wide = [p.detach().float().requires_grad_() for p in ours]
+    a, b = mt.AdEMAMix(ours, lr=1e-2), mt.AdEMAMix(wide, lr=1e-2)
+    for t in range(5):
+        fill(ours, t)
+        for p, q in zip(ours, wide):
+            q.grad = p.grad.float()
+        a.step()
+        b.step()
+        for p, q in zip(ours, wide):
+            q.detach().copy_(q.detach().bfloat16())
+            assert same_bits(p, q.bfloat16())
+            for key in set(a.state[p]) - {"step"}:
+                assert same_bits(a.state[p][key], b.state[q][key])
+
+
+def test_stochastic_rounding_keeps_small_updates(device):
+    p = torch.ones(64, 128, dtype=torch.bfloat16, device=device)
+    optimizer = mt.AdEMAMix([p], lr=1e-2, weight_decay=1e-2, stochastic_rounding=True)
+    for _ in range(100):
+        p.grad = torch.zeros_like(p)
+        optimizer.step()
+    assert abs(float(p.float().mean()) - (1 - 1e-4) ** 100) < 4e-4
+
+
+def test_any_order_of_memory(device):
+    base = torch.randn(70, 80, device=device)
+    for p in (base.t(), torch.randn(64, 200, device=device)[:, ::2]):
+        p = p.detach().requires_grad_()
+        q = p.detach().clone(memory_format=torch.contiguous_format).requires_grad_()
+        a, b = mt.AdEMAMix([p]), mt.AdEMAMix([q])
+        for t in range(3):
+            fill([q], t)
+            p.grad = q.grad.clone() if t else torch.empty_like(p).copy_(q.grad)
+            a.step()
+            b.step()
+        assert torch.equal(p, q)
+
+
+def test_bytes(device):
+    (p,) = parameters(shapes=((2048, 1024),), device=device)
+    optimizer = mt.AdEMAMix([p])
+    fill([p], 0)
+    with LiveBytes([p, p.grad]) as live:
+        optimizer.step()
+        assert live.live == 12 * p.numel() + 8
+    assert device.type != "cpu" or live.peak < 14 * p.numel()
+
+
+# --- state dicts ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("stochastic", [False, True])
+def test_a_resumed_run_is_the_run(dtype, stochastic, device):
+    params = parameters(dtype=dtype, device=device)
+    optimizer = mt.AdEMAMix(params, t_alpha=5, t_beta3=5, stochastic_rounding=stochastic)
+    walk(optimizer, params, 3)
+    with mt.optim.portable_states(optimizer):
+        saved = through_a_file(optimizer.state_dict())
+    again = twin(params)
+    resumed = mt.AdEMAMix(again, lr=0.5)
+    resumed.load_state_dict(saved)
+    cloned, clones = copy.deepcopy((optimizer, params))
+    assert_same_states(optimizer, resumed, params, again)
+    for some, own in ((optimizer, params), (resumed, again), (cloned, clones)):
+        walk(some, own, 3, seed=7)
+    assert_same_states(optimizer, resumed, params, again)
+    assert_same_states(optimizer, cloned, params, clones)
+
+
+def test_states_that_do_not_fit_are_refused(device):
+    params = parameters(device=device)
+    optimizer = mt.AdEMAMix(params)
+    walk(optimizer, params, 1)
+    before = snapshot(optimizer, params)
+    codes = {"step": 1, "state1": torch.zeros(2, 7).byte(), "state2": torch.zeros(7).byte()}
+    for change, text in (
+        (lambda s: s[0].pop("exp_avg_slow"), "parameter 0 of group 0 has no exp_avg_slow"),
+        (lambda s: s[1].update(exp_avg_sq=torch.zeros(8)), r"exp_avg_sq of parameter 1 .* \(8,\)"),
+        (lambda s: s.update({1: codes}), "8-bit states"),
+        (lambda s: s.update({1: {**codes, "state1": None}}), "parameter 1 of group 0 has no exp_avg"),
+    ):
+        saved = copy.deepcopy(optimizer.state_dict())
+        change(saved["state"])
+        with pytest.raises(ValueError, match=text):
+            optimizer.load_state_dict(saved)
+        assert_unchanged(optimizer, params, before)
+
+
+def test_dicts_of_other_rules_are_refused(device):
+    params = parameters(shapes=((8, 9), (5, 6)), device=device)
+    optimizer = mt.AdEMAMix(params)
+    walk(optimizer, params, 1)
+    for other in (mt.SGD8bit(params, momentum=0.9), mt.AdamW(params), mt.Muon(params),
+                  mt.Adafactor(params), mt.AdamWScheduleFree(params)):  # fmt: skip
+        walk(other, params, 1)
+        before = snapshot(optimizer, params)
+        with pytest.raises(ValueError, match="not of AdEMAMix: group 0 has no three betas"):
+            optimizer.load_state_dict(other.state_dict())
+        assert_unchanged(optimizer, params, before)
+        with pytest.raises(ValueError, match="another rule|is of AdEMAMix, not of"):
+            other.load_state_dict(optimizer.state_dict())
+
+
+# --- manners --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scaler", [torch.amp.GradScaler, mt.GradScaler])
+def test_a_scaler_unscales_and_skips(scaler, device):
+    params, plain = parameters(device=device), parameters(device=device)
+    a, b = mt.AdEMAMix(params), mt.AdEMAMix(plain)
+    scale = scaler(device=device.type, init_scale=1024.0)
+    scale.scale(torch.zeros((), device=device))
+    for t in range(3):
+        fill(plain, t)
+        for p, q in zip(params, plain):
+            p.grad = q.grad * scale.get_scale()
+        if t == 1:
+            before = snapshot(a, params)
+            params[0].grad[3, 4] = float("inf")
+            scale.step(a)
+            assert_unchanged(a, params, before)
+        else:
+            scale.step(a)
+            b.step()
+        scale.update()
+    assert_same_states(a, b, params, plain)
+
+
+def test_steps_in_backward(device):
+    params, plain = parameters(device=device), parameters(device=device)
+    a, b = mt.AdEMAMix(params), mt.AdEMAMix(plain)
+    mt.release_gradients(a)
+    for _ in range(2):
+        for own, optimizer in ((params, a), (plain, b)):
+            sum(p.pow(3).sum() for p in own).backward()
+            optimizer.step()
+        b.zero_grad()
+    assert_same_states(a, b, params, plain)
+
+
+@pytest.mark.parametrize(
+    "values, text",
+    [
+        ({"lr": -1.0}, "Invalid learning rate: -1.0"),
+        ({"betas": (0.9, 0.999)}, "three numbers"),
+        ({"betas": (0.9, 0.999, 1.0)}, "Invalid beta parameter at index 2: 1.0"),
+        ({"betas": (0.0, 0.9, 0.9), "t_beta3": 5}, "t_beta3 needs two above 0"),
+        ({"alpha": -1.0}, "Invalid alpha value: -1.0"),
+        ({"t_alpha": 0}, "Invalid t_alpha value: 0"),
+        ({"t_beta3": float("inf")}, "Invalid t_beta3 value: inf"),
+        ({"eps": float("nan")}, "Invalid eps value: nan"),
+        ({"weight_decay": -0.5}, "Invalid weight_decay value: -0.5"),
+        ({"seed": -1}, "Invalid seed value: -1"),
+    ],
+)
+def test_values(values, text):
+    optimizer = mt.AdEMAMix(parameters())
+    with pytest.raises(ValueError, match=text):
+        optimizer.add_param_group({"params": parameters(), **values})
+    assert len(optimizer.param_groups) == 1
+
+
+def test_what_it_cannot_take(device):
+    params = parameters(device=device)
+    with pytest.raises(TypeError, match="cannot step on the host"):
+        mt.CPUOffloadOptimizer(params, mt.AdEMAMix)
+    flat = torch.zeros(20, requires_grad=True)
+    flat._fsdp_flattened = True
+    with pytest.raises(TypeError, match="needs whole parameters"):
+        mt.AdEMAMix([flat])
