@@ -90,6 +90,8 @@ def test_a_keyboard_that_has_ended_says_that_it_is_enough():
     assert keyboard.key(0) == ""
     os.write(writing, b"xq")
     assert keyboard.key(1) == "x"
+    assert keyboard.key(0) == "q"  # pressed before anybody looked
+    assert keyboard.key(0) == ""
     os.close(writing)
     assert keyboard.key(1) == "q"
     os.close(reading)

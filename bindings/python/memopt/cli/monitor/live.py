@@ -116,6 +116,7 @@ class Keyboard:
     def __init__(self) -> None:
         self._descriptor = -1
         self._before: Any = None
+        self._pressed = b""  # and not yet asked for
 
     def __enter__(self) -> "Keyboard":
         self.take()
@@ -152,12 +153,14 @@ class Keyboard:
         if self._before is None:
             time.sleep(seconds)
             return ""
-        if not select.select([self._descriptor], [], [], seconds)[0]:
-            return ""
-        pressed = os.read(self._descriptor, 64)
-        if not pressed:  # the terminal is gone
-            return "q"
-        return pressed[:1].decode("ascii", "replace")
+        if not self._pressed:
+            if not select.select([self._descriptor], [], [], seconds)[0]:
+                return ""
+            self._pressed = os.read(self._descriptor, 64)
+            if not self._pressed:  # the terminal is gone
+                return "q"
+        key, self._pressed = self._pressed[:1], self._pressed[1:]
+        return key.decode("ascii", "replace")
 
 
 @contextlib.contextmanager
