@@ -42,6 +42,15 @@ def make(kind: str, params: Any, **values: Any) -> Any:
     return cls(params, **{**own, **values})
 
 
+def drawn(
+    shapes: Any, seed: int = 0, dtype: Any = torch.float32, device: Any = "cpu"
+) -> List[Any]:
+    """Parameters of shapes, the same of every seed."""
+    generator = torch.Generator().manual_seed(seed)
+    values = [torch.randn(s, generator=generator) * 0.5 for s in shapes]
+    return [v.to(device, dtype).requires_grad_() for v in values]
+
+
 def parameters(
     device: Any = "cpu", dtype: Any = torch.float32, shapes: Tuple[Any, ...] = ((33, 129), (7,))
 ) -> List[Any]:

@@ -181,6 +181,8 @@ def test_transposed_and_strided_matrices(make, device):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_bytes_a_parameter(make, least, most, dtype, device):
     """States of 1.02 bytes a parameter; beside them, temporaries of one matrix of eight."""
+    first = matrices(shapes=((96, 96),), dtype=dtype, device=device)
+    walk(make(first), first, 1)  # what a first use makes
     params = matrices(shapes=((96, 96),) * 8, dtype=dtype, device=device)
     optimizer = make(params)
     fill(params, 0)

@@ -13,6 +13,7 @@ import memopt.torch as mt  # noqa: E402
 from optim_support import (  # noqa: E402
     assert_same_states,
     assert_unchanged,
+    drawn,
     fill,
     same_bits,
     snapshot,
@@ -24,10 +25,8 @@ from optim_support import (  # noqa: E402
 SHAPES = ((96, 33), (7,), (), (300,))
 
 
-def parameters(seed=0, dtype=torch.float32, device="cpu"):
-    generator = torch.Generator().manual_seed(seed)
-    values = [torch.randn(s, generator=generator) * 0.5 for s in SHAPES]
-    return [v.to(device, dtype).requires_grad_() for v in values]
+def parameters(seed=0, shapes=SHAPES, **named):
+    return drawn(shapes, seed, **named)
 
 
 def theirs(start, gradients, lr=2.5e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0,
