@@ -196,6 +196,20 @@ def test_adapters_are_proposed_of_a_traced_model(folder):
     assert again["peak_bytes"] <= value["limit_bytes"]
 
 
+@pytest.mark.parametrize(
+    "targets, told",
+    [("v_proj,up", ["value", "up"]), ("self_attn.q_proj,up", None)],
+)
+def test_where_adapters_are_is_what_was_asked(folder, targets, told):
+    """Names of the module's own are no words of the planner: it says none rather than others."""
+    pytest.importorskip("transformers")
+    (folder / "language.py").write_text(LANGUAGE)
+    words = ("--model", "language:make", "--batch", 1, "--seq", 16, "--lora", 4)
+    value = plan(folder, *words, "--lora-targets", targets)
+    assert value["model"]["description"].get("lora_targets") == told
+    assert value["model"]["trainable"] == 5 * 4 * (512 + 512 + 512 + 1024)
+
+
 @pytest.mark.parametrize("what", ["activations", "optimizer"])
 def test_what_waits_on_the_host_is_that_of_the_described_model(folder, what):
     pytest.importorskip("transformers")

@@ -85,7 +85,7 @@ class Profiled(Traced):
     def __init__(self, arguments: argparse.Namespace, description: Description) -> None:
         self._sequence = arguments.seq
         self._arguments, self._description = arguments, description
-        self._adapters = Model()
+        self._adapters, self._own_targets = Model(), False
         if names_a_function(arguments):
             self._check_measured("checkpointing")
             self._parts = torch_parts(*self.needs)

@@ -9,7 +9,7 @@ import importlib
 from types import SimpleNamespace
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from ...plan import Card, Model, Phases, Plan, Run, Solution, Target
+from ...plan import Card, Model, Phases, Plan, Run, Solution, Target, words
 from ...sizes import parse_size
 from .. import UsageError
 from ..progress import Progress
@@ -128,8 +128,12 @@ class Traced(Source):
         self._parts = torch_parts(*self.needs)
         self._arguments, self._sequence = arguments, arguments.seq
         self._gpu = cards.on_gpu(arguments)
+        #: Where adapters are, if the planner has words for all of it; else the options alone say it.
+        targets: Optional[List[str]] = arguments.lora_targets
+        self._own_targets = not set(targets or ()) <= set(words("model.lora_targets"))
         self._adapters = Model(
             lora_rank=arguments.lora or 0,
+            lora_targets=None if self._own_targets else targets,
             lora_dropout=arguments.lora_dropout or 0.0,
             quantize=arguments.quantize or "none",
         )
@@ -280,6 +284,8 @@ class Traced(Source):
     def _counted(self, plan: Plan, sizes: Sizes) -> Plan:
         plan.parameter_count, plan.trainable_count = sizes.parameters, sizes.trainable
         plan.peak_reason += "; " + sizes.note
+        if self._own_targets:
+            plan.model = plan.model.replace(lora_targets=None)
         if self._features(plan.run, plan.model).offload:
             host, limit = self._on_host(plan, sizes), parse_size(str(plan.run.host_limit or 0))
             plan.disk_bytes = max(host - limit, 0) if limit else 0
