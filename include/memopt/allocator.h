@@ -26,6 +26,14 @@
  * memopt_stream_release_sync(). Then any other stream can get the stream's free blocks. Its
  * recorded uses count as complete, including those of frees that a capture defers. Its live blocks
  * belong to no stream from then on and are freed later like any other.
+ *
+ * **Page-locked memory.** With #MEMOPT_MEMORY_PINNED an allocator caches page-locked host memory:
+ * locking pages takes a driver call and up to a millisecond for each 4 MiB. The host reads and
+ * writes such memory at once, not in stream order. So a freed block is reused only when the work of
+ * the stream it was allocated for, and of all recorded ones, is complete at the host. Any stream
+ * can get it then. Requests above 1 MiB get a segment of their own, rounded up to 4 KiB. The limit
+ * is one of host memory. Expandable segments, pausing and a memory fraction are of device memory
+ * only.
  */
 #ifndef MEMOPT_ALLOCATOR_H
 #define MEMOPT_ALLOCATOR_H
@@ -75,13 +83,22 @@ typedef uint64_t (*memopt_pressure_callback)(void *user, uint64_t bytes_needed);
  * @brief Called when an allocation fails for good.
  * @param user the pointer given in the options.
  * @param asked the requested bytes.
- * @param free_bytes device memory free at that moment.
+ * @param free_bytes device memory free at that moment; UINT64_MAX of page-locked memory.
  * @param report the text that memopt_last_error() will return; valid during the call only.
  *
  * It may call the allocator. Freeing memory here does not retry the allocation.
  */
 typedef void (*memopt_oom_callback)(void *user, uint64_t asked, uint64_t free_bytes,
                                     const char *report);
+
+/** @brief What kind of memory an allocator caches. */
+typedef uint32_t memopt_allocator_memory;
+
+/** @brief The values of ::memopt_allocator_memory. */
+enum {
+    MEMOPT_MEMORY_DEVICE = 0, /**< Device memory. */
+    MEMOPT_MEMORY_PINNED = 1  /**< Page-locked host memory, as of memopt_host_alloc(). */
+};
 
 /** @brief How to make an allocator; zero means the default. */
 typedef struct memopt_allocator_options {
@@ -92,12 +109,13 @@ typedef struct memopt_allocator_options {
     void *pressure_user;               /**< Handed to pressure. */
     memopt_oom_callback oom;           /**< Out-of-memory observer, or NULL. */
     void *oom_user;                    /**< Handed to oom. */
+    uint32_t memory;                   /**< A ::memopt_allocator_memory. */
 } memopt_allocator_options;
 
 /** @brief Initialiser of ::memopt_allocator_options. */
 #define MEMOPT_ALLOCATOR_OPTIONS_INIT                                                              \
     {                                                                                              \
-        sizeof(memopt_allocator_options), 0, NULL, NULL, NULL, NULL                                \
+        sizeof(memopt_allocator_options), 0, NULL, NULL, NULL, NULL, 0                             \
     }
 
 /**
@@ -113,9 +131,10 @@ typedef struct memopt_allocator_options {
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT device or out_allocator is NULL, options->struct_size is too
  *         small, or config has an unknown key (the message names the nearest valid one) or a value
- *         out of range.
+ *         out of range, or options->memory is no ::memopt_allocator_memory.
  * @retval MEMOPT_UNSUPPORTED config asks for expandable segments on a device without virtual
- *         memory, or options sets a field that this version does not know.
+ *         memory, or for expandable segments or a memory fraction of page-locked memory, or options
+ *         sets a field that this version does not know.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY no memory for the handle.
  * @since 0.9
  */
@@ -314,8 +333,10 @@ MEMOPT_API memopt_device *memopt_allocator_get_device(const memopt_allocator *al
  * @retval MEMOPT_BUSY the pool is paused; see memopt_pool_pause_sync().
  * @retval MEMOPT_OUT_OF_DEVICE_MEMORY every attempt listed below failed. The message gives the
  *         requested, free and cached bytes, the largest free block, the top tags and what to try.
- * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST a host allocation or
- *         the driver failed or the device is lost; see memopt_last_error(); nothing allocated.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY a host allocation failed, or every attempt did and the
+ * allocator caches page-locked memory; nothing allocated.
+ * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST the driver failed or the device is lost; see
+ *         memopt_last_error(); nothing allocated.
  * @retval MEMOPT_DEVICE_FAULT under memory pressure, a wait found misuse of device memory; nothing
  *         allocated.
  *

@@ -1,9 +1,9 @@
 /* The public functions of blocks. */
 #include "allocator/block_life.h"
 #include "allocator/events.h"
+#include "allocator/pinned.h"
 #include "allocator/pool.h"
 #include "allocator/pressure.h"
-#include "allocator/recorder.h"
 #include "allocator/segment_common.h"
 #include "memopt/experimental/hooks.h"
 
@@ -25,9 +25,7 @@ static memopt_status alloc_cached(memopt_allocator *allocator, mo_request *reque
     if (allocator->events.pending != 0)
         mo_events_process_next(allocator);
     mo_block *block = mo_request_serve(allocator, request);
-    if (block != NULL)
-        *out_pointer = mo_block_activate(allocator, block, request);
-    return MEMOPT_OK;
+    return block == NULL ? MEMOPT_OK : mo_block_give(allocator, block, request, out_pointer);
 }
 
 memopt_status memopt_allocator_alloc(memopt_allocator *allocator, uint64_t bytes, memopt_tag tag,
@@ -112,12 +110,7 @@ static memopt_status free_block(memopt_allocator *allocator, mo_block *block)
         if (status != MEMOPT_OK)
             return status;
     }
-    mo_block_table_remove(&allocator->live, block->address);
-    mo_block_count_free(allocator, block);
-    if (allocator->recorder != NULL)
-        mo_recorder_free(allocator, block);
-    if (block->state == MO_BLOCK_LIVE)
-        mo_block_retire(allocator, block);
+    mo_block_discard(allocator, block);
     return MEMOPT_OK;
 }
 

@@ -13,10 +13,12 @@ memopt_status mo_request_enter(memopt_allocator *allocator, mo_request *request)
         return mo_fail(MEMOPT_BUSY, "allocator_alloc: \"%s\" is paused; resume it first",
                        allocator->name);
     unsigned kind = request->size <= allocator->small_limit ? MO_POOL_SMALL : MO_POOL_LARGE;
-    mo_pool *pool = request->pool = mo_pool_get(allocator, request->stream, kind);
+    mo_pool *pool = request->pool = allocator->pinned
+                                        ? mo_pool_ended(allocator, kind) /* no stream's */
+                                        : mo_pool_get(allocator, request->stream, kind);
     if (pool == NULL)
         return MEMOPT_OUT_OF_HOST_MEMORY;
-    if (pool->segments == 0) {
+    if (pool->segments == 0 && pool->life == MO_STREAM_LIVE) {
         memopt_status status = mo_stream_check(allocator, request->stream);
         if (status != MEMOPT_OK) {
             pool->life = MO_STREAM_ENDED;
@@ -67,7 +69,8 @@ void *mo_block_activate(memopt_allocator *allocator, mo_block *block, const mo_r
     allocator->clock++;
     if (allocator->recorder != NULL)
         mo_recorder_alloc(allocator, block, request->stream);
-    mo_note_alloc(allocator->device, block->address, block->size, request->stream);
+    if (!allocator->pinned)
+        mo_note_alloc(allocator->device, block->address, block->size, request->stream);
     return block->address;
 }
 
@@ -106,4 +109,14 @@ void mo_block_retire(memopt_allocator *allocator, mo_block *block)
     block->freed_at = allocator->clock;
     block->requested = 0;
     mo_pool_put(allocator, block);
+}
+
+void mo_block_discard(memopt_allocator *allocator, mo_block *block)
+{
+    mo_block_table_remove(&allocator->live, block->address);
+    mo_block_count_free(allocator, block);
+    if (allocator->recorder != NULL)
+        mo_recorder_free(allocator, block);
+    if (block->state == MO_BLOCK_LIVE)
+        mo_block_retire(allocator, block);
 }

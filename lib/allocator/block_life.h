@@ -15,6 +15,9 @@ mo_block *mo_request_serve(memopt_allocator *allocator, mo_request *request);
 void *mo_block_activate(memopt_allocator *allocator, mo_block *block, const mo_request *request);
 /* Removes a block that is no longer live from the counts. */
 void mo_block_count_free(memopt_allocator *allocator, const mo_block *block);
+/* A live block is freed: it leaves the table and the counts, and, unless streams use it still, goes
+ * back to its pool. */
+void mo_block_discard(memopt_allocator *allocator, mo_block *block);
 /* A freed block whose streams are done goes back to its pool. */
 void mo_block_retire(memopt_allocator *allocator, mo_block *block);
 

@@ -90,6 +90,27 @@ memopt_status memopt_allocator_check_config(const char *config)
     return mo_config_parse(config, &parsed);
 }
 
+static memopt_status check_memory(const char *function, uint32_t memory, const mo_config *config)
+{
+    if (memory > MEMOPT_MEMORY_PINNED)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "%s: memory is %" PRIu32 "; it is 0 (device) or 1 (page-locked)", function,
+                       memory);
+    if (memory == MEMOPT_MEMORY_DEVICE)
+        return MEMOPT_OK;
+    if (config->expandable_segments)
+        return mo_fail(MEMOPT_UNSUPPORTED,
+                       "%s: expandable_segments:True is for device memory; leave the key out for "
+                       "page-locked memory",
+                       function);
+    if (config->per_process_memory_fraction < 1)
+        return mo_fail(MEMOPT_UNSUPPORTED,
+                       "%s: per_process_memory_fraction is a part of the device's memory; give "
+                       "page-locked memory a limit in bytes",
+                       function);
+    return MEMOPT_OK;
+}
+
 static memopt_status check_segments(const char *function, memopt_device *device,
                                     const mo_config *config)
 {
@@ -113,7 +134,8 @@ static memopt_allocator *make(memopt_device *device, const mo_config *config,
     allocator->options = *options;
     allocator->config = *config;
     allocator->granularity = mo_device_granularity(device);
-    allocator->device_total = mo_device_total_memory(device);
+    allocator->pinned = options->memory == MEMOPT_MEMORY_PINNED;
+    allocator->device_total = allocator->pinned ? UINT64_MAX : mo_device_total_memory(device);
     apply_config(allocator);
     mo_tags_init(allocator);
     for (unsigned i = 0; i < 2; i++) {
@@ -137,6 +159,8 @@ memopt_status memopt_allocator_create(memopt_device *device, const char *config,
     memopt_status status = mo_config_parse(config, &parsed);
     if (status == MEMOPT_OK)
         status = mo_options_read(&copy, sizeof copy, options, "memopt_allocator_options");
+    if (status == MEMOPT_OK)
+        status = check_memory("allocator_create", copy.memory, &parsed);
     if (status == MEMOPT_OK)
         status = check_segments("allocator_create", device, &parsed);
     if (status != MEMOPT_OK)
@@ -170,6 +194,8 @@ static memopt_status check_pool(const memopt_allocator *parent, const memopt_poo
     if (options->config == NULL)
         return MEMOPT_OK;
     memopt_status status = mo_config_parse(options->config, out_config);
+    if (status == MEMOPT_OK)
+        status = check_memory("pool_create", parent->options.memory, out_config);
     return status != MEMOPT_OK ? status : check_segments("pool_create", parent->device, out_config);
 }
 

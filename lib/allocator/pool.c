@@ -102,6 +102,8 @@ uint64_t mo_round_size(const memopt_allocator *allocator, uint64_t bytes)
 uint64_t mo_segment_size(const memopt_allocator *allocator, const mo_request *request)
 {
     uint64_t bytes = mo_max_u64(request->size, MO_SMALL_SEGMENT);
+    if (allocator->pinned && request->size > MO_SMALL_LIMIT)
+        return mo_round_up_u64(request->size, MO_PINNED_UNIT, &bytes) ? bytes : UINT64_MAX;
     if (request->size > MO_SMALL_LIMIT && request->size < MO_OWN_SEGMENT && !request->least)
         bytes = mo_max_u64(request->size, allocator->large_segment);
     if (!mo_round_up_u64(bytes, MO_SMALL_SEGMENT, &bytes) ||

@@ -8,6 +8,7 @@
 #include "allocator/block_life.h"
 #include "allocator/events.h"
 #include "allocator/family.h"
+#include "allocator/pinned.h"
 #include "allocator/pool.h"
 #include "allocator/recorder.h"
 #include "allocator/report.h"
@@ -207,15 +208,23 @@ static memopt_status release_all(memopt_allocator *allocator, mo_request *reques
     return status == MEMOPT_OK ? grow(allocator, request, out_block) : status;
 }
 
+/* Bytes that the device has left; unknown of page-locked memory. */
+static uint64_t free_memory(const memopt_allocator *allocator)
+{
+    memopt_memory_info info = MEMOPT_MEMORY_INFO_INIT;
+    if (allocator->pinned)
+        return UINT64_MAX;
+    (void)memopt_device_get_memory_info(allocator->device, &info);
+    return info.free;
+}
+
 /* Bytes of the request that neither the device nor the limits have left, as far as can be told. */
 static uint64_t missing_bytes(const memopt_allocator *allocator, const mo_request *request)
 {
     uint64_t page = allocator->granularity;
     uint64_t needed = allocator->expandable ? mo_ceil_div_u64(request->size, page) * page
                                             : mo_segment_size(allocator, request);
-    memopt_memory_info info = MEMOPT_MEMORY_INFO_INIT;
-    (void)memopt_device_get_memory_info(allocator->device, &info);
-    uint64_t left = mo_min_u64(info.free, mo_room(allocator));
+    uint64_t left = mo_min_u64(free_memory(allocator), mo_room(allocator));
     return needed > left ? needed - left : needed;
 }
 
@@ -286,29 +295,30 @@ static memopt_status fail_out_of_memory(memopt_allocator *allocator, uint64_t as
         allocator->options.oom(allocator->options.oom_user, asked, device_free, report);
         innermost = here.outer;
     }
-    return mo_fail(MEMOPT_OUT_OF_DEVICE_MEMORY, "%s", report);
+    return mo_fail(allocator->pinned ? MEMOPT_OUT_OF_HOST_MEMORY : MEMOPT_OUT_OF_DEVICE_MEMORY,
+                   "%s", report);
 }
 
 memopt_status mo_alloc_slow(memopt_allocator *allocator, mo_request *request, void **out_pointer)
 {
     char report[MO_REPORT_BYTES];
     mo_block *block = NULL;
-    memopt_memory_info info = MEMOPT_MEMORY_INFO_INIT;
+    uint64_t left = 0;
     mo_lock(&allocator->family->slow);
     mo_lock(&allocator->lock);
     memopt_status status = climb(allocator, request, &block);
     if (status == MEMOPT_OK) {
-        *out_pointer = mo_block_activate(allocator, block, request);
+        status = mo_block_give(allocator, block, request, out_pointer);
     } else if (status == MEMOPT_OUT_OF_DEVICE_MEMORY) {
         allocator->stats.counter[MO_STAT_NUM_OOMS]++;
         if (allocator->recorder != NULL)
             mo_recorder_failed(allocator, request);
-        (void)memopt_device_get_memory_info(allocator->device, &info);
-        mo_report_oom(allocator, request, info.free, report);
+        left = free_memory(allocator);
+        mo_report_oom(allocator, request, left, report);
     }
     mo_unlock(&allocator->lock);
     mo_unlock(&allocator->family->slow);
     if (status == MEMOPT_OUT_OF_DEVICE_MEMORY)
-        return fail_out_of_memory(allocator, request->asked, info.free, report);
+        return fail_out_of_memory(allocator, request->asked, left, report);
     return status;
 }

@@ -19,6 +19,7 @@
  *   segment_common.c      the list of segments, limits, and what both kinds share
  *   streams.c             streams that end while their memory is cached, live or pending
  *   events.c              recorded streams and deferred frees
+ *   pinned.c              page-locked host memory in place of device memory
  *   block_life.c          a block's way into use and back to its pool
  *   pool.c                pools: taking, splitting, putting back and joining blocks
  *   stream_state.c        what the driver says of a stream
@@ -55,6 +56,8 @@
 #define MO_SMALL_SEGMENT (2 * MO_MIB)
 /* From here a request gets a classic segment of its own size. */
 #define MO_OWN_SEGMENT (10 * MO_MIB)
+/* What segments of page-locked memory are rounded to. */
+#define MO_PINNED_UNIT UINT64_C(4096)
 
 /* Whether a stream's handle may still be used. Memory of an ending stream is held until its work is
  * complete; then any stream may use it. */
@@ -183,6 +186,7 @@ struct memopt_allocator {
     pthread_mutex_t lock;
     memopt_device *device;
     memopt_allocator_options options; /* a pool has those of its parent */
+    int pinned;                       /* its memory is page-locked host memory */
     char name[MO_POOL_NAME];          /* "" of an allocator that is no pool */
     int retain;                       /* other members do not take its free memory */
     mo_pause pause;

@@ -553,6 +553,45 @@ static void pools_do_anything(world *w)
     CHECK(info_of(w).used == before.used && info_of(w).pinned == before.pinned);
 }
 
+/* --- page-locked memory ------------------------------------------------------------------------
+ */
+
+enum { SENT = 64, SENT_BYTES = 200 * 1000 };
+
+/* The host fills a block, sends it, frees it at once and goes on with the next one: what is still
+ * being copied is not overwritten, and memory is reused all the same. */
+static void freed_pinned_blocks_wait_for_copies(world *w)
+{
+    memopt_memory_info before = info_of(w);
+    memopt_allocator_options options = MEMOPT_ALLOCATOR_OPTIONS_INIT;
+    memopt_allocator *pinned;
+    unsigned char *values = host_memory(SENT);
+    void *target;
+    options.memory = MEMOPT_MEMORY_PINNED;
+    options.limit = 4 * MIB;
+    OK(memopt_allocator_create(w->device, "", &options, &pinned));
+    OK(memopt_allocator_alloc(w->allocator, (uint64_t)SENT * SENT_BYTES, MEMOPT_TAG_OTHER,
+                              w->stream, &target));
+    for (int i = 0; i < SENT; i++) {
+        memopt_stream stream = i % 3 == 0 ? w->other : w->stream;
+        void *block;
+        OK(memopt_allocator_alloc(pinned, SENT_BYTES, MEMOPT_TAG_OTHER, stream, &block));
+        values[i] = (unsigned char)(i * 3 + 1);
+        memset(block, values[i], SENT_BYTES);
+        OK(memopt_copy(w->device, (char *)target + (size_t)i * SENT_BYTES, block, SENT_BYTES,
+                       stream));
+        OK(memopt_allocator_free(pinned, block));
+    }
+    OK(memopt_device_sync(w->device));
+    for (int i = 0; i < SENT; i++)
+        check_block(w, (char *)target + (size_t)i * SENT_BYTES, SENT_BYTES, values[i]);
+    CHECK(statistic(pinned, "reserved_bytes.all.peak") <= options.limit);
+    OK(memopt_allocator_free(w->allocator, target));
+    OK(memopt_allocator_destroy(pinned));
+    CHECK(info_of(w).pinned == before.pinned);
+    free(values);
+}
+
 const conformance_case memory_cases[] = {
     {"oom_expandable", expandable_memory_runs_out, 0, 0, 0},
     {"oom_classic", classic_memory_runs_out, 0, 0, 0},
@@ -564,6 +603,7 @@ const conformance_case memory_cases[] = {
     {"pools_classic", classic_pools_share, 0, 0, 0},
     {"pools_pause", pools_pause, 0, 0, 0},
     {"pools_stress", pools_do_anything, 0, 0, 0},
+    {"pinned_cache", freed_pinned_blocks_wait_for_copies, 0, 0, 0},
     {"trim_classic", a_classic_trim_stops_at_its_target, 0, 0, 0},
     {NULL, NULL, 0, 0, 0},
 };

@@ -13,6 +13,7 @@ enum { STATS = 128 };
 
 typedef struct fixture {
     const char *config;
+    uint32_t memory;
     memopt_allocator *allocator;
     memopt_pool *pool;
     memopt_stream other;
@@ -28,10 +29,22 @@ static void read_stats(fixture *f, uint64_t values[STATS])
     assert_true(total <= STATS + 1);
 }
 
+/* --- create ---------------------------------------------------------------------------------- */
+
+static memopt_status create_it(memopt_device *device, fixture *f)
+{
+    memopt_allocator_options options = MEMOPT_ALLOCATOR_OPTIONS_INIT;
+    options.memory = f->memory;
+    return memopt_allocator_create(device, f->config, &options, &f->allocator);
+}
+
+TORTURE_CALL(run_create, create_it(device, f))
+TORTURE_UNDO(undo_create, memopt_allocator_destroy(f->allocator))
+
 static void make(memopt_device *device, void *context)
 {
     fixture *f = context;
-    assert_int_equal(memopt_allocator_create(device, f->config, NULL, &f->allocator), MEMOPT_OK);
+    assert_int_equal(run_create(device, f), MEMOPT_OK);
     assert_int_equal(memopt_stream_create(device, &f->other), MEMOPT_OK);
     f->block = NULL;
     read_stats(f, f->before);
@@ -43,6 +56,12 @@ static void end(memopt_device *device, void *context)
     assert_int_equal(mo_allocator_check(f->allocator), MEMOPT_OK);
     assert_int_equal(memopt_allocator_destroy(f->allocator), MEMOPT_OK);
     assert_int_equal(memopt_stream_destroy(device, f->other), MEMOPT_OK);
+}
+
+/* A freed block of page-locked memory is active until a later call finds its stream's work over. */
+static int is_late(const fixture *f, const char *name)
+{
+    return f->memory == MEMOPT_MEMORY_PINNED && strncmp(name, "active", 6) == 0;
 }
 
 /* What blocks there are is as before; cached memory may have gone back. */
@@ -58,14 +77,9 @@ static void check_unchanged(memopt_device *device, void *context)
     read_stats(f, now);
     for (uint64_t i = 0; i < STATS && memopt_allocator_stat_name(i) != NULL; i++)
         for (size_t s = 0; s < sizeof same / sizeof same[0]; s++)
-            if (strcmp(memopt_allocator_stat_name(i), same[s]) == 0)
+            if (strcmp(memopt_allocator_stat_name(i), same[s]) == 0 && !is_late(f, same[s]))
                 assert_int_equal(now[i], f->before[i]);
 }
-
-/* --- create ---------------------------------------------------------------------------------- */
-
-TORTURE_CALL(run_create, memopt_allocator_create(device, f->config, NULL, &f->allocator))
-TORTURE_UNDO(undo_create, memopt_allocator_destroy(f->allocator))
 
 /* --- the first allocation, and one that needs a page more than the cache has -------------------
  */
@@ -321,15 +335,16 @@ static void test_pauses(void **state)
 
 static void test_all(void **state)
 {
-    static const char *const configs[] = {"", "expandable_segments:True"};
+    static const char *const configs[] = {"", "expandable_segments:True", ""};
     (void)state;
-    for (int c = 0; c < 2; c++) {
-        fixture f = {.config = configs[c]};
+    for (int c = 0; c < 3; c++) {
+        fixture f = {.config = configs[c],
+                     .memory = c == 2 ? MEMOPT_MEMORY_PINNED : MEMOPT_MEMORY_DEVICE};
         assert_true(torture(&create, &f) > 0);
         for (size_t i = 0; i < sizeof scenarios / sizeof scenarios[0]; i++) {
             int64_t struck = torture(&scenarios[i], &f);
-            print_message("%s, \"%s\": %lld faults\n", scenarios[i].name, configs[c],
-                          (long long)struck);
+            print_message("%s, \"%s\", memory %u: %lld faults\n", scenarios[i].name, f.config,
+                          f.memory, (long long)struck);
             assert_true(struck > 0);
         }
     }

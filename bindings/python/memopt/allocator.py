@@ -48,6 +48,10 @@ class Buffer(Memory):
         self._stream = stream  # a Stream must not end before its blocks
 
     @property
+    def _on_host(self) -> bool:
+        return self._allocator.pinned
+
+    @property
     def allocator(self) -> "Allocator":
         """Where it came from."""
         return self._allocator
@@ -101,7 +105,9 @@ class Allocator(_lifetime.Closing):
     `config` is a string as in PYTORCH_CUDA_ALLOC_CONF:
     "expandable_segments:True,max_split_size_mb:128". `limit` is the most it may hold from the
     device. ``on_pressure(bytes_needed)`` is called when memory is short and returns the bytes it
-    freed; ``on_oom(asked, free, report)`` when an allocation fails for good.
+    freed; ``on_oom(asked, free, report)`` when an allocation fails for good. With `pinned` it caches
+    page-locked host memory in place of device memory; a freed block is reused once the work of its
+    stream and of all recorded ones is complete.
     """
 
     __slots__ = (
@@ -113,6 +119,7 @@ class Allocator(_lifetime.Closing):
         "_names",
         "_on_pressure",
         "_on_oom",
+        "_pinned",
         "__weakref__",
     )
 
@@ -122,13 +129,16 @@ class Allocator(_lifetime.Closing):
         config: str = "",
         *,
         limit: Size = 0,
+        pinned: bool = False,
         on_pressure: Optional[Callable[[int], Optional[int]]] = None,
         on_oom: Optional[Callable[[int, int, str], Any]] = None,
     ) -> None:
         self._on_pressure = on_pressure
         self._on_oom = on_oom
+        self._pinned = bool(pinned)
         self._begin(device, config, {t.name.lower(): int(t) for t in Tag if t is not Tag.USER})
-        options = _abi.AllocatorOptions(limit=parse_size(limit))
+        memory = _abi.AllocatorMemory.PINNED if pinned else _abi.AllocatorMemory.DEVICE
+        options = _abi.AllocatorOptions(limit=parse_size(limit), memory=memory)
         options.pressure, options.oom = thunks = _thunks(weakref.ref(self))
         self._handle = _lifetime.create(
             self,
@@ -154,6 +164,11 @@ class Allocator(_lifetime.Closing):
     def device(self) -> Device:
         """The device whose memory it gives out."""
         return self._device
+
+    @property
+    def pinned(self) -> bool:
+        """Whether its memory is page-locked host memory."""
+        return self._pinned
 
     def pool(
         self,
@@ -366,6 +381,7 @@ class Pool(Allocator):
         retain: bool = False,
     ) -> None:
         self._parent = parent  # which has the callbacks
+        self._pinned = parent.pinned
         text = None if config is None else c_text(config, "a configuration")
         options = _abi.PoolOptions(
             name=c_text(name, "a name"), config=text, limit=parse_size(limit), retain=bool(retain)

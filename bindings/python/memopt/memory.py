@@ -49,8 +49,6 @@ class Memory(Owner):
 
     #: For messages.
     _kind = "memory"
-    #: Whether it is host memory, whatever the device.
-    _on_host = False
 
     def __init__(
         self, device: OpenDevice, address: Optional[int], nbytes: int, handle: _lifetime.Handle
@@ -60,6 +58,11 @@ class Memory(Owner):
         self._nbytes = nbytes
         self._handle = handle  # the native object whose end would take the memory away
         self._exports = 0
+
+    @property
+    def _on_host(self) -> bool:
+        """Whether it is host memory, whatever the device."""
+        return False
 
     @property
     def pointer(self) -> int:

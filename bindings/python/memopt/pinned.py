@@ -16,7 +16,10 @@ class PinnedMemory(Memory):
 
     __slots__ = ()
     _kind = "pinned memory"
-    _on_host = True
+
+    @property
+    def _on_host(self) -> bool:
+        return True
 
     def __init__(self, device: OpenDevice, nbytes: int) -> None:
         parent = device._handle

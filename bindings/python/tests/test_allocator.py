@@ -95,6 +95,22 @@ def test_misuse(allocator):
         allocator.record_stream(0xDEAD000, None)
 
 
+def test_pinned_memory(device):
+    with memopt.Allocator(device, pinned=True, limit="8MiB") as allocator:
+        assert allocator.pinned
+        with allocator.alloc("3MiB") as buffer:
+            assert buffer.__dlpack_device__() == device._dlpack_device(True)
+            buffer.as_memoryview()[:4] = b"abcd"
+            assert allocator.stat("reserved_bytes.all.current") == 3 * MIB
+            assert device.memory_info().pinned >= 3 * MIB
+            with allocator.pool("io") as pool:
+                assert pool.pinned
+                with pytest.raises(memopt.OutOfMemoryError, match="page-locked"):
+                    pool.alloc("6MiB")
+    with pytest.raises(memopt.UnsupportedError, match="expandable_segments"):
+        memopt.Allocator(device, "expandable_segments:True", pinned=True)
+
+
 def test_unknown_configuration_names_the_nearest_key(device):
     with pytest.raises(memopt.InvalidArgumentError) as caught:
         memopt.Allocator(device, "expandable_segment:True")

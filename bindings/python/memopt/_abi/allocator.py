@@ -33,6 +33,7 @@ class AllocatorOptions(Struct):
         ("pressure_user", ADDRESS),
         ("oom", OomCallback),
         ("oom_user", ADDRESS),
+        ("memory", U32),
     ]
 
 
@@ -53,6 +54,14 @@ class Pause(enum.IntEnum):
 
     DISCARD = 0
     KEEP = 1
+
+
+@enumeration("MEMOPT_MEMORY_")
+class AllocatorMemory(enum.IntEnum):
+    """What kind of memory an allocator caches."""
+
+    DEVICE = 0
+    PINNED = 1
 
 
 @struct("memopt_tag_stats")

@@ -1,0 +1,152 @@
+/* A cache of page-locked host memory: exact sizes, a limit, and no reuse before the work that uses
+ * it is over. */
+#include "support.h"
+
+#define CAPACITY (64 * MIB)
+
+static memopt_allocator *new_pinned(memopt_device *device, uint64_t limit)
+{
+    memopt_allocator_options options = MEMOPT_ALLOCATOR_OPTIONS_INIT;
+    memopt_allocator *allocator = NULL;
+    options.memory = MEMOPT_MEMORY_PINNED;
+    options.limit = limit;
+    OK(memopt_allocator_create(device, "", &options, &allocator));
+    return allocator;
+}
+
+static memopt_memory_info info_of(memopt_device *device)
+{
+    memopt_memory_info info = MEMOPT_MEMORY_INFO_INIT;
+    OK(memopt_device_get_memory_info(device, &info));
+    return info;
+}
+
+static void test_sizes_are_exact(void **state)
+{
+    static const uint64_t asked[] = {100, MIB, MIB + 1, 3 * MIB + 5, 10 * MIB, 33 * MIB + 513};
+    static const uint64_t held[] = {2 * MIB,        2 * MIB,  MIB + 4096,
+                                    3 * MIB + 4096, 10 * MIB, 33 * MIB + 4096};
+    memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
+    (void)state;
+    for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++) {
+        memopt_allocator *allocator = new_pinned(device, 0);
+        void *block = alloc(allocator, asked[i]);
+        memset(block, 1, asked[i]);
+        assert_int_equal(stat_of(allocator, "reserved_bytes.all.current"), held[i]);
+        assert_int_equal(info_of(device).pinned, held[i]);
+        assert_int_equal(info_of(device).used, 0);
+        OK(memopt_allocator_free(allocator, block));
+        OK(mo_allocator_check(allocator));
+        OK(memopt_allocator_trim_sync(allocator, NULL));
+        assert_int_equal(info_of(device).pinned, 0);
+        OK(memopt_allocator_destroy(allocator));
+    }
+    OK(memopt_device_close(device));
+}
+
+/* Whichever stream runs first, what a copy reads or writes is no other block's yet. */
+static void test_blocks_wait_for_their_streams(void **state)
+{
+    enum { COPIES = 40, BYTES = 3000 };
+    (void)state;
+    for (uint64_t seed = 1; seed <= 12; seed++) {
+        memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed);
+        memopt_allocator *pinned = new_pinned(device, 0), *allocator = new_allocator(device, "");
+        unsigned char *target = alloc(allocator, COPIES * BYTES), *first = NULL;
+        memopt_stream streams[3] = {NULL};
+        int reused = 0;
+        OK(memopt_stream_create(device, &streams[1]));
+        OK(memopt_stream_create(device, &streams[2]));
+        for (int i = 0; i < COPIES; i++) {
+            memopt_stream used = streams[i % 3];
+            unsigned char *block = alloc_on(pinned, BYTES, i % 2 == 0 ? used : streams[1]);
+            memset(block, i + 1, BYTES);
+            if (i % 2 != 0)
+                OK(memopt_allocator_record_stream(pinned, block, used));
+            OK(memopt_copy(device, target + i * BYTES, block, BYTES, used));
+            OK(memopt_allocator_free(pinned, block));
+            first = i == 0 ? block : first;
+            if (i % 8 == 7)
+                OK(memopt_device_sync(device));
+            reused += i > 0 && block == first;
+        }
+        OK(memopt_device_sync(device));
+        for (int i = 0; i < COPIES; i++)
+            assert_true(all_bytes(target + i * BYTES, (unsigned char)(i + 1), BYTES));
+        assert_true(reused > 0);
+        OK(memopt_allocator_free(allocator, target));
+        OK(memopt_allocator_destroy(allocator));
+        OK(memopt_stream_destroy(device, streams[1]));
+        OK(memopt_stream_destroy(device, streams[2]));
+        finish(pinned, device);
+    }
+}
+
+/* What is free serves any stream, and goes back before the limit is exceeded. */
+static void test_the_limit(void **state)
+{
+    memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_allocator *allocator = new_pinned(device, 8 * MIB);
+    memopt_pool *pool = NULL;
+    memopt_stream other;
+    void *pointer = NULL;
+    (void)state;
+    OK(memopt_stream_create(device, &other));
+    void *block = alloc(allocator, 5 * MIB);
+    OK(memopt_allocator_free(allocator, block));
+    assert_ptr_equal(alloc_on(allocator, 5 * MIB, other), block);
+    FAILS_SAYING(MEMOPT_OUT_OF_HOST_MEMORY, "page-locked",
+                 memopt_allocator_alloc(allocator, 4 * MIB, MEMOPT_TAG_OTHER, NULL, &pointer));
+    assert_null(pointer);
+    OK(memopt_allocator_free(allocator, block));
+    block = alloc(allocator, 7 * MIB);
+    assert_int_equal(info_of(device).pinned, 7 * MIB);
+    OK(memopt_pool_create(allocator, NULL, &pool));
+    FAILS_SAYING(MEMOPT_OUT_OF_HOST_MEMORY, "page-locked",
+                 memopt_allocator_alloc(pool, 2 * MIB, MEMOPT_TAG_OTHER, NULL, &pointer));
+    OK(memopt_allocator_free(allocator, block));
+    block = alloc(pool, 2 * MIB);
+    assert_int_equal(info_of(device).pinned, 2 * MIB);
+    OK(memopt_allocator_free(pool, block));
+    OK(memopt_allocator_destroy(pool));
+    OK(memopt_stream_destroy(device, other));
+    finish(allocator, device);
+}
+
+static void test_what_is_for_device_memory_only(void **state)
+{
+    memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_allocator_options options = MEMOPT_ALLOCATOR_OPTIONS_INIT;
+    memopt_pool_options expandable = MEMOPT_POOL_OPTIONS_INIT;
+    memopt_allocator *allocator = NULL;
+    memopt_pool *pool = NULL;
+    (void)state;
+    options.memory = 2;
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "memory is 2",
+                 memopt_allocator_create(device, "", &options, &allocator));
+    options.memory = MEMOPT_MEMORY_PINNED;
+    FAILS_SAYING(MEMOPT_UNSUPPORTED, "expandable_segments",
+                 memopt_allocator_create(device, "expandable_segments:True", &options, &allocator));
+    FAILS_SAYING(
+        MEMOPT_UNSUPPORTED, "limit in bytes",
+        memopt_allocator_create(device, "per_process_memory_fraction:0.5", &options, &allocator));
+    assert_null(allocator);
+    allocator = new_pinned(device, 0);
+    expandable.config = "expandable_segments:True";
+    FAILS_SAYING(MEMOPT_UNSUPPORTED, "expandable_segments",
+                 memopt_pool_create(allocator, &expandable, &pool));
+    FAILS_SAYING(MEMOPT_UNSUPPORTED, "expandable_segments",
+                 memopt_pool_pause_sync(allocator, MEMOPT_PAUSE_KEEP, NULL));
+    finish(allocator, device);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sizes_are_exact),
+        cmocka_unit_test(test_blocks_wait_for_their_streams),
+        cmocka_unit_test(test_the_limit),
+        cmocka_unit_test(test_what_is_for_device_memory_only),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
