@@ -14,8 +14,7 @@ typedef void *handle;
 int cuInit(unsigned flags);
 int cuDeviceGetCount(int *count);
 int cuDevicePrimaryCtxRetain(handle *context, int device);
-int cuCtxPushCurrent_v2(handle context);
-int cuCtxPopCurrent_v2(handle *context);
+int cuCtxSetCurrent(handle context);
 int cuMemGetInfo_v2(size_t *free, size_t *total);
 int cuMemAlloc_v2(uint64_t *pointer, size_t bytes);
 int cuMemFree_v2(uint64_t pointer);
@@ -28,11 +27,13 @@ int cuEventRecord(handle event, handle stream);
 int cuEventQuery(handle event);
 int cuEventSynchronize(handle event);
 int cuEventDestroy_v2(handle event);
+int cuGetProcAddress_v2(const char *symbol, void **out, int version, uint64_t flags, int *found);
 
-enum { DEVICES = 8, UNKNOWN = 999 };
+enum { DEVICES = 8, NOT_SUPPORTED = 801, UNKNOWN = 999 };
 static _Thread_local int current;
 
-/* Runs a driver call with the current device's primary context, as the runtime does. */
+/* Makes the current device's primary context current and leaves it so, as the runtime does: torch
+ * makes calls of the driver too. */
 static int enter(void)
 {
     static handle contexts[DEVICES];
@@ -42,20 +43,13 @@ static int enter(void)
         if (code == 0)
             code = cuDevicePrimaryCtxRetain(&contexts[current], current);
     }
-    return code == 0 ? cuCtxPushCurrent_v2(contexts[current]) : code;
-}
-
-static int leave(int code)
-{
-    handle old;
-    cuCtxPopCurrent_v2(&old);
-    return code;
+    return code == 0 ? cuCtxSetCurrent(contexts[current]) : code;
 }
 
 #define FORWARD(call)                                                                              \
     do {                                                                                           \
         int code_ = enter();                                                                       \
-        return code_ == 0 ? leave(call) : code_;                                                   \
+        return code_ == 0 ? (call) : code_;                                                        \
     } while (0)
 
 /* The declarations of the runtime; nobody includes them. */
@@ -86,6 +80,8 @@ SHIM int cudaEventRecordWithFlags(handle event, handle stream, unsigned flags);
 SHIM int cudaEventQuery(handle event);
 SHIM int cudaEventSynchronize(handle event);
 SHIM int cudaEventDestroy(handle event);
+SHIM int cudaGetDriverEntryPointByVersion(const char *symbol, void **out, unsigned version,
+                                          uint64_t flags, int *found);
 
 int cudaGetDeviceCount(int *count)
 {
@@ -184,7 +180,7 @@ int cudaMalloc(void **pointer, size_t bytes)
     uint64_t address = 0;
     int code = enter();
     if (code == 0)
-        code = leave(cuMemAlloc_v2(&address, bytes));
+        code = cuMemAlloc_v2(&address, bytes);
     *pointer = (void *)(uintptr_t)address;
     return code;
 }
@@ -260,4 +256,21 @@ int cudaEventSynchronize(handle event)
 int cudaEventDestroy(handle event)
 {
     FORWARD(cuEventDestroy_v2(event));
+}
+
+/* What the driver lacks. PyTorch looks up all it knows, also what it never calls. */
+static int lacking(void)
+{
+    return NOT_SUPPORTED;
+}
+
+int cudaGetDriverEntryPointByVersion(const char *symbol, void **out, unsigned version,
+                                     uint64_t flags, int *found)
+{
+    int code = cuGetProcAddress_v2(symbol, out, (int)version, flags, NULL);
+    if (code != 0 || *out == NULL)
+        *out = (void *)(uintptr_t)lacking;
+    if (found != NULL)
+        *found = 0;
+    return 0;
 }
