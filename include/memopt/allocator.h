@@ -83,7 +83,8 @@ typedef uint64_t (*memopt_pressure_callback)(void *user, uint64_t bytes_needed);
  * @brief Called when an allocation fails for good.
  * @param user the pointer given in the options.
  * @param asked the requested bytes.
- * @param free_bytes device memory free at that moment; UINT64_MAX of page-locked memory.
+ * @param free_bytes device memory free at that moment; UINT64_MAX of page-locked memory and with a
+ *        provider.
  * @param report the text that memopt_last_error() will return; valid during the call only.
  *
  * It may call the allocator. Freeing memory here does not retry the allocation.
@@ -100,22 +101,57 @@ enum {
     MEMOPT_MEMORY_PINNED = 1  /**< Page-locked host memory, as of memopt_host_alloc(). */
 };
 
+/**
+ * @brief Functions that give an allocator its memory in place of the device's driver.
+ *
+ * They are called where the driver would be: rarely, on the thread that allocates, trims or
+ * destroys, and by one thread at a time. They may call nothing of the same allocator or its pools
+ * but memopt_allocator_free() and allocations that the cache serves; other calls return
+ * #MEMOPT_BUSY.
+ */
+typedef struct memopt_memory_provider {
+    size_t struct_size; /**< sizeof(memopt_memory_provider). */
+    /**
+     * Gives `bytes` bytes (a multiple of 2 MiB, or of 4 KiB of page-locked memory) at a multiple of
+     * 512 that the device can use. #MEMOPT_OUT_OF_DEVICE_MEMORY or #MEMOPT_OUT_OF_HOST_MEMORY:
+     * there is no more; the allocator then gives free memory back and asks again. Any other status
+     * ends the allocation and is what it returns.
+     */
+    memopt_status (*alloc)(void *user, uint64_t bytes, void **out_pointer);
+    /**
+     * Takes memory back, with the same address and bytes. All work on it is complete. After a
+     * failure the allocator keeps it, or drops it if the allocator is being destroyed.
+     */
+    memopt_status (*free)(void *user, void *pointer, uint64_t bytes);
+    void *user; /**< Handed to both. */
+} memopt_memory_provider;
+
+/** @brief Initialiser of ::memopt_memory_provider. */
+#define MEMOPT_MEMORY_PROVIDER_INIT                                                                \
+    {                                                                                              \
+        sizeof(memopt_memory_provider), NULL, NULL, NULL                                           \
+    }
+
 /** @brief How to make an allocator; zero means the default. */
 typedef struct memopt_allocator_options {
-    size_t struct_size;                /**< sizeof(memopt_allocator_options). */
-    uint64_t limit;                    /**< Most bytes to hold from the device, pools included;
-                                            0: no limit. */
-    memopt_pressure_callback pressure; /**< Free-memory callback, or NULL. */
-    void *pressure_user;               /**< Handed to pressure. */
-    memopt_oom_callback oom;           /**< Out-of-memory observer, or NULL. */
-    void *oom_user;                    /**< Handed to oom. */
-    uint32_t memory;                   /**< A ::memopt_allocator_memory. */
+    size_t struct_size;                     /**< sizeof(memopt_allocator_options). */
+    uint64_t limit;                         /**< Most bytes to hold from the device, pools included;
+                                                 0: no limit. */
+    memopt_pressure_callback pressure;      /**< Free-memory callback, or NULL. */
+    void *pressure_user;                    /**< Handed to pressure. */
+    memopt_oom_callback oom;                /**< Out-of-memory observer, or NULL. */
+    void *oom_user;                         /**< Handed to oom. */
+    uint32_t memory;                        /**< A ::memopt_allocator_memory; with a provider, what
+                                                 kind of memory that gives. */
+    const memopt_memory_provider *provider; /**< Where memory comes from, copied; NULL: the
+                                            driver. With one, there are no expandable segments, and
+                                            no memory fraction. */
 } memopt_allocator_options;
 
 /** @brief Initialiser of ::memopt_allocator_options. */
 #define MEMOPT_ALLOCATOR_OPTIONS_INIT                                                              \
     {                                                                                              \
-        sizeof(memopt_allocator_options), 0, NULL, NULL, NULL, NULL, 0                             \
+        sizeof(memopt_allocator_options), 0, NULL, NULL, NULL, NULL, 0, NULL                       \
     }
 
 /**
@@ -131,10 +167,11 @@ typedef struct memopt_allocator_options {
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT device or out_allocator is NULL, options->struct_size is too
  *         small, or config has an unknown key (the message names the nearest valid one) or a value
- *         out of range, or options->memory is no ::memopt_allocator_memory.
+ *         out of range, or options->memory is no ::memopt_allocator_memory, or a function of
+ *         options->provider is NULL.
  * @retval MEMOPT_UNSUPPORTED config asks for expandable segments on a device without virtual
- *         memory, or for expandable segments or a memory fraction of page-locked memory, or options
- *         sets a field that this version does not know.
+ *         memory, or for expandable segments or a memory fraction of page-locked memory or with a
+ *         provider, or options sets a field that this version does not know.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY no memory for the handle.
  * @since 0.9
  */

@@ -1,7 +1,6 @@
 /* The public functions of blocks. */
 #include "allocator/block_life.h"
 #include "allocator/events.h"
-#include "allocator/pinned.h"
 #include "allocator/pool.h"
 #include "allocator/pressure.h"
 #include "allocator/segment_common.h"

@@ -69,7 +69,7 @@ void *mo_block_activate(memopt_allocator *allocator, mo_block *block, const mo_r
     allocator->clock++;
     if (allocator->recorder != NULL)
         mo_recorder_alloc(allocator, block, request->stream);
-    if (!allocator->pinned)
+    if (!allocator->foreign)
         mo_note_alloc(allocator->device, block->address, block->size, request->stream);
     return block->address;
 }
@@ -104,7 +104,8 @@ void mo_block_retire(memopt_allocator *allocator, mo_block *block)
     }
     mo_stat_subtract(&allocator->stats, pool->kind, MO_STAT_ACTIVE, 1);
     mo_stat_subtract(&allocator->stats, pool->kind, MO_STAT_ACTIVE_BYTES, block->size);
-    if (pool->life == MO_STREAM_LIVE && allocator->pause.activity == MO_ACTIVE)
+    if (pool->life == MO_STREAM_LIVE && allocator->pause.activity == MO_ACTIVE &&
+        !allocator->foreign)
         mo_note_free(allocator->device, block->address, block->size, pool->stream);
     block->freed_at = allocator->clock;
     block->requested = 0;

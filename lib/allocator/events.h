@@ -27,4 +27,8 @@ memopt_status mo_events_end(memopt_allocator *allocator);
 /* The work of the queue's stream is complete: so are all uses of it. */
 void mo_events_settle(memopt_allocator *allocator, mo_use_queue *queue);
 
+/* Enters a taken block as live, by mo_block_activate(). After a failure it is cached again. */
+memopt_status mo_block_give(memopt_allocator *allocator, mo_block *block, const mo_request *request,
+                            void **out_pointer);
+
 #endif

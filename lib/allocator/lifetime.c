@@ -8,6 +8,7 @@
 #include "allocator/recorder.h"
 #include "allocator/report.h"
 #include "allocator/segment.h"
+#include "allocator/source.h"
 #include "allocator/streams.h"
 #include "allocator/tags.h"
 
@@ -90,23 +91,24 @@ memopt_status memopt_allocator_check_config(const char *config)
     return mo_config_parse(config, &parsed);
 }
 
-static memopt_status check_memory(const char *function, uint32_t memory, const mo_config *config)
+static memopt_status check_memory(const char *function, const memopt_allocator_options *options,
+                                  const mo_config *config)
 {
-    if (memory > MEMOPT_MEMORY_PINNED)
+    if (options->memory > MEMOPT_MEMORY_PINNED)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "%s: memory is %" PRIu32 "; it is 0 (device) or 1 (page-locked)", function,
-                       memory);
-    if (memory == MEMOPT_MEMORY_DEVICE)
+                       options->memory);
+    if (options->memory == MEMOPT_MEMORY_DEVICE && options->provider == NULL)
         return MEMOPT_OK;
     if (config->expandable_segments)
         return mo_fail(MEMOPT_UNSUPPORTED,
-                       "%s: expandable_segments:True is for device memory; leave the key out for "
-                       "page-locked memory",
+                       "%s: expandable_segments:True is for the device's own memory; leave the key "
+                       "out for page-locked or a provider's memory",
                        function);
     if (config->per_process_memory_fraction < 1)
         return mo_fail(MEMOPT_UNSUPPORTED,
                        "%s: per_process_memory_fraction is a part of the device's memory; give "
-                       "page-locked memory a limit in bytes",
+                       "page-locked or a provider's memory a limit in bytes",
                        function);
     return MEMOPT_OK;
 }
@@ -135,7 +137,8 @@ static memopt_allocator *make(memopt_device *device, const mo_config *config,
     allocator->config = *config;
     allocator->granularity = mo_device_granularity(device);
     allocator->pinned = options->memory == MEMOPT_MEMORY_PINNED;
-    allocator->device_total = allocator->pinned ? UINT64_MAX : mo_device_total_memory(device);
+    allocator->foreign = allocator->pinned || options->provider != NULL;
+    allocator->device_total = allocator->foreign ? UINT64_MAX : mo_device_total_memory(device);
     apply_config(allocator);
     mo_tags_init(allocator);
     for (unsigned i = 0; i < 2; i++) {
@@ -151,6 +154,7 @@ memopt_status memopt_allocator_create(memopt_device *device, const char *config,
 {
     mo_config parsed;
     memopt_allocator_options copy;
+    memopt_memory_provider provider;
     if (device == NULL || out_allocator == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_create: %s is NULL",
                        device == NULL ? "device" : "out_allocator");
@@ -160,7 +164,9 @@ memopt_status memopt_allocator_create(memopt_device *device, const char *config,
     if (status == MEMOPT_OK)
         status = mo_options_read(&copy, sizeof copy, options, "memopt_allocator_options");
     if (status == MEMOPT_OK)
-        status = check_memory("allocator_create", copy.memory, &parsed);
+        status = mo_source_read(&copy, &provider);
+    if (status == MEMOPT_OK)
+        status = check_memory("allocator_create", &copy, &parsed);
     if (status == MEMOPT_OK)
         status = check_segments("allocator_create", device, &parsed);
     if (status != MEMOPT_OK)
@@ -171,6 +177,7 @@ memopt_status memopt_allocator_create(memopt_device *device, const char *config,
         mo_free(allocator);
         return MEMOPT_OUT_OF_HOST_MEMORY;
     }
+    family->provider = provider;
     join(family, allocator);
     mo_streams_listen(allocator);
     *out_allocator = allocator;
@@ -195,7 +202,7 @@ static memopt_status check_pool(const memopt_allocator *parent, const memopt_poo
         return MEMOPT_OK;
     memopt_status status = mo_config_parse(options->config, out_config);
     if (status == MEMOPT_OK)
-        status = check_memory("pool_create", parent->options.memory, out_config);
+        status = check_memory("pool_create", &parent->options, out_config);
     return status != MEMOPT_OK ? status : check_segments("pool_create", parent->device, out_config);
 }
 
@@ -209,7 +216,9 @@ memopt_status memopt_pool_create(memopt_allocator *parent, const memopt_pool_opt
                        parent == NULL ? "parent" : "out_pool");
     if (mo_device_inherited(parent->device))
         return mo_fail_inherited("pool_create");
-    memopt_status status = mo_options_read(&copy, sizeof copy, options, "memopt_pool_options");
+    memopt_status status = mo_source_check(parent, "pool_create");
+    if (status == MEMOPT_OK)
+        status = mo_options_read(&copy, sizeof copy, options, "memopt_pool_options");
     if (status == MEMOPT_OK)
         status = check_pool(parent, &copy, &config);
     if (status != MEMOPT_OK)
@@ -307,10 +316,13 @@ static memopt_status end(memopt_allocator *allocator, int lost)
     return status != MEMOPT_OK ? status : recorded;
 }
 
-/* BUSY if pools of it exist. */
+/* BUSY if pools of it exist, or inside a call of its provider. */
 static memopt_status check_pools(memopt_allocator *allocator, const char *function)
 {
     mo_family *family = allocator->family;
+    memopt_status status = mo_source_check(allocator, function);
+    if (status != MEMOPT_OK)
+        return status;
     mo_lock(&family->slow);
     uint64_t pools = allocator == family->parent ? family->pools : 0;
     mo_unlock(&family->slow);

@@ -18,6 +18,7 @@
 #include "allocator/family.h"
 #include "allocator/give_back.h"
 #include "allocator/paused_pages.h"
+#include "allocator/source.h"
 
 #include "base/lock.h"
 #include "base/memory.h"
@@ -253,6 +254,9 @@ static memopt_status enter(memopt_pool *pool, const char *function, int paused)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: pool is NULL", function);
     if (mo_device_inherited(pool->device))
         return mo_fail_inherited(function);
+    memopt_status status = mo_source_check(pool, function);
+    if (status != MEMOPT_OK)
+        return status;
     mo_lock(&pool->family->slow);
     int is_paused = pool->pause.activity == MO_PAUSED;
     int capturing = is_paused == paused && mo_family_capturing(pool->family);

@@ -8,11 +8,11 @@
 #include "allocator/block_life.h"
 #include "allocator/events.h"
 #include "allocator/family.h"
-#include "allocator/pinned.h"
 #include "allocator/pool.h"
 #include "allocator/recorder.h"
 #include "allocator/report.h"
 #include "allocator/segment.h"
+#include "allocator/source.h"
 #include "allocator/streams.h"
 
 #include "base/checked.h"
@@ -208,11 +208,11 @@ static memopt_status release_all(memopt_allocator *allocator, mo_request *reques
     return status == MEMOPT_OK ? grow(allocator, request, out_block) : status;
 }
 
-/* Bytes that the device has left; unknown of page-locked memory. */
+/* Bytes that the device has left; unknown of other memory. */
 static uint64_t free_memory(const memopt_allocator *allocator)
 {
     memopt_memory_info info = MEMOPT_MEMORY_INFO_INIT;
-    if (allocator->pinned)
+    if (allocator->foreign)
         return UINT64_MAX;
     (void)memopt_device_get_memory_info(allocator->device, &info);
     return info.free;
@@ -304,6 +304,9 @@ memopt_status mo_alloc_slow(memopt_allocator *allocator, mo_request *request, vo
     char report[MO_REPORT_BYTES];
     mo_block *block = NULL;
     uint64_t left = 0;
+    memopt_status outside = mo_source_check(allocator, "allocator_alloc");
+    if (outside != MEMOPT_OK)
+        return outside;
     mo_lock(&allocator->family->slow);
     mo_lock(&allocator->lock);
     memopt_status status = climb(allocator, request, &block);

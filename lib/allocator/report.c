@@ -129,8 +129,8 @@ void mo_report_oom(memopt_allocator *allocator, const mo_request *request, uint6
                        mo_stat_current(stats, MO_STAT_ALLOCATED_BYTES);
     say_who(&out, allocator);
     say(&out, "%s asked for %s", MO_SIZE(request->asked), allocator->tags[request->tag].name);
-    if (allocator->pinned)
-        say(&out, " in page-locked memory");
+    if (allocator->foreign)
+        say(&out, allocator->pinned ? " in page-locked memory" : " of the provider's memory");
     else
         say(&out, ", %s free of %s on the device", MO_SIZE(device_free),
             MO_SIZE(allocator->device_total));

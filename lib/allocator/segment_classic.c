@@ -4,8 +4,8 @@
  */
 #include "allocator/segment_kinds.h"
 
-#include "allocator/pinned.h"
 #include "allocator/pool.h"
+#include "allocator/source.h"
 
 #include "base/lock.h"
 #include "base/memory.h"
@@ -26,7 +26,7 @@ static memopt_status grow(memopt_allocator *allocator, const mo_request *request
     mo_block *block = mo_slab_take(&allocator->slab);
     mo_unlock(&allocator->lock);
     void *address;
-    status = mo_memory_get(allocator, bytes, &address);
+    status = mo_source_get(allocator, bytes, &address);
     mo_lock(&allocator->lock);
     if (status != MEMOPT_OK) {
         mo_slab_return(&allocator->slab, block);
@@ -82,7 +82,7 @@ static memopt_status give_back(memopt_allocator *allocator, mo_segment *segment)
     memopt_status status = mo_drain_pool(allocator, segment->pool);
     if (status == MEMOPT_OK) {
         mo_unlock(&allocator->lock);
-        status = mo_memory_put(allocator, segment->address, segment->size);
+        status = mo_source_put(allocator, segment->address, segment->size);
         mo_lock(&allocator->lock);
     }
     if (status != MEMOPT_OK) {
@@ -120,7 +120,7 @@ static memopt_status release(memopt_allocator *allocator, const mo_release *what
 
 static memopt_status end(memopt_allocator *allocator, mo_segment *segment)
 {
-    memopt_status status = mo_memory_put(allocator, segment->address, segment->size);
+    memopt_status status = mo_source_put(allocator, segment->address, segment->size);
     for (mo_block *block = segment->first, *next; block != NULL; block = next) {
         next = block->next;
         mo_slab_return(&allocator->slab, block);

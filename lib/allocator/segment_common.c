@@ -73,7 +73,7 @@ uint64_t mo_room(const memopt_allocator *allocator)
 memopt_status mo_may_grow(memopt_allocator *allocator, uint64_t bytes)
 {
     int fits = bytes <= mo_room(allocator);
-    if (fits && (allocator->pinned || !allocator->config.throw_on_cudamalloc_oom))
+    if (fits && (allocator->foreign || !allocator->config.throw_on_cudamalloc_oom))
         return MEMOPT_OK;
     if (fits) {
         memopt_memory_info info = MEMOPT_MEMORY_INFO_INIT;

@@ -19,7 +19,7 @@
  *   segment_common.c      the list of segments, limits, and what both kinds share
  *   streams.c             streams that end while their memory is cached, live or pending
  *   events.c              recorded streams and deferred frees
- *   pinned.c              page-locked host memory in place of device memory
+ *   source.c              memory of classic segments: device, page-locked, or a provider's
  *   block_life.c          a block's way into use and back to its pool
  *   pool.c                pools: taking, splitting, putting back and joining blocks
  *   stream_state.c        what the driver says of a stream
@@ -175,9 +175,10 @@ enum { MO_POOL_NAME = 32 };
 typedef struct mo_family {
     pthread_mutex_t slow;
     memopt_allocator *parent;
-    memopt_allocator *members; /* the parent, too; without those that are being destroyed */
-    uint64_t pools;            /* with those */
-    uint64_t held;             /* bytes that the members hold from the device */
+    memopt_allocator *members;       /* the parent, too; without those that are being destroyed */
+    uint64_t pools;                  /* with those */
+    uint64_t held;                   /* bytes that the members hold from the device */
+    memopt_memory_provider provider; /* alloc is NULL: none. Does not change. */
 } mo_family;
 
 struct memopt_allocator {
@@ -187,6 +188,7 @@ struct memopt_allocator {
     memopt_device *device;
     memopt_allocator_options options; /* a pool has those of its parent */
     int pinned;                       /* its memory is page-locked host memory */
+    int foreign;                      /* ... or a provider's: not the device's own */
     char name[MO_POOL_NAME];          /* "" of an allocator that is no pool */
     int retain;                       /* other members do not take its free memory */
     mo_pause pause;

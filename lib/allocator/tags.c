@@ -1,6 +1,7 @@
 /* What blocks are for. A tag is its position in the allocator's fixed table; all members of a
  * family have the same tags, which are added under `slow`. */
 #include "allocator/tags.h"
+#include "allocator/source.h"
 
 #include "base/checked.h"
 #include "base/lock.h"
@@ -78,6 +79,9 @@ memopt_status memopt_allocator_register_tag(memopt_allocator *allocator, const c
 {
     if (allocator == NULL || name == NULL || out_tag == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_register_tag: a pointer is NULL");
+    memopt_status status = mo_source_check(allocator, "allocator_register_tag");
+    if (status != MEMOPT_OK)
+        return status;
     if (mo_device_inherited(allocator->device))
         return mo_fail_inherited("allocator_register_tag");
     size_t length = strlen(name);

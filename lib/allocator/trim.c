@@ -4,6 +4,7 @@
 #include "allocator/give_back.h"
 #include "allocator/pool.h"
 #include "allocator/segment.h"
+#include "allocator/source.h"
 
 #include "base/lock.h"
 
@@ -28,6 +29,9 @@ static memopt_status trim_call(const char *function, memopt_allocator *allocator
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: allocator is NULL", function);
     if (mo_device_inherited(allocator->device))
         return mo_fail_inherited(function);
+    status = mo_source_check(allocator, function);
+    if (status != MEMOPT_OK)
+        return status;
     mo_lock(&allocator->family->slow);
     if (!mo_family_capturing(allocator->family)) {
         mo_lock(&allocator->lock);

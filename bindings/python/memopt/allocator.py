@@ -21,6 +21,10 @@ from .streams import StreamLike, stream_pointer
 TagLike = Union[str, Tag, int]
 
 
+#: Functions that give memory and take it back: see :class:`Allocator`.
+Provider = Tuple[Callable[[int], Optional[int]], Callable[[int, int], Any]]
+
+
 class TagStats(NamedTuple):
     """What a tag's blocks take."""
 
@@ -107,7 +111,9 @@ class Allocator(_lifetime.Closing):
     device. ``on_pressure(bytes_needed)`` is called when memory is short and returns the bytes it
     freed; ``on_oom(asked, free, report)`` when an allocation fails for good. With `pinned` it caches
     page-locked host memory in place of device memory; a freed block is reused once the work of its
-    stream and of all recorded ones is complete.
+    stream and of all recorded ones is complete. `provider` is a pair of functions that give memory in
+    place of the driver: ``alloc(nbytes)`` returns an address, or None where there is no more, and
+    ``free(address, nbytes)`` takes it back; they cannot use the allocator.
     """
 
     __slots__ = (
@@ -130,6 +136,7 @@ class Allocator(_lifetime.Closing):
         *,
         limit: Size = 0,
         pinned: bool = False,
+        provider: Optional[Provider] = None,
         on_pressure: Optional[Callable[[int], Optional[int]]] = None,
         on_oom: Optional[Callable[[int, int, str], Any]] = None,
     ) -> None:
@@ -140,6 +147,13 @@ class Allocator(_lifetime.Closing):
         memory = _abi.AllocatorMemory.PINNED if pinned else _abi.AllocatorMemory.DEVICE
         options = _abi.AllocatorOptions(limit=parse_size(limit), memory=memory)
         options.pressure, options.oom = thunks = _thunks(weakref.ref(self))
+        kept: Tuple[Any, ...] = thunks
+        if provider is not None:
+            functions = _provider_thunks(*provider)
+            options.provider = ctypes.pointer(
+                _abi.MemoryProvider(alloc=functions[0], free=functions[1])
+            )
+            kept += functions
         self._handle = _lifetime.create(
             self,
             "allocator",
@@ -149,7 +163,7 @@ class Allocator(_lifetime.Closing):
             c_text(config, "a configuration"),
             options,
             parents=(device._handle,),
-            keep=thunks,
+            keep=kept,
             force_end=lib.memopt_allocator_destroy_force,
         )
 
@@ -432,6 +446,31 @@ def stat_names() -> List[str]:
         if name is None:
             return names
         names.append(name.decode())
+
+
+def _provider_thunks(
+    alloc: Callable[[int], Optional[int]], free: Callable[[int, int], Any]
+) -> Tuple[Any, Any]:
+    """The C functions of a provider. What a function raises is raised by the call that needed it."""
+
+    def get(_user: object, nbytes: int, out_pointer: Any) -> int:
+        def call() -> int:
+            address = alloc(nbytes)
+            if not address:
+                return Status.OUT_OF_DEVICE_MEMORY
+            out_pointer[0] = address
+            return Status.OK
+
+        return errors.run_callback(call, lambda error: Status.DRIVER_ERROR)
+
+    def put(_user: object, address: int, nbytes: int) -> int:
+        def call() -> int:
+            free(address, nbytes)
+            return Status.OK
+
+        return errors.run_callback(call, lambda error: Status.DRIVER_ERROR)
+
+    return _abi.ProviderAlloc(get), _abi.ProviderFree(put)
 
 
 def _thunks(owner: "weakref.ref[Allocator]") -> Tuple[Any, Any]:

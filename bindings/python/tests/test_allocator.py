@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import threading
 
@@ -109,6 +110,34 @@ def test_pinned_memory(device):
                     pool.alloc("6MiB")
     with pytest.raises(memopt.UnsupportedError, match="expandable_segments"):
         memopt.Allocator(device, "expandable_segments:True", pinned=True)
+
+
+def test_provided_memory(device):
+    arena = bytearray(16 * MIB)
+    start = (ctypes.c_char * len(arena)).from_buffer(arena)
+    base = -(-ctypes.addressof(start) // 4096) * 4096
+    held = {}
+
+    def give(nbytes):
+        if nbytes == 4 * MIB:
+            raise KeyError("no such size")
+        if held or nbytes > 12 * MIB:
+            return None
+        held[base] = nbytes
+        return base
+
+    provider = (give, lambda address, nbytes: held.pop(address) == nbytes or 1 / 0)
+    with memopt.Allocator(device, "large_segment_size_mb:11", provider=provider) as allocator:
+        with allocator.alloc(2 * MIB) as buffer:
+            assert int(buffer) == base and held == {base: 12 * MIB}
+            buffer.as_memoryview()[:3] = b"abc"
+        assert bytes(arena[base - ctypes.addressof(start) :][:3]) == b"abc"
+        assert allocator.trim() == 12 * MIB and not held
+        with pytest.raises(memopt.OutOfMemoryError, match="provider"):
+            allocator.alloc(13 * MIB)
+    with memopt.Allocator(device, pinned=True, provider=provider) as allocator:
+        with pytest.raises(KeyError, match="no such size"):
+            allocator.alloc(4 * MIB)
 
 
 def test_unknown_configuration_names_the_nearest_key(device):

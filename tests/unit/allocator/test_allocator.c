@@ -262,7 +262,7 @@ static void test_bad_arguments(void **state)
     struct {
         memopt_allocator_options known;
         uint64_t tail;
-    } newer = {{sizeof newer, 0, NULL, NULL, NULL, NULL, 0}, 1};
+    } newer = {{sizeof newer, 0, NULL, NULL, NULL, NULL, 0, NULL}, 1};
     memopt_device *device = open_cpu(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_allocator *allocator = NULL, *untouched = NULL;
     void *pointer = device;

@@ -24,6 +24,20 @@ PressureCallback = CFUNCTYPE(U64, ADDRESS, U64)
 OomCallback = CFUNCTYPE(None, ADDRESS, U64, U64, TEXT)
 
 
+ProviderAlloc = CFUNCTYPE(I32, ADDRESS, U64, OUT_ADDRESS)
+ProviderFree = CFUNCTYPE(I32, ADDRESS, ADDRESS, U64)
+
+
+@struct("memopt_memory_provider")
+class MemoryProvider(Struct):
+    _fields_ = [
+        ("struct_size", SIZE),
+        ("alloc", ProviderAlloc),
+        ("free", ProviderFree),
+        ("user", ADDRESS),
+    ]
+
+
 @struct("memopt_allocator_options")
 class AllocatorOptions(Struct):
     _fields_ = [
@@ -34,6 +48,7 @@ class AllocatorOptions(Struct):
         ("oom", OomCallback),
         ("oom_user", ADDRESS),
         ("memory", U32),
+        ("provider", POINTER(MemoryProvider)),
     ]
 
 
