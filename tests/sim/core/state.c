@@ -109,6 +109,9 @@ static void read_options(void)
     sim_options.noise = (int)read_number("MEMOPT_SIM_NOISE", 1);
     sim_options.handle_files = (int)read_number("MEMOPT_SIM_HANDLE_FILES", sim_is_hip);
     sim_options.tail_access = (int)read_number("MEMOPT_SIM_TAIL_ACCESS", sim_is_hip);
+    sim_options.keeps = (int)read_number("MEMOPT_SIM_KEEPS", 0);
+    sim_options.seams = (int)read_number("MEMOPT_SIM_SEAMS", 0);
+    sim_options.unmap_many = (int)read_number("MEMOPT_SIM_UNMAP", 0);
     sim_options.late_maps = sim_is_hip && strncmp(sim_options.gfx, "gfx12", 5) == 0;
     sim_options.missing = read_text("MEMOPT_SIM_MISSING", "");
     lost_code = (int32_t)read_number("MEMOPT_SIM_LOST", 0);
