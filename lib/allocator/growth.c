@@ -6,6 +6,7 @@
 #include "allocator/growth.h"
 
 #include "allocator/events.h"
+#include "allocator/observers.h"
 #include "allocator/pages.h"
 #include "allocator/pool.h"
 #include "allocator/stream_state.h"
@@ -257,14 +258,15 @@ static void unwind_place(memopt_allocator *allocator, const mo_place *place, con
         uint64_t end = page + block->size / allocator->granularity;
         if (block->mapped)
             continue;
-        if (i < done)
+        if (i < done) {
+            mo_observe_gone(allocator, block->address, block->size);
             unwind_pages(allocator, block->segment, taken, page, end);
-        else
+        } else
             drop_pages(allocator, block->segment, taken, page, end);
     }
 }
 
-/* Whatever fails, none of the block's pages is mapped. Without lock. */
+/* Whatever fails, none of the block's pages is mapped, and no observer thinks so. Without lock. */
 static memopt_status map_block(memopt_allocator *allocator, const mo_block *block,
                                const moves *taken)
 {
@@ -279,6 +281,8 @@ static memopt_status map_block(memopt_allocator *allocator, const mo_block *bloc
     }
     if (status == MEMOPT_OK)
         status = mo_vm_set_access(allocator->device, block->address, block->size);
+    if (status == MEMOPT_OK)
+        status = mo_observe_mapped(allocator, block->address, block->size);
     if (status != MEMOPT_OK)
         unwind_pages(allocator, segment, taken, first, page);
     return status;
@@ -378,9 +382,9 @@ static uint64_t free_pages(memopt_allocator *allocator, int wait)
     return count.pages;
 }
 
-/* Unmaps a claimed block's pages and gives their handles to the place; *out_done counts the bytes.
- * Without lock. */
-static memopt_status move_claim(memopt_allocator *allocator, const mo_block *block, cursor *at,
+/* Unmaps pages of a claimed block, at most as many as the place lacks, and gives their handles to
+ * it; *out_done counts the bytes. Without lock. */
+static memopt_status move_pages(memopt_allocator *allocator, const mo_block *block, cursor *at,
                                 moves *taken, uint64_t *out_done)
 {
     mo_segment *segment = block->segment;
@@ -395,6 +399,20 @@ static memopt_status move_claim(memopt_allocator *allocator, const mo_block *blo
         *out_done += bytes;
     }
     return MEMOPT_OK;
+}
+
+/* The same with the observers' consent. A claim is no larger than what the place lacks, so the rest
+ * of it is more than nothing only after a failure. Without lock. */
+static memopt_status move_claim(memopt_allocator *allocator, const mo_block *block, cursor *at,
+                                moves *taken, uint64_t *out_done)
+{
+    *out_done = 0;
+    memopt_status status = mo_observe_unmapping(allocator, block->address, block->size);
+    if (status != MEMOPT_OK)
+        return status;
+    status = move_pages(allocator, block, at, taken, out_done);
+    mo_observe_stays(allocator, block->address + *out_done, block->size - *out_done);
+    return status;
 }
 
 /* Gives the place's missing pages handles of free pages, least recently freed first, while there

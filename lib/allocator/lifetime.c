@@ -4,6 +4,7 @@
  */
 #include "allocator/block_life.h"
 #include "allocator/events.h"
+#include "allocator/observers.h"
 #include "allocator/pause.h"
 #include "allocator/recorder.h"
 #include "allocator/report.h"
@@ -13,6 +14,7 @@
 
 #include "base/lock.h"
 #include "base/memory.h"
+#include "base/turn.h"
 #include "base/options.h"
 
 #include <inttypes.h>
@@ -26,7 +28,7 @@ static mo_family *new_family(memopt_allocator *parent)
     mo_family *family = mo_calloc(1, sizeof *family);
     if (family == NULL)
         return NULL;
-    pthread_mutex_init(&family->slow, NULL);
+    mo_turn_init(&family->slow);
     family->parent = parent;
     return family;
 }
@@ -42,12 +44,12 @@ static void join(mo_family *family, memopt_allocator *allocator)
 /* From here on other members do not touch it. */
 static void hide(memopt_allocator *allocator)
 {
-    mo_lock(&allocator->family->slow);
+    (void)mo_turn_take(&allocator->family->slow);
     memopt_allocator **place = &allocator->family->members;
     while (*place != allocator)
         place = &(*place)->next_member;
     *place = allocator->next_member;
-    mo_unlock(&allocator->family->slow);
+    mo_turn_give(&allocator->family->slow);
 }
 
 /* The member has given back the bytes that it held. The last one ends the family. */
@@ -55,13 +57,14 @@ static void leave(const memopt_allocator *allocator)
 {
     mo_family *family = allocator->family;
     int is_pool = allocator != family->parent;
-    mo_lock(&family->slow);
+    (void)mo_turn_take(&family->slow);
     family->held -= mo_stat_current(&allocator->stats, MO_STAT_RESERVED_BYTES);
     family->pools -= is_pool ? 1 : 0;
-    mo_unlock(&family->slow);
+    mo_observers_end(allocator);
+    mo_turn_give(&family->slow);
     if (is_pool)
         return;
-    pthread_mutex_destroy(&family->slow);
+    mo_turn_end(&family->slow);
     mo_free(family);
 }
 
@@ -196,11 +199,16 @@ memopt_status memopt_pool_create(memopt_allocator *parent, const memopt_pool_opt
     if (copy.name != NULL)
         memcpy(pool->name, copy.name, strlen(copy.name));
     pool->retain = copy.retain != 0;
-    mo_lock(&parent->family->slow);
+    status = mo_family_enter(parent->family, "pool_create");
+    if (status != MEMOPT_OK) {
+        pthread_mutex_destroy(&pool->lock);
+        mo_free(pool);
+        return status;
+    }
     mo_tags_copy(pool, parent);
     join(parent->family, pool);
     parent->family->pools++;
-    mo_unlock(&parent->family->slow);
+    mo_family_leave(parent->family);
     mo_streams_listen(pool);
     *out_pool = pool;
     return MEMOPT_OK;
@@ -243,7 +251,7 @@ static memopt_status drain(memopt_allocator *allocator)
     uint64_t released = 0;
     int found;
     memopt_status result = MEMOPT_OK, waited;
-    mo_lock(&allocator->family->slow);
+    (void)mo_turn_take(&allocator->family->slow);
     mo_lock(&allocator->lock);
     do {
         waited = mo_events_wait_one(allocator, NULL, &found);
@@ -253,7 +261,7 @@ static memopt_status drain(memopt_allocator *allocator)
     if (allocator->pause.activity == MO_ACTIVE)
         mo_keep_first(&result, mo_segment_release(allocator, &all, &released));
     mo_unlock(&allocator->lock);
-    mo_unlock(&allocator->family->slow);
+    mo_turn_give(&allocator->family->slow);
     return result;
 }
 
@@ -264,8 +272,10 @@ static memopt_status end(memopt_allocator *allocator, int lost)
     memopt_status status = drain(allocator);
     memopt_status recorded = mo_recorder_end(allocator, NULL);
     mo_streams_unlisten(allocator); /* no stream is used from here on */
+    (void)mo_turn_take(&allocator->family->slow); /* for the observers */
     mo_keep_first(&status, mo_pause_end(allocator));
     mo_keep_first(&status, mo_segments_end(allocator));
+    mo_turn_give(&allocator->family->slow);
     mo_keep_first(&status, mo_events_end(allocator));
     while (allocator->pools != NULL) {
         mo_pool *pool = allocator->pools;
@@ -281,13 +291,15 @@ static memopt_status end(memopt_allocator *allocator, int lost)
     return status != MEMOPT_OK ? status : recorded;
 }
 
-/* BUSY if pools of it exist. */
+/* BUSY if pools of it exist, or an observer calls. */
 static memopt_status check_pools(memopt_allocator *allocator, const char *function)
 {
     mo_family *family = allocator->family;
-    mo_lock(&family->slow);
+    memopt_status status = mo_family_enter(family, function);
+    if (status != MEMOPT_OK)
+        return status;
     uint64_t pools = allocator == family->parent ? family->pools : 0;
-    mo_unlock(&family->slow);
+    mo_family_leave(family);
     if (pools == 0)
         return MEMOPT_OK;
     return mo_fail(MEMOPT_BUSY, "%s: %" PRIu64 " pools of it exist; destroy them first", function,

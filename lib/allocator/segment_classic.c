@@ -3,6 +3,7 @@
  */
 #include "allocator/segment_kinds.h"
 
+#include "allocator/observers.h"
 #include "allocator/pool.h"
 
 #include "base/lock.h"
@@ -25,6 +26,11 @@ static memopt_status grow(memopt_allocator *allocator, const mo_request *request
     mo_unlock(&allocator->lock);
     void *address;
     status = mo_mem_alloc(allocator->device, bytes, &address);
+    if (status == MEMOPT_OK) {
+        status = mo_observe_mapped(allocator, address, bytes);
+        if (status != MEMOPT_OK)
+            (void)mo_mem_free(allocator->device, address, bytes);
+    }
     mo_lock(&allocator->lock);
     if (status != MEMOPT_OK) {
         mo_slab_return(&allocator->slab, block);
@@ -73,6 +79,18 @@ static void claim(memopt_allocator *allocator, const mo_release *what, mo_releas
     }
 }
 
+/* With the observers' consent; without lock. */
+static memopt_status free_memory(memopt_allocator *allocator, const mo_segment *segment)
+{
+    memopt_status status = mo_observe_unmapping(allocator, segment->address, segment->size);
+    if (status != MEMOPT_OK)
+        return status;
+    status = mo_mem_free(allocator->device, segment->address, segment->size);
+    if (status != MEMOPT_OK)
+        mo_observe_stays(allocator, segment->address, segment->size);
+    return status;
+}
+
 /* Enters and leaves with the lock held. */
 static memopt_status give_back(memopt_allocator *allocator, mo_segment *segment)
 {
@@ -80,7 +98,7 @@ static memopt_status give_back(memopt_allocator *allocator, mo_segment *segment)
     memopt_status status = mo_drain_pool(allocator, segment->pool);
     if (status == MEMOPT_OK) {
         mo_unlock(&allocator->lock);
-        status = mo_mem_free(allocator->device, segment->address, segment->size);
+        status = free_memory(allocator, segment);
         mo_lock(&allocator->lock);
     }
     if (status != MEMOPT_OK) {
@@ -118,6 +136,7 @@ static memopt_status release(memopt_allocator *allocator, const mo_release *what
 
 static memopt_status end(memopt_allocator *allocator, mo_segment *segment)
 {
+    mo_observe_gone(allocator, segment->address, segment->size);
     memopt_status status = mo_mem_free(allocator->device, segment->address, segment->size);
     for (mo_block *block = segment->first, *next; block != NULL; block = next) {
         next = block->next;

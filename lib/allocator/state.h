@@ -17,6 +17,7 @@
  *   pages.c               single pages, and those of free blocks
  *   place.c               where an expandable segment holds a new block
  *   segment_common.c      the list of segments, limits, and what both kinds share
+ *   observers.c           callbacks that follow the ranges that have memory
  *   streams.c             streams that end while their memory is cached, live or pending
  *   events.c              recorded streams and deferred frees
  *   block_life.c          a block's way into use and back to its pool
@@ -28,7 +29,8 @@
  *
  * Two locks, taken in this order:
  *   slow   of the family: one thread at a time grows, gives back or waits, in any member of it;
- *          held over driver calls, never over a user's callback.
+ *          held over driver calls. It is a turn, not a mutex: the callbacks of range observers run
+ *          in it, under no lock. The other callbacks run without it.
  *   lock   of a member: all of the state below; held for microseconds, never over a driver call
  *          that may block. No thread holds those of two members.
  * The slow path claims blocks (MO_BLOCK_CLAIMED) before it releases `lock` to call the driver, so
@@ -40,6 +42,7 @@
 #include "allocator/bins.h"
 #include "allocator/counters.h"
 #include "base/config.h"
+#include "base/turn.h"
 #include "device/device.h"
 
 #include <pthread.h>
@@ -155,6 +158,7 @@ typedef struct mo_paused_page {
     uint8_t mapped;  /* it is where it was */
     uint8_t fresh;   /* the resume that runs has mapped it */
     uint8_t counted; /* as held */
+    uint8_t told;    /* observers know it as mapped */
 } mo_paused_page;
 
 typedef struct mo_pause {
@@ -168,13 +172,19 @@ typedef struct mo_pause {
 
 enum { MO_POOL_NAME = 32 };
 
+typedef struct mo_observer mo_observer;
+
 /* An allocator and its pools, which share a device and the allocator's limit. Guarded by `slow`. */
 typedef struct mo_family {
-    pthread_mutex_t slow;
+    mo_turn slow;
     memopt_allocator *parent;
     memopt_allocator *members; /* the parent, too; without those that are being destroyed */
     uint64_t pools;            /* with those */
     uint64_t held;             /* bytes that the members hold from the device */
+    mo_observer *observers;    /* in the order of their registration */
+    uint64_t observers_made;
+    uint64_t generation; /* of the last range event */
+    int refused;         /* an observer has; reset before a growth */
 } mo_family;
 
 struct memopt_allocator {

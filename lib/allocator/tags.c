@@ -2,6 +2,8 @@
  * family have the same tags, which are added under `slow`. */
 #include "allocator/tags.h"
 
+#include "allocator/observers.h"
+
 #include "base/checked.h"
 #include "base/lock.h"
 #include "base/options.h"
@@ -61,16 +63,19 @@ static void add(memopt_allocator *allocator, const char *name)
 }
 
 /* The tag of a name, a new one if there is room; MO_TAGS if not. */
-static uint32_t find_or_add(memopt_allocator *allocator, const char *name)
+static memopt_status find_or_add(memopt_allocator *allocator, const char *name, uint32_t *out_tag)
 {
-    mo_lock(&allocator->family->slow);
+    memopt_status status = mo_family_enter(allocator->family, "allocator_register_tag");
+    if (status != MEMOPT_OK)
+        return status;
     uint32_t tag = find(allocator, name); /* nobody else changes the count */
     if (tag == allocator->tag_count && tag < MO_TAGS)
         for (memopt_allocator *each = allocator->family->members; each != NULL;
              each = each->next_member)
             add(each, name);
-    mo_unlock(&allocator->family->slow);
-    return tag;
+    mo_family_leave(allocator->family);
+    *out_tag = tag;
+    return MEMOPT_OK;
 }
 
 memopt_status memopt_allocator_register_tag(memopt_allocator *allocator, const char *name,
@@ -85,7 +90,10 @@ memopt_status memopt_allocator_register_tag(memopt_allocator *allocator, const c
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "allocator_register_tag: the name has %zu characters; give it 1 to %d",
                        length, MO_TAG_NAME - 1);
-    uint32_t tag = find_or_add(allocator, name);
+    uint32_t tag = MO_TAGS;
+    memopt_status status = find_or_add(allocator, name, &tag);
+    if (status != MEMOPT_OK)
+        return status;
     if (tag == MO_TAGS)
         return mo_fail(MEMOPT_LIMIT_REACHED,
                        "allocator_register_tag: all %d tags are taken, \"%s\" is one too many",

@@ -2,6 +2,7 @@
 #include "allocator/events.h"
 #include "allocator/family.h"
 #include "allocator/give_back.h"
+#include "allocator/observers.h"
 #include "allocator/pool.h"
 #include "allocator/segment.h"
 
@@ -28,13 +29,15 @@ static memopt_status trim_call(const char *function, memopt_allocator *allocator
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: allocator is NULL", function);
     if (mo_device_inherited(allocator->device))
         return mo_fail_inherited(function);
-    mo_lock(&allocator->family->slow);
+    status = mo_family_enter(allocator->family, function);
+    if (status != MEMOPT_OK)
+        return status;
     if (!mo_family_capturing(allocator->family)) {
         mo_lock(&allocator->lock);
         status = trim(allocator, target, &released);
         mo_unlock(&allocator->lock);
     }
-    mo_unlock(&allocator->family->slow);
+    mo_family_leave(allocator->family);
     if (status == MEMOPT_OK && out_released != NULL)
         *out_released = released;
     return status;

@@ -390,6 +390,24 @@ SIM_EXPORT int memopt_sim_take_violation(char *out, uint64_t bytes)
     return 1;
 }
 
+SIM_EXPORT int memopt_sim_mapping(int32_t device, uint64_t index, uint64_t *out_address,
+                                  uint64_t *out_bytes)
+{
+    const sim_arena *arena = &sim_devices[device].arena;
+    pthread_mutex_lock(&sim_lock);
+    for (uint64_t i = 0; i < arena->mapping_count; i++) {
+        const sim_mapping *m = arena->mappings[i];
+        if (!m->accessible || index-- != 0)
+            continue;
+        *out_address = m->address;
+        *out_bytes = m->bytes;
+        pthread_mutex_unlock(&sim_lock);
+        return 1;
+    }
+    pthread_mutex_unlock(&sim_lock);
+    return 0;
+}
+
 SIM_EXPORT uint64_t memopt_sim_used(int32_t device)
 {
     return device >= 0 && device < SIM_DEVICES ? sim_devices[device].used : 0;
