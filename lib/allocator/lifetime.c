@@ -4,6 +4,7 @@
  */
 #include "allocator/block_life.h"
 #include "allocator/events.h"
+#include "allocator/idle.h"
 #include "allocator/observers.h"
 #include "allocator/pause.h"
 #include "allocator/recorder.h"
@@ -119,6 +120,7 @@ static memopt_allocator *make(memopt_device *device, const mo_config *config,
     allocator->device_total = mo_device_total_memory(device);
     apply_config(allocator);
     mo_tags_init(allocator);
+    mo_idle_init(allocator);
     for (unsigned i = 0; i < 2; i++) {
         allocator->ended[i].kind = MO_POOL_SMALL + i;
         allocator->ended[i].life = MO_STREAM_ENDED;
