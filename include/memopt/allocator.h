@@ -311,6 +311,93 @@ MEMOPT_API memopt_status memopt_pool_resume_sync(memopt_pool *pool);
  */
 MEMOPT_API int32_t memopt_pool_is_paused(memopt_pool *pool);
 
+/** @brief The values of memopt_range_event::kind. */
+enum {
+    MEMOPT_RANGE_MAPPED = 1,   /**< The range has got memory and can be used. */
+    MEMOPT_RANGE_UNMAPPING = 2 /**< The range is about to lose its memory. No work uses it. */
+};
+
+/** @brief A range of addresses that has got memory or is about to lose it. */
+typedef struct memopt_range_event {
+    size_t struct_size;          /**< sizeof(memopt_range_event) of the library. */
+    uint32_t kind;               /**< #MEMOPT_RANGE_MAPPED or #MEMOPT_RANGE_UNMAPPING. */
+    memopt_allocator *allocator; /**< The allocator or pool that holds the range. */
+    void *address;               /**< The first byte. */
+    uint64_t bytes;              /**< The size. A range may end in part, or with its neighbours. */
+    uint64_t generation; /**< The number of the event: larger than that of every earlier one of the
+                              allocator and its pools. What is known of an address from an event
+                              with a smaller number is out of date. */
+} memopt_range_event;
+
+/** @brief Initialiser of ::memopt_range_event. */
+#define MEMOPT_RANGE_EVENT_INIT                                                                    \
+    {                                                                                              \
+        sizeof(memopt_range_event), 0, NULL, NULL, 0, 0                                            \
+    }
+
+/**
+ * @brief Follows the ranges of an allocator, for registrations of memory (NCCL, RDMA) that must not
+ *        outlive it.
+ * @param user the pointer given with the function.
+ * @param event what happens; it is valid during the call.
+ * @return #MEMOPT_OK, or a status (from #MEMOPT_STATUS_USER on for one's own) to refuse. A refused
+ *         #MEMOPT_RANGE_MAPPED range is unmapped again, and a refused #MEMOPT_RANGE_UNMAPPING range
+ *         stays mapped; the call that caused the event fails with the status, but for a pause,
+ *         which keeps the range and succeeds if any other one goes. The observer counts as not
+ *         having seen a refused event; observers that had agreed get the opposite event. Where a
+ *         failed growth is undone, where a range stays because the driver or another observer wants
+ *         so, and where an allocator is destroyed, the status is ignored.
+ *
+ * It runs in the thread whose call caused the event, under no lock. Other threads allocate from the
+ * cache and free meanwhile; calls that change the ranges of the allocator or its pools wait for it.
+ * So it must not wait for another thread that makes such a call. It may itself call
+ * memopt_allocator_free(), memopt_allocator_alloc() (which gives #MEMOPT_BUSY if the cache does not
+ * suffice), and read statistics; all other calls with the allocator or its pools that would change
+ * ranges or the list of observers fail with #MEMOPT_BUSY. While a stream records a graph it must
+ * not do what the capture forbids.
+ */
+typedef memopt_status (*memopt_range_observer)(void *user, const memopt_range_event *event);
+
+/**
+ * @brief Adds an observer of the ranges of an allocator. First it is told of every range that is
+ *        mapped now.
+ * @param allocator an allocator, for its own ranges and those of all its pools, also of later ones;
+ *        or a pool, for that pool's.
+ * @param function the observer.
+ * @param user passed to it.
+ * @param[out] out_number the observer's number, for memopt_allocator_remove_range_observer().
+ * @retval MEMOPT_OK it is called from now on, until it is removed or the allocator or pool is
+ *         destroyed; the destruction unmaps what is left and tells it so.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL.
+ * @retval MEMOPT_BUSY the call comes from an observer of the allocator.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY no memory for it.
+ * @retval MEMOPT_UNSUPPORTED this is the child of a fork of the process that made the allocator.
+ * @return also the status with which the observer has refused a range; it gets no further event.
+ * @since 0.9
+ *
+ * Observers are called in the order in which they were added. Ranges are expandable segments'
+ * pages, whole runs of them in one event, and classic segments as a whole. Trims, moved pages,
+ * pauses, resumes and growth make events; allocations from the cache and frees do not. Thread-safe.
+ */
+MEMOPT_API memopt_status memopt_allocator_add_range_observer(memopt_allocator *allocator,
+                                                             memopt_range_observer function,
+                                                             void *user, uint64_t *out_number);
+
+/**
+ * @brief Removes an observer of ranges. When the call returns, it does not run and is not called
+ *        again; it gets no event for what is mapped.
+ * @param allocator the allocator or pool that it was added to, its parent or a pool of that.
+ * @param number the observer's number.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT allocator is NULL.
+ * @retval MEMOPT_NOT_FOUND there is no such observer; nothing changed.
+ * @retval MEMOPT_BUSY the call comes from an observer of the allocator.
+ * @retval MEMOPT_UNSUPPORTED this is the child of a fork of the process that made the allocator.
+ * @since 0.9
+ */
+MEMOPT_API memopt_status memopt_allocator_remove_range_observer(memopt_allocator *allocator,
+                                                                uint64_t number);
+
 /**
  * @brief Checks a configuration string without a device.
  * @param config as for memopt_allocator_create(); NULL is valid.

@@ -6,6 +6,7 @@
 #include "allocator/growth.h"
 
 #include "allocator/events.h"
+#include "allocator/observers.h"
 #include "allocator/pages.h"
 #include "allocator/pool.h"
 #include "allocator/stream_state.h"
@@ -257,14 +258,15 @@ static void unwind_place(memopt_allocator *allocator, const mo_place *place, con
         uint64_t end = page + block->size / allocator->granularity;
         if (block->mapped)
             continue;
-        if (i < done)
+        if (i < done) {
+            mo_observe_gone(allocator, block->address, block->size);
             unwind_pages(allocator, block->segment, taken, page, end);
-        else
+        } else
             drop_pages(allocator, block->segment, taken, page, end);
     }
 }
 
-/* Whatever fails, none of the block's pages is mapped. Without lock. */
+/* Whatever fails, none of the block's pages is mapped, and no observer thinks so. Without lock. */
 static memopt_status map_block(memopt_allocator *allocator, const mo_block *block,
                                const moves *taken)
 {
@@ -279,6 +281,8 @@ static memopt_status map_block(memopt_allocator *allocator, const mo_block *bloc
     }
     if (status == MEMOPT_OK)
         status = mo_vm_set_access(allocator->device, block->address, block->size);
+    if (status == MEMOPT_OK)
+        status = mo_observe_mapped(allocator, block->address, block->size);
     if (status != MEMOPT_OK)
         unwind_pages(allocator, segment, taken, first, page);
     return status;
@@ -322,18 +326,6 @@ static void look_at(void *user, mo_block *block)
     found->block = block;
 }
 
-/* True if the pool's pages can be taken without a wait, which mo_drain_pool then knows, too. */
-static int is_idle(memopt_allocator *allocator, mo_pool *pool)
-{
-    memopt_status status = memopt_stream_query(allocator->device, pool->stream);
-    if (status == MEMOPT_INVALID_ARGUMENT)
-        mo_stream_dead(allocator, pool->stream);
-    if (status != MEMOPT_OK)
-        return 0;
-    pool->drained = allocator->release_pass;
-    return 1;
-}
-
 /* Visits the free blocks whose pages can be taken; without `wait` only those of streams that have
  * nothing to do. */
 static void visit_free(memopt_allocator *allocator, int wait,
@@ -342,7 +334,7 @@ static void visit_free(memopt_allocator *allocator, int wait,
     allocator->release_pass++; /* more may have been freed since the last wait */
     for (mo_pool *pool = allocator->pools; pool != NULL; pool = pool->next)
         if (pool->life == MO_STREAM_LIVE && pool->segments > 0 &&
-            (wait || is_idle(allocator, pool)))
+            (wait || mo_pool_idle(allocator, pool)))
             mo_bins_visit(&pool->bins, allocator->granularity, visit, user);
     for (unsigned i = 0; i < 2; i++)
         mo_bins_visit(&allocator->ended[i].bins, allocator->granularity, visit, user);
@@ -378,9 +370,9 @@ static uint64_t free_pages(memopt_allocator *allocator, int wait)
     return count.pages;
 }
 
-/* Unmaps a claimed block's pages and gives their handles to the place; *out_done counts the bytes.
- * Without lock. */
-static memopt_status move_claim(memopt_allocator *allocator, const mo_block *block, cursor *at,
+/* Unmaps pages of a claimed block, at most as many as the place lacks, and gives their handles to
+ * it; *out_done counts the bytes. Without lock. */
+static memopt_status move_pages(memopt_allocator *allocator, const mo_block *block, cursor *at,
                                 moves *taken, uint64_t *out_done)
 {
     mo_segment *segment = block->segment;
@@ -395,6 +387,20 @@ static memopt_status move_claim(memopt_allocator *allocator, const mo_block *blo
         *out_done += bytes;
     }
     return MEMOPT_OK;
+}
+
+/* The same with the observers' consent. A claim is no larger than what the place lacks, so the rest
+ * of it is more than nothing only after a failure. Without lock. */
+static memopt_status move_claim(memopt_allocator *allocator, const mo_block *block, cursor *at,
+                                moves *taken, uint64_t *out_done)
+{
+    *out_done = 0;
+    memopt_status status = mo_observe_unmapping(allocator, block->address, block->size);
+    if (status != MEMOPT_OK)
+        return status;
+    status = move_pages(allocator, block, at, taken, out_done);
+    mo_observe_stays(allocator, block->address + *out_done, block->size - *out_done);
+    return status;
 }
 
 /* Gives the place's missing pages handles of free pages, least recently freed first, while there

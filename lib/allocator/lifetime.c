@@ -4,6 +4,8 @@
  */
 #include "allocator/block_life.h"
 #include "allocator/events.h"
+#include "allocator/idle.h"
+#include "allocator/observers.h"
 #include "allocator/pause.h"
 #include "allocator/recorder.h"
 #include "allocator/report.h"
@@ -15,6 +17,7 @@
 #include "base/lock.h"
 #include "base/memory.h"
 #include "base/options.h"
+#include "base/turn.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -27,7 +30,7 @@ static mo_family *new_family(memopt_allocator *parent)
     mo_family *family = mo_calloc(1, sizeof *family);
     if (family == NULL)
         return NULL;
-    pthread_mutex_init(&family->slow, NULL);
+    mo_turn_init(&family->slow);
     family->parent = parent;
     return family;
 }
@@ -43,12 +46,12 @@ static void join(mo_family *family, memopt_allocator *allocator)
 /* From here on other members do not touch it. */
 static void hide(memopt_allocator *allocator)
 {
-    mo_lock(&allocator->family->slow);
+    (void)mo_turn_take(&allocator->family->slow);
     memopt_allocator **place = &allocator->family->members;
     while (*place != allocator)
         place = &(*place)->next_member;
     *place = allocator->next_member;
-    mo_unlock(&allocator->family->slow);
+    mo_turn_give(&allocator->family->slow);
 }
 
 /* The member has given back the bytes that it held. The last one ends the family. */
@@ -56,13 +59,14 @@ static void leave(const memopt_allocator *allocator)
 {
     mo_family *family = allocator->family;
     int is_pool = allocator != family->parent;
-    mo_lock(&family->slow);
+    (void)mo_turn_take(&family->slow);
     family->held -= mo_stat_current(&allocator->stats, MO_STAT_RESERVED_BYTES);
     family->pools -= is_pool ? 1 : 0;
-    mo_unlock(&family->slow);
+    mo_observers_end(allocator);
+    mo_turn_give(&family->slow);
     if (is_pool)
         return;
-    pthread_mutex_destroy(&family->slow);
+    mo_turn_end(&family->slow);
     mo_free(family);
 }
 
@@ -141,6 +145,7 @@ static memopt_allocator *make(memopt_device *device, const mo_config *config,
     allocator->device_total = allocator->foreign ? UINT64_MAX : mo_device_total_memory(device);
     apply_config(allocator);
     mo_tags_init(allocator);
+    mo_idle_init(allocator);
     for (unsigned i = 0; i < 2; i++) {
         allocator->ended[i].kind = MO_POOL_SMALL + i;
         allocator->ended[i].life = MO_STREAM_ENDED;
@@ -216,9 +221,7 @@ memopt_status memopt_pool_create(memopt_allocator *parent, const memopt_pool_opt
                        parent == NULL ? "parent" : "out_pool");
     if (mo_device_inherited(parent->device))
         return mo_fail_inherited("pool_create");
-    memopt_status status = mo_source_check(parent, "pool_create");
-    if (status == MEMOPT_OK)
-        status = mo_options_read(&copy, sizeof copy, options, "memopt_pool_options");
+    memopt_status status = mo_options_read(&copy, sizeof copy, options, "memopt_pool_options");
     if (status == MEMOPT_OK)
         status = check_pool(parent, &copy, &config);
     if (status != MEMOPT_OK)
@@ -231,11 +234,16 @@ memopt_status memopt_pool_create(memopt_allocator *parent, const memopt_pool_opt
     if (copy.name != NULL)
         memcpy(pool->name, copy.name, strlen(copy.name));
     pool->retain = copy.retain != 0;
-    mo_lock(&parent->family->slow);
+    status = mo_family_enter(parent->family, "pool_create");
+    if (status != MEMOPT_OK) {
+        pthread_mutex_destroy(&pool->lock);
+        mo_free(pool);
+        return status;
+    }
     mo_tags_copy(pool, parent);
     join(parent->family, pool);
     parent->family->pools++;
-    mo_unlock(&parent->family->slow);
+    mo_family_leave(parent->family);
     mo_streams_listen(pool);
     *out_pool = pool;
     return MEMOPT_OK;
@@ -278,7 +286,7 @@ static memopt_status drain(memopt_allocator *allocator)
     uint64_t released = 0;
     int found;
     memopt_status result = MEMOPT_OK, waited;
-    mo_lock(&allocator->family->slow);
+    (void)mo_turn_take(&allocator->family->slow);
     mo_lock(&allocator->lock);
     do {
         waited = mo_events_wait_one(allocator, NULL, &found);
@@ -288,7 +296,7 @@ static memopt_status drain(memopt_allocator *allocator)
     if (allocator->pause.activity == MO_ACTIVE)
         mo_keep_first(&result, mo_segment_release(allocator, &all, &released));
     mo_unlock(&allocator->lock);
-    mo_unlock(&allocator->family->slow);
+    mo_turn_give(&allocator->family->slow);
     return result;
 }
 
@@ -298,9 +306,11 @@ static memopt_status end(memopt_allocator *allocator, int lost)
     hide(allocator);
     memopt_status status = drain(allocator);
     memopt_status recorded = mo_recorder_end(allocator, NULL);
-    mo_streams_unlisten(allocator); /* no stream is used from here on */
+    mo_streams_unlisten(allocator);               /* no stream is used from here on */
+    (void)mo_turn_take(&allocator->family->slow); /* for the observers */
     mo_keep_first(&status, mo_pause_end(allocator));
     mo_keep_first(&status, mo_segments_end(allocator));
+    mo_turn_give(&allocator->family->slow);
     mo_keep_first(&status, mo_events_end(allocator));
     while (allocator->pools != NULL) {
         mo_pool *pool = allocator->pools;
@@ -316,16 +326,15 @@ static memopt_status end(memopt_allocator *allocator, int lost)
     return status != MEMOPT_OK ? status : recorded;
 }
 
-/* BUSY if pools of it exist, or inside a call of its provider. */
+/* BUSY if pools of it exist, or an observer or the provider calls. */
 static memopt_status check_pools(memopt_allocator *allocator, const char *function)
 {
     mo_family *family = allocator->family;
-    memopt_status status = mo_source_check(allocator, function);
+    memopt_status status = mo_family_enter(family, function);
     if (status != MEMOPT_OK)
         return status;
-    mo_lock(&family->slow);
     uint64_t pools = allocator == family->parent ? family->pools : 0;
-    mo_unlock(&family->slow);
+    mo_family_leave(family);
     if (pools == 0)
         return MEMOPT_OK;
     return mo_fail(MEMOPT_BUSY, "%s: %" PRIu64 " pools of it exist; destroy them first", function,

@@ -17,8 +17,8 @@
 #include "allocator/block_life.h"
 #include "allocator/family.h"
 #include "allocator/give_back.h"
+#include "allocator/observers.h"
 #include "allocator/paused_pages.h"
-#include "allocator/source.h"
 
 #include "base/lock.h"
 #include "base/memory.h"
@@ -254,15 +254,14 @@ static memopt_status enter(memopt_pool *pool, const char *function, int paused)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: pool is NULL", function);
     if (mo_device_inherited(pool->device))
         return mo_fail_inherited(function);
-    memopt_status status = mo_source_check(pool, function);
+    memopt_status status = mo_family_enter(pool->family, function);
     if (status != MEMOPT_OK)
         return status;
-    mo_lock(&pool->family->slow);
     int is_paused = pool->pause.activity == MO_PAUSED;
     int capturing = is_paused == paused && mo_family_capturing(pool->family);
     if (is_paused == paused && !capturing)
         return MEMOPT_OK;
-    mo_unlock(&pool->family->slow);
+    mo_family_leave(pool->family);
     if (capturing)
         return mo_fail(MEMOPT_BUSY, "%s: a stream records a graph; call it after the capture",
                        function);
@@ -282,7 +281,7 @@ memopt_status memopt_pool_pause_sync(memopt_pool *pool, memopt_pause how, uint64
     mo_lock(&pool->lock);
     status = pause_member(pool, how == MEMOPT_PAUSE_KEEP, &released);
     mo_unlock(&pool->lock);
-    mo_unlock(&pool->family->slow);
+    mo_family_leave(pool->family);
     if (status == MEMOPT_OK && out_released != NULL)
         *out_released = released;
     return status;
@@ -296,7 +295,7 @@ memopt_status memopt_pool_resume_sync(memopt_pool *pool)
     mo_lock(&pool->lock);
     status = resume_member(pool);
     mo_unlock(&pool->lock);
-    mo_unlock(&pool->family->slow);
+    mo_family_leave(pool->family);
     return status;
 }
 

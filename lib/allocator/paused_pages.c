@@ -6,6 +6,7 @@
 #include "allocator/paused_pages.h"
 
 #include "allocator/family.h"
+#include "allocator/observers.h"
 #include "allocator/pages.h"
 
 #include "base/checked.h"
@@ -27,7 +28,7 @@ static uint64_t list_segment(const memopt_allocator *allocator, mo_segment *segm
         for (uint64_t page = mo_ceil_div_u64(start, bytes);
              page < mo_ceil_div_u64(start + block->size, bytes); page++, count++)
             if (out != NULL)
-                out[count] = (mo_paused_page){segment, page, 1, 0, 1};
+                out[count] = (mo_paused_page){segment, page, 1, 0, 1, 1};
     }
     return count;
 }
@@ -64,6 +65,73 @@ static char *address_of(const memopt_allocator *allocator, const mo_paused_page 
     return page->segment->address + page->page * allocator->granularity;
 }
 
+/* The pages that follow page i in its segment and look like it to observers and the driver. */
+static uint64_t run_from(const mo_pause *pause, uint64_t i)
+{
+    const mo_paused_page *first = &pause->pages[i];
+    uint64_t run = 1;
+    while (i + run < pause->page_count) {
+        const mo_paused_page *next = &pause->pages[i + run];
+        if (next->segment != first->segment || next->page != first->page + run ||
+            next->mapped != first->mapped || next->fresh != first->fresh ||
+            next->told != first->told)
+            break;
+        run++;
+    }
+    return run;
+}
+
+static void set_told(mo_paused_page *pages, uint64_t count, int told)
+{
+    for (uint64_t i = 0; i < count; i++)
+        pages[i].told = (uint8_t)told;
+}
+
+/* Pages that observers know as mapped are about to go: all of them if they agree or `anyway`. With
+ * `fresh` only those that a resume has just mapped. */
+static memopt_status tell_going(memopt_allocator *allocator, int fresh, int anyway)
+{
+    const mo_pause *pause = &allocator->pause;
+    memopt_status result = MEMOPT_OK;
+    for (uint64_t i = 0, run; i < pause->page_count; i += run) {
+        mo_paused_page *first = &pause->pages[i];
+        run = run_from(pause, i);
+        if (!first->mapped || !first->told || (fresh && !first->fresh))
+            continue;
+        uint64_t bytes = run * allocator->granularity;
+        memopt_status status = MEMOPT_OK;
+        if (anyway)
+            mo_observe_gone(allocator, address_of(allocator, first), bytes);
+        else
+            status = mo_observe_unmapping(allocator, address_of(allocator, first), bytes);
+        if (status == MEMOPT_OK)
+            set_told(first, run, 0);
+        mo_keep_first(&result, status);
+    }
+    return result;
+}
+
+/* Pages that have memory, which observers do not know. With `anyway` it stays whatever they say. */
+static memopt_status tell_mapped(memopt_allocator *allocator, int anyway)
+{
+    const mo_pause *pause = &allocator->pause;
+    memopt_status status = MEMOPT_OK;
+    for (uint64_t i = 0, run; i < pause->page_count && status == MEMOPT_OK; i += run) {
+        mo_paused_page *first = &pause->pages[i];
+        run = run_from(pause, i);
+        if (!first->mapped || first->told || (anyway && first->fresh))
+            continue;
+        uint64_t bytes = run * allocator->granularity;
+        if (anyway)
+            mo_observe_stays(allocator, address_of(allocator, first), bytes);
+        else
+            status = mo_observe_mapped(allocator, address_of(allocator, first), bytes);
+        if (status == MEMOPT_OK)
+            set_told(first, run, 1);
+    }
+    return status;
+}
+
 static memopt_status unmap_page(memopt_allocator *allocator, mo_paused_page *page)
 {
     memopt_status status = MEMOPT_OK;
@@ -78,18 +146,22 @@ static memopt_status unmap_page(memopt_allocator *allocator, mo_paused_page *pag
 
 memopt_status mo_paused_unmap(memopt_allocator *allocator, int *out_any)
 {
-    memopt_status result = MEMOPT_OK;
+    memopt_status result = tell_going(allocator, 0, 0);
     *out_any = 0;
     for (uint64_t i = 0; i < allocator->pause.page_count; i++) {
         mo_paused_page *page = &allocator->pause.pages[i];
+        if (page->told)
+            continue; /* an observer keeps it */
         mo_keep_first(&result, unmap_page(allocator, page));
         *out_any |= !page->mapped;
     }
+    (void)tell_mapped(allocator, 1);
     return result;
 }
 
 void mo_paused_unmap_fresh(memopt_allocator *allocator)
 {
+    (void)tell_going(allocator, 1, 1);
     for (uint64_t i = 0; i < allocator->pause.page_count; i++) {
         mo_paused_page *page = &allocator->pause.pages[i];
         if (page->fresh || !page->mapped) /* one that stays may lack access: it stays fresh */
@@ -193,7 +265,9 @@ static memopt_status map_all(memopt_allocator *allocator)
                            handle_of(page));
         page->mapped = page->fresh = status == MEMOPT_OK;
     }
-    return status == MEMOPT_OK ? set_access(allocator) : status;
+    if (status == MEMOPT_OK)
+        status = set_access(allocator);
+    return status == MEMOPT_OK ? tell_mapped(allocator, 0) : status;
 }
 
 memopt_status mo_paused_map(memopt_allocator *allocator)

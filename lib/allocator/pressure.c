@@ -8,16 +8,17 @@
 #include "allocator/block_life.h"
 #include "allocator/events.h"
 #include "allocator/family.h"
+#include "allocator/observers.h"
 #include "allocator/pool.h"
 #include "allocator/recorder.h"
 #include "allocator/report.h"
 #include "allocator/segment.h"
-#include "allocator/source.h"
 #include "allocator/streams.h"
 
 #include "base/checked.h"
 #include "base/lock.h"
 #include "base/log.h"
+#include "base/turn.h"
 
 #include <inttypes.h>
 
@@ -59,11 +60,11 @@ static memopt_status ask_callback(memopt_allocator *allocator, mo_request *reque
         return MEMOPT_OK;
     const callback here = {allocator->family, innermost};
     mo_unlock(&allocator->lock);
-    mo_unlock(&allocator->family->slow);
+    mo_family_leave(allocator->family);
     innermost = &here;
     uint64_t freed = allocator->options.pressure(allocator->options.pressure_user, request->asked);
     innermost = here.outer;
-    mo_lock(&allocator->family->slow);
+    (void)mo_turn_take(&allocator->family->slow);
     mo_lock(&allocator->lock);
     mo_log(MEMOPT_LOG_DEBUG, "allocator: the pressure callback freed %" PRIu64 " bytes", freed);
     return search(allocator, request, out_block);
@@ -304,12 +305,11 @@ memopt_status mo_alloc_slow(memopt_allocator *allocator, mo_request *request, vo
     char report[MO_REPORT_BYTES];
     mo_block *block = NULL;
     uint64_t left = 0;
-    memopt_status outside = mo_source_check(allocator, "allocator_alloc");
-    if (outside != MEMOPT_OK)
-        return outside;
-    mo_lock(&allocator->family->slow);
+    memopt_status status = mo_family_enter(allocator->family, "allocator_alloc");
+    if (status != MEMOPT_OK)
+        return status;
     mo_lock(&allocator->lock);
-    memopt_status status = climb(allocator, request, &block);
+    status = climb(allocator, request, &block);
     if (status == MEMOPT_OK) {
         status = mo_block_give(allocator, block, request, out_pointer);
     } else if (status == MEMOPT_OUT_OF_DEVICE_MEMORY) {
@@ -320,7 +320,7 @@ memopt_status mo_alloc_slow(memopt_allocator *allocator, mo_request *request, vo
         mo_report_oom(allocator, request, left, report);
     }
     mo_unlock(&allocator->lock);
-    mo_unlock(&allocator->family->slow);
+    mo_family_leave(allocator->family);
     if (status == MEMOPT_OUT_OF_DEVICE_MEMORY)
         return fail_out_of_memory(allocator, request->asked, left, report);
     return status;

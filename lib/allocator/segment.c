@@ -25,8 +25,9 @@ memopt_status mo_segment_grow(memopt_allocator *allocator, const mo_request *req
                               mo_block **out_block)
 {
     if (allocator->expandable) {
+        allocator->family->refused = 0;
         memopt_status status = mo_segment_expandable.grow(allocator, request, out_block);
-        if (!refused(status))
+        if (!refused(status) || allocator->family->refused)
             return status;
         allocator->expandable = 0;
         mo_log(MEMOPT_LOG_WARNING,

@@ -4,11 +4,24 @@
  */
 #include "allocator/segment_kinds.h"
 
+#include "allocator/observers.h"
 #include "allocator/pool.h"
 #include "allocator/source.h"
 
 #include "base/lock.h"
 #include "base/memory.h"
+
+/* With the observers' consent; without lock. */
+static memopt_status get_memory(memopt_allocator *allocator, uint64_t bytes, void **out_address)
+{
+    memopt_status status = mo_source_get(allocator, bytes, out_address);
+    if (status != MEMOPT_OK)
+        return status;
+    status = mo_observe_mapped(allocator, *out_address, bytes);
+    if (status != MEMOPT_OK)
+        (void)mo_source_put(allocator, *out_address, bytes);
+    return status;
+}
 
 /* One driver call without the lock; the segment is entered when it has succeeded. */
 static memopt_status grow(memopt_allocator *allocator, const mo_request *request,
@@ -26,7 +39,7 @@ static memopt_status grow(memopt_allocator *allocator, const mo_request *request
     mo_block *block = mo_slab_take(&allocator->slab);
     mo_unlock(&allocator->lock);
     void *address;
-    status = mo_source_get(allocator, bytes, &address);
+    status = get_memory(allocator, bytes, &address);
     mo_lock(&allocator->lock);
     if (status != MEMOPT_OK) {
         mo_slab_return(&allocator->slab, block);
@@ -75,6 +88,18 @@ static void claim(memopt_allocator *allocator, const mo_release *what, mo_releas
     }
 }
 
+/* With the observers' consent; without lock. */
+static memopt_status free_memory(memopt_allocator *allocator, const mo_segment *segment)
+{
+    memopt_status status = mo_observe_unmapping(allocator, segment->address, segment->size);
+    if (status != MEMOPT_OK)
+        return status;
+    status = mo_source_put(allocator, segment->address, segment->size);
+    if (status != MEMOPT_OK)
+        mo_observe_stays(allocator, segment->address, segment->size);
+    return status;
+}
+
 /* Enters and leaves with the lock held. */
 static memopt_status give_back(memopt_allocator *allocator, mo_segment *segment)
 {
@@ -82,7 +107,7 @@ static memopt_status give_back(memopt_allocator *allocator, mo_segment *segment)
     memopt_status status = mo_drain_pool(allocator, segment->pool);
     if (status == MEMOPT_OK) {
         mo_unlock(&allocator->lock);
-        status = mo_source_put(allocator, segment->address, segment->size);
+        status = free_memory(allocator, segment);
         mo_lock(&allocator->lock);
     }
     if (status != MEMOPT_OK) {
@@ -120,6 +145,7 @@ static memopt_status release(memopt_allocator *allocator, const mo_release *what
 
 static memopt_status end(memopt_allocator *allocator, mo_segment *segment)
 {
+    mo_observe_gone(allocator, segment->address, segment->size);
     memopt_status status = mo_source_put(allocator, segment->address, segment->size);
     for (mo_block *block = segment->first, *next; block != NULL; block = next) {
         next = block->next;

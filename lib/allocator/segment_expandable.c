@@ -11,6 +11,7 @@
 #include "allocator/segment_kinds.h"
 
 #include "allocator/growth.h"
+#include "allocator/observers.h"
 #include "allocator/pages.h"
 #include "allocator/pool.h"
 
@@ -85,9 +86,24 @@ static memopt_status end_segment(memopt_allocator *allocator, mo_segment *segmen
     return result != MEMOPT_OK ? result : status;
 }
 
+/* Observers are told of the pages that have memory. A paused member's have been told already, but
+ * for those that the driver did not unmap. Without lock where there are any. */
+static void tell_end(memopt_allocator *allocator, mo_segment *segment)
+{
+    uint64_t bytes = allocator->granularity, pages = segment->size / bytes, run;
+    if (segment->mapped == 0)
+        return;
+    for (uint64_t page = 0; page < pages; page += run + 1) {
+        for (run = 0; page + run < pages && segment->pages[page + run] != NULL; run++)
+            ;
+        mo_observe_gone(allocator, segment->address + page * bytes, run * bytes);
+    }
+}
+
 /* Pages that could not be unmapped before are tried once more. */
 static memopt_status end(memopt_allocator *allocator, mo_segment *segment)
 {
+    tell_end(allocator, segment);
     uint64_t bytes = allocator->granularity;
     for (mo_block *block = segment->first; block != NULL; block = block->next) {
         uint64_t start = (uint64_t)(block->address - segment->address);
@@ -156,21 +172,26 @@ static memopt_status claim_free_pages(memopt_allocator *allocator, const mo_rele
     return MEMOPT_OK;
 }
 
-/* Unmaps a claimed block's pages from its start; *out_done counts the bytes. Without lock. */
+/* Unmaps a claimed block's pages from its start, with the observers' consent; *out_done counts the
+ * bytes. Without lock. */
 static memopt_status unmap_claim(memopt_allocator *allocator, const mo_block *block,
                                  uint64_t *out_done)
 {
     mo_segment *segment = block->segment;
     uint64_t bytes = allocator->granularity;
     uint64_t page = mo_page_of(allocator, block);
-    memopt_status status = MEMOPT_OK;
-    for (*out_done = 0; status == MEMOPT_OK && *out_done < block->size; page++) {
+    memopt_status status = mo_observe_unmapping(allocator, block->address, block->size);
+    *out_done = 0;
+    if (status != MEMOPT_OK)
+        return status;
+    for (; status == MEMOPT_OK && *out_done < block->size; page++) {
         status = mo_page_unmap(allocator, segment, page);
         if (status != MEMOPT_OK)
             break;
         *out_done += bytes;
         status = mo_page_release(allocator, segment, page);
     }
+    mo_observe_stays(allocator, block->address + *out_done, block->size - *out_done);
     return status;
 }
 

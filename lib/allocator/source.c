@@ -1,22 +1,14 @@
 /*
  * Memory of classic segments: the device's, page-locked host memory, or a provider's.
  *
- * A provider stands in for the driver, so it is called with `slow` held. What it calls of the same
- * family and needs `slow` is refused.
+ * A provider stands in for the driver: it is called in the family's turn and under no lock. What it
+ * calls of the same family and needs the turn is refused.
  */
 #include "allocator/source.h"
 
 #include "base/options.h"
 
 #include <inttypes.h>
-
-/* The families whose providers this thread is in, the innermost first. */
-typedef struct provider_call {
-    const mo_family *family;
-    const struct provider_call *outer;
-} provider_call;
-
-static _Thread_local const provider_call *innermost;
 
 memopt_status mo_source_read(const memopt_allocator_options *options,
                              memopt_memory_provider *out_provider)
@@ -29,19 +21,6 @@ memopt_status mo_source_read(const memopt_allocator_options *options,
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_create: the provider's %s is NULL",
                        out_provider->alloc == NULL ? "alloc" : "free");
     return MEMOPT_OK;
-}
-
-memopt_status mo_source_check(const memopt_allocator *allocator, const char *function)
-{
-    const provider_call *at = innermost;
-    while (at != NULL && at->family != allocator->family)
-        at = at->outer;
-    if (at == NULL)
-        return MEMOPT_OK;
-    return mo_fail(MEMOPT_BUSY,
-                   "%s: the memory provider of this allocator is being called; it cannot use the "
-                   "allocator",
-                   function);
 }
 
 static memopt_status refuse_address(memopt_allocator *allocator, void *address, uint64_t bytes)
@@ -64,9 +43,7 @@ static memopt_status fail_provider(memopt_status status, const char *what, uint6
 static memopt_status get_provided(memopt_allocator *allocator, uint64_t bytes, void **out_address)
 {
     const memopt_memory_provider *provider = &allocator->family->provider;
-    const provider_call call = {allocator->family, innermost};
     void *address = NULL;
-    innermost = &call;
     memopt_status status = provider->alloc(provider->user, bytes, &address);
     if (status == MEMOPT_OK && (address == NULL || (uintptr_t)address % MO_BLOCK_UNIT != 0))
         status = refuse_address(allocator, address, bytes);
@@ -74,17 +51,13 @@ static memopt_status get_provided(memopt_allocator *allocator, uint64_t bytes, v
         *out_address = address;
     else if (status != MEMOPT_OUT_OF_DEVICE_MEMORY && status != MEMOPT_OUT_OF_HOST_MEMORY)
         status = fail_provider(status, "give", bytes);
-    innermost = call.outer;
     return status;
 }
 
 static memopt_status put_provided(memopt_allocator *allocator, void *address, uint64_t bytes)
 {
     const memopt_memory_provider *provider = &allocator->family->provider;
-    const provider_call call = {allocator->family, innermost};
-    innermost = &call;
     memopt_status status = provider->free(provider->user, address, bytes);
-    innermost = call.outer;
     return status == MEMOPT_OK ? status : fail_provider(status, "take back", bytes);
 }
 

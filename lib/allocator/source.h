@@ -8,9 +8,6 @@
 memopt_status mo_source_read(const memopt_allocator_options *options,
                              memopt_memory_provider *out_provider);
 
-/* BUSY if this thread is in a call of the family's provider: it holds `slow`. */
-memopt_status mo_source_check(const memopt_allocator *allocator, const char *function);
-
 /* Memory of a segment, without `lock`. OUT_OF_DEVICE_MEMORY: there is none left. */
 memopt_status mo_source_get(memopt_allocator *allocator, uint64_t bytes, void **out_address);
 memopt_status mo_source_put(memopt_allocator *allocator, void *address, uint64_t bytes);

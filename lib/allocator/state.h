@@ -9,6 +9,7 @@
  *   paused_pages.c        the pages of a paused member
  *   pressure.c            the slow path: the order of attempts when no cached block fits
  *   family.c              an allocator and its pools: what one does with the others' memory
+ *   idle.c                giving back what was free for a time
  *   give_back.c           giving back down to a target
  *   segment.c             growing, giving back and ending segments, of the kind in use
  *   segment_classic.c     segments of one device allocation
@@ -17,6 +18,7 @@
  *   pages.c               single pages, and those of free blocks
  *   place.c               where an expandable segment holds a new block
  *   segment_common.c      the list of segments, limits, and what both kinds share
+ *   observers.c           callbacks that follow the ranges that have memory
  *   streams.c             streams that end while their memory is cached, live or pending
  *   events.c              recorded streams and deferred frees
  *   source.c              memory of classic segments: device, page-locked, or a provider's
@@ -29,7 +31,8 @@
  *
  * Two locks, taken in this order:
  *   slow   of the family: one thread at a time grows, gives back or waits, in any member of it;
- *          held over driver calls, never over a user's callback.
+ *          held over driver calls. It is a turn, not a mutex: the callbacks of range observers run
+ *          in it, under no lock. The other callbacks run without it.
  *   lock   of a member: all of the state below; held for microseconds, never over a driver call
  *          that may block. No thread holds those of two members.
  * The slow path claims blocks (MO_BLOCK_CLAIMED) before it releases `lock` to call the driver, so
@@ -41,6 +44,7 @@
 #include "allocator/bins.h"
 #include "allocator/counters.h"
 #include "base/config.h"
+#include "base/turn.h"
 #include "device/device.h"
 
 #include <pthread.h>
@@ -158,6 +162,7 @@ typedef struct mo_paused_page {
     uint8_t mapped;  /* it is where it was */
     uint8_t fresh;   /* the resume that runs has mapped it */
     uint8_t counted; /* as held */
+    uint8_t told;    /* observers know it as mapped */
 } mo_paused_page;
 
 typedef struct mo_pause {
@@ -171,13 +176,30 @@ typedef struct mo_pause {
 
 enum { MO_POOL_NAME = 32 };
 
+/* When a member is looked at for idle memory; guarded by `slow`, and the period does not change. */
+enum { MO_IDLE_MARKS = 4 };
+typedef struct mo_idle {
+    uint64_t period; /* nanoseconds between looks; 0: none */
+    uint64_t due;    /* when the next one is */
+    uint64_t time[MO_IDLE_MARKS];
+    uint64_t clock[MO_IDLE_MARKS]; /* the allocator's at that time; 0: no mark */
+    unsigned next;
+} mo_idle;
+
+typedef struct mo_observer mo_observer;
+
 /* An allocator and its pools, which share a device and the allocator's limit. Guarded by `slow`. */
 typedef struct mo_family {
-    pthread_mutex_t slow;
+    mo_turn slow;
     memopt_allocator *parent;
-    memopt_allocator *members;       /* the parent, too; without those that are being destroyed */
-    uint64_t pools;                  /* with those */
-    uint64_t held;                   /* bytes that the members hold from the device */
+    memopt_allocator *members; /* the parent, too; without those that are being destroyed */
+    uint64_t pools;            /* with those */
+    uint64_t held;             /* bytes that the members hold from the device */
+    mo_observer *observers;    /* in the order of their registration */
+    uint64_t observers_made;
+    _Atomic uint64_t idle_due;       /* the first of the members' */
+    uint64_t generation;             /* of the last range event */
+    int refused;                     /* an observer has; reset before a growth */
     memopt_memory_provider provider; /* alloc is NULL: none. Does not change. */
 } mo_family;
 
@@ -192,6 +214,7 @@ struct memopt_allocator {
     char name[MO_POOL_NAME];          /* "" of an allocator that is no pool */
     int retain;                       /* other members do not take its free memory */
     mo_pause pause;
+    mo_idle idle;
     _Atomic uint64_t limit; /* of what the member holds; the parent's: the family */
     uint64_t granularity;
     uint64_t device_total;

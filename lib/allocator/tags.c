@@ -1,7 +1,8 @@
 /* What blocks are for. A tag is its position in the allocator's fixed table; all members of a
  * family have the same tags, which are added under `slow`. */
 #include "allocator/tags.h"
-#include "allocator/source.h"
+
+#include "allocator/observers.h"
 
 #include "base/checked.h"
 #include "base/lock.h"
@@ -62,16 +63,19 @@ static void add(memopt_allocator *allocator, const char *name)
 }
 
 /* The tag of a name, a new one if there is room; MO_TAGS if not. */
-static uint32_t find_or_add(memopt_allocator *allocator, const char *name)
+static memopt_status find_or_add(memopt_allocator *allocator, const char *name, uint32_t *out_tag)
 {
-    mo_lock(&allocator->family->slow);
+    memopt_status status = mo_family_enter(allocator->family, "allocator_register_tag");
+    if (status != MEMOPT_OK)
+        return status;
     uint32_t tag = find(allocator, name); /* nobody else changes the count */
     if (tag == allocator->tag_count && tag < MO_TAGS)
         for (memopt_allocator *each = allocator->family->members; each != NULL;
              each = each->next_member)
             add(each, name);
-    mo_unlock(&allocator->family->slow);
-    return tag;
+    mo_family_leave(allocator->family);
+    *out_tag = tag;
+    return MEMOPT_OK;
 }
 
 memopt_status memopt_allocator_register_tag(memopt_allocator *allocator, const char *name,
@@ -79,9 +83,6 @@ memopt_status memopt_allocator_register_tag(memopt_allocator *allocator, const c
 {
     if (allocator == NULL || name == NULL || out_tag == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_register_tag: a pointer is NULL");
-    memopt_status status = mo_source_check(allocator, "allocator_register_tag");
-    if (status != MEMOPT_OK)
-        return status;
     if (mo_device_inherited(allocator->device))
         return mo_fail_inherited("allocator_register_tag");
     size_t length = strlen(name);
@@ -89,7 +90,10 @@ memopt_status memopt_allocator_register_tag(memopt_allocator *allocator, const c
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "allocator_register_tag: the name has %zu characters; give it 1 to %d",
                        length, MO_TAG_NAME - 1);
-    uint32_t tag = find_or_add(allocator, name);
+    uint32_t tag = MO_TAGS;
+    memopt_status status = find_or_add(allocator, name, &tag);
+    if (status != MEMOPT_OK)
+        return status;
     if (tag == MO_TAGS)
         return mo_fail(MEMOPT_LIMIT_REACHED,
                        "allocator_register_tag: all %d tags are taken, \"%s\" is one too many",

@@ -2,9 +2,9 @@
 #include "allocator/events.h"
 #include "allocator/family.h"
 #include "allocator/give_back.h"
+#include "allocator/observers.h"
 #include "allocator/pool.h"
 #include "allocator/segment.h"
-#include "allocator/source.h"
 
 #include "base/lock.h"
 
@@ -29,16 +29,15 @@ static memopt_status trim_call(const char *function, memopt_allocator *allocator
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: allocator is NULL", function);
     if (mo_device_inherited(allocator->device))
         return mo_fail_inherited(function);
-    status = mo_source_check(allocator, function);
+    status = mo_family_enter(allocator->family, function);
     if (status != MEMOPT_OK)
         return status;
-    mo_lock(&allocator->family->slow);
     if (!mo_family_capturing(allocator->family)) {
         mo_lock(&allocator->lock);
         status = trim(allocator, target, &released);
         mo_unlock(&allocator->lock);
     }
-    mo_unlock(&allocator->family->slow);
+    mo_family_leave(allocator->family);
     if (status == MEMOPT_OK && out_released != NULL)
         *out_released = released;
     return status;

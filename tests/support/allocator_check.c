@@ -233,12 +233,12 @@ static memopt_status check_family(const mo_family *family)
 
 memopt_status mo_allocator_check(memopt_allocator *allocator)
 {
-    mo_lock(&allocator->family->slow);
+    (void)mo_turn_take(&allocator->family->slow);
     mo_lock(&allocator->lock);
     memopt_status status = check_all(allocator);
     mo_unlock(&allocator->lock);
     if (status == MEMOPT_OK)
         status = check_family(allocator->family);
-    mo_unlock(&allocator->family->slow);
+    mo_turn_give(&allocator->family->slow);
     return status;
 }

@@ -167,7 +167,7 @@ sim_mapping *sim_add_mapping(sim_arena *arena, uintptr_t address, uint64_t bytes
 
 void sim_end_physical(sim_physical *physical)
 {
-    if (physical->mapped != 0 || !physical->released)
+    if (physical->mapped != 0 || physical->ghosts != 0 || !physical->released)
         return;
     if (physical->arena->index >= 0)
         sim_devices[physical->arena->index].used -= physical->bytes;

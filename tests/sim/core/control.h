@@ -23,6 +23,9 @@ SIM_EXPORT void memopt_sim_seed(uint64_t seed);
 SIM_EXPORT uint32_t memopt_sim_violations(void);
 /* Removes the oldest one and writes its text; 0: there is none. */
 SIM_EXPORT int memopt_sim_take_violation(char *out, uint64_t bytes);
+/* The index-th range of device memory that can be used now, by address; 0: there are no more. */
+SIM_EXPORT int memopt_sim_mapping(int32_t device, uint64_t index, uint64_t *out_address,
+                                  uint64_t *out_bytes);
 /* Bytes of device memory in use. */
 SIM_EXPORT uint64_t memopt_sim_used(int32_t device);
 

@@ -83,7 +83,7 @@ static sim_range *reservation_of(uintptr_t address, uint64_t bytes, sim_ranges *
 static void add_range(sim_ranges *list, uintptr_t start, uint64_t bytes)
 {
     list->items = sim_grow(list->items, list->count, &list->capacity, sizeof *list->items);
-    list->items[list->count++] = (sim_range){start, bytes};
+    list->items[list->count++] = (sim_range){start, bytes, 0};
 }
 
 sim_status sim_vm_reserve(int device, uint64_t bytes, uint64_t align, uintptr_t *out_address)
@@ -100,14 +100,40 @@ sim_status sim_vm_reserve(int device, uint64_t bytes, uint64_t align, uintptr_t 
     return SIM_OK;
 }
 
+/* The memory that the range has kept goes. */
+static void end_ghosts(int device, uintptr_t address, uint64_t bytes)
+{
+    sim_ghosts *ghosts = &sim_devices[device].ghosts;
+    for (uint64_t i = 0; i < ghosts->count;) {
+        sim_ghost ghost = ghosts->items[i];
+        if (ghost.address - address >= bytes) {
+            i++;
+            continue;
+        }
+        ghosts->items[i] = ghosts->items[--ghosts->count];
+        ghost.physical->ghosts--;
+        sim_end_physical(ghost.physical);
+    }
+}
+
+static void add_ghost(const sim_mapping *m)
+{
+    sim_ghosts *ghosts = &sim_devices[m->physical->arena->index].ghosts;
+    ghosts->items =
+        sim_grow(ghosts->items, ghosts->count, &ghosts->capacity, sizeof *ghosts->items);
+    ghosts->items[ghosts->count++] = (sim_ghost){m->address, m->physical};
+    m->physical->ghosts++;
+}
+
 sim_status sim_vm_unreserve(uintptr_t address, uint64_t bytes)
 {
     sim_ranges *list = NULL;
     sim_range *r = reservation_of(address, bytes, &list);
-    if (r == NULL || r->start != address || r->bytes != bytes ||
+    if (r == NULL || r->start != address || r->bytes != bytes || r->stuck ||
         sim_anything_mapped(sim_arena_of(address), address, bytes))
         return SIM_INVALID_VALUE;
     *r = list->items[--list->count];
+    end_ghosts(sim_arena_of(address)->index, address, bytes);
     return SIM_OK;
 }
 
@@ -149,6 +175,7 @@ sim_status sim_vm_map(uintptr_t address, uint64_t bytes, uint64_t offset, sim_ph
     sim_mapping *m = sim_add_mapping(arena, address, bytes, physical);
     if (m == NULL)
         return SIM_OUT_OF_MEMORY;
+    end_ghosts(arena->index, address, bytes);
     m->late = sim_options.late_maps;
     return SIM_OK;
 }
@@ -171,18 +198,22 @@ static int exact_mappings(const sim_arena *arena, uintptr_t address, uint64_t by
 
 /* ROCm 7.0 to 7.2 add up the mappings from the reservation's first one, wherever the range starts,
  * until they reach its size, and refuse the range where the sum is not exact. Some cards were seen
- * to refuse every range behind the first mapping (2). */
+ * to refuse every range behind the first mapping (2), others only with several reservations (3). */
 static int tail_refused(const sim_arena *arena, uintptr_t address, uint64_t bytes)
 {
     const sim_range *home = reservation_of(address, bytes, NULL);
-    uint64_t sum = 0;
+    uint64_t sum = 0, elsewhere = 0;
     if (home == NULL || sim_options.tail_access == 0)
         return 0;
+    for (uint64_t i = 0; i < arena->mapping_count; i++)
+        elsewhere +=
+            !arena->mappings[i]->plain && arena->mappings[i]->address - home->start >= home->bytes;
     for (uint64_t i = 0; i < arena->mapping_count && sum < bytes; i++) {
         const sim_mapping *m = arena->mappings[i];
         if (m->address < home->start || m->address >= home->start + home->bytes)
             continue;
-        if (sum == 0 && m->address != address && sim_options.tail_access == 2)
+        if (sum == 0 && m->address != address &&
+            (sim_options.tail_access == 2 || (sim_options.tail_access == 3 && elsewhere > 0)))
             return 1;
         sum += m->bytes;
     }
@@ -204,17 +235,23 @@ sim_status sim_vm_set_access(uintptr_t address, uint64_t bytes, int accessible)
     return SIM_OK;
 }
 
-/* HIP loses track when one call unmaps several mappings, so there it is an error here. */
+/* HIP up to 6.4 loses count when one call unmaps several mappings, and never gives the addresses
+ * back (ROCR-Runtime#285): an error here, or with MEMOPT_SIM_UNMAP=1 what happened there. */
 sim_status sim_vm_unmap(uintptr_t address, uint64_t bytes)
 {
     sim_arena *arena = sim_arena_of(address);
     uint64_t count = 0;
     if (arena == NULL || arena == &sim_host || bytes == 0 || !granular(bytes) ||
-        !exact_mappings(arena, address, bytes, &count) || (sim_is_hip && count > 1))
+        !exact_mappings(arena, address, bytes, &count) ||
+        (sim_is_hip && count > 1 && !sim_options.unmap_many))
         return SIM_INVALID_VALUE;
+    if (sim_is_hip && count > 1)
+        reservation_of(address, bytes, NULL)->stuck = 1;
     for (uintptr_t at = address; at < address + bytes;) {
         sim_mapping *m = sim_find_mapping(arena, at);
         at += m->bytes;
+        if (sim_options.keeps)
+            add_ghost(m);
         sim_remove_mapping(arena, m);
     }
     return SIM_OK;
@@ -307,5 +344,6 @@ void sim_context_sweep(int device)
         m->physical->released = 1;
         sim_remove_mapping(arena, m);
     }
+    end_ghosts(device, 0, UINTPTR_MAX);
     sim_devices[device].reservations.count = 0;
 }

@@ -177,13 +177,22 @@ static int is_pageable(uintptr_t address, uint64_t bytes)
 /* Pageable sources are read at the call, pageable destinations are written before it returns, as
  * real drivers do it by staging. An address without memory is told at the call, or when it runs
  * where the memory went away in between. */
+/* HIP was seen to refuse what does not lie in one mapping (MEMOPT_SIM_SEAMS). */
+static int crosses_seam(uintptr_t address, uint64_t bytes)
+{
+    const sim_arena *arena = sim_options.seams ? sim_arena_of(address) : NULL;
+    const sim_mapping *m = arena != NULL ? sim_find_mapping(arena, address) : NULL;
+    return m != NULL && bytes > m->bytes - (address - m->address);
+}
+
 sim_status sim_copy(sim_stream *stream, uintptr_t destination, uintptr_t source, uint64_t bytes)
 {
     if (bytes == 0)
         return stream->context->sticky;
     if (source == 0 || destination == 0 || source + bytes < source ||
         destination + bytes < destination || !reachable(source, bytes) ||
-        !reachable(destination, bytes))
+        !reachable(destination, bytes) || crosses_seam(source, bytes) ||
+        crosses_seam(destination, bytes))
         return SIM_INVALID_VALUE;
     sim_op *op = sim_op_new(SIM_COPY, stream->context);
     if (op == NULL)
@@ -213,7 +222,8 @@ sim_status sim_fill(sim_stream *stream, uintptr_t destination, uint32_t value, u
         return stream->context->sticky;
     const sim_arena *arena = sim_arena_of(destination);
     if (destination % value_bytes != 0 || arena == NULL || !sim_accessible(destination, bytes) ||
-        (arena != &sim_host && arena->index != stream->context->device))
+        (arena != &sim_host && arena->index != stream->context->device) ||
+        crosses_seam(destination, bytes))
         return SIM_INVALID_VALUE;
     sim_op *op = sim_op_new(SIM_FILL, stream->context);
     if (op == NULL)

@@ -73,6 +73,7 @@ typedef struct sim_physical {
     sim_arena *arena;
     uint64_t offset, bytes;
     uint32_t mapped; /* mappings that show it */
+    uint32_t ghosts; /* addresses that keep it although it is unmapped */
     int file;        /* the descriptor that it costs, or -1 */
     int released;    /* by the program; gone when mapped is 0 too */
     uint64_t magic;
@@ -92,12 +93,24 @@ struct sim_mapping {
 typedef struct sim_range {
     uintptr_t start;
     uint64_t bytes;
+    int stuck; /* the driver has lost count of its mappings */
 } sim_range;
 
 typedef struct sim_ranges {
     sim_range *items;
     uint64_t count, capacity;
 } sim_ranges;
+
+/* Where a mapping was, in a driver that keeps the memory until the addresses go. */
+typedef struct sim_ghost {
+    uintptr_t address;
+    sim_physical *physical;
+} sim_ghost;
+
+typedef struct sim_ghosts {
+    sim_ghost *items;
+    uint64_t count, capacity;
+} sim_ghosts;
 
 /* Nodes of a graph, by their numbers. */
 typedef struct sim_nodes {
@@ -109,6 +122,7 @@ typedef struct sim_device {
     sim_arena arena;
     uint64_t total, used;
     sim_ranges reservations;
+    sim_ghosts ghosts;
     uint32_t retains;
     struct sim_context *context; /* the live primary context, or NULL */
     int lost;
@@ -132,6 +146,7 @@ typedef struct sim_config {
     const char *gfx, *name, *missing;
     int virtual_memory, dead_stream, rdma, pageable;
     int noise, handle_files, tail_access, late_maps;
+    int keeps, seams, unmap_many;
     uint64_t seed;
 } sim_config;
 

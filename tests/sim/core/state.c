@@ -109,6 +109,9 @@ static void read_options(void)
     sim_options.noise = (int)read_number("MEMOPT_SIM_NOISE", 1);
     sim_options.handle_files = (int)read_number("MEMOPT_SIM_HANDLE_FILES", sim_is_hip);
     sim_options.tail_access = (int)read_number("MEMOPT_SIM_TAIL_ACCESS", sim_is_hip);
+    sim_options.keeps = (int)read_number("MEMOPT_SIM_KEEPS", 0);
+    sim_options.seams = (int)read_number("MEMOPT_SIM_SEAMS", 0);
+    sim_options.unmap_many = (int)read_number("MEMOPT_SIM_UNMAP", 0);
     sim_options.late_maps = sim_is_hip && strncmp(sim_options.gfx, "gfx12", 5) == 0;
     sim_options.missing = read_text("MEMOPT_SIM_MISSING", "");
     lost_code = (int32_t)read_number("MEMOPT_SIM_LOST", 0);
@@ -385,6 +388,24 @@ SIM_EXPORT int memopt_sim_take_violation(char *out, uint64_t bytes)
     memmove(&violations[0], &violations[1], (kept - 1) * sizeof violations[0]);
     violation_count = kept - 1;
     return 1;
+}
+
+SIM_EXPORT int memopt_sim_mapping(int32_t device, uint64_t index, uint64_t *out_address,
+                                  uint64_t *out_bytes)
+{
+    const sim_arena *arena = &sim_devices[device].arena;
+    pthread_mutex_lock(&sim_lock);
+    for (uint64_t i = 0; i < arena->mapping_count; i++) {
+        const sim_mapping *m = arena->mappings[i];
+        if (!m->accessible || index-- != 0)
+            continue;
+        *out_address = m->address;
+        *out_bytes = m->bytes;
+        pthread_mutex_unlock(&sim_lock);
+        return 1;
+    }
+    pthread_mutex_unlock(&sim_lock);
+    return 0;
 }
 
 SIM_EXPORT uint64_t memopt_sim_used(int32_t device)

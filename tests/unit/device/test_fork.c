@@ -270,11 +270,11 @@ static void test_child(void **state)
     pthread_mutex_lock(&h.device->lock); /* as if other threads were inside the library */
     pthread_mutex_lock(&h.device->listening);
     pthread_mutex_lock(&h.allocator->lock);
-    pthread_mutex_lock(&h.allocator->family->slow);
+    (void)mo_turn_take(&h.allocator->family->slow);
     pid_t child = fork();
     if (child == 0)
         live_as_child(&h);
-    pthread_mutex_unlock(&h.allocator->family->slow);
+    mo_turn_give(&h.allocator->family->slow);
     pthread_mutex_unlock(&h.allocator->lock);
     pthread_mutex_unlock(&h.device->listening);
     pthread_mutex_unlock(&h.device->lock);

@@ -92,6 +92,17 @@ static void drivers_are_tried(void **state)
     } else if (is_mode("tail")) {
         is_off(properties_with(NULL),
                "test at open failed: setting access on a grown range: hipErrorInvalidValue (1)");
+    } else if (is_mode("ranges")) {
+        is_off(properties_with(NULL), "test at open failed: setting access on a grown range beside "
+                                      "another one: hipErrorInvalidValue (1)");
+    } else if (is_mode("keeps")) {
+        is_off(properties_with(NULL), "test at open failed: released memory stays in use");
+        is_off(properties_with("1"), "test at open failed: released memory stays in use");
+    } else if (is_mode("seams")) {
+        is_off(properties_with(NULL), "test at open failed: filling across two mappings: "
+                                      "hipErrorInvalidValue (1)");
+    } else if (is_mode("unmap")) {
+        is_on(properties_with(NULL)); /* each mapping is unmapped alone */
     }
 }
 

@@ -79,6 +79,29 @@ class AllocatorMemory(enum.IntEnum):
     PINNED = 1
 
 
+@enumeration("MEMOPT_RANGE_")
+class RangeKind(enum.IntEnum):
+    """What happens to a range of addresses."""
+
+    MAPPED = 1
+    UNMAPPING = 2
+
+
+@struct("memopt_range_event")
+class RangeEventStruct(Struct):
+    _fields_ = [
+        ("struct_size", SIZE),
+        ("kind", U32),
+        ("allocator", ADDRESS),
+        ("address", ADDRESS),
+        ("bytes", U64),
+        ("generation", U64),
+    ]
+
+
+RangeObserver = CFUNCTYPE(I32, ADDRESS, POINTER(RangeEventStruct))
+
+
 @struct("memopt_tag_stats")
 class TagStatsStruct(Struct):
     _fields_ = [
@@ -145,5 +168,7 @@ functions(
     memopt_pool_pause_sync=(CHECKED, HANDLE, U32, OUT_U64),
     memopt_pool_resume_sync=(CHECKED, HANDLE),
     memopt_pool_is_paused=(I32, HANDLE),
+    memopt_allocator_add_range_observer=(CHECKED, HANDLE, RangeObserver, ADDRESS, OUT_U64),
+    memopt_allocator_remove_range_observer=(CHECKED, HANDLE, U64),
     memopt_allocator_snapshot=(CHECKED, HANDLE, BlockVisitor, ADDRESS),
 )

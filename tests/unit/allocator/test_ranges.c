@@ -1,0 +1,442 @@
+/*
+ * Observers of ranges: what they are told is what the driver has mapped, at each event and after
+ * each call; they may refuse, and the driver may. The argument is the device; on a GPU the driver
+ * is a simulated one.
+ */
+#define _GNU_SOURCE /* RTLD_NOLOAD */
+
+#include "support.h"
+
+#include "device/cpu/cpu.h"
+#include "device/front/handle.h"
+#include "device/front/ranges.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+
+#define CAPACITY (64 * MIB)
+
+enum { POOLS = 3, LIVE = 24, ANOTHER = MEMOPT_STATUS_USER + 7 };
+
+static const char *device_name = "cpu";
+static int (*sim_mapping)(int32_t device, uint64_t index, uint64_t *address, uint64_t *bytes);
+
+/* --- the driver's picture ------------------------------------------------------------------------
+ */
+
+static void take(mo_ranges *all, uint64_t address, uint64_t bytes)
+{
+    assert_int_equal(mo_ranges_insert(all, address, bytes, NULL), 1);
+}
+
+static void take_all(mo_ranges *all, const mo_ranges *some)
+{
+    for (const mo_range *r = mo_ranges_after(some, 0); r != NULL;
+         r = mo_ranges_after(some, r->start + r->size))
+        take(all, r->start, r->size);
+}
+
+static void driver_picture(memopt_device *device, mo_ranges *out)
+{
+    uint64_t address = 0, bytes = 0;
+    assert_int_equal(mo_ranges_init(out), 1);
+    if (sim_mapping == NULL) {
+        mo_cpu_device *cpu = (mo_cpu_device *)(void *)device;
+        take_all(out, &cpu->memory.accessible);
+        take_all(out, &cpu->memory.plain);
+        return;
+    }
+    for (uint64_t i = 0; sim_mapping(0, i, &address, &bytes); i++)
+        take(out, address, bytes);
+}
+
+/* --- the observer --------------------------------------------------------------------------------
+ */
+
+typedef struct observer {
+    memopt_device *device;
+    memopt_allocator *only; /* events of this one; NULL: of any */
+    mo_ranges seen;
+    uint64_t generation, events, mapped, unmapping;
+    uint64_t refuse_at; /* the number of the event to refuse; 0: none */
+    int faults;         /* the driver fails, too: it may have kept what was to go */
+} observer;
+
+static void add_ranges(observer *o, const memopt_range_event *event)
+{
+    mo_ranges driver;
+    uintptr_t start = (uintptr_t)event->address;
+    driver_picture(o->device, &driver);
+    assert_true(mo_ranges_cover(&driver, start, event->bytes)); /* before it goes, after it came */
+    mo_ranges_fini(&driver);
+    if (event->kind == MEMOPT_RANGE_MAPPED) {
+        assert_null(mo_ranges_overlapping(&o->seen, start, event->bytes));
+        assert_int_equal(mo_ranges_insert(&o->seen, start, event->bytes, NULL), 1);
+        o->mapped++;
+    } else {
+        assert_true(mo_ranges_cover(&o->seen, start, event->bytes));
+        mo_ranges_subtract(&o->seen, start, event->bytes);
+        o->unmapping++;
+    }
+}
+
+static memopt_status observe(void *user, const memopt_range_event *event)
+{
+    observer *o = user;
+    assert_int_equal(event->struct_size, sizeof *event);
+    assert_true(event->bytes > 0 && event->generation > o->generation);
+    assert_true(event->kind == MEMOPT_RANGE_MAPPED || event->kind == MEMOPT_RANGE_UNMAPPING);
+    assert_true(o->only == NULL || event->allocator == o->only);
+    o->generation = event->generation;
+    if (++o->events == o->refuse_at)
+        return ANOTHER;
+    add_ranges(o, event);
+    return MEMOPT_OK;
+}
+
+static void begin_observer(observer *o, memopt_allocator *allocator, uint64_t *out_number)
+{
+    memset(o, 0, sizeof *o);
+    o->device = memopt_allocator_get_device(allocator);
+    assert_int_equal(mo_ranges_init(&o->seen), 1);
+    OK(memopt_allocator_add_range_observer(allocator, observe, o, out_number));
+}
+
+static void same(const mo_ranges *a, const mo_ranges *b)
+{
+    for (const mo_range *r = mo_ranges_after(a, 0); r != NULL;
+         r = mo_ranges_after(a, r->start + r->size))
+        assert_true(mo_ranges_cover(b, r->start, r->size));
+}
+
+/* What the observer knows is what the driver has; with `exactly` all of it. */
+static void check_picture(const observer *o, int exactly)
+{
+    mo_ranges driver;
+    driver_picture(o->device, &driver);
+    same(&o->seen, &driver);
+    if (exactly)
+        same(&driver, &o->seen);
+    mo_ranges_fini(&driver);
+}
+
+/* --- the scene -----------------------------------------------------------------------------------
+ */
+
+typedef struct live {
+    memopt_allocator *owner;
+    void *pointer;
+    uint64_t bytes;
+} live;
+
+typedef struct scene {
+    memopt_device *device;
+    memopt_allocator *members[POOLS]; /* the parent first */
+    memopt_stream streams[2];
+    live blocks[LIVE];
+    uint64_t random;
+} scene;
+
+static memopt_device *open_here(void)
+{
+    memopt_device *device = NULL;
+    if (sim_mapping == NULL)
+        return open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 1);
+    OK(memopt_device_open(device_name, NULL, &device));
+    return device;
+}
+
+static uint64_t draw(scene *s, uint64_t below)
+{
+    s->random = s->random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (s->random >> 33) % below;
+}
+
+static scene begin(const char *config, uint64_t seed)
+{
+    scene s = {.device = open_here(), .random = seed};
+    memopt_pool_options options = MEMOPT_POOL_OPTIONS_INIT;
+    s.members[0] = new_allocator(s.device, config);
+    for (int i = 1; i < POOLS; i++)
+        OK(memopt_pool_create(s.members[0], &options, &s.members[i]));
+    OK(memopt_stream_create(s.device, &s.streams[1]));
+    return s;
+}
+
+static void end(scene *s)
+{
+    for (int i = 0; i < LIVE; i++)
+        if (s->blocks[i].pointer != NULL)
+            OK(memopt_allocator_free(s->blocks[i].owner, s->blocks[i].pointer));
+    for (int i = POOLS - 1; i >= 0; i--) {
+        OK(mo_allocator_check(s->members[i]));
+        OK(memopt_allocator_destroy(s->members[i]));
+    }
+    OK(memopt_stream_destroy(s->device, s->streams[1]));
+    OK(memopt_device_close(s->device));
+}
+
+/* Allocates or frees; what does not fit or is paused is left. */
+static memopt_status step_block(scene *s)
+{
+    live *block = &s->blocks[draw(s, LIVE)];
+    if (block->pointer != NULL) {
+        OK(memopt_allocator_free(block->owner, block->pointer));
+        block->pointer = NULL;
+        return MEMOPT_OK;
+    }
+    block->owner = s->members[draw(s, POOLS)];
+    memopt_stream stream = s->streams[draw(s, 2)];
+    block->bytes = draw(s, 3) == 0 ? 512 + draw(s, 60000) : 70000 + draw(s, 9 * MIB);
+    memopt_status status = memopt_allocator_alloc(block->owner, block->bytes, MEMOPT_TAG_OTHER,
+                                                  stream, &block->pointer);
+    return status == MEMOPT_OUT_OF_DEVICE_MEMORY || status == MEMOPT_BUSY ? MEMOPT_OK : status;
+}
+
+static memopt_status step(scene *s)
+{
+    memopt_allocator *member = s->members[draw(s, POOLS)];
+    uint64_t what = draw(s, 32);
+    if (what == 0)
+        return memopt_allocator_trim_sync(member, NULL);
+    if (what == 1)
+        return memopt_allocator_trim_to_sync(member, 4 * MIB, NULL);
+    if (what > 3)
+        return step_block(s);
+    if (memopt_pool_is_paused(member)) {
+        memopt_status status = memopt_pool_resume_sync(member);
+        return status == MEMOPT_OUT_OF_DEVICE_MEMORY ? MEMOPT_OK : status;
+    }
+    /* The simulated drivers refuse to copy what was never written. */
+    memopt_pause how = sim_mapping == NULL ? (memopt_pause)draw(s, 2) : MEMOPT_PAUSE_DISCARD;
+    memopt_status status = memopt_pool_pause_sync(member, how, NULL);
+    return status == MEMOPT_UNSUPPORTED ? MEMOPT_OK : status;
+}
+
+static void resume_all(scene *s)
+{
+    for (int i = 0; i < LIVE; i++)
+        if (s->blocks[i].pointer != NULL) {
+            OK(memopt_allocator_free(s->blocks[i].owner, s->blocks[i].pointer));
+            s->blocks[i].pointer = NULL;
+        }
+    for (int i = 0; i < POOLS; i++)
+        if (memopt_pool_is_paused(s->members[i]))
+            OK(memopt_pool_resume_sync(s->members[i]));
+}
+
+/* --- tests ---------------------------------------------------------------------------------------
+ */
+
+static const char *const configs[] = {"expandable_segments:True", ""};
+
+/* Growth, moves, trims, pauses, resumes and the end: an observer of all, and one of a pool. */
+static void test_pictures_are_equal(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 3; seed++) {
+        observer all, one;
+        uint64_t number, other, moved;
+        scene s = begin(configs[seed % 3 == 2], seed);
+        begin_observer(&all, s.members[0], &number);
+        begin_observer(&one, s.members[1], &other);
+        one.only = s.members[1];
+        for (int i = 0; i < 300; i++) {
+            OK(step(&s));
+            check_picture(&all, 1);
+            check_picture(&one, 0);
+        }
+        moved = all.unmapping;
+        resume_all(&s);
+        OK(memopt_allocator_trim_sync(s.members[1], NULL));
+        assert_int_equal(one.seen.count, 0);
+        assert_true(moved > 20 && all.mapped > 20 && one.mapped > 5);
+        OK(memopt_allocator_remove_range_observer(s.members[2], other));
+        FAILS(MEMOPT_NOT_FOUND, memopt_allocator_remove_range_observer(s.members[0], other));
+        SAYS("no observer 2");
+        uint64_t before = one.events;
+        OK(memopt_allocator_free(s.members[1], alloc(s.members[1], 5 * MIB)));
+        assert_int_equal(one.events, before);
+        end(&s); /* the destruction tells what goes */
+        assert_int_equal(all.seen.count, 0);
+        mo_ranges_fini(&all.seen);
+        mo_ranges_fini(&one.seen);
+    }
+}
+
+/* One that comes late is told of what there is, also while a pool is paused. */
+static void test_late_observer(void **state)
+{
+    (void)state;
+    for (int classic = 0; classic < 2; classic++) {
+        observer late;
+        uint64_t number;
+        scene s = begin(configs[classic], 3);
+        for (int i = 0; i < 60; i++)
+            OK(step_block(&s));
+        if (!classic)
+            OK(memopt_pool_pause_sync(s.members[2], MEMOPT_PAUSE_DISCARD, NULL));
+        begin_observer(&late, s.members[0], &number);
+        assert_true(late.mapped > 3);
+        check_picture(&late, 1);
+        if (!classic)
+            OK(memopt_pool_resume_sync(s.members[2]));
+        check_picture(&late, 1);
+        observer never;
+        memset(&never, 0, sizeof never);
+        never.refuse_at = 2;
+        never.device = s.device;
+        assert_int_equal(mo_ranges_init(&never.seen), 1);
+        GIVES(ANOTHER, memopt_allocator_add_range_observer(s.members[0], observe, &never, &number));
+        OK(memopt_allocator_trim_sync(s.members[0], NULL));
+        assert_int_equal(never.events, 2);
+        end(&s);
+        mo_ranges_fini(&late.seen);
+        mo_ranges_fini(&never.seen);
+    }
+}
+
+/* The n-th event is refused by the second of three observers: the call fails with its status (a
+ * pause may succeed with less), the others know what is true, and all goes on. */
+static void test_refusals(void **state)
+{
+    (void)state;
+    for (int classic = 0; classic < 2; classic++)
+        for (uint64_t n = 1;; n += n < 6 ? 1 : n / 2) {
+            observer first, second, third;
+            uint64_t number;
+            scene s = begin(configs[classic], 11);
+            begin_observer(&first, s.members[0], &number);
+            begin_observer(&second, s.members[0], &number);
+            begin_observer(&third, s.members[0], &number);
+            second.refuse_at = n;
+            for (int i = 0; i < 150; i++) {
+                memopt_status status = step(&s);
+                assert_true(status == MEMOPT_OK || status == ANOTHER);
+                check_picture(&first, 1);
+                check_picture(&third, 1);
+            }
+            int struck = second.events >= n;
+            assert_int_equal(s.members[0]->expandable, !classic); /* the driver refused nothing */
+            second.refuse_at = 0;
+            resume_all(&s);
+            end(&s);
+            assert_int_equal(first.seen.count + third.seen.count, 0);
+            mo_ranges_fini(&first.seen);
+            mo_ranges_fini(&second.seen);
+            mo_ranges_fini(&third.seen);
+            if (!struck)
+                break;
+        }
+}
+
+/* The n-th device operation fails: what the observer knows has memory. */
+static void test_driver_faults(void **state)
+{
+    (void)state;
+    for (int64_t n = 1;; n += n < 6 ? 1 : n / 2) {
+        observer o;
+        uint64_t number;
+        int struck = 0;
+        scene s = begin(configs[0], 5);
+        begin_observer(&o, s.members[0], &number);
+        mo_device_fail_at(s.device, n);
+        for (int i = 0; i < 70; i++) {
+            (void)step(&s);
+            check_picture(&o, 0);
+        }
+        struck = mo_device_fault_struck(s.device);
+        mo_device_fail_at(s.device, 0);
+        resume_all(&s);
+        end(&s);
+        assert_int_equal(o.seen.count, 0);
+        mo_ranges_fini(&o.seen);
+        if (!struck)
+            break;
+    }
+}
+
+/* --- calls from an observer ----------------------------------------------------------------------
+ */
+
+typedef struct caller {
+    memopt_allocator *allocator;
+    void *cached; /* freed in the first event */
+    memopt_status trim, add, remove, grow, pool, destroy, pause, tag;
+    void *small;
+} caller;
+
+static memopt_status call_back(void *user, const memopt_range_event *event)
+{
+    caller *c = user;
+    memopt_pool *pool = NULL;
+    memopt_tag tag;
+    void *pointer = NULL;
+    uint64_t number;
+    if (c->allocator == NULL)
+        return MEMOPT_OK;
+    memopt_allocator *a = event->allocator;
+    c->allocator = NULL;
+    OK(memopt_allocator_free(a, c->cached));
+    OK(memopt_allocator_alloc(a, 4096, MEMOPT_TAG_OTHER, NULL, &c->small));
+    c->trim = memopt_allocator_trim_sync(a, NULL);
+    c->add = memopt_allocator_add_range_observer(a, call_back, c, &number);
+    c->remove = memopt_allocator_remove_range_observer(a, 1);
+    c->grow = memopt_allocator_alloc(a, 20 * MIB, MEMOPT_TAG_OTHER, NULL, &pointer);
+    c->pool = memopt_pool_create(a, NULL, &pool);
+    c->pause = memopt_pool_pause_sync(a, MEMOPT_PAUSE_KEEP, NULL);
+    c->tag = memopt_allocator_register_tag(a, "observed", &tag);
+    c->destroy = memopt_allocator_destroy_force(a);
+    return MEMOPT_OK;
+}
+
+static void test_calls_inside(void **state)
+{
+    (void)state;
+    memopt_device *device = open_here();
+    memopt_allocator *allocator = new_allocator(device, configs[0]);
+    caller c = {.cached = alloc(allocator, 8192)};
+    uint64_t number;
+    OK(memopt_allocator_add_range_observer(allocator, call_back, &c, &number));
+    c.allocator = allocator;
+    void *block = alloc(allocator, 10 * MIB);
+    const memopt_status busy[] = {c.trim, c.add,   c.remove, c.grow,
+                                  c.pool, c.pause, c.tag,    c.destroy};
+    for (size_t i = 0; i < sizeof busy / sizeof busy[0]; i++)
+        assert_int_equal(busy[i], MEMOPT_BUSY);
+    SAYS("range observer");
+    OK(memopt_allocator_free(allocator, c.small));
+    OK(memopt_allocator_free(allocator, block));
+    OK(memopt_allocator_remove_range_observer(allocator, number));
+    FAILS(MEMOPT_INVALID_ARGUMENT,
+          memopt_allocator_add_range_observer(allocator, NULL, NULL, &number));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_allocator_remove_range_observer(NULL, 1));
+    finish(allocator, device);
+}
+
+static int find_driver(void **state)
+{
+    memopt_backend_info info = {.struct_size = sizeof info};
+    char backend[8] = "";
+    (void)state;
+    if (strcmp(device_name, "cpu") == 0)
+        return 0;
+    snprintf(backend, sizeof backend, "%.*s", (int)strcspn(device_name, ":"), device_name);
+    OK(memopt_backend_get_info(backend, &info));
+    void *library = dlopen(info.library, RTLD_NOW | RTLD_NOLOAD);
+    assert_non_null(library);
+    *(void **)&sim_mapping = dlsym(library, "memopt_sim_mapping");
+    return sim_mapping == NULL;
+}
+
+int main(int count, char **values)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_pictures_are_equal), cmocka_unit_test(test_late_observer),
+        cmocka_unit_test(test_refusals),           cmocka_unit_test(test_driver_faults),
+        cmocka_unit_test(test_calls_inside),
+    };
+    if (count > 1)
+        device_name = values[1];
+    return cmocka_run_group_tests(tests, find_driver, NULL);
+}
