@@ -519,6 +519,89 @@ MEMOPT_API memopt_status memopt_allocator_get_stat(memopt_allocator *allocator, 
  */
 MEMOPT_API memopt_status memopt_allocator_reset_peaks(memopt_allocator *allocator);
 
+/** @brief Why an allocation has failed: what would have served it. */
+typedef uint32_t memopt_oom_cause;
+
+/** @brief The values of ::memopt_oom_cause. */
+enum {
+    MEMOPT_OOM_GROWTH = 0,        /**< Live memory: less must be alive (recomputation, offload, 8-bit
+                                       states, a smaller batch). */
+    MEMOPT_OOM_FRAGMENTATION = 1, /**< Enough is free, in holes beside blocks that live long. */
+    MEMOPT_OOM_SEGMENTS = 2,      /**< Enough is free in holes of classic segments:
+                                       expandable_segments:True uses them. */
+    MEMOPT_OOM_LEAK = 3,          /**< Blocks of one tag and size that are added steadily and never
+                                       freed, while others come and go. */
+    MEMOPT_OOM_STREAM = 4,        /**< Frees that wait for a stream, and the cache, which is kept
+                                       while a stream records a graph. */
+    MEMOPT_OOM_ROUNDING = 5,      /**< What roundup_power2_divisions or max_split_size_mb add to
+                                       blocks. */
+    MEMOPT_OOM_POOL = 6,          /**< What other pools have free and keep. */
+    MEMOPT_OOM_LIMIT = 7,         /**< A limit, or per_process_memory_fraction, of the allocator, the
+                                       pool or its parent; the device has enough. */
+    MEMOPT_OOM_OUTSIDE = 8,       /**< Memory of the device that does not come from this allocator or
+                                       its pools. */
+    MEMOPT_OOM_REQUEST = 9        /**< The request is larger than the device. */
+};
+
+/** @brief What was found when an allocation failed. Ages are counted in allocations. */
+typedef struct memopt_oom_report {
+    size_t struct_size;          /**< Set by the caller. */
+    uint64_t number;             /**< Allocations that have failed so far, this one included. */
+    uint64_t clock;              /**< Allocations that have succeeded so far. */
+    memopt_oom_cause cause;      /**< What would have served the request. */
+    memopt_tag tag;              /**< What it was for. */
+    uint64_t asked_bytes;        /**< The requested size. */
+    uint64_t missing_bytes;      /**< What it lacked, after all attempts. */
+    uint64_t total_bytes;        /**< The device's memory. */
+    uint64_t free_bytes;         /**< Of it, free. */
+    uint64_t limit_bytes;        /**< The smallest limit; UINT64_MAX: none. */
+    uint64_t held_bytes;         /**< What the allocator and its pools hold from the device. */
+    uint64_t live_bytes;         /**< Here: in live blocks. */
+    uint64_t requested_bytes;    /**< Of these, requested. */
+    uint64_t pending_bytes;      /**< Freed, but in use by other streams. */
+    uint64_t cached_bytes;       /**< Free and cached. */
+    uint64_t spare_bytes;        /**< Of these, what could go back to the device; the rest are holes.
+                                  */
+    uint64_t largest_free_bytes; /**< The largest free block. */
+    uint64_t rounding_bytes;     /**< What roundup_power2_divisions and max_split_size_mb add. */
+    uint64_t unsplit_bytes;      /**< Of these, max_split_size_mb. */
+    uint64_t leaked_bytes;       /**< Live blocks that look like a leak. */
+    uint64_t pool_bytes;         /**< What the parent and other pools have free and keep. */
+    uint64_t outside_bytes;      /**< What neither the allocator nor its pools hold. */
+    memopt_tag holder_tag;       /**< Whose live blocks are in the way: of the cause, those that leak,
+                                      lie beside holes, or are most. */
+    uint64_t holder_bytes;       /**< Their requested bytes. */
+    uint64_t holder_blocks;      /**< How many they are. */
+    uint64_t holder_oldest;      /**< The age of the oldest. */
+    uint64_t holder_newest;      /**< The age of the newest. */
+} memopt_oom_report;
+
+/** @brief Initialiser of ::memopt_oom_report. */
+#define MEMOPT_OOM_REPORT_INIT                                                                     \
+    {                                                                                              \
+        sizeof(memopt_oom_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
+            0, 0, 0, 0                                                                             \
+    }
+
+/**
+ * @brief Says why the last failed allocation failed, in numbers; memopt_last_error() says it in
+ * words.
+ * @param allocator the allocator, or the pool that the allocation was made from.
+ * @param[in,out] out_report the caller sets struct_size; the call fills at most that many bytes.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or struct_size is too small.
+ * @retval MEMOPT_NOT_FOUND no allocation has failed for lack of memory.
+ * @retval MEMOPT_UNSUPPORTED this is the child of a fork of the process that made the allocator.
+ *
+ * The cause is the largest amount of memory that covers what the request lacked and that something
+ * other than fewer live blocks would have freed. A leak is recognised by the ages of live blocks:
+ * it needs some hundred allocations, most of them freed, and cannot be told from a cache that only
+ * grows.
+ * @since 0.9
+ */
+MEMOPT_API memopt_status memopt_allocator_get_oom_report(memopt_allocator *allocator,
+                                                         memopt_oom_report *out_report);
+
 /** @brief The state of a block in a snapshot. */
 typedef uint32_t memopt_block_state;
 

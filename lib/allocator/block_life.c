@@ -55,6 +55,7 @@ void *mo_block_activate(memopt_allocator *allocator, mo_block *block, const mo_r
     block->state = MO_BLOCK_LIVE;
     block->requested = request->asked;
     block->tag = request->tag;
+    block->freed_at = allocator->clock; /* how old it is, for reports */
     mo_block_table_insert(&allocator->live, block);
     mo_stat_add(stats, kind, MO_STAT_ALLOCATION, 1);
     mo_stat_add(stats, kind, MO_STAT_ACTIVE, 1);

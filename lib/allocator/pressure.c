@@ -6,6 +6,7 @@
 #include "allocator/pressure.h"
 
 #include "allocator/block_life.h"
+#include "allocator/cause.h"
 #include "allocator/events.h"
 #include "allocator/family.h"
 #include "allocator/pool.h"
@@ -304,7 +305,9 @@ memopt_status mo_alloc_slow(memopt_allocator *allocator, mo_request *request, vo
         if (allocator->recorder != NULL)
             mo_recorder_failed(allocator, request);
         (void)memopt_device_get_memory_info(allocator->device, &info);
-        mo_report_oom(allocator, request, info.free, report);
+        const mo_oom_outside outside = {info.free, mo_family_spare(allocator)};
+        mo_cause_find(allocator, request, &outside, &allocator->oom);
+        mo_report_oom(allocator, report);
     }
     mo_unlock(&allocator->lock);
     mo_unlock(&allocator->family->slow);

@@ -24,6 +24,7 @@
  *   stream_state.c        what the driver says of a stream
  *   recorder.c            the recording of a trace
  *   bins.c, block.c       free blocks by best fit; block structs, the table of live blocks
+ *   cause.c               why an allocation has failed
  *   stats.c tags.c snapshot.c report.c           what can be seen from outside
  *
  * Two locks, taken in this order:
@@ -213,6 +214,7 @@ struct memopt_allocator {
     mo_stats stats;
     uint64_t most_active;  /* the peak of active bytes before peaks were last reset */
     mo_recorder *recorder; /* NULL: no trace is recorded */
+    memopt_oom_report oom; /* of the last failed allocation; number 0: none */
     uint32_t tag_count;
     mo_tag tags[MO_TAGS];
 };
