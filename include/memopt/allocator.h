@@ -628,12 +628,14 @@ typedef struct memopt_block_info {
     uint64_t requested_bytes;    /**< The requested size; 0 if the block is not in use. */
     uint32_t state;              /**< A ::memopt_block_state. */
     memopt_tag tag;              /**< What it is for. */
+    uint32_t context;            /**< The number of its allocation; see memopt_history_options. */
+    uint64_t age;                /**< Allocations since it was allocated, or freed if it is free. */
 } memopt_block_info;
 
 /** @brief Initialiser of ::memopt_block_info. */
 #define MEMOPT_BLOCK_INFO_INIT                                                                     \
     {                                                                                              \
-        sizeof(memopt_block_info), NULL, 0, NULL, 0, 0, NULL, 0, 0, 0, 0                           \
+        sizeof(memopt_block_info), NULL, 0, NULL, 0, 0, NULL, 0, 0, 0, 0, 0, 0                     \
     }
 
 /**
@@ -698,6 +700,114 @@ MEMOPT_API memopt_status memopt_allocator_start_trace(memopt_allocator *allocato
  */
 MEMOPT_API memopt_status memopt_allocator_stop_trace(memopt_allocator *allocator,
                                                      uint64_t *out_events);
+
+/** @brief What happened in an event of a history. */
+typedef uint32_t memopt_history_action;
+
+/** @brief The values of ::memopt_history_action. */
+enum {
+    MEMOPT_HISTORY_ALLOC = 1,         /**< A block begins. */
+    MEMOPT_HISTORY_FREE = 2,          /**< A block was freed. */
+    MEMOPT_HISTORY_FAILED = 3,        /**< An allocation failed for lack of memory. */
+    MEMOPT_HISTORY_RECORD_STREAM = 4, /**< Another stream uses a block. */
+    MEMOPT_HISTORY_COMPLETED = 5,     /**< No stream uses a freed block any more. Only of blocks with
+                                           recorded streams; a free of others is complete at once. */
+    MEMOPT_HISTORY_MAP = 6,           /**< Memory came from the device. */
+    MEMOPT_HISTORY_UNMAP = 7          /**< Memory went back to the device. */
+};
+
+/** @brief An event of a history. */
+typedef struct memopt_history_event {
+    uint64_t time_ns;             /**< Nanoseconds since 1970. */
+    void *address;                /**< The block; of memory, its segment; NULL of a failure. */
+    uint64_t bytes;               /**< Requested; of memory, all. */
+    memopt_stream stream;         /**< Of the allocation, or that was recorded. */
+    memopt_history_action action; /**< What happened. */
+    memopt_tag tag;               /**< What the block is for. */
+    uint32_t context;             /**< The number that the callback gave; of a free, that of the
+                                       block's allocation. */
+    uint32_t thread;              /**< The system's number of the thread. */
+} memopt_history_event;
+
+/**
+ * @brief Called at the beginning of each allocation, for a number that says who allocates: a place in
+ * a table of call stacks, for example.
+ * @param user the pointer given in the options.
+ * @return any number; 0 for nothing.
+ *
+ * It runs on the thread that allocates, without a lock held, and on several threads at once. It must
+ * not allocate from the allocator. A call may still run when memopt_allocator_stop_history() has
+ * returned, so user stays valid until the allocator is destroyed.
+ */
+typedef uint32_t (*memopt_history_context)(void *user);
+
+/** @brief How to keep a history; zero means the default. */
+typedef struct memopt_history_options {
+    size_t struct_size;             /**< sizeof(memopt_history_options). */
+    uint64_t events;                /**< How many of the last events are kept, 48 bytes of host
+                                         memory each; 0: 65,536. */
+    memopt_history_context context; /**< Says who allocates, or NULL. */
+    void *context_user;             /**< Handed to context. */
+} memopt_history_options;
+
+/** @brief Initialiser of ::memopt_history_options. */
+#define MEMOPT_HISTORY_OPTIONS_INIT                                                                \
+    {                                                                                              \
+        sizeof(memopt_history_options), 0, NULL, NULL                                              \
+    }
+
+/**
+ * @brief Begins to keep the last events in host memory. Nothing is written to a file, and an event
+ * takes some ten nanoseconds.
+ * @param allocator the allocator. Pools that are made of it from now on have a history of their own,
+ * with the same options.
+ * @param options NULL for defaults.
+ * @retval MEMOPT_OK done. The first events are the memory that is held and the blocks that are
+ *         alive.
+ * @retval MEMOPT_INVALID_ARGUMENT allocator is NULL, or options->struct_size is too small.
+ * @retval MEMOPT_BUSY there is a history already.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY no memory for so many events.
+ * @retval MEMOPT_UNSUPPORTED options sets a field that this version does not know, or this is the
+ *         child of a fork of the process that made the allocator.
+ *
+ * It can be read at any time, also after an allocation has failed, until it is stopped.
+ * @since 0.9
+ */
+MEMOPT_API memopt_status memopt_allocator_start_history(memopt_allocator *allocator,
+                                                        const memopt_history_options *options);
+
+/**
+ * @brief Ends a history and gives its memory back. Destroying the allocator does it too.
+ * @param allocator the allocator.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT allocator is NULL.
+ * @retval MEMOPT_NOT_FOUND there is none.
+ * @retval MEMOPT_UNSUPPORTED this is the child of a fork of the process that made the allocator.
+ * @since 0.9
+ */
+MEMOPT_API memopt_status memopt_allocator_stop_history(memopt_allocator *allocator);
+
+/**
+ * @brief Copies events of a history, oldest first. Events are numbered from 0.
+ * @param allocator the allocator.
+ * @param first the number of the first event to copy. Of those that the history has lost, the oldest
+ * that it still has is taken.
+ * @param count the most events to copy.
+ * @param[out] out_events room for `count` events; may be NULL if count is 0.
+ * @param[out] out_first the number of the first event copied, or that the next one will have.
+ * @param[out] out_count how many were copied; fewer than count if there are no more.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL.
+ * @retval MEMOPT_NOT_FOUND there is no history.
+ * @retval MEMOPT_UNSUPPORTED this is the child of a fork of the process that made the allocator.
+ *
+ * Allocations of other threads wait while it copies.
+ * @since 0.9
+ */
+MEMOPT_API memopt_status memopt_allocator_read_history(memopt_allocator *allocator, uint64_t first,
+                                                       uint64_t count,
+                                                       memopt_history_event *out_events,
+                                                       uint64_t *out_first, uint64_t *out_count);
 
 MEMOPT_END_DECLS
 

@@ -41,6 +41,7 @@ typedef struct mo_block {
     uint8_t state;
     uint8_t mapped; /* CLAIMED: whether it has memory */
     uint8_t split;  /* FREE: counted as inactive_split */
+    uint32_t context; /* LIVE, PENDING: of its allocation; see memopt_history_event */
 } mo_block;
 
 /* --- slabs ---------------------------------------------------------------------------------- */

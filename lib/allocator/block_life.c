@@ -55,6 +55,7 @@ void *mo_block_activate(memopt_allocator *allocator, mo_block *block, const mo_r
     block->state = MO_BLOCK_LIVE;
     block->requested = request->asked;
     block->tag = request->tag;
+    block->context = request->context;
     block->freed_at = allocator->clock; /* how old it is, for reports */
     mo_block_table_insert(&allocator->live, block);
     mo_stat_add(stats, kind, MO_STAT_ALLOCATION, 1);
@@ -66,7 +67,7 @@ void *mo_block_activate(memopt_allocator *allocator, mo_block *block, const mo_r
         mo_stat_add_one(&stats->oversize[MO_STAT_OVERSIZE_ALLOCATIONS], 1);
     mo_tag_add(allocator, request->tag, request->asked);
     allocator->clock++;
-    if (allocator->recorder != NULL)
+    if (allocator->recorded)
         mo_recorder_alloc(allocator, block, request->stream);
     mo_note_alloc(allocator->device, block->address, block->size, request->stream);
     return block->address;

@@ -5,6 +5,7 @@
 #include "allocator/block_life.h"
 #include "allocator/events.h"
 #include "allocator/pause.h"
+#include "allocator/history.h"
 #include "allocator/recorder.h"
 #include "allocator/report.h"
 #include "allocator/segment.h"
@@ -196,6 +197,12 @@ memopt_status memopt_pool_create(memopt_allocator *parent, const memopt_pool_opt
     if (copy.name != NULL)
         memcpy(pool->name, copy.name, strlen(copy.name));
     pool->retain = copy.retain != 0;
+    status = mo_history_inherit(pool, parent);
+    if (status != MEMOPT_OK) {
+        pthread_mutex_destroy(&pool->lock);
+        mo_free(pool);
+        return status;
+    }
     mo_lock(&parent->family->slow);
     mo_tags_copy(pool, parent);
     join(parent->family, pool);
@@ -263,6 +270,7 @@ static memopt_status end(memopt_allocator *allocator, int lost)
     hide(allocator);
     memopt_status status = drain(allocator);
     memopt_status recorded = mo_recorder_end(allocator, NULL);
+    mo_history_end(allocator);
     mo_streams_unlisten(allocator); /* no stream is used from here on */
     mo_keep_first(&status, mo_pause_end(allocator));
     mo_keep_first(&status, mo_segments_end(allocator));

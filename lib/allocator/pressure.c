@@ -302,7 +302,7 @@ memopt_status mo_alloc_slow(memopt_allocator *allocator, mo_request *request, vo
         *out_pointer = mo_block_activate(allocator, block, request);
     } else if (status == MEMOPT_OUT_OF_DEVICE_MEMORY) {
         allocator->stats.counter[MO_STAT_NUM_OOMS]++;
-        if (allocator->recorder != NULL)
+        if (allocator->recorded)
             mo_recorder_failed(allocator, request);
         (void)memopt_device_get_memory_info(allocator->device, &info);
         const mo_oom_outside outside = {info.free, mo_family_spare(allocator)};

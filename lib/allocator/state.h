@@ -22,7 +22,8 @@
  *   block_life.c          a block's way into use and back to its pool
  *   pool.c                pools: taking, splitting, putting back and joining blocks
  *   stream_state.c        what the driver says of a stream
- *   recorder.c            the recording of a trace
+ *   recorder.c            events: the recording of a trace
+ *   history.c             the ring of the last events; watch.c has its public functions
  *   bins.c, block.c       free blocks by best fit; block structs, the table of live blocks
  *   cause.c               why an allocation has failed
  *   stats.c tags.c snapshot.c report.c           what can be seen from outside
@@ -136,6 +137,7 @@ typedef struct mo_events {
 } mo_events;
 
 typedef struct mo_recorder mo_recorder;
+typedef struct mo_history mo_history;
 
 enum { MO_TAGS = 64, MO_TAG_NAME = 32 };
 
@@ -213,7 +215,11 @@ struct memopt_allocator {
     mo_events events;
     mo_stats stats;
     uint64_t most_active;  /* the peak of active bytes before peaks were last reset */
+    int recorded;          /* there is a recorder or a history */
     mo_recorder *recorder; /* NULL: no trace is recorded */
+    mo_history *history;   /* NULL: there is none */
+    mo_history *histories; /* with those that were stopped */
+    _Atomic(const mo_history *) asks; /* the history, if it has a callback to call */
     memopt_oom_report oom; /* of the last failed allocation; number 0: none */
     uint32_t tag_count;
     mo_tag tags[MO_TAGS];
@@ -227,6 +233,7 @@ typedef struct mo_request {
     memopt_stream stream;
     mo_pool *pool;
     int least; /* 1: a segment no larger than the block needs */
+    uint32_t context;
 } mo_request;
 
 static inline int mo_segment_is_expandable(const mo_segment *segment)
