@@ -524,8 +524,8 @@ typedef uint32_t memopt_oom_cause;
 
 /** @brief The values of ::memopt_oom_cause. */
 enum {
-    MEMOPT_OOM_GROWTH = 0,        /**< Live memory: less must be alive (recomputation, offload, 8-bit
-                                       states, a smaller batch). */
+    MEMOPT_OOM_GROWTH = 0, /**< Live memory: less must be alive (recomputation, offload, 8-bit
+                                states, a smaller batch). */
     MEMOPT_OOM_FRAGMENTATION = 1, /**< Enough is free, in holes beside blocks that live long. */
     MEMOPT_OOM_SEGMENTS = 2,      /**< Enough is free in holes of classic segments:
                                        expandable_segments:True uses them. */
@@ -536,51 +536,51 @@ enum {
     MEMOPT_OOM_ROUNDING = 5,      /**< What roundup_power2_divisions or max_split_size_mb add to
                                        blocks. */
     MEMOPT_OOM_POOL = 6,          /**< What other pools have free and keep. */
-    MEMOPT_OOM_LIMIT = 7,         /**< A limit, or per_process_memory_fraction, of the allocator, the
-                                       pool or its parent; the device has enough. */
-    MEMOPT_OOM_OUTSIDE = 8,       /**< Memory of the device that does not come from this allocator or
-                                       its pools. */
-    MEMOPT_OOM_REQUEST = 9        /**< The request is larger than the device. */
+    MEMOPT_OOM_LIMIT = 7,   /**< A limit, or per_process_memory_fraction, of the allocator, the
+                                 pool or its parent; the device has enough. */
+    MEMOPT_OOM_OUTSIDE = 8, /**< Memory of the device that does not come from this allocator or
+                                 its pools. */
+    MEMOPT_OOM_REQUEST = 9  /**< The request is larger than the device. */
 };
 
 /** @brief What was found when an allocation failed. Ages are counted in allocations. */
 typedef struct memopt_oom_report {
-    size_t struct_size;          /**< Set by the caller. */
-    uint64_t number;             /**< Allocations that have failed so far, this one included. */
-    uint64_t clock;              /**< Allocations that have succeeded so far. */
-    memopt_oom_cause cause;      /**< What would have served the request. */
-    memopt_tag tag;              /**< What it was for. */
-    uint64_t asked_bytes;        /**< The requested size. */
-    uint64_t missing_bytes;      /**< What it lacked, after all attempts. */
-    uint64_t total_bytes;        /**< The device's memory. */
-    uint64_t free_bytes;         /**< Of it, free. */
-    uint64_t limit_bytes;        /**< The smallest limit; UINT64_MAX: none. */
-    uint64_t held_bytes;         /**< What the allocator and its pools hold from the device. */
-    uint64_t live_bytes;         /**< Here: in live blocks. */
-    uint64_t requested_bytes;    /**< Of these, requested. */
-    uint64_t pending_bytes;      /**< Freed, but in use by other streams. */
-    uint64_t cached_bytes;       /**< Free and cached. */
-    uint64_t spare_bytes;        /**< Of these, what could go back to the device; the rest are holes.
-                                  */
+    size_t struct_size;       /**< Set by the caller. */
+    uint64_t number;          /**< Allocations that have failed so far, this one included. */
+    uint64_t clock;           /**< Allocations that have succeeded so far. */
+    memopt_oom_cause cause;   /**< What would have served the request. */
+    memopt_tag tag;           /**< What it was for. */
+    uint64_t asked_bytes;     /**< The requested size. */
+    uint64_t missing_bytes;   /**< What it lacked, after all attempts. */
+    uint64_t total_bytes;     /**< The device's memory. */
+    uint64_t free_bytes;      /**< Of it, free. */
+    uint64_t limit_bytes;     /**< The smallest limit; UINT64_MAX: none. */
+    uint64_t held_bytes;      /**< What the allocator and its pools hold from the device. */
+    uint64_t live_bytes;      /**< Here: in live blocks. */
+    uint64_t requested_bytes; /**< Of these, requested. */
+    uint64_t pending_bytes;   /**< Freed, but in use by other streams. */
+    uint64_t cached_bytes;    /**< Free and cached. */
+    uint64_t spare_bytes;     /**< Of these, what could go back to the device; the rest are holes.
+                               */
     uint64_t largest_free_bytes; /**< The largest free block. */
     uint64_t rounding_bytes;     /**< What roundup_power2_divisions and max_split_size_mb add. */
     uint64_t unsplit_bytes;      /**< Of these, max_split_size_mb. */
     uint64_t leaked_bytes;       /**< Live blocks that look like a leak. */
     uint64_t pool_bytes;         /**< What the parent and other pools have free and keep. */
     uint64_t outside_bytes;      /**< What neither the allocator nor its pools hold. */
-    memopt_tag holder_tag;       /**< Whose live blocks are in the way: of the cause, those that leak,
-                                      lie beside holes, or are most. */
-    uint64_t holder_bytes;       /**< Their requested bytes. */
-    uint64_t holder_blocks;      /**< How many they are. */
-    uint64_t holder_oldest;      /**< The age of the oldest. */
-    uint64_t holder_newest;      /**< The age of the newest. */
+    memopt_tag holder_tag;  /**< Whose live blocks are in the way: of the cause, those that leak,
+                                 lie beside holes, or are most. */
+    uint64_t holder_bytes;  /**< Their requested bytes. */
+    uint64_t holder_blocks; /**< How many they are. */
+    uint64_t holder_oldest; /**< The age of the oldest. */
+    uint64_t holder_newest; /**< The age of the newest. */
 } memopt_oom_report;
 
 /** @brief Initialiser of ::memopt_oom_report. */
 #define MEMOPT_OOM_REPORT_INIT                                                                     \
     {                                                                                              \
-        sizeof(memopt_oom_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-            0, 0, 0, 0                                                                             \
+        sizeof(memopt_oom_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  \
+            0, 0, 0, 0, 0                                                                          \
     }
 
 /**
@@ -710,10 +710,10 @@ enum {
     MEMOPT_HISTORY_FREE = 2,          /**< A block was freed. */
     MEMOPT_HISTORY_FAILED = 3,        /**< An allocation failed for lack of memory. */
     MEMOPT_HISTORY_RECORD_STREAM = 4, /**< Another stream uses a block. */
-    MEMOPT_HISTORY_COMPLETED = 5,     /**< No stream uses a freed block any more. Only of blocks with
-                                           recorded streams; a free of others is complete at once. */
-    MEMOPT_HISTORY_MAP = 6,           /**< Memory came from the device. */
-    MEMOPT_HISTORY_UNMAP = 7          /**< Memory went back to the device. */
+    MEMOPT_HISTORY_COMPLETED = 5, /**< No stream uses a freed block any more. Only of blocks with
+                                       recorded streams; a free of others is complete at once. */
+    MEMOPT_HISTORY_MAP = 6,       /**< Memory came from the device. */
+    MEMOPT_HISTORY_UNMAP = 7      /**< Memory went back to the device. */
 };
 
 /** @brief An event of a history. */
@@ -730,14 +730,14 @@ typedef struct memopt_history_event {
 } memopt_history_event;
 
 /**
- * @brief Called at the beginning of each allocation, for a number that says who allocates: a place in
- * a table of call stacks, for example.
+ * @brief Called at the beginning of each allocation, for a number that says who allocates: a place
+ * in a table of call stacks, for example.
  * @param user the pointer given in the options.
  * @return any number; 0 for nothing.
  *
- * It runs on the thread that allocates, without a lock held, and on several threads at once. It must
- * not allocate from the allocator. A call may still run when memopt_allocator_stop_history() has
- * returned, so user stays valid until the allocator is destroyed.
+ * It runs on the thread that allocates, without a lock held, and on several threads at once. It
+ * must not allocate from the allocator. A call may still run when memopt_allocator_stop_history()
+ * has returned, so user stays valid until the allocator is destroyed.
  */
 typedef uint32_t (*memopt_history_context)(void *user);
 
@@ -759,8 +759,8 @@ typedef struct memopt_history_options {
 /**
  * @brief Begins to keep the last events in host memory. Nothing is written to a file, and an event
  * takes some ten nanoseconds.
- * @param allocator the allocator. Pools that are made of it from now on have a history of their own,
- * with the same options.
+ * @param allocator the allocator. Pools that are made of it from now on have a history of their
+ * own, with the same options.
  * @param options NULL for defaults.
  * @retval MEMOPT_OK done. The first events are the memory that is held and the blocks that are
  *         alive.
@@ -790,8 +790,8 @@ MEMOPT_API memopt_status memopt_allocator_stop_history(memopt_allocator *allocat
 /**
  * @brief Copies events of a history, oldest first. Events are numbered from 0.
  * @param allocator the allocator.
- * @param first the number of the first event to copy. Of those that the history has lost, the oldest
- * that it still has is taken.
+ * @param first the number of the first event to copy. Of those that the history has lost, the
+ * oldest that it still has is taken.
  * @param count the most events to copy.
  * @param[out] out_events room for `count` events; may be NULL if count is 0.
  * @param[out] out_first the number of the first event copied, or that the next one will have.

@@ -39,8 +39,8 @@ typedef struct mo_block {
     uint32_t pending;           /* PENDING: events not complete yet */
     memopt_tag tag;
     uint8_t state;
-    uint8_t mapped; /* CLAIMED: whether it has memory */
-    uint8_t split;  /* FREE: counted as inactive_split */
+    uint8_t mapped;   /* CLAIMED: whether it has memory */
+    uint8_t split;    /* FREE: counted as inactive_split */
     uint32_t context; /* LIVE, PENDING: of its allocation; see memopt_history_event */
 } mo_block;
 

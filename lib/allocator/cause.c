@@ -48,12 +48,12 @@ typedef struct holder {
 
 typedef struct survey {
     const memopt_allocator *allocator;
-    uint64_t spare;    /* free bytes that could go back to the device */
-    uint64_t pages;    /* whole pages in the holes */
-    uint64_t largest;  /* free block */
-    uint64_t free;     /* bytes */
-    uint64_t roundup;  /* that roundup_power2_divisions adds to live blocks */
-    uint64_t unsplit;  /* that max_split_size_mb keeps unused in live blocks */
+    uint64_t spare;         /* free bytes that could go back to the device */
+    uint64_t pages;         /* whole pages in the holes */
+    uint64_t largest;       /* free block */
+    uint64_t free;          /* bytes */
+    uint64_t roundup;       /* that roundup_power2_divisions adds to live blocks */
+    uint64_t unsplit;       /* that max_split_size_mb keeps unused in live blocks */
     uint64_t living[SLOTS]; /* live blocks by age */
     holder all[MO_TAGS], pins[MO_TAGS];
     cohort cohorts[COHORTS];

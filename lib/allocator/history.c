@@ -1,6 +1,6 @@
 /*
- * The history: a ring of the last events in host memory, written under the allocator's lock. Nothing
- * is allocated for an event, and none fails.
+ * The history: a ring of the last events in host memory, written under the allocator's lock.
+ * Nothing is allocated for an event, and none fails.
  *
  * `history` points to the one that is written. One that was stopped gives its events back, but its
  * struct stays until the allocator ends: an allocation may be about to call its callback, which is
@@ -25,8 +25,8 @@ struct mo_history {
     uint64_t begun;      /* a time */
     uint64_t first_tick; /* at that time */
     uint64_t room;
-    uint64_t next;  /* place of the next event */
-    uint64_t count; /* events ever; the ring has the last `room` */
+    uint64_t next;                /* place of the next event */
+    uint64_t count;               /* events ever; the ring has the last `room` */
     memopt_history_event *events; /* with ticks for times */
 };
 

@@ -4,8 +4,8 @@
  */
 #include "allocator/block_life.h"
 #include "allocator/events.h"
-#include "allocator/pause.h"
 #include "allocator/history.h"
+#include "allocator/pause.h"
 #include "allocator/recorder.h"
 #include "allocator/report.h"
 #include "allocator/segment.h"

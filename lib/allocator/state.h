@@ -214,13 +214,13 @@ struct memopt_allocator {
     uint64_t release_pass;
     mo_events events;
     mo_stats stats;
-    uint64_t most_active;  /* the peak of active bytes before peaks were last reset */
-    int recorded;          /* there is a recorder or a history */
-    mo_recorder *recorder; /* NULL: no trace is recorded */
-    mo_history *history;   /* NULL: there is none */
-    mo_history *histories; /* with those that were stopped */
+    uint64_t most_active;             /* the peak of active bytes before peaks were last reset */
+    int recorded;                     /* there is a recorder or a history */
+    mo_recorder *recorder;            /* NULL: no trace is recorded */
+    mo_history *history;              /* NULL: there is none */
+    mo_history *histories;            /* with those that were stopped */
     _Atomic(const mo_history *) asks; /* the history, if it has a callback to call */
-    memopt_oom_report oom; /* of the last failed allocation; number 0: none */
+    memopt_oom_report oom;            /* of the last failed allocation; number 0: none */
     uint32_t tag_count;
     mo_tag tags[MO_TAGS];
 };

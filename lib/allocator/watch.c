@@ -15,8 +15,7 @@ memopt_status memopt_allocator_start_history(memopt_allocator *allocator,
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_start_history: allocator is NULL");
     if (mo_device_inherited(allocator->device))
         return mo_fail_inherited("allocator_start_history");
-    memopt_status status =
-        mo_options_read(&copy, sizeof copy, options, "memopt_history_options");
+    memopt_status status = mo_options_read(&copy, sizeof copy, options, "memopt_history_options");
     if (status == MEMOPT_OK)
         status = mo_history_make(&copy, &history);
     if (status != MEMOPT_OK)
@@ -58,10 +57,10 @@ memopt_status memopt_allocator_read_history(memopt_allocator *allocator, uint64_
     if (allocator == NULL || (out_events == NULL && count != 0) || out_first == NULL ||
         out_count == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_read_history: %s is NULL",
-                       allocator == NULL                  ? "allocator"
-                       : out_first == NULL                ? "out_first"
-                       : out_count == NULL                ? "out_count"
-                                                          : "out_events");
+                       allocator == NULL   ? "allocator"
+                       : out_first == NULL ? "out_first"
+                       : out_count == NULL ? "out_count"
+                                           : "out_events");
     if (mo_device_inherited(allocator->device))
         return mo_fail_inherited("allocator_read_history");
     mo_lock(&allocator->lock);

@@ -195,4 +195,4 @@ def numbers_of(handle: int) -> Optional[Dict[str, int]]:
         raw = output(lib.memopt_allocator_get_oom_report, handle)
     except errors.NotFoundError:
         return None
-    return {name: getattr(raw, name) for name, _ in _abi.OomReportStruct._fields_[1:]}
+    return {field[0]: getattr(raw, field[0]) for field in _abi.OomReportStruct._fields_[1:]}

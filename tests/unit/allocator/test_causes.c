@@ -97,9 +97,8 @@ static void work_before(scene *s)
 static void one_that_fails(scene *s, uint64_t bytes)
 {
     void *none = s;
-    assert_int_equal(
-        memopt_allocator_alloc(s->allocator, bytes, MEMOPT_TAG_GRADIENTS, NULL, &none),
-        MEMOPT_OUT_OF_DEVICE_MEMORY);
+    assert_int_equal(memopt_allocator_alloc(s->allocator, bytes, MEMOPT_TAG_GRADIENTS, NULL, &none),
+                     MEMOPT_OUT_OF_DEVICE_MEMORY);
     assert_ptr_equal(none, s);
 }
 
@@ -263,8 +262,8 @@ static void request(scene *s)
     one_that_fails(s, CAPACITY + draw(s, 1, CAPACITY));
 }
 
-/* Steps of which each needs more than the one before, all of it freed at the end of the step. Classic
- * segments would have holes that expandable ones use. */
+/* Steps of which each needs more than the one before, all of it freed at the end of the step.
+ * Classic segments would have holes that expandable ones use. */
 static void growth(scene *s)
 {
     int layers = (int)draw(s, 12, 40);

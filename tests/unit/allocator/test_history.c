@@ -193,8 +193,7 @@ static void test_pools(void **state)
     assert_int_equal(read_all(after, events, &first), 3);
     assert_int_equal(first, 2);
     assert_int_equal(read_all(allocator, events, &first), 0);
-    FAILS(MEMOPT_NOT_FOUND,
-          memopt_allocator_read_history(before, 0, 0, NULL, &first, &first));
+    FAILS(MEMOPT_NOT_FOUND, memopt_allocator_read_history(before, 0, 0, NULL, &first, &first));
     OK(memopt_allocator_destroy(before));
     OK(memopt_allocator_destroy(after));
     finish(allocator, device);
@@ -218,8 +217,7 @@ static void test_refusals(void **state)
           memopt_allocator_read_history(allocator, 0, 1, NULL, &first, &count));
     FAILS(MEMOPT_INVALID_ARGUMENT,
           memopt_allocator_read_history(allocator, 0, 0, NULL, NULL, &count));
-    FAILS(MEMOPT_INVALID_ARGUMENT,
-          memopt_allocator_read_history(NULL, 0, 0, NULL, &first, &count));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_allocator_read_history(NULL, 0, 0, NULL, &first, &count));
     assert_true(first == 7 && count == 7);
     OK(memopt_allocator_stop_history(allocator));
     finish(allocator, device);

@@ -156,9 +156,10 @@ class TorchMemory:
             self._history = None
             history.end()
         if enabled == "all" and record_cuda and self._history is None:
-            stacks = Stacks() if context in ("alloc", "all", "state") else None
-            self._kept += [] if stacks is None else [stacks]
-            self._history = History(max_entries, frozenset(skip_actions), stacks)
+            table = Stacks() if context in ("alloc", "all", "state") else None
+            if table is not None:
+                self._kept.append(table)
+            self._history = History(max_entries, frozenset(skip_actions), table)
 
     def record_legacy(
         self, enabled: bool, context: bool = True, max_entries: int = 1, *_rest: Any
