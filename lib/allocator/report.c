@@ -71,9 +71,12 @@ void mo_report_tags(const memopt_allocator *allocator, unsigned most, char *text
 static void say_holder(writer *out, const memopt_allocator *allocator)
 {
     const memopt_oom_report *oom = &allocator->oom;
-    say(out, "%s %s in %" PRIu64 ", %" PRIu64 " to %" PRIu64 " allocations old",
-        allocator->tags[oom->holder_tag].name, MO_SIZE(oom->holder_bytes), oom->holder_blocks,
-        oom->holder_newest, oom->holder_oldest);
+    say(out, "%s %s in %" PRIu64 ", ", allocator->tags[oom->holder_tag].name,
+        MO_SIZE(oom->holder_bytes), oom->holder_blocks);
+    if (oom->holder_newest < oom->holder_oldest)
+        say(out, "%" PRIu64 " to ", oom->holder_newest);
+    say(out, "%" PRIu64 " allocation%s old", oom->holder_oldest,
+        oom->holder_oldest == 1 ? "" : "s");
 }
 
 static void say_holes(writer *out, const memopt_allocator *allocator, const char *where)

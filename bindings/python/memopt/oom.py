@@ -127,9 +127,8 @@ class OutOfMemoryReport:
             "held    %s live, %s pending, %s cached, largest free block %s"
             % (*map(size, (n["live_bytes"], n["pending_bytes"], n["cached_bytes"])),
                size(n["largest_free_bytes"])),
-            "in the way  %s of %s in %d blocks, %d to %d allocations old"
-            % (size(n["holder_bytes"]), self.holder_tag, n["holder_blocks"], n["holder_newest"],
-               n["holder_oldest"]),
+            "blame   " + _blocks(n["holder_bytes"], self.holder_tag, n["holder_blocks"],
+                                 n["holder_newest"], n["holder_oldest"]),
         ]  # fmt: skip
         for holder in self.holders[:holders]:
             lines += ["", _told(holder)]
@@ -140,13 +139,23 @@ class OutOfMemoryReport:
         return "\n".join(lines)
 
 
-def _told(holder: Holder) -> str:
-    since = ""
-    if holder.since is not None:
-        since = ", since %s" % datetime.datetime.fromtimestamp(holder.since).strftime("%H:%M:%S")
-    return "%s of %s in %d blocks, %d to %d allocations old%s" % (
-        format_size(holder.nbytes), holder.tag, holder.blocks, holder.newest, holder.oldest, since
+def _many(number: int, noun: str) -> str:
+    return "%d %s%s" % (number, noun, "" if number == 1 else "s")
+
+
+def _blocks(nbytes: int, tag: str, blocks: int, newest: int, oldest: int) -> str:
+    ages = "%d to " % newest if newest < oldest else ""
+    return "%s of %s in %s, %s%s old" % (
+        format_size(nbytes), tag, _many(blocks, "block"), ages, _many(oldest, "allocation")
     )  # fmt: skip
+
+
+def _told(holder: Holder) -> str:
+    text = _blocks(holder.nbytes, holder.tag, holder.blocks, holder.newest, holder.oldest)
+    if holder.since is None:
+        return text
+    since = datetime.datetime.fromtimestamp(holder.since)
+    return "%s, since %s" % (text, since.strftime("%H:%M:%S"))
 
 
 def tag_names(handle: int) -> List[str]:

@@ -14,17 +14,17 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from .._library import lib
-from ..errors import InvalidArgumentError, MemoptError
+from ..errors import InvalidArgumentError
 from ..sizes import format_size
 from ..tools import Replay, Trace, TraceInfo, TraceSource
 from . import FAILURE, SUCCESS, UsageError
 from .option_types import integer, size
 from .output import Cell, Output, Text
 from .progress import Progress
+from .replay_files import name_of, read
 from .replay_plot import Plot
 
 #: The CPU device's pages: a smaller capacity holds nothing.
@@ -167,34 +167,8 @@ def _replay(trace: Trace, config: str, arguments: argparse.Namespace, plot: bool
     return _Run(config, replay, smallest)
 
 
-def name_of(trace: str) -> str:
-    """A trace in messages."""
-    return "standard input" if trace == "-" else os.path.basename(trace)
-
-
 def _name(arguments: argparse.Namespace) -> str:
     return name_of(arguments.trace)
-
-
-def read(arguments: argparse.Namespace, reader: Any) -> Any:
-    """Reads the trace of the arguments; an error says which file it is."""
-    file: Any = sys.stdin.buffer if arguments.trace == "-" else arguments.trace
-    options = {"with_failed": arguments.with_failed} if reader == Trace.read else {}
-    try:
-        with Progress("reading") as bar:
-            return reader(
-                file,
-                device=arguments.device,
-                partial=arguments.partial,
-                recorded_only=arguments.recorded_only,
-                progress=bar,
-                max_unpacked=arguments.max_unpacked,
-                **options,
-            )
-    except MemoptError as error:
-        error.args = ("%s: %s" % (_name(arguments), error.message),)
-        error.message = error.args[0]
-        raise
 
 
 # --- JSON -----------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from ..sizes import format_size
 from ..tools import Peak, PeakDifference, compare_peaks
 from . import FAILURE, SUCCESS, UsageError
 from .output import Output, Text
-from .replay import name_of, read
+from .replay_files import name_of, read
 
 #: Rows of the table, and what they may leave out of the difference.
 _ROWS, _LEFT_OUT = 30, 0.01
@@ -112,11 +112,12 @@ def _show(output: Output, names: List[str], peaks: List[Peak], rows: List[PeakDi
     table: List[List[Text]] = []
     for row in shown:
         tag, where, size = row.group
-        cells: List[Text] = [tag or "-"] * tags + [where or "-"] * places
+        cells: List[Text] = []
+        cells += [tag or "-"] * tags + [where or "-"] * places
         table.append([*cells, size, *_figures([row])])
     rest = rows[len(shown) :]
     if rest:
-        blank = [""] * (len(columns) - 1)
-        table.append(["{:,} more groups".format(len(rest)), *blank, *_figures(rest)])
+        last: List[Text] = ["{:,} more".format(len(rest))]
+        table.append([*last, *[""] * (len(columns) - 1), *_figures(rest)])
     columns += ["blocks A", "bytes A", "blocks B", "bytes B", "B less A"]
     output.table("Blocks alive at the peaks", columns, table)
