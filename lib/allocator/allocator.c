@@ -1,6 +1,7 @@
 /* The public functions of blocks. */
 #include "allocator/block_life.h"
 #include "allocator/events.h"
+#include "allocator/history.h"
 #include "allocator/idle.h"
 #include "allocator/pool.h"
 #include "allocator/pressure.h"
@@ -41,7 +42,11 @@ memopt_status memopt_allocator_alloc(memopt_allocator *allocator, uint64_t bytes
         *out_pointer = NULL;
         return MEMOPT_OK;
     }
-    mo_request request = {bytes, mo_round_size(allocator, bytes), tag, stream, NULL, 0};
+    mo_request request = {.asked = bytes,
+                          .size = mo_round_size(allocator, bytes),
+                          .tag = tag,
+                          .stream = stream,
+                          .context = mo_history_ask(allocator)};
     if (request.size == 0)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "allocator_alloc: %" PRIu64 " bytes overflow when rounded", bytes);

@@ -33,13 +33,15 @@ typedef struct mo_block {
     struct mo_block *next;
     struct mo_segment *segment;
     uint64_t requested;         /* LIVE, PENDING: bytes asked for */
-    uint64_t freed_at;          /* FREE: the allocator's clock at its last free */
+    uint64_t freed_at;          /* the allocator's clock: FREE, at its last free; LIVE, PENDING: at
+                                 * its allocation */
     struct mo_stream_use *uses; /* LIVE, PENDING: recorded streams */
     uint32_t pending;           /* PENDING: events not complete yet */
     memopt_tag tag;
     uint8_t state;
-    uint8_t mapped; /* CLAIMED: whether it has memory */
-    uint8_t split;  /* FREE: counted as inactive_split */
+    uint8_t mapped;   /* CLAIMED: whether it has memory */
+    uint8_t split;    /* FREE: counted as inactive_split */
+    uint32_t context; /* LIVE, PENDING: of its allocation; see memopt_history_event */
 } mo_block;
 
 /* --- slabs ---------------------------------------------------------------------------------- */

@@ -57,6 +57,8 @@ void *mo_block_activate(memopt_allocator *allocator, mo_block *block, const mo_r
     block->state = MO_BLOCK_LIVE;
     block->requested = request->asked;
     block->tag = request->tag;
+    block->context = request->context;
+    block->freed_at = allocator->clock; /* how old it is, for reports */
     mo_block_table_insert(&allocator->live, block);
     mo_stat_add(stats, kind, MO_STAT_ALLOCATION, 1);
     mo_stat_add(stats, kind, MO_STAT_ACTIVE, 1);
@@ -67,7 +69,7 @@ void *mo_block_activate(memopt_allocator *allocator, mo_block *block, const mo_r
         mo_stat_add_one(&stats->oversize[MO_STAT_OVERSIZE_ALLOCATIONS], 1);
     mo_tag_add(allocator, request->tag, request->asked);
     allocator->clock++;
-    if (allocator->recorder != NULL)
+    if (allocator->recorded)
         mo_recorder_alloc(allocator, block, request->stream);
     if (!allocator->foreign)
         mo_note_alloc(allocator->device, block->address, block->size, request->stream);
@@ -116,7 +118,7 @@ void mo_block_discard(memopt_allocator *allocator, mo_block *block)
 {
     mo_block_table_remove(&allocator->live, block->address);
     mo_block_count_free(allocator, block);
-    if (allocator->recorder != NULL)
+    if (allocator->recorded)
         mo_recorder_free(allocator, block);
     if (block->state == MO_BLOCK_LIVE)
         mo_block_retire(allocator, block);

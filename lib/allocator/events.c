@@ -179,7 +179,7 @@ memopt_status mo_events_note(memopt_allocator *allocator, mo_block *block, memop
     use->block = block;
     use->next = block->uses;
     block->uses = use;
-    if (allocator->recorder != NULL)
+    if (allocator->recorded)
         mo_recorder_use(allocator, block, stream);
     return MEMOPT_OK;
 }
@@ -255,8 +255,11 @@ static void complete(memopt_allocator *allocator, mo_stream_use *use)
     use->queue->uses--;
     mo_events_return(allocator, use);
     allocator->events.pending--;
-    if (--block->pending == 0)
+    if (--block->pending == 0) {
+        if (allocator->recorded)
+            mo_recorder_completed(allocator, block);
         mo_block_retire(allocator, block);
+    }
 }
 
 /* Recorded uses move to their queues, others to those that are deferred. */

@@ -6,6 +6,7 @@
 
 #include "allocator/events.h"
 #include "allocator/give_back.h"
+#include "allocator/segment.h"
 
 #include "base/lock.h"
 
@@ -55,4 +56,22 @@ memopt_status mo_family_release(memopt_allocator *allocator, uint64_t wanted, ui
         status = release_others(allocator, wanted, released);
     mo_lock(&allocator->lock);
     return status;
+}
+
+uint64_t mo_family_spare(memopt_allocator *allocator)
+{
+    uint64_t bytes = 0;
+    if (allocator->family->pools == 0)
+        return 0;
+    mo_unlock(&allocator->lock);
+    for (memopt_allocator *member = allocator->family->members; member != NULL;
+         member = member->next_member) {
+        if (member == allocator || member->pause.activity != MO_ACTIVE)
+            continue;
+        mo_lock(&member->lock);
+        bytes += mo_segment_spare(member, UINT64_MAX);
+        mo_unlock(&member->lock);
+    }
+    mo_lock(&allocator->lock);
+    return bytes;
 }

@@ -10,5 +10,8 @@ int mo_family_capturing(mo_family *family);
  * of those that retain it, and nothing while a graph is recorded; *released counts bytes. The
  * member's lock is held and released meanwhile. */
 memopt_status mo_family_release(memopt_allocator *allocator, uint64_t wanted, uint64_t *released);
+/* Bytes that the other members have free and could give back. The member's lock is held and
+ * released meanwhile. */
+uint64_t mo_family_spare(memopt_allocator *allocator);
 
 #endif

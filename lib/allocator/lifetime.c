@@ -4,6 +4,7 @@
  */
 #include "allocator/block_life.h"
 #include "allocator/events.h"
+#include "allocator/history.h"
 #include "allocator/idle.h"
 #include "allocator/observers.h"
 #include "allocator/pause.h"
@@ -211,6 +212,22 @@ static memopt_status check_pool(const memopt_allocator *parent, const memopt_poo
     return status != MEMOPT_OK ? status : check_segments("pool_create", parent->device, out_config);
 }
 
+/* A new pool takes what it has from its parent and joins the family. */
+static memopt_status admit(memopt_allocator *pool, memopt_allocator *parent)
+{
+    memopt_status status = mo_family_enter(parent->family, "pool_create");
+    if (status != MEMOPT_OK)
+        return status;
+    status = mo_history_inherit(pool, parent);
+    if (status == MEMOPT_OK) {
+        mo_tags_copy(pool, parent);
+        join(parent->family, pool);
+        parent->family->pools++;
+    }
+    mo_family_leave(parent->family);
+    return status;
+}
+
 memopt_status memopt_pool_create(memopt_allocator *parent, const memopt_pool_options *options,
                                  memopt_pool **out_pool)
 {
@@ -234,16 +251,12 @@ memopt_status memopt_pool_create(memopt_allocator *parent, const memopt_pool_opt
     if (copy.name != NULL)
         memcpy(pool->name, copy.name, strlen(copy.name));
     pool->retain = copy.retain != 0;
-    status = mo_family_enter(parent->family, "pool_create");
+    status = admit(pool, parent);
     if (status != MEMOPT_OK) {
         pthread_mutex_destroy(&pool->lock);
         mo_free(pool);
         return status;
     }
-    mo_tags_copy(pool, parent);
-    join(parent->family, pool);
-    parent->family->pools++;
-    mo_family_leave(parent->family);
     mo_streams_listen(pool);
     *out_pool = pool;
     return MEMOPT_OK;
@@ -306,6 +319,7 @@ static memopt_status end(memopt_allocator *allocator, int lost)
     hide(allocator);
     memopt_status status = drain(allocator);
     memopt_status recorded = mo_recorder_end(allocator, NULL);
+    mo_history_end(allocator);
     mo_streams_unlisten(allocator);               /* no stream is used from here on */
     (void)mo_turn_take(&allocator->family->slow); /* for the observers */
     mo_keep_first(&status, mo_pause_end(allocator));

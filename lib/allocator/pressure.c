@@ -6,6 +6,7 @@
 #include "allocator/pressure.h"
 
 #include "allocator/block_life.h"
+#include "allocator/cause.h"
 #include "allocator/events.h"
 #include "allocator/family.h"
 #include "allocator/observers.h"
@@ -314,10 +315,12 @@ memopt_status mo_alloc_slow(memopt_allocator *allocator, mo_request *request, vo
         status = mo_block_give(allocator, block, request, out_pointer);
     } else if (status == MEMOPT_OUT_OF_DEVICE_MEMORY) {
         allocator->stats.counter[MO_STAT_NUM_OOMS]++;
-        if (allocator->recorder != NULL)
+        if (allocator->recorded)
             mo_recorder_failed(allocator, request);
         left = free_memory(allocator);
-        mo_report_oom(allocator, request, left, report);
+        const mo_oom_outside outside = {left, mo_family_spare(allocator)};
+        mo_cause_find(allocator, request, &outside, &allocator->oom);
+        mo_report_oom(allocator, report);
     }
     mo_unlock(&allocator->lock);
     mo_family_leave(allocator->family);

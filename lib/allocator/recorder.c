@@ -1,14 +1,15 @@
 /*
  * Recording a trace: a line of CSV for each allocation, recorded stream and free, in the order of
- * the allocator's lock, in the form that memopt replay reads.
+ * the allocator's lock, in the form that memopt replay reads. Events go to the history, too.
  *
  * Lines gather in a buffer that is made at the start; the event that fills it writes it to the
  * file, under the lock, so that nothing is allocated or lost. After the first failing write no more
  * events are kept, and the file ends behind the last whole buffer: the program goes on, and the end
  * of the recording tells.
  */
-#define _GNU_SOURCE /* gettid's number */
 #include "allocator/recorder.h"
+
+#include "allocator/history.h"
 
 #include "base/lock.h"
 #include "base/memory.h"
@@ -19,7 +20,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -44,14 +44,6 @@ static double now(void)
     return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
 }
 
-static long this_thread(void)
-{
-    static _Thread_local long number;
-    if (number == 0)
-        number = syscall(SYS_gettid);
-    return number;
-}
-
 static void flush(mo_recorder *recorder)
 {
     if (recorder->error == 0)
@@ -74,60 +66,132 @@ static const char *tag_field(const memopt_allocator *allocator, memopt_tag tag, 
     return field;
 }
 
-static void add(memopt_allocator *allocator, const char *action, const void *pointer,
-                uint64_t bytes, memopt_stream stream, memopt_tag tag)
+/* As CSV names them; NULL: the file does not have them. */
+static const char *name_of(uint32_t action)
+{
+    switch (action) {
+    case MEMOPT_HISTORY_ALLOC:
+        return "allocate";
+    case MEMOPT_HISTORY_RECORD_STREAM:
+        return "record stream";
+    case MEMOPT_HISTORY_FREE:
+        return "free";
+    case MEMOPT_HISTORY_FAILED:
+        return "allocate failure";
+    default:
+        return NULL;
+    }
+}
+
+static void add_line(memopt_allocator *allocator, const memopt_history_event *event)
 {
     mo_recorder *recorder = allocator->recorder;
+    const char *action = name_of(event->action);
     char field[MO_TAG_NAME];
-    MO_PRE(mo_is_locked(&allocator->lock));
-    if (recorder->error != 0)
+    if (recorder->error != 0 || action == NULL)
         return;
     if (BUFFER_BYTES - recorder->used < MOST_OF_LINE)
         flush(recorder);
     recorder->events++;
-    recorder->used +=
-        (uint64_t)snprintf(recorder->text + recorder->used, MOST_OF_LINE,
-                           "%ld,%.0f,%s,0x%" PRIxPTR ",%" PRIu64 ",0x%" PRIxPTR ",%s\n",
-                           this_thread(), now() - recorder->begun, action, (uintptr_t)pointer,
-                           bytes, (uintptr_t)stream, tag_field(allocator, tag, field));
+    recorder->used += (uint64_t)snprintf(
+        recorder->text + recorder->used, MOST_OF_LINE,
+        "%" PRIu32 ",%.0f,%s,0x%" PRIxPTR ",%" PRIu64 ",0x%" PRIxPTR ",%s\n", mo_this_thread(),
+        now() - recorder->begun, action, (uintptr_t)event->address, event->bytes,
+        (uintptr_t)event->stream, tag_field(allocator, event->tag, field));
+}
+
+static void add(memopt_allocator *allocator, const memopt_history_event *event)
+{
+    MO_PRE(mo_is_locked(&allocator->lock));
+    if (allocator->history != NULL)
+        mo_history_add(allocator, event);
+    if (allocator->recorder != NULL)
+        add_line(allocator, event);
+}
+
+static memopt_history_event about(const mo_block *block, uint32_t action, memopt_stream stream)
+{
+    const memopt_history_event event = {.address = block->address,
+                                        .bytes = block->requested,
+                                        .stream = stream,
+                                        .action = action,
+                                        .tag = block->tag,
+                                        .context = block->context};
+    return event;
 }
 
 void mo_recorder_alloc(memopt_allocator *allocator, const mo_block *block, memopt_stream stream)
 {
-    add(allocator, "allocate", block->address, block->requested, stream, block->tag);
+    const memopt_history_event event = about(block, MEMOPT_HISTORY_ALLOC, stream);
+    add(allocator, &event);
 }
 
 void mo_recorder_use(memopt_allocator *allocator, const mo_block *block, memopt_stream stream)
 {
-    add(allocator, "record stream", block->address, block->requested, stream, block->tag);
+    const memopt_history_event event = about(block, MEMOPT_HISTORY_RECORD_STREAM, stream);
+    add(allocator, &event);
 }
 
 void mo_recorder_free(memopt_allocator *allocator, const mo_block *block)
 {
-    add(allocator, "free", block->address, block->requested, block->segment->pool->stream,
-        block->tag);
+    const memopt_history_event event =
+        about(block, MEMOPT_HISTORY_FREE, block->segment->pool->stream);
+    add(allocator, &event);
+}
+
+void mo_recorder_completed(memopt_allocator *allocator, const mo_block *block)
+{
+    const memopt_history_event event =
+        about(block, MEMOPT_HISTORY_COMPLETED, block->segment->pool->stream);
+    if (allocator->history != NULL)
+        mo_history_add(allocator, &event);
+}
+
+void mo_recorder_mapped(memopt_allocator *allocator, const mo_segment *segment, uint64_t bytes,
+                        uint32_t action)
+{
+    const memopt_history_event event = {.address = segment->address,
+                                        .bytes = bytes,
+                                        .stream = segment->pool->stream,
+                                        .action = action};
+    if (allocator->history != NULL)
+        mo_history_add(allocator, &event);
 }
 
 void mo_recorder_failed(memopt_allocator *allocator, const mo_request *request)
 {
-    add(allocator, "allocate failure", NULL, request->asked, request->stream, request->tag);
+    const memopt_history_event event = {.bytes = request->asked,
+                                        .stream = request->stream,
+                                        .action = MEMOPT_HISTORY_FAILED,
+                                        .tag = request->tag,
+                                        .context = request->context};
+    add(allocator, &event);
 }
 
 /* --- begin and end ------------------------------------------------------------------------- */
 
-static void record_block(memopt_allocator *allocator, const mo_block *block)
+static void list_block(memopt_allocator *allocator, const mo_block *block,
+                       void (*to)(memopt_allocator *, const memopt_history_event *))
 {
-    mo_recorder_alloc(allocator, block, block->segment->pool->stream);
-    for (const mo_stream_use *use = block->uses; use != NULL; use = use->next)
-        mo_recorder_use(allocator, block, use->queue->stream);
+    memopt_history_event event = about(block, MEMOPT_HISTORY_ALLOC, block->segment->pool->stream);
+    to(allocator, &event);
+    event.action = MEMOPT_HISTORY_RECORD_STREAM;
+    for (const mo_stream_use *use = block->uses; use != NULL; use = use->next) {
+        event.stream = use->queue->stream;
+        to(allocator, &event);
+    }
 }
 
-static void record_live(memopt_allocator *allocator)
+void mo_recorder_list_live(memopt_allocator *allocator, int history)
 {
-    for (const mo_segment *segment = allocator->segments; segment != NULL; segment = segment->next)
+    for (const mo_segment *segment = allocator->segments; segment != NULL;
+         segment = segment->next) {
+        if (history && segment->mapped > 0)
+            mo_recorder_mapped(allocator, segment, segment->mapped, MEMOPT_HISTORY_MAP);
         for (const mo_block *block = segment->first; block != NULL; block = block->next)
             if (block->state == MO_BLOCK_LIVE)
-                record_block(allocator, block);
+                list_block(allocator, block, history ? mo_history_add : add_line);
+    }
 }
 
 static void discard(mo_recorder *recorder)
@@ -184,7 +248,8 @@ memopt_status memopt_allocator_start_trace(memopt_allocator *allocator, const ch
         busy = allocator->recorder != NULL; /* another thread was faster */
         if (!busy) {
             allocator->recorder = recorder;
-            record_live(allocator);
+            allocator->recorded = 1;
+            mo_recorder_list_live(allocator, 0);
         }
         mo_unlock(&allocator->lock);
     }
@@ -215,6 +280,7 @@ memopt_status mo_recorder_end(memopt_allocator *allocator, uint64_t *out_events)
     mo_lock(&allocator->lock);
     mo_recorder *recorder = allocator->recorder;
     allocator->recorder = NULL;
+    allocator->recorded = allocator->history != NULL;
     mo_unlock(&allocator->lock);
     if (recorder == NULL)
         return MEMOPT_OK;

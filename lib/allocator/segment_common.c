@@ -2,6 +2,7 @@
 #include "allocator/segment_common.h"
 
 #include "allocator/events.h"
+#include "allocator/recorder.h"
 #include "allocator/stream_state.h"
 #include "allocator/streams.h"
 
@@ -95,6 +96,8 @@ void mo_count_mapped(memopt_allocator *allocator, mo_segment *segment, uint64_t 
     allocator->family->held += bytes;
     mo_stat_add(&allocator->stats, segment->pool->kind, MO_STAT_RESERVED_BYTES, bytes);
     allocator->stats.counter[MO_STAT_NUM_DEVICE_ALLOC] += calls;
+    if (allocator->recorded && bytes > 0)
+        mo_recorder_mapped(allocator, segment, bytes, MEMOPT_HISTORY_MAP);
 }
 
 void mo_count_unmapped(memopt_allocator *allocator, mo_segment *segment, uint64_t bytes,
@@ -106,6 +109,8 @@ void mo_count_unmapped(memopt_allocator *allocator, mo_segment *segment, uint64_
         mo_stat_subtract(&allocator->stats, segment->pool->kind, MO_STAT_SEGMENT, 1);
     mo_stat_subtract(&allocator->stats, segment->pool->kind, MO_STAT_RESERVED_BYTES, bytes);
     allocator->stats.counter[MO_STAT_NUM_DEVICE_FREE] += calls;
+    if (allocator->recorded && bytes > 0)
+        mo_recorder_mapped(allocator, segment, bytes, MEMOPT_HISTORY_UNMAP);
 }
 
 int mo_release_matches(const mo_release *what, mo_release_turn turn, const mo_block *block)

@@ -32,7 +32,7 @@ static uint32_t public_state(const mo_block *block)
     }
 }
 
-static memopt_block_info describe(const mo_block *block)
+static memopt_block_info describe(const memopt_allocator *allocator, const mo_block *block)
 {
     const mo_segment *segment = block->segment;
     memopt_block_info info = {
@@ -47,6 +47,8 @@ static memopt_block_info describe(const mo_block *block)
         .requested_bytes = block->requested,
         .state = public_state(block),
         .tag = block->tag,
+        .context = block->context,
+        .age = allocator->clock - block->freed_at,
     };
     return info;
 }
@@ -73,7 +75,7 @@ static memopt_block_info *copy_blocks(memopt_allocator *allocator, uint64_t *out
         if (needed <= room)
             for (mo_segment *s = allocator->segments; s != NULL; s = s->next)
                 for (mo_block *block = s->first; block != NULL; block = block->next)
-                    infos[count++] = describe(block);
+                    infos[count++] = describe(allocator, block);
         mo_unlock(&allocator->lock);
         if (needed <= room) {
             *out_count = count;

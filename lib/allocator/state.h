@@ -25,8 +25,10 @@
  *   block_life.c          a block's way into use and back to its pool
  *   pool.c                pools: taking, splitting, putting back and joining blocks
  *   stream_state.c        what the driver says of a stream
- *   recorder.c            the recording of a trace
+ *   recorder.c            events: the recording of a trace
+ *   history.c             the ring of the last events; watch.c has its public functions
  *   bins.c, block.c       free blocks by best fit; block structs, the table of live blocks
+ *   cause.c               why an allocation has failed
  *   stats.c tags.c snapshot.c report.c           what can be seen from outside
  *
  * Two locks, taken in this order:
@@ -142,6 +144,7 @@ typedef struct mo_events {
 } mo_events;
 
 typedef struct mo_recorder mo_recorder;
+typedef struct mo_history mo_history;
 
 enum { MO_TAGS = 64, MO_TAG_NAME = 32 };
 
@@ -240,8 +243,13 @@ struct memopt_allocator {
     uint64_t release_pass;
     mo_events events;
     mo_stats stats;
-    uint64_t most_active;  /* the peak of active bytes before peaks were last reset */
-    mo_recorder *recorder; /* NULL: no trace is recorded */
+    uint64_t most_active;             /* the peak of active bytes before peaks were last reset */
+    int recorded;                     /* there is a recorder or a history */
+    mo_recorder *recorder;            /* NULL: no trace is recorded */
+    mo_history *history;              /* NULL: there is none */
+    mo_history *histories;            /* with those that were stopped */
+    _Atomic(const mo_history *) asks; /* the history, if it has a callback to call */
+    memopt_oom_report oom;            /* of the last failed allocation; number 0: none */
     uint32_t tag_count;
     mo_tag tags[MO_TAGS];
 };
@@ -254,6 +262,7 @@ typedef struct mo_request {
     memopt_stream stream;
     mo_pool *pool;
     int least; /* 1: a segment no larger than the block needs */
+    uint32_t context;
 } mo_request;
 
 static inline int mo_segment_is_expandable(const mo_segment *segment)

@@ -158,6 +158,16 @@ static void end_kept(memopt_device *device, void *context)
 TORTURE_CALL(run_create_pool, memopt_pool_create(f->allocator, NULL, &f->pool))
 TORTURE_UNDO(undo_create_pool, memopt_allocator_destroy(f->pool))
 
+TORTURE_CALL(run_start_history, memopt_allocator_start_history(f->allocator, NULL))
+TORTURE_UNDO(undo_start_history, memopt_allocator_stop_history(f->allocator))
+
+/* A pool gets a history, too. */
+static void make_watched(memopt_device *device, void *context)
+{
+    make(device, context);
+    assert_int_equal(run_start_history(device, context), MEMOPT_OK);
+}
+
 static void make_pool(memopt_device *device, void *context)
 {
     make(device, context);
@@ -306,6 +316,10 @@ static const torture_scenario scenarios[] = {
     {"alloc after a stream's end", NULL, make_ended, run_alloc, undo_alloc, check_unchanged,
      end_kept, 1, 1},
     {"pool_create", NULL, make, run_create_pool, undo_create_pool, check_unchanged, end, 0, 0},
+    {"start_history", NULL, make, run_start_history, undo_start_history, check_unchanged, end, 0,
+     0},
+    {"pool_create with a history", NULL, make_watched, run_create_pool, undo_create_pool,
+     check_unchanged, end, 0, 0},
     {"alloc beside a pool's cache", NULL, make_other_cache, run_alloc_most, undo_alloc,
      check_unchanged, end_pool, 1, 1},
     {"record_stream", NULL, make_block, run_record, undo_alloc, check_unchanged, end, 0, 1},

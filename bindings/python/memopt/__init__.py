@@ -13,7 +13,9 @@ The library is the one that MEMOPT_LIBRARY names, or the one bundled with this p
 from ._abi import (
     BlockState,
     CheckMode,
+    HistoryAction,
     LogLevel,
+    OomCause,
     Overflow,
     Pass,
     RegionMode,
@@ -24,6 +26,7 @@ from ._abi import (
     StreamOrder,
     Tag,
 )
+from ._events import HistoryEvent
 from ._library import lib as _lib
 from ._library import path as library_path
 from .allocator import Allocator, Buffer, Pool, RangeEvent, TagStats
@@ -56,6 +59,7 @@ from .log import set_log
 from .memory import Memory
 from .norms import clip, norm, norm_scratch
 from .offload import Offloader, Ticket
+from .oom import Holder, OutOfMemoryReport
 from .optim import (
     SGD,
     Adam,
@@ -105,6 +109,9 @@ __all__ = [
     "DeviceProperties",
     "Event",
     "Group",
+    "HistoryAction",
+    "HistoryEvent",
+    "Holder",
     "InvalidArgumentError",
     "Lease",
     "LimitReachedError",
@@ -117,8 +124,10 @@ __all__ = [
     "MismatchError",
     "NotFoundError",
     "Offloader",
+    "OomCause",
     "Optimizer",
     "OutOfMemoryError",
+    "OutOfMemoryReport",
     "Overflow",
     "Pass",
     "PinnedMemory",

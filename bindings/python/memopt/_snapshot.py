@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Tuple
 
 from . import _abi, errors
 from ._abi import BlockState
 from ._interrupt import Interruptible
 from ._library import lib
+from ._stacks import Frame, no_frames
 
 Segment = Dict[str, Any]
 
 
-def read_segments(allocator: int, device: int, pool: Tuple[int, int] = (0, 0)) -> List[Segment]:
+def read_segments(
+    allocator: int,
+    device: int,
+    pool: Tuple[int, int] = (0, 0),
+    frames: Callable[[int], List[Frame]] = no_frames,
+) -> List[Segment]:
     """The segments of an allocator, given by its C handle, in the order of addresses.
 
     As in torch, a segment is a contiguous range of mapped memory: an expandable one with holes
@@ -31,7 +37,7 @@ def read_segments(allocator: int, device: int, pool: Tuple[int, int] = (0, 0)) -
             if raw.segment_address != before:
                 segments.append(_segment(raw, device, pool))
                 before = raw.segment_address
-            _add_block(segments[-1], raw)
+            _add_block(segments[-1], raw, frames)
             return _abi.Status.OK
 
         return errors.run_callback(call, lambda error: _abi.Status.USER)
@@ -54,11 +60,26 @@ def whole(segments: List[Segment], config: str, traces: List[List[Any]]) -> Dict
 
 
 def dump(snapshot: Dict[str, Any], path: Any) -> None:
-    """Writes the file that torch's viewers and pytorch.org/memory_viz open."""
-    import pickle
+    """Writes a snapshot: as JSON or a page of HTML if the name ends so, else the pickle that
+    torch's viewers and pytorch.org/memory_viz open."""
+    import os
 
-    with open(path, "wb") as file:
-        pickle.dump(snapshot, file)
+    name = os.fspath(path)
+    ending = os.path.splitext(os.fsdecode(name))[1].lower()
+    if ending == ".html":
+        from ._page import page
+
+        data = page(snapshot).encode()
+    elif ending == ".json":
+        import json
+
+        data = json.dumps(snapshot, allow_nan=False).encode()
+    else:
+        import pickle
+
+        data = pickle.dumps(snapshot)
+    with open(name, "wb") as file:
+        file.write(data)
 
 
 def _segment(raw: _abi.BlockInfoStruct, device: int, pool: Tuple[int, int]) -> Segment:
@@ -78,7 +99,9 @@ def _segment(raw: _abi.BlockInfoStruct, device: int, pool: Tuple[int, int]) -> S
     }
 
 
-def _add_block(segment: Segment, raw: _abi.BlockInfoStruct) -> None:
+def _add_block(
+    segment: Segment, raw: _abi.BlockInfoStruct, frames: Callable[[int], List[Frame]]
+) -> None:
     state = BlockState(raw.state)
     segment["total_size"] += raw.bytes
     if state is BlockState.ACTIVE_ALLOCATED:
@@ -93,6 +116,8 @@ def _add_block(segment: Segment, raw: _abi.BlockInfoStruct) -> None:
             "requested_size": raw.requested_bytes,
             "state": state.name.lower(),
             "tag": raw.tag,
-            "frames": [],
+            "context": raw.context,
+            "age": raw.age,
+            "frames": frames(raw.context) if state is BlockState.ACTIVE_ALLOCATED else [],
         }
     )

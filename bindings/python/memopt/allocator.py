@@ -8,12 +8,15 @@ import sys
 import weakref
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 
-from . import _abi, _dlpack, _lifetime, _snapshot, errors
+from . import _abi, _dlpack, _events, _lifetime, _snapshot, errors, oom
 from ._abi import Status, Tag
 from ._arguments import unsigned
+from ._events import HistoryEvent
 from ._library import c_text, lib, output
+from ._stacks import Stacks, no_frames
 from .device import Device
 from .memory import Memory
+from .oom import OutOfMemoryReport
 from .sizes import Size, parse_size
 from .streams import StreamLike, stream_pointer
 
@@ -136,6 +139,9 @@ class Allocator(_lifetime.Closing):
         "_on_oom",
         "_pinned",
         "_observers",
+        "_stacks",
+        "_recording",
+        "_oom",
         "__weakref__",
     )
 
@@ -184,6 +190,9 @@ class Allocator(_lifetime.Closing):
         self._live: Dict[int, "weakref.ref[Buffer]"] = {}  # Buffers by address
         self._observers: Dict[int, Any] = {}  # thunks by number
         self._names = stat_names()
+        self._stacks: Optional[Stacks] = None  # of the last history with frames
+        self._recording = False
+        self._oom: Optional[OutOfMemoryReport] = None
 
     @property
     def device(self) -> Device:
@@ -219,13 +228,17 @@ class Allocator(_lifetime.Closing):
     def alloc(self, nbytes: Size, stream: StreamLike = None, tag: TagLike = "other") -> Buffer:
         """Allocates device memory for work on a stream; OutOfMemoryError says what is free."""
         size = parse_size(nbytes)
-        address = output(
-            lib.memopt_allocator_alloc,
-            self._handle.pointer,
-            size,
-            self.tag(tag),
-            stream_pointer(stream),
-        )
+        try:
+            address = output(
+                lib.memopt_allocator_alloc,
+                self._handle.pointer,
+                size,
+                self.tag(tag),
+                stream_pointer(stream),
+            )
+        except errors.OutOfMemoryError as error:
+            self._oom = self._report(error.message)
+            raise
         buffer = Buffer(self, address, size, stream)
         if address:
             self._live[address] = weakref.ref(buffer)
@@ -391,16 +404,76 @@ class Allocator(_lifetime.Closing):
     def snapshot(self) -> List[Dict[str, Any]]:
         """Segments with their blocks as they were at one moment, in the format of
         torch.cuda.memory_snapshot(), with each block's tag."""
-        return _snapshot.read_segments(self._handle.pointer, self._device.properties.index)
+        return _snapshot.read_segments(
+            self._handle.pointer, self._device.properties.index, frames=self._frames
+        )
 
     def full_snapshot(self) -> Dict[str, Any]:
         """The same as torch.cuda.memory._snapshot() gives it, for torch.cuda._memory_viz and other
-        viewers. The history of each device is empty: see :meth:`start_trace`."""
-        return _snapshot.whole(self.snapshot(), self._config, [])
+        viewers, with the history that :meth:`start_history` has begun."""
+        events = self.history() if self._recording else []
+        index = self._device.properties.index
+        traces: List[List[Any]] = [[] for _ in range(index)] + [_events.Entries().of(events)]
+        whole = _snapshot.whole(self.snapshot(), self._config, traces)
+        whole["memopt"] = {
+            "tags": oom.tag_names(self._handle.pointer),
+            "held": _events.held(events),
+            "out_of_memory": None if self._oom is None else self._oom.as_dict(),
+        }
+        return whole
 
     def dump_snapshot(self, path: Union[str, "os.PathLike[str]"]) -> None:
-        """Writes :meth:`full_snapshot` to a file that https://pytorch.org/memory_viz opens."""
+        """Writes :meth:`full_snapshot`: a page for a browser if the name ends in .html, JSON if it
+        ends in .json, else the pickle that https://pytorch.org/memory_viz opens."""
         _snapshot.dump(self.full_snapshot(), path)
+
+    # --- history ---
+
+    def start_history(self, events: int = _events.EVENTS, *, frames: bool = False) -> None:
+        """Begins to keep the last `events` events in memory, with `frames` also the Python call
+        stack of each allocation, which takes some microseconds. Pools made from now on keep one of
+        their own. BusyError if there is one already."""
+        stacks = Stacks() if frames else None
+        pointer = self._handle.pointer
+        if stacks is not None:
+            # C may call it as long as the allocator lives.
+            self._handle.keep = (self._handle.keep, stacks)
+        _events.start(pointer, unsigned(events, 64, "events"), stacks)
+        self._stacks, self._recording = stacks, True
+
+    def stop_history(self) -> None:
+        """Ends the history and forgets its events."""
+        lib.memopt_allocator_stop_history(self._handle.pointer)
+        self._recording = False
+
+    def history(self, first: int = 0) -> List[HistoryEvent]:
+        """The events that are kept, from number `first` on, oldest first. NotFoundError without a
+        history."""
+        return _events.read(self._handle.pointer, first, self._frames)
+
+    def _frames(self, number: int) -> List[Dict[str, Any]]:
+        return no_frames(number) if self._stacks is None else self._stacks.frames(number)
+
+    @property
+    def out_of_memory(self) -> Optional[OutOfMemoryReport]:
+        """Why the last allocation has failed for lack of memory, and who held what then; None if
+        none has failed. Frames and times are those of :meth:`start_history`. A failure inside the
+        library, of an optimizer's state, for example, is described as of now."""
+        numbers = oom.numbers_of(self._handle.pointer)
+        if numbers is None:
+            return None
+        if self._oom is None or self._oom.numbers["number"] != numbers["number"]:
+            self._oom = self._report("")
+        return self._oom
+
+    def _report(self, message: str) -> Optional[OutOfMemoryReport]:
+        numbers = oom.numbers_of(self._handle.pointer)
+        if numbers is None:
+            return None  # host memory
+        born = _events.ages(self.history()) if self._recording else {}
+        tags = oom.tag_names(self._handle.pointer)
+        holders = oom.holders_of(self.snapshot(), tags, self._frames, born)
+        return OutOfMemoryReport(numbers, tags, holders, message)
 
     # --- traces ---
 
@@ -454,6 +527,7 @@ class Pool(Allocator):
             force_end=lib.memopt_allocator_destroy_force,
         )
         self._handle.keep = self._observers
+        self._stacks, self._recording = parent._stacks, parent._recording
 
     @property
     def parent(self) -> Allocator:

@@ -266,8 +266,20 @@ MEMOPT_API void memopt_pluggable_observe(memopt_pluggable_observer observer);
 MEMOPT_API memopt_status memopt_pluggable_trace(const char *folder);
 
 /**
+ * @brief Lets allocators that are created from now on keep a history, from their first event on:
+ * memopt_allocator_start_history().
+ * @param options how; NULL: no more histories. What its pointers refer to stays valid until
+ *        memopt_pluggable_end().
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT options->struct_size is too small.
+ * @retval MEMOPT_UNSUPPORTED options sets a field that this version does not know.
+ * @since 0.9
+ */
+MEMOPT_API memopt_status memopt_pluggable_history(const memopt_history_options *options);
+
+/**
  * @brief Destroys all allocators and closes all devices behind these functions, and forgets the
- *        configuration, the observer and the folder of traces.
+ *        configuration, the observer, the folder of traces and the options of histories.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_BUSY blocks are still allocated. Nothing changed.
  * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT a wait or a driver call

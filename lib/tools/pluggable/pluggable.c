@@ -239,5 +239,6 @@ memopt_status memopt_pluggable_end(void)
     atomic_store(&raise_function, NULL);
     memopt_pluggable_observe(NULL);
     mo_keep_first(&status, memopt_pluggable_trace(NULL));
+    mo_keep_first(&status, memopt_pluggable_history(NULL));
     return status;
 }

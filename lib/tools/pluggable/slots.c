@@ -2,6 +2,7 @@
 #include "tools/pluggable/pluggable.h"
 
 #include "base/error.h"
+#include "base/options.h"
 #include "tools/lock.h"
 
 #include <stdio.h>
@@ -16,6 +17,8 @@ char mo_plug_config[MO_PLUG_CONFIG];
 /* Under mo_plug_lock; "" for no traces. */
 static char trace_folder[MO_PLUG_CONFIG];
 static unsigned trace_count;
+static memopt_history_options history_options;
+static int history_wanted;
 
 static int in_use(void)
 {
@@ -55,6 +58,30 @@ memopt_status memopt_pluggable_trace(const char *folder)
     return MEMOPT_OK;
 }
 
+memopt_status memopt_pluggable_history(const memopt_history_options *options)
+{
+    memopt_history_options copy;
+    memopt_status status = mo_options_read(&copy, sizeof copy, options, "memopt_history_options");
+    if (status != MEMOPT_OK)
+        return status;
+    mo_tools_lock(&mo_plug_lock);
+    history_options = copy;
+    history_wanted = options != NULL;
+    mo_tools_unlock(&mo_plug_lock);
+    return MEMOPT_OK;
+}
+
+/* The history of a new allocator; its pools have one, too. Without it the allocator works. */
+static void begin_history(memopt_allocator *made)
+{
+    mo_tools_lock(&mo_plug_lock);
+    int wanted = history_wanted;
+    const memopt_history_options options = history_options;
+    mo_tools_unlock(&mo_plug_lock);
+    if (wanted)
+        (void)memopt_allocator_start_history(made, &options);
+}
+
 /* Begins the trace of a new allocator. One that cannot be written is logged, no more. */
 static void begin_trace(memopt_device *device, memopt_allocator *made)
 {
@@ -81,6 +108,8 @@ static memopt_status make(memopt_device *device, memopt_allocator **out_allocato
     memopt_status status = memopt_allocator_create(device, config, NULL, out_allocator);
     if (status == MEMOPT_OK)
         begin_trace(device, *out_allocator);
+    if (status == MEMOPT_OK)
+        begin_history(*out_allocator);
     return status;
 }
 

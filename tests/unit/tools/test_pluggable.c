@@ -267,6 +267,31 @@ static void test_trace(void **state)
     assert_int_equal(rmdir(folder), 0);
 }
 
+/* Histories of allocators that are made while there are options for them. */
+static void test_history(void **state)
+{
+    (void)state;
+    memopt_history_options options = MEMOPT_HISTORY_OPTIONS_INIT;
+    memopt_history_event events[4];
+    uint64_t first, count;
+    options.struct_size = 1;
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_pluggable_history(&options));
+    options.struct_size = sizeof options;
+    options.events = 3;
+    OK(memopt_pluggable_history(&options));
+    memopt_allocator *allocator = start("");
+    memopt_pluggable_free(memopt_pluggable_alloc(5000, 0, NULL), 0, 0, NULL);
+    memopt_pluggable_free(memopt_pluggable_alloc(6000, 0, NULL), 0, 0, NULL);
+    OK(memopt_allocator_read_history(allocator, 0, 4, events, &first, &count));
+    assert_int_equal(count, 3);
+    assert_int_equal(events[2].bytes, 6000);
+    assert_int_equal(events[2].action, MEMOPT_HISTORY_FREE);
+    stop(allocator);
+    allocator = start(""); /* the end has forgotten the options */
+    FAILS(MEMOPT_NOT_FOUND, memopt_allocator_stop_history(allocator));
+    stop(allocator);
+}
+
 /* The range is what one registration may cover: it ends where memory is unmapped. */
 static void test_base_alloc(void **state)
 {
@@ -592,6 +617,7 @@ int main(void)
         cmocka_unit_test(test_observer),
         cmocka_unit_test(test_base_alloc),
         cmocka_unit_test(test_trace),
+        cmocka_unit_test(test_history),
         cmocka_unit_test(test_configure),
         cmocka_unit_test(test_graph_keeps_its_memory),
         cmocka_unit_test(test_graphs_count_in_the_fraction),

@@ -135,6 +135,78 @@ class BlockInfoStruct(Struct):
         ("requested_bytes", U64),
         ("state", U32),
         ("tag", U32),
+        ("context", U32),
+        ("age", U64),
+    ]
+
+
+@enumeration("MEMOPT_OOM_")
+class OomCause(enum.IntEnum):
+    """What would have served an allocation that has failed."""
+
+    GROWTH = 0
+    FRAGMENTATION = 1
+    SEGMENTS = 2
+    LEAK = 3
+    STREAM = 4
+    ROUNDING = 5
+    POOL = 6
+    LIMIT = 7
+    OUTSIDE = 8
+    REQUEST = 9
+
+
+@struct("memopt_oom_report")
+class OomReportStruct(Struct):
+    _fields_ = [
+        ("struct_size", SIZE),
+        *each(U64, "number clock"),
+        *each(U32, "cause tag"),
+        *each(
+            U64,
+            "asked_bytes missing_bytes total_bytes free_bytes limit_bytes held_bytes live_bytes "
+            "requested_bytes pending_bytes cached_bytes spare_bytes largest_free_bytes "
+            "rounding_bytes unsplit_bytes leaked_bytes pool_bytes outside_bytes",
+        ),
+        ("holder_tag", U32),
+        *each(U64, "holder_bytes holder_blocks holder_oldest holder_newest"),
+    ]
+
+
+@enumeration("MEMOPT_HISTORY_")
+class HistoryAction(enum.IntEnum):
+    """What happened in an event of a history."""
+
+    ALLOC = 1
+    FREE = 2
+    FAILED = 3
+    RECORD_STREAM = 4
+    COMPLETED = 5
+    MAP = 6
+    UNMAP = 7
+
+
+HistoryContext = CFUNCTYPE(U32, ADDRESS)
+
+
+@struct("memopt_history_event")
+class HistoryEventStruct(Struct):
+    _fields_ = [
+        ("time_ns", U64),
+        ("address", ADDRESS),
+        ("bytes", U64),
+        ("stream", ADDRESS),
+        *each(U32, "action tag context thread"),
+    ]
+
+
+@struct("memopt_history_options")
+class HistoryOptions(Struct):
+    _fields_ = [
+        ("struct_size", SIZE),
+        ("events", U64),
+        ("context", HistoryContext),
+        ("context_user", ADDRESS),
     ]
 
 
@@ -162,6 +234,10 @@ functions(
     memopt_allocator_reset_peaks=(CHECKED, HANDLE),
     memopt_allocator_start_trace=(CHECKED, HANDLE, TEXT),
     memopt_allocator_stop_trace=(CHECKED, HANDLE, OUT_U64),
+    memopt_allocator_get_oom_report=(CHECKED, HANDLE, OomReportStruct),
+    memopt_allocator_start_history=(CHECKED, HANDLE, HistoryOptions),
+    memopt_allocator_stop_history=(CHECKED, HANDLE),
+    memopt_allocator_read_history=(CHECKED, HANDLE, U64, U64, HistoryEventStruct, OUT_U64, OUT_U64),
     memopt_pool_create=(CHECKED, HANDLE, PoolOptions, OUT_HANDLE),
     memopt_pool_get_parent=(HANDLE, HANDLE),
     memopt_pool_get_name=(TEXT, HANDLE),

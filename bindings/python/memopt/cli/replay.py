@@ -4,23 +4,27 @@ run needs of memory, what the allocator holds for it, and whether that fits a ca
 TRACE is CSV with a header such as Thread,Time,Action,Pointer,Size,Stream (columns in any order;
 Action, Pointer and Size are needed), or a memory snapshot of PyTorch, as
 torch.cuda.memory._dump_snapshot writes it; either may be compressed with gzip. "-" reads standard
-input. The exit code is 1 where the trace runs out of memory at the given --capacity."""
+input. The exit code is 1 where the trace runs out of memory at the given --capacity.
+
+Several --config are replayed one after the other and shown in one table, with the smallest device of
+each. --diff A B replays nothing: it says which blocks make the difference between the peaks of two
+traces."""
 
 from __future__ import annotations
 
 import argparse
 import os
-import sys
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from .._library import lib
-from ..errors import InvalidArgumentError, MemoptError
+from ..errors import InvalidArgumentError
 from ..sizes import format_size
 from ..tools import Replay, Trace, TraceInfo, TraceSource
 from . import FAILURE, SUCCESS, UsageError
 from .option_types import integer, size
 from .output import Cell, Output, Text
 from .progress import Progress
+from .replay_files import name_of, read
 from .replay_plot import Plot
 
 #: The CPU device's pages: a smaller capacity holds nothing.
@@ -37,13 +41,24 @@ def _capacity(text: str) -> int:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this verb."""
     add = parser.add_argument
-    add("trace", metavar="TRACE", help="a CSV file or a PyTorch snapshot, .gz too; - for stdin")
+    add(
+        "trace",
+        metavar="TRACE",
+        nargs="?",
+        help="a CSV file or a PyTorch snapshot, .gz too; - for stdin",
+    )
     add(
         "--config",
-        default="",
+        action="append",
         metavar="STRING",
         help="the allocator's configuration, as in PYTORCH_CUDA_ALLOC_CONF: "
-        "expandable_segments:True (default: none)",
+        "expandable_segments:True (default: none); several are compared in a table",
+    )
+    add(
+        "--diff",
+        nargs=2,
+        metavar=("A", "B"),
+        help="which blocks make the difference between the peaks of two traces",
     )
     add(
         "--capacity",
@@ -92,61 +107,68 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+class _Run(NamedTuple):
+    """One configuration."""
+
+    config: str
+    replay: Replay
+    smallest: Optional[int]
+
+
 def run(arguments: argparse.Namespace, output: Output) -> int:
     """Replays and prints; the exit code says whether it completed."""
-    try:
-        lib.memopt_allocator_check_config(os.fsencode(arguments.config))
-    except InvalidArgumentError as error:
-        raise UsageError("--config: %s" % error) from None
+    if arguments.diff is not None:
+        from .replay_diff import run as run_diff
+
+        return run_diff(arguments, output)
+    if arguments.trace is None:
+        raise UsageError("the following arguments are required: TRACE")
+    configs: List[str] = arguments.config or [""]
+    for config in configs:
+        try:
+            lib.memopt_allocator_check_config(os.fsencode(config))
+        except InvalidArgumentError as error:
+            raise UsageError("--config: %s" % error) from None
     plot = None if arguments.plot is None else Plot(arguments.plot)
-    with _read(arguments) as trace:
+    with read(arguments, Trace.read) as trace:
         if trace.info.allocations == 0:
             output.error("%s: the trace has no allocation to replay" % _name(arguments))
             return FAILURE
-        with Progress("replaying") as bar:
-            replay = trace.replay(
-                arguments.config,
-                capacity=arguments.capacity,
-                warm_passes=arguments.passes,
-                samples=Plot.SAMPLES if plot else 0,
-                progress=bar,
-            )
-        smallest: Optional[int] = None
-        if arguments.find_capacity:
-            with Progress("finding the smallest device") as bar:
-                smallest = trace.find_capacity(arguments.config, progress=bar)
+        runs = [_replay(trace, config, arguments, plot is not None) for config in configs]
         assert trace.source is not None
-        found = (trace.info, trace.source, replay, smallest, arguments)
+        info, source, first = trace.info, trace.source, runs[0]
+        arguments.config = first.config
+        found = (info, source, first.replay, first.smallest, arguments)
         if output.wants_json:
-            output.json(collect(*found))
+            output.json({**collect(*found), "configurations": [_row(info, r) for r in runs]})
+        elif len(runs) > 1:
+            _show_table(output, info, source, runs, arguments)
         else:
             _show(output, *found)
         if plot:  # last: if it cannot be written, the figures are printed
-            plot.draw(_name(arguments), trace.info, replay, arguments, smallest)
-    return FAILURE if replay.out_of_memory else SUCCESS
+            plot.draw(_name(arguments), info, first.replay, arguments, first.smallest)
+    return FAILURE if any(run.replay.out_of_memory for run in runs) else SUCCESS
+
+
+def _replay(trace: Trace, config: str, arguments: argparse.Namespace, plot: bool) -> _Run:
+    several = len(arguments.config or ()) > 1
+    with Progress("replaying") as bar:
+        replay = trace.replay(
+            config,
+            capacity=arguments.capacity,
+            warm_passes=arguments.passes,
+            samples=Plot.SAMPLES if plot else 0,
+            progress=bar,
+        )
+    smallest: Optional[int] = None
+    if arguments.find_capacity or several:
+        with Progress("finding the smallest device") as bar:
+            smallest = trace.find_capacity(config, progress=bar)
+    return _Run(config, replay, smallest)
 
 
 def _name(arguments: argparse.Namespace) -> str:
-    return "standard input" if arguments.trace == "-" else os.path.basename(arguments.trace)
-
-
-def _read(arguments: argparse.Namespace) -> Trace:
-    file: Any = sys.stdin.buffer if arguments.trace == "-" else arguments.trace
-    try:
-        with Progress("reading") as bar:
-            return Trace.read(
-                file,
-                device=arguments.device,
-                partial=arguments.partial,
-                recorded_only=arguments.recorded_only,
-                with_failed=arguments.with_failed,
-                progress=bar,
-                max_unpacked=arguments.max_unpacked,
-            )
-    except MemoptError as error:
-        error.args = ("%s: %s" % (_name(arguments), error.message),)
-        error.message = error.args[0]
-        raise
+    return name_of(arguments.trace)
 
 
 # --- JSON -----------------------------------------------------------------------------------------
@@ -209,7 +231,58 @@ def collect(
     }
 
 
+def _row(info: TraceInfo, run: _Run) -> Dict[str, Any]:
+    replay, smallest = run.replay, run.smallest
+    return {
+        "config": run.config,
+        "peak_reserved_bytes": replay.peak_reserved_bytes,
+        "ratio": replay.ratio,
+        "out_of_memory": replay.out_of_memory,
+        "smallest_capacity_bytes": smallest,
+        "smallest_capacity_ratio": None if smallest is None else smallest / info.peak_live_bytes,
+        "device_allocs": replay.device_allocs,
+        "device_frees": replay.device_frees,
+        "retries": replay.retries,
+        "ns_per_event": replay.ns_per_event,
+        "first_ns_per_event": replay.first_ns_per_event,
+    }
+
+
 # --- text -----------------------------------------------------------------------------------------
+
+
+def _show_table(
+    output: Output,
+    info: TraceInfo,
+    source: TraceSource,
+    runs: List[_Run],
+    arguments: argparse.Namespace,
+) -> None:
+    output.pairs("Trace " + _name(arguments), _trace_lines(info, source))
+    rows: List[List[Text]] = []
+    for run in runs:
+        replay = run.replay
+        assert run.smallest is not None
+        completes = Cell("yes", "good")
+        if replay.out_of_memory:
+            completes = Cell("no, event {:,}".format(replay.events + 1), "bad")
+        rows.append(
+            [
+                run.config or "default",
+                completes,
+                format_size(replay.peak_reserved_bytes),
+                "%.3f" % replay.ratio,
+                format_size(run.smallest),
+                "%.3f" % (run.smallest / info.peak_live_bytes),
+                "{:,}".format(replay.device_allocs + replay.device_frees),
+                _time(replay.ns_per_event),
+            ]
+        )
+    columns = ["config", "completes", "peak reserved", "× live", "smallest device", "× live"]
+    output.table("Replays", columns + ["device calls", "time an event"], rows)
+    notes = _notes(info, source, arguments)
+    if notes:
+        output.pairs("Notes", notes, "warn")
 
 
 def _many(number: int, noun: str) -> str:

@@ -11,6 +11,7 @@ allocators for `memopt monitor`, and replay traces of allocations without a GPU.
 from .._abi.tools import TraceAction
 from ._trace_files import TraceSource
 from .monitor import Monitor, MonitorInfo, Process, Reading
+from .peaks import Peak, PeakDifference, PeakGroup, compare_peaks
 from .phases import phase
 from .published import Published, PublishedAllocator, read_published
 from .publisher import Publisher, publish
@@ -19,6 +20,9 @@ from .trace import Replay, ReplayFailure, Sample, Trace, TraceInfo
 __all__ = [
     "Monitor",
     "MonitorInfo",
+    "Peak",
+    "PeakDifference",
+    "PeakGroup",
     "Process",
     "Published",
     "PublishedAllocator",
@@ -31,6 +35,7 @@ __all__ = [
     "TraceAction",
     "TraceInfo",
     "TraceSource",
+    "compare_peaks",
     "phase",
     "publish",
     "read_published",

@@ -1,159 +1,136 @@
-"""The history of torch.cuda.memory._record_memory_history(), from traces that the library records.
+"""The history of torch.cuda.memory._record_memory_history(), from the rings of the allocators.
 
-Each allocator records its events to a file of a temporary folder, which reading ends and begins
-anew. A new trace lists the live blocks first: what is known already is left out, and what lived
-before and is not listed was freed in between.
+A ring has the last events. Reading takes those that are new since the last reading, as torch's
+entries, so that a history that is read often is longer than its rings.
 """
 
 from __future__ import annotations
 
 import collections
-import csv
-import os
-import tempfile
-import time
 import warnings
 from typing import Any, Container, Deque, Dict, List, Optional, Tuple
 
-from .. import errors
-from .._library import lib, output
+from .. import _events, errors
 from .._lock import Guard
+from .._library import lib
+from .._stacks import Frame, Stacks, no_frames
 from ..tools._library import lib as _tools
 from . import _pluggable
 
 Entry = Dict[str, Any]
 
+#: The most events of a ring, of 48 bytes each.
+MOST = 1 << 20
+
 
 class History:
-    """Events of all devices since it was made, at most `max_entries` for each device."""
+    """Events of all devices since it was made, at most `max_entries` for each device, with the
+    Python frames of allocations if `stacks` is given."""
 
-    def __init__(self, max_entries: int, skipped: Container[str] = ()) -> None:
+    def __init__(
+        self,
+        max_entries: int,
+        skipped: Container[str] = (),
+        stacks: Optional[Stacks] = None,
+    ) -> None:
         self._most = max_entries
         self._skipped = skipped
+        self._stacks = stacks
         self._entries: Dict[int, Deque[Entry]] = {}
-        self._live: Dict[int, Dict[int, Tuple[int, int]]] = {}  # sizes and streams by address
-        self._failed: List[Tuple[int, Entry]] = []
-        self._count = 0
+        self._rings: Dict[int, _Ring] = {}  # by the handle of its allocator
+        self._failed: Dict[int, List[Tuple[int, int]]] = {}
         self._lock = Guard()
-        self._folder = tempfile.TemporaryDirectory(prefix="memopt-history-")
-        _tools.memopt_pluggable_trace(os.fsencode(self._folder.name))
+        room = min(4 * max_entries + 4096, MOST)  # some events make no entry, or are skipped
+        _tools.memopt_pluggable_history(_events.options(room, stacks))
         for device in _pluggable.in_use():
-            self._begin(device)
+            for handle in _pluggable.handles(device):
+                self._begin(handle, room)
+
+    def frames(self, number: int) -> List[Frame]:
+        """The frames behind the number of a block."""
+        return no_frames(number) if self._stacks is None else self._stacks.frames(number)
 
     def failed(self, device: int, asked: int, free: int) -> None:
         """Memory ran out."""
-        entry = _entry("oom", asked, 0, _now())
-        entry["device_free"] = free
-        self._failed.append((device, entry))
+        self._failed.setdefault(device, []).append((asked, free))
 
     def read(self) -> List[List[Entry]]:
         """The events of each device, oldest first."""
         with self._lock:
             for device in _pluggable.in_use():
-                self._end(device)
-                paths = self._files(device)
-                self._begin(device)
-                self._take(device, paths)
+                self._take(device)
             last = max(self._entries, default=-1)
             return [list(self._entries.get(device, ())) for device in range(last + 1)]
+
+    def held(self, device: int) -> List[Tuple[float, int]]:
+        """Changes of the bytes held from a device, as long as its rings have them."""
+        found: List[Tuple[float, int]] = []
+        for handle in _pluggable.handles(device):
+            found += _events.held(self._events(handle, 0))
+        return sorted(found)
+
+    def ages(self, device: int) -> Dict[int, float]:
+        """When the live blocks of a device were allocated, where the rings know."""
+        found: Dict[int, float] = {}
+        for handle in _pluggable.handles(device):
+            found.update(_events.ages(self._events(handle, 0)))
+        return found
 
     def end(self) -> None:
         """Records no more."""
         with self._lock:
-            _tools.memopt_pluggable_trace(None)
+            _tools.memopt_pluggable_history(None)
             for device in _pluggable.in_use():
-                self._end(device)
-            self._folder.cleanup()
+                for handle in _pluggable.handles(device):
+                    try:
+                        lib.memopt_allocator_stop_history(handle)
+                    except errors.NotFoundError:
+                        pass
 
-    def _begin(self, device: int) -> None:
-        for handle in _pluggable.handles(device):
-            self._count += 1
-            name = "%d-%d-again%d.csv" % (device, _now(), self._count)
-            try:
-                lib.memopt_allocator_start_trace(
-                    handle, os.fsencode(os.path.join(self._folder.name, name))
-                )
-            except errors.BusyError:
-                pass  # made just now, or recorded by its user
-            except errors.MemoptError as error:
-                warnings.warn("memory history: %s" % error, stacklevel=4)
+    def _begin(self, handle: int, room: int) -> None:
+        try:
+            _events.start(handle, room, self._stacks)
+        except errors.BusyError:
+            pass  # made just now, or recorded by its user
+        except errors.MemoptError as error:
+            warnings.warn("memory history: %s" % error, stacklevel=5)
 
-    def _end(self, device: int) -> None:
-        for handle in _pluggable.handles(device):
-            try:
-                output(lib.memopt_allocator_stop_trace, handle)
-            except errors.NotFoundError:
-                pass
-            except errors.MemoptError as error:
-                warnings.warn("memory history: %s" % error, stacklevel=4)
+    def _events(self, handle: int, first: int) -> List[_events.HistoryEvent]:
+        try:
+            return _events.read(handle, first, self.frames)
+        except errors.NotFoundError:
+            return []
 
-    def _files(self, device: int) -> List[str]:
-        names = [n for n in os.listdir(self._folder.name) if n.startswith("%d-" % device)]
-        return [os.path.join(self._folder.name, name) for name in names]
-
-    def _take(self, device: int, paths: List[str]) -> None:
-        """Adds the events of ended traces."""
-        rows = sorted(
-            (row for path in paths for row in _rows(path)), key=lambda row: int(row["time"])
-        )
-        live = self._live.setdefault(device, {})
-        unseen = dict(live)
+    def _take(self, device: int) -> None:
+        """Adds the new events of a device's allocators."""
         entries: List[Entry] = []
-        for row in rows:
-            address, block = row["address"], (row["size"], row["stream"])
-            if row["action"] == "free":
-                unseen.pop(address, None)
-                if live.pop(address, None) is not None:
-                    entries += _freed(address, block, row["time"])
-            elif unseen.pop(address, None) != block or live.get(address) != block:
-                if address in live:
-                    entries += _freed(address, live[address], row["time"])
-                live[address] = block
-                entries.append(_entry("alloc", *block, row["time"], address))
-        for address, block in unseen.items():
-            del live[address]
-            entries += _freed(address, block, _now())
-        entries += [entry for index, entry in self._failed if index == device]
-        self._failed = [pair for pair in self._failed if pair[0] != device]
+        for number, handle in enumerate(_pluggable.handles(device)):
+            ring = self._rings.setdefault(handle, _Ring(_pluggable.pool(device, number)))
+            events = self._events(handle, ring.next)
+            if events:
+                ring.next = events[-1].number + 1
+            entries += ring.entries.of(events)
+        entries.sort(key=lambda entry: int(entry["time_us"]))
+        for entry in entries:
+            if entry["action"] == "oom":
+                entry["device_free"] = self._free_at(device, entry["size"])
         kept = self._entries.setdefault(device, collections.deque(maxlen=self._most))
-        kept.extend(
-            entry
-            for entry in sorted(entries, key=lambda entry: int(entry["time_us"]))
-            if entry["action"] not in self._skipped
-        )
-        for path in paths:
-            os.unlink(path)
+        kept.extend(entry for entry in entries if entry["action"] not in self._skipped)
+
+    def _free_at(self, device: int, asked: int) -> int:
+        """What was free when memory ran out."""
+        told = self._failed.get(device, [])
+        for i, (wanted, free) in enumerate(told):
+            if wanted == asked:
+                del told[i]
+                return free
+        return 0
 
 
-def _now() -> int:
-    return time.time_ns() // 1000
+class _Ring:
+    """What was read of one."""
 
+    def __init__(self, pool: Tuple[int, int]) -> None:
+        self.next = 0
+        self.entries = _events.Entries(pool)
 
-def _entry(action: str, size: int, stream: int, at: int, address: Optional[int] = None) -> Entry:
-    entry: Entry = {"action": action}
-    if address is not None:
-        entry["addr"] = address
-    entry.update(size=size, stream=stream, time_us=at, frames=[], pool_id=(0, 0))
-    entry.update(compile_context="N/A", user_metadata="")
-    return entry
-
-
-def _freed(address: int, block: Tuple[int, int], at: int) -> List[Entry]:
-    return [_entry(action, *block, at, address) for action in ("free_requested", "free_completed")]
-
-
-def _rows(path: str) -> List[Dict[str, Any]]:
-    """The allocations and frees of a trace."""
-    begun = int(os.path.basename(path).split("-")[1])
-    with open(path, newline="") as file:
-        return [
-            {
-                "action": row["Action"],
-                "time": begun + int(row["Time"]),
-                "address": int(row["Pointer"], 16),
-                "size": int(row["Size"]),
-                "stream": int(row["Stream"], 16),
-            }
-            for row in csv.DictReader(file)
-            if row["Action"] in ("allocate", "free")
-        ]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Tuple
 
 import torch
 
 from .. import errors
 from .._library import lib, output
 from .._snapshot import read_segments
+from .._stacks import Frame, no_frames
 from ..allocator import stat_names
 from ..tools._library import lib as _tools
 
@@ -49,15 +50,18 @@ def reset_peaks(device: int) -> None:
         lib.memopt_allocator_reset_peaks(handle)
 
 
-def segments(device: int) -> List[Dict[str, Any]]:
+def segments(
+    device: int, frames: Callable[[int], List[Frame]] = no_frames
+) -> List[Dict[str, Any]]:
     """The segments of all its allocators; those of graphs come last, with their pools' ids."""
     found: List[Dict[str, Any]] = []
     for number, handle in enumerate(handles(device)):
-        found += read_segments(handle, device, _pool(device, number))
+        found += read_segments(handle, device, pool(device, number), frames)
     return found
 
 
-def _pool(device: int, number: int) -> Tuple[int, int]:
+def pool(device: int, number: int) -> Tuple[int, int]:
+    """The id of the pool behind an allocator; (0, 0) of the first."""
     high, low = ctypes.c_uint64(), ctypes.c_uint64()
     _tools.memopt_pluggable_get_pool(device, number, high, low)
     return high.value, low.value

@@ -14,6 +14,8 @@ import torch
 from .. import _snapshot
 from .._abi.tools import PluggableObserver
 from ..allocator import config_items, stat_names
+from .._stacks import Stacks, no_frames
+from ..oom import OutOfMemoryReport, holders_of, numbers_of, tag_names
 from ..tools._library import lib as _tools
 from . import _pluggable
 from ._history import History
@@ -30,6 +32,10 @@ class TorchMemory:
         self._bases: Dict[int, Dict[str, int]] = {}  # accumulated statistics at their reset
         self._fractions: Dict[int, float] = {}
         self._history: Optional[History] = None
+        self._kept: List[Stacks] = []  # C may call them as long as the allocators live
+        #: Of the last failures, by device.
+        self.reports: Dict[int, OutOfMemoryReport] = {}
+        self._failures: Dict[int, Dict[int, int]] = {}  # how many, by device and allocator
         self._observers: List[Callable[[int, int, int, int], Any]] = []
         self._set_fraction: Any = torch._C._cuda_setMemoryFraction
         self._observer = PluggableObserver(self._out_of_memory)  # as long as the process
@@ -101,7 +107,7 @@ class TorchMemory:
     def snapshot(self, arguments: Optional[Tuple[Any, ...]] = None) -> Dict[str, Any]:
         """All devices; with (high, low) or (high, low, traces too), of one pool if not (0, 0)."""
         high, low, *rest = arguments or (0, 0)
-        segments = [s for device in _pluggable.in_use() for s in _pluggable.segments(device)]
+        segments = self._segments()
         if (high, low) != (0, 0):
             segments = [s for s in segments if s["segment_pool_id"] == (high, low)]
         traces: List[List[Any]] = []
@@ -109,6 +115,23 @@ class TorchMemory:
             traces = self._history.read()
         whole = _snapshot.whole(segments, self._config, traces)
         whole.update(host_segments=[], host_traces=[])
+        return whole
+
+    def _segments(self) -> List[Dict[str, Any]]:
+        frames = no_frames if self._history is None else self._history.frames
+        return [s for device in _pluggable.in_use() for s in _pluggable.segments(device, frames)]
+
+    def seen(self, device: int) -> Dict[str, Any]:
+        """A snapshot of one device, with what the page of HTML shows besides."""
+        whole = self.snapshot()
+        whole["segments"] = [s for s in whole["segments"] if s["device"] == device]
+        del whole["device_traces"][device + 1 :]
+        report = self.reports.get(device)
+        whole["memopt"] = {
+            "tags": tag_names(_pluggable.handles(device)[0]),
+            "held": [] if self._history is None else self._history.held(device),
+            "out_of_memory": None if report is None else report.as_dict(),
+        }
         return whole
 
     # --- history ---
@@ -126,20 +149,27 @@ class TorchMemory:
         record_pinned_host_memory: bool = False,
         record_cuda: bool = True,
     ) -> None:
-        """Begins or ends the history. Frames, of which torch tells only its own allocator, are
-        empty."""
+        """Begins or ends the history. The frames of an allocation are Python's; torch tells those of
+        C++ only its own allocator."""
         history = self._history
         if history is not None and (enabled != "all" or clear_history or not record_cuda):
             self._history = None
             history.end()
         if enabled == "all" and record_cuda and self._history is None:
-            self._history = History(max_entries, frozenset(skip_actions))
+            table = Stacks() if context in ("alloc", "all", "state") else None
+            if table is not None:
+                self._kept.append(table)
+            self._history = History(max_entries, frozenset(skip_actions), table)
 
     def record_legacy(
         self, enabled: bool, context: bool = True, max_entries: int = 1, *_rest: Any
     ) -> None:
         """The form with a bool."""
-        self.record("all" if enabled and max_entries > 1 else None, max_entries=max_entries)
+        self.record(
+            "all" if enabled and max_entries > 1 else None,
+            "alloc" if context else None,
+            max_entries=max_entries,
+        )
 
     def recording(self) -> bool:
         """Whether there is a history."""
@@ -155,5 +185,29 @@ class TorchMemory:
         history = self._history
         if history is not None:
             history.failed(device, asked, free)
+        report = self._report(device)
+        if report is not None:
+            self.reports[device] = report
         for observer in list(self._observers):
             observer(device, asked, allocated, free)
+
+    def _report(self, device: int) -> Optional[OutOfMemoryReport]:
+        """Who holds what, before the exception frees anything. The failure is the last one of that
+        allocator which has just counted one more."""
+        found = None
+        before = self._failures.get(device, {})
+        counts: Dict[int, int] = {}
+        for number, handle in enumerate(_pluggable.handles(device)):
+            numbers = numbers_of(handle)
+            counts[number] = 0 if numbers is None else numbers["number"]
+            if numbers is not None and counts[number] > before.get(number, 0):
+                found = numbers
+        self._failures[device] = counts
+        if found is None:
+            return None
+        history = self._history
+        frames = no_frames if history is None else history.frames
+        born = {} if history is None else history.ages(device)
+        tags = tag_names(_pluggable.handles(device)[0])
+        holders = holders_of(_pluggable.segments(device, frames), tags, frames, born)
+        return OutOfMemoryReport(found, tags, holders)

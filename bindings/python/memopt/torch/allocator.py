@@ -14,11 +14,12 @@ from typing import Any, Dict, Iterator, List, Optional, Union
 
 import torch
 
-from .. import errors
+from .. import _snapshot, errors
 from .._abi.tools import PluggableRaise
 from .._library import c_text, lib, output
 from .._lock import Guard
 from ..allocator import config_items
+from ..oom import OutOfMemoryReport
 from ..sizes import Size, parse_size
 from ..tools import Publisher
 from ..tools._library import lib as _tools
@@ -58,6 +59,7 @@ class TorchAllocator:
     def __init__(self, config: Optional[str] = None, device: DeviceLike = None) -> None:
         self._config = _environment() if config is None else config
         self._device = device
+        self._seen: Optional[TorchMemory] = None  # once enabled
         _tools.memopt_pluggable_configure(
             _backend().encode(), c_text(self._config, "a configuration"), _torch_raise()
         )
@@ -111,6 +113,24 @@ class TorchAllocator:
         """Segments with their blocks, in the format of torch.cuda.memory_snapshot(); those of
         graphs come last."""
         return _pluggable.segments(self._index(device))
+
+    def dump_snapshot(self, path: Union[str, "os.PathLike[str]"], device: DeviceLike = None) -> None:
+        """Writes a device's memory and history to a file: a page for a browser if the name ends in
+        .html, JSON if it ends in .json, else the pickle that https://pytorch.org/memory_viz opens.
+        torch.cuda.memory._record_memory_history() begins the history. Only of the allocator that is
+        enabled for the process."""
+        _snapshot.dump(self._memory("dump_snapshot").seen(self._index(device)), path)
+
+    def out_of_memory(self, device: DeviceLike = None) -> Optional[OutOfMemoryReport]:
+        """Why the last allocation on a device has failed, and who held what then; None if none has
+        failed. With torch.cuda.memory._record_memory_history(), it says since when, and in which
+        lines of the program. Only of the allocator that is enabled for the process."""
+        return self._memory("out_of_memory").reports.get(self._index(device))
+
+    def _memory(self, what: str) -> TorchMemory:
+        if self._seen is None:
+            raise RuntimeError("%s: the allocator is not enabled: see enable_allocator()" % what)
+        return self._seen
 
     def trim(self, target: Size = 0, device: DeviceLike = None) -> int:
         """Gives cached memory back until at most `target` bytes of the device are held, memory of
@@ -174,7 +194,8 @@ def enable_allocator(
         except RuntimeError as error:
             raise RuntimeError(_LATE) from error
         _enabled = made
-        TorchMemory(made.config).install()
+        made._seen = TorchMemory(made.config)
+        made._seen.install()
         if os.environ.get("MEMOPT_PUBLISH") == "1" if publish is None else publish:
             _publish()
         return made

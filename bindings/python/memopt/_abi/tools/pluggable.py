@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ctypes import CFUNCTYPE
 
+from ..allocator import HistoryOptions
 from ..words import *
 
 PluggableRaise = CFUNCTYPE(None, TEXT, TEXT, U32, TEXT)
@@ -29,5 +30,6 @@ functions(
     memopt_pluggable_base_alloc=(ADDRESS, ADDRESS, OUT_U64),
     memopt_pluggable_observe=(None, PluggableObserver),
     memopt_pluggable_trace=(CHECKED, TEXT),
+    memopt_pluggable_history=(CHECKED, HistoryOptions),
     memopt_pluggable_end=(CHECKED,),
 )

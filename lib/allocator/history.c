@@ -1,0 +1,196 @@
+/*
+ * The history: a ring of the last events in host memory, written under the allocator's lock.
+ * Nothing is allocated for an event, and none fails.
+ *
+ * `history` points to the one that is written. One that was stopped gives its events back, but its
+ * struct stays until the allocator ends: an allocation may be about to call its callback, which is
+ * read without a lock.
+ */
+#define _GNU_SOURCE /* gettid's number */
+#include "allocator/history.h"
+
+#include "base/checked.h"
+#include "base/lock.h"
+#include "base/memory.h"
+
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { DEFAULT_EVENTS = 1 << 16 };
+
+struct mo_history {
+    mo_history *stopped; /* the one before it */
+    memopt_history_options options;
+    uint64_t begun;      /* a time */
+    uint64_t first_tick; /* at that time */
+    uint64_t room;
+    uint64_t next;                /* place of the next event */
+    uint64_t count;               /* events ever; the ring has the last `room` */
+    memopt_history_event *events; /* with ticks for times */
+};
+
+/* --- time --------------------------------------------------------------------------------------
+ */
+
+static uint64_t now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+/* A counter that runs evenly on all processors and takes less time to read than the clock. Events
+ * have its value; reading them makes it a time. */
+static uint64_t ticks(void)
+{
+#if defined __x86_64__
+    return __builtin_ia32_rdtsc();
+#elif defined __aarch64__
+    uint64_t value;
+    __asm__ volatile("mrs %0, cntvct_el0" : "=r"(value));
+    return value;
+#else
+    return now();
+#endif
+}
+
+/* Nanoseconds of a tick, by what has passed since the history began. */
+static double tick_length(const mo_history *history)
+{
+    uint64_t time = now(), tick = ticks();
+    int both = time > history->begun && tick > history->first_tick;
+    return both ? (double)(time - history->begun) / (double)(tick - history->first_tick) : 0;
+}
+
+static uint64_t time_of(const mo_history *history, uint64_t tick, double length)
+{
+    uint64_t passed = tick > history->first_tick ? tick - history->first_tick : 0;
+    return history->begun + (uint64_t)((double)passed * length);
+}
+
+/* --- events ------------------------------------------------------------------------------------
+ */
+
+uint32_t mo_this_thread(void)
+{
+    static _Thread_local uint32_t number;
+    if (number == 0)
+        number = (uint32_t)syscall(SYS_gettid);
+    return number;
+}
+
+void mo_history_add(memopt_allocator *allocator, const memopt_history_event *event)
+{
+    mo_history *history = allocator->history;
+    MO_PRE(mo_is_locked(&allocator->lock) && history != NULL);
+    memopt_history_event *place = &history->events[history->next];
+    *place = *event;
+    place->time_ns = ticks();
+    place->thread = mo_this_thread();
+    history->count++;
+    if (++history->next == history->room)
+        history->next = 0;
+}
+
+uint32_t mo_history_ask(memopt_allocator *allocator)
+{
+    const mo_history *asks = atomic_load_explicit(&allocator->asks, memory_order_acquire);
+    return asks == NULL ? 0 : asks->options.context(asks->options.context_user);
+}
+
+/* --- begin and end -----------------------------------------------------------------------------
+ */
+
+void mo_history_discard(mo_history *history)
+{
+    if (history == NULL)
+        return;
+    mo_free(history->events);
+    mo_free(history);
+}
+
+memopt_status mo_history_make(const memopt_history_options *options, mo_history **out_history)
+{
+    mo_history *history = mo_calloc(1, sizeof *history);
+    if (history == NULL)
+        return MEMOPT_OUT_OF_HOST_MEMORY;
+    history->options = *options;
+    history->begun = now();
+    history->first_tick = ticks();
+    history->room = options->events == 0 ? DEFAULT_EVENTS : options->events;
+    history->events = mo_calloc(history->room, sizeof *history->events);
+    if (history->events == NULL) {
+        mo_history_discard(history);
+        return MEMOPT_OUT_OF_HOST_MEMORY;
+    }
+    *out_history = history;
+    return MEMOPT_OK;
+}
+
+void *mo_history_stop(memopt_allocator *allocator)
+{
+    void *events = allocator->history->events;
+    allocator->history->events = NULL;
+    allocator->history = NULL;
+    allocator->recorded = allocator->recorder != NULL;
+    atomic_store_explicit(&allocator->asks, NULL, memory_order_release);
+    return events;
+}
+
+int mo_history_begin(memopt_allocator *allocator, mo_history *history)
+{
+    if (allocator->history != NULL)
+        return 0;
+    history->stopped = allocator->histories;
+    allocator->history = allocator->histories = history;
+    allocator->recorded = 1;
+    if (history->options.context != NULL)
+        atomic_store_explicit(&allocator->asks, history, memory_order_release);
+    return 1;
+}
+
+memopt_status mo_history_inherit(memopt_allocator *pool, memopt_allocator *parent)
+{
+    memopt_history_options options;
+    mo_history *history;
+    mo_lock(&parent->lock);
+    int wanted = parent->history != NULL;
+    if (wanted)
+        options = parent->history->options;
+    mo_unlock(&parent->lock);
+    memopt_status status = wanted ? mo_history_make(&options, &history) : MEMOPT_OK;
+    if (wanted && status == MEMOPT_OK) {
+        mo_lock(&pool->lock);
+        (void)mo_history_begin(pool, history);
+        mo_unlock(&pool->lock);
+    }
+    return status;
+}
+
+void mo_history_end(memopt_allocator *allocator)
+{
+    while (allocator->histories != NULL) {
+        mo_history *next = allocator->histories->stopped;
+        mo_history_discard(allocator->histories);
+        allocator->histories = next;
+    }
+    allocator->history = NULL;
+    allocator->recorded = 0;
+}
+
+/* --- reading -----------------------------------------------------------------------------------
+ */
+
+void mo_history_copy(const mo_history *history, uint64_t *first, uint64_t *count,
+                     memopt_history_event *out_events)
+{
+    uint64_t oldest = history->count > history->room ? history->count - history->room : 0;
+    *first = mo_min_u64(mo_max_u64(*first, oldest), history->count);
+    *count = mo_min_u64(*count, history->count - *first);
+    double length = tick_length(history);
+    for (uint64_t i = 0; i < *count; i++) {
+        out_events[i] = history->events[(*first + i) % history->room];
+        out_events[i].time_ns = time_of(history, out_events[i].time_ns, length);
+    }
+}
