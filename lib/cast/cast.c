@@ -16,10 +16,6 @@ _Static_assert((int)MO_DTYPE_F32 == (int)MEMOPT_DTYPE_F32 &&
                    (int)MO_DTYPE_F8_E5M2 == (int)MEMOPT_DTYPE_F8_E5M2,
                "kernels use the values of memopt_dtype");
 
-/* From this many bytes on, outputs do not stay in the caches; non-temporal writes save reading the
- * lines that they overwrite. */
-#define STREAMING_BYTES (8u << 20)
-
 static memopt_status read_options(memopt_cast_options *copy, const memopt_cast_options *options)
 {
     memopt_status status = mo_options_read(copy, sizeof *copy, options, "memopt_cast_options");
@@ -33,15 +29,6 @@ static memopt_status read_options(memopt_cast_options *copy, const memopt_cast_o
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "cast: saturate is %" PRIu32 "; it is 0 or 1",
                        copy->saturate);
     return MEMOPT_OK;
-}
-
-/* 1 where the outputs are together too large to stay in the caches. */
-static uint8_t streaming(const memopt_tensor *destinations, uint64_t count)
-{
-    uint64_t bytes = 0;
-    for (uint64_t i = 0; i < count && bytes < STREAMING_BYTES; i++)
-        bytes += destinations[i].count * memopt_dtype_size(destinations[i].dtype);
-    return bytes >= STREAMING_BYTES;
 }
 
 memopt_status memopt_cast(memopt_device *device, const memopt_tensor *destinations,
@@ -65,7 +52,7 @@ memopt_status memopt_cast(memopt_device *device, const memopt_tensor *destinatio
                          .sequence = how.sequence,
                          .stochastic = how.rounding == MEMOPT_ROUND_STOCHASTIC,
                          .saturate = (uint8_t)how.saturate,
-                         .streaming = streaming(destinations, count)};
+                         .streaming = mo_tensors_streaming(destinations, count)};
     return mo_pairs_launch(device, &mo_kernel_cast, &args, args.segments, &args.count, destinations,
                            sources, count, stream);
 }

@@ -66,6 +66,18 @@ memopt_status mo_tensors_reachable(memopt_device *device, const char *subject,
     return status;
 }
 
+/* From this many bytes on, outputs do not stay in the caches; non-temporal writes save reading the
+ * lines that they overwrite. */
+#define STREAMING_BYTES (8u << 20)
+
+uint8_t mo_tensors_streaming(const memopt_tensor *tensors, uint64_t count)
+{
+    uint64_t bytes = 0;
+    for (uint64_t i = 0; i < count && bytes < STREAMING_BYTES; i++)
+        bytes += tensors[i].count * memopt_dtype_size(tensors[i].dtype);
+    return bytes >= STREAMING_BYTES;
+}
+
 /* --- overlap --------------------------------------------------------------------------------- */
 
 static void sink(mo_tensor_range *ranges, uint64_t at, uint64_t count)

@@ -25,6 +25,9 @@ memopt_status mo_tensor_check(const char *subject, uint64_t index, const memopt_
 memopt_status mo_tensors_reachable(memopt_device *device, const char *subject,
                                    const memopt_tensor *tensors, uint64_t count);
 
+/* 1 where these tensors are together too large to stay in the caches. */
+uint8_t mo_tensors_streaming(const memopt_tensor *tensors, uint64_t count);
+
 /* Sources and destinations of a call named `verb` ("cast"), `count` of each: lists are not NULL and
  * not too long, tensors pass mo_tensor_check, counts are equal in pairs. */
 memopt_status mo_pairs_check(const char *verb, const memopt_tensor *destinations,

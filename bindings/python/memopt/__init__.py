@@ -28,6 +28,7 @@ from ._library import lib as _lib
 from ._library import path as library_path
 from .allocator import Allocator, Buffer, Pool, TagStats
 from .backends import BackendInfo, backend_info
+from .blocks import Blocks, BlocksLayout, blocks_layout, dequantize_blocks, quantize_blocks
 from .casts import Scaler, cast
 from .checkpoint import Lease, RandomState, Region
 from .codes import (
@@ -95,6 +96,8 @@ __all__ = [
     "BackendInfo",
     "BlockState",
     "Buffer",
+    "Blocks",
+    "BlocksLayout",
     "BusyError",
     "CheckMode",
     "ClosedError",
@@ -145,9 +148,11 @@ __all__ = [
     "Ticket",
     "UnsupportedError",
     "backend_info",
+    "blocks_layout",
     "cast",
     "clip",
     "dequantize",
+    "dequantize_blocks",
     "dtype_of",
     "format_size",
     "library_path",
@@ -155,6 +160,7 @@ __all__ = [
     "norm_scratch",
     "parse_size",
     "quantize",
+    "quantize_blocks",
     "set_log",
     "state_map",
     "tensor",
