@@ -33,14 +33,25 @@ MO_HD static inline uint32_t mo_blocks_codes(uint32_t format)
     return format == MO_BLOCKS_MXFP8_E5M2 ? MO_CODES_E5M2 : MO_CODES_E4M3;
 }
 
+/* Columns and rows of a block are powers of two: their logarithms. */
+MO_HD static inline uint32_t mo_blocks_width_bits(uint32_t format)
+{
+    return format == MO_BLOCKS_NVFP4 ? 4 : format <= MO_BLOCKS_MXFP4 ? 5 : 7;
+}
+
+MO_HD static inline uint32_t mo_blocks_height_bits(uint32_t format)
+{
+    return format == MO_BLOCKS_E4M3_128X128 ? 7 : 0;
+}
+
 MO_HD static inline uint32_t mo_blocks_width(uint32_t format)
 {
-    return format == MO_BLOCKS_NVFP4 ? 16 : format <= MO_BLOCKS_MXFP4 ? 32 : 128;
+    return 1u << mo_blocks_width_bits(format);
 }
 
 MO_HD static inline uint32_t mo_blocks_height(uint32_t format)
 {
-    return format == MO_BLOCKS_E4M3_128X128 ? 128 : 1;
+    return 1u << mo_blocks_height_bits(format);
 }
 
 /* Bytes of a scale. */
@@ -49,9 +60,10 @@ MO_HD static inline uint32_t mo_blocks_scale_size(uint32_t format)
     return format <= MO_BLOCKS_NVFP4 ? 1 : 4;
 }
 
-MO_HD static inline uint64_t mo_blocks_of(uint64_t count, uint64_t size)
+/* How many units of 2^bits hold `count`. */
+MO_HD static inline uint64_t mo_blocks_of(uint64_t count, uint32_t bits)
 {
-    return count / size + (count % size != 0);
+    return (count >> bits) + ((count & (((uint64_t)1 << bits) - 1)) != 0);
 }
 
 /* Bytes of a row of codes, and of the first `columns` of one (even, or the whole row). */
@@ -61,11 +73,11 @@ MO_HD static inline uint64_t mo_blocks_code_bytes(uint32_t format, uint64_t colu
 }
 
 /* Elements are numbered for the random bits as if rows had a multiple of this many columns. */
-enum { MO_BLOCKS_PITCH = 128 };
+enum { MO_BLOCKS_PITCH_BITS = 7, MO_BLOCKS_PITCH = 1 << MO_BLOCKS_PITCH_BITS };
 
 MO_HD static inline uint64_t mo_blocks_number(uint64_t row, uint64_t column, uint64_t columns)
 {
-    return row * mo_blocks_of(columns, MO_BLOCKS_PITCH) * MO_BLOCKS_PITCH + column;
+    return (row * mo_blocks_of(columns, MO_BLOCKS_PITCH_BITS) << MO_BLOCKS_PITCH_BITS) + column;
 }
 
 typedef struct mo_blocks_segment {
@@ -74,13 +86,13 @@ typedef struct mo_blocks_segment {
     const float *tensor_amax; /* NVFP4: the tensor's largest magnitude, or NULL */
     uint32_t *amax;           /* raised to the largest magnitude, or NULL */
     uint64_t rows, columns;
-    uint64_t first_item;
+    uint64_t first_item, items_across; /* items side by side */
     uint32_t item_rows, item_columns;
     uint32_t tensor; /* its number, for the random stream */
     uint16_t dtype, format;
 } mo_blocks_segment;
 
-enum { MO_BLOCKS_SEGMENTS = 48, MO_BLOCKS_THREADS = 256 };
+enum { MO_BLOCKS_SEGMENTS = 44, MO_BLOCKS_THREADS = 256 };
 
 typedef struct mo_blocks_args {
     uint64_t seed, sequence; /* of stochastic rounding */
@@ -100,10 +112,11 @@ typedef struct mo_blocks_item {
     uint64_t rows, columns; /* of the item */
 } mo_blocks_item;
 
-MO_HD static inline mo_blocks_item mo_blocks_item_of(const mo_blocks_segment *s, uint64_t number)
+/* `row`: which item from the top, number / items_across. */
+MO_HD static inline mo_blocks_item mo_blocks_item_at(const mo_blocks_segment *s, uint64_t number,
+                                                     uint64_t row)
 {
-    uint64_t across = mo_blocks_of(s->columns, s->item_columns);
-    mo_blocks_item item = {number / across * s->item_rows, number % across * s->item_columns,
+    mo_blocks_item item = {row * s->item_rows, (number - row * s->items_across) * s->item_columns,
                            s->item_rows, s->item_columns};
     if (s->rows - item.row < item.rows)
         item.rows = s->rows - item.row;
@@ -124,8 +137,9 @@ typedef struct mo_blocks_scale {
     float factor;
 } mo_blocks_scale;
 
-#define MO_BLOCKS_LEAST 0x1p-100f /* smaller magnitudes count as this one: f32 scales are normal   \
-                                   */
+#define MO_BLOCKS_LEAST                                                                            \
+    0x1p-100f /* smaller magnitudes count as this one: f32 scales are normal                       \
+               */
 
 /* emax: the exponent of the largest number of the codes' format. */
 MO_HD static inline mo_blocks_scale mo_e8m0_scale(uint32_t amax, uint32_t emax)
@@ -178,7 +192,7 @@ MO_HD static inline mo_blocks_scale mo_nvfp4_scale(uint32_t amax, float tensor_s
 }
 
 MO_HD static inline mo_blocks_scale mo_blocks_scale_of(uint32_t format, uint32_t amax,
-                                                     float tensor_scale, int power_of_two)
+                                                       float tensor_scale, int power_of_two)
 {
     switch (format) {
     case MO_BLOCKS_MXFP8_E4M3:
@@ -209,7 +223,7 @@ MO_HD static inline float mo_blocks_factor(uint32_t format, uint32_t code, float
 /* The code of one element; `value` is multiplied without its sign, which a NaN keeps too. random:
  * 16 bits, where `stochastic`. */
 MO_HD static inline uint32_t mo_blocks_code(uint32_t codes, float value, float factor,
-                                           int stochastic, uint32_t random)
+                                            int stochastic, uint32_t random)
 {
     uint32_t u = mo_f32_bits(value);
     float scaled = mo_f32_from_bits(u & 0x7fffffffu) * factor;

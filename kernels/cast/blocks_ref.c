@@ -37,7 +37,7 @@ static inline void quantize_strip(const mo_block_strip *s, uint64_t start, uint3
             random = mo_random_bits16(block, (uint32_t)(i % 8));
         put_code(s->codes, i, kind,
                  mo_blocks_code(kind, mo_load_element(s->values, i, dtype),
-                               s->factors[i >> s->shift], stochastic, random));
+                                s->factors[i >> s->shift], stochastic, random));
     }
 }
 
@@ -94,7 +94,7 @@ typedef struct item_work {
     const mo_blocks_segment *segment;
     const mo_blocks_form *form;
     float tensor_scale;
-    uint32_t width, height, amax;
+    uint32_t width_bits, height, amax;
     uint64_t across; /* blocks of a row of the matrix */
     mo_random_stream stream;
     int streamed;
@@ -112,7 +112,7 @@ static mo_block_strip strip_at(item_work *work, uint64_t row, uint64_t column, u
     strip.factors = factors;
     strip.count = count;
     strip.number = mo_blocks_number(row, column, s->columns);
-    strip.shift = (uint32_t)__builtin_ctz(work->width);
+    strip.shift = work->width_bits;
     strip.streaming = 0;
     strip.ahead = work->args->streaming;
     strip.stream = work->stream;
@@ -148,14 +148,14 @@ static void quantize_band(item_work *work, uint64_t row, uint64_t rows, uint64_t
     const mo_blocks_segment *s = work->segment;
     uint32_t amax[MO_STRIP_BLOCKS] = {0};
     float factors[MO_STRIP_BLOCKS + 64];
-    uint64_t blocks = mo_blocks_of(count, work->width);
+    uint64_t blocks = mo_blocks_of(count, work->width_bits);
     for (uint64_t r = 0; r < rows; r++) {
         mo_block_strip strip = strip_at(work, row + r, column, count, factors);
         work->form->amax[s->dtype](&strip, 0, amax);
     }
     for (uint64_t b = 0; b < blocks; b++)
         work->amax = amax[b] > work->amax ? amax[b] : work->amax;
-    put_scales(work, amax, blocks, row / work->height * work->across + column / work->width,
+    put_scales(work, amax, blocks, row / work->height * work->across + (column >> work->width_bits),
                factors);
     uint32_t kind = mo_blocks_codes(s->format);
     for (uint64_t r = 0; r < rows; r++) {
@@ -171,8 +171,8 @@ static void dequantize_band(item_work *work, uint64_t row, uint64_t rows, uint64
 {
     const mo_blocks_segment *s = work->segment;
     float factors[MO_STRIP_BLOCKS];
-    uint64_t blocks = mo_blocks_of(count, work->width);
-    uint64_t at = row / work->height * work->across + column / work->width;
+    uint64_t blocks = mo_blocks_of(count, work->width_bits);
+    uint64_t at = row / work->height * work->across + (column >> work->width_bits);
     for (uint64_t b = 0; b < blocks; b++) {
         uint32_t code = mo_blocks_scale_size(s->format) == 1
                             ? ((const uint8_t *)s->scales)[at + b]
@@ -207,9 +207,9 @@ static item_work work_of(const mo_blocks_args *args, const mo_blocks_segment *se
                       .segment = segment,
                       .form = form,
                       .tensor_scale = mo_nvfp4_tensor_scale(segment->tensor_amax),
-                      .width = mo_blocks_width(segment->format),
+                      .width_bits = mo_blocks_width_bits(segment->format),
                       .height = mo_blocks_height(segment->format)};
-    work.across = mo_blocks_of(segment->columns, work.width);
+    work.across = mo_blocks_of(segment->columns, work.width_bits);
     if (args->stochastic)
         work.stream = mo_random_stream_of(args->seed, args->sequence, segment->tensor);
     return work;
@@ -226,7 +226,9 @@ static int run(const mo_blocks_args *args, uint64_t begin, uint64_t end, const m
         uint64_t last = s + 1 < args->count ? segments[s + 1].first_item : end;
         item_work work = work_of(args, &segments[s], form);
         for (last = last < end ? last : end; begin < last; begin++) {
-            mo_blocks_item item = mo_blocks_item_of(&segments[s], begin - segments[s].first_item);
+            uint64_t number = begin - segments[s].first_item;
+            mo_blocks_item item =
+                mo_blocks_item_at(&segments[s], number, number / segments[s].items_across);
             run_item(&work, &item, band);
         }
         if (segments[s].amax != NULL)

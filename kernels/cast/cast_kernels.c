@@ -4,7 +4,7 @@
 
 _Static_assert(sizeof(mo_cast_segment) == 40, "layout shared with the GPU");
 _Static_assert(sizeof(mo_cast_args) <= MO_KERNEL_ARGS_MAX, "arguments too large");
-_Static_assert(sizeof(mo_blocks_segment) == 80, "layout shared with the GPU");
+_Static_assert(sizeof(mo_blocks_segment) == 88, "layout shared with the GPU");
 _Static_assert(sizeof(mo_blocks_args) <= MO_KERNEL_ARGS_MAX, "arguments too large");
 _Static_assert(sizeof(mo_accumulate_args) <= MO_KERNEL_ARGS_MAX, "arguments too large");
 

@@ -42,8 +42,8 @@ static memopt_status find_layout(const char *subject, uint64_t index, memopt_blo
     layout->code_row_bytes = mo_blocks_code_bytes(format, columns);
     layout->code_bytes = rows * layout->code_row_bytes;
     layout->scale_size = mo_blocks_scale_size(format);
-    layout->scale_rows = mo_blocks_of(rows, layout->block_rows);
-    layout->scale_columns = mo_blocks_of(columns, layout->block_columns);
+    layout->scale_rows = mo_blocks_of(rows, mo_blocks_height_bits(format));
+    layout->scale_columns = mo_blocks_of(columns, mo_blocks_width_bits(format));
     layout->scale_bytes = layout->scale_rows * layout->scale_columns * layout->scale_size;
     return MEMOPT_OK;
 }
@@ -208,7 +208,8 @@ static uint64_t cut(mo_blocks_segment *s, int stochastic)
         s->item_columns = (uint32_t)mo_min_u64(s->columns, MO_CHUNK_ELEMENTS);
         s->item_rows = MO_CHUNK_ELEMENTS / s->item_columns;
     }
-    return mo_blocks_of(s->rows, s->item_rows) * mo_blocks_of(s->columns, s->item_columns);
+    s->items_across = mo_ceil_div_u64(s->columns, s->item_columns);
+    return mo_ceil_div_u64(s->rows, s->item_rows) * s->items_across;
 }
 
 static memopt_status launch(const blocks_call *call, mo_blocks_args *args)

@@ -2,6 +2,7 @@
 #include "machines/digest.h"
 
 #include "kernels/cast/accumulate.h"
+#include "kernels/cast/blocks_cpu.h"
 #include "kernels/cast/cast_cpu.h"
 
 enum { ROOM = 2 * MO_CHUNK_ELEMENTS + 200 };
@@ -92,6 +93,60 @@ static void accumulate(uint32_t from, uint32_t to)
         digest_add(&digest, destination, 1400, mo_element_size(to));
     }
     digest_report(digest, "mo_accumulate.%s.%s", digest_dtype(to), digest_dtype(from));
+}
+
+/* Rows that end within a block and a byte, three bands of tiles; there and back. */
+static void blocks(uint32_t format, uint32_t dtype)
+{
+    static float tensor_amax = 1e4f;
+    static uint32_t scales[260 * 11];
+    const uint64_t rows = 129, columns = 167;
+    uint32_t size = mo_element_size(dtype), tall = mo_blocks_height(format) > 1;
+    uint64_t codes_size = rows * mo_blocks_code_bytes(format, columns), digest = DIGEST_START;
+    uint64_t scale_count = mo_blocks_of(rows, mo_blocks_height_bits(format)) *
+                           mo_blocks_of(columns, mo_blocks_width_bits(format));
+    for (uint32_t mode = 0; mode < 4; mode++) {
+        uint32_t amax = 0;
+        mo_blocks_args args = {.seed = 0x1234567890abcdefu,
+                               .sequence = 7 + mode,
+                               .count = 1,
+                               .stochastic = mode & 1,
+                               .power_of_two = mode >> 1 & 1,
+                               .streaming = mode & 1};
+        args.segments[0] =
+            (mo_blocks_segment){source,
+                                destination,
+                                scales,
+                                format == MO_BLOCKS_NVFP4 && mode & 2 ? &tensor_amax : NULL,
+                                &amax,
+                                rows,
+                                columns,
+                                0,
+                                tall ? 2 : 1,
+                                tall ? 128 : 50,
+                                tall ? 128 : (uint32_t)columns,
+                                5,
+                                (uint16_t)dtype,
+                                (uint16_t)format};
+        digest_fill_runs(source, rows * columns, dtype, 17 + mode);
+        if (mode == 1)
+            digest_fill_any(source, 2000, dtype, 9);
+        digest_launch(&mo_kernel_blocks_quantize, &args, tall ? 4 : 3);
+        digest_add(&digest, destination, codes_size, 1);
+        digest_add(&digest, scales, scale_count, mo_blocks_scale_size(format));
+        digest_add_u64(&digest, amax);
+        args.segments[0].amax = NULL;
+        digest_launch(&mo_kernel_blocks_dequantize, &args, tall ? 4 : 3);
+        digest_add(&digest, source, rows * columns, size);
+    }
+    digest_report(digest, "mo_blocks.%u.%s", format, digest_dtype(dtype));
+}
+
+void digest_blocks(void)
+{
+    for (uint32_t format = MO_BLOCKS_MXFP8_E4M3; format <= MO_BLOCKS_E4M3_128X128; format++)
+        for (uint32_t dtype = MO_DTYPE_F32; dtype <= MO_DTYPE_BF16; dtype++)
+            blocks(format, dtype);
 }
 
 void digest_casts(void)
