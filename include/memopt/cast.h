@@ -37,12 +37,16 @@ typedef struct memopt_cast_options {
                              its largest number. 0: it becomes NaN in e4m3, infinity in e5m2. */
     uint64_t seed;      /**< Stochastic: the key of the counter-based generator. */
     uint64_t sequence;  /**< Stochastic: a number that the caller chooses, such as the step. */
+    /** As many f32 in device memory as there are tensors, or NULL. Each is raised to the largest
+     * magnitude of its source, if that is larger; a NaN is larger than all numbers. Set them to 0
+     * first. */
+    float *amax;
 } memopt_cast_options;
 
 /** @brief Initialiser of ::memopt_cast_options. */
 #define MEMOPT_CAST_OPTIONS_INIT                                                                   \
     {                                                                                              \
-        sizeof(memopt_cast_options), 0, 0, 0, 0                                                    \
+        sizeof(memopt_cast_options), 0, 0, 0, 0, NULL                                              \
     }
 
 /**
@@ -74,6 +78,30 @@ typedef struct memopt_cast_options {
 MEMOPT_API memopt_status memopt_cast(memopt_device *device, const memopt_tensor *destinations,
                                      const memopt_tensor *sources, uint64_t count,
                                      const memopt_cast_options *options, memopt_stream stream);
+
+/**
+ * @brief Finds the largest magnitude of each of many tensors: memopt_cast() without the cast.
+ * @param device the device.
+ * @param amax `count` f32 in device memory. Each is raised to the largest magnitude of its tensor,
+ *        if that is larger; a NaN is larger than all numbers. Set them to 0 first.
+ * @param tensors `count` tensors of any of the five types of memopt_cast(), read. They may overlap
+ *        each other.
+ * @param count the number of tensors, below 2^32; 0 does nothing.
+ * @param stream the stream.
+ * @retval MEMOPT_OK enqueued.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, or a range is misaligned or overlaps amax. The
+ *         message names the tensor's index. Nothing is enqueued.
+ * @retval MEMOPT_UNSUPPORTED an element type is not one of the five. Nothing is enqueued.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY a host allocation failed; see memopt_last_error(). Nothing is
+ *         enqueued.
+ * @retval MEMOPT_DRIVER_ERROR the driver failed; see memopt_last_error(); some cells may be raised.
+ *
+ * Any thread may call it. It does not wait, and can be captured in a graph.
+ * @since 0.9
+ */
+MEMOPT_API memopt_status memopt_amax(memopt_device *device, float *amax,
+                                     const memopt_tensor *tensors, uint64_t count,
+                                     memopt_stream stream);
 
 /** @brief A block-scaled format of a matrix: codes of 8 or 4 bits, and a scale for each block. */
 typedef uint32_t memopt_block_format;

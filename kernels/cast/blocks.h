@@ -141,7 +141,12 @@ typedef struct mo_blocks_scale {
     0x1p-100f /* smaller magnitudes count as this one: f32 scales are normal                       \
                */
 
-/* emax: the exponent of the largest number of the codes' format. */
+/* The exponent of the largest number of the codes. */
+MO_HD static inline uint32_t mo_blocks_emax(uint32_t format)
+{
+    return format == MO_BLOCKS_MXFP8_E4M3 ? 8 : format == MO_BLOCKS_MXFP8_E5M2 ? 15 : 2;
+}
+
 MO_HD static inline mo_blocks_scale mo_e8m0_scale(uint32_t amax, uint32_t emax)
 {
     uint32_t exponent = amax >> 23;
@@ -194,18 +199,10 @@ MO_HD static inline mo_blocks_scale mo_nvfp4_scale(uint32_t amax, float tensor_s
 MO_HD static inline mo_blocks_scale mo_blocks_scale_of(uint32_t format, uint32_t amax,
                                                        float tensor_scale, int power_of_two)
 {
-    switch (format) {
-    case MO_BLOCKS_MXFP8_E4M3:
-        return mo_e8m0_scale(amax, 8);
-    case MO_BLOCKS_MXFP8_E5M2:
-        return mo_e8m0_scale(amax, 15);
-    case MO_BLOCKS_MXFP4:
-        return mo_e8m0_scale(amax, 2);
-    case MO_BLOCKS_NVFP4:
-        return mo_nvfp4_scale(amax, tensor_scale);
-    default:
-        return mo_f32_scale(amax, power_of_two);
-    }
+    if (format <= MO_BLOCKS_MXFP4)
+        return mo_e8m0_scale(amax, mo_blocks_emax(format));
+    return format == MO_BLOCKS_NVFP4 ? mo_nvfp4_scale(amax, tensor_scale)
+                                     : mo_f32_scale(amax, power_of_two);
 }
 
 /* What a block's code values are multiplied by, from the code of its scale. */

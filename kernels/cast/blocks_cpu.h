@@ -7,6 +7,7 @@
 #define MO_KERNELS_CAST_BLOCKS_CPU_H
 
 #include "kernels/cast/blocks.h"
+#include "kernels/cast/cast_cpu.h"
 
 /* The elements of a strip stay in the first cache between two passes. */
 enum { MO_STRIP_ELEMENTS = 2048, MO_STRIP_BLOCKS = MO_STRIP_ELEMENTS / 16 };
@@ -31,7 +32,9 @@ enum { MO_BLOCKS_DTYPES = 4, MO_BLOCKS_KINDS = 3 };
 typedef struct mo_blocks_form {
     /* Raises amax[b] to the bits of the largest magnitude of block b of the strip. */
     void (*amax[MO_BLOCKS_DTYPES])(const mo_block_strip *strip, uint64_t start, uint32_t *amax);
-    /* mo_nvfp4_scale of `count` blocks. There is room for 64 more codes and factors. */
+    /* mo_e8m0_scale and mo_nvfp4_scale of `count` blocks. */
+    void (*e8m0)(const uint32_t *amax, uint64_t count, uint32_t emax, uint8_t *codes,
+                 float *factors);
     void (*nvfp4)(const uint32_t *amax, uint64_t count, float tensor_scale, uint8_t *codes,
                   float *factors);
     mo_strip_function quantize[2][MO_BLOCKS_KINDS][MO_BLOCKS_DTYPES]; /* [stochastic] */
@@ -47,15 +50,6 @@ int mo_blocks_quantize_run(const mo_blocks_args *args, uint64_t begin, uint64_t 
                            const mo_blocks_form *form);
 int mo_blocks_dequantize_run(const mo_blocks_args *args, uint64_t begin, uint64_t end,
                              const mo_blocks_form *form);
-
-/* Raises a cell that other threads raise too. */
-static inline void mo_cell_raise(uint32_t *cell, uint32_t bits)
-{
-    uint32_t seen = __atomic_load_n(cell, __ATOMIC_RELAXED);
-    while (seen < bits &&
-           !__atomic_compare_exchange_n(cell, &seen, bits, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-        ;
-}
 
 #define MO_BLOCKS_DECLARE(isa)                                                                     \
     void mo_blocks_quantize_##isa(const void *args, uint64_t begin, uint64_t end);                 \
@@ -88,7 +82,7 @@ MO_BLOCKS_DECLARE(avx512)
     }
 #define MO_BLOCKS_FORM                                                                             \
     {                                                                                              \
-        {0, amax_f32, amax_f16, amax_bf16}, nvfp4_scales,                                          \
+        {0, amax_f32, amax_f16, amax_bf16}, e8m0_scales, nvfp4_scales,                             \
             {MO_BLOCKS_ROW(nearest), MO_BLOCKS_ROW(stochastic)}, MO_BLOCKS_ROW(decode)             \
     }
 

@@ -1,6 +1,7 @@
 /* The scalar form of the block kernels, and the loop over items that all CPU forms share. */
 #include "kernels/cast/blocks_cpu.h"
 #include "kernels/core/element_io.h"
+#include "kernels/core/prefetch.h"
 
 #include <string.h>
 
@@ -74,6 +75,16 @@ static inline void dequantize_strip(const mo_block_strip *s, uint64_t start, uin
 MO_BLOCKS_TYPES(AMAX, )
 MO_BLOCKS_PAIRS(STRIPS)
 
+static void e8m0_scales(const uint32_t *amax, uint64_t count, uint32_t emax, uint8_t *codes,
+                        float *factors)
+{
+    for (uint64_t b = 0; b < count; b++) {
+        mo_blocks_scale scale = mo_e8m0_scale(amax[b], emax);
+        codes[b] = (uint8_t)scale.code;
+        factors[b] = scale.factor;
+    }
+}
+
 static void nvfp4_scales(const uint32_t *amax, uint64_t count, float tensor_scale, uint8_t *codes,
                          float *factors)
 {
@@ -114,7 +125,7 @@ static mo_block_strip strip_at(item_work *work, uint64_t row, uint64_t column, u
     strip.number = mo_blocks_number(row, column, s->columns);
     strip.shift = work->width_bits;
     strip.streaming = 0;
-    strip.ahead = work->args->streaming;
+    strip.ahead = work->args->streaming && work->height == 1;
     strip.stream = work->stream;
     return strip;
 }
@@ -124,22 +135,20 @@ static void put_scales(item_work *work, const uint32_t *amax, uint64_t count, ui
                        float *factors)
 {
     const mo_blocks_segment *s = work->segment;
-    uint8_t *bytes = (uint8_t *)s->scales + at;
-    uint8_t codes[MO_STRIP_BLOCKS + 64];
-    if (s->format == MO_BLOCKS_NVFP4) {
-        work->form->nvfp4(amax, count, work->tensor_scale, codes, factors);
-        memcpy(bytes, codes, count);
-        return;
-    }
-    for (uint64_t b = 0; b < count; b++) {
-        mo_blocks_scale scale = mo_blocks_scale_of(s->format, amax[b], 1, work->args->power_of_two);
-        factors[b] = scale.factor;
-        if (mo_blocks_scale_size(s->format) == 1)
-            bytes[b] = (uint8_t)scale.code;
-        else
+    if (s->format == MO_BLOCKS_NVFP4)
+        work->form->nvfp4(amax, count, work->tensor_scale, (uint8_t *)s->scales + at, factors);
+    else if (mo_blocks_scale_size(s->format) == 1)
+        work->form->e8m0(amax, count, mo_blocks_emax(s->format), (uint8_t *)s->scales + at,
+                         factors);
+    else
+        for (uint64_t b = 0; b < count; b++) {
+            mo_blocks_scale scale = mo_f32_scale(amax[b], work->args->power_of_two);
+            factors[b] = scale.factor;
             ((uint32_t *)s->scales)[at + b] = scale.code;
-    }
+        }
 }
+
+enum { ROWS_AHEAD = 8 };
 
 /* One band: `rows` rows of a block's height or fewer, `count` columns. */
 static void quantize_band(item_work *work, uint64_t row, uint64_t rows, uint64_t column,
@@ -147,10 +156,13 @@ static void quantize_band(item_work *work, uint64_t row, uint64_t rows, uint64_t
 {
     const mo_blocks_segment *s = work->segment;
     uint32_t amax[MO_STRIP_BLOCKS] = {0};
-    float factors[MO_STRIP_BLOCKS + 64];
+    float factors[MO_STRIP_BLOCKS];
     uint64_t blocks = mo_blocks_of(count, work->width_bits);
     for (uint64_t r = 0; r < rows; r++) {
         mo_block_strip strip = strip_at(work, row + r, column, count, factors);
+        if (work->height > 1) /* a new page each row: the processor does not foresee them */
+            mo_prefetch(strip.values + ROWS_AHEAD * s->columns * mo_element_size(s->dtype),
+                        count * mo_element_size(s->dtype));
         work->form->amax[s->dtype](&strip, 0, amax);
     }
     for (uint64_t b = 0; b < blocks; b++)

@@ -15,26 +15,60 @@ MO_INLINE cast_f8 blocks_f8(uint32_t kind)
 
 /* --- magnitudes and scales ------------------------------------------------------------------- */
 
-MO_INLINE VI blocks_magnitudes(const mo_block_strip *s, uint64_t i, uint32_t dtype)
+/* The largest magnitude of a block in memory, as bits of its type. Magnitudes of 16-bit floats are
+ * compared as integers, two in a lane; a NaN is larger than all. */
+MO_INLINE uint32_t blocks_largest(const unsigned char *at, uint64_t width, uint32_t dtype)
 {
-    return mo_magnitude_lanes(v_ints(v_load_as(s->values, i, (int32_t)dtype)));
+    const uint64_t size = mo_element_size(dtype), step = sizeof(VI);
+    VI mask = v_seti(size == 4 ? 0x7fffffff : 0x7fff7fff), most = v_seti(0);
+    if (width * size < step) /* 16 elements of 16 bits in a vector of 64 bytes */
+        return v_largest(mo_magnitude_lanes(v_ints(v_load_as(at, 0, (int32_t)dtype))));
+    for (uint64_t k = 0; k < width * size; k += step) {
+        VI bits = v_and(v_loadi(at + k), mask);
+        most = size == 4 ? v_maxi(most, bits) : v_max_halves(most, bits);
+    }
+    return size == 4 ? v_largest(most) : v_largest_half(most);
 }
 
 MO_INLINE void blocks_amax(const mo_block_strip *s, uint64_t i, uint32_t *amax, uint32_t dtype,
                            uint32_t shift)
 {
-    const uint64_t width = 1u << shift;
+    const uint64_t width = 1u << shift, size = mo_element_size(dtype);
+    const int widened = size == 4 || width * size < sizeof(VI);
     for (; i + width <= s->count; i += width) {
+        const unsigned char *at = s->values + i * size;
         if (s->ahead)
-            mo_prefetch_page_ahead(s->values + i * mo_element_size(dtype),
-                                   width * mo_element_size(dtype));
-        VI most = blocks_magnitudes(s, i, dtype);
-        for (uint64_t k = MO_LANES_N; k < width; k += MO_LANES_N)
-            most = v_maxi(most, blocks_magnitudes(s, i + k, dtype));
-        uint32_t bits = v_largest(most), *of = &amax[i >> shift];
+            mo_prefetch_page_ahead(at, width * size);
+        uint32_t bits = blocks_largest(at, width, dtype), *of = &amax[i >> shift];
+        if (!widened)
+            bits = dtype == MO_DTYPE_BF16 ? bits << 16 : mo_f32_bits(mo_f16_to_f32((uint16_t)bits));
         *of = bits > *of ? bits : *of;
     }
     mo_blocks_scalar_form.amax[dtype](s, i, amax);
+}
+
+/* mo_e8m0_scale of four vectors of blocks. */
+MO_INLINE void blocks_e8m0(const uint32_t *amax, uint32_t emax, uint8_t *codes, float *factors)
+{
+    VI code[4];
+    for (int k = 0; k < 4; k++) {
+        VI exponent = v_srl(v_loadi(amax + k * MO_LANES_N), 23);
+        VM bad = v_gti(exponent, v_seti(254));
+        VI found = v_maxi(v_subi(exponent, v_seti((int)emax)), v_seti(0));
+        VI factor = v_sll(v_subi(v_seti(254), found), 23);
+        code[k] = v_selecti(bad, v_seti(255), found);
+        v_store(factors + k * MO_LANES_N, v_bits(v_selecti(bad, v_seti(0), factor)));
+    }
+    v_put(codes, v_bytes(code), 0);
+}
+
+static void e8m0_scales(const uint32_t *amax, uint64_t count, uint32_t emax, uint8_t *codes,
+                        float *factors)
+{
+    uint64_t b = 0;
+    for (; b + CAST_GROUP <= count; b += CAST_GROUP)
+        blocks_e8m0(amax + b, emax, codes + b, factors + b);
+    mo_blocks_scalar_form.e8m0(amax + b, count - b, emax, codes + b, factors + b);
 }
 
 /* mo_nvfp4_scale of four vectors of blocks. */
@@ -81,7 +115,7 @@ MO_INLINE void blocks_quantize(const mo_block_strip *s, uint64_t i, uint32_t kin
     cast_load(s->values, i, dtype, u);
     for (int k = 0; k < 4; k++) {
         VF factor = blocks_factor(s, i + (uint64_t)k * MO_LANES_N);
-        VI scaled = v_ints(v_mul(v_bits(mo_magnitude_lanes(u[k])), factor));
+        VI scaled = v_ints(v_mul(v_bits(u[k]), factor)); /* its sign is masked out */
         code[k] = random ? cast_f8_stochastic(scaled, blocks_f8(kind), 1, mo_random_lane(random, k))
                          : cast_f8_nearest(scaled, blocks_f8(kind), 1);
     }
@@ -117,6 +151,20 @@ static const uint32_t blocks_e2m1[16] = {
     0x00000000, 0x3f000000, 0x3f800000, 0x3fc00000, 0x40000000, 0x40400000, 0x40800000, 0x40c00000,
     0x80000000, 0xbf000000, 0xbf800000, 0xbfc00000, 0xc0000000, 0xc0400000, 0xc0800000, 0xc0c00000};
 
+/* The only NaN of v is MO_F32_NAN_BITS: it needs no care. */
+MO_INLINE void blocks_store(const mo_cast_piece *piece, uint64_t i, uint32_t dtype, VI v[4])
+{
+    if (dtype != MO_DTYPE_BF16) {
+        cast_store(piece, i, dtype, v, NULL);
+        return;
+    }
+    for (int k = 0; k < 4; k++)
+        v[k] = v_addi(v_addi(v[k], v_seti(0x7fff)), v_and(v_srl(v[k], 16), v_seti(1)));
+    for (uint64_t k = 0; k < 2; k++)
+        v_put(piece->destination + 2 * i + k * sizeof(VI), v_high_halves(v[2 * k], v[2 * k + 1]),
+              piece->streaming);
+}
+
 MO_INLINE void blocks_decode(const mo_block_strip *s, uint64_t i, uint32_t kind, uint32_t dtype)
 {
     const mo_cast_piece piece = {.destination = s->values, .streaming = s->streaming};
@@ -132,7 +180,7 @@ MO_INLINE void blocks_decode(const mo_block_strip *s, uint64_t i, uint32_t kind,
         }
         if (s->ahead)
             mo_prefetch_page_ahead(s->codes + (kind == MO_CODES_E2M1 ? i / 2 : i), 64);
-        cast_store(&piece, i, dtype, v, NULL);
+        blocks_store(&piece, i, dtype, v);
     }
     mo_blocks_scalar_form.dequantize[kind][dtype](s, i);
 }

@@ -44,6 +44,15 @@ const mo_kernel mo_kernel_cast = {
     .elements = cast_elements,
 };
 
+const mo_kernel mo_kernel_cast_amax = {
+    .name = "mo_cast_amax",
+    .args_size = sizeof(mo_cast_args),
+    .threads = MO_CAST_THREADS,
+    .cpu =
+        MO_CPU_FORMS(mo_cast_amax_ref, mo_cast_amax_neon, mo_cast_amax_avx2, mo_cast_amax_avx512),
+    .elements = cast_elements,
+};
+
 /* Memory bounds it: wider registers than AVX2's gain nothing. */
 const mo_kernel mo_kernel_accumulate = {
     .name = "mo_accumulate",

@@ -79,3 +79,39 @@ MO_INLINE void cast_stochastic(const mo_cast_piece *p, uint64_t i, uint32_t from
 MO_CAST_PAIRS(CAST_NEAREST, CAST_BOTH)
 
 static const mo_cast_table cast_table = MO_CAST_TABLE;
+
+/* --- the largest magnitude ------------------------------------------------------------------- */
+
+MO_INLINE VI cast_larger(VI a, VI b, uint32_t size)
+{
+    return size == 4 ? v_maxi(a, b) : size == 2 ? v_max_halves(a, b) : v_maxb(a, b);
+}
+
+/* Of elements of `size` bytes. Codes without sign are not negative as signed lanes. */
+MO_INLINE uint32_t cast_largest(const unsigned char *source, uint64_t count, uint32_t dtype,
+                                uint32_t size)
+{
+    const VI mask = v_seti(size == 4 ? 0x7fffffff : size == 2 ? 0x7fff7fff : 0x7f7f7f7f);
+    const uint64_t lanes = sizeof(VI) / size;
+    VI even = v_seti(0), odd = v_seti(0);
+    unsigned char left[sizeof(VI)];
+    uint64_t i = 0;
+    for (; i + 2 * lanes <= count; i += 2 * lanes) {
+        const unsigned char *at = source + i * size;
+        mo_prefetch_page_ahead(at, 2 * sizeof(VI));
+        even = cast_larger(even, v_and(v_loadi(at), mask), size);
+        odd = cast_larger(odd, v_and(v_loadi(at + sizeof(VI)), mask), size);
+    }
+    v_put(left, cast_larger(even, odd, size), 0);
+    uint32_t most = mo_largest_code_scalar(source + i * size, count - i, dtype);
+    uint32_t vectors = mo_largest_code_scalar(left, lanes, dtype);
+    return vectors > most ? vectors : most;
+}
+
+static uint32_t cast_largest_code(const unsigned char *source, uint64_t count, uint32_t dtype)
+{
+    if (mo_element_size(dtype) == 4)
+        return cast_largest(source, count, dtype, 4);
+    return mo_element_size(dtype) == 2 ? cast_largest(source, count, dtype, 2)
+                                       : cast_largest(source, count, dtype, 1);
+}

@@ -42,5 +42,6 @@ const mo_kernel *const mo_all_kernels[] = {
     &mo_kernel_scaler_set,
     &mo_kernel_blocks_quantize,
     &mo_kernel_blocks_dequantize,
+    &mo_kernel_cast_amax,
 };
 const uint32_t mo_all_kernels_count = sizeof mo_all_kernels / sizeof mo_all_kernels[0];

@@ -15,6 +15,7 @@ const mo_sim_kernel mo_sim_kernels[] = {
     mo_blocks_quantize_sim,
     mo_blocks_dequantize_sim,
     mo_cast_sim,
+    mo_cast_amax_sim,
     mo_hash_granules_sim,
     mo_hash_compare_sim,
     mo_optim_upload_sim,

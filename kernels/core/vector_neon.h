@@ -405,6 +405,16 @@ MO_INLINE void v_store_low4(uint8_t *pairs, VI x)
     vst1q_u8(pairs, vorrq_u8(even, vshlq_n_u8(odd, 4)));
 }
 
+/* Halfwords as signed numbers: the larger ones, and the largest, which is not negative. */
+#define mo_halves8(x) vreinterpretq_s16_s32(x)
+#define mo_max_halves8(x, y) vreinterpretq_s32_s16(vmaxq_s16(mo_halves8(x), mo_halves8(y)))
+MO_WORD2(VI, v_max_halves, VI, mo_max_halves8)
+
+MO_INLINE uint32_t v_largest_half(VI x)
+{
+    return (uint32_t)vmaxvq_s16(vmaxq_s16(mo_halves8(x.low), mo_halves8(x.high)));
+}
+
 /* --- look-ups -------------------------------------------------------------------------------- */
 
 /* 64 bytes as a table for TBL. */

@@ -79,6 +79,13 @@ static memopt_status cast(memopt_device *device, void *context)
     return memopt_cast(device, &to, &from, 1, NULL, NULL);
 }
 
+static memopt_status amax(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    memopt_tensor tensor = gradients_of(f);
+    return memopt_amax(device, f->memory + FLOATS - 1, &tensor, 1, NULL);
+}
+
 static memopt_status quantize(memopt_device *device, void *context)
 {
     fixture *f = context;
@@ -193,11 +200,11 @@ TORTURE_UNDO(destroy, memopt_scaler_destroy(f->scaler))
 static void each_call(void **state)
 {
     static const torture_scenario calls[] = {
-        SCENARIO(cast, 0),       SCENARIO(unscale, 0),      SCENARIO(check, 0),
-        SCENARIO(norm, 1),       SCENARIO(clip, 1),         SCENARIO(update, 0),
-        SCENARIO(get_state, 0),  SCENARIO(set_state, 0),    SCENARIO(accumulate, 0),
-        SCENARIO(scale, 0),      SCENARIO(check_finite, 0), SCENARIO(quantize, 0),
-        SCENARIO(dequantize, 0),
+        SCENARIO(cast, 0),      SCENARIO(unscale, 0),      SCENARIO(check, 0),
+        SCENARIO(norm, 1),      SCENARIO(clip, 1),         SCENARIO(update, 0),
+        SCENARIO(get_state, 0), SCENARIO(set_state, 0),    SCENARIO(accumulate, 0),
+        SCENARIO(scale, 0),     SCENARIO(check_finite, 0), SCENARIO(amax, 0),
+        SCENARIO(quantize, 0),  SCENARIO(dequantize, 0),
     };
     static fixture f;
     (void)state;

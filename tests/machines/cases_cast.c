@@ -142,11 +142,34 @@ static void blocks(uint32_t format, uint32_t dtype)
     digest_report(digest, "mo_blocks.%u.%s", format, digest_dtype(dtype));
 }
 
+/* A cast of each type with the largest magnitude, over more than a chunk. */
+static void cast_amax(uint32_t from)
+{
+    const uint64_t length = MO_CHUNK_ELEMENTS + 77;
+    uint64_t digest = DIGEST_START;
+    for (uint32_t mode = 0; mode < 4; mode++) {
+        uint32_t amax[2] = {0};
+        mo_cast_args args = {.seed = 3, .amax = amax, .count = 1, .stochastic = mode & 1};
+        args.segments[0] =
+            (mo_cast_segment){source, destination, length, 0, 1, (uint16_t)from, MO_DTYPE_BF16};
+        digest_fill_any(source, length, from, 5 + mode);
+        if (mode & 2) /* numbers only: the upper bits of an exponent go */
+            for (uint64_t i = 0; i < length * mo_element_size(from); i++)
+                source[i] &= 0xbf;
+        digest_launch(&mo_kernel_cast_amax, &args, mo_chunks_of(length));
+        digest_add(&digest, destination, length, 2);
+        digest_add_u64(&digest, amax[1]);
+    }
+    digest_report(digest, "mo_cast_amax.%s", digest_dtype(from));
+}
+
 void digest_blocks(void)
 {
     for (uint32_t format = MO_BLOCKS_MXFP8_E4M3; format <= MO_BLOCKS_E4M3_128X128; format++)
         for (uint32_t dtype = MO_DTYPE_F32; dtype <= MO_DTYPE_BF16; dtype++)
             blocks(format, dtype);
+    for (uint32_t from = MO_DTYPE_F32; from < MO_CAST_DTYPES; from++)
+        cast_amax(from);
 }
 
 void digest_casts(void)

@@ -29,7 +29,7 @@ from ._library import path as library_path
 from .allocator import Allocator, Buffer, Pool, TagStats
 from .backends import BackendInfo, backend_info
 from .blocks import Blocks, BlocksLayout, blocks_layout, dequantize_blocks, quantize_blocks
-from .casts import Scaler, cast
+from .casts import Scaler, amax, cast
 from .checkpoint import Lease, RandomState, Region
 from .codes import (
     dequantize,
@@ -147,6 +147,7 @@ __all__ = [
     "Tensor",
     "Ticket",
     "UnsupportedError",
+    "amax",
     "backend_info",
     "blocks_layout",
     "cast",

@@ -8,10 +8,10 @@ from . import _abi
 from ._abi import BlockFormat, DType, Rounding
 from ._arguments import choice, unsigned
 from ._library import lib, output
-from .casts import Tensors
+from .casts import Tensors, amax_cells
 from .device import Device
 from .streams import StreamLike, stream_pointer
-from .tensors import TensorLike, naming, one_f32, passing, tensor, tensor_array, tensor_list
+from .tensors import TensorLike, naming, passing, tensor, tensor_array, tensor_list
 from .views import Tensor
 
 FormatLike = Union[str, BlockFormat]
@@ -82,7 +82,7 @@ def quantize_blocks(
     )
     count = _same(sizes, len(inputs), "quantize_blocks", "destinations", "sources")
     if amax is not None:
-        cells = _cells(device, amax, count)
+        cells = amax_cells(device, amax, count)
         options.amax = cells.pointer
         kept.append(cells)
     at = stream_pointer(stream)
@@ -110,13 +110,6 @@ def _same(one: int, other: int, call: str, name: str, other_name: str) -> int:
     if one != other:
         raise ValueError("%s: %d %s, %d %s" % (call, one, name, other, other_name))
     return one
-
-
-def _cells(device: Device, amax: TensorLike, count: int) -> Tensor:
-    view = one_f32(amax, device, "amax")
-    if view.count != count:
-        raise ValueError("amax must be %d f32 elements, not %d" % (count, view.count))
-    return view
 
 
 def _piece(device: Device, source: TensorLike, least: int, name: str, write: bool) -> Tensor:

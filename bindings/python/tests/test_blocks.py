@@ -49,9 +49,9 @@ def bits_of(dtype, count, seed, kinds=8):
 class Case:
     """One matrix and what the oracle makes of it."""
 
-    def __init__(self, name, dtype, rows, columns, seed, kinds=8, amax=None, **how):
+    def __init__(self, name, dtype, rows, columns, seed, kinds=8, amax=None, bits=None, **how):
         self.name, self.dtype, self.rows, self.columns = name, dtype, rows, columns
-        self.bits = bits_of(dtype, rows * columns, seed, kinds)
+        self.bits = bits or bits_of(dtype, rows * columns, seed, kinds)
         values = [oracle.narrow(b, dtype) for b in self.bits]
         signs = [b >> (8 * SIZES[dtype] - 1) for b in self.bits]
         self.whole = 1.0 if amax is None else oracle.tensor_scale(amax)
@@ -148,15 +148,11 @@ def test_two_levels(device, amax):
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_pattern_of_16_bits(device, name, dtype):
     """Each in a block of its neighbours, and each beside a number of ordinary size."""
-    rows, columns = 128, 1024
-    case = Case(name, dtype, 1, 1, 1)
-    bits = [0x3F80 if i % 2 else i // 2 for i in range(rows * columns // 2)]
-    bits += list(range(65536))
-    case.__init__(name, dtype, rows, columns, 1)
-    case.bits = bits
-    values = [oracle.narrow(b, dtype) for b in bits]
-    case.codes, case.scales = oracle.quantize(name, values, [b >> 15 for b in bits], rows, columns)
-    case.source = memopt.tensor(bytearray(case.encoded(bits)), dtype)
+    rows, columns = (128 if dtype == "bf16" else 64), 1024
+    bits = list(range(65536))
+    if dtype == "bf16":
+        bits += [0x3F80 if i % 2 else i // 2 for i in range(65536)]
+    case = Case(name, dtype, rows, columns, 1, bits=bits)
     memopt.quantize_blocks(device, case.blocks, case.source)
     case.check_quantized()
     case.check_back(device, dtype)
@@ -200,6 +196,38 @@ def test_amax(device):
     assert list(amax)[:2] == [7.0, 3.0]
     assert oracle.f32_bits(amax[2]) == 0x7FC00000
     memopt.quantize_blocks(device, blocks[:2], sources[:2], amax=array.array("f", [0.0, 0.0]))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "f8_e4m3", "f8_e5m2"])
+def test_amax_of_a_cast(device, dtype):
+    """The cast's bits do not change; amax() alone finds the same."""
+    size = 4 if dtype == "f32" else 1 if dtype.startswith("f8") else 2
+    draw = randomness.Random(2)
+    for count in (1, 15, 257, 16384, 16385, 50001):
+        raw = bytearray(draw.getrandbits(8) for _ in range(count * size))
+        for i in range(count):  # no NaN or infinity: a smaller exponent
+            raw[i * size + size - 1] &= 0xBF
+        source = memopt.tensor(raw, dtype)
+        wide = array.array("f", bytes(4 * count))
+        memopt.cast(device, wide, source)
+        largest = max(map(abs, wide))
+        for rounding in ("nearest_even", "stochastic"):
+            plain, found = bytearray(2 * count), bytearray(2 * count)
+            memopt.cast(device, memopt.tensor(plain, "bf16"), source, rounding=rounding)
+            cells = array.array("f", [0.0])
+            memopt.cast(
+                device, memopt.tensor(found, "bf16"), source, rounding=rounding, amax=cells
+            )
+            assert plain == found and cells[0] == largest
+    nan = {"f32": 0x7F800001, "f16": 0x7C01, "bf16": 0x7F81, "f8_e4m3": 0x7F, "f8_e5m2": 0x7D}
+    raw[40 * size : 41 * size] = nan[dtype].to_bytes(size, "little")
+    cells = array.array("f", [0.0, 9.0, -0.0])
+    memopt.amax(device, cells, [source, (0, 0, "f32"), memopt.tensor(bytearray(12), "f32")])
+    assert oracle.f32_bits(cells[0]) == 0x7FC00000 and cells[1] == 9.0
+    with pytest.raises(memopt.InvalidArgumentError, match="overlap"):
+        memopt.amax(device, memopt.tensor(cells), [cells, cells, cells])
+    with pytest.raises(ValueError, match="amax must be 1 f32"):
+        memopt.amax(device, cells, wide)
 
 
 def test_layout():
@@ -247,7 +275,7 @@ def test_scalar_form():
     environment = dict(os.environ, MEMOPT_ISA="scalar")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__,
-         "-k", "nearest or stochastic or two_levels or power"],
+         "-k", "(nearest and f32) or stochastic or two_levels or power"],
         env=environment, capture_output=True, text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -24,6 +24,7 @@ class CastOptions(Struct):
         ("saturate", U32),
         ("seed", U64),
         ("sequence", U64),
+        ("amax", ADDRESS),
     ]
 
 
@@ -91,6 +92,7 @@ class ScalerState(Struct):
 
 functions(
     memopt_cast=(CHECKED, HANDLE, TENSORS, TENSORS, U64, CastOptions, STREAM),
+    memopt_amax=(CHECKED, HANDLE, ADDRESS, TENSORS, U64, STREAM),
     memopt_blocks_get_layout=(CHECKED, U32, U64, U64, BlocksLayout),
     memopt_blocks_quantize=(CHECKED, HANDLE, BlocksStruct, TENSORS, U64, BlocksOptions, STREAM),
     memopt_blocks_dequantize=(CHECKED, HANDLE, TENSORS, BlocksStruct, U64, STREAM),
