@@ -130,6 +130,15 @@ static mo_block_strip strip_at(item_work *work, uint64_t row, uint64_t column, u
     return strip;
 }
 
+/* The same columns of the row below. */
+static void next_row(const item_work *work, mo_block_strip *strip)
+{
+    const mo_blocks_segment *s = work->segment;
+    strip->values += s->columns * mo_element_size(s->dtype);
+    strip->codes += mo_blocks_code_bytes(s->format, s->columns);
+    strip->number += mo_blocks_number(1, 0, s->columns);
+}
+
 /* Writes the scales of a band of blocks. */
 static void put_scales(item_work *work, const uint32_t *amax, uint64_t count, uint64_t at,
                        float *factors)
@@ -156,10 +165,11 @@ static void quantize_band(item_work *work, uint64_t row, uint64_t rows, uint64_t
 {
     const mo_blocks_segment *s = work->segment;
     uint32_t amax[MO_STRIP_BLOCKS] = {0};
-    float factors[MO_STRIP_BLOCKS];
+    float factors[MO_STRIP_BLOCKS] = {0};
     uint64_t blocks = mo_blocks_of(count, work->width_bits);
-    for (uint64_t r = 0; r < rows; r++) {
-        mo_block_strip strip = strip_at(work, row + r, column, count, factors);
+    const mo_block_strip first = strip_at(work, row, column, count, factors);
+    mo_block_strip strip = first;
+    for (uint64_t r = 0; r < rows; r++, next_row(work, &strip)) {
         if (work->height > 1) /* a new page each row: the processor does not foresee them */
             mo_prefetch(strip.values + ROWS_AHEAD * s->columns * mo_element_size(s->dtype),
                         count * mo_element_size(s->dtype));
@@ -170,8 +180,8 @@ static void quantize_band(item_work *work, uint64_t row, uint64_t rows, uint64_t
     put_scales(work, amax, blocks, row / work->height * work->across + (column >> work->width_bits),
                factors);
     uint32_t kind = mo_blocks_codes(s->format);
-    for (uint64_t r = 0; r < rows; r++) {
-        mo_block_strip strip = strip_at(work, row + r, column, count, factors);
+    strip = first;
+    for (uint64_t r = 0; r < rows; r++, next_row(work, &strip)) {
         strip.streaming = work->args->streaming && (uintptr_t)strip.codes % 64 == 0;
         work->form->quantize[work->args->stochastic][kind][s->dtype](&strip, 0);
         work->streamed |= strip.streaming;
@@ -191,8 +201,8 @@ static void dequantize_band(item_work *work, uint64_t row, uint64_t rows, uint64
                             : ((const uint32_t *)s->scales)[at + b];
         factors[b] = mo_blocks_factor(s->format, code, work->tensor_scale);
     }
-    for (uint64_t r = 0; r < rows; r++) {
-        mo_block_strip strip = strip_at(work, row + r, column, count, factors);
+    mo_block_strip strip = strip_at(work, row, column, count, factors);
+    for (uint64_t r = 0; r < rows; r++, next_row(work, &strip)) {
         strip.streaming = work->args->streaming && (uintptr_t)strip.values % 64 == 0;
         work->form->dequantize[mo_blocks_codes(s->format)][s->dtype](&strip, 0);
         work->streamed |= strip.streaming;

@@ -21,8 +21,8 @@ MO_INLINE uint32_t blocks_largest(const unsigned char *at, uint64_t width, uint3
 {
     const uint64_t size = mo_element_size(dtype), step = sizeof(VI);
     VI mask = v_seti(size == 4 ? 0x7fffffff : 0x7fff7fff), most = v_seti(0);
-    if (width * size < step) /* 16 elements of 16 bits in a vector of 64 bytes */
-        return v_largest(mo_magnitude_lanes(v_ints(v_load_as(at, 0, (int32_t)dtype))));
+    if (width * size == 32) /* a vector may be larger */
+        return v_largest16(at);
     for (uint64_t k = 0; k < width * size; k += step) {
         VI bits = v_and(v_loadi(at + k), mask);
         most = size == 4 ? v_maxi(most, bits) : v_max_halves(most, bits);
@@ -34,17 +34,17 @@ MO_INLINE void blocks_amax(const mo_block_strip *s, uint64_t i, uint32_t *amax, 
                            uint32_t shift)
 {
     const uint64_t width = 1u << shift, size = mo_element_size(dtype);
-    const int widened = size == 4 || width * size < sizeof(VI);
     for (; i + width <= s->count; i += width) {
         const unsigned char *at = s->values + i * size;
         if (s->ahead)
             mo_prefetch_page_ahead(at, width * size);
         uint32_t bits = blocks_largest(at, width, dtype), *of = &amax[i >> shift];
-        if (!widened)
+        if (size == 2)
             bits = dtype == MO_DTYPE_BF16 ? bits << 16 : mo_f32_bits(mo_f16_to_f32((uint16_t)bits));
         *of = bits > *of ? bits : *of;
     }
-    mo_blocks_scalar_form.amax[dtype](s, i, amax);
+    if (i < s->count)
+        mo_blocks_scalar_form.amax[dtype](s, i, amax);
 }
 
 /* mo_e8m0_scale of four vectors of blocks. */
@@ -131,7 +131,8 @@ MO_INLINE void blocks_nearest(const mo_block_strip *s, uint64_t i, uint32_t kind
 {
     for (; i + CAST_GROUP <= s->count; i += CAST_GROUP)
         blocks_quantize(s, i, kind, dtype, NULL);
-    mo_blocks_scalar_form.quantize[0][kind][dtype](s, i);
+    if (i < s->count)
+        mo_blocks_scalar_form.quantize[0][kind][dtype](s, i);
 }
 
 MO_INLINE void blocks_stochastic(const mo_block_strip *s, uint64_t i, uint32_t kind, uint32_t dtype)
@@ -142,7 +143,8 @@ MO_INLINE void blocks_stochastic(const mo_block_strip *s, uint64_t i, uint32_t k
         for (int half = 0; half < 4; half += 2, i += CAST_GROUP)
             blocks_quantize(s, i, kind, dtype, random + half);
     }
-    mo_blocks_scalar_form.quantize[1][kind][dtype](s, i);
+    if (i < s->count)
+        mo_blocks_scalar_form.quantize[1][kind][dtype](s, i);
 }
 
 /* --- values ---------------------------------------------------------------------------------- */
@@ -182,7 +184,8 @@ MO_INLINE void blocks_decode(const mo_block_strip *s, uint64_t i, uint32_t kind,
             mo_prefetch_page_ahead(s->codes + (kind == MO_CODES_E2M1 ? i / 2 : i), 64);
         blocks_store(&piece, i, dtype, v);
     }
-    mo_blocks_scalar_form.dequantize[kind][dtype](s, i);
+    if (i < s->count)
+        mo_blocks_scalar_form.dequantize[kind][dtype](s, i);
 }
 
 /* --- the table ------------------------------------------------------------------------------- */

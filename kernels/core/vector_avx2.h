@@ -322,11 +322,22 @@ MO_INLINE uint32_t v_largest(VI bits)
 /* Halfwords as signed numbers: the larger ones, and the largest, which is not negative. */
 #define v_max_halves _mm256_max_epi16
 
-MO_INLINE uint32_t v_largest_half(VI halves)
+MO_INLINE uint32_t mo_largest_half8(__m128i x)
 {
-    __m128i x = _mm_max_epi16(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1));
     __m128i least = _mm_minpos_epu16(_mm_xor_si128(x, _mm_set1_epi16(0x7fff)));
     return ((uint32_t)_mm_cvtsi128_si32(least) & 0x7fff) ^ 0x7fff;
+}
+
+MO_INLINE uint32_t v_largest_half(VI halves)
+{
+    return mo_largest_half8(
+        _mm_max_epi16(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1)));
+}
+
+/* The largest of 16 halfwords in memory without their upper bits. */
+MO_INLINE uint32_t v_largest16(const void *at)
+{
+    return v_largest_half(_mm256_and_si256(v_loadi(at), _mm256_set1_epi16(0x7fff)));
 }
 
 #endif

@@ -244,13 +244,23 @@ MO_INLINE void mo_store_pairs16(uint8_t *pairs, VI x, short weights)
 
 #define v_max_halves _mm512_max_epi16
 
-MO_INLINE uint32_t v_largest_half(VI halves)
+MO_INLINE uint32_t mo_largest_half16(__m256i y)
 {
-    __m256i y =
-        _mm256_max_epi16(_mm512_castsi512_si256(halves), _mm512_extracti64x4_epi64(halves, 1));
     __m128i x = _mm_max_epi16(_mm256_castsi256_si128(y), _mm256_extracti128_si256(y, 1));
     __m128i least = _mm_minpos_epu16(_mm_xor_si128(x, _mm_set1_epi16(0x7fff)));
     return ((uint32_t)_mm_cvtsi128_si32(least) & 0x7fff) ^ 0x7fff;
+}
+
+MO_INLINE uint32_t v_largest_half(VI halves)
+{
+    return mo_largest_half16(
+        _mm256_max_epi16(_mm512_castsi512_si256(halves), _mm512_extracti64x4_epi64(halves, 1)));
+}
+
+MO_INLINE uint32_t v_largest16(const void *at)
+{
+    __m256i y = _mm256_loadu_si256((const __m256i *)at);
+    return mo_largest_half16(_mm256_and_si256(y, _mm256_set1_epi16(0x7fff)));
 }
 
 /* --- look-ups ----------------------------------------------------------------------------------

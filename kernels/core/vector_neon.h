@@ -415,6 +415,12 @@ MO_INLINE uint32_t v_largest_half(VI x)
     return (uint32_t)vmaxvq_s16(vmaxq_s16(mo_halves8(x.low), mo_halves8(x.high)));
 }
 
+/* The largest of 16 halfwords in memory without their upper bits. */
+MO_INLINE uint32_t v_largest16(const void *at)
+{
+    return v_largest_half(v_and(v_loadi(at), v_seti(0x7fff7fff)));
+}
+
 /* --- look-ups -------------------------------------------------------------------------------- */
 
 /* 64 bytes as a table for TBL. */

@@ -98,11 +98,14 @@ static void accumulate(uint32_t from, uint32_t to)
 /* Rows that end within a block and a byte, three bands of tiles; there and back. */
 static void blocks(uint32_t format, uint32_t dtype)
 {
+    static const char *const names[] = {"",      "mxfp8_e4m3", "mxfp8_e5m2",  "mxfp4",
+                                        "nvfp4", "e4m3_1x128", "e4m3_128x128"};
     static float tensor_amax = 1e4f;
     static uint32_t scales[260 * 11];
     const uint64_t rows = 129, columns = 167;
     uint32_t size = mo_element_size(dtype), tall = mo_blocks_height(format) > 1;
-    uint64_t codes_size = rows * mo_blocks_code_bytes(format, columns), digest = DIGEST_START;
+    uint64_t codes_size = rows * mo_blocks_code_bytes(format, columns);
+    uint64_t there = DIGEST_START, back = DIGEST_START;
     uint64_t scale_count = mo_blocks_of(rows, mo_blocks_height_bits(format)) *
                            mo_blocks_of(columns, mo_blocks_width_bits(format));
     for (uint32_t mode = 0; mode < 4; mode++) {
@@ -132,14 +135,15 @@ static void blocks(uint32_t format, uint32_t dtype)
         if (mode == 1)
             digest_fill_any(source, 2000, dtype, 9);
         digest_launch(&mo_kernel_blocks_quantize, &args, tall ? 4 : 3);
-        digest_add(&digest, destination, codes_size, 1);
-        digest_add(&digest, scales, scale_count, mo_blocks_scale_size(format));
-        digest_add_u64(&digest, amax);
+        digest_add(&there, destination, codes_size, 1);
+        digest_add(&there, scales, scale_count, mo_blocks_scale_size(format));
+        digest_add_u64(&there, amax);
         args.segments[0].amax = NULL;
         digest_launch(&mo_kernel_blocks_dequantize, &args, tall ? 4 : 3);
-        digest_add(&digest, source, rows * columns, size);
+        digest_add(&back, source, rows * columns, size);
     }
-    digest_report(digest, "mo_blocks.%u.%s", format, digest_dtype(dtype));
+    digest_report(there, "mo_blocks_quantize.%s.%s", names[format], digest_dtype(dtype));
+    digest_report(back, "mo_blocks_dequantize.%s.%s", names[format], digest_dtype(dtype));
 }
 
 /* A cast of each type with the largest magnitude, over more than a chunk. */

@@ -416,6 +416,11 @@ static uint32_t cvt_rn_f32_u32(uint32_t a)
     return out_f32((float)a);
 }
 
+static inline uint32_t cvt_rn_f32_u16(uint16_t a)
+{
+    return out_f32((float)a);
+}
+
 static uint32_t cvt_rn_f32_s32(uint32_t a)
 {
     return out_f32((float)(int32_t)a);
