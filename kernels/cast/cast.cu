@@ -95,7 +95,7 @@ template <int N>
 MO_DEVICE uint32_t mo_cast_packs_amax(const mo_cast_work *work, int stochastic, int saturate)
 {
     uint32_t from_size = mo_element_size(work->from), to_size = mo_element_size(work->to);
-    uint32_t mask = mo_code_mask(work->from), most = 0;
+    uint32_t unsign = 33 - 8 * from_size, most = 0; /* a shift: the sign goes */
     int from_aligned = mo_pack_aligned<N>(work->source, work->from);
     int to_aligned = mo_pack_aligned<N>(work->destination, work->to);
     for (uint64_t at = (uint64_t)mo_thread_index() * N; at < work->count;
@@ -105,14 +105,25 @@ MO_DEVICE uint32_t mo_cast_packs_amax(const mo_cast_work *work, int stochastic, 
         mo_read_pack<N>(work->source, at, rest, from_size, from_aligned, codes);
         MO_UNROLL
         for (int k = 0; k < N; k++)
-            most = (codes[k] & mask) > most ? codes[k] & mask : most;
+            most = codes[k] << unsign > most ? codes[k] << unsign : most;
         if (work->destination == 0)
             continue;
         if (work->from != work->to)
             mo_cast_pack<N>(work, at, stochastic, saturate, codes);
         mo_write_pack<N>(work->destination, at, rest, to_size, to_aligned, codes);
     }
-    return most;
+    return most >> unsign;
+}
+
+/* mo_code_magnitude without branches. */
+MO_DEVICE uint32_t mo_magnitude_of(uint32_t dtype, uint32_t code)
+{
+    uint32_t half = dtype == MO_DTYPE_F8_E5M2 ? code << 8 : code;
+    uint32_t bits = dtype == MO_DTYPE_F32       ? code
+                    : dtype == MO_DTYPE_BF16    ? code << 16
+                    : dtype == MO_DTYPE_F8_E4M3 ? mo_f32_bits(mo_e4m3_as_f32(code))
+                                                : mo_f32_bits(mo_half_as_f32(half));
+    return bits > MO_F32_INF_BITS ? MO_F32_NAN_BITS : bits;
 }
 
 MO_GLOBAL(mo_cast_amax, mo_cast_args, MO_CAST_THREADS)
@@ -135,5 +146,5 @@ MO_GLOBAL(mo_cast_amax, mo_cast_args, MO_CAST_THREADS)
         most = other > most ? other : most;
     }
     if (mo_thread_index() % MO_LANES == 0)
-        mo_cell_raise(&args.amax[tensor], mo_code_magnitude(work.from, most));
+        mo_cell_raise(&args.amax[tensor], mo_magnitude_of(work.from, most));
 }
