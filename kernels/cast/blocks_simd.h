@@ -6,6 +6,8 @@
 #include "kernels/cast/cast_lanes.h"
 #include "kernels/core/prefetch.h"
 
+#include <stddef.h>
+
 MO_INLINE cast_f8 blocks_f8(uint32_t kind)
 {
     return kind == MO_CODES_E2M1
