@@ -76,7 +76,26 @@ static void backward(memopt_device *device, const float *weights, uint16_t *grad
     must(memopt_cast(device, &to, &from, 1, NULL, NULL));
 }
 
-/* 2. Training under a loss scale. */
+/* 2. Blocks: a scale for each 32 values keeps the range of f32 in 8 bits. */
+static int show_blocks(memopt_device *device)
+{
+    static float source[WEIGHTS], back[WEIGHTS];
+    static uint8_t codes[WEIGHTS], scales[WEIGHTS / 32];
+    memopt_tensor from = tensor(source, MEMOPT_DTYPE_F32), to = tensor(back, MEMOPT_DTYPE_F32);
+    double error = 0;
+
+    for (int i = 0; i < WEIGHTS; i++)
+        source[i] = ldexpf(1.0f + (float)(i % 31) / 31, i / 32 - 64);
+    memopt_blocks matrix = {codes, scales, NULL, 32, 128, MEMOPT_BLOCKS_MXFP8_E4M3};
+    must(memopt_blocks_quantize(device, &matrix, &from, 1, NULL, NULL));
+    must(memopt_blocks_dequantize(device, &to, &matrix, 1, NULL));
+    for (int i = 0; i < WEIGHTS; i++)
+        error = fmax(error, fabs((double)back[i] / (double)source[i] - 1));
+    printf("2^-64 to 2^64 as mxfp8: %.4f at most away\n", error);
+    return error < 0.13;
+}
+
+/* 3. Training under a loss scale. */
 static int train(memopt_device *device)
 {
     static float weights[WEIGHTS], step_gradient[WEIGHTS], room[WEIGHTS], norm;
@@ -129,6 +148,7 @@ int main(void)
     int good;
     must(memopt_device_open("cpu", NULL, &device));
     good = show_rounding(device);
+    good = show_blocks(device) && good;
     good = train(device) && good;
     must(memopt_device_close(device));
     puts(good ? "as expected" : "NOT as expected");

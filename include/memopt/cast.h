@@ -37,12 +37,16 @@ typedef struct memopt_cast_options {
                              its largest number. 0: it becomes NaN in e4m3, infinity in e5m2. */
     uint64_t seed;      /**< Stochastic: the key of the counter-based generator. */
     uint64_t sequence;  /**< Stochastic: a number that the caller chooses, such as the step. */
+    /** As many f32 in device memory as there are tensors, or NULL. Each is raised to the largest
+     * magnitude of its source, if that is larger; a NaN is larger than all numbers. Set them to 0
+     * first. */
+    float *amax;
 } memopt_cast_options;
 
 /** @brief Initialiser of ::memopt_cast_options. */
 #define MEMOPT_CAST_OPTIONS_INIT                                                                   \
     {                                                                                              \
-        sizeof(memopt_cast_options), 0, 0, 0, 0                                                    \
+        sizeof(memopt_cast_options), 0, 0, 0, 0, NULL                                              \
     }
 
 /**
@@ -74,6 +78,167 @@ typedef struct memopt_cast_options {
 MEMOPT_API memopt_status memopt_cast(memopt_device *device, const memopt_tensor *destinations,
                                      const memopt_tensor *sources, uint64_t count,
                                      const memopt_cast_options *options, memopt_stream stream);
+
+/**
+ * @brief Finds the largest magnitude of each of many tensors: memopt_cast() without the cast.
+ * @param device the device.
+ * @param amax `count` f32 in device memory. Each is raised to the largest magnitude of its tensor,
+ *        if that is larger; a NaN is larger than all numbers. Set them to 0 first.
+ * @param tensors `count` tensors of any of the five types of memopt_cast(), read. They may overlap
+ *        each other.
+ * @param count the number of tensors, below 2^32; 0 does nothing.
+ * @param stream the stream.
+ * @retval MEMOPT_OK enqueued.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, or a range is misaligned or overlaps amax. The
+ *         message names the tensor's index. Nothing is enqueued.
+ * @retval MEMOPT_UNSUPPORTED an element type is not one of the five. Nothing is enqueued.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY a host allocation failed; see memopt_last_error(). Nothing is
+ *         enqueued.
+ * @retval MEMOPT_DRIVER_ERROR the driver failed; see memopt_last_error(); some cells may be raised.
+ *
+ * Any thread may call it. It does not wait, and can be captured in a graph.
+ * @since 0.9
+ */
+MEMOPT_API memopt_status memopt_amax(memopt_device *device, float *amax,
+                                     const memopt_tensor *tensors, uint64_t count,
+                                     memopt_stream stream);
+
+/** @brief A block-scaled format of a matrix: codes of 8 or 4 bits, and a scale for each block. */
+typedef uint32_t memopt_block_format;
+
+/** @brief The values of ::memopt_block_format. */
+enum {
+    MEMOPT_BLOCKS_MXFP8_E4M3 = 1,  /**< OCP MX: 32 columns, e4m3 codes, an e8m0 scale. */
+    MEMOPT_BLOCKS_MXFP8_E5M2 = 2,  /**< OCP MX: 32 columns, e5m2 codes, an e8m0 scale. */
+    MEMOPT_BLOCKS_MXFP4 = 3,       /**< OCP MX: 32 columns, e2m1 codes, an e8m0 scale. */
+    MEMOPT_BLOCKS_NVFP4 = 4,       /**< NVIDIA: 16 columns, e2m1 codes, an e4m3 scale, and the
+                                        largest magnitude of the tensor. */
+    MEMOPT_BLOCKS_E4M3_1X128 = 5,  /**< 128 columns, e4m3 codes, an f32 scale. */
+    MEMOPT_BLOCKS_E4M3_128X128 = 6 /**< 128 rows by 128 columns, e4m3 codes, an f32 scale. */
+};
+
+/** @brief The sizes of a block-scaled matrix. */
+typedef struct memopt_blocks_layout {
+    size_t struct_size;      /**< sizeof(memopt_blocks_layout). */
+    uint64_t block_rows;     /**< Rows of a block; the last block of a column may have fewer. */
+    uint64_t block_columns;  /**< Columns of a block; the last block of a row may have fewer. */
+    uint64_t code_bits;      /**< Bits of a code: 8 or 4. */
+    uint64_t code_row_bytes; /**< From one row of codes to the next. */
+    uint64_t code_bytes;     /**< All codes. */
+    uint64_t scale_size;     /**< Bytes of a scale: 1 or 4. */
+    uint64_t scale_rows;     /**< Rows of scales. */
+    uint64_t scale_columns;  /**< Scales of a row, one behind the other. */
+    uint64_t scale_bytes;    /**< All scales. */
+} memopt_blocks_layout;
+
+/** @brief Initialiser of ::memopt_blocks_layout. */
+#define MEMOPT_BLOCKS_LAYOUT_INIT                                                                  \
+    {                                                                                              \
+        sizeof(memopt_blocks_layout), 0, 0, 0, 0, 0, 0, 0, 0, 0                                    \
+    }
+
+/**
+ * @brief A block-scaled matrix in device memory. Codes and scales lie row by row.
+ *
+ * The code of 4 bits of an even column is the lower half of its byte. Each row begins with a byte
+ * of its own; the upper half of a row's last byte is 0 if the number of columns is odd.
+ */
+typedef struct memopt_blocks {
+    void *codes;  /**< memopt_blocks_layout::code_bytes bytes. */
+    void *scales; /**< memopt_blocks_layout::scale_bytes bytes, aligned to a scale. */
+    /** NVFP4: one f32 in device memory, read in stream order: the largest magnitude of the whole
+     * tensor, as memopt_amax() finds it. The tensor's scale is this number over 2688. NULL: the
+     * tensor's scale is 1. The other formats: NULL. */
+    const float *tensor_amax;
+    uint64_t rows;              /**< Rows. */
+    uint64_t columns;           /**< Columns: elements that lie side by side in memory. */
+    memopt_block_format format; /**< The format. */
+} memopt_blocks;
+
+/** @brief How to quantise; zero means the default. */
+typedef struct memopt_blocks_options {
+    size_t struct_size;    /**< sizeof(memopt_blocks_options). */
+    uint32_t rounding;     /**< A ::memopt_rounding, of the codes. */
+    uint32_t power_of_two; /**< 1: an f32 scale is rounded up to a power of two. */
+    uint64_t seed;         /**< Stochastic: the key of the counter-based generator. */
+    uint64_t sequence;     /**< Stochastic: a number that the caller chooses, such as the step. */
+    /** As many f32 in device memory as there are tensors, or NULL. Each is raised to the largest
+     * magnitude of its tensor, if that is larger; a NaN is larger than all numbers. Set them to 0
+     * first. */
+    float *amax;
+} memopt_blocks_options;
+
+/** @brief Initialiser of ::memopt_blocks_options. */
+#define MEMOPT_BLOCKS_OPTIONS_INIT                                                                 \
+    {                                                                                              \
+        sizeof(memopt_blocks_options), 0, 0, 0, 0, NULL                                            \
+    }
+
+/**
+ * @brief The sizes of a block-scaled matrix.
+ * @param format a ::memopt_block_format.
+ * @param rows rows.
+ * @param columns columns.
+ * @param[in,out] out_layout the caller sets struct_size; the call fills at most that many bytes.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT out_layout is NULL, struct_size is too small, format is none, or
+ *         there are 2^64 elements or more. Any thread may call it; it uses no device.
+ * @since 0.9
+ */
+MEMOPT_API memopt_status memopt_blocks_get_layout(memopt_block_format format, uint64_t rows,
+                                                  uint64_t columns,
+                                                  memopt_blocks_layout *out_layout);
+
+/**
+ * @brief Quantises many matrices in one call, in a few launches.
+ *
+ * Each value is multiplied by the inverse of its block's scale and rounded once; what exceeds the
+ * largest code becomes it. A block that holds a NaN or an infinity gets a NaN as its scale, so all
+ * of it comes back as NaN. The numerics guide has the rules of the scales, bit by bit.
+ * @param device the device.
+ * @param destinations `count` matrices, of any formats; codes and scales are written. They overlap
+ *        nothing else of the call.
+ * @param sources `count` tensors of f32, f16 or bf16, rows by columns elements each, row by row.
+ *        Sources may overlap each other.
+ * @param count the number of matrices, below 2^32; 0 does nothing.
+ * @param options NULL for defaults.
+ * @param stream the stream.
+ * @retval MEMOPT_OK enqueued.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, a format is none, sizes differ, a range is
+ *         misaligned or overlaps another, or an option is out of range. The message names the
+ *         matrix's index. Nothing is enqueued.
+ * @retval MEMOPT_UNSUPPORTED an element type is not one of the three. Nothing is enqueued.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY a host allocation failed; see memopt_last_error(). Nothing is
+ *         enqueued.
+ * @retval MEMOPT_DRIVER_ERROR the driver failed; see memopt_last_error(); some destinations may be
+ *         written.
+ *
+ * Any thread may call it. It does not wait, and can be captured in a graph.
+ * @since 0.9
+ */
+MEMOPT_API memopt_status memopt_blocks_quantize(memopt_device *device,
+                                                const memopt_blocks *destinations,
+                                                const memopt_tensor *sources, uint64_t count,
+                                                const memopt_blocks_options *options,
+                                                memopt_stream stream);
+
+/**
+ * @brief Brings block-scaled matrices back: the value of each code times its block's scale, in f32,
+ *        rounded once to nearest even.
+ * @param device the device.
+ * @param destinations `count` tensors of f32, f16 or bf16, written. They overlap nothing else of
+ *        the call.
+ * @param sources `count` matrices, of any formats; read. They may overlap each other.
+ * @param count the number of matrices, below 2^32; 0 does nothing.
+ * @param stream the stream.
+ * @return the status as for memopt_blocks_quantize(). Every NaN is the quiet NaN 0x7fc00000 in the
+ *         destination's type.
+ * @since 0.9
+ */
+MEMOPT_API memopt_status memopt_blocks_dequantize(memopt_device *device,
+                                                  const memopt_tensor *destinations,
+                                                  const memopt_blocks *sources, uint64_t count,
+                                                  memopt_stream stream);
 
 /**
  * @brief Adds tensors to others, many in one call: destination = destination + scale * source.

@@ -24,10 +24,28 @@ MO_DEVICE void mo_cast_work_of(const mo_cast_segment *segments, const mo_cast_ar
     work->to = segments[s].destination_dtype;
     work->source =
         (const unsigned char *)segments[s].source + work->first * mo_element_size(work->from);
-    work->destination =
-        (unsigned char *)segments[s].destination + work->first * mo_element_size(work->to);
+    work->destination = (unsigned char *)segments[s].destination;
+    if (work->destination)
+        work->destination += work->first * mo_element_size(work->to);
     if (args.stochastic)
         work->stream = mo_random_stream_of(args.seed, args.sequence, segments[s].tensor);
+}
+
+/* The codes of a pack in the destination's type, in place. */
+template <int N>
+MO_DEVICE void mo_cast_pack(const mo_cast_work *work, uint64_t at, int stochastic, int saturate,
+                            uint32_t codes[N])
+{
+    float values[N];
+    MO_BY_DTYPE(work->from, mo_decode_codes, codes, values);
+    if (stochastic) {
+        uint32_t random[4];
+        mo_random_block(&work->stream, (work->first + at) / 8, random);
+        MO_BY_DTYPE(work->to, mo_dither_values, values, saturate, random, (uint32_t)(at % 8),
+                    codes);
+    } else {
+        MO_BY_DTYPE(work->to, mo_encode_values, values, saturate, codes);
+    }
 }
 
 template <int N>
@@ -41,18 +59,8 @@ MO_DEVICE void mo_cast_packs(const mo_cast_work *work, int stochastic, int satur
         uint32_t rest = mo_pack_rest<N>(work->count, at);
         uint32_t codes[N];
         mo_read_pack<N>(work->source, at, rest, from_size, from_aligned, codes);
-        if (work->from != work->to) {
-            float values[N];
-            MO_BY_DTYPE(work->from, mo_decode_codes, codes, values);
-            if (stochastic) {
-                uint32_t random[4];
-                mo_random_block(&work->stream, (work->first + at) / 8, random);
-                MO_BY_DTYPE(work->to, mo_dither_values, values, saturate, random,
-                            (uint32_t)(at % 8), codes);
-            } else {
-                MO_BY_DTYPE(work->to, mo_encode_values, values, saturate, codes);
-            }
-        }
+        if (work->from != work->to)
+            mo_cast_pack<N>(work, at, stochastic, saturate, codes);
         mo_write_pack<N>(work->destination, at, rest, to_size, to_aligned, codes);
     }
 }
@@ -78,4 +86,65 @@ MO_GLOBAL(mo_cast, mo_cast_args, MO_CAST_THREADS)
         mo_cast_packs<4>(&work, 0, args.saturate);
     else
         mo_cast_packs<8>(&work, args.stochastic, args.saturate);
+}
+
+/* --- with the largest magnitude -------------------------------------------------------------- */
+
+/* Returns the largest code of this thread's packs. */
+template <int N>
+MO_DEVICE uint32_t mo_cast_packs_amax(const mo_cast_work *work, int stochastic, int saturate)
+{
+    uint32_t from_size = mo_element_size(work->from), to_size = mo_element_size(work->to);
+    uint32_t unsign = 33 - 8 * from_size, most = 0; /* a shift: the sign goes */
+    int from_aligned = mo_pack_aligned<N>(work->source, work->from);
+    int to_aligned = mo_pack_aligned<N>(work->destination, work->to);
+    for (uint64_t at = (uint64_t)mo_thread_index() * N; at < work->count;
+         at += MO_CAST_THREADS * N) {
+        uint32_t rest = mo_pack_rest<N>(work->count, at);
+        uint32_t codes[N];
+        mo_read_pack<N>(work->source, at, rest, from_size, from_aligned, codes);
+        MO_UNROLL
+        for (int k = 0; k < N; k++)
+            most = codes[k] << unsign > most ? codes[k] << unsign : most;
+        if (work->destination == 0)
+            continue;
+        if (work->from != work->to)
+            mo_cast_pack<N>(work, at, stochastic, saturate, codes);
+        mo_write_pack<N>(work->destination, at, rest, to_size, to_aligned, codes);
+    }
+    return most >> unsign;
+}
+
+/* mo_code_magnitude without branches. */
+MO_DEVICE uint32_t mo_magnitude_of(uint32_t dtype, uint32_t code)
+{
+    uint32_t half = dtype == MO_DTYPE_F8_E5M2 ? code << 8 : code;
+    uint32_t bits = dtype == MO_DTYPE_F32       ? code
+                    : dtype == MO_DTYPE_BF16    ? code << 16
+                    : dtype == MO_DTYPE_F8_E4M3 ? mo_f32_bits(mo_e4m3_as_f32(code))
+                                                : mo_f32_bits(mo_half_as_f32(half));
+    return bits > MO_F32_INF_BITS ? MO_F32_NAN_BITS : bits;
+}
+
+MO_GLOBAL(mo_cast_amax, mo_cast_args, MO_CAST_THREADS)
+{
+    MO_SHARED(mo_cast_work, shared_work);
+    MO_SHARED(uint32_t, tensor);
+    if (mo_thread_index() == 0) {
+        uint64_t item = first_item + mo_block_index();
+        const uint32_t stride = sizeof args.segments[0];
+        mo_cast_work_of(args.segments, args, item, &shared_work);
+        tensor =
+            args.segments[mo_chunk_segment(&args.segments[0].first_chunk, stride, args.count, item)]
+                .tensor;
+    }
+    mo_barrier();
+    mo_cast_work work = shared_work;
+    uint32_t most = mo_cast_packs_amax<8>(&work, args.stochastic, args.saturate);
+    for (uint32_t distance = 1; distance < MO_LANES; distance *= 2) {
+        uint32_t other = mo_shuffle_xor_u32(most, distance);
+        most = other > most ? other : most;
+    }
+    if (mo_thread_index() % MO_LANES == 0)
+        mo_cell_raise(&args.amax[tensor], mo_magnitude_of(work.from, most));
 }

@@ -11,7 +11,8 @@
 
 typedef struct mo_cast_segment {
     const void *source;
-    void *destination; /* may be source itself where the sizes are equal */
+    void
+        *destination; /* may be source itself where the sizes are equal; NULL: only amax is found */
     uint64_t count;
     uint64_t first_chunk;
     uint32_t tensor; /* its number, for the random stream of a cast */
@@ -24,6 +25,7 @@ enum { MO_CAST_SEGMENTS = 98, MO_CAST_THREADS = 256 };
 typedef struct mo_cast_args {
     uint64_t seed, sequence;      /* of stochastic rounding */
     const mo_cast_segment *table; /* in device memory, or NULL: `segments` below */
+    uint32_t *amax;               /* to the kernel with amax: a cell for each tensor */
     uint32_t count;               /* segments */
     uint8_t stochastic;           /* 1: stochastic, 0: to nearest even */
     uint8_t saturate;             /* 1: overflow of 8-bit floats gives the largest number */
@@ -32,6 +34,26 @@ typedef struct mo_cast_args {
     mo_cast_segment segments[MO_CAST_SEGMENTS];
 } mo_cast_args;
 
-extern const mo_kernel mo_kernel_cast;
+/* The second one also raises a cell to the largest magnitude of the source; it is a kernel of its
+ * own, so that the plain one has nothing to do with it. */
+extern const mo_kernel mo_kernel_cast, mo_kernel_cast_amax;
+
+/* The bits of a code without its sign; as integers, codes are in the order of their magnitudes. */
+MO_HD static inline uint32_t mo_code_mask(uint32_t dtype)
+{
+    uint32_t size = mo_element_size(dtype);
+    return size == 4 ? 0x7fffffffu : size == 2 ? 0x7fffu : 0x7fu;
+}
+
+/* The value of a code without sign as the bits of an f32; every NaN is one. */
+MO_HD static inline uint32_t mo_code_magnitude(uint32_t dtype, uint32_t code)
+{
+    uint32_t bits = dtype == MO_DTYPE_F32       ? code
+                    : dtype == MO_DTYPE_BF16    ? code << 16
+                    : dtype == MO_DTYPE_F16     ? mo_f32_bits(mo_f16_to_f32((uint16_t)code))
+                    : dtype == MO_DTYPE_F8_E4M3 ? mo_f32_bits(mo_e4m3_to_f32((uint8_t)code))
+                                                : mo_f32_bits(mo_e5m2_to_f32((uint8_t)code));
+    return bits > MO_F32_INF_BITS ? MO_F32_NAN_BITS : bits;
+}
 
 #endif

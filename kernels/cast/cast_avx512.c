@@ -8,3 +8,9 @@ void mo_cast_avx512(const void *args, uint64_t begin, uint64_t end)
     if (mo_cast_run(args, begin, end, cast_table))
         _mm_sfence();
 }
+
+void mo_cast_amax_avx512(const void *args, uint64_t begin, uint64_t end)
+{
+    if (mo_cast_amax_run(args, begin, end, cast_table, cast_largest_code))
+        _mm_sfence();
+}

@@ -42,6 +42,27 @@ void mo_cast_avx512(const void *args, uint64_t begin, uint64_t end);
  * past the caches, so that a fence is due. */
 int mo_cast_run(const mo_cast_args *args, uint64_t begin, uint64_t end, const mo_cast_table table);
 
+/* The same while the largest magnitude of each source is found by the form's function: the largest
+ * code without sign of `count` elements. */
+typedef uint32_t (*mo_largest_code)(const unsigned char *source, uint64_t count, uint32_t dtype);
+int mo_cast_amax_run(const mo_cast_args *args, uint64_t begin, uint64_t end,
+                     const mo_cast_table table, mo_largest_code largest);
+uint32_t mo_largest_code_scalar(const unsigned char *source, uint64_t count, uint32_t dtype);
+
+void mo_cast_amax_ref(const void *args, uint64_t begin, uint64_t end);
+void mo_cast_amax_neon(const void *args, uint64_t begin, uint64_t end);
+void mo_cast_amax_avx2(const void *args, uint64_t begin, uint64_t end);
+void mo_cast_amax_avx512(const void *args, uint64_t begin, uint64_t end);
+
+/* Raises a cell that other threads raise too. */
+static inline void mo_cell_raise(uint32_t *cell, uint32_t bits)
+{
+    uint32_t seen = __atomic_load_n(cell, __ATOMIC_RELAXED);
+    while (seen < bits &&
+           !__atomic_compare_exchange_n(cell, &seen, bits, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        ;
+}
+
 /* --- every pair of types, once ----------------------------------------------------------------
  *
  * MO_CAST_PAIRS makes the functions of a form: NEAREST(from, to, from_dtype, to_dtype) defines the

@@ -1,8 +1,11 @@
-/* The cast and the accumulate kernel: their names, arguments and forms. */
+/* The cast, the accumulate and the block kernels: their names, arguments and forms. */
+#include "kernels/cast/blocks_cpu.h"
 #include "kernels/cast/cast_cpu.h"
 
 _Static_assert(sizeof(mo_cast_segment) == 40, "layout shared with the GPU");
 _Static_assert(sizeof(mo_cast_args) <= MO_KERNEL_ARGS_MAX, "arguments too large");
+_Static_assert(sizeof(mo_blocks_segment) == 88, "layout shared with the GPU");
+_Static_assert(sizeof(mo_blocks_args) <= MO_KERNEL_ARGS_MAX, "arguments too large");
 _Static_assert(sizeof(mo_accumulate_args) <= MO_KERNEL_ARGS_MAX, "arguments too large");
 
 static uint64_t cast_elements(const void *args)
@@ -24,11 +27,29 @@ static uint64_t accumulate_elements(const void *args)
     return elements;
 }
 
+static uint64_t blocks_elements(const void *args)
+{
+    const mo_blocks_args *a = args;
+    uint64_t elements = 0;
+    for (uint32_t i = 0; i < a->count; i++)
+        elements += a->segments[i].rows * a->segments[i].columns;
+    return elements;
+}
+
 const mo_kernel mo_kernel_cast = {
     .name = "mo_cast",
     .args_size = sizeof(mo_cast_args),
     .threads = MO_CAST_THREADS,
     .cpu = MO_CPU_FORMS(mo_cast_ref, mo_cast_neon, mo_cast_avx2, mo_cast_avx512),
+    .elements = cast_elements,
+};
+
+const mo_kernel mo_kernel_cast_amax = {
+    .name = "mo_cast_amax",
+    .args_size = sizeof(mo_cast_args),
+    .threads = MO_CAST_THREADS,
+    .cpu =
+        MO_CPU_FORMS(mo_cast_amax_ref, mo_cast_amax_neon, mo_cast_amax_avx2, mo_cast_amax_avx512),
     .elements = cast_elements,
 };
 
@@ -40,3 +61,15 @@ const mo_kernel mo_kernel_accumulate = {
     .cpu = MO_CPU_FORMS(mo_accumulate_ref, mo_accumulate_neon, mo_accumulate_avx2),
     .elements = accumulate_elements,
 };
+
+#define BLOCKS(verb)                                                                               \
+    {                                                                                              \
+        .name = "mo_blocks_" #verb, .args_size = sizeof(mo_blocks_args),                           \
+        .threads = MO_BLOCKS_THREADS,                                                              \
+        .cpu = MO_CPU_FORMS(mo_blocks_##verb##_ref, mo_blocks_##verb##_neon,                       \
+                            mo_blocks_##verb##_avx2, mo_blocks_##verb##_avx512),                   \
+        .elements = blocks_elements                                                                \
+    }
+
+const mo_kernel mo_kernel_blocks_quantize = BLOCKS(quantize);
+const mo_kernel mo_kernel_blocks_dequantize = BLOCKS(dequantize);

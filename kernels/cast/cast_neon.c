@@ -7,3 +7,8 @@ void mo_cast_neon(const void *args, uint64_t begin, uint64_t end)
 {
     mo_cast_run(args, begin, end, cast_table);
 }
+
+void mo_cast_amax_neon(const void *args, uint64_t begin, uint64_t end)
+{
+    mo_cast_amax_run(args, begin, end, cast_table, cast_largest_code);
+}

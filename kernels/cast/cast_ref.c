@@ -157,8 +157,9 @@ static mo_cast_piece piece_of(const mo_cast_args *args, const mo_cast_segment *s
     mo_cast_piece piece;
     piece.source =
         (const unsigned char *)segment->source + first * mo_element_size(segment->source_dtype);
-    piece.destination =
-        (unsigned char *)segment->destination + first * mo_element_size(segment->destination_dtype);
+    piece.destination = segment->destination; /* NULL stays NULL */
+    if (piece.destination != NULL)
+        piece.destination += first * mo_element_size(segment->destination_dtype);
     piece.count = mo_chunk_length(segment->count, chunk);
     piece.first = first;
     piece.saturate = args->saturate;
@@ -189,6 +190,64 @@ int mo_cast_run(const mo_cast_args *args, uint64_t begin, uint64_t end, const mo
         streamed |= piece.streaming;
     }
     return streamed;
+}
+
+/* --- with the largest magnitude -------------------------------------------------------------- */
+
+uint32_t mo_largest_code_scalar(const unsigned char *source, uint64_t count, uint32_t dtype)
+{
+    const uint32_t size = mo_element_size(dtype), mask = mo_code_mask(dtype);
+    uint32_t most = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        uint32_t code = size == 4   ? mo_f32_bits(load_f32(source, i))
+                        : size == 2 ? read16(source + 2 * i)
+                                    : source[i];
+        most = (code & mask) > most ? code & mask : most;
+    }
+    return most;
+}
+
+enum { PART = 4096 }; /* elements that stay in the first cache between two passes */
+
+/* One chunk, part by part. Returns the largest code. */
+static uint32_t run_parts(mo_cast_piece *piece, const mo_cast_segment *segment,
+                          mo_cast_piece_function cast, mo_largest_code largest)
+{
+    const uint64_t count = piece->count;
+    uint32_t most = 0;
+    for (uint64_t at = 0; at < count; at += PART) {
+        piece->count = count - at < PART ? count : at + PART;
+        uint32_t code = largest(piece->source + at * mo_element_size(segment->source_dtype),
+                                piece->count - at, segment->source_dtype);
+        most = code > most ? code : most;
+        if (segment->destination != NULL)
+            cast(piece, at);
+    }
+    return most;
+}
+
+int mo_cast_amax_run(const mo_cast_args *args, uint64_t begin, uint64_t end,
+                     const mo_cast_table table, mo_largest_code largest)
+{
+    int streamed = 0;
+    for (uint64_t item = begin; item < end; item++) {
+        uint32_t s = mo_chunk_segment(&args->segments[0].first_chunk, sizeof args->segments[0],
+                                      args->count, item);
+        const mo_cast_segment *segment = &args->segments[s];
+        mo_cast_piece piece = piece_of(args, segment, item - segment->first_chunk);
+        piece.stream = mo_random_stream_of(args->seed, args->sequence, segment->tensor);
+        uint32_t code = run_parts(
+            &piece, segment,
+            table[args->stochastic][segment->source_dtype][segment->destination_dtype], largest);
+        mo_cell_raise(&args->amax[segment->tensor], mo_code_magnitude(segment->source_dtype, code));
+        streamed |= piece.streaming;
+    }
+    return streamed;
+}
+
+void mo_cast_amax_ref(const void *args, uint64_t begin, uint64_t end)
+{
+    mo_cast_amax_run(args, begin, end, mo_cast_scalar_table, mo_largest_code_scalar);
 }
 
 void mo_cast_ref(const void *args, uint64_t begin, uint64_t end)

@@ -2,6 +2,7 @@
 #include "kernels/core/all_kernels.h"
 
 #include "kernels/cast/accumulate.h"
+#include "kernels/cast/blocks.h"
 #include "kernels/cast/cast.h"
 #include "kernels/hash/hash.h"
 #include "kernels/optim/optim_step.h"
@@ -9,15 +10,38 @@
 #include "kernels/reduce/scale.h"
 
 const mo_kernel *const mo_all_kernels[] = {
-    &mo_kernel_accumulate,   &mo_kernel_cast,          &mo_kernel_hash_granules,
-    &mo_kernel_hash_compare, &mo_kernel_optim_upload,  &mo_kernel_optim_prologue,
-    &mo_kernel_optim_step,   &mo_kernel_step_adamw4,   &mo_kernel_step_adamwf8,
-    &mo_kernel_step_adamwc8, &mo_kernel_step_lion8,    &mo_kernel_step_sgd8,
-    &mo_kernel_step_adam8,   &mo_kernel_step_adamw16,  &mo_kernel_step_schedule_free,
-    &mo_kernel_quantize,     &mo_kernel_dequantize,    &mo_kernel_quantize4,
-    &mo_kernel_dequantize4,  &mo_kernel_quantizef8,    &mo_kernel_dequantizef8,
-    &mo_kernel_quantizec8,   &mo_kernel_dequantizec8,  &mo_kernel_square_sum,
-    &mo_kernel_check,        &mo_kernel_sum,           &mo_kernel_scale,
-    &mo_kernel_norm,         &mo_kernel_scaler_update, &mo_kernel_scaler_set,
+    &mo_kernel_accumulate,
+    &mo_kernel_cast,
+    &mo_kernel_hash_granules,
+    &mo_kernel_hash_compare,
+    &mo_kernel_optim_upload,
+    &mo_kernel_optim_prologue,
+    &mo_kernel_optim_step,
+    &mo_kernel_step_adamw4,
+    &mo_kernel_step_adamwf8,
+    &mo_kernel_step_adamwc8,
+    &mo_kernel_step_lion8,
+    &mo_kernel_step_sgd8,
+    &mo_kernel_step_adam8,
+    &mo_kernel_step_adamw16,
+    &mo_kernel_step_schedule_free,
+    &mo_kernel_quantize,
+    &mo_kernel_dequantize,
+    &mo_kernel_quantize4,
+    &mo_kernel_dequantize4,
+    &mo_kernel_quantizef8,
+    &mo_kernel_dequantizef8,
+    &mo_kernel_quantizec8,
+    &mo_kernel_dequantizec8,
+    &mo_kernel_square_sum,
+    &mo_kernel_check,
+    &mo_kernel_sum,
+    &mo_kernel_scale,
+    &mo_kernel_norm,
+    &mo_kernel_scaler_update,
+    &mo_kernel_scaler_set,
+    &mo_kernel_blocks_quantize,
+    &mo_kernel_blocks_dequantize,
+    &mo_kernel_cast_amax,
 };
 const uint32_t mo_all_kernels_count = sizeof mo_all_kernels / sizeof mo_all_kernels[0];

@@ -2,6 +2,7 @@
 #include "kernels/core/gpu_compat.h"
 
 #include "kernels/cast/accumulate.cu"
+#include "kernels/cast/blocks.cu"
 #include "kernels/cast/cast.cu"
 #include "kernels/hash/hash.cu"
 #include "kernels/optim/optim.cu"
@@ -11,7 +12,10 @@
 extern "C" const mo_sim_kernel mo_sim_kernels[];
 const mo_sim_kernel mo_sim_kernels[] = {
     mo_accumulate_sim,
+    mo_blocks_quantize_sim,
+    mo_blocks_dequantize_sim,
     mo_cast_sim,
+    mo_cast_amax_sim,
     mo_hash_granules_sim,
     mo_hash_compare_sim,
     mo_optim_upload_sim,

@@ -535,4 +535,22 @@ MO_DEVICE void mo_flag_raise(float *flag)
 #endif
 }
 
+/* Raises a word in global memory that other threads raise too. */
+MO_DEVICE void mo_cell_raise(uint32_t *cell, uint32_t value)
+{
+#if defined(__CUDA_ARCH__)
+    asm volatile("red.global.max.u32 [%0], %1;" ::"l"(cell), "r"(value) : "memory");
+#else
+#if defined(MO_GPU_SIM)
+    uint32_t *at = cell;
+#else
+    MO_IN_GLOBAL uint32_t *at = (MO_IN_GLOBAL uint32_t *)cell;
+#endif
+    uint32_t seen = __atomic_load_n(at, __ATOMIC_RELAXED);
+    while (seen < value &&
+           !__atomic_compare_exchange_n(at, &seen, value, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        ;
+#endif
+}
+
 #endif

@@ -257,6 +257,42 @@ MO_HD static inline uint8_t mo_f32_to_e5m2_stochastic(float value, int saturate,
     return mo_e5m2_finish(u, mo_round_stochastic(a, 2, 15, random), saturate);
 }
 
+/* --- OCP e2m1 and e8m0 -------------------------------------------------------------------------
+ * e2m1 has 4 bits and no infinity or NaN: what exceeds its largest number, 6, becomes 6 with its
+ * sign, and so does a NaN. e8m0 has 8 bits of exponent: code e is 2^(e - 127), 255 a NaN. */
+
+MO_HD static inline float mo_e2m1_to_f32(uint8_t code)
+{
+    uint32_t sign = (uint32_t)(code & 0x8u) << 28;
+    uint32_t exponent = (code >> 1) & 0x3u, mantissa = code & 0x1u;
+    if (exponent == 0)
+        return mo_f32_from_bits(sign | (mantissa ? 0x3f000000u : 0));
+    return mo_f32_from_bits(sign | (exponent + 126) << 23 | mantissa << 22);
+}
+
+MO_HD static inline uint8_t mo_f32_to_e2m1(float value)
+{
+    uint32_t u = mo_f32_bits(value);
+    uint32_t a = u & 0x7fffffffu;
+    return (uint8_t)((u >> 28 & 0x8u) | (a >= 0x40c00000u ? 0x7u : mo_round_nearest(a, 1, 1)));
+}
+
+/* random: 16 bits. */
+MO_HD static inline uint8_t mo_f32_to_e2m1_stochastic(float value, uint32_t random)
+{
+    uint32_t u = mo_f32_bits(value);
+    uint32_t a = u & 0x7fffffffu;
+    return (uint8_t)((u >> 28 & 0x8u) |
+                     (a >= 0x40c00000u ? 0x7u : mo_round_stochastic(a, 1, 1, random)));
+}
+
+MO_HD static inline float mo_e8m0_to_f32(uint8_t code)
+{
+    if (code == 0xffu)
+        return mo_f32_from_bits(MO_F32_NAN_BITS);
+    return mo_f32_from_bits(code ? (uint32_t)code << 23 : 0x00400000u);
+}
+
 /* --- random bits: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
  * SC 2011) --------------------------------------------------------------------------------------
  *

@@ -4,13 +4,19 @@
 
 #include <stdint.h>
 
+/* Prefetches the lines of [at, +bytes), which need not exist. */
+static inline __attribute__((always_inline)) void mo_prefetch(const void *at, uint64_t bytes)
+{
+    for (uint64_t line = 0; line < bytes; line += 64)
+        __builtin_prefetch((const char *)at + line, 0, 3);
+}
+
 /* Prefetches the lines of [at, +bytes) one page further on: a core's prefetcher stops at each page
  * and leaves a fifth of the bandwidth unused. The page need not exist. */
 static inline __attribute__((always_inline)) void mo_prefetch_page_ahead(const void *at,
                                                                          uint64_t bytes)
 {
-    for (uint64_t line = 0; line < bytes; line += 64)
-        __builtin_prefetch((const char *)at + 4096 + line, 0, 3);
+    mo_prefetch((const char *)at + 4096, bytes);
 }
 
 #endif

@@ -232,6 +232,15 @@ MO_INLINE VI v_load_codes4(const uint8_t *pairs)
                              _mm256_setr_epi32(4, 0, 12, 8, 20, 16, 28, 24));
 }
 
+/* The same where an even element's code is in the lower half of its byte. */
+MO_INLINE VI v_load_low4(const uint8_t *pairs)
+{
+    int32_t word;
+    __builtin_memcpy(&word, pairs, sizeof word);
+    return _mm256_srlv_epi32(_mm256_set1_epi32(word),
+                             _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
+}
+
 /* --- bytes; v_minb and v_maxb compare signed ones --------------------------------------------- */
 
 #define v_setb _mm256_set1_epi8
@@ -251,14 +260,18 @@ MO_INLINE VI v_with_sign(VI x, VI sign)
     return _mm256_sign_epi8(x, sign);
 }
 
-/* Codes of 4 bits, two a byte, as v_load_codes4 reads them. */
-MO_INLINE void v_store_bytes4(uint8_t *pairs, VI x)
+/* `weights`: what an even and an odd code are multiplied by, as bytes of a halfword. */
+MO_INLINE void mo_store_pairs8(uint8_t *pairs, VI x, short weights)
 {
-    __m256i words = _mm256_maddubs_epi16(x, _mm256_set1_epi16(0x0110));
+    __m256i words = _mm256_maddubs_epi16(x, _mm256_set1_epi16(weights));
     _mm_storeu_si128(
         (__m128i *)(void *)pairs,
         _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
 }
+
+/* Codes of 4 bits, two a byte, as v_load_codes4 reads them, and as v_load_low4 does. */
+#define v_store_bytes4(pairs, x) mo_store_pairs8(pairs, x, 0x0110)
+#define v_store_low4(pairs, x) mo_store_pairs8(pairs, x, 0x1001)
 
 /* --- look-ups and reductions ------------------------------------------------------------------ */
 
@@ -305,5 +318,26 @@ MO_INLINE uint32_t v_largest(VI bits)
 }
 
 #define mo_largest8 v_largest
+
+/* Halfwords as signed numbers: the larger ones, and the largest, which is not negative. */
+#define v_max_halves _mm256_max_epi16
+
+MO_INLINE uint32_t mo_largest_half8(__m128i x)
+{
+    __m128i least = _mm_minpos_epu16(_mm_xor_si128(x, _mm_set1_epi16(0x7fff)));
+    return ((uint32_t)_mm_cvtsi128_si32(least) & 0x7fff) ^ 0x7fff;
+}
+
+MO_INLINE uint32_t v_largest_half(VI halves)
+{
+    return mo_largest_half8(
+        _mm_max_epi16(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1)));
+}
+
+/* The largest of 16 halfwords in memory without their upper bits. */
+MO_INLINE uint32_t v_largest16(const void *at)
+{
+    return v_largest_half(_mm256_and_si256(v_loadi(at), _mm256_set1_epi16(0x7fff)));
+}
 
 #endif

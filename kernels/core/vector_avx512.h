@@ -196,13 +196,24 @@ MO_INLINE VI v_pack_bytes(const VI v[4])
 #define v_zip8_high _mm512_unpackhi_epi8
 #define v_zip_order(x) _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7), x)
 
+/* Each of two words in eight lanes. */
+MO_INLINE VI mo_spread16(const uint8_t *words)
+{
+    __m512i x = _mm512_castsi128_si512(_mm_loadl_epi64((const __m128i *)(const void *)words));
+    return _mm512_permutexvar_epi32(
+        _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1), x);
+}
+
 MO_INLINE VI v_load_codes4(const uint8_t *pairs)
 {
-    __m512i x = _mm512_castsi128_si512(_mm_loadl_epi64((const __m128i *)(const void *)pairs));
-    x = _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1),
-                                 x);
-    return _mm512_srlv_epi32(
-        x, _mm512_setr_epi32(4, 0, 12, 8, 20, 16, 28, 24, 4, 0, 12, 8, 20, 16, 28, 24));
+    return _mm512_srlv_epi32(mo_spread16(pairs), _mm512_setr_epi32(4, 0, 12, 8, 20, 16, 28, 24, 4,
+                                                                   0, 12, 8, 20, 16, 28, 24));
+}
+
+MO_INLINE VI v_load_low4(const uint8_t *pairs)
+{
+    return _mm512_srlv_epi32(mo_spread16(pairs), _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0,
+                                                                   4, 8, 12, 16, 20, 24, 28));
 }
 
 /* --- bytes ------------------------------------------------------------------------------------ */
@@ -222,10 +233,34 @@ MO_INLINE VI v_with_sign(VI x, VI sign)
     return _mm512_mask_sub_epi8(x, _mm512_movepi8_mask(sign), _mm512_setzero_si512(), x);
 }
 
-MO_INLINE void v_store_bytes4(uint8_t *pairs, VI x)
+MO_INLINE void mo_store_pairs16(uint8_t *pairs, VI x, short weights)
 {
-    __m512i words = _mm512_maddubs_epi16(x, _mm512_set1_epi16(0x0110));
+    __m512i words = _mm512_maddubs_epi16(x, _mm512_set1_epi16(weights));
     _mm256_storeu_si256((__m256i *)(void *)pairs, _mm512_cvtepi16_epi8(words));
+}
+
+#define v_store_bytes4(pairs, x) mo_store_pairs16(pairs, x, 0x0110)
+#define v_store_low4(pairs, x) mo_store_pairs16(pairs, x, 0x1001)
+
+#define v_max_halves _mm512_max_epi16
+
+MO_INLINE uint32_t mo_largest_half16(__m256i y)
+{
+    __m128i x = _mm_max_epi16(_mm256_castsi256_si128(y), _mm256_extracti128_si256(y, 1));
+    __m128i least = _mm_minpos_epu16(_mm_xor_si128(x, _mm_set1_epi16(0x7fff)));
+    return ((uint32_t)_mm_cvtsi128_si32(least) & 0x7fff) ^ 0x7fff;
+}
+
+MO_INLINE uint32_t v_largest_half(VI halves)
+{
+    return mo_largest_half16(
+        _mm256_max_epi16(_mm512_castsi512_si256(halves), _mm512_extracti64x4_epi64(halves, 1)));
+}
+
+MO_INLINE uint32_t v_largest16(const void *at)
+{
+    __m256i y = _mm256_loadu_si256((const __m256i *)at);
+    return mo_largest_half16(_mm256_and_si256(y, _mm256_set1_epi16(0x7fff)));
 }
 
 /* --- look-ups ----------------------------------------------------------------------------------

@@ -335,16 +335,29 @@ MO_INLINE VI v_zip8_high(VI x, VI y)
     return (VI){mo_bytes16_2(vzip1q_u8, x.high, y.high), mo_bytes16_2(vzip2q_u8, x.high, y.high)};
 }
 
-/* The codes of 4 bits of MO_LANES_N elements, an even one's in the upper half of its byte: in the
- * low bits of each lane, with others above. */
-MO_INLINE VI v_load_codes4(const uint8_t *pairs)
+/* A word in all lanes, shifted right. */
+MO_INLINE VI mo_load_shifted(const uint8_t *pairs, const int32_t shifts[8])
 {
-    static const int32_t shifts[8] = {-4, 0, -12, -8, -20, -16, -28, -24};
     uint32_t word;
     __builtin_memcpy(&word, pairs, sizeof word);
     uint32x4_t all = vdupq_n_u32(word);
     return (VI){vreinterpretq_s32_u32(vshlq_u32(all, vld1q_s32(shifts))),
                 vreinterpretq_s32_u32(vshlq_u32(all, vld1q_s32(shifts + 4)))};
+}
+
+/* The codes of 4 bits of MO_LANES_N elements, an even one's in the upper half of its byte: in the
+ * low bits of each lane, with others above. */
+MO_INLINE VI v_load_codes4(const uint8_t *pairs)
+{
+    static const int32_t shifts[8] = {-4, 0, -12, -8, -20, -16, -28, -24};
+    return mo_load_shifted(pairs, shifts);
+}
+
+/* The same where an even element's code is in the lower half of its byte. */
+MO_INLINE VI v_load_low4(const uint8_t *pairs)
+{
+    static const int32_t shifts[8] = {0, -4, -8, -12, -16, -20, -24, -28};
+    return mo_load_shifted(pairs, shifts);
 }
 
 /* --- bytes; v_minb and v_maxb compare signed ones -------------------------------------------- */
@@ -382,6 +395,30 @@ MO_INLINE void v_store_bytes4(uint8_t *pairs, VI x)
     uint8x16_t even = vuzp1q_u8(mo_bytes16(x.low), mo_bytes16(x.high));
     uint8x16_t odd = vuzp2q_u8(mo_bytes16(x.low), mo_bytes16(x.high));
     vst1q_u8(pairs, vorrq_u8(vshlq_n_u8(even, 4), odd));
+}
+
+/* The same as v_load_low4 reads them. */
+MO_INLINE void v_store_low4(uint8_t *pairs, VI x)
+{
+    uint8x16_t even = vuzp1q_u8(mo_bytes16(x.low), mo_bytes16(x.high));
+    uint8x16_t odd = vuzp2q_u8(mo_bytes16(x.low), mo_bytes16(x.high));
+    vst1q_u8(pairs, vorrq_u8(even, vshlq_n_u8(odd, 4)));
+}
+
+/* Halfwords as signed numbers: the larger ones, and the largest, which is not negative. */
+#define mo_halves8(x) vreinterpretq_s16_s32(x)
+#define mo_max_halves8(x, y) vreinterpretq_s32_s16(vmaxq_s16(mo_halves8(x), mo_halves8(y)))
+MO_WORD2(VI, v_max_halves, VI, mo_max_halves8)
+
+MO_INLINE uint32_t v_largest_half(VI x)
+{
+    return (uint32_t)vmaxvq_s16(vmaxq_s16(mo_halves8(x.low), mo_halves8(x.high)));
+}
+
+/* The largest of 16 halfwords in memory without their upper bits. */
+MO_INLINE uint32_t v_largest16(const void *at)
+{
+    return v_largest_half(v_and(v_loadi(at), v_seti(0x7fff7fff)));
 }
 
 /* --- look-ups -------------------------------------------------------------------------------- */

@@ -20,7 +20,7 @@ memopt_status memopt_accumulate(memopt_device *device, const memopt_tensor *dest
         return MEMOPT_OK;
     status = mo_pairs_check("accumulate", destinations, sources, count, mo_dtype_is_gradient);
     if (status == MEMOPT_OK)
-        status = mo_pairs_memory_check(device, "accumulate", destinations, sources, count, 0);
+        status = mo_pairs_memory_check(device, "accumulate", destinations, sources, count, 0, NULL);
     if (status != MEMOPT_OK)
         return status;
     mo_accumulate_args args = {.scale = scale};

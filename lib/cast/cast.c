@@ -16,9 +16,13 @@ _Static_assert((int)MO_DTYPE_F32 == (int)MEMOPT_DTYPE_F32 &&
                    (int)MO_DTYPE_F8_E5M2 == (int)MEMOPT_DTYPE_F8_E5M2,
                "kernels use the values of memopt_dtype");
 
-/* From this many bytes on, outputs do not stay in the caches; non-temporal writes save reading the
- * lines that they overwrite. */
-#define STREAMING_BYTES (8u << 20)
+static memopt_status check_cells(const char *verb, const float *amax)
+{
+    if ((uintptr_t)amax % sizeof *amax != 0)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: amax: %p is not aligned to 4 bytes", verb,
+                       (const void *)amax);
+    return MEMOPT_OK;
+}
 
 static memopt_status read_options(memopt_cast_options *copy, const memopt_cast_options *options)
 {
@@ -32,16 +36,7 @@ static memopt_status read_options(memopt_cast_options *copy, const memopt_cast_o
     if (copy->saturate > 1)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "cast: saturate is %" PRIu32 "; it is 0 or 1",
                        copy->saturate);
-    return MEMOPT_OK;
-}
-
-/* 1 where the outputs are together too large to stay in the caches. */
-static uint8_t streaming(const memopt_tensor *destinations, uint64_t count)
-{
-    uint64_t bytes = 0;
-    for (uint64_t i = 0; i < count && bytes < STREAMING_BYTES; i++)
-        bytes += destinations[i].count * memopt_dtype_size(destinations[i].dtype);
-    return bytes >= STREAMING_BYTES;
+    return check_cells("cast", copy->amax);
 }
 
 memopt_status memopt_cast(memopt_device *device, const memopt_tensor *destinations,
@@ -57,7 +52,7 @@ memopt_status memopt_cast(memopt_device *device, const memopt_tensor *destinatio
         return status;
     status = mo_pairs_check("cast", destinations, sources, count, mo_dtype_is_float);
     if (status == MEMOPT_OK)
-        status = mo_pairs_memory_check(device, "cast", destinations, sources, count, 1);
+        status = mo_pairs_memory_check(device, "cast", destinations, sources, count, 1, how.amax);
     if (status != MEMOPT_OK)
         return status;
 
@@ -65,7 +60,30 @@ memopt_status memopt_cast(memopt_device *device, const memopt_tensor *destinatio
                          .sequence = how.sequence,
                          .stochastic = how.rounding == MEMOPT_ROUND_STOCHASTIC,
                          .saturate = (uint8_t)how.saturate,
-                         .streaming = streaming(destinations, count)};
-    return mo_pairs_launch(device, &mo_kernel_cast, &args, args.segments, &args.count, destinations,
-                           sources, count, stream);
+                         .streaming = mo_tensors_streaming(destinations, count),
+                         .amax = (uint32_t *)how.amax};
+    return mo_pairs_launch(device, how.amax ? &mo_kernel_cast_amax : &mo_kernel_cast, &args,
+                           args.segments, &args.count, destinations, sources, count, stream);
+}
+
+memopt_status memopt_amax(memopt_device *device, float *amax, const memopt_tensor *tensors,
+                          uint64_t count, memopt_stream stream)
+{
+    memopt_status status;
+    if (device == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "amax: device is NULL");
+    if (count == 0)
+        return MEMOPT_OK;
+    if (amax == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "amax: amax is NULL");
+    status = check_cells("amax", amax);
+    if (status == MEMOPT_OK)
+        status = mo_pairs_check("amax", tensors, tensors, count, mo_dtype_is_float);
+    if (status == MEMOPT_OK)
+        status = mo_pairs_memory_check(device, "amax", NULL, tensors, count, 0, amax);
+    if (status != MEMOPT_OK)
+        return status;
+    mo_cast_args args = {.amax = (uint32_t *)amax};
+    return mo_pairs_launch(device, &mo_kernel_cast_amax, &args, args.segments, &args.count, NULL,
+                           tensors, count, stream);
 }

@@ -66,6 +66,18 @@ memopt_status mo_tensors_reachable(memopt_device *device, const char *subject,
     return status;
 }
 
+/* From this many bytes on, outputs do not stay in the caches; non-temporal writes save reading the
+ * lines that they overwrite. */
+#define STREAMING_BYTES (8u << 20)
+
+uint8_t mo_tensors_streaming(const memopt_tensor *tensors, uint64_t count)
+{
+    uint64_t bytes = 0;
+    for (uint64_t i = 0; i < count && bytes < STREAMING_BYTES; i++)
+        bytes += tensors[i].count * memopt_dtype_size(tensors[i].dtype);
+    return bytes >= STREAMING_BYTES;
+}
+
 /* --- overlap --------------------------------------------------------------------------------- */
 
 static void sink(mo_tensor_range *ranges, uint64_t at, uint64_t count)
@@ -170,8 +182,9 @@ static uint64_t pair_ranges(mo_tensor_range *ranges, const memopt_tensor *destin
     for (uint64_t i = 0; i < count; i++) {
         if (sources[i].count == 0)
             continue;
-        ranges[used++] = mo_tensor_range_of(&destinations[i], i, 1);
-        if (!in_place || !same_place(&destinations[i], &sources[i]))
+        if (destinations != NULL)
+            ranges[used++] = mo_tensor_range_of(&destinations[i], i, 1);
+        if (!in_place || destinations == NULL || !same_place(&destinations[i], &sources[i]))
             ranges[used++] = mo_tensor_range_of(&sources[i], i, 0);
     }
     return used;
@@ -179,21 +192,26 @@ static uint64_t pair_ranges(mo_tensor_range *ranges, const memopt_tensor *destin
 
 memopt_status mo_pairs_memory_check(memopt_device *device, const char *verb,
                                     const memopt_tensor *destinations, const memopt_tensor *sources,
-                                    uint64_t count, int in_place)
+                                    uint64_t count, int in_place, const float *amax)
 {
     char subject[32];
-    mo_tensor_range *ranges = mo_malloc(2 * count * sizeof *ranges);
+    mo_tensor_range *ranges = mo_malloc((2 * count + 1) * sizeof *ranges);
     if (ranges == NULL)
         return MEMOPT_OUT_OF_HOST_MEMORY;
     uint64_t used = pair_ranges(ranges, destinations, sources, count, in_place);
+    if (amax != NULL)
+        ranges[used++] = (mo_tensor_range){(uintptr_t)amax, (uintptr_t)(amax + count), count, 1};
     memopt_status status = mo_tensor_ranges_check(verb, ranges, used);
     mo_free(ranges);
     snprintf(subject, sizeof subject, "%s: source", verb);
     if (status == MEMOPT_OK)
         status = mo_tensors_reachable(device, subject, sources, count);
     snprintf(subject, sizeof subject, "%s: destination", verb);
-    if (status == MEMOPT_OK)
+    if (status == MEMOPT_OK && destinations != NULL)
         status = mo_tensors_reachable(device, subject, destinations, count);
+    snprintf(subject, sizeof subject, "%s: amax", verb);
+    if (status == MEMOPT_OK && amax != NULL)
+        status = mo_reachable(device, subject, 0, amax, count * sizeof *amax);
     return status;
 }
 
@@ -205,7 +223,8 @@ memopt_status mo_pairs_launch(memopt_device *device, const mo_kernel *kernel, co
     uint64_t chunks = 0;
     memopt_status status = MEMOPT_OK;
     for (uint64_t i = 0; i < count && status == MEMOPT_OK; i++) {
-        const memopt_tensor *from = &sources[i], *to = &destinations[i];
+        const memopt_tensor nothing = {NULL, 0, sources[i].dtype}, *from = &sources[i];
+        const memopt_tensor *to = destinations != NULL ? &destinations[i] : &nothing;
         if (from->count != 0) {
             segments[(*segment_count)++] =
                 (mo_cast_segment){from->data,         to->data,

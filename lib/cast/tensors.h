@@ -25,6 +25,9 @@ memopt_status mo_tensor_check(const char *subject, uint64_t index, const memopt_
 memopt_status mo_tensors_reachable(memopt_device *device, const char *subject,
                                    const memopt_tensor *tensors, uint64_t count);
 
+/* 1 where these tensors are together too large to stay in the caches. */
+uint8_t mo_tensors_streaming(const memopt_tensor *tensors, uint64_t count);
+
 /* Sources and destinations of a call named `verb` ("cast"), `count` of each: lists are not NULL and
  * not too long, tensors pass mo_tensor_check, counts are equal in pairs. */
 memopt_status mo_pairs_check(const char *verb, const memopt_tensor *destinations,
@@ -32,13 +35,14 @@ memopt_status mo_pairs_check(const char *verb, const memopt_tensor *destinations
                              int (*type_allowed)(memopt_dtype));
 
 /* The remaining checks: no tensor overlaps a written one, except a destination that is its own
- * source if `in_place`; the device can reach them. */
+ * source if `in_place`; the device can reach them. `destinations` may be NULL: none is written.
+ * `amax` is as many f32 that are written, or NULL. */
 memopt_status mo_pairs_memory_check(memopt_device *device, const char *verb,
                                     const memopt_tensor *destinations, const memopt_tensor *sources,
-                                    uint64_t count, int in_place);
+                                    uint64_t count, int in_place, const float *amax);
 
 /* Launches a kernel over the chunks of all pairs, in as few launches as MO_CAST_SEGMENTS allows.
- * `segments` and `segment_count` lie in its arguments. */
+ * `segments` and `segment_count` lie in its arguments. Without destinations they are NULL. */
 memopt_status mo_pairs_launch(memopt_device *device, const mo_kernel *kernel, const void *args,
                               mo_cast_segment *segments, uint32_t *segment_count,
                               const memopt_tensor *destinations, const memopt_tensor *sources,

@@ -168,6 +168,26 @@ void cast(benchmark::State &state, memopt_dtype from, memopt_dtype to, bool stoc
     finish(state, static_cast<double>(memopt_dtype_size(from) + memopt_dtype_size(to)));
 }
 
+// A matrix of 4,096 columns; codes and scales lie one behind the other.
+void blocks(benchmark::State &state, memopt_block_format format, memopt_dtype dtype, bool back,
+            bool stochastic)
+{
+    bench_device &d = device_of(state.range(0));
+    memopt_blocks_options options = MEMOPT_BLOCKS_OPTIONS_INIT;
+    memopt_blocks_layout layout = MEMOPT_BLOCKS_LAYOUT_INIT;
+    const uint64_t columns = 4096, rows = kElements / columns;
+    must(memopt_blocks_get_layout(format, rows, columns, &layout));
+    unsigned char *codes = back ? d.from : d.to, *values = back ? d.to : d.from;
+    memopt_blocks matrix = {codes, codes + layout.code_bytes, nullptr, rows, columns, format};
+    memopt_tensor tensor = {values, kElements, dtype};
+    options.rounding = stochastic ? MEMOPT_ROUND_STOCHASTIC : MEMOPT_ROUND_NEAREST_EVEN;
+    for (auto _ : state)
+        must(back ? memopt_blocks_dequantize(d.device, &tensor, &matrix, 1, nullptr)
+                  : memopt_blocks_quantize(d.device, &matrix, &tensor, 1, &options, nullptr));
+    finish(state, static_cast<double>(memopt_dtype_size(dtype)) +
+                      static_cast<double>(layout.code_bytes + layout.scale_bytes) / kElements);
+}
+
 using scaler_call = memopt_status (*)(memopt_scaler *, const memopt_tensor *, uint64_t,
                                       memopt_stream);
 
@@ -232,6 +252,16 @@ BESIDE(cast, f32_e5m2, 4, 1, false, F32, E5M2, false);
 BESIDE(cast, bf16_e4m3, 2, 1, false, BF16, E4M3, false);
 BESIDE(cast, e4m3_f32, 1, 4, false, E4M3, F32, false);
 BESIDE(cast, e4m3_bf16, 1, 2, false, E4M3, BF16, false);
+BESIDE(blocks, f32_mxfp8, 4, 1, false, MEMOPT_BLOCKS_MXFP8_E4M3, F32, false, false);
+BESIDE(blocks, bf16_mxfp8, 2, 1, false, MEMOPT_BLOCKS_MXFP8_E4M3, BF16, false, false);
+BESIDE(blocks, bf16_mxfp8_stochastic, 2, 1, false, MEMOPT_BLOCKS_MXFP8_E4M3, BF16, false, true);
+BESIDE(blocks, mxfp8_bf16, 1, 2, false, MEMOPT_BLOCKS_MXFP8_E4M3, BF16, true, false);
+BESIDE(blocks, bf16_1x128, 2, 1, false, MEMOPT_BLOCKS_E4M3_1X128, BF16, false, false);
+BESIDE(blocks, bf16_128x128, 2, 1, false, MEMOPT_BLOCKS_E4M3_128X128, BF16, false, false);
+// Half a byte a code: the yardsticks move two bytes of 2.5 or 2.6.
+BESIDE(blocks, bf16_mxfp4, 2, 0, false, MEMOPT_BLOCKS_MXFP4, BF16, false, false);
+BESIDE(blocks, bf16_nvfp4, 2, 0, false, MEMOPT_BLOCKS_NVFP4, BF16, false, false);
+BESIDE(blocks, nvfp4_bf16, 0, 2, false, MEMOPT_BLOCKS_NVFP4, BF16, true, false);
 BESIDE(scaler, unscale_f32, 4, 4, true, memopt_scaler_unscale, F32, 2.0);
 BESIDE(scaler, unscale_bf16, 2, 2, true, memopt_scaler_unscale, BF16, 2.0);
 BESIDE(scaler, check_f32, 4, 0, false, memopt_scaler_check, F32, 1.0);

@@ -209,7 +209,43 @@ static void casts_in_place_agree(world *w)
     free_tensor(w, &half);
 }
 
+/* With the largest magnitudes in the same pass, and alone. */
+static void amax_agrees(world *w)
+{
+    uint32_t sizes = 0;
+    const uint64_t *size = odd_sizes(w->options->scale, &sizes);
+    float *values = host_memory(4 * size[sizes - 1]);
+    float zeros[2] = {0};
+    for (uint32_t i = 0; i < sizes; i++)
+        for (int type = 0; type < FLOAT_TYPES; type++) {
+            memopt_cast_options options = MEMOPT_CAST_OPTIONS_INIT;
+            if (w->options->scale == SCALE_SMALL && (i + (uint32_t)type) % 4 != 0)
+                continue;
+            if (i % 2)
+                fill_any_floats(values, size[i], i);
+            else
+                fill_smooth(values, size[i], i, 3.0f);
+            memopt_tensor source = new_shifted_tensor(w, size[i], float_types[type], values, i % 2);
+            memopt_tensor target =
+                new_raw_tensor(w, size[i], float_types[(type + (int)i) % FLOAT_TYPES], NULL, i % 3);
+            memopt_tensor cells = new_tensor(w, 2, MEMOPT_DTYPE_F32, zeros);
+            options.rounding = i & 1;
+            options.amax = cells.data;
+            label(w, "amax of %llu of %s to %s", (unsigned long long)size[i], name_of(source.dtype),
+                  name_of(target.dtype));
+            OK(memopt_cast(w->device, &target, &source, 1, &options, w->stream));
+            OK(memopt_amax(w->device, (float *)cells.data + 1, &source, 1, w->stream));
+            result_of_tensor(w, &target);
+            result_of_tensor(w, &cells);
+            free_tensor(w, &cells);
+            free_tensor(w, &target);
+            free_tensor(w, &source);
+        }
+    free(values);
+}
+
 const conformance_case cast_cases[] = {
+    {"cast_amax", amax_agrees, 1, 0, 0},
     {"cast_pairs", pairs_agree, 1, 0, 0},
     {"cast_sizes", sizes_agree, 1, 0, 0},
     {"cast_all_values", all_narrow_values_agree, 1, 0, 0},

@@ -79,6 +79,37 @@ static memopt_status cast(memopt_device *device, void *context)
     return memopt_cast(device, &to, &from, 1, NULL, NULL);
 }
 
+static memopt_status amax(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    memopt_tensor tensor = gradients_of(f);
+    return memopt_amax(device, f->memory + FLOATS - 1, &tensor, 1, NULL);
+}
+
+static memopt_status quantize(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    memopt_tensor from = gradients_of(f);
+    memopt_blocks to = {.codes = f->memory + 2 * COUNT,
+                        .scales = f->memory + 3 * COUNT,
+                        .rows = 1,
+                        .columns = COUNT,
+                        .format = MEMOPT_BLOCKS_NVFP4};
+    return memopt_blocks_quantize(device, &to, &from, 1, NULL, NULL);
+}
+
+static memopt_status dequantize(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    memopt_tensor to = {f->memory + 2 * COUNT, COUNT, MEMOPT_DTYPE_F32};
+    memopt_blocks from = {.codes = f->memory,
+                          .scales = f->memory + COUNT,
+                          .rows = 1,
+                          .columns = COUNT,
+                          .format = MEMOPT_BLOCKS_E4M3_1X128};
+    return memopt_blocks_dequantize(device, &to, &from, 1, NULL);
+}
+
 static memopt_status accumulate(memopt_device *device, void *context)
 {
     fixture *f = context;
@@ -172,7 +203,8 @@ static void each_call(void **state)
         SCENARIO(cast, 0),      SCENARIO(unscale, 0),      SCENARIO(check, 0),
         SCENARIO(norm, 1),      SCENARIO(clip, 1),         SCENARIO(update, 0),
         SCENARIO(get_state, 0), SCENARIO(set_state, 0),    SCENARIO(accumulate, 0),
-        SCENARIO(scale, 0),     SCENARIO(check_finite, 0),
+        SCENARIO(scale, 0),     SCENARIO(check_finite, 0), SCENARIO(amax, 0),
+        SCENARIO(quantize, 0),  SCENARIO(dequantize, 0),
     };
     static fixture f;
     (void)state;

@@ -165,8 +165,10 @@ class Instruction:
         words = found[2].strip()
         self.modifiers = dict(re.findall(r" (\w+):(\[[\d,]+\]|-?\w+)", words))
         words = re.sub(r" \w+:(\[[\d,]+\]|-?\w+)", "", words)
-        for flag in (" slc", " glc"):  # how long a cache keeps it
+        for flag in (" slc", " glc", " dlc"):  # how long a cache keeps it
             words = words.replace(flag, "")
+        if words.endswith(" clamp") and self.name == "v_sub_u32":
+            words, self.name = words[:-len(" clamp")], "v_sub_u32_clamp"
         self.operands = [o.strip() for o in words.split(",")] if words else []
 
     def modifier(self, name, default=None):
@@ -258,10 +260,13 @@ class Kernel:
         if i.name == "s_getpc_b64":
             return "put_s64(w, %d, (uintptr_t)gcn_image + 0x%xu);" % (
                 registers(i.operands[0], "s", 64), i.address + i.bytes)
-        if i.name == "s_movk_i32":
-            value = int(i.operands[1], 0)
-            value = (value & 0x7FFF) - (value & 0x8000)
-            return "w->s[%d] = 0x%xu;" % (registers(i.operands[0], "s", 32), value & 0xFFFFFFFF)
+        if i.name in ("s_movk_i32", "s_addk_i32", "s_mulk_i32"):
+            to, value = registers(i.operands[0], "s", 32), int(i.operands[1], 0)
+            value = (value & 0x7FFF) - (value & 0x8000) & 0xFFFFFFFF
+            if i.name == "s_movk_i32":
+                return "w->s[%d] = 0x%xu;" % (to, value)
+            return "w->s[%d] = %s(w, w->s[%d], 0x%xu);" % (
+                to, i.name.replace("k_", "_"), to, value)
         if i.name == "s_bitset0_b32":
             to = registers(i.operands[0], "s", 32)
             return "w->s[%d] &= ~(1u << (%s & 31));" % (to, scalar(i.operands[1], 32))
@@ -276,7 +281,19 @@ class Kernel:
         to = registers(i.operands[0], "s", bits)
         return "put_s64(w, %d, %s);" % (to, call) if bits == 64 else "w->s[%d] = %s;" % (to, call)
 
+    @staticmethod
+    def compare_and_swap(i):
+        """global_atomic_cmpswap: what was there, the address, the new value and the expected one."""
+        to, lane, values, off = i.operands
+        if off != "off":
+            raise ValueError(i.name)
+        return "global_cmpswap(w, w->v[%d], w->v[%d], w->v[%d], %d);" % (
+            registers(to, "v", 32), registers(lane, "v", 64), registers(values, "v", 64),
+            i.number("offset"))
+
     def global_memory(self, i):
+        if i.name == "global_atomic_cmpswap":
+            return self.compare_and_swap(i)
         _, kind, size, *upper = i.name.split("_")  # upper: d16, hi
         size = MEMORY_BYTES[size]
         register_bits = max(32, size * 8)

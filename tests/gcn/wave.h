@@ -342,6 +342,24 @@ OPERATION void global_store(wave *w, const uint32_t *from, const uint32_t *lane,
 #endif
 }
 
+/* from: the new value, and behind it the one that must be there. */
+OPERATION void global_cmpswap(wave *w, uint32_t *to, const uint32_t *lane, const uint32_t *from,
+                              int64_t offset)
+{
+    uint64_t at[LANES];
+    transfer *t = begin(w, &w->vector_memory, to, 1, 0);
+    addresses(w, at, lane, 0, 0, offset);
+    touch(w, at, 4, 1, 1);
+    EACH_LANE
+    {
+        uint32_t seen = from[LANES + i];
+        __atomic_compare_exchange_n((uint32_t *)(void *)pointer(at[i]), &seen, from[i], 0,
+                                    __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+        t->data[i] = seen;
+    }
+    poison(t);
+}
+
 static void lds_addresses(const wave *w, uint64_t *at, const uint32_t *lane, uint32_t offset,
                           uint32_t bytes, int write)
 {

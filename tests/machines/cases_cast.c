@@ -2,6 +2,7 @@
 #include "machines/digest.h"
 
 #include "kernels/cast/accumulate.h"
+#include "kernels/cast/blocks_cpu.h"
 #include "kernels/cast/cast_cpu.h"
 
 enum { ROOM = 2 * MO_CHUNK_ELEMENTS + 200 };
@@ -92,6 +93,87 @@ static void accumulate(uint32_t from, uint32_t to)
         digest_add(&digest, destination, 1400, mo_element_size(to));
     }
     digest_report(digest, "mo_accumulate.%s.%s", digest_dtype(to), digest_dtype(from));
+}
+
+/* Rows that end within a block and a byte, three bands of tiles; there and back. */
+static void blocks(uint32_t format, uint32_t dtype)
+{
+    static const char *const names[] = {"",      "mxfp8_e4m3", "mxfp8_e5m2",  "mxfp4",
+                                        "nvfp4", "e4m3_1x128", "e4m3_128x128"};
+    static float tensor_amax = 1e4f;
+    static uint32_t scales[260 * 11];
+    const uint64_t rows = 129, columns = 167;
+    uint32_t size = mo_element_size(dtype), tall = mo_blocks_height(format) > 1;
+    uint64_t codes_size = rows * mo_blocks_code_bytes(format, columns);
+    uint64_t there = DIGEST_START, back = DIGEST_START;
+    uint64_t scale_count = mo_blocks_of(rows, mo_blocks_height_bits(format)) *
+                           mo_blocks_of(columns, mo_blocks_width_bits(format));
+    for (uint32_t mode = 0; mode < 4; mode++) {
+        uint32_t amax = 0;
+        mo_blocks_args args = {.seed = 0x1234567890abcdefu,
+                               .sequence = 7 + mode,
+                               .count = 1,
+                               .stochastic = mode & 1,
+                               .power_of_two = mode >> 1 & 1,
+                               .streaming = mode & 1};
+        args.segments[0] =
+            (mo_blocks_segment){source,
+                                destination,
+                                scales,
+                                format == MO_BLOCKS_NVFP4 && mode & 2 ? &tensor_amax : NULL,
+                                &amax,
+                                rows,
+                                columns,
+                                0,
+                                tall ? 2 : 1,
+                                tall ? 128 : 50,
+                                tall ? 128 : (uint32_t)columns,
+                                5,
+                                (uint16_t)dtype,
+                                (uint16_t)format};
+        digest_fill_runs(source, rows * columns, dtype, 17 + mode);
+        if (mode == 1)
+            digest_fill_any(source, 2000, dtype, 9);
+        digest_launch(&mo_kernel_blocks_quantize, &args, tall ? 4 : 3);
+        digest_add(&there, destination, codes_size, 1);
+        digest_add(&there, scales, scale_count, mo_blocks_scale_size(format));
+        digest_add_u64(&there, amax);
+        args.segments[0].amax = NULL;
+        digest_launch(&mo_kernel_blocks_dequantize, &args, tall ? 4 : 3);
+        digest_add(&back, source, rows * columns, size);
+    }
+    digest_report(there, "mo_blocks_quantize.%s.%s", names[format], digest_dtype(dtype));
+    digest_report(back, "mo_blocks_dequantize.%s.%s", names[format], digest_dtype(dtype));
+}
+
+/* A cast of each type with the largest magnitude, over more than a chunk. */
+static void cast_amax(uint32_t from)
+{
+    const uint64_t length = MO_CHUNK_ELEMENTS + 77;
+    uint64_t digest = DIGEST_START;
+    for (uint32_t mode = 0; mode < 4; mode++) {
+        uint32_t amax[2] = {0};
+        mo_cast_args args = {.seed = 3, .amax = amax, .count = 1, .stochastic = mode & 1};
+        args.segments[0] =
+            (mo_cast_segment){source, destination, length, 0, 1, (uint16_t)from, MO_DTYPE_BF16};
+        digest_fill_any(source, length, from, 5 + mode);
+        if (mode & 2) /* numbers only: the upper bits of an exponent go */
+            for (uint64_t i = 0; i < length * mo_element_size(from); i++)
+                source[i] &= 0xbf;
+        digest_launch(&mo_kernel_cast_amax, &args, mo_chunks_of(length));
+        digest_add(&digest, destination, length, 2);
+        digest_add_u64(&digest, amax[1]);
+    }
+    digest_report(digest, "mo_cast_amax.%s", digest_dtype(from));
+}
+
+void digest_blocks(void)
+{
+    for (uint32_t format = MO_BLOCKS_MXFP8_E4M3; format <= MO_BLOCKS_E4M3_128X128; format++)
+        for (uint32_t dtype = MO_DTYPE_F32; dtype <= MO_DTYPE_BF16; dtype++)
+            blocks(format, dtype);
+    for (uint32_t from = MO_DTYPE_F32; from < MO_CAST_DTYPES; from++)
+        cast_amax(from);
 }
 
 void digest_casts(void)

@@ -46,6 +46,7 @@ const char *digest_dtype(uint32_t dtype);
 
 /* The cases, by file. `in` (or NULL): where the states come from; `out` (or NULL): where to. */
 void digest_casts(void);
+void digest_blocks(void);
 void digest_reductions(void);
 void digest_optimizers(void);
 void digest_states(FILE *in, FILE *out);

@@ -100,6 +100,14 @@ static unsigned char *global(const struct ptx_run *run, uint64_t address, uint32
     return (unsigned char *)(uintptr_t)address;
 }
 
+static inline void red_global_max_u32(unsigned char *at, uint32_t value)
+{
+    uint32_t *cell = (uint32_t *)(void *)at, seen = __atomic_load_n(cell, __ATOMIC_RELAXED);
+    while (seen < value &&
+           !__atomic_compare_exchange_n(cell, &seen, value, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        ;
+}
+
 static unsigned char *param(const struct ptx_run *run, uint64_t address, uint32_t bytes, int write,
                             int atomic)
 {
@@ -404,6 +412,11 @@ static uint64_t rcp_rn_f64(uint64_t a)
 }
 
 static uint32_t cvt_rn_f32_u32(uint32_t a)
+{
+    return out_f32((float)a);
+}
+
+static inline uint32_t cvt_rn_f32_u16(uint16_t a)
 {
     return out_f32((float)a);
 }

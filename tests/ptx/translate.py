@@ -144,6 +144,13 @@ class Kernel:
                 lines.append("store_%s(%s, %s);" % (kind, where, self.operand(v)))
         return "{ %s }" % " ".join(lines)
 
+    def reduction(self, name, operands):
+        """red.global.max.u32"""
+        if name != "red.global.max.u32":
+            raise Unknown(name)
+        return "red_global_max_u32(global(run, %s, 4, 1, 1), %s);" % (
+            self.address(operands[0]), self.operand(operands[1]))
+
     def move(self, name, operands):
         """mov, with a pack or an unpacking of parts."""
         to, source = operands
@@ -165,6 +172,8 @@ class Kernel:
         words = name.split(".")
         if words[0] in ("ld", "st"):
             return self.memory(words, operands)
+        if words[0] == "red":
+            return self.reduction(name, operands)
         if words[0] == "mov":
             return self.move(name, operands)
         if words[0] == "bra":

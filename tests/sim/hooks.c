@@ -175,6 +175,17 @@ void *__tsan_memset(void *to, int value, unsigned long bytes)
         sim_touch((uintptr_t)p, sizeof *p, 1, SIM_ATOMIC);                                         \
         *p = value;                                                                                \
     }
+int __tsan_atomic32_compare_exchange_weak(volatile uint32_t *p, uint32_t *expected, uint32_t value,
+                                          int order, int otherwise);
+int __tsan_atomic32_compare_exchange_weak(volatile uint32_t *p, uint32_t *expected, uint32_t value,
+                                          int order, int otherwise)
+{
+    (void)order;
+    (void)otherwise;
+    sim_touch((uintptr_t)p, sizeof *p, 1, SIM_ATOMIC);
+    return __atomic_compare_exchange_n(p, expected, value, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+}
+
 ATOMIC(8)
 ATOMIC(16)
 ATOMIC(32)

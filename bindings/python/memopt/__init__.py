@@ -31,7 +31,8 @@ from ._library import lib as _lib
 from ._library import path as library_path
 from .allocator import Allocator, Buffer, Pool, RangeEvent, TagStats
 from .backends import BackendInfo, backend_info
-from .casts import Scaler, cast
+from .blocks import Blocks, BlocksLayout, blocks_layout, dequantize_blocks, quantize_blocks
+from .casts import Scaler, amax, cast
 from .checkpoint import Lease, RandomState, Region
 from .codes import (
     dequantize,
@@ -99,6 +100,8 @@ __all__ = [
     "BackendInfo",
     "BlockState",
     "Buffer",
+    "Blocks",
+    "BlocksLayout",
     "BusyError",
     "CheckMode",
     "ClosedError",
@@ -153,10 +156,13 @@ __all__ = [
     "Tensor",
     "Ticket",
     "UnsupportedError",
+    "amax",
     "backend_info",
+    "blocks_layout",
     "cast",
     "clip",
     "dequantize",
+    "dequantize_blocks",
     "dtype_of",
     "format_size",
     "library_path",
@@ -164,6 +170,7 @@ __all__ = [
     "norm_scratch",
     "parse_size",
     "quantize",
+    "quantize_blocks",
     "set_log",
     "state_map",
     "tensor",

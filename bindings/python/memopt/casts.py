@@ -12,7 +12,7 @@ from ._library import lib, output
 from .device import Device
 from .memory import Part
 from .streams import StreamLike, stream_pointer
-from .tensors import TensorLike, tensor, tensor_array, tensor_list
+from .tensors import TensorLike, one_f32, tensor, tensor_array, tensor_list
 from .views import Tensor
 
 Tensors = Union[TensorLike, Sequence[TensorLike]]
@@ -27,13 +27,15 @@ def cast(
     saturate: bool = False,
     seed: int = 0,
     sequence: int = 0,
+    amax: Optional[TensorLike] = None,
     stream: StreamLike = None,
 ) -> None:
     """Casts tensors between the floating-point types, many in one call.
 
     `rounding` is "nearest_even" or "stochastic"; the latter is a function of `seed`, `sequence` (a
     number such as the step) and the element's place. With `saturate`, what overflows an 8-bit float
-    becomes its largest number.
+    becomes its largest number. `amax` is as many f32 as there are tensors: each is raised to the
+    largest magnitude of its source.
     """
     into, outputs = tensor_array(tensor_list(destinations), device, "destination", writable=True)
     start, inputs = tensor_array(tensor_list(sources), device, "source")
@@ -45,6 +47,9 @@ def cast(
         seed=unsigned(seed, 64, "seed"),
         sequence=unsigned(sequence, 64, "sequence"),
     )
+    cells = None if amax is None else amax_cells(device, amax, len(inputs))
+    if cells is not None:
+        options.amax = cells.pointer
     lib.memopt_cast(
         device._handle.pointer,
         into,
@@ -53,7 +58,26 @@ def cast(
         options,
         stream_pointer(stream),
     )
-    device._keep(stream, outputs, inputs)
+    device._keep(stream, outputs, inputs, cells)
+
+
+def amax(
+    device: Device, amax: TensorLike, tensors: Tensors, *, stream: StreamLike = None
+) -> None:
+    """Raises `amax`, as many f32 as there are tensors, to the largest magnitude of each."""
+    array, views = tensor_array(tensor_list(tensors), device, "tensor")
+    cells = amax_cells(device, amax, len(views))
+    at = stream_pointer(stream)
+    lib.memopt_amax(device._handle.pointer, cells.pointer, array, len(views), at)
+    device._keep(stream, views, cells)
+
+
+def amax_cells(device: Device, amax: TensorLike, count: int) -> Tensor:
+    """A view of as many f32 as there are tensors."""
+    view = one_f32(amax, device, "amax")
+    if view.count != count:
+        raise ValueError("amax must be %d f32 elements, not %d" % (count, view.count))
+    return view
 
 
 class Scaler(_lifetime.Closing):

@@ -111,6 +111,7 @@ CLASSES = {
     "void": "void",
     "memopt_status": "i32",
     "memopt_dtype": "i32",
+    "memopt_block_format": "u32",
     "memopt_tag": "u32",
     "memopt_pause": "u32",
     "memopt_ticket": "u64",

@@ -24,6 +24,47 @@ class CastOptions(Struct):
         ("saturate", U32),
         ("seed", U64),
         ("sequence", U64),
+        ("amax", ADDRESS),
+    ]
+
+
+@enumeration("MEMOPT_BLOCKS_")
+class BlockFormat(enum.IntEnum):
+    """A block-scaled format of a matrix."""
+
+    MXFP8_E4M3 = 1
+    MXFP8_E5M2 = 2
+    MXFP4 = 3
+    NVFP4 = 4
+    E4M3_1X128 = 5
+    E4M3_128X128 = 6
+
+
+@struct("memopt_blocks_layout")
+class BlocksLayout(Struct):
+    _fields_ = [
+        ("struct_size", SIZE),
+        *each(U64, "block_rows block_columns code_bits code_row_bytes code_bytes"),
+        *each(U64, "scale_size scale_rows scale_columns scale_bytes"),
+    ]
+
+
+@struct("memopt_blocks")
+class BlocksStruct(Struct):
+    _fields_ = [
+        *each(ADDRESS, "codes scales tensor_amax"),
+        *each(U64, "rows columns"),
+        ("format", U32),
+    ]
+
+
+@struct("memopt_blocks_options")
+class BlocksOptions(Struct):
+    _fields_ = [
+        ("struct_size", SIZE),
+        *each(U32, "rounding power_of_two"),
+        *each(U64, "seed sequence"),
+        ("amax", ADDRESS),
     ]
 
 
@@ -51,6 +92,10 @@ class ScalerState(Struct):
 
 functions(
     memopt_cast=(CHECKED, HANDLE, TENSORS, TENSORS, U64, CastOptions, STREAM),
+    memopt_amax=(CHECKED, HANDLE, ADDRESS, TENSORS, U64, STREAM),
+    memopt_blocks_get_layout=(CHECKED, U32, U64, U64, BlocksLayout),
+    memopt_blocks_quantize=(CHECKED, HANDLE, BlocksStruct, TENSORS, U64, BlocksOptions, STREAM),
+    memopt_blocks_dequantize=(CHECKED, HANDLE, TENSORS, BlocksStruct, U64, STREAM),
     memopt_accumulate=(CHECKED, HANDLE, TENSORS, TENSORS, U64, F32, STREAM),
     memopt_scale=(CHECKED, HANDLE, TENSORS, U64, ADDRESS, ADDRESS, STREAM),
     memopt_check_finite=(CHECKED, HANDLE, TENSORS, U64, ADDRESS, STREAM),

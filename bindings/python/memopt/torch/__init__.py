@@ -22,6 +22,7 @@ except ImportError as error:
 
 from .allocator import TorchAllocator, enable_allocator, enabled_allocator  # noqa: E402
 from .amp import GradScaler, clip_grad_norm_  # noqa: E402
+from .blocks import dequantize_blocks, quantize_blocks  # noqa: E402
 from .cast import accumulate_, cast_  # noqa: E402
 from .chain import checkpoint_sequential  # noqa: E402
 from .checkpointing import CheckpointError, checkpoint  # noqa: E402
@@ -82,10 +83,12 @@ __all__ = [
     "checkpoint",
     "checkpoint_sequential",
     "clip_grad_norm_",
+    "dequantize_blocks",
     "enable_allocator",
     "enabled_allocator",
     "keep_32bit",
     "load_safetensors",
+    "quantize_blocks",
     "release_gradients",
     "report",
     "save_on_cpu",

@@ -1,0 +1,373 @@
+/*
+ * The block kernels on a GPU: the equals of blocks_ref.c bit for bit. A thread has eight elements
+ * of a row, a pack. Rows are taken as if they had whole blocks of 128 columns, so that the threads
+ * of a block lie side by side in a warp.
+ */
+#include "kernels/core/gpu_vector_io.h"
+
+#include "kernels/cast/blocks.h"
+
+enum { MO_BLOCKS_PACK = 8, MO_BLOCKS_WARPS = MO_BLOCKS_THREADS / MO_LANES };
+
+/* What a block of threads has to do. */
+typedef struct mo_blocks_work {
+    mo_blocks_segment segment; /* but dtype and format, which are: */
+    uint32_t dtype, format;
+    mo_blocks_item item;
+    mo_random_stream stream;
+    float tensor_scale;
+    uint32_t packs_across; /* of a row, a multiple of 16 */
+} mo_blocks_work;
+
+typedef struct mo_blocks_words {
+    uint32_t of[MO_BLOCKS_WARPS];
+} mo_blocks_words;
+
+/* Where a thread's pack lies; rest is 0 where the matrix has no such elements. */
+typedef struct mo_blocks_place {
+    uint64_t row, column;
+    uint32_t rest;
+} mo_blocks_place;
+
+/* A pack of an item by its row and its number there. */
+typedef struct mo_blocks_pack {
+    uint32_t row, across;
+} mo_blocks_pack;
+
+/* number / across, without the long code of a division of 64 bits. */
+MO_DEVICE uint64_t mo_items_row(uint64_t number, uint64_t across)
+{
+    uint64_t row = 0, rest = 0;
+    if (across == 1 || number < across)
+        return across == 1 ? number : 0;
+    MO_ROLLED
+    for (int bit = number >> 32 ? 63 : 31; bit >= 0; bit--) {
+        rest = rest << 1 | (number >> bit & 1);
+        row <<= 1;
+        if (rest >= across) {
+            rest -= across;
+            row |= 1;
+        }
+    }
+    return row;
+}
+
+MO_DEVICE void mo_blocks_begin(const mo_blocks_args &args, uint64_t item, mo_blocks_work *work)
+{
+    const uint32_t stride = sizeof args.segments[0];
+    uint32_t index = mo_chunk_segment(&args.segments[0].first_item, stride, args.count, item);
+    const mo_blocks_segment *from = &args.segments[index];
+    mo_blocks_segment *s = &work->segment;
+    s->values = from->values;
+    s->codes = from->codes;
+    s->scales = from->scales;
+    s->tensor_amax = from->tensor_amax;
+    s->amax = from->amax;
+    s->rows = from->rows;
+    s->columns = from->columns;
+    s->items_across = from->items_across;
+    s->item_rows = from->item_rows;
+    s->item_columns = from->item_columns;
+    work->dtype = from->dtype;
+    work->format = from->format;
+    uint64_t number = item - from->first_item;
+    work->item = mo_blocks_item_at(s, number, mo_items_row(number, s->items_across));
+    work->tensor_scale = mo_nvfp4_tensor_scale(s->tensor_amax);
+    work->packs_across = (uint32_t)mo_blocks_of(work->item.columns, MO_BLOCKS_PITCH_BITS)
+                         << (MO_BLOCKS_PITCH_BITS - 3);
+    if (args.stochastic)
+        work->stream = mo_random_stream_of(args.seed, args.sequence, from->tensor);
+}
+
+/* `pack` moved by so many. */
+MO_DEVICE void mo_blocks_move(const mo_blocks_work *work, mo_blocks_pack *pack, uint32_t by)
+{
+    pack->across += by;
+    while (pack->across >= work->packs_across) {
+        pack->across -= work->packs_across;
+        pack->row++;
+    }
+}
+
+MO_DEVICE mo_blocks_pack mo_blocks_first(const mo_blocks_work *work)
+{
+    mo_blocks_pack pack = {0, 0};
+    mo_blocks_move(work, &pack, mo_thread_index());
+    return pack;
+}
+
+MO_DEVICE mo_blocks_place mo_blocks_place_of(const mo_blocks_work *work, mo_blocks_pack pack)
+{
+    uint64_t column = (uint64_t)pack.across * MO_BLOCKS_PACK;
+    mo_blocks_place place;
+    place.row = work->item.row + pack.row;
+    place.column = work->item.column + column;
+    place.rest =
+        pack.row < work->item.rows ? mo_pack_rest<MO_BLOCKS_PACK>(work->item.columns, column) : 0;
+    return place;
+}
+
+MO_DEVICE unsigned char *mo_blocks_values(const mo_blocks_work *work, const mo_blocks_place *place)
+{
+    uint64_t element = place->row * work->segment.columns + place->column;
+    return (unsigned char *)work->segment.values + element * mo_element_size(work->dtype);
+}
+
+MO_DEVICE unsigned char *mo_blocks_codes_at(const mo_blocks_work *work,
+                                            const mo_blocks_place *place)
+{
+    uint32_t format = work->format;
+    return (unsigned char *)work->segment.codes +
+           place->row * mo_blocks_code_bytes(format, work->segment.columns) +
+           mo_blocks_code_bytes(format, place->column);
+}
+
+MO_DEVICE uint64_t mo_blocks_scale_at(const mo_blocks_work *work, const mo_blocks_place *place)
+{
+    uint32_t format = work->format, bits = mo_blocks_width_bits(format);
+    return (place->row >> mo_blocks_height_bits(format)) *
+               mo_blocks_of(work->segment.columns, bits) +
+           (place->column >> bits);
+}
+
+MO_DEVICE void mo_blocks_load(const mo_blocks_work *work, const mo_blocks_place *place,
+                              float values[MO_BLOCKS_PACK])
+{
+    const unsigned char *at = mo_blocks_values(work, place);
+    uint32_t dtype = work->dtype;
+    mo_load_pack<MO_BLOCKS_PACK>(at, 0u, place->rest, dtype,
+                                 mo_pack_aligned<MO_BLOCKS_PACK>(at, dtype), values);
+}
+
+/* --- quantising ------------------------------------------------------------------------------ */
+
+MO_DEVICE uint32_t mo_pack_amax(const float values[MO_BLOCKS_PACK])
+{
+    uint32_t most = 0;
+    MO_UNROLL
+    for (int k = 0; k < MO_BLOCKS_PACK; k++) {
+        uint32_t bits = mo_f32_bits(values[k]) & 0x7fffffffu;
+        most = bits > most ? bits : most;
+    }
+    return most;
+}
+
+/* The largest among `lanes` neighbours; every thread of the warp calls it. */
+MO_DEVICE uint32_t mo_lanes_largest(uint32_t value, uint32_t lanes)
+{
+    for (uint32_t distance = 1; distance < lanes; distance *= 2) {
+        uint32_t other = mo_shuffle_xor_u32(value, distance);
+        value = other > value ? other : value;
+    }
+    return value;
+}
+
+/* mo_blocks_code without branches, to nearest. */
+MO_DEVICE uint32_t mo_blocks_code_nearest(uint32_t kind, float value, float factor)
+{
+    uint32_t u = mo_f32_bits(value);
+    float scaled = mo_f32_from_bits(u & 0x7fffffffu) * factor;
+    if (kind == MO_CODES_E2M1) {
+        uint32_t code = mo_narrow<1, 1>(mo_f32_bits(scaled) & 0x7fffffffu);
+        return (code < 7 ? code : 7) | (u >> 28 & 0x8u);
+    }
+    uint32_t code = kind == MO_CODES_E4M3 ? mo_f32_as_eight<3, 7>(scaled, 0x7eu)
+                                          : mo_f32_as_eight<2, 15>(scaled, 0x7bu);
+    return (code & 0x7fu) | (u >> 24 & 0x80u);
+}
+
+/* Two codes of 4 bits a byte. */
+MO_DEVICE void mo_write_pairs(unsigned char *at, uint32_t rest,
+                              const uint32_t codes[MO_BLOCKS_PACK])
+{
+    uint32_t word = 0;
+    MO_UNROLL
+    for (uint32_t k = 0; k < MO_BLOCKS_PACK; k++)
+        word |= k < rest ? codes[k] << 4 * k : 0;
+    if (rest == MO_BLOCKS_PACK && mo_aligned_to(at, 4)) {
+        mo_store_as<uint32_t>(at, word);
+        MO_APART;
+        return;
+    }
+    MO_UNROLL
+    for (uint32_t k = 0; k < MO_BLOCKS_PACK / 2; k++)
+        if (2 * k < rest)
+            mo_store_as<uint8_t>(at + k, (uint8_t)(word >> 8 * k));
+}
+
+MO_DEVICE void mo_blocks_encode(const mo_blocks_work *work, const mo_blocks_place *place,
+                                const float values[MO_BLOCKS_PACK], float factor, int stochastic)
+{
+    uint32_t kind = mo_blocks_codes(work->format), codes[MO_BLOCKS_PACK];
+    unsigned char *at = mo_blocks_codes_at(work, place);
+    if (stochastic) {
+        uint32_t random[4];
+        uint64_t number = mo_blocks_number(place->row, place->column, work->segment.columns);
+        mo_random_block(&work->stream, number / 8, random);
+        MO_UNROLL
+        for (uint32_t k = 0; k < MO_BLOCKS_PACK; k++)
+            codes[k] =
+                mo_blocks_code(kind, values[k], factor, 1, random[k / 2] >> (k % 2 * 16) & 0xffffu);
+    } else {
+        MO_UNROLL
+        for (uint32_t k = 0; k < MO_BLOCKS_PACK; k++)
+            codes[k] = mo_blocks_code_nearest(kind, values[k], factor);
+    }
+    if (kind == MO_CODES_E2M1)
+        mo_write_pairs(at, place->rest, codes);
+    else
+        mo_write_pack<MO_BLOCKS_PACK>(at, 0u, place->rest, 1, mo_aligned_to(at, 8), codes);
+}
+
+MO_DEVICE float mo_blocks_put_scale(const mo_blocks_work *work, const mo_blocks_place *place,
+                                    uint32_t amax, int power_of_two, int write)
+{
+    uint32_t format = work->format;
+    mo_blocks_scale scale = mo_blocks_scale_of(format, amax, work->tensor_scale, power_of_two);
+    if (write)
+        mo_write_code(work->segment.scales, mo_blocks_scale_at(work, place),
+                      mo_blocks_scale_size(format), scale.code);
+    return scale.factor;
+}
+
+/* Blocks of one row: each has 2, 4 or 16 threads. All threads go round equally often. Returns the
+ * largest magnitude seen. */
+MO_DEVICE uint32_t mo_quantize_rows(const mo_blocks_work *work, int stochastic, int power_of_two)
+{
+    uint32_t width = mo_blocks_width(work->format), most = 0;
+    uint32_t packs = (uint32_t)work->item.rows * work->packs_across;
+    mo_blocks_pack pack = mo_blocks_first(work);
+    for (uint32_t first = 0; first < packs; first += MO_BLOCKS_THREADS) {
+        float values[MO_BLOCKS_PACK];
+        mo_blocks_place place = mo_blocks_place_of(work, pack);
+        mo_blocks_load(work, &place, values);
+        uint32_t amax = mo_lanes_largest(mo_pack_amax(values), width / MO_BLOCKS_PACK);
+        most = amax > most ? amax : most;
+        if (place.rest != 0) {
+            float factor = mo_blocks_put_scale(work, &place, amax, power_of_two,
+                                               (place.column & (width - 1)) == 0);
+            mo_blocks_encode(work, &place, values, factor, stochastic);
+        }
+        mo_blocks_move(work, &pack, MO_BLOCKS_THREADS);
+    }
+    return most;
+}
+
+/* The largest magnitude of an item, to all threads. */
+MO_DEVICE uint32_t mo_item_amax(const mo_blocks_work *work, mo_blocks_words *words)
+{
+    uint32_t most = 0;
+    mo_blocks_pack pack = mo_blocks_first(work);
+    while (pack.row < work->item.rows) {
+        float values[MO_BLOCKS_PACK];
+        mo_blocks_place place = mo_blocks_place_of(work, pack);
+        mo_blocks_load(work, &place, values);
+        uint32_t amax = mo_pack_amax(values);
+        most = amax > most ? amax : most;
+        mo_blocks_move(work, &pack, MO_BLOCKS_THREADS);
+    }
+    most = mo_lanes_largest(most, MO_LANES);
+    if (mo_thread_index() % MO_LANES == 0)
+        words->of[mo_thread_index() / MO_LANES] = most;
+    mo_barrier();
+    for (uint32_t w = 0; w < MO_BLOCKS_WARPS; w++)
+        most = words->of[w] > most ? words->of[w] : most;
+    return most;
+}
+
+/* The whole item is one block. */
+MO_DEVICE uint32_t mo_quantize_tile(const mo_blocks_work *work, mo_blocks_words *words,
+                                    int stochastic, int power_of_two)
+{
+    const mo_blocks_pack origin = {0, 0};
+    uint32_t most = mo_item_amax(work, words);
+    mo_blocks_place place = mo_blocks_place_of(work, origin);
+    float factor = mo_blocks_put_scale(work, &place, most, power_of_two, mo_thread_index() == 0);
+    mo_blocks_pack pack = mo_blocks_first(work);
+    while (pack.row < work->item.rows) {
+        float values[MO_BLOCKS_PACK];
+        place = mo_blocks_place_of(work, pack);
+        if (place.rest != 0) {
+            mo_blocks_load(work, &place, values);
+            mo_blocks_encode(work, &place, values, factor, stochastic);
+        }
+        mo_blocks_move(work, &pack, MO_BLOCKS_THREADS);
+    }
+    return most;
+}
+
+MO_GLOBAL(mo_blocks_quantize, mo_blocks_args, MO_BLOCKS_THREADS)
+{
+    MO_SHARED(mo_blocks_work, work);
+    MO_SHARED(mo_blocks_words, words);
+    if (mo_thread_index() == 0)
+        mo_blocks_begin(args, first_item + mo_block_index(), &work);
+    mo_barrier();
+    uint32_t most;
+    if (mo_blocks_height(work.format) == 1)
+        most = mo_quantize_rows(&work, args.stochastic, args.power_of_two);
+    else
+        most = mo_quantize_tile(&work, &words, args.stochastic, args.power_of_two);
+    if (work.segment.amax == 0)
+        return;
+    most = mo_lanes_largest(most, MO_LANES);
+    if (mo_thread_index() % MO_LANES == 0)
+        mo_cell_raise(work.segment.amax, most > MO_F32_INF_BITS ? MO_F32_NAN_BITS : most);
+}
+
+/* --- and back -------------------------------------------------------------------------------- */
+
+MO_DEVICE void mo_read_pairs(const unsigned char *at, uint32_t rest, uint32_t codes[MO_BLOCKS_PACK])
+{
+    uint32_t word = 0;
+    if (rest == MO_BLOCKS_PACK && mo_aligned_to(at, 4)) {
+        word = mo_load_as<uint32_t>(at);
+        MO_APART;
+    } else {
+        MO_UNROLL
+        for (uint32_t k = 0; k < MO_BLOCKS_PACK / 2; k++)
+            word |= 2 * k < rest ? (uint32_t)mo_load_as<uint8_t>(at + k) << 8 * k : 0;
+    }
+    MO_UNROLL
+    for (uint32_t k = 0; k < MO_BLOCKS_PACK; k++)
+        codes[k] = word >> 4 * k & 0xfu;
+}
+
+MO_DEVICE void mo_blocks_decode(const mo_blocks_work *work, const mo_blocks_place *place)
+{
+    uint32_t format = work->format, kind = mo_blocks_codes(format), codes[MO_BLOCKS_PACK];
+    uint32_t scale = mo_read_code(work->segment.scales, mo_blocks_scale_at(work, place),
+                                  mo_blocks_scale_size(format));
+    float factor = mo_blocks_factor(format, scale, work->tensor_scale), values[MO_BLOCKS_PACK];
+    const unsigned char *from = mo_blocks_codes_at(work, place);
+    if (kind == MO_CODES_E2M1)
+        mo_read_pairs(from, place->rest, codes);
+    else
+        mo_read_pack<MO_BLOCKS_PACK>(from, 0u, place->rest, 1, mo_aligned_to(from, 8), codes);
+    MO_UNROLL
+    for (int k = 0; k < MO_BLOCKS_PACK; k++) {
+        float value = kind == MO_CODES_E2M1   ? mo_e2m1_to_f32((uint8_t)codes[k])
+                      : kind == MO_CODES_E4M3 ? mo_e4m3_as_f32(codes[k])
+                                              : mo_half_as_f32(codes[k] << 8);
+        values[k] = mo_f32_one_nan(value * factor);
+    }
+    unsigned char *to = mo_blocks_values(work, place);
+    uint32_t dtype = work->dtype;
+    mo_store_pack<MO_BLOCKS_PACK>(to, 0u, place->rest, dtype,
+                                  mo_pack_aligned<MO_BLOCKS_PACK>(to, dtype), values);
+}
+
+MO_GLOBAL(mo_blocks_dequantize, mo_blocks_args, MO_BLOCKS_THREADS)
+{
+    MO_SHARED(mo_blocks_work, work);
+    if (mo_thread_index() == 0)
+        mo_blocks_begin(args, first_item + mo_block_index(), &work);
+    mo_barrier();
+    mo_blocks_pack pack = mo_blocks_first(&work);
+    while (pack.row < work.item.rows) {
+        mo_blocks_place place = mo_blocks_place_of(&work, pack);
+        if (place.rest != 0)
+            mo_blocks_decode(&work, &place);
+        mo_blocks_move(&work, &pack, MO_BLOCKS_THREADS);
+    }
+}

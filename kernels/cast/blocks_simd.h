@@ -1,0 +1,235 @@
+/*
+ * The block kernels over the vectors of one instruction set: include a vector_*.h first. What is
+ * left over of blocks or groups at the end of a strip goes to the scalar form.
+ */
+#include "kernels/cast/blocks_cpu.h"
+#include "kernels/cast/cast_lanes.h"
+#include "kernels/core/prefetch.h"
+
+#include <stddef.h>
+
+MO_INLINE cast_f8 blocks_f8(uint32_t kind)
+{
+    return kind == MO_CODES_E2M1
+               ? (cast_f8){1, 1, 0x40c00000u, 0x41000000u}
+               : cast_f8_of(kind == MO_CODES_E4M3 ? MO_DTYPE_F8_E4M3 : MO_DTYPE_F8_E5M2);
+}
+
+/* --- magnitudes and scales ------------------------------------------------------------------- */
+
+/* The largest magnitude of a block in memory, as bits of its type. Magnitudes of 16-bit floats are
+ * compared as integers, two in a lane; a NaN is larger than all. */
+MO_INLINE uint32_t blocks_largest(const unsigned char *at, uint64_t width, uint32_t dtype)
+{
+    const uint64_t size = mo_element_size(dtype), step = sizeof(VI);
+    VI mask = v_seti(size == 4 ? 0x7fffffff : 0x7fff7fff), most = v_seti(0);
+    if (width * size == 32) /* a vector may be larger */
+        return v_largest16(at);
+    for (uint64_t k = 0; k < width * size; k += step) {
+        VI bits = v_and(v_loadi(at + k), mask);
+        most = size == 4 ? v_maxi(most, bits) : v_max_halves(most, bits);
+    }
+    return size == 4 ? v_largest(most) : v_largest_half(most);
+}
+
+MO_INLINE void blocks_amax(const mo_block_strip *s, uint64_t i, uint32_t *amax, uint32_t dtype,
+                           uint32_t shift)
+{
+    const uint64_t width = 1u << shift, size = mo_element_size(dtype);
+    for (; i + width <= s->count; i += width) {
+        const unsigned char *at = s->values + i * size;
+        if (s->ahead)
+            mo_prefetch_page_ahead(at, width * size);
+        uint32_t bits = blocks_largest(at, width, dtype), *of = &amax[i >> shift];
+        if (size == 2)
+            bits = dtype == MO_DTYPE_BF16 ? bits << 16 : mo_f32_bits(mo_f16_to_f32((uint16_t)bits));
+        *of = bits > *of ? bits : *of;
+    }
+    if (i < s->count)
+        mo_blocks_scalar_form.amax[dtype](s, i, amax);
+}
+
+/* mo_e8m0_scale of four vectors of blocks. */
+MO_INLINE void blocks_e8m0(const uint32_t *amax, uint32_t emax, uint8_t *codes, float *factors)
+{
+    VI code[4];
+    for (int k = 0; k < 4; k++) {
+        VI exponent = v_srl(v_loadi(amax + k * MO_LANES_N), 23);
+        VM bad = v_gti(exponent, v_seti(254));
+        VI found = v_maxi(v_subi(exponent, v_seti((int)emax)), v_seti(0));
+        VI factor = v_sll(v_subi(v_seti(254), found), 23);
+        code[k] = v_selecti(bad, v_seti(255), found);
+        v_store(factors + k * MO_LANES_N, v_bits(v_selecti(bad, v_seti(0), factor)));
+    }
+    v_put(codes, v_bytes(code), 0);
+}
+
+static void e8m0_scales(const uint32_t *amax, uint64_t count, uint32_t emax, uint8_t *codes,
+                        float *factors)
+{
+    uint64_t b = 0;
+    for (; b + CAST_GROUP <= count; b += CAST_GROUP)
+        blocks_e8m0(amax + b, emax, codes + b, factors + b);
+    mo_blocks_scalar_form.e8m0(amax + b, count - b, emax, codes + b, factors + b);
+}
+
+/* mo_nvfp4_scale of four vectors of blocks. */
+MO_INLINE void blocks_nvfp4(const uint32_t *amax, float tensor_scale, uint8_t *codes,
+                            float *factors)
+{
+    const VF scale = v_set(tensor_scale), inverse = v_set(1.0f / tensor_scale);
+    VI code[4];
+    for (int k = 0; k < 4; k++) {
+        VI bits = v_loadi(amax + k * MO_LANES_N);
+        VF wanted = v_div(v_div(v_bits(bits), v_set(6.0f)), scale);
+        VI found = cast_f8_nearest(v_ints(wanted), cast_f8_of(MO_DTYPE_F8_E4M3), 1);
+        code[k] = v_selecti(v_gti(bits, v_seti((int)MO_F32_INF_BITS - 1)), v_seti(0x7f), found);
+        VI factor = v_ints(v_div(inverse, v_bits(cast_from_e4m3(code[k]))));
+        factor = v_selecti(v_gti(code[k], v_seti(0)), factor, v_seti(0));
+        factor = v_selecti(v_gti(v_seti(0x7f), code[k]), factor, v_seti(0));
+        v_store(factors + k * MO_LANES_N, v_bits(factor));
+    }
+    v_put(codes, v_pack_bytes(code), 0);
+}
+
+static void nvfp4_scales(const uint32_t *amax, uint64_t count, float tensor_scale, uint8_t *codes,
+                         float *factors)
+{
+    uint64_t b = 0;
+    if (!mo_f32_is_nan(tensor_scale))
+        for (; b + CAST_GROUP <= count; b += CAST_GROUP)
+            blocks_nvfp4(amax + b, tensor_scale, codes + b, factors + b);
+    mo_blocks_scalar_form.nvfp4(amax + b, count - b, tensor_scale, codes + b, factors + b);
+}
+
+/* --- codes ----------------------------------------------------------------------------------- */
+
+MO_INLINE VF blocks_factor(const mo_block_strip *s, uint64_t i)
+{
+    return v_set(s->factors[i >> s->shift]);
+}
+
+/* One group. random: its halfwords, or NULL: to nearest. */
+MO_INLINE void blocks_quantize(const mo_block_strip *s, uint64_t i, uint32_t kind, uint32_t dtype,
+                               const VI *random)
+{
+    VI u[4], code[4];
+    cast_load(s->values, i, dtype, u);
+    for (int k = 0; k < 4; k++) {
+        VF factor = blocks_factor(s, i + (uint64_t)k * MO_LANES_N);
+        VI scaled = v_ints(v_mul(v_bits(u[k]), factor)); /* its sign is masked out */
+        code[k] = random ? cast_f8_stochastic(scaled, blocks_f8(kind), 1, mo_random_lane(random, k))
+                         : cast_f8_nearest(scaled, blocks_f8(kind), 1);
+    }
+    if (kind != MO_CODES_E2M1) {
+        v_put(s->codes + i, cast_f8_bytes(code, u), s->streaming);
+        return;
+    }
+    VI sign = v_and(v_srl(v_pack_bytes(u), 4), v_seti(0x08080808));
+    v_store_low4(s->codes + i / 2, v_or(v_min_bytes(v_pack_bytes(code), v_seti(0x07070707)), sign));
+}
+
+MO_INLINE void blocks_nearest(const mo_block_strip *s, uint64_t i, uint32_t kind, uint32_t dtype)
+{
+    for (; i + CAST_GROUP <= s->count; i += CAST_GROUP)
+        blocks_quantize(s, i, kind, dtype, NULL);
+    if (i < s->count)
+        mo_blocks_scalar_form.quantize[0][kind][dtype](s, i);
+}
+
+MO_INLINE void blocks_stochastic(const mo_block_strip *s, uint64_t i, uint32_t kind, uint32_t dtype)
+{
+    while (i + 2 * CAST_GROUP <= s->count) {
+        VI random[4];
+        mo_random_lanes(&s->stream, s->number + i, random);
+        for (int half = 0; half < 4; half += 2, i += CAST_GROUP)
+            blocks_quantize(s, i, kind, dtype, random + half);
+    }
+    if (i < s->count)
+        mo_blocks_scalar_form.quantize[1][kind][dtype](s, i);
+}
+
+/* --- values ---------------------------------------------------------------------------------- */
+
+static const uint32_t blocks_e2m1[16] = {
+    0x00000000, 0x3f000000, 0x3f800000, 0x3fc00000, 0x40000000, 0x40400000, 0x40800000, 0x40c00000,
+    0x80000000, 0xbf000000, 0xbf800000, 0xbfc00000, 0xc0000000, 0xc0400000, 0xc0800000, 0xc0c00000};
+
+/* The only NaN of v is MO_F32_NAN_BITS: it needs no care. */
+MO_INLINE void blocks_store(const mo_cast_piece *piece, uint64_t i, uint32_t dtype, VI v[4])
+{
+    if (dtype != MO_DTYPE_BF16) {
+        cast_store(piece, i, dtype, v, NULL);
+        return;
+    }
+    for (int k = 0; k < 4; k++)
+        v[k] = v_addi(v_addi(v[k], v_seti(0x7fff)), v_and(v_srl(v[k], 16), v_seti(1)));
+    for (uint64_t k = 0; k < 2; k++)
+        v_put(piece->destination + 2 * i + k * sizeof(VI), v_high_halves(v[2 * k], v[2 * k + 1]),
+              piece->streaming);
+}
+
+MO_INLINE void blocks_decode(const mo_block_strip *s, uint64_t i, uint32_t kind, uint32_t dtype)
+{
+    const mo_cast_piece piece = {.destination = s->values, .streaming = s->streaming};
+    const VT table = v_table16(blocks_e2m1, v_set(1.0f));
+    for (; i + CAST_GROUP <= s->count; i += CAST_GROUP) {
+        VI v[4];
+        if (kind != MO_CODES_E2M1)
+            cast_load(s->codes, i, kind == MO_CODES_E4M3 ? MO_DTYPE_F8_E4M3 : MO_DTYPE_F8_E5M2, v);
+        for (uint64_t k = 0, at = i; k < 4; k++, at += MO_LANES_N) {
+            VF value = kind == MO_CODES_E2M1 ? v_look16(&table, v_load_low4(s->codes + at / 2))
+                                             : v_bits(v[k]);
+            v[k] = v_ints(v_one_nan(v_mul(value, blocks_factor(s, at))));
+        }
+        if (s->ahead)
+            mo_prefetch_page_ahead(s->codes + (kind == MO_CODES_E2M1 ? i / 2 : i), 64);
+        blocks_store(&piece, i, dtype, v);
+    }
+    if (i < s->count)
+        mo_blocks_scalar_form.dequantize[kind][dtype](s, i);
+}
+
+/* --- the table ------------------------------------------------------------------------------- */
+
+#define BLOCKS_AMAX(unused, name, dtype)                                                           \
+    static void amax_##name(const mo_block_strip *strip, uint64_t start, uint32_t *amax)           \
+    {                                                                                              \
+        if (strip->shift == 4)                                                                     \
+            blocks_amax(strip, start, amax, dtype, 4);                                             \
+        else if (strip->shift == 5)                                                                \
+            blocks_amax(strip, start, amax, dtype, 5);                                             \
+        else                                                                                       \
+            blocks_amax(strip, start, amax, dtype, 7);                                             \
+    }
+#define BLOCKS_STRIPS(kind_name, kind, name, dtype)                                                \
+    static void nearest_##kind_name##_##name(const mo_block_strip *strip, uint64_t start)          \
+    {                                                                                              \
+        blocks_nearest(strip, start, kind, dtype);                                                 \
+    }                                                                                              \
+    static void stochastic_##kind_name##_##name(const mo_block_strip *strip, uint64_t start)       \
+    {                                                                                              \
+        blocks_stochastic(strip, start, kind, dtype);                                              \
+    }                                                                                              \
+    static void decode_##kind_name##_##name(const mo_block_strip *strip, uint64_t start)           \
+    {                                                                                              \
+        blocks_decode(strip, start, kind, dtype);                                                  \
+    }
+
+MO_BLOCKS_TYPES(BLOCKS_AMAX, )
+MO_BLOCKS_PAIRS(BLOCKS_STRIPS)
+
+static const mo_blocks_form blocks_form = MO_BLOCKS_FORM;
+
+/* The two kernels of an instruction set; `fence` follows writes past the caches. */
+#define BLOCKS_KERNELS(isa, fence)                                                                 \
+    void mo_blocks_quantize_##isa(const void *args, uint64_t begin, uint64_t end)                  \
+    {                                                                                              \
+        if (mo_blocks_quantize_run(args, begin, end, &blocks_form))                                \
+            fence;                                                                                 \
+    }                                                                                              \
+    void mo_blocks_dequantize_##isa(const void *args, uint64_t begin, uint64_t end)                \
+    {                                                                                              \
+        if (mo_blocks_dequantize_run(args, begin, end, &blocks_form))                              \
+            fence;                                                                                 \
+    }
