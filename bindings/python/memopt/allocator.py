@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import sys
@@ -237,7 +238,8 @@ class Allocator(_lifetime.Closing):
                 stream_pointer(stream),
             )
         except errors.OutOfMemoryError as error:
-            self._oom = self._report(error.message)
+            with contextlib.suppress(errors.MemoptError):  # never hide the failure
+                self._note_failure(error.message)
             raise
         buffer = Buffer(self, address, size, stream)
         if address:
@@ -459,17 +461,17 @@ class Allocator(_lifetime.Closing):
         """Why the last allocation has failed for lack of memory, and who held what then; None if
         none has failed. Frames and times are those of :meth:`start_history`. A failure inside the
         library, of an optimizer's state, for example, is described as of now."""
-        numbers = oom.numbers_of(self._handle.pointer)
-        if numbers is None:
-            return None
-        if self._oom is None or self._oom.numbers["number"] != numbers["number"]:
-            self._oom = self._report("")
+        self._note_failure("")
         return self._oom
 
-    def _report(self, message: str) -> Optional[OutOfMemoryReport]:
+    def _note_failure(self, message: str) -> None:
+        """Keeps a report of the last failure, if it is new: it was not for host memory."""
         numbers = oom.numbers_of(self._handle.pointer)
-        if numbers is None:
-            return None  # host memory
+        known = None if self._oom is None else self._oom.numbers["number"]
+        if numbers is not None and numbers["number"] != known:
+            self._oom = self._report(numbers, message)
+
+    def _report(self, numbers: Dict[str, int], message: str) -> OutOfMemoryReport:
         born = _events.ages(self.history()) if self._recording else {}
         tags = oom.tag_names(self._handle.pointer)
         holders = oom.holders_of(self.snapshot(), tags, self._frames, born)

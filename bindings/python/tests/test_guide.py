@@ -18,7 +18,8 @@ from memopt.cli import VERBS, build_parser
 
 GUIDE = pathlib.Path(__file__).resolve().parents[3] / "docs" / "guide"
 PAGES = (
-    "command-monitor", "command-plan-apply", "command-profile", "command-replay", "monitor", "plan"
+    "allocator", "command-monitor", "command-plan-apply", "command-profile", "command-replay",
+    "monitor", "plan",
 )
 NEEDED = {"replay": ["run.csv"], "profile": ["true"], "audit-optimizer": ["x.AdamW"]}
 ELSEWHERE = {"command-plan", "python", "cast", "checkpoint", "offload", "optimizer"}
@@ -38,7 +39,7 @@ def run(code: str, **names: Any) -> Dict[str, Any]:
 
 def test_no_piece_is_left_out() -> None:
     """Of command-monitor the second line, of command-replay the first piece need a GPU."""
-    assert [len(pieces(name)) for name in PAGES] == [1, 1, 1, 2, 1, 1]
+    assert [len(pieces(name)) for name in PAGES] == [1, 1, 1, 1, 3, 1, 1]
     others = {page.stem for page in GUIDE.glob("*.md") if "```python" in page.read_text("utf-8")}
     assert {name for name in others if not name.startswith("pytorch")} == {*PAGES, *ELSEWHERE}
 
@@ -98,6 +99,31 @@ def test_phases() -> None:
         optimizer=SimpleNamespace(step=lambda: seen.append("step")),
     )
     assert seen == 2 * ["forward", "backward", "step"]
+
+
+def test_a_difference(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, steps in (("a.pickle", 2), ("b.pickle", 9)):
+        entries = traces.trace_entries(traces.training(steps=steps))
+        (tmp_path / name).write_bytes(pickle.dumps(traces.snapshot(entries)))
+    monkeypatch.chdir(tmp_path)
+    run(pieces("command-replay")[2], memopt=memopt)
+    assert "PeakGroup(tag='', where='train.py:7 step'" in capsys.readouterr().out
+
+
+def test_a_history(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with memopt.Device("cpu", capacity="64MiB") as device:
+        with memopt.Allocator(device) as allocator:
+            names = run(pieces("allocator")[0], allocator=allocator)
+            names.pop("block").free()
+            del names
+    assert "a page" in capsys.readouterr().out
+    names_of_files = {path.name for path in tmp_path.iterdir()}
+    assert names_of_files == {"memory.pickle", "memory.json", "memory.html"}
 
 
 def test_a_replay(

@@ -6,12 +6,13 @@ allocator but torch's own. They are replaced, for the rest of the process, as th
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 
-from .. import _snapshot
+from .. import _snapshot, errors
 from .._abi.tools import PluggableObserver
 from ..allocator import config_items, stat_names
 from .._stacks import Stacks, no_frames
@@ -185,9 +186,10 @@ class TorchMemory:
         history = self._history
         if history is not None:
             history.failed(device, asked, free)
-        report = self._report(device)
-        if report is not None:
-            self.reports[device] = report
+        with contextlib.suppress(errors.MemoptError):  # never hide the failure
+            report = self._report(device)
+            if report is not None:
+                self.reports[device] = report
         for observer in list(self._observers):
             observer(device, asked, allocated, free)
 
