@@ -174,7 +174,7 @@ static memopt_status line(void *user, const char *settings, uint64_t *bytes)
         return MEMOPT_UNSUPPORTED;
     uint64_t samples = strtoull(batch + strlen("run.batch="), NULL, 10);
     bytes[3 * MEMOPT_PLAN_CATEGORIES + 3] = samples * MIB; /* backward, activations */
-    bytes[4 * MEMOPT_PLAN_CATEGORIES + 2] = MIB + MIB / 2;    /* step, optimizer */
+    bytes[4 * MEMOPT_PLAN_CATEGORIES + 2] = MIB + MIB / 2; /* step, optimizer */
     return a->batch != 0 && samples > a->batch ? a->status : MEMOPT_OK;
 }
 
