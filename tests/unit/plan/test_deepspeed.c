@@ -73,6 +73,18 @@ static void buckets_are_made_whole(void **state)
     }
 }
 
+/* Of a small model all weights are there from forward on, and go in backward. */
+static void stage_3_lets_weights_go(void **state)
+{
+    mo_plan_model m = small_model();
+    mo_plan_run r = deepspeed(MO_PLAN_ZERO3);
+    (void)state;
+    mo_plan_report report = report_of(&m, &r, NULL);
+    const uint64_t own = phase(&report, MO_PLAN_PHASE_LOAD)->parameters;
+    assert_int_equal(phase(&report, MO_PLAN_PHASE_FORWARD)->parameters, own + 2 * 4 * all);
+    assert_in_range(phase(&report, MO_PLAN_PHASE_BACKWARD)->parameters, own, own + 4 * all);
+}
+
 /* Of a model that is larger than what may be gathered: 1e9 elements and what one gather adds. */
 static void stage_3_gathers_so_many(void **state)
 {
@@ -117,6 +129,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(flat_buffers_are_in_equal_parts),
         cmocka_unit_test(buckets_are_made_whole),
+        cmocka_unit_test(stage_3_lets_weights_go),
         cmocka_unit_test(stage_3_gathers_so_many),
         cmocka_unit_test(what_it_does_not_have_is_refused),
     };
