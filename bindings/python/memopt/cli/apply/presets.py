@@ -8,7 +8,7 @@ accelerate 1.15 (``ClusterConfig``), and projects that nest Lightning's Trainer 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from .document import Document
@@ -51,11 +51,11 @@ class Preset:
     #: A file with one of these is for the framework.
     signature: Tuple[str, ...]
     #: … provided that it has one of these too.
-    besides: Tuple[str, ...]
+    besides: Tuple[str, ...] = ()
     #: The sections that the keys may be in; None: any.
-    sections: Optional[Tuple[str, ...]]
+    sections: Optional[Tuple[str, ...]] = ("",)
     #: What to do about a setting that has no key.
-    by_hand: Dict[str, str]
+    by_hand: Dict[str, str] = field(default_factory=dict)
     #: Presets whose signature its files have too. Settings without a row are those of the first.
     over: Tuple[str, ...] = ()
     #: What a dtype alone is to it: "autocast", "weights" or "both".
@@ -330,16 +330,16 @@ PRESETS: Dict[str, Preset] = {
         Preset(
             "lightning",
             ("data.init_args.batch_size", "trainer.accumulate_grad_batches", "trainer.precision"),
-            (),
-            ("", "fit"),
-            {"checkpointing": "Lightning leaves it to the model: call memopt.torch.checkpoint"},
+            sections=("", "fit"),
+            by_hand={
+                "checkpointing": "Lightning leaves it to the model: call memopt.torch.checkpoint"
+            },
         ),
         Preset(
             "transformers",
             ("per_device_train_batch_size",),
-            (),
-            None,
-            {
+            sections=None,
+            by_hand={
                 "optimizer": "TrainingArguments has no such optim; pass optimizers= to the Trainer",
                 "dtype": "TrainingArguments' own is for autocast; load the model in that dtype too",
                 "lora": "TrainingArguments has no LoRA; adapt the model with PEFT's LoraConfig",
@@ -352,24 +352,22 @@ PRESETS: Dict[str, Preset] = {
             ("use_peft", "use_bnb_nested_quant", "load_in_4bit", "lora_target_modules", "packing",
              "dataset_text_field", "completion_only_loss", "assistant_only_loss", "padding_free"),
             ("per_device_train_batch_size", "model_name_or_path"),
-            ("",),
-            {"optimizer": "SFTConfig has no such optim; pass optimizers= to the trainer"},
+            by_hand={"optimizer": "SFTConfig has no such optim; pass optimizers= to the trainer"},
             over=("transformers",),
         ),
         Preset(
             "llamafactory",
             ("finetuning_type", "cutoff_len"),
-            (),
-            ("",),
-            {"optimizer": "LLaMA-Factory takes Transformers' optim, which has no such"},
+            by_hand={"optimizer": "LLaMA-Factory takes Transformers' optim, which has no such"},
             over=("transformers", "trl"),
         ),
         Preset(
             "axolotl",
             ("base_model",),
             ("micro_batch_size", "sequence_len", "adapter", "datasets"),
-            ("",),
-            {"sharding": "set fsdp_version: 2 and fsdp_config, as axolotl's guide of FSDP2 has them"},
+            by_hand={
+                "sharding": "set fsdp_version: 2 and fsdp_config, as axolotl's guide of FSDP2 has them"
+            },
             plain="both",
             needs=(
                 ("activation_offloading", "gradient_checkpointing", "", _RECOMPUTE),
@@ -382,29 +380,21 @@ PRESETS: Dict[str, Preset] = {
         Preset(
             "deepspeed",
             ("train_micro_batch_size_per_gpu", "zero_optimization", "train_batch_size"),
-            (),
-            ("",),
-            {},
             plain="weights",
         ),
         Preset(
             "accelerate",
             ("distributed_type",),
-            (),
-            ("",),
-            {"sharding": "FSDP and DeepSpeed have settings of their own: run accelerate config"},
+            by_hand={
+                "sharding": "FSDP and DeepSpeed have settings of their own: run accelerate config"
+            },
         ),
         Preset(
             "torchtune",
             ("batch_size",),
-            (
-                "gradient_accumulation_steps",
-                "optimizer._component_",
-                "model._component_",
-                "enable_activation_checkpointing",
-            ),
-            ("",),
-            {
+            ("gradient_accumulation_steps", "optimizer._component_", "model._component_",
+             "enable_activation_checkpointing"),
+            by_hand={
                 "dtype": "torchtune's recipes refuse fp16: plan with bf16 or fp32",
                 "quantize": "torchtune's QLoRA is another recipe: model._component_ is a "
                 "torchtune.models.….qlora_… builder, run by lora_finetune_single_device",
@@ -418,13 +408,7 @@ PRESETS: Dict[str, Preset] = {
                 ("enable_activation_offloading", "enable_activation_checkpointing", "", _RECOMPUTE),
             ),
         ),
-        Preset(
-            "nested",
-            ("data_loader.batch_size", "training.trainer.accumulate_grad_batches"),
-            (),
-            ("",),
-            {},
-        ),
+        Preset("nested", ("data_loader.batch_size", "training.trainer.accumulate_grad_batches")),
     )
 }
 #: Other names that people use.
