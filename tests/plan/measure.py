@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Measures tests/plan/truth.json and truth_traced.json: the most bytes of tensors alive in real training steps.
+"""Measures tests/plan/truth*.json: the most bytes of tensors alive in real training steps.
 
-    PYTHONPATH=bindings/python python tests/plan/measure.py            # every row, ~10 minutes
+    PYTHONPATH=bindings/python python tests/plan/measure.py            # every row, ~30 minutes
     PYTHONPATH=bindings/python python tests/plan/measure.py NAME…      # these rows, others stay
     PYTHONPATH=bindings/python python tests/plan/measure.py --missing  # those that were not measured yet
 
-The rows are in truth.json: `name`, `config` and `run` are given, the rest is measured. A small step
+Of a row, `name`, `config` and `run` are given, the rest is measured. A small step
 makes the optimizer's state; the step after it is recorded on the CPU: batch, forward, loss, backward,
 optimizer, gradients set to None. README.md says what each key of a row means.
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import gc
 import importlib
+import importlib.metadata
 import json
 import pathlib
 from typing import Any, Dict, List, Tuple
@@ -29,6 +30,8 @@ from memopt.torch._target import Target
 TRUTH = pathlib.Path(__file__).with_name("truth.json")
 #: Of models that the planner does not describe, with features.
 TRACED = TRUTH.with_name("truth_traced.json")
+#: Under DeepSpeed's own ZeRO.
+ZERO = TRUTH.with_name("truth_zero.json")
 PHASES = ("forward", "loss", "backward", "optimizer")
 
 
@@ -61,7 +64,8 @@ class Step:
 def measure(row: Dict[str, Any]) -> Dict[str, Any]:
     """The row with what was measured."""
     if "world_size" in row["run"]:
-        result: Dict[str, Any] = importlib.import_module("several").measure([row])[0]
+        program = "zero_engine.py" if "engine" in row["run"] else "several.py"
+        result: Dict[str, Any] = importlib.import_module("several").measure(row, program)
         return result
     step = Step(row)
     return told(row, models.elements(step.model), step.recorder())
@@ -150,12 +154,13 @@ def chosen(*tables: pathlib.Path) -> List[Dict[str, Any]]:
 
 def main() -> None:
     """The command."""
-    for row in chosen(TRUTH, TRACED):
-        table = TRUTH if row["name"] in rows(TRUTH) else TRACED
+    for row in chosen(TRUTH, TRACED, ZERO):
+        table = next(table for table in (TRUTH, TRACED, ZERO) if row["name"] in rows(table))
         known = {**rows(table), row["name"]: measure(row)}
         gc.collect()
         show(known[row["name"]])
-        write(table, {"versions": versions(), "categories": CATEGORIES}, known)
+        more = {"deepspeed": importlib.metadata.version("deepspeed")} if table is ZERO else {}
+        write(table, {"versions": {**more, **versions()}, "categories": CATEGORIES}, known)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ import tempfile
 import threading
 import time
 import weakref
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import memopt
 import models
@@ -218,27 +218,26 @@ class Process:
         step.waits = self.wrapper if self.run.get("sync") == "last" else None
         return step
 
+    def end(self) -> None:
+        """Nothing outlives it."""
+
 
 # --- running them ---
 
 
-def measure(rows: List[Dict[str, Any]], program: str = __file__) -> List[Dict[str, Any]]:
-    """What the processes of a program measured of rows, all of one world size."""
-    world = rows[0]["run"]["world_size"]
-    with tempfile.TemporaryDirectory() as folder:
-        pathlib.Path(folder, "rows.json").write_text(json.dumps(rows))
-        run_all(pathlib.Path(program), pathlib.Path(folder), world)
-        files = [pathlib.Path(folder, "%d.json" % rank) for rank in range(world)]
-        told = [json.loads(file.read_text()) for file in files]
-    return [fullest(of_row) for of_row in zip(*told)]
-
-
-def fullest(told: Any) -> Dict[str, Any]:
-    """The fullest process, and of each phase the fullest."""
+def measure(row: Dict[str, Any], program: str = "several.py") -> Dict[str, Any]:
+    """What the processes of a program measured of a row: the fullest, and of each phase the
+    fullest."""
+    world = row["run"]["world_size"]
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        (folder / "row.json").write_text(json.dumps(row))
+        run_all(pathlib.Path(__file__).with_name(program), folder, world)
+        told = [json.loads((folder / ("%d.json" % rank)).read_text()) for rank in range(world)]
     result: Dict[str, Any] = max(told, key=lambda one: one["peak_bytes"])
-    for name in result["phases"]:
-        of_all = [one["phases"][name] for one in told]
-        result["phases"][name] = max(of_all, key=lambda phase: phase["bytes"])
+    for phase in result["phases"]:
+        of_all = [one["phases"][phase] for one in told]
+        result["phases"][phase] = max(of_all, key=lambda of: of["bytes"])
     for key in ("held_peak_bytes", "in_place_peak_bytes"):
         result[key] = max(one[key] for one in told)
     return result
@@ -263,28 +262,29 @@ def run_all(program: pathlib.Path, folder: pathlib.Path, world: int) -> None:
         raise RuntimeError("a process failed; what it said is above")
 
 
-def main(folder: pathlib.Path, rank: int) -> None:
-    """One process."""
+@contextlib.contextmanager
+def group(rank: int, world: int, folder: pathlib.Path) -> Iterator[None]:
+    """A group of processes."""
+    method = "file://%s" % (folder / "meeting")
+    torch.distributed.init_process_group("gloo", init_method=method, rank=rank, world_size=world)
+    yield
+
+
+def main(kind: Any = Process, group: Any = group) -> None:
+    """One process: the program is given a folder, which has the row, and its rank."""
     import measure as whole
 
-    rows = json.loads((folder / "rows.json").read_text())
+    folder, rank = pathlib.Path(sys.argv[1]), int(sys.argv[2])
+    row = json.loads((folder / "row.json").read_text())
     torch.set_num_threads(1)
-    torch.distributed.init_process_group(
-        "gloo",
-        init_method="file://%s" % (folder / "meeting"),
-        rank=rank,
-        world_size=rows[0]["run"]["world_size"],
-    )
-    result = []
-    for row in rows:
-        process = Process(row)
-        result.append(whole.told(row, process.parameters, process.recorder()))
-        del process
-        gc.collect()
-    (folder / ("%d.json" % rank)).write_text(json.dumps(result))
-    torch.distributed.barrier()
+    with group(rank, row["run"]["world_size"], folder):
+        process = kind(row)
+        told = whole.told(row, process.parameters, process.recorder())
+        process.end()
+        (folder / ("%d.json" % rank)).write_text(json.dumps(told))
+        torch.distributed.barrier()
     torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(pathlib.Path(sys.argv[1]), int(sys.argv[2]))
+    main()

@@ -1,12 +1,7 @@
-#!/usr/bin/env python3
-"""Measures tests/plan/truth_zero.json: steps of several processes under DeepSpeed's ZeRO.
+"""Steps of several processes under DeepSpeed's ZeRO: the rows of truth_zero.json.
 
-    PYTHONPATH=bindings/python python tests/plan/zero_engine.py            # every row, ~20 minutes
-    PYTHONPATH=bindings/python python tests/plan/zero_engine.py NAME…      # these, others stay
-
-Needs DeepSpeed 0.19 beside what `several.py` needs: gloo, on the CPU. Each process records its own
-step, after three small ones: DeepSpeed learns the order of modules from the first two. What is not
-as in `several.py`:
+Each process records its own step, after three small ones: DeepSpeed learns the order of modules
+from the first two. What is not as in `several.py`:
 
 * Collectives run on copies that the recorder does not see: nothing of gloo's holds a buffer longer
   than the program does.
@@ -20,10 +15,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import json
 import os
 import pathlib
-import sys
 from typing import Any, Dict, Iterator, List, Tuple
 
 import models
@@ -34,7 +27,6 @@ from memopt.torch._step import StepRecorder
 from torch.utils._pytree import tree_flatten, tree_iter, tree_unflatten
 
 
-TRUTH = pathlib.Path(__file__).resolve().parent / "truth_zero.json"
 #: Keys of a row's run, and where DeepSpeed has them.
 SETTINGS = {"reduce_bucket": "reduce_bucket_size", "overlap": "overlap_comm"}
 
@@ -145,6 +137,10 @@ class Process:
         target = several.target_of(self.engine.module, self.engine)
         return GlooEngineStep(target, self.engine, self.run.get("accumulation", 1))
 
+    def end(self) -> None:
+        """Of the engine."""
+        self.engine.destroy()
+
 
 @contextlib.contextmanager
 def group(rank: int, world: int, folder: pathlib.Path) -> Iterator[None]:
@@ -161,47 +157,8 @@ def group(rank: int, world: int, folder: pathlib.Path) -> Iterator[None]:
         dist_backend="gloo", auto_mpi_discovery=False, init_method=method, rank=rank,
         world_size=world,
     )
-    try:
-        yield
-        torch.distributed.barrier()
-    finally:
-        torch.distributed.destroy_process_group()
-
-
-def process(folder: pathlib.Path, rank: int) -> None:
-    """One of several processes."""
-    import measure as whole
-
-    asked = json.loads((folder / "rows.json").read_text())
-    torch.set_num_threads(1)
-    result = []
-    with group(rank, asked[0]["run"]["world_size"], folder):
-        for row in asked:
-            one = Process(row)
-            result.append(whole.told(row, one.parameters, one.recorder()))
-            one.engine.destroy()
-            del one
-            gc.collect()
-            (folder / ("%d.json" % rank)).write_text(json.dumps(result))
-
-
-def main() -> None:
-    """The command."""
-    import deepspeed
-    import measure as whole
-
-    about = {"versions": {"deepspeed": deepspeed.__version__.split("+")[0], **whole.versions()}}
-    known, asked = whole.rows(TRUTH), whole.chosen(TRUTH)
-    for world in sorted({row["run"]["world_size"] for row in asked}, reverse=True):
-        of_world = [row for row in asked if row["run"]["world_size"] == world]
-        for row in several.measure(of_world, __file__):
-            known[row["name"]] = row
-            whole.show(row)
-            whole.write(TRUTH, about, known)
+    yield
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 3 and pathlib.Path(sys.argv[1]).is_dir():
-        process(pathlib.Path(sys.argv[1]), int(sys.argv[2]))
-    else:
-        main()
+    several.main(Process, group)

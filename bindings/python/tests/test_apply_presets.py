@@ -82,6 +82,7 @@ AXOLOTL = {
     "load_in_8bit": False,
     "bnb_config_kwargs": {"bnb_4bit_use_double_quant": True},
     "activation_offloading": False,
+    "plugins": ["axolotl.integrations.liger.LigerPlugin"],
     "liger_fused_linear_cross_entropy": False,
 }
 DEEPSPEED = {
@@ -152,8 +153,11 @@ BOTH_WAYS = [
 @pytest.mark.parametrize("setting, value, names", BOTH_WAYS)
 def test_what_is_written_is_read(tmp_path, setting, value, names):
     """One table, in both directions."""
+    settings = {setting: value}
+    if setting == "offload":
+        settings["checkpointing"] = "full"  # without it axolotl refuses to offload
     for name in sorted(names):
-        found = edit(tmp_path, FILES[name], {setting: value}, required={setting: setting})
+        found = edit(tmp_path, FILES[name], settings, required={setting: setting})
         assert setting in found.known and setting not in found.unset, (name, found.notes)
         path = write(tmp_path, name + ".json", found.data)
         said = read([path], KeyMapping())[0].said[setting]
@@ -239,6 +243,113 @@ def test_torchtune(tmp_path):
     assert [note for note in found.notes if "take optimizer.fused out" in note]
     data = {**TORCHTUNE, "optimizer": {"_component_": "bitsandbytes.optim.PagedAdamW8bit"}}
     assert result(tmp_path, data)["optimizer"] == data["optimizer"]
+
+
+#: What the trainers' own parsers take: a file, a setting, and the keys that are added or changed.
+FSDP = {"distributed_type": "FSDP", "fsdp_config": {"fsdp_version": 1}}
+READ_BY_TRAINERS = [
+    # axolotl refuses attn_implementation beside a flag that is true
+    (AXOLOTL, {"attention": "sdpa"}, {"attn_implementation": "sdpa"}),
+    ({**AXOLOTL, "flash_attention": True}, {"attention": "flash"}, {}),
+    (
+        {**AXOLOTL, "flash_attention": True},
+        {"attention": "sdpa"},
+        {"flash_attention": False, "attn_implementation": "sdpa"},
+    ),
+    ({**AXOLOTL, "sdp_attention": False}, {"attention": "sdpa"}, {"sdp_attention": True}),
+    # … and qlora in 8 bits or with GPTQ
+    (
+        {**AXOLOTL, "adapter": "qlora", "load_in_4bit": True},
+        {"lora": 8, "quantize": "int8"},
+        {"adapter": "lora", "load_in_4bit": False, "load_in_8bit": True},
+    ),
+    (
+        {**AXOLOTL, "adapter": "qlora", "load_in_4bit": True},
+        {"lora": 8, "quantize": "gptq"},
+        {"adapter": "lora", "load_in_4bit": False, "gptq": True},
+    ),
+    (
+        {**AXOLOTL, "fsdp_version": 2},
+        {"sharding": "zero2"},
+        {"fsdp_config": {"reshard_after_forward": False}},
+    ),
+    # LLaMA-Factory's Transformers has FSDP1, whose strategy is a word
+    (LLAMAFACTORY, {"sharding": "zero2"}, {"fsdp": "shard_grad_op auto_wrap"}),
+    (LLAMAFACTORY, {"sharding": "zero3"}, {"fsdp": "full_shard auto_wrap"}),
+    (
+        {**LLAMAFACTORY, "fsdp": "full_shard", "fsdp_config": {"reshard_after_forward": True}},
+        {"sharding": "zero2"},
+        {"fsdp": "shard_grad_op auto_wrap", "fsdp_config": {"reshard_after_forward": False}},
+    ),
+    # accelerate's too: a word stays a word, a number a number
+    *(
+        (
+            {**FSDP, "fsdp_config": {key: old}},
+            {"sharding": "zero2"},
+            {"fsdp_config": {key: new}},
+        )
+        for key, old, new in (
+            ("fsdp_sharding_strategy", "FULL_SHARD", "SHARD_GRAD_OP"),
+            ("fsdp_sharding_strategy", 1, 2),
+            ("fsdp_reshard_after_forward", "FULL_SHARD", "SHARD_GRAD_OP"),
+            ("fsdp_reshard_after_forward", True, False),
+            ("fsdp_reshard_after_forward", "true", "false"),
+        )
+    ),
+    (
+        {**TORCHTUNE, "loss": {"_component_": "torchtune.modules.loss.LinearCrossEntropyLoss"}},
+        {"loss": "fused"},
+        {},
+    ),
+]
+
+
+@pytest.mark.parametrize("data, settings, differs", READ_BY_TRAINERS)
+def test_what_the_trainers_read(tmp_path, data, settings, differs):
+    required = dict.fromkeys(settings, "it")
+    after = result(tmp_path, data, settings, create_keys=True, required=required)
+    assert after == {**data, **differs}
+
+
+@pytest.mark.parametrize(
+    "data, settings, told",
+    [
+        (AXOLOTL, {"offload": "activations"}, "needs gradient_checkpointing"),
+        (
+            {**AXOLOTL, "gradient_checkpointing": True, "activation_offloading": True},
+            {"checkpointing": "none"},
+            "needs gradient_checkpointing",
+        ),
+        ({**AXOLOTL, "plugins": None}, {"loss": "fused"}, "liger.LigerPlugin"),
+        (
+            {**AXOLOTL, "plugins": ["x.LigerPlugin"], "cut_cross_entropy": True},
+            {"micro_batch": 3},
+            "CutCrossEntropyPlugin",
+        ),
+        (AXOLOTL, {"sharding": "zero3"}, "fsdp_version: 2"),
+        ({**AXOLOTL, "fsdp_version": 1}, {"sharding": "zero3"}, "fsdp_version: 2"),
+        ({**FSDP, "distributed_type": "MULTI_GPU"}, {"sharding": "zero3"}, "accelerate config"),
+        ({**FSDP, "distributed_type": "NO"}, {"sharding": "deepspeed_zero3"}, "accelerate config"),
+        (TORCHTUNE, {"offload": "activations"}, "needs enable_activation_checkpointing"),
+        (TORCHTUNE, {"lora": 8}, "lora_… builder"),
+        ({**TORCHTUNE, "loss": {"_component_": "x"}}, {"loss": "fused"}, "no fused loss"),
+    ],
+)
+def test_what_the_trainers_would_refuse(tmp_path, data, settings, told):
+    required = dict.fromkeys(settings, "it")
+    with pytest.raises(apply.ApplyError, match=told):
+        edit(tmp_path, data, settings, create_keys=True, required=required)
+
+
+def test_a_key_without_what_it_needs_is_not_read(tmp_path):
+    data = {**AXOLOTL, "plugins": None, "liger_fused_linear_cross_entropy": True}
+    found = read([write(tmp_path, "c.json", json.dumps(data))], KeyMapping())[0]
+    assert "loss" not in found.said and "needs plugins" in found.open[0]
+
+
+def test_arguments_that_a_new_class_lacks_are_named(tmp_path):
+    found = edit(tmp_path, TORCHTUNE, {"optimizer": "adafactor"})
+    assert "torch.optim.Adafactor has no argument fused" in found.notes[0]
 
 
 def test_nested(tmp_path):

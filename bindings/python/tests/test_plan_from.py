@@ -66,7 +66,8 @@ FILES = {
     "axolotl": (
         AXOLOTL + "adapter: qlora\nload_in_4bit: true\nlora_r: 32\nlora_target_linear: true\n"
         "bf16: auto\nflash_attention: true\noptimizer: adamw_bnb_8bit\nsample_packing: true\n"
-        "gradient_checkpointing: true\nliger_fused_linear_cross_entropy: true\n",
+        "gradient_checkpointing: true\nliger_fused_linear_cross_entropy: true\n"
+        "plugins: [axolotl.integrations.liger.LigerPlugin]\n",
         "--lora 32 --quantize nf4-double --base-dtype bf16 --dtype bf16 --autocast bf16 --attention "
         "flash --optimizer adamw8bit --checkpointing full --loss fused " + LORA,
     ),

@@ -157,32 +157,19 @@ static void close(writer *w, const char *bracket)
 
 /* --- values ---------------------------------------------------------------------------------- */
 
-/* A field as a number; 0: it is text. */
-static int number_of(const row *r, const void *of, double *out_value)
-{
-    const char *field = (const char *)of + r->offset;
+/* A field that is no text. */
+typedef union scalar {
     uint64_t whole;
     int64_t number;
-    uint32_t truth;
-    switch (r->kind) {
-    case WHOLE:
-        memcpy(&whole, field, sizeof whole);
-        *out_value = (double)whole;
-        return 1;
-    case SIGNED:
-        memcpy(&number, field, sizeof number);
-        *out_value = (double)number;
-        return 1;
-    case REAL:
-        memcpy(out_value, field, sizeof *out_value);
-        return 1;
-    case TRUTH:
-        memcpy(&truth, field, sizeof truth);
-        *out_value = truth;
-        return 1;
-    default:
-        return 0;
-    }
+    double real;
+    uint32_t word;
+} scalar;
+
+static scalar value_of(const row *r, const void *of)
+{
+    scalar v = {.whole = 0};
+    memcpy(&v, (const char *)of + r->offset, r->kind <= REAL ? sizeof v.whole : sizeof v.word);
+    return v;
 }
 
 static const char *word_of(const row *r, uint32_t value)
@@ -196,36 +183,32 @@ static const char *word_of(const row *r, uint32_t value)
                               : changes[value];
 }
 
-static void put_number(writer *w, const row *r, const char *field)
-{
-    char text[40];
-    uint64_t whole;
-    double real;
-    if (r->kind == REAL) {
-        memcpy(&real, field, sizeof real);
-        mo_plan_number_text(real, text, sizeof text);
-    } else {
-        memcpy(&whole, field, sizeof whole);
-        if (r->kind == SIGNED)
-            (void)snprintf(text, sizeof text, "%" PRId64, (int64_t)whole);
-        else
-            (void)snprintf(text, sizeof text, "%" PRIu64, whole);
-    }
-    put(w, text);
-}
-
 static void put_row(writer *w, const row *r, const void *of)
 {
-    const char *field = (const char *)of + r->offset;
-    uint32_t word;
-    memcpy(&word, field, sizeof word);
+    char text[40];
+    scalar v = value_of(r, of);
     put_name(w, r->name);
-    if (r->kind <= REAL)
-        put_number(w, r, field);
-    else if (r->kind == TRUTH)
-        put(w, word ? "true" : "false");
-    else
-        put_quoted(w, r->kind == TEXT ? field : word_of(r, word));
+    switch (r->kind) {
+    case TEXT:
+        put_quoted(w, (const char *)of + r->offset);
+        return;
+    case TRUTH:
+        put(w, v.word ? "true" : "false");
+        return;
+    case REAL:
+        mo_plan_number_text(v.real, text, sizeof text);
+        break;
+    case SIGNED:
+        (void)snprintf(text, sizeof text, "%" PRId64, v.number);
+        break;
+    case WHOLE:
+        (void)snprintf(text, sizeof text, "%" PRIu64, v.whole);
+        break;
+    default:
+        put_quoted(w, word_of(r, v.word));
+        return;
+    }
+    put(w, text);
 }
 
 static void put_rows(writer *w, const void *of, const row *rows, size_t count)
@@ -333,8 +316,14 @@ static memopt_status find(const void *of, const row *rows, size_t count, const c
                           double *out_value)
 {
     for (size_t i = 0; i < count; i++)
-        if (strcmp(rows[i].name, name) == 0 && number_of(&rows[i], of, out_value))
+        if (strcmp(rows[i].name, name) == 0 && rows[i].kind <= TRUTH) {
+            scalar v = value_of(&rows[i], of);
+            *out_value = rows[i].kind == REAL     ? v.real
+                         : rows[i].kind == SIGNED ? (double)v.number
+                         : rows[i].kind == TRUTH  ? (double)v.word
+                                                  : (double)v.whole;
             return MEMOPT_OK;
+        }
     return mo_fail(MEMOPT_NOT_FOUND,
                    "plan: the plan has no number \"%.40s\"; the nearest name is \"%s\"", name,
                    mo_nearest_word(name, rows, sizeof *rows, count));

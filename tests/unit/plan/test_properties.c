@@ -259,30 +259,12 @@ static void savers_save(void **state)
     }
 }
 
-/* Each stage of sharding keeps less at rest. */
-static void stages_of_sharding(void **state)
-{
-    mo_plan_model m = {0};
-    mo_plan_run r = {0};
-    uint64_t before = UINT64_MAX;
-    (void)state;
-    m.hidden = 1024;
-    m.layers = 24;
-    r.world_size = 8;
-    for (r.sharding = 0; r.sharding <= MO_PLAN_ZERO3; r.sharding++) {
-        mo_plan_report report = report_of(&m, &r, NULL);
-        assert_true(report.peak.total < before);
-        before = report.peak.total;
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_model_adds_up),
         cmocka_unit_test(more_takes_more),
         cmocka_unit_test(savers_save),
-        cmocka_unit_test(stages_of_sharding),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -83,25 +83,6 @@ static void test_one_that_is_enough(void **state)
     assert_true(single > 5);
 }
 
-static void test_what_is_kept(void **state)
-{
-    (void)state;
-    mo_plan_case c = small_case();
-    c.card.capacity = peak_at(c, 1) / 2;
-    mo_plan_target keep = {0};
-    keep.keep_dtype = keep.keep_optimizer = keep.keep_weights = MO_PLAN_YES;
-    keep.min_sequence = c.run.sequence;
-    keep.all_changes = MO_PLAN_YES;
-    mo_plan_solution solution;
-    (void)solve(&c, &keep, &solution);
-    assert_true(solution.found.count > 0);
-    for (uint64_t i = 0; i < solution.found.count; i++) {
-        uint32_t kind = solution.found.changes[i].kind;
-        assert_true(kind != MO_PLAN_CHANGE_DTYPE && kind != MO_PLAN_CHANGE_OPTIMIZER &&
-                    kind != MO_PLAN_CHANGE_LORA && kind != MO_PLAN_CHANGE_SEQUENCE);
-    }
-}
-
 static void test_alternatives(void **state)
 {
     (void)state;
@@ -132,7 +113,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_times_are_of_plans),
         cmocka_unit_test(test_one_that_is_enough),
-        cmocka_unit_test(test_what_is_kept),
         cmocka_unit_test(test_alternatives),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -12,15 +12,6 @@ static void start(mo_plan_tape *t)
     t->phase = MO_PLAN_PHASE_FORWARD;
 }
 
-/* A tape with a value of 1000 bytes whose gradient is wanted. */
-static mo_plan_value start_learning(mo_plan_tape *t)
-{
-    start(t);
-    mo_plan_value leaf = mo_plan_value_new(t, 1000, 1, MO_PLAN_ACTIVATIONS);
-    mo_plan_value_learns(t, leaf, 1000);
-    return leaf;
-}
-
 /* The loss, one byte; nothing else holds what it is of. */
 static mo_plan_value mean_of(mo_plan_tape *t, mo_plan_value y)
 {
@@ -32,43 +23,6 @@ static mo_plan_value mean_of(mo_plan_tape *t, mo_plan_value y)
 static uint64_t peak(const mo_plan_tape *t, uint32_t phase)
 {
     return t->phases[phase].total;
-}
-
-/* x is used twice: the sum of its gradients is a third tensor beside both. */
-static void fan_in_sums_into_a_new_tensor(void **state)
-{
-    mo_plan_tape t;
-    (void)state;
-    mo_plan_value leaf = start_learning(&t);
-    mo_plan_value x = mo_plan_op_scale(&t, leaf);
-    mo_plan_value a = mo_plan_op_scale(&t, x), b = mo_plan_op_scale(&t, x);
-    mo_plan_value sum = mo_plan_op_add(&t, a, b);
-    mo_plan_value loss = mean_of(&t, sum);
-    mo_plan_drop(&t, x);
-    mo_plan_drop(&t, a);
-    mo_plan_drop(&t, b);
-    assert_int_equal(t.total, 1001);
-    mo_plan_tape_backward(&t, loss);
-    /* Leaf and loss; both gradients of x and their sum. */
-    assert_int_equal(peak(&t, MO_PLAN_PHASE_BACKWARD), 1001 + 3000);
-    assert_int_equal(t.total, 2001);
-    mo_plan_tape_end(&t);
-}
-
-/* Both operands of a sum get the same gradient: no copy until one of them is added to. */
-static void sums_pass_their_gradient_on(void **state)
-{
-    mo_plan_tape t;
-    (void)state;
-    mo_plan_value leaf = start_learning(&t);
-    mo_plan_value a = mo_plan_op_scale(&t, leaf);
-    mo_plan_value sum = mo_plan_op_add(&t, a, leaf);
-    mo_plan_value loss = mean_of(&t, sum);
-    mo_plan_drop(&t, a);
-    mo_plan_tape_backward(&t, loss);
-    /* Leaf, loss; the gradient of the sum (of a and of leaf), the new one of leaf, their sum. */
-    assert_int_equal(peak(&t, MO_PLAN_PHASE_BACKWARD), 1001 + 3000);
-    mo_plan_tape_end(&t);
 }
 
 /* A gradient is cast to its narrower value while the node still holds what it saved. */
@@ -170,8 +124,6 @@ static void sizes_that_do_not_fit_stick(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fan_in_sums_into_a_new_tensor),
-        cmocka_unit_test(sums_pass_their_gradient_on),
         cmocka_unit_test(saved_values_are_there_when_gradients_are_cast),
         cmocka_unit_test(offloaded_values_are_held_by_the_host),
         cmocka_unit_test(small_values_are_not_offloaded),

@@ -44,3 +44,11 @@ def size(text: str) -> int:
         return parse_size(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def positive_size(text: str) -> int:
+    """Bytes, more than none."""
+    value = size(text)
+    if value == 0:
+        raise argparse.ArgumentTypeError("a size above 0 is needed, not %r" % text)
+    return value

@@ -13,10 +13,10 @@ from . import backups, transaction
 from .document import Document
 from .errors import ApplyError, KeyMissing
 from .json_text import JsonDocument
-from .presets import Assignment, NoDefault, Preset, detect, preset_named, section_of
+from .presets import Assignment, NoDefault, Preset, detect, preset_named, section_of, unmet
 from .toml_text import TomlDocument
-from .tree import Path, spelled
-from .values import DTYPES, CHECKPOINTING, NUMBERS, SETTINGS, Unspellable, by_example, in_kind, same
+from .tree import Path, parse_path, spelled
+from .values import DTYPES, CHECKPOINTING, NUMBERS, SETTINGS, Unspellable, by_example, in_kind, is_truth, same
 from .yaml_text import YamlDocument
 
 FORMATS: Dict[str, Type[Document]] = {
@@ -270,6 +270,8 @@ def _prepare_file(
     for one in _assignments(document, settings, mapping, preset, section, edit):
         document, lacking = _assign(document, one, mapping, edit)
         missing += [lacking] if lacking else []
+    for key, why in unmet(document, preset, section) if edit.changes else ():
+        raise ApplyError("line %d: %s" % (document.line(section + parse_path(key)), why))
     if missing:
         raise KeyMissing(
             "it has no key %s. Pass --create-keys to add what is missing, or say with --key where "
@@ -338,7 +340,7 @@ def _assignments(
             continue
         own = preset.assign(name, value) if preset is not None else []
         if own:
-            found += [_in_section(one, section) for one in own]
+            found += _needed(document, [_in_section(one, section) for one in own])
         elif edit is not None:
             edit.unset[name] = _by_hand(preset, name)
     return found
@@ -349,6 +351,22 @@ def _by_hand(preset: Optional[Preset], name: str) -> str:
     return why if preset is None else preset.by_hand.get(name, why)
 
 
+def _by_hand_of(edit: FileEdit, name: str) -> str:
+    return _by_hand(preset_named(edit.preset) if edit.preset else None, name)
+
+
+def _needed(document: Document, own: List[Assignment]) -> List[Assignment]:
+    """Without absent alternatives; and without other absent keys where an alternative is enough."""
+    there = [one for one in own if _place(document, one) is not None]
+    enough = any(one.alternative and one.value for one in there)
+    return [one for one in own if one in there or not (one.alternative or enough)]
+
+
+def _place(document: Document, one: Assignment) -> Optional[Path]:
+    """The first of the assignment's keys that the file has."""
+    return next((key for key in one.keys if document.find(key) is not None), None)
+
+
 def _in_section(one: Assignment, section: Path) -> Assignment:
     return Assignment(**{**vars(one), "keys": tuple(section + key for key in one.keys)})
 
@@ -357,14 +375,17 @@ def _assign(
     document: Document, one: Assignment, mapping: KeyMapping, edit: FileEdit
 ) -> Tuple[Document, Optional[Assignment]]:
     """The document with one key set; also the assignment itself where the file lacks its key."""
-    path = next((key for key in one.keys if document.find(key) is not None), None)
+    path = _place(document, one)
     if path is None:
         return _absent(document, one, mapping, edit)
-    edit.known.append(one.setting)
     old = document.value(path)
     try:
         new = _new_value(one, mapping.values.get(one.setting, _UNASKED), str(path[-1]), old)
         line = document.line(path)
+        if new is None and one.value is None and not one.by_example:
+            edit.unset[one.setting] = _by_hand_of(edit, one.setting)
+            return document, None
+        edit.known.append(one.setting)
         if type(new) is type(old) and new == old:
             return document, None
         after = document.set(path, new, mapping.shared)
@@ -392,8 +413,10 @@ def _absent(
     if one.optional and not (mapping.create_keys and one.addable):
         if mapping.create_keys:
             edit.refused.append(one.setting)
-        preset = preset_named(edit.preset) if edit.preset else None
-        edit.unset[one.setting] = "the file has no key for it; " + _by_hand(preset, one.setting)
+        edit.unset[one.setting] = "the file has no key for it; " + _by_hand_of(edit, one.setting)
+        return document, None
+    if one.value is None or one.setting in edit.unset:
+        edit.unset.setdefault(one.setting, _by_hand_of(edit, one.setting))
         return document, None
     if mapping.skip_missing:
         edit.notes.append("%s is not set: the file has no key %s" % (one.setting, key))
@@ -420,15 +443,22 @@ def _new_value(one: Assignment, asked: Any, leaf: str, old: Any) -> Any:
     if means is not NoDefault and means is not None:
         if any(same(means, value) for value in (one.value,) + one.accepted):
             return old
+    if isinstance(one.value, bool) and not is_truth(old):
+        # The key has words too, or numbers: take the one that is of the old value's kind.
+        alike = [word for word in one.accepted if type(word) is type(old)]
+        return (alike or [in_kind(old, one.value)])[0]
     return in_kind(old, one.value)
 
 
 def _note_arguments(document: Document, path: Path, new: Any, edit: FileEdit) -> None:
     """Arguments of torch's own classes that the new class does not know."""
-    if not str(new).startswith("memopt."):
+    unknown = ["fused", "capturable", "differentiable"]
+    if str(new).startswith("memopt."):
+        unknown.append("foreach")
+    elif new != "torch.optim.Adafactor":
         return
     beside = path[:-1] + (("init_args",) if path[-1] == "class_path" else ())
-    for name in ("fused", "foreach", "capturable", "differentiable"):
+    for name in unknown:
         if document.find(beside + (name,)) is not None:
             key = spelled(beside + (name,))
             edit.notes.append("%s has no argument %s: take %s out" % (new, name, key))

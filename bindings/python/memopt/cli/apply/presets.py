@@ -8,13 +8,13 @@ accelerate 1.15 (``ClusterConfig``), and projects that nest Lightning's Trainer 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from .document import Document
 from .errors import ApplyError
-from .tree import MAP, Path, Tree, parse_path, spelled
-from .values import optimizer_class, optimizer_word, precision
+from .tree import MAP, Path, Tree, parse_path, plain, spelled
+from .values import optimizer_class, optimizer_word, precision, same
 
 
 class NoDefault:
@@ -27,6 +27,7 @@ class Assignment:
 
     setting: str
     keys: Tuple[Path, ...]
+    #: None: the framework does not take it by this key alone, if the file has no equivalent.
     value: Any
     #: Values that are equivalent to ``value``.
     accepted: Tuple[Any, ...] = ()
@@ -38,6 +39,8 @@ class Assignment:
     optional: bool = False
     #: The framework knows the key, so that a file may get it.
     addable: bool = True
+    #: Another spelling of a key: set where the file has it. If it is true there, it is enough.
+    alternative: bool = False
 
 
 @dataclass(frozen=True)
@@ -48,15 +51,17 @@ class Preset:
     #: A file with one of these is for the framework.
     signature: Tuple[str, ...]
     #: … provided that it has one of these too.
-    besides: Tuple[str, ...]
+    besides: Tuple[str, ...] = ()
     #: The sections that the keys may be in; None: any.
-    sections: Optional[Tuple[str, ...]]
+    sections: Optional[Tuple[str, ...]] = ("",)
     #: What to do about a setting that has no key.
-    by_hand: Dict[str, str]
+    by_hand: Dict[str, str] = field(default_factory=dict)
     #: Presets whose signature its files have too. Settings without a row are those of the first.
     over: Tuple[str, ...] = ()
     #: What a dtype alone is to it: "autocast", "weights" or "both".
     plain: str = "autocast"
+    #: Keys that it takes only with another key (or with a word in that key's list), and the advice.
+    needs: Tuple[Tuple[str, str, str, str], ...] = ()
 
     def rows(self, setting: str) -> "List[Row]":
         """The rows of a setting."""
@@ -68,13 +73,17 @@ class Preset:
         found = []
         for _, _, keys, say, default in self.rows(setting):
             word, accepted = say(value)
-            if word is None:
+            if word is None and not accepted:
                 continue
             one = Assignment(setting, tuple(map(parse_path, keys.split())), word, accepted, default)
-            if default in (ByExample, MayLack, NotOwn):
-                by_example, addable = default is ByExample, default is not NotOwn
+            if default in MARKS:
                 one = replace(
-                    one, default=NoDefault, by_example=by_example, optional=True, addable=addable
+                    one,
+                    default=NoDefault,
+                    optional=True,
+                    by_example=default is ByExample,
+                    addable=default is not NotOwn,
+                    alternative=default is Alternative,
                 )
             found.append(one)
         return found
@@ -98,6 +107,14 @@ class NotOwn:
     """The key is a program's, not the framework's, which refuses it: it is never added."""
 
 
+class Alternative:
+    """Another spelling of the setting: it is set where a file has it, and never added."""
+
+
+#: What a row may have in place of what an absent key means.
+MARKS = (ByExample, MayLack, NotOwn, Alternative)
+
+
 def _same(value: Any) -> Tuple[Any, Tuple[Any, ...]]:
     return value, ()
 
@@ -114,7 +131,7 @@ def weights(value: Any) -> Tuple[Any, Tuple[Any, ...]]:
     """Transformers' dtype to load a model in: said by the dtypes of 16-bit weights alone."""
     base, _, form = value.partition("-")
     word = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}[base]
-    return (word if form == "true" else None), (base, "torch.%s" % word)
+    return (word, (base, "torch.%s" % word)) if form == "true" else (None, ())
 
 
 def _words(**words: Any) -> Say:
@@ -146,8 +163,8 @@ _ATTENTION = _words(
     sdpa="sdpa", eager="eager", flash=("flash_attention_2", "flash_attention_3", "flash")
 )
 _SHARDS = {
-    "zero2": (True, "shard_grad_op", "shard_grad_op auto_wrap"),
-    "zero3": (True, "full_shard", "full_shard auto_wrap"),
+    "zero2": (True, "shard_grad_op auto_wrap", "shard_grad_op"),
+    "zero3": (True, "full_shard auto_wrap", "full_shard"),
 }
 _DEEPSPEED_STAGES = {"deepspeed_zero%d" % stage: stage for stage in (1, 2, 3)}
 _FOUR_BITS = {"nf4": True, "nf4_double": True, "int8": False, "none": False}
@@ -213,6 +230,11 @@ _ROWS: Tuple[Row, ...] = (
     ("llamafactory", "lora_dropout", "lora_dropout", _same, 0.0),
     ("llamafactory", "quantize", "quantization_bit", _words(nf4=4, nf4_double=4, int8=8), None),
     ("llamafactory", "quantize", "double_quantization", _words(nf4=False, nf4_double=True), True),
+    ("llamafactory", "sharding", "fsdp",
+     _words(zero2=("shard_grad_op auto_wrap", "shard_grad_op"),
+            zero3=("full_shard auto_wrap", "full_shard", True)), NoDefault),
+    ("llamafactory", "sharding", "fsdp_config.reshard_after_forward",
+     _words(zero2=False, zero3=True), Alternative),
     ("llamafactory", "packing", "packing neat_packing", _same, False),
     ("axolotl", "micro_batch", "micro_batch_size", _same, 1),
     ("axolotl", "accumulation", "gradient_accumulation_steps", _same, 1),
@@ -226,10 +248,13 @@ _ROWS: Tuple[Row, ...] = (
     ("axolotl", "offload", "activation_offloading", _words(none=False, activations=True), False),
     ("axolotl", "loss", "liger_fused_linear_cross_entropy cut_cross_entropy",
      _words(plain=False, fused=True), False),
+    ("axolotl", "attention", "flash_attention", _words(flash=True, sdpa=False, eager=False),
+     Alternative),
+    ("axolotl", "attention", "sdp_attention", _words(flash=False, sdpa=True, eager=False),
+     Alternative),
+    ("axolotl", "attention", "eager_attention", _words(flash=False, sdpa=False, eager=True),
+     Alternative),
     ("axolotl", "attention", "attn_implementation", _ATTENTION, MayLack),
-    ("axolotl", "attention", "flash_attention", _words(flash=True, sdpa=False, eager=False), MayLack),
-    ("axolotl", "attention", "sdp_attention", _words(flash=False, sdpa=True, eager=False), MayLack),
-    ("axolotl", "attention", "eager_attention", _words(flash=False, sdpa=False, eager=True), MayLack),
     ("axolotl", "lora", "lora_r", rank_of, NoDefault),
     ("axolotl", "lora", "adapter", _adapted("lora", None, "qlora"), None),
     ("axolotl", "lora_targets", "lora_target_modules", _same, NoDefault),
@@ -240,7 +265,10 @@ _ROWS: Tuple[Row, ...] = (
     ("axolotl", "quantize", "gptq", _words(nf4=False, nf4_double=False, int8=False, gptq=True), False),
     ("axolotl", "quantize", "bnb_config_kwargs.bnb_4bit_use_double_quant",
      _words(nf4=False, nf4_double=True), True),
-    ("axolotl", "quantize", "adapter", _words(nf4="qlora", nf4_double="qlora"), None),
+    ("axolotl", "quantize", "adapter", _words(nf4="qlora", nf4_double="qlora", int8="lora", gptq="lora"),
+     None),
+    ("axolotl", "sharding", "fsdp_version fsdp_config.fsdp_version",
+     _words(zero2=(None, 2), zero3=(None, 2)), NoDefault),
     ("axolotl", "sharding", "fsdp_config.reshard_after_forward", _words(zero2=False, zero3=True),
      NoDefault),
     ("axolotl", "model", "base_model", _same, NoDefault),
@@ -255,8 +283,8 @@ _ROWS: Tuple[Row, ...] = (
                                                       bf16="bf16", bf16_mixed="bf16"), NoDefault),
     ("accelerate", "accumulation", "deepspeed_config.gradient_accumulation_steps", _same, NotOwn),
     ("accelerate", "sharding", "distributed_type",
-     _words(ddp=("MULTI_GPU", "NO", "MULTI_CPU"), zero2="FSDP", zero3="FSDP",
-            **dict.fromkeys(_DEEPSPEED_STAGES, "DEEPSPEED")), NoDefault),
+     _words(ddp=("MULTI_GPU", "NO", "MULTI_CPU"), zero2=(None, "FSDP"), zero3=(None, "FSDP"),
+            **dict.fromkeys(_DEEPSPEED_STAGES, (None, "DEEPSPEED"))), NoDefault),
     ("accelerate", "sharding",
      "fsdp_config.fsdp_reshard_after_forward fsdp_config.fsdp_sharding_strategy",
      _words(zero2=(False, "SHARD_GRAD_OP", 2), zero3=(True, "FULL_SHARD", 1)), True),
@@ -269,7 +297,7 @@ _ROWS: Tuple[Row, ...] = (
     ("torchtune", "dtype", "dtype", _not_fp16, NoDefault),
     ("torchtune", "optimizer", "optimizer._component_", optimizer_class, NoDefault),
     ("torchtune", "sequence", "tokenizer.max_seq_len", _same, NoDefault),
-    ("torchtune", "lora", "model.lora_rank", rank_of, MayLack),
+    ("torchtune", "lora", "model.lora_rank", rank_of, NotOwn),
     ("torchtune", "lora_targets", "model.lora_attn_modules", _same, NoDefault),
     ("torchtune", "lora_mlp", "model.apply_lora_to_mlp", _same, False),
     ("torchtune", "lora_head", "model.apply_lora_to_output", _same, False),
@@ -281,7 +309,7 @@ _ROWS: Tuple[Row, ...] = (
     ("torchtune", "offload", "enable_activation_offloading",
      _words(none=False, activations=True), False),
     ("torchtune", "loss", "loss._component_",
-     _words(fused="torchtune.modules.loss.LinearCrossEntropyLoss"), NoDefault),
+     _words(fused=(None, "torchtune.modules.loss.LinearCrossEntropyLoss")), NoDefault),
     ("torchtune", "sharding", "fsdp_reshard_after_forward", _words(zero2=False, zero3=True), True),
     ("torchtune", "checkpointing", "enable_activation_checkpointing", _truth, False),
     ("nested", "micro_batch", "data_loader.batch_size", _same, NoDefault),
@@ -294,22 +322,24 @@ _ROWS: Tuple[Row, ...] = (
      "training.trainer.gradient_checkpointing model.gradient_checkpointing", _same, ByExample),
 )  # fmt: skip
 
+_RECOMPUTE = "plan with --checkpointing full, or without offload"
+
 PRESETS: Dict[str, Preset] = {
     preset.name: preset
     for preset in (
         Preset(
             "lightning",
             ("data.init_args.batch_size", "trainer.accumulate_grad_batches", "trainer.precision"),
-            (),
-            ("", "fit"),
-            {"checkpointing": "Lightning leaves it to the model: call memopt.torch.checkpoint"},
+            sections=("", "fit"),
+            by_hand={
+                "checkpointing": "Lightning leaves it to the model: call memopt.torch.checkpoint"
+            },
         ),
         Preset(
             "transformers",
             ("per_device_train_batch_size",),
-            (),
-            None,
-            {
+            sections=None,
+            by_hand={
                 "optimizer": "TrainingArguments has no such optim; pass optimizers= to the Trainer",
                 "dtype": "TrainingArguments' own is for autocast; load the model in that dtype too",
                 "lora": "TrainingArguments has no LoRA; adapt the model with PEFT's LoraConfig",
@@ -322,59 +352,63 @@ PRESETS: Dict[str, Preset] = {
             ("use_peft", "use_bnb_nested_quant", "load_in_4bit", "lora_target_modules", "packing",
              "dataset_text_field", "completion_only_loss", "assistant_only_loss", "padding_free"),
             ("per_device_train_batch_size", "model_name_or_path"),
-            ("",),
-            {"optimizer": "SFTConfig has no such optim; pass optimizers= to the trainer"},
+            by_hand={"optimizer": "SFTConfig has no such optim; pass optimizers= to the trainer"},
             over=("transformers",),
         ),
         Preset(
             "llamafactory",
             ("finetuning_type", "cutoff_len"),
-            (),
-            ("",),
-            {"optimizer": "LLaMA-Factory takes Transformers' optim, which has no such"},
+            by_hand={"optimizer": "LLaMA-Factory takes Transformers' optim, which has no such"},
             over=("transformers", "trl"),
         ),
         Preset(
             "axolotl",
             ("base_model",),
             ("micro_batch_size", "sequence_len", "adapter", "datasets"),
-            ("",),
-            {},
+            by_hand={
+                "sharding": "set fsdp_version: 2 and fsdp_config, as axolotl's guide of FSDP2 has them"
+            },
             plain="both",
+            needs=(
+                ("activation_offloading", "gradient_checkpointing", "", _RECOMPUTE),
+                ("liger_fused_linear_cross_entropy", "plugins", "LigerPlugin",
+                 "add axolotl.integrations.liger.LigerPlugin to it"),
+                ("cut_cross_entropy", "plugins", "CutCrossEntropyPlugin",
+                 "add axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin to it"),
+            ),
         ),
         Preset(
             "deepspeed",
             ("train_micro_batch_size_per_gpu", "zero_optimization", "train_batch_size"),
-            (),
-            ("",),
-            {},
             plain="weights",
         ),
-        Preset("accelerate", ("distributed_type",), (), ("",), {}),
+        Preset(
+            "accelerate",
+            ("distributed_type",),
+            by_hand={
+                "sharding": "FSDP and DeepSpeed have settings of their own: run accelerate config"
+            },
+        ),
         Preset(
             "torchtune",
             ("batch_size",),
-            (
-                "gradient_accumulation_steps",
-                "optimizer._component_",
-                "model._component_",
-                "enable_activation_checkpointing",
-            ),
-            ("",),
-            {
+            ("gradient_accumulation_steps", "optimizer._component_", "model._component_",
+             "enable_activation_checkpointing"),
+            by_hand={
                 "dtype": "torchtune's recipes refuse fp16: plan with bf16 or fp32",
                 "quantize": "torchtune's QLoRA is another recipe: model._component_ is a "
                 "torchtune.models.….qlora_… builder, run by lora_finetune_single_device",
+                "lora": "torchtune's LoRA is another recipe: model._component_ is a "
+                "torchtune.models.….lora_… builder, which has lora_rank",
+                "loss": "torchtune 0.6 has no fused loss; a newer one may have --value "
+                "loss=torchtune.modules.loss.LinearCrossEntropyLoss",
             },
             plain="weights",
+            needs=(
+                ("enable_activation_offloading", "enable_activation_checkpointing", "", _RECOMPUTE),
+            ),
         ),
-        Preset(
-            "nested",
-            ("data_loader.batch_size", "training.trainer.accumulate_grad_batches"),
-            (),
-            ("",),
-            {},
-        ),
+        Preset("nested", ("data_loader.batch_size", "training.trainer.accumulate_grad_batches")),
     )
 }
 #: Other names that people use.
@@ -391,6 +425,20 @@ def preset_named(name: str) -> Preset:
     found = PRESETS.get(ALIASES.get(name.lower(), name.lower()))
     if found is None:
         raise ValueError("%r is not a preset; presets are %s" % (name, ", ".join(PRESETS)))
+    return found
+
+
+def unmet(
+    document: Document, preset: Optional[Preset], section: Path
+) -> List[Tuple[str, str]]:
+    """The file's keys that the framework does not take without another one, and what to do."""
+    found = []
+    for key, other, word, advice in preset.needs if preset is not None else ():
+        spots = [document.find(section + parse_path(one)) for one in (key, other)]
+        here, there = (plain(spot[1].node) if spot is not None else None for spot in spots)
+        off = there in (None, []) or same(there, False)
+        if here is not None and not same(here, False) and (off or word not in str(there)):
+            found.append((key, "%s needs %s: %s" % (key, other, advice)))
     return found
 
 

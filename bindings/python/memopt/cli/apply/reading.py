@@ -8,7 +8,7 @@ from . import transaction
 from .document import Document
 from .edits import KeyMapping, find_preset, open_document
 from .errors import ApplyError
-from .presets import ByExample, MayLack, NoDefault, NotOwn, Preset, rank_of, weights
+from .presets import MARKS, ByExample, NoDefault, Preset, rank_of, unmet, weights
 from .tree import Path, parse_path, plain, spelled
 from .values import NUMBERS, SETTINGS, Unspellable, by_example, optimizer_words, same
 
@@ -69,9 +69,9 @@ class _Row(NamedTuple):
             except Unspellable:
                 return False
         word, accepted = self.say(value)
-        if word is None:
+        if word is None and not accepted:
             return None
-        words = (word,) if exactly else (word, *accepted)
+        words = (word,) if exactly and word is not None else (word, *accepted)
         return any(same(self.raw, each) for each in words)
 
 
@@ -106,8 +106,12 @@ def _read(name: str, mapping: KeyMapping) -> Reading:
     preset, section = find_preset(document, dict.fromkeys(SETTINGS), mapping)
     said: Dict[str, Said] = {}
     unknown: List[str] = []
+    without = unmet(document, preset, section)
+    ignored = {spelled(section + parse_path(key)) for key, _ in without}
+    unknown += [why for _, why in without]
     for setting in (*SETTINGS, *_READ, *_PARTS):
         rows = list(_rows(document, preset, section, setting, mapping))
+        rows = [row for row in rows if row.key not in ignored]
         value = _value(setting, rows) if rows else None
         written = [row for row in rows if row.written]
         if value is None:
@@ -157,7 +161,7 @@ def _rows(
             rows.append(_Row(spelled(there[0][0]), there[0][1], how, True))
         elif default is NoDefault:
             open_ended = True
-        elif default not in (ByExample, MayLack, NotOwn):
+        elif default not in MARKS:
             rows.append(_Row(keys.split()[0], default, say, False))
     if not open_ended or any(row.written for row in rows):
         yield from rows

@@ -144,6 +144,11 @@ def _truth(value: Any) -> str:
     return "true" if word in _TRUE + ("1",) else "false" if word in _FALSE + ("0",) else word
 
 
+def is_truth(value: Any) -> bool:
+    """Whether a value says yes or no."""
+    return isinstance(value, bool) or str(value).lower() in _TRUE + _FALSE
+
+
 def in_kind(old: Any, new: Any) -> Any:
     """``new`` as the kind of value that ``old`` is."""
     if isinstance(old, str) and _REFERENCE.search(old):

@@ -10,9 +10,11 @@ from ...device import Device
 from ...errors import MemoptError
 from ...plan import Card as Settings
 from ...tools import Monitor
-from ...sizes import format_size, parse_size
+from ...sizes import format_size
 from .. import UsageError
 from ..info import briefly
+from ..option_types import positive_size
+from ..option_types import size as parsed_size
 from ..standard_streams import drivers_quiet
 from .gpus import GPUS, Gpu, named, recognised
 
@@ -76,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what the device does in training, in 10^12 operations a second; default: 60",
     )
     group.add_argument(
-        "--link", type=_rate, metavar="SIZE", help="bytes per second to the host; default: 12GB"
+        "--link", type=positive_size, metavar="SIZE", help="bytes per second to the host; default: 12GB"
     )
 
 
@@ -99,11 +101,7 @@ def _memory(text: str) -> int:
     try:
         plain = float(text)
     except ValueError:
-        plain = -1.0
-        try:
-            size = parse_size(text.strip())
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
+        size = parsed_size(text.strip())
     else:
         if not 0 < plain < 1 << 20:
             raise argparse.ArgumentTypeError("%s is not the memory of a card in GiB" % text)
@@ -131,16 +129,6 @@ def _margin(text: str) -> float:
 
 def _tflops(text: str) -> float:
     return _number(text, 1e6, "a rate in TFLOP/s")
-
-
-def _rate(text: str) -> int:
-    try:
-        value = parse_size(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    if value == 0:
-        raise argparse.ArgumentTypeError("a rate above 0 is needed, not %r" % text)
-    return value
 
 
 def cards(arguments: argparse.Namespace) -> List[Card]:

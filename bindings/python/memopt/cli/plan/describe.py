@@ -10,8 +10,8 @@ import re
 from typing import Any, Dict, List, NamedTuple, Optional
 
 from ...plan import Model, Run, keys, words
-from ...sizes import parse_size
 from .. import UsageError
+from ..option_types import positive_size
 from ..apply.values import optimizer_key, optimizer_named
 from . import deepspeed, hfconfig
 
@@ -99,7 +99,7 @@ def _add(group: Any, options: Dict[str, str]) -> None:
         more: Dict[str, Any] = {"metavar": {"count": "N", "size": "SIZE", "share": "P"}.get(key.kind)}
         if key.kind in ("choice", "dtype"):
             more = {"choices": key.accepts.split("|"), "metavar": "|".join(key.accepts.split("|"))}
-        kind = {"count": _count, "size": _size, "dtype": _dtype, "share": float}.get(key.kind, str)
+        kind = {"count": _count, "size": positive_size, "dtype": _dtype, "share": float}.get(key.kind, str)
         if option == "--optimizer":
             kind, more["metavar"] = _optimizer, "NAME"
             more["help"] = "one of %s; or what Hugging Face calls it" % key.accepts.replace("|", ", ")
@@ -195,16 +195,6 @@ def _count(text: str) -> int:
     if not 0 < value < 1 << 48 or (not match.group(2) and value != int(value)):
         raise argparse.ArgumentTypeError("%s is not a whole number from 1 to 2^48" % text)
     return round(value)
-
-
-def _size(text: str) -> int:
-    try:
-        value = parse_size(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    if value == 0:
-        raise argparse.ArgumentTypeError("a size above 0 is needed, not %r" % text)
-    return value
 
 
 def _dtype(text: str) -> str:
