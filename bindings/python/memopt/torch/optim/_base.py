@@ -35,6 +35,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
     _states = StateFormat.F32
     _steps_on_host = True  # CPUOffloadOptimizer may step it on masters
     _portable = 0  # how many portable_states() are active
+    _outlines = False  # parameters are meta tensors, which stand for memory elsewhere
     #: By parameter: the half-precision tensor that each step fills with it, rounded.
     _model_copies: Mapping[torch.Tensor, torch.Tensor] = {}
     #: Other hyperparameters than the learning rate and betas, by their names in the library.
@@ -348,15 +349,28 @@ class MemoptOptimizer(torch.optim.Optimizer):
         groups: List[Dict[str, Any]],
     ) -> Dict[Any, Any]:
         """The states of a state dict by parameter."""
-        numbers = chain.from_iterable(group["params"] for group in saved_groups)
-        places = [
-            (parameter, group, _layout.name_of(group, g, i))
-            for g, group in enumerate(groups)
-            for i, parameter in enumerate(group["params"])
-        ]
-        place_of = dict(zip(numbers, places))
+        state, read = self._read(saved, saved_groups, groups)
+        coded = any(_load.has_codes(one.saved) for one in read)
+        for one in read:
+            memory = _layout.local(one.parameter)
+            dense = memory if _layout.is_dense(memory) else _layout.like(memory, memory.dtype)
+            state[one.parameter] = self._converted(one, dense, coded)
+        for parameter, residual in self._read_residuals(saved, saved_groups, groups):
+            if parameter in state:
+                memory = _layout.local(parameter)
+                state[parameter][_format.RESIDUAL] = _format.residual(memory, residual.clone())
+        return state
+
+    def _read(
+        self,
+        saved: Dict[Any, Any],
+        saved_groups: List[Dict[str, Any]],
+        groups: List[Dict[str, Any]],
+    ) -> Tuple[Dict[Any, Any], List[_load.Found]]:
+        """What a state dict has: the states of parameters with moments as they were saved, and all
+        others as they are."""
+        place_of = _places(saved_groups, groups)
         read = []
-        residuals: Dict[torch.Tensor, Optional[torch.Tensor]] = {}
         state: Dict[Any, Any] = defaultdict(dict)
         for number, value in saved.items():
             if number not in place_of:
@@ -371,22 +385,48 @@ class MemoptOptimizer(torch.optim.Optimizer):
                 state[parameter] = {
                     "step": _format.step_tensor(_format.steps_taken(value["step"]), memory.device)
                 }
-            if _format.is_split(group, memory):
-                residuals[parameter] = _sharded.residual(value, parameter, name)
             if one is not None and (memory.numel() or _layout.is_sharded(parameter)):
-                _layout.check_parameter(memory, name)
-                read.append((parameter, group, memory, one))
-        coded = any(_load.has_codes(one) for _, _, _, one in read)
-        for parameter, group, memory, one in read:
-            dense = memory if _layout.is_dense(memory) else _layout.like(memory, memory.dtype)
-            coded_before = _load.has_codes(one) and not kept(parameter)
-            format_ = self._states if coded_before else self._format_of(group, parameter)
-            state[parameter] = _load.convert(one, self._kind, format_, dense, coded)
-        for parameter, residual in residuals.items():
-            if residual is not None and parameter in state:
-                memory = _layout.local(parameter)
-                state[parameter][_format.RESIDUAL] = _format.residual(memory, residual.clone())
-        return state
+                _layout.check_parameter(memory, name, later=self._outlines)
+                read.append(_load.Found(parameter, group, one))
+        return state, read
+
+    def _read_residuals(
+        self,
+        saved: Dict[Any, Any],
+        saved_groups: List[Dict[str, Any]],
+        groups: List[Dict[str, Any]],
+    ) -> List[Tuple[torch.Tensor, torch.Tensor]]:
+        """The residuals of split weights, by parameter."""
+        place_of = _places(saved_groups, groups)
+        found = []
+        for number, value in saved.items():
+            if number not in place_of:
+                continue
+            parameter, group, name = place_of[number]
+            if _format.is_split(group, _layout.local(parameter)):
+                residual = _sharded.residual(_format.opened(value), parameter, name)
+                if residual is not None:
+                    found.append((parameter, residual))
+        return found
+
+    def _converted(self, one: _load.Found, dense: torch.Tensor, coded: bool) -> _format.State:
+        """A saved state for a parameter's dense memory. `coded`: there are codes in its dict."""
+        coded_before = _load.has_codes(one.saved) and not kept(one.parameter)
+        format_ = self._states if coded_before else self._format_of(one.group, one.parameter)
+        return _load.convert(one.saved, self._kind, format_, dense, coded)
+
+
+def _places(
+    saved_groups: List[Dict[str, Any]], groups: List[Dict[str, Any]]
+) -> Dict[Any, Tuple[torch.Tensor, Dict[str, Any], str]]:
+    """The parameter, its group and its name for each number in a state dict."""
+    numbers = chain.from_iterable(group["params"] for group in saved_groups)
+    places = [
+        (parameter, group, _layout.name_of(group, g, i))
+        for g, group in enumerate(groups)
+        for i, parameter in enumerate(group["params"])
+    ]
+    return dict(zip(numbers, places))
 
 
 def _check_split(group: Dict[str, Any], parameter: torch.Tensor, name: str) -> None:
