@@ -7,6 +7,7 @@
  *   external.c    parameters whose states the caller owns
  *   tables.c      the tables in device memory that the kernels read
  *   step.c        one step: checks, reductions, prologue, update
+ *   paged.c       states in host memory, brought to the device page by page
  *   steps.c       step counts of parameters
  *   layout.c      the export format; export.c and import.c write and read it
  *   blockwise.c   block-wise quantisation of the caller's tensors
@@ -43,7 +44,11 @@ typedef struct mo_parameter {
     uint32_t split;   /* 1: has a residual */
     void *state;      /* the allocator's block; NULL: the caller owns the states */
     uint64_t state_bytes;
-    mo_optim_tensor device; /* what the device's table says */
+    void *host;    /* with pages: the states, where the state block has the step count alone */
+    uint64_t page; /* its number, and the place of the states in the page's area */
+    uint64_t page_offset;
+    /* What the device's table says; with pages, the host's addresses of the states. */
+    mo_optim_tensor device;
 } mo_parameter;
 
 /* A table in device memory. */
@@ -57,6 +62,18 @@ typedef struct mo_optimizer_stream {
     memopt_stream stream;
     int ending; /* 1: the handle must not be used any more */
 } mo_optimizer_stream;
+
+/* States in host memory: paged.c. */
+typedef struct mo_paged {
+    memopt_stream in, out;
+    /* By area: the states are there; the step is done; they are back. */
+    memopt_event *arrived[2], *stepped[2], *left[2];
+    void *areas[2];
+    uint64_t area_bytes, count;
+    int opened;  /* streams and events are made */
+    int planned; /* each parameter has its page, and the areas have room */
+    int torn;    /* a step ended in part */
+} mo_paged;
 
 struct memopt_optimizer {
     memopt_allocator *allocator;
@@ -74,6 +91,7 @@ struct memopt_optimizer {
 
     mo_table tensor_table, segment_table, group_table, coef_table, scratch;
     mo_table control;
+    mo_paged pages;
 
     pthread_mutex_t streams_lock; /* guards what follows, up to the listener */
     mo_optimizer_stream *streams; /* that have used any of it */
@@ -104,6 +122,32 @@ memopt_status mo_upload_tensors(memopt_optimizer *o, memopt_stream stream);
 memopt_status mo_upload_groups(memopt_optimizer *o, memopt_stream stream);
 /* Takes o->next[0 .. count) as the gradients of this step. */
 memopt_status mo_upload_segments(memopt_optimizer *o, uint64_t count, memopt_stream stream);
+
+/* step.c: for paged.c. */
+/* Every gradient, for steps of all pages. */
+#define MO_ALL_PAGES UINT64_MAX
+/* Fills o->next with the gradients of a page that are not NULL; *out_chunks counts their chunks. */
+memopt_status mo_step_gather(memopt_optimizer *o, const memopt_tensor *gradients, uint64_t page,
+                             uint64_t *out_count, uint64_t *out_chunks);
+/* Launches the prologue and the update of the uploaded segments. */
+memopt_status mo_step_launch(memopt_optimizer *o, const memopt_step_options *s,
+                             const double *square_sum, uint64_t count, uint64_t chunks,
+                             memopt_stream stream);
+
+/* paged.c */
+/* CORRUPT if a step ended in part. */
+memopt_status mo_paged_check(const memopt_optimizer *o, const char *call);
+/* Everything that a step of pages needs and that can fail on the host. */
+memopt_status mo_paged_prepare(memopt_optimizer *o, memopt_stream stream);
+memopt_status mo_paged_step(memopt_optimizer *o, const memopt_tensor *gradients,
+                            const memopt_step_options *s, const double *square_sum,
+                            memopt_stream stream);
+/* The tensor as the device's table has it. */
+mo_optim_tensor mo_paged_tensor(const memopt_optimizer *o, const mo_parameter *p);
+/* Waits for all copies. */
+memopt_status mo_paged_settle(memopt_optimizer *o);
+/* Waits for all copies. Frees everything, whatever the status. */
+memopt_status mo_paged_close(memopt_optimizer *o);
 
 /* optimizer.c: what a kind and a format are made of. */
 /* What a step needs of a parameter of the group: 0, 1 or 2. */
