@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 from collections import defaultdict
 from copy import deepcopy
-from itertools import chain
+from itertools import chain, repeat
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple, Union
 
 import torch
 
 from ..._abi import OptimizerKind, StateFormat
-from . import _format, _layout, _load, _options, _other_rules, _sharded
+from . import _format, _layout, _load, _options, _other_rules, _paging, _sharded
 from ._binding import Binding, Facts, Key, Slot
 from ._keep import kept
 
@@ -35,6 +35,8 @@ class MemoptOptimizer(torch.optim.Optimizer):
     _states = StateFormat.F32
     _steps_on_host = True  # CPUOffloadOptimizer may step it on masters
     _portable = 0  # how many portable_states() are active
+    #: States are in the host's memory, and a step brings them in pages of at most so many bytes.
+    _page_bytes = 0
     _outlines = False  # parameters are meta tensors, which stand for memory elsewhere
     #: By parameter: the half-precision tensor that each step fills with it, rounded.
     _model_copies: Mapping[torch.Tensor, torch.Tensor] = {}
@@ -71,6 +73,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
                     name = _layout.name_of(self.param_groups[-1], before, index)
                     _layout.check_parameter(parameter, name, later=True)
                     _check_split(self.param_groups[-1], parameter, name)
+                    _paging.check(parameter, self._page_bytes, name)
         except TypeError:
             del self.param_groups[before:]
             raise
@@ -197,9 +200,12 @@ class MemoptOptimizer(torch.optim.Optimizer):
             state = self.state.get(parameter)
             if not _format.has_moments(state, self._kind):
                 state = self._new_state(state, parameter, memory, group, made)
-            state = _with_residual(state, parameter, memory, group, made)
+            state = _with_residual(state, parameter, memory, group, made, self._page_bytes)
             empty.append((index_of[id(parameter)], parameter, state))
-        binding = Binding(self._kind, self._states, params, len(self.param_groups), slots, empty)
+        count = len(self.param_groups)
+        binding = Binding(
+            self._kind, self._states, params, count, slots, empty, self._page_bytes
+        )
         self.state.update(made)
         return binding
 
@@ -220,7 +226,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
             state = self._checked_state(state, parameter, dense, name, made)
         else:
             state = self._new_state(state, parameter, dense, group, made)
-        return _with_residual(state, parameter, dense, group, made)
+        return _with_residual(state, parameter, dense, group, made, self._page_bytes)
 
     def _new_state(
         self,
@@ -233,7 +239,9 @@ class MemoptOptimizer(torch.optim.Optimizer):
         """Replaces a state without moments: by one with moments if the group needs them, by a step
         count if random numbers depend on it; else keeps it."""
         if self._keeps_moments(group):
-            new = _format.new(dense, self._kind, self._format_of(group, parameter))
+            home = _paging.home(dense, self._page_bytes)
+            new = _format.new(home, self._kind, self._format_of(group, parameter))
+            new = _paging.moved(new, home, dense)
             if state:
                 new["step"].copy_(state["step"]).bitwise_or_(_format.NOT_BEGUN)
                 new.update({k: v for k, v in state.items() if k == _format.RESIDUAL})
@@ -276,7 +284,9 @@ class MemoptOptimizer(torch.optim.Optimizer):
                     "the state of %s has %d elements where its shape %s asks for %d"
                     % (name, tensor.numel(), tuple(parameter.shape), count)
                 )
-            if tensor.device != dense.device:
+        home = _paging.home(dense, self._page_bytes)
+        for tensor, place in zip(tensors, chain([dense], repeat(home))):
+            if tensor.device != place.device:
                 raise RuntimeError(
                     "the state of %s is on %s, the parameter on %s"
                     % (name, tensor.device, dense.device)
@@ -286,7 +296,8 @@ class MemoptOptimizer(torch.optim.Optimizer):
             return state
         saved = _load.read(state, self._kind, self._states, dense, name)
         assert saved is not None
-        made[parameter] = _load.convert(saved, self._kind, self._states, dense, True)
+        converted = _load.convert(saved, self._kind, self._states, home, True)
+        made[parameter] = _paging.moved(converted, home, dense)
         return made[parameter]
 
     # --- states ---
@@ -357,8 +368,9 @@ class MemoptOptimizer(torch.optim.Optimizer):
             state[one.parameter] = self._converted(one, dense, coded)
         for parameter, residual in self._read_residuals(saved, saved_groups, groups):
             if parameter in state:
-                memory = _layout.local(parameter)
-                state[parameter][_format.RESIDUAL] = _format.residual(memory, residual.clone())
+                home = _paging.home(_layout.local(parameter), self._page_bytes)
+                kept_ = _format.residual(home, residual.clone())
+                state[parameter][_format.RESIDUAL] = _paging.pinned(kept_, home, parameter)
         return state
 
     def _read(
@@ -413,7 +425,9 @@ class MemoptOptimizer(torch.optim.Optimizer):
         """A saved state for a parameter's dense memory. `coded`: there are codes in its dict."""
         coded_before = _load.has_codes(one.saved) and not kept(one.parameter)
         format_ = self._states if coded_before else self._format_of(one.group, one.parameter)
-        return _load.convert(one.saved, self._kind, format_, dense, coded)
+        home = _paging.home(dense, self._page_bytes)
+        state = _load.convert(one.saved, self._kind, format_, home, coded)
+        return _paging.moved(state, home, dense)
 
 
 def _places(
@@ -440,12 +454,16 @@ def _with_residual(
     dense: torch.Tensor,
     group: Dict[str, Any],
     made: Dict[torch.Tensor, _format.State],
+    page_bytes: int,
 ) -> Optional[_format.State]:
     """The state with what a split weight has there."""
     if not _format.is_split(group, dense):
         return state
     state = state or {"step": _format.step_tensor(0, dense.device)}
-    residual = _format.residual(dense, state.get(_format.RESIDUAL))
+    home = _paging.home(dense, page_bytes)
+    residual = _format.residual(home, state.get(_format.RESIDUAL))
+    if residual is not state.get(_format.RESIDUAL):
+        residual = _paging.pinned(residual, home, dense)
     if residual is not state.get(_format.RESIDUAL):
         made[parameter] = state = {**state, _format.RESIDUAL: residual}
     return state
