@@ -7,7 +7,8 @@
  *   external.c    parameters whose states the caller owns
  *   tables.c      the tables in device memory that the kernels read
  *   step.c        one step: checks, reductions, prologue, update
- *   paged.c       states in host memory, brought to the device page by page
+ *   paged.c       states in host memory, brought to the device page by page; paged_life.c makes and
+ *                 ends what that needs
  *   steps.c       step counts of parameters
  *   layout.c      the export format; export.c and import.c write and read it
  *   blockwise.c   block-wise quantisation of the caller's tensors
@@ -123,31 +124,28 @@ memopt_status mo_upload_groups(memopt_optimizer *o, memopt_stream stream);
 /* Takes o->next[0 .. count) as the gradients of this step. */
 memopt_status mo_upload_segments(memopt_optimizer *o, uint64_t count, memopt_stream stream);
 
-/* step.c: for paged.c. */
-/* Every gradient, for steps of all pages. */
-#define MO_ALL_PAGES UINT64_MAX
-/* Fills o->next with the gradients of a page that are not NULL; *out_chunks counts their chunks. */
-memopt_status mo_step_gather(memopt_optimizer *o, const memopt_tensor *gradients, uint64_t page,
-                             uint64_t *out_count, uint64_t *out_chunks);
-/* Launches the prologue and the update of the uploaded segments. */
-memopt_status mo_step_launch(memopt_optimizer *o, const memopt_step_options *s,
-                             const double *square_sum, uint64_t count, uint64_t chunks,
-                             memopt_stream stream);
-
-/* paged.c */
+/* paged_life.c */
 /* CORRUPT if a step ended in part. */
 memopt_status mo_paged_check(const memopt_optimizer *o, const char *call);
-/* Everything that a step of pages needs and that can fail on the host. */
-memopt_status mo_paged_prepare(memopt_optimizer *o, memopt_stream stream);
-memopt_status mo_paged_step(memopt_optimizer *o, const memopt_tensor *gradients,
-                            const memopt_step_options *s, const double *square_sum,
-                            memopt_stream stream);
-/* The tensor as the device's table has it. */
-mo_optim_tensor mo_paged_tensor(const memopt_optimizer *o, const mo_parameter *p);
+memopt_status mo_paged_open(memopt_optimizer *o);
 /* Waits for all copies. */
 memopt_status mo_paged_settle(memopt_optimizer *o);
 /* Waits for all copies. Frees everything, whatever the status. */
 memopt_status mo_paged_close(memopt_optimizer *o);
+
+/* paged.c */
+/* The tensor as the device's table has it. */
+mo_optim_tensor mo_paged_tensor(const memopt_optimizer *o, const mo_parameter *p);
+/* Everything that a step of pages needs and that can fail on the host. */
+memopt_status mo_paged_prepare(memopt_optimizer *o, memopt_stream stream);
+/* A step: begin; bring and return for each page, whose segments, `count` of them, are uploaded;
+ * end. Between bring and return the page's step is launched. */
+memopt_status mo_paged_begin(memopt_optimizer *o, memopt_stream stream);
+memopt_status mo_paged_bring(memopt_optimizer *o, uint64_t page, uint64_t count,
+                             memopt_stream stream);
+memopt_status mo_paged_return(memopt_optimizer *o, uint64_t page, uint64_t count,
+                              memopt_stream stream);
+memopt_status mo_paged_end(memopt_optimizer *o, memopt_stream stream);
 
 /* optimizer.c: what a kind and a format are made of. */
 /* What a step needs of a parameter of the group: 0, 1 or 2. */

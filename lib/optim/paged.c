@@ -23,15 +23,6 @@
 
 enum { PLACE = 256 };
 
-memopt_status mo_paged_check(const memopt_optimizer *o, const char *call)
-{
-    return o->pages.torn ? mo_fail(MEMOPT_CORRUPT,
-                                   "%s: an earlier step of paged states failed in its middle, so "
-                                   "states are of two steps; import a saved state",
-                                   call)
-                         : MEMOPT_OK;
-}
-
 /* --- places */
 
 static uint64_t place_of(uint64_t bytes)
@@ -92,25 +83,6 @@ static uint64_t plan(memopt_optimizer *o)
 
 /* --- what a step needs */
 
-static memopt_status open_pages(memopt_optimizer *o)
-{
-    mo_paged *pages = &o->pages;
-    memopt_event **const events[] = {&pages->arrived[0], &pages->arrived[1], &pages->stepped[0],
-                                     &pages->stepped[1], &pages->left[0],    &pages->left[1]};
-    memopt_stream *const streams[] = {&pages->in, &pages->out};
-    memopt_status status = MEMOPT_OK;
-    for (size_t i = 0; i < 2 && status == MEMOPT_OK; i++)
-        if (*streams[i] == NULL)
-            status = memopt_stream_create(o->device, streams[i]);
-    for (size_t i = 0; i < 2 && status == MEMOPT_OK; i++)
-        status = mo_optimizer_use_stream(o, *streams[i]);
-    for (size_t i = 0; i < sizeof events / sizeof *events && status == MEMOPT_OK; i++)
-        if (*events[i] == NULL)
-            status = memopt_event_create(o->device, 0, events[i]);
-    pages->opened = status == MEMOPT_OK;
-    return status;
-}
-
 static memopt_status grow_areas(memopt_optimizer *o, uint64_t bytes, memopt_stream stream)
 {
     mo_paged *pages = &o->pages;
@@ -141,7 +113,7 @@ memopt_status mo_paged_prepare(memopt_optimizer *o, memopt_stream stream)
         status = mo_fail(MEMOPT_UNSUPPORTED, "optimizer step: the stream records a graph, and a "
                                              "step of paged states cannot be captured");
     if (status == MEMOPT_OK && !o->pages.opened)
-        status = open_pages(o);
+        status = mo_paged_open(o);
     if (status != MEMOPT_OK || o->pages.planned)
         return status;
     uint64_t most = plan(o);
@@ -180,87 +152,39 @@ static memopt_status copy_page(memopt_optimizer *o, uint64_t count, int in)
     return status;
 }
 
-static memopt_status step_page(memopt_optimizer *o, const memopt_tensor *gradients, uint64_t page,
-                               const memopt_step_options *s, const double *square_sum,
-                               memopt_stream stream)
+memopt_status mo_paged_begin(memopt_optimizer *o, memopt_stream stream)
 {
-    mo_paged *pages = &o->pages;
-    uint64_t count = 0, chunks = 0, a = page % 2;
-    memopt_status status = mo_step_gather(o, gradients, page, &count, &chunks);
-    if (status != MEMOPT_OK || count == 0)
-        return status;
-    status = mo_upload_segments(o, count, stream);
-    if (status == MEMOPT_OK)
-        status = memopt_stream_wait_event(o->device, pages->in, pages->left[a]);
-    if (status == MEMOPT_OK)
-        status = copy_page(o, count, 1);
-    if (status == MEMOPT_OK)
-        status = follow(o, pages->arrived[a], pages->in, stream);
-    if (status != MEMOPT_OK)
-        return status;
-    pages->torn = 1; /* until the last page is on its way back */
-    status = mo_step_launch(o, s, square_sum, count, chunks, stream);
-    if (status == MEMOPT_OK)
-        status = follow(o, pages->stepped[a], stream, pages->out);
-    if (status == MEMOPT_OK)
-        status = copy_page(o, count, 0);
-    return status == MEMOPT_OK ? memopt_event_record(pages->left[a], pages->out) : status;
-}
-
-memopt_status mo_paged_step(memopt_optimizer *o, const memopt_tensor *gradients,
-                            const memopt_step_options *s, const double *square_sum,
-                            memopt_stream stream)
-{
-    mo_paged *pages = &o->pages;
     memopt_status status = MEMOPT_OK;
     for (int a = 0; a < 2 && status == MEMOPT_OK;
          a++) /* the areas are free in the stream's order */
-        status = memopt_event_record(pages->left[a], stream);
-    for (uint64_t page = 0; page < pages->count && status == MEMOPT_OK; page++)
-        status = step_page(o, gradients, page, s, square_sum, stream);
-    for (int a = 0; a < 2 && status == MEMOPT_OK; a++)
-        status = memopt_stream_wait_event(o->device, stream, pages->left[a]);
-    if (status == MEMOPT_OK)
-        pages->torn = 0;
+        status = memopt_event_record(o->pages.left[a], stream);
     return status;
 }
 
-/* --- the end */
-
-memopt_status mo_paged_settle(memopt_optimizer *o)
-{
-    memopt_stream const streams[] = {o->pages.in, o->pages.out};
-    memopt_status result = MEMOPT_OK;
-    for (int i = 0; i < 2; i++) {
-        memopt_status status =
-            streams[i] == NULL ? MEMOPT_OK : memopt_stream_sync(o->device, streams[i]);
-        result = result == MEMOPT_OK ? status : result;
-    }
-    return result;
-}
-
-memopt_status mo_paged_close(memopt_optimizer *o)
+memopt_status mo_paged_bring(memopt_optimizer *o, uint64_t page, uint64_t count,
+                             memopt_stream stream)
 {
     mo_paged *pages = &o->pages;
-    memopt_event *const events[] = {pages->arrived[0], pages->arrived[1], pages->stepped[0],
-                                    pages->stepped[1], pages->left[0],    pages->left[1]};
-    memopt_stream const streams[] = {pages->in, pages->out};
-    if (o->options.page_bytes == 0)
-        return MEMOPT_OK;
-    memopt_status result = mo_paged_settle(o), status;
-    for (int a = 0; a < 2; a++) {
-        status = mo_optimizer_release(o, pages->areas[a]);
-        result = result == MEMOPT_OK ? status : result;
-    }
-    for (uint64_t i = 0; i < o->parameter_count; i++) {
-        status = memopt_host_free(o->device, o->parameters[i].host);
-        result = result == MEMOPT_OK ? status : result;
-    }
-    for (size_t i = 0; i < sizeof events / sizeof *events; i++)
-        (void)memopt_event_destroy(events[i]);
-    for (int i = 0; i < 2; i++) {
-        status = streams[i] == NULL ? MEMOPT_OK : memopt_stream_destroy(o->device, streams[i]);
-        result = result == MEMOPT_OK ? status : result;
-    }
-    return result;
+    memopt_status status = memopt_stream_wait_event(o->device, pages->in, pages->left[page % 2]);
+    if (status == MEMOPT_OK)
+        status = copy_page(o, count, 1);
+    return status == MEMOPT_OK ? follow(o, pages->arrived[page % 2], pages->in, stream) : status;
+}
+
+memopt_status mo_paged_return(memopt_optimizer *o, uint64_t page, uint64_t count,
+                              memopt_stream stream)
+{
+    mo_paged *pages = &o->pages;
+    memopt_status status = follow(o, pages->stepped[page % 2], stream, pages->out);
+    if (status == MEMOPT_OK)
+        status = copy_page(o, count, 0);
+    return status == MEMOPT_OK ? memopt_event_record(pages->left[page % 2], pages->out) : status;
+}
+
+memopt_status mo_paged_end(memopt_optimizer *o, memopt_stream stream)
+{
+    memopt_status status = MEMOPT_OK;
+    for (int a = 0; a < 2 && status == MEMOPT_OK; a++)
+        status = memopt_stream_wait_event(o->device, stream, o->pages.left[a]);
+    return status;
 }

@@ -104,15 +104,19 @@ static memopt_status check_memory(const memopt_optimizer *o, uint64_t index, uin
     return mo_optim_tensor_reachable(o->device, "optimizer step: gradient", index, g);
 }
 
-memopt_status mo_step_gather(memopt_optimizer *o, const memopt_tensor *gradients, uint64_t page,
-                             uint64_t *out_count, uint64_t *out_chunks)
+/* Every gradient, for steps of all pages. */
+#define ALL_PAGES UINT64_MAX
+
+/* Fills o->next with the gradients of a page that are not NULL; *out_chunks counts their chunks. */
+static memopt_status gather(memopt_optimizer *o, const memopt_tensor *gradients, uint64_t page,
+                            uint64_t *out_count, uint64_t *out_chunks)
 {
     uint64_t count = 0, chunks = 0;
     if (!mo_grow((void **)&o->next, &o->next_capacity, o->parameter_count, sizeof *o->next))
         return MEMOPT_OUT_OF_HOST_MEMORY;
     for (uint64_t i = 0; i < o->parameter_count; i++) {
         const memopt_tensor *g = &gradients[i];
-        if (g->data == NULL || (page != MO_ALL_PAGES && o->parameters[i].page != page))
+        if (g->data == NULL || (page != ALL_PAGES && o->parameters[i].page != page))
             continue;
         memopt_status status = check_gradient(&o->parameters[i], i, g);
         if (status == MEMOPT_OK)
@@ -197,9 +201,10 @@ static memopt_status find_square_sum(memopt_optimizer *o, const memopt_step_opti
                : MEMOPT_OK;
 }
 
-memopt_status mo_step_launch(memopt_optimizer *o, const memopt_step_options *s,
-                             const double *square_sum, uint64_t count, uint64_t chunks,
-                             memopt_stream stream)
+/* Launches the prologue and the update of the uploaded segments. */
+static memopt_status launch(memopt_optimizer *o, const memopt_step_options *s,
+                            const double *square_sum, uint64_t count, uint64_t chunks,
+                            memopt_stream stream)
 {
     mo_optim_prologue_args prologue = {
         .tensors = o->tensor_table.data,
@@ -234,6 +239,38 @@ memopt_status mo_step_launch(memopt_optimizer *o, const memopt_step_options *s,
     return mo_launch(o->device, stream, kernel, &step, chunks);
 }
 
+static memopt_status step_page(memopt_optimizer *o, const memopt_tensor *gradients, uint64_t page,
+                               const memopt_step_options *s, const double *square_sum,
+                               memopt_stream stream)
+{
+    uint64_t count = 0, chunks = 0;
+    memopt_status status = gather(o, gradients, page, &count, &chunks);
+    if (status != MEMOPT_OK || count == 0)
+        return status;
+    status = mo_upload_segments(o, count, stream);
+    if (status == MEMOPT_OK)
+        status = mo_paged_bring(o, page, count, stream);
+    if (status != MEMOPT_OK)
+        return status;
+    o->pages.torn = 1; /* until all pages are on their way back */
+    status = launch(o, s, square_sum, count, chunks, stream);
+    return status == MEMOPT_OK ? mo_paged_return(o, page, count, stream) : status;
+}
+
+static memopt_status step_pages(memopt_optimizer *o, const memopt_tensor *gradients,
+                                const memopt_step_options *s, const double *square_sum,
+                                memopt_stream stream)
+{
+    memopt_status status = mo_paged_begin(o, stream);
+    for (uint64_t page = 0; page < o->pages.count && status == MEMOPT_OK; page++)
+        status = step_page(o, gradients, page, s, square_sum, stream);
+    if (status == MEMOPT_OK)
+        status = mo_paged_end(o, stream);
+    if (status == MEMOPT_OK)
+        o->pages.torn = 0;
+    return status;
+}
+
 memopt_status memopt_optimizer_step(memopt_optimizer *o, const memopt_tensor *gradients,
                                     uint64_t count, const memopt_step_options *options,
                                     memopt_stream stream)
@@ -256,7 +293,7 @@ memopt_status memopt_optimizer_step(memopt_optimizer *o, const memopt_tensor *gr
     if (status == MEMOPT_OK)
         status = mo_paged_check(o, "optimizer step");
     if (status == MEMOPT_OK)
-        status = mo_step_gather(o, gradients, MO_ALL_PAGES, &present, &chunks);
+        status = gather(o, gradients, ALL_PAGES, &present, &chunks);
     if (status == MEMOPT_OK)
         status = mo_optimizer_use_stream(o, stream);
     if (status == MEMOPT_OK)
@@ -269,6 +306,6 @@ memopt_status memopt_optimizer_step(memopt_optimizer *o, const memopt_tensor *gr
         status = find_square_sum(o, &s, present, chunks, stream, &square_sum);
     if (status != MEMOPT_OK)
         return status;
-    return o->options.page_bytes != 0 ? mo_paged_step(o, gradients, &s, square_sum, stream)
-                                      : mo_step_launch(o, &s, square_sum, present, chunks, stream);
+    return o->options.page_bytes != 0 ? step_pages(o, gradients, &s, square_sum, stream)
+                                      : launch(o, &s, square_sum, present, chunks, stream);
 }
