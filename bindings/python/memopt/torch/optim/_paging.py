@@ -1,5 +1,5 @@
-"""Where paged states lie: in page-locked memory of the host, where the parameter is on a GPU. Only the step
-count stays with the parameter."""
+"""Where paged states lie: in page-locked memory of the host, where the parameter is on a GPU. Only the
+step count stays with the parameter."""
 
 from __future__ import annotations
 
