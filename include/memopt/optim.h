@@ -74,12 +74,20 @@ typedef struct memopt_optimizer_options {
      * stochastic_rounding cannot be combined with it. After something else has written a parameter,
      * the residual still counts: at most half a last place. */
     uint32_t split_weights;
+    /** Not 0: states are in page-locked host memory, and a step brings them to the device page by
+     * page, each of at most so many bytes or of one parameter. Two areas of the largest page are
+     * all that the device holds of them, beside 8 bytes a parameter; copies in and out overlap with
+     * the step on two streams of the optimizer. The bits are those of states on the device. A
+     * step's stream waits for its copies out. It cannot be captured, and where the device or its
+     * driver fails in the middle of one, pages may be of two steps: then steps and exports return
+     * #MEMOPT_CORRUPT until an import. memopt_optimizer_destroy() waits for the copies. */
+    uint64_t page_bytes;
 } memopt_optimizer_options;
 
 /** @brief Initialiser of ::memopt_optimizer_options. */
 #define MEMOPT_OPTIMIZER_OPTIONS_INIT                                                              \
     {                                                                                              \
-        sizeof(memopt_optimizer_options), 0, 0, 0, 0, 0, 0, 0                                      \
+        sizeof(memopt_optimizer_options), 0, 0, 0, 0, 0, 0, 0, 0                                   \
     }
 
 /**
@@ -255,10 +263,11 @@ MEMOPT_API memopt_status memopt_optimizer_add_parameter(memopt_optimizer *optimi
  * @param group its group.
  * @param parameter as for memopt_optimizer_add_parameter().
  * @param model_copy as for memopt_optimizer_add_parameter(), or NULL.
- * @param states the state tensors in device memory, with the order, element types and counts that
- *        memopt_optimizer_get_state() lists. The element type decides the format, whatever
- *        min_8bit_size says: f32 moments give 32-bit states, others the optimizer's format. Fill
- *        new states with zeros; if moments are coded, fill them with the code of zero (see
+ * @param states the state tensors in device memory (with page_bytes: in host memory, best
+ *        page-locked; the caller may use them after a step's stream was waited for), with the
+ * order, element types and counts that memopt_optimizer_get_state() lists. The element type decides
+ * the format, whatever min_8bit_size says: f32 moments give 32-bit states, others the optimizer's
+ * format. Fill new states with zeros; if moments are coded, fill them with the code of zero (see
  *        memopt_state_map()).
  * @param state_count the number of states: AdamW (schedule-free too) and Adam have 2 with 32-bit
  *        and bf16 states, else 4; Lion and SGD have 1 with 32-bit states, else 2. SGD in a group
@@ -340,10 +349,12 @@ typedef struct memopt_step_options {
  *         misaligned or overlaps its parameter or a part of its model copy (the message names the
  *         parameter's number), or an SGD group now has a momentum and
  * memopt_optimizer_add_parameter_with_state() added one of its parameters without a state.
- * @retval MEMOPT_UNSUPPORTED this element type cannot be a gradient.
+ * @retval MEMOPT_UNSUPPORTED this element type cannot be a gradient; or, with page_bytes, the
+ *         stream records a graph.
+ * @retval MEMOPT_CORRUPT with page_bytes: an earlier step ended in part; import a saved state.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_DRIVER_ERROR a host
  *         allocation, a device allocation or the driver failed; see memopt_last_error(). No
- *         parameter changed.
+ *         parameter changed, but with page_bytes see there.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_optimizer_step(memopt_optimizer *optimizer,
@@ -359,8 +370,8 @@ typedef struct memopt_state_view {
                                "absmax1", "absmax2"; "scale1", "scale2" (::MEMOPT_STATE_F8);
                                "companded1", "companded2" (::MEMOPT_STATE_COMPANDED: absmax);
                                "weight_residual" (split_weights: signed bytes, as u8). */
-    memopt_tensor tensor; /**< Device memory. It belongs to the optimizer and exists as long as it,
-                               or it belongs to the caller
+    memopt_tensor tensor; /**< Device memory (with page_bytes host memory). It belongs to the
+                             optimizer and exists as long as it, or it belongs to the caller
                                (memopt_optimizer_add_parameter_with_state()). */
 } memopt_state_view;
 

@@ -172,8 +172,10 @@ static memopt_status export_to(memopt_optimizer *o, memopt_export_writer write, 
 {
     sink s = {.o = o, .stream = stream, .write = write, .user = user};
     void *piece = NULL;
+    memopt_status status = mo_paged_check(o, "optimizer export");
     s.room = mo_min_u64(PIECE, (mo_export_bytes(o) / LEAST_PIECE + 1) * LEAST_PIECE);
-    memopt_status status = mo_optimizer_use_stream(o, stream);
+    if (status == MEMOPT_OK)
+        status = mo_optimizer_use_stream(o, stream);
     if (status == MEMOPT_OK)
         status = memopt_host_alloc(o->device, s.room, &piece);
     if (status != MEMOPT_OK)

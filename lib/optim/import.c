@@ -197,6 +197,8 @@ memopt_status memopt_optimizer_import_sync(memopt_optimizer *o, const void *buff
     if (status == MEMOPT_OK)
         status = mo_optimizer_use_stream(o, stream);
     if (status == MEMOPT_OK)
+        status = mo_paged_settle(o);
+    if (status == MEMOPT_OK)
         status = own_order(o, buffer, &s, &copy);
     if (status != MEMOPT_OK)
         return status;
@@ -214,5 +216,6 @@ memopt_status memopt_optimizer_import_sync(memopt_optimizer *o, const void *buff
         o->groups[i].average = before.average;
     }
     o->group_table.current = 0;
+    o->pages.torn = 0;
     return MEMOPT_OK;
 }

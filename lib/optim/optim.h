@@ -7,6 +7,8 @@
  *   external.c    parameters whose states the caller owns
  *   tables.c      the tables in device memory that the kernels read
  *   step.c        one step: checks, reductions, prologue, update
+ *   paged.c       states in host memory, brought to the device page by page; paged_life.c makes and
+ *                 ends what that needs
  *   steps.c       step counts of parameters
  *   layout.c      the export format; export.c and import.c write and read it
  *   blockwise.c   block-wise quantisation of the caller's tensors
@@ -43,7 +45,11 @@ typedef struct mo_parameter {
     uint32_t split;   /* 1: has a residual */
     void *state;      /* the allocator's block; NULL: the caller owns the states */
     uint64_t state_bytes;
-    mo_optim_tensor device; /* what the device's table says */
+    void *host;    /* with pages: the states, where the state block has the step count alone */
+    uint64_t page; /* its number, and the place of the states in the page's area */
+    uint64_t page_offset;
+    /* What the device's table says; with pages, the host's addresses of the states. */
+    mo_optim_tensor device;
 } mo_parameter;
 
 /* A table in device memory. */
@@ -57,6 +63,18 @@ typedef struct mo_optimizer_stream {
     memopt_stream stream;
     int ending; /* 1: the handle must not be used any more */
 } mo_optimizer_stream;
+
+/* States in host memory: paged.c. */
+typedef struct mo_paged {
+    memopt_stream in, out;
+    /* By area: the states are there; the step is done; they are back. */
+    memopt_event *arrived[2], *stepped[2], *left[2];
+    void *areas[2];
+    uint64_t area_bytes, count;
+    int opened;  /* streams and events are made */
+    int planned; /* each parameter has its page, and the areas have room */
+    int torn;    /* a step ended in part */
+} mo_paged;
 
 struct memopt_optimizer {
     memopt_allocator *allocator;
@@ -74,6 +92,7 @@ struct memopt_optimizer {
 
     mo_table tensor_table, segment_table, group_table, coef_table, scratch;
     mo_table control;
+    mo_paged pages;
 
     pthread_mutex_t streams_lock; /* guards what follows, up to the listener */
     mo_optimizer_stream *streams; /* that have used any of it */
@@ -104,6 +123,29 @@ memopt_status mo_upload_tensors(memopt_optimizer *o, memopt_stream stream);
 memopt_status mo_upload_groups(memopt_optimizer *o, memopt_stream stream);
 /* Takes o->next[0 .. count) as the gradients of this step. */
 memopt_status mo_upload_segments(memopt_optimizer *o, uint64_t count, memopt_stream stream);
+
+/* paged_life.c */
+/* CORRUPT if a step ended in part. */
+memopt_status mo_paged_check(const memopt_optimizer *o, const char *call);
+memopt_status mo_paged_open(memopt_optimizer *o);
+/* Waits for all copies. */
+memopt_status mo_paged_settle(memopt_optimizer *o);
+/* Waits for all copies. Frees everything, whatever the status. */
+memopt_status mo_paged_close(memopt_optimizer *o);
+
+/* paged.c */
+/* The tensor as the device's table has it. */
+mo_optim_tensor mo_paged_tensor(const memopt_optimizer *o, const mo_parameter *p);
+/* Everything that a step of pages needs and that can fail on the host. */
+memopt_status mo_paged_prepare(memopt_optimizer *o, memopt_stream stream);
+/* A step: begin; bring and return for each page, whose segments, `count` of them, are uploaded;
+ * end. Between bring and return the page's step is launched. */
+memopt_status mo_paged_begin(memopt_optimizer *o, memopt_stream stream);
+memopt_status mo_paged_bring(memopt_optimizer *o, uint64_t page, uint64_t count,
+                             memopt_stream stream);
+memopt_status mo_paged_return(memopt_optimizer *o, uint64_t page, uint64_t count,
+                              memopt_stream stream);
+memopt_status mo_paged_end(memopt_optimizer *o, memopt_stream stream);
 
 /* optimizer.c: what a kind and a format are made of. */
 /* What a step needs of a parameter of the group: 0, 1 or 2. */

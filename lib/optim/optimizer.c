@@ -122,6 +122,7 @@ memopt_status memopt_optimizer_destroy(memopt_optimizer *o)
     if (mo_device_inherited(o->device))
         return mo_fail_inherited("optimizer_destroy");
     int lost = mo_device_lost(o->device);
+    keep_first(&result, mo_paged_close(o));
     mo_table *const tables[] = {&o->tensor_table, &o->segment_table, &o->group_table,
                                 &o->coef_table,   &o->scratch,       &o->control};
     for (uint64_t i = 0; i < o->parameter_count; i++)

@@ -59,9 +59,9 @@ static int layout_of(const mo_parameter *p, state_layout *out)
     return 1;
 }
 
-static void describe(mo_parameter *p, const state_layout *layout)
+/* steps: where the step count is. */
+static void describe(mo_parameter *p, const state_layout *layout, unsigned char *state, void *steps)
 {
-    unsigned char *state = p->state;
     int coded = mo_format_has_scales(p->format), two = p->moments == 2;
     p->device = (mo_optim_tensor){
         .parameter = p->tensor.data,
@@ -71,12 +71,60 @@ static void describe(mo_parameter *p, const state_layout *layout)
         .absmax1 = coded ? (float *)(void *)(state + layout->absmax1) : NULL,
         .absmax2 = coded && two ? (float *)(void *)(state + layout->absmax2) : NULL,
         .residual = p->split ? state + layout->residual : NULL,
-        .steps = (uint64_t *)(void *)(state + layout->steps),
+        .steps = steps,
         .parameter_dtype = p->tensor.dtype,
         .copy_dtype = p->copy.dtype,
         .group = p->group,
         .format = p->format,
     };
+}
+
+static memopt_status fill_device(memopt_optimizer *o, mo_parameter *p, const state_layout *layout,
+                                 memopt_stream stream)
+{
+    p->state_bytes = layout->bytes;
+    memopt_status status = memopt_allocator_alloc(o->allocator, layout->bytes, MEMOPT_TAG_OPTIMIZER,
+                                                  stream, &p->state);
+    if (status != MEMOPT_OK)
+        return status;
+    int zero_code = (int)mo_format_zero(p->format, 1);
+    unsigned char *state = p->state, *rest = state + layout->v;
+    status =
+        layout->v == 0 ? MEMOPT_OK : memopt_fill(o->device, state, zero_code, layout->v, stream);
+    if (status == MEMOPT_OK)
+        status = memopt_fill(o->device, rest, 0, layout->bytes - layout->v, stream);
+    if (status != MEMOPT_OK)
+        (void)memopt_allocator_free(o->allocator, p->state);
+    else
+        describe(p, layout, state, state + layout->steps);
+    return status;
+}
+
+/* The step count is on the device, everything else in page-locked memory. */
+static memopt_status fill_host(memopt_optimizer *o, mo_parameter *p, const state_layout *layout,
+                               memopt_stream stream)
+{
+    p->host = NULL;
+    p->state_bytes = sizeof(uint64_t);
+    memopt_status status = memopt_allocator_alloc(o->allocator, p->state_bytes,
+                                                  MEMOPT_TAG_OPTIMIZER, stream, &p->state);
+    if (status != MEMOPT_OK)
+        return status;
+    if (layout->steps != 0)
+        status = memopt_host_alloc(o->device, layout->steps, &p->host);
+    if (status == MEMOPT_OK)
+        status = memopt_fill(o->device, p->state, 0, p->state_bytes, stream);
+    if (status != MEMOPT_OK) {
+        (void)memopt_host_free(o->device, p->host);
+        (void)memopt_allocator_free(o->allocator, p->state);
+        return status;
+    }
+    if (layout->steps != 0) {
+        memset(p->host, (int)mo_format_zero(p->format, 1), (size_t)layout->v);
+        memset((unsigned char *)p->host + layout->v, 0, (size_t)(layout->steps - layout->v));
+    }
+    describe(p, layout, p->host, p->state);
+    return MEMOPT_OK;
 }
 
 /* Allocates the state that its group needs and zeroes it in stream order. */
@@ -93,22 +141,8 @@ static memopt_status make_state(memopt_optimizer *o, mo_parameter *p, uint64_t i
                        "optimizer: parameter %" PRIu64 ": states of %" PRIu64
                        " elements do not fit 64 bits",
                        index, p->tensor.count);
-    p->state_bytes = layout.bytes;
-    memopt_status status =
-        memopt_allocator_alloc(o->allocator, layout.bytes, MEMOPT_TAG_OPTIMIZER, stream, &p->state);
-    if (status != MEMOPT_OK)
-        return status;
-    int zero_code = (int)mo_format_zero(p->format, 1);
-    unsigned char *rest = (unsigned char *)p->state + layout.v;
-    status =
-        layout.v == 0 ? MEMOPT_OK : memopt_fill(o->device, p->state, zero_code, layout.v, stream);
-    if (status == MEMOPT_OK)
-        status = memopt_fill(o->device, rest, 0, layout.bytes - layout.v, stream);
-    if (status != MEMOPT_OK)
-        (void)memopt_allocator_free(o->allocator, p->state);
-    else
-        describe(p, &layout);
-    return status;
+    return o->options.page_bytes != 0 ? fill_host(o, p, &layout, stream)
+                                      : fill_device(o, p, &layout, stream);
 }
 
 memopt_status mo_parameter_grow(memopt_optimizer *o, uint64_t index, memopt_stream stream)
@@ -130,13 +164,19 @@ memopt_status mo_parameter_grow(memopt_optimizer *o, uint64_t index, memopt_stre
     if (status == MEMOPT_OK) /* MO_STEPS_NOT_BEGUN, in the count's highest byte */
         status = memopt_fill(o->device, (unsigned char *)grown.device.steps + 7, 0x80, 1, stream);
     if (status != MEMOPT_OK) {
+        (void)memopt_stream_sync(o->device, stream); /* a copy may still write to the host's */
+        (void)memopt_host_free(o->device, grown.host);
         (void)mo_optimizer_release(o, grown.state);
         return status;
     }
-    void *old = p->state;
+    mo_parameter old = *p;
     *p = grown;
-    o->tensor_table.current = 0;
-    return mo_optimizer_release(o, old);
+    o->tensor_table.current = o->pages.planned = 0;
+    status = old.host == NULL ? MEMOPT_OK : memopt_stream_sync(o->device, stream);
+    if (status == MEMOPT_OK)
+        status = memopt_host_free(o->device, old.host);
+    memopt_status released = mo_optimizer_release(o, old.state);
+    return status == MEMOPT_OK ? released : status;
 }
 
 static memopt_status check_copy(const memopt_tensor *parameter, const memopt_tensor *copy,
@@ -214,7 +254,7 @@ memopt_status mo_parameter_room(memopt_optimizer *o)
 void mo_parameter_append(memopt_optimizer *o, const mo_parameter *p, uint64_t *out_index)
 {
     o->parameters[o->parameter_count] = *p;
-    o->tensor_table.current = 0;
+    o->tensor_table.current = o->pages.planned = 0;
     *out_index = o->parameter_count++;
 }
 

@@ -104,8 +104,11 @@ static memopt_status check_memory(const memopt_optimizer *o, uint64_t index, uin
     return mo_optim_tensor_reachable(o->device, "optimizer step: gradient", index, g);
 }
 
-/* Fills o->next with the gradients that are not NULL; *out_chunks counts their chunks. */
-static memopt_status gather(memopt_optimizer *o, const memopt_tensor *gradients,
+/* Every gradient, for steps of all pages. */
+#define ALL_PAGES UINT64_MAX
+
+/* Fills o->next with the gradients of a page that are not NULL; *out_chunks counts their chunks. */
+static memopt_status gather(memopt_optimizer *o, const memopt_tensor *gradients, uint64_t page,
                             uint64_t *out_count, uint64_t *out_chunks)
 {
     uint64_t count = 0, chunks = 0;
@@ -113,7 +116,7 @@ static memopt_status gather(memopt_optimizer *o, const memopt_tensor *gradients,
         return MEMOPT_OUT_OF_HOST_MEMORY;
     for (uint64_t i = 0; i < o->parameter_count; i++) {
         const memopt_tensor *g = &gradients[i];
-        if (g->data == NULL)
+        if (g->data == NULL || (page != ALL_PAGES && o->parameters[i].page != page))
             continue;
         memopt_status status = check_gradient(&o->parameters[i], i, g);
         if (status == MEMOPT_OK)
@@ -180,18 +183,36 @@ static memopt_status reduce(memopt_optimizer *o, uint64_t count, uint64_t chunks
     return status;
 }
 
-static memopt_status launch(memopt_optimizer *o, const memopt_step_options *s, uint64_t count,
-                            uint64_t chunks, memopt_stream stream)
+/* What asks for the total of squares: clipping, a norm or a check. */
+static int has_verdict(const memopt_step_options *s)
 {
-    int verdict = s->skip_non_finite || s->scaler != NULL || s->max_norm > 0.0;
-    int sum = s->already_unscaled ? s->max_norm > 0.0 || s->out_norm != NULL
-                                  : verdict || s->out_norm != NULL;
+    return s->skip_non_finite || s->scaler != NULL || s->max_norm > 0.0;
+}
+
+static memopt_status find_square_sum(memopt_optimizer *o, const memopt_step_options *s,
+                                     uint64_t count, uint64_t chunks, memopt_stream stream,
+                                     const double **out_sum)
+{
+    int wanted = s->already_unscaled ? s->max_norm > 0.0 || s->out_norm != NULL
+                                     : has_verdict(s) || s->out_norm != NULL;
+    *out_sum = s->square_sum;
+    return s->square_sum == NULL && wanted && chunks != 0
+               ? reduce(o, count, chunks, stream, out_sum)
+               : MEMOPT_OK;
+}
+
+/* Launches the prologue and the update of the uploaded segments. */
+static memopt_status launch(memopt_optimizer *o, const memopt_step_options *s,
+                            const double *square_sum, uint64_t count, uint64_t chunks,
+                            memopt_stream stream)
+{
     mo_optim_prologue_args prologue = {
         .tensors = o->tensor_table.data,
         .gradients = o->segment_table.data,
         .groups = o->group_table.data,
         .coefs = o->coef_table.data,
         .control = o->control.data,
+        .square_sum = square_sum,
         .scale = s->already_unscaled ? NULL
                  : s->scaler != NULL ? memopt_scaler_get_scale(s->scaler)
                                      : s->grad_scale,
@@ -199,16 +220,10 @@ static memopt_status launch(memopt_optimizer *o, const memopt_step_options *s, u
         .out_norm = s->out_norm,
         .max_norm = s->max_norm,
         .count = (uint32_t)count,
-        .check = (uint32_t)verdict,
+        .check = (uint32_t)has_verdict(s),
         .rule = o->options.kind,
     };
-    memopt_status status = MEMOPT_OK;
-    if (s->square_sum != NULL)
-        prologue.square_sum = s->square_sum;
-    else if (sum && chunks != 0)
-        status = reduce(o, count, chunks, stream, &prologue.square_sum);
-    if (status == MEMOPT_OK)
-        status = mo_launch(o->device, stream, &mo_kernel_optim_prologue, &prologue, 1);
+    memopt_status status = mo_launch(o->device, stream, &mo_kernel_optim_prologue, &prologue, 1);
     if (status != MEMOPT_OK)
         return status;
     mo_optim_step_args step = {
@@ -224,11 +239,44 @@ static memopt_status launch(memopt_optimizer *o, const memopt_step_options *s, u
     return mo_launch(o->device, stream, kernel, &step, chunks);
 }
 
+static memopt_status step_page(memopt_optimizer *o, const memopt_tensor *gradients, uint64_t page,
+                               const memopt_step_options *s, const double *square_sum,
+                               memopt_stream stream)
+{
+    uint64_t count = 0, chunks = 0;
+    memopt_status status = gather(o, gradients, page, &count, &chunks);
+    if (status != MEMOPT_OK || count == 0)
+        return status;
+    status = mo_upload_segments(o, count, stream);
+    if (status == MEMOPT_OK)
+        status = mo_paged_bring(o, page, count, stream);
+    if (status != MEMOPT_OK)
+        return status;
+    o->pages.torn = 1; /* until all pages are on their way back */
+    status = launch(o, s, square_sum, count, chunks, stream);
+    return status == MEMOPT_OK ? mo_paged_return(o, page, count, stream) : status;
+}
+
+static memopt_status step_pages(memopt_optimizer *o, const memopt_tensor *gradients,
+                                const memopt_step_options *s, const double *square_sum,
+                                memopt_stream stream)
+{
+    memopt_status status = mo_paged_begin(o, stream);
+    for (uint64_t page = 0; page < o->pages.count && status == MEMOPT_OK; page++)
+        status = step_page(o, gradients, page, s, square_sum, stream);
+    if (status == MEMOPT_OK)
+        status = mo_paged_end(o, stream);
+    if (status == MEMOPT_OK)
+        o->pages.torn = 0;
+    return status;
+}
+
 memopt_status memopt_optimizer_step(memopt_optimizer *o, const memopt_tensor *gradients,
                                     uint64_t count, const memopt_step_options *options,
                                     memopt_stream stream)
 {
     memopt_step_options s;
+    const double *square_sum = NULL;
     uint64_t present, chunks;
     if (o == NULL || (gradients == NULL && count != 0))
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "optimizer step: %s is NULL",
@@ -243,14 +291,21 @@ memopt_status memopt_optimizer_step(memopt_optimizer *o, const memopt_tensor *gr
     if (status == MEMOPT_OK)
         status = check_options(o, &s);
     if (status == MEMOPT_OK)
-        status = gather(o, gradients, &present, &chunks);
+        status = mo_paged_check(o, "optimizer step");
+    if (status == MEMOPT_OK)
+        status = gather(o, gradients, ALL_PAGES, &present, &chunks);
     if (status == MEMOPT_OK)
         status = mo_optimizer_use_stream(o, stream);
     if (status == MEMOPT_OK)
         status = grow_states(o, gradients, stream);
+    if (status == MEMOPT_OK && o->options.page_bytes != 0)
+        status = mo_paged_prepare(o, stream);
     if (status == MEMOPT_OK)
         status = upload_tables(o, present, stream);
     if (status == MEMOPT_OK)
-        status = launch(o, &s, present, chunks, stream);
-    return status;
+        status = find_square_sum(o, &s, present, chunks, stream, &square_sum);
+    if (status != MEMOPT_OK)
+        return status;
+    return o->options.page_bytes != 0 ? step_pages(o, gradients, &s, square_sum, stream)
+                                      : launch(o, &s, square_sum, present, chunks, stream);
 }

@@ -68,7 +68,8 @@ static memopt_status upload_each(memopt_optimizer *o, mo_table *table, uint64_t 
 
 static void fill_tensor(const memopt_optimizer *o, uint64_t i, void *out)
 {
-    memcpy(out, &o->parameters[i].device, sizeof(mo_optim_tensor));
+    mo_optim_tensor tensor = mo_paged_tensor(o, &o->parameters[i]);
+    memcpy(out, &tensor, sizeof tensor);
 }
 
 static void fill_group(const memopt_optimizer *o, uint64_t i, void *out)

@@ -38,29 +38,33 @@ typedef struct variant {
     double lr, beta1, eps; /* 0: the default; below 0: zero */
     int over;              /* the copies are the gradients' memory */
     uint32_t split;        /* bf16 parameters have a residual */
+    uint64_t page_bytes;   /* of states in host memory; on a CPU they stay where they are */
 } variant;
 
 #define NO_COPY MEMOPT_DTYPE_INVALID
 static const variant variants[] = {
-    {"defaults", 0.01, 0, NO_COPY, 0, 0, 0, 0, 0, -1, 0, 0, 0, 0, 0, 0},
-    {"no decay, lr 0.1", 0, 0, NO_COPY, 0, 0, 0, 0, 0, -1, 0, 0.1, 0, 0, 0, 0},
-    {"maximize", 0.3, 0, NO_COPY, 1, 0, 0, 0, 0, -1, 0, 0, 0, 0, 0, 0},
-    {"stochastic", 0.01, 0, NO_COPY, 0, 1, 0, 0, 0, -1, 0, 0, 0, 0, 0, 0},
-    {"clip", 0.01, 0.5, NO_COPY, 0, 0, 0, 0, 0, -1, 0, 0, 0, 0, 0, 0},
-    {"clip, bad step", 0.01, 0.5, NO_COPY, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0},
-    {"check, bad step", 0.01, 0, NO_COPY, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0},
-    {"scaler", 0.01, 0, NO_COPY, 0, 0, 1, 0, 0, -1, 0, 0, 0, 0, 0, 0},
-    {"scaler, clip, bad step", 0.01, 1.5, NO_COPY, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {"scaler, unscaled, bad step", 0.01, 1.5, NO_COPY, 0, 1, 1, 1, 0, 2, 0, 0, 0, 0, 0, 0},
-    {"absent gradients", 0.01, 0.1, NO_COPY, 0, 0, 0, 0, 0, -1, 1, 0, 0, 0, 0, 0},
-    {"bf16 copy", 0.01, 0, MEMOPT_DTYPE_BF16, 0, 0, 0, 0, 0, -1, 0, 0, 0, 0, 0, 0},
-    {"f16 copy, scaler, bad step", 0.01, 0, MEMOPT_DTYPE_F16, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0},
-    {"stochastic bf16 copy", 0.01, 0, MEMOPT_DTYPE_BF16, 0, 1, 0, 0, 0, -1, 0, 0, 0, 0, 0, 0},
+    {"defaults", 0.01, 0, NO_COPY, 0, 0, 0, 0, 0, -1, 0, 0, 0, 0, 0, 0, 0},
+    {"no decay, lr 0.1", 0, 0, NO_COPY, 0, 0, 0, 0, 0, -1, 0, 0.1, 0, 0, 0, 0, 0},
+    {"maximize", 0.3, 0, NO_COPY, 1, 0, 0, 0, 0, -1, 0, 0, 0, 0, 0, 0, 0},
+    {"stochastic", 0.01, 0, NO_COPY, 0, 1, 0, 0, 0, -1, 0, 0, 0, 0, 0, 0, 0},
+    {"clip", 0.01, 0.5, NO_COPY, 0, 0, 0, 0, 0, -1, 0, 0, 0, 0, 0, 0, 0},
+    {"clip, bad step", 0.01, 0.5, NO_COPY, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0},
+    {"check, bad step", 0.01, 0, NO_COPY, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0},
+    {"scaler", 0.01, 0, NO_COPY, 0, 0, 1, 0, 0, -1, 0, 0, 0, 0, 0, 0, 0},
+    {"scaler, clip, bad step", 0.01, 1.5, NO_COPY, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {"scaler, unscaled, bad step", 0.01, 1.5, NO_COPY, 0, 1, 1, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0},
+    {"absent gradients", 0.01, 0.1, NO_COPY, 0, 0, 0, 0, 0, -1, 1, 0, 0, 0, 0, 0, 0},
+    {"bf16 copy", 0.01, 0, MEMOPT_DTYPE_BF16, 0, 0, 0, 0, 0, -1, 0, 0, 0, 0, 0, 0, 0},
+    {"f16 copy, scaler, bad step", 0.01, 0, MEMOPT_DTYPE_F16, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0,
+     0},
+    {"stochastic bf16 copy", 0.01, 0, MEMOPT_DTYPE_BF16, 0, 1, 0, 0, 0, -1, 0, 0, 0, 0, 0, 0, 0},
     {"copy over the gradient, clip, bad step", 0.01, 0.5, MEMOPT_DTYPE_BF16, 0, 0, 0, 0, 0, 1, 0, 0,
-     0, 0, 1, 0},
-    {"betas 0, eps 0", 0.01, 0, NO_COPY, 0, 0, 0, 0, 0, -1, 0, 0, -1, -1, 0, 0},
-    {"large eps, lr 0", 0.01, 0, NO_COPY, 0, 0, 0, 0, 0, -1, 0, -1, 0.5, 1, 0, 0},
-    {"split weights, clip, bad step", 0.01, 0.5, NO_COPY, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 1},
+     0, 0, 1, 0, 0},
+    {"betas 0, eps 0", 0.01, 0, NO_COPY, 0, 0, 0, 0, 0, -1, 0, 0, -1, -1, 0, 0, 0},
+    {"large eps, lr 0", 0.01, 0, NO_COPY, 0, 0, 0, 0, 0, -1, 0, -1, 0.5, 1, 0, 0, 0},
+    {"split weights, clip, bad step", 0.01, 0.5, NO_COPY, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 1, 0},
+    {"paged, stochastic, clip", 0.01, 0.5, NO_COPY, 0, 1, 0, 0, 0, -1, 0, 0, 0, 0, 0, 0, 3000},
+    {"paged, split weights, bad step", 0.01, 0.5, NO_COPY, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 1, 1},
 };
 enum { VARIANTS = sizeof variants / sizeof variants[0], STEPS = 3 };
 
@@ -92,6 +96,7 @@ static memopt_optimizer *new_optimizer(world *w, const variant *v)
     options.seed = 7 + w->options->seed;
     options.stochastic_rounding = v->stochastic;
     options.split_weights = v->split;
+    options.page_bytes = strcmp(w->properties.backend, "cpu") == 0 ? 0 : v->page_bytes;
     group.weight_decay = v->weight_decay;
     group.maximize = v->maximize;
     group.lr = chosen(v->lr, group.lr);
@@ -262,8 +267,8 @@ static void set_phase(run *r, const phase *now)
 
 static void switch_momentum(world *w, memopt_dtype type, int buffers, int bad_step)
 {
-    static const variant with = {"", 0.01, 0, NO_COPY, 0, 1, 0, 0, 1, -1, 0, 0, 0, 0, 0, 0};
-    static const variant without = {"", 0.01, 0, NO_COPY, 0, 1, 0, 0, 1, -1, 0, 0, -1, 0, 0, 0};
+    static const variant with = {"", 0.01, 0, NO_COPY, 0, 1, 0, 0, 1, -1, 0, 0, 0, 0, 0, 0, 0};
+    static const variant without = {"", 0.01, 0, NO_COPY, 0, 1, 0, 0, 1, -1, 0, 0, -1, 0, 0, 0, 0};
     run r;
     label(w, "momentum switched: %s parameters, %s buffers, bad step %d", memopt_dtype_name(type),
           buffers ? "with" : "without", bad_step);

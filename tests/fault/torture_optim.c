@@ -19,6 +19,8 @@ enum { N = 20000 };
 
 /* What is tortured now. */
 static uint32_t torture_kind, torture_format;
+static uint64_t torture_page;
+static int torn_steps;
 
 typedef struct fixture {
     memopt_allocator *allocator;
@@ -70,6 +72,7 @@ static memopt_status create(memopt_device *device, void *context)
     memopt_optimizer_options options = MEMOPT_OPTIMIZER_OPTIONS_INIT;
     options.kind = torture_kind;
     options.state_format = torture_format;
+    options.page_bytes = torture_page;
     return memopt_optimizer_create(f->allocator, &options, &f->optimizer);
 }
 
@@ -121,6 +124,23 @@ static void check_unchanged(memopt_device *device, void *context)
     assert_memory_equal(f->buffer, f->before, bytes);
     assert_memory_equal(f->before + bytes, f->p[0].data, N * 4);
     assert_memory_equal(f->before + bytes + N * 4, f->p[1].data, 400);
+}
+
+/* A paged step may end in part; then it says so, until an import. */
+static void check_whole(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    memopt_status status = memopt_optimizer_export_sync(f->optimizer, f->bytes, NULL, f->buffer);
+    if (status != MEMOPT_OK) {
+        assert_int_equal(status, MEMOPT_CORRUPT);
+        assert_int_equal(memopt_optimizer_step(f->optimizer, f->g, 2, NULL, NULL), MEMOPT_CORRUPT);
+        assert_int_equal(memopt_optimizer_import_sync(f->optimizer, f->before, f->bytes, NULL),
+                         MEMOPT_OK);
+        memcpy(f->p[0].data, f->before + f->bytes, N * 4);
+        memcpy(f->p[1].data, f->before + f->bytes + N * 4, 400);
+        torn_steps++;
+    }
+    check_unchanged(device, f);
 }
 
 static void make_optimizer(memopt_device *device, void *context)
@@ -268,6 +288,33 @@ static const torture_scenario scenarios[] = {
     {"dequantize", NULL, make_allocator, dequantize, NULL, NULL, end_all, 0, 0},
 };
 
+static const torture_scenario paged_scenarios[] = {
+    {"add_parameter", NULL, make_group, add_parameter, NULL, check_unchanged, end_all, 1, 1},
+    {"first step", NULL, make_parameters, plain_step, NULL, check_whole, end_all, 1, 1},
+    {"later full step", NULL, make_stepped, full_step, NULL, check_whole, end_all, 1, 1},
+    {"import", NULL, make_stepped, import_all, NULL, check_unchanged, end_all, 0, 0},
+};
+
+static void paged_states(void **state)
+{
+    (void)state;
+    static const uint32_t kinds[] = {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_OPTIMIZER_SGD};
+    torture_format = MEMOPT_STATE_8BIT;
+    torture_page = 1;
+    for (size_t k = 0; k < 2; k++)
+        for (size_t i = 0; i < sizeof paged_scenarios / sizeof *paged_scenarios; i++) {
+            fixture f;
+            memset(&f, 0, sizeof f);
+            torture_kind = kinds[k];
+            int64_t faults = torture(&paged_scenarios[i], &f);
+            print_message("  paged, kind %u, %s: %d faults\n", torture_kind,
+                          paged_scenarios[i].name, (int)faults);
+            assert_true(faults > 0);
+        }
+    assert_true(torn_steps > 0);
+    torture_page = 0;
+}
+
 static void every_function(void **state)
 {
     (void)state;
@@ -295,6 +342,7 @@ static void every_function(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_function)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_function),
+                                       cmocka_unit_test(paged_states)};
     return cmocka_run_group_tests_name("optimizer faults", tests, NULL, NULL);
 }

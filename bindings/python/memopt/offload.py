@@ -171,6 +171,7 @@ class Ticket:
         "kept",
         "_stream",
         "_source",
+        "_into",
         "_view",
         "__weakref__",
     )
@@ -192,6 +193,7 @@ class Ticket:
         self.kept = kept
         self._stream = stream  # the one that used the value last
         self._source = source  # borrowed memory, while the copy or the keeping needs it
+        self._into: Optional[Tensor] = None  # memory that a copy may be filling
         self._view: Optional["weakref.ref[Unpacked]"] = None  # it keeps the ticket, not we it
 
     @property
@@ -255,6 +257,31 @@ class Ticket:
             stream_pointer(stream),
         )
         device._keep(stream, view)
+
+    def prefetch_into(self, destination: TensorLike, stream: StreamLike = None) -> None:
+        """Begins what unpack_into() does; nothing may use the memory before wait_unpacked().
+
+        LimitReachedError where the value is on the disk and no host memory is free to read it into.
+        """
+        view = tensor(destination, writable=True)
+        device = self._offloader.allocator.device
+        device._check_tensor(view)
+        lib.memopt_offloader_prefetch_into(
+            self._offloader._handle.pointer,
+            self._id(),
+            view.pointer,
+            view.nbytes,
+            stream_pointer(stream),
+        )
+        self._into = view
+
+    def wait_unpacked(self, stream: StreamLike = None) -> None:
+        """Makes later work of a stream wait for prefetch_into(); a value on the disk is waited for."""
+        lib.memopt_offloader_wait_unpacked(
+            self._offloader._handle.pointer, self._id(), stream_pointer(stream)
+        )
+        view, self._into = self._into, None
+        self._offloader.allocator.device._keep(stream, view)
 
     def release(self, stream: StreamLike = None) -> None:
         """Ends the ticket; `stream` is the one that used the value last. Harmless a second time."""

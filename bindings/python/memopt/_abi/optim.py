@@ -40,6 +40,7 @@ class OptimizerOptions(Struct):
         ("min_8bit_size", U64),
         ("seed", U64),
         ("split_weights", U32),
+        ("page_bytes", U64),
     ]
 
 

@@ -99,7 +99,7 @@ def test_the_programs_of_the_savers_pages(tmp_path, monkeypatch):
     """Each with a small model around it; without a GPU, what is for one is for the CPU."""
     from safetensors.torch import save_file
 
-    pages = {"optimizer.md": 8, "checkpoint.md": 1, "offload.md": 1, "cast.md": 1}
+    pages = {"optimizer.md": 10, "checkpoint.md": 1, "offload.md": 1, "cast.md": 1}
     assert {page: len(snippets(page)) for page in pages} == pages
     layers = [torch.nn.Linear(8, 8) for _ in range(3)]
     model = torch.nn.Sequential()
@@ -130,6 +130,12 @@ def test_the_programs_of_the_savers_pages(tmp_path, monkeypatch):
     step_of(names)
 
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "scratch").mkdir()
+    names["model"] = torch.nn.Linear(8, 8).bfloat16()
+    exec(snippets("optimizer.md")[8], names)
+    before = names["model"].weight.detach().clone()
+    names["model"](torch.ones(4, 8).bfloat16()).sum().backward()
+    assert not torch.equal(before, names["model"].weight)
     (tmp_path / "checkpoint").mkdir()
     save_file(torch.nn.Linear(8, 1).state_dict(), "checkpoint/model.safetensors")
 
@@ -154,6 +160,7 @@ def test_the_programs_of_the_savers_pages(tmp_path, monkeypatch):
     names["batches"] = 3 * [torch.ones(4, 8, device=before.device)]  # the first overflows
     exec("scaler = " + train, names)
     assert not torch.equal(before, names["model"].weight)
+    # The last one needs an engine: test_torch_deepspeed.py has one.
 
 
 def _distributed(rank, path):

@@ -15,6 +15,14 @@ from ._host import CPUOffloadOptimizer
 from ._keep import keep_32bit
 from ._muon import Muon, Muon8bit
 from ._release import GradientRelease, release_gradients
+from ._paged import (
+    PagedAdam,
+    PagedAdam8bit,
+    PagedAdamW,
+    PagedAdamW8bit,
+    PagedLion,
+    PagedLion8bit,
+)
 from ._rules import (
     SGD,
     Adam,
@@ -50,6 +58,12 @@ __all__ = [
     "Lion8bit",
     "Muon",
     "Muon8bit",
+    "PagedAdam",
+    "PagedAdam8bit",
+    "PagedAdamW",
+    "PagedAdamW8bit",
+    "PagedLion",
+    "PagedLion8bit",
     "SGD",
     "SGD8bit",
     "keep_32bit",

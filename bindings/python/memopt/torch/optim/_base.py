@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 from collections import defaultdict
 from copy import deepcopy
-from itertools import chain
+from itertools import chain, repeat
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple, Union
 
 import torch
 
 from ..._abi import OptimizerKind, StateFormat
-from . import _format, _layout, _load, _options, _other_rules, _sharded
+from . import _format, _layout, _load, _options, _other_rules, _paging, _sharded
 from ._binding import Binding, Facts, Key, Slot
 from ._keep import kept
 
@@ -35,6 +35,9 @@ class MemoptOptimizer(torch.optim.Optimizer):
     _states = StateFormat.F32
     _steps_on_host = True  # CPUOffloadOptimizer may step it on masters
     _portable = 0  # how many portable_states() are active
+    #: States are in the host's memory, and a step brings them in pages of at most so many bytes.
+    _page_bytes = 0
+    _outlines = False  # parameters are meta tensors, which stand for memory elsewhere
     #: By parameter: the half-precision tensor that each step fills with it, rounded.
     _model_copies: Mapping[torch.Tensor, torch.Tensor] = {}
     #: Other hyperparameters than the learning rate and betas, by their names in the library.
@@ -70,6 +73,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
                     name = _layout.name_of(self.param_groups[-1], before, index)
                     _layout.check_parameter(parameter, name, later=True)
                     _check_split(self.param_groups[-1], parameter, name)
+                    _paging.check(parameter, self._page_bytes, name)
         except TypeError:
             del self.param_groups[before:]
             raise
@@ -196,9 +200,12 @@ class MemoptOptimizer(torch.optim.Optimizer):
             state = self.state.get(parameter)
             if not _format.has_moments(state, self._kind):
                 state = self._new_state(state, parameter, memory, group, made)
-            state = _with_residual(state, parameter, memory, group, made)
+            state = _with_residual(state, parameter, memory, group, made, self._page_bytes)
             empty.append((index_of[id(parameter)], parameter, state))
-        binding = Binding(self._kind, self._states, params, len(self.param_groups), slots, empty)
+        count = len(self.param_groups)
+        binding = Binding(
+            self._kind, self._states, params, count, slots, empty, self._page_bytes
+        )
         self.state.update(made)
         return binding
 
@@ -219,7 +226,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
             state = self._checked_state(state, parameter, dense, name, made)
         else:
             state = self._new_state(state, parameter, dense, group, made)
-        return _with_residual(state, parameter, dense, group, made)
+        return _with_residual(state, parameter, dense, group, made, self._page_bytes)
 
     def _new_state(
         self,
@@ -232,7 +239,9 @@ class MemoptOptimizer(torch.optim.Optimizer):
         """Replaces a state without moments: by one with moments if the group needs them, by a step
         count if random numbers depend on it; else keeps it."""
         if self._keeps_moments(group):
-            new = _format.new(dense, self._kind, self._format_of(group, parameter))
+            home = _paging.home(dense, self._page_bytes)
+            new = _format.new(home, self._kind, self._format_of(group, parameter))
+            new = _paging.moved(new, home, dense)
             if state:
                 new["step"].copy_(state["step"]).bitwise_or_(_format.NOT_BEGUN)
                 new.update({k: v for k, v in state.items() if k == _format.RESIDUAL})
@@ -275,7 +284,9 @@ class MemoptOptimizer(torch.optim.Optimizer):
                     "the state of %s has %d elements where its shape %s asks for %d"
                     % (name, tensor.numel(), tuple(parameter.shape), count)
                 )
-            if tensor.device != dense.device:
+        home = _paging.home(dense, self._page_bytes)
+        for tensor, place in zip(tensors, chain([dense], repeat(home))):
+            if tensor.device != place.device:
                 raise RuntimeError(
                     "the state of %s is on %s, the parameter on %s"
                     % (name, tensor.device, dense.device)
@@ -285,7 +296,8 @@ class MemoptOptimizer(torch.optim.Optimizer):
             return state
         saved = _load.read(state, self._kind, self._states, dense, name)
         assert saved is not None
-        made[parameter] = _load.convert(saved, self._kind, self._states, dense, True)
+        converted = _load.convert(saved, self._kind, self._states, home, True)
+        made[parameter] = _paging.moved(converted, home, dense)
         return made[parameter]
 
     # --- states ---
@@ -348,15 +360,29 @@ class MemoptOptimizer(torch.optim.Optimizer):
         groups: List[Dict[str, Any]],
     ) -> Dict[Any, Any]:
         """The states of a state dict by parameter."""
-        numbers = chain.from_iterable(group["params"] for group in saved_groups)
-        places = [
-            (parameter, group, _layout.name_of(group, g, i))
-            for g, group in enumerate(groups)
-            for i, parameter in enumerate(group["params"])
-        ]
-        place_of = dict(zip(numbers, places))
+        state, read = self._read(saved, saved_groups, groups)
+        coded = any(_load.has_codes(one.saved) for one in read)
+        for one in read:
+            memory = _layout.local(one.parameter)
+            dense = memory if _layout.is_dense(memory) else _layout.like(memory, memory.dtype)
+            state[one.parameter] = self._converted(one, dense, coded)
+        for parameter, residual in self._read_residuals(saved, saved_groups, groups):
+            if parameter in state:
+                home = _paging.home(_layout.local(parameter), self._page_bytes)
+                kept_ = _format.residual(home, residual.clone())
+                state[parameter][_format.RESIDUAL] = _paging.pinned(kept_, home, parameter)
+        return state
+
+    def _read(
+        self,
+        saved: Dict[Any, Any],
+        saved_groups: List[Dict[str, Any]],
+        groups: List[Dict[str, Any]],
+    ) -> Tuple[Dict[Any, Any], List[_load.Found]]:
+        """What a state dict has: the states of parameters with moments as they were saved, and all
+        others as they are."""
+        place_of = _places(saved_groups, groups)
         read = []
-        residuals: Dict[torch.Tensor, Optional[torch.Tensor]] = {}
         state: Dict[Any, Any] = defaultdict(dict)
         for number, value in saved.items():
             if number not in place_of:
@@ -371,22 +397,50 @@ class MemoptOptimizer(torch.optim.Optimizer):
                 state[parameter] = {
                     "step": _format.step_tensor(_format.steps_taken(value["step"]), memory.device)
                 }
-            if _format.is_split(group, memory):
-                residuals[parameter] = _sharded.residual(value, parameter, name)
             if one is not None and (memory.numel() or _layout.is_sharded(parameter)):
-                _layout.check_parameter(memory, name)
-                read.append((parameter, group, memory, one))
-        coded = any(_load.has_codes(one) for _, _, _, one in read)
-        for parameter, group, memory, one in read:
-            dense = memory if _layout.is_dense(memory) else _layout.like(memory, memory.dtype)
-            coded_before = _load.has_codes(one) and not kept(parameter)
-            format_ = self._states if coded_before else self._format_of(group, parameter)
-            state[parameter] = _load.convert(one, self._kind, format_, dense, coded)
-        for parameter, residual in residuals.items():
-            if residual is not None and parameter in state:
-                memory = _layout.local(parameter)
-                state[parameter][_format.RESIDUAL] = _format.residual(memory, residual.clone())
-        return state
+                _layout.check_parameter(memory, name, later=self._outlines)
+                read.append(_load.Found(parameter, group, one))
+        return state, read
+
+    def _read_residuals(
+        self,
+        saved: Dict[Any, Any],
+        saved_groups: List[Dict[str, Any]],
+        groups: List[Dict[str, Any]],
+    ) -> List[Tuple[torch.Tensor, torch.Tensor]]:
+        """The residuals of split weights, by parameter."""
+        place_of = _places(saved_groups, groups)
+        found = []
+        for number, value in saved.items():
+            if number not in place_of:
+                continue
+            parameter, group, name = place_of[number]
+            if _format.is_split(group, _layout.local(parameter)):
+                residual = _sharded.residual(_format.opened(value), parameter, name)
+                if residual is not None:
+                    found.append((parameter, residual))
+        return found
+
+    def _converted(self, one: _load.Found, dense: torch.Tensor, coded: bool) -> _format.State:
+        """A saved state for a parameter's dense memory. `coded`: there are codes in its dict."""
+        coded_before = _load.has_codes(one.saved) and not kept(one.parameter)
+        format_ = self._states if coded_before else self._format_of(one.group, one.parameter)
+        home = _paging.home(dense, self._page_bytes)
+        state = _load.convert(one.saved, self._kind, format_, home, coded)
+        return _paging.moved(state, home, dense)
+
+
+def _places(
+    saved_groups: List[Dict[str, Any]], groups: List[Dict[str, Any]]
+) -> Dict[Any, Tuple[torch.Tensor, Dict[str, Any], str]]:
+    """The parameter, its group and its name for each number in a state dict."""
+    numbers = chain.from_iterable(group["params"] for group in saved_groups)
+    places = [
+        (parameter, group, _layout.name_of(group, g, i))
+        for g, group in enumerate(groups)
+        for i, parameter in enumerate(group["params"])
+    ]
+    return dict(zip(numbers, places))
 
 
 def _check_split(group: Dict[str, Any], parameter: torch.Tensor, name: str) -> None:
@@ -400,12 +454,16 @@ def _with_residual(
     dense: torch.Tensor,
     group: Dict[str, Any],
     made: Dict[torch.Tensor, _format.State],
+    page_bytes: int,
 ) -> Optional[_format.State]:
     """The state with what a split weight has there."""
     if not _format.is_split(group, dense):
         return state
     state = state or {"step": _format.step_tensor(0, dense.device)}
-    residual = _format.residual(dense, state.get(_format.RESIDUAL))
+    home = _paging.home(dense, page_bytes)
+    residual = _format.residual(home, state.get(_format.RESIDUAL))
+    if residual is not state.get(_format.RESIDUAL):
+        residual = _paging.pinned(residual, home, dense)
     if residual is not state.get(_format.RESIDUAL):
         made[parameter] = state = {**state, _format.RESIDUAL: residual}
     return state

@@ -58,11 +58,22 @@ class Facts(NamedTuple):
 Idle = Tuple[int, torch.Tensor, Optional[_format.State]]
 
 
+def is_paged(device: torch.device) -> bool:
+    """Whether paged states of parameters there are elsewhere."""
+    return device.type != "cpu"
+
+
 class Executor:
     """An optimizer of the library over slots of one device."""
 
     def __init__(
-        self, kind: OptimizerKind, format_: StateFormat, key: Key, groups: int, slots: List[Slot]
+        self,
+        kind: OptimizerKind,
+        format_: StateFormat,
+        key: Key,
+        groups: int,
+        slots: List[Slot],
+        page_bytes: int,
     ) -> None:
         device, stochastic, seed, split = key
         self.native: Native = native(device)
@@ -76,6 +87,7 @@ class Executor:
             min_8bit_size=1,
             seed=seed,
             split_weights=int(split),
+            page_bytes=page_bytes if is_paged(device) else 0,
         )
         self._handle = _lifetime.create(
             self,
@@ -267,6 +279,7 @@ class Binding:
         groups: int,
         slots: List[Tuple[Key, Slot]],
         idle: Sequence[Idle] = (),
+        page_bytes: int = 0,
     ) -> None:
         self._params = params
         self._idle = idle
@@ -275,7 +288,8 @@ class Binding:
         for key, slot in slots:
             by_key.setdefault(key, []).append(slot)
         self.executors = [
-            Executor(kind, format_, key, groups, members) for key, members in by_key.items()
+            Executor(kind, format_, key, groups, members, page_bytes)
+            for key, members in by_key.items()
         ]
         every = [slot for executor in self.executors for slot in executor.slots]
         bound = {slot.place for slot in every}.union(place for place, _, _ in idle)

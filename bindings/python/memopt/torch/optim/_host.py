@@ -9,56 +9,22 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Type
 
 import torch
 
-from ..._library import lib, output
-from .. import _tensor_lists
-from .._native import native
+from ...offload import Disk
+from ...sizes import Size
 from . import _format, _keep, _layout
 from ._base import MemoptOptimizer, Params
 from ._binding import Facts
+from ._facts import is_skipped, on_host, square_sum
+from ._host_disk import DiskStates
+from ._lane import Lane
+from ._on_disk import OnDisk, weakly, with_params
 from ._options import number
+from ._pieces import MASTER
 from ._rules import AdamW8bit
 
 _HOST = torch.device("cpu")
-_MASTER = "master"
 #: Elements of the pieces by which copies and steps overlap; a parameter is not cut.
 _PIECE = 8 << 20
-
-
-class _Lane:
-    """Copies between the host and one device beside torch's current stream. On a CPU they are made
-    at once."""
-
-    def __init__(self, device: torch.device) -> None:
-        on_gpu = device.type == "cuda"
-        self._stream = torch.cuda.Stream(device) if on_gpu else None  # type: ignore[no-untyped-call]
-
-    def begin(self) -> None:
-        """What comes next waits for what torch has enqueued so far."""
-        if self._stream is not None:
-            self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
-
-    def copy(self, to: torch.Tensor, source: torch.Tensor) -> None:
-        """Enqueues a copy; both must live until it is done."""
-        if self._stream is None:
-            to.copy_(source)
-            return
-        with torch.cuda.stream(self._stream):
-            to.copy_(source, non_blocking=True)
-            (source if source.is_cuda else to).record_stream(self._stream)
-
-    def mark(self) -> Any:
-        """The copies so far, for wait()."""
-        return None if self._stream is None else self._stream.record_event()
-
-    def wait(self, mark: Any) -> None:
-        """Returns when they are done."""
-        if mark is not None:
-            mark.synchronize()
-
-    def end(self) -> None:
-        """What torch enqueues next waits for the copies."""
-        if self._stream is not None:
-            torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
 
 
 class _Place(NamedTuple):
@@ -66,10 +32,10 @@ class _Place(NamedTuple):
 
     master: torch.Tensor  # fp32 (split: bf16), on the host; the parameter itself if it is such
     wire: Optional[torch.Tensor]  # on the host, for the gradient in and the parameter out
-    lane: Optional[_Lane]
+    lane: Optional[Lane]
 
 
-class CPUOffloadOptimizer(torch.optim.Optimizer):
+class CPUOffloadOptimizer(OnDisk):
     """Any optimizer of this package with its states, and an fp32 master of each parameter, on the
     host, where the step is made: parameters of 16 bits cost 8.03 bytes each there with 8-bit
     states (4 master, 2 gradient, 2 states), and nothing but themselves on the device.
@@ -91,6 +57,8 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
         max_norm: Optional[float] = None,
         skip_non_finite: bool = False,
         offload_gradients: bool = False,
+        disk: Optional[Disk] = None,
+        host_limit: Size = "256MiB",
         **kwargs: Any,
     ) -> None:
         """Groups of parameters may have their own values of the class's arguments.
@@ -105,6 +73,11 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
                 it on the device. For accumulation the earlier sum is fetched back to be added to.
                 Clip by max_norm then, and not under a GradScaler: both need the gradients on the
                 device. No effect on parameters of the CPU.
+            disk: a directory, or a file to make, in which masters and states are kept: "/scratch",
+                or ("/scratch", "200GiB") to use no more of it. The file has no name and ends with
+                the process. A step reads and writes all of it, beside the arithmetic.
+            host_limit: with `disk`, the most host memory for masters, states and copies of
+                gradients, 1 MiB or more.
             kwargs: the class's other arguments.
 
         Raises:
@@ -122,7 +95,7 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
         self._offload_gradients = offload_gradients
         self._class: Any = optimizer_class
         self._places: Dict[torch.Tensor, _Place] = {}
-        self._lanes: Dict[torch.device, _Lane] = {}
+        self._lanes: Dict[torch.device, Lane] = {}
         self._copies: Dict[torch.Tensor, torch.Tensor] = {}
         #: Gradients that are on the host already, by parameter.
         self._held: Dict[torch.Tensor, Any] = {}
@@ -132,6 +105,15 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
         self._inner: Optional[MemoptOptimizer] = None
         self._binding: Any = None
         self._norm: Optional[torch.Tensor] = None
+        #: Stand for the masters in the inner optimizer where those are on the disk.
+        self._outlines: Dict[torch.Tensor, torch.Tensor] = {}
+        #: Saved masters, while a state dict is being loaded.
+        self._loading: Dict[torch.Tensor, Optional[torch.Tensor]] = {}
+        self._disk: Optional[DiskStates] = None
+        if disk is not None:
+            if offload_gradients:
+                raise ValueError("offload_gradients keeps all gradients in host memory: not with disk")
+            self._disk = DiskStates(disk, host_limit, weakly(self._inner_of))
         example = torch.zeros(1, requires_grad=True)
         super().__init__(params, optimizer_class([example], **kwargs).defaults)
         for group in self.param_groups:
@@ -162,13 +144,15 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
                     % (name, self._class.__name__)
                 )
             _layout.check_parameter(p, name)
-        masters = [self._place(p, group).master for p in group["params"]]
-        values = {**{k: v for k, v in group.items() if k != "params"}, "params": masters}
-        if "param_names" in values:
-            values["params"] = list(zip(values.pop("param_names"), masters))
+        if self._disk is not None:
+            values = with_params(group, [self._outline(p, group) for p in group["params"]])
+        else:
+            values = with_params(group, [self._place(p, group).master for p in group["params"]])
         if self._inner is None:
-            self._inner = self._class([values])
-            self._inner._model_copies = self._copies
+            inner = self._inner = self._class([values])
+            inner._model_copies = self._copies
+            if self._disk is not None:
+                inner._outlines, inner._loaded = True, weakly(self._load_to_disk)
         else:
             self._inner.add_param_group(values)
 
@@ -198,7 +182,7 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
             self._copies[master] = wire
         lane = self._lanes.get(p.device)
         if lane is None:
-            lane = self._lanes[p.device] = _Lane(p.device)
+            lane = self._lanes[p.device] = Lane(p.device)
         return _Place(master, wire, lane)
 
     def _is_staged(self, p: torch.Tensor) -> bool:
@@ -270,7 +254,10 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
         return loss
 
     def _step(self, scale: Any, found_inf: Any) -> None:
-        scale, found_inf = _on_host(scale), _on_host(found_inf)
+        scale, found_inf = on_host(scale), on_host(found_inf)
+        if self._disk is not None:
+            self._step_on_disk(self._disk, Facts(scale, found_inf, None, self._max_norm))
+            return
         inner = self._follow()
         params = self._all()
         pieces = self._pieces(params)
@@ -280,10 +267,8 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
         grads = [self._gradient(p) for p in params]
         facts = Facts(scale, found_inf, None, self._max_norm)
         if self._checks:
-            facts = facts._replace(square_sum=self._square_sum(params, grads, marks))
-            factor = 1.0 if scale is None else 1.0 / float(scale)
-            self._norm = (facts.square_sum.sqrt() * factor).float().squeeze()  # type: ignore[union-attr]
-        if not _is_skipped(facts):
+            facts = self._with_norm(facts, self._square_sum(params, grads, marks))
+        if not is_skipped(facts):
             masters = [self._place(p).master for p in params]
             index = {p: i for i, p in enumerate(params)}
             for piece, mark in zip(pieces, marks):
@@ -299,6 +284,11 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
             lane.end()
         self._held.clear()
         self._finish()
+
+    def _with_norm(self, facts: Facts, square_sum: torch.Tensor) -> Facts:
+        factor = 1.0 if facts.scale is None else 1.0 / float(facts.scale)
+        self._norm = (square_sum.sqrt() * factor).float().squeeze()
+        return facts._replace(square_sum=square_sum)
 
     def _pieces(self, params: List[torch.Tensor]) -> List[List[torch.Tensor]]:
         """The parameters with a gradient: those that are not copied in one piece, the others in
@@ -316,7 +306,7 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
             size += p.numel()
         return pieces
 
-    def _fetch(self, piece: List[torch.Tensor]) -> List[Tuple[_Lane, Any]]:
+    def _fetch(self, piece: List[torch.Tensor]) -> List[Tuple[Lane, Any]]:
         """Enqueues the copies of gradients to the host."""
         lanes = []
         for p in piece:
@@ -356,11 +346,11 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
             a is not None and a.stride() == b.stride() and a.dtype is b.dtype
             for a, b in zip(there, given)
         ):
-            return _square_sum([g for g in there if g is not None])
+            return square_sum([g for g in there if g is not None])
         for mark in marks:
             for lane, event in mark:
                 lane.wait(event)
-        return _square_sum(given)
+        return square_sum(given)
 
     @torch.no_grad()
     def _take(self, p: torch.Tensor) -> None:
@@ -381,14 +371,19 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
         """For release_gradients()."""
         if parameter.grad is None or not parameter.numel():
             return
+        facts = facts._replace(scale=on_host(facts.scale), found_inf=on_host(facts.found_inf))
+        if self._disk is not None:
+            self._prepare(self._disk)
+            if not is_skipped(facts):
+                self._step_these(self._disk, {parameter: parameter.grad}, facts, True)
+            return
         inner = self._follow(parameter)
-        facts = facts._replace(scale=_on_host(facts.scale), found_inf=_on_host(facts.found_inf))
         place = self._place(parameter)
         if place.lane is not None:
             place.lane.begin()
         for lane, mark in self._fetch([parameter]):
             lane.wait(mark)
-        if not _is_skipped(facts):
+        if not is_skipped(facts):
             gradient = self._gradient(parameter)
             assert gradient is not None
             inner._step_alone(position, gradient, facts)
@@ -416,9 +411,13 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
 
     def host_bytes(self) -> Dict[str, int]:
         """Bytes of host memory: "masters", "states" and "gradients" (the buffers of parameters of a
-        device; of parameters of the CPU the gradients themselves are used)."""
+        device; of parameters of the CPU the gradients themselves are used). With `disk` the masters
+        that are in host memory count as states."""
         inner = self._inner
         assert inner is not None
+        if self._disk is not None:
+            gradients, rest = self._disk.pager.nbytes()
+            return {"masters": 0, "states": rest, "gradients": gradients}
         masters = [q.master for p, q in self._places.items() if q.master is not p]
         states = [t for state in inner.state.values() for t in state.values()]
         wires = [q.wire for q in self._places.values() if q.wire is not None]
@@ -430,14 +429,20 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
 
     def state_dict(self) -> Dict[str, Any]:
         """That of the class, with each parameter's "master" (not a copy) among its states. The
-        class itself loads it too, without the masters."""
+        class itself loads it too, without the masters. With `disk` the tensors are in another file
+        there, which ends with them, and take host memory only while it is free."""
         inner = self._follow()
-        saved = inner.state_dict()
+        if self._disk is None:
+            saved = inner.state_dict()
+            masters = {p: self._place(p).master for p in self._all()}
+        else:
+            self._prepare(self._disk)
+            saved, masters = self._saved_from(self._disk)
         states = dict(saved["state"])
         for p, (number_, _) in self._numbered(saved["param_groups"]).items():
-            master = self._place(p).master
+            master = masters[p]
             if master is not p:
-                states[number_] = {**states.get(number_, {}), _MASTER: master.detach()}
+                states[number_] = {**states.get(number_, {}), MASTER: master.detach()}
         return {**saved, "state": states}
 
     def _numbered(self, groups: List[Dict[str, Any]]) -> Dict[torch.Tensor, Tuple[Any, str]]:
@@ -465,28 +470,36 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
                     " another type" % (not split, split)
                 )
         states = {
-            key: {k: v for k, v in value.items() if k != _MASTER} if isinstance(value, dict) else value
+            key: {k: v for k, v in value.items() if k != MASTER} if isinstance(value, dict) else value
             for key, value in state_dict["state"].items()
         }
         masters = {}
         for p, (number_, name) in numbers.items():
-            saved = (state_dict["state"].get(number_) or {}).get(_MASTER)
+            saved = (state_dict["state"].get(number_) or {}).get(MASTER)
             if saved is not None and saved.shape != p.shape:
                 raise ValueError(
                     "the loaded master of %s has the shape %s, the parameter %s"
                     % (name, tuple(saved.shape), tuple(p.shape))
                 )
             masters[p] = saved
-        inner.load_state_dict({**state_dict, "state": {k: v for k, v in states.items() if v}})
+        self._loading = masters
+        try:
+            inner.load_state_dict({**state_dict, "state": {k: v for k, v in states.items() if v}})
+        finally:
+            self._loading = {}
         for group, own in zip(self.param_groups, inner.param_groups):
             group.update({k: v for k, v in own.items() if k not in ("params", "param_names")})
         for p, saved in masters.items():
-            place = self._place(p)
             if saved is not None:
                 p.copy_(saved)
-            if place.master is not p:
-                place.master.data.copy_(p if saved is None else saved)
+            if self._disk is None:
+                place = self._place(p)
+                if place.master is not p:
+                    place.master.data.copy_(p if saved is None else saved)
             self._note(p)
+        if self._disk is not None:
+            self._show(self._disk)
+            return
         self._held.clear()
         self._binding = None
         self.state = defaultdict(dict)
@@ -496,37 +509,3 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
 
     def __getstate__(self) -> Dict[str, Any]:
         raise TypeError("a CPUOffloadOptimizer is not copied or pickled; use its state_dict()")
-
-
-def _on_host(value: Any) -> Optional[torch.Tensor]:
-    """A number of a GradScaler's, read."""
-    return None if value is None else torch.tensor(float(value), dtype=torch.float32)
-
-
-def _is_skipped(facts: Facts) -> bool:
-    """Whether the step changes nothing: the library sees the same, but the gradient in the wire
-    must not go out as the parameter."""
-    if facts.found_inf is not None and float(facts.found_inf) != 0.0:
-        return True
-    return facts.square_sum is not None and not math.isfinite(float(facts.square_sum))
-
-
-def _square_sum(grads: List[torch.Tensor]) -> torch.Tensor:
-    """memopt_square_sum() over tensors of one device, on the host."""
-    if not grads:
-        return torch.zeros(1, dtype=torch.float64)
-    side = native(grads[0].device)
-    array = _tensor_lists.array(grads)
-    total = torch.empty(1, dtype=torch.float64, device=grads[0].device)
-    room = output(lib.memopt_norm_get_scratch, array, len(grads))
-    scratch = torch.empty(room // 8, dtype=torch.int64, device=grads[0].device)
-    lib.memopt_square_sum(
-        side.device._handle.pointer,
-        _tensor_lists.cell(total),
-        array,
-        len(grads),
-        _tensor_lists.cell(scratch),
-        scratch.nbytes,
-        side.stream(),
-    )
-    return total.cpu()

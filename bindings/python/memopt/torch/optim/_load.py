@@ -52,6 +52,14 @@ class Saved(NamedTuple):
     moments: List[Moment]
 
 
+class Found(NamedTuple):
+    """A parameter's state in a state dict."""
+
+    parameter: torch.Tensor
+    group: Dict[str, Any]
+    saved: Saved
+
+
 def _block_of(count: int, scales: int, own: int) -> int:
     """Elements per scale: the smallest usual size that fits; 0 if none does."""
     for block in (own, 64, 128, 256, 512, 1024, 2048, 4096):

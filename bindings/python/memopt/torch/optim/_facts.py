@@ -1,0 +1,47 @@
+"""What the steps of masters on the host know beforehand: a loss scale, a verdict, a norm."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, List, Optional
+
+import torch
+
+from ..._library import lib, output
+from .. import _tensor_lists
+from .._native import native
+from ._binding import Facts
+
+
+def on_host(value: Any) -> Optional[torch.Tensor]:
+    """A number of a GradScaler's, read."""
+    return None if value is None else torch.tensor(float(value), dtype=torch.float32)
+
+
+def is_skipped(facts: Facts) -> bool:
+    """Whether the step changes nothing: the library sees the same, but the gradient in the wire
+    must not go out as the parameter."""
+    if facts.found_inf is not None and float(facts.found_inf) != 0.0:
+        return True
+    return facts.square_sum is not None and not math.isfinite(float(facts.square_sum))
+
+
+def square_sum(grads: List[torch.Tensor]) -> torch.Tensor:
+    """memopt_square_sum() over tensors of one device, on the host."""
+    if not grads:
+        return torch.zeros(1, dtype=torch.float64)
+    side = native(grads[0].device)
+    array = _tensor_lists.array(grads)
+    total = torch.empty(1, dtype=torch.float64, device=grads[0].device)
+    room = output(lib.memopt_norm_get_scratch, array, len(grads))
+    scratch = torch.empty(room // 8, dtype=torch.int64, device=grads[0].device)
+    lib.memopt_square_sum(
+        side.device._handle.pointer,
+        _tensor_lists.cell(total),
+        array,
+        len(grads),
+        _tensor_lists.cell(scratch),
+        scratch.nbytes,
+        side.stream(),
+    )
+    return total.cpu()
