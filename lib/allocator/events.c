@@ -186,19 +186,12 @@ memopt_status mo_events_note(memopt_allocator *allocator, mo_block *block, memop
 
 /* The host writes page-locked memory at once, not in stream order. So its blocks belong to no
  * stream's pool, and the stream of an allocation is recorded like any other that uses the block. */
-memopt_status mo_block_give(memopt_allocator *allocator, mo_block *block, const mo_request *request,
-                            void **out_pointer)
+memopt_status mo_events_own(memopt_allocator *allocator, mo_block *block, memopt_stream stream)
 {
-    void *pointer = mo_block_activate(allocator, block, request);
-    if (allocator->pinned) {
-        memopt_status status = mo_events_note(allocator, block, request->stream);
-        if (status != MEMOPT_OK) {
-            mo_block_discard(allocator, block);
-            return status;
-        }
-    }
-    *out_pointer = pointer;
-    return MEMOPT_OK;
+    memopt_status status = mo_events_note(allocator, block, stream);
+    if (status != MEMOPT_OK)
+        mo_block_discard(allocator, block);
+    return status;
 }
 
 void mo_events_drop(memopt_allocator *allocator, mo_block *block)

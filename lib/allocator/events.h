@@ -2,7 +2,7 @@
 #ifndef MO_ALLOCATOR_EVENTS_H
 #define MO_ALLOCATOR_EVENTS_H
 
-#include "allocator/state.h"
+#include "allocator/block_life.h"
 
 memopt_status mo_events_note(memopt_allocator *allocator, mo_block *block, memopt_stream stream);
 /* Starts the deferred free of a block with uses. On failure the block is live as before. */
@@ -27,8 +27,20 @@ memopt_status mo_events_end(memopt_allocator *allocator);
 /* The work of the queue's stream is complete: so are all uses of it. */
 void mo_events_settle(memopt_allocator *allocator, mo_use_queue *queue);
 
-/* Enters a taken block as live, by mo_block_activate(). After a failure it is cached again. */
-memopt_status mo_block_give(memopt_allocator *allocator, mo_block *block, const mo_request *request,
-                            void **out_pointer);
+/* Notes the stream of a new block of page-locked memory. After a failure the block is cached again.
+ */
+memopt_status mo_events_own(memopt_allocator *allocator, mo_block *block, memopt_stream stream);
+
+/* Enters a taken block as live. After a failure it is cached again. */
+static inline memopt_status mo_block_give(memopt_allocator *allocator, mo_block *block,
+                                          const mo_request *request, void **out_pointer)
+{
+    void *pointer = mo_block_activate(allocator, block, request);
+    memopt_status status =
+        allocator->pinned ? mo_events_own(allocator, block, request->stream) : MEMOPT_OK;
+    if (status == MEMOPT_OK)
+        *out_pointer = pointer;
+    return status;
+}
 
 #endif
