@@ -104,10 +104,10 @@ typedef struct memopt_allocator_options {
  * @brief Creates an allocator.
  * @param device the device; it must outlive the allocator.
  * @param config a configuration string in the format of PYTORCH_CUDA_ALLOC_CONF:
- *        "expandable_segments:True,max_split_size_mb:128,garbage_collection_threshold:0.8". NULL or
- *        "" means defaults. White space and a trailing comma are ignored. The allocator guide lists
- *        every key. Keys that concern only PyTorch's internals are accepted without effect and
- *        logged.
+ *        "expandable_segments:True,max_split_size_mb:128,garbage_collection_threshold:0.8"; one
+ * key, idle_release_seconds, is this library's own. NULL or
+ *        trailing comma are ignored. The allocator guide lists every key. Keys that concern only
+ *        PyTorch's internals are accepted without effect and logged.
  * @param options NULL for defaults.
  * @param[out] out_allocator the allocator; destroy it with memopt_allocator_destroy().
  * @retval MEMOPT_OK done.
@@ -297,8 +297,8 @@ typedef struct memopt_range_event {
  * So it must not wait for another thread that makes such a call. It may itself call
  * memopt_allocator_free(), memopt_allocator_alloc() (which gives #MEMOPT_BUSY if the cache does not
  * suffice), and read statistics; all other calls with the allocator or its pools that would change
- * ranges or the list of observers fail with #MEMOPT_BUSY. While a stream records a graph it must not
- * do what the capture forbids.
+ * ranges or the list of observers fail with #MEMOPT_BUSY. While a stream records a graph it must
+ * not do what the capture forbids.
  */
 typedef memopt_status (*memopt_range_observer)(void *user, const memopt_range_event *event);
 
@@ -319,9 +319,9 @@ typedef memopt_status (*memopt_range_observer)(void *user, const memopt_range_ev
  * @return also the status with which the observer has refused a range; it gets no further event.
  * @since 0.9
  *
- * Observers are called in the order in which they were added. Ranges are expandable segments' pages,
- * whole runs of them in one event, and classic segments as a whole. Trims, moved pages, pauses,
- * resumes and growth make events; allocations from the cache and frees do not. Thread-safe.
+ * Observers are called in the order in which they were added. Ranges are expandable segments'
+ * pages, whole runs of them in one event, and classic segments as a whole. Trims, moved pages,
+ * pauses, resumes and growth make events; allocations from the cache and frees do not. Thread-safe.
  */
 MEMOPT_API memopt_status memopt_allocator_add_range_observer(memopt_allocator *allocator,
                                                              memopt_range_observer function,

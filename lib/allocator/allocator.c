@@ -1,6 +1,7 @@
 /* The public functions of blocks. */
 #include "allocator/block_life.h"
 #include "allocator/events.h"
+#include "allocator/idle.h"
 #include "allocator/pool.h"
 #include "allocator/pressure.h"
 #include "allocator/recorder.h"
@@ -47,6 +48,7 @@ memopt_status memopt_allocator_alloc(memopt_allocator *allocator, uint64_t bytes
     if (request.size == 0)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "allocator_alloc: %" PRIu64 " bytes overflow when rounded", bytes);
+    mo_idle_check(allocator);
     mo_lock(&allocator->lock);
     int known = tag < allocator->tag_count;
     memopt_status status = known ? alloc_cached(allocator, &request, &pointer) : MEMOPT_OK;

@@ -326,18 +326,6 @@ static void look_at(void *user, mo_block *block)
     found->block = block;
 }
 
-/* True if the pool's pages can be taken without a wait, which mo_drain_pool then knows, too. */
-static int is_idle(memopt_allocator *allocator, mo_pool *pool)
-{
-    memopt_status status = memopt_stream_query(allocator->device, pool->stream);
-    if (status == MEMOPT_INVALID_ARGUMENT)
-        mo_stream_dead(allocator, pool->stream);
-    if (status != MEMOPT_OK)
-        return 0;
-    pool->drained = allocator->release_pass;
-    return 1;
-}
-
 /* Visits the free blocks whose pages can be taken; without `wait` only those of streams that have
  * nothing to do. */
 static void visit_free(memopt_allocator *allocator, int wait,
@@ -346,7 +334,7 @@ static void visit_free(memopt_allocator *allocator, int wait,
     allocator->release_pass++; /* more may have been freed since the last wait */
     for (mo_pool *pool = allocator->pools; pool != NULL; pool = pool->next)
         if (pool->life == MO_STREAM_LIVE && pool->segments > 0 &&
-            (wait || is_idle(allocator, pool)))
+            (wait || mo_pool_idle(allocator, pool)))
             mo_bins_visit(&pool->bins, allocator->granularity, visit, user);
     for (unsigned i = 0; i < 2; i++)
         mo_bins_visit(&allocator->ended[i].bins, allocator->granularity, visit, user);

@@ -4,6 +4,7 @@
  */
 #include "allocator/block_life.h"
 #include "allocator/events.h"
+#include "allocator/idle.h"
 #include "allocator/observers.h"
 #include "allocator/pause.h"
 #include "allocator/recorder.h"
@@ -14,8 +15,8 @@
 
 #include "base/lock.h"
 #include "base/memory.h"
-#include "base/turn.h"
 #include "base/options.h"
+#include "base/turn.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -49,6 +50,7 @@ static void hide(memopt_allocator *allocator)
     while (*place != allocator)
         place = &(*place)->next_member;
     *place = allocator->next_member;
+    allocator->ending = 1;
     mo_turn_give(&allocator->family->slow);
 }
 
@@ -119,6 +121,7 @@ static memopt_allocator *make(memopt_device *device, const mo_config *config,
     allocator->device_total = mo_device_total_memory(device);
     apply_config(allocator);
     mo_tags_init(allocator);
+    mo_idle_init(allocator);
     for (unsigned i = 0; i < 2; i++) {
         allocator->ended[i].kind = MO_POOL_SMALL + i;
         allocator->ended[i].life = MO_STREAM_ENDED;
@@ -271,7 +274,7 @@ static memopt_status end(memopt_allocator *allocator, int lost)
     hide(allocator);
     memopt_status status = drain(allocator);
     memopt_status recorded = mo_recorder_end(allocator, NULL);
-    mo_streams_unlisten(allocator); /* no stream is used from here on */
+    mo_streams_unlisten(allocator);               /* no stream is used from here on */
     (void)mo_turn_take(&allocator->family->slow); /* for the observers */
     mo_keep_first(&status, mo_pause_end(allocator));
     mo_keep_first(&status, mo_segments_end(allocator));

@@ -156,3 +156,14 @@ memopt_status mo_drain_pool(memopt_allocator *allocator, mo_pool *pool)
         pool->drained = pass;
     return status;
 }
+
+int mo_pool_idle(memopt_allocator *allocator, mo_pool *pool)
+{
+    memopt_status status = memopt_stream_query(allocator->device, pool->stream);
+    if (status == MEMOPT_INVALID_ARGUMENT)
+        mo_stream_dead(allocator, pool->stream);
+    if (status != MEMOPT_OK)
+        return 0;
+    pool->drained = allocator->release_pass;
+    return 1;
+}

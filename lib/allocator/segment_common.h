@@ -31,6 +31,10 @@ int mo_release_matches(const mo_release *what, mo_release_turn turn, const mo_bl
 /* Waits for the work of the pool's stream, once per release pass; releases lock meanwhile. */
 memopt_status mo_drain_pool(memopt_allocator *allocator, mo_pool *pool);
 
+/* True if the pool's pages can be taken without a wait, which mo_drain_pool then knows in this
+ * pass. */
+int mo_pool_idle(memopt_allocator *allocator, mo_pool *pool);
+
 /* Bytes that may be held from the device, by the parent's whole family: the limit and the fraction.
  */
 uint64_t mo_allowed(const memopt_allocator *allocator);

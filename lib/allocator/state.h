@@ -9,6 +9,7 @@
  *   paused_pages.c        the pages of a paused member
  *   pressure.c            the slow path: the order of attempts when no cached block fits
  *   family.c              an allocator and its pools: what one does with the others' memory
+ *   idle.c                giving back what was free for a time
  *   give_back.c           giving back down to a target
  *   segment.c             growing, giving back and ending segments, of the kind in use
  *   segment_classic.c     segments of one device allocation
@@ -172,6 +173,16 @@ typedef struct mo_pause {
 
 enum { MO_POOL_NAME = 32 };
 
+/* When a member is looked at for idle memory; guarded by `slow`, and the period does not change. */
+enum { MO_IDLE_MARKS = 4 };
+typedef struct mo_idle {
+    uint64_t period; /* nanoseconds between looks; 0: none */
+    uint64_t due;    /* when the next one is */
+    uint64_t time[MO_IDLE_MARKS];
+    uint64_t clock[MO_IDLE_MARKS]; /* the allocator's at that time; 0: no mark */
+    unsigned next;
+} mo_idle;
+
 typedef struct mo_observer mo_observer;
 
 /* An allocator and its pools, which share a device and the allocator's limit. Guarded by `slow`. */
@@ -183,8 +194,9 @@ typedef struct mo_family {
     uint64_t held;             /* bytes that the members hold from the device */
     mo_observer *observers;    /* in the order of their registration */
     uint64_t observers_made;
-    uint64_t generation; /* of the last range event */
-    int refused;         /* an observer has; reset before a growth */
+    _Atomic uint64_t idle_due; /* the first of the members' */
+    uint64_t generation;       /* of the last range event */
+    int refused;               /* an observer has; reset before a growth */
 } mo_family;
 
 struct memopt_allocator {
@@ -195,7 +207,9 @@ struct memopt_allocator {
     memopt_allocator_options options; /* a pool has those of its parent */
     char name[MO_POOL_NAME];          /* "" of an allocator that is no pool */
     int retain;                       /* other members do not take its free memory */
+    int ending;                       /* it is being destroyed: range observers cannot refuse */
     mo_pause pause;
+    mo_idle idle;
     _Atomic uint64_t limit; /* of what the member holds; the parent's: the family */
     uint64_t granularity;
     uint64_t device_total;

@@ -3,8 +3,8 @@
  *
  * Tokens are separated by , : [ and ]; white space is dropped everywhere; a trailing comma is
  * legal; the last of two equal keys wins. Keys and their ranges are those of PyTorch's
- * PYTORCH_CUDA_ALLOC_CONF, so that a string that works there works here. One difference: what
- * follows a number ("64MB") is an error here, and PyTorch drops it.
+ * PYTORCH_CUDA_ALLOC_CONF, so that a string that works there works here; idle_release_seconds is
+ * ours. One difference: what follows a number ("64MB") is an error here, and PyTorch drops it.
  */
 #ifndef MO_BASE_CONFIG_H
 #define MO_BASE_CONFIG_H
@@ -31,6 +31,7 @@ typedef struct mo_config_divisions {
     X(roundup_power2_divisions, DIVISIONS, 1, 1 << 20, 0, 1)                                       \
     X(expandable_segments, BOOLEAN, 0, 1, 0, 1)                                                    \
     X(per_process_memory_fraction, NUMBER, 0, 1, 1, 1)                                             \
+    X(idle_release_seconds, NUMBER, 0, 1 << 30, 0, 1)                                              \
     X(throw_on_cudamalloc_oom, BOOLEAN, 0, 1, 0, 1)                                                \
     X(release_lock_on_cudamalloc, BOOLEAN, 0, 1, 0, 0)                                             \
     X(release_lock_on_hipmalloc, BOOLEAN, 0, 1, 0, 0)                                              \

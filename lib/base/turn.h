@@ -44,6 +44,20 @@ static inline int mo_turn_take(mo_turn *turn)
     return !mine;
 }
 
+/* Takes the turn if nobody has it; else 0. */
+static inline int mo_turn_try(mo_turn *turn)
+{
+    mo_lock(&turn->lock);
+    int got = !turn->taken;
+    if (got) {
+        turn->taken = 1;
+        turn->owner = pthread_self();
+        mo_log_held.locks++;
+    }
+    mo_unlock(&turn->lock);
+    return got;
+}
+
 /* Pre: the calling thread has the turn. */
 static inline void mo_turn_give(mo_turn *turn)
 {

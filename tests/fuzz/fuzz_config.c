@@ -29,6 +29,7 @@ static void require_ranges(const mo_config *c)
             c->max_non_split_rounding_mb >= c->large_segment_size_mb);
     REQUIRE(c->garbage_collection_threshold >= 0 && c->garbage_collection_threshold < 1);
     REQUIRE(c->per_process_memory_fraction >= 0 && c->per_process_memory_fraction <= 1);
+    REQUIRE(c->idle_release_seconds >= 0 && c->idle_release_seconds <= 1 << 30);
     REQUIRE(c->expandable_segments == 0 || c->expandable_segments == 1);
     REQUIRE(c->throw_on_cudamalloc_oom == 0 || c->throw_on_cudamalloc_oom == 1);
     REQUIRE(power_of_two(c->pinned_num_register_threads) && c->pinned_num_register_threads <= 128);

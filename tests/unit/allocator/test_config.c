@@ -33,6 +33,7 @@ static void test_every_key(void **state)
     mo_config c = parse(" large_segment_size_mb : 12 , max_split_size_mb:128,"
                         "max_non_split_rounding_mb:64, garbage_collection_threshold:0.75,"
                         "expandable_segments:True,per_process_memory_fraction:.5,"
+                        "idle_release_seconds:2.5,"
                         "throw_on_cudamalloc_oom:True,release_lock_on_cudamalloc:True,"
                         "release_lock_on_hipmalloc:True,pinned_use_hip_host_register:True,"
                         "graph_capture_record_stream_reuse:True,pinned_use_cuda_host_register:True,"
@@ -48,6 +49,7 @@ static void test_every_key(void **state)
     assert_true(c.garbage_collection_threshold == 0.75);
     assert_true(c.expandable_segments && c.throw_on_cudamalloc_oom);
     assert_true(c.per_process_memory_fraction == 0.5);
+    assert_true(c.idle_release_seconds == 2.5);
     assert_int_equal(c.pinned_num_register_threads, 128);
     assert_true(c.release_lock_on_hipmalloc && c.pinned_free_catch_all);
     assert_int_equal(c.pinned_reserve_segment_size_mb, 5);
@@ -121,6 +123,7 @@ static void test_refused(void **state)
         {"garbage_collection_threshold:1.0", "both excluded"},
         {"garbage_collection_threshold:", "not a value"},
         {"per_process_memory_fraction:1.01", "from 0 to 1"},
+        {"idle_release_seconds:-1", "a number from 0 to 1073741824"},
         {"pinned_num_register_threads:3", "a power of two from 1 to 128"},
         {"pinned_num_register_threads:256", "a power of two from 1 to 128"},
         {"backend:jemalloc", "native, cudaMallocAsync or hipMallocAsync"},

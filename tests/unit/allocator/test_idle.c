@@ -1,0 +1,216 @@
+/*
+ * Idle release: what nobody used for the time goes back at a later allocation, what is used stays.
+ * The clock is the test's. The argument is the device; on a GPU the driver is a simulated one.
+ */
+#include "support.h"
+
+#include "allocator/idle.h"
+#include "device/front/handle.h"
+
+#define CAPACITY (64 * MIB)
+#define SECOND UINT64_C(1000000000)
+
+static const char *device_name = "cpu";
+static uint64_t now_is, looks;
+
+static uint64_t now(void)
+{
+    looks++;
+    return now_is;
+}
+
+static memopt_device *open_here(void)
+{
+    memopt_device *device = NULL;
+    now_is = 100 * SECOND;
+    if (strcmp(device_name, "cpu") == 0)
+        return open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 1);
+    OK(memopt_device_open(device_name, NULL, &device));
+    return device;
+}
+
+static uint64_t held(memopt_allocator *allocator)
+{
+    return stat_of(allocator, "reserved_bytes.all.current");
+}
+
+/* An allocation from the cache, which looks. */
+static void touch(memopt_allocator *allocator)
+{
+    OK(memopt_allocator_free(allocator, alloc(allocator, 1000)));
+}
+
+/* Seconds pass, with sixteen looks in each. */
+static void pass(memopt_allocator *allocator, uint64_t seconds)
+{
+    for (uint64_t i = 0; i < 16 * seconds; i++) {
+        now_is += SECOND / 16;
+        touch(allocator);
+    }
+}
+
+static const char *const configs[] = {
+    "expandable_segments:True,idle_release_seconds:2",
+    "idle_release_seconds:2",
+};
+
+/* Free for two seconds, it goes; at one it stays, and so does what is used again and again. */
+static void test_idle_goes(void **state)
+{
+    (void)state;
+    for (int classic = 0; classic < 2; classic++) {
+        memopt_device *device = open_here();
+        memopt_allocator *allocator = new_allocator(device, configs[classic]);
+        memopt_stream stream;
+        OK(memopt_stream_create(device, &stream));
+        touch(allocator);
+        void *live = alloc(allocator, 12 * MIB);
+        uint64_t base = held(allocator);
+        void *busy = alloc_on(allocator, 14 * MIB, stream);
+        OK(memopt_allocator_free(allocator, alloc(allocator, 16 * MIB)));
+        assert_int_equal(held(allocator), base + 30 * MIB);
+        for (int i = 0; i < 4; i++) {
+            OK(memopt_allocator_free(allocator, busy));
+            pass(allocator, 1);
+            assert_true(i > 1 || held(allocator) == base + 30 * MIB);
+            busy = alloc_on(allocator, 14 * MIB, stream);
+        }
+        assert_int_equal(held(allocator), base + 14 * MIB);
+        OK(memopt_allocator_free(allocator, busy));
+        OK(memopt_allocator_free(allocator, live));
+        pass(allocator, 3);
+        assert_int_equal(held(allocator), base - 12 * MIB); /* the small block's */
+        OK(memopt_stream_destroy(device, stream));
+        finish(allocator, device);
+    }
+}
+
+/* One member's allocations serve all that have the key, but for what is retained or paused. */
+static void test_family(void **state)
+{
+    (void)state;
+    memopt_device *device = open_here();
+    memopt_allocator *allocator = new_allocator(device, configs[0]);
+    memopt_pool_options options = MEMOPT_POOL_OPTIONS_INIT;
+    memopt_pool *pools[4];
+    for (int i = 0; i < 4; i++) {
+        options.retain = i == 1;
+        options.config = i == 2 ? "expandable_segments:True" : NULL;
+        OK(memopt_pool_create(allocator, &options, &pools[i]));
+        void *kept = alloc(pools[i], 2 * MIB);
+        OK(memopt_allocator_free(pools[i], alloc(pools[i], 8 * MIB)));
+        assert_true(held(pools[i]) >= 10 * MIB);
+        if (i != 3)
+            OK(memopt_allocator_free(pools[i], kept));
+        else
+            OK(memopt_pool_pause_sync(pools[i], MEMOPT_PAUSE_DISCARD, NULL));
+    }
+    pass(allocator, 3);
+    assert_int_equal(held(pools[0]), 0);
+    assert_true(held(pools[1]) >= 10 * MIB && held(pools[2]) >= 10 * MIB);
+    assert_int_equal(memopt_pool_is_paused(pools[3]), 1);
+    OK(memopt_pool_resume_sync(pools[3]));
+    assert_int_equal(held(pools[3]), 2 * MIB);
+    for (int i = 0; i < 3; i++)
+        OK(memopt_allocator_destroy(pools[i]));
+    OK(memopt_allocator_destroy_force(pools[3]));
+    finish(allocator, device);
+}
+
+/* A stream that works keeps its memory: nobody waits for it. */
+static void hold(void *user)
+{
+    while (!atomic_load((atomic_int *)user))
+        ;
+}
+
+static void test_no_wait(void **state)
+{
+    (void)state;
+    atomic_int go = 0;
+    if (strcmp(device_name, "cpu") != 0)
+        return; /* the simulated devices do not work while nobody waits */
+    memopt_device *device = open_here();
+    memopt_allocator *allocator = new_allocator(device, configs[0]);
+    memopt_stream stream;
+    OK(memopt_stream_create(device, &stream));
+    OK(memopt_allocator_free(allocator, alloc_on(allocator, 8 * MIB, stream)));
+    touch(allocator);
+    uint64_t before = held(allocator);
+    OK(memopt_stream_host_callback(device, stream, hold, &go));
+    pass(allocator, 4);
+    assert_int_equal(held(allocator), before);
+    atomic_store(&go, 1);
+    OK(memopt_stream_sync(device, stream));
+    pass(allocator, 1);
+    assert_int_equal(held(allocator), before - 8 * MIB);
+    OK(memopt_stream_destroy(device, stream));
+    finish(allocator, device);
+}
+
+/* Without the key no clock is read, and with it one in a quarter of the time looks further. */
+static void test_costs(void **state)
+{
+    (void)state;
+    memopt_device *device = open_here();
+    memopt_allocator *off = new_allocator(device, "expandable_segments:True");
+    memopt_allocator *on = new_allocator(device, configs[0]);
+    looks = 0;
+    touch(off);
+    assert_int_equal(looks, 0);
+    touch(on);
+    uint64_t clock = on->clock;
+    for (int i = 0; i < 100; i++)
+        touch(on);
+    assert_int_equal(looks, 101);
+    assert_int_equal(on->clock, clock + 100); /* no mark */
+    now_is += SECOND / 2 + 1;
+    touch(on);
+    assert_int_equal(on->clock, clock + 103);
+    OK(memopt_allocator_destroy(off));
+    finish(on, device);
+}
+
+/* The n-th operation of the device fails while idle memory goes: the allocation is had all the
+ * same, and what did not go is used or goes later. */
+static void test_faults(void **state)
+{
+    (void)state;
+    for (int classic = 0; classic < 2; classic++)
+        for (int64_t n = 1, struck = 1; struck; n++) {
+            memopt_device *device = open_here();
+            memopt_allocator *allocator = new_allocator(device, configs[classic]);
+            touch(allocator);
+            uint64_t base = held(allocator);
+            OK(memopt_allocator_free(allocator, alloc(allocator, 16 * MIB)));
+            pass(allocator, 1);
+            mo_device_fail_at(device, n);
+            pass(allocator, 2);
+            struck = mo_device_fault_struck(device);
+            mo_device_fail_at(device, 0);
+            OK(mo_allocator_check(allocator));
+            pass(allocator, 3);
+            assert_int_equal(held(allocator), base);
+            assert_true(!struck || n < 200);
+            finish(allocator, device);
+        }
+}
+
+static int set_clock(void **state)
+{
+    (void)state;
+    mo_idle_set_clock(now);
+    return 0;
+}
+
+int main(int count, char **values)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_idle_goes), cmocka_unit_test(test_family),
+        cmocka_unit_test(test_no_wait),   cmocka_unit_test(test_costs),
+        cmocka_unit_test(test_faults),
+    };
+    if (count > 1)
+        device_name = values[1];
+    return cmocka_run_group_tests(tests, set_clock, NULL);
+}
