@@ -83,8 +83,9 @@ static memopt_status ask(memopt_allocator *allocator, uint32_t kind, uint32_t op
     memopt_range_event event = new_event(allocator, kind, address, bytes);
     for (; o != NULL; o = o->next) {
         status = tell(o, &event);
-        if (status != MEMOPT_OK)
+        if (status != MEMOPT_OK && !allocator->ending)
             break;
+        status = MEMOPT_OK;
     }
     if (status == MEMOPT_OK)
         return MEMOPT_OK;
@@ -98,8 +99,7 @@ memopt_status mo_observe_mapped(memopt_allocator *allocator, const void *address
     return ask(allocator, MEMOPT_RANGE_MAPPED, MEMOPT_RANGE_UNMAPPING, address, bytes);
 }
 
-memopt_status mo_observe_unmapping(memopt_allocator *allocator, const void *address,
-                                   uint64_t bytes)
+memopt_status mo_observe_unmapping(memopt_allocator *allocator, const void *address, uint64_t bytes)
 {
     return ask(allocator, MEMOPT_RANGE_UNMAPPING, MEMOPT_RANGE_MAPPED, address, bytes);
 }
@@ -134,8 +134,7 @@ static void mark_pages(memopt_allocator *member, const mo_segment *segment, uint
     for (const mo_block *b = segment->first; b != NULL; b = b->next) {
         uint64_t start = (uint64_t)(b->address - segment->address);
         if (b->state != MO_BLOCK_UNMAPPED && pause->pages == NULL)
-            memset(marks + start / unit, 1,
-                   mo_ceil_div_u64(start + b->size, unit) - start / unit);
+            memset(marks + start / unit, 1, mo_ceil_div_u64(start + b->size, unit) - start / unit);
     }
     mo_unlock(&member->lock);
     for (uint64_t i = 0; i < pause->page_count; i++)
@@ -200,7 +199,7 @@ memopt_status memopt_allocator_add_range_observer(memopt_allocator *allocator,
 {
     if (allocator == NULL || function == NULL || out_number == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_add_range_observer: %s is NULL",
-                       allocator == NULL ? "allocator"
+                       allocator == NULL  ? "allocator"
                        : function == NULL ? "function"
                                           : "out_number");
     if (mo_device_inherited(allocator->device))

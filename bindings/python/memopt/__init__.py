@@ -26,7 +26,7 @@ from ._abi import (
 )
 from ._library import lib as _lib
 from ._library import path as library_path
-from .allocator import Allocator, Buffer, Pool, TagStats
+from .allocator import Allocator, Buffer, Pool, RangeEvent, TagStats
 from .backends import BackendInfo, backend_info
 from .casts import Scaler, cast
 from .checkpoint import Lease, RandomState, Region

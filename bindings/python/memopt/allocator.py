@@ -29,6 +29,15 @@ class TagStats(NamedTuple):
     blocks: int
 
 
+class RangeEvent(NamedTuple):
+    """A range of addresses that has got memory, or (`mapped` false) is about to lose it."""
+
+    mapped: bool
+    address: int
+    bytes: int
+    generation: int  #: the number of the event; later ones are larger
+
+
 class Buffer(Memory):
     """A block of an allocator.
 
@@ -113,6 +122,7 @@ class Allocator(_lifetime.Closing):
         "_names",
         "_on_pressure",
         "_on_oom",
+        "_observers",
         "__weakref__",
     )
 
@@ -139,7 +149,7 @@ class Allocator(_lifetime.Closing):
             c_text(config, "a configuration"),
             options,
             parents=(device._handle,),
-            keep=thunks,
+            keep=(thunks, self._observers),
             force_end=lib.memopt_allocator_destroy_force,
         )
 
@@ -148,6 +158,7 @@ class Allocator(_lifetime.Closing):
         self._config = config
         self._tags = tags  # one for an allocator and its pools
         self._live: Dict[int, "weakref.ref[Buffer]"] = {}  # Buffers by address
+        self._observers: Dict[int, Any] = {}  # thunks by number
         self._names = stat_names()
 
     @property
@@ -266,6 +277,37 @@ class Allocator(_lifetime.Closing):
         """Whether it is paused."""
         return bool(lib.memopt_pool_is_paused(self._handle.pointer))
 
+    # --- ranges ---
+
+    def add_range_observer(self, observer: Callable[[RangeEvent], object]) -> int:
+        """Calls ``observer(event)`` after each range of addresses got memory and before it loses
+        it, first for all that is mapped now; the observer's number. Of an allocator it is told of
+        its pools' ranges, too. An exception refuses the event: the range goes again, or stays, and
+        the call that caused it raises the exception. The observer may free buffers; other calls
+        with the allocator may fail with BusyError there."""
+
+        def observe(_user: object, pointer: Any) -> int:
+            def call() -> int:
+                raw = pointer.contents
+                mapped = raw.kind == _abi.RangeKind.MAPPED
+                observer(RangeEvent(mapped, raw.address or 0, raw.bytes, raw.generation))
+                return _abi.Status.OK
+
+            return errors.run_callback(call, lambda error: _abi.Status.USER)
+
+        thunk = _abi.RangeObserver(observe)
+        number = output(
+            lib.memopt_allocator_add_range_observer, self._handle.pointer, thunk, None
+        )
+        self._observers[int(number)] = thunk
+        return int(number)
+
+    def remove_range_observer(self, number: int) -> None:
+        """Ends the calls of an observer; NotFoundError where there is none with the number."""
+        wanted = unsigned(number, 64, "number")
+        lib.memopt_allocator_remove_range_observer(self._handle.pointer, wanted)
+        self._observers.pop(wanted, None)
+
     # --- tags ---
 
     def register_tag(self, name: str) -> int:
@@ -366,6 +408,7 @@ class Pool(Allocator):
         retain: bool = False,
     ) -> None:
         self._parent = parent  # which has the callbacks
+        self._begin(parent.device, parent._config if config is None else config, parent._tags)
         text = None if config is None else c_text(config, "a configuration")
         options = _abi.PoolOptions(
             name=c_text(name, "a name"), config=text, limit=parse_size(limit), retain=bool(retain)
@@ -380,7 +423,7 @@ class Pool(Allocator):
             parents=(parent._handle,),
             force_end=lib.memopt_allocator_destroy_force,
         )
-        self._begin(parent.device, parent._config if config is None else config, parent._tags)
+        self._handle.keep = self._observers
 
     @property
     def parent(self) -> Allocator:

@@ -118,6 +118,7 @@ CLASSES = {
     "memopt_log_level": "i32",
     "memopt_log_callback": "pointer",
     "memopt_block_visitor": "pointer",
+    "memopt_range_observer": "pointer",
     "memopt_process_visitor": "pointer",
     "memopt_export_writer": "pointer",
     "memopt_pluggable_raise": "pointer",

@@ -226,6 +226,58 @@ def test_out_of_memory_says_what_there_is(device):
             pass
 
 
+def test_range_observer(device):
+    ranges, last = set(), 0
+
+    def follow(event):
+        nonlocal last
+        assert event.generation > last
+        last = event.generation
+        pages = set(range(event.address, event.address + event.bytes, 2 * MIB))
+        if event.mapped:
+            assert not ranges & pages
+            ranges.update(pages)
+        else:
+            assert pages <= ranges
+            ranges.difference_update(pages)
+
+    with memopt.Allocator(device, "expandable_segments:True") as allocator:
+        early = allocator.alloc("3MiB")
+        number = allocator.add_range_observer(follow)
+        assert {early.pointer, early.pointer + 2 * MIB} <= ranges
+        pool = allocator.pool("other")
+        buffer = pool.alloc("7MiB")
+        assert len(ranges) * 2 * MIB == device.memory_info().used
+        pool.pause()
+        assert len(ranges) == 2
+        pool.resume()
+        buffer.free()
+        pool.close()
+        assert len(ranges) == 2
+        allocator.remove_range_observer(number)
+        with pytest.raises(memopt.NotFoundError):
+            allocator.remove_range_observer(number)
+
+        def refuse(event):
+            assert event.mapped  # a later one is told nothing that it can refuse
+            raise KeyError("not that one")
+
+        with pytest.raises(KeyError):
+            allocator.add_range_observer(refuse)
+        allocator.alloc("9MiB").free()
+
+        def full(event):
+            if event.mapped and event.bytes > 16 * MIB:
+                raise KeyError("too large")
+
+        allocator.add_range_observer(full)
+        before = device.memory_info().used
+        with pytest.raises(KeyError):
+            allocator.alloc("40MiB")
+        assert device.memory_info().used == before
+        early.free()
+
+
 def test_pressure(device):
     cache, asked = [], []
 

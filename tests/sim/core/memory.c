@@ -206,8 +206,8 @@ static int tail_refused(const sim_arena *arena, uintptr_t address, uint64_t byte
     if (home == NULL || sim_options.tail_access == 0)
         return 0;
     for (uint64_t i = 0; i < arena->mapping_count; i++)
-        elsewhere += !arena->mappings[i]->plain &&
-                     arena->mappings[i]->address - home->start >= home->bytes;
+        elsewhere +=
+            !arena->mappings[i]->plain && arena->mappings[i]->address - home->start >= home->bytes;
     for (uint64_t i = 0; i < arena->mapping_count && sum < bytes; i++) {
         const sim_mapping *m = arena->mappings[i];
         if (m->address < home->start || m->address >= home->start + home->bytes)
