@@ -520,7 +520,15 @@ static void test_destruction(void **state)
             GIVES(ANOTHER, memopt_pool_pause_sync(allocator, MEMOPT_PAUSE_DISCARD, NULL));
         check_picture(&first, 1);
         OK(mo_allocator_check(allocator));
-        OK(memopt_allocator_destroy_force(allocator));
+        /* Without refusals here, the simulated driver refuses, and is asked once more. */
+        second.refuse_unmapping = sim_fail_at == NULL;
+        if (sim_fail_at != NULL)
+            sim_fail_at(strncmp(device_name, "cuda", 4) == 0 ? "cuMemUnmap" : "hipMemUnmap", 1, 1);
+        int refused = sim_fail_at != NULL && i % 2 == 0;
+        memopt_status status = memopt_allocator_destroy_force(allocator);
+        assert_int_equal(status != MEMOPT_OK, refused);
+        if (sim_fail_at != NULL)
+            sim_fail_at(strncmp(device_name, "cuda", 4) == 0 ? "cuMemUnmap" : "hipMemUnmap", 0, 0);
         assert_int_equal(first.seen.count, 0);
         OK(memopt_device_close(device));
         mo_ranges_fini(&first.seen);
