@@ -158,10 +158,10 @@ typedef struct memopt_allocator_options {
  * @brief Creates an allocator.
  * @param device the device; it must outlive the allocator.
  * @param config a configuration string in the format of PYTORCH_CUDA_ALLOC_CONF:
- *        "expandable_segments:True,max_split_size_mb:128,garbage_collection_threshold:0.8". NULL or
- *        "" means defaults. White space and a trailing comma are ignored. The allocator guide lists
- *        every key. Keys that concern only PyTorch's internals are accepted without effect and
- *        logged.
+ *        "expandable_segments:True,max_split_size_mb:128,garbage_collection_threshold:0.8"; one
+ * key, idle_release_seconds, is this library's own. NULL or
+ *        trailing comma are ignored. The allocator guide lists every key. Keys that concern only
+ *        PyTorch's internals are accepted without effect and logged.
  * @param options NULL for defaults.
  * @param[out] out_allocator the allocator; destroy it with memopt_allocator_destroy().
  * @retval MEMOPT_OK done.

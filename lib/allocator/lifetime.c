@@ -52,6 +52,7 @@ static void hide(memopt_allocator *allocator)
     while (*place != allocator)
         place = &(*place)->next_member;
     *place = allocator->next_member;
+    allocator->ending = 1;
     mo_turn_give(&allocator->family->slow);
 }
 

@@ -83,8 +83,9 @@ static memopt_status ask(memopt_allocator *allocator, uint32_t kind, uint32_t op
     memopt_range_event event = new_event(allocator, kind, address, bytes);
     for (; o != NULL; o = o->next) {
         status = tell(o, &event);
-        if (status != MEMOPT_OK)
+        if (status != MEMOPT_OK && !allocator->ending)
             break;
+        status = MEMOPT_OK;
     }
     if (status == MEMOPT_OK)
         return MEMOPT_OK;

@@ -216,6 +216,7 @@ struct memopt_allocator {
     int foreign;                      /* ... or a provider's: not the device's own */
     char name[MO_POOL_NAME];          /* "" of an allocator that is no pool */
     int retain;                       /* other members do not take its free memory */
+    int ending;                       /* it is being destroyed: range observers cannot refuse */
     mo_pause pause;
     mo_idle idle;
     _Atomic uint64_t limit; /* of what the member holds; the parent's: the family */

@@ -19,6 +19,8 @@
 enum { POOLS = 3, LIVE = 24, ANOTHER = MEMOPT_STATUS_USER + 7 };
 
 static const char *device_name = "cpu";
+static void (*sim_fail_at)(const char *call, int64_t n, int32_t code);
+static int64_t (*sim_pending)(void);
 static int (*sim_mapping)(int32_t device, uint64_t index, uint64_t *address, uint64_t *bytes);
 
 /* --- the driver's picture ------------------------------------------------------------------------
@@ -59,7 +61,7 @@ typedef struct observer {
     mo_ranges seen;
     uint64_t generation, events, mapped, unmapping;
     uint64_t refuse_at; /* the number of the event to refuse; 0: none */
-    int faults;         /* the driver fails, too: it may have kept what was to go */
+    int refuse_unmapping;
 } observer;
 
 static void add_ranges(observer *o, const memopt_range_event *event)
@@ -89,6 +91,8 @@ static memopt_status observe(void *user, const memopt_range_event *event)
     assert_true(o->only == NULL || event->allocator == o->only);
     o->generation = event->generation;
     if (++o->events == o->refuse_at)
+        return o->generation % 2 == 0 ? ANOTHER : MEMOPT_DRIVER_ERROR;
+    if (o->refuse_unmapping && event->kind == MEMOPT_RANGE_UNMAPPING)
         return ANOTHER;
     add_ranges(o, event);
     return MEMOPT_OK;
@@ -287,7 +291,10 @@ static void test_late_observer(void **state)
         never.refuse_at = 2;
         never.device = s.device;
         assert_int_equal(mo_ranges_init(&never.seen), 1);
-        GIVES(ANOTHER, memopt_allocator_add_range_observer(s.members[0], observe, &never, &number));
+        never.generation = 0;
+        memopt_status refused =
+            memopt_allocator_add_range_observer(s.members[0], observe, &never, &number);
+        assert_true(refused == ANOTHER || refused == MEMOPT_DRIVER_ERROR);
         OK(memopt_allocator_trim_sync(s.members[0], NULL));
         assert_int_equal(never.events, 2);
         end(&s);
@@ -312,7 +319,8 @@ static void test_refusals(void **state)
             second.refuse_at = n;
             for (int i = 0; i < 150; i++) {
                 memopt_status status = step(&s);
-                assert_true(status == MEMOPT_OK || status == ANOTHER);
+                assert_true(status == MEMOPT_OK || status == ANOTHER ||
+                            status == MEMOPT_DRIVER_ERROR);
                 check_picture(&first, 1);
                 check_picture(&third, 1);
             }
@@ -414,6 +422,148 @@ static void test_calls_inside(void **state)
     finish(allocator, device);
 }
 
+/* --- what is undone ------------------------------------------------------------------------------
+ */
+
+/* A growth in two parts, with a free page between them, of which the second fails: the observer is
+ * told that the first goes again. */
+static void test_growth_undone(void **state)
+{
+    (void)state;
+    for (int64_t n = 1, struck = 1; struck; n++) {
+        observer o;
+        uint64_t number;
+        memopt_device *device = open_here();
+        memopt_allocator *allocator = new_allocator(device, configs[0]);
+        void *pages[3], *whole = NULL;
+        for (int i = 0; i < 3; i++)
+            pages[i] = alloc(allocator, 2 * MIB);
+        OK(memopt_allocator_free(allocator, pages[0]));
+        OK(memopt_allocator_free(allocator, pages[2]));
+        OK(memopt_allocator_trim_sync(allocator, NULL));
+        OK(memopt_allocator_free(allocator, pages[1]));
+        begin_observer(&o, allocator, &number);
+        assert_int_equal(o.events, 1);
+        mo_device_fail_at(device, n);
+        memopt_status status =
+            memopt_allocator_alloc(allocator, 6 * MIB, MEMOPT_TAG_OTHER, NULL, &whole);
+        struck = mo_device_fault_struck(device);
+        mo_device_fail_at(device, 0);
+        assert_true(struck || o.mapped == 3);
+        check_picture(&o, 1);
+        if (status == MEMOPT_OK)
+            OK(memopt_allocator_free(allocator, whole));
+        finish(allocator, device);
+        assert_int_equal(o.seen.count, 0);
+        mo_ranges_fini(&o.seen);
+    }
+}
+
+/* A paused pool of three ranges, of which one is refused at the resume. */
+static void test_resume_refused(void **state)
+{
+    (void)state;
+    for (uint64_t n = 0; n < 4; n++) {
+        observer first, second;
+        uint64_t number;
+        void *blocks[6];
+        scene s = begin(configs[0], 1);
+        memopt_pool *pool = s.members[1];
+        for (int i = 0; i < 6; i++)
+            blocks[i] = alloc(pool, 2 * MIB);
+        for (int i = 1; i < 6; i += 2)
+            OK(memopt_allocator_free(pool, blocks[i]));
+        OK(memopt_pool_pause_sync(pool, MEMOPT_PAUSE_DISCARD, NULL));
+        begin_observer(&first, s.members[0], &number);
+        begin_observer(&second, s.members[0], &number);
+        assert_int_equal(first.events, 0);
+        second.refuse_at = n;
+        memopt_status status = memopt_pool_resume_sync(pool);
+        assert_int_equal(status != MEMOPT_OK, n != 0);
+        assert_int_equal(memopt_pool_is_paused(pool), n != 0);
+        assert_int_equal(first.seen.count, n == 0 ? 3 : 0);
+        check_picture(&first, 1);
+        if (n != 0)
+            OK(memopt_pool_resume_sync(pool));
+        check_picture(&first, 1);
+        check_picture(&second, 1);
+        for (int i = 0; i < 6; i += 2)
+            OK(memopt_allocator_free(pool, blocks[i]));
+        end(&s);
+        assert_int_equal(first.seen.count + second.seen.count, 0);
+        mo_ranges_fini(&first.seen);
+        mo_ranges_fini(&second.seen);
+    }
+}
+
+/* Trims cannot take what an observer keeps, but a destruction does. */
+static void test_destruction(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        observer first, second;
+        uint64_t number, before;
+        memopt_device *device = open_here();
+        memopt_allocator *allocator = new_allocator(device, configs[i % 2]);
+        OK(memopt_allocator_free(allocator, alloc(allocator, 12 * MIB)));
+        void *used = alloc(allocator, 3 * MIB);
+        begin_observer(&first, allocator, &number);
+        begin_observer(&second, allocator, &number);
+        second.refuse_unmapping = 1;
+        before = stat_of(allocator, "reserved_bytes.all.current");
+        if (i >= 2)
+            OK(memopt_allocator_free(allocator, used));
+        if (i != 1) /* one classic segment, which is in use */
+            GIVES(ANOTHER, memopt_allocator_trim_sync(allocator, NULL));
+        assert_int_equal(stat_of(allocator, "reserved_bytes.all.current"), before);
+        if (i == 0)
+            GIVES(ANOTHER, memopt_pool_pause_sync(allocator, MEMOPT_PAUSE_DISCARD, NULL));
+        check_picture(&first, 1);
+        OK(mo_allocator_check(allocator));
+        /* Without refusals here, the simulated driver refuses, and is asked once more. */
+        second.refuse_unmapping = sim_fail_at == NULL;
+        if (sim_fail_at != NULL)
+            sim_fail_at(strncmp(device_name, "cuda", 4) == 0 ? "cuMemUnmap" : "hipMemUnmap", 1, 1);
+        int refused = sim_fail_at != NULL && i % 2 == 0;
+        memopt_status status = memopt_allocator_destroy_force(allocator);
+        assert_int_equal(status != MEMOPT_OK, refused);
+        if (sim_fail_at != NULL)
+            sim_fail_at(strncmp(device_name, "cuda", 4) == 0 ? "cuMemUnmap" : "hipMemUnmap", 0, 0);
+        assert_int_equal(first.seen.count, 0);
+        OK(memopt_device_close(device));
+        mo_ranges_fini(&first.seen);
+        mo_ranges_fini(&second.seen);
+    }
+}
+
+/* The driver keeps the n-th range that was to go; only the simulated ones do. */
+static void test_unmap_refused(void **state)
+{
+    (void)state;
+    const int cuda = strncmp(device_name, "cuda", 4) == 0;
+    for (int classic = 0; classic < 2 && sim_fail_at != NULL; classic++)
+        for (int64_t n = 1, struck = 1; struck; n += n < 6 ? 1 : n / 2) {
+            observer o;
+            uint64_t number;
+            const char *call =
+                classic ? (cuda ? "cuMemFree" : "hipFree") : (cuda ? "cuMemUnmap" : "hipMemUnmap");
+            scene s = begin(configs[classic], 8);
+            begin_observer(&o, s.members[0], &number);
+            for (int i = 0; i < 100; i++) {
+                if (i == 30)
+                    sim_fail_at(call, n, 1);
+                (void)step(&s);
+                check_picture(&o, 1);
+            }
+            struck = sim_pending() == 0;
+            sim_fail_at(call, 0, 0);
+            resume_all(&s);
+            end(&s);
+            assert_int_equal(o.seen.count, 0);
+            mo_ranges_fini(&o.seen);
+        }
+}
+
 static int find_driver(void **state)
 {
     memopt_backend_info info = {.struct_size = sizeof info};
@@ -426,7 +576,9 @@ static int find_driver(void **state)
     void *library = dlopen(info.library, RTLD_NOW | RTLD_NOLOAD);
     assert_non_null(library);
     *(void **)&sim_mapping = dlsym(library, "memopt_sim_mapping");
-    return sim_mapping == NULL;
+    *(void **)&sim_fail_at = dlsym(library, "memopt_sim_fail_at");
+    *(void **)&sim_pending = dlsym(library, "memopt_sim_fault_pending");
+    return sim_mapping == NULL || sim_fail_at == NULL || sim_pending == NULL;
 }
 
 int main(int count, char **values)
@@ -434,7 +586,9 @@ int main(int count, char **values)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_pictures_are_equal), cmocka_unit_test(test_late_observer),
         cmocka_unit_test(test_refusals),           cmocka_unit_test(test_driver_faults),
-        cmocka_unit_test(test_calls_inside),
+        cmocka_unit_test(test_calls_inside),       cmocka_unit_test(test_growth_undone),
+        cmocka_unit_test(test_resume_refused),     cmocka_unit_test(test_unmap_refused),
+        cmocka_unit_test(test_destruction),
     };
     if (count > 1)
         device_name = values[1];
