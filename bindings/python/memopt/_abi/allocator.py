@@ -1,4 +1,4 @@
-"""The C interface of allocator.h."""
+"""The C interface of allocator.h and allocator_report.h."""
 
 from __future__ import annotations
 
