@@ -271,6 +271,7 @@ sim_physical *sim_new_physical(sim_arena *arena, uint64_t bytes)
     *p = (sim_physical){
         .arena = arena, .offset = offset, .bytes = bytes, .file = -1, .magic = SIM_PHYSICAL_MAGIC};
     /* What a program must not rely on: neither zero nor a small number. */
-    memset(arena->alias + offset, 0xC7, arena->index >= 0 && bytes <= (64u << 20) ? bytes : 0);
+    if (sim_options.fill && arena->index >= 0 && bytes <= (64u << 20))
+        memset(arena->alias + offset, 0xC7, bytes);
     return p;
 }

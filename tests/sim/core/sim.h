@@ -144,7 +144,7 @@ typedef struct sim_config {
     uint32_t major, minor, warp_size;
     uint32_t driver_version;
     const char *gfx, *name, *missing;
-    int virtual_memory, dead_stream, rdma, pageable;
+    int virtual_memory, fill, dead_stream, rdma, pageable;
     int noise, handle_files, tail_access, late_maps;
     int keeps, seams, unmap_many;
     uint64_t seed;

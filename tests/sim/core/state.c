@@ -98,6 +98,7 @@ static void read_options(void)
     sim_options.warp_size = (uint32_t)read_number("MEMOPT_SIM_WARP", sim_is_hip ? 64 : 32);
     sim_options.driver_version =
         (uint32_t)read_number("MEMOPT_SIM_DRIVER", sim_is_hip ? 71460850 : 13000);
+    sim_options.fill = read_number("MEMOPT_SIM_FILL", 1) != 0;
     sim_options.virtual_memory = read_number("MEMOPT_SIM_VMM", 1) != 0;
     sim_options.rdma = (int)read_number("MEMOPT_SIM_RDMA", 0);
     sim_options.pageable = (int)read_number("MEMOPT_SIM_PAGEABLE", 0);
