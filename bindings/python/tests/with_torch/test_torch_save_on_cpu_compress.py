@@ -387,3 +387,23 @@ def test_the_gradients_of_a_trained_gpt_are_near(offload, device, trained, name)
     print("%s: error %.4f, with the loss %.4f" % (name, error, within))
     assert error < BOUNDS[name][1]
     assert error < within < BOUNDS[name][2]
+
+
+def test_a_checkpointed_region_is_computed_from_its_quantised_input(offload, device):
+    torch.manual_seed(6)
+    block = Block(64, 2).to(device)
+    x = torch.randn(4, 32, 64, device=device)
+
+    def step(context, **options):
+        block.zero_grad()
+        with context:
+            result = mt.checkpoint(block, x * 1.0, **options)
+        result.square().sum().backward()
+        return torch.cat([parameter.grad.flatten() for parameter in block.parameters()])
+
+    wanted, context = step(plain()), offload(compress="mxfp8")
+    assert 0 < relative(step(context), wanted) < 0.04
+    assert context.stats()["compressed"] == context.stats()["saved"] == 1
+    with pytest.raises(RuntimeError, match="hash|content"):
+        step(offload(compress="mxfp8"), determinism_check="hash")
+    assert torch.equal(step(offload(), determinism_check="hash"), wanted)
