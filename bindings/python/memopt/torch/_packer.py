@@ -12,7 +12,9 @@ from typing import Any, Deque, Dict, Iterable, Optional, Tuple
 import torch
 
 from .. import _abi
-from . import _buffers
+from . import _buffers, _coded
+from . import _tensor_lists as _lists
+from ._coded import Coded, Coder
 from ._slots import DENSE, WHOLE, Kept, Saved, Slot, Sparse, before, new_slot
 from ._store import Options, Store, open_store, owners
 
@@ -35,6 +37,7 @@ class Packer:
         min_bytes: int,
         keep_last: "Tuple[float, float]",
         prefetch: int,
+        coder: Optional[Coder] = None,
     ) -> None:
         self.options = options
         self.device_type = device_type
@@ -42,6 +45,9 @@ class Packer:
         self.keep_count, self.keep_bytes = keep_last
         self.keeps = min(keep_last) > 0
         self.prefetch = prefetch
+        self.coder = coder
+        #: Types for the short way through pack().
+        self.plain = _PLAIN if coder is None else _PLAIN - _lists.GRADIENT_TYPES
         self.stores: Dict[torch.device, Optional[Store]] = {}
         #: The first of them, for the short way through pack().
         self.main: Optional[Store] = None
@@ -52,6 +58,7 @@ class Packer:
         self.baselines: Dict[torch.device, Dict[str, int]] = {}
         self.saved = self.shared = self.kept_last = self.kept_overflow = 0
         self.kept_parameters = self.kept_buffers = self.kept_small = self.kept_other = 0
+        self.compressed = self.compressed_bytes = 0
         owners.add(self)
 
     def start_over(self) -> None:
@@ -86,7 +93,7 @@ class Packer:
                 or nbytes < self.min_bytes
                 or tensor._base is not None
                 or not tensor.is_contiguous()
-                or dtype not in _PLAIN  # and never negated lazily: such are parts of complex ones
+                or dtype not in self.plain  # and never negated lazily: such are parts of complex ones
             ):
                 return self.pack_any(tensor)
         except (RuntimeError, NotImplementedError):  # no storage, or no strides
@@ -149,14 +156,20 @@ class Packer:
         found = self.find(storage, tensor, start, end)
         if found is None and nbytes * 2 <= end - start and end - start > SPARSE_BYTES:
             return self.pack_sparse(tensor, size, stride)
+        if found is None and end - start == total and dtype in _lists.GRADIENT_TYPES:
+            found = self.code(store, storage, tensor, total)
+        elif found is not None:
+            self.shared += 1
+            found.slot.shared = True
+        if found is not None and found.slot.coding is not None:
+            self.saved += 1
+            return Coded(found, size, stride, offset)
         saved = Saved()
         if found is None:
             slot = self.store_bytes(saved, store, storage, tensor, start, end - start)
         else:
-            self.shared += 1
             saved.hold, slot = found, found.slot
             saved.slot = slot
-            slot.shared = True
             found.whole = 0
         if slot.start:
             offset -= slot.start // dtype.itemsize
@@ -173,15 +186,43 @@ class Packer:
         if slot is None:
             return None
         hold: Optional[Saved] = slot()
+        if hold is None or slot.origin() is not storage:
+            return None
+        coding = slot.coding
+        if coding is not None:  # the whole storage
+            same = coding.version == tensor._version and coding.dtype is tensor.dtype
+            return hold if same else None
         if (
-            hold is None
-            or slot.origin() is not storage
-            or slot.version != tensor._version
+            slot.version != tensor._version
             or slot.start > start
             or slot.start + slot.nbytes < end
         ):
             return None
         return hold
+
+    def code(
+        self, store: Store, storage: torch.UntypedStorage, tensor: torch.Tensor, total: int
+    ) -> Optional[Saved]:
+        """Stores a storage's elements in a block-scaled format; None: it is to be stored exactly."""
+        coder = self.coder
+        if coder is None or total < coder.min_bytes:
+            return None
+        whole = _coded.whole_of(tensor, storage, total)
+        kind = None if whole is None else coder.kind_of(tensor)
+        if whole is None or kind is None:
+            return None
+        coding = _coded.Coding(kind, tensor.dtype, whole.numel(), tensor._version)
+        buffer = _coded.encode(whole, coding)
+        saved = Saved()
+        slot = new_slot(saved, store, self, storage, buffer._version, 0, buffer.nbytes)
+        slot.coding = coding
+        saved.dtype, saved.size, saved.stride = buffer.dtype, buffer.size(), buffer.stride()
+        saved.offset, saved.whole = 0, WHOLE
+        self.fill(slot, buffer)
+        self.by_storage[slot.key] = slot
+        self.compressed += 1
+        self.compressed_bytes += total
+        return saved
 
     def store_bytes(
         self,
@@ -214,7 +255,7 @@ class Packer:
         once = [1 if step == 0 else length for length, step in zip(size, stride)]
         elements = tensor.detach().as_strided(once, stride).contiguous()
         saved = self.pack(elements)
-        return Sparse(saved, size, stride) if type(saved) is Saved else keep(tensor)
+        return keep(tensor) if type(saved) is Kept else Sparse(saved, size, stride)
 
     def let_wait(self, newest: Slot, tensor: torch.Tensor) -> None:
         """Keeps the newest values on the device, and copies the oldest that waited."""
@@ -278,7 +319,7 @@ class Packer:
             kept: torch.Tensor = packed.tensor()
             return kept
         else:
-            slot = packed.saved.slot
+            slot = (packed.saved if kind is Sparse else packed).slot
             store = slot.store
         if store.inline:
             result: torch.Tensor = packed.tensor(None)
@@ -323,6 +364,8 @@ _OWN = (
     "kept_buffers",
     "kept_small",
     "kept_other",
+    "compressed",
+    "compressed_bytes",
 )
 _COUNTERS = frozenset(
     (

@@ -118,6 +118,8 @@ class Slot(weakref.ref):  # type: ignore[type-arg]
     restored: Any = None  # a weak reference to the bytes brought back, and their stream
     prefetched: Any = None  # bytes that are being brought back, and their stream
     astray: Any = None  # the same after a signal: unknown whether a copy is pending
+    coding: Any = None  # what the bytes mean, if they are not the storage's own: see _coded.py
+    decoded: Any = None  # a weak reference to the values of a coded slot, and their stream
 
     # --- to the host ---
 
@@ -181,8 +183,9 @@ class Slot(weakref.ref):  # type: ignore[type-arg]
         """Starts to bring the range back, unless it is there or on its way."""
         if not self.ticket or self.prefetched is not None or self.spoiled is not None:
             return
-        if self.restored is not None and self.restored[0]() is not None:
-            return
+        for back in (self.restored, self.decoded):
+            if back is not None and back[0]() is not None:
+                return
         with self.store.fetching:
             if self.prefetched is None:
                 self.store.prefetch_into(self, self.room(), stream)
@@ -253,7 +256,7 @@ class Sparse:
 
     __slots__ = ("saved", "size", "stride")
 
-    def __init__(self, saved: Saved, size: Tuple[int, ...], stride: Tuple[int, ...]) -> None:
+    def __init__(self, saved: Any, size: Tuple[int, ...], stride: Tuple[int, ...]) -> None:
         self.saved = saved  # the elements, each once
         self.size = size
         self.stride = stride

@@ -28,6 +28,7 @@ def cast_(
     seed: Optional[int] = None,
     *,
     saturate: bool = False,
+    amax: Optional[torch.Tensor] = None,
 ) -> None:
     """Writes `source` into `destination` in the latter's type; lists of tensors in one call.
 
@@ -36,8 +37,10 @@ def cast_(
     Types: float32, float16, bfloat16, float8_e4m3fn and float8_e5m2 in any combination. `rounding`
     "nearest" is to nearest even, as in torch; "stochastic" goes up or down by distance, so that the
     mean is right. Its random numbers depend on `seed` (None: drawn from torch's CPU generator), the
-    tensor's number among those of its device and the element's place in memory. With `saturate`, what overflows an 8-bit
-    float becomes its largest number; else NaN for float8_e4m3fn and infinity for float8_e5m2.
+    tensor's number among those of its device and the element's place in memory. With `saturate`, what
+    overflows an 8-bit float becomes its largest number; else NaN for float8_e4m3fn and infinity for
+    float8_e5m2. `amax` is a float32 tensor of as many elements as there are pairs: each is raised
+    in the same pass to the largest magnitude of its source; a NaN is larger than all numbers.
 
     Shapes are equal in pairs; layouts and devices may differ, at the price of a temporary copy.
     Nothing is written before all tensors are checked.
@@ -49,6 +52,8 @@ def cast_(
         )
     into, start = _list(destination), _list(source)
     pairs = _checked("cast_", "destination", "source", into, start, _lists.FLOAT_TYPES)
+    if amax is not None:
+        _check_cells(amax, len(pairs))
     options = _abi.CastOptions(rounding=_ROUNDINGS[rounding], saturate=int(bool(saturate)))
     if rounding == "stochastic":
         options.seed = _seed(seed)
@@ -58,11 +63,14 @@ def cast_(
         work.append((aim, here))
         if aim is not to:
             late.append((to, aim))
-    devices: Dict[torch.device, List[Pair]] = {}
-    for pair in work:
-        devices.setdefault(pair[0].device, []).append(pair)
-    for device, some in devices.items():
+    devices: Dict[torch.device, List[int]] = {}
+    for number, pair in enumerate(work):
+        devices.setdefault(pair[0].device, []).append(number)
+    for device, numbers in devices.items():
+        some = [work[number] for number in numbers]
         side = native(device)
+        cells = None if amax is None else _cells(amax, numbers, device)
+        options.amax = None if cells is None else cells.data_ptr()
         lib.memopt_cast(
             side.device._handle.pointer,
             _lists.array([to for to, _ in some]),
@@ -71,9 +79,11 @@ def cast_(
             ctypes.byref(options),
             side.stream(),
         )
+        if amax is not None and cells is not None and cells is not amax:
+            amax[numbers] = cells.to(amax.device)
     for to, aim in late:
         to.copy_(aim, non_blocking=to.is_cuda)
-    _lists.changed(into)
+    _lists.changed(into if amax is None else [*into, amax])
 
 
 @torch.no_grad()
@@ -117,6 +127,22 @@ def accumulate_(accumulators: Tensors, gradients: MaybeTensors, scale: float = 1
             side.stream(),
         )
     _lists.changed(into)
+
+
+def _check_cells(amax: torch.Tensor, count: int) -> None:
+    _check("cast_", "amax", 0, amax, (torch.float32,))
+    if amax.shape != (count,):
+        raise ValueError(
+            "cast_: amax has shape %s; it must be [%d], an element for each pair"
+            % (list(amax.shape), count)
+        )
+
+
+def _cells(amax: torch.Tensor, numbers: List[int], device: torch.device) -> torch.Tensor:
+    """The elements of some pairs, side by side on their device: `amax` itself if it is so."""
+    if amax.device == device and len(numbers) == len(amax) and amax.is_contiguous():
+        return amax
+    return amax[numbers].to(device)
 
 
 def _list(tensors: object) -> List[torch.Tensor]:

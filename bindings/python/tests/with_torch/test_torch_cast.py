@@ -111,6 +111,70 @@ def test_what_overflows_eight_bits(device):
     assert e5m2.float()[:3].tolist() == [math.inf, -math.inf, math.inf]
 
 
+@pytest.mark.parametrize("to", FLOATS, ids=str)
+@pytest.mark.parametrize("start", FLOATS, ids=str)
+def test_the_largest_magnitudes_of_the_same_pass(device, start, to):
+    sources = [values(device, count).to(start) for count in (3001, 7, 70_000)]
+    sources[1] = sources[1].float().abs().neg().to(start)
+    targets = [torch.empty_like(source, dtype=to) for source in sources]
+    amax = torch.zeros(3, device=device)
+    version = amax._version
+    mt.cast_(targets, sources, amax=amax)
+    assert amax._version > version
+    wanted = [source.float().abs().amax().item() for source in sources]
+    assert amax.tolist() == wanted
+    plain = [torch.empty_like(target) for target in targets]
+    mt.cast_(plain, sources)
+    assert all(map(same, targets, plain))
+    mt.cast_(targets, [torch.zeros_like(source) for source in sources], amax=amax)
+    assert amax.tolist() == wanted  # only ever raised
+    mt.cast_(targets[:1], sources[:1], amax=amax[2:])
+    assert amax.tolist() == [*wanted[:2], max(wanted[0], wanted[2])]
+
+
+def test_largest_magnitudes_that_lie_elsewhere(device):
+    """With gaps, of sources with gaps, of no elements, of what is not a number."""
+    storage = torch.zeros(8, device=device)
+    amax, version = storage[1::2], storage._version
+    sources = [
+        torch.tensor([[1.0, -9.0], [2.0, 3.0]], device=device)[:, ::2],
+        torch.empty(0, device=device),
+        torch.tensor([1.0, -math.inf], device=device),
+        torch.tensor([math.nan, math.inf], device=device),
+    ]
+    targets = [torch.empty(s.shape, device=device, dtype=torch.bfloat16) for s in sources]
+    mt.cast_(targets, sources, amax=amax)
+    assert amax[:3].tolist() == [2.0, 0.0, math.inf] and amax[3].isnan()
+    assert not storage[::2].any() and storage._version > version
+    assert targets[0].tolist() == [[1.0], [2.0]]
+
+
+def test_bad_places_of_largest_magnitudes(device):
+    target, source = torch.zeros(4, device=device, dtype=torch.bfloat16), torch.ones(4, device=device)
+    for bad, kind, text in (
+        (torch.zeros(2, device=device), ValueError, r"amax has shape \[2\]; it must be \[1\]"),
+        (torch.zeros((), device=device), ValueError, r"amax has shape \[\]"),
+        (torch.zeros(1, device=device).double(), TypeError, "amax 0 is of float64; float32"),
+        ([0.0], TypeError, "amax 0 is a list"),
+        (torch.zeros(1, device="meta"), TypeError, "meta"),
+    ):
+        with pytest.raises(kind, match=text):
+            mt.cast_(target, source, amax=bad)
+    with pytest.raises(ValueError, match="overlap"):
+        memory = torch.zeros(4, device=device)
+        mt.cast_(memory, source, amax=memory[2:3])
+    assert not target.any() and not memory.any()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
+def test_largest_magnitudes_of_several_devices():
+    sources = [torch.full((9,), float(i + 1), device=("cpu", "cuda")[i % 2]) for i in range(4)]
+    for device in ("cpu", "cuda"):
+        amax = torch.zeros(4, device=device)
+        mt.cast_([torch.empty_like(s, dtype=torch.bfloat16) for s in sources], sources, amax=amax)
+        assert amax.tolist() == [1.0, 2.0, 3.0, 4.0]
+
+
 def test_seeds(device):
     source = torch.randn(5000, device=device)
 

@@ -99,7 +99,7 @@ def test_the_programs_of_the_savers_pages(tmp_path, monkeypatch):
     """Each with a small model around it; without a GPU, what is for one is for the CPU."""
     from safetensors.torch import save_file
 
-    pages = {"optimizer.md": 10, "checkpoint.md": 1, "offload.md": 1, "cast.md": 1}
+    pages = {"optimizer.md": 10, "checkpoint.md": 1, "offload.md": 2, "cast.md": 1}
     assert {page: len(snippets(page)) for page in pages} == pages
     layers = [torch.nn.Linear(8, 8) for _ in range(3)]
     model = torch.nn.Sequential()
@@ -112,6 +112,9 @@ def test_the_programs_of_the_savers_pages(tmp_path, monkeypatch):
     exec(snippets("offload.md")[0], names)
     names["optimizer"].step()
     assert len(names["optimizer"].state) == 6
+    names["tokens"], names["targets"] = torch.randn(1024, 8), torch.randint(0, 8, (1024,))
+    names["cross_entropy"] = torch.nn.functional.cross_entropy
+    exec(snippets("offload.md")[1], names)
     for program in snippets("optimizer.md")[1:3]:
         exec(program, names)
     assert len(names["plain"].state) == 6
