@@ -90,7 +90,8 @@ static int show_blocks(memopt_device *device)
     must(memopt_blocks_quantize(device, &matrix, &from, 1, NULL, NULL));
     must(memopt_blocks_dequantize(device, &to, &matrix, 1, NULL));
     for (int i = 0; i < WEIGHTS; i++)
-        error = fmax(error, fabs((double)back[i] / (double)source[i] - 1));
+        if (fabs((double)back[i] / (double)source[i] - 1) > error)
+            error = fabs((double)back[i] / (double)source[i] - 1);
     printf("2^-64 to 2^64 as mxfp8: %.4f at most away\n", error);
     return error < 0.13;
 }

@@ -62,14 +62,20 @@ const mo_kernel mo_kernel_accumulate = {
     .elements = accumulate_elements,
 };
 
-#define BLOCKS(verb)                                                                               \
-    {                                                                                              \
-        .name = "mo_blocks_" #verb, .args_size = sizeof(mo_blocks_args),                           \
-        .threads = MO_BLOCKS_THREADS,                                                              \
-        .cpu = MO_CPU_FORMS(mo_blocks_##verb##_ref, mo_blocks_##verb##_neon,                       \
-                            mo_blocks_##verb##_avx2, mo_blocks_##verb##_avx512),                   \
-        .elements = blocks_elements                                                                \
-    }
+const mo_kernel mo_kernel_blocks_quantize = {
+    .name = "mo_blocks_quantize",
+    .args_size = sizeof(mo_blocks_args),
+    .threads = MO_BLOCKS_THREADS,
+    .cpu = MO_CPU_FORMS(mo_blocks_quantize_ref, mo_blocks_quantize_neon, mo_blocks_quantize_avx2,
+                        mo_blocks_quantize_avx512),
+    .elements = blocks_elements,
+};
 
-const mo_kernel mo_kernel_blocks_quantize = BLOCKS(quantize);
-const mo_kernel mo_kernel_blocks_dequantize = BLOCKS(dequantize);
+const mo_kernel mo_kernel_blocks_dequantize = {
+    .name = "mo_blocks_dequantize",
+    .args_size = sizeof(mo_blocks_args),
+    .threads = MO_BLOCKS_THREADS,
+    .cpu = MO_CPU_FORMS(mo_blocks_dequantize_ref, mo_blocks_dequantize_neon,
+                        mo_blocks_dequantize_avx2, mo_blocks_dequantize_avx512),
+    .elements = blocks_elements,
+};

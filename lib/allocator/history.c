@@ -22,12 +22,13 @@ enum { DEFAULT_EVENTS = 1 << 16 };
 struct mo_history {
     mo_history *stopped; /* the one before it */
     memopt_history_options options;
-    uint64_t begun;      /* a time */
-    uint64_t first_tick; /* at that time */
+    uint64_t time; /* when the history began or was last read */
+    uint64_t tick; /* at that time */
     uint64_t room;
-    uint64_t next;                /* place of the next event */
-    uint64_t count;               /* events ever; the ring has the last `room` */
-    memopt_history_event *events; /* with ticks for times */
+    uint64_t next;  /* place of the next event */
+    uint64_t count; /* events ever; the ring has the last `room` */
+    uint64_t timed; /* so many of them have times; later ones have ticks */
+    memopt_history_event *events;
 };
 
 /* --- time --------------------------------------------------------------------------------------
@@ -55,18 +56,22 @@ static uint64_t ticks(void)
 #endif
 }
 
-/* Nanoseconds of a tick, by what has passed since the history began. */
-static double tick_length(const mo_history *history)
+/* Makes times of the ticks since the last reading, once for each event: it has the same time in
+ * every reading. */
+static void give_times(mo_history *history, uint64_t oldest)
 {
     uint64_t time = now(), tick = ticks();
-    int both = time > history->begun && tick > history->first_tick;
-    return both ? (double)(time - history->begun) / (double)(tick - history->first_tick) : 0;
-}
-
-static uint64_t time_of(const mo_history *history, uint64_t tick, double length)
-{
-    uint64_t passed = tick > history->first_tick ? tick - history->first_tick : 0;
-    return history->begun + (uint64_t)((double)passed * length);
+    int both = time > history->time && tick > history->tick;
+    double length =
+        both ? (double)(time - history->time) / (double)(tick - history->tick) : 0; /* of a tick */
+    for (uint64_t i = mo_max_u64(history->timed, oldest); i < history->count; i++) {
+        memopt_history_event *event = &history->events[i % history->room];
+        uint64_t passed = event->time_ns > history->tick ? event->time_ns - history->tick : 0;
+        event->time_ns = history->time + (uint64_t)((double)passed * length);
+    }
+    history->timed = history->count;
+    history->time = time;
+    history->tick = tick;
 }
 
 /* --- events ------------------------------------------------------------------------------------
@@ -116,8 +121,8 @@ memopt_status mo_history_make(const memopt_history_options *options, mo_history 
     if (history == NULL)
         return MEMOPT_OUT_OF_HOST_MEMORY;
     history->options = *options;
-    history->begun = now();
-    history->first_tick = ticks();
+    history->time = now();
+    history->tick = ticks();
     history->room = options->events == 0 ? DEFAULT_EVENTS : options->events;
     history->events = mo_calloc(history->room, sizeof *history->events);
     if (history->events == NULL) {
@@ -182,15 +187,13 @@ void mo_history_end(memopt_allocator *allocator)
 /* --- reading -----------------------------------------------------------------------------------
  */
 
-void mo_history_copy(const mo_history *history, uint64_t *first, uint64_t *count,
+void mo_history_copy(mo_history *history, uint64_t *first, uint64_t *count,
                      memopt_history_event *out_events)
 {
     uint64_t oldest = history->count > history->room ? history->count - history->room : 0;
     *first = mo_min_u64(mo_max_u64(*first, oldest), history->count);
     *count = mo_min_u64(*count, history->count - *first);
-    double length = tick_length(history);
-    for (uint64_t i = 0; i < *count; i++) {
+    give_times(history, oldest);
+    for (uint64_t i = 0; i < *count; i++)
         out_events[i] = history->events[(*first + i) % history->room];
-        out_events[i].time_ns = time_of(history, out_events[i].time_ns, length);
-    }
 }

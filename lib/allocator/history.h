@@ -19,7 +19,7 @@ int mo_history_begin(memopt_allocator *allocator, mo_history *history);
 void *mo_history_stop(memopt_allocator *allocator);
 /* Copies *count events at most, from number *first on or the oldest; both are written. Lock held.
  */
-void mo_history_copy(const mo_history *history, uint64_t *first, uint64_t *count,
+void mo_history_copy(mo_history *history, uint64_t *first, uint64_t *count,
                      memopt_history_event *out_events);
 /* A new pool has a history if its parent has one. No lock held. OUT_OF_HOST_MEMORY. */
 memopt_status mo_history_inherit(memopt_allocator *pool, memopt_allocator *parent);

@@ -122,7 +122,7 @@ MUTANTS = [
     # --- cast
     Mutant(
         "cast_negative_nan",
-        "kernels/cast/cast_simd.h",
+        "kernels/cast/cast_lanes.h",
         "v_selecti(v_is_nan(v_bits(u)), v_or(u, ",
         "v_selecti(v_gti(u, v_seti((int)MO_F32_INF_BITS)), v_or(u, ",
         "test",
