@@ -39,14 +39,14 @@ def config(tmp_path):
     return str(path)
 
 
-def command(*words, folder=None, **variables):
+def command(*words, folder=None, timeout=120, **variables):
     return subprocess.run(
         [sys.executable, "-m", "memopt", "plan", *map(str, words)],
         env=environment(**variables),
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=480,
+        timeout=timeout,
     )
 
 
@@ -61,6 +61,18 @@ def plan(*words, quiet=True, **options):
         assert sum(one["categories"].values()) == one["peak_bytes"]
         assert one["phases"][one["peak_phase"]]["total"] == one["peak_bytes"]
     return value
+
+
+def check_savings(value):
+    """What the changes save adds up to the planned peak."""
+    peak = value["peak_bytes"]
+    for change in value["changes"]:
+        if change["applied"]:
+            peak -= change["saves_bytes"]
+            assert change["peak_bytes"] == peak
+        else:
+            assert change["peak_bytes"] == value["peak_bytes"] - change["saves_bytes"]
+    assert peak == value["planned_peak_bytes"] <= value["limit_bytes"]
 
 
 def refused(code, *words, **options):
@@ -214,7 +226,9 @@ def test_what_is_proposed_takes_what_was_said(config, words, batches):
     proposed = ("--batch", value["micro_batch"], "--accumulation", value["accumulation"])
     again = plan(*base, *applied_options(value), *proposed)
     assert value["fits_after_changes"] and again["fits"]
-    assert again["peak_bytes"] == value["planned_peak_bytes"] <= value["limit_bytes"]
+    check_savings(value)
+    assert again["peak_bytes"] == value["planned_peak_bytes"]
+    assert value["effective_batch"] == value["micro_batch"] * value["accumulation"]
     assert again["effective_batch"] == value["effective_batch"]
     target = dict(zip(batches[::2], batches[1::2])).get("--target-effective-batch")
     assert value["target_effective_batch"] == target

@@ -80,11 +80,11 @@ def folder(tmp_path):
 
 
 def command(folder, *words):
-    return test_cli_plan.command(*words, folder=str(folder))
+    return test_cli_plan.command(*words, folder=str(folder), timeout=480)
 
 
 def plan(folder, *words):
-    return test_cli_plan.plan(*words, folder=str(folder), quiet=False)
+    return test_cli_plan.plan(*words, folder=str(folder), timeout=480, quiet=False)
 
 
 def test_a_module_is_traced(folder):
@@ -138,7 +138,7 @@ def test_numbers_of_several_devices_go_together(folder):
     assert not value["fits"] and value["fits_after_changes"]
     assert value["effective_batch"] == value["micro_batch"] * value["accumulation"] * 2 == 1000
     assert value["remainder"] == -1
-    assert value["planned_peak_bytes"] <= value["limit_bytes"]
+    test_cli_plan.check_savings(value)
     kinds = {change["kind"] for change in value["changes"]}
     assert kinds == {"micro_batch", "optimizer", "dtype", "allocator", "sharding", "offload"}
     # Replicas hold a copy of all gradients.
