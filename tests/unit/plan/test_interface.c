@@ -161,20 +161,26 @@ typedef struct asked {
     uint64_t batch; /* above which nothing is known; 0: always known */
     memopt_status status;
     int count;
+    uint64_t adapted; /* bytes of a sample with adapters; 0: nothing is known of them */
 } asked;
 
-/* So many bytes a sample; nothing is known of adapters. */
+/* So many bytes a sample; with adapters others, and weights of few bits under them save half. */
 static memopt_status line(void *user, const char *settings, uint64_t *bytes)
 {
     asked *a = user;
     const char *batch = strstr(settings, "run.batch=");
     a->count++;
     assert_non_null(batch);
-    if (strstr(settings, "model.") != NULL)
-        return MEMOPT_UNSUPPORTED;
-    uint64_t samples = strtoull(batch + strlen("run.batch="), NULL, 10);
-    bytes[3 * MEMOPT_PLAN_CATEGORIES + 3] = samples * MIB; /* backward, activations */
-    bytes[4 * MEMOPT_PLAN_CATEGORIES + 2] = MIB + MIB / 2; /* step, optimizer */
+    const char *model = strstr(settings, "model.");
+    uint64_t samples = strtoull(batch + strlen("run.batch="), NULL, 10), sample = MIB;
+    if (model != NULL) {
+        assert_non_null(strstr(model, "model.lora_rank=16\nmodel.lora_targets=query,value\n"));
+        if (a->adapted == 0)
+            return MEMOPT_UNSUPPORTED;
+        sample = strstr(model, "model.quantize=none") != NULL ? a->adapted : a->adapted / 2;
+    }
+    bytes[3 * MEMOPT_PLAN_CATEGORIES + 3] = samples * sample; /* backward, activations */
+    bytes[4 * MEMOPT_PLAN_CATEGORIES + 2] = MIB + MIB / 2;    /* step, optimizer */
     return a->batch != 0 && samples > a->batch ? a->status : MEMOPT_OK;
 }
 
@@ -195,8 +201,6 @@ static void bytes_may_be_measured(void **state)
     assert_true(value(plan, "solution.micro_batch") == 10);
     assert_true(value(plan, "solution.peak_bytes") == 10 * (double)MIB);
     OK(memopt_plan_destroy(plan));
-    GIVES(MEMOPT_INVALID_ARGUMENT, memopt_plan_create("model.quantize=nf4", line, &a, &plan));
-    assert_non_null(strstr(memopt_last_error(), "lora_rank"));
 }
 
 static void the_function_may_fail(void **state)
@@ -216,6 +220,41 @@ static void the_function_may_fail(void **state)
     asked a = {.batch = 4, .status = USER_STATUS};
     GIVES(USER_STATUS, memopt_plan_solve("card.capacity=1GiB", line, &a, &plan));
     assert_null(plan);
+}
+
+/* A function that knows no adapters says so, and they are not proposed. */
+static void adapters_are_not_known(void **state)
+{
+    memopt_plan *plan = NULL;
+    asked a = {0};
+    (void)state;
+    OK(memopt_plan_solve("run.batch=2;card.capacity=10GiB;target.all_changes=yes", line, &a,
+                         &plan));
+    assert_null(strstr(memopt_plan_get_json(plan), "--lora"));
+    assert_non_null(strstr(memopt_plan_get_json(plan), "--batch 1"));
+    OK(memopt_plan_destroy(plan));
+}
+
+static void adapters_are_measured(void **state)
+{
+    memopt_plan *plan = NULL;
+    asked a = {.adapted = MIB / 8};
+    (void)state;
+    OK(memopt_plan_solve("run.batch=8;card.capacity=6MiB;card.margin=1;card.device=cpu;"
+                         "target.keep_batch=yes",
+                         line, &a, &plan));
+    assert_non_null(strstr(memopt_plan_get_json(plan), "--lora 16"));
+    assert_true(value(plan, "solution.peak_bytes") == 1.5 * (double)MIB);
+    assert_null(strstr(memopt_plan_get_json(plan), "--quantize"));
+    OK(memopt_plan_destroy(plan));
+    a.adapted = MIB;
+    OK(memopt_plan_solve("run.batch=8;model.lora_rank=16;card.capacity=10GiB;card.device=cpu;"
+                         "target.all_changes=yes",
+                         line, &a, &plan));
+    assert_non_null(strstr(memopt_plan_get_json(plan), "--quantize nf4"));
+    OK(memopt_plan_destroy(plan));
+    GIVES(MEMOPT_INVALID_ARGUMENT, memopt_plan_create("model.quantize=nf4", line, &a, &plan));
+    assert_non_null(strstr(memopt_last_error(), "lora_rank"));
 }
 
 /* Layers that run again cost the third of a step, and what is copied is taken to cost more. */
@@ -260,6 +299,8 @@ int main(void)
         cmocka_unit_test(a_solution_is_found),
         cmocka_unit_test(bytes_may_be_measured),
         cmocka_unit_test(the_function_may_fail),
+        cmocka_unit_test(adapters_are_not_known),
+        cmocka_unit_test(adapters_are_measured),
         cmocka_unit_test(measured_runs_have_a_time),
         cmocka_unit_test(measured_without_host_memory),
     };
