@@ -34,6 +34,8 @@ typedef struct mo_cpu_memory {
     mo_ranges mappings;     /* addresses; value is the handle */
     mo_ranges accessible;   /* addresses: mappings that may be touched */
     mo_ranges plain;        /* plain allocations */
+    uintptr_t unused;       /* where the next of them should be; unused_end: and the last */
+    uintptr_t unused_end;
 } mo_cpu_memory;
 
 memopt_status mo_cpu_memory_init(mo_cpu_memory *memory, uint64_t capacity, uint64_t granularity);

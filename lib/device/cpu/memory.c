@@ -28,6 +28,9 @@
 /* Addresses are aligned to this at least, so that large granules can be huge pages. */
 #define HUGE_PAGE ((uint64_t)2 << 20)
 
+/* How many addresses are looked for at a time. */
+#define SPAN ((uint64_t)1 << 40)
+
 typedef struct mo_cpu_handle {
     uint64_t offset, size;
     uint64_t mapped; /* how many times */
@@ -87,6 +90,26 @@ static memopt_status system_refused(const char *what, uint64_t size)
 
 /* --- plain allocations --------------------------------------------------------------------- */
 
+/* Where an allocation should be: after the one before, as on a GPU. Allocators prefer low
+ * addresses, so that what they hold depends on this order. Only a wish: the system may choose
+ * another place. */
+static void *next_address(mo_cpu_memory *memory, uint64_t size)
+{
+    if (size > memory->unused_end - memory->unused) {
+        void *found =
+            mmap(NULL, SPAN, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (found == MAP_FAILED)
+            return NULL;
+        munmap(found, SPAN);
+        memory->unused = ((uintptr_t)found + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+        memory->unused_end = (uintptr_t)found + SPAN;
+    }
+    uintptr_t address = memory->unused;
+    memory->unused +=
+        mo_min_u64((size + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE, memory->unused_end - address);
+    return (void *)address;
+}
+
 memopt_status mo_cpu_mem_alloc(memopt_device *device, uint64_t size, void **out_pointer)
 {
     mo_cpu_memory *memory = &mo_cpu(device)->memory;
@@ -96,7 +119,7 @@ memopt_status mo_cpu_mem_alloc(memopt_device *device, uint64_t size, void **out_
         status = out_of_memory(memory, size);
         goto unlock;
     }
-    void *pointer = mmap(NULL, size, PROT_READ | PROT_WRITE,
+    void *pointer = mmap(next_address(memory, size), size, PROT_READ | PROT_WRITE,
                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (pointer == MAP_FAILED) {
         status = system_refused("an allocation", size);

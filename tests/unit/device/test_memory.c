@@ -58,6 +58,19 @@ static void capacity_is_counted_at_create(void **state)
     assert_int_equal(info_of(device).used_peak, 64 * MIB);
 }
 
+/* An allocator takes the lowest of equal blocks: a replay's result depends on this order. */
+static void plain_allocations_ascend(void **state)
+{
+    memopt_device *device = *state;
+    char *blocks[8];
+    for (uint64_t i = 0; i < 8; i++) {
+        OK(mo_mem_alloc(device, (i + 1) * MIB, (void **)&blocks[i]));
+        assert_true(i == 0 || blocks[i] >= blocks[i - 1] + i * MIB);
+    }
+    for (uint64_t i = 0; i < 8; i++)
+        OK(mo_mem_free(device, blocks[i], (i + 1) * MIB));
+}
+
 static void physical_memory_does_not_fragment(void **state)
 {
     memopt_device *device = *state;
@@ -264,6 +277,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, open_device, close_device)
     const struct CMUnitTest tests[] = {
         TEST(capacity_is_counted_at_create),
+        TEST(plain_allocations_ascend),
         TEST(physical_memory_does_not_fragment),
         TEST(contents_survive_a_move),
         TEST(mappings_join),

@@ -202,8 +202,5 @@ def test_the_planned_reserved_bytes_are_torchs(row):
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_those_of_a_trace_are_torchs(row, request):
-    if row == Row("llama", dropout=0.1):
-        reason = "0.962 by default: on a CPU the softmax under dropout makes less than its trace"
-        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
+def test_those_of_a_trace_are_torchs(row):
     compare(row, row.traced_plan())
