@@ -16,7 +16,7 @@ import torch
 
 from ..sizes import format_size
 from ._call_context import CallContext
-from ._optimizer_bytes import optimizer_bytes
+from ._optimizer_bytes import OptimizerBlocks, optimizer_blocks
 from ._step import StepRecorder
 from ._step_bytes import Line, Series, StepBytes, largest_batch, step_bytes
 from ._target import Target, target_of, to_device
@@ -55,12 +55,14 @@ class Profile:
     def __init__(
         self,
         line: Line,
+        optimizer: OptimizerBlocks,
         measured: Dict[int, StepBytes],
         allocator: Dict[int, int],
         ran_out: List[int],
         device: torch.device,
     ) -> None:
         self.line = line
+        self._optimizer = optimizer
         #: By batch size; checked ones too.
         self.measured = measured
         #: Peaks of torch's allocator by batch size, states of the optimizer included; on GPUs.
@@ -75,6 +77,10 @@ class Profile:
     def at(self, batch: int) -> StepBytes:
         """What a batch size needs: bytes of live tensors."""
         return self.line.at(batch)
+
+    def blocks(self, batch: int) -> Any:
+        """What two steps allocate and free; None where the two measured ones did different things."""
+        return self.line.blocks(batch, self._optimizer)
 
     def device_bytes(self, batch: int) -> int:
         """The same with what torch's allocator holds beyond live tensors; on the CPU nothing."""
@@ -137,9 +143,10 @@ class _Profiling:
     ) -> None:
         self.target = target
         self.device = _device_of(target.module)
-        self._optimizer = optimizer_bytes(
+        self._blocks = optimizer_blocks(
             optimizer, list(target.module.parameters()), self.device.type == "cuda"
         )
+        self._optimizer = self._blocks.total()
         self._recorder = StepRecorder(target, autocast, accumulation)
         self._progress = progress
         self._done, self._total = 0, 0
@@ -155,7 +162,9 @@ class _Profiling:
         first, second = ((b, self._series[b]) for b in (low, high))
         line = Line(first, second, self._optimizer)
         fitted = {b: self._measured[b] for b in (low, high)}
-        result = Profile(line, fitted, self._allocator, self._ran_out, self.device)
+        result = Profile(
+            line, self._blocks, fitted, self._allocator, self._ran_out, self.device
+        )
         for batch in check:
             fits = self._largest_that_runs(batch, high)
             if fits is not None and fits not in result.measured:

@@ -106,13 +106,13 @@ def test_what_a_module_prints_is_no_part_of_the_answer(folder):
 
 
 def test_what_allocators_hold_of_a_module(folder):
-    value = plan(folder, "--model", "net:plain", "--batch", 64, "--gpu-memory", "1GiB")
-    live = value["peak_bytes"] - value["categories"]["overhead"]
+    words = ("--model", "net:plain", "--batch", 64, "--gpu-memory", "1GiB")
     beside = 450 * MIB + 72 * MIB  # a context and workspaces
-    for of in value["reserved"].values():
-        assert of["fits"] and live <= of["bytes"] - beside <= 1.2 * live + 4 * MIB
-    value = plan(folder, "--model", "net:plain", "--profile", "--gpu-memory", 1)
-    assert value["reserved"] is None
+    for value in (plan(folder, *words), plan(folder, *words, "--profile", "--optimizer", "sgd")):
+        live = value["peak_bytes"] - value["categories"]["overhead"]
+        for of in value["reserved"].values():
+            assert of["fits"] and live <= of["bytes"] - beside <= 1.2 * live + 4 * MIB
+    assert plan(folder, *words, "--profile", "--world-size", 2)["reserved"] is None
 
 
 @pytest.mark.long

@@ -166,9 +166,11 @@ class Profiled(Traced):
     def sizes(self, run: Run, model: Model) -> Sizes:
         """Of what was measured."""
         parameters, trainable, gradients = self.counts(self.target.module)
-        buckets = gradients if (run.world_size or 1) > 1 else 0
         note = "measured at batches of %d and %d" % self._two()
-        return Sizes(self.profile.at, parameters, trainable, buckets, note)
+        found = Sizes(self.profile.at, parameters, trainable, 0, note, events=self.profile.blocks)
+        if (run.world_size or 1) > 1:  # buckets have blocks of their own, which were not seen
+            return found._replace(buckets=gradients, events=lambda batch: None)
+        return found
 
     def _two(self) -> Tuple[int, int]:
         low, high = sorted(self.profile.measured)[:2]

@@ -48,8 +48,8 @@ class Reserved(NamedTuple):
 
 
 def reserved(plan: Plan) -> Optional[Reserved]:
-    """Of two steps; None on a CPU, which has no such allocator, and of a plan that was measured,
-    whose single blocks are not known."""
+    """Of two steps; None on a CPU, which has no such allocator, and of a module whose operations
+    depend on the batch: its single blocks are not known."""
     if plan.card.device == "cpu":
         return None
     try:
