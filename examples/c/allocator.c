@@ -1,13 +1,14 @@
 /*
  * The caching allocator: give memory out again instead of asking the driver, and grow page by page.
  *
- * Six things a trainer wants to know of its allocator, each in a few lines:
+ * Seven things a trainer wants to know of its allocator, each in a few lines:
  *   1. a freed block comes back without a driver call, and who holds what is counted by tag;
  *   2. expandable segments serve new sizes from old memory where classic ones cannot;
  *   3. a block that another stream uses is given out again only when that work is done;
  *   4. when memory ends, the report says who holds it and what to try;
  *   5. pools share a limit, what one has free serves the others, and one can be paused for another;
- *   6. what an allocation costs.
+ *   6. what an allocation costs;
+ *   7. blocks of one tag can be paused, to a file, while the others are used.
  *
  * Build it with:  cc allocator.c $(pkg-config --cflags --libs memopt)
  */
@@ -232,6 +233,41 @@ static int cost(memopt_device *device)
     return 0;
 }
 
+/* 7. The weights of a generator sleep in a file; its cache of keys and values is dropped. */
+static int sleeping(memopt_device *device)
+{
+    memopt_pause_options weights_only = MEMOPT_PAUSE_OPTIONS_INIT;
+    memopt_pause_options cache_only = MEMOPT_PAUSE_OPTIONS_INIT;
+    memopt_pause_report report = MEMOPT_PAUSE_REPORT_INIT;
+    memopt_allocator *allocator;
+    memopt_tag cache_tag;
+    void *weights, *cache;
+    unsigned char byte = 0;
+    CHECK(memopt_allocator_create(device, "expandable_segments:True", NULL, &allocator));
+    CHECK(memopt_allocator_register_tag(allocator, "kv cache", &cache_tag));
+    CHECK(memopt_allocator_alloc(allocator, 48 * MIB, MEMOPT_TAG_WEIGHTS, NULL, &weights));
+    CHECK(memopt_allocator_alloc(allocator, 64 * MIB, cache_tag, NULL, &cache));
+    CHECK(memopt_fill(device, weights, 11, 48 * MIB, NULL));
+    cache_only.tags = MEMOPT_TAG_BIT(cache_tag);
+    cache_only.how = MEMOPT_PAUSE_DISCARD;
+    CHECK(memopt_pool_pause_with_sync(allocator, &cache_only, &report));
+    weights_only.tags = MEMOPT_TAG_BIT(MEMOPT_TAG_WEIGHTS);
+    weights_only.how = MEMOPT_PAUSE_FILE;
+    weights_only.path = "/tmp"; /* a folder, or a new file: it has no name once it is open */
+    CHECK(memopt_pool_pause_with_sync(allocator, &weights_only, &report));
+    uint64_t held = stat_of(allocator, "reserved_bytes.all.current");
+    CHECK(memopt_pool_resume_tags_sync(allocator, weights_only.tags)); /* the weights first */
+    CHECK(memopt_pool_resume_tags_sync(allocator, cache_only.tags));
+    CHECK(memopt_copy_sync(device, &byte, (char *)weights + 48 * MIB - 1, 1, NULL));
+    printf("7. asleep it holds %llu MiB, %llu MiB are in a file; awake, its weights are %s\n",
+           (unsigned long long)(held / MIB), (unsigned long long)(report.kept_bytes / MIB),
+           byte == 11 ? "right" : "WRONG");
+    CHECK(memopt_allocator_free(allocator, cache));
+    CHECK(memopt_allocator_free(allocator, weights));
+    CHECK(memopt_allocator_destroy(allocator));
+    return held == 0 && byte == 11 ? 0 : 1;
+}
+
 int main(void)
 {
     memopt_device_options options = MEMOPT_DEVICE_OPTIONS_INIT;
@@ -239,7 +275,7 @@ int main(void)
     options.capacity = 512 * MIB;
     CHECK(memopt_device_open("cpu", &options, &device));
     int failed = caching(device) || fragmentation(device) || other_streams(device) ||
-                 out_of_memory(device) || pools(device) || cost(device);
+                 out_of_memory(device) || pools(device) || cost(device) || sleeping(device);
     CHECK(memopt_device_close(device));
     return failed;
 }

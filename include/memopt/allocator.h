@@ -248,8 +248,43 @@ typedef uint32_t memopt_pause;
 /** @brief The values of ::memopt_pause. */
 enum {
     MEMOPT_PAUSE_DISCARD = 0, /**< They are lost: after the resume the bytes are undefined. */
-    MEMOPT_PAUSE_KEEP = 1 /**< They move to page-locked host memory and come back bit for bit. */
+    MEMOPT_PAUSE_KEEP = 1, /**< They move to page-locked host memory and come back bit for bit. */
+    MEMOPT_PAUSE_FILE = 2  /**< They move to a file and come back bit for bit. */
 };
+
+/** @brief The bit of a tag in a set of tags. */
+#define MEMOPT_TAG_BIT(tag) (UINT64_C(1) << (tag))
+
+/** @brief What to pause, and how; zero means the default. */
+typedef struct memopt_pause_options {
+    size_t struct_size; /**< sizeof(memopt_pause_options). */
+    uint64_t tags;    /**< Whose blocks: #MEMOPT_TAG_BIT of each tag; 0: all that are not paused. */
+    const char *path; /**< For #MEMOPT_PAUSE_FILE, else NULL: a folder, or the name of a file that
+                           does not exist. The file has no name as soon as it is open, so it ends
+                           with the pause or the process. */
+    memopt_pause how; /**< A ::memopt_pause. */
+} memopt_pause_options;
+
+/** @brief Initialiser of ::memopt_pause_options. */
+#define MEMOPT_PAUSE_OPTIONS_INIT                                                                  \
+    {                                                                                              \
+        sizeof(memopt_pause_options), 0, NULL, MEMOPT_PAUSE_DISCARD                                \
+    }
+
+/** @brief What a pause has done. */
+typedef struct memopt_pause_report {
+    size_t struct_size;      /**< sizeof(memopt_pause_report). */
+    uint64_t released_bytes; /**< Bytes given back to the device. */
+    uint64_t shared_bytes;   /**< Bytes of pages that hold blocks of the tags and stay, because they
+                                  hold other blocks, too. */
+    uint64_t kept_bytes;     /**< Bytes of contents that moved. */
+} memopt_pause_report;
+
+/** @brief Initialiser of ::memopt_pause_report. */
+#define MEMOPT_PAUSE_REPORT_INIT                                                                   \
+    {                                                                                              \
+        sizeof(memopt_pause_report), 0, 0, 0                                                       \
+    }
 
 /**
  * @brief Gives the physical memory of a pool back to the device. Its blocks keep their addresses,
@@ -284,8 +319,76 @@ MEMOPT_API memopt_status memopt_pool_pause_sync(memopt_pool *pool, memopt_pause 
                                                 uint64_t *out_released);
 
 /**
+ * @brief Gives the physical memory of some tags' blocks back to the device, as
+ *        memopt_pool_pause_sync() does for all of them.
+ * @param pool a pool, or an allocator (without its pools). Its segments are expandable ones.
+ * @param options which tags, and what happens to the contents; NULL for defaults, which pauses all
+ *        and discards.
+ * @param[out] out_report what was done; may be NULL.
+ * @retval MEMOPT_OK the tags are paused.
+ * @retval MEMOPT_INVALID_ARGUMENT pool is NULL, a struct_size is too small, a tag is not
+ *         registered, options->how is no ::memopt_pause, or options->path is there without
+ *         #MEMOPT_PAUSE_FILE, missing with it, or names a file that exists.
+ * @retval MEMOPT_BUSY one of the tags is paused already, or a stream that the parent or one of its
+ *         pools knows records a graph.
+ * @retval MEMOPT_IO_ERROR the file could not be made or written, as when the disk is full.
+ * @retval MEMOPT_UNSUPPORTED as of memopt_pool_pause_sync(), or options sets a field that this
+ *         version does not know.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT
+ *         as of memopt_pool_pause_sync().
+ * @since 0.9
+ *
+ * The call waits for all work of the device. The pages that go are those that hold blocks of the
+ * tags and nothing else but free memory. Blocks of other tags stay usable, and more of them can be
+ * allocated; an allocation with a paused tag gives #MEMOPT_BUSY. A page that blocks of other tags
+ * share stays, and out_report->shared_bytes counts it: a pool for each tag shares none. No work may
+ * use blocks of a paused tag, not even one whose pages have stayed. They can be freed; their memory
+ * is used again after the resume.
+ *
+ * With #MEMOPT_PAUSE_FILE the contents go through a buffer of 8 MiB and are synchronised with the
+ * disk before the memory goes. The file is as large as the pages. After any failure the tags are
+ * not paused, the blocks work as before and no file is left; cached memory may have gone back. The
+ * other members of the pool's family work meanwhile, but calls that need the device wait.
+ * Thread-safe.
+ */
+MEMOPT_API memopt_status memopt_pool_pause_with_sync(memopt_pool *pool,
+                                                     const memopt_pause_options *options,
+                                                     memopt_pause_report *out_report);
+
+/**
+ * @brief Gives the blocks of paused tags memory again. Tags that were paused by one call come back
+ *        together.
+ * @param pool the pool, or allocator.
+ * @param tags #MEMOPT_TAG_BIT of each tag; 0: all that are paused.
+ * @retval MEMOPT_OK their blocks have their addresses and the contents that were kept.
+ * @retval MEMOPT_INVALID_ARGUMENT pool is NULL.
+ * @retval MEMOPT_BUSY one of the tags is not paused, or a stream that the parent or one of its
+ *         pools knows records a graph.
+ * @retval MEMOPT_IO_ERROR the file could not be read.
+ * @retval MEMOPT_CORRUPT what was read from the file is not what was written.
+ * @retval MEMOPT_UNSUPPORTED, MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_OUT_OF_HOST_MEMORY,
+ *         MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT as of
+ *         memopt_pool_resume_sync().
+ * @since 0.9
+ *
+ * After a failure the tags whose pause could not be undone stay paused, and what is kept stays
+ * kept, so the call can be repeated; what several calls have paused comes back pause by pause.
+ * Waits for the copies. Thread-safe.
+ */
+MEMOPT_API memopt_status memopt_pool_resume_tags_sync(memopt_pool *pool, uint64_t tags);
+
+/**
+ * @brief The paused tags of a pool.
+ * @param pool a pool, or an allocator.
+ * @return #MEMOPT_TAG_BIT of each; UINT64_MAX: all are paused, those of the future, too; 0: none,
+ *         or pool is NULL.
+ * @since 0.9
+ */
+MEMOPT_API uint64_t memopt_pool_get_paused_tags(memopt_pool *pool);
+
+/**
  * @brief Gives the blocks of a paused pool memory again, at the same addresses, with the contents
- *        that were kept.
+ *        that were kept: of all tags that are paused.
  * @param pool a paused pool, or allocator.
  * @retval MEMOPT_OK the pool works as before the pause.
  * @retval MEMOPT_INVALID_ARGUMENT pool is NULL.
@@ -306,7 +409,7 @@ MEMOPT_API memopt_status memopt_pool_resume_sync(memopt_pool *pool);
 /**
  * @brief Tells whether a pool is paused.
  * @param pool a pool, or an allocator.
- * @return 1 while it is paused; 0 otherwise, also if pool is NULL.
+ * @return 1 while all its tags are paused; 0 otherwise, also if pool is NULL.
  * @since 0.9
  */
 MEMOPT_API int32_t memopt_pool_is_paused(memopt_pool *pool);

@@ -18,7 +18,8 @@ typedef enum mo_block_state {
     MO_BLOCK_LIVE,     /* allocated; in the table */
     MO_BLOCK_PENDING,  /* freed; work of a recorded stream may use it still */
     MO_BLOCK_UNMAPPED, /* addresses without memory; in its segment's list of these */
-    MO_BLOCK_CLAIMED   /* held by the slow path while the lock is released; in no structure */
+    MO_BLOCK_CLAIMED,  /* held by the slow path while the lock is released; in no structure */
+    MO_BLOCK_ASLEEP    /* free, in pages that a pause has taken; in that pause's list */
 } mo_block_state;
 
 struct mo_segment;
@@ -28,7 +29,7 @@ typedef struct mo_block {
     char *address;
     uint64_t size;
     struct mo_block *left;  /* FREE: children in the bins. UNMAPPED: neighbours in the list. */
-    struct mo_block *right; /* CLAIMED: the claim's next block. Unused: the slab's next. */
+    struct mo_block *right; /* CLAIMED, ASLEEP: the next of its list. Unused: the slab's next. */
     struct mo_block *prev;  /* neighbours by address in the segment */
     struct mo_block *next;
     struct mo_segment *segment;

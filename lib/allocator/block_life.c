@@ -6,12 +6,20 @@
 #include "allocator/stream_state.h"
 #include "allocator/tags.h"
 
+static memopt_status fail_paused(const memopt_allocator *allocator, memopt_tag tag)
+{
+    if (allocator->paused_tags == UINT64_MAX)
+        return mo_fail(MEMOPT_BUSY, "allocator_alloc: \"%s\" is paused; resume it first",
+                       allocator->name);
+    return mo_fail(MEMOPT_BUSY, "allocator_alloc: tag %s of \"%s\" is paused; resume it first",
+                   allocator->tags[tag].name, allocator->name);
+}
+
 /* The first request of a stream shows whether there is one. */
 memopt_status mo_request_enter(memopt_allocator *allocator, mo_request *request)
 {
-    if (allocator->pause.activity != MO_ACTIVE)
-        return mo_fail(MEMOPT_BUSY, "allocator_alloc: \"%s\" is paused; resume it first",
-                       allocator->name);
+    if (mo_tag_is_paused(allocator, request->tag))
+        return fail_paused(allocator, request->tag);
     unsigned kind = request->size <= allocator->small_limit ? MO_POOL_SMALL : MO_POOL_LARGE;
     mo_pool *pool = request->pool = allocator->pinned
                                         ? mo_pool_ended(allocator, kind) /* no stream's */
@@ -88,29 +96,36 @@ void mo_block_count_free(memopt_allocator *allocator, const mo_block *block)
     mo_tag_subtract(allocator, block->tag, block->requested);
 }
 
-/* Its range may be on its way to or from the host. */
-static void hold_back(mo_pause *pause, mo_block *block)
+void mo_block_put_to_sleep(mo_pause *pause, mo_block *block)
 {
-    block->state = MO_BLOCK_PENDING;
-    block->pending = 1;
-    block->right = pause->held_back;
-    pause->held_back = block;
+    block->state = MO_BLOCK_ASLEEP;
+    block->right = pause->asleep;
+    pause->asleep = block;
+}
+
+/* The pause of the block's tag; NULL if it is not paused. */
+static mo_pause *pause_of(const memopt_allocator *allocator, const mo_block *block)
+{
+    mo_pause *pause = mo_tag_is_paused(allocator, block->tag) ? allocator->pauses : NULL;
+    while (pause != NULL && (pause->tags >> block->tag & 1) == 0)
+        pause = pause->next;
+    return pause;
 }
 
 void mo_block_retire(memopt_allocator *allocator, mo_block *block)
 {
     mo_pool *pool = block->segment->pool;
-    if (allocator->pause.activity == MO_MOVING) {
-        hold_back(&allocator->pause, block);
-        return;
-    }
+    mo_pause *pause = pause_of(allocator, block);
     mo_stat_subtract(&allocator->stats, pool->kind, MO_STAT_ACTIVE, 1);
     mo_stat_subtract(&allocator->stats, pool->kind, MO_STAT_ACTIVE_BYTES, block->size);
-    if (pool->life == MO_STREAM_LIVE && allocator->pause.activity == MO_ACTIVE &&
-        !allocator->foreign)
-        mo_note_free(allocator->device, block->address, block->size, pool->stream);
     block->freed_at = allocator->clock;
     block->requested = 0;
+    if (pause != NULL) {
+        mo_block_put_to_sleep(pause, block);
+        return;
+    }
+    if (pool->life == MO_STREAM_LIVE && !allocator->foreign)
+        mo_note_free(allocator->device, block->address, block->size, pool->stream);
     mo_pool_put(allocator, block);
 }
 

@@ -5,8 +5,8 @@
 #include "allocator/state.h"
 
 /* Finds the request's pool and makes sure that it can be served without host memory.
- * INVALID_ARGUMENT if the driver can tell that there is no such stream, BUSY while paused.
- * Needed again whenever both locks were released, since a trim may have ended the pool. */
+ * INVALID_ARGUMENT if the driver can tell that there is no such stream, BUSY while its tag is
+ * paused. Needed again whenever both locks were released, since a trim may have ended the pool. */
 memopt_status mo_request_enter(memopt_allocator *allocator, mo_request *request);
 /* A cached block for the request, in no structure; NULL if there is none. A small request may be
  * served by the large pool, which then is request->pool. */
@@ -20,5 +20,7 @@ void mo_block_count_free(memopt_allocator *allocator, const mo_block *block);
 void mo_block_discard(memopt_allocator *allocator, mo_block *block);
 /* A freed block whose streams are done goes back to its pool. */
 void mo_block_retire(memopt_allocator *allocator, mo_block *block);
+/* A block in no structure is free, but its pages are not there. */
+void mo_block_put_to_sleep(mo_pause *pause, mo_block *block);
 
 #endif

@@ -37,7 +37,7 @@ static memopt_status release_others(const memopt_allocator *allocator, uint64_t 
     for (memopt_allocator *member = allocator->family->members;
          member != NULL && status == MEMOPT_OK && *released < wanted;
          member = member->next_member) {
-        if (member == allocator || member->retain || member->pause.activity != MO_ACTIVE)
+        if (member == allocator || member->retain)
             continue;
         mo_lock(&member->lock);
         status = release_from(member, wanted - *released, released);
@@ -66,7 +66,7 @@ uint64_t mo_family_spare(memopt_allocator *allocator)
     mo_unlock(&allocator->lock);
     for (memopt_allocator *member = allocator->family->members; member != NULL;
          member = member->next_member) {
-        if (member == allocator || member->pause.activity != MO_ACTIVE)
+        if (member == allocator)
             continue;
         mo_lock(&member->lock);
         bytes += mo_segment_spare(member, UINT64_MAX);

@@ -92,7 +92,7 @@ static void look_at(memopt_allocator *member, uint64_t now)
 {
     mo_lock(&member->lock);
     uint64_t clock = mark(member, now);
-    if (clock != 0 && member->pause.activity == MO_ACTIVE && !member->retain)
+    if (clock != 0 && !member->retain)
         release_idle(member, clock);
     mo_unlock(&member->lock);
 }

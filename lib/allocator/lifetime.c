@@ -307,8 +307,7 @@ static memopt_status drain(memopt_allocator *allocator)
         mo_keep_first(&result, waited);
     } while (found && mo_work_is_over(waited));
     mo_keep_first(&result, mo_streams_settle(allocator));
-    if (allocator->pause.activity == MO_ACTIVE)
-        mo_keep_first(&result, mo_segment_release(allocator, &all, &released));
+    mo_keep_first(&result, mo_segment_release(allocator, &all, &released));
     mo_unlock(&allocator->lock);
     mo_turn_give(&allocator->family->slow);
     return result;

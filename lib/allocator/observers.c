@@ -129,17 +129,17 @@ static memopt_status tell_one(const mo_observer *observer, memopt_allocator *mem
 static void mark_pages(memopt_allocator *member, const mo_segment *segment, uint8_t *marks)
 {
     uint64_t unit = member->granularity;
-    const mo_pause *pause = &member->pause;
     mo_lock(&member->lock);
     for (const mo_block *b = segment->first; b != NULL; b = b->next) {
         uint64_t start = (uint64_t)(b->address - segment->address);
-        if (b->state != MO_BLOCK_UNMAPPED && pause->pages == NULL)
+        if (b->state != MO_BLOCK_UNMAPPED)
             memset(marks + start / unit, 1, mo_ceil_div_u64(start + b->size, unit) - start / unit);
     }
     mo_unlock(&member->lock);
-    for (uint64_t i = 0; i < pause->page_count; i++)
-        if (pause->pages[i].segment == segment)
-            marks[pause->pages[i].page] = pause->pages[i].told;
+    for (const mo_pause *pause = member->pauses; pause != NULL; pause = pause->next)
+        for (uint64_t i = 0; i < pause->page_count; i++)
+            if (pause->pages[i].segment == segment)
+                marks[pause->pages[i].page] = pause->pages[i].told;
 }
 
 static memopt_status tell_segment(const mo_observer *observer, memopt_allocator *member,

@@ -1,148 +1,88 @@
 /*
- * Pausing and resuming: the physical pages of a member go and come back, its addresses stay.
+ * Pausing and resuming: the physical pages of some tags' blocks go and come back, their addresses
+ * stay.
  *
  * The order makes every failure harmless. A pause first does all that can fail: it waits for the
  * device, gives the cache back and copies the contents out. Then it unmaps, and what the driver
  * refuses to unmap merely stays. A resume maps, then copies back, and until both are done the
- * contents stay in host memory and what was mapped can be unmapped again.
+ * contents stay where they are kept and what was mapped can be unmapped again.
  *
- * Blocks may be freed all along. While pages move (MOVING) a freed block is held back, since its
- * range may be copied, and retired afterwards.
- *
- * The contents of a block are kept at its distance from the first block that has pages, unmapped
- * ranges not counted. Frees do not change that: while paused, nothing is mapped or unmapped.
+ * Blocks may be freed all along. Those of a paused tag sleep until the resume, since their pages
+ * are not there, or move just then. Blocks of other tags come, go and grow as ever.
  */
 #include "allocator/pause.h"
 
 #include "allocator/block_life.h"
 #include "allocator/family.h"
 #include "allocator/give_back.h"
+#include "allocator/kept.h"
 #include "allocator/observers.h"
 #include "allocator/paused_pages.h"
+#include "allocator/sleep.h"
 
 #include "base/lock.h"
 #include "base/memory.h"
+#include "base/options.h"
 
 #include <inttypes.h>
+#include <string.h>
 
-/* --- contents ------------------------------------------------------------------------------------
+/* --- records -------------------------------------------------------------------------------------
  */
 
-/* Live blocks next to each other. */
-typedef struct range {
-    char *address;
-    uint64_t bytes;
-    uint64_t offset; /* in the kept contents */
-} range;
-
-typedef struct ranges {
-    range *list;
-    uint64_t count;
-    uint64_t bytes; /* of all blocks that have pages */
-} ranges;
-
-/* Walks over the blocks; writes the ranges if there is a list for them. */
-static void walk(const memopt_allocator *allocator, ranges *out)
+/* NULL: no host memory. */
+static mo_pause *new_pause(uint64_t tags)
 {
-    out->count = out->bytes = 0;
-    for (const mo_segment *s = allocator->segments; s != NULL; s = s->next) {
-        int joins = 0;
-        for (const mo_block *block = s->first; block != NULL; block = block->next) {
-            int live = block->state == MO_BLOCK_LIVE;
-            if (live && joins && out->list != NULL)
-                out->list[out->count - 1].bytes += block->size;
-            if (live && !joins && out->list != NULL)
-                out->list[out->count] = (range){block->address, block->size, out->bytes};
-            if (live && !joins)
-                out->count++;
-            if (block->state != MO_BLOCK_UNMAPPED)
-                out->bytes += block->size;
-            joins = live;
-        }
-    }
+    mo_pause *pause = mo_calloc(1, sizeof *pause);
+    if (pause != NULL)
+        *pause = (mo_pause){.tags = tags, .kept = {.file = -1}};
+    return pause;
 }
 
-/* The list is freed by the caller. Lock held. */
-static memopt_status find_ranges(const memopt_allocator *allocator, ranges *out)
+/* Lock held. */
+static void link_pause(memopt_allocator *allocator, mo_pause *pause)
 {
-    *out = (ranges){NULL, 0, 0};
-    walk(allocator, out);
-    out->list = mo_calloc(out->count + 1, sizeof *out->list);
-    if (out->list == NULL)
-        return MEMOPT_OUT_OF_HOST_MEMORY;
-    walk(allocator, out);
-    return MEMOPT_OK;
+    pause->next = allocator->pauses;
+    allocator->pauses = pause;
+    allocator->paused_tags |= pause->tags;
 }
 
-/* True if copies are over for sure. Without lock. */
-static int quiet(memopt_allocator *allocator)
+/* Lock held. What sleeps is free. The record stays while copies may use its
+ * memory. */
+static void end_pause(memopt_allocator *allocator, mo_pause *pause)
 {
-    return mo_work_is_over(memopt_device_sync(allocator->device));
+    allocator->paused_tags &= ~pause->tags;
+    pause->tags = 0;
+    mo_sleep_end(allocator, pause);
+    if (pause->kept.in_flight)
+        return;
+    mo_pause **place = &allocator->pauses;
+    while (*place != pause)
+        place = &(*place)->next;
+    *place = pause->next;
+    mo_free(pause);
 }
 
-/* Copies the ranges out or back in, and waits for it. Without lock. */
-static memopt_status copy(memopt_allocator *allocator, const ranges *all, int out)
+/* Lock held, released meanwhile. What pauses that have failed have left goes, if it can. */
+static memopt_status drop_failed(memopt_allocator *allocator)
 {
     memopt_status status = MEMOPT_OK;
-    for (uint64_t i = 0; i < all->count && status == MEMOPT_OK; i++) {
-        const range *each = &all->list[i];
-        char *kept = allocator->pause.kept + each->offset;
-        status = memopt_copy(allocator->device, out ? kept : each->address,
-                             out ? each->address : kept, each->bytes, NULL);
+    for (mo_pause *pause = allocator->pauses, *next; pause != NULL; pause = next) {
+        next = pause->next;
+        if (pause->tags != 0)
+            continue;
+        mo_unlock(&allocator->lock);
+        status = mo_kept_drop(allocator, &pause->kept, 0);
+        mo_lock(&allocator->lock);
+        if (status != MEMOPT_OK)
+            return status;
+        end_pause(allocator, pause);
     }
-    memopt_status waited = memopt_stream_sync(allocator->device, NULL);
-    mo_keep_first(&status, waited);
-    allocator->pause.in_flight = !mo_work_is_over(waited) && !quiet(allocator);
     return status;
-}
-
-/* Lock held, released meanwhile. */
-static memopt_status move_contents(memopt_allocator *allocator, int out)
-{
-    ranges all;
-    memopt_status status = find_ranges(allocator, &all);
-    if (status != MEMOPT_OK)
-        return status;
-    mo_unlock(&allocator->lock);
-    if (out && all.count > 0) {
-        void *kept = NULL;
-        status = memopt_host_alloc(allocator->device, all.bytes, &kept);
-        allocator->pause.kept = kept;
-    }
-    if (status == MEMOPT_OK && all.count > 0)
-        status = copy(allocator, &all, out);
-    mo_free(all.list);
-    mo_lock(&allocator->lock);
-    return status;
-}
-
-/* Without lock. Gone whatever the driver says, unless copies may still use it. */
-static memopt_status drop_contents(memopt_allocator *allocator)
-{
-    if (allocator->pause.in_flight && !quiet(allocator))
-        return MEMOPT_DRIVER_ERROR; /* the next call tries again */
-    allocator->pause.in_flight = 0;
-    void *kept = allocator->pause.kept;
-    allocator->pause.kept = NULL;
-    return memopt_host_free(allocator->device, kept);
 }
 
 /* --- the two ways --------------------------------------------------------------------------------
  */
-
-/* Lock held. */
-static void settle(memopt_allocator *allocator, mo_activity activity)
-{
-    mo_block *next;
-    allocator->pause.activity = activity;
-    for (mo_block *block = allocator->pause.held_back; block != NULL; block = next) {
-        next = block->right;
-        block->right = NULL;
-        block->pending = 0;
-        mo_block_retire(allocator, block);
-    }
-    allocator->pause.held_back = NULL;
-}
 
 static uint64_t classic_bytes(const memopt_allocator *allocator)
 {
@@ -160,15 +100,18 @@ static memopt_status fail_classic(const memopt_allocator *allocator)
                    allocator->name, MO_SIZE(classic_bytes(allocator)));
 }
 
-/* Waits for all work, then gives back what no block uses, unless the member retains it. Lock held,
- * released meanwhile. */
-static memopt_status quiesce(memopt_allocator *allocator, uint64_t *released)
+/* Makes the file, waits for all work, then gives back what no block uses, unless the member retains
+ * it. Lock held, released meanwhile. */
+static memopt_status quiesce(memopt_allocator *allocator, mo_pause *pause, const char *path,
+                             uint64_t *released)
 {
     mo_unlock(&allocator->lock);
-    memopt_status status = memopt_device_sync(allocator->device);
+    memopt_status status = path != NULL ? mo_kept_open(&pause->kept, path) : MEMOPT_OK;
     if (status == MEMOPT_OK)
-        status = drop_contents(allocator); /* of a pause that failed */
+        status = memopt_device_sync(allocator->device);
     mo_lock(&allocator->lock);
+    if (status == MEMOPT_OK)
+        status = drop_failed(allocator);
     if (status != MEMOPT_OK)
         return status;
     if (!allocator->retain)
@@ -177,134 +120,236 @@ static memopt_status quiesce(memopt_allocator *allocator, uint64_t *released)
 }
 
 /* Pages go; lock held, released meanwhile. */
-static memopt_status unmap(memopt_allocator *allocator, uint64_t *released)
+static memopt_status unmap(memopt_allocator *allocator, mo_pause *pause, uint64_t *released)
 {
     mo_unlock(&allocator->lock);
     int any;
-    memopt_status status = mo_paused_unmap(allocator, &any);
+    memopt_status status = mo_paused_unmap(allocator, pause, &any);
     mo_lock(&allocator->lock);
-    *released += mo_paused_count(allocator);
+    *released += mo_paused_count(allocator, pause);
     return any ? MEMOPT_OK : status; /* a page that stays does no harm */
 }
 
 /* Lock held, released meanwhile. */
-static memopt_status pause_member(memopt_allocator *allocator, int keep, uint64_t *released)
+static memopt_status take(memopt_allocator *allocator, mo_pause *pause,
+                          const memopt_pause_options *options, memopt_pause_report *report)
 {
-    if (!allocator->config.expandable_segments)
-        return fail_classic(allocator);
-    allocator->pause.activity = MO_MOVING;
-    memopt_status status = quiesce(allocator, released);
+    memopt_status status = quiesce(allocator, pause, options->path, &report->released_bytes);
     if (status == MEMOPT_OK && classic_bytes(allocator) != 0)
         status = fail_classic(allocator); /* the driver has refused to map more */
     if (status == MEMOPT_OK)
-        status = mo_paused_list(allocator);
-    if (status == MEMOPT_OK && keep)
-        status = move_contents(allocator, 1);
+        status = mo_sleep_begin(allocator, pause, &report->shared_bytes);
+    if (status == MEMOPT_OK && options->how != MEMOPT_PAUSE_DISCARD)
+        status = mo_kept_save(allocator, pause, &report->kept_bytes);
     if (status == MEMOPT_OK)
-        status = unmap(allocator, released);
-    if (status != MEMOPT_OK) {
-        mo_paused_forget(allocator);
-        mo_unlock(&allocator->lock);
-        (void)drop_contents(allocator);
-        mo_lock(&allocator->lock);
-    }
-    settle(allocator, status == MEMOPT_OK ? MO_PAUSED : MO_ACTIVE);
+        status = unmap(allocator, pause, &report->released_bytes);
     return status;
 }
 
 /* Lock held, released meanwhile. */
-static memopt_status resume_member(memopt_allocator *allocator)
+static memopt_status pause_member(memopt_allocator *allocator, uint64_t tags,
+                                  const memopt_pause_options *options, memopt_pause_report *report)
 {
-    allocator->pause.activity = MO_MOVING;
-    memopt_status status = mo_paused_map(allocator);
-    if (status == MEMOPT_OK && allocator->pause.kept != NULL)
-        status = move_contents(allocator, 0);
+    if (!allocator->config.expandable_segments)
+        return fail_classic(allocator);
+    mo_pause *pause = new_pause(tags);
+    if (pause == NULL)
+        return MEMOPT_OUT_OF_HOST_MEMORY;
+    link_pause(allocator, pause);
+    memopt_status status = take(allocator, pause, options, report);
+    if (status == MEMOPT_OK)
+        return status;
+    mo_unlock(&allocator->lock);
+    (void)mo_kept_drop(allocator, &pause->kept, 0);
+    mo_lock(&allocator->lock);
+    end_pause(allocator, pause);
+    return status;
+}
+
+/* Lock held, released meanwhile. */
+static memopt_status resume_pause(memopt_allocator *allocator, mo_pause *pause)
+{
+    memopt_status status = mo_paused_map(allocator, pause);
+    if (status == MEMOPT_OK)
+        status = mo_kept_load(allocator, pause);
     mo_unlock(&allocator->lock);
     if (status == MEMOPT_OK)
-        (void)drop_contents(allocator);
-    else if (!allocator->pause.in_flight)
-        mo_paused_unmap_fresh(allocator);
+        (void)mo_kept_drop(allocator, &pause->kept, 0);
+    else if (!pause->kept.in_flight)
+        mo_paused_unmap_fresh(allocator, pause);
     mo_lock(&allocator->lock);
-    (void)mo_paused_count(allocator);
+    (void)mo_paused_count(allocator, pause);
     if (status == MEMOPT_OK)
-        mo_paused_forget(allocator);
-    settle(allocator, status == MEMOPT_OK ? MO_ACTIVE : MO_PAUSED);
+        end_pause(allocator, pause);
+    return status;
+}
+
+/* Lock held, released meanwhile. */
+static memopt_status resume_tags(memopt_allocator *allocator, uint64_t tags)
+{
+    memopt_status status = MEMOPT_OK;
+    while (status == MEMOPT_OK && (tags & allocator->paused_tags) != 0) {
+        mo_pause *pause = allocator->pauses;
+        while ((pause->tags & tags) == 0)
+            pause = pause->next;
+        status = resume_pause(allocator, pause);
+    }
     return status;
 }
 
 memopt_status mo_pause_end(memopt_allocator *allocator)
 {
-    if (allocator->pause.in_flight)
-        (void)quiet(allocator);
-    allocator->pause.in_flight = 0; /* there is no later */
-    if (allocator->pause.activity == MO_PAUSED) {
-        mo_paused_unmap_fresh(allocator); /* handles that the driver did not take */
-        mo_paused_forget(allocator);
+    memopt_status result = MEMOPT_OK;
+    while (allocator->pauses != NULL) {
+        mo_pause *pause = allocator->pauses;
+        allocator->pauses = pause->next;
+        mo_paused_unmap_fresh(allocator, pause); /* handles that the driver did not take */
+        mo_free(pause->pages);
+        mo_keep_first(&result, mo_kept_drop(allocator, &pause->kept, 1)); /* there is no later */
+        mo_free(pause);
     }
-    return drop_contents(allocator);
+    return result;
 }
 
 /* --- calls ---------------------------------------------------------------------------------------
  */
 
+static uint32_t lowest(uint64_t tags)
+{
+    return (uint32_t)__builtin_ctzll(tags);
+}
+
+/* `wrong`: tags that are not as the call wants them. Slow held. */
+static memopt_status check(memopt_pool *pool, const char *function, uint64_t wrong, int all,
+                           const char *what)
+{
+    if (wrong != 0 && all)
+        return mo_fail(MEMOPT_BUSY, "%s: \"%s\" is %s", function, pool->name, what);
+    if (wrong != 0)
+        return mo_fail(MEMOPT_BUSY, "%s: tag %" PRIu32 " (%s) of \"%s\" is %s", function,
+                       lowest(wrong), pool->tags[lowest(wrong)].name, pool->name, what);
+    if (mo_family_capturing(pool->family))
+        return mo_fail(MEMOPT_BUSY, "%s: a stream records a graph; call it after the capture",
+                       function);
+    return MEMOPT_OK;
+}
+
 /* Takes `slow`; a failure leaves it free. */
-static memopt_status enter(memopt_pool *pool, const char *function, int paused)
+static memopt_status enter(memopt_pool *pool, const char *function)
 {
     if (pool == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: pool is NULL", function);
     if (mo_device_inherited(pool->device))
         return mo_fail_inherited(function);
-    memopt_status status = mo_family_enter(pool->family, function);
+    return mo_family_enter(pool->family, function);
+}
+
+static memopt_status check_registered(const memopt_pool *pool, uint64_t tags)
+{
+    uint64_t unknown = pool->tag_count < MO_TAGS ? tags >> pool->tag_count : 0;
+    if (unknown == 0)
+        return MEMOPT_OK;
+    return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                   "pool_pause: tag %" PRIu32 " is not registered; there are %" PRIu32,
+                   pool->tag_count + lowest(unknown), pool->tag_count);
+}
+
+/* tags = 0: all that are not paused. */
+static memopt_status pause_tags(memopt_pool *pool, const memopt_pause_options *options,
+                                memopt_pause_report *report)
+{
+    memopt_status status = enter(pool, "pool_pause");
     if (status != MEMOPT_OK)
         return status;
-    int is_paused = pool->pause.activity == MO_PAUSED;
-    int capturing = is_paused == paused && mo_family_capturing(pool->family);
-    if (is_paused == paused && !capturing)
-        return MEMOPT_OK;
+    uint64_t paused = pool->paused_tags, tags = options->tags;
+    status = check_registered(pool, tags);
+    if (status == MEMOPT_OK && tags == 0)
+        status = check(pool, "pool_pause", paused == UINT64_MAX, 1, "paused already");
+    else if (status == MEMOPT_OK)
+        status = check(pool, "pool_pause", tags & paused, 0, "paused already");
+    if (status == MEMOPT_OK) {
+        mo_lock(&pool->lock);
+        status = pause_member(pool, tags == 0 ? ~paused : tags, options, report);
+        mo_unlock(&pool->lock);
+    }
     mo_family_leave(pool->family);
-    if (capturing)
-        return mo_fail(MEMOPT_BUSY, "%s: a stream records a graph; call it after the capture",
-                       function);
-    return mo_fail(MEMOPT_BUSY, "%s: \"%s\" is %s", function, pool->name,
-                   paused ? "not paused" : "paused already");
+    return status;
 }
 
 memopt_status memopt_pool_pause_sync(memopt_pool *pool, memopt_pause how, uint64_t *out_released)
 {
-    uint64_t released = 0;
+    memopt_pause_options options = MEMOPT_PAUSE_OPTIONS_INIT;
+    memopt_pause_report report = MEMOPT_PAUSE_REPORT_INIT;
     if (how != MEMOPT_PAUSE_DISCARD && how != MEMOPT_PAUSE_KEEP)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "pool_pause: how is %" PRIu32 "; give MEMOPT_PAUSE_DISCARD or _KEEP", how);
-    memopt_status status = enter(pool, "pool_pause", 0);
+    options.how = how;
+    memopt_status status = pause_tags(pool, &options, &report);
+    if (status == MEMOPT_OK && out_released != NULL)
+        *out_released = report.released_bytes;
+    return status;
+}
+
+memopt_status memopt_pool_pause_with_sync(memopt_pool *pool, const memopt_pause_options *options,
+                                          memopt_pause_report *out_report)
+{
+    memopt_pause_options copy;
+    memopt_pause_report report = MEMOPT_PAUSE_REPORT_INIT;
+    memopt_status status = mo_options_read(&copy, sizeof copy, options, "memopt_pause_options");
     if (status != MEMOPT_OK)
         return status;
-    mo_lock(&pool->lock);
-    status = pause_member(pool, how == MEMOPT_PAUSE_KEEP, &released);
-    mo_unlock(&pool->lock);
+    if (copy.how > MEMOPT_PAUSE_FILE)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "pool_pause: how is %" PRIu32 "; it is 0 (discard), 1 (keep) or 2 (file)",
+                       copy.how);
+    if ((copy.how == MEMOPT_PAUSE_FILE) != (copy.path != NULL))
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "pool_pause: path is %s; MEMOPT_PAUSE_FILE needs one, and nothing else does",
+                       copy.path == NULL ? "NULL" : copy.path);
+    if (out_report != NULL) /* before anything is done */
+        status = mo_result_write(out_report, out_report, sizeof report, "memopt_pause_report");
+    if (status == MEMOPT_OK)
+        status = pause_tags(pool, &copy, &report);
+    if (status == MEMOPT_OK && out_report != NULL)
+        (void)mo_result_write(out_report, &report, sizeof report, "memopt_pause_report");
+    return status;
+}
+
+memopt_status memopt_pool_resume_tags_sync(memopt_pool *pool, uint64_t tags)
+{
+    memopt_status status = enter(pool, "pool_resume");
+    if (status != MEMOPT_OK)
+        return status;
+    uint64_t paused = pool->paused_tags;
+    if (tags == 0)
+        status = check(pool, "pool_resume", paused == 0, 1, "not paused");
+    else
+        status = check(pool, "pool_resume", tags & ~paused, 0, "not paused");
+    if (status == MEMOPT_OK) {
+        mo_lock(&pool->lock);
+        status = resume_tags(pool, tags == 0 ? paused : tags);
+        mo_unlock(&pool->lock);
+    }
     mo_family_leave(pool->family);
-    if (status == MEMOPT_OK && out_released != NULL)
-        *out_released = released;
     return status;
 }
 
 memopt_status memopt_pool_resume_sync(memopt_pool *pool)
 {
-    memopt_status status = enter(pool, "pool_resume", 1);
-    if (status != MEMOPT_OK)
-        return status;
-    mo_lock(&pool->lock);
-    status = resume_member(pool);
-    mo_unlock(&pool->lock);
-    mo_family_leave(pool->family);
-    return status;
+    return memopt_pool_resume_tags_sync(pool, 0);
 }
 
-int32_t memopt_pool_is_paused(memopt_pool *pool)
+uint64_t memopt_pool_get_paused_tags(memopt_pool *pool)
 {
     if (pool == NULL || mo_device_inherited(pool->device))
         return 0;
     mo_lock(&pool->lock);
-    int paused = pool->pause.activity == MO_PAUSED;
+    uint64_t tags = pool->paused_tags;
     mo_unlock(&pool->lock);
-    return paused;
+    return tags;
+}
+
+int32_t memopt_pool_is_paused(memopt_pool *pool)
+{
+    return memopt_pool_get_paused_tags(pool) == UINT64_MAX;
 }

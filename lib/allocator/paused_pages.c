@@ -1,59 +1,17 @@
 /*
- * The pages of a paused member: each that blocks used is listed, with its place. A page stays where
+ * The pages that a pause has taken: each is listed, with its place. A page stays where
  * the driver refuses to unmap it, and its handle where it refuses to release it; both are used
- * again when the member is resumed. So unmapping is never undone, and mapping can always be.
+ * again at the resume. So unmapping is never undone, and mapping can always be.
  */
 #include "allocator/paused_pages.h"
 
 #include "allocator/family.h"
+#include "allocator/give_back.h"
 #include "allocator/observers.h"
 #include "allocator/pages.h"
 
 #include "base/checked.h"
 #include "base/lock.h"
-#include "base/memory.h"
-
-#include <inttypes.h>
-
-/* The pages of a segment that its blocks use, written from `out` on if it is not NULL. */
-static uint64_t list_segment(const memopt_allocator *allocator, mo_segment *segment,
-                             mo_paused_page *out)
-{
-    uint64_t count = 0, bytes = allocator->granularity;
-    for (mo_block *block = segment->first; block != NULL; block = block->next) {
-        uint64_t start = (uint64_t)(block->address - segment->address);
-        if (block->state == MO_BLOCK_UNMAPPED)
-            continue;
-        /* A page that two blocks share is listed with the first of them. */
-        for (uint64_t page = mo_ceil_div_u64(start, bytes);
-             page < mo_ceil_div_u64(start + block->size, bytes); page++, count++)
-            if (out != NULL)
-                out[count] = (mo_paused_page){segment, page, 1, 0, 1, 1};
-    }
-    return count;
-}
-
-memopt_status mo_paused_list(memopt_allocator *allocator)
-{
-    mo_pause *pause = &allocator->pause;
-    uint64_t count = 0;
-    for (mo_segment *s = allocator->segments; s != NULL; s = s->next)
-        count += list_segment(allocator, s, NULL);
-    pause->pages = mo_calloc(count + 1, sizeof *pause->pages);
-    if (pause->pages == NULL)
-        return MEMOPT_OUT_OF_HOST_MEMORY;
-    pause->page_count = 0;
-    for (mo_segment *s = allocator->segments; s != NULL; s = s->next)
-        pause->page_count += list_segment(allocator, s, pause->pages + pause->page_count);
-    return MEMOPT_OK;
-}
-
-void mo_paused_forget(memopt_allocator *allocator)
-{
-    mo_free(allocator->pause.pages);
-    allocator->pause.pages = NULL;
-    allocator->pause.page_count = 0;
-}
 
 static mo_vm_handle handle_of(const mo_paused_page *page)
 {
@@ -89,9 +47,8 @@ static void set_told(mo_paused_page *pages, uint64_t count, int told)
 
 /* Pages that observers know as mapped are about to go: all of them if they agree or `anyway`. With
  * `fresh` only those that a resume has just mapped. */
-static memopt_status tell_going(memopt_allocator *allocator, int fresh, int anyway)
+static memopt_status tell_going(memopt_allocator *allocator, mo_pause *pause, int fresh, int anyway)
 {
-    const mo_pause *pause = &allocator->pause;
     memopt_status result = MEMOPT_OK;
     for (uint64_t i = 0, run; i < pause->page_count; i += run) {
         mo_paused_page *first = &pause->pages[i];
@@ -112,9 +69,8 @@ static memopt_status tell_going(memopt_allocator *allocator, int fresh, int anyw
 }
 
 /* Pages that have memory, which observers do not know. With `anyway` it stays whatever they say. */
-static memopt_status tell_mapped(memopt_allocator *allocator, int anyway)
+static memopt_status tell_mapped(memopt_allocator *allocator, mo_pause *pause, int anyway)
 {
-    const mo_pause *pause = &allocator->pause;
     memopt_status status = MEMOPT_OK;
     for (uint64_t i = 0, run; i < pause->page_count && status == MEMOPT_OK; i += run) {
         mo_paused_page *first = &pause->pages[i];
@@ -144,26 +100,26 @@ static memopt_status unmap_page(memopt_allocator *allocator, mo_paused_page *pag
                                    : mo_page_release(allocator, page->segment, page->page);
 }
 
-memopt_status mo_paused_unmap(memopt_allocator *allocator, int *out_any)
+memopt_status mo_paused_unmap(memopt_allocator *allocator, mo_pause *pause, int *out_any)
 {
-    memopt_status result = tell_going(allocator, 0, 0);
+    memopt_status result = tell_going(allocator, pause, 0, 0);
     *out_any = 0;
-    for (uint64_t i = 0; i < allocator->pause.page_count; i++) {
-        mo_paused_page *page = &allocator->pause.pages[i];
+    for (uint64_t i = 0; i < pause->page_count; i++) {
+        mo_paused_page *page = &pause->pages[i];
         if (page->told)
             continue; /* an observer keeps it */
         mo_keep_first(&result, unmap_page(allocator, page));
         *out_any |= !page->mapped;
     }
-    (void)tell_mapped(allocator, 1);
+    (void)tell_mapped(allocator, pause, 1);
     return result;
 }
 
-void mo_paused_unmap_fresh(memopt_allocator *allocator)
+void mo_paused_unmap_fresh(memopt_allocator *allocator, mo_pause *pause)
 {
-    (void)tell_going(allocator, 1, 1);
-    for (uint64_t i = 0; i < allocator->pause.page_count; i++) {
-        mo_paused_page *page = &allocator->pause.pages[i];
+    (void)tell_going(allocator, pause, 1, 1);
+    for (uint64_t i = 0; i < pause->page_count; i++) {
+        mo_paused_page *page = &pause->pages[i];
         if (page->fresh || !page->mapped) /* one that stays may lack access: it stays fresh */
             (void)unmap_page(allocator, page);
     }
@@ -172,20 +128,20 @@ void mo_paused_unmap_fresh(memopt_allocator *allocator)
 /* --- mapping -----------------------------------------------------------------------------------
  */
 
-static uint64_t bytes_missing(const memopt_allocator *allocator)
+static uint64_t bytes_missing(const memopt_allocator *allocator, const mo_pause *pause)
 {
     uint64_t count = 0;
-    for (uint64_t i = 0; i < allocator->pause.page_count; i++)
-        count += handle_of(&allocator->pause.pages[i]) == NULL;
+    for (uint64_t i = 0; i < pause->page_count; i++)
+        count += handle_of(&pause->pages[i]) == NULL;
     return count * allocator->granularity;
 }
 
 /* Handles for the pages without one. Without lock. */
-static memopt_status create_all(memopt_allocator *allocator)
+static memopt_status create_all(memopt_allocator *allocator, const mo_pause *pause)
 {
     memopt_status status = MEMOPT_OK;
-    for (uint64_t i = 0; i < allocator->pause.page_count && status == MEMOPT_OK; i++) {
-        mo_paused_page *page = &allocator->pause.pages[i];
+    for (uint64_t i = 0; i < pause->page_count && status == MEMOPT_OK; i++) {
+        mo_paused_page *page = &pause->pages[i];
         if (handle_of(page) == NULL)
             status = mo_vm_create(allocator->device, allocator->granularity,
                                   &page->segment->pages[page->page]);
@@ -205,28 +161,42 @@ static memopt_status fail_to_create(const memopt_allocator *allocator, uint64_t 
 }
 
 /* Lock held, released meanwhile. */
-static memopt_status try_to_create(memopt_allocator *allocator, uint64_t missing)
+static memopt_status try_to_create(memopt_allocator *allocator, const mo_pause *pause,
+                                   uint64_t missing)
 {
     if (missing > mo_room(allocator))
         return MEMOPT_OUT_OF_DEVICE_MEMORY;
     mo_unlock(&allocator->lock);
-    memopt_status status = create_all(allocator);
+    memopt_status status = create_all(allocator, pause);
     mo_lock(&allocator->lock);
     return status;
 }
 
-/* A handle for each page: where the device or a limit has too little, from what other members have
- * free. Lock held. */
-static memopt_status find_handles(memopt_allocator *allocator)
+/* What the member itself, unless it retains it, and then the others have free goes back. Lock held,
+ * released meanwhile. */
+static memopt_status make_room(memopt_allocator *allocator, uint64_t wanted, uint64_t *released)
 {
-    uint64_t missing = bytes_missing(allocator);
+    uint64_t held = mo_stat_current(&allocator->stats, MO_STAT_RESERVED_BYTES);
+    memopt_status status = MEMOPT_OK;
+    if (!allocator->retain && held > 0)
+        status = mo_give_back(allocator, held > wanted ? held - wanted : 0, released);
+    if (status != MEMOPT_OK || *released >= wanted)
+        return status;
+    return mo_family_release(allocator, wanted, released);
+}
+
+/* A handle for each page: where the device or a limit has too little, from what is free. Lock held.
+ */
+static memopt_status find_handles(memopt_allocator *allocator, const mo_pause *pause)
+{
+    uint64_t missing = bytes_missing(allocator, pause);
     for (;;) {
-        memopt_status status = try_to_create(allocator, missing);
+        memopt_status status = try_to_create(allocator, pause, missing);
         if (status != MEMOPT_OUT_OF_DEVICE_MEMORY)
             return status;
         uint64_t room = mo_room(allocator), released = 0;
-        uint64_t lacking = missing > room ? missing - room : bytes_missing(allocator);
-        status = mo_family_release(allocator, lacking, &released);
+        uint64_t lacking = missing > room ? missing - room : bytes_missing(allocator, pause);
+        status = make_room(allocator, lacking, &released);
         if (status != MEMOPT_OK)
             return status;
         if (released == 0)
@@ -235,9 +205,8 @@ static memopt_status find_handles(memopt_allocator *allocator)
 }
 
 /* Gives access to the pages just mapped, a call for each run of them. */
-static memopt_status set_access(memopt_allocator *allocator)
+static memopt_status set_access(memopt_allocator *allocator, const mo_pause *pause)
 {
-    const mo_pause *pause = &allocator->pause;
     uint64_t bytes = allocator->granularity, run;
     memopt_status status = MEMOPT_OK;
     for (uint64_t i = 0; i < pause->page_count && status == MEMOPT_OK; i += run) {
@@ -254,11 +223,11 @@ static memopt_status set_access(memopt_allocator *allocator)
     return status;
 }
 
-static memopt_status map_all(memopt_allocator *allocator)
+static memopt_status map_all(memopt_allocator *allocator, mo_pause *pause)
 {
     memopt_status status = MEMOPT_OK;
-    for (uint64_t i = 0; i < allocator->pause.page_count && status == MEMOPT_OK; i++) {
-        mo_paused_page *page = &allocator->pause.pages[i];
+    for (uint64_t i = 0; i < pause->page_count && status == MEMOPT_OK; i++) {
+        mo_paused_page *page = &pause->pages[i];
         if (page->mapped)
             continue;
         status = mo_vm_map(allocator->device, address_of(allocator, page), allocator->granularity,
@@ -266,27 +235,27 @@ static memopt_status map_all(memopt_allocator *allocator)
         page->mapped = page->fresh = status == MEMOPT_OK;
     }
     if (status == MEMOPT_OK)
-        status = set_access(allocator);
-    return status == MEMOPT_OK ? tell_mapped(allocator, 0) : status;
+        status = set_access(allocator, pause);
+    return status == MEMOPT_OK ? tell_mapped(allocator, pause, 0) : status;
 }
 
-memopt_status mo_paused_map(memopt_allocator *allocator)
+memopt_status mo_paused_map(memopt_allocator *allocator, mo_pause *pause)
 {
-    memopt_status status = find_handles(allocator);
+    memopt_status status = find_handles(allocator, pause);
     mo_unlock(&allocator->lock);
     if (status == MEMOPT_OK)
-        status = map_all(allocator);
+        status = map_all(allocator, pause);
     if (status != MEMOPT_OK)
-        mo_paused_unmap_fresh(allocator);
+        mo_paused_unmap_fresh(allocator, pause);
     mo_lock(&allocator->lock);
     return status;
 }
 
-uint64_t mo_paused_count(memopt_allocator *allocator)
+uint64_t mo_paused_count(memopt_allocator *allocator, mo_pause *pause)
 {
     uint64_t bytes = allocator->granularity, gone = 0;
-    for (uint64_t i = 0; i < allocator->pause.page_count; i++) {
-        mo_paused_page *page = &allocator->pause.pages[i];
+    for (uint64_t i = 0; i < pause->page_count; i++) {
+        mo_paused_page *page = &pause->pages[i];
         int held = handle_of(page) != NULL;
         if (held && !page->counted)
             mo_count_mapped(allocator, page->segment, bytes, 1);

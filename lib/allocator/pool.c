@@ -192,8 +192,7 @@ void mo_pool_move_segment(memopt_allocator *allocator, mo_segment *segment, mo_p
         if (!is_free(block))
             continue;
         mo_pool_insert(allocator, block);
-        if (pool->life == MO_STREAM_LIVE && allocator->pause.activity == MO_ACTIVE &&
-            !allocator->foreign)
+        if (pool->life == MO_STREAM_LIVE && !allocator->foreign)
             mo_note_free(allocator->device, block->address, block->size, pool->stream);
     }
 }

@@ -63,13 +63,19 @@ memopt_status mo_segment_release(memopt_allocator *allocator, const mo_release *
     return mo_segment_expandable.release(allocator, &rest, released);
 }
 
+/* Blocks of a pause may be left where there is no memory. */
+static int has_blocks(const mo_segment *segment)
+{
+    return segment->first->state != MO_BLOCK_UNMAPPED || segment->first->next != NULL;
+}
+
 /* Ends the segments that hold at most `mapped` bytes of memory. */
 static memopt_status end_segments(memopt_allocator *allocator, uint64_t mapped)
 {
     memopt_status result = MEMOPT_OK;
     for (mo_segment *segment = allocator->segments, *next; segment != NULL; segment = next) {
         next = segment->next;
-        if (segment->mapped > mapped)
+        if (segment->mapped > mapped || (mapped == 0 && has_blocks(segment)))
             continue;
         mo_keep_first(&result, kind_of(segment)->end(allocator, segment));
     }

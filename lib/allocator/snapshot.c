@@ -26,6 +26,7 @@ static uint32_t public_state(const mo_block *block)
         return MEMOPT_BLOCK_UNMAPPED;
     case MO_BLOCK_CLAIMED:
         return block->mapped ? MEMOPT_BLOCK_INACTIVE : MEMOPT_BLOCK_UNMAPPED;
+    case MO_BLOCK_ASLEEP:
     case MO_BLOCK_FREE:
     default:
         return MEMOPT_BLOCK_INACTIVE;

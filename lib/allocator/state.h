@@ -6,7 +6,9 @@
  *   lifetime.c            making and ending allocators and pools
  *   trim.c                giving cached memory back on request
  *   pause.c               pausing and resuming
- *   paused_pages.c        the pages of a paused member
+ *   sleep.c               which pages a pause takes, and the free blocks in them
+ *   paused_pages.c        the pages that a pause has taken
+ *   kept.c                the contents of those pages
  *   pressure.c            the slow path: the order of attempts when no cached block fits
  *   family.c              an allocator and its pools: what one does with the others' memory
  *   idle.c                giving back what was free for a time
@@ -155,10 +157,7 @@ typedef struct mo_tag {
     char name[MO_TAG_NAME];
 } mo_tag;
 
-/* MOVING: its pages go or come back, with slow held. Nothing is allocated unless ACTIVE. */
-typedef enum mo_activity { MO_ACTIVE, MO_MOVING, MO_PAUSED } mo_activity;
-
-/* A page that was in use when the member was paused. */
+/* A page that a pause has taken. */
 typedef struct mo_paused_page {
     mo_segment *segment;
     uint64_t page;   /* of the segment */
@@ -168,13 +167,24 @@ typedef struct mo_paused_page {
     uint8_t told;    /* observers know it as mapped */
 } mo_paused_page;
 
+/* The contents of a pause's pages, page i of its list at i times the page's size: all of them in
+ * `memory`, or in a file, with `memory` as the buffer. */
+typedef struct mo_kept {
+    char *memory;     /* page-locked; NULL: the contents are discarded */
+    int file;         /* -1: none */
+    uint64_t *hashes; /* of a file: one for each filling of the buffer */
+    int in_flight;    /* copies from or to memory may run: a wait has failed */
+} mo_kept;
+
+/* A pause of some tags. With slow and lock held it comes, goes and changes. Without a tag it is
+ * what is left of one that has failed: only kept.in_flight. */
 typedef struct mo_pause {
-    mo_activity activity;  /* changes with slow and lock held */
-    mo_block *held_back;   /* freed while MOVING; PENDING, chained by right */
-    mo_paused_page *pages; /* NULL: none */
+    struct mo_pause *next;
+    uint64_t tags;    /* bits */
+    mo_block *asleep; /* ASLEEP ones, chained by right */
+    mo_paused_page *pages;
     uint64_t page_count;
-    char *kept;    /* page-locked memory with the contents; NULL: discarded */
-    int in_flight; /* copies from or to it may run: a wait has failed */
+    mo_kept kept;
 } mo_pause;
 
 enum { MO_POOL_NAME = 32 };
@@ -217,7 +227,8 @@ struct memopt_allocator {
     char name[MO_POOL_NAME];          /* "" of an allocator that is no pool */
     int retain;                       /* other members do not take its free memory */
     int ending;                       /* it is being destroyed: range observers cannot refuse */
-    mo_pause pause;
+    mo_pause *pauses;
+    uint64_t paused_tags; /* of all pauses: nothing is allocated with them */
     mo_idle idle;
     _Atomic uint64_t limit; /* of what the member holds; the parent's: the family */
     uint64_t granularity;
@@ -265,6 +276,11 @@ typedef struct mo_request {
     int least; /* 1: a segment no larger than the block needs */
     uint32_t context;
 } mo_request;
+
+static inline int mo_tag_is_paused(const memopt_allocator *allocator, memopt_tag tag)
+{
+    return allocator->paused_tags >> tag & 1;
+}
 
 static inline int mo_segment_is_expandable(const mo_segment *segment)
 {

@@ -10,8 +10,6 @@
 
 static memopt_status trim(memopt_allocator *allocator, uint64_t target, uint64_t *released)
 {
-    if (allocator->pause.activity != MO_ACTIVE)
-        return MEMOPT_OK; /* it has given all back */
     memopt_status status = mo_give_back(allocator, target, released);
     if (status == MEMOPT_OK)
         status = mo_segments_trim(allocator);

@@ -4,6 +4,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "kernels/hash/hash.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -22,7 +23,7 @@ memopt_status mo_disk_open(memopt_device *device, const char *path, uint64_t lim
     disk->path = mo_strdup(path);
     memopt_status status = disk->path == NULL ? MEMOPT_OUT_OF_HOST_MEMORY : MEMOPT_OK;
     if (status == MEMOPT_OK)
-        status = mo_disk_file_open(path, &disk->file);
+        status = mo_file_open("offload", "disk_path", path, &disk->file);
     if (status == MEMOPT_OK)
         status = mo_timeline_open(&disk->line, device, own_stream);
     if (status != MEMOPT_OK) {
@@ -65,11 +66,11 @@ static void run_job(void *user)
     mo_disk *disk = slot->disk;
     int problem;
     if (slot->writes) {
-        slot->hash = mo_disk_hash(0, slot->memory, slot->bytes);
-        problem = mo_disk_file_write(disk->file, slot->memory, slot->bytes, slot->offset);
+        slot->hash = mo_hash_bytes(0, slot->memory, slot->bytes);
+        problem = mo_file_write(disk->file, slot->memory, slot->bytes, slot->offset);
     } else {
-        problem = mo_disk_file_read(disk->file, slot->memory, slot->bytes, slot->offset);
-        if (problem == 0 && mo_disk_hash(0, slot->memory, slot->bytes) != slot->hash)
+        problem = mo_file_read(disk->file, slot->memory, slot->bytes, slot->offset);
+        if (problem == 0 && mo_hash_bytes(0, slot->memory, slot->bytes) != slot->hash)
             problem = MO_DISK_DAMAGED;
     }
     if (problem == 0)
@@ -103,7 +104,7 @@ memopt_status mo_disk_result(const mo_disk_slot *slot)
         return MEMOPT_OK;
     if (problem > 0)
         return mo_fail_driver(
-            MEMOPT_IO_ERROR, problem, mo_disk_errno_name(problem),
+            MEMOPT_IO_ERROR, problem, mo_errno_name(problem),
             "offload: %s %s %s the disk tier at %s: %s (%s of the file are in use); the "
             "value stays where it was",
             verb, MO_SIZE(slot->bytes), slot->writes ? "to" : "from", disk->path, strerror(problem),
@@ -113,10 +114,10 @@ memopt_status mo_disk_result(const mo_disk_slot *slot)
                        "offload: %s %s of the disk tier at %s: the driver did not call the host "
                        "function",
                        verb, MO_SIZE(slot->bytes), disk->path);
-    return mo_fail(problem == MO_DISK_SHORT ? MEMOPT_IO_ERROR : MEMOPT_CORRUPT,
+    return mo_fail(problem == MO_FILE_SHORT ? MEMOPT_IO_ERROR : MEMOPT_CORRUPT,
                    "offload: reading %s from the disk tier at %s, %llu bytes into it: %s",
                    MO_SIZE(slot->bytes), disk->path, (unsigned long long)slot->offset,
-                   problem == MO_DISK_SHORT ? "the file is too short"
+                   problem == MO_FILE_SHORT ? "the file is too short"
                                             : "the bytes are not the ones that were written");
 }
 
@@ -208,10 +209,10 @@ memopt_status mo_disk_read_pieces(mo_disk_slot *slot, void *buffer, uint64_t buf
     slot->writes = 0;
     for (uint64_t done = 0; problem == 0 && done < slot->bytes;) {
         uint64_t piece = mo_min_u64(buffer_bytes, slot->bytes - done);
-        problem = mo_disk_file_read(disk->file, buffer, piece, slot->offset + done);
+        problem = mo_file_read(disk->file, buffer, piece, slot->offset + done);
         if (problem != 0)
             break;
-        hash = mo_disk_hash(hash, buffer, piece);
+        hash = mo_hash_bytes(hash, buffer, piece);
         memopt_status status = take(context, buffer, done, piece);
         if (status != MEMOPT_OK)
             return status;

@@ -16,13 +16,19 @@
 #ifndef MO_OFFLOAD_DISK_H
 #define MO_OFFLOAD_DISK_H
 
-#include "offload/disk_file.h"
+#include "base/unnamed_file.h"
 #include "offload/extents.h"
 #include "offload/timeline.h"
 
 #include <stdatomic.h>
 
 enum { MO_DISK_BLOCK = 4096 };
+
+/* What a job may end with, beside 0, an errno and MO_FILE_SHORT. */
+enum {
+    MO_DISK_PENDING = -1, /* it has not run yet */
+    MO_DISK_DAMAGED = -3  /* what was read is not what was written */
+};
 
 typedef struct mo_disk mo_disk;
 

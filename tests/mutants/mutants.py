@@ -71,9 +71,9 @@ MUTANTS = [
     ),
     Mutant(
         "offload_short_read",
-        "lib/offload/disk_file.c",
-        "mo_disk_calls.read(file, data + done, piece, (off_t)(offset + done))",
-        "mo_disk_calls.read(file, data + done, piece, (off_t)offset)",
+        "lib/base/unnamed_file.c",
+        "mo_file_calls.read(file, data + done, piece, (off_t)(offset + done))",
+        "mo_file_calls.read(file, data + done, piece, (off_t)offset)",
         "test",
         "^offload_disk_faults$",
     ),

@@ -335,7 +335,7 @@ static void test_stress(void **unused)
 {
     (void)unused;
     double begin = now();
-    mo_disk_calls = (mo_disk_system){unreliable_write, unreliable_read, 0};
+    mo_file_calls = (mo_file_system){unreliable_write, unreliable_read, fdatasync, 0};
     uint64_t checked = 0;
     int rounds = 0;
     do {

@@ -83,12 +83,39 @@ static memopt_status check_block(const memopt_allocator *allocator, const mo_seg
     return check_neighbours(block);
 }
 
+/* True if a pause has taken the page. */
+static int is_taken(const memopt_allocator *allocator, const mo_segment *segment, uint64_t number)
+{
+    for (const mo_pause *pause = allocator->pauses; pause != NULL; pause = pause->next)
+        for (uint64_t i = 0; i < pause->page_count; i++)
+            if (pause->pages[i].segment == segment && pause->pages[i].page == number)
+                return 1;
+    return 0;
+}
+
+/* Free memory is there. */
+static memopt_status check_free(const memopt_allocator *allocator, const mo_block *block)
+{
+    uint64_t unit = allocator->granularity;
+    uint64_t start = (uint64_t)(block->address - block->segment->address);
+    for (uint64_t page = start / unit; page * unit < start + block->size; page++)
+        if (is_taken(allocator, block->segment, page))
+            return BROKEN("the free block at %p lies in a page that a pause has taken",
+                          (void *)block->address);
+    return MEMOPT_OK;
+}
+
 static memopt_status check_pages(const memopt_allocator *allocator, const mo_segment *segment)
 {
     const mo_block *listed = segment->unmapped;
     uint64_t page_bytes = allocator->granularity;
     for (const mo_block *block = segment->first; block != NULL; block = block->next) {
         uint64_t start = (uint64_t)(block->address - segment->address);
+        if (block->state == MO_BLOCK_FREE && allocator->pauses != NULL) {
+            memopt_status status = check_free(allocator, block);
+            if (status != MEMOPT_OK)
+                return status;
+        }
         if (block->state == MO_BLOCK_UNMAPPED) {
             if (block != listed)
                 return BROKEN("the unmapped block at %p is not in its list's place",
@@ -97,28 +124,28 @@ static memopt_status check_pages(const memopt_allocator *allocator, const mo_seg
             continue;
         }
         for (uint64_t page = start / page_bytes; page * page_bytes < start + block->size; page++)
-            if (segment->pages[page] == NULL)
+            if (segment->pages[page] == NULL && !is_taken(allocator, segment, page))
                 return BROKEN("page %llu of the segment at %p is in use without memory",
                               (unsigned long long)page, (void *)segment->address);
     }
     return listed == NULL ? MEMOPT_OK : BROKEN("the list of unmapped blocks is too long");
 }
 
-/* While paused: the pages that the driver kept. */
-static uint64_t bytes_left(const memopt_allocator *allocator, const mo_segment *segment)
+/* Bytes of pages that pauses have taken and the driver has let go. */
+static uint64_t bytes_gone(const memopt_allocator *allocator, const mo_segment *segment)
 {
-    uint64_t left = 0;
-    for (uint64_t i = 0; i < allocator->pause.page_count; i++) {
-        const mo_paused_page *page = &allocator->pause.pages[i];
-        left += page->segment == segment && segment->pages[page->page] != NULL;
-    }
-    return left * allocator->granularity;
+    uint64_t gone = 0;
+    for (const mo_pause *pause = allocator->pauses; pause != NULL; pause = pause->next)
+        for (uint64_t i = 0; i < pause->page_count; i++) {
+            const mo_paused_page *page = &pause->pages[i];
+            gone += page->segment == segment && segment->pages[page->page] == NULL;
+        }
+    return gone * allocator->granularity;
 }
 
 static memopt_status check_segment(const memopt_allocator *allocator, const mo_segment *segment,
                                    totals *sum)
 {
-    int paused = allocator->pause.activity == MO_PAUSED;
     uint64_t size = 0, mapped = 0;
     for (const mo_block *block = segment->first; block != NULL; block = block->next) {
         memopt_status status = check_block(allocator, segment, block);
@@ -128,8 +155,7 @@ static memopt_status check_segment(const memopt_allocator *allocator, const mo_s
         mapped += block->state == MO_BLOCK_UNMAPPED ? 0 : block->size;
         count_block(sum, block);
     }
-    if (paused)
-        mapped = bytes_left(allocator, segment);
+    mapped -= bytes_gone(allocator, segment);
     if (segment->pool->life == MO_STREAM_ENDED &&
         segment->pool != &allocator->ended[segment->pool->kind - MO_POOL_SMALL])
         return BROKEN("the segment at %p is of a stream that has ended", (void *)segment->address);
@@ -139,8 +165,7 @@ static memopt_status check_segment(const memopt_allocator *allocator, const mo_s
     count(sum, segment->pool->kind, MO_STAT_RESERVED_BYTES, mapped);
     if (mapped > 0)
         count(sum, segment->pool->kind, MO_STAT_SEGMENT, 1);
-    return mo_segment_is_expandable(segment) && !paused ? check_pages(allocator, segment)
-                                                        : MEMOPT_OK;
+    return mo_segment_is_expandable(segment) ? check_pages(allocator, segment) : MEMOPT_OK;
 }
 
 /* A tree of the bins, in order behind *last; counts its blocks in *found. */
@@ -192,20 +217,37 @@ static memopt_status check_totals(const memopt_allocator *allocator, const total
     return MEMOPT_OK;
 }
 
-static memopt_status check_pause(const mo_pause *pause)
+static uint64_t asleep(const memopt_allocator *allocator)
 {
-    if (pause->activity == MO_MOVING || pause->held_back != NULL)
-        return BROKEN("pages move while nobody moves them");
-    if (pause->activity == MO_ACTIVE && (pause->pages != NULL || pause->kept != NULL))
-        return BROKEN("a pause has left something");
-    return MEMOPT_OK;
+    uint64_t count = 0;
+    for (const mo_segment *s = allocator->segments; s != NULL; s = s->next)
+        for (const mo_block *b = s->first; b != NULL; b = b->next)
+            count += b->state == MO_BLOCK_ASLEEP;
+    return count;
+}
+
+static memopt_status check_pauses(const memopt_allocator *allocator)
+{
+    uint64_t tags = 0, listed = 0;
+    for (const mo_pause *pause = allocator->pauses; pause != NULL; pause = pause->next) {
+        if (pause->tags == 0 && (pause->page_count != 0 || !pause->kept.in_flight))
+            return BROKEN("a pause has left something");
+        if (pause->tags & tags)
+            return BROKEN("a tag is paused twice");
+        tags |= pause->tags;
+        for (const mo_block *b = pause->asleep; b != NULL; b = b->right)
+            listed++;
+    }
+    if (tags != allocator->paused_tags)
+        return BROKEN("tags are paused by nobody");
+    return listed == asleep(allocator) ? MEMOPT_OK : BROKEN("a block sleeps for no pause");
 }
 
 static memopt_status check_all(const memopt_allocator *allocator)
 {
     totals sum;
     uint64_t in_bins = 0;
-    memopt_status status = check_pause(&allocator->pause);
+    memopt_status status = check_pauses(allocator);
     memset(&sum, 0, sizeof sum);
     for (const mo_segment *s = allocator->segments; s != NULL && status == MEMOPT_OK; s = s->next)
         status = check_segment(allocator, s, &sum);

@@ -29,7 +29,7 @@ from ._abi import (
 from ._events import HistoryEvent
 from ._library import lib as _lib
 from ._library import path as library_path
-from .allocator import Allocator, Buffer, Pool, RangeEvent, TagStats
+from .allocator import Allocator, Buffer, Paused, Pool, RangeEvent, TagStats
 from .backends import BackendInfo, backend_info
 from .blocks import Blocks, BlocksLayout, blocks_layout, dequantize_blocks, quantize_blocks
 from .casts import Scaler, amax, cast
@@ -134,6 +134,7 @@ __all__ = [
     "Overflow",
     "Pass",
     "PinnedMemory",
+    "Paused",
     "Pool",
     "RandomState",
     "Region",

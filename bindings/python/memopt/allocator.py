@@ -7,7 +7,18 @@ import ctypes
 import os
 import sys
 import weakref
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    FrozenSet,
+    Iterable,
+    List,
+    NamedTuple,
+    Optional,
+    Tuple,
+    Union,
+)
 
 from . import _abi, _dlpack, _events, _lifetime, _snapshot, errors, oom
 from ._abi import Status, Tag
@@ -37,6 +48,13 @@ class TagStats(NamedTuple):
     blocks: int
 
 
+class Paused(int):
+    """The bytes that a pause has given back to the device."""
+
+    shared: int  #: bytes of pages that stay, because other blocks are in them, too
+    kept: int  #: bytes of contents that have moved
+
+
 class RangeEvent(NamedTuple):
     """A range of addresses that has got memory, or (`mapped` false) is about to lose it."""
 
@@ -53,15 +71,21 @@ class Buffer(Memory):
     forgotten. Wherever an address is wanted, ``int(buffer)`` is it.
     """
 
-    __slots__ = ("_allocator", "_stream")
+    __slots__ = ("_allocator", "_stream", "_tag")
 
     _kind = "buffer"
 
     def __init__(
-        self, allocator: "Allocator", address: Optional[int], nbytes: int, stream: StreamLike
+        self,
+        allocator: "Allocator",
+        address: Optional[int],
+        nbytes: int,
+        stream: StreamLike,
+        tag: int = 0,
     ) -> None:
         super().__init__(allocator.device, address, nbytes, allocator._handle)
         self._allocator = allocator
+        self._tag = tag
         self._stream = stream  # a Stream must not end before its blocks
 
     @property
@@ -102,7 +126,7 @@ class Buffer(Memory):
         self._allocator._give_back(self)
 
     def _add_export(self) -> None:
-        if self._allocator.paused:
+        if self._allocator._is_paused(self._tag):
             raise errors.BusyError(
                 Status.BUSY, "the buffer is in a paused pool: resume it before making a view"
             )
@@ -228,20 +252,20 @@ class Allocator(_lifetime.Closing):
 
     def alloc(self, nbytes: Size, stream: StreamLike = None, tag: TagLike = "other") -> Buffer:
         """Allocates device memory for work on a stream; OutOfMemoryError says what is free."""
-        size = parse_size(nbytes)
+        size, number = parse_size(nbytes), self.tag(tag)
         try:
             address = output(
                 lib.memopt_allocator_alloc,
                 self._handle.pointer,
                 size,
-                self.tag(tag),
+                number,
                 stream_pointer(stream),
             )
         except errors.OutOfMemoryError as error:
             with contextlib.suppress(errors.MemoptError):  # never hide the failure
                 self._note_failure(error.message)
             raise
-        buffer = Buffer(self, address, size, stream)
+        buffer = Buffer(self, address, size, stream, number)
         if address:
             self._live[address] = weakref.ref(buffer)
         return buffer
@@ -301,25 +325,67 @@ class Allocator(_lifetime.Closing):
 
     # --- pausing ---
 
-    def pause(self, keep: bool = True) -> int:
-        """Gives its physical memory back to the device and keeps the addresses of its blocks; the
-        bytes given back. With `keep` the contents move to pinned host memory, else they are lost.
-        No work may use the blocks until :meth:`resume`. BufferError where they are host memory
-        ("cpu") with views in use; UnsupportedError without ``expandable_segments:True``."""
+    def pause(
+        self,
+        keep: bool = True,
+        *,
+        tags: Optional[Iterable[TagLike]] = None,
+        file: Union[str, "os.PathLike[str]", None] = None,
+    ) -> Paused:
+        """Gives physical memory back to the device and keeps the addresses of the blocks: of those
+        with one of `tags`, or of all; the bytes given back. With `keep` the contents move to pinned
+        host memory, or to a `file` (a folder, or a new file, which has no name once it is open);
+        else they are lost. No work may use the blocks until :meth:`resume`; blocks of other tags
+        stay usable. A page with blocks of other tags stays: see :attr:`Paused.shared`. BufferError
+        where blocks are host memory ("cpu") with views in use; UnsupportedError without
+        ``expandable_segments:True``."""
         if self._device._dlpack_device(False)[0] == _dlpack.CPU:
             self._handle.refuse_exports("paused")
-        how = _abi.Pause.KEEP if keep else _abi.Pause.DISCARD
-        return int(output(lib.memopt_pool_pause_sync, self._handle.pointer, how))
+        if file is not None and not keep:
+            raise ValueError("pause: a file keeps the contents, keep=False discards them")
+        options = _abi.PauseOptions(
+            tags=0 if tags is None else self._tag_bits(tags),
+            path=None if file is None else os.fsencode(file),
+            how=_abi.Pause.FILE if file is not None
+            else _abi.Pause.KEEP if keep
+            else _abi.Pause.DISCARD,
+        )
+        raw = output(lib.memopt_pool_pause_with_sync, self._handle.pointer, options)
+        result = Paused(raw.released_bytes)
+        result.shared, result.kept = raw.shared_bytes, raw.kept_bytes
+        return result
 
-    def resume(self) -> None:
-        """Gives the blocks memory again, with the contents that were kept. OutOfMemoryError where
-        too little is free: it stays paused."""
-        lib.memopt_pool_resume_sync(self._handle.pointer)
+    def resume(self, *, tags: Optional[Iterable[TagLike]] = None) -> None:
+        """Gives the blocks memory again, with the contents that were kept: those of `tags`, and of
+        the tags that were paused together with them, or all. OutOfMemoryError where too little is
+        free, OSError where a file cannot be read: they stay paused."""
+        bits = 0 if tags is None else self._tag_bits(tags)
+        lib.memopt_pool_resume_tags_sync(self._handle.pointer, bits)
+
+    def _tag_bits(self, tags: Iterable[TagLike]) -> int:
+        bits = 0
+        for tag in [tags] if isinstance(tags, (str, int)) else tags:
+            number = self.tag(tag)
+            if number > 63:
+                raise ValueError("tag %d: there are at most 64" % number)
+            bits |= 1 << number
+        if not bits:
+            raise ValueError("tags is empty; without it, all are meant")
+        return bits
 
     @property
     def paused(self) -> bool:
-        """Whether it is paused."""
+        """Whether all of it is paused."""
         return bool(lib.memopt_pool_is_paused(self._handle.pointer))
+
+    @property
+    def paused_tags(self) -> FrozenSet[str]:
+        """The names of the paused tags."""
+        bits = lib.memopt_pool_get_paused_tags(self._handle.pointer)
+        return frozenset(name for name, number in self._tags.items() if bits >> number & 1)
+
+    def _is_paused(self, tag: int) -> bool:
+        return bool(lib.memopt_pool_get_paused_tags(self._handle.pointer) >> tag & 1)
 
     # --- ranges ---
 

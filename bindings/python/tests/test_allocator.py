@@ -576,6 +576,56 @@ def test_a_paused_pool(device, keep):
         pool.close()
 
 
+def test_paused_tags(device, tmp_path):
+    with memopt.Allocator(device, "expandable_segments:True") as allocator:
+        allocator.register_tag("kv cache")
+        weights = allocator.alloc("5MiB", tag="weights")
+        cache = allocator.alloc("9MiB", tag="kv cache")
+        small = allocator.alloc(4096)  # shares a page with nothing
+        for value, block in enumerate((weights, cache, small), 1):
+            device.fill(block, value)
+        dropped = allocator.pause(False, tags=["kv cache"])
+        assert dropped > 7 * MIB and dropped.kept == 0
+        assert dropped.shared + dropped >= 9 * MIB
+        kept = allocator.pause(tags="weights", file=tmp_path)
+        assert kept.kept == 5 * MIB or kept.shared > 0
+        assert list(tmp_path.iterdir()) == []
+        assert allocator.paused_tags == {"weights", "kv cache"} and not allocator.paused
+        with pytest.raises(memopt.BusyError, match="tag weights"):
+            allocator.alloc(512, tag="weights")
+        with pytest.raises(memopt.BusyError):
+            weights.as_memoryview()
+        with pytest.raises(memopt.BusyError):
+            allocator.pause(tags=["weights"])
+        with small.as_memoryview() as view:
+            assert bytes(view) == b"\x03" * 4096
+        allocator.alloc("6MiB").free()
+        allocator.resume(tags=["weights"])
+        assert allocator.paused_tags == {"kv cache"}
+        with weights.as_memoryview() as view:
+            assert bytes(view) == b"\x01" * (5 * MIB)
+        allocator.resume()
+        assert allocator.paused_tags == set()
+        for block in (weights, cache, small):
+            block.free()
+
+
+def test_pauses_that_cannot_be(device, tmp_path):
+    with memopt.Allocator(device, "expandable_segments:True") as allocator:
+        with allocator.alloc("3MiB", tag="weights"):
+            with pytest.raises(memopt.StorageError):
+                allocator.pause(tags=["weights"], file=tmp_path / "no" / "folder")
+            with pytest.raises(ValueError, match="empty"):
+                allocator.pause(tags=[])
+            with pytest.raises(ValueError, match="not registered"):
+                allocator.pause(tags=["mine"])
+            with pytest.raises(ValueError, match="discards"):
+                allocator.pause(False, file=tmp_path)
+            with pytest.raises(memopt.BusyError):
+                allocator.resume(tags=["weights"])
+            assert allocator.paused_tags == set()
+
+
 def test_views_keep_a_pool_from_pausing(device):
     with memopt.Allocator(device, "expandable_segments:True") as allocator:
         with allocator.alloc(1000) as block:

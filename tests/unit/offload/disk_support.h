@@ -143,7 +143,7 @@ static inline int healthy_disk(void **unused)
 {
     (void)unused;
     fail_write = fail_read = disk_problem = disk_writes = disk_reads = write_at_most = 0;
-    mo_disk_calls = (mo_disk_system){faulty_write, faulty_read, 0};
+    mo_file_calls = (mo_file_system){faulty_write, faulty_read, fdatasync, 0};
     return 0;
 }
 

@@ -312,7 +312,7 @@ static void test_file(void **unused)
         struct stat file;
         memopt_offloader_options options = spilling(MIB, 0);
         options.disk_path = way == 2 ? name : disk_folder;
-        mo_disk_calls.no_unnamed = way == 1;
+        mo_file_calls.no_unnamed = way == 1;
         world_open(&w, MEMOPT_STREAM_ORDER_EAGER, 0, 64 * MIB, &options);
         assert_int_equal(files_left(), 0);
         assert_int_equal(fstat(w.offloader->disk->file, &file), 0);
@@ -325,12 +325,12 @@ static void test_file(void **unused)
         release_all(&w, tickets, 2);
         world_close(&w);
     }
-    mo_disk_calls.no_unnamed = 0;
+    mo_file_calls.no_unnamed = 0;
     FILE *mine = fopen(name, "w");
     assert_non_null(mine);
     fclose(mine);
     int file = -1;
-    FAILS(MEMOPT_INVALID_ARGUMENT, mo_disk_file_open(name, &file));
+    FAILS(MEMOPT_INVALID_ARGUMENT, mo_file_open("offload", "disk_path", name, &file));
     SAYS("a file that does not exist");
     assert_int_equal(unlink(name), 0);
 }

@@ -69,6 +69,25 @@ class Pause(enum.IntEnum):
 
     DISCARD = 0
     KEEP = 1
+    FILE = 2
+
+
+@struct("memopt_pause_options")
+class PauseOptions(Struct):
+    _fields_ = [
+        ("struct_size", SIZE),
+        ("tags", U64),
+        ("path", TEXT),
+        ("how", U32),
+    ]
+
+
+@struct("memopt_pause_report")
+class PauseReport(Struct):
+    _fields_ = [
+        ("struct_size", SIZE),
+        *each(U64, "released_bytes shared_bytes kept_bytes"),
+    ]
 
 
 @enumeration("MEMOPT_MEMORY_")
@@ -244,6 +263,9 @@ functions(
     memopt_pool_pause_sync=(CHECKED, HANDLE, U32, OUT_U64),
     memopt_pool_resume_sync=(CHECKED, HANDLE),
     memopt_pool_is_paused=(I32, HANDLE),
+    memopt_pool_pause_with_sync=(CHECKED, HANDLE, PauseOptions, PauseReport),
+    memopt_pool_resume_tags_sync=(CHECKED, HANDLE, U64),
+    memopt_pool_get_paused_tags=(U64, HANDLE),
     memopt_allocator_add_range_observer=(CHECKED, HANDLE, RangeObserver, ADDRESS, OUT_U64),
     memopt_allocator_remove_range_observer=(CHECKED, HANDLE, U64),
     memopt_allocator_snapshot=(CHECKED, HANDLE, BlockVisitor, ADDRESS),
