@@ -6,9 +6,9 @@
 
 enum { HIDDEN = 256, FFN = 1024, LAYERS = 4, WORDS = 1000 };
 
-/* Elements of small_model(). */
-static const uint64_t all =
-    LAYERS * (4 * HIDDEN * HIDDEN + 3 * HIDDEN * FFN + 2 * HIDDEN) + 2 * WORDS * HIDDEN + HIDDEN;
+/* Elements of small_model(), and of a layer of it. */
+static const uint64_t in_layer = 4 * HIDDEN * HIDDEN + 3 * HIDDEN * FFN + 2 * HIDDEN;
+static const uint64_t all = LAYERS * in_layer + 2 * WORDS * HIDDEN + HIDDEN;
 
 static mo_plan_run deepspeed(uint32_t stage)
 {
@@ -83,6 +83,13 @@ static void stage_3_lets_weights_go(void **state)
     const uint64_t own = phase(&report, MO_PLAN_PHASE_LOAD)->parameters;
     assert_int_equal(phase(&report, MO_PLAN_PHASE_FORWARD)->parameters, own + 2 * 4 * all);
     assert_in_range(phase(&report, MO_PLAN_PHASE_BACKWARD)->parameters, own, own + 4 * all);
+    mo_plan_estimate e;
+    OK(mo_plan_estimate_make(&e, &m, &r, NULL));
+    for (uint64_t i = 2; i <= LAYERS; i++) { /* after a layer's backward its weights have gone */
+        uint64_t less = e.layers[i].backward_bytes - e.layers[i - 1].backward_bytes;
+        assert_in_range(less, 4 * in_layer, 5 * in_layer);
+    }
+    mo_plan_estimate_end(&e);
 }
 
 /* Of a model that is larger than what may be gathered: 1e9 elements and what one gather adds. */
