@@ -111,7 +111,7 @@ class Process:
         births = Births()
         with births:
             model = models.build(row)
-            self.parameters = sum(p.numel() for p in model.parameters())
+            self.parameters = models.elements(model)
             optimizer = models.optimizer_of(self.run, model)
             self.engine, self.optimizer, *_ = deepspeed.initialize(
                 model=model, optimizer=optimizer, config=config_of(self.run)

@@ -60,8 +60,9 @@ static mo_plan_place place(mo_plan_play *p, const mo_plan_weight *w)
 {
     uint32_t width = mo_plan_weight_width(&p->settings->run, w);
     uint64_t bytes = mo_plan_tape_mul(&p->tape, w->count, width);
+    uint64_t stored = w->codes > 0 ? w->codes : bytes;
     int shared = mo_plan_deepspeed_of(p)->stage == MO_PLAN_ZERO3;
-    return (mo_plan_place){shared ? 0 : bytes, width, bytes};
+    return (mo_plan_place){shared ? 0 : stored, width, bytes};
 }
 
 static memopt_status check(mo_plan_play *p)

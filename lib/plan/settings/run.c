@@ -29,24 +29,27 @@ static memopt_status check_dtypes(const mo_plan_run *r)
     return check_mix("run.adapter_dtype", r->adapter_dtype, r->weight_dtype);
 }
 
-/* Quantised weights do not learn, and those of bitsandbytes' 4 bits alone are shared out. */
+/* Quantised weights do not learn. Those of bitsandbytes' 4 bits alone are divided: its int8 loses
+ * its scales, and those of GPTQ and AWQ are buffers, which stay whole on each device. */
 static memopt_status check_quantized(const mo_plan_settings *s)
 {
     const char *kind = MO_PLAN_WORD(model.quantize, s->model.quantize);
     const mo_plan_run *r = &s->run;
+    int deepspeed = r->zero_engine == MO_PLAN_ENGINE_DEEPSPEED;
     int shares = s->model.quantize == MO_PLAN_QUANTIZE_NF4 ||
                  s->model.quantize == MO_PLAN_QUANTIZE_NF4_DOUBLE;
     if (s->model.quantize == MO_PLAN_QUANTIZE_NONE)
         return MEMOPT_OK;
     MO_PLAN_TRY(mo_plan_model_check_learns(&s->model));
-    if (r->zero_engine == MO_PLAN_ENGINE_DEEPSPEED)
+    if (deepspeed && (r->sharding == MO_PLAN_ZERO3 || s->model.quantize == MO_PLAN_QUANTIZE_INT8))
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "plan: weights of %s under DeepSpeed are not known; take torch's engine",
-                       kind);
-    if (r->world_size > 1 && r->sharding >= MO_PLAN_ZERO2 && !shares)
+                       "plan: weights of %s under DeepSpeed's %s are not described; trace the model "
+                       "(--model module:function), or take nf4 and run.sharding=zero1 or zero2",
+                       kind, MO_PLAN_WORD(run.sharding, r->sharding));
+    if (!deepspeed && r->world_size > 1 && r->sharding >= MO_PLAN_ZERO2 && !shares)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "plan: weights of %s that FSDP divides are not known; take nf4, or "
-                       "run.sharding=ddp or zero1",
+                       "plan: FSDP does not divide weights of %s; take nf4, or run.sharding=ddp or "
+                       "zero1",
                        kind);
     return MEMOPT_OK;
 }

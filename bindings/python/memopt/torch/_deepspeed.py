@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_iter
 
 from ._features import Features
 from ._optimizer_bytes import OptimizerBytes
-from ._recorder import Account, Recorder
+from ._recorder import Account, Recorder, tensors_in
 from ._shards import ShardRecorder, alone
 from ._step import Recorded, StepRecorder, states_of
 from ._target import Target, TargetError
@@ -148,6 +148,9 @@ def kept(engine: Any) -> Dict[str, List[torch.Tensor]]:
     optimizer, module = engine.optimizer, engine.module
     weights = [*module.parameters(), *module.buffers()]
     weights += [p.ds_tensor for p in module.parameters() if hasattr(p, "ds_tensor")]
+    # Scales of weights that bitsandbytes has quantised.
+    scales = [getattr(p, "quant_state", None) for p in module.parameters()]
+    weights += tensors_in(scales + [getattr(part, "state", None) for part in module.modules()])
     weights += getattr(optimizer, "bit16_groups_flat", [])
     masters = [
         *getattr(optimizer, "single_partition_of_fp32_groups", []),

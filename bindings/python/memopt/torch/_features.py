@@ -91,10 +91,11 @@ def changed(
     module = copy.deepcopy(target.module)
     if features.quantize != "none" and not features.lora_rank:
         raise TargetError("weights of %s do not learn: give --lora" % features.quantize)
-    if features.divides and features.quantize not in ("none", "nf4", "nf4-double"):
+    divided = features.divides or features.sharding == "zero3" and features.deepspeed is not None
+    if divided and features.quantize not in ("none", "nf4", "nf4-double"):
         raise TargetError(
-            "weights of %s are not divided: give --quantize nf4, or --zero 0 or 1"
-            % features.quantize
+            "weights of %s are not divided: give --quantize nf4, or --zero %s"
+            % (features.quantize, "0 or 1" if features.divides else "1 or 2")
         )
     if features.lora_rank:
         _adapt(module, features, autocast, gpu)
@@ -201,7 +202,10 @@ def _few_bits(linear: Any, features: Features, autocast: Any, gpu: bool) -> nn.M
     if features.quantize == "int8":
         return _adapters.EightBits(linear, gpu)
     dtype = features.base_dtype or autocast or linear.weight.dtype
-    storage = (features.divides and features.gather_dtype) or torch.uint8
+    storage = features.gather_dtype if features.divides else None
+    if features.sharding == "zero3" and features.deepspeed is not None:
+        storage = features.deepspeed  # as Transformers asks for it
+    storage = storage or torch.uint8
     return _adapters.FourBits(linear, features.quantize, dtype, gpu, storage)
 
 

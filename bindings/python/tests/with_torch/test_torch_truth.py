@@ -211,7 +211,13 @@ def test_deepspeed_traced_alone_is_the_same_to_the_byte(plan, row):
     [
         (Features(lora_rank=8, lora_targets=("no_such",)), "q_proj"),
         (Features(quantize="nf4"), "--lora"),
-        (Features(lora_rank=8, quantize="int8", world_size=2, sharding="zero3"), "--zero"),
+        (Features(lora_rank=8, quantize="int8", world_size=2, sharding="zero3"), "--zero 0"),
+        (
+            Features(
+                lora_rank=8, quantize="gptq", world_size=2, sharding="zero3", deepspeed=torch.bfloat16
+            ),
+            "--zero 1 or 2",
+        ),
     ],
 )
 def test_features_that_a_model_does_not_have(plan, features, word):
