@@ -1,14 +1,15 @@
 /*
  * The caching allocator: give memory out again instead of asking the driver, and grow page by page.
  *
- * Seven things a trainer wants to know of its allocator, each in a few lines:
+ * Eight things a trainer wants to know of its allocator, each in a few lines:
  *   1. a freed block comes back without a driver call, and who holds what is counted by tag;
  *   2. expandable segments serve new sizes from old memory where classic ones cannot;
  *   3. a block that another stream uses is given out again only when that work is done;
  *   4. when memory ends, the report says who holds it and what to try;
  *   5. pools share a limit, what one has free serves the others, and one can be paused for another;
  *   6. what an allocation costs;
- *   7. blocks of one tag can be paused, to a file, while the others are used.
+ *   7. blocks of one tag can be paused, to a file, while the others are used;
+ *   8. a step that repeats is laid out once, and then holds hardly more than is alive.
  *
  * Build it with:  cc allocator.c $(pkg-config --cflags --libs memopt)
  */
@@ -268,6 +269,44 @@ static int sleeping(memopt_device *device)
     return held == 0 && byte == 11 ? 0 : 1;
 }
 
+/* Ten layers: activations that live until backward, and a temporary of each. */
+static memopt_status train_step(memopt_allocator *allocator)
+{
+    void *kept[10], *wide;
+    memopt_status status = MEMOPT_OK;
+    for (uint64_t i = 0; i < 10 && status == MEMOPT_OK; i++) {
+        status = memopt_allocator_alloc(allocator, (11 - i) * MIB, MEMOPT_TAG_OTHER, NULL, &wide);
+        if (status == MEMOPT_OK)
+            status = memopt_allocator_alloc(allocator, (5 + i % 3) * MIB, MEMOPT_TAG_ACTIVATIONS,
+                                            NULL, &kept[i]);
+        if (status == MEMOPT_OK)
+            status = memopt_allocator_free(allocator, wide);
+    }
+    for (int i = 9; i >= 0 && status == MEMOPT_OK; i--)
+        status = memopt_allocator_free(allocator, kept[i]);
+    return status;
+}
+
+/* 8. Two equal steps, and the allocator knows where each block goes. */
+static int repeating(memopt_device *device)
+{
+    memopt_allocator *allocator;
+    memopt_step_plan plan = MEMOPT_STEP_PLAN_INIT;
+    CHECK(memopt_allocator_create(device, "expandable_segments:True", NULL, &allocator));
+    for (int i = 0; i < 6; i++) {
+        CHECK(train_step(allocator));
+        CHECK(memopt_allocator_mark_step(allocator, MEMOPT_STEP_NEXT));
+    }
+    CHECK(memopt_allocator_get_step_plan(allocator, &plan));
+    uint64_t held = stat_of(allocator, "reserved_bytes.all.current");
+    uint64_t peak = stat_of(allocator, "reserved_bytes.all.peak");
+    printf("8. a step that repeats: %llu of %llu steps as planned, %llu MiB held, %llu without\n",
+           (unsigned long long)plan.planned_steps, (unsigned long long)plan.steps,
+           (unsigned long long)(held / MIB), (unsigned long long)(peak / MIB));
+    CHECK(memopt_allocator_destroy(allocator));
+    return plan.active == 1 && held <= peak ? 0 : 1;
+}
+
 int main(void)
 {
     memopt_device_options options = MEMOPT_DEVICE_OPTIONS_INIT;
@@ -275,7 +314,8 @@ int main(void)
     options.capacity = 512 * MIB;
     CHECK(memopt_device_open("cpu", &options, &device));
     int failed = caching(device) || fragmentation(device) || other_streams(device) ||
-                 out_of_memory(device) || pools(device) || cost(device) || sleeping(device);
+                 out_of_memory(device) || pools(device) || cost(device) || sleeping(device) ||
+                 repeating(device);
     CHECK(memopt_device_close(device));
     return failed;
 }

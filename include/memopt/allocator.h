@@ -697,5 +697,6 @@ MEMOPT_API memopt_status memopt_allocator_register_tag(memopt_allocator *allocat
 MEMOPT_END_DECLS
 
 #include <memopt/allocator_report.h>
+#include <memopt/allocator_steps.h>
 
 #endif /* MEMOPT_ALLOCATOR_H */

@@ -6,6 +6,7 @@
 #include "allocator/pool.h"
 #include "allocator/pressure.h"
 #include "allocator/segment_common.h"
+#include "allocator/step_lanes.h"
 #include "memopt/experimental/hooks.h"
 
 #include "base/lock.h"
@@ -25,7 +26,10 @@ static memopt_status alloc_cached(memopt_allocator *allocator, mo_request *reque
         return status;
     if (allocator->events.pending != 0)
         mo_events_process_next(allocator);
-    mo_block *block = mo_request_serve(allocator, request);
+    mo_lane *lane = request->pool->lane;
+    mo_block *block = lane != NULL && lane->armed ? mo_lane_serve(allocator, lane, request) : NULL;
+    if (block == NULL && request->slot == 0)
+        block = mo_request_serve(allocator, request);
     return block == NULL ? MEMOPT_OK : mo_block_give(allocator, block, request, out_pointer);
 }
 

@@ -18,7 +18,8 @@ typedef enum mo_block_state {
     MO_BLOCK_LIVE,     /* allocated; in the table */
     MO_BLOCK_PENDING,  /* freed; work of a recorded stream may use it still */
     MO_BLOCK_UNMAPPED, /* addresses without memory; in its segment's list of these */
-    MO_BLOCK_CLAIMED,  /* held by the slow path while the lock is released; in no structure */
+    MO_BLOCK_CLAIMED,  /* held by the slow path while the lock is released, or for a plan's places;
+                        * in no structure */
     MO_BLOCK_ASLEEP    /* free, in pages that a pause has taken; in that pause's list */
 } mo_block_state;
 
@@ -42,7 +43,10 @@ typedef struct mo_block {
     uint8_t state;
     uint8_t mapped;   /* CLAIMED: whether it has memory */
     uint8_t split;    /* FREE: counted as inactive_split */
+    uint8_t planned;  /* what it is to a plan; see steps.h */
     uint32_t context; /* LIVE, PENDING: of its allocation; see memopt_history_event */
+    uint32_t entry;   /* LIVE, PENDING: of a recorded step; 0: none */
+    uint32_t slot;    /* of a plan, if it is in one's place */
 } mo_block;
 
 /* --- slabs ---------------------------------------------------------------------------------- */

@@ -3,6 +3,8 @@
 
 #include "allocator/pool.h"
 #include "allocator/recorder.h"
+#include "allocator/step_lanes.h"
+#include "allocator/step_recorder.h"
 #include "allocator/stream_state.h"
 #include "allocator/tags.h"
 
@@ -77,6 +79,8 @@ void *mo_block_activate(memopt_allocator *allocator, mo_block *block, const mo_r
         mo_stat_add_one(&stats->oversize[MO_STAT_OVERSIZE_ALLOCATIONS], 1);
     mo_tag_add(allocator, request->tag, request->asked);
     allocator->clock++;
+    if (allocator->steps != NULL)
+        mo_step_note_alloc(allocator, block, request);
     if (allocator->recorded)
         mo_recorder_alloc(allocator, block, request->stream);
     if (!allocator->foreign)
@@ -120,13 +124,19 @@ void mo_block_retire(memopt_allocator *allocator, mo_block *block)
     mo_stat_subtract(&allocator->stats, pool->kind, MO_STAT_ACTIVE_BYTES, block->size);
     block->freed_at = allocator->clock;
     block->requested = 0;
+    if (block->entry != 0)
+        mo_step_note_end(allocator, block);
+    int held = block->planned && mo_lane_vacate(block);
     if (pause != NULL) {
         mo_block_put_to_sleep(pause, block);
         return;
     }
     if (pool->life == MO_STREAM_LIVE && !allocator->foreign)
         mo_note_free(allocator->device, block->address, block->size, pool->stream);
-    mo_pool_put(allocator, block);
+    if (held)
+        mo_lane_hold(allocator, block);
+    else
+        mo_pool_put(allocator, block);
 }
 
 void mo_block_discard(memopt_allocator *allocator, mo_block *block)

@@ -14,6 +14,7 @@
 
 #include "allocator/block_life.h"
 #include "allocator/recorder.h"
+#include "allocator/step_recorder.h"
 #include "allocator/stream_state.h"
 
 #include "base/lock.h"
@@ -274,6 +275,8 @@ static void enqueue(memopt_allocator *allocator, mo_block *block)
     }
     block->uses = NULL;
     block->state = MO_BLOCK_PENDING;
+    if (block->entry != 0)
+        mo_step_note_free(allocator, block);
 }
 
 memopt_status mo_events_free(memopt_allocator *allocator, mo_block *block)

@@ -3,6 +3,7 @@
 
 #include "allocator/events.h"
 #include "allocator/segment.h"
+#include "allocator/step_lanes.h"
 #include "allocator/streams.h"
 
 static uint64_t held_bytes(const memopt_allocator *allocator)
@@ -43,6 +44,8 @@ memopt_status mo_give_back(memopt_allocator *allocator, uint64_t target, uint64_
 {
     int found;
     memopt_status status = MEMOPT_OK;
+    if (held_bytes(allocator) > target)
+        mo_lanes_leave(allocator);
     if (target != 0)
         status = release_to(allocator, target, released);
     if (status != MEMOPT_OK || (target != 0 && held_bytes(allocator) <= target))

@@ -13,6 +13,7 @@
 #include "allocator/family.h"
 #include "allocator/observers.h"
 #include "allocator/segment.h"
+#include "allocator/step_lanes.h"
 #include "allocator/stream_state.h"
 
 #include "base/lock.h"
@@ -92,6 +93,8 @@ static void look_at(memopt_allocator *member, uint64_t now)
 {
     mo_lock(&member->lock);
     uint64_t clock = mark(member, now);
+    if (member->steps != NULL && member->steps->marked < clock)
+        mo_lanes_leave(member); /* no step goes on */
     if (clock != 0 && !member->retain)
         release_idle(member, clock);
     mo_unlock(&member->lock);

@@ -12,6 +12,7 @@
 #include "allocator/report.h"
 #include "allocator/segment.h"
 #include "allocator/source.h"
+#include "allocator/step_plan.h"
 #include "allocator/streams.h"
 #include "allocator/tags.h"
 
@@ -317,6 +318,9 @@ static memopt_status drain(memopt_allocator *allocator)
 static memopt_status end(memopt_allocator *allocator, int lost)
 {
     hide(allocator);
+    mo_lock(&allocator->lock);
+    mo_steps_end(allocator);
+    mo_unlock(&allocator->lock);
     memopt_status status = drain(allocator);
     memopt_status recorded = mo_recorder_end(allocator, NULL);
     mo_history_end(allocator);
@@ -389,6 +393,7 @@ memopt_status memopt_allocator_destroy_force(memopt_allocator *allocator)
     int lost = mo_device_lost(allocator->device);
     status = lost ? MEMOPT_OK : memopt_device_sync(allocator->device);
     mo_lock(&allocator->lock);
+    mo_steps_end(allocator);
     retire_live(allocator);
     mo_unlock(&allocator->lock);
     mo_keep_first(&status, end(allocator, lost));

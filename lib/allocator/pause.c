@@ -19,6 +19,7 @@
 #include "allocator/observers.h"
 #include "allocator/paused_pages.h"
 #include "allocator/sleep.h"
+#include "allocator/step_lanes.h"
 
 #include "base/lock.h"
 #include "base/memory.h"
@@ -156,6 +157,7 @@ static memopt_status pause_member(memopt_allocator *allocator, uint64_t tags,
     if (pause == NULL)
         return MEMOPT_OUT_OF_HOST_MEMORY;
     link_pause(allocator, pause);
+    mo_lanes_leave(allocator); /* what is held for a plan may go with its pages */
     memopt_status status = take(allocator, pause, options, report);
     if (status == MEMOPT_OK)
         return status;

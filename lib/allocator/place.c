@@ -154,3 +154,9 @@ int mo_place_tightest(const memopt_allocator *allocator, const mo_pool *pool, ui
     *out_place = s.best;
     return s.found;
 }
+
+int mo_place_at(const memopt_allocator *allocator, mo_block *first, char *start, uint64_t size,
+                mo_place *out_place)
+{
+    return measure(allocator, first, start, size, out_place);
+}

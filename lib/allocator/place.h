@@ -20,4 +20,8 @@ int mo_place_lowest(const memopt_allocator *allocator, const mo_pool *pool, uint
 int mo_place_tightest(const memopt_allocator *allocator, const mo_pool *pool, uint64_t size,
                       mo_place *out_place);
 
+/* The bytes [start, start + size), which begin in `first`. 1 if no block uses them. */
+int mo_place_at(const memopt_allocator *allocator, mo_block *first, char *start, uint64_t size,
+                mo_place *out_place);
+
 #endif

@@ -59,6 +59,7 @@ mo_pool *mo_pool_get(memopt_allocator *allocator, memopt_stream stream, unsigned
     pool->life = MO_STREAM_LIVE;
     pool->kind = kind;
     pool->drained = 0;
+    pool->lane = NULL;
     link_by_stream(allocator, pool, stream);
     return pool;
 }

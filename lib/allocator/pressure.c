@@ -14,6 +14,8 @@
 #include "allocator/recorder.h"
 #include "allocator/report.h"
 #include "allocator/segment.h"
+#include "allocator/step_lanes.h"
+#include "allocator/step_plan.h"
 #include "allocator/streams.h"
 
 #include "base/checked.h"
@@ -172,6 +174,17 @@ static memopt_status release_oversize(memopt_allocator *allocator, mo_request *r
     return grow(allocator, request, out_block);
 }
 
+/* Memory that is held for a plan's places serves any request. */
+static memopt_status leave_plan(memopt_allocator *allocator, mo_request *request,
+                                mo_block **out_block)
+{
+    if (allocator->steps == NULL || !allocator->steps->planned)
+        return MEMOPT_OK;
+    mo_lanes_leave(allocator);
+    memopt_status status = search(allocator, request, out_block);
+    return status != MEMOPT_OK || *out_block != NULL ? status : grow(allocator, request, out_block);
+}
+
 /* Waits for pending frees: first those of the request's own pool, one by one, until one fits. */
 static memopt_status wait_for_events(memopt_allocator *allocator, mo_request *request,
                                      mo_block **out_block)
@@ -263,11 +276,13 @@ static memopt_status grow_least(memopt_allocator *allocator, mo_request *request
 }
 
 static attempt *const attempts[] = {
+    mo_step_grow,     /* the request's place in a plan, if it lacks memory */
     search,           /* pending frees whose events are complete, then best fit */
     ask_callback,     /* the user's callback, then best fit */
     collect,          /* garbage collection, if the threshold is set */
     grow,             /* a device allocation or mapped pages */
     release_oversize, /* if max_split_size_mb is set */
+    leave_plan,       /* what is held for a plan, then growth */
     wait_for_events,  /* pending frees */
     release_all,      /* all unsplit segments, then growth */
     release_others,   /* what other members of the family have free, then growth */

@@ -5,6 +5,7 @@
 #include "allocator/segment.h"
 
 #include "allocator/segment_kinds.h"
+#include "allocator/step_lanes.h"
 
 #include "base/log.h"
 
@@ -69,13 +70,14 @@ static int has_blocks(const mo_segment *segment)
     return segment->first->state != MO_BLOCK_UNMAPPED || segment->first->next != NULL;
 }
 
-/* Ends the segments that hold at most `mapped` bytes of memory. */
+/* Ends the segments that hold at most `mapped` bytes of memory; of those without, not a plan's. */
 static memopt_status end_segments(memopt_allocator *allocator, uint64_t mapped)
 {
     memopt_status result = MEMOPT_OK;
     for (mo_segment *segment = allocator->segments, *next; segment != NULL; segment = next) {
         next = segment->next;
-        if (segment->mapped > mapped || (mapped == 0 && has_blocks(segment)))
+        if (segment->mapped > mapped ||
+            (mapped == 0 && (has_blocks(segment) || mo_lanes_use_segment(segment))))
             continue;
         mo_keep_first(&result, kind_of(segment)->end(allocator, segment));
     }

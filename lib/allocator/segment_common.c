@@ -3,6 +3,7 @@
 
 #include "allocator/events.h"
 #include "allocator/recorder.h"
+#include "allocator/step_lanes.h"
 #include "allocator/stream_state.h"
 #include "allocator/streams.h"
 
@@ -21,6 +22,7 @@ void mo_segment_link(memopt_allocator *allocator, mo_segment *segment)
 
 void mo_segment_unlink(memopt_allocator *allocator, mo_segment *segment)
 {
+    mo_lanes_end_segment(segment);
     segment->pool->segments--;
     if (segment->prev != NULL)
         segment->prev->next = segment->next;

@@ -3,6 +3,7 @@
  * only headers of files below it. From the top:
  *
  *   allocator.c           the public functions of blocks; the fast path
+ *   steps.c               marks between the steps of a training loop
  *   lifetime.c            making and ending allocators and pools
  *   trim.c                giving cached memory back on request
  *   pause.c               pausing and resuming
@@ -10,6 +11,9 @@
  *   paused_pages.c        the pages that a pause has taken
  *   kept.c                the contents of those pages
  *   pressure.c            the slow path: the order of attempts when no cached block fits
+ *   step_plan.c           the plan of a step that repeats: making it, and its memory
+ *   step_draft.c          ... from a recorded step to places
+ *   step_room.c           room for places
  *   family.c              an allocator and its pools: what one does with the others' memory
  *   idle.c                giving back what was free for a time
  *   give_back.c           giving back down to a target
@@ -27,6 +31,9 @@
  *   block_life.c          a block's way into use and back to its pool
  *   pool.c                pools: taking, splitting, putting back and joining blocks
  *   stream_state.c        what the driver says of a stream
+ *   step_lanes.c          serving allocations from the places of a plan
+ *   step_recorder.c       the recording of steps
+ *   placement.c           dynamic storage allocation, offline
  *   recorder.c            events: the recording of a trace
  *   history.c             the ring of the last events; watch.c has its public functions
  *   bins.c, block.c       free blocks by best fit; block structs, the table of live blocks
@@ -85,6 +92,7 @@ typedef struct mo_pool {
     struct mo_pool *next;
     struct mo_pool **bucket; /* by its stream; it stays there when the stream has ended */
     struct mo_pool *same;    /* the next there */
+    struct mo_lane *lane;    /* of its stream; NULL: none was needed yet. See steps.h */
     mo_bins bins;
 } mo_pool;
 
@@ -147,6 +155,7 @@ typedef struct mo_events {
 
 typedef struct mo_recorder mo_recorder;
 typedef struct mo_history mo_history;
+typedef struct mo_steps mo_steps;
 
 enum { MO_TAGS = 64, MO_TAG_NAME = 32 };
 
@@ -262,6 +271,7 @@ struct memopt_allocator {
     mo_history *histories;            /* with those that were stopped */
     _Atomic(const mo_history *) asks; /* the history, if it has a callback to call */
     memopt_oom_report oom;            /* of the last failed allocation; number 0: none */
+    mo_steps *steps;                  /* NULL: no step was marked */
     uint32_t tag_count;
     mo_tag tags[MO_TAGS];
 };
@@ -275,6 +285,7 @@ typedef struct mo_request {
     mo_pool *pool;
     int least; /* 1: a segment no larger than the block needs */
     uint32_t context;
+    uint32_t slot; /* of a plan, from 1: its place lacks memory; 0: it has none */
 } mo_request;
 
 static inline int mo_tag_is_paused(const memopt_allocator *allocator, memopt_tag tag)

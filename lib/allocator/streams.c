@@ -17,6 +17,7 @@
 
 #include "allocator/events.h"
 #include "allocator/pool.h"
+#include "allocator/step_lanes.h"
 
 #include "base/lock.h"
 
@@ -47,6 +48,7 @@ static void on_ending(mo_stream_listener *listener, memopt_stream stream)
     for (mo_pool *pool = allocator->pools; pool != NULL; pool = pool->next) {
         if (pool->stream != stream || pool->life == MO_STREAM_ENDED)
             continue;
+        mo_lanes_end_stream(allocator, pool);
         pool->life = MO_STREAM_ENDING;
         pool->awaited = 0;
     }
@@ -66,6 +68,7 @@ static void on_ended(mo_stream_listener *listener, memopt_stream stream, int com
     for (mo_pool *pool = allocator->pools; pool != NULL; pool = pool->next) {
         if (pool->stream != stream || pool->life == MO_STREAM_ENDED)
             continue;
+        mo_lanes_end_stream(allocator, pool);
         pool->life = MO_STREAM_ENDING;
         pool->stream = no_stream(pool);
         if (complete)

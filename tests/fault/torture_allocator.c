@@ -329,6 +329,74 @@ static const torture_scenario scenarios[] = {
     {"snapshot", NULL, make_block, run_snapshot, undo_alloc, check_unchanged, end, 0, 0},
 };
 
+/* --- steps ---------------------------------------------------------------------------------------
+ */
+
+/* On two streams, with a block that stays between. */
+static void do_step(fixture *f)
+{
+    void *a, *b, *c, *d;
+    assert_int_equal(memopt_allocator_alloc(f->allocator, 7 * MIB, 0, NULL, &a), MEMOPT_OK);
+    assert_int_equal(memopt_allocator_alloc(f->allocator, 9 * MIB, 0, NULL, &b), MEMOPT_OK);
+    assert_int_equal(memopt_allocator_alloc(f->allocator, 3 * MIB, 0, f->other, &c), MEMOPT_OK);
+    if (f->kept == NULL)
+        assert_int_equal(memopt_allocator_alloc(f->allocator, MIB / 2, 0, NULL, &f->kept),
+                         MEMOPT_OK);
+    assert_int_equal(memopt_allocator_free(f->allocator, a), MEMOPT_OK);
+    assert_int_equal(memopt_allocator_alloc(f->allocator, 5 * MIB, 0, NULL, &d), MEMOPT_OK);
+    assert_int_equal(memopt_allocator_free(f->allocator, b), MEMOPT_OK);
+    assert_int_equal(memopt_allocator_free(f->allocator, c), MEMOPT_OK);
+    assert_int_equal(memopt_allocator_free(f->allocator, d), MEMOPT_OK);
+}
+
+TORTURE_CALL(run_mark, memopt_allocator_mark_step(f->allocator, MEMOPT_STEP_LEARN))
+TORTURE_UNDO(undo_mark, memopt_allocator_mark_step(f->allocator, MEMOPT_STEP_END))
+
+static void make_step(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    make(device, context);
+    f->kept = NULL;
+    do_step(f);
+    assert_int_equal(memopt_allocator_mark_step(f->allocator, MEMOPT_STEP_NEXT), MEMOPT_OK);
+    do_step(f);
+    read_stats(f, f->before);
+}
+
+TORTURE_CALL(run_first, memopt_allocator_alloc(f->allocator, 7 * MIB, 0, NULL, &f->block))
+
+/* A plan whose places have lost their memory. */
+static void make_plan(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    make_step(device, context);
+    assert_int_equal(run_mark(device, context), MEMOPT_OK);
+    do_step(f);
+    assert_int_equal(memopt_allocator_trim_sync(f->allocator, NULL), MEMOPT_OK);
+    assert_int_equal(memopt_allocator_mark_step(f->allocator, MEMOPT_STEP_NEXT), MEMOPT_OK);
+    memopt_step_plan plan = MEMOPT_STEP_PLAN_INIT;
+    assert_int_equal(memopt_allocator_get_step_plan(f->allocator, &plan), MEMOPT_OK);
+    assert_int_equal(plan.active, 1);
+    read_stats(f, f->before);
+}
+
+static void test_steps(void **state)
+{
+    static const torture_scenario scenario[] = {
+        {"mark_step", NULL, make_step, run_mark, undo_mark, check_unchanged, end_kept, 1, 1},
+        {"mark_step", NULL, make_step, run_mark, undo_mark, check_unchanged, end_kept, 1, 1},
+        {"alloc at a place without memory", NULL, make_plan, run_first, undo_alloc, check_unchanged,
+         end_kept, 1, 1},
+    };
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        fixture f = {.config = i == 0 ? "" : "expandable_segments:True"};
+        int64_t struck = torture(&scenario[i], &f);
+        print_message("%s, \"%s\": %lld faults\n", scenario[i].name, f.config, (long long)struck);
+        assert_true(struck > 5);
+    }
+}
+
 static const torture_scenario pauses[] = {
     {"pool_pause", NULL, make_pool_blocks, run_pause, undo_pause, check_active, end_pool_blocks, 1,
      1},
@@ -472,8 +540,8 @@ static void test_end(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_all), cmocka_unit_test(test_pauses),
-                                       cmocka_unit_test(test_moves_are_undone),
-                                       cmocka_unit_test(test_end)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_steps), cmocka_unit_test(test_all), cmocka_unit_test(test_pauses),
+        cmocka_unit_test(test_moves_are_undone), cmocka_unit_test(test_end)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -143,6 +143,10 @@ static const uint8_t *step(model *m, const uint8_t *data, const uint8_t *end)
         REQUIRE(memopt_allocator_trim_sync(m->allocator, NULL) == MEMOPT_OK);
         break;
     default:
+        if ((op & 128) != 0) {
+            REQUIRE(memopt_allocator_mark_step(m->allocator, a % 3) == MEMOPT_OK);
+            break;
+        }
         m->limit = (uint64_t)(a % 32) * 2 * MIB;
         REQUIRE(memopt_allocator_set_limit(m->allocator, m->limit) == MEMOPT_OK);
     }

@@ -184,6 +184,11 @@ static void *work(void *argument)
         if (done % 2048 == 0)
             NEED(memopt_allocator_trim_to_sync(all->members[member],
                                                next_random(&w->random) % (4 * MIB), NULL));
+        if (done % 512 == 0)
+            NEED(memopt_allocator_mark_step(all->members[member],
+                                            (memopt_step)(next_random(&w->random) % 8 == 0
+                                                              ? MEMOPT_STEP_END
+                                                              : MEMOPT_STEP_LEARN)));
         pthread_rwlock_unlock(&all->member_use[member]);
     }
     return NULL;

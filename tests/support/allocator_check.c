@@ -4,6 +4,7 @@
  */
 #include "support/allocator_check.h"
 
+#include "allocator/steps.h"
 #include "base/lock.h"
 
 #include <string.h>
@@ -54,8 +55,9 @@ static memopt_status check_neighbours(const mo_block *block)
     if (next->prev != block || next->address != block->address + block->size)
         return BROKEN("the blocks at %p and %p do not join", (void *)block->address,
                       (void *)next->address);
-    if (block->state == next->state &&
-        (block->state == MO_BLOCK_FREE || block->state == MO_BLOCK_UNMAPPED))
+    int joins = block->state == MO_BLOCK_FREE || block->state == MO_BLOCK_UNMAPPED ||
+                (block->planned == MO_PLANNED_GAP && next->planned == MO_PLANNED_GAP);
+    if (block->state == next->state && joins)
         return BROKEN("the blocks at %p and %p should be one", (void *)block->address,
                       (void *)next->address);
     return MEMOPT_OK;
@@ -78,8 +80,11 @@ static memopt_status check_block(const memopt_allocator *allocator, const mo_seg
         return BROKEN("the block at %p is smaller than asked for", (void *)block->address);
     if (block->state == MO_BLOCK_PENDING && block->pending == 0)
         return BROKEN("the block at %p waits for nothing", (void *)block->address);
-    if (block->state == MO_BLOCK_CLAIMED)
+    int held = block->planned == MO_PLANNED_GAP;
+    if (held != (block->state == MO_BLOCK_CLAIMED))
         return BROKEN("the block at %p is claimed by nobody", (void *)block->address);
+    if (held && (segment->pool->lane == NULL || !segment->pool->lane->armed))
+        return BROKEN("the block at %p is held for no plan", (void *)block->address);
     return check_neighbours(block);
 }
 
@@ -103,6 +108,46 @@ static memopt_status check_free(const memopt_allocator *allocator, const mo_bloc
             return BROKEN("the free block at %p lies in a page that a pause has taken",
                           (void *)block->address);
     return MEMOPT_OK;
+}
+
+static memopt_status check_slot(const mo_lane *lane, uint32_t i)
+{
+    const mo_slot *slot = &lane->slots[i];
+    const mo_block *block = slot->block;
+    uint64_t bit = lane->ranks[0][slot->rank / 64] >> (slot->rank % 64) & 1;
+    if (slot->address != NULL && lane->by_rank[slot->rank] != i)
+        return BROKEN("the place %u has another one's rank", i);
+    if (block == NULL)
+        return slot->address == NULL || bit == 0 ? MEMOPT_OK
+                                                 : BROKEN("the empty place %u is marked", i);
+    if (bit == 0 || block->planned != MO_PLANNED_BLOCK || block->slot != i ||
+        block->address != slot->address || block->size > slot->size ||
+        (block->state != MO_BLOCK_LIVE && block->state != MO_BLOCK_PENDING))
+        return BROKEN("the block of place %u at %p is not there", i, (void *)slot->address);
+    return MEMOPT_OK;
+}
+
+static memopt_status check_region(const mo_region *region)
+{
+    const mo_block *block = region->segment == NULL ? NULL : region->segment->first;
+    while (block != NULL && block != region->front)
+        block = block->next;
+    return region->front == NULL || (block != NULL && block->address >= region->start)
+               ? MEMOPT_OK
+               : BROKEN("the front of the region at %p is elsewhere", (void *)region->start);
+}
+
+static memopt_status check_lanes(const memopt_allocator *allocator)
+{
+    memopt_status status = MEMOPT_OK;
+    const mo_lane *lane = allocator->steps == NULL ? NULL : allocator->steps->lanes;
+    for (; lane != NULL; lane = lane->next) {
+        for (uint32_t i = 0; i < lane->region_count && status == MEMOPT_OK; i++)
+            status = check_region(&lane->regions[i]);
+        for (uint32_t i = 0; i < lane->slot_count && status == MEMOPT_OK; i++)
+            status = check_slot(lane, i);
+    }
+    return status;
 }
 
 static memopt_status check_pages(const memopt_allocator *allocator, const mo_segment *segment)
@@ -258,6 +303,8 @@ static memopt_status check_all(const memopt_allocator *allocator)
     if (status == MEMOPT_OK && in_bins != sum.free)
         status = BROKEN("%llu blocks are free, the bins have %llu", (unsigned long long)sum.free,
                         (unsigned long long)in_bins);
+    if (status == MEMOPT_OK)
+        status = check_lanes(allocator);
     return status == MEMOPT_OK ? check_totals(allocator, &sum) : status;
 }
 

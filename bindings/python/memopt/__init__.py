@@ -80,6 +80,7 @@ from .open_device import DeviceProperties, MemoryInfo
 from .pinned import PinnedMemory, Registration
 from .schedule import Schedule, Stage
 from .sizes import format_size, parse_size
+from .steps import StepPlan
 from .streams import Event, Stream
 from .tensors import tensor
 from .views import Tensor
@@ -149,6 +150,7 @@ __all__ = [
     "Stage",
     "StateFormat",
     "Status",
+    "StepPlan",
     "StorageError",
     "Stream",
     "StreamOrder",

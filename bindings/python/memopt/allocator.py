@@ -20,7 +20,7 @@ from typing import (
     Union,
 )
 
-from . import _abi, _dlpack, _events, _lifetime, _snapshot, errors, oom
+from . import _abi, _dlpack, _events, _lifetime, _snapshot, errors, oom, steps
 from ._abi import Status, Tag
 from ._arguments import unsigned
 from ._events import HistoryEvent
@@ -30,6 +30,7 @@ from .device import Device
 from .memory import Memory
 from .oom import OutOfMemoryReport
 from .sizes import Size, parse_size
+from .steps import StepPlan
 from .streams import StreamLike, stream_pointer
 
 #: A tag by name ("weights", or one that was registered), by :class:`Tag`, or by number.
@@ -322,6 +323,22 @@ class Allocator(_lifetime.Closing):
     def set_limit(self, limit: Size) -> None:
         """Sets the most bytes to hold from the device; 0: no limit."""
         lib.memopt_allocator_set_limit(self._handle.pointer, parse_size(limit))
+
+    # --- steps ---
+
+    def mark_step(self, learn: bool = False, end: bool = False) -> None:
+        """Marks the end of a training step and the beginning of the next one. Once two steps in a
+        row have made the same allocations, the allocator lays their blocks out: then a step needs
+        no driver call and hardly more memory than its blocks. A step that differs is served as
+        without a plan, from there on. With `learn` the step that ends is planned at once; with
+        `end` there are no more steps. The mark that makes a plan takes up to a second.
+        UnsupportedError with pinned memory."""
+        steps.mark(self._handle.pointer, learn, end)
+
+    @property
+    def step_plan(self) -> StepPlan:
+        """What it knows of the steps that were marked."""
+        return steps.read(self._handle.pointer)
 
     # --- pausing ---
 

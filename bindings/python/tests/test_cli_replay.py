@@ -53,6 +53,20 @@ def test_json(trace):
     assert answer(trace)["peak_reserved_bytes"] != found["peak_reserved_bytes"]  # classic segments
 
 
+def test_as_a_step_that_repeats(trace):
+    assert answer(trace)["planned"] is None
+    found = answer(trace, *EXPANDABLE, "--steps", "3", "--passes", "0")
+    planned = found["planned"]
+    assert planned == found["configurations"][0]["planned"]
+    assert planned["steps"] == planned["as_planned"] == 3 and planned["device_calls"] == 0
+    assert planned["reserved_bytes"] >= planned["least_bytes"] > 0
+    assert planned["ratio"] == planned["reserved_bytes"] / PEAK
+    text = shown(trace, *EXPANDABLE, "--steps", "2")
+    assert "As a step that repeats" in text and "2 of 2 steps after the first" in text
+    both = shown(trace, *EXPANDABLE, "--config", "", "--steps", "2")
+    assert "planned" in both
+
+
 def test_smallest_device(trace):
     found = answer(trace, *EXPANDABLE, "--find-capacity", "--passes", "0")
     smallest = found["smallest_capacity_bytes"]

@@ -243,12 +243,15 @@ typedef struct memopt_replay_options {
     uint64_t sample_room;            /**< The most samples to take, over equal numbers of events. */
     memopt_replay_progress progress; /**< Called with the progress, or NULL. */
     void *progress_user;             /**< Passed to progress. */
+    uint64_t steps;                  /**< Not 0: the trace is replayed once more, as a step that
+                                          repeats: once to learn it, then so many times with the
+                                          plan of memopt_allocator_mark_step(). */
 } memopt_replay_options;
 
 /** @brief Initialiser of ::memopt_replay_options. */
 #define MEMOPT_REPLAY_OPTIONS_INIT                                                                 \
     {                                                                                              \
-        sizeof(memopt_replay_options), NULL, 0, 0, NULL, 0, NULL, NULL                             \
+        sizeof(memopt_replay_options), NULL, 0, 0, NULL, 0, NULL, NULL, 0                          \
     }
 
 /** @brief Result of a replay. */
@@ -273,12 +276,21 @@ typedef struct memopt_replay_result {
     uint64_t failed_live_bytes; /**< Requested bytes alive at that time. */
     uint64_t failed_reserved_bytes; /**< Bytes held from the device at that time, after all
                                          attempts. */
+    /* With options->steps, of the steps with the plan; 0 where one of them failed. */
+    uint64_t planned_steps;          /**< Steps that went wholly as planned. */
+    uint64_t planned_reserved_bytes; /**< The most bytes held from the device. */
+    double planned_ratio;            /**< planned_reserved_bytes over peak_live_bytes. */
+    double planned_ns_per_event;     /**< CPU time of the fastest step. */
+    uint64_t planned_device_calls; /**< Device allocations and frees (or ranges) of all of them. */
+    uint64_t plan_bytes;           /**< The ranges that the plan takes. */
+    uint64_t plan_least_bytes;     /**< What no plan can do with less than. */
 } memopt_replay_result;
 
 /** @brief Initialiser of ::memopt_replay_result. */
 #define MEMOPT_REPLAY_RESULT_INIT                                                                  \
     {                                                                                              \
-        sizeof(memopt_replay_result), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0               \
+        sizeof(memopt_replay_result), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  \
+            0, 0, 0                                                                                \
     }
 
 /**

@@ -92,6 +92,84 @@ static memopt_status run_sampled(const memopt_trace *trace, const memopt_replay_
     return status;
 }
 
+/* --- steps ----------------------------------------------------------------------------------- */
+
+static memopt_status read_calls(mo_trace_machine *machine, uint64_t *out_calls)
+{
+    uint64_t frees = 0;
+    memopt_status status = mo_trace_machine_stat(machine, "num_device_alloc", out_calls);
+    if (status == MEMOPT_OK)
+        status = mo_trace_machine_stat(machine, "num_device_free", &frees);
+    *out_calls += frees;
+    return status;
+}
+
+/* A pass as one step; *out_whole is 0 where memory ran out. */
+static memopt_status run_step(mo_trace_machine *machine, memopt_step after, double *out_ns,
+                              int *out_whole)
+{
+    uint64_t count = machine->trace->count;
+    mo_trace_pass pass;
+    memopt_status status = mo_trace_machine_pass(machine, MO_TRACE_RANGE, NULL, NULL, &pass);
+    if (status == MEMOPT_OK)
+        status = memopt_allocator_mark_step(machine->allocator, after);
+    *out_ns = pass.ns / (double)count;
+    *out_whole = status == MEMOPT_OK && pass.done == count;
+    return status;
+}
+
+/* The steps after the one that was learned. */
+static memopt_status run_planned(mo_trace_machine *machine, uint64_t steps,
+                                 memopt_replay_result *result)
+{
+    uint64_t before = 0, after = 0;
+    int whole = 1;
+    memopt_status status = memopt_allocator_reset_peaks(machine->allocator);
+    if (status == MEMOPT_OK)
+        status = read_calls(machine, &before);
+    for (uint64_t i = 0; i < steps && status == MEMOPT_OK && whole; i++) {
+        double ns;
+        status = run_step(machine, MEMOPT_STEP_NEXT, &ns, &whole);
+        if (i == 0 || ns < result->planned_ns_per_event)
+            result->planned_ns_per_event = ns;
+    }
+    if (status == MEMOPT_OK)
+        status = read_calls(machine, &after);
+    if (status == MEMOPT_OK && whole)
+        status = mo_trace_machine_stat(machine, "reserved_bytes.all.peak",
+                                       &result->planned_reserved_bytes);
+    result->planned_device_calls = after - before;
+    return status;
+}
+
+/* On a device of its own. */
+static memopt_status run_steps(const memopt_trace *trace, const memopt_replay_options *options,
+                               mo_trace_meter *meter, memopt_replay_result *result)
+{
+    memopt_step_plan plan = MEMOPT_STEP_PLAN_INIT;
+    mo_trace_machine machine;
+    double ns;
+    int whole = 0;
+    memopt_status status =
+        mo_trace_machine_open(&machine, trace, options->config, options->capacity, meter);
+    if (status != MEMOPT_OK)
+        return status;
+    status = memopt_allocator_mark_step(machine.allocator, MEMOPT_STEP_NEXT);
+    if (status == MEMOPT_OK)
+        status = run_step(&machine, MEMOPT_STEP_LEARN, &ns, &whole);
+    if (status == MEMOPT_OK && whole)
+        status = run_planned(&machine, options->steps, result);
+    if (status == MEMOPT_OK)
+        status = memopt_allocator_get_step_plan(machine.allocator, &plan);
+    mo_trace_machine_close(&machine);
+    result->planned_steps = plan.planned_steps;
+    result->plan_bytes = plan.bytes;
+    result->plan_least_bytes = plan.least_bytes;
+    result->planned_ratio =
+        (double)result->planned_reserved_bytes / (double)trace->info.peak_live_bytes;
+    return status;
+}
+
 /* --- all of it ------------------------------------------------------------------------------- */
 
 static void finish(const memopt_trace *trace, memopt_replay_result *result)
@@ -119,7 +197,8 @@ memopt_status memopt_trace_replay(const memopt_trace *trace, const memopt_replay
         return status;
     int samples = copy.samples != NULL && copy.sample_room > 0;
     mo_trace_meter meter = {.progress = copy.progress, .user = copy.progress_user};
-    if (!mo_mul_u64(trace->count, 1 + copy.warm_passes + (uint64_t)samples, &meter.total))
+    uint64_t steps = copy.steps > 0 ? copy.steps + 1 : 0;
+    if (!mo_mul_u64(trace->count, 1 + copy.warm_passes + steps + (uint64_t)samples, &meter.total))
         meter.total = UINT64_MAX;
     mo_trace_machine machine;
     status = mo_trace_machine_open(&machine, trace, copy.config, copy.capacity, &meter);
@@ -128,6 +207,8 @@ memopt_status memopt_trace_replay(const memopt_trace *trace, const memopt_replay
     result.capacity = machine.capacity;
     status = run_timed(&machine, &copy, &result);
     mo_trace_machine_close(&machine);
+    if (status == MEMOPT_OK && copy.steps > 0)
+        status = run_steps(trace, &copy, &meter, &result);
     if (status == MEMOPT_OK && samples)
         status = run_sampled(trace, &copy, &meter, &result);
     if (status != MEMOPT_OK)

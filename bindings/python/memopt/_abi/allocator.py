@@ -1,4 +1,4 @@
-"""The C interface of allocator.h and allocator_report.h."""
+"""The C interface of allocator.h, allocator_report.h and allocator_steps.h."""
 
 from __future__ import annotations
 
@@ -229,6 +229,24 @@ class HistoryOptions(Struct):
     ]
 
 
+@enumeration("MEMOPT_STEP_")
+class Step(enum.IntEnum):
+    """What a mark between steps says."""
+
+    NEXT = 0
+    LEARN = 1
+    END = 2
+
+
+@struct("memopt_step_plan")
+class StepPlanStruct(Struct):
+    _fields_ = [
+        ("struct_size", SIZE),
+        *each(U64, "steps planned_steps plans active allocations unplanned least_bytes bytes"),
+        *each(U64, "served missed"),
+    ]
+
+
 BlockVisitor = CFUNCTYPE(I32, ADDRESS, POINTER(BlockInfoStruct))
 
 
@@ -268,5 +286,7 @@ functions(
     memopt_pool_get_paused_tags=(U64, HANDLE),
     memopt_allocator_add_range_observer=(CHECKED, HANDLE, RangeObserver, ADDRESS, OUT_U64),
     memopt_allocator_remove_range_observer=(CHECKED, HANDLE, U64),
+    memopt_allocator_mark_step=(CHECKED, HANDLE, U32),
+    memopt_allocator_get_step_plan=(CHECKED, HANDLE, StepPlanStruct),
     memopt_allocator_snapshot=(CHECKED, HANDLE, BlockVisitor, ADDRESS),
 )

@@ -19,7 +19,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 from .._library import lib
 from ..errors import InvalidArgumentError
 from ..sizes import format_size
-from ..tools import Replay, Trace, TraceInfo, TraceSource
+from ..tools import PlannedReplay, Replay, Trace, TraceInfo, TraceSource
 from . import FAILURE, SUCCESS, UsageError
 from .option_types import integer, size
 from .output import Cell, Output, Text
@@ -105,6 +105,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="replays with a filled cache, for the time of an event (default: 5)",
     )
+    add(
+        "--steps",
+        type=integer(0, 1000),
+        default=0,
+        metavar="N",
+        help="replay it as a step that repeats, too: once to learn it, N times with the plan",
+    )
 
 
 class _Run(NamedTuple):
@@ -158,6 +165,7 @@ def _replay(trace: Trace, config: str, arguments: argparse.Namespace, plot: bool
             capacity=arguments.capacity,
             warm_passes=arguments.passes,
             samples=Plot.SAMPLES if plot else 0,
+            steps=arguments.steps,
             progress=bar,
         )
     smallest: Optional[int] = None
@@ -228,7 +236,12 @@ def collect(
         },
         "cut": source.cut,
         "plot": arguments.plot,
+        "planned": _planned(replay),
     }
+
+
+def _planned(replay: Replay) -> Optional[Dict[str, Any]]:
+    return None if replay.planned is None else replay.planned._asdict()
 
 
 def _row(info: TraceInfo, run: _Run) -> Dict[str, Any]:
@@ -245,6 +258,7 @@ def _row(info: TraceInfo, run: _Run) -> Dict[str, Any]:
         "retries": replay.retries,
         "ns_per_event": replay.ns_per_event,
         "first_ns_per_event": replay.first_ns_per_event,
+        "planned": _planned(replay),
     }
 
 
@@ -276,13 +290,29 @@ def _show_table(
                 "%.3f" % (run.smallest / info.peak_live_bytes),
                 "{:,}".format(replay.device_allocs + replay.device_frees),
                 _time(replay.ns_per_event),
+                *(_planned_cells(replay) if arguments.steps else []),
             ]
         )
     columns = ["config", "completes", "peak reserved", "× live", "smallest device", "× live"]
-    output.table("Replays", columns + ["device calls", "time an event"], rows)
+    columns += ["device calls", "time an event"]
+    if arguments.steps:
+        columns += ["planned", "× live", "device calls", "time an event"]
+    output.table("Replays", columns, rows)
     notes = _notes(info, source, arguments)
     if notes:
         output.pairs("Notes", notes, "warn")
+
+
+def _planned_cells(replay: Replay) -> List[Text]:
+    planned = replay.planned
+    if planned is None:
+        return ["", "", "", ""]
+    return [
+        format_size(planned.reserved_bytes),
+        "%.4f" % planned.ratio,
+        "{:,}".format(planned.device_calls),
+        _time(planned.ns_per_event),
+    ]
 
 
 def _many(number: int, noun: str) -> str:
@@ -303,6 +333,8 @@ def _show(
 ) -> None:
     output.pairs("Trace " + _name(arguments), _trace_lines(info, source))
     output.pairs("Replay", _replay_lines(info, replay, smallest, arguments))
+    if replay.planned is not None:
+        output.pairs("As a step that repeats", _planned_lines(replay.planned))
     if replay.failure is not None:
         output.pairs("Out of memory", _failure_lines(info, replay, arguments), "bad")
     notes = _notes(info, source, arguments)
@@ -350,6 +382,18 @@ def _replay_lines(
         ("time an event", _times(replay)),
         ("retries", retries),
         ("plot", arguments.plot or ""),
+    ]
+
+
+def _planned_lines(planned: PlannedReplay) -> List[Tuple[str, Text]]:
+    reserved = format_size(planned.reserved_bytes)
+    plan = format_size(planned.plan_bytes), format_size(planned.least_bytes)
+    return [
+        ("plan", "%s for at least %s" % plan),
+        ("as planned", "{:,} of {:,} steps after the first".format(planned.as_planned, planned.steps)),
+        ("peak reserved", "%s (%.4f × live)" % (reserved, planned.ratio)),
+        ("device calls", "{:,}".format(planned.device_calls)),
+        ("time an event", _time(planned.ns_per_event)),
     ]
 
 

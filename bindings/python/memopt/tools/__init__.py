@@ -15,7 +15,7 @@ from .peaks import Peak, PeakDifference, PeakGroup, compare_peaks
 from .phases import phase
 from .published import Published, PublishedAllocator, read_published
 from .publisher import Publisher, publish
-from .trace import Replay, ReplayFailure, Sample, Trace, TraceInfo
+from .trace import PlannedReplay, Replay, ReplayFailure, Sample, Trace, TraceInfo
 
 __all__ = [
     "Monitor",
@@ -23,6 +23,7 @@ __all__ = [
     "Peak",
     "PeakDifference",
     "PeakGroup",
+    "PlannedReplay",
     "Process",
     "Published",
     "PublishedAllocator",

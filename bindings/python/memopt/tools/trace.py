@@ -82,6 +82,24 @@ class ReplayFailure(NamedTuple):
     reserved_bytes: int
 
 
+class PlannedReplay(NamedTuple):
+    """What the trace took as a step that repeats, with the plan of its first time."""
+
+    #: The steps with the plan, and those that went wholly by it.
+    steps: int
+    as_planned: int
+    #: The most bytes held from the device, and that over the peak of live bytes.
+    reserved_bytes: int
+    ratio: float
+    #: Device calls of all of them.
+    device_calls: int
+    #: CPU time of an event in the fastest.
+    ns_per_event: float
+    #: The ranges that the plan takes, and what no plan can do with less than.
+    plan_bytes: int
+    least_bytes: int
+
+
 class Replay(NamedTuple):
     """What a replay took."""
 
@@ -106,6 +124,8 @@ class Replay(NamedTuple):
     #: What did not fit, or None.
     failure: Optional[ReplayFailure]
     samples: List[Sample]
+    #: With `steps`; None without, or where memory ran out.
+    planned: Optional[PlannedReplay] = None
 
     @property
     def out_of_memory(self) -> bool:
@@ -227,16 +247,19 @@ class Trace(_lifetime.Closing):
         capacity: Optional[Size] = None,
         warm_passes: int = 0,
         samples: int = 0,
+        steps: int = 0,
         progress: Optional[Progress] = None,
     ) -> Replay:
         """Replays it on a device of `capacity` (None: more than it takes). `warm_passes` more
         replays measure the cost of an event with a filled cache; `samples` values over time are
-        taken on request. Running out of memory is a result, not an exception."""
+        taken on request. With `steps` it is also replayed as a step that repeats: once to learn it,
+        and `steps` times with the plan. Running out of memory is a result, not an exception."""
         room = (_abi.ReplaySampleStruct * unsigned(samples, 32, "samples"))()
         with Interruptible() as interrupt:
             options = _options(config, capacity, progress, interrupt)
             options.warm_passes = unsigned(warm_passes, 64, "warm_passes")
             options.samples, options.sample_room = room, samples
+            options.steps = unsigned(steps, 64, "steps")
             raw = output(lib.memopt_trace_replay, self._handle.pointer, options)
         failure = None
         if raw.out_of_memory:
@@ -247,9 +270,21 @@ class Trace(_lifetime.Closing):
                 live_bytes=raw.failed_live_bytes,
                 reserved_bytes=raw.failed_reserved_bytes,
             )
+        planned = None
+        if raw.planned_reserved_bytes:
+            planned = PlannedReplay(
+                steps=steps,
+                as_planned=raw.planned_steps,
+                reserved_bytes=raw.planned_reserved_bytes,
+                ratio=raw.planned_ratio,
+                device_calls=raw.planned_device_calls,
+                ns_per_event=raw.planned_ns_per_event,
+                plan_bytes=raw.plan_bytes,
+                least_bytes=raw.plan_least_bytes,
+            )
         same = {name: getattr(raw, name) for name in Replay._fields if hasattr(raw, name)}
         taken = [Sample(s.event, s.live_bytes, s.reserved_bytes) for s in room[: raw.sample_count]]
-        return Replay(**{**same, "failure": failure, "samples": taken})
+        return Replay(**{**same, "failure": failure, "samples": taken, "planned": planned})
 
     def find_capacity(
         self,

@@ -14,13 +14,14 @@ from typing import Any, Dict, Iterator, List, Optional, Union
 
 import torch
 
-from .. import _snapshot, errors
+from .. import _snapshot, errors, steps
 from .._abi.tools import PluggableRaise
 from .._library import c_text, lib, output
 from .._lock import Guard
 from ..allocator import config_items
 from ..oom import OutOfMemoryReport
 from ..sizes import Size, parse_size
+from ..steps import StepPlan
 from ..tools import Publisher
 from ..tools._library import lib as _tools
 from . import _pluggable
@@ -140,6 +141,20 @@ class TorchAllocator:
         most = parse_size(target)
         indexes = range(torch.cuda.device_count()) if device is None else [self._index(device)]
         return sum(output(_tools.memopt_pluggable_trim_to_sync, i, most) for i in indexes)
+
+    def mark_step(
+        self, device: DeviceLike = None, *, learn: bool = False, end: bool = False
+    ) -> None:
+        """Marks the end of a training step on a device, as :meth:`memopt.Allocator.mark_step`: after
+        ``optimizer.step()``, say. Memory of recorded graphs takes no part. Only of the allocator
+        that is enabled for the process."""
+        self._memory("mark_step")
+        steps.mark(_pluggable.handles(self._index(device))[0], learn, end)
+
+    def step_plan(self, device: DeviceLike = None) -> StepPlan:
+        """What is known of the steps that were marked on a device."""
+        self._memory("step_plan")
+        return steps.read(_pluggable.handles(self._index(device))[0])
 
     def _index(self, device: DeviceLike) -> int:
         device = self._device if device is None else device

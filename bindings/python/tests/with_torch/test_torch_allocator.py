@@ -238,6 +238,28 @@ def test_torch_cache_is_trimmed_to_a_target():
     )
 
 
+def test_torch_steps_are_learned():
+    run(
+        """
+        allocator = mt.enable_allocator("expandable_segments:True", "cuda:1")
+        def step(size):
+            kept = [torch.empty(size, dtype=torch.uint8, device="cuda:1") for _ in range(6)]
+            del kept[::2]
+            torch.empty(4 * size, dtype=torch.uint8, device="cuda:1")
+        for _ in range(5):
+            step(3 * MIB)
+            allocator.mark_step()
+        plan = allocator.step_plan()
+        assert plan.active and plan.allocations == 7 and plan.planned_steps >= 2
+        assert allocator.step_plan("cuda:0").steps == 0
+        step(5 * MIB)
+        allocator.mark_step(end=True)
+        assert allocator.step_plan(1).steps == 0
+        """,
+        torch_too=True,
+    )
+
+
 def test_torch_pool_for_a_part_of_a_program():
     run(
         """

@@ -65,6 +65,7 @@ class ReplayOptions(Struct):
         ("sample_room", U64),
         ("progress", ReplayProgress),
         ("progress_user", ADDRESS),
+        ("steps", U64),
     ]
 
 
@@ -77,6 +78,9 @@ class ReplayResultStruct(Struct):
         *each(U64, "device_allocs device_frees retries sample_count"),
         ("out_of_memory", U32),
         *each(U64, "failed_bytes failed_stream failed_live_bytes failed_reserved_bytes"),
+        *each(U64, "planned_steps planned_reserved_bytes"),
+        *each(F64, "planned_ratio planned_ns_per_event"),
+        *each(U64, "planned_device_calls plan_bytes plan_least_bytes"),
     ]
 
 
