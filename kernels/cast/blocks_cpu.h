@@ -10,7 +10,17 @@
 #include "kernels/cast/cast_cpu.h"
 
 /* The elements of a strip stay in the first cache between two passes. */
-enum { MO_STRIP_ELEMENTS = 2048, MO_STRIP_BLOCKS = MO_STRIP_ELEMENTS / 16 };
+enum { MO_STRIP_ELEMENTS = 4096, MO_STRIP_BLOCKS = MO_STRIP_ELEMENTS / 16 };
+
+/* NVFP4 of a tensor. A scale's code decides from which magnitude of bf16 on an element has a code
+ * above k: border[k] + 1, in both halves of a word. Known ones are filled in as they are needed. */
+typedef struct mo_nvfp4_tables {
+    int32_t border[128][8];
+    uint8_t known[128];
+    float tensor_scale;
+} mo_nvfp4_tables;
+
+void mo_nvfp4_borders(mo_nvfp4_tables *tables, uint32_t code);
 
 typedef struct mo_block_strip {
     unsigned char *values;
@@ -20,14 +30,19 @@ typedef struct mo_block_strip {
     uint64_t number;      /* of its first element for the random bits, a multiple of 128 */
     uint32_t shift;       /* a block has 2^shift columns */
     int streaming;        /* the output is aligned to 64 bytes and to be written past the caches */
-    int ahead;            /* the next page is worth a prefetch */
+    uint64_t ahead;       /* how many bytes ahead the input is prefetched; 0: not at all */
     mo_random_stream stream;
+    mo_nvfp4_tables *nvfp4; /* or NULL */
 } mo_block_strip;
 
 /* From element `start`, a multiple of 128 or of a block, on. */
 typedef void (*mo_strip_function)(const mo_block_strip *strip, uint64_t start);
 
 enum { MO_BLOCKS_DTYPES = 4, MO_BLOCKS_KINDS = 3 };
+
+/* Blocks of bf16, to nearest: makes the scales and codes of the first ones of a strip, raises
+ * *amax, and returns how many elements that were. */
+typedef uint64_t (*mo_bf16_function)(const mo_block_strip *strip, uint8_t *scales, uint32_t *amax);
 
 typedef struct mo_blocks_form {
     /* Raises amax[b] to the bits of the largest magnitude of block b of the strip. */
@@ -39,6 +54,7 @@ typedef struct mo_blocks_form {
                   float *factors);
     mo_strip_function quantize[2][MO_BLOCKS_KINDS][MO_BLOCKS_DTYPES]; /* [stochastic] */
     mo_strip_function dequantize[MO_BLOCKS_KINDS][MO_BLOCKS_DTYPES];
+    mo_bf16_function bf16[MO_BLOCKS_NVFP4 + 1]; /* by the format; or NULL */
 } mo_blocks_form;
 
 /* The scalar form. SIMD forms use it for the ragged ends. */
@@ -80,10 +96,13 @@ MO_BLOCKS_DECLARE(avx512)
             0, verb##_e2m1_f32, verb##_e2m1_f16, verb##_e2m1_bf16                                  \
         }                                                                                          \
     }
-#define MO_BLOCKS_FORM                                                                             \
+#define MO_BLOCKS_FORM(...)                                                                        \
     {                                                                                              \
         {0, amax_f32, amax_f16, amax_bf16}, e8m0_scales, nvfp4_scales,                             \
-            {MO_BLOCKS_ROW(nearest), MO_BLOCKS_ROW(stochastic)}, MO_BLOCKS_ROW(decode)             \
+            {MO_BLOCKS_ROW(nearest), MO_BLOCKS_ROW(stochastic)}, MO_BLOCKS_ROW(decode),            \
+        {                                                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
     }
 
 #endif

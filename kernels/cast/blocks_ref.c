@@ -95,7 +95,32 @@ static void nvfp4_scales(const uint32_t *amax, uint64_t count, float tensor_scal
     }
 }
 
-const mo_blocks_form mo_blocks_scalar_form = MO_BLOCKS_FORM;
+const mo_blocks_form mo_blocks_scalar_form = MO_BLOCKS_FORM(0);
+
+/* --- NVFP4 of bf16 --------------------------------------------------------------------------- */
+
+static uint32_t nvfp4_code(uint32_t magnitude, float factor)
+{
+    return mo_blocks_code(MO_CODES_E2M1, mo_bf16_to_f32((uint16_t)magnitude), factor, 0, 0);
+}
+
+/* Close to the quotient first, then step by step. */
+void mo_nvfp4_borders(mo_nvfp4_tables *tables, uint32_t code)
+{
+    static const float borders[7] = {0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5.0f};
+    const uint32_t finite = code != 0 && code != 0x7f;
+    float factor = finite ? 1.0f / tables->tensor_scale / mo_e4m3_to_f32((uint8_t)code) : 0.0f;
+    for (uint32_t k = 0; k < 7; k++) {
+        uint32_t first = finite ? mo_f32_bits(borders[k] / factor) >> 16 : 0x7f80;
+        first = first > 0x7fff ? 0x7fff : first;
+        while (first > 0 && nvfp4_code(first - 1, factor) > k)
+            first--;
+        while (first < 0x8000 && nvfp4_code(first, factor) <= k)
+            first++;
+        tables->border[code][k] = (int32_t)((first - 1) * 0x10001u);
+    }
+    tables->known[code] = 1;
+}
 
 /* --- items ----------------------------------------------------------------------------------- */
 
@@ -105,6 +130,7 @@ typedef struct item_work {
     const mo_blocks_segment *segment;
     const mo_blocks_form *form;
     float tensor_scale;
+    mo_nvfp4_tables *nvfp4;
     uint32_t width_bits, height, amax;
     uint64_t across; /* blocks of a row of the matrix */
     mo_random_stream stream;
@@ -125,8 +151,9 @@ static mo_block_strip strip_at(item_work *work, uint64_t row, uint64_t column, u
     strip.number = mo_blocks_number(row, column, s->columns);
     strip.shift = work->width_bits;
     strip.streaming = 0;
-    strip.ahead = work->args->streaming && work->height == 1;
+    strip.ahead = 0;
     strip.stream = work->stream;
+    strip.nvfp4 = work->nvfp4;
     return strip;
 }
 
@@ -159,14 +186,37 @@ static void put_scales(item_work *work, const uint32_t *amax, uint64_t count, ui
 
 enum { ROWS_AHEAD = 8 };
 
+/* What a form has a shorter way for, of a part of one row. Returns how many elements it has done.
+ */
+static uint64_t quantize_bf16(item_work *work, uint64_t row, uint64_t column, uint64_t count)
+{
+    const mo_blocks_segment *s = work->segment;
+    if (s->format > MO_BLOCKS_NVFP4 || s->dtype != MO_DTYPE_BF16 || work->args->stochastic ||
+        work->form->bf16[s->format] == NULL)
+        return 0;
+    mo_block_strip strip = strip_at(work, row, column, count, NULL);
+    strip.streaming = work->args->streaming && (uintptr_t)strip.codes % 64 == 0;
+    strip.ahead = work->args->streaming ? 4096 : 0;
+    work->streamed |= strip.streaming;
+    return work->form->bf16[s->format](
+        &strip, (uint8_t *)s->scales + row * work->across + (column >> work->width_bits),
+        &work->amax);
+}
+
 /* One band: `rows` rows of a block's height or fewer, `count` columns. */
 static void quantize_band(item_work *work, uint64_t row, uint64_t rows, uint64_t column,
                           uint64_t count)
 {
     const mo_blocks_segment *s = work->segment;
-    uint32_t amax[MO_STRIP_BLOCKS] = {0};
-    float factors[MO_STRIP_BLOCKS] = {0};
+    uint64_t done = quantize_bf16(work, row, column, count);
+    if (done == count)
+        return;
+    column += done;
+    count -= done;
+    uint32_t amax[MO_STRIP_BLOCKS];
+    float factors[MO_STRIP_BLOCKS];
     uint64_t blocks = mo_blocks_of(count, work->width_bits);
+    memset(amax, 0, blocks * sizeof *amax);
     const mo_block_strip first = strip_at(work, row, column, count, factors);
     mo_block_strip strip = first;
     for (uint64_t r = 0; r < rows; r++, next_row(work, &strip)) {
@@ -175,12 +225,15 @@ static void quantize_band(item_work *work, uint64_t row, uint64_t rows, uint64_t
                         count * mo_element_size(s->dtype));
         work->form->amax[s->dtype](&strip, 0, amax);
     }
-    for (uint64_t b = 0; b < blocks; b++)
+    for (uint64_t b = 0; b < blocks && s->amax != NULL; b++)
         work->amax = amax[b] > work->amax ? amax[b] : work->amax;
     put_scales(work, amax, blocks, row / work->height * work->across + (column >> work->width_bits),
                factors);
     uint32_t kind = mo_blocks_codes(s->format);
     strip = first;
+    if (work->args->streaming &&
+        work->height == 1) /* the next strip, while this one's codes are made */
+        strip.ahead = MO_STRIP_ELEMENTS * mo_element_size(s->dtype);
     for (uint64_t r = 0; r < rows; r++, next_row(work, &strip)) {
         strip.streaming = work->args->streaming && (uintptr_t)strip.codes % 64 == 0;
         work->form->quantize[work->args->stochastic][kind][s->dtype](&strip, 0);
@@ -202,6 +255,7 @@ static void dequantize_band(item_work *work, uint64_t row, uint64_t rows, uint64
         factors[b] = mo_blocks_factor(s->format, code, work->tensor_scale);
     }
     mo_block_strip strip = strip_at(work, row, column, count, factors);
+    strip.ahead = work->args->streaming ? 4096 : 0;
     for (uint64_t r = 0; r < rows; r++, next_row(work, &strip)) {
         strip.streaming = work->args->streaming && (uintptr_t)strip.values % 64 == 0;
         work->form->dequantize[mo_blocks_codes(s->format)][s->dtype](&strip, 0);
@@ -242,11 +296,15 @@ static int run(const mo_blocks_args *args, uint64_t begin, uint64_t end, const m
 {
     const mo_blocks_segment *segments = args->segments;
     int streamed = 0;
+    mo_nvfp4_tables nvfp4;
     while (begin < end) {
         uint32_t s =
             mo_chunk_segment(&segments[0].first_item, sizeof *segments, args->count, begin);
         uint64_t last = s + 1 < args->count ? segments[s + 1].first_item : end;
         item_work work = work_of(args, &segments[s], form);
+        work.nvfp4 = &nvfp4;
+        nvfp4.tensor_scale = work.tensor_scale;
+        memset(nvfp4.known, 0, sizeof nvfp4.known);
         for (last = last < end ? last : end; begin < last; begin++) {
             uint64_t number = begin - segments[s].first_item;
             mo_blocks_item item =

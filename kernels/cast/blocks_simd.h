@@ -2,7 +2,7 @@
  * The block kernels over the vectors of one instruction set: include a vector_*.h first. What is
  * left over of blocks or groups at the end of a strip goes to the scalar form.
  */
-#include "kernels/cast/blocks_cpu.h"
+#include "kernels/cast/blocks_halves.h"
 #include "kernels/cast/cast_lanes.h"
 #include "kernels/core/prefetch.h"
 
@@ -32,14 +32,28 @@ MO_INLINE uint32_t blocks_largest(const unsigned char *at, uint64_t width, uint3
     return size == 4 ? v_largest(most) : v_largest_half(most);
 }
 
+/* MO_LANES_N blocks at a time. Returns where it stopped. */
+MO_INLINE uint64_t blocks_amax_halves(const mo_block_strip *s, uint64_t i, uint32_t *amax,
+                                      uint32_t dtype, uint32_t shift)
+{
+    const uint64_t step = (uint64_t)MO_LANES_N << shift;
+    for (; i + step <= s->count; i += step) {
+        uint32_t *of = &amax[i >> shift];
+        VI bits = halves_largest(s->values + 2 * i, shift);
+        bits = dtype == MO_DTYPE_BF16 ? v_sll(bits, 16) : v_f16_bits(bits);
+        v_put(of, v_maxi(bits, v_loadi(of)), 0);
+    }
+    return i;
+}
+
 MO_INLINE void blocks_amax(const mo_block_strip *s, uint64_t i, uint32_t *amax, uint32_t dtype,
                            uint32_t shift)
 {
     const uint64_t width = 1u << shift, size = mo_element_size(dtype);
+    if (size == 2)
+        i = blocks_amax_halves(s, i, amax, dtype, shift);
     for (; i + width <= s->count; i += width) {
         const unsigned char *at = s->values + i * size;
-        if (s->ahead)
-            mo_prefetch_page_ahead(at, width * size);
         uint32_t bits = blocks_largest(at, width, dtype), *of = &amax[i >> shift];
         if (size == 2)
             bits = dtype == MO_DTYPE_BF16 ? bits << 16 : mo_f32_bits(mo_f16_to_f32((uint16_t)bits));
@@ -73,17 +87,40 @@ static void e8m0_scales(const uint32_t *amax, uint64_t count, uint32_t emax, uin
     mo_blocks_scalar_form.e8m0(amax + b, count - b, emax, codes + b, factors + b);
 }
 
-/* mo_nvfp4_scale of four vectors of blocks. */
+/* a / b from 1 / b as f32: one step from a product gives the rounded quotient (P. Markstein, IBM
+ * J. Res. Dev. 34, 1990), far from the ends of the range. */
+MO_INLINE VF blocks_quotient(VF a, VF b, VF inverse)
+{
+    VF q = v_mul(a, inverse);
+    return v_fma(v_fma(q, v_sub(v_set(0.0f), b), a), inverse, q);
+}
+
+/* amax / 6 / scale. `plain`: the scale is within 2^-60 and 2^60. */
+MO_INLINE VF blocks_wanted(VI amax, VF scale, VF inverse, int plain)
+{
+    const VI least = v_seti(67 << 23), most = v_seti(187 << 23);
+    VI out = v_or(v_subi(most, amax), v_subi(amax, least)); /* negative lanes */
+    out = v_selecti(v_eqi(amax, v_seti(0)), v_seti(0), out);
+    if (!plain || v_any(v_and(out, v_seti((int)0x80000000u))))
+        return v_div(v_div(v_bits(amax), v_set(6.0f)), scale);
+    VF sixth = blocks_quotient(v_bits(amax), v_set(6.0f), v_set(1.0f / 6.0f));
+    return blocks_quotient(sixth, scale, inverse);
+}
+
+/* mo_nvfp4_scale of four vectors of blocks. factors: or NULL. */
 MO_INLINE void blocks_nvfp4(const uint32_t *amax, float tensor_scale, uint8_t *codes,
                             float *factors)
 {
     const VF scale = v_set(tensor_scale), inverse = v_set(1.0f / tensor_scale);
+    const int plain = tensor_scale > 0x1p-60f && tensor_scale < 0x1p60f;
     VI code[4];
     for (int k = 0; k < 4; k++) {
         VI bits = v_loadi(amax + k * MO_LANES_N);
-        VF wanted = v_div(v_div(v_bits(bits), v_set(6.0f)), scale);
+        VF wanted = blocks_wanted(bits, scale, inverse, plain);
         VI found = cast_f8_nearest(v_ints(wanted), cast_f8_of(MO_DTYPE_F8_E4M3), 1);
         code[k] = v_selecti(v_gti(bits, v_seti((int)MO_F32_INF_BITS - 1)), v_seti(0x7f), found);
+        if (factors == NULL)
+            continue;
         VI factor = v_ints(v_div(inverse, v_bits(cast_from_e4m3(code[k]))));
         factor = v_selecti(v_gti(code[k], v_seti(0)), factor, v_seti(0));
         factor = v_selecti(v_gti(v_seti(0x7f), code[k]), factor, v_seti(0));
@@ -99,7 +136,8 @@ static void nvfp4_scales(const uint32_t *amax, uint64_t count, float tensor_scal
     if (!mo_f32_is_nan(tensor_scale))
         for (; b + CAST_GROUP <= count; b += CAST_GROUP)
             blocks_nvfp4(amax + b, tensor_scale, codes + b, factors + b);
-    mo_blocks_scalar_form.nvfp4(amax + b, count - b, tensor_scale, codes + b, factors + b);
+    if (b < count)
+        mo_blocks_scalar_form.nvfp4(amax + b, count - b, tensor_scale, codes + b, factors + b);
 }
 
 /* --- codes ----------------------------------------------------------------------------------- */
@@ -131,8 +169,12 @@ MO_INLINE void blocks_quantize(const mo_block_strip *s, uint64_t i, uint32_t kin
 
 MO_INLINE void blocks_nearest(const mo_block_strip *s, uint64_t i, uint32_t kind, uint32_t dtype)
 {
-    for (; i + CAST_GROUP <= s->count; i += CAST_GROUP)
+    const uint64_t size = mo_element_size(dtype);
+    for (; i + CAST_GROUP <= s->count; i += CAST_GROUP) {
+        if (s->ahead)
+            mo_prefetch(s->values + i * size + s->ahead, CAST_GROUP * size);
         blocks_quantize(s, i, kind, dtype, NULL);
+    }
     if (i < s->count)
         mo_blocks_scalar_form.quantize[0][kind][dtype](s, i);
 }
@@ -183,7 +225,7 @@ MO_INLINE void blocks_decode(const mo_block_strip *s, uint64_t i, uint32_t kind,
             v[k] = v_ints(v_one_nan(v_mul(value, blocks_factor(s, at))));
         }
         if (s->ahead)
-            mo_prefetch_page_ahead(s->codes + (kind == MO_CODES_E2M1 ? i / 2 : i), 64);
+            mo_prefetch(s->codes + (kind == MO_CODES_E2M1 ? i / 2 : i) + s->ahead, 64);
         blocks_store(&piece, i, dtype, v);
     }
     if (i < s->count)
@@ -219,7 +261,34 @@ MO_INLINE void blocks_decode(const mo_block_strip *s, uint64_t i, uint32_t kind,
 MO_BLOCKS_TYPES(BLOCKS_AMAX, )
 MO_BLOCKS_PAIRS(BLOCKS_STRIPS)
 
-static const mo_blocks_form blocks_form = MO_BLOCKS_FORM;
+#define BLOCKS_MX(kind_name, kind)                                                                 \
+    static uint64_t bf16_##kind_name(const mo_block_strip *strip, uint8_t *scales, uint32_t *amax) \
+    {                                                                                              \
+        return strip->streaming                                                                    \
+                   ? halves_strip(strip, scales, amax, kind, 1, nearest_##kind_name##_bf16)        \
+                   : halves_strip(strip, scales, amax, kind, 0, nearest_##kind_name##_bf16);       \
+    }
+BLOCKS_MX(e4m3, MO_CODES_E4M3)
+BLOCKS_MX(e5m2, MO_CODES_E5M2)
+BLOCKS_MX(e2m1, MO_CODES_E2M1)
+
+/* All scales of a strip, then all codes. */
+static uint64_t bf16_nvfp4(const mo_block_strip *strip, uint8_t *scales, uint32_t *amax)
+{
+    const uint64_t step = 16 * CAST_GROUP, count = strip->count / step * step;
+    const float tensor_scale = strip->nvfp4->tensor_scale;
+    uint32_t largest[MO_STRIP_BLOCKS];
+    if (mo_f32_is_nan(tensor_scale))
+        return 0;
+    halves_measure16(strip->values, count, largest, amax);
+    for (uint64_t b = 0; b < count / 16; b += CAST_GROUP)
+        blocks_nvfp4(largest + b, tensor_scale, scales + b, NULL);
+    halves_nvfp4(strip, scales, count);
+    return count;
+}
+
+static const mo_blocks_form blocks_form =
+    MO_BLOCKS_FORM(0, bf16_e4m3, bf16_e5m2, bf16_e2m1, bf16_nvfp4);
 
 /* The two kernels of an instruction set; `fence` follows writes past the caches. */
 #define BLOCKS_KERNELS(isa, fence)                                                                 \

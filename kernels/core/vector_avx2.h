@@ -273,6 +273,51 @@ MO_INLINE void mo_store_pairs8(uint8_t *pairs, VI x, short weights)
 #define v_store_bytes4(pairs, x) mo_store_pairs8(pairs, x, 0x0110)
 #define v_store_low4(pairs, x) mo_store_pairs8(pairs, x, 0x1001)
 
+/* --- halfwords ---------------------------------------------------------------------------------
+ */
+
+#define v_seth(x) _mm256_set1_epi16((short)(x))
+#define v_addh _mm256_add_epi16
+#define v_subh _mm256_sub_epi16
+#define v_less_halves _mm256_subs_epu16 /* a - b of unsigned ones, at least 0 */
+#define v_min_halves _mm256_min_epi16   /* as signed numbers, and the next one */
+#define v_max_halves _mm256_max_epi16
+#define v_srlh _mm256_srli_epi16
+#define v_zip16_low _mm256_unpacklo_epi16
+#define v_zip16_high _mm256_unpackhi_epi16
+#define v_sub_bytes _mm256_sub_epi8
+#define v_any(x) (!_mm256_testz_si256(x, x))
+#define v_merge(x, y, mask) v_or(x, v_and(y, mask))
+
+/* Each halfword of n and 1 where a is larger than b, as signed numbers. */
+#define v_count_halves(n, a, b) _mm256_sub_epi16(n, _mm256_cmpgt_epi16(a, b))
+
+/* For each 16 halfwords of a vector one word, words[0] alone here, in all lanes. */
+#define v_words16(words) _mm256_set1_epi32(*(words)[0])
+enum { V_BLOCKS16 = 1 };
+
+/* Halfwords of two vectors as bytes from 0 to 255, or from -128 to 127, in an order that
+ * v_pack_order mends. */
+#define v_pack_halves _mm256_packus_epi16
+#define v_pack_signed _mm256_packs_epi16
+#define v_pack_order(x) _mm256_permute4x64_epi64(x, 0xd8)
+
+/* The lanes, from 0 to 255, as MO_LANES_N bytes. */
+MO_INLINE void v_put_bytes(uint8_t *at, VI x)
+{
+    __m128i halves = _mm_packus_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+    _mm_storel_epi64((__m128i *)(void *)at, _mm_packus_epi16(halves, halves));
+}
+
+/* Codes of 4 bits in the bytes of two vectors in that order: two a byte, as v_load_low4 reads them,
+ * in order. */
+MO_INLINE VI v_pack_low4(VI a, VI b)
+{
+    const VI weights = v_seth(0x1001);
+    return mo_in_order8(
+        _mm256_packus_epi16(_mm256_maddubs_epi16(a, weights), _mm256_maddubs_epi16(b, weights)));
+}
+
 /* --- look-ups and reductions ------------------------------------------------------------------ */
 
 /* VT: a table of 16 floats, each times the factor; v_look16 takes the low four bits of an index. */
@@ -319,9 +364,7 @@ MO_INLINE uint32_t v_largest(VI bits)
 
 #define mo_largest8 v_largest
 
-/* Halfwords as signed numbers: the larger ones, and the largest, which is not negative. */
-#define v_max_halves _mm256_max_epi16
-
+/* The largest halfword as a signed number; it is not negative. */
 MO_INLINE uint32_t mo_largest_half8(__m128i x)
 {
     __m128i least = _mm_minpos_epu16(_mm_xor_si128(x, _mm_set1_epi16(0x7fff)));
@@ -333,6 +376,22 @@ MO_INLINE uint32_t v_largest_half(VI halves)
     return mo_largest_half8(
         _mm_max_epi16(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1)));
 }
+
+/* Of 8 vectors, *x alone here, whose halfword k of each 16 bytes is of vector k: the largest of
+ * each vector in a lane. */
+MO_INLINE VI v_largest_halves(const VI *x)
+{
+    return _mm256_cvtepu16_epi32(
+        _mm_max_epi16(_mm256_castsi256_si128(*x), _mm256_extracti128_si256(*x, 1)));
+}
+
+/* The bits of f16 without sign, a lane each, as those of f32; NaNs become quiet. */
+#define v_f16_bits(x)                                                                              \
+    _mm256_castps_si256(_mm256_cvtph_ps(                                                           \
+        _mm_packus_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1))))
+
+/* The same for every 16 halfwords of the vectors. */
+#define v_largest_halves16 v_largest_halves
 
 /* The largest of 16 halfwords in memory without their upper bits. */
 MO_INLINE uint32_t v_largest16(const void *at)

@@ -242,8 +242,6 @@ MO_INLINE void mo_store_pairs16(uint8_t *pairs, VI x, short weights)
 #define v_store_bytes4(pairs, x) mo_store_pairs16(pairs, x, 0x0110)
 #define v_store_low4(pairs, x) mo_store_pairs16(pairs, x, 0x1001)
 
-#define v_max_halves _mm512_max_epi16
-
 MO_INLINE uint32_t mo_largest_half16(__m256i y)
 {
     __m128i x = _mm_max_epi16(_mm256_castsi256_si128(y), _mm256_extracti128_si256(y, 1));
@@ -261,6 +259,62 @@ MO_INLINE uint32_t v_largest16(const void *at)
 {
     __m256i y = _mm256_loadu_si256((const __m256i *)at);
     return mo_largest_half16(_mm256_and_si256(y, _mm256_set1_epi16(0x7fff)));
+}
+
+/* --- halfwords ---------------------------------------------------------------------------------
+ */
+
+#define v_seth(x) _mm512_set1_epi16((short)(x))
+#define v_addh _mm512_add_epi16
+#define v_subh _mm512_sub_epi16
+#define v_less_halves _mm512_subs_epu16
+#define v_min_halves _mm512_min_epi16
+#define v_max_halves _mm512_max_epi16
+#define v_srlh _mm512_srli_epi16
+#define v_zip16_low _mm512_unpacklo_epi16
+#define v_zip16_high _mm512_unpackhi_epi16
+#define v_sub_bytes _mm512_sub_epi8
+#define v_any(x) (_mm512_test_epi32_mask(x, x) != 0)
+#define v_merge(x, y, mask) _mm512_ternarylogic_epi32(x, y, mask, 0xf8)
+#define v_count_halves(n, a, b)                                                                    \
+    _mm512_mask_sub_epi16(n, _mm512_cmpgt_epi16_mask(a, b), n, _mm512_set1_epi16(-1))
+#define v_words16(words) _mm512_mask_set1_epi32(_mm512_set1_epi32(*(words)[0]), 0xff00, *(words)[1])
+enum { V_BLOCKS16 = 2 };
+#define v_pack_halves _mm512_packus_epi16
+#define v_pack_signed _mm512_packs_epi16
+#define v_pack_order(x) _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), x)
+
+MO_INLINE void v_put_bytes(uint8_t *at, VI x)
+{
+    _mm_storeu_si128((__m128i *)(void *)at, _mm512_cvtepi32_epi8(x));
+}
+
+MO_INLINE VI v_pack_low4(VI a, VI b)
+{
+    const VI weights = v_seth(0x1001);
+    return mo_in_order16(
+        _mm512_packus_epi16(_mm512_maddubs_epi16(a, weights), _mm512_maddubs_epi16(b, weights)));
+}
+
+/* Two of x: 16 vectors. */
+MO_INLINE VI v_largest_halves(const VI *x)
+{
+    VI low = _mm512_shuffle_i64x2(x[0], x[1], 0x44), high = _mm512_shuffle_i64x2(x[0], x[1], 0xee);
+    low = v_max_halves(low, high); /* two parts of x[0], two of x[1] */
+    low = v_max_halves(low, _mm512_shuffle_i64x2(low, low, 0xb1));
+    return _mm512_cvtepu16_epi32(_mm512_castsi512_si256(
+        _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 1, 4, 5, 0, 1, 4, 5), low)));
+}
+
+#define v_f16_bits(x) _mm512_castps_si512(_mm512_cvtph_ps(_mm512_cvtepi32_epi16(x)))
+
+MO_INLINE VI v_largest_halves16(const VI *at)
+{
+    VI x = v_max_halves(*at, _mm512_shuffle_i64x2(*at, *at, 0xb1));
+    VI odd = _mm512_shuffle_i64x2(x, x, 0xee);
+    return _mm512_cvtepu16_epi32(_mm256_set_m128i(
+        _mm_unpackhi_epi16(_mm512_castsi512_si128(x), _mm512_castsi512_si128(odd)),
+        _mm_unpacklo_epi16(_mm512_castsi512_si128(x), _mm512_castsi512_si128(odd))));
 }
 
 /* --- look-ups ----------------------------------------------------------------------------------

@@ -397,12 +397,17 @@ MO_INLINE void v_store_bytes4(uint8_t *pairs, VI x)
     vst1q_u8(pairs, vorrq_u8(vshlq_n_u8(even, 4), odd));
 }
 
-/* The same as v_load_low4 reads them. */
-MO_INLINE void v_store_low4(uint8_t *pairs, VI x)
+MO_INLINE int32x4_t mo_pack_low4(VI x)
 {
     uint8x16_t even = vuzp1q_u8(mo_bytes16(x.low), mo_bytes16(x.high));
     uint8x16_t odd = vuzp2q_u8(mo_bytes16(x.low), mo_bytes16(x.high));
-    vst1q_u8(pairs, vorrq_u8(even, vshlq_n_u8(odd, 4)));
+    return vreinterpretq_s32_u8(vorrq_u8(even, vshlq_n_u8(odd, 4)));
+}
+
+/* The same as v_load_low4 reads them. */
+MO_INLINE void v_store_low4(uint8_t *pairs, VI x)
+{
+    vst1q_u8(pairs, vreinterpretq_u8_s32(mo_pack_low4(x)));
 }
 
 /* Halfwords as signed numbers: the larger ones, and the largest, which is not negative. */
@@ -420,6 +425,71 @@ MO_INLINE uint32_t v_largest16(const void *at)
 {
     return v_largest_half(v_and(v_loadi(at), v_seti(0x7fff7fff)));
 }
+
+/* --- halfwords ------------------------------------------------------------------------------- */
+
+#define mo_unsigned8(x) vreinterpretq_u16_s32(x)
+#define mo_seth8(x) vreinterpretq_s32_s16(vdupq_n_s16(x))
+#define mo_addh8(x, y) vreinterpretq_s32_s16(vaddq_s16(mo_halves8(x), mo_halves8(y)))
+#define mo_subh8(x, y) vreinterpretq_s32_s16(vsubq_s16(mo_halves8(x), mo_halves8(y)))
+#define mo_less_halves8(x, y) vreinterpretq_s32_u16(vqsubq_u16(mo_unsigned8(x), mo_unsigned8(y)))
+#define mo_min_halves8(x, y) vreinterpretq_s32_s16(vminq_s16(mo_halves8(x), mo_halves8(y)))
+#define mo_zip16_low8(x, y) vreinterpretq_s32_s16(vzip1q_s16(mo_halves8(x), mo_halves8(y)))
+#define mo_zip16_high8(x, y) vreinterpretq_s32_s16(vzip2q_s16(mo_halves8(x), mo_halves8(y)))
+#define mo_sub_bytes16(x, y) mo_bytes16_2(vsubq_u8, x, y)
+#define mo_any4(x) vmaxvq_u32(vreinterpretq_u32_s32(x))
+MO_SET(VI, v_seth, int16_t, mo_seth8)
+MO_WORD2(VI, v_addh, VI, mo_addh8)
+MO_WORD2(VI, v_subh, VI, mo_subh8)
+MO_WORD2(VI, v_less_halves, VI, mo_less_halves8)
+MO_WORD2(VI, v_min_halves, VI, mo_min_halves8)
+MO_SHIFT(v_srlh, uint16x8_t, >>)
+MO_WORD2(VI, v_zip16_low, VI, mo_zip16_low8)
+MO_WORD2(VI, v_zip16_high, VI, mo_zip16_high8)
+MO_WORD2(VI, v_sub_bytes, VI, mo_sub_bytes16)
+#define v_any(x) (mo_any4(vorrq_s32((x).low, (x).high)) != 0)
+#define v_merge(x, y, mask) v_or(x, v_and(y, mask))
+
+#define mo_larger_halves8(a, b) vreinterpretq_s16_u16(vcgtq_s16(mo_halves8(a), mo_halves8(b)))
+#define mo_count_halves8(n, a, b)                                                                  \
+    vreinterpretq_s32_s16(vsubq_s16(mo_halves8(n), mo_larger_halves8(a, b)))
+MO_WORD3(VI, v_count_halves, VI, VI, VI, mo_count_halves8)
+#define v_words16(words) v_seti(*(words)[0])
+enum { V_BLOCKS16 = 1 };
+
+MO_INLINE VI v_pack_halves(VI a, VI b)
+{
+    return (VI){
+        vreinterpretq_s32_u8(vqmovun_high_s16(vqmovun_s16(mo_halves8(a.low)), mo_halves8(a.high))),
+        vreinterpretq_s32_u8(vqmovun_high_s16(vqmovun_s16(mo_halves8(b.low)), mo_halves8(b.high)))};
+}
+
+MO_INLINE VI v_pack_signed(VI a, VI b)
+{
+    return (VI){
+        vreinterpretq_s32_s8(vqmovn_high_s16(vqmovn_s16(mo_halves8(a.low)), mo_halves8(a.high))),
+        vreinterpretq_s32_s8(vqmovn_high_s16(vqmovn_s16(mo_halves8(b.low)), mo_halves8(b.high)))};
+}
+
+#define v_pack_order(x) (x)
+
+MO_INLINE void v_put_bytes(uint8_t *at, VI x)
+{
+    vst1_u8(at, vmovn_u16(mo_narrow8(x)));
+}
+
+MO_INLINE VI v_pack_low4(VI a, VI b)
+{
+    return (VI){mo_pack_low4(a), mo_pack_low4(b)};
+}
+
+MO_INLINE VI v_largest_halves(const VI *x)
+{
+    return mo_widen8(vreinterpretq_u16_s16(vmaxq_s16(mo_halves8(x->low), mo_halves8(x->high))));
+}
+
+#define v_f16_bits(x) v_ints(mo_from_f16(mo_narrow8(x)))
+#define v_largest_halves16 v_largest_halves
 
 /* --- look-ups -------------------------------------------------------------------------------- */
 

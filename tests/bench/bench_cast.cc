@@ -17,7 +17,9 @@ extern "C" {
 #include <cstring>
 #include <immintrin.h>
 #include <map>
+#include <random>
 #include <string>
+#include <vector>
 
 namespace
 {
@@ -105,6 +107,7 @@ struct bench_device {
     memopt_device *device = nullptr;
     memopt_scaler *scaler = nullptr;
     unsigned char *from = nullptr, *to = nullptr;
+    memopt_dtype filled = 0; // what `from` holds
 
     explicit bench_device(uint32_t threads)
     {
@@ -127,6 +130,32 @@ bench_device &device_of(int64_t threads)
 {
     static std::map<int64_t, bench_device> devices;
     return devices.try_emplace(threads, static_cast<uint32_t>(threads)).first->second;
+}
+
+// Random numbers of a bell curve around 0 in the first 256 MiB, as a network's tensors have them.
+void fill_values(bench_device &d, memopt_dtype dtype)
+{
+    constexpr uint64_t kPattern = uint64_t{1} << 20;
+    static std::map<memopt_dtype, std::vector<unsigned char>> patterns;
+    std::vector<unsigned char> &pattern = patterns[dtype];
+    const uint64_t bytes = kPattern * memopt_dtype_size(dtype);
+    if (d.filled == dtype)
+        return;
+    if (pattern.empty()) {
+        std::mt19937 engine(1);
+        std::normal_distribution<float> normal;
+        std::vector<float> values(kPattern);
+        for (float &value : values)
+            value = normal(engine);
+        pattern.resize(bytes);
+        memopt_tensor source = {values.data(), kPattern, MEMOPT_DTYPE_F32};
+        memopt_tensor result = {pattern.data(), kPattern, dtype};
+        must(memopt_cast(d.device, &result, &source, 1, nullptr, nullptr));
+        must(memopt_device_sync(d.device));
+    }
+    for (uint64_t at = 0; at < kElements * memopt_dtype_size(dtype); at += bytes)
+        std::memcpy(d.from + at, pattern.data(), bytes);
+    d.filled = dtype;
 }
 
 void finish(benchmark::State &state, double bytes_per_element)
@@ -152,6 +181,7 @@ void plain(benchmark::State &state, const mo_kernel *kernel, bool in_place, doub
 {
     bench_device &d = device_of(state.range(0));
     copy_args args = {d.from, in_place ? d.from : d.to};
+    d.filled = in_place ? 0 : d.filled;
     for (auto _ : state)
         must(mo_launch(d.device, nullptr, kernel, &args, kElements / kMoveItem));
     finish(state, bytes);
@@ -160,6 +190,7 @@ void plain(benchmark::State &state, const mo_kernel *kernel, bool in_place, doub
 void cast(benchmark::State &state, memopt_dtype from, memopt_dtype to, bool stochastic)
 {
     bench_device &d = device_of(state.range(0));
+    fill_values(d, from);
     memopt_cast_options options = MEMOPT_CAST_OPTIONS_INIT;
     memopt_tensor source = {d.from, kElements, from}, result = {d.to, kElements, to};
     options.rounding = stochastic ? MEMOPT_ROUND_STOCHASTIC : MEMOPT_ROUND_NEAREST_EVEN;
@@ -177,6 +208,9 @@ void blocks(benchmark::State &state, memopt_block_format format, memopt_dtype dt
     memopt_blocks_layout layout = MEMOPT_BLOCKS_LAYOUT_INIT;
     const uint64_t columns = 4096, rows = kElements / columns;
     must(memopt_blocks_get_layout(format, rows, columns, &layout));
+    fill_values(d, back ? MEMOPT_DTYPE_F8_E4M3 : dtype);
+    if (back)
+        std::memset(d.from + layout.code_bytes, 0x3b, layout.scale_bytes); // a normal number
     unsigned char *codes = back ? d.from : d.to, *values = back ? d.to : d.from;
     memopt_blocks matrix = {codes, codes + layout.code_bytes, nullptr, rows, columns, format};
     memopt_tensor tensor = {values, kElements, dtype};
@@ -195,6 +229,7 @@ using scaler_call = memopt_status (*)(memopt_scaler *, const memopt_tensor *, ui
 void scaler(benchmark::State &state, scaler_call call, memopt_dtype dtype, double passes)
 {
     bench_device &d = device_of(state.range(0));
+    fill_values(d, dtype);
     memopt_scaler_state one = {sizeof one, 1.0, 2.0, 0.5, 2000, 0};
     memopt_tensor tensor = {d.from, kElements, dtype};
     must(memopt_scaler_set_state_sync(d.scaler, &one, nullptr));
@@ -206,6 +241,7 @@ void scaler(benchmark::State &state, scaler_call call, memopt_dtype dtype, doubl
 void norm(benchmark::State &state, memopt_dtype dtype)
 {
     bench_device &d = device_of(state.range(0));
+    fill_values(d, dtype);
     memopt_tensor tensor = {d.from, kElements, dtype};
     float *result = reinterpret_cast<float *>(d.to);
     for (auto _ : state)

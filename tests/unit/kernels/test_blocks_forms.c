@@ -191,12 +191,82 @@ static void every_code_comes_back(void **state)
         }
 }
 
+/* Quantises the first `columns` bf16 of `source` as one row by every form. */
+static void compare_row(uint32_t number, uint64_t columns, float *tensor_amax)
+{
+    mo_blocks_args args = {.count = 1};
+    args.segments[0] = (mo_blocks_segment){.values = source,
+                                           .tensor_amax = tensor_amax,
+                                           .rows = 1,
+                                           .columns = columns,
+                                           .items_across = 1,
+                                           .item_rows = 1,
+                                           .item_columns = (uint32_t)columns,
+                                           .dtype = MO_DTYPE_BF16,
+                                           .format = (uint16_t)number};
+    FOR_EACH_FORM (isa, &mo_kernel_blocks_quantize) {
+        const int side = isa != MO_ISA_SCALAR;
+        clear(side);
+        args.segments[0].codes = codes[side];
+        args.segments[0].scales = scales[side];
+        mo_kernel_blocks_quantize.cpu[isa](&args, 0, 1);
+        if (memcmp(codes[0], codes[side], sizeof codes[0]) != 0 ||
+            memcmp(scales[0], scales[side], sizeof scales[0]) != 0)
+            fail_msg("format %u, largest magnitudes from %04x, form %d", number,
+                     ((const uint16_t *)(const void *)source)[0], isa);
+    }
+}
+
+/* Blocks that begin with `largest` and go on with the magnitudes [first, last), of either sign.
+ * Returns how many elements. */
+static uint64_t fill_blocks(uint32_t largest, uint32_t first, uint32_t last, uint64_t width)
+{
+    uint16_t *halves = (uint16_t *)(void *)source;
+    uint64_t count = 0;
+    for (uint32_t at = first; at < last; count++)
+        if (count % width == 0)
+            halves[count] = (uint16_t)largest;
+        else {
+            halves[count] = (uint16_t)(at | (at ^ at >> 3) << 15);
+            at++;
+        }
+    for (; count % 512 != 0; count++)
+        halves[count] = (uint16_t)largest;
+    return count;
+}
+
+/* Every magnitude of bf16 beside every exponent of the largest one of its block. */
+static void every_bf16_at_every_scale(void **state)
+{
+    (void)state;
+    for (uint32_t largest = 0x7f; largest <= 0x7f80; largest += 0x80)
+        for (uint32_t number = MO_BLOCKS_MXFP8_E4M3; number <= MO_BLOCKS_MXFP4; number++)
+            compare_row(number, fill_blocks(largest, 0, largest + 1, 32), NULL);
+}
+
+/* NVFP4: its scales are no powers of two; those of ordinary, tiny and huge tensors. */
+static void every_mantissa_at_every_nvfp4_scale(void **state)
+{
+    static float tensor_amaxes[] = {0.37f, 3e-38f, 3e38f};
+    (void)state;
+    for (uint32_t largest = 0x3c00; largest < 0x3f00; largest += 3)
+        for (int t = 0; t < 4; t++) {
+            uint32_t shift = t == 2 ? 0x3b00 : 0, up = t == 3 ? 0x3f80 : 0;
+            compare_row(MO_BLOCKS_NVFP4,
+                        fill_blocks(largest - shift + up, largest - shift + up - 0x280,
+                                    largest - shift + up + 1, 16),
+                        t == 0 ? NULL : &tensor_amaxes[t - 1]);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(forms_agree),
         cmocka_unit_test(nothing_else_is_written),
         cmocka_unit_test(every_code_comes_back),
+        cmocka_unit_test(every_bf16_at_every_scale),
+        cmocka_unit_test(every_mantissa_at_every_nvfp4_scale),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
