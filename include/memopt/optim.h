@@ -32,8 +32,14 @@ enum {
                                      while the momentum is 0. */
     MEMOPT_OPTIMIZER_ADAM = 4,  /**< Adam with the decay in the gradient (Kingma & Ba 2015), as
                                      torch.optim.Adam: two moments, 32-bit or 8-bit. */
-    MEMOPT_OPTIMIZER_SCHEDULE_FREE = 5 /**< Schedule-free AdamW (Defazio et al. 2024): a second
-                                            moment and the sequence z, 32-bit. */
+    MEMOPT_OPTIMIZER_SCHEDULE_FREE = 5, /**< Schedule-free AdamW (Defazio et al. 2024): a second
+                                             moment and the sequence z, 32-bit. */
+    MEMOPT_OPTIMIZER_RMSPROP = 6,       /**< RMSprop (Hinton 2012) as torch.optim.RMSprop without
+                                           momentum:       a second moment alone, 32-bit or 8-bit. */
+    MEMOPT_OPTIMIZER_ADAGRAD = 7, /**< Adagrad (Duchi et al. 2011) as torch.optim.Adagrad: a sum of
+                                       squares, 32-bit or 8-bit. */
+    MEMOPT_OPTIMIZER_RMSPROP_MOMENTUM = 8 /**< RMSprop with a momentum, as torch.optim.RMSprop's:
+                                             two moments, 32-bit or 8-bit. */
 };
 
 /** @brief How states are kept. */
@@ -106,6 +112,9 @@ typedef struct memopt_optimizer_options {
  * (√(v / (1 − β2^t)) + eps) + λ y; with c the average: y ← (1 − c) y + c z + lr (β1 (1 − c) − 1) u;
  * z ← z − lr u. Evaluate the model at x = z + (y − z) / β1.
  *
+ * - RMSprop: d = g + λ p; v = β2 v + (1 − β2) d²; u = d / (√v + eps); p ← p − lr u; with momentum
+ *   m = μ m + u; p ← p − lr m. Adagrad: v = v + d² in place of the mean.
+ *
  * λ is weight_decay, μ is momentum. A rule ignores values that its formula does not name, but every
  * value must be in its range.
  */
@@ -114,13 +123,14 @@ typedef struct memopt_optimizer_group {
     double lr;          /**< Learning rate, finite, ≥ 0. */
     double beta1; /**< Schedule-free AdamW: how near y is to x; AdamW, Adam: decay of the first
                      moment; Lion: weight of the moment in the update. In [0, 1). */
-    double beta2; /**< AdamW, Adam: decay of the second moment; Lion: of the moment. In [0, 1). */
-    double eps;   /**< AdamW, Adam: added to the root, finite, ≥ 0. */
-    double weight_decay; /**< Decay, finite, ≥ 0. Decoupled; with SGD and Adam added to
-                              the gradient. */
+    double beta2; /**< AdamW, Adam, RMSprop: decay of the second moment; Lion: of the moment. In
+                     [0, 1). */
+    double eps;   /**< AdamW, Adam, RMSprop, Adagrad: added to the root, finite, ≥ 0. */
+    double weight_decay; /**< Decay, finite, ≥ 0. Decoupled; with SGD, Adam, RMSprop and Adagrad
+                            added to the gradient. */
     uint32_t maximize;   /**< 1: maximise instead of minimise. */
     uint32_t nesterov;   /**< SGD: 1: Nesterov's form. It needs momentum > 0 and dampening 0. */
-    double momentum;     /**< SGD: decay of the momentum buffer, finite, ≥ 0. */
+    double momentum;     /**< SGD, RMSprop with momentum: decay of the buffer, finite, ≥ 0. */
     double dampening;    /**< SGD: damping of the gradient from the second step on, finite. No
                               effect if momentum is 0. */
     /** One f32 in device memory that each step reads as the learning rate instead of lr, so that a
@@ -149,6 +159,18 @@ typedef struct memopt_optimizer_group {
 #define MEMOPT_OPTIMIZER_GROUP_SGD_INIT                                                            \
     {                                                                                              \
         sizeof(memopt_optimizer_group), 1e-3, 0, 0, 0, 0, 0, 0, 0.9, 0, NULL, 0                    \
+    }
+
+/** @brief Initialiser of ::memopt_optimizer_group with torch's RMSprop defaults. */
+#define MEMOPT_OPTIMIZER_GROUP_RMSPROP_INIT                                                        \
+    {                                                                                              \
+        sizeof(memopt_optimizer_group), 1e-2, 0, 0.99, 1e-8, 0, 0, 0, 0, 0, NULL, 0                \
+    }
+
+/** @brief Initialiser of ::memopt_optimizer_group with torch's Adagrad defaults. */
+#define MEMOPT_OPTIMIZER_GROUP_ADAGRAD_INIT                                                        \
+    {                                                                                              \
+        sizeof(memopt_optimizer_group), 1e-2, 0, 0, 1e-10, 0, 0, 0, 0, 0, NULL, 0                  \
     }
 
 /** @brief Initialiser of ::memopt_optimizer_group with the defaults of schedule-free AdamW. */
@@ -366,7 +388,7 @@ MEMOPT_API memopt_status memopt_optimizer_step(memopt_optimizer *optimizer,
 typedef struct memopt_state_view {
     size_t struct_size;   /**< Set by the caller. */
     const char *name;     /**< A static string: "exp_avg", "exp_avg_sq", "momentum_buffer" (SGD),
-                               "z" (schedule-free AdamW);
+                               "z" (schedule-free AdamW), "square_avg" (RMSprop), "sum" (Adagrad);
                                "absmax1", "absmax2"; "scale1", "scale2" (::MEMOPT_STATE_F8);
                                "companded1", "companded2" (::MEMOPT_STATE_COMPANDED: absmax);
                                "weight_residual" (split_weights: signed bytes, as u8). */
@@ -387,7 +409,8 @@ typedef struct memopt_state_view {
 /**
  * @brief Returns a state tensor of a parameter, to be read or written in stream order.
  *
- * The moments come first: two of AdamW and Adam (schedule-free: z and one), one of Lion and SGD. If
+ * The moments come first: two of AdamW and Adam (schedule-free: z and one; RMSprop with momentum:
+ * the buffer and the mean of squares), one of Lion, SGD, RMSprop and Adagrad. If
  * they are coded, their f32 absmax or scale per block follows, then the residual of a split weight.
  * SGD has no moment while the momentum of its group is 0. A moment is f32 or bf16; or u8 codes
  * (8-bit, companded); or ceil(count / 2) bytes with two codes each (4-bit); or e4m3.

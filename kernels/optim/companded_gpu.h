@@ -39,7 +39,7 @@ template <> struct mo_codec<MO_STATE_COMPANDED> {
             float slope = mo_cubic(mo_magnitude(y[k]), MO_COMPAND_0, MO_COMPAND_1, MO_COMPAND_2,
                                    MO_COMPAND_3);
             codes[k] = mo_f32_bits(is_signed ? mo_fmaf(y[k], slope, MO_COMPAND_ROUND)
-                                             : y[k] + MO_COMPAND_ROUND);
+                                             : mo_companded_up(y[k]) + MO_COMPAND_ROUND);
         }
         words[0] = mo_lower_bytes(codes);
         words[1] = mo_lower_bytes(codes + 4);
@@ -48,9 +48,9 @@ template <> struct mo_codec<MO_STATE_COMPANDED> {
 
 /* Codes of positive second moments by approximations: where the root times its scale lies seldom
  * matters to a code. It is at most 2^-20 * 1.25 off (two roots and a reciprocal 2^-22 each, their
- * two products 2^-24; the exact roots, quotient and product 2^-24 each), so the exact one lies
- * between those of a root that much smaller and one that much larger. fma and rounding are
- * monotone: if both give the same code, it is the exact one.
+ * two products 2^-24; the exact roots, quotient and product 2^-24 each; the products with the slack
+ * 2^-24), so the exact one lies between those of a root that much smaller and one that much larger.
+ * What follows is monotone: if both give the same code, it is the exact one.
  *
  * Returns 0 if this does not decide. */
 MO_DEVICE int mo_companded_near(const float values[8], uint32_t largest, int32_t least,
@@ -66,8 +66,10 @@ MO_DEVICE int mo_companded_near(const float values[8], uint32_t largest, int32_t
         mo_from_least<MO_STATE_COMPANDED>(y);
     MO_UNROLL
     for (int k = 0; k < 8; k++) {
-        codes[k] = mo_f32_bits(mo_fmaf(y[k], 1.0f - slack, MO_COMPAND_ROUND));
-        differ |= codes[k] ^ mo_f32_bits(mo_fmaf(y[k], 1.0f + slack, MO_COMPAND_ROUND));
+        float low = mo_companded_up(y[k] * (1.0f - slack));
+        float high = mo_companded_up(y[k] * (1.0f + slack));
+        codes[k] = mo_f32_bits(low + MO_COMPAND_ROUND);
+        differ |= codes[k] ^ mo_f32_bits(high + MO_COMPAND_ROUND);
     }
     words[0] = mo_lower_bytes(codes);
     words[1] = mo_lower_bytes(codes + 4);

@@ -321,7 +321,8 @@ MO_DEVICE void mo_step_block(const mo_optim_span *s, const mo_rule_coef *coef,
     mo_pack_range range = {0, 0, 0};
     float m[N], v[N]; /* not used where there are no elements */
     if (rest > 0) {
-        mo_decode_block<FORMAT>(tables, 1, s->m, s->absmax1, at, rest, aligned->m, m);
+        mo_decode_block<FORMAT>(tables, mo_rule_first_signed(RULE), s->m, s->absmax1, at, rest,
+                                aligned->m, m);
         if (mo_rule_has_second(RULE))
             mo_decode_block<FORMAT>(tables, 0, s->v, s->absmax2, at, rest, aligned->v, v);
         mo_update_pack<RULE, N, 1>(s, coef, at, rest, aligned, m, v, &range);
@@ -331,7 +332,9 @@ MO_DEVICE void mo_step_block(const mo_optim_span *s, const mo_rule_coef *coef,
         absmax2 = mo_block_largest<FORMAT>(range.largest_v);
     if (rest == 0)
         return;
-    mo_encode_block<FORMAT>(tables, 1, m, absmax1, 0, at, rest, aligned->m, s->m, s->absmax1);
+    mo_encode_block<FORMAT>(tables, mo_rule_first_signed(RULE), m, absmax1,
+                            mo_rule_first_signed(RULE) ? 0 : mo_least<N>(m), at, rest, aligned->m,
+                            s->m, s->absmax1);
     if (mo_rule_has_second(RULE))
         mo_encode_block<FORMAT>(tables, 0, v, absmax2, range.least_v, at, rest, aligned->v, s->v,
                                 s->absmax2);
@@ -375,6 +378,8 @@ MO_STEP_KERNEL(mo_step_adamwc8, MO_RULE_ADAMW, MO_STATE_COMPANDED)
 MO_STEP_KERNEL(mo_step_lion8, MO_RULE_LION, MO_STATE_8BIT)
 MO_STEP_KERNEL(mo_step_sgd8, MO_RULE_SGD, MO_STATE_8BIT)
 MO_STEP_KERNEL(mo_step_adam8, MO_RULE_ADAM, MO_STATE_8BIT)
+MO_STEP_KERNEL(mo_step_rmsprop8, MO_RULE_RMSPROP, MO_STATE_8BIT)
+MO_STEP_KERNEL(mo_step_rmspropm8, MO_RULE_RMSPROP_MOMENTUM, MO_STATE_8BIT)
 
 /* A chunk with states that have no scales. */
 template <uint32_t RULE, uint32_t FORMAT>

@@ -103,7 +103,8 @@ MO_SCALAR void mo_step_block_scalar(uint32_t rule, uint32_t format, const mo_opt
     float m[MO_BLOCK_SIZE] = {0}, v[MO_BLOCK_SIZE] = {0};
     uint32_t n = mo_block_length(format, s->count, begin);
     int second = mo_rule_has_second(rule);
-    mo_block_decode(format, 1, (const uint8_t *)s->m, s->absmax1, begin, n, m);
+    mo_block_decode(format, mo_rule_first_signed(rule), (const uint8_t *)s->m, s->absmax1, begin, n,
+                    m);
     if (second)
         mo_block_decode(format, 0, (const uint8_t *)s->v, s->absmax2, begin, n, v);
     for (uint32_t i = 0; i < n; i++) {
@@ -111,7 +112,7 @@ MO_SCALAR void mo_step_block_scalar(uint32_t rule, uint32_t format, const mo_opt
         float p = mo_load_element(s->parameter, begin + i, s->parameter_dtype);
         mo_optim_store(s, begin + i, mo_rule_update(rule, &s->coef, g, p, &m[i], &v[i]));
     }
-    mo_block_encode(format, 1, m, begin, n, (uint8_t *)s->m, s->absmax1);
+    mo_block_encode(format, mo_rule_first_signed(rule), m, begin, n, (uint8_t *)s->m, s->absmax1);
     if (second)
         mo_block_encode(format, 0, v, begin, n, (uint8_t *)s->v, s->absmax2);
 }
@@ -233,6 +234,8 @@ MO_DECLARE_FORMS(mo_step_sgd8)
 MO_DECLARE_FORMS(mo_step_adam8)
 MO_DECLARE_FORMS(mo_step_adamw16)
 MO_DECLARE_FORMS(mo_step_schedule_free)
+MO_DECLARE_FORMS(mo_step_rmsprop8)
+MO_DECLARE_FORMS(mo_step_rmspropm8)
 MO_DECLARE_FORMS(mo_quantize)
 MO_DECLARE_FORMS(mo_dequantize)
 MO_DECLARE_FORMS(mo_quantize4)

@@ -1,7 +1,7 @@
 /*
  * One step of the optimizer, to the last formula: what its kernels are given, the update rules
- * (AdamW, Adam, Lion, SGD, schedule-free AdamW), what the prologue computes, and the span that a
- * work item updates.
+ * (AdamW, Adam, Lion, SGD, schedule-free AdamW, RMSprop, Adagrad), what the prologue computes, and
+ * the span that a work item updates.
  *
  * One step is: the reductions of reduce.h (optional) -> prologue (one item) -> step (one item per
  * chunk, so that no table grows with the elements). The upload kernel writes tables from its
@@ -29,7 +29,10 @@ enum {
     MO_RULE_LION = 2,
     MO_RULE_SGD = 3,
     MO_RULE_ADAM = 4,
-    MO_RULE_SCHEDULE_FREE = 5
+    MO_RULE_SCHEDULE_FREE = 5,
+    MO_RULE_RMSPROP = 6,
+    MO_RULE_ADAGRAD = 7,
+    MO_RULE_RMSPROP_MOMENTUM = 8
 };
 
 /* Hyperparameters of a group as the device keeps them. */
@@ -74,9 +77,10 @@ MO_HD static inline double mo_power(double base, uint64_t exponent)
 /* One parameter; addresses are device memory. */
 typedef struct mo_optim_tensor {
     void *parameter;
-    void *copy;     /* or NULL */
-    void *m;        /* codes, bf16 or f32; NULL: SGD without momentum, which keeps nothing */
-    void *v;        /* NULL where the rule has one moment; so is absmax2 */
+    void *copy; /* or NULL */
+    void *m;    /* codes, bf16 or f32; NULL: SGD without momentum, which keeps nothing. Of a rule
+                   with a mean of squares alone that one (mo_rule_first_signed) */
+    void *v;    /* NULL where the rule has one moment; so is absmax2 */
     float *absmax1; /* a scale per block; NULL: 32-bit states, or bf16 by `format` */
     float *absmax2;
     uint8_t *residual; /* of split bf16 weights; or NULL */
@@ -144,7 +148,8 @@ typedef struct mo_blockcode_args {
  * AdamW's 8-bit one. */
 extern const mo_kernel mo_kernel_optim_upload, mo_kernel_optim_prologue, mo_kernel_optim_step,
     mo_kernel_step_adamw4, mo_kernel_step_adamwf8, mo_kernel_step_adamwc8, mo_kernel_step_lion8,
-    mo_kernel_step_sgd8, mo_kernel_step_adam8, mo_kernel_step_adamw16, mo_kernel_step_schedule_free;
+    mo_kernel_step_sgd8, mo_kernel_step_adam8, mo_kernel_step_adamw16, mo_kernel_step_schedule_free,
+    mo_kernel_step_rmsprop8, mo_kernel_step_rmspropm8;
 
 extern const mo_kernel mo_kernel_quantize, mo_kernel_dequantize, mo_kernel_quantize4,
     mo_kernel_dequantize4, mo_kernel_quantizef8, mo_kernel_dequantizef8, mo_kernel_quantizec8,
@@ -365,12 +370,70 @@ MO_HD static inline float mo_schedule_free_update(const mo_rule_coef *c, float g
     return mo_fmaf(c->one_minus_beta1, u, mo_fmaf(c->beta1, z - parameter, parameter));
 }
 
+/* --- RMSprop (Hinton 2012) and Adagrad (Duchi et al. 2011) as torch.optim's ----------------------
+ *
+ * One moment, the mean or the sum of squares, which lies in the place of the first and is coded as
+ * a second one is.
+ *
+ *     d = fma(weight_decay, p, gradient * factor)
+ *     v = fma(beta2, v, ((1 - beta2) * d) * d), at most FLT_MAX; of Adagrad both factors are 1
+ *     u = d / (sqrt(v) + eps)
+ *     p = fma(rate, u, p)
+ *
+ * with rate = -lr and eps at least 2^-126. RMSprop with momentum has the buffer as its first
+ * moment:
+ *
+ *     m = fma(momentum, m, u)
+ *     p = fma(rate, m, p)
+ *
+ * Coefficients: beta1 is the momentum, decay the weight decay.
+ */
+
+MO_HD static inline mo_rule_coef mo_rmsprop_coef_of(const mo_rule_group *group, uint64_t step,
+                                                    double factor, int sums)
+{
+    mo_rule_coef c;
+    c.beta1 = (float)group->momentum;
+    c.one_minus_beta1 = 1.0f;
+    c.beta2 = sums ? 1.0f : (float)group->beta2;
+    c.one_minus_beta2 = sums ? 1.0f : (float)(1.0 - group->beta2);
+    c.decay = (float)group->weight_decay;
+    c.rate = (float)-group->lr;
+    c.eps = (float)(group->eps < 0x1p-126 ? 0x1p-126 : group->eps);
+    c.factor = (float)(group->maximize ? -factor : factor);
+    c.step = step;
+    return c;
+}
+
+/* The mean of squares, and the quotient u. */
+MO_HD static inline float mo_rmsprop_quotient(const mo_rule_coef *c, float gradient,
+                                              float parameter, float *v)
+{
+    float d = mo_fmaf(c->decay, parameter, gradient * c->factor);
+    *v = mo_adamw_bounded(mo_fmaf(c->beta2, *v, (c->one_minus_beta2 * d) * d));
+    return d / (mo_sqrtf(*v) + c->eps);
+}
+
+MO_HD static inline float mo_rmsprop_momentum_update(const mo_rule_coef *c, float gradient,
+                                                     float parameter, float *m, float *v)
+{
+    *m = mo_fmaf(c->beta1, *m, mo_rmsprop_quotient(c, gradient, parameter, v));
+    return mo_fmaf(c->rate, *m, parameter);
+}
+
 /* --- the rules by number; callers pass a constant, so the choice is made by the compiler ----- */
 
 /* A rule has one moment or two; the second is never negative. */
 MO_HD static inline int mo_rule_has_second(uint32_t rule)
 {
-    return rule == MO_RULE_ADAMW || rule == MO_RULE_ADAM || rule == MO_RULE_SCHEDULE_FREE;
+    return rule == MO_RULE_ADAMW || rule == MO_RULE_ADAM || rule == MO_RULE_SCHEDULE_FREE ||
+           rule == MO_RULE_RMSPROP_MOMENTUM;
+}
+
+/* Whether the first moment may be negative; if not, its codes are those of second moments. */
+MO_HD static inline int mo_rule_first_signed(uint32_t rule)
+{
+    return rule != MO_RULE_RMSPROP && rule != MO_RULE_ADAGRAD;
 }
 
 /* step: the count before this step plus one, with MO_STEPS_NOT_BEGUN unchanged. factor: unscale
@@ -386,6 +449,8 @@ MO_HD static inline mo_rule_coef mo_rule_coef_of(uint32_t rule, const mo_rule_gr
         return mo_adam_coef_of(group, step, factor);
     if (rule == MO_RULE_SCHEDULE_FREE)
         return mo_schedule_free_coef_of(group, step, factor);
+    if (rule == MO_RULE_RMSPROP || rule == MO_RULE_ADAGRAD || rule == MO_RULE_RMSPROP_MOMENTUM)
+        return mo_rmsprop_coef_of(group, step, factor, rule == MO_RULE_ADAGRAD);
     return mo_adamw_coef_of(group, step, factor);
 }
 
@@ -402,6 +467,10 @@ MO_HD static inline float mo_rule_update_raw(uint32_t rule, const mo_rule_coef *
         return mo_adam_update(c, gradient, parameter, m, v);
     if (rule == MO_RULE_SCHEDULE_FREE)
         return mo_schedule_free_update(c, gradient, parameter, m, v);
+    if (rule == MO_RULE_RMSPROP_MOMENTUM)
+        return mo_rmsprop_momentum_update(c, gradient, parameter, m, v);
+    if (rule == MO_RULE_RMSPROP || rule == MO_RULE_ADAGRAD)
+        return mo_fmaf(c->rate, mo_rmsprop_quotient(c, gradient, parameter, m), parameter);
     return mo_adamw_update(c, gradient, parameter, m, v);
 }
 

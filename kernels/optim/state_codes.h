@@ -217,7 +217,10 @@ MO_HD static inline uint32_t mo_code_f8_unsigned(float x, float y)
  * a decoded code gets the same code again, and no value is farther than 0.52 steps from its code's.
  * Code 0 is 0, codes 127 and -127 are 1 and -1; -128 is not made.
  *
- * A second moment is its root, in 255 even steps to the absmax's. A positive one never gets code 0.
+ * A second moment is its root, in 255 even steps to the absmax's: up to 4 steps rounded up, beyond
+ * to nearest. Beside much larger elements a root rounded down would make a step up to 1.5 times too
+ * long. All roots rounded up would never shrink again: a step takes less than one from them. A
+ * positive one never gets code 0, and a decoded code gets the same code again.
  *
  * Adding 1.5 * 2^23 rounds to a whole number, ties to even, whose low byte is the code.
  */
@@ -261,12 +264,24 @@ MO_HD static inline mo_block_scale mo_block_scale_companded_of(uint32_t absmax_b
     return s;
 }
 
+/* What is rounded to nearest of a normalised root: little less than half a step more, so that a
+ * code's own value keeps it. */
+#define MO_COMPAND_UP 0.498f
+#define MO_COMPAND_UP_TO 4.0f
+
+MO_HD static inline float mo_companded_up(float y)
+{
+    float up = y + MO_COMPAND_UP;
+    up = up < MO_COMPAND_UP_TO ? up : MO_COMPAND_UP_TO;
+    return y > up ? y : up;
+}
+
 /* y: the normalised root of x, at most 255. Negative values get code 0. */
 MO_HD static inline uint32_t mo_code_companded_unsigned(float x, float y)
 {
     if (!(y >= 0.0f) || !(x > 0.0f))
         return 0;
-    uint32_t code = mo_f32_bits(y + MO_COMPAND_ROUND) & 0xffu;
+    uint32_t code = mo_f32_bits(mo_companded_up(y) + MO_COMPAND_ROUND) & 0xffu;
     return code == 0 ? 1 : code;
 }
 

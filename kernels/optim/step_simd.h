@@ -84,14 +84,30 @@ MO_INLINE VF lane_schedule_free(const mo_lane_coef *c, VF g, VF p, VF *m, VF *v)
     return v_fma(c->one_minus_beta1, u, v_fma(c->beta1, v_sub(z, p), p));
 }
 
+MO_INLINE VF lane_rmsprop_quotient(const mo_lane_coef *c, VF g, VF p, VF *v)
+{
+    VF d = v_fma(c->decay, p, v_mul(g, c->factor));
+    *v = v_fma(c->beta2, *v, v_mul(v_mul(c->one_minus_beta2, d), d));
+    *v = v_min(v_set(0x1.fffffep127f), *v);
+    return v_div(d, v_add(v_sqrt(*v), c->eps));
+}
+
+MO_INLINE VF lane_rmsprop_momentum(const mo_lane_coef *c, VF g, VF p, VF *m, VF *v)
+{
+    *m = v_fma(c->beta1, *m, lane_rmsprop_quotient(c, g, p, v));
+    return v_fma(c->rate, *m, p);
+}
+
 /* *root: of the new second moment, where the rule has one. */
 MO_INLINE VF lane_rule(uint32_t rule, const mo_lane_coef *c, VF g, VF p, VF *m, VF *v, VF *root)
 {
-    return rule == MO_RULE_ADAMW  ? lane_adamw(c, g, p, m, v, root)
-           : rule == MO_RULE_ADAM ? lane_adam(c, g, p, m, v, root)
-           : rule == MO_RULE_LION ? lane_lion(c, g, p, m)
-           : rule == MO_RULE_SGD  ? lane_sgd(c, g, p, m)
-                                  : lane_schedule_free(c, g, p, m, v);
+    return rule == MO_RULE_ADAMW              ? lane_adamw(c, g, p, m, v, root)
+           : rule == MO_RULE_ADAM             ? lane_adam(c, g, p, m, v, root)
+           : rule == MO_RULE_LION             ? lane_lion(c, g, p, m)
+           : rule == MO_RULE_SGD              ? lane_sgd(c, g, p, m)
+           : rule == MO_RULE_RMSPROP_MOMENTUM ? lane_rmsprop_momentum(c, g, p, m, v)
+           : rule == MO_RULE_RMSPROP          ? v_fma(c->rate, lane_rmsprop_quotient(c, g, p, m), p)
+                                              : lane_schedule_free(c, g, p, m, v);
 }
 
 #include "kernels/optim/step_simd_codes.h"
@@ -176,6 +192,13 @@ MO_INLINE void lane_one_nan_all(float *values, uint64_t n)
         v_store(values + i, v_one_nan(v_load(values + i)));
 }
 
+MO_INLINE VF lane_first(uint32_t rule, uint32_t format, const mo_lane_work *w,
+                        const mo_lane_moment *x, uint32_t i)
+{
+    return format == MO_STATE_8BIT ? v_load(w->m + i)
+                                   : lane_value(format, mo_rule_first_signed(rule), x, i);
+}
+
 /* One block, from memory to `w`; g and p are its gradients and parameters, of type `dtype`. */
 MO_INLINE mo_lane_seen lane_update_as(uint32_t rule, uint32_t format, const mo_optim_span *s,
                                       const mo_lane_coef *c, mo_lane_work *w, uint64_t at,
@@ -189,11 +212,11 @@ MO_INLINE mo_lane_seen lane_update_as(uint32_t rule, uint32_t format, const mo_o
     if (second)
         x2 = lane_moment(format, s->v, s->absmax2, at);
     if (decoded)
-        lane_decode(format, 1, s->m, s->absmax1, at, w->m);
+        lane_decode(format, mo_rule_first_signed(rule), s->m, s->absmax1, at, w->m);
     if (decoded && second)
         lane_decode(format, 0, s->v, s->absmax2, at, w->v);
     for (uint32_t i = 0; i < n; i += MO_LANES_N) {
-        VF m = decoded ? v_load(w->m + i) : lane_value(format, 1, &x1, i), v = m;
+        VF m = lane_first(rule, format, w, &x1, i), v = m;
         if (second)
             v = decoded ? v_load(w->v + i) : lane_value(format, 0, &x2, i);
         VF root = v;
@@ -240,7 +263,7 @@ MO_INLINE mo_lane_work *lane_settle(uint32_t rule, uint32_t format, const mo_opt
         return NULL;
     }
     w->at = at;
-    w->scale1 = mo_format_scale(format, 1, largest1);
+    w->scale1 = mo_format_scale(format, mo_rule_first_signed(rule), largest1);
     w->m_codes = (uint8_t *)s->m + mo_format_bytes(format, at);
     s->absmax1[at / n] = w->scale1.absmax;
     lane_prescale(format, w->m, &w->scale1);
@@ -259,7 +282,7 @@ MO_INLINE void lane_finish(uint32_t rule, uint32_t format, const mo_optim_span *
 {
     if (w == NULL)
         return;
-    lane_encode(format, 1, w->m, &w->scale1, w->m_codes);
+    lane_encode(format, mo_rule_first_signed(rule), w->m, &w->scale1, w->m_codes);
     if (mo_rule_has_second(rule))
         lane_encode(format, 0, w->v, &w->scale2, w->v_codes);
     lane_write_parameters(s, w->at, mo_format_block(format), w->p);

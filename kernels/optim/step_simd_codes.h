@@ -114,7 +114,9 @@ MO_INLINE VI lane_code_companded_signed(VF y)
 /* Of a root that is not negative and its normalised value. */
 MO_INLINE VI lane_code_companded_root(VF root, VF y)
 {
-    VI code = v_and(v_ints(v_add(y, v_set(MO_COMPAND_ROUND))), v_seti(0xff));
+    VF up = v_min(v_add(y, v_set(MO_COMPAND_UP)), v_set(MO_COMPAND_UP_TO));
+    VF raised = v_bits(v_maxi(v_ints(y), v_ints(up)));
+    VI code = v_and(v_ints(v_add(raised, v_set(MO_COMPAND_ROUND))), v_seti(0xff));
     return v_maxi(code, v_mini(v_ints(root), v_seti(1)));
 }
 

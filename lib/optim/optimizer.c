@@ -31,6 +31,15 @@ static const struct kind {
         {"Adam", {[MO_STATE_F32] = &mo_kernel_step_adam8, [MO_STATE_8BIT] = &mo_kernel_step_adam8}},
     [MO_RULE_SCHEDULE_FREE] = {"schedule-free AdamW",
                                {[MO_STATE_F32] = &mo_kernel_step_schedule_free}},
+    [MO_RULE_RMSPROP] =
+        {"RMSprop",
+         {[MO_STATE_F32] = &mo_kernel_step_rmsprop8, [MO_STATE_8BIT] = &mo_kernel_step_rmsprop8}},
+    [MO_RULE_ADAGRAD] =
+        {"Adagrad",
+         {[MO_STATE_F32] = &mo_kernel_step_rmsprop8, [MO_STATE_8BIT] = &mo_kernel_step_rmsprop8}},
+    [MO_RULE_RMSPROP_MOMENTUM] =
+        {"RMSprop with momentum",
+         {[MO_STATE_F32] = &mo_kernel_step_rmspropm8, [MO_STATE_8BIT] = &mo_kernel_step_rmspropm8}},
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
@@ -55,8 +64,8 @@ static memopt_status options_check(memopt_optimizer_options *o)
     if (o->kind >= KINDS)
         return mo_fail(MEMOPT_UNSUPPORTED,
                        "optimizer: kind %" PRIu32
-                       "; AdamW (1), Lion (2), SGD (3), Adam (4) and schedule-free AdamW (5) are "
-                       "supported",
+                       "; AdamW (1), Lion (2), SGD (3), Adam (4), schedule-free AdamW (5), "
+                       "RMSprop (6), Adagrad (7) and RMSprop with momentum (8) are supported",
                        o->kind);
     if (mo_optimizer_kernel(o->kind, o->state_format) == NULL)
         return mo_fail(MEMOPT_UNSUPPORTED,

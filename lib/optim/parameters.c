@@ -87,7 +87,7 @@ static memopt_status fill_device(memopt_optimizer *o, mo_parameter *p, const sta
                                                   stream, &p->state);
     if (status != MEMOPT_OK)
         return status;
-    int zero_code = (int)mo_format_zero(p->format, 1);
+    int zero_code = (int)mo_format_zero(p->format, mo_rule_first_signed(o->options.kind));
     unsigned char *state = p->state, *rest = state + layout->v;
     status =
         layout->v == 0 ? MEMOPT_OK : memopt_fill(o->device, state, zero_code, layout->v, stream);
@@ -120,7 +120,8 @@ static memopt_status fill_host(memopt_optimizer *o, mo_parameter *p, const state
         return status;
     }
     if (layout->steps != 0) {
-        memset(p->host, (int)mo_format_zero(p->format, 1), (size_t)layout->v);
+        memset(p->host, (int)mo_format_zero(p->format, mo_rule_first_signed(o->options.kind)),
+               (size_t)layout->v);
         memset((unsigned char *)p->host + layout->v, 0, (size_t)(layout->steps - layout->v));
     }
     describe(p, layout, p->host, p->state);
@@ -285,6 +286,20 @@ memopt_status memopt_optimizer_add_parameter(memopt_optimizer *o, uint32_t group
     return MEMOPT_OK;
 }
 
+static const char *moment_name(uint32_t kind, int index)
+{
+    static const char *const own[][2] = {
+        [MEMOPT_OPTIMIZER_SGD] = {"momentum_buffer"},
+        [MEMOPT_OPTIMIZER_SCHEDULE_FREE] = {"z", "exp_avg_sq"},
+        [MEMOPT_OPTIMIZER_RMSPROP] = {"square_avg"},
+        [MEMOPT_OPTIMIZER_ADAGRAD] = {"sum"},
+        [MEMOPT_OPTIMIZER_RMSPROP_MOMENTUM] = {"momentum_buffer", "square_avg"},
+    };
+    static const char *const usual[] = {"exp_avg", "exp_avg_sq"};
+    const char *name = kind < sizeof own / sizeof *own ? own[kind][index] : NULL;
+    return name != NULL ? name : usual[index];
+}
+
 /* The tensor of moment `index` of a parameter. */
 static memopt_state_view view_moment(const memopt_optimizer *o, const mo_parameter *p, int index)
 {
@@ -292,14 +307,9 @@ static memopt_state_view view_moment(const memopt_optimizer *o, const mo_paramet
         [MEMOPT_STATE_F32] = MEMOPT_DTYPE_F32,      [MEMOPT_STATE_8BIT] = MEMOPT_DTYPE_U8,
         [MEMOPT_STATE_4BIT] = MEMOPT_DTYPE_U8,      [MEMOPT_STATE_F8] = MEMOPT_DTYPE_F8_E4M3,
         [MEMOPT_STATE_COMPANDED] = MEMOPT_DTYPE_U8, [MEMOPT_STATE_BF16] = MEMOPT_DTYPE_BF16};
-    static const char *const names[] = {"exp_avg", "exp_avg_sq"};
     memopt_dtype dtype = dtypes[p->format];
     uint64_t count = mo_format_bytes(p->format, p->tensor.count) / memopt_dtype_size(dtype);
-    memopt_state_view view = {.name = names[index]};
-    if (o->options.kind == MEMOPT_OPTIMIZER_SGD)
-        view.name = "momentum_buffer";
-    if (o->options.kind == MEMOPT_OPTIMIZER_SCHEDULE_FREE && index == 0)
-        view.name = "z";
+    memopt_state_view view = {.name = moment_name(o->options.kind, index)};
     view.tensor = (memopt_tensor){index == 0 ? p->device.m : p->device.v, count, dtype};
     return view;
 }

@@ -13,12 +13,15 @@
 
 enum { MOST_KINDS = 16, MOST_FORMATS = 16, MOST_PARAMETERS = 16 };
 
-static const char *const kind_names[MOST_KINDS] = {[MEMOPT_OPTIMIZER_ADAMW] = "adamw",
-                                                   [MEMOPT_OPTIMIZER_ADAM] = "adam",
-                                                   [MEMOPT_OPTIMIZER_SCHEDULE_FREE] =
-                                                       "schedule_free",
-                                                   [MEMOPT_OPTIMIZER_LION] = "lion",
-                                                   [MEMOPT_OPTIMIZER_SGD] = "sgd"};
+static const char *const kind_names[MOST_KINDS] = {
+    [MEMOPT_OPTIMIZER_ADAMW] = "adamw",
+    [MEMOPT_OPTIMIZER_ADAM] = "adam",
+    [MEMOPT_OPTIMIZER_SCHEDULE_FREE] = "schedule_free",
+    [MEMOPT_OPTIMIZER_RMSPROP] = "rmsprop",
+    [MEMOPT_OPTIMIZER_ADAGRAD] = "adagrad",
+    [MEMOPT_OPTIMIZER_RMSPROP_MOMENTUM] = "rmsprop_momentum",
+    [MEMOPT_OPTIMIZER_LION] = "lion",
+    [MEMOPT_OPTIMIZER_SGD] = "sgd"};
 static const char *const format_names[MOST_FORMATS] = {[MEMOPT_STATE_F32] = "f32",
                                                        [MEMOPT_STATE_8BIT] = "8bit",
                                                        [MEMOPT_STATE_4BIT] = "4bit",

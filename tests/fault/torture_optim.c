@@ -92,7 +92,8 @@ static memopt_status add_parameter_with_state(memopt_device *device, void *conte
 {
     (void)device;
     fixture *f = context;
-    int single = torture_kind == MEMOPT_OPTIMIZER_LION || torture_kind == MEMOPT_OPTIMIZER_SGD;
+    int single = torture_kind == MEMOPT_OPTIMIZER_LION || torture_kind == MEMOPT_OPTIMIZER_SGD ||
+                 torture_kind == MEMOPT_OPTIMIZER_RMSPROP;
     uint64_t moments = single ? 1 : 2;
     return memopt_optimizer_add_parameter_with_state(f->optimizer, f->group, &f->p[0], NULL,
                                                      f->states, moments, f->steps, NULL, &f->index);
@@ -324,6 +325,7 @@ static void every_function(void **state)
                                       {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_COMPANDED},
                                       {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_BF16},
                                       {MEMOPT_OPTIMIZER_SCHEDULE_FREE, MEMOPT_STATE_F32},
+                                      {MEMOPT_OPTIMIZER_RMSPROP, MEMOPT_STATE_8BIT},
                                       {MEMOPT_OPTIMIZER_LION, MEMOPT_STATE_8BIT},
                                       {MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_8BIT}};
     for (size_t k = 0; k < sizeof all / sizeof *all; k++) {

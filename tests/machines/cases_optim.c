@@ -51,7 +51,7 @@ static void start(const step_case *c)
     memset(&b, 0, sizeof b);
     digest_fill_runs(b.parameter, COUNT + 1, c->p, 17);
     if (format != MO_STATE_F32) {
-        memset(b.m, (int)mo_format_zero(format, 1), sizeof b.m);
+        memset(b.m, (int)mo_format_zero(format, mo_rule_first_signed(c->rule)), sizeof b.m);
         memset(b.v, (int)mo_format_zero(format, 0), sizeof b.v);
     }
 }
@@ -91,7 +91,9 @@ static void steps(uint64_t *digest, const step_case *c, uint32_t group)
 
 static void step_types(uint32_t rule, uint32_t format)
 {
-    static const char *const rules[MOST] = {"", "adamw", "lion", "sgd", "adam", "schedule_free"};
+    static const char *const rules[MOST] = {"",        "adamw",   "lion",
+                                            "sgd",     "adam",    "schedule_free",
+                                            "rmsprop", "adagrad", "rmsprop_momentum"};
     static const char *const formats[MOST] = {"",     "f32",       "8bit", "4bit",
                                               "e4m3", "companded", "bf16"};
     const char *name = mo_optimizer_kernel(rule, format)->name;

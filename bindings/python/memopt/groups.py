@@ -21,6 +21,11 @@ VALUES: Dict[OptimizerKind, Dict[str, Any]] = {
         lr=2.5e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, average=0.0, maximize=False
     ),
     OptimizerKind.LION: dict(lr=1e-4, betas=(0.9, 0.99), weight_decay=0.0, maximize=False),
+    OptimizerKind.RMSPROP: dict(lr=1e-2, alpha=0.99, eps=1e-8, weight_decay=0.0, maximize=False),
+    OptimizerKind.RMSPROP_MOMENTUM: dict(
+        lr=1e-2, alpha=0.99, eps=1e-8, weight_decay=0.0, momentum=0.9, maximize=False
+    ),
+    OptimizerKind.ADAGRAD: dict(lr=1e-2, eps=1e-10, weight_decay=0.0, maximize=False),
     OptimizerKind.SGD: dict(
         lr=1e-3, momentum=0.0, dampening=0.0, weight_decay=0.0, nesterov=False, maximize=False
     ),
@@ -59,9 +64,10 @@ class Group:
 
     lr = _Value[float]("Learning rate.")
     betas = _Value[Tuple[float, float]]("Decays of the first and second moment.")
+    alpha = _Value[float]("RMSprop: decay of the second moment.")
     eps = _Value[float]("Added to the root.")
-    weight_decay = _Value[float]("Weight decay, decoupled; of SGD and Adam part of the gradient.")
-    momentum = _Value[float]("SGD: decay of the momentum buffer.")
+    weight_decay = _Value[float]("Weight decay, decoupled; of SGD, Adam, RMSprop and Adagrad part of the gradient.")
+    momentum = _Value[float]("SGD, RMSprop: decay of the momentum buffer.")
     dampening = _Value[float]("SGD: damping of the gradients after the first.")
     nesterov = _Value[bool]("SGD: whether the momentum is Nesterov's.")
     maximize = _Value[bool]("Whether steps climb.")
@@ -78,6 +84,7 @@ class Group:
         *,
         lr: Optional[float] = None,
         betas: Optional[Tuple[float, float]] = None,
+        alpha: Optional[float] = None,
         eps: Optional[float] = None,
         weight_decay: Optional[float] = None,
         momentum: Optional[float] = None,
@@ -104,7 +111,8 @@ class Group:
         """All hyperparameters under torch's names."""
         raw = self._get()
         every = {
-            **{name: getattr(raw, name) for name in VALUES[self._kind] if name != "betas"},
+            **{name: getattr(raw, name, None) for name in VALUES[self._kind]},
+            "alpha": raw.beta2,
             "betas": (raw.beta1, raw.beta2),
             "nesterov": bool(raw.nesterov),
             "maximize": bool(raw.maximize),
@@ -130,6 +138,8 @@ def set_values(kind: OptimizerKind, raw: _abi.OptimizerGroup, values: Dict[str, 
             )
         if name == "betas":
             raw.beta1, raw.beta2 = value
+        elif name == "alpha":
+            raw.beta2 = float(value)
         elif name in ("maximize", "nesterov"):
             setattr(raw, name, int(bool(value)))
         else:

@@ -110,6 +110,7 @@ class Optimizer(_lifetime.Closing):
         *,
         lr: Optional[float] = None,
         betas: Optional[Tuple[float, float]] = None,
+        alpha: Optional[float] = None,
         eps: Optional[float] = None,
         weight_decay: Optional[float] = None,
         momentum: Optional[float] = None,
@@ -120,7 +121,8 @@ class Optimizer(_lifetime.Closing):
     ) -> Group:
         """Adds a group with the kind's hyperparameters: AdamW and Adam have lr, betas, eps and weight_decay,
         Lion lr, betas and weight_decay, SGD lr, momentum, dampening, weight_decay and nesterov;
-        schedule-free AdamW AdamW's and average; each maximize. Defaults are torch's, for Lion its paper's."""
+        schedule-free AdamW AdamW's and average; RMSprop lr, alpha, eps and weight_decay, with momentum that
+        too; Adagrad lr, eps and weight_decay; each maximize. Defaults are torch's, for Lion its paper's."""
         return self._add_group(given(locals()))
 
     def _add_group(self, values: Dict[str, Any]) -> Group:

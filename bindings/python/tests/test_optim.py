@@ -373,7 +373,7 @@ def test_hyperparameters_are_those_of_the_kind(allocator):
         with pytest.raises(memopt.UnsupportedError):
             memopt.Optimizer(allocator, **options)
     with pytest.raises(ValueError):
-        memopt.Optimizer(allocator, kind="adagrad")
+        memopt.Optimizer(allocator, kind="adadelta")
 
 
 @pytest.mark.parametrize("states, block", [("8bit", 256), ("companded", 256), ("4bit", 128), ("fp8", 256)])

@@ -45,6 +45,9 @@ static const struct form {
     {"adam8", &mo_kernel_step_adam8, MO_RULE_ADAM, MO_STATE_8BIT, 0},
     {"sgd8", &mo_kernel_step_sgd8, MO_RULE_SGD, MO_STATE_8BIT, 0},
     {"schedule-free", &mo_kernel_step_schedule_free, MO_RULE_SCHEDULE_FREE, MO_STATE_F32, 0},
+    {"rmsprop8", &mo_kernel_step_rmsprop8, MO_RULE_RMSPROP, MO_STATE_8BIT, 0},
+    {"adagrad8", &mo_kernel_step_rmsprop8, MO_RULE_ADAGRAD, MO_STATE_8BIT, 0},
+    {"rmspropm8", &mo_kernel_step_rmspropm8, MO_RULE_RMSPROP_MOMENTUM, MO_STATE_8BIT, 0},
     {"sgd8 nesterov", &mo_kernel_step_sgd8, MO_RULE_SGD, MO_STATE_8BIT, 1},
 };
 enum { FORMS = sizeof forms / sizeof *forms, LEAST_BLOCK = MO_BLOCK4_SIZE };

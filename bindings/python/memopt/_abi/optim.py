@@ -18,6 +18,9 @@ class OptimizerKind(enum.IntEnum):
     SGD = 3
     ADAM = 4
     SCHEDULE_FREE = 5
+    RMSPROP = 6
+    ADAGRAD = 7
+    RMSPROP_MOMENTUM = 8
 
 
 @enumeration("MEMOPT_STATE_", BITS8="MEMOPT_STATE_8BIT", BITS4="MEMOPT_STATE_4BIT")
