@@ -24,7 +24,10 @@ _ROUNDING = ("stochastic_rounding", "bf16_stochastic_round")
 #: The share of a movement by which a run with coarse states may differ from the rule.
 _NEAR = 0.25
 #: The rules; a name with several of these words tells the first.
-RULES = ("schedulefree", "adafactor", "ademamix", "adamw", "adam", "lion", "sgd", "muon")
+RULES = (
+    *("schedulefree", "adafactor", "ademamix", "adagrad", "rmsprop", "adamw", "adam", "lion", "sgd"),
+    "muon",
+)
 #: Those whose step of a parameter needs all of it.
 _WHOLE = ("adafactor", "muon")
 #: How many times as far as the rule's farthest parameter any may move.
@@ -73,6 +76,8 @@ class _Rule:
             fresh = 1.0 if self.step_count == 1 else 1.0 - float(group.get("dampening", 0.0))
             self.m = kept * self.m + fresh * g
             update = g + kept * self.m if group.get("nesterov") else self.m
+        elif self.name in ("rmsprop", "adagrad"):
+            update = self._by_root(g, group)
         elif self.name == "schedulefree":
             self._schedule_free(g, group)
             return
@@ -95,6 +100,15 @@ class _Rule:
                     mean += self._slow_mean(g, group)
                 update = mean / (root + float(group["eps"]))
         self.p -= lr * update
+
+    def _by_root(self, g: Tensor, group: Dict[str, Any]) -> Tensor:
+        """RMSprop's update, and Adagrad's, whose squares add up."""
+        kept = float(group.get("alpha", 0.99)) if self.name == "rmsprop" else 1.0
+        fresh = 1.0 - kept if self.name == "rmsprop" else 1.0
+        self.v = kept * self.v + fresh * g * g
+        kept = float(group.get("momentum", 0.0)) if self.name == "rmsprop" else 0.0
+        self.m = kept * self.m + g / (self.v.sqrt() + float(group["eps"]))
+        return self.m
 
     def _slow_mean(self, g: Tensor, group: Dict[str, Any]) -> Tensor:
         """AdEMAMix's second mean, weighted."""

@@ -17,14 +17,12 @@ from memopt.torch import _audit
 OURS = [
     mt.AdamW, mt.AdamW8bit, mt.AdamW8bitCompanded, mt.AdamW4bit, mt.AdamWFp8,
     mt.AdamWBf16, mt.Adam, mt.Adam8bit, mt.Lion, mt.Lion8bit, mt.SGD, mt.SGD8bit, mt.Muon, mt.Muon8bit, mt.Adafactor,
-    mt.AdamWScheduleFree, mt.AdEMAMix,
+    mt.AdamWScheduleFree, mt.AdEMAMix, mt.AdEMAMix8bit, mt.RMSprop8bit, mt.Adagrad8bit,
 ]  # fmt: skip
 LARGE = "2^31 elements"
-#: What the formats' formulas cannot meet (docs/benchmarks/audit-optimizer.md): 1 of 32,768
-#: parameters moves 1.83 times as far as the rule's farthest; the steps after a learning rate of 0
-#: are 0.29 of their length from the rule's.
+#: What the format's formula cannot meet (docs/benchmarks/audit-optimizer.md): the steps after a
+#: learning rate of 0 are 0.29 of their length from the rule's.
 KNOWN = {
-    mt.AdamW8bitCompanded: ["block spanning 2^20"],
     mt.AdamW4bit: ["learning rate of 0"],
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 
@@ -24,7 +25,13 @@ from optim_support import (  # noqa: E402
 )
 
 MAKERS = pytest.mark.parametrize(
-    "make", [mt.Adafactor, functools.partial(mt.AdEMAMix, t_alpha=5, t_beta3=5)], ids=("adafactor", "ademamix")
+    "make",
+    [
+        mt.Adafactor,
+        functools.partial(mt.AdEMAMix, t_alpha=5, t_beta3=5),
+        functools.partial(mt.AdEMAMix8bit, min_8bit_size=1),
+    ],
+    ids=("adafactor", "ademamix", "ademamix8"),
 )
 #: Numbers of dimensions, rows and columns of one, and what does not divide into pieces.
 SHAPES = ((96, 33), (7,), (), (3, 40, 5), (2, 3, 4, 5), (1, 9), (9, 1))
@@ -82,7 +89,8 @@ def test_any_order_of_memory(make, device):
             p.grad = q.grad.clone() if t else torch.empty_like(p).copy_(q.grad)
             a.step()
             b.step()
-        assert torch.equal(p, q), name
+        coded = "absmax1" in a.state[p]  # blocks go by the order of memory
+        torch.testing.assert_close(p, q, rtol=0, atol=1e-3 if coded else 0, msg=name)
 
 
 @MAKERS
@@ -92,7 +100,8 @@ def test_a_resumed_run_is_the_run(make, dtype, stochastic, device):
     params = parameters(dtype=dtype, device=device)
     optimizer = make(params, stochastic_rounding=stochastic)
     walk(optimizer, params, 3)
-    with mt.optim.portable_states(optimizer):
+    plain = "absmax1" in optimizer.state[params[0]]  # portable codes are coded anew
+    with contextlib.nullcontext() if plain else mt.optim.portable_states(optimizer):
         saved = through_a_file(optimizer.state_dict())
     again = twin(params)
     resumed = make(again, lr=0.5)

@@ -10,7 +10,7 @@ the additional arguments; `portable_states` converts states for torch's optimize
 from __future__ import annotations
 
 from ._adafactor import Adafactor
-from ._ademamix import AdEMAMix
+from ._ademamix import AdEMAMix, AdEMAMix8bit
 from ._host import CPUOffloadOptimizer
 from ._keep import keep_32bit
 from ._muon import Muon, Muon8bit
@@ -23,6 +23,7 @@ from ._paged import (
     PagedLion,
     PagedLion8bit,
 )
+from ._rmsprop import Adagrad, Adagrad8bit, RMSprop, RMSprop8bit
 from ._rules import (
     SGD,
     Adam,
@@ -42,7 +43,10 @@ from ._save import portable_states, to_bitsandbytes
 
 __all__ = [
     "AdEMAMix",
+    "AdEMAMix8bit",
     "Adafactor",
+    "Adagrad",
+    "Adagrad8bit",
     "Adam",
     "Adam8bit",
     "AdamW",
@@ -64,6 +68,8 @@ __all__ = [
     "PagedAdamW8bit",
     "PagedLion",
     "PagedLion8bit",
+    "RMSprop",
+    "RMSprop8bit",
     "SGD",
     "SGD8bit",
     "keep_32bit",

@@ -9,6 +9,10 @@ over columns more than all else. So sums are taken in another order than torch's
 ``optimizer.state[parameter]`` holds "step" (int64, on the host, which needs it) and, of fp32,
 "row_var" and "col_var" of the last two dimensions, or "variance" where there is only one. In state
 dicts only Adafactor's groups have "beta2_decay".
+
+A parameter that is sharded by rows (dimension 0, as fully_shard cuts) is stepped by all processes together:
+they add up sums of squares, of a matrix those of its columns too. Of a matrix every process has all of
+"col_var".
 """
 
 from __future__ import annotations
@@ -31,6 +35,9 @@ Piece = Tuple[slice, slice]
 class Adafactor(ShapedOptimizer):
     """Adafactor as torch.optim.Adafactor, with fp32 states: R + C numbers for a matrix of R rows and
     C columns."""
+
+    _takes_shards = True
+    _together = True
 
     def __init__(
         self,
@@ -85,6 +92,15 @@ class Adafactor(ShapedOptimizer):
             raise ValueError("Invalid beta2_decay value: %s" % group["beta2_decay"])
         _options.check_states(group)
 
+    def _check_whole(self, parameter: torch.Tensor, name: str) -> None:
+        super()._check_whole(parameter, name)
+        placements = getattr(parameter, "placements", ())
+        cut = [p for p in placements if not p.is_replicate()]
+        if len(cut) > 1 or any(type(p).__name__ != "Shard" or p.dim != 0 for p in cut):
+            raise TypeError(
+                "%s is placed %s; Adafactor takes shards of dimension 0" % (name, tuple(placements))
+            )
+
     def _check_saved_group(self, group: Dict[str, Any], index: int) -> None:
         if "beta2_decay" not in group:
             what = "group %d has no beta2_decay" % index
@@ -95,23 +111,47 @@ class Adafactor(ShapedOptimizer):
             return {"variance": tuple(shape)}
         return {"row_var": (*shape[:-1], 1), "col_var": (*shape[:-2], 1, shape[-1])}
 
+    def _is_cut(self, key: str, parameter: torch.Tensor) -> bool:
+        return key != "col_var" or parameter.dim() > 2
+
     def _step_task(self, task: Task) -> None:
         parameter, group, state = task.parameter, task.group, task.state
+        team = _Team(task.owner)
         gradient = task.gradient.float().contiguous()
         if group["maximize"]:
             gradient = -gradient
         steps = int(state["step"]) + 1
         lr, fresh = float(group["lr"]), steps ** float(group["beta2_decay"])
         exact = parameter.float().contiguous()  # perhaps the parameter itself
-        size = max(float(group["eps"][1]), float(exact.norm(2)) / exact.numel() ** 0.5)
+        squares = team.add(exact.norm(2).double().square())
+        size = max(float(group["eps"][1]), math.sqrt(float(squares) / task.owner.numel()))
         rate = size * min(lr, 1 / steps**0.5)
         if group["weight_decay"] != 0:
             exact.mul_(1 - lr * float(group["weight_decay"]))
         least = group["eps"][0]
         least = torch.finfo(torch.float32).eps if least is None else float(least)
         step = _step_vector if gradient.dim() < 2 else _step_matrices
-        step(exact, gradient, state, fresh, least, rate, float(group["d"]))
+        step(exact, gradient, state, fresh, least, rate, float(group["d"]), team)
         write(task, exact)
+
+
+class _Team:
+    """The processes that share a parameter's rows."""
+
+    def __init__(self, owner: torch.Tensor) -> None:
+        self.shape = owner.shape
+        cut = [i for i, p in enumerate(getattr(owner, "placements", ())) if not p.is_replicate()]
+        self._group: Any = owner.device_mesh.get_group(cut[0]) if cut else None  # type: ignore[attr-defined]
+
+    def add(self, value: torch.Tensor) -> torch.Tensor:
+        """The sum of their values, which takes the place of this one."""
+        if self._group is not None:
+            torch.distributed.all_reduce(value, group=self._group)
+        return value
+
+    def add_columns(self, value: torch.Tensor) -> torch.Tensor:
+        """The same of sums over rows; a stack of matrices is not cut within them."""
+        return self.add(value) if len(self.shape) == 2 else value
 
 
 def _cut(rate: float, squares: torch.Tensor, count: int, d: float) -> float:
@@ -127,11 +167,13 @@ def _step_vector(
     least: float,
     rate: float,
     d: float,
+    team: _Team,
 ) -> None:
     variance = state["variance"]
     variance.lerp_(gradient * gradient, fresh)
     update = variance.clamp(min=least * least).rsqrt_().mul_(gradient)
-    exact.sub_(update, alpha=_cut(rate, update.norm(2).double().square(), update.numel(), d))
+    squares = team.add(update.norm(2).double().square())
+    exact.sub_(update, alpha=_cut(rate, squares, team.shape.numel(), d))
 
 
 def _step_matrices(
@@ -142,13 +184,15 @@ def _step_matrices(
     least: float,
     rate: float,
     d: float,
+    team: _Team,
 ) -> None:
     """A step of contiguous tensors."""
     rows, columns = gradient.shape[-2:]
-    p, g = (t.view(-1, rows, columns) for t in (exact, gradient))
-    row, column = state["row_var"].view(-1, rows, 1), state["col_var"].view(-1, 1, columns)
+    stack = math.prod(gradient.shape[:-2])
+    p, g = (t.view(stack, rows, columns) for t in (exact, gradient))
+    row, column = state["row_var"].view(stack, rows, 1), state["col_var"].view(stack, 1, columns)
     pieces = _pieces(g)
-    room = g.new_empty(max(g[piece].numel() for piece in pieces))
+    room = g.new_empty(max([g[piece].numel() for piece in pieces], default=0))
     sums = torch.empty_like(row), torch.zeros_like(column)
     for piece in pieces:
         part = g[piece]
@@ -156,8 +200,9 @@ def _step_matrices(
         sums[0][piece] = squares.sum(-1, keepdim=True)
         sums[1][piece[0]] += squares.sum(-2, keepdim=True)
     row.lerp_(sums[0].div_(columns), fresh)
-    column.lerp_(sums[1].div_(rows), fresh)
-    scale = row / row.mean(dim=-2, keepdim=True).clamp_(min=least)
+    column.lerp_(team.add_columns(sums[1]).div_(team.shape[-2]), fresh)
+    mean = team.add_columns(row.sum(dim=-2, keepdim=True)).div_(team.shape[-2])
+    scale = row / mean.clamp_(min=least)
 
     def update(piece: Piece) -> torch.Tensor:
         here = torch.mul(scale[piece], column[piece[0]], out=_of(room, g[piece]))
@@ -167,7 +212,7 @@ def _step_matrices(
     for piece in pieces:
         last = update(piece)
         total += last.norm(2).double().square()
-    rate = _cut(rate, total, g.numel(), d)
+    rate = _cut(rate, team.add(total), team.shape.numel(), d)
     for piece in pieces:
         p[piece].sub_(last if len(pieces) == 1 else update(piece), alpha=rate)
 
@@ -180,8 +225,8 @@ def _pieces(matrices: torch.Tensor) -> List[Piece]:
     """Some rows of one matrix each, or some whole matrices."""
     count, rows, columns = matrices.shape
     most = PIECE[matrices.device.type]
-    high = max(1, most // columns)
-    wide = max(1, most // (rows * columns))
+    high = max(1, most // max(1, columns))
+    wide = max(1, most // max(1, rows * columns))
     return [
         (slice(m, m + wide), slice(r, r + high))
         for m in range(0, count, wide)

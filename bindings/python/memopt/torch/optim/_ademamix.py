@@ -2,12 +2,15 @@
 one.
 
 The rule is that of bitsandbytes' AdEMAMix: the fast mean and the mean of squares are corrected for
-their start at 0, the slow one is not, and the weight decay is AdamW's. States and arithmetic are in
-fp32, and a half-precision parameter is rounded once a step. A parameter is stepped by pieces that
-fit a processor's cache.
+their start at 0, the slow one is not, and the weight decay is AdamW's. The arithmetic is in fp32, and
+a half-precision parameter is rounded once a step. A parameter is stepped by pieces that fit a
+processor's cache; a piece of 8-bit states is decoded, stepped and coded again, as the library's step
+does with a block. The library's own step has places for two moments: a third one would make it carry
+more for all rules.
 
 ``optimizer.state[parameter]`` holds "step" (int64, on the host) and, of the parameter's shape,
-"exp_avg", "exp_avg_slow" and "exp_avg_sq". In state dicts its groups have three betas.
+"exp_avg", "exp_avg_slow" and "exp_avg_sq", with 8-bit states their "absmax1" to "absmax3" too. In state
+dicts its groups have three betas.
 """
 
 from __future__ import annotations
@@ -17,17 +20,22 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import torch
 
+from ..._abi import StateFormat
 from . import _format, _load, _options, _other_rules
 from ._base import Learning, Params
+from ._coded_pieces import Pieces, dense_floats
 from ._options import number
-from ._shaped import ShapedOptimizer
-from ._whole import PIECE, Task, write
+from ._whole import Task, WholeOptimizer, write
 
-_FAST, _SLOW, _SQUARES = "exp_avg", "exp_avg_slow", "exp_avg_sq"
+_FAST, _SLOW, _SQUARES = _format.MOMENTS[_format.OwnKind.ADEMAMIX]
 
 
-class AdEMAMix(ShapedOptimizer):
+class AdEMAMix(WholeOptimizer):
     """AdEMAMix as bitsandbytes', with fp32 states: 12 bytes a parameter."""
+
+    _kind = _format.OwnKind.ADEMAMIX
+    _takes_shards = True
+    _counts_on_host = True
 
     def __init__(
         self,
@@ -41,6 +49,7 @@ class AdEMAMix(ShapedOptimizer):
         weight_decay: float = 1e-2,
         *,
         maximize: bool = False,
+        min_8bit_size: int = 4096,
         stochastic_rounding: bool = False,
         seed: int = 0,
     ) -> None:
@@ -56,6 +65,7 @@ class AdEMAMix(ShapedOptimizer):
             eps: added to the root.
             weight_decay: the share of a parameter, times lr, that a step takes from it.
             maximize: climb instead of descend.
+            min_8bit_size: parameters with fewer elements keep 32-bit states.
             stochastic_rounding: round bf16 and fp16 parameters up or down with probability by
                 distance, so that updates below half a unit are not lost.
             seed: chooses the random numbers of stochastic_rounding.
@@ -63,6 +73,7 @@ class AdEMAMix(ShapedOptimizer):
         values = dict(lr=lr, betas=betas, alpha=alpha, t_alpha=t_alpha, t_beta3=t_beta3, eps=eps)
         switches = dict(weight_decay=weight_decay, maximize=maximize)
         rounding = dict(stochastic_rounding=stochastic_rounding, seed=seed)
+        rounding.update(min_8bit_size=min_8bit_size)
         super().__init__(params, {**values, **switches, **rounding})
 
     def _check_group(self, group: Dict[str, Any]) -> None:
@@ -89,8 +100,17 @@ class AdEMAMix(ShapedOptimizer):
             what = "group %d has no three betas" % index
             raise _other_rules.refused(what, "another rule", "AdEMAMix")
 
-    def _shapes(self, shape: torch.Size) -> Dict[str, Tuple[int, ...]]:
-        return dict.fromkeys((_FAST, _SLOW, _SQUARES), tuple(shape))
+    def _own_state(
+        self,
+        parameter: torch.Tensor,
+        dense: torch.Tensor,
+        group: Dict[str, Any],
+        name: str,
+        made: Dict[torch.Tensor, _format.State],
+    ) -> _format.State:
+        state = self._state_for(parameter, dense, group, name, made)
+        assert state is not None
+        return state
 
     def _loaded(
         self,
@@ -108,11 +128,10 @@ class AdEMAMix(ShapedOptimizer):
         lr = float(group["lr"])
         keep = 1 - lr * float(group["weight_decay"])
         mean, root = 1 - beta1**steps, math.sqrt(1 - beta2**steps)
-        exact = task.parameter.float().contiguous()  # perhaps the parameter itself
-        all_of = (exact, task.gradient.contiguous(), state[_FAST], state[_SLOW], state[_SQUARES])
-        size = PIECE[exact.device.type]
-        for start in range(0, exact.numel(), size):
-            p, g, fast, slow, squares = (t.view(-1)[start : start + size] for t in all_of)
+        exact = dense_floats(task.parameter)
+        for part in Pieces(self._kind, state, exact, task.gradient):
+            p, g = part.parameter, part.gradient
+            fast, slow, squares = part.moments
             g = -g.float() if group["maximize"] else g.float()
             fast.lerp_(g, 1 - beta1)
             slow.lerp_(g, 1 - beta3)
@@ -121,6 +140,12 @@ class AdEMAMix(ShapedOptimizer):
             update = (fast / mean).add_(slow, alpha=alpha).div_(scale)
             p.mul_(keep).sub_(update, alpha=lr)
         write(task, exact)
+
+
+class AdEMAMix8bit(AdEMAMix):
+    """AdEMAMix with three 8-bit states in blocks of 256: 3.05 bytes a parameter."""
+
+    _states = StateFormat.BITS8
 
 
 def _scheduled(group: Dict[str, Any], step: int) -> Tuple[float, float, float, float]:
@@ -138,22 +163,32 @@ def _scheduled(group: Dict[str, Any], step: int) -> Tuple[float, float, float, f
 
 
 def _from_bitsandbytes(state: Any) -> Any:
-    """Its 32-bit states under our names; any other state as it is."""
+    """Its states under our names; any other state as it is."""
     if not isinstance(state, Mapping):
         return state
     inner = {**state, **state.get(_load.NESTED, {})}
-    means = inner.get("state1")
+    means, scales = inner.get("state1"), inner.get("absmax1")
     if not isinstance(means, torch.Tensor) or means.shape[:1] != (2,):
         return state
-    if means.dtype is torch.uint8:
-        raise ValueError("the state dict has 8-bit states; AdEMAMix takes 32-bit ones")
     known = {_FAST: means[0], _SLOW: means[1], _SQUARES: inner.get("state2")}
+    if means.dtype is torch.uint8 and isinstance(scales, torch.Tensor):
+        pairs = ((scales[0], "qmap1"), (scales[1], "qmap1"), (inner.get("absmax2"), "qmap2"))
+        for key, (scale, qmap) in zip(tuple(known), pairs):
+            known[key] = {"codes": known[key], "scale": scale, "qmap": inner.get(qmap)}
     return {"step": inner.get("step", 0), **known}
 
 
-def to_bitsandbytes(state: _format.State) -> Dict[str, Any]:
+def to_bitsandbytes(state: Any) -> Dict[str, Any]:
     """A parameter's state as bitsandbytes keeps it; any other as it is."""
-    if _FAST not in state:
-        return state
-    means = torch.stack((state[_FAST], state[_SLOW]))
-    return {"step": int(state["step"]), "state1": means, "state2": state[_SQUARES]}
+    opened: Dict[str, Any] = _format.opened(state)
+    if _FAST not in opened:
+        return opened
+    result = {"step": int(opened["step"]), "state2": opened[_SQUARES]}
+    result["state1"] = torch.stack((opened[_FAST], opened[_SLOW]))
+    if "absmax1" in opened:
+        result["absmax1"] = torch.stack((opened["absmax1"], opened["absmax2"]))
+        result["absmax2"] = opened["absmax3"]
+        for number_, signed in ((1, True), (2, False)):
+            map_ = _format.values(StateFormat.BITS8, signed)
+            result["qmap%d" % number_] = map_.to(opened[_FAST].device, copy=True)
+    return result

@@ -21,6 +21,7 @@ from ..._abi import OptimizerKind, StateFormat, TensorStruct
 from ..._library import lib, output
 from .._native import Native, native
 from . import _format, _layout, _options
+from ._format import Kind
 
 _data_ptr = torch.Tensor.data_ptr
 _stride = torch.Tensor.stride
@@ -68,7 +69,7 @@ class Executor:
 
     def __init__(
         self,
-        kind: OptimizerKind,
+        kind: Kind,
         format_: StateFormat,
         key: Key,
         groups: int,
@@ -112,7 +113,7 @@ class Executor:
         self._copied = [(3 * i, slot) for i, slot in enumerate(slots) if slot.copied]
         self._fill(len(slots))
 
-    def _add(self, kind: OptimizerKind, format_: StateFormat, slot: Slot) -> None:
+    def _add(self, kind: Kind, format_: StateFormat, slot: Slot) -> None:
         state, states = slot.state, []
         if state is not None and _format.has_moments(state, kind):
             format_ = _format.of(state, kind, slot.memory.numel(), format_)
@@ -273,7 +274,7 @@ class Binding:
 
     def __init__(
         self,
-        kind: OptimizerKind,
+        kind: Kind,
         format_: StateFormat,
         params: List[torch.Tensor],
         groups: int,

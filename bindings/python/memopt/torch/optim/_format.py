@@ -16,7 +16,8 @@ In the state dicts of optimizers with coded states every entry is sealed: see :f
 from __future__ import annotations
 
 import functools
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from enum import Enum
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import torch
 
@@ -35,6 +36,15 @@ DTYPES = {
 
 State = Dict[str, torch.Tensor]
 
+
+class OwnKind(Enum):
+    """Rules that the library does not have."""
+
+    ADEMAMIX = "AdEMAMix"
+
+
+Kind = Union[OptimizerKind, OwnKind]
+
 _SEAL = "memopt"
 #: The key of a split weight's further bits.
 RESIDUAL = "weight_residual"
@@ -43,13 +53,19 @@ RESIDUAL = "weight_residual"
 #: memopt_optimizer_add_parameter_with_state). As an int64 the count is then negative.
 NOT_BEGUN = -(1 << 63)
 
-MOMENTS = {
+MOMENTS: Dict[Kind, Tuple[str, ...]] = {
     OptimizerKind.ADAMW: ("exp_avg", "exp_avg_sq"),
     OptimizerKind.ADAM: ("exp_avg", "exp_avg_sq"),
     OptimizerKind.SCHEDULE_FREE: ("z", "exp_avg_sq"),
     OptimizerKind.LION: ("exp_avg",),
     OptimizerKind.SGD: ("momentum_buffer",),
+    OptimizerKind.RMSPROP: ("square_avg",),
+    OptimizerKind.ADAGRAD: ("sum",),
+    OptimizerKind.RMSPROP_MOMENTUM: ("momentum_buffer", "square_avg"),
+    OwnKind.ADEMAMIX: ("exp_avg", "exp_avg_slow", "exp_avg_sq"),
 }
+#: Moments that are never negative.
+_SQUARES = ("exp_avg_sq", "square_avg", "sum")
 BLOCKS = {
     StateFormat.BITS8: 256,
     StateFormat.BITS4: 128,
@@ -62,7 +78,12 @@ _ABSMAX = "absmax"
 _SCALES = {StateFormat.F8: "scale", StateFormat.COMPANDED: "companded"}
 
 
-def has_moments(state: Any, kind: OptimizerKind) -> bool:
+def is_signed(kind: Kind, index: int) -> bool:
+    """Whether a rule's moment may be negative, which decides its codes."""
+    return MOMENTS[kind][index] not in _SQUARES
+
+
+def has_moments(state: Any, kind: Kind) -> bool:
     """Whether it is a state with moments: SGD's has none where there never was a momentum."""
     return bool(state) and MOMENTS[kind][0] in state
 
@@ -88,7 +109,7 @@ def _is_sealed(value: Any) -> bool:
     return isinstance(value, dict) and list(value) == [_SEAL]
 
 
-def scale_names(kind: OptimizerKind, format_: StateFormat) -> Tuple[str, ...]:
+def scale_names(kind: Kind, format_: StateFormat) -> Tuple[str, ...]:
     """The keys of the scales."""
     if format_ in FLOATS:
         return ()
@@ -126,12 +147,12 @@ def residual(parameter: torch.Tensor, value: Optional[torch.Tensor]) -> torch.Te
     return room.copy_(value)
 
 
-def keys(kind: OptimizerKind, format_: StateFormat) -> Tuple[str, ...]:
+def keys(kind: Kind, format_: StateFormat) -> Tuple[str, ...]:
     """The keys of a state's tensors in the library's order."""
     return MOMENTS[kind] + scale_names(kind, format_)
 
 
-def counts(kind: OptimizerKind, format_: StateFormat, count: int) -> List[int]:
+def counts(kind: Kind, format_: StateFormat, count: int) -> List[int]:
     """The elements of each of keys() for a parameter of `count` elements."""
     moments = len(MOMENTS[kind])
     if format_ in FLOATS:
@@ -140,7 +161,7 @@ def counts(kind: OptimizerKind, format_: StateFormat, count: int) -> List[int]:
     return [codes] * moments + [blocks(format_, count)] * moments
 
 
-def of(state: State, kind: OptimizerKind, count: int, own: StateFormat) -> StateFormat:
+def of(state: State, kind: Kind, count: int, own: StateFormat) -> StateFormat:
     """The format in which the state of a parameter of `count` elements is kept; `own` is the
     optimizer's, which decides if a byte could be either."""
     moment = state[MOMENTS[kind][0]]
@@ -198,12 +219,12 @@ def step_tensor(steps: int, device: torch.device) -> torch.Tensor:
     return torch.full((), steps, dtype=torch.int64, device=device)
 
 
-def new(parameter: torch.Tensor, kind: OptimizerKind, format_: StateFormat) -> State:
+def new(parameter: torch.Tensor, kind: Kind, format_: StateFormat) -> State:
     """The state of a parameter before its first step."""
     state = {"step": step_tensor(0, parameter.device)}
     for i, name in enumerate(MOMENTS[kind]):
         state[name] = empty_moment(parameter, format_)
-        state[name].fill_(0 if format_ in FLOATS else zero_byte(format_, i == 0))
+        state[name].fill_(0 if format_ in FLOATS else zero_byte(format_, is_signed(kind, i)))
     for name in scale_names(kind, format_):
         state[name] = empty_scales(parameter, format_).zero_()
     return with_order(state, parameter, format_)

@@ -13,6 +13,7 @@ import torch
 
 from ..._abi import OptimizerKind, StateFormat
 from . import _format, _layout, _other_rules
+from ._format import Kind
 
 #: Where bitsandbytes puts a parameter's states in a dict.
 NESTED = "__bnb_optimizer_quant_state__"
@@ -73,7 +74,7 @@ def _block_of(count: int, scales: int, own: int) -> int:
 
 def read(
     state: Mapping[str, Any],
-    kind: OptimizerKind,
+    kind: Kind,
     own: StateFormat,
     parameter: torch.Tensor,
     name: str,
@@ -101,7 +102,7 @@ def read(
     return Saved(steps, moments)
 
 
-def is_count(state: Mapping[str, Any], kind: OptimizerKind) -> bool:
+def is_count(state: Mapping[str, Any], kind: Kind) -> bool:
     """Whether it is the state of SGD without momentum that rounds stochastically."""
     return kind is OptimizerKind.SGD and isinstance(state.get("step"), torch.Tensor)
 
@@ -160,7 +161,7 @@ def _floats(value: Any, what: str, parameter: torch.Tensor, name: str) -> torch.
 def _moment(
     state: Mapping[str, Any],
     index: int,
-    kind: OptimizerKind,
+    kind: Kind,
     own: StateFormat,
     parameter: torch.Tensor,
     name: str,
@@ -178,7 +179,7 @@ def _moment(
     if key not in state:
         raise ValueError("the state of %s has no %s" % (name, key))
     order = state["order"].tolist() if "order" in state else None
-    map_ = None if format_ is StateFormat.F8 else _format.values(format_, index == 0)
+    map_ = None if format_ is StateFormat.F8 else _format.values(format_, _format.is_signed(kind, index))
     return _codes(format_, value, state[key], map_, order, parameter, what, name)
 
 
@@ -224,7 +225,7 @@ def has_codes(saved: Saved) -> bool:
 
 def convert(
     saved: Saved,
-    kind: OptimizerKind,
+    kind: Kind,
     format_: StateFormat,
     parameter: torch.Tensor,
     as_it_is: bool,
@@ -235,7 +236,10 @@ def convert(
     or order of memory, else (another map, another size of blocks) become 32-bit states. Floats are
     quantised, or rounded to bf16, unless `as_it_is`.
     """
-    pairs = [_pair(m, format_, parameter, i == 0, as_it_is) for i, m in enumerate(saved.moments)]
+    pairs = [
+        _pair(m, format_, parameter, _format.is_signed(kind, i), as_it_is)
+        for i, m in enumerate(saved.moments)
+    ]
     if any(pair is None for pair in pairs) and not _is_rounded(saved, format_, as_it_is):
         format_ = StateFormat.F32
     state = {"step": _format.step_tensor(saved.steps, parameter.device)}
@@ -353,8 +357,12 @@ def _remapped(moment: Codes, table: torch.Tensor) -> torch.Tensor:
 def group_values(saved: Dict[str, Any], own: Dict[str, Any]) -> Dict[str, Any]:
     """A group of a state dict with what this optimizer needs beside it."""
     group = dict(saved)
-    if "momentum" in own and "momentum" not in group and "betas" in group:
-        group["momentum"] = group.pop("betas")[0]  # as bitsandbytes keeps it
+    if "betas" in group and "betas" not in own:  # as bitsandbytes keeps them
+        betas = group.pop("betas")
+        if "centered" in own:
+            group["alpha"], group["momentum"] = betas
+        elif "momentum" in own:
+            group.setdefault("momentum", betas[0])
     for key, value in own.items():
         if key not in group or key == "block_size":
             group[key] = value

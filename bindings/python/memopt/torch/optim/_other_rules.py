@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping
+from typing import Any, Dict, Mapping
 
 import torch
 
 from ..._abi import OptimizerKind
 from . import _format
+from ._format import Kind
 
 #: Entries that only one rule's state has.
 _OWN = {
@@ -16,14 +17,22 @@ _OWN = {
     "state2": "Adam",
     "exp_inf": "Adamax",
     "mu_product": "NAdam",
+    "square_avg": "RMSprop",
+    "sum": "Adagrad",
+    "acc_delta": "Adadelta",
 }
-_RULES = {
+_RULES: Dict[Kind, str] = {
     OptimizerKind.ADAMW: "AdamW",
     OptimizerKind.ADAM: "Adam",
     OptimizerKind.LION: "Lion",
     OptimizerKind.SGD: "SGD",
     OptimizerKind.SCHEDULE_FREE: "schedule-free AdamW",
+    OptimizerKind.RMSPROP: "RMSprop",
+    OptimizerKind.RMSPROP_MOMENTUM: "RMSprop",
+    OptimizerKind.ADAGRAD: "Adagrad",
+    _format.OwnKind.ADEMAMIX: "AdEMAMix",
 }
+_RMSPROPS = (OptimizerKind.RMSPROP, OptimizerKind.RMSPROP_MOMENTUM)
 _ADAMS = (OptimizerKind.ADAMW, OptimizerKind.ADAM)
 
 
@@ -35,7 +44,7 @@ def refused(what: str, rule: str, own: str) -> ValueError:
     )
 
 
-def _refused(what: str, rule: str, kind: OptimizerKind) -> ValueError:
+def _refused(what: str, rule: str, kind: Kind) -> ValueError:
     return refused(what, rule, _RULES[kind])
 
 
@@ -45,7 +54,7 @@ def has_three_betas(group: Mapping[str, Any]) -> bool:
     return isinstance(betas, (tuple, list)) and len(betas) == 3
 
 
-def check_group(group: Mapping[str, Any], kind: OptimizerKind, number: int) -> None:
+def check_group(group: Mapping[str, Any], kind: Kind, number: int) -> None:
     """Refuses a group whose keys are those of another rule."""
     where = "group %d has " % number
     if "ns_steps" in group:
@@ -59,7 +68,12 @@ def check_group(group: Mapping[str, Any], kind: OptimizerKind, number: int) -> N
         raise _refused(where + "beta2_decay", "Adafactor", kind)
     if has_three_betas(group):
         raise _refused(where + "three betas", "AdEMAMix", kind)
-    if kind is not OptimizerKind.SGD and "momentum" in group and "betas" not in group:
+    if "centered" in group and kind not in _RMSPROPS:
+        raise _refused(where + "centered", "RMSprop", kind)
+    if "initial_accumulator_value" in group and kind is not OptimizerKind.ADAGRAD:
+        raise _refused(where + "initial_accumulator_value", "Adagrad", kind)
+    plain = "momentum" in group and "betas" not in group and "centered" not in group
+    if kind is not OptimizerKind.SGD and plain:
         raise _refused(where + "momentum and no betas", "SGD", kind)
     if kind not in _ADAMS and "amsgrad" in group:
         raise _refused(where + "amsgrad=%s" % group["amsgrad"], "Adam", kind)
@@ -78,7 +92,7 @@ def check_group(group: Mapping[str, Any], kind: OptimizerKind, number: int) -> N
         raise _refused(where + what, "Adam", kind)
 
 
-def check_state(state: Mapping[str, Any], kind: OptimizerKind, name: str) -> None:
+def check_state(state: Mapping[str, Any], kind: Kind, name: str) -> None:
     """Refuses a parameter's state that has other moments than those of the rule."""
     moments = _format.MOMENTS[kind]
     kept = (*moments, *("state%d" % (i + 1) for i in range(len(moments))))

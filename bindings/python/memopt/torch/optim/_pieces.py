@@ -12,6 +12,7 @@ import torch
 
 from ..._abi import OptimizerKind, StateFormat
 from . import _format, _layout
+from ._format import Kind
 from ._pager import Chunk, Pager
 
 MASTER = "master"
@@ -28,7 +29,7 @@ class Kept(NamedTuple):
     parameter: torch.Tensor
     outline: torch.Tensor  # a meta tensor with the master's type, shape and order of memory
     group: int
-    kind: OptimizerKind
+    kind: Kind
     format: StateFormat
     moments: bool
     split: bool

@@ -9,6 +9,7 @@ import torch
 
 from ..._abi import OptimizerKind, StateFormat
 from . import _ademamix, _format
+from ._format import Kind
 from ._base import MemoptOptimizer
 from ._schedule_free import AdamWScheduleFree
 from ._whole import WholeOptimizer
@@ -56,6 +57,8 @@ def to_bitsandbytes(optimizer: MemoptOptimizer) -> Dict[str, Any]:
         raise TypeError("bitsandbytes has no %s" % type(optimizer).__name__)
     if optimizer._states not in (StateFormat.F32, StateFormat.BITS8):
         raise TypeError("bitsandbytes has no states like those of %s" % type(optimizer).__name__)
+    if kind is OptimizerKind.RMSPROP_MOMENTUM:
+        raise TypeError("bitsandbytes has no RMSprop with a momentum buffer")
     saved = optimizer.state_dict()
     if mixed:
         states = saved["state"].items()
@@ -72,23 +75,27 @@ def to_bitsandbytes(optimizer: MemoptOptimizer) -> Dict[str, Any]:
     return saved
 
 
-def _state(state: Dict[str, Any], kind: OptimizerKind, count: int) -> Dict[str, Any]:
+def _state(state: Dict[str, Any], kind: Kind, count: int) -> Dict[str, Any]:
     result: Dict[str, Any] = {"step": _format.steps_taken(state["step"])}
     coded = _format.of(state, kind, count, StateFormat.BITS8) is StateFormat.BITS8
     for i, name in enumerate(_format.MOMENTS[kind]):
         number = str(i + 1)
         result["state" + number] = state[name]
         if coded:
-            table: torch.Tensor = _format.values(StateFormat.BITS8, i == 0)
+            table: torch.Tensor = _format.values(StateFormat.BITS8, _format.is_signed(kind, i))
             result["qmap" + number] = table.to(state[name].device, copy=True)
             result["absmax" + number] = state["absmax" + number]
     return result
 
 
-def _group(group: Dict[str, Any], kind: OptimizerKind) -> Dict[str, Any]:
+def _group(group: Dict[str, Any], kind: Kind) -> Dict[str, Any]:
     own = ("params", "lr", "betas", "eps", "weight_decay", "initial_lr", "param_names")
     result = {key: group[key] for key in own if key in group}
     if kind is OptimizerKind.SGD:
         result["betas"] = (group["momentum"], group["dampening"])
+    if kind is OptimizerKind.RMSPROP:
+        result["betas"] = (group["alpha"], 0.0)
+    if kind is OptimizerKind.ADAGRAD:
+        result["betas"] = (0.0, 0.0)
     result.setdefault("eps", 0.0)
     return {**result, "alpha": 0.0, "t_alpha": None, "t_beta3": None}

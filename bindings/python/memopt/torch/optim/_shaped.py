@@ -1,5 +1,6 @@
 """Rules by torch's operations whose states are fp32 tensors of shapes that the parameter's gives, beside
-"step" (int64, on the host, which needs it)."""
+"step" (int64, on the host, which needs it). Of a sharded parameter a process has the states of its rows;
+in state dicts they are DTensors."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import Any, Dict, List, Mapping, Tuple
 
 import torch
 
-from . import _format, _layout
+from . import _format, _layout, _sharded
 from ._whole import WholeOptimizer
 
 _HOST = torch.device("cpu")
@@ -37,10 +38,52 @@ class ShapedOptimizer(WholeOptimizer):
                 made[parameter] = known
             return known
         new = {"step": _format.step_tensor(0, _HOST)}
-        for key, shape in self._shapes(parameter.shape).items():
-            new[key] = torch.zeros(shape, dtype=torch.float32, device=parameter.device)
+        for key, shape in self._shapes(dense.shape).items():
+            new[key] = torch.zeros(shape, dtype=torch.float32, device=dense.device)
         made[parameter] = new
         return new
+
+    def _is_cut(self, key: str, parameter: torch.Tensor) -> bool:
+        """Whether shards of a parameter have parts of this state, not all of it."""
+        return True
+
+    def state_dict(self) -> Dict[str, Any]:
+        """torch's; states of sharded parameters are DTensors: any number of processes can load
+        them."""
+        own = self.state
+        presented = {p: self._presented(p, s) for p, s in own.items() if s}
+        self.state = defaultdict(dict, presented)
+        try:
+            return super().state_dict()
+        finally:
+            self.state = own
+
+    def _presented(self, parameter: torch.Tensor, state: _format.State) -> _format.State:
+        if not _layout.is_sharded(parameter):
+            return state
+        owner: Any = parameter
+        result = {"step": state["step"]}
+        for key, shape in self._shapes(parameter.shape).items():
+            if self._is_cut(key, parameter):
+                result[key] = _sharded.of_shape(state[key], parameter, torch.Size(shape))
+            else:
+                result[key] = _layout.same_in_all(state[key], owner.device_mesh)
+        return result
+
+    def _localized(
+        self, state: Mapping[str, Any], parameter: torch.Tensor, name: str
+    ) -> Mapping[str, Any]:
+        """What a state dict has of a parameter, of the rows of this process."""
+        result = dict(state)
+        for key, shape in self._shapes(parameter.shape).items():
+            value = state.get(key)
+            if not isinstance(value, torch.Tensor):
+                continue
+            if not self._is_cut(key, parameter):
+                result[key] = _layout.whole(value)
+            elif _layout.is_sharded(parameter) or _layout.is_sharded(value):
+                result[key] = _sharded.piece(value, parameter, torch.Size(shape), key, name)
+        return result
 
     def _loaded(
         self,
@@ -61,6 +104,7 @@ class ShapedOptimizer(WholeOptimizer):
                 state[key] = value
             elif value:
                 parameter, name = place_of[key]
+                value = self._localized(value, parameter, name)
                 known = self._known(value, parameter, name)
                 state[parameter] = {k: v.clone() for k, v in known.items()}
         return state
@@ -76,7 +120,7 @@ class ShapedOptimizer(WholeOptimizer):
         known: _format.State = {"step": _format.step_tensor(steps, _HOST)}
         if isinstance(step, torch.Tensor) and step.dtype is torch.int64 and step.device == _HOST:
             known["step"] = step
-        for key, shape in self._shapes(parameter.shape).items():
+        for key, shape in self._shapes(_layout.local(parameter).shape).items():
             value = state.get(key)
             if not isinstance(value, torch.Tensor) or not value.is_floating_point():
                 raise ValueError(

@@ -28,6 +28,7 @@ import torch
 
 from ..._abi import OptimizerKind, StateFormat
 from . import _format, _layout, _load
+from ._format import Kind
 
 _TAGS = {StateFormat.BITS8: 8, StateFormat.BITS4: 4, StateFormat.F8: 1, StateFormat.COMPANDED: 2}
 _FORMATS = {tag: format_ for format_, tag in _TAGS.items()}
@@ -96,7 +97,7 @@ def check_placements(parameter: torch.Tensor, other: torch.Tensor, name: str) ->
 def present(
     state: _format.State,
     parameter: torch.Tensor,
-    kind: OptimizerKind,
+    kind: Kind,
     own: StateFormat,
     name: str,
     decode: bool,
@@ -136,10 +137,20 @@ def residual(state: Any, parameter: torch.Tensor, name: str) -> Optional[torch.T
     value = state.get(_format.RESIDUAL)
     if value is None:
         return None
-    return _piece(value, parameter, parameter.shape, _format.RESIDUAL, name)
+    return piece(value, parameter, parameter.shape, _format.RESIDUAL, name)
 
 
 def _like_parameter(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    return of_shape(value, parameter, parameter.shape, parameter.stride())
+
+
+def of_shape(
+    value: torch.Tensor,
+    parameter: torch.Tensor,
+    shape: torch.Size,
+    stride: Optional[Tuple[int, ...]] = None,
+) -> torch.Tensor:
+    """A DTensor of what this process has, placed as the parameter is."""
     from torch.distributed.tensor import DTensor
 
     own: Any = parameter
@@ -148,8 +159,8 @@ def _like_parameter(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tenso
         own.device_mesh,
         own.placements,
         run_check=False,
-        shape=parameter.shape,
-        stride=parameter.stride(),
+        shape=shape,
+        stride=stride or torch.empty(shape, device="meta").stride(),
     )
 
 
@@ -230,7 +241,7 @@ def _repacked(codes: torch.Tensor, flat: torch.Tensor, rows: Rows) -> torch.Tens
 def localized(
     state: Any,
     parameter: torch.Tensor,
-    kind: OptimizerKind,
+    kind: Kind,
     own: StateFormat,
     name: str,
 ) -> Any:
@@ -249,7 +260,7 @@ def localized(
     memory = _layout.local(parameter)
     for i, key in enumerate(moments):
         if state[key].dtype is not torch.uint8:
-            result[key] = _piece(state[key], parameter, parameter.shape, key, name)
+            result[key] = piece(state[key], parameter, parameter.shape, key, name)
             continue
         scale, scales = _scales_of(state, i, name)
         codes = state[key]
@@ -257,9 +268,10 @@ def localized(
             codes, scales = _whole_to_rows(state, codes, scales, parameter, kind, own, key, name)
         rows = _rows(parameter, memory)
         wide = torch.Size((rows.total, codes.shape[1])), torch.Size((rows.total, scales.shape[1]))
-        codes = _piece(codes, parameter, wide[0], key, name, rows=True)
-        scales = _piece(scales, parameter, wide[1], scale, name, rows=True)
-        result[key], result[scale] = from_rows(codes, scales, memory, rows, i == 0, own, key, name)
+        codes = piece(codes, parameter, wide[0], key, name, rows=True)
+        scales = piece(scales, parameter, wide[1], scale, name, rows=True)
+        signed = _format.is_signed(kind, i)
+        result[key], result[scale] = from_rows(codes, scales, memory, rows, signed, own, key, name)
     return result
 
 
@@ -280,7 +292,7 @@ def _whole_to_rows(
     codes: torch.Tensor,
     scales: torch.Tensor,
     parameter: torch.Tensor,
-    kind: OptimizerKind,
+    kind: Kind,
     own: StateFormat,
     what: str,
     name: str,
@@ -307,7 +319,7 @@ def _whole_to_rows(
     return to_rows(codes, scales.float(), Rows(rows, rows, length, length, 1), format_)
 
 
-def _piece(
+def piece(
     value: torch.Tensor,
     parameter: torch.Tensor,
     shape: torch.Size,
@@ -385,7 +397,7 @@ def _decoded(units: torch.Tensor, format_: StateFormat, signed: bool) -> torch.T
 
 
 def presented(
-    optimizer: torch.optim.Optimizer, kind: OptimizerKind, own: StateFormat, decode: bool
+    optimizer: torch.optim.Optimizer, kind: Kind, own: StateFormat, decode: bool
 ) -> Dict[Any, Any]:
     """All states of an optimizer as state dicts hold them."""
     result = {}

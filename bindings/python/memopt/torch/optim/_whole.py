@@ -1,5 +1,5 @@
 """Rules by torch's operations, one parameter after another, so that the temporaries are those of one:
-AdEMAMix, and those whose step of a parameter needs all of it, such as Muon and Adafactor.
+AdEMAMix, and those whose step of a parameter needs all of it, such as Muon.
 
 The arithmetic is in fp32; a half-precision parameter is rounded once a step. To the modules that
 read and write states these optimizers are SGDs; groups tell them apart in state dicts.
@@ -13,7 +13,7 @@ import torch
 
 from ..._abi import OptimizerKind
 from ..cast import cast_
-from . import _format, _layout
+from . import _format, _layout, _sharded
 from ._base import MemoptOptimizer, _out_of_graphs
 from ._binding import Facts
 
@@ -28,17 +28,20 @@ class Task(NamedTuple):
     """A parameter to step."""
 
     place: int  # among all parameters
-    parameter: torch.Tensor
+    parameter: torch.Tensor  # what this process has of it
     gradient: torch.Tensor
     state: _format.State
     group: Dict[str, Any]
+    owner: torch.Tensor  # the parameter, perhaps sharded
 
 
 class WholeOptimizer(MemoptOptimizer):
     """What such rules have in common."""
 
-    _kind = OptimizerKind.SGD
+    _kind: _format.Kind = OptimizerKind.SGD
     _steps_on_host = False
+    _takes_shards = False
+    _together = False  # all processes take part in a step of a sharded parameter
     _step_supports_amp_scaling = False  # GradScaler unscales, checks and skips by itself
 
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
@@ -55,7 +58,7 @@ class WholeOptimizer(MemoptOptimizer):
 
     def _check_whole(self, parameter: torch.Tensor, name: str) -> None:
         """Refuses a parameter of which this process has a part only."""
-        if _layout.is_sharded(parameter):
+        if _layout.is_sharded(parameter) and not self._takes_shards:
             raise TypeError(
                 "%s is sharded (a DTensor); %s needs whole parameters" % (name, type(self).__name__)
             )
@@ -92,8 +95,11 @@ class WholeOptimizer(MemoptOptimizer):
                 tasks[parameter] = self._task(place, *places[place], gradient, made)
         self.state.update(made)
         for task in tasks.values():
-            if task.parameter.numel():
+            together = self._together and _layout.is_sharded(task.owner)
+            if task.parameter.numel() or together:
                 self._step_task(task)
+            elif task.state:  # other processes have elements
+                task.state["step"].add_(1)
 
     def _step_alone(self, place: int, gradient: torch.Tensor, facts: Facts) -> None:
         if facts.found_inf is not None and float(facts.found_inf):
@@ -122,17 +128,20 @@ class WholeOptimizer(MemoptOptimizer):
         parameter = group["params"][index]
         name = _layout.name_of(group, g, index)
         self._check_whole(parameter, name)
-        _layout.check_parameter(parameter, name)
-        if _layout.shares_elements(parameter):
+        memory, own = _layout.local(parameter), _layout.local(gradient)
+        _layout.check_parameter(memory, name)
+        if _layout.shares_elements(memory):
             raise RuntimeError("%s has elements that share memory" % name)
-        _layout.check_gradient(gradient, parameter, name, type(self).__name__)
-        if not parameter.numel():
-            return Task(place, parameter, gradient, {}, group)
-        dense = parameter.detach()
+        _layout.check_gradient(own, memory, name, type(self).__name__)
+        if _layout.is_sharded(parameter):
+            _sharded.check_placements(parameter, gradient, name)
+        elif not memory.numel():
+            return Task(place, memory, own, {}, group, parameter)
+        dense = memory.detach()
         if not _layout.is_dense(dense):
             dense = _layout.like(dense, dense.dtype)
         state = self._own_state(parameter, dense, group, name, made)
-        return Task(place, parameter, gradient, state, group)
+        return Task(place, memory, own, state, group, parameter)
 
 
 def write(task: Task, exact: torch.Tensor) -> None:
