@@ -64,7 +64,9 @@ static memopt_status make_rects(mo_draft *draft, uint32_t span)
     placement->span = span;
     for (uint32_t i = 0; i < draft->count; i++) {
         const mo_step_entry *earlier = draft->earlier == NULL ? NULL : draft->earlier[i];
-        draft->slots[i].size = draft->entries[i]->size;
+        draft->slots[i].units =
+            (uint32_t)mo_min_u64(draft->entries[i]->size / MO_BLOCK_UNIT, UINT32_MAX);
+        draft->slots[i].below = MO_FRONT;
         if (!lifetime(draft->entries[i], earlier, span, &placement->rects[placement->count]))
             continue;
         draft->entries[i]->placed = 1;

@@ -1,8 +1,8 @@
 /*
  * Serving the allocations of a step from their places. A place lies in a gap of its region, which
- * is the next neighbour of the nearest block in a place below it, or the front of the region. The
- * nearest one is found by a bit for each rank; so nothing is searched for that grows with the
- * number of blocks, and frees may come in any order.
+ * is the next neighbour of the nearest block in a place below it, or the front of the region. That
+ * is mostly the same as in the last step; else it is found by a bit for each rank. So nothing is
+ * searched for that grows with the number of blocks, and frees may come in any order.
  */
 #include "allocator/step_lanes.h"
 
@@ -80,15 +80,33 @@ static int holds(const mo_block *block, const char *address, uint64_t size)
     return block->address <= address && block->address + block->size >= address + size;
 }
 
+static int is_gap(const mo_block *block)
+{
+    return block != NULL && block->planned == MO_PLANNED_GAP;
+}
+
+/* The gap at the slot's address, if it is where it was last time; else NULL. */
+static mo_block *gap_as_before(const mo_lane *lane, const mo_slot *slot)
+{
+    mo_block *block = slot->below == MO_FRONT ? lane->regions[slot->region].front
+                                              : lane->slots[slot->below].block;
+    if (slot->below != MO_FRONT && block != NULL)
+        block = block->next;
+    return is_gap(block) && holds(block, slot->address, MO_BLOCK_UNIT) ? block : NULL;
+}
+
 /* The block at the slot's address, looked for from the nearest place below; NULL where it is not
  * near. */
-static mo_block *block_of(const mo_lane *lane, const mo_slot *slot)
+static mo_block *block_of(const mo_lane *lane, mo_slot *slot)
 {
     const mo_region *region = &lane->regions[slot->region];
+    mo_block *block = gap_as_before(lane, slot);
+    if (block != NULL)
+        return block;
     uint32_t below = rank_below(lane, slot->rank);
-    mo_block *block = below != UINT32_MAX && below >= region->first_rank
-                          ? lane->slots[lane->by_rank[below]].block
-                          : region->front;
+    int in_region = below != UINT32_MAX && below >= region->first_rank;
+    slot->below = in_region ? lane->by_rank[below] : MO_FRONT;
+    block = in_region ? lane->slots[slot->below].block : region->front;
     for (int i = 0; block != NULL && i < MOST_STRAYS; i++) {
         if (slot->address < block->address)
             block = block->prev;
@@ -111,11 +129,6 @@ static int lacks_memory(const mo_block *block, const mo_slot *slot, uint64_t siz
             return 0;
     }
     return lacks;
-}
-
-static int is_gap(const mo_block *block)
-{
-    return block != NULL && block->planned == MO_PLANNED_GAP;
 }
 
 /* Holds a block for places, joined with such neighbours; returns what it is part of. */
@@ -165,7 +178,7 @@ mo_block *mo_lane_cut_gap(memopt_allocator *allocator, mo_block *gap, const char
 
 mo_block *mo_lane_serve(memopt_allocator *allocator, mo_lane *lane, mo_request *request)
 {
-    if (lane->at == lane->slot_count || request->size > lane->slots[lane->at].size) {
+    if (lane->at == lane->slot_count || request->size > mo_slot_bytes(&lane->slots[lane->at])) {
         mo_lane_disarm(allocator, lane);
         lane->left = 1;
         return NULL;
@@ -194,7 +207,7 @@ mo_slot *mo_lane_waiting(const mo_request *request)
     if (request->slot == 0 || lane == NULL || !lane->armed || lane->at < request->slot)
         return NULL;
     mo_slot *slot = &lane->slots[request->slot - 1];
-    return slot->block == NULL && slot->address != NULL && request->size <= slot->size &&
+    return slot->block == NULL && slot->address != NULL && request->size <= mo_slot_bytes(slot) &&
                    lane->regions[slot->region].segment != NULL
                ? slot
                : NULL;

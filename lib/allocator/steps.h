@@ -21,11 +21,19 @@ enum { MO_PLANNED_NOT, MO_PLANNED_BLOCK, MO_PLANNED_GAP, MO_PLANNED_GUEST };
 /* The planned place of one allocation of a step. */
 typedef struct mo_slot {
     char *address;   /* NULL: it is served online */
-    uint64_t size;   /* a block of at most so many bytes goes there */
     mo_block *block; /* the one that is there: live or pending */
+    uint32_t units;  /* a block of at most so many goes there */
     uint32_t rank;   /* among the places, by region and address */
     uint32_t region;
+    uint32_t below; /* the slot whose block was below it last time; MO_FRONT: the region's front */
 } mo_slot;
+
+#define MO_FRONT UINT32_MAX
+
+static inline uint64_t mo_slot_bytes(const mo_slot *slot)
+{
+    return slot->units * MO_BLOCK_UNIT;
+}
 
 /* Bytes of one segment that a lane's places are in. */
 typedef struct mo_region {

@@ -121,7 +121,7 @@ static memopt_status check_slot(const mo_lane *lane, uint32_t i)
         return slot->address == NULL || bit == 0 ? MEMOPT_OK
                                                  : BROKEN("the empty place %u is marked", i);
     if (bit == 0 || block->planned != MO_PLANNED_BLOCK || block->slot != i ||
-        block->address != slot->address || block->size > slot->size ||
+        block->address != slot->address || block->size > mo_slot_bytes(slot) ||
         (block->state != MO_BLOCK_LIVE && block->state != MO_BLOCK_PENDING))
         return BROKEN("the block of place %u at %p is not there", i, (void *)slot->address);
     return MEMOPT_OK;
