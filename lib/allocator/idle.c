@@ -93,7 +93,7 @@ static void look_at(memopt_allocator *member, uint64_t now)
 {
     mo_lock(&member->lock);
     uint64_t clock = mark(member, now);
-    if (member->steps != NULL && member->steps->marked < clock)
+    if (member->steps != NULL && member->steps->used < clock)
         mo_lanes_leave(member); /* no step goes on */
     if (clock != 0 && !member->retain)
         release_idle(member, clock);

@@ -191,6 +191,7 @@ mo_block *mo_lane_serve(memopt_allocator *allocator, mo_lane *lane, mo_request *
         holds(block, slot->address, request->size)) {
         request->pool = block->segment->pool;
         allocator->steps->info.served++;
+        allocator->steps->used = allocator->clock;
         return mo_lane_occupy(allocator, lane, slot, block, request->size);
     }
     if (slot->block == NULL && lane->regions[slot->region].segment != NULL &&

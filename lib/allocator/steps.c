@@ -153,7 +153,7 @@ static memopt_status mark(memopt_allocator *allocator, memopt_step what)
         status = settle(allocator);
     start_lanes(allocator);
     forget_ended_lanes(steps);
-    steps->marked = allocator->clock;
+    steps->used = allocator->clock;
     return status;
 }
 
@@ -164,7 +164,7 @@ static memopt_status first_mark(memopt_allocator *allocator)
         return MEMOPT_OUT_OF_HOST_MEMORY;
     steps->wanted = 1;
     steps->recording = 1;
-    steps->marked = allocator->clock;
+    steps->used = allocator->clock;
     allocator->steps = steps;
     return MEMOPT_OK;
 }

@@ -109,7 +109,7 @@ struct mo_steps {
     uint32_t settling; /* marks that give back what the plan has made needless */
     uint32_t streak;   /* steps in a row that the plan has served */
     int planned;       /* there is a plan */
-    uint64_t marked;   /* the allocator's clock at the last mark */
+    uint64_t used;     /* the allocator's clock at the last mark or place */
     memopt_step_plan info;
 };
 

@@ -4,6 +4,7 @@
  */
 #include "support.h"
 
+#include "allocator/idle.h"
 #include "support/sweep.h"
 
 #include <string.h>
@@ -487,21 +488,46 @@ static void close_pair(pair p, void *kept)
     finish(p.allocator, p.device);
 }
 
-/* What is held for places serves a request that finds no other memory; later steps go on. */
+/* What is held for places serves a request of another stream that finds no other memory; later
+ * steps go on. */
 static void test_pressure(void **state)
 {
     (void)state;
     void *kept, *large;
+    memopt_stream other;
     pair p = open_planned(&kept);
+    OK(memopt_stream_create(p.device, &other));
     OK(memopt_allocator_set_limit(p.allocator, 40 * MIB));
-    large = alloc(p.allocator, 30 * MIB);
+    large = alloc_on(p.allocator, 30 * MIB, other);
     assert_true(held_by(p.allocator) <= 40 * MIB);
     OK(memopt_allocator_free(p.allocator, large));
     OK(memopt_allocator_set_limit(p.allocator, 0));
     uint64_t planned = plan_of(p.allocator).planned_steps;
     kept = do_steps(p.allocator, kept, 4);
     assert_true(plan_of(p.allocator).planned_steps > planned);
+    OK(memopt_stream_destroy(p.device, other));
     close_pair(p, kept);
+}
+
+/* A pool that retains its memory gives it all to a pause, also what is held for places. */
+static void test_pause_of_a_pool(void **state)
+{
+    (void)state;
+    memopt_device *device = open_device(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_allocator *parent = new_allocator(device, "expandable_segments:True");
+    memopt_pool_options options = MEMOPT_POOL_OPTIONS_INIT;
+    memopt_pool *pool;
+    options.retain = 1;
+    OK(memopt_pool_create(parent, &options, &pool));
+    void *kept = do_steps(pool, NULL, 6);
+    assert_int_equal(plan_of(pool).active, 1);
+    OK(memopt_pool_pause_sync(pool, MEMOPT_PAUSE_KEEP, NULL));
+    assert_int_equal(held_by(pool), 0);
+    OK(memopt_allocator_free(pool, kept)); /* asleep */
+    OK(memopt_pool_resume_sync(pool));
+    (void)do_steps(pool, NULL, 4);
+    OK(memopt_allocator_destroy_force(pool));
+    finish(parent, device);
 }
 
 /* Trims, pauses and the end of steps give memory back; a pause keeps what is in a place. */
@@ -531,6 +557,40 @@ static void test_giving_back(void **state)
     OK(memopt_allocator_trim_sync(p.allocator, &released));
     assert_int_equal(released, 16 * MIB);
     close_pair(p, kept);
+}
+
+static uint64_t now;
+
+static uint64_t read_now(void)
+{
+    return now;
+}
+
+/* When no step goes on, what is held for places goes back after a time. */
+static void test_idle(void **state)
+{
+    (void)state;
+    memopt_stream other;
+    memopt_device *device = open_device(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
+    now = 0;
+    mo_idle_set_clock(read_now);
+    memopt_allocator *allocator =
+        new_allocator(device, "expandable_segments:True,idle_release_seconds:4");
+    OK(memopt_stream_create(device, &other));
+    void *kept = NULL;
+    for (int i = 0; i < 20; i++, now += 1000000000u) {
+        mark(allocator);
+        kept = do_step(allocator, kept);
+    }
+    assert_int_equal(plan_of(allocator).active, 1);
+    assert_int_equal(held_by(allocator), 24 * MIB);
+    for (int i = 0; i < 12; i++, now += 1000000000u)
+        OK(memopt_allocator_free(allocator, alloc_on(allocator, MIB, other)));
+    assert_int_equal(held_by(allocator), 10 * MIB);
+    mo_idle_set_clock(NULL);
+    OK(memopt_allocator_free(allocator, kept));
+    OK(memopt_stream_destroy(device, other));
+    finish(allocator, device);
 }
 
 static void test_arguments(void **state)
@@ -571,10 +631,11 @@ static void test_force(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_training),     cmocka_unit_test(test_changes),
-        cmocka_unit_test(test_late_streams), cmocka_unit_test(test_equal_steps),
-        cmocka_unit_test(test_pressure),     cmocka_unit_test(test_giving_back),
-        cmocka_unit_test(test_arguments),    cmocka_unit_test(test_force),
+        cmocka_unit_test(test_training),        cmocka_unit_test(test_changes),
+        cmocka_unit_test(test_late_streams),    cmocka_unit_test(test_equal_steps),
+        cmocka_unit_test(test_pressure),        cmocka_unit_test(test_giving_back),
+        cmocka_unit_test(test_pause_of_a_pool), cmocka_unit_test(test_idle),
+        cmocka_unit_test(test_arguments),       cmocka_unit_test(test_force),
     };
     if (argc > 1)
         device_name = argv[1];
