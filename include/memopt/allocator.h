@@ -15,8 +15,8 @@
  * streams enqueues something: one event on each of those streams. Only trim, destroy and an
  * allocation under memory pressure wait for device work, and only for the events and streams that
  * they need. While a stream records a graph, the allocator records and queries no event of it;
- * while one that the allocator knows does, it waits for nothing and gives no memory back. Frees
- * that need events of a stream that records are completed after the capture.
+ * while one that it, its parent or a pool knows does, it waits for nothing and gives no memory
+ * back. Frees that need events of a stream that records are completed after the capture.
  *
  * **Pools.** memopt_pool_create() makes a pool of an allocator: one more allocator that shares the
  * device and the limit with its parent. Every function here takes a pool.

@@ -107,13 +107,14 @@ void mo_block_put_to_sleep(mo_pause *pause, mo_block *block)
     pause->asleep = block;
 }
 
-/* The pause of the block's tag; NULL if it is not paused. */
+/* The pause of the block's tag; NULL if it is not paused, or the pages that go are not chosen yet:
+ * what is freed until then goes as free memory. */
 static mo_pause *pause_of(const memopt_allocator *allocator, const mo_block *block)
 {
     mo_pause *pause = mo_tag_is_paused(allocator, block->tag) ? allocator->pauses : NULL;
     while (pause != NULL && (pause->tags >> block->tag & 1) == 0)
         pause = pause->next;
-    return pause;
+    return pause != NULL && pause->pages != NULL ? pause : NULL;
 }
 
 void mo_block_retire(memopt_allocator *allocator, mo_block *block)

@@ -22,6 +22,16 @@ int mo_family_capturing(mo_family *family)
     return capturing;
 }
 
+int mo_family_records(memopt_allocator *allocator)
+{
+    if (allocator->family->pools == 0)
+        return mo_capturing(allocator);
+    mo_unlock(&allocator->lock);
+    int capturing = mo_family_capturing(allocator->family);
+    mo_lock(&allocator->lock);
+    return capturing;
+}
+
 /* Lock of the member held. */
 static memopt_status release_from(memopt_allocator *member, uint64_t wanted, uint64_t *released)
 {

@@ -139,7 +139,7 @@ static memopt_status collect(memopt_allocator *allocator, mo_request *request, m
     double threshold = allocator->config.garbage_collection_threshold;
     (void)request;
     (void)out_block;
-    if (threshold <= 0 || mo_capturing(allocator))
+    if (threshold <= 0 || mo_family_records(allocator))
         return MEMOPT_OK;
     for (;;) {
         uint64_t count, released = 0, wanted = excess(allocator, threshold);
@@ -162,7 +162,7 @@ static memopt_status release_oversize(memopt_allocator *allocator, mo_request *r
 {
     uint64_t released = 0;
     allocator->stats.counter[MO_STAT_NUM_ALLOC_RETRIES]++;
-    if (allocator->max_split == UINT64_MAX || allocator->expandable || mo_capturing(allocator))
+    if (allocator->max_split == UINT64_MAX || allocator->expandable || mo_family_records(allocator))
         return MEMOPT_OK;
     mo_release what = MO_RELEASE_ALL;
     what.pool = request->pool;
@@ -190,7 +190,7 @@ static memopt_status wait_for_events(memopt_allocator *allocator, mo_request *re
                                      mo_block **out_block)
 {
     int found;
-    if (mo_capturing(allocator))
+    if (mo_family_records(allocator))
         return MEMOPT_OK;
     allocator->stats.counter[MO_STAT_NUM_SYNC_ALL_STREAMS]++;
     do {
@@ -216,7 +216,7 @@ static memopt_status release_all(memopt_allocator *allocator, mo_request *reques
     uint64_t released = 0;
     if (allocator->expandable)
         return grow(allocator, request, out_block);
-    if (mo_capturing(allocator))
+    if (mo_family_records(allocator))
         return MEMOPT_OK;
     mo_release what = MO_RELEASE_ALL;
     memopt_status status = mo_segment_release(allocator, &what, &released);

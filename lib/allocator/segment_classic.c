@@ -11,16 +11,18 @@
 #include "base/lock.h"
 #include "base/memory.h"
 
-/* With the observers' consent; without lock. */
+/* With the observers' consent, or if the driver does not take it back again; without lock. */
 static memopt_status get_memory(memopt_allocator *allocator, uint64_t bytes, void **out_address)
 {
     memopt_status status = mo_source_get(allocator, bytes, out_address);
     if (status != MEMOPT_OK)
         return status;
     status = mo_observe_mapped(allocator, *out_address, bytes);
-    if (status != MEMOPT_OK)
-        (void)mo_source_put(allocator, *out_address, bytes);
-    return status;
+    if (status == MEMOPT_OK || mo_source_put(allocator, *out_address, bytes) == MEMOPT_OK ||
+        mo_source_forgets(allocator))
+        return status;
+    mo_observe_stays(allocator, *out_address, bytes);
+    return MEMOPT_OK;
 }
 
 /* One driver call without the lock; the segment is entered when it has succeeded. */
@@ -89,13 +91,15 @@ static void claim(memopt_allocator *allocator, const mo_release *what, mo_releas
 }
 
 /* With the observers' consent; without lock. */
-static memopt_status free_memory(memopt_allocator *allocator, const mo_segment *segment)
+static memopt_status free_memory(memopt_allocator *allocator, const mo_segment *segment,
+                                 int *out_gone)
 {
     memopt_status status = mo_observe_unmapping(allocator, segment->address, segment->size);
     if (status != MEMOPT_OK)
         return status;
     status = mo_source_put(allocator, segment->address, segment->size);
-    if (status != MEMOPT_OK)
+    *out_gone = status == MEMOPT_OK || mo_source_forgets(allocator);
+    if (!*out_gone)
         mo_observe_stays(allocator, segment->address, segment->size);
     return status;
 }
@@ -104,13 +108,14 @@ static memopt_status free_memory(memopt_allocator *allocator, const mo_segment *
 static memopt_status give_back(memopt_allocator *allocator, mo_segment *segment)
 {
     mo_block *block = segment->first;
+    int gone = 0;
     memopt_status status = mo_drain_pool(allocator, segment->pool);
     if (status == MEMOPT_OK) {
         mo_unlock(&allocator->lock);
-        status = free_memory(allocator, segment);
+        status = free_memory(allocator, segment, &gone);
         mo_lock(&allocator->lock);
     }
-    if (status != MEMOPT_OK) {
+    if (!gone) {
         mo_pool_insert(allocator, block);
         return status;
     }
@@ -120,7 +125,7 @@ static memopt_status give_back(memopt_allocator *allocator, mo_segment *segment)
         allocator->stats.oversize[MO_STAT_OVERSIZE_SEGMENTS].current--;
     mo_slab_return(&allocator->slab, block);
     mo_free(segment);
-    return MEMOPT_OK;
+    return status;
 }
 
 static memopt_status release(memopt_allocator *allocator, const mo_release *what,

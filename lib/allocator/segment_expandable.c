@@ -66,7 +66,8 @@ static memopt_status new_segment(memopt_allocator *allocator, const mo_request *
     return MEMOPT_OK;
 }
 
-/* Gives a wholly unmapped segment's addresses back; spare handles first. */
+/* Gives a wholly unmapped segment's addresses back; spare handles first. What the driver does not
+ * take stays, with the segment, unless the allocator ends. */
 static memopt_status end_segment(memopt_allocator *allocator, mo_segment *segment)
 {
     memopt_status result = MEMOPT_OK;
@@ -75,7 +76,11 @@ static memopt_status end_segment(memopt_allocator *allocator, mo_segment *segmen
             continue;
         mo_keep_first(&result, mo_page_release(allocator, segment, page));
     }
+    if (result != MEMOPT_OK && !allocator->ending)
+        return result;
     memopt_status status = mo_vm_unreserve(allocator->device, segment->address, segment->size);
+    if (status != MEMOPT_OK && !allocator->ending)
+        return status;
     mo_segment_unlink(allocator, segment);
     for (mo_block *block = segment->first, *next; block != NULL; block = next) {
         next = block->next;

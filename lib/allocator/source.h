@@ -12,4 +12,10 @@ memopt_status mo_source_read(const memopt_allocator_options *options,
 memopt_status mo_source_get(memopt_allocator *allocator, uint64_t bytes, void **out_address);
 memopt_status mo_source_put(memopt_allocator *allocator, void *address, uint64_t bytes);
 
+/* The device forgets page-locked memory even if its driver does not take it back. */
+static inline int mo_source_forgets(const memopt_allocator *allocator)
+{
+    return allocator->pinned && allocator->family->provider.alloc == NULL;
+}
+
 #endif

@@ -37,11 +37,13 @@ void mo_stream_dead(memopt_allocator *allocator, memopt_stream stream)
     }
 }
 
+/* Where the driver does not say, the stream is taken for one that records: nothing is spoilt then.
+ */
 int mo_stream_captures(memopt_allocator *allocator, memopt_stream stream)
 {
     int32_t capturing = 0;
     memopt_status status = mo_stream_capturing(allocator->device, stream, &capturing);
     if (status == MEMOPT_INVALID_ARGUMENT)
         mo_stream_dead(allocator, stream);
-    return status == MEMOPT_OK && capturing;
+    return status == MEMOPT_OK ? capturing : status == MEMOPT_DRIVER_ERROR;
 }
