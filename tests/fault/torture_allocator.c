@@ -17,7 +17,7 @@ typedef struct fixture {
     memopt_allocator *allocator;
     memopt_pool *pool;
     memopt_stream other;
-    void *block, *kept, *cached;
+    void *block, *kept;
     uint64_t before[STATS];
 } fixture;
 
@@ -97,61 +97,6 @@ static void undo_alloc(memopt_device *device, void *context)
     f->block = NULL;
 }
 
-static void make_cached(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    make(device, context);
-    assert_int_equal(memopt_allocator_alloc(f->allocator, 3 * MIB, 0, NULL, &f->kept), MEMOPT_OK);
-    assert_int_equal(memopt_allocator_alloc(f->allocator, 3 * MIB, 0, NULL, &f->cached), MEMOPT_OK);
-    assert_int_equal(memopt_allocator_free(f->allocator, f->cached), MEMOPT_OK);
-    read_stats(f, f->before);
-}
-
-static void end_cached(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    assert_int_equal(memopt_allocator_free(f->allocator, f->kept), MEMOPT_OK);
-    end(device, context);
-}
-
-/* --- under pressure: 64 MiB, all cached elsewhere or pending -----------------------------------
- */
-
-static void make_pressed(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    make(device, context);
-    void *pending;
-    assert_int_equal(memopt_allocator_alloc(f->allocator, 30 * MIB, 0, f->other, &f->cached),
-                     MEMOPT_OK);
-    assert_int_equal(memopt_allocator_alloc(f->allocator, 28 * MIB, 0, f->other, &pending),
-                     MEMOPT_OK);
-    assert_int_equal(memopt_allocator_free(f->allocator, f->cached), MEMOPT_OK);
-    assert_int_equal(memopt_allocator_free(f->allocator, pending), MEMOPT_OK);
-    read_stats(f, f->before);
-}
-
-/* Memory left by a stream that has ended: one block is live, the rest is too small. */
-static void make_ended(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    make(device, context);
-    assert_int_equal(memopt_allocator_alloc(f->allocator, 8 * MIB, 0, f->other, &f->cached),
-                     MEMOPT_OK);
-    assert_int_equal(memopt_allocator_free(f->allocator, f->cached), MEMOPT_OK);
-    assert_int_equal(memopt_allocator_alloc(f->allocator, 2 * MIB, 0, f->other, &f->kept),
-                     MEMOPT_OK);
-    assert_int_equal(memopt_stream_release_sync(device, f->other), MEMOPT_OK);
-    read_stats(f, f->before);
-}
-
-static void end_kept(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    assert_int_equal(memopt_allocator_free(f->allocator, f->kept), MEMOPT_OK);
-    end(device, context);
-}
-
 /* --- pools -------------------------------------------------------------------------------------
  */
 
@@ -166,94 +111,6 @@ static void make_watched(memopt_device *device, void *context)
 {
     make(device, context);
     assert_int_equal(run_start_history(device, context), MEMOPT_OK);
-}
-
-static void make_pool(memopt_device *device, void *context)
-{
-    make(device, context);
-    assert_int_equal(run_create_pool(device, context), MEMOPT_OK);
-}
-
-/* 64 MiB, all of it a pool's: cached, or freed while another stream uses it. */
-static void make_other_cache(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    void *pending;
-    make_pool(device, context);
-    assert_int_equal(memopt_allocator_alloc(f->pool, 30 * MIB, 0, f->other, &f->cached), MEMOPT_OK);
-    assert_int_equal(memopt_allocator_alloc(f->pool, 28 * MIB, 0, f->other, &pending), MEMOPT_OK);
-    assert_int_equal(memopt_allocator_record_stream(f->pool, pending, NULL), MEMOPT_OK);
-    assert_int_equal(memopt_allocator_free(f->pool, f->cached), MEMOPT_OK);
-    assert_int_equal(memopt_allocator_free(f->pool, pending), MEMOPT_OK);
-    read_stats(f, f->before);
-}
-
-static void end_pool(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    assert_int_equal(mo_allocator_check(f->pool), MEMOPT_OK);
-    assert_int_equal(memopt_allocator_destroy(f->pool), MEMOPT_OK);
-    end(device, context);
-}
-
-TORTURE_CALL(run_alloc_most,
-             memopt_allocator_alloc(f->allocator, 50 * MIB, MEMOPT_TAG_WEIGHTS, NULL, &f->block))
-
-/* A pool with two live blocks, freed memory between them and a pending free. */
-static void make_pool_blocks(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    void *gap;
-    make_pool(device, context);
-    assert_int_equal(memopt_allocator_alloc(f->pool, 5 * MIB, 0, NULL, &f->block), MEMOPT_OK);
-    assert_int_equal(memopt_allocator_alloc(f->pool, 3 * MIB, 0, NULL, &gap), MEMOPT_OK);
-    assert_int_equal(memopt_allocator_alloc(f->pool, 5 * MIB, 0, f->other, &f->kept), MEMOPT_OK);
-    assert_int_equal(memopt_allocator_record_stream(f->pool, gap, f->other), MEMOPT_OK);
-    assert_int_equal(memopt_allocator_free(f->pool, gap), MEMOPT_OK);
-    memset(f->block, 17, 5 * MIB);
-    memset(f->kept, 23, 5 * MIB);
-}
-
-TORTURE_CALL(run_pause, memopt_pool_pause_sync(f->pool, MEMOPT_PAUSE_KEEP, NULL))
-TORTURE_CALL(run_resume, memopt_pool_resume_sync(f->pool))
-
-static void check_active(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    (void)device;
-    assert_int_equal(mo_allocator_check(f->pool), MEMOPT_OK);
-    assert_int_equal(memopt_pool_is_paused(f->pool), 0);
-    assert_true(all_bytes(f->block, 17, 5 * MIB) && all_bytes(f->kept, 23, 5 * MIB));
-}
-
-static void undo_pause(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    assert_int_equal(memopt_pool_is_paused(f->pool), 1);
-    assert_int_equal(run_resume(device, context), MEMOPT_OK);
-    check_active(device, context);
-}
-
-static void make_paused(memopt_device *device, void *context)
-{
-    make_pool_blocks(device, context);
-    assert_int_equal(run_pause(device, context), MEMOPT_OK);
-}
-
-static void check_paused(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    (void)device;
-    assert_int_equal(mo_allocator_check(f->pool), MEMOPT_OK);
-    assert_int_equal(memopt_pool_is_paused(f->pool), 1);
-}
-
-static void end_pool_blocks(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    assert_int_equal(memopt_allocator_free(f->pool, f->block), MEMOPT_OK);
-    assert_int_equal(memopt_allocator_free(f->pool, f->kept), MEMOPT_OK);
-    end_pool(device, context);
 }
 
 /* --- record_stream, free, trim, snapshot ---------------------------------------------------------
@@ -284,9 +141,6 @@ static void make_pending(memopt_device *device, void *context)
     assert_int_equal(run_free(device, context), MEMOPT_OK);
 }
 
-TORTURE_CALL(run_trim, memopt_allocator_trim_sync(f->allocator, NULL))
-TORTURE_CALL(run_trim_to, memopt_allocator_trim_to_sync(f->allocator, 1, NULL))
-
 static memopt_status visit(void *user, const memopt_block_info *block)
 {
     (void)block;
@@ -310,24 +164,22 @@ static memopt_status run_snapshot(memopt_device *device, void *context)
 static const torture_scenario create = {.name = "create", .run = run_create, .undo = undo_create};
 static const torture_scenario scenarios[] = {
     {"alloc", NULL, make, run_alloc, undo_alloc, check_unchanged, end, 1, 1},
-    {"alloc beside a cache", NULL, make_cached, run_alloc, undo_alloc, check_unchanged, end_cached,
-     1, 1},
-    {"alloc under pressure", NULL, make_pressed, run_alloc, undo_alloc, check_unchanged, end, 1, 1},
-    {"alloc after a stream's end", NULL, make_ended, run_alloc, undo_alloc, check_unchanged,
-     end_kept, 1, 1},
     {"pool_create", NULL, make, run_create_pool, undo_create_pool, check_unchanged, end, 0, 0},
     {"start_history", NULL, make, run_start_history, undo_start_history, check_unchanged, end, 0,
      0},
     {"pool_create with a history", NULL, make_watched, run_create_pool, undo_create_pool,
      check_unchanged, end, 0, 0},
-    {"alloc beside a pool's cache", NULL, make_other_cache, run_alloc_most, undo_alloc,
-     check_unchanged, end_pool, 1, 1},
     {"record_stream", NULL, make_block, run_record, undo_alloc, check_unchanged, end, 0, 1},
     {"free", NULL, make_recorded, run_free, NULL, check_unchanged, end, 0, 1},
-    {"trim", NULL, make_pending, run_trim, NULL, NULL, end, 0, 1},
-    {"trim to a target", NULL, make_pending, run_trim_to, NULL, NULL, end, 0, 1},
     {"snapshot", NULL, make_block, run_snapshot, undo_alloc, check_unchanged, end, 0, 0},
 };
+
+static void end_kept(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    assert_int_equal(memopt_allocator_free(f->allocator, f->kept), MEMOPT_OK);
+    end(device, context);
+}
 
 /* --- steps ---------------------------------------------------------------------------------------
  */
@@ -397,24 +249,6 @@ static void test_steps(void **state)
     }
 }
 
-static const torture_scenario pauses[] = {
-    {"pool_pause", NULL, make_pool_blocks, run_pause, undo_pause, check_active, end_pool_blocks, 1,
-     1},
-    {"pool_resume", NULL, make_paused, run_resume, check_active, check_paused, end_pool_blocks, 0,
-     0},
-};
-
-static void test_pauses(void **state)
-{
-    (void)state;
-    for (size_t i = 0; i < sizeof pauses / sizeof pauses[0]; i++) {
-        fixture f = {.config = "expandable_segments:True"};
-        int64_t struck = torture(&pauses[i], &f);
-        print_message("%s: %lld faults\n", pauses[i].name, (long long)struck);
-        assert_true(struck > 5);
-    }
-}
-
 static void test_all(void **state)
 {
     static const char *const configs[] = {"", "expandable_segments:True", ""};
@@ -430,61 +264,6 @@ static void test_all(void **state)
             assert_true(struck > 0);
         }
     }
-}
-
-/* --- moves with room -----------------------------------------------------------------------------
- */
-
-static uint64_t reserved(fixture *f)
-{
-    uint64_t values[STATS];
-    read_stats(f, values);
-    for (uint64_t i = 0; i < STATS; i++)
-        if (strcmp(memopt_allocator_stat_name(i), "reserved_bytes.all.current") == 0)
-            return values[i];
-    fail_msg("no statistic of the reserved bytes");
-    return 0;
-}
-
-/* The n-th device operation of a growth that takes free pages fails; 1 if there is one. */
-static int move_with_fault(int64_t n)
-{
-    fixture f = {.config = "expandable_segments:True"};
-    memopt_device *device = NULL;
-    memopt_device_options options = MEMOPT_DEVICE_OPTIONS_INIT;
-    options.capacity = 256 * MIB;
-    options.threads = 1;
-    assert_int_equal(memopt_device_open("cpu", &options, &device), MEMOPT_OK);
-    make_pressed(device, &f);
-    uint64_t before = reserved(&f);
-    mo_device_fail_at(device, n);
-    memopt_status status = run_alloc(device, &f);
-    int struck = mo_device_fault_struck(device);
-    mo_device_fail_at(device, 0);
-    assert_int_equal(mo_allocator_check(f.allocator), MEMOPT_OK);
-    if (!f.allocator->expandable) /* served by an allocation of its own, beside the cache */
-        assert_int_equal(reserved(&f), before + 22 * MIB);
-    else
-        assert_true(reserved(&f) >= before);
-    if (!struck)
-        assert_true(reserved(&f) <= before + 4 * MIB); /* pages do move */
-    if (status != MEMOPT_OK)
-        assert_int_equal(run_alloc(device, &f), MEMOPT_OK);
-    undo_alloc(device, &f);
-    end(device, &f);
-    assert_int_equal(memopt_device_close(device), MEMOPT_OK);
-    return struck;
-}
-
-/* Free pages that were taken are free again, where the driver refuses to map them elsewhere. */
-static void test_moves_are_undone(void **state)
-{
-    int64_t n = 1;
-    (void)state;
-    while (move_with_fault(n))
-        n++;
-    print_message("a growth that takes pages: %lld faults\n", (long long)n - 1);
-    assert_true(n > 10); /* each page is mapped by a call of its own */
 }
 
 /* --- the end -------------------------------------------------------------------------------------
@@ -540,8 +319,7 @@ static void test_end(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_steps), cmocka_unit_test(test_all), cmocka_unit_test(test_pauses),
-        cmocka_unit_test(test_moves_are_undone), cmocka_unit_test(test_end)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_all), cmocka_unit_test(test_steps),
+                                       cmocka_unit_test(test_end)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

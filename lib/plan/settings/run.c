@@ -42,10 +42,11 @@ static memopt_status check_quantized(const mo_plan_settings *s)
         return MEMOPT_OK;
     MO_PLAN_TRY(mo_plan_model_check_learns(&s->model));
     if (deepspeed && (r->sharding == MO_PLAN_ZERO3 || s->model.quantize == MO_PLAN_QUANTIZE_INT8))
-        return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "plan: weights of %s under DeepSpeed's %s are not described; trace the model "
-                       "(--model module:function), or take nf4 and run.sharding=zero1 or zero2",
-                       kind, MO_PLAN_WORD(run.sharding, r->sharding));
+        return mo_fail(
+            MEMOPT_INVALID_ARGUMENT,
+            "plan: weights of %s under DeepSpeed's %s are not described; trace the model "
+            "(--model module:function), or take nf4 and run.sharding=zero1 or zero2",
+            kind, MO_PLAN_WORD(run.sharding, r->sharding));
     if (!deepspeed && r->world_size > 1 && r->sharding >= MO_PLAN_ZERO2 && !shares)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "plan: FSDP does not divide weights of %s; take nf4, or run.sharding=ddp or "

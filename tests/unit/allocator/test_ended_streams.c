@@ -9,9 +9,9 @@
 
 /* Every operation on watched memory is some thirty times slower under ThreadSanitizer. */
 #ifdef __SANITIZE_THREAD__
-enum { SEEDS = 4, PROGRAMS = 4 };
+enum { SEEDS = 4 };
 #else
-enum { SEEDS = 40, PROGRAMS = 60 };
+enum { SEEDS = 40 };
 #endif
 
 static const char *const configs[] = {"", "expandable_segments:True"};
@@ -583,89 +583,6 @@ static void test_arguments(void **state)
     finish(allocator, device);
 }
 
-/* --- random programs -----------------------------------------------------------------------------
- */
-
-/* As a correct program, but its streams end and come at any time. Each block is written on its
- * stream, may be read on others, is verified, and freed whenever. */
-static void random_program(const char *config, uint64_t seed)
-{
-    enum { STREAMS = 4, STEPS = 250, LIVE = 12 };
-    memopt_device *device = open_watched(seed);
-    memopt_allocator *allocator = new_allocator(device, config);
-    memopt_stream streams[STREAMS] = {NULL};
-    memopt_event *done;
-    uint64_t random = seed * 91 + 5;
-    unsigned char seen[64];
-    struct {
-        unsigned char *at;
-        memopt_event *filled;
-        uint64_t bytes;
-        unsigned char value;
-    } live[LIVE] = {{0}};
-    OK(memopt_event_create(device, 0, &done));
-    for (int i = 1; i < STREAMS; i++)
-        streams[i] = new_stream(device);
-    for (int step = 0; step < STEPS; step++) {
-        random = random * UINT64_C(6364136223846793005) + 1442695040888963407;
-        unsigned r = (unsigned)(random >> 33), i = r % LIVE, which = r / LIVE % STREAMS;
-        memopt_stream stream = streams[which];
-        if (r % 11 == 0 && which != 0) {
-            OK(memopt_stream_destroy(device, stream));
-            streams[which] = new_stream(device);
-        } else if (live[i].at == NULL) {
-            void *at = NULL;
-            live[i].bytes = 64 + r % (1500 * KIB);
-            live[i].value = (unsigned char)r;
-            memopt_status status = memopt_allocator_alloc(allocator, live[i].bytes, 0, stream, &at);
-            if (status == MEMOPT_OUT_OF_DEVICE_MEMORY)
-                continue;
-            OK(status);
-            live[i].at = at;
-            OK(memopt_fill(device, at, live[i].value, live[i].bytes, stream));
-            OK(memopt_event_create(device, 0, &live[i].filled));
-            OK(memopt_event_record(live[i].filled, stream));
-        } else {
-            OK(memopt_stream_wait_event(device, stream, live[i].filled));
-            OK(memopt_copy(device, seen, live[i].at + live[i].bytes - sizeof seen, sizeof seen,
-                           stream));
-            OK(memopt_allocator_record_stream(allocator, live[i].at, stream));
-            if (r % 3 == 0) {
-                OK(memopt_stream_sync(device, stream));
-                assert_int_equal(seen[0], live[i].value);
-                assert_int_equal(seen[sizeof seen - 1], live[i].value);
-            }
-            if (r % 2 == 0) {
-                OK(memopt_allocator_free(allocator, live[i].at));
-                OK(memopt_event_destroy(live[i].filled));
-                live[i].at = NULL;
-            }
-        }
-        if (step % 10 == 0)
-            OK(mo_allocator_check(allocator));
-        if (step % 60 == 59)
-            OK(memopt_allocator_trim_sync(allocator, NULL));
-    }
-    OK(memopt_device_sync(device));
-    for (int i = 1; i < STREAMS; i++)
-        OK(memopt_stream_destroy(device, streams[i]));
-    for (int i = 0; i < LIVE; i++) {
-        OK(memopt_allocator_free(allocator, live[i].at));
-        if (live[i].at != NULL)
-            OK(memopt_event_destroy(live[i].filled));
-    }
-    OK(memopt_event_destroy(done));
-    finish(allocator, device);
-}
-
-static void test_random_programs(void **state)
-{
-    (void)state;
-    FOR_SEEDS (seed, PROGRAMS)
-        for (int c = 0; c < 2; c++)
-            random_program(configs[c], seed);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -682,7 +599,6 @@ int main(void)
         cmocka_unit_test(test_unwaited),
         cmocka_unit_test(test_unwaited_keeps_apart_from_the_next),
         cmocka_unit_test(test_arguments),
-        cmocka_unit_test(test_random_programs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
