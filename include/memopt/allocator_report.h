@@ -196,7 +196,8 @@ typedef struct memopt_block_info {
     uint32_t state;              /**< A ::memopt_block_state. */
     memopt_tag tag;              /**< What it is for. */
     uint32_t context;            /**< The number of its allocation; see memopt_history_options. */
-    uint64_t age;                /**< Allocations since it was allocated, or freed if it is free. */
+    uint64_t age; /**< Allocations since it was allocated, or freed if it is free; with
+                       several streams up to 4096 for each of them more. */
 } memopt_block_info;
 
 /** @brief Initialiser of ::memopt_block_info. */

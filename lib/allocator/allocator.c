@@ -7,6 +7,7 @@
 #include "allocator/pressure.h"
 #include "allocator/segment_common.h"
 #include "allocator/step_lanes.h"
+#include "allocator/stripe_blocks.h"
 #include "memopt/experimental/hooks.h"
 
 #include "base/lock.h"
@@ -55,6 +56,11 @@ memopt_status memopt_allocator_alloc(memopt_allocator *allocator, uint64_t bytes
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "allocator_alloc: %" PRIu64 " bytes overflow when rounded", bytes);
     mo_idle_check(allocator);
+    pointer = mo_stripe_alloc(allocator, &request);
+    if (pointer != NULL) {
+        *out_pointer = pointer;
+        return MEMOPT_OK;
+    }
     mo_lock(&allocator->lock);
     int known = tag < allocator->tag_count;
     memopt_status status = known ? alloc_cached(allocator, &request, &pointer) : MEMOPT_OK;
@@ -128,6 +134,9 @@ memopt_status memopt_allocator_free(memopt_allocator *allocator, void *pointer)
 {
     mo_block *block;
     if (allocator != NULL && pointer == NULL)
+        return MEMOPT_OK;
+    if (allocator != NULL && !mo_device_inherited(allocator->device) &&
+        mo_stripe_free(allocator, pointer))
         return MEMOPT_OK;
     memopt_status status = lock_block(allocator, pointer, "allocator_free", &block);
     if (status != MEMOPT_OK)

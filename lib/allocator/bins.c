@@ -23,60 +23,57 @@ static int below(const mo_block *a, const mo_block *b)
     return a->size != b->size ? a->size < b->size : a->address < b->address;
 }
 
-/* Into the nodes below `key`, itself in no tree, and the others. */
-static void split(mo_block *tree, const mo_block *key, mo_block **low, mo_block **high)
+/* Where a node of this priority belongs on the way to the block. */
+static mo_block **place_of(mo_block **root, const mo_block *block, uint32_t least)
 {
-    if (tree == NULL) {
-        *low = *high = NULL;
-    } else if (below(tree, key)) {
-        *low = tree;
-        split(tree->right, key, &tree->right, high);
-    } else {
-        *high = tree;
-        split(tree->left, key, low, &tree->left);
-    }
+    mo_block **place = root;
+    while (*place != NULL && *place != block && priority(*place) >= least)
+        place = below(*place, block) ? &(*place)->right : &(*place)->left;
+    return place;
 }
 
-static mo_block *join(mo_block *low, mo_block *high)
+/* The nodes of a tree below the block become its left children, the others its right ones. */
+static void split(mo_block *tree, mo_block *block)
 {
-    if (low == NULL || high == NULL)
-        return low != NULL ? low : high;
-    if (priority(low) >= priority(high)) {
-        low->right = join(low->right, high);
-        return low;
+    mo_block **low = &block->left, **high = &block->right;
+    while (tree != NULL) {
+        if (below(tree, block)) {
+            *low = tree;
+            low = &tree->right;
+            tree = *low;
+        } else {
+            *high = tree;
+            high = &tree->left;
+            tree = *high;
+        }
     }
-    high->left = join(low, high->left);
-    return high;
+    *low = *high = NULL;
 }
 
-static mo_block *with(mo_block *tree, mo_block *block)
+/* Two trees become one at `place`; the nodes of `low` come first. */
+static void join(mo_block **place, mo_block *low, mo_block *high)
 {
-    if (tree == NULL || priority(tree) < priority(block)) {
-        split(tree, block, &block->left, &block->right);
-        return block;
+    while (low != NULL && high != NULL) {
+        if (priority(low) >= priority(high)) {
+            *place = low;
+            place = &low->right;
+            low = *place;
+        } else {
+            *place = high;
+            place = &high->left;
+            high = *place;
+        }
     }
-    if (below(tree, block))
-        tree->right = with(tree->right, block);
-    else
-        tree->left = with(tree->left, block);
-    return tree;
-}
-
-static mo_block *without(mo_block *tree, const mo_block *block)
-{
-    if (tree == block)
-        return join(tree->left, tree->right);
-    if (below(tree, block))
-        tree->right = without(tree->right, block);
-    else
-        tree->left = without(tree->left, block);
-    return tree;
+    *place = low != NULL ? low : high;
 }
 
 void mo_bins_insert(mo_bins *bins, mo_block *block)
 {
     size_t bin = bin_of(block->size);
-    bins->root[bin] = with(bins->root[bin], block);
+    mo_block **place = place_of(&bins->root[bin], block, priority(block));
+    mo_block *tree = *place;
+    *place = block;
+    split(tree, block);
     bins->used[bin / 64] |= UINT64_C(1) << (bin % 64);
     bins->used_words |= UINT64_C(1) << (bin / 64);
 }
@@ -84,7 +81,7 @@ void mo_bins_insert(mo_bins *bins, mo_block *block)
 void mo_bins_remove(mo_bins *bins, mo_block *block)
 {
     size_t bin = bin_of(block->size);
-    bins->root[bin] = without(bins->root[bin], block);
+    join(place_of(&bins->root[bin], block, 0), block->left, block->right);
     block->left = block->right = NULL;
     if (bins->root[bin] == NULL) {
         bins->used[bin / 64] &= ~(UINT64_C(1) << (bin % 64));

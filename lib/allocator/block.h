@@ -10,6 +10,8 @@
 
 #include "memopt/allocator.h"
 
+#include <stdatomic.h>
+
 /* Every block's size and address are multiples of it. */
 #define MO_BLOCK_UNIT UINT64_C(512)
 
@@ -26,6 +28,7 @@ typedef enum mo_block_state {
 struct mo_segment;
 struct mo_stream_use;
 
+/* What its neighbours and the bins read comes first. */
 typedef struct mo_block {
     char *address;
     uint64_t size;
@@ -34,19 +37,20 @@ typedef struct mo_block {
     struct mo_block *prev;  /* neighbours by address in the segment */
     struct mo_block *next;
     struct mo_segment *segment;
+    uint8_t state;
+    uint8_t mapped;         /* CLAIMED: whether it has memory */
+    uint8_t split;          /* FREE: counted as inactive_split */
+    _Atomic uint8_t stripe; /* LIVE: its pool's; also read without a lock */
+    memopt_tag tag;
     uint64_t requested;         /* LIVE, PENDING: bytes asked for */
     uint64_t freed_at;          /* the allocator's clock: FREE, at its last free; LIVE, PENDING: at
                                  * its allocation */
     struct mo_stream_use *uses; /* LIVE, PENDING: recorded streams */
     uint32_t pending;           /* PENDING: events not complete yet */
-    memopt_tag tag;
-    uint8_t state;
-    uint8_t mapped;   /* CLAIMED: whether it has memory */
-    uint8_t split;    /* FREE: counted as inactive_split */
-    uint8_t planned;  /* what it is to a plan; see steps.h */
-    uint32_t context; /* LIVE, PENDING: of its allocation; see memopt_history_event */
-    uint32_t entry;   /* LIVE, PENDING: of a recorded step; 0: none */
-    uint32_t slot;    /* of a plan, if it is in one's place */
+    uint32_t context;           /* LIVE, PENDING: of its allocation; see memopt_history_event */
+    uint32_t entry;             /* LIVE, PENDING: of a recorded step; 0: none */
+    uint32_t slot;              /* of a plan, if it is in one's place */
+    uint8_t planned;            /* what it is to a plan; see steps.h */
 } mo_block;
 
 /* --- slabs ---------------------------------------------------------------------------------- */
@@ -57,15 +61,17 @@ typedef struct mo_slab {
     struct mo_slab_chunk *chunks;
 } mo_slab;
 
+/* Takes one that was reserved, with every field zero. */
+mo_block *mo_slab_take(mo_slab *slab);
+void mo_slab_return(mo_slab *slab, mo_block *block);
+/* Moves up to `count` unused ones. */
+void mo_slab_move(mo_slab *from, mo_slab *to, uint64_t count);
 /* Makes sure that `count` blocks can be taken. 1 on success, else 0 (the last error is set). */
 int mo_slab_refill(mo_slab *slab, uint64_t count);
 static inline int mo_slab_reserve(mo_slab *slab, uint64_t count)
 {
     return slab->unused_count >= count || mo_slab_refill(slab, count);
 }
-/* Takes one that was reserved, with every field zero. */
-mo_block *mo_slab_take(mo_slab *slab);
-void mo_slab_return(mo_slab *slab, mo_block *block);
 void mo_slab_end(mo_slab *slab);
 
 /* --- splitting and joining ------------------------------------------------------------------ */
@@ -76,28 +82,40 @@ mo_block *mo_block_split(mo_slab *slab, mo_block *block, uint64_t size);
 /* Adds the next neighbour's bytes to block and returns its struct to the slab. */
 void mo_block_absorb_next(mo_slab *slab, mo_block *block);
 
-/* --- the table of live blocks ---------------------------------------------------------------- */
+/* --- the table of live blocks ----------------------------------------------------------------
+ *
+ * From an address to the block that starts there. Open addressing with linear probing. A slot keeps
+ * its address when the block is freed, and the block may have become another one: so what is found
+ * counts only if it is live and has that address. Memory that is used again and again leaves the
+ * table as it is. When too many slots are taken, it is made again, of the live blocks.
+ *
+ * Threads in different stripes enter blocks and search at the same time; all else is done with the
+ * gate closed. A search may run beside the making anew and find nothing: whoever has to know
+ * searches again with the gate closed. So slots stay in memory until the table ends. */
 
-/* Open addressing with linear probing, at most half full; deletion moves entries back. */
+typedef struct mo_block_slots mo_block_slots;
+
 typedef struct mo_block_table {
-    struct mo_block_table_slot {
-        const void *address;
-        mo_block *block;
-    } * slots;
-    uint64_t capacity; /* a power of two, or 0 */
-    uint64_t count;
-    unsigned shift; /* 64 - log2(capacity) */
+    _Atomic(mo_block_slots *) slots; /* NULL: none yet */
+    mo_block_slots *spare;           /* as many as those, or NULL */
+    mo_block_slots *older;           /* fewer */
+    uint64_t count;                  /* live blocks */
+    uint64_t room;                   /* addresses that may still be entered */
 } mo_block_table;
 
-int mo_block_table_grow(mo_block_table *table);
-/* Makes room for one more entry. 1 on success, else 0. */
-static inline int mo_block_table_reserve(mo_block_table *table)
+/* Makes room for some addresses. 1 on success, else 0. */
+int mo_block_table_make_room(mo_block_table *table);
+/* Enters a live block. Pre: there is room; the result, 1 or 0, is taken off it. */
+uint64_t mo_block_table_enter(mo_block_table *table, mo_block *block);
+/* The block that was entered at an address last; it may be another one by now. */
+mo_block *mo_block_table_look(const mo_block_table *table, const void *address);
+/* The live block at an address; NULL if none. */
+static inline mo_block *mo_block_table_find(const mo_block_table *table, const void *address)
 {
-    return table->count * 2 < table->capacity || mo_block_table_grow(table);
+    mo_block *block = mo_block_table_look(table, address);
+    return block != NULL && block->address == address && block->state == MO_BLOCK_LIVE ? block
+                                                                                       : NULL;
 }
-void mo_block_table_insert(mo_block_table *table, mo_block *block);
-mo_block *mo_block_table_find(const mo_block_table *table, const void *address);
-void mo_block_table_remove(mo_block_table *table, const void *address);
 void mo_block_table_end(mo_block_table *table);
 
 #endif

@@ -17,6 +17,18 @@ static memopt_status fail_paused(const memopt_allocator *allocator, memopt_tag t
                    allocator->tags[tag].name, allocator->name);
 }
 
+/* Room in the table that stripes had is gone when it is made again. */
+static int reserve_entry(memopt_allocator *allocator)
+{
+    if (allocator->live.room != 0)
+        return 1;
+    if (!mo_block_table_make_room(&allocator->live))
+        return 0;
+    for (uint32_t i = 0; i < allocator->lock.stripes; i++)
+        allocator->stripes[i].entries = 0;
+    return 1;
+}
+
 /* The first request of a stream shows whether there is one. */
 memopt_status mo_request_enter(memopt_allocator *allocator, mo_request *request)
 {
@@ -35,21 +47,17 @@ memopt_status mo_request_enter(memopt_allocator *allocator, mo_request *request)
             return status;
         }
     }
-    return mo_slab_reserve(&allocator->slab, 2) && mo_block_table_reserve(&allocator->live)
+    return mo_slab_reserve(&allocator->slab, 2) && reserve_entry(allocator)
                ? MEMOPT_OK
                : MEMOPT_OUT_OF_HOST_MEMORY;
 }
 
-/* A hole of the large pool between blocks that share its pages, so that the block keeps no page
- * from others. Much larger holes are left to blocks of their size. */
 static mo_block *serve_from_hole(memopt_allocator *allocator, mo_request *request)
 {
-    mo_pool *large = mo_pool_find(allocator, request->stream, MO_POOL_LARGE);
-    const mo_block *hole = large == NULL ? NULL : mo_bins_best_fit(&large->bins, request->size);
-    if (hole == NULL || hole->size >= allocator->granularity || hole->size > 2 * request->size)
+    if (mo_pool_hole(allocator, request->stream, request->size) == NULL)
         return NULL;
-    request->pool = large;
-    return mo_pool_take(allocator, large, request->size);
+    request->pool = mo_pool_find(allocator, request->stream, MO_POOL_LARGE);
+    return mo_pool_take(allocator, request->pool, request->size);
 }
 
 mo_block *mo_request_serve(memopt_allocator *allocator, mo_request *request)
@@ -58,6 +66,13 @@ mo_block *mo_request_serve(memopt_allocator *allocator, mo_request *request)
     if (block != NULL || request->pool->kind != MO_POOL_SMALL || !allocator->expandable)
         return block;
     return serve_from_hole(allocator, request);
+}
+
+/* The next ones should be served in the stripe. */
+static void ask(memopt_allocator *allocator, const mo_block *block)
+{
+    allocator->asking = &allocator->stripes[block->segment->pool->stripe];
+    allocator->asking_tag = block->tag;
 }
 
 void *mo_block_activate(memopt_allocator *allocator, mo_block *block, const mo_request *request)
@@ -69,7 +84,10 @@ void *mo_block_activate(memopt_allocator *allocator, mo_block *block, const mo_r
     block->tag = request->tag;
     block->context = request->context;
     block->freed_at = allocator->clock; /* how old it is, for reports */
-    mo_block_table_insert(&allocator->live, block);
+    block->stripe = (uint8_t)request->pool->stripe;
+    allocator->live.room -= mo_block_table_enter(&allocator->live, block);
+    allocator->live.count++;
+    ask(allocator, block);
     mo_stat_add(stats, kind, MO_STAT_ALLOCATION, 1);
     mo_stat_add(stats, kind, MO_STAT_ACTIVE, 1);
     mo_stat_add(stats, kind, MO_STAT_ALLOCATED_BYTES, block->size);
@@ -142,7 +160,8 @@ void mo_block_retire(memopt_allocator *allocator, mo_block *block)
 
 void mo_block_discard(memopt_allocator *allocator, mo_block *block)
 {
-    mo_block_table_remove(&allocator->live, block->address);
+    allocator->live.count--;
+    ask(allocator, block);
     mo_block_count_free(allocator, block);
     if (allocator->recorded)
         mo_recorder_free(allocator, block);

@@ -52,6 +52,7 @@ typedef struct mo_stats {
     mo_stat by_pool[MO_POOL_KINDS][MO_STAT_COUNT];
     mo_stat oversize[MO_STAT_OVERSIZE_COUNT];
     uint64_t counter[MO_STAT_COUNTER_COUNT];
+    int raised; /* a value may have come closer to its peak */
 } mo_stats;
 
 static inline void mo_stat_add_one(mo_stat *stat, uint64_t amount)
@@ -66,6 +67,7 @@ static inline void mo_stat_add(mo_stats *stats, unsigned kind, enum mo_stat_id i
 {
     mo_stat_add_one(&stats->by_pool[MO_POOL_ALL][id], amount);
     mo_stat_add_one(&stats->by_pool[kind][id], amount);
+    stats->raised = 1;
 }
 
 static inline void mo_stat_subtract(mo_stats *stats, unsigned kind, enum mo_stat_id id,

@@ -14,6 +14,7 @@
 #include "allocator/source.h"
 #include "allocator/step_plan.h"
 #include "allocator/streams.h"
+#include "allocator/stripe.h"
 #include "allocator/tags.h"
 
 #include "base/lock.h"
@@ -138,7 +139,7 @@ static memopt_allocator *make(memopt_device *device, const mo_config *config,
     memopt_allocator *allocator = mo_calloc(1, sizeof *allocator);
     if (allocator == NULL)
         return NULL;
-    pthread_mutex_init(&allocator->lock, NULL);
+    mo_gate_init(&allocator->lock, mo_stripes_entered, mo_stripes_leaving);
     allocator->device = device;
     allocator->options = *options;
     allocator->config = *config;
@@ -146,6 +147,7 @@ static memopt_allocator *make(memopt_device *device, const mo_config *config,
     allocator->pinned = options->memory == MEMOPT_MEMORY_PINNED;
     allocator->foreign = allocator->pinned || options->provider != NULL;
     allocator->device_total = allocator->foreign ? UINT64_MAX : mo_device_total_memory(device);
+    allocator->notes = mo_device_takes_notes(device);
     apply_config(allocator);
     mo_tags_init(allocator);
     mo_idle_init(allocator);
@@ -255,7 +257,7 @@ memopt_status memopt_pool_create(memopt_allocator *parent, const memopt_pool_opt
     pool->retain = copy.retain != 0;
     status = admit(pool, parent);
     if (status != MEMOPT_OK) {
-        pthread_mutex_destroy(&pool->lock);
+        mo_gate_end(&pool->lock);
         mo_free(pool);
         return status;
     }
@@ -287,7 +289,7 @@ static void retire_live(memopt_allocator *allocator)
             mo_block *prev = block->prev; /* if it is free, it absorbs the freed block */
             mo_block *resume = prev != NULL && prev->state == MO_BLOCK_FREE ? prev : block;
             mo_events_drop(allocator, block);
-            mo_block_table_remove(&allocator->live, block->address);
+            allocator->live.count--;
             mo_block_retire(allocator, block);
             block = resume;
         }
@@ -323,8 +325,8 @@ static memopt_status end(memopt_allocator *allocator, int lost)
     mo_unlock(&allocator->lock);
     memopt_status status = drain(allocator);
     memopt_status recorded = mo_recorder_end(allocator, NULL);
+    mo_streams_unlisten(allocator); /* no stream is used from here on, and nobody calls */
     mo_history_end(allocator);
-    mo_streams_unlisten(allocator);               /* no stream is used from here on */
     (void)mo_turn_take(&allocator->family->slow); /* for the observers */
     mo_keep_first(&status, mo_pause_end(allocator));
     mo_keep_first(&status, mo_segments_end(allocator));
@@ -338,7 +340,7 @@ static memopt_status end(memopt_allocator *allocator, int lost)
     mo_slab_end(&allocator->slab);
     mo_block_table_end(&allocator->live);
     leave(allocator);
-    pthread_mutex_destroy(&allocator->lock);
+    mo_gate_end(&allocator->lock);
     mo_free(allocator);
     status = mo_end_status(lost, status);
     return status != MEMOPT_OK ? status : recorded;

@@ -1,6 +1,8 @@
 /* Pools: how sizes are rounded, and how free blocks are taken, cut, joined and put back. */
 #include "allocator/pool.h"
 
+#include "allocator/stripe.h"
+
 #include "base/checked.h"
 #include "base/memory.h"
 #include "base/precondition.h"
@@ -19,6 +21,20 @@ static void unlink_by_stream(mo_pool *pool)
     while (*place != pool)
         place = &(*place)->same;
     *place = pool->same;
+}
+
+/* Streams get stripes in turn. All streams of a bucket have the same one. */
+static unsigned stripe_of(memopt_allocator *allocator, memopt_stream stream)
+{
+    _Atomic uint8_t *number = &allocator->stripe_of[mo_stream_bucket(stream)];
+    mo_gate *gate = &allocator->lock;
+    if (*number == 0) {
+        unsigned next = allocator->streams_seen++ % MO_GATE_STRIPES;
+        gate->stripe[next] = &allocator->stripes[next].taken;
+        gate->stripes = next < gate->stripes ? gate->stripes : next + 1;
+        *number = (uint8_t)(next + 1);
+    }
+    return *number - 1u;
 }
 
 /* A new pool, or the empty one of a stream that has ended. */
@@ -60,6 +76,7 @@ mo_pool *mo_pool_get(memopt_allocator *allocator, memopt_stream stream, unsigned
     pool->kind = kind;
     pool->drained = 0;
     pool->lane = NULL;
+    pool->stripe = stripe_of(allocator, stream);
     link_by_stream(allocator, pool, stream);
     return pool;
 }
@@ -118,7 +135,13 @@ static int is_free(const mo_block *block)
     return block != NULL && block->state == MO_BLOCK_FREE;
 }
 
-void mo_pool_insert(memopt_allocator *allocator, mo_block *block)
+/* With the gate closed there is no stripe, and the allocator's own counts and structs are used. */
+static mo_slab *slab_of(memopt_allocator *allocator, mo_stripe *stripe)
+{
+    return stripe != NULL ? &stripe->slab : &allocator->slab;
+}
+
+static void insert(memopt_allocator *allocator, mo_stripe *stripe, mo_block *block)
 {
     mo_pool *pool = block->segment->pool;
     block->state = MO_BLOCK_FREE;
@@ -126,21 +149,35 @@ void mo_pool_insert(memopt_allocator *allocator, mo_block *block)
     mo_bins_insert(&pool->bins, block);
     block->split =
         !mo_segment_is_expandable(block->segment) && (block->prev != NULL || block->next != NULL);
-    if (block->split) {
+    if (block->split && stripe != NULL) {
+        mo_stripe_count_hole(stripe, pool->kind, block->size, 1);
+    } else if (block->split) {
         mo_stat_add(&allocator->stats, pool->kind, MO_STAT_INACTIVE_SPLIT, 1);
         mo_stat_add(&allocator->stats, pool->kind, MO_STAT_INACTIVE_SPLIT_BYTES, block->size);
     }
 }
 
-void mo_pool_remove(memopt_allocator *allocator, mo_block *block)
+static void take_out(memopt_allocator *allocator, mo_stripe *stripe, mo_block *block)
 {
     mo_pool *pool = block->segment->pool;
     mo_bins_remove(&pool->bins, block);
-    if (block->split) {
+    if (block->split && stripe != NULL) {
+        mo_stripe_count_hole(stripe, pool->kind, block->size, -1);
+    } else if (block->split) {
         mo_stat_subtract(&allocator->stats, pool->kind, MO_STAT_INACTIVE_SPLIT, 1);
         mo_stat_subtract(&allocator->stats, pool->kind, MO_STAT_INACTIVE_SPLIT_BYTES, block->size);
-        block->split = 0;
     }
+    block->split = 0;
+}
+
+void mo_pool_insert(memopt_allocator *allocator, mo_block *block)
+{
+    insert(allocator, NULL, block);
+}
+
+void mo_pool_remove(memopt_allocator *allocator, mo_block *block)
+{
+    take_out(allocator, NULL, block);
 }
 
 /* A block of max_split bytes or more is kept whole for requests of its own class. */
@@ -161,11 +198,42 @@ static int worth_splitting(const memopt_allocator *allocator, const mo_block *bl
     return rest > MO_SMALL_LIMIT && size < allocator->max_split;
 }
 
+uint64_t mo_pool_cut_size(const memopt_allocator *allocator, const mo_block *block, uint64_t size)
+{
+    return worth_splitting(allocator, block, size) ? size : block->size;
+}
+
 void mo_pool_cut(memopt_allocator *allocator, mo_block *block, uint64_t size)
 {
     MO_PRE(allocator->slab.unused_count > 0);
     if (worth_splitting(allocator, block, size))
         mo_pool_put(allocator, mo_block_split(&allocator->slab, block, size));
+}
+
+void mo_pool_take_in(memopt_allocator *allocator, mo_stripe *stripe, mo_block *block, uint64_t size)
+{
+    take_out(allocator, stripe, block);
+    block->state = MO_BLOCK_CLAIMED;
+    if (size != block->size)
+        insert(allocator, stripe, mo_block_split(&stripe->slab, block, size));
+}
+
+/* Much larger holes are left to blocks of their size. */
+mo_block *mo_pool_hole(const memopt_allocator *allocator, memopt_stream stream, uint64_t size)
+{
+    const mo_pool *large = mo_pool_find(allocator, stream, MO_POOL_LARGE);
+    mo_block *hole = large == NULL ? NULL : mo_bins_best_fit(&large->bins, size);
+    return hole == NULL || hole->size >= allocator->granularity || hole->size > 2 * size ? NULL
+                                                                                         : hole;
+}
+
+mo_block *mo_pool_choose(const memopt_allocator *allocator, const mo_pool *pool, uint64_t size)
+{
+    mo_block *block = mo_bins_best_fit(&pool->bins, size);
+    if (block != NULL || pool->kind != MO_POOL_SMALL || !allocator->expandable ||
+        allocator->ended[0].segments != 0)
+        return block;
+    return mo_pool_hole(allocator, pool->stream, size);
 }
 
 mo_block *mo_pool_take(memopt_allocator *allocator, mo_pool *pool, uint64_t size)
@@ -190,6 +258,7 @@ void mo_pool_move_segment(memopt_allocator *allocator, mo_segment *segment, mo_p
     segment->pool = pool;
     pool->segments++;
     for (mo_block *block = segment->first; block != NULL; block = block->next) {
+        block->stripe = (uint8_t)pool->stripe;
         if (!is_free(block))
             continue;
         mo_pool_insert(allocator, block);
@@ -211,17 +280,27 @@ mo_block *mo_pool_serve(memopt_allocator *allocator, mo_pool *pool, uint64_t siz
     return mo_pool_take(allocator, pool, size);
 }
 
-void mo_pool_put(memopt_allocator *allocator, mo_block *block)
+static void put(memopt_allocator *allocator, mo_stripe *stripe, mo_block *block)
 {
     if (is_free(block->next)) {
-        mo_pool_remove(allocator, block->next);
-        mo_block_absorb_next(&allocator->slab, block);
+        take_out(allocator, stripe, block->next);
+        mo_block_absorb_next(slab_of(allocator, stripe), block);
     }
     if (is_free(block->prev)) {
         mo_block *prev = block->prev;
-        mo_pool_remove(allocator, prev);
-        mo_block_absorb_next(&allocator->slab, prev);
+        take_out(allocator, stripe, prev);
+        mo_block_absorb_next(slab_of(allocator, stripe), prev);
         block = prev;
     }
-    mo_pool_insert(allocator, block);
+    insert(allocator, stripe, block);
+}
+
+void mo_pool_put(memopt_allocator *allocator, mo_block *block)
+{
+    put(allocator, NULL, block);
+}
+
+void mo_pool_put_in(memopt_allocator *allocator, mo_stripe *stripe, mo_block *block)
+{
+    put(allocator, stripe, block);
 }

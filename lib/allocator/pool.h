@@ -1,12 +1,12 @@
-/* Pools. Called with the lock held. */
+/* Pools. Called with the lock held, or in the stripe of the pool's stream. */
 #ifndef MO_ALLOCATOR_POOL_H
 #define MO_ALLOCATOR_POOL_H
 
 #include "allocator/state.h"
 
-/* Finds or makes the pool of a live stream; NULL: no host memory. */
-/* NULL if there is none yet. */
+/* The pool of a live stream; NULL if there is none yet. */
 mo_pool *mo_pool_find(const memopt_allocator *allocator, memopt_stream stream, unsigned kind);
+/* The same, or a new one; NULL: no host memory. */
 mo_pool *mo_pool_get(memopt_allocator *allocator, memopt_stream stream, unsigned kind);
 /* The size of a block for `bytes`; 0 where it overflows. */
 uint64_t mo_round_size(const memopt_allocator *allocator, uint64_t bytes);
@@ -14,6 +14,21 @@ uint64_t mo_round_size(const memopt_allocator *allocator, uint64_t bytes);
 uint64_t mo_segment_size(const memopt_allocator *allocator, const mo_request *request);
 /* Cuts what is worth keeping off a block that is in no structure. One block was reserved. */
 void mo_pool_cut(memopt_allocator *allocator, mo_block *block, uint64_t size);
+/* The size that the block is cut to. */
+uint64_t mo_pool_cut_size(const memopt_allocator *allocator, const mo_block *block, uint64_t size);
+/* For a small request: a hole of the stream's large pool between blocks that share its pages, so
+ * that the block keeps no page from others. NULL if none. */
+mo_block *mo_pool_hole(const memopt_allocator *allocator, memopt_stream stream, uint64_t size);
+/* The block of the stream's pools that serves a request where max_split_size_mb is not set: the
+ * best fit, or a hole. It stays in the bins. NULL if none, or if memory of ended streams comes
+ * first. */
+mo_block *mo_pool_choose(const memopt_allocator *allocator, const mo_pool *pool, uint64_t size);
+/* In a stripe: takes a block out of the bins, cut to size; a struct of the stripe's was reserved.
+ */
+void mo_pool_take_in(memopt_allocator *allocator, mo_stripe *stripe, mo_block *block,
+                     uint64_t size);
+/* In a stripe: mo_pool_put. */
+void mo_pool_put_in(memopt_allocator *allocator, mo_stripe *stripe, mo_block *block);
 /* Takes the best fit out of the bins, cut to size; NULL if none. One block was reserved. */
 mo_block *mo_pool_take(memopt_allocator *allocator, mo_pool *pool, uint64_t size);
 /* The same; if the pool has none, takes over a segment of a stream that has ended. */

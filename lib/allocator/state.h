@@ -27,6 +27,8 @@
  *   observers.c           callbacks that follow the ranges that have memory
  *   streams.c             streams that end while their memory is cached, live or pending
  *   events.c              recorded streams and deferred frees
+ *   stripe_blocks.c       the fast path: blocks taken and put back in a stripe
+ *   stripes.c             what stripes count and have in store, when the gate closes and opens
  *   source.c              memory of classic segments: device, page-locked, or a provider's
  *   block_life.c          a block's way into use and back to its pool
  *   pool.c                pools: taking, splitting, putting back and joining blocks
@@ -45,7 +47,10 @@
  *          held over driver calls. It is a turn, not a mutex: the callbacks of range observers run
  *          in it, under no lock. The other callbacks run without it.
  *   lock   of a member: all of the state below; held for microseconds, never over a driver call
- *          that may block. No thread holds those of two members.
+ *          that may block. No thread holds those of two members. It is a gate: who holds it has
+ *          closed it, and the fast path runs in stripes beside it while it is open. A stripe guards
+ *          the pools of its streams, their segments and blocks, and changes nothing else but slots
+ *          of the table.
  * The slow path claims blocks (MO_BLOCK_CLAIMED) before it releases `lock` to call the driver, so
  * that the fast path of other threads continues and cannot use them.
  */
@@ -55,6 +60,7 @@
 #include "allocator/bins.h"
 #include "allocator/counters.h"
 #include "base/config.h"
+#include "base/gate.h"
 #include "base/turn.h"
 #include "device/device.h"
 
@@ -90,6 +96,7 @@ typedef struct mo_pool {
     uint64_t drained;  /* the last release pass that waited for the stream */
     uint64_t segments; /* how many belong to it */
     struct mo_pool *next;
+    unsigned stripe;         /* the stream's */
     struct mo_pool **bucket; /* by its stream; it stays there when the stream has ended */
     struct mo_pool *same;    /* the next there */
     struct mo_lane *lane;    /* of its stream; NULL: none was needed yet. See steps.h */
@@ -208,6 +215,37 @@ typedef struct mo_idle {
     unsigned next;
 } mo_idle;
 
+/* What a stripe counts, of one kind of pool. */
+enum {
+    MO_STRIPE_BLOCKS, /* allocation, active */
+    MO_STRIPE_BYTES,  /* allocated_bytes, active_bytes */
+    MO_STRIPE_ASKED,  /* requested_bytes */
+    MO_STRIPE_HOLES,  /* inactive_split */
+    MO_STRIPE_HOLE_BYTES,
+    MO_STRIPE_COUNTS
+};
+
+/* A way past the gate for the pools of some streams; see stripe.h. */
+typedef struct mo_stripe {
+    _Atomic uint32_t taken;
+    uint32_t used;        /* since the gate was closed last */
+    uint64_t allocations; /* since then */
+    uint64_t entries;     /* addresses that it may enter into the table */
+    uint64_t tags_used;   /* a bit each, since then */
+    mo_slab slab;
+    mo_block *last;       /* the block that was taken last, if no block was put back since */
+    mo_block *kept;       /* that block once it is freed: CLAIMED, in no structure */
+    memopt_stream stream; /* what was asked for then */
+    uint64_t size;
+    int64_t room[MO_POOL_KINDS][MO_STRIPE_COUNTS]; /* by how much counts may rise */
+    int64_t was[MO_POOL_KINDS][MO_STRIPE_COUNTS];  /* the room when the gate was closed last */
+    uint64_t added[MO_POOL_KINDS][MO_STRIPE_COUNTS];
+    struct {
+        int64_t room, was, blocks;
+    } tag[MO_TAGS];
+    char apart[128]; /* from the next one's cache lines */
+} mo_stripe;
+
 typedef struct mo_observer mo_observer;
 
 /* An allocator and its pools, which share a device and the allocator's limit. Guarded by `slow`. */
@@ -228,7 +266,7 @@ typedef struct mo_family {
 struct memopt_allocator {
     mo_family *family;
     memopt_allocator *next_member;
-    pthread_mutex_t lock;
+    mo_gate lock;
     memopt_device *device;
     memopt_allocator_options options; /* a pool has those of its parent */
     int pinned;                       /* its memory is page-locked host memory */
@@ -251,6 +289,7 @@ struct memopt_allocator {
 
     mo_stream_listener listener; /* of streams that the device ends */
 
+    int notes; /* the device wants to know of allocations and frees */
     mo_slab slab;
     mo_block_table live;
     mo_pool *pools; /* one per stream and kind */
@@ -273,7 +312,13 @@ struct memopt_allocator {
     memopt_oom_report oom;            /* of the last failed allocation; number 0: none */
     mo_steps *steps;                  /* NULL: no step was marked */
     uint32_t tag_count;
+    uint64_t tags_raised; /* a bit each: since the gate was closed */
     mo_tag tags[MO_TAGS];
+    _Atomic uint8_t stripe_of[MO_STREAM_BUCKETS]; /* 1 + the stripe; 0: no stream was seen */
+    unsigned streams_seen;
+    mo_stripe *asking;     /* the one that a request could not be served in; NULL: none */
+    memopt_tag asking_tag; /* the request's */
+    mo_stripe stripes[MO_GATE_STRIPES];
 };
 
 /* What is asked for, on its way through the slow path. */

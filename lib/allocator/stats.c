@@ -100,6 +100,8 @@ memopt_status memopt_allocator_reset_peaks(memopt_allocator *allocator)
         allocator->stats.oversize[id].peak = allocator->stats.oversize[id].current;
     for (uint32_t tag = 0; tag < allocator->tag_count; tag++)
         allocator->tags[tag].peak = allocator->tags[tag].current;
+    allocator->stats.raised = 1;
+    allocator->tags_raised = ~UINT64_C(0);
     mo_unlock(&allocator->lock);
     return MEMOPT_OK;
 }

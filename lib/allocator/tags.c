@@ -27,6 +27,7 @@ void mo_tag_add(memopt_allocator *allocator, memopt_tag tag, uint64_t bytes)
     entry->current += bytes;
     entry->blocks++;
     entry->peak = mo_max_u64(entry->peak, entry->current);
+    allocator->tags_raised |= UINT64_C(1) << tag;
 }
 
 void mo_tag_subtract(memopt_allocator *allocator, memopt_tag tag, uint64_t bytes)

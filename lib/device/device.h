@@ -194,6 +194,8 @@ static inline int mo_work_is_over(memopt_status waited)
 memopt_status mo_launch(memopt_device *device, memopt_stream stream, const mo_kernel *kernel,
                         const void *args, uint64_t items);
 
+/* Whether the device wants them; the others are no calls then. */
+int mo_device_takes_notes(const memopt_device *device);
 void mo_note_alloc(memopt_device *device, void *pointer, uint64_t bytes, memopt_stream stream);
 void mo_note_free(memopt_device *device, void *pointer, uint64_t bytes, memopt_stream stream);
 

@@ -8,12 +8,24 @@ from run import Mutant
 MUTANTS = [
     # --- allocator
     Mutant(
-        "allocator_table_hole",
+        "allocator_table_stale",
         "lib/allocator/block.c",
-        "((i - home) & mask) >= ((i - hole) & mask)",
-        "((i - home) & mask) > ((i - hole) & mask)",
+        "    block->state = MO_BLOCK_FREE; /* the table may still lead to it */\n",
+        "",
         "test",
-        "^(fuzz|stress)_allocator$",
+        "^fuzz_allocator$",
+    ),
+    Mutant(
+        "allocator_room_stays",
+        "lib/allocator/stripes.c",
+        """    if (sum > most) {
+        for (uint32_t i = 0; i < stripes; i++)
+            allocator->stripes[i].room""",
+        """    if (sum < 0) {
+        for (uint32_t i = 0; i < stripes; i++)
+            allocator->stripes[i].room""",
+        "test",
+        "^allocator_stripes$",
     ),
     Mutant(
         "allocator_reused_handle",

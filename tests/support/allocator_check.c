@@ -262,6 +262,34 @@ static memopt_status check_totals(const memopt_allocator *allocator, const total
     return MEMOPT_OK;
 }
 
+/* What the stripes may add must not reach a peak. Once something has risen, that holds only when
+ * the gate is open again. */
+static memopt_status check_stripes(const memopt_allocator *allocator)
+{
+    static const enum mo_stat_id of[MO_STRIPE_COUNTS] = {
+        MO_STAT_ALLOCATION, MO_STAT_ALLOCATED_BYTES, MO_STAT_REQUESTED_BYTES,
+        MO_STAT_INACTIVE_SPLIT, MO_STAT_INACTIVE_SPLIT_BYTES};
+    if (allocator->stats.raised)
+        return MEMOPT_OK;
+    for (int kind = 0; kind < MO_POOL_KINDS; kind++)
+        for (int count = 0; count < MO_STRIPE_COUNTS; count++) {
+            const mo_stat *stat = &allocator->stats.by_pool[kind][of[count]];
+            int64_t sum = 0;
+            for (uint32_t i = 0; i < allocator->lock.stripes; i++) {
+                const mo_stripe *stripe = &allocator->stripes[i];
+                if (stripe->room[kind][count] < 0 || stripe->kept != NULL || stripe->used)
+                    return BROKEN("stripe %u was not settled: room %lld for count %d of kind %d", i,
+                                  (long long)stripe->room[kind][count], count, kind);
+                sum += stripe->room[kind][count];
+            }
+            if (sum > (int64_t)(stat->peak - stat->current))
+                return BROKEN("the stripes may raise count %d of kind %d by %lld, its peak is %lld "
+                              "away",
+                              count, kind, (long long)sum, (long long)(stat->peak - stat->current));
+        }
+    return MEMOPT_OK;
+}
+
 static uint64_t asleep(const memopt_allocator *allocator)
 {
     uint64_t count = 0;
@@ -305,7 +333,9 @@ static memopt_status check_all(const memopt_allocator *allocator)
                         (unsigned long long)in_bins);
     if (status == MEMOPT_OK)
         status = check_lanes(allocator);
-    return status == MEMOPT_OK ? check_totals(allocator, &sum) : status;
+    if (status == MEMOPT_OK)
+        status = check_totals(allocator, &sum);
+    return status == MEMOPT_OK ? check_stripes(allocator) : status;
 }
 
 /* While a member is being destroyed the sum is not known. */

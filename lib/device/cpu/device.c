@@ -173,6 +173,7 @@ memopt_status mo_cpu_open(const memopt_device_options *given, memopt_device **ou
     status = mo_device_init(&cpu->base, &cpu_ops);
     if (status != MEMOPT_OK)
         goto end_pool;
+    cpu->base.takes_notes = cpu->adversarial;
     mo_log(MEMOPT_LOG_INFO, "cpu: opened %s, %s, %" PRIu32 " threads (%s), %s in granules of %s%s",
            cpu->model, mo_isa_name(cpu->isa), options.threads, why, MO_SIZE(options.capacity),
            MO_SIZE(options.granularity), cpu->adversarial ? ", adversarial order" : "");

@@ -156,14 +156,19 @@ memopt_status mo_vm_release(memopt_device *device, mo_vm_handle handle, uint64_t
     return status;
 }
 
+int mo_device_takes_notes(const memopt_device *device)
+{
+    return device->takes_notes;
+}
+
 void mo_note_alloc(memopt_device *device, void *pointer, uint64_t bytes, memopt_stream stream)
 {
-    if (device->ops->note_alloc != NULL && bytes != 0)
+    if (device->takes_notes && bytes != 0)
         device->ops->note_alloc(device, pointer, bytes, stream);
 }
 
 void mo_note_free(memopt_device *device, void *pointer, uint64_t bytes, memopt_stream stream)
 {
-    if (device->ops->note_free != NULL && bytes != 0)
+    if (device->takes_notes && bytes != 0)
         device->ops->note_free(device, pointer, bytes, stream);
 }

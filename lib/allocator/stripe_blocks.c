@@ -1,0 +1,169 @@
+/*
+ * The fast path: a cached block is given out, or one that no other stream uses is freed, in the
+ * stripe of its stream. Whatever needs more is left to the closed gate. The blocks are the same as
+ * there.
+ *
+ * A block that is freed right after it was taken is kept as it is: taking the same size again would
+ * join it, find it and cut it off once more. Anything else that happens in the stripe, or the
+ * gate's closing, puts it back first.
+ */
+#include "allocator/stripe_blocks.h"
+
+#include "allocator/pool.h"
+#include "allocator/stripe.h"
+
+#include "base/log.h"
+
+static mo_stripe *enter(memopt_allocator *allocator, unsigned number)
+{
+    mo_stripe *stripe = mo_stripe_enter(allocator, number);
+    if (stripe != NULL && allocator->notes)
+        mo_log_held.locks++;
+    return stripe;
+}
+
+static void leave(const memopt_allocator *allocator, mo_stripe *stripe)
+{
+    mo_stripe_leave(stripe);
+    if (allocator->notes && --mo_log_held.locks == 0 && mo_log_held.lines != 0)
+        mo_log_flush();
+}
+
+static void put_kept(memopt_allocator *allocator, mo_stripe *stripe)
+{
+    mo_block *kept = stripe->kept;
+    stripe->last = stripe->kept = NULL;
+    if (kept != NULL)
+        mo_pool_put_in(allocator, stripe, kept);
+}
+
+/* The kept block, if taking the request's size would give it. */
+static mo_block *take_kept(mo_stripe *stripe, const mo_request *request)
+{
+    mo_block *kept = stripe->kept;
+    if (kept == NULL || stripe->size != request->size || stripe->stream != request->stream ||
+        !mo_stripe_count_alloc(stripe, kept->segment->pool->kind, kept->size, request->asked,
+                               request->tag))
+        return NULL;
+    stripe->kept = NULL;
+    /* What it was cut off would have been joined with it. */
+    if (kept->next != NULL && kept->next->state == MO_BLOCK_FREE)
+        kept->next->freed_at = kept->freed_at;
+    return kept;
+}
+
+/* Cutting a classic segment that is all free makes the first part of it. */
+static int may_cut(const mo_stripe *stripe, const mo_block *block, unsigned kind, uint64_t size)
+{
+    return size == block->size || block->split || mo_segment_is_expandable(block->segment) ||
+           mo_stripe_has_hole_room(stripe, kind, 1, (int64_t)(block->size - size));
+}
+
+/* A free block of a classic segment joins those beside it, and all of a segment is no part. */
+static int may_put(const mo_stripe *stripe, const mo_block *block, unsigned kind)
+{
+    const mo_block *beside[2] = {block->prev, block->next};
+    uint64_t joined = block->size;
+    int64_t parts = 1;
+    if (mo_segment_is_expandable(block->segment))
+        return 1;
+    for (int i = 0; i < 2; i++)
+        if (beside[i] != NULL && beside[i]->state == MO_BLOCK_FREE) {
+            parts--;
+            joined += beside[i]->size;
+        }
+    return joined == block->segment->size ||
+           mo_stripe_has_hole_room(stripe, kind, parts, (int64_t)block->size);
+}
+
+/* The best fit, cut and counted; NULL if there is none, or something is missing. */
+static mo_block *take(memopt_allocator *allocator, mo_stripe *stripe, const mo_request *request)
+{
+    unsigned kind = request->size <= allocator->small_limit ? MO_POOL_SMALL : MO_POOL_LARGE;
+    mo_pool *pool = mo_pool_find(allocator, request->stream, kind);
+    if (pool == NULL || pool->segments == 0 || stripe->slab.unused_count == 0 ||
+        stripe->entries == 0)
+        return NULL;
+    put_kept(allocator, stripe);
+    mo_block *block = mo_pool_choose(allocator, pool, request->size);
+    if (block == NULL)
+        return NULL;
+    kind = block->segment->pool->kind;
+    uint64_t size = mo_pool_cut_size(allocator, block, request->size);
+    if (!may_cut(stripe, block, kind, size) ||
+        !mo_stripe_count_alloc(stripe, kind, size, request->asked, request->tag))
+        return NULL;
+    mo_pool_take_in(allocator, stripe, block, size);
+    if (mo_segment_is_expandable(block->segment)) {
+        stripe->last = block;
+        stripe->stream = request->stream;
+        stripe->size = request->size;
+    }
+    stripe->entries -= mo_block_table_enter(&allocator->live, block);
+    return block;
+}
+
+void *mo_stripe_alloc(memopt_allocator *allocator, const mo_request *request)
+{
+    unsigned bucket = mo_stream_bucket(request->stream);
+    unsigned number = atomic_load_explicit(&allocator->stripe_of[bucket], memory_order_relaxed);
+    mo_stripe *stripe = enter(allocator, number);
+    if (stripe == NULL)
+        return NULL;
+    mo_block *block = NULL;
+    if (request->tag < allocator->tag_count)
+        block = take_kept(stripe, request);
+    if (block == NULL && request->tag < allocator->tag_count)
+        block = take(allocator, stripe, request);
+    void *address = NULL;
+    if (block != NULL) {
+        block->state = MO_BLOCK_LIVE;
+        block->requested = request->asked;
+        block->tag = request->tag;
+        block->context = request->context;
+        block->freed_at = allocator->clock + stripe->allocations - 1;
+        atomic_store_explicit(&block->stripe, (uint8_t)(number - 1), memory_order_relaxed);
+        address = block->address;
+        if (allocator->notes && !allocator->foreign)
+            mo_note_alloc(allocator->device, address, block->size, request->stream);
+    }
+    leave(allocator, stripe);
+    return address;
+}
+
+/* 0: not here. */
+static int give_back(memopt_allocator *allocator, mo_stripe *stripe, mo_block *block)
+{
+    mo_pool *pool = block->segment->pool;
+    if (!may_put(stripe, block, pool->kind))
+        return 0;
+    mo_stripe_count_free(stripe, pool->kind, block);
+    if (allocator->notes && pool->life == MO_STREAM_LIVE && !allocator->foreign)
+        mo_note_free(allocator->device, block->address, block->size, pool->stream);
+    block->freed_at = allocator->clock + stripe->allocations;
+    block->requested = 0;
+    if (block == stripe->last) {
+        block->state = MO_BLOCK_CLAIMED;
+        stripe->kept = block;
+        return 1;
+    }
+    put_kept(allocator, stripe);
+    mo_pool_put_in(allocator, stripe, block);
+    return 1;
+}
+
+int mo_stripe_free(memopt_allocator *allocator, void *pointer)
+{
+    mo_block *block = mo_block_table_look(&allocator->live, pointer);
+    if (block == NULL)
+        return 0;
+    unsigned number = atomic_load_explicit(&block->stripe, memory_order_relaxed);
+    mo_stripe *stripe = enter(allocator, number + 1);
+    if (stripe == NULL)
+        return 0;
+    int done = atomic_load_explicit(&block->stripe, memory_order_relaxed) == number &&
+               block->address == pointer && block->state == MO_BLOCK_LIVE && block->uses == NULL &&
+               give_back(allocator, stripe, block);
+    leave(allocator, stripe);
+    return done;
+}
