@@ -35,6 +35,7 @@ static void follow(oracle_observer *o, const memopt_range_event *event)
         REQUIRE(w, picture_remove(&o->seen, start, event->bytes));
 }
 
+/* Where a range goes or stays whatever an observer says, one that has refused cannot tell. */
 static memopt_status observe(void *user, const memopt_range_event *event)
 {
     oracle_observer *o = user;
@@ -51,7 +52,7 @@ static memopt_status observe(void *user, const memopt_range_event *event)
         w->refused = w->disturbed = 1;
         o->gap = w->seen->struck_ever = 1;
         status = ORACLE_REFUSED;
-    } else {
+    } else if (!o->gap) {
         follow(o, event);
     }
     saw(w, ORACLE_HAS_OBSERVERS);
