@@ -98,7 +98,11 @@ class Recorder(LiveBytes):
     ) -> Any:
         if function is _DEVICE and hasattr(args[0], "fake_device"):  # asked of each, often
             return args[0].fake_device
-        result = function(*args, **(kwargs or {}))
+        with torch._C.DisableTorchFunction():  # no mode needs see how sizes are read
+            return self._run(function, args, kwargs or {})
+
+    def _run(self, function: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
+        result = function(*args, **kwargs)
         self._operation = function
         born = len(self.tensors)
         for value in tree_iter(result):

@@ -18,6 +18,7 @@ import torch
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
+    FakeTensor,
     FakeTensorMode,
     UnsupportedOperatorException,
 )
@@ -211,6 +212,50 @@ class _Fakes(FakeTensorMode):  # type: ignore[no-untyped-call]
                 if not self.values or func is not torch.ops.aten._local_scalar_dense.default:
                     raise
                 return 0
+
+    def _cache_key(self, *given: Any) -> Any:
+        """torch's own lists all that there is of a tensor, which takes a third of a trace."""
+        func, args, kwargs = given[-3:]
+        try:
+            values = self._key(args), self._key(kwargs or {})
+        except _Unusual:
+            return super()._cache_key(*given)
+        inference = torch.is_inference_mode_enabled()
+        return _Fakes, func, values, torch.get_default_dtype(), inference
+
+    def _key(self, value: Any) -> Any:
+        """What of an argument decides what an operation makes."""
+        if isinstance(value, FakeTensor):
+            return self._tensor_key(value)
+        kind = type(value)
+        if kind is dict:
+            return tuple(value), *map(self._key, value.values())
+        if kind in (list, tuple):
+            return kind, *map(self._key, value)
+        if kind in _PLAIN or kind is torch.device and value.type == "cpu":
+            return kind, value
+        raise _Unusual()
+
+    def _tensor_key(self, tensor: Any) -> Any:
+        plain = tensor.layout is torch.strided and not (tensor.is_complex() or tensor.is_neg())
+        if tensor.fake_mode is not self or tensor.constant is not None or not plain:
+            raise _Unusual()
+        return (
+            tuple(tensor.shape),
+            tensor.stride(),
+            tensor.storage_offset(),
+            tensor.dtype,
+            tensor.fake_device,
+            tensor.requires_grad,
+        )
+
+
+class _Unusual(Exception):
+    """An argument that is left to torch's own key."""
+
+
+#: Types whose values say all, together with the type.
+_PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.layout, torch.memory_format)
 
 
 #: What autocast computes in fp32 on a GPU, and not on a CPU.
