@@ -18,7 +18,7 @@ from ..sizes import format_size
 from ._call_context import CallContext
 from ._optimizer_bytes import OptimizerBlocks, optimizer_blocks
 from ._step import StepRecorder
-from ._step_bytes import Line, Series, StepBytes, largest_batch, step_bytes
+from ._step_bytes import Line, Series, StepBytes, step_bytes
 from ._target import Target, target_of, to_device
 
 
@@ -90,10 +90,6 @@ class Profile:
         low, high = self._fitted
         a, b = (self.allocator[n] - self.measured[n].peak_bytes for n in (low, high))
         return live + max(a, b, round(a + (b - a) * (batch - low) / (high - low)), 0)
-
-    def largest_batch(self, limit: int) -> Optional[int]:
-        """The largest batch size within a limit in bytes; None where not even 1 is."""
-        return largest_batch(self.device_bytes, limit)
 
     def as_dict(self) -> Dict[str, Any]:
         """For JSON."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import array
 import difflib
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from ._layers import Layers
 from ._optimizer_bytes import OptimizerBlocks, OptimizerBytes
@@ -200,23 +200,6 @@ class Line:
         slope = (batch - low) / (high - low)
         sizes = [max(round(x + (y - x) * slope), 0) for x, y in zip(a.sizes, b.sizes)]
         return two_steps(a, sizes, optimizer)
-
-    def largest_batch(self, limit: int) -> Optional[int]:
-        """The largest batch size within a limit in bytes; None where not even 1 is."""
-        return largest_batch(lambda batch: self.at(batch).peak_bytes, limit)
-
-
-def largest_batch(needed: Callable[[int], int], limit: int) -> Optional[int]:
-    """The largest batch size whose bytes, which grow with it, are within a limit; at most 2**20."""
-    if needed(1) > limit:
-        return None
-    low, high = 1, 2
-    while high <= 1 << 20 and needed(high) <= limit:
-        low, high = high, high * 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if needed(middle) <= limit else (low, middle)
-    return low
 
 
 def _between(a: Sequence[int], b: Sequence[int], slope: float) -> Bytes:

@@ -40,7 +40,7 @@ class Trace:
 
         trace = Trace(target_of((module, inputs)))
         trace.at(8).peak_bytes
-        trace.line().largest_batch(16 << 30)
+        trace.line().at(64).peak_bytes
 
     `optimizer` is one of `OPTIMIZERS`, `autocast` a dtype, `gpu` whose kernels to count, `features`
     what is changed of the module or shared with other devices. Series are traced once; `progress`
@@ -72,11 +72,6 @@ class Trace:
 
     def _changed(self) -> Target:
         return changed(self._plain, self.features, self._autocast, self._gpu)
-
-    @property
-    def parameters(self) -> int:
-        """How many the module has."""
-        return sum(p.numel() for p in self.target.module.parameters())
 
     def at(self, batch: int) -> StepBytes:
         """What a batch size needs, traced."""
