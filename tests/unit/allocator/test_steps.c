@@ -68,14 +68,14 @@ static uint64_t weight_bytes(const trainer *t, int part)
     return sizes[part] * t->scale;
 }
 
-static void make_all(trainer *t, void *blocks[LAYERS][PARTS], uint64_t times)
+static void make_all(trainer *t, void *(*blocks)[PARTS], uint64_t times)
 {
     for (int i = 0; i < LAYERS; i++)
         for (int k = 0; k < PARTS; k++)
             blocks[i][k] = alloc(t->allocator, times * weight_bytes(t, k));
 }
 
-static void free_all(trainer *t, void *blocks[LAYERS][PARTS])
+static void free_all(trainer *t, void *(*blocks)[PARTS])
 {
     for (int i = 0; i < LAYERS; i++)
         for (int k = 0; k < PARTS; k++) {
