@@ -19,7 +19,7 @@ from .progress import Progress
 
 JSON_HELP = "print one JSON object with what each case found"
 EXIT_STATUS = "0: no case failed; 1: one did, or a class could not be found; 2: wrong usage."
-_RULES = ("schedulefree", "adafactor", "ademamix", "adagrad", "rmsprop", "adamw", "adam", "lion", "sgd", "muon")
+_RULES = ("schedulefree", "adafactor", "ademamix", "adagrad", "rmsprop", "adamw", "adam", "lion", "sgd", "muon", "lamb", "lars")
 
 
 def _option(text: str) -> Tuple[str, Any]:

@@ -29,6 +29,9 @@ from .checkpointing import CheckpointError, checkpoint  # noqa: E402
 from .load import load_safetensors  # noqa: E402
 from .monitor import MemoryMonitor, MemoryWarning  # noqa: E402
 from .optim import (  # noqa: E402
+    APOLLO,
+    LAMB,
+    LARS,
     SGD,
     Adafactor,
     Adagrad,
@@ -45,6 +48,9 @@ from .optim import (  # noqa: E402
     AdEMAMix,
     AdEMAMix8bit,
     CPUOffloadOptimizer,
+    GaLore,
+    LAMB8bit,
+    LARS8bit,
     Lion,
     Lion8bit,
     Muon,
@@ -65,6 +71,7 @@ from .reports import MemoryReport, report  # noqa: E402
 from .saving import save_on_cpu  # noqa: E402
 
 __all__ = [
+    "APOLLO",
     "AdEMAMix",
     "AdEMAMix8bit",
     "Adafactor",
@@ -81,7 +88,12 @@ __all__ = [
     "AdamWScheduleFree",
     "CPUOffloadOptimizer",
     "CheckpointError",
+    "GaLore",
     "GradScaler",
+    "LAMB",
+    "LAMB8bit",
+    "LARS",
+    "LARS8bit",
     "Lion",
     "Lion8bit",
     "MemoryMonitor",

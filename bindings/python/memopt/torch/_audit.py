@@ -26,10 +26,10 @@ _NEAR = 0.25
 #: The rules; a name with several of these words tells the first.
 RULES = (
     *("schedulefree", "adafactor", "ademamix", "adagrad", "rmsprop", "adamw", "adam", "lion", "sgd"),
-    "muon",
+    *("muon", "lamb", "lars"),
 )
 #: Those whose step of a parameter needs all of it.
-_WHOLE = ("adafactor", "muon")
+_WHOLE = ("adafactor", "muon", "lamb", "lars")
 #: How many times as far as the rule's farthest parameter any may move.
 _FAR = 1.5
 
@@ -66,6 +66,9 @@ class _Rule:
         lr, decay = float(group["lr"]), float(group.get("weight_decay", 0.0))
         g = g.double()
         self.step_count += 1
+        if self.name in ("lamb", "lars"):
+            self._trusted(g, group)
+            return
         size = float(self.p.norm()) / self.p.numel() ** 0.5  # of which Adafactor's step is a share
         if self.name in ("adafactor", "adamw", "ademamix", "lion", "muon"):
             self.p -= lr * decay * self.p
@@ -100,6 +103,27 @@ class _Rule:
                     mean += self._slow_mean(g, group)
                 update = mean / (root + float(group["eps"]))
         self.p -= lr * update
+
+    def _trusted(self, g: Tensor, group: Dict[str, Any]) -> None:
+        """LAMB's and LARS's step: the update is not longer than a share of the parameter."""
+        decay, lr = float(group["weight_decay"]), float(group["lr"])
+        if self.name == "lamb":
+            beta1, beta2 = (float(b) for b in group["betas"])
+            self.m = beta1 * self.m + (1 - beta1) * g
+            self.v = beta2 * self.v + (1 - beta2) * g * g
+            correct = self.step_count if group.get("bias_correction", True) else 0
+            root = (self.v / (1 - beta2**correct if correct else 1)).sqrt() + float(group["eps"])
+            update = self.m / (1 - beta1**correct if correct else 1) / root + decay * self.p
+        else:
+            fresh = 1.0 if self.step_count == 1 else 1.0 - float(group["dampening"])
+            self.m = float(group["momentum"]) * self.m + fresh * (g + decay * self.p)
+            update = self.m
+        most, size = float(group["max_unorm"]), float(self.p.norm())
+        length = float(update.norm())
+        if most and size and length:
+            ratio = most * size / length
+            lr *= min(1.0, ratio) if group["trust_clip"] else ratio
+        self.p = self.p - lr * update
 
     def _by_root(self, g: Tensor, group: Dict[str, Any]) -> Tensor:
         """RMSprop's update, and Adagrad's, whose squares add up."""
@@ -225,7 +249,7 @@ class Audit:
         known = {word: value for word, value in options.items() if self.has(word)}
         if self._rule == "adafactor" and "eps" in known:
             known["eps"] = (known["eps"], 1e-3)
-        if self._rule == "sgd" and self.has("momentum"):
+        if self._rule in ("sgd", "lars") and self.has("momentum"):
             known.setdefault("momentum", 0.9)
         return self._make(list(params), **{**known, **self._options})
 
@@ -507,7 +531,7 @@ def _untouched_rows(audit: Audit) -> str:
 def _tiny(audit: Audit) -> str:
     p = parameter(audit.normal(8192))
     gradients = [(audit.normal(8192) + 0.5) * 1e-12 for _ in range(20)]
-    lr = 1e9 if audit._rule == "sgd" else 1e-3
+    lr = 1e9 if audit._rule in ("sgd", "lars") else 1e-3
     _, rule = audit.train(p, gradients, lr=lr, eps=1e-15, weight_decay=0.0)
     return _near(p, rule)
 

@@ -18,6 +18,7 @@ OURS = [
     mt.AdamW, mt.AdamW8bit, mt.AdamW8bitCompanded, mt.AdamW4bit, mt.AdamWFp8,
     mt.AdamWBf16, mt.Adam, mt.Adam8bit, mt.Lion, mt.Lion8bit, mt.SGD, mt.SGD8bit, mt.Muon, mt.Muon8bit, mt.Adafactor,
     mt.AdamWScheduleFree, mt.AdEMAMix, mt.AdEMAMix8bit, mt.RMSprop8bit, mt.Adagrad8bit,
+    mt.LAMB8bit, mt.LARS8bit,
 ]  # fmt: skip
 LARGE = "2^31 elements"
 #: What the format's formula cannot meet (docs/benchmarks/audit-optimizer.md): the steps after a

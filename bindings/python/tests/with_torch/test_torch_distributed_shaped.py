@@ -28,6 +28,9 @@ KINDS = {
     "AdEMAMix": (mt.AdEMAMix, {"t_beta3": 4}),
     "AdEMAMix8bit": (mt.AdEMAMix8bit, {}),
     "Adafactor": (mt.Adafactor, {"weight_decay": 0.1}),
+    "APOLLO": (mt.APOLLO, {"rank": 3, "update_proj_gap": 2}),
+    "GaLore": (mt.GaLore, {"rank": 3, "update_proj_gap": 9}),
+    "LAMB8bit": (mt.LAMB8bit, {}),
 }
 kinds = pytest.mark.parametrize("kind", sorted(KINDS))
 

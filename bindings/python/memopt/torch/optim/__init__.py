@@ -13,6 +13,7 @@ from ._adafactor import Adafactor
 from ._ademamix import AdEMAMix, AdEMAMix8bit
 from ._host import CPUOffloadOptimizer
 from ._keep import keep_32bit
+from ._low_rank import APOLLO, GaLore
 from ._muon import Muon, Muon8bit
 from ._release import GradientRelease, release_gradients
 from ._paged import (
@@ -40,8 +41,10 @@ from ._rules import (
 )
 from ._schedule_free import AdamWScheduleFree
 from ._save import portable_states, to_bitsandbytes
+from ._trust import LAMB, LAMB8bit, LARS, LARS8bit
 
 __all__ = [
+    "APOLLO",
     "AdEMAMix",
     "AdEMAMix8bit",
     "Adafactor",
@@ -57,7 +60,12 @@ __all__ = [
     "AdamWFp8",
     "AdamWScheduleFree",
     "CPUOffloadOptimizer",
+    "GaLore",
     "GradientRelease",
+    "LAMB",
+    "LAMB8bit",
+    "LARS",
+    "LARS8bit",
     "Lion",
     "Lion8bit",
     "Muon",

@@ -26,6 +26,7 @@ from . import _format, _options, _other_rules
 from ._base import Learning, Params
 from ._options import number
 from ._shaped import ShapedOptimizer
+from ._team import Team, check_rows
 from ._whole import PIECE, Task, write
 
 #: Which of a stack of matrices, and which rows.
@@ -94,19 +95,14 @@ class Adafactor(ShapedOptimizer):
 
     def _check_whole(self, parameter: torch.Tensor, name: str) -> None:
         super()._check_whole(parameter, name)
-        placements = getattr(parameter, "placements", ())
-        cut = [p for p in placements if not p.is_replicate()]
-        if len(cut) > 1 or any(type(p).__name__ != "Shard" or p.dim != 0 for p in cut):
-            raise TypeError(
-                "%s is placed %s; Adafactor takes shards of dimension 0" % (name, tuple(placements))
-            )
+        check_rows(parameter, name, type(self).__name__)
 
     def _check_saved_group(self, group: Dict[str, Any], index: int) -> None:
         if "beta2_decay" not in group:
             what = "group %d has no beta2_decay" % index
             raise _other_rules.refused(what, "another rule", "Adafactor")
 
-    def _shapes(self, shape: torch.Size) -> Dict[str, Tuple[int, ...]]:
+    def _shapes(self, parameter: torch.Tensor, shape: torch.Size) -> Dict[str, Tuple[int, ...]]:
         if len(shape) < 2:
             return {"variance": tuple(shape)}
         return {"row_var": (*shape[:-1], 1), "col_var": (*shape[:-2], 1, shape[-1])}
@@ -116,7 +112,7 @@ class Adafactor(ShapedOptimizer):
 
     def _step_task(self, task: Task) -> None:
         parameter, group, state = task.parameter, task.group, task.state
-        team = _Team(task.owner)
+        team = Team(task.owner)
         gradient = task.gradient.float().contiguous()
         if group["maximize"]:
             gradient = -gradient
@@ -135,25 +131,6 @@ class Adafactor(ShapedOptimizer):
         write(task, exact)
 
 
-class _Team:
-    """The processes that share a parameter's rows."""
-
-    def __init__(self, owner: torch.Tensor) -> None:
-        self.shape = owner.shape
-        cut = [i for i, p in enumerate(getattr(owner, "placements", ())) if not p.is_replicate()]
-        self._group: Any = owner.device_mesh.get_group(cut[0]) if cut else None  # type: ignore[attr-defined]
-
-    def add(self, value: torch.Tensor) -> torch.Tensor:
-        """The sum of their values, which takes the place of this one."""
-        if self._group is not None:
-            torch.distributed.all_reduce(value, group=self._group)
-        return value
-
-    def add_columns(self, value: torch.Tensor) -> torch.Tensor:
-        """The same of sums over rows; a stack of matrices is not cut within them."""
-        return self.add(value) if len(self.shape) == 2 else value
-
-
 def _cut(rate: float, squares: torch.Tensor, count: int, d: float) -> float:
     """The rate of an update with this sum of squares."""
     return rate / max(1.0, math.sqrt(float(squares) / count) / d)
@@ -167,7 +144,7 @@ def _step_vector(
     least: float,
     rate: float,
     d: float,
-    team: _Team,
+    team: Team,
 ) -> None:
     variance = state["variance"]
     variance.lerp_(gradient * gradient, fresh)
@@ -184,7 +161,7 @@ def _step_matrices(
     least: float,
     rate: float,
     d: float,
-    team: _Team,
+    team: Team,
 ) -> None:
     """A step of contiguous tensors."""
     rows, columns = gradient.shape[-2:]

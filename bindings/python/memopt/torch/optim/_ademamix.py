@@ -23,19 +23,17 @@ import torch
 from ..._abi import StateFormat
 from . import _format, _load, _options, _other_rules
 from ._base import Learning, Params
-from ._coded_pieces import Pieces, dense_floats
+from ._coded_pieces import CodedOptimizer, Pieces, dense_floats
 from ._options import number
-from ._whole import Task, WholeOptimizer, write
+from ._whole import Task, write
 
 _FAST, _SLOW, _SQUARES = _format.MOMENTS[_format.OwnKind.ADEMAMIX]
 
 
-class AdEMAMix(WholeOptimizer):
+class AdEMAMix(CodedOptimizer):
     """AdEMAMix as bitsandbytes', with fp32 states: 12 bytes a parameter."""
 
     _kind = _format.OwnKind.ADEMAMIX
-    _takes_shards = True
-    _counts_on_host = True
 
     def __init__(
         self,
@@ -79,11 +77,7 @@ class AdEMAMix(WholeOptimizer):
     def _check_group(self, group: Dict[str, Any]) -> None:
         _options.check_lr(group["lr"])
         betas = group["betas"]
-        if not isinstance(betas, (tuple, list)) or len(betas) != 3:
-            raise ValueError("Invalid betas: %s; three numbers" % (betas,))
-        for index, beta in enumerate(betas):
-            if not 0.0 <= number("beta parameter at index %d" % index, beta) < 1.0:
-                raise ValueError("Invalid beta parameter at index %d: %s" % (index, float(beta)))
+        _options.check_betas(betas, 3)
         for key in ("alpha", "eps", "weight_decay"):
             if not 0.0 <= number("%s value" % key, group[key]) < math.inf:
                 raise ValueError("Invalid %s value: %s" % (key, group[key]))
@@ -99,18 +93,6 @@ class AdEMAMix(WholeOptimizer):
         if not _other_rules.has_three_betas(group):
             what = "group %d has no three betas" % index
             raise _other_rules.refused(what, "another rule", "AdEMAMix")
-
-    def _own_state(
-        self,
-        parameter: torch.Tensor,
-        dense: torch.Tensor,
-        group: Dict[str, Any],
-        name: str,
-        made: Dict[torch.Tensor, _format.State],
-    ) -> _format.State:
-        state = self._state_for(parameter, dense, group, name, made)
-        assert state is not None
-        return state
 
     def _loaded(
         self,

@@ -3,14 +3,14 @@ ones it is decoded before and coded after what is done with it."""
 
 from __future__ import annotations
 
-from typing import Iterator, List, NamedTuple, Optional
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional
 
 import torch
 
 from ..._abi import StateFormat
 from . import _format, _layout
 from ._format import Kind
-from ._whole import PIECE
+from ._whole import PIECE, WholeOptimizer
 
 _BLOCK = 256
 
@@ -21,6 +21,25 @@ class Piece(NamedTuple):
     parameter: torch.Tensor
     gradient: torch.Tensor
     moments: List[torch.Tensor]
+
+
+class CodedOptimizer(WholeOptimizer):
+    """Rules whose moments have the parameter's shape, with 32 or 8 bits; shards are stepped too."""
+
+    _takes_shards = True
+    _counts_on_host = True
+
+    def _own_state(
+        self,
+        parameter: torch.Tensor,
+        dense: torch.Tensor,
+        group: Dict[str, Any],
+        name: str,
+        made: Dict[torch.Tensor, _format.State],
+    ) -> _format.State:
+        state = self._state_for(parameter, dense, group, name, made)
+        assert state is not None
+        return state
 
 
 def dense_floats(parameter: torch.Tensor) -> torch.Tensor:

@@ -41,6 +41,8 @@ class OwnKind(Enum):
     """Rules that the library does not have."""
 
     ADEMAMIX = "AdEMAMix"
+    LAMB = "LAMB"
+    LARS = "LARS"
 
 
 Kind = Union[OptimizerKind, OwnKind]
@@ -63,6 +65,8 @@ MOMENTS: Dict[Kind, Tuple[str, ...]] = {
     OptimizerKind.ADAGRAD: ("sum",),
     OptimizerKind.RMSPROP_MOMENTUM: ("momentum_buffer", "square_avg"),
     OwnKind.ADEMAMIX: ("exp_avg", "exp_avg_slow", "exp_avg_sq"),
+    OwnKind.LAMB: ("exp_avg", "exp_avg_sq"),
+    OwnKind.LARS: ("momentum_buffer",),
 }
 #: Moments that are never negative.
 _SQUARES = ("exp_avg_sq", "square_avg", "sum")

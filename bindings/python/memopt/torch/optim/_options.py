@@ -33,18 +33,23 @@ def check_lr(lr: Any) -> None:
         raise ValueError("Invalid learning rate: %s" % float(lr))
 
 
+def check_betas(betas: Any, count: int) -> None:
+    """Refuses betas out of range, in torch's words, or of another number."""
+    if not isinstance(betas, (tuple, list)) or len(betas) != count:
+        words = {2: "two", 3: "three"}
+        raise ValueError("Invalid betas: %s; %s numbers" % (betas, words[count]))
+    for index, beta in enumerate(betas):
+        if not 0.0 <= number("beta parameter at index %d" % index, beta) < 1.0:
+            raise ValueError("Invalid beta parameter at index %d: %s" % (index, float(beta)))
+
+
 def check_values(group: Dict[str, Any], rule: str, block_size: int) -> None:
     """Refuses hyperparameters out of range, in torch's words."""
     check_lr(group["lr"])
     decay = number("weight_decay value", group["weight_decay"])
     if not 0.0 <= decay < math.inf:
         raise ValueError("Invalid weight_decay value: %s" % decay)
-    betas = group.get("betas", (0.0, 0.0))
-    if not isinstance(betas, (tuple, list)) or len(betas) != 2:
-        raise ValueError("Invalid betas: %s" % (betas,))
-    for index, beta in enumerate(betas):
-        if not 0.0 <= number("beta parameter at index %d" % index, beta) < 1.0:
-            raise ValueError("Invalid beta parameter at index %d: %s" % (index, float(beta)))
+    check_betas(group.get("betas", (0.0, 0.0)), 2)
     if not 0.0 <= number("epsilon value", group.get("eps", 0.0)) < math.inf:
         raise ValueError("Invalid epsilon value: %s" % group["eps"])
     check_states(group)

@@ -30,7 +30,7 @@ _RULES: Dict[Kind, str] = {
     OptimizerKind.RMSPROP: "RMSprop",
     OptimizerKind.RMSPROP_MOMENTUM: "RMSprop",
     OptimizerKind.ADAGRAD: "Adagrad",
-    _format.OwnKind.ADEMAMIX: "AdEMAMix",
+    **{kind: kind.value for kind in _format.OwnKind},
 }
 _RMSPROPS = (OptimizerKind.RMSPROP, OptimizerKind.RMSPROP_MOMENTUM)
 _ADAMS = (OptimizerKind.ADAMW, OptimizerKind.ADAM)
@@ -46,6 +46,11 @@ def refused(what: str, rule: str, own: str) -> ValueError:
 
 def _refused(what: str, rule: str, kind: Kind) -> ValueError:
     return refused(what, rule, _RULES[kind])
+
+
+def name_of(kind: Kind) -> str:
+    """What messages call a rule."""
+    return _RULES[kind]
 
 
 def has_three_betas(group: Mapping[str, Any]) -> bool:
@@ -64,6 +69,10 @@ def check_group(group: Mapping[str, Any], kind: Kind, number: int) -> None:
         if kind is OptimizerKind.SCHEDULE_FREE:
             raise refused(where + "no weight_lr_power", "another rule", free)
         raise _refused(where + "weight_lr_power", free, kind)
+    if "max_unorm" in group:
+        raise _refused(where + "max_unorm", "LAMB or LARS", kind)
+    if "update_proj_gap" in group:
+        raise _refused(where + "update_proj_gap", "GaLore or APOLLO", kind)
     if "beta2_decay" in group:
         raise _refused(where + "beta2_decay", "Adafactor", kind)
     if has_three_betas(group):

@@ -49,11 +49,12 @@ def to_bitsandbytes(optimizer: MemoptOptimizer) -> Dict[str, Any]:
     Codes, scales and 32-bit states are the optimizer's own tensors, as in ``state_dict()``; AdEMAMix's means
     are copied into one tensor.
     TypeError for 4-bit, fp8, companded and bf16 states and for rules that bitsandbytes does not have:
-    Muon, Adafactor, schedule-free AdamW.
+    Muon, Adafactor, schedule-free AdamW, GaLore, APOLLO, RMSprop with a momentum buffer.
     """
     kind = optimizer._kind
     mixed = isinstance(optimizer, _ademamix.AdEMAMix)
-    if isinstance(optimizer, (WholeOptimizer, AdamWScheduleFree)) and not mixed:
+    trust = kind in (_format.OwnKind.LAMB, _format.OwnKind.LARS)
+    if isinstance(optimizer, (WholeOptimizer, AdamWScheduleFree)) and not (mixed or trust):
         raise TypeError("bitsandbytes has no %s" % type(optimizer).__name__)
     if optimizer._states not in (StateFormat.F32, StateFormat.BITS8):
         raise TypeError("bitsandbytes has no states like those of %s" % type(optimizer).__name__)
@@ -91,7 +92,7 @@ def _state(state: Dict[str, Any], kind: Kind, count: int) -> Dict[str, Any]:
 def _group(group: Dict[str, Any], kind: Kind) -> Dict[str, Any]:
     own = ("params", "lr", "betas", "eps", "weight_decay", "initial_lr", "param_names")
     result = {key: group[key] for key in own if key in group}
-    if kind is OptimizerKind.SGD:
+    if kind in (OptimizerKind.SGD, _format.OwnKind.LARS):
         result["betas"] = (group["momentum"], group["dampening"])
     if kind is OptimizerKind.RMSPROP:
         result["betas"] = (group["alpha"], 0.0)

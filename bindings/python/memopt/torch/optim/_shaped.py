@@ -19,8 +19,8 @@ _HOST = torch.device("cpu")
 class ShapedOptimizer(WholeOptimizer):
     """What such rules have in common."""
 
-    def _shapes(self, shape: torch.Size) -> Dict[str, Tuple[int, ...]]:
-        """Those of a parameter's states by their keys."""
+    def _shapes(self, parameter: torch.Tensor, shape: torch.Size) -> Dict[str, Tuple[int, ...]]:
+        """Those of a parameter's states by their keys; shape: of all of it, or of a shard."""
         raise NotImplementedError
 
     def _own_state(
@@ -38,7 +38,7 @@ class ShapedOptimizer(WholeOptimizer):
                 made[parameter] = known
             return known
         new = {"step": _format.step_tensor(0, _HOST)}
-        for key, shape in self._shapes(dense.shape).items():
+        for key, shape in self._shapes(parameter, dense.shape).items():
             new[key] = torch.zeros(shape, dtype=torch.float32, device=dense.device)
         made[parameter] = new
         return new
@@ -63,7 +63,7 @@ class ShapedOptimizer(WholeOptimizer):
             return state
         owner: Any = parameter
         result = {"step": state["step"]}
-        for key, shape in self._shapes(parameter.shape).items():
+        for key, shape in self._shapes(parameter, parameter.shape).items():
             if self._is_cut(key, parameter):
                 result[key] = _sharded.of_shape(state[key], parameter, torch.Size(shape))
             else:
@@ -75,7 +75,7 @@ class ShapedOptimizer(WholeOptimizer):
     ) -> Mapping[str, Any]:
         """What a state dict has of a parameter, of the rows of this process."""
         result = dict(state)
-        for key, shape in self._shapes(parameter.shape).items():
+        for key, shape in self._shapes(parameter, parameter.shape).items():
             value = state.get(key)
             if not isinstance(value, torch.Tensor):
                 continue
@@ -120,7 +120,7 @@ class ShapedOptimizer(WholeOptimizer):
         known: _format.State = {"step": _format.step_tensor(steps, _HOST)}
         if isinstance(step, torch.Tensor) and step.dtype is torch.int64 and step.device == _HOST:
             known["step"] = step
-        for key, shape in self._shapes(_layout.local(parameter).shape).items():
+        for key, shape in self._shapes(parameter, _layout.local(parameter).shape).items():
             value = state.get(key)
             if not isinstance(value, torch.Tensor) or not value.is_floating_point():
                 raise ValueError(

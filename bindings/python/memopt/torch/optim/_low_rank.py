@@ -1,0 +1,274 @@
+"""APOLLO (Zhu et al. 2024) and GaLore (Zhao et al. 2024): AdamW whose states are of a projection of
+each matrix's gradient to a few rows or columns.
+
+A matrix of R rows and C columns is projected on its shorter side, to `rank` (R x rank where R >= C, else
+rank x C). GaLore's projection is the leading singular vectors of a gradient, found anew every
+`update_proj_gap` steps; its update is projected back. APOLLO's projection is of random numbers, which
+depend on the seed, the parameter's place and the step of its last renewal alone: no state holds it, and
+processes agree on it. Its update is the gradient itself, of which each row or column (or, with
+scale_type="tensor", all) is scaled as AdamW scales the projected one.
+
+Other parameters, and those with no side longer than the rank, get AdamW with fp32 states. Shards of rows
+(dimension 0, as fully_shard cuts) are stepped by all processes together: they add up the projections of
+matrices with R < C, and norms. GaLore gathers a gradient for each new projection.
+
+``optimizer.state[parameter]`` holds "step" (int64, on the host), "exp_avg" and "exp_avg_sq" in fp32 of the
+projected shape, GaLore's "projector", and APOLLO's "norm" of the last update.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Dict, Tuple
+
+import torch
+
+from . import _options, _other_rules
+from ._base import Learning, Params
+from ._options import number
+from ._shaped import ShapedOptimizer
+from ._team import Team, check_rows
+from ._whole import Task, write
+
+_STRIDES = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9)
+
+
+class _LowRank(ShapedOptimizer):
+    """What the two have in common."""
+
+    _takes_shards = True
+    _together = True
+
+    def _check_group(self, group: Dict[str, Any]) -> None:
+        _options.check_lr(group["lr"])
+        _options.check_betas(group["betas"], 2)
+        for key in ("eps", "weight_decay", "scale"):
+            value = number("%s value" % key, group[key])
+            if not 0.0 <= value < math.inf:
+                raise ValueError("Invalid %s value: %s" % (key, value))
+        for key in ("rank", "update_proj_gap"):
+            if not isinstance(group[key], int) or group[key] < 1:
+                raise ValueError("Invalid %s value: %s; a whole number from 1" % (key, group[key]))
+        _options.check_states(group)
+
+    def _check_whole(self, parameter: torch.Tensor, name: str) -> None:
+        super()._check_whole(parameter, name)
+        check_rows(parameter, name, type(self).__name__)
+
+    def _check_saved_group(self, group: Dict[str, Any], index: int) -> None:
+        own = "scale_type" in self.defaults
+        if "update_proj_gap" not in group or ("scale_type" in group) != own:
+            what = "group %d has no update_proj_gap of it" % index
+            raise _other_rules.refused(what, "another rule", type(self).__name__)
+
+    def _rank_of(self, parameter: torch.Tensor) -> int:
+        """0: it is not projected."""
+        rank = next(
+            int(group["rank"])
+            for group in self.param_groups
+            if any(p is parameter for p in group["params"])
+        )
+        shape = parameter.shape
+        return rank if len(shape) == 2 and min(shape) > rank else 0
+
+    def _shapes(self, parameter: torch.Tensor, shape: torch.Size) -> Dict[str, Tuple[int, ...]]:
+        rank = self._rank_of(parameter)
+        if not rank:
+            return dict.fromkeys(("exp_avg", "exp_avg_sq"), tuple(shape))
+        tall = _is_tall(parameter)
+        low = (shape[0], rank) if tall else (rank, shape[1])
+        return {"exp_avg": low, "exp_avg_sq": low, **self._further(tall, rank, shape)}
+
+    def _further(self, tall: bool, rank: int, shape: torch.Size) -> Dict[str, Tuple[int, ...]]:
+        raise NotImplementedError
+
+    def _is_cut(self, key: str, parameter: torch.Tensor) -> bool:
+        if not self._rank_of(parameter):
+            return True
+        return key != "norm" and (key != "projector") == _is_tall(parameter)
+
+    def _step_task(self, task: Task) -> None:
+        group, state = task.group, task.state
+        steps = int(state["step"]) + 1
+        gradient = task.gradient.float().contiguous()
+        gradient = -gradient if group["maximize"] else gradient
+        exact = task.parameter.float().contiguous()  # perhaps the parameter itself
+        lr = float(group["lr"])
+        if self._rank_of(task.owner):
+            update = self._projected(task, gradient, steps)
+        else:
+            update = _adam(state, gradient, group, steps)
+        exact.mul_(1 - lr * float(group["weight_decay"])).sub_(update, alpha=lr)
+        write(task, exact)
+
+    def _projected(self, task: Task, gradient: torch.Tensor, steps: int) -> torch.Tensor:
+        """The update of a matrix of which this process has these rows."""
+        raise NotImplementedError
+
+
+class GaLore(_LowRank):
+    """GaLore's AdamW with fp32 states of a rank: for a matrix of R × C, with C the shorter side,
+    8 · R · rank + 4 · C · rank bytes."""
+
+    def __init__(
+        self,
+        params: Params,
+        lr: Learning = 1e-3,
+        betas: Tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        *,
+        rank: int = 128,
+        update_proj_gap: int = 200,
+        scale: float = 0.25,
+        maximize: bool = False,
+        stochastic_rounding: bool = False,
+        seed: int = 0,
+    ) -> None:
+        """Groups of parameters may have their own values of all of these.
+
+        Args:
+            params: parameters, (name, parameter) pairs, or groups of them as dicts.
+            lr: the learning rate, a number or a tensor of one element.
+            betas: how much the means of gradients and of their squares keep in a step.
+            eps: added to the root of the second.
+            weight_decay: the share of a parameter, times lr, that a step takes from it.
+            rank: to how many rows or columns a gradient is projected.
+            update_proj_gap: so many steps use one projection.
+            scale: by which a projected update is multiplied.
+            maximize: climb instead of descend.
+            stochastic_rounding: round bf16 and fp16 parameters up or down with probability by
+                distance, so that updates below half a unit are not lost.
+            seed: chooses the random numbers of stochastic_rounding.
+        """
+        values = dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+        values.update(rank=rank, update_proj_gap=update_proj_gap, scale=scale)
+        rounding = dict(stochastic_rounding=stochastic_rounding, seed=seed)
+        super().__init__(params, {**values, "maximize": maximize, **rounding})
+
+    def _further(self, tall: bool, rank: int, shape: torch.Size) -> Dict[str, Tuple[int, ...]]:
+        return {"projector": (shape[1] if tall else shape[0], rank)}
+
+    def _projected(self, task: Task, gradient: torch.Tensor, steps: int) -> torch.Tensor:
+        group, tall, team = task.group, _is_tall(task.owner), Team(task.owner)
+        projector = task.state["projector"]
+        if (steps - 1) % group["update_proj_gap"] == 0:
+            whole = team.gathered(gradient)
+            vectors = torch.linalg.svd(whole, full_matrices=False)
+            basis = vectors[2].T if tall else vectors[0][team.rows()]
+            projector.copy_(basis[:, : projector.shape[1]])
+        scale = float(group["scale"])
+        if tall:
+            return _adam(task.state, gradient @ projector, group, steps).mul_(scale) @ projector.T
+        low = team.add(projector.T @ gradient)
+        return projector @ _adam(task.state, low, group, steps).mul_(scale)
+
+
+class APOLLO(_LowRank):
+    """APOLLO's AdamW with fp32 states of a rank: for a matrix of R × C, with C the shorter side,
+    8 · R · rank bytes. rank=1, scale_type="tensor", scale=128 is APOLLO-Mini."""
+
+    def __init__(
+        self,
+        params: Params,
+        lr: Learning = 1e-3,
+        betas: Tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+        *,
+        rank: int = 256,
+        update_proj_gap: int = 200,
+        scale: float = 1.0,
+        scale_type: str = "channel",
+        maximize: bool = False,
+        stochastic_rounding: bool = False,
+        seed: int = 0,
+    ) -> None:
+        """Groups of parameters may have their own values of all of these.
+
+        Args:
+            params: parameters, (name, parameter) pairs, or groups of them as dicts.
+            lr: the learning rate, a number or a tensor of one element.
+            betas: how much the means of gradients and of their squares keep in a step.
+            eps: added to the root of the second.
+            weight_decay: the share of a parameter, times lr, that a step takes from it.
+            rank: to how many rows or columns a gradient is projected.
+            update_proj_gap: so many steps use one projection.
+            scale: its root multiplies a projected parameter's update.
+            scale_type: "channel": a factor for each row or column of the longer side; "tensor": one
+                for the matrix.
+            maximize: climb instead of descend.
+            stochastic_rounding: round bf16 and fp16 parameters up or down with probability by
+                distance, so that updates below half a unit are not lost.
+            seed: chooses the random numbers of projections and of stochastic_rounding.
+        """
+        values = dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+        values.update(rank=rank, update_proj_gap=update_proj_gap, scale=scale)
+        rounding = dict(stochastic_rounding=stochastic_rounding, seed=seed)
+        named = dict(scale_type=scale_type, maximize=maximize)
+        super().__init__(params, {**values, **named, **rounding})
+
+    def _check_group(self, group: Dict[str, Any]) -> None:
+        if group["scale_type"] not in ("channel", "tensor"):
+            raise ValueError(
+                'Invalid scale_type: %r; "channel" or "tensor"' % (group["scale_type"],)
+            )
+        super()._check_group(group)
+
+    def _further(self, tall: bool, rank: int, shape: torch.Size) -> Dict[str, Tuple[int, ...]]:
+        return {"norm": ()}
+
+    def _projected(self, task: Task, gradient: torch.Tensor, steps: int) -> torch.Tensor:
+        group, tall, team = task.group, _is_tall(task.owner), Team(task.owner)
+        projector = self._random(task, steps).to(gradient.device)
+        if tall:
+            low = gradient @ projector
+        else:
+            low = team.add(projector[team.rows()].T @ gradient)
+        update = _adam(task.state, low, group, steps)
+        if group["scale_type"] == "tensor":
+            norms = [team.norm(t) if tall else float(t.norm(2)) for t in (update, low)]
+            factor: Any = norms[0] / (norms[1] + 1e-8)
+        else:
+            side = 1 if tall else 0
+            factor = update.norm(2, dim=side, keepdim=True)
+            factor /= low.norm(2, dim=side, keepdim=True).add_(1e-8)
+        result = gradient * factor * math.sqrt(float(group["scale"]))
+        return self._limited(task, result, team)
+
+    def _limited(self, task: Task, update: torch.Tensor, team: Team) -> torch.Tensor:
+        """Not more than 1.01 times as long as the last one, as its authors' limit."""
+        length, last = team.norm(update), float(task.state["norm"])
+        if last and length > 1.01 * last:
+            update.mul_(1.01 * last / length)
+            length = 1.01 * last
+        task.state["norm"].fill_(length)
+        return update
+
+    def _random(self, task: Task, steps: int) -> torch.Tensor:
+        """The projection of all rows or columns, the same in all processes."""
+        rank, gap = self._rank_of(task.owner), int(task.group["update_proj_gap"])
+        renewal = (steps - 1) // gap
+        seed = int(task.group["seed"]) + renewal * _STRIDES[0] + task.place * _STRIDES[1]
+        kept: Dict[Any, Tuple[int, torch.Tensor]] = self.__dict__.setdefault("_projections", {})
+        known = kept.get(task.place)
+        if known is None or known[0] != seed:
+            generator = torch.Generator().manual_seed(seed % (1 << 63))
+            drawn = torch.randn(min(task.owner.shape), rank, generator=generator)
+            known = kept[task.place] = (seed, drawn.div_(math.sqrt(rank)).to(task.gradient.device))
+        return known[1]
+
+
+def _is_tall(parameter: torch.Tensor) -> bool:
+    return parameter.shape[0] >= parameter.shape[1]
+
+
+def _adam(state: Any, g: torch.Tensor, group: Dict[str, Any], steps: int) -> torch.Tensor:
+    """Moves the moments by g; the corrected quotient."""
+    beta1, beta2 = (float(beta) for beta in group["betas"])
+    mean, squares = state["exp_avg"], state["exp_avg_sq"]
+    mean.lerp_(g, 1 - beta1)
+    squares.mul_(beta2).addcmul_(g, g, value=1 - beta2)
+    root = squares.sqrt().div_(math.sqrt(1 - beta2**steps)).add_(float(group["eps"]))
+    update: torch.Tensor = (mean / (1 - beta1**steps)).div_(root)
+    return update
