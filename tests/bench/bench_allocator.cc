@@ -159,6 +159,27 @@ template <class A> void threads(benchmark::State &state, const char *config)
     }
 }
 
+// Threads share one allocator, each with a stream of its own.
+void threads_own_streams(benchmark::State &state)
+{
+    static Memopt *shared;
+    static std::vector<memopt_stream> streams;
+    if (state.thread_index() == 0) {
+        shared = new Memopt("expandable_segments:True");
+        streams.resize(static_cast<size_t>(state.threads()));
+        for (memopt_stream &stream : streams)
+            need(memopt_stream_create(shared->device, &stream));
+    }
+    for (auto _ : state)
+        shared->give(shared->take(4096, streams[static_cast<size_t>(state.thread_index())]));
+    if (state.thread_index() == 0) {
+        for (memopt_stream stream : streams)
+            need(memopt_stream_destroy(shared->device, stream));
+        delete shared;
+        shared = nullptr;
+    }
+}
+
 const char expandable[] = "expandable_segments:True";
 
 void ping_pong_classic(benchmark::State &state)
@@ -203,6 +224,7 @@ BENCHMARK(live_malloc)->Arg(200)->Arg(2000)->Arg(20000);
 BENCHMARK(holes_expandable)->Arg(500)->Arg(4000)->Arg(16000);
 BENCHMARK(streams_expandable)->Arg(10)->Arg(1900);
 BENCHMARK(threads_expandable)->Threads(1)->Threads(2)->Threads(4);
+BENCHMARK(threads_own_streams)->Threads(1)->Threads(2);
 BENCHMARK(threads_malloc)->Threads(1)->Threads(2)->Threads(4);
 
 } // namespace
