@@ -13,5 +13,6 @@
 #include <memopt/device.h>
 #include <memopt/offload.h>
 #include <memopt/optim.h>
+#include <memopt/share.h>
 
 #endif /* MEMOPT_MEMOPT_H */

@@ -25,6 +25,9 @@ typedef enum mo_block_state {
     MO_BLOCK_ASLEEP    /* free, in pages that a pause has taken; in that pause's list */
 } mo_block_state;
 
+/* mo_block.pending of a freed block that waits for its exports only. */
+#define MO_BLOCK_EXPORTED UINT32_MAX
+
 struct mo_segment;
 struct mo_stream_use;
 
@@ -51,6 +54,7 @@ typedef struct mo_block {
     uint32_t entry;             /* LIVE, PENDING: of a recorded step; 0: none */
     uint32_t slot;              /* of a plan, if it is in one's place */
     uint8_t planned;            /* what it is to a plan; see steps.h */
+    uint8_t exports;            /* LIVE, PENDING: it keeps its memory while there are any */
 } mo_block;
 
 /* --- slabs ---------------------------------------------------------------------------------- */

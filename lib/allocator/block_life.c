@@ -139,6 +139,11 @@ void mo_block_retire(memopt_allocator *allocator, mo_block *block)
 {
     mo_pool *pool = block->segment->pool;
     mo_pause *pause = pause_of(allocator, block);
+    if (block->exports != 0) {
+        block->state = MO_BLOCK_PENDING;
+        block->pending = MO_BLOCK_EXPORTED;
+        return;
+    }
     mo_stat_subtract(&allocator->stats, pool->kind, MO_STAT_ACTIVE, 1);
     mo_stat_subtract(&allocator->stats, pool->kind, MO_STAT_ACTIVE_BYTES, block->size);
     block->freed_at = allocator->clock;

@@ -4,6 +4,7 @@
  */
 #include "allocator/block_life.h"
 #include "allocator/events.h"
+#include "allocator/export.h"
 #include "allocator/history.h"
 #include "allocator/idle.h"
 #include "allocator/observers.h"
@@ -373,6 +374,7 @@ memopt_status memopt_allocator_destroy(memopt_allocator *allocator)
         return status;
     mo_lock(&allocator->lock);
     uint64_t blocks = allocator->live.count;
+    uint64_t exports = mo_exports_count(allocator);
     mo_report_tags(allocator, MO_TAGS, tags, sizeof tags);
     mo_unlock(&allocator->lock);
     if (blocks != 0)
@@ -380,6 +382,12 @@ memopt_status memopt_allocator_destroy(memopt_allocator *allocator)
                        "allocator_destroy: %" PRIu64 " blocks are still allocated (%s); free them, "
                        "or call memopt_allocator_destroy_force",
                        blocks, tags);
+    if (exports != 0)
+        return mo_fail(MEMOPT_BUSY,
+                       "allocator_destroy: %" PRIu64
+                       " exports of freed blocks exist; destroy them, "
+                       "or call memopt_allocator_destroy_force",
+                       exports);
     return end(allocator, mo_device_lost(allocator->device));
 }
 
@@ -396,6 +404,7 @@ memopt_status memopt_allocator_destroy_force(memopt_allocator *allocator)
     status = lost ? MEMOPT_OK : memopt_device_sync(allocator->device);
     mo_lock(&allocator->lock);
     mo_steps_end(allocator);
+    mo_exports_detach(allocator);
     retire_live(allocator);
     mo_unlock(&allocator->lock);
     mo_keep_first(&status, end(allocator, lost));

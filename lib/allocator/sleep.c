@@ -21,7 +21,7 @@ typedef struct marks {
 static uint8_t mark_of(const mo_block *block, uint64_t tags)
 {
     int used = block->state == MO_BLOCK_LIVE || block->state == MO_BLOCK_PENDING;
-    if (used && (tags >> block->tag & 1))
+    if (used && block->exports == 0 && (tags >> block->tag & 1))
         return OURS;
     return block->state == MO_BLOCK_FREE ? UNUSED : OTHERS;
 }

@@ -7,6 +7,9 @@
  *   lifetime.c            making and ending allocators and pools
  *   trim.c                giving cached memory back on request
  *   pause.c               pausing and resuming
+ *   export.c              blocks that other processes import
+ *   import.c              blocks of other processes
+ *   share_socket.c share_message.c               how they travel
  *   sleep.c               which pages a pause takes, and the free blocks in them
  *   paused_pages.c        the pages that a pause has taken
  *   kept.c                the contents of those pages
@@ -247,6 +250,7 @@ typedef struct mo_stripe {
 } mo_stripe;
 
 typedef struct mo_observer mo_observer;
+typedef struct memopt_export memopt_export;
 
 /* An allocator and its pools, which share a device and the allocator's limit. Guarded by `slow`. */
 typedef struct mo_family {
@@ -275,6 +279,7 @@ struct memopt_allocator {
     int retain;                       /* other members do not take its free memory */
     int ending;                       /* it is being destroyed: range observers cannot refuse */
     mo_pause *pauses;
+    memopt_export *exports;
     uint64_t paused_tags; /* of all pauses: nothing is allocated with them */
     mo_idle idle;
     _Atomic uint64_t limit; /* of what the member holds; the parent's: the family */

@@ -60,6 +60,18 @@ typedef struct mo_device_ops {
     memopt_status (*vm_unmap)(memopt_device *device, void *address, uint64_t size);
     memopt_status (*vm_release)(memopt_device *device, mo_vm_handle handle, uint64_t size);
 
+    /* Sharing with other processes. Optional: UNSUPPORTED, also where the driver cannot do it.
+     * vm_export: a file descriptor of the handle's memory, which the caller closes. While it, a
+     * copy or an import of it is there, in any process, the memory stays, also behind a release.
+     * vm_import: one more handle of such memory, which is not counted as used; the caller still
+     * closes the descriptor. INVALID_ARGUMENT where it is none of such memory. identity: 16 bytes
+     * that are the same in two processes whose devices can share, never all zero. */
+    memopt_status (*vm_export)(memopt_device *device, mo_vm_handle handle, uint64_t size,
+                               int *out_file);
+    memopt_status (*vm_import)(memopt_device *device, int file, uint64_t size,
+                               mo_vm_handle *out_handle);
+    memopt_status (*identity)(memopt_device *device, uint8_t *out_bytes);
+
     /* Streams. A GPU back end takes any stream of its context, also foreign ones; a back end that
      * can tell a dead stream says INVALID_ARGUMENT, in each operation that takes one and without
      * touching it. stream_destroy: pre: a live stream of stream_create, whose work the front end
@@ -146,6 +158,14 @@ memopt_status mo_vm_map(memopt_device *device, void *address, uint64_t size, mo_
 memopt_status mo_vm_set_access(memopt_device *device, void *address, uint64_t size);
 memopt_status mo_vm_unmap(memopt_device *device, void *address, uint64_t size);
 memopt_status mo_vm_release(memopt_device *device, mo_vm_handle handle, uint64_t size);
+memopt_status mo_vm_export(memopt_device *device, mo_vm_handle handle, uint64_t size,
+                           int *out_file);
+memopt_status mo_vm_import(memopt_device *device, int file, uint64_t size,
+                           mo_vm_handle *out_handle);
+/* Ends a handle of mo_vm_import. */
+memopt_status mo_vm_drop_import(memopt_device *device, mo_vm_handle handle, uint64_t size);
+enum { MO_IDENTITY_BYTES = 16 };
+memopt_status mo_device_identity(memopt_device *device, uint8_t *out_bytes);
 
 memopt_status mo_stream_capturing(memopt_device *device, memopt_stream stream,
                                   int32_t *out_capturing);

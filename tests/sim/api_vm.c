@@ -9,6 +9,8 @@ static sim_status check_allocation(const sim_allocation *p)
     if (p == NULL || p->type != 1 || p->where.type != 1 || p->metadata != NULL ||
         (p->handle_types & ~1) != 0 || p->compression != 0 || p->usage != 0 || p->rdma > 1)
         return SIM_INVALID_VALUE;
+    if (p->handle_types != 0 && !sim_options.share)
+        return SIM_NOT_SUPPORTED;
     if (p->rdma == 1 && (sim_is_hip || sim_options.rdma == 0))
         return SIM_INVALID_VALUE; /* the device has not said that it can */
     return sim_known_device(p->where.id) ? SIM_OK : SIM_INVALID_DEVICE;
@@ -53,7 +55,11 @@ sim_status sim_call_vm_create(sim_physical **out, size_t bytes, const sim_alloca
     sim_status status = out == NULL || flags != 0 ? SIM_INVALID_VALUE : check_allocation(wanted);
     if (status == SIM_OK && wanted->rdma == 1 && sim_options.rdma == 2)
         status = SIM_NOT_SUPPORTED;
-    return status == SIM_OK ? sim_vm_create(wanted->where.id, bytes, out) : status;
+    if (status == SIM_OK)
+        status = sim_vm_create(wanted->where.id, bytes, out);
+    if (status == SIM_OK)
+        (*out)->exportable = wanted->handle_types & 1;
+    return status;
 }
 
 sim_status sim_call_vm_map(void *address, size_t bytes, size_t offset, sim_physical *handle,
@@ -89,4 +95,38 @@ sim_status sim_call_vm_unmap(void *address, size_t bytes)
 sim_status sim_call_vm_release(sim_physical *handle)
 {
     return sim_vm_release(handle);
+}
+
+/* --- sharing ------------------------------------------------------------------------------- */
+
+sim_status sim_call_vm_export(void *out, sim_physical *handle, int type, uint64_t flags)
+{
+    if (out == NULL || type != 1 || flags != 0)
+        return SIM_INVALID_VALUE;
+    return sim_options.share ? sim_vm_export(handle, out) : SIM_NOT_SUPPORTED;
+}
+
+/* HIP before 7.1 takes the descriptor's address. */
+sim_status sim_call_vm_import(sim_physical **out, void *shared, int type)
+{
+    int by_address = sim_is_hip && sim_options.driver_version < 70100000;
+    if (out == NULL || type != 1 || (by_address && (uintptr_t)shared < SIM_PAGE) ||
+        (!by_address && (uintptr_t)shared > INT32_MAX))
+        return SIM_INVALID_VALUE;
+    if (!sim_options.share)
+        return SIM_NOT_SUPPORTED;
+    return sim_vm_import(by_address ? *(int *)shared : (int)(uintptr_t)shared, out);
+}
+
+sim_status sim_call_device_uuid(void *out, int device)
+{
+    unsigned char *bytes = out;
+    if (out == NULL)
+        return SIM_INVALID_VALUE;
+    if (!sim_known_device(device))
+        return SIM_INVALID_DEVICE;
+    for (int i = 0; i < 16; i++)
+        bytes[i] = (unsigned char)(0xA0 + i + 16 * sim_is_hip);
+    bytes[15] = (unsigned char)(device + 1);
+    return SIM_OK;
 }

@@ -103,7 +103,15 @@ typedef struct sim_access {
     X(CONTEXT, SAFE, vm_unmap, (void *address, size_t bytes), (address, bytes), 10020, cuMemUnmap, \
       cuMemUnmap, hipMemUnmap)                                                                     \
     X(CONTEXT, SAFE, vm_release, (sim_physical * handle), (handle), 10020, cuMemRelease,           \
-      cuMemRelease, hipMemRelease)
+      cuMemRelease, hipMemRelease)                                                                 \
+    X(CONTEXT, SAFE, vm_export, (void *out, sim_physical *handle, int type, uint64_t flags),       \
+      (out, handle, type, flags), 10020, cuMemExportToShareableHandle,                             \
+      cuMemExportToShareableHandle, hipMemExportToShareableHandle)                                 \
+    X(CONTEXT, SAFE, vm_import, (sim_physical * *out, void *shared, int type),                     \
+      (out, shared, type), 10020, cuMemImportFromShareableHandle, cuMemImportFromShareableHandle,  \
+      hipMemImportFromShareableHandle)                                                             \
+    X(DRIVER, SAFE, device_uuid, (void *out, int device), (out, device), 11040, cuDeviceGetUuid,   \
+      cuDeviceGetUuid_v2, hipDeviceGetUuid)
 
 #define SIM_STREAM_CALLS(X)                                                                        \
     X(CONTEXT, SAFE, stream_create, (sim_stream * *out, unsigned flags), (out, flags), 2000,       \

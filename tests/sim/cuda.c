@@ -85,12 +85,15 @@ sim_status sim_call_device_attribute(int *out, int attribute, int device)
                  {41, 1},    {97, 99 << 10}, {99, 1},       {106, 32}};
     const struct {
         int attribute, value;
-    } chosen[] = {
-        {10, (int)sim_options.warp_size},  {16, SIM_MULTIPROCESSORS},    {33, device + 1},
-        {75, (int)sim_options.major},      {76, (int)sim_options.minor}, {88, sim_options.pageable},
-        {102, sim_options.virtual_memory}, /* virtual memory */
-        {103, sim_options.virtual_memory}, /* its handles as file descriptors */
-        {110, sim_options.rdma != 0}};     /* and for remote access */
+    } chosen[] = {{10, (int)sim_options.warp_size},
+                  {16, SIM_MULTIPROCESSORS},
+                  {33, device + 1},
+                  {75, (int)sim_options.major},
+                  {76, (int)sim_options.minor},
+                  {88, sim_options.pageable},
+                  {102, sim_options.virtual_memory},                      /* virtual memory */
+                  {103, sim_options.virtual_memory && sim_options.share}, /* as file descriptors */
+                  {110, sim_options.rdma != 0}}; /* and for remote access */
     int value = 0;
     if (!sim_known_device(device))
         return SIM_INVALID_DEVICE;

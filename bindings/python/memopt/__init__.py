@@ -79,6 +79,7 @@ from .optimizer import Optimizer
 from .open_device import DeviceProperties, MemoryInfo
 from .pinned import PinnedMemory, Registration
 from .schedule import Schedule, Stage
+from .sharing import Export, ImportedBlock, import_block
 from .sizes import format_size, parse_size
 from .steps import StepPlan
 from .streams import Event, Stream
@@ -112,10 +113,12 @@ __all__ = [
     "DeviceError",
     "DeviceProperties",
     "Event",
+    "Export",
     "Group",
     "HistoryAction",
     "HistoryEvent",
     "Holder",
+    "ImportedBlock",
     "InvalidArgumentError",
     "Lease",
     "LimitReachedError",
@@ -168,6 +171,7 @@ __all__ = [
     "dequantize_blocks",
     "dtype_of",
     "format_size",
+    "import_block",
     "library_path",
     "norm",
     "norm_scratch",

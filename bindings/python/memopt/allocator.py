@@ -29,6 +29,7 @@ from ._stacks import Stacks, no_frames
 from .device import Device
 from .memory import Memory
 from .oom import OutOfMemoryReport
+from .sharing import Export
 from .sizes import Size, parse_size
 from .steps import StepPlan
 from .streams import StreamLike, stream_pointer
@@ -304,6 +305,11 @@ class Allocator(_lifetime.Closing):
     def record_stream(self, block: Union[Buffer, int], stream: StreamLike) -> None:
         """Says that work on another stream uses a block, so that its memory waits for it."""
         lib.memopt_allocator_record_stream(self._handle.pointer, int(block), stream_pointer(stream))
+
+    def export_block(self, block: Union[Buffer, int]) -> Export:
+        """Lets other processes import a block: see :class:`Export`. UnsupportedError without
+        ``expandable_segments:True``, or where the device cannot share memory."""
+        return Export(self._handle, int(block))
 
     def block(self, pointer: Union[Buffer, int]) -> Tuple[int, int]:
         """The first byte and the usable size of the live block that holds an address."""

@@ -28,6 +28,8 @@ typedef struct mo_cpu_memory {
     int fd;
     uint64_t granularity, capacity, used;
     uint64_t file_size;
+    uint64_t exported;      /* handles that have been */
+    mo_ranges lingering;    /* offsets of the file: released, but other processes may have them */
     mo_ranges free_offsets; /* of the file; value unused */
     mo_ranges handles;      /* live handles by address */
     mo_ranges reservations; /* addresses */
@@ -37,6 +39,21 @@ typedef struct mo_cpu_memory {
     uintptr_t unused;       /* where the next of them should be; unused_end: and the last */
     uintptr_t unused_end;
 } mo_cpu_memory;
+
+typedef struct mo_cpu_handle {
+    uint64_t offset, size;
+    uint64_t mapped; /* how many times */
+    int file;        /* of an import; -1: the device's own */
+    int exported;
+} mo_cpu_handle;
+
+/* OK, or INVALID_ARGUMENT and NULL; lock held. */
+mo_cpu_handle *mo_cpu_find_handle(mo_cpu_memory *memory, mo_vm_handle handle, uint64_t size,
+                                  const char *operation);
+/* The system has refused something; errno tells. */
+memopt_status mo_cpu_system_refused(const char *what, uint64_t size);
+/* Gives a run of the file back, joined with its neighbours; its pages go. Lock held. */
+memopt_status mo_cpu_give_offsets(mo_cpu_memory *memory, uint64_t offset, uint64_t size);
 
 memopt_status mo_cpu_memory_init(mo_cpu_memory *memory, uint64_t capacity, uint64_t granularity);
 void mo_cpu_memory_fini(mo_cpu_memory *memory);
@@ -199,6 +216,17 @@ memopt_status mo_cpu_vm_map(memopt_device *device, void *address, uint64_t size,
 memopt_status mo_cpu_vm_set_access(memopt_device *device, void *address, uint64_t size);
 memopt_status mo_cpu_vm_unmap(memopt_device *device, void *address, uint64_t size);
 memopt_status mo_cpu_vm_release(memopt_device *device, mo_vm_handle handle, uint64_t size);
+
+/* share.c */
+memopt_status mo_cpu_vm_export(memopt_device *device, mo_vm_handle handle, uint64_t size,
+                               int *out_file);
+memopt_status mo_cpu_vm_import(memopt_device *device, int file, uint64_t size,
+                               mo_vm_handle *out_handle);
+memopt_status mo_cpu_identity(memopt_device *device, uint8_t *out_bytes);
+/* 1 if a descriptor of the run is open or mapped somewhere. Lock held. */
+int mo_cpu_is_shared(const mo_cpu_memory *memory, uint64_t offset, uint64_t size);
+/* Ends what lingers and nobody has any more. Lock held. */
+void mo_cpu_reap(mo_cpu_memory *memory);
 
 memopt_status mo_cpu_sync(memopt_device *device);
 memopt_status mo_cpu_stream_create(memopt_device *device, memopt_stream *out_stream);

@@ -34,6 +34,7 @@ static memopt_status cpu_memory_info(memopt_device *device, memopt_memory_info *
 {
     mo_cpu_memory *memory = &mo_cpu(device)->memory;
     mo_lock(&memory->lock);
+    mo_cpu_reap(memory);
     out->total = memory->capacity;
     out->free = memory->capacity - memory->used;
     mo_unlock(&memory->lock);
@@ -85,6 +86,9 @@ static const mo_device_ops cpu_ops = {
     .vm_set_access = mo_cpu_vm_set_access,
     .vm_unmap = mo_cpu_vm_unmap,
     .vm_release = mo_cpu_vm_release,
+    .vm_export = mo_cpu_vm_export,
+    .vm_import = mo_cpu_vm_import,
+    .identity = mo_cpu_identity,
     .stream_create = mo_cpu_stream_create,
     .stream_destroy = mo_cpu_stream_destroy,
     .stream_sync = mo_cpu_stream_sync,

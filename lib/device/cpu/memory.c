@@ -7,7 +7,7 @@
  * Misuse that a GPU driver rejects is rejected.
  *
  * Invariants (under `lock`): used ≤ capacity; free_offsets and the handles' runs tile
- * [0, file_size); mappings lie in reservations; accessible lies in mappings.
+ * [0, file_size), with lingering ones; mappings lie in reservations; accessible lies in mappings.
  */
 #define _GNU_SOURCE /* memfd_create, fallocate */
 
@@ -31,15 +31,11 @@
 /* How many addresses are looked for at a time. */
 #define SPAN ((uint64_t)1 << 40)
 
-typedef struct mo_cpu_handle {
-    uint64_t offset, size;
-    uint64_t mapped; /* how many times */
-} mo_cpu_handle;
-
 memopt_status mo_cpu_memory_init(mo_cpu_memory *memory, uint64_t capacity, uint64_t granularity)
 {
     mo_ranges *const sets[] = {&memory->free_offsets, &memory->handles,    &memory->reservations,
-                               &memory->mappings,     &memory->accessible, &memory->plain};
+                               &memory->mappings,     &memory->accessible, &memory->plain,
+                               &memory->lingering};
     memory->capacity = capacity;
     memory->granularity = granularity;
     memory->fd = memfd_create("memopt-device-memory", MFD_CLOEXEC);
@@ -67,6 +63,7 @@ void mo_cpu_memory_fini(mo_cpu_memory *memory)
     mo_ranges_fini(&memory->mappings);
     mo_ranges_fini(&memory->accessible);
     mo_ranges_fini(&memory->plain);
+    mo_ranges_fini(&memory->lingering);
     close(memory->fd);
     pthread_mutex_destroy(&memory->lock);
 }
@@ -78,7 +75,7 @@ static memopt_status out_of_memory(const mo_cpu_memory *memory, uint64_t size)
 }
 
 /* An mmap or the like that the system refused: its own limits, not the device's capacity. */
-static memopt_status system_refused(const char *what, uint64_t size)
+memopt_status mo_cpu_system_refused(const char *what, uint64_t size)
 {
     int error = errno;
     return mo_fail_driver(
@@ -122,7 +119,7 @@ memopt_status mo_cpu_mem_alloc(memopt_device *device, uint64_t size, void **out_
     void *pointer = mmap(next_address(memory, size), size, PROT_READ | PROT_WRITE,
                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (pointer == MAP_FAILED) {
-        status = system_refused("an allocation", size);
+        status = mo_cpu_system_refused("an allocation", size);
         goto unlock;
     }
     if (!mo_ranges_insert(&memory->plain, (uintptr_t)pointer, size, NULL)) {
@@ -173,7 +170,7 @@ memopt_status mo_cpu_vm_reserve(memopt_device *device, uint64_t size, void **out
     if (mo_add_u64(size, alignment, &whole) && whole <= SIZE_MAX / 2)
         raw = mmap(NULL, whole, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (raw == MAP_FAILED)
-        return system_refused("a reservation", size);
+        return mo_cpu_system_refused("a reservation", size);
     uint64_t before = (alignment - (uintptr_t)raw % alignment) % alignment;
     char *address = raw + before;
     if (before != 0)
@@ -233,20 +230,23 @@ static memopt_status take_offsets(mo_cpu_memory *memory, uint64_t size, uint64_t
     uint64_t end;
     if (!mo_add_u64(memory->file_size, size, &end) || end > INT64_MAX) {
         errno = EFBIG;
-        return system_refused("device memory", size);
+        return mo_cpu_system_refused("device memory", size);
     }
     if (ftruncate(memory->fd, (off_t)end) != 0)
-        return system_refused("device memory", size);
+        return mo_cpu_system_refused("device memory", size);
     *out_offset = memory->file_size;
     memory->file_size = end;
     return MEMOPT_OK;
 }
 
-/* Gives a run back, joined with its neighbours. Room for one more range was kept by
- * mo_cpu_vm_create. */
-static void give_offsets(mo_cpu_memory *memory, uint64_t offset, uint64_t size)
+/* Room for one more range was kept by mo_cpu_vm_create. */
+memopt_status mo_cpu_give_offsets(mo_cpu_memory *memory, uint64_t offset, uint64_t size)
 {
     mo_ranges *set = &memory->free_offsets;
+    if (fallocate(memory->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset,
+                  (off_t)size) != 0)
+        return mo_cpu_system_refused("a release", size);
+    memory->used -= size;
     mo_range *after = mo_ranges_find(set, offset + size);
     if (after != NULL) {
         size += after->size;
@@ -257,6 +257,7 @@ static void give_offsets(mo_cpu_memory *memory, uint64_t offset, uint64_t size)
         before->size += size;
     else
         (void)mo_ranges_insert(set, offset, size, NULL);
+    return MEMOPT_OK;
 }
 
 memopt_status mo_cpu_vm_create(memopt_device *device, uint64_t size, mo_vm_handle *out_handle)
@@ -267,10 +268,12 @@ memopt_status mo_cpu_vm_create(memopt_device *device, uint64_t size, mo_vm_handl
     if (handle == NULL)
         return status;
     mo_lock(&memory->lock);
+    mo_cpu_reap(memory);
+    uint64_t runs = memory->handles.count + memory->lingering.count + 1;
     /* There is at most one more free run than runs in use. */
     if (size > memory->capacity - memory->used)
         status = out_of_memory(memory, size);
-    else if (mo_ranges_reserve(&memory->free_offsets, memory->handles.count + 2) &&
+    else if (mo_ranges_reserve(&memory->free_offsets, runs + 1) &&
              mo_ranges_insert(&memory->handles, (uintptr_t)handle, sizeof *handle, handle))
         status = take_offsets(memory, size, &handle->offset);
     if (status == MEMOPT_OK)
@@ -283,11 +286,12 @@ memopt_status mo_cpu_vm_create(memopt_device *device, uint64_t size, mo_vm_handl
         return status;
     }
     handle->size = size;
+    handle->file = -1;
     *out_handle = (mo_vm_handle)handle;
     return MEMOPT_OK;
 }
 
-static mo_cpu_handle *find_handle(mo_cpu_memory *memory, mo_vm_handle handle, uint64_t size,
+mo_cpu_handle *mo_cpu_find_handle(mo_cpu_memory *memory, mo_vm_handle handle, uint64_t size,
                                   const char *operation)
 {
     const mo_range *range = mo_ranges_find(&memory->handles, (uintptr_t)handle);
@@ -302,31 +306,42 @@ static mo_cpu_handle *find_handle(mo_cpu_memory *memory, mo_vm_handle handle, ui
     return NULL;
 }
 
+/* The bytes of a handle of the device's own; lock held. What other processes have lingers. Room for
+ * one more range was kept by mo_cpu_vm_export. */
+static memopt_status release_own(mo_cpu_memory *memory, const mo_cpu_handle *handle)
+{
+    memopt_status status = MEMOPT_OK;
+    if (handle->exported && mo_cpu_is_shared(memory, handle->offset, handle->size))
+        (void)mo_ranges_insert(&memory->lingering, handle->offset, handle->size, NULL);
+    else
+        status = mo_cpu_give_offsets(memory, handle->offset, handle->size);
+    if (status == MEMOPT_OK && handle->exported)
+        memory->exported--;
+    return status;
+}
+
 memopt_status mo_cpu_vm_release(memopt_device *device, mo_vm_handle given, uint64_t size)
 {
     mo_cpu_memory *memory = &mo_cpu(device)->memory;
     memopt_status status = MEMOPT_INVALID_ARGUMENT;
     mo_lock(&memory->lock);
-    mo_cpu_handle *handle = find_handle(memory, given, size, "vm_release");
+    mo_cpu_handle *handle = mo_cpu_find_handle(memory, given, size, "vm_release");
     if (handle != NULL && handle->mapped != 0)
         status =
             mo_fail(MEMOPT_BUSY,
                     "vm_release: the handle of %s is still mapped at %" PRIu64 " places; unmap it",
                     MO_SIZE(size), handle->mapped);
-    else if (handle != NULL && fallocate(memory->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                                         (off_t)handle->offset, (off_t)size) != 0)
-        status = system_refused("a release", size);
     else if (handle != NULL)
-        status = MEMOPT_OK;
-    if (status == MEMOPT_OK) {
-        give_offsets(memory, handle->offset, size);
-        mo_ranges_remove(&memory->handles, mo_ranges_find(&memory->handles, (uintptr_t)handle));
-        memory->used -= size;
-    }
-    mo_unlock(&memory->lock);
+        status = handle->file >= 0 ? MEMOPT_OK : release_own(memory, handle);
     if (status == MEMOPT_OK)
-        mo_free(handle);
-    return status;
+        mo_ranges_remove(&memory->handles, mo_ranges_find(&memory->handles, (uintptr_t)handle));
+    mo_unlock(&memory->lock);
+    if (status != MEMOPT_OK)
+        return status;
+    if (handle->file >= 0)
+        (void)close(handle->file);
+    mo_free(handle);
+    return MEMOPT_OK;
 }
 
 /* --- mappings ------------------------------------------------------------------------------ */
@@ -350,7 +365,7 @@ memopt_status mo_cpu_vm_map(memopt_device *device, void *address, uint64_t size,
 {
     mo_cpu_memory *memory = &mo_cpu(device)->memory;
     mo_lock(&memory->lock);
-    mo_cpu_handle *handle = find_handle(memory, given, size, "vm_map");
+    mo_cpu_handle *handle = mo_cpu_find_handle(memory, given, size, "vm_map");
     memopt_status status =
         handle == NULL ? MEMOPT_INVALID_ARGUMENT : check_unmapped(memory, address, size);
     /* Reserves host memory for set_access here, where a failure is harmless. */
@@ -359,8 +374,9 @@ memopt_status mo_cpu_vm_map(memopt_device *device, void *address, uint64_t size,
          !mo_ranges_insert(&memory->mappings, (uintptr_t)address, size, handle)))
         status = MEMOPT_OUT_OF_HOST_MEMORY;
     else if (status == MEMOPT_OK && mmap(address, size, PROT_NONE, MAP_SHARED | MAP_FIXED,
-                                         memory->fd, (off_t)handle->offset) == MAP_FAILED) {
-        status = system_refused("a mapping", size);
+                                         handle->file >= 0 ? handle->file : memory->fd,
+                                         (off_t)handle->offset) == MAP_FAILED) {
+        status = mo_cpu_system_refused("a mapping", size);
         mo_ranges_remove(&memory->mappings, mo_ranges_find(&memory->mappings, (uintptr_t)address));
     }
     if (status == MEMOPT_OK) {
@@ -399,7 +415,7 @@ memopt_status mo_cpu_vm_set_access(memopt_device *device, void *address, uint64_
                          "vm_set_access: [%p, +%" PRIu64 ") is not a run of whole mappings",
                          address, size);
     else if (mprotect(address, size, PROT_READ | PROT_WRITE) != 0)
-        status = system_refused("access", size);
+        status = mo_cpu_system_refused("access", size);
     else
         mark_accessible(memory, start, size);
     mo_unlock(&memory->lock);
@@ -417,7 +433,7 @@ memopt_status mo_cpu_vm_unmap(memopt_device *device, void *address, uint64_t siz
                          "vm_unmap: [%p, +%" PRIu64 ") is not exactly one mapping", address, size);
     else if (mmap(address, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
                   -1, 0) == MAP_FAILED)
-        status = system_refused("an unmap", size);
+        status = mo_cpu_system_refused("an unmap", size);
     if (status == MEMOPT_OK) {
         ((mo_cpu_handle *)range->value)->mapped--;
         mo_ranges_remove(&memory->mappings, range);

@@ -161,6 +161,59 @@ int mo_device_takes_notes(const memopt_device *device)
     return device->takes_notes;
 }
 
+/* --- sharing ------------------------------------------------------------------------------- */
+
+static memopt_status fail_sharing(const memopt_device *device, const char *operation)
+{
+    return mo_fail(MEMOPT_UNSUPPORTED, "%s: %s cannot share memory between processes", operation,
+                   device->properties.name);
+}
+
+memopt_status mo_vm_export(memopt_device *device, mo_vm_handle handle, uint64_t size, int *out_file)
+{
+    if (device->ops->vm_export == NULL)
+        return fail_sharing(device, "vm_export");
+    memopt_status status = enter_vm(device, "vm_export", NULL, size, MEMOPT_DRIVER_ERROR);
+    return status != MEMOPT_OK ? status : device->ops->vm_export(device, handle, size, out_file);
+}
+
+static void count_handles(memopt_device *device, int more)
+{
+    mo_lock(&device->lock);
+    device->account.handles += (uint64_t)(int64_t)more;
+    mo_unlock(&device->lock);
+}
+
+memopt_status mo_vm_import(memopt_device *device, int file, uint64_t size, mo_vm_handle *out_handle)
+{
+    if (device->ops->vm_import == NULL)
+        return fail_sharing(device, "vm_import");
+    memopt_status status = enter_vm(device, "vm_import", NULL, size, MEMOPT_DRIVER_ERROR);
+    if (status == MEMOPT_OK)
+        status = device->ops->vm_import(device, file, size, out_handle);
+    if (status == MEMOPT_OK)
+        count_handles(device, 1);
+    return status;
+}
+
+memopt_status mo_vm_drop_import(memopt_device *device, mo_vm_handle handle, uint64_t size)
+{
+    memopt_status status = check_granules(device, "vm_release", NULL, size);
+    if (status == MEMOPT_OK)
+        status = device->ops->vm_release(device, handle, size);
+    if (status == MEMOPT_OK)
+        count_handles(device, -1);
+    return status;
+}
+
+memopt_status mo_device_identity(memopt_device *device, uint8_t *out_bytes)
+{
+    if (device->ops->identity == NULL)
+        return fail_sharing(device, "identity");
+    memopt_status status = mo_device_enter(device, "identity", MEMOPT_DRIVER_ERROR);
+    return status != MEMOPT_OK ? status : device->ops->identity(device, out_bytes);
+}
+
 void mo_note_alloc(memopt_device *device, void *pointer, uint64_t bytes, memopt_stream stream)
 {
     if (device->takes_notes && bytes != 0)

@@ -18,6 +18,7 @@ enum {
     ATTRIBUTE_MINOR = 76,
     ATTRIBUTE_PAGEABLE_ACCESS = 88,
     ATTRIBUTE_VIRTUAL_MEMORY = 102,
+    ATTRIBUTE_HANDLE_FILES = 103,
     ATTRIBUTE_RDMA_VIRTUAL_MEMORY = 110
 };
 
@@ -111,7 +112,8 @@ static int describe(mo_gpu_device *gpu)
 {
     const mo_gpu_calls *call = mo_gpu_call(gpu);
     size_t total = 0;
-    int processors = 0, warp = 0, major = 0, minor = 0, virtual_memory = 0, rdma = 0, pageable = 0;
+    int processors = 0, warp = 0, major = 0, minor = 0, virtual_memory = 0, rdma = 0, pageable = 0,
+        files = 0;
     const struct {
         int attribute, *out;
     } wanted[] = {{ATTRIBUTE_MULTIPROCESSORS, &processors},
@@ -130,6 +132,8 @@ static int describe(mo_gpu_device *gpu)
         virtual_memory = 0;
     if (call->device_attribute(&rdma, ATTRIBUTE_RDMA_VIRTUAL_MEMORY, gpu->handle) != 0)
         rdma = 0;
+    if (call->device_attribute(&files, ATTRIBUTE_HANDLE_FILES, gpu->handle) != 0)
+        files = 0;
     if (call->device_attribute(&pageable, ATTRIBUTE_PAGEABLE_ACCESS, gpu->handle) != 0)
         pageable = 0;
     gpu->multiprocessors = (uint32_t)processors;
@@ -139,6 +143,7 @@ static int describe(mo_gpu_device *gpu)
     gpu->can_map = virtual_memory;
     gpu->pageable = pageable;
     atomic_store(&gpu->rdma, rdma);
+    atomic_store(&gpu->files, files && mo_gpu_has(gpu->driver, MO_GPU_GROUP_SHARE));
     snprintf(gpu->target, sizeof gpu->target, "sm_%u", gpu->capability);
     memcpy(gpu->isa, gpu->target, sizeof gpu->isa);
     return MO_GPU_SUCCESS;

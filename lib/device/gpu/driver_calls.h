@@ -68,7 +68,8 @@ enum {
     MO_GPU_ALLOCATION_PINNED = 1,
     MO_GPU_LOCATION_DEVICE = 1,
     MO_GPU_ACCESS_READ_WRITE = 3,
-    MO_GPU_GRANULARITY_MINIMUM = 0
+    MO_GPU_GRANULARITY_MINIMUM = 0,
+    MO_GPU_HANDLE_FILE = 1 /* a POSIX file descriptor */
 };
 
 /* Opaque handles (CUstream/hipStream_t and so on). */
@@ -86,7 +87,7 @@ typedef struct mo_gpu_location {
 /* CUmemAllocationProp, hipMemAllocationProp (whose last four bytes are padding). */
 typedef struct mo_gpu_allocation {
     int32_t type;
-    int32_t handle_types; /* none: the memory is never exported */
+    int32_t handle_types; /* MO_GPU_HANDLE_FILE: it can be exported */
     mo_gpu_location location;
     void *windows_metadata;
     uint8_t compression;
@@ -114,6 +115,7 @@ typedef enum mo_gpu_need {
     MO_GPU_GROUP_CALLBACK, /* stream callbacks */
     MO_GPU_GROUP_CAPTURE,  /* capture status; without it nothing captures */
     MO_GPU_GROUP_EXCHANGE, /* the thread's capture mode */
+    MO_GPU_GROUP_SHARE,    /* memory as file descriptors */
     MO_GPU_GROUP_OTHER     /* each for itself */
 } mo_gpu_need;
 
@@ -205,7 +207,15 @@ typedef enum mo_gpu_need {
       GROUP_VM, cuMemSetAccess, cuMemSetAccess, 10020, hipMemSetAccess)                            \
     X(vm_unmap, (void *address, size_t bytes), GROUP_VM, cuMemUnmap, cuMemUnmap, 10020,            \
       hipMemUnmap)                                                                                 \
-    X(vm_release, (uint64_t handle), GROUP_VM, cuMemRelease, cuMemRelease, 10020, hipMemRelease)
+    X(vm_release, (uint64_t handle), GROUP_VM, cuMemRelease, cuMemRelease, 10020, hipMemRelease)   \
+    X(vm_export, (void *out, uint64_t handle, int type, uint64_t flags), GROUP_SHARE,              \
+      cuMemExportToShareableHandle, cuMemExportToShareableHandle, 10020,                           \
+      hipMemExportToShareableHandle)                                                               \
+    X(vm_import, (uint64_t * out, void *shared, int type), GROUP_SHARE,                            \
+      cuMemImportFromShareableHandle, cuMemImportFromShareableHandle, 10020,                       \
+      hipMemImportFromShareableHandle)                                                             \
+    X(device_uuid, (void *out, int device), GROUP_SHARE, cuDeviceGetUuid, cuDeviceGetUuid_v2,      \
+      11040, hipDeviceGetUuid)
 
 typedef struct mo_gpu_calls {
 #define MO_GPU_CALL_FIELD(field, parameters, need, cuda, symbol, version, hip)                     \

@@ -55,6 +55,9 @@ typedef struct mo_gpu_vendor {
     void (*leave_context)(mo_gpu_device *device, void *saved);
     int (*copy)(mo_gpu_device *device, void *to, const void *from, size_t bytes,
                 mo_gpu_stream stream);
+    /* Drivers below this version take the address of an imported file descriptor, not its number;
+     * 0: none does. */
+    int import_by_address;
     /* Whose memory is at an address: a device's number, or one of MO_GPU_EVERYWHERE and so on. */
     int (*locate)(const mo_gpu_device *device, const void *pointer, int32_t *out_owner);
     /* After a failed call: the runtime must not report it again to others on this thread. */
@@ -135,6 +138,7 @@ struct mo_gpu_device {
     int handle_files; /* a handle of memory costs a file descriptor */
     int pageable;     /* kernels can use any memory of the process */
     atomic_int rdma;  /* memory is created for remote access too */
+    atomic_int files; /* ... and to be exported as file descriptors */
     atomic_int lost;  /* the driver's code that ended the device; 0 while it lives */
 
     pthread_mutex_t lock;         /* guards what follows; held across no driver call */
@@ -259,8 +263,19 @@ memopt_status mo_gpu_host_free(memopt_device *device, void *pointer, uint64_t by
 memopt_status mo_gpu_host_register(memopt_device *device, void *pointer, uint64_t bytes);
 memopt_status mo_gpu_host_unregister(memopt_device *device, void *pointer, uint64_t bytes);
 mo_gpu_allocation mo_gpu_allocation_of(const mo_gpu_device *gpu);
+/* Creates memory; what the driver refuses to make it for is not asked for again. Its status. */
+int mo_gpu_create(mo_gpu_device *gpu, uint64_t size, uint64_t *out_handle);
+/* Counts one more handle of memory; UNSUPPORTED where descriptors would run out. */
+memopt_status mo_gpu_count_handle(mo_gpu_device *gpu);
 /* How many handles the process can have where each costs a file descriptor. */
 uint64_t mo_gpu_most_handles(uint64_t *out_limit);
+
+/* --- share.c --- */
+memopt_status mo_gpu_vm_export(memopt_device *device, mo_vm_handle handle, uint64_t size,
+                               int *out_file);
+memopt_status mo_gpu_vm_import(memopt_device *device, int file, uint64_t size,
+                               mo_vm_handle *out_handle);
+memopt_status mo_gpu_identity(memopt_device *device, uint8_t *out_bytes);
 
 /* --- pointer.c --- */
 memopt_status mo_gpu_reachable(memopt_device *device, const char *subject, uint64_t index,

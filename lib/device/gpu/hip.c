@@ -12,7 +12,12 @@
 
 /* HIP's count of ROCm 5.0. Before it the attributes had other numbers. ROCm 6.0 gave the types of
  * memory CUDA's. */
-enum { VERSION_ROCM_5 = 50000000, VERSION_ROCM_6 = 60000000, VERSION_ROCM_7_14 = 71400000 };
+enum {
+    VERSION_ROCM_5 = 50000000,
+    VERSION_ROCM_6 = 60000000,
+    VERSION_ROCM_7_1 = 70100000,
+    VERSION_ROCM_7_14 = 71400000
+};
 
 /* hipDeviceAttribute_t, the same in ROCm 5, 6 and 7. */
 enum {
@@ -153,6 +158,7 @@ static int describe(mo_gpu_device *gpu)
     gpu->total_memory = total;
     gpu->can_map = virtual_memory;
     gpu->pageable = pageable;
+    atomic_store(&gpu->files, mo_gpu_has(gpu->driver, MO_GPU_GROUP_SHARE));
     return MO_GPU_SUCCESS;
 }
 
@@ -289,6 +295,7 @@ static const mo_gpu_vendor vendor = {
     .enter_context = enter_context,
     .leave_context = leave_context,
     .copy = copy,
+    .import_by_address = VERSION_ROCM_7_1,
     .locate = locate,
     .clear_error = clear_error,
     .distrust_vm = distrust_vm,

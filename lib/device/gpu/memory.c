@@ -137,6 +137,8 @@ mo_gpu_allocation mo_gpu_allocation_of(const mo_gpu_device *gpu)
     allocation.location.type = MO_GPU_LOCATION_DEVICE;
     allocation.location.id = gpu->handle;
     allocation.rdma_capable = atomic_load_explicit(&gpu->rdma, memory_order_relaxed) != 0;
+    if (atomic_load_explicit(&gpu->files, memory_order_relaxed) != 0)
+        allocation.handle_types = MO_GPU_HANDLE_FILE;
     return allocation;
 }
 
@@ -198,21 +200,31 @@ memopt_status mo_gpu_vm_unreserve(memopt_device *device, void *address, uint64_t
     return leave_range(&in, &gpu->reservations, address, size, value);
 }
 
-/* Memory for remote access is requested only if the device supports it and the driver has not
- * refused it (virtual machines, containers). */
-static int create(mo_gpu_device *gpu, uint64_t size, uint64_t *out_handle)
+static int refused(int code)
+{
+    return code == MO_GPU_NOT_SUPPORTED || code == MO_GPU_NOT_PERMITTED ||
+           code == MO_GPU_INVALID_VALUE || code == MO_GPU_INVALID_DEVICE;
+}
+
+/* Memory for remote access, and to be exported, is requested only if the device supports it and the
+ * driver has not refused it (virtual machines, containers). */
+int mo_gpu_create(mo_gpu_device *gpu, uint64_t size, uint64_t *out_handle)
 {
     const mo_gpu_calls *call = mo_gpu_call(gpu);
-    mo_gpu_allocation allocation = mo_gpu_allocation_of(gpu);
-    int code = call->vm_create(out_handle, size, &allocation, 0);
-    if (allocation.rdma_capable == 0 ||
-        (code != MO_GPU_NOT_SUPPORTED && code != MO_GPU_NOT_PERMITTED &&
-         code != MO_GPU_INVALID_VALUE && code != MO_GPU_INVALID_DEVICE))
-        return code;
-    allocation.rdma_capable = 0;
-    code = call->vm_create(out_handle, size, &allocation, 0);
-    if (code == MO_GPU_SUCCESS)
+    mo_gpu_allocation wanted = mo_gpu_allocation_of(gpu), got = wanted;
+    int code = call->vm_create(out_handle, size, &got, 0);
+    if (refused(code) && got.rdma_capable != 0) {
+        got.rdma_capable = 0;
+        code = call->vm_create(out_handle, size, &got, 0);
+    }
+    if (refused(code) && got.handle_types != 0) {
+        got.handle_types = 0;
+        code = call->vm_create(out_handle, size, &got, 0);
+    }
+    if (code == MO_GPU_SUCCESS && got.rdma_capable != wanted.rdma_capable)
         atomic_store(&gpu->rdma, 0);
+    if (code == MO_GPU_SUCCESS && got.handle_types != wanted.handle_types)
+        atomic_store(&gpu->files, 0);
     return code;
 }
 
@@ -229,7 +241,7 @@ uint64_t mo_gpu_most_handles(uint64_t *out_limit)
 
 /* ROCm 7.14 says "out of memory" where file descriptors are used up, and the program can open no
  * file any more: the library stops before that. */
-static memopt_status count_handle(mo_gpu_device *gpu)
+memopt_status mo_gpu_count_handle(mo_gpu_device *gpu)
 {
     uint64_t limit, before = atomic_fetch_add(&gpu->driver->handles, 1);
     if (!gpu->handle_files || before < mo_gpu_most_handles(&limit))
@@ -245,11 +257,11 @@ memopt_status mo_gpu_vm_create(memopt_device *device, uint64_t size, mo_vm_handl
 {
     uint64_t handle = 0;
     mo_gpu_scope in;
-    memopt_status status = count_handle(mo_gpu(device));
+    memopt_status status = mo_gpu_count_handle(mo_gpu(device));
     if (status != MEMOPT_OK)
         return status;
     if (mo_gpu_enter(&in, device, "vm_create", 0)) {
-        in.code = create(in.gpu, size, &handle);
+        in.code = mo_gpu_create(in.gpu, size, &handle);
         if (in.code != MO_GPU_SUCCESS)
             in.status = allocation_failed(&in, size);
         else

@@ -67,10 +67,8 @@ static char *at(const trial *t, int place)
 
 static int create_page(trial *t, int page)
 {
-    const mo_gpu_calls *call = t->in->call;
-    mo_gpu_allocation allocation = mo_gpu_allocation_of(t->in->gpu);
     int before = free_descriptor();
-    int code = call->vm_create(&t->handles[page], t->page, &allocation, 0);
+    int code = mo_gpu_create(t->in->gpu, t->page, &t->handles[page]);
     t->descriptors += free_descriptor() != before;
     if (code != MO_GPU_SUCCESS)
         t->handles[page] = 0;
@@ -295,6 +293,11 @@ static int ask_granularity(const mo_gpu_scope *in)
     mo_gpu_allocation allocation = mo_gpu_allocation_of(gpu);
     size_t granularity = 0;
     int code = in->call->vm_granularity(&granularity, &allocation, MO_GPU_GRANULARITY_MINIMUM);
+    if (code != MO_GPU_SUCCESS && allocation.handle_types != 0) {
+        allocation.handle_types = 0;
+        atomic_store(&gpu->files, 0);
+        code = in->call->vm_granularity(&granularity, &allocation, MO_GPU_GRANULARITY_MINIMUM);
+    }
     if (code == MO_GPU_SUCCESS && granularity != 0 &&
         mo_round_up_u64(LEAST_GRANULARITY, granularity, &gpu->granularity))
         return 1;

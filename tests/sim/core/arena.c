@@ -147,9 +147,10 @@ sim_mapping *sim_add_mapping(sim_arena *arena, uintptr_t address, uint64_t bytes
 {
     sim_mapping *m = calloc(1, sizeof *m);
     int protection = arena == &sim_host ? PROT_READ | PROT_WRITE : PROT_NONE;
-    if (m == NULL ||
-        mmap((void *)address, bytes, protection, MAP_SHARED | MAP_FIXED | MAP_NORESERVE,
-             arena->file, (off_t)physical->offset) == MAP_FAILED) {
+    int file = physical->shared >= 0 ? physical->shared : arena->file;
+    off_t offset = physical->shared >= 0 ? 0 : (off_t)physical->offset;
+    if (m == NULL || mmap((void *)address, bytes, protection,
+                          MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file, offset) == MAP_FAILED) {
         free(m);
         return NULL;
     }
@@ -169,8 +170,9 @@ void sim_end_physical(sim_physical *physical)
 {
     if (physical->mapped != 0 || physical->ghosts != 0 || !physical->released)
         return;
-    if (physical->arena->index >= 0)
+    if (physical->arena->index >= 0 && !physical->imported)
         sim_devices[physical->arena->index].used -= physical->bytes;
+    sim_unshare(physical);
     give_physical(physical->arena, physical->offset, physical->bytes);
     if (physical->file >= 0)
         close(physical->file);
@@ -268,8 +270,12 @@ sim_physical *sim_new_physical(sim_arena *arena, uint64_t bytes)
     sim_physical *p = offset != UINT64_MAX ? sim_handle_new(sizeof *p) : NULL;
     if (p == NULL)
         return NULL;
-    *p = (sim_physical){
-        .arena = arena, .offset = offset, .bytes = bytes, .file = -1, .magic = SIM_PHYSICAL_MAGIC};
+    *p = (sim_physical){.arena = arena,
+                        .offset = offset,
+                        .bytes = bytes,
+                        .file = -1,
+                        .shared = -1,
+                        .magic = SIM_PHYSICAL_MAGIC};
     /* What a program must not rely on: neither zero nor a small number. */
     if (sim_options.fill && arena->index >= 0 && bytes <= (64u << 20))
         memset(arena->alias + offset, 0xC7, bytes);

@@ -99,6 +99,13 @@ void sim_shadow_access(const sim_op *op, const sim_arena *arena, uint64_t offset
     }
 }
 
+void sim_shadow_written(const sim_arena *arena, uint64_t offset, uint64_t bytes)
+{
+    uint32_t site = sim_site_here(0, 0, NULL);
+    for (uint64_t i = offset / 4; i < (offset + bytes) / 4; i++)
+        arena->cells[i] = (sim_cell){.write = site, .reads = {0, 0}};
+}
+
 void sim_shadow_range(const sim_op *op, uintptr_t address, uint64_t bytes, int write)
 {
     const sim_arena *arena = sim_arena_of(address);

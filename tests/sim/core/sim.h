@@ -75,6 +75,9 @@ typedef struct sim_physical {
     uint32_t mapped; /* mappings that show it */
     uint32_t ghosts; /* addresses that keep it although it is unmapped */
     int file;        /* the descriptor that it costs, or -1 */
+    int shared;      /* the file that it lies in since it was exported or imported, or -1 */
+    int exportable;  /* it was made for that */
+    int imported;    /* another process counts it */
     int released;    /* by the program; gone when mapped is 0 too */
     uint64_t magic;
 } sim_physical;
@@ -146,7 +149,7 @@ typedef struct sim_config {
     const char *gfx, *name, *missing;
     int virtual_memory, fill, dead_stream, rdma, pageable;
     int noise, handle_files, tail_access, late_maps;
-    int keeps, seams, unmap_many;
+    int keeps, seams, unmap_many, share;
     uint64_t seed;
 } sim_config;
 
@@ -267,6 +270,13 @@ sim_status sim_vm_map(uintptr_t address, uint64_t bytes, uint64_t offset, sim_ph
 sim_status sim_vm_set_access(uintptr_t address, uint64_t bytes, int accessible);
 sim_status sim_vm_unmap(uintptr_t address, uint64_t bytes);
 sim_status sim_vm_release(sim_physical *physical);
+/* share.c */
+sim_status sim_vm_export(sim_physical *physical, int *out_file);
+sim_status sim_vm_import(int file, sim_physical **out_physical);
+/* Its bytes are where those of the arena are again. */
+void sim_unshare(sim_physical *physical);
+/* Marks memory as written, by an operation before all others. */
+void sim_shadow_written(const sim_arena *arena, uint64_t offset, uint64_t bytes);
 sim_status sim_host_alloc(uint64_t bytes, void **out_pointer);
 sim_status sim_host_free(uintptr_t address);
 sim_status sim_host_register(uintptr_t address, uint64_t bytes);

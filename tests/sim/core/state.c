@@ -101,6 +101,7 @@ static void read_options(void)
     sim_options.fill = read_number("MEMOPT_SIM_FILL", 1) != 0;
     sim_options.virtual_memory = read_number("MEMOPT_SIM_VMM", 1) != 0;
     sim_options.rdma = (int)read_number("MEMOPT_SIM_RDMA", 0);
+    sim_options.share = (int)read_number("MEMOPT_SIM_SHARE", 1);
     sim_options.pageable = (int)read_number("MEMOPT_SIM_PAGEABLE", 0);
     sim_options.dead_stream = (int)read_number("MEMOPT_SIM_DEAD_STREAM", 709);
     sim_options.seed = read_number("MEMOPT_SIM_SEED", 1);

@@ -12,4 +12,5 @@ from .checkpoint import *
 from .device import *
 from .offload import *
 from .optim import *
+from .share import *
 from .words import *
