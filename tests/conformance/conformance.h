@@ -27,6 +27,7 @@ typedef struct suite_options {
     double seconds; /* of each stress case; 0: `rounds` decide */
     suite_scale scale;
     int require, list;
+    int peer; /* the socket of a case in another process; 0: none */
 } suite_options;
 
 /* One piece of what a case computed. */
@@ -60,13 +61,16 @@ typedef struct conformance_case {
 /* NULL name at the end of each. */
 extern const conformance_case device_cases[], memory_cases[], primitive_cases[], cast_cases[],
     block_cases[], scaler_cases[], code_cases[], foreign_cases[], two_device_cases[], graph_cases[],
-    stress_cases[];
+    stress_cases[], share_cases[];
 /* Writes up to `most` cases and returns how many there are: one for each kind of optimizer and
  * format of states that the library makes. */
 uint32_t optimizer_cases(world *w, conformance_case *out, uint32_t most);
 
 /* Part of each optimizer's case (parity_external.c). */
 void steps_on_memory_of_the_caller(world *w);
+
+/* The other process of share_cases; its exit status. Closes the device. */
+int share_peer(memopt_device *device, int socket);
 
 /* Cases of all primitives on the world's streams, whatever they are (foreign_cases.c). */
 void run_everything(world *w);

@@ -146,8 +146,9 @@ static void find_optimizers(world *w)
 
 /* Those that take all memory come last, so that a failure there leaves it to the others. */
 static const conformance_case *const tables[] = {
-    device_cases, primitive_cases, cast_cases,    block_cases,      scaler_cases, code_cases,
-    optimizers,   graph_cases,     foreign_cases, two_device_cases, stress_cases, memory_cases};
+    device_cases, primitive_cases, cast_cases,  block_cases,   scaler_cases,
+    code_cases,   optimizers,      graph_cases, foreign_cases, two_device_cases,
+    stress_cases, memory_cases,    share_cases};
 
 /* A name, or the beginning of one that ends with '*'. */
 /* `only` is a list of names with commas between; a '*' at a name's end stands for any rest. */
@@ -207,6 +208,8 @@ static int read_value(suite_options *o, const char *name, const char *value)
         o->seed = strtoull(value, NULL, 0);
     else if (strcmp(name, "--rounds") == 0)
         o->rounds = strtoull(value, NULL, 0);
+    else if (strcmp(name, "--peer") == 0)
+        o->peer = atoi(value);
     else if (strcmp(name, "--seconds") == 0)
         o->seconds = strtod(value, NULL);
     else
@@ -259,6 +262,8 @@ int main(int count, char **words)
         status = open_device(&s.options, s.options.device, &s.device);
     if (status != MEMOPT_OK)
         return cannot_open(&s, status);
+    if (s.options.peer != 0)
+        return share_peer(s.device, s.options.peer);
     w.device = s.cpu;
     w.options = &s.options;
     if (run_guarded(find_optimizers, &w, message, sizeof message) != PASSED) {
