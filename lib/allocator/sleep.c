@@ -21,8 +21,8 @@ typedef struct marks {
 static uint8_t mark_of(const mo_block *block, uint64_t tags)
 {
     int used = block->state == MO_BLOCK_LIVE || block->state == MO_BLOCK_PENDING;
-    if (used && block->exports == 0 && (tags >> block->tag & 1))
-        return OURS;
+    if (used && (tags >> block->tag & 1))
+        return block->exports == 0 ? OURS : OURS | OTHERS; /* an exported block keeps its pages */
     return block->state == MO_BLOCK_FREE ? UNUSED : OTHERS;
 }
 

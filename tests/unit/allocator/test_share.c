@@ -275,7 +275,9 @@ static void test_pinned(void **state)
     OK(pass(s.shared[3], s.device, &import));
     OK(memopt_import_get(import, &data, NULL));
     uint64_t held = stat_of(s.allocator, "reserved_bytes.all.current");
-    OK(memopt_pool_pause_sync(s.allocator, MEMOPT_PAUSE_KEEP, NULL));
+    memopt_pause_report report = MEMOPT_PAUSE_REPORT_INIT;
+    OK(memopt_pool_pause_with_sync(s.allocator, NULL, &report));
+    assert_int_equal(report.shared_bytes, held);
     assert_int_equal(stat_of(s.allocator, "reserved_bytes.all.current"), held);
     assert_true(has(s.device, s.blocks[3], 4, sizes[3])); /* all are exported: none went */
     OK(memopt_pool_resume_sync(s.allocator));
