@@ -52,8 +52,13 @@ mo_cpu_handle *mo_cpu_find_handle(mo_cpu_memory *memory, mo_vm_handle handle, ui
                                   const char *operation);
 /* The system has refused something; errno tells. */
 memopt_status mo_cpu_system_refused(const char *what, uint64_t size);
-/* Gives a run of the file back, joined with its neighbours; its pages go. Lock held. */
-memopt_status mo_cpu_give_offsets(mo_cpu_memory *memory, uint64_t offset, uint64_t size);
+/* Ends what lingers and nobody has any more. Lock held. */
+void mo_cpu_reap(mo_cpu_memory *memory);
+
+/* page_lock.c; lock held. A descriptor that other processes may have; -1 and errno where the system
+ * gives none. 1 if one of the run is open or mapped somewhere. */
+int mo_cpu_open_locked(const mo_cpu_memory *memory, uint64_t offset, uint64_t size);
+int mo_cpu_is_shared(const mo_cpu_memory *memory, uint64_t offset, uint64_t size);
 
 memopt_status mo_cpu_memory_init(mo_cpu_memory *memory, uint64_t capacity, uint64_t granularity);
 void mo_cpu_memory_fini(mo_cpu_memory *memory);
@@ -223,10 +228,6 @@ memopt_status mo_cpu_vm_export(memopt_device *device, mo_vm_handle handle, uint6
 memopt_status mo_cpu_vm_import(memopt_device *device, int file, uint64_t size,
                                mo_vm_handle *out_handle);
 memopt_status mo_cpu_identity(memopt_device *device, uint8_t *out_bytes);
-/* 1 if a descriptor of the run is open or mapped somewhere. Lock held. */
-int mo_cpu_is_shared(const mo_cpu_memory *memory, uint64_t offset, uint64_t size);
-/* Ends what lingers and nobody has any more. Lock held. */
-void mo_cpu_reap(mo_cpu_memory *memory);
 
 memopt_status mo_cpu_sync(memopt_device *device);
 memopt_status mo_cpu_stream_create(memopt_device *device, memopt_stream *out_stream);

@@ -239,8 +239,9 @@ static memopt_status take_offsets(mo_cpu_memory *memory, uint64_t size, uint64_t
     return MEMOPT_OK;
 }
 
-/* Room for one more range was kept by mo_cpu_vm_create. */
-memopt_status mo_cpu_give_offsets(mo_cpu_memory *memory, uint64_t offset, uint64_t size)
+/* Gives a run of the file back, joined with its neighbours; its pages go. Room for one more range
+ * was kept by mo_cpu_vm_create. */
+static memopt_status give_offsets(mo_cpu_memory *memory, uint64_t offset, uint64_t size)
 {
     mo_ranges *set = &memory->free_offsets;
     if (fallocate(memory->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset,
@@ -258,6 +259,17 @@ memopt_status mo_cpu_give_offsets(mo_cpu_memory *memory, uint64_t offset, uint64
     else
         (void)mo_ranges_insert(set, offset, size, NULL);
     return MEMOPT_OK;
+}
+
+void mo_cpu_reap(mo_cpu_memory *memory)
+{
+    for (mo_range *run = mo_ranges_after(&memory->lingering, 0), *next; run != NULL; run = next) {
+        uint64_t offset = run->start, size = run->size;
+        if (!mo_cpu_is_shared(memory, offset, size) &&
+            give_offsets(memory, offset, size) == MEMOPT_OK)
+            mo_ranges_remove(&memory->lingering, run);
+        next = mo_ranges_after(&memory->lingering, offset + size);
+    }
 }
 
 memopt_status mo_cpu_vm_create(memopt_device *device, uint64_t size, mo_vm_handle *out_handle)
@@ -314,7 +326,7 @@ static memopt_status release_own(mo_cpu_memory *memory, const mo_cpu_handle *han
     if (handle->exported && mo_cpu_is_shared(memory, handle->offset, handle->size))
         (void)mo_ranges_insert(&memory->lingering, handle->offset, handle->size, NULL);
     else
-        status = mo_cpu_give_offsets(memory, handle->offset, handle->size);
+        status = give_offsets(memory, handle->offset, handle->size);
     if (status == MEMOPT_OK && handle->exported)
         memory->exported--;
     return status;

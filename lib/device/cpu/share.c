@@ -1,13 +1,5 @@
-/*
- * Memory of the "cpu" device that other processes map.
- *
- * A descriptor that is given away is an open file of its own of the device's memory. It stands at
- * the handle's offset, which says where the memory is, and holds a lock of those bytes. The system
- * keeps the lock while a copy of the descriptor or a mapping through it is there, in any process or
- * on its way, and drops it with the last one. So a released handle whose bytes are locked lingers:
- * they are not used again until the lock is gone.
- */
-#define _GNU_SOURCE /* F_OFD_SETLK, F_GET_SEALS */
+/* Memory of the "cpu" device that other processes map; see page_lock.c. */
+#define _GNU_SOURCE /* F_DUPFD_CLOEXEC */
 
 #include "device/cpu/cpu.h"
 
@@ -21,51 +13,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-static struct flock lock_of(short type, uint64_t offset, uint64_t size)
-{
-    return (struct flock){
-        .l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)offset, .l_len = (off_t)size};
-}
-
-int mo_cpu_is_shared(const mo_cpu_memory *memory, uint64_t offset, uint64_t size)
-{
-    struct flock found = lock_of(F_WRLCK, offset, size);
-    return fcntl(memory->fd, F_OFD_GETLK, &found) != 0 || found.l_type != F_UNLCK;
-}
-
-void mo_cpu_reap(mo_cpu_memory *memory)
-{
-    for (mo_range *run = mo_ranges_after(&memory->lingering, 0), *next; run != NULL; run = next) {
-        uint64_t offset = run->start, size = run->size;
-        if (!mo_cpu_is_shared(memory, offset, size) &&
-            mo_cpu_give_offsets(memory, offset, size) == MEMOPT_OK)
-            mo_ranges_remove(&memory->lingering, run);
-        next = mo_ranges_after(&memory->lingering, offset + size);
-    }
-}
-
-static void name_of(int file, char *name, size_t size)
-{
-    snprintf(name, size, "/proc/self/fd/%d", file);
-}
-
-/* -1 and errno where the system cannot do it. */
-static int open_locked(const mo_cpu_memory *memory, uint64_t offset, uint64_t size)
-{
-    char name[40];
-    struct flock wanted = lock_of(F_RDLCK, offset, size);
-    name_of(memory->fd, name, sizeof name);
-    int file = open(name, O_RDWR | O_CLOEXEC);
-    if (file < 0)
-        return -1;
-    if (fcntl(file, F_OFD_SETLK, &wanted) == 0 && lseek(file, (off_t)offset, SEEK_SET) >= 0)
-        return file;
-    int code = errno;
-    (void)close(file);
-    errno = code;
-    return -1;
-}
 
 static memopt_status fail_open(int code)
 {
@@ -93,7 +40,7 @@ memopt_status mo_cpu_vm_export(memopt_device *device, mo_vm_handle given, uint64
              !mo_ranges_reserve(&memory->lingering, memory->lingering.count + memory->exported + 1))
         status = MEMOPT_OUT_OF_HOST_MEMORY;
     else if (handle != NULL) {
-        int file = open_locked(memory, handle->offset, size);
+        int file = mo_cpu_open_locked(memory, handle->offset, size);
         status = file >= 0 ? MEMOPT_OK : fail_open(errno);
         if (file >= 0)
             *out_file = file;
@@ -114,7 +61,7 @@ static off_t offset_in(int file, uint64_t size)
     char name[40], target[sizeof ours];
     struct stat stat;
     off_t offset = lseek(file, 0, SEEK_CUR);
-    name_of(file, name, sizeof name);
+    snprintf(name, sizeof name, "/proc/self/fd/%d", file);
     ssize_t length = readlink(name, target, sizeof target);
     if (offset < 0 || offset % (off_t)sysconf(_SC_PAGESIZE) != 0 || fstat(file, &stat) != 0 ||
         (uint64_t)offset + size > (uint64_t)stat.st_size || length < (ssize_t)sizeof ours - 1 ||
