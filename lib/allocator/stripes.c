@@ -185,8 +185,8 @@ static void supply(memopt_allocator *allocator, mo_stripe *stripe)
 /* What needs more than a stripe has. */
 static int must_stay_closed(const memopt_allocator *allocator)
 {
-    return allocator->paused_tags != 0 || allocator->exports != NULL || allocator->steps != NULL || allocator->recorded ||
-           allocator->events.pending != 0 || allocator->pinned ||
+    return allocator->paused_tags != 0 || allocator->exports != NULL || allocator->steps != NULL ||
+           allocator->recorded || allocator->events.pending != 0 || allocator->pinned ||
            allocator->max_split != UINT64_MAX;
 }
 
