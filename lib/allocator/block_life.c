@@ -34,10 +34,10 @@ memopt_status mo_request_enter(memopt_allocator *allocator, mo_request *request)
 {
     if (mo_tag_is_paused(allocator, request->tag))
         return fail_paused(allocator, request->tag);
-    unsigned kind = request->size <= allocator->small_limit ? MO_POOL_SMALL : MO_POOL_LARGE;
+    mo_sizes sizes = mo_pool_sizes(allocator, request->size);
     mo_pool *pool = request->pool = allocator->pinned
-                                        ? mo_pool_ended(allocator, kind) /* no stream's */
-                                        : mo_pool_get(allocator, request->stream, kind);
+                                        ? mo_pool_ended(allocator, sizes) /* no stream's */
+                                        : mo_pool_get(allocator, request->stream, sizes);
     if (pool == NULL)
         return MEMOPT_OUT_OF_HOST_MEMORY;
     if (pool->segments == 0 && pool->life == MO_STREAM_LIVE) {
@@ -54,16 +54,17 @@ memopt_status mo_request_enter(memopt_allocator *allocator, mo_request *request)
 
 static mo_block *serve_from_hole(memopt_allocator *allocator, mo_request *request)
 {
-    if (mo_pool_hole(allocator, request->stream, request->size) == NULL)
+    const mo_block *hole = mo_pool_hole(allocator, request->stream, request->size);
+    if (hole == NULL)
         return NULL;
-    request->pool = mo_pool_find(allocator, request->stream, MO_POOL_LARGE);
+    request->pool = hole->segment->pool;
     return mo_pool_take(allocator, request->pool, request->size);
 }
 
 mo_block *mo_request_serve(memopt_allocator *allocator, mo_request *request)
 {
     mo_block *block = mo_pool_serve(allocator, request->pool, request->size);
-    if (block != NULL || request->pool->kind != MO_POOL_SMALL || !allocator->expandable)
+    if (block != NULL || request->pool->sizes != MO_SIZES_SMALL || !allocator->expandable)
         return block;
     return serve_from_hole(allocator, request);
 }

@@ -20,7 +20,7 @@
 
 /* The memory held may exceed the most that was ever in use before free pages are moved instead of
  * new ones made: by this part of it, and where pages keep moving by more, up to the larger part. */
-enum { SLACK_PART = 64, MOST_SLACK_PART = 20 };
+enum { SLACK_PART = 128, MOST_SLACK_PART = 20 };
 
 /* So many pages may move without more slack: one for as many allocations, one for each new page. A
  * store of them pays for a start or a change of shapes. */
@@ -61,7 +61,7 @@ static int find_place(memopt_allocator *allocator, mo_pool *pool, uint64_t size,
         tight ? mo_place_tightest : mo_place_lowest;
     if (find(allocator, pool, size, out))
         return 1;
-    const mo_pool *ended = mo_pool_ended(allocator, pool->kind);
+    const mo_pool *ended = mo_pool_ended(allocator, pool->sizes);
     if (ended->segments == 0 || !find(allocator, ended, size, out))
         return 0;
     mo_pool_move_segment(allocator, out->first->segment, pool);
@@ -308,22 +308,28 @@ static memopt_status map_place(memopt_allocator *allocator, const mo_place *plac
 /* --- taking pages from free blocks ---------------------------------------------------------------
  */
 
-typedef struct oldest {
+typedef struct spared {
     const memopt_allocator *allocator;
     mo_block *block;
-} oldest;
+} spared;
+
+/* Pages of the smallest blocks, which serve the fewest requests; then those that were freed first.
+ */
+static int spares_better(const mo_block *a, const mo_block *b)
+{
+    if (a->size != b->size)
+        return a->size < b->size;
+    return a->freed_at != b->freed_at ? a->freed_at < b->freed_at : a->address > b->address;
+}
 
 static void look_at(void *user, mo_block *block)
 {
-    oldest *found = user;
+    spared *found = user;
     uint64_t from, to;
-    if (!mo_segment_is_expandable(block->segment) ||
-        (found->block != NULL &&
-         (block->freed_at > found->block->freed_at ||
-          (block->freed_at == found->block->freed_at && block->address < found->block->address))) ||
-        !mo_pages_whole(found->allocator, block, UINT64_MAX, &from, &to))
-        return;
-    found->block = block;
+    if (mo_segment_is_expandable(block->segment) &&
+        (found->block == NULL || spares_better(block, found->block)) &&
+        mo_pages_whole(found->allocator, block, UINT64_MAX, &from, &to))
+        found->block = block;
 }
 
 /* Visits the free blocks whose pages can be taken; without `wait` only those of streams that have
@@ -336,14 +342,14 @@ static void visit_free(memopt_allocator *allocator, int wait,
         if (pool->life == MO_STREAM_LIVE && pool->segments > 0 &&
             (wait || mo_pool_idle(allocator, pool)))
             mo_bins_visit(&pool->bins, allocator->granularity, visit, user);
-    for (unsigned i = 0; i < 2; i++)
+    for (unsigned i = 0; i < MO_SIZES_CLASSES; i++)
         mo_bins_visit(&allocator->ended[i].bins, allocator->granularity, visit, user);
 }
 
-/* The free block with whole pages that was freed first; NULL if none. */
-static mo_block *oldest_free(memopt_allocator *allocator, int wait)
+/* The free block whose pages are taken next; NULL if none has whole pages. */
+static mo_block *next_spared(memopt_allocator *allocator, int wait)
 {
-    oldest found = {allocator, NULL};
+    spared found = {allocator, NULL};
     visit_free(allocator, wait, look_at, &found);
     return found.block;
 }
@@ -368,6 +374,18 @@ static uint64_t free_pages(memopt_allocator *allocator, int wait)
     page_count count = {allocator, 0};
     visit_free(allocator, wait, count_pages, &count);
     return count.pages;
+}
+
+int mo_growth_moves(memopt_allocator *allocator, mo_pool *pool, uint64_t size)
+{
+    mo_place place;
+    if (mo_capturing(allocator) ||
+        room_before_moves(allocator, size) >= size + allocator->granularity)
+        return 0; /* a place lacks no more */
+    if (!find_place(allocator, pool, size, 0, &place) ||
+        place.missing <= room_before_moves(allocator, size))
+        return 0;
+    return free_pages(allocator, 0) > 0;
 }
 
 /* Unmaps pages of a claimed block, at most as many as the place lacks, and gives their handles to
@@ -403,8 +421,8 @@ static memopt_status move_claim(memopt_allocator *allocator, const mo_block *blo
     return status;
 }
 
-/* Gives the place's missing pages handles of free pages, least recently freed first, while there
- * are any; without `wait` only those of streams that have nothing to do. */
+/* Gives the place's missing pages handles of free pages while there are any; without `wait` only
+ * those of streams that have nothing to do. */
 static memopt_status take_pages(memopt_allocator *allocator, const mo_place *place, int wait,
                                 moves *taken)
 {
@@ -412,7 +430,7 @@ static memopt_status take_pages(memopt_allocator *allocator, const mo_place *pla
     memopt_status status = MEMOPT_OK;
     while (status == MEMOPT_OK) {
         uint64_t from, to, done = 0, left = lacking(allocator, place);
-        mo_block *block = left > 0 ? oldest_free(allocator, wait) : NULL;
+        mo_block *block = left > 0 ? next_spared(allocator, wait) : NULL;
         if (block == NULL)
             return MEMOPT_OK;
         if (taken->list == NULL)

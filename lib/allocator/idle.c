@@ -80,7 +80,7 @@ static void release_idle(memopt_allocator *allocator, uint64_t clock)
     memopt_status status = MEMOPT_OK;
     for (mo_pool *pool = allocator->pools; pool != NULL && status == MEMOPT_OK; pool = pool->next)
         status = release_pool(allocator, pool, clock, &released);
-    for (unsigned i = 0; i < 2 && status == MEMOPT_OK; i++)
+    for (unsigned i = 0; i < MO_SIZES_CLASSES && status == MEMOPT_OK; i++)
         status = release_pool(allocator, &allocator->ended[i], clock, &released);
     if (status != MEMOPT_OK)
         mo_log(MEMOPT_LOG_WARNING, "allocator: idle memory could not go back: %s",

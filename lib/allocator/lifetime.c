@@ -84,6 +84,7 @@ static void apply_config(memopt_allocator *allocator)
     allocator->expandable = config->expandable_segments;
     allocator->small_limit =
         config->expandable_segments ? MO_SMALL_LIMIT_EXPANDABLE : MO_SMALL_LIMIT;
+    allocator->medium_limit = config->expandable_segments ? MO_MEDIUM_LIMIT : 0;
     allocator->large_segment = config->large_segment_size_mb * MO_MIB;
     allocator->max_split =
         config->max_split_size_mb != 0 ? config->max_split_size_mb * MO_MIB : UINT64_MAX;
@@ -152,9 +153,10 @@ static memopt_allocator *make(memopt_device *device, const mo_config *config,
     apply_config(allocator);
     mo_tags_init(allocator);
     mo_idle_init(allocator);
-    for (unsigned i = 0; i < 2; i++) {
-        allocator->ended[i].kind = MO_POOL_SMALL + i;
-        allocator->ended[i].life = MO_STREAM_ENDED;
+    for (mo_sizes sizes = MO_SIZES_SMALL; sizes < MO_SIZES_CLASSES; sizes++) {
+        allocator->ended[sizes].sizes = sizes;
+        allocator->ended[sizes].kind = mo_sizes_kind(sizes);
+        allocator->ended[sizes].life = MO_STREAM_ENDED;
     }
     return allocator;
 }

@@ -37,7 +37,7 @@ static int measure(const memopt_allocator *allocator, mo_block *first, char *sta
 {
     char *end = start + size;
     mo_block *last = first;
-    *out = (mo_place){first, 0, start, 0, 0};
+    *out = (mo_place){first, 0, start, 0, 0, 0};
     for (;; last = last->next) {
         if (!usable(last))
             return 0;
@@ -57,16 +57,13 @@ static int measure(const memopt_allocator *allocator, mo_block *first, char *sta
         out->pinned--;
     if (!usable(last->next) && end_of(last) < segment->address + to * page && out->pinned > 0)
         out->pinned--;
+    out->price = out->pinned + out->missing / page;
     return 1;
 }
 
 static int better(const mo_place *a, const mo_place *b)
 {
-    if (a->pinned != b->pinned)
-        return a->pinned < b->pinned;
-    if (a->missing != b->missing)
-        return a->missing < b->missing;
-    return a->start < b->start;
+    return a->price != b->price ? a->price < b->price : a->start < b->start;
 }
 
 typedef struct search {
@@ -142,7 +139,7 @@ int mo_place_lowest(const memopt_allocator *allocator, const mo_pool *pool, uint
 int mo_place_tightest(const memopt_allocator *allocator, const mo_pool *pool, uint64_t size,
                       mo_place *out_place)
 {
-    search s = {allocator, size, 0, {NULL, 0, NULL, 0, 0}};
+    search s = {allocator, size, 0, {NULL, 0, NULL, 0, 0, 0}};
     for (mo_segment *segment = allocator->segments; segment != NULL; segment = segment->next) {
         mo_block *block = next_segment(segment, pool) ? segment->unmapped : NULL;
         for (; block != NULL; block = block->right) {

@@ -11,12 +11,13 @@ typedef struct mo_place {
     char *start;
     uint64_t missing; /* bytes to map: whole pages */
     uint64_t pinned;  /* pages that no block uses so far */
+    uint64_t price;   /* pages that no block uses, and once more those that lack memory */
 } mo_place;
 
 /* The lowest place that holds `size`. 1 if there is one. */
 int mo_place_lowest(const memopt_allocator *allocator, const mo_pool *pool, uint64_t size,
                     mo_place *out_place);
-/* The place that uses the fewest pages anew, then lacks the fewest, then is the lowest. */
+/* The place with the lowest price, then the lowest address. */
 int mo_place_tightest(const memopt_allocator *allocator, const mo_pool *pool, uint64_t size,
                       mo_place *out_place);
 

@@ -54,18 +54,18 @@ static mo_pool *spare_pool(memopt_allocator *allocator)
     return pool;
 }
 
-mo_pool *mo_pool_find(const memopt_allocator *allocator, memopt_stream stream, unsigned kind)
+mo_pool *mo_pool_find(const memopt_allocator *allocator, memopt_stream stream, mo_sizes sizes)
 {
     mo_pool *pool = allocator->by_stream[mo_stream_bucket(stream)];
     while (pool != NULL &&
-           (pool->stream != stream || pool->kind != kind || pool->life != MO_STREAM_LIVE))
+           (pool->stream != stream || pool->sizes != sizes || pool->life != MO_STREAM_LIVE))
         pool = pool->same;
     return pool;
 }
 
-mo_pool *mo_pool_get(memopt_allocator *allocator, memopt_stream stream, unsigned kind)
+mo_pool *mo_pool_get(memopt_allocator *allocator, memopt_stream stream, mo_sizes sizes)
 {
-    mo_pool *pool = mo_pool_find(allocator, stream, kind);
+    mo_pool *pool = mo_pool_find(allocator, stream, sizes);
     if (pool != NULL)
         return pool;
     pool = spare_pool(allocator);
@@ -73,7 +73,8 @@ mo_pool *mo_pool_get(memopt_allocator *allocator, memopt_stream stream, unsigned
         return NULL;
     pool->stream = stream;
     pool->life = MO_STREAM_LIVE;
-    pool->kind = kind;
+    pool->sizes = sizes;
+    pool->kind = mo_sizes_kind(sizes);
     pool->drained = 0;
     pool->lane = NULL;
     pool->stripe = stripe_of(allocator, stream);
@@ -135,6 +136,20 @@ static int is_free(const mo_block *block)
     return block != NULL && block->state == MO_BLOCK_FREE;
 }
 
+/* The bins for a free block of this place and size. */
+static mo_bins *bins_for(const memopt_allocator *allocator, const mo_block *block)
+{
+    mo_pool *pool = block->segment->pool;
+    uint64_t page = allocator->granularity;
+    uint64_t start = (uint64_t)(block->address - block->segment->address);
+    if (block->size >= 2 * page || !mo_segment_is_expandable(block->segment))
+        return &pool->bins;
+    if (block->size < page)
+        return &pool->holes;
+    int whole = mo_ceil_div_u64(start, page) < (start + block->size) / page;
+    return whole ? &pool->bins : &pool->holes;
+}
+
 /* With the gate closed there is no stripe, and the allocator's own counts and structs are used. */
 static mo_slab *slab_of(memopt_allocator *allocator, mo_stripe *stripe)
 {
@@ -146,7 +161,7 @@ static void insert(memopt_allocator *allocator, mo_stripe *stripe, mo_block *blo
     mo_pool *pool = block->segment->pool;
     block->state = MO_BLOCK_FREE;
     block->mapped = 1;
-    mo_bins_insert(&pool->bins, block);
+    mo_bins_insert(bins_for(allocator, block), block);
     block->split =
         !mo_segment_is_expandable(block->segment) && (block->prev != NULL || block->next != NULL);
     if (block->split && stripe != NULL) {
@@ -160,7 +175,7 @@ static void insert(memopt_allocator *allocator, mo_stripe *stripe, mo_block *blo
 static void take_out(memopt_allocator *allocator, mo_stripe *stripe, mo_block *block)
 {
     mo_pool *pool = block->segment->pool;
-    mo_bins_remove(&pool->bins, block);
+    mo_bins_remove(bins_for(allocator, block), block);
     if (block->split && stripe != NULL) {
         mo_stripe_count_hole(stripe, pool->kind, block->size, -1);
     } else if (block->split) {
@@ -221,24 +236,36 @@ void mo_pool_take_in(memopt_allocator *allocator, mo_stripe *stripe, mo_block *b
 /* Much larger holes are left to blocks of their size. */
 mo_block *mo_pool_hole(const memopt_allocator *allocator, memopt_stream stream, uint64_t size)
 {
-    const mo_pool *large = mo_pool_find(allocator, stream, MO_POOL_LARGE);
-    mo_block *hole = large == NULL ? NULL : mo_bins_best_fit(&large->bins, size);
-    return hole == NULL || hole->size >= allocator->granularity || hole->size > 2 * size ? NULL
-                                                                                         : hole;
+    for (mo_sizes sizes = MO_SIZES_MEDIUM; sizes < MO_SIZES_CLASSES; sizes++) {
+        const mo_pool *pool = mo_pool_find(allocator, stream, sizes);
+        mo_block *hole = pool == NULL ? NULL : mo_bins_best_fit(&pool->holes, size);
+        if (hole != NULL && hole->size <= 2 * size)
+            return hole;
+    }
+    return NULL;
+}
+
+/* A block below two pages may lie in a hole, where it takes no page from others. */
+static mo_block *best_fit(const memopt_allocator *allocator, const mo_pool *pool, uint64_t size)
+{
+    mo_block *hole = NULL;
+    if (size < 2 * allocator->granularity)
+        hole = mo_bins_best_fit(&pool->holes, size);
+    return hole != NULL ? hole : mo_bins_best_fit(&pool->bins, size);
 }
 
 mo_block *mo_pool_choose(const memopt_allocator *allocator, const mo_pool *pool, uint64_t size)
 {
-    mo_block *block = mo_bins_best_fit(&pool->bins, size);
-    if (block != NULL || pool->kind != MO_POOL_SMALL || !allocator->expandable ||
-        allocator->ended[0].segments != 0)
+    mo_block *block = best_fit(allocator, pool, size);
+    if (block != NULL || pool->sizes != MO_SIZES_SMALL || !allocator->expandable ||
+        allocator->ended[MO_SIZES_SMALL].segments != 0)
         return block;
     return mo_pool_hole(allocator, pool->stream, size);
 }
 
 mo_block *mo_pool_take(memopt_allocator *allocator, mo_pool *pool, uint64_t size)
 {
-    mo_block *block = mo_bins_best_fit(&pool->bins, size);
+    mo_block *block = best_fit(allocator, pool, size);
     if (block == NULL || !serves(allocator, block, size))
         return NULL;
     mo_pool_remove(allocator, block);
@@ -269,11 +296,11 @@ void mo_pool_move_segment(memopt_allocator *allocator, mo_segment *segment, mo_p
 
 mo_block *mo_pool_serve(memopt_allocator *allocator, mo_pool *pool, uint64_t size)
 {
-    mo_pool *ended = mo_pool_ended(allocator, pool->kind);
+    mo_pool *ended = mo_pool_ended(allocator, pool->sizes);
     mo_block *block = mo_pool_take(allocator, pool, size);
     if (block != NULL || ended->segments == 0)
         return block;
-    block = mo_bins_best_fit(&ended->bins, size);
+    block = best_fit(allocator, ended, size);
     if (block == NULL || !serves(allocator, block, size))
         return NULL;
     mo_pool_move_segment(allocator, block->segment, pool);

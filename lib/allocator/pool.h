@@ -5,9 +5,16 @@
 #include "allocator/state.h"
 
 /* The pool of a live stream; NULL if there is none yet. */
-mo_pool *mo_pool_find(const memopt_allocator *allocator, memopt_stream stream, unsigned kind);
+mo_pool *mo_pool_find(const memopt_allocator *allocator, memopt_stream stream, mo_sizes sizes);
 /* The same, or a new one; NULL: no host memory. */
-mo_pool *mo_pool_get(memopt_allocator *allocator, memopt_stream stream, unsigned kind);
+mo_pool *mo_pool_get(memopt_allocator *allocator, memopt_stream stream, mo_sizes sizes);
+/* Which of a stream's pools a block of this size comes from. */
+static inline mo_sizes mo_pool_sizes(const memopt_allocator *allocator, uint64_t size)
+{
+    if (size <= allocator->small_limit)
+        return MO_SIZES_SMALL;
+    return size <= allocator->medium_limit ? MO_SIZES_MEDIUM : MO_SIZES_LARGE;
+}
 /* The size of a block for `bytes`; 0 where it overflows. */
 uint64_t mo_round_size(const memopt_allocator *allocator, uint64_t bytes);
 /* Bytes of memory the device must give for a block of this size in a classic segment. */
@@ -16,7 +23,7 @@ uint64_t mo_segment_size(const memopt_allocator *allocator, const mo_request *re
 void mo_pool_cut(memopt_allocator *allocator, mo_block *block, uint64_t size);
 /* The size that the block is cut to. */
 uint64_t mo_pool_cut_size(const memopt_allocator *allocator, const mo_block *block, uint64_t size);
-/* For a small request: a hole of the stream's large pool between blocks that share its pages, so
+/* For a small request: a hole of the stream's other pools between blocks that share its pages, so
  * that the block keeps no page from others. NULL if none. */
 mo_block *mo_pool_hole(const memopt_allocator *allocator, memopt_stream stream, uint64_t size);
 /* The block of the stream's pools that serves a request where max_split_size_mb is not set: the
@@ -29,7 +36,8 @@ void mo_pool_take_in(memopt_allocator *allocator, mo_stripe *stripe, mo_block *b
                      uint64_t size);
 /* In a stripe: mo_pool_put. */
 void mo_pool_put_in(memopt_allocator *allocator, mo_stripe *stripe, mo_block *block);
-/* Takes the best fit out of the bins, cut to size; NULL if none. One block was reserved. */
+/* Takes the best fit out of the holes or the bins, cut to size; NULL if none. One block was
+ * reserved. */
 mo_block *mo_pool_take(memopt_allocator *allocator, mo_pool *pool, uint64_t size);
 /* The same; if the pool has none, takes over a segment of a stream that has ended. */
 mo_block *mo_pool_serve(memopt_allocator *allocator, mo_pool *pool, uint64_t size);
@@ -37,12 +45,12 @@ mo_block *mo_pool_serve(memopt_allocator *allocator, mo_pool *pool, uint64_t siz
 void mo_pool_put(memopt_allocator *allocator, mo_block *block);
 /* Ends pools without a segment; slow held. */
 void mo_pools_trim(memopt_allocator *allocator);
-/* The segment's blocks belong to another pool of the same kind from now on. */
+/* The segment's blocks belong to another pool of the same sizes from now on. */
 void mo_pool_move_segment(memopt_allocator *allocator, mo_segment *segment, mo_pool *pool);
 /* The pool of memory whose streams have ended. */
-static inline mo_pool *mo_pool_ended(memopt_allocator *allocator, unsigned kind)
+static inline mo_pool *mo_pool_ended(memopt_allocator *allocator, mo_sizes sizes)
 {
-    return &allocator->ended[kind - MO_POOL_SMALL];
+    return &allocator->ended[sizes];
 }
 /* Into and out of the bins, without joining. */
 void mo_pool_insert(memopt_allocator *allocator, mo_block *block);

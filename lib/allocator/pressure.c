@@ -9,6 +9,7 @@
 #include "allocator/cause.h"
 #include "allocator/events.h"
 #include "allocator/family.h"
+#include "allocator/growth.h"
 #include "allocator/observers.h"
 #include "allocator/pool.h"
 #include "allocator/recorder.h"
@@ -71,6 +72,26 @@ static memopt_status ask_callback(memopt_allocator *allocator, mo_request *reque
     mo_lock(&allocator->lock);
     mo_log(MEMOPT_LOG_DEBUG, "allocator: the pressure callback freed %" PRIu64 " bytes", freed);
     return search(allocator, request, out_block);
+}
+
+/* A free block of the stream's other sizes, rather than pages taken from it. Small blocks do not go
+ * there, where they would keep pages. */
+static memopt_status borrow(memopt_allocator *allocator, mo_request *request, mo_block **out_block)
+{
+    mo_sizes sizes = request->pool->sizes;
+    if (sizes == MO_SIZES_SMALL || !allocator->expandable || allocator->medium_limit == 0 ||
+        !mo_growth_moves(allocator, request->pool, request->size))
+        return MEMOPT_OK;
+    sizes = sizes == MO_SIZES_LARGE ? MO_SIZES_MEDIUM : MO_SIZES_LARGE;
+    mo_pool *pool = mo_pool_find(allocator, request->stream, sizes);
+    if (pool == NULL)
+        return MEMOPT_OK;
+    if (!mo_slab_reserve(&allocator->slab, 2))
+        return MEMOPT_OUT_OF_HOST_MEMORY;
+    *out_block = mo_pool_take(allocator, pool, request->size);
+    if (*out_block != NULL)
+        request->pool = pool;
+    return MEMOPT_OK;
 }
 
 /* The new memory is for this request, whatever the rules for cached blocks say. If the stream ended
@@ -280,6 +301,7 @@ static attempt *const attempts[] = {
     search,           /* pending frees whose events are complete, then best fit */
     ask_callback,     /* the user's callback, then best fit */
     collect,          /* garbage collection, if the threshold is set */
+    borrow,           /* a free block of other sizes, if growth would take pages */
     grow,             /* a device allocation or mapped pages */
     release_oversize, /* if max_split_size_mb is set */
     leave_plan,       /* what is held for a plan, then growth */

@@ -74,8 +74,10 @@
 
 /* Requests up to this go to the small pool. */
 #define MO_SMALL_LIMIT MO_MIB
-/* The same where segments are expandable: less then lies between blocks that live longer. */
+/* The same where segments are expandable, and the next: blocks of such different sizes get
+ * addresses apart, so that small ones that stay do not keep pages between larger ones that go. */
 #define MO_SMALL_LIMIT_EXPANDABLE (MO_MIB / 16)
+#define MO_MEDIUM_LIMIT (3 * MO_MIB)
 /* Bytes of a classic segment of the small pool; larger ones are rounded to this as well. */
 #define MO_SMALL_SEGMENT (2 * MO_MIB)
 /* From here a request gets a classic segment of its own size. */
@@ -91,11 +93,25 @@ typedef enum mo_stream_life {
     MO_STREAM_ENDED   /* its work is complete; the handle may be another stream's by now */
 } mo_stream_life;
 
+/* By the sizes of requests. Statistics count what is not small as large. */
+typedef enum mo_sizes {
+    MO_SIZES_SMALL,
+    MO_SIZES_MEDIUM,
+    MO_SIZES_LARGE,
+    MO_SIZES_CLASSES
+} mo_sizes;
+
+static inline unsigned mo_sizes_kind(mo_sizes sizes)
+{
+    return sizes == MO_SIZES_SMALL ? MO_POOL_SMALL : MO_POOL_LARGE;
+}
+
 typedef struct mo_pool {
     memopt_stream stream;
     mo_stream_life life;
-    int awaited;       /* ENDING: a wait for the device that covers its work is under way */
-    unsigned kind;     /* MO_POOL_SMALL or MO_POOL_LARGE */
+    int awaited; /* ENDING: a wait for the device that covers its work is under way */
+    mo_sizes sizes;
+    unsigned kind;     /* its statistics: MO_POOL_SMALL or MO_POOL_LARGE */
     uint64_t drained;  /* the last release pass that waited for the stream */
     uint64_t segments; /* how many belong to it */
     struct mo_pool *next;
@@ -104,6 +120,7 @@ typedef struct mo_pool {
     struct mo_pool *same;    /* the next there */
     struct mo_lane *lane;    /* of its stream; NULL: none was needed yet. See steps.h */
     mo_bins bins;
+    mo_bins holes; /* expandable: free blocks without a whole page of their own */
 } mo_pool;
 
 /* Pools are found by their stream in buckets. */
@@ -285,9 +302,10 @@ struct memopt_allocator {
     _Atomic uint64_t limit; /* of what the member holds; the parent's: the family */
     uint64_t granularity;
     uint64_t device_total;
-    int expandable;       /* new segments are; not any more once the driver has refused one */
-    uint64_t small_limit; /* requests up to this go to the small pool */
-    uint64_t max_split;   /* UINT64_MAX: unlimited */
+    int expandable;        /* new segments are; not any more once the driver has refused one */
+    uint64_t small_limit;  /* requests up to this go to the small pool */
+    uint64_t medium_limit; /* and up to this to the medium one; 0: there is none */
+    uint64_t max_split;    /* UINT64_MAX: unlimited */
     uint64_t large_segment;
     uint64_t non_split_rounding;
     mo_config config;
@@ -297,9 +315,9 @@ struct memopt_allocator {
     int notes; /* the device wants to know of allocations and frees */
     mo_slab slab;
     mo_block_table live;
-    mo_pool *pools; /* one per stream and kind */
+    mo_pool *pools; /* one per stream and class of sizes */
     mo_pool *by_stream[MO_STREAM_BUCKETS];
-    mo_pool ended[2]; /* small and large: memory whose streams have ended */
+    mo_pool ended[MO_SIZES_CLASSES]; /* memory whose streams have ended */
     mo_segment *segments;
     uint64_t clock;       /* allocations so far; ages free blocks */
     uint64_t slack_pages; /* growth.c: what pages that keep moving have added */

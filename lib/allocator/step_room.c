@@ -70,12 +70,12 @@ static char *free_end(const memopt_allocator *allocator, const mo_segment *segme
     return start == NULL ? segment->address + segment->size : start;
 }
 
-/* The open range: the largest free end of an expandable segment. */
-static void find_open(const memopt_allocator *allocator, const mo_pool *large, mo_region *open)
+/* The open range: the largest free end of the pool's expandable segments. */
+static void find_open(const memopt_allocator *allocator, const mo_pool *pool, mo_region *open)
 {
     uint64_t most = 0;
     for (mo_segment *segment = allocator->segments; segment != NULL; segment = segment->next) {
-        if (segment->pool != large || !mo_segment_is_expandable(segment))
+        if (segment->pool != pool || !mo_segment_is_expandable(segment))
             continue;
         char *start = free_end(allocator, segment), *end = segment->address + segment->size;
         if ((uint64_t)(end - start) <= most)
@@ -87,15 +87,20 @@ static void find_open(const memopt_allocator *allocator, const mo_pool *large, m
 
 memopt_status mo_room_find(memopt_allocator *allocator, mo_lane *lane, mo_room_for *out)
 {
-    mo_pool *small = mo_pool_get(allocator, lane->stream, MO_POOL_SMALL);
-    mo_pool *large = mo_pool_get(allocator, lane->stream, MO_POOL_LARGE);
     out->gaps = mo_calloc(MOST_GAPS, sizeof *out->gaps);
-    if (small == NULL || large == NULL || out->gaps == NULL)
+    if (out->gaps == NULL)
         return MEMOPT_OUT_OF_HOST_MEMORY;
-    small->lane = large->lane = lane;
-    find_open(allocator, large, &out->open);
+    for (mo_sizes sizes = MO_SIZES_SMALL; sizes < MO_SIZES_CLASSES; sizes++) {
+        mo_pool *pool = mo_pool_get(allocator, lane->stream, sizes);
+        if (pool == NULL)
+            return MEMOPT_OUT_OF_HOST_MEMORY;
+        pool->lane = lane;
+    }
+    find_open(allocator, mo_pool_find(allocator, lane->stream, MO_SIZES_LARGE), &out->open);
+    if (out->open.segment == NULL)
+        find_open(allocator, mo_pool_find(allocator, lane->stream, MO_SIZES_MEDIUM), &out->open);
     for (mo_segment *segment = allocator->segments; segment != NULL; segment = segment->next)
-        if (segment->pool == small || segment->pool == large)
+        if (segment->pool->lane == lane)
             add_gaps(allocator, out, segment);
     return MEMOPT_OK;
 }

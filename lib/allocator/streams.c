@@ -29,7 +29,7 @@ static memopt_stream no_stream(void *owner)
 
 static void settle_pool(memopt_allocator *allocator, mo_pool *pool)
 {
-    mo_pool *ended = mo_pool_ended(allocator, pool->kind);
+    mo_pool *ended = mo_pool_ended(allocator, pool->sizes);
     pool->life = MO_STREAM_ENDED;
     for (mo_segment *segment = allocator->segments; segment != NULL; segment = segment->next)
         if (segment->pool == pool)

@@ -79,8 +79,8 @@ static int may_put(const mo_stripe *stripe, const mo_block *block, unsigned kind
 /* The best fit, cut and counted; NULL if there is none, or something is missing. */
 static mo_block *take(memopt_allocator *allocator, mo_stripe *stripe, const mo_request *request)
 {
-    unsigned kind = request->size <= allocator->small_limit ? MO_POOL_SMALL : MO_POOL_LARGE;
-    mo_pool *pool = mo_pool_find(allocator, request->stream, kind);
+    mo_pool *pool =
+        mo_pool_find(allocator, request->stream, mo_pool_sizes(allocator, request->size));
     if (pool == NULL || pool->segments == 0 || stripe->slab.unused_count == 0 ||
         stripe->entries == 0)
         return NULL;
@@ -88,7 +88,7 @@ static mo_block *take(memopt_allocator *allocator, mo_stripe *stripe, const mo_r
     mo_block *block = mo_pool_choose(allocator, pool, request->size);
     if (block == NULL)
         return NULL;
-    kind = block->segment->pool->kind;
+    unsigned kind = block->segment->pool->kind;
     uint64_t size = mo_pool_cut_size(allocator, block, request->size);
     if (!may_cut(stripe, block, kind, size) ||
         !mo_stripe_count_alloc(stripe, kind, size, request->asked, request->tag))

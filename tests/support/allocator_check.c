@@ -202,7 +202,7 @@ static memopt_status check_segment(const memopt_allocator *allocator, const mo_s
     }
     mapped -= bytes_gone(allocator, segment);
     if (segment->pool->life == MO_STREAM_ENDED &&
-        segment->pool != &allocator->ended[segment->pool->kind - MO_POOL_SMALL])
+        segment->pool != &allocator->ended[segment->pool->sizes])
         return BROKEN("the segment at %p is of a stream that has ended", (void *)segment->address);
     if (segment->first->address != segment->address || segment->first->prev != NULL ||
         size != segment->size || mapped != segment->mapped)
@@ -234,11 +234,14 @@ static memopt_status check_tree(const mo_pool *pool, const mo_block *tree, const
 
 static memopt_status check_bins(const mo_pool *pool, uint64_t *found)
 {
-    const mo_block *last = NULL;
-    for (size_t bin = 0; bin < MO_BIN_COUNT; bin++) {
-        memopt_status status = check_tree(pool, pool->bins.root[bin], &last, found);
-        if (status != MEMOPT_OK)
-            return status;
+    const mo_bins *const bins[] = {&pool->bins, &pool->holes};
+    for (size_t i = 0; i < 2; i++) {
+        const mo_block *last = NULL;
+        for (size_t bin = 0; bin < MO_BIN_COUNT; bin++) {
+            memopt_status status = check_tree(pool, bins[i]->root[bin], &last, found);
+            if (status != MEMOPT_OK)
+                return status;
+        }
     }
     return MEMOPT_OK;
 }
@@ -326,7 +329,7 @@ static memopt_status check_all(const memopt_allocator *allocator)
         status = check_segment(allocator, s, &sum);
     for (const mo_pool *p = allocator->pools; p != NULL && status == MEMOPT_OK; p = p->next)
         status = check_bins(p, &in_bins);
-    for (int i = 0; i < 2 && status == MEMOPT_OK; i++)
+    for (int i = 0; i < MO_SIZES_CLASSES && status == MEMOPT_OK; i++)
         status = check_bins(&allocator->ended[i], &in_bins);
     if (status == MEMOPT_OK && in_bins != sum.free)
         status = BROKEN("%llu blocks are free, the bins have %llu", (unsigned long long)sum.free,

@@ -133,26 +133,26 @@ static void test_trim_of_pages(void **state)
     (void)state;
     memopt_device *device = open_cpu(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_allocator *allocator = new_allocator(device, "expandable_segments:True");
-    unsigned char *low = alloc(allocator, 3 * MIB), *hole = alloc(allocator, 10 * MIB);
-    unsigned char *high = alloc(allocator, 3 * MIB);
-    memset(low, 1, 3 * MIB);
-    memset(high, 2, 3 * MIB);
+    unsigned char *low = alloc(allocator, 5 * MIB), *hole = alloc(allocator, 10 * MIB);
+    unsigned char *high = alloc(allocator, 5 * MIB);
+    memset(low, 1, 5 * MIB);
+    memset(high, 2, 5 * MIB);
     OK(memopt_allocator_free(allocator, hole));
     OK(memopt_allocator_trim_sync(allocator, &released));
-    assert_int_equal(released, 8 * MIB); /* [3, 13) MiB holds the pages of [4, 12) */
-    assert_int_equal(stat_of(allocator, "reserved_bytes.all.current"), 8 * MIB);
+    assert_int_equal(released, 8 * MIB); /* [5, 15) MiB holds the pages of [6, 14) */
+    assert_int_equal(stat_of(allocator, "reserved_bytes.all.current"), 12 * MIB);
     OK(mo_allocator_check(allocator));
-    for (uint64_t i = 0; i < 3 * MIB; i += 4096)
+    for (uint64_t i = 0; i < 5 * MIB; i += 4096)
         assert_true(low[i] == 1 && high[i] == 2);
     assert_ptr_equal(alloc(allocator, 10 * MIB), hole);
     memset(hole, 3, 10 * MIB);
-    assert_true(low[3 * MIB - 1] == 1 && high[0] == 2);
+    assert_true(low[5 * MIB - 1] == 1 && high[0] == 2);
     OK(mo_allocator_check(allocator));
     OK(memopt_allocator_free(allocator, low));
     OK(memopt_allocator_free(allocator, hole));
     OK(memopt_allocator_free(allocator, high));
     OK(memopt_allocator_trim_sync(allocator, &released));
-    assert_int_equal(released, 16 * MIB);
+    assert_int_equal(released, 20 * MIB);
     finish(allocator, device);
 }
 

@@ -172,7 +172,7 @@ static void test_the_oldest_pages_move(void **state)
     void *young = alloc(allocator, 16 * MIB), *live = alloc(allocator, 16 * MIB);
     void *old = alloc(allocator, 16 * MIB);
     OK(memopt_allocator_free(allocator, old));
-    assert_ptr_equal(alloc(allocator, MIB), old);
+    assert_ptr_equal(alloc(allocator, 4 * MIB), old);
     OK(memopt_allocator_free(allocator, young));
     void *other = alloc_on(allocator, 8 * MIB, stream);
     assert_int_equal(stat_of(allocator, "num_device_free"), 4);
@@ -227,6 +227,51 @@ static void test_small_blocks_fill_holes(void **state)
         OK(memopt_allocator_free(allocator, blocks[i]));
     OK(memopt_allocator_free(allocator, tiny));
     assert_int_equal(stat_of(allocator, "allocated_bytes.large_pool.current"), 0);
+    finish(allocator, device);
+}
+
+/* Blocks of 1 MiB that stay keep no pages between larger ones that have gone. */
+static void test_small_blocks_that_stay(void **state)
+{
+    enum { PINS = 60, LATER = PINS * 6 / 8 };
+    void *pins[PINS], *first[PINS], *later[LATER];
+    (void)state;
+    memopt_device *device = open_cpu(1024 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_allocator *allocator = new_allocator(device, "expandable_segments:True");
+    for (int i = 0; i < PINS; i++) {
+        first[i] = alloc(allocator, 6 * MIB);
+        pins[i] = alloc(allocator, MIB);
+    }
+    for (int i = 0; i < PINS; i++)
+        OK(memopt_allocator_free(allocator, first[i]));
+    for (int i = 0; i < LATER; i++)
+        later[i] = alloc(allocator, 8 * MIB);
+    assert_true(stat_of(allocator, "reserved_bytes.all.peak") <=
+                stat_of(allocator, "requested_bytes.all.peak") + 4 * MIB);
+    for (int i = 0; i < LATER; i++)
+        OK(memopt_allocator_free(allocator, later[i]));
+    for (int i = 0; i < PINS; i++)
+        OK(memopt_allocator_free(allocator, pins[i]));
+    finish(allocator, device);
+}
+
+/* Before pages move, a free block of the stream's other sizes serves. */
+static void test_other_sizes_serve(void **state)
+{
+    (void)state;
+    memopt_device *device = open_cpu(128 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_allocator *allocator = new_allocator(device, "expandable_segments:True");
+    void *medium[3], *large = alloc(allocator, 60 * MIB);
+    medium[0] = alloc(allocator, 2 * MIB);
+    OK(memopt_allocator_free(allocator, large));
+    medium[1] = alloc(allocator, 2 * MIB); /* up to a page above the peak new memory is made */
+    assert_int_equal(stat_of(allocator, "reserved_bytes.all.current"), 64 * MIB);
+    uint64_t calls = stat_of(allocator, "num_device_alloc");
+    medium[2] = alloc(allocator, 2 * MIB);
+    assert_ptr_equal(medium[2], large);
+    assert_int_equal(stat_of(allocator, "num_device_alloc"), calls);
+    for (int i = 0; i < 3; i++)
+        OK(memopt_allocator_free(allocator, medium[i]));
     finish(allocator, device);
 }
 
@@ -449,6 +494,8 @@ int main(void)
         cmocka_unit_test(test_the_oldest_pages_move),
         cmocka_unit_test(test_pages_that_keep_moving),
         cmocka_unit_test(test_small_blocks_fill_holes),
+        cmocka_unit_test(test_small_blocks_that_stay),
+        cmocka_unit_test(test_other_sizes_serve),
         cmocka_unit_test(test_a_failed_growth_keeps_the_cache),
         cmocka_unit_test(test_limits),
         cmocka_unit_test(test_last_megabytes),

@@ -306,7 +306,7 @@ static void test_growth_undone(void **state)
         memopt_allocator *allocator = new_allocator(device, configs[0]);
         void *pages[3], *whole = NULL;
         for (int i = 0; i < 3; i++)
-            pages[i] = alloc(allocator, 2 * MIB);
+            pages[i] = alloc(allocator, 4 * MIB);
         OK(memopt_allocator_free(allocator, pages[0]));
         OK(memopt_allocator_free(allocator, pages[2]));
         OK(memopt_allocator_trim_sync(allocator, NULL));
@@ -315,7 +315,7 @@ static void test_growth_undone(void **state)
         assert_int_equal(o.events, 1);
         mo_device_fail_at(device, n);
         memopt_status status =
-            memopt_allocator_alloc(allocator, 6 * MIB, MEMOPT_TAG_OTHER, NULL, &whole);
+            memopt_allocator_alloc(allocator, 12 * MIB, MEMOPT_TAG_OTHER, NULL, &whole);
         struck = mo_device_fault_struck(device);
         mo_device_fail_at(device, 0);
         assert_true(struck || o.mapped == 3);
