@@ -59,10 +59,11 @@ enum {
  *
  * A mark enqueues nothing. The one that makes a plan gives cached memory back, waits for the
  * streams that this needs, and takes up to a second; so may the two after it, a little. All others
- * wait for nothing. No more memory is held than before: what the plan lacks beyond that is mapped
- * when a block needs it. While a stream that the allocator knows records a graph, or tags are
- * paused, no plan is made. Thread-safe; a step should be marked when no other thread allocates for
- * it.
+ * wait for nothing. The places together take no more than the most that was held before and 1/64 of
+ * it, and a page for each stream, or no plan is made. What they lack is mapped when a block needs
+ * it. While a stream that the allocator knows records a graph no plan is made, and while tags are
+ * paused none is made or used. Thread-safe; a step should be marked when no other thread allocates
+ * for it.
  */
 MEMOPT_API memopt_status memopt_allocator_mark_step(memopt_allocator *allocator, memopt_step what);
 

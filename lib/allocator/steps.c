@@ -99,15 +99,18 @@ static void record_next(mo_steps *steps, int planned)
     steps->recording = 1;
 }
 
+/* While tags are paused no lane is armed: what is freed then sleeps, and is not held for places. */
 static void start_lanes(memopt_allocator *allocator)
 {
+    int paused = allocator->paused_tags != 0;
     for (mo_lane *lane = allocator->steps->lanes; lane != NULL; lane = lane->next) {
         if (lane->left || lane->missed > 0 || !lane->armed) {
             mo_lane_disarm(allocator, lane);
-            (void)mo_lane_arm(allocator, lane); /* what is not held goes online */
+            if (!paused)
+                (void)mo_lane_arm(allocator, lane); /* what is not held goes online */
         }
         lane->at = lane->missed = 0;
-        lane->left = 0;
+        lane->left = paused;
     }
 }
 

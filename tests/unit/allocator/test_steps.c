@@ -530,6 +530,29 @@ static void test_pause_of_a_pool(void **state)
     finish(parent, device);
 }
 
+/* A mark while tags are paused holds nothing for places: what is freed then sleeps. */
+static void test_mark_while_paused(void **state)
+{
+    (void)state;
+    memopt_device *device = open_device(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_allocator *allocator = new_allocator(device, "expandable_segments:True");
+    void *stays, *other;
+    OK(memopt_allocator_mark_step(allocator, MEMOPT_STEP_NEXT));
+    OK(memopt_allocator_alloc(allocator, 1, 0, NULL, &stays));
+    OK(memopt_allocator_alloc(allocator, 1, 0, NULL, &other));
+    OK(memopt_allocator_free(allocator, other));
+    OK(memopt_allocator_mark_step(allocator, MEMOPT_STEP_LEARN));
+    assert_int_equal(plan_of(allocator).active, 1);
+    OK(memopt_allocator_alloc(allocator, 20000, 0, NULL, &other)); /* larger than planned */
+    OK(memopt_pool_pause_sync(allocator, MEMOPT_PAUSE_DISCARD, NULL));
+    OK(memopt_allocator_mark_step(allocator, MEMOPT_STEP_NEXT));
+    OK(memopt_allocator_free(allocator, other));
+    OK(memopt_pool_resume_sync(allocator));
+    OK(memopt_allocator_free(allocator, stays));
+    OK(mo_allocator_check(allocator));
+    finish(allocator, device);
+}
+
 /* Trims, pauses and the end of steps give memory back; a pause keeps what is in a place. */
 static void test_giving_back(void **state)
 {
@@ -631,11 +654,17 @@ static void test_force(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_training),        cmocka_unit_test(test_changes),
-        cmocka_unit_test(test_late_streams),    cmocka_unit_test(test_equal_steps),
-        cmocka_unit_test(test_pressure),        cmocka_unit_test(test_giving_back),
-        cmocka_unit_test(test_pause_of_a_pool), cmocka_unit_test(test_idle),
-        cmocka_unit_test(test_arguments),       cmocka_unit_test(test_force),
+        cmocka_unit_test(test_training),
+        cmocka_unit_test(test_changes),
+        cmocka_unit_test(test_late_streams),
+        cmocka_unit_test(test_equal_steps),
+        cmocka_unit_test(test_pressure),
+        cmocka_unit_test(test_giving_back),
+        cmocka_unit_test(test_pause_of_a_pool),
+        cmocka_unit_test(test_mark_while_paused),
+        cmocka_unit_test(test_idle),
+        cmocka_unit_test(test_arguments),
+        cmocka_unit_test(test_force),
     };
     if (argc > 1)
         device_name = argv[1];

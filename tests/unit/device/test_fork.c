@@ -269,13 +269,13 @@ static void test_child(void **state)
     make(&h);
     pthread_mutex_lock(&h.device->lock); /* as if other threads were inside the library */
     pthread_mutex_lock(&h.device->listening);
-    pthread_mutex_lock(&h.allocator->lock);
+    mo_gate_close(&h.allocator->lock);
     (void)mo_turn_take(&h.allocator->family->slow);
     pid_t child = fork();
     if (child == 0)
         live_as_child(&h);
     mo_turn_give(&h.allocator->family->slow);
-    pthread_mutex_unlock(&h.allocator->lock);
+    mo_gate_open(&h.allocator->lock);
     pthread_mutex_unlock(&h.device->listening);
     pthread_mutex_unlock(&h.device->lock);
     assert_int_equal(waitpid(child, &status, 0), child);
