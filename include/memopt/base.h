@@ -194,16 +194,18 @@ typedef int32_t memopt_dtype;
 
 /** @brief The element types. */
 enum {
-    MEMOPT_DTYPE_INVALID = 0, /**< Not a type. */
-    MEMOPT_DTYPE_F32 = 1,     /**< IEEE binary32. */
-    MEMOPT_DTYPE_F16 = 2,     /**< IEEE binary16. */
-    MEMOPT_DTYPE_BF16 = 3,    /**< bfloat16: the upper half of binary32. */
-    MEMOPT_DTYPE_F8_E4M3 = 4, /**< OCP 8-bit float, 4 exponent bits, no infinity. */
-    MEMOPT_DTYPE_F8_E5M2 = 5, /**< OCP 8-bit float, 5 exponent bits. */
-    MEMOPT_DTYPE_U8 = 6,      /**< Unsigned byte, also the codes of block-wise states. */
-    MEMOPT_DTYPE_I32 = 7,     /**< Signed 32-bit integer. */
-    MEMOPT_DTYPE_I64 = 8,     /**< Signed 64-bit integer. */
-    MEMOPT_DTYPE_F64 = 9      /**< IEEE binary64. */
+    MEMOPT_DTYPE_INVALID = 0,      /**< Not a type. */
+    MEMOPT_DTYPE_F32 = 1,          /**< IEEE binary32. */
+    MEMOPT_DTYPE_F16 = 2,          /**< IEEE binary16. */
+    MEMOPT_DTYPE_BF16 = 3,         /**< bfloat16: the upper half of binary32. */
+    MEMOPT_DTYPE_F8_E4M3 = 4,      /**< OCP 8-bit float, 4 exponent bits, no infinity. */
+    MEMOPT_DTYPE_F8_E5M2 = 5,      /**< OCP 8-bit float, 5 exponent bits. */
+    MEMOPT_DTYPE_U8 = 6,           /**< Unsigned byte, also the codes of block-wise states. */
+    MEMOPT_DTYPE_I32 = 7,          /**< Signed 32-bit integer. */
+    MEMOPT_DTYPE_I64 = 8,          /**< Signed 64-bit integer. */
+    MEMOPT_DTYPE_F64 = 9,          /**< IEEE binary64. */
+    MEMOPT_DTYPE_F8_E4M3FNUZ = 10, /**< AMD MI300's: no infinity, no -0, one NaN (0x80). */
+    MEMOPT_DTYPE_F8_E5M2FNUZ = 11  /**< The same with 5 exponent bits. */
 };
 
 /**

@@ -34,7 +34,7 @@ typedef struct memopt_cast_options {
     size_t struct_size; /**< sizeof(memopt_cast_options). */
     uint32_t rounding;  /**< A ::memopt_rounding. */
     uint32_t saturate;  /**< 1: a value that overflows an 8-bit float, infinity included, becomes
-                             its largest number. 0: it becomes NaN in e4m3, infinity in e5m2. */
+                             its largest number. 0: infinity in e5m2, NaN in the others. */
     uint64_t seed;      /**< Stochastic: the key of the counter-based generator. */
     uint64_t sequence;  /**< Stochastic: a number that the caller chooses, such as the step. */
     /** As many f32 in device memory as there are tensors, or NULL. Each is raised to the largest
@@ -52,10 +52,11 @@ typedef struct memopt_cast_options {
 /**
  * @brief Casts many tensors in one call, in a few launches.
  *
- * Types: f32, f16, bf16, f8_e4m3 and f8_e5m2 in any combination. Each value is rounded once. If the
- * destination type can represent every value of the source type, the rounding mode has no effect.
- * If the types are equal, the bits are copied. Under stochastic rounding, element i of tensor t
- * always gets the same random bits: they depend only on (seed, sequence, t, i).
+ * Types: f32, f16, bf16, f8_e4m3, f8_e5m2, f8_e4m3fnuz and f8_e5m2fnuz in any combination. Each
+ * value is rounded once. If the destination type can represent every value of the source type, the
+ * rounding mode has no effect. If the types are equal, the bits are copied. Under stochastic
+ * rounding, element i of tensor t always gets the same random bits: they depend only on (seed,
+ * sequence, t, i).
  * @param device the device.
  * @param destinations `count` tensors. A destination may start at the address of its source if
  *        their element sizes are equal (a cast in place). Otherwise it must overlap neither its
@@ -68,7 +69,7 @@ typedef struct memopt_cast_options {
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, counts differ, a range is misaligned or
  *         overlaps another, or an option is out of range. The message names the tensor's index.
  *         Nothing is enqueued.
- * @retval MEMOPT_UNSUPPORTED an element type is not one of the five. Nothing is enqueued.
+ * @retval MEMOPT_UNSUPPORTED an element type is not one of the seven. Nothing is enqueued.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY a host allocation failed; see memopt_last_error(). Nothing is
  *         enqueued.
  * @retval MEMOPT_DRIVER_ERROR the driver failed; see memopt_last_error(); some destinations may be
@@ -84,14 +85,14 @@ MEMOPT_API memopt_status memopt_cast(memopt_device *device, const memopt_tensor 
  * @param device the device.
  * @param amax `count` f32 in device memory. Each is raised to the largest magnitude of its tensor,
  *        if that is larger; a NaN is larger than all numbers. Set them to 0 first.
- * @param tensors `count` tensors of any of the five types of memopt_cast(), read. They may overlap
+ * @param tensors `count` tensors of any of the seven types of memopt_cast(), read. They may overlap
  *        each other.
  * @param count the number of tensors, below 2^32; 0 does nothing.
  * @param stream the stream.
  * @retval MEMOPT_OK enqueued.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, or a range is misaligned or overlaps amax. The
  *         message names the tensor's index. Nothing is enqueued.
- * @retval MEMOPT_UNSUPPORTED an element type is not one of the five. Nothing is enqueued.
+ * @retval MEMOPT_UNSUPPORTED an element type is not one of the seven. Nothing is enqueued.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY a host allocation failed; see memopt_last_error(). Nothing is
  *         enqueued.
  * @retval MEMOPT_DRIVER_ERROR the driver failed; see memopt_last_error(); some cells may be raised.

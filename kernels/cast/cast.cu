@@ -96,6 +96,7 @@ MO_DEVICE uint32_t mo_cast_packs_amax(const mo_cast_work *work, int stochastic, 
 {
     uint32_t from_size = mo_element_size(work->from), to_size = mo_element_size(work->to);
     uint32_t unsign = 33 - 8 * from_size, most = 0; /* a shift: the sign goes */
+    const uint32_t nan = work->from >= MO_DTYPE_F8_E4M3FNUZ ? 0x80u : ~0u; /* or an f32's */
     int from_aligned = mo_pack_aligned<N>(work->source, work->from);
     int to_aligned = mo_pack_aligned<N>(work->destination, work->to);
     for (uint64_t at = (uint64_t)mo_thread_index() * N; at < work->count;
@@ -104,25 +105,29 @@ MO_DEVICE uint32_t mo_cast_packs_amax(const mo_cast_work *work, int stochastic, 
         uint32_t codes[N];
         mo_read_pack<N>(work->source, at, rest, from_size, from_aligned, codes);
         MO_UNROLL
-        for (int k = 0; k < N; k++)
-            most = codes[k] << unsign > most ? codes[k] << unsign : most;
+        for (int k = 0; k < N; k++) {
+            uint32_t order = codes[k] == nan ? ~0u : codes[k] << unsign;
+            most = order > most ? order : most;
+        }
         if (work->destination == 0)
             continue;
         if (work->from != work->to)
             mo_cast_pack<N>(work, at, stochastic, saturate, codes);
         mo_write_pack<N>(work->destination, at, rest, to_size, to_aligned, codes);
     }
-    return most >> unsign;
+    return most == ~0u && nan == 0x80u ? 0x80u : most >> unsign;
 }
 
 /* mo_code_magnitude without branches. */
 MO_DEVICE uint32_t mo_magnitude_of(uint32_t dtype, uint32_t code)
 {
     uint32_t half = dtype == MO_DTYPE_F8_E5M2 ? code << 8 : code;
-    uint32_t bits = dtype == MO_DTYPE_F32       ? code
-                    : dtype == MO_DTYPE_BF16    ? code << 16
-                    : dtype == MO_DTYPE_F8_E4M3 ? mo_f32_bits(mo_e4m3_as_f32(code))
-                                                : mo_f32_bits(mo_half_as_f32(half));
+    uint32_t bits = dtype == MO_DTYPE_F32           ? code
+                    : dtype == MO_DTYPE_BF16        ? code << 16
+                    : dtype == MO_DTYPE_F8_E4M3     ? mo_f32_bits(mo_e4m3_as_f32(code))
+                    : dtype == MO_DTYPE_F8_E4M3FNUZ ? mo_f32_bits(mo_fnuz_as_f32<3, 8>(code))
+                    : dtype == MO_DTYPE_F8_E5M2FNUZ ? mo_f32_bits(mo_fnuz_as_f32<2, 16>(code))
+                                                    : mo_f32_bits(mo_half_as_f32(half));
     return bits > MO_F32_INF_BITS ? MO_F32_NAN_BITS : bits;
 }
 
@@ -140,7 +145,7 @@ MO_GLOBAL(mo_cast_amax, mo_cast_args, MO_CAST_THREADS)
     }
     mo_barrier();
     mo_cast_work work = shared_work;
-    uint32_t most = mo_cast_packs_amax<8>(&work, args.stochastic, args.saturate);
+    uint32_t most = mo_cast_packs_amax<4>(&work, args.stochastic, args.saturate);
     for (uint32_t distance = 1; distance < MO_LANES; distance *= 2) {
         uint32_t other = mo_shuffle_xor_u32(most, distance);
         most = other > most ? other : most;

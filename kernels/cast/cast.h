@@ -38,21 +38,27 @@ typedef struct mo_cast_args {
  * own, so that the plain one has nothing to do with it. */
 extern const mo_kernel mo_kernel_cast, mo_kernel_cast_amax;
 
-/* The bits of a code without its sign; as integers, codes are in the order of their magnitudes. */
-MO_HD static inline uint32_t mo_code_mask(uint32_t dtype)
+/* A code without its sign: as integers, such are in the order of their magnitudes, NaNs above all.
+ * fnuz's NaN would be -0: it stays as it is. */
+MO_HD static inline uint32_t mo_code_order(uint32_t dtype, uint32_t code)
 {
     uint32_t size = mo_element_size(dtype);
-    return size == 4 ? 0x7fffffffu : size == 2 ? 0x7fffu : 0x7fu;
+    if (dtype >= MO_DTYPE_F8_E4M3FNUZ && code == 0x80u)
+        return code;
+    return code & (size == 4 ? 0x7fffffffu : size == 2 ? 0x7fffu : 0x7fu);
 }
 
-/* The value of a code without sign as the bits of an f32; every NaN is one. */
+/* The value of a code in that order as the bits of an f32; every NaN is one. */
 MO_HD static inline uint32_t mo_code_magnitude(uint32_t dtype, uint32_t code)
 {
-    uint32_t bits = dtype == MO_DTYPE_F32       ? code
-                    : dtype == MO_DTYPE_BF16    ? code << 16
-                    : dtype == MO_DTYPE_F16     ? mo_f32_bits(mo_f16_to_f32((uint16_t)code))
-                    : dtype == MO_DTYPE_F8_E4M3 ? mo_f32_bits(mo_e4m3_to_f32((uint8_t)code))
-                                                : mo_f32_bits(mo_e5m2_to_f32((uint8_t)code));
+    const uint8_t byte = (uint8_t)code;
+    uint32_t bits = dtype == MO_DTYPE_F32           ? code
+                    : dtype == MO_DTYPE_BF16        ? code << 16
+                    : dtype == MO_DTYPE_F16         ? mo_f32_bits(mo_f16_to_f32((uint16_t)code))
+                    : dtype == MO_DTYPE_F8_E4M3     ? mo_f32_bits(mo_e4m3_to_f32(byte))
+                    : dtype == MO_DTYPE_F8_E4M3FNUZ ? mo_f32_bits(mo_e4m3fnuz_to_f32(byte))
+                    : dtype == MO_DTYPE_F8_E5M2FNUZ ? mo_f32_bits(mo_e5m2fnuz_to_f32(byte))
+                                                    : mo_f32_bits(mo_e5m2_to_f32(byte));
     return bits > MO_F32_INF_BITS ? MO_F32_NAN_BITS : bits;
 }
 

@@ -22,7 +22,7 @@ typedef struct mo_cast_piece {
 /* Casts a piece from its element `start` (a multiple of 8) on. */
 typedef void (*mo_cast_piece_function)(const mo_cast_piece *piece, uint64_t start);
 
-enum { MO_CAST_DTYPES = 6 };
+enum { MO_CAST_DTYPES = 12 };
 typedef mo_cast_piece_function mo_cast_table[2][MO_CAST_DTYPES][MO_CAST_DTYPES];
 
 /* The scalar form: [stochastic][source][destination]. SIMD forms use it for the ragged ends. */
@@ -76,35 +76,71 @@ static inline void mo_cell_raise(uint32_t *cell, uint32_t bits)
     BOTH(f32, bf16, 1, 3)                                                                         \
     BOTH(f32, e4m3, 1, 4)                                                                         \
     BOTH(f32, e5m2, 1, 5)                                                                         \
+    BOTH(f32, e4m3fnuz, 1, 10)                                                                    \
+    BOTH(f32, e5m2fnuz, 1, 11)                                                                    \
     NEAREST(f16, f32, 2, 1)                                                                       \
     BOTH(f16, bf16, 2, 3)                                                                         \
     BOTH(f16, e4m3, 2, 4)                                                                         \
     BOTH(f16, e5m2, 2, 5)                                                                         \
+    BOTH(f16, e4m3fnuz, 2, 10)                                                                    \
+    BOTH(f16, e5m2fnuz, 2, 11)                                                                    \
     NEAREST(bf16, f32, 3, 1)                                                                      \
     BOTH(bf16, f16, 3, 2)                                                                         \
     BOTH(bf16, e4m3, 3, 4)                                                                        \
     BOTH(bf16, e5m2, 3, 5)                                                                        \
+    BOTH(bf16, e4m3fnuz, 3, 10)                                                                   \
+    BOTH(bf16, e5m2fnuz, 3, 11)                                                                   \
     NEAREST(e4m3, f32, 4, 1)                                                                      \
     BOTH(e4m3, f16, 4, 2)                                                                         \
     BOTH(e4m3, bf16, 4, 3)                                                                        \
     BOTH(e4m3, e5m2, 4, 5)                                                                        \
+    BOTH(e4m3, e4m3fnuz, 4, 10)                                                                   \
+    BOTH(e4m3, e5m2fnuz, 4, 11)                                                                   \
     NEAREST(e5m2, f32, 5, 1)                                                                      \
     BOTH(e5m2, f16, 5, 2)                                                                         \
     BOTH(e5m2, bf16, 5, 3)                                                                        \
-    BOTH(e5m2, e4m3, 5, 4)
+    BOTH(e5m2, e4m3, 5, 4)                                                                        \
+    BOTH(e5m2, e4m3fnuz, 5, 10)                                                                   \
+    BOTH(e5m2, e5m2fnuz, 5, 11)                                                                   \
+    NEAREST(e4m3fnuz, f32, 10, 1)                                                                 \
+    BOTH(e4m3fnuz, f16, 10, 2)                                                                    \
+    BOTH(e4m3fnuz, bf16, 10, 3)                                                                   \
+    BOTH(e4m3fnuz, e4m3, 10, 4)                                                                   \
+    BOTH(e4m3fnuz, e5m2, 10, 5)                                                                   \
+    BOTH(e4m3fnuz, e5m2fnuz, 10, 11)                                                              \
+    NEAREST(e5m2fnuz, f32, 11, 1)                                                                 \
+    BOTH(e5m2fnuz, f16, 11, 2)                                                                    \
+    BOTH(e5m2fnuz, bf16, 11, 3)                                                                   \
+    BOTH(e5m2fnuz, e4m3, 11, 4)                                                                   \
+    BOTH(e5m2fnuz, e5m2, 11, 5)                                                                   \
+    BOTH(e5m2fnuz, e4m3fnuz, 11, 10)
 
-/* Rows: source f32, f16, bf16, e4m3, e5m2 (from 1); columns: destination in the same order. */
-#define MO_CAST_ROWS(round)                                                                                \
-    {                                                                                              \
-        {0},                                                                                       \
-        {0, mo_cast_copy_4, round##_f32_f16, round##_f32_bf16, round##_f32_e4m3, round##_f32_e5m2},\
-        {0, nearest_f16_f32, mo_cast_copy_2, round##_f16_bf16, round##_f16_e4m3, round##_f16_e5m2},\
-        {0, nearest_bf16_f32, round##_bf16_f16, mo_cast_copy_2, round##_bf16_e4m3,                 \
-         round##_bf16_e5m2},                                                                       \
-        {0, nearest_e4m3_f32, round##_e4m3_f16, round##_e4m3_bf16, mo_cast_copy_1,                 \
-         round##_e4m3_e5m2},                                                                       \
-        {0, nearest_e5m2_f32, round##_e5m2_f16, round##_e5m2_bf16, round##_e5m2_e4m3,              \
-         mo_cast_copy_1},                                                                          \
+/* Rows: source, columns: destination, both by the type's number; 6 to 9 are integers and f64. */
+#define MO_CAST_ROWS(round)                                                                       \
+    {                                                                                             \
+        {0},                                                                                      \
+        {0, mo_cast_copy_4, round##_f32_f16, round##_f32_bf16,                                    \
+         round##_f32_e4m3, round##_f32_e5m2, 0, 0, 0, 0,                                          \
+         round##_f32_e4m3fnuz, round##_f32_e5m2fnuz},                                             \
+        {0, nearest_f16_f32, mo_cast_copy_2, round##_f16_bf16,                                    \
+         round##_f16_e4m3, round##_f16_e5m2, 0, 0, 0, 0,                                          \
+         round##_f16_e4m3fnuz, round##_f16_e5m2fnuz},                                             \
+        {0, nearest_bf16_f32, round##_bf16_f16, mo_cast_copy_2,                                   \
+         round##_bf16_e4m3, round##_bf16_e5m2, 0, 0, 0, 0,                                        \
+         round##_bf16_e4m3fnuz, round##_bf16_e5m2fnuz},                                           \
+        {0, nearest_e4m3_f32, round##_e4m3_f16, round##_e4m3_bf16,                                \
+         mo_cast_copy_1, round##_e4m3_e5m2, 0, 0, 0, 0,                                           \
+         round##_e4m3_e4m3fnuz, round##_e4m3_e5m2fnuz},                                           \
+        {0, nearest_e5m2_f32, round##_e5m2_f16, round##_e5m2_bf16,                                \
+         round##_e5m2_e4m3, mo_cast_copy_1, 0, 0, 0, 0,                                           \
+         round##_e5m2_e4m3fnuz, round##_e5m2_e5m2fnuz},                                           \
+        {0}, {0}, {0}, {0},                                                                       \
+        {0, nearest_e4m3fnuz_f32, round##_e4m3fnuz_f16, round##_e4m3fnuz_bf16,                    \
+         round##_e4m3fnuz_e4m3, round##_e4m3fnuz_e5m2, 0, 0, 0, 0,                                \
+         mo_cast_copy_1, round##_e4m3fnuz_e5m2fnuz},                                              \
+        {0, nearest_e5m2fnuz_f32, round##_e5m2fnuz_f16, round##_e5m2fnuz_bf16,                    \
+         round##_e5m2fnuz_e4m3, round##_e5m2fnuz_e5m2, 0, 0, 0, 0,                                \
+         round##_e5m2fnuz_e4m3fnuz, mo_cast_copy_1},                                              \
     }
 /* clang-format on */
 

@@ -24,11 +24,25 @@ MO_INLINE VI cast_from_e4m3(VI code)
     return v_or(value, sign);
 }
 
+/* The same with other numbers, and one NaN. */
+MO_INLINE VI cast_from_fnuz(VI code, int mantissa, int bias)
+{
+    VI a = v_sll(v_and(code, v_seti(0x7f)), 23 - mantissa), sign = v_sll(v_srl(code, 7), 31);
+    VF least = v_bits(v_seti((128 - bias) << 23));
+    VF subnormal = v_sub(v_bits(v_addi(a, v_seti((128 - bias) << 23))), least);
+    VI value = v_or(v_mini(v_addi(a, v_seti((127 - bias) << 23)), v_ints(subnormal)), sign);
+    return v_selecti(v_eqi(code, v_seti(0x80)), v_seti((int)MO_F32_NAN_BITS), value);
+}
+
 MO_INLINE void cast_load(const unsigned char *source, uint64_t i, uint32_t from, VI v[4])
 {
     for (uint64_t k = 0; k < 4; k++, i += MO_LANES_N)
         if (from == MO_DTYPE_F8_E4M3)
             v[k] = cast_from_e4m3(v_load_codes(source + i));
+        else if (from == MO_DTYPE_F8_E4M3FNUZ)
+            v[k] = cast_from_fnuz(v_load_codes(source + i), 3, 8);
+        else if (from == MO_DTYPE_F8_E5M2FNUZ)
+            v[k] = cast_from_fnuz(v_load_codes(source + i), 2, 16);
         else if (from == MO_DTYPE_F8_E5M2)
             v[k] = v_ints(v_load_e5m2(source + i));
         else
@@ -44,8 +58,10 @@ typedef struct cast_f8 {
 
 MO_INLINE cast_f8 cast_f8_of(uint32_t dtype)
 {
-    return dtype == MO_DTYPE_F8_E4M3 ? (cast_f8){3, 7, 0x43e00000u, 0x43f00000u}
-                                     : (cast_f8){2, 15, 0x47600000u, 0x47800000u};
+    return dtype == MO_DTYPE_F8_E4M3       ? (cast_f8){3, 7, 0x43e00000u, 0x43f00000u}
+           : dtype == MO_DTYPE_F8_E4M3FNUZ ? (cast_f8){3, 8, 0x43700000u, 0x43800000u}
+           : dtype == MO_DTYPE_F8_E5M2FNUZ ? (cast_f8){2, 16, 0x47600000u, 0x47800000u}
+                                           : (cast_f8){2, 15, 0x47600000u, 0x47800000u};
 }
 
 /* A magnitude's code without sign; a NaN's is negative. The sum has a last place of one quantum of
@@ -82,6 +98,17 @@ MO_INLINE VI cast_f8_bytes(const VI code[4], const VI u[4])
 {
     VI sign = v_and(v_pack_bytes(u), v_seti((int)0x80808080u));
     return v_or(v_min_bytes(v_pack_bytes(code), v_seti(0x7f7f7f7f)), sign);
+}
+
+/* fnuz: what is above 127, and a NaN, becomes 0x80; 0 has no sign. */
+MO_INLINE VI cast_fnuz_bytes(const VI code[4], const VI u[4])
+{
+    VI fixed[4];
+    for (int k = 0; k < 4; k++)
+        fixed[k] = v_selecti(v_gti(code[k], v_seti(127)), v_seti(-128), code[k]);
+    VI bytes = v_pack_bytes(fixed), some = v_add_bytes(bytes, v_seti(0x7f7f7f7f));
+    VI sign = v_and(v_and(v_pack_bytes(u), some), v_seti((int)0x80808080u));
+    return v_or(bytes, sign);
 }
 
 /* --- stores ---------------------------------------------------------------------------------- */
@@ -121,7 +148,7 @@ MO_INLINE void cast_store(const mo_cast_piece *p, uint64_t i, uint32_t to, const
             v[k] = random ? v_low_halves(v[2 * k], v[2 * k + 1])
                           : v_f16(v_bits(v[2 * k]), v_bits(v[2 * k + 1]));
     if (mo_element_size(to) == 1)
-        v[0] = cast_f8_bytes(v, u);
+        v[0] = to >= MO_DTYPE_F8_E4M3FNUZ ? cast_fnuz_bytes(v, u) : cast_f8_bytes(v, u);
     for (uint32_t k = 0; k < mo_element_size(to); k++)
         v_put(at + k * sizeof(VI), v[k], p->streaming);
 }

@@ -39,6 +39,16 @@ static inline float load_e5m2(const unsigned char *base, uint64_t i)
     return mo_e5m2_to_f32(base[i]);
 }
 
+static inline float load_e4m3fnuz(const unsigned char *base, uint64_t i)
+{
+    return mo_e4m3fnuz_to_f32(base[i]);
+}
+
+static inline float load_e5m2fnuz(const unsigned char *base, uint64_t i)
+{
+    return mo_e5m2fnuz_to_f32(base[i]);
+}
+
 static inline void store_f32(unsigned char *base, uint64_t i, float value, int saturate)
 {
     (void)saturate;
@@ -69,6 +79,16 @@ static inline void store_e5m2(unsigned char *base, uint64_t i, float value, int 
     base[i] = mo_f32_to_e5m2(value, saturate);
 }
 
+static inline void store_e4m3fnuz(unsigned char *base, uint64_t i, float value, int saturate)
+{
+    base[i] = mo_f32_to_e4m3fnuz(value, saturate);
+}
+
+static inline void store_e5m2fnuz(unsigned char *base, uint64_t i, float value, int saturate)
+{
+    base[i] = mo_f32_to_e5m2fnuz(value, saturate);
+}
+
 static inline void dither_f16(unsigned char *base, uint64_t i, float value, int saturate,
                               uint32_t random)
 {
@@ -95,6 +115,18 @@ static inline void dither_e5m2(unsigned char *base, uint64_t i, float value, int
                                uint32_t random)
 {
     base[i] = mo_f32_to_e5m2_stochastic(value, saturate, random);
+}
+
+static inline void dither_e4m3fnuz(unsigned char *base, uint64_t i, float value, int saturate,
+                                   uint32_t random)
+{
+    base[i] = mo_f32_to_e4m3fnuz_stochastic(value, saturate, random);
+}
+
+static inline void dither_e5m2fnuz(unsigned char *base, uint64_t i, float value, int saturate,
+                                   uint32_t random)
+{
+    base[i] = mo_f32_to_e5m2fnuz_stochastic(value, saturate, random);
 }
 
 /* --- pieces ---------------------------------------------------------------------------------- */
@@ -196,13 +228,14 @@ int mo_cast_run(const mo_cast_args *args, uint64_t begin, uint64_t end, const mo
 
 uint32_t mo_largest_code_scalar(const unsigned char *source, uint64_t count, uint32_t dtype)
 {
-    const uint32_t size = mo_element_size(dtype), mask = mo_code_mask(dtype);
+    const uint32_t size = mo_element_size(dtype);
     uint32_t most = 0;
     for (uint64_t i = 0; i < count; i++) {
         uint32_t code = size == 4   ? mo_f32_bits(load_f32(source, i))
                         : size == 2 ? read16(source + 2 * i)
                                     : source[i];
-        most = (code & mask) > most ? code & mask : most;
+        code = mo_code_order(dtype, code);
+        most = code > most ? code : most;
     }
     return most;
 }

@@ -93,7 +93,7 @@ MO_INLINE uint32_t cast_largest(const unsigned char *source, uint64_t count, uin
 {
     const VI mask = v_seti(size == 4 ? 0x7fffffff : size == 2 ? 0x7fff7fff : 0x7f7f7f7f);
     const uint64_t lanes = sizeof(VI) / size;
-    VI even = v_seti(0), odd = v_seti(0);
+    VI even = v_seti(0), odd = v_seti(0), least = v_seti(0);
     unsigned char left[sizeof(VI)];
     uint64_t i = 0;
     for (; i + 2 * lanes <= count; i += 2 * lanes) {
@@ -101,6 +101,14 @@ MO_INLINE uint32_t cast_largest(const unsigned char *source, uint64_t count, uin
         mo_prefetch_page_ahead(at, 2 * sizeof(VI));
         even = cast_larger(even, v_and(v_loadi(at), mask), size);
         odd = cast_larger(odd, v_and(v_loadi(at + sizeof(VI)), mask), size);
+        if (dtype >= MO_DTYPE_F8_E4M3FNUZ) /* its NaN is the least signed byte */
+            least = v_minb(least, v_minb(v_loadi(at), v_loadi(at + sizeof(VI))));
+    }
+    if (dtype >= MO_DTYPE_F8_E4M3FNUZ) {
+        v_put(left, least, 0);
+        for (uint64_t k = 0; k < sizeof left; k++)
+            if (left[k] == 0x80)
+                return 0x80;
     }
     v_put(left, cast_larger(even, odd, size), 0);
     uint32_t most = mo_largest_code_scalar(source + i * size, count - i, dtype);

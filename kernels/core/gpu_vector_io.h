@@ -192,33 +192,56 @@ MO_DEVICE uint32_t mo_f32_as_eight(float value, uint32_t top)
     return code | (u >> 24 & 0x80u);
 }
 
+template <uint32_t MANTISSA, uint32_t BIAS> MO_DEVICE float mo_fnuz_as_f32(uint32_t code)
+{
+    uint32_t bits = mo_widen<BIAS>(code & 0x7fu, 23 - MANTISSA) | (code & 0x80u) << 24;
+    return mo_f32_from_bits(code == 0x80u ? MO_F32_NAN_BITS : bits);
+}
+
+template <uint32_t MANTISSA, uint32_t BIAS>
+MO_DEVICE uint32_t mo_f32_as_fnuz(float value, int saturate)
+{
+    uint32_t u = mo_f32_bits(value), a = u & 0x7fffffffu, code = mo_narrow<MANTISSA, BIAS>(a);
+    uint32_t signed_code = code == 0 ? 0 : code | (u >> 24 & 0x80u);
+    uint32_t beyond = saturate ? 0x7fu | (u >> 24 & 0x80u) : 0x80u;
+    code = code > 0x7fu ? beyond : signed_code;
+    return a > MO_F32_INF_BITS ? 0x80u : code;
+}
+
 template <uint32_t DTYPE> MO_DEVICE float mo_decode_as(uint32_t code)
 {
-    return DTYPE == MO_DTYPE_F32       ? mo_f32_from_bits(code)
-           : DTYPE == MO_DTYPE_F16     ? mo_half_as_f32(code)
-           : DTYPE == MO_DTYPE_BF16    ? mo_bf16_to_f32((uint16_t)code)
-           : DTYPE == MO_DTYPE_F8_E4M3 ? mo_e4m3_as_f32(code)
-                                       : mo_half_as_f32(code << 8);
+    return DTYPE == MO_DTYPE_F32           ? mo_f32_from_bits(code)
+           : DTYPE == MO_DTYPE_F16         ? mo_half_as_f32(code)
+           : DTYPE == MO_DTYPE_BF16        ? mo_bf16_to_f32((uint16_t)code)
+           : DTYPE == MO_DTYPE_F8_E4M3     ? mo_e4m3_as_f32(code)
+           : DTYPE == MO_DTYPE_F8_E4M3FNUZ ? mo_fnuz_as_f32<3, 8>(code)
+           : DTYPE == MO_DTYPE_F8_E5M2FNUZ ? mo_fnuz_as_f32<2, 16>(code)
+                                           : mo_half_as_f32(code << 8);
 }
 
 template <uint32_t DTYPE> MO_DEVICE uint32_t mo_encode_as(float value, int saturate)
 {
-    return DTYPE == MO_DTYPE_F32       ? mo_f32_bits(value)
-           : DTYPE == MO_DTYPE_F16     ? mo_f32_as_half(value)
-           : DTYPE == MO_DTYPE_BF16    ? mo_f32_to_bf16(value)
-           : DTYPE == MO_DTYPE_F8_E4M3 ? mo_f32_as_eight<3, 7>(value, saturate ? 0x7eu : 0x7fu)
-                                       : mo_f32_as_eight<2, 15>(value, saturate ? 0x7bu : 0x7cu);
+    return DTYPE == MO_DTYPE_F32           ? mo_f32_bits(value)
+           : DTYPE == MO_DTYPE_F16         ? mo_f32_as_half(value)
+           : DTYPE == MO_DTYPE_BF16        ? mo_f32_to_bf16(value)
+           : DTYPE == MO_DTYPE_F8_E4M3     ? mo_f32_as_eight<3, 7>(value, saturate ? 0x7eu : 0x7fu)
+           : DTYPE == MO_DTYPE_F8_E4M3FNUZ ? mo_f32_as_fnuz<3, 8>(value, saturate)
+           : DTYPE == MO_DTYPE_F8_E5M2FNUZ
+               ? mo_f32_as_fnuz<2, 16>(value, saturate)
+               : mo_f32_as_eight<2, 15>(value, saturate ? 0x7bu : 0x7cu);
 }
 
 /* f32 is not rounded, so it takes no random bits. */
 template <uint32_t DTYPE>
 MO_DEVICE uint32_t mo_dither_as(float value, int saturate, uint32_t random)
 {
-    return DTYPE == MO_DTYPE_F32       ? mo_f32_bits(value)
-           : DTYPE == MO_DTYPE_F16     ? mo_f32_to_f16_stochastic(value, random)
-           : DTYPE == MO_DTYPE_BF16    ? mo_f32_to_bf16_stochastic(value, random)
-           : DTYPE == MO_DTYPE_F8_E4M3 ? mo_f32_to_e4m3_stochastic(value, saturate, random)
-                                       : mo_f32_to_e5m2_stochastic(value, saturate, random);
+    return DTYPE == MO_DTYPE_F32           ? mo_f32_bits(value)
+           : DTYPE == MO_DTYPE_F16         ? mo_f32_to_f16_stochastic(value, random)
+           : DTYPE == MO_DTYPE_BF16        ? mo_f32_to_bf16_stochastic(value, random)
+           : DTYPE == MO_DTYPE_F8_E4M3     ? mo_f32_to_e4m3_stochastic(value, saturate, random)
+           : DTYPE == MO_DTYPE_F8_E4M3FNUZ ? mo_f32_to_e4m3fnuz_stochastic(value, saturate, random)
+           : DTYPE == MO_DTYPE_F8_E5M2FNUZ ? mo_f32_to_e5m2fnuz_stochastic(value, saturate, random)
+                                           : mo_f32_to_e5m2_stochastic(value, saturate, random);
 }
 
 /* Calls function<N, type>(...) for the type that a launch finds in its segment: one branch for a
@@ -239,6 +262,10 @@ MO_DEVICE uint32_t mo_dither_as(float value, int saturate, uint32_t random)
             function<N, MO_DTYPE_F8_E4M3>(__VA_ARGS__);                                            \
         else if ((dtype) == MO_DTYPE_F8_E5M2)                                                      \
             function<N, MO_DTYPE_F8_E5M2>(__VA_ARGS__);                                            \
+        else if ((dtype) == MO_DTYPE_F8_E4M3FNUZ)                                                  \
+            function<N, MO_DTYPE_F8_E4M3FNUZ>(__VA_ARGS__);                                        \
+        else if ((dtype) == MO_DTYPE_F8_E5M2FNUZ)                                                  \
+            function<N, MO_DTYPE_F8_E5M2FNUZ>(__VA_ARGS__);                                        \
         else                                                                                       \
             MO_BY_FLOAT(dtype, function, __VA_ARGS__);                                             \
     } while (0)

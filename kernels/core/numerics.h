@@ -20,7 +20,9 @@ enum {
     MO_DTYPE_F16 = 2,
     MO_DTYPE_BF16 = 3,
     MO_DTYPE_F8_E4M3 = 4,
-    MO_DTYPE_F8_E5M2 = 5
+    MO_DTYPE_F8_E5M2 = 5,
+    MO_DTYPE_F8_E4M3FNUZ = 10,
+    MO_DTYPE_F8_E5M2FNUZ = 11
 };
 
 #define MO_F32_INF_BITS 0x7f800000u
@@ -255,6 +257,93 @@ MO_HD static inline uint8_t mo_f32_to_e5m2_stochastic(float value, int saturate,
     if (a >= 0x47600000u) /* 57344 */
         return mo_e5m2_finish(u, a >= 0x47800000u ? 0x7cu : 0x7bu, saturate);
     return mo_e5m2_finish(u, mo_round_stochastic(a, 2, 15, random), saturate);
+}
+
+/* --- fnuz 8-bit floats -------------------------------------------------------------------------
+ * Those of AMD's MI300: e4m3 and e5m2 with one more for a bias, no infinity and no -0. Code 0x80 is
+ * the only NaN; the largest numbers are 240 and 57344. Overflow and infinity become NaN, or the
+ * largest number where `saturate`. As f32, NaN is 0x7fc00000. */
+
+MO_HD static inline float mo_fnuz_to_f32(uint8_t code, uint32_t mantissa_bits, uint32_t bias)
+{
+    uint32_t sign = (uint32_t)(code & 0x80u) << 24;
+    uint32_t exponent = (code & 0x7fu) >> mantissa_bits;
+    uint32_t mantissa = code & ((1u << mantissa_bits) - 1);
+    if (code == 0x80u)
+        return mo_f32_from_bits(MO_F32_NAN_BITS);
+    if (exponent == 0) {
+        float quantum = mo_f32_from_bits((128 - bias - mantissa_bits) << 23);
+        return mo_f32_from_bits(sign | mo_f32_bits((float)mantissa * quantum));
+    }
+    return mo_f32_from_bits(sign | (exponent + 127 - bias) << 23 |
+                            mantissa << (23 - mantissa_bits));
+}
+
+MO_HD static inline float mo_e4m3fnuz_to_f32(uint8_t code)
+{
+    return mo_fnuz_to_f32(code, 3, 8);
+}
+
+MO_HD static inline float mo_e5m2fnuz_to_f32(uint8_t code)
+{
+    return mo_fnuz_to_f32(code, 2, 16);
+}
+
+/* `magnitude`: a code that may be beyond the largest one. */
+MO_HD static inline uint8_t mo_fnuz_finish(uint32_t u, uint32_t magnitude, int saturate)
+{
+    if (magnitude > 0x7fu) {
+        if (!saturate)
+            return 0x80u;
+        magnitude = 0x7fu;
+    }
+    return (uint8_t)(magnitude == 0 ? 0 : (u >> 24 & 0x80u) | magnitude);
+}
+
+/* beyond: the f32 bits of the number after the largest one. */
+MO_HD static inline uint8_t mo_f32_to_fnuz(float value, int saturate, uint32_t mantissa,
+                                           uint32_t bias, uint32_t beyond)
+{
+    uint32_t u = mo_f32_bits(value), a = u & 0x7fffffffu;
+    if (a > MO_F32_INF_BITS)
+        return 0x80u;
+    return mo_fnuz_finish(u, a >= beyond ? 0x80u : mo_round_nearest(a, mantissa, bias), saturate);
+}
+
+/* random: 16 bits. Between the largest number and the one after it a value rounds down. */
+MO_HD static inline uint8_t mo_f32_to_fnuz_stochastic(float value, int saturate, uint32_t random,
+                                                      uint32_t mantissa, uint32_t bias,
+                                                      uint32_t beyond)
+{
+    uint32_t u = mo_f32_bits(value), a = u & 0x7fffffffu;
+    if (a > MO_F32_INF_BITS)
+        return 0x80u;
+    if (a >= beyond)
+        return mo_fnuz_finish(u, 0x80u, saturate);
+    uint32_t code = mo_round_stochastic(a, mantissa, bias, random);
+    return mo_fnuz_finish(u, code > 0x7fu ? 0x7fu : code, saturate);
+}
+
+MO_HD static inline uint8_t mo_f32_to_e4m3fnuz(float value, int saturate)
+{
+    return mo_f32_to_fnuz(value, saturate, 3, 8, 0x43800000u);
+}
+
+MO_HD static inline uint8_t mo_f32_to_e5m2fnuz(float value, int saturate)
+{
+    return mo_f32_to_fnuz(value, saturate, 2, 16, 0x47800000u);
+}
+
+MO_HD static inline uint8_t mo_f32_to_e4m3fnuz_stochastic(float value, int saturate,
+                                                          uint32_t random)
+{
+    return mo_f32_to_fnuz_stochastic(value, saturate, random, 3, 8, 0x43800000u);
+}
+
+MO_HD static inline uint8_t mo_f32_to_e5m2fnuz_stochastic(float value, int saturate,
+                                                          uint32_t random)
+{
+    return mo_f32_to_fnuz_stochastic(value, saturate, random, 2, 16, 0x47800000u);
 }
 
 /* --- OCP e2m1 and e8m0 -------------------------------------------------------------------------

@@ -29,6 +29,8 @@ static const struct {
     {MEMOPT_DTYPE_BF16, 2, {"bf16", "bfloat16", NULL, NULL}},
     {MEMOPT_DTYPE_F8_E4M3, 1, {"f8_e4m3", "fp8_e4m3", "float8_e4m3fn", "e4m3"}},
     {MEMOPT_DTYPE_F8_E5M2, 1, {"f8_e5m2", "fp8_e5m2", "float8_e5m2", "e5m2"}},
+    {MEMOPT_DTYPE_F8_E4M3FNUZ, 1, {"f8_e4m3fnuz", "fp8_e4m3fnuz", "float8_e4m3fnuz", "e4m3fnuz"}},
+    {MEMOPT_DTYPE_F8_E5M2FNUZ, 1, {"f8_e5m2fnuz", "fp8_e5m2fnuz", "float8_e5m2fnuz", "e5m2fnuz"}},
     {MEMOPT_DTYPE_U8, 1, {"u8", "uint8", NULL, NULL}},
     {MEMOPT_DTYPE_I32, 4, {"i32", "int32", NULL, NULL}},
     {MEMOPT_DTYPE_I64, 8, {"i64", "int64", NULL, NULL}},
@@ -67,7 +69,7 @@ memopt_status memopt_dtype_parse(const char *name, memopt_dtype *out_dtype)
     }
     return mo_fail(MEMOPT_NOT_FOUND,
                    "dtype_parse: no element type is called \"%.40s\"; f32, f16, bf16, f8_e4m3, "
-                   "f8_e5m2, u8, i32, i64 and f64 are",
+                   "f8_e5m2, f8_e4m3fnuz, f8_e5m2fnuz, u8, i32, i64 and f64 are",
                    name);
 }
 

@@ -13,7 +13,9 @@ _Static_assert((int)MO_DTYPE_F32 == (int)MEMOPT_DTYPE_F32 &&
                    (int)MO_DTYPE_F16 == (int)MEMOPT_DTYPE_F16 &&
                    (int)MO_DTYPE_BF16 == (int)MEMOPT_DTYPE_BF16 &&
                    (int)MO_DTYPE_F8_E4M3 == (int)MEMOPT_DTYPE_F8_E4M3 &&
-                   (int)MO_DTYPE_F8_E5M2 == (int)MEMOPT_DTYPE_F8_E5M2,
+                   (int)MO_DTYPE_F8_E5M2 == (int)MEMOPT_DTYPE_F8_E5M2 &&
+                   (int)MO_DTYPE_F8_E4M3FNUZ == (int)MEMOPT_DTYPE_F8_E4M3FNUZ &&
+                   (int)MO_DTYPE_F8_E5M2FNUZ == (int)MEMOPT_DTYPE_F8_E5M2FNUZ,
                "kernels use the values of memopt_dtype");
 
 static memopt_status check_cells(const char *verb, const float *amax)

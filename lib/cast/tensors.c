@@ -15,7 +15,8 @@ int mo_dtype_is_gradient(memopt_dtype dtype)
 int mo_dtype_is_float(memopt_dtype dtype)
 {
     return mo_dtype_is_gradient(dtype) || dtype == MEMOPT_DTYPE_F8_E4M3 ||
-           dtype == MEMOPT_DTYPE_F8_E5M2;
+           dtype == MEMOPT_DTYPE_F8_E5M2 || dtype == MEMOPT_DTYPE_F8_E4M3FNUZ ||
+           dtype == MEMOPT_DTYPE_F8_E5M2FNUZ;
 }
 
 static memopt_status check_type(const char *subject, uint64_t index, const memopt_tensor *tensor,

@@ -130,7 +130,7 @@ uint64_t tensor_bytes(const memopt_tensor *tensor);
 void result_of_tensor(world *w, const memopt_tensor *tensor);
 
 extern const memopt_dtype float_types[];
-enum { FLOAT_TYPES = 5, WIDE_TYPES = 3 }; /* the first three can be trained */
+enum { FLOAT_TYPES = 7, WIDE_TYPES = 3 }; /* the first three can be trained */
 
 /* Odd and even sizes around blocks, chunks and vector widths; more of them on a larger scale. */
 const uint64_t *odd_sizes(suite_scale scale, uint32_t *out_count);

@@ -130,10 +130,9 @@ static void halfway_values_agree(world *w)
     static const struct {
         memopt_dtype to;
         uint32_t dropped, values; /* bits; how many bit patterns the target has */
-    } targets[] = {{MEMOPT_DTYPE_F16, 13, 65536},
-                   {MEMOPT_DTYPE_BF16, 16, 65536},
-                   {MEMOPT_DTYPE_F8_E4M3, 20, 256},
-                   {MEMOPT_DTYPE_F8_E5M2, 21, 256}};
+    } targets[] = {{MEMOPT_DTYPE_F16, 13, 65536},       {MEMOPT_DTYPE_BF16, 16, 65536},
+                   {MEMOPT_DTYPE_F8_E4M3, 20, 256},     {MEMOPT_DTYPE_F8_E5M2, 21, 256},
+                   {MEMOPT_DTYPE_F8_E4M3FNUZ, 20, 256}, {MEMOPT_DTYPE_F8_E5M2FNUZ, 21, 256}};
     for (size_t t = 0; t < sizeof targets / sizeof targets[0]; t++) {
         uint32_t step = w->options->scale != SCALE_LARGE && targets[t].values > 256 ? 7 : 1;
         uint32_t count = targets[t].values / step;

@@ -9,9 +9,9 @@
 /* Results beyond this are kept as hashes only. */
 #define MOST_BYTES (64 * MIB)
 
-const memopt_dtype float_types[FLOAT_TYPES] = {MEMOPT_DTYPE_F32, MEMOPT_DTYPE_F16,
-                                               MEMOPT_DTYPE_BF16, MEMOPT_DTYPE_F8_E4M3,
-                                               MEMOPT_DTYPE_F8_E5M2};
+const memopt_dtype float_types[FLOAT_TYPES] = {
+    MEMOPT_DTYPE_F32,     MEMOPT_DTYPE_F16,         MEMOPT_DTYPE_BF16,       MEMOPT_DTYPE_F8_E4M3,
+    MEMOPT_DTYPE_F8_E5M2, MEMOPT_DTYPE_F8_E4M3FNUZ, MEMOPT_DTYPE_F8_E5M2FNUZ};
 
 const uint64_t *odd_sizes(suite_scale scale, uint32_t *out_count)
 {

@@ -11,7 +11,8 @@ uint64_t digest_random(uint64_t *state)
 
 const char *digest_dtype(uint32_t dtype)
 {
-    static const char *const names[] = {"", "f32", "f16", "bf16", "e4m3", "e5m2"};
+    static const char *const names[] = {"",   "f32", "f16", "bf16", "e4m3",     "e5m2",
+                                        NULL, NULL,  NULL,  NULL,   "e4m3fnuz", "e5m2fnuz"};
     return dtype < sizeof names / sizeof *names ? names[dtype] : "new";
 }
 

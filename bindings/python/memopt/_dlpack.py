@@ -29,13 +29,15 @@ DEVICE_NAMES = {
 _READ_ONLY = 1
 _VERSION = (1, 0)
 
-# (kind, bits) of every element type; kinds: 0 int, 1 unsigned, 2 float, 4 bfloat, 10/12 f8.
+# (kind, bits) of every element type; kinds: 0 int, 1 unsigned, 2 float, 4 bfloat, 10-13 f8.
 _KINDS = {
     DType.F32: (2, 32),
     DType.F16: (2, 16),
     DType.BF16: (4, 16),
     DType.F8_E4M3: (10, 8),
     DType.F8_E5M2: (12, 8),
+    DType.F8_E4M3FNUZ: (11, 8),
+    DType.F8_E5M2FNUZ: (13, 8),
     DType.U8: (1, 8),
     DType.I32: (0, 32),
     DType.I64: (0, 64),

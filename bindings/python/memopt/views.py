@@ -18,6 +18,8 @@ _FORMATS = {  # of a memoryview; what Python has no type for is shown as raw bit
     DType.BF16: "H",
     DType.F8_E4M3: "B",
     DType.F8_E5M2: "B",
+    DType.F8_E4M3FNUZ: "B",
+    DType.F8_E5M2FNUZ: "B",
 }
 
 

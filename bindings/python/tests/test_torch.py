@@ -25,6 +25,8 @@ def test_views_of_tensors():
         ("int64", "I64"),
         ("float8_e4m3fn", "F8_E4M3"),
         ("float8_e5m2", "F8_E5M2"),
+        ("float8_e4m3fnuz", "F8_E4M3FNUZ"),
+        ("float8_e5m2fnuz", "F8_E5M2FNUZ"),
     ):
         tensor = torch.zeros(3, dtype=getattr(torch, name))
         assert memopt.tensor(tensor).dtype is memopt.DType[dtype]

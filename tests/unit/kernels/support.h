@@ -33,8 +33,16 @@ static const format formats[] = {
     {"bf16", MO_DTYPE_BF16, 2, 7, 127, 0x7f7f, 0x7f80},
     {"e4m3", MO_DTYPE_F8_E4M3, 1, 3, 7, 0x7e, 0x7f},
     {"e5m2", MO_DTYPE_F8_E5M2, 1, 2, 15, 0x7b, 0x7c},
+    {"e4m3fnuz", MO_DTYPE_F8_E4M3FNUZ, 1, 3, 8, 0x7f, 0x80},
+    {"e5m2fnuz", MO_DTYPE_F8_E5M2FNUZ, 1, 2, 16, 0x7f, 0x80},
 };
-enum { FORMATS = 5 };
+enum { FORMATS = 7 };
+
+/* No -0 and one NaN, where -0 would be. */
+static inline int is_fnuz(const format *f)
+{
+    return f->dtype >= MO_DTYPE_F8_E4M3FNUZ;
+}
 
 /* The value of a code without sign by the definition of such formats, also of the code after the
  * largest, as if the exponent went on. */

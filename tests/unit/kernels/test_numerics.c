@@ -83,6 +83,10 @@ static uint32_t stochastic_code(const format *to, float value, uint32_t random)
         return mo_f32_to_bf16_stochastic(value, random);
     case MO_DTYPE_F8_E4M3:
         return mo_f32_to_e4m3_stochastic(value, 0, random);
+    case MO_DTYPE_F8_E4M3FNUZ:
+        return mo_f32_to_e4m3fnuz_stochastic(value, 0, random);
+    case MO_DTYPE_F8_E5M2FNUZ:
+        return mo_f32_to_e5m2fnuz_stochastic(value, 0, random);
     default:
         return mo_f32_to_e5m2_stochastic(value, 0, random);
     }
@@ -115,7 +119,7 @@ static void count_ups(const format *to, float value)
         uint32_t code = stochastic_code(to, value, random);
         if (code == ((below + 1) | sign))
             ups++;
-        else if (code != (below | sign))
+        else if (code != (is_fnuz(to) && below == 0 ? 0 : below | sign))
             fail_msg("%s of %a by %x: %x is no neighbour", to->name, (double)value, random, code);
     }
     if (ups != wanted)
@@ -158,6 +162,9 @@ static void stochastic_edges(void **state)
         {3, 0x43e00001, 0x7e},   {3, 0x43efffff, 0x7e},   {3, 0x43f00000, 0x7f},
         {4, 0x47600001, 0x7b},   {4, 0x477fffff, 0x7b},   {4, 0x47800000, 0x7c},
         {4, 0xff800001, 0xff},   {2, 0x80000000, 0x8000}, {1, 0x80000001, 0x8000},
+        {5, 0x43700001, 0x7f},   {5, 0xc37fffff, 0xff},   {5, 0x43800000, 0x80},
+        {6, 0x47600001, 0x7f},   {6, 0xc77fffff, 0xff},   {6, 0x47800000, 0x80},
+        {5, 0xff800000, 0x80},   {6, 0xff800001, 0x80},   {5, 0x80000001, 0x00},
     };
     (void)state;
     for (size_t i = 0; i < sizeof edges / sizeof *edges; i++)

@@ -73,6 +73,8 @@ class DType(enum.IntEnum):
     I32 = 7
     I64 = 8
     F64 = 9
+    F8_E4M3FNUZ = 10
+    F8_E5M2FNUZ = 11
 
     @property
     def itemsize(self) -> int:
@@ -90,6 +92,8 @@ _ITEM_SIZES = {
     DType.I32: 4,
     DType.I64: 8,
     DType.F64: 8,
+    DType.F8_E4M3FNUZ: 1,
+    DType.F8_E5M2FNUZ: 1,
 }
 
 

@@ -22,6 +22,8 @@ _CODES: Dict[torch.dtype, int] = {
     **_WIDE,
     torch.float8_e4m3fn: DType.F8_E4M3.value,
     torch.float8_e5m2: DType.F8_E5M2.value,
+    torch.float8_e4m3fnuz: DType.F8_E4M3FNUZ.value,
+    torch.float8_e5m2fnuz: DType.F8_E5M2FNUZ.value,
 }
 #: The types that can be cast into each other.
 FLOAT_TYPES = frozenset(_CODES)

@@ -34,7 +34,8 @@ def cast_(
 
         cast_(half_parameters, master_parameters, rounding="stochastic", seed=step)
 
-    Types: float32, float16, bfloat16, float8_e4m3fn and float8_e5m2 in any combination. `rounding`
+    Types: float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, float8_e4m3fnuz and
+    float8_e5m2fnuz in any combination. `rounding`
     "nearest" is to nearest even, as in torch; "stochastic" goes up or down by distance, so that the
     mean is right. Its random numbers depend on `seed` (None: drawn from torch's CPU generator), the
     tensor's number among those of its device and the element's place in memory. With `saturate`, what

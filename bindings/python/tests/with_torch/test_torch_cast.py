@@ -18,6 +18,8 @@ FLOATS = (
     torch.bfloat16,
     torch.float8_e4m3fn,
     torch.float8_e5m2,
+    torch.float8_e4m3fnuz,
+    torch.float8_e5m2fnuz,
 )
 WIDE = FLOATS[:3]
 
@@ -36,6 +38,12 @@ def values(device, count=3001):
     x[::5] = x[::5].bfloat16().float()
     x[::7] = (x[::7] * 16).round() / 16
     return x.clamp(-440, 440)
+
+
+def values_of(device, dtype, count=3001):
+    """Such that the type holds; -0 and what overflows would be NaN in some, of a sign that differs."""
+    x = values(device, count)
+    return x.clamp(-240, 240).to(dtype) if dtype is torch.float8_e4m3fnuz else x.to(dtype)
 
 
 # --- threads --------------------------------------------------------------------------------------
@@ -75,7 +83,7 @@ def test_the_librarys_own_variable_counts_more(torch_threads, monkeypatch):
 @pytest.mark.parametrize("to", FLOATS, ids=str)
 @pytest.mark.parametrize("start", FLOATS, ids=str)
 def test_to_nearest_as_torch(device, start, to):
-    source = values(device).to(start)
+    source = values_of(device, start)
     target = torch.zeros(3001, device=device, dtype=to)
     assert mt.cast_(target, source) is None
     assert same(target, source.float().to(to))
@@ -109,12 +117,36 @@ def test_what_overflows_eight_bits(device):
     e5m2 = torch.zeros(6, device=device, dtype=torch.float8_e5m2)
     mt.cast_(e5m2, source)
     assert e5m2.float()[:3].tolist() == [math.inf, -math.inf, math.inf]
+    fnuz = torch.zeros(6, device=device, dtype=torch.float8_e4m3fnuz)
+    mt.cast_(fnuz, source)
+    assert same(fnuz, source.to(torch.float8_e4m3fnuz))
+    mt.cast_(fnuz, source, saturate=True)
+    assert fnuz.float().nan_to_num(7).tolist() == [240.0, -240.0, 240.0, 7.0, 240.0, 240.0]
+    mt.cast_(fnuz, torch.full((6,), -1e-9, device=device), rounding="stochastic", seed=1)
+    assert not bits(fnuz).any()  # no -0, which would be NaN
+
+
+@pytest.mark.parametrize("start", FLOATS[5:], ids=str)
+def test_every_fnuz_code_as_torch(device, start):
+    source = torch.arange(256, dtype=torch.uint8, device=device).view(start)
+    for to in FLOATS:
+        target = torch.zeros(256, device=device, dtype=to)
+        mt.cast_(target, source)
+        assert torch.isnan(target.float())[128]
+        wanted = source if to is start else source.float().to(to)
+        numbers = (source.float().abs() <= torch.finfo(to).max).cpu()  # torch saturates beyond
+        assert torch.equal(bits(target).view(256, -1)[numbers], bits(wanted).view(256, -1)[numbers])
+    amax = torch.zeros(1, device=device)
+    mt.cast_(torch.zeros(128, device=device), source[:128], amax=amax)
+    assert amax.item() == source[:128].float().max().item()
+    mt.cast_(torch.zeros(256, device=device), source, amax=amax)
+    assert torch.isnan(amax).all()
 
 
 @pytest.mark.parametrize("to", FLOATS, ids=str)
 @pytest.mark.parametrize("start", FLOATS, ids=str)
 def test_the_largest_magnitudes_of_the_same_pass(device, start, to):
-    sources = [values(device, count).to(start) for count in (3001, 7, 70_000)]
+    sources = [values_of(device, start, count) for count in (3001, 7, 70_000)]
     sources[1] = sources[1].float().abs().neg().to(start)
     targets = [torch.empty_like(source, dtype=to) for source in sources]
     amax = torch.zeros(3, device=device)
