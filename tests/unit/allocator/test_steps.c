@@ -521,6 +521,7 @@ static void test_pause_of_a_pool(void **state)
     OK(memopt_pool_create(parent, &options, &pool));
     void *kept = do_steps(pool, NULL, 6);
     assert_int_equal(plan_of(pool).active, 1);
+    OK(memopt_fill(device, kept, 1, 8 * MIB, NULL)); /* the pause reads it */
     OK(memopt_pool_pause_sync(pool, MEMOPT_PAUSE_KEEP, NULL));
     assert_int_equal(held_by(pool), 0);
     OK(memopt_allocator_free(pool, kept)); /* asleep */
