@@ -28,8 +28,9 @@
 /* Addresses are aligned to this at least, so that large granules can be huge pages. */
 #define HUGE_PAGE ((uint64_t)2 << 20)
 
-/* How many addresses are looked for at a time. */
-#define SPAN ((uint64_t)1 << 40)
+/* Plain allocations go into so many addresses, and over others' memory there in such leaps. */
+#define SPAN ((uint64_t)1 << 38)
+#define LEAP ((uint64_t)1 << 32)
 
 memopt_status mo_cpu_memory_init(mo_cpu_memory *memory, uint64_t capacity, uint64_t granularity)
 {
@@ -87,24 +88,44 @@ memopt_status mo_cpu_system_refused(const char *what, uint64_t size)
 
 /* --- plain allocations --------------------------------------------------------------------- */
 
+static void *map_at(void *wish, uint64_t size, int protection)
+{
+    return mmap(wish, size, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+}
+
 /* Where an allocation should be: after the one before, as on a GPU. Allocators prefer low
- * addresses, so that what they hold depends on this order. Only a wish: the system may choose
- * another place. */
-static void *next_address(mo_cpu_memory *memory, uint64_t size)
+ * addresses, so that what they hold depends on this order. NULL: anywhere. The span ends where the
+ * system would map, and is not mapped: emulators keep books of each page that ever was. */
+static char *next_address(mo_cpu_memory *memory, uint64_t size)
 {
     if (size > memory->unused_end - memory->unused) {
-        void *found =
-            mmap(NULL, SPAN, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (found == MAP_FAILED)
+        char *top = map_at(NULL, HUGE_PAGE, PROT_NONE);
+        if (top == MAP_FAILED)
             return NULL;
-        munmap(found, SPAN);
-        memory->unused = ((uintptr_t)found + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
-        memory->unused_end = (uintptr_t)found + SPAN;
+        munmap(top, HUGE_PAGE);
+        memory->unused_end = (uintptr_t)top / HUGE_PAGE * HUGE_PAGE;
+        memory->unused = memory->unused_end - mo_min_u64(SPAN, memory->unused_end);
     }
-    uintptr_t address = memory->unused;
-    memory->unused +=
-        mo_min_u64((size + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE, memory->unused_end - address);
-    return (void *)address;
+    return memory->unused == 0 || size > memory->unused_end - memory->unused
+               ? NULL
+               : (char *)memory->unused;
+}
+
+static void *map_plain(mo_cpu_memory *memory, uint64_t size)
+{
+    uint64_t room = mo_ceil_div_u64(size, HUGE_PAGE) * HUGE_PAGE;
+    for (uint64_t i = 0; i < SPAN / LEAP; i++) {
+        char *wish = next_address(memory, room);
+        void *found = map_at(wish, size, PROT_READ | PROT_WRITE);
+        if (wish == NULL || found == MAP_FAILED)
+            return found;
+        int granted = found == wish;
+        memory->unused += mo_min_u64(granted ? room : LEAP, memory->unused_end - memory->unused);
+        if (granted)
+            return found;
+        munmap(found, size); /* something else is there */
+    }
+    return map_at(NULL, size, PROT_READ | PROT_WRITE);
 }
 
 memopt_status mo_cpu_mem_alloc(memopt_device *device, uint64_t size, void **out_pointer)
@@ -116,8 +137,7 @@ memopt_status mo_cpu_mem_alloc(memopt_device *device, uint64_t size, void **out_
         status = out_of_memory(memory, size);
         goto unlock;
     }
-    void *pointer = mmap(next_address(memory, size), size, PROT_READ | PROT_WRITE,
-                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *pointer = map_plain(memory, size);
     if (pointer == MAP_FAILED) {
         status = mo_cpu_system_refused("an allocation", size);
         goto unlock;

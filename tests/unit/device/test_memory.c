@@ -58,17 +58,23 @@ static void capacity_is_counted_at_create(void **state)
     assert_int_equal(info_of(device).used_peak, 64 * MIB);
 }
 
-/* An allocator takes the lowest of equal blocks: a replay's result depends on this order. */
+/* An allocator takes the lowest of equal blocks: a replay's result depends on this order. Those of
+ * another device are in the way. */
 static void plain_allocations_ascend(void **state)
 {
-    memopt_device *device = *state;
-    char *blocks[8];
-    for (uint64_t i = 0; i < 8; i++) {
-        OK(mo_mem_alloc(device, (i + 1) * MIB, (void **)&blocks[i]));
-        assert_true(i == 0 || blocks[i] >= blocks[i - 1] + i * MIB);
-    }
+    memopt_device *devices[2] = {*state};
+    char *blocks[2][8];
+    OK(memopt_device_open("cpu", NULL, &devices[1]));
     for (uint64_t i = 0; i < 8; i++)
-        OK(mo_mem_free(device, blocks[i], (i + 1) * MIB));
+        for (int d = 0; d < 2; d++) {
+            char **block = &blocks[d][i];
+            OK(mo_mem_alloc(devices[d], (i + 1) * MIB, (void **)block));
+            assert_true(i == 0 || *block >= block[-1] + i * MIB);
+        }
+    for (uint64_t i = 0; i < 8; i++)
+        for (int d = 0; d < 2; d++)
+            OK(mo_mem_free(devices[d], blocks[d][i], (i + 1) * MIB));
+    OK(memopt_device_close(devices[1]));
 }
 
 static void physical_memory_does_not_fragment(void **state)
