@@ -137,6 +137,7 @@ void do_capture(hand *h, const oracle_op *op)
     }
     g->stream = op->stream;
     g->capturing = 1;
+    g->faulted = 0;
 }
 
 static int is_live(const world *w, const fill *f)
@@ -178,7 +179,10 @@ void do_end_capture(hand *h, const oracle_op *op)
         return;
     const graph_calls *d = driver_enter(w);
     if (d != NULL) {
-        REQUIRE(w, d->end(w->streams[g->stream], &recorded) == 0); /* nothing has spoilt it */
+        int ended = d->end(w->streams[g->stream], &recorded) == 0;
+        REQUIRE(w, ended || g->faulted); /* only a fault within may have spoilt it */
+        if (!ended)
+            g->count = 0;
         if (g->count > 0)
             REQUIRE(w, d->instantiate(&g->executable, recorded, 0) == 0);
         if (recorded != NULL)

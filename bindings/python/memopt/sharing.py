@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-import socket as sockets
-from typing import Any, List, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, List, Sequence, Tuple, Union
 
 from . import _lifetime
 from ._abi.share import SHARE_MESSAGE_BYTES
 from ._library import lib
 from .memory import Memory
 from .open_device import OpenDevice
+
+if TYPE_CHECKING:  # slow to import
+    import socket as sockets
 
 #: A connected Unix socket, or the number of one.
 SocketLike = Union["sockets.socket", int]

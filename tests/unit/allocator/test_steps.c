@@ -268,7 +268,9 @@ static void do_alloc(machine *m, const operation *o)
     for (uint32_t i = 0; i < IDS; i++)
         if (m->live[i].at != NULL && &m->live[i] != b)
             assert_false(mo_ranges_overlap(b->at, b->bytes, m->live[i].at, m->live[i].bytes));
-    OK(memopt_fill(m->device, b->at, b->pattern, b->bytes, m->streams[b->stream]));
+    uint64_t whole; /* a pause copies it all */
+    OK(memopt_allocator_get_block(m->allocator, b->at, NULL, &whole));
+    OK(memopt_fill(m->device, b->at, b->pattern, whole, m->streams[b->stream]));
     m->requested += b->bytes;
     m->live_count++;
 }

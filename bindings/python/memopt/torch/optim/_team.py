@@ -55,7 +55,7 @@ class Team:
         """The norm of a tensor of which this process has a part, in 64 bits: squares of tiny
         elements count."""
         total = torch.zeros((), dtype=torch.float64, device=part.device)
-        for piece in part.reshape(-1).split(PIECE[part.device.type]):
+        for piece in torch.split(part.reshape(-1), PIECE[part.device.type]):
             total += torch.linalg.vector_norm(piece, dtype=torch.float64).square()
         return math.sqrt(float(self.add(total)))
 
