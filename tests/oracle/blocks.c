@@ -268,11 +268,13 @@ void do_bad_free(hand *h, const oracle_op *op)
     if (s == NULL)
         return;
     memopt_allocator *of = w->members[s->member].handle;
-    memopt_allocator *other = w->members[s->member == 0 ? ORACLE_A_POOL : ORACLE_ROOT].handle;
+    memopt_allocator *other = NULL; /* alone: another thread may end it */
+    if (!w->threads)
+        other = w->members[s->member == 0 ? ORACLE_A_POOL : ORACLE_ROOT].handle;
     REQUIRE(w, memopt_allocator_free(of, s->at + 8) == MEMOPT_INVALID_ARGUMENT);
     REQUIRE(w, memopt_allocator_free(of, w->mailbox) == MEMOPT_INVALID_ARGUMENT);
     REQUIRE(w, memopt_allocator_record_stream(of, s->at + 8, NULL) == MEMOPT_INVALID_ARGUMENT);
-    if (other != NULL && !w->threads)
+    if (other != NULL)
         REQUIRE(w, memopt_allocator_free(other, s->at) == MEMOPT_INVALID_ARGUMENT);
     if (!w->threads && s->member != ORACLE_GRAPH_POOL) {
         void *gone = s->at;
@@ -304,8 +306,11 @@ static void use_slot(hand *h, slot *s, uint32_t stream, int write)
         return;
     if (write)
         fill_slot(w, s, stream);
-    else if (!s->lost)
-        OK(w, memopt_copy(w->device, w->mailbox + stream * EDGE, s->at, bytes, w->streams[stream]));
+    else if (!s->lost) {
+        /* The default stream runs on the calling thread. */
+        void *to = stream == 0 ? h->staging + MOST_BYTES : w->mailbox + stream * EDGE;
+        OK(w, memopt_copy(w->device, to, s->at, bytes, w->streams[stream]));
+    }
     s->used |= (uint8_t)(1u << stream);
 }
 

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE /* RTLD_NOLOAD */
 #include "picture.h"
 
+#include "base/lock.h"
 #include "device/cpu/cpu.h"
 
 #include <dlfcn.h>
@@ -155,9 +156,11 @@ void driver_picture(memopt_device *device, const char *name, picture *out)
     uint64_t address = 0, bytes = 0;
     out->count = 0;
     if (driver == NULL) {
-        const mo_cpu_device *cpu = (const mo_cpu_device *)(const void *)device;
+        mo_cpu_device *cpu = (mo_cpu_device *)(void *)device;
+        mo_lock(&cpu->memory.lock);
         add_all(out, &cpu->memory.accessible);
         add_all(out, &cpu->memory.plain);
+        mo_unlock(&cpu->memory.lock);
         return;
     }
     for (uint64_t i = 0; driver->mapping(0, i, &address, &bytes); i++)

@@ -315,16 +315,16 @@ void hand_open(hand *h, world *w)
     void *staging = NULL;
     h->w = w;
     OK(w, memopt_event_create(w->device, 0, &h->event));
-    OK(w, memopt_host_alloc(w->device, MOST_BYTES, &staging));
+    OK(w, memopt_host_alloc(w->device, STAGING_BYTES, &staging));
     h->staging = staging;
-    w->pinned_base += MOST_BYTES;
+    w->pinned_base += STAGING_BYTES;
 }
 
 void hand_close(hand *h)
 {
     OK(h->w, memopt_event_destroy(h->event));
     OK(h->w, memopt_host_free(h->w->device, h->staging));
-    h->w->pinned_base -= MOST_BYTES;
+    h->w->pinned_base -= STAGING_BYTES;
 }
 
 void check_violations(const world *w)

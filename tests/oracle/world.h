@@ -24,6 +24,8 @@ enum { ORACLE_ROOTS = 3, ORACLE_REFUSED = MEMOPT_STATUS_USER + 7, ORACLE_TAGS = 
 #define CAPACITY (24 * MIB)
 #define MOST_BYTES (3 * MIB) /* of a block of which all is written */
 #define EDGE UINT64_C(4096)  /* of others: what is written at each end */
+/* A thread's own: a block, and what readers on the default stream copy. */
+#define STAGING_BYTES (MOST_BYTES + EDGE)
 #define PINNED_LIMIT (16 * MIB)
 
 typedef struct slot {
@@ -80,7 +82,7 @@ typedef struct oracle_observer {
 typedef struct hand {
     struct world *w;
     memopt_event *event;
-    unsigned char *staging; /* page-locked, MOST_BYTES */
+    unsigned char *staging; /* page-locked, STAGING_BYTES */
 } hand;
 
 typedef struct world {
