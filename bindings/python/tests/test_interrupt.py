@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 import threading
@@ -27,7 +28,9 @@ def alarm():
         raise Rang
 
     before = signal.signal(signal.SIGALRM, ring)
+    gc.disable()  # what a handler raises within a callback of the collector, Python ignores
     yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds)
+    gc.enable()
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
 

@@ -93,7 +93,9 @@ def test_prefetch_goes_backwards_and_no_further_than_told(streams):
             result = Keeping.apply(result, see, x + i)
             first = first or max(_slots._live)
     result.backward()
-    assert [[n - first for n in sorted(numbers)] for numbers in ahead] == [
+    # what an earlier test left for the collector may still live
+    own = [[n - first for n in sorted(numbers) if n >= first] for numbers in ahead]
+    assert own == [
         [3, 4],
         [2, 3],
         [1, 2],
