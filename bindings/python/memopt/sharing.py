@@ -18,7 +18,8 @@ if TYPE_CHECKING:  # slow to import
 SocketLike = Union["sockets.socket", int]
 
 
-def _number(socket: SocketLike) -> int:
+def socket_number(socket: SocketLike) -> int:
+    """The descriptor of a socket."""
     return socket if isinstance(socket, int) else socket.fileno()
 
 
@@ -44,7 +45,7 @@ class Export(_lifetime.Closing):
     def send(self, socket: SocketLike) -> None:
         """Sends the block over a connected Unix socket, for one :func:`import_block` at its other
         end. StorageError, an OSError, where the socket fails."""
-        lib.memopt_export_send(self._handle.pointer, _number(socket))
+        lib.memopt_export_send(self._handle.pointer, socket_number(socket))
 
     def describe(self) -> bytes:
         """The message that describes the block, for a transport of your own."""
@@ -108,7 +109,7 @@ def import_block(
     failure the socket may hold a rest: close it. Streams of two processes have no order: tell the
     other one when work is complete."""
     if not isinstance(source, tuple):
-        return ImportedBlock(device, lib.memopt_import_receive, _number(source))
+        return ImportedBlock(device, lib.memopt_import_receive, socket_number(source))
     message, files = bytes(source[0]), [int(file) for file in source[1]]
     text = ctypes.create_string_buffer(message, len(message) or 1)
     numbers = (ctypes.c_int32 * max(len(files), 1))(*files)

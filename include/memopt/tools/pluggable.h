@@ -95,6 +95,24 @@ MEMOPT_API void *memopt_pluggable_alloc_or_raise(uint64_t size, int32_t device,
                                                  memopt_stream stream);
 
 /**
+ * @brief Sets what this thread's allocations are for, until it sets something else: the tag of
+ *        every block that memopt_pluggable_alloc() and memopt_pluggable_alloc_or_raise() give it,
+ *        on every device, in pools of graphs, too. Tags count bytes by purpose, and
+ *        memopt_pool_pause_with_sync() can pause some of them.
+ * @param name up to 31 characters: "weights", "gradients", "optimizer", "activations", "other", or
+ *        one of your own, which each device's allocator gets at its first allocation
+ *        (memopt_allocator_register_tag()); NULL: "other", with which every thread begins.
+ * @param[out] out_previous what the thread had before, valid as long as the process; may be NULL.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT name is empty or too long. Nothing changed.
+ * @retval MEMOPT_LIMIT_REACHED 64 names were used in this process. Nothing changed.
+ * @since 0.9
+ *
+ * While the tag is paused, allocations fail with #MEMOPT_BUSY.
+ */
+MEMOPT_API memopt_status memopt_pluggable_set_tag(const char *name, const char **out_previous);
+
+/**
  * @brief Frees a block. Work of its stream that uses it may still be pending.
  * @param pointer the block from memopt_pluggable_alloc(); NULL does nothing.
  * @param size ignored.

@@ -45,12 +45,15 @@ static memopt_status allocate(uint64_t size, int32_t device, memopt_stream strea
                               void **out_pointer)
 {
     mo_plug_slot *slot;
+    memopt_tag tag;
     memopt_status status = mo_plug_enter(device, &slot);
+    if (status == MEMOPT_OK)
+        status = mo_plug_tag(slot, &tag);
     if (status != MEMOPT_OK)
         return status;
-    if (mo_plug_pool_alloc(slot, size, stream, out_pointer, &status))
+    if (mo_plug_pool_alloc(slot, size, tag, stream, out_pointer, &status))
         return status;
-    return memopt_allocator_alloc(first_of(slot), size, MEMOPT_TAG_OTHER, stream, out_pointer);
+    return memopt_allocator_alloc(first_of(slot), size, tag, stream, out_pointer);
 }
 
 void *memopt_pluggable_alloc(uint64_t size, int32_t device, memopt_stream stream)
@@ -219,6 +222,8 @@ static memopt_status end_slot(mo_plug_slot *slot)
     memopt_status status = mo_plug_pools_end(slot);
     mo_keep_first(&status, memopt_allocator_destroy(allocator));
     atomic_store(&slot->first, NULL);
+    for (int i = 0; i < MO_PLUG_TAGS; i++)
+        atomic_store(&slot->tags[i], MEMOPT_TAG_OTHER);
     mo_keep_first(&status, memopt_device_close(device));
     return status;
 }

@@ -3,6 +3,7 @@
  *
  *   slots.c            the configuration, and one slot for each device
  *   pools.c            the pools of recorded graphs
+ *   tags.c             the tag of what a thread allocates
  *   pluggable.c        the entry points
  *   throw.c            torch's exceptions
  *   seeing.c           what a framework's tools ask for
@@ -20,7 +21,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-enum { MO_PLUG_DEVICES = 64, MO_PLUG_CONFIG = 1000 };
+enum { MO_PLUG_DEVICES = 64, MO_PLUG_CONFIG = 1000, MO_PLUG_TAGS = 64 };
 
 /* The memory of one graph, or of several that share it. Once made it stays until the end. */
 typedef struct mo_graph_pool {
@@ -34,9 +35,10 @@ typedef struct mo_graph_pool {
 
 typedef struct mo_plug_slot {
     _Atomic(memopt_allocator *) first;
-    atomic_uint pool_count; /* of `pools`; read without the lock to skip it */
-    atomic_uint open_count; /* sum of their `open` */
-    mo_graph_pool *pools;   /* begun last first */
+    atomic_uint pool_count;                 /* of `pools`; read without the lock to skip it */
+    atomic_uint open_count;                 /* sum of their `open` */
+    mo_graph_pool *pools;                   /* begun last first */
+    _Atomic(memopt_tag) tags[MO_PLUG_TAGS]; /* by place; MEMOPT_TAG_OTHER: not known yet */
 } mo_plug_slot;
 
 extern mo_plug_slot mo_plug_slots[MO_PLUG_DEVICES];
@@ -59,8 +61,8 @@ memopt_status mo_plug_make_pool(memopt_allocator *first, memopt_pool **out_pool)
 
 /* Whether this allocation belongs into a pool; then it is made, and *out_status says how it went.
  */
-int mo_plug_pool_alloc(mo_plug_slot *slot, uint64_t bytes, memopt_stream stream, void **out_pointer,
-                       memopt_status *out_status);
+int mo_plug_pool_alloc(mo_plug_slot *slot, uint64_t bytes, memopt_tag tag, memopt_stream stream,
+                       void **out_pointer, memopt_status *out_status);
 /* Whether a block is of a pool; then it is freed, or its stream recorded. */
 int mo_plug_pool_free(mo_plug_slot *slot, void *pointer, memopt_status *out_status);
 int mo_plug_pool_record(mo_plug_slot *slot, void *pointer, memopt_stream stream,
@@ -71,6 +73,11 @@ uint64_t mo_plug_pools_held(mo_plug_slot *slot);
 memopt_status mo_plug_pools_trim(mo_plug_slot *slot, uint64_t *released);
 /* BUSY while a block lives; else ends all pools. */
 memopt_status mo_plug_pools_end(mo_plug_slot *slot);
+
+/* --- tags.c            ------------------------------------------------------------------------ */
+
+/* What this thread's allocations are for, in the slot's allocators. */
+memopt_status mo_plug_tag(mo_plug_slot *slot, memopt_tag *out_tag);
 
 /* --- seeing.c          ------------------------------------------------------------------------ */
 

@@ -53,8 +53,8 @@ static mo_graph_pool *claim_open(mo_plug_slot *slot)
     return pool;
 }
 
-int mo_plug_pool_alloc(mo_plug_slot *slot, uint64_t bytes, memopt_stream stream, void **out_pointer,
-                       memopt_status *out_status)
+int mo_plug_pool_alloc(mo_plug_slot *slot, uint64_t bytes, memopt_tag tag, memopt_stream stream,
+                       void **out_pointer, memopt_status *out_status)
 {
     int32_t recording = 0;
     if (bytes == 0 || atomic_load_explicit(&slot->open_count, memory_order_acquire) == 0)
@@ -66,8 +66,7 @@ int mo_plug_pool_alloc(mo_plug_slot *slot, uint64_t bytes, memopt_stream stream,
     mo_graph_pool *pool = recording ? claim_open(slot) : NULL;
     if (pool == NULL)
         return 0;
-    *out_status =
-        memopt_allocator_alloc(pool->allocator, bytes, MEMOPT_TAG_OTHER, stream, out_pointer);
+    *out_status = memopt_allocator_alloc(pool->allocator, bytes, tag, stream, out_pointer);
     if (*out_status != MEMOPT_OK) {
         mo_tools_lock(&mo_plug_lock);
         pool->live--;

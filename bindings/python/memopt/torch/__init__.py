@@ -67,8 +67,10 @@ from .optim import (  # noqa: E402
     keep_32bit,
     release_gradients,
 )
+from .pausing import pause, paused_tags, resume, tagged  # noqa: E402
 from .reports import MemoryReport, report  # noqa: E402
 from .saving import save_on_cpu  # noqa: E402
+from .sharing import TensorExport, import_tensor, share_tensor  # noqa: E402
 
 __all__ = [
     "APOLLO",
@@ -111,6 +113,7 @@ __all__ = [
     "RMSprop8bit",
     "SGD",
     "SGD8bit",
+    "TensorExport",
     "TorchAllocator",
     "accumulate_",
     "cast_",
@@ -120,10 +123,16 @@ __all__ = [
     "dequantize_blocks",
     "enable_allocator",
     "enabled_allocator",
+    "import_tensor",
     "keep_32bit",
     "load_safetensors",
+    "pause",
+    "paused_tags",
     "quantize_blocks",
     "release_gradients",
     "report",
+    "resume",
     "save_on_cpu",
+    "share_tensor",
+    "tagged",
 ]

@@ -10,21 +10,22 @@ import contextlib
 import ctypes
 import os
 import warnings
-from typing import Any, Dict, Iterator, List, Optional, Union
+from typing import Any, Dict, FrozenSet, Iterator, List, Optional, Sequence, Union
 
 import torch
 
 from .. import _snapshot, errors, steps
+from .._abi import Status
 from .._abi.tools import PluggableRaise
 from .._library import c_text, lib, output
 from .._lock import Guard
-from ..allocator import config_items
+from ..allocator import Paused, config_items
 from ..oom import OutOfMemoryReport
 from ..sizes import Size, parse_size
 from ..steps import StepPlan
 from ..tools import Publisher
 from ..tools._library import lib as _tools
-from . import _pluggable
+from . import _paused, _pluggable
 from ._torch_memory import TorchMemory
 
 DeviceLike = Union[torch.device, str, int, None]
@@ -48,6 +49,7 @@ _TORCH_RAISE = "_ZN3c106detail14torchCheckFailEPKcS2_jS2_"
 
 _lock = Guard()
 _enabled: Optional["TorchAllocator"] = None
+_last: Optional["TorchAllocator"] = None  # that was made
 
 
 class TorchAllocator:
@@ -61,9 +63,11 @@ class TorchAllocator:
         self._config = _environment() if config is None else config
         self._device = device
         self._seen: Optional[TorchMemory] = None  # once enabled
+        global _last
         _tools.memopt_pluggable_configure(
             _backend().encode(), c_text(self._config, "a configuration"), _torch_raise()
         )
+        _last = self
 
     @property
     def config(self) -> str:
@@ -94,8 +98,60 @@ class TorchAllocator:
             return
         _needs_gpu("pool")
         made = torch.cuda.MemPool(_torch_allocator("memopt_pluggable_alloc"))
-        with torch.cuda.use_mem_pool(made, device=self._index(device)):
-            yield made
+        with _paused.in_pool(_paused.this_tag()):
+            with torch.cuda.use_mem_pool(made, device=self._index(device)):
+                yield made
+
+    @contextlib.contextmanager
+    def tagged(self, name: str, device: DeviceLike = None) -> Iterator[Any]:
+        """What this thread allocates inside has a tag: "weights", "gradients", "optimizer",
+        "activations", "other", or one of your own of up to 31 characters. Reports count bytes by
+        tag, and :meth:`pause` can pause some. Where the allocator is not enabled for the process it
+        is :meth:`pool`, too: on `device` only, and not inside another one."""
+        if not self.enabled:
+            _needs_gpu("tagged")
+            if name in _paused.paused_tags(self._indexes(device)):
+                raise errors.BusyError(Status.BUSY, "tagged: %r is paused" % name)
+        before = _paused.set_tag(name)
+        try:
+            with self.pool(device) as made:
+                yield made
+        finally:
+            _paused.set_tag(before)
+
+    # --- pausing ---
+
+    def pause(
+        self,
+        *tags: str,
+        keep: bool = True,
+        file: Union[str, "os.PathLike[str]", None] = None,
+        device: DeviceLike = None,
+    ) -> Paused:
+        """Gives the memory of tensors with one of the `tags`, or of all, back to the device; the
+        bytes given back. Their addresses stay. With `keep` the contents move to pinned host memory,
+        or to a `file` (a folder, or a new file, which has no name once it is open); else they are
+        lost. Until :meth:`resume` no work may use these tensors, and nothing can be allocated under
+        the tags; all else goes on. A page that holds other tensors, too, stays: see
+        :attr:`memopt.allocator.Paused.shared`. Waits for the device. Without a `device`, on every
+        device; after a failure on none. It needs ``expandable_segments:True``."""
+        if file is not None and not keep:
+            raise ValueError("pause: a file keeps the contents, keep=False discards them")
+        _needs_gpu("pause")
+        return _paused.pause(self._indexes(device), tags, keep, file)
+
+    def resume(self, *tags: str, device: DeviceLike = None) -> None:
+        """Gives paused tensors memory again, at the same addresses and with the contents that were
+        kept: those of `tags`, and of the tags that were paused together with them, or all.
+        OutOfMemoryError where too little is free, OSError where a file cannot be read: they stay
+        paused, and the call can be repeated."""
+        _needs_gpu("resume")
+        _paused.resume(self._indexes(device), tags)
+
+    def paused_tags(self, device: DeviceLike = None) -> FrozenSet[str]:
+        """The names of the paused tags."""
+        _needs_gpu("paused_tags")
+        return _paused.paused_tags(self._indexes(device))
 
     # --- what there is to see ---
 
@@ -155,6 +211,9 @@ class TorchAllocator:
         """What is known of the steps that were marked on a device."""
         self._memory("step_plan")
         return steps.read(_pluggable.handles(self._index(device))[0])
+
+    def _indexes(self, device: DeviceLike) -> Sequence[int]:
+        return _pluggable.in_use() if device is None else [self._index(device)]
 
     def _index(self, device: DeviceLike) -> int:
         device = self._device if device is None else device
@@ -231,6 +290,17 @@ def _publish() -> None:
 def enabled_allocator() -> Optional[TorchAllocator]:
     """What :func:`enable_allocator` gave, or None."""
     return _enabled
+
+
+def any_allocator(what: str) -> TorchAllocator:
+    """The one that is enabled, or else the last that was made: there is one configuration."""
+    found = _enabled or _last
+    if found is None:
+        raise RuntimeError(
+            '%s: the library allocates nothing yet: call enable_allocator("expandable_segments:True")'
+            ' or TorchAllocator("expandable_segments:True") first' % what
+        )
+    return found
 
 
 _LATE = (

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from ctypes import CFUNCTYPE
+from ctypes import CFUNCTYPE, POINTER
 
 from ..allocator import HistoryOptions
 from ..words import *
 
 PluggableRaise = CFUNCTYPE(None, TEXT, TEXT, U32, TEXT)
 PluggableObserver = CFUNCTYPE(None, I32, U64, U64, U64)
+
+OUT_TEXT = POINTER(TEXT)
 
 
 functions(
@@ -17,6 +19,7 @@ functions(
     memopt_pluggable_configure=(CHECKED, TEXT, TEXT, PluggableRaise),
     memopt_pluggable_alloc=(ADDRESS, U64, I32, STREAM),
     memopt_pluggable_alloc_or_raise=(ADDRESS, U64, I32, STREAM),
+    memopt_pluggable_set_tag=(CHECKED, TEXT, OUT_TEXT),
     memopt_pluggable_free=(None, ADDRESS, U64, I32, STREAM),
     memopt_pluggable_record_stream=(None, ADDRESS, STREAM),
     memopt_pluggable_empty_cache=(None,),

@@ -1,0 +1,135 @@
+"""Pausing by tag what lies behind memopt/tools/pluggable.h: all allocators of the devices together."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from collections import Counter
+from typing import Dict, FrozenSet, Iterator, List, Sequence, Tuple, Union
+
+from .. import _abi, errors
+from .._abi import Status
+from .._library import c_text, lib, output
+from .._lock import Guard
+from ..allocator import Paused
+from ..oom import tag_names
+from ..tools._library import lib as _tools
+from . import _pluggable
+
+_ALL = (1 << 64) - 1
+_lock = Guard()
+_in_pools: Dict[str, int] = Counter()  # contexts in which torch splits segments itself, by tag
+
+
+def set_tag(name: str) -> str:
+    """Sets this thread's tag; what it was."""
+    before = ctypes.c_char_p()
+    _tools.memopt_pluggable_set_tag(c_text(name, "a tag"), before)
+    return (before.value or b"other").decode()
+
+
+def this_tag() -> str:
+    """This thread's tag."""
+    name = set_tag("other")
+    set_tag(name)
+    return name
+
+
+@contextlib.contextmanager
+def in_pool(name: str) -> Iterator[None]:
+    """torch may reuse free parts of blocks of this tag meanwhile, without asking the library."""
+    with _lock:
+        _in_pools[name] += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _in_pools[name] -= 1
+
+
+def paused_tags(devices: Sequence[int]) -> FrozenSet[str]:
+    """The tags that are paused on one of the devices."""
+    found = set()
+    for device in devices:
+        for handle in _pluggable.handles(device):
+            bits = lib.memopt_pool_get_paused_tags(handle)
+            found |= {name for i, name in enumerate(tag_names(handle)) if bits >> i & 1}
+    return frozenset(found)
+
+
+def pause(
+    devices: Sequence[int],
+    names: Sequence[str],
+    keep: bool,
+    file: Union[str, "os.PathLike[str]", None],
+) -> Paused:
+    """Pauses the tags, or all, on all devices; after a failure none is paused."""
+    _refuse_open(names)
+    options = _abi.PauseOptions(
+        path=None if file is None else os.fsencode(file),
+        how=_abi.Pause.FILE
+        if file is not None
+        else _abi.Pause.KEEP
+        if keep
+        else _abi.Pause.DISCARD,
+    )
+    sums, done = [0, 0, 0], []
+    try:
+        for handle, bits in _where(devices, names, paused=False):
+            before = lib.memopt_pool_get_paused_tags(handle)
+            options.tags = bits
+            raw = output(lib.memopt_pool_pause_with_sync, handle, options)
+            done.append((handle, lib.memopt_pool_get_paused_tags(handle) & ~before))
+            for i, value in enumerate((raw.released_bytes, raw.shared_bytes, raw.kept_bytes)):
+                sums[i] += value
+    except BaseException:
+        for handle, bits in done:
+            lib.memopt_pool_resume_tags_sync(handle, bits)
+        raise
+    result = Paused(sums[0])
+    result.shared, result.kept = sums[1:]
+    return result
+
+
+def resume(devices: Sequence[int], names: Sequence[str]) -> None:
+    """Resumes the tags, or all that are paused; after a failure the call can be repeated."""
+    for handle, bits in _where(devices, names, paused=True):
+        lib.memopt_pool_resume_tags_sync(handle, bits)
+
+
+def _refuse_open(names: Sequence[str]) -> None:
+    with _lock:
+        used = [name for name, count in _in_pools.items() if count and (not names or name in names)]
+    if used:
+        raise errors.BusyError(
+            Status.BUSY,
+            "pause: tagged(%r) or a pool() is not left yet, and torch could reuse what is paused"
+            % used[0],
+        )
+
+
+def _where(devices: Sequence[int], names: Sequence[str], paused: bool) -> List[Tuple[int, int]]:
+    """The allocators with the bits of tags that a call is to pause or, if they are `paused`, to
+    resume; 0 for all. A tag has to be known, and to be as the call wants it, on one device at least."""
+    found, known, right = [], set(), set()
+    for handle in (h for device in devices for h in _pluggable.handles(device)):
+        numbers = {name: i for i, name in enumerate(tag_names(handle))}
+        state = lib.memopt_pool_get_paused_tags(handle)
+        fit = state if paused else ~state & _ALL
+        bits = _ALL if not names else sum(1 << numbers[n] for n in set(names) if n in numbers)
+        known |= set(numbers)
+        right |= {name for name, number in numbers.items() if fit >> number & 1}
+        if bits & fit:
+            found.append((handle, bits & fit if names else 0))
+    call, wanted = ("resume", "not paused") if paused else ("pause", "paused already")
+    for name in names:
+        if name not in known:
+            raise ValueError(
+                "%s: tag %r is not known; the tags are %s" % (call, name, ", ".join(sorted(known)))
+            )
+        if name not in right:
+            raise errors.BusyError(Status.BUSY, "%s: tag %r is %s" % (call, name, wanted))
+    if not found:
+        raise errors.BusyError(Status.BUSY, "%s: everything is %s" % (call, wanted))
+    return found
