@@ -81,6 +81,11 @@ static const scene scenes[] = {
      "alloc slot=2 member=4 stream=0 bytes=12000000\n"},
     {"growth from a provider", 0, 2, ORACLE_HAS_PROVIDER,
      "pool member=7 kind=0\nalloc slot=0 member=7 stream=1 bytes=5000000\n"},
+    {"growth during a capture", 1, 5, ORACLE_HAS_EXPANDABLE,
+     "pool member=3 kind=0\ncapture stream=3 mode=0\nalloc slot=0 member=0 stream=2 bytes=5000000\n"},
+    {"growth from a provider during a capture", 0, 2, ORACLE_HAS_PROVIDER,
+     "pool member=3 kind=0\npool member=7 kind=0\ncapture stream=3 mode=0\n"
+     "alloc slot=0 member=7 stream=2 bytes=5000000\n"},
     {"provided memory that goes", 0, 4, ORACLE_HAS_PROVIDER,
      "alloc slot=0 member=6 stream=1 bytes=12000000\nalloc slot=1 member=6 stream=2 bytes=8000000\n"
      "free slot=0\nfree slot=1\nalloc slot=2 member=6 stream=0 bytes=20000000\n"},

@@ -137,7 +137,6 @@ void do_capture(hand *h, const oracle_op *op)
     }
     g->stream = op->stream;
     g->capturing = 1;
-    g->faulted = 0;
 }
 
 static int is_live(const world *w, const fill *f)
@@ -179,10 +178,7 @@ void do_end_capture(hand *h, const oracle_op *op)
         return;
     const graph_calls *d = driver_enter(w);
     if (d != NULL) {
-        int ended = d->end(w->streams[g->stream], &recorded) == 0;
-        REQUIRE(w, ended || g->faulted); /* only a fault within may have spoilt it */
-        if (!ended)
-            g->count = 0;
+        REQUIRE(w, d->end(w->streams[g->stream], &recorded) == 0); /* nothing has spoilt it */
         if (g->count > 0)
             REQUIRE(w, d->instantiate(&g->executable, recorded, 0) == 0);
         if (recorded != NULL)

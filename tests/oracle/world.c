@@ -141,7 +141,6 @@ memopt_status fault_strike(world *w, memopt_status status)
     if (w->struck)
         saw(w, ORACLE_HAS_FAULTS);
     w->faulted |= w->struck;
-    w->graph.faulted |= w->struck && w->graph.capturing;
     w->disturbed |= w->struck;
     return status;
 }

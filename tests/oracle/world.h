@@ -62,7 +62,6 @@ enum { MOST_FILLS = 512 };
 /* The one graph of a world: recorded by a driver, or on the cpu device by the model itself. */
 typedef struct graph {
     int capturing;
-    int faulted; /* while it was capturing */
     uint8_t stream;
     void *executable; /* the driver's; NULL: none */
     uint64_t count;   /* of fills; 0: there is no graph */

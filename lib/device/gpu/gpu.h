@@ -239,8 +239,9 @@ int mo_gpu_enter(mo_gpu_scope *scope, memopt_device *device, const char *operati
 /* Undoes that, and returns the operation's status. `memory` is what running out of memory means
  * there; NOT_READY writes no error. */
 memopt_status mo_gpu_leave(mo_gpu_scope *scope, memopt_status memory);
-/* The thread's capture mode is relaxed. Returns what mo_gpu_restrict needs to undo it. */
-int mo_gpu_relax(const mo_gpu_device *gpu);
+/* The thread's capture mode is relaxed; what is unsafe may be called only then. Returns the driver's
+ * code, and what mo_gpu_restrict needs to undo it. */
+int mo_gpu_relax(const mo_gpu_device *gpu, int *out_earlier);
 void mo_gpu_restrict(const mo_gpu_device *gpu, int earlier);
 
 /* --- vm_check.c --- */

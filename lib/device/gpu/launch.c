@@ -75,8 +75,10 @@ static memopt_status need_module(mo_gpu_device *gpu, mo_gpu_module *out_module)
     mo_unlock(&gpu->lock);
     if (ready)
         return MEMOPT_OK;
-    int mode = mo_gpu_relax(gpu);
-    memopt_status status = load_module(gpu, &module);
+    int mode, code = mo_gpu_relax(gpu, &mode);
+    memopt_status status = code == MO_GPU_SUCCESS
+                               ? load_module(gpu, &module)
+                               : mo_gpu_fail(gpu, code, MEMOPT_OUT_OF_DEVICE_MEMORY, "module_load");
     mo_gpu_restrict(gpu, mode);
     mo_lock(&gpu->lock);
     gpu->module_state = status == MEMOPT_OK ? MO_GPU_MODULE_READY : MO_GPU_MODULE_NONE;

@@ -2,27 +2,34 @@
  * translation of the driver's code. */
 #include "device/gpu/gpu.h"
 
-/* The thread's capture mode; -1 where the driver has none, and then captures have none either. */
-int mo_gpu_relax(const mo_gpu_device *gpu)
-{
-    int mode = MO_GPU_CAPTURE_MODE_RELAXED;
-    if (!mo_gpu_has(gpu->driver, MO_GPU_GROUP_EXCHANGE))
-        return -1;
-    if (mo_gpu_call(gpu)->exchange_capture_mode(&mode) == MO_GPU_SUCCESS)
-        return mode;
-    gpu->driver->vendor->clear_error(gpu->driver);
-    return -1;
-}
-
 /* A call may return the failure of earlier work and do nothing, so it is repeated. */
-void mo_gpu_restrict(const mo_gpu_device *gpu, int earlier)
+static int exchange(const mo_gpu_device *gpu, int mode, int *out_earlier)
 {
-    for (int tries = 0; tries < 2 && earlier >= 0; tries++) {
-        int mode = earlier;
-        if (mo_gpu_call(gpu)->exchange_capture_mode(&mode) == MO_GPU_SUCCESS)
-            return;
+    int code = MO_GPU_SUCCESS;
+    for (int tries = 0; tries < 2; tries++) {
+        *out_earlier = mode;
+        code = mo_gpu_call(gpu)->exchange_capture_mode(out_earlier);
+        if (code == MO_GPU_SUCCESS)
+            return code;
         gpu->driver->vendor->clear_error(gpu->driver);
     }
+    *out_earlier = -1;
+    return code;
+}
+
+/* Where the driver has no such mode, captures have none either. */
+int mo_gpu_relax(const mo_gpu_device *gpu, int *out_earlier)
+{
+    *out_earlier = -1;
+    if (!mo_gpu_has(gpu->driver, MO_GPU_GROUP_EXCHANGE))
+        return MO_GPU_SUCCESS;
+    return exchange(gpu, MO_GPU_CAPTURE_MODE_RELAXED, out_earlier);
+}
+
+void mo_gpu_restrict(const mo_gpu_device *gpu, int earlier)
+{
+    if (earlier >= 0)
+        (void)exchange(gpu, earlier, &earlier);
 }
 
 static memopt_status lost_before(const mo_gpu_device *gpu, int code, const char *operation)
@@ -79,9 +86,13 @@ int mo_gpu_enter(mo_gpu_scope *scope, memopt_device *device, const char *operati
         scope->status = result_of(scope, MEMOPT_OUT_OF_DEVICE_MEMORY);
         return 0;
     }
+    scope->entered = 1;
     if ((flags & MO_GPU_RELAXED) != 0)
-        scope->mode = mo_gpu_relax(gpu);
-    return scope->entered = 1;
+        scope->code = mo_gpu_relax(gpu, &scope->mode);
+    if (scope->code == MO_GPU_SUCCESS)
+        return 1;
+    (void)mo_gpu_leave(scope, MEMOPT_OUT_OF_DEVICE_MEMORY);
+    return scope->entered = 0;
 }
 
 memopt_status mo_gpu_leave(mo_gpu_scope *scope, memopt_status memory)

@@ -266,7 +266,8 @@ static int try_vm(mo_gpu_scope *in)
     mo_gpu_device *gpu = in->gpu;
     trial t = {.in = in, .page = gpu->granularity, .at = {-1, -1, -1}};
     char what[96];
-    int earlier = mo_gpu_relax(gpu), well = run_trial(&t);
+    int earlier, well = step(&t, "relaxing the capture mode", mo_gpu_relax(gpu, &earlier));
+    well = well && run_trial(&t);
     const char *failed = t.what;
     int code = t.code;
     if (!end_trial(&t)) {
