@@ -2,13 +2,15 @@
 """Every optimizer for torch beside its peers and a copy, in interleaved rounds.
 
     MEMOPT_LIBRARY=build/demo/libmemopt.so PYTHONPATH=bindings/python \\
-        python tests/bench/torch_optim.py [--parameters 16M] [--rounds 5] [--peers all] [--json FILE]
+        python tests/bench/torch_optim.py [--parameters 16M] [--rounds 5] [--json FILE] \\
+        [--peers torch bitsandbytes] [--rules LAMB LARS]
 
 Each case is a whole ``optimizer.step()`` over parameters with gradients. Peers are torch's fastest form of
-the rule, bitsandbytes, torchao and DeepSpeed where they are installed; torchao compiles for each shape, so it
-runs only with ``--peers all``. Tables: four large tensors and the 148 of a GPT-2, in fp32 and bf16; steps of
+the rule, where nobody has one the paper's rule in plain torch, and bitsandbytes; DeepSpeed and torchao, which
+compile, if asked for. Tables: four large tensors and the 148 of a GPT-2, in fp32 and bf16; steps of
 the host's optimizer; and 148 tensors of 16 elements, which show what a step costs before the first element.
-A round runs each case once; what counts is each case's best round. It never fails on a time.
+A round runs each case of a rule once; what counts is each case's best round. Rows of ours that are slower
+than their fastest peer are named at the end. It never fails on a time.
 """
 
 import argparse
@@ -23,9 +25,11 @@ os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
 import memopt
 import memopt.torch as mt
+import plain_rules
 import torch
 from torch_compare import LR, WD, Copy, big_shapes, count, gpt2_shapes, huge_pages, measure, values
 
+PEERS = ("torch", "bitsandbytes", "deepspeed", "torchao")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -80,28 +84,41 @@ def installed(name):
         return None
 
 
+#: torch's fastest form of a rule on a CPU, and its options.
+TORCHS = {
+    "AdamW": dict(fused=True, weight_decay=WD),
+    "Adam": dict(fused=True),
+    "SGD": dict(fused=True, momentum=0.9),
+    "RMSprop": dict(foreach=True),
+    "Adagrad": dict(fused=True),
+    "Adafactor": {},
+    "Muon": {},
+}
+#: Options of both sides.
+SHARED = {"SGD": {"momentum": 0.9}, "LARS": {"momentum": 0.9}, "APOLLO": {"rank": 128}}
+
+
 def peers_of(family, wanted):
     """Other libraries' optimizers of a rule: name and maker."""
-    t = torch.optim
+    found = []
+    shared = dict(lr=LR, **SHARED.get(family, {}))
+    if "torch" in wanted and family in TORCHS:
+        make = functools.partial(getattr(torch.optim, family), lr=LR, **TORCHS[family])
+        found.append(("torch " + family, make))
+    plain = getattr(plain_rules, family, None)
+    if "torch" in wanted and plain:
+        found.append(("plain torch " + family, functools.partial(plain, **shared)))
+    bnb = installed("bitsandbytes") if "bitsandbytes" in wanted else None
+    for name in (family, family + "8bit"):
+        make = getattr(bnb.optim, name, None) if bnb else None
+        if make:
+            found.append(("bitsandbytes " + name, functools.partial(make, **shared)))
     decay = dict(lr=LR, weight_decay=WD)
-    found = {
-        "AdamW": [("torch AdamW fused", functools.partial(t.AdamW, fused=True, **decay))],
-        "Adam": [("torch Adam fused", functools.partial(t.Adam, fused=True, lr=LR))],
-        "SGD": [("torch SGD fused", functools.partial(t.SGD, lr=LR, momentum=0.9, fused=True))],
-        "RMSprop": [("torch RMSprop foreach", functools.partial(t.RMSprop, lr=LR, foreach=True))],
-        "Adagrad": [("torch Adagrad fused", functools.partial(t.Adagrad, lr=LR, fused=True))],
-        "Adafactor": [("torch Adafactor", functools.partial(t.Adafactor, lr=LR))],
-        "Muon": [("torch Muon", functools.partial(t.Muon, lr=LR))],
-    }.get(family, [])
-    bnb = installed("bitsandbytes")
-    for name in {"AdamW": ["AdamW8bit"], "Lion": ["Lion8bit"], "AdEMAMix": ["AdEMAMix"]}.get(family, []):
-        if bnb:
-            found.append(("bitsandbytes " + name, functools.partial(getattr(bnb.optim, name), lr=LR)))
-    if family == "AdamW" and installed("deepspeed"):
+    if family == "AdamW" and "deepspeed" in wanted and installed("deepspeed"):
         from deepspeed.ops.adam import DeepSpeedCPUAdam
 
         found.append(("DeepSpeedCPUAdam", functools.partial(DeepSpeedCPUAdam, **decay)))
-    if family == "AdamW" and wanted == "all" and installed("torchao"):
+    if family == "AdamW" and "torchao" in wanted and installed("torchao"):
         import torchao.optim as ao
 
         found += [
@@ -131,31 +148,25 @@ OURS = {
     "LAMB": {"LAMB": 16, "LAMB8bit": 4.06},
     "LARS": {"LARS": 8, "LARS8bit": 2.03},
     "Muon": {"Muon": 8, "Muon8bit": 2.03},
+    "GaLore": {"GaLore": 0},
+    "APOLLO": {"APOLLO": 0},
     "schedule-free": {"AdamWScheduleFree": 16},
 }
+#: Rules that are for matrices.
+MATRICES = ("Muon", "GaLore", "APOLLO")
 
 
-def ours(name):
-    """A maker of one of our classes with the options of its peers."""
-    options = dict(lr=LR)
-    if name.startswith("SGD"):
-        options["momentum"] = 0.9
-    return functools.partial(getattr(mt, name), **options)
-
-
-def cases_of(shapes, dtype, wanted):
+def cases_of(family, shapes, dtype, wanted):
     """Name, maker, bytes moved for a parameter (None: a peer), and the rule, of each case."""
     size = dtype.itemsize
-    cases = []
-    for family, classes in OURS.items():
-        kept = [s for s in shapes if len(s) == 2] if family == "Muon" else shapes
-        if not kept:
-            continue
-        made = [(name, make, None) for name, make in peers_of(family, wanted)]
-        made += [("memopt " + name, ours(name), 3 * size + bytes_) for name, bytes_ in classes.items()]
-        for name, make, bytes_ in made:
-            cases.append((name, functools.partial(Step, kept, dtype, make), bytes_, family))
-    return cases
+    made = [(name, make, None) for name, make in peers_of(family, wanted)]
+    for name, bytes_ in OURS[family].items():
+        make = functools.partial(getattr(mt, name), lr=LR, **SHARED.get(family, {}))
+        made.append(("memopt " + name, make, 3 * size + bytes_))
+    return [
+        (name, functools.partial(Step, shapes, dtype, make), bytes_, family)
+        for name, make, bytes_ in made
+    ]
 
 
 def host_cases(shapes):
@@ -172,36 +183,61 @@ def host_cases(shapes):
     return [*cases, ("memopt host AdamW8bit clip", make, 18.06, family)]
 
 
-def elements(family, shapes):
-    """How many parameters the cases of a rule step: Muon those of matrices."""
-    return sum(count(s) for s in shapes if family != "Muon" or len(s) == 2)
-
-
-def table(title, cases, shapes, rounds, rows):
-    """Measures the cases beside a copy and prints a Markdown table."""
+def compare(title, family, cases, fused, shapes, rounds, rows):
+    """Measures a rule's cases beside a copy and torch's fused AdamW; the rows of a table."""
     copy = ("copy", lambda: Copy(shapes), 8, None)
-    times = {name: min(taken) for name, taken in measure([copy, *cases], rounds).items()}
-    a_byte = times["copy"] / (8 * elements(None, shapes))
+    beside = [] if any(name == fused[0] for name, _, _, _ in cases) else [fused]
+    times = {name: min(t) for name, t in measure([copy, *beside, *cases], rounds).items()}
+    total = sum(map(count, shapes))
+    peers = {name: times[name] for name, _, bytes_, _ in cases if bytes_ is None}
+    peer = min(peers, key=peers.get, default=None)
+    for name, _, bytes_, _ in cases:
+        ratios = [None, None, times[name] / times[fused[0]]]
+        if bytes_ is not None:
+            ratios[0] = times[name] / (times["copy"] / 8 * bytes_)
+            ratios[1] = times[name] / peers[peer] if peer else None
+        ns = times[name] / total * 1e9
+        words = ["" if ratio is None else "%.2f" % ratio for ratio in ratios]
+        print("| %s | %.3f | %s |" % (name, ns, " | ".join(words)))
+        row = {"table": title, "rule": family, "case": name, "ns": ns, "bytes": bytes_}
+        rows.append({**row, "peer": peer, "ratios": ratios})
+    sys.stdout.flush()
+
+
+def head(title):
     print("\n%s\n\n| step | ns | ÷ copy | ÷ fastest peer | ÷ torch's fused AdamW |" % title)
     print("|---|---|---|---|---|")
-    fused = next((t for n, t in times.items() if n.startswith("torch AdamW fused")), None)
-    for name, _, bytes_, family in cases:
-        ns = times[name] / elements(family, shapes) * 1e9
-        peers = [times[n] for n, _, b, f in cases if f == family and b is None]
-        ratios = ["", "", ""]
-        if bytes_ is not None:
-            ratios[0] = "%.2f" % (ns / (a_byte * bytes_ * 1e9))
-            ratios[1] = "%.2f" % (times[name] / min(peers)) if peers else ""
-            ratios[2] = "%.2f" % (times[name] / fused) if family != "Muon" else ""
-        print("| %s | %.3f | %s |" % (name, ns, " | ".join(ratios)))
-        rows.append({"table": title, "case": name, "ns": ns, "bytes": bytes_, "ratios": ratios})
-    sys.stdout.flush()
+
+
+def table(what, shapes, dtype, options, rows):
+    """All rules' cases, one rule after the other, so that the memory is that of one."""
+    make = functools.partial(torch.optim.AdamW, lr=LR, **TORCHS["AdamW"])
+    total = sum(map(count, shapes)) / 2**20
+    title = "%s, %s: %d tensors, %.1f Mi parameters" % (what, dtype, len(shapes), total)
+    head(title)
+    for family in options.rules:
+        kept = [s for s in shapes if len(s) == 2] if family in MATRICES else shapes
+        if not kept:
+            continue
+        fused = ("torch AdamW", functools.partial(Step, kept, DTYPES[dtype], make), None, None)
+        cases = cases_of(family, kept, DTYPES[dtype], options.peers)
+        compare(title, family, cases, fused, kept, options.rounds, rows)
+
+
+def slower(rows):
+    """Prints which of our rows took longer than their fastest peer."""
+    found = [row for row in rows if row["bytes"] is not None and (row["ratios"][1] or 0) > 1]
+    print("\nslower than the fastest peer: %s" % (len(found) or "none"))
+    for row in found:
+        words = (row["case"], row["ratios"][1], row["peer"], row["table"])
+        print("- %s: %.2f of %s (%s)" % words)
 
 
 def overhead(rounds):
     """Microseconds of a step over 148 tensors of 16 elements whose gradients are new each time."""
     names = ("AdamW", "AdamW8bit", "AdamWFp8", "AdamW4bit", "Lion8bit")
-    makers = [*peers_of("AdamW", "some")[:1], *(("memopt " + n, ours(n)) for n in names)]
+    makers = peers_of("AdamW", ["torch"])
+    makers += [("memopt " + n, functools.partial(getattr(mt, n), lr=LR)) for n in names]
     cases = [(who, Step([(16,)] * 148, torch.float32, make)) for who, make in makers]
     best = dict.fromkeys((who for who, _ in cases), float("inf"))
     for _ in range(rounds):
@@ -221,7 +257,8 @@ def main():
     parser.add_argument("--parameters", default="16M", help="how many (16M = 16 * 2**20)")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--peers", choices=("some", "all"), default="some", help="all: torchao too")
+    parser.add_argument("--peers", nargs="+", choices=PEERS, default=PEERS[:2])
+    parser.add_argument("--rules", nargs="+", choices=list(OURS), default=list(OURS), metavar="RULE")
     parser.add_argument("--json", help="write all figures to this file")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -234,13 +271,15 @@ def main():
     rows = []
     wanted = memopt.parse_size(options.parameters)
     for what, shapes in (("4 large tensors", big_shapes(wanted)), ("GPT-2", gpt2_shapes(wanted))):
-        for name, dtype in DTYPES.items():
-            total = sum(map(count, shapes)) / 2**20
-            title = "%s, %s: %d tensors, %.1f Mi parameters" % (what, name, len(shapes), total)
-            table(title, cases_of(shapes, dtype, options.peers), shapes, options.rounds, rows)
+        for dtype in DTYPES:
+            table(what, shapes, dtype, options, rows)
     shapes = gpt2_shapes(wanted)
-    table("fp32 masters, bf16 parameters and gradients", host_cases(shapes), shapes, options.rounds, rows)
+    title = "fp32 masters, bf16 parameters and gradients"
+    head(title)
+    cases = host_cases(shapes)
+    compare(title, "host", cases, cases[0], shapes, options.rounds, rows)
     small = overhead(40 * options.rounds)
+    slower(rows)
     if options.json:
         result = {"torch": torch.__version__, "isa": isa, "rows": rows, "overhead_us": small}
         with open(options.json, "w", encoding="utf-8") as file:

@@ -19,7 +19,10 @@ from .progress import Progress
 
 JSON_HELP = "print one JSON object with what each case found"
 EXIT_STATUS = "0: no case failed; 1: one did, or a class could not be found; 2: wrong usage."
-_RULES = ("schedulefree", "adafactor", "ademamix", "adagrad", "rmsprop", "adamw", "adam", "lion", "sgd", "muon", "lamb", "lars")
+_RULES = (
+    *("galore", "apollo", "schedulefree", "adafactor", "ademamix", "adammini", "adagrad", "rmsprop"),
+    *("adamw", "adam", "lion", "sgd", "muon", "lamb", "lars"),
+)
 
 
 def _option(text: str) -> Tuple[str, Any]:
@@ -102,26 +105,31 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def _result(path: str, rule: str, findings: List[Any]) -> Dict[str, Any]:
-    count = [sum(f.passed is kind for f in findings) for kind in (True, False, None)]
+    count = [sum(f.passed is kind for f in findings if f.applicable) for kind in (True, False, None)]
     return {
         "class": path,
         "rule": rule,
         "passed": count[0],
         "failed": count[1],
         "not_run": count[2],
+        "not_applicable": sum(not f.applicable for f in findings),
         "cases": [
-            {"case": f.name, "passed": f.passed, "detail": f.detail} for f in findings
+            {"case": f.name, "passed": f.passed, "applicable": f.applicable, "detail": f.detail}
+            for f in findings
         ],
     }
 
 
 def _show(output: Output, result: Dict[str, Any]) -> None:
-    title = "%(class)s (%(rule)s): %(passed)d" % result + "/%d" % len(result["cases"])
-    if result["not_run"]:
-        title += ", %d not run" % result["not_run"]
+    judged = len(result["cases"]) - result["not_applicable"]
+    title = "%(class)s (%(rule)s): %(passed)d" % result + "/%d" % judged
+    for key, words in (("not_run", "not run"), ("not_applicable", "not applicable")):
+        if result[key]:
+            title += ", %d %s" % (result[key], words)
     output.table(title, ("case", "", "found"), [_row(case) for case in result["cases"]])
 
 
 def _row(case: Dict[str, Any]) -> List[Text]:
     word = {True: Cell("ok", "good"), False: Cell("FAILS", "bad"), None: Cell("not run", "dim")}
-    return [case["case"], word[case["passed"]], case["detail"]]
+    found = word[case["passed"]] if case["applicable"] else Cell("not applicable", "dim")
+    return [case["case"], found, case["detail"]]

@@ -1,6 +1,6 @@
 """Twelve cases in which optimizers are known to go wrong, for any class of torch's interface.
 
-The truth is the rule in 64 bits (`_Rule`); only Muon's iteration is in bf16, which its definition
+The truth is the rule in 64 bits (`_audit_rules`); only Muon's iteration is in bf16, which its definition
 says. A case asks what every format can keep, not how exact
 it is: a parameter without a gradient stays as it is, none moves much farther than the rule says,
 and a run goes on bit for bit after a pause. `memopt audit-optimizer` prints what they find.
@@ -17,19 +17,18 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tupl
 
 import torch
 
+from ._audit_rules import RULES, Rule, rule_of
+
 Tensor = torch.Tensor
 
 #: Words that switch stochastic rounding on, by whom they are used.
 _ROUNDING = ("stochastic_rounding", "bf16_stochastic_round")
 #: The share of a movement by which a run with coarse states may differ from the rule.
 _NEAR = 0.25
-#: The rules; a name with several of these words tells the first.
-RULES = (
-    *("schedulefree", "adafactor", "ademamix", "adagrad", "rmsprop", "adamw", "adam", "lion", "sgd"),
-    *("muon", "lamb", "lars"),
-)
 #: Those whose step of a parameter needs all of it.
-_WHOLE = ("adafactor", "muon", "lamb", "lars")
+_WHOLE = ("adafactor", "muon", "lamb", "lars", "galore", "apollo")
+#: Those that are for matrices.
+_MATRICES = ("muon", "galore", "apollo", "adammini")
 #: How many times as far as the rule's farthest parameter any may move.
 _FAR = 1.5
 
@@ -41,6 +40,7 @@ class Finding:
     name: str
     passed: Optional[bool]
     detail: str
+    applicable: bool = True  # False: the case cannot judge the rule, whatever the options
 
 
 class _Wrong(Exception):
@@ -51,155 +51,8 @@ class _Skipped(Exception):
     """The case was not run; the text says why."""
 
 
-class _Rule:
-    """One parameter's updates in 64 bits, by the options of the optimizer's group."""
-
-    def __init__(self, name: str, p: Tensor) -> None:
-        self.name, self.p, self.step_count = name, p.detach().double().clone(), 0
-        self.start = self.p.clone()
-        self.m = torch.zeros_like(self.p)
-        self.v = torch.zeros_like(self.p)
-        self.slow = torch.zeros_like(self.p)
-        self.most = self.total = 0.0  # the largest rate and the sum of weights
-
-    def step(self, g: Tensor, group: Dict[str, Any]) -> None:
-        lr, decay = float(group["lr"]), float(group.get("weight_decay", 0.0))
-        g = g.double()
-        self.step_count += 1
-        if self.name in ("lamb", "lars"):
-            self._trusted(g, group)
-            return
-        size = float(self.p.norm()) / self.p.numel() ** 0.5  # of which Adafactor's step is a share
-        if self.name in ("adafactor", "adamw", "ademamix", "lion", "muon"):
-            self.p -= lr * decay * self.p
-        elif self.name != "schedulefree":
-            g = g + decay * self.p
-        if self.name == "sgd":
-            kept = float(group.get("momentum", 0.0))
-            fresh = 1.0 if self.step_count == 1 else 1.0 - float(group.get("dampening", 0.0))
-            self.m = kept * self.m + fresh * g
-            update = g + kept * self.m if group.get("nesterov") else self.m
-        elif self.name in ("rmsprop", "adagrad"):
-            update = self._by_root(g, group)
-        elif self.name == "schedulefree":
-            self._schedule_free(g, group)
-            return
-        elif self.name == "muon":
-            update = self._muon(g, group)
-        elif self.name == "adafactor":
-            update = self._adafactor(g, group)
-            lr = min(lr, self.step_count**-0.5) * max(float(group["eps"][1]), size)
-        else:
-            beta1, beta2 = (float(b) for b in group["betas"][:2])
-            if self.name == "lion":
-                update = torch.sign(beta1 * self.m + (1 - beta1) * g)
-                self.m = beta2 * self.m + (1 - beta2) * g
-            else:
-                self.m = beta1 * self.m + (1 - beta1) * g
-                self.v = beta2 * self.v + (1 - beta2) * g * g
-                root = (self.v / (1 - beta2**self.step_count)).sqrt()
-                mean = self.m / (1 - beta1**self.step_count)
-                if self.name == "ademamix":
-                    mean += self._slow_mean(g, group)
-                update = mean / (root + float(group["eps"]))
-        self.p -= lr * update
-
-    def _trusted(self, g: Tensor, group: Dict[str, Any]) -> None:
-        """LAMB's and LARS's step: the update is not longer than a share of the parameter."""
-        decay, lr = float(group["weight_decay"]), float(group["lr"])
-        if self.name == "lamb":
-            beta1, beta2 = (float(b) for b in group["betas"])
-            self.m = beta1 * self.m + (1 - beta1) * g
-            self.v = beta2 * self.v + (1 - beta2) * g * g
-            correct = self.step_count if group.get("bias_correction", True) else 0
-            root = (self.v / (1 - beta2**correct if correct else 1)).sqrt() + float(group["eps"])
-            update = self.m / (1 - beta1**correct if correct else 1) / root + decay * self.p
-        else:
-            fresh = 1.0 if self.step_count == 1 else 1.0 - float(group["dampening"])
-            self.m = float(group["momentum"]) * self.m + fresh * (g + decay * self.p)
-            update = self.m
-        most, size = float(group["max_unorm"]), float(self.p.norm())
-        length = float(update.norm())
-        if most and size and length:
-            ratio = most * size / length
-            lr *= min(1.0, ratio) if group["trust_clip"] else ratio
-        self.p = self.p - lr * update
-
-    def _by_root(self, g: Tensor, group: Dict[str, Any]) -> Tensor:
-        """RMSprop's update, and Adagrad's, whose squares add up."""
-        kept = float(group.get("alpha", 0.99)) if self.name == "rmsprop" else 1.0
-        fresh = 1.0 - kept if self.name == "rmsprop" else 1.0
-        self.v = kept * self.v + fresh * g * g
-        kept = float(group.get("momentum", 0.0)) if self.name == "rmsprop" else 0.0
-        self.m = kept * self.m + g / (self.v.sqrt() + float(group["eps"]))
-        return self.m
-
-    def _slow_mean(self, g: Tensor, group: Dict[str, Any]) -> Tensor:
-        """AdEMAMix's second mean, weighted."""
-        (beta1, _, beta3), alpha = group["betas"], float(group["alpha"])
-        if group.get("t_alpha"):
-            alpha = min(alpha, alpha * self.step_count / group["t_alpha"])
-        if group.get("t_beta3"):
-            part = min(1.0, self.step_count / group["t_beta3"])
-            beta3 = min(beta3, math.exp(1 / ((1 - part) / math.log(beta1) + part / math.log(beta3))))
-        self.slow = beta3 * self.slow + (1 - beta3) * g
-        return alpha * self.slow
-
-    def _schedule_free(self, g: Tensor, group: Dict[str, Any]) -> None:
-        """p is y, m is z."""
-        t, (beta1, beta2) = self.step_count, (float(b) for b in group["betas"][:2])
-        warm = group.get("warmup_steps", 0)
-        lr = float(group["lr"]) * (min(1.0, t / warm) if warm else 1.0)
-        self.most = max(self.most, lr)
-        weight = t ** float(group.get("r", 0.0)) * self.most ** float(group["weight_lr_power"])
-        self.total += weight
-        c = weight / self.total if self.total else 0.0
-        self.m = self.start.clone() if t == 1 else self.m
-        self.v = beta2 * self.v + (1 - beta2) * g * g
-        update = g / ((self.v / (1 - beta2**t)).sqrt() + float(group["eps"]))
-        update += float(group["weight_decay"]) * self.p
-        self.p = self.p + c * (self.m - self.p) + lr * (beta1 * (1 - c) - 1) * update
-        self.m -= lr * update
-
-    def _adafactor(self, g: Tensor, group: Dict[str, Any]) -> Tensor:
-        """The gradient over the root of its factored second moment, cut."""
-        fresh = self.step_count ** float(group["beta2_decay"])
-        least = torch.finfo(torch.float32).eps if group["eps"][0] is None else float(group["eps"][0])
-        self.v = (1 - fresh) * self.v + fresh * g * g
-        mean = self.v
-        if g.dim() > 1:  # rows and columns are linear in the squares
-            row, column = self.v.mean(-1, keepdim=True), self.v.mean(-2, keepdim=True)
-            mean = row * column / row.mean(-2, keepdim=True).clamp(min=least)
-        update: Tensor = g / mean.clamp(min=least**2).sqrt()
-        long = float(update.norm()) / update.numel() ** 0.5 / float(group["d"])
-        update /= max(1.0, long)
-        return update
-
-    def _muon(self, g: Tensor, group: Dict[str, Any]) -> Tensor:
-        """The momentum of a matrix, orthogonalised by Newton–Schulz iterations, and what scales it."""
-        kept = float(group["momentum"])
-        self.m = kept * self.m + (1 - kept) * g
-        x = (1 - kept) * g + kept * self.m if group["nesterov"] else self.m
-        a, b, c = group["ns_coefficients"]
-        x = x.bfloat16()  # by the rule's definition
-        x = x / x.norm().clamp(min=float(group["eps"]))
-        tall = x.size(0) > x.size(1)
-        x = x.T if tall else x
-        for _ in range(group["ns_steps"]):
-            gram = x @ x.T
-            gram = torch.addmm(gram, gram, gram, beta=b, alpha=c)
-            x = torch.addmm(x, gram, x, beta=a)
-        x = (x.T if tall else x).double()
-        rows, columns = g.shape
-        if group.get("adjust_lr_fn") == "match_rms_adamw":
-            return 0.2 * math.sqrt(max(rows, columns)) * x
-        return math.sqrt(max(1, rows / columns)) * x
-
-
-def rule_of(name: str) -> Optional[str]:
-    """The rule that a class's name tells, one of RULES."""
-    low = name.lower()
-    return next((rule for rule in RULES if rule in low), None)
+class _NotApplicable(_Skipped):
+    """The case cannot judge the rule; the text says why."""
 
 
 class Audit:
@@ -232,7 +85,8 @@ class Audit:
             except _Wrong as wrong:
                 passed, detail = False, str(wrong)
             except _Skipped as skipped:
-                yield Finding(name, None, str(skipped))
+                applicable = not isinstance(skipped, _NotApplicable)
+                yield Finding(name, None, str(skipped), applicable)
                 continue
             except Exception as error:  # whatever the class raises is the finding
                 passed, detail = False, "%s: %s" % (type(error).__name__, str(error).split("\n")[0])
@@ -246,6 +100,7 @@ class Audit:
 
     def open(self, params: Sequence[Tensor], **options: Any) -> torch.optim.Optimizer:
         """An optimizer with those of the options that the class takes."""
+        options = {"rank": 4, "update_proj_gap": 1000, **options}
         known = {word: value for word, value in options.items() if self.has(word)}
         if self._rule == "adafactor" and "eps" in known:
             known["eps"] = (known["eps"], 1e-3)
@@ -256,7 +111,7 @@ class Audit:
     def shape(self, n: int) -> Tuple[int, ...]:
         """The shape of a parameter of n elements: a row, or the nearest to a square matrix where
         the rule is for matrices."""
-        if self._rule != "muon":
+        if self._rule not in _MATRICES:
             return (n,)
         rows = next(r for r in range(math.isqrt(n), 0, -1) if n % r == 0)
         return (rows, n // rows)
@@ -274,13 +129,30 @@ class Audit:
 
     def train(
         self, p: Tensor, gradients: Sequence[Tensor], **options: Any
-    ) -> Tuple[torch.optim.Optimizer, _Rule]:
+    ) -> Tuple[torch.optim.Optimizer, Rule]:
         """Steps `p` by the gradients, and the rule with it."""
-        optimizer, rule = self.open([p], **options), _Rule(self._rule, p)
+        optimizer, rule = self.open([p], **options), Rule(self._rule, p)
         for g in gradients:
-            step(optimizer, p, g)
-            rule.step(g, optimizer.param_groups[0])
+            self.both(optimizer, rule, p, g)
         return optimizer, rule
+
+    def both(self, optimizer: torch.optim.Optimizer, rule: Rule, p: Tensor, g: Tensor) -> None:
+        """One step of the optimizer, and of the rule."""
+        step(optimizer, p, g)
+        projection = _projection(optimizer, p) if self._rule == "apollo" else None
+        rule.step(g, optimizer.param_groups[0], projection)
+
+
+def _projection(optimizer: torch.optim.Optimizer, p: Tensor) -> Optional[Tensor]:
+    """The random projection of the last step, of the shorter side, if the parameter has one."""
+    group = optimizer.param_groups[0]
+    if p.dim() != 2 or min(p.shape) <= int(group["rank"]):
+        return None
+    known = getattr(optimizer, "projection_of", None)
+    if known is None:
+        raise _NotApplicable("the class does not tell its random projection (projection_of)")
+    projection: Tensor = known(p)
+    return projection
 
 
 def step(optimizer: torch.optim.Optimizer, p: Tensor, g: Tensor) -> None:
@@ -300,14 +172,14 @@ def _finite(p: Tensor) -> None:
         raise _Wrong("%d of %d parameters are not finite" % (bad, p.numel()))
 
 
-def _apart(p: Tensor, rule: _Rule) -> float:
+def _apart(p: Tensor, rule: Rule) -> float:
     """The difference from the rule as a share of its movement (root of the mean square)."""
     _finite(p)
     moved = float((rule.p - rule.start).norm())
     return float((p.detach().double() - rule.p).norm()) / (moved or 1.0)
 
 
-def _near(p: Tensor, rule: _Rule) -> str:
+def _near(p: Tensor, rule: Rule) -> str:
     apart = _apart(p, rule)
     text = "%.2g of the movement from the rule's" % apart
     if not apart <= _NEAR:
@@ -315,7 +187,7 @@ def _near(p: Tensor, rule: _Rule) -> str:
     return text
 
 
-def _not_far(p: Tensor, rule: _Rule) -> str:
+def _not_far(p: Tensor, rule: Rule) -> str:
     _finite(p)
     most = float((rule.p - rule.start).abs().max())
     moved = (p.detach().double() - rule.start).abs()
@@ -404,12 +276,12 @@ def _ragged(audit: Audit) -> str:
             raise _Wrong("%d elements: memory beside the parameter was written" % n)
         _near(p, rule)
         worst = max(worst, _apart(p, rule))
-    held = []
-    for n in (65536, 65537):
+    held, odd = [], 65537 if audit.shape(65537)[0] > 1 or len(audit.shape(2)) == 1 else 65792
+    for n in (65536, odd):
         p = parameter(audit.normal(n))
         held.append(_state_bytes(audit.train(p, [audit.normal(n)])[0]))
     if held[1] > 1.1 * held[0] + 4096:
-        raise _Wrong("65,536 elements have %d bytes of states, 65,537 have %d" % tuple(held))
+        raise _Wrong("65,536 elements have %d bytes of states, %d have %d" % (held[0], odd, held[1]))
     return "at most %.2g of the movement from the rule's" % worst
 
 
@@ -452,7 +324,7 @@ def _whole_parameters(audit: Audit, n: int, parts: int) -> str:
     """Such rules cannot step a part of a parameter; processes share out whole ones."""
     together = [parameter(audit.normal(n)) for _ in range(parts)]
     alone = [parameter(p.detach()) for p in together]
-    owners = [audit.open([p], lr=1e-2) for p in alone]
+    owners = [audit.open(_among(p, i, parts), lr=1e-2) for i, p in enumerate(alone)]
     optimizer = audit.open(together, lr=1e-2)
     for _ in range(5):
         for p, q, owner in zip(together, alone, owners):
@@ -462,6 +334,12 @@ def _whole_parameters(audit: Audit, n: int, parts: int) -> str:
     for p, q in zip(together, alone):
         _same("a parameter alone and with others", q.detach(), p.detach())
     return "four whole parameters step alone as together, bit for bit"
+
+
+def _among(p: Tensor, place: int, count: int) -> List[Tensor]:
+    """The parameter at its place among others that get no gradient: random numbers go by places."""
+    others = [parameter(torch.zeros_like(p)) for _ in range(count)]
+    return [*others[:place], p, *others[place + 1 :]]
 
 
 def _not_finite(audit: Audit) -> str:
@@ -498,22 +376,25 @@ def _not_finite(audit: Audit) -> str:
 def _beyond_31_bits(audit: Audit) -> str:
     n, ends = 2**31 + 4096, 4096
     if audit._rule in _WHOLE:
-        raise _Skipped("a step of the rule needs the whole parameter: no small one shows its ends")
+        raise _NotApplicable(
+            "a step of the rule needs the whole parameter: no small one shows its ends"
+        )
     if not audit._large:
         raise _Skipped("needs some 12 to 43 GB; --large runs it")
-    p = torch.nn.Parameter(torch.zeros(n, dtype=torch.bfloat16))
+    rows = (-1, ends) if audit._rule in _MATRICES else (-1,)
+    p = torch.nn.Parameter(torch.zeros(n, dtype=torch.bfloat16).view(rows))
     p.grad = torch.zeros_like(p)
-    small = parameter(torch.zeros(3 * ends, dtype=torch.bfloat16))
+    small = parameter(torch.zeros(3 * ends, dtype=torch.bfloat16).view(rows))
     places = (slice(0, ends), slice(n - 2 * ends, n - ends), slice(n - ends, n))
     optimizers = [audit.open([x], lr=1e-2, weight_decay=0.0) for x in (p, small)]
-    g = audit.normal(3 * ends).bfloat16()
-    for place, part in zip(places, g.chunk(3)):
-        p.grad[place] = part
-    small.grad = g
+    g = audit.normal(3, ends).bfloat16()
+    for place, part in zip(places, g):
+        p.grad.view(-1)[place] = part
+    small.grad = g.view(rows)
     for optimizer in optimizers:
         optimizer.step()
-    joined = torch.cat([p.detach()[place] for place in places])
-    _same("the first and last elements, and those of a small parameter", joined, small.detach())
+    joined = torch.cat([p.detach().view(-1)[place] for place in places])
+    _same("the first and last elements, and a small parameter's", joined, small.detach().view(-1))
     return "2^31 + 4,096 elements: both ends step as in a small parameter"
 
 
@@ -547,8 +428,7 @@ def _rate_of_zero(audit: Audit) -> str:
         group["lr"] = group["lr"].fill_(1e-3) if isinstance(group["lr"], Tensor) else 1e-3
     for _ in range(5):
         g = audit.normal(8192)
-        step(optimizer, p, g)
-        rule.step(g, optimizer.param_groups[0])
+        audit.both(optimizer, rule, p, g)
     return "unchanged; then " + _near(p, rule)
 
 
@@ -562,8 +442,7 @@ def _first_steps(audit: Audit) -> str:
         raise _Wrong("the first step is %.2g of its length from the rule's" % apart)
     for _ in range(2):
         g = audit.normal(n) * size
-        step(optimizer, p, g)
-        rule.step(g, optimizer.param_groups[0])
+        audit.both(optimizer, rule, p, g)
     return _not_far(p, rule)
 
 

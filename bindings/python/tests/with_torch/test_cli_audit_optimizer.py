@@ -12,15 +12,18 @@ import pytest
 import torch
 
 import memopt.torch as mt
+from memopt.cli import audit_optimizer
 from memopt.torch import _audit
 
 OURS = [
     mt.AdamW, mt.AdamW8bit, mt.AdamW8bitCompanded, mt.AdamW4bit, mt.AdamWFp8,
     mt.AdamWBf16, mt.Adam, mt.Adam8bit, mt.Lion, mt.Lion8bit, mt.SGD, mt.SGD8bit, mt.Muon, mt.Muon8bit, mt.Adafactor,
     mt.AdamWScheduleFree, mt.AdEMAMix, mt.AdEMAMix8bit, mt.RMSprop8bit, mt.Adagrad8bit,
-    mt.LAMB8bit, mt.LARS8bit,
+    mt.LAMB8bit, mt.LARS8bit, mt.GaLore, mt.APOLLO,
 ]  # fmt: skip
 LARGE = "2^31 elements"
+#: Rules of which no small parameter shows what the ends of a large one should be.
+WHOLE = ("muon", "adafactor", "lamb", "lars", "galore", "apollo")
 #: What the format's formula cannot meet (docs/benchmarks/audit-optimizer.md): the steps after a
 #: learning rate of 0 are 0.29 of their length from the rule's.
 KNOWN = {
@@ -36,6 +39,12 @@ def test_ours_pass(cls: Any) -> None:
     assert [f.name for f in findings if f.passed is False] == KNOWN.get(cls, [])
     assert [f.name for f in findings if f.passed is None] == [LARGE]
     assert len(findings) == 12
+    assert [f.applicable for f in findings].count(False) == (rule in WHOLE)
+
+
+def test_the_commands_rules_are_the_audits() -> None:
+    assert audit_optimizer._RULES == _audit.RULES
+    assert [_audit.rule_of(n) for n in ("Adam_mini", "GaLoreAdamW", "Linear")] == ["adammini", "galore", None]
 
 
 class Faulty(torch.optim.Optimizer):
@@ -133,7 +142,7 @@ def test_the_rules_are_torchs() -> None:
         if cls is None:
             continue
         p = torch.nn.Parameter(torch.randn(10, 10, dtype=torch.float64))
-        known = _audit._Rule(rule, p)
+        known = _audit.Rule(rule, p)
         optimizer = cls([p], lr=0.1, **options)
         for _ in range(5):
             g = torch.randn(10, 10, dtype=torch.float64)

@@ -96,7 +96,7 @@ def test_the_rule_of_the_audit():
     (p,) = parameters(shapes=((9, 8),))
     for values in ({}, {"t_alpha": 4, "t_beta3": 6}, {"t_alpha": 30, "t_beta3": 20}):
         group = mt.AdEMAMix([p], lr=0.1, **values).param_groups[0]
-        rule, audits = Rule(p, lr=0.1, **values), _audit._Rule("ademamix", p)
+        rule, audits = Rule(p, lr=0.1, **values), _audit.Rule("ademamix", p)
         for t in range(10):
             fill([p], t)
             rule.step(p.grad)

@@ -245,6 +245,14 @@ class APOLLO(_LowRank):
         task.state["norm"].fill_(length)
         return update
 
+    def projection_of(self, parameter: torch.Tensor) -> torch.Tensor:
+        """The random projection of a matrix in its last step: the shorter side × rank. KeyError where
+        there was none."""
+        params = [p for group in self.param_groups for p in group["params"]]
+        place = next(i for i, p in enumerate(params) if p is parameter)
+        kept: Dict[Any, Tuple[int, torch.Tensor]] = self.__dict__.get("_projections", {})
+        return kept[place][1]
+
     def _random(self, task: Task, steps: int) -> torch.Tensor:
         """The projection of all rows or columns, the same in all processes."""
         rank, gap = self._rank_of(task.owner), int(task.group["update_proj_gap"])
