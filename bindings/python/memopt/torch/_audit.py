@@ -13,7 +13,7 @@ import inspect
 import io
 import math
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 import torch
 
@@ -55,6 +55,22 @@ class _NotApplicable(_Skipped):
     """The case cannot judge the rule; the text says why."""
 
 
+def _words_of(make: Callable[..., Any], options: Dict[str, Any]) -> Set[str]:
+    """What a class takes: where it passes keywords on, those of its bases, or of the class in its
+    `optimizer_class`."""
+    words: Set[str] = set()
+    bases: List[Any] = list(inspect.getmro(make)[1:-1]) if inspect.isclass(make) else []
+    for one in (make, *bases):
+        own = inspect.signature(one).parameters
+        words.update(own)
+        inner = own.get("optimizer_class")
+        if inner is not None:
+            words |= _words_of(options.get("optimizer_class", inner.default), {})
+        if all(p.kind is not p.VAR_KEYWORD for p in own.values()):
+            break
+    return words
+
+
 class Audit:
     """Runs the cases on one class.
 
@@ -73,7 +89,7 @@ class Audit:
         large: bool = False,
     ) -> None:
         self._make, self._rule, self._options, self._large = make, rule, dict(options or {}), large
-        self._words = set(inspect.signature(make).parameters)
+        self._words = _words_of(make, self._options)
         self._random = torch.Generator()
 
     def run(self) -> Iterator[Finding]:

@@ -84,7 +84,8 @@ class Rule:
         mean = self.m / (1 - beta1**self.step_count)
         if self.name == "ademamix":
             mean = mean + self._slow_mean(g, group)
-        return mean / (root + float(group["eps"]))
+        update: Tensor = mean / (root + float(group["eps"]))
+        return update
 
     def _low_rank(self, g: Tensor, group: Dict[str, Any], projection: Optional[Tensor]) -> Tensor:
         """GaLore's and APOLLO's update: Adam's of a projection, or scaled by that."""
@@ -104,17 +105,18 @@ class Rule:
             self.m = self.v = torch.zeros_like(low)
         update = self._adam(low, group)
         if self.name == "galore":
-            update = float(group["scale"]) * update @ self.basis.T
+            update = float(group["scale"]) * torch.matmul(update, self.basis.T)
             return update if tall else update.T
         dim = None if group["scale_type"] == "tensor" else 1
         factor = torch.linalg.vector_norm(update, dim=dim, keepdim=True)
         factor = factor / (torch.linalg.vector_norm(low, dim=dim, keepdim=True) + 1e-8)
-        update = rows * factor * math.sqrt(float(group["scale"]))
+        update = torch.mul(rows, factor) * math.sqrt(float(group["scale"]))
         length = float(update.norm())
         if self.last and length > 1.01 * self.last:
             update, length = update * (1.01 * self.last / length), 1.01 * self.last
         self.last = length
-        return update if tall else update.T
+        result: Tensor = update if tall else update.T
+        return result
 
     def _trusted(self, g: Tensor, group: Dict[str, Any]) -> None:
         """LAMB's and LARS's step: the update is not longer than a share of the parameter."""

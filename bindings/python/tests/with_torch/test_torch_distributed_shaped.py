@@ -31,6 +31,7 @@ KINDS = {
     "APOLLO": (mt.APOLLO, {"rank": 3, "update_proj_gap": 2}),
     "GaLore": (mt.GaLore, {"rank": 3, "update_proj_gap": 9}),
     "LAMB8bit": (mt.LAMB8bit, {}),
+    "LARS": (mt.LARS, {"momentum": 0.9}),
 }
 kinds = pytest.mark.parametrize("kind", sorted(KINDS))
 

@@ -243,8 +243,6 @@ def test_values(values, text):
 
 def test_what_it_cannot_take(device):
     params = parameters(device=device)
-    with pytest.raises(TypeError, match="cannot step on the host"):
-        mt.CPUOffloadOptimizer(params, mt.AdEMAMix)
     flat = torch.zeros(20, requires_grad=True)
     flat._fsdp_flattened = True
     with pytest.raises(TypeError, match="needs whole parameters"):

@@ -137,6 +137,25 @@ def test_clipping_a_scaler_and_gradients_freed_in_backward(staged, tmp_path):
     assert_same_dicts(a.state_dict(), b.state_dict())
 
 
+@pytest.mark.parametrize("cls", [mt.AdEMAMix, mt.AdEMAMix8bit])
+def test_ademamix_is_as_in_memory(cls, tmp_path):
+    """A parameter is in several chunks; a state dict goes from the disk to memory."""
+    params = [torch.randn(700, 1000).bfloat16().requires_grad_() for _ in range(3)]
+    others = [p.detach().clone().requires_grad_() for p in params]
+    a = mt.CPUOffloadOptimizer(params, cls, lr=1e-2, disk=str(tmp_path), host_limit="8MiB")
+    b = mt.CPUOffloadOptimizer(others, cls, lr=1e-2)
+    for step in range(4):
+        for p, q in zip(params, others):
+            p.grad = torch.randn_like(p)
+            q.grad = p.grad.clone()
+        a.step()
+        b.step()
+        assert all(map(same_bits, params, others))
+        if step == 1:
+            b = mt.CPUOffloadOptimizer(others, cls, lr=0.5)
+            b.load_state_dict(a.state_dict())
+
+
 @pytest.mark.parametrize("split", [False, True])
 def test_resuming(split, staged, tmp_path):
     """Bit for bit from a file; states in memory and on a disk load each other's."""

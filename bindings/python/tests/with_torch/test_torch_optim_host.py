@@ -88,6 +88,63 @@ def test_the_bits_are_those_of_the_class_on_fp32(kind, dtype, staged):
         same(a, b, params, others)
 
 
+OTHERS = {
+    "AdEMAMix": (mt.AdEMAMix, {"t_alpha": 3}),
+    "AdEMAMix8bit": (mt.AdEMAMix8bit, {"min_8bit_size": 100}),
+    "LAMB8bit": (mt.LAMB8bit, {"min_8bit_size": 100, "weight_decay": 0.1}),
+    "LARS": (mt.LARS, {"momentum": 0.9, "weight_decay": 0.1}),
+    "LARS8bit": (mt.LARS8bit, {"momentum": 0.9, "weight_decay": 0.1, "min_8bit_size": 100}),
+    "Adafactor": (mt.Adafactor, {}),
+}
+
+
+@pytest.mark.parametrize("kind", sorted(OTHERS))
+def test_rules_that_the_library_lacks(kind, staged):
+    """The bits of the class on fp32 parameters, clipped; resumed; an infinity changes nothing."""
+    cls, own = OTHERS[kind]
+    params = parameters(torch.bfloat16)
+    others = masters(params)
+    a, b = mt.CPUOffloadOptimizer(params, cls, lr=1e-2, max_norm=1.0, **own), cls(others, lr=1e-2, **own)
+    for step in range(4):
+        fill(params, others, step)
+        norm = torch.stack([q.grad.double().square().sum() for q in others[:4]]).sum().sqrt()
+        assert norm > 1.0
+        a.step()
+        factor = 1.0 / (float(a.norm.double()) + 1e-6)
+        assert abs(float(a.norm) / float(norm) - 1) < 1e-6
+        for q in others[:4]:
+            q.grad.mul_(factor)
+        b.step()
+        for p, q in zip(params, others):  # the factor of the norm in fp32 and in 64 bits
+            torch.testing.assert_close(p, q.to(p.dtype), rtol=8e-3, atol=1e-5)
+        if step == 1:
+            saved = through_a_file(a.state_dict())
+            a = mt.CPUOffloadOptimizer(params, cls, lr=0.5, max_norm=1.0, **own)
+            a.load_state_dict(saved)
+    before = [p.detach().clone() for p in params], through_a_file(a.state_dict())
+    fill(params, others, 9)
+    params[1].grad[3, 5] = float("inf")
+    a.step()
+    assert all(map(same_bits, params, before[0]))
+    for key, state in before[1]["state"].items():
+        for name, value in state.items():
+            value, now = (v["memopt"] if isinstance(v, dict) else v for v in (value, a.state_dict()["state"][key][name]))
+            assert same_bits(value, now), name
+
+
+@pytest.mark.parametrize("kind", sorted(OTHERS))
+def test_the_bits_of_other_rules(kind, staged):
+    cls, own = OTHERS[kind]
+    params = parameters(torch.bfloat16)
+    others = masters(params)
+    a, b = mt.CPUOffloadOptimizer(params, cls, lr=1e-2, **own), cls(others, lr=1e-2, **own)
+    for step in range(3):
+        fill(params, others, step)
+        a.step()
+        b.step()
+        same(a, b, params, others)
+
+
 @HALF
 def test_clipping_and_the_check(dtype, staged):
     """One norm over all, however many pieces; what is not finite changes nothing."""

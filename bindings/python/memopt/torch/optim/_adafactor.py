@@ -39,6 +39,7 @@ class Adafactor(ShapedOptimizer):
 
     _takes_shards = True
     _together = True
+    _steps_on_host = True
 
     def __init__(
         self,

@@ -32,9 +32,9 @@ class MemoptOptimizer(torch.optim.Optimizer):
     _step_supports_amp_scaling = True  # GradScaler leaves its scale and verdict to step()
 
     _kind: _format.Kind
-    _counts_on_host = False  # the rule needs the numbers of steps there
     _states = StateFormat.F32
     _steps_on_host = True  # CPUOffloadOptimizer may step it on masters
+    _by_pieces = True  # a part of a parameter steps as in the whole, so that they may be on a disk
     _portable = 0  # how many portable_states() are active
     #: States are in the host's memory, and a step brings them in pages of at most so many bytes.
     _page_bytes = 0
@@ -242,7 +242,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
         if self._keeps_moments(group):
             home = _paging.home(dense, self._page_bytes)
             new = _format.new(home, self._kind, self._format_of(group, parameter))
-            new = self._placed(_paging.moved(new, home, dense))
+            new = _paging.moved(new, home, dense)
             if state:
                 new["step"].copy_(state["step"]).bitwise_or_(_format.NOT_BEGUN)
                 new.update({k: v for k, v in state.items() if k == _format.RESIDUAL})
@@ -286,8 +286,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
                     % (name, tensor.numel(), tuple(parameter.shape), count)
                 )
         home = _paging.home(dense, self._page_bytes)
-        count_home = torch.device("cpu") if self._counts_on_host else dense.device
-        for tensor, place in zip(tensors, chain([count_home], repeat(home.device))):
+        for tensor, place in zip(tensors, chain([dense.device], repeat(home.device))):
             if tensor.device != place:
                 raise RuntimeError(
                     "the state of %s is on %s, the parameter on %s"
@@ -299,18 +298,15 @@ class MemoptOptimizer(torch.optim.Optimizer):
         saved = _load.read(state, self._kind, self._states, dense, name)
         assert saved is not None
         converted = _load.convert(saved, self._kind, self._states, home, True)
-        made[parameter] = self._placed(_paging.moved(converted, home, dense))
+        made[parameter] = _paging.moved(converted, home, dense)
         return made[parameter]
-
-    def _placed(self, state: _format.State) -> _format.State:
-        """The state with its step count where the rule needs it."""
-        return {**state, "step": state["step"].cpu()} if self._counts_on_host else state
 
     # --- states ---
 
     def __setstate__(self, state: Dict[str, Any]) -> None:
         super().__setstate__(state)
         self._binding = None
+        self.__dict__.pop("_parts", None)
         for group in self.param_groups:
             for key, value in self.defaults.items():
                 group.setdefault(key, value)
@@ -433,7 +429,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
         format_ = self._states if coded_before else self._format_of(one.group, one.parameter)
         home = _paging.home(dense, self._page_bytes)
         state = _load.convert(one.saved, self._kind, format_, home, coded)
-        return self._placed(_paging.moved(state, home, dense))
+        return _paging.moved(state, home, dense)
 
 
 def _places(

@@ -26,6 +26,16 @@ def is_skipped(facts: Facts) -> bool:
     return facts.square_sum is not None and not math.isfinite(float(facts.square_sum))
 
 
+def factor_of(facts: Facts) -> float:
+    """By which a step multiplies the gradients, as the library does: unscaled, then clipped."""
+    factor = 1.0 if facts.scale is None else 1.0 / float(facts.scale)
+    if facts.square_sum is not None and facts.max_norm > 0.0:
+        norm = math.sqrt(float(facts.square_sum)) * factor
+        if facts.max_norm < norm + 1e-6:
+            factor *= facts.max_norm / (norm + 1e-6)
+    return factor
+
+
 def square_sum(grads: List[torch.Tensor]) -> torch.Tensor:
     """memopt_square_sum() over tensors of one device, on the host."""
     if not grads:

@@ -87,7 +87,16 @@ class CPUOffloadOptimizer(OnDisk):
         if not (isinstance(optimizer_class, type) and issubclass(optimizer_class, MemoptOptimizer)):
             raise TypeError("%r is not an optimizer class of memopt.torch" % (optimizer_class,))
         if not optimizer_class._steps_on_host:
-            raise TypeError("%s cannot step on the host's masters" % optimizer_class.__name__)
+            raise TypeError(
+                "%s cannot step on the host's masters; AdamW, Adam, Lion, SGD, RMSprop, Adagrad, AdEMAMix,"
+                " LAMB, LARS, their coded forms and Adafactor can" % optimizer_class.__name__
+            )
+        if disk is not None and not optimizer_class._by_pieces:
+            raise TypeError(
+                "%s needs a whole parameter for a step, and a disk's masters come by pieces; leave out"
+                " disk, or take AdamW, Adam, Lion, SGD, RMSprop, Adagrad or AdEMAMix"
+                % optimizer_class.__name__
+            )
         if max_norm is not None and not 0.0 < number("max_norm", max_norm) < math.inf:
             raise ValueError("Invalid max_norm: %s" % max_norm)
         self._max_norm = 0.0 if max_norm is None else float(max_norm)
@@ -224,7 +233,7 @@ class CPUOffloadOptimizer(OnDisk):
         """Shows the states under the parameters."""
         inner = self._inner
         assert inner is not None
-        if inner._binding is not self._binding:
+        if inner._binding is not self._binding or inner._binding is None:
             self._binding = inner._binding
             self.state = defaultdict(dict)
             for p, place in self._places.items():

@@ -96,7 +96,7 @@ def read(
             raise _lacking(name, missing[0])
         moments = [_moment(state, i, kind, own, parameter, name) for i in range(len(names))]
     steps = int(state["step"]) if state.get("step") is not None else 1
-    negative = steps < 0 and kind is not OptimizerKind.SGD  # see _format.NOT_BEGUN
+    negative = steps < 0 and kind not in (OptimizerKind.SGD, _format.OwnKind.LARS)  # NOT_BEGUN
     if negative or _format.steps_taken(steps) >= 1 << 53:
         raise ValueError("the state of %s has taken %d steps" % (name, steps))
     return Saved(steps, moments)

@@ -7,7 +7,11 @@ from typing import Any, List
 
 import torch
 
+from . import _layout
 from ._whole import PIECE
+
+#: Between these norms of a piece, the squares of elements that count are fp32 numbers.
+_SMALL, _LARGE = 1e-12, 1e18
 
 
 class Team:
@@ -52,12 +56,11 @@ class Team:
         return whole
 
     def norm(self, part: torch.Tensor) -> float:
-        """The norm of a tensor of which this process has a part, in 64 bits: squares of tiny
-        elements count."""
-        total = torch.zeros((), dtype=torch.float64, device=part.device)
-        for piece in torch.split(part.reshape(-1), PIECE[part.device.type]):
-            total += torch.linalg.vector_norm(piece, dtype=torch.float64).square()
-        return math.sqrt(float(self.add(total)))
+        """The norm of a tensor of which this process has a part."""
+        total = _square_sum(part)
+        if self._groups:
+            total = float(self.add(torch.tensor(total, dtype=torch.float64, device=part.device)))
+        return math.sqrt(total)
 
     def rows(self) -> slice:
         """The rows of the parameter that this process has, cut as fully_shard does."""
@@ -67,6 +70,17 @@ class Team:
         each = -(-total // self._mesh.size(self._cut[0]))
         first = min(total, each * self._mesh.get_local_rank(self._cut[0]))
         return slice(first, min(total, first + each))
+
+
+def _square_sum(tensor: torch.Tensor) -> float:
+    """By fp32 norms of pieces; in 64 bits, which take ten times as long, where squares of elements
+    are beyond fp32."""
+    pieces = torch.split(_layout.elements(tensor), PIECE[tensor.device.type])
+    norms = torch.stack([torch.linalg.vector_norm(piece) for piece in pieces]).double()
+    least, most = (float(value) for value in torch.aminmax(norms))
+    if not (_SMALL < least or least == most == 0.0 and not bool(tensor.any())) or most > _LARGE:
+        norms = torch.stack([torch.linalg.vector_norm(p, dtype=torch.float64) for p in pieces])
+    return float(norms.square().sum())
 
 
 def check_rows(parameter: torch.Tensor, name: str, rule: str) -> None:

@@ -1,10 +1,10 @@
 """LAMB (You et al. 2020) and LARS (You et al. 2017): an update is not longer than a share of its
 parameter.
 
-A parameter is stepped in two passes. The first brings the moments up to date, by pieces that fit a
-processor's cache, and writes the update of each element into one fp32 tensor of the parameter's size;
-then both norms are known, and the second pass takes the update from the parameter. Of shards the
-processes add up the squares of both norms: they step as the whole.
+Parameters are stepped in two passes. The first is a step of the library, AdamW's or SGD's, on scratch
+memory of zeros: it brings the moments up to date and leaves minus the updates there. Then both norms are
+known, and the second pass takes each update from its parameter. Of shards the processes add up the
+squares of both norms: they step as the whole.
 
 States are Adam's and SGD's, in 32 or 8 bits. In state dicts groups have "max_unorm".
 """
@@ -12,26 +12,31 @@ States are Adam's and SGD's, in 32 or 8 bits. In state dicts groups have "max_un
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Tuple
 
 import torch
 
-from ..._abi import StateFormat
-from . import _format, _layout, _options, _other_rules
+from ..._abi import OptimizerKind, StateFormat
+from . import _format, _fused, _options, _other_rules
 from ._base import Learning, Params
-from ._coded_pieces import CodedOptimizer, Piece, Pieces, dense_floats
+from ._binding import Facts
+from ._coded_pieces import CodedOptimizer
+from ._facts import factor_of
 from ._options import number
 from ._team import Team
-from ._whole import Task, write
+from ._whole import Task, round_to, write
+
+(_BUFFER,) = _format.MOMENTS[_format.OwnKind.LARS]
 
 
 class _Trust(CodedOptimizer):
     """What the two have in common."""
 
     _together = True
+    _rule: OptimizerKind  #: of the library, whose step on zeros leaves minus the update
 
-    def _update(self, task: Task, part: Piece, steps: int) -> torch.Tensor:
-        """Moves a piece's moments; its update, which may be new memory."""
+    def _update_values(self, group: Dict[str, Any], steps: int) -> _fused.Values:
+        """The hyperparameters of that step, with a learning rate of 1."""
         raise NotImplementedError
 
     def _check_trust(self, group: Dict[str, Any]) -> None:
@@ -48,32 +53,68 @@ class _Trust(CodedOptimizer):
             what = "group %d has no max_unorm" % index
             raise _other_rules.refused(what, "another rule", _other_rules.name_of(self._kind))
 
-    def _step_task(self, task: Task) -> None:
-        group, steps = task.group, int(task.state["step"]) + 1
-        exact = dense_floats(task.parameter)
-        update = torch.empty_like(exact)
-        flat, start = _layout.flat(update), 0
-        for part in Pieces(self._kind, task.state, exact, task.gradient):
-            flat[start : start + part.parameter.numel()] = self._update(task, part, steps)
-            start += part.parameter.numel()
-        team, most = Team(task.owner), float(group["max_unorm"])
-        rate = float(group["lr"])
-        if most:
-            size, length = team.norm(exact), team.norm(update)
-            ratio = most * size / length if size and length else 1.0
-            rate *= min(1.0, ratio) if group["trust_clip"] else ratio
-        exact.sub_(update, alpha=rate)
-        write(task, exact)
+    def _step_tasks(self, tasks: List[Task], facts: Facts) -> None:
+        """In the order of the tasks: processes that share parameters add up norms together."""
+        runs = [_fused.whole(task) for task in tasks]
+        try:
+            for batch in _fused.batches(runs, max((r.parameter.numel() for r in runs), default=0)):
+                updates = self._updates([run for run in batch if run.parameter.numel()], facts)
+                for run in batch:
+                    if run.parameter.numel():
+                        self._apply(run.task, updates.pop(0))
+                    else:  # other processes have elements
+                        self._apply(run.task, torch.zeros_like(run.parameter, dtype=torch.float32))
+                        run.state["step"].add_(1)
+        finally:
+            _fused.of(self).release()
+
+    def _updates(self, batch: List[_fused.Run], facts: Facts) -> List[torch.Tensor]:
+        """Moves the moments of all; minus the updates, in scratch memory."""
+        if not batch:
+            return []
+        parts = _fused.of(self)
+        updates = parts.scratch("updates", batch)
+        for update in updates:
+            update.zero_()
+        states = [run.state for run in batch]
+        part = parts.part("updates", batch, self._rule, self._states, states, updates)
+        values = [
+            self._update_values(run.task.group, _format.steps_taken(run.state["step"]) + 1)
+            for run in batch
+        ]
+        tasks = [run.task for run in batch]
+        part.run(self._gradients(tasks, facts), values, facts, type(self).__name__)
+        return updates
+
+    def _gradients(self, tasks: List[Task], facts: Facts) -> List[torch.Tensor]:
+        """The gradients, perhaps with a part of the parameter."""
+        return [task.gradient for task in tasks]
+
+    def _apply(self, task: Task, update: torch.Tensor) -> None:
+        """Adds what was minus the update, at most as long as the rule says."""
+        parameter, rate = task.parameter, _rate(task, update)
+        if parameter.dtype is torch.float32:
+            parameter.add_(update, alpha=rate)
+        else:
+            round_to(task, parameter, update.mul_(rate).add_(parameter))
 
 
-def _wide(part: Piece, group: Dict[str, Any]) -> torch.Tensor:
-    return -part.gradient.float() if group["maximize"] else part.gradient.float()
+def _rate(task: Task, update: torch.Tensor) -> float:
+    """The learning rate, times the trust ratio. Processes that share the parameter call it together."""
+    group, team = task.group, Team(task.owner)
+    most, rate = float(group["max_unorm"]), float(group["lr"])
+    if most:
+        size, length = team.norm(task.parameter), team.norm(update)
+        ratio = most * size / length if size and length else 1.0
+        rate *= min(1.0, ratio) if group["trust_clip"] else ratio
+    return rate
 
 
 class LAMB(_Trust):
     """LAMB with 32-bit states."""
 
     _kind = _format.OwnKind.LAMB
+    _rule = OptimizerKind.ADAMW
 
     def __init__(
         self,
@@ -132,15 +173,18 @@ class LAMB(_Trust):
             raise ValueError("Invalid epsilon value: %s" % eps)
         self._check_trust(group)
 
-    def _update(self, task: Task, part: Piece, steps: int) -> torch.Tensor:
-        group, g, (mean, squares) = task.group, _wide(part, task.group), part.moments
-        beta1, beta2 = (float(beta) for beta in group["betas"])
-        mean.lerp_(g, 1 - beta1)
-        squares.mul_(beta2).addcmul_(g, g, value=1 - beta2)
-        correct = bool(group["bias_correction"])
-        root = squares.sqrt().div_(math.sqrt(1 - beta2**steps) if correct else 1.0)
-        update = (mean / (1 - beta1**steps if correct else 1.0)).div_(root.add_(float(group["eps"])))
-        return update.add_(part.parameter, alpha=float(group["weight_decay"]))
+    def _update_values(self, group: Dict[str, Any], steps: int) -> _fused.Values:
+        betas = tuple(float(beta) for beta in group["betas"])
+        eps, rate = float(group["eps"]), 1.0
+        if not group["bias_correction"]:  # the library's step corrects: undo it
+            means, root = (1 - betas[0] ** steps), math.sqrt(1 - betas[1] ** steps)
+            eps, rate = eps / root, means / root
+        values = (("lr", rate), ("beta1", betas[0]), ("beta2", betas[1]), ("eps", eps))
+        return (*values, ("maximize", int(bool(group["maximize"]))))
+
+    def _apply(self, task: Task, update: torch.Tensor) -> None:
+        decay = float(task.group["weight_decay"])
+        super()._apply(task, update.add_(task.parameter, alpha=-decay) if decay else update)
 
 
 class LAMB8bit(LAMB):
@@ -153,6 +197,7 @@ class LARS(_Trust):
     """LARS with a 32-bit momentum buffer."""
 
     _kind = _format.OwnKind.LARS
+    _rule = OptimizerKind.SGD
 
     def __init__(
         self,
@@ -205,13 +250,60 @@ class LARS(_Trust):
             raise ValueError("Nesterov momentum requires a momentum and zero dampening")
         self._check_trust(group)
 
-    def _update(self, task: Task, part: Piece, steps: int) -> torch.Tensor:
-        group, (buffer,) = task.group, part.moments
-        kept = float(group["momentum"])
-        d = _wide(part, group).add(part.parameter, alpha=float(group["weight_decay"]))
-        fresh = 1.0 if steps == 1 else 1 - float(group["dampening"])
-        buffer.mul_(kept).add_(d, alpha=fresh)
-        return d.add_(buffer, alpha=kept) if group["nesterov"] else buffer
+    def _update_values(self, group: Dict[str, Any], steps: int) -> _fused.Values:
+        momentum, dampening = float(group["momentum"]), float(group["dampening"])
+        rate = 1.0
+        if momentum == 0.0 and steps > 1:  # the library's step then omits the dampening
+            rate = 1.0 - dampening
+        values = (("lr", rate), ("momentum", momentum), ("dampening", dampening))
+        switches = ("nesterov", int(bool(group["nesterov"]))), ("maximize", int(bool(group["maximize"])))
+        return (*values, *switches)
+
+    def _step_tasks(self, tasks: List[Task], facts: Facts) -> None:
+        """An fp32 buffer is the update itself: its parameter needs no scratch memory. Which ones
+        these are is the same in all processes."""
+        factor, others = factor_of(facts), []
+        for task in tasks:
+            buffer = task.state[_BUFFER]
+            if buffer.shape != task.parameter.shape:  # contiguous, from a flat state
+                buffer = buffer.view(task.parameter.shape)
+            if buffer.dtype is torch.uint8 or task.group["nesterov"]:
+                others.append(task)
+                continue
+            _move(buffer, task, factor)
+            parameter, rate = task.parameter, _rate(task, buffer)
+            if parameter.dtype is torch.float32:
+                parameter.sub_(buffer, alpha=rate)
+                write(task, parameter)
+            else:
+                write(task, torch.sub(parameter, buffer, alpha=rate))
+        super()._step_tasks(others, facts)
+
+    def _gradients(self, tasks: List[Task], facts: Facts) -> List[torch.Tensor]:
+        """With a decay, what the library's step takes for the gradient has it, as if it were scaled."""
+        factor = factor_of(facts)
+        given = []
+        for task in tasks:
+            decay = float(task.group["weight_decay"])
+            decay = -decay if task.group["maximize"] else decay
+            wide = task.gradient
+            given.append(wide.float().add(task.parameter, alpha=decay / factor) if decay else wide)
+        return given
+
+
+def _move(buffer: torch.Tensor, task: Task, factor: float) -> None:
+    """Brings an fp32 buffer up to date."""
+    group, taken = task.group, _format.steps_taken(task.state["step"])
+    factor = -factor if group["maximize"] else factor
+    decay, kept = float(group["weight_decay"]), float(group["momentum"])
+    fresh = 1.0 if taken == 0 else 1.0 - float(group["dampening"])
+    if decay:
+        buffer.mul_(kept).add_(task.parameter, alpha=fresh * decay)
+        buffer.add_(task.gradient, alpha=fresh * factor)
+    elif fresh * factor == 1.0 and task.gradient.dtype is torch.float32:
+        torch.add(task.gradient, buffer, alpha=kept, out=buffer)
+    else:
+        buffer.mul_(kept).add_(task.gradient, alpha=fresh * factor)
 
 
 class LARS8bit(LARS):

@@ -7,7 +7,7 @@ read and write states these optimizers are SGDs; groups tell them apart in state
 
 from __future__ import annotations
 
-from typing import Any, Dict, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 import torch
 
@@ -16,6 +16,7 @@ from ..cast import cast_
 from . import _format, _layout, _sharded
 from ._base import MemoptOptimizer, _out_of_graphs
 from ._binding import Facts
+from ._facts import factor_of, is_skipped
 
 #: By which seeds of one parameter, and of one step, differ: odd, so that none comes twice.
 _STRIDES = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9)
@@ -40,6 +41,7 @@ class WholeOptimizer(MemoptOptimizer):
 
     _kind: _format.Kind = OptimizerKind.SGD
     _steps_on_host = False
+    _by_pieces = False
     _takes_shards = False
     _together = False  # all processes take part in a step of a sharded parameter
     _step_supports_amp_scaling = False  # GradScaler unscales, checks and skips by itself
@@ -82,11 +84,21 @@ class WholeOptimizer(MemoptOptimizer):
     def _step_task(self, task: Task) -> None:
         raise NotImplementedError
 
+    def _step_tasks(self, tasks: List[Task], facts: Facts) -> None:
+        """Steps all of them: the gradients are to be unscaled and clipped by the facts."""
+        factor = factor_of(facts)
+        for task in tasks:
+            if factor != 1.0:
+                task = task._replace(gradient=task.gradient.float() * factor)
+            self._step_task(task)
+
     @_out_of_graphs
     def _step(
         self, params: Sequence[torch.Tensor], grads: Sequence[Optional[torch.Tensor]], facts: Facts
     ) -> None:
         """Everything is checked first; then states are made where there are none."""
+        if is_skipped(facts):
+            return
         places = [(g, i) for g, own in enumerate(self.param_groups) for i in range(len(own["params"]))]
         made: Dict[torch.Tensor, _format.State] = {}
         tasks: Dict[torch.Tensor, Task] = {}
@@ -94,18 +106,26 @@ class WholeOptimizer(MemoptOptimizer):
             if gradient is not None and parameter not in tasks:
                 tasks[parameter] = self._task(place, *places[place], gradient, made)
         self.state.update(made)
+        stepped: List[Task] = []
         for task in tasks.values():
             together = self._together and _layout.is_sharded(task.owner)
             if task.parameter.numel() or together:
-                self._step_task(task)
+                stepped.append(task)
             elif task.state:  # other processes have elements
                 task.state["step"].add_(1)
+        self._step_tasks(stepped, facts)
+        self._copy(stepped)
+
+    def _copy(self, tasks: List[Task]) -> None:
+        """Fills the half-precision copies of masters."""
+        for task in tasks:
+            copy = self._model_copies.get(task.owner)
+            if copy is not None:
+                round_to(task, copy.detach(), task.parameter.detach())
 
     def _step_alone(self, place: int, gradient: torch.Tensor, facts: Facts) -> None:
-        if facts.found_inf is not None and float(facts.found_inf):
+        if is_skipped(facts):
             return
-        if facts.scale is not None:
-            gradient = gradient / facts.scale.to(gradient.device)
         g, index = 0, place
         while index >= len(self.param_groups[g]["params"]):
             index -= len(self.param_groups[g]["params"])
@@ -113,7 +133,8 @@ class WholeOptimizer(MemoptOptimizer):
         made: Dict[torch.Tensor, _format.State] = {}
         task = self._task(place, g, index, gradient, made)
         self.state.update(made)
-        self._step_task(task)
+        self._step_tasks([task], facts)
+        self._copy([task])
 
     def _task(
         self,
@@ -147,12 +168,16 @@ class WholeOptimizer(MemoptOptimizer):
 def write(task: Task, exact: torch.Tensor) -> None:
     """Counts the step and writes the new values, rounded, unless they are the parameter itself."""
     task.state["step"].add_(1)
-    if exact is task.parameter:
-        return
-    if task.group["stochastic_rounding"]:
-        cast_(task.parameter, exact, "stochastic", _random_seed(task))
+    if exact is not task.parameter:
+        round_to(task, task.parameter, exact)
+
+
+def round_to(task: Task, into: torch.Tensor, exact: torch.Tensor) -> None:
+    """Writes the values of a step that is counted, rounded as the group says."""
+    if task.group["stochastic_rounding"] and into.dtype is not torch.float32:
+        cast_(into, exact, "stochastic", _random_seed(task))
     else:
-        task.parameter.copy_(exact)
+        into.copy_(exact)
 
 
 def _random_seed(task: Task) -> int:
