@@ -287,6 +287,10 @@ static memopt_status settle(memopt_allocator *allocator, mo_request *request, mo
         mo_pool_put(allocator, block);
         return status;
     }
+    const mo_region *region = &lane->regions[slot->region];
+    if (block->address + block->size > region->end) /* growth gives whole pages */
+        mo_pool_put(allocator, mo_block_split(&allocator->slab, block,
+                                              (uint64_t)(region->end - block->address)));
     request->pool = block->segment->pool;
     allocator->steps->info.served++;
     *out_block = mo_lane_occupy(allocator, lane, slot, block, request->size);

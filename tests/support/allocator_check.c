@@ -63,6 +63,17 @@ static memopt_status check_neighbours(const mo_block *block)
     return MEMOPT_OK;
 }
 
+/* True if the address is in a region of the segment's lane. */
+static int in_region(const mo_segment *segment, const char *address)
+{
+    const mo_lane *lane = segment->pool->lane;
+    for (uint32_t i = 0; lane != NULL && i < lane->region_count; i++)
+        if (lane->regions[i].segment == segment && lane->regions[i].start <= address &&
+            address < lane->regions[i].end)
+            return 1;
+    return 0;
+}
+
 static memopt_status check_block(const memopt_allocator *allocator, const mo_segment *segment,
                                  const mo_block *block)
 {
@@ -85,6 +96,9 @@ static memopt_status check_block(const memopt_allocator *allocator, const mo_seg
         return BROKEN("the block at %p is claimed by nobody", (void *)block->address);
     if (held && (segment->pool->lane == NULL || !segment->pool->lane->armed))
         return BROKEN("the block at %p is held for no plan", (void *)block->address);
+    if (held && !(in_region(segment, block->address) &&
+                  in_region(segment, block->address + block->size - 1)))
+        return BROKEN("the block at %p is held outside of its plan", (void *)block->address);
     return check_neighbours(block);
 }
 
