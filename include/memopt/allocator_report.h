@@ -286,7 +286,8 @@ enum {
 
 /** @brief An event of a history. */
 typedef struct memopt_history_event {
-    uint64_t time_ns;             /**< Nanoseconds since 1970. */
+    uint64_t time_ns;             /**< Nanoseconds since 1970. Events of different streams may be
+                                       out of its order by the time that one takes. */
     void *address;                /**< The block; of memory, its segment; NULL of a failure. */
     uint64_t bytes;               /**< Requested; of memory, all. */
     memopt_stream stream;         /**< Of the allocation, or that was recorded. */

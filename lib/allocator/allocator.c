@@ -25,8 +25,7 @@ static memopt_status alloc_cached(memopt_allocator *allocator, mo_request *reque
     memopt_status status = mo_request_enter(allocator, request);
     if (status != MEMOPT_OK)
         return status;
-    if (allocator->events.pending != 0)
-        mo_events_process_next(allocator);
+    mo_events_process_next(allocator);
     mo_lane *lane = request->pool->lane;
     mo_block *block = lane != NULL && lane->armed ? mo_lane_serve(allocator, lane, request) : NULL;
     if (block == NULL && request->slot == 0)

@@ -159,7 +159,7 @@ void mo_block_retire(memopt_allocator *allocator, mo_block *block)
     if (pool->life == MO_STREAM_LIVE && !allocator->foreign)
         mo_note_free(allocator->device, block->address, block->size, pool->stream);
     if (held)
-        mo_lane_hold(allocator, block);
+        mo_lane_hold(&allocator->slab, block);
     else
         mo_pool_put(allocator, block);
 }

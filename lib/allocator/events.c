@@ -17,8 +17,12 @@
 #include "allocator/step_recorder.h"
 #include "allocator/stream_state.h"
 
+#include "base/checked.h"
 #include "base/lock.h"
 #include "base/memory.h"
+
+/* Allocations within which every stream with pending frees is asked, if they are not too many. */
+enum { MOST_INTERVAL = 32 };
 
 /* --- queues ------------------------------------------------------------------------------------
  */
@@ -91,6 +95,7 @@ static void list(mo_events *events, mo_use_queue *queue)
         events->first = queue;
     events->last = queue;
     queue->listed = 1;
+    events->listed++;
 }
 
 static void unlist(mo_events *events, mo_use_queue *queue)
@@ -104,6 +109,7 @@ static void unlist(mo_events *events, mo_use_queue *queue)
     else
         events->last = queue->earlier;
     queue->listed = 0;
+    events->listed--;
 }
 
 /* Puts it into the list or takes it out, after its uses have changed. */
@@ -271,6 +277,8 @@ static void enqueue(memopt_allocator *allocator, mo_block *block)
             use->next = queue->deferred;
             queue->deferred = use;
         }
+        if (!queue->listed)
+            allocator->events.due = allocator->events.interval = 0;
         relist(&allocator->events, queue);
     }
     block->uses = NULL;
@@ -369,15 +377,21 @@ void mo_events_process(memopt_allocator *allocator)
     }
 }
 
+/* A stream that was asked in vain is asked less often: the work on it takes its time, and what no
+ * cached block serves asks all streams. */
 void mo_events_process_next(memopt_allocator *allocator)
 {
     mo_events *events = &allocator->events;
     mo_use_queue *queue = events->first;
-    if (queue == NULL)
+    uint64_t before = events->pending;
+    if (mo_events_in(events, allocator->clock) != 0)
         return;
     unlist(events, queue);
     process_queue(allocator, queue);
     relist(events, queue);
+    uint64_t longer = mo_min_u64(2 * events->interval, MOST_INTERVAL / (events->listed + 1));
+    events->interval = events->pending < before ? 1 : mo_max_u64(longer, 1);
+    events->due = allocator->clock + events->interval;
 }
 
 /* Takes the first use of a block of `pool` (any if NULL) out of its queue. */

@@ -9,8 +9,16 @@ memopt_status mo_events_note(memopt_allocator *allocator, mo_block *block, memop
 memopt_status mo_events_free(memopt_allocator *allocator, mo_block *block);
 /* Retires every block whose events are complete. */
 void mo_events_process(memopt_allocator *allocator);
-/* The same for the next stream of those with pending frees: a few calls of the driver at most. */
+/* The same for the next stream of those with pending frees, if it is time to ask it: a few calls of
+ * the driver at most. */
 void mo_events_process_next(memopt_allocator *allocator);
+/* Allocations after this clock until it is time to ask; UINT64_MAX if no free is pending. */
+static inline uint64_t mo_events_in(const mo_events *events, uint64_t clock)
+{
+    if (events->first == NULL)
+        return UINT64_MAX;
+    return events->due > clock ? events->due - clock : 0;
+}
 /* Waits for one pending use, of a block of `pool` if not NULL; releases lock meanwhile. *out_found
  * is 0 if there is none. Slow held. */
 memopt_status mo_events_wait_one(memopt_allocator *allocator, const mo_pool *pool, int *out_found);

@@ -1,6 +1,8 @@
 /*
- * The history: a ring of the last events in host memory, written under the allocator's lock.
- * Nothing is allocated for an event, and none fails.
+ * The history: a ring of the last events in host memory, written under the allocator's lock or, at
+ * places of their own, by threads in stripes. Nothing is allocated for an event, and none fails.
+ * While the gate is open the ring does not come round: a stripe's thread leaves an event without
+ * room to the closed gate.
  *
  * `history` points to the one that is written. One that was stopped gives its events back, but its
  * struct stays until the allocator ends: an allocation may be about to call its callback, which is
@@ -25,9 +27,9 @@ struct mo_history {
     uint64_t time; /* when the history began or was last read */
     uint64_t tick; /* at that time */
     uint64_t room;
-    uint64_t next;  /* place of the next event */
-    uint64_t count; /* events ever; the ring has the last `room` */
-    uint64_t timed; /* so many of them have times; later ones have ticks */
+    _Atomic uint64_t count; /* events ever; the ring has the last `room` */
+    uint64_t until;         /* stripes add none from here on; changed while the gate is closed */
+    uint64_t timed;         /* so many of them have times; later ones have ticks */
     memopt_history_event *events;
 };
 
@@ -88,14 +90,23 @@ uint32_t mo_this_thread(void)
 void mo_history_add(memopt_allocator *allocator, const memopt_history_event *event)
 {
     mo_history *history = allocator->history;
-    MO_PRE(mo_is_locked(&allocator->lock) && history != NULL);
-    memopt_history_event *place = &history->events[history->next];
+    MO_PRE(history != NULL);
+    uint64_t number = atomic_fetch_add_explicit(&history->count, 1, memory_order_relaxed);
+    memopt_history_event *place = &history->events[number % history->room];
     *place = *event;
     place->time_ns = ticks();
     place->thread = mo_this_thread();
-    history->count++;
-    if (++history->next == history->room)
-        history->next = 0;
+}
+
+void mo_history_open(mo_history *history)
+{
+    uint64_t most = history->room > MO_GATE_STRIPES ? history->room - MO_GATE_STRIPES : 0;
+    history->until = history->count + most;
+}
+
+int mo_history_has_room(const mo_history *history)
+{
+    return atomic_load_explicit(&history->count, memory_order_relaxed) < history->until;
 }
 
 uint32_t mo_history_ask(memopt_allocator *allocator)

@@ -6,8 +6,12 @@
 
 /* The system's number of the calling thread. */
 uint32_t mo_this_thread(void);
-/* Adds an event. Pre: the allocator's lock is held and it has a history. */
+/* Adds an event. Pre: it has a history, and the lock is held, or a stripe and there is room. */
 void mo_history_add(memopt_allocator *allocator, const memopt_history_event *event);
+/* The gate opens. Lock held. */
+void mo_history_open(mo_history *history);
+/* 1: the thread in a stripe may add an event. */
+int mo_history_has_room(const mo_history *history);
 /* The caller's number for the allocation that begins; 0 where nobody asked for it. No lock held. */
 uint32_t mo_history_ask(memopt_allocator *allocator);
 /* A history without events; OUT_OF_HOST_MEMORY. */

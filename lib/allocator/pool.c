@@ -196,7 +196,7 @@ void mo_pool_remove(memopt_allocator *allocator, mo_block *block)
 }
 
 /* A block of max_split bytes or more is kept whole for requests of its own class. */
-static int serves(const memopt_allocator *allocator, const mo_block *block, uint64_t size)
+int mo_pool_serves(const memopt_allocator *allocator, const mo_block *block, uint64_t size)
 {
     if (allocator->max_split == UINT64_MAX || mo_segment_is_expandable(block->segment))
         return 1;
@@ -266,7 +266,7 @@ mo_block *mo_pool_choose(const memopt_allocator *allocator, const mo_pool *pool,
 mo_block *mo_pool_take(memopt_allocator *allocator, mo_pool *pool, uint64_t size)
 {
     mo_block *block = best_fit(allocator, pool, size);
-    if (block == NULL || !serves(allocator, block, size))
+    if (block == NULL || !mo_pool_serves(allocator, block, size))
         return NULL;
     mo_pool_remove(allocator, block);
     block->state = MO_BLOCK_CLAIMED;
@@ -301,7 +301,7 @@ mo_block *mo_pool_serve(memopt_allocator *allocator, mo_pool *pool, uint64_t siz
     if (block != NULL || ended->segments == 0)
         return block;
     block = best_fit(allocator, ended, size);
-    if (block == NULL || !serves(allocator, block, size))
+    if (block == NULL || !mo_pool_serves(allocator, block, size))
         return NULL;
     mo_pool_move_segment(allocator, block->segment, pool);
     return mo_pool_take(allocator, pool, size);

@@ -26,9 +26,10 @@ uint64_t mo_pool_cut_size(const memopt_allocator *allocator, const mo_block *blo
 /* For a small request: a hole of the stream's other pools between blocks that share its pages, so
  * that the block keeps no page from others. NULL if none. */
 mo_block *mo_pool_hole(const memopt_allocator *allocator, memopt_stream stream, uint64_t size);
-/* The block of the stream's pools that serves a request where max_split_size_mb is not set: the
- * best fit, or a hole. It stays in the bins. NULL if none, or if memory of ended streams comes
- * first. */
+/* True unless max_split_size_mb forbids a block of this size for the request. */
+int mo_pool_serves(const memopt_allocator *allocator, const mo_block *block, uint64_t size);
+/* The block of the stream's pools that a request is for: the best fit, or a hole. It stays in the
+ * bins. NULL if none, or if memory of ended streams comes first. */
 mo_block *mo_pool_choose(const memopt_allocator *allocator, const mo_pool *pool, uint64_t size);
 /* In a stripe: takes a block out of the bins, cut to size; a struct of the stripe's was reserved.
  */

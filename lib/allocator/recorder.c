@@ -102,7 +102,7 @@ static void add_line(memopt_allocator *allocator, const memopt_history_event *ev
 
 static void add(memopt_allocator *allocator, const memopt_history_event *event)
 {
-    MO_PRE(mo_is_locked(&allocator->lock));
+    MO_PRE(allocator->recorder == NULL || mo_is_locked(&allocator->lock));
     if (allocator->history != NULL)
         mo_history_add(allocator, event);
     if (allocator->recorder != NULL)

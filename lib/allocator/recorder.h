@@ -4,7 +4,8 @@
 
 #include "allocator/state.h"
 
-/* One event, for the file and the history. Pre: the allocator's lock is held and it records. */
+/* One event, for the file and the history. Pre: it records, and the allocator's lock is held; of
+ * blocks taken and freed also in a stripe, if there is no file and the history has room. */
 void mo_recorder_alloc(memopt_allocator *allocator, const mo_block *block, memopt_stream stream);
 void mo_recorder_use(memopt_allocator *allocator, const mo_block *block, memopt_stream stream);
 void mo_recorder_free(memopt_allocator *allocator, const mo_block *block);

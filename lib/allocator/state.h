@@ -173,6 +173,9 @@ typedef struct mo_use_queue {
 
 typedef struct mo_events {
     uint64_t pending;     /* uses in queues, deferred or being waited for */
+    uint64_t due;         /* the allocator's clock when an allocation asks for them next */
+    uint64_t interval;    /* allocations between the last time and that */
+    uint64_t listed;      /* queues with pending uses */
     mo_use_queue *queues; /* one per recorded stream */
     mo_use_queue *by_stream[MO_STREAM_BUCKETS];
     mo_use_queue *first; /* those with pending uses, in the order in which they are asked */
@@ -251,6 +254,7 @@ typedef struct mo_stripe {
     uint32_t used;        /* since the gate was closed last */
     uint64_t allocations; /* since then */
     uint64_t entries;     /* addresses that it may enter into the table */
+    uint64_t served;      /* from places of a plan, since then */
     uint64_t tags_used;   /* a bit each, since then */
     mo_slab slab;
     mo_block *last;       /* the block that was taken last, if no block was put back since */
@@ -339,6 +343,7 @@ struct memopt_allocator {
     mo_tag tags[MO_TAGS];
     _Atomic uint8_t stripe_of[MO_STREAM_BUCKETS]; /* 1 + the stripe; 0: no stream was seen */
     unsigned streams_seen;
+    uint64_t stripe_most;  /* allocations of a stripe before the gate is closed */
     mo_stripe *asking;     /* the one that a request could not be served in; NULL: none */
     memopt_tag asking_tag; /* the request's */
     mo_stripe stripes[MO_GATE_STRIPES];

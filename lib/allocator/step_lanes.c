@@ -132,33 +132,33 @@ static int lacks_memory(const mo_block *block, const mo_slot *slot, uint64_t siz
 }
 
 /* Holds a block for places, joined with such neighbours; returns what it is part of. */
-static mo_block *put_gap(memopt_allocator *allocator, mo_block *block)
+static mo_block *put_gap(mo_slab *slab, mo_block *block)
 {
     block->state = MO_BLOCK_CLAIMED;
     block->mapped = 1;
     block->planned = MO_PLANNED_GAP;
     if (is_gap(block->next))
-        mo_block_absorb_next(&allocator->slab, block);
+        mo_block_absorb_next(slab, block);
     if (!is_gap(block->prev))
         return block;
     block = block->prev;
-    mo_block_absorb_next(&allocator->slab, block);
+    mo_block_absorb_next(slab, block);
     return block;
 }
 
-mo_block *mo_lane_occupy(memopt_allocator *allocator, mo_lane *lane, mo_slot *slot, mo_block *block,
+mo_block *mo_lane_occupy(mo_slab *slab, mo_lane *lane, mo_slot *slot, mo_block *block,
                          uint64_t size)
 {
     block->planned = MO_PLANNED_BLOCK;
     if (block->address < slot->address) {
         uint64_t before = (uint64_t)(slot->address - block->address);
-        mo_block *part = mo_block_split(&allocator->slab, block, before);
+        mo_block *part = mo_block_split(slab, block, before);
         part->planned = MO_PLANNED_BLOCK;
-        (void)put_gap(allocator, block);
+        (void)put_gap(slab, block);
         block = part;
     }
     if (size < block->size)
-        (void)put_gap(allocator, mo_block_split(&allocator->slab, block, size));
+        (void)put_gap(slab, mo_block_split(slab, block, size));
     block->slot = (uint32_t)(slot - lane->slots);
     slot->block = block;
     set_rank(lane, slot->rank);
@@ -176,23 +176,41 @@ mo_block *mo_lane_cut_gap(memopt_allocator *allocator, mo_block *gap, const char
     return mo_block_split(&allocator->slab, gap, (uint64_t)(start - gap->address));
 }
 
+mo_slot *mo_lane_next(const mo_lane *lane, uint64_t size)
+{
+    if (lane->at == lane->slot_count || size > mo_slot_bytes(&lane->slots[lane->at]))
+        return NULL;
+    return &lane->slots[lane->at];
+}
+
+static int serves(const mo_block *block, const mo_slot *slot, uint64_t size)
+{
+    return is_gap(block) && holds(block, slot->address, size);
+}
+
+mo_block *mo_lane_gap(const mo_lane *lane, mo_slot *slot, uint64_t size)
+{
+    mo_block *block = slot->block == NULL ? block_of(lane, slot) : NULL;
+    return serves(block, slot, size) ? block : NULL;
+}
+
 mo_block *mo_lane_serve(memopt_allocator *allocator, mo_lane *lane, mo_request *request)
 {
-    if (lane->at == lane->slot_count || request->size > mo_slot_bytes(&lane->slots[lane->at])) {
+    mo_slot *slot = mo_lane_next(lane, request->size);
+    if (slot == NULL) {
         mo_lane_disarm(allocator, lane);
         lane->left = 1;
         return NULL;
     }
-    mo_slot *slot = &lane->slots[lane->at++];
+    lane->at++;
     if (slot->address == NULL)
         return NULL;
     mo_block *block = slot->block == NULL ? block_of(lane, slot) : NULL;
-    if (block != NULL && block->planned == MO_PLANNED_GAP &&
-        holds(block, slot->address, request->size)) {
+    if (serves(block, slot, request->size)) {
         request->pool = block->segment->pool;
         allocator->steps->info.served++;
         allocator->steps->used = allocator->clock;
-        return mo_lane_occupy(allocator, lane, slot, block, request->size);
+        return mo_lane_occupy(&allocator->slab, lane, slot, block, request->size);
     }
     if (slot->block == NULL && lane->regions[slot->region].segment != NULL &&
         (block == NULL || lacks_memory(block, slot, request->size)))
@@ -226,9 +244,9 @@ int mo_lane_vacate(mo_block *block)
     return lane->armed;
 }
 
-void mo_lane_hold(memopt_allocator *allocator, mo_block *block)
+void mo_lane_hold(mo_slab *slab, mo_block *block)
 {
-    (void)put_gap(allocator, block);
+    (void)put_gap(slab, block);
 }
 
 /* --- arming --------------------------------------------------------------------------------------
@@ -282,7 +300,7 @@ static int arm_region(memopt_allocator *allocator, mo_region *region)
             continue;
         if (!mo_slab_reserve(&allocator->slab, 2))
             return 0;
-        block = put_gap(allocator, claim(allocator, region, block));
+        block = put_gap(&allocator->slab, claim(allocator, region, block));
     }
     find_front(region);
     return 1;

@@ -1,4 +1,5 @@
-/* The lanes of a plan: serving from its places, and taking them back. Called with the lock held. */
+/* The lanes of a plan: serving from its places, and taking them back. Called with the lock held;
+ * what takes a slab may also be called in the stripe of the lane's stream, with the stripe's. */
 #ifndef MO_ALLOCATOR_STEP_LANES_H
 #define MO_ALLOCATOR_STEP_LANES_H
 
@@ -8,18 +9,25 @@
  * NULL: it is served online. request->slot is set where it has a place that lacks memory. Two block
  * structs are reserved. */
 mo_block *mo_lane_serve(memopt_allocator *allocator, mo_lane *lane, mo_request *request);
+/* The slot of the lane's next allocation, which may have no place; NULL if the step differs from
+ * the plan. In the stripe, too. */
+mo_slot *mo_lane_next(const mo_lane *lane, uint64_t size);
+/* The gap that holds the slot's place; NULL if it is not free. In the stripe, too. */
+mo_block *mo_lane_gap(const mo_lane *lane, mo_slot *slot, uint64_t size);
 /* The slot that request->slot names, if it still waits for memory; NULL if not. */
 mo_slot *mo_lane_waiting(const mo_request *request);
-/* Cuts a block that is in no structure to the slot's place, which it holds. */
-mo_block *mo_lane_occupy(memopt_allocator *allocator, mo_lane *lane, mo_slot *slot, mo_block *block,
+/* Cuts a block that is in no structure to the slot's place, which it holds. Two block structs are
+ * reserved. */
+mo_block *mo_lane_occupy(mo_slab *slab, mo_lane *lane, mo_slot *slot, mo_block *block,
                          uint64_t size);
 /* Cuts a gap to [start, end); the rest stays gaps. Two block structs are reserved. */
 mo_block *mo_lane_cut_gap(memopt_allocator *allocator, mo_block *gap, const char *start,
                           const char *end);
-/* A block with `planned` is no longer in use; 1: what it leaves is to be held for places. */
+/* A block with `planned` is no longer in use; 1: what it leaves is to be held for places. In the
+ * stripe, too. */
 int mo_lane_vacate(mo_block *block);
 /* Holds a block that is in no structure. */
-void mo_lane_hold(memopt_allocator *allocator, mo_block *block);
+void mo_lane_hold(mo_slab *slab, mo_block *block);
 
 /* Holds what is free in the lane's regions for its places. 0: no host memory; it may be armed in
  * part. */

@@ -293,7 +293,7 @@ static memopt_status settle(memopt_allocator *allocator, mo_request *request, mo
                                               (uint64_t)(region->end - block->address)));
     request->pool = block->segment->pool;
     allocator->steps->info.served++;
-    *out_block = mo_lane_occupy(allocator, lane, slot, block, request->size);
+    *out_block = mo_lane_occupy(&allocator->slab, lane, slot, block, request->size);
     return MEMOPT_OK;
 }
 

@@ -13,8 +13,8 @@
 
 #include "allocator/state.h"
 
-/* After so many allocations the next one closes the gate, so that no stripe's clock is far behind
- * the others'. */
+/* After so many allocations at most the next one closes the gate, so that no stripe's clock is far
+ * behind the others'. */
 enum { MO_STRIPE_ALLOCATIONS = 4096 };
 
 /* The gate's functions; see stripes.c. */
@@ -36,12 +36,13 @@ static inline void mo_stripe_leave(mo_stripe *stripe)
 }
 
 /* Counts an allocation; 0, and nothing, if there is no room for it. */
-static inline int mo_stripe_count_alloc(mo_stripe *stripe, unsigned kind, uint64_t size,
-                                        uint64_t asked, memopt_tag tag)
+static inline int mo_stripe_count_alloc(const memopt_allocator *allocator, mo_stripe *stripe,
+                                        unsigned kind, uint64_t size, uint64_t asked,
+                                        memopt_tag tag)
 {
     int64_t *all = stripe->room[MO_POOL_ALL], *own = stripe->room[kind];
     int64_t bytes = (int64_t)size, wanted = (int64_t)asked;
-    if (stripe->allocations == MO_STRIPE_ALLOCATIONS || all[MO_STRIPE_BLOCKS] < 1 ||
+    if (stripe->allocations >= allocator->stripe_most || all[MO_STRIPE_BLOCKS] < 1 ||
         all[MO_STRIPE_BYTES] < bytes || all[MO_STRIPE_ASKED] < wanted ||
         own[MO_STRIPE_BLOCKS] < 1 || own[MO_STRIPE_BYTES] < bytes ||
         own[MO_STRIPE_ASKED] < wanted || stripe->tag[tag].room < wanted)

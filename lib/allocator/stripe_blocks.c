@@ -1,7 +1,7 @@
 /*
- * The fast path: a cached block is given out, or one that no other stream uses is freed, in the
- * stripe of its stream. Whatever needs more is left to the closed gate. The blocks are the same as
- * there.
+ * The fast path: a cached block or a place of a plan is given out, or a block that no other stream
+ * uses is freed, in the stripe of its stream. Whatever needs more is left to the closed gate. The
+ * blocks are the same as there.
  *
  * A block that is freed right after it was taken is kept as it is: taking the same size again would
  * join it, find it and cut it off once more. Anything else that happens in the stripe, or the
@@ -9,7 +9,10 @@
  */
 #include "allocator/stripe_blocks.h"
 
+#include "allocator/history.h"
 #include "allocator/pool.h"
+#include "allocator/recorder.h"
+#include "allocator/step_lanes.h"
 #include "allocator/stripe.h"
 
 #include "base/log.h"
@@ -29,6 +32,12 @@ static void leave(const memopt_allocator *allocator, mo_stripe *stripe)
         mo_log_flush();
 }
 
+/* Whether an allocation or a free may be recorded. */
+static int may_record(const memopt_allocator *allocator)
+{
+    return !allocator->recorded || mo_history_has_room(allocator->history);
+}
+
 static void put_kept(memopt_allocator *allocator, mo_stripe *stripe)
 {
     mo_block *kept = stripe->kept;
@@ -38,12 +47,13 @@ static void put_kept(memopt_allocator *allocator, mo_stripe *stripe)
 }
 
 /* The kept block, if taking the request's size would give it. */
-static mo_block *take_kept(mo_stripe *stripe, const mo_request *request)
+static mo_block *take_kept(const memopt_allocator *allocator, mo_stripe *stripe,
+                           const mo_request *request)
 {
     mo_block *kept = stripe->kept;
     if (kept == NULL || stripe->size != request->size || stripe->stream != request->stream ||
-        !mo_stripe_count_alloc(stripe, kept->segment->pool->kind, kept->size, request->asked,
-                               request->tag))
+        !mo_stripe_count_alloc(allocator, stripe, kept->segment->pool->kind, kept->size,
+                               request->asked, request->tag))
         return NULL;
     stripe->kept = NULL;
     /* What it was cut off would have been joined with it. */
@@ -77,24 +87,60 @@ static int may_put(const mo_stripe *stripe, const mo_block *block, unsigned kind
 }
 
 /* The best fit, cut and counted; NULL if there is none, or something is missing. */
-static mo_block *take(memopt_allocator *allocator, mo_stripe *stripe, const mo_request *request)
+static mo_block *take_cached(memopt_allocator *allocator, mo_stripe *stripe, const mo_pool *pool,
+                             const mo_request *request)
 {
-    mo_pool *pool =
-        mo_pool_find(allocator, request->stream, mo_pool_sizes(allocator, request->size));
-    if (pool == NULL || pool->segments == 0 || stripe->slab.unused_count == 0 ||
-        stripe->entries == 0)
+    if (pool->segments == 0)
         return NULL;
-    put_kept(allocator, stripe);
     mo_block *block = mo_pool_choose(allocator, pool, request->size);
-    if (block == NULL)
+    if (block == NULL || !mo_pool_serves(allocator, block, request->size))
         return NULL;
     unsigned kind = block->segment->pool->kind;
     uint64_t size = mo_pool_cut_size(allocator, block, request->size);
-    if (!may_cut(stripe, block, kind, size) ||
-        !mo_stripe_count_alloc(stripe, kind, size, request->asked, request->tag))
+    if (size >= allocator->max_split || !may_cut(stripe, block, kind, size) ||
+        !mo_stripe_count_alloc(allocator, stripe, kind, size, request->asked, request->tag))
         return NULL;
     mo_pool_take_in(allocator, stripe, block, size);
-    if (mo_segment_is_expandable(block->segment)) {
+    return block;
+}
+
+/* What the plan has for the lane's next allocation; NULL if something is missing. */
+static mo_block *take_planned(memopt_allocator *allocator, mo_stripe *stripe, const mo_pool *pool,
+                              const mo_request *request)
+{
+    mo_lane *lane = pool->lane;
+    mo_slot *slot = mo_lane_next(lane, request->size);
+    mo_block *block = NULL;
+    if (slot == NULL)
+        return NULL;
+    if (slot->address == NULL) {
+        block = take_cached(allocator, stripe, pool, request);
+        lane->at += block != NULL;
+        return block;
+    }
+    block = mo_lane_gap(lane, slot, request->size);
+    if (block == NULL || request->size >= allocator->max_split ||
+        !mo_stripe_count_alloc(allocator, stripe, block->segment->pool->kind, request->size,
+                               request->asked, request->tag))
+        return NULL;
+    lane->at++;
+    stripe->served++;
+    return mo_lane_occupy(&stripe->slab, lane, slot, block, request->size);
+}
+
+static mo_block *take(memopt_allocator *allocator, mo_stripe *stripe, const mo_request *request)
+{
+    const mo_pool *pool =
+        mo_pool_find(allocator, request->stream, mo_pool_sizes(allocator, request->size));
+    if (pool == NULL || stripe->slab.unused_count < 2 || stripe->entries == 0)
+        return NULL;
+    put_kept(allocator, stripe);
+    int planned = pool->lane != NULL && pool->lane->armed;
+    mo_block *block = planned ? take_planned(allocator, stripe, pool, request)
+                              : take_cached(allocator, stripe, pool, request);
+    if (block == NULL)
+        return NULL;
+    if (!planned && mo_segment_is_expandable(block->segment)) {
         stripe->last = block;
         stripe->stream = request->stream;
         stripe->size = request->size;
@@ -111,10 +157,12 @@ void *mo_stripe_alloc(memopt_allocator *allocator, const mo_request *request)
     if (stripe == NULL)
         return NULL;
     mo_block *block = NULL;
-    if (request->tag < allocator->tag_count)
-        block = take_kept(stripe, request);
-    if (block == NULL && request->tag < allocator->tag_count)
-        block = take(allocator, stripe, request);
+    if (request->tag < allocator->tag_count && !mo_tag_is_paused(allocator, request->tag) &&
+        may_record(allocator)) {
+        block = take_kept(allocator, stripe, request);
+        if (block == NULL)
+            block = take(allocator, stripe, request);
+    }
     void *address = NULL;
     if (block != NULL) {
         block->state = MO_BLOCK_LIVE;
@@ -124,6 +172,8 @@ void *mo_stripe_alloc(memopt_allocator *allocator, const mo_request *request)
         block->freed_at = allocator->clock + stripe->allocations - 1;
         atomic_store_explicit(&block->stripe, (uint8_t)(number - 1), memory_order_relaxed);
         address = block->address;
+        if (allocator->recorded)
+            mo_recorder_alloc(allocator, block, request->stream);
         if (allocator->notes && !allocator->foreign)
             mo_note_alloc(allocator->device, address, block->size, request->stream);
     }
@@ -135,9 +185,14 @@ void *mo_stripe_alloc(memopt_allocator *allocator, const mo_request *request)
 static int give_back(memopt_allocator *allocator, mo_stripe *stripe, mo_block *block)
 {
     mo_pool *pool = block->segment->pool;
-    if (!may_put(stripe, block, pool->kind))
+    int held = block->planned && pool->lane->armed;
+    if (block->uses != NULL || block->exports != 0 || mo_tag_is_paused(allocator, block->tag) ||
+        block->size >= allocator->max_split || !may_record(allocator) ||
+        (!held && !may_put(stripe, block, pool->kind)))
         return 0;
     mo_stripe_count_free(stripe, pool->kind, block);
+    if (allocator->recorded)
+        mo_recorder_free(allocator, block);
     if (allocator->notes && pool->life == MO_STREAM_LIVE && !allocator->foreign)
         mo_note_free(allocator->device, block->address, block->size, pool->stream);
     block->freed_at = allocator->clock + stripe->allocations;
@@ -148,7 +203,12 @@ static int give_back(memopt_allocator *allocator, mo_stripe *stripe, mo_block *b
         return 1;
     }
     put_kept(allocator, stripe);
-    mo_pool_put_in(allocator, stripe, block);
+    if (block->planned)
+        (void)mo_lane_vacate(block);
+    if (held)
+        mo_lane_hold(&stripe->slab, block);
+    else
+        mo_pool_put_in(allocator, stripe, block);
     return 1;
 }
 
@@ -162,7 +222,7 @@ int mo_stripe_free(memopt_allocator *allocator, void *pointer)
     if (stripe == NULL)
         return 0;
     int done = atomic_load_explicit(&block->stripe, memory_order_relaxed) == number &&
-               block->address == pointer && block->state == MO_BLOCK_LIVE && block->uses == NULL &&
+               block->address == pointer && block->state == MO_BLOCK_LIVE &&
                give_back(allocator, stripe, block);
     leave(allocator, stripe);
     return done;

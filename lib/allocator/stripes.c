@@ -4,7 +4,10 @@
  */
 #include "allocator/stripe.h"
 
+#include "allocator/events.h"
+#include "allocator/history.h"
 #include "allocator/pool.h"
+#include "allocator/steps.h"
 
 #include "base/checked.h"
 
@@ -77,7 +80,11 @@ static void settle(memopt_allocator *allocator, mo_stripe *stripe)
         settle_kind(&allocator->stats, stripe, kind);
     settle_tags(allocator, stripe);
     allocator->clock += stripe->allocations;
-    stripe->allocations = 0;
+    if (stripe->served != 0) {
+        allocator->steps->info.served += stripe->served;
+        allocator->steps->used = allocator->clock;
+    }
+    stripe->allocations = stripe->served = 0;
     stripe->used = 0;
 }
 
@@ -185,9 +192,9 @@ static void supply(memopt_allocator *allocator, mo_stripe *stripe)
 /* What needs more than a stripe has. */
 static int must_stay_closed(const memopt_allocator *allocator)
 {
-    return allocator->paused_tags != 0 || allocator->exports != NULL || allocator->steps != NULL ||
-           allocator->recorded || allocator->events.pending != 0 || allocator->pinned ||
-           allocator->max_split != UINT64_MAX;
+    return allocator->recorder != NULL || allocator->pinned ||
+           (allocator->steps != NULL && allocator->steps->recording) ||
+           mo_events_in(&allocator->events, allocator->clock) == 0;
 }
 
 int mo_stripes_leaving(mo_gate *gate)
@@ -195,6 +202,10 @@ int mo_stripes_leaving(mo_gate *gate)
     memopt_allocator *allocator = owner_of(gate);
     if (must_stay_closed(allocator))
         return 1;
+    if (allocator->history != NULL)
+        mo_history_open(allocator->history);
+    allocator->stripe_most =
+        mo_min_u64(mo_events_in(&allocator->events, allocator->clock), MO_STRIPE_ALLOCATIONS);
     if (allocator->asking != NULL || allocator->stats.raised || allocator->tags_raised != 0)
         share_rooms(allocator);
     if (allocator->asking != NULL)

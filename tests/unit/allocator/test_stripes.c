@@ -1,16 +1,21 @@
 /* Stripes are to be seen in time only: the same calls give the same blocks and the same statistics
- * with them as through the closed gate, which a history keeps closed. */
+ * with them as through the closed gate, which the recording of a trace keeps closed. */
 #include "support.h"
 
+#include "device/front/handle.h"
 #include "support/sweep.h"
 
 enum { STREAMS = 5, BLOCKS = 300, STATS = 200, STEPS = 4000, THREADS = 4, PAIRS = 20000 };
+enum { BUSY = 3, ROUNDS = 8, PAUSED = 3, RING = 300 };
 
 typedef struct side {
     memopt_device *device;
     memopt_allocator *allocator;
     memopt_stream streams[STREAMS];
-    unsigned in_use; /* of the streams */
+    unsigned in_use;          /* of the streams */
+    memopt_stream busy[BUSY]; /* they use blocks of the others */
+    const char *config;
+    int paused, late;
     void *blocks[BLOCKS];
     uint64_t hash;
 } side;
@@ -24,17 +29,35 @@ static uint64_t next_random(uint64_t *state)
     return z ^ (z >> 31);
 }
 
+static mo_device_ops ops; /* the cpu device's, but for one */
+static const mo_device_ops *real;
+static int late; /* no event is complete until it is waited for; else all are */
+
+static memopt_status event_query(memopt_device *device, memopt_event *event)
+{
+    return late ? MEMOPT_NOT_READY : real->event_sync(device, event);
+}
+
 static void open_side(side *s, const char *config, unsigned streams, int closed)
 {
-    const memopt_history_options options = MEMOPT_HISTORY_OPTIONS_INIT;
+    memopt_history_options options = MEMOPT_HISTORY_OPTIONS_INIT;
+    options.events = RING;
     memset(s, 0, sizeof *s);
     s->device = open_cpu(512 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
+    real = s->device->ops;
+    ops = *real;
+    ops.event_query = event_query;
+    s->device->ops = &ops;
     s->allocator = new_allocator(s->device, config);
+    s->config = config;
     s->in_use = streams;
     for (int i = 1; i < STREAMS; i++)
         OK(memopt_stream_create(s->device, &s->streams[i]));
+    for (int i = 0; i < BUSY; i++)
+        OK(memopt_stream_create(s->device, &s->busy[i]));
+    OK(memopt_allocator_start_history(s->allocator, &options));
     if (closed)
-        OK(memopt_allocator_start_history(s->allocator, &options));
+        OK(memopt_allocator_start_trace(s->allocator, "/dev/null"));
 }
 
 static void close_side(side *s)
@@ -43,6 +66,8 @@ static void close_side(side *s)
         OK(memopt_allocator_free(s->allocator, s->blocks[i]));
     for (int i = 1; i < STREAMS; i++)
         OK(memopt_stream_destroy(s->device, s->streams[i]));
+    for (int i = 0; i < BUSY; i++)
+        OK(memopt_stream_destroy(s->device, s->busy[i]));
     finish(s->allocator, s->device);
 }
 
@@ -72,6 +97,22 @@ static memopt_status add_block(void *user, const memopt_block_info *block)
     return MEMOPT_OK;
 }
 
+static void compare_histories(side *open, side *closed)
+{
+    static memopt_history_event a[RING], b[RING];
+    uint64_t first, count, other_first, other_count;
+    OK(memopt_allocator_read_history(open->allocator, 0, RING, a, &first, &count));
+    OK(memopt_allocator_read_history(closed->allocator, 0, RING, b, &other_first, &other_count));
+    assert_int_equal(first, other_first);
+    assert_int_equal(count, other_count);
+    for (uint64_t i = 0; i < count; i++) {
+        assert_int_equal(a[i].action, b[i].action);
+        assert_int_equal(a[i].bytes, b[i].bytes);
+        assert_int_equal(a[i].tag, b[i].tag);
+        assert_true(i == 0 || a[i - 1].time_ns <= a[i].time_ns);
+    }
+}
+
 static void compare(side *open, side *closed)
 {
     uint64_t a[STATS] = {0}, b[STATS] = {0}, total = 0;
@@ -90,11 +131,39 @@ static void compare(side *open, side *closed)
         assert_int_equal(x.peak_bytes, y.peak_bytes);
         assert_int_equal(x.blocks, y.blocks);
     }
+    compare_histories(open, closed);
     open->hash = closed->hash = 0;
     OK(memopt_allocator_snapshot(open->allocator, add_block, open));
     OK(memopt_allocator_snapshot(closed->allocator, add_block, closed));
     assert_int_equal(open->hash, closed->hash);
+    OK(mo_allocator_check(closed->allocator));
     OK(mo_allocator_check(open->allocator));
+}
+
+/* Frees that wait: on one stream only, since each stripe counts the allocations until it is time to
+ * ask for them by itself. */
+static void use_elsewhere(side *s, void *block, uint64_t random)
+{
+    if (s->in_use > 1)
+        return;
+    if (random / 4 % 32 == 0)
+        late = s->late = random / 128 % 4 != 0;
+    if (block != NULL && random / 4096 % 8 == 0)
+        OK(memopt_allocator_record_stream(s->allocator, block, s->busy[random % BUSY]));
+}
+
+static void pause_or_resume(side *s)
+{
+    memopt_pause_options options = MEMOPT_PAUSE_OPTIONS_INIT;
+    options.tags = 1u << PAUSED;
+    options.how = MEMOPT_PAUSE_DISCARD;
+    if (strncmp(s->config, "expandable", 10) != 0)
+        return;
+    if (s->paused)
+        OK(memopt_pool_resume_tags_sync(s->allocator, 1u << PAUSED));
+    else
+        OK(memopt_pool_pause_with_sync(s->allocator, &options, NULL));
+    s->paused = !s->paused;
 }
 
 static void step(side *s, uint64_t random)
@@ -102,6 +171,12 @@ static void step(side *s, uint64_t random)
     unsigned which = (unsigned)(random >> 8) % BLOCKS,
              stream = (unsigned)(random >> 20) % s->in_use;
     uint64_t bytes = 1 + (random >> 32) % (UINT64_C(1) << (8 + (random >> 24) % 15));
+    late = s->late;
+    if (random % 16 == 7) /* more than max_split_size_mb, too */
+        bytes *= 8;
+    if (random % 512 == 9)
+        pause_or_resume(s);
+    use_elsewhere(s, s->blocks[which], random >> 36);
     if (random % 1024 == 0)
         OK(memopt_allocator_reset_peaks(s->allocator));
     if (random % 1024 == 1)
@@ -113,7 +188,7 @@ static void step(side *s, uint64_t random)
     memopt_status status =
         memopt_allocator_alloc(s->allocator, bytes, (memopt_tag)(random >> 28) % MEMOPT_TAG_USER,
                                s->streams[stream], &s->blocks[which]);
-    if (status != MEMOPT_OUT_OF_DEVICE_MEMORY)
+    if (status != MEMOPT_OUT_OF_DEVICE_MEMORY && !(status == MEMOPT_BUSY && s->paused))
         OK(status);
     if (random % 16 == 5) { /* the same again */
         OK(memopt_allocator_free(s->allocator, s->blocks[which]));
@@ -126,13 +201,15 @@ static void step(side *s, uint64_t random)
 static void test_they_do_not_show(void **state)
 {
     static const char *const configs[] = {"expandable_segments:True", "",
-                                          "expandable_segments:True,roundup_power2_divisions:4"};
+                                          "expandable_segments:True,roundup_power2_divisions:4",
+                                          "max_split_size_mb:11,large_segment_size_mb:11"};
     (void)state;
-    FOR_SEEDS (seed, 24) {
+    FOR_SEEDS (seed, 32) {
         side open, closed;
         uint64_t random = seed;
-        open_side(&open, configs[seed % 3], seed % 2 ? STREAMS : 1, 0);
-        open_side(&closed, configs[seed % 3], seed % 2 ? STREAMS : 1, 1);
+        const unsigned streams = (seed + seed / 4) % 2 ? STREAMS : 1;
+        open_side(&open, configs[seed % 4], streams, 0);
+        open_side(&closed, configs[seed % 4], streams, 1);
         for (int i = 0; i < STEPS; i++) {
             uint64_t now = next_random(&random);
             step(&open, now);
@@ -144,6 +221,51 @@ static void test_they_do_not_show(void **state)
         close_side(&open);
         close_side(&closed);
     }
+}
+
+/* The same step again and again, so that a plan is learned; two of them differ from it half way. */
+static void train(side *open, side *closed, uint64_t seed, int round)
+{
+    uint64_t random = seed;
+    OK(memopt_allocator_mark_step(open->allocator, MEMOPT_STEP_NEXT));
+    OK(memopt_allocator_mark_step(closed->allocator, MEMOPT_STEP_NEXT));
+    for (int i = 0; i < STEPS / ROUNDS; i++) {
+        uint64_t now = next_random(&random);
+        if (round % 4 == 2 && i == STEPS / ROUNDS / 2)
+            random ^= (uint64_t)round;
+        if (now % 512 == 9)
+            continue; /* a pause would end the plan */
+        step(open, now);
+        step(closed, now);
+        if (now % 128 == 2)
+            compare(open, closed);
+    }
+    compare(open, closed);
+}
+
+static void test_plans_do_not_show_them(void **state)
+{
+    static const char *const configs[] = {"expandable_segments:True", ""};
+    uint64_t all = 0;
+    (void)state;
+    FOR_SEEDS (seed, 32) {
+        side open, closed;
+        memopt_step_plan plan = MEMOPT_STEP_PLAN_INIT;
+        open_side(&open, configs[seed % 2], seed / 2 % 2 ? STREAMS : 1, 0);
+        open_side(&closed, configs[seed % 2], seed / 2 % 2 ? STREAMS : 1, 1);
+        for (int round = 0; round < 2 * ROUNDS; round++) {
+            train(&open, &closed, seed, round);
+        }
+        OK(memopt_allocator_get_step_plan(closed.allocator, &plan));
+        const uint64_t served = plan.served, missed = plan.missed;
+        OK(memopt_allocator_get_step_plan(open.allocator, &plan));
+        assert_int_equal(plan.served, served);
+        assert_int_equal(plan.missed, missed);
+        all += served;
+        close_side(&open);
+        close_side(&closed);
+    }
+    assert_true(all > 0);
 }
 
 /* --- threads ------------------------------------------------------------------------------------
@@ -173,15 +295,45 @@ static void *work(void *argument)
     return NULL;
 }
 
-/* Own streams, then one for all: no count is lost, and the peak is one that can have been. */
+/* Each event of the ring is whole: a block of its size is taken, and then the same is freed. */
+static void check_events(memopt_allocator *allocator, uint64_t events)
+{
+    static memopt_history_event ring[4096];
+    static const memopt_history_event *taken[4096];
+    uint64_t first = 0, count = 0, known = 0;
+    OK(memopt_allocator_read_history(allocator, 0, 4096, ring, &first, &count));
+    assert_true(first + count >= events);
+    for (uint64_t i = 0; i < count; i++) {
+        uint64_t at = 0;
+        if (ring[i].action == MEMOPT_HISTORY_MAP)
+            continue;
+        assert_true(ring[i].bytes % 512 == 0 && ring[i].bytes <= 64 * 512);
+        while (at < known && taken[at]->address != ring[i].address)
+            at++;
+        if (at == known) {
+            taken[known++] = &ring[i];
+            continue;
+        }
+        assert_int_not_equal(taken[at]->action, ring[i].action);
+        if (ring[i].action == MEMOPT_HISTORY_FREE)
+            assert_int_equal(taken[at]->bytes, ring[i].bytes);
+        taken[at] = &ring[i];
+    }
+}
+
+/* Own streams, then one for all: no count and no event is lost, and the peak is one that can have
+ * been. */
 static void test_threads(void **state)
 {
     (void)state;
     for (int shared = 0; shared < 2; shared++) {
         worker workers[THREADS];
         uint64_t allocated = 0;
+        memopt_history_options options = MEMOPT_HISTORY_OPTIONS_INIT;
         memopt_device *device = open_cpu(512 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
         memopt_allocator *allocator = new_allocator(device, "expandable_segments:True");
+        options.events = 4096;
+        OK(memopt_allocator_start_history(allocator, &options));
         for (int i = 0; i < THREADS; i++) {
             workers[i] = (worker){allocator, NULL, (uint64_t)i, 0, 0};
             if (!shared)
@@ -194,6 +346,7 @@ static void test_threads(void **state)
             if (!shared)
                 OK(memopt_stream_destroy(device, workers[i].stream));
         }
+        check_events(allocator, 2 * THREADS * PAIRS);
         assert_int_equal(stat_of(allocator, "allocation.all.allocated"), THREADS * PAIRS);
         assert_int_equal(stat_of(allocator, "allocation.all.current"), 0);
         assert_int_equal(stat_of(allocator, "allocated_bytes.all.allocated"), allocated);
@@ -207,6 +360,7 @@ static void test_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_they_do_not_show),
+                                       cmocka_unit_test(test_plans_do_not_show_them),
                                        cmocka_unit_test(test_threads)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
