@@ -18,6 +18,18 @@
 /* --- allocating
  * ---------------------------------------------------------------------------------------- */
 
+/* The lane that serves the request, if one does. A place that is not free may be a pending free's.
+ */
+static mo_lane *lane_of(memopt_allocator *allocator, const mo_request *request)
+{
+    mo_lane *lane = request->pool->lane;
+    if (lane != NULL && lane->armed && !mo_lane_is_ready(lane, request->size)) {
+        mo_events_process(allocator);
+        lane = request->pool->lane;
+    }
+    return lane != NULL && lane->armed ? lane : NULL;
+}
+
 /* From the cache; OK without a block if there is none. */
 static memopt_status alloc_cached(memopt_allocator *allocator, mo_request *request,
                                   void **out_pointer)
@@ -26,8 +38,8 @@ static memopt_status alloc_cached(memopt_allocator *allocator, mo_request *reque
     if (status != MEMOPT_OK)
         return status;
     mo_events_process_next(allocator);
-    mo_lane *lane = request->pool->lane;
-    mo_block *block = lane != NULL && lane->armed ? mo_lane_serve(allocator, lane, request) : NULL;
+    mo_lane *lane = lane_of(allocator, request);
+    mo_block *block = lane != NULL ? mo_lane_serve(allocator, lane, request) : NULL;
     if (block == NULL && request->slot == 0)
         block = mo_request_serve(allocator, request);
     return block == NULL ? MEMOPT_OK : mo_block_give(allocator, block, request, out_pointer);

@@ -194,6 +194,12 @@ mo_block *mo_lane_gap(const mo_lane *lane, mo_slot *slot, uint64_t size)
     return serves(block, slot, size) ? block : NULL;
 }
 
+int mo_lane_is_ready(const mo_lane *lane, uint64_t size)
+{
+    mo_slot *slot = mo_lane_next(lane, size);
+    return slot == NULL || slot->address == NULL || mo_lane_gap(lane, slot, size) != NULL;
+}
+
 mo_block *mo_lane_serve(memopt_allocator *allocator, mo_lane *lane, mo_request *request)
 {
     mo_slot *slot = mo_lane_next(lane, request->size);

@@ -5,6 +5,8 @@
 
 #include "allocator/steps.h"
 
+/* 0: the lane's next allocation has a place that is not free. */
+int mo_lane_is_ready(const mo_lane *lane, uint64_t size);
 /* The place of the lane's next allocation, cut out of its gap; request->pool is then its segment's.
  * NULL: it is served online. request->slot is set where it has a place that lacks memory. Two block
  * structs are reserved. */

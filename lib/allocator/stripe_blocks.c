@@ -46,6 +46,27 @@ static void put_kept(memopt_allocator *allocator, mo_stripe *stripe)
         mo_pool_put_in(allocator, stripe, kept);
 }
 
+/* In a classic segment: the free parts that would have been made meanwhile. Before a block that was
+ * cut off there is no free one. */
+static void count_holes(mo_stripe *stripe, const mo_block *kept)
+{
+    const mo_block *rest = kept->next, *after = rest;
+    uint64_t *added = stripe->added[kept->segment->pool->kind];
+    uint64_t joined = kept->size;
+    if (mo_segment_is_expandable(kept->segment))
+        return;
+    if (rest != NULL && rest->state == MO_BLOCK_FREE) {
+        added[MO_STRIPE_HOLES]++;
+        added[MO_STRIPE_HOLE_BYTES] += rest->size;
+        joined += rest->size;
+        after = rest->next;
+    }
+    if (kept->prev != NULL || after != NULL) {
+        added[MO_STRIPE_HOLES]++;
+        added[MO_STRIPE_HOLE_BYTES] += joined;
+    }
+}
+
 /* The kept block, if taking the request's size would give it. */
 static mo_block *take_kept(const memopt_allocator *allocator, mo_stripe *stripe,
                            const mo_request *request)
@@ -56,6 +77,7 @@ static mo_block *take_kept(const memopt_allocator *allocator, mo_stripe *stripe,
                                request->asked, request->tag))
         return NULL;
     stripe->kept = NULL;
+    count_holes(stripe, kept);
     /* What it was cut off would have been joined with it. */
     if (kept->next != NULL && kept->next->state == MO_BLOCK_FREE)
         kept->next->freed_at = kept->freed_at;
@@ -140,7 +162,7 @@ static mo_block *take(memopt_allocator *allocator, mo_stripe *stripe, const mo_r
                               : take_cached(allocator, stripe, pool, request);
     if (block == NULL)
         return NULL;
-    if (!planned && mo_segment_is_expandable(block->segment)) {
+    if (!planned) {
         stripe->last = block;
         stripe->stream = request->stream;
         stripe->size = request->size;

@@ -14,7 +14,7 @@
 #include <stddef.h>
 
 /* Block structs and new addresses that a stripe is given, and the structs that it may keep. */
-enum { STRUCTS = 64, MOST_STRUCTS = 256, LEFT_STRUCTS = 8, ENTRIES = 64 };
+enum { STRUCTS = 64, MOST_STRUCTS = 256, LEFT_STRUCTS = 8, ENTRIES = 1024 };
 
 static memopt_allocator *owner_of(mo_gate *gate)
 {
@@ -68,7 +68,7 @@ static void settle(memopt_allocator *allocator, mo_stripe *stripe)
     mo_block *kept = stripe->kept;
     stripe->last = stripe->kept = NULL;
     if (kept != NULL)
-        mo_pool_put(allocator, kept);
+        mo_pool_put_in(allocator, stripe, kept);
     if (stripe->slab.unused_count > MOST_STRUCTS)
         mo_slab_move(&stripe->slab, &allocator->slab, stripe->slab.unused_count / 2);
     for (unsigned i = 0; i < MO_STRIPE_COUNTS; i++)
