@@ -198,6 +198,68 @@ MO_INLINE uint64_t halves_strip(const mo_block_strip *strip, uint8_t *scales, ui
     return count;
 }
 
+/* A magnitude moves by some bits; the tables, by the magnitude up to the smallest normal one, have
+ * what is to be added, and the scale's exponent comes on top of all but 0. */
+typedef struct halves_decoder {
+    uint8_t low[16], high[16];
+    int shift, normal, largest;
+} halves_decoder;
+
+MO_INLINE halves_decoder halves_decoder_of(uint32_t kind)
+{
+    static const halves_decoder e4m3 = {{0, 0xf0, 0x60, 0x90, 0xc0, 0xd0, 0xe0, 0xf0, 0},
+                                        {0, 0x3a, 0x3b, 0x3b, 0x3b, 0x3b, 0x3b, 0x3b, 0x3c},
+                                        4,
+                                        8,
+                                        0x7e};
+    static const halves_decoder e5m2 = {
+        {0, 0x60, 0xc0, 0xe0, 0}, {0, 0x37, 0x37, 0x37, 0x38}, 5, 4, 0x7b};
+    return kind == MO_CODES_E4M3 ? e4m3 : e5m2;
+}
+
+/* What the scale of a vector's block adds to bf16. */
+MO_INLINE VI halves_exponents(const mo_block_strip *s, uint64_t i)
+{
+    return v_seth((int)(mo_f32_bits(s->factors[i >> 5]) >> 16) - (127 << 7));
+}
+
+MO_INLINE VI halves_value(VI magnitude, VI added, VI exponent, int shift)
+{
+    VI moved = v_sll(magnitude, shift), none = v_seti(0);
+    VI some = v_subh(none, v_count_halves(none, moved, none));
+    return v_addh(v_addh(moved, added), v_and(some, exponent));
+}
+
+/* Codes of 8 bits with scales of e8m0 to bf16, two vectors of them at a time, from i on, up to some
+ * with a NaN, an infinity or a scale that bf16 cannot take. Returns where they are. */
+MO_INLINE uint64_t halves_decode8(const mo_block_strip *s, uint64_t i, uint32_t kind)
+{
+    const uint32_t least = 17u << 23, most = 239u << 23; /* for either kind */
+    const halves_decoder d = halves_decoder_of(kind);
+    for (; i + 2 * HALVES_N <= s->count; i += 2 * HALVES_N) {
+        VI code = v_zip_order(v_loadi(s->codes + i)), a = v_and(code, v_seti(0x7f7f7f7f));
+        uint32_t first = mo_f32_bits(s->factors[i >> 5]);
+        uint32_t second = mo_f32_bits(s->factors[(i + HALVES_N) >> 5]);
+        if (first - least > most - least || second - least > most - least ||
+            v_any(v_less_bytes(a, v_setb((char)d.largest))))
+            break;
+        VI cell = v_min_bytes(a, v_setb((char)d.normal));
+        VI low = v_lookup(d.low, cell), high = v_or(v_lookup(d.high, cell), v_xor(code, a));
+        unsigned char *at = s->values + 2 * i;
+        if (s->ahead)
+            mo_prefetch(s->codes + i + s->ahead, 64);
+        v_put(at,
+              halves_value(v_zip8_low(a, v_seti(0)), v_zip8_low(low, high), halves_exponents(s, i),
+                           d.shift),
+              s->streaming);
+        v_put(at + sizeof(VI),
+              halves_value(v_zip8_high(a, v_seti(0)), v_zip8_high(low, high),
+                           halves_exponents(s, i + HALVES_N), d.shift),
+              s->streaming);
+    }
+    return i;
+}
+
 /* --- bf16 blocks of NVFP4 -----------------------------------------------------------------------
  */
 

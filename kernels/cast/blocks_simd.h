@@ -213,10 +213,13 @@ MO_INLINE void blocks_store(const mo_cast_piece *piece, uint64_t i, uint32_t dty
 
 MO_INLINE void blocks_decode(const mo_block_strip *s, uint64_t i, uint32_t kind, uint32_t dtype)
 {
+    const int halves = kind != MO_CODES_E2M1 && dtype == MO_DTYPE_BF16 && s->shift == 5;
     const mo_cast_piece piece = {.destination = s->values, .streaming = s->streaming};
     const VT table = v_table16(blocks_e2m1, v_set(1.0f));
     for (; i + CAST_GROUP <= s->count; i += CAST_GROUP) {
         VI v[4];
+        if (halves && (i = halves_decode8(s, i, kind)) + CAST_GROUP > s->count)
+            break;
         if (kind != MO_CODES_E2M1)
             cast_load(s->codes, i, kind == MO_CODES_E4M3 ? MO_DTYPE_F8_E4M3 : MO_DTYPE_F8_E5M2, v);
         for (uint64_t k = 0, at = i; k < 4; k++, at += MO_LANES_N) {
