@@ -48,28 +48,31 @@ template <> struct mo_codec<MO_STATE_COMPANDED> {
 
 /* Codes of positive second moments by approximations: where the root times its scale lies seldom
  * matters to a code. It is at most 2^-20 * 1.25 off (two roots and a reciprocal 2^-22 each, their
- * two products 2^-24; the exact roots, quotient and product 2^-24 each; the products with the slack
- * 2^-24), so the exact one lies between those of a root that much smaller and one that much larger.
- * What follows is monotone: if both give the same code, it is the exact one.
+ * two products 2^-24; the exact roots, quotient and product 2^-24 each; where it is raised, both
+ * sums 2^-24), so the exact one lies between those of a root that much smaller and one that much
+ * larger. Raising, fma and rounding are monotone, and raising adds to both: if both give the same
+ * code, it is the exact one.
  *
  * Returns 0 if this does not decide. */
 MO_DEVICE int mo_companded_near(const float values[8], uint32_t largest, int32_t least,
                                 uint32_t words[2])
 {
-    const float slack = 0x1.4p-20f;
+    const float slack = 0x1.6p-20f;
     float y[8], inverse = mo_reciprocal_near(mo_sqrtf_near(mo_f32_from_bits(largest))) * 255.0f;
     uint32_t codes[8], differ = 0;
     MO_UNROLL
     for (int k = 0; k < 8; k++)
         y[k] = mo_sqrtf_near(values[k]) * inverse;
-    if (MO_RARE(!(mo_sqrtf_near(mo_f32_from_bits((uint32_t)least)) * inverse > 1.0f)))
+    if (MO_RARE(!(mo_sqrtf_near(mo_f32_from_bits((uint32_t)least)) * inverse > 4.01f))) {
         mo_from_least<MO_STATE_COMPANDED>(y);
+        MO_UNROLL
+        for (int k = 0; k < 8; k++)
+            y[k] = mo_companded_up(y[k]);
+    }
     MO_UNROLL
     for (int k = 0; k < 8; k++) {
-        float low = mo_companded_up(y[k] * (1.0f - slack));
-        float high = mo_companded_up(y[k] * (1.0f + slack));
-        codes[k] = mo_f32_bits(low + MO_COMPAND_ROUND);
-        differ |= codes[k] ^ mo_f32_bits(high + MO_COMPAND_ROUND);
+        codes[k] = mo_f32_bits(mo_fmaf(y[k], 1.0f - slack, MO_COMPAND_ROUND));
+        differ |= codes[k] ^ mo_f32_bits(mo_fmaf(y[k], 1.0f + slack, MO_COMPAND_ROUND));
     }
     words[0] = mo_lower_bytes(codes);
     words[1] = mo_lower_bytes(codes + 4);
