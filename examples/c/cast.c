@@ -81,6 +81,7 @@ static int show_blocks(memopt_device *device)
 {
     static float source[WEIGHTS], back[WEIGHTS];
     static uint8_t codes[WEIGHTS], scales[WEIGHTS / 32];
+    static uint8_t turned_codes[WEIGHTS], turned_scales[WEIGHTS / 32];
     memopt_tensor from = tensor(source, MEMOPT_DTYPE_F32), to = tensor(back, MEMOPT_DTYPE_F32);
     double error = 0;
 
@@ -89,6 +90,8 @@ static int show_blocks(memopt_device *device)
     memopt_blocks matrix = {codes, scales, NULL, 32, 128, MEMOPT_BLOCKS_MXFP8_E4M3};
     must(memopt_blocks_quantize(device, &matrix, &from, 1, NULL, NULL));
     must(memopt_blocks_dequantize(device, &to, &matrix, 1, NULL));
+    memopt_blocks turned = {turned_codes, turned_scales, NULL, 128, 32, MEMOPT_BLOCKS_MXFP8_E4M3};
+    must(memopt_blocks_quantize_transpose(device, &matrix, &turned, &from, 1, NULL, NULL));
     for (int i = 0; i < WEIGHTS; i++)
         if (fabs((double)back[i] / (double)source[i] - 1) > error)
             error = fabs((double)back[i] / (double)source[i] - 1);

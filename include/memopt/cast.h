@@ -109,13 +109,16 @@ typedef uint32_t memopt_block_format;
 
 /** @brief The values of ::memopt_block_format. */
 enum {
-    MEMOPT_BLOCKS_MXFP8_E4M3 = 1,  /**< OCP MX: 32 columns, e4m3 codes, an e8m0 scale. */
-    MEMOPT_BLOCKS_MXFP8_E5M2 = 2,  /**< OCP MX: 32 columns, e5m2 codes, an e8m0 scale. */
-    MEMOPT_BLOCKS_MXFP4 = 3,       /**< OCP MX: 32 columns, e2m1 codes, an e8m0 scale. */
-    MEMOPT_BLOCKS_NVFP4 = 4,       /**< NVIDIA: 16 columns, e2m1 codes, an e4m3 scale, and the
-                                        largest magnitude of the tensor. */
-    MEMOPT_BLOCKS_E4M3_1X128 = 5,  /**< 128 columns, e4m3 codes, an f32 scale. */
-    MEMOPT_BLOCKS_E4M3_128X128 = 6 /**< 128 rows by 128 columns, e4m3 codes, an f32 scale. */
+    MEMOPT_BLOCKS_MXFP8_E4M3 = 1,   /**< OCP MX: 32 columns, e4m3 codes, an e8m0 scale. */
+    MEMOPT_BLOCKS_MXFP8_E5M2 = 2,   /**< OCP MX: 32 columns, e5m2 codes, an e8m0 scale. */
+    MEMOPT_BLOCKS_MXFP4 = 3,        /**< OCP MX: 32 columns, e2m1 codes, an e8m0 scale. */
+    MEMOPT_BLOCKS_NVFP4 = 4,        /**< NVIDIA: 16 columns, e2m1 codes, an e4m3 scale, and the
+                                         largest magnitude of the tensor. */
+    MEMOPT_BLOCKS_E4M3_1X128 = 5,   /**< 128 columns, e4m3 codes, an f32 scale. */
+    MEMOPT_BLOCKS_E4M3_128X128 = 6, /**< 128 rows by 128 columns, e4m3 codes, an f32 scale. */
+    MEMOPT_BLOCKS_E4M3_TENSOR = 7,  /**< The whole matrix, e4m3 codes, an f32 scale from the largest
+                                         magnitude of the tensor. */
+    MEMOPT_BLOCKS_E5M2_TENSOR = 8   /**< The same with e5m2 codes. */
 };
 
 /** @brief The sizes of a block-scaled matrix. */
@@ -147,9 +150,11 @@ typedef struct memopt_blocks_layout {
 typedef struct memopt_blocks {
     void *codes;  /**< memopt_blocks_layout::code_bytes bytes. */
     void *scales; /**< memopt_blocks_layout::scale_bytes bytes, aligned to a scale. */
-    /** NVFP4: one f32 in device memory, read in stream order: the largest magnitude of the whole
-     * tensor, as memopt_amax() finds it. The tensor's scale is this number over 2688. NULL: the
-     * tensor's scale is 1. The other formats: NULL. */
+    /** NVFP4 and the formats of one scale: one f32 in device memory, read in stream order: the
+     * largest magnitude of the whole tensor, as memopt_amax() finds it, or of the step before. The
+     * tensor's scale is this number over 2688 (NVFP4), 448 (e4m3) or 57344 (e5m2). NULL: the
+     * tensor's scale is 1. The other formats: NULL. To bring a matrix of one scale back it is not
+     * read. */
     const float *tensor_amax;
     uint64_t rows;              /**< Rows. */
     uint64_t columns;           /**< Columns: elements that lie side by side in memory. */
@@ -195,7 +200,8 @@ MEMOPT_API memopt_status memopt_blocks_get_layout(memopt_block_format format, ui
  *
  * Each value is multiplied by the inverse of its block's scale and rounded once; what exceeds the
  * largest code becomes it. A block that holds a NaN or an infinity gets a NaN as its scale, so all
- * of it comes back as NaN. The numerics guide has the rules of the scales, bit by bit.
+ * of it comes back as NaN. (A format of one scale takes it from tensor_amax: only if that is not
+ * finite is the scale a NaN.) The numerics guide has the rules of the scales, bit by bit.
  * @param device the device.
  * @param destinations `count` matrices, of any formats; codes and scales are written. They overlap
  *        nothing else of the call.
@@ -222,6 +228,37 @@ MEMOPT_API memopt_status memopt_blocks_quantize(memopt_device *device,
                                                 const memopt_tensor *sources, uint64_t count,
                                                 const memopt_blocks_options *options,
                                                 memopt_stream stream);
+
+/**
+ * @brief Quantises many matrices and their transposes in one call: each source is read once from
+ *        memory.
+ *
+ * A product by a matrix needs scales along its rows, one by its transpose scales along its columns:
+ * training needs both. The transposed matrix gets the bits that memopt_blocks_quantize() gives the
+ * transposed source. For blocks of 128 rows by 128 columns and formats of one scale, rounded to
+ * nearest, these are the same codes and scales, transposed; for the other formats they are others.
+ * Under stochastic rounding an element is rounded in each of the two by random bits of its place
+ * there.
+ * @param device the device.
+ * @param destinations `count` matrices, of any formats; codes and scales are written. NULL: only
+ *        the transposes are made.
+ * @param transposed `count` matrices; codes and scales are written. transposed[i] has as many rows
+ *        as destinations[i] has columns and as many columns as that has rows, and the same format
+ *        and tensor_amax. Codes and scales of both lists overlap nothing else of the call.
+ * @param sources `count` tensors of f32, f16 or bf16, row by row, with the elements of
+ *        destinations[i]: a row of it is a column of transposed[i]. Sources may overlap each other.
+ * @param count the number of matrices, below 2^32; 0 does nothing.
+ * @param options NULL for defaults.
+ * @param stream the stream.
+ * @return the status as for memopt_blocks_quantize().
+ *
+ * Any thread may call it. It does not wait, and can be captured in a graph.
+ * @since 0.9
+ */
+MEMOPT_API memopt_status memopt_blocks_quantize_transpose(
+    memopt_device *device, const memopt_blocks *destinations, const memopt_blocks *transposed,
+    const memopt_tensor *sources, uint64_t count, const memopt_blocks_options *options,
+    memopt_stream stream);
 
 /**
  * @brief Brings block-scaled matrices back: the value of each code times its block's scale, in f32,

@@ -16,6 +16,7 @@ typedef struct mo_blocks_work {
     mo_blocks_item item;
     mo_random_stream stream;
     float tensor_scale;
+    mo_blocks_scale whole; /* of a format of one scale */
     uint32_t packs_across; /* of a row, a multiple of 16 */
 } mo_blocks_work;
 
@@ -61,6 +62,8 @@ MO_DEVICE void mo_blocks_begin(const mo_blocks_args &args, uint64_t item, mo_blo
     s->values = from->values;
     s->codes = from->codes;
     s->scales = from->scales;
+    s->turned_codes = from->turned_codes;
+    s->turned_scales = from->turned_scales;
     s->tensor_amax = from->tensor_amax;
     s->amax = from->amax;
     s->rows = from->rows;
@@ -73,6 +76,7 @@ MO_DEVICE void mo_blocks_begin(const mo_blocks_args &args, uint64_t item, mo_blo
     uint64_t number = item - from->first_item;
     work->item = mo_blocks_item_at(s, number, mo_items_row(number, s->items_across));
     work->tensor_scale = mo_nvfp4_tensor_scale(s->tensor_amax);
+    work->whole = mo_blocks_whole_scale(work->format, s->tensor_amax, args.power_of_two);
     work->packs_across = (uint32_t)mo_blocks_of(work->item.columns, MO_BLOCKS_PITCH_BITS)
                          << (MO_BLOCKS_PITCH_BITS - 3);
     if (args.stochastic)
@@ -125,6 +129,8 @@ MO_DEVICE unsigned char *mo_blocks_codes_at(const mo_blocks_work *work,
 MO_DEVICE uint64_t mo_blocks_scale_at(const mo_blocks_work *work, const mo_blocks_place *place)
 {
     uint32_t format = work->format, bits = mo_blocks_width_bits(format);
+    if (mo_blocks_is_tensor(format))
+        return 0;
     return (place->row >> mo_blocks_height_bits(format)) *
                mo_blocks_of(work->segment.columns, bits) +
            (place->column >> bits);
@@ -223,7 +229,13 @@ MO_DEVICE float mo_blocks_put_scale(const mo_blocks_work *work, const mo_blocks_
                                     uint32_t amax, int power_of_two, int write)
 {
     uint32_t format = work->format;
-    mo_blocks_scale scale = mo_blocks_scale_of(format, amax, work->tensor_scale, power_of_two);
+    mo_blocks_scale scale;
+    if (mo_blocks_is_tensor(format)) {
+        scale = work->whole;
+        write = write && place->row == 0 && place->column == 0;
+    } else {
+        scale = mo_blocks_scale_of(format, amax, work->tensor_scale, power_of_two);
+    }
     if (write)
         mo_write_code(work->segment.scales, mo_blocks_scale_at(work, place),
                       mo_blocks_scale_size(format), scale.code);
@@ -275,25 +287,35 @@ MO_DEVICE uint32_t mo_item_amax(const mo_blocks_work *work, mo_blocks_words *wor
     return most;
 }
 
-/* The whole item is one block. */
-MO_DEVICE uint32_t mo_quantize_tile(const mo_blocks_work *work, mo_blocks_words *words,
-                                    int stochastic, int power_of_two)
+MO_DEVICE void mo_encode_item(const mo_blocks_work *work, float factor, int stochastic)
 {
-    const mo_blocks_pack origin = {0, 0};
-    uint32_t most = mo_item_amax(work, words);
-    mo_blocks_place place = mo_blocks_place_of(work, origin);
-    float factor = mo_blocks_put_scale(work, &place, most, power_of_two, mo_thread_index() == 0);
     mo_blocks_pack pack = mo_blocks_first(work);
     while (pack.row < work->item.rows) {
         float values[MO_BLOCKS_PACK];
-        place = mo_blocks_place_of(work, pack);
+        mo_blocks_place place = mo_blocks_place_of(work, pack);
         if (place.rest != 0) {
             mo_blocks_load(work, &place, values);
             mo_blocks_encode(work, &place, values, factor, stochastic);
         }
         mo_blocks_move(work, &pack, MO_BLOCKS_THREADS);
     }
-    return most;
+}
+
+/* The scale of an item that is one block. */
+MO_DEVICE float mo_put_item_scale(const mo_blocks_work *work, uint32_t amax, int power_of_two)
+{
+    const mo_blocks_pack origin = {0, 0};
+    mo_blocks_place place = mo_blocks_place_of(work, origin);
+    return mo_blocks_put_scale(work, &place, amax, power_of_two, mo_thread_index() == 0);
+}
+
+MO_DEVICE void mo_raise_amax(const mo_blocks_work *work, uint32_t most)
+{
+    if (work->segment.amax == 0)
+        return;
+    most = mo_lanes_largest(most, MO_LANES);
+    if (mo_thread_index() % MO_LANES == 0)
+        mo_cell_raise(work->segment.amax, most > MO_F32_INF_BITS ? MO_F32_NAN_BITS : most);
 }
 
 MO_GLOBAL(mo_blocks_quantize, mo_blocks_args, MO_BLOCKS_THREADS)
@@ -304,15 +326,13 @@ MO_GLOBAL(mo_blocks_quantize, mo_blocks_args, MO_BLOCKS_THREADS)
         mo_blocks_begin(args, first_item + mo_block_index(), &work);
     mo_barrier();
     uint32_t most;
-    if (mo_blocks_height(work.format) == 1)
+    if (mo_blocks_height(work.format) == 1) {
         most = mo_quantize_rows(&work, args.stochastic, args.power_of_two);
-    else
-        most = mo_quantize_tile(&work, &words, args.stochastic, args.power_of_two);
-    if (work.segment.amax == 0)
-        return;
-    most = mo_lanes_largest(most, MO_LANES);
-    if (mo_thread_index() % MO_LANES == 0)
-        mo_cell_raise(work.segment.amax, most > MO_F32_INF_BITS ? MO_F32_NAN_BITS : most);
+    } else {
+        most = mo_item_amax(&work, &words);
+        mo_encode_item(&work, mo_put_item_scale(&work, most, args.power_of_two), args.stochastic);
+    }
+    mo_raise_amax(&work, most);
 }
 
 /* --- and back -------------------------------------------------------------------------------- */

@@ -1,7 +1,7 @@
 /*
  * Block-scaled formats: codes of 8 or 4 bits, and a scale for each block of a matrix. One kernel
- * quantises many matrices, another one brings them back; docs/guide/numerics.md is the
- * specification.
+ * quantises many matrices, one quantises them and their transposes, and one brings them back;
+ * docs/guide/numerics.md is the specification.
  *
  * A matrix is cut into items of MO_CHUNK_ELEMENTS elements or fewer: some rows by some columns,
  * whole blocks. Codes and scales lie row by row. A code of 4 bits of an even column is the lower
@@ -20,7 +20,9 @@ enum {
     MO_BLOCKS_MXFP4 = 3,
     MO_BLOCKS_NVFP4 = 4,
     MO_BLOCKS_E4M3_1X128 = 5,
-    MO_BLOCKS_E4M3_128X128 = 6
+    MO_BLOCKS_E4M3_128X128 = 6,
+    MO_BLOCKS_E4M3_TENSOR = 7,
+    MO_BLOCKS_E5M2_TENSOR = 8
 };
 
 /* What the codes of a format are. */
@@ -30,10 +32,18 @@ MO_HD static inline uint32_t mo_blocks_codes(uint32_t format)
 {
     if (format == MO_BLOCKS_MXFP4 || format == MO_BLOCKS_NVFP4)
         return MO_CODES_E2M1;
-    return format == MO_BLOCKS_MXFP8_E5M2 ? MO_CODES_E5M2 : MO_CODES_E4M3;
+    return format == MO_BLOCKS_MXFP8_E5M2 || format == MO_BLOCKS_E5M2_TENSOR ? MO_CODES_E5M2
+                                                                             : MO_CODES_E4M3;
 }
 
-/* Columns and rows of a block are powers of two: their logarithms. */
+/* One scale for all of the matrix, known before its values are read. */
+MO_HD static inline int mo_blocks_is_tensor(uint32_t format)
+{
+    return format >= MO_BLOCKS_E4M3_TENSOR;
+}
+
+/* Columns and rows of a block are powers of two: their logarithms. A format of one scale is done in
+ * blocks of one row too. */
 MO_HD static inline uint32_t mo_blocks_width_bits(uint32_t format)
 {
     return format == MO_BLOCKS_NVFP4 ? 4 : format <= MO_BLOCKS_MXFP4 ? 5 : 7;
@@ -81,9 +91,11 @@ MO_HD static inline uint64_t mo_blocks_number(uint64_t row, uint64_t column, uin
 }
 
 typedef struct mo_blocks_segment {
-    void *values; /* const to the kernel that quantises */
-    void *codes, *scales;
-    const float *tensor_amax; /* NVFP4: the tensor's largest magnitude, or NULL */
+    void *values;                       /* const to the kernels that quantise */
+    void *codes, *scales;               /* NULL: only the transpose is made */
+    void *turned_codes, *turned_scales; /* of the transpose, to mo_blocks_transpose */
+    const float *tensor_amax; /* NVFP4 and formats of one scale: the tensor's largest magnitude, or
+                                 NULL */
     uint32_t *amax;           /* raised to the largest magnitude, or NULL */
     uint64_t rows, columns;
     uint64_t first_item, items_across; /* items side by side */
@@ -92,7 +104,7 @@ typedef struct mo_blocks_segment {
     uint16_t dtype, format;
 } mo_blocks_segment;
 
-enum { MO_BLOCKS_SEGMENTS = 44, MO_BLOCKS_THREADS = 256 };
+enum { MO_BLOCKS_SEGMENTS = 38, MO_BLOCKS_THREADS = 256 };
 
 typedef struct mo_blocks_args {
     uint64_t seed, sequence; /* of stochastic rounding */
@@ -104,7 +116,11 @@ typedef struct mo_blocks_args {
     mo_blocks_segment segments[MO_BLOCKS_SEGMENTS];
 } mo_blocks_args;
 
-extern const mo_kernel mo_kernel_blocks_quantize, mo_kernel_blocks_dequantize;
+extern const mo_kernel mo_kernel_blocks_quantize, mo_kernel_blocks_transpose,
+    mo_kernel_blocks_dequantize;
+
+/* Items of mo_blocks_transpose have so many rows and columns: those of the largest block. */
+enum { MO_BLOCKS_TILE_BITS = 7, MO_BLOCKS_TILE = 1 << MO_BLOCKS_TILE_BITS };
 
 /* Where an item lies in its matrix. */
 typedef struct mo_blocks_item {
@@ -155,15 +171,16 @@ MO_HD static inline mo_blocks_scale mo_e8m0_scale(uint32_t amax, uint32_t emax)
     return scale;
 }
 
-MO_HD static inline mo_blocks_scale mo_f32_scale(uint32_t amax, int power_of_two)
+/* largest: of the codes. */
+MO_HD static inline mo_blocks_scale mo_f32_scale(uint32_t amax, float largest, int power_of_two)
 {
     mo_blocks_scale scale = {MO_F32_NAN_BITS, 0.0f};
     if (amax >= MO_F32_INF_BITS)
         return scale;
     float a = mo_f32_from_bits(amax);
     a = a < MO_BLOCKS_LEAST ? MO_BLOCKS_LEAST : a;
-    scale.code = mo_f32_bits(a / 448.0f);
-    scale.factor = 448.0f / a;
+    scale.code = mo_f32_bits(a / largest);
+    scale.factor = largest / a;
     if (power_of_two) {
         scale.code = (scale.code + 0x007fffffu) & MO_F32_INF_BITS;
         scale.factor = mo_f32_from_bits((254u << 23) - scale.code);
@@ -171,12 +188,28 @@ MO_HD static inline mo_blocks_scale mo_f32_scale(uint32_t amax, int power_of_two
     return scale;
 }
 
+/* The bits of a tensor's largest magnitude; 0 where it is not given. */
+MO_HD static inline uint32_t mo_blocks_tensor_amax(const float *tensor_amax)
+{
+    return tensor_amax == 0 ? 0 : mo_f32_bits(MO_AT(const float, tensor_amax)) & 0x7fffffffu;
+}
+
+/* The scale of a format of one. 0, as of a tensor of zeros, gives 1. */
+MO_HD static inline mo_blocks_scale mo_blocks_whole_scale(uint32_t format, const float *tensor_amax,
+                                                          int power_of_two)
+{
+    const uint32_t bits = mo_blocks_tensor_amax(tensor_amax);
+    if (bits != 0)
+        return mo_f32_scale(bits, mo_blocks_codes(format) == MO_CODES_E5M2 ? 57344.0f : 448.0f,
+                            power_of_two);
+    mo_blocks_scale scale = {127u << 23, 1.0f};
+    return scale;
+}
+
 /* NVFP4's scale of a tensor, from its largest magnitude. 0, as of a tensor of zeros, gives 1. */
 MO_HD static inline float mo_nvfp4_tensor_scale(const float *tensor_amax)
 {
-    if (tensor_amax == 0)
-        return 1.0f;
-    uint32_t bits = mo_f32_bits(MO_AT(const float, tensor_amax)) & 0x7fffffffu;
+    const uint32_t bits = mo_blocks_tensor_amax(tensor_amax);
     if (bits == 0)
         return 1.0f;
     if (bits >= MO_F32_INF_BITS)
@@ -202,7 +235,7 @@ MO_HD static inline mo_blocks_scale mo_blocks_scale_of(uint32_t format, uint32_t
     if (format <= MO_BLOCKS_MXFP4)
         return mo_e8m0_scale(amax, mo_blocks_emax(format));
     return format == MO_BLOCKS_NVFP4 ? mo_nvfp4_scale(amax, tensor_scale)
-                                     : mo_f32_scale(amax, power_of_two);
+                                     : mo_f32_scale(amax, 448.0f, power_of_two);
 }
 
 /* What a block's code values are multiplied by, from the code of its scale. */

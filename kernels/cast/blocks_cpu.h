@@ -44,6 +44,17 @@ enum { MO_BLOCKS_DTYPES = 4, MO_BLOCKS_KINDS = 3 };
  * *amax, and returns how many elements that were. */
 typedef uint64_t (*mo_bf16_function)(const mo_block_strip *strip, uint8_t *scales, uint32_t *amax);
 
+/* Writes `columns` columns of some rows of values, at most MO_TURN_COLUMNS of at most
+ * MO_BLOCKS_TILE, one behind the other. */
+typedef void (*mo_turn_function)(const unsigned char *values, uint64_t pitch, uint64_t rows,
+                                 uint64_t columns, unsigned char *turned);
+
+enum { MO_TURN_COLUMNS = MO_STRIP_ELEMENTS / MO_BLOCKS_TILE };
+
+/* Copies `count` pieces of a multiple of 64 bytes, from side by side to `pitch` bytes apart. */
+typedef void (*mo_spread_function)(unsigned char *to, uint64_t pitch, const unsigned char *from,
+                                   uint64_t bytes, uint64_t count, int streaming);
+
 typedef struct mo_blocks_form {
     /* Raises amax[b] to the bits of the largest magnitude of block b of the strip. */
     void (*amax[MO_BLOCKS_DTYPES])(const mo_block_strip *strip, uint64_t start, uint32_t *amax);
@@ -54,21 +65,61 @@ typedef struct mo_blocks_form {
                   float *factors);
     mo_strip_function quantize[2][MO_BLOCKS_KINDS][MO_BLOCKS_DTYPES]; /* [stochastic] */
     mo_strip_function dequantize[MO_BLOCKS_KINDS][MO_BLOCKS_DTYPES];
+    mo_turn_function turn[2]; /* of elements of 2 bytes, of 4 */
+    mo_spread_function spread;
     mo_bf16_function bf16[MO_BLOCKS_NVFP4 + 1]; /* by the format; or NULL */
 } mo_blocks_form;
 
 /* The scalar form. SIMD forms use it for the ragged ends. */
 extern const mo_blocks_form mo_blocks_scalar_form;
 
+/* What the strips of an item have in common. */
+typedef struct mo_item_work {
+    const mo_blocks_args *args;
+    const mo_blocks_segment *segment;
+    const mo_blocks_form *form;
+    float tensor_scale;
+    mo_nvfp4_tables *nvfp4;
+    uint32_t width_bits, height, amax;
+    mo_blocks_scale whole; /* of all of its blocks, where known */
+    int known, measure;    /* measure: the largest magnitude, although the scale is known */
+    uint64_t across;       /* blocks of a row of the matrix */
+    mo_random_stream stream;
+    int streamed;
+} mo_item_work;
+
+/* A strip and those below it, which are as far apart as these steps, and the scales of its blocks.
+ */
+typedef struct mo_strip_rows {
+    mo_block_strip strip;
+    uint64_t rows, value_step, code_step, number_step;
+    unsigned char *scales;
+} mo_strip_rows;
+
+/* `count` columns of so many rows of the matrix. */
+mo_strip_rows mo_strip_rows_of(mo_item_work *work, uint64_t row, uint64_t rows, uint64_t column,
+                               uint64_t count);
+
+/* Scales and codes of the blocks of some rows, no more than a block has. */
+void mo_strip_rows_quantize(mo_item_work *work, const mo_strip_rows *rows);
+
+/* Runs items [begin, end) of a segment; returns how many of them it has done. */
+typedef uint64_t (*mo_items_function)(mo_item_work *work, uint64_t begin, uint64_t end);
+
 /* Runs items [begin, end) by the functions of a form. Return 1 if any output was written past the
  * caches, so that a fence is due. */
+int mo_blocks_items_run(const mo_blocks_args *args, uint64_t begin, uint64_t end,
+                        const mo_blocks_form *form, mo_items_function items);
 int mo_blocks_quantize_run(const mo_blocks_args *args, uint64_t begin, uint64_t end,
                            const mo_blocks_form *form);
+int mo_blocks_transpose_run(const mo_blocks_args *args, uint64_t begin, uint64_t end,
+                            const mo_blocks_form *form);
 int mo_blocks_dequantize_run(const mo_blocks_args *args, uint64_t begin, uint64_t end,
                              const mo_blocks_form *form);
 
 #define MO_BLOCKS_DECLARE(isa)                                                                     \
     void mo_blocks_quantize_##isa(const void *args, uint64_t begin, uint64_t end);                 \
+    void mo_blocks_transpose_##isa(const void *args, uint64_t begin, uint64_t end);                \
     void mo_blocks_dequantize_##isa(const void *args, uint64_t begin, uint64_t end);
 MO_BLOCKS_DECLARE(ref)
 MO_BLOCKS_DECLARE(neon)
@@ -100,6 +151,7 @@ MO_BLOCKS_DECLARE(avx512)
     {                                                                                              \
         {0, amax_f32, amax_f16, amax_bf16}, e8m0_scales, nvfp4_scales,                             \
             {MO_BLOCKS_ROW(nearest), MO_BLOCKS_ROW(stochastic)}, MO_BLOCKS_ROW(decode),            \
+            {turn_halves, turn_words}, spread,                                                     \
         {                                                                                          \
             __VA_ARGS__                                                                            \
         }                                                                                          \

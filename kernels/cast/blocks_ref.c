@@ -95,6 +95,34 @@ static void nvfp4_scales(const uint32_t *amax, uint64_t count, float tensor_scal
     }
 }
 
+static inline void turn(const unsigned char *values, uint64_t pitch, uint64_t rows,
+                        uint64_t columns, unsigned char *turned, uint64_t size)
+{
+    for (uint64_t r = 0; r < rows; r++)
+        for (uint64_t c = 0; c < columns; c++)
+            memcpy(turned + (c * rows + r) * size, values + r * pitch + c * size, size);
+}
+
+static void turn_halves(const unsigned char *values, uint64_t pitch, uint64_t rows,
+                        uint64_t columns, unsigned char *turned)
+{
+    turn(values, pitch, rows, columns, turned, 2);
+}
+
+static void turn_words(const unsigned char *values, uint64_t pitch, uint64_t rows, uint64_t columns,
+                       unsigned char *turned)
+{
+    turn(values, pitch, rows, columns, turned, 4);
+}
+
+static void spread(unsigned char *to, uint64_t pitch, const unsigned char *from, uint64_t bytes,
+                   uint64_t count, int streaming)
+{
+    (void)streaming;
+    for (uint64_t i = 0; i < count; i++)
+        memcpy(to + i * pitch, from + i * bytes, bytes);
+}
+
 const mo_blocks_form mo_blocks_scalar_form = MO_BLOCKS_FORM(0);
 
 /* --- NVFP4 of bf16 --------------------------------------------------------------------------- */
@@ -124,175 +152,225 @@ void mo_nvfp4_borders(mo_nvfp4_tables *tables, uint32_t code)
 
 /* --- items ----------------------------------------------------------------------------------- */
 
-/* What the strips of an item have in common. */
-typedef struct item_work {
-    const mo_blocks_args *args;
-    const mo_blocks_segment *segment;
-    const mo_blocks_form *form;
-    float tensor_scale;
-    mo_nvfp4_tables *nvfp4;
-    uint32_t width_bits, height, amax;
-    uint64_t across; /* blocks of a row of the matrix */
-    mo_random_stream stream;
-    int streamed;
-} item_work;
-
-static mo_block_strip strip_at(item_work *work, uint64_t row, uint64_t column, uint64_t count,
-                               const float *factors)
+static unsigned char *scales_at(const mo_item_work *work, uint64_t row, uint64_t column)
 {
     const mo_blocks_segment *s = work->segment;
-    mo_block_strip strip;
-    strip.values =
-        (unsigned char *)s->values + (row * s->columns + column) * mo_element_size(s->dtype);
-    strip.codes = (unsigned char *)s->codes + row * mo_blocks_code_bytes(s->format, s->columns) +
-                  mo_blocks_code_bytes(s->format, column);
-    strip.factors = factors;
-    strip.count = count;
-    strip.number = mo_blocks_number(row, column, s->columns);
-    strip.shift = work->width_bits;
-    strip.streaming = 0;
-    strip.ahead = 0;
-    strip.stream = work->stream;
-    strip.nvfp4 = work->nvfp4;
-    return strip;
+    uint64_t at = row / work->height * work->across + (column >> work->width_bits);
+    if (mo_blocks_is_tensor(s->format))
+        at = 0;
+    return (unsigned char *)s->scales + at * mo_blocks_scale_size(s->format);
 }
 
-/* The same columns of the row below. */
-static void next_row(const item_work *work, mo_block_strip *strip)
+mo_strip_rows mo_strip_rows_of(mo_item_work *work, uint64_t row, uint64_t rows, uint64_t column,
+                               uint64_t count)
 {
     const mo_blocks_segment *s = work->segment;
-    strip->values += s->columns * mo_element_size(s->dtype);
-    strip->codes += mo_blocks_code_bytes(s->format, s->columns);
-    strip->number += mo_blocks_number(1, 0, s->columns);
+    mo_strip_rows all = {.rows = rows,
+                         .value_step = s->columns * mo_element_size(s->dtype),
+                         .code_step = mo_blocks_code_bytes(s->format, s->columns),
+                         .number_step = mo_blocks_number(1, 0, s->columns),
+                         .scales = scales_at(work, row, column)};
+    all.strip.values =
+        (unsigned char *)s->values + row * all.value_step + column * mo_element_size(s->dtype);
+    all.strip.codes =
+        (unsigned char *)s->codes + row * all.code_step + mo_blocks_code_bytes(s->format, column);
+    all.strip.count = count;
+    all.strip.number = mo_blocks_number(row, column, s->columns);
+    all.strip.shift = work->width_bits;
+    all.strip.stream = work->stream;
+    all.strip.nvfp4 = work->nvfp4;
+    return all;
+}
+
+static void next_row(const mo_strip_rows *all, mo_block_strip *strip)
+{
+    strip->values += all->value_step;
+    strip->codes += all->code_step;
+    strip->number += all->number_step;
 }
 
 /* Writes the scales of a band of blocks. */
-static void put_scales(item_work *work, const uint32_t *amax, uint64_t count, uint64_t at,
+static void put_scales(mo_item_work *work, const uint32_t *amax, uint64_t count, void *scales,
                        float *factors)
 {
-    const mo_blocks_segment *s = work->segment;
-    if (s->format == MO_BLOCKS_NVFP4)
-        work->form->nvfp4(amax, count, work->tensor_scale, (uint8_t *)s->scales + at, factors);
-    else if (mo_blocks_scale_size(s->format) == 1)
-        work->form->e8m0(amax, count, mo_blocks_emax(s->format), (uint8_t *)s->scales + at,
-                         factors);
+    const uint32_t format = work->segment->format;
+    if (format == MO_BLOCKS_NVFP4)
+        work->form->nvfp4(amax, count, work->tensor_scale, scales, factors);
+    else if (mo_blocks_scale_size(format) == 1)
+        work->form->e8m0(amax, count, mo_blocks_emax(format), scales, factors);
     else
         for (uint64_t b = 0; b < count; b++) {
-            mo_blocks_scale scale = mo_f32_scale(amax[b], work->args->power_of_two);
+            mo_blocks_scale scale = mo_f32_scale(amax[b], 448.0f, work->args->power_of_two);
             factors[b] = scale.factor;
-            ((uint32_t *)s->scales)[at + b] = scale.code;
+            ((uint32_t *)scales)[b] = scale.code;
         }
+}
+
+static int streams(const mo_item_work *work, const mo_block_strip *strip)
+{
+    return work->args->streaming && (uintptr_t)strip->codes % 64 == 0;
+}
+
+/* A form's shorter way for one row, or NULL. */
+static mo_bf16_function short_way(const mo_item_work *work)
+{
+    const mo_blocks_segment *s = work->segment;
+    return s->format > MO_BLOCKS_NVFP4 || s->dtype != MO_DTYPE_BF16 || work->args->stochastic
+               ? NULL
+               : work->form->bf16[s->format];
+}
+
+/* Returns how many elements it has done. */
+static uint64_t quantize_bf16(mo_item_work *work, const mo_strip_rows *all)
+{
+    mo_block_strip strip = all->strip;
+    if (short_way(work) == NULL)
+        return 0;
+    strip.streaming &= streams(work, &strip);
+    work->streamed |= strip.streaming;
+    return short_way(work)(&strip, all->scales, &work->amax);
 }
 
 enum { ROWS_AHEAD = 8 };
 
-/* What a form has a shorter way for, of a part of one row. Returns how many elements it has done.
- */
-static uint64_t quantize_bf16(item_work *work, uint64_t row, uint64_t column, uint64_t count)
+static void measure(mo_item_work *work, const mo_strip_rows *all, uint32_t *amax, uint64_t blocks)
 {
     const mo_blocks_segment *s = work->segment;
-    if (s->format > MO_BLOCKS_NVFP4 || s->dtype != MO_DTYPE_BF16 || work->args->stochastic ||
-        work->form->bf16[s->format] == NULL)
-        return 0;
-    mo_block_strip strip = strip_at(work, row, column, count, NULL);
-    strip.streaming = work->args->streaming && (uintptr_t)strip.codes % 64 == 0;
-    strip.ahead = work->args->streaming ? 4096 : 0;
-    work->streamed |= strip.streaming;
-    return work->form->bf16[s->format](
-        &strip, (uint8_t *)s->scales + row * work->across + (column >> work->width_bits),
-        &work->amax);
-}
-
-/* One band: `rows` rows of a block's height or fewer, `count` columns. */
-static void quantize_band(item_work *work, uint64_t row, uint64_t rows, uint64_t column,
-                          uint64_t count)
-{
-    const mo_blocks_segment *s = work->segment;
-    uint64_t done = quantize_bf16(work, row, column, count);
-    if (done == count)
-        return;
-    column += done;
-    count -= done;
-    uint32_t amax[MO_STRIP_BLOCKS];
-    float factors[MO_STRIP_BLOCKS];
-    uint64_t blocks = mo_blocks_of(count, work->width_bits);
+    mo_block_strip strip = all->strip;
     memset(amax, 0, blocks * sizeof *amax);
-    const mo_block_strip first = strip_at(work, row, column, count, factors);
-    mo_block_strip strip = first;
-    for (uint64_t r = 0; r < rows; r++, next_row(work, &strip)) {
+    for (uint64_t r = 0; r < all->rows; r++, next_row(all, &strip)) {
         if (work->height > 1) /* a new page each row: the processor does not foresee them */
-            mo_prefetch(strip.values + ROWS_AHEAD * s->columns * mo_element_size(s->dtype),
-                        count * mo_element_size(s->dtype));
+            mo_prefetch(strip.values + ROWS_AHEAD * all->value_step,
+                        strip.count * mo_element_size(s->dtype));
         work->form->amax[s->dtype](&strip, 0, amax);
     }
     for (uint64_t b = 0; b < blocks && s->amax != NULL; b++)
         work->amax = amax[b] > work->amax ? amax[b] : work->amax;
-    put_scales(work, amax, blocks, row / work->height * work->across + (column >> work->width_bits),
-               factors);
-    uint32_t kind = mo_blocks_codes(s->format);
-    strip = first;
-    if (work->args->streaming &&
-        work->height == 1) /* the next strip, while this one's codes are made */
-        strip.ahead = MO_STRIP_ELEMENTS * mo_element_size(s->dtype);
-    for (uint64_t r = 0; r < rows; r++, next_row(work, &strip)) {
-        strip.streaming = work->args->streaming && (uintptr_t)strip.codes % 64 == 0;
-        work->form->quantize[work->args->stochastic][kind][s->dtype](&strip, 0);
+}
+
+void mo_strip_rows_quantize(mo_item_work *work, const mo_strip_rows *rows)
+{
+    const mo_blocks_segment *s = work->segment;
+    mo_strip_rows all = *rows;
+    uint32_t amax[MO_STRIP_BLOCKS];
+    float factors[MO_STRIP_BLOCKS];
+    uint64_t done = quantize_bf16(work, &all);
+    if (done == all.strip.count)
+        return;
+    all.strip.values += done * mo_element_size(s->dtype);
+    all.strip.codes += mo_blocks_code_bytes(s->format, done);
+    all.strip.number += done;
+    all.strip.count -= done;
+    all.scales += (done >> work->width_bits) * mo_blocks_scale_size(s->format);
+    uint64_t blocks = mo_blocks_of(all.strip.count, work->width_bits);
+    if (!work->known || work->measure)
+        measure(work, &all, amax, blocks);
+    if (work->known)
+        for (uint64_t b = 0; b < blocks; b++)
+            factors[b] = work->whole.factor;
+    else
+        put_scales(work, amax, blocks, all.scales, factors);
+    mo_block_strip strip = all.strip;
+    strip.factors = factors;
+    for (uint64_t r = 0; r < all.rows; r++, next_row(&all, &strip)) {
+        strip.streaming = all.strip.streaming && streams(work, &strip);
+        work->form->quantize[work->args->stochastic][mo_blocks_codes(s->format)][s->dtype](&strip,
+                                                                                           0);
         work->streamed |= strip.streaming;
     }
 }
 
-static void dequantize_band(item_work *work, uint64_t row, uint64_t rows, uint64_t column,
+/* One band: `rows` rows of a block's height or fewer, `count` columns. */
+static void quantize_band(mo_item_work *work, uint64_t row, uint64_t rows, uint64_t column,
+                          uint64_t count)
+{
+    mo_strip_rows all = mo_strip_rows_of(work, row, rows, column, count);
+    all.strip.streaming = work->args->streaming;
+    if (work->args->streaming && work->height == 1)
+        all.strip.ahead = short_way(work) != NULL /* else the next strip, with this one's codes */
+                              ? 4096
+                              : MO_STRIP_ELEMENTS * mo_element_size(work->segment->dtype);
+    mo_strip_rows_quantize(work, &all);
+}
+
+static void dequantize_band(mo_item_work *work, uint64_t row, uint64_t rows, uint64_t column,
                             uint64_t count)
 {
     const mo_blocks_segment *s = work->segment;
     float factors[MO_STRIP_BLOCKS];
-    uint64_t blocks = mo_blocks_of(count, work->width_bits);
-    uint64_t at = row / work->height * work->across + (column >> work->width_bits);
-    for (uint64_t b = 0; b < blocks; b++) {
-        uint32_t code = mo_blocks_scale_size(s->format) == 1
-                            ? ((const uint8_t *)s->scales)[at + b]
-                            : ((const uint32_t *)s->scales)[at + b];
+    mo_strip_rows all = mo_strip_rows_of(work, row, rows, column, count);
+    for (uint64_t b = 0; b < mo_blocks_of(count, work->width_bits); b++) {
+        const void *scale = mo_blocks_is_tensor(s->format)
+                                ? s->scales
+                                : all.scales + b * mo_blocks_scale_size(s->format);
+        uint32_t code = mo_blocks_scale_size(s->format) == 1 ? *(const uint8_t *)scale
+                                                             : *(const uint32_t *)scale;
         factors[b] = mo_blocks_factor(s->format, code, work->tensor_scale);
     }
-    mo_block_strip strip = strip_at(work, row, column, count, factors);
+    mo_block_strip strip = all.strip;
+    strip.factors = factors;
     strip.ahead = work->args->streaming ? 4096 : 0;
-    for (uint64_t r = 0; r < rows; r++, next_row(work, &strip)) {
+    for (uint64_t r = 0; r < rows; r++, next_row(&all, &strip)) {
         strip.streaming = work->args->streaming && (uintptr_t)strip.values % 64 == 0;
         work->form->dequantize[mo_blocks_codes(s->format)][s->dtype](&strip, 0);
         work->streamed |= strip.streaming;
     }
 }
 
-typedef void (*band_function)(item_work *work, uint64_t row, uint64_t rows, uint64_t column,
+typedef void (*band_function)(mo_item_work *work, uint64_t row, uint64_t rows, uint64_t column,
                               uint64_t count);
 
-static void run_item(item_work *work, const mo_blocks_item *item, band_function band)
+static void run_item(mo_item_work *work, uint64_t number, band_function band)
 {
-    for (uint64_t r = 0; r < item->rows; r += work->height)
-        for (uint64_t c = 0; c < item->columns; c += MO_STRIP_ELEMENTS) {
-            uint64_t rows = item->rows - r, columns = item->columns - c;
-            band(work, item->row + r, rows < work->height ? rows : work->height, item->column + c,
+    const mo_blocks_segment *s = work->segment;
+    const mo_blocks_item item = mo_blocks_item_at(s, number, number / s->items_across);
+    for (uint64_t r = 0; r < item.rows; r += work->height)
+        for (uint64_t c = 0; c < item.columns; c += MO_STRIP_ELEMENTS) {
+            uint64_t rows = item.rows - r, columns = item.columns - c;
+            band(work, item.row + r, rows < work->height ? rows : work->height, item.column + c,
                  columns < MO_STRIP_ELEMENTS ? columns : MO_STRIP_ELEMENTS);
         }
 }
 
-static item_work work_of(const mo_blocks_args *args, const mo_blocks_segment *segment,
-                         const mo_blocks_form *form)
+static uint64_t quantize_item(mo_item_work *work, uint64_t begin, uint64_t end)
 {
-    item_work work = {.args = args,
-                      .segment = segment,
-                      .form = form,
-                      .tensor_scale = mo_nvfp4_tensor_scale(segment->tensor_amax),
-                      .width_bits = mo_blocks_width_bits(segment->format),
-                      .height = mo_blocks_height(segment->format)};
+    (void)end;
+    if (begin == 0 && mo_blocks_is_tensor(work->segment->format))
+        *(uint32_t *)work->segment->scales = work->whole.code;
+    run_item(work, begin, quantize_band);
+    return 1;
+}
+
+static uint64_t dequantize_item(mo_item_work *work, uint64_t begin, uint64_t end)
+{
+    (void)end;
+    run_item(work, begin, dequantize_band);
+    return 1;
+}
+
+static mo_item_work work_of(const mo_blocks_args *args, const mo_blocks_segment *segment,
+                            const mo_blocks_form *form)
+{
+    mo_item_work work = {.args = args,
+                         .segment = segment,
+                         .form = form,
+                         .width_bits = mo_blocks_width_bits(segment->format),
+                         .height = mo_blocks_height(segment->format),
+                         .known = mo_blocks_is_tensor(segment->format),
+                         .measure = segment->amax != NULL};
     work.across = mo_blocks_of(segment->columns, work.width_bits);
+    if (work.known)
+        work.whole =
+            mo_blocks_whole_scale(segment->format, segment->tensor_amax, args->power_of_two);
+    else
+        work.tensor_scale = mo_nvfp4_tensor_scale(segment->tensor_amax);
     if (args->stochastic)
         work.stream = mo_random_stream_of(args->seed, args->sequence, segment->tensor);
     return work;
 }
 
-static int run(const mo_blocks_args *args, uint64_t begin, uint64_t end, const mo_blocks_form *form,
-               band_function band)
+int mo_blocks_items_run(const mo_blocks_args *args, uint64_t begin, uint64_t end,
+                        const mo_blocks_form *form, mo_items_function items)
 {
     const mo_blocks_segment *segments = args->segments;
     int streamed = 0;
@@ -301,16 +379,13 @@ static int run(const mo_blocks_args *args, uint64_t begin, uint64_t end, const m
         uint32_t s =
             mo_chunk_segment(&segments[0].first_item, sizeof *segments, args->count, begin);
         uint64_t last = s + 1 < args->count ? segments[s + 1].first_item : end;
-        item_work work = work_of(args, &segments[s], form);
+        uint64_t first = segments[s].first_item;
+        mo_item_work work = work_of(args, &segments[s], form);
         work.nvfp4 = &nvfp4;
         nvfp4.tensor_scale = work.tensor_scale;
         memset(nvfp4.known, 0, sizeof nvfp4.known);
-        for (last = last < end ? last : end; begin < last; begin++) {
-            uint64_t number = begin - segments[s].first_item;
-            mo_blocks_item item =
-                mo_blocks_item_at(&segments[s], number, number / segments[s].items_across);
-            run_item(&work, &item, band);
-        }
+        for (last = last < end ? last : end; begin < last;)
+            begin += items(&work, begin - first, last - first);
         if (segments[s].amax != NULL)
             mo_cell_raise(segments[s].amax,
                           work.amax > MO_F32_INF_BITS ? MO_F32_NAN_BITS : work.amax);
@@ -322,13 +397,13 @@ static int run(const mo_blocks_args *args, uint64_t begin, uint64_t end, const m
 int mo_blocks_quantize_run(const mo_blocks_args *args, uint64_t begin, uint64_t end,
                            const mo_blocks_form *form)
 {
-    return run(args, begin, end, form, quantize_band);
+    return mo_blocks_items_run(args, begin, end, form, quantize_item);
 }
 
 int mo_blocks_dequantize_run(const mo_blocks_args *args, uint64_t begin, uint64_t end,
                              const mo_blocks_form *form)
 {
-    return run(args, begin, end, form, dequantize_band);
+    return mo_blocks_items_run(args, begin, end, form, dequantize_item);
 }
 
 void mo_blocks_quantize_ref(const void *args, uint64_t begin, uint64_t end)

@@ -3,6 +3,7 @@
  * left over of blocks or groups at the end of a strip goes to the scalar form.
  */
 #include "kernels/cast/blocks_halves.h"
+#include "kernels/cast/blocks_turn.h"
 #include "kernels/cast/cast_lanes.h"
 #include "kernels/core/prefetch.h"
 
@@ -293,11 +294,16 @@ static uint64_t bf16_nvfp4(const mo_block_strip *strip, uint8_t *scales, uint32_
 static const mo_blocks_form blocks_form =
     MO_BLOCKS_FORM(0, bf16_e4m3, bf16_e5m2, bf16_e2m1, bf16_nvfp4);
 
-/* The two kernels of an instruction set; `fence` follows writes past the caches. */
+/* The kernels of an instruction set; `fence` follows writes past the caches. */
 #define BLOCKS_KERNELS(isa, fence)                                                                 \
     void mo_blocks_quantize_##isa(const void *args, uint64_t begin, uint64_t end)                  \
     {                                                                                              \
         if (mo_blocks_quantize_run(args, begin, end, &blocks_form))                                \
+            fence;                                                                                 \
+    }                                                                                              \
+    void mo_blocks_transpose_##isa(const void *args, uint64_t begin, uint64_t end)                 \
+    {                                                                                              \
+        if (mo_blocks_transpose_run(args, begin, end, &blocks_form))                               \
             fence;                                                                                 \
     }                                                                                              \
     void mo_blocks_dequantize_##isa(const void *args, uint64_t begin, uint64_t end)                \

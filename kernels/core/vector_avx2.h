@@ -131,6 +131,13 @@ MO_INLINE void v_put(void *at, VI x, int streaming)
         _mm256_storeu_si256((__m256i *)at, x);
 }
 
+/* Each 16 bytes of x, `step` bytes apart. */
+MO_INLINE void v_put_parts(unsigned char *at, uint64_t step, VI x)
+{
+    _mm_storeu_si128((__m128i *)(void *)at, _mm256_castsi256_si128(x));
+    _mm_storeu_si128((__m128i *)(void *)(at + step), _mm256_extracti128_si256(x, 1));
+}
+
 #define v_load_as mo_load8
 #define v_store_as mo_store8
 

@@ -113,6 +113,14 @@ MO_INLINE void v_put(void *at, VI x, int streaming)
         _mm512_storeu_si512(at, x);
 }
 
+MO_INLINE void v_put_parts(unsigned char *at, uint64_t step, VI x)
+{
+    _mm_storeu_si128((__m128i *)(void *)at, _mm512_castsi512_si128(x));
+    _mm_storeu_si128((__m128i *)(void *)(at + step), _mm512_extracti32x4_epi32(x, 1));
+    _mm_storeu_si128((__m128i *)(void *)(at + 2 * step), _mm512_extracti32x4_epi32(x, 2));
+    _mm_storeu_si128((__m128i *)(void *)(at + 3 * step), _mm512_extracti32x4_epi32(x, 3));
+}
+
 #define v_load_as mo_load16
 #define v_store_as mo_store16
 

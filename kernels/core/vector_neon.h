@@ -190,6 +190,12 @@ MO_INLINE void v_put(void *at, VI x, int streaming)
     v_store(at, v_bits(x));
 }
 
+MO_INLINE void v_put_parts(unsigned char *at, uint64_t step, VI x)
+{
+    vst1q_u8(at, vreinterpretq_u8_s32(x.low));
+    vst1q_u8(at + step, vreinterpretq_u8_s32(x.high));
+}
+
 /* 8 halfwords, each in a lane, and the lower halves of the lanes. */
 MO_INLINE VI mo_widen8(uint16x8_t halves)
 {

@@ -17,7 +17,9 @@ _Static_assert((int)MO_BLOCKS_MXFP8_E4M3 == (int)MEMOPT_BLOCKS_MXFP8_E4M3 &&
                    (int)MO_BLOCKS_MXFP4 == (int)MEMOPT_BLOCKS_MXFP4 &&
                    (int)MO_BLOCKS_NVFP4 == (int)MEMOPT_BLOCKS_NVFP4 &&
                    (int)MO_BLOCKS_E4M3_1X128 == (int)MEMOPT_BLOCKS_E4M3_1X128 &&
-                   (int)MO_BLOCKS_E4M3_128X128 == (int)MEMOPT_BLOCKS_E4M3_128X128,
+                   (int)MO_BLOCKS_E4M3_128X128 == (int)MEMOPT_BLOCKS_E4M3_128X128 &&
+                   (int)MO_BLOCKS_E4M3_TENSOR == (int)MEMOPT_BLOCKS_E4M3_TENSOR &&
+                   (int)MO_BLOCKS_E5M2_TENSOR == (int)MEMOPT_BLOCKS_E5M2_TENSOR,
                "kernels use the values of memopt_block_format");
 
 /* --- sizes ----------------------------------------------------------------------------------- */
@@ -26,9 +28,9 @@ static memopt_status find_layout(const char *subject, uint64_t index, memopt_blo
                                  uint64_t rows, uint64_t columns, memopt_blocks_layout *layout)
 {
     uint64_t elements, bytes;
-    if (format < MEMOPT_BLOCKS_MXFP8_E4M3 || format > MEMOPT_BLOCKS_E4M3_128X128)
+    if (format < MEMOPT_BLOCKS_MXFP8_E4M3 || format > MEMOPT_BLOCKS_E5M2_TENSOR)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "%s[%" PRIu64 "]: format %" PRIu32 " is not a memopt_block_format (1 to 6)",
+                       "%s[%" PRIu64 "]: format %" PRIu32 " is not a memopt_block_format (1 to 8)",
                        subject, index, format);
     /* A block of 128 columns and one row has the largest scales: 4 bytes for 128 or fewer. */
     if (!mo_mul_u64(rows, columns, &elements) || !mo_mul_u64(elements, 4, &bytes))
@@ -44,6 +46,12 @@ static memopt_status find_layout(const char *subject, uint64_t index, memopt_blo
     layout->scale_size = mo_blocks_scale_size(format);
     layout->scale_rows = mo_blocks_of(rows, mo_blocks_height_bits(format));
     layout->scale_columns = mo_blocks_of(columns, mo_blocks_width_bits(format));
+    if (mo_blocks_is_tensor(format)) {
+        layout->block_rows = rows;
+        layout->block_columns = columns;
+        layout->scale_rows = rows != 0;
+        layout->scale_columns = columns != 0;
+    }
     layout->scale_bytes = layout->scale_rows * layout->scale_columns * layout->scale_size;
     return MEMOPT_OK;
 }
@@ -64,9 +72,11 @@ memopt_status memopt_blocks_get_layout(memopt_block_format format, uint64_t rows
 typedef struct blocks_call {
     memopt_device *device;
     const char *verb;
-    const memopt_blocks *blocks;
+    const memopt_blocks *blocks;     /* NULL: only the transposes are made */
+    const memopt_blocks *transposed; /* or NULL */
     const memopt_tensor *values;
     uint64_t count;
+    const mo_kernel *kernel;
     int quantize; /* blocks are written, else values are */
     float *amax;
     memopt_stream stream;
@@ -104,35 +114,70 @@ static memopt_status check_matrix(const char *subject, uint64_t i, const memopt_
                              layout.scale_size);
     if (status != MEMOPT_OK || blocks->tensor_amax == NULL)
         return status;
-    if (blocks->format != MEMOPT_BLOCKS_NVFP4)
+    if (blocks->format != MEMOPT_BLOCKS_NVFP4 && !mo_blocks_is_tensor(blocks->format))
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "%s[%" PRIu64 "]: tensor_amax is given, but format %" PRIu32
-                       " has no scale of the tensor; it is for NVFP4 (4)",
+                       " has no scale of the tensor; it is for NVFP4 (4) and one scale (7, 8)",
                        subject, i, blocks->format);
     return check_piece(subject, i, "tensor_amax", blocks->tensor_amax, 4, 4);
 }
 
-static memopt_status check_lists(const blocks_call *call)
+/* The transpose of matrix i, and the matrix itself if it is made too. */
+static memopt_status check_transposed(const blocks_call *call, const char *subject, uint64_t i)
 {
-    char blocks[40], values[40];
-    memopt_status status = MEMOPT_OK;
-    const char *into = "destinations", *from = "sources";
+    const memopt_blocks *t = &call->transposed[i], *b = call->blocks ? &call->blocks[i] : NULL;
+    memopt_status status = check_matrix(subject, i, t);
+    if (status != MEMOPT_OK || b == NULL)
+        return status;
+    if (t->rows != b->columns || t->columns != b->rows)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "%s[%" PRIu64 "] has %" PRIu64 " rows of %" PRIu64
+                       " columns, its matrix %" PRIu64 " rows of %" PRIu64,
+                       subject, i, t->rows, t->columns, b->rows, b->columns);
+    if (t->format != b->format || t->tensor_amax != b->tensor_amax)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "%s[%" PRIu64 "] has format %" PRIu32
+                       " and tensor_amax %p, its matrix %" PRIu32 " and %p; they must be the same",
+                       subject, i, t->format, (const void *)t->tensor_amax, b->format,
+                       (const void *)b->tensor_amax);
+    return MEMOPT_OK;
+}
+
+/* Every list there must be is there. */
+static memopt_status check_call(const blocks_call *call, const char *blocks, const char *values)
+{
+    const int turned = call->kernel == &mo_kernel_blocks_transpose;
     if (call->device == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: device is NULL", call->verb);
     if (call->count > UINT32_MAX)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "%s: %" PRIu64 " matrices; a call takes at most 2^32 - 1", call->verb,
                        call->count);
+    if (call->count == 0)
+        return MEMOPT_OK;
+    if (turned && call->transposed == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: transposed is NULL", call->verb);
+    if ((!turned && call->blocks == NULL) || call->values == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s is NULL",
+                       call->values == NULL ? values : blocks);
+    return MEMOPT_OK;
+}
+
+static memopt_status check_lists(const blocks_call *call)
+{
+    char blocks[64], values[64], transposed[64];
+    const char *into = "destinations", *from = "sources";
     snprintf(blocks, sizeof blocks, "%s: %s", call->verb, call->quantize ? into : from);
     snprintf(values, sizeof values, "%s: %s", call->verb, call->quantize ? from : into);
-    if (call->count != 0 && (call->blocks == NULL || call->values == NULL))
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s is NULL",
-                       call->blocks == NULL ? blocks : values);
+    snprintf(transposed, sizeof transposed, "%s: transposed", call->verb);
+    memopt_status status = check_call(call, blocks, values);
     for (uint64_t i = 0; i < call->count && status == MEMOPT_OK; i++) {
-        const memopt_blocks *b = &call->blocks[i];
+        const memopt_blocks *b = call->blocks ? &call->blocks[i] : &call->transposed[i];
         status = mo_tensor_check(values, i, &call->values[i], mo_dtype_is_gradient);
-        if (status == MEMOPT_OK)
+        if (status == MEMOPT_OK && call->blocks != NULL)
             status = check_matrix(blocks, i, b);
+        if (status == MEMOPT_OK && call->transposed != NULL)
+            status = check_transposed(call, transposed, i);
         if (status == MEMOPT_OK && call->values[i].count != b->rows * b->columns)
             status = mo_fail(MEMOPT_INVALID_ARGUMENT,
                              "%s[%" PRIu64 "] has %" PRIu64 " elements; %" PRIu64
@@ -145,7 +190,7 @@ static memopt_status check_lists(const blocks_call *call)
 
 /* --- memory ---------------------------------------------------------------------------------- */
 
-enum { PIECES = 4 }; /* values, codes, scales, tensor_amax */
+enum { PIECES = 6 }; /* values, tensor_amax, codes and scales of two matrices */
 
 static uint64_t add_piece(mo_tensor_range *ranges, uint64_t used, const void *data, uint64_t bytes,
                           uint64_t index, int written)
@@ -157,19 +202,27 @@ static uint64_t add_piece(mo_tensor_range *ranges, uint64_t used, const void *da
     return used + 1;
 }
 
+static uint64_t add_matrix(mo_tensor_range *ranges, uint64_t used, const memopt_blocks *b,
+                           uint64_t index, int written)
+{
+    memopt_blocks_layout layout;
+    (void)find_layout("blocks", index, b->format, b->rows, b->columns, &layout);
+    used = add_piece(ranges, used, b->codes, layout.code_bytes, index, written);
+    return add_piece(ranges, used, b->scales, layout.scale_bytes, index, written);
+}
+
 static uint64_t list_pieces(const blocks_call *call, mo_tensor_range *ranges)
 {
     uint64_t used = 0;
     for (uint64_t i = 0; i < call->count; i++) {
-        const memopt_blocks *b = &call->blocks[i];
+        const memopt_blocks *b = call->blocks ? &call->blocks[i] : &call->transposed[i];
         const memopt_tensor *v = &call->values[i];
-        memopt_blocks_layout layout;
-        (void)find_layout(call->verb, i, b->format, b->rows, b->columns, &layout);
         used = add_piece(ranges, used, v->data, v->count * memopt_dtype_size(v->dtype), i,
                          !call->quantize);
-        used = add_piece(ranges, used, b->codes, layout.code_bytes, i, call->quantize);
-        used = add_piece(ranges, used, b->scales, layout.scale_bytes, i, call->quantize);
         used = add_piece(ranges, used, b->tensor_amax, b->tensor_amax == NULL ? 0 : 4, i, 0);
+        used = add_matrix(ranges, used, b, i, call->quantize);
+        if (call->blocks != NULL && call->transposed != NULL)
+            used = add_matrix(ranges, used, &call->transposed[i], i, 1);
     }
     return add_piece(ranges, used, call->amax, call->amax == NULL ? 0 : 4 * call->count,
                      call->count, 1);
@@ -196,10 +249,11 @@ static memopt_status check_memory(const blocks_call *call)
  * rows are one. */
 static uint64_t cut(mo_blocks_segment *s, int stochastic)
 {
+    const int turned = s->turned_codes != NULL;
     uint64_t unit = stochastic ? (uint64_t)MO_BLOCKS_PITCH : mo_blocks_width(s->format);
-    if (mo_blocks_height(s->format) != 1) {
-        s->item_rows = mo_blocks_height(s->format);
-        s->item_columns = mo_blocks_width(s->format);
+    if (turned || mo_blocks_height(s->format) != 1) {
+        s->item_rows = MO_BLOCKS_TILE;
+        s->item_columns = MO_BLOCKS_TILE;
     } else {
         if (s->columns % unit == 0) {
             s->columns *= s->rows;
@@ -212,31 +266,37 @@ static uint64_t cut(mo_blocks_segment *s, int stochastic)
     return mo_ceil_div_u64(s->rows, s->item_rows) * s->items_across;
 }
 
+static mo_blocks_segment segment_of(const blocks_call *call, uint64_t i)
+{
+    const memopt_blocks *b = call->blocks ? &call->blocks[i] : NULL;
+    const memopt_blocks *t = call->transposed ? &call->transposed[i] : NULL;
+    return (mo_blocks_segment){.values = call->values[i].data,
+                               .codes = b ? b->codes : NULL,
+                               .scales = b ? b->scales : NULL,
+                               .turned_codes = t ? t->codes : NULL,
+                               .turned_scales = t ? t->scales : NULL,
+                               .tensor_amax = b ? b->tensor_amax : t->tensor_amax,
+                               .amax = call->amax ? (uint32_t *)&call->amax[i] : NULL,
+                               .rows = b ? b->rows : t->columns,
+                               .columns = b ? b->columns : t->rows,
+                               .tensor = (uint32_t)i,
+                               .dtype = (uint16_t)call->values[i].dtype,
+                               .format = (uint16_t)(b ? b->format : t->format)};
+}
+
 static memopt_status launch(const blocks_call *call, mo_blocks_args *args)
 {
-    const mo_kernel *kernel =
-        call->quantize ? &mo_kernel_blocks_quantize : &mo_kernel_blocks_dequantize;
     uint64_t items = 0;
     memopt_status status = MEMOPT_OK;
     for (uint64_t i = 0; i < call->count && status == MEMOPT_OK; i++) {
-        const memopt_blocks *b = &call->blocks[i];
         if (call->values[i].count != 0) {
             mo_blocks_segment *s = &args->segments[args->count++];
-            *s = (mo_blocks_segment){.values = call->values[i].data,
-                                     .codes = b->codes,
-                                     .scales = b->scales,
-                                     .tensor_amax = b->tensor_amax,
-                                     .amax = call->amax ? (uint32_t *)&call->amax[i] : NULL,
-                                     .rows = b->rows,
-                                     .columns = b->columns,
-                                     .first_item = items,
-                                     .tensor = (uint32_t)i,
-                                     .dtype = (uint16_t)call->values[i].dtype,
-                                     .format = (uint16_t)b->format};
+            *s = segment_of(call, i);
+            s->first_item = items;
             items += cut(s, args->stochastic);
         }
         if (args->count == MO_BLOCKS_SEGMENTS || (i + 1 == call->count && args->count != 0)) {
-            status = mo_launch(call->device, call->stream, kernel, args, items);
+            status = mo_launch(call->device, call->stream, call->kernel, args, items);
             args->count = 0;
             items = 0;
         }
@@ -244,53 +304,76 @@ static memopt_status launch(const blocks_call *call, mo_blocks_args *args)
     return status;
 }
 
-static memopt_status read_options(memopt_blocks_options *copy, const memopt_blocks_options *options)
+static memopt_status read_options(const char *verb, memopt_blocks_options *copy,
+                                  const memopt_blocks_options *options)
 {
     memopt_status status = mo_options_read(copy, sizeof *copy, options, "memopt_blocks_options");
     if (status != MEMOPT_OK)
         return status;
     if (copy->rounding > MEMOPT_ROUND_STOCHASTIC)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "blocks_quantize: rounding %" PRIu32 " is not a memopt_rounding (0 or 1)",
+                       "%s: rounding %" PRIu32 " is not a memopt_rounding (0 or 1)", verb,
                        copy->rounding);
     if (copy->power_of_two > 1)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "blocks_quantize: power_of_two is %" PRIu32 "; it is 0 or 1",
-                       copy->power_of_two);
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: power_of_two is %" PRIu32 "; it is 0 or 1",
+                       verb, copy->power_of_two);
     if ((uintptr_t)copy->amax % sizeof(float) != 0)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "blocks_quantize: amax: %p is not aligned to 4 bytes", (void *)copy->amax);
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: amax: %p is not aligned to 4 bytes", verb,
+                       (void *)copy->amax);
     return MEMOPT_OK;
+}
+
+static memopt_status quantize(blocks_call *call, const memopt_blocks_options *options)
+{
+    memopt_blocks_options how;
+    memopt_status status = read_options(call->verb, &how, options);
+    if (status != MEMOPT_OK)
+        return status;
+    call->quantize = 1;
+    call->amax = how.amax;
+    status = check_lists(call);
+    if (status == MEMOPT_OK && call->count != 0)
+        status = check_memory(call);
+    if (status != MEMOPT_OK || call->count == 0)
+        return status;
+    mo_blocks_args args = {.seed = how.seed,
+                           .sequence = how.sequence,
+                           .stochastic = how.rounding == MEMOPT_ROUND_STOCHASTIC,
+                           .power_of_two = (uint8_t)how.power_of_two,
+                           .streaming = mo_tensors_streaming(call->values, call->count)};
+    return launch(call, &args);
 }
 
 memopt_status memopt_blocks_quantize(memopt_device *device, const memopt_blocks *destinations,
                                      const memopt_tensor *sources, uint64_t count,
                                      const memopt_blocks_options *options, memopt_stream stream)
 {
-    memopt_blocks_options how;
-    memopt_status status = read_options(&how, options);
     blocks_call call = {.device = device,
                         .verb = "blocks_quantize",
                         .blocks = destinations,
                         .values = sources,
                         .count = count,
-                        .quantize = 1,
+                        .kernel = &mo_kernel_blocks_quantize,
                         .stream = stream};
-    if (status != MEMOPT_OK)
-        return status;
-    call.amax = how.amax;
-    status = check_lists(&call);
-    if (status != MEMOPT_OK || count == 0)
-        return status;
-    status = check_memory(&call);
-    if (status != MEMOPT_OK)
-        return status;
-    mo_blocks_args args = {.seed = how.seed,
-                           .sequence = how.sequence,
-                           .stochastic = how.rounding == MEMOPT_ROUND_STOCHASTIC,
-                           .power_of_two = (uint8_t)how.power_of_two,
-                           .streaming = mo_tensors_streaming(sources, count)};
-    return launch(&call, &args);
+    return quantize(&call, options);
+}
+
+memopt_status memopt_blocks_quantize_transpose(memopt_device *device,
+                                               const memopt_blocks *destinations,
+                                               const memopt_blocks *transposed,
+                                               const memopt_tensor *sources, uint64_t count,
+                                               const memopt_blocks_options *options,
+                                               memopt_stream stream)
+{
+    blocks_call call = {.device = device,
+                        .verb = "blocks_quantize_transpose",
+                        .blocks = destinations,
+                        .transposed = transposed,
+                        .values = sources,
+                        .count = count,
+                        .kernel = &mo_kernel_blocks_transpose,
+                        .stream = stream};
+    return quantize(&call, options);
 }
 
 memopt_status memopt_blocks_dequantize(memopt_device *device, const memopt_tensor *destinations,
@@ -302,6 +385,7 @@ memopt_status memopt_blocks_dequantize(memopt_device *device, const memopt_tenso
                               .blocks = sources,
                               .values = destinations,
                               .count = count,
+                              .kernel = &mo_kernel_blocks_dequantize,
                               .stream = stream};
     memopt_status status = check_lists(&call);
     if (status != MEMOPT_OK || count == 0)

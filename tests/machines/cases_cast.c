@@ -95,55 +95,100 @@ static void accumulate(uint32_t from, uint32_t to)
     digest_report(digest, "mo_accumulate.%s.%s", digest_dtype(to), digest_dtype(from));
 }
 
-/* Rows that end within a block and a byte, three bands of tiles; there and back. */
+enum { BLOCK_ROWS = 129, BLOCK_COLUMNS = 167 };
+
+static const char *const block_names[] = {"",           "mxfp8_e4m3", "mxfp8_e5m2",   "mxfp4",
+                                          "nvfp4",      "e4m3_1x128", "e4m3_128x128", "e4m3_tensor",
+                                          "e5m2_tensor"};
+
+/* A matrix of rows that end within a block and a byte, in a mode of rounding and scales; its codes
+ * and scales lie in `destination` and `scales`. */
+static mo_blocks_args blocks_args(uint32_t format, uint32_t dtype, uint32_t mode, void *scales,
+                                  uint32_t *amax)
+{
+    static float tensor_amax = 1e4f;
+    const int known = format == MO_BLOCKS_NVFP4 || mo_blocks_is_tensor(format);
+    mo_blocks_args args = {.seed = 0x1234567890abcdefu,
+                           .sequence = 7 + mode,
+                           .count = 1,
+                           .stochastic = mode & 1,
+                           .power_of_two = mode >> 1 & 1,
+                           .streaming = mode & 1};
+    args.segments[0] = (mo_blocks_segment){.values = source,
+                                           .codes = destination,
+                                           .scales = scales,
+                                           .tensor_amax = known && mode & 2 ? &tensor_amax : NULL,
+                                           .amax = amax,
+                                           .rows = BLOCK_ROWS,
+                                           .columns = BLOCK_COLUMNS,
+                                           .items_across = 1,
+                                           .item_rows = 50,
+                                           .item_columns = BLOCK_COLUMNS,
+                                           .tensor = 5,
+                                           .dtype = (uint16_t)dtype,
+                                           .format = (uint16_t)format};
+    digest_fill_runs(source, BLOCK_ROWS * BLOCK_COLUMNS, dtype, 17 + mode);
+    if (mode == 1)
+        digest_fill_any(source, 2000, dtype, 9);
+    return args;
+}
+
+/* Tiles of the largest blocks; returns how many. */
+static uint64_t blocks_tiles(mo_blocks_segment *s)
+{
+    s->items_across = 2;
+    s->item_rows = MO_BLOCKS_TILE;
+    s->item_columns = MO_BLOCKS_TILE;
+    return 4;
+}
+
+static void add_blocks(uint64_t *digest, uint32_t format, uint64_t rows, uint64_t columns,
+                       const void *codes, const void *scales)
+{
+    uint64_t count = mo_blocks_of(rows, mo_blocks_height_bits(format)) *
+                     mo_blocks_of(columns, mo_blocks_width_bits(format));
+    digest_add(digest, codes, rows * mo_blocks_code_bytes(format, columns), 1);
+    digest_add(digest, scales, mo_blocks_is_tensor(format) ? 1 : count,
+               mo_blocks_scale_size(format));
+}
+
+/* There and back. */
 static void blocks(uint32_t format, uint32_t dtype)
 {
-    static const char *const names[] = {"",      "mxfp8_e4m3", "mxfp8_e5m2",  "mxfp4",
-                                        "nvfp4", "e4m3_1x128", "e4m3_128x128"};
-    static float tensor_amax = 1e4f;
     static uint32_t scales[260 * 11];
-    const uint64_t rows = 129, columns = 167;
-    uint32_t size = mo_element_size(dtype), tall = mo_blocks_height(format) > 1;
-    uint64_t codes_size = rows * mo_blocks_code_bytes(format, columns);
     uint64_t there = DIGEST_START, back = DIGEST_START;
-    uint64_t scale_count = mo_blocks_of(rows, mo_blocks_height_bits(format)) *
-                           mo_blocks_of(columns, mo_blocks_width_bits(format));
     for (uint32_t mode = 0; mode < 4; mode++) {
         uint32_t amax = 0;
-        mo_blocks_args args = {.seed = 0x1234567890abcdefu,
-                               .sequence = 7 + mode,
-                               .count = 1,
-                               .stochastic = mode & 1,
-                               .power_of_two = mode >> 1 & 1,
-                               .streaming = mode & 1};
-        args.segments[0] =
-            (mo_blocks_segment){source,
-                                destination,
-                                scales,
-                                format == MO_BLOCKS_NVFP4 && mode & 2 ? &tensor_amax : NULL,
-                                &amax,
-                                rows,
-                                columns,
-                                0,
-                                tall ? 2 : 1,
-                                tall ? 128 : 50,
-                                tall ? 128 : (uint32_t)columns,
-                                5,
-                                (uint16_t)dtype,
-                                (uint16_t)format};
-        digest_fill_runs(source, rows * columns, dtype, 17 + mode);
-        if (mode == 1)
-            digest_fill_any(source, 2000, dtype, 9);
-        digest_launch(&mo_kernel_blocks_quantize, &args, tall ? 4 : 3);
-        digest_add(&there, destination, codes_size, 1);
-        digest_add(&there, scales, scale_count, mo_blocks_scale_size(format));
+        mo_blocks_args args = blocks_args(format, dtype, mode, scales, &amax);
+        uint64_t items = mo_blocks_height(format) > 1 ? blocks_tiles(&args.segments[0]) : 3;
+        digest_launch(&mo_kernel_blocks_quantize, &args, items);
+        add_blocks(&there, format, BLOCK_ROWS, BLOCK_COLUMNS, destination, scales);
         digest_add_u64(&there, amax);
         args.segments[0].amax = NULL;
-        digest_launch(&mo_kernel_blocks_dequantize, &args, tall ? 4 : 3);
-        digest_add(&back, source, rows * columns, size);
+        digest_launch(&mo_kernel_blocks_dequantize, &args, items);
+        digest_add(&back, source, BLOCK_ROWS * BLOCK_COLUMNS, mo_element_size(dtype));
     }
-    digest_report(there, "mo_blocks_quantize.%s.%s", names[format], digest_dtype(dtype));
-    digest_report(back, "mo_blocks_dequantize.%s.%s", names[format], digest_dtype(dtype));
+    digest_report(there, "mo_blocks_quantize.%s.%s", block_names[format], digest_dtype(dtype));
+    digest_report(back, "mo_blocks_dequantize.%s.%s", block_names[format], digest_dtype(dtype));
+}
+
+/* With the transpose. */
+static void transposed_blocks(uint32_t format, uint32_t dtype)
+{
+    static uint32_t scales[2][260 * 11];
+    unsigned char *turned = destination + 2 * ROOM;
+    uint64_t digest = DIGEST_START;
+    for (uint32_t mode = 0; mode < 4; mode++) {
+        uint32_t amax = 0;
+        mo_blocks_args args = blocks_args(format, dtype, mode, scales[0], &amax);
+        args.segments[0].turned_codes = turned;
+        args.segments[0].turned_scales = scales[1];
+        digest_launch(&mo_kernel_blocks_transpose, &args, blocks_tiles(&args.segments[0]));
+        add_blocks(&digest, format, BLOCK_ROWS, BLOCK_COLUMNS, destination, scales[0]);
+        add_blocks(&digest, format, BLOCK_COLUMNS, BLOCK_ROWS, turned, scales[1]);
+        digest_add_u64(&digest, amax);
+    }
+    digest_report(digest, "mo_blocks_transpose.%s.%s", block_names[format], digest_dtype(dtype));
 }
 
 /* A cast of each type with the largest magnitude, over more than a chunk. */
@@ -175,9 +220,11 @@ static void cast_amax(uint32_t from)
 
 void digest_blocks(void)
 {
-    for (uint32_t format = MO_BLOCKS_MXFP8_E4M3; format <= MO_BLOCKS_E4M3_128X128; format++)
-        for (uint32_t dtype = MO_DTYPE_F32; dtype <= MO_DTYPE_BF16; dtype++)
+    for (uint32_t format = MO_BLOCKS_MXFP8_E4M3; format <= MO_BLOCKS_E5M2_TENSOR; format++)
+        for (uint32_t dtype = MO_DTYPE_F32; dtype <= MO_DTYPE_BF16; dtype++) {
             blocks(format, dtype);
+            transposed_blocks(format, dtype);
+        }
     FOR_EACH_FLOAT(from)
     cast_amax(from);
 }

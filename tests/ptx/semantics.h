@@ -237,6 +237,11 @@ static int64_t mul_wide_s32(int32_t a, int32_t b)
     return (int64_t)a * b;
 }
 
+static uint32_t mad_lo_s32(uint32_t a, uint32_t b, uint32_t c)
+{
+    return a * b + c;
+}
+
 static uint64_t mad_lo_s64(uint64_t a, uint64_t b, uint64_t c)
 {
     return a * b + c;

@@ -31,7 +31,14 @@ from ._library import lib as _lib
 from ._library import path as library_path
 from .allocator import Allocator, Buffer, Paused, Pool, RangeEvent, TagStats
 from .backends import BackendInfo, backend_info
-from .blocks import Blocks, BlocksLayout, blocks_layout, dequantize_blocks, quantize_blocks
+from .blocks import (
+    Blocks,
+    BlocksLayout,
+    blocks_layout,
+    dequantize_blocks,
+    quantize_blocks,
+    quantize_blocks_transpose,
+)
 from .casts import Scaler, amax, cast
 from .checkpoint import Lease, RandomState, Region
 from .codes import (
@@ -178,6 +185,7 @@ __all__ = [
     "parse_size",
     "quantize",
     "quantize_blocks",
+    "quantize_blocks_transpose",
     "set_log",
     "state_map",
     "tensor",

@@ -33,7 +33,8 @@ class BlocksLayout(NamedTuple):
 
 class Blocks(NamedTuple):
     """A block-scaled matrix. `codes` and `scales` are memory of the layout's bytes, of any type;
-    `tensor_amax` is one f32 with NVFP4's largest magnitude of the tensor, or None."""
+    `tensor_amax` is one f32 with the tensor's largest magnitude (NVFP4, formats of one scale), or
+    None."""
 
     codes: TensorLike
     scales: TensorLike
@@ -45,7 +46,7 @@ class Blocks(NamedTuple):
 
 def blocks_layout(format: FormatLike, rows: int, columns: int) -> BlocksLayout:
     """The sizes of a matrix in a format: "mxfp8_e4m3", "mxfp8_e5m2", "mxfp4", "nvfp4",
-    "e4m3_1x128" or "e4m3_128x128"."""
+    "e4m3_1x128", "e4m3_128x128", "e4m3_tensor" or "e5m2_tensor"."""
     raw = output(
         lib.memopt_blocks_get_layout,
         int(choice(BlockFormat, format, "format")),
@@ -74,20 +75,69 @@ def quantize_blocks(
     """
     into, kept, sizes = _array(device, destinations, "destination", True)
     start, inputs = tensor_array(tensor_list(sources), device, "source")
+    count = _same(sizes, len(inputs), "quantize_blocks", "destinations", "sources")
+    options = _options(device, rounding, power_of_two, seed, sequence, amax, count, kept)
+    at = stream_pointer(stream)
+    lib.memopt_blocks_quantize(device._handle.pointer, into, start, count, options, at)
+    device._keep(stream, kept, inputs)
+
+
+def quantize_blocks_transpose(
+    device: Device,
+    destinations: Union[Blocks, Sequence[Blocks], None],
+    transposed: Union[Blocks, Sequence[Blocks]],
+    sources: Tensors,
+    *,
+    rounding: Union[str, Rounding] = Rounding.NEAREST_EVEN,
+    power_of_two: bool = False,
+    seed: int = 0,
+    sequence: int = 0,
+    amax: Optional[TensorLike] = None,
+    stream: StreamLike = None,
+) -> None:
+    """Quantises tensors and their transposes, many in one call; each is read once.
+
+    A matrix of `transposed` has the rows of its destination as columns, and its format and
+    `tensor_amax`. Without `destinations` (None) only the transposes are made.
+    """
+    call = "quantize_blocks_transpose"
+    turned, kept, sizes = _array(device, transposed, "transposed", True)
+    start, inputs = tensor_array(tensor_list(sources), device, "source")
+    count = _same(sizes, len(inputs), call, "transposed", "sources")
+    into = None
+    if destinations is not None:
+        into, more, sizes = _array(device, destinations, "destination", True)
+        _same(sizes, count, call, "destinations", "sources")
+        kept += more
+    options = _options(device, rounding, power_of_two, seed, sequence, amax, count, kept)
+    at = stream_pointer(stream)
+    lib.memopt_blocks_quantize_transpose(
+        device._handle.pointer, into, turned, start, count, options, at
+    )
+    device._keep(stream, kept, inputs)
+
+
+def _options(
+    device: Device,
+    rounding: Union[str, Rounding],
+    power_of_two: bool,
+    seed: int,
+    sequence: int,
+    amax: Optional[TensorLike],
+    count: int,
+    kept: List[Tensor],
+) -> _abi.BlocksOptions:
     options = _abi.BlocksOptions(
         rounding=choice(Rounding, rounding, "rounding"),
         power_of_two=int(bool(power_of_two)),
         seed=unsigned(seed, 64, "seed"),
         sequence=unsigned(sequence, 64, "sequence"),
     )
-    count = _same(sizes, len(inputs), "quantize_blocks", "destinations", "sources")
     if amax is not None:
         cells = amax_cells(device, amax, count)
         options.amax = cells.pointer
         kept.append(cells)
-    at = stream_pointer(stream)
-    lib.memopt_blocks_quantize(device._handle.pointer, into, start, count, options, at)
-    device._keep(stream, kept, inputs)
+    return options
 
 
 def dequantize_blocks(

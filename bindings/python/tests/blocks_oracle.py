@@ -82,6 +82,8 @@ FORMATS = {
     "nvfp4": (E2M1, 1, 16, "e4m3"),
     "e4m3_1x128": (E4M3, 1, 128, "f32"),
     "e4m3_128x128": (E4M3, 128, 128, "f32"),
+    "e4m3_tensor": (E4M3, 2**40, 2**40, "one"),
+    "e5m2_tensor": (E5M2, 2**40, 2**40, "one"),
 }
 
 
@@ -158,16 +160,21 @@ def block_scale(name: str, amax: float, whole: float, power_of_two: bool) -> Tup
         exponent = math.frexp(amax)[1] - 1 if amax else -1000  # floor(log2(amax))
         exponent = max(exponent - codes.emax, -127)
         return exponent + 127, math.ldexp(1.0, -exponent)
-    if kind == "f32":
+    if kind in ("f32", "one"):
+        largest = codes.values[-1]
+        if kind == "one":  # from the tensor's magnitude alone
+            amax, bad = abs(whole), not math.isfinite(whole)
+            if amax == 0:
+                return f32_bits(1.0), 1.0
         if bad:
             return 0x7FC00000, 0.0
         amax = max(amax, LEAST)
-        scale = f32(amax / 448)
+        scale = f32(amax / largest)
         if power_of_two:
             fraction, exponent = math.frexp(scale)
             scale = math.ldexp(1.0, exponent - 1 if fraction == 0.5 else exponent)
             return f32_bits(scale), 1 / scale
-        return f32_bits(scale), f32(448 / amax)
+        return f32_bits(scale), f32(largest / amax)
     if bad or math.isnan(whole):
         return 0x7F, 0.0
     code = nearest(E4M3, f32(f32(amax / 6) / whole))
@@ -186,7 +193,7 @@ def value_of(codes: Codes, code: int) -> float:
 
 def scale_value(name: str, code: int, whole: float) -> float:
     kind = FORMATS[name][3]
-    if kind == "f32":
+    if kind in ("f32", "one"):
         return from_bits(code)
     if kind == "e8m0":
         return math.nan if code == 255 else math.ldexp(1.0, code - 127)

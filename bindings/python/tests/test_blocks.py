@@ -15,6 +15,7 @@ import pytest
 import memopt
 
 FORMATS = sorted(oracle.FORMATS)
+ONE_SCALE = ["e4m3_tensor", "e5m2_tensor"]
 SIZES = {"f32": 4, "f16": 2, "bf16": 2}
 LETTER = {4: "I", 2: "H"}
 
@@ -54,7 +55,11 @@ class Case:
         self.bits = bits or bits_of(dtype, rows * columns, seed, kinds)
         values = [oracle.narrow(b, dtype) for b in self.bits]
         signs = [b >> (8 * SIZES[dtype] - 1) for b in self.bits]
-        self.whole = 1.0 if amax is None else oracle.tensor_scale(amax)
+        one = oracle.FORMATS[name][3] == "one"
+        if amax is None:
+            self.whole = 0.0 if one else 1.0
+        else:
+            self.whole = amax if one else oracle.tensor_scale(amax)
         self.amax = None if amax is None else array.array("f", [amax])
         self.codes, self.scales = oracle.quantize(
             name, values, signs, rows, columns, whole=self.whole, **how
@@ -126,9 +131,10 @@ def test_stochastic(device, name, rows, columns):
         case.check_quantized()
 
 
-@pytest.mark.parametrize("name", ["e4m3_1x128", "e4m3_128x128"])
+@pytest.mark.parametrize("name", ["e4m3_1x128", "e4m3_128x128", "e4m3_tensor", "e5m2_tensor"])
 def test_power_of_two(device, name):
-    case = Case(name, "f32", 129, 200, 8, power_of_two=True)
+    amax = 7e4 if name.endswith("tensor") else None
+    case = Case(name, "f32", 129, 200, 8, amax=amax, power_of_two=True)
     memopt.quantize_blocks(device, case.blocks, case.source, power_of_two=True)
     case.check_quantized()
     case.check_back(device, "bf16")
@@ -137,8 +143,9 @@ def test_power_of_two(device, name):
 @pytest.mark.parametrize(
     "amax", [0.0, 1.0, 5000.0, 3e38, 1e-30, 1e-44, -3.0, float("inf"), float("nan")]
 )
-def test_two_levels(device, amax):
-    case = Case("nvfp4", "f32", 3, 1200, 3, amax=amax)
+@pytest.mark.parametrize("name", ["nvfp4", *ONE_SCALE])
+def test_two_levels(device, name, amax):
+    case = Case(name, "f32", 3, 1200, 3, amax=amax)
     memopt.quantize_blocks(device, case.blocks, case.source)
     case.check_quantized()
     case.check_back(device, "f32")
@@ -158,7 +165,7 @@ def test_every_pattern_of_16_bits(device, name, dtype):
     case.check_back(device, dtype)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", sorted({*FORMATS} - {*ONE_SCALE}))
 def test_not_finite_at_each_position(device, name):
     """One NaN or infinity makes its block NaN, and no other."""
     height, width = oracle.FORMATS[name][1:3]
@@ -174,6 +181,50 @@ def test_not_finite_at_each_position(device, name):
             memopt.dequantize_blocks(device, back, blocks)
             for i, x in enumerate(back):
                 assert (x != x) == (i // width == place // width)
+
+
+@pytest.mark.parametrize("rows,columns", [(5, 300), (130, 129), (1, 1)])
+@pytest.mark.parametrize("name", FORMATS)
+def test_transpose(device, name, rows, columns):
+    """The bits of the oracle's matrix, and of its matrix of the transposed bits."""
+    amax = 3000.0 if name == "nvfp4" or name in ONE_SCALE else None
+    case = Case(name, "bf16", rows, columns, 6, kinds=10, amax=amax)
+    bits = [case.bits[r * columns + c] for c in range(columns) for r in range(rows)]
+    turned = Case(name, "bf16", columns, rows, 6, amax=amax, bits=bits)
+    turned.blocks = turned.blocks._replace(tensor_amax=case.amax)
+    for blocks in (case.blocks, None):
+        found = memopt.tensor(bytearray(4), "f32")
+        memopt.quantize_blocks_transpose(
+            device, blocks, turned.blocks, case.source, amax=found
+        )
+        turned.check_quantized()
+        alone = memopt.tensor(bytearray(4), "f32")
+        memopt.amax(device, alone, case.source)
+        assert bytes(memopt.tensor(found, "u8").tolist()) == bytes(
+            memopt.tensor(alone, "u8").tolist()
+        )
+    case.check_quantized()
+
+
+def test_transpose_refusals(device):
+    source = array.array("f", [1.0] * 64)
+    good = memopt.Blocks(bytearray(64), bytearray(2), "mxfp8_e4m3", 2, 32)
+    turned = memopt.Blocks(bytearray(64), bytearray(32), "mxfp8_e4m3", 32, 2)
+    call = memopt.quantize_blocks_transpose
+    other = good._replace(codes=bytearray(64), scales=bytearray(2))
+    with pytest.raises(memopt.InvalidArgumentError, match="has 2 rows of 32 columns, its matrix"):
+        call(device, good, other, source)
+    with pytest.raises(memopt.InvalidArgumentError, match="has format 2 .* its matrix 1"):
+        call(device, good, turned._replace(format="mxfp8_e5m2"), source)
+    with pytest.raises(memopt.InvalidArgumentError, match="overlap"):
+        call(device, good, turned._replace(codes=good.codes), source)
+    with pytest.raises(memopt.InvalidArgumentError, match="has 64 elements; 32 rows of 3"):
+        call(device, None, turned._replace(columns=3, codes=bytearray(96)), source)
+    with pytest.raises(ValueError, match="2 destinations, 1 sources"):
+        call(device, [good, good], turned, source)
+    assert bytes(good.codes) == bytes(turned.codes) == bytes(64)
+    call(device, [], [], [])
+    call(device, None, [], [])
 
 
 def test_amax(device):

@@ -51,20 +51,20 @@ static mo_blocks_args args_of(uint32_t number, const format *type, int shape, wa
     uint64_t rows = shapes[shape].rows, columns = shapes[shape].columns;
     int tall = mo_blocks_height(number) > 1;
     uint32_t across = columns < MO_CHUNK_ELEMENTS ? (uint32_t)columns : MO_CHUNK_ELEMENTS;
-    args.segments[0] = (mo_blocks_segment){.values = source + (uint64_t)how.shift * type->size,
-                                           .codes = codes[side] + GUARD + how.shift,
-                                           .scales = scales[side] + GUARD,
-                                           .tensor_amax = number == MO_BLOCKS_NVFP4 ? amax : NULL,
-                                           .amax = out_amax,
-                                           .rows = rows,
-                                           .columns = columns,
-                                           .items_across = tall ? (columns + 127) / 128
-                                                                : (columns + across - 1) / across,
-                                           .item_rows = tall ? 128 : MO_CHUNK_ELEMENTS / across,
-                                           .item_columns = tall ? 128 : across,
-                                           .tensor = 3,
-                                           .dtype = type->dtype,
-                                           .format = (uint16_t)number};
+    args.segments[0] = (mo_blocks_segment){
+        .values = source + (uint64_t)how.shift * type->size,
+        .codes = codes[side] + GUARD + how.shift,
+        .scales = scales[side] + GUARD,
+        .tensor_amax = number == MO_BLOCKS_NVFP4 || number >= MO_BLOCKS_E4M3_TENSOR ? amax : NULL,
+        .amax = out_amax,
+        .rows = rows,
+        .columns = columns,
+        .items_across = tall ? (columns + 127) / 128 : (columns + across - 1) / across,
+        .item_rows = tall ? 128 : MO_CHUNK_ELEMENTS / across,
+        .item_columns = tall ? 128 : across,
+        .tensor = 3,
+        .dtype = type->dtype,
+        .format = (uint16_t)number};
     return args;
 }
 
@@ -125,7 +125,7 @@ static void compare(uint32_t number, const format *type, int shape, way how)
 static void forms_agree(void **state)
 {
     (void)state;
-    for (uint32_t number = MO_BLOCKS_MXFP8_E4M3; number <= MO_BLOCKS_E4M3_128X128; number++)
+    for (uint32_t number = MO_BLOCKS_MXFP8_E4M3; number <= MO_BLOCKS_E5M2_TENSOR; number++)
         for (int type = 0; type < 3; type++) {
             fill(&formats[type], ELEMENTS, number * 10 + (uint64_t)type);
             for (int shape = 0; shape < SHAPES; shape++)
@@ -141,7 +141,7 @@ static void nothing_else_is_written(void **state)
 {
     (void)state;
     FOR_EACH_FORM (isa, &mo_kernel_blocks_quantize)
-        for (uint32_t number = MO_BLOCKS_MXFP8_E4M3; number <= MO_BLOCKS_E4M3_128X128; number++)
+        for (uint32_t number = MO_BLOCKS_MXFP8_E4M3; number <= MO_BLOCKS_E5M2_TENSOR; number++)
             for (int shape = 0; shape < SHAPES; shape++) {
                 const way how = {0, 0, SHIFT};
                 uint64_t rows = shapes[shape].rows, columns = shapes[shape].columns;
@@ -149,6 +149,8 @@ static void nothing_else_is_written(void **state)
                 uint64_t scale_bytes = mo_blocks_of(rows, mo_blocks_height_bits(number)) *
                                        mo_blocks_of(columns, mo_blocks_width_bits(number)) *
                                        mo_blocks_scale_size(number);
+                if (number >= MO_BLOCKS_E4M3_TENSOR)
+                    scale_bytes = 4;
                 fill(&formats[0], ELEMENTS, 9);
                 both_ways(number, &formats[0], shape, how, 0, isa, NULL);
                 for (int k = 1; k <= GUARD / 2; k++) {
@@ -167,7 +169,7 @@ static void nothing_else_is_written(void **state)
 static void every_code_comes_back(void **state)
 {
     (void)state;
-    for (uint32_t number = MO_BLOCKS_MXFP8_E4M3; number <= MO_BLOCKS_E4M3_128X128; number++)
+    for (uint32_t number = MO_BLOCKS_MXFP8_E4M3; number <= MO_BLOCKS_E5M2_TENSOR; number++)
         for (int type = 0; type < 3; type++) {
             const way how = {0, 0, 0};
             float amax = 1e20f;

@@ -68,6 +68,11 @@ def _kind(format: Optional[FormatLike]) -> Optional[BlockFormat]:
         raise ValueError(
             "compress is 'e4m3_128x128', which is of matrices; 'e4m3_1x128' has the same codes"
         )
+    if kind in (BlockFormat.E4M3_TENSOR, BlockFormat.E5M2_TENSOR):
+        raise ValueError(
+            "compress is %r, which has one scale for all values; 'e4m3_1x128' has one for each 128"
+            % kind.name.lower()
+        )
     return kind
 
 

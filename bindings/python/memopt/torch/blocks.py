@@ -1,9 +1,9 @@
-"""quantize_blocks() and dequantize_blocks(): torch tensors as block-scaled matrices."""
+"""quantize_blocks() and its family: torch tensors as block-scaled matrices."""
 
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Optional, Tuple, Union
+from typing import Any, List, Optional, Tuple, Union
 
 import torch
 
@@ -28,7 +28,12 @@ _TYPES = {
     BlockFormat.NVFP4: (_E2M1, torch.float8_e4m3fn),
     BlockFormat.E4M3_1X128: (torch.float8_e4m3fn, torch.float32),
     BlockFormat.E4M3_128X128: (torch.float8_e4m3fn, torch.float32),
+    BlockFormat.E4M3_TENSOR: (torch.float8_e4m3fn, torch.float32),
+    BlockFormat.E5M2_TENSOR: (torch.float8_e5m2, torch.float32),
 }
+#: Formats that take matrices alone, and those of one scale.
+_MATRICES = (BlockFormat.E4M3_128X128,)
+_ONE_SCALE = (BlockFormat.E4M3_TENSOR, BlockFormat.E5M2_TENSOR)
 
 
 @torch.no_grad()
@@ -46,40 +51,78 @@ def quantize_blocks(
 
         codes, scales = quantize_blocks(weight, "mxfp8_e4m3")
 
-    Formats: "mxfp8_e4m3", "mxfp8_e5m2", "mxfp4", "nvfp4", "e4m3_1x128" and "e4m3_128x128"; blocks
-    lie along the last dimension. `source` is of float32, float16 or bfloat16; "e4m3_128x128" takes
+    Formats: "mxfp8_e4m3", "mxfp8_e5m2", "mxfp4", "nvfp4", "e4m3_1x128", "e4m3_128x128",
+    "e4m3_tensor" and "e5m2_tensor"; blocks lie along the last dimension, and the last two have one
+    scale. `source` is of float32, float16 or bfloat16; "e4m3_128x128" takes
     matrices, the others any shape. Types: float8_e4m3fn, float8_e5m2 or float4_e2m1fn_x2 for the
     codes, float8_e8m0fnu, float8_e4m3fn or float32 for the scales. `rounding` and `seed` are as in
-    cast_(). `power_of_two` rounds float32 scales up to powers of two. `tensor_amax` is NVFP4's
-    largest magnitude of the tensor, one float32 on its device. `amax`, also one float32, is raised
+    cast_(). `power_of_two` rounds float32 scales up to powers of two. `tensor_amax` is the largest
+    magnitude of the tensor, for NVFP4 and one scale: one float32 on its device. `amax`, also one float32, is raised
     to the largest magnitude of `source`.
     """
     kind = choice(BlockFormat, format, "format")
-    if rounding not in _ROUNDINGS:
-        raise ValueError(
-            "quantize_blocks: rounding must be one of %s, not %r"
-            % (", ".join(map(repr, _ROUNDINGS)), rounding)
-        )
     values = _values("source", source).contiguous()
     rows, columns, layout = _sizes(kind, values.shape)
-    codes, scales = _empty(kind, values, layout)
-    options = _abi.BlocksOptions(rounding=_ROUNDINGS[rounding], power_of_two=int(power_of_two))
-    if rounding == "stochastic":
-        options.seed = _seed(seed)
-    if amax is not None:
-        options.amax = _cell("amax", amax, values)
+    codes, scales = _empty(kind, values.shape, layout, values.device)
+    options = _options("quantize_blocks", rounding, seed, power_of_two, amax, values)
     side = native(values.device)
     lib.memopt_blocks_quantize(
         side.device._handle.pointer,
         _matrix(kind, rows, columns, codes, scales, _cell("tensor_amax", tensor_amax, values)),
         _lists.array([values]),
         1,
-        ctypes.byref(options),
+        options,
         side.stream(),
     )
     if amax is not None:
         _lists.changed([amax])
     return codes, scales
+
+
+@torch.no_grad()
+def quantize_blocks_transpose(
+    source: torch.Tensor,
+    format: FormatLike,
+    *,
+    rounding: str = "nearest",
+    seed: Optional[int] = None,
+    power_of_two: bool = False,
+    tensor_amax: Optional[torch.Tensor] = None,
+    amax: Optional[torch.Tensor] = None,
+) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The codes and the scales of a matrix, then those of its transpose, in one pass.
+
+        codes, scales, turned, turned_scales = quantize_blocks_transpose(weight, "mxfp8_e4m3")
+
+    The last two are quantize_blocks() of `source.t()`, with scales along the rows of `source`; both
+    are contiguous. `source` has two dimensions; the other arguments are as in quantize_blocks().
+    """
+    kind = choice(BlockFormat, format, "format")
+    values = _values("source", source).contiguous()
+    if values.dim() != 2:
+        raise ValueError(
+            "quantize_blocks_transpose takes matrices, not a shape of %s" % list(values.shape)
+        )
+    cell = _cell("tensor_amax", tensor_amax, values)
+    made: List[torch.Tensor] = []
+    structs = []
+    for shape in (values.shape, values.shape[::-1]):
+        rows, columns, layout = _sizes(kind, shape)
+        made += _empty(kind, shape, layout, values.device)
+        structs.append(_matrix(kind, rows, columns, made[-2], made[-1], cell))
+    options = _options("quantize_blocks_transpose", rounding, seed, power_of_two, amax, values)
+    side = native(values.device)
+    lib.memopt_blocks_quantize_transpose(
+        side.device._handle.pointer,
+        *structs,
+        _lists.array([values]),
+        1,
+        options,
+        side.stream(),
+    )
+    if amax is not None:
+        _lists.changed([amax])
+    return made[0], made[1], made[2], made[3]
 
 
 @torch.no_grad()
@@ -111,7 +154,7 @@ def dequantize_blocks(
     rows, columns, layout = _sizes(kind, result.shape)
     for name, tensor, needed in (
         ("codes", codes, layout.code_bytes),
-        ("scales", scales, layout.scale_bytes),
+        ("scales", scales, 4 if kind in _ONE_SCALE else layout.scale_bytes),
     ):
         size = tensor.numel() * tensor.element_size()
         if size != needed or tensor.device != codes.device:
@@ -142,7 +185,7 @@ def _values(name: str, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _sizes(kind: BlockFormat, shape: Any) -> Tuple[int, int, BlocksLayout]:
-    if len(shape) == 0 or (kind is BlockFormat.E4M3_128X128 and len(shape) != 2):
+    if len(shape) == 0 or (kind in _MATRICES and len(shape) != 2):
         raise ValueError(
             "%s takes %s, not a shape of %s"
             % (kind.name.lower(), "matrices" if len(shape) else "at least one dimension", list(shape))
@@ -154,18 +197,42 @@ def _sizes(kind: BlockFormat, shape: Any) -> Tuple[int, int, BlocksLayout]:
     return rows, columns, blocks_layout(kind, rows, columns)
 
 
+def _options(
+    call: str,
+    rounding: str,
+    seed: Optional[int],
+    power_of_two: bool,
+    amax: Optional[torch.Tensor],
+    values: torch.Tensor,
+) -> Any:
+    if rounding not in _ROUNDINGS:
+        raise ValueError(
+            "%s: rounding must be one of %s, not %r"
+            % (call, ", ".join(map(repr, _ROUNDINGS)), rounding)
+        )
+    options = _abi.BlocksOptions(rounding=_ROUNDINGS[rounding], power_of_two=int(power_of_two))
+    if rounding == "stochastic":
+        options.seed = _seed(seed)
+    options.amax = _cell("amax", amax, values)
+    return ctypes.byref(options)
+
+
 def _empty(
-    kind: BlockFormat, values: torch.Tensor, layout: BlocksLayout
+    kind: BlockFormat, shape: Any, layout: BlocksLayout, device: torch.device
 ) -> Tuple[torch.Tensor, torch.Tensor]:
     """Memory of codes and scales; uint8 first, since not all types can be allocated everywhere."""
-    lead = list(values.shape[:-1])
+    lead = list(shape[:-1])
     code_type, scale_type = _TYPES[kind]
-    scale_lead = [layout.scale_rows] if layout.block_rows > 1 else lead
-    codes = torch.empty([*lead, layout.code_row_bytes], dtype=torch.uint8, device=values.device)
+    scale_shape = [*lead, layout.scale_columns]
+    if kind in _ONE_SCALE:
+        scale_shape = []
+    elif kind in _MATRICES:
+        scale_shape = [layout.scale_rows, layout.scale_columns]
+    codes = torch.empty([*lead, layout.code_row_bytes], dtype=torch.uint8, device=device)
     scales = torch.empty(
-        [*scale_lead, layout.scale_columns],
+        scale_shape,
         dtype=torch.float32 if layout.scale_size == 4 else torch.uint8,
-        device=values.device,
+        device=device,
     )
     return codes.view(code_type), scales.view(scale_type)
 

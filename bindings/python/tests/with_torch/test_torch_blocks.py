@@ -8,11 +8,14 @@ torch = pytest.importorskip("torch")
 
 import memopt.torch as mt  # noqa: E402
 
-FORMATS = ("mxfp8_e4m3", "mxfp8_e5m2", "mxfp4", "nvfp4", "e4m3_1x128", "e4m3_128x128")
+FORMATS = (
+    "mxfp8_e4m3", "mxfp8_e5m2", "mxfp4", "nvfp4", "e4m3_1x128", "e4m3_128x128", "e4m3_tensor",
+    "e5m2_tensor",
+)
 
 
 def bits(tensor):
-    return tensor.contiguous().view(torch.uint8)
+    return (tensor.contiguous() if tensor.dim() else tensor.reshape(1)).view(torch.uint8)
 
 
 def values(dtype, rows=96, columns=512):
@@ -104,7 +107,7 @@ def test_shapes_and_errors(name):
     assert back.shape == x.shape
     assert (back - x).abs().max() < x.abs().max() / 2
     with pytest.raises(ValueError, match="bytes on cpu"):
-        mt.dequantize_blocks(codes[:1], scales, name, columns=50)
+        mt.dequantize_blocks(codes, torch.cat([scales.reshape(-1)] * 2), name, columns=50)
     with pytest.raises(TypeError, match="float64"):
         mt.quantize_blocks(x.double(), name)
     with pytest.raises(TypeError, match="expected"):
@@ -120,6 +123,38 @@ def test_tiles_take_matrices():
         mt.quantize_blocks(torch.randn(2, 128, 128), "e4m3_128x128")
 
 
+@pytest.mark.parametrize("name", FORMATS)
+def test_transpose(name):
+    """As quantize_blocks() of the matrix and of its transpose."""
+    x = values(torch.bfloat16, 160, 272)
+    amax = x.abs().max().float() if name == "nvfp4" or name.endswith("tensor") else None
+    found = torch.zeros(())
+    made = mt.quantize_blocks_transpose(x, name, tensor_amax=amax, amax=found)
+    assert found == x.abs().max()
+    wanted = [
+        *mt.quantize_blocks(x, name, tensor_amax=amax),
+        *mt.quantize_blocks(x.t(), name, tensor_amax=amax),
+    ]
+    for one, other in zip(made, wanted):
+        assert one.dtype is other.dtype and one.shape == other.shape
+        assert torch.equal(bits(one), bits(other))
+    with pytest.raises(ValueError, match="takes matrices"):
+        mt.quantize_blocks_transpose(x[0], name)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_one_scale_is_torchs_cast(dtype):
+    """The codes of the scaled values by torch's own cast; the scale is what _scaled_mm takes."""
+    x = values(torch.float32, 64, 128).clamp(-1e5, 1e5)
+    amax, name = x.abs().max(), "e4m3_tensor" if dtype is torch.float8_e4m3fn else "e5m2_tensor"
+    codes, scale = mt.quantize_blocks(x, name, tensor_amax=amax)
+    largest = torch.finfo(dtype).max
+    assert scale.shape == () and scale == amax / largest
+    assert torch.equal(bits(codes), bits((x * (largest / amax)).clamp(-largest, largest).to(dtype)))
+    plain, one = mt.quantize_blocks(x.clamp(-440, 440), name)
+    assert one == 1 and torch.equal(bits(plain), bits(x.clamp(-440, 440).to(dtype)))
+
+
 def test_error_of_a_round_trip():
     """The errors that the guide states, relative to the root of the mean square."""
     torch.manual_seed(1)
@@ -131,9 +166,11 @@ def test_error_of_a_round_trip():
         "nvfp4": 0.110,
         "e4m3_1x128": 0.030,
         "e4m3_128x128": 0.030,
+        "e4m3_tensor": 0.030,
+        "e5m2_tensor": 0.060,
     }
     for name, bound in most.items():
-        amax = x.abs().max() if name == "nvfp4" else None
+        amax = x.abs().max() if name == "nvfp4" or name.endswith("tensor") else None
         codes, scales = mt.quantize_blocks(x, name, tensor_amax=amax)
         back = mt.dequantize_blocks(codes, scales, name, tensor_amax=amax)
         error = ((back - x).square().mean() / x.square().mean()).sqrt().item()
