@@ -13,14 +13,16 @@
 enum { MO_STRIP_ELEMENTS = 4096, MO_STRIP_BLOCKS = MO_STRIP_ELEMENTS / 16 };
 
 /* NVFP4 of a tensor. A scale's code decides from which magnitude of bf16 on an element has a code
- * above k: border[k] + 1, in both halves of a word. Known ones are filled in as they are needed. */
+ * above k: border[k] + 1. Those of the codes from `first` to `last` are known; one row more, so
+ * that 16 bytes can be read from a row's second border on. */
 typedef struct mo_nvfp4_tables {
-    int32_t border[128][8];
-    uint8_t known[128];
+    int16_t border[129][8];
+    uint32_t first, last; /* first > last: none */
     float tensor_scale;
 } mo_nvfp4_tables;
 
-void mo_nvfp4_borders(mo_nvfp4_tables *tables, uint32_t code);
+/* Makes the borders of these codes known. */
+void mo_nvfp4_know(mo_nvfp4_tables *tables, uint32_t first, uint32_t last);
 
 typedef struct mo_block_strip {
     unsigned char *values;

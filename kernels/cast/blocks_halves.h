@@ -276,24 +276,23 @@ MO_INLINE void halves_measure16(const unsigned char *values, uint64_t count, uin
     *amax = found > *amax ? found : *amax;
 }
 
-/* A vector's codes: how many borders are below each magnitude. */
+/* How many borders are below each magnitude of a vector, as v_found has it. */
 MO_INLINE VI halves_count4(const mo_nvfp4_tables *tables, const uint8_t *scales, VI h)
 {
-    VI a = v_and(h, v_seth(0x7fff)), code = v_seti(0);
-    for (int k = 0; k < 7; k++) {
-        const int32_t *words[2] = {&tables->border[scales[0]][k],
-                                   &tables->border[scales[V_BLOCKS16 - 1]][k]};
-        code = v_count_halves(code, a, v_words16(words));
-    }
-    return code;
+    return v_search7(tables->border[scales[0]], tables->border[scales[V_BLOCKS16 - 1]],
+                     v_and(h, v_seth(0x7fff)));
 }
 
 MO_INLINE void halves_nvfp4(const mo_block_strip *s, const uint8_t *scales, uint64_t count)
 {
     mo_nvfp4_tables *tables = s->nvfp4;
-    for (uint64_t b = 0; b < count / 16; b++)
-        if (!tables->known[scales[b]])
-            mo_nvfp4_borders(tables, scales[b]);
+    uint8_t first = 255, last = 0;
+    for (uint64_t b = 0; b < count / 16; b++) {
+        first = scales[b] < first ? scales[b] : first;
+        last = scales[b] > last ? scales[b] : last;
+    }
+    if (count != 0)
+        mo_nvfp4_know(tables, first, last);
     for (uint64_t i = 0; i < count; i += 4 * HALVES_N) {
         const unsigned char *at = s->values + 2 * i;
         VI bytes[2];
@@ -304,7 +303,7 @@ MO_INLINE void halves_nvfp4(const mo_block_strip *s, const uint8_t *scales, uint
             VI low = halves_count4(tables, of, h[0]);
             VI high = halves_count4(tables, of + V_BLOCKS16, h[1]);
             VI sign = v_srl(v_pack_signed(h[0], h[1]), 4);
-            bytes[k] = v_merge(v_pack_halves(low, high), sign, v_seti(0x08080808));
+            bytes[k] = v_found(v_pack_halves(low, high), sign);
         }
         v_put(s->codes + i / 2, v_pack_low4(bytes[0], bytes[1]), s->streaming);
     }

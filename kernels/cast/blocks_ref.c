@@ -133,7 +133,7 @@ static uint32_t nvfp4_code(uint32_t magnitude, float factor)
 }
 
 /* Close to the quotient first, then step by step. */
-void mo_nvfp4_borders(mo_nvfp4_tables *tables, uint32_t code)
+static void nvfp4_borders(mo_nvfp4_tables *tables, uint32_t code)
 {
     static const float borders[7] = {0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5.0f};
     const uint32_t finite = code != 0 && code != 0x7f;
@@ -145,9 +145,21 @@ void mo_nvfp4_borders(mo_nvfp4_tables *tables, uint32_t code)
             first--;
         while (first < 0x8000 && nvfp4_code(first, factor) <= k)
             first++;
-        tables->border[code][k] = (int32_t)((first - 1) * 0x10001u);
+        tables->border[code][k] = (int16_t)((int32_t)first - 1);
     }
-    tables->known[code] = 1;
+}
+
+void mo_nvfp4_know(mo_nvfp4_tables *tables, uint32_t first, uint32_t last)
+{
+    if (tables->first > tables->last) {
+        tables->first = first;
+        tables->last = first;
+        nvfp4_borders(tables, first);
+    }
+    while (tables->first > first)
+        nvfp4_borders(tables, --tables->first);
+    while (tables->last < last)
+        nvfp4_borders(tables, ++tables->last);
 }
 
 /* --- items ----------------------------------------------------------------------------------- */
@@ -383,7 +395,8 @@ int mo_blocks_items_run(const mo_blocks_args *args, uint64_t begin, uint64_t end
         mo_item_work work = work_of(args, &segments[s], form);
         work.nvfp4 = &nvfp4;
         nvfp4.tensor_scale = work.tensor_scale;
-        memset(nvfp4.known, 0, sizeof nvfp4.known);
+        nvfp4.first = 1;
+        nvfp4.last = 0;
         for (last = last < end ? last : end; begin < last;)
             begin += items(&work, begin - first, last - first);
         if (segments[s].amax != NULL)

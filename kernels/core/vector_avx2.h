@@ -299,9 +299,23 @@ MO_INLINE void mo_store_pairs8(uint8_t *pairs, VI x, short weights)
 /* Each halfword of n and 1 where a is larger than b, as signed numbers. */
 #define v_count_halves(n, a, b) _mm256_sub_epi16(n, _mm256_cmpgt_epi16(a, b))
 
-/* For each 16 halfwords of a vector one word, words[0] alone here, in all lanes. */
-#define v_words16(words) _mm256_set1_epi32(*(words)[0])
+/* How many of seven ascending borders are below each halfword of a: for each 16 halfwords of a
+ * vector a table of eight, the first alone here, of which the last does not count. Three steps find
+ * it; the result is a number that v_found knows. Reads 16 bytes from a table's second border on. */
 enum { V_BLOCKS16 = 1 };
+MO_INLINE VI v_search7(const int16_t *first, const int16_t *second, VI a)
+{
+    (void)second;
+    VI even = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)first));
+    VI odd =
+        _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)(first + 1)));
+    VI above = _mm256_cmpgt_epi16(a, _mm256_set1_epi16(first[3]));
+    VI at = _mm256_add_epi16(_mm256_and_si256(above, v_seth(0x0808)), v_seth(0x0100));
+    above = _mm256_cmpgt_epi16(a, _mm256_shuffle_epi8(odd, at));
+    at = _mm256_add_epi16(_mm256_and_si256(above, v_seth(0x0404)), at);
+    above = _mm256_cmpgt_epi16(a, _mm256_shuffle_epi8(even, at));
+    return _mm256_sub_epi16(_mm256_and_si256(at, v_seth(0xff)), above);
+}
 
 /* Halfwords of two vectors as bytes from 0 to 255, or from -128 to 127, in an order that
  * v_pack_order mends. */
@@ -338,6 +352,11 @@ MO_INLINE VT v_table16(const uint32_t *table, VF factor)
     VF high = _mm256_loadu_ps((const float *)(const void *)(table + 8));
     return (VT){v_mul(low, factor), v_mul(high, factor)};
 }
+
+/* Codes of e2m1: what v_search7 has found, in bytes, with bit 3 of `sign`. */
+#define v_found(found, sign)                                                                       \
+    v_merge(v_lookup((const uint8_t[16]){0, 1, 0, 0, 2, 3, 0, 0, 4, 5, 0, 0, 6, 7}, found), sign,  \
+            v_seti(0x08080808))
 
 /* One of 16 bytes by each byte of the index, below 16. */
 MO_INLINE VI v_lookup(const uint8_t table[16], VI index)

@@ -286,8 +286,24 @@ MO_INLINE uint32_t v_largest16(const void *at)
 #define v_merge(x, y, mask) _mm512_ternarylogic_epi32(x, y, mask, 0xf8)
 #define v_count_halves(n, a, b)                                                                    \
     _mm512_mask_sub_epi16(n, _mm512_cmpgt_epi16_mask(a, b), n, _mm512_set1_epi16(-1))
-#define v_words16(words) _mm512_mask_set1_epi32(_mm512_set1_epi32(*(words)[0]), 0xff00, *(words)[1])
 enum { V_BLOCKS16 = 2 };
+
+/* The upper 16 halfwords look up in the second table, from entry 8 on. */
+MO_INLINE VI v_search7(const int16_t *first, const int16_t *second, VI a)
+{
+    const VI one = v_seth(1), start = _mm512_mask_set1_epi16(one, 0xffff0000u, 9);
+    const __m128i low = _mm_loadu_si128((const __m128i *)(const void *)first);
+    const __m128i high = _mm_loadu_si128((const __m128i *)(const void *)second);
+    VI tables = _mm512_castsi256_si512(_mm256_set_m128i(high, low));
+    VI border = _mm512_permutexvar_epi16(_mm512_add_epi16(start, v_seth(2)), tables);
+    VI at = _mm512_mask_add_epi16(start, _mm512_cmpgt_epi16_mask(a, border), start, v_seth(4));
+    __mmask32 above = _mm512_cmpgt_epi16_mask(a, _mm512_permutexvar_epi16(at, tables));
+    at = _mm512_mask_add_epi16(_mm512_sub_epi16(at, one), above, at, one);
+    above = _mm512_cmpgt_epi16_mask(a, _mm512_permutexvar_epi16(at, tables));
+    return _mm512_mask_add_epi16(at, above, at, one);
+}
+
+#define v_found(found, sign) _mm512_ternarylogic_epi32(v_seti(0x08080808), sign, found, 0xca)
 #define v_pack_halves _mm512_packus_epi16
 #define v_pack_signed _mm512_packs_epi16
 #define v_pack_order(x) _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), x)

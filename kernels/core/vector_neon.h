@@ -460,8 +460,31 @@ MO_WORD2(VI, v_sub_bytes, VI, mo_sub_bytes16)
 #define mo_count_halves8(n, a, b)                                                                  \
     vreinterpretq_s32_s16(vsubq_s16(mo_halves8(n), mo_larger_halves8(a, b)))
 MO_WORD3(VI, v_count_halves, VI, VI, VI, mo_count_halves8)
-#define v_words16(words) v_seti(*(words)[0])
 enum { V_BLOCKS16 = 1 };
+
+MO_INLINE int16x8_t mo_look_halves8(const int16_t *table, int16x8_t at)
+{
+    uint8x16_t bytes = vreinterpretq_u8_s16(vld1q_s16(table));
+    return vreinterpretq_s16_u8(vqtbl1q_u8(bytes, vreinterpretq_u8_s16(at)));
+}
+
+/* Indices of both bytes of a halfword, 2 * k and 2 * k + 1. */
+MO_INLINE int16x8_t mo_search7_8(const int16_t *table, int16x8_t a)
+{
+    int16x8_t above = vreinterpretq_s16_u16(vcgtq_s16(a, vdupq_n_s16(table[3])));
+    int16x8_t at = vaddq_s16(vandq_s16(above, vdupq_n_s16(0x0808)), vdupq_n_s16(0x0100));
+    above = vreinterpretq_s16_u16(vcgtq_s16(a, mo_look_halves8(table + 1, at)));
+    at = vaddq_s16(vandq_s16(above, vdupq_n_s16(0x0404)), at);
+    above = vreinterpretq_s16_u16(vcgtq_s16(a, mo_look_halves8(table, at)));
+    return vsubq_s16(vandq_s16(at, vdupq_n_s16(0xff)), above);
+}
+
+MO_INLINE VI v_search7(const int16_t *first, const int16_t *second, VI a)
+{
+    (void)second;
+    return (VI){vreinterpretq_s32_s16(mo_search7_8(first, mo_halves8(a.low))),
+                vreinterpretq_s32_s16(mo_search7_8(first, mo_halves8(a.high)))};
+}
 
 MO_INLINE VI v_pack_halves(VI a, VI b)
 {
@@ -545,6 +568,10 @@ MO_INLINE VI v_look8(const uint32_t *table, VI index)
     return (VI){vreinterpretq_s32_u8(vqtbl2q_u8(t, low)),
                 vreinterpretq_s32_u8(vqtbl2q_u8(t, high))};
 }
+
+#define v_found(found, sign)                                                                       \
+    v_merge(v_lookup((const uint8_t[16]){0, 1, 0, 0, 2, 3, 0, 0, 4, 5, 0, 0, 6, 7}, found), sign,  \
+            v_seti(0x08080808))
 
 /* One of 16 bytes by each byte of the index, below 16. */
 MO_INLINE VI v_lookup(const uint8_t table[16], VI index)
