@@ -95,7 +95,7 @@ TORCHS = {
     "Muon": {},
 }
 #: Options of both sides.
-SHARED = {"SGD": {"momentum": 0.9}, "LARS": {"momentum": 0.9}, "APOLLO": {"rank": 128}}
+SHARED = {"SGD": {"momentum": 0.9}, "LARS": {"momentum": 0.9}, "APOLLO": {"rank": 256}}
 
 
 def peers_of(family, wanted):
@@ -148,8 +148,9 @@ OURS = {
     "LAMB": {"LAMB": 16, "LAMB8bit": 4.06},
     "LARS": {"LARS": 8, "LARS8bit": 2.03},
     "Muon": {"Muon": 8, "Muon8bit": 2.03},
-    "GaLore": {"GaLore": 0},
-    "APOLLO": {"APOLLO": 0},
+    "AdamMini": {"AdamMini": 8, "AdamMini8bit": 2.03},
+    "GaLore": {"GaLore": 0, "GaLore8bit": 0},
+    "APOLLO": {"APOLLO": 0, "APOLLO8bit": 0},
     "schedule-free": {"AdamWScheduleFree": 16},
 }
 #: Rules that are for matrices.

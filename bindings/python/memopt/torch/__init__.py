@@ -30,6 +30,7 @@ from .load import load_safetensors  # noqa: E402
 from .monitor import MemoryMonitor, MemoryWarning  # noqa: E402
 from .optim import (  # noqa: E402
     APOLLO,
+    APOLLO8bit,
     LAMB,
     LARS,
     SGD,
@@ -38,6 +39,8 @@ from .optim import (  # noqa: E402
     Adagrad8bit,
     Adam,
     Adam8bit,
+    AdamMini,
+    AdamMini8bit,
     AdamW,
     AdamW4bit,
     AdamW8bit,
@@ -49,6 +52,7 @@ from .optim import (  # noqa: E402
     AdEMAMix8bit,
     CPUOffloadOptimizer,
     GaLore,
+    GaLore8bit,
     LAMB8bit,
     LARS8bit,
     Lion,
@@ -74,6 +78,7 @@ from .sharing import TensorExport, import_tensor, share_tensor  # noqa: E402
 
 __all__ = [
     "APOLLO",
+    "APOLLO8bit",
     "AdEMAMix",
     "AdEMAMix8bit",
     "Adafactor",
@@ -81,6 +86,8 @@ __all__ = [
     "Adagrad8bit",
     "Adam",
     "Adam8bit",
+    "AdamMini",
+    "AdamMini8bit",
     "AdamW",
     "AdamW4bit",
     "AdamW8bit",
@@ -91,6 +98,7 @@ __all__ = [
     "CPUOffloadOptimizer",
     "CheckpointError",
     "GaLore",
+    "GaLore8bit",
     "GradScaler",
     "LAMB",
     "LAMB8bit",

@@ -20,6 +20,7 @@ OURS = [
     mt.AdamWBf16, mt.Adam, mt.Adam8bit, mt.Lion, mt.Lion8bit, mt.SGD, mt.SGD8bit, mt.Muon, mt.Muon8bit, mt.Adafactor,
     mt.AdamWScheduleFree, mt.AdEMAMix, mt.AdEMAMix8bit, mt.RMSprop8bit, mt.Adagrad8bit,
     mt.LAMB8bit, mt.LARS8bit, mt.GaLore, mt.APOLLO,
+    mt.AdamMini, mt.AdamMini8bit, mt.GaLore8bit, mt.APOLLO8bit,
 ]  # fmt: skip
 LARGE = "2^31 elements"
 #: Rules of which no small parameter shows what the ends of a large one should be.

@@ -95,6 +95,7 @@ OTHERS = {
     "LARS": (mt.LARS, {"momentum": 0.9, "weight_decay": 0.1}),
     "LARS8bit": (mt.LARS8bit, {"momentum": 0.9, "weight_decay": 0.1, "min_8bit_size": 100}),
     "Adafactor": (mt.Adafactor, {}),
+    "AdamMini8bit": (mt.AdamMini8bit, {"min_8bit_size": 100}),
 }
 
 

@@ -89,7 +89,7 @@ class CPUOffloadOptimizer(OnDisk):
         if not optimizer_class._steps_on_host:
             raise TypeError(
                 "%s cannot step on the host's masters; AdamW, Adam, Lion, SGD, RMSprop, Adagrad, AdEMAMix,"
-                " LAMB, LARS, their coded forms and Adafactor can" % optimizer_class.__name__
+                " LAMB, LARS, Adam-mini, their coded forms and Adafactor can" % optimizer_class.__name__
             )
         if disk is not None and not optimizer_class._by_pieces:
             raise TypeError(

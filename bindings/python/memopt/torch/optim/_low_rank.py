@@ -23,7 +23,8 @@ from typing import Any, Dict, Tuple
 
 import torch
 
-from . import _options, _other_rules
+from ..._abi import StateFormat
+from . import _options, _other_rules, _row_codes
 from ._base import Learning, Params
 from ._options import number
 from ._shaped import ShapedOptimizer
@@ -63,11 +64,7 @@ class _LowRank(ShapedOptimizer):
 
     def _rank_of(self, parameter: torch.Tensor) -> int:
         """0: it is not projected."""
-        rank = next(
-            int(group["rank"])
-            for group in self.param_groups
-            if any(p is parameter for p in group["params"])
-        )
+        rank = int(self._home(parameter)[0]["rank"])
         shape = parameter.shape
         return rank if len(shape) == 2 and min(shape) > rank else 0
 
@@ -82,6 +79,9 @@ class _LowRank(ShapedOptimizer):
     def _further(self, tall: bool, rank: int, shape: torch.Size) -> Dict[str, Tuple[int, ...]]:
         raise NotImplementedError
 
+    def _signs(self, parameter: torch.Tensor) -> Dict[str, bool]:
+        return {"exp_avg": True, "exp_avg_sq": False}
+
     def _is_cut(self, key: str, parameter: torch.Tensor) -> bool:
         if not self._rank_of(parameter):
             return True
@@ -93,16 +93,17 @@ class _LowRank(ShapedOptimizer):
         gradient = task.gradient.float().contiguous()
         gradient = -gradient if group["maximize"] else gradient
         exact = task.parameter.float().contiguous()  # perhaps the parameter itself
-        lr = float(group["lr"])
+        keep = 1 - float(group["lr"]) * float(group["weight_decay"])
         if self._rank_of(task.owner):
-            update = self._projected(task, gradient, steps)
+            self._move(task, exact, gradient, steps, keep)
         else:
-            update = _adam(state, gradient, group, steps)
-        exact.mul_(1 - lr * float(group["weight_decay"])).sub_(update, alpha=lr)
+            _kept(exact, keep).sub_(_adam(state, gradient, group, steps), alpha=float(group["lr"]))
         write(task, exact)
 
-    def _projected(self, task: Task, gradient: torch.Tensor, steps: int) -> torch.Tensor:
-        """The update of a matrix of which this process has these rows."""
+    def _move(
+        self, task: Task, exact: torch.Tensor, gradient: torch.Tensor, steps: int, keep: float
+    ) -> None:
+        """Steps a matrix of which this process has these rows: `keep` of it, less the update."""
         raise NotImplementedError
 
 
@@ -122,6 +123,7 @@ class GaLore(_LowRank):
         update_proj_gap: int = 200,
         scale: float = 0.25,
         maximize: bool = False,
+        min_8bit_size: int = 4096,
         stochastic_rounding: bool = False,
         seed: int = 0,
     ) -> None:
@@ -137,6 +139,7 @@ class GaLore(_LowRank):
             update_proj_gap: so many steps use one projection.
             scale: by which a projected update is multiplied.
             maximize: climb instead of descend.
+            min_8bit_size: parameters with fewer elements keep 32-bit states.
             stochastic_rounding: round bf16 and fp16 parameters up or down with probability by
                 distance, so that updates below half a unit are not lost.
             seed: chooses the random numbers of stochastic_rounding.
@@ -144,12 +147,15 @@ class GaLore(_LowRank):
         values = dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
         values.update(rank=rank, update_proj_gap=update_proj_gap, scale=scale)
         rounding = dict(stochastic_rounding=stochastic_rounding, seed=seed)
+        rounding.update(min_8bit_size=min_8bit_size)
         super().__init__(params, {**values, "maximize": maximize, **rounding})
 
     def _further(self, tall: bool, rank: int, shape: torch.Size) -> Dict[str, Tuple[int, ...]]:
         return {"projector": (shape[1] if tall else shape[0], rank)}
 
-    def _projected(self, task: Task, gradient: torch.Tensor, steps: int) -> torch.Tensor:
+    def _move(
+        self, task: Task, exact: torch.Tensor, gradient: torch.Tensor, steps: int, keep: float
+    ) -> None:
         group, tall, team = task.group, _is_tall(task.owner), Team(task.owner)
         projector = task.state["projector"]
         if (steps - 1) % group["update_proj_gap"] == 0:
@@ -157,11 +163,17 @@ class GaLore(_LowRank):
             vectors = torch.linalg.svd(whole, full_matrices=False)
             basis = vectors[2].T if tall else vectors[0][team.rows()]
             projector.copy_(basis[:, : projector.shape[1]])
-        scale = float(group["scale"])
-        if tall:
-            return _adam(task.state, gradient @ projector, group, steps).mul_(scale) @ projector.T
-        low = team.add(projector.T @ gradient)
-        return projector @ _adam(task.state, low, group, steps).mul_(scale)
+        low = gradient @ projector if tall else team.add(projector.T @ gradient)
+        update = _adam(task.state, low, group, steps)
+        pair = (update, projector.T) if tall else (projector, update)
+        exact.addmm_(*pair, beta=keep, alpha=-float(group["lr"]) * float(group["scale"]))
+
+
+class GaLore8bit(GaLore):
+    """GaLore's AdamW with 8-bit states of a rank, in blocks of at most 256 of a row: for a matrix of
+    R × C, with C the shorter side, 2 · R · rank + 4 · C · rank bytes, and 8 a block."""
+
+    _states = StateFormat.BITS8
 
 
 class APOLLO(_LowRank):
@@ -181,6 +193,7 @@ class APOLLO(_LowRank):
         scale: float = 1.0,
         scale_type: str = "channel",
         maximize: bool = False,
+        min_8bit_size: int = 4096,
         stochastic_rounding: bool = False,
         seed: int = 0,
     ) -> None:
@@ -198,6 +211,7 @@ class APOLLO(_LowRank):
             scale_type: "channel": a factor for each row or column of the longer side; "tensor": one
                 for the matrix.
             maximize: climb instead of descend.
+            min_8bit_size: parameters with fewer elements keep 32-bit states.
             stochastic_rounding: round bf16 and fp16 parameters up or down with probability by
                 distance, so that updates below half a unit are not lost.
             seed: chooses the random numbers of projections and of stochastic_rounding.
@@ -205,7 +219,7 @@ class APOLLO(_LowRank):
         values = dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
         values.update(rank=rank, update_proj_gap=update_proj_gap, scale=scale)
         rounding = dict(stochastic_rounding=stochastic_rounding, seed=seed)
-        named = dict(scale_type=scale_type, maximize=maximize)
+        named = dict(scale_type=scale_type, maximize=maximize, min_8bit_size=min_8bit_size)
         super().__init__(params, {**values, **named, **rounding})
 
     def _check_group(self, group: Dict[str, Any]) -> None:
@@ -218,7 +232,9 @@ class APOLLO(_LowRank):
     def _further(self, tall: bool, rank: int, shape: torch.Size) -> Dict[str, Tuple[int, ...]]:
         return {"norm": ()}
 
-    def _projected(self, task: Task, gradient: torch.Tensor, steps: int) -> torch.Tensor:
+    def _move(
+        self, task: Task, exact: torch.Tensor, gradient: torch.Tensor, steps: int, keep: float
+    ) -> None:
         group, tall, team = task.group, _is_tall(task.owner), Team(task.owner)
         projector = self._random(task, steps).to(gradient.device)
         if tall:
@@ -228,22 +244,29 @@ class APOLLO(_LowRank):
         update = _adam(task.state, low, group, steps)
         if group["scale_type"] == "tensor":
             norms = [team.norm(t) if tall else float(t.norm(2)) for t in (update, low)]
-            factor: Any = norms[0] / (norms[1] + 1e-8)
+            factor = low.new_full((1, 1), norms[0] / (norms[1] + 1e-8))
+            squares = torch.full_like(factor, team.norm(gradient), dtype=torch.float64).square_()
         else:
             side = 1 if tall else 0
             factor = update.norm(2, dim=side, keepdim=True)
             factor /= low.norm(2, dim=side, keepdim=True).add_(1e-8)
-        result = gradient * factor * math.sqrt(float(group["scale"]))
-        return self._limited(task, result, team)
+            squares = gradient.norm(2, dim=side, keepdim=True).double().square_()
+            squares = squares if tall else team.add(squares)
+        factor *= math.sqrt(float(group["scale"]))
+        total = (squares * factor.double().square()).sum()
+        if tall and group["scale_type"] != "tensor":
+            total = team.add(total)
+        rate = float(group["lr"]) * self._limit(task, math.sqrt(float(total)))
+        _kept(exact, keep).addcmul_(gradient, factor, value=-rate)
 
-    def _limited(self, task: Task, update: torch.Tensor, team: Team) -> torch.Tensor:
-        """Not more than 1.01 times as long as the last one, as its authors' limit."""
-        length, last = team.norm(update), float(task.state["norm"])
+    def _limit(self, task: Task, length: float) -> float:
+        """By which an update is cut: it is at most 1.01 times as long as the last one, as its
+        authors' limit."""
+        last, cut = float(task.state["norm"]), 1.0
         if last and length > 1.01 * last:
-            update.mul_(1.01 * last / length)
-            length = 1.01 * last
-        task.state["norm"].fill_(length)
-        return update
+            cut = 1.01 * last / length
+        task.state["norm"].fill_(cut * length)
+        return cut
 
     def projection_of(self, parameter: torch.Tensor) -> torch.Tensor:
         """The random projection of a matrix in its last step: the shorter side × rank. KeyError where
@@ -267,16 +290,38 @@ class APOLLO(_LowRank):
         return known[1]
 
 
+class APOLLO8bit(APOLLO):
+    """APOLLO's AdamW with 8-bit states of a rank, in blocks of at most 256 of a row."""
+
+    _states = StateFormat.BITS8
+
+
 def _is_tall(parameter: torch.Tensor) -> bool:
     return parameter.shape[0] >= parameter.shape[1]
 
 
+def _kept(exact: torch.Tensor, keep: float) -> torch.Tensor:
+    return exact if keep == 1.0 else exact.mul_(keep)
+
+
 def _adam(state: Any, g: torch.Tensor, group: Dict[str, Any], steps: int) -> torch.Tensor:
     """Moves the moments by g; the corrected quotient."""
+    shape = g.shape
     beta1, beta2 = (float(beta) for beta in group["betas"])
-    mean, squares = state["exp_avg"], state["exp_avg_sq"]
+    coded = [
+        _row_codes.Rows(state[key], state[scale], sign)
+        for key, scale, sign in (("exp_avg", "absmax1", True), ("exp_avg_sq", "absmax2", False))
+        if scale in state
+    ]
+    if coded:
+        mean, squares = (rows.values for rows in coded)
+        g = g.reshape(mean.shape)
+    else:
+        mean, squares = state["exp_avg"], state["exp_avg_sq"]
     mean.lerp_(g, 1 - beta1)
     squares.mul_(beta2).addcmul_(g, g, value=1 - beta2)
     root = squares.sqrt().div_(math.sqrt(1 - beta2**steps)).add_(float(group["eps"]))
     update: torch.Tensor = (mean / (1 - beta1**steps)).div_(root)
-    return update
+    for rows in coded:
+        rows.store()
+    return update.reshape(shape)

@@ -73,6 +73,8 @@ def check_group(group: Mapping[str, Any], kind: Kind, number: int) -> None:
         raise _refused(where + "max_unorm", "LAMB or LARS", kind)
     if "update_proj_gap" in group:
         raise _refused(where + "update_proj_gap", "GaLore or APOLLO", kind)
+    if "n_kv_heads" in group:
+        raise _refused(where + "n_kv_heads", "Adam-mini", kind)
     if "beta2_decay" in group:
         raise _refused(where + "beta2_decay", "Adafactor", kind)
     if has_three_betas(group):
