@@ -44,6 +44,7 @@ def run(program, options):
     flags = [
         f"--benchmark_repetitions={options.repetitions}",
         "--benchmark_enable_random_interleaving=true",
+        *getattr(options, "flags", []),
     ]
     if options.filter:
         flags.append(f"--benchmark_filter={options.filter}")
