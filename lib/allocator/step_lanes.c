@@ -176,13 +176,6 @@ mo_block *mo_lane_cut_gap(memopt_allocator *allocator, mo_block *gap, const char
     return mo_block_split(&allocator->slab, gap, (uint64_t)(start - gap->address));
 }
 
-mo_slot *mo_lane_next(const mo_lane *lane, uint64_t size)
-{
-    if (lane->at == lane->slot_count || size > mo_slot_bytes(&lane->slots[lane->at]))
-        return NULL;
-    return &lane->slots[lane->at];
-}
-
 static int serves(const mo_block *block, const mo_slot *slot, uint64_t size)
 {
     return is_gap(block) && holds(block, slot->address, size);

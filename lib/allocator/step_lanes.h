@@ -13,7 +13,12 @@ int mo_lane_is_ready(const mo_lane *lane, uint64_t size);
 mo_block *mo_lane_serve(memopt_allocator *allocator, mo_lane *lane, mo_request *request);
 /* The slot of the lane's next allocation, which may have no place; NULL if the step differs from
  * the plan. In the stripe, too. */
-mo_slot *mo_lane_next(const mo_lane *lane, uint64_t size);
+static inline mo_slot *mo_lane_next(const mo_lane *lane, uint64_t size)
+{
+    if (lane->at == lane->slot_count || size > mo_slot_bytes(&lane->slots[lane->at]))
+        return NULL;
+    return &lane->slots[lane->at];
+}
 /* The gap that holds the slot's place; NULL if it is not free. In the stripe, too. */
 mo_block *mo_lane_gap(const mo_lane *lane, mo_slot *slot, uint64_t size);
 /* The slot that request->slot names, if it still waits for memory; NULL if not. */

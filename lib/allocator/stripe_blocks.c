@@ -17,7 +17,7 @@
 
 #include "base/log.h"
 
-static mo_stripe *enter(memopt_allocator *allocator, unsigned number)
+static inline mo_stripe *enter(memopt_allocator *allocator, unsigned number)
 {
     mo_stripe *stripe = mo_stripe_enter(allocator, number);
     if (stripe != NULL && allocator->notes)
@@ -25,7 +25,7 @@ static mo_stripe *enter(memopt_allocator *allocator, unsigned number)
     return stripe;
 }
 
-static void leave(const memopt_allocator *allocator, mo_stripe *stripe)
+static inline void leave(const memopt_allocator *allocator, mo_stripe *stripe)
 {
     mo_stripe_leave(stripe);
     if (allocator->notes && --mo_log_held.locks == 0 && mo_log_held.lines != 0)

@@ -14,7 +14,7 @@
 #include <stddef.h>
 
 /* Block structs and new addresses that a stripe is given, and the structs that it may keep. */
-enum { STRUCTS = 64, MOST_STRUCTS = 256, LEFT_STRUCTS = 8, ENTRIES = 1024 };
+enum { STRUCTS = 256, MOST_STRUCTS = 4096, LEFT_STRUCTS = 8, ENTRIES = 1024 };
 
 static memopt_allocator *owner_of(mo_gate *gate)
 {

@@ -105,8 +105,8 @@ static inline int mo_gate_try(mo_gate *gate, _Atomic uint32_t *stripe)
     return 0;
 }
 
-/* Takes a stripe; 0 if the gate does not open soon. Who is in logs nothing and calls nobody. */
-static inline int mo_gate_enter(mo_gate *gate, _Atomic uint32_t *stripe)
+/* The same where somebody is in it, or the gate is closed: waits a little. */
+static __attribute__((noinline)) int mo_gate_enter_later(mo_gate *gate, _Atomic uint32_t *stripe)
 {
     for (unsigned turn = 0; turn < MO_GATE_PATIENCE; turn++) {
         uint32_t closed = atomic_load_explicit(&gate->closed, memory_order_relaxed);
@@ -117,6 +117,18 @@ static inline int mo_gate_enter(mo_gate *gate, _Atomic uint32_t *stripe)
         mo_gate_pause(turn);
     }
     return 0;
+}
+
+/* Takes a stripe; 0 if the gate does not open soon. Who is in logs nothing and calls nobody. */
+static inline int mo_gate_enter(mo_gate *gate, _Atomic uint32_t *stripe)
+{
+    if (atomic_load_explicit(&gate->closed, memory_order_relaxed) == MO_GATE_OPEN &&
+        atomic_exchange(stripe, 1) == 0) {
+        if (atomic_load(&gate->closed) == MO_GATE_OPEN)
+            return 1;
+        atomic_store_explicit(stripe, 0, memory_order_release);
+    }
+    return mo_gate_enter_later(gate, stripe);
 }
 
 static inline void mo_gate_leave(_Atomic uint32_t *stripe)
