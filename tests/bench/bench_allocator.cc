@@ -4,8 +4,11 @@
 
 #include <memopt/memopt.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <mutex>
+#include <string>
 #include <vector>
 
 namespace
@@ -182,6 +185,97 @@ void threads_own_streams(benchmark::State &state)
 
 const char expandable[] = "expandable_segments:True";
 
+// A pair while something else is there: what it costs beside pair/plain.
+void pair_plain(benchmark::State &state)
+{
+    ping_pong<Memopt>(state, expandable);
+}
+
+void pair_history(benchmark::State &state)
+{
+    memopt_history_options options = MEMOPT_HISTORY_OPTIONS_INIT;
+    Memopt a(expandable);
+    need(memopt_allocator_start_history(a.allocator, &options));
+    for (auto _ : state)
+        a.give(a.take(4096));
+}
+
+// Eight tags in turn.
+void pair_tags(benchmark::State &state)
+{
+    Memopt a(expandable);
+    std::vector<memopt_tag> tags(8);
+    for (size_t i = 0; i < tags.size(); i++)
+        need(memopt_allocator_register_tag(a.allocator, ("tag " + std::to_string(i)).c_str(),
+                                           &tags[i]));
+    uint64_t pairs = 0;
+    for (auto _ : state) {
+        void *pointer;
+        need(memopt_allocator_alloc(a.allocator, 4096, tags[pairs++ % 8], nullptr, &pointer));
+        a.give(pointer);
+    }
+}
+
+// A block is freed that a stream uses which is at work until the end.
+void pair_pending(benchmark::State &state)
+{
+    Memopt a(expandable);
+    memopt_stream stream;
+    std::mutex busy;
+    need(memopt_stream_create(a.device, &stream));
+    busy.lock();
+    need(memopt_stream_host_callback(
+        a.device, stream,
+        [](void *user) { std::lock_guard<std::mutex> wait(*static_cast<std::mutex *>(user)); },
+        &busy));
+    void *block = a.take(4096);
+    need(memopt_allocator_record_stream(a.allocator, block, stream));
+    a.give(block);
+    for (auto _ : state)
+        a.give(a.take(4096));
+    busy.unlock();
+    need(memopt_stream_destroy(a.device, stream));
+}
+
+// A step of so many allocations and their frees, the same each time, with a plan or without. The
+// rate is of allocations.
+template <bool planned> void step(benchmark::State &state)
+{
+    Memopt a(expandable);
+    const size_t count = static_cast<size_t>(state.range(0));
+    std::vector<void *> live(count);
+    auto run = [&] {
+        uint64_t random = 7;
+        size_t alive = 0;
+        if (planned)
+            need(memopt_allocator_mark_step(a.allocator, MEMOPT_STEP_NEXT));
+        for (size_t i = 0; i < count; i++) {
+            live[alive++] = a.take(random_size(random));
+            if (next_random(random) % 3 != 0)
+                continue;
+            size_t which = alive - 1 - next_random(random) % std::min<size_t>(alive, 8);
+            a.give(live[which]);
+            live[which] = live[--alive];
+        }
+        while (alive > 0)
+            a.give(live[--alive]);
+    };
+    for (int i = 0; i < 8; i++)
+        run();
+    for (auto _ : state)
+        run();
+    state.SetItemsProcessed(static_cast<int64_t>(count) * state.iterations());
+}
+
+void step_plan(benchmark::State &state)
+{
+    step<true>(state);
+}
+void step_plain(benchmark::State &state)
+{
+    step<false>(state);
+}
+
 void ping_pong_classic(benchmark::State &state)
 {
     ping_pong<Memopt>(state, "");
@@ -223,6 +317,12 @@ BENCHMARK(live_expandable)->Arg(200)->Arg(2000)->Arg(20000);
 BENCHMARK(live_malloc)->Arg(200)->Arg(2000)->Arg(20000);
 BENCHMARK(holes_expandable)->Arg(500)->Arg(4000)->Arg(16000);
 BENCHMARK(streams_expandable)->Arg(10)->Arg(1900);
+BENCHMARK(pair_plain)->Name("pair/plain");
+BENCHMARK(pair_history)->Name("pair/history");
+BENCHMARK(pair_tags)->Name("pair/tags");
+BENCHMARK(pair_pending)->Name("pair/pending");
+BENCHMARK(step_plain)->Name("step/plain")->Arg(200)->Arg(2000);
+BENCHMARK(step_plan)->Name("step/plan")->Arg(200)->Arg(2000);
 BENCHMARK(threads_expandable)->Threads(1)->Threads(2)->Threads(4);
 BENCHMARK(threads_own_streams)->Threads(1)->Threads(2);
 BENCHMARK(threads_malloc)->Threads(1)->Threads(2)->Threads(4);
