@@ -388,35 +388,24 @@ int mo_growth_moves(memopt_allocator *allocator, mo_pool *pool, uint64_t size)
     return free_pages(allocator, 0) > 0;
 }
 
-/* Unmaps pages of a claimed block, at most as many as the place lacks, and gives their handles to
- * it; *out_done counts the bytes. Without lock. */
-static memopt_status move_pages(memopt_allocator *allocator, const mo_block *block, cursor *at,
-                                moves *taken, uint64_t *out_done)
-{
-    mo_segment *segment = block->segment;
-    uint64_t bytes = allocator->granularity, page = mo_page_of(allocator, block);
-    for (*out_done = 0; *out_done < block->size && seek(allocator, at); page++) {
-        memopt_status status = mo_page_unmap(allocator, segment, page);
-        if (status != MEMOPT_OK)
-            return status;
-        at->block->segment->pages[at->page] = segment->pages[page];
-        segment->pages[page] = NULL;
-        taken->list[taken->count++] = (move){segment, page, at->page, block->freed_at};
-        *out_done += bytes;
-    }
-    return MEMOPT_OK;
-}
-
-/* The same with the observers' consent. A claim is no larger than what the place lacks, so the rest
- * of it is more than nothing only after a failure. Without lock. */
+/* Unmaps the pages of a claimed block, which are no more than the place lacks, with the observers'
+ * consent, and gives their handles to it; *out_done counts the bytes. Without lock. */
 static memopt_status move_claim(memopt_allocator *allocator, const mo_block *block, cursor *at,
                                 moves *taken, uint64_t *out_done)
 {
+    mo_segment *segment = block->segment;
+    uint64_t page = mo_page_of(allocator, block);
     *out_done = 0;
     memopt_status status = mo_observe_unmapping(allocator, block->address, block->size);
     if (status != MEMOPT_OK)
         return status;
-    status = move_pages(allocator, block, at, taken, out_done);
+    status = mo_pages_unmap(allocator, block, out_done);
+    uint64_t end = page + *out_done / allocator->granularity;
+    for (; page < end && seek(allocator, at); page++) {
+        at->block->segment->pages[at->page] = segment->pages[page];
+        segment->pages[page] = NULL;
+        taken->list[taken->count++] = (move){segment, page, at->page, block->freed_at};
+    }
     mo_observe_stays(allocator, block->address + *out_done, block->size - *out_done);
     return status;
 }

@@ -72,6 +72,12 @@ memopt_status mo_page_unmap(memopt_allocator *allocator, mo_segment *segment, ui
     return mo_vm_unmap(allocator->device, segment->address + page * bytes, bytes);
 }
 
+memopt_status mo_pages_unmap(memopt_allocator *allocator, const mo_block *block, uint64_t *out_done)
+{
+    return mo_vm_unmap_run(allocator->device, block->address, block->size, allocator->granularity,
+                           out_done);
+}
+
 memopt_status mo_page_release(memopt_allocator *allocator, mo_segment *segment, uint64_t page)
 {
     memopt_status status =

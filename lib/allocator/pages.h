@@ -11,8 +11,11 @@ void mo_pages_unlink_unmapped(mo_block *block);
 
 /* The number in its segment of the page that the block starts in. */
 uint64_t mo_page_of(const memopt_allocator *allocator, const mo_block *block);
-/* These two without lock. */
+/* These three without lock. */
 memopt_status mo_page_unmap(memopt_allocator *allocator, mo_segment *segment, uint64_t page);
+/* All pages of a claimed block, which stay in pages[]; *out_done: bytes from its start. */
+memopt_status mo_pages_unmap(memopt_allocator *allocator, const mo_block *block,
+                             uint64_t *out_done);
 memopt_status mo_page_release(memopt_allocator *allocator, mo_segment *segment, uint64_t page);
 
 /* Whole pages inside a free block, at most `wanted` bytes of them, from its end; offsets in the

@@ -177,25 +177,20 @@ static memopt_status claim_free_pages(memopt_allocator *allocator, const mo_rele
     return MEMOPT_OK;
 }
 
-/* Unmaps a claimed block's pages from its start, with the observers' consent; *out_done counts the
- * bytes. Without lock. */
+/* Unmaps a claimed block's pages from its start, with the observers' consent, and releases them;
+ * *out_done counts the bytes. A handle that the driver keeps is a spare one. Without lock. */
 static memopt_status unmap_claim(memopt_allocator *allocator, const mo_block *block,
                                  uint64_t *out_done)
 {
     mo_segment *segment = block->segment;
-    uint64_t bytes = allocator->granularity;
     uint64_t page = mo_page_of(allocator, block);
     memopt_status status = mo_observe_unmapping(allocator, block->address, block->size);
     *out_done = 0;
     if (status != MEMOPT_OK)
         return status;
-    for (; status == MEMOPT_OK && *out_done < block->size; page++) {
-        status = mo_page_unmap(allocator, segment, page);
-        if (status != MEMOPT_OK)
-            break;
-        *out_done += bytes;
-        status = mo_page_release(allocator, segment, page);
-    }
+    status = mo_pages_unmap(allocator, block, out_done);
+    for (uint64_t end = page + *out_done / allocator->granularity; page < end; page++)
+        mo_keep_first(&status, mo_page_release(allocator, segment, page));
     mo_observe_stays(allocator, block->address + *out_done, block->size - *out_done);
     return status;
 }

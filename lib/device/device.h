@@ -58,6 +58,10 @@ typedef struct mo_device_ops {
                             mo_vm_handle handle);
     memopt_status (*vm_set_access)(memopt_device *device, void *address, uint64_t size);
     memopt_status (*vm_unmap)(memopt_device *device, void *address, uint64_t size);
+    /* Optional: adjacent mappings of `mapping` bytes each in one call of the driver, all or none.
+     * UNSUPPORTED, without a message, where the driver takes one by one only. */
+    memopt_status (*vm_unmap_run)(memopt_device *device, void *address, uint64_t size,
+                                  uint64_t mapping);
     memopt_status (*vm_release)(memopt_device *device, mo_vm_handle handle, uint64_t size);
 
     /* Sharing with other processes. Optional: UNSUPPORTED, also where the driver cannot do it.
@@ -157,6 +161,10 @@ memopt_status mo_vm_create(memopt_device *device, uint64_t size, mo_vm_handle *o
 memopt_status mo_vm_map(memopt_device *device, void *address, uint64_t size, mo_vm_handle handle);
 memopt_status mo_vm_set_access(memopt_device *device, void *address, uint64_t size);
 memopt_status mo_vm_unmap(memopt_device *device, void *address, uint64_t size);
+/* The same for adjacent mappings of `mapping` bytes each, with one call where the driver permits.
+ * *out_done: the bytes from the start that are unmapped, all of them if OK. */
+memopt_status mo_vm_unmap_run(memopt_device *device, void *address, uint64_t size, uint64_t mapping,
+                              uint64_t *out_done);
 memopt_status mo_vm_release(memopt_device *device, mo_vm_handle handle, uint64_t size);
 memopt_status mo_vm_export(memopt_device *device, mo_vm_handle handle, uint64_t size,
                            int *out_file);

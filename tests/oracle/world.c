@@ -60,6 +60,15 @@ static memopt_status vm_unmap(memopt_device *device, void *address, uint64_t siz
     return status;
 }
 
+static memopt_status vm_unmap_run(memopt_device *device, void *address, uint64_t size,
+                                  uint64_t mapping)
+{
+    memopt_status status = real->vm_unmap_run(device, address, size, mapping);
+    if (status == MEMOPT_OK && !current->threads)
+        current->unmaps += size / mapping;
+    return status;
+}
+
 static memopt_status stream_capturing(memopt_device *device, memopt_stream stream, int32_t *out)
 {
     (void)device;
@@ -92,6 +101,7 @@ static void watch(world *w)
     real = w->device->ops;
     ops = *real;
     ops.vm_unmap = vm_unmap;
+    ops.vm_unmap_run = vm_unmap_run;
     if (driver_of(w->c->device) == NULL) {
         ops.stream_capturing = stream_capturing;
         ops.event_record = event_record;

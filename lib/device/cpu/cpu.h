@@ -220,6 +220,8 @@ memopt_status mo_cpu_vm_map(memopt_device *device, void *address, uint64_t size,
                             mo_vm_handle handle);
 memopt_status mo_cpu_vm_set_access(memopt_device *device, void *address, uint64_t size);
 memopt_status mo_cpu_vm_unmap(memopt_device *device, void *address, uint64_t size);
+memopt_status mo_cpu_vm_unmap_run(memopt_device *device, void *address, uint64_t size,
+                                  uint64_t mapping);
 memopt_status mo_cpu_vm_release(memopt_device *device, mo_vm_handle handle, uint64_t size);
 
 /* share.c */

@@ -85,6 +85,7 @@ static const mo_device_ops cpu_ops = {
     .vm_map = mo_cpu_vm_map,
     .vm_set_access = mo_cpu_vm_set_access,
     .vm_unmap = mo_cpu_vm_unmap,
+    .vm_unmap_run = mo_cpu_vm_unmap_run,
     .vm_release = mo_cpu_vm_release,
     .vm_export = mo_cpu_vm_export,
     .vm_import = mo_cpu_vm_import,

@@ -454,27 +454,48 @@ memopt_status mo_cpu_vm_set_access(memopt_device *device, void *address, uint64_
     return status;
 }
 
-memopt_status mo_cpu_vm_unmap(memopt_device *device, void *address, uint64_t size)
+/* Whether adjacent mappings of `each` bytes tile [address, +size). Lock held. */
+static int tiled(const mo_cpu_memory *memory, const char *address, uint64_t size, uint64_t each)
+{
+    for (uint64_t at = 0; at < size; at += each) {
+        const mo_range *range = mo_ranges_find(&memory->mappings, (uintptr_t)address + at);
+        if (range == NULL || range->size != each)
+            return 0;
+    }
+    return 1;
+}
+
+static void forget_mapping(mo_cpu_memory *memory, uintptr_t address)
+{
+    mo_range *range = mo_ranges_find(&memory->mappings, address);
+    ((mo_cpu_handle *)range->value)->mapped--;
+    mo_ranges_remove(&memory->mappings, range);
+    range = mo_ranges_find(&memory->accessible, address);
+    if (range != NULL)
+        mo_ranges_remove(&memory->accessible, range);
+}
+
+memopt_status mo_cpu_vm_unmap_run(memopt_device *device, void *address, uint64_t size,
+                                  uint64_t mapping)
 {
     mo_cpu_memory *memory = &mo_cpu(device)->memory;
     memopt_status status = MEMOPT_OK;
     mo_lock(&memory->lock);
-    mo_range *range = mo_ranges_find(&memory->mappings, (uintptr_t)address);
-    if (range == NULL || range->size != size)
+    if (!tiled(memory, address, size, mapping))
         status = mo_fail(MEMOPT_INVALID_ARGUMENT,
                          "vm_unmap: [%p, +%" PRIu64 ") is not exactly one mapping", address, size);
     else if (mmap(address, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
                   -1, 0) == MAP_FAILED)
         status = mo_cpu_system_refused("an unmap", size);
-    if (status == MEMOPT_OK) {
-        ((mo_cpu_handle *)range->value)->mapped--;
-        mo_ranges_remove(&memory->mappings, range);
-        range = mo_ranges_find(&memory->accessible, (uintptr_t)address);
-        if (range != NULL)
-            mo_ranges_remove(&memory->accessible, range);
-    }
+    for (uint64_t at = 0; status == MEMOPT_OK && at < size; at += mapping)
+        forget_mapping(memory, (uintptr_t)address + at);
     mo_unlock(&memory->lock);
     if (status == MEMOPT_OK)
         mo_cpu_forget(mo_cpu(device), address, size);
     return status;
+}
+
+memopt_status mo_cpu_vm_unmap(memopt_device *device, void *address, uint64_t size)
+{
+    return mo_cpu_vm_unmap_run(device, address, size, size);
 }

@@ -146,6 +146,27 @@ memopt_status mo_vm_unmap(memopt_device *device, void *address, uint64_t size)
     return status != MEMOPT_OK ? status : device->ops->vm_unmap(device, address, size);
 }
 
+memopt_status mo_vm_unmap_run(memopt_device *device, void *address, uint64_t size, uint64_t mapping,
+                              uint64_t *out_done)
+{
+    memopt_status status = check_granules(device, "vm_unmap", address, size);
+    *out_done = 0;
+    if (status == MEMOPT_OK && size > mapping && device->ops->vm_unmap_run != NULL) {
+        status = device->ops->vm_unmap_run(device, address, size, mapping);
+        if (status != MEMOPT_UNSUPPORTED) {
+            *out_done = status == MEMOPT_OK ? size : 0;
+            return status;
+        }
+        status = MEMOPT_OK;
+    }
+    while (status == MEMOPT_OK && *out_done < size) {
+        status = device->ops->vm_unmap(device, (char *)address + *out_done, mapping);
+        if (status == MEMOPT_OK)
+            *out_done += mapping;
+    }
+    return status;
+}
+
 memopt_status mo_vm_release(memopt_device *device, mo_vm_handle handle, uint64_t size)
 {
     memopt_status status = check_granules(device, "vm_release", NULL, size);

@@ -237,6 +237,7 @@ static const mo_gpu_vendor vendor = {
     .compiler_prefix = "nvrtc",
     .images = &mo_cuda_images,
     .most_launch_threads = 0,
+    .unmaps_runs = 1, /* as NVIDIA's sample multidevicealloc_memmap does */
     .resolve = resolve,
     .error_name = error_name,
     .describe = describe,

@@ -127,6 +127,7 @@ static const mo_device_ops gpu_ops = {
     .vm_map = mo_gpu_vm_map,
     .vm_set_access = mo_gpu_vm_set_access,
     .vm_unmap = mo_gpu_vm_unmap,
+    .vm_unmap_run = mo_gpu_vm_unmap_run,
     .vm_release = mo_gpu_vm_release,
     .vm_export = mo_gpu_vm_export,
     .vm_import = mo_gpu_vm_import,

@@ -38,6 +38,7 @@ typedef struct mo_gpu_vendor {
     int oldest_version;
     const char *oldest_name;
     uint32_t most_launch_threads; /* threads of one launch in all; 0: no limit but the grid's */
+    int unmaps_runs;              /* one call may unmap several whole mappings */
     const char *device_file;      /* without it there is no device; NULL: that is not known */
     /* Writes into no_map why the driver's virtual memory is not even tried (vm_check.c), if so.
      * NULL: the driver's word is enough. */
@@ -239,8 +240,8 @@ int mo_gpu_enter(mo_gpu_scope *scope, memopt_device *device, const char *operati
 /* Undoes that, and returns the operation's status. `memory` is what running out of memory means
  * there; NOT_READY writes no error. */
 memopt_status mo_gpu_leave(mo_gpu_scope *scope, memopt_status memory);
-/* The thread's capture mode is relaxed; what is unsafe may be called only then. Returns the driver's
- * code, and what mo_gpu_restrict needs to undo it. */
+/* The thread's capture mode is relaxed; what is unsafe may be called only then. Returns the
+ * driver's code, and what mo_gpu_restrict needs to undo it. */
 int mo_gpu_relax(const mo_gpu_device *gpu, int *out_earlier);
 void mo_gpu_restrict(const mo_gpu_device *gpu, int earlier);
 
@@ -258,6 +259,8 @@ memopt_status mo_gpu_vm_map(memopt_device *device, void *address, uint64_t size,
                             mo_vm_handle handle);
 memopt_status mo_gpu_vm_set_access(memopt_device *device, void *address, uint64_t size);
 memopt_status mo_gpu_vm_unmap(memopt_device *device, void *address, uint64_t size);
+memopt_status mo_gpu_vm_unmap_run(memopt_device *device, void *address, uint64_t size,
+                                  uint64_t mapping);
 memopt_status mo_gpu_vm_release(memopt_device *device, mo_vm_handle handle, uint64_t size);
 memopt_status mo_gpu_host_alloc(memopt_device *device, uint64_t bytes, void **out_pointer);
 memopt_status mo_gpu_host_free(memopt_device *device, void *pointer, uint64_t bytes);

@@ -320,6 +320,35 @@ memopt_status mo_gpu_vm_unmap(memopt_device *device, void *address, uint64_t siz
     return leave_range(&in, &gpu->mappings, address, size, value);
 }
 
+/* Whether adjacent mappings of `each` bytes tile [address, +size). */
+static int tiled(mo_gpu_device *gpu, const char *address, uint64_t size, uint64_t each)
+{
+    int whole = 1;
+    mo_lock(&gpu->lock);
+    for (uint64_t at = 0; at < size && whole; at += each) {
+        const mo_range *range = mo_ranges_find(&gpu->mappings, (uintptr_t)address + at);
+        whole = range != NULL && range->size == each;
+    }
+    mo_unlock(&gpu->lock);
+    return whole;
+}
+
+memopt_status mo_gpu_vm_unmap_run(memopt_device *device, void *address, uint64_t size,
+                                  uint64_t mapping)
+{
+    mo_gpu_device *gpu = mo_gpu(device);
+    void *value;
+    mo_gpu_scope in;
+    if (!gpu->driver->vendor->unmaps_runs || !tiled(gpu, address, size, mapping))
+        return MEMOPT_UNSUPPORTED;
+    if (mo_gpu_enter(&in, device, "vm_unmap", MO_GPU_ENDS))
+        in.code = in.call->vm_unmap(address, size);
+    memopt_status status = mo_gpu_leave(&in, MEMOPT_OUT_OF_DEVICE_MEMORY);
+    for (uint64_t at = 0; status == MEMOPT_OK && at < size; at += mapping)
+        (void)take_range(gpu, &gpu->mappings, (char *)address + at, mapping, &value);
+    return status;
+}
+
 memopt_status mo_gpu_vm_release(memopt_device *device, mo_vm_handle handle, uint64_t size)
 {
     mo_gpu_scope in;
