@@ -12,6 +12,7 @@
 #include "allocator/recorder.h"
 #include "allocator/report.h"
 #include "allocator/segment.h"
+#include "allocator/segment_common.h"
 #include "allocator/source.h"
 #include "allocator/step_plan.h"
 #include "allocator/streams.h"
@@ -314,6 +315,9 @@ static memopt_status drain(memopt_allocator *allocator)
     } while (found && mo_work_is_over(waited));
     mo_keep_first(&result, mo_streams_settle(allocator));
     mo_keep_first(&result, mo_segment_release(allocator, &all, &released));
+    /* What was freed beside blocks that sleep has stayed, and may be in use. */
+    for (mo_pool *p = allocator->pauses != NULL ? allocator->pools : NULL; p != NULL; p = p->next)
+        mo_keep_first(&result, mo_drain_pool(allocator, p));
     mo_unlock(&allocator->lock);
     mo_turn_give(&allocator->family->slow);
     return result;

@@ -13,6 +13,7 @@
 #include "allocator/pause.h"
 
 #include "allocator/block_life.h"
+#include "allocator/events.h"
 #include "allocator/family.h"
 #include "allocator/give_back.h"
 #include "allocator/kept.h"
@@ -115,6 +116,7 @@ static memopt_status quiesce(memopt_allocator *allocator, mo_pause *pause, const
         status = drop_failed(allocator);
     if (status != MEMOPT_OK)
         return status;
+    mo_events_process(allocator); /* all is complete: what was freed keeps no page */
     if (!allocator->retain)
         status = mo_give_back(allocator, 0, released);
     return status;

@@ -25,15 +25,14 @@ static void leave_stream(world *w, uint32_t stream)
     pthread_rwlock_unlock(&w->stream_use[stream]);
 }
 
-/* A live block whose contents can be touched: its slot and its member are held then. */
-static slot *enter_block(world *w, const oracle_op *op, int also_paused)
+slot *enter_block(world *w, const oracle_op *op, int also_paused)
 {
     slot *s = &w->slots[op->slot];
     if (!enter_slot(s))
         return NULL;
     member *m = &w->members[s->member];
     if (s->at != NULL && pthread_rwlock_tryrdlock(&m->use) == 0) {
-        if (also_paused || !m->paused)
+        if (also_paused || !is_paused(w, s))
             return s;
         pthread_rwlock_unlock(&m->use);
     }
@@ -41,7 +40,7 @@ static slot *enter_block(world *w, const oracle_op *op, int also_paused)
     return NULL;
 }
 
-static void leave_block(world *w, slot *s)
+void leave_block(world *w, slot *s)
 {
     pthread_rwlock_unlock(&w->members[s->member].use);
     leave_slot(s);
@@ -76,18 +75,18 @@ static int after_all_uses(hand *h, const slot *s, uint32_t stream)
 /* --- contents -------------------------------------------------------------------------------- */
 
 /* The host writes page-locked memory at once: nothing may be under way there. */
-static void fill_slot(world *w, slot *s, uint32_t stream)
+static void fill_slot(world *w, slot *s, unsigned char *at, uint32_t stream)
 {
     s->value = (uint8_t)(1 + atomic_fetch_add(&w->value, 1) % 251);
     s->last = (uint8_t)stream;
     s->used = s->lost = 0;
     if (is_pinned(s->member)) {
-        memset(s->at, s->value, s->bytes);
+        memset(at, s->value, s->bytes);
     } else if (s->whole) {
-        graph_fill(w, s->at, s->value, s->usable, stream);
+        graph_fill(w, at, s->value, s->usable, stream);
     } else {
-        graph_fill(w, s->at, s->value, EDGE, stream);
-        graph_fill(w, s->at + s->bytes - EDGE, s->value, EDGE, stream);
+        graph_fill(w, at, s->value, EDGE, stream);
+        graph_fill(w, at + s->bytes - EDGE, s->value, EDGE, stream);
     }
 }
 
@@ -99,9 +98,10 @@ static void compare(const world *w, const slot *s, const unsigned char *found, u
     uint64_t i = 0;
     while (found[i] == s->value)
         i++;
-    oracle_fail(w, "slot %d, byte %llu of %llu at %p is %02x, not %02x", (int)(s - w->slots),
-                (unsigned long long)(start + i), (unsigned long long)s->bytes, (void *)s->at,
-                found[i], s->value);
+    int of_slot = s >= w->slots && s < w->slots + ORACLE_SLOTS; /* -1: a freed, exported block */
+    oracle_fail(w, "slot %d, byte %llu of %llu at %p is %02x, not %02x",
+                of_slot ? (int)(s - w->slots) : -1, (unsigned long long)(start + i),
+                (unsigned long long)s->bytes, (void *)s->at, found[i], s->value);
 }
 
 void verify_slot(hand *h, slot *s, uint32_t stream)
@@ -111,16 +111,22 @@ void verify_slot(hand *h, slot *s, uint32_t stream)
     OK(w,
        memopt_allocator_get_block(w->members[s->member].handle, s->at + s->bytes - 1, &base, NULL));
     REQUIRE(w, base == s->at);
+    verify_bytes(h, s, s->at, stream);
+}
+
+void verify_bytes(hand *h, const slot *s, const unsigned char *at, uint32_t stream)
+{
+    world *w = h->w;
     if (s->lost || !after(h, stream, s->last))
         return;
     uint64_t bytes = s->whole ? s->bytes : EDGE;
     if (is_pinned(s->member)) {
-        compare(w, s, s->at, 0, s->bytes);
+        compare(w, s, at, 0, s->bytes);
         return;
     }
-    OK(w, memopt_copy(w->device, h->staging, s->at, bytes, w->streams[stream]));
+    OK(w, memopt_copy(w->device, h->staging, at, bytes, w->streams[stream]));
     if (!s->whole)
-        OK(w, memopt_copy(w->device, h->staging + EDGE, s->at + s->bytes - EDGE, EDGE,
+        OK(w, memopt_copy(w->device, h->staging + EDGE, at + s->bytes - EDGE, EDGE,
                           w->streams[stream]));
     OK(w, memopt_stream_sync(w->device, w->streams[stream]));
     compare(w, s, h->staging, 0, bytes);
@@ -142,6 +148,10 @@ static void check_new(world *w, const slot *s)
             mo_ranges_overlap(s->at, s->usable, other->at, other->usable))
             oracle_fail(w, "the new block %p overlaps that of slot %d", (void *)s->at, i);
     }
+    const slot *kept[ORACLE_SHARES];
+    for (uint32_t i = w->threads ? 0 : shares_freed(w, s->member, kept); i > 0; i--)
+        if (mo_ranges_overlap(s->at, s->usable, kept[i - 1]->at, kept[i - 1]->usable))
+            oracle_fail(w, "the new block %p overlaps a freed one that is exported", (void *)s->at);
 }
 
 static void note_features(world *w, uint32_t index, uint32_t stream)
@@ -168,6 +178,7 @@ static void take_block(world *w, slot *s, void *at, const oracle_op *op)
     s->member = op->member;
     s->stream = s->last = op->stream;
     s->orphan = s->lost = s->used = 0;
+    s->birth = 1 + atomic_fetch_add(&w->births, 1);
     s->tag = (uint8_t)((op->slot + op->n) % ORACLE_TAGS);
     OK(w, memopt_allocator_get_block(m->handle, s->at + s->bytes - 1, NULL, &s->usable));
     s->whole = s->usable < 64 * KIB || (has(w, ORACLE_HAS_PAUSES) && s->usable <= MOST_BYTES);
@@ -180,7 +191,7 @@ static void take_block(world *w, slot *s, void *at, const oracle_op *op)
     }
     check_new(w, s);
     note_features(w, op->member, op->stream);
-    fill_slot(w, s, op->stream);
+    fill_slot(w, s, s->at, op->stream);
 }
 
 /* A graph's pool serves what is recorded, and nothing else. */
@@ -217,8 +228,9 @@ void do_alloc(hand *h, const oracle_op *op)
                 CALL(w, memopt_allocator_alloc(m->handle, op->n, tag, w->streams[op->stream], &at));
             int full =
                 is_pinned(op->member) ? MEMOPT_OUT_OF_HOST_MEMORY : MEMOPT_OUT_OF_DEVICE_MEMORY;
-            int served = expected(w, status, full, m->paused ? MEMOPT_BUSY : MEMOPT_OK);
-            REQUIRE(w, !served || op->n == 0 || !m->paused);
+            int paused = (int)(m->paused >> tag & 1);
+            int served = expected(w, status, full, paused ? MEMOPT_BUSY : MEMOPT_OK);
+            REQUIRE(w, !served || op->n == 0 || !paused);
             if (served && op->n > 0)
                 take_block(w, s, at, op);
             else
@@ -241,6 +253,8 @@ void free_slot(world *w, slot *s)
     member *m = &w->members[s->member];
     if (!expected(w, CALL(w, memopt_allocator_free(m->handle, s->at)), MEMOPT_OK, MEMOPT_OK))
         return;
+    if (!w->threads)
+        shares_block_freed(w, s);
     s->at = NULL;
     if (!w->threads) {
         m->count--;
@@ -305,7 +319,7 @@ static void use_slot(hand *h, slot *s, uint32_t stream, int write)
     if (write ? !after_all_uses(h, s, stream) : !after(h, stream, s->last))
         return;
     if (write)
-        fill_slot(w, s, stream);
+        fill_slot(w, s, s->at, stream);
     else if (!s->lost) {
         /* The default stream runs on the calling thread. */
         void *to = stream == 0 ? h->staging + MOST_BYTES : w->mailbox + stream * EDGE;
@@ -328,7 +342,7 @@ void do_use(hand *h, const oracle_op *op)
     leave_block(w, s);
 }
 
-void write_slot(hand *h, slot *s)
+void write_slot(hand *h, slot *s, unsigned char *at)
 {
     world *w = h->w;
     uint32_t stream = s->stream;
@@ -343,7 +357,7 @@ void write_slot(hand *h, slot *s)
     if (s->orphan && !expected(w, record(w, s, stream), MEMOPT_OK, MEMOPT_OK))
         return;
     if (after_all_uses(h, s, stream)) {
-        fill_slot(w, s, stream);
+        fill_slot(w, s, at, stream);
         s->used = (uint8_t)(s->orphan ? 1u << stream : 0);
     }
 }
@@ -355,7 +369,7 @@ void do_write(hand *h, const oracle_op *op)
     if (s == NULL)
         return;
     if (enter_stream(w, s->stream)) {
-        write_slot(h, s);
+        write_slot(h, s, s->at);
         leave_stream(w, s->stream);
     }
     leave_block(w, s);

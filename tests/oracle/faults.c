@@ -35,6 +35,9 @@ typedef struct scene {
     "alloc slot=1 member=1 stream=1 bytes=2000000\nalloc slot=2 member=1 stream=2 bytes=70000\n"   \
     "alloc slot=3 member=1 stream=0 bytes=1000\nuse slot=1 stream=2 write=0\nfree slot=1\n"
 
+#define SHARED "export slot=0 share=0\nimport share=0 write=0\n"
+#define TAGS "64" /* that of slot 0 */
+
 static const scene scenes[] = {
     {"growth", 1, 5, ORACLE_HAS_EXPANDABLE, "alloc slot=0 member=0 stream=1 bytes=5000000\n"},
     {"growth around a free page", 1, 5, ORACLE_HAS_EXPANDABLE,
@@ -70,6 +73,22 @@ static const scene scenes[] = {
      "pool member=3 kind=0\ncapture stream=1 mode=0\nalloc slot=0 member=3 stream=1 bytes=900000\n"
      "alloc slot=1 member=3 stream=1 bytes=2200000\nfree slot=1\nend_capture\nreplay\n"
      "pause member=3 keep=1\nresume member=3\n"},
+    {"pause of a tag that discards", 1, 4, ORACLE_HAS_EXPANDABLE,
+     POOL_WITH_BLOCKS "pause_tags how=0 member=1 tags=" TAGS "\n"},
+    {"pause of a tag", 1, 6, ORACLE_HAS_EXPANDABLE,
+     POOL_WITH_BLOCKS "pause_tags how=1 member=1 tags=" TAGS "\n"},
+    {"pause to a file", 1, 6, ORACLE_HAS_EXPANDABLE,
+     POOL_WITH_BLOCKS "pause_tags how=2 member=1 tags=0\n"},
+    {"resume from a file", 1, 6, ORACLE_HAS_PAUSES,
+     POOL_WITH_BLOCKS "pause_tags how=2 member=1 tags=" TAGS "\npause_tags how=1 member=1 tags=0\n"
+                      "resume_tags member=1 tags=0\n"},
+    {"pause beside an export", 1, 6, ORACLE_HAS_SHARING,
+     POOL_WITH_BLOCKS SHARED "export slot=2 share=1\npause member=1 keep=0\n"},
+    {"export", 1, 2, ORACLE_HAS_EXPANDABLE, POOL_WITH_BLOCKS "export slot=0 share=0\n"},
+    {"import", 1, 5, ORACLE_HAS_SHARING,
+     POOL_WITH_BLOCKS "export slot=0 share=0\nimport share=0 write=1\n"},
+    {"end of an import", 1, 3, ORACLE_HAS_SHARING,
+     POOL_WITH_BLOCKS SHARED "free slot=0\nend_export share=0\nend_import share=0\n"},
     {"classic growth", 0, 2, -1, "alloc slot=0 member=0 stream=1 bytes=5000000\n"},
     {"classic segments that go", 0, 5, -1,
      CACHED_ELSEWHERE "alloc slot=2 member=0 stream=0 bytes=20000000\n"},
@@ -82,7 +101,8 @@ static const scene scenes[] = {
     {"growth from a provider", 0, 2, ORACLE_HAS_PROVIDER,
      "pool member=7 kind=0\nalloc slot=0 member=7 stream=1 bytes=5000000\n"},
     {"growth during a capture", 1, 5, ORACLE_HAS_EXPANDABLE,
-     "pool member=3 kind=0\ncapture stream=3 mode=0\nalloc slot=0 member=0 stream=2 bytes=5000000\n"},
+     "pool member=3 kind=0\ncapture stream=3 mode=0\nalloc slot=0 member=0 stream=2 "
+     "bytes=5000000\n"},
     {"growth from a provider during a capture", 0, 2, ORACLE_HAS_PROVIDER,
      "pool member=3 kind=0\npool member=7 kind=0\ncapture stream=3 mode=0\n"
      "alloc slot=0 member=7 stream=2 bytes=5000000\n"},
@@ -106,10 +126,10 @@ static const char *const kind_names[KINDS] = {"device operation", "host allocati
 static int make(const scene *s, const char *device, uint32_t kind, uint64_t n, oracle_case *out)
 {
     char text[2048];
-    snprintf(
-        text, sizeof text,
-        "case device=%s config=0 seed=4 remap pools graphs pauses pinned provider observers%s\n%s",
-        device, s->virtual_memory ? " expandable" : "", s->text);
+    snprintf(text, sizeof text,
+             "case device=%s config=0 seed=4 remap pools graphs pauses pinned provider observers "
+             "sharing%s\n%s",
+             device, s->virtual_memory ? " expandable" : "", s->text);
     if (!oracle_parse(text, out))
         return 0;
     out->ops = realloc(out->ops, MOST_OPS * sizeof *out->ops);

@@ -36,8 +36,14 @@ static const struct {
     [ORACLE_LIMIT] = {14, 1 + ORACLE_HAS_LIMITS},
     [ORACLE_POOL] = {30, 0},
     [ORACLE_DROP] = {14, 0},
-    [ORACLE_PAUSE] = {22, 1 + ORACLE_HAS_PAUSES},
-    [ORACLE_RESUME] = {40, 1 + ORACLE_HAS_PAUSES},
+    [ORACLE_PAUSE] = {12, 1 + ORACLE_HAS_PAUSES},
+    [ORACLE_RESUME] = {24, 1 + ORACLE_HAS_PAUSES},
+    [ORACLE_PAUSE_TAGS] = {14, 1 + ORACLE_HAS_PAUSES},
+    [ORACLE_RESUME_TAGS] = {24, 1 + ORACLE_HAS_PAUSES},
+    [ORACLE_EXPORT] = {24, 1 + ORACLE_HAS_SHARING},
+    [ORACLE_END_EXPORT] = {16, 1 + ORACLE_HAS_SHARING},
+    [ORACLE_IMPORT] = {24, 1 + ORACLE_HAS_SHARING},
+    [ORACLE_END_IMPORT] = {16, 1 + ORACLE_HAS_SHARING},
     [ORACLE_END_STREAM] = {10, 1 + ORACLE_HAS_STREAM_ENDS},
     [ORACLE_CAPTURE] = {30, 1 + ORACLE_HAS_GRAPHS},
     [ORACLE_END_CAPTURE] = {30, 1 + ORACLE_HAS_GRAPHS},
@@ -108,11 +114,23 @@ static void fill_fields(const oracle_case *c, oracle_op *op, uint64_t a, uint64_
         op->n = b % 3 == 0 ? 1 + b / 8 : 0;
     else if (op->kind == ORACLE_FAULT)
         op->n = 1 + (b % 4 == 0 ? b / 4 : b % 9);
+    else if (op->kind == ORACLE_PAUSE_TAGS)
+        op->n = b % 4 == 0 ? 0 : b % 128;
+    else if (op->kind == ORACLE_RESUME_TAGS)
+        op->n = b % 3 == 0 ? 0 : UINT64_C(1) << b % 7;
+    else if (op->kind == ORACLE_EXPORT)
+        op->n = b % ORACLE_SHARES;
+    else if (op->kind == ORACLE_IMPORT)
+        op->n = b % 2;
     else if (op->kind == ORACLE_USE || op->kind == ORACLE_DROP || op->kind == ORACLE_PAUSE ||
              op->kind == ORACLE_END_STREAM)
         op->n = b % 3 != 0;
     if (op->kind == ORACLE_FAULT)
         op->slot %= 4;
+    if (op->kind == ORACLE_PAUSE_TAGS)
+        op->slot %= 3;
+    if (op->kind == ORACLE_END_EXPORT || op->kind == ORACLE_IMPORT || op->kind == ORACLE_END_IMPORT)
+        op->slot %= ORACLE_SHARES;
     if (op->kind == ORACLE_OBSERVE || op->kind == ORACLE_UNOBSERVE)
         op->slot %= ORACLE_OBSERVERS;
 }
@@ -154,9 +172,11 @@ static void append(oracle_case *c, uint64_t most, oracle_op op)
 /* A fault before what calls the driver most. */
 static void append_fault(oracle_case *c, uint64_t most, oracle_op op, uint64_t *random)
 {
-    static const uint8_t kinds[] = {ORACLE_ALLOC, ORACLE_ALLOC,  ORACLE_TRIM, ORACLE_PAUSE,
-                                    ORACLE_ALLOC, ORACLE_RESUME, ORACLE_USE,  ORACLE_FREE};
-    oracle_op next = {.kind = kinds[below(random, 8)]};
+    static const uint8_t kinds[] = {
+        ORACLE_ALLOC,  ORACLE_ALLOC,  ORACLE_TRIM,      ORACLE_PAUSE,      ORACLE_ALLOC,
+        ORACLE_RESUME, ORACLE_USE,    ORACLE_FREE,      ORACLE_PAUSE_TAGS, ORACLE_RESUME_TAGS,
+        ORACLE_EXPORT, ORACLE_IMPORT, ORACLE_END_IMPORT};
+    oracle_op next = {.kind = kinds[below(random, sizeof kinds)]};
     append(c, most, op);
     fill_fields(c, &next, 15 * below(random, 16), below(random, 256), below(random, 240),
                 below(random, 240));
@@ -173,6 +193,19 @@ static void append_capture(oracle_case *c, uint64_t most, oracle_op op, uint64_t
                            op.stream, size_by(c, below(random, 240), below(random, 256))});
 }
 
+/* Something is exported, and mostly imported soon. */
+static void append_export(oracle_case *c, uint64_t most, oracle_op op, uint64_t *random)
+{
+    oracle_op block = {.kind = ORACLE_ALLOC};
+    fill_fields(c, &block, below(random, 240), below(random, 256), below(random, 240),
+                below(random, 240));
+    op.slot = block.slot;
+    append(c, most, block);
+    append(c, most, op);
+    if (below(random, 4) != 0)
+        append(c, most, (oracle_op){ORACLE_IMPORT, (uint8_t)op.n, 0, 0, below(random, 2)});
+}
+
 /* Pools are there from the beginning. In a graph's recording blocks of its stream come from its
  * pool, and only there. */
 void oracle_generate(oracle_case *c, uint64_t seed, uint64_t count)
@@ -187,6 +220,8 @@ void oracle_generate(oracle_case *c, uint64_t seed, uint64_t count)
         oracle_draw(c, &random, &op);
         if (op.kind == ORACLE_FAULT) {
             append_fault(c, count, op, &random);
+        } else if (op.kind == ORACLE_EXPORT) {
+            append_export(c, count, op, &random);
         } else if (op.kind == ORACLE_CAPTURE && recorded == 0) {
             append_capture(c, count, op, &random);
             recorded = c->ops[c->count - 1].stream;
@@ -209,7 +244,7 @@ void oracle_decode(oracle_case *c, const uint8_t *data, size_t size, uint64_t mo
     enum { BYTES = 5 }; /* of an operation: the kind, and four fields */
     c->features = size > 0 ? data[0] : 0;
     c->config = size > 1 ? data[1] % 4 : 0;
-    c->features |= size > 1 ? (uint32_t)(data[1] >> 4) << 8 : 0;
+    c->features |= size > 1 ? (uint32_t)(data[1] >> 3) << 8 : 0;
     c->count = 0;
     for (size_t at = 2; at + BYTES <= size && c->count < most; at += BYTES) {
         oracle_op *op = &c->ops[c->count];

@@ -69,7 +69,8 @@ static void make_case(oracle_case *c, uint64_t seed, uint64_t number)
     c->config = (uint32_t)(oracle_random(&random) % 4);
     c->features = (uint32_t)oracle_random(&random) & ((1u << ORACLE_FEATURE_COUNT) - 1);
     c->features |= 1u << a | 1u << b;
-    if ((c->features & (1u << ORACLE_HAS_REMAP | 1u << ORACLE_HAS_PAUSES)) != 0)
+    if ((c->features &
+         (1u << ORACLE_HAS_REMAP | 1u << ORACLE_HAS_PAUSES | 1u << ORACLE_HAS_SHARING)) != 0)
         c->features |= 1u << ORACLE_HAS_EXPANDABLE;
     oracle_generate(c, random, OPERATIONS);
 }

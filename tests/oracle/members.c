@@ -2,8 +2,9 @@
 #include "world.h"
 
 #include <stdlib.h>
+#include <string.h>
 
-static int enter_member(world *w, uint32_t index, int alone)
+int enter_member(world *w, uint32_t index, int alone)
 {
     member *m = &w->members[index];
     if (alone)
@@ -16,13 +17,12 @@ static int enter_member(world *w, uint32_t index, int alone)
     return 0;
 }
 
-static void leave_member(world *w, uint32_t index)
+void leave_member(world *w, uint32_t index)
 {
     pthread_rwlock_unlock(&w->members[index].use);
 }
 
-/* A stream that the member's family has seen records a graph: nothing goes back then. */
-static int records(const world *w, uint32_t index)
+int records(const world *w, uint32_t index)
 {
     uint32_t streams = 0;
     if (!w->graph.capturing)
@@ -38,13 +38,15 @@ static int records(const world *w, uint32_t index)
 static void check_trimmed(world *w, uint32_t index, uint64_t target)
 {
     const member *m = &w->members[index];
+    const slot *kept[ORACLE_SHARES];
     uint64_t held = world_stat(w, index, "reserved_bytes.all.current");
     if (w->threads || w->disturbed || m->paused)
         return;
     if (target == 0) /* nothing is pending */
-        REQUIRE(w, world_stat(w, index, "active.all.current") == m->count);
+        REQUIRE(w, world_stat(w, index, "active.all.current") ==
+                       m->count + shares_freed(w, index, kept));
     if (m->expandable && held > target)
-        REQUIRE(w, held == model_pages(w, index));
+        REQUIRE(w, held == model_pages(w, index, MODEL_ALL, 0));
 }
 
 void do_trim(hand *h, const oracle_op *op)
@@ -135,89 +137,14 @@ void do_drop(hand *h, const oracle_op *op)
         free_all(w, op->member);
     uint64_t blocks = blocks_of(w, op->member);
     memopt_status status = CALL(w, memopt_allocator_destroy(m->handle));
-    if (blocks > 0) {
+    if (blocks > 0 || shares_of(w, op->member)) {
         REQUIRE(w, status == MEMOPT_BUSY);
     } else {
         (void)expected(w, status, MEMOPT_OK, MEMOPT_OK);
         m->handle = NULL;
         m->paused = m->limit = m->held = 0;
+        memset(m->groups, 0, sizeof m->groups);
         observers_of_pool_end(w, op->member);
-    }
-    pthread_rwlock_unlock(&m->use);
-}
-
-/* --- pausing --------------------------------------------------------------------------------- */
-
-/* Blocks of the member that keep, or lose, their contents. */
-static uint64_t lose_contents(world *w, uint32_t index, int lost)
-{
-    uint64_t count = 0;
-    for (int i = 0; i < ORACLE_SLOTS; i++) {
-        slot *s = &w->slots[i];
-        if (s->at == NULL || s->member != index)
-            continue;
-        s->lost |= (uint8_t)lost;
-        s->used = 0;
-        count += !s->lost;
-    }
-    return count;
-}
-
-void do_pause(hand *h, const oracle_op *op)
-{
-    world *w = h->w;
-    member *m = &w->members[op->member];
-    uint64_t released = 0;
-    if (!has(w, ORACLE_HAS_PAUSES) || (w->graph.capturing && !records(w, op->member)) ||
-        !enter_member(w, op->member, 1))
-        return;
-    int busy = m->paused || w->graph.capturing;
-    uint64_t before = world_stat(w, op->member, "reserved_bytes.all.current");
-    memopt_status status =
-        CALL(w, memopt_pool_pause_sync(
-                    m->handle, op->n != 0 || w->threads ? MEMOPT_PAUSE_KEEP : MEMOPT_PAUSE_DISCARD,
-                    &released));
-    memopt_status cannot = m->expandable && !w->disturbed ? MEMOPT_OK : MEMOPT_UNSUPPORTED;
-    if (expected(w, status, cannot, busy || w->struck ? MEMOPT_BUSY : MEMOPT_OK)) {
-        REQUIRE(w, m->expandable && !busy);
-        REQUIRE(w, w->threads || before - released ==
-                                     world_stat(w, op->member, "reserved_bytes.all.current"));
-        m->paused = 1;
-        if (!w->threads)
-            (void)lose_contents(w, op->member, op->n == 0);
-    }
-    pthread_rwlock_unlock(&m->use);
-}
-
-/* What was kept is there again, at the same addresses; what was not is written anew. */
-static void verify_member(hand *h, uint32_t index)
-{
-    world *w = h->w;
-    for (int i = 0; i < ORACLE_SLOTS; i++)
-        if (w->slots[i].at != NULL && w->slots[i].member == index) {
-            verify_slot(h, &w->slots[i], w->slots[i].last);
-            if (!w->slots[i].lost)
-                saw(w, ORACLE_HAS_PAUSES);
-            else
-                write_slot(h, &w->slots[i]);
-        }
-}
-
-void do_resume(hand *h, const oracle_op *op)
-{
-    world *w = h->w;
-    member *m = &w->members[op->member];
-    if (!has(w, ORACLE_HAS_PAUSES) || (w->graph.capturing && !records(w, op->member)) ||
-        !enter_member(w, op->member, 1))
-        return;
-    int busy = !m->paused || w->graph.capturing;
-    memopt_status status = CALL(w, memopt_pool_resume_sync(m->handle));
-    if (expected(w, status, m->paused ? MEMOPT_OUT_OF_DEVICE_MEMORY : MEMOPT_BUSY,
-                 busy || w->struck ? MEMOPT_BUSY : MEMOPT_OK)) {
-        REQUIRE(w, !busy);
-        m->paused = 0;
-        if (!w->threads)
-            verify_member(h, op->member);
     }
     pthread_rwlock_unlock(&m->use);
 }

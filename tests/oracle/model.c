@@ -13,14 +13,27 @@ static int by_number(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-uint64_t model_pages(const world *w, uint32_t index)
+static int counts(const world *w, const slot *s, model_blocks which, uint64_t tags)
 {
-    enum { MOST = 1 << 17 };
+    int tagged = (int)(tags >> s->tag & 1);
+    if (which == MODEL_TAGGED)
+        return tagged;
+    return which == MODEL_ALL || !tagged || is_exported(w, s);
+}
+
+uint64_t model_pages(const world *w, uint32_t index, model_blocks which, uint64_t tags)
+{
+    enum { MOST = 1 << 17, BLOCKS = ORACLE_SLOTS + ORACLE_SHARES };
     static uintptr_t pages[MOST];
+    const slot *blocks[BLOCKS];
     uint64_t granularity = w->members[index].handle->granularity, count = 0, distinct = 0;
-    for (int i = 0; i < ORACLE_SLOTS; i++) {
-        const slot *s = &w->slots[i];
-        if (s->at == NULL || s->member != index)
+    uint32_t all = shares_freed(w, index, blocks);
+    for (int i = 0; i < ORACLE_SLOTS; i++)
+        if (w->slots[i].at != NULL && w->slots[i].member == index)
+            blocks[all++] = &w->slots[i];
+    for (uint32_t i = 0; i < all; i++) {
+        const slot *s = blocks[i];
+        if (!counts(w, s, which, tags))
             continue;
         uintptr_t page = (uintptr_t)s->at / granularity;
         for (; page * granularity < (uintptr_t)s->at + s->usable && count < MOST; page++)
@@ -75,11 +88,12 @@ static uint64_t check_member(world *w, uint32_t index)
         REQUIRE(w, world_stat(w, index, "allocation.all.allocated") == m->allocations);
         REQUIRE(w, world_stat(w, index, "requested_bytes.all.peak") == m->peak);
     }
-    REQUIRE(w, memopt_pool_is_paused(m->handle) == m->paused);
+    REQUIRE(w, memopt_pool_is_paused(m->handle) == (m->paused == UINT64_MAX));
+    REQUIRE(w, memopt_pool_get_paused_tags(m->handle) == m->paused);
     if (!m->paused)
         REQUIRE(w, reserved >= world_stat(w, index, "allocated_bytes.all.current"));
-    else if (!w->disturbed)
-        REQUIRE(w, reserved == 0);
+    else if (!w->disturbed && m->paused == UINT64_MAX)
+        REQUIRE(w, reserved <= m->left);
     check_limit(w, m->limit, m->held, reserved);
     check_tags(w, index);
     return reserved;
@@ -111,7 +125,7 @@ void model_check(world *w)
         held[root_of(i)] += reserved;
         before[root_of(i)] += m->held;
         m->held = reserved;
-        paused |= m->paused;
+        paused |= m->paused != 0;
     }
     for (uint32_t r = 0; r < ORACLE_ROOTS; r++)
         if (w->members[roots[r]].handle != NULL)

@@ -124,6 +124,8 @@ void observers_check(world *w)
                                       seen->ranges[i].end - seen->ranges[i].start));
         all += picture_bytes(seen);
     }
+    if (!w->faulted)
+        all += shares_imported(w);
     REQUIRE(w, w->faulted ? all <= picture_bytes(&driver) : all == picture_bytes(&driver));
     for (int i = 0; i < ORACLE_OBSERVERS; i++) {
         const oracle_observer *o = &w->extra[i];

@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { ORACLE_SLOTS = 48, ORACLE_STREAMS = 4, ORACLE_OBSERVERS = 3 };
+enum { ORACLE_SLOTS = 48, ORACLE_STREAMS = 4, ORACLE_OBSERVERS = 3, ORACLE_SHARES = 6 };
 
 /* X(ENUMERATOR, name, fields that it uses: slot, member, stream, n). A field without a name is 0.
  */
@@ -30,6 +30,12 @@ enum { ORACLE_SLOTS = 48, ORACLE_STREAMS = 4, ORACLE_OBSERVERS = 3 };
     X(DROP, drop, "", "member", "", "free")                                                        \
     X(PAUSE, pause, "", "member", "", "keep")                                                      \
     X(RESUME, resume, "", "member", "", "")                                                        \
+    X(PAUSE_TAGS, pause_tags, "how", "member", "", "tags")                                         \
+    X(RESUME_TAGS, resume_tags, "", "member", "", "tags")                                          \
+    X(EXPORT, export, "slot", "", "", "share")                                                     \
+    X(END_EXPORT, end_export, "share", "", "", "")                                                 \
+    X(IMPORT, import, "share", "", "", "write")                                                    \
+    X(END_IMPORT, end_import, "share", "", "", "")                                                 \
     X(END_STREAM, end_stream, "", "", "stream", "reuse")                                           \
     X(CAPTURE, capture, "", "", "stream", "mode")                                                  \
     X(END_CAPTURE, end_capture, "", "", "", "")                                                    \
@@ -56,6 +62,7 @@ typedef enum oracle_kind { ORACLE_OPS(ORACLE_ENUMERATOR) ORACLE_KINDS } oracle_k
     X(OBSERVERS, observers)                                                                        \
     X(HISTORY, history)                                                                            \
     X(LIMITS, limits)                                                                              \
+    X(SHARING, sharing)                                                                            \
     X(STREAM_ENDS, stream_ends)                                                                    \
     X(FAULTS, faults)
 

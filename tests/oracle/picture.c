@@ -1,12 +1,9 @@
 /* Lists of ranges, and what the driver has mapped. */
-#define _GNU_SOURCE /* RTLD_NOLOAD */
 #include "picture.h"
 
 #include "base/lock.h"
 #include "device/cpu/cpu.h"
 
-#include <dlfcn.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -106,41 +103,6 @@ void picture_end(picture *p)
 }
 
 /* --- drivers -------------------------------------------------------------------------------- */
-
-#define HOOK(field, name)                                                                          \
-    do {                                                                                           \
-        void *hook_ = dlsym(hooks.library, name);                                                  \
-        memcpy(&hooks.field, &hook_, sizeof hook_);                                                \
-        found &= hook_ != NULL;                                                                    \
-    } while (0)
-
-const driver_hooks *driver_of(const char *device)
-{
-    static driver_hooks hooks;
-    memopt_backend_info info = {.struct_size = sizeof info};
-    char backend[8] = "";
-    int found = 1;
-    if (strcmp(device, "cpu") == 0)
-        return NULL;
-    if (hooks.library != NULL)
-        return &hooks;
-    snprintf(backend, sizeof backend, "%.*s", (int)strcspn(device, ":"), device);
-    if (memopt_backend_get_info(backend, &info) == MEMOPT_OK)
-        hooks.library = dlopen(info.library, RTLD_NOW | RTLD_NOLOAD);
-    if (hooks.library != NULL) {
-        HOOK(fail_at, "memopt_sim_fail_at");
-        HOOK(pending, "memopt_sim_fault_pending");
-        HOOK(mapping, "memopt_sim_mapping");
-        HOOK(seed, "memopt_sim_seed");
-        HOOK(violations, "memopt_sim_violations");
-        HOOK(take_violation, "memopt_sim_take_violation");
-    }
-    if (hooks.library == NULL || !found) {
-        fprintf(stderr, "%s: the driver is no simulated one\n", device);
-        abort();
-    }
-    return &hooks;
-}
 
 static void add_all(picture *out, const mo_ranges *some)
 {

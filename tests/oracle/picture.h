@@ -5,7 +5,7 @@
 #ifndef TEST_ORACLE_PICTURE_H
 #define TEST_ORACLE_PICTURE_H
 
-#include "memopt/device.h"
+#include "support/simulated.h"
 
 #include <stdint.h>
 
@@ -27,18 +27,6 @@ int picture_equals(const picture *a, const picture *b);
 uint64_t picture_bytes(const picture *p);
 void picture_end(picture *p);
 
-/* What the simulated driver of a device offers to tests; NULL on the cpu device. */
-typedef struct driver_hooks {
-    void (*fail_at)(const char *call, int64_t n, int32_t code);
-    int64_t (*pending)(void);
-    int (*mapping)(int32_t device, uint64_t index, uint64_t *address, uint64_t *bytes);
-    void (*seed)(uint64_t seed);
-    uint32_t (*violations)(void);
-    int (*take_violation)(char *out, uint64_t bytes);
-    void *library;
-} driver_hooks;
-
-const driver_hooks *driver_of(const char *device);
 /* All device memory that can be used now. */
 void driver_picture(memopt_device *device, const char *name, picture *out);
 

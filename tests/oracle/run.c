@@ -58,9 +58,10 @@ static void finish(hand *h)
     for (uint8_t i = 0; i < ORACLE_MEMBERS; i++)
         if (w->members[i].handle != NULL && w->members[i].paused)
             do_resume(h, &(oracle_op){.kind = ORACLE_RESUME, .member = i});
+    shares_end(h);
     model_check(w);
     for (int i = 0; i < ORACLE_SLOTS; i++)
-        if (w->slots[i].at != NULL && !w->members[w->slots[i].member].paused)
+        if (w->slots[i].at != NULL && !is_paused(w, &w->slots[i]))
             verify_slot(h, &w->slots[i], w->slots[i].last);
     OK(w, memopt_device_sync(w->device));
     hand_close(h);
@@ -152,7 +153,7 @@ static void meet(worker *first)
     world *w = first->hand.w;
     model_check(w);
     for (int i = 0; i < ORACLE_SLOTS; i++)
-        if (w->slots[i].at != NULL && !w->members[w->slots[i].member].paused)
+        if (w->slots[i].at != NULL && !is_paused(w, &w->slots[i]))
             verify_slot(&first->hand, &w->slots[i], w->slots[i].last);
 }
 

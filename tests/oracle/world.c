@@ -119,13 +119,13 @@ void fault_arm(world *w)
     if (w->fault_n == 0)
         return;
     if (w->fault_kind == ORACLE_FAULT_DEVICE)
-        mo_device_fail_at(w->device, w->fault_n);
+        fault_begin(w->device, NULL, w->fault_n);
     else if (w->fault_kind == ORACLE_FAULT_HOST)
         mo_memory_fail_at(w->fault_n);
     else if (w->fault_kind == ORACLE_FAULT_PROVIDER)
         w->provider_fault = w->fault_n;
     else if (driver != NULL)
-        driver->fail_at("*", w->fault_n, 0);
+        fault_begin(w->device, driver, w->fault_n);
 }
 
 memopt_status fault_strike(world *w, memopt_status status)
@@ -134,17 +134,14 @@ memopt_status fault_strike(world *w, memopt_status status)
     if (w->fault_n == 0)
         return status;
     if (w->fault_kind == ORACLE_FAULT_DEVICE)
-        w->struck |= mo_device_fault_struck(w->device);
+        w->struck |= fault_end(w->device, NULL);
     else if (w->fault_kind == ORACLE_FAULT_HOST)
         w->struck |= mo_memory_fault_struck();
     else if (w->fault_kind == ORACLE_FAULT_PROVIDER)
         w->struck |= w->provider_fault == 0;
     else if (driver != NULL)
-        w->struck |= driver->pending() == 0;
-    mo_device_fail_at(w->device, 0);
+        w->struck |= fault_end(w->device, driver);
     mo_memory_fail_at(0);
-    if (driver != NULL)
-        driver->fail_at("*", 0, 0);
     w->provider_fault = w->fault_n = 0;
     w->seen->struck = w->struck;
     w->seen->struck_ever |= w->struck;
@@ -229,12 +226,14 @@ memopt_status member_create(world *w, uint32_t index, uint64_t kind)
     memopt_pool_options options = MEMOPT_POOL_OPTIONS_INIT;
     member *m = &w->members[index], *parent = &w->members[parents[root_of(index)]];
     m->count = m->requested = m->peak = m->allocations = m->held = m->limit = 0;
-    m->paused = m->history = m->streams = 0;
+    m->paused = 0;
+    m->history = m->streams = 0;
+    memset(m->groups, 0, sizeof m->groups);
     m->expandable = index < ORACLE_PINNED_ROOT && has(w, ORACLE_HAS_EXPANDABLE) && (kind & 1) == 0;
     if (is_root(index))
         return create_root(w, index);
     options.limit = m->limit = (kind & 2) != 0 ? 8 * MIB : 0;
-    options.retain = index == ORACLE_GRAPH_POOL || (kind & 4) != 0;
+    options.retain = m->retain = index == ORACLE_GRAPH_POOL || (kind & 4) != 0;
     if (parent->expandable != m->expandable)
         options.config = classic_configs[w->c->config % 4];
     m->history = parent->history;
@@ -312,6 +311,8 @@ void world_open(world *w, const oracle_case *c, oracle_seen *seen, int threads)
             OK(w, memopt_stream_create(w->device, &w->streams[i]));
     }
     pthread_mutex_init(&w->observing, NULL);
+    for (int i = 0; i < ORACLE_SHARES; i++)
+        pthread_mutex_init(&w->shares[i].lock, NULL);
     void *mailbox = NULL;
     OK(w, memopt_host_alloc(w->device, ORACLE_STREAMS * EDGE, &mailbox));
     w->mailbox = mailbox;

@@ -13,6 +13,8 @@
 
 #include "allocator/state.h"
 
+#include "memopt/share.h"
+
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -40,16 +42,34 @@ typedef struct slot {
     uint8_t lost;   /* the contents are not known */
     uint8_t whole;  /* all of it is written */
     uint8_t tag;
+    uint64_t birth; /* the number of its block */
 } slot;
 
 typedef struct member {
     pthread_rwlock_t use;
     memopt_allocator *handle; /* NULL: there is none */
-    int expandable, paused, history;
+    int expandable, retain, history;
+    uint64_t paused;                  /* tags, as bits */
+    uint64_t groups[ORACLE_TAGS + 1]; /* those that one call has paused, and come back together */
+    uint64_t left;                    /* bytes held after the last pause */
     uint64_t limit, count, requested, peak, allocations; /* by the model; live blocks */
     uint64_t held;                                       /* before the operation */
     uint8_t streams;                                     /* that it has seen, as bits */
 } member;
+
+/* A block that is exported, imported, or both. It may be freed before its export ends, and that
+ * before its import does. */
+typedef struct oracle_share {
+    pthread_mutex_t lock;
+    memopt_export *out;
+    memopt_import *in;
+    unsigned char *at; /* where the import has it */
+    uint64_t pages;    /* bytes of its pages */
+    uint8_t slot;
+    int known;  /* what the import must hold */
+    int freed;  /* the slot has another block, or none */
+    slot block; /* as it was then; before, its birth and its size */
+} oracle_share;
 
 typedef struct fill {
     void *at;
@@ -100,6 +120,8 @@ typedef struct world {
     /* Observers: one of each root, and those that come and go. */
     pthread_mutex_t observing;
     oracle_observer roots[ORACLE_ROOTS], extra[ORACLE_OBSERVERS];
+    oracle_share shares[ORACLE_SHARES];
+    atomic_ulong births;
     uint64_t generation[ORACLE_ROOTS], last_order[ORACLE_ROOTS], orders;
     /* Of the operation under way. */
     uint32_t fault_kind;
@@ -123,6 +145,11 @@ static inline void saw(const world *w, oracle_feature feature)
 {
     if (!w->threads)
         w->seen->features |= 1u << feature;
+}
+
+static inline int is_paused(const world *w, const slot *s)
+{
+    return (int)(w->members[s->member].paused >> s->tag & 1);
 }
 
 static inline uint32_t root_of(uint32_t index)
@@ -175,8 +202,11 @@ int expected(const world *w, memopt_status status, memopt_status a, memopt_statu
 
 /* Everything that must hold between operations. */
 void model_check(world *w);
-/* Bytes of pages that hold a live block of an expandable member. */
-uint64_t model_pages(const world *w, uint32_t index);
+/* Which blocks: all, those of some tags, or those whose pages a pause of the tags leaves. */
+typedef enum model_blocks { MODEL_ALL, MODEL_TAGGED, MODEL_STAYING } model_blocks;
+/* Bytes of pages that hold such a block of an expandable member; exported ones that were freed
+ * count. */
+uint64_t model_pages(const world *w, uint32_t index, model_blocks which, uint64_t tags);
 
 /* --- blocks.c --- */
 
@@ -187,24 +217,58 @@ void do_write(hand *h, const oracle_op *op);
 void do_use(hand *h, const oracle_op *op);
 void do_verify(hand *h, const oracle_op *op);
 void do_sync(hand *h, const oracle_op *op);
+/* A live block that can be touched, or may be paused: its slot and its member are held then. */
+slot *enter_block(world *w, const oracle_op *op, int also_paused);
+void leave_block(world *w, slot *s);
 /* What a slot must hold, read on a stream. The slot and the member are held. */
 void verify_slot(hand *h, slot *s, uint32_t stream);
-/* Its own stream writes it; the slot and the member are held. */
-void write_slot(hand *h, slot *s);
+/* The same, without the allocator, where an import has it. */
+void verify_bytes(hand *h, const slot *s, const unsigned char *at, uint32_t stream);
+/* Its own stream writes it, there or where an import has it; the slot and the member are held. */
+void write_slot(hand *h, slot *s, unsigned char *at);
 /* Frees, if the call lets it; the slot is held. */
 void free_slot(world *w, slot *s);
 
 /* --- members.c --- */
 
+/* The member is there and held, with `alone` for writing; 0: it is not. */
+int enter_member(world *w, uint32_t index, int alone);
+void leave_member(world *w, uint32_t index);
+/* A stream that the member's family has seen records a graph: nothing goes back then. */
+int records(const world *w, uint32_t index);
+
 void do_trim(hand *h, const oracle_op *op);
 void do_limit(hand *h, const oracle_op *op);
 void do_pool(hand *h, const oracle_op *op);
 void do_drop(hand *h, const oracle_op *op);
-void do_pause(hand *h, const oracle_op *op);
-void do_resume(hand *h, const oracle_op *op);
 void do_end_stream(hand *h, const oracle_op *op);
 void do_history(hand *h, const oracle_op *op);
 void do_step(hand *h, const oracle_op *op);
+
+/* --- pauses.c --- */
+
+void do_pause(hand *h, const oracle_op *op);
+void do_resume(hand *h, const oracle_op *op);
+void do_pause_tags(hand *h, const oracle_op *op);
+void do_resume_tags(hand *h, const oracle_op *op);
+
+/* --- shares.c --- */
+
+void do_export(hand *h, const oracle_op *op);
+void do_end_export(hand *h, const oracle_op *op);
+void do_import(hand *h, const oracle_op *op);
+void do_end_import(hand *h, const oracle_op *op);
+/* Of the whole world, while nothing runs: all end, and imports hold what they must. */
+void shares_end(hand *h);
+void shares_verify(hand *h);
+int is_exported(const world *w, const slot *s);
+/* Blocks of a member that were freed and are kept by an export; `out`: one share of each. */
+uint32_t shares_freed(const world *w, uint32_t index, const slot **out);
+uint64_t shares_imported(const world *w);
+/* The slot's block is about to be freed; some tags of a member were paused. */
+void shares_block_freed(world *w, const slot *s);
+void shares_paused(world *w, uint32_t index, uint64_t tags);
+int shares_of(const world *w, uint32_t index);
 
 /* --- graph.c --- */
 

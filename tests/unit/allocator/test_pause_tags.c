@@ -624,6 +624,35 @@ static void test_others_use_the_memory(void **state)
     OK(memopt_device_close(s.device));
 }
 
+/* A block beside one that sleeps is freed in the order of its stream: its page goes at the end of
+ * the allocator, and not before that work. */
+static void test_end_beside_sleep(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed < 5; seed++) {
+        memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed);
+        memopt_allocator *allocator = new_allocator(device, "expandable_segments:True");
+        memopt_pause_options some = MEMOPT_PAUSE_OPTIONS_INIT;
+        memopt_pause_report report = MEMOPT_PAUSE_REPORT_INIT;
+        memopt_stream stream = NULL;
+        void *sleeper = NULL;
+        OK(memopt_stream_create(device, &stream));
+        OK(memopt_allocator_alloc(allocator, 5000, MEMOPT_TAG_WEIGHTS, stream, &sleeper));
+        void *used = alloc_on(allocator, 9000, stream);
+        some.tags = MEMOPT_TAG_BIT(MEMOPT_TAG_WEIGHTS);
+        some.how = MEMOPT_PAUSE_DISCARD;
+        OK(memopt_pool_pause_with_sync(allocator, &some, &report));
+        assert_true(report.shared_bytes > 0);
+        OK(memopt_fill(device, used, 7, 9000, stream));
+        OK(memopt_allocator_free(allocator, used));
+        OK(memopt_allocator_free(allocator, sleeper));
+        OK(memopt_allocator_destroy(allocator));
+        OK(memopt_device_sync(device)); /* tells what ran where nothing was mapped */
+        OK(memopt_stream_destroy(device, stream));
+        OK(memopt_device_close(device));
+    }
+}
+
 int main(int count, char **values)
 {
     const struct CMUnitTest tests[] = {
@@ -634,6 +663,7 @@ int main(int count, char **values)
         cmocka_unit_test(test_statuses),
         cmocka_unit_test(test_calls_while_contents_move),
         cmocka_unit_test(test_others_use_the_memory),
+        cmocka_unit_test(test_end_beside_sleep),
     };
     if (count > 1)
         device_name = values[1];

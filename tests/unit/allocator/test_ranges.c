@@ -3,15 +3,13 @@
  * each call; they may refuse, and the driver may. The argument is the device; on a GPU the driver
  * is a simulated one.
  */
-#define _GNU_SOURCE /* RTLD_NOLOAD */
 
 #include "support.h"
 
 #include "device/cpu/cpu.h"
-#include "device/front/handle.h"
 #include "device/front/ranges.h"
+#include "support/simulated.h"
 
-#include <dlfcn.h>
 #include <stdlib.h>
 
 #define CAPACITY (64 * MIB)
@@ -19,8 +17,6 @@
 enum { POOLS = 3, LIVE = 24, ANOTHER = MEMOPT_STATUS_USER + 7 };
 
 static const char *device_name = "cpu";
-static void (*sim_fail_at)(const char *call, int64_t n, int32_t code);
-static int (*sim_mapping)(int32_t device, uint64_t index, uint64_t *address, uint64_t *bytes);
 
 /* --- the driver's picture ------------------------------------------------------------------------
  */
@@ -41,13 +37,14 @@ static void driver_picture(memopt_device *device, mo_ranges *out)
 {
     uint64_t address = 0, bytes = 0;
     assert_int_equal(mo_ranges_init(out), 1);
-    if (sim_mapping == NULL) {
+    const driver_hooks *driver = driver_of(device_name);
+    if (driver == NULL) {
         mo_cpu_device *cpu = (mo_cpu_device *)(void *)device;
         take_all(out, &cpu->memory.accessible);
         take_all(out, &cpu->memory.plain);
         return;
     }
-    for (uint64_t i = 0; sim_mapping(0, i, &address, &bytes); i++)
+    for (uint64_t i = 0; driver->mapping(0, i, &address, &bytes); i++)
         take(out, address, bytes);
 }
 
@@ -140,7 +137,7 @@ typedef struct scene {
 static memopt_device *open_here(void)
 {
     memopt_device *device = NULL;
-    if (sim_mapping == NULL)
+    if (driver_of(device_name) == NULL)
         return open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 1);
     OK(memopt_device_open(device_name, NULL, &device));
     return device;
@@ -313,11 +310,10 @@ static void test_growth_undone(void **state)
         OK(memopt_allocator_free(allocator, pages[1]));
         begin_observer(&o, allocator, &number);
         assert_int_equal(o.events, 1);
-        mo_device_fail_at(device, n);
+        fault_begin(device, NULL, n);
         memopt_status status =
             memopt_allocator_alloc(allocator, 12 * MIB, MEMOPT_TAG_OTHER, NULL, &whole);
-        struck = mo_device_fault_struck(device);
-        mo_device_fail_at(device, 0);
+        struck = fault_end(device, NULL);
         assert_true(struck || o.mapped == 3);
         check_picture(&o, 1);
         if (status == MEMOPT_OK)
@@ -390,35 +386,21 @@ static void test_destruction(void **state)
         check_picture(&first, 1);
         OK(mo_allocator_check(allocator));
         /* Without refusals here, the simulated driver refuses, and is asked once more. */
-        second.refuse_unmapping = sim_fail_at == NULL;
-        if (sim_fail_at != NULL)
-            sim_fail_at(strncmp(device_name, "cuda", 4) == 0 ? "cuMemUnmap" : "hipMemUnmap", 1, 1);
-        int refused = sim_fail_at != NULL && i % 2 == 0;
+        const driver_hooks *driver = driver_of(device_name);
+        const char *unmap = device_name[0] == 'c' ? "cuMemUnmap" : "hipMemUnmap";
+        second.refuse_unmapping = driver == NULL;
+        if (driver != NULL)
+            driver->fail_at(unmap, 1, 1);
+        int refused = driver != NULL && i % 2 == 0;
         memopt_status status = memopt_allocator_destroy_force(allocator);
         assert_int_equal(status != MEMOPT_OK, refused);
-        if (sim_fail_at != NULL)
-            sim_fail_at(strncmp(device_name, "cuda", 4) == 0 ? "cuMemUnmap" : "hipMemUnmap", 0, 0);
+        if (driver != NULL)
+            driver->fail_at(unmap, 0, 0);
         assert_int_equal(first.seen.count, 0);
         OK(memopt_device_close(device));
         mo_ranges_fini(&first.seen);
         mo_ranges_fini(&second.seen);
     }
-}
-
-static int find_driver(void **state)
-{
-    memopt_backend_info info = {.struct_size = sizeof info};
-    char backend[8] = "";
-    (void)state;
-    if (strcmp(device_name, "cpu") == 0)
-        return 0;
-    snprintf(backend, sizeof backend, "%.*s", (int)strcspn(device_name, ":"), device_name);
-    OK(memopt_backend_get_info(backend, &info));
-    void *library = dlopen(info.library, RTLD_NOW | RTLD_NOLOAD);
-    assert_non_null(library);
-    *(void **)&sim_mapping = dlsym(library, "memopt_sim_mapping");
-    *(void **)&sim_fail_at = dlsym(library, "memopt_sim_fail_at");
-    return sim_mapping == NULL || sim_fail_at == NULL;
 }
 
 int main(int count, char **values)
@@ -430,5 +412,5 @@ int main(int count, char **values)
     };
     if (count > 1)
         device_name = values[1];
-    return cmocka_run_group_tests(tests, find_driver, NULL);
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

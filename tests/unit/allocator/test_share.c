@@ -6,11 +6,10 @@
 
 #include "support.h"
 
-#include "device/front/handle.h"
 #include "memopt/share.h"
+#include "support/simulated.h"
 
 #include <dirent.h>
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -26,8 +25,6 @@ enum { BLOCKS = 4, MESSAGE = MEMOPT_SHARE_MESSAGE_BYTES };
 
 static const uint64_t sizes[BLOCKS] = {512, 70144, 5 * MIB + 512, 9 * MIB};
 static const char *device_name = "cpu";
-static void (*sim_fail_at)(const char *call, int64_t n, int32_t code);
-static int64_t (*sim_pending)(void);
 
 /* Small pages on "cpu", so that there are more than fit one message. */
 static memopt_device *open_here(void)
@@ -456,30 +453,24 @@ static void test_cut_streams(void **state)
 static int64_t harmless;
 
 /* Everything that an export and an import call fails once: done, or nothing is left. */
-static int run_with_fault(int64_t n, int of_driver)
+static int run_with_fault(int64_t n, const driver_hooks *driver)
 {
-    int before = open_files(), struck;
+    int before = open_files();
     scene s = begin_some(3);
     memopt_import *import = NULL;
     memopt_export *shared = NULL;
     memopt_memory_info was = info_of(s.device);
-    if (of_driver)
-        sim_fail_at("*", n, 0);
-    else
-        mo_device_fail_at(s.device, n);
+    fault_begin(s.device, driver, n);
     memopt_status status = memopt_export_create(s.allocator, s.blocks[2], &shared);
     if (status == MEMOPT_OK)
         status = pass(shared, s.device, &import);
     memopt_status ended = memopt_import_destroy(import);
-    struck = of_driver ? sim_pending() == 0 : mo_device_fault_struck(s.device);
-    if (of_driver)
-        sim_fail_at("*", 0, 0);
-    mo_device_fail_at(s.device, 0);
+    int struck = fault_end(s.device, driver);
     if (ended != MEMOPT_OK)
         OK(memopt_import_destroy(import));
     int well = status == MEMOPT_OK && ended == MEMOPT_OK;
-    assert_true(of_driver ? well || struck : well == !struck); /* a few make no difference */
-    if (of_driver && struck && well)
+    assert_true(driver != NULL ? well || struck : well == !struck); /* a few make no difference */
+    if (driver != NULL && struck && well)
         harmless++;
     OK(memopt_export_destroy(shared));
     assert_int_equal(info_of(s.device).reserved_va, was.reserved_va);
@@ -492,30 +483,15 @@ static int run_with_fault(int64_t n, int of_driver)
 static void test_faults(void **state)
 {
     (void)state;
-    for (int of_driver = 0; of_driver <= (sim_fail_at != NULL); of_driver++) {
+    const driver_hooks *driver = driver_of(device_name);
+    for (int of_driver = 0; of_driver <= (driver != NULL); of_driver++) {
         int64_t n = 1;
-        while (run_with_fault(n, of_driver))
-            n += n < 30 ? 1 : strcmp(device_name, "cpu") == 0 ? 13 : 3;
+        while (run_with_fault(n, of_driver ? driver : NULL))
+            n += n < 30 ? 1 : driver == NULL ? 13 : 3;
         print_message("%s: %lld places, %lld harmless\n", of_driver ? "driver" : "device",
                       (long long)n - 1, (long long)harmless);
         assert_true(n > 15 && harmless < n / 2 + 1);
     }
-}
-
-static int find_driver(void **state)
-{
-    memopt_backend_info info = {.struct_size = sizeof info};
-    char backend[8] = "";
-    (void)state;
-    if (strcmp(device_name, "cpu") == 0)
-        return 0;
-    snprintf(backend, sizeof backend, "%.*s", (int)strcspn(device_name, ":"), device_name);
-    OK(memopt_backend_get_info(backend, &info));
-    void *library = dlopen(info.library, RTLD_NOW | RTLD_NOLOAD);
-    assert_non_null(library);
-    *(void **)&sim_fail_at = dlsym(library, "memopt_sim_fail_at");
-    *(void **)&sim_pending = dlsym(library, "memopt_sim_fault_pending");
-    return sim_fail_at == NULL || sim_pending == NULL;
 }
 
 int main(int count, char **values)
@@ -531,5 +507,6 @@ int main(int count, char **values)
         device_name = values[1];
     if (count > 2)
         return peer(atoi(values[2]));
-    return cmocka_run_group_tests(tests, find_driver, NULL);
+    (void)driver_of(device_name); /* it is loaded before open files are counted */
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }
