@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+"""Writes docs/benchmarks/optim-torch.md from what torch_optim.py measured on two instruction sets.
+
+    MEMOPT_ISA=avx2 python tests/bench/torch_optim.py --json avx2.json
+    python tests/bench/torch_optim.py --json avx512.json
+    python tests/bench/torch_optim_page.py avx512.json avx2.json
+"""
+
+import datetime
+import json
+import sys
+
+import report
+
+PAGE = report.ROOT / "docs" / "benchmarks" / "optim-torch.md"
+HEAD = """# Benchmark: optimizers for torch
+
+%s, on two cores that `/proc/cpuinfo` calls "AMD EPYC"; torch %s, two threads, best of five rounds in which all
+cases of a rule alternate. Nothing else ran. ns a parameter for a whole `optimizer.step()`; `copy` is torch's own
+`copy_` of as many bytes as the step reads and writes (two moments, the parameter, the gradient); `peer` is the
+fastest of torch's fused or foreach form, bitsandbytes, and, where nobody has the rule, the paper's in plain
+torch. Above 1.00 ours is slower.
+
+%s
+"""
+
+
+def table_of(files, name):
+    rows = {}
+    for i, file in enumerate(files):
+        for row in file["rows"]:
+            if row["table"] == name and row["case"].startswith("memopt"):
+                rows.setdefault((row["case"][len("memopt ") :], row["peer"]), {})[i] = row
+    titles = [
+        "%s: %s" % (file["isa"], title) for file in files for title in ("ns", "÷ copy", "÷ peer")
+    ]
+    lines = ["| class | peer | %s |" % " | ".join(titles), "|---|---|" + "---|" * len(titles)]
+    for (case, peer), found in rows.items():
+        cells = []
+        for i in range(len(files)):
+            ratios = found[i]["ratios"] if i in found else [None, None]
+            cells.append("%.3f" % found[i]["ns"] if i in found else "")
+            cells += ["" if ratio is None else "%.2f" % ratio for ratio in ratios[:2]]
+        lines.append("| %s | %s | %s |" % (case, peer or "", " | ".join(cells)))
+    return "\n".join(lines)
+
+
+def main(paths):
+    files = []
+    for path in paths:
+        with open(path, encoding="utf-8") as file:
+            files.append(json.load(file))
+    commands = "\n".join(line for line in __doc__.splitlines() if line.startswith("    "))
+    text = [HEAD % (datetime.date.today(), files[0]["torch"], commands)]
+    for name in dict.fromkeys(row["table"] for row in files[0]["rows"]):
+        text.append("## %s\n\n%s\n" % (name, table_of(files, name)))
+    PAGE.write_text("\n".join(text), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
