@@ -37,9 +37,12 @@ def factor_of(facts: Facts) -> float:
 
 
 def square_sum(grads: List[torch.Tensor]) -> torch.Tensor:
-    """memopt_square_sum() over tensors of one device, on the host."""
-    if not grads:
-        return torch.zeros(1, dtype=torch.float64)
+    """device_square_sum(), on the host."""
+    return device_square_sum(grads).cpu() if grads else torch.zeros(1, dtype=torch.float64)
+
+
+def device_square_sum(grads: List[torch.Tensor]) -> torch.Tensor:
+    """memopt_square_sum() over tensors of one device, which are at least one, on that device."""
     side = native(grads[0].device)
     array = _tensor_lists.array(grads)
     total = torch.empty(1, dtype=torch.float64, device=grads[0].device)
@@ -54,4 +57,4 @@ def square_sum(grads: List[torch.Tensor]) -> torch.Tensor:
         scratch.nbytes,
         side.stream(),
     )
-    return total.cpu()
+    return total

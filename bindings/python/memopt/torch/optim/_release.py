@@ -10,7 +10,9 @@ from typing import Any, Dict, Iterator, List, Optional, Union
 import torch
 
 from ._base import MemoptOptimizer
+from .._tensor_lists import is_gradient
 from ._binding import Facts
+from ._facts import device_square_sum
 from ._host import CPUOffloadOptimizer
 from ._options import number
 
@@ -97,11 +99,14 @@ class GradientRelease:
         parameter.grad = None
 
     def _add_square(self, gradient: torch.Tensor) -> torch.Tensor:
-        norm: torch.Tensor = torch.linalg.vector_norm(gradient.detach(), dtype=torch.float32)
-        square = norm.double().square()
+        if is_gradient(gradient):  # without the fp32 copy that torch makes of 16 bits on a CPU
+            square = device_square_sum([gradient])[0]
+        else:
+            norm = torch.linalg.vector_norm(gradient.detach(), dtype=torch.float32)
+            square = norm.double().square()
         before = self._squares.get(square.device)
         self._squares[square.device] = square if before is None else before + square
-        return norm
+        return square
 
     def _total(self) -> Optional[torch.Tensor]:
         squares = list(self._squares.values())
