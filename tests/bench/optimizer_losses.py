@@ -24,6 +24,7 @@ MODELS = {"gpt": 2e-3, "vit": 5e-4}  # AdamW's learning rates
 ADAM = dict(betas=(0.9, 0.95), weight_decay=0.1)
 LION = dict(weight_decay=0.1, factor=0.2)
 SGD = dict(momentum=0.9, factor=20)
+LARS = dict(momentum=0.9, factor=20)
 
 # Each class: the class whose loss it is compared with (None: it is one itself), and arguments;
 # `factor` times AdamW's learning rate is its own. "moved": from weights that differ by one part in
@@ -51,6 +52,16 @@ CLASSES = {
     "AdEMAMix8bit": ("AdEMAMix", dict(weight_decay=0.1)),
     "Muon": (None, dict(weight_decay=0.1, factor=10)),
     "Muon8bit": ("Muon", dict(weight_decay=0.1, factor=10)),
+    "LAMB": (None, dict(weight_decay=0.1, factor=5)),
+    "LAMB8bit": ("LAMB", dict(weight_decay=0.1, factor=5)),
+    "LARS": (None, LARS),
+    "LARS8bit": ("LARS", LARS),
+    "AdamMini": (None, ADAM),
+    "AdamMini8bit": ("AdamMini", ADAM),
+    "GaLore": (None, dict(rank=16, update_proj_gap=50, factor=4)),
+    "GaLore8bit": ("GaLore", dict(rank=16, update_proj_gap=50, factor=4)),
+    "APOLLO": (None, dict(rank=16, update_proj_gap=50)),
+    "APOLLO8bit": ("APOLLO", dict(rank=16, update_proj_gap=50)),
 }
 
 

@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--large",
         action="store_true",
-        help="also the case with 2^31 elements: 12 to 43 GB of memory and minutes",
+        help="also the case with 2^31 elements: 7 to 31 GB of memory and minutes",
     )
 
 

@@ -12,6 +12,7 @@ import copy
 import inspect
 import io
 import math
+import mmap
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
@@ -389,6 +390,12 @@ def _not_finite(audit: Audit) -> str:
     return "%d steps skipped by GradScaler left everything as it was" % tried
 
 
+def _unwritten_zeros(n: int) -> Tensor:
+    """bf16 zeros that take no memory until they are written."""
+    memory = mmap.mmap(-1, 2 * n, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(memory, dtype=torch.bfloat16)
+
+
 def _beyond_31_bits(audit: Audit) -> str:
     n, ends = 2**31 + 4096, 4096
     if audit._rule in _WHOLE:
@@ -396,10 +403,10 @@ def _beyond_31_bits(audit: Audit) -> str:
             "a step of the rule needs the whole parameter: no small one shows its ends"
         )
     if not audit._large:
-        raise _Skipped("needs some 12 to 43 GB; --large runs it")
+        raise _Skipped("needs some 7 to 31 GB; --large runs it")
     rows = (-1, ends) if audit._rule in _MATRICES else (-1,)
     p = torch.nn.Parameter(torch.zeros(n, dtype=torch.bfloat16).view(rows))
-    p.grad = torch.zeros_like(p)
+    p.grad = _unwritten_zeros(n).view(rows)
     small = parameter(torch.zeros(3 * ends, dtype=torch.bfloat16).view(rows))
     places = (slice(0, ends), slice(n - 2 * ends, n - ends), slice(n - ends, n))
     optimizers = [audit.open([x], lr=1e-2, weight_decay=0.0) for x in (p, small)]
