@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Final losses of coded optimizer states beside those of the same rule with 32-bit states.
 
-    python tests/bench/optimizer_losses.py [--steps 300] [--seeds 3] [--only AdamW8bit ...] [--json FILE]
+    python tests/bench/optimizer_losses.py [--steps 300] [--seeds 3] [--only AdamW8bit ...]
+        [--models vit] [--json FILE]
 
 Trains the examples' small GPT and vision transformer once for each class and seed of weights, on one
 thread, and prints the mean loss of the last tenth of the steps: its mean over the seeds, and how far
@@ -110,13 +111,13 @@ def train(model_name, name, seed, steps, text, batch=8):
     return sum(tail) / len(tail)
 
 
-def table(runs, names, seeds):
+def table(runs, names, models, seeds):
     """Rows of Markdown: for each model the mean, the difference, and the seeds' differences."""
-    print("| class | %s |" % " | ".join("%s: loss | ÷ 32-bit − 1 | each seed" % m for m in MODELS))
-    print("|---" * (1 + 3 * len(MODELS)) + "|")
+    print("| class | %s |" % " | ".join("%s: loss | ÷ 32-bit − 1 | each seed" % m for m in models))
+    print("|---" * (1 + 3 * len(models)) + "|")
     for name in names:
         cells = [name]
-        for model in MODELS:
+        for model in models:
             own = [runs["%s %s %d" % (model, name, seed)] for seed in range(1, seeds + 1)]
             cells.append("%.4f" % (sum(own) / seeds))
             like = CLASSES[name][0]
@@ -134,6 +135,7 @@ def main():
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", nargs="+", choices=CLASSES, help="these and what they follow")
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--json", type=pathlib.Path, help="runs, kept between calls")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -143,14 +145,14 @@ def main():
     runs = kept.setdefault("%d steps" % options.steps, {})
     text = read_text()
     for name in names:
-        for model in MODELS:
+        for model in options.models:
             for seed in range(1, options.seeds + 1):
                 key = "%s %s %d" % (model, name, seed)
                 if key not in runs:
                     runs[key] = train(model, name, seed, options.steps, text)
                     if options.json:
                         options.json.write_text(json.dumps(kept, indent=1))
-    table(runs, names, options.seeds)
+    table(runs, names, options.models, options.seeds)
 
 
 if __name__ == "__main__":
