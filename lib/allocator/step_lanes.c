@@ -118,17 +118,26 @@ static mo_block *block_of(const mo_lane *lane, mo_slot *slot)
     return NULL;
 }
 
-/* Whether the place is free but for memory that it lacks. */
-static int lacks_memory(const mo_block *block, const mo_slot *slot, uint64_t size)
+/* What a place without its block needs. */
+typedef enum need {
+    NEEDS_NOTHING,
+    NEEDS_HOLD,   /* free memory of it is not held: a block across the region's end was freed */
+    NEEDS_MEMORY, /* it is free, and not all of it is mapped */
+    NEEDS_FREE    /* another block is in it */
+} need;
+
+static need need_of(const mo_block *block, const mo_slot *slot, uint64_t size)
 {
-    int lacks = 0;
+    need most = NEEDS_NOTHING;
     for (; block != NULL && block->address < slot->address + size; block = block->next) {
         if (block->state == MO_BLOCK_UNMAPPED)
-            lacks = 1;
+            most = NEEDS_MEMORY;
+        else if (block->state == MO_BLOCK_FREE)
+            most = most == NEEDS_MEMORY ? most : NEEDS_HOLD;
         else if (block->planned != MO_PLANNED_GAP)
-            return 0;
+            return NEEDS_FREE;
     }
-    return lacks;
+    return most;
 }
 
 /* Holds a block for places, joined with such neighbours; returns what it is part of. */
@@ -193,6 +202,8 @@ int mo_lane_is_ready(const mo_lane *lane, uint64_t size)
     return slot == NULL || slot->address == NULL || mo_lane_gap(lane, slot, size) != NULL;
 }
 
+static int arm_region(memopt_allocator *allocator, mo_region *region);
+
 mo_block *mo_lane_serve(memopt_allocator *allocator, mo_lane *lane, mo_request *request)
 {
     mo_slot *slot = mo_lane_next(lane, request->size);
@@ -205,14 +216,17 @@ mo_block *mo_lane_serve(memopt_allocator *allocator, mo_lane *lane, mo_request *
     if (slot->address == NULL)
         return NULL;
     mo_block *block = slot->block == NULL ? block_of(lane, slot) : NULL;
+    need needs = block == NULL ? NEEDS_MEMORY : need_of(block, slot, request->size);
+    if (needs == NEEDS_HOLD && arm_region(allocator, &lane->regions[slot->region]) &&
+        mo_slab_reserve(&allocator->slab, 2))
+        block = block_of(lane, slot);
     if (serves(block, slot, request->size)) {
         request->pool = block->segment->pool;
         allocator->steps->info.served++;
         allocator->steps->used = allocator->clock;
         return mo_lane_occupy(&allocator->slab, lane, slot, block, request->size);
     }
-    if (slot->block == NULL && lane->regions[slot->region].segment != NULL &&
-        (block == NULL || lacks_memory(block, slot, request->size)))
+    if (slot->block == NULL && lane->regions[slot->region].segment != NULL && needs == NEEDS_MEMORY)
         request->slot = lane->at;
     else
         lane->missed++;
