@@ -1,10 +1,8 @@
 /* The entry points that frameworks call by address. They are process-wide, so each test ends them.
  */
-#include "unit/allocator/support.h"
+#include "pluggable.h"
 
 #include "base/memory.h"
-#include "device/front/handle.h"
-#include "tools/pluggable/pluggable.h"
 
 #include <dirent.h>
 #include <pthread.h>
@@ -12,47 +10,6 @@
 #include <unistd.h>
 
 /* --- helpers ---------------------------------------------------------------------------------- */
-
-static mo_device_ops ops;
-static memopt_stream captured;
-static int capturing, synced;
-static const mo_device_ops *real;
-
-static memopt_status stream_capturing(memopt_device *device, memopt_stream stream, int32_t *out)
-{
-    (void)device;
-    *out = capturing && stream == captured;
-    return MEMOPT_OK;
-}
-
-static memopt_status device_sync(memopt_device *device)
-{
-    synced++;
-    return real->sync(device);
-}
-
-/* The first allocator of device 0, with a stream that a test can let record. */
-static memopt_allocator *start(const char *config)
-{
-    memopt_allocator *allocator = NULL;
-    OK(memopt_pluggable_configure("cpu", config, NULL));
-    OK(memopt_pluggable_get_allocator(0, 0, &allocator));
-    memopt_device *device = memopt_allocator_get_device(allocator);
-    real = device->ops;
-    ops = *real;
-    ops.stream_capturing = stream_capturing;
-    ops.sync = device_sync;
-    device->ops = &ops;
-    OK(memopt_stream_create(device, &captured));
-    capturing = synced = 0;
-    return allocator;
-}
-
-static void stop(memopt_allocator *allocator)
-{
-    OK(memopt_stream_destroy(memopt_allocator_get_device(allocator), captured));
-    OK(memopt_pluggable_end());
-}
 
 static uint64_t reserved(memopt_allocator *allocator)
 {
@@ -606,104 +563,6 @@ static void test_host_memory_runs_out(void **state)
     }
 }
 
-/* --- tags ------------------------------------------------------------------------------------- */
-
-static uint64_t tagged(memopt_allocator *allocator, const char *name)
-{
-    memopt_tag tag;
-    memopt_tag_stats stats = MEMOPT_TAG_STATS_INIT;
-    OK(memopt_allocator_register_tag(allocator, name, &tag));
-    OK(memopt_allocator_get_tag_stats(allocator, tag, &stats));
-    return stats.current_bytes;
-}
-
-static void *allocate_elsewhere(void *out_previous)
-{
-    OK(memopt_pluggable_set_tag(NULL, out_previous));
-    return memopt_pluggable_alloc(700, 0, NULL);
-}
-
-static void test_tags(void **state)
-{
-    (void)state;
-    const char *before = NULL, *elsewhere = NULL;
-    void *blocks[5];
-    pthread_t thread;
-    memopt_allocator *allocator = start("expandable_segments:True"), *of_graph = NULL;
-    OK(memopt_pluggable_set_tag("weights", &before));
-    assert_string_equal(before, "other");
-    blocks[0] = memopt_pluggable_alloc(3000, 0, NULL);
-    OK(memopt_pluggable_set_tag("kv", &before));
-    assert_string_equal(before, "weights");
-    blocks[1] = memopt_pluggable_alloc_or_raise(5000, 0, NULL);
-    assert_int_equal(pthread_create(&thread, NULL, allocate_elsewhere, (void *)&elsewhere), 0);
-    assert_int_equal(pthread_join(thread, &blocks[2]), 0);
-    assert_string_equal(elsewhere, "other");
-    memopt_pluggable_begin_pool(0, 1, 2, NULL);
-    capturing = 1;
-    blocks[3] = memopt_pluggable_alloc(9000, 0, captured);
-    capturing = 0;
-    memopt_pluggable_end_pool(0, 1, 2);
-    OK(memopt_pluggable_get_allocator(0, 1, &of_graph));
-    assert_int_equal(tagged(allocator, "weights"), 3000);
-    assert_int_equal(tagged(allocator, "kv"), 5000);
-    assert_int_equal(tagged(allocator, "other"), 700);
-    assert_int_equal(tagged(of_graph, "kv"), 9000);
-
-    memopt_pause_options kv_only = MEMOPT_PAUSE_OPTIONS_INIT;
-    memopt_tag kv;
-    OK(memopt_allocator_register_tag(allocator, "kv", &kv));
-    kv_only.tags = MEMOPT_TAG_BIT(kv);
-    OK(memopt_pool_pause_with_sync(allocator, &kv_only, NULL));
-    assert_null(memopt_pluggable_alloc(100, 0, NULL));
-    OK(memopt_pluggable_set_tag(NULL, NULL));
-    blocks[4] = memopt_pluggable_alloc(100, 0, NULL);
-    assert_non_null(blocks[4]);
-    OK(memopt_pool_resume_sync(allocator));
-    for (int i = 0; i < 5; i++)
-        memopt_pluggable_free(blocks[i], 0, 0, NULL);
-    memopt_pluggable_release_pool(0, 1, 2);
-    stop(allocator);
-
-    /* Another allocator has other numbers for the same names. */
-    memopt_tag first;
-    allocator = start("");
-    OK(memopt_allocator_register_tag(allocator, "first", &first));
-    OK(memopt_pluggable_set_tag("kv", NULL));
-    blocks[0] = memopt_pluggable_alloc(5000, 0, NULL);
-    assert_int_equal(tagged(allocator, "kv"), 5000);
-    OK(memopt_pluggable_set_tag(NULL, NULL));
-    memopt_pluggable_free(blocks[0], 0, 0, NULL);
-    stop(allocator);
-}
-
-/* The last test: the names stay. */
-static void test_bad_tags(void **state)
-{
-    (void)state;
-    char name[33] = "";
-    const char *now = NULL;
-    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "0 characters", memopt_pluggable_set_tag(name, NULL));
-    memset(name, 'x', 32);
-    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "32 characters", memopt_pluggable_set_tag(name, NULL));
-    name[31] = '\0';
-    OK(memopt_pluggable_set_tag(name, NULL));
-    for (int i = 0; i < 64; i++) {
-        snprintf(name, sizeof name, "tag %d", i);
-        memopt_status status = memopt_pluggable_set_tag(name, NULL);
-        if (status != MEMOPT_OK) {
-            assert_int_equal(status, MEMOPT_LIMIT_REACHED);
-            assert_in_range(i, 32, 63);
-            snprintf(name, sizeof name, "tag %d", i - 1);
-            break;
-        }
-        assert_int_not_equal(i, 63);
-    }
-    OK(memopt_pluggable_set_tag("weights", &now));
-    assert_string_equal(now, name);
-    OK(memopt_pluggable_set_tag(NULL, NULL));
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -723,8 +582,6 @@ int main(void)
         cmocka_unit_test(test_shared_pools),
         cmocka_unit_test(test_threads),
         cmocka_unit_test(test_host_memory_runs_out),
-        cmocka_unit_test(test_tags),
-        cmocka_unit_test(test_bad_tags),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

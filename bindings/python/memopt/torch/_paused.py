@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import threading
 from collections import Counter
 from typing import Dict, FrozenSet, Iterator, List, Sequence, Tuple, Union
 
@@ -22,6 +23,16 @@ _lock = Guard()
 _in_pools: Dict[str, int] = Counter()  # contexts in which torch splits segments itself, by tag
 
 
+class _Open(threading.local):
+    """This thread's contexts of that kind: the tags by device."""
+
+    def __init__(self) -> None:
+        self.tags: Dict[int, str] = {}
+
+
+_open = _Open()
+
+
 def set_tag(name: str) -> str:
     """Sets this thread's tag; what it was."""
     before = ctypes.c_char_p()
@@ -37,15 +48,29 @@ def this_tag() -> str:
 
 
 @contextlib.contextmanager
-def in_pool(name: str) -> Iterator[None]:
+def in_pool(name: str, device: int) -> Iterator[None]:
     """torch may reuse free parts of blocks of this tag meanwhile, without asking the library."""
     with _lock:
         _in_pools[name] += 1
+    _open.tags[device] = name
     try:
         yield
     finally:
+        del _open.tags[device]
         with _lock:
             _in_pools[name] -= 1
+
+
+def refuse_nested(call: str, device: int) -> None:
+    """Of pools inside each other, torch uses the outermost: what is inside gets that one's tag."""
+    if device in _open.tags:
+        raise errors.BusyError(
+            Status.BUSY,
+            "%s: this thread is inside tagged() or pool() on cuda:%d already, with the tag %r, and "
+            "torch allocates from that pool until it is left; leave it first, or call "
+            "enable_allocator(), with which tags can be nested"
+            % (call, device, _open.tags[device]),
+        )
 
 
 def paused_tags(devices: Sequence[int]) -> FrozenSet[str]:

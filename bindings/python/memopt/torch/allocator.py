@@ -91,15 +91,19 @@ class TorchAllocator:
 
         Works at any time and gives the pool. Where the allocator is enabled for the whole process
         it changes nothing and gives None. torch then requests whole segments from the library and
-        splits them itself. They return when the pool and its tensors are gone.
+        splits them itself. They return when the pool and its tensors are gone. BusyError inside
+        another one of the thread and the device.
         """
         if self.enabled:
             yield None
             return
         _needs_gpu("pool")
-        made = torch.cuda.MemPool(_torch_allocator("memopt_pluggable_alloc"))
-        with _paused.in_pool(_paused.this_tag()):
-            with torch.cuda.use_mem_pool(made, device=self._index(device)):
+        index = self._index(device)
+        _paused.refuse_nested("pool", index)
+        with torch.cuda.device(index):  # a MemPool is of the current one
+            made = torch.cuda.MemPool(_torch_allocator("memopt_pluggable_alloc"))
+        with _paused.in_pool(_paused.this_tag(), index):
+            with torch.cuda.use_mem_pool(made, device=index):
                 yield made
 
     @contextlib.contextmanager
@@ -107,9 +111,10 @@ class TorchAllocator:
         """What this thread allocates inside has a tag: "weights", "gradients", "optimizer",
         "activations", "other", or one of your own of up to 31 characters. Reports count bytes by
         tag, and :meth:`pause` can pause some. Where the allocator is not enabled for the process it
-        is :meth:`pool`, too: on `device` only, and not inside another one."""
+        is :meth:`pool`, too: on `device` only, and not inside another one, which is a BusyError."""
         if not self.enabled:
             _needs_gpu("tagged")
+            _paused.refuse_nested("tagged(%r)" % name, self._index(device))
             if name in _paused.paused_tags(self._indexes(device)):
                 raise errors.BusyError(Status.BUSY, "tagged: %r is paused" % name)
         before = _paused.set_tag(name)

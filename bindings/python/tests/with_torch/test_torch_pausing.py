@@ -201,6 +201,49 @@ raises(memopt.UnsupportedError, "expandable_segments:True", mt.pause, "weights")
     )
 
 
+def test_pools_of_torch_do_not_nest():
+    torch_run(
+        """
+import threading
+allocator = mt.TorchAllocator("expandable_segments:True")
+def bytes_of(tag, device=0):
+    (handle, *_) = mt.allocator._pluggable.handles(device)
+    names = memopt.oom.tag_names(handle)
+    if tag not in names:
+        return 0
+    at = names.index(tag)
+    return memopt._library.output(lib.memopt_allocator_get_tag_stats, handle, at).current_bytes
+def elsewhere():
+    with mt.tagged("inner"):
+        kept.append(empty(30 * MIB))
+kept = []
+with mt.tagged("outer"):
+    for call in (lambda: mt.tagged("refused"), allocator.pool):
+        raises(memopt.BusyError, "inside tagged() or pool() on cuda:0 already, with the tag 'outer'",
+               lambda: call().__enter__())
+    x = empty(20 * MIB)  # still the outer pool, with its tag
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    with mt.tagged("other card", device=1):
+        z = empty(40 * MIB, "cuda:1")
+    raises(memopt.BusyError, "not left yet", mt.pause, "outer")
+    assert mt.allocator._paused.this_tag() == "outer"
+assert [bytes_of(t) for t in ("outer", "inner", "refused")] == [20 * MIB, 30 * MIB, 0]
+assert bytes_of("other card", 1) == 40 * MIB
+with allocator.pool():
+    raises(memopt.BusyError, "tagged('again')", lambda: mt.tagged("again").__enter__())
+with mt.tagged("again"):  # after it
+    y = empty(22 * MIB)
+assert bytes_of("again") == 22 * MIB
+write(x, 1)
+mt.pause("outer")
+mt.resume("outer")
+assert holds(x, 1)
+"""
+    )
+
+
 def test_a_tag_is_left_whatever_happens():
     torch_run(
         """
