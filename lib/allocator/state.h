@@ -259,6 +259,7 @@ typedef struct mo_stripe {
     mo_slab slab;
     mo_block *last;       /* the block that was taken last, if no block was put back since */
     mo_block *kept;       /* that block once it is freed: CLAIMED, in no structure */
+    uint64_t since;       /* allocations then: those after it took that block again */
     memopt_stream stream; /* what was asked for then */
     uint64_t size;
     int64_t room[MO_POOL_KINDS][MO_STRIPE_COUNTS]; /* by how much counts may rise */

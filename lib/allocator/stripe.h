@@ -7,6 +7,9 @@
  * the statistics. Peaks need no look at other stripes: each stripe has room by which its counts may
  * rise, and the sum of all rooms never exceeds what the sums lie below their peaks. Frees make
  * room. A stripe without room leaves the request to the closed gate, where the peak may rise.
+ *
+ * A kept block (stripe_blocks.c) counts as allocated until it is put back: it needs no room to be
+ * taken again, and only the number of such turns is added then.
  */
 #ifndef MO_ALLOCATOR_STRIPE_H
 #define MO_ALLOCATOR_STRIPE_H
@@ -16,6 +19,9 @@
 /* After so many allocations at most the next one closes the gate, so that no stripe's clock is far
  * behind the others'. */
 enum { MO_STRIPE_ALLOCATIONS = 4096 };
+
+/* Puts the kept block back, if there is one, and forgets the last one. */
+void mo_stripe_put_kept(memopt_allocator *allocator, mo_stripe *stripe);
 
 /* The gate's functions; see stripes.c. */
 void mo_stripes_entered(mo_gate *gate);
@@ -78,6 +84,28 @@ static inline void mo_stripe_count_free(mo_stripe *stripe, unsigned kind, const 
     stripe->tag[block->tag].blocks--;
     stripe->tags_used |= UINT64_C(1) << block->tag;
     stripe->used = 1;
+}
+
+/* The kept block is taken again, as it was; 0 if the gate should be closed first. */
+static inline int mo_stripe_count_again(const memopt_allocator *allocator, mo_stripe *stripe)
+{
+    if (stripe->allocations >= allocator->stripe_most)
+        return 0;
+    stripe->allocations++;
+    return 1;
+}
+
+/* Adds the turns of the last block. */
+static inline void mo_stripe_settle_again(mo_stripe *stripe)
+{
+    const mo_block *last = stripe->last;
+    uint64_t turns = stripe->allocations - stripe->since;
+    if (turns == 0)
+        return;
+    uint64_t *added = stripe->added[last->segment->pool->kind];
+    added[MO_STRIPE_BLOCKS] += turns;
+    added[MO_STRIPE_BYTES] += turns * last->size;
+    added[MO_STRIPE_ASKED] += turns * last->requested;
 }
 
 /* True if so many free parts of classic segments and bytes of them may be added. */

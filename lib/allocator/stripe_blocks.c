@@ -38,14 +38,6 @@ static int may_record(const memopt_allocator *allocator)
     return !allocator->recorded || mo_history_has_room(allocator->history);
 }
 
-static void put_kept(memopt_allocator *allocator, mo_stripe *stripe)
-{
-    mo_block *kept = stripe->kept;
-    stripe->last = stripe->kept = NULL;
-    if (kept != NULL)
-        mo_pool_put_in(allocator, stripe, kept);
-}
-
 /* In a classic segment: the free parts that would have been made meanwhile. Before a block that was
  * cut off there is no free one. */
 static void count_holes(mo_stripe *stripe, const mo_block *kept)
@@ -67,14 +59,33 @@ static void count_holes(mo_stripe *stripe, const mo_block *kept)
     }
 }
 
+/* Counts the free and the allocation of the kept block. 0: there is no room for the latter, and the
+ * block is put back. */
+static int count_kept(memopt_allocator *allocator, mo_stripe *stripe, const mo_request *request)
+{
+    mo_block *kept = stripe->kept;
+    unsigned kind = kept->segment->pool->kind;
+    if (kept->requested == request->asked && kept->tag == request->tag)
+        return mo_stripe_count_again(allocator, stripe);
+    mo_stripe_settle_again(stripe);
+    mo_stripe_count_free(stripe, kind, kept);
+    if (mo_stripe_count_alloc(allocator, stripe, kind, kept->size, request->asked, request->tag)) {
+        stripe->since = stripe->allocations;
+        return 1;
+    }
+    stripe->last = stripe->kept = NULL;
+    kept->requested = 0;
+    mo_pool_put_in(allocator, stripe, kept);
+    return 0;
+}
+
 /* The kept block, if taking the request's size would give it. */
-static mo_block *take_kept(const memopt_allocator *allocator, mo_stripe *stripe,
+static mo_block *take_kept(memopt_allocator *allocator, mo_stripe *stripe,
                            const mo_request *request)
 {
     mo_block *kept = stripe->kept;
     if (kept == NULL || stripe->size != request->size || stripe->stream != request->stream ||
-        !mo_stripe_count_alloc(allocator, stripe, kept->segment->pool->kind, kept->size,
-                               request->asked, request->tag))
+        !count_kept(allocator, stripe, request))
         return NULL;
     stripe->kept = NULL;
     count_holes(stripe, kept);
@@ -156,7 +167,7 @@ static mo_block *take(memopt_allocator *allocator, mo_stripe *stripe, const mo_r
         mo_pool_find(allocator, request->stream, mo_pool_sizes(allocator, request->size));
     if (pool == NULL || stripe->slab.unused_count < 2 || stripe->entries == 0)
         return NULL;
-    put_kept(allocator, stripe);
+    mo_stripe_put_kept(allocator, stripe);
     int planned = pool->lane != NULL && pool->lane->armed;
     mo_block *block = planned ? take_planned(allocator, stripe, pool, request)
                               : take_cached(allocator, stripe, pool, request);
@@ -164,6 +175,7 @@ static mo_block *take(memopt_allocator *allocator, mo_stripe *stripe, const mo_r
         return NULL;
     if (!planned) {
         stripe->last = block;
+        stripe->since = stripe->allocations;
         stripe->stream = request->stream;
         stripe->size = request->size;
     }
@@ -212,19 +224,19 @@ static int give_back(memopt_allocator *allocator, mo_stripe *stripe, mo_block *b
         block->size >= allocator->max_split || !may_record(allocator) ||
         (!held && !may_put(stripe, block, pool->kind)))
         return 0;
-    mo_stripe_count_free(stripe, pool->kind, block);
     if (allocator->recorded)
         mo_recorder_free(allocator, block);
     if (allocator->notes && pool->life == MO_STREAM_LIVE && !allocator->foreign)
         mo_note_free(allocator->device, block->address, block->size, pool->stream);
     block->freed_at = allocator->clock + stripe->allocations;
-    block->requested = 0;
     if (block == stripe->last) {
         block->state = MO_BLOCK_CLAIMED;
         stripe->kept = block;
         return 1;
     }
-    put_kept(allocator, stripe);
+    mo_stripe_count_free(stripe, pool->kind, block);
+    block->requested = 0;
+    mo_stripe_put_kept(allocator, stripe);
     if (block->planned)
         (void)mo_lane_vacate(block);
     if (held)

@@ -63,12 +63,23 @@ static void settle_tags(memopt_allocator *allocator, mo_stripe *stripe)
     }
 }
 
-static void settle(memopt_allocator *allocator, mo_stripe *stripe)
+void mo_stripe_put_kept(memopt_allocator *allocator, mo_stripe *stripe)
 {
     mo_block *kept = stripe->kept;
+    if (stripe->last == NULL)
+        return;
+    mo_stripe_settle_again(stripe);
     stripe->last = stripe->kept = NULL;
-    if (kept != NULL)
-        mo_pool_put_in(allocator, stripe, kept);
+    if (kept == NULL)
+        return;
+    mo_stripe_count_free(stripe, kept->segment->pool->kind, kept);
+    kept->requested = 0;
+    mo_pool_put_in(allocator, stripe, kept);
+}
+
+static void settle(memopt_allocator *allocator, mo_stripe *stripe)
+{
+    mo_stripe_put_kept(allocator, stripe);
     if (stripe->slab.unused_count > MOST_STRUCTS)
         mo_slab_move(&stripe->slab, &allocator->slab, stripe->slab.unused_count / 2);
     for (unsigned i = 0; i < MO_STRIPE_COUNTS; i++)

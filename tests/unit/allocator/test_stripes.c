@@ -190,7 +190,8 @@ static void step(side *s, uint64_t random)
                                s->streams[stream], &s->blocks[which]);
     if (status != MEMOPT_OUT_OF_DEVICE_MEMORY && !(status == MEMOPT_BUSY && s->paused))
         OK(status);
-    if (random % 16 == 5) { /* the same again */
+    /* The same again, and some more times in which nothing differs. */
+    for (uint64_t turns = random % 16 == 5 ? 1 + (random >> 61) : 0; turns > 0; turns--) {
         OK(memopt_allocator_free(s->allocator, s->blocks[which]));
         s->blocks[which] = NULL;
         OK(memopt_allocator_alloc(s->allocator, bytes / 2 + 1, 0, s->streams[stream],
