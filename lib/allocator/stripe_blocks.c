@@ -38,6 +38,14 @@ static int may_record(const memopt_allocator *allocator)
     return !allocator->recorded || mo_history_has_room(allocator->history);
 }
 
+static inline void forget_last(memopt_allocator *allocator, mo_stripe *stripe)
+{
+    if (stripe->kept == NULL && stripe->allocations == stripe->since)
+        stripe->last = NULL; /* nothing to put back or to add */
+    else
+        mo_stripe_put_kept(allocator, stripe);
+}
+
 /* In a classic segment: the free parts that would have been made meanwhile. Before a block that was
  * cut off there is no free one. */
 static void count_holes(mo_stripe *stripe, const mo_block *kept)
@@ -167,7 +175,7 @@ static mo_block *take(memopt_allocator *allocator, mo_stripe *stripe, const mo_r
         mo_pool_find(allocator, request->stream, mo_pool_sizes(allocator, request->size));
     if (pool == NULL || stripe->slab.unused_count < 2 || stripe->entries == 0)
         return NULL;
-    mo_stripe_put_kept(allocator, stripe);
+    forget_last(allocator, stripe);
     int planned = pool->lane != NULL && pool->lane->armed;
     mo_block *block = planned ? take_planned(allocator, stripe, pool, request)
                               : take_cached(allocator, stripe, pool, request);
@@ -236,7 +244,7 @@ static int give_back(memopt_allocator *allocator, mo_stripe *stripe, mo_block *b
     }
     mo_stripe_count_free(stripe, pool->kind, block);
     block->requested = 0;
-    mo_stripe_put_kept(allocator, stripe);
+    forget_last(allocator, stripe);
     if (block->planned)
         (void)mo_lane_vacate(block);
     if (held)
