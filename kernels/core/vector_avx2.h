@@ -43,6 +43,10 @@ typedef __m256d VD;
 #define v_muli _mm256_mullo_epi32
 #define v_maxi _mm256_max_epi32
 #define v_mini _mm256_min_epi32
+#define v_max_bytes _mm256_max_epu8
+/* The larger magnitude; whether NaN counts is the instruction set's affair. */
+#define v_max_magnitude(top, x) v_bits(v_maxi(v_ints(top), v_and(v_ints(x), v_seti(0x7fffffff))))
+#define v_maxu _mm256_max_epu32
 #define v_sll _mm256_slli_epi32
 #define v_srl _mm256_srli_epi32
 #define v_sra _mm256_srai_epi32
@@ -138,6 +142,20 @@ MO_INLINE void v_put_parts(unsigned char *at, uint64_t step, VI x)
     _mm_storeu_si128((__m128i *)(void *)(at + step), _mm256_extracti128_si256(x, 1));
 }
 
+/* Two vectors. */
+MO_INLINE void v_load2_as(const void *data, uint64_t i, int32_t dtype, VF x[2])
+{
+    if (dtype != MO_DTYPE_BF16) {
+        for (uint64_t k = 0; k < 2; k++)
+            x[k] = mo_load8(data, i + 8 * k, dtype);
+        return;
+    }
+    __m256i both = _mm256_permute4x64_epi64(
+        _mm256_loadu_si256((const __m256i *)(const void *)((const uint16_t *)data + i)), 0xd8);
+    x[0] = _mm256_castsi256_ps(_mm256_unpacklo_epi16(_mm256_setzero_si256(), both));
+    x[1] = _mm256_castsi256_ps(_mm256_unpackhi_epi16(_mm256_setzero_si256(), both));
+}
+
 #define v_load_as mo_load8
 #define v_store_as mo_store8
 
@@ -170,6 +188,12 @@ MO_INLINE __m256i mo_codes8(const uint8_t *codes)
     return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)codes));
 }
 
+/* The same of signed codes. */
+MO_INLINE __m256i v_load_signed(const uint8_t *codes)
+{
+    return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)codes));
+}
+
 /* e5m2 is the upper byte of f16. */
 MO_INLINE VF v_load_e5m2(const uint8_t *codes)
 {
@@ -191,6 +215,22 @@ MO_INLINE VI v_low_halves(VI a, VI b)
 MO_INLINE VI v_high_halves(VI a, VI b)
 {
     return v_low_halves(v_srl(a, 16), v_srl(b, 16));
+}
+
+/* Whether one of four is NaN or, on AVX-512, such that v_store_bf16x4 must be careful. */
+MO_INLINE int v_odd4(const VF x[4])
+{
+    VF odd = _mm256_or_ps(_mm256_cmp_ps(x[0], x[1], _CMP_UNORD_Q),
+                          _mm256_cmp_ps(x[2], x[3], _CMP_UNORD_Q));
+    return _mm256_movemask_ps(odd) != 0;
+}
+
+/* Four vectors to bf16. Where `careful`, the only NaN is MO_F32_NAN_BITS; else none is v_odd4. */
+MO_INLINE void v_store_bf16x4(uint16_t *halves, const VF x[4], int careful)
+{
+    (void)careful;
+    v_store_bf16_pair(halves, x[0], x[1]);
+    v_store_bf16_pair(halves + 16, x[2], x[3]);
 }
 
 /* To f16, to nearest even. */
@@ -259,6 +299,22 @@ MO_INLINE VI v_bytes(const VI x[4])
 {
     return mo_in_order8(
         _mm256_packus_epi16(_mm256_packs_epi32(x[0], x[1]), _mm256_packs_epi32(x[2], x[3])));
+}
+
+/* The lower halfwords of a and b by turns. */
+MO_INLINE VI mo_pairs16(VI a, VI b)
+{
+    return _mm256_blend_epi16(a, _mm256_slli_epi32(b, 16), 0xaa);
+}
+
+/* The lowest bytes of four vectors; the lower halfwords are from -128 to 127, or from 0 to 255. */
+MO_INLINE VI v_low_bytes(const VI x[4], int is_signed)
+{
+    VI low = mo_pairs16(x[0], x[1]), high = mo_pairs16(x[2], x[3]);
+    VI bytes = is_signed ? _mm256_packs_epi16(low, high) : _mm256_packus_epi16(low, high);
+    const VI in_lane = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15));
+    return mo_in_order8(_mm256_shuffle_epi8(bytes, in_lane));
 }
 
 /* x, or -x where `sign` is negative; x is 0 wherever sign is 0. */
@@ -389,6 +445,15 @@ MO_INLINE uint32_t v_largest(VI bits)
 }
 
 #define mo_largest8 v_largest
+
+/* The largest of unsigned ones. */
+MO_INLINE uint32_t v_largestu(VI bits)
+{
+    __m128i x = _mm_max_epu32(_mm256_castsi256_si128(bits), _mm256_extracti128_si256(bits, 1));
+    x = _mm_max_epu32(x, _mm_shuffle_epi32(x, 0x4e));
+    x = _mm_max_epu32(x, _mm_shuffle_epi32(x, 0xb1));
+    return (uint32_t)_mm_cvtsi128_si32(x);
+}
 
 /* The largest halfword as a signed number; it is not negative. */
 MO_INLINE uint32_t mo_largest_half8(__m128i x)

@@ -36,6 +36,10 @@ typedef __m512d VD;
 #define v_muli _mm512_mullo_epi32
 #define v_maxi _mm512_max_epi32
 #define v_mini _mm512_min_epi32
+#define v_max_bytes _mm512_max_epu8
+#define v_max_magnitude(top, x) _mm512_range_ps(top, x, 0x0b) /* NaN does not count */
+#define v_maxu _mm512_max_epu32
+#define v_largestu _mm512_reduce_max_epu32
 #define v_sll(x, n) _mm512_slli_epi32(x, (unsigned)(n))
 #define v_srl(x, n) _mm512_srli_epi32(x, (unsigned)(n))
 #define v_sra(x, n) _mm512_srai_epi32(x, (unsigned)(n))
@@ -121,6 +125,25 @@ MO_INLINE void v_put_parts(unsigned char *at, uint64_t step, VI x)
     _mm_storeu_si128((__m128i *)(void *)(at + 3 * step), _mm512_extracti32x4_epi32(x, 3));
 }
 
+/* Four vectors. bf16 is widened by one permutation a vector. */
+/* Two vectors. */
+MO_INLINE void v_load2_as(const void *data, uint64_t i, int32_t dtype, VF x[2])
+{
+    const uint16_t *halves = (const uint16_t *)data + i;
+    if (dtype != MO_DTYPE_BF16) {
+        for (uint64_t k = 0; k < 2; k++)
+            x[k] = mo_load16(data, i + 16 * k, dtype);
+        return;
+    }
+    /* each element's halfword goes into the upper half of its lane */
+    const __m512i index = _mm512_slli_epi32(
+        _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), 16);
+    const __m512i upper = _mm512_add_epi32(index, _mm512_set1_epi32(0x100000));
+    __m512i both = _mm512_loadu_si512(halves);
+    x[0] = _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaa, index, both));
+    x[1] = _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaa, upper, both));
+}
+
 #define v_load_as mo_load16
 #define v_store_as mo_store16
 
@@ -146,6 +169,11 @@ MO_INLINE __m512 mo_one_nan16(__m512 x)
 MO_INLINE VI v_load_codes(const uint8_t *codes)
 {
     return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)codes));
+}
+
+MO_INLINE VI v_load_signed(const uint8_t *codes)
+{
+    return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)codes));
 }
 
 MO_INLINE VF v_load_e5m2(const uint8_t *codes)
@@ -174,6 +202,34 @@ MO_INLINE void v_store_bf16_pair(uint16_t *halves, __m512 a, __m512 b)
     _mm512_storeu_si512(halves, v_high_halves(mo_bf16_round16(a), mo_bf16_round16(b)));
 }
 
+/* The hardware's conversion to bf16 flushes subnormals. */
+MO_INLINE int v_odd4(const VF x[4])
+{
+#if defined(__AVX512BF16__)
+    __mmask16 odd[4];
+    for (int k = 0; k < 4; k++)
+        odd[k] = _mm512_fpclass_ps_mask(x[k], 0xa1);
+    return !_kortestz_mask16_u8(_kor_mask16(odd[0], odd[1]), _kor_mask16(odd[2], odd[3]));
+#else
+    return !_kortestz_mask16_u8(_mm512_cmp_ps_mask(x[0], x[1], _CMP_UNORD_Q),
+                                _mm512_cmp_ps_mask(x[2], x[3], _CMP_UNORD_Q));
+#endif
+}
+
+MO_INLINE void v_store_bf16x4(uint16_t *halves, const VF x[4], int careful)
+{
+#if defined(__AVX512BF16__)
+    if (!careful) {
+        _mm512_storeu_si512(halves, (__m512i)_mm512_cvtne2ps_pbh(x[1], x[0]));
+        _mm512_storeu_si512(halves + 32, (__m512i)_mm512_cvtne2ps_pbh(x[3], x[2]));
+        return;
+    }
+#endif
+    (void)careful;
+    v_store_bf16_pair(halves, x[0], x[1]);
+    v_store_bf16_pair(halves + 32, x[2], x[3]);
+}
+
 MO_INLINE VI v_f16(VF a, VF b)
 {
     __m256i low = _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT);
@@ -191,6 +247,24 @@ MO_INLINE VI v_pack_bytes(const VI v[4])
 {
     return mo_in_order16(
         _mm512_packs_epi16(_mm512_packs_epi32(v[0], v[1]), _mm512_packs_epi32(v[2], v[3])));
+}
+
+MO_INLINE VI v_low_bytes(const VI x[4], int is_signed)
+{
+    (void)is_signed;
+#if defined(__AVX512VBMI__)
+    const VI index = _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 0x7c787470, 0x6c686460, 0x5c585450,
+                                      0x4c484440, 0x3c383430, 0x2c282420, 0x1c181410, 0x0c080400);
+    VI low = _mm512_permutex2var_epi8(x[0], index, x[1]);
+    VI high = _mm512_permutex2var_epi8(x[2], index, x[3]);
+    return _mm512_inserti64x4(low, _mm512_castsi512_si256(high), 1);
+#else
+    VI y[4];
+    for (int k = 0; k < 4; k++)
+        y[k] = v_and(x[k], v_seti(0xff));
+    return mo_in_order16(
+        _mm512_packus_epi16(_mm512_packs_epi32(y[0], y[1]), _mm512_packs_epi32(y[2], y[3])));
+#endif
 }
 
 #define v_widen_low(x) _mm512_cvtepu16_epi32(_mm512_castsi512_si256(x))

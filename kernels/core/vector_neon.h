@@ -68,6 +68,7 @@ typedef struct VM {
 #define mo_bytes16(x) vreinterpretq_u8_s32(x)
 #define mo_bytes16_2(op, x, y) vreinterpretq_s32_u8(op(mo_bytes16(x), mo_bytes16(y)))
 #define mo_min_bytes16(x, y) mo_bytes16_2(vminq_u8, x, y)
+#define mo_max_bytes16(x, y) mo_bytes16_2(vmaxq_u8, x, y)
 #define mo_add_bytes16(x, y) mo_bytes16_2(vaddq_u8, x, y)
 #define mo_less_bytes16(x, y) mo_bytes16_2(vqsubq_u8, x, y)
 
@@ -100,6 +101,7 @@ MO_WORD2(VI, v_add64, VI, mo_add64_2)
 MO_WORD2(VI, v_mul_wide, VI, mo_mul_wide2)
 MO_SHIFT(v_srl64, uint64x2_t, >>)
 MO_WORD2(VI, v_min_bytes, VI, mo_min_bytes16)
+MO_WORD2(VI, v_max_bytes, VI, mo_max_bytes16)
 MO_WORD2(VI, v_add_bytes, VI, mo_add_bytes16)
 MO_WORD2(VI, v_less_bytes, VI, mo_less_bytes16) /* x - y, at least 0 */
 MO_SET(VD, v_setd, double, vdupq_n_f64)
@@ -273,6 +275,12 @@ MO_INLINE VI v_load_codes(const uint8_t *codes)
     return mo_widen8(vmovl_u8(vld1_u8(codes)));
 }
 
+MO_INLINE VI v_load_signed(const uint8_t *codes)
+{
+    int16x8_t halves = vmovl_s8(vreinterpret_s8_u8(vld1_u8(codes)));
+    return (VI){vmovl_s16(vget_low_s16(halves)), vmovl_high_s16(halves)};
+}
+
 /* e5m2 is the upper byte of f16. */
 MO_INLINE VF v_load_e5m2(const uint8_t *codes)
 {
@@ -393,6 +401,18 @@ MO_INLINE int32x4_t mo_bytes_of16(VI a, VI b)
 MO_INLINE VI v_bytes(const VI v[4])
 {
     return (VI){mo_bytes_of16(v[0], v[1]), mo_bytes_of16(v[2], v[3])};
+}
+
+/* The lowest bytes of the lanes of four vectors. */
+MO_INLINE VI v_low_bytes(const VI x[4], int is_signed)
+{
+    uint16x8_t h[4];
+    (void)is_signed;
+    for (int k = 0; k < 4; k++)
+        h[k] = mo_narrow8(x[k]);
+    return (VI){
+        vreinterpretq_s32_u8(vuzp1q_u8(vreinterpretq_u8_u16(h[0]), vreinterpretq_u8_u16(h[1]))),
+        vreinterpretq_s32_u8(vuzp1q_u8(vreinterpretq_u8_u16(h[2]), vreinterpretq_u8_u16(h[3])))};
 }
 
 /* Codes of 4 bits, two a byte, as v_load_codes4 reads them. */

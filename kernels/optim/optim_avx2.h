@@ -5,6 +5,7 @@
 #include "kernels/core/vector_avx2.h"
 #include "kernels/core/vector_stochastic.h"
 #include "kernels/optim/optim_cpu.h"
+#include "kernels/optim/state_codes_avx2.h"
 
 /* Parameters of 16 bits, rounded stochastically: n elements, a multiple of 64, from `at` of the
  * span on, a multiple of 64. */
@@ -42,5 +43,34 @@ MO_INLINE mo_coef8 mo_coef8_of(const mo_rule_coef *c)
         _mm256_set1_ps(c->eps),   _mm256_set1_ps(c->factor),
     };
 }
+
+/* --- what step_simd.h needs ------------------------------------------------------------------ */
+
+MO_INLINE void v_decode_8bit(int is_signed, const uint8_t *codes, float scale, float *values)
+{
+    const uint32_t *map = is_signed ? mo_padded_map_signed : mo_padded_map_unsigned;
+    for (int i = 0; i < MO_BLOCK_SIZE; i += 16) {
+        mo_f32x16 x = mo_decode16(map, codes + i, v_set(scale), MO_HALVES);
+        v_store(values + i, x.a);
+        v_store(values + i + 8, x.b);
+    }
+}
+
+MO_INLINE void v_encode_8bit(int is_signed, const float *values, const mo_block_scale *scale,
+                             uint8_t *codes)
+{
+    const mo_lines *lines = is_signed ? &mo_lines_signed : &mo_lines_unsigned;
+    mo_coder c = mo_coder_of(scale, lines);
+    mo_steps steps = mo_steps_of(lines, is_signed);
+    int doubts = 0;
+    for (int i = 0; i < MO_BLOCK_SIZE; i += 32)
+        mo_encode32_store(&steps, &c, values + i, MO_HALVES, is_signed, codes + i, &doubts);
+}
+
+#define v_write_stochastic mo_write_stochastic
+
+#define mo_lane_table int /* tables would be slower here */
+#define mo_lane_table_of(format) 0
+#define v_look_companded(format, table, codes, scale, x, odd) ((void)(table), 0)
 
 #endif

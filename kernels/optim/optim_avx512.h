@@ -92,4 +92,93 @@ MO_INLINE __m512 mo_update16(const mo_coef16 *c, __m512 g, __m512 p, __m512 *m, 
     return _mm512_fmadd_ps(c->rate, u, _mm512_fmadd_ps(c->decay, p, p));
 }
 
+/* --- what step_simd.h needs ------------------------------------------------------------------ */
+
+MO_INLINE void v_decode_8bit(int is_signed, const uint8_t *codes, float scale, float *values)
+{
+    for (int i = 0; i < MO_BLOCK_SIZE; i += 64) {
+        mo_f32x64 x = is_signed ? mo_decode64_signed(codes + i, v_set(scale))
+                                : mo_decode64_unsigned(codes + i, v_set(scale));
+        for (int k = 0; k < 4; k++)
+            v_store(values + i + 16 * k, x.part[k]);
+    }
+}
+
+/* `values` are aligned and may be changed. The stages of coding take a signed and an unsigned
+ * state; the compiler drops the unused half. */
+MO_INLINE void v_encode_8bit(int is_signed, float *values, const mo_block_scale *scale,
+                             uint8_t *codes)
+{
+    float factor = mo_normalize_block(values, scale, is_signed);
+    for (int i = 0; i < MO_BLOCK_SIZE; i += 64) {
+        mo_encode64 e;
+        e.y[0] = e.y[1] = mo_normalize64(values + i, factor);
+        mo_encode64_lines(&e);
+        mo_encode64_compare(&e);
+        _mm512_storeu_si512(codes + i,
+                            is_signed ? mo_encode64_signed(&e) : mo_encode64_unsigned(&e));
+    }
+}
+
+MO_INLINE void v_write_stochastic(const mo_optim_span *s, uint64_t at, uint64_t n,
+                                  const float *values)
+{
+    for (uint64_t i = 0; i < n; i += 64) {
+        mo_f32x64 x;
+        for (int k = 0; k < 4; k++)
+            x.part[k] = v_load(values + i + 16 * (uint64_t)k);
+        mo_store64_stochastic(s->parameter, at + i, s->parameter_dtype, &x, &s->random,
+                              s->start + at + i);
+    }
+}
+
+/* The signed companded map for magnitudes to 127, as byte planes. */
+typedef struct mo_lane_table {
+#if defined(__AVX512VBMI__)
+    _Alignas(64) uint8_t plane[4][128];
+#endif
+    int used;
+} mo_lane_table;
+
+static inline mo_lane_table mo_lane_table_of(uint32_t format)
+{
+    mo_lane_table t = {.used = 0};
+#if defined(__AVX512VBMI__)
+    uint32_t bits[128];
+    t.used = format == MO_STATE_COMPANDED;
+    if (!t.used)
+        return t;
+    for (int32_t code = 0; code < 128; code++)
+        bits[code] = mo_f32_bits(mo_expand_signed((float)code));
+    for (int k = 0; k < 4; k++)
+        for (int code = 0; code < 128; code++)
+            t.plane[k][code] = (uint8_t)(bits[code] >> 8 * k);
+#endif
+    (void)format;
+    return t;
+}
+
+/* 64 values, if the table has them. *odd: there is a code -128, which only states of others have.
+ */
+MO_INLINE int v_look_companded(uint32_t format, const mo_lane_table *t, const uint8_t *codes,
+                               VF scale, VF x[4], uint64_t *odd)
+{
+#if defined(__AVX512VBMI__)
+    if (format == MO_STATE_COMPANDED) {
+        __m512i code = _mm512_permutexvar_epi8(mo_table64(mo_spread), _mm512_loadu_si512(codes));
+        __m512i magnitude = _mm512_abs_epi8(code), p[4];
+        *odd |= _mm512_movepi8_mask(magnitude);
+        for (int k = 0; k < 4; k++)
+            p[k] = mo_look128(t->plane[k], magnitude);
+        p[3] = v_merge(p[3], code, v_setb((char)0x80));
+        mo_f32x64 y = mo_unpack_planes(p[0], p[1], p[2], p[3]);
+        for (int k = 0; k < 4; k++)
+            x[k] = v_mul(y.part[k], scale);
+        return 1;
+    }
+#endif
+    (void)format, (void)t, (void)codes, (void)scale, (void)x, (void)odd;
+    return 0;
+}
+
 #endif

@@ -33,12 +33,15 @@ const mo_kernel mo_kernel_optim_prologue = {
         name, sizeof(mo_blockcode_args), MO_OPTIM_THREADS, FORMS(symbol, NULL), NULL               \
     }
 
-/* Only 8-bit AdamW is fast enough to gain from the hardware's rounding to bf16. */
+/* AdamW with coded states also uses the hardware's rounding to bf16. */
 const mo_kernel mo_kernel_optim_step =
     STEP("mo_optim_step", mo_optim_step, mo_optim_step_avx512bf16);
-const mo_kernel mo_kernel_step_adamw4 = STEP("mo_step_adamw4", mo_step_adamw4, NULL);
-const mo_kernel mo_kernel_step_adamwf8 = STEP("mo_step_adamwf8", mo_step_adamwf8, NULL);
-const mo_kernel mo_kernel_step_adamwc8 = STEP("mo_step_adamwc8", mo_step_adamwc8, NULL);
+const mo_kernel mo_kernel_step_adamw4 =
+    STEP("mo_step_adamw4", mo_step_adamw4, mo_step_adamw4_avx512bf16);
+const mo_kernel mo_kernel_step_adamwf8 =
+    STEP("mo_step_adamwf8", mo_step_adamwf8, mo_step_adamwf8_avx512bf16);
+const mo_kernel mo_kernel_step_adamwc8 =
+    STEP("mo_step_adamwc8", mo_step_adamwc8, mo_step_adamwc8_avx512bf16);
 const mo_kernel mo_kernel_step_lion8 = STEP("mo_step_lion8", mo_step_lion8, NULL);
 const mo_kernel mo_kernel_step_sgd8 = STEP("mo_step_sgd8", mo_step_sgd8, NULL);
 const mo_kernel mo_kernel_step_adam8 = STEP("mo_step_adam8", mo_step_adam8, NULL);

@@ -1,35 +1,8 @@
 /* The steps and codes of step_simd.h on AVX2 with FMA and F16C. */
 #include "kernels/optim/optim_avx2.h"
-#include "kernels/optim/state_codes_avx2.h"
-
-MO_INLINE void v_decode_8bit(int is_signed, const uint8_t *codes, float scale, float *values)
-{
-    const uint32_t *map = is_signed ? mo_padded_map_signed : mo_padded_map_unsigned;
-    for (int i = 0; i < MO_BLOCK_SIZE; i += 16) {
-        mo_f32x16 x = mo_decode16(map, codes + i, v_set(scale), MO_HALVES);
-        v_store(values + i, x.a);
-        v_store(values + i + 8, x.b);
-    }
-}
-
-MO_INLINE void v_encode_8bit(int is_signed, const float *values, const mo_block_scale *scale,
-                             uint8_t *codes)
-{
-    const mo_lines *lines = is_signed ? &mo_lines_signed : &mo_lines_unsigned;
-    mo_coder c = mo_coder_of(scale, lines);
-    mo_steps steps = mo_steps_of(lines, is_signed);
-    int doubts = 0;
-    for (int i = 0; i < MO_BLOCK_SIZE; i += 32)
-        mo_encode32_store(&steps, &c, values + i, MO_HALVES, is_signed, codes + i, &doubts);
-}
-
-#define v_write_stochastic mo_write_stochastic
 
 #include "kernels/optim/step_simd.h"
 
-MO_LANE_STEP(mo_step_adamw4_avx2, MO_RULE_ADAMW, MO_STATE_4BIT)
-MO_LANE_STEP(mo_step_adamwf8_avx2, MO_RULE_ADAMW, MO_STATE_F8)
-MO_LANE_STEP(mo_step_adamwc8_avx2, MO_RULE_ADAMW, MO_STATE_COMPANDED)
 MO_LANE_STEP(mo_step_adam8_avx2, MO_RULE_ADAM, MO_STATE_8BIT)
 MO_LANE_STEP(mo_step_adamw16_avx2, MO_RULE_ADAMW, MO_STATE_BF16)
 MO_LANE_STEP(mo_step_schedule_free_avx2, MO_RULE_SCHEDULE_FREE, MO_STATE_F32)

@@ -89,11 +89,9 @@ MO_INLINE VF lane_cubic(VF x, float c0, float c1, float c2, float c3)
     return v_fma(v_fma(v_fma(v_set(c3), x, v_set(c2)), x, v_set(c1)), x, v_set(c0));
 }
 
-/* The byte 0x80 ^ code below the bits of 2^23 is a float, from which 2^23 + 128 leaves the signed
- * code. */
 MO_INLINE VF lane_value_companded_signed(VI code)
 {
-    VF c = v_sub(v_bits(v_xor(code, v_seti(0x4b000080))), v_set(0x1.0001p23f));
+    VF c = v_float(code);
     VF a = v_bits(v_and(v_ints(c), v_seti(0x7fffffff)));
     return v_mul(c, lane_cubic(a, MO_EXPAND_0, MO_EXPAND_1, MO_EXPAND_2, MO_EXPAND_3));
 }
@@ -104,11 +102,12 @@ MO_INLINE VF lane_value_companded_unsigned(VI code)
     return v_mul(v_mul(c, c), v_set(MO_EXPAND_SQUARE));
 }
 
+/* The code is the lowest byte. */
 MO_INLINE VI lane_code_companded_signed(VF y)
 {
     VF a = v_bits(v_and(v_ints(y), v_seti(0x7fffffff)));
     VF slope = lane_cubic(a, MO_COMPAND_0, MO_COMPAND_1, MO_COMPAND_2, MO_COMPAND_3);
-    return v_and(v_ints(v_fma(y, slope, v_set(MO_COMPAND_ROUND))), v_seti(0xff));
+    return v_ints(v_fma(y, slope, v_set(MO_COMPAND_ROUND)));
 }
 
 /* Of a root that is not negative and its normalised value. */
@@ -116,8 +115,8 @@ MO_INLINE VI lane_code_companded_root(VF root, VF y)
 {
     VF up = v_min(v_add(y, v_set(MO_COMPAND_UP)), v_set(MO_COMPAND_UP_TO));
     VF raised = v_bits(v_maxi(v_ints(y), v_ints(up)));
-    VI code = v_and(v_ints(v_add(raised, v_set(MO_COMPAND_ROUND))), v_seti(0xff));
-    return v_maxi(code, v_mini(v_ints(root), v_seti(1)));
+    VI code = v_ints(v_add(raised, v_set(MO_COMPAND_ROUND)));
+    return v_max_bytes(code, v_mini(v_ints(root), v_seti(1)));
 }
 
 /* A coded moment from a block's first element on. */
@@ -141,10 +140,9 @@ MO_INLINE VF lane_value(uint32_t format, int is_signed, const mo_lane_moment *x,
     if (format == MO_STATE_F8)
         return v_mul(lane_value_f8(v_load_codes(x->codes + i)), x->scale);
     if (format == MO_STATE_COMPANDED) {
-        VI byte = v_load_codes(x->codes + i);
-        return v_mul(is_signed ? lane_value_companded_signed(byte)
-                               : lane_value_companded_unsigned(byte),
-                     x->scale);
+        VF value = is_signed ? lane_value_companded_signed(v_load_signed(x->codes + i))
+                             : lane_value_companded_unsigned(v_load_codes(x->codes + i));
+        return v_mul(value, x->scale);
     }
     VI code = v_load_codes4(x->codes + i / 2);
     return is_signed ? v_look16(&x->table, code) : v_mul(lane_value4_unsigned(code), x->scale);
@@ -197,7 +195,7 @@ MO_INLINE VI lane_codes(uint32_t format, int is_signed, const float *values, VF 
         for (int k = 0; k < 4; k++)
             code[k] =
                 is_signed ? lane_code_companded_signed(y[k]) : lane_code_companded_root(x[k], y[k]);
-        return v_bytes(code);
+        return v_low_bytes(code, is_signed);
     }
     return is_signed ? lane_codes_f8_signed(y) : lane_codes_f8_unsigned(x, y);
 }

@@ -1,0 +1,7 @@
+/* The steps of step_simd_adamw.h on AVX-512 with VBMI. */
+#include "kernels/optim/optim_avx512.h"
+#include "kernels/optim/step_simd_adamw.h"
+
+MO_ADAMW_STEP(mo_step_adamw4_avx512vbmi, MO_STATE_4BIT)
+MO_ADAMW_STEP(mo_step_adamwf8_avx512vbmi, MO_STATE_F8)
+MO_ADAMW_STEP(mo_step_adamwc8_avx512vbmi, MO_STATE_COMPANDED)
