@@ -1,10 +1,10 @@
 /*
- * The AdamW step with 8-bit states, AVX-512, and the kernel that chooses between it and the one
- * with 32-bit states: included by a file for each set of instructions, which defines MO_FORM(name),
- * the name with the set's suffix. Coding block b - 1 is interleaved with updating block b: the two
- * share no data, so each hides the long latencies of the other. Between the two a block lives as
- * fp32 in a work buffer of the first-level cache, and nothing is written to memory before the whole
- * block is known to be finite; the scalar form does a block that is not.
+ * The steps of AdamW and Adam with 8-bit states, AVX-512, and the kernels that choose between them
+ * and those with 32-bit states: included by a file for each set of instructions, which defines
+ * MO_FORM(name), the name with the set's suffix. Coding block b - 1 is interleaved with updating
+ * block b: the two share no data, so each hides the long latencies of the other. Between the two a
+ * block lives as fp32 in a work buffer of the first-level cache, and nothing is written to memory
+ * before the whole block is known to be finite; the scalar form does a block that is not.
  */
 #include "kernels/optim/optim_avx512.h"
 #include "kernels/optim/optim_cpu.h"
@@ -49,15 +49,15 @@ MO_INLINE moments decode64(const mo_optim_span *s, uint64_t at, int part)
     return x;
 }
 
-MO_INLINE void update64(const mo_optim_span *s, const mo_coef16 *c, uint64_t at, work *w, int part,
-                        int p_dtype, int g_dtype, moments *x, largest *top)
+MO_INLINE void update64(uint32_t rule, const mo_optim_span *s, const mo_coef16 *c, uint64_t at,
+                        work *w, int part, int p_dtype, int g_dtype, moments *x, largest *top)
 {
     uint64_t i = at + 64 * (uint64_t)part;
     float *wm = w->m + 64 * part, *wv = w->v + 64 * part, *wp = w->p + 64 * part;
     for (int k = 0; k < 4; k++) {
         __m512 g = mo_load16(s->gradient, i + 16 * (uint64_t)k, g_dtype);
         __m512 p = mo_load16(s->parameter, i + 16 * (uint64_t)k, p_dtype);
-        p = mo_update16(c, g, p, &x->m.part[k], &x->v.part[k]);
+        p = mo_update16(rule, c, g, p, &x->m.part[k], &x->v.part[k]);
         _mm512_store_ps(wm + 16 * k, x->m.part[k]);
         _mm512_store_ps(wv + 16 * k, x->v.part[k]);
         _mm512_store_ps(wp + 16 * k, p);
@@ -126,10 +126,10 @@ static __attribute__((noinline)) void store_copy(const mo_optim_span *s, uint64_
 }
 
 /* The scalar form does the block; the output of the coding stages is discarded. */
-static __attribute__((noinline)) void settle_not_finite(const mo_optim_span *s, uint64_t at,
-                                                        work *w, spill *away)
+static __attribute__((noinline)) void settle_not_finite(uint32_t rule, const mo_optim_span *s,
+                                                        uint64_t at, work *w, spill *away)
 {
-    mo_step_block_scalar(MO_RULE_ADAMW, MO_STATE_8BIT, s, at);
+    mo_step_block_scalar(rule, MO_STATE_8BIT, s, at);
     memset(w->m, 0, sizeof w->m);
     memset(w->v, 0, sizeof w->v);
     memset(w->p, 0, sizeof w->p);
@@ -140,8 +140,8 @@ static __attribute__((noinline)) void settle_not_finite(const mo_optim_span *s, 
 }
 
 /* After the update: the block's scales and where it goes. */
-MO_INLINE void settle(const mo_optim_span *s, uint64_t at, work *w, const largest *top, spill *away,
-                      int p_dtype)
+MO_INLINE void settle(uint32_t rule, const mo_optim_span *s, uint64_t at, work *w,
+                      const largest *top, spill *away, int p_dtype)
 {
     uint64_t block = at / BLOCK;
     uint32_t top1 = mo_f32_bits(_mm512_reduce_max_ps(top->m));
@@ -149,7 +149,7 @@ MO_INLINE void settle(const mo_optim_span *s, uint64_t at, work *w, const larges
     if (__builtin_expect(!mo_f32_is_finite(s->absmax1[block]) || top1 >= MO_F32_INF_BITS ||
                              top2 >= MO_F32_INF_BITS,
                          0)) {
-        settle_not_finite(s, at, w, away);
+        settle_not_finite(rule, s, at, w, away);
         return;
     }
     mo_block_scale scale1 = mo_block_scale_of(top1), scale2 = mo_block_scale_of(top2);
@@ -170,8 +170,8 @@ MO_INLINE void settle(const mo_optim_span *s, uint64_t at, work *w, const larges
 
 /* One block's update, with the coding of the block before it in between; either may be absent. The
  * two share no data, and their stages take turns. */
-MO_INLINE void step_pair(const mo_optim_span *s, const mo_coef16 *c, uint64_t at, work *now,
-                         const work *before, int p_dtype, int g_dtype, largest *top)
+MO_INLINE void step_pair(uint32_t rule, const mo_optim_span *s, const mo_coef16 *c, uint64_t at,
+                         work *now, const work *before, int p_dtype, int g_dtype, largest *top)
 {
     for (int part = 0; part < 4; part++) {
         mo_encode64 e;
@@ -183,28 +183,29 @@ MO_INLINE void step_pair(const mo_optim_span *s, const mo_coef16 *c, uint64_t at
         if (before != NULL)
             mo_encode64_compare(&e);
         if (now != NULL)
-            update64(s, c, at, now, part, p_dtype, g_dtype, &x, top);
+            update64(rule, s, c, at, now, part, p_dtype, g_dtype, &x, top);
         if (before != NULL)
             finish64(before, part, p_dtype, &e);
     }
 }
 
 /* Whole blocks of a span, at least one. */
-MO_INLINE void step_blocks(const mo_optim_span *s, uint64_t blocks, int p_dtype, int g_dtype)
+MO_INLINE void step_blocks(uint32_t rule, const mo_optim_span *s, uint64_t blocks, int p_dtype,
+                           int g_dtype)
 {
     work works[2];
     spill away;
     mo_coef16 c = mo_coef16_of(&s->coef);
     largest top = {_mm512_setzero_ps(), _mm512_setzero_si512(), 0};
-    step_pair(s, &c, 0, &works[0], NULL, p_dtype, g_dtype, &top);
-    settle(s, 0, &works[0], &top, &away, p_dtype);
+    step_pair(rule, s, &c, 0, &works[0], NULL, p_dtype, g_dtype, &top);
+    settle(rule, s, 0, &works[0], &top, &away, p_dtype);
     for (uint64_t b = 1; b < blocks; b++) {
         work *now = &works[b & 1];
         top = (largest){_mm512_setzero_ps(), _mm512_setzero_si512(), 0};
-        step_pair(s, &c, b * BLOCK, now, &works[~b & 1], p_dtype, g_dtype, &top);
-        settle(s, b * BLOCK, now, &top, &away, p_dtype);
+        step_pair(rule, s, &c, b * BLOCK, now, &works[~b & 1], p_dtype, g_dtype, &top);
+        settle(rule, s, b * BLOCK, now, &top, &away, p_dtype);
     }
-    step_pair(s, &c, 0, NULL, &works[~blocks & 1], p_dtype, g_dtype, &top);
+    step_pair(rule, s, &c, 0, NULL, &works[~blocks & 1], p_dtype, g_dtype, &top);
 }
 
 /* The last, shorter block: padded with elements that stay zero. */
@@ -240,35 +241,27 @@ static __attribute__((noinline)) void step_tail(const mo_optim_span *s, uint64_t
                n * mo_element_size((uint32_t)s->copy_dtype));
 }
 
-#define BLOCKS_FOR(name, p_dtype, g_dtype)                                                         \
+#define BLOCKS_FOR(name, rule, p_dtype, g_dtype)                                                   \
     static __attribute__((noinline)) void name(const mo_optim_span *s, uint64_t blocks)            \
     {                                                                                              \
-        step_blocks(s, blocks, p_dtype, g_dtype);                                                  \
+        step_blocks(rule, s, blocks, p_dtype, g_dtype);                                            \
     }
 
-BLOCKS_FOR(blocks_f32_f32, MO_DTYPE_F32, MO_DTYPE_F32)
-BLOCKS_FOR(blocks_f32_f16, MO_DTYPE_F32, MO_DTYPE_F16)
-BLOCKS_FOR(blocks_f32_bf16, MO_DTYPE_F32, MO_DTYPE_BF16)
-BLOCKS_FOR(blocks_f16_f32, MO_DTYPE_F16, MO_DTYPE_F32)
-BLOCKS_FOR(blocks_f16_f16, MO_DTYPE_F16, MO_DTYPE_F16)
-BLOCKS_FOR(blocks_f16_bf16, MO_DTYPE_F16, MO_DTYPE_BF16)
-BLOCKS_FOR(blocks_bf16_f32, MO_DTYPE_BF16, MO_DTYPE_F32)
-BLOCKS_FOR(blocks_bf16_f16, MO_DTYPE_BF16, MO_DTYPE_F16)
-BLOCKS_FOR(blocks_bf16_bf16, MO_DTYPE_BF16, MO_DTYPE_BF16)
+BLOCKS_FOR(adamw_f32_f32, MO_RULE_ADAMW, MO_DTYPE_F32, MO_DTYPE_F32)
+BLOCKS_FOR(adamw_f32_f16, MO_RULE_ADAMW, MO_DTYPE_F32, MO_DTYPE_F16)
+BLOCKS_FOR(adamw_f32_bf16, MO_RULE_ADAMW, MO_DTYPE_F32, MO_DTYPE_BF16)
+BLOCKS_FOR(adamw_f16_f32, MO_RULE_ADAMW, MO_DTYPE_F16, MO_DTYPE_F32)
+BLOCKS_FOR(adamw_f16_f16, MO_RULE_ADAMW, MO_DTYPE_F16, MO_DTYPE_F16)
+BLOCKS_FOR(adamw_f16_bf16, MO_RULE_ADAMW, MO_DTYPE_F16, MO_DTYPE_BF16)
+BLOCKS_FOR(adamw_bf16_f32, MO_RULE_ADAMW, MO_DTYPE_BF16, MO_DTYPE_F32)
+BLOCKS_FOR(adamw_bf16_f16, MO_RULE_ADAMW, MO_DTYPE_BF16, MO_DTYPE_F16)
+BLOCKS_FOR(adamw_bf16_bf16, MO_RULE_ADAMW, MO_DTYPE_BF16, MO_DTYPE_BF16)
+BLOCKS_FOR(adam_f32_f32, MO_RULE_ADAM, MO_DTYPE_F32, MO_DTYPE_F32)
+BLOCKS_FOR(adam_f32_bf16, MO_RULE_ADAM, MO_DTYPE_F32, MO_DTYPE_BF16)
+BLOCKS_FOR(adam_bf16_bf16, MO_RULE_ADAM, MO_DTYPE_BF16, MO_DTYPE_BF16)
 
-static void step_span(const mo_optim_span *s)
+static void step_span(const mo_optim_span *s, void (*blocks)(const mo_optim_span *, uint64_t))
 {
-    if (s->absmax1 == NULL) {
-        mo_adamw32_span_avx512(s);
-        return;
-    }
-    static void (*const forms[3][3])(const mo_optim_span *, uint64_t) = {
-        {blocks_f32_f32, blocks_f32_f16, blocks_f32_bf16},
-        {blocks_f16_f32, blocks_f16_f16, blocks_f16_bf16},
-        {blocks_bf16_f32, blocks_bf16_f16, blocks_bf16_bf16},
-    };
-    void (*blocks)(const mo_optim_span *, uint64_t) =
-        forms[s->parameter_dtype - MO_DTYPE_F32][s->gradient_dtype - MO_DTYPE_F32];
     uint64_t whole = s->count / BLOCK;
     if (whole != 0)
         blocks(s, whole);
@@ -276,7 +269,41 @@ static void step_span(const mo_optim_span *s)
         step_tail(s, whole * BLOCK, blocks);
 }
 
+static void adamw_span(const mo_optim_span *s)
+{
+    static void (*const forms[3][3])(const mo_optim_span *, uint64_t) = {
+        {adamw_f32_f32, adamw_f32_f16, adamw_f32_bf16},
+        {adamw_f16_f32, adamw_f16_f16, adamw_f16_bf16},
+        {adamw_bf16_f32, adamw_bf16_f16, adamw_bf16_bf16},
+    };
+    if (s->absmax1 == NULL)
+        mo_adamw32_span_avx512(s);
+    else
+        step_span(s, forms[s->parameter_dtype - MO_DTYPE_F32][s->gradient_dtype - MO_DTYPE_F32]);
+}
+
+/* The usual types; the form of step_simd.h does the others. */
+static void adam_span(const mo_optim_span *s)
+{
+    static void (*const forms[3][3])(const mo_optim_span *, uint64_t) = {
+        {adam_f32_f32, NULL, adam_f32_bf16},
+        {NULL, NULL, NULL},
+        {NULL, NULL, adam_bf16_bf16},
+    };
+    void (*blocks)(const mo_optim_span *, uint64_t) =
+        forms[s->parameter_dtype - MO_DTYPE_F32][s->gradient_dtype - MO_DTYPE_F32];
+    if (s->absmax1 == NULL || blocks == NULL)
+        mo_adam8_span_avx512(s);
+    else
+        step_span(s, blocks);
+}
+
 void MO_FORM(mo_optim_step)(const void *args, uint64_t begin, uint64_t end)
 {
-    mo_each_span(args, begin, end, step_span);
+    mo_each_span(args, begin, end, adamw_span);
+}
+
+void MO_FORM(mo_step_adam8)(const void *args, uint64_t begin, uint64_t end)
+{
+    mo_each_span(args, begin, end, adam_span);
 }

@@ -82,14 +82,17 @@ MO_INLINE mo_coef16 mo_coef16_of(const mo_rule_coef *c)
     };
 }
 
-/* mo_adamw_update of 16 elements; the caller handles values that are not finite. */
-MO_INLINE __m512 mo_update16(const mo_coef16 *c, __m512 g, __m512 p, __m512 *m, __m512 *v)
+/* The update of AdamW or Adam, 16 elements; the caller handles values that are not finite. */
+MO_INLINE __m512 mo_update16(uint32_t rule, const mo_coef16 *c, __m512 g, __m512 p, __m512 *m,
+                             __m512 *v)
 {
     __m512 h = _mm512_mul_ps(g, c->factor);
+    if (rule == MO_RULE_ADAM)
+        h = _mm512_fmadd_ps(c->decay, p, h);
     *m = _mm512_fmadd_ps(c->beta1, *m, _mm512_mul_ps(c->one_minus_beta1, h));
     *v = _mm512_fmadd_ps(c->beta2, *v, _mm512_mul_ps(_mm512_mul_ps(c->one_minus_beta2, h), h));
     __m512 u = _mm512_div_ps(*m, _mm512_add_ps(_mm512_sqrt_ps(*v), c->eps));
-    return _mm512_fmadd_ps(c->rate, u, _mm512_fmadd_ps(c->decay, p, p));
+    return _mm512_fmadd_ps(c->rate, u, rule == MO_RULE_ADAM ? p : _mm512_fmadd_ps(c->decay, p, p));
 }
 
 /* --- what step_simd.h needs ------------------------------------------------------------------ */

@@ -212,7 +212,9 @@ MO_SCALAR void mo_dequantize_run_scalar(uint32_t format, const mo_blockcode_args
 void mo_adamw32_span_avx2(const mo_optim_span *span);
 void mo_lion32_span_avx2(const mo_optim_span *span);
 void mo_sgd32_span_avx2(const mo_optim_span *span);
+void mo_adam32_span_avx2(const mo_optim_span *span);
 void mo_adamw32_span_avx512(const mo_optim_span *span);
+void mo_adam8_span_avx512(const mo_optim_span *span);
 
 #define MO_DECLARE_FORM(name) void name(const void *args, uint64_t begin, uint64_t end);
 #define MO_DECLARE_FORMS(name)                                                                     \
@@ -226,6 +228,7 @@ MO_DECLARE_FORM(mo_upload_ref)
 MO_DECLARE_FORM(mo_prologue_ref)
 MO_DECLARE_FORMS(mo_optim_step)
 MO_DECLARE_FORM(mo_optim_step_avx512bf16)
+MO_DECLARE_FORM(mo_step_adam8_avx512bf16)
 MO_DECLARE_FORM(mo_step_adamw4_avx512bf16)
 MO_DECLARE_FORM(mo_step_adamwf8_avx512bf16)
 MO_DECLARE_FORM(mo_step_adamwc8_avx512bf16)

@@ -33,7 +33,7 @@ const mo_kernel mo_kernel_optim_prologue = {
         name, sizeof(mo_blockcode_args), MO_OPTIM_THREADS, FORMS(symbol, NULL), NULL               \
     }
 
-/* AdamW with coded states also uses the hardware's rounding to bf16. */
+/* AdamW and Adam with coded states also use the hardware's rounding to bf16. */
 const mo_kernel mo_kernel_optim_step =
     STEP("mo_optim_step", mo_optim_step, mo_optim_step_avx512bf16);
 const mo_kernel mo_kernel_step_adamw4 =
@@ -44,7 +44,8 @@ const mo_kernel mo_kernel_step_adamwc8 =
     STEP("mo_step_adamwc8", mo_step_adamwc8, mo_step_adamwc8_avx512bf16);
 const mo_kernel mo_kernel_step_lion8 = STEP("mo_step_lion8", mo_step_lion8, NULL);
 const mo_kernel mo_kernel_step_sgd8 = STEP("mo_step_sgd8", mo_step_sgd8, NULL);
-const mo_kernel mo_kernel_step_adam8 = STEP("mo_step_adam8", mo_step_adam8, NULL);
+const mo_kernel mo_kernel_step_adam8 =
+    STEP("mo_step_adam8", mo_step_adam8, mo_step_adam8_avx512bf16);
 const mo_kernel mo_kernel_step_adamw16 = STEP("mo_step_adamw16", mo_step_adamw16, NULL);
 const mo_kernel mo_kernel_step_schedule_free =
     STEP("mo_step_schedule_free", mo_step_schedule_free, NULL);

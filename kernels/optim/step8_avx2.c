@@ -1,11 +1,11 @@
 /*
- * The steps with 8-bit states on AVX2: AdamW, Lion and SGD with a momentum. A block of 256 elements
- * is gone through twice. The first time decodes the moments, brings them up to date and finds the
- * largest; between the two they live as fp32 in the first-level cache. The second time codes them
- * and, of AdamW, updates the parameters; it takes turns with the first time of the block behind it,
- * since the one waits for loads and the other for arithmetic. Nothing is written before both
- * moments of the block are known to be finite; the scalar form does a block that is not, and a
- * shorter last one.
+ * The steps with 8-bit states on AVX2: AdamW, Adam, Lion and SGD with a momentum. A block of 256
+ * elements is gone through twice. The first time decodes the moments, brings them up to date and
+ * finds the largest; between the two they live as fp32 in the first-level cache. The second time
+ * codes them and, of AdamW and Adam, updates the parameters; it takes turns with the first time of
+ * the block behind it, since the one waits for loads and the other for arithmetic. Nothing is
+ * written before both moments of the block are known to be finite; the scalar form does a block
+ * that is not, and a shorter last one.
  *
  * Parameters and gradients of bf16 have a form of their own (MO_EVEN_ODD); others go through fp32,
  * where they are not fp32 already (MO_HALVES).
@@ -78,18 +78,21 @@ MO_INLINE void store16(void *data, int i, int order, mo_f32x16 x)
 
 /* --- the rules, eight elements --------------------------------------------------------------- */
 
-/* The moments of AdamW. A v beyond FLT_MAX is left to the scalar form. */
-MO_INLINE void adamw_moments(const mo_coef8 *c, __m256 g, __m256 *m, __m256 *v)
+/* The moments of AdamW and Adam. A v beyond FLT_MAX is left to the scalar form. */
+MO_INLINE void adam_moments(uint32_t rule, const mo_coef8 *c, __m256 g, __m256 p, __m256 *m,
+                            __m256 *v)
 {
     __m256 h = _mm256_mul_ps(g, c->factor);
+    if (rule == MO_RULE_ADAM)
+        h = _mm256_fmadd_ps(c->decay, p, h);
     *m = _mm256_fmadd_ps(c->beta1, *m, _mm256_mul_ps(c->one_minus_beta1, h));
     *v = _mm256_fmadd_ps(c->beta2, *v, _mm256_mul_ps(_mm256_mul_ps(c->one_minus_beta2, h), h));
 }
 
-MO_INLINE __m256 adamw_parameter(const mo_coef8 *c, __m256 p, __m256 m, __m256 v)
+MO_INLINE __m256 adam_parameter(uint32_t rule, const mo_coef8 *c, __m256 p, __m256 m, __m256 v)
 {
     __m256 u = _mm256_div_ps(m, _mm256_add_ps(_mm256_sqrt_ps(v), c->eps));
-    return _mm256_fmadd_ps(c->rate, u, _mm256_fmadd_ps(c->decay, p, p));
+    return _mm256_fmadd_ps(c->rate, u, rule == MO_RULE_ADAM ? p : _mm256_fmadd_ps(c->decay, p, p));
 }
 
 MO_INLINE __m256 lion(const mo_coef8 *c, __m256 g, __m256 p, __m256 *m)
@@ -130,11 +133,14 @@ MO_INLINE void update16(uint32_t rule, int order, const constants *k, block *b, 
     const mo_coef8 *c = &k->coef;
     mo_f32x16 g = load16(b->g, i, order);
     mo_f32x16 m = mo_decode16(mo_padded_map_signed, b->m + i, _mm256_set1_ps(b->scale1), order);
-    if (rule == MO_RULE_ADAMW) {
+    if (mo_rule_has_second(rule)) {
+        mo_f32x16 p = {_mm256_setzero_ps(), _mm256_setzero_ps()}; /* AdamW does not need it here */
+        if (rule == MO_RULE_ADAM)
+            p = load16(b->p, i, order);
         __m256 scale = _mm256_set1_ps(b->scale2);
         mo_f32x16 v = mo_decode16(mo_padded_map_unsigned, b->v + i, scale, order);
-        adamw_moments(c, g.a, &m.a, &v.a);
-        adamw_moments(c, g.b, &m.b, &v.b);
+        adam_moments(rule, c, g.a, p.a, &m.a, &v.a);
+        adam_moments(rule, c, g.b, p.b, &m.b, &v.b);
         top->v = _mm256_max_epu32(top->v, _mm256_castps_si256(v.a));
         top->v = _mm256_max_epu32(top->v, _mm256_castps_si256(v.b));
         mo_write16(b->new_v + i, v);
@@ -158,18 +164,18 @@ MO_INLINE void finish32(uint32_t rule, int order, const constants *k, const bloc
                         doubts *d)
 {
     for (int j = i; j < i + 32; j += 16) {
-        if (rule == MO_RULE_ADAMW) {
+        if (mo_rule_has_second(rule)) {
             mo_f32x16 m = mo_read16(b->new_m + j), v = mo_read16(b->new_v + j);
             mo_f32x16 p = load16(b->p, j, order);
-            p.a = adamw_parameter(&k->coef, p.a, m.a, v.a);
-            p.b = adamw_parameter(&k->coef, p.b, m.b, v.b);
+            p.a = adam_parameter(rule, &k->coef, p.a, m.a, v.a);
+            p.b = adam_parameter(rule, &k->coef, p.b, m.b, v.b);
             store16(b->p, j, order, p);
         } else {
             store16(b->p, j, order, mo_read16(b->new_p + j));
         }
     }
     mo_encode32_store(&k->first, &b->first, b->new_m + i, order, 1, b->m + i, &d->first);
-    if (rule == MO_RULE_ADAMW)
+    if (mo_rule_has_second(rule))
         mo_encode32_store(&k->second, &b->second, b->new_v + i, order, 0, b->v + i, &d->second);
 }
 
@@ -339,5 +345,6 @@ MO_INLINE void step_span(uint32_t rule, int order, const mo_optim_span *s)
     }
 
 STEP(mo_optim_step_avx2, MO_RULE_ADAMW, mo_adamw32_span_avx2)
+STEP(mo_step_adam8_avx2, MO_RULE_ADAM, mo_adam32_span_avx2)
 STEP(mo_step_lion8_avx2, MO_RULE_LION, mo_lion32_span_avx2)
 STEP(mo_step_sgd8_avx2, MO_RULE_SGD, mo_sgd32_span_avx2)

@@ -3,7 +3,6 @@
 
 #include "kernels/optim/step_simd.h"
 
-MO_LANE_STEP(mo_step_adam8_avx2, MO_RULE_ADAM, MO_STATE_8BIT)
 MO_LANE_STEP(mo_step_adamw16_avx2, MO_RULE_ADAMW, MO_STATE_BF16)
 MO_LANE_STEP(mo_step_schedule_free_avx2, MO_RULE_SCHEDULE_FREE, MO_STATE_F32)
 MO_LANE_STEP(mo_step_rmsprop8_avx2, MO_RULE_RMSPROP, MO_STATE_8BIT)
@@ -14,12 +13,17 @@ MO_LANE_CODE(mo_quantizef8_avx2, mo_dequantizef8_avx2, MO_STATE_F8)
 MO_LANE_CODE(mo_quantizec8_avx2, mo_dequantizec8_avx2, MO_STATE_COMPANDED)
 MO_LANE_ADAMW32(mo_adamw32_span_avx2)
 
-/* 32-bit states of Lion and SGD, for step8_avx2.c. */
+/* 32-bit states of Adam, Lion and SGD, for step8_avx2.c. */
 static __attribute__((noinline)) void span32(uint32_t rule, const mo_optim_span *span)
 {
     mo_lane_coef coef = mo_lane_coef_of(&span->coef);
     mo_lane_work work;
     lane_step_plain(rule, MO_STATE_F32, span, &coef, &work);
+}
+
+void mo_adam32_span_avx2(const mo_optim_span *span)
+{
+    span32(MO_RULE_ADAM, span);
 }
 
 void mo_lion32_span_avx2(const mo_optim_span *span)
