@@ -21,6 +21,52 @@ typedef struct mo_nvfp4_tables {
     float tensor_scale;
 } mo_nvfp4_tables;
 
+/* What the 16 codes of e2m1 are in a type of two bytes, by the code of their block's scale: their
+ * lower bytes, their upper bytes, and whole. */
+typedef struct mo_e2m1_values {
+    uint8_t low[16], high[16];
+    uint16_t whole[16];
+} mo_e2m1_values;
+
+typedef struct mo_e2m1_tables {
+    mo_e2m1_values of[256];
+    uint8_t known[256];
+} mo_e2m1_tables;
+
+/* e4m3 of bf16. From `start` on, 5 binades below the smallest normal number, codes have the same
+ * borders in each binade: how far a code's last magnitude but one is from there. */
+typedef struct mo_e4m3_borders {
+    int8_t second[8], third[16]; /* in the order of a search; 16 bytes can be read from either */
+    int16_t start;               /* for a factor from 1 to 2 */
+} mo_e4m3_borders;
+
+/* By the mantissa of a block's largest magnitude; one more for other factors. */
+enum { MO_E4M3_ANY = 128, MO_E4M3_TABLES };
+typedef struct mo_e4m3_tables {
+    mo_e4m3_borders of[MO_E4M3_TABLES];
+    uint8_t known[MO_E4M3_TABLES];
+    int refused; /* too many codes are subnormal with a scale of the whole tensor */
+} mo_e4m3_tables;
+
+/* A block's borders, and where they start. */
+typedef struct mo_e4m3_scale {
+    const mo_e4m3_borders *borders;
+    int16_t start;
+} mo_e4m3_scale;
+
+/* Makes a table known, whose factors have the mantissa of this one. */
+void mo_e4m3_know(mo_e4m3_tables *tables, uint32_t number, float factor);
+
+/* The factor is not 0. */
+static inline mo_e4m3_scale mo_e4m3_scale_of(mo_e4m3_tables *tables, uint32_t number, float factor)
+{
+    if (!tables->known[number])
+        mo_e4m3_know(tables, number, factor);
+    const mo_e4m3_borders *of = &tables->of[number];
+    const int32_t power = (int32_t)(mo_f32_bits(factor) >> 23) - 127;
+    return (mo_e4m3_scale){of, (int16_t)(of->start - power * 128)};
+}
+
 /* Makes the borders of these codes known. */
 void mo_nvfp4_know(mo_nvfp4_tables *tables, uint32_t first, uint32_t last);
 
@@ -34,7 +80,9 @@ typedef struct mo_block_strip {
     int streaming;        /* the output is aligned to 64 bytes and to be written past the caches */
     uint64_t ahead;       /* how many bytes ahead the input is prefetched; 0: not at all */
     mo_random_stream stream;
-    mo_nvfp4_tables *nvfp4; /* or NULL */
+    mo_nvfp4_tables *nvfp4;     /* or NULL */
+    const mo_e2m1_values *e2m1; /* by the scale's code */
+    const mo_e4m3_scale *e4m3;  /* of its blocks */
 } mo_block_strip;
 
 /* From element `start`, a multiple of 128 or of a block, on. */
@@ -45,6 +93,10 @@ enum { MO_BLOCKS_DTYPES = 4, MO_BLOCKS_KINDS = 3 };
 /* Blocks of bf16, to nearest: makes the scales and codes of the first ones of a strip, raises
  * *amax, and returns how many elements that were. */
 typedef uint64_t (*mo_bf16_function)(const mo_block_strip *strip, uint8_t *scales, uint32_t *amax);
+
+/* Codes of e2m1 to values of two bytes, by the scales' codes: the first ones of a strip. Returns
+ * how many. */
+typedef uint64_t (*mo_e2m1_function)(const mo_block_strip *strip, const uint8_t *scales);
 
 /* Writes `columns` columns of some rows of values, at most MO_TURN_COLUMNS of at most
  * MO_BLOCKS_TILE, one behind the other. */
@@ -69,6 +121,10 @@ typedef struct mo_blocks_form {
     mo_strip_function dequantize[MO_BLOCKS_KINDS][MO_BLOCKS_DTYPES];
     mo_turn_function turn[2]; /* of elements of 2 bytes, of 4 */
     mo_spread_function spread;
+    mo_e2m1_function e2m1; /* or NULL */
+    /* Whole blocks of bf16 to e4m3, to nearest, all of finite scales. `nans`: there may be some.
+     * Returns how many elements, from the first on. Or NULL. */
+    uint64_t (*e4m3)(const mo_block_strip *strip, int nans);
     mo_bf16_function bf16[MO_BLOCKS_NVFP4 + 1]; /* by the format; or NULL */
 } mo_blocks_form;
 
@@ -82,6 +138,8 @@ typedef struct mo_item_work {
     const mo_blocks_form *form;
     float tensor_scale;
     mo_nvfp4_tables *nvfp4;
+    mo_e2m1_tables *e2m1;
+    mo_e4m3_tables *e4m3;
     uint32_t width_bits, height, amax;
     mo_blocks_scale whole; /* of all of its blocks, where known */
     int known, measure;    /* measure: the largest magnitude, although the scale is known */
@@ -104,6 +162,9 @@ mo_strip_rows mo_strip_rows_of(mo_item_work *work, uint64_t row, uint64_t rows, 
 
 /* Scales and codes of the blocks of some rows, no more than a block has. */
 void mo_strip_rows_quantize(mo_item_work *work, const mo_strip_rows *rows);
+
+/* Makes the values of all codes with this scale known. */
+void mo_e2m1_know(mo_item_work *work, uint8_t scale);
 
 /* Runs items [begin, end) of a segment; returns how many of them it has done. */
 typedef uint64_t (*mo_items_function)(mo_item_work *work, uint64_t begin, uint64_t end);
@@ -149,11 +210,11 @@ MO_BLOCKS_DECLARE(avx512)
             0, verb##_e2m1_f32, verb##_e2m1_f16, verb##_e2m1_bf16                                  \
         }                                                                                          \
     }
-#define MO_BLOCKS_FORM(...)                                                                        \
+#define MO_BLOCKS_FORM(e2m1, e4m3, ...)                                                            \
     {                                                                                              \
         {0, amax_f32, amax_f16, amax_bf16}, e8m0_scales, nvfp4_scales,                             \
             {MO_BLOCKS_ROW(nearest), MO_BLOCKS_ROW(stochastic)}, MO_BLOCKS_ROW(decode),            \
-            {turn_halves, turn_words}, spread,                                                     \
+            {turn_halves, turn_words}, spread, e2m1, e4m3,                                         \
         {                                                                                          \
             __VA_ARGS__                                                                            \
         }                                                                                          \

@@ -198,6 +198,96 @@ MO_INLINE uint64_t halves_strip(const mo_block_strip *strip, uint8_t *scales, ui
     return count;
 }
 
+/* What is taken from the magnitudes of element i's block, so that their upper bits are codes;
+ * negative if there is none: see halves_scale. */
+MO_INLINE int halves_least(const mo_block_strip *s, uint64_t i, halves_kind f)
+{
+    const int power = (int)(mo_f32_bits(s->factors[i >> 5]) >> 23) - 127;
+    return power == -127 ? -1 : (127 - f.bias - power) * 128;
+}
+
+/* Stochastic codes of four vectors of halfwords, by their random ones. Returns 0, and has written
+ * nothing, if some are subnormal, or not finite. */
+MO_INLINE int halves_stochastic8(const mo_block_strip *s, uint64_t i, uint32_t kind,
+                                 const VI random[4])
+{
+    const halves_kind f = halves_of(kind);
+    const int cut = 7 - f.mantissa;
+    VI bytes[2], q[2], h[2], odd = v_seti(0);
+    int bad = 0;
+    for (uint64_t k = 0; k < 4; k++) {
+        const int least = halves_least(s, i + k * HALVES_N, f);
+        h[k & 1] = v_loadi(s->values + 2 * i + k * sizeof(VI));
+        VI a = v_and(h[k & 1], v_seth(0x7fff)), t = v_less_halves(a, v_seth(least));
+        q[k & 1] = v_srlh(v_addh(t, v_srlh(random[k], 16 - cut)), cut);
+        odd = v_or(odd, v_less_halves(v_seth(least + 127), v_subh(a, v_seth(1))));
+        bad |= least;
+        if (k % 2 == 0)
+            continue;
+        VI code = v_min_bytes(v_pack_halves(q[0], q[1]), v_setb((char)f.largest));
+        code = v_merge(code, v_pack_signed(h[0], h[1]), v_seti((int)0x80808080u));
+        bytes[k >> 1] = v_pack_order(code);
+    }
+    if (bad < 0 || v_any(odd))
+        return 0;
+    v_put(s->codes + i, bytes[0], s->streaming);
+    v_put(s->codes + i + sizeof(VI), bytes[1], s->streaming);
+    return 1;
+}
+
+/* --- bf16 blocks of e4m3 with a scale of f32 ----------------------------------------------------
+ */
+
+/* The bytes of two vectors of halfwords of one block: a binade's eight codes are found between
+ * seven borders. *odd: as in halves_codes8, or a NaN. */
+MO_INLINE VI halves_found8(const mo_e4m3_borders *of, VI start, const unsigned char *at, int nans,
+                           VI *odd)
+{
+    VI t[2], h[2] = {v_loadi(at), v_loadi(at + sizeof(VI))};
+    for (int k = 0; k < 2; k++) {
+        VI a = v_and(h[k], v_seth(0x7fff));
+        t[k] = v_less_halves(a, start);
+        if (nans)
+            *odd = v_or(*odd, v_less_halves(a, v_seth(0x7f80)));
+    }
+    VI binade = v_and(v_pack_halves(v_srlh(t[0], 4), v_srlh(t[1], 4)), v_setb((char)0xf8));
+    VI place = v_pack_halves(v_and(t[0], v_seth(0x7f)), v_and(t[1], v_seth(0x7f)));
+    VI bytes = v_add_bytes(binade, v_search8(of->second, of->third, place));
+    *odd = v_or(*odd, v_less_bytes(v_setb(39), v_sub_bytes(bytes, v_setb(1))));
+    bytes = v_min_bytes(v_less_bytes(bytes, v_setb(32)), v_setb(0x7e));
+    return v_pack_order(v_merge(bytes, v_pack_signed(h[0], h[1]), v_seti((int)0x80808080u)));
+}
+
+/* Whole blocks of 128. Those with wrong codes are made again at the end, by `others`; where the
+ * first ones all are, the rest is left to it. Returns how many elements are done. */
+MO_INLINE uint64_t halves_e4m3(const mo_block_strip *s, int nans, int streaming,
+                               mo_strip_function others)
+{
+    uint64_t count = s->count / 128 * 128, wrong = 0;
+    mo_block_strip part = *s;
+    for (uint64_t i = 0; i < count; i += 128) {
+        const mo_e4m3_borders *of = part.e4m3[i / 128].borders;
+        VI odd = v_seti(0), start = v_seth(part.e4m3[i / 128].start);
+        for (uint64_t k = i; k < i + 128; k += 2 * HALVES_N) {
+            const unsigned char *at = part.values + 2 * k;
+            mo_prefetch(at + part.ahead, 2 * sizeof(VI));
+            v_put(part.codes + k, halves_found8(of, start, at, nans, &odd), streaming);
+        }
+        wrong |= (uint64_t)v_any(odd) << i / 128;
+        if (i == 3 * 128 && wrong == 15)
+            count = 4 * 128;
+    }
+    for (uint64_t b = 0; wrong >> b != 0; b++)
+        if (wrong >> b & 1) {
+            part.count = (b + 1) * 128;
+            others(&part, b * 128);
+        }
+    return count;
+}
+
+/* --- codes of 8 bits with a scale of e8m0 to bf16 -----------------------------------------------
+ */
+
 /* A magnitude moves by some bits; the tables, by the magnitude up to the smallest normal one, have
  * what is to be added, and the scale's exponent comes on top of all but 0. */
 typedef struct halves_decoder {
@@ -232,8 +322,9 @@ MO_INLINE VI halves_value(VI magnitude, VI added, VI exponent, int shift)
 
 /* Codes of 8 bits with scales of e8m0 to bf16, two vectors of them at a time, from i on, up to some
  * with a NaN, an infinity or a scale that bf16 cannot take. Returns where they are. */
-MO_INLINE uint64_t halves_decode8(const mo_block_strip *s, uint64_t i, uint32_t kind)
+MO_INLINE uint64_t halves_decode8(const mo_block_strip *strip, uint64_t i, uint32_t kind)
 {
+    const mo_block_strip part = *strip, *s = &part;      /* stores do not change it */
     const uint32_t least = 17u << 23, most = 239u << 23; /* for either kind */
     const halves_decoder d = halves_decoder_of(kind);
     for (; i + 2 * HALVES_N <= s->count; i += 2 * HALVES_N) {
@@ -258,6 +349,23 @@ MO_INLINE uint64_t halves_decode8(const mo_block_strip *s, uint64_t i, uint32_t 
               s->streaming);
     }
     return i;
+}
+
+/* 32 at a time: of two blocks of NVFP4, or of one of MXFP4. */
+MO_INLINE uint64_t halves_decode4(const mo_block_strip *s, const uint8_t *scales, uint32_t shift,
+                                  int streaming)
+{
+    const mo_e2m1_values *of = s->e2m1;
+    const uint8_t *codes = s->codes;
+    unsigned char *values = s->values;
+    const uint64_t count = s->count / 64 * 64, ahead = s->ahead;
+    for (uint64_t i = 0; i < count; i += 64) {
+        mo_prefetch(codes + i / 2 + ahead, 32);
+        for (uint64_t k = i; k < i + 64; k += 32)
+            v_put_pairs(values + 2 * k, codes + k / 2, of[scales[k >> shift]].low,
+                        of[scales[(k + 16) >> shift]].low, streaming);
+    }
+    return count;
 }
 
 /* --- bf16 blocks of NVFP4 -----------------------------------------------------------------------

@@ -123,44 +123,7 @@ static void spread(unsigned char *to, uint64_t pitch, const unsigned char *from,
         memcpy(to + i * pitch, from + i * bytes, bytes);
 }
 
-const mo_blocks_form mo_blocks_scalar_form = MO_BLOCKS_FORM(0);
-
-/* --- NVFP4 of bf16 --------------------------------------------------------------------------- */
-
-static uint32_t nvfp4_code(uint32_t magnitude, float factor)
-{
-    return mo_blocks_code(MO_CODES_E2M1, mo_bf16_to_f32((uint16_t)magnitude), factor, 0, 0);
-}
-
-/* Close to the quotient first, then step by step. */
-static void nvfp4_borders(mo_nvfp4_tables *tables, uint32_t code)
-{
-    static const float borders[7] = {0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5.0f};
-    const uint32_t finite = code != 0 && code != 0x7f;
-    float factor = finite ? 1.0f / tables->tensor_scale / mo_e4m3_to_f32((uint8_t)code) : 0.0f;
-    for (uint32_t k = 0; k < 7; k++) {
-        uint32_t first = finite ? mo_f32_bits(borders[k] / factor) >> 16 : 0x7f80;
-        first = first > 0x7fff ? 0x7fff : first;
-        while (first > 0 && nvfp4_code(first - 1, factor) > k)
-            first--;
-        while (first < 0x8000 && nvfp4_code(first, factor) <= k)
-            first++;
-        tables->border[code][k] = (int16_t)((int32_t)first - 1);
-    }
-}
-
-void mo_nvfp4_know(mo_nvfp4_tables *tables, uint32_t first, uint32_t last)
-{
-    if (tables->first > tables->last) {
-        tables->first = first;
-        tables->last = first;
-        nvfp4_borders(tables, first);
-    }
-    while (tables->first > first)
-        nvfp4_borders(tables, --tables->first);
-    while (tables->last < last)
-        nvfp4_borders(tables, ++tables->last);
-}
+const mo_blocks_form mo_blocks_scalar_form = MO_BLOCKS_FORM(NULL, NULL, 0);
 
 /* --- items ----------------------------------------------------------------------------------- */
 
@@ -232,6 +195,17 @@ static mo_bf16_function short_way(const mo_item_work *work)
                : work->form->bf16[s->format];
 }
 
+/* Goes on from the strips' element `done`, which begins a block. */
+static void skip(const mo_item_work *work, mo_strip_rows *all, uint64_t done)
+{
+    const mo_blocks_segment *s = work->segment;
+    all->strip.values += done * mo_element_size(s->dtype);
+    all->strip.codes += mo_blocks_code_bytes(s->format, done);
+    all->strip.number += done;
+    all->strip.count -= done;
+    all->scales += (done >> work->width_bits) * mo_blocks_scale_size(s->format);
+}
+
 /* Returns how many elements it has done. */
 static uint64_t quantize_bf16(mo_item_work *work, const mo_strip_rows *all)
 {
@@ -260,20 +234,39 @@ static void measure(mo_item_work *work, const mo_strip_rows *all, uint32_t *amax
         work->amax = amax[b] > work->amax ? amax[b] : work->amax;
 }
 
+/* The borders of the blocks of bf16 that have a scale of f32. Returns 0 if the form wants none, a
+ * scale is not finite, or the strip is too short to gain by them. */
+static int find_borders(mo_item_work *work, const uint32_t *amax, const float *factors,
+                        uint64_t blocks, mo_e4m3_scale *scales)
+{
+    const mo_blocks_segment *s = work->segment;
+    const int other = mo_blocks_is_tensor(s->format) || work->args->power_of_two;
+    if ((work->known && !mo_blocks_is_tensor(s->format)) || blocks < 4 || work->e4m3->refused ||
+        s->dtype != MO_DTYPE_BF16 || work->args->stochastic || work->form->e4m3 == NULL ||
+        s->format < MO_BLOCKS_E4M3_1X128 || s->format > MO_BLOCKS_E4M3_TENSOR)
+        return 0;
+    for (uint64_t b = 0; b < blocks; b++) {
+        if (factors[b] == 0.0f)
+            return 0;
+        const uint32_t least = mo_f32_bits(MO_BLOCKS_LEAST);
+        const uint32_t most = other ? 0 : amax[b];
+        const uint32_t mantissa = most < least ? 0 : most >> 16 & 0x7f;
+        scales[b] = mo_e4m3_scale_of(work->e4m3, other ? MO_E4M3_ANY : mantissa, factors[b]);
+    }
+    return 1;
+}
+
 void mo_strip_rows_quantize(mo_item_work *work, const mo_strip_rows *rows)
 {
     const mo_blocks_segment *s = work->segment;
     mo_strip_rows all = *rows;
     uint32_t amax[MO_STRIP_BLOCKS];
     float factors[MO_STRIP_BLOCKS];
+    mo_e4m3_scale e4m3[MO_STRIP_ELEMENTS / 128];
     uint64_t done = quantize_bf16(work, &all);
     if (done == all.strip.count)
         return;
-    all.strip.values += done * mo_element_size(s->dtype);
-    all.strip.codes += mo_blocks_code_bytes(s->format, done);
-    all.strip.number += done;
-    all.strip.count -= done;
-    all.scales += (done >> work->width_bits) * mo_blocks_scale_size(s->format);
+    skip(work, &all, done);
     uint64_t blocks = mo_blocks_of(all.strip.count, work->width_bits);
     if (!work->known || work->measure)
         measure(work, &all, amax, blocks);
@@ -284,10 +277,15 @@ void mo_strip_rows_quantize(mo_item_work *work, const mo_strip_rows *rows)
         put_scales(work, amax, blocks, all.scales, factors);
     mo_block_strip strip = all.strip;
     strip.factors = factors;
+    strip.e4m3 = e4m3;
+    const int borders = find_borders(work, amax, factors, blocks, e4m3);
     for (uint64_t r = 0; r < all.rows; r++, next_row(&all, &strip)) {
         strip.streaming = all.strip.streaming && streams(work, &strip);
-        work->form->quantize[work->args->stochastic][mo_blocks_codes(s->format)][s->dtype](&strip,
-                                                                                           0);
+        done = borders ? work->form->e4m3(&strip, work->known) : 0;
+        work->e4m3->refused |= borders && work->known && strip.count - done >= 128;
+        if (done < strip.count)
+            work->form->quantize[work->args->stochastic][mo_blocks_codes(s->format)][s->dtype](
+                &strip, done);
         work->streamed |= strip.streaming;
     }
 }
@@ -298,11 +296,35 @@ static void quantize_band(mo_item_work *work, uint64_t row, uint64_t rows, uint6
 {
     mo_strip_rows all = mo_strip_rows_of(work, row, rows, column, count);
     all.strip.streaming = work->args->streaming;
-    if (work->args->streaming && work->height == 1)
+    if (work->args->streaming && work->height > 1)
+        all.strip.ahead = count * mo_element_size(work->segment->dtype); /* the tiles beside */
+    else if (work->args->streaming)
         all.strip.ahead = short_way(work) != NULL /* else the next strip, with this one's codes */
                               ? 4096
                               : MO_STRIP_ELEMENTS * mo_element_size(work->segment->dtype);
     mo_strip_rows_quantize(work, &all);
+}
+
+enum { SCALES_AHEAD = 1024 }; /* those of the next strips */
+
+/* Returns how many elements it has done. */
+static uint64_t dequantize_e2m1(mo_item_work *work, const mo_strip_rows *all)
+{
+    const mo_blocks_segment *s = work->segment;
+    mo_block_strip strip = all->strip;
+    if (mo_blocks_codes(s->format) != MO_CODES_E2M1 || s->dtype == MO_DTYPE_F32 ||
+        work->form->e2m1 == NULL)
+        return 0;
+    const uint8_t *scales = all->scales, *known = work->e2m1->known;
+    const uint64_t blocks = mo_blocks_of(strip.count, work->width_bits);
+    if (work->args->streaming)
+        mo_prefetch(scales + SCALES_AHEAD, blocks);
+    for (uint64_t b = 0; b < blocks; b++)
+        if (!known[scales[b]])
+            mo_e2m1_know(work, scales[b]);
+    strip.e2m1 = work->e2m1->of;
+    work->streamed |= strip.streaming;
+    return work->form->e2m1(&strip, all->scales);
 }
 
 static void dequantize_band(mo_item_work *work, uint64_t row, uint64_t rows, uint64_t column,
@@ -311,7 +333,12 @@ static void dequantize_band(mo_item_work *work, uint64_t row, uint64_t rows, uin
     const mo_blocks_segment *s = work->segment;
     float factors[MO_STRIP_BLOCKS];
     mo_strip_rows all = mo_strip_rows_of(work, row, rows, column, count);
-    for (uint64_t b = 0; b < mo_blocks_of(count, work->width_bits); b++) {
+    all.strip.ahead = work->args->streaming ? 4096 : 0;
+    all.strip.streaming = work->args->streaming && (uintptr_t)all.strip.values % 64 == 0;
+    skip(work, &all, dequantize_e2m1(work, &all));
+    if (all.strip.count == 0)
+        return;
+    for (uint64_t b = 0; b < mo_blocks_of(all.strip.count, work->width_bits); b++) {
         const void *scale = mo_blocks_is_tensor(s->format)
                                 ? s->scales
                                 : all.scales + b * mo_blocks_scale_size(s->format);
@@ -321,7 +348,6 @@ static void dequantize_band(mo_item_work *work, uint64_t row, uint64_t rows, uin
     }
     mo_block_strip strip = all.strip;
     strip.factors = factors;
-    strip.ahead = work->args->streaming ? 4096 : 0;
     for (uint64_t r = 0; r < rows; r++, next_row(&all, &strip)) {
         strip.streaming = work->args->streaming && (uintptr_t)strip.values % 64 == 0;
         work->form->dequantize[mo_blocks_codes(s->format)][s->dtype](&strip, 0);
@@ -332,32 +358,37 @@ static void dequantize_band(mo_item_work *work, uint64_t row, uint64_t rows, uin
 typedef void (*band_function)(mo_item_work *work, uint64_t row, uint64_t rows, uint64_t column,
                               uint64_t count);
 
-static void run_item(mo_item_work *work, uint64_t number, band_function band)
+/* Tiles side by side that are done together, in the second cache. */
+enum { TILES_TOGETHER = 4 };
+
+/* Returns how many items it has done. */
+static uint64_t run_items(mo_item_work *work, uint64_t begin, uint64_t end, band_function band)
 {
     const mo_blocks_segment *s = work->segment;
-    const mo_blocks_item item = mo_blocks_item_at(s, number, number / s->items_across);
+    mo_blocks_item item = mo_blocks_item_at(s, begin, begin / s->items_across);
+    uint64_t count = 1;
+    while (work->height > 1 && count < TILES_TOGETHER && begin + count < end &&
+           (begin + count) % s->items_across != 0)
+        item.columns += mo_blocks_item_at(s, begin + count++, begin / s->items_across).columns;
     for (uint64_t r = 0; r < item.rows; r += work->height)
         for (uint64_t c = 0; c < item.columns; c += MO_STRIP_ELEMENTS) {
             uint64_t rows = item.rows - r, columns = item.columns - c;
             band(work, item.row + r, rows < work->height ? rows : work->height, item.column + c,
                  columns < MO_STRIP_ELEMENTS ? columns : MO_STRIP_ELEMENTS);
         }
+    return count;
 }
 
-static uint64_t quantize_item(mo_item_work *work, uint64_t begin, uint64_t end)
+static uint64_t quantize_items(mo_item_work *work, uint64_t begin, uint64_t end)
 {
-    (void)end;
     if (begin == 0 && mo_blocks_is_tensor(work->segment->format))
         *(uint32_t *)work->segment->scales = work->whole.code;
-    run_item(work, begin, quantize_band);
-    return 1;
+    return run_items(work, begin, end, quantize_band);
 }
 
-static uint64_t dequantize_item(mo_item_work *work, uint64_t begin, uint64_t end)
+static uint64_t dequantize_items(mo_item_work *work, uint64_t begin, uint64_t end)
 {
-    (void)end;
-    run_item(work, begin, dequantize_band);
-    return 1;
+    return run_items(work, begin, end, dequantize_band);
 }
 
 static mo_item_work work_of(const mo_blocks_args *args, const mo_blocks_segment *segment,
@@ -387,6 +418,8 @@ int mo_blocks_items_run(const mo_blocks_args *args, uint64_t begin, uint64_t end
     const mo_blocks_segment *segments = args->segments;
     int streamed = 0;
     mo_nvfp4_tables nvfp4;
+    mo_e2m1_tables e2m1;
+    mo_e4m3_tables e4m3;
     while (begin < end) {
         uint32_t s =
             mo_chunk_segment(&segments[0].first_item, sizeof *segments, args->count, begin);
@@ -397,6 +430,11 @@ int mo_blocks_items_run(const mo_blocks_args *args, uint64_t begin, uint64_t end
         nvfp4.tensor_scale = work.tensor_scale;
         nvfp4.first = 1;
         nvfp4.last = 0;
+        work.e2m1 = &e2m1;
+        memset(e2m1.known, 0, sizeof e2m1.known);
+        work.e4m3 = &e4m3;
+        memset(e4m3.known, 0, sizeof e4m3.known);
+        e4m3.refused = 0;
         for (last = last < end ? last : end; begin < last;)
             begin += items(&work, begin - first, last - first);
         if (segments[s].amax != NULL)
@@ -410,13 +448,13 @@ int mo_blocks_items_run(const mo_blocks_args *args, uint64_t begin, uint64_t end
 int mo_blocks_quantize_run(const mo_blocks_args *args, uint64_t begin, uint64_t end,
                            const mo_blocks_form *form)
 {
-    return mo_blocks_items_run(args, begin, end, form, quantize_item);
+    return mo_blocks_items_run(args, begin, end, form, quantize_items);
 }
 
 int mo_blocks_dequantize_run(const mo_blocks_args *args, uint64_t begin, uint64_t end,
                              const mo_blocks_form *form)
 {
-    return mo_blocks_items_run(args, begin, end, form, dequantize_item);
+    return mo_blocks_items_run(args, begin, end, form, dequantize_items);
 }
 
 void mo_blocks_quantize_ref(const void *args, uint64_t begin, uint64_t end)

@@ -33,6 +33,31 @@ MO_INLINE uint32_t blocks_largest(const unsigned char *at, uint64_t width, uint3
     return size == 4 ? v_largest(most) : v_largest_half(most);
 }
 
+/* MO_LANES_N blocks of f32 at a time. Returns where it stopped. */
+MO_INLINE uint64_t blocks_amax_words(const mo_block_strip *s, uint64_t i, uint32_t *amax,
+                                     uint32_t shift)
+{
+    const uint64_t bytes = (uint64_t)4 << shift, step = (uint64_t)MO_LANES_N << shift;
+    const VI mask = v_seti(0x7fffffff);
+    for (; i + step <= s->count; i += step) {
+        const unsigned char *at = s->values + 4 * i;
+        VI tree[MO_LANES_N / 4], x[4];
+        for (uint64_t t = 0; t < MO_LANES_N / 4; t++) {
+            for (uint64_t k = 0; k < 4; k++, at += bytes) {
+                x[k] = v_and(v_loadi(at), mask);
+                for (uint64_t v = sizeof(VI); v < bytes; v += sizeof(VI))
+                    x[k] = v_maxi(x[k], v_and(v_loadi(at + v), mask));
+            }
+            for (int k = 0; k < 4; k += 2)
+                x[k] = v_maxi(v_zip32_low(x[k], x[k + 1]), v_zip32_high(x[k], x[k + 1]));
+            tree[t] = v_maxi(v_zip64_low(x[0], x[2]), v_zip64_high(x[0], x[2]));
+        }
+        uint32_t *of = &amax[i >> shift];
+        v_put(of, v_maxi(v_largest_words(tree), v_loadi(of)), 0);
+    }
+    return i;
+}
+
 /* MO_LANES_N blocks at a time. Returns where it stopped. */
 MO_INLINE uint64_t blocks_amax_halves(const mo_block_strip *s, uint64_t i, uint32_t *amax,
                                       uint32_t dtype, uint32_t shift)
@@ -53,6 +78,8 @@ MO_INLINE void blocks_amax(const mo_block_strip *s, uint64_t i, uint32_t *amax, 
     const uint64_t width = 1u << shift, size = mo_element_size(dtype);
     if (size == 2)
         i = blocks_amax_halves(s, i, amax, dtype, shift);
+    else
+        i = blocks_amax_words(s, i, amax, shift);
     for (; i + width <= s->count; i += width) {
         const unsigned char *at = s->values + i * size;
         uint32_t bits = blocks_largest(at, width, dtype), *of = &amax[i >> shift];
@@ -180,16 +207,23 @@ MO_INLINE void blocks_nearest(const mo_block_strip *s, uint64_t i, uint32_t kind
         mo_blocks_scalar_form.quantize[0][kind][dtype](s, i);
 }
 
-MO_INLINE void blocks_stochastic(const mo_block_strip *s, uint64_t i, uint32_t kind, uint32_t dtype)
+MO_INLINE void blocks_stochastic(const mo_block_strip *strip, uint64_t i, uint32_t kind,
+                                 uint32_t dtype)
 {
+    const mo_block_strip part = *strip, *s = &part; /* stores do not change it */
+    const int halves = kind != MO_CODES_E2M1 && dtype == MO_DTYPE_BF16 && s->shift == 5;
     while (i + 2 * CAST_GROUP <= s->count) {
         VI random[4];
         mo_random_lanes(&s->stream, s->number + i, random);
+        if (halves && halves_stochastic8(s, i, kind, random)) {
+            i += 2 * CAST_GROUP;
+            continue;
+        }
         for (int half = 0; half < 4; half += 2, i += CAST_GROUP)
             blocks_quantize(s, i, kind, dtype, random + half);
     }
     if (i < s->count)
-        mo_blocks_scalar_form.quantize[1][kind][dtype](s, i);
+        mo_blocks_scalar_form.quantize[1][kind][dtype](strip, i);
 }
 
 /* --- values ---------------------------------------------------------------------------------- */
@@ -212,8 +246,9 @@ MO_INLINE void blocks_store(const mo_cast_piece *piece, uint64_t i, uint32_t dty
               piece->streaming);
 }
 
-MO_INLINE void blocks_decode(const mo_block_strip *s, uint64_t i, uint32_t kind, uint32_t dtype)
+MO_INLINE void blocks_decode(const mo_block_strip *strip, uint64_t i, uint32_t kind, uint32_t dtype)
 {
+    const mo_block_strip part = *strip, *s = &part;
     const int halves = kind != MO_CODES_E2M1 && dtype == MO_DTYPE_BF16 && s->shift == 5;
     const mo_cast_piece piece = {.destination = s->values, .streaming = s->streaming};
     const VT table = v_table16(blocks_e2m1, v_set(1.0f));
@@ -233,7 +268,7 @@ MO_INLINE void blocks_decode(const mo_block_strip *s, uint64_t i, uint32_t kind,
         blocks_store(&piece, i, dtype, v);
     }
     if (i < s->count)
-        mo_blocks_scalar_form.dequantize[kind][dtype](s, i);
+        mo_blocks_scalar_form.dequantize[kind][dtype](strip, i);
 }
 
 /* --- the table ------------------------------------------------------------------------------- */
@@ -291,8 +326,26 @@ static uint64_t bf16_nvfp4(const mo_block_strip *strip, uint8_t *scales, uint32_
     return count;
 }
 
+static uint64_t halves_e2m1(const mo_block_strip *strip, const uint8_t *scales)
+{
+    if (strip->shift == 4)
+        return strip->streaming ? halves_decode4(strip, scales, 4, 1)
+                                : halves_decode4(strip, scales, 4, 0);
+    return strip->streaming ? halves_decode4(strip, scales, 5, 1)
+                            : halves_decode4(strip, scales, 5, 0);
+}
+
+static uint64_t bf16_scaled(const mo_block_strip *s, int nans)
+{
+    if (nans)
+        return s->streaming ? halves_e4m3(s, 1, 1, nearest_e4m3_bf16)
+                            : halves_e4m3(s, 1, 0, nearest_e4m3_bf16);
+    return s->streaming ? halves_e4m3(s, 0, 1, nearest_e4m3_bf16)
+                        : halves_e4m3(s, 0, 0, nearest_e4m3_bf16);
+}
+
 static const mo_blocks_form blocks_form =
-    MO_BLOCKS_FORM(0, bf16_e4m3, bf16_e5m2, bf16_e2m1, bf16_nvfp4);
+    MO_BLOCKS_FORM(halves_e2m1, bf16_scaled, 0, bf16_e4m3, bf16_e5m2, bf16_e2m1, bf16_nvfp4);
 
 /* The kernels of an instruction set; `fence` follows writes past the caches. */
 #define BLOCKS_KERNELS(isa, fence)                                                                 \

@@ -38,6 +38,7 @@ typedef __m256d VD;
 #define v_and _mm256_and_si256
 #define v_or _mm256_or_si256
 #define v_xor _mm256_xor_si256
+#define v_xor3(x, y, z) v_xor(v_xor(x, y), z)
 #define v_addi _mm256_add_epi32
 #define v_subi _mm256_sub_epi32
 #define v_muli _mm256_mullo_epi32
@@ -421,6 +422,39 @@ MO_INLINE VI v_lookup(const uint8_t table[16], VI index)
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(bytes), index);
 }
 
+/* How many of seven ascending bytes are below each byte of a, all of them from 0 to 127. `second`
+ * has the second, fourth and sixth of them in its bytes 0, 1 and 4, `third` the others in 0, 2, 4
+ * and 6. Reads 16 bytes of each. */
+MO_INLINE VI v_search8(const int8_t *second, const int8_t *third, VI a)
+{
+    VI above = _mm256_cmpgt_epi8(a, v_setb(second[1]));
+    VI at = v_and(above, v_setb(4));
+    above = _mm256_cmpgt_epi8(a, v_lookup((const uint8_t *)second, at));
+    at = v_or(at, v_and(above, v_setb(2)));
+    above = _mm256_cmpgt_epi8(a, v_lookup((const uint8_t *)third, at));
+    return _mm256_sub_epi8(at, above);
+}
+
+MO_INLINE VI mo_two_tables(const uint8_t *first, const uint8_t *second)
+{
+    return _mm256_set_m128i(_mm_loadu_si128((const __m128i *)(const void *)second),
+                            _mm_loadu_si128((const __m128i *)(const void *)first));
+}
+
+/* 32 codes of 4 bits, as v_load_low4 reads them, to halfwords in memory: by the first table, then
+ * by the second. A table has 16 lower bytes, 16 upper bytes and 16 halfwords. */
+MO_INLINE void v_put_pairs(unsigned char *at, const uint8_t *pairs, const uint8_t *first,
+                           const uint8_t *second, int streaming)
+{
+    VI x = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(const void *)pairs));
+    x = v_and(v_or(x, _mm256_slli_epi16(x, 4)), v_seti(0x0f0f0f0f));
+    VI low = _mm256_shuffle_epi8(mo_two_tables(first, second), x);
+    VI high = _mm256_shuffle_epi8(mo_two_tables(first + 16, second + 16), x);
+    VI even = _mm256_unpacklo_epi8(low, high), odd = _mm256_unpackhi_epi8(low, high);
+    v_put(at, _mm256_permute2x128_si256(even, odd, 0x20), streaming);
+    v_put(at + sizeof(VI), _mm256_permute2x128_si256(even, odd, 0x31), streaming);
+}
+
 MO_INLINE VF v_look16(const VT *table, VI index)
 {
     VF upper = v_bits(v_sll(index, 28)); /* the sign: bit 3 of the index */
@@ -474,6 +508,13 @@ MO_INLINE VI v_largest_halves(const VI *x)
 {
     return _mm256_cvtepu16_epi32(
         _mm_max_epi16(_mm256_castsi256_si128(*x), _mm256_extracti128_si256(*x, 1)));
+}
+
+/* The same of MO_LANES_N vectors of words: word k of each 16 bytes of x[t] is of vector 4 t + k. */
+MO_INLINE VI v_largest_words(const VI *x)
+{
+    return v_maxi(_mm256_permute2x128_si256(x[0], x[1], 0x20),
+                  _mm256_permute2x128_si256(x[0], x[1], 0x31));
 }
 
 /* The bits of f16 without sign, a lane each, as those of f32; NaNs become quiet. */

@@ -31,6 +31,7 @@ typedef __m512d VD;
 #define v_and _mm512_and_si512
 #define v_or _mm512_or_si512
 #define v_xor _mm512_xor_si512
+#define v_xor3(x, y, z) _mm512_ternarylogic_epi32(x, y, z, 0x96)
 #define v_addi _mm512_add_epi32
 #define v_subi _mm512_sub_epi32
 #define v_muli _mm512_mullo_epi32
@@ -404,6 +405,16 @@ MO_INLINE VI v_largest_halves(const VI *x)
         _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 1, 4, 5, 0, 1, 4, 5), low)));
 }
 
+MO_INLINE VI v_largest_words(const VI *x)
+{
+    VI half[2];
+    for (int k = 0; k < 2; k++)
+        half[k] = v_maxi(_mm512_shuffle_i64x2(x[2 * k], x[2 * k + 1], 0x44),
+                         _mm512_shuffle_i64x2(x[2 * k], x[2 * k + 1], 0xee));
+    return v_maxi(_mm512_shuffle_i64x2(half[0], half[1], 0x88),
+                  _mm512_shuffle_i64x2(half[0], half[1], 0xdd));
+}
+
 #define v_f16_bits(x) _mm512_castps_si512(_mm512_cvtph_ps(_mm512_cvtepi32_epi16(x)))
 
 MO_INLINE VI v_largest_halves16(const VI *at)
@@ -427,6 +438,17 @@ MO_INLINE VT v_table16(const uint32_t *table, VF factor)
     return (VT){v_mul(_mm512_loadu_ps((const float *)(const void *)table), factor)};
 }
 
+MO_INLINE void v_put_pairs(unsigned char *at, const uint8_t *pairs, const uint8_t *first,
+                           const uint8_t *second, int streaming)
+{
+    const VI of = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi16(16), 1);
+    __m256i low = _mm256_loadu_si256((const __m256i *)(const void *)(first + 32));
+    __m256i high = _mm256_loadu_si256((const __m256i *)(const void *)(second + 32));
+    VI table = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1), x = v_load_codes(pairs);
+    x = _mm512_ternarylogic_epi32(x, v_sll(x, 12), v_seti(0x000f000f), 0xa8);
+    v_put(at, _mm512_permutexvar_epi16(v_or(x, of), table), streaming);
+}
+
 MO_INLINE VF v_look16(const VT *table, VI index)
 {
     return _mm512_permutexvar_ps(index, table->all);
@@ -442,6 +464,15 @@ MO_INLINE VI v_lookup(const uint8_t table[16], VI index)
 {
     __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)table);
     return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(bytes), index);
+}
+
+MO_INLINE VI v_search8(const int8_t *second, const int8_t *third, VI a)
+{
+    VI at = _mm512_maskz_set1_epi8(_mm512_cmpgt_epi8_mask(a, v_setb(second[1])), 4);
+    __mmask64 above = _mm512_cmpgt_epi8_mask(a, v_lookup((const uint8_t *)second, at));
+    at = _mm512_mask_add_epi8(at, above, at, v_setb(2));
+    above = _mm512_cmpgt_epi8_mask(a, v_lookup((const uint8_t *)third, at));
+    return _mm512_mask_add_epi8(at, above, at, v_setb(1));
 }
 
 #endif

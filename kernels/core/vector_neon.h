@@ -89,6 +89,7 @@ MO_WORD1(VI, v_cut, VF, vcvtq_s32_f32)
 MO_WORD2(VI, v_and, VI, vandq_s32)
 MO_WORD2(VI, v_or, VI, vorrq_s32)
 MO_WORD2(VI, v_xor, VI, veorq_s32)
+#define v_xor3(x, y, z) v_xor(v_xor(x, y), z)
 MO_WORD2(VI, v_addi, VI, vaddq_s32)
 MO_WORD2(VI, v_subi, VI, vsubq_s32)
 MO_WORD2(VI, v_muli, VI, vmulq_s32)
@@ -537,6 +538,11 @@ MO_INLINE VI v_largest_halves(const VI *x)
     return mo_widen8(vreinterpretq_u16_s16(vmaxq_s16(mo_halves8(x->low), mo_halves8(x->high))));
 }
 
+MO_INLINE VI v_largest_words(const VI *x)
+{
+    return (VI){vmaxq_s32(x[0].low, x[0].high), vmaxq_s32(x[1].low, x[1].high)};
+}
+
 #define v_f16_bits(x) v_ints(mo_from_f16(mo_narrow8(x)))
 #define v_largest_halves16 v_largest_halves
 
@@ -573,6 +579,21 @@ MO_INLINE VT v_table16(const uint32_t *table, VF factor)
     vreinterpretq_f32_u8(                                                                          \
         vqtbl4q_u8((table)->bytes, vreinterpretq_u8_s32(mo_byte_index4(index, 15))))
 
+MO_INLINE void v_put_pairs(unsigned char *at, const uint8_t *pairs, const uint8_t *first,
+                           const uint8_t *second, int streaming)
+{
+    const uint8_t *tables[2] = {first, second};
+    (void)streaming;
+    for (int k = 0; k < 2; k++) {
+        uint8x8_t x = vld1_u8(pairs + 8 * k);
+        uint8x8x2_t codes = vzip_u8(vand_u8(x, vdup_n_u8(15)), vshr_n_u8(x, 4));
+        uint8x16_t index = vcombine_u8(codes.val[0], codes.val[1]);
+        uint8x16x2_t bytes = {
+            {vqtbl1q_u8(vld1q_u8(tables[k]), index), vqtbl1q_u8(vld1q_u8(tables[k] + 16), index)}};
+        vst2q_u8(at + 32 * k, bytes);
+    }
+}
+
 MO_INLINE VF v_look16(const VT *table, VI index)
 {
     return (VF){mo_look16_4(table, index.low), mo_look16_4(table, index.high)};
@@ -599,6 +620,21 @@ MO_INLINE VI v_lookup(const uint8_t table[16], VI index)
     uint8x16_t t = vld1q_u8(table);
     return (VI){vreinterpretq_s32_u8(vqtbl1q_u8(t, mo_bytes16(index.low))),
                 vreinterpretq_s32_u8(vqtbl1q_u8(t, mo_bytes16(index.high)))};
+}
+
+MO_INLINE int32x4_t mo_search8_16(const int8_t *second, const int8_t *third, int32x4_t a)
+{
+    int8x16_t x = mo_signed16(a);
+    uint8x16_t at = vandq_u8(vcgtq_s8(x, vdupq_n_s8(second[1])), vdupq_n_u8(4));
+    uint8x16_t above = vcgtq_s8(x, vqtbl1q_s8(vld1q_s8(second), at));
+    at = vorrq_u8(at, vandq_u8(above, vdupq_n_u8(2)));
+    above = vcgtq_s8(x, vqtbl1q_s8(vld1q_s8(third), at));
+    return vreinterpretq_s32_u8(vsubq_u8(at, above));
+}
+
+MO_INLINE VI v_search8(const int8_t *second, const int8_t *third, VI a)
+{
+    return (VI){mo_search8_16(second, third, a.low), mo_search8_16(second, third, a.high)};
 }
 
 #endif

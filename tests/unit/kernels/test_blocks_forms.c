@@ -194,9 +194,12 @@ static void every_code_comes_back(void **state)
 }
 
 /* Quantises the first `columns` bf16 of `source` as one row by every form. */
-static void compare_row(uint32_t number, uint64_t columns, float *tensor_amax)
+static void compare_row(uint32_t number, uint64_t columns, float *tensor_amax, way how)
 {
-    mo_blocks_args args = {.count = 1};
+    mo_blocks_args args = {.count = 1,
+                           .seed = columns,
+                           .stochastic = (uint8_t)how.stochastic,
+                           .power_of_two = (uint8_t)how.power_of_two};
     args.segments[0] = (mo_blocks_segment){.values = source,
                                            .tensor_amax = tensor_amax,
                                            .rows = 1,
@@ -243,7 +246,9 @@ static void every_bf16_at_every_scale(void **state)
     (void)state;
     for (uint32_t largest = 0x7f; largest <= 0x7f80; largest += 0x80)
         for (uint32_t number = MO_BLOCKS_MXFP8_E4M3; number <= MO_BLOCKS_MXFP4; number++)
-            compare_row(number, fill_blocks(largest, 0, largest + 1, 32), NULL);
+            for (int stochastic = 0; stochastic < 2; stochastic++)
+                compare_row(number, fill_blocks(largest, 0, largest + 1, 32), NULL,
+                            (way){stochastic, 0, 0});
 }
 
 /* NVFP4: its scales are no powers of two; those of ordinary, tiny and huge tensors. */
@@ -257,8 +262,28 @@ static void every_mantissa_at_every_nvfp4_scale(void **state)
             compare_row(MO_BLOCKS_NVFP4,
                         fill_blocks(largest - shift + up, largest - shift + up - 0x280,
                                     largest - shift + up + 1, 16),
-                        t == 0 ? NULL : &tensor_amaxes[t - 1]);
+                        t == 0 ? NULL : &tensor_amaxes[t - 1], (way){0, 0, 0});
         }
+}
+
+/* e4m3 with a scale of f32: every magnitude that has a normal code, and those around, beside every
+ * mantissa of the largest one; and every magnitude with the scales of some tensors. */
+static void every_bf16_at_every_f32_scale(void **state)
+{
+    static const uint32_t exponents[] = {0x0d00, 0x0d80, 0x3f80, 0x7f00};
+    static float tensor_amaxes[] = {448, 1, 3.3f, 0x1.fffffep5f, 3e-38f, 3e38f};
+    (void)state;
+    for (int e = 0; e < 4; e++)
+        for (uint32_t largest = exponents[e]; largest < exponents[e] + 0x80; largest++)
+            for (int power = 0; power < 2; power++) {
+                const uint32_t first = largest > 0xa00 ? largest - 0xa00 : 0;
+                compare_row(MO_BLOCKS_E4M3_1X128, fill_blocks(largest, first, largest + 1, 128),
+                            NULL, (way){0, power, 0});
+            }
+    for (int t = 0; t < 6; t++)
+        for (int power = 0; power < 2; power++)
+            compare_row(MO_BLOCKS_E4M3_TENSOR, fill_blocks(0x3f80, 0, 0x8000, 128),
+                        &tensor_amaxes[t], (way){0, power, 0});
 }
 
 int main(void)
@@ -269,6 +294,7 @@ int main(void)
         cmocka_unit_test(every_code_comes_back),
         cmocka_unit_test(every_bf16_at_every_scale),
         cmocka_unit_test(every_mantissa_at_every_nvfp4_scale),
+        cmocka_unit_test(every_bf16_at_every_f32_scale),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
