@@ -7,19 +7,23 @@
 
 /* --- random bits ----------------------------------------------------------------------------- */
 
-/* Ten rounds on MO_LANES_N / 2 blocks; each word of a block in the low half of a 64-bit lane (the
- * upper halves hold what the multiplication ignores). */
-MO_INLINE void mo_philox_lanes(VI c[4], uint32_t k0, uint32_t k1)
+/* Ten rounds on `vectors` times MO_LANES_N / 2 blocks; each word of a block in the low half of a
+ * 64-bit lane (the upper halves hold what the multiplication ignores). */
+MO_INLINE void mo_philox_lanes(VI (*c)[4], int vectors, const uint32_t key[2])
 {
-    const VI m0 = v_set64(0xd2511f53), m1 = v_set64(0xcd9e8d57);
+    VI k0 = v_seti((int)key[0]), k1 = v_seti((int)key[1]);
+#pragma GCC unroll 10
     for (int round = 0; round < 10; round++) {
-        VI p0 = v_mul_wide(c[0], m0), p1 = v_mul_wide(c[2], m1);
-        c[0] = v_xor(v_xor(v_srl64(p1, 32), c[1]), v_seti((int)k0));
-        c[1] = p1;
-        c[2] = v_xor(v_xor(v_srl64(p0, 32), c[3]), v_seti((int)k1));
-        c[3] = p0;
-        k0 += 0x9e3779b9u;
-        k1 += 0xbb67ae85u;
+        for (int v = 0; v < vectors; v++) {
+            VI p0 = v_mul_wide(c[v][0], v_set64(0xd2511f53));
+            VI p1 = v_mul_wide(c[v][2], v_set64(0xcd9e8d57));
+            c[v][0] = v_xor3(v_srl64(p1, 32), c[v][1], k0);
+            c[v][1] = p1;
+            c[v][2] = v_xor3(v_srl64(p0, 32), c[v][3], k1);
+            c[v][3] = p0;
+        }
+        k0 = v_addi(k0, v_seti((int)0x9e3779b9u));
+        k1 = v_addi(k1, v_seti((int)0xbb67ae85u));
     }
 }
 
@@ -31,16 +35,15 @@ MO_INLINE void mo_random_lanes(const mo_random_stream *stream, uint64_t element,
     enum { Q = MO_LANES_N / 4 };
     static const uint64_t order[8] = {0, 2 * Q, 1, 2 * Q + 1, 2, 2 * Q + 2, 3, 2 * Q + 3};
     uint64_t block = element / 8;
-    VI a[4], b[4], w[4];
-    a[0] = v_add64(v_set64((long long)block), v_loadi(order));
-    b[0] = v_add64(a[0], v_set64(Q));
-    a[1] = b[1] = v_set64((long long)(block >> 32));
-    a[2] = b[2] = v_set64(stream->high[0]);
-    a[3] = b[3] = v_set64(stream->high[1]);
-    mo_philox_lanes(a, stream->key[0], stream->key[1]);
-    mo_philox_lanes(b, stream->key[0], stream->key[1]);
+    VI c[2][4], w[4];
+    c[0][0] = v_add64(v_set64((long long)block), v_loadi(order));
+    c[1][0] = v_add64(c[0][0], v_set64(Q));
+    c[0][1] = c[1][1] = v_set64((long long)(block >> 32));
+    c[0][2] = c[1][2] = v_set64(stream->high[0]);
+    c[0][3] = c[1][3] = v_set64(stream->high[1]);
+    mo_philox_lanes(c, 2, stream->key);
     for (int k = 0; k < 4; k++)
-        w[k] = v_even32(a[k], b[k]);
+        w[k] = v_even32(c[0][k], c[1][k]);
     VI x = v_zip32_low(w[0], w[1]), y = v_zip32_low(w[2], w[3]);
     VI z = v_zip32_high(w[0], w[1]), t = v_zip32_high(w[2], w[3]);
     r[0] = v_zip64_low(x, y);

@@ -42,11 +42,11 @@ MO_INLINE void mo_random64(const mo_random_stream *r, uint64_t first, __m512i ou
 {
     __m512i block = _mm512_add_epi64(_mm512_set1_epi64((long long)(first / 8)),
                                      _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0));
-    __m512i c[4] = {block, _mm512_srli_epi64(block, 32), _mm512_set1_epi64(r->high[0]),
-                    _mm512_set1_epi64(r->high[1])};
-    mo_philox_lanes(c, r->key[0], r->key[1]);
-    __m512i low = _mm512_mask_blend_epi32(0xaaaa, c[0], _mm512_slli_epi64(c[1], 32));
-    __m512i high = _mm512_mask_blend_epi32(0xaaaa, c[2], _mm512_slli_epi64(c[3], 32));
+    __m512i c[1][4] = {{block, _mm512_srli_epi64(block, 32), _mm512_set1_epi64(r->high[0]),
+                        _mm512_set1_epi64(r->high[1])}};
+    mo_philox_lanes(c, 1, r->key);
+    __m512i low = _mm512_mask_blend_epi32(0xaaaa, c[0][0], _mm512_slli_epi64(c[0][1], 32));
+    __m512i high = _mm512_mask_blend_epi32(0xaaaa, c[0][2], _mm512_slli_epi64(c[0][3], 32));
     __m512i even = _mm512_unpacklo_epi64(low, high), odd = _mm512_unpackhi_epi64(low, high);
     out[0] = _mm512_permutex2var_epi64(even, _mm512_set_epi64(11, 10, 3, 2, 9, 8, 1, 0), odd);
     out[1] = _mm512_permutex2var_epi64(even, _mm512_set_epi64(15, 14, 7, 6, 13, 12, 5, 4), odd);
