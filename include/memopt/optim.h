@@ -38,8 +38,10 @@ enum {
                                            momentum:       a second moment alone, 32-bit or 8-bit. */
     MEMOPT_OPTIMIZER_ADAGRAD = 7, /**< Adagrad (Duchi et al. 2011) as torch.optim.Adagrad: a sum of
                                        squares, 32-bit or 8-bit. */
-    MEMOPT_OPTIMIZER_RMSPROP_MOMENTUM = 8 /**< RMSprop with a momentum, as torch.optim.RMSprop's:
-                                             two moments, 32-bit or 8-bit. */
+    MEMOPT_OPTIMIZER_RMSPROP_MOMENTUM = 8, /**< RMSprop with a momentum, as torch.optim.RMSprop's:
+                                              two moments, 32-bit or 8-bit. */
+    MEMOPT_OPTIMIZER_ADEMAMIX = 9 /**< AdEMAMix (Pagliardini et al. 2024): a fast and a slow mean of
+                                       gradients and a mean of squares, 32-bit or 8-bit. */
 };
 
 /** @brief How states are kept. */
@@ -115,17 +117,21 @@ typedef struct memopt_optimizer_options {
  * - RMSprop: d = g + λ p; v = β2 v + (1 − β2) d²; u = d / (√v + eps); p ← p − lr u; with momentum
  *   m = μ m + u; p ← p − lr m. Adagrad: v = v + d² in place of the mean.
  *
+ * - AdEMAMix: m and v as AdamW's and a slow mean s = β3 s + (1 − β3) g; p ← p − lr λ p − lr (m / (1
+ * − β1^t) + α s) / (√(v / (1 − β2^t)) + eps). In the first t_alpha steps α is alpha t / t_alpha; in
+ *   the first t_beta3 steps the half-life of s grows linearly from β1's to β3's.
+ *
  * λ is weight_decay, μ is momentum. A rule ignores values that its formula does not name, but every
  * value must be in its range.
  */
 typedef struct memopt_optimizer_group {
     size_t struct_size; /**< sizeof(memopt_optimizer_group). */
     double lr;          /**< Learning rate, finite, ≥ 0. */
-    double beta1; /**< Schedule-free AdamW: how near y is to x; AdamW, Adam: decay of the first
-                     moment; Lion: weight of the moment in the update. In [0, 1). */
-    double beta2; /**< AdamW, Adam, RMSprop: decay of the second moment; Lion: of the moment. In
-                     [0, 1). */
-    double eps;   /**< AdamW, Adam, RMSprop, Adagrad: added to the root, finite, ≥ 0. */
+    double beta1; /**< Schedule-free AdamW: how near y is to x; AdamW, Adam, AdEMAMix: decay of the
+                     first moment; Lion: weight of the moment in the update. In [0, 1). */
+    double beta2; /**< AdamW, Adam, RMSprop, AdEMAMix: decay of the second moment; Lion: of the
+                     moment. In [0, 1). */
+    double eps;   /**< AdamW, Adam, RMSprop, Adagrad, AdEMAMix: added to the root, finite, ≥ 0. */
     double weight_decay; /**< Decay, finite, ≥ 0. Decoupled; with SGD, Adam, RMSprop and Adagrad
                             added to the gradient. */
     uint32_t maximize;   /**< 1: maximise instead of minimise. */
@@ -141,42 +147,58 @@ typedef struct memopt_optimizer_group {
     double average; /**< Schedule-free AdamW: the weight of z in this step's average, in [0, 1];
                          0: 1 / t, the mean of all. With a warm-up, the step's lr² over the sum of
                          those so far. It is not exported. */
+    double beta3;   /**< AdEMAMix: decay of the slow mean. In [0, 1). */
+    double alpha; /**< AdEMAMix: weight of the slow mean beside the fast one's 1, finite, ≥ 0. */
+    double t_alpha; /**< AdEMAMix: steps in which alpha grows from 0, finite, ≥ 0; 0: it does not.
+                         As t_beta3 it counts a parameter's own steps. */
+    double t_beta3; /**< AdEMAMix: steps in which beta3 grows from beta1, finite, ≥ 0; 0: it does
+                         not. Above 0 it needs a beta1 and a beta3 above 0. */
 } memopt_optimizer_group;
 
 /** @brief Initialiser of ::memopt_optimizer_group with torch's AdamW defaults. */
 #define MEMOPT_OPTIMIZER_GROUP_INIT                                                                \
     {                                                                                              \
-        sizeof(memopt_optimizer_group), 1e-3, 0.9, 0.999, 1e-8, 1e-2, 0, 0, 0, 0, NULL, 0          \
+        sizeof(memopt_optimizer_group), 1e-3, 0.9, 0.999, 1e-8, 1e-2, 0, 0, 0, 0, NULL, 0, 0, 0,   \
+            0, 0                                                                                   \
     }
 
 /** @brief Initialiser of ::memopt_optimizer_group with the defaults of the paper on Lion. */
 #define MEMOPT_OPTIMIZER_GROUP_LION_INIT                                                           \
     {                                                                                              \
-        sizeof(memopt_optimizer_group), 1e-4, 0.9, 0.99, 0, 0, 0, 0, 0, 0, NULL, 0                 \
+        sizeof(memopt_optimizer_group), 1e-4, 0.9, 0.99, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0, 0     \
     }
 
 /** @brief Initialiser of ::memopt_optimizer_group with torch's SGD defaults and momentum 0.9. */
 #define MEMOPT_OPTIMIZER_GROUP_SGD_INIT                                                            \
     {                                                                                              \
-        sizeof(memopt_optimizer_group), 1e-3, 0, 0, 0, 0, 0, 0, 0.9, 0, NULL, 0                    \
+        sizeof(memopt_optimizer_group), 1e-3, 0, 0, 0, 0, 0, 0, 0.9, 0, NULL, 0, 0, 0, 0, 0        \
     }
 
 /** @brief Initialiser of ::memopt_optimizer_group with torch's RMSprop defaults. */
 #define MEMOPT_OPTIMIZER_GROUP_RMSPROP_INIT                                                        \
     {                                                                                              \
-        sizeof(memopt_optimizer_group), 1e-2, 0, 0.99, 1e-8, 0, 0, 0, 0, 0, NULL, 0                \
+        sizeof(memopt_optimizer_group), 1e-2, 0, 0.99, 1e-8, 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0, 0    \
     }
 
 /** @brief Initialiser of ::memopt_optimizer_group with torch's Adagrad defaults. */
 #define MEMOPT_OPTIMIZER_GROUP_ADAGRAD_INIT                                                        \
     {                                                                                              \
-        sizeof(memopt_optimizer_group), 1e-2, 0, 0, 1e-10, 0, 0, 0, 0, 0, NULL, 0                  \
+        sizeof(memopt_optimizer_group), 1e-2, 0, 0, 1e-10, 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0, 0      \
     }
 
 /** @brief Initialiser of ::memopt_optimizer_group with the defaults of schedule-free AdamW. */
 #define MEMOPT_OPTIMIZER_GROUP_SCHEDULE_FREE_INIT                                                  \
     {                                                                                              \
-        sizeof(memopt_optimizer_group), 2.5e-3, 0.9, 0.999, 1e-8, 0, 0, 0, 0, 0, NULL, 0           \
+        sizeof(memopt_optimizer_group), 2.5e-3, 0.9, 0.999, 1e-8, 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0, \
+            0                                                                                      \
+    }
+
+/** @brief Initialiser of ::memopt_optimizer_group with AdEMAMix's defaults: those of AdamW, and of
+ *         the paper for the slow mean, without growth. */
+#define MEMOPT_OPTIMIZER_GROUP_ADEMAMIX_INIT                                                       \
+    {                                                                                              \
+        sizeof(memopt_optimizer_group), 1e-3, 0.9, 0.999, 1e-8, 1e-2, 0, 0, 0, 0, NULL, 0, 0.9999, \
+            5, 0, 0                                                                                \
     }
 
 /**
@@ -292,9 +314,9 @@ MEMOPT_API memopt_status memopt_optimizer_add_parameter(memopt_optimizer *optimi
  * format. Fill new states with zeros; if moments are coded, fill them with the code of zero (see
  *        memopt_state_map()).
  * @param state_count the number of states: AdamW (schedule-free too) and Adam have 2 with 32-bit
- *        and bf16 states, else 4; Lion and SGD have 1 with 32-bit states, else 2. SGD in a group
- * without momentum needs none: then state_count is 0 and states may be NULL. With split_weights a
- * bf16 parameter has one more.
+ *        and bf16 states, else 4; AdEMAMix has 3 or 6; Lion and SGD have 1 with 32-bit states,
+ * else 2. SGD in a group without momentum needs none: then state_count is 0 and states may be NULL.
+ * With split_weights a bf16 parameter has one more.
  * @param steps one u64 in device memory: the steps taken, below 2^53. With SGD and states, also set
  *        the highest bit if none of those steps had a momentum; then the next step with a momentum
  *        does not damp the gradient. Steps set and clear this bit.
@@ -387,9 +409,10 @@ MEMOPT_API memopt_status memopt_optimizer_step(memopt_optimizer *optimizer,
 /** @brief One state tensor of a parameter. */
 typedef struct memopt_state_view {
     size_t struct_size;   /**< Set by the caller. */
-    const char *name;     /**< A static string: "exp_avg", "exp_avg_sq", "momentum_buffer" (SGD),
+    const char *name;     /**< A static string: "exp_avg", "exp_avg_slow" (AdEMAMix), "exp_avg_sq",
+                               "momentum_buffer" (SGD),
                                "z" (schedule-free AdamW), "square_avg" (RMSprop), "sum" (Adagrad);
-                               "absmax1", "absmax2"; "scale1", "scale2" (::MEMOPT_STATE_F8);
+                               "absmax1", "absmax2", "absmax3"; "scale1", "scale2" (::MEMOPT_STATE_F8);
                                "companded1", "companded2" (::MEMOPT_STATE_COMPANDED: absmax);
                                "weight_residual" (split_weights: signed bytes, as u8). */
     memopt_tensor tensor; /**< Device memory (with page_bytes host memory). It belongs to the
@@ -410,10 +433,11 @@ typedef struct memopt_state_view {
  * @brief Returns a state tensor of a parameter, to be read or written in stream order.
  *
  * The moments come first: two of AdamW and Adam (schedule-free: z and one; RMSprop with momentum:
- * the buffer and the mean of squares), one of Lion, SGD, RMSprop and Adagrad. If
- * they are coded, their f32 absmax or scale per block follows, then the residual of a split weight.
- * SGD has no moment while the momentum of its group is 0. A moment is f32 or bf16; or u8 codes
- * (8-bit, companded); or ceil(count / 2) bytes with two codes each (4-bit); or e4m3.
+ * the buffer and the mean of squares), three of AdEMAMix (fast, slow, squares), one of Lion, SGD,
+ * RMSprop and Adagrad. If they are coded, their f32 absmax or scale per block follows, then the
+ * residual of a split weight. SGD has no moment while the momentum of its group is 0. A moment is
+ * f32 or bf16; or u8 codes (8-bit, companded); or ceil(count / 2) bytes with two codes each
+ * (4-bit); or e4m3.
  * @param optimizer the optimizer.
  * @param parameter its number.
  * @param index from 0.

@@ -27,6 +27,7 @@ const mo_kernel *const mo_all_kernels[] = {
     &mo_kernel_step_schedule_free,
     &mo_kernel_step_rmsprop8,
     &mo_kernel_step_rmspropm8,
+    &mo_kernel_step_ademamix8,
     &mo_kernel_quantize,
     &mo_kernel_dequantize,
     &mo_kernel_quantize4,

@@ -32,6 +32,7 @@ const mo_sim_kernel mo_sim_kernels[] = {
     mo_step_schedule_free_sim,
     mo_step_rmsprop8_sim,
     mo_step_rmspropm8_sim,
+    mo_step_ademamix8_sim,
     mo_optim_prologue_sim,
     mo_quantize_sim,
     mo_dequantize_sim,

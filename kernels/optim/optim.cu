@@ -32,7 +32,7 @@ MO_DEVICE mo_near_rates mo_near_rates_of(const mo_rule_coef *c)
 /* Which of a span's tensors may travel as vectors, and whether its bf16 parameters must not be
  * computed by approximations. */
 typedef struct mo_span_aligned {
-    int parameter, copy, gradient, m, v, residual;
+    int parameter, copy, gradient, m, v, slow, residual;
     int exact;
     mo_near_rates near;
 } mo_span_aligned;
@@ -62,6 +62,7 @@ MO_DEVICE mo_span_aligned mo_span_alignment(const mo_optim_span *s)
     a.gradient = mo_pack_aligned<N>(s->gradient, (uint32_t)s->gradient_dtype);
     a.m = mo_moment_aligned<N, FORMAT>(s->m);
     a.v = mo_moment_aligned<N, FORMAT>(s->v);
+    a.slow = mo_moment_aligned<N, FORMAT>(s->slow);
     a.residual = mo_aligned_to(s->residual, N);
     a.exact = mo_span_is_exact(s);
     a.near = mo_near_rates_of(&s->coef);
@@ -122,8 +123,8 @@ MO_DEVICE void mo_store_parameters(const mo_optim_span *s, INDEX at, uint32_t re
 
 /* What encoding needs to know of a pack's moments. */
 typedef struct mo_pack_range {
-    uint32_t largest_m, largest_v; /* mo_largest */
-    int32_t least_v;               /* mo_least */
+    uint32_t largest_m, largest_v, largest_slow; /* mo_largest */
+    int32_t least_v;                             /* mo_least */
 } mo_pack_range;
 
 template <int N>
@@ -202,12 +203,12 @@ MO_DEVICE int mo_adamw_near(const mo_optim_span *s, const mo_rule_coef *c, INDEX
     return 1;
 }
 
-/* Updates the pack at `at` of m and v in registers, whose range is written, and of the parameters
- * in memory. Returns 0 if none of the parameters is NaN. */
+/* Updates the pack at `at` of m, v and slow in registers, whose range is written, and of the
+ * parameters in memory. Returns 0 if none of the parameters is NaN. */
 template <uint32_t RULE, int N, int CODED, class INDEX>
 MO_DEVICE int mo_update_pack(const mo_optim_span *s, const mo_rule_coef *coef, INDEX at,
                              uint32_t rest, const mo_span_aligned *aligned, float m[N], float v[N],
-                             mo_pack_range *range)
+                             float slow[N], mo_pack_range *range)
 {
     float g[N], p[N];
     mo_load_pack<N>(s->gradient, at, rest, (uint32_t)s->gradient_dtype, aligned->gradient, g);
@@ -226,12 +227,14 @@ MO_DEVICE int mo_update_pack(const mo_optim_span *s, const mo_rule_coef *coef, I
     } else {
         MO_UNROLL
         for (int k = 0; k < N; k++)
-            p[k] = mo_rule_update_raw(RULE, coef, g[k], p[k], &m[k], &v[k]);
+            p[k] = mo_rule_update_raw(RULE, coef, g[k], p[k], &m[k], &v[k], &slow[k]);
         range->largest_m = mo_largest<N>(m);
         if (mo_rule_has_second(RULE)) {
             range->largest_v = mo_largest<N>(v);
             range->least_v = mo_least<N>(v);
         }
+        if (mo_rule_has_slow(RULE))
+            range->largest_slow = mo_largest<N>(slow);
     }
     int any_nan = mo_any_nan<N>(p);
     if (MO_RARE(any_nan))
@@ -245,24 +248,29 @@ MO_DEVICE void mo_step32_pack(const mo_optim_span *s, const mo_rule_coef *coef, 
                               uint32_t rest, const mo_span_aligned *aligned)
 {
     enum { N = 4 };
-    float m[N] = {0}, v[N] = {0};
+    float m[N] = {0}, v[N] = {0}, slow[N] = {0};
     if (s->m)
         mo_load_pack<N>(s->m, at, rest, MO_DTYPE_F32, aligned->m, m);
     if (mo_rule_has_second(RULE))
         mo_load_pack<N>(s->v, at, rest, MO_DTYPE_F32, aligned->v, v);
+    if (mo_rule_has_slow(RULE))
+        mo_load_pack<N>(s->slow, at, rest, MO_DTYPE_F32, aligned->slow, slow);
     mo_pack_range range;
-    int any_nan = mo_update_pack<RULE, N, 0>(s, coef, at, rest, aligned, m, v, &range);
-    /* A NaN in m or v makes one in p, except in Lion's m, which p does not depend on. */
+    int any_nan = mo_update_pack<RULE, N, 0>(s, coef, at, rest, aligned, m, v, slow, &range);
+    /* A NaN in m, v or slow makes one in p, except in Lion's m, which p does not depend on. */
     if (RULE == MO_RULE_LION)
         any_nan |= mo_any_nan<N>(m);
     if (MO_RARE(any_nan)) {
         mo_one_nan<N>(m);
         mo_one_nan<N>(v);
+        mo_one_nan<N>(slow);
     }
     if (s->m)
         mo_store_pack<N>(s->m, at, rest, MO_DTYPE_F32, aligned->m, m);
     if (mo_rule_has_second(RULE))
         mo_store_pack<N>(s->v, at, rest, MO_DTYPE_F32, aligned->v, v);
+    if (mo_rule_has_slow(RULE))
+        mo_store_pack<N>(s->slow, at, rest, MO_DTYPE_F32, aligned->slow, slow);
 }
 
 template <uint32_t RULE> MO_DEVICE void mo_step32(const mo_optim_span *s, const mo_rule_coef *coef)
@@ -279,12 +287,12 @@ MO_DEVICE void mo_step16_pack(const mo_optim_span *s, const mo_rule_coef *coef, 
                               uint32_t rest, const mo_span_aligned *aligned, uint32_t key)
 {
     enum { N = 8 };
-    float m[N], v[N];
+    float m[N], v[N], none[N] = {0};
     uint32_t m_codes[N], v_codes[N];
     mo_pack_range range;
     mo_load_pack<N>(s->m, at, rest, MO_DTYPE_BF16, aligned->m, m);
     mo_load_pack<N>(s->v, at, rest, MO_DTYPE_BF16, aligned->v, v);
-    int any_nan = mo_update_pack<RULE, N, 0>(s, coef, at, rest, aligned, m, v, &range);
+    int any_nan = mo_update_pack<RULE, N, 0>(s, coef, at, rest, aligned, m, v, none, &range);
     if (MO_RARE(any_nan)) {
         mo_one_nan<N>(m);
         mo_one_nan<N>(v);
@@ -318,18 +326,23 @@ MO_DEVICE void mo_step_block(const mo_optim_span *s, const mo_rule_coef *coef,
     enum { N = 8 };
     uint32_t at = block * MO_BLOCK_SIZE + mo_thread_index() % MO_LANES * N;
     uint32_t rest = mo_pack_rest<N>(s->count, at);
-    mo_pack_range range = {0, 0, 0};
-    float m[N], v[N]; /* not used where there are no elements */
+    mo_pack_range range = {0, 0, 0, 0};
+    float m[N], v[N], slow[N]; /* not used where there are no elements */
     if (rest > 0) {
         mo_decode_block<FORMAT>(tables, mo_rule_first_signed(RULE), s->m, s->absmax1, at, rest,
                                 aligned->m, m);
         if (mo_rule_has_second(RULE))
             mo_decode_block<FORMAT>(tables, 0, s->v, s->absmax2, at, rest, aligned->v, v);
-        mo_update_pack<RULE, N, 1>(s, coef, at, rest, aligned, m, v, &range);
+        if (mo_rule_has_slow(RULE))
+            mo_decode_block<FORMAT>(tables, 1, s->slow, s->slow_absmax, at, rest, aligned->slow,
+                                    slow);
+        mo_update_pack<RULE, N, 1>(s, coef, at, rest, aligned, m, v, slow, &range);
     }
-    uint32_t absmax1 = mo_block_largest<FORMAT>(range.largest_m), absmax2 = 0;
+    uint32_t absmax1 = mo_block_largest<FORMAT>(range.largest_m), absmax2 = 0, slow_absmax = 0;
     if (mo_rule_has_second(RULE))
         absmax2 = mo_block_largest<FORMAT>(range.largest_v);
+    if (mo_rule_has_slow(RULE))
+        slow_absmax = mo_block_largest<FORMAT>(range.largest_slow);
     if (rest == 0)
         return;
     mo_encode_block<FORMAT>(tables, mo_rule_first_signed(RULE), m, absmax1,
@@ -338,6 +351,9 @@ MO_DEVICE void mo_step_block(const mo_optim_span *s, const mo_rule_coef *coef,
     if (mo_rule_has_second(RULE))
         mo_encode_block<FORMAT>(tables, 0, v, absmax2, range.least_v, at, rest, aligned->v, s->v,
                                 s->absmax2);
+    if (mo_rule_has_slow(RULE))
+        mo_encode_block<FORMAT>(tables, 1, slow, slow_absmax, 0, at, rest, aligned->slow, s->slow,
+                                s->slow_absmax);
 }
 
 template <uint32_t RULE, uint32_t FORMAT>
@@ -380,6 +396,7 @@ MO_STEP_KERNEL(mo_step_sgd8, MO_RULE_SGD, MO_STATE_8BIT)
 MO_STEP_KERNEL(mo_step_adam8, MO_RULE_ADAM, MO_STATE_8BIT)
 MO_STEP_KERNEL(mo_step_rmsprop8, MO_RULE_RMSPROP, MO_STATE_8BIT)
 MO_STEP_KERNEL(mo_step_rmspropm8, MO_RULE_RMSPROP_MOMENTUM, MO_STATE_8BIT)
+MO_STEP_KERNEL(mo_step_ademamix8, MO_RULE_ADEMAMIX, MO_STATE_8BIT)
 
 /* A chunk with states that have no scales. */
 template <uint32_t RULE, uint32_t FORMAT>

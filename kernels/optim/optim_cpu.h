@@ -35,15 +35,16 @@ static inline void mo_optim_store(const mo_optim_span *s, uint64_t i, float valu
 /* 32-bit states: elements [begin, end) of the span. */
 MO_SCALAR void mo_step32_scalar(uint32_t rule, const mo_optim_span *s, uint64_t begin, uint64_t end)
 {
-    float *m = (float *)s->m, *v = (float *)s->v, none = 0.0f;
+    float *m = (float *)s->m, *v = (float *)s->v, *slow = (float *)s->slow, none = 0.0f;
     for (uint64_t i = begin; i < end; i++) {
         float zero = 0.0f, *first = m != 0 ? &m[i] : &zero;
         float g = mo_load_element(s->gradient, i, s->gradient_dtype);
         float p = mo_load_element(s->parameter, i, s->parameter_dtype);
-        float *second = v != 0 ? &v[i] : &none;
-        mo_optim_store(s, i, mo_rule_update(rule, &s->coef, g, p, first, second));
+        float *second = v != 0 ? &v[i] : &none, *third = slow != 0 ? &slow[i] : &none;
+        mo_optim_store(s, i, mo_rule_update(rule, &s->coef, g, p, first, second, third));
         *first = mo_f32_one_nan(*first);
         *second = mo_f32_one_nan(*second);
+        *third = mo_f32_one_nan(*third);
     }
 }
 
@@ -53,10 +54,10 @@ MO_SCALAR void mo_step16_scalar(uint32_t rule, const mo_optim_span *s, uint64_t 
     uint16_t *m = (uint16_t *)s->m, *v = (uint16_t *)s->v;
     uint32_t key = mo_moment_key(s->coef.step);
     for (uint64_t i = begin; i < end; i++) {
-        float first = mo_bf16_to_f32(m[i]), second = mo_bf16_to_f32(v[i]);
+        float first = mo_bf16_to_f32(m[i]), second = mo_bf16_to_f32(v[i]), none = 0.0f;
         float g = mo_load_element(s->gradient, i, s->gradient_dtype);
         float p = mo_load_element(s->parameter, i, s->parameter_dtype);
-        mo_optim_store(s, i, mo_rule_update(rule, &s->coef, g, p, &first, &second));
+        mo_optim_store(s, i, mo_rule_update(rule, &s->coef, g, p, &first, &second, &none));
         mo_moment_codes codes =
             mo_moment_codes_of(mo_f32_one_nan(first), mo_f32_one_nan(second), key);
         m[i] = codes.m;
@@ -100,21 +101,25 @@ static inline void mo_block_encode(uint32_t format, int is_signed, const float *
 MO_SCALAR void mo_step_block_scalar(uint32_t rule, uint32_t format, const mo_optim_span *s,
                                     uint64_t begin)
 {
-    float m[MO_BLOCK_SIZE] = {0}, v[MO_BLOCK_SIZE] = {0};
+    float m[MO_BLOCK_SIZE] = {0}, v[MO_BLOCK_SIZE] = {0}, slow[MO_BLOCK_SIZE] = {0};
     uint32_t n = mo_block_length(format, s->count, begin);
-    int second = mo_rule_has_second(rule);
+    int second = mo_rule_has_second(rule), third = mo_rule_has_slow(rule);
     mo_block_decode(format, mo_rule_first_signed(rule), (const uint8_t *)s->m, s->absmax1, begin, n,
                     m);
     if (second)
         mo_block_decode(format, 0, (const uint8_t *)s->v, s->absmax2, begin, n, v);
+    if (third)
+        mo_block_decode(format, 1, (const uint8_t *)s->slow, s->slow_absmax, begin, n, slow);
     for (uint32_t i = 0; i < n; i++) {
         float g = mo_load_element(s->gradient, begin + i, s->gradient_dtype);
         float p = mo_load_element(s->parameter, begin + i, s->parameter_dtype);
-        mo_optim_store(s, begin + i, mo_rule_update(rule, &s->coef, g, p, &m[i], &v[i]));
+        mo_optim_store(s, begin + i, mo_rule_update(rule, &s->coef, g, p, &m[i], &v[i], &slow[i]));
     }
     mo_block_encode(format, mo_rule_first_signed(rule), m, begin, n, (uint8_t *)s->m, s->absmax1);
     if (second)
         mo_block_encode(format, 0, v, begin, n, (uint8_t *)s->v, s->absmax2);
+    if (third)
+        mo_block_encode(format, 1, slow, begin, n, (uint8_t *)s->slow, s->slow_absmax);
 }
 
 /* Elements [at, at + n) of a span; `at` is the first of a block. */
@@ -127,8 +132,10 @@ static inline mo_optim_span mo_optim_part(const mo_optim_span *s, uint64_t at, u
     part.gradient = mo_element_at(s->gradient, at, s->gradient_dtype);
     part.m = s->m != NULL ? (unsigned char *)s->m + state : NULL;
     part.v = s->v != NULL ? (unsigned char *)s->v + state : NULL;
+    part.slow = s->slow != NULL ? (unsigned char *)s->slow + state : NULL;
     part.absmax1 = s->absmax1 != NULL ? s->absmax1 + block : NULL;
     part.absmax2 = s->absmax2 != NULL ? s->absmax2 + block : NULL;
+    part.slow_absmax = s->slow_absmax != NULL ? s->slow_absmax + block : NULL;
     part.residual = s->residual != NULL ? s->residual + at : NULL;
     part.start = s->start + at;
     part.count = n;
@@ -242,6 +249,7 @@ MO_DECLARE_FORMS(mo_step_adamw16)
 MO_DECLARE_FORMS(mo_step_schedule_free)
 MO_DECLARE_FORMS(mo_step_rmsprop8)
 MO_DECLARE_FORMS(mo_step_rmspropm8)
+MO_DECLARE_FORMS(mo_step_ademamix8)
 MO_DECLARE_FORMS(mo_quantize)
 MO_DECLARE_FORMS(mo_dequantize)
 MO_DECLARE_FORMS(mo_quantize4)

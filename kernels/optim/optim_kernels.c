@@ -51,6 +51,7 @@ const mo_kernel mo_kernel_step_schedule_free =
     STEP("mo_step_schedule_free", mo_step_schedule_free, NULL);
 const mo_kernel mo_kernel_step_rmsprop8 = STEP("mo_step_rmsprop8", mo_step_rmsprop8, NULL);
 const mo_kernel mo_kernel_step_rmspropm8 = STEP("mo_step_rmspropm8", mo_step_rmspropm8, NULL);
+const mo_kernel mo_kernel_step_ademamix8 = STEP("mo_step_ademamix8", mo_step_ademamix8, NULL);
 const mo_kernel mo_kernel_quantize = CODE("mo_quantize", mo_quantize);
 const mo_kernel mo_kernel_dequantize = CODE("mo_dequantize", mo_dequantize);
 const mo_kernel mo_kernel_quantize4 = CODE("mo_quantize4", mo_quantize4);

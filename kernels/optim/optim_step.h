@@ -1,7 +1,7 @@
 /*
  * One step of the optimizer, to the last formula: what its kernels are given, the update rules
- * (AdamW, Adam, Lion, SGD, schedule-free AdamW, RMSprop, Adagrad), what the prologue computes, and
- * the span that a work item updates.
+ * (AdamW, Adam, Lion, SGD, schedule-free AdamW, RMSprop, Adagrad, AdEMAMix), what the prologue
+ * computes, and the span that a work item updates.
  *
  * One step is: the reductions of reduce.h (optional) -> prologue (one item) -> step (one item per
  * chunk, so that no table grows with the elements). The upload kernel writes tables from its
@@ -19,6 +19,7 @@
 #define MO_KERNELS_OPTIM_OPTIM_STEP_H
 
 #include "kernels/core/kernel_launch.h"
+#include "kernels/optim/schedules.h"
 #include "kernels/optim/state_codes.h"
 
 /* --- hyperparameters and coefficients -------------------------------------------------------- */
@@ -32,15 +33,17 @@ enum {
     MO_RULE_SCHEDULE_FREE = 5,
     MO_RULE_RMSPROP = 6,
     MO_RULE_ADAGRAD = 7,
-    MO_RULE_RMSPROP_MOMENTUM = 8
+    MO_RULE_RMSPROP_MOMENTUM = 8,
+    MO_RULE_ADEMAMIX = 9
 };
 
 /* Hyperparameters of a group as the device keeps them. */
 typedef struct mo_rule_group {
     double lr, beta1, beta2, eps, weight_decay, momentum, dampening;
     uint32_t maximize, nesterov;
-    const float *device_lr; /* in place of lr; or NULL */
-    double average;         /* 0: 1 / step */
+    const float *device_lr;                /* in place of lr; or NULL */
+    double average;                        /* 0: 1 / step */
+    double beta3, alpha, t_alpha, t_beta3; /* a t of 0: no growth */
 } mo_rule_group;
 
 /* A bit of a step count: the tensor has moments, and none of the counted steps has written them.
@@ -57,20 +60,10 @@ MO_HD static inline uint64_t mo_steps_taken(uint64_t steps)
 typedef struct mo_rule_coef {
     float beta1, one_minus_beta1, beta2, one_minus_beta2;
     float decay, rate, eps, factor;
+    float beta3, one_minus_beta3, mix; /* of AdEMAMix; else 0 */
+    uint32_t reserved;                 /* 0 */
     uint64_t step; /* the count after this step, from 1, perhaps with MO_STEPS_NOT_BEGUN */
 } mo_rule_coef;
-
-/* base^exponent by repeated squaring: the same roundings on every back end. */
-MO_HD static inline double mo_power(double base, uint64_t exponent)
-{
-    double result = 1.0;
-    for (; exponent != 0; exponent >>= 1) {
-        if (exponent & 1)
-            result *= base;
-        base *= base;
-    }
-    return result;
-}
 
 /* --- tables in device memory, and arguments -------------------------------------------------- */
 
@@ -81,8 +74,10 @@ typedef struct mo_optim_tensor {
     void *m;    /* codes, bf16 or f32; NULL: SGD without momentum, which keeps nothing. Of a rule
                    with a mean of squares alone that one (mo_rule_first_signed) */
     void *v;    /* NULL where the rule has one moment; so is absmax2 */
+    void *slow; /* NULL where the rule has less than three; so is slow_absmax */
     float *absmax1; /* a scale per block; NULL: 32-bit states, or bf16 by `format` */
     float *absmax2;
+    float *slow_absmax;
     uint8_t *residual; /* of split bf16 weights; or NULL */
     uint64_t *steps;   /* steps taken, perhaps with MO_STEPS_NOT_BEGUN */
     int32_t parameter_dtype, copy_dtype;
@@ -149,7 +144,7 @@ typedef struct mo_blockcode_args {
 extern const mo_kernel mo_kernel_optim_upload, mo_kernel_optim_prologue, mo_kernel_optim_step,
     mo_kernel_step_adamw4, mo_kernel_step_adamwf8, mo_kernel_step_adamwc8, mo_kernel_step_lion8,
     mo_kernel_step_sgd8, mo_kernel_step_adam8, mo_kernel_step_adamw16, mo_kernel_step_schedule_free,
-    mo_kernel_step_rmsprop8, mo_kernel_step_rmspropm8;
+    mo_kernel_step_rmsprop8, mo_kernel_step_rmspropm8, mo_kernel_step_ademamix8;
 
 extern const mo_kernel mo_kernel_quantize, mo_kernel_dequantize, mo_kernel_quantize4,
     mo_kernel_dequantize4, mo_kernel_quantizef8, mo_kernel_dequantizef8, mo_kernel_quantizec8,
@@ -184,6 +179,8 @@ MO_HD static inline mo_rule_coef mo_adamw_coef_of(const mo_rule_group *group, ui
     c.rate = (float)-(group->lr * correction2 / correction1);
     c.eps = (float)(eps < 0x1p-126 ? 0x1p-126 : eps);
     c.factor = (float)(group->maximize ? -factor : factor);
+    c.beta3 = c.one_minus_beta3 = c.mix = 0.0f;
+    c.reserved = 0;
     c.step = step;
     return c;
 }
@@ -266,6 +263,8 @@ MO_HD static inline mo_rule_coef mo_lion_coef_of(const mo_rule_group *group, uin
     c.rate = (float)-group->lr;
     c.eps = 0.0f;
     c.factor = (float)(group->maximize ? -factor : factor);
+    c.beta3 = c.one_minus_beta3 = c.mix = 0.0f;
+    c.reserved = 0;
     c.step = step;
     return c;
 }
@@ -313,6 +312,8 @@ MO_HD static inline mo_rule_coef mo_sgd_coef_of(const mo_rule_group *group, uint
     c.rate = (float)-group->lr;
     c.eps = group->nesterov ? 1.0f : 0.0f;
     c.factor = (float)(group->maximize ? -factor : factor);
+    c.beta3 = c.one_minus_beta3 = c.mix = 0.0f;
+    c.reserved = 0;
     c.step = moves || begun ? taken : taken | MO_STEPS_NOT_BEGUN;
     return c;
 }
@@ -401,6 +402,8 @@ MO_HD static inline mo_rule_coef mo_rmsprop_coef_of(const mo_rule_group *group, 
     c.rate = (float)-group->lr;
     c.eps = (float)(group->eps < 0x1p-126 ? 0x1p-126 : group->eps);
     c.factor = (float)(group->maximize ? -factor : factor);
+    c.beta3 = c.one_minus_beta3 = c.mix = 0.0f;
+    c.reserved = 0;
     c.step = step;
     return c;
 }
@@ -421,13 +424,56 @@ MO_HD static inline float mo_rmsprop_momentum_update(const mo_rule_coef *c, floa
     return mo_fmaf(c->rate, *m, parameter);
 }
 
+/* --- AdEMAMix (Pagliardini, Ablin & Grangier 2024) -----------------------------------------------
+ *
+ * AdamW with a slow mean beside the fast one; m and v are corrected for their start at 0, it is
+ * not.
+ *
+ *     h = gradient * factor
+ *     m = fma(beta1, m, (1 - beta1) * h)
+ *     s = fma(beta3, s, (1 - beta3) * h)
+ *     v = fma(beta2, v, ((1 - beta2) * h) * h), at most FLT_MAX
+ *     u = fma(mix, s, m) / (sqrt(v) + eps')
+ *     p = fma(rate, u, fma(decay, p, p))
+ *
+ * with mix = alpha * (1 - beta1^t) and AdamW's rate, decay and eps'; alpha and beta3 are those of
+ * the step (schedules.h).
+ */
+
+MO_HD static inline mo_rule_coef mo_ademamix_coef_of(const mo_rule_group *group, uint64_t step,
+                                                     double factor)
+{
+    mo_rule_coef c = mo_adamw_coef_of(group, step, factor);
+    double beta3 = mo_beta_growing(group->beta1, group->beta3, group->t_beta3, step);
+    double alpha = group->alpha * mo_growth(group->t_alpha, step);
+    c.beta3 = (float)beta3;
+    c.one_minus_beta3 = (float)(1.0 - beta3);
+    c.mix = (float)(alpha * (1.0 - mo_power(group->beta1, step)));
+    return c;
+}
+
+MO_HD static inline float mo_ademamix_update(const mo_rule_coef *c, float gradient, float parameter,
+                                             float *m, float *v, float *slow)
+{
+    mo_adamw_moments(c, gradient, m, v);
+    *slow = mo_fmaf(c->beta3, *slow, c->one_minus_beta3 * (gradient * c->factor));
+    *v = mo_adamw_bounded(*v);
+    return mo_adamw_parameter(c, parameter, mo_fmaf(c->mix, *slow, *m), *v);
+}
+
 /* --- the rules by number; callers pass a constant, so the choice is made by the compiler ----- */
 
-/* A rule has one moment or two; the second is never negative. */
+/* A rule has one moment or more; the second is never negative. */
 MO_HD static inline int mo_rule_has_second(uint32_t rule)
 {
     return rule == MO_RULE_ADAMW || rule == MO_RULE_ADAM || rule == MO_RULE_SCHEDULE_FREE ||
-           rule == MO_RULE_RMSPROP_MOMENTUM;
+           rule == MO_RULE_RMSPROP_MOMENTUM || rule == MO_RULE_ADEMAMIX;
+}
+
+/* Whether there is a slow mean too. */
+MO_HD static inline int mo_rule_has_slow(uint32_t rule)
+{
+    return rule == MO_RULE_ADEMAMIX;
 }
 
 /* Whether the first moment may be negative; if not, its codes are those of second moments. */
@@ -451,14 +497,18 @@ MO_HD static inline mo_rule_coef mo_rule_coef_of(uint32_t rule, const mo_rule_gr
         return mo_schedule_free_coef_of(group, step, factor);
     if (rule == MO_RULE_RMSPROP || rule == MO_RULE_ADAGRAD || rule == MO_RULE_RMSPROP_MOMENTUM)
         return mo_rmsprop_coef_of(group, step, factor, rule == MO_RULE_ADAGRAD);
+    if (rule == MO_RULE_ADEMAMIX)
+        return mo_ademamix_coef_of(group, step, factor);
     return mo_adamw_coef_of(group, step, factor);
 }
 
 /* One element. gradient is the raw value; returns the new parameter, not yet rounded to its type
- * and with any NaN. Rules without a second moment do not change v. */
+ * and with any NaN. Rules do not change the v and slow that they do not have. */
 MO_HD static inline float mo_rule_update_raw(uint32_t rule, const mo_rule_coef *c, float gradient,
-                                             float parameter, float *m, float *v)
+                                             float parameter, float *m, float *v, float *slow)
 {
+    if (rule == MO_RULE_ADEMAMIX)
+        return mo_ademamix_update(c, gradient, parameter, m, v, slow);
     if (rule == MO_RULE_LION)
         return mo_lion_update(c, gradient, parameter, m);
     if (rule == MO_RULE_SGD)
@@ -477,9 +527,9 @@ MO_HD static inline float mo_rule_update_raw(uint32_t rule, const mo_rule_coef *
 /* The same with the one NaN. Moments that are stored as fp32 still need mo_f32_one_nan; coded ones
  * poison their block. */
 MO_HD static inline float mo_rule_update(uint32_t rule, const mo_rule_coef *c, float gradient,
-                                         float parameter, float *m, float *v)
+                                         float parameter, float *m, float *v, float *slow)
 {
-    return mo_f32_one_nan(mo_rule_update_raw(rule, c, gradient, parameter, m, v));
+    return mo_f32_one_nan(mo_rule_update_raw(rule, c, gradient, parameter, m, v, slow));
 }
 
 /* --- the prologue ---------------------------------------------------------------------------- */
@@ -520,11 +570,12 @@ typedef struct mo_optim_span {
     void *copy; /* or NULL */
     const void *gradient;
     void *m; /* NULL: nothing is kept here, nor in v */
-    void *v;
-    float *absmax1;    /* NULL: 32-bit states, or bf16 by `format` */
-    float *absmax2;    /* and v: NULL where the rule has one moment */
-    uint8_t *residual; /* of split bf16 weights; or NULL */
-    uint64_t start;    /* index of the first element in its tensor, a multiple of a chunk */
+    void *v, *slow;
+    float *absmax1;     /* NULL: 32-bit states, or bf16 by `format` */
+    float *absmax2;     /* and v: NULL where the rule has one moment */
+    float *slow_absmax; /* and slow: NULL where it has less than three */
+    uint8_t *residual;  /* of split bf16 weights; or NULL */
+    uint64_t start;     /* index of the first element in its tensor, a multiple of a chunk */
     uint64_t count;
     int32_t parameter_dtype, copy_dtype, gradient_dtype;
     uint32_t format; /* of the states */
@@ -555,8 +606,10 @@ MO_HD static inline void mo_optim_span_of(const mo_optim_step_args *a, uint64_t 
     s->gradient = mo_element_at(g->data, start, (int32_t)g->dtype);
     s->m = t->m != 0 ? (unsigned char *)t->m + state : 0;
     s->v = t->v != 0 ? (unsigned char *)t->v + state : 0;
+    s->slow = t->slow != 0 ? (unsigned char *)t->slow + state : 0;
     s->absmax1 = t->absmax1 != 0 ? t->absmax1 + block : 0;
     s->absmax2 = t->absmax2 != 0 ? t->absmax2 + block : 0;
+    s->slow_absmax = t->slow_absmax != 0 ? t->slow_absmax + block : 0;
     s->residual = t->residual != 0 ? t->residual + start : 0;
     s->start = start;
     s->count = mo_chunk_length(g->count, chunk - g->first_chunk);

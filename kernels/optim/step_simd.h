@@ -17,6 +17,7 @@ enum { LANE_BLOCK = MO_BLOCK_SIZE };
 
 typedef struct mo_lane_coef {
     VF beta1, one_minus_beta1, beta2, one_minus_beta2, decay, rate, factor, eps;
+    VF beta3, one_minus_beta3, mix;
     int nesterov, first; /* first: of the tensor's steps */
 } mo_lane_coef;
 
@@ -26,7 +27,9 @@ MO_INLINE mo_lane_coef mo_lane_coef_of(const mo_rule_coef *c)
                           v_set(c->beta2),  v_set(c->one_minus_beta2),
                           v_set(c->decay),  v_set(c->rate),
                           v_set(c->factor), v_set(c->eps),
-                          c->eps != 0.0f,   c->step == 1};
+                          v_set(c->beta3),  v_set(c->one_minus_beta3),
+                          v_set(c->mix),    c->eps != 0.0f,
+                          c->step == 1};
 }
 
 /* --- rules ----------------------------------------------------------------------------------- */
@@ -98,10 +101,23 @@ MO_INLINE VF lane_rmsprop_momentum(const mo_lane_coef *c, VF g, VF p, VF *m, VF 
     return v_fma(c->rate, *m, p);
 }
 
+MO_INLINE VF lane_ademamix(const mo_lane_coef *c, VF g, VF p, VF *m, VF *v, VF *slow)
+{
+    VF h = v_mul(g, c->factor);
+    *m = v_fma(c->beta1, *m, v_mul(c->one_minus_beta1, h));
+    *slow = v_fma(c->beta3, *slow, v_mul(c->one_minus_beta3, h));
+    *v = v_fma(c->beta2, *v, v_mul(v_mul(c->one_minus_beta2, h), h));
+    *v = v_min(v_set(0x1.fffffep127f), *v);
+    VF u = v_div(v_fma(c->mix, *slow, *m), v_add(v_sqrt(*v), c->eps));
+    return v_fma(c->rate, u, v_fma(c->decay, p, p));
+}
+
 /* *root: of the new second moment, where the rule has one. */
-MO_INLINE VF lane_rule(uint32_t rule, const mo_lane_coef *c, VF g, VF p, VF *m, VF *v, VF *root)
+MO_INLINE VF lane_rule(uint32_t rule, const mo_lane_coef *c, VF g, VF p, VF *m, VF *v, VF *slow,
+                       VF *root)
 {
     return rule == MO_RULE_ADAMW              ? lane_adamw(c, g, p, m, v, root)
+           : rule == MO_RULE_ADEMAMIX         ? lane_ademamix(c, g, p, m, v, slow)
            : rule == MO_RULE_ADAM             ? lane_adam(c, g, p, m, v, root)
            : rule == MO_RULE_LION             ? lane_lion(c, g, p, m)
            : rule == MO_RULE_SGD              ? lane_sgd(c, g, p, m)
@@ -175,14 +191,15 @@ typedef struct mo_lane_work {
     _Alignas(64) float p[LANE_BLOCK];
     _Alignas(64) float m[LANE_BLOCK];
     _Alignas(64) float v[LANE_BLOCK];
-    mo_block_scale scale1, scale2;
-    uint8_t *m_codes, *v_codes;
+    _Alignas(64) float slow[LANE_BLOCK];
+    mo_block_scale scale1, scale2, slow_scale;
+    uint8_t *m_codes, *v_codes, *slow_codes;
     uint64_t at;
 } mo_lane_work;
 
 /* What an update finds: the largest magnitudes, and NaN where a parameter is not finite. */
 typedef struct mo_lane_seen {
-    VI largest1, largest2;
+    VI largest1, largest2, slow_largest;
     VF not_finite;
 } mo_lane_seen;
 
@@ -207,20 +224,28 @@ MO_INLINE mo_lane_seen lane_update_as(uint32_t rule, uint32_t format, const mo_o
     const VI magnitude = v_seti(0x7fffffff);
     uint32_t n = mo_format_block(format);
     int decoded = format == MO_STATE_8BIT, second = mo_rule_has_second(rule);
-    mo_lane_seen seen = {v_seti(0), v_seti(0), v_set(0.0f)};
-    mo_lane_moment x1 = lane_moment(format, s->m, s->absmax1, at), x2 = x1;
+    int third = mo_rule_has_slow(rule);
+    mo_lane_seen seen = {v_seti(0), v_seti(0), v_seti(0), v_set(0.0f)};
+    mo_lane_moment x1 = lane_moment(format, s->m, s->absmax1, at), x2 = x1, x3 = x1;
     if (second)
         x2 = lane_moment(format, s->v, s->absmax2, at);
+    if (third)
+        x3 = lane_moment(format, s->slow, s->slow_absmax, at);
     if (decoded)
         lane_decode(format, mo_rule_first_signed(rule), s->m, s->absmax1, at, w->m);
     if (decoded && second)
         lane_decode(format, 0, s->v, s->absmax2, at, w->v);
+    if (decoded && third)
+        lane_decode(format, 1, s->slow, s->slow_absmax, at, w->slow);
     for (uint32_t i = 0; i < n; i += MO_LANES_N) {
-        VF m = lane_first(rule, format, w, &x1, i), v = m;
+        VF m = lane_first(rule, format, w, &x1, i), v = m, slow = m;
         if (second)
             v = decoded ? v_load(w->v + i) : lane_value(format, 0, &x2, i);
+        if (third)
+            slow = decoded ? v_load(w->slow + i) : lane_value(format, 1, &x3, i);
         VF root = v;
-        VF x = lane_rule(rule, c, v_load_as(g, i, dtype), v_load_as(p, i, dtype), &m, &v, &root);
+        VF x = lane_rule(rule, c, v_load_as(g, i, dtype), v_load_as(p, i, dtype), &m, &v, &slow,
+                         &root);
         v_store(w->p + i, x);
         v_store(w->m + i, m);
         seen.largest1 = v_maxi(seen.largest1, v_and(v_ints(m), magnitude));
@@ -228,6 +253,10 @@ MO_INLINE mo_lane_seen lane_update_as(uint32_t rule, uint32_t format, const mo_o
         if (second) {
             v_store(w->v + i, format == MO_STATE_COMPANDED ? root : v);
             seen.largest2 = v_maxi(seen.largest2, v_and(v_ints(v), magnitude));
+        }
+        if (third) {
+            v_store(w->slow + i, slow);
+            seen.slow_largest = v_maxi(seen.slow_largest, v_and(v_ints(slow), magnitude));
         }
     }
     return seen;
@@ -253,8 +282,11 @@ MO_INLINE mo_lane_work *lane_settle(uint32_t rule, uint32_t format, const mo_opt
 {
     uint32_t n = mo_format_block(format);
     uint32_t largest1 = v_largest(seen->largest1), largest2 = v_largest(seen->largest2);
-    int second = mo_rule_has_second(rule);
+    int second = mo_rule_has_second(rule), third = mo_rule_has_slow(rule);
+    uint32_t slow_largest = third ? v_largest(seen->slow_largest) : 0;
     if (__builtin_expect(largest1 >= MO_F32_INF_BITS || largest2 >= MO_F32_INF_BITS ||
+                             slow_largest >= MO_F32_INF_BITS ||
+                             (third && lane_has_nan(format, s->slow, at)) ||
                              lane_has_nan(format, s->m, at) ||
                              (second && (lane_has_nan(format, s->v, at) ||
                                          lane_odd_scale(format, s->absmax2[at / n]))),
@@ -273,6 +305,12 @@ MO_INLINE mo_lane_work *lane_settle(uint32_t rule, uint32_t format, const mo_opt
         s->absmax2[at / n] = w->scale2.absmax;
         lane_prescale(format, w->v, &w->scale2);
     }
+    if (third) {
+        w->slow_scale = mo_format_scale(format, 1, slow_largest);
+        w->slow_codes = (uint8_t *)s->slow + mo_format_bytes(format, at);
+        s->slow_absmax[at / n] = w->slow_scale.absmax;
+        lane_prescale(format, w->slow, &w->slow_scale);
+    }
     if (v_largest(v_and(v_ints(seen->not_finite), v_seti(0x7fffffff))) != 0)
         lane_one_nan_all(w->p, n);
     return w;
@@ -285,6 +323,8 @@ MO_INLINE void lane_finish(uint32_t rule, uint32_t format, const mo_optim_span *
     lane_encode(format, mo_rule_first_signed(rule), w->m, &w->scale1, w->m_codes);
     if (mo_rule_has_second(rule))
         lane_encode(format, 0, w->v, &w->scale2, w->v_codes);
+    if (mo_rule_has_slow(rule))
+        lane_encode(format, 1, w->slow, &w->slow_scale, w->slow_codes);
     lane_write_parameters(s, w->at, mo_format_block(format), w->p);
 }
 
@@ -338,8 +378,9 @@ MO_INLINE void lane_update16(uint32_t rule, const mo_lane_coef *c, int32_t dtype
         for (int k = 0; k < 2; k++) {
             uint64_t at = i + (uint64_t)k * MO_LANES_N;
             VF first = v_load_as(m, at, MO_DTYPE_BF16), second = v_load_as(v, at, MO_DTYPE_BF16);
-            VF root, x = lane_rule(rule, c, v_load_as(g, at, dtype), v_load_as(p, at, dtype),
-                                   &first, &second, &root);
+            VF none, root,
+                x = lane_rule(rule, c, v_load_as(g, at, dtype), v_load_as(p, at, dtype), &first,
+                              &second, &none, &root);
             lane_moment_codes(first, second, key, &m_codes[k], &v_codes[k]);
             v_store(out + at, v_one_nan(x));
         }
@@ -353,14 +394,18 @@ MO_INLINE void lane_update16(uint32_t rule, const mo_lane_coef *c, int32_t dtype
 
 /* mo_rule_update of a block of 32-bit states, in place; the new parameters to `out`. */
 MO_INLINE void lane_update32(uint32_t rule, const mo_lane_coef *c, int32_t dtype, const void *g,
-                             const void *p, float *out, float *m, float *v)
+                             const void *p, float *out, float *m, float *v, float *slow)
 {
     for (uint64_t i = 0; i < LANE_BLOCK; i += MO_LANES_N) {
-        VF first = v_load(m + i), second = first;
+        VF first = v_load(m + i), second = first, third = first;
         if (mo_rule_has_second(rule))
             second = v_load(v + i);
+        if (mo_rule_has_slow(rule))
+            third = v_load(slow + i);
         VF root, x = lane_rule(rule, c, v_load_as(g, i, dtype), v_load_as(p, i, dtype), &first,
-                               &second, &root);
+                               &second, &third, &root);
+        if (mo_rule_has_slow(rule))
+            v_store(slow + i, v_one_nan(third));
         if (mo_rule_has_second(rule))
             v_store(v + i, v_one_nan(second));
         v_store(m + i, v_one_nan(first));
@@ -380,9 +425,10 @@ MO_INLINE void lane_update_plain(uint32_t rule, uint32_t format, const mo_optim_
     }
     float *m = s->m == NULL ? w->m : (float *)s->m + at;
     float *v = s->v == NULL ? w->v : (float *)s->v + at;
+    float *slow = s->slow == NULL ? w->slow : (float *)s->slow + at;
     if (s->m == NULL)
         memset(w->m, 0, sizeof w->m);
-    lane_update32(rule, c, dtype, g, p, out, m, v);
+    lane_update32(rule, c, dtype, g, p, out, m, v, slow);
 }
 
 /* States, and parameters of f32, are updated in place. */

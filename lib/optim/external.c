@@ -92,25 +92,6 @@ static memopt_status check_states(const memopt_optimizer *o, const mo_parameter 
     return status;
 }
 
-static void describe(mo_parameter *p, const memopt_tensor *states, uint64_t *steps)
-{
-    int coded = mo_format_has_scales(p->format), two = p->moments == 2;
-    p->device = (mo_optim_tensor){
-        .parameter = p->tensor.data,
-        .copy = p->copy.data,
-        .m = p->moments != 0 ? states[0].data : NULL,
-        .v = two ? states[1].data : NULL,
-        .absmax1 = coded ? states[p->moments].data : NULL,
-        .absmax2 = coded && two ? states[p->moments + 1].data : NULL,
-        .residual = p->split ? states[mo_parameter_states(p) - 1].data : NULL,
-        .steps = steps,
-        .parameter_dtype = p->tensor.dtype,
-        .copy_dtype = p->copy.dtype,
-        .group = p->group,
-        .format = p->format,
-    };
-}
-
 memopt_status memopt_optimizer_add_parameter_with_state(memopt_optimizer *o, uint32_t group,
                                                         const memopt_tensor *parameter,
                                                         const memopt_tensor *model_copy,
@@ -143,7 +124,10 @@ memopt_status memopt_optimizer_add_parameter_with_state(memopt_optimizer *o, uin
         status = mo_optimizer_use_stream(o, stream);
     if (status != MEMOPT_OK)
         return status;
-    describe(&p, states, steps);
+    void *places[MO_STATES_MAX];
+    for (uint64_t i = 0; i < state_count; i++)
+        places[i] = states[i].data;
+    mo_parameter_describe(&p, places, steps);
     mo_parameter_append(o, &p, out_index);
     return MEMOPT_OK;
 }

@@ -17,10 +17,14 @@ int mo_state_parts(const mo_parameter *p, mo_state_part parts[MO_EXPORT_PARTS])
     int n = 0;
     if (p->device.m != NULL)
         parts[n++] = part_of(p->device.m, moment, word);
+    if (p->device.slow != NULL)
+        parts[n++] = part_of(p->device.slow, moment, word);
     if (p->device.v != NULL)
         parts[n++] = part_of(p->device.v, moment, word);
     if (p->device.absmax1 != NULL)
         parts[n++] = part_of(p->device.absmax1, absmax, 4);
+    if (p->device.slow_absmax != NULL)
+        parts[n++] = part_of(p->device.slow_absmax, absmax, 4);
     if (p->device.absmax2 != NULL)
         parts[n++] = part_of(p->device.absmax2, absmax, 4);
     if (p->device.residual != NULL)
@@ -30,6 +34,8 @@ int mo_state_parts(const mo_parameter *p, mo_state_part parts[MO_EXPORT_PARTS])
 
 uint32_t mo_export_version(const memopt_optimizer *o)
 {
+    if (o->options.kind == MEMOPT_OPTIMIZER_ADEMAMIX)
+        return 4;
     if (o->options.split_weights)
         return 3;
     return o->options.kind == MEMOPT_OPTIMIZER_ADAMW && o->options.state_format <= MEMOPT_STATE_8BIT
@@ -44,7 +50,7 @@ uint32_t mo_export_format(const mo_parameter *p)
 
 uint64_t mo_export_group_bytes(uint32_t version)
 {
-    return version == 1 ? 48 : 72;
+    return version == 1 ? 48 : version < 4 ? 72 : 104;
 }
 
 uint64_t mo_export_bytes(const memopt_optimizer *o)

@@ -1,12 +1,13 @@
 /*
  * The export format. Little-endian, no gaps beyond those named. Version 1 is AdamW with 32-bit or
- * 8-bit states, version 3 has split weights, everything else is version 2: so older libraries read
- * what they can.
+ * 8-bit states, version 4 is AdEMAMix, version 3 has split weights, everything else is version 2:
+ * so older libraries read what they can.
  *
  *   header      64 bytes: magic "MEMOPTOS", u32 version, u32 header bytes, u64 bytes in all,
  *               u32 optimizer kind, u32 block size, u64 groups, u64 parameters, 16 zero bytes
  *   groups      48 bytes each: f64 lr, beta1, beta2, eps, weight_decay, u32 maximize, u32 0;
- *               from version 2 on 24 more: f64 momentum, dampening, u32 nesterov, u32 0
+ *               from version 2 on 24 more: f64 momentum, dampening, u32 nesterov, u32 0;
+ *               in version 4 32 more: f64 beta3, alpha, t_alpha, t_beta3
  *   parameters  32 bytes each: u64 elements, u32 state format (0: no states, of SGD without
  *               momentum), u32 group, u64 steps (the highest bit: a momentum buffer exists that no
  *               step has written), u64 0
@@ -20,11 +21,11 @@
 #include "optim/optim.h"
 
 enum {
-    MO_EXPORT_VERSION = 3,
+    MO_EXPORT_VERSION = 4,
     MO_EXPORT_HEADER = 64,
     MO_EXPORT_PARAMETER = 32,
     MO_EXPORT_END = 8,
-    MO_EXPORT_PARTS = 5
+    MO_EXPORT_PARTS = MO_STATES_MAX
 };
 
 extern const unsigned char mo_export_magic[8];
@@ -37,7 +38,7 @@ typedef struct mo_state_part {
     uint32_t word;   /* bytes of an element: 1, 2 or 4 */
 } mo_state_part;
 
-/* Fills parts; returns how many there are. */
+/* Fills parts, in the order of memopt_optimizer_get_state(); returns how many there are. */
 int mo_state_parts(const mo_parameter *p, mo_state_part parts[MO_EXPORT_PARTS]);
 
 /* The version that an optimizer is written as, and the bytes of a group in it. */

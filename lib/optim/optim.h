@@ -3,7 +3,8 @@
  *
  *   optimizer.c   create, destroy, groups
  *   streams.c     the streams that have used it
- *   parameters.c  parameters, their states, state views
+ *   parameters.c  parameters, their states
+ *   views.c       state tensors as the caller sees them
  *   external.c    parameters whose states the caller owns
  *   tables.c      the tables in device memory that the kernels read
  *   step.c        one step: checks, reductions, prologue, update
@@ -34,14 +35,14 @@
 #define MO_STEPS_LIMIT (UINT64_C(1) << 53)
 
 /* State tensors of a parameter, at most. */
-enum { MO_STATES_MAX = 5 };
+enum { MO_STATES_MAX = 7 };
 
 typedef struct mo_parameter {
     memopt_tensor tensor;
     memopt_tensor copy; /* data NULL: none */
     uint32_t group;
     uint32_t format;  /* a memopt_state_format */
-    uint32_t moments; /* kept: 1 or 2; 0 of SGD while its group has no momentum */
+    uint32_t moments; /* kept: 1 to 3; 0 of SGD while its group has no momentum */
     uint32_t split;   /* 1: has a residual */
     void *state;      /* the allocator's block; NULL: the caller owns the states */
     uint64_t state_bytes;
@@ -148,7 +149,7 @@ memopt_status mo_paged_return(memopt_optimizer *o, uint64_t page, uint64_t count
 memopt_status mo_paged_end(memopt_optimizer *o, memopt_stream stream);
 
 /* optimizer.c: what a kind and a format are made of. */
-/* What a step needs of a parameter of the group: 0, 1 or 2. */
+/* What a step needs of a parameter of the group: 0 to 3. */
 uint32_t mo_optimizer_moments(const memopt_optimizer *o, uint32_t group);
 const mo_kernel *mo_optimizer_kernel(uint32_t kind, uint32_t format); /* NULL: not supported */
 
@@ -156,6 +157,10 @@ const mo_kernel *mo_optimizer_kernel(uint32_t kind, uint32_t format); /* NULL: n
 uint64_t mo_parameter_blocks(const mo_parameter *p);
 /* State tensors: moments, their scales, the residual. */
 uint64_t mo_parameter_states(const mo_parameter *p);
+/* Points a table's entry at states, which are in the order of memopt_optimizer_get_state(). */
+void mo_parameter_place(const mo_parameter *p, void *const *states, mo_optim_tensor *out);
+/* Fills p->device. */
+void mo_parameter_describe(mo_parameter *p, void *const *states, void *steps);
 /* What is known of a new one before its states are. */
 mo_parameter mo_parameter_of(const memopt_optimizer *o, uint32_t group,
                              const memopt_tensor *parameter, const memopt_tensor *copy);

@@ -40,6 +40,9 @@ static const struct kind {
     [MO_RULE_RMSPROP_MOMENTUM] =
         {"RMSprop with momentum",
          {[MO_STATE_F32] = &mo_kernel_step_rmspropm8, [MO_STATE_8BIT] = &mo_kernel_step_rmspropm8}},
+    [MO_RULE_ADEMAMIX] =
+        {"AdEMAMix",
+         {[MO_STATE_F32] = &mo_kernel_step_ademamix8, [MO_STATE_8BIT] = &mo_kernel_step_ademamix8}},
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
@@ -52,7 +55,8 @@ uint32_t mo_optimizer_moments(const memopt_optimizer *o, uint32_t group)
 {
     if (o->options.kind == MEMOPT_OPTIMIZER_SGD && o->groups[group].momentum == 0.0)
         return 0;
-    return mo_rule_has_second(o->options.kind) ? 2 : 1;
+    return 1u + (uint32_t)mo_rule_has_second(o->options.kind) +
+           (uint32_t)mo_rule_has_slow(o->options.kind);
 }
 
 static memopt_status options_check(memopt_optimizer_options *o)
@@ -65,7 +69,8 @@ static memopt_status options_check(memopt_optimizer_options *o)
         return mo_fail(MEMOPT_UNSUPPORTED,
                        "optimizer: kind %" PRIu32
                        "; AdamW (1), Lion (2), SGD (3), Adam (4), schedule-free AdamW (5), "
-                       "RMSprop (6), Adagrad (7) and RMSprop with momentum (8) are supported",
+                       "RMSprop (6), Adagrad (7), RMSprop with momentum (8) and AdEMAMix (9) are "
+                       "supported",
                        o->kind);
     if (mo_optimizer_kernel(o->kind, o->state_format) == NULL)
         return mo_fail(MEMOPT_UNSUPPORTED,
@@ -170,6 +175,13 @@ memopt_status mo_optimizer_group_check(const memopt_optimizer_group *g)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "optimizer group: beta1 %g, beta2 %g: each must be in [0, 1)", g->beta1,
                        g->beta2);
+    if (!is_decay(g->beta3) || !is_amount(g->alpha) || !is_amount(g->t_alpha) ||
+        !is_amount(g->t_beta3) || (g->t_beta3 > 0.0 && (g->beta1 == 0.0 || g->beta3 == 0.0)))
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "optimizer group: beta3 %g must be in [0, 1), alpha %g, t_alpha %g and "
+                       "t_beta3 %g finite and at least 0; t_beta3 above 0 needs beta1 (%g) and "
+                       "beta3 above 0",
+                       g->beta3, g->alpha, g->t_alpha, g->t_beta3, g->beta1);
     if (!(g->average >= 0.0 && g->average <= 1.0))
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "optimizer group: average %g must be in [0, 1]",
                        g->average);

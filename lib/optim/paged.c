@@ -45,19 +45,11 @@ mo_optim_tensor mo_paged_tensor(const memopt_optimizer *o, const mo_parameter *p
     if (o->options.page_bytes == 0)
         return t;
     mo_state_part parts[MO_EXPORT_PARTS];
+    void *states[MO_EXPORT_PARTS];
     unsigned char *at = (unsigned char *)o->pages.areas[p->page % 2] + p->page_offset;
-    for (int k = 0, n = mo_state_parts(p, parts); k < n; at += place_of(parts[k++].bytes)) {
-        if (parts[k].data == p->device.m)
-            t.m = at;
-        else if (parts[k].data == p->device.v)
-            t.v = at;
-        else if (parts[k].data == p->device.absmax1)
-            t.absmax1 = (float *)(void *)at;
-        else if (parts[k].data == p->device.absmax2)
-            t.absmax2 = (float *)(void *)at;
-        else
-            t.residual = at;
-    }
+    for (int k = 0, n = mo_state_parts(p, parts); k < n; at += place_of(parts[k++].bytes))
+        states[k] = at;
+    mo_parameter_place(p, states, &t);
     return t;
 }
 

@@ -3,7 +3,6 @@
 
 #include "base/checked.h"
 #include "base/memory.h"
-#include "base/options.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -32,16 +31,42 @@ mo_parameter mo_parameter_of(const memopt_optimizer *o, uint32_t group,
     return p;
 }
 
-/* Where the parts of a state block lie: m, v, absmax1, absmax2, residual, steps. v and absmax2 have
- * no bytes where there is one moment, nor both absmax where states have no scales, nor residual
- * where the weight is not split; without moments there is nothing before residual. */
+void mo_parameter_place(const mo_parameter *p, void *const *states, mo_optim_tensor *out)
+{
+    uint32_t n = p->moments;
+    void *const *scales = mo_format_has_scales(p->format) && n != 0 ? states + n : NULL;
+    out->m = n != 0 ? states[0] : NULL;
+    out->slow = n == 3 ? states[1] : NULL;
+    out->v = n >= 2 ? states[n - 1] : NULL;
+    out->absmax1 = scales != NULL ? scales[0] : NULL;
+    out->slow_absmax = scales != NULL && n == 3 ? scales[1] : NULL;
+    out->absmax2 = scales != NULL && n >= 2 ? scales[n - 1] : NULL;
+    out->residual = p->split ? states[mo_parameter_states(p) - 1] : NULL;
+}
+
+void mo_parameter_describe(mo_parameter *p, void *const *states, void *steps)
+{
+    p->device = (mo_optim_tensor){
+        .parameter = p->tensor.data,
+        .copy = p->copy.data,
+        .steps = steps,
+        .parameter_dtype = p->tensor.dtype,
+        .copy_dtype = p->copy.dtype,
+        .group = p->group,
+        .format = p->format,
+    };
+    mo_parameter_place(p, states, &p->device);
+}
+
+/* Where the parts of a state block lie: the states in their order, and steps. The codes of signed
+ * moments end, and those of v begin, at `plain`. */
 typedef struct state_layout {
-    uint64_t v, absmax1, absmax2, residual, steps, bytes;
+    uint64_t states[MO_STATES_MAX], plain, steps, bytes;
 } state_layout;
 
-static int layout_of(const mo_parameter *p, state_layout *out)
+static int layout_of(const mo_parameter *p, int has_second, state_layout *out)
 {
-    uint64_t unused, moment, absmax, first, second, residual = 0, bytes;
+    uint64_t unused, moment, absmax, at = 0, residual = 0;
     if (!mo_mul_u64(p->tensor.count, 4, &unused) ||
         !mo_round_up_u64(mo_format_bytes(p->format, p->tensor.count), PART_ALIGNMENT, &moment) ||
         moment > UINT64_MAX / 8)
@@ -49,34 +74,25 @@ static int layout_of(const mo_parameter *p, state_layout *out)
     absmax = mo_format_has_scales(p->format) ? mo_parameter_blocks(p) * 4 : 0;
     if (!mo_round_up_u64(absmax, PART_ALIGNMENT, &absmax))
         return 0;
-    first = p->moments != 0 ? moment : 0;
-    second = p->moments == 2 ? moment : 0;
     if (p->split && !mo_round_up_u64(p->tensor.count, PART_ALIGNMENT, &residual))
         return 0;
-    bytes = first + second + p->moments * absmax;
-    *out = (state_layout){first, first + second,   first + second + absmax,
-                          bytes, bytes + residual, bytes + residual + sizeof(uint64_t)};
+    for (uint64_t k = 0, n = mo_parameter_states(p); k < n; k++) {
+        out->states[k] = at;
+        at += k < p->moments ? moment : p->split && k == n - 1 ? residual : absmax;
+    }
+    out->plain = p->moments == 0 ? 0 : moment * (p->moments - (uint32_t)(has_second != 0));
+    out->steps = at;
+    out->bytes = at + sizeof(uint64_t);
     return 1;
 }
 
 /* steps: where the step count is. */
 static void describe(mo_parameter *p, const state_layout *layout, unsigned char *state, void *steps)
 {
-    int coded = mo_format_has_scales(p->format), two = p->moments == 2;
-    p->device = (mo_optim_tensor){
-        .parameter = p->tensor.data,
-        .copy = p->copy.data,
-        .m = p->moments != 0 ? state : NULL,
-        .v = two ? state + layout->v : NULL,
-        .absmax1 = coded ? (float *)(void *)(state + layout->absmax1) : NULL,
-        .absmax2 = coded && two ? (float *)(void *)(state + layout->absmax2) : NULL,
-        .residual = p->split ? state + layout->residual : NULL,
-        .steps = steps,
-        .parameter_dtype = p->tensor.dtype,
-        .copy_dtype = p->copy.dtype,
-        .group = p->group,
-        .format = p->format,
-    };
+    void *states[MO_STATES_MAX];
+    for (uint64_t k = 0; k < mo_parameter_states(p); k++)
+        states[k] = state + layout->states[k];
+    mo_parameter_describe(p, states, steps);
 }
 
 static memopt_status fill_device(memopt_optimizer *o, mo_parameter *p, const state_layout *layout,
@@ -88,11 +104,11 @@ static memopt_status fill_device(memopt_optimizer *o, mo_parameter *p, const sta
     if (status != MEMOPT_OK)
         return status;
     int zero_code = (int)mo_format_zero(p->format, mo_rule_first_signed(o->options.kind));
-    unsigned char *state = p->state, *rest = state + layout->v;
-    status =
-        layout->v == 0 ? MEMOPT_OK : memopt_fill(o->device, state, zero_code, layout->v, stream);
+    unsigned char *state = p->state, *rest = state + layout->plain;
+    status = layout->plain == 0 ? MEMOPT_OK
+                                : memopt_fill(o->device, state, zero_code, layout->plain, stream);
     if (status == MEMOPT_OK)
-        status = memopt_fill(o->device, rest, 0, layout->bytes - layout->v, stream);
+        status = memopt_fill(o->device, rest, 0, layout->bytes - layout->plain, stream);
     if (status != MEMOPT_OK)
         (void)memopt_allocator_free(o->allocator, p->state);
     else
@@ -121,8 +137,9 @@ static memopt_status fill_host(memopt_optimizer *o, mo_parameter *p, const state
     }
     if (layout->steps != 0) {
         memset(p->host, (int)mo_format_zero(p->format, mo_rule_first_signed(o->options.kind)),
-               (size_t)layout->v);
-        memset((unsigned char *)p->host + layout->v, 0, (size_t)(layout->steps - layout->v));
+               (size_t)layout->plain);
+        memset((unsigned char *)p->host + layout->plain, 0,
+               (size_t)(layout->steps - layout->plain));
     }
     describe(p, layout, p->host, p->state);
     return MEMOPT_OK;
@@ -137,7 +154,7 @@ static memopt_status make_state(memopt_optimizer *o, mo_parameter *p, uint64_t i
     p->format = p->moments == 0 || p->tensor.count < o->options.min_8bit_size
                     ? (uint32_t)MEMOPT_STATE_F32
                     : o->options.state_format;
-    if (!layout_of(p, &layout))
+    if (!layout_of(p, mo_rule_has_second(o->options.kind), &layout))
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "optimizer: parameter %" PRIu64 ": states of %" PRIu64
                        " elements do not fit 64 bits",
@@ -284,73 +301,4 @@ memopt_status memopt_optimizer_add_parameter(memopt_optimizer *o, uint32_t group
         return status;
     mo_parameter_append(o, &p, out_index);
     return MEMOPT_OK;
-}
-
-static const char *moment_name(uint32_t kind, int index)
-{
-    static const char *const own[][2] = {
-        [MEMOPT_OPTIMIZER_SGD] = {"momentum_buffer"},
-        [MEMOPT_OPTIMIZER_SCHEDULE_FREE] = {"z", "exp_avg_sq"},
-        [MEMOPT_OPTIMIZER_RMSPROP] = {"square_avg"},
-        [MEMOPT_OPTIMIZER_ADAGRAD] = {"sum"},
-        [MEMOPT_OPTIMIZER_RMSPROP_MOMENTUM] = {"momentum_buffer", "square_avg"},
-    };
-    static const char *const usual[] = {"exp_avg", "exp_avg_sq"};
-    const char *name = kind < sizeof own / sizeof *own ? own[kind][index] : NULL;
-    return name != NULL ? name : usual[index];
-}
-
-/* The tensor of moment `index` of a parameter. */
-static memopt_state_view view_moment(const memopt_optimizer *o, const mo_parameter *p, int index)
-{
-    static const memopt_dtype dtypes[] = {
-        [MEMOPT_STATE_F32] = MEMOPT_DTYPE_F32,      [MEMOPT_STATE_8BIT] = MEMOPT_DTYPE_U8,
-        [MEMOPT_STATE_4BIT] = MEMOPT_DTYPE_U8,      [MEMOPT_STATE_F8] = MEMOPT_DTYPE_F8_E4M3,
-        [MEMOPT_STATE_COMPANDED] = MEMOPT_DTYPE_U8, [MEMOPT_STATE_BF16] = MEMOPT_DTYPE_BF16};
-    memopt_dtype dtype = dtypes[p->format];
-    uint64_t count = mo_format_bytes(p->format, p->tensor.count) / memopt_dtype_size(dtype);
-    memopt_state_view view = {.name = moment_name(o->options.kind, index)};
-    view.tensor = (memopt_tensor){index == 0 ? p->device.m : p->device.v, count, dtype};
-    return view;
-}
-
-static memopt_state_view view_scales(const mo_parameter *p, int index)
-{
-    static const char *const names[][2] = {[MEMOPT_STATE_8BIT] = {"absmax1", "absmax2"},
-                                           [MEMOPT_STATE_4BIT] = {"absmax1", "absmax2"},
-                                           [MEMOPT_STATE_F8] = {"scale1", "scale2"},
-                                           [MEMOPT_STATE_COMPANDED] = {"companded1", "companded2"}};
-    memopt_state_view view = {.name = names[p->format][index]};
-    view.tensor = (memopt_tensor){index == 0 ? p->device.absmax1 : p->device.absmax2,
-                                  mo_parameter_blocks(p), MEMOPT_DTYPE_F32};
-    return view;
-}
-
-static memopt_state_view view_residual(const mo_parameter *p)
-{
-    memopt_state_view view = {.name = "weight_residual"};
-    view.tensor = (memopt_tensor){p->device.residual, p->tensor.count, MEMOPT_DTYPE_U8};
-    return view;
-}
-
-memopt_status memopt_optimizer_get_state(memopt_optimizer *o, uint64_t parameter, uint64_t index,
-                                         memopt_state_view *out_view)
-{
-    if (o == NULL || out_view == NULL || parameter >= o->parameter_count)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "optimizer state: a pointer is NULL or there is no parameter %" PRIu64,
-                       parameter);
-    if (mo_device_inherited(o->device))
-        return mo_fail_inherited("optimizer_get_state");
-    const mo_parameter *p = &o->parameters[parameter];
-    uint64_t moments = p->moments, views = mo_parameter_states(p);
-    if (index >= views)
-        return mo_fail(MEMOPT_NOT_FOUND,
-                       "optimizer state: parameter %" PRIu64 " has %" PRIu64
-                       " state tensors; index is %" PRIu64,
-                       parameter, views, index);
-    memopt_state_view view = p->split && index == views - 1 ? view_residual(p)
-                             : index < moments              ? view_moment(o, p, (int)index)
-                                               : view_scales(p, (int)(index - moments));
-    return mo_result_write(out_view, &view, sizeof view, "memopt_state_view");
 }

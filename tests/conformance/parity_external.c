@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-enum { TENSORS = 2, PARTS = 4 };
+enum { TENSORS = 2, PARTS = 6 };
 
 typedef struct external {
     memopt_optimizer *optimizer;
@@ -29,6 +29,8 @@ static memopt_optimizer *new_optimizer(world *w, const float *device_lr)
     options.state_format = w->format;
     options.min_8bit_size = 64;
     group.momentum = 0.9;
+    group.beta3 = 0.999;
+    group.alpha = 5.0;
     group.device_lr = device_lr;
     OK(memopt_optimizer_create(w->allocator, &options, &optimizer));
     OK(memopt_optimizer_add_group(optimizer, &group, &number));

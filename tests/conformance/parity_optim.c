@@ -21,6 +21,7 @@ static const char *const kind_names[MOST_KINDS] = {
     [MEMOPT_OPTIMIZER_RMSPROP] = "rmsprop",
     [MEMOPT_OPTIMIZER_ADAGRAD] = "adagrad",
     [MEMOPT_OPTIMIZER_RMSPROP_MOMENTUM] = "rmsprop_momentum",
+    [MEMOPT_OPTIMIZER_ADEMAMIX] = "ademamix",
     [MEMOPT_OPTIMIZER_LION] = "lion",
     [MEMOPT_OPTIMIZER_SGD] = "sgd"};
 static const char *const format_names[MOST_FORMATS] = {[MEMOPT_STATE_F32] = "f32",
@@ -110,6 +111,11 @@ static memopt_optimizer *new_optimizer(world *w, const variant *v)
     group.momentum = v->beta1 < 0 ? 0 : 0.9;
     group.nesterov = group.momentum > 0 && v->weight_decay > 0 && v->max_norm > 0;
     group.dampening = group.nesterov ? 0 : 0.25;
+    /* AdEMAMix's: while both grow, and without */
+    group.beta3 = 0.9999;
+    group.alpha = 5;
+    group.t_alpha = v->copy != NO_COPY ? 2 : 0;
+    group.t_beta3 = v->copy != NO_COPY ? 100 : 0;
     if (memopt_optimizer_create(w->allocator, &options, &optimizer) != MEMOPT_OK)
         return NULL;
     OK(memopt_optimizer_add_group(optimizer, &group, &number));

@@ -28,7 +28,7 @@ typedef struct fixture {
     memopt_optimizer *optimizer;
     memopt_tensor p[2], g[2], codes, absmax;
     float *norm;
-    memopt_tensor states[2];
+    memopt_tensor states[3];
     uint64_t *steps;
     unsigned char *before, *buffer; /* host */
     uint64_t bytes, index;
@@ -60,7 +60,7 @@ static void make_allocator(memopt_device *device, void *context)
     f->codes = (memopt_tensor){device_block(f, N), N, MEMOPT_DTYPE_U8};
     f->absmax = (memopt_tensor){device_block(f, 400), (N + 255) / 256, MEMOPT_DTYPE_F32};
     f->norm = device_block(f, 4);
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 3; i++)
         f->states[i] = (memopt_tensor){device_block(f, N * 4), N, MEMOPT_DTYPE_F32};
     f->steps = device_block(f, 8);
 }
@@ -94,7 +94,7 @@ static memopt_status add_parameter_with_state(memopt_device *device, void *conte
     fixture *f = context;
     int single = torture_kind == MEMOPT_OPTIMIZER_LION || torture_kind == MEMOPT_OPTIMIZER_SGD ||
                  torture_kind == MEMOPT_OPTIMIZER_RMSPROP;
-    uint64_t moments = single ? 1 : 2;
+    uint64_t moments = single ? 1 : torture_kind == MEMOPT_OPTIMIZER_ADEMAMIX ? 3 : 2;
     return memopt_optimizer_add_parameter_with_state(f->optimizer, f->group, &f->p[0], NULL,
                                                      f->states, moments, f->steps, NULL, &f->index);
 }
@@ -299,10 +299,11 @@ static const torture_scenario paged_scenarios[] = {
 static void paged_states(void **state)
 {
     (void)state;
-    static const uint32_t kinds[] = {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_OPTIMIZER_SGD};
+    static const uint32_t kinds[] = {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_OPTIMIZER_SGD,
+                                     MEMOPT_OPTIMIZER_ADEMAMIX};
     torture_format = MEMOPT_STATE_8BIT;
     torture_page = 1;
-    for (size_t k = 0; k < 2; k++)
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
         for (size_t i = 0; i < sizeof paged_scenarios / sizeof *paged_scenarios; i++) {
             fixture f;
             memset(&f, 0, sizeof f);
@@ -326,6 +327,7 @@ static void every_function(void **state)
                                       {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_BF16},
                                       {MEMOPT_OPTIMIZER_SCHEDULE_FREE, MEMOPT_STATE_F32},
                                       {MEMOPT_OPTIMIZER_RMSPROP, MEMOPT_STATE_8BIT},
+                                      {MEMOPT_OPTIMIZER_ADEMAMIX, MEMOPT_STATE_8BIT},
                                       {MEMOPT_OPTIMIZER_LION, MEMOPT_STATE_8BIT},
                                       {MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_8BIT}};
     for (size_t k = 0; k < sizeof all / sizeof *all; k++) {

@@ -39,7 +39,7 @@ CONDITIONS = {"scc0": "!w->scc", "scc1": "w->scc", "execz": "mask(w, EXEC) == 0"
               "execnz": "mask(w, EXEC) != 0", "vccz": "mask(w, VCC) == 0",
               "vccnz": "mask(w, VCC) != 0"}
 MEMORY_BYTES = {"ubyte": 1, "byte": 1, "ushort": 2, "short": 2, "dword": 4, "dwordx2": 8,
-                "dwordx4": 16}
+                "dwordx3": 12, "dwordx4": 16}
 PARTS = {"DWORD": None, "WORD_0": (0, 0xFFFF), "WORD_1": (16, 0xFFFF), "BYTE_0": (0, 0xFF),
          "BYTE_1": (8, 0xFF), "BYTE_2": (16, 0xFF), "BYTE_3": (24, 0xFF)}
 

@@ -9,7 +9,8 @@ enum { COUNT = 8 * 128 + 3 * 256 + 77, ROOM = COUNT + 16, STEPS = 2, MOST = 16 }
 /* One parameter and all that belongs to it; the first elements are not aligned to a vector. */
 typedef struct buffers {
     float parameter[ROOM], copy[ROOM], gradient[ROOM], m[ROOM], v[ROOM];
-    float absmax1[COUNT / 128 + 1], absmax2[COUNT / 128 + 1];
+    float slow[ROOM];
+    float absmax1[COUNT / 128 + 1], absmax2[COUNT / 128 + 1], slow_absmax[COUNT / 128 + 1];
     uint64_t steps;
 } buffers;
 
@@ -20,23 +21,27 @@ typedef struct step_case {
 } step_case;
 
 static const mo_rule_group groups[] = {
-    {1e-3, 0.9, 0.999, 1e-8, 1e-2, 0.9, 0.1, 0, 0, NULL, 0.0},
-    {0.3, 0.0, 0.5, 0.0, 0.0, 0.5, 0.0, 1, 1, NULL, 0.25}, /* Nesterov's, upwards */
-    {1e-2, 0.9, 0.99, 1e-3, 0.1, 0.0, 0.0, 0, 0, NULL, 0.0},
+    {1e-3, 0.9, 0.999, 1e-8, 1e-2, 0.9, 0.1, 0, 0, NULL, 0.0, 0.9999, 5.0, 1500.0, 1200.0},
+    /* Nesterov's, upwards */
+    {0.3, 0.0, 0.5, 0.0, 0.0, 0.5, 0.0, 1, 1, NULL, 0.25, 0.99, 2.0, 0.0, 0.0},
+    {1e-2, 0.9, 0.99, 1e-3, 0.1, 0.0, 0.0, 0, 0, NULL, 0.0, 0.999, 8.0, 2.0, 3.5},
 };
 enum { GROUPS = sizeof groups / sizeof *groups };
 
 static mo_optim_tensor tensor_of(const step_case *c)
 {
     int coded = mo_format_has_scales(c->format), second = mo_rule_has_second(c->rule);
+    int third = mo_rule_has_slow(c->rule);
     uint64_t one = mo_format_bytes(c->format, 1);
     mo_optim_tensor t = {
         .parameter = mo_element_at(b.parameter, 1, (int32_t)c->p),
         .copy = c->copy ? mo_element_at(b.copy, 1, (int32_t)c->copy) : NULL,
         .m = (uint8_t *)b.m + one,
         .v = second ? (uint8_t *)b.v + one : NULL,
+        .slow = third ? (uint8_t *)b.slow + one : NULL,
         .absmax1 = coded ? b.absmax1 : NULL,
         .absmax2 = coded && second ? b.absmax2 : NULL,
+        .slow_absmax = coded && third ? b.slow_absmax : NULL,
         .steps = &b.steps,
         .parameter_dtype = (int32_t)c->p,
         .copy_dtype = (int32_t)c->copy,
@@ -53,6 +58,7 @@ static void start(const step_case *c)
     if (format != MO_STATE_F32) {
         memset(b.m, (int)mo_format_zero(format, mo_rule_first_signed(c->rule)), sizeof b.m);
         memset(b.v, (int)mo_format_zero(format, 0), sizeof b.v);
+        memset(b.slow, (int)mo_format_zero(format, 1), sizeof b.slow);
     }
 }
 
@@ -63,6 +69,10 @@ static void add_states(uint64_t *digest, const step_case *c)
     digest_add(digest, b.v, sizeof b.v / size, size);
     digest_add(digest, b.absmax1, sizeof b.absmax1 / 4, 4);
     digest_add(digest, b.absmax2, sizeof b.absmax2 / 4, 4);
+    if (mo_rule_has_slow(c->rule)) {
+        digest_add(digest, b.slow, sizeof b.slow / size, size);
+        digest_add(digest, b.slow_absmax, sizeof b.slow_absmax / 4, 4);
+    }
     digest_add(digest, b.parameter, COUNT + 1, mo_element_size(c->p));
     if (c->copy)
         digest_add(digest, b.copy, COUNT + 1, mo_element_size(c->copy));
@@ -93,7 +103,8 @@ static void step_types(uint32_t rule, uint32_t format)
 {
     static const char *const rules[MOST] = {"",        "adamw",   "lion",
                                             "sgd",     "adam",    "schedule_free",
-                                            "rmsprop", "adagrad", "rmsprop_momentum"};
+                                            "rmsprop", "adagrad", "rmsprop_momentum",
+                                            "ademamix"};
     static const char *const formats[MOST] = {"",     "f32",       "8bit", "4bit",
                                               "e4m3", "companded", "bf16"};
     const char *name = mo_optimizer_kernel(rule, format)->name;
@@ -152,6 +163,9 @@ static void prologue(uint32_t rule)
                 c->eps,   c->factor};
             for (int f = 0; f < 8; f++)
                 digest_add_f32(&digest, all[f]);
+            const float slow[] = {c->beta3, c->one_minus_beta3, c->mix};
+            for (int f = 0; f < 3 && mo_rule_has_slow(rule); f++)
+                digest_add_f32(&digest, slow[f]);
             digest_add_u64(&digest, c->step);
         }
     }

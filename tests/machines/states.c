@@ -41,6 +41,8 @@ static void begin(run *r, uint32_t kind, uint32_t format)
     options.min_8bit_size = 2;
     options.stochastic_rounding = 1;
     group.momentum = 0.9;
+    group.beta3 = 0.999;
+    group.alpha = 5.0;
     MUST(memopt_allocator_create(digest_device(), NULL, NULL, &r->allocator));
     MUST(memopt_optimizer_create(r->allocator, &options, &r->optimizer));
     MUST(memopt_optimizer_add_group(r->optimizer, &group, &number));

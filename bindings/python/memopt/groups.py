@@ -20,6 +20,10 @@ VALUES: Dict[OptimizerKind, Dict[str, Any]] = {
     OptimizerKind.SCHEDULE_FREE: dict(
         lr=2.5e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, average=0.0, maximize=False
     ),
+    OptimizerKind.ADEMAMIX: dict(
+        lr=1e-3, betas=(0.9, 0.999, 0.9999), alpha=5.0, t_alpha=0.0, t_beta3=0.0,
+        eps=1e-8, weight_decay=1e-2, maximize=False,
+    ),
     OptimizerKind.LION: dict(lr=1e-4, betas=(0.9, 0.99), weight_decay=0.0, maximize=False),
     OptimizerKind.RMSPROP: dict(lr=1e-2, alpha=0.99, eps=1e-8, weight_decay=0.0, maximize=False),
     OptimizerKind.RMSPROP_MOMENTUM: dict(
@@ -63,8 +67,10 @@ class Group:
     __slots__ = ("_handle", "_kind", "index")
 
     lr = _Value[float]("Learning rate.")
-    betas = _Value[Tuple[float, float]]("Decays of the first and second moment.")
-    alpha = _Value[float]("RMSprop: decay of the second moment.")
+    betas = _Value[Tuple[float, ...]]("Decays of the first and second moment; AdEMAMix: of the slow mean too.")
+    alpha = _Value[float]("RMSprop: decay of the second moment. AdEMAMix: weight of the slow mean.")
+    t_alpha = _Value[float]("AdEMAMix: steps in which alpha grows; 0: none.")
+    t_beta3 = _Value[float]("AdEMAMix: steps in which the third beta grows; 0: none.")
     eps = _Value[float]("Added to the root.")
     weight_decay = _Value[float]("Weight decay, decoupled; of SGD, Adam, RMSprop and Adagrad part of the gradient.")
     momentum = _Value[float]("SGD, RMSprop: decay of the momentum buffer.")
@@ -83,8 +89,10 @@ class Group:
         self,
         *,
         lr: Optional[float] = None,
-        betas: Optional[Tuple[float, float]] = None,
+        betas: Optional[Tuple[float, ...]] = None,
         alpha: Optional[float] = None,
+        t_alpha: Optional[float] = None,
+        t_beta3: Optional[float] = None,
         eps: Optional[float] = None,
         weight_decay: Optional[float] = None,
         momentum: Optional[float] = None,
@@ -112,8 +120,8 @@ class Group:
         raw = self._get()
         every = {
             **{name: getattr(raw, name, None) for name in VALUES[self._kind]},
-            "alpha": raw.beta2,
-            "betas": (raw.beta1, raw.beta2),
+            "alpha": raw.alpha if self._kind is OptimizerKind.ADEMAMIX else raw.beta2,
+            "betas": (raw.beta1, raw.beta2, raw.beta3)[: _betas(self._kind)],
             "nesterov": bool(raw.nesterov),
             "maximize": bool(raw.maximize),
         }
@@ -121,6 +129,10 @@ class Group:
 
     def __repr__(self) -> str:
         return "<memopt.Group %d %s>" % (self.index, self.as_dict())
+
+
+def _betas(kind: OptimizerKind) -> int:
+    return 3 if kind is OptimizerKind.ADEMAMIX else 2
 
 
 def given(arguments: Dict[str, Any]) -> Dict[str, Any]:
@@ -137,8 +149,10 @@ def set_values(kind: OptimizerKind, raw: _abi.OptimizerGroup, values: Dict[str, 
                 "a group of %s has no %r; it has %s" % (kind.name, name, ", ".join(VALUES[kind]))
             )
         if name == "betas":
-            raw.beta1, raw.beta2 = value
-        elif name == "alpha":
+            if len(value) != _betas(kind):
+                raise ValueError("a group of %s has %d betas" % (kind.name, _betas(kind)))
+            raw.beta1, raw.beta2, raw.beta3 = (*value, 0.0)[:3]
+        elif name == "alpha" and kind is not OptimizerKind.ADEMAMIX:
             raw.beta2 = float(value)
         elif name in ("maximize", "nesterov"):
             setattr(raw, name, int(bool(value)))

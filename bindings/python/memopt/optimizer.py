@@ -109,8 +109,10 @@ class Optimizer(_lifetime.Closing):
         self,
         *,
         lr: Optional[float] = None,
-        betas: Optional[Tuple[float, float]] = None,
+        betas: Optional[Tuple[float, ...]] = None,
         alpha: Optional[float] = None,
+        t_alpha: Optional[float] = None,
+        t_beta3: Optional[float] = None,
         eps: Optional[float] = None,
         weight_decay: Optional[float] = None,
         momentum: Optional[float] = None,
@@ -122,7 +124,8 @@ class Optimizer(_lifetime.Closing):
         """Adds a group with the kind's hyperparameters: AdamW and Adam have lr, betas, eps and weight_decay,
         Lion lr, betas and weight_decay, SGD lr, momentum, dampening, weight_decay and nesterov;
         schedule-free AdamW AdamW's and average; RMSprop lr, alpha, eps and weight_decay, with momentum that
-        too; Adagrad lr, eps and weight_decay; each maximize. Defaults are torch's, for Lion its paper's."""
+        too; Adagrad lr, eps and weight_decay; AdEMAMix AdamW's with three betas, alpha, t_alpha and t_beta3; each
+        maximize. Defaults are torch's, for Lion its paper's."""
         return self._add_group(given(locals()))
 
     def _add_group(self, values: Dict[str, Any]) -> Group:

@@ -402,3 +402,21 @@ def test_codes_of_states(device, states, block, signed):
             assert back[i] == expected
     with pytest.raises(memopt.UnsupportedError):
         memopt.quantize(device, "f32", codes, scales, f32(values))
+
+
+def test_groups_of_ademamix(allocator):
+    """A group has three betas; alpha is the slow mean's weight, not RMSprop's decay."""
+    parameter = f32(numbers(300, 1))
+    with memopt.Optimizer(allocator, kind="ademamix") as optimizer:
+        group = optimizer.add_group(betas=(0.8, 0.99, 0.999), t_alpha=4)
+        assert group.betas == (0.8, 0.99, 0.999) and group.alpha == 5.0
+        group.set(alpha=3.0, t_beta3=8)
+        assert group.as_dict() == dict(
+            lr=1e-3, betas=(0.8, 0.99, 0.999), alpha=3.0, t_alpha=4.0, t_beta3=8.0, eps=1e-8,
+            weight_decay=1e-2, maximize=False,
+        )  # fmt: skip
+        with pytest.raises(ValueError, match="3 betas"):
+            group.betas = (0.9, 0.99)
+        optimizer.add_parameter(parameter)
+        optimizer.step([f32(numbers(300, 2))])
+        assert set(optimizer.state(0)) == {"exp_avg", "exp_avg_slow", "exp_avg_sq"}

@@ -32,6 +32,8 @@ static const struct kind {
     {MEMOPT_OPTIMIZER_ADAGRAD, MEMOPT_STATE_F32},
     {MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_F32},
     {MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_8BIT},
+    {MEMOPT_OPTIMIZER_ADEMAMIX, MEMOPT_STATE_F32},
+    {MEMOPT_OPTIMIZER_ADEMAMIX, MEMOPT_STATE_8BIT},
 };
 enum { KINDS = sizeof all_kinds / sizeof *all_kinds };
 
@@ -39,7 +41,7 @@ enum { KINDS = sizeof all_kinds / sizeof *all_kinds };
 typedef struct setup {
     world w;
     memopt_optimizer *o;
-    memopt_tensor p[2], g[2], states[2][4];
+    memopt_tensor p[2], g[2], states[2][6];
     uint64_t state_count[2];
     uint64_t *steps[2];
 } setup;
@@ -66,6 +68,8 @@ static memopt_optimizer *create(setup *s, struct kind kind)
     options.min_8bit_size = 101;
     options.stochastic_rounding = 1;
     group.momentum = 0.9;
+    group.beta3 = 0.999;
+    group.alpha = 5.0;
     OK(memopt_optimizer_create(s->w.allocator, &options, &o));
     OK(memopt_optimizer_add_group(o, &group, &number));
     return o;

@@ -333,7 +333,7 @@ static void test_bf16_means_move(void **state)
 
 typedef struct expected {
     uint32_t kind, format;
-    const char *names[4];
+    const char *names[6];
     memopt_dtype moment;
     uint64_t count, scales;
 } expected;
@@ -352,6 +352,13 @@ static void test_views(void **state)
         {2, 2, {"exp_avg", "absmax1"}, MEMOPT_DTYPE_U8, 1001, 4},
         {3, 1, {"momentum_buffer"}, MEMOPT_DTYPE_F32, 1001, 0},
         {3, 2, {"momentum_buffer", "absmax1"}, MEMOPT_DTYPE_U8, 1001, 4},
+        {9, 1, {"exp_avg", "exp_avg_slow", "exp_avg_sq"}, MEMOPT_DTYPE_F32, 1001, 0},
+        {9,
+         2,
+         {"exp_avg", "exp_avg_slow", "exp_avg_sq", "absmax1", "absmax2", "absmax3"},
+         MEMOPT_DTYPE_U8,
+         1001,
+         4},
     };
     for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
         const expected *e = &all[k];
@@ -361,10 +368,10 @@ static void test_views(void **state)
         memopt_optimizer *o = new_optimizer_of(&w, e->kind, e->format, &group);
         memopt_tensor p = new_tensor(&w, N, MEMOPT_DTYPE_F32, NULL);
         memopt_tensor values = new_tensor(&w, N, MEMOPT_DTYPE_F32, NULL);
-        memopt_state_view view[4];
+        memopt_state_view view[6];
         uint64_t index, views = 0;
         OK(memopt_optimizer_add_parameter(o, 0, &p, NULL, NULL, &index));
-        for (; views < 4; views++) {
+        for (; views < 6; views++) {
             view[views].struct_size = sizeof view[views];
             memopt_status status = memopt_optimizer_get_state(o, 0, views, &view[views]);
             if (e->names[views] == NULL) {
@@ -381,10 +388,10 @@ static void test_views(void **state)
             for (uint64_t m = 0; m < moments; m++) {
                 float *scales = view[moments + m].tensor.data, out[N];
                 assert_int_equal(view[moments + m].tensor.count, e->scales);
-                for (uint64_t i = 0; i < e->scales && m == 0; i++)
+                for (uint64_t i = 0; i < e->scales && (m == 0 || m + 1 < moments); i++)
                     scales[i] = 1.0f; /* signed codes of new states are zeros by themselves */
                 OK(memopt_dequantize(w.device, e->format, &values, &view[m].tensor,
-                                     &view[moments + m].tensor, m == 0, NULL));
+                                     &view[moments + m].tensor, m == 0 || m + 1 < moments, NULL));
                 read_floats(&w, &values, out);
                 for (int i = 0; i < N; i++)
                     assert_true(out[i] == 0.0f);
@@ -427,6 +434,9 @@ static void test_refusals(void **state)
     REFUSED(UNSUPPORTED, memopt_optimizer_create(w.allocator, &options, &o));
     options.state_format = 6;
     REFUSED(UNSUPPORTED, memopt_optimizer_create(w.allocator, &options, &o));
+    options.kind = MEMOPT_OPTIMIZER_ADEMAMIX;
+    REFUSED(UNSUPPORTED, memopt_optimizer_create(w.allocator, &options, &o));
+    assert_non_null(strstr(memopt_last_error(), "AdEMAMix"));
     options.kind = 5;
     options.state_format = MEMOPT_STATE_8BIT;
     REFUSED(UNSUPPORTED, memopt_optimizer_create(w.allocator, &options, &o));

@@ -18,7 +18,8 @@ static int in_place;              /* 1: the copy is written into the gradient's 
 
 typedef struct buffers {
     float p[MOST + 64], copy[MOST + 64], g[MOST + 64], m[MOST + 64], v[MOST + 64];
-    float absmax1[MOST / 128 + 1], absmax2[MOST / 128 + 1];
+    float slow[MOST + 64];
+    float absmax1[MOST / 128 + 1], absmax2[MOST / 128 + 1], slow_absmax[MOST / 128 + 1];
     uint8_t residual[MOST + 64];
     uint64_t steps;
 } buffers;
@@ -50,6 +51,7 @@ static const struct form {
     {"rmsprop8", &mo_kernel_step_rmsprop8, MO_RULE_RMSPROP, MO_STATE_8BIT, 0},
     {"adagrad8", &mo_kernel_step_rmsprop8, MO_RULE_ADAGRAD, MO_STATE_8BIT, 0},
     {"rmspropm8", &mo_kernel_step_rmspropm8, MO_RULE_RMSPROP_MOMENTUM, MO_STATE_8BIT, 0},
+    {"ademamix8", &mo_kernel_step_ademamix8, MO_RULE_ADEMAMIX, MO_STATE_8BIT, 0},
     {"sgd8 nesterov", &mo_kernel_step_sgd8, MO_RULE_SGD, MO_STATE_8BIT, 1},
 };
 enum { FORMS = sizeof forms / sizeof *forms, LEAST_BLOCK = MO_BLOCK4_SIZE };
@@ -116,16 +118,19 @@ static void prepare(const step_case *c, buffers *b)
         if (!c->eight && i < MOST) {
             b->m[i] = datum(c->kind, &state);
             b->v[i] = fabsf(datum(c->kind, &state));
+            b->slow[i] = datum(c->kind, &state);
         } else {
             uint64_t bytes = next_random(&state); /* of codes, or any bf16 numbers */
             uint32_t width = (uint32_t)mo_format_bytes(form_of(c)->format, 1);
             memcpy((uint8_t *)b->m + i * width, &bytes, width);
             memcpy((uint8_t *)b->v + i * width, (uint8_t *)&bytes + 4, width);
+            memcpy((uint8_t *)b->slow + i * width, (uint8_t *)&bytes + 2, width);
         }
     }
     for (uint64_t i = 0; i < MOST / LEAST_BLOCK + 1; i++) {
         b->absmax1[i] = fabsf(datum(c->kind == 7 && i % 2 ? 0 : c->kind, &state));
         b->absmax2[i] = fabsf(datum(c->kind == 7 && i % 3 ? 0 : c->kind, &state));
+        b->slow_absmax[i] = fabsf(datum(c->kind == 7 && i % 5 ? 0 : c->kind, &state));
     }
     b->steps = c->seed % 5;
 }
@@ -133,17 +138,18 @@ static void prepare(const step_case *c, buffers *b)
 static void run(const step_case *c, buffers *b, int isa)
 {
     const struct form *f = form_of(c);
-    const mo_rule_group group = {1e-3,
-                                 0.9,
-                                 0.999,
-                                 1e-8,
-                                 1e-2,
-                                 0.9,
-                                 f->nesterov ? 0.0 : 0.1,
-                                 0,
-                                 (uint32_t)f->nesterov,
-                                 NULL,
-                                 c->seed % 2 ? 0.3 : 0.0};
+    const mo_rule_group group = {.lr = 1e-3,
+                                 .beta1 = 0.9,
+                                 .beta2 = 0.999,
+                                 .eps = 1e-8,
+                                 .weight_decay = 1e-2,
+                                 .momentum = 0.9,
+                                 .dampening = f->nesterov ? 0.0 : 0.1,
+                                 .nesterov = (uint32_t)f->nesterov,
+                                 .average = c->seed % 2 ? 0.3 : 0.0,
+                                 .beta3 = 0.9999,
+                                 .alpha = 5.0,
+                                 .t_beta3 = 4.0};
     mo_optim_control control = {0, 0};
     mo_rule_coef coef = mo_rule_coef_of(f->rule, &group, b->steps + 1, 0.75);
     uint32_t format = c->eight ? f->format : (uint32_t)MO_STATE_F32;
@@ -154,8 +160,10 @@ static void run(const step_case *c, buffers *b, int isa)
         .copy = c->copy ? mo_element_at(in_place ? b->g : b->copy, c->offset, c->copy) : NULL,
         .m = (uint8_t *)b->m + skipped,
         .v = (uint8_t *)b->v + skipped,
+        .slow = mo_rule_has_slow(f->rule) ? (uint8_t *)b->slow + skipped : NULL,
         .absmax1 = scales ? b->absmax1 : NULL,
         .absmax2 = scales ? b->absmax2 : NULL,
+        .slow_absmax = scales && mo_rule_has_slow(f->rule) ? b->slow_absmax : NULL,
         .residual = is_split(c) ? b->residual + c->offset : NULL,
         .steps = &b->steps,
         .parameter_dtype = c->p,
@@ -265,6 +273,8 @@ static void test_many_steps(void **state)
             prepare(&c, &expected);
             memset(expected.m, (int)mo_format_zero(format, 1), sizeof expected.m);
             memset(expected.v, 0, sizeof expected.v);
+            memset(expected.slow, (int)mo_format_zero(format, 1), sizeof expected.slow);
+            memset(expected.slow_absmax, 0, sizeof expected.slow_absmax);
             memset(expected.absmax1, 0, sizeof expected.absmax1);
             memset(expected.absmax2, 0, sizeof expected.absmax2);
             actual = expected;

@@ -122,11 +122,15 @@ static void test_bits(void **unused)
 {
     static const struct {
         uint32_t kind, format;
-    } rules[] = {
-        {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_F32},  {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT},
-        {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_4BIT}, {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_F8},
-        {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_BF16}, {MEMOPT_OPTIMIZER_LION, MEMOPT_STATE_8BIT},
-        {MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_8BIT}};
+    } rules[] = {{MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_F32},
+                 {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT},
+                 {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_4BIT},
+                 {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_F8},
+                 {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_BF16},
+                 {MEMOPT_OPTIMIZER_LION, MEMOPT_STATE_8BIT},
+                 {MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_8BIT},
+                 {MEMOPT_OPTIMIZER_ADEMAMIX, MEMOPT_STATE_F32},
+                 {MEMOPT_OPTIMIZER_ADEMAMIX, MEMOPT_STATE_8BIT}};
     static const uint64_t pages[] = {1, 20000, UINT64_MAX};
     (void)unused;
     for (size_t r = 0; r < sizeof rules / sizeof *rules; r++)

@@ -374,7 +374,7 @@ static void test_bad_input(void **state)
     options.block_size = 128;
     REFUSED(UNSUPPORTED, memopt_optimizer_create(s.w.allocator, &options, &none));
     options.block_size = 0;
-    options.kind = 9;
+    options.kind = 10;
     REFUSED(UNSUPPORTED, memopt_optimizer_create(s.w.allocator, &options, &none));
     options.kind = 0;
     options.struct_size = 4;

@@ -21,6 +21,7 @@ class OptimizerKind(enum.IntEnum):
     RMSPROP = 6
     ADAGRAD = 7
     RMSPROP_MOMENTUM = 8
+    ADEMAMIX = 9
 
 
 @enumeration("MEMOPT_STATE_", BITS8="MEMOPT_STATE_8BIT", BITS4="MEMOPT_STATE_4BIT")
@@ -57,7 +58,7 @@ class OptimizerGroup(Struct):
         ("momentum", F64),
         ("dampening", F64),
         ("device_lr", ADDRESS),
-        ("average", F64),
+        *each(F64, "average beta3 alpha t_alpha t_beta3"),
     ]
 
 

@@ -1,0 +1,78 @@
+/* State tensors of a parameter as the caller sees them. */
+#include "optim/layout.h"
+
+#include "base/options.h"
+
+#include <inttypes.h>
+
+static const char *moment_name(uint32_t kind, int index)
+{
+    static const char *const own[][3] = {
+        [MEMOPT_OPTIMIZER_SGD] = {"momentum_buffer"},
+        [MEMOPT_OPTIMIZER_SCHEDULE_FREE] = {"z", "exp_avg_sq"},
+        [MEMOPT_OPTIMIZER_RMSPROP] = {"square_avg"},
+        [MEMOPT_OPTIMIZER_ADAGRAD] = {"sum"},
+        [MEMOPT_OPTIMIZER_RMSPROP_MOMENTUM] = {"momentum_buffer", "square_avg"},
+        [MEMOPT_OPTIMIZER_ADEMAMIX] = {"exp_avg", "exp_avg_slow", "exp_avg_sq"},
+    };
+    static const char *const usual[] = {"exp_avg", "exp_avg_sq"};
+    const char *name = kind < sizeof own / sizeof *own ? own[kind][index] : NULL;
+    return name != NULL ? name : usual[index];
+}
+
+/* The tensor of moment `index` of a parameter. */
+static memopt_state_view view_moment(const memopt_optimizer *o, const mo_parameter *p, int index)
+{
+    static const memopt_dtype dtypes[] = {
+        [MEMOPT_STATE_F32] = MEMOPT_DTYPE_F32,      [MEMOPT_STATE_8BIT] = MEMOPT_DTYPE_U8,
+        [MEMOPT_STATE_4BIT] = MEMOPT_DTYPE_U8,      [MEMOPT_STATE_F8] = MEMOPT_DTYPE_F8_E4M3,
+        [MEMOPT_STATE_COMPANDED] = MEMOPT_DTYPE_U8, [MEMOPT_STATE_BF16] = MEMOPT_DTYPE_BF16};
+    memopt_dtype dtype = dtypes[p->format];
+    uint64_t count = mo_format_bytes(p->format, p->tensor.count) / memopt_dtype_size(dtype);
+    memopt_state_view view = {.name = moment_name(o->options.kind, index)};
+    view.tensor = (memopt_tensor){NULL, count, dtype};
+    return view;
+}
+
+static memopt_state_view view_scales(const mo_parameter *p, int index)
+{
+    static const char *const names[][3] = {[MEMOPT_STATE_8BIT] = {"absmax1", "absmax2", "absmax3"},
+                                           [MEMOPT_STATE_4BIT] = {"absmax1", "absmax2"},
+                                           [MEMOPT_STATE_F8] = {"scale1", "scale2"},
+                                           [MEMOPT_STATE_COMPANDED] = {"companded1", "companded2"}};
+    memopt_state_view view = {.name = names[p->format][index]};
+    view.tensor = (memopt_tensor){NULL, mo_parameter_blocks(p), MEMOPT_DTYPE_F32};
+    return view;
+}
+
+static memopt_state_view view_residual(const mo_parameter *p)
+{
+    memopt_state_view view = {.name = "weight_residual"};
+    view.tensor = (memopt_tensor){NULL, p->tensor.count, MEMOPT_DTYPE_U8};
+    return view;
+}
+
+memopt_status memopt_optimizer_get_state(memopt_optimizer *o, uint64_t parameter, uint64_t index,
+                                         memopt_state_view *out_view)
+{
+    if (o == NULL || out_view == NULL || parameter >= o->parameter_count)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "optimizer state: a pointer is NULL or there is no parameter %" PRIu64,
+                       parameter);
+    if (mo_device_inherited(o->device))
+        return mo_fail_inherited("optimizer_get_state");
+    const mo_parameter *p = &o->parameters[parameter];
+    uint64_t moments = p->moments, views = mo_parameter_states(p);
+    if (index >= views)
+        return mo_fail(MEMOPT_NOT_FOUND,
+                       "optimizer state: parameter %" PRIu64 " has %" PRIu64
+                       " state tensors; index is %" PRIu64,
+                       parameter, views, index);
+    memopt_state_view view = p->split && index == views - 1 ? view_residual(p)
+                             : index < moments              ? view_moment(o, p, (int)index)
+                                               : view_scales(p, (int)(index - moments));
+    mo_state_part parts[MO_EXPORT_PARTS];
+    (void)mo_state_parts(p, parts);
+    view.tensor.data = parts[index].data;
+    return mo_result_write(out_view, &view, sizeof view, "memopt_state_view");
+}
