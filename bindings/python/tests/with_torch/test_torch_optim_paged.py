@@ -11,7 +11,7 @@ import memopt.torch as mt  # noqa: E402
 from memopt.torch.optim import _binding  # noqa: E402
 from optim_support import assert_same_states, drawn, fill, through_a_file, twin  # noqa: E402
 
-NAMES = ["AdamW", "AdamW8bit", "Adam", "Adam8bit", "Lion", "Lion8bit"]
+NAMES = ["AdamW", "AdamW8bit", "Adam", "Adam8bit", "Lion", "Lion8bit", "AdEMAMix", "AdEMAMix8bit"]
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU"))]
 
 

@@ -1,6 +1,6 @@
-"""Optimizers for torch: AdamW, Lion and SGD with states of 4 to 32 bits and schedule-free AdamW, one
+"""Optimizers for torch: AdamW, Lion and SGD with states of 4 to 32 bits, AdEMAMix and schedule-free AdamW, one
 fused call a step;
-Muon with 8 or 32 bits, by torch's matrix products; AdEMAMix, LAMB, LARS; Adafactor, Adam-mini, GaLore,
+Muon with 8 or 32 bits, by torch's matrix products; LAMB, LARS; Adafactor, Adam-mini, GaLore,
 APOLLO.
 
 They are ``torch.optim.Optimizer``s with torch's argument names: parameter groups, state dicts,
@@ -19,6 +19,8 @@ from ._low_rank import APOLLO, APOLLO8bit, GaLore, GaLore8bit
 from ._muon import Muon, Muon8bit
 from ._release import GradientRelease, release_gradients
 from ._paged import (
+    PagedAdEMAMix,
+    PagedAdEMAMix8bit,
     PagedAdam,
     PagedAdam8bit,
     PagedAdamW,
@@ -76,6 +78,8 @@ __all__ = [
     "Lion8bit",
     "Muon",
     "Muon8bit",
+    "PagedAdEMAMix",
+    "PagedAdEMAMix8bit",
     "PagedAdam",
     "PagedAdam8bit",
     "PagedAdamW",

@@ -2,12 +2,7 @@
 one.
 
 The rule is that of bitsandbytes' AdEMAMix: the fast mean and the mean of squares are corrected for
-their start at 0, the slow one is not, and the weight decay is AdamW's. The arithmetic is in fp32, and
-a half-precision parameter is rounded once a step. The library's own step has places for two moments:
-a third one would make it carry more for all rules. So AdamW's step moves the parameter by the fast
-mean, SGD's step takes the new slow mean into scratch memory, and a last pass moves the parameter by
-that over the root. Of 8-bit states this root is of the coded mean of squares, that of the fast mean
-of the mean before it is coded.
+their start at 0, the slow one is not, and the weight decay is AdamW's.
 
 ``optimizer.state[parameter]`` holds "step" (int64) and, of the parameter's shape,
 "exp_avg", "exp_avg_slow" and "exp_avg_sq", with 8-bit states their "absmax1" to "absmax3" too. In state
@@ -22,27 +17,18 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 import torch
 
 from ..._abi import OptimizerKind, StateFormat
-from . import _format, _fused, _layout, _load, _options, _other_rules
-from ._base import Learning, Params
-from ._binding import Facts
-from ._coded_pieces import CodedOptimizer
+from . import _format, _layout, _load, _options, _other_rules
+from ._base import Learning, MemoptOptimizer, Params
 from ._options import number
-from ._whole import PIECE, Task, round_to
 
-_FAST, _SLOW, _SQUARES = _format.MOMENTS[_format.OwnKind.ADEMAMIX]
-#: What the library's rules call a state's entries.
-_OF_ADAMW = (
-    (_FAST, _SQUARES, "absmax1", "absmax3"),
-    ("exp_avg", "exp_avg_sq", "absmax1", "absmax2"),
-)
-_OF_SGD = ((_SLOW, "absmax2"), ("momentum_buffer", "absmax1"))
+_FAST, _SLOW, _SQUARES = _format.MOMENTS[OptimizerKind.ADEMAMIX]
 
 
-class AdEMAMix(CodedOptimizer):
+class AdEMAMix(MemoptOptimizer):
     """AdEMAMix as bitsandbytes', with fp32 states: 12 bytes a parameter."""
 
-    _kind = _format.OwnKind.ADEMAMIX
-    _by_pieces = True
+    _kind = OptimizerKind.ADEMAMIX
+    _numbers = ("eps", "weight_decay", "alpha")
 
     def __init__(
         self,
@@ -83,6 +69,19 @@ class AdEMAMix(CodedOptimizer):
         rounding.update(min_8bit_size=min_8bit_size)
         super().__init__(params, {**values, **switches, **rounding})
 
+    def add_param_group(self, param_group: Dict[str, Any]) -> None:
+        """Adds a group; nothing changes if one of its values or parameters is refused."""
+        before = len(self.param_groups)
+        super().add_param_group(param_group)
+        for index, parameter in enumerate(self.param_groups[-1]["params"]):
+            if _layout.is_flattened(parameter):
+                name = _layout.name_of(self.param_groups[-1], before, index)
+                del self.param_groups[before:]
+                raise TypeError(
+                    "%s is a piece of FullyShardedDataParallel's; %s needs whole parameters"
+                    % (name, type(self).__name__)
+                )
+
     def _check_group(self, group: Dict[str, Any]) -> None:
         _options.check_lr(group["lr"])
         betas = group["betas"]
@@ -112,116 +111,15 @@ class AdEMAMix(CodedOptimizer):
         saved = {key: _from_bitsandbytes(value) for key, value in saved.items()}
         return super()._loaded(saved, saved_groups, groups)
 
-    def _step_tasks(self, tasks: List[Task], facts: Facts) -> None:
-        """By runs whose scratch memory fits a cache."""
-        sizes = {task.parameter.device: 4 * PIECE[task.parameter.device.type] for task in tasks}
-        scales = ("absmax1", "absmax2", "absmax3")
-        keys = (_FAST, _SLOW, _SQUARES)
-        runs = (r for t in tasks for r in _fused.cut(t, sizes[t.parameter.device], keys, scales))
-        try:
-            for batch in _fused.batches(runs, max(sizes.values(), default=0)):
-                self._step_batch(batch, facts)
-        finally:
-            _fused.of(self).release()
-        for task in tasks:
-            task.state["step"].add_(1)
-            torch.autograd.graph.increment_version(task.owner)
-
-    def _step_batch(self, batch: List[_fused.Run], facts: Facts) -> None:
-        """AdamW's step on the parameters; the slow means into scratch memory, by SGD's step on
-        zeros; then what they move the parameters by."""
-        groups = [run.task.group for run in batch]
-        steps = [int(run.task.state["step"]) for run in batch]
-        scheduled = [_scheduled(group, step + 1) for group, step in zip(groups, steps)]
-        parts, name = _fused.of(self), type(self).__name__
-        wide = parts.scratch("wide", [run for run in batch if not _fused.is_in_place(run)])
-        exact = [
-            run.parameter.detach() if _fused.is_in_place(run) else wide.pop(0).copy_(run.parameter)
-            for run in batch
-        ]
-        means = parts.scratch("slow", batch)
-        for mean in means:
-            mean.zero_()
-        fast, slow = (
-            [{"step": count, **_renamed(run.state, *names)} for run, count in zip(batch, counts)]
-            for names, counts in (
-                (_OF_ADAMW, parts.counts("steps", batch, steps)),
-                (_OF_SGD, parts.counts("ones", batch, [1] * len(batch))),  # SGD's first is not damped
-            )
-        )
-        gradients = [run.gradient for run in batch]
-        adamw = parts.part("fast", batch, OptimizerKind.ADAMW, self._states, fast, exact)
-        adamw.run(gradients, list(map(_of_adamw, groups, scheduled)), facts, name)
-        sgd = parts.part("slow", batch, OptimizerKind.SGD, self._states, slow, means)
-        sgd.run(gradients, list(map(_of_sgd, groups, scheduled)), facts, name)
-        for run, p, mean, step, (_, beta2, _, alpha) in zip(batch, exact, means, steps, scheduled):
-            _take_slow(run, p, mean, alpha, math.sqrt(1 - beta2 ** (step + 1)))
-            if not _fused.is_in_place(run):
-                place = run.key[0] + (run.key[1] << 24)  # random numbers of its own
-                round_to(run.task._replace(place=place), run.parameter, p)
+    def _values(self, group: Dict[str, Any]) -> Tuple[Any, ...]:
+        growth = tuple((key, float(group[key] or 0.0)) for key in ("t_alpha", "t_beta3"))
+        return (*super()._values(group), *growth)
 
 
 class AdEMAMix8bit(AdEMAMix):
     """AdEMAMix with three 8-bit states in blocks of 256: 3.05 bytes a parameter."""
 
     _states = StateFormat.BITS8
-
-
-def _renamed(state: _format.State, keys: Tuple[str, ...], own: Tuple[str, ...]) -> _format.State:
-    """Entries of a state under the names of another rule."""
-    return {name: state[key] for key, name in zip(keys, own) if key in state}
-
-
-def _of_adamw(group: Dict[str, Any], scheduled: Tuple[float, ...]) -> _fused.Values:
-    beta1, beta2, _, _ = scheduled
-    values = (("lr", float(group["lr"])), ("beta1", beta1), ("beta2", beta2))
-    further = ("eps", float(group["eps"])), ("weight_decay", float(group["weight_decay"]))
-    return (*values, *further, ("maximize", int(bool(group["maximize"]))))
-
-
-def _of_sgd(group: Dict[str, Any], scheduled: Tuple[float, ...]) -> _fused.Values:
-    """It takes the new mean from 0. Without a momentum it would keep no mean."""
-    beta3 = max(scheduled[2], 1e-300)
-    values = (("lr", 1.0), ("momentum", beta3), ("dampening", beta3))
-    return (*values, ("maximize", int(bool(group["maximize"]))))
-
-
-def _take_slow(
-    run: _fused.Run, exact: torch.Tensor, mean: torch.Tensor, alpha: float, correction: float
-) -> None:
-    """Moves the parameter by minus the slow mean over the root of the mean of squares."""
-    group, state = run.task.group, run.state
-    rate = float(group["lr"]) * alpha * correction
-    least = max(float(group["eps"]) * correction, 2.0**-126)  # as AdamW's step has it
-    p, m, squares = _layout.flat(exact), _layout.flat(mean), _layout.flat(state[_SQUARES])
-    block = _fused.BLOCK
-    size = -(-PIECE[p.device.type] // block) * block
-    coded = squares.dtype is torch.uint8
-    root = p.new_empty(min(size, p.numel()))
-    for start in range(0, p.numel(), size):
-        here = slice(start, min(start + size, p.numel()))
-        part = root[: here.stop - here.start]
-        if coded:
-            scales = state["absmax3"][start // block : -(-here.stop // block)]
-            _format.decode(part, squares[here], scales, StateFormat.BITS8, False)
-            part.sqrt_()
-        else:
-            torch.sqrt(squares[here], out=part)
-        p[here].addcdiv_(m[here], part.add_(least), value=rate)
-
-
-def _scheduled(group: Dict[str, Any], step: int) -> Tuple[float, float, float, float]:
-    """The betas and alpha of a step, which counts from 1. Where the third beta grows, the
-    half-life of its mean grows linearly."""
-    beta1, beta2, beta3 = (float(beta) for beta in group["betas"])
-    alpha = float(group["alpha"])
-    if group["t_alpha"] is not None:
-        alpha *= min(1.0, step / group["t_alpha"])
-    if group["t_beta3"] is not None:
-        done = min(1.0, step / group["t_beta3"])
-        first, last = math.log(beta1), math.log(beta3)
-        beta3 = min(beta3, math.exp(first * last / ((1 - done) * last + done * first)))
-    return beta1, beta2, beta3, alpha
 
 
 def _from_bitsandbytes(state: Any) -> Any:

@@ -40,7 +40,6 @@ State = Dict[str, torch.Tensor]
 class OwnKind(Enum):
     """Rules that the library does not have."""
 
-    ADEMAMIX = "AdEMAMix"
     LAMB = "LAMB"
     LARS = "LARS"
 
@@ -64,7 +63,7 @@ MOMENTS: Dict[Kind, Tuple[str, ...]] = {
     OptimizerKind.RMSPROP: ("square_avg",),
     OptimizerKind.ADAGRAD: ("sum",),
     OptimizerKind.RMSPROP_MOMENTUM: ("momentum_buffer", "square_avg"),
-    OwnKind.ADEMAMIX: ("exp_avg", "exp_avg_slow", "exp_avg_sq"),
+    OptimizerKind.ADEMAMIX: ("exp_avg", "exp_avg_slow", "exp_avg_sq"),
     OwnKind.LAMB: ("exp_avg", "exp_avg_sq"),
     OwnKind.LARS: ("momentum_buffer",),
 }

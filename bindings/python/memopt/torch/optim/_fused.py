@@ -13,19 +13,17 @@ from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Tu
 import torch
 
 from ..._abi import OptimizerKind, StateFormat
-from . import _format, _layout
+from . import _format
 from ._binding import Executor, Facts, Slot
 from ._whole import Task
 
 Values = Tuple[Tuple[str, Any], ...]
-#: Elements of 8-bit states that share a scale.
-BLOCK = 256
 
 
 class Run(NamedTuple):
-    """Consecutive elements of a parameter, in the order of memory, or all of it."""
+    """A parameter of a batch."""
 
-    key: Tuple[int, int]  # the parameter's place, and the first element
+    place: int
     task: Task
     parameter: torch.Tensor
     gradient: torch.Tensor
@@ -33,27 +31,8 @@ class Run(NamedTuple):
 
 
 def whole(task: Task) -> Run:
-    """All of a parameter."""
-    return Run((task.place, 0), task, task.parameter, task.gradient, task.state)
-
-
-def cut(task: Task, most: int, moments: Sequence[str], scales: Sequence[str]) -> Iterator[Run]:
-    """The runs of a parameter that is dense, in whole blocks. The state's count stays the task's."""
-    if task.parameter.numel() <= most or not _layout.is_dense(task.parameter):
-        yield whole(task)
-        return
-    gradient = task.gradient
-    if gradient.stride() != task.parameter.stride():
-        gradient = _layout.like(task.parameter, gradient.dtype).copy_(gradient)
-    flat = _layout.flat(task.parameter.detach()), _layout.flat(gradient)
-    state = {key: _layout.flat(task.state[key]) for key in moments}
-    most = -(-most // BLOCK) * BLOCK
-    for start in range(0, flat[0].numel(), most):
-        here = slice(start, start + most)
-        part = {key: value[here] for key, value in state.items()}
-        blocks = slice(start // BLOCK, -(-here.stop // BLOCK))
-        part.update({key: task.state[key][blocks] for key in scales if key in task.state})
-        yield Run((task.place, start), task, flat[0][here], flat[1][here], part)
+    """A task as a part of a batch."""
+    return Run(task.place, task, task.parameter, task.gradient, task.state)
 
 
 def batches(runs: Iterable[Run], most: int) -> Iterator[List[Run]]:
@@ -116,14 +95,8 @@ class Parts:
 
     def __init__(self) -> None:
         self._rooms: Dict[Tuple[torch.device, str], Tuple[torch.Tensor, int]] = {}
-        self._parts: Dict[Tuple[str, Tuple[Tuple[int, int], ...]], Part] = {}
+        self._parts: Dict[Tuple[str, Tuple[int, ...]], Part] = {}
         self._process = os.getpid()
-
-    def counts(self, use: str, batch: Sequence[Run], steps: Sequence[int]) -> List[torch.Tensor]:
-        """Counts of so many steps, for as long as scratch memory."""
-        room = self._room(batch[0].parameter.device, use, torch.int64, len(steps))
-        room[:] = torch.tensor(steps)
-        return list(room.unbind())
 
     def scratch(self, use: str, batch: Sequence[Run]) -> List[torch.Tensor]:
         """An fp32 tensor for each run, with its shape and the order of memory of its states. It is
@@ -131,7 +104,7 @@ class Parts:
         if not batch:
             return []
         total = sum(run.parameter.numel() for run in batch)
-        room = self._room(batch[0].parameter.device, use, torch.float32, total)
+        room = self._room(batch[0].parameter.device, use, total)
         views, start = [], 0
         for run in batch:
             outline = torch.empty_like(run.parameter, device="meta")
@@ -139,13 +112,13 @@ class Parts:
             start += outline.numel()
         return views
 
-    def _room(self, device: torch.device, use: str, dtype: torch.dtype, count: int) -> torch.Tensor:
+    def _room(self, device: torch.device, use: str, count: int) -> torch.Tensor:
         """As large as ever needed, so that the next steps find it at one address."""
-        room, most = self._rooms.get((device, use), (torch.empty(0, dtype=dtype, device=device), 0))
+        room, most = self._rooms.get((device, use), (torch.empty(0, device=device), 0))
         self._rooms[device, use] = room, max(most, count)
         storage = room.untyped_storage()
-        if storage.nbytes() < count * dtype.itemsize:
-            storage.resize_(max(most, count) * dtype.itemsize)
+        if storage.nbytes() < count * 4:
+            storage.resize_(max(most, count) * 4)
         return torch.as_strided(room, (count,), (1,), 0)
 
     def release(self) -> None:
@@ -165,7 +138,7 @@ class Parts:
         """The part for these tensors: the last one if they lie where they did."""
         if os.getpid() != self._process:  # a child's handles are the parent's
             self._parts, self._process = {}, os.getpid()
-        key = (use, tuple(run.key for run in batch))
+        key = (use, tuple(run.place for run in batch))
         known = self._parts.get(key)
         if known is None or not known.is_of(states, targets):
             known = self._parts[key] = Part(kind, format_, states, targets)
@@ -176,8 +149,3 @@ def of(optimizer: Any) -> Parts:
     """The optimizer's, which copies and pickles do not have."""
     parts: Parts = optimizer.__dict__.setdefault("_parts", Parts())
     return parts
-
-
-def is_in_place(run: Run) -> bool:
-    """Whether the parameter's memory holds what states are in the order of, in fp32."""
-    return run.parameter.dtype is torch.float32 and _layout.is_dense(run.parameter)

@@ -30,6 +30,7 @@ _RULES: Dict[Kind, str] = {
     OptimizerKind.RMSPROP: "RMSprop",
     OptimizerKind.RMSPROP_MOMENTUM: "RMSprop",
     OptimizerKind.ADAGRAD: "Adagrad",
+    OptimizerKind.ADEMAMIX: "AdEMAMix",
     **{kind: kind.value for kind in _format.OwnKind},
 }
 _RMSPROPS = (OptimizerKind.RMSPROP, OptimizerKind.RMSPROP_MOMENTUM)

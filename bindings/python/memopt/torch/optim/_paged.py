@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ._ademamix import AdEMAMix, AdEMAMix8bit
 from ._rules import Adam, Adam8bit, AdamW, AdamW8bit, Lion, Lion8bit
 
 #: Two areas of so many bytes, or of the largest parameter's states, are on the GPU.
@@ -42,5 +43,17 @@ class PagedLion(Lion):
 
 class PagedLion8bit(Lion8bit):
     """Lion8bit with its state paged as PagedAdamW's."""
+
+    _page_bytes = PAGE_BYTES
+
+
+class PagedAdEMAMix(AdEMAMix):
+    """AdEMAMix with its states paged as PagedAdamW's."""
+
+    _page_bytes = PAGE_BYTES
+
+
+class PagedAdEMAMix8bit(AdEMAMix8bit):
+    """AdEMAMix8bit with its states paged as PagedAdamW's."""
 
     _page_bytes = PAGE_BYTES

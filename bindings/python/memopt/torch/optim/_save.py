@@ -54,7 +54,7 @@ def to_bitsandbytes(optimizer: MemoptOptimizer) -> Dict[str, Any]:
     kind = optimizer._kind
     mixed = isinstance(optimizer, _ademamix.AdEMAMix)
     trust = kind in (_format.OwnKind.LAMB, _format.OwnKind.LARS)
-    if isinstance(optimizer, (WholeOptimizer, AdamWScheduleFree)) and not (mixed or trust):
+    if isinstance(optimizer, (WholeOptimizer, AdamWScheduleFree)) and not trust:
         raise TypeError("bitsandbytes has no %s" % type(optimizer).__name__)
     if optimizer._states not in (StateFormat.F32, StateFormat.BITS8):
         raise TypeError("bitsandbytes has no states like those of %s" % type(optimizer).__name__)

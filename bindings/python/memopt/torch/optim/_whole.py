@@ -1,5 +1,5 @@
 """Rules by torch's operations, one parameter after another, so that the temporaries are those of one:
-AdEMAMix, and those whose step of a parameter needs all of it, such as Muon.
+those whose step of a parameter needs all of it, such as Muon.
 
 The arithmetic is in fp32; a half-precision parameter is rounded once a step. To the modules that
 read and write states these optimizers are SGDs; groups tell them apart in state dicts.
