@@ -165,6 +165,47 @@ class WholeOptimizer(MemoptOptimizer):
         return Task(place, memory, own, state, group, parameter)
 
 
+class Wide:
+    """A parameter's values in fp32 for a step by pieces: its own where it is contiguous and fp32, else
+    copies of pieces, which are rounded as they are stored. Where the parameter is not contiguous, and for
+    stochastic rounding, whose random numbers go by place, one copy of all that finish() rounds."""
+
+    def __init__(self, task: Task, shape: Sequence[int]) -> None:
+        self._task, parameter = task, task.parameter
+        self._apart = bool(task.group["stochastic_rounding"]) or not parameter.is_contiguous()
+        self._exact = parameter.float().contiguous() if self._apart else parameter
+        self._values = self._exact.view(shape)
+        self._room: Optional[torch.Tensor] = None
+
+    def piece(self, here: Any) -> torch.Tensor:
+        """Some values, which may be changed until the next piece is taken."""
+        part = self._values[here]
+        if part.dtype is torch.float32:
+            return part
+        if self._room is None or self._room.numel() < part.numel():
+            self._room = part.new_empty(part.numel(), dtype=torch.float32)
+        return room_for(part, self._room).copy_(part)
+
+    def store(self, here: Any, values: torch.Tensor) -> None:
+        """Keeps what piece() gave and the step changed."""
+        if self._values.dtype is not torch.float32:
+            self._values[here].copy_(values)
+
+    def finish(self) -> None:
+        """Counts the step."""
+        write(self._task, self._exact if self._apart else self._task.parameter)
+
+
+def in_fp32(part: torch.Tensor, room: Optional[torch.Tensor]) -> torch.Tensor:
+    """A tensor in fp32, which is not to be changed: itself, or a copy in `room`."""
+    return part if room is None else room_for(part, room).copy_(part)
+
+
+def room_for(like: torch.Tensor, room: torch.Tensor) -> torch.Tensor:
+    """The begin of a flat tensor in the shape of another one."""
+    return room[: like.numel()].view(like.shape)
+
+
 def write(task: Task, exact: torch.Tensor) -> None:
     """Counts the step and writes the new values, rounded, unless they are the parameter itself."""
     task.state["step"].add_(1)
