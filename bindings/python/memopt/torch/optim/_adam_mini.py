@@ -25,7 +25,7 @@ from ._base import Learning, Params
 from ._options import number
 from ._shaped import ShapedOptimizer
 from ._team import Team, check_rows
-from ._whole import PIECE, Task, write
+from ._whole import PIECE, Task, Wide, in_fp32
 
 _MEAN, _SQUARES, _SCALES = "exp_avg", "exp_avg_sq", "absmax1"
 #: What the names of queries and of keys contain; a name with both is of one matrix for all.
@@ -140,49 +140,79 @@ class AdamMini(ShapedOptimizer):
     # --- stepping ---
 
     def _step_task(self, task: Task) -> None:
-        exact = task.parameter.float().contiguous()  # perhaps the parameter itself
-        gradient = task.gradient.contiguous()
-        rows = self._rows_of_a_block(task.owner)
+        rows, count = self._rows_of_a_block(task.owner), task.parameter.numel()
+        shape = (1, count) if rows == 0 else (len(task.parameter), -1) if count else (0, 1)
+        values, gradient = Wide(task, shape), task.gradient.contiguous().view(shape)
         if rows == 0:
-            squares = gradient.float().square().sum().view(1)
-            squares = Team(task.owner).add(squares).div_(task.owner.numel())
-            _move(task, exact.view(1, -1), gradient.view(1, -1), slice(0, 1), squares, 1)
-        elif exact.numel():
-            self._step_rows(task, exact.view(len(exact), -1), gradient.view(len(exact), -1), rows)
-        write(task, exact)
+            self._step_vector(task, values, gradient)
+        elif count:
+            self._step_rows(task, values, gradient, rows)
+        values.finish()
 
-    def _step_rows(self, task: Task, p: torch.Tensor, g: torch.Tensor, rows: int) -> None:
+    def _step_vector(self, task: Task, values: Wide, g: torch.Tensor) -> None:
+        """One block, by pieces."""
+        most = 4 * PIECE[g.device.type]
+        pieces = [slice(first, first + most) for first in range(0, g.shape[1], most)]
+        room = _room(g, min(most, g.shape[1]))
+        squares = torch.zeros(1, dtype=torch.float32, device=g.device)
+        for here in pieces:
+            part = in_fp32(g[:, here], room)
+            squares += torch.linalg.vector_norm(part).square_()
+        squares = Team(task.owner).add(squares).div_(task.owner.numel())
+        rates, mean = _rates(task, slice(0, 1), squares, 1), task.state[_MEAN].view(1, -1)
+        for here in pieces:
+            part = values.piece((slice(None), here))
+            _move(task, part, in_fp32(g[:, here], room), mean[:, here], rates)
+            values.store((slice(None), here), part)
+
+    def _step_rows(self, task: Task, values: Wide, g: torch.Tensor, rows: int) -> None:
         """By pieces of whole blocks."""
-        high = max(1, 4 * PIECE[p.device.type] // (rows * p.shape[1])) * rows
-        for first in range(0, p.shape[0], high):
-            here = slice(first, min(first + high, p.shape[0]))
-            part = g[here].float()
-            squares = torch.linalg.vector_norm(part, dim=1).square_().div_(p.shape[1])
-            _move(task, p[here], part, here, squares.view(-1, rows).mean(1), rows)
+        length, wide = g.shape
+        high = max(1, 4 * PIECE[g.device.type] // (rows * wide)) * rows
+        room, state = _room(g, min(high, length) * wide), task.state
+        for first in range(0, length, high):
+            here = slice(first, min(first + high, length))
+            part = in_fp32(g[here], room)
+            squares = torch.linalg.vector_norm(part, dim=1).square_().div_(wide)
+            squares = squares if rows == 1 else squares.view(-1, rows).mean(1)
+            rates = _rates(task, here, squares, rows)
+            p = values.piece(here)
+            if _SCALES in state:
+                coded = _row_codes.Rows(state[_MEAN][here], state[_SCALES][here], True)
+                _move(task, p, part, coded.values, rates)
+                coded.store()
+                del coded  # before the next piece has its own
+            else:
+                _move(task, p, part, state[_MEAN].view(-1, wide)[here], rates)
+            values.store(here, p)
 
 
-def _move(
-    task: Task, p: torch.Tensor, g: torch.Tensor, here: slice, squares: torch.Tensor, rows: int
-) -> None:
-    """Steps some rows, of which blocks have these means of squares."""
+def _room(like: torch.Tensor, count: int) -> Optional[torch.Tensor]:
+    """For so many elements of a gradient in fp32; None where it is."""
+    return None if like.dtype is torch.float32 else like.new_empty(count, dtype=torch.float32)
+
+
+def _rates(task: Task, here: slice, squares: torch.Tensor, rows: int) -> torch.Tensor:
+    """What multiplies the first moments of some rows, of which blocks have these means of squares."""
     group, state = task.group, task.state
     beta1, beta2 = (float(beta) for beta in group["betas"])
-    lr, steps = float(group["lr"]), int(state["step"]) + 1
+    steps = int(state["step"]) + 1
     kept = state[_SQUARES][here.start // rows : here.stop // rows]
     kept.mul_(beta2).add_(squares, alpha=1 - beta2)
     root = kept.sqrt().div_(math.sqrt(1 - beta2**steps)).add_(float(group["eps"]))
-    rates = (-lr / (1 - beta1**steps) / root).repeat_interleave(rows).unsqueeze(1)
-    g = -g.float() if group["maximize"] else g.float()
-    if _SCALES in state:
-        coded = _row_codes.Rows(state[_MEAN][here], state[_SCALES][here], True)
-        mean = coded.values.lerp_(g, 1 - beta1)
-    else:
-        mean = state[_MEAN].view(-1, p.shape[1])[here].lerp_(g, 1 - beta1)
-    if group["weight_decay"]:
-        p.mul_(1 - lr * float(group["weight_decay"]))
+    rates = -float(group["lr"]) / (1 - beta1**steps) / root
+    return (rates if rows == 1 else rates.repeat_interleave(rows)).unsqueeze(1)
+
+
+def _move(
+    task: Task, p: torch.Tensor, g: torch.Tensor, mean: torch.Tensor, rates: torch.Tensor
+) -> None:
+    """Brings first moments up to date, and steps the parameter by them."""
+    group, decay = task.group, float(task.group["weight_decay"])
+    mean.lerp_(-g if group["maximize"] else g, 1 - float(group["betas"][0]))
+    if decay:
+        p.mul_(1 - float(group["lr"]) * decay)
     p.addcmul_(mean, rates)
-    if _SCALES in state:
-        coded.store()
 
 
 class AdamMini8bit(AdamMini):
