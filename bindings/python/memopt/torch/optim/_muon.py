@@ -11,15 +11,16 @@ Muon's have "ns_steps".
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
 from ..._abi import StateFormat
 from . import _format, _layout, _options, _other_rules
 from ._base import Learning, Params
+from ._fused import BLOCK
 from ._options import number
-from ._whole import Task, WholeOptimizer, write
+from ._whole import PIECE, Task, Wide, WholeOptimizer, room_for
 
 _MOMENT, _SCALES = "momentum_buffer", "absmax1"
 #: torch's limit.
@@ -124,9 +125,13 @@ class Muon(WholeOptimizer):
         lr = float(group["lr"])
         keep, rate = 1 - lr * float(group["weight_decay"]), lr * _adjustment(group, parameter.shape)
         change = _orthogonal(_direction(task), group)
-        exact = parameter.float()  # the parameter itself if it is fp32
-        exact.mul_(keep).add_(change, alpha=-rate)
-        write(task, exact)
+        values = Wide(task, parameter.shape)
+        high = max(1, PIECE[parameter.device.type] // max(1, parameter.shape[1]))
+        for first in range(0, parameter.shape[0], high):
+            here = slice(first, first + high)
+            part = values.piece(here)
+            values.store(here, part.mul_(keep).add_(change[here], alpha=-rate))
+        values.finish()
 
 
 class Muon8bit(Muon):
@@ -136,37 +141,64 @@ class Muon8bit(Muon):
 
 
 def _direction(task: Task) -> torch.Tensor:
-    """Moves the momentum; what is to be orthogonalised, in bf16."""
-    moment, gradient = task.state[_MOMENT], task.gradient.float()
+    """Moves the momentum, by pieces; what is to be orthogonalised, in bf16."""
+    moment, gradient = task.state[_MOMENT], task.gradient
     if moment.shape != gradient.shape:  # contiguous, from a flat state
         moment = moment.view(gradient.shape)
-    momentum, nesterov = float(task.group["momentum"]), task.group["nesterov"]
-    if moment.dtype is not torch.uint8:
+    if gradient.stride() != moment.stride():
+        gradient = _layout.like(moment, gradient.dtype).copy_(gradient)
+    result = _layout.like(moment, torch.bfloat16)
+    count, most = moment.numel(), PIECE[moment.device.type]
+    most = -(-most // BLOCK) * BLOCK
+    flat = [_layout.flat(tensor) for tensor in (moment, gradient, result)]
+    coded = _SCALES in task.state
+    rooms = [gradient.new_empty(min(most, count), dtype=torch.float32) for _ in range(1 + coded)]
+    for first in range(0, count, most):
+        here = slice(first, first + most)
+        blocks = slice(first // BLOCK, -(-here.stop // BLOCK))
+        scales = task.state[_SCALES].view(-1)[blocks] if coded else None
+        old, fresh, into = (tensor[here] for tensor in flat)
+        into.copy_(_moved(task.group, old, scales, fresh, rooms))
+    return result
+
+
+def _moved(
+    group: Dict[str, Any],
+    moment: torch.Tensor,
+    scales: Optional[torch.Tensor],
+    gradient: torch.Tensor,
+    rooms: List[torch.Tensor],
+) -> torch.Tensor:
+    """Moves some of the momentum; the direction, perhaps in one of the rooms."""
+    momentum, first = float(group["momentum"]), room_for(moment, rooms[0])
+    if gradient.dtype is not torch.float32:
+        gradient = first.copy_(gradient)
+    if scales is None:
         moment.lerp_(gradient, 1 - momentum)
-        update = gradient.lerp(moment, momentum) if nesterov else moment
-    else:
-        scales = task.state[_SCALES]
-        update = _layout.like(moment, torch.float32)
-        _format.decode(update, moment, scales, StateFormat.BITS8, True)
-        update.lerp_(gradient, 1 - momentum)
-        _format.encode(update, moment, scales, StateFormat.BITS8, True)
-        if nesterov:
-            torch.lerp(gradient, update, momentum, out=update)
-    return update.to(torch.bfloat16, copy=True)
+        return torch.lerp(gradient, moment, momentum, out=first) if group["nesterov"] else moment
+    second = room_for(moment, rooms[1])
+    _format.decode(second, moment, scales, StateFormat.BITS8, True)
+    second.lerp_(gradient, 1 - momentum)
+    _format.encode(second, moment, scales, StateFormat.BITS8, True)
+    return torch.lerp(gradient, second, momentum, out=second) if group["nesterov"] else second
 
 
 def _orthogonal(x: torch.Tensor, group: Dict[str, Any]) -> torch.Tensor:
-    """Singular values brought near 1 by Newton–Schulz iterations; overwrites x."""
+    """Singular values brought near 1 by Newton–Schulz iterations, which take turns in the memory of x
+    and in as much."""
     a, b, c = group["ns_coefficients"]
     tall = x.size(0) > x.size(1)
     if tall:
         x = x.T
     x.div_(x.norm().clamp(min=float(group["eps"])))
+    room, other = torch.empty(x.shape, dtype=x.dtype, device=x.device), _layout.flat(x).view(x.shape)
     for _ in range(group["ns_steps"]):
         gram = x @ x.T
         gram = torch.addmm(gram, gram, gram, beta=b, alpha=c)
-        x = torch.addmm(x, gram, x, beta=a)
-    return x.T if tall else x
+        torch.addmm(x, gram, x, beta=a, out=room)
+        x, room, other = room, other, room
+    # Reading it transposed would take longer than this copy, which torch makes by blocks.
+    return _layout.flat(room).view(x.T.shape).copy_(x.T) if tall else x
 
 
 def _adjustment(group: Dict[str, Any], shape: Sequence[int]) -> float:
