@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 import memopt.torch as mt  # noqa: E402
 from memopt.torch._live_bytes import LiveBytes  # noqa: E402
+from memopt.torch.optim import _whole  # noqa: E402
 
 from optim_support import (  # noqa: E402
     assert_same_states,
@@ -95,6 +96,41 @@ def test_galore_is_the_papers_rule(device):
     params = parameters(device)
     optimizer = mt.GaLore(params, lr=0.02, weight_decay=0.1, rank=RANK, update_proj_gap=100)
     _follow(optimizer, params, [Rule(p, _galore, _vectors, 100) for p in params], 0.02, 1e-8)
+
+
+@pytest.mark.parametrize("make", [mt.GaLore, mt.GaLore8bit])
+def test_galore_in_bf16_is_rounded_once_a_step(make, device):
+    """Products of bf16 matrices have errors of the bf16 parameter's rounding, which they do not double."""
+    values = dict(lr=0.02, weight_decay=0.1, rank=RANK, update_proj_gap=100, min_8bit_size=1)
+    ours = parameters(device, dtype=torch.bfloat16)
+    wide = [p.detach().float().requires_grad_() for p in ours]
+    a, b = make(ours, **values), make(wide, **values)
+    for t in range(5):
+        fill(ours, t)
+        for p, q in zip(ours, wide):
+            q.grad = p.grad.float()
+        a.step()
+        b.step()
+        for p, q in zip(ours, wide):
+            off = (p.detach().double() - q.detach().double()).abs()
+            assert bool((off <= 0.005 * q.detach().double().abs() + 2e-4).all())
+            q.detach().copy_(p.detach())
+
+
+@pytest.mark.parametrize("make", [mt.GaLore, mt.GaLore8bit, mt.APOLLO8bit])
+def test_pieces_do_not_change_bits(make, device, monkeypatch):
+    """Of states, and of 8-bit rows shorter and longer than a block."""
+    shapes = ((700, 24), (24, 700), (5, 3, 300), (9,))
+    ends = []
+    for piece in (None, 900):
+        if piece:
+            monkeypatch.setitem(_whole.PIECE, device.type, piece)
+        params = drawn(shapes, device=device)
+        optimizer = make(params, lr=0.02, rank=4, min_8bit_size=64)
+        walk(optimizer, params, 3)
+        ends.append((optimizer, params))
+    (a, ours), (b, theirs) = ends
+    assert_same_states(a, b, ours, theirs)
 
 
 def test_apollo_is_the_papers_rule(device):

@@ -8,6 +8,9 @@ depend on the seed, the parameter's place and the step of its last renewal alone
 processes agree on it. Its update is the gradient itself, of which each row or column (or, with
 scale_type="tensor", all) is scaled as AdamW scales the projected one.
 
+Of a bf16 matrix and gradient GaLore's two products are of bf16 matrices with sums in fp32, where the
+processor has instructions for it; the parameter is rounded once a step.
+
 Other parameters, and those with no side longer than the rank, get AdamW with fp32 states. Shards of rows
 (dimension 0, as fully_shard cuts) are stepped by all processes together: they add up the projections of
 matrices with R < C, and norms. GaLore gathers a gradient for each new projection.
@@ -24,13 +27,14 @@ from typing import Any, Dict, Tuple
 import torch
 
 from ..._abi import StateFormat
-from . import _options, _other_rules, _row_codes
+from . import _options, _other_rules, _row_steps
 from ._base import Learning, Params
 from ._options import number
 from ._shaped import ShapedOptimizer
 from ._team import Team, check_rows
-from ._whole import Task, write
+from ._whole import PIECE, Task, write
 
+_PIECEWISE = ("exp_avg", "exp_avg_sq", "absmax1", "absmax2")
 _STRIDES = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9)
 
 
@@ -88,23 +92,43 @@ class _LowRank(ShapedOptimizer):
         return key != "norm" and (key != "projector") == _is_tall(parameter)
 
     def _step_task(self, task: Task) -> None:
-        group, state = task.group, task.state
-        steps = int(state["step"]) + 1
-        gradient = task.gradient.float().contiguous()
-        gradient = -gradient if group["maximize"] else gradient
-        exact = task.parameter.float().contiguous()  # perhaps the parameter itself
-        keep = 1 - float(group["lr"]) * float(group["weight_decay"])
+        group = task.group
+        steps, lr = int(task.state["step"]) + 1, float(group["lr"])
+        keep = 1 - lr * float(group["weight_decay"])
         if self._rank_of(task.owner):
-            self._move(task, exact, gradient, steps, keep)
-        else:
-            _kept(exact, keep).sub_(_adam(state, gradient, group, steps), alpha=float(group["lr"]))
+            self._move(task, steps, keep)
+            return
+        gradient = _exact_gradient(task)
+        exact = task.parameter.float().contiguous()  # perhaps the parameter itself
+        update = self._adam(task.state, gradient, group, steps, torch.empty_like(gradient))
+        _kept(exact, keep).sub_(update, alpha=lr)
         write(task, exact)
 
-    def _move(
-        self, task: Task, exact: torch.Tensor, gradient: torch.Tensor, steps: int, keep: float
-    ) -> None:
-        """Steps a matrix of which this process has these rows: `keep` of it, less the update."""
+    def _move(self, task: Task, steps: int, keep: float) -> None:
+        """Steps a matrix of which this process has some rows: `keep` of it, less the update."""
         raise NotImplementedError
+
+    def _adam(
+        self, state: Any, g: torch.Tensor, group: Dict[str, Any], steps: int, into: torch.Tensor
+    ) -> torch.Tensor:
+        """Moves the moments by g, by pieces; `into`, perhaps g itself, gets the corrected quotient."""
+        if not g.numel():
+            return into
+        shape = (len(g), -1) if g.dim() > 1 else (1, -1)
+        rows, quotients, is_coded = g.view(shape), into.view(shape), "absmax1" in state
+        kept = {k: t.view(len(rows), -1) for k, t in state.items() if k in _PIECEWISE}
+        betas = tuple(float(beta) for beta in group["betas"])
+        values = (("lr", 1.0), ("beta1", betas[0]), ("beta2", betas[1]), ("eps", float(group["eps"])))
+        high = max(1, PIECE[g.device.type] // rows.shape[1])
+        for first in range(0, len(rows), high):
+            here = slice(first, first + high)
+            part, into_ = rows[here], quotients[here]
+            moments = {key: tensor[here] for key, tensor in kept.items()}
+            if is_coded:
+                _row_steps.of(self).update(moments, part, values, steps, into_)
+            else:
+                _quotient(moments, part.float(), group, steps, into_)
+        return into
 
 
 class GaLore(_LowRank):
@@ -153,20 +177,24 @@ class GaLore(_LowRank):
     def _further(self, tall: bool, rank: int, shape: torch.Size) -> Dict[str, Tuple[int, ...]]:
         return {"projector": (shape[1] if tall else shape[0], rank)}
 
-    def _move(
-        self, task: Task, exact: torch.Tensor, gradient: torch.Tensor, steps: int, keep: float
-    ) -> None:
+    def _move(self, task: Task, steps: int, keep: float) -> None:
         group, tall, team = task.group, _is_tall(task.owner), Team(task.owner)
         projector = task.state["projector"]
         if (steps - 1) % group["update_proj_gap"] == 0:
-            whole = team.gathered(gradient)
+            whole = team.gathered(_exact_gradient(task))
             vectors = torch.linalg.svd(whole, full_matrices=False)
             basis = vectors[2].T if tall else vectors[0][team.rows()]
             projector.copy_(basis[:, : projector.shape[1]])
-        low = gradient @ projector if tall else team.add(projector.T @ gradient)
-        update = _adam(task.state, low, group, steps)
-        pair = (update, projector.T) if tall else (projector, update)
+        in_half = _multiplies_in_half(task)
+        gradient = task.gradient.contiguous() if in_half else task.gradient.float().contiguous()
+        basis = projector.to(gradient.dtype)
+        low = gradient @ basis if tall else team.add((basis.T @ gradient).float())
+        low = low.neg_() if group["maximize"] else low
+        update = self._adam(task.state, low, group, steps, low).to(basis.dtype)
+        pair = (update, basis.T) if tall else (basis, update)
+        exact = task.parameter if in_half else task.parameter.float().contiguous()
         exact.addmm_(*pair, beta=keep, alpha=-float(group["lr"]) * float(group["scale"]))
+        write(task, exact)
 
 
 class GaLore8bit(GaLore):
@@ -232,16 +260,15 @@ class APOLLO(_LowRank):
     def _further(self, tall: bool, rank: int, shape: torch.Size) -> Dict[str, Tuple[int, ...]]:
         return {"norm": ()}
 
-    def _move(
-        self, task: Task, exact: torch.Tensor, gradient: torch.Tensor, steps: int, keep: float
-    ) -> None:
+    def _move(self, task: Task, steps: int, keep: float) -> None:
         group, tall, team = task.group, _is_tall(task.owner), Team(task.owner)
+        gradient = _exact_gradient(task)
         projector = self._random(task, steps).to(gradient.device)
         if tall:
             low = gradient @ projector
         else:
             low = team.add(projector[team.rows()].T @ gradient)
-        update = _adam(task.state, low, group, steps)
+        update = self._adam(task.state, low, group, steps, torch.empty_like(low))
         if group["scale_type"] == "tensor":
             norms = [team.norm(t) if tall else float(t.norm(2)) for t in (update, low)]
             factor = low.new_full((1, 1), norms[0] / (norms[1] + 1e-8))
@@ -257,7 +284,9 @@ class APOLLO(_LowRank):
         if tall and group["scale_type"] != "tensor":
             total = team.add(total)
         rate = float(group["lr"]) * self._limit(task, math.sqrt(float(total)))
+        exact = task.parameter.float().contiguous()  # perhaps the parameter itself
         _kept(exact, keep).addcmul_(gradient, factor, value=-rate)
+        write(task, exact)
 
     def _limit(self, task: Task, length: float) -> float:
         """By which an update is cut: it is at most 1.01 times as long as the last one, as its
@@ -304,24 +333,36 @@ def _kept(exact: torch.Tensor, keep: float) -> torch.Tensor:
     return exact if keep == 1.0 else exact.mul_(keep)
 
 
-def _adam(state: Any, g: torch.Tensor, group: Dict[str, Any], steps: int) -> torch.Tensor:
-    """Moves the moments by g; the corrected quotient."""
-    shape = g.shape
+def _exact_gradient(task: Task) -> torch.Tensor:
+    """In fp32, of what is to be descended."""
+    gradient = task.gradient.float().contiguous()
+    return -gradient if task.group["maximize"] else gradient
+
+
+def _multiplies_in_half(task: Task) -> bool:
+    """Whether a matrix and its gradient are multiplied in bf16, with sums in fp32, and the parameter is
+    rounded once: where the processor has instructions for it. Shards add up products in fp32."""
+    parameter, gradient = task.parameter, task.gradient
+    if parameter.dtype is not torch.bfloat16 or gradient.dtype is not torch.bfloat16:
+        return False
+    if task.group["stochastic_rounding"] or not parameter.is_contiguous():
+        return False
+    return parameter.is_cuda or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def _quotient(
+    moments: Dict[str, torch.Tensor],
+    g: torch.Tensor,
+    group: Dict[str, Any],
+    steps: int,
+    into: torch.Tensor,
+) -> None:
+    """Moves fp32 moments of some rows by g."""
+    mean, squares = moments["exp_avg"], moments["exp_avg_sq"]
     beta1, beta2 = (float(beta) for beta in group["betas"])
-    coded = [
-        _row_codes.Rows(state[key], state[scale], sign)
-        for key, scale, sign in (("exp_avg", "absmax1", True), ("exp_avg_sq", "absmax2", False))
-        if scale in state
-    ]
-    if coded:
-        mean, squares = (rows.values for rows in coded)
-        g = g.reshape(mean.shape)
-    else:
-        mean, squares = state["exp_avg"], state["exp_avg_sq"]
     mean.lerp_(g, 1 - beta1)
     squares.mul_(beta2).addcmul_(g, g, value=1 - beta2)
-    root = squares.sqrt().div_(math.sqrt(1 - beta2**steps)).add_(float(group["eps"]))
-    update: torch.Tensor = (mean / (1 - beta1**steps)).div_(root)
-    for rows in coded:
-        rows.store()
-    return update.reshape(shape)
+    correction = math.sqrt(1 - beta2**steps)
+    root = squares.sqrt().add_(float(group["eps"]) * correction)
+    root.mul_((1 - beta1**steps) / correction)
+    into.copy_(torch.div(mean, root, out=root))
