@@ -24,7 +24,7 @@ enum { SLACK_PART = 128, MOST_SLACK_PART = 20 };
 
 /* So many pages may move without more slack: one for as many allocations, one for each new page. A
  * store of them pays for a start or a change of shapes. */
-enum { ALLOCATIONS_A_MOVE = 256, MOST_CREDIT = 64, MOVES_A_PAGE_OF_SLACK = 8 };
+enum { ALLOCATIONS_A_MOVE = 256, MOST_CREDIT = 64, MOVES_A_PAGE_OF_SLACK = 4 };
 
 static uint64_t room_before_moves(const memopt_allocator *allocator, uint64_t size)
 {

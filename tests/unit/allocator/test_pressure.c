@@ -206,6 +206,23 @@ static void test_pages_that_keep_moving(void **state)
     finish(allocator, device);
 }
 
+/* Four pages that move beyond the store buy one page of slack: 19 move, and 5 more may be held. */
+static void test_moves_buy_slack(void **state)
+{
+    (void)state;
+    memopt_device *device = open_cpu(1024 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_allocator *allocator = new_allocator(device, "expandable_segments:True");
+    memopt_stream stream;
+    OK(memopt_stream_create(device, &stream));
+    OK(memopt_allocator_free(allocator, alloc(allocator, 400 * MIB)));
+    OK(memopt_allocator_free(allocator, alloc_on(allocator, 40 * MIB, stream)));
+    assert_int_equal(stat_of(allocator, "reserved_bytes.all.current"), 402 * MIB);
+    OK(memopt_allocator_free(allocator, alloc(allocator, 400 * MIB)));
+    assert_int_equal(stat_of(allocator, "reserved_bytes.all.current"), 412 * MIB);
+    OK(memopt_stream_destroy(device, stream));
+    finish(allocator, device);
+}
+
 /* A small request fills a hole between larger blocks rather than a page of its own, unless the hole
  * is much larger. */
 static void test_small_blocks_fill_holes(void **state)
@@ -493,6 +510,7 @@ int main(void)
         cmocka_unit_test(test_cache_is_given_back),
         cmocka_unit_test(test_the_oldest_pages_move),
         cmocka_unit_test(test_pages_that_keep_moving),
+        cmocka_unit_test(test_moves_buy_slack),
         cmocka_unit_test(test_small_blocks_fill_holes),
         cmocka_unit_test(test_small_blocks_that_stay),
         cmocka_unit_test(test_other_sizes_serve),
