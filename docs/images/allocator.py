@@ -32,6 +32,8 @@ def save(figure, name):
     figure.tight_layout()
     figure.savefig(HERE / name, metadata={"Date": None, "Creator": None})
     plt.close(figure)
+    lines = (HERE / name).read_text().split("\n")
+    (HERE / name).write_text(" ".join(line.strip() for line in lines) + "\n")
 
 
 def segments():
