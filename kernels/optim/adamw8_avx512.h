@@ -20,20 +20,28 @@ typedef struct work {
     float inverse1, inverse2; /* what normalises m and v */
     /* where the block goes */
     uint8_t *m_codes, *v_codes;
-    void *parameter;
+    void *parameter, *copy;
 } work;
 
 /* The place of a block that the scalar form has written already. */
 typedef struct spill {
     uint8_t m_codes[BLOCK], v_codes[BLOCK];
     float parameter[BLOCK];
+    uint16_t copy[BLOCK];
 } spill;
 
 typedef struct largest {
     __m512 m;
     __m512i v;
-    __mmask16 odd; /* parameters that the hardware does not round as specified */
+    __mmask16 odd; /* NaN, and what the hardware does not round to bf16 as specified */
 } largest;
+
+/* Constants of a form. */
+typedef struct form {
+    uint32_t rule;
+    int p_dtype, g_dtype;
+    int copies; /* the copy is bf16 and written with the parameters */
+} form;
 
 /* Decoded states of 64 elements. */
 typedef struct moments {
@@ -49,21 +57,21 @@ MO_INLINE moments decode64(const mo_optim_span *s, uint64_t at, int part)
     return x;
 }
 
-MO_INLINE void update64(uint32_t rule, const mo_optim_span *s, const mo_coef16 *c, uint64_t at,
-                        work *w, int part, int p_dtype, int g_dtype, moments *x, largest *top)
+MO_INLINE void update64(form f, const mo_optim_span *s, const mo_coef16 *c, uint64_t at, work *w,
+                        int part, moments *x, largest *top)
 {
     uint64_t i = at + 64 * (uint64_t)part;
     float *wm = w->m + 64 * part, *wv = w->v + 64 * part, *wp = w->p + 64 * part;
     for (int k = 0; k < 4; k++) {
-        __m512 g = mo_load16(s->gradient, i + 16 * (uint64_t)k, g_dtype);
-        __m512 p = mo_load16(s->parameter, i + 16 * (uint64_t)k, p_dtype);
-        p = mo_update16(rule, c, g, p, &x->m.part[k], &x->v.part[k]);
+        __m512 g = mo_load16(s->gradient, i + 16 * (uint64_t)k, f.g_dtype);
+        __m512 p = mo_load16(s->parameter, i + 16 * (uint64_t)k, f.p_dtype);
+        p = mo_update16(f.rule, c, g, p, &x->m.part[k], &x->v.part[k]);
         _mm512_store_ps(wm + 16 * k, x->m.part[k]);
         _mm512_store_ps(wv + 16 * k, x->v.part[k]);
         _mm512_store_ps(wp + 16 * k, p);
         top->m = _mm512_range_ps(top->m, x->m.part[k], 0x0b); /* the larger magnitude */
         top->v = _mm512_max_epu32(top->v, _mm512_castps_si512(x->v.part[k]));
-        if (p_dtype == MO_DTYPE_BF16)
+        if (f.p_dtype == MO_DTYPE_BF16 || f.copies)
             top->odd = _kor_mask16(top->odd, mo_bf16_odd(p));
         else
             top->odd = _kor_mask16(top->odd, _mm512_cmp_ps_mask(p, p, _CMP_UNORD_Q));
@@ -93,13 +101,15 @@ MO_INLINE mo_f32x64 load64_one_nan(const float *x)
     return out;
 }
 
-MO_INLINE void finish64(const work *w, int part, int p_dtype, const mo_encode64 *e)
+MO_INLINE void finish64(form f, const work *w, int part, const mo_encode64 *e)
 {
     int i = 64 * part;
     mo_f32x64 p = load64(w->p + i);
     _mm512_storeu_si512(w->m_codes + i, mo_encode64_signed(e));
     _mm512_storeu_si512(w->v_codes + i, mo_encode64_unsigned(e));
-    mo_store64_plain(w->parameter, (uint64_t)i, p_dtype, &p);
+    mo_store64_plain(w->parameter, (uint64_t)i, f.p_dtype, &p);
+    if (f.copies)
+        mo_store64_plain(w->copy, (uint64_t)i, MO_DTYPE_BF16, &p);
 }
 
 /* The block's parameters in the cases that finish64 does not handle: stochastic, odd values,
@@ -137,11 +147,12 @@ static __attribute__((noinline)) void settle_not_finite(uint32_t rule, const mo_
     w->m_codes = away->m_codes;
     w->v_codes = away->v_codes;
     w->parameter = away->parameter;
+    w->copy = away->copy;
 }
 
 /* After the update: the block's scales and where it goes. */
-MO_INLINE void settle(uint32_t rule, const mo_optim_span *s, uint64_t at, work *w,
-                      const largest *top, spill *away, int p_dtype)
+MO_INLINE void settle(form f, const mo_optim_span *s, uint64_t at, work *w, const largest *top,
+                      spill *away)
 {
     uint64_t block = at / BLOCK;
     uint32_t top1 = mo_f32_bits(_mm512_reduce_max_ps(top->m));
@@ -149,7 +160,7 @@ MO_INLINE void settle(uint32_t rule, const mo_optim_span *s, uint64_t at, work *
     if (__builtin_expect(!mo_f32_is_finite(s->absmax1[block]) || top1 >= MO_F32_INF_BITS ||
                              top2 >= MO_F32_INF_BITS,
                          0)) {
-        settle_not_finite(rule, s, at, w, away);
+        settle_not_finite(f.rule, s, at, w, away);
         return;
     }
     mo_block_scale scale1 = mo_block_scale_of(top1), scale2 = mo_block_scale_of(top2);
@@ -159,19 +170,23 @@ MO_INLINE void settle(uint32_t rule, const mo_optim_span *s, uint64_t at, work *
     s->absmax2[block] = scale2.absmax;
     w->m_codes = (uint8_t *)s->m + at;
     w->v_codes = (uint8_t *)s->v + at;
-    w->parameter = mo_element_at(s->parameter, at, p_dtype);
-    if (__builtin_expect(top->odd || (p_dtype != MO_DTYPE_F32 && s->stochastic), 0)) {
+    w->parameter = mo_element_at(s->parameter, at, f.p_dtype);
+    w->copy = mo_element_at(s->copy, at, s->copy_dtype);
+    if (__builtin_expect(top->odd || (f.p_dtype != MO_DTYPE_F32 && s->stochastic), 0)) {
         store_parameters(s, at, w);
         w->parameter = away->parameter;
+        if (f.copies)
+            store_copy(s, at, w);
+        w->copy = away->copy;
     }
-    if (s->copy != NULL)
+    if (!f.copies && s->copy != NULL)
         store_copy(s, at, w);
 }
 
 /* One block's update, with the coding of the block before it in between; either may be absent. The
  * two share no data, and their stages take turns. */
-MO_INLINE void step_pair(uint32_t rule, const mo_optim_span *s, const mo_coef16 *c, uint64_t at,
-                         work *now, const work *before, int p_dtype, int g_dtype, largest *top)
+MO_INLINE void step_pair(form f, const mo_optim_span *s, const mo_coef16 *c, uint64_t at, work *now,
+                         const work *before, largest *top)
 {
     for (int part = 0; part < 4; part++) {
         mo_encode64 e;
@@ -183,29 +198,28 @@ MO_INLINE void step_pair(uint32_t rule, const mo_optim_span *s, const mo_coef16 
         if (before != NULL)
             mo_encode64_compare(&e);
         if (now != NULL)
-            update64(rule, s, c, at, now, part, p_dtype, g_dtype, &x, top);
+            update64(f, s, c, at, now, part, &x, top);
         if (before != NULL)
-            finish64(before, part, p_dtype, &e);
+            finish64(f, before, part, &e);
     }
 }
 
 /* Whole blocks of a span, at least one. */
-MO_INLINE void step_blocks(uint32_t rule, const mo_optim_span *s, uint64_t blocks, int p_dtype,
-                           int g_dtype)
+MO_INLINE void step_blocks(form f, const mo_optim_span *s, uint64_t blocks)
 {
     work works[2];
     spill away;
     mo_coef16 c = mo_coef16_of(&s->coef);
     largest top = {_mm512_setzero_ps(), _mm512_setzero_si512(), 0};
-    step_pair(rule, s, &c, 0, &works[0], NULL, p_dtype, g_dtype, &top);
-    settle(rule, s, 0, &works[0], &top, &away, p_dtype);
+    step_pair(f, s, &c, 0, &works[0], NULL, &top);
+    settle(f, s, 0, &works[0], &top, &away);
     for (uint64_t b = 1; b < blocks; b++) {
         work *now = &works[b & 1];
         top = (largest){_mm512_setzero_ps(), _mm512_setzero_si512(), 0};
-        step_pair(rule, s, &c, b * BLOCK, now, &works[~b & 1], p_dtype, g_dtype, &top);
-        settle(rule, s, b * BLOCK, now, &top, &away, p_dtype);
+        step_pair(f, s, &c, b * BLOCK, now, &works[~b & 1], &top);
+        settle(f, s, b * BLOCK, now, &top, &away);
     }
-    step_pair(rule, s, &c, 0, NULL, &works[~blocks & 1], p_dtype, g_dtype, &top);
+    step_pair(f, s, &c, 0, NULL, &works[~blocks & 1], &top);
 }
 
 /* The last, shorter block: padded with elements that stay zero. */
@@ -241,10 +255,11 @@ static __attribute__((noinline)) void step_tail(const mo_optim_span *s, uint64_t
                n * mo_element_size((uint32_t)s->copy_dtype));
 }
 
-#define BLOCKS_FOR(name, rule, p_dtype, g_dtype)                                                   \
+#define BLOCKS_FOR(name, rule, p_dtype, g_dtype) BLOCKS_AS(name, rule, p_dtype, g_dtype, 0)
+#define BLOCKS_AS(name, rule, p_dtype, g_dtype, copies)                                            \
     static __attribute__((noinline)) void name(const mo_optim_span *s, uint64_t blocks)            \
     {                                                                                              \
-        step_blocks(rule, s, blocks, p_dtype, g_dtype);                                            \
+        step_blocks((form){rule, p_dtype, g_dtype, copies}, s, blocks);                            \
     }
 
 BLOCKS_FOR(adamw_f32_f32, MO_RULE_ADAMW, MO_DTYPE_F32, MO_DTYPE_F32)
@@ -256,6 +271,7 @@ BLOCKS_FOR(adamw_f16_bf16, MO_RULE_ADAMW, MO_DTYPE_F16, MO_DTYPE_BF16)
 BLOCKS_FOR(adamw_bf16_f32, MO_RULE_ADAMW, MO_DTYPE_BF16, MO_DTYPE_F32)
 BLOCKS_FOR(adamw_bf16_f16, MO_RULE_ADAMW, MO_DTYPE_BF16, MO_DTYPE_F16)
 BLOCKS_FOR(adamw_bf16_bf16, MO_RULE_ADAMW, MO_DTYPE_BF16, MO_DTYPE_BF16)
+BLOCKS_AS(adamw_master, MO_RULE_ADAMW, MO_DTYPE_F32, MO_DTYPE_BF16, 1)
 BLOCKS_FOR(adam_f32_f32, MO_RULE_ADAM, MO_DTYPE_F32, MO_DTYPE_F32)
 BLOCKS_FOR(adam_f32_bf16, MO_RULE_ADAM, MO_DTYPE_F32, MO_DTYPE_BF16)
 BLOCKS_FOR(adam_bf16_bf16, MO_RULE_ADAM, MO_DTYPE_BF16, MO_DTYPE_BF16)
@@ -278,6 +294,9 @@ static void adamw_span(const mo_optim_span *s)
     };
     if (s->absmax1 == NULL)
         mo_adamw32_span_avx512(s);
+    else if (s->copy != NULL && s->copy_dtype == MO_DTYPE_BF16 &&
+             s->parameter_dtype == MO_DTYPE_F32 && s->gradient_dtype == MO_DTYPE_BF16)
+        step_span(s, adamw_master);
     else
         step_span(s, forms[s->parameter_dtype - MO_DTYPE_F32][s->gradient_dtype - MO_DTYPE_F32]);
 }
