@@ -18,10 +18,10 @@ import torch
 from ..._abi import StateFormat
 from . import _format, _layout, _options, _other_rules
 from ._base import Learning, Params
-from ._fused import BLOCK
 from ._options import number
 from ._whole import PIECE, Task, Wide, WholeOptimizer, room_for
 
+BLOCK = _format.BLOCKS[StateFormat.BITS8]
 _MOMENT, _SCALES = "momentum_buffer", "absmax1"
 #: torch's limit.
 _MOST_STEPS = 99

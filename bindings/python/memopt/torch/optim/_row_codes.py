@@ -10,7 +10,7 @@ import torch
 from ..._abi import StateFormat
 from . import _format
 
-_BLOCK = _format.BLOCKS[StateFormat.BITS8]
+BLOCK = _format.BLOCKS[StateFormat.BITS8]
 
 
 def _columns(shape: Tuple[int, ...]) -> int:
@@ -19,7 +19,7 @@ def _columns(shape: Tuple[int, ...]) -> int:
 
 def scales_shape(shape: Tuple[int, ...]) -> Tuple[int, int]:
     """The shape of the scales of codes of a shape."""
-    return shape[0], -(-_columns(shape) // _BLOCK)
+    return shape[0], -(-_columns(shape) // BLOCK)
 
 
 class Rows:
@@ -30,8 +30,8 @@ class Rows:
         rows, columns = codes.shape[0], _columns(codes.shape)
         self._flat = codes.view(rows, columns)
         wide = self._flat
-        if columns % _BLOCK:
-            wide = codes.new_full((rows, scales.shape[1] * _BLOCK), _zero(signed))
+        if columns % BLOCK:
+            wide = codes.new_full((rows, scales.shape[1] * BLOCK), _zero(signed))
             wide[:, :columns] = self._flat
         self._wide = wide
         self._floats = torch.empty(wide.shape, dtype=torch.float32, device=codes.device)

@@ -14,7 +14,7 @@ import torch
 from ..._abi import OptimizerKind, StateFormat
 from . import _format, _row_codes
 from ._binding import Facts
-from ._fused import BLOCK, Part, Values
+from ._fused import Part, Values
 
 #: The moments, and whether they have signs.
 MOMENTS = (("exp_avg", "absmax1", True), ("exp_avg_sq", "absmax2", False))
@@ -50,7 +50,7 @@ class RowSteps:
         if os.getpid() != self._process:  # a child's handles are the parent's
             self.__init__()  # type: ignore[misc]
         rows, columns = gradient.shape
-        wide = _row_codes.scales_shape((rows, columns))[1] * BLOCK
+        wide = _row_codes.scales_shape((rows, columns))[1] * _row_codes.BLOCK
         room = self._room(gradient.device, rows, wide)
         room.gradient[:, :columns].copy_(gradient)
         room.gradient[:, columns:].zero_()
@@ -70,7 +70,7 @@ class RowSteps:
         known = self._rooms.get((device, rows, wide))
         if known is not None:
             return known
-        count = rows * wide
+        count, blocks = rows * wide, rows * wide // _row_codes.BLOCK
         gradient, target = (
             self._taken(device, use, count, torch.float32).view(rows, wide)
             for use in ("gradient", "target")
@@ -78,7 +78,7 @@ class RowSteps:
         state = {"step": self._taken(device, "step", 1, torch.int64).view(())}
         for key, scale, _ in MOMENTS:
             state[key] = self._taken(device, key, count, torch.uint8).view(rows, wide)
-            state[scale] = self._taken(device, scale, count // BLOCK, torch.float32).view(rows, -1)
+            state[scale] = self._taken(device, scale, blocks, torch.float32).view(rows, -1)
         part = Part(OptimizerKind.ADAMW, StateFormat.BITS8, [state], [target])
         room = self._rooms[device, rows, wide] = _Room(gradient, target, state, part)
         return room
