@@ -108,7 +108,7 @@ struct step_case {
                        : format == MEMOPT_STATE_4BIT ? 0.5 + 4.0 / 128
                                                      : 1 + 4.0 / 256;
         bool single = kind == MEMOPT_OPTIMIZER_LION || kind == MEMOPT_OPTIMIZER_SGD;
-        double moments = single ? 1 : 2;
+        double moments = single ? 1 : kind == MEMOPT_OPTIMIZER_ADEMAMIX ? 3 : 2;
         double extra = copy == 0 ? 0.0 : double(memopt_dtype_size(copy));
         double twice = clip ? double(memopt_dtype_size(gradient)) : 0.0;
         return 2.0 * double(memopt_dtype_size(parameter)) + double(memopt_dtype_size(gradient)) +
@@ -152,6 +152,9 @@ const step_case kCases[] = {
     {"adamwc8_f32", MEMOPT_STATE_COMPANDED, F32, F32, 0, false, false},
     {"adamwc8_f32_bf16_copy", MEMOPT_STATE_COMPANDED, F32, BF16, BF16, false, false},
     {"adamwc8_bf16_stochastic", MEMOPT_STATE_COMPANDED, BF16, BF16, 0, true, false},
+    {"adam8_bf16", MEMOPT_STATE_8BIT, BF16, BF16, 0, false, false, MEMOPT_OPTIMIZER_ADAM},
+    {"ademamix8_bf16", MEMOPT_STATE_8BIT, BF16, BF16, 0, false, false, MEMOPT_OPTIMIZER_ADEMAMIX},
+    {"ademamix32_f32", MEMOPT_STATE_F32, F32, F32, 0, false, false, MEMOPT_OPTIMIZER_ADEMAMIX},
     {"lion8_bf16", MEMOPT_STATE_8BIT, BF16, BF16, 0, false, false, MEMOPT_OPTIMIZER_LION},
     {"lion32_f32", MEMOPT_STATE_F32, F32, F32, 0, false, false, MEMOPT_OPTIMIZER_LION},
     {"sgd8_bf16", MEMOPT_STATE_8BIT, BF16, BF16, 0, false, false, MEMOPT_OPTIMIZER_SGD},

@@ -129,7 +129,7 @@ MO_DEVICE void path_step(const mo_optim_span *in)
     mo_barrier();
     mo_optim_span span = path_span<P, G, COPY, 1, FORMAT>(in);
     path_coef coef = span.coef;
-    mo_span_aligned aligned = {1, COPY, 1, 1, 1, 0, 0, mo_near_rates_of(&coef)};
+    mo_span_aligned aligned = {1, COPY, 1, 1, 1, 1, 0, 0, mo_near_rates_of(&coef)};
     MO_UNROLL
     for (uint32_t p = 0; p < PACKS; p++)
         mo_step_block<RULE, FORMAT>(&span, &coef, &tables, &aligned,
@@ -141,7 +141,7 @@ MO_DEVICE void path_step32(const mo_optim_span *in)
 {
     mo_optim_span span = path_span<P, G, 0, STATE, MO_STATE_F32>(in);
     path_coef coef = span.coef;
-    mo_span_aligned aligned = {1, 0, 1, 1, 1, 0, 1, mo_near_rates_of(&coef)};
+    mo_span_aligned aligned = {1, 0, 1, 1, 1, 1, 0, 1, mo_near_rates_of(&coef)};
     MO_UNROLL
     for (uint32_t p = 0; p < PACKS; p++)
         mo_step32_pack<RULE>(&span, &coef, mo_thread_index() * 4 + p * 1024, 4, &aligned);
@@ -152,7 +152,7 @@ MO_DEVICE void path_step16(const mo_optim_span *in)
 {
     mo_optim_span span = path_span<P, G, 0, 1, MO_STATE_BF16>(in);
     path_coef coef = span.coef;
-    mo_span_aligned aligned = {1, 0, 1, 1, 1, 0, 1, mo_near_rates_of(&coef)};
+    mo_span_aligned aligned = {1, 0, 1, 1, 1, 1, 0, 1, mo_near_rates_of(&coef)};
     MO_UNROLL
     for (uint32_t p = 0; p < PACKS; p++)
         mo_step16_pack<RULE>(&span, &coef, mo_thread_index() * 8 + p * 2048, 8, &aligned,
@@ -245,6 +245,7 @@ STEP(step4_f32, MO_RULE_ADAMW, MO_STATE_4BIT, MO_DTYPE_F32)
 STEP(stepf8_bf16, MO_RULE_ADAMW, MO_STATE_F8, MO_DTYPE_BF16)
 STEP(stepf8_f32, MO_RULE_ADAMW, MO_STATE_F8, MO_DTYPE_F32)
 STEP(stepc8_bf16, MO_RULE_ADAMW, MO_STATE_COMPANDED, MO_DTYPE_BF16)
+STEP(ademamix8_bf16, MO_RULE_ADEMAMIX, MO_STATE_8BIT, MO_DTYPE_BF16)
 STEP(lion8_bf16, MO_RULE_LION, MO_STATE_8BIT, MO_DTYPE_BF16)
 STEP(sgd8_bf16, MO_RULE_SGD, MO_STATE_8BIT, MO_DTYPE_BF16)
 SIMPLE(step16_bf16, (const mo_optim_span *a), path_step16, (a), MO_RULE_ADAMW, MO_DTYPE_BF16,
@@ -252,6 +253,7 @@ SIMPLE(step16_bf16, (const mo_optim_span *a), path_step16, (a), MO_RULE_ADAMW, M
 STEP32(step32_bf16, MO_RULE_ADAMW, 1, MO_DTYPE_BF16)
 STEP32(step32_f32, MO_RULE_ADAMW, 1, MO_DTYPE_F32)
 STEP32(schedule_free_f32, MO_RULE_SCHEDULE_FREE, 1, MO_DTYPE_F32)
+STEP32(ademamix32_f32, MO_RULE_ADEMAMIX, 1, MO_DTYPE_F32)
 STEP32(lion32_f32, MO_RULE_LION, 1, MO_DTYPE_F32)
 STEP32(sgd32_f32, MO_RULE_SGD, 1, MO_DTYPE_F32)
 STEP32(sgd_plain_f32, MO_RULE_SGD, 0, MO_DTYPE_F32)
