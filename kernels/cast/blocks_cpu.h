@@ -142,6 +142,7 @@ typedef struct mo_item_work {
     mo_e4m3_tables *e4m3;
     uint32_t width_bits, height, amax;
     mo_blocks_scale whole; /* of all of its blocks, where known */
+    uint32_t largest;      /* of a block of known scale */
     int known, measure;    /* measure: the largest magnitude, although the scale is known */
     uint64_t across;       /* blocks of a row of the matrix */
     mo_random_stream stream;

@@ -237,19 +237,19 @@ static void measure(mo_item_work *work, const mo_strip_rows *all, uint32_t *amax
 /* The borders of the blocks of bf16 that have a scale of f32. Returns 0 if the form wants none, a
  * scale is not finite, or the strip is too short to gain by them. */
 static int find_borders(mo_item_work *work, const uint32_t *amax, const float *factors,
-                        uint64_t blocks, mo_e4m3_scale *scales)
+                        uint64_t blocks, uint64_t rows, mo_e4m3_scale *scales)
 {
     const mo_blocks_segment *s = work->segment;
     const int other = mo_blocks_is_tensor(s->format) || work->args->power_of_two;
-    if ((work->known && !mo_blocks_is_tensor(s->format)) || blocks < 4 || work->e4m3->refused ||
-        s->dtype != MO_DTYPE_BF16 || work->args->stochastic || work->form->e4m3 == NULL ||
-        s->format < MO_BLOCKS_E4M3_1X128 || s->format > MO_BLOCKS_E4M3_TENSOR)
+    if (blocks * rows < 4 || work->e4m3->refused || s->dtype != MO_DTYPE_BF16 ||
+        work->args->stochastic || work->form->e4m3 == NULL || s->format < MO_BLOCKS_E4M3_1X128 ||
+        s->format > MO_BLOCKS_E4M3_TENSOR)
         return 0;
     for (uint64_t b = 0; b < blocks; b++) {
         if (factors[b] == 0.0f)
             return 0;
         const uint32_t least = mo_f32_bits(MO_BLOCKS_LEAST);
-        const uint32_t most = other ? 0 : amax[b];
+        const uint32_t most = other ? 0 : work->known ? work->largest : amax[b];
         const uint32_t mantissa = most < least ? 0 : most >> 16 & 0x7f;
         scales[b] = mo_e4m3_scale_of(work->e4m3, other ? MO_E4M3_ANY : mantissa, factors[b]);
     }
@@ -278,11 +278,12 @@ void mo_strip_rows_quantize(mo_item_work *work, const mo_strip_rows *rows)
     mo_block_strip strip = all.strip;
     strip.factors = factors;
     strip.e4m3 = e4m3;
-    const int borders = find_borders(work, amax, factors, blocks, e4m3);
+    const int borders = find_borders(work, amax, factors, blocks, all.rows, e4m3);
     for (uint64_t r = 0; r < all.rows; r++, next_row(&all, &strip)) {
         strip.streaming = all.strip.streaming && streams(work, &strip);
         done = borders ? work->form->e4m3(&strip, work->known) : 0;
-        work->e4m3->refused |= borders && work->known && strip.count - done >= 128;
+        work->e4m3->refused |=
+            borders && mo_blocks_is_tensor(s->format) && strip.count - done >= 128;
         if (done < strip.count)
             work->form->quantize[work->args->stochastic][mo_blocks_codes(s->format)][s->dtype](
                 &strip, done);

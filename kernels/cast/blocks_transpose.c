@@ -102,6 +102,7 @@ static void measure_tile(mo_item_work *work, const mo_blocks_item *tile)
         work->form->amax[s->dtype](&strip, 0, &amax);
     }
     work->amax = amax > work->amax ? amax : work->amax;
+    work->largest = amax;
     work->whole = mo_f32_scale(amax, 448.0f, work->args->power_of_two);
     work->known = 1;
     work->measure = 0;
@@ -125,6 +126,11 @@ static void quantize_rows(mo_item_work *work, const mo_blocks_item *tile)
     mo_strip_rows all = mo_strip_rows_of(work, tile->row, 1, tile->column, tile->columns);
     all.strip.streaming = work->args->streaming;
     all.strip.ahead = work->args->streaming ? ROWS_AHEAD * all.value_step : 0;
+    if (work->known && !work->measure) {
+        all.rows = tile->rows;
+        mo_strip_rows_quantize(work, &all);
+        return;
+    }
     for (uint64_t r = 0; r < tile->rows; r++, all.scales += scales) {
         mo_strip_rows_quantize(work, &all);
         all.strip.values += all.value_step;
