@@ -18,16 +18,16 @@ they add up sums of squares, of a matrix those of its columns too. Of a matrix e
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 
-from . import _options, _other_rules
+from . import _format, _options, _other_rules
 from ._base import Learning, Params
 from ._options import number
 from ._shaped import ShapedOptimizer
 from ._team import Team, check_rows
-from ._whole import PIECE, Task, Wide, in_fp32, room_for
+from ._whole import PIECE, Task, write
 
 #: Which of a stack of matrices, and which rows.
 Piece = Tuple[slice, slice]
@@ -112,130 +112,97 @@ class Adafactor(ShapedOptimizer):
         return key != "col_var" or parameter.dim() > 2
 
     def _step_task(self, task: Task) -> None:
-        step = _Step(task)
-        if task.parameter.dim() < 2:
-            step.move_vector(task.state["variance"])
-        else:
-            step.move_matrices(task.state["row_var"], task.state["col_var"])
-        step.values.finish()
+        parameter, group, state = task.parameter, task.group, task.state
+        team = Team(task.owner)
+        gradient = task.gradient.float().contiguous()
+        if group["maximize"]:
+            gradient = -gradient
+        steps = int(state["step"]) + 1
+        lr, fresh = float(group["lr"]), steps ** float(group["beta2_decay"])
+        exact = parameter.float().contiguous()  # perhaps the parameter itself
+        squares = team.add(exact.norm(2).double().square())
+        size = max(float(group["eps"][1]), math.sqrt(float(squares) / task.owner.numel()))
+        rate = size * min(lr, 1 / steps**0.5)
+        if group["weight_decay"] != 0:
+            exact.mul_(1 - lr * float(group["weight_decay"]))
+        least = group["eps"][0]
+        least = torch.finfo(torch.float32).eps if least is None else float(least)
+        step = _step_vector if gradient.dim() < 2 else _step_matrices
+        step(exact, gradient, state, fresh, least, rate, float(group["d"]), team)
+        write(task, exact)
 
 
-class _Step:
-    """A step of a vector or of a stack of matrices by pieces, of which few are in fp32 at a time."""
-
-    def __init__(self, task: Task) -> None:
-        self.team, self.group = Team(task.owner), task.group
-        shape = task.parameter.shape
-        outline = (shape.numel(),) if len(shape) < 2 else (shape[:-2].numel(), *shape[-2:])
-        self.gradient = task.gradient.contiguous().view(outline)
-        self.values = Wide(task, outline)
-        self.pieces = _pieces(self.gradient)
-        most = max((self.gradient[here].numel() for here in self.pieces), default=0)
-        self._room = self.gradient.new_empty(most, dtype=torch.float32)
-        is_wide = self.gradient.dtype is torch.float32
-        self._wide = None if is_wide else torch.empty_like(self._room)
-        self._steps = int(task.state["step"]) + 1
-        self._fresh = self._steps ** float(task.group["beta2_decay"])
-        least = task.group["eps"][0]
-        self._least = torch.finfo(torch.float32).eps if least is None else float(least)
-
-    def _part(self, here: Any) -> torch.Tensor:
-        return in_fp32(self.gradient[here], self._wide)
-
-    def _square_sum(self, parts: Iterable[torch.Tensor]) -> float:
-        """Of the elements of all pieces in all processes."""
-        return self._sum([torch.linalg.vector_norm(part).double().square_() for part in parts])
-
-    def _sum(self, numbers: List[torch.Tensor]) -> float:
-        """Of numbers of all pieces in all processes."""
-        numbers = numbers or [self.gradient.new_zeros((), dtype=torch.float32)]
-        return float(self.team.add(torch.stack(numbers).double().sum()))
-
-    def _take(self, updates: Callable[[Any], torch.Tensor], squares: float) -> None:
-        """Takes the updates, whose squares have this sum, from the parameter."""
-        group, count = self.group, self.team.shape.numel()
-        lr, decay = float(group["lr"]), float(group["weight_decay"])
-        total = self._square_sum(self.values.piece(here) for here in self.pieces)
-        size = max(float(group["eps"][1]), math.sqrt(total / count))
-        rate = size * min(lr, 1 / self._steps**0.5)
-        rate /= max(1.0, math.sqrt(squares / count) / float(group["d"]))
-        rate = -rate if group["maximize"] else rate
-        for here in self.pieces:
-            part = self.values.piece(here)
-            if decay:
-                part.mul_(1 - lr * decay)
-            self.values.store(here, part.sub_(updates(here), alpha=rate))
-
-    def move_vector(self, variance: torch.Tensor) -> None:
-        """Updates are made twice: keeping all of them would take longer."""
-        variance, least = variance.view(-1), self._least**2
-        room = torch.empty_like(self._room)
-
-        def squares(here: slice) -> torch.Tensor:
-            part = self._part(here)
-            fresh = torch.mul(part, part, out=room_for(part, self._room))
-            kept = variance[here].lerp_(fresh, self._fresh)
-            return fresh.div_(torch.clamp(kept, min=least, out=room_for(part, room))).sum()
-
-        def update(here: slice) -> torch.Tensor:
-            part = self._part(here)
-            into = torch.clamp(variance[here], min=least, out=room_for(part, self._room))
-            return into.rsqrt_().mul_(part)
-
-        total = self._sum([squares(here) for here in self.pieces])
-        if not math.isfinite(total):  # squares beyond fp32, whose updates are 0
-            total = self._square_sum(update(here) for here in self.pieces)
-        self._take(update, total)
-
-    def move_matrices(self, row_var: torch.Tensor, col_var: torch.Tensor) -> None:
-        stack, rows, columns = self.gradient.shape
-        row, column = row_var.view(stack, rows, 1), col_var.view(stack, 1, columns)
-        sums = torch.empty_like(row), torch.zeros_like(column)
-        for here in self.pieces:
-            part = self._part(here)
-            squares = torch.mul(part, part, out=room_for(part, self._room))
-            torch.sum(squares, -1, keepdim=True, out=sums[0][here])
-            sums[1][here[0]] += squares.sum(-2, keepdim=True)
-        height = self.team.shape[-2]
-        row.lerp_(sums[0].div_(columns), self._fresh)
-        column.lerp_(self.team.add_columns(sums[1]).div_(height), self._fresh)
-        mean = self.team.add_columns(row.sum(dim=-2, keepdim=True)).div_(height)
-        update = self._updates(row / mean.clamp_(min=self._least), column)
-        one = len(self.pieces) == 1
-        kept = [update(here) for here in self.pieces] if one else []
-        squares_ = self._square_sum(kept or (update(here) for here in self.pieces))
-        self._take((lambda here: kept[0]) if one else update, squares_)
-
-    def _updates(
-        self, scale: torch.Tensor, column: torch.Tensor
-    ) -> Callable[[Piece], torch.Tensor]:
-        """What makes the update of a piece, of which the second moment is scale * column."""
-        least = self._least**2
-        if scale.numel() and float(scale.min()) * float(column.min()) > least:  # all of them are
-            factors = scale.rsqrt(), column.rsqrt()
-
-            def by_factors(here: Piece) -> torch.Tensor:
-                part = self._part(here)
-                into = torch.mul(part, factors[0][here], out=room_for(part, self._room))
-                return into.mul_(factors[1][here[0]])
-
-            return by_factors
-
-        def by_elements(here: Piece) -> torch.Tensor:
-            part = self._part(here)
-            into = room_for(part, self._room)
-            torch.mul(scale[here], column[here[0]], out=into)
-            return into.clamp_(min=least).rsqrt_().mul_(part)
-
-        return by_elements
+def _cut(rate: float, squares: torch.Tensor, count: int, d: float) -> float:
+    """The rate of an update with this sum of squares."""
+    return rate / max(1.0, math.sqrt(float(squares) / count) / d)
 
 
-def _pieces(tensor: torch.Tensor) -> List[Any]:
-    """Of a vector some elements; else some rows of one matrix each, or some whole matrices."""
-    most = PIECE[tensor.device.type]
-    if tensor.dim() == 1:
-        return [slice(first, first + most) for first in range(0, len(tensor), most)]
-    count, rows, columns = tensor.shape
+def _step_vector(
+    exact: torch.Tensor,
+    gradient: torch.Tensor,
+    state: _format.State,
+    fresh: float,
+    least: float,
+    rate: float,
+    d: float,
+    team: Team,
+) -> None:
+    variance = state["variance"]
+    variance.lerp_(gradient * gradient, fresh)
+    update = variance.clamp(min=least * least).rsqrt_().mul_(gradient)
+    squares = team.add(update.norm(2).double().square())
+    exact.sub_(update, alpha=_cut(rate, squares, team.shape.numel(), d))
+
+
+def _step_matrices(
+    exact: torch.Tensor,
+    gradient: torch.Tensor,
+    state: _format.State,
+    fresh: float,
+    least: float,
+    rate: float,
+    d: float,
+    team: Team,
+) -> None:
+    """A step of contiguous tensors."""
+    rows, columns = gradient.shape[-2:]
+    stack = math.prod(gradient.shape[:-2])
+    p, g = (t.view(stack, rows, columns) for t in (exact, gradient))
+    row, column = state["row_var"].view(stack, rows, 1), state["col_var"].view(stack, 1, columns)
+    pieces = _pieces(g)
+    room = g.new_empty(max([g[piece].numel() for piece in pieces], default=0))
+    sums = torch.empty_like(row), torch.zeros_like(column)
+    for piece in pieces:
+        part = g[piece]
+        squares = torch.mul(part, part, out=_of(room, part))
+        sums[0][piece] = squares.sum(-1, keepdim=True)
+        sums[1][piece[0]] += squares.sum(-2, keepdim=True)
+    row.lerp_(sums[0].div_(columns), fresh)
+    column.lerp_(team.add_columns(sums[1]).div_(team.shape[-2]), fresh)
+    mean = team.add_columns(row.sum(dim=-2, keepdim=True)).div_(team.shape[-2])
+    scale = row / mean.clamp_(min=least)
+
+    def update(piece: Piece) -> torch.Tensor:
+        here = torch.mul(scale[piece], column[piece[0]], out=_of(room, g[piece]))
+        return here.clamp_(min=least * least).rsqrt_().mul_(g[piece])
+
+    total = torch.zeros((), dtype=torch.float64, device=g.device)
+    for piece in pieces:
+        last = update(piece)
+        total += last.norm(2).double().square()
+    rate = _cut(rate, team.add(total), team.shape.numel(), d)
+    for piece in pieces:
+        p[piece].sub_(last if len(pieces) == 1 else update(piece), alpha=rate)
+
+
+def _of(room: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    return room[: like.numel()].view(like.shape)
+
+
+def _pieces(matrices: torch.Tensor) -> List[Piece]:
+    """Some rows of one matrix each, or some whole matrices."""
+    count, rows, columns = matrices.shape
+    most = PIECE[matrices.device.type]
     high = max(1, most // max(1, columns))
     wide = max(1, most // max(1, rows * columns))
     return [
