@@ -6,6 +6,7 @@
 #ifndef MEMOPT_MEMOPT_H
 #define MEMOPT_MEMOPT_H
 
+#include <memopt/adafactor.h>
 #include <memopt/allocator.h>
 #include <memopt/base.h>
 #include <memopt/cast.h>

@@ -1,6 +1,7 @@
 /* The list of kernels; all_kernels.cu is the same for GPUs. */
 #include "kernels/core/all_kernels.h"
 
+#include "kernels/adafactor/adafactor.h"
 #include "kernels/cast/accumulate.h"
 #include "kernels/cast/blocks.h"
 #include "kernels/cast/cast.h"
@@ -36,6 +37,13 @@ const mo_kernel *const mo_all_kernels[] = {
     &mo_kernel_dequantizef8,
     &mo_kernel_quantizec8,
     &mo_kernel_dequantizec8,
+    &mo_kernel_adafactor_squares,
+    &mo_kernel_adafactor_rows,
+    &mo_kernel_adafactor_columns,
+    &mo_kernel_adafactor_update,
+    &mo_kernel_adafactor_vector,
+    &mo_kernel_adafactor_rate,
+    &mo_kernel_adafactor_apply,
     &mo_kernel_square_sum,
     &mo_kernel_check,
     &mo_kernel_sum,

@@ -1,6 +1,7 @@
 /* Every GPU kernel in one unit: what the images are made of. */
 #include "kernels/core/gpu_compat.h"
 
+#include "kernels/adafactor/adafactor.cu"
 #include "kernels/cast/accumulate.cu"
 #include "kernels/cast/blocks.cu"
 #include "kernels/cast/blocks_transpose.cu"
@@ -42,6 +43,13 @@ const mo_sim_kernel mo_sim_kernels[] = {
     mo_dequantizef8_sim,
     mo_quantizec8_sim,
     mo_dequantizec8_sim,
+    mo_adafactor_squares_sim,
+    mo_adafactor_rows_sim,
+    mo_adafactor_columns_sim,
+    mo_adafactor_update_sim,
+    mo_adafactor_vector_sim,
+    mo_adafactor_rate_sim,
+    mo_adafactor_apply_sim,
     mo_square_sum_sim,
     mo_check_sim,
     mo_sum_sim,

@@ -178,6 +178,7 @@ MEMORY(f64, uint64_t)
     TWO(and_b##bits, uint##bits##_t, a &b)                                                         \
     TWO(or_b##bits, uint##bits##_t, a | b)                                                         \
     TWO(xor_b##bits, uint##bits##_t, a ^ b)                                                        \
+    TWO(div_u##bits, uint##bits##_t, b == 0 ? (uint##bits##_t) - 1 : a / b)                        \
     TWO(min_u##bits, uint##bits##_t, a < b ? a : b)                                                \
     TWO(max_u##bits, uint##bits##_t, a > b ? a : b)                                                \
     TWO(min_s##bits, int##bits##_t, a < b ? a : b)                                                 \

@@ -5,6 +5,7 @@ A test compiles a C program against the headers and compares every size, offset,
 parameter list with what is written here, so a change of the headers cannot pass unnoticed.
 """
 
+from .adafactor import *
 from .allocator import *
 from .base import *
 from .cast import *

@@ -2,9 +2,8 @@
 element, steps relative to the parameter, and no momentum.
 
 The rule is torch.optim.Adafactor's. What differs: states are in fp32 whatever the parameter's type
-is, and a half-precision parameter is rounded once a step. A matrix is stepped by pieces that fit a
-processor's cache: fresh memory of a matrix's size costs more than the arithmetic, and torch's norm
-over columns more than all else. So sums are taken in another order than torch's.
+is, and a half-precision parameter is rounded once a step. A parameter that this process has whole is
+stepped by one call of the library.
 
 ``optimizer.state[parameter]`` holds "step" (int64, on the host, which needs it) and, of fp32,
 "row_var" and "col_var" of the last two dimensions, or "variance" where there is only one. In state
@@ -22,7 +21,11 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 
-from . import _format, _options, _other_rules
+from ..._abi import AdafactorStruct
+from ..._library import lib, output
+from .._native import native
+from .._tensor_lists import changed, raw
+from . import _format, _layout, _options, _other_rules
 from ._base import Learning, Params
 from ._options import number
 from ._shaped import ShapedOptimizer
@@ -112,24 +115,65 @@ class Adafactor(ShapedOptimizer):
         return key != "col_var" or parameter.dim() > 2
 
     def _step_task(self, task: Task) -> None:
-        parameter, group, state = task.parameter, task.group, task.state
-        team = Team(task.owner)
+        if not _layout.is_sharded(task.owner):
+            _step_whole(task)
+            return
+        group, state, team = task.group, task.state, Team(task.owner)
         gradient = task.gradient.float().contiguous()
         if group["maximize"]:
             gradient = -gradient
         steps = int(state["step"]) + 1
         lr, fresh = float(group["lr"]), steps ** float(group["beta2_decay"])
-        exact = parameter.float().contiguous()  # perhaps the parameter itself
+        exact = task.parameter.float().contiguous()  # perhaps the parameter itself
         squares = team.add(exact.norm(2).double().square())
         size = max(float(group["eps"][1]), math.sqrt(float(squares) / task.owner.numel()))
         rate = size * min(lr, 1 / steps**0.5)
         if group["weight_decay"] != 0:
             exact.mul_(1 - lr * float(group["weight_decay"]))
-        least = group["eps"][0]
-        least = torch.finfo(torch.float32).eps if least is None else float(least)
         step = _step_vector if gradient.dim() < 2 else _step_matrices
-        step(exact, gradient, state, fresh, least, rate, float(group["d"]), team)
+        step(exact, gradient, state, fresh, _least(group), rate, float(group["d"]), team)
         write(task, exact)
+
+
+def _least(group: Dict[str, Any]) -> float:
+    """What the root of the second moment counts as at least."""
+    least = group["eps"][0]
+    return torch.finfo(torch.float32).eps if least is None else float(least)
+
+
+def _step_whole(task: Task) -> None:
+    """Steps by the library; a copy in fp32 where the parameter is not to be rounded to nearest."""
+    group, state, shape = task.group, task.state, task.parameter.shape
+    exact = task.parameter.detach()
+    if group["stochastic_rounding"] or not exact.is_contiguous():
+        exact = exact.float().contiguous()
+    gradient = task.gradient.contiguous()
+    what = AdafactorStruct(
+        parameter=raw(exact.data_ptr(), exact.numel(), exact.dtype),
+        gradient=raw(gradient.data_ptr(), gradient.numel(), gradient.dtype),
+        rows=1,
+        columns=exact.numel(),
+        step=int(state["step"]) + 1,
+        lr=float(group["lr"]),
+        beta2_decay=float(group["beta2_decay"]),
+        eps=(_least(group), float(group["eps"][1])),
+        d=float(group["d"]),
+        weight_decay=float(group["weight_decay"]),
+        gradient_scale=1.0,
+        maximize=bool(group["maximize"]),
+    )
+    if len(shape) < 2:
+        what.column_var = state["variance"].data_ptr()
+    else:
+        what.row_var, what.column_var = (state[key].data_ptr() for key in ("row_var", "col_var"))
+        what.rows, what.columns = shape[-2:]
+    side, bytes_ = native(exact.device), int(output(lib.memopt_adafactor_get_scratch, what))
+    scratch = torch.empty(bytes_ // 8 + 1, dtype=torch.float64, device=exact.device)
+    lib.memopt_adafactor_step(
+        side.device._handle.pointer, what, scratch.data_ptr(), 8 * len(scratch), side.stream()
+    )
+    changed([exact, *state.values()])
+    write(task, exact)
 
 
 def _cut(rate: float, squares: torch.Tensor, count: int, d: float) -> float:

@@ -1,0 +1,271 @@
+/*
+ * Adafactor on a GPU. The order of additions is adafactor.h's: a group of 32 threads is a stripe's
+ * lanes, whatever the width of the warp; a block's groups take the rows of a tile in turn.
+ */
+#include "kernels/core/gpu_vector_io.h"
+
+#include "kernels/adafactor/adafactor.h"
+
+enum { MO_ADAFACTOR_GROUPS = MO_ADAFACTOR_THREADS / MO_STRIPE_LANES };
+
+typedef struct mo_adafactor_row_sums {
+    float of[MO_TILE_ROWS];
+} mo_adafactor_row_sums;
+
+/* mo_adafactor_tree over the lanes of a group: lane 0's result is the stripe's. */
+MO_DEVICE float mo_adafactor_lanes_tree(float value)
+{
+    MO_UNROLL
+    for (uint32_t distance = MO_STRIPE_LANES / 2; distance > 0; distance /= 2)
+        value += mo_f32_from_bits(mo_shuffle_xor_u32(mo_f32_bits(value), distance));
+    return value;
+}
+
+template <uint32_t DTYPE>
+MO_DEVICE float mo_adafactor_value(const mo_adafactor_args &a, uint64_t element)
+{
+    uint32_t code = mo_read_code(a.gradient, element, DTYPE == MO_DTYPE_F32 ? 4 : 2);
+    return mo_decode_as<DTYPE>(code) * a.scale;
+}
+
+/* --- squares --------------------------------------------------------------------------------- */
+
+template <uint32_t DTYPE>
+MO_DEVICE void mo_adafactor_add_columns(const mo_adafactor_args &a, const mo_adafactor_tile &tile)
+{
+    const uint64_t down = mo_tiles_of(a.rows, MO_TILE_ROWS);
+    float *sums = a.column_squares + (tile.matrix * down + tile.down) * a.columns + tile.column;
+    for (uint32_t j = mo_thread_index(); j < tile.columns; j += MO_ADAFACTOR_THREADS) {
+        float sum = 0;
+        for (uint32_t i = 0; i < tile.rows; i++) {
+            float x = mo_adafactor_value<DTYPE>(a, tile.element + i * a.columns + j);
+            sum = mo_fmaf(x, x, sum);
+        }
+        MO_AT(float, sums + j) = sum;
+    }
+}
+
+template <uint32_t DTYPE>
+MO_DEVICE void mo_adafactor_add_rows(const mo_adafactor_args &a, const mo_adafactor_tile &tile)
+{
+    const uint64_t across = mo_tiles_of(a.columns, MO_TILE_COLUMNS);
+    const uint32_t lane = mo_thread_index() % MO_STRIPE_LANES;
+    float *sums = a.row_squares + (tile.matrix * across + tile.across) * a.rows + tile.row;
+    /* All groups take as many turns: a warp may be two of them. */
+    for (uint32_t turn = 0; turn < MO_TILE_ROWS; turn += MO_ADAFACTOR_GROUPS) {
+        uint32_t i = turn + mo_thread_index() / MO_STRIPE_LANES;
+        float sum = 0;
+        for (uint32_t j = lane; i < tile.rows && j < tile.columns; j += MO_STRIPE_LANES) {
+            float x = mo_adafactor_value<DTYPE>(a, tile.element + i * a.columns + j);
+            sum = mo_fmaf(x, x, sum);
+        }
+        sum = mo_adafactor_lanes_tree(sum);
+        if (lane == 0 && i < tile.rows)
+            MO_AT(float, sums + i) = sum;
+    }
+}
+
+template <uint32_t DTYPE>
+MO_DEVICE void mo_adafactor_add(const mo_adafactor_args &a, const mo_adafactor_tile &tile)
+{
+    mo_adafactor_add_columns<DTYPE>(a, tile);
+    mo_adafactor_add_rows<DTYPE>(a, tile);
+}
+
+MO_GLOBAL(mo_adafactor_squares, mo_adafactor_args, MO_ADAFACTOR_THREADS)
+{
+    mo_adafactor_tile tile;
+    mo_adafactor_tile_of(&args, first_item + mo_block_index(), &tile);
+    if (args.gradient_dtype == MO_DTYPE_F32)
+        mo_adafactor_add<MO_DTYPE_F32>(args, tile);
+    else if (args.gradient_dtype == MO_DTYPE_BF16)
+        mo_adafactor_add<MO_DTYPE_BF16>(args, tile);
+    else
+        mo_adafactor_add<MO_DTYPE_F16>(args, tile);
+}
+
+/* --- moments --------------------------------------------------------------------------------- */
+
+typedef struct mo_adafactor_row_block {
+    float moments[MO_ROW_BLOCK];
+} mo_adafactor_row_block;
+
+MO_GLOBAL(mo_adafactor_rows, mo_adafactor_args, MO_ADAFACTOR_THREADS)
+{
+    MO_SHARED(mo_adafactor_row_block, block);
+    const uint64_t blocks = mo_tiles_of(args.rows, MO_ROW_BLOCK);
+    const uint64_t item = first_item + mo_block_index(), first = item % blocks * MO_ROW_BLOCK;
+    uint64_t rest = args.rows - first;
+    rest = rest < MO_ROW_BLOCK ? rest : (uint64_t)MO_ROW_BLOCK;
+    if (mo_adafactor_is_skipped(&args))
+        return;
+    for (uint64_t i = mo_thread_index(); i < rest; i += MO_ADAFACTOR_THREADS)
+        block.moments[i] = mo_adafactor_row(&args, item / blocks, first + i);
+    mo_barrier();
+    double sum = 0;
+    if (mo_thread_index() < MO_STRIPE_LANES)
+        for (uint64_t i = mo_thread_index(); i < rest; i += MO_STRIPE_LANES)
+            sum += (double)block.moments[i];
+    MO_UNROLL
+    for (uint32_t distance = MO_STRIPE_LANES / 2; distance > 0; distance /= 2)
+        sum += mo_shuffle_xor_f64(sum, distance);
+    if (mo_thread_index() == 0)
+        MO_AT(double, args.row_totals + item) = sum;
+}
+
+MO_GLOBAL(mo_adafactor_columns, mo_adafactor_args, MO_ADAFACTOR_THREADS)
+{
+    const uint64_t across = mo_tiles_of(args.columns, MO_TILE_COLUMNS);
+    const uint64_t item = first_item + mo_block_index(), first = item % across * MO_TILE_COLUMNS;
+    uint64_t rest = args.columns - first;
+    rest = rest < MO_TILE_COLUMNS ? rest : (uint64_t)MO_TILE_COLUMNS;
+    if (mo_adafactor_is_skipped(&args))
+        return;
+    float mean = mo_adafactor_row_mean(&args, item / across);
+    for (uint64_t j = mo_thread_index(); j < rest; j += MO_ADAFACTOR_THREADS)
+        mo_adafactor_column(&args, item / across, first + j, mean);
+}
+
+/* --- the update ------------------------------------------------------------------------------ */
+
+/* The sum of the squares in each row of the tile. */
+template <uint32_t DTYPE>
+MO_DEVICE void mo_adafactor_lengths(const mo_adafactor_args &a, const mo_adafactor_tile &tile,
+                                    mo_adafactor_row_sums *sums)
+{
+    const uint32_t lane = mo_thread_index() % MO_STRIPE_LANES;
+    const float *columns = a.column_factor + tile.matrix * a.columns + tile.column;
+    const float *rows = a.row_factor + tile.matrix * a.rows + tile.row;
+    for (uint32_t turn = 0; turn < MO_TILE_ROWS; turn += MO_ADAFACTOR_GROUPS) {
+        uint32_t i = turn + mo_thread_index() / MO_STRIPE_LANES;
+        float sum = 0;
+        for (uint32_t j = lane; i < tile.rows && j < tile.columns; j += MO_STRIPE_LANES) {
+            float factor = MO_AT(const float, rows + i) * MO_AT(const float, columns + j);
+            float u = mo_adafactor_value<DTYPE>(a, tile.element + i * a.columns + j) *
+                      mo_adafactor_capped(factor, a.cap);
+            sum = mo_fmaf(u, u, sum);
+        }
+        sum = mo_adafactor_lanes_tree(sum);
+        if (lane == 0)
+            sums->of[i] = sum;
+    }
+}
+
+MO_GLOBAL(mo_adafactor_update, mo_adafactor_args, MO_ADAFACTOR_THREADS)
+{
+    MO_SHARED(mo_adafactor_row_sums, sums);
+    const uint64_t item = first_item + mo_block_index();
+    mo_adafactor_tile tile;
+    mo_adafactor_tile_of(&args, item, &tile);
+    if (args.gradient_dtype == MO_DTYPE_F32)
+        mo_adafactor_lengths<MO_DTYPE_F32>(args, tile, &sums);
+    else if (args.gradient_dtype == MO_DTYPE_BF16)
+        mo_adafactor_lengths<MO_DTYPE_BF16>(args, tile, &sums);
+    else
+        mo_adafactor_lengths<MO_DTYPE_F16>(args, tile, &sums);
+    mo_barrier();
+    if (mo_thread_index() != 0)
+        return;
+    double total = 0;
+    for (uint32_t i = 0; i < tile.rows; i++)
+        total += (double)sums.of[i];
+    MO_AT(double, args.tile_squares + item) = total;
+}
+
+typedef struct mo_adafactor_updates {
+    float of[MO_TILE_COLUMNS];
+} mo_adafactor_updates;
+
+/* A tile of a vector: its moments, and its updates. */
+template <uint32_t DTYPE>
+MO_DEVICE void mo_adafactor_vector_tile(const mo_adafactor_args &a, const mo_adafactor_tile &tile,
+                                        mo_adafactor_updates *updates)
+{
+    float *moments = a.column_var + tile.element;
+    for (uint32_t j = mo_thread_index(); j < tile.columns; j += MO_ADAFACTOR_THREADS) {
+        float x = mo_adafactor_value<DTYPE>(a, tile.element + j);
+        float moment = mo_adafactor_moment(MO_AT(float, moments + j), x * x, a.fresh);
+        MO_AT(float, moments + j) = moment;
+        updates->of[j] = x * mo_adafactor_factor(moment, a.cap);
+    }
+}
+
+MO_GLOBAL(mo_adafactor_vector, mo_adafactor_args, MO_ADAFACTOR_THREADS)
+{
+    MO_SHARED(mo_adafactor_updates, updates);
+    const uint64_t item = first_item + mo_block_index();
+    mo_adafactor_tile tile;
+    mo_adafactor_tile_of(&args, item, &tile);
+    if (mo_adafactor_is_skipped(&args))
+        return;
+    if (args.gradient_dtype == MO_DTYPE_F32)
+        mo_adafactor_vector_tile<MO_DTYPE_F32>(args, tile, &updates);
+    else if (args.gradient_dtype == MO_DTYPE_BF16)
+        mo_adafactor_vector_tile<MO_DTYPE_BF16>(args, tile, &updates);
+    else
+        mo_adafactor_vector_tile<MO_DTYPE_F16>(args, tile, &updates);
+    mo_barrier();
+    float sum = 0;
+    if (mo_thread_index() < MO_STRIPE_LANES)
+        for (uint32_t j = mo_thread_index(); j < tile.columns; j += MO_STRIPE_LANES)
+            sum = mo_fmaf(updates.of[j], updates.of[j], sum);
+    sum = mo_adafactor_lanes_tree(sum);
+    if (mo_thread_index() == 0)
+        MO_AT(double, args.tile_squares + item) = (double)sum;
+}
+
+MO_GLOBAL(mo_adafactor_rate, mo_adafactor_args, MO_ONE_THREADS)
+{
+    (void)first_item;
+    if (mo_thread_index() == 0)
+        *args.rate = mo_adafactor_rate_of(&args);
+}
+
+template <uint32_t PARAMETER, uint32_t GRADIENT>
+MO_DEVICE void mo_adafactor_move(const mo_adafactor_args &a, const mo_adafactor_tile &tile)
+{
+    const uint32_t size = PARAMETER == MO_DTYPE_F32 ? 4 : 2;
+    const float *columns =
+        (a.row_var ? a.column_factor : a.column_var) + tile.matrix * a.columns + tile.column;
+    const float *rows = a.row_factor + tile.matrix * a.rows + tile.row;
+    const float rate = *a.rate;
+    for (uint32_t j = mo_thread_index(); j < tile.columns; j += MO_ADAFACTOR_THREADS) {
+        float column = MO_AT(const float, columns + j);
+        float alone = a.row_var ? 0.0f : mo_adafactor_factor(column, a.cap);
+        for (uint32_t i = 0; i < tile.rows; i++) {
+            uint64_t at = tile.element + i * a.columns + j;
+            float value = mo_decode_as<PARAMETER>(mo_read_code(a.parameter, at, size));
+            float factor = alone;
+            if (a.row_var)
+                factor = mo_adafactor_capped(MO_AT(const float, rows + i) * column, a.cap);
+            float u = mo_adafactor_value<GRADIENT>(a, at) * factor;
+            value = mo_f32_one_nan(mo_fmaf(-rate, u, value * a.keep));
+            mo_write_code(a.parameter, at, size, mo_encode_as<PARAMETER>(value, 0));
+        }
+    }
+}
+
+template <uint32_t PARAMETER>
+MO_DEVICE void mo_adafactor_move_by(const mo_adafactor_args &a, const mo_adafactor_tile &tile)
+{
+    if (a.gradient_dtype == MO_DTYPE_F32)
+        mo_adafactor_move<PARAMETER, MO_DTYPE_F32>(a, tile);
+    else if (a.gradient_dtype == MO_DTYPE_BF16)
+        mo_adafactor_move<PARAMETER, MO_DTYPE_BF16>(a, tile);
+    else
+        mo_adafactor_move<PARAMETER, MO_DTYPE_F16>(a, tile);
+}
+
+MO_GLOBAL(mo_adafactor_apply, mo_adafactor_args, MO_ADAFACTOR_THREADS)
+{
+    mo_adafactor_tile tile;
+    mo_adafactor_tile_of(&args, first_item + mo_block_index(), &tile);
+    if (mo_adafactor_is_skipped(&args))
+        return;
+    if (args.parameter_dtype == MO_DTYPE_F32)
+        mo_adafactor_move_by<MO_DTYPE_F32>(args, tile);
+    else if (args.parameter_dtype == MO_DTYPE_BF16)
+        mo_adafactor_move_by<MO_DTYPE_BF16>(args, tile);
+    else
+        mo_adafactor_move_by<MO_DTYPE_F16>(args, tile);
+}

@@ -1,0 +1,181 @@
+/*
+ * Adafactor over the vectors of one instruction set: include a vector_*.h first. Types are
+ * constants to the compiler. 32 columns at a time, those left over by the scalar form.
+ */
+#include "kernels/adafactor/adafactor_cpu.h"
+
+enum { ADAFACTOR_VECTORS = MO_STRIPE_LANES / MO_LANES_N };
+
+/* mo_adafactor_tree over the lanes of whole vectors, with the columns from `first` on. */
+#define ADAFACTOR_FINISH(sums, tail, piece, dtype, first)                                          \
+    do {                                                                                           \
+        float lanes[MO_STRIPE_LANES];                                                              \
+        for (int k = 0; k < ADAFACTOR_VECTORS; k++)                                                \
+            v_store(lanes + k * MO_LANES_N, (sums)[k]);                                            \
+        (tail)(piece, dtype, first, lanes);                                                        \
+        return mo_adafactor_tree(lanes);                                                           \
+    } while (0)
+
+/* The tree where no column is left over: whole vectors first. The vectors are used up. */
+MO_INLINE float adafactor_tree(VF sums[ADAFACTOR_VECTORS])
+{
+    float lanes[MO_LANES_N];
+    for (int n = ADAFACTOR_VECTORS / 2; n > 0; n /= 2)
+        for (int k = 0; k < n; k++)
+            sums[k] = v_add(sums[k], sums[k + n]);
+    v_store(lanes, sums[0]);
+    for (int n = MO_LANES_N / 2; n > 0; n /= 2)
+        for (int k = 0; k < n; k++)
+            lanes[k] += lanes[k + n];
+    return lanes[0];
+}
+
+MO_INLINE VF adafactor_value(const mo_adafactor_piece *p, uint64_t j, int32_t dtype)
+{
+    return v_mul(v_load_as(p->gradient, j, dtype), v_set(p->scale));
+}
+
+/* NaN of a factor stays. */
+MO_INLINE VF adafactor_update_lanes(const mo_adafactor_piece *p, uint64_t j, int32_t dtype,
+                                    int vector)
+{
+    VF column = v_load(p->columns + j);
+    VF factor = vector ? v_div(v_set(1.0f), v_sqrt(column)) : v_mul(v_set(p->row), column);
+    return v_mul(adafactor_value(p, j, dtype), v_min(v_set(p->cap), factor));
+}
+
+/* mo_adafactor_moment. */
+MO_INLINE void adafactor_moment_lanes(const mo_adafactor_piece *p, uint64_t j, int32_t dtype)
+{
+    VF x = adafactor_value(p, j, dtype), mean = v_mul(x, x), old = v_load(p->columns + j);
+    VF way = v_sub(mean, old);
+    VF moment = p->fresh < 0.5f ? v_fma(v_set(p->fresh), way, old)
+                                : v_fma(v_set(p->fresh - 1.0f), way, mean);
+    v_store(p->columns + j, v_one_nan(moment));
+}
+
+MO_INLINE float adafactor_squares_as(const mo_adafactor_piece *p, int32_t dtype)
+{
+    VF sums[ADAFACTOR_VECTORS];
+    uint32_t j = 0;
+    for (int k = 0; k < ADAFACTOR_VECTORS; k++)
+        sums[k] = v_set(0.0f);
+    for (; j + MO_STRIPE_LANES <= p->count; j += MO_STRIPE_LANES)
+        for (uint32_t k = 0; k < ADAFACTOR_VECTORS; k++) {
+            VF x = adafactor_value(p, j + k * MO_LANES_N, dtype);
+            float *column = p->columns + j + k * MO_LANES_N;
+            sums[k] = v_fma(x, x, sums[k]);
+            v_store(column, v_fma(x, x, v_load(column)));
+        }
+    if (j == p->count)
+        return adafactor_tree(sums);
+    ADAFACTOR_FINISH(sums, mo_adafactor_squares_tail, p, (uint32_t)dtype, j);
+}
+
+MO_INLINE float adafactor_length_as(const mo_adafactor_piece *p, int32_t dtype, int vector)
+{
+    VF sums[ADAFACTOR_VECTORS];
+    uint32_t j = 0;
+    for (int k = 0; k < ADAFACTOR_VECTORS; k++)
+        sums[k] = v_set(0.0f);
+    for (; j + MO_STRIPE_LANES <= p->count; j += MO_STRIPE_LANES)
+        for (uint32_t k = 0; k < ADAFACTOR_VECTORS; k++) {
+            uint64_t at = j + k * MO_LANES_N;
+            if (vector)
+                adafactor_moment_lanes(p, at, dtype);
+            VF u = adafactor_update_lanes(p, at, dtype, vector);
+            sums[k] = v_fma(u, u, sums[k]);
+        }
+    if (j == p->count)
+        return adafactor_tree(sums);
+    ADAFACTOR_FINISH(sums, vector ? mo_adafactor_vector_tail : mo_adafactor_length_tail, p,
+                     (uint32_t)dtype, j);
+}
+
+MO_INLINE void adafactor_apply_as(const mo_adafactor_piece *p, int32_t parameter, int32_t gradient,
+                                  int vector)
+{
+    const VF rate = v_set(-p->rate), keep = v_set(p->keep);
+    uint32_t j = 0;
+    for (; j + MO_LANES_N <= p->count; j += MO_LANES_N) {
+        VF kept = v_mul(v_load_as(p->parameter, j, parameter), keep);
+        VF moved = v_fma(rate, adafactor_update_lanes(p, j, gradient, vector), kept);
+        v_store_as(p->parameter, j, parameter, v_one_nan(moved));
+    }
+    mo_adafactor_apply_tail(p, (uint32_t)parameter, (uint32_t)gradient, j);
+}
+
+static float adafactor_squares(const mo_adafactor_piece *piece, uint32_t gradient)
+{
+    if (gradient == MO_DTYPE_F32)
+        return adafactor_squares_as(piece, MO_DTYPE_F32);
+    return gradient == MO_DTYPE_F16 ? adafactor_squares_as(piece, MO_DTYPE_F16)
+                                    : adafactor_squares_as(piece, MO_DTYPE_BF16);
+}
+
+MO_INLINE float adafactor_length_of(const mo_adafactor_piece *piece, uint32_t gradient, int vector)
+{
+    if (gradient == MO_DTYPE_F32)
+        return adafactor_length_as(piece, MO_DTYPE_F32, vector);
+    return gradient == MO_DTYPE_F16 ? adafactor_length_as(piece, MO_DTYPE_F16, vector)
+                                    : adafactor_length_as(piece, MO_DTYPE_BF16, vector);
+}
+
+static float adafactor_length(const mo_adafactor_piece *piece, uint32_t gradient)
+{
+    return adafactor_length_of(piece, gradient, 0);
+}
+
+static float adafactor_vector(const mo_adafactor_piece *piece, uint32_t gradient)
+{
+    return adafactor_length_of(piece, gradient, 1);
+}
+
+MO_INLINE void adafactor_apply_to(const mo_adafactor_piece *piece, int32_t parameter,
+                                  uint32_t gradient, int vector)
+{
+    if (gradient == MO_DTYPE_F32)
+        adafactor_apply_as(piece, parameter, MO_DTYPE_F32, vector);
+    else if (gradient == MO_DTYPE_F16)
+        adafactor_apply_as(piece, parameter, MO_DTYPE_F16, vector);
+    else
+        adafactor_apply_as(piece, parameter, MO_DTYPE_BF16, vector);
+}
+
+MO_INLINE void adafactor_apply_of(const mo_adafactor_piece *piece, uint32_t parameter,
+                                  uint32_t gradient, int vector)
+{
+    if (parameter == MO_DTYPE_F32)
+        adafactor_apply_to(piece, MO_DTYPE_F32, gradient, vector);
+    else if (parameter == MO_DTYPE_F16)
+        adafactor_apply_to(piece, MO_DTYPE_F16, gradient, vector);
+    else
+        adafactor_apply_to(piece, MO_DTYPE_BF16, gradient, vector);
+}
+
+static void adafactor_apply(const mo_adafactor_piece *piece, uint32_t parameter, uint32_t gradient)
+{
+    if (piece->vector)
+        adafactor_apply_of(piece, parameter, gradient, 1);
+    else
+        adafactor_apply_of(piece, parameter, gradient, 0);
+}
+
+/* The forms of an instruction set. */
+#define MO_ADAFACTOR_FORMS(isa)                                                                    \
+    void mo_adafactor_squares_##isa(const void *args, uint64_t begin, uint64_t end)                \
+    {                                                                                              \
+        mo_adafactor_squares_run(args, begin, end, adafactor_squares);                             \
+    }                                                                                              \
+    void mo_adafactor_update_##isa(const void *args, uint64_t begin, uint64_t end)                 \
+    {                                                                                              \
+        mo_adafactor_update_run(args, begin, end, adafactor_length);                               \
+    }                                                                                              \
+    void mo_adafactor_vector_##isa(const void *args, uint64_t begin, uint64_t end)                 \
+    {                                                                                              \
+        mo_adafactor_vector_run(args, begin, end, adafactor_vector);                               \
+    }                                                                                              \
+    void mo_adafactor_apply_##isa(const void *args, uint64_t begin, uint64_t end)                  \
+    {                                                                                              \
+        mo_adafactor_apply_run(args, begin, end, adafactor_apply);                                 \
+    }

@@ -1,0 +1,257 @@
+/* Adafactor's step: checks, the places of the scratch, and the launches. */
+#include "memopt/adafactor.h"
+
+#include "base/checked.h"
+#include "base/options.h"
+#include "kernels/adafactor/adafactor.h"
+#include "kernels/optim/schedules.h"
+#include "memopt/cast.h"
+#include "optim/optim.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#define MOST_ELEMENTS ((uint64_t)1 << 60)
+
+/* --- the scratch ----------------------------------------------------------------------------- */
+
+/* How many of each thing there are. */
+typedef struct shape {
+    uint64_t stack, tiles, row_blocks, column_blocks;
+    uint64_t norm_bytes; /* of memopt_square_sum(): the parameter's norm */
+    uint64_t bytes;
+} shape;
+
+static memopt_status shape_of(const memopt_adafactor *w, shape *out)
+{
+    uint64_t matrix;
+    if (w->rows == 0 || w->columns == 0 || !mo_mul_u64(w->rows, w->columns, &matrix) ||
+        w->parameter.count % matrix != 0)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "adafactor: %" PRIu64 " elements are not whole matrices of %" PRIu64
+                       " x %" PRIu64,
+                       w->parameter.count, w->rows, w->columns);
+    if (w->parameter.count >= MOST_ELEMENTS)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "adafactor: %" PRIu64 " elements; 2^60 or more are too many",
+                       w->parameter.count);
+    const uint64_t across = mo_tiles_of(w->columns, MO_TILE_COLUMNS);
+    const uint64_t down = mo_tiles_of(w->rows, MO_TILE_ROWS);
+    const uint64_t stack = w->parameter.count / matrix;
+    out->stack = stack;
+    out->tiles = stack * across * down;
+    out->row_blocks = stack * mo_tiles_of(w->rows, MO_ROW_BLOCK);
+    out->column_blocks = stack * across;
+    memopt_status status = memopt_norm_get_scratch(&w->parameter, 1, &out->norm_bytes);
+    if (status != MEMOPT_OK)
+        return status;
+    /* No term exceeds the elements. */
+    uint64_t doubles = 1 + out->row_blocks + mo_total_scratch(out->tiles);
+    uint64_t floats = stack * (across * w->rows + down * w->columns + w->rows + w->columns);
+    out->bytes = out->norm_bytes + 8 * doubles + 4 * (1 + (w->row_var == NULL ? 0 : floats));
+    return MEMOPT_OK;
+}
+
+memopt_status memopt_adafactor_get_scratch(const memopt_adafactor *what, uint64_t *out_bytes)
+{
+    memopt_adafactor w;
+    shape s;
+    if (what == NULL || out_bytes == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "adafactor_get_scratch: %s is NULL",
+                       what == NULL ? "what" : "out_bytes");
+    memopt_status status = mo_options_read(&w, sizeof w, what, "memopt_adafactor");
+    if (status == MEMOPT_OK)
+        status = shape_of(&w, &s);
+    if (status == MEMOPT_OK)
+        *out_bytes = s.bytes;
+    return status;
+}
+
+/* --- checks ---------------------------------------------------------------------------------- */
+
+static memopt_status check_range(const char *name, double value, double least, double most)
+{
+    if (value >= least && value <= most)
+        return MEMOPT_OK;
+    return mo_fail(MEMOPT_INVALID_ARGUMENT, "adafactor: %s is %g; it must be in [%g, %g]", name,
+                   value, least, most);
+}
+
+static memopt_status check_values(const memopt_adafactor *w)
+{
+    const double most = 3.4028234663852886e38; /* f32's */
+    const struct {
+        const char *name;
+        double value, least, most;
+    } rules[] = {
+        {"lr", w->lr, 0.0, most},
+        {"beta2_decay", w->beta2_decay, -most, 0.0},
+        {"eps[0]", w->eps[0], 0.0, most},
+        {"eps[1]", w->eps[1], 0.0, most},
+        {"d", w->d, 1.0, most},
+        {"weight_decay", w->weight_decay, 0.0, most},
+        {"gradient_scale", w->gradient_scale, -most, most},
+        {"step", (double)w->step, 1.0, 0x1p64},
+    };
+    memopt_status status = MEMOPT_OK;
+    for (size_t i = 0; i < sizeof rules / sizeof rules[0] && status == MEMOPT_OK; i++)
+        status = check_range(rules[i].name, rules[i].value, rules[i].least, rules[i].most);
+    return status;
+}
+
+/* All memory of a call. */
+enum { PARAMETER, GRADIENT, ROW_VAR, COLUMN_VAR, SCRATCH, FOUND_INF, PARTS };
+
+static memopt_status check_memory(memopt_device *device, const memopt_adafactor *w, const shape *s,
+                                  void *scratch, uint64_t scratch_bytes)
+{
+    const memopt_tensor parts[PARTS] = {
+        [PARAMETER] = w->parameter,
+        [GRADIENT] = w->gradient,
+        [ROW_VAR] = {w->row_var, s->stack * w->rows, MEMOPT_DTYPE_F32},
+        [COLUMN_VAR] = {w->column_var, s->stack * w->columns, MEMOPT_DTYPE_F32},
+        [SCRATCH] = {scratch, scratch_bytes / 4, MEMOPT_DTYPE_F32},
+        [FOUND_INF] = {(void *)(uintptr_t)w->found_inf, 1, MEMOPT_DTYPE_F32},
+    };
+    static const char *const names[PARTS] = {"parameter",  "gradient", "row_var",
+                                             "column_var", "scratch",  "found_inf"};
+    char subject[32];
+    memopt_status status = MEMOPT_OK;
+    for (int i = 0; i < PARTS && status == MEMOPT_OK; i++) {
+        if (parts[i].data == NULL && (i == ROW_VAR || i == FOUND_INF))
+            continue;
+        snprintf(subject, sizeof subject, "adafactor: %s", names[i]);
+        status = mo_optim_tensor_check(subject, 0, &parts[i]);
+        if (status == MEMOPT_OK)
+            status = mo_optim_tensor_reachable(device, subject, 0, &parts[i]);
+        for (int k = 0; k < i && status == MEMOPT_OK; k++)
+            if (mo_optim_tensors_overlap(&parts[i], &parts[k]))
+                status = mo_fail(MEMOPT_INVALID_ARGUMENT, "adafactor: %s and %s overlap at %p",
+                                 names[k], names[i], parts[i].data);
+    }
+    return status;
+}
+
+static memopt_status check(memopt_device *device, const memopt_adafactor *w, const shape *s,
+                           void *scratch, uint64_t scratch_bytes)
+{
+    if (w->gradient.count != w->parameter.count)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "adafactor: the gradient has %" PRIu64 " elements, the parameter %" PRIu64,
+                       w->gradient.count, w->parameter.count);
+    if (w->row_var == NULL && w->rows != 1)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "adafactor: row_var is NULL, and there are %" PRIu64 " rows; vectors have 1",
+                       w->rows);
+    if (scratch == NULL || (uintptr_t)scratch % 8 != 0 || scratch_bytes < s->bytes)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "adafactor: scratch %p has %" PRIu64 " bytes; %" PRIu64
+                       " are needed, aligned to 8 (memopt_adafactor_get_scratch)",
+                       scratch, scratch_bytes, s->bytes);
+    memopt_status status = check_values(w);
+    return status == MEMOPT_OK ? check_memory(device, w, s, scratch, scratch_bytes) : status;
+}
+
+/* --- the step -------------------------------------------------------------------------------- */
+
+static mo_adafactor_args arguments_of(const memopt_adafactor *w, const shape *s, double *doubles)
+{
+    mo_adafactor_args a = {
+        .parameter = w->parameter.data,
+        .gradient = w->gradient.data,
+        .row_var = w->row_var,
+        .column_var = w->column_var,
+        .found_inf = w->found_inf,
+        .parameter_squares = doubles,
+        .row_totals = doubles + 1,
+        .tile_squares = doubles + 1 + s->row_blocks,
+        .stack = s->stack,
+        .rows = w->rows,
+        .columns = w->columns,
+        .step_rate = w->lr,
+        .least_size = w->eps[1],
+        .longest = w->d,
+        .fresh = (float)mo_exp_minus(-w->beta2_decay * mo_minus_log(1.0 / (double)w->step)),
+        .least = (float)w->eps[0],
+        .scale = (float)w->gradient_scale,
+        .keep = (float)(1.0 - w->lr * w->weight_decay),
+        .parameter_dtype = (uint32_t)w->parameter.dtype,
+        .gradient_dtype = (uint32_t)w->gradient.dtype,
+    };
+    const double slowed = 1.0 / mo_sqrt((double)w->step);
+    const uint64_t sums = mo_total_scratch(s->tiles);
+    a.update_squares = a.tile_squares + sums - 1;
+    a.rate = (float *)(a.tile_squares + sums);
+    a.row_squares = a.rate + 1; /* from here on not of vectors */
+    a.column_squares = a.row_squares + s->column_blocks * w->rows;
+    a.row_factor = a.column_squares + s->stack * mo_tiles_of(w->rows, MO_TILE_ROWS) * w->columns;
+    a.column_factor = a.row_factor + s->stack * w->rows;
+    a.cap = 1.0f / a.least;
+    if (slowed < a.step_rate)
+        a.step_rate = slowed;
+    if (w->maximize)
+        a.step_rate = -a.step_rate;
+    return a;
+}
+
+/* The sum over tiles, level by level. */
+static memopt_status sum_tiles(memopt_device *device, memopt_stream stream,
+                               const mo_adafactor_args *a, uint64_t tiles)
+{
+    double *at = a->tile_squares;
+    memopt_status status = MEMOPT_OK;
+    for (uint64_t values = tiles; status == MEMOPT_OK && values > 1;) {
+        uint64_t sums = mo_tiles_of(values, MO_STRIPE_ELEMENTS);
+        mo_sum_args level = {at, at + values, values};
+        status = mo_launch(device, stream, &mo_kernel_sum, &level, sums);
+        at += values;
+        values = sums;
+    }
+    return status;
+}
+
+static memopt_status launch(memopt_device *device, memopt_stream stream, const mo_adafactor_args *a,
+                            const shape *s)
+{
+    const struct {
+        const mo_kernel *kernel;
+        uint64_t items, of_vectors;
+    } before[] = {{&mo_kernel_adafactor_squares, s->tiles, 0},
+                  {&mo_kernel_adafactor_rows, s->row_blocks, 0},
+                  {&mo_kernel_adafactor_columns, s->column_blocks, 0},
+                  {&mo_kernel_adafactor_update, s->tiles, 0},
+                  {&mo_kernel_adafactor_vector, 0, s->tiles}};
+    memopt_status status = MEMOPT_OK;
+    for (size_t i = 0; i < sizeof before / sizeof before[0] && status == MEMOPT_OK; i++)
+        status = mo_launch(device, stream, before[i].kernel, a,
+                           a->row_var != NULL ? before[i].items : before[i].of_vectors);
+    if (status == MEMOPT_OK)
+        status = sum_tiles(device, stream, a, s->tiles);
+    if (status == MEMOPT_OK)
+        status = mo_launch(device, stream, &mo_kernel_adafactor_rate, a, 1);
+    return status == MEMOPT_OK ? mo_launch(device, stream, &mo_kernel_adafactor_apply, a, s->tiles)
+                               : status;
+}
+
+memopt_status memopt_adafactor_step(memopt_device *device, const memopt_adafactor *what,
+                                    void *scratch, uint64_t scratch_bytes, memopt_stream stream)
+{
+    memopt_adafactor w;
+    shape s;
+    if (device == NULL || what == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "adafactor_step: %s is NULL",
+                       device == NULL ? "device" : "what");
+    memopt_status status = mo_options_read(&w, sizeof w, what, "memopt_adafactor");
+    if (status == MEMOPT_OK && w.parameter.count == 0)
+        return MEMOPT_OK;
+    if (status == MEMOPT_OK)
+        status = shape_of(&w, &s);
+    if (status == MEMOPT_OK)
+        status = check(device, &w, &s, scratch, scratch_bytes);
+    if (status != MEMOPT_OK)
+        return status;
+    double *sum = (double *)((unsigned char *)scratch + s.norm_bytes);
+    mo_adafactor_args args = arguments_of(&w, &s, sum);
+    status = memopt_square_sum(device, sum, &w.parameter, 1, scratch, s.norm_bytes, stream);
+    return status == MEMOPT_OK ? launch(device, stream, &args, &s) : status;
+}
