@@ -60,6 +60,17 @@ def test_fp32_matrices_get_the_bits_of_torch(values, device):
 
 
 @torchs
+@pytest.mark.parametrize("shape", [(400, 450), (700, 200)])
+def test_symmetric_products_by_parts(shape, device):
+    """Their last bits are the processor's choice."""
+    (ours,), (theirs,) = matrices(shapes=(shape,), device=device), matrices(shapes=(shape,), device=device)
+    start = ours.detach().clone()
+    walk(mt.Muon([ours], lr=0.02), [ours], 3)
+    walk(torch.optim.Muon([theirs], lr=0.02), [theirs], 3)
+    assert (ours - theirs).norm() < 1e-3 * (theirs - start).norm()
+
+
+@torchs
 def test_defaults_are_those_of_torch():
     ours, theirs = mt.Muon(matrices()).defaults, torch.optim.Muon(matrices()).defaults
     assert {key: ours[key] for key in theirs} == theirs

@@ -1,6 +1,8 @@
 """Muon (Jordan et al. 2024): a step along the orthogonalised momentum of each matrix.
 
-The arithmetic is that of torch.optim.Muon, operation by operation, so fp32 matrices get its bits.
+The arithmetic is that of torch.optim.Muon, operation by operation, so fp32 matrices get its bits. On a
+CPU the symmetric products of more than 192 rows are computed by halves; on processors without products of
+bf16 some last bits may differ from torch's there.
 What differs: the momentum is in fp32 whatever the parameter's type is, or in 8-bit codes, and a
 half-precision parameter is rounded once a step.
 
@@ -11,7 +13,7 @@ Muon's have "ns_steps".
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -25,6 +27,10 @@ BLOCK = _format.BLOCKS[StateFormat.BITS8]
 _MOMENT, _SCALES = "momentum_buffer", "absmax1"
 #: torch's limit.
 _MOST_STEPS = 99
+#: Of a part of a symmetric matrix.
+_LEAST_ROWS = 192
+#: The part of a matrix that some rows and columns make.
+Product = Callable[[slice, slice], torch.Tensor]
 _ADJUSTMENTS = ("original", "match_rms_adamw", "spectral_unclamped")
 
 
@@ -193,12 +199,33 @@ def _orthogonal(x: torch.Tensor, group: Dict[str, Any]) -> torch.Tensor:
     x.div_(x.norm().clamp(min=float(group["eps"])))
     room, other = torch.empty(x.shape, dtype=x.dtype, device=x.device), _layout.flat(x).view(x.shape)
     for _ in range(group["ns_steps"]):
-        gram = x @ x.T
-        gram = torch.addmm(gram, gram, gram, beta=b, alpha=c)
+        gram = _by_symmetry(x, lambda rows, columns: x[rows] @ x[columns].T)
+        gram = _by_symmetry(gram, _polynomial(gram, b, c))
         torch.addmm(x, gram, x, beta=a, out=room)
         x, room, other = room, other, room
     # Reading it transposed would take longer than this copy, which torch makes by blocks.
     return _layout.flat(room).view(x.T.shape).copy_(x.T) if tall else x
+
+
+def _polynomial(gram: torch.Tensor, b: float, c: float) -> Product:
+    """A part of b times the matrix plus c times its square."""
+    return lambda rows, columns: torch.addmm(
+        gram[rows, columns], gram[rows], gram[:, columns], beta=b, alpha=c
+    )
+
+
+def _by_symmetry(like: torch.Tensor, product: Product) -> torch.Tensor:
+    """A symmetric matrix of as many rows, of which parts are computed: on a CPU those on and below the
+    diagonal, a third less work. A GPU is faster with one product."""
+    count, high = len(like), max(_LEAST_ROWS, -(-len(like) // 96) * 32)
+    if like.is_cuda or count <= high:
+        return product(slice(None), slice(None))
+    result = like.new_empty(count, count)
+    for first in range(0, count, high):
+        last = min(first + high, count)
+        result[first:last, :last] = product(slice(first, last), slice(last))
+        result[:first, first:last] = result[first:last, :first].T
+    return result
 
 
 def _adjustment(group: Dict[str, Any], shape: Sequence[int]) -> float:
