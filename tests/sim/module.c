@@ -151,6 +151,26 @@ static sim_status check_image(const void *image, uint64_t *out_named_bytes)
 
 /* --- modules ------------------------------------------------------------------------------- */
 
+/* Copies what kernel names are looked for in. Of a text that is what follows each ".entry ", so that
+ * four megabytes of PTX are searched once, not once for each kernel. */
+static uint64_t copy_names(char *names, const char *image, uint64_t bytes)
+{
+    static const char mark[] = ".entry ";
+    const char *at = image, *end = image + bytes;
+    uint64_t copied = 0;
+    if (memcmp(image, ELFMAG, SELFMAG) == 0) {
+        memcpy(names, image, bytes);
+        return bytes;
+    }
+    while ((at = memmem(at, (size_t)(end - at), mark, sizeof mark - 1)) != NULL) {
+        at += sizeof mark - 2; /* with the space */
+        for (const char *start = at; at < end && (at == start || *at != '('); at++)
+            names[copied++] = *at;
+        names[copied++] = '(';
+    }
+    return copied;
+}
+
 sim_status sim_module_load(sim_context *context, const void *image, sim_module **out_module)
 {
     uint64_t bytes = 0;
@@ -164,12 +184,12 @@ sim_status sim_module_load(sim_context *context, const void *image, sim_module *
     module->context = context;
     module->bytes = bytes;
     if (bytes != 0) {
-        module->names = malloc(bytes);
+        module->names = malloc(bytes + 1);
         if (module->names == NULL) {
             free(module);
             return SIM_OUT_OF_MEMORY;
         }
-        memcpy(module->names, image, bytes);
+        module->bytes = copy_names(module->names, image, bytes);
     }
     *out_module = module;
     return SIM_OK;

@@ -118,8 +118,10 @@ static void run_fill(sim_op *op)
     for (uint64_t done = 0; done < op->bytes;) {
         uint64_t here = 0;
         unsigned char *to = bytes_at(op->destination + done, op->bytes - done, &here);
-        for (uint64_t i = 0; i < here; i++)
-            to[i] = (unsigned char)(op->value >> 8 * ((done + i) % op->value_bytes));
+        if (op->value_bytes == 1)
+            memset(to, (unsigned char)op->value, here);
+        for (uint64_t i = 0; i < here && op->value_bytes != 1; i++) /* 2 or 4 bytes */
+            to[i] = (unsigned char)(op->value >> 8 * ((done + i) & (op->value_bytes - 1)));
         done += here;
     }
 }

@@ -68,6 +68,33 @@ static void note_read(const sim_op *op, sim_cell *cell)
     *free_slot = op->site;
 }
 
+static int same_cell(const sim_cell *a, const sim_cell *b)
+{
+    return a->write == b->write && a->reads[0] == b->reads[0] && a->reads[1] == b->reads[1];
+}
+
+/* False if it reported a hazard. */
+static int access_cell(const sim_op *op, const sim_arena *arena, uint64_t offset, sim_cell *cell,
+                       int write, int silent)
+{
+    int right = 1;
+    if (write) {
+        if (cell->write == op->site && cell->reads[0] == 0 && cell->reads[1] == 0)
+            return 1;
+        right = silent || check_write(op, arena, offset, cell);
+        *cell = (sim_cell){.write = op->site, .reads = {0, 0}};
+        return right;
+    }
+    if (cell->reads[0] == op->site || cell->reads[1] == op->site)
+        return 1;
+    if (!silent && cell->write != 0 && cell->write != op->site && !ordered(op, cell->write)) {
+        hazard(op, arena, offset, cell->write, "a write and a read");
+        right = 0;
+    }
+    note_read(op, cell);
+    return right;
+}
+
 void sim_shadow_access(const sim_op *op, const sim_arena *arena, uint64_t offset, uint64_t bytes,
                        int write)
 {
@@ -80,22 +107,15 @@ void sim_shadow_access(const sim_op *op, const sim_arena *arena, uint64_t offset
                 cell->write = op->site;
             edge = edge < end && end * 4 < offset + bytes ? end : (offset + bytes + 3) / 4;
         }
+    sim_cell before = {0}, after = {0}; /* of the last word: its neighbours are mostly the same */
     for (uint64_t i = first; i < end; i++) {
         sim_cell *cell = &arena->cells[i];
-        if (write) {
-            if (cell->write == op->site && cell->reads[0] == 0 && cell->reads[1] == 0)
-                continue;
-            silent = silent || !check_write(op, arena, i * 4, cell);
-            *cell = (sim_cell){.write = op->site, .reads = {0, 0}};
-            continue;
+        if (i == first || !same_cell(cell, &before)) {
+            before = *cell;
+            silent = !access_cell(op, arena, i * 4, cell, write, silent) || silent;
+            after = *cell;
         }
-        if (cell->reads[0] == op->site || cell->reads[1] == op->site)
-            continue;
-        if (!silent && cell->write != 0 && cell->write != op->site && !ordered(op, cell->write)) {
-            hazard(op, arena, i * 4, cell->write, "a write and a read");
-            silent = 1;
-        }
-        note_read(op, cell);
+        *cell = after;
     }
 }
 
