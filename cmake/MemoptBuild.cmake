@@ -52,7 +52,7 @@ if(MEMOPT_SANITIZE)
                         "address,undefined or thread")
   endif()
   add_compile_options(-fsanitize=${MEMOPT_SANITIZE} -fno-sanitize-recover=all
-                      -fno-omit-frame-pointer -g)
+                      -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${MEMOPT_SANITIZE})
 endif()
 

@@ -11,8 +11,9 @@ set(MEMOPT_CUDA AUTO CACHE STRING "CUDA kernels: AUTO (what a compiler is found 
 set(MEMOPT_HIP AUTO CACHE STRING "HIP kernels: AUTO (what a compiler is found for), ON or OFF")
 set_property(CACHE MEMOPT_CUDA MEMOPT_HIP PROPERTY STRINGS AUTO ON OFF)
 set(MEMOPT_GPU_IMAGES ALL CACHE STRING "Kernels compiled ahead of time: ALL targets, FEW (PTX and \
-two AMD targets, for tests) or NONE (compiled when a device is opened)")
-set_property(CACHE MEMOPT_GPU_IMAGES PROPERTY STRINGS ALL FEW NONE)
+two AMD targets, for tests), EMPTY (as few, of their names only: for simulated drivers, which have \
+their own) or NONE (compiled when a device is opened)")
+set_property(CACHE MEMOPT_GPU_IMAGES PROPERTY STRINGS ALL FEW EMPTY NONE)
 option(MEMOPT_GPU_IMAGES_EMBED "Put the compiled kernels into the library; OFF: into files beside it" ON)
 
 if(MEMOPT_GPU_IMAGES STREQUAL "ALL")
@@ -20,14 +21,14 @@ if(MEMOPT_GPU_IMAGES STREQUAL "ALL")
   set(memopt_hip_wanted gfx900 gfx906 gfx908 gfx90a gfx942 gfx950 gfx1010 gfx1030 gfx1031 gfx1032
                         gfx1034 gfx1035 gfx1036 gfx1100 gfx1101 gfx1102 gfx1103 gfx1150 gfx1151
                         gfx1152 gfx1200 gfx1201 gfx9-generic gfx10-3-generic gfx11-generic)
-elseif(MEMOPT_GPU_IMAGES STREQUAL "FEW")
+elseif(MEMOPT_GPU_IMAGES MATCHES "^(FEW|EMPTY)$")
   set(memopt_cuda_wanted "")
   set(memopt_hip_wanted gfx90a gfx1030)
 elseif(MEMOPT_GPU_IMAGES STREQUAL "NONE")
   set(memopt_cuda_wanted "")
   set(memopt_hip_wanted "")
 else()
-  message(FATAL_ERROR "MEMOPT_GPU_IMAGES is \"${MEMOPT_GPU_IMAGES}\"; ALL, FEW or NONE")
+  message(FATAL_ERROR "MEMOPT_GPU_IMAGES is \"${MEMOPT_GPU_IMAGES}\"; ALL, FEW, EMPTY or NONE")
 endif()
 
 set(MEMOPT_NVCC_FLAGS --std=c++17 -O3 --fmad=false --prec-div=true --prec-sqrt=true --ftz=false
@@ -214,6 +215,17 @@ memopt_tell_images(HIP "${memopt_hip_told}")
 
 # --- images --------------------------------------------------------------------------------------
 
+# Kernels that do nothing, of the names in the simulated drivers' table.
+function(memopt_empty_kernels file)
+  set(table ${PROJECT_SOURCE_DIR}/kernels/core/all_kernels.cu)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${table})
+  file(STRINGS ${table} names REGEX "^    mo_.*_sim,$")
+  list(TRANSFORM names REPLACE "^ *(.*)_sim,$"
+       "extern \"C\" __attribute__((global)) void \\1(void) {}\n")
+  list(JOIN names "" text)
+  file(CONFIGURE OUTPUT ${file} CONTENT "${text}" @ONLY)
+endfunction()
+
 function(memopt_gpu_images target)
   set(folder ${PROJECT_BINARY_DIR}/gpu)
   set(source ${folder}/kernels.cu)
@@ -224,6 +236,11 @@ function(memopt_gpu_images target)
             -P ${PROJECT_SOURCE_DIR}/cmake/MemoptFlatten.cmake
     DEPENDS ${inputs} ${PROJECT_SOURCE_DIR}/cmake/MemoptFlatten.cmake
     COMMENT "GPU kernels: one source" VERBATIM)
+  set(kernels ${source})
+  if(MEMOPT_GPU_IMAGES STREQUAL "EMPTY")
+    set(kernels ${folder}/empty.cu)
+    memopt_empty_kernels(${kernels})
+  endif()
   set(images ${folder})
   if(NOT MEMOPT_GPU_IMAGES_EMBED)
     set(images ${PROJECT_BINARY_DIR}/memopt/kernels) # beside the library, as when it is installed
@@ -237,12 +254,12 @@ function(memopt_gpu_images target)
   if(MEMOPT_CUDA STREQUAL "OFF")
     set(cuda_source OFF)
   else()
-    memopt_cuda_images(${images} ${source})
+    memopt_cuda_images(${images} ${kernels})
   endif()
   if(MEMOPT_HIP STREQUAL "OFF")
     set(hip_source OFF)
   else()
-    memopt_hip_images(${images} ${source})
+    memopt_hip_images(${images} ${kernels})
   endif()
   list(JOIN cuda "|" cuda)
   list(JOIN hip "|" hip)

@@ -151,8 +151,8 @@ static sim_status check_image(const void *image, uint64_t *out_named_bytes)
 
 /* --- modules ------------------------------------------------------------------------------- */
 
-/* Copies what kernel names are looked for in. Of a text that is what follows each ".entry ", so that
- * four megabytes of PTX are searched once, not once for each kernel. */
+/* Copies what kernel names are looked for in. Of a text that is what follows each ".entry ", so
+ * that four megabytes of PTX are searched once, not once for each kernel. */
 static uint64_t copy_names(char *names, const char *image, uint64_t bytes)
 {
     static const char mark[] = ".entry ";
