@@ -159,6 +159,14 @@ static void run_one(const scene *s, const char *device, uint32_t kind, uint64_t 
     free(c.ops);
 }
 
+/* To the next number of a fault. */
+static uint64_t step_at(const char *device, uint64_t n)
+{
+    if (is_long())
+        return 1;
+    return is_quick() && strcmp(device, "cpu") != 0 ? 2 + n / 3 : 1 + n / 8;
+}
+
 /* Ends the child with a message where it is not right. */
 static void run_scene(const scene *s, const char *device, uint32_t kind, uint64_t *out_struck)
 {
@@ -170,7 +178,7 @@ static void run_scene(const scene *s, const char *device, uint32_t kind, uint64_
                 oracle_feature_name((uint32_t)s->must));
         exit(1);
     }
-    for (uint64_t n = 1; n < MOST_FAULTS; n += is_long() ? 1 : 1 + n / 8) {
+    for (uint64_t n = 1; n < MOST_FAULTS; n += step_at(device, n)) {
         memset(&seen, 0, sizeof seen);
         run_one(s, device, kind, n, &seen);
         if (seen.live != plain.live || seen.paused != plain.paused) {

@@ -2,7 +2,8 @@
  * Every call of the driver fails once: a scenario over the whole library is run with the n-th call
  * of any entry point failing, n = 1, 2, … until it comes through. Each failure must come out as a
  * status with a message, leave handles that can be ended, and give all device memory back. Then the
- * device is lost at each of these points for good: nothing may hang, and handles still end.
+ * device is lost at each of these points for good: nothing may hang, and handles still end. A quick
+ * run takes every fourth call.
  *
  * torture_driver cuda:0|hip:0 LIBRARY; exits with 77 where the back end cannot be opened.
  */
@@ -11,6 +12,7 @@
 #include "memopt/optim.h"
 
 #include "base/memory.h"
+#include "support/sweep.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -259,7 +261,8 @@ int main(int count, char **words)
         return 1;
     int64_t calls = sim.calls() - before, failures = 0, losses = 0;
     int64_t blocks = mo_memory_live_blocks();
-    for (int64_t n = 1; n <= calls; n++) {
+    FOR_PLACES(n, calls)
+    {
         if (!run(n, 0, &status))
             return fprintf(stderr, "failing call %lld\n", (long long)n), 1;
         failures += status != MEMOPT_OK;
@@ -269,7 +272,8 @@ int main(int count, char **words)
                            (long long)(mo_memory_live_blocks() - blocks)),
                    1;
     }
-    for (int64_t n = 1; n <= calls; n++) {
+    FOR_PLACES(n, calls)
+    {
         int told = run_lost(n);
         if (told < 0)
             return fprintf(stderr, "device lost at call %lld\n", (long long)n), 1;
