@@ -6,6 +6,7 @@
 #include "kernels/core/vector_stochastic.h"
 #include "kernels/optim/optim_cpu.h"
 #include "kernels/optim/state_codes_avx512.h"
+#include "kernels/optim/step_simd_rules.h"
 
 /* Where the hardware's conversion to bf16 differs from the specification: it flushes subnormals
  * (and NaNs take the careful path too). */
@@ -67,23 +68,8 @@ MO_INLINE void mo_store64_stochastic(void *data, uint64_t i, int32_t dtype, cons
     }
 }
 
-/* The coefficients in every lane. */
-typedef struct mo_coef16 {
-    __m512 beta1, one_minus_beta1, beta2, one_minus_beta2, decay, rate, eps, factor;
-} mo_coef16;
-
-MO_INLINE mo_coef16 mo_coef16_of(const mo_rule_coef *c)
-{
-    return (mo_coef16){
-        _mm512_set1_ps(c->beta1), _mm512_set1_ps(c->one_minus_beta1),
-        _mm512_set1_ps(c->beta2), _mm512_set1_ps(c->one_minus_beta2),
-        _mm512_set1_ps(c->decay), _mm512_set1_ps(c->rate),
-        _mm512_set1_ps(c->eps),   _mm512_set1_ps(c->factor),
-    };
-}
-
 /* The update of AdamW or Adam, 16 elements; the caller handles values that are not finite. */
-MO_INLINE __m512 mo_update16(uint32_t rule, const mo_coef16 *c, __m512 g, __m512 p, __m512 *m,
+MO_INLINE __m512 mo_update16(uint32_t rule, const mo_lane_coef *c, __m512 g, __m512 p, __m512 *m,
                              __m512 *v)
 {
     __m512 h = _mm512_mul_ps(g, c->factor);

@@ -220,8 +220,22 @@ void mo_adamw32_span_avx2(const mo_optim_span *span);
 void mo_lion32_span_avx2(const mo_optim_span *span);
 void mo_sgd32_span_avx2(const mo_optim_span *span);
 void mo_adam32_span_avx2(const mo_optim_span *span);
+void mo_rmsprop32_span_avx2(const mo_optim_span *span);
+void mo_rmspropm32_span_avx2(const mo_optim_span *span);
+void mo_ademamix32_span_avx2(const mo_optim_span *span);
 void mo_adamw32_span_avx512(const mo_optim_span *span);
-void mo_adam8_span_avx512(const mo_optim_span *span);
+
+/* 8-bit states of any types, and 32-bit states. */
+#define MO_DECLARE_SPAN(name)                                                                      \
+    void name##_avx512(const mo_optim_span *span);                                                 \
+    void name##_avx512vbmi(const mo_optim_span *span);
+
+MO_DECLARE_SPAN(mo_adam8_span)
+MO_DECLARE_SPAN(mo_lion8_span)
+MO_DECLARE_SPAN(mo_sgd8_span)
+MO_DECLARE_SPAN(mo_rmsprop8_span)
+MO_DECLARE_SPAN(mo_rmspropm8_span)
+MO_DECLARE_SPAN(mo_ademamix8_span)
 
 #define MO_DECLARE_FORM(name) void name(const void *args, uint64_t begin, uint64_t end);
 #define MO_DECLARE_FORMS(name)                                                                     \
@@ -236,6 +250,11 @@ MO_DECLARE_FORM(mo_prologue_ref)
 MO_DECLARE_FORMS(mo_optim_step)
 MO_DECLARE_FORM(mo_optim_step_avx512bf16)
 MO_DECLARE_FORM(mo_step_adam8_avx512bf16)
+MO_DECLARE_FORM(mo_step_lion8_avx512bf16)
+MO_DECLARE_FORM(mo_step_sgd8_avx512bf16)
+MO_DECLARE_FORM(mo_step_rmsprop8_avx512bf16)
+MO_DECLARE_FORM(mo_step_rmspropm8_avx512bf16)
+MO_DECLARE_FORM(mo_step_ademamix8_avx512bf16)
 MO_DECLARE_FORM(mo_step_adamw4_avx512bf16)
 MO_DECLARE_FORM(mo_step_adamwf8_avx512bf16)
 MO_DECLARE_FORM(mo_step_adamwc8_avx512bf16)

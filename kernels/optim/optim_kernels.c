@@ -33,7 +33,7 @@ const mo_kernel mo_kernel_optim_prologue = {
         name, sizeof(mo_blockcode_args), MO_OPTIM_THREADS, FORMS(symbol, NULL), NULL               \
     }
 
-/* AdamW and Adam with coded states also use the hardware's rounding to bf16. */
+/* Most steps with coded states also use the hardware's rounding to bf16. */
 const mo_kernel mo_kernel_optim_step =
     STEP("mo_optim_step", mo_optim_step, mo_optim_step_avx512bf16);
 const mo_kernel mo_kernel_step_adamw4 =
@@ -42,16 +42,20 @@ const mo_kernel mo_kernel_step_adamwf8 =
     STEP("mo_step_adamwf8", mo_step_adamwf8, mo_step_adamwf8_avx512bf16);
 const mo_kernel mo_kernel_step_adamwc8 =
     STEP("mo_step_adamwc8", mo_step_adamwc8, mo_step_adamwc8_avx512bf16);
-const mo_kernel mo_kernel_step_lion8 = STEP("mo_step_lion8", mo_step_lion8, NULL);
-const mo_kernel mo_kernel_step_sgd8 = STEP("mo_step_sgd8", mo_step_sgd8, NULL);
+const mo_kernel mo_kernel_step_lion8 =
+    STEP("mo_step_lion8", mo_step_lion8, mo_step_lion8_avx512bf16);
+const mo_kernel mo_kernel_step_sgd8 = STEP("mo_step_sgd8", mo_step_sgd8, mo_step_sgd8_avx512bf16);
 const mo_kernel mo_kernel_step_adam8 =
     STEP("mo_step_adam8", mo_step_adam8, mo_step_adam8_avx512bf16);
 const mo_kernel mo_kernel_step_adamw16 = STEP("mo_step_adamw16", mo_step_adamw16, NULL);
 const mo_kernel mo_kernel_step_schedule_free =
     STEP("mo_step_schedule_free", mo_step_schedule_free, NULL);
-const mo_kernel mo_kernel_step_rmsprop8 = STEP("mo_step_rmsprop8", mo_step_rmsprop8, NULL);
-const mo_kernel mo_kernel_step_rmspropm8 = STEP("mo_step_rmspropm8", mo_step_rmspropm8, NULL);
-const mo_kernel mo_kernel_step_ademamix8 = STEP("mo_step_ademamix8", mo_step_ademamix8, NULL);
+const mo_kernel mo_kernel_step_rmsprop8 =
+    STEP("mo_step_rmsprop8", mo_step_rmsprop8, mo_step_rmsprop8_avx512bf16);
+const mo_kernel mo_kernel_step_rmspropm8 =
+    STEP("mo_step_rmspropm8", mo_step_rmspropm8, mo_step_rmspropm8_avx512bf16);
+const mo_kernel mo_kernel_step_ademamix8 =
+    STEP("mo_step_ademamix8", mo_step_ademamix8, mo_step_ademamix8_avx512bf16);
 const mo_kernel mo_kernel_quantize = CODE("mo_quantize", mo_quantize);
 const mo_kernel mo_kernel_dequantize = CODE("mo_dequantize", mo_dequantize);
 const mo_kernel mo_kernel_quantize4 = CODE("mo_quantize4", mo_quantize4);

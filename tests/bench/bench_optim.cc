@@ -107,7 +107,8 @@ struct step_case {
                        : format == MEMOPT_STATE_BF16 ? 2
                        : format == MEMOPT_STATE_4BIT ? 0.5 + 4.0 / 128
                                                      : 1 + 4.0 / 256;
-        bool single = kind == MEMOPT_OPTIMIZER_LION || kind == MEMOPT_OPTIMIZER_SGD;
+        bool single = kind == MEMOPT_OPTIMIZER_LION || kind == MEMOPT_OPTIMIZER_SGD ||
+                      kind == MEMOPT_OPTIMIZER_RMSPROP;
         double moments = single ? 1 : kind == MEMOPT_OPTIMIZER_ADEMAMIX ? 3 : 2;
         double extra = copy == 0 ? 0.0 : double(memopt_dtype_size(copy));
         double twice = clip ? double(memopt_dtype_size(gradient)) : 0.0;
@@ -157,6 +158,9 @@ const step_case kCases[] = {
     {"ademamix32_f32", MEMOPT_STATE_F32, F32, F32, 0, false, false, MEMOPT_OPTIMIZER_ADEMAMIX},
     {"lion8_bf16", MEMOPT_STATE_8BIT, BF16, BF16, 0, false, false, MEMOPT_OPTIMIZER_LION},
     {"lion32_f32", MEMOPT_STATE_F32, F32, F32, 0, false, false, MEMOPT_OPTIMIZER_LION},
+    {"rmsprop8_bf16", MEMOPT_STATE_8BIT, BF16, BF16, 0, false, false, MEMOPT_OPTIMIZER_RMSPROP},
+    {"rmsprop8_f32", MEMOPT_STATE_8BIT, F32, F32, 0, false, false, MEMOPT_OPTIMIZER_RMSPROP},
+    {"sgd8_f32", MEMOPT_STATE_8BIT, F32, F32, 0, false, false, MEMOPT_OPTIMIZER_SGD},
     {"sgd8_bf16", MEMOPT_STATE_8BIT, BF16, BF16, 0, false, false, MEMOPT_OPTIMIZER_SGD},
     {"sgd32_f32", MEMOPT_STATE_F32, F32, F32, 0, false, false, MEMOPT_OPTIMIZER_SGD},
 };

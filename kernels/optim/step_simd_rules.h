@@ -1,0 +1,119 @@
+/*
+ * The rules in vectors, with the words v_… of the instruction set that is included before: the
+ * moments are updated in place, the new parameter is returned.
+ */
+#ifndef MO_KERNELS_OPTIM_STEP_SIMD_RULES_H
+#define MO_KERNELS_OPTIM_STEP_SIMD_RULES_H
+
+#include "kernels/optim/optim_step.h"
+
+typedef struct mo_lane_coef {
+    VF beta1, one_minus_beta1, beta2, one_minus_beta2, decay, rate, factor, eps;
+    VF beta3, one_minus_beta3, mix;
+    int nesterov, first; /* first: of the tensor's steps */
+} mo_lane_coef;
+
+MO_INLINE mo_lane_coef mo_lane_coef_of(const mo_rule_coef *c)
+{
+    return (mo_lane_coef){v_set(c->beta1),  v_set(c->one_minus_beta1),
+                          v_set(c->beta2),  v_set(c->one_minus_beta2),
+                          v_set(c->decay),  v_set(c->rate),
+                          v_set(c->factor), v_set(c->eps),
+                          v_set(c->beta3),  v_set(c->one_minus_beta3),
+                          v_set(c->mix),    c->eps != 0.0f,
+                          c->step == 1};
+}
+
+/* The moments of h, and their quotient. root: of the new second moment. */
+MO_INLINE VF lane_adam_quotient(const mo_lane_coef *c, VF h, VF *m, VF *v, VF *root)
+{
+    *m = v_fma(c->beta1, *m, v_mul(c->one_minus_beta1, h));
+    *v = v_fma(c->beta2, *v, v_mul(v_mul(c->one_minus_beta2, h), h));
+    *v = v_min(v_set(0x1.fffffep127f), *v); /* the second operand where one is NaN */
+    *root = v_sqrt(*v);
+    return v_div(*m, v_add(*root, c->eps));
+}
+
+MO_INLINE VF lane_adamw(const mo_lane_coef *c, VF g, VF p, VF *m, VF *v, VF *root)
+{
+    VF u = lane_adam_quotient(c, v_mul(g, c->factor), m, v, root);
+    return v_fma(c->rate, u, v_fma(c->decay, p, p));
+}
+
+MO_INLINE VF lane_adam(const mo_lane_coef *c, VF g, VF p, VF *m, VF *v, VF *root)
+{
+    VF d = v_fma(c->decay, p, v_mul(g, c->factor));
+    return v_fma(c->rate, lane_adam_quotient(c, d, m, v, root), p);
+}
+
+MO_INLINE VF lane_lion(const mo_lane_coef *c, VF g, VF p, VF *m)
+{
+    VF h = v_mul(g, c->factor);
+    VF x = v_fma(c->beta1, *m, v_mul(c->one_minus_beta1, h));
+    VF u = v_select(v_lt(v_set(0.0f), x), v_set(1.0f), x);
+    u = v_select(v_lt(x, v_set(0.0f)), v_set(-1.0f), u);
+    *m = v_fma(c->beta2, *m, v_mul(c->one_minus_beta2, h));
+    return v_fma(c->rate, u, v_fma(c->decay, p, p));
+}
+
+MO_INLINE VF lane_sgd(const mo_lane_coef *c, VF g, VF p, VF *m)
+{
+    VF h = v_mul(g, c->factor);
+    VF d = v_fma(c->decay, p, h);
+    VF u = v_fma(c->beta1, *m, v_mul(c->one_minus_beta1, d));
+    *m = u;
+    if (c->nesterov)
+        u = v_fma(c->beta1, u, d);
+    return v_fma(c->rate, u, p);
+}
+
+MO_INLINE VF lane_schedule_free(const mo_lane_coef *c, VF g, VF p, VF *m, VF *v)
+{
+    VF h = v_mul(g, c->factor), z = c->first ? p : *m;
+    *v = v_fma(c->beta2, *v, v_mul(v_mul(c->one_minus_beta2, h), h));
+    *v = v_min(v_set(0x1.fffffep127f), *v);
+    VF u = v_fma(c->decay, p, v_div(h, v_add(v_sqrt(*v), c->eps)));
+    *m = v_fma(c->rate, u, z);
+    return v_fma(c->one_minus_beta1, u, v_fma(c->beta1, v_sub(z, p), p));
+}
+
+MO_INLINE VF lane_rmsprop_quotient(const mo_lane_coef *c, VF g, VF p, VF *v)
+{
+    VF d = v_fma(c->decay, p, v_mul(g, c->factor));
+    *v = v_fma(c->beta2, *v, v_mul(v_mul(c->one_minus_beta2, d), d));
+    *v = v_min(v_set(0x1.fffffep127f), *v);
+    return v_div(d, v_add(v_sqrt(*v), c->eps));
+}
+
+MO_INLINE VF lane_rmsprop_momentum(const mo_lane_coef *c, VF g, VF p, VF *m, VF *v)
+{
+    *m = v_fma(c->beta1, *m, lane_rmsprop_quotient(c, g, p, v));
+    return v_fma(c->rate, *m, p);
+}
+
+MO_INLINE VF lane_ademamix(const mo_lane_coef *c, VF g, VF p, VF *m, VF *v, VF *slow)
+{
+    VF h = v_mul(g, c->factor);
+    *m = v_fma(c->beta1, *m, v_mul(c->one_minus_beta1, h));
+    *slow = v_fma(c->beta3, *slow, v_mul(c->one_minus_beta3, h));
+    *v = v_fma(c->beta2, *v, v_mul(v_mul(c->one_minus_beta2, h), h));
+    *v = v_min(v_set(0x1.fffffep127f), *v);
+    VF u = v_div(v_fma(c->mix, *slow, *m), v_add(v_sqrt(*v), c->eps));
+    return v_fma(c->rate, u, v_fma(c->decay, p, p));
+}
+
+/* *root: of the new second moment, where the rule has one. */
+MO_INLINE VF lane_rule(uint32_t rule, const mo_lane_coef *c, VF g, VF p, VF *m, VF *v, VF *slow,
+                       VF *root)
+{
+    return rule == MO_RULE_ADAMW              ? lane_adamw(c, g, p, m, v, root)
+           : rule == MO_RULE_ADEMAMIX         ? lane_ademamix(c, g, p, m, v, slow)
+           : rule == MO_RULE_ADAM             ? lane_adam(c, g, p, m, v, root)
+           : rule == MO_RULE_LION             ? lane_lion(c, g, p, m)
+           : rule == MO_RULE_SGD              ? lane_sgd(c, g, p, m)
+           : rule == MO_RULE_RMSPROP_MOMENTUM ? lane_rmsprop_momentum(c, g, p, m, v)
+           : rule == MO_RULE_RMSPROP          ? v_fma(c->rate, lane_rmsprop_quotient(c, g, p, m), p)
+                                              : lane_schedule_free(c, g, p, m, v);
+}
+
+#endif
