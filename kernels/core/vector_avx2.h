@@ -478,8 +478,6 @@ MO_INLINE uint32_t v_largest(VI bits)
     return (uint32_t)_mm_cvtsi128_si32(x);
 }
 
-#define mo_largest8 v_largest
-
 /* The largest of unsigned ones. */
 MO_INLINE uint32_t v_largestu(VI bits)
 {

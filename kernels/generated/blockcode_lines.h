@@ -8,13 +8,14 @@
 /* Lines in units of 2^-16 of a shifted code, y = 1 being the absmax; each offset includes
  * epsilon. */
 typedef struct mo_lines {
-    float fast_slope[5], fast_offset[5]; /* decades 3 to 6, and the top code: the larger */
-    float low_slope[4], low_offset[4];   /* decades 0 to 2, and zero if signed */
+    int decades;                         /* of the fast lines: 4 if signed, else 5 */
+    float fast_slope[6], fast_offset[6]; /* decades up to 6, and behind them the top code: the larger */
+    float low_slope[4], low_offset[4];   /* the decades below, and zero if signed */
     float low_most;                      /* the most that the low lines give */
     int epsilon;                         /* bound of the error, in the same unit */
     int bias;                            /* shifted code 0 of the fast lines means this */
     int low_top; /* the fast lines tell codes above this one (less the bias) */
-    int fast_step[3], low_step[3]; /* shifted codes from which on one is to be taken off */
+    int fast_step[4], low_step[4]; /* shifted codes from which on one is to be taken off */
 } mo_lines;
 
 MO_LOOKUP_TABLE uint32_t mo_padded_map_signed[262] = {
@@ -54,14 +55,15 @@ MO_LOOKUP_TABLE uint32_t mo_padded_map_signed[262] = {
 };
 
 static const mo_lines mo_lines_signed = {
+    4,
     {582542208.0f, 116508448.0f, 23301688.0f, 4660338.0f, 9320676.0f},
     {203892.781f, 735462.562f, 1733066.12f, 3662737.25f, -964832.562f},
     {72817778688.0f, 14563555328.0f, 2912711168.0f, 214481420288.0f},
     {58257.2227f, 182047.438f, 364091.875f, 6556.6001f},
     753664.0f,
     3, 4, 4,
-    {12, 29, 62},
-    {2, 5, 10},
+    {12, 29, 62, 256},
+    {2, 5, 10, 256},
 };
 
 MO_LOOKUP_TABLE uint32_t mo_padded_map_unsigned[262] = {
@@ -101,14 +103,15 @@ MO_LOOKUP_TABLE uint32_t mo_padded_map_unsigned[262] = {
 };
 
 static const mo_lines mo_lines_unsigned = {
-    {1165084416.0f, 233016896.0f, 46603376.0f, 9320676.0f, 18641352.0f},
-    {342248.562f, 1339852.12f, 3269523.25f, 7063329.5f, -2224578.0f},
-    {145635557376.0f, 29127110656.0f, 5825422336.0f, 145635557376.0f},
-    {50977.4453f, 233021.891f, 531574.75f, 50977.4453f},
-    1212416.0f,
-    5, 8, 7,
-    {23, 56, 121},
-    {3, 8, 17},
+    5,
+    {5825422336.0f, 1165084416.0f, 233016896.0f, 46603376.0f, 9320676.0f, 18641352.0f},
+    {72822.7812f, 604392.562f, 1601996.12f, 3531667.25f, 7325473.5f, -1962434.12f},
+    {145635557376.0f, 29127110656.0f, 145635557376.0f, 145635557376.0f},
+    {50977.4453f, 233021.891f, 50977.4453f, 50977.4453f},
+    622592.0f,
+    5, 5, 2,
+    {10, 27, 60, 125},
+    {3, 8, 256, 256},
 };
 
 /* clang-format on */

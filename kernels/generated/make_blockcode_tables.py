@@ -215,7 +215,8 @@ def steps_unsigned(table):
 # curve, and the smallest of them all, rounded down, is the shifted code; two shifted codes mean
 # c0 - 1. Unit of what follows: 2^-16 of a code.
 
-FAST = 3  # the lowest decade of the fast lines; the others are for the values below
+# The lowest decade of the fast lines; the others are for the values below. Squares reach lower.
+FAST = {True: 3, False: 2}
 UNIT = 65536
 
 
@@ -274,31 +275,32 @@ def decade_of(signed, c):
 def real_lines(table, signed):
     """The constants of mo_encode32's two sets of lines: see kernels/optim/state_codes_avx2.h."""
     word, top = ("signed", 128) if signed else ("unsigned", 255)
-    bias = 4 if signed else 8  # so that shifted codes fit into a byte (signed map: 7 bits)
-    low_top = decade(signed, FAST)[1]  # the last code of the low lines
+    lowest = FAST[signed]
+    bias = 4 if signed else 5  # so that shifted codes fit into a byte (signed map: 7 bits)
+    low_top = decade(signed, lowest)[1]  # the last code of the low lines
 
     def shifted(c, first):
         return c + max(i for i in range(7) if decade(signed, i)[1] <= c) - first
 
     def fast_line(c):
-        return line(signed, decade_of(signed, c), FAST + bias) if c < top else \
-            top_line(signed, FAST + bias)
+        return line(signed, decade_of(signed, c), lowest + bias) if c < top else \
+            top_line(signed, lowest + bias)
 
     def low_line(c):
         return zero_line(table) if c == 1 else line(signed, decade_of(signed, c), 0)
 
-    eps = max(error_bound(table, low_top + 1, top, fast_line, lambda c: shifted(c, FAST + bias)),
+    eps = max(error_bound(table, low_top + 1, top, fast_line, lambda c: shifted(c, lowest + bias)),
               error_bound(table, 1 if signed else 2, low_top, low_line, lambda c: shifted(c, 0)))
-    fast = [line(signed, i, FAST + bias) for i in range(FAST, 7)] + [top_line(signed, FAST + bias)]
-    low = [line(signed, i, 0) for i in range(FAST)] + ([zero_line(table)] if signed else [])
+    fast = [line(signed, i, lowest + bias) for i in range(lowest, 7)] + [top_line(signed, lowest + bias)]
+    low = [line(signed, i, 0) for i in range(lowest)] + ([zero_line(table)] if signed else [])
     assert max(s for s, _ in fast + low) < 2 ** 38  # times an inverse below 2^88: no overflow
     assert min(s for s, _ in fast + low) > 2 ** 22  # times a subnormal inverse: not subnormal
     steps = [[decade(signed, i)[1] + i - 1 - shift for i in range(first + 1, last + 1)]
-             for first, last, shift in ((FAST, 6, FAST + bias), (0, FAST, 0))]
+             for first, last, shift in ((lowest, 6, lowest + bias), (0, lowest, 0))]
     clamp = (shifted(low_top, 0)) * UNIT + UNIT // 2
 
     def numbers(values):
-        return "{%s}" % ", ".join(str(v) for v in values)
+        return "{%s}" % ", ".join(str(v) for v in values + [256] * (4 - len(values)))
 
     def number(value):
         return "%.9gf" % f32(float(value)) if value % 1 else "%d.0f" % f32(float(value))
@@ -307,8 +309,8 @@ def real_lines(table, signed):
         return "{%s}" % ", ".join(number(f32(float(v))) for v in values)
 
     return ("static const mo_lines mo_lines_%s = {\n"
-            "    %s,\n    %s,\n    %s,\n    %s,\n    %s,\n    %d, %d, %d,\n    %s,\n    %s,\n};\n\n" % (
-                word, floats(s for s, _ in fast), floats(o + eps for _, o in fast),
+            "    %d,\n    %s,\n    %s,\n    %s,\n    %s,\n    %s,\n    %d, %d, %d,\n    %s,\n    %s,\n};\n\n" % (
+                word, len(fast) - 1, floats(s for s, _ in fast), floats(o + eps for _, o in fast),
                 floats([s for s, _ in low] + [low[0][0]] * (4 - len(low))),
                 floats([o + eps for _, o in low] + [low[0][1] + eps] * (4 - len(low))),
                 number(clamp), eps, bias, low_top - bias, numbers(steps[0]), numbers(steps[1])))
@@ -323,13 +325,14 @@ def padded_map(word, levels):
 LINES_TYPE = """/* Lines in units of 2^-16 of a shifted code, y = 1 being the absmax; each offset includes
  * epsilon. */
 typedef struct mo_lines {
-    float fast_slope[5], fast_offset[5]; /* decades 3 to 6, and the top code: the larger */
-    float low_slope[4], low_offset[4];   /* decades 0 to 2, and zero if signed */
+    int decades;                         /* of the fast lines: 4 if signed, else 5 */
+    float fast_slope[6], fast_offset[6]; /* decades up to 6, and behind them the top code: the larger */
+    float low_slope[4], low_offset[4];   /* the decades below, and zero if signed */
     float low_most;                      /* the most that the low lines give */
     int epsilon;                         /* bound of the error, in the same unit */
     int bias;                            /* shifted code 0 of the fast lines means this */
     int low_top; /* the fast lines tell codes above this one (less the bias) */
-    int fast_step[3], low_step[3]; /* shifted codes from which on one is to be taken off */
+    int fast_step[4], low_step[4]; /* shifted codes from which on one is to be taken off */
 } mo_lines;
 
 """

@@ -1,4 +1,4 @@
-/* Stochastically rounded parameters and the coefficients of a step, for AVX2 with FMA and F16C. */
+/* Stochastically rounded parameters, and what step_simd.h needs, for AVX2 with FMA and F16C. */
 #ifndef MO_KERNELS_OPTIM_OPTIM_AVX2_H
 #define MO_KERNELS_OPTIM_OPTIM_AVX2_H
 
@@ -27,21 +27,6 @@ MO_INLINE void mo_write_stochastic(const mo_optim_span *s, uint64_t at, uint64_t
                 _mm_packus_epi32(_mm256_castsi256_si128(code), _mm256_extracti128_si256(code, 1)));
         }
     }
-}
-
-/* The coefficients in every lane. */
-typedef struct mo_coef8 {
-    __m256 beta1, one_minus_beta1, beta2, one_minus_beta2, decay, rate, eps, factor;
-} mo_coef8;
-
-MO_INLINE mo_coef8 mo_coef8_of(const mo_rule_coef *c)
-{
-    return (mo_coef8){
-        _mm256_set1_ps(c->beta1), _mm256_set1_ps(c->one_minus_beta1),
-        _mm256_set1_ps(c->beta2), _mm256_set1_ps(c->one_minus_beta2),
-        _mm256_set1_ps(c->decay), _mm256_set1_ps(c->rate),
-        _mm256_set1_ps(c->eps),   _mm256_set1_ps(c->factor),
-    };
 }
 
 /* --- what step_simd.h needs ------------------------------------------------------------------ */

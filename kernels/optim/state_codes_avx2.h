@@ -5,9 +5,9 @@
  * decades with codes at equal distances), in units of 2^-16, and rounded down. Its error has a
  * bound, epsilon, which is added: only where the fraction is below twice that may the code be
  * wrong, and then the specification's search decides. kernels/generated/make_blockcode_tables.py
- * computes the lines and the bound. Four decades and the top code are tried first. A group of 32
- * with a value below them, or near a threshold, is coded again by all lines; behind two such groups
- * the rest of a block is coded by all lines at once.
+ * computes the lines and the bound. Four decades (five if unsigned) and the top code are tried
+ * first. A group of 32 with a value below them, or near a threshold, is coded again by all lines;
+ * behind two such groups the rest of a block is coded by all lines at once.
  */
 #ifndef MO_KERNELS_OPTIM_STATE_CODES_AVX2_H
 #define MO_KERNELS_OPTIM_STATE_CODES_AVX2_H
@@ -27,7 +27,7 @@ typedef struct mo_f32x16 {
 /* The steps from shifted codes to codes, in every lane. They are read from memory: a compiler that
  * knows their values makes them anew in every round of a loop. */
 typedef struct mo_unshift {
-    __m256i step[3];    /* less 1, and less 128 if unsigned: compares are signed */
+    __m256i step[4];    /* less 1, and less 128 if unsigned: compares are signed */
     __m256i up, down;   /* code = up + n, of negative values down - n */
     __m256i near, some; /* twice epsilon; the least shifted code not in doubt */
 } mo_unshift;
@@ -37,7 +37,7 @@ static __attribute__((noinline)) void mo_unshift_of(const mo_lines *lines, int i
 {
     const int *step = is_fast ? lines->fast_step : lines->low_step;
     int bias = is_fast ? lines->bias : 0, zero = is_signed ? MO_SIGNED_ZERO : 0;
-    for (int k = 0; k < 3; k++)
+    for (int k = 0; k < lines->decades - 1; k++)
         u->step[k] = _mm256_set1_epi8((char)(step[k] - 1 - (is_signed ? 0 : 128)));
     u->up = _mm256_set1_epi8((char)(zero + bias));
     u->down = _mm256_set1_epi8((char)(zero - bias));
@@ -60,7 +60,7 @@ MO_INLINE mo_steps mo_steps_of(const mo_lines *lines, int is_signed)
 
 /* What codes a block. */
 typedef struct mo_coder {
-    __m256 slope[5];      /* of the fast lines, times the inverse; 0 where that overflows */
+    __m256 slope[6];      /* of the fast lines, times the inverse; 0 where that overflows */
     float up, inverse;    /* y = (x * up) * inverse */
     mo_block_scale scale; /* the specification's */
 } mo_coder;
@@ -74,7 +74,7 @@ MO_INLINE mo_coder mo_coder_of(const mo_block_scale *scale, const mo_lines *line
         c.up = 0x1p100f;
         c.inverse *= c.scale.prescale * 0x1p-100f;
     }
-    for (int k = 0; k < 5; k++)
+    for (int k = 0; k <= lines->decades; k++)
         c.slope[k] = _mm256_set1_ps(tiny ? 0.0f : lines->fast_slope[k] * c.inverse);
     return c;
 }
@@ -139,9 +139,10 @@ MO_INLINE __m256i mo_line8(__m256 x, __m256 slope, float offset)
 MO_INLINE __m256i mo_fast_lines8(const mo_lines *lines, const __m256 *slope, __m256 x)
 {
     __m256i t = mo_line8(x, slope[0], lines->fast_offset[0]);
-    for (int k = 1; k < 4; k++)
+    const int top = lines->decades;
+    for (int k = 1; k < top; k++)
         t = _mm256_min_epi32(t, mo_line8(x, slope[k], lines->fast_offset[k]));
-    return _mm256_max_epi32(t, mo_line8(x, slope[4], lines->fast_offset[4]));
+    return _mm256_max_epi32(t, mo_line8(x, slope[top], lines->fast_offset[top]));
 }
 
 MO_INLINE __m256i mo_low_lines8(const mo_lines *lines, const __m256 *slope, __m256 x)
@@ -192,7 +193,7 @@ MO_INLINE __m256i mo_codes32(const mo_unshift *u, __m256i shifted, int is_signed
     __m256i n = shifted, compared = shifted;
     if (!is_signed)
         compared = _mm256_xor_si256(shifted, _mm256_set1_epi32((int)0x80808080u));
-    for (int k = 0; k < 3; k++)
+    for (int k = 0; k < (is_signed ? 3 : 4); k++)
         n = _mm256_add_epi8(n, _mm256_cmpgt_epi8(compared, u->step[k]));
     __m256i up = _mm256_add_epi8(n, u->up);
     if (!is_signed)
@@ -264,9 +265,9 @@ static __attribute__((noinline)) void mo_encode32_again(const mo_steps *steps, c
                                                         uint8_t *codes)
 {
     const mo_lines *lines = is_signed ? &mo_lines_signed : &mo_lines_unsigned;
-    __m256 fast_slope[5], low_slope[4], v[4];
+    __m256 fast_slope[6], low_slope[4], v[4];
     __m256i fast[4], low[4], magnitude[4];
-    for (int k = 0; k < 5; k++)
+    for (int k = 0; k <= lines->decades; k++)
         fast_slope[k] = _mm256_set1_ps(lines->fast_slope[k] * c->inverse);
     for (int k = 0; k < 4; k++)
         low_slope[k] = _mm256_set1_ps(lines->low_slope[k] * c->inverse);

@@ -1,11 +1,11 @@
 /*
- * The steps with 8-bit states on AVX2: AdamW, Adam, Lion and SGD with a momentum. A block of 256
- * elements is gone through twice. The first time decodes the moments, brings them up to date and
- * finds the largest; between the two they live as fp32 in the first-level cache. The second time
- * codes them and, of AdamW and Adam, updates the parameters; it takes turns with the first time of
- * the block behind it, since the one waits for loads and the other for arithmetic. Nothing is
- * written before both moments of the block are known to be finite; the scalar form does a block
- * that is not, and a shorter last one.
+ * The steps with 8-bit states on AVX2: AdamW, Adam, Lion, SGD with a momentum, RMSprop and
+ * AdEMAMix. A block of 256 elements is gone through twice. The first time decodes the moments,
+ * brings them up to date and finds the largest; between the two they live as fp32 in the
+ * first-level cache. The second time codes them and, of AdamW, Adam and AdEMAMix, updates the
+ * parameters; it takes turns with the first time of the block behind it, since the one waits for
+ * loads and the other for arithmetic. Nothing is written before both moments of the block are known
+ * to be finite; the scalar form does a block that is not, and a shorter last one.
  *
  * Parameters and gradients of bf16 have a form of their own (MO_EVEN_ODD); others go through fp32,
  * where they are not fp32 already (MO_HALVES).
@@ -13,6 +13,7 @@
 #include "kernels/optim/optim_avx2.h"
 #include "kernels/optim/optim_cpu.h"
 #include "kernels/optim/state_codes_avx2.h"
+#include "kernels/optim/step_simd_rules.h"
 
 enum { BLOCK = MO_BLOCK_SIZE };
 
@@ -20,26 +21,32 @@ enum { BLOCK = MO_BLOCK_SIZE };
 typedef struct block {
     _Alignas(32) float new_m[BLOCK];
     _Alignas(32) float new_v[BLOCK];
-    _Alignas(32) float new_p[BLOCK]; /* of Lion and SGD */
-    mo_coder first, second;          /* what codes m and v */
+    _Alignas(32) float new_slow[BLOCK];
+    _Alignas(32) float new_p[BLOCK]; /* unless updates_late */
+    mo_coder first, second, third;   /* what codes m, v and slow */
     /* where it is read and written; p and g as fp32, or else bf16 */
-    uint8_t *m, *v;
+    uint8_t *m, *v, *slow;
     void *p;
     const void *g;
-    float scale1, scale2;
+    float scale1, scale2, slow_scale;
     uint64_t at;
 } block;
 
 typedef struct constants {
-    mo_coef8 coef;
-    int nesterov;
-    mo_steps first, second;
+    mo_lane_coef coef;
+    mo_steps first, second, third;
 } constants;
 
 /* How many groups of a block were in doubt: mo_encode32_store. */
 typedef struct doubts {
-    int first, second;
+    int first, second, third;
 } doubts;
+
+/* The parameter waits for the second time: it needs a root and a division of new moments only. */
+MO_INLINE int updates_late(uint32_t rule)
+{
+    return rule == MO_RULE_ADAMW || rule == MO_RULE_ADAM || rule == MO_RULE_ADEMAMIX;
+}
 
 /* --- 16 elements ----------------------------------------------------------------------------- */
 
@@ -78,24 +85,29 @@ MO_INLINE void store16(void *data, int i, int order, mo_f32x16 x)
 
 /* --- the rules, eight elements --------------------------------------------------------------- */
 
-/* The moments of AdamW and Adam. A v beyond FLT_MAX is left to the scalar form. */
-MO_INLINE void adam_moments(uint32_t rule, const mo_coef8 *c, __m256 g, __m256 p, __m256 *m,
-                            __m256 *v)
+/* The moments of AdamW, Adam and AdEMAMix. A v beyond FLT_MAX is left to the scalar form. */
+MO_INLINE void late_moments(uint32_t rule, const mo_lane_coef *c, __m256 g, __m256 p, __m256 *m,
+                            __m256 *v, __m256 *slow)
 {
     __m256 h = _mm256_mul_ps(g, c->factor);
     if (rule == MO_RULE_ADAM)
         h = _mm256_fmadd_ps(c->decay, p, h);
     *m = _mm256_fmadd_ps(c->beta1, *m, _mm256_mul_ps(c->one_minus_beta1, h));
     *v = _mm256_fmadd_ps(c->beta2, *v, _mm256_mul_ps(_mm256_mul_ps(c->one_minus_beta2, h), h));
+    if (rule == MO_RULE_ADEMAMIX)
+        *slow = _mm256_fmadd_ps(c->beta3, *slow, _mm256_mul_ps(c->one_minus_beta3, h));
 }
 
-MO_INLINE __m256 adam_parameter(uint32_t rule, const mo_coef8 *c, __m256 p, __m256 m, __m256 v)
+MO_INLINE __m256 late_parameter(uint32_t rule, const mo_lane_coef *c, __m256 p, __m256 m, __m256 v,
+                                __m256 slow)
 {
+    if (rule == MO_RULE_ADEMAMIX)
+        m = _mm256_fmadd_ps(c->mix, slow, m);
     __m256 u = _mm256_div_ps(m, _mm256_add_ps(_mm256_sqrt_ps(v), c->eps));
     return _mm256_fmadd_ps(c->rate, u, rule == MO_RULE_ADAM ? p : _mm256_fmadd_ps(c->decay, p, p));
 }
 
-MO_INLINE __m256 lion(const mo_coef8 *c, __m256 g, __m256 p, __m256 *m)
+MO_INLINE __m256 lion(const mo_lane_coef *c, __m256 g, __m256 p, __m256 *m)
 {
     const __m256 zero = _mm256_setzero_ps(), sign = _mm256_set1_ps(-0.0f);
     __m256 h = _mm256_mul_ps(g, c->factor);
@@ -106,57 +118,66 @@ MO_INLINE __m256 lion(const mo_coef8 *c, __m256 g, __m256 p, __m256 *m)
     return _mm256_fmadd_ps(c->rate, u, _mm256_fmadd_ps(c->decay, p, p));
 }
 
-MO_INLINE __m256 sgd(const mo_coef8 *c, int nesterov, __m256 g, __m256 p, __m256 *m)
+/* The rules that are done the first time. */
+MO_INLINE __m256 update8(uint32_t rule, const mo_lane_coef *c, __m256 g, __m256 p, __m256 *m,
+                         __m256 *v)
 {
-    __m256 h = _mm256_mul_ps(g, c->factor);
-    __m256 d = _mm256_fmadd_ps(c->decay, p, h);
-    *m = _mm256_fmadd_ps(c->beta1, *m, _mm256_mul_ps(c->one_minus_beta1, d));
-    __m256 u = nesterov ? _mm256_fmadd_ps(c->beta1, *m, d) : *m;
-    return _mm256_fmadd_ps(c->rate, u, p);
+    __m256 slow = p, root;
+    return rule == MO_RULE_LION ? lion(c, g, p, m) : lane_rule(rule, c, g, p, m, v, &slow, &root);
 }
 
 /* --- a block --------------------------------------------------------------------------------- */
 
 typedef struct largest {
-    __m256i m, v; /* of the magnitudes' bits */
+    __m256i m, v, slow; /* of the magnitudes' bits */
 } largest;
 
-MO_INLINE void note_largest(largest *top, mo_f32x16 m)
+MO_INLINE __m256i larger(__m256i top, mo_f32x16 m)
 {
-    top->m = _mm256_max_epu32(top->m, mo_magnitude_ints8(m.a));
-    top->m = _mm256_max_epu32(top->m, mo_magnitude_ints8(m.b));
+    top = _mm256_max_epu32(top, mo_magnitude_ints8(m.a));
+    return _mm256_max_epu32(top, mo_magnitude_ints8(m.b));
+}
+
+/* Of what is not negative unless the state was. */
+MO_INLINE __m256i larger_bits(__m256i top, mo_f32x16 v)
+{
+    top = _mm256_max_epu32(top, _mm256_castps_si256(v.a));
+    return _mm256_max_epu32(top, _mm256_castps_si256(v.b));
 }
 
 /* The first time: elements i to i + 15. */
 MO_INLINE void update16(uint32_t rule, int order, const constants *k, block *b, int i, largest *top)
 {
-    const mo_coef8 *c = &k->coef;
-    mo_f32x16 g = load16(b->g, i, order);
-    mo_f32x16 m = mo_decode16(mo_padded_map_signed, b->m + i, _mm256_set1_ps(b->scale1), order);
-    if (mo_rule_has_second(rule)) {
-        mo_f32x16 p = {_mm256_setzero_ps(), _mm256_setzero_ps()}; /* AdamW does not need it here */
-        if (rule == MO_RULE_ADAM)
-            p = load16(b->p, i, order);
-        __m256 scale = _mm256_set1_ps(b->scale2);
-        mo_f32x16 v = mo_decode16(mo_padded_map_unsigned, b->v + i, scale, order);
-        adam_moments(rule, c, g.a, p.a, &m.a, &v.a);
-        adam_moments(rule, c, g.b, p.b, &m.b, &v.b);
-        top->v = _mm256_max_epu32(top->v, _mm256_castps_si256(v.a));
-        top->v = _mm256_max_epu32(top->v, _mm256_castps_si256(v.b));
-        mo_write16(b->new_v + i, v);
+    const mo_lane_coef *c = &k->coef;
+    const int is_signed = mo_rule_first_signed(rule);
+    mo_f32x16 g = load16(b->g, i, order), p = g;
+    mo_f32x16 m = mo_decode16(is_signed ? mo_padded_map_signed : mo_padded_map_unsigned, b->m + i,
+                              _mm256_set1_ps(b->scale1), order);
+    mo_f32x16 v = m, slow = m;
+    if (mo_rule_has_second(rule))
+        v = mo_decode16(mo_padded_map_unsigned, b->v + i, _mm256_set1_ps(b->scale2), order);
+    if (mo_rule_has_slow(rule))
+        slow = mo_decode16(mo_padded_map_signed, b->slow + i, _mm256_set1_ps(b->slow_scale), order);
+    if (!updates_late(rule) || rule == MO_RULE_ADAM)
+        p = load16(b->p, i, order);
+    if (updates_late(rule)) {
+        late_moments(rule, c, g.a, p.a, &m.a, &v.a, &slow.a);
+        late_moments(rule, c, g.b, p.b, &m.b, &v.b, &slow.b);
     } else {
-        mo_f32x16 p = load16(b->p, i, order);
-        if (rule == MO_RULE_LION) {
-            p.a = lion(c, g.a, p.a, &m.a);
-            p.b = lion(c, g.b, p.b, &m.b);
-        } else {
-            p.a = sgd(c, k->nesterov, g.a, p.a, &m.a);
-            p.b = sgd(c, k->nesterov, g.b, p.b, &m.b);
-        }
+        p.a = update8(rule, c, g.a, p.a, &m.a, &v.a);
+        p.b = update8(rule, c, g.b, p.b, &m.b, &v.b);
         mo_write16(b->new_p + i, p);
     }
-    note_largest(top, m);
+    top->m = is_signed ? larger(top->m, m) : larger_bits(top->m, m);
     mo_write16(b->new_m + i, m);
+    if (mo_rule_has_second(rule)) {
+        top->v = larger_bits(top->v, v);
+        mo_write16(b->new_v + i, v);
+    }
+    if (mo_rule_has_slow(rule)) {
+        top->slow = larger(top->slow, slow);
+        mo_write16(b->new_slow + i, slow);
+    }
 }
 
 /* The second time: elements i to i + 31. */
@@ -164,19 +185,26 @@ MO_INLINE void finish32(uint32_t rule, int order, const constants *k, const bloc
                         doubts *d)
 {
     for (int j = i; j < i + 32; j += 16) {
-        if (mo_rule_has_second(rule)) {
-            mo_f32x16 m = mo_read16(b->new_m + j), v = mo_read16(b->new_v + j);
+        if (updates_late(rule)) {
+            mo_f32x16 m = mo_read16(b->new_m + j), v = mo_read16(b->new_v + j), slow = m;
             mo_f32x16 p = load16(b->p, j, order);
-            p.a = adam_parameter(rule, &k->coef, p.a, m.a, v.a);
-            p.b = adam_parameter(rule, &k->coef, p.b, m.b, v.b);
+            if (mo_rule_has_slow(rule))
+                slow = mo_read16(b->new_slow + j);
+            p.a = late_parameter(rule, &k->coef, p.a, m.a, v.a, slow.a);
+            p.b = late_parameter(rule, &k->coef, p.b, m.b, v.b, slow.b);
             store16(b->p, j, order, p);
         } else {
             store16(b->p, j, order, mo_read16(b->new_p + j));
         }
     }
-    mo_encode32_store(&k->first, &b->first, b->new_m + i, order, 1, b->m + i, &d->first);
+    if (mo_rule_first_signed(rule))
+        mo_encode32_store(&k->first, &b->first, b->new_m + i, order, 1, b->m + i, &d->first);
+    else
+        mo_encode32_store(&k->first, &b->first, b->new_m + i, order, 0, b->m + i, &d->first);
     if (mo_rule_has_second(rule))
         mo_encode32_store(&k->second, &b->second, b->new_v + i, order, 0, b->v + i, &d->second);
+    if (mo_rule_has_slow(rule))
+        mo_encode32_store(&k->third, &b->third, b->new_slow + i, order, 1, b->slow + i, &d->third);
 }
 
 MO_INLINE void begin_block(uint32_t rule, const mo_optim_span *s, uint64_t at, block *b)
@@ -190,23 +218,34 @@ MO_INLINE void begin_block(uint32_t rule, const mo_optim_span *s, uint64_t at, b
         b->v = (uint8_t *)s->v + at;
         b->scale2 = s->absmax2[at / BLOCK];
     }
+    if (mo_rule_has_slow(rule)) {
+        b->slow = (uint8_t *)s->slow + at;
+        b->slow_scale = s->slow_absmax[at / BLOCK];
+    }
+}
+
+MO_INLINE mo_coder settle_moment(uint32_t top, int is_signed, float *absmax)
+{
+    mo_block_scale scale = mo_block_scale_of(top);
+    *absmax = scale.absmax;
+    return mo_coder_of(&scale, is_signed ? &mo_lines_signed : &mo_lines_unsigned);
 }
 
 /* Between the two times. 0: the block is not finite; the scalar form has done it. */
 MO_INLINE int settle_block(uint32_t rule, const mo_optim_span *s, block *b, const largest *top)
 {
-    uint32_t top1 = mo_largest8(top->m), top2 = mo_largest8(top->v);
-    if (__builtin_expect(top1 >= MO_F32_INF_BITS || top2 >= MO_F32_INF_BITS, 0)) {
+    uint32_t top1 = v_largestu(top->m), top2 = v_largestu(top->v);
+    uint32_t top3 = mo_rule_has_slow(rule) ? v_largestu(top->slow) : 0;
+    if (__builtin_expect(
+            top1 >= MO_F32_INF_BITS || top2 >= MO_F32_INF_BITS || top3 >= MO_F32_INF_BITS, 0)) {
         mo_step_block_scalar(rule, MO_STATE_8BIT, s, b->at);
         return 0;
     }
-    mo_block_scale scale1 = mo_block_scale_of(top1), scale2 = mo_block_scale_of(top2);
-    b->first = mo_coder_of(&scale1, &mo_lines_signed);
-    s->absmax1[b->at / BLOCK] = scale1.absmax;
-    if (mo_rule_has_second(rule)) {
-        b->second = mo_coder_of(&scale2, &mo_lines_unsigned);
-        s->absmax2[b->at / BLOCK] = scale2.absmax;
-    }
+    b->first = settle_moment(top1, mo_rule_first_signed(rule), &s->absmax1[b->at / BLOCK]);
+    if (mo_rule_has_second(rule))
+        b->second = settle_moment(top2, 0, &s->absmax2[b->at / BLOCK]);
+    if (mo_rule_has_slow(rule))
+        b->third = settle_moment(top3, 1, &s->slow_absmax[b->at / BLOCK]);
     return 1;
 }
 
@@ -214,8 +253,9 @@ MO_INLINE int settle_block(uint32_t rule, const mo_optim_span *s, block *b, cons
 MO_INLINE int step_pair(uint32_t rule, int order, const mo_optim_span *s, const constants *k,
                         block *now, const block *before)
 {
-    largest top = {_mm256_setzero_si256(), _mm256_setzero_si256()};
-    doubts d = {0, 0};
+    const __m256i zero = _mm256_setzero_si256();
+    largest top = {zero, zero, zero};
+    doubts d = {0, 0, 0};
     for (int i = 0; i < BLOCK; i += 32) {
         if (before != NULL)
             finish32(rule, order, k, before, i, &d);
@@ -227,7 +267,7 @@ MO_INLINE int step_pair(uint32_t rule, int order, const mo_optim_span *s, const 
 
 MO_INLINE void finish_block(uint32_t rule, int order, const constants *k, const block *b)
 {
-    doubts d = {0, 0};
+    doubts d = {0, 0, 0};
     for (int i = 0; i < BLOCK; i += 32)
         finish32(rule, order, k, b, i, &d);
 }
@@ -311,10 +351,12 @@ MO_INLINE uint64_t step_f32(uint32_t rule, const mo_optim_span *s, const constan
 
 MO_INLINE void step_span(uint32_t rule, int order, const mo_optim_span *s)
 {
-    constants k = {.coef = mo_coef8_of(&s->coef),
-                   .nesterov = s->coef.eps != 0.0f,
-                   .first = mo_steps_of(&mo_lines_signed, 1),
-                   .second = mo_steps_of(&mo_lines_unsigned, 0)};
+    const int is_signed = mo_rule_first_signed(rule);
+    constants k = {.coef = mo_lane_coef_of(&s->coef),
+                   .first =
+                       mo_steps_of(is_signed ? &mo_lines_signed : &mo_lines_unsigned, is_signed),
+                   .second = mo_steps_of(&mo_lines_unsigned, 0),
+                   .third = mo_steps_of(&mo_lines_signed, 1)};
     uint64_t at = order == MO_EVEN_ODD ? step_bf16(rule, s, &k) : step_f32(rule, s, &k);
     if (at < s->count)
         mo_step_block_scalar(rule, MO_STATE_8BIT, s, at);
@@ -348,3 +390,6 @@ STEP(mo_optim_step_avx2, MO_RULE_ADAMW, mo_adamw32_span_avx2)
 STEP(mo_step_adam8_avx2, MO_RULE_ADAM, mo_adam32_span_avx2)
 STEP(mo_step_lion8_avx2, MO_RULE_LION, mo_lion32_span_avx2)
 STEP(mo_step_sgd8_avx2, MO_RULE_SGD, mo_sgd32_span_avx2)
+STEP(mo_step_rmsprop8_avx2, MO_RULE_RMSPROP, mo_rmsprop32_span_avx2)
+STEP(mo_step_rmspropm8_avx2, MO_RULE_RMSPROP_MOMENTUM, mo_rmspropm32_span_avx2)
+STEP(mo_step_ademamix8_avx2, MO_RULE_ADEMAMIX, mo_ademamix32_span_avx2)

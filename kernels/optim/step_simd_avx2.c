@@ -5,16 +5,13 @@
 
 MO_LANE_STEP(mo_step_adamw16_avx2, MO_RULE_ADAMW, MO_STATE_BF16)
 MO_LANE_STEP(mo_step_schedule_free_avx2, MO_RULE_SCHEDULE_FREE, MO_STATE_F32)
-MO_LANE_STEP(mo_step_rmsprop8_avx2, MO_RULE_RMSPROP, MO_STATE_8BIT)
-MO_LANE_STEP(mo_step_rmspropm8_avx2, MO_RULE_RMSPROP_MOMENTUM, MO_STATE_8BIT)
-MO_LANE_STEP(mo_step_ademamix8_avx2, MO_RULE_ADEMAMIX, MO_STATE_8BIT)
 MO_LANE_CODE(mo_quantize_avx2, mo_dequantize_avx2, MO_STATE_8BIT)
 MO_LANE_CODE(mo_quantize4_avx2, mo_dequantize4_avx2, MO_STATE_4BIT)
 MO_LANE_CODE(mo_quantizef8_avx2, mo_dequantizef8_avx2, MO_STATE_F8)
 MO_LANE_CODE(mo_quantizec8_avx2, mo_dequantizec8_avx2, MO_STATE_COMPANDED)
 MO_LANE_ADAMW32(mo_adamw32_span_avx2)
 
-/* 32-bit states of Adam, Lion and SGD, for step8_avx2.c. */
+/* 32-bit states, for step8_avx2.c. */
 static __attribute__((noinline)) void span32(uint32_t rule, const mo_optim_span *span)
 {
     mo_lane_coef coef = mo_lane_coef_of(&span->coef);
@@ -35,4 +32,19 @@ void mo_lion32_span_avx2(const mo_optim_span *span)
 void mo_sgd32_span_avx2(const mo_optim_span *span)
 {
     span32(MO_RULE_SGD, span);
+}
+
+void mo_rmsprop32_span_avx2(const mo_optim_span *span)
+{
+    span32(MO_RULE_RMSPROP, span);
+}
+
+void mo_rmspropm32_span_avx2(const mo_optim_span *span)
+{
+    span32(MO_RULE_RMSPROP_MOMENTUM, span);
+}
+
+void mo_ademamix32_span_avx2(const mo_optim_span *span)
+{
+    span32(MO_RULE_ADEMAMIX, span);
 }
