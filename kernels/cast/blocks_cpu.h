@@ -38,6 +38,7 @@ typedef struct mo_e2m1_tables {
 typedef struct mo_e4m3_borders {
     int8_t second[8], third[16]; /* in the order of a search; 16 bytes can be read from either */
     int16_t start;               /* for a factor from 1 to 2 */
+    uint8_t place[128]; /* by a magnitude's mantissa: its code, 8 for each binade above start's */
 } mo_e4m3_borders;
 
 /* By the mantissa of a block's largest magnitude; one more for other factors. */
@@ -85,6 +86,14 @@ typedef struct mo_block_strip {
     const mo_e4m3_scale *e4m3;  /* of its blocks */
 } mo_block_strip;
 
+/* A strip and those below it, which are as far apart as these steps, and the scales of its blocks.
+ */
+typedef struct mo_strip_rows {
+    mo_block_strip strip;
+    uint64_t rows, value_step, code_step, number_step;
+    unsigned char *scales;
+} mo_strip_rows;
+
 /* From element `start`, a multiple of 128 or of a block, on. */
 typedef void (*mo_strip_function)(const mo_block_strip *strip, uint64_t start);
 
@@ -105,6 +114,10 @@ typedef void (*mo_turn_function)(const unsigned char *values, uint64_t pitch, ui
 
 enum { MO_TURN_COLUMNS = MO_STRIP_ELEMENTS / MO_BLOCKS_TILE };
 
+/* The largest magnitude of each column of some rows, as the bits of such values. */
+typedef void (*mo_fold_function)(const unsigned char *values, uint64_t pitch, uint64_t rows,
+                                 uint64_t columns, unsigned char *largest);
+
 /* Copies `count` pieces of a multiple of 64 bytes, from side by side to `pitch` bytes apart. */
 typedef void (*mo_spread_function)(unsigned char *to, uint64_t pitch, const unsigned char *from,
                                    uint64_t bytes, uint64_t count, int streaming);
@@ -119,12 +132,14 @@ typedef struct mo_blocks_form {
                   float *factors);
     mo_strip_function quantize[2][MO_BLOCKS_KINDS][MO_BLOCKS_DTYPES]; /* [stochastic] */
     mo_strip_function dequantize[MO_BLOCKS_KINDS][MO_BLOCKS_DTYPES];
-    mo_turn_function turn[2]; /* of elements of 2 bytes, of 4 */
+    mo_turn_function turn[3]; /* of elements of 1, 2, 4 bytes: [bytes / 2] */
+    mo_fold_function fold[2]; /* of elements of 2 bytes, of 4 */
     mo_spread_function spread;
     mo_e2m1_function e2m1; /* or NULL */
-    /* Whole blocks of bf16 to e4m3, to nearest, all of finite scales. `nans`: there may be some.
-     * Returns how many elements, from the first on. Or NULL. */
-    uint64_t (*e4m3)(const mo_block_strip *strip, int nans);
+    /* Whole blocks of bf16 to e4m3, to nearest, all of finite scales. `nans`: there may be some,
+     * and magnitudes above the largest code. Returns how many elements of each row, from the first
+     * on. Or NULL. */
+    uint64_t (*e4m3)(const mo_strip_rows *rows, int nans);
     mo_bf16_function bf16[MO_BLOCKS_NVFP4 + 1]; /* by the format; or NULL */
 } mo_blocks_form;
 
@@ -148,14 +163,6 @@ typedef struct mo_item_work {
     mo_random_stream stream;
     int streamed;
 } mo_item_work;
-
-/* A strip and those below it, which are as far apart as these steps, and the scales of its blocks.
- */
-typedef struct mo_strip_rows {
-    mo_block_strip strip;
-    uint64_t rows, value_step, code_step, number_step;
-    unsigned char *scales;
-} mo_strip_rows;
 
 /* `count` columns of so many rows of the matrix. */
 mo_strip_rows mo_strip_rows_of(mo_item_work *work, uint64_t row, uint64_t rows, uint64_t column,
@@ -189,6 +196,7 @@ MO_BLOCKS_DECLARE(ref)
 MO_BLOCKS_DECLARE(neon)
 MO_BLOCKS_DECLARE(avx2)
 MO_BLOCKS_DECLARE(avx512)
+MO_BLOCKS_DECLARE(avx512vbmi)
 
 /* --- every type and kind, once: X(kind name, kind, type name, type) ----------------------------
  */
@@ -215,7 +223,7 @@ MO_BLOCKS_DECLARE(avx512)
     {                                                                                              \
         {0, amax_f32, amax_f16, amax_bf16}, e8m0_scales, nvfp4_scales,                             \
             {MO_BLOCKS_ROW(nearest), MO_BLOCKS_ROW(stochastic)}, MO_BLOCKS_ROW(decode),            \
-            {turn_halves, turn_words}, spread, e2m1, e4m3,                                         \
+            {turn_bytes, turn_halves, turn_words}, {fold_halves, fold_words}, spread, e2m1, e4m3,  \
         {                                                                                          \
             __VA_ARGS__                                                                            \
         }                                                                                          \

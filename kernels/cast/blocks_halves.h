@@ -235,56 +235,6 @@ MO_INLINE int halves_stochastic8(const mo_block_strip *s, uint64_t i, uint32_t k
     return 1;
 }
 
-/* --- bf16 blocks of e4m3 with a scale of f32 ----------------------------------------------------
- */
-
-/* The bytes of two vectors of halfwords of one block: a binade's eight codes are found between
- * seven borders. *odd: as in halves_codes8, or a NaN. */
-MO_INLINE VI halves_found8(const mo_e4m3_borders *of, VI start, const unsigned char *at, int nans,
-                           VI *odd)
-{
-    VI t[2], h[2] = {v_loadi(at), v_loadi(at + sizeof(VI))};
-    for (int k = 0; k < 2; k++) {
-        VI a = v_and(h[k], v_seth(0x7fff));
-        t[k] = v_less_halves(a, start);
-        if (nans)
-            *odd = v_or(*odd, v_less_halves(a, v_seth(0x7f80)));
-    }
-    VI binade = v_and(v_pack_halves(v_srlh(t[0], 4), v_srlh(t[1], 4)), v_setb((char)0xf8));
-    VI place = v_pack_halves(v_and(t[0], v_seth(0x7f)), v_and(t[1], v_seth(0x7f)));
-    VI bytes = v_add_bytes(binade, v_search8(of->second, of->third, place));
-    *odd = v_or(*odd, v_less_bytes(v_setb(39), v_sub_bytes(bytes, v_setb(1))));
-    bytes = v_min_bytes(v_less_bytes(bytes, v_setb(32)), v_setb(0x7e));
-    return v_pack_order(v_merge(bytes, v_pack_signed(h[0], h[1]), v_seti((int)0x80808080u)));
-}
-
-/* Whole blocks of 128. Those with wrong codes are made again at the end, by `others`; where the
- * first ones all are, the rest is left to it. Returns how many elements are done. */
-MO_INLINE uint64_t halves_e4m3(const mo_block_strip *s, int nans, int streaming,
-                               mo_strip_function others)
-{
-    uint64_t count = s->count / 128 * 128, wrong = 0;
-    mo_block_strip part = *s;
-    for (uint64_t i = 0; i < count; i += 128) {
-        const mo_e4m3_borders *of = part.e4m3[i / 128].borders;
-        VI odd = v_seti(0), start = v_seth(part.e4m3[i / 128].start);
-        for (uint64_t k = i; k < i + 128; k += 2 * HALVES_N) {
-            const unsigned char *at = part.values + 2 * k;
-            mo_prefetch(at + part.ahead, 2 * sizeof(VI));
-            v_put(part.codes + k, halves_found8(of, start, at, nans, &odd), streaming);
-        }
-        wrong |= (uint64_t)v_any(odd) << i / 128;
-        if (i == 3 * 128 && wrong == 15)
-            count = 4 * 128;
-    }
-    for (uint64_t b = 0; wrong >> b != 0; b++)
-        if (wrong >> b & 1) {
-            part.count = (b + 1) * 128;
-            others(&part, b * 128);
-        }
-    return count;
-}
-
 /* --- codes of 8 bits with a scale of e8m0 to bf16 -----------------------------------------------
  */
 

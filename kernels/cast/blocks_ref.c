@@ -103,6 +103,12 @@ static inline void turn(const unsigned char *values, uint64_t pitch, uint64_t ro
             memcpy(turned + (c * rows + r) * size, values + r * pitch + c * size, size);
 }
 
+static void turn_bytes(const unsigned char *values, uint64_t pitch, uint64_t rows, uint64_t columns,
+                       unsigned char *turned)
+{
+    turn(values, pitch, rows, columns, turned, 1);
+}
+
 static void turn_halves(const unsigned char *values, uint64_t pitch, uint64_t rows,
                         uint64_t columns, unsigned char *turned)
 {
@@ -113,6 +119,30 @@ static void turn_words(const unsigned char *values, uint64_t pitch, uint64_t row
                        unsigned char *turned)
 {
     turn(values, pitch, rows, columns, turned, 4);
+}
+
+static void fold_halves(const unsigned char *values, uint64_t pitch, uint64_t rows,
+                        uint64_t columns, unsigned char *largest)
+{
+    uint16_t *most = (uint16_t *)(void *)largest;
+    memset(largest, 0, 2 * columns);
+    for (uint64_t r = 0; r < rows; r++)
+        for (uint64_t c = 0; c < columns; c++) {
+            uint16_t bits = ((const uint16_t *)(const void *)(values + r * pitch))[c] & 0x7fffu;
+            most[c] = bits > most[c] ? bits : most[c];
+        }
+}
+
+static void fold_words(const unsigned char *values, uint64_t pitch, uint64_t rows, uint64_t columns,
+                       unsigned char *largest)
+{
+    uint32_t *most = (uint32_t *)(void *)largest;
+    memset(largest, 0, 4 * columns);
+    for (uint64_t r = 0; r < rows; r++)
+        for (uint64_t c = 0; c < columns; c++) {
+            uint32_t bits = ((const uint32_t *)(const void *)(values + r * pitch))[c] & 0x7fffffffu;
+            most[c] = bits > most[c] ? bits : most[c];
+        }
 }
 
 static void spread(unsigned char *to, uint64_t pitch, const unsigned char *from, uint64_t bytes,
@@ -217,19 +247,18 @@ static uint64_t quantize_bf16(mo_item_work *work, const mo_strip_rows *all)
     return short_way(work)(&strip, all->scales, &work->amax);
 }
 
-enum { ROWS_AHEAD = 8 };
-
 static void measure(mo_item_work *work, const mo_strip_rows *all, uint32_t *amax, uint64_t blocks)
 {
     const mo_blocks_segment *s = work->segment;
+    _Alignas(64) unsigned char columns[4 * MO_STRIP_ELEMENTS];
     mo_block_strip strip = all->strip;
     memset(amax, 0, blocks * sizeof *amax);
-    for (uint64_t r = 0; r < all->rows; r++, next_row(all, &strip)) {
-        if (work->height > 1) /* a new page each row: the processor does not foresee them */
-            mo_prefetch(strip.values + ROWS_AHEAD * all->value_step,
-                        strip.count * mo_element_size(s->dtype));
-        work->form->amax[s->dtype](&strip, 0, amax);
+    if (all->rows > 1) {
+        work->form->fold[mo_element_size(s->dtype) == 4](strip.values, all->value_step, all->rows,
+                                                         strip.count, columns);
+        strip.values = columns;
     }
+    work->form->amax[s->dtype](&strip, 0, amax);
     for (uint64_t b = 0; b < blocks && s->amax != NULL; b++)
         work->amax = amax[b] > work->amax ? amax[b] : work->amax;
 }
@@ -256,6 +285,20 @@ static int find_borders(mo_item_work *work, const uint32_t *amax, const float *f
     return 1;
 }
 
+/* Returns how many elements of each row are done. */
+static uint64_t by_borders(mo_item_work *work, const mo_strip_rows *all,
+                           const mo_block_strip *strip)
+{
+    const int tensor = mo_blocks_is_tensor(work->segment->format);
+    mo_strip_rows rows = *all;
+    rows.strip = *strip;
+    rows.strip.streaming &= streams(work, strip) && (all->rows == 1 || all->code_step % 64 == 0);
+    work->streamed |= rows.strip.streaming;
+    const uint64_t done = work->form->e4m3(&rows, tensor);
+    work->e4m3->refused |= tensor && strip->count - done >= 128;
+    return done;
+}
+
 void mo_strip_rows_quantize(mo_item_work *work, const mo_strip_rows *rows)
 {
     const mo_blocks_segment *s = work->segment;
@@ -279,14 +322,11 @@ void mo_strip_rows_quantize(mo_item_work *work, const mo_strip_rows *rows)
     strip.factors = factors;
     strip.e4m3 = e4m3;
     const int borders = find_borders(work, amax, factors, blocks, all.rows, e4m3);
-    for (uint64_t r = 0; r < all.rows; r++, next_row(&all, &strip)) {
+    done = borders ? by_borders(work, &all, &strip) : 0;
+    for (uint64_t r = 0; r < all.rows && done < strip.count; r++, next_row(&all, &strip)) {
         strip.streaming = all.strip.streaming && streams(work, &strip);
-        done = borders ? work->form->e4m3(&strip, work->known) : 0;
-        work->e4m3->refused |=
-            borders && mo_blocks_is_tensor(s->format) && strip.count - done >= 128;
-        if (done < strip.count)
-            work->form->quantize[work->args->stochastic][mo_blocks_codes(s->format)][s->dtype](
-                &strip, done);
+        work->form->quantize[work->args->stochastic][mo_blocks_codes(s->format)][s->dtype](&strip,
+                                                                                           done);
         work->streamed |= strip.streaming;
     }
 }

@@ -2,6 +2,7 @@
  * The block kernels over the vectors of one instruction set: include a vector_*.h first. What is
  * left over of blocks or groups at the end of a strip goes to the scalar form.
  */
+#include "kernels/cast/blocks_e4m3.h"
 #include "kernels/cast/blocks_halves.h"
 #include "kernels/cast/blocks_turn.h"
 #include "kernels/cast/cast_lanes.h"
@@ -335,13 +336,13 @@ static uint64_t halves_e2m1(const mo_block_strip *strip, const uint8_t *scales)
                             : halves_decode4(strip, scales, 5, 0);
 }
 
-static uint64_t bf16_scaled(const mo_block_strip *s, int nans)
+static uint64_t bf16_scaled(const mo_strip_rows *rows, int nans)
 {
     if (nans)
-        return s->streaming ? halves_e4m3(s, 1, 1, nearest_e4m3_bf16)
-                            : halves_e4m3(s, 1, 0, nearest_e4m3_bf16);
-    return s->streaming ? halves_e4m3(s, 0, 1, nearest_e4m3_bf16)
-                        : halves_e4m3(s, 0, 0, nearest_e4m3_bf16);
+        return rows->strip.streaming ? halves_e4m3(rows, 1, 1, nearest_e4m3_bf16)
+                                     : halves_e4m3(rows, 1, 0, nearest_e4m3_bf16);
+    return rows->strip.streaming ? halves_e4m3(rows, 0, 1, nearest_e4m3_bf16)
+                                 : halves_e4m3(rows, 0, 0, nearest_e4m3_bf16);
 }
 
 static const mo_blocks_form blocks_form =

@@ -87,6 +87,12 @@ static void e4m3_borders(mo_e4m3_borders *of, float factor)
         of->third[k] = before[third[k]];
     }
     of->start = (int16_t)(start - (12 << 7));
+    for (int32_t m = 0; m < 128; m++) {
+        const int32_t from_start = m - (int32_t)(start & 0x7f), place = from_start & 0x7f;
+        of->place[m] = from_start < 0 ? 0 : 8;
+        for (uint32_t k = 1; k < 8; k++)
+            of->place[m] = (uint8_t)(of->place[m] + (place > before[k]));
+    }
 }
 
 void mo_e4m3_know(mo_e4m3_tables *tables, uint32_t number, float factor)

@@ -1,8 +1,8 @@
 /*
- * Matrices and their transposes, both quantised: the items of all CPU forms. The rows of a tile are
- * quantised first, which brings its values to the caches. Then some of its columns at a time are
- * laid one behind the other and quantised as rows. So each transpose has the bits of a matrix that
- * was transposed before.
+ * Matrices and their transposes, both quantised: the items of all CPU forms. Where a tile has one
+ * scale, its codes are turned. Elsewhere its rows are quantised first, which brings its values to
+ * the caches. Then some of its columns at a time are laid one behind the other and quantised as
+ * rows. So each transpose has the bits of a matrix that was transposed before.
  */
 #include "kernels/cast/blocks_cpu.h"
 #include "kernels/core/prefetch.h"
@@ -32,6 +32,18 @@ static unsigned char *codes_at(const mo_blocks_segment *s, uint64_t row, uint64_
            mo_blocks_code_bytes(s->format, column);
 }
 
+/* Codes of MO_BLOCKS_TILE columns, which lie row by row, go to rows of a matrix. */
+static void put_codes(mo_item_work *work, unsigned char *to, uint64_t columns,
+                      const unsigned char *codes, uint64_t rows)
+{
+    const uint32_t format = work->segment->format;
+    const uint64_t pitch = mo_blocks_code_bytes(format, columns);
+    const int streaming = work->args->streaming && ((uintptr_t)to | pitch) % 64 == 0;
+    work->form->spread(to, pitch, codes, mo_blocks_code_bytes(format, MO_BLOCKS_TILE), rows,
+                       streaming);
+    work->streamed |= streaming;
+}
+
 static unsigned char *scales_at(const mo_blocks_segment *s, uint64_t row, uint64_t column)
 {
     const uint64_t across = mo_blocks_of(s->rows, mo_blocks_width_bits(s->format));
@@ -45,17 +57,12 @@ static void quantize_together(mo_item_work *work, mo_strip_rows *all, uint64_t r
                               uint64_t column, turned_columns *turned)
 {
     const mo_blocks_segment *s = work->segment;
-    const uint64_t pitch = mo_blocks_code_bytes(s->format, s->rows);
-    const uint64_t bytes = mo_blocks_code_bytes(s->format, MO_BLOCKS_TILE);
     const uint64_t size = (MO_BLOCKS_TILE >> work->width_bits) * mo_blocks_scale_size(s->format);
-    unsigned char *codes = codes_at(s, row, column);
-    const int streaming = work->args->streaming && ((uintptr_t)codes | pitch) % 64 == 0;
     all->strip.codes = turned->codes;
     all->strip.count = rows * MO_BLOCKS_TILE;
     all->scales = turned->scales;
     mo_strip_rows_quantize(work, all);
-    work->form->spread(codes, pitch, turned->codes, bytes, rows, streaming);
-    work->streamed |= streaming;
+    put_codes(work, codes_at(s, row, column), s->rows, turned->codes, rows);
     for (uint64_t r = 0; r < rows && !work->known; r++)
         for (uint64_t k = 0; k < size; k += 4)
             memcpy(scales_at(s, row + r, column) + k, turned->scales + r * size + k, 4);
@@ -68,8 +75,8 @@ static void quantize_turned(mo_item_work *work, const mo_blocks_item *tile, uint
     const mo_blocks_segment *s = work->segment;
     const uint64_t size = mo_element_size(s->dtype), count = tile->rows, column = tile->row;
     mo_strip_rows all = {.rows = 1};
-    work->form->turn[size == 4](values_at(s, column, row), s->columns * size, count, rows,
-                                turned->values);
+    work->form->turn[size / 2](values_at(s, column, row), s->columns * size, count, rows,
+                               turned->values);
     all.strip = (mo_block_strip){.values = turned->values,
                                  .count = count,
                                  .shift = work->width_bits,
@@ -93,14 +100,14 @@ static void quantize_turned(mo_item_work *work, const mo_blocks_item *tile, uint
 static void measure_tile(mo_item_work *work, const mo_blocks_item *tile)
 {
     const mo_blocks_segment *s = work->segment;
+    const uint64_t size = mo_element_size(s->dtype);
+    _Alignas(64) unsigned char columns[4 * MO_BLOCKS_TILE];
     uint32_t amax = 0;
-    mo_block_strip strip = {.count = tile->columns, .shift = MO_BLOCKS_TILE_BITS};
-    for (uint64_t r = 0; r < tile->rows; r++) {
-        strip.values = values_at(s, tile->row + r, tile->column);
-        mo_prefetch(strip.values + ROWS_AHEAD * s->columns * mo_element_size(s->dtype),
-                    tile->columns * mo_element_size(s->dtype));
-        work->form->amax[s->dtype](&strip, 0, &amax);
-    }
+    mo_block_strip strip = {
+        .values = columns, .count = tile->columns, .shift = MO_BLOCKS_TILE_BITS};
+    work->form->fold[size == 4](values_at(s, tile->row, tile->column), s->columns * size,
+                                tile->rows, tile->columns, columns);
+    work->form->amax[s->dtype](&strip, 0, &amax);
     work->amax = amax > work->amax ? amax : work->amax;
     work->largest = amax;
     work->whole = mo_f32_scale(amax, 448.0f, work->args->power_of_two);
@@ -147,14 +154,39 @@ static void fetch_rows(const mo_blocks_segment *s, const mo_blocks_item *tile)
                     tile->columns * mo_element_size(s->dtype));
 }
 
-static void transpose_tile(mo_item_work *work, const mo_blocks_item *tile)
+/* Codes and codes of the transpose of 128 columns from `column` on, where both have one known
+ * scale: they are the same. */
+static void turn_codes(mo_item_work *work, const mo_blocks_item *tile, uint64_t column,
+                       turned_columns *turned)
 {
-    const int measure = work->measure;
-    turned_columns turned;
-    if (work->height > 1)
-        measure_tile(work, tile);
-    if (work->known)
-        put_whole(work, tile);
+    const mo_blocks_segment *s = work->segment;
+    _Alignas(64) unsigned char codes[MO_BLOCKS_TILE * MO_BLOCKS_TILE];
+    const uint64_t side = MO_BLOCKS_TILE;
+    const mo_strip_rows all = {
+        .strip = {.values = values_at(s, tile->row, column),
+                  .codes = codes,
+                  .count = side,
+                  .shift = work->width_bits,
+                  .ahead = work->args->streaming
+                               ? ROWS_AHEAD * s->columns * mo_element_size(s->dtype)
+                               : 0},
+        .rows = side,
+        .value_step = s->columns * mo_element_size(s->dtype),
+        .code_step = side};
+    mo_strip_rows_quantize(work, &all);
+    if (s->codes != NULL)
+        put_codes(work, (unsigned char *)s->codes + tile->row * s->columns + column, s->columns,
+                  codes, side);
+    for (uint64_t c = 0; c < side; c += MO_TURN_COLUMNS) {
+        work->form->turn[0](codes + c, side, side, MO_TURN_COLUMNS, turned->codes);
+        put_codes(work, codes_at(s, column + c, tile->row), s->rows, turned->codes,
+                  MO_TURN_COLUMNS);
+    }
+}
+
+/* The rows of a tile, then its columns. */
+static void quantize_twice(mo_item_work *work, const mo_blocks_item *tile, turned_columns *turned)
+{
     if (work->segment->codes != NULL) {
         quantize_rows(work, tile);
         work->measure = 0;
@@ -164,8 +196,24 @@ static void transpose_tile(mo_item_work *work, const mo_blocks_item *tile)
     for (uint64_t c = 0; c < tile->columns; c += MO_TURN_COLUMNS) {
         uint64_t rest = tile->columns - c;
         quantize_turned(work, tile, tile->column + c,
-                        rest < MO_TURN_COLUMNS ? rest : MO_TURN_COLUMNS, &turned);
+                        rest < MO_TURN_COLUMNS ? rest : MO_TURN_COLUMNS, turned);
     }
+}
+
+static void transpose_tile(mo_item_work *work, const mo_blocks_item *tile)
+{
+    const int measure = work->measure;
+    const int whole = tile->rows == MO_BLOCKS_TILE && tile->columns % MO_BLOCKS_TILE == 0;
+    turned_columns turned;
+    if (work->height > 1)
+        measure_tile(work, tile);
+    if (work->known)
+        put_whole(work, tile);
+    if (work->known && whole && !work->args->stochastic)
+        for (uint64_t c = 0; c < tile->columns; c += MO_BLOCKS_TILE)
+            turn_codes(work, tile, tile->column + c, &turned);
+    else
+        quantize_twice(work, tile, &turned);
     work->measure = measure;
 }
 

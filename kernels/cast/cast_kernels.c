@@ -67,7 +67,7 @@ const mo_kernel mo_kernel_blocks_quantize = {
     .args_size = sizeof(mo_blocks_args),
     .threads = MO_BLOCKS_THREADS,
     .cpu = MO_CPU_FORMS(mo_blocks_quantize_ref, mo_blocks_quantize_neon, mo_blocks_quantize_avx2,
-                        mo_blocks_quantize_avx512),
+                        mo_blocks_quantize_avx512, mo_blocks_quantize_avx512vbmi),
     .elements = blocks_elements,
 };
 
@@ -76,7 +76,7 @@ const mo_kernel mo_kernel_blocks_transpose = {
     .args_size = sizeof(mo_blocks_args),
     .threads = MO_BLOCKS_THREADS,
     .cpu = MO_CPU_FORMS(mo_blocks_transpose_ref, mo_blocks_transpose_neon, mo_blocks_transpose_avx2,
-                        mo_blocks_transpose_avx512),
+                        mo_blocks_transpose_avx512, mo_blocks_transpose_avx512vbmi),
     .elements = blocks_elements,
 };
 
@@ -84,7 +84,8 @@ const mo_kernel mo_kernel_blocks_dequantize = {
     .name = "mo_blocks_dequantize",
     .args_size = sizeof(mo_blocks_args),
     .threads = MO_BLOCKS_THREADS,
-    .cpu = MO_CPU_FORMS(mo_blocks_dequantize_ref, mo_blocks_dequantize_neon,
-                        mo_blocks_dequantize_avx2, mo_blocks_dequantize_avx512),
+    .cpu =
+        MO_CPU_FORMS(mo_blocks_dequantize_ref, mo_blocks_dequantize_neon, mo_blocks_dequantize_avx2,
+                     mo_blocks_dequantize_avx512, mo_blocks_dequantize_avx512vbmi),
     .elements = blocks_elements,
 };

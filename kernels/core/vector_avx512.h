@@ -118,6 +118,15 @@ MO_INLINE void v_put(void *at, VI x, int streaming)
         _mm512_storeu_si512(at, x);
 }
 
+MO_INLINE VI v_load_parts(const unsigned char *at, uint64_t step)
+{
+    __m128i x[4];
+    for (int k = 0; k < 4; k++)
+        x[k] = _mm_loadu_si128((const __m128i *)(const void *)(at + (uint64_t)k * step));
+    return _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_set_m128i(x[1], x[0])),
+                              _mm256_set_m128i(x[3], x[2]), 1);
+}
+
 MO_INLINE void v_put_parts(unsigned char *at, uint64_t step, VI x)
 {
     _mm_storeu_si128((__m128i *)(void *)at, _mm512_castsi512_si128(x));
@@ -277,6 +286,8 @@ MO_INLINE VI v_low_bytes(const VI x[4], int is_signed)
 #define v_zip64_high _mm512_unpackhi_epi64
 #define v_zip8_low _mm512_unpacklo_epi8
 #define v_zip8_high _mm512_unpackhi_epi8
+#define v_turn8_low _mm512_unpacklo_epi8
+#define v_turn8_high _mm512_unpackhi_epi8
 #define v_zip_order(x) _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7), x)
 
 /* Each of two words in eight lanes. */
@@ -425,6 +436,42 @@ MO_INLINE VI v_largest_halves16(const VI *at)
         _mm_unpackhi_epi16(_mm512_castsi512_si128(x), _mm512_castsi512_si128(odd)),
         _mm_unpacklo_epi16(_mm512_castsi512_si128(x), _mm512_castsi512_si128(odd))));
 }
+
+/* --- 128 bytes: with VBMI ----------------------------------------------------------------------
+ */
+
+#if defined(__AVX512VBMI__)
+#define V_HAS_LOOKUP128
+typedef struct VT128 {
+    __m512i low, high;
+} VT128;
+
+MO_INLINE VT128 v_table128(const uint8_t table[128])
+{
+    return (VT128){_mm512_loadu_si512(table), _mm512_loadu_si512(table + 64)};
+}
+
+/* By the lower seven bits of each byte. */
+MO_INLINE VI v_lookup128(const VT128 *table, VI index)
+{
+    return _mm512_permutex2var_epi8(table->low, index, table->high);
+}
+
+/* The lower, or upper, bytes of the halfwords of a, then of b. */
+MO_INLINE VI mo_bytes_of64(VI a, VI b, int odd)
+{
+    static const uint8_t even[64] = {
+        0,  2,  4,   6,   8,   10,  12,  14,  16,  18,  20,  22,  24,  26,  28,  30,
+        32, 34, 36,  38,  40,  42,  44,  46,  48,  50,  52,  54,  56,  58,  60,  62,
+        64, 66, 68,  70,  72,  74,  76,  78,  80,  82,  84,  86,  88,  90,  92,  94,
+        96, 98, 100, 102, 104, 106, 108, 110, 112, 114, 116, 118, 120, 122, 124, 126};
+    VI index = _mm512_add_epi8(_mm512_loadu_si512(even), _mm512_set1_epi8((char)odd));
+    return _mm512_permutex2var_epi8(a, index, b);
+}
+
+#define v_low_bytes_of(a, b) mo_bytes_of64(a, b, 0)
+#define v_high_bytes(a, b) mo_bytes_of64(a, b, 1)
+#endif
 
 /* --- look-ups ----------------------------------------------------------------------------------
  */
