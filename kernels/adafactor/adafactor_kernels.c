@@ -12,17 +12,22 @@ static uint64_t elements(const void *args)
 #define FORMS(name)                                                                                \
     MO_CPU_FORMS(mo_adafactor_##name##_ref, mo_adafactor_##name##_neon,                            \
                  mo_adafactor_##name##_avx2, mo_adafactor_##name##_avx512)
-#define KERNEL(name_, threads_, ...)                                                               \
-    const mo_kernel mo_kernel_adafactor_##name_ = {.name = "mo_adafactor_" #name_,                 \
-                                                   .args_size = sizeof(mo_adafactor_args),         \
-                                                   .threads = threads_,                            \
-                                                   .cpu = __VA_ARGS__,                             \
-                                                   .elements = elements}
+#define KERNEL(name, threads, ...)                                                                 \
+    {                                                                                              \
+        name, sizeof(mo_adafactor_args), threads, __VA_ARGS__, elements                            \
+    }
 
-KERNEL(squares, MO_ADAFACTOR_THREADS, FORMS(squares));
-KERNEL(rows, MO_ADAFACTOR_THREADS, {mo_adafactor_rows_ref});
-KERNEL(columns, MO_ADAFACTOR_THREADS, {mo_adafactor_columns_ref});
-KERNEL(update, MO_ADAFACTOR_THREADS, FORMS(update));
-KERNEL(vector, MO_ADAFACTOR_THREADS, FORMS(vector));
-KERNEL(rate, MO_ONE_THREADS, {mo_adafactor_rate_ref});
-KERNEL(apply, MO_ADAFACTOR_THREADS, FORMS(apply));
+const mo_kernel mo_kernel_adafactor_squares =
+    KERNEL("mo_adafactor_squares", MO_ADAFACTOR_THREADS, FORMS(squares));
+const mo_kernel mo_kernel_adafactor_rows =
+    KERNEL("mo_adafactor_rows", MO_ADAFACTOR_THREADS, {mo_adafactor_rows_ref});
+const mo_kernel mo_kernel_adafactor_columns =
+    KERNEL("mo_adafactor_columns", MO_ADAFACTOR_THREADS, {mo_adafactor_columns_ref});
+const mo_kernel mo_kernel_adafactor_update =
+    KERNEL("mo_adafactor_update", MO_ADAFACTOR_THREADS, FORMS(update));
+const mo_kernel mo_kernel_adafactor_vector =
+    KERNEL("mo_adafactor_vector", MO_ADAFACTOR_THREADS, FORMS(vector));
+const mo_kernel mo_kernel_adafactor_rate =
+    KERNEL("mo_adafactor_rate", MO_ONE_THREADS, {mo_adafactor_rate_ref});
+const mo_kernel mo_kernel_adafactor_apply =
+    KERNEL("mo_adafactor_apply", MO_ADAFACTOR_THREADS, FORMS(apply));
