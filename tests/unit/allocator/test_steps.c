@@ -358,6 +358,8 @@ static void open_machine(machine *m, const char *config, uint32_t order, uint64_
         OK(memopt_stream_create(m->device, &m->streams[i]));
     OK(memopt_event_create(m->device, 0, &m->event));
     m->sink = alloc(m->allocator, STREAMS * 512);
+    OK(memopt_fill(m->device, m->sink, 0, STREAMS * 512, NULL)); /* a pause copies all of it */
+    OK(memopt_stream_sync(m->device, NULL));
     m->requested = STREAMS * 512;
     m->live_count = 1;
 }
