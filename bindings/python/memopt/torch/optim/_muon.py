@@ -1,8 +1,8 @@
 """Muon (Jordan et al. 2024): a step along the orthogonalised momentum of each matrix.
 
 The arithmetic is that of torch.optim.Muon, operation by operation, so fp32 matrices get its bits. On a
-CPU the symmetric products of more than 192 rows are computed by halves; on processors without products of
-bf16 some last bits may differ from torch's there.
+CPU large symmetric products, from about 800 rows on, are computed by halves; on processors without products
+of bf16 some last bits may differ from torch's there.
 What differs: the momentum is in fp32 whatever the parameter's type is, or in 8-bit codes, and a
 half-precision parameter is rounded once a step.
 
@@ -27,8 +27,8 @@ BLOCK = _format.BLOCKS[StateFormat.BITS8]
 _MOMENT, _SCALES = "momentum_buffer", "absmax1"
 #: torch's limit.
 _MOST_STEPS = 99
-#: Of a part of a symmetric matrix.
-_LEAST_ROWS = 192
+#: Multiplications of a symmetric product below which parts cost more than they save.
+_LEAST_WORK = 1 << 29
 #: The part of a matrix that some rows and columns make.
 Product = Callable[[slice, slice], torch.Tensor]
 _ADJUSTMENTS = ("original", "match_rms_adamw", "spectral_unclamped")
@@ -217,8 +217,8 @@ def _polynomial(gram: torch.Tensor, b: float, c: float) -> Product:
 def _by_symmetry(like: torch.Tensor, product: Product) -> torch.Tensor:
     """A symmetric matrix of as many rows, of which parts are computed: on a CPU those on and below the
     diagonal, a third less work. A GPU is faster with one product."""
-    count, high = len(like), max(_LEAST_ROWS, -(-len(like) // 96) * 32)
-    if like.is_cuda or count <= high:
+    count, high = len(like), -(-len(like) // 96) * 32
+    if like.is_cuda or count * like.numel() < _LEAST_WORK:
         return product(slice(None), slice(None))
     result = like.new_empty(count, count)
     for first in range(0, count, high):
