@@ -20,7 +20,8 @@ cases of a rule alternate. Nothing else ran. ns a parameter for a whole `optimiz
 `copy_` of as many bytes as the step reads and writes (two moments, the parameter, the gradient); `peer` is the
 fastest of torch's fused or foreach form, bitsandbytes, DeepSpeedCPUAdam (AdamW), and, where nobody has the rule,
 the paper's in plain torch. Above 1.00 ours is slower. With bf16 parameters torch's states are bf16 too and ours
-fp32: ours then move more bytes. torchao's coded AdamW, compiled, took 6 to 60 ns.
+fp32: ours then move more bytes. Peers use AVX-512 in
+both halves of a table; two names are the fastest of each half. torchao's coded AdamW, compiled, took 6 to 60 ns.
 
 %s
 """
@@ -31,18 +32,19 @@ def table_of(files, name):
     for i, file in enumerate(files):
         for row in file["rows"]:
             if row["table"] == name and row["case"].startswith("memopt"):
-                rows.setdefault((row["case"][len("memopt ") :], row["peer"]), {})[i] = row
+                rows.setdefault(row["case"][len("memopt ") :], {})[i] = row
     titles = [
         "%s: %s" % (file["isa"], title) for file in files for title in ("ns", "÷ copy", "÷ peer")
     ]
     lines = ["| class | peer | %s |" % " | ".join(titles), "|---|---|" + "---|" * len(titles)]
-    for (case, peer), found in rows.items():
+    for case, found in rows.items():
+        peers = dict.fromkeys(found[i]["peer"] or "" for i in sorted(found))
         cells = []
         for i in range(len(files)):
             ratios = found[i]["ratios"] if i in found else [None, None]
             cells.append("%.3f" % found[i]["ns"] if i in found else "")
             cells += ["" if ratio is None else "%.2f" % ratio for ratio in ratios[:2]]
-        lines.append("| %s | %s | %s |" % (case, peer or "", " | ".join(cells)))
+        lines.append("| %s | %s | %s |" % (case, " / ".join(peers), " | ".join(cells)))
     return "\n".join(lines)
 
 
