@@ -6,28 +6,10 @@
 
 enum { ADAFACTOR_VECTORS = MO_STRIPE_LANES / MO_LANES_N };
 
-/* mo_adafactor_tree over the lanes of whole vectors, with the columns from `first` on. */
-#define ADAFACTOR_FINISH(sums, tail, piece, dtype, first)                                          \
-    do {                                                                                           \
-        float lanes[MO_STRIPE_LANES];                                                              \
-        for (int k = 0; k < ADAFACTOR_VECTORS; k++)                                                \
-            v_store(lanes + k * MO_LANES_N, (sums)[k]);                                            \
-        (tail)(piece, dtype, first, lanes);                                                        \
-        return mo_adafactor_tree(lanes);                                                           \
-    } while (0)
-
-/* The tree where no column is left over: whole vectors first. The vectors are used up. */
-MO_INLINE float adafactor_tree(VF sums[ADAFACTOR_VECTORS])
+MO_INLINE void adafactor_lanes(const VF sums[ADAFACTOR_VECTORS], float lanes[MO_STRIPE_LANES])
 {
-    float lanes[MO_LANES_N];
-    for (int n = ADAFACTOR_VECTORS / 2; n > 0; n /= 2)
-        for (int k = 0; k < n; k++)
-            sums[k] = v_add(sums[k], sums[k + n]);
-    v_store(lanes, sums[0]);
-    for (int n = MO_LANES_N / 2; n > 0; n /= 2)
-        for (int k = 0; k < n; k++)
-            lanes[k] += lanes[k + n];
-    return lanes[0];
+    for (int k = 0; k < ADAFACTOR_VECTORS; k++)
+        v_store(lanes + k * MO_LANES_N, sums[k]);
 }
 
 MO_INLINE VF adafactor_value(const mo_adafactor_piece *p, uint64_t j, int32_t dtype)
@@ -67,9 +49,10 @@ MO_INLINE float adafactor_squares_as(const mo_adafactor_piece *p, int32_t dtype)
             sums[k] = v_fma(x, x, sums[k]);
             v_store(column, v_fma(x, x, v_load(column)));
         }
-    if (j == p->count)
-        return adafactor_tree(sums);
-    ADAFACTOR_FINISH(sums, mo_adafactor_squares_tail, p, (uint32_t)dtype, j);
+    float lanes[MO_STRIPE_LANES];
+    adafactor_lanes(sums, lanes);
+    mo_adafactor_squares_tail(p, (uint32_t)dtype, j, lanes);
+    return mo_adafactor_tree(lanes);
 }
 
 MO_INLINE float adafactor_length_as(const mo_adafactor_piece *p, int32_t dtype, int vector)
@@ -86,10 +69,13 @@ MO_INLINE float adafactor_length_as(const mo_adafactor_piece *p, int32_t dtype, 
             VF u = adafactor_update_lanes(p, at, dtype, vector);
             sums[k] = v_fma(u, u, sums[k]);
         }
-    if (j == p->count)
-        return adafactor_tree(sums);
-    ADAFACTOR_FINISH(sums, vector ? mo_adafactor_vector_tail : mo_adafactor_length_tail, p,
-                     (uint32_t)dtype, j);
+    float lanes[MO_STRIPE_LANES];
+    adafactor_lanes(sums, lanes);
+    if (vector)
+        mo_adafactor_vector_tail(p, (uint32_t)dtype, j, lanes);
+    else
+        mo_adafactor_length_tail(p, (uint32_t)dtype, j, lanes);
+    return mo_adafactor_tree(lanes);
 }
 
 MO_INLINE void adafactor_apply_as(const mo_adafactor_piece *p, int32_t parameter, int32_t gradient,

@@ -81,15 +81,8 @@ static memopt_status enqueue_total(const reduction *r, const double **out_sum)
     mo_reduce_args args = {.partials = at};
     memopt_status status = mo_gradients_reduce(r->device, &mo_kernel_square_sum, &args, r->tensors,
                                                r->count, r->stream);
-    for (uint64_t values = r->chunks; status == MEMOPT_OK && values > 1;) {
-        uint64_t sums = mo_ceil_div_u64(values, MO_STRIPE_ELEMENTS);
-        mo_sum_args level = {at, at + values, values};
-        status = mo_launch(r->device, r->stream, &mo_kernel_sum, &level, sums);
-        at += values;
-        values = sums;
-    }
-    *out_sum = at;
-    return status;
+    return status == MEMOPT_OK ? mo_launch_sum(r->device, r->stream, at, r->chunks, out_sum)
+                               : status;
 }
 
 static memopt_status start(reduction *r, const char *verb, int clips, void *scratch,

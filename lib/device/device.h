@@ -222,6 +222,11 @@ static inline int mo_work_is_over(memopt_status waited)
 memopt_status mo_launch(memopt_device *device, memopt_stream stream, const mo_kernel *kernel,
                         const void *args, uint64_t items);
 
+/* Adds `count` values in device memory, count > 0, in the order of kernels/reduce/reduce.h;
+ * mo_total_scratch(count) doubles lie there. *out_total is the address of the sum. */
+memopt_status mo_launch_sum(memopt_device *device, memopt_stream stream, double *values,
+                            uint64_t count, const double **out_total);
+
 /* Whether the device wants them; the others are no calls then. */
 int mo_device_takes_notes(const memopt_device *device);
 void mo_note_alloc(memopt_device *device, void *pointer, uint64_t bytes, memopt_stream stream);

@@ -179,9 +179,7 @@ static mo_adafactor_args arguments_of(const memopt_adafactor *w, const shape *s,
         .gradient_dtype = (uint32_t)w->gradient.dtype,
     };
     const double slowed = 1.0 / mo_sqrt((double)w->step);
-    const uint64_t sums = mo_total_scratch(s->tiles);
-    a.update_squares = a.tile_squares + sums - 1;
-    a.rate = (float *)(a.tile_squares + sums);
+    a.rate = (float *)(a.tile_squares + mo_total_scratch(s->tiles));
     a.row_squares = a.rate + 1; /* from here on not of vectors */
     a.column_squares = a.row_squares + s->column_blocks * w->rows;
     a.row_factor = a.column_squares + s->stack * mo_tiles_of(w->rows, MO_TILE_ROWS) * w->columns;
@@ -194,23 +192,7 @@ static mo_adafactor_args arguments_of(const memopt_adafactor *w, const shape *s,
     return a;
 }
 
-/* The sum over tiles, level by level. */
-static memopt_status sum_tiles(memopt_device *device, memopt_stream stream,
-                               const mo_adafactor_args *a, uint64_t tiles)
-{
-    double *at = a->tile_squares;
-    memopt_status status = MEMOPT_OK;
-    for (uint64_t values = tiles; status == MEMOPT_OK && values > 1;) {
-        uint64_t sums = mo_tiles_of(values, MO_STRIPE_ELEMENTS);
-        mo_sum_args level = {at, at + values, values};
-        status = mo_launch(device, stream, &mo_kernel_sum, &level, sums);
-        at += values;
-        values = sums;
-    }
-    return status;
-}
-
-static memopt_status launch(memopt_device *device, memopt_stream stream, const mo_adafactor_args *a,
+static memopt_status launch(memopt_device *device, memopt_stream stream, mo_adafactor_args *a,
                             const shape *s)
 {
     const struct {
@@ -226,7 +208,7 @@ static memopt_status launch(memopt_device *device, memopt_stream stream, const m
         status = mo_launch(device, stream, before[i].kernel, a,
                            a->row_var != NULL ? before[i].items : before[i].of_vectors);
     if (status == MEMOPT_OK)
-        status = sum_tiles(device, stream, a, s->tiles);
+        status = mo_launch_sum(device, stream, a->tile_squares, s->tiles, &a->update_squares);
     if (status == MEMOPT_OK)
         status = mo_launch(device, stream, &mo_kernel_adafactor_rate, a, 1);
     return status == MEMOPT_OK ? mo_launch(device, stream, &mo_kernel_adafactor_apply, a, s->tiles)

@@ -172,15 +172,8 @@ static memopt_status reduce(memopt_optimizer *o, uint64_t count, uint64_t chunks
     mo_reduce_args args = {
         .table = o->segment_table.data, .partials = scratch, .count = (uint32_t)count};
     status = mo_launch(o->device, stream, &mo_kernel_square_sum, &args, chunks);
-    for (uint64_t values = chunks; status == MEMOPT_OK && values > 1;) {
-        uint64_t sums = mo_ceil_div_u64(values, MO_STRIPE_ELEMENTS);
-        mo_sum_args level = {scratch, scratch + values, values};
-        status = mo_launch(o->device, stream, &mo_kernel_sum, &level, sums);
-        scratch += values;
-        values = sums;
-    }
-    *out_sum = scratch;
-    return status;
+    return status == MEMOPT_OK ? mo_launch_sum(o->device, stream, scratch, chunks, out_sum)
+                               : status;
 }
 
 /* What asks for the total of squares: clipping, a norm or a check. */

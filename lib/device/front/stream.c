@@ -1,7 +1,9 @@
 /* The front end's part for streams, events and the work on them. */
 #include "device/front/handle.h"
 
+#include "base/checked.h"
 #include "base/lock.h"
+#include "kernels/reduce/reduce.h"
 
 #include "memopt/experimental/hooks.h"
 
@@ -315,4 +317,19 @@ memopt_status mo_launch(memopt_device *device, memopt_stream stream, const mo_ke
                        kernel->name, kernel->args_size, MO_KERNEL_ARGS_MAX);
     memopt_status status = enter(device, kernel->name);
     return status != MEMOPT_OK ? status : device->ops->launch(device, stream, kernel, args, items);
+}
+
+memopt_status mo_launch_sum(memopt_device *device, memopt_stream stream, double *values,
+                            uint64_t count, const double **out_total)
+{
+    memopt_status status = MEMOPT_OK;
+    while (status == MEMOPT_OK && count > 1) {
+        uint64_t sums = mo_ceil_div_u64(count, MO_STRIPE_ELEMENTS);
+        mo_sum_args level = {values, values + count, count};
+        status = mo_launch(device, stream, &mo_kernel_sum, &level, sums);
+        values += count;
+        count = sums;
+    }
+    *out_total = values;
+    return status;
 }

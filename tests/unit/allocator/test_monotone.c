@@ -1,8 +1,8 @@
 /*
  * Allocations and frees that complete in some memory complete in more: seeded programs of many
  * sizes and streams, each in every limit from what is alive at most to what is held with room. No
- * rule of the allocator proves it, and a few limits are exceptions: places are chosen otherwise
- * once pages must move.
+ * rule of the allocator proves it: places are chosen otherwise once pages must move. An exception is
+ * known: seed 13145554 completes in 1,156 pages and not in one larger limit.
  */
 #include "support.h"
 
@@ -136,9 +136,7 @@ static void test_more_memory_never_fails(void **state)
     printf("%llu programs, %llu limits, %llu failures above a limit that sufficed\n",
            (unsigned long long)programs, (unsigned long long)limits, (unsigned long long)failures);
     assert_true(strained > 0); /* limits below what is held with room sufficed */
-    /* Seen in one of some 2,500 limits (seed 13145554 in 1,157 pages or more). A rule that breaks
-     * it fails at many. */
-    assert_true(failures * 100 <= limits);
+    assert_int_equal(failures, 0);
     free(p);
 }
 

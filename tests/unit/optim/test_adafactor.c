@@ -35,7 +35,8 @@ static void blend(double *moment, double mean, double fresh)
 }
 
 /* Second moments of one matrix from its squares, and the updates. */
-static void model_matrix(model *m, const layout *l, const double *g, uint64_t s, double fresh)
+static void model_matrix(model *m, const layout *l, const double *g, uint64_t s, double fresh,
+                         const double *eps)
 {
     double *row = m->row + s * l->rows, *column = m->column + s * l->columns, mean = 0;
     const uint64_t first = s * l->rows * l->columns;
@@ -55,7 +56,7 @@ static void model_matrix(model *m, const layout *l, const double *g, uint64_t s,
     for (uint64_t i = 0; i < l->rows; i++)
         for (uint64_t j = 0; j < l->columns; j++) {
             uint64_t at = first + i * l->columns + j;
-            m->u[at] = g[at] / sqrt(row[i] * column[j] / mean);
+            m->u[at] = g[at] / fmax(sqrt(row[i] * column[j] / fmax(mean, eps[0])), eps[0]);
         }
 }
 
@@ -64,7 +65,7 @@ static void model_step(model *m, const layout *l, const memopt_adafactor *a, con
     const uint64_t count = count_of(l);
     double fresh = pow((double)a->step, a->beta2_decay), size = 0, length = 0;
     for (uint64_t s = 0; s < l->stack && l->rows; s++)
-        model_matrix(m, l, g, s, fresh);
+        model_matrix(m, l, g, s, fresh, a->eps);
     for (uint64_t i = 0; i < count && !l->rows; i++) {
         blend(&m->column[i], g[i] * g[i], fresh);
         m->u[i] = g[i] / fmax(sqrt(m->column[i]), a->eps[0]);
@@ -143,6 +144,7 @@ static void test_rule(void **state)
             m->p[i] = (double)t->p[i];
         t->a.maximize = k % 2;
         t->a.d = k == 2 ? 1.0 : 3.0;
+        t->a.eps[0] = k == 0 || k == 3 ? 0.65 : t->a.eps[0]; /* in reach of roots and means */
         t->a.gradient_scale = 0.5;
         for (uint64_t step = 1; step <= STEPS; step++) {
             train(t, l, step);
@@ -154,6 +156,10 @@ static void test_rule(void **state)
             apart = fmax(apart, fabs((double)t->p[i] - m->p[i]));
             moved = fmax(moved, fabs(m->u[i]));
         }
+        for (uint64_t i = 0; i < l->stack * l->rows; i++)
+            assert_true(fabs((double)t->row[i] / m->row[i] - 1) < 1e-5);
+        for (uint64_t i = 0; i < l->stack * l->columns; i++)
+            assert_true(fabs((double)t->column[i] / m->column[i] - 1) < 1e-5);
         print_message("  layout %zu: %.1e of updates of %.1e\n", k, apart, moved);
         assert_true(moved > 0.1 && apart < 1e-6);
         free(m);
