@@ -282,7 +282,10 @@ def main():
     small = overhead(40 * options.rounds)
     slower(rows)
     if options.json:
-        result = {"torch": torch.__version__, "isa": isa, "rows": rows, "overhead_us": small}
+        result = {
+            "torch": torch.__version__, "isa": isa, "threads": options.threads,
+            "rounds": options.rounds, "rows": rows, "overhead_us": small,
+        }  # fmt: skip
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump(result, file, indent=1)
 

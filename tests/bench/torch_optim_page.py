@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes docs/benchmarks/optim-torch.md from what torch_optim.py measured on two instruction sets.
+"""Writes docs/benchmarks/optim-torch.md from what torch_optim.py measured, here on two instruction sets.
 
     MEMOPT_ISA=avx2 python tests/bench/torch_optim.py --peers torch bitsandbytes deepspeed --json avx2.json
     python tests/bench/torch_optim.py --peers torch bitsandbytes deepspeed --json avx512.json
@@ -8,6 +8,7 @@
 
 import datetime
 import json
+import os
 import sys
 
 import report
@@ -15,13 +16,13 @@ import report
 PAGE = report.ROOT / "docs" / "benchmarks" / "optim-torch.md"
 HEAD = """# Benchmark: optimizers for torch
 
-%s, on two cores that `/proc/cpuinfo` calls "AMD EPYC"; torch %s, two threads, best of five rounds in which all
-cases of a rule alternate. Nothing else ran. ns a parameter for a whole `optimizer.step()`; `copy` is torch's own
+%s, on %d processors that `/proc/cpuinfo` calls "%s"; torch %s, %d threads, best of %d rounds in which all
+cases of a rule alternate. ns a parameter for a whole `optimizer.step()`; `copy` is torch's own
 `copy_` of as many bytes as the step reads and writes (two moments, the parameter, the gradient); `peer` is the
 fastest of torch's fused or foreach form, bitsandbytes, DeepSpeedCPUAdam (AdamW), and, where nobody has the rule,
 the paper's in plain torch. Above 1.00 ours is slower. With bf16 parameters torch's states are bf16 too and ours
-fp32: ours then move more bytes. Peers use AVX-512 in
-both halves of a table; two names are the fastest of each half. torchao's coded AdamW, compiled, took 6 to 60 ns.
+fp32: ours then move more bytes.
+`MEMOPT_ISA` holds for ours only: peers use what the processor has. Several names are the fastest of each set.
 
 %s
 """
@@ -54,8 +55,10 @@ def main(paths):
         with open(path, encoding="utf-8") as file:
             files.append(json.load(file))
     commands = "\n".join(line for line in __doc__.splitlines() if line.startswith("    "))
-    text = [HEAD % (datetime.date.today(), files[0]["torch"], commands)]
-    for name in dict.fromkeys(row["table"] for row in files[0]["rows"]):
+    first = files[0]
+    here = (datetime.date.today(), os.cpu_count(), report.cpu_model())
+    text = [HEAD % (*here, first["torch"], first["threads"], first["rounds"], commands)]
+    for name in dict.fromkeys(row["table"] for row in first["rows"]):
         text.append("## %s\n\n%s\n" % (name, table_of(files, name)))
     PAGE.write_text("\n".join(text), encoding="utf-8")
 

@@ -33,6 +33,10 @@ class RowSteps:
     """Scratch memory of an optimizer, which copies and pickles do not have."""
 
     def __init__(self) -> None:
+        self._start()
+
+    def _start(self) -> None:
+        """With no memory yet, in this process."""
         self._memory: Dict[Tuple[torch.device, str], torch.Tensor] = {}
         self._rooms: Dict[Tuple[torch.device, int, int], _Room] = {}
         self._process = os.getpid()
@@ -48,7 +52,7 @@ class RowSteps:
         """Brings the codes and scales of some rows up to date by the step of this number; `into` gets
         minus what the step adds to a parameter."""
         if os.getpid() != self._process:  # a child's handles are the parent's
-            self.__init__()  # type: ignore[misc]
+            self._start()
         rows, columns = gradient.shape
         wide = _row_codes.scales_shape((rows, columns))[1] * _row_codes.BLOCK
         room = self._room(gradient.device, rows, wide)
