@@ -40,7 +40,7 @@ typedef enum mo_isa {
 
 /* Initialises mo_kernel.cpu: the scalar form, NEON's, and those for x86-64, lowest first, as far as
  * the build has them (MEMOPT_CPU_FORMS). */
-#define MO_FIRST_TWO(avx2, avx512, ...) avx2, avx512
+#define MO_FIRST(avx2, ...) avx2
 #if defined(MO_CPU_FORMS_NONE)
 #define MO_CPU_FORMS(scalar, neon, ...)                                                            \
     {                                                                                              \
@@ -49,7 +49,7 @@ typedef enum mo_isa {
 #elif defined(__x86_64__) && defined(MO_CPU_FORMS_FEW)
 #define MO_CPU_FORMS(scalar, neon, ...)                                                            \
     {                                                                                              \
-        scalar, MO_FIRST_TWO(__VA_ARGS__, 0, 0)                                                    \
+        scalar, MO_FIRST(__VA_ARGS__, 0)                                                           \
     }
 #elif defined(__x86_64__)
 #define MO_CPU_FORMS(scalar, neon, ...)                                                            \
