@@ -21,7 +21,7 @@
 typedef enum suite_scale { SCALE_SMALL, SCALE_NORMAL, SCALE_LARGE } suite_scale;
 
 typedef struct suite_options {
-    const char *device, *only, *json;
+    const char *device, *only, *sampled, *json;
     uint64_t capacity; /* of the "cpu" devices */
     uint64_t seed, rounds;
     double seconds; /* of each stress case; 0: `rounds` decide */

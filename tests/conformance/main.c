@@ -5,6 +5,7 @@
  * 1 if one does, 2 if the arguments are wrong, 77 if the device is not there (1 with --require).
  */
 #include "driver.h"
+#include "support/sweep.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -167,11 +168,19 @@ static int is_wanted(const char *only, const char *name)
     return 1;
 }
 
+/* Of the sampled cases ./check alone runs a quarter, which the commit chooses. */
+static int is_sampled_out(const suite_options *o, const char *name, uint64_t *count)
+{
+    return o->sampled != NULL && is_quick() && is_wanted(o->sampled, name) && (*count)++ % 4 != 0;
+}
+
 static void run_all(const suite *s)
 {
+    uint64_t sampled = is_quick() ? first_seed() : 0;
     for (size_t t = 0; t < sizeof tables / sizeof tables[0]; t++)
         for (const conformance_case *c = tables[t]; c->name != NULL; c++) {
-            if (!is_wanted(s->options.only, c->name))
+            if (!is_wanted(s->options.only, c->name) ||
+                is_sampled_out(&s->options, c->name, &sampled))
                 continue;
             if (s->options.list)
                 puts(c->name);
@@ -185,6 +194,7 @@ static void run_all(const suite *s)
 static const char *const usage =
     "conformance [--device NAME]    cpu, cuda:N or hip:N; default: cpu\n"
     "            [--only CASES]     a list with commas; 'cast_*' is all that begin with cast_\n"
+    "            [--sampled CASES]  of these a quarter with MEMOPT_TEST_QUICK\n"
     "            [--list]           print the cases and end\n"
     "            [--small|--large]  sizes of tensors; --large is for real devices\n"
     "            [--seed N] [--rounds N] [--seconds S]  of the stress cases\n"
@@ -200,6 +210,8 @@ static int read_value(suite_options *o, const char *name, const char *value)
         o->device = value;
     else if (strcmp(name, "--only") == 0)
         o->only = value;
+    else if (strcmp(name, "--sampled") == 0)
+        o->sampled = value;
     else if (strcmp(name, "--json") == 0)
         o->json = value;
     else if (strcmp(name, "--capacity") == 0)
