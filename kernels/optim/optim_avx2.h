@@ -31,27 +31,6 @@ MO_INLINE void mo_write_stochastic(const mo_optim_span *s, uint64_t at, uint64_t
 
 /* --- what step_simd.h needs ------------------------------------------------------------------ */
 
-MO_INLINE void v_decode_8bit(int is_signed, const uint8_t *codes, float scale, float *values)
-{
-    const uint32_t *map = is_signed ? mo_padded_map_signed : mo_padded_map_unsigned;
-    for (int i = 0; i < MO_BLOCK_SIZE; i += 16) {
-        mo_f32x16 x = mo_decode16(map, codes + i, v_set(scale), MO_HALVES);
-        v_store(values + i, x.a);
-        v_store(values + i + 8, x.b);
-    }
-}
-
-MO_INLINE void v_encode_8bit(int is_signed, const float *values, const mo_block_scale *scale,
-                             uint8_t *codes)
-{
-    const mo_lines *lines = is_signed ? &mo_lines_signed : &mo_lines_unsigned;
-    mo_coder c = mo_coder_of(scale, lines);
-    mo_steps steps = mo_steps_of(lines, is_signed);
-    int doubts = 0;
-    for (int i = 0; i < MO_BLOCK_SIZE; i += 32)
-        mo_encode32_store(&steps, &c, values + i, MO_HALVES, is_signed, codes + i, &doubts);
-}
-
 #define v_write_stochastic mo_write_stochastic
 
 #define mo_lane_table int /* tables would be slower here */

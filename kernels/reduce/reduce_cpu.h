@@ -25,6 +25,12 @@ int mo_scale_scalar(unsigned char *data, uint64_t count, uint32_t dtype, float f
 void mo_square_tail(const unsigned char *data, uint64_t count, uint32_t dtype,
                     double lanes[MO_STRIPE_LANES]);
 
+/* mo_square_function of each instruction set, for kernels that sum squares themselves. */
+double mo_squares_ref(const unsigned char *data, uint64_t count, uint32_t dtype);
+double mo_squares_neon(const unsigned char *data, uint64_t count, uint32_t dtype);
+double mo_squares_avx2(const unsigned char *data, uint64_t count, uint32_t dtype);
+double mo_squares_avx512(const unsigned char *data, uint64_t count, uint32_t dtype);
+
 void mo_sum_ref(const void *args, uint64_t begin, uint64_t end);
 void mo_norm_ref(const void *args, uint64_t begin, uint64_t end);
 void mo_scaler_update_ref(const void *args, uint64_t begin, uint64_t end);

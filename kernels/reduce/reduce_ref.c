@@ -25,7 +25,7 @@ static double square_stripe(const unsigned char *data, uint64_t count, uint32_t 
     return mo_stripe_tree(lanes);
 }
 
-static double square_scalar(const unsigned char *data, uint64_t count, uint32_t dtype)
+double mo_squares_ref(const unsigned char *data, uint64_t count, uint32_t dtype)
 {
     double sum = 0;
     for (uint64_t i = 0; i < count; i += MO_STRIPE_ELEMENTS) {
@@ -122,7 +122,7 @@ void mo_scale_run(const void *args, uint64_t begin, uint64_t end, mo_scale_funct
 
 void mo_square_sum_ref(const void *args, uint64_t begin, uint64_t end)
 {
-    mo_square_sum_run(args, begin, end, square_scalar);
+    mo_square_sum_run(args, begin, end, mo_squares_ref);
 }
 
 void mo_check_ref(const void *args, uint64_t begin, uint64_t end)

@@ -59,7 +59,7 @@ MO_INLINE double reduce_square_as(const unsigned char *data, uint64_t count, uin
     return sum;
 }
 
-static double reduce_square(const unsigned char *data, uint64_t count, uint32_t dtype)
+MO_INLINE double reduce_square(const unsigned char *data, uint64_t count, uint32_t dtype)
 {
     if (dtype == MO_DTYPE_F32)
         return reduce_square_as(data, count, MO_DTYPE_F32);
@@ -169,9 +169,13 @@ static int reduce_scale(unsigned char *data, uint64_t count, uint32_t dtype, flo
 
 /* The forms of an instruction set. */
 #define MO_REDUCE_FORMS(isa)                                                                       \
+    double mo_squares_##isa(const unsigned char *data, uint64_t count, uint32_t dtype)             \
+    {                                                                                              \
+        return reduce_square(data, count, dtype);                                                  \
+    }                                                                                              \
     void mo_square_sum_##isa(const void *args, uint64_t begin, uint64_t end)                       \
     {                                                                                              \
-        mo_square_sum_run(args, begin, end, reduce_square);                                        \
+        mo_square_sum_run(args, begin, end, mo_squares_##isa);                                     \
     }                                                                                              \
     void mo_check_##isa(const void *args, uint64_t begin, uint64_t end)                            \
     {                                                                                              \

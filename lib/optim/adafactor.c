@@ -1,7 +1,6 @@
 /* Adafactor's step: checks, the places of the scratch, and the launches. */
 #include "memopt/adafactor.h"
 
-#include "base/checked.h"
 #include "base/options.h"
 #include "kernels/adafactor/adafactor.h"
 #include "kernels/optim/schedules.h"
@@ -9,9 +8,6 @@
 #include "optim/optim.h"
 
 #include <inttypes.h>
-#include <stdio.h>
-
-#define MOST_ELEMENTS ((uint64_t)1 << 60)
 
 /* --- the scratch ----------------------------------------------------------------------------- */
 
@@ -24,25 +20,18 @@ typedef struct shape {
 
 static memopt_status shape_of(const memopt_adafactor *w, shape *out)
 {
-    uint64_t matrix;
-    if (w->rows == 0 || w->columns == 0 || !mo_mul_u64(w->rows, w->columns, &matrix) ||
-        w->parameter.count % matrix != 0)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "adafactor: %" PRIu64 " elements are not whole matrices of %" PRIu64
-                       " x %" PRIu64,
-                       w->parameter.count, w->rows, w->columns);
-    if (w->parameter.count >= MOST_ELEMENTS)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "adafactor: %" PRIu64 " elements; 2^60 or more are too many",
-                       w->parameter.count);
+    memopt_status status =
+        mo_optim_matrices_check("adafactor", w->parameter.count, w->rows, w->columns);
+    if (status != MEMOPT_OK)
+        return status;
     const uint64_t across = mo_tiles_of(w->columns, MO_TILE_COLUMNS);
     const uint64_t down = mo_tiles_of(w->rows, MO_TILE_ROWS);
-    const uint64_t stack = w->parameter.count / matrix;
+    const uint64_t stack = w->parameter.count / (w->rows * w->columns);
     out->stack = stack;
     out->tiles = stack * across * down;
     out->row_blocks = stack * mo_tiles_of(w->rows, MO_ROW_BLOCK);
     out->column_blocks = stack * across;
-    memopt_status status = memopt_norm_get_scratch(&w->parameter, 1, &out->norm_bytes);
+    status = memopt_norm_get_scratch(&w->parameter, 1, &out->norm_bytes);
     if (status != MEMOPT_OK)
         return status;
     /* No term exceeds the elements. */
@@ -69,67 +58,33 @@ memopt_status memopt_adafactor_get_scratch(const memopt_adafactor *what, uint64_
 
 /* --- checks ---------------------------------------------------------------------------------- */
 
-static memopt_status check_range(const char *name, double value, double least, double most)
-{
-    if (value >= least && value <= most)
-        return MEMOPT_OK;
-    return mo_fail(MEMOPT_INVALID_ARGUMENT, "adafactor: %s is %g; it must be in [%g, %g]", name,
-                   value, least, most);
-}
-
 static memopt_status check_values(const memopt_adafactor *w)
 {
-    const double most = 3.4028234663852886e38; /* f32's */
-    const struct {
-        const char *name;
-        double value, least, most;
-    } rules[] = {
-        {"lr", w->lr, 0.0, most},
-        {"beta2_decay", w->beta2_decay, -most, 0.0},
-        {"eps[0]", w->eps[0], 0.0, most},
-        {"eps[1]", w->eps[1], 0.0, most},
-        {"d", w->d, 1.0, most},
-        {"weight_decay", w->weight_decay, 0.0, most},
-        {"gradient_scale", w->gradient_scale, -most, most},
+    const mo_optim_range ranges[] = {
+        {"lr", w->lr, 0.0, MO_OPTIM_MOST},
+        {"beta2_decay", w->beta2_decay, -MO_OPTIM_MOST, 0.0},
+        {"eps[0]", w->eps[0], 0.0, MO_OPTIM_MOST},
+        {"eps[1]", w->eps[1], 0.0, MO_OPTIM_MOST},
+        {"d", w->d, 1.0, MO_OPTIM_MOST},
+        {"weight_decay", w->weight_decay, 0.0, MO_OPTIM_MOST},
+        {"gradient_scale", w->gradient_scale, -MO_OPTIM_MOST, MO_OPTIM_MOST},
         {"step", (double)w->step, 1.0, 0x1p64},
     };
-    memopt_status status = MEMOPT_OK;
-    for (size_t i = 0; i < sizeof rules / sizeof rules[0] && status == MEMOPT_OK; i++)
-        status = check_range(rules[i].name, rules[i].value, rules[i].least, rules[i].most);
-    return status;
+    return mo_optim_ranges_check("adafactor", ranges, sizeof ranges / sizeof ranges[0]);
 }
-
-/* All memory of a call. */
-enum { PARAMETER, GRADIENT, ROW_VAR, COLUMN_VAR, SCRATCH, FOUND_INF, PARTS };
 
 static memopt_status check_memory(memopt_device *device, const memopt_adafactor *w, const shape *s,
                                   void *scratch, uint64_t scratch_bytes)
 {
-    const memopt_tensor parts[PARTS] = {
-        [PARAMETER] = w->parameter,
-        [GRADIENT] = w->gradient,
-        [ROW_VAR] = {w->row_var, s->stack * w->rows, MEMOPT_DTYPE_F32},
-        [COLUMN_VAR] = {w->column_var, s->stack * w->columns, MEMOPT_DTYPE_F32},
-        [SCRATCH] = {scratch, scratch_bytes / 4, MEMOPT_DTYPE_F32},
-        [FOUND_INF] = {(void *)(uintptr_t)w->found_inf, 1, MEMOPT_DTYPE_F32},
+    const mo_optim_part parts[] = {
+        {"parameter", w->parameter, 0},
+        {"gradient", w->gradient, 0},
+        {"row_var", {w->row_var, s->stack * w->rows, MEMOPT_DTYPE_F32}, 1},
+        {"column_var", {w->column_var, s->stack * w->columns, MEMOPT_DTYPE_F32}, 0},
+        {"scratch", {scratch, scratch_bytes, MEMOPT_DTYPE_U8}, 0},
+        {"found_inf", {(void *)(uintptr_t)w->found_inf, 1, MEMOPT_DTYPE_F32}, 1},
     };
-    static const char *const names[PARTS] = {"parameter",  "gradient", "row_var",
-                                             "column_var", "scratch",  "found_inf"};
-    char subject[32];
-    memopt_status status = MEMOPT_OK;
-    for (int i = 0; i < PARTS && status == MEMOPT_OK; i++) {
-        if (parts[i].data == NULL && (i == ROW_VAR || i == FOUND_INF))
-            continue;
-        snprintf(subject, sizeof subject, "adafactor: %s", names[i]);
-        status = mo_optim_tensor_check(subject, 0, &parts[i]);
-        if (status == MEMOPT_OK)
-            status = mo_optim_tensor_reachable(device, subject, 0, &parts[i]);
-        for (int k = 0; k < i && status == MEMOPT_OK; k++)
-            if (mo_optim_tensors_overlap(&parts[i], &parts[k]))
-                status = mo_fail(MEMOPT_INVALID_ARGUMENT, "adafactor: %s and %s overlap at %p",
-                                 names[k], names[i], parts[i].data);
-    }
-    return status;
+    return mo_optim_parts_check(device, "adafactor", parts, sizeof parts / sizeof parts[0]);
 }
 
 static memopt_status check(memopt_device *device, const memopt_adafactor *w, const shape *s,
@@ -143,12 +98,9 @@ static memopt_status check(memopt_device *device, const memopt_adafactor *w, con
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "adafactor: row_var is NULL, and there are %" PRIu64 " rows; vectors have 1",
                        w->rows);
-    if (scratch == NULL || (uintptr_t)scratch % 8 != 0 || scratch_bytes < s->bytes)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "adafactor: scratch %p has %" PRIu64 " bytes; %" PRIu64
-                       " are needed, aligned to 8 (memopt_adafactor_get_scratch)",
-                       scratch, scratch_bytes, s->bytes);
-    memopt_status status = check_values(w);
+    memopt_status status = mo_optim_scratch_check("adafactor", scratch, scratch_bytes, s->bytes);
+    if (status == MEMOPT_OK)
+        status = check_values(w);
     return status == MEMOPT_OK ? check_memory(device, w, s, scratch, scratch_bytes) : status;
 }
 

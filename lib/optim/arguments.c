@@ -5,16 +5,12 @@
 #include "base/precondition.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 
-memopt_status mo_optim_tensor_check(const char *subject, uint64_t index,
-                                    const memopt_tensor *tensor)
+/* An address of so many elements. */
+static memopt_status check_memory(const char *subject, uint64_t index, const memopt_tensor *tensor)
 {
     uint64_t size = memopt_dtype_size(tensor->dtype), bytes;
-    if (tensor->dtype != MEMOPT_DTYPE_F32 && tensor->dtype != MEMOPT_DTYPE_F16 &&
-        tensor->dtype != MEMOPT_DTYPE_BF16)
-        return mo_fail(size == 0 ? MEMOPT_INVALID_ARGUMENT : MEMOPT_UNSUPPORTED,
-                       "%s %" PRIu64 ": element type %s (%d); f32, f16 and bf16 are supported",
-                       subject, index, memopt_dtype_name(tensor->dtype), (int)tensor->dtype);
     if (tensor->data == NULL || tensor->count == 0)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "%s %" PRIu64 ": data is %p, count is %" PRIu64 "; neither may be 0",
@@ -28,6 +24,18 @@ memopt_status mo_optim_tensor_check(const char *subject, uint64_t index,
                        "%s %" PRIu64 ": %" PRIu64 " elements reach beyond the address space",
                        subject, index, tensor->count);
     return MEMOPT_OK;
+}
+
+memopt_status mo_optim_tensor_check(const char *subject, uint64_t index,
+                                    const memopt_tensor *tensor)
+{
+    if (tensor->dtype != MEMOPT_DTYPE_F32 && tensor->dtype != MEMOPT_DTYPE_F16 &&
+        tensor->dtype != MEMOPT_DTYPE_BF16)
+        return mo_fail(memopt_dtype_size(tensor->dtype) == 0 ? MEMOPT_INVALID_ARGUMENT
+                                                             : MEMOPT_UNSUPPORTED,
+                       "%s %" PRIu64 ": element type %s (%d); f32, f16 and bf16 are supported",
+                       subject, index, memopt_dtype_name(tensor->dtype), (int)tensor->dtype);
+    return check_memory(subject, index, tensor);
 }
 
 memopt_status mo_optim_tensor_reachable(memopt_device *device, const char *subject, uint64_t index,
@@ -45,4 +53,67 @@ int mo_optim_tensors_overlap(const memopt_tensor *a, const memopt_tensor *b)
         return 0;
     return mo_ranges_overlap(a->data, a->count * memopt_dtype_size(a->dtype), b->data,
                              b->count * memopt_dtype_size(b->dtype));
+}
+
+/* --- the steps of one parameter -------------------------------------------------------------- */
+
+memopt_status mo_optim_matrices_check(const char *call, uint64_t count, uint64_t rows,
+                                      uint64_t columns)
+{
+    uint64_t matrix;
+    if (rows == 0 || columns == 0 || !mo_mul_u64(rows, columns, &matrix) || count % matrix != 0)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "%s: %" PRIu64 " elements are not whole matrices of %" PRIu64 " x %" PRIu64,
+                       call, count, rows, columns);
+    if (count >> 60 != 0)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "%s: %" PRIu64 " elements; 2^60 or more are too many", call, count);
+    return MEMOPT_OK;
+}
+
+memopt_status mo_optim_ranges_check(const char *call, const mo_optim_range *ranges, size_t count)
+{
+    for (const mo_optim_range *r = ranges; r < ranges + count; r++)
+        if (!(r->value >= r->least && r->value <= r->most))
+            return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: %s is %g; it must be in [%g, %g]", call,
+                           r->name, r->value, r->least, r->most);
+    return MEMOPT_OK;
+}
+
+static memopt_status check_part(memopt_device *device, const char *call, const mo_optim_part *part)
+{
+    char subject[48];
+    snprintf(subject, sizeof subject, "%s: %s", call, part->name);
+    memopt_status status = part->tensor.dtype == MEMOPT_DTYPE_U8
+                               ? check_memory(subject, 0, &part->tensor)
+                               : mo_optim_tensor_check(subject, 0, &part->tensor);
+    return status == MEMOPT_OK ? mo_optim_tensor_reachable(device, subject, 0, &part->tensor)
+                               : status;
+}
+
+memopt_status mo_optim_parts_check(memopt_device *device, const char *call,
+                                   const mo_optim_part *parts, size_t count)
+{
+    memopt_status status = MEMOPT_OK;
+    for (const mo_optim_part *p = parts; p < parts + count && status == MEMOPT_OK; p++) {
+        if (p->optional && p->tensor.data == NULL)
+            continue;
+        status = check_part(device, call, p);
+        for (const mo_optim_part *k = parts; k < p && status == MEMOPT_OK; k++)
+            if (mo_optim_tensors_overlap(&p->tensor, &k->tensor))
+                status = mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: %s and %s overlap at %p", call,
+                                 k->name, p->name, p->tensor.data);
+    }
+    return status;
+}
+
+memopt_status mo_optim_scratch_check(const char *call, const void *scratch, uint64_t bytes,
+                                     uint64_t least)
+{
+    if ((scratch == NULL && least != 0) || (uintptr_t)scratch % 8 != 0 || bytes < least)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "%s: scratch %p has %" PRIu64 " bytes; %" PRIu64
+                       " are needed, aligned to 8 (memopt_%s_get_scratch)",
+                       call, scratch, bytes, least, call);
+    return MEMOPT_OK;
 }

@@ -180,4 +180,25 @@ memopt_status mo_optim_tensor_reachable(memopt_device *device, const char *subje
                                         const memopt_tensor *tensor);
 int mo_optim_tensors_overlap(const memopt_tensor *a, const memopt_tensor *b);
 
+/* The steps of one parameter; `call` is "adafactor" or the like. */
+/* Whole matrices, and fewer than 2^60 elements. */
+memopt_status mo_optim_matrices_check(const char *call, uint64_t count, uint64_t rows,
+                                      uint64_t columns);
+typedef struct mo_optim_range {
+    const char *name;
+    double value, least, most;
+} mo_optim_range;
+memopt_status mo_optim_ranges_check(const char *call, const mo_optim_range *ranges, size_t count);
+#define MO_OPTIM_MOST 3.4028234663852886e38 /* f32's */
+/* All memory of a call: f32, f16 or bf16, or bytes (u8). */
+typedef struct mo_optim_part {
+    const char *name;
+    memopt_tensor tensor;
+    int optional; /* 1: data may be NULL */
+} mo_optim_part;
+memopt_status mo_optim_parts_check(memopt_device *device, const char *call,
+                                   const mo_optim_part *parts, size_t count);
+memopt_status mo_optim_scratch_check(const char *call, const void *scratch, uint64_t bytes,
+                                     uint64_t least);
+
 #endif

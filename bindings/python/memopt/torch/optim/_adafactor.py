@@ -22,11 +22,10 @@ from typing import Any, Dict, List, Optional, Tuple
 import torch
 
 from ..._abi import AdafactorStruct
-from ..._library import lib, output
-from .._native import native
-from .._tensor_lists import changed, raw
+from ..._library import lib
 from . import _format, _layout, _options, _other_rules
 from ._base import Learning, Params
+from ._one_call import step_by
 from ._options import number
 from ._shaped import ShapedOptimizer
 from ._team import Team, check_rows
@@ -142,38 +141,20 @@ def _least(group: Dict[str, Any]) -> float:
 
 
 def _step_whole(task: Task) -> None:
-    """Steps by the library; a copy in fp32 where the parameter is not to be rounded to nearest."""
     group, state, shape = task.group, task.state, task.parameter.shape
-    exact = task.parameter.detach()
-    if group["stochastic_rounding"] or not exact.is_contiguous():
-        exact = exact.float().contiguous()
-    gradient = task.gradient.contiguous()
     what = AdafactorStruct(
-        parameter=raw(exact.data_ptr(), exact.numel(), exact.dtype),
-        gradient=raw(gradient.data_ptr(), gradient.numel(), gradient.dtype),
         rows=1,
-        columns=exact.numel(),
-        step=int(state["step"]) + 1,
-        lr=float(group["lr"]),
+        columns=task.parameter.numel(),
         beta2_decay=float(group["beta2_decay"]),
         eps=(_least(group), float(group["eps"][1])),
         d=float(group["d"]),
-        weight_decay=float(group["weight_decay"]),
-        gradient_scale=1.0,
-        maximize=bool(group["maximize"]),
     )
     if len(shape) < 2:
         what.column_var = state["variance"].data_ptr()
     else:
         what.row_var, what.column_var = (state[key].data_ptr() for key in ("row_var", "col_var"))
         what.rows, what.columns = shape[-2:]
-    side, bytes_ = native(exact.device), int(output(lib.memopt_adafactor_get_scratch, what))
-    scratch = torch.empty(bytes_ // 8 + 1, dtype=torch.float64, device=exact.device)
-    lib.memopt_adafactor_step(
-        side.device._handle.pointer, what, scratch.data_ptr(), 8 * len(scratch), side.stream()
-    )
-    changed([exact, *state.values()])
-    write(task, exact)
+    step_by(lib.memopt_adafactor_step, lib.memopt_adafactor_get_scratch, what, task)
 
 
 def _cut(rate: float, squares: torch.Tensor, count: int, d: float) -> float:

@@ -7,9 +7,9 @@ is which, so parameters are to be given with names; without names every matrix g
 finer blocks than heads, and every vector is one.
 
 ``optimizer.state[parameter]`` holds "step" (int64, on the host), "exp_avg" in fp32 or 8-bit codes of the
-parameter's shape (with "absmax1"), and "exp_avg_sq", a number for each block. Parameters are stepped by
-rows that fit a processor's cache. A parameter that is sharded by rows steps as the whole: heads must not
-be cut, and a vector's processes add up its squares.
+parameter's shape (with "absmax1"), and "exp_avg_sq", a number for each block. A parameter is stepped by
+one call of the library. One that is sharded by rows steps as the whole: heads must not be cut, and the
+processes of a vector that is one block add up its squares, by torch's operations.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from typing import Any, Dict, Optional, Tuple
 
 import torch
 
-from ..._abi import StateFormat
-from . import _layout, _options, _other_rules, _row_codes
+from ..._abi import AdamMiniStruct, StateFormat
+from ..._library import lib
+from . import _format, _layout, _options, _other_rules
 from ._base import Learning, Params
+from ._one_call import step_by
 from ._options import number
 from ._shaped import ShapedOptimizer
 from ._team import Team, check_rows
-from ._whole import PIECE, Task, Wide, in_fp32
+from ._whole import Task, write
 
 _MEAN, _SQUARES, _SCALES = "exp_avg", "exp_avg_sq", "absmax1"
 #: What the names of queries and of keys contain; a name with both is of one matrix for all.
@@ -140,79 +142,40 @@ class AdamMini(ShapedOptimizer):
     # --- stepping ---
 
     def _step_task(self, task: Task) -> None:
-        rows, count = self._rows_of_a_block(task.owner), task.parameter.numel()
-        shape = (1, count) if rows == 0 else (len(task.parameter), -1) if count else (0, 1)
-        values, gradient = Wide(task, shape), task.gradient.contiguous().view(shape)
-        if rows == 0:
-            self._step_vector(task, values, gradient)
-        elif count:
-            self._step_rows(task, values, gradient, rows)
-        values.finish()
-
-    def _step_vector(self, task: Task, values: Wide, g: torch.Tensor) -> None:
-        """One block, by pieces."""
-        most = 4 * PIECE[g.device.type]
-        pieces = [slice(first, first + most) for first in range(0, g.shape[1], most)]
-        room = _room(g, min(most, g.shape[1]))
-        squares = torch.zeros(1, dtype=torch.float32, device=g.device)
-        for here in pieces:
-            part = in_fp32(g[:, here], room)
-            squares += torch.linalg.vector_norm(part).square_()
-        squares = Team(task.owner).add(squares).div_(task.owner.numel())
-        rates, mean = _rates(task, slice(0, 1), squares, 1), task.state[_MEAN].view(1, -1)
-        for here in pieces:
-            part = values.piece((slice(None), here))
-            _move(task, part, in_fp32(g[:, here], room), mean[:, here], rates)
-            values.store((slice(None), here), part)
-
-    def _step_rows(self, task: Task, values: Wide, g: torch.Tensor, rows: int) -> None:
-        """By pieces of whole blocks."""
-        length, wide = g.shape
-        high = max(1, 4 * PIECE[g.device.type] // (rows * wide)) * rows
-        room, state = _room(g, min(high, length) * wide), task.state
-        for first in range(0, length, high):
-            here = slice(first, min(first + high, length))
-            part = in_fp32(g[here], room)
-            squares = torch.linalg.vector_norm(part, dim=1).square_().div_(wide)
-            squares = squares if rows == 1 else squares.view(-1, rows).mean(1)
-            rates = _rates(task, here, squares, rows)
-            p = values.piece(here)
-            if _SCALES in state:
-                coded = _row_codes.Rows(state[_MEAN][here], state[_SCALES][here], True)
-                _move(task, p, part, coded.values, rates)
-                coded.store()
-                del coded  # before the next piece has its own
-            else:
-                _move(task, p, part, state[_MEAN].view(-1, wide)[here], rates)
-            values.store(here, p)
+        rows, parameter, state = self._rows_of_a_block(task.owner), task.parameter, task.state
+        if rows == 0 and _layout.is_sharded(task.owner):
+            _step_together(task)
+            return
+        if not parameter.numel():  # other processes have elements
+            state["step"].add_(1)
+            return
+        group, scales = task.group, state.get(_SCALES)
+        what = AdamMiniStruct(
+            mean=_format.struct(state[_MEAN]),
+            scales=None if scales is None else scales.data_ptr(),
+            square_mean=state[_SQUARES].data_ptr(),
+            rows=rows or 1,
+            columns=parameter.numel() // (len(parameter) if rows else 1),
+            eps=float(group["eps"]),
+        )
+        what.beta1, what.beta2 = (float(beta) for beta in group["betas"])
+        step_by(lib.memopt_adam_mini_step, lib.memopt_adam_mini_get_scratch, what, task)
 
 
-def _room(like: torch.Tensor, count: int) -> Optional[torch.Tensor]:
-    """For so many elements of a gradient in fp32; None where it is."""
-    return None if like.dtype is torch.float32 else like.new_empty(count, dtype=torch.float32)
-
-
-def _rates(task: Task, here: slice, squares: torch.Tensor, rows: int) -> torch.Tensor:
-    """What multiplies the first moments of some rows, of which blocks have these means of squares."""
-    group, state = task.group, task.state
+def _step_together(task: Task) -> None:
+    """A vector that is one block, of which other processes have parts: they add up its squares."""
+    group, state, team = task.group, task.state, Team(task.owner)
     beta1, beta2 = (float(beta) for beta in group["betas"])
-    steps = int(state["step"]) + 1
-    kept = state[_SQUARES][here.start // rows : here.stop // rows]
+    steps, lr = int(state["step"]) + 1, float(group["lr"])
+    exact, g = task.parameter.float().contiguous(), task.gradient.float()
+    squares = team.add(torch.linalg.vector_norm(g).square_()).div_(task.owner.numel())
+    kept, mean = state[_SQUARES], state[_MEAN]
     kept.mul_(beta2).add_(squares, alpha=1 - beta2)
     root = kept.sqrt().div_(math.sqrt(1 - beta2**steps)).add_(float(group["eps"]))
-    rates = -float(group["lr"]) / (1 - beta1**steps) / root
-    return (rates if rows == 1 else rates.repeat_interleave(rows)).unsqueeze(1)
-
-
-def _move(
-    task: Task, p: torch.Tensor, g: torch.Tensor, mean: torch.Tensor, rates: torch.Tensor
-) -> None:
-    """Brings first moments up to date, and steps the parameter by them."""
-    group, decay = task.group, float(task.group["weight_decay"])
-    mean.lerp_(-g if group["maximize"] else g, 1 - float(group["betas"][0]))
-    if decay:
-        p.mul_(1 - float(group["lr"]) * decay)
-    p.addcmul_(mean, rates)
+    mean.lerp_(-g if group["maximize"] else g, 1 - beta1)
+    exact.mul_(1 - lr * float(group["weight_decay"]))
+    exact.addcmul_(mean, -lr / (1 - beta1**steps) / root)
+    write(task, exact)
 
 
 class AdamMini8bit(AdamMini):

@@ -196,11 +196,6 @@ class Wide:
         write(self._task, self._exact if self._apart else self._task.parameter)
 
 
-def in_fp32(part: torch.Tensor, room: Optional[torch.Tensor]) -> torch.Tensor:
-    """A tensor in fp32, which is not to be changed: itself, or a copy in `room`."""
-    return part if room is None else room_for(part, room).copy_(part)
-
-
 def room_for(like: torch.Tensor, room: torch.Tensor) -> torch.Tensor:
     """The begin of a flat tensor in the shape of another one."""
     return room[: like.numel()].view(like.shape)
