@@ -31,8 +31,8 @@ typedef struct memopt_adam_mini {
                                   other: f32, f16 or bf16. Rounded once, to nearest. */
     memopt_tensor gradient;  /**< As many elements of f32, f16 or bf16. It is only read. */
     /** The first moment, as many elements: f32, 0 before step 1; or u8, 8-bit codes of
-     * MEMOPT_STATE_8BIT (signed) in blocks of 256 of a row, whose last one may be shorter. Codes
-     * of zeros are memopt_quantize()'s. */
+     * MEMOPT_STATE_8BIT (signed) in blocks of 256 of a row, whose last one may be shorter. Before
+     * step 1 scales of 0 make zeros of any codes. */
     memopt_tensor mean;
     float *scales;       /**< Of u8 the largest magnitude in each 256 of each row, in order; of f32
                               NULL. */

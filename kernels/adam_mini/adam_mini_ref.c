@@ -39,12 +39,7 @@ uint32_t mo_adam_mini_tail8(const mo_adam_mini_piece *p, int32_t parameter, int3
     return largest;
 }
 
-static void move_scalar(const mo_adam_mini_piece *p, int32_t parameter, int32_t gradient)
-{
-    mo_adam_mini_tail(p, parameter, gradient, 0);
-}
-
-static void move8_scalar(const mo_adam_mini_piece *p, int32_t parameter, int32_t gradient)
+static void move_coded(const mo_adam_mini_piece *p, int32_t parameter, int32_t gradient)
 {
     for (uint64_t at = 0; at < p->count; at += MO_BLOCK_SIZE) {
         float means[MO_BLOCK_SIZE];
@@ -53,6 +48,17 @@ static void move8_scalar(const mo_adam_mini_piece *p, int32_t parameter, int32_t
         mo_adam_mini_tail8(p, parameter, gradient, at, at + n, means);
         mo_block_encode(MO_STATE_8BIT, 1, means, at, n, p->mean, p->scales);
     }
+}
+
+static void move_scalar(const mo_adam_mini_rows *r)
+{
+    MO_ADAM_MINI_EACH(r, piece,
+                      mo_adam_mini_tail(&piece, r->parameter_dtype, r->gradient_dtype, 0));
+}
+
+static void move8_scalar(const mo_adam_mini_rows *r)
+{
+    MO_ADAM_MINI_EACH(r, piece, move_coded(&piece, r->parameter_dtype, r->gradient_dtype));
 }
 
 /* --- the loops over items -------------------------------------------------------------------- */
@@ -83,23 +89,62 @@ void mo_adam_mini_rates_ref(const void *args, uint64_t begin, uint64_t end)
     }
 }
 
-/* The elements of an item in one row. */
-static mo_adam_mini_piece piece_of(const mo_adam_mini_args *a, const mo_adam_mini_item *item,
-                                   uint64_t row)
+/* The item's rows from one on. */
+static mo_adam_mini_rows rows_of(const mo_adam_mini_args *a, const mo_adam_mini_item *item,
+                                 uint64_t row, uint64_t rows)
 {
     const uint64_t at = row * a->columns + item->column;
-    const uint64_t scales = mo_parts_of(a->columns, MO_BLOCK_SIZE);
-    mo_adam_mini_piece piece = {
-        .parameter = a->parameter + at * mo_element_size(a->parameter_dtype),
-        .gradient = a->gradient + at * mo_element_size(a->gradient_dtype),
-        .mean = (unsigned char *)a->mean + at * (a->scales ? 1 : sizeof(float)),
-        .scales = a->scales ? a->scales + row * scales + item->column / MO_BLOCK_SIZE : NULL,
-        .count = item->columns,
-        .beta1 = a->beta1,
-        .fresh1 = a->fresh1,
-        .decay = a->decay,
+    mo_adam_mini_rows result = {
+        .rows = rows,
+        .left = a->block_rows - row % a->block_rows,
+        .block_rows = a->block_rows,
+        .columns = a->columns,
+        .row_scales = mo_parts_of(a->columns, MO_BLOCK_SIZE),
+        .parameter_dtype = (int32_t)a->parameter_dtype,
+        .gradient_dtype = (int32_t)a->gradient_dtype,
+        .piece = {.parameter = a->parameter + at * mo_element_size(a->parameter_dtype),
+                  .gradient = a->gradient + at * mo_element_size(a->gradient_dtype),
+                  .mean = (unsigned char *)a->mean + at * (a->scales ? 1 : sizeof(float)),
+                  .count = item->columns,
+                  .beta1 = a->beta1,
+                  .fresh1 = a->fresh1,
+                  .decay = a->decay},
     };
-    return piece;
+    if (a->scales)
+        result.piece.scales = a->scales + row * result.row_scales + item->column / MO_BLOCK_SIZE;
+    return result;
+}
+
+/* Some whole blocks: first all squares, then all rates, whose roots and quotients need not wait for
+ * each other so. */
+static void move_blocks(const mo_adam_mini_args *a, const mo_adam_mini_rows *r, uint64_t block,
+                        uint64_t blocks, mo_square_function square, mo_adam_mini_move move)
+{
+    const uint64_t size = mo_adam_mini_size(a);
+    double sums[MO_ADAM_MINI_BLOCKS];
+    float rates[MO_ADAM_MINI_BLOCKS];
+    for (uint64_t i = 0; i < blocks; i++)
+        sums[i] = square(r->piece.gradient + i * size * mo_element_size(a->gradient_dtype), size,
+                         a->gradient_dtype);
+    for (uint64_t i = 0; i < blocks; i++)
+        rates[i] = mo_adam_mini_rate(a, block + i, sums[i]);
+    mo_adam_mini_rows rows = *r;
+    rows.rates = rates;
+    move(&rows);
+}
+
+/* Of an item of whole blocks, as many at a time as fit a first-level cache. */
+static void move_item(const mo_adam_mini_args *a, const mo_adam_mini_item *item,
+                      mo_square_function square, mo_adam_mini_move move)
+{
+    enum { CACHED = 4096 };
+    const uint64_t size = mo_adam_mini_size(a), end = (item->row + item->rows) / a->block_rows;
+    const uint64_t most = size < CACHED ? CACHED / size : 1;
+    for (uint64_t block = item->row / a->block_rows; block < end; block += most) {
+        uint64_t blocks = end - block < most ? end - block : most;
+        mo_adam_mini_rows rows = rows_of(a, item, block * a->block_rows, blocks * a->block_rows);
+        move_blocks(a, &rows, block, blocks, square, move);
+    }
 }
 
 void mo_adam_mini_step_run(const void *args, uint64_t begin, uint64_t end,
@@ -110,18 +155,13 @@ void mo_adam_mini_step_run(const void *args, uint64_t begin, uint64_t end,
         return;
     for (uint64_t number = begin; number < end; number++) {
         mo_adam_mini_item item = mo_adam_mini_item_of(a, number);
-        float rate = 0.0f;
-        for (uint64_t row = item.row; row < item.row + item.rows; row++) {
-            mo_adam_mini_piece piece = piece_of(a, &item, row);
-            uint64_t block = row / a->block_rows;
-            if (a->rates)
-                rate = a->rates[block];
-            else if (row % a->block_rows == 0)
-                rate = mo_adam_mini_rate(
-                    a, block, square(piece.gradient, mo_adam_mini_size(a), a->gradient_dtype));
-            piece.rate = rate;
-            move(&piece, (int32_t)a->parameter_dtype, (int32_t)a->gradient_dtype);
+        if (!a->rates) {
+            move_item(a, &item, square, move);
+            continue;
         }
+        mo_adam_mini_rows rows = rows_of(a, &item, item.row, item.rows);
+        rows.rates = a->rates + item.row / a->block_rows;
+        move(&rows);
     }
 }
 

@@ -7,112 +7,135 @@
 
 #include <string.h>
 
+enum { ADAM_MINI_PAIR = 2 * MO_LANES_N };
+
 /* --- elements -------------------------------------------------------------------------------- */
 
-typedef struct adam_mini_lanes {
-    VF rate, beta1, fresh1, decay;
-} adam_mini_lanes;
-
-MO_INLINE adam_mini_lanes adam_mini_lanes_of(const mo_adam_mini_piece *p)
+/* Parameters from element i on, with their new means, of which NaNs may be any. */
+MO_INLINE VF adam_mini_moved(const mo_adam_mini_piece *p, int32_t dtype, uint64_t i, VF mean)
 {
-    return (adam_mini_lanes){v_set(p->rate), v_set(p->beta1), v_set(p->fresh1), v_set(p->decay)};
+    VF value = v_load_as(p->parameter, i, dtype);
+    return v_one_nan(v_fma(v_set(p->rate), mean, v_fma(v_set(p->decay), value, value)));
 }
 
-/* Moves the parameters from element i on; their new means, of which NaNs may be any. */
-MO_INLINE VF adam_mini_elements(const mo_adam_mini_piece *p, const adam_mini_lanes *c,
-                                int32_t parameter, int32_t gradient, uint64_t i, VF mean)
+/* Two vectors: moves the parameters, and makes new means of `mean`. */
+MO_INLINE void adam_mini_pair(const mo_adam_mini_piece *p, int32_t parameter, int32_t gradient,
+                              uint64_t i, VF mean[2])
 {
-    VF value = v_load_as(p->parameter, i, parameter);
-    mean = v_fma(c->beta1, mean, v_mul(c->fresh1, v_load_as(p->gradient, i, gradient)));
-    value = v_fma(c->rate, mean, v_fma(c->decay, value, value));
-    v_store_as(p->parameter, i, parameter, v_one_nan(value));
-    return mean;
+    VF moved[2];
+    for (uint64_t k = 0; k < 2; k++) {
+        uint64_t at = i + k * MO_LANES_N;
+        VF fresh = v_mul(v_set(p->fresh1), v_load_as(p->gradient, at, gradient));
+        mean[k] = v_fma(v_set(p->beta1), mean[k], fresh);
+        moved[k] = adam_mini_moved(p, parameter, at, mean[k]);
+    }
+    if (parameter == MO_DTYPE_BF16) {
+        v_store_bf16_pair((uint16_t *)(void *)p->parameter + i, moved[0], moved[1]);
+        return;
+    }
+    for (uint64_t k = 0; k < 2; k++)
+        v_store_as(p->parameter, i + k * MO_LANES_N, parameter, moved[k]);
 }
 
-MO_INLINE void adam_mini_move_as(const mo_adam_mini_piece *p, int32_t parameter, int32_t gradient)
+MO_INLINE void adam_mini_row(const mo_adam_mini_piece *p, int32_t parameter, int32_t gradient)
 {
-    const adam_mini_lanes c = adam_mini_lanes_of(p);
     float *means = p->mean;
     uint64_t i = 0;
-    for (; i + MO_LANES_N <= p->count; i += MO_LANES_N)
-        v_store(means + i,
-                v_one_nan(adam_mini_elements(p, &c, parameter, gradient, i, v_load(means + i))));
-    mo_adam_mini_tail(p, parameter, gradient, i);
+    for (; i + ADAM_MINI_PAIR <= p->count; i += ADAM_MINI_PAIR) {
+        VF mean[2] = {v_load(means + i), v_load(means + i + MO_LANES_N)};
+        adam_mini_pair(p, parameter, gradient, i, mean);
+        v_store(means + i, v_one_nan(mean[0]));
+        v_store(means + i + MO_LANES_N, v_one_nan(mean[1]));
+    }
+    if (i < p->count)
+        mo_adam_mini_tail(p, parameter, gradient, i);
+}
+
+MO_INLINE void adam_mini_move_as(const mo_adam_mini_rows *r, int32_t parameter, int32_t gradient)
+{
+    MO_ADAM_MINI_EACH(r, piece, adam_mini_row(&piece, parameter, gradient));
 }
 
 /* --- codes ----------------------------------------------------------------------------------- */
 
 /* Elements [at, at + n) with their means, which are decoded: the bits of the largest magnitude. */
-MO_INLINE uint32_t adam_mini_block_as(const mo_adam_mini_piece *p, uint64_t at, uint32_t n,
-                                      float *means, int32_t parameter, int32_t gradient)
+MO_INLINE uint32_t adam_mini_block(const mo_adam_mini_piece *p, uint64_t at, uint32_t n,
+                                   float *means, int32_t parameter, int32_t gradient)
 {
-    const adam_mini_lanes c = adam_mini_lanes_of(p);
+    const VI magnitude = v_seti(0x7fffffff);
     VI top = v_seti(0);
     uint32_t i = 0;
-    for (; i + MO_LANES_N <= n; i += MO_LANES_N) {
-        VF mean = adam_mini_elements(p, &c, parameter, gradient, at + i, v_load(means + i));
-        v_store(means + i, mean);
-        top = v_maxi(top, v_and(v_ints(mean), v_seti(0x7fffffff)));
+    for (; i + ADAM_MINI_PAIR <= n; i += ADAM_MINI_PAIR) {
+        VF mean[2] = {v_load(means + i), v_load(means + i + MO_LANES_N)};
+        adam_mini_pair(p, parameter, gradient, at + i, mean);
+        for (int k = 0; k < 2; k++) {
+            v_store(means + i + k * MO_LANES_N, mean[k]);
+            top = v_maxi(top, v_and(v_ints(mean[k]), magnitude));
+        }
     }
-    uint32_t largest = v_largest(top);
-    if (i == n)
-        return largest;
-    uint32_t rest = mo_adam_mini_tail8(p, parameter, gradient, at + i, at + n, means + i);
+    uint32_t largest = v_largest(top), rest = 0;
+    if (i < n)
+        rest = mo_adam_mini_tail8(p, parameter, gradient, at + i, at + n, means + i);
     return rest > largest ? rest : largest;
 }
 
-MO_INLINE void adam_mini_encode(const mo_adam_mini_piece *p, uint64_t at, uint32_t n,
-                                const float *means, uint32_t largest)
+/* Blocks of fewer elements go through memory in which they have whole groups of 32. */
+typedef struct adam_mini_room {
+    _Alignas(32) float means[MO_BLOCK_SIZE];
+    uint8_t codes[MO_BLOCK_SIZE];
+} adam_mini_room;
+
+MO_INLINE void adam_mini_row8(const v_steps *steps, adam_mini_room *room,
+                              const mo_adam_mini_piece *p, int32_t parameter, int32_t gradient)
 {
-    if (__builtin_expect(largest >= MO_F32_INF_BITS, 0)) {
-        mo_block_encode(MO_STATE_8BIT, 1, means, at, n, p->mean, p->scales);
-        return;
+    for (uint64_t at = 0; at < p->count; at += MO_BLOCK_SIZE) {
+        const uint32_t n = mo_block_length(MO_STATE_8BIT, p->count, at), groups = (n + 31) & ~31u;
+        uint8_t *codes = (uint8_t *)p->mean + at, *whole = n == groups ? codes : room->codes;
+        float *scale = &p->scales[at / MO_BLOCK_SIZE];
+        if (n != groups)
+            memcpy(room->codes, codes, n);
+        v_decode_part(1, whole, groups, *scale, room->means);
+        uint32_t largest = adam_mini_block(p, at, n, room->means, parameter, gradient);
+        if (__builtin_expect(largest >= MO_F32_INF_BITS, 0)) {
+            mo_block_encode(MO_STATE_8BIT, 1, room->means, at, n, p->mean, p->scales);
+            continue;
+        }
+        const mo_block_scale made = mo_block_scale_of(largest);
+        *scale = made.absmax;
+        v_encode_part(steps, 1, room->means, groups, &made, whole);
+        if (n != groups)
+            memcpy(codes, room->codes, n);
     }
-    const mo_block_scale scale = mo_block_scale_of(largest);
-    uint8_t room[MO_BLOCK_SIZE], *codes = (uint8_t *)p->mean + at;
-    p->scales[at / MO_BLOCK_SIZE] = scale.absmax;
-    v_encode_8bit(1, means, &scale, n == MO_BLOCK_SIZE ? codes : room);
-    if (n != MO_BLOCK_SIZE)
-        memcpy(codes, room, n);
 }
 
-/* A block that is shorter is padded with zeros. */
-MO_INLINE void adam_mini_move8_as(const mo_adam_mini_piece *p, int32_t parameter, int32_t gradient)
+MO_INLINE void adam_mini_move8_as(const mo_adam_mini_rows *r, int32_t parameter, int32_t gradient)
 {
-    _Alignas(32) float means[MO_BLOCK_SIZE];
-    uint8_t room[MO_BLOCK_SIZE];
-    for (uint64_t at = 0; at < p->count; at += MO_BLOCK_SIZE) {
-        const uint32_t n = mo_block_length(MO_STATE_8BIT, p->count, at);
-        const uint8_t *codes = (const uint8_t *)p->mean + at;
-        if (n != MO_BLOCK_SIZE) {
-            memset(room, MO_SIGNED_ZERO, sizeof room);
-            codes = memcpy(room, codes, n);
-        }
-        v_decode_8bit(1, codes, p->scales[at / MO_BLOCK_SIZE], means);
-        adam_mini_encode(p, at, n, means, adam_mini_block_as(p, at, n, means, parameter, gradient));
-    }
+    const v_steps steps = v_steps_of(1);
+    adam_mini_room room;
+    memset(room.codes, MO_SIGNED_ZERO, sizeof room.codes);
+    MO_ADAM_MINI_EACH(r, piece, adam_mini_row8(&steps, &room, &piece, parameter, gradient));
 }
 
 /* --- types ----------------------------------------------------------------------------------- */
 
 #define ADAM_MINI_TYPES(name)                                                                      \
-    MO_INLINE void name##_to(const mo_adam_mini_piece *piece, int32_t parameter, int32_t gradient) \
+    MO_INLINE void name##_to(const mo_adam_mini_rows *r, int32_t parameter)                        \
     {                                                                                              \
-        if (gradient == MO_DTYPE_F32)                                                              \
-            name##_as(piece, parameter, MO_DTYPE_F32);                                             \
-        else if (gradient == MO_DTYPE_F16)                                                         \
-            name##_as(piece, parameter, MO_DTYPE_F16);                                             \
+        if (r->gradient_dtype == MO_DTYPE_F32)                                                     \
+            name##_as(r, parameter, MO_DTYPE_F32);                                                 \
+        else if (r->gradient_dtype == MO_DTYPE_F16)                                                \
+            name##_as(r, parameter, MO_DTYPE_F16);                                                 \
         else                                                                                       \
-            name##_as(piece, parameter, MO_DTYPE_BF16);                                            \
+            name##_as(r, parameter, MO_DTYPE_BF16);                                                \
     }                                                                                              \
-    static void name(const mo_adam_mini_piece *piece, int32_t parameter, int32_t gradient)         \
+    static void name(const mo_adam_mini_rows *r)                                                   \
     {                                                                                              \
-        if (parameter == MO_DTYPE_F32)                                                             \
-            name##_to(piece, MO_DTYPE_F32, gradient);                                              \
-        else if (parameter == MO_DTYPE_F16)                                                        \
-            name##_to(piece, MO_DTYPE_F16, gradient);                                              \
+        if (r->parameter_dtype == MO_DTYPE_F32)                                                    \
+            name##_to(r, MO_DTYPE_F32);                                                            \
+        else if (r->parameter_dtype == MO_DTYPE_F16)                                               \
+            name##_to(r, MO_DTYPE_F16);                                                            \
         else                                                                                       \
-            name##_to(piece, MO_DTYPE_BF16, gradient);                                             \
+            name##_to(r, MO_DTYPE_BF16);                                                           \
     }
 ADAM_MINI_TYPES(adam_mini_move)
 ADAM_MINI_TYPES(adam_mini_move8)

@@ -324,25 +324,43 @@ MO_INLINE void mo_encode32_store(const mo_steps *steps, const mo_coder *c, const
 
 /* --- a block --------------------------------------------------------------------------------- */
 
-MO_INLINE void v_decode_8bit(int is_signed, const uint8_t *codes, float scale, float *values)
+/* n values, a multiple of 32. */
+MO_INLINE void v_decode_part(int is_signed, const uint8_t *codes, uint32_t n, float scale,
+                             float *values)
 {
     const uint32_t *map = is_signed ? mo_padded_map_signed : mo_padded_map_unsigned;
-    for (int i = 0; i < MO_BLOCK_SIZE; i += 16) {
-        mo_f32x16 x = mo_decode16(map, codes + i, v_set(scale), MO_HALVES);
-        v_store(values + i, x.a);
-        v_store(values + i + 8, x.b);
-    }
+    for (uint32_t i = 0; i < n; i += 16)
+        mo_write16(values + i, mo_decode16(map, codes + i, v_set(scale), MO_HALVES));
+}
+
+/* What stays the same from block to block. */
+typedef mo_steps v_steps;
+
+MO_INLINE v_steps v_steps_of(int is_signed)
+{
+    return mo_steps_of(is_signed ? &mo_lines_signed : &mo_lines_unsigned, is_signed);
+}
+
+/* n values of a finite block, a multiple of 32. */
+MO_INLINE void v_encode_part(const v_steps *steps, int is_signed, const float *values, uint32_t n,
+                             const mo_block_scale *scale, uint8_t *codes)
+{
+    mo_coder c = mo_coder_of(scale, is_signed ? &mo_lines_signed : &mo_lines_unsigned);
+    int doubts = 0;
+    for (uint32_t i = 0; i < n; i += 32)
+        mo_encode32_store(steps, &c, values + i, MO_HALVES, is_signed, codes + i, &doubts);
+}
+
+MO_INLINE void v_decode_8bit(int is_signed, const uint8_t *codes, float scale, float *values)
+{
+    v_decode_part(is_signed, codes, MO_BLOCK_SIZE, scale, values);
 }
 
 MO_INLINE void v_encode_8bit(int is_signed, const float *values, const mo_block_scale *scale,
                              uint8_t *codes)
 {
-    const mo_lines *lines = is_signed ? &mo_lines_signed : &mo_lines_unsigned;
-    mo_coder c = mo_coder_of(scale, lines);
-    mo_steps steps = mo_steps_of(lines, is_signed);
-    int doubts = 0;
-    for (int i = 0; i < MO_BLOCK_SIZE; i += 32)
-        mo_encode32_store(&steps, &c, values + i, MO_HALVES, is_signed, codes + i, &doubts);
+    v_steps steps = v_steps_of(is_signed);
+    v_encode_part(&steps, is_signed, values, MO_BLOCK_SIZE, scale, codes);
 }
 
 #endif

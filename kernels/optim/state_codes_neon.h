@@ -24,13 +24,20 @@ MO_INLINE VI mo_look8(const uint32_t *table, uint64_t index)
     return (VI){vreinterpretq_s32_u32(low), vreinterpretq_s32_u32(high)};
 }
 
-MO_INLINE void v_decode_8bit(int is_signed, const uint8_t *codes, float scale, float *values)
+/* n values, a multiple of 8. */
+MO_INLINE void v_decode_part(int is_signed, const uint8_t *codes, uint32_t n, float scale,
+                             float *values)
 {
     const uint32_t *map = is_signed ? mo_map_signed : mo_map_unsigned;
-    for (int i = 0; i < MO_BLOCK_SIZE; i += 8) {
+    for (uint32_t i = 0; i < n; i += 8) {
         uint64_t index = vget_lane_u64(vreinterpret_u64_u8(vld1_u8(codes + i)), 0);
         v_store(values + i, v_mul(v_bits(mo_look8(map, index)), v_set(scale)));
     }
+}
+
+MO_INLINE void v_decode_8bit(int is_signed, const uint8_t *codes, float scale, float *values)
+{
+    v_decode_part(is_signed, codes, MO_BLOCK_SIZE, scale, values);
 }
 
 /* --- candidates ------------------------------------------------------------------------------ */
@@ -113,23 +120,39 @@ MO_INLINE uint8x16_t mo_apply_signs(uint8x16_t code, VI a, VI b)
     return vbslq_u8(negative, vqsubq_u8(zero, code), vaddq_u8(zero, code));
 }
 
-/* Of a finite block; values of an unsigned one are not negative. */
-MO_INLINE void v_encode_8bit(int is_signed, const float *values, const mo_block_scale *scale,
-                             uint8_t *codes)
+/* What stays the same from block to block. */
+typedef struct v_steps {
+    mo_line line[2];
+} v_steps;
+
+MO_INLINE v_steps v_steps_of(int is_signed)
 {
     const uint16_t(*lines)[32] = is_signed ? mo_lines_signed : mo_lines_unsigned;
-    const mo_line line[2] = {mo_line_of(lines[0], lines[1]), mo_line_of(lines[2], lines[3])};
-    for (int i = 0; i < MO_BLOCK_SIZE; i += 16) {
+    return (v_steps){{mo_line_of(lines[0], lines[1]), mo_line_of(lines[2], lines[3])}};
+}
+
+/* n values of a finite block, a multiple of 16; those of an unsigned one are not negative. */
+MO_INLINE void v_encode_part(const v_steps *steps, int is_signed, const float *values, uint32_t n,
+                             const mo_block_scale *scale, uint8_t *codes)
+{
+    for (uint32_t i = 0; i < n; i += 16) {
         VI a = mo_normalize8(is_signed, values + i, scale);
         VI b = mo_normalize8(is_signed, values + i + 8, scale);
         if (is_signed) {
             const VI magnitude = v_seti(0x7fffffff);
-            uint8x16_t code = mo_encode16(1, line, v_and(a, magnitude), v_and(b, magnitude));
+            uint8x16_t code = mo_encode16(1, steps->line, v_and(a, magnitude), v_and(b, magnitude));
             vst1q_u8(codes + i, mo_apply_signs(code, a, b));
         } else {
-            vst1q_u8(codes + i, mo_encode16(0, line, a, b));
+            vst1q_u8(codes + i, mo_encode16(0, steps->line, a, b));
         }
     }
+}
+
+MO_INLINE void v_encode_8bit(int is_signed, const float *values, const mo_block_scale *scale,
+                             uint8_t *codes)
+{
+    v_steps steps = v_steps_of(is_signed);
+    v_encode_part(&steps, is_signed, values, MO_BLOCK_SIZE, scale, codes);
 }
 
 #endif

@@ -76,7 +76,7 @@ static memopt_status check_values(const memopt_adafactor *w)
 static memopt_status check_memory(memopt_device *device, const memopt_adafactor *w, const shape *s,
                                   void *scratch, uint64_t scratch_bytes)
 {
-    const mo_optim_part parts[] = {
+    const mo_optim_argument parts[] = {
         {"parameter", w->parameter, 0},
         {"gradient", w->gradient, 0},
         {"row_var", {w->row_var, s->stack * w->rows, MEMOPT_DTYPE_F32}, 1},
@@ -84,7 +84,7 @@ static memopt_status check_memory(memopt_device *device, const memopt_adafactor 
         {"scratch", {scratch, scratch_bytes, MEMOPT_DTYPE_U8}, 0},
         {"found_inf", {(void *)(uintptr_t)w->found_inf, 1, MEMOPT_DTYPE_F32}, 1},
     };
-    return mo_optim_parts_check(device, "adafactor", parts, sizeof parts / sizeof parts[0]);
+    return mo_optim_arguments_check(device, "adafactor", parts, sizeof parts / sizeof parts[0]);
 }
 
 static memopt_status check(memopt_device *device, const memopt_adafactor *w, const shape *s,

@@ -66,7 +66,7 @@ static memopt_status check_values(const memopt_adam_mini *w)
 static memopt_status check_memory(memopt_device *device, const memopt_adam_mini *w, const shape *s,
                                   void *scratch, uint64_t scratch_bytes)
 {
-    const mo_optim_part parts[] = {
+    const mo_optim_argument parts[] = {
         {"parameter", w->parameter, 0},
         {"gradient", w->gradient, 0},
         {"mean", w->mean, 0},
@@ -75,7 +75,7 @@ static memopt_status check_memory(memopt_device *device, const memopt_adam_mini 
         {"scratch", {s->bytes ? scratch : NULL, scratch_bytes, MEMOPT_DTYPE_U8}, s->bytes == 0},
         {"found_inf", {(void *)(uintptr_t)w->found_inf, 1, MEMOPT_DTYPE_F32}, 1},
     };
-    return mo_optim_parts_check(device, "adam_mini", parts, sizeof parts / sizeof parts[0]);
+    return mo_optim_arguments_check(device, "adam_mini", parts, sizeof parts / sizeof parts[0]);
 }
 
 static memopt_status check(memopt_device *device, const memopt_adam_mini *w, const shape *s,

@@ -80,7 +80,8 @@ memopt_status mo_optim_ranges_check(const char *call, const mo_optim_range *rang
     return MEMOPT_OK;
 }
 
-static memopt_status check_part(memopt_device *device, const char *call, const mo_optim_part *part)
+static memopt_status check_part(memopt_device *device, const char *call,
+                                const mo_optim_argument *part)
 {
     char subject[48];
     snprintf(subject, sizeof subject, "%s: %s", call, part->name);
@@ -91,15 +92,15 @@ static memopt_status check_part(memopt_device *device, const char *call, const m
                                : status;
 }
 
-memopt_status mo_optim_parts_check(memopt_device *device, const char *call,
-                                   const mo_optim_part *parts, size_t count)
+memopt_status mo_optim_arguments_check(memopt_device *device, const char *call,
+                                       const mo_optim_argument *parts, size_t count)
 {
     memopt_status status = MEMOPT_OK;
-    for (const mo_optim_part *p = parts; p < parts + count && status == MEMOPT_OK; p++) {
+    for (const mo_optim_argument *p = parts; p < parts + count && status == MEMOPT_OK; p++) {
         if (p->optional && p->tensor.data == NULL)
             continue;
         status = check_part(device, call, p);
-        for (const mo_optim_part *k = parts; k < p && status == MEMOPT_OK; k++)
+        for (const mo_optim_argument *k = parts; k < p && status == MEMOPT_OK; k++)
             if (mo_optim_tensors_overlap(&p->tensor, &k->tensor))
                 status = mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: %s and %s overlap at %p", call,
                                  k->name, p->name, p->tensor.data);

@@ -191,13 +191,13 @@ typedef struct mo_optim_range {
 memopt_status mo_optim_ranges_check(const char *call, const mo_optim_range *ranges, size_t count);
 #define MO_OPTIM_MOST 3.4028234663852886e38 /* f32's */
 /* All memory of a call: f32, f16 or bf16, or bytes (u8). */
-typedef struct mo_optim_part {
+typedef struct mo_optim_argument {
     const char *name;
     memopt_tensor tensor;
     int optional; /* 1: data may be NULL */
-} mo_optim_part;
-memopt_status mo_optim_parts_check(memopt_device *device, const char *call,
-                                   const mo_optim_part *parts, size_t count);
+} mo_optim_argument;
+memopt_status mo_optim_arguments_check(memopt_device *device, const char *call,
+                                       const mo_optim_argument *parts, size_t count);
 memopt_status mo_optim_scratch_check(const char *call, const void *scratch, uint64_t bytes,
                                      uint64_t least);
 

@@ -11,7 +11,6 @@ torch = pytest.importorskip("torch")
 
 import memopt.torch as mt  # noqa: E402
 from memopt.torch._live_bytes import LiveBytes  # noqa: E402
-from memopt.torch.optim import _whole  # noqa: E402
 
 from optim_support import (  # noqa: E402
     assert_same_states,
@@ -73,11 +72,8 @@ class Rule:
     "values",
     [{}, {"weight_decay": 0.1, "maximize": True}, {"betas": (0.8, 0.99), "eps": 1e-4}],
 )
-@pytest.mark.parametrize("piece", [None, 100])
-def test_the_rule(values, piece, device, monkeypatch):
+def test_the_rule(values, device):
     """In 32 bits within fp32's error, in 8 bits within the codes'."""
-    if piece:
-        monkeypatch.setitem(_whole.PIECE, device.type, piece)
     for make, bound in ((mt.AdamMini, 2e-5), (mt.AdamMini8bit, 0.05)):
         params = parameters(device)
         start = [p.detach().double().clone() for p in params]
