@@ -190,27 +190,37 @@ MO_DEVICE void mo_adam_mini_move(const mo_adam_mini_args &a, const mo_adam_mini_
     }
 }
 
+/* The arguments of the second half lie in shared memory: AMD's scalar registers are not enough for
+ * all of them. */
+MO_DEVICE int mo_adam_mini_begin(const mo_adam_mini_args &args, uint64_t number,
+                                 mo_adam_mini_args *shared, mo_adam_mini_found *found)
+{
+    if (mo_adam_mini_is_skipped(&args))
+        return 0;
+    if (mo_thread_index() == 0)
+        *shared = args;
+    if (!args.rates)
+        mo_adam_mini_find_rates(args, mo_adam_mini_item_of(&args, number), found);
+    mo_barrier();
+    return 1;
+}
+
 MO_GLOBAL_ROOM(mo_adam_mini_step, mo_adam_mini_args, MO_ADAM_MINI_THREADS, 3)
 {
+    MO_SHARED(mo_adam_mini_args, shared);
     MO_SHARED(mo_adam_mini_found, found);
-    const mo_adam_mini_item item = mo_adam_mini_item_of(&args, first_item + mo_block_index());
-    if (mo_adam_mini_is_skipped(&args))
-        return;
-    if (!args.rates)
-        mo_adam_mini_find_rates(args, item, &found);
-    mo_adam_mini_move<0>(args, item, &found, 0);
+    const uint64_t number = first_item + mo_block_index();
+    if (mo_adam_mini_begin(args, number, &shared, &found))
+        mo_adam_mini_move<0>(shared, mo_adam_mini_item_of(&shared, number), &found, 0);
 }
 
 MO_GLOBAL_ROOM(mo_adam_mini_step8, mo_adam_mini_args, MO_ADAM_MINI_THREADS, 3)
 {
+    MO_SHARED(mo_adam_mini_args, shared);
     MO_SHARED(mo_adam_mini_found, found);
     MO_SHARED(mo_code_tables, tables);
-    const mo_adam_mini_item item = mo_adam_mini_item_of(&args, first_item + mo_block_index());
-    if (mo_adam_mini_is_skipped(&args))
-        return;
+    const uint64_t number = first_item + mo_block_index();
     mo_codec<MO_STATE_8BIT>::load(&tables);
-    if (!args.rates)
-        mo_adam_mini_find_rates(args, item, &found);
-    mo_barrier();
-    mo_adam_mini_move<1>(args, item, &found, &tables);
+    if (mo_adam_mini_begin(args, number, &shared, &found))
+        mo_adam_mini_move<1>(shared, mo_adam_mini_item_of(&shared, number), &found, &tables);
 }
