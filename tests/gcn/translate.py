@@ -378,6 +378,9 @@ class Kernel:
         if name.startswith("v_fmac_"):
             name = name.replace("fmac", "fma")
             values.append(extra[0])
+        elif name == "v_mac_f32":  # rounded twice
+            name = "v_madmk_f32"
+            values.append(extra[0])
         name = name.replace("fmaak", "fma").replace("fmamk", "fma")  # with a literal operand
         call = "%s(w, %s)" % (name, ", ".join(extra + values + carry))
         part = i.part_written()
