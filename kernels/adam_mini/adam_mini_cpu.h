@@ -39,7 +39,7 @@ static inline void mo_adam_mini_next(const mo_adam_mini_rows *rows, mo_adam_mini
         piece->scales += rows->row_scales;
 }
 
-/* Does `move` (a name, and arguments behind the piece's) with each row's piece and rate. */
+/* Does the statement behind it with the piece of each row, which has the rate of its block. */
 #define MO_ADAM_MINI_EACH(r, piece, ...)                                                           \
     do {                                                                                           \
         mo_adam_mini_piece piece = (r)->piece;                                                     \
