@@ -94,7 +94,7 @@ MO_INLINE void adam_mini_row8(const v_steps *steps, adam_mini_room *room,
         float *scale = &p->scales[at / MO_BLOCK_SIZE];
         if (n != groups)
             memcpy(room->codes, codes, n);
-        v_decode_part(1, whole, groups, *scale, room->means);
+        v_decode_8bit(1, whole, *scale, room->means, groups);
         uint32_t largest = adam_mini_block(p, at, n, room->means, parameter, gradient);
         if (__builtin_expect(largest >= MO_F32_INF_BITS, 0)) {
             mo_block_encode(MO_STATE_8BIT, 1, room->means, at, n, p->mean, p->scales);

@@ -83,23 +83,24 @@ MO_INLINE __m512 mo_update16(uint32_t rule, const mo_lane_coef *c, __m512 g, __m
 
 /* --- what step_simd.h needs ------------------------------------------------------------------ */
 
-MO_INLINE void v_decode_8bit(int is_signed, const uint8_t *codes, float scale, float *values)
+MO_INLINE void v_decode_8bit(int is_signed, const uint8_t *codes, float scale, float *values,
+                             uint32_t n)
 {
-    for (int i = 0; i < MO_BLOCK_SIZE; i += 64) {
+    for (uint32_t i = 0; i < n; i += 64) {
         mo_f32x64 x = is_signed ? mo_decode64_signed(codes + i, v_set(scale))
                                 : mo_decode64_unsigned(codes + i, v_set(scale));
         for (int k = 0; k < 4; k++)
-            v_store(values + i + 16 * k, x.part[k]);
+            v_store(values + i + 16 * (uint32_t)k, x.part[k]);
     }
 }
 
-/* `values` are aligned and may be changed. The stages of coding take a signed and an unsigned
+/* n is MO_BLOCK_SIZE. `values` are aligned and may be changed. The stages of coding take a signed and an unsigned
  * state; the compiler drops the unused half. */
 MO_INLINE void v_encode_8bit(int is_signed, float *values, const mo_block_scale *scale,
-                             uint8_t *codes)
+                             uint8_t *codes, uint32_t n)
 {
     float factor = mo_normalize_block(values, scale, is_signed);
-    for (int i = 0; i < MO_BLOCK_SIZE; i += 64) {
+    for (uint32_t i = 0; i < n; i += 64) {
         mo_encode64 e;
         e.y[0] = e.y[1] = mo_normalize64(values + i, factor);
         mo_encode64_lines(&e);

@@ -65,25 +65,23 @@ MO_SCALAR void mo_step16_scalar(uint32_t rule, const mo_optim_span *s, uint64_t 
     }
 }
 
-/* Elements of the block that starts at element `begin` of `count`. */
-static inline uint32_t mo_block_length(uint32_t format, uint64_t count, uint64_t begin)
+/* Elements of the block of `size` that starts at element `begin` of `count`. */
+static inline uint32_t mo_block_length(uint32_t size, uint64_t count, uint64_t begin)
 {
-    uint32_t block = mo_format_block(format);
-    return count - begin < block ? (uint32_t)(count - begin) : block;
+    return count - begin < size ? (uint32_t)(count - begin) : size;
 }
 
 /* Decodes the elements of a block from `begin` on. */
 static inline void mo_block_decode(uint32_t format, int is_signed, const uint8_t *codes,
-                                   const float *scales, uint64_t begin, uint32_t n, float *values)
+                                   float scale, uint64_t begin, uint32_t n, float *values)
 {
-    float scale = scales[begin / mo_format_block(format)];
     for (uint32_t i = 0; i < n; i++)
         values[i] =
             mo_format_value(format, is_signed, mo_format_read(format, codes, begin + i), scale);
 }
 
 static inline void mo_block_encode(uint32_t format, int is_signed, const float *values,
-                                   uint64_t begin, uint32_t n, uint8_t *codes, float *scales)
+                                   uint64_t begin, uint32_t n, uint8_t *codes, float *out_scale)
 {
     uint32_t largest = 0;
     for (uint32_t i = 0; i < n; i++) {
@@ -94,39 +92,44 @@ static inline void mo_block_encode(uint32_t format, int is_signed, const float *
     for (uint32_t i = 0; i < n; i++)
         mo_format_write(format, is_signed, codes, begin + i,
                         mo_format_code(format, is_signed, values[i], &scale));
-    scales[begin / mo_format_block(format)] = scale.absmax;
+    *out_scale = scale.absmax;
 }
 
 /* Coded states: the block that starts at element `begin` of the span. */
 MO_SCALAR void mo_step_block_scalar(uint32_t rule, uint32_t format, const mo_optim_span *s,
                                     uint64_t begin)
 {
-    float m[MO_BLOCK_SIZE] = {0}, v[MO_BLOCK_SIZE] = {0}, slow[MO_BLOCK_SIZE] = {0};
-    uint32_t n = mo_block_length(format, s->count, begin);
+    float m[MO_BLOCK_MOST], v[MO_BLOCK_MOST], slow[MO_BLOCK_MOST], none = 0.0f;
+    const uint32_t n = mo_block_length(s->block, s->count, begin);
+    m[0] = 0.0f; /* for compilers: n is not 0 */
+    uint64_t block = begin / s->block;
     int second = mo_rule_has_second(rule), third = mo_rule_has_slow(rule);
-    mo_block_decode(format, mo_rule_first_signed(rule), (const uint8_t *)s->m, s->absmax1, begin, n,
-                    m);
+    mo_block_decode(format, mo_rule_first_signed(rule), (const uint8_t *)s->m, s->absmax1[block],
+                    begin, n, m);
     if (second)
-        mo_block_decode(format, 0, (const uint8_t *)s->v, s->absmax2, begin, n, v);
+        mo_block_decode(format, 0, (const uint8_t *)s->v, s->absmax2[block], begin, n, v);
     if (third)
-        mo_block_decode(format, 1, (const uint8_t *)s->slow, s->slow_absmax, begin, n, slow);
+        mo_block_decode(format, 1, (const uint8_t *)s->slow, s->slow_absmax[block], begin, n, slow);
     for (uint32_t i = 0; i < n; i++) {
         float g = mo_load_element(s->gradient, begin + i, s->gradient_dtype);
         float p = mo_load_element(s->parameter, begin + i, s->parameter_dtype);
-        mo_optim_store(s, begin + i, mo_rule_update(rule, &s->coef, g, p, &m[i], &v[i], &slow[i]));
+        mo_optim_store(s, begin + i,
+                       mo_rule_update(rule, &s->coef, g, p, &m[i], second ? &v[i] : &none,
+                                      third ? &slow[i] : &none));
     }
-    mo_block_encode(format, mo_rule_first_signed(rule), m, begin, n, (uint8_t *)s->m, s->absmax1);
+    mo_block_encode(format, mo_rule_first_signed(rule), m, begin, n, (uint8_t *)s->m,
+                    &s->absmax1[block]);
     if (second)
-        mo_block_encode(format, 0, v, begin, n, (uint8_t *)s->v, s->absmax2);
+        mo_block_encode(format, 0, v, begin, n, (uint8_t *)s->v, &s->absmax2[block]);
     if (third)
-        mo_block_encode(format, 1, slow, begin, n, (uint8_t *)s->slow, s->slow_absmax);
+        mo_block_encode(format, 1, slow, begin, n, (uint8_t *)s->slow, &s->slow_absmax[block]);
 }
 
 /* Elements [at, at + n) of a span; `at` is the first of a block. */
 static inline mo_optim_span mo_optim_part(const mo_optim_span *s, uint64_t at, uint64_t n)
 {
     mo_optim_span part = *s;
-    uint64_t state = mo_format_bytes(s->format, at), block = at / mo_format_block(s->format);
+    uint64_t state = mo_format_bytes(s->format, at), block = at / s->block;
     part.parameter = mo_element_at(s->parameter, at, s->parameter_dtype);
     part.copy = mo_element_at(s->copy, at, s->copy_dtype);
     part.gradient = mo_element_at(s->gradient, at, s->gradient_dtype);
@@ -165,7 +168,7 @@ static inline void mo_split_weights(const float *restrict values, uint64_t n,
  * there as fp32 parameters, and are split again. */
 MO_SCALAR void mo_step_split(const mo_optim_span *s, void (*step)(const mo_optim_span *))
 {
-    enum { RUN = 16 * MO_BLOCK_SIZE };
+    enum { RUN = MO_BLOCK_MOST };
     _Alignas(64) float values[RUN];
     for (uint64_t at = 0; at < s->count; at += RUN) {
         uint64_t n = s->count - at < RUN ? s->count - at : (uint64_t)RUN;
@@ -179,13 +182,14 @@ MO_SCALAR void mo_step_split(const mo_optim_span *s, void (*step)(const mo_optim
     }
 }
 
-/* A launch: `step` for the span of each chunk, with 32-bit or coded states. */
-static inline void mo_each_span(const mo_optim_step_args *a, uint64_t begin, uint64_t end,
-                                void (*step)(const mo_optim_span *))
+/* A launch: `step` for the span of each chunk, with 32-bit or coded states. size: of blocks; 0: the
+ * format's own. */
+static inline void mo_each_sized_span(const mo_optim_step_args *a, uint32_t size, uint64_t begin,
+                                      uint64_t end, void (*step)(const mo_optim_span *))
 {
     mo_optim_span span;
     for (uint64_t chunk = begin; chunk < end && !a->control->skip; chunk++) {
-        mo_optim_span_of(a, chunk, &span);
+        mo_optim_sized_span(a, size, chunk, &span);
         if (span.residual == NULL)
             step(&span);
         else
@@ -193,24 +197,35 @@ static inline void mo_each_span(const mo_optim_step_args *a, uint64_t begin, uin
     }
 }
 
+static inline void mo_each_span(const mo_optim_step_args *a, uint64_t begin, uint64_t end,
+                                void (*step)(const mo_optim_span *))
+{
+    mo_each_sized_span(a, 0, begin, end, step);
+}
+
 /* Elements [first, first + n), one block. */
 MO_SCALAR void mo_quantize_block_scalar(uint32_t format, const mo_blockcode_args *a, uint64_t first,
                                         uint32_t n)
 {
-    float values[MO_BLOCK_SIZE] = {0};
+    float values[MO_BLOCK_MOST];
     for (uint32_t i = 0; i < n; i++)
         values[i] = mo_load_element(a->values, first + i, a->dtype);
-    mo_block_encode(format, a->is_signed != 0, values, first, n, a->codes, a->absmax);
+    mo_block_encode(format, a->is_signed != 0, values, first, n, a->codes,
+                    &a->absmax[first / mo_blockcode_block(format, a)]);
 }
 
 MO_SCALAR void mo_dequantize_run_scalar(uint32_t format, const mo_blockcode_args *a, uint64_t first,
                                         uint64_t last)
 {
-    for (uint64_t i = first; i < last; i++) {
-        uint32_t code = mo_format_read(format, a->codes, i);
-        float value = mo_format_value(format, a->is_signed != 0, code,
-                                      a->absmax[i / mo_format_block(format)]);
-        mo_store_element(a->values, i, a->dtype, mo_f32_one_nan(value));
+    const uint32_t block = mo_blockcode_block(format, a);
+    for (uint64_t i = first; i < last;) {
+        float scale = a->absmax[i / block];
+        uint64_t end = i / block * block + block;
+        for (end = end < last ? end : last; i < end; i++) {
+            uint32_t code = mo_format_read(format, a->codes, i);
+            float value = mo_format_value(format, a->is_signed != 0, code, scale);
+            mo_store_element(a->values, i, a->dtype, mo_f32_one_nan(value));
+        }
     }
 }
 
@@ -269,6 +284,18 @@ MO_DECLARE_FORMS(mo_step_schedule_free)
 MO_DECLARE_FORMS(mo_step_rmsprop8)
 MO_DECLARE_FORMS(mo_step_rmspropm8)
 MO_DECLARE_FORMS(mo_step_ademamix8)
+MO_DECLARE_FORMS(mo_sized_step8)
+MO_DECLARE_FORMS(mo_sized_step4)
+MO_DECLARE_FORMS(mo_sized_stepf8)
+MO_DECLARE_FORMS(mo_sized_stepc8)
+MO_DECLARE_FORMS(mo_sized_quantize8)
+MO_DECLARE_FORMS(mo_sized_dequantize8)
+MO_DECLARE_FORMS(mo_sized_quantize4)
+MO_DECLARE_FORMS(mo_sized_dequantize4)
+MO_DECLARE_FORMS(mo_sized_quantizef8)
+MO_DECLARE_FORMS(mo_sized_dequantizef8)
+MO_DECLARE_FORMS(mo_sized_quantizec8)
+MO_DECLARE_FORMS(mo_sized_dequantizec8)
 MO_DECLARE_FORMS(mo_quantize)
 MO_DECLARE_FORMS(mo_dequantize)
 MO_DECLARE_FORMS(mo_quantize4)

@@ -7,6 +7,12 @@ static uint64_t step_elements(const void *args)
     return mo_tensor_segments_elements(a->gradients, a->count);
 }
 
+static uint64_t sized_elements(const void *args)
+{
+    const mo_sized_step_args *a = args;
+    return step_elements(&a->step);
+}
+
 const mo_kernel mo_kernel_optim_upload = {
     .name = "mo_optim_upload",
     .args_size = sizeof(mo_optim_upload_args),
@@ -31,6 +37,20 @@ const mo_kernel mo_kernel_optim_prologue = {
 #define CODE(name, symbol)                                                                         \
     {                                                                                              \
         name, sizeof(mo_blockcode_args), MO_OPTIM_THREADS, FORMS(symbol, NULL), NULL               \
+    }
+
+/* Blocks of any size. AVX-512 machines use the forms of AVX2. */
+#define SIZED_FORMS(symbol, scalar)                                                                \
+    MO_CPU_FORMS(scalar##_ref, symbol##_neon, symbol##_avx2, NULL, NULL, NULL)
+#define SIZED_STEP(suffix)                                                                         \
+    {                                                                                              \
+        "mo_sized_step" #suffix, sizeof(mo_sized_step_args), MO_OPTIM_THREADS,                     \
+            SIZED_FORMS(mo_sized_step##suffix, mo_sized_step##suffix), sized_elements              \
+    }
+#define SIZED_CODE(verb, suffix, scalar)                                                           \
+    {                                                                                              \
+        "mo_sized_" #verb #suffix, sizeof(mo_blockcode_args), MO_OPTIM_THREADS,                    \
+            SIZED_FORMS(mo_sized_##verb##suffix, scalar), NULL                                     \
     }
 
 /* Most steps with coded states also use the hardware's rounding to bf16. */
@@ -64,3 +84,16 @@ const mo_kernel mo_kernel_quantizef8 = CODE("mo_quantizef8", mo_quantizef8);
 const mo_kernel mo_kernel_dequantizef8 = CODE("mo_dequantizef8", mo_dequantizef8);
 const mo_kernel mo_kernel_quantizec8 = CODE("mo_quantizec8", mo_quantizec8);
 const mo_kernel mo_kernel_dequantizec8 = CODE("mo_dequantizec8", mo_dequantizec8);
+
+const mo_kernel mo_kernel_sized_step8 = SIZED_STEP(8);
+const mo_kernel mo_kernel_sized_step4 = SIZED_STEP(4);
+const mo_kernel mo_kernel_sized_stepf8 = SIZED_STEP(f8);
+const mo_kernel mo_kernel_sized_stepc8 = SIZED_STEP(c8);
+const mo_kernel mo_kernel_sized_quantize8 = SIZED_CODE(quantize, 8, mo_quantize);
+const mo_kernel mo_kernel_sized_dequantize8 = SIZED_CODE(dequantize, 8, mo_dequantize);
+const mo_kernel mo_kernel_sized_quantize4 = SIZED_CODE(quantize, 4, mo_quantize4);
+const mo_kernel mo_kernel_sized_dequantize4 = SIZED_CODE(dequantize, 4, mo_dequantize4);
+const mo_kernel mo_kernel_sized_quantizef8 = SIZED_CODE(quantize, f8, mo_quantizef8);
+const mo_kernel mo_kernel_sized_dequantizef8 = SIZED_CODE(dequantize, f8, mo_dequantizef8);
+const mo_kernel mo_kernel_sized_quantizec8 = SIZED_CODE(quantize, c8, mo_quantizec8);
+const mo_kernel mo_kernel_sized_dequantizec8 = SIZED_CODE(dequantize, c8, mo_dequantizec8);

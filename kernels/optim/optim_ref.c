@@ -29,7 +29,7 @@ static inline void step_span(uint32_t rule, uint32_t format, const mo_optim_span
     else if (!mo_format_has_scales(format) || s->absmax1 == NULL)
         mo_step32_scalar(rule, s, 0, s->count);
     else
-        for (uint64_t i = 0; i < s->count; i += mo_format_block(format))
+        for (uint64_t i = 0; i < s->count; i += s->block)
             mo_step_block_scalar(rule, format, s, i);
 }
 
@@ -38,8 +38,9 @@ static inline void quantize_chunks(uint32_t format, const mo_blockcode_args *a, 
 {
     uint64_t first = begin * MO_CHUNK_ELEMENTS;
     uint64_t last = end * MO_CHUNK_ELEMENTS < a->count ? end * MO_CHUNK_ELEMENTS : a->count;
-    for (uint64_t i = first; i < last; i += mo_format_block(format))
-        mo_quantize_block_scalar(format, a, i, mo_block_length(format, last, i));
+    const uint32_t block = mo_blockcode_block(format, a);
+    for (uint64_t i = first; i < last; i += block)
+        mo_quantize_block_scalar(format, a, i, mo_block_length(block, last, i));
 }
 
 static inline void dequantize_chunks(uint32_t format, const mo_blockcode_args *a, uint64_t begin,
@@ -85,3 +86,32 @@ CODE_REF(_ref, MO_STATE_8BIT)
 CODE_REF(4_ref, MO_STATE_4BIT)
 CODE_REF(f8_ref, MO_STATE_F8)
 CODE_REF(c8_ref, MO_STATE_COMPANDED)
+
+/* Blocks of other sizes: the spans and chunks say which. */
+static void (*const spans8[])(const mo_optim_span *) = {
+    [MO_RULE_ADAMW] = mo_optim_step_ref_span,
+    [MO_RULE_LION] = mo_step_lion8_ref_span,
+    [MO_RULE_SGD] = mo_step_sgd8_ref_span,
+    [MO_RULE_ADAM] = mo_step_adam8_ref_span,
+    [MO_RULE_RMSPROP] = mo_step_rmsprop8_ref_span,
+    [MO_RULE_ADAGRAD] = mo_step_rmsprop8_ref_span,
+    [MO_RULE_RMSPROP_MOMENTUM] = mo_step_rmspropm8_ref_span,
+    [MO_RULE_ADEMAMIX] = mo_step_ademamix8_ref_span,
+};
+
+void mo_sized_step8_ref(const void *args, uint64_t begin, uint64_t end)
+{
+    const mo_sized_step_args *a = args;
+    mo_each_sized_span(&a->step, a->block, begin, end, spans8[a->rule]);
+}
+
+#define SIZED_REF(suffix, step_span)                                                               \
+    void mo_sized_step##suffix##_ref(const void *args, uint64_t begin, uint64_t end)               \
+    {                                                                                              \
+        const mo_sized_step_args *a = args;                                                        \
+        mo_each_sized_span(&a->step, a->block, begin, end, step_span);                             \
+    }
+
+SIZED_REF(4, mo_step_adamw4_ref_span)
+SIZED_REF(f8, mo_step_adamwf8_ref_span)
+SIZED_REF(c8, mo_step_adamwc8_ref_span)

@@ -128,6 +128,12 @@ typedef struct mo_optim_step_args {
     uint32_t stochastic;
 } mo_optim_step_args;
 
+/* A step whose coded states have blocks of another size than their format's own. */
+typedef struct mo_sized_step_args {
+    mo_optim_step_args step;
+    uint32_t rule, block; /* elements that share a scale */
+} mo_sized_step_args;
+
 /* Block-wise quantisation of one tensor; an item is a chunk. */
 typedef struct mo_blockcode_args {
     void *values; /* f32, f16 or bf16 */
@@ -136,6 +142,7 @@ typedef struct mo_blockcode_args {
     uint64_t count;
     int32_t dtype;
     uint32_t is_signed;
+    uint32_t block, reserved; /* elements that share a scale; 0: the format's own size */
 } mo_blockcode_args;
 
 /* The step kernels are one for a rule and a format of states other than 32-bit; each also takes
@@ -149,6 +156,14 @@ extern const mo_kernel mo_kernel_optim_upload, mo_kernel_optim_prologue, mo_kern
 extern const mo_kernel mo_kernel_quantize, mo_kernel_dequantize, mo_kernel_quantize4,
     mo_kernel_dequantize4, mo_kernel_quantizef8, mo_kernel_dequantizef8, mo_kernel_quantizec8,
     mo_kernel_dequantizec8;
+
+/* The same for blocks of any size, one for a format: the first takes every rule, the other steps
+ * AdamW. The kernels above only take blocks of the format's own size. */
+extern const mo_kernel mo_kernel_sized_step8, mo_kernel_sized_step4, mo_kernel_sized_stepf8,
+    mo_kernel_sized_stepc8;
+extern const mo_kernel mo_kernel_sized_quantize8, mo_kernel_sized_dequantize8,
+    mo_kernel_sized_quantize4, mo_kernel_sized_dequantize4, mo_kernel_sized_quantizef8,
+    mo_kernel_sized_dequantizef8, mo_kernel_sized_quantizec8, mo_kernel_sized_dequantizec8;
 
 /* --- AdamW (Loshchilov & Hutter 2019) ------------------------------------------------------------
  *
@@ -579,6 +594,7 @@ typedef struct mo_optim_span {
     uint64_t count;
     int32_t parameter_dtype, copy_dtype, gradient_dtype;
     uint32_t format; /* of the states */
+    uint32_t block;  /* elements that share a scale; more than 0 in any format */
     uint32_t stochastic;
     mo_rule_coef coef;
     mo_random_stream random;
@@ -589,9 +605,9 @@ MO_HD static inline void *mo_element_at(const void *data, uint64_t i, int32_t dt
     return data == 0 ? 0 : (unsigned char *)(uintptr_t)data + i * mo_element_size((uint32_t)dtype);
 }
 
-/* Fills the span of a chunk. */
-MO_HD static inline void mo_optim_span_of(const mo_optim_step_args *a, uint64_t chunk,
-                                          mo_optim_span *s)
+/* Fills the span of a chunk. size: elements that share a scale; 0: the format's own. */
+MO_HD static inline void mo_optim_sized_span(const mo_optim_step_args *a, uint32_t size,
+                                             uint64_t chunk, mo_optim_span *s)
 {
     uint32_t index =
         mo_chunk_segment(&a->gradients->first_chunk, sizeof *a->gradients, a->count, chunk);
@@ -600,7 +616,8 @@ MO_HD static inline void mo_optim_span_of(const mo_optim_step_args *a, uint64_t 
     uint64_t start = (chunk - g->first_chunk) * MO_CHUNK_ELEMENTS;
     int narrow = t->absmax1 != 0 || t->format == MO_STATE_BF16;
     uint32_t format = narrow ? t->format : (uint32_t)MO_STATE_F32;
-    uint64_t state = mo_format_bytes(format, start), block = start / mo_format_block(format);
+    s->block = size != 0 ? size : mo_format_block(format);
+    uint64_t state = mo_format_bytes(format, start), block = start / s->block;
     s->parameter = mo_element_at(t->parameter, start, t->parameter_dtype);
     s->copy = mo_element_at(t->copy, start, t->copy_dtype);
     s->gradient = mo_element_at(g->data, start, (int32_t)g->dtype);
@@ -626,6 +643,18 @@ MO_HD static inline void mo_optim_span_of(const mo_optim_step_args *a, uint64_t 
         s->m = s->v = 0;
         s->absmax1 = s->absmax2 = 0;
     }
+}
+
+MO_HD static inline void mo_optim_span_of(const mo_optim_step_args *a, uint64_t chunk,
+                                          mo_optim_span *s)
+{
+    mo_optim_sized_span(a, 0, chunk, s);
+}
+
+/* Elements that share a scale. */
+MO_HD static inline uint32_t mo_blockcode_block(uint32_t format, const mo_blockcode_args *a)
+{
+    return a->block != 0 ? a->block : mo_format_block(format);
 }
 
 #endif

@@ -325,8 +325,8 @@ MO_INLINE void mo_encode32_store(const mo_steps *steps, const mo_coder *c, const
 /* --- a block --------------------------------------------------------------------------------- */
 
 /* n values, a multiple of 32. */
-MO_INLINE void v_decode_part(int is_signed, const uint8_t *codes, uint32_t n, float scale,
-                             float *values)
+MO_INLINE void v_decode_8bit(int is_signed, const uint8_t *codes, float scale, float *values,
+                             uint32_t n)
 {
     const uint32_t *map = is_signed ? mo_padded_map_signed : mo_padded_map_unsigned;
     for (uint32_t i = 0; i < n; i += 16)
@@ -351,16 +351,11 @@ MO_INLINE void v_encode_part(const v_steps *steps, int is_signed, const float *v
         mo_encode32_store(steps, &c, values + i, MO_HALVES, is_signed, codes + i, &doubts);
 }
 
-MO_INLINE void v_decode_8bit(int is_signed, const uint8_t *codes, float scale, float *values)
-{
-    v_decode_part(is_signed, codes, MO_BLOCK_SIZE, scale, values);
-}
-
 MO_INLINE void v_encode_8bit(int is_signed, const float *values, const mo_block_scale *scale,
-                             uint8_t *codes)
+                             uint8_t *codes, uint32_t n)
 {
     v_steps steps = v_steps_of(is_signed);
-    v_encode_part(&steps, is_signed, values, MO_BLOCK_SIZE, scale, codes);
+    v_encode_part(&steps, is_signed, values, n, scale, codes);
 }
 
 #endif

@@ -25,19 +25,14 @@ MO_INLINE VI mo_look8(const uint32_t *table, uint64_t index)
 }
 
 /* n values, a multiple of 8. */
-MO_INLINE void v_decode_part(int is_signed, const uint8_t *codes, uint32_t n, float scale,
-                             float *values)
+MO_INLINE void v_decode_8bit(int is_signed, const uint8_t *codes, float scale, float *values,
+                             uint32_t n)
 {
     const uint32_t *map = is_signed ? mo_map_signed : mo_map_unsigned;
     for (uint32_t i = 0; i < n; i += 8) {
         uint64_t index = vget_lane_u64(vreinterpret_u64_u8(vld1_u8(codes + i)), 0);
         v_store(values + i, v_mul(v_bits(mo_look8(map, index)), v_set(scale)));
     }
-}
-
-MO_INLINE void v_decode_8bit(int is_signed, const uint8_t *codes, float scale, float *values)
-{
-    v_decode_part(is_signed, codes, MO_BLOCK_SIZE, scale, values);
 }
 
 /* --- candidates ------------------------------------------------------------------------------ */
@@ -149,10 +144,10 @@ MO_INLINE void v_encode_part(const v_steps *steps, int is_signed, const float *v
 }
 
 MO_INLINE void v_encode_8bit(int is_signed, const float *values, const mo_block_scale *scale,
-                             uint8_t *codes)
+                             uint8_t *codes, uint32_t n)
 {
     v_steps steps = v_steps_of(is_signed);
-    v_encode_part(&steps, is_signed, values, MO_BLOCK_SIZE, scale, codes);
+    v_encode_part(&steps, is_signed, values, n, scale, codes);
 }
 
 #endif

@@ -117,17 +117,17 @@ MO_INLINE mo_lane_seen lane_update_as(uint32_t rule, uint32_t format, const mo_o
     int decoded = format == MO_STATE_8BIT, second = mo_rule_has_second(rule);
     int third = mo_rule_has_slow(rule);
     mo_lane_seen seen = {v_seti(0), v_seti(0), v_seti(0), v_set(0.0f)};
-    mo_lane_moment x1 = lane_moment(format, s->m, s->absmax1, at), x2 = x1, x3 = x1;
+    mo_lane_moment x1 = lane_moment(format, s->m, s->absmax1[at / n], at), x2 = x1, x3 = x1;
     if (second)
-        x2 = lane_moment(format, s->v, s->absmax2, at);
+        x2 = lane_moment(format, s->v, s->absmax2[at / n], at);
     if (third)
-        x3 = lane_moment(format, s->slow, s->slow_absmax, at);
+        x3 = lane_moment(format, s->slow, s->slow_absmax[at / n], at);
     if (decoded)
-        lane_decode(format, mo_rule_first_signed(rule), s->m, s->absmax1, at, w->m);
+        lane_decode(format, mo_rule_first_signed(rule), s->m, s->absmax1[at / n], at, n, w->m);
     if (decoded && second)
-        lane_decode(format, 0, s->v, s->absmax2, at, w->v);
+        lane_decode(format, 0, s->v, s->absmax2[at / n], at, n, w->v);
     if (decoded && third)
-        lane_decode(format, 1, s->slow, s->slow_absmax, at, w->slow);
+        lane_decode(format, 1, s->slow, s->slow_absmax[at / n], at, n, w->slow);
     for (uint32_t i = 0; i < n; i += MO_LANES_N) {
         VF m = lane_first(rule, format, w, &x1, i), v = m, slow = m;
         if (second)
@@ -177,9 +177,9 @@ MO_INLINE mo_lane_work *lane_settle(uint32_t rule, uint32_t format, const mo_opt
     uint32_t slow_largest = third ? v_largest(seen->slow_largest) : 0;
     if (__builtin_expect(largest1 >= MO_F32_INF_BITS || largest2 >= MO_F32_INF_BITS ||
                              slow_largest >= MO_F32_INF_BITS ||
-                             (third && lane_has_nan(format, s->slow, at)) ||
-                             lane_has_nan(format, s->m, at) ||
-                             (second && (lane_has_nan(format, s->v, at) ||
+                             (third && lane_has_nan(format, s->slow, at, n)) ||
+                             lane_has_nan(format, s->m, at, n) ||
+                             (second && (lane_has_nan(format, s->v, at, n) ||
                                          lane_odd_scale(format, s->absmax2[at / n]))),
                          0)) {
         mo_step_block_scalar(rule, format, s, at);
@@ -189,18 +189,18 @@ MO_INLINE mo_lane_work *lane_settle(uint32_t rule, uint32_t format, const mo_opt
     w->scale1 = mo_format_scale(format, mo_rule_first_signed(rule), largest1);
     w->m_codes = (uint8_t *)s->m + mo_format_bytes(format, at);
     s->absmax1[at / n] = w->scale1.absmax;
-    lane_prescale(format, w->m, &w->scale1);
+    lane_prescale(format, w->m, n, &w->scale1);
     if (second) {
         w->scale2 = mo_format_scale(format, 0, largest2);
         w->v_codes = (uint8_t *)s->v + mo_format_bytes(format, at);
         s->absmax2[at / n] = w->scale2.absmax;
-        lane_prescale(format, w->v, &w->scale2);
+        lane_prescale(format, w->v, n, &w->scale2);
     }
     if (third) {
         w->slow_scale = mo_format_scale(format, 1, slow_largest);
         w->slow_codes = (uint8_t *)s->slow + mo_format_bytes(format, at);
         s->slow_absmax[at / n] = w->slow_scale.absmax;
-        lane_prescale(format, w->slow, &w->slow_scale);
+        lane_prescale(format, w->slow, n, &w->slow_scale);
     }
     if (v_largest(v_and(v_ints(seen->not_finite), v_seti(0x7fffffff))) != 0)
         lane_one_nan_all(w->p, n);
@@ -209,14 +209,15 @@ MO_INLINE mo_lane_work *lane_settle(uint32_t rule, uint32_t format, const mo_opt
 
 MO_INLINE void lane_finish(uint32_t rule, uint32_t format, const mo_optim_span *s, mo_lane_work *w)
 {
+    const uint32_t n = mo_format_block(format);
     if (w == NULL)
         return;
-    lane_encode(format, mo_rule_first_signed(rule), w->m, &w->scale1, w->m_codes);
+    lane_encode(format, mo_rule_first_signed(rule), w->m, n, &w->scale1, w->m_codes);
     if (mo_rule_has_second(rule))
-        lane_encode(format, 0, w->v, &w->scale2, w->v_codes);
+        lane_encode(format, 0, w->v, n, &w->scale2, w->v_codes);
     if (mo_rule_has_slow(rule))
-        lane_encode(format, 1, w->slow, &w->slow_scale, w->slow_codes);
-    lane_write_parameters(s, w->at, mo_format_block(format), w->p);
+        lane_encode(format, 1, w->slow, n, &w->slow_scale, w->slow_codes);
+    lane_write_parameters(s, w->at, n, w->p);
 }
 
 MO_INLINE void lane_step_coded(uint32_t rule, uint32_t format, const mo_optim_span *s,
@@ -364,12 +365,11 @@ MO_INLINE void lane_step(uint32_t rule, uint32_t format, const mo_optim_span *s)
 
 /* --- block-wise codes on their own ----------------------------------------------------------- */
 
-MO_INLINE void lane_quantize(uint32_t format, const void *args, uint64_t begin, uint64_t end)
+/* Blocks of n elements, which `values` has room for. */
+MO_INLINE void lane_quantize(uint32_t format, uint32_t n, float *values, const mo_blockcode_args *a,
+                             uint64_t begin, uint64_t end)
 {
-    const mo_blockcode_args *a = args;
     uint64_t at = begin * MO_CHUNK_ELEMENTS, last = end * MO_CHUNK_ELEMENTS;
-    uint32_t n = mo_format_block(format);
-    _Alignas(64) float values[LANE_BLOCK];
     last = last < a->count ? last : a->count;
     for (; at + n <= last; at += n) {
         lane_read(a->values, at, a->dtype, n, values);
@@ -383,34 +383,32 @@ MO_INLINE void lane_quantize(uint32_t format, const void *args, uint64_t begin, 
             VF x = v_bits(v_maxi(v_ints(v_load(values + i)), v_seti(0))); /* negatives are 0 */
             v_store(values + i, format == MO_STATE_COMPANDED ? v_sqrt(x) : x);
         }
-        lane_prescale(format, values, &scale);
+        lane_prescale(format, values, n, &scale);
         a->absmax[at / n] = scale.absmax;
         uint8_t *codes = a->codes + mo_format_bytes(format, at);
         if (a->is_signed)
-            lane_encode(format, 1, values, &scale, codes);
+            lane_encode(format, 1, values, n, &scale, codes);
         else
-            lane_encode(format, 0, values, &scale, codes);
+            lane_encode(format, 0, values, n, &scale, codes);
     }
     if (at < last)
         mo_quantize_block_scalar(format, a, at, (uint32_t)(last - at));
 }
 
-MO_INLINE void lane_dequantize(uint32_t format, const void *args, uint64_t begin, uint64_t end)
+MO_INLINE void lane_dequantize(uint32_t format, uint32_t n, float *values,
+                               const mo_blockcode_args *a, uint64_t begin, uint64_t end)
 {
-    const mo_blockcode_args *a = args;
     uint64_t at = begin * MO_CHUNK_ELEMENTS, last = end * MO_CHUNK_ELEMENTS;
-    uint32_t n = mo_format_block(format);
-    _Alignas(64) float values[LANE_BLOCK];
     last = last < a->count ? last : a->count;
     for (; at + n <= last; at += n) {
-        if (lane_has_nan(format, a->codes, at)) {
+        if (lane_has_nan(format, a->codes, at, n)) {
             mo_dequantize_run_scalar(format, a, at, at + n);
             continue;
         }
         if (a->is_signed)
-            lane_decode(format, 1, a->codes, a->absmax, at, values);
+            lane_decode(format, 1, a->codes, a->absmax[at / n], at, n, values);
         else
-            lane_decode(format, 0, a->codes, a->absmax, at, values);
+            lane_decode(format, 0, a->codes, a->absmax[at / n], at, n, values);
         if (!mo_f32_is_finite(a->absmax[at / n]))
             lane_one_nan_all(values, n);
         lane_write(a->values, at, a->dtype, n, values);
@@ -444,9 +442,11 @@ MO_INLINE void lane_dequantize(uint32_t format, const void *args, uint64_t begin
 #define MO_LANE_CODE(quantize, dequantize, format)                                                 \
     void quantize(const void *args, uint64_t begin, uint64_t end)                                  \
     {                                                                                              \
-        lane_quantize(format, args, begin, end);                                                   \
+        _Alignas(64) float room[LANE_BLOCK];                                                       \
+        lane_quantize(format, mo_format_block(format), room, args, begin, end);                    \
     }                                                                                              \
     void dequantize(const void *args, uint64_t begin, uint64_t end)                                \
     {                                                                                              \
-        lane_dequantize(format, args, begin, end);                                                 \
+        _Alignas(64) float room[LANE_BLOCK];                                                       \
+        lane_dequantize(format, mo_format_block(format), room, args, begin, end);                  \
     }

@@ -126,8 +126,8 @@ MO_INLINE void adamw_begin(uint32_t format, int way, const mo_optim_span *s, uin
                            mo_adamw_block *w)
 {
     uint32_t n = mo_format_block(format);
-    w->first = lane_moment(format, s->m, s->absmax1, at);
-    w->second = lane_moment(format, s->v, s->absmax2, at);
+    w->first = lane_moment(format, s->m, s->absmax1[at / n], at);
+    w->second = lane_moment(format, s->v, s->absmax2[at / n], at);
     w->m_codes = (uint8_t *)s->m + mo_format_bytes(format, at);
     w->v_codes = (uint8_t *)s->v + mo_format_bytes(format, at);
     w->g = mo_element_at(s->gradient, at, s->gradient_dtype);
@@ -151,22 +151,24 @@ MO_INLINE int adamw_tiny(const mo_block_scale *scale)
 /* Codes such a block again. */
 static __attribute__((noinline)) void adamw_code_tiny(uint32_t format, mo_adamw_block *w)
 {
-    lane_prescale(format, w->m, &w->scale1);
-    lane_prescale(format, w->v, &w->scale2);
-    lane_encode(format, 1, w->m, &w->scale1, w->m_codes);
-    lane_encode(format, 0, w->v, &w->scale2, w->v_codes);
+    const uint32_t n = mo_format_block(format);
+    lane_prescale(format, w->m, n, &w->scale1);
+    lane_prescale(format, w->v, n, &w->scale2);
+    lane_encode(format, 1, w->m, n, &w->scale1, w->m_codes);
+    lane_encode(format, 0, w->v, n, &w->scale2, w->v_codes);
 }
 
 /* Between the loops. 0: the scalar form has done the block. */
 MO_INLINE int adamw_settle(uint32_t format, const mo_optim_span *s, uint64_t at,
                            const mo_adamw_seen *seen, mo_adamw_block *w)
 {
-    uint64_t block = at / mo_format_block(format);
+    const uint32_t n = mo_format_block(format);
+    uint64_t block = at / n;
     uint32_t largest1 = v_largest(v_ints(seen->largest1)), largest2 = v_largestu(seen->largest2);
     if (__builtin_expect(largest1 >= MO_F32_INF_BITS || largest2 >= MO_F32_INF_BITS ||
                              !mo_f32_is_finite(s->absmax1[block]) || seen->odd != 0 ||
                              lane_odd_scale(format, s->absmax2[block]) ||
-                             lane_has_nan(format, s->m, at) || lane_has_nan(format, s->v, at),
+                             lane_has_nan(format, s->m, at, n) || lane_has_nan(format, s->v, at, n),
                          0)) {
         mo_step_block_scalar(MO_RULE_ADAMW, format, s, at);
         return 0;

@@ -2,6 +2,7 @@
 #include "kernels/optim/optim_avx2.h"
 
 #include "kernels/optim/step_simd.h"
+#include "kernels/optim/step_simd_sized.h"
 
 MO_LANE_STEP(mo_step_adamw16_avx2, MO_RULE_ADAMW, MO_STATE_BF16)
 MO_LANE_STEP(mo_step_schedule_free_avx2, MO_RULE_SCHEDULE_FREE, MO_STATE_F32)
@@ -9,6 +10,7 @@ MO_LANE_CODE(mo_quantize_avx2, mo_dequantize_avx2, MO_STATE_8BIT)
 MO_LANE_CODE(mo_quantize4_avx2, mo_dequantize4_avx2, MO_STATE_4BIT)
 MO_LANE_CODE(mo_quantizef8_avx2, mo_dequantizef8_avx2, MO_STATE_F8)
 MO_LANE_CODE(mo_quantizec8_avx2, mo_dequantizec8_avx2, MO_STATE_COMPANDED)
+MO_SIZED_FORMS(avx2)
 MO_LANE_ADAMW32(mo_adamw32_span_avx2)
 
 /* 32-bit states, for step8_avx2.c. */

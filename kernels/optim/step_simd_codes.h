@@ -126,12 +126,10 @@ typedef struct mo_lane_moment {
     VT table; /* the products of the signed 4-bit map */
 } mo_lane_moment;
 
-MO_INLINE mo_lane_moment lane_moment(uint32_t format, const void *data, const float *scales,
-                                     uint64_t at)
+MO_INLINE mo_lane_moment lane_moment(uint32_t format, const void *data, float scale, uint64_t at)
 {
-    VF scale = v_set(scales[at / mo_format_block(format)]);
-    return (mo_lane_moment){(const uint8_t *)data + mo_format_bytes(format, at), scale,
-                            v_table16(mo_map4_signed, scale)};
+    return (mo_lane_moment){(const uint8_t *)data + mo_format_bytes(format, at), v_set(scale),
+                            v_table16(mo_map4_signed, v_set(scale))};
 }
 
 /* The values of elements i to i + MO_LANES_N - 1; no 8-bit format, no code of NaN. */
@@ -154,28 +152,28 @@ MO_INLINE int lane_odd_scale(uint32_t format, float scale)
     return format == MO_STATE_COMPANDED && mo_f32_bits(scale) >= MO_F32_INF_BITS;
 }
 
-/* Only states of others have codes of NaN. */
-MO_INLINE int lane_has_nan(uint32_t format, const void *data, uint64_t at)
+/* Of n elements. Only states of others have codes of NaN. */
+MO_INLINE int lane_has_nan(uint32_t format, const void *data, uint64_t at, uint32_t n)
 {
     const uint8_t *codes = (const uint8_t *)data + at;
     uint8_t largest = 0;
-    for (int i = 0; i < MO_BLOCK_SIZE && format == MO_STATE_F8; i++) {
+    for (uint32_t i = 0; i < n && format == MO_STATE_F8; i++) {
         uint8_t magnitude = codes[i] & 0x7f;
         largest = magnitude > largest ? magnitude : largest;
     }
     return largest == 0x7f;
 }
 
-/* The block that starts at element `at` of a moment, to fp32. */
-MO_INLINE void lane_decode(uint32_t format, int is_signed, const void *data, const float *scales,
-                           uint64_t at, float *values)
+/* n elements of a moment from `at` on, all of one block, to fp32. n is a multiple of 32 here and
+ * where values are coded. */
+MO_INLINE void lane_decode(uint32_t format, int is_signed, const void *data, float scale,
+                           uint64_t at, uint32_t n, float *values)
 {
-    uint32_t n = mo_format_block(format);
     if (format == MO_STATE_8BIT) {
-        v_decode_8bit(is_signed, (const uint8_t *)data + at, scales[at / n], values);
+        v_decode_8bit(is_signed, (const uint8_t *)data + at, scale, values, n);
         return;
     }
-    mo_lane_moment x = lane_moment(format, data, scales, at);
+    mo_lane_moment x = lane_moment(format, data, scale, at);
     for (uint32_t i = 0; i < n; i += MO_LANES_N)
         v_store(values + i, lane_value(format, is_signed, &x, i));
 }
@@ -201,23 +199,24 @@ MO_INLINE VI lane_codes(uint32_t format, int is_signed, const float *values, VF 
 }
 
 /* Values ready for lane_codes. The 8-bit form does this itself. */
-MO_INLINE void lane_prescale(uint32_t format, float *values, const mo_block_scale *scale)
+MO_INLINE void lane_prescale(uint32_t format, float *values, uint32_t n,
+                             const mo_block_scale *scale)
 {
     if (format == MO_STATE_8BIT || __builtin_expect(scale->prescale == 1.0f, 1))
         return;
-    for (uint32_t i = 0; i < mo_format_block(format); i += MO_LANES_N)
+    for (uint32_t i = 0; i < n; i += MO_LANES_N)
         v_store(values + i, v_mul(v_load(values + i), v_set(scale->prescale)));
 }
 
 /* A finite, prescaled block. */
-MO_INLINE void lane_encode(uint32_t format, int is_signed, float *values,
+MO_INLINE void lane_encode(uint32_t format, int is_signed, float *values, uint32_t n,
                            const mo_block_scale *scale, uint8_t *codes)
 {
     if (format == MO_STATE_8BIT) {
-        v_encode_8bit(is_signed, values, scale, codes);
+        v_encode_8bit(is_signed, values, scale, codes, n);
         return;
     }
-    for (uint32_t i = 0; i < mo_format_block(format); i += 4 * MO_LANES_N) {
+    for (uint32_t i = 0; i < n; i += 4 * MO_LANES_N) {
         VI code = lane_codes(format, is_signed, values + i, v_set(scale->inverse));
         if (format == MO_STATE_4BIT)
             v_store_bytes4(codes + i / 2, code);

@@ -29,6 +29,7 @@ MO_INLINE void v_write_stochastic(const mo_optim_span *s, uint64_t at, uint64_t 
 }
 
 #include "kernels/optim/step_simd.h"
+#include "kernels/optim/step_simd_sized.h"
 
 MO_LANE_STEP(mo_optim_step_neon, MO_RULE_ADAMW, MO_STATE_8BIT)
 MO_LANE_STEP(mo_step_adamw4_neon, MO_RULE_ADAMW, MO_STATE_4BIT)
@@ -46,3 +47,4 @@ MO_LANE_CODE(mo_quantize_neon, mo_dequantize_neon, MO_STATE_8BIT)
 MO_LANE_CODE(mo_quantize4_neon, mo_dequantize4_neon, MO_STATE_4BIT)
 MO_LANE_CODE(mo_quantizef8_neon, mo_dequantizef8_neon, MO_STATE_F8)
 MO_LANE_CODE(mo_quantizec8_neon, mo_dequantizec8_neon, MO_STATE_COMPANDED)
+MO_SIZED_FORMS(neon)

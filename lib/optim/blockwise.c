@@ -29,13 +29,34 @@ static memopt_status check_range(const char *verb, const char *name, const memop
 /* By state format. */
 static const struct format {
     memopt_dtype codes;
-    const mo_kernel *quantize, *dequantize;
+    /* Each to codes and back: in blocks of the format's own size, and of any. */
+    const mo_kernel *own[2], *sized[2];
 } formats[] = {
-    [MEMOPT_STATE_8BIT] = {MEMOPT_DTYPE_U8, &mo_kernel_quantize, &mo_kernel_dequantize},
-    [MEMOPT_STATE_4BIT] = {MEMOPT_DTYPE_U8, &mo_kernel_quantize4, &mo_kernel_dequantize4},
-    [MEMOPT_STATE_F8] = {MEMOPT_DTYPE_F8_E4M3, &mo_kernel_quantizef8, &mo_kernel_dequantizef8},
-    [MEMOPT_STATE_COMPANDED] = {MEMOPT_DTYPE_U8, &mo_kernel_quantizec8, &mo_kernel_dequantizec8},
+    [MEMOPT_STATE_8BIT] = {MEMOPT_DTYPE_U8,
+                           {&mo_kernel_quantize, &mo_kernel_dequantize},
+                           {&mo_kernel_sized_quantize8, &mo_kernel_sized_dequantize8}},
+    [MEMOPT_STATE_4BIT] = {MEMOPT_DTYPE_U8,
+                           {&mo_kernel_quantize4, &mo_kernel_dequantize4},
+                           {&mo_kernel_sized_quantize4, &mo_kernel_sized_dequantize4}},
+    [MEMOPT_STATE_F8] = {MEMOPT_DTYPE_F8_E4M3,
+                         {&mo_kernel_quantizef8, &mo_kernel_dequantizef8},
+                         {&mo_kernel_sized_quantizef8, &mo_kernel_sized_dequantizef8}},
+    [MEMOPT_STATE_COMPANDED] = {MEMOPT_DTYPE_U8,
+                                {&mo_kernel_quantizec8, &mo_kernel_dequantizec8},
+                                {&mo_kernel_sized_quantizec8, &mo_kernel_sized_dequantizec8}},
 };
+
+/* The size of the blocks of which `count` values have this many; 0: there is none. Two sizes have
+ * as many only where all values are one block, and then they are the same. */
+static uint32_t block_of(uint32_t format, uint64_t count, uint64_t blocks)
+{
+    uint32_t own = mo_format_block(format), size = MO_BLOCK_LEAST;
+    if (mo_ceil_div_u64(count, own) == blocks)
+        return own;
+    while (size <= MO_BLOCK_MOST && mo_ceil_div_u64(count, size) != blocks)
+        size *= 2;
+    return size <= MO_BLOCK_MOST ? size : 0;
+}
 
 static memopt_status check_format(const char *verb, uint32_t format)
 {
@@ -88,13 +109,15 @@ static memopt_status check(const char *verb, uint32_t format, memopt_device *dev
         status = check_range(verb, "absmax", absmax);
     if (status != MEMOPT_OK)
         return status;
-    uint64_t blocks = mo_ceil_div_u64(values->count, mo_format_block(format));
     uint64_t bytes = mo_format_bytes(format, values->count);
-    if (codes->count != bytes || absmax->count != blocks)
+    if (codes->count != bytes || block_of(format, values->count, absmax->count) == 0)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "%s: %" PRIu64 " values, %" PRIu64 " codes (%" PRIu64 " needed), %" PRIu64
-                       " absmax (%" PRIu64 " needed)",
-                       verb, values->count, codes->count, bytes, absmax->count, blocks);
+                       " absmax (%" PRIu64 " needed in blocks of %" PRIu32
+                       "; other blocks are powers of two from %d to %d)",
+                       verb, values->count, codes->count, bytes, absmax->count,
+                       mo_ceil_div_u64(values->count, mo_format_block(format)),
+                       mo_format_block(format), MO_BLOCK_LEAST, MO_BLOCK_MOST);
     if (mo_optim_tensors_overlap(values, codes) || mo_optim_tensors_overlap(values, absmax) ||
         mo_optim_tensors_overlap(codes, absmax))
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: tensors overlap", verb);
@@ -108,10 +131,12 @@ static memopt_status run(const char *verb, uint32_t format, int back, memopt_dev
     memopt_status status = check(verb, format, device, values, codes, absmax, is_signed);
     if (status != MEMOPT_OK)
         return status;
-    mo_blockcode_args args = {values->data,  codes->data,   absmax->data,
-                              values->count, values->dtype, (uint32_t)is_signed};
-    return mo_launch(device, stream, back ? formats[format].dequantize : formats[format].quantize,
-                     &args, mo_chunks_of(values->count));
+    uint32_t block = block_of(format, values->count, absmax->count);
+    int own = block == mo_format_block(format);
+    mo_blockcode_args args = {values->data, codes->data,         absmax->data, values->count,
+                              values->dtype, (uint32_t)is_signed, block,        0};
+    const mo_kernel *kernel = own ? formats[format].own[back] : formats[format].sized[back];
+    return mo_launch(device, stream, kernel, &args, mo_chunks_of(values->count));
 }
 
 memopt_status memopt_quantize(memopt_device *device, uint32_t state_format,

@@ -42,6 +42,7 @@ typedef struct mo_parameter {
     memopt_tensor copy; /* data NULL: none */
     uint32_t group;
     uint32_t format;  /* a memopt_state_format */
+    uint32_t block;   /* elements that share a scale, where the format has scales */
     uint32_t moments; /* kept: 1 to 3; 0 of SGD while its group has no momentum */
     uint32_t split;   /* 1: has a residual */
     void *state;      /* the allocator's block; NULL: the caller owns the states */
@@ -152,6 +153,8 @@ memopt_status mo_paged_end(memopt_optimizer *o, memopt_stream stream);
 /* What a step needs of a parameter of the group: 0 to 3. */
 uint32_t mo_optimizer_moments(const memopt_optimizer *o, uint32_t group);
 const mo_kernel *mo_optimizer_kernel(uint32_t kind, uint32_t format); /* NULL: not supported */
+/* For blocks of any size, of a kind and format that are supported. NULL: the format has none. */
+const mo_kernel *mo_optimizer_sized_kernel(uint32_t format);
 
 /* parameters.c */
 uint64_t mo_parameter_blocks(const mo_parameter *p);

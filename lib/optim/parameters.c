@@ -12,7 +12,7 @@ enum { PART_ALIGNMENT = 256 };
 
 uint64_t mo_parameter_blocks(const mo_parameter *p)
 {
-    return mo_ceil_div_u64(p->tensor.count, mo_format_block(p->format));
+    return mo_ceil_div_u64(p->tensor.count, p->block);
 }
 
 uint64_t mo_parameter_states(const mo_parameter *p)
@@ -23,7 +23,10 @@ uint64_t mo_parameter_states(const mo_parameter *p)
 mo_parameter mo_parameter_of(const memopt_optimizer *o, uint32_t group,
                              const memopt_tensor *parameter, const memopt_tensor *copy)
 {
-    mo_parameter p = {.tensor = *parameter, .group = group, .format = o->options.state_format};
+    mo_parameter p = {.tensor = *parameter,
+                      .group = group,
+                      .format = o->options.state_format,
+                      .block = o->options.block_size};
     if (copy != NULL)
         p.copy = *copy;
     p.moments = mo_optimizer_moments(o, group);
