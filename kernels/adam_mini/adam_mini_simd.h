@@ -89,7 +89,7 @@ MO_INLINE void adam_mini_row8(const v_steps *steps, adam_mini_room *room,
                               const mo_adam_mini_piece *p, int32_t parameter, int32_t gradient)
 {
     for (uint64_t at = 0; at < p->count; at += MO_BLOCK_SIZE) {
-        const uint32_t n = mo_block_length(MO_STATE_8BIT, p->count, at), groups = (n + 31) & ~31u;
+        const uint32_t n = mo_block_length(MO_BLOCK_SIZE, p->count, at), groups = (n + 31) & ~31u;
         uint8_t *codes = (uint8_t *)p->mean + at, *whole = n == groups ? codes : room->codes;
         float *scale = &p->scales[at / MO_BLOCK_SIZE];
         if (n != groups)
@@ -97,7 +97,7 @@ MO_INLINE void adam_mini_row8(const v_steps *steps, adam_mini_room *room,
         v_decode_8bit(1, whole, *scale, room->means, groups);
         uint32_t largest = adam_mini_block(p, at, n, room->means, parameter, gradient);
         if (__builtin_expect(largest >= MO_F32_INF_BITS, 0)) {
-            mo_block_encode(MO_STATE_8BIT, 1, room->means, at, n, p->mean, p->scales);
+            mo_block_encode(MO_STATE_8BIT, 1, room->means, at, n, p->mean, scale);
             continue;
         }
         const mo_block_scale made = mo_block_scale_of(largest);

@@ -9,6 +9,8 @@
 #include "kernels/cast/cast.cu"
 #include "kernels/hash/hash.cu"
 #include "kernels/optim/optim.cu"
+
+#include "kernels/optim/optim_sized.cu"
 #include "kernels/reduce/reduce.cu"
 
 #if defined(MO_GPU_SIM)

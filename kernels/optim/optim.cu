@@ -548,7 +548,3 @@ MO_CODE_KERNEL(mo_quantizef8, mo_quantize_chunk, MO_STATE_F8)
 MO_CODE_KERNEL(mo_dequantizef8, mo_dequantize_chunk, MO_STATE_F8)
 MO_CODE_KERNEL(mo_quantizec8, mo_quantize_chunk, MO_STATE_COMPANDED)
 MO_CODE_KERNEL(mo_dequantizec8, mo_dequantize_chunk, MO_STATE_COMPANDED)
-
-/* --- blocks of other sizes ------------------------------------------------------------------- */
-
-#include "kernels/optim/step_sized_gpu.h"

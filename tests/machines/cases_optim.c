@@ -194,7 +194,7 @@ static void codes(uint32_t format, const mo_kernel *quantize, const mo_kernel *d
     uint64_t coded = DIGEST_START, decoded = DIGEST_START;
     for (uint32_t k = 0; k < 6; k++) {
         uint32_t dtype = 1 + k / 2;
-        mo_blockcode_args args = {values, bytes, scales, count, (int32_t)dtype, k % 2};
+        mo_blockcode_args args = {values, bytes, scales, count, (int32_t)dtype, k % 2, 0, 0};
         digest_fill_runs(values, count, dtype, 60 + k);
         digest_launch(quantize, &args, mo_chunks_of(count));
         digest_add(&coded, bytes, mo_format_bytes(format, count), 1);

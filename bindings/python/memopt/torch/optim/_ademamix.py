@@ -44,6 +44,7 @@ class AdEMAMix(MemoptOptimizer):
         maximize: bool = False,
         min_8bit_size: int = 4096,
         stochastic_rounding: bool = False,
+        block_size: Optional[int] = None,
         seed: int = 0,
     ) -> None:
         """Groups of parameters may have their own values of all of these.
@@ -61,12 +62,14 @@ class AdEMAMix(MemoptOptimizer):
             min_8bit_size: parameters with fewer elements keep 32-bit states.
             stochastic_rounding: round bf16 and fp16 parameters up or down with probability by
                 distance, so that updates below half a unit are not lost.
+            block_size: elements per scale of 8-bit states, a power of two from 32 to 4096 (None: 256);
+                the same in all groups.
             seed: chooses the random numbers of stochastic_rounding.
         """
         values = dict(lr=lr, betas=betas, alpha=alpha, t_alpha=t_alpha, t_beta3=t_beta3, eps=eps)
         switches = dict(weight_decay=weight_decay, maximize=maximize)
         rounding = dict(stochastic_rounding=stochastic_rounding, seed=seed)
-        rounding.update(min_8bit_size=min_8bit_size)
+        rounding.update(min_8bit_size=min_8bit_size, block_size=block_size)
         super().__init__(params, {**values, **switches, **rounding})
 
     def add_param_group(self, param_group: Dict[str, Any]) -> None:

@@ -39,6 +39,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
     #: States are in the host's memory, and a step brings them in pages of at most so many bytes.
     _page_bytes = 0
     _outlines = False  # parameters are meta tensors, which stand for memory elsewhere
+    _takes_sizes = True  # states with scales may have blocks of other sizes than the format's own
     #: By parameter: the half-precision tensor that each step fills with it, rounded.
     _model_copies: Mapping[torch.Tensor, torch.Tensor] = {}
     #: Other hyperparameters than the learning rate and betas, by their names in the library.
@@ -66,6 +67,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
             number, rule = len(self.param_groups), type(self).__name__
             _options.check_keys(param_group, known, number, rule)
             self._check_group({**self.defaults, **param_group})
+            self._check_block_size({**self.defaults, **param_group})
         before = len(self.param_groups)
         super().add_param_group(param_group)
         try:
@@ -81,8 +83,26 @@ class MemoptOptimizer(torch.optim.Optimizer):
 
     def _check_group(self, group: Dict[str, Any]) -> None:
         """Refuses what is out of range or not supported, in torch's words."""
-        block_size = _format.BLOCKS.get(self._states, 256)
-        _options.check_values(group, type(self).__name__, block_size)
+        _options.check_values(group, type(self).__name__)
+
+    def _check_block_size(self, group: Dict[str, Any]) -> None:
+        """Refuses a size that is not possible, or another one than the groups before have."""
+        own, rule = _format.BLOCKS.get(self._states, 256), type(self).__name__
+        size = group.get("block_size")
+        possible = self._takes_sizes and self._states in _format.BLOCKS
+        _options.check_block_size(size, rule, own, _format.SIZES if possible else ())
+        if self._takes_sizes and self.param_groups and (size or own) != self._block_size:
+            raise ValueError(
+                "Invalid block_size value: %s; the groups of an optimizer share one, which is %d"
+                % (size, self._block_size)
+            )
+
+    @property
+    def _block_size(self) -> int:
+        """The elements that share a scale, in all groups."""
+        own = _format.BLOCKS.get(self._states, 256)
+        first = self.param_groups[0] if self._takes_sizes and self.param_groups else {}
+        return int(first.get("block_size") or own)
 
     def _check_saved_group(self, group: Dict[str, Any], number: int) -> None:
         """Refuses a group of a state dict that is another rule's."""
@@ -205,7 +225,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
             empty.append((index_of[id(parameter)], parameter, state))
         count = len(self.param_groups)
         binding = Binding(
-            self._kind, self._states, params, count, slots, empty, self._page_bytes
+            self._kind, self._states, params, count, slots, empty, self._page_bytes, self._block_size
         )
         self.state.update(made)
         return binding
@@ -241,7 +261,8 @@ class MemoptOptimizer(torch.optim.Optimizer):
         count if random numbers depend on it; else keeps it."""
         if self._keeps_moments(group):
             home = _paging.home(dense, self._page_bytes)
-            new = _format.new(home, self._kind, self._format_of(group, parameter))
+            format_ = self._format_of(group, parameter)
+            new = _format.new(home, self._kind, format_, self._block_size)
             new = _paging.moved(new, home, dense)
             if state:
                 new["step"].copy_(state["step"]).bitwise_or_(_format.NOT_BEGUN)
@@ -278,7 +299,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
             tensors = [state[key] for key in ("step",) + _format.keys(self._kind, format_)]
         except KeyError as error:
             raise ValueError("the state of %s has no %s" % (name, error)) from None
-        counts = [1, *_format.counts(self._kind, format_, dense.numel())]
+        counts = [1, *_format.counts(self._kind, format_, dense.numel(), self._block_size)]
         for tensor, count in zip(tensors, counts):
             if tensor.numel() != count:
                 raise RuntimeError(
@@ -297,7 +318,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
             return state
         saved = _load.read(state, self._kind, self._states, dense, name)
         assert saved is not None
-        converted = _load.convert(saved, self._kind, self._states, home, True)
+        converted = _load.convert(saved, self._kind, self._states, home, True, self._block_size)
         made[parameter] = _paging.moved(converted, home, dense)
         return made[parameter]
 
@@ -322,7 +343,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
         flattened = any(_layout.is_flattened(p) for g in self.param_groups for p in g["params"])
         decode = self._portable > 0 or flattened
         own = self.state
-        presented = _sharded.presented(self, self._kind, self._states, decode)
+        presented = _sharded.presented(self, self._kind, self._states, decode, self._block_size)
         self.state = defaultdict(dict, presented)
         try:
             return super().state_dict()
@@ -393,7 +414,9 @@ class MemoptOptimizer(torch.optim.Optimizer):
             parameter, group, name = place_of[number]
             memory = _layout.local(parameter)
             value = _format.opened(value)
-            value = _sharded.localized(value, parameter, self._kind, self._states, name)
+            value = _sharded.localized(
+                value, parameter, self._kind, self._states, name, self._block_size
+            )
             one = _load.read(value, self._kind, self._states, memory, name)
             if one is None and _load.is_count(value, self._kind):
                 state[parameter] = {
@@ -428,7 +451,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
         coded_before = _load.has_codes(one.saved) and not kept(one.parameter)
         format_ = self._states if coded_before else self._format_of(one.group, one.parameter)
         home = _paging.home(dense, self._page_bytes)
-        state = _load.convert(one.saved, self._kind, format_, home, coded)
+        state = _load.convert(one.saved, self._kind, format_, home, coded, self._block_size)
         return _paging.moved(state, home, dense)
 
 

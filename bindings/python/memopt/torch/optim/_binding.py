@@ -75,6 +75,7 @@ class Executor:
         groups: int,
         slots: List[Slot],
         page_bytes: int,
+        block_size: int,
     ) -> None:
         device, stochastic, seed, split = key
         self.native: Native = native(device)
@@ -84,6 +85,7 @@ class Executor:
         options = _abi.OptimizerOptions(
             kind=kind,
             state_format=format_,
+            block_size=block_size if format_ in _format.BLOCKS else 0,
             stochastic_rounding=int(stochastic),
             min_8bit_size=1,
             seed=seed,
@@ -281,6 +283,7 @@ class Binding:
         slots: List[Tuple[Key, Slot]],
         idle: Sequence[Idle] = (),
         page_bytes: int = 0,
+        block_size: int = 0,
     ) -> None:
         self._params = params
         self._idle = idle
@@ -289,7 +292,7 @@ class Binding:
         for key, slot in slots:
             by_key.setdefault(key, []).append(slot)
         self.executors = [
-            Executor(kind, format_, key, groups, members, page_bytes)
+            Executor(kind, format_, key, groups, members, page_bytes, block_size)
             for key, members in by_key.items()
         ]
         every = [slot for executor in self.executors for slot in executor.slots]

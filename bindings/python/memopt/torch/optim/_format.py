@@ -69,12 +69,15 @@ MOMENTS: Dict[Kind, Tuple[str, ...]] = {
 }
 #: Moments that are never negative.
 _SQUARES = ("exp_avg_sq", "square_avg", "sum")
+#: The elements that share a scale, unless the optimizer has a `block_size`.
 BLOCKS = {
     StateFormat.BITS8: 256,
     StateFormat.BITS4: 128,
     StateFormat.F8: 256,
     StateFormat.COMPANDED: 256,
 }
+#: What a `block_size` may be.
+SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 #: The element types of moments that are no codes.
 FLOATS = {StateFormat.F32: torch.float32, StateFormat.BF16: torch.bfloat16}
 _ABSMAX = "absmax"
@@ -155,13 +158,13 @@ def keys(kind: Kind, format_: StateFormat) -> Tuple[str, ...]:
     return MOMENTS[kind] + scale_names(kind, format_)
 
 
-def counts(kind: Kind, format_: StateFormat, count: int) -> List[int]:
+def counts(kind: Kind, format_: StateFormat, count: int, size: Optional[int] = None) -> List[int]:
     """The elements of each of keys() for a parameter of `count` elements."""
     moments = len(MOMENTS[kind])
     if format_ in FLOATS:
         return [count] * moments
     codes = (count + 1) // 2 if format_ is StateFormat.BITS4 else count
-    return [codes] * moments + [blocks(format_, count)] * moments
+    return [codes] * moments + [blocks(format_, count, size)] * moments
 
 
 def of(state: State, kind: Kind, count: int, own: StateFormat) -> StateFormat:
@@ -193,9 +196,15 @@ def zero_byte(format_: StateFormat, signed: bool) -> int:
     return code * 0x11 if format_ is StateFormat.BITS4 else code
 
 
-def blocks(format_: StateFormat, count: int) -> int:
-    """Scales of a moment."""
-    return -(-count // BLOCKS[format_])
+def blocks(format_: StateFormat, count: int, size: Optional[int] = None) -> int:
+    """Scales of a moment in blocks of `size` (here and below: None is the format's own)."""
+    return -(-count // (size or BLOCKS[format_]))
+
+
+def block_of(count: int, scales: int, size: int) -> int:
+    """The size of the blocks of which `count` elements have so many scales: `size` if it fits, 0 if
+    none does. Only elements that are one block together leave a choice."""
+    return next((s for s in (size, *SIZES) if -(-count // s) == scales), 0)
 
 
 def empty_moment(parameter: torch.Tensor, format_: StateFormat) -> torch.Tensor:
@@ -205,11 +214,12 @@ def empty_moment(parameter: torch.Tensor, format_: StateFormat) -> torch.Tensor:
     return _layout.like(parameter, FLOATS.get(format_, torch.uint8))
 
 
-def empty_scales(parameter: torch.Tensor, format_: StateFormat) -> torch.Tensor:
+def empty_scales(
+    parameter: torch.Tensor, format_: StateFormat, size: Optional[int] = None
+) -> torch.Tensor:
     """Room for a moment's scales."""
-    return torch.empty(
-        blocks(format_, parameter.numel()), dtype=torch.float32, device=parameter.device
-    )
+    count = blocks(format_, parameter.numel(), size)
+    return torch.empty(count, dtype=torch.float32, device=parameter.device)
 
 
 def steps_taken(step: Any) -> int:
@@ -222,14 +232,16 @@ def step_tensor(steps: int, device: torch.device) -> torch.Tensor:
     return torch.full((), steps, dtype=torch.int64, device=device)
 
 
-def new(parameter: torch.Tensor, kind: Kind, format_: StateFormat) -> State:
+def new(
+    parameter: torch.Tensor, kind: Kind, format_: StateFormat, size: Optional[int] = None
+) -> State:
     """The state of a parameter before its first step."""
     state = {"step": step_tensor(0, parameter.device)}
     for i, name in enumerate(MOMENTS[kind]):
         state[name] = empty_moment(parameter, format_)
         state[name].fill_(0 if format_ in FLOATS else zero_byte(format_, is_signed(kind, i)))
     for name in scale_names(kind, format_):
-        state[name] = empty_scales(parameter, format_).zero_()
+        state[name] = empty_scales(parameter, format_, size).zero_()
     return with_order(state, parameter, format_)
 
 
@@ -262,11 +274,16 @@ def structs(
 
 
 def quantize(
-    source: torch.Tensor, parameter: torch.Tensor, format_: StateFormat, signed: bool
+    source: torch.Tensor,
+    parameter: torch.Tensor,
+    format_: StateFormat,
+    signed: bool,
+    size: Optional[int] = None,
 ) -> Tuple[torch.Tensor, torch.Tensor]:
     """Codes and scales of floats with the parameter's shape."""
     floats = _layout.like(parameter, torch.float32).copy_(source)
-    moment, scales = empty_moment(parameter, format_), empty_scales(parameter, format_)
+    moment = empty_moment(parameter, format_)
+    scales = empty_scales(parameter, format_, size)
     encode(floats, moment, scales, format_, signed)
     return moment, scales
 
@@ -278,7 +295,8 @@ def encode(
     format_: StateFormat,
     signed: bool,
 ) -> None:
-    """Writes codes and scales of floats in the moment's order of memory."""
+    """Writes codes and scales of floats in the moment's order of memory. The number of scales tells
+    the size of the blocks."""
     side = native(floats.device)
     lib.memopt_quantize(
         side.device._handle.pointer,

@@ -38,7 +38,7 @@ class Codes(NamedTuple):
             units = codes.view(torch.float8_e4m3fn).float()
         else:
             units = self.map.to(codes.device)[codes.long()]
-        block = _block_of(count, self.scales.numel(), _format.BLOCKS[self.format])
+        block = _format.block_of(count, self.scales.numel(), _format.BLOCKS[self.format])
         scales = self.scales.float().repeat_interleave(block)[:count]
         return torch.as_strided(units * scales, shape, self.strides)
 
@@ -59,14 +59,6 @@ class Found(NamedTuple):
     parameter: torch.Tensor
     group: Dict[str, Any]
     saved: Saved
-
-
-def _block_of(count: int, scales: int, own: int) -> int:
-    """Elements per scale: the smallest usual size that fits; 0 if none does."""
-    for block in (own, 64, 128, 256, 512, 1024, 2048, 4096):
-        if -(-count // block) == scales:
-            return block
-    return 0
 
 
 # --- reading ---------------------------------------------------------------------------------------
@@ -141,7 +133,7 @@ def _codes(
         strides = codes.stride()
     if not good:
         raise _fail(name, what, "shape %s" % (tuple(codes.shape),), parameter)
-    if scales.dim() != 1 or not _block_of(count, scales.numel(), _format.BLOCKS[format_]):
+    if scales.dim() != 1 or not _format.block_of(count, scales.numel(), _format.BLOCKS[format_]):
         raise _fail(name, what, "%d scales" % scales.numel(), parameter)
     return Codes(format_, _layout.flat(codes.view(torch.uint8)), scales, map_, strides)
 
@@ -229,15 +221,17 @@ def convert(
     format_: StateFormat,
     parameter: torch.Tensor,
     as_it_is: bool,
+    size: Optional[int] = None,
 ) -> _format.State:
-    """A state for the parameter (dense memory) of an optimizer that keeps `format_`.
+    """A state for the parameter (dense memory) of an optimizer that keeps `format_`, in blocks of
+    `size` (None: the format's own).
 
     Codes are kept where that format can hold them, else requantised if they were of another format
     or order of memory, else (another map, another size of blocks) become 32-bit states. Floats are
     quantised, or rounded to bf16, unless `as_it_is`.
     """
     pairs = [
-        _pair(m, format_, parameter, _format.is_signed(kind, i), as_it_is)
+        _pair(m, format_, parameter, _format.is_signed(kind, i), as_it_is, size)
         for i, m in enumerate(saved.moments)
     ]
     if any(pair is None for pair in pairs) and not _is_rounded(saved, format_, as_it_is):
@@ -267,7 +261,12 @@ def _values(moment: Moment, parameter: torch.Tensor) -> torch.Tensor:
 
 
 def _pair(
-    moment: Moment, format_: StateFormat, parameter: torch.Tensor, signed: bool, as_it_is: bool
+    moment: Moment,
+    format_: StateFormat,
+    parameter: torch.Tensor,
+    signed: bool,
+    as_it_is: bool,
+    size: Optional[int],
 ) -> Optional[Tuple[torch.Tensor, torch.Tensor]]:
     """Codes and scales in the format; None: it becomes floats."""
     if format_ in _format.FLOATS:
@@ -275,17 +274,21 @@ def _pair(
     if isinstance(moment, Codes):
         if moment.format is format_:
             if not _same_strides(moment, parameter):
-                return _quantized(moment, format_, parameter, signed)
-            return _kept(moment, parameter, signed)
-        return _quantized(moment, format_, parameter, signed)
-    return None if as_it_is else _quantized(moment, format_, parameter, signed)
+                return _quantized(moment, format_, parameter, signed, size)
+            return _kept(moment, parameter, signed, size)
+        return _quantized(moment, format_, parameter, signed, size)
+    return None if as_it_is else _quantized(moment, format_, parameter, signed, size)
 
 
 def _quantized(
-    moment: Moment, format_: StateFormat, parameter: torch.Tensor, signed: bool
+    moment: Moment,
+    format_: StateFormat,
+    parameter: torch.Tensor,
+    signed: bool,
+    size: Optional[int],
 ) -> Tuple[torch.Tensor, torch.Tensor]:
     floats = _values(moment, parameter).to(parameter.device)
-    return _format.quantize(floats, parameter, format_, signed)
+    return _format.quantize(floats, parameter, format_, signed, size)
 
 
 def _same_strides(moment: Codes, parameter: torch.Tensor) -> bool:
@@ -294,7 +297,7 @@ def _same_strides(moment: Codes, parameter: torch.Tensor) -> bool:
 
 
 def _kept(
-    moment: Codes, parameter: torch.Tensor, signed: bool
+    moment: Codes, parameter: torch.Tensor, signed: bool, size: Optional[int]
 ) -> Optional[Tuple[torch.Tensor, torch.Tensor]]:
     """The same codes, or the codes of the same values; None where the values have none here."""
     codes = moment.codes
@@ -305,14 +308,14 @@ def _kept(
         if not torch.equal(table.cpu(), torch.arange(len(table))):
             codes = _remapped(moment, table.to(codes.device))
     count = parameter.numel()
-    wanted = _format.BLOCKS[moment.format]
-    block = _block_of(count, moment.scales.numel(), wanted)
+    wanted = size or _format.BLOCKS[moment.format]
+    block = _format.block_of(count, moment.scales.numel(), wanted)
     if block % wanted:
         return None
     scales = moment.scales.to(torch.float32).repeat_interleave(block // wanted)
     kept, room = (
         _format.empty_moment(parameter, moment.format),
-        _format.empty_scales(parameter, moment.format),
+        _format.empty_scales(parameter, moment.format, size),
     )
     _layout.flat(kept).copy_(codes)
     return kept, room.copy_(scales[: room.numel()])

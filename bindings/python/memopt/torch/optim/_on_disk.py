@@ -71,6 +71,7 @@ class OnDisk(torch.optim.Optimizer):
             group=number_,
             kind=inner._kind,
             format=inner._format_of(group, outline),
+            block=inner._block_size,
             moments=inner._keeps_moments(group),
             split=_format.is_split(group, p),
             staged=staged,

@@ -43,7 +43,7 @@ def check_betas(betas: Any, count: int) -> None:
             raise ValueError("Invalid beta parameter at index %d: %s" % (index, float(beta)))
 
 
-def check_values(group: Dict[str, Any], rule: str, block_size: int) -> None:
+def check_values(group: Dict[str, Any], rule: str) -> None:
     """Refuses hyperparameters out of range, in torch's words."""
     check_lr(group["lr"])
     decay = number("weight_decay value", group["weight_decay"])
@@ -53,14 +53,19 @@ def check_values(group: Dict[str, Any], rule: str, block_size: int) -> None:
     if not 0.0 <= number("epsilon value", group.get("eps", 0.0)) < math.inf:
         raise ValueError("Invalid epsilon value: %s" % group["eps"])
     check_states(group)
-    if group["block_size"] not in (None, block_size):
-        raise ValueError(
-            "Invalid block_size value: %s; %s has blocks of %d"
-            % (group["block_size"], rule, block_size)
-        )
     if group.get("split_weights") and group["stochastic_rounding"]:
         raise ValueError("split_weights and stochastic_rounding exclude each other")
     _check_switches(group, rule)
+
+
+def check_block_size(size: Any, rule: str, own: int, sizes: Sequence[int]) -> None:
+    """Refuses a size of blocks that is none of `sizes`, nor None; `own` is what None stands for."""
+    if size is None or (size in (own, *sizes) and not isinstance(size, bool)):
+        return
+    beside = "; powers of two from %d to %d are possible" % (sizes[0], sizes[-1]) if sizes else ""
+    raise ValueError(
+        "Invalid block_size value: %s; %s has blocks of %d%s" % (size, rule, own, beside)
+    )
 
 
 def check_states(group: Dict[str, Any]) -> None:

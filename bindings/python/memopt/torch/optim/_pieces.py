@@ -16,8 +16,8 @@ from ._format import Kind
 from ._pager import Chunk, Pager
 
 MASTER = "master"
-#: Elements: a multiple of every format's block.
-_BLOCK = 256
+#: Elements of a piece that is not a parameter's last: a multiple of this and of its block.
+_UNIT = 256
 #: A smaller piece of a larger parameter begins in the next chunk.
 _LEAST = 4096
 _ALIGNED = 64
@@ -31,6 +31,7 @@ class Kept(NamedTuple):
     group: int
     kind: Kind
     format: StateFormat
+    block: int  # elements that share a scale
     moments: bool
     split: bool
     staged: bool  # gradient and parameter go through a buffer beside the chunk
@@ -41,7 +42,7 @@ class Kept(NamedTuple):
         found = [(MASTER, self.outline.dtype, count)] if self.mastered else []
         if self.moments:
             keys = _format.keys(self.kind, self.format)
-            counts = _format.counts(self.kind, self.format, count)
+            counts = _format.counts(self.kind, self.format, count, self.block)
             coded = _format.FLOATS.get(self.format, torch.uint8)
             for key, number in zip(keys, counts):
                 is_moment = key in _format.MOMENTS[self.kind]
@@ -154,7 +155,8 @@ class Builder:
         if kept.nbytes(rest) <= room:
             return rest
         lost = _ALIGNED * len(kept.arrays(1))
-        count = max(room - lost, 0) // kept.nbytes(_BLOCK) * _BLOCK
+        unit = max(kept.block, _UNIT)
+        count = max(room - lost, 0) // kept.nbytes(unit) * unit
         is_small = count < _LEAST and self._part is not None and self._used > 0
         return 0 if is_small else count
 

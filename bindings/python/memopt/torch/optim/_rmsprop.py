@@ -56,7 +56,8 @@ class RMSprop(MemoptOptimizer):
             min_8bit_size: parameters with fewer elements keep 32-bit states.
             stochastic_rounding: round bf16 and fp16 parameters up or down with probability by
                 distance, so that updates below half a unit are not lost.
-            block_size: elements per scale; only 256.
+            block_size: elements per scale of 8-bit states, a power of two from 32 to 4096 (None: 256);
+                the same in all groups.
             seed: chooses the random numbers of stochastic_rounding.
             split_weights: keep 8 more bits of each bf16 parameter in its state, in place of an fp32
                 master (3 bytes, not 6); not with stochastic_rounding.
@@ -99,7 +100,7 @@ class RMSprop(MemoptOptimizer):
     ) -> _format.State:
         """A state from before there was a momentum gets a buffer of zeros."""
         if self._kind is OptimizerKind.RMSPROP_MOMENTUM and _BUFFER not in state:
-            state = _with_buffer(state, dense)
+            state = _with_buffer(state, dense, self._block_size)
             made[parameter] = state
         return super()._checked_state(state, parameter, dense, name, made)
 
@@ -176,7 +177,8 @@ class Adagrad(MemoptOptimizer):
             min_8bit_size: parameters with fewer elements keep 32-bit states.
             stochastic_rounding: round bf16 and fp16 parameters up or down with probability by
                 distance, so that updates below half a unit are not lost.
-            block_size: elements per scale; only 256.
+            block_size: elements per scale of 8-bit states, a power of two from 32 to 4096 (None: 256);
+                the same in all groups.
             seed: chooses the random numbers of stochastic_rounding.
             split_weights: keep 8 more bits of each bf16 parameter in its state, in place of an fp32
                 master (3 bytes, not 6); not with stochastic_rounding.
@@ -204,10 +206,10 @@ class Adagrad8bit(Adagrad):
     _states = StateFormat.BITS8
 
 
-def _with_buffer(state: _format.State, dense: torch.Tensor) -> _format.State:
+def _with_buffer(state: _format.State, dense: torch.Tensor, size: int) -> _format.State:
     """A state of RMSprop without momentum, and zeros for the buffer."""
     single = _format.of(state, OptimizerKind.RMSPROP, dense.numel(), StateFormat.BITS8)
-    new = _format.new(dense, OptimizerKind.RMSPROP_MOMENTUM, single)
+    new = _format.new(dense, OptimizerKind.RMSPROP_MOMENTUM, single, size)
     new.update({k: v for k, v in state.items() if k in ("step", "square_avg", _format.RESIDUAL)})
     if "absmax1" in state:
         new["absmax2"] = state["absmax1"]

@@ -54,7 +54,8 @@ class AdamW(MemoptOptimizer):
             min_8bit_size: parameters with fewer elements keep 32-bit states.
             stochastic_rounding: round bf16 and fp16 parameters up or down with probability by
                 distance, so that updates below half a unit are not lost.
-            block_size: elements per scale; only the format's own (4 bits: 128, else 256).
+            block_size: elements per scale of coded states, a power of two from 32 to 4096 (None: 128
+                with 4 bits, else 256); the same in all groups.
             seed: chooses the random numbers of stochastic_rounding.
             split_weights: keep 8 more bits of each bf16 parameter in its state, in place of an fp32
                 master (3 bytes, not 6); not with stochastic_rounding.
@@ -169,7 +170,8 @@ class Lion(MemoptOptimizer):
             min_8bit_size: parameters with fewer elements keep 32-bit states.
             stochastic_rounding: round bf16 and fp16 parameters up or down with probability by
                 distance, so that updates below half a unit are not lost.
-            block_size: elements per scale; only 256.
+            block_size: elements per scale of 8-bit states, a power of two from 32 to 4096 (None: 256);
+                the same in all groups.
             seed: chooses the random numbers of stochastic_rounding.
             split_weights: keep 8 more bits of each bf16 parameter in its state, in place of an fp32
                 master (3 bytes, not 6); not with stochastic_rounding.
@@ -228,7 +230,8 @@ class SGD(MemoptOptimizer):
             min_8bit_size: parameters with fewer elements keep 32-bit states.
             stochastic_rounding: round bf16 and fp16 parameters up or down with probability by
                 distance, so that updates below half a unit are not lost.
-            block_size: elements per scale; only 256.
+            block_size: elements per scale of 8-bit states, a power of two from 32 to 4096 (None: 256);
+                the same in all groups.
             seed: chooses the random numbers of stochastic_rounding.
             split_weights: keep 8 more bits of each bf16 parameter in its state, in place of an fp32
                 master (3 bytes, not 6); not with stochastic_rounding.

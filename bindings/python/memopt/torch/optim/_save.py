@@ -48,7 +48,7 @@ def to_bitsandbytes(optimizer: MemoptOptimizer) -> Dict[str, Any]:
 
     Codes, scales and 32-bit states are the optimizer's own tensors, as in ``state_dict()``; AdEMAMix's means
     are copied into one tensor.
-    TypeError for 4-bit, fp8, companded and bf16 states and for rules that bitsandbytes does not have:
+    TypeError for 4-bit, fp8, companded and bf16 states, for blocks of another size than 256 and for rules that bitsandbytes does not have:
     Muon, Adafactor, schedule-free AdamW, GaLore, APOLLO, RMSprop with a momentum buffer.
     """
     kind = optimizer._kind
@@ -58,6 +58,8 @@ def to_bitsandbytes(optimizer: MemoptOptimizer) -> Dict[str, Any]:
         raise TypeError("bitsandbytes has no %s" % type(optimizer).__name__)
     if optimizer._states not in (StateFormat.F32, StateFormat.BITS8):
         raise TypeError("bitsandbytes has no states like those of %s" % type(optimizer).__name__)
+    if optimizer._states is StateFormat.BITS8 and optimizer._block_size != 256:
+        raise TypeError("bitsandbytes has blocks of 256, not of %d" % optimizer._block_size)
     if kind is OptimizerKind.RMSPROP_MOMENTUM:
         raise TypeError("bitsandbytes has no RMSprop with a momentum buffer")
     saved = optimizer.state_dict()

@@ -7,7 +7,8 @@ dimension that ``fully_shard`` cuts):
 
 * 32-bit and bf16 moments and residuals of split weights have the parameter's shape.
 * Codes have, for each row, a byte for the format, one for the position of the row's first element
-  in its block, and the row's codes.
+  in its block, and the row's codes. In blocks of another size than the format's own, 128 is added
+  to the format, the position has two bytes, the lower first, and before it is the size's logarithm.
 * Scales have, for each row, those of all blocks that the row may lie in.
 
 Each row is complete in itself. A reader copies codes and scales byte by byte if its blocks are the
@@ -32,7 +33,44 @@ from ._format import Kind
 
 _TAGS = {StateFormat.BITS8: 8, StateFormat.BITS4: 4, StateFormat.F8: 1, StateFormat.COMPANDED: 2}
 _FORMATS = {tag: format_ for format_, tag in _TAGS.items()}
-_HEAD = 2  # bytes before the codes of a row
+_SIZED = 128  # added to the tag of blocks that have another size than the format's own
+
+
+class Blocks(NamedTuple):
+    """A format and the size of its blocks."""
+
+    format: StateFormat
+    size: int
+
+    @property
+    def head(self) -> int:
+        """Bytes before the codes of a row."""
+        return 2 if self.size == _format.BLOCKS[self.format] else 4
+
+    def heads(self, start: torch.Tensor) -> torch.Tensor:
+        """These bytes of rows that begin at these positions in their blocks."""
+        tag = torch.full_like(start, _TAGS[self.format])
+        if self.head == 2:
+            return torch.stack((tag, start), 1).to(torch.uint8)
+        size = torch.full_like(start, self.size.bit_length() - 1)
+        return torch.stack((tag + _SIZED, size, start % 256, start // 256), 1).to(torch.uint8)
+
+    def starts(self, codes: torch.Tensor) -> torch.Tensor:
+        """The positions that rows of codes have in their heads."""
+        if self.head == 2:
+            return codes[:, 1].long()
+        return codes[:, 2].long() + 256 * codes[:, 3].long()
+
+
+def _read_heads(codes: torch.Tensor) -> Optional[Blocks]:
+    """What rows of codes are in; None if that is unknown, or not the same in all."""
+    tags = torch.unique(codes[:, 0]).tolist()
+    format_ = _FORMATS.get(tags[0] % _SIZED) if len(tags) == 1 else None
+    if format_ is None or tags[0] < _SIZED:
+        return None if format_ is None else Blocks(format_, _format.BLOCKS[format_])
+    logs = torch.unique(codes[:, 1]).tolist()
+    known = len(logs) == 1 and 1 << logs[0] in _format.SIZES
+    return Blocks(format_, 1 << logs[0]) if known else None
 
 
 class Rows(NamedTuple):
@@ -48,9 +86,9 @@ class Rows(NamedTuple):
         """Bytes of the codes of a row."""
         return self.room // 2 if packed(format_, self.room) else self.room
 
-    def scales(self, format_: StateFormat) -> int:
+    def scales(self, size: int) -> int:
         """Blocks that a row may lie in."""
-        return (self.room + _format.BLOCKS[format_] - 2) // _format.BLOCKS[format_] + 1
+        return (self.room + size - 2) // size + 1
 
 
 def packed(format_: StateFormat, length: int) -> bool:
@@ -101,6 +139,7 @@ def present(
     own: StateFormat,
     name: str,
     decode: bool,
+    size: int,
 ) -> _format.State:
     """A parameter's state as state dicts hold it."""
     memory = _layout.local(parameter)
@@ -126,7 +165,7 @@ def present(
     rows = _rows(parameter, memory)
     result = dict(state)
     for moment, scale in zip(_format.MOMENTS[kind], _format.scale_names(kind, format_)):
-        codes, scales = to_rows(state[moment], state[scale], rows, format_)
+        codes, scales = to_rows(state[moment], state[scale], rows, Blocks(format_, size))
         result[moment] = _distributed(codes, parameter, rows)
         result[scale] = _distributed(scales, parameter, rows)
     return result
@@ -178,35 +217,34 @@ def _distributed(value: torch.Tensor, parameter: torch.Tensor, rows: Rows) -> to
     )
 
 
-def _blocks(rows: Rows, format_: StateFormat, device: torch.device) -> Tuple[torch.Tensor, ...]:
+def _blocks(rows: Rows, block: int, device: torch.device) -> Tuple[torch.Tensor, ...]:
     """By row: the position of its first element in its block, and by column the block's number
     and whether the row lies in it."""
-    block = _format.BLOCKS[format_]
     first = torch.arange(rows.here, device=device) * rows.length
     start = first % block
-    column = torch.arange(rows.scales(format_), device=device)
+    column = torch.arange(rows.scales(block), device=device)
     inside = column * block < (start + rows.length)[:, None]
     return start, (first // block)[:, None] + column, inside
 
 
 def to_rows(
-    moment: torch.Tensor, scales: torch.Tensor, rows: Rows, format_: StateFormat
+    moment: torch.Tensor, scales: torch.Tensor, rows: Rows, blocks: Blocks
 ) -> Tuple[torch.Tensor, torch.Tensor]:
     """Codes and scales by rows of a moment whose blocks start at its first element."""
-    start, number, inside = _blocks(rows, format_, moment.device)
-    codes = moment.new_zeros((rows.here, _HEAD + rows.width(format_)))
-    codes[:, 0] = _TAGS[format_]
-    codes[:, 1] = start.to(torch.uint8)
+    format_, head = blocks.format, blocks.head
+    start, number, inside = _blocks(rows, blocks.size, moment.device)
+    codes = moment.new_zeros((rows.here, head + rows.width(format_)))
+    codes[:, :head] = blocks.heads(start)
     flat = moment.reshape(-1)
     if format_ is StateFormat.BITS4 and not (
         packed(format_, rows.room) and rows.length == rows.room
     ):
         flat = _unpacked(flat)[: rows.here * rows.length]
         if packed(format_, rows.room):  # this process has fewer elements of a row than another
-            return _repacked(codes, flat, rows), _scale_rows(scales, number, inside)
+            return _repacked(codes, head, flat, rows), _scale_rows(scales, number, inside)
     if rows.here and rows.length:
         piece = flat.reshape(rows.here, -1)
-        codes[:, _HEAD : _HEAD + piece.shape[1]] = piece
+        codes[:, head : head + piece.shape[1]] = piece
     return codes, _scale_rows(scales, number, inside)
 
 
@@ -228,10 +266,10 @@ def _packed(codes: torch.Tensor, signed: bool = False) -> torch.Tensor:
     return codes[..., 0::2] << 4 | codes[..., 1::2]
 
 
-def _repacked(codes: torch.Tensor, flat: torch.Tensor, rows: Rows) -> torch.Tensor:
+def _repacked(codes: torch.Tensor, head: int, flat: torch.Tensor, rows: Rows) -> torch.Tensor:
     if rows.here and rows.length:
         piece = _packed(flat.reshape(rows.here, rows.length))
-        codes[:, _HEAD : _HEAD + piece.shape[1]] = piece
+        codes[:, head : head + piece.shape[1]] = piece
     return codes
 
 
@@ -244,6 +282,7 @@ def localized(
     kind: Kind,
     own: StateFormat,
     name: str,
+    size: int,
 ) -> Any:
     """What a state dict holds of a parameter, as the state of what this process has of it.
 
@@ -265,13 +304,16 @@ def localized(
         scale, scales = _scales_of(state, i, name)
         codes = state[key]
         if not _is_by_rows(state, i, parameter):
-            codes, scales = _whole_to_rows(state, codes, scales, parameter, kind, own, key, name)
+            codes, scales = _whole_to_rows(
+                state, codes, scales, parameter, kind, own, key, name, size
+            )
         rows = _rows(parameter, memory)
         wide = torch.Size((rows.total, codes.shape[1])), torch.Size((rows.total, scales.shape[1]))
         codes = piece(codes, parameter, wide[0], key, name, rows=True)
         scales = piece(scales, parameter, wide[1], scale, name, rows=True)
         signed = _format.is_signed(kind, i)
-        result[key], result[scale] = from_rows(codes, scales, memory, rows, signed, own, key, name)
+        to = Blocks(own if own in _TAGS else StateFormat.BITS8, size)
+        result[key], result[scale] = from_rows(codes, scales, memory, rows, signed, to, key, name)
     return result
 
 
@@ -296,6 +338,7 @@ def _whole_to_rows(
     own: StateFormat,
     what: str,
     name: str,
+    size: int,
 ) -> Tuple[torch.Tensor, torch.Tensor]:
     """The state of one process that has the whole parameter, by rows."""
     codes, scales = _layout.whole(codes), _layout.whole(scales)
@@ -303,7 +346,8 @@ def _whole_to_rows(
     plain = {**state, _format.MOMENTS[kind][0]: codes}
     format_ = _format.of(plain, kind, count, own)
     expected = (count + 1) // 2 if format_ is StateFormat.BITS4 else count
-    if codes.numel() != expected or scales.numel() != _format.blocks(format_, count):
+    size = _format.block_of(count, scales.numel(), size)
+    if codes.numel() != expected or size == 0:
         raise ValueError(
             "the loaded %s of %s has shape %s and %d scales, which do not fit the parameter's shape"
             " %s" % (what, name, tuple(codes.shape), scales.numel(), tuple(parameter.shape))
@@ -316,7 +360,9 @@ def _whole_to_rows(
     shape = parameter.shape
     rows = shape[0] if len(shape) else 1
     length = count // rows if rows else 0
-    return to_rows(codes, scales.float(), Rows(rows, rows, length, length, 1), format_)
+    return to_rows(
+        codes, scales.float(), Rows(rows, rows, length, length, 1), Blocks(format_, size)
+    )
 
 
 def piece(
@@ -355,39 +401,40 @@ def from_rows(
     memory: torch.Tensor,
     rows: Rows,
     signed: bool,
-    own: StateFormat,
+    own: Blocks,
     what: str,
     name: str,
 ) -> Tuple[torch.Tensor, torch.Tensor]:
     """Codes and scales of `memory` with blocks that start at its first element."""
     codes, scales = codes.to(memory.device), scales.to(memory.device, torch.float32)
-    tags = torch.unique(codes[:, 0]).tolist() if rows.here else [_TAGS.get(own, 8)]
-    format_ = _FORMATS.get(tags[0]) if len(tags) == 1 else None
-    if (
-        format_ is None
-        or codes.shape[1] != _HEAD + rows.width(format_)
-        or scales.shape[1] != rows.scales(format_)
+    blocks = _read_heads(codes) if rows.here else own
+    if blocks is None or (
+        rows.here
+        and (codes.shape[1], scales.shape[1])
+        != (blocks.head + rows.width(blocks.format), rows.scales(blocks.size))
     ):
         raise ValueError(
             "the loaded %s of %s has codes of shape %s and scales of shape %s, which do not fit the"
             " parameter's shape %s"
             % (what, name, tuple(codes.shape), tuple(scales.shape), tuple(memory.shape))
         )
-    units = codes[:, _HEAD:]
+    format_, block = blocks
+    units = codes[:, blocks.head :]
     if packed(format_, rows.room):
         units = _unpacked(units)
     units = units[:, : rows.length]
-    start, number, inside = _blocks(rows, format_, memory.device)
-    block = _format.BLOCKS[format_]
-    if torch.equal(start.to(torch.uint8), codes[:, 1]):
-        flat = _format.empty_scales(memory, format_)
+    start, number, inside = _blocks(rows, block, memory.device)
+    saved = blocks.starts(codes) if rows.here else start
+    if torch.equal(start, saved):
+        flat = _format.empty_scales(memory, format_, block)
         flat[number[inside]] = scales[inside]
         moment = _packed(units.reshape(-1), signed) if format_ is StateFormat.BITS4 else units
         shape = moment.shape if format_ is StateFormat.BITS4 else memory.shape
         return moment.reshape(shape).contiguous(), flat
-    column = codes[:, 1].long()[:, None] + torch.arange(rows.length, device=memory.device)
+    column = saved[:, None] + torch.arange(rows.length, device=memory.device)
     floats = _decoded(units, format_, signed) * scales.gather(1, column // block)
-    return _format.quantize(floats.reshape(memory.shape), memory, format_, signed)
+    to = own.size if format_ is own.format else _format.BLOCKS[format_]
+    return _format.quantize(floats.reshape(memory.shape), memory, format_, signed, to)
 
 
 def _decoded(units: torch.Tensor, format_: StateFormat, signed: bool) -> torch.Tensor:
@@ -397,7 +444,7 @@ def _decoded(units: torch.Tensor, format_: StateFormat, signed: bool) -> torch.T
 
 
 def presented(
-    optimizer: torch.optim.Optimizer, kind: Kind, own: StateFormat, decode: bool
+    optimizer: torch.optim.Optimizer, kind: Kind, own: StateFormat, decode: bool, size: int
 ) -> Dict[Any, Any]:
     """All states of an optimizer as state dicts hold them."""
     result = {}
@@ -409,7 +456,7 @@ def presented(
             state = _format.opened(optimizer.state[p])
             if decode or _layout.is_sharded(p):
                 further = state.get(_format.RESIDUAL)
-                state = present(state, p, kind, own, _layout.name_of(group, g, i), decode)
+                state = present(state, p, kind, own, _layout.name_of(group, g, i), decode, size)
                 if further is not None:
                     sharded = _layout.is_sharded(p)
                     further = _like_parameter(further, p) if sharded else further

@@ -42,6 +42,7 @@ class WholeOptimizer(MemoptOptimizer):
     _kind: _format.Kind = OptimizerKind.SGD
     _steps_on_host = False
     _by_pieces = False
+    _takes_sizes = False
     _takes_shards = False
     _together = False  # all processes take part in a step of a sharded parameter
     _step_supports_amp_scaling = False  # GradScaler unscales, checks and skips by itself

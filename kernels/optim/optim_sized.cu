@@ -1,12 +1,11 @@
 /*
- * Steps and codes in blocks of any size that is possible, on a GPU. A part of optim.cu.
+ * Steps and codes in blocks of any size that is possible, on a GPU; optim.cu comes before it in the
+ * unit.
  *
  * A thread block works on the 4096 elements of a tile, two rows of eight elements a thread. So a
  * tile has whole blocks, whatever their size. A block's absmax is a reduction over some of the
  * groups of 32 threads, through shared memory, or over some threads of one group.
  */
-#ifndef MO_KERNELS_OPTIM_STEP_SIZED_GPU_H
-#define MO_KERNELS_OPTIM_STEP_SIZED_GPU_H
 
 enum { MO_SIZED_ROWS = 2, MO_SIZED_ROW = MO_OPTIM_THREADS * 8, MO_SIZED_TILE = MO_SIZED_ROWS * MO_SIZED_ROW };
 static_assert((int)MO_SIZED_TILE == (int)MO_BLOCK_MOST, "a tile has whole blocks");
@@ -333,5 +332,3 @@ MO_SIZED_CODE_KERNEL(mo_sized_quantizef8, mo_sized_quantize, MO_STATE_F8)
 MO_SIZED_CODE_KERNEL(mo_sized_dequantizef8, mo_sized_dequantize, MO_STATE_F8)
 MO_SIZED_CODE_KERNEL(mo_sized_quantizec8, mo_sized_quantize, MO_STATE_COMPANDED)
 MO_SIZED_CODE_KERNEL(mo_sized_dequantizec8, mo_sized_dequantize, MO_STATE_COMPANDED)
-
-#endif
