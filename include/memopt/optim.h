@@ -68,9 +68,10 @@ typedef struct memopt_optimizer_options {
     size_t struct_size;           /**< sizeof(memopt_optimizer_options). */
     uint32_t kind;                /**< A ::memopt_optimizer_kind; 0: AdamW. */
     uint32_t state_format;        /**< A ::memopt_state_format; 0: 32-bit. */
-    uint32_t block_size;          /**< Elements per absmax or scale; 0: 128 with 4-bit states, else
-                                       256, also where there is none. No other value is
-                                       supported. */
+    uint32_t block_size;          /**< Elements per absmax or scale, a power of two from 32 to 4096;
+                                       0: 128 with 4-bit states, else 256, for which steps are
+                                       quickest. 32-bit and bf16 states have no blocks and take 0
+                                       or 256 only. */
     uint32_t stochastic_rounding; /**< 1: bf16/f16 parameters are rounded stochastically. */
     uint64_t min_8bit_size;       /**< Smaller tensors keep 32-bit states, whatever the format. 0:
                                        4096; 1: no tensor does. */
@@ -572,8 +573,8 @@ MEMOPT_API memopt_status memopt_optimizer_import_sync(memopt_optimizer *optimize
  *        ::MEMOPT_STATE_COMPANDED.
  * @param codes u8 tensor of the same count (8-bit, companded) or of ceil(count / 2) (4-bit), or
  *        e4m3 tensor of the same count. Written.
- * @param scales f32 tensor, one element per block of 256 (4-bit: 128): the absmax, with e4m3 the
- *        scale. Written.
+ * @param scales f32 tensor, one element per block: the absmax, with e4m3 the scale. Its count tells
+ *        the size of the blocks: 256 (4-bit: 128), or another power of two from 32 to 4096. Written.
  * @param source f32, f16 or bf16.
  * @param is_signed 1: a first moment; 0: a second moment, values ≥ 0.
  * @param stream the stream.

@@ -182,14 +182,14 @@ MO_SCALAR void mo_step_split(const mo_optim_span *s, void (*step)(const mo_optim
     }
 }
 
-/* A launch: `step` for the span of each chunk, with 32-bit or coded states. size: of blocks; 0: the
+/* A launch: `step` for the span of each chunk, with 32-bit or coded states. shift: of blocks; 0: the
  * format's own. */
-static inline void mo_each_sized_span(const mo_optim_step_args *a, uint32_t size, uint64_t begin,
+static inline void mo_each_sized_span(const mo_optim_step_args *a, uint32_t shift, uint64_t begin,
                                       uint64_t end, void (*step)(const mo_optim_span *))
 {
     mo_optim_span span;
     for (uint64_t chunk = begin; chunk < end && !a->control->skip; chunk++) {
-        mo_optim_sized_span(a, size, chunk, &span);
+        mo_optim_sized_span(a, shift, chunk, &span);
         if (span.residual == NULL)
             step(&span);
         else

@@ -102,14 +102,14 @@ static void (*const spans8[])(const mo_optim_span *) = {
 void mo_sized_step8_ref(const void *args, uint64_t begin, uint64_t end)
 {
     const mo_sized_step_args *a = args;
-    mo_each_sized_span(&a->step, a->block, begin, end, spans8[a->rule]);
+    mo_each_sized_span(&a->step, a->shift, begin, end, spans8[a->rule]);
 }
 
 #define SIZED_REF(suffix, step_span)                                                               \
     void mo_sized_step##suffix##_ref(const void *args, uint64_t begin, uint64_t end)               \
     {                                                                                              \
         const mo_sized_step_args *a = args;                                                        \
-        mo_each_sized_span(&a->step, a->block, begin, end, step_span);                             \
+        mo_each_sized_span(&a->step, a->shift, begin, end, step_span);                             \
     }
 
 SIZED_REF(4, mo_step_adamw4_ref_span)

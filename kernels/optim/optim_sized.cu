@@ -17,12 +17,12 @@ typedef struct mo_sized_room {
 
 /* Of the largest magnitudes of a thread's rows, those of their blocks. All threads must call it; a
  * barrier is due before the next call. */
-MO_DEVICE void mo_sized_largest(mo_sized_room *room, uint32_t block, uint32_t largest[MO_SIZED_ROWS])
+MO_DEVICE void mo_sized_largest(mo_sized_room *room, uint32_t shift, uint32_t largest[MO_SIZED_ROWS])
 {
-    uint32_t group = mo_thread_index() / MO_LANES, groups = block / (8 * MO_LANES);
+    uint32_t group = mo_thread_index() / MO_LANES, groups = (1u << shift) / (8 * MO_LANES);
     MO_UNROLL
     for (uint32_t r = 0; r < MO_SIZED_ROWS; r++) {
-        for (uint32_t mask = 1; mask < MO_LANES && mask < block / 8; mask *= 2) {
+        for (uint32_t mask = 1; mask < MO_LANES && mask < (1u << shift) / 8; mask *= 2) {
             uint32_t other = mo_shuffle_xor_u32(largest[r], mask);
             largest[r] = other > largest[r] ? other : largest[r];
         }
@@ -32,7 +32,7 @@ MO_DEVICE void mo_sized_largest(mo_sized_room *room, uint32_t block, uint32_t la
     mo_barrier();
     MO_UNROLL
     for (uint32_t r = 0; r < MO_SIZED_ROWS && groups > 1; r++) {
-        uint32_t first = (r * MO_OPTIM_GROUPS + group) / groups * groups;
+        uint32_t first = (r * MO_OPTIM_GROUPS + group) & ~(groups - 1);
         for (uint32_t k = 0; k < groups; k++) {
             uint32_t other = room->largest[first + k];
             largest[r] = other > largest[r] ? other : largest[r];
@@ -43,23 +43,23 @@ MO_DEVICE void mo_sized_largest(mo_sized_room *room, uint32_t block, uint32_t la
 /* A row's moment. */
 template <uint32_t FORMAT>
 MO_DEVICE void mo_sized_decode(const typename mo_codec<FORMAT>::tables *tables, int is_signed,
-                               const void *data, const float *scales, uint32_t block, uint32_t at,
+                               const void *data, const float *scales, uint32_t shift, uint32_t at,
                                uint32_t rest, int aligned, float values[8])
 {
-    mo_decode_codes<FORMAT>(tables, is_signed, data, &scales[at / block], at, rest, aligned,
+    mo_decode_codes<FORMAT>(tables, is_signed, data, &scales[at >> shift], at, rest, aligned,
                             values);
 }
 
 /* Of rows with elements; `largest` is the block's. */
 template <uint32_t FORMAT>
 MO_DEVICE void mo_sized_encode(const typename mo_codec<FORMAT>::tables *tables, int is_signed,
-                               const float values[8], uint32_t largest, uint32_t block, uint32_t at,
+                               const float values[8], uint32_t largest, uint32_t shift, uint32_t at,
                                uint32_t rest, int aligned, void *data, float *scales)
 {
     float stored = mo_encode_codes<FORMAT>(tables, is_signed, values, largest, mo_least<8>(values),
                                            at, rest, aligned, data);
-    if (at % block == 0)
-        mo_store_as<float>(&scales[at / block], stored);
+    if ((at & ((1u << shift) - 1)) == 0)
+        mo_store_as<float>(&scales[at >> shift], stored);
 }
 
 /* mo_rule_update_raw of a pack; the rule is the same for all threads. */
@@ -128,12 +128,12 @@ MO_DEVICE void mo_sized_row(uint32_t rule, const mo_optim_span *s, const mo_rule
     largest[0] = largest[1] = largest[2] = 0;
     if (rest == 0)
         return;
-    mo_sized_decode<FORMAT>(tables, mo_rule_first_signed(rule), s->m, s->absmax1, s->block, at,
+    mo_sized_decode<FORMAT>(tables, mo_rule_first_signed(rule), s->m, s->absmax1, s->shift, at,
                             rest, aligned->m, m);
     if (mo_rule_has_second(rule))
-        mo_sized_decode<FORMAT>(tables, 0, s->v, s->absmax2, s->block, at, rest, aligned->v, v);
+        mo_sized_decode<FORMAT>(tables, 0, s->v, s->absmax2, s->shift, at, rest, aligned->v, v);
     if (mo_rule_has_slow(rule))
-        mo_sized_decode<FORMAT>(tables, 1, s->slow, s->slow_absmax, s->block, at, rest,
+        mo_sized_decode<FORMAT>(tables, 1, s->slow, s->slow_absmax, s->shift, at, rest,
                                 aligned->slow, slow);
     mo_sized_update<8>(rule, s, coef, at, rest, aligned, m, v, slow);
     largest[0] = mo_largest<8>(m);
@@ -145,16 +145,16 @@ MO_DEVICE void mo_sized_row(uint32_t rule, const mo_optim_span *s, const mo_rule
 template <uint32_t FORMAT>
 MO_DEVICE void mo_sized_code(const typename mo_codec<FORMAT>::tables *tables, int is_signed,
                              const float values[MO_SIZED_ROWS][8], uint32_t largest[MO_SIZED_ROWS],
-                             mo_sized_room *room, uint32_t block, uint64_t count, uint32_t tile,
+                             mo_sized_room *room, uint32_t shift, uint64_t count, uint32_t tile,
                              int aligned, void *data, float *scales)
 {
-    mo_sized_largest(room, block, largest);
+    mo_sized_largest(room, shift, largest);
     MO_UNROLL
     for (uint32_t r = 0; r < MO_SIZED_ROWS; r++) {
         uint32_t at = tile + r * MO_SIZED_ROW + mo_thread_index() * 8;
         uint32_t rest = mo_pack_rest<8>(count, at);
         if (rest > 0)
-            mo_sized_encode<FORMAT>(tables, is_signed, values[r], largest[r], block, at, rest,
+            mo_sized_encode<FORMAT>(tables, is_signed, values[r], largest[r], shift, at, rest,
                                     aligned, data, scales);
     }
     mo_barrier();
@@ -175,17 +175,17 @@ MO_DEVICE void mo_sized_tile(uint32_t rule, const mo_optim_span *s, const mo_rul
     }
     one[0] = largest[0][0];
     one[1] = largest[1][0];
-    mo_sized_code<FORMAT>(tables, mo_rule_first_signed(rule), t.m, one, room, s->block, s->count,
+    mo_sized_code<FORMAT>(tables, mo_rule_first_signed(rule), t.m, one, room, s->shift, s->count,
                           tile, aligned->m, s->m, s->absmax1);
     one[0] = largest[0][1];
     one[1] = largest[1][1];
     if (mo_rule_has_second(rule))
-        mo_sized_code<FORMAT>(tables, 0, t.v, one, room, s->block, s->count, tile, aligned->v, s->v,
+        mo_sized_code<FORMAT>(tables, 0, t.v, one, room, s->shift, s->count, tile, aligned->v, s->v,
                               s->absmax2);
     one[0] = largest[0][2];
     one[1] = largest[1][2];
     if (mo_rule_has_slow(rule))
-        mo_sized_code<FORMAT>(tables, 1, t.slow, one, room, s->block, s->count, tile, aligned->slow,
+        mo_sized_code<FORMAT>(tables, 1, t.slow, one, room, s->shift, s->count, tile, aligned->slow,
                               s->slow, s->slow_absmax);
 }
 
@@ -226,7 +226,7 @@ MO_DEVICE void mo_sized_chunk(const mo_sized_step_args &args, uint64_t chunk, mo
     if (args.step.control->skip)
         return;
     if (mo_thread_index() == 0)
-        mo_optim_sized_span(&args.step, args.block, chunk, span);
+        mo_optim_sized_span(&args.step, args.shift, chunk, span);
     mo_barrier();
     mo_rule_coef coef = span->coef;
     if (!span->absmax1) {
@@ -262,10 +262,10 @@ MO_DEVICE mo_blockcode_args mo_sized_code_chunk(const mo_blockcode_args &args, u
 {
     uint64_t start = chunk * MO_CHUNK_ELEMENTS;
     mo_blockcode_args part = args;
-    part.block = mo_blockcode_block(FORMAT, &args);
+    part.shift = mo_blockcode_shift(FORMAT, &args);
     part.values = mo_element_at(args.values, start, args.dtype);
     part.codes = args.codes + mo_format_bytes(FORMAT, start);
-    part.absmax = args.absmax + start / part.block;
+    part.absmax = args.absmax + (start >> part.shift);
     part.count = mo_chunk_length(args.count, chunk);
     return part;
 }
@@ -292,7 +292,7 @@ MO_DEVICE void mo_sized_quantize(const mo_blockcode_args &args, uint64_t chunk,
                 largest[r] = mo_largest<8>(values[r]);
             }
         }
-        mo_sized_code<FORMAT>(tables, part.is_signed != 0, values, largest, room, part.block,
+        mo_sized_code<FORMAT>(tables, part.is_signed != 0, values, largest, room, part.shift,
                               part.count, tile, codes_aligned, part.codes, part.absmax);
     }
 }
@@ -309,7 +309,7 @@ MO_DEVICE void mo_sized_dequantize(const mo_blockcode_args &args, uint64_t chunk
     for (uint32_t at = mo_thread_index() * 8; at < part.count; at += MO_SIZED_ROW) {
         uint32_t rest = mo_pack_rest<8>(part.count, at);
         float values[8];
-        mo_sized_decode<FORMAT>(tables, part.is_signed != 0, part.codes, part.absmax, part.block,
+        mo_sized_decode<FORMAT>(tables, part.is_signed != 0, part.codes, part.absmax, part.shift,
                                 at, rest, codes_aligned, values);
         mo_one_nan<8>(values);
         mo_store_pack<8>(part.values, at, rest, (uint32_t)part.dtype, values_aligned, values);

@@ -131,7 +131,7 @@ typedef struct mo_optim_step_args {
 /* A step whose coded states have blocks of another size than their format's own. */
 typedef struct mo_sized_step_args {
     mo_optim_step_args step;
-    uint32_t rule, block; /* elements that share a scale */
+    uint32_t rule, shift; /* 2^shift elements share a scale */
 } mo_sized_step_args;
 
 /* Block-wise quantisation of one tensor; an item is a chunk. */
@@ -142,7 +142,7 @@ typedef struct mo_blockcode_args {
     uint64_t count;
     int32_t dtype;
     uint32_t is_signed;
-    uint32_t block, reserved; /* elements that share a scale; 0: the format's own size */
+    uint32_t shift, reserved; /* 2^shift elements share a scale; 0: as many as is the format's own */
 } mo_blockcode_args;
 
 /* The step kernels are one for a rule and a format of states other than 32-bit; each also takes
@@ -594,7 +594,8 @@ typedef struct mo_optim_span {
     uint64_t count;
     int32_t parameter_dtype, copy_dtype, gradient_dtype;
     uint32_t format; /* of the states */
-    uint32_t block;  /* elements that share a scale; more than 0 in any format */
+    uint32_t block;  /* elements that share a scale, and its logarithm; set in any format */
+    uint32_t shift;
     uint32_t stochastic;
     mo_rule_coef coef;
     mo_random_stream random;
@@ -605,8 +606,8 @@ MO_HD static inline void *mo_element_at(const void *data, uint64_t i, int32_t dt
     return data == 0 ? 0 : (unsigned char *)(uintptr_t)data + i * mo_element_size((uint32_t)dtype);
 }
 
-/* Fills the span of a chunk. size: elements that share a scale; 0: the format's own. */
-MO_HD static inline void mo_optim_sized_span(const mo_optim_step_args *a, uint32_t size,
+/* Fills the span of a chunk. 2^shift elements share a scale; 0: as many as is the format's own. */
+MO_HD static inline void mo_optim_sized_span(const mo_optim_step_args *a, uint32_t shift,
                                              uint64_t chunk, mo_optim_span *s)
 {
     uint32_t index =
@@ -616,8 +617,9 @@ MO_HD static inline void mo_optim_sized_span(const mo_optim_step_args *a, uint32
     uint64_t start = (chunk - g->first_chunk) * MO_CHUNK_ELEMENTS;
     int narrow = t->absmax1 != 0 || t->format == MO_STATE_BF16;
     uint32_t format = narrow ? t->format : (uint32_t)MO_STATE_F32;
-    s->block = size != 0 ? size : mo_format_block(format);
-    uint64_t state = mo_format_bytes(format, start), block = start / s->block;
+    s->shift = shift != 0 ? shift : mo_format_shift(format);
+    s->block = 1u << s->shift;
+    uint64_t state = mo_format_bytes(format, start), block = start >> s->shift;
     s->parameter = mo_element_at(t->parameter, start, t->parameter_dtype);
     s->copy = mo_element_at(t->copy, start, t->copy_dtype);
     s->gradient = mo_element_at(g->data, start, (int32_t)g->dtype);
@@ -651,10 +653,15 @@ MO_HD static inline void mo_optim_span_of(const mo_optim_step_args *a, uint64_t 
     mo_optim_sized_span(a, 0, chunk, s);
 }
 
-/* Elements that share a scale. */
+/* Elements that share a scale, and their number's logarithm. */
+MO_HD static inline uint32_t mo_blockcode_shift(uint32_t format, const mo_blockcode_args *a)
+{
+    return a->shift != 0 ? a->shift : mo_format_shift(format);
+}
+
 MO_HD static inline uint32_t mo_blockcode_block(uint32_t format, const mo_blockcode_args *a)
 {
-    return a->block != 0 ? a->block : mo_format_block(format);
+    return 1u << mo_blockcode_shift(format, a);
 }
 
 #endif

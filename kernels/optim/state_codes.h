@@ -354,6 +354,12 @@ MO_HD static inline uint32_t mo_format_block(uint32_t format)
     return format == MO_STATE_4BIT ? (uint32_t)MO_BLOCK4_SIZE : (uint32_t)MO_BLOCK_SIZE;
 }
 
+/* Its logarithm. */
+MO_HD static inline uint32_t mo_format_shift(uint32_t format)
+{
+    return format == MO_STATE_4BIT ? 7u : 8u;
+}
+
 /* Whether blocks may have this many elements: a power of two, so that a chunk has whole blocks. */
 MO_HD static inline int mo_block_is_possible(uint32_t size)
 {

@@ -158,7 +158,7 @@ static void (*const sized_spans8[])(const mo_optim_span *) = {
     void name(const void *args, uint64_t begin, uint64_t end)                                      \
     {                                                                                              \
         const mo_sized_step_args *a = args;                                                        \
-        mo_each_sized_span(&a->step, a->block, begin, end, of_rule);                               \
+        mo_each_sized_span(&a->step, a->shift, begin, end, of_rule);                               \
     }
 #define MO_SIZED_CODE(quantize, dequantize, format)                                                \
     void quantize(const void *args, uint64_t begin, uint64_t end)                                  \

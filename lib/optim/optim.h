@@ -155,6 +155,8 @@ uint32_t mo_optimizer_moments(const memopt_optimizer *o, uint32_t group);
 const mo_kernel *mo_optimizer_kernel(uint32_t kind, uint32_t format); /* NULL: not supported */
 /* For blocks of any size, of a kind and format that are supported. NULL: the format has none. */
 const mo_kernel *mo_optimizer_sized_kernel(uint32_t format);
+/* The logarithm of a size of blocks. */
+uint32_t mo_block_shift(uint32_t size);
 
 /* parameters.c */
 uint64_t mo_parameter_blocks(const mo_parameter *p);

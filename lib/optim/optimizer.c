@@ -62,6 +62,14 @@ const mo_kernel *mo_optimizer_sized_kernel(uint32_t format)
     return format < MO_STATE_FORMATS ? kernels[format] : NULL;
 }
 
+uint32_t mo_block_shift(uint32_t size)
+{
+    uint32_t shift = 0;
+    while (size >> shift > 1)
+        shift++;
+    return shift;
+}
+
 uint32_t mo_optimizer_moments(const memopt_optimizer *o, uint32_t group)
 {
     if (o->options.kind == MEMOPT_OPTIMIZER_SGD && o->groups[group].momentum == 0.0)

@@ -201,7 +201,7 @@ static memopt_status launch_step(memopt_optimizer *o, const mo_optim_step_args *
     if (s->block_size == mo_format_block(s->state_format))
         return mo_launch(o->device, stream, mo_optimizer_kernel(s->kind, s->state_format), step,
                          chunks);
-    mo_sized_step_args sized = {*step, s->kind, s->block_size};
+    mo_sized_step_args sized = {*step, s->kind, mo_block_shift(s->block_size)};
     return mo_launch(o->device, stream, mo_optimizer_sized_kernel(s->state_format), &sized, chunks);
 }
 

@@ -30,6 +30,15 @@ static const struct form {
     {MO_RULE_ADAMW, MO_STATE_COMPANDED, &mo_kernel_sized_stepc8, &mo_kernel_step_adamwc8},
 };
 
+/* 0 of 0. */
+static uint32_t log_of(uint32_t size)
+{
+    uint32_t log = 0;
+    while (size >> log > 1)
+        log++;
+    return log;
+}
+
 typedef struct buffers {
     float p[MOST], copy[MOST], g[MOST];
     uint8_t m[MOST], v[MOST], slow[MOST], residual[MOST];
@@ -115,7 +124,7 @@ static void run(const step_case *c, buffers *b, int isa, int own)
                                 .seed = c->seed,
                                 .stochastic = (uint32_t)c->stochastic},
                                c->form->rule,
-                               c->size};
+                               log_of(c->size)};
     const mo_kernel *kernel = own ? c->form->own : c->form->sized;
     kernel->cpu[isa](own ? (const void *)&args.step : &args, 0, mo_chunks_of(c->n));
 }
@@ -193,7 +202,7 @@ static void there_and_back(const mo_kernel *const kernels[2], int isa, float *x,
                            uint32_t is_signed, uint32_t size, coded *out)
 {
     memset(out, 0, sizeof *out);
-    mo_blockcode_args args = {x, out->codes, out->scales, n, MO_DTYPE_F32, is_signed, size, 0};
+    mo_blockcode_args args = {x, out->codes, out->scales, n, MO_DTYPE_F32, is_signed, log_of(size), 0};
     kernels[0]->cpu[isa](&args, 0, mo_chunks_of(n));
     args.values = out->back;
     kernels[1]->cpu[isa](&args, 0, mo_chunks_of(n));
