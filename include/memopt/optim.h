@@ -574,7 +574,8 @@ MEMOPT_API memopt_status memopt_optimizer_import_sync(memopt_optimizer *optimize
  * @param codes u8 tensor of the same count (8-bit, companded) or of ceil(count / 2) (4-bit), or
  *        e4m3 tensor of the same count. Written.
  * @param scales f32 tensor, one element per block: the absmax, with e4m3 the scale. Its count tells
- *        the size of the blocks: 256 (4-bit: 128), or another power of two from 32 to 4096. Written.
+ *        the size of the blocks: 256 (4-bit: 128), or another power of two from 32 to 4096.
+ * Written.
  * @param source f32, f16 or bf16.
  * @param is_signed 1: a first moment; 0: a second moment, values ≥ 0.
  * @param stream the stream.

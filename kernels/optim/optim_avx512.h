@@ -94,8 +94,8 @@ MO_INLINE void v_decode_8bit(int is_signed, const uint8_t *codes, float scale, f
     }
 }
 
-/* n is MO_BLOCK_SIZE. `values` are aligned and may be changed. The stages of coding take a signed and an unsigned
- * state; the compiler drops the unused half. */
+/* n is MO_BLOCK_SIZE. `values` are aligned and may be changed. The stages of coding take a signed
+ * and an unsigned state; the compiler drops the unused half. */
 MO_INLINE void v_encode_8bit(int is_signed, float *values, const mo_block_scale *scale,
                              uint8_t *codes, uint32_t n)
 {

@@ -182,8 +182,8 @@ MO_SCALAR void mo_step_split(const mo_optim_span *s, void (*step)(const mo_optim
     }
 }
 
-/* A launch: `step` for the span of each chunk, with 32-bit or coded states. shift: of blocks; 0: the
- * format's own. */
+/* A launch: `step` for the span of each chunk, with 32-bit or coded states. shift: of blocks; 0:
+ * the format's own. */
 static inline void mo_each_sized_span(const mo_optim_step_args *a, uint32_t shift, uint64_t begin,
                                       uint64_t end, void (*step)(const mo_optim_span *))
 {

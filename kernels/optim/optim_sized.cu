@@ -7,7 +7,11 @@
  * groups of 32 threads, through shared memory, or over some threads of one group.
  */
 
-enum { MO_SIZED_ROWS = 2, MO_SIZED_ROW = MO_OPTIM_THREADS * 8, MO_SIZED_TILE = MO_SIZED_ROWS * MO_SIZED_ROW };
+enum {
+    MO_SIZED_ROWS = 2,
+    MO_SIZED_ROW = MO_OPTIM_THREADS * 8,
+    MO_SIZED_TILE = MO_SIZED_ROWS * MO_SIZED_ROW
+};
 static_assert((int)MO_SIZED_TILE == (int)MO_BLOCK_MOST, "a tile has whole blocks");
 
 /* By group of threads, of both rows: the largest magnitudes. */
@@ -17,7 +21,8 @@ typedef struct mo_sized_room {
 
 /* Of the largest magnitudes of a thread's rows, those of their blocks. All threads must call it; a
  * barrier is due before the next call. */
-MO_DEVICE void mo_sized_largest(mo_sized_room *room, uint32_t shift, uint32_t largest[MO_SIZED_ROWS])
+MO_DEVICE void mo_sized_largest(mo_sized_room *room, uint32_t shift,
+                                uint32_t largest[MO_SIZED_ROWS])
 {
     uint32_t group = mo_thread_index() / MO_LANES, groups = (1u << shift) / (8 * MO_LANES);
     MO_UNROLL
@@ -194,8 +199,7 @@ MO_DEVICE void mo_sized_step32(uint32_t rule, const mo_optim_span *s, const mo_r
 {
     enum { N = 4 };
     mo_span_aligned aligned = mo_span_alignment<N, MO_STATE_F32>(s);
-    for (uint64_t at = (uint64_t)mo_thread_index() * N; at < s->count;
-         at += MO_OPTIM_THREADS * N) {
+    for (uint64_t at = (uint64_t)mo_thread_index() * N; at < s->count; at += MO_OPTIM_THREADS * N) {
         uint32_t rest = mo_pack_rest<N>(s->count, at);
         float m[N] = {0}, v[N] = {0}, slow[N] = {0};
         if (s->m)
@@ -245,7 +249,7 @@ MO_DEVICE void mo_sized_chunk(const mo_sized_step_args &args, uint64_t chunk, mo
     {                                                                                              \
         MO_SHARED(mo_optim_span, span);                                                            \
         MO_SHARED(mo_codec<format>::tables, tables);                                               \
-        MO_SHARED(mo_sized_room, room);                                                             \
+        MO_SHARED(mo_sized_room, room);                                                            \
         mo_sized_chunk<format>(args, first_item + mo_block_index(), &span, &tables, &room);        \
     }
 
@@ -320,7 +324,7 @@ MO_DEVICE void mo_sized_dequantize(const mo_blockcode_args &args, uint64_t chunk
     MO_GLOBAL(name, mo_blockcode_args, MO_OPTIM_THREADS)                                           \
     {                                                                                              \
         MO_SHARED(mo_codec<format>::tables, tables);                                               \
-        MO_SHARED(mo_sized_room, room);                                                             \
+        MO_SHARED(mo_sized_room, room);                                                            \
         function<format>(args, first_item + mo_block_index(), &tables, &room);                     \
     }
 

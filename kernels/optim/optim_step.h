@@ -142,7 +142,8 @@ typedef struct mo_blockcode_args {
     uint64_t count;
     int32_t dtype;
     uint32_t is_signed;
-    uint32_t shift, reserved; /* 2^shift elements share a scale; 0: as many as is the format's own */
+    uint32_t shift,
+        reserved; /* 2^shift elements share a scale; 0: as many as is the format's own */
 } mo_blockcode_args;
 
 /* The step kernels are one for a rule and a format of states other than 32-bit; each also takes

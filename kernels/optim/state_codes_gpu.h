@@ -669,8 +669,8 @@ MO_DEVICE void mo_encode_block(const typename mo_codec<FORMAT>::tables *tables, 
                                uint32_t rest, int aligned, void *data, float *scales)
 {
     enum { LANES = FORMAT == MO_STATE_4BIT ? MO_BLOCK4_SIZE / 8 : MO_BLOCK_SIZE / 8 };
-    float stored = mo_encode_codes<FORMAT>(tables, is_signed, values, largest, least, at, rest,
-                                           aligned, data);
+    float stored =
+        mo_encode_codes<FORMAT>(tables, is_signed, values, largest, least, at, rest, aligned, data);
     if (mo_thread_index() % LANES == 0)
         mo_store_as<float>(&scales[at / mo_format_block(FORMAT)], stored);
 }

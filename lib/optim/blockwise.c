@@ -133,9 +133,9 @@ static memopt_status run(const char *verb, uint32_t format, int back, memopt_dev
         return status;
     uint32_t block = block_of(format, values->count, absmax->count);
     int own = block == mo_format_block(format);
-    mo_blockcode_args args = {values->data,          codes->data,   absmax->data,
-                              values->count,         values->dtype, (uint32_t)is_signed,
-                              mo_block_shift(block), 0};
+    mo_blockcode_args args = {
+        values->data,  codes->data,         absmax->data,          values->count,
+        values->dtype, (uint32_t)is_signed, mo_block_shift(block), 0};
     const mo_kernel *kernel = own ? formats[format].own[back] : formats[format].sized[back];
     return mo_launch(device, stream, kernel, &args, mo_chunks_of(values->count));
 }

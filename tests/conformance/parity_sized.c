@@ -95,8 +95,10 @@ static void codes_agree(world *w)
         uint64_t size = sizes[k / 4], count = k / 2 % 2 ? MOST : size + 7;
         fill_floats(values, count, 31);
         fill_any_floats(values, size / 2, 33);
-        memopt_tensor source = new_shifted_tensor(w, count, float_types[k % 3], values, (uint64_t)k % 2);
-        memopt_tensor codes = new_raw_tensor(w, (count + units - 1) / units, type, NULL, (uint64_t)k % 2);
+        memopt_tensor source =
+            new_shifted_tensor(w, count, float_types[k % 3], values, (uint64_t)k % 2);
+        memopt_tensor codes =
+            new_raw_tensor(w, (count + units - 1) / units, type, NULL, (uint64_t)k % 2);
         memopt_tensor scales = new_tensor(w, (count + size - 1) / size, MEMOPT_DTYPE_F32, NULL);
         label(w, "blocks of %u, %s", (unsigned)size, k % 2 ? "signed" : "unsigned");
         OK(memopt_quantize(w->device, w->format, &codes, &scales, &source, k % 2, w->stream));

@@ -74,6 +74,8 @@ SCALAR(s_mul_i32, uint32_t, a *b, w->scc)
 SCALAR(s_mul_hi_u32, uint32_t, (uint64_t)a *b >> 32, w->scc)
 SCALAR(s_lshl_b32, uint32_t, a << (b & 31), r != 0)
 SCALAR(s_lshr_b32, uint32_t, a >> (b & 31), r != 0)
+/* b: the first bit, and from bit 16 on how many */
+SCALAR(s_bfe_u32, uint32_t, (uint64_t)a >> (b & 31) & ((UINT64_C(1) << (b >> 16 & 63)) - 1), r != 0)
 SCALAR(s_lshl_b64, uint64_t, a << (b & 63), r != 0)
 SCALAR(s_lshr_b64, uint64_t, a >> (b & 63), r != 0)
 #define SCALAR_BITS(bits)                                                                          \

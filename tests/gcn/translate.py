@@ -271,9 +271,11 @@ class Kernel:
             to = registers(i.operands[0], "s", 32)
             return "w->s[%d] &= ~(1u << (%s & 31));" % (to, scalar(i.operands[1], 32))
         bits, sources = bits_of_types(i.name)
-        compares = i.name.startswith("s_cmp_")
+        # s_cmpk_… compares with a constant of 16 bits, which is not negative in these two.
+        name = i.name.replace("cmpk", "cmp") if i.name in ("s_cmpk_gt_u32", "s_cmpk_lt_u32") else i.name
+        compares = name.startswith("s_cmp_")
         values = [scalar(o, b) for o, b in zip(i.operands[0 if compares else 1:], sources)]
-        call = "%s(w, %s)" % (i.name, ", ".join(values))
+        call = "%s(w, %s)" % (name, ", ".join(values))
         if compares:
             return call + ";"
         if i.name in ("s_mov_b32", "s_mov_b64"):

@@ -160,7 +160,8 @@ static void check_scale(float largest, int is_signed)
     uint32_t top = is_signed ? MO_SIGNED_TOP : MO_UNSIGNED_TOP;
     float x[MO_BLOCK_SIZE], absmax;
     uint8_t expected[MO_BLOCK_SIZE], codes[MO_BLOCK_SIZE];
-    mo_blockcode_args args = {x, NULL, &absmax, MO_BLOCK_SIZE, MO_DTYPE_F32, (uint32_t)is_signed, 0, 0};
+    mo_blockcode_args args = {x, NULL, &absmax, MO_BLOCK_SIZE, MO_DTYPE_F32, (uint32_t)is_signed,
+                              0, 0};
     for (uint32_t shift = 0; shift < 9; shift++) {
         for (uint32_t i = 0; i < MO_BLOCK_SIZE; i++) {
             float near = i == 0 || i > top ? largest : mo_f32_from_bits(t[i]) * largest;

@@ -158,13 +158,14 @@ static void test_forms(void **state)
     for (int k = 0; k < SIZES; k++)
         for (int f = 0; f < RULES; f++)
             for (int odd = 0; odd < 2; odd++) {
-                const uint64_t counts[] = {1, sizes[k] - 1, sizes[k], sizes[k] + 33, 2 * sizes[k],
+                const uint64_t counts[] = {1,   sizes[k] - 1, sizes[k], sizes[k] + 33, 2 * sizes[k],
                                            MOST};
                 for (int i = 0; i < 6; i++) {
                     seed++;
                     int32_t p = 1 + (int32_t)(seed % 3);
-                    step_case c = {&forms[f], sizes[k], counts[i], seed, p,
-                                   1 + (int32_t)(seed / 3 % 3), 0, 0, 0, odd};
+                    step_case c = {
+                        &forms[f], sizes[k], counts[i], seed, p, 1 + (int32_t)(seed / 3 % 3),
+                        0,         0,        0,         odd};
                     c.stochastic = p != MO_DTYPE_F32 && seed % 2;
                     c.split = p == MO_DTYPE_BF16 && !c.stochastic;
                     c.copy = p == MO_DTYPE_F32 ? (int32_t)(seed % 4) : 0;
@@ -202,7 +203,8 @@ static void there_and_back(const mo_kernel *const kernels[2], int isa, float *x,
                            uint32_t is_signed, uint32_t size, coded *out)
 {
     memset(out, 0, sizeof *out);
-    mo_blockcode_args args = {x, out->codes, out->scales, n, MO_DTYPE_F32, is_signed, log_of(size), 0};
+    mo_blockcode_args args = {x, out->codes, out->scales, n, MO_DTYPE_F32, is_signed, log_of(size),
+                              0};
     kernels[0]->cpu[isa](&args, 0, mo_chunks_of(n));
     args.values = out->back;
     kernels[1]->cpu[isa](&args, 0, mo_chunks_of(n));
@@ -227,8 +229,8 @@ static void check_values(uint32_t format, uint32_t is_signed, const float *x, ui
         for (uint64_t i = first; i < last; i++)
             if (fabs((double)x[i] - (double)c->back[i]) > gaps[format] * largest)
                 fail_msg("format %u, blocks of %u, %s: %g becomes %g in a block up to %g", format,
-                         size, is_signed ? "signed" : "unsigned", (double)x[i],
-                         (double)c->back[i], largest);
+                         size, is_signed ? "signed" : "unsigned", (double)x[i], (double)c->back[i],
+                         largest);
     }
 }
 
@@ -244,8 +246,7 @@ static void test_codes(void **state)
                 uint64_t n = k % 2 ? MOST : sizes[k] + 5;
                 for (uint64_t i = 0; i < n; i++)
                     x[i] = is_signed ? normal(&seed) : fabsf(normal(&seed));
-                there_and_back(codes[f].sized, MO_ISA_SCALAR, x, n, is_signed, sizes[k],
-                               &expected);
+                there_and_back(codes[f].sized, MO_ISA_SCALAR, x, n, is_signed, sizes[k], &expected);
                 check_values(codes[f].format, is_signed, x, n, sizes[k], &expected);
                 FOR_EACH_WIDE_FORM (isa, codes[f].sized[0]) {
                     there_and_back(codes[f].sized, isa, x, n, is_signed, sizes[k], &actual);
@@ -417,7 +418,7 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_forms),  cmocka_unit_test(test_codes),
+        cmocka_unit_test(test_forms),      cmocka_unit_test(test_codes),
         cmocka_unit_test(test_first_step), cmocka_unit_test(test_export),
         cmocka_unit_test(test_quantize),   cmocka_unit_test(test_refusals),
     };
