@@ -42,15 +42,14 @@ const mo_kernel mo_kernel_optim_prologue = {
 /* Blocks of any size. AVX-512 machines use the forms of AVX2. */
 #define SIZED_FORMS(symbol, scalar)                                                                \
     MO_CPU_FORMS(scalar##_ref, symbol##_neon, symbol##_avx2, NULL, NULL, NULL)
-#define SIZED_STEP(suffix)                                                                         \
+#define SIZED_STEP(name, symbol)                                                                   \
     {                                                                                              \
-        "mo_sized_step" #suffix, sizeof(mo_sized_step_args), MO_OPTIM_THREADS,                     \
-            SIZED_FORMS(mo_sized_step##suffix, mo_sized_step##suffix), sized_elements              \
+        name, sizeof(mo_sized_step_args), MO_OPTIM_THREADS, SIZED_FORMS(symbol, symbol),           \
+            sized_elements                                                                         \
     }
-#define SIZED_CODE(verb, suffix, scalar)                                                           \
+#define SIZED_CODE(name, symbol, scalar)                                                           \
     {                                                                                              \
-        "mo_sized_" #verb #suffix, sizeof(mo_blockcode_args), MO_OPTIM_THREADS,                    \
-            SIZED_FORMS(mo_sized_##verb##suffix, scalar), NULL                                     \
+        name, sizeof(mo_blockcode_args), MO_OPTIM_THREADS, SIZED_FORMS(symbol, scalar), NULL       \
     }
 
 /* Most steps with coded states also use the hardware's rounding to bf16. */
@@ -85,15 +84,23 @@ const mo_kernel mo_kernel_dequantizef8 = CODE("mo_dequantizef8", mo_dequantizef8
 const mo_kernel mo_kernel_quantizec8 = CODE("mo_quantizec8", mo_quantizec8);
 const mo_kernel mo_kernel_dequantizec8 = CODE("mo_dequantizec8", mo_dequantizec8);
 
-const mo_kernel mo_kernel_sized_step8 = SIZED_STEP(8);
-const mo_kernel mo_kernel_sized_step4 = SIZED_STEP(4);
-const mo_kernel mo_kernel_sized_stepf8 = SIZED_STEP(f8);
-const mo_kernel mo_kernel_sized_stepc8 = SIZED_STEP(c8);
-const mo_kernel mo_kernel_sized_quantize8 = SIZED_CODE(quantize, 8, mo_quantize);
-const mo_kernel mo_kernel_sized_dequantize8 = SIZED_CODE(dequantize, 8, mo_dequantize);
-const mo_kernel mo_kernel_sized_quantize4 = SIZED_CODE(quantize, 4, mo_quantize4);
-const mo_kernel mo_kernel_sized_dequantize4 = SIZED_CODE(dequantize, 4, mo_dequantize4);
-const mo_kernel mo_kernel_sized_quantizef8 = SIZED_CODE(quantize, f8, mo_quantizef8);
-const mo_kernel mo_kernel_sized_dequantizef8 = SIZED_CODE(dequantize, f8, mo_dequantizef8);
-const mo_kernel mo_kernel_sized_quantizec8 = SIZED_CODE(quantize, c8, mo_quantizec8);
-const mo_kernel mo_kernel_sized_dequantizec8 = SIZED_CODE(dequantize, c8, mo_dequantizec8);
+const mo_kernel mo_kernel_sized_step8 = SIZED_STEP("mo_sized_step8", mo_sized_step8);
+const mo_kernel mo_kernel_sized_step4 = SIZED_STEP("mo_sized_step4", mo_sized_step4);
+const mo_kernel mo_kernel_sized_stepf8 = SIZED_STEP("mo_sized_stepf8", mo_sized_stepf8);
+const mo_kernel mo_kernel_sized_stepc8 = SIZED_STEP("mo_sized_stepc8", mo_sized_stepc8);
+const mo_kernel mo_kernel_sized_quantize8 =
+    SIZED_CODE("mo_sized_quantize8", mo_sized_quantize8, mo_quantize);
+const mo_kernel mo_kernel_sized_dequantize8 =
+    SIZED_CODE("mo_sized_dequantize8", mo_sized_dequantize8, mo_dequantize);
+const mo_kernel mo_kernel_sized_quantize4 =
+    SIZED_CODE("mo_sized_quantize4", mo_sized_quantize4, mo_quantize4);
+const mo_kernel mo_kernel_sized_dequantize4 =
+    SIZED_CODE("mo_sized_dequantize4", mo_sized_dequantize4, mo_dequantize4);
+const mo_kernel mo_kernel_sized_quantizef8 =
+    SIZED_CODE("mo_sized_quantizef8", mo_sized_quantizef8, mo_quantizef8);
+const mo_kernel mo_kernel_sized_dequantizef8 =
+    SIZED_CODE("mo_sized_dequantizef8", mo_sized_dequantizef8, mo_dequantizef8);
+const mo_kernel mo_kernel_sized_quantizec8 =
+    SIZED_CODE("mo_sized_quantizec8", mo_sized_quantizec8, mo_quantizec8);
+const mo_kernel mo_kernel_sized_dequantizec8 =
+    SIZED_CODE("mo_sized_dequantizec8", mo_sized_dequantizec8, mo_dequantizec8);
