@@ -244,8 +244,8 @@ MO_DEVICE void mo_sized_chunk(const mo_sized_step_args &args, uint64_t chunk, mo
         mo_sized_tile<FORMAT>(rule, span, &coef, tables, &aligned, room, tile);
 }
 
-#define MO_SIZED_STEP_KERNEL(name, format)                                                         \
-    MO_GLOBAL_ROOM(name, mo_sized_step_args, MO_OPTIM_THREADS, 2)                                  \
+#define MO_SIZED_STEP_KERNEL(name, format, blocks)                                                 \
+    MO_GLOBAL_ROOM(name, mo_sized_step_args, MO_OPTIM_THREADS, blocks)                             \
     {                                                                                              \
         MO_SHARED(mo_optim_span, span);                                                            \
         MO_SHARED(mo_codec<format>::tables, tables);                                               \
@@ -253,10 +253,11 @@ MO_DEVICE void mo_sized_chunk(const mo_sized_step_args &args, uint64_t chunk, mo
         mo_sized_chunk<format>(args, first_item + mo_block_index(), &span, &tables, &room);        \
     }
 
-MO_SIZED_STEP_KERNEL(mo_sized_step8, MO_STATE_8BIT)
-MO_SIZED_STEP_KERNEL(mo_sized_step4, MO_STATE_4BIT)
-MO_SIZED_STEP_KERNEL(mo_sized_stepf8, MO_STATE_F8)
-MO_SIZED_STEP_KERNEL(mo_sized_stepc8, MO_STATE_COMPANDED)
+/* Three moments of two rows need more registers than two blocks leave. */
+MO_SIZED_STEP_KERNEL(mo_sized_step8, MO_STATE_8BIT, 1)
+MO_SIZED_STEP_KERNEL(mo_sized_step4, MO_STATE_4BIT, 2)
+MO_SIZED_STEP_KERNEL(mo_sized_stepf8, MO_STATE_F8, 2)
+MO_SIZED_STEP_KERNEL(mo_sized_stepc8, MO_STATE_COMPANDED, 2)
 
 /* --- block-wise codes on their own ----------------------------------------------------------- */
 
