@@ -97,6 +97,12 @@ SCALAR_COMPARE(s_cmp_gt_i32, int32_t, >)
 SCALAR_COMPARE(s_cmp_eq_u64, uint64_t, ==)
 SCALAR_COMPARE(s_cmp_lg_u64, uint64_t, !=)
 
+static uint32_t s_not_b32(wave *w, uint32_t a)
+{
+    w->scc = a != 0xffffffffu;
+    return ~a;
+}
+
 static uint32_t s_brev_b32(wave *w, uint32_t a)
 {
     uint32_t r = 0;
@@ -207,6 +213,7 @@ VECTOR2(v_lshrrev_b64, 64, 32, 64, b >> (a & 63))
 VECTOR2(v_mul_lo_u32, 32, 32, 32, a *b)
 VECTOR2(v_mul_hi_u32, 32, 32, 32, (uint64_t)a *b >> 32)
 VECTOR2(v_mul_u32_u24, 32, 32, 32, (uint64_t)(a & 0xFFFFFF) * (b & 0xFFFFFF))
+VECTOR3(v_mad_u32_u24, 32, (a & 0xFFFFFF) * (b & 0xFFFFFF) + c)
 VECTOR3(v_add3_u32, 32, a + b + c)
 VECTOR3(v_xad_u32, 32, (a ^ b) + c)
 VECTOR3(v_or3_b32, 32, a | b | c)

@@ -360,6 +360,7 @@ OPERATION void global_cmpswap(wave *w, uint32_t *to, const uint32_t *lane, const
     poison(t);
 }
 
+/* Shared memory is accessed at multiples of an access's size: three words like four. */
 static void lds_addresses(const wave *w, uint64_t *at, const uint32_t *lane, uint32_t offset,
                           uint32_t bytes, int write)
 {
@@ -368,7 +369,7 @@ static void lds_addresses(const wave *w, uint64_t *at, const uint32_t *lane, uin
         uint64_t place = (uint64_t)lane[i] + offset;
         if (place > w->lds_bytes || bytes > w->lds_bytes - place)
             calls->illegal(place, bytes, write, "outside the block's shared memory");
-        if (place % bytes != 0)
+        if (place % (bytes == 12 ? 16 : bytes) != 0)
             calls->illegal(place, bytes, write, "misaligned, in shared memory");
         at[i] = (uintptr_t)w->lds + place;
     }

@@ -299,6 +299,7 @@ CONVERT(cvt_u64_u32, uint64_t, uint32_t)
 CONVERT(cvt_u32_u64, uint32_t, uint64_t)
 CONVERT(cvt_u16_u32, uint16_t, uint32_t)
 CONVERT(cvt_u32_u16, uint32_t, uint16_t)
+CONVERT(cvt_u32_u8, uint32_t, uint8_t)
 CONVERT(cvt_s32_s16, int32_t, int16_t)
 CONVERT(cvta_global_u64, uint64_t, uint64_t)
 
