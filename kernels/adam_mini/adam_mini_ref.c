@@ -46,8 +46,7 @@ static void move_coded(const mo_adam_mini_piece *p, int32_t parameter, int32_t g
         uint32_t n = mo_block_length(MO_BLOCK_SIZE, p->count, at);
         mo_block_decode(MO_STATE_8BIT, 1, p->mean, p->scales[at / MO_BLOCK_SIZE], at, n, means);
         mo_adam_mini_tail8(p, parameter, gradient, at, at + n, means);
-        mo_block_encode(MO_STATE_8BIT, 1, means, at, n, p->mean,
-                        &p->scales[at / MO_BLOCK_SIZE]);
+        mo_block_encode(MO_STATE_8BIT, 1, means, at, n, p->mean, &p->scales[at / MO_BLOCK_SIZE]);
     }
 }
 
