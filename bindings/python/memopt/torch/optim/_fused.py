@@ -65,7 +65,7 @@ class Part:
             for i, (state, target) in enumerate(zip(states, targets))
         ]
         key = (targets[0].device, False, 0, False)
-        self._executor = Executor(kind, format_, key, len(slots), slots, 0)
+        self._executor = Executor(kind, format_, key, len(slots), slots, 0, 0)
 
     def is_of(self, states: Sequence[_format.State], targets: Sequence[torch.Tensor]) -> bool:
         """Whether it was made for these tensors, where they are now."""
