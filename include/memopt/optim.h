@@ -58,9 +58,12 @@ enum {
     MEMOPT_STATE_COMPANDED = 5, /**< Block-wise 8-bit codes with an absmax per block of 256: of a
                                      first moment on a curve, near 127 * 2y / (1 + |y|), of a second
                                      one's root in even steps. */
-    MEMOPT_STATE_BF16 = 6 /**< bf16 floats, rounded stochastically: to nearest a mean that changes
-                               slowly would stop. The random bits depend on the element's new
-                               moments and the step alone, not on a seed or a place. */
+    MEMOPT_STATE_BF16 = 6, /**< bf16 floats, rounded stochastically: to nearest a mean that changes
+                                slowly would stop. The random bits depend on the element's new
+                                moments and the step alone, not on a seed or a place. */
+    MEMOPT_STATE_COMPANDED4 = 7 /**< As ::MEMOPT_STATE_4BIT, but a first moment's code is 7 plus a
+                                     whole number near 7 * 2y / (1 + |y|): nearer to most elements
+                                     than the dynamic map of 4 bits. @since 0.9 */
 };
 
 /** @brief How to make an optimizer; zero means the default. */
@@ -414,7 +417,8 @@ typedef struct memopt_state_view {
                                "momentum_buffer" (SGD),
                                "z" (schedule-free AdamW), "square_avg" (RMSprop), "sum" (Adagrad);
                                "absmax1", "absmax2", "absmax3"; "scale1", "scale2" (::MEMOPT_STATE_F8);
-                               "companded1", "companded2" (::MEMOPT_STATE_COMPANDED: absmax);
+                               "companded1", "companded2" (::MEMOPT_STATE_COMPANDED and
+                               ::MEMOPT_STATE_COMPANDED4: absmax);
                                "weight_residual" (split_weights: signed bytes, as u8). */
     memopt_tensor tensor; /**< Device memory (with page_bytes host memory). It belongs to the
                              optimizer and exists as long as it, or it belongs to the caller
@@ -569,13 +573,13 @@ MEMOPT_API memopt_status memopt_optimizer_import_sync(memopt_optimizer *optimize
  * even, with scale = absmax / 448. Companded: of x / absmax as the format says; an unsigned value
  * that is positive never gets code 0.
  * @param device the device.
- * @param state_format ::MEMOPT_STATE_8BIT, ::MEMOPT_STATE_4BIT, ::MEMOPT_STATE_F8 or
- *        ::MEMOPT_STATE_COMPANDED.
+ * @param state_format ::MEMOPT_STATE_8BIT, ::MEMOPT_STATE_4BIT, ::MEMOPT_STATE_F8,
+ *        ::MEMOPT_STATE_COMPANDED or ::MEMOPT_STATE_COMPANDED4.
  * @param codes u8 tensor of the same count (8-bit, companded) or of ceil(count / 2) (4-bit), or
  *        e4m3 tensor of the same count. Written.
  * @param scales f32 tensor, one element per block: the absmax, with e4m3 the scale. Its count tells
  *        the size of the blocks: 256 (4-bit: 128), or another power of two from 32 to 4096.
- * Written.
+ *        Written.
  * @param source f32, f16 or bf16.
  * @param is_signed 1: a first moment; 0: a second moment, values ≥ 0.
  * @param stream the stream.
@@ -612,7 +616,8 @@ MEMOPT_API memopt_status memopt_dequantize(memopt_device *device, uint32_t state
 /**
  * @brief Returns the value of each code of a state format, before the multiplication by the scale.
  * @param state_format ::MEMOPT_STATE_8BIT (256 values), ::MEMOPT_STATE_4BIT (16),
- *        ::MEMOPT_STATE_F8 (256; codes 0x7f and 0xff are NaN) or ::MEMOPT_STATE_COMPANDED (256).
+ *        ::MEMOPT_STATE_F8 (256; codes 0x7f and 0xff are NaN), ::MEMOPT_STATE_COMPANDED (256) or
+ *        ::MEMOPT_STATE_COMPANDED4 (16; code 15 of a first moment is not made).
  * @param is_signed 1: codes of a first moment; 0: of a second moment.
  * @param[out] out_values host memory for that many floats.
  * @retval MEMOPT_OK done.

@@ -61,6 +61,8 @@ const mo_kernel mo_kernel_step_adamwf8 =
     STEP("mo_step_adamwf8", mo_step_adamwf8, mo_step_adamwf8_avx512bf16);
 const mo_kernel mo_kernel_step_adamwc8 =
     STEP("mo_step_adamwc8", mo_step_adamwc8, mo_step_adamwc8_avx512bf16);
+const mo_kernel mo_kernel_step_adamwc4 =
+    STEP("mo_step_adamwc4", mo_step_adamwc4, mo_step_adamwc4_avx512bf16);
 const mo_kernel mo_kernel_step_lion8 =
     STEP("mo_step_lion8", mo_step_lion8, mo_step_lion8_avx512bf16);
 const mo_kernel mo_kernel_step_sgd8 = STEP("mo_step_sgd8", mo_step_sgd8, mo_step_sgd8_avx512bf16);
@@ -83,11 +85,14 @@ const mo_kernel mo_kernel_quantizef8 = CODE("mo_quantizef8", mo_quantizef8);
 const mo_kernel mo_kernel_dequantizef8 = CODE("mo_dequantizef8", mo_dequantizef8);
 const mo_kernel mo_kernel_quantizec8 = CODE("mo_quantizec8", mo_quantizec8);
 const mo_kernel mo_kernel_dequantizec8 = CODE("mo_dequantizec8", mo_dequantizec8);
+const mo_kernel mo_kernel_quantizec4 = CODE("mo_quantizec4", mo_quantizec4);
+const mo_kernel mo_kernel_dequantizec4 = CODE("mo_dequantizec4", mo_dequantizec4);
 
 const mo_kernel mo_kernel_sized_step8 = SIZED_STEP("mo_sized_step8", mo_sized_step8);
 const mo_kernel mo_kernel_sized_step4 = SIZED_STEP("mo_sized_step4", mo_sized_step4);
 const mo_kernel mo_kernel_sized_stepf8 = SIZED_STEP("mo_sized_stepf8", mo_sized_stepf8);
 const mo_kernel mo_kernel_sized_stepc8 = SIZED_STEP("mo_sized_stepc8", mo_sized_stepc8);
+const mo_kernel mo_kernel_sized_stepc4 = SIZED_STEP("mo_sized_stepc4", mo_sized_stepc4);
 const mo_kernel mo_kernel_sized_quantize8 =
     SIZED_CODE("mo_sized_quantize8", mo_sized_quantize8, mo_quantize);
 const mo_kernel mo_kernel_sized_dequantize8 =
@@ -104,3 +109,7 @@ const mo_kernel mo_kernel_sized_quantizec8 =
     SIZED_CODE("mo_sized_quantizec8", mo_sized_quantizec8, mo_quantizec8);
 const mo_kernel mo_kernel_sized_dequantizec8 =
     SIZED_CODE("mo_sized_dequantizec8", mo_sized_dequantizec8, mo_dequantizec8);
+const mo_kernel mo_kernel_sized_quantizec4 =
+    SIZED_CODE("mo_sized_quantizec4", mo_sized_quantizec4, mo_quantizec4);
+const mo_kernel mo_kernel_sized_dequantizec4 =
+    SIZED_CODE("mo_sized_dequantizec4", mo_sized_dequantizec4, mo_dequantizec4);

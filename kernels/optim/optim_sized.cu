@@ -258,6 +258,7 @@ MO_SIZED_STEP_KERNEL(mo_sized_step8, MO_STATE_8BIT, 1)
 MO_SIZED_STEP_KERNEL(mo_sized_step4, MO_STATE_4BIT, 2)
 MO_SIZED_STEP_KERNEL(mo_sized_stepf8, MO_STATE_F8, 2)
 MO_SIZED_STEP_KERNEL(mo_sized_stepc8, MO_STATE_COMPANDED, 2)
+MO_SIZED_STEP_KERNEL(mo_sized_stepc4, MO_STATE_COMPANDED4, 2)
 
 /* --- block-wise codes on their own ----------------------------------------------------------- */
 
@@ -336,4 +337,6 @@ MO_SIZED_CODE_KERNEL(mo_sized_dequantize4, mo_sized_dequantize, MO_STATE_4BIT)
 MO_SIZED_CODE_KERNEL(mo_sized_quantizef8, mo_sized_quantize, MO_STATE_F8)
 MO_SIZED_CODE_KERNEL(mo_sized_dequantizef8, mo_sized_dequantize, MO_STATE_F8)
 MO_SIZED_CODE_KERNEL(mo_sized_quantizec8, mo_sized_quantize, MO_STATE_COMPANDED)
+MO_SIZED_CODE_KERNEL(mo_sized_quantizec4, mo_sized_quantize, MO_STATE_COMPANDED4)
 MO_SIZED_CODE_KERNEL(mo_sized_dequantizec8, mo_sized_dequantize, MO_STATE_COMPANDED)
+MO_SIZED_CODE_KERNEL(mo_sized_dequantizec4, mo_sized_dequantize, MO_STATE_COMPANDED4)

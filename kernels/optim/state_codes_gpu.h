@@ -295,6 +295,11 @@ MO_DEVICE void mo_codes_of(const mo_code_tables *t, int is_signed, const float y
  */
 template <uint32_t FORMAT> struct mo_codec;
 
+/* mo_format_is_4bit as a constant. */
+template <uint32_t FORMAT> struct mo_is_4bit {
+    enum { VALUE = FORMAT == MO_STATE_4BIT || FORMAT == MO_STATE_COMPANDED4 };
+};
+
 template <> struct mo_codec<MO_STATE_8BIT> {
     typedef mo_code_tables tables;
 
@@ -347,10 +352,11 @@ MO_DEVICE uint32_t mo_code4_unsigned_in(float y)
 #endif
 }
 
-template <> struct mo_codec<MO_STATE_4BIT> {
+/* What both 4-bit formats do: two codes a byte. */
+template <uint32_t FORMAT> struct mo_codec4 {
     typedef struct alignas(16) {
         mo_words<2> pairs_signed[256], pairs_unsigned[256]; /* of both codes of a byte */
-        uint32_t cell[128];
+        uint32_t cell[128];                                 /* of the dynamic map */
     } tables;
 
     MO_DEVICE void load(tables *t)
@@ -359,10 +365,13 @@ template <> struct mo_codec<MO_STATE_4BIT> {
         uint32_t byte = mo_thread_index(), codes[2] = {byte >> 4, byte & 15u};
         MO_UNROLL
         for (int k = 0; k < 2; k++) {
-            t->pairs_signed[byte].of[k] = mo_map4_signed[codes[k]];
+            t->pairs_signed[byte].of[k] = FORMAT == MO_STATE_COMPANDED4
+                                              ? mo_map4_companded[codes[k]]
+                                              : mo_map4_signed[codes[k]];
             t->pairs_unsigned[byte].of[k] = mo_f32_bits((float)(codes[k] + 1) * 0.0625f);
         }
-        mo_table_copy<sizeof mo_cell4_signed>(t->cell, mo_cell4_signed);
+        if (FORMAT == MO_STATE_4BIT)
+            mo_table_copy<sizeof mo_cell4_signed>(t->cell, mo_cell4_signed);
     }
 
     MO_DEVICE void decode(const tables *t, int is_signed, const uint32_t words[1], float scale,
@@ -384,17 +393,32 @@ template <> struct mo_codec<MO_STATE_4BIT> {
         return 0.0f;
     }
 
-    MO_DEVICE void encode(const tables *t, int is_signed, const float y[8], uint32_t words[1])
+    MO_DEVICE uint32_t encode_signed(const tables *t, const float y[8])
     {
-        words[0] = is_signed ? 0 : 0u - MO_CODE4_FROM * 0x11111111u;
+        uint32_t word = 0;
         MO_UNROLL
         for (uint32_t k = 0; k < 8; k++) {
-            if (is_signed) /* one shift, with the code's own */
-                words[0] = words[0] << 4 | mo_cell4_code(t->cell, y[(7 - k) ^ 1]) >> 28;
-            else
-                words[0] += mo_code4_unsigned_in(y[k]) << (k ^ 1) * 4;
+            float x = y[(7 - k) ^ 1];
+            if (FORMAT == MO_STATE_COMPANDED4)
+                word = word << 4 | mo_code4_companded(x);
+            else /* one shift, with the code's own */
+                word = word << 4 | mo_cell4_code(t->cell, x) >> 28;
         }
+        return word;
     }
+
+    MO_DEVICE void encode(const tables *t, int is_signed, const float y[8], uint32_t words[1])
+    {
+        words[0] = is_signed ? encode_signed(t, y) : 0u - MO_CODE4_FROM * 0x11111111u;
+        MO_UNROLL
+        for (uint32_t k = 0; k < 8 && !is_signed; k++)
+            words[0] += mo_code4_unsigned_in(y[k]) << (k ^ 1) * 4;
+    }
+};
+
+template <> struct mo_codec<MO_STATE_4BIT> : mo_codec4<MO_STATE_4BIT> {
+};
+template <> struct mo_codec<MO_STATE_COMPANDED4> : mo_codec4<MO_STATE_COMPANDED4> {
 };
 
 /* The conversions of e4m3 that processors have from Ada and Hopper on: two numbers, the first one
@@ -499,7 +523,7 @@ MO_DEVICE int mo_scale_is_plain(uint32_t largest)
 
 /* Words of the codes of eight elements. */
 template <uint32_t FORMAT> struct mo_code_words {
-    enum { N = FORMAT == MO_STATE_4BIT ? 1 : 2 };
+    enum { N = mo_is_4bit<FORMAT>::VALUE ? 1 : 2 };
 };
 
 /* Reads codes of eight elements from `at` on, a multiple of eight, of which `rest` exist. */
@@ -541,7 +565,7 @@ MO_DEVICE void mo_write_codes(void *data, uint32_t at, uint32_t rest, int aligne
         MO_APART;
         return;
     }
-    if (FORMAT == MO_STATE_4BIT && rest % 2 != 0) { /* behind a last element of even index */
+    if (mo_is_4bit<FORMAT>::VALUE && rest % 2 != 0) { /* behind a last element of even index */
         uint32_t at_half = rest / 2 * 8;
         words[0] = (words[0] & ~(15u << at_half)) | mo_format_zero_code(FORMAT, is_signed)
                                                         << at_half;
@@ -555,7 +579,7 @@ MO_DEVICE void mo_write_codes(void *data, uint32_t at, uint32_t rest, int aligne
 /* Alignment at which the codes of eight elements travel at once. */
 template <uint32_t FORMAT> MO_DEVICE int mo_codes_aligned(const void *data)
 {
-    return mo_aligned_to(data, FORMAT == MO_STATE_4BIT ? 4 : 8);
+    return mo_aligned_to(data, mo_is_4bit<FORMAT>::VALUE ? 4 : 8);
 }
 
 /* Values past the end are 0; they stay so in a step, which has gradients and parameters of 0 there
@@ -604,8 +628,8 @@ template <uint32_t FORMAT> MO_DEVICE mo_block_scale mo_plain_scale(int is_signed
 /* Of the largest magnitudes of its packs, the block's. All threads of a warp must call this. */
 template <uint32_t FORMAT> MO_DEVICE uint32_t mo_block_largest(uint32_t largest)
 {
-    return mo_group_largest < FORMAT == MO_STATE_4BIT ? MO_BLOCK4_SIZE / 8
-                                                      : MO_BLOCK_SIZE / 8 > (largest);
+    enum { LANES = mo_is_4bit<FORMAT>::VALUE ? MO_BLOCK4_SIZE / 8 : MO_BLOCK_SIZE / 8 };
+    return mo_group_largest<LANES>(largest);
 }
 
 /* Writes y, the scaled values of a block with this absmax, and returns the scale; *y_least: the
@@ -651,11 +675,11 @@ MO_DEVICE float mo_encode_codes(const typename mo_codec<FORMAT>::tables *tables,
         MO_RARE(!mo_companded_near(values, largest, least, words))) {
         float y[8], y_least;
         stored = mo_normalise<FORMAT>(is_signed, values, largest, &least, y, &y_least).absmax;
-        if (FORMAT != MO_STATE_4BIT && !is_signed &&
+        if (!mo_is_4bit<FORMAT>::VALUE && !is_signed &&
             MO_RARE(!(y_least >= mo_codec<FORMAT>::least())))
             mo_from_least<FORMAT>(y);
         mo_codec<FORMAT>::encode(tables, is_signed, y, words);
-        if (FORMAT != MO_STATE_4BIT && !is_signed && MO_RARE(least <= 0))
+        if (!mo_is_4bit<FORMAT>::VALUE && !is_signed && MO_RARE(least <= 0))
             mo_zero_codes(values, largest >= MO_F32_INF_BITS, words);
     }
     mo_write_codes<FORMAT>(data, at, rest, aligned, is_signed, words);
@@ -668,7 +692,7 @@ MO_DEVICE void mo_encode_block(const typename mo_codec<FORMAT>::tables *tables, 
                                const float values[8], uint32_t largest, int32_t least, uint32_t at,
                                uint32_t rest, int aligned, void *data, float *scales)
 {
-    enum { LANES = FORMAT == MO_STATE_4BIT ? MO_BLOCK4_SIZE / 8 : MO_BLOCK_SIZE / 8 };
+    enum { LANES = mo_is_4bit<FORMAT>::VALUE ? MO_BLOCK4_SIZE / 8 : MO_BLOCK_SIZE / 8 };
     float stored =
         mo_encode_codes<FORMAT>(tables, is_signed, values, largest, least, at, rest, aligned, data);
     if (mo_thread_index() % LANES == 0)

@@ -93,7 +93,7 @@ MO_INLINE void adamw_code(uint32_t format, int is_signed, const float *values, f
                           uint8_t *codes, uint32_t at)
 {
     VI bytes = lane_codes(format, is_signed, values + at, v_set(inverse));
-    if (format == MO_STATE_4BIT)
+    if (mo_format_is_4bit(format))
         v_store_bytes4(codes + at / 2, bytes);
     else
         v_put(codes + at, bytes, 0);

@@ -10,6 +10,7 @@ MO_LANE_CODE(mo_quantize_avx2, mo_dequantize_avx2, MO_STATE_8BIT)
 MO_LANE_CODE(mo_quantize4_avx2, mo_dequantize4_avx2, MO_STATE_4BIT)
 MO_LANE_CODE(mo_quantizef8_avx2, mo_dequantizef8_avx2, MO_STATE_F8)
 MO_LANE_CODE(mo_quantizec8_avx2, mo_dequantizec8_avx2, MO_STATE_COMPANDED)
+MO_LANE_CODE(mo_quantizec4_avx2, mo_dequantizec4_avx2, MO_STATE_COMPANDED4)
 MO_SIZED_FORMS(avx2)
 MO_LANE_ADAMW32(mo_adamw32_span_avx2)
 

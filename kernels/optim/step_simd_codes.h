@@ -110,6 +110,14 @@ MO_INLINE VI lane_code_companded_signed(VF y)
     return v_ints(v_fma(y, slope, v_set(MO_COMPAND_ROUND)));
 }
 
+/* The code is the lowest byte. */
+MO_INLINE VI lane_code4_companded(VF y)
+{
+    VF a = v_bits(v_and(v_ints(y), v_seti(0x7fffffff)));
+    VF slope = lane_cubic(a, MO_COMPAND4_0, MO_COMPAND4_1, MO_COMPAND4_2, MO_COMPAND4_3);
+    return v_ints(v_fma(y, slope, v_set(MO_COMPAND4_ROUND)));
+}
+
 /* Of a root that is not negative and its normalised value. */
 MO_INLINE VI lane_code_companded_root(VF root, VF y)
 {
@@ -123,13 +131,14 @@ MO_INLINE VI lane_code_companded_root(VF root, VF y)
 typedef struct mo_lane_moment {
     const uint8_t *codes;
     VF scale;
-    VT table; /* the products of the signed 4-bit map */
+    VT table; /* the products of a signed 4-bit map */
 } mo_lane_moment;
 
 MO_INLINE mo_lane_moment lane_moment(uint32_t format, const void *data, float scale, uint64_t at)
 {
+    const uint32_t *map = format == MO_STATE_COMPANDED4 ? mo_map4_companded : mo_map4_signed;
     return (mo_lane_moment){(const uint8_t *)data + mo_format_bytes(format, at), v_set(scale),
-                            v_table16(mo_map4_signed, v_set(scale))};
+                            v_table16(map, v_set(scale))};
 }
 
 /* The values of elements i to i + MO_LANES_N - 1; no 8-bit format, no code of NaN. */
@@ -186,13 +195,16 @@ MO_INLINE VI lane_codes(uint32_t format, int is_signed, const float *values, VF 
         x[k] = v_load(values + k * MO_LANES_N);
         y[k] = v_mul(x[k], inverse);
     }
+    if (mo_format_is_4bit(format) && !is_signed)
+        return lane_codes4_unsigned(y);
     if (format == MO_STATE_4BIT)
-        return is_signed ? lane_codes4_signed(y) : lane_codes4_unsigned(y);
-    if (format == MO_STATE_COMPANDED) {
+        return lane_codes4_signed(y);
+    if (format == MO_STATE_COMPANDED || format == MO_STATE_COMPANDED4) {
         VI code[4];
         for (int k = 0; k < 4; k++)
-            code[k] =
-                is_signed ? lane_code_companded_signed(y[k]) : lane_code_companded_root(x[k], y[k]);
+            code[k] = format == MO_STATE_COMPANDED4 ? lane_code4_companded(y[k])
+                      : is_signed                   ? lane_code_companded_signed(y[k])
+                                                    : lane_code_companded_root(x[k], y[k]);
         return v_low_bytes(code, is_signed);
     }
     return is_signed ? lane_codes_f8_signed(y) : lane_codes_f8_unsigned(x, y);
@@ -218,7 +230,7 @@ MO_INLINE void lane_encode(uint32_t format, int is_signed, float *values, uint32
     }
     for (uint32_t i = 0; i < n; i += 4 * MO_LANES_N) {
         VI code = lane_codes(format, is_signed, values + i, v_set(scale->inverse));
-        if (format == MO_STATE_4BIT)
+        if (mo_format_is_4bit(format))
             v_store_bytes4(codes + i / 2, code);
         else
             v_put(codes + i, code, 0);

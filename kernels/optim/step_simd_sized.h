@@ -142,6 +142,7 @@ MO_SIZED_SPAN(sized_ademamix8, MO_RULE_ADEMAMIX, MO_STATE_8BIT)
 MO_SIZED_SPAN(sized_adamw4, MO_RULE_ADAMW, MO_STATE_4BIT)
 MO_SIZED_SPAN(sized_adamwf8, MO_RULE_ADAMW, MO_STATE_F8)
 MO_SIZED_SPAN(sized_adamwc8, MO_RULE_ADAMW, MO_STATE_COMPANDED)
+MO_SIZED_SPAN(sized_adamwc4, MO_RULE_ADAMW, MO_STATE_COMPANDED4)
 
 static void (*const sized_spans8[])(const mo_optim_span *) = {
     [MO_RULE_ADAMW] = sized_adamw8,
@@ -179,7 +180,9 @@ static void (*const sized_spans8[])(const mo_optim_span *) = {
     MO_SIZED_STEP(mo_sized_step4_##isa, sized_adamw4)                                              \
     MO_SIZED_STEP(mo_sized_stepf8_##isa, sized_adamwf8)                                            \
     MO_SIZED_STEP(mo_sized_stepc8_##isa, sized_adamwc8)                                            \
+    MO_SIZED_STEP(mo_sized_stepc4_##isa, sized_adamwc4)                                            \
     MO_SIZED_CODE(mo_sized_quantize8_##isa, mo_sized_dequantize8_##isa, MO_STATE_8BIT)             \
     MO_SIZED_CODE(mo_sized_quantize4_##isa, mo_sized_dequantize4_##isa, MO_STATE_4BIT)             \
     MO_SIZED_CODE(mo_sized_quantizef8_##isa, mo_sized_dequantizef8_##isa, MO_STATE_F8)             \
-    MO_SIZED_CODE(mo_sized_quantizec8_##isa, mo_sized_dequantizec8_##isa, MO_STATE_COMPANDED)
+    MO_SIZED_CODE(mo_sized_quantizec8_##isa, mo_sized_dequantizec8_##isa, MO_STATE_COMPANDED)      \
+    MO_SIZED_CODE(mo_sized_quantizec4_##isa, mo_sized_dequantizec4_##isa, MO_STATE_COMPANDED4)

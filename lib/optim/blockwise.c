@@ -44,6 +44,9 @@ static const struct format {
     [MEMOPT_STATE_COMPANDED] = {MEMOPT_DTYPE_U8,
                                 {&mo_kernel_quantizec8, &mo_kernel_dequantizec8},
                                 {&mo_kernel_sized_quantizec8, &mo_kernel_sized_dequantizec8}},
+    [MEMOPT_STATE_COMPANDED4] = {MEMOPT_DTYPE_U8,
+                                 {&mo_kernel_quantizec4, &mo_kernel_dequantizec4},
+                                 {&mo_kernel_sized_quantizec4, &mo_kernel_sized_dequantizec4}},
 };
 
 /* The size of the blocks of which `count` values have this many; 0: there is none. Two sizes have
@@ -60,10 +63,10 @@ static uint32_t block_of(uint32_t format, uint64_t count, uint64_t blocks)
 
 static memopt_status check_format(const char *verb, uint32_t format)
 {
-    if (format < MEMOPT_STATE_8BIT || format > MEMOPT_STATE_COMPANDED)
+    if (format >= sizeof formats / sizeof *formats || formats[format].own[0] == NULL)
         return mo_fail(MEMOPT_UNSUPPORTED,
-                       "%s: state_format is %" PRIu32
-                       "; 8-bit (2), 4-bit (3), e4m3 (4) and companded (5) are supported",
+                       "%s: state_format is %" PRIu32 "; 8-bit (2), 4-bit (3), e4m3 (4), companded "
+                       "(5) and companded 4-bit (7) are supported",
                        verb, format);
     return MEMOPT_OK;
 }
@@ -163,7 +166,7 @@ memopt_status memopt_state_map(uint32_t state_format, int32_t is_signed, float *
         return status;
     if (out_values == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "state_map: out_values is NULL");
-    uint32_t codes = state_format == MEMOPT_STATE_4BIT ? 16 : 256;
+    uint32_t codes = mo_format_is_4bit(state_format) ? 16 : 256;
     for (uint32_t code = 0; code < codes; code++)
         out_values[code] = mo_format_value(state_format, is_signed != 0, code, 1.0f);
     return MEMOPT_OK;

@@ -9,7 +9,8 @@ static memopt_tensor expected(const mo_parameter *p, uint64_t index)
     static const memopt_dtype codes[] = {
         [MEMOPT_STATE_F32] = MEMOPT_DTYPE_F32,      [MEMOPT_STATE_8BIT] = MEMOPT_DTYPE_U8,
         [MEMOPT_STATE_4BIT] = MEMOPT_DTYPE_U8,      [MEMOPT_STATE_F8] = MEMOPT_DTYPE_F8_E4M3,
-        [MEMOPT_STATE_COMPANDED] = MEMOPT_DTYPE_U8, [MEMOPT_STATE_BF16] = MEMOPT_DTYPE_BF16};
+        [MEMOPT_STATE_COMPANDED] = MEMOPT_DTYPE_U8, [MEMOPT_STATE_BF16] = MEMOPT_DTYPE_BF16,
+        [MEMOPT_STATE_COMPANDED4] = MEMOPT_DTYPE_U8};
     memopt_tensor t = {NULL, mo_parameter_blocks(p), MEMOPT_DTYPE_F32};
     if (index < p->moments) {
         t.dtype = codes[p->format];

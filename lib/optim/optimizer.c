@@ -22,6 +22,7 @@ static const struct kind {
                         [MO_STATE_4BIT] = &mo_kernel_step_adamw4,
                         [MO_STATE_F8] = &mo_kernel_step_adamwf8,
                         [MO_STATE_COMPANDED] = &mo_kernel_step_adamwc8,
+                        [MO_STATE_COMPANDED4] = &mo_kernel_step_adamwc4,
                         [MO_STATE_BF16] = &mo_kernel_step_adamw16}},
     [MO_RULE_LION] =
         {"Lion", {[MO_STATE_F32] = &mo_kernel_step_lion8, [MO_STATE_8BIT] = &mo_kernel_step_lion8}},
@@ -58,6 +59,7 @@ const mo_kernel *mo_optimizer_sized_kernel(uint32_t format)
         [MO_STATE_4BIT] = &mo_kernel_sized_step4,
         [MO_STATE_F8] = &mo_kernel_sized_stepf8,
         [MO_STATE_COMPANDED] = &mo_kernel_sized_stepc8,
+        [MO_STATE_COMPANDED4] = &mo_kernel_sized_stepc4,
     };
     return format < MO_STATE_FORMATS ? kernels[format] : NULL;
 }

@@ -26,7 +26,8 @@ static memopt_state_view view_moment(const memopt_optimizer *o, const mo_paramet
     static const memopt_dtype dtypes[] = {
         [MEMOPT_STATE_F32] = MEMOPT_DTYPE_F32,      [MEMOPT_STATE_8BIT] = MEMOPT_DTYPE_U8,
         [MEMOPT_STATE_4BIT] = MEMOPT_DTYPE_U8,      [MEMOPT_STATE_F8] = MEMOPT_DTYPE_F8_E4M3,
-        [MEMOPT_STATE_COMPANDED] = MEMOPT_DTYPE_U8, [MEMOPT_STATE_BF16] = MEMOPT_DTYPE_BF16};
+        [MEMOPT_STATE_COMPANDED] = MEMOPT_DTYPE_U8, [MEMOPT_STATE_BF16] = MEMOPT_DTYPE_BF16,
+        [MEMOPT_STATE_COMPANDED4] = MEMOPT_DTYPE_U8};
     memopt_dtype dtype = dtypes[p->format];
     uint64_t count = mo_format_bytes(p->format, p->tensor.count) / memopt_dtype_size(dtype);
     memopt_state_view view = {.name = moment_name(o->options.kind, index)};
@@ -36,10 +37,12 @@ static memopt_state_view view_moment(const memopt_optimizer *o, const mo_paramet
 
 static memopt_state_view view_scales(const mo_parameter *p, int index)
 {
-    static const char *const names[][3] = {[MEMOPT_STATE_8BIT] = {"absmax1", "absmax2", "absmax3"},
-                                           [MEMOPT_STATE_4BIT] = {"absmax1", "absmax2"},
-                                           [MEMOPT_STATE_F8] = {"scale1", "scale2"},
-                                           [MEMOPT_STATE_COMPANDED] = {"companded1", "companded2"}};
+    static const char *const names[][3] = {
+        [MEMOPT_STATE_8BIT] = {"absmax1", "absmax2", "absmax3"},
+        [MEMOPT_STATE_4BIT] = {"absmax1", "absmax2"},
+        [MEMOPT_STATE_F8] = {"scale1", "scale2"},
+        [MEMOPT_STATE_COMPANDED] = {"companded1", "companded2"},
+        [MEMOPT_STATE_COMPANDED4] = {"companded1", "companded2"}};
     memopt_state_view view = {.name = names[p->format][index]};
     view.tensor = (memopt_tensor){NULL, mo_parameter_blocks(p), MEMOPT_DTYPE_F32};
     return view;

@@ -103,9 +103,10 @@ struct step_case {
 
     double bytes() const // read and written at least, per element
     {
+        bool half = format == MEMOPT_STATE_4BIT || format == MEMOPT_STATE_COMPANDED4;
         double state = format == MEMOPT_STATE_F32    ? 4
                        : format == MEMOPT_STATE_BF16 ? 2
-                       : format == MEMOPT_STATE_4BIT ? 0.5 + 4.0 / 128
+                       : half                        ? 0.5 + 4.0 / 128
                                                      : 1 + 4.0 / 256;
         bool single = kind == MEMOPT_OPTIMIZER_LION || kind == MEMOPT_OPTIMIZER_SGD ||
                       kind == MEMOPT_OPTIMIZER_RMSPROP;
@@ -144,6 +145,7 @@ const step_case kCases[] = {
     {"adamw8_bf16_clip", MEMOPT_STATE_8BIT, BF16, BF16, 0, false, true},
     {"adamw8_f16_stochastic", MEMOPT_STATE_8BIT, F16, F16, 0, true, false},
     {"adamw4_bf16", MEMOPT_STATE_4BIT, BF16, BF16, 0, false, false},
+    {"adamwc4_bf16", MEMOPT_STATE_COMPANDED4, BF16, BF16, 0, false, false},
     {"adamwf8_bf16", MEMOPT_STATE_F8, BF16, BF16, 0, false, false},
     {"adamw16_bf16", MEMOPT_STATE_BF16, BF16, BF16, 0, false, false},
     {"schedule_free_f32", MEMOPT_STATE_F32, F32, F32, 0, false, false,

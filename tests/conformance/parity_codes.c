@@ -10,14 +10,20 @@
 
 /* w->format is the format of states. */
 
+/* Two codes in a byte. */
+static int has_pairs(const world *w)
+{
+    return w->format == MEMOPT_STATE_4BIT || w->format == MEMOPT_STATE_COMPANDED4;
+}
+
 static uint64_t block_of(const world *w)
 {
-    return w->format == MEMOPT_STATE_4BIT ? 128 : 256;
+    return has_pairs(w) ? 128 : 256;
 }
 
 static uint64_t codes_of(const world *w, uint64_t count)
 {
-    return w->format == MEMOPT_STATE_4BIT ? (count + 1) / 2 : count;
+    return has_pairs(w) ? (count + 1) / 2 : count;
 }
 
 static memopt_dtype code_type(const world *w)
@@ -83,7 +89,7 @@ static void sizes_agree(world *w)
 /* The map as the library tells it; how many finite values it begins with. */
 static int read_map(world *w, int is_signed, float map[256])
 {
-    int values = w->format == MEMOPT_STATE_4BIT ? 16 : 256;
+    int values = has_pairs(w) ? 16 : 256;
     OK(memopt_state_map(w->format, is_signed, map));
     label(w, "map");
     result(w, map, (size_t)values * sizeof *map);
@@ -127,7 +133,7 @@ static void every_byte_decodes(world *w)
 {
     static const float kinds[] = {1.0f, 0.0f, 1e-40f, 3e38f, INFINITY, NAN, -2.0f};
     enum { KINDS = sizeof kinds / sizeof *kinds };
-    uint64_t units = w->format == MEMOPT_STATE_4BIT ? 2 : 1, per_kind = 256 * units / block_of(w);
+    uint64_t units = has_pairs(w) ? 2 : 1, per_kind = 256 * units / block_of(w);
     unsigned char bytes[KINDS * 256];
     float scales[KINDS * 4];
     for (int i = 0; i < KINDS * 256; i++)
@@ -214,6 +220,7 @@ const conformance_case code_cases[] = {
     OF_FORMAT("_4bit_state", MEMOPT_STATE_4BIT),
     OF_FORMAT("_e4m3_state", MEMOPT_STATE_F8),
     OF_FORMAT("_companded_state", MEMOPT_STATE_COMPANDED),
+    OF_FORMAT("_companded4_state", MEMOPT_STATE_COMPANDED4),
     {"hash", hashes_agree, 1, 0, 0},
     {NULL, NULL, 0, 0, 0},
 };

@@ -29,7 +29,8 @@ static const char *const format_names[MOST_FORMATS] = {[MEMOPT_STATE_F32] = "f32
                                                        [MEMOPT_STATE_4BIT] = "4bit",
                                                        [MEMOPT_STATE_F8] = "e4m3",
                                                        [MEMOPT_STATE_COMPANDED] = "companded",
-                                                       [MEMOPT_STATE_BF16] = "bf16"};
+                                                       [MEMOPT_STATE_BF16] = "bf16",
+                                                       [MEMOPT_STATE_COMPANDED4] = "companded4"};
 
 /* --- what is varied ------------------------------------------------------------------------ */
 

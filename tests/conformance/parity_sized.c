@@ -89,7 +89,7 @@ static void codes_agree(world *w)
 {
     enum { MOST = 16384 + 4096 + 333 };
     float *values = host_memory(MOST * sizeof *values);
-    uint64_t units = w->format == MEMOPT_STATE_4BIT ? 2 : 1;
+    uint64_t units = w->format == MEMOPT_STATE_4BIT || w->format == MEMOPT_STATE_COMPANDED4 ? 2 : 1;
     memopt_dtype type = w->format == MEMOPT_STATE_F8 ? MEMOPT_DTYPE_F8_E4M3 : MEMOPT_DTYPE_U8;
     for (int k = 0; k < 4 * SIZES; k++) {
         uint64_t size = sizes[k / 4], count = k / 2 % 2 ? MOST : size + 7;
@@ -127,6 +127,7 @@ const conformance_case sized_cases[] = {
     STEPS_OF("adamw_4bit", MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_4BIT),
     STEPS_OF("adamw_e4m3", MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_F8),
     STEPS_OF("adamw_companded", MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_COMPANDED),
+    STEPS_OF("adamw_companded4", MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_COMPANDED4),
     STEPS_OF("lion_8bit", MEMOPT_OPTIMIZER_LION, MEMOPT_STATE_8BIT),
     STEPS_OF("sgd_8bit", MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_8BIT),
     STEPS_OF("adam_8bit", MEMOPT_OPTIMIZER_ADAM, MEMOPT_STATE_8BIT),
@@ -138,5 +139,6 @@ const conformance_case sized_cases[] = {
     CODES_OF("4bit", MEMOPT_STATE_4BIT),
     CODES_OF("e4m3", MEMOPT_STATE_F8),
     CODES_OF("companded", MEMOPT_STATE_COMPANDED),
+    CODES_OF("companded4", MEMOPT_STATE_COMPANDED4),
     {NULL, NULL, 0, 0, 0},
 };

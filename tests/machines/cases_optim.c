@@ -107,7 +107,7 @@ static void step_types(uint32_t rule, uint32_t format)
                                             "rmsprop", "adagrad", "rmsprop_momentum",
                                             "ademamix"};
     static const char *const formats[MOST] = {"",     "f32",       "8bit", "4bit",
-                                              "e4m3", "companded", "bf16"};
+                                              "e4m3", "companded", "bf16", "companded4"};
     const char *name = mo_optimizer_kernel(rule, format)->name;
     for (uint32_t p = MO_DTYPE_F32; p <= MO_DTYPE_BF16; p++)
         for (uint32_t g = MO_DTYPE_F32; g <= MO_DTYPE_BF16; g++) {
@@ -258,8 +258,10 @@ void digest_optimizers(void)
     codes(MO_STATE_4BIT, 0, &mo_kernel_quantize4, &mo_kernel_dequantize4);
     codes(MO_STATE_F8, 0, &mo_kernel_quantizef8, &mo_kernel_dequantizef8);
     codes(MO_STATE_COMPANDED, 0, &mo_kernel_quantizec8, &mo_kernel_dequantizec8);
+    codes(MO_STATE_COMPANDED4, 0, &mo_kernel_quantizec4, &mo_kernel_dequantizec4);
     codes(MO_STATE_8BIT, 1, &mo_kernel_sized_quantize8, &mo_kernel_sized_dequantize8);
     codes(MO_STATE_4BIT, 1, &mo_kernel_sized_quantize4, &mo_kernel_sized_dequantize4);
     codes(MO_STATE_F8, 1, &mo_kernel_sized_quantizef8, &mo_kernel_sized_dequantizef8);
     codes(MO_STATE_COMPANDED, 1, &mo_kernel_sized_quantizec8, &mo_kernel_sized_dequantizec8);
+    codes(MO_STATE_COMPANDED4, 1, &mo_kernel_sized_quantizec4, &mo_kernel_sized_dequantizec4);
 }

@@ -98,11 +98,11 @@ class AdamW8bit(AdamW):
 
 
 class AdamW4bit(AdamW):
-    """AdamW with 4-bit block-wise states; the same arguments, and `min_8bit_size`."""
+    """AdamW with companded 4-bit states; the same arguments, and `min_8bit_size`."""
 
     __slots__ = ()
 
-    _states = StateFormat.BITS4
+    _states = StateFormat.COMPANDED4
 
 
 class AdamWFp8(AdamW):

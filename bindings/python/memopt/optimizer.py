@@ -38,7 +38,7 @@ class Optimizer(_lifetime.Closing):
     """An optimizer over groups of parameters; states come from the allocator.
 
     `kind` is "adamw", "adam", "lion" or "sgd". `states` is "f32" or "8bit", with AdamW also "4bit",
-    "fp8" or "companded"; tensors below `min_8bit_size` elements keep 32-bit states whatever it is. `block_size`, the
+    "companded4", "fp8" or "companded"; tensors below `min_8bit_size` elements keep 32-bit states whatever it is. `block_size`, the
     elements that share a scale, is a power of two from 32 to 4096; 0 is the format's (128 with 4-bit states,
     else 256). `stochastic_rounding` is for bf16 and f16
     parameters. `split_weights` gives bf16 parameters a state of 8 more bits, in place of an f32

@@ -201,19 +201,41 @@ static void test_companded_codes(void **state)
     assert_int_equal(mo_code_companded_unsigned(-1.0f, NAN), 0);
 }
 
+/* 4 bits: what a code stands for, that a code's own value keeps it, and that a value's code is the
+ * nearest on the curve but for what the cubic adds. */
+static void test_companded4_codes(void **state)
+{
+    (void)state;
+    float map[16];
+    OK(memopt_state_map(MEMOPT_STATE_COMPANDED4, 1, map));
+    assert_true(map[7] == 0.0f && map[14] == 1.0f);
+    for (int k = 1; k < 8; k++) {
+        assert_true(map[7 + k] == (float)k / (float)(14 - k) && map[7 - k] == -map[7 + k]);
+        assert_int_equal(mo_code4_companded(map[7 + k]), 7 + k);
+    }
+    uint32_t before = 7;
+    for (uint64_t bits = 0; bits <= 0x3f800000u; bits += is_long() ? 1 : 509) {
+        float y = mo_f32_from_bits((uint32_t)bits);
+        uint32_t code = mo_code4_companded(y);
+        double curve = 14.0 * (double)y / (1.0 + (double)y);
+        assert_true(code >= before && fabs((double)code - 7.0 - curve) <= 0.51);
+        assert_int_equal(mo_code4_companded(-y), 14 - code);
+        before = code;
+    }
+    assert_int_equal(mo_code4_companded(NAN), 7);
+}
+
 /* Every form codes every fp32 of [-1, 1] as the scalar form. */
-static void test_companded_forms(void **state)
+static void forms_agree(const mo_kernel *kernel)
 {
     enum { COUNT = MO_CHUNK_ELEMENTS };
-    static float x[COUNT], absmax[COUNT / MO_BLOCK_SIZE];
+    static float x[COUNT], absmax[COUNT / MO_BLOCK4_SIZE];
     static uint8_t codes[MO_ISA_COUNT][COUNT];
-    const mo_kernel *kernel = &mo_kernel_quantizec8;
-    (void)state;
     for (uint32_t is_signed = 0; is_signed < 2; is_signed++)
         for (uint64_t bits = 0; bits <= 0x3f800000u;) {
             for (uint32_t i = 0; i < COUNT; i++) {
                 x[i] = 1.0f; /* each block's absmax */
-                if (i % MO_BLOCK_SIZE != 0 && bits <= 0x3f800000u) {
+                if (i % MO_BLOCK4_SIZE != 0 && bits <= 0x3f800000u) {
                     x[i] = mo_f32_from_bits((uint32_t)bits | (is_signed ? i << 31 : 0));
                     bits += is_long() ? 1 : 257;
                 }
@@ -225,6 +247,13 @@ static void test_companded_forms(void **state)
                 assert_memory_equal(codes[isa], codes[MO_ISA_SCALAR], COUNT);
             }
         }
+}
+
+static void test_companded_forms(void **state)
+{
+    (void)state;
+    forms_agree(&mo_kernel_quantizec8);
+    forms_agree(&mo_kernel_quantizec4);
 }
 
 /* Quantise and back: the absmax and the largest value are kept, tiny and huge blocks are as exact
@@ -432,6 +461,8 @@ static void test_refusals(void **state)
     REFUSED(UNSUPPORTED, memopt_optimizer_create(w.allocator, &options, &o));
     options.state_format = MEMOPT_STATE_COMPANDED;
     REFUSED(UNSUPPORTED, memopt_optimizer_create(w.allocator, &options, &o));
+    options.state_format = MEMOPT_STATE_COMPANDED4;
+    REFUSED(UNSUPPORTED, memopt_optimizer_create(w.allocator, &options, &o));
     options.state_format = 6;
     REFUSED(UNSUPPORTED, memopt_optimizer_create(w.allocator, &options, &o));
     options.kind = MEMOPT_OPTIMIZER_ADEMAMIX;
@@ -471,6 +502,7 @@ static void test_refusals(void **state)
     codes.count = 501;
     REFUSED(UNSUPPORTED, memopt_quantize(w.device, 1, &codes, &scales, &x, 1, NULL));
     REFUSED(UNSUPPORTED, memopt_quantize(w.device, 6, &codes, &scales, &x, 1, NULL));
+    REFUSED(UNSUPPORTED, memopt_quantize(w.device, 8, &codes, &scales, &x, 1, NULL));
     REFUSED(UNSUPPORTED, memopt_quantize(w.device, 4, &codes, &scales, &x, 1, NULL));
     REFUSED(INVALID_ARGUMENT, memopt_quantize(w.device, 2, &codes, &scales, &x, 1, NULL));
     OK(memopt_quantize(w.device, 3, &codes, &scales, &x, 1, NULL));
@@ -490,11 +522,12 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_4bit_codes),      cmocka_unit_test(test_4bit_tensors),
-        cmocka_unit_test(test_f8_tensors),      cmocka_unit_test(test_companded_codes),
-        cmocka_unit_test(test_companded_forms), cmocka_unit_test(test_companded_tensors),
-        cmocka_unit_test(test_bf16_codes),      cmocka_unit_test(test_bf16_means_move),
-        cmocka_unit_test(test_views),           cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_4bit_codes),        cmocka_unit_test(test_4bit_tensors),
+        cmocka_unit_test(test_f8_tensors),        cmocka_unit_test(test_companded_codes),
+        cmocka_unit_test(test_companded4_codes),  cmocka_unit_test(test_companded_forms),
+        cmocka_unit_test(test_companded_tensors), cmocka_unit_test(test_bf16_codes),
+        cmocka_unit_test(test_bf16_means_move),   cmocka_unit_test(test_views),
+        cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests_name("optimizer formats", tests, NULL, NULL);
 }

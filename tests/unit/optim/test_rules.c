@@ -24,6 +24,7 @@ typedef struct kind {
 
 static const kind kinds[] = {
     {"AdamW 4-bit", MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_4BIT, ADAMW},
+    {"AdamW companded 4-bit", MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_COMPANDED4, ADAMW},
     {"AdamW e4m3", MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_F8, ADAMW},
     {"AdamW companded", MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_COMPANDED, ADAMW},
     {"AdamW bf16", MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_BF16, ADAMW},
@@ -263,9 +264,9 @@ static void test_coded_states_stay_near(void **state)
 {
     (void)state;
     for (int i = 0; i < KINDS; i++) {
-        static const double bounds[KINDS] = {0.3,   0.06,  0.025, 0.009, 1e-4,  1e-3,  0.035,
-                                             1e-3,  0.025, 1e-4,  0.022, 1e-4,  0.022, 1e-4,
-                                             0.022, 1e-4,  0.022, 1e-4,  0.022, 1e-4,  0.022};
+        static const double bounds[KINDS] = {0.3,  0.3,   0.06, 0.025, 0.009, 1e-4,  1e-3, 0.035,
+                                             1e-3, 0.025, 1e-4, 0.022, 1e-4,  0.022, 1e-4, 0.022,
+                                             1e-4, 0.022, 1e-4, 0.022, 1e-4,  0.022};
         errors e = follow(&kinds[i], 50, 0);
         assert_true(e.mean < bounds[i] * e.moved);
     }
@@ -278,7 +279,7 @@ static void test_wide_blocks(void **state)
     static const struct {
         int kind;
         double most;
-    } rows[] = {{0, 0.06}, {1, 0.06}, {2, 0.06}, {3, 1e-3}, {KINDS - 1, 0.024}};
+    } rows[] = {{0, 0.06}, {1, 0.06}, {2, 0.06}, {3, 0.06}, {4, 1e-3}, {KINDS - 1, 0.024}};
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         errors e = follow(&kinds[rows[i].kind], 50, 13);
@@ -369,9 +370,9 @@ static void test_losses(void **state)
     (void)state;
     static const double rates[] = {0,    0.02, 0.03, 0.05,  0.02,
                                    0.05, 0.02, 0.3,  0.002, 0.02}; /* by kind */
-    static const double bounds[KINDS] = {4.0,  1.4,  1.1,  1.01, 1.01, 1.01, 1.1,
-                                         1.01, 1.1,  1.01, 1.1,  1.01, 1.1,  1.01,
-                                         1.1,  1.01, 1.1,  1.01, 1.1,  1.01, 1.1};
+    static const double bounds[KINDS] = {4.0,  2.0, 1.4,  1.1, 1.01, 1.01, 1.01, 1.1,
+                                         1.01, 1.1, 1.01, 1.1, 1.01, 1.1,  1.01, 1.1,
+                                         1.01, 1.1, 1.01, 1.1, 1.01, 1.1};
     for (int i = 0; i < KINDS; i++) {
         kind exact = kinds[i];
         exact.format = MEMOPT_STATE_F32;

@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-enum { MOST = 2 * 4096 + 77, RULES = 11 };
+enum { MOST = 2 * 4096 + 77, RULES = 12 };
 
 static const uint32_t sizes[] = {32, 64, 128, 256, 512, 1024, 2048, 4096};
 enum { SIZES = sizeof sizes / sizeof *sizes };
@@ -28,6 +28,7 @@ static const struct form {
     {MO_RULE_ADAMW, MO_STATE_4BIT, &mo_kernel_sized_step4, &mo_kernel_step_adamw4},
     {MO_RULE_ADAMW, MO_STATE_F8, &mo_kernel_sized_stepf8, &mo_kernel_step_adamwf8},
     {MO_RULE_ADAMW, MO_STATE_COMPANDED, &mo_kernel_sized_stepc8, &mo_kernel_step_adamwc8},
+    {MO_RULE_ADAMW, MO_STATE_COMPANDED4, &mo_kernel_sized_stepc4, &mo_kernel_step_adamwc4},
 };
 
 /* 0 of 0. */
@@ -192,6 +193,9 @@ static const struct code {
     {MO_STATE_COMPANDED,
      {&mo_kernel_sized_quantizec8, &mo_kernel_sized_dequantizec8},
      {&mo_kernel_quantizec8, &mo_kernel_dequantizec8}},
+    {MO_STATE_COMPANDED4,
+     {&mo_kernel_sized_quantizec4, &mo_kernel_sized_dequantizec4},
+     {&mo_kernel_quantizec4, &mo_kernel_dequantizec4}},
 };
 
 typedef struct coded {
@@ -218,7 +222,8 @@ static void check_values(uint32_t format, uint32_t is_signed, const float *x, ui
     static const double gaps[] = {[MO_STATE_8BIT] = 0.0071,
                                   [MO_STATE_4BIT] = 0.1151,
                                   [MO_STATE_F8] = 0.0358,
-                                  [MO_STATE_COMPANDED] = 0.0084};
+                                  [MO_STATE_COMPANDED] = 0.0084,
+                                  [MO_STATE_COMPANDED4] = 0.135};
     for (uint64_t first = 0; first < n; first += size) {
         uint64_t last = first + size < n ? first + size : n;
         double largest = 0.0;
@@ -290,8 +295,8 @@ static void test_first_step(void **state)
     uint64_t seed = 5, index;
     for (int i = 0; i < N; i++)
         g[i] = normal(&seed) * (i % 7 ? 1.0f : 1e-3f);
-    for (uint32_t format = MO_STATE_8BIT; format <= MO_STATE_COMPANDED; format++)
-        for (int k = 0; k < 2 * SIZES; k++) {
+    for (uint32_t format = MO_STATE_8BIT; format < MO_STATE_FORMATS; format++)
+        for (int k = 0; k < 2 * SIZES && mo_format_has_scales(format); k++) {
             world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0);
             uint32_t size = sizes[k / 2];
             memopt_optimizer *o = new_sized(&w, MO_RULE_ADAMW, format, size, k % 2 ? 1000 : 0);

@@ -34,6 +34,7 @@ class StateFormat(enum.IntEnum):
     F8 = 4
     COMPANDED = 5
     BF16 = 6
+    COMPANDED4 = 7
 
 
 @struct("memopt_optimizer_options")

@@ -17,7 +17,7 @@ from test_torch_optim_states_others import bitsandbytes_state, dict_of  # noqa: 
 
 CLASSES = [
     (mt.AdamW8bit, "adamw", "8bit"),
-    (mt.AdamW4bit, "adamw", "4bit"),
+    (mt.AdamW4bit, "adamw", "companded4"),
     (mt.AdamWFp8, "adamw", "fp8"),
     (mt.AdamW8bitCompanded, "adamw", "companded"),
     (mt.Adam8bit, "adam", "8bit"),

@@ -202,7 +202,7 @@ def _values(optimizer, parameter):
     name, stem = {
         "AdamW8bit": ("8bit", "absmax"),
         "AdamW8bitCompanded": ("companded", "companded"),
-        "AdamW4bit": ("4bit", "absmax"),
+        "AdamW4bit": ("companded4", "companded"),
         "AdamWFp8": ("fp8", "scale"),
     }[kind]
     count = parameter.numel()
@@ -210,10 +210,10 @@ def _values(optimizer, parameter):
     for i, key in enumerate(("exp_avg", "exp_avg_sq")):
         scales = state["%s%d" % (stem, i + 1)]
         codes = state[key].flatten().view(torch.uint8)
-        if name == "4bit":
+        if name == "companded4":
             codes = torch.stack((codes >> 4, codes & 15), 1).flatten()[:count]
         table = torch.tensor(core.state_map(name, i == 0))
-        block = 128 if name == "4bit" else 256
+        block = 128 if name == "companded4" else 256
         values = table[codes.long()] * scales.repeat_interleave(block)[:count]
         result.append(values.view(parameter.shape))
     return result

@@ -138,10 +138,18 @@ def test_torchao_codes_are_kept(bits):
     a = {8: mt.AdamW8bit, 4: mt.AdamW4bit, "fp8": mt.AdamWFp8}[bits]([p, q])
     a.load_state_dict(saved)
     for i, key in enumerate(("exp_avg", "exp_avg_sq")):
-        codes = saved["state"][0][key]["codes"].view(torch.uint8)
-        assert torch.equal(a.state[p][key], codes)
-        scale = ("scale%d" if bits == "fp8" else "absmax%d") % (i + 1)
-        assert torch.equal(a.state[p][scale], saved["state"][0][key]["scale"])
+        theirs = saved["state"][0][key]
+        if bits == 4 and i == 0:  # another curve: rounded once, to half of our widest step
+            mean = mt.AdamW([p])
+            mean.load_state_dict(a.state_dict())
+            pairs = torch.stack((theirs["codes"] >> 4, theirs["codes"] & 15), 1).flatten()
+            exact = theirs["qmap"][pairs.long()].view(-1, 128) * theirs["scale"][:, None]
+            apart = (mean.state[p][key].view(-1, 128) - exact).abs().amax(1)
+            assert (apart <= 0.135 * exact.abs().amax(1)).all()
+            continue
+        assert torch.equal(a.state[p][key], theirs["codes"].view(torch.uint8))
+        stem = {8: "absmax", 4: "companded", "fp8": "scale"}[bits]
+        assert torch.equal(a.state[p]["%s%d" % (stem, i + 1)], theirs["scale"])
         assert same_bits(a.state[q][key], odd[key].float()), "32-bit beside codes stay exact"
     assert int(a.state[p]["step"]) == 17
     walk(a, [p, q], 1)
@@ -255,8 +263,9 @@ def test_torchao_tensors_without_a_step():
         exact = mt.AdamW([p])
         exact.load_state_dict(a.state_dict())
         for key in ("exp_avg", "exp_avg_sq"):
+            coarse = 0.135 if cls is OptimState4bit and key == "exp_avg" else 0.0  # of the largest
             torch.testing.assert_close(
-                exact.state[p][key], state[key].dequantize(), atol=0, rtol=2.5e-7
+                exact.state[p][key], state[key].dequantize(), atol=coarse, rtol=2.5e-7
             )
 
 

@@ -75,13 +75,21 @@ BLOCKS = {
     StateFormat.BITS4: 128,
     StateFormat.F8: 256,
     StateFormat.COMPANDED: 256,
+    StateFormat.COMPANDED4: 128,
 }
+#: The formats with two codes in a byte.
+BITS4 = (StateFormat.BITS4, StateFormat.COMPANDED4)
 #: What a `block_size` may be.
 SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 #: The element types of moments that are no codes.
 FLOATS = {StateFormat.F32: torch.float32, StateFormat.BF16: torch.bfloat16}
 _ABSMAX = "absmax"
-_SCALES = {StateFormat.F8: "scale", StateFormat.COMPANDED: "companded"}
+_COMPANDED = "companded"
+_SCALES = {
+    StateFormat.F8: "scale",
+    StateFormat.COMPANDED: _COMPANDED,
+    StateFormat.COMPANDED4: _COMPANDED,
+}
 
 
 def is_signed(kind: Kind, index: int) -> bool:
@@ -125,7 +133,7 @@ def scale_names(kind: Kind, format_: StateFormat) -> Tuple[str, ...]:
 
 def scale_of(state: Any, index: int) -> Optional[str]:
     """The key of a moment's scales in a state of any format; None if it has no such tensor."""
-    for stem in (_ABSMAX, *_SCALES.values()):
+    for stem in (_ABSMAX, *dict.fromkeys(_SCALES.values())):
         key = "%s%d" % (stem, index + 1)
         if isinstance(state.get(key), torch.Tensor):
             return key
@@ -163,7 +171,7 @@ def counts(kind: Kind, format_: StateFormat, count: int, size: Optional[int] = N
     moments = len(MOMENTS[kind])
     if format_ in FLOATS:
         return [count] * moments
-    codes = (count + 1) // 2 if format_ is StateFormat.BITS4 else count
+    codes = (count + 1) // 2 if format_ in BITS4 else count
     return [codes] * moments + [blocks(format_, count, size)] * moments
 
 
@@ -171,14 +179,16 @@ def of(state: State, kind: Kind, count: int, own: StateFormat) -> StateFormat:
     """The format in which the state of a parameter of `count` elements is kept; `own` is the
     optimizer's, which decides if a byte could be either."""
     moment = state[MOMENTS[kind][0]]
-    for format_, stem in _SCALES.items():
-        if stem + "1" in state:
-            return format_
+    if _SCALES[StateFormat.F8] + "1" in state:
+        return StateFormat.F8
     if moment.dtype is not torch.uint8:
         return own if moment.dtype is FLOATS.get(own) else StateFormat.F32
-    if count <= 1 and own is StateFormat.BITS4:
+    companded = _COMPANDED + "1" in state
+    wide = StateFormat.COMPANDED if companded else StateFormat.BITS8
+    narrow = StateFormat.COMPANDED4 if companded else StateFormat.BITS4
+    if count <= 1 and own is narrow:
         return own
-    return StateFormat.BITS8 if moment.numel() == count else StateFormat.BITS4
+    return wide if moment.numel() == count else narrow
 
 
 @functools.lru_cache(maxsize=None)
@@ -193,7 +203,7 @@ def zero_byte(format_: StateFormat, signed: bool) -> int:
     if not signed or format_ is StateFormat.F8:
         return 0
     code = int((values(format_, True) == 0).nonzero()[0])
-    return code * 0x11 if format_ is StateFormat.BITS4 else code
+    return code * 0x11 if format_ in BITS4 else code
 
 
 def blocks(format_: StateFormat, count: int, size: Optional[int] = None) -> int:
@@ -209,7 +219,7 @@ def block_of(count: int, scales: int, size: int) -> int:
 
 def empty_moment(parameter: torch.Tensor, format_: StateFormat) -> torch.Tensor:
     """Room for a moment."""
-    if format_ is StateFormat.BITS4:
+    if format_ in BITS4:
         return torch.empty((parameter.numel() + 1) // 2, dtype=torch.uint8, device=parameter.device)
     return _layout.like(parameter, FLOATS.get(format_, torch.uint8))
 
@@ -247,7 +257,7 @@ def new(
 
 def with_order(state: State, parameter: torch.Tensor, format_: StateFormat) -> State:
     """Adds "order" where it is needed."""
-    if format_ is StateFormat.BITS4 and not parameter.is_contiguous():
+    if format_ in BITS4 and not parameter.is_contiguous():
         strides = _layout.like(parameter, torch.uint8).stride()
         state["order"] = torch.tensor(strides, dtype=torch.int64)
     return state

@@ -32,7 +32,7 @@ class Codes(NamedTuple):
         """The moment's values, exactly: code's value times scale in fp32."""
         count = shape.numel()
         codes = self.codes
-        if self.format is StateFormat.BITS4:
+        if self.format in _format.BITS4:
             codes = torch.stack((codes >> 4, codes & 15), 1).flatten()[:count]
         if self.map is None:
             units = codes.view(torch.float8_e4m3fn).float()
@@ -123,7 +123,7 @@ def _codes(
     name: str,
 ) -> Codes:
     count = parameter.numel()
-    if format_ is StateFormat.BITS4:
+    if format_ in _format.BITS4:
         good = codes.numel() == (count + 1) // 2
         strides = tuple(order) if order is not None else _contiguous(parameter.shape)
     else:
@@ -271,13 +271,19 @@ def _pair(
     """Codes and scales in the format; None: it becomes floats."""
     if format_ in _format.FLOATS:
         return None
-    if isinstance(moment, Codes):
-        if moment.format is format_:
-            if not _same_strides(moment, parameter):
-                return _quantized(moment, format_, parameter, signed, size)
-            return _kept(moment, parameter, signed, size)
-        return _quantized(moment, format_, parameter, signed, size)
-    return None if as_it_is else _quantized(moment, format_, parameter, signed, size)
+    if not isinstance(moment, Codes):
+        return None if as_it_is else _quantized(moment, format_, parameter, signed, size)
+    same = moment.format is format_
+    if _same_strides(moment, parameter) and (same or _are_4bit(moment.format, format_)):
+        kept = _kept(moment, format_, parameter, signed, size)
+        if kept is not None or same:
+            return kept
+    return _quantized(moment, format_, parameter, signed, size)
+
+
+def _are_4bit(*formats: StateFormat) -> bool:
+    """These have the same codes of second moments."""
+    return all(format_ in _format.BITS4 for format_ in formats)
 
 
 def _quantized(
@@ -297,37 +303,41 @@ def _same_strides(moment: Codes, parameter: torch.Tensor) -> bool:
 
 
 def _kept(
-    moment: Codes, parameter: torch.Tensor, signed: bool, size: Optional[int]
+    moment: Codes,
+    format_: StateFormat,
+    parameter: torch.Tensor,
+    signed: bool,
+    size: Optional[int],
 ) -> Optional[Tuple[torch.Tensor, torch.Tensor]]:
     """The same codes, or the codes of the same values; None where the values have none here."""
     codes = moment.codes
     if moment.map is not None:
-        table = _table(moment, signed)
+        table = _table(moment, format_, signed)
         if table is None:
             return None
         if not torch.equal(table.cpu(), torch.arange(len(table))):
             codes = _remapped(moment, table.to(codes.device))
     count = parameter.numel()
-    wanted = size or _format.BLOCKS[moment.format]
+    wanted = size or _format.BLOCKS[format_]
     block = _format.block_of(count, moment.scales.numel(), wanted)
     if block % wanted:
         return None
     scales = moment.scales.to(torch.float32).repeat_interleave(block // wanted)
     kept, room = (
-        _format.empty_moment(parameter, moment.format),
-        _format.empty_scales(parameter, moment.format, size),
+        _format.empty_moment(parameter, format_),
+        _format.empty_scales(parameter, format_, size),
     )
     _layout.flat(kept).copy_(codes)
     return kept, room.copy_(scales[: room.numel()])
 
 
-def _table(moment: Codes, signed: bool) -> Optional[torch.Tensor]:
+def _table(moment: Codes, format_: StateFormat, signed: bool) -> Optional[torch.Tensor]:
     """Our code for each code that the moment uses; None where one has no equal here.
 
     Values that differ by their last bits only are the same: builds of the same map differ by them.
     """
     assert moment.map is not None
-    ours = _format.values(moment.format, signed).double()
+    ours = _format.values(format_, signed).double()
     theirs = moment.map.detach().cpu().double()
     if theirs.numel() != ours.numel():
         return None
@@ -344,7 +354,7 @@ def _table(moment: Codes, signed: bool) -> Optional[torch.Tensor]:
 
 def _used(moment: Codes) -> torch.Tensor:
     codes = moment.codes
-    if moment.format is StateFormat.BITS4:
+    if moment.format in _format.BITS4:
         codes = torch.cat((codes >> 4, codes & 15))
     used: torch.Tensor = torch.unique(codes)
     return used.long().cpu()
@@ -352,7 +362,7 @@ def _used(moment: Codes) -> torch.Tensor:
 
 def _remapped(moment: Codes, table: torch.Tensor) -> torch.Tensor:
     codes = moment.codes
-    if moment.format is StateFormat.BITS4:
+    if moment.format in _format.BITS4:
         return (table[(codes >> 4).long()] << 4 | table[(codes & 15).long()]).to(torch.uint8)
     return table[codes.long()].to(torch.uint8)
 

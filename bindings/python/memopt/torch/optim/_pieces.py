@@ -57,7 +57,7 @@ class Kept(NamedTuple):
 
     def shaped(self, key: str, flat: torch.Tensor) -> torch.Tensor:
         """All of an array as states have it."""
-        in_bytes = key in _format.MOMENTS[self.kind] and self.format is StateFormat.BITS4
+        in_bytes = key in _format.MOMENTS[self.kind] and self.format in _format.BITS4
         if key in _format.scale_names(self.kind, self.format) or in_bytes:
             return flat
         return flat.as_strided(self.outline.shape, self.outline.stride())

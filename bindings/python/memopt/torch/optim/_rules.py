@@ -74,9 +74,10 @@ class AdamW8bit(AdamW):
 
 
 class AdamW4bit(AdamW):
-    """AdamW with 4-bit states in blocks of 128 (Li et al. 2023)."""
+    """AdamW with 4-bit states in blocks of 128: the first moment on a curve, the second in even
+    steps (Li et al. 2023). torchao's states load with one more rounding of the first moment."""
 
-    _states = StateFormat.BITS4
+    _states = StateFormat.COMPANDED4
 
 
 class AdamW8bitCompanded(AdamW):

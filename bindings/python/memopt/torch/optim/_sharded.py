@@ -31,7 +31,13 @@ from ..._abi import OptimizerKind, StateFormat
 from . import _format, _layout, _load
 from ._format import Kind
 
-_TAGS = {StateFormat.BITS8: 8, StateFormat.BITS4: 4, StateFormat.F8: 1, StateFormat.COMPANDED: 2}
+_TAGS = {
+    StateFormat.BITS8: 8,
+    StateFormat.BITS4: 4,
+    StateFormat.F8: 1,
+    StateFormat.COMPANDED: 2,
+    StateFormat.COMPANDED4: 3,
+}
 _FORMATS = {tag: format_ for format_, tag in _TAGS.items()}
 _SIZED = 128  # added to the tag of blocks that have another size than the format's own
 
@@ -93,7 +99,7 @@ class Rows(NamedTuple):
 
 def packed(format_: StateFormat, length: int) -> bool:
     """Whether a row of codes has two in a byte."""
-    return format_ is StateFormat.BITS4 and length % 2 == 0 and length >= 8
+    return format_ in _format.BITS4 and length % 2 == 0 and length >= 8
 
 
 def _rows(parameter: torch.Tensor, memory: torch.Tensor) -> Rows:
@@ -236,7 +242,7 @@ def to_rows(
     codes = moment.new_zeros((rows.here, head + rows.width(format_)))
     codes[:, :head] = blocks.heads(start)
     flat = moment.reshape(-1)
-    if format_ is StateFormat.BITS4 and not (
+    if format_ in _format.BITS4 and not (
         packed(format_, rows.room) and rows.length == rows.room
     ):
         flat = _unpacked(flat)[: rows.here * rows.length]
@@ -345,7 +351,7 @@ def _whole_to_rows(
     count = parameter.numel()
     plain = {**state, _format.MOMENTS[kind][0]: codes}
     format_ = _format.of(plain, kind, count, own)
-    expected = (count + 1) // 2 if format_ is StateFormat.BITS4 else count
+    expected = (count + 1) // 2 if format_ in _format.BITS4 else count
     size = _format.block_of(count, scales.numel(), size)
     if codes.numel() != expected or size == 0:
         raise ValueError(
@@ -428,8 +434,8 @@ def from_rows(
     if torch.equal(start, saved):
         flat = _format.empty_scales(memory, format_, block)
         flat[number[inside]] = scales[inside]
-        moment = _packed(units.reshape(-1), signed) if format_ is StateFormat.BITS4 else units
-        shape = moment.shape if format_ is StateFormat.BITS4 else memory.shape
+        moment = _packed(units.reshape(-1), signed) if format_ in _format.BITS4 else units
+        shape = moment.shape if format_ in _format.BITS4 else memory.shape
         return moment.reshape(shape).contiguous(), flat
     column = saved[:, None] + torch.arange(rows.length, device=memory.device)
     floats = _decoded(units, format_, signed) * scales.gather(1, column // block)
