@@ -140,7 +140,7 @@ def test_torchao_codes_are_kept(bits):
     for i, key in enumerate(("exp_avg", "exp_avg_sq")):
         theirs = saved["state"][0][key]
         if bits == 4 and i == 0:  # another curve: rounded once, to half of our widest step
-            mean = mt.AdamW([p])
+            mean = mt.AdamW([p, q])
             mean.load_state_dict(a.state_dict())
             pairs = torch.stack((theirs["codes"] >> 4, theirs["codes"] & 15), 1).flatten()
             exact = theirs["qmap"][pairs.long()].view(-1, 128) * theirs["scale"][:, None]
