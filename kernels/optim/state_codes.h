@@ -303,7 +303,7 @@ MO_HD static inline float mo_expand_unsigned(float code)
 /* --- companded 4 bits ----------------------------------------------------------------------------
  *
  * As 4 bits, but a first moment's code is 7 plus a whole number near 7 * 2y / (1 + |y|), for which
- * k stands k / (14 - |k|); code 15 is not made. The steps grow by less than 3 times from 0 to 1,
+ * k stands k / (14 - |k|); code 15 is not made. The steps grow by about 3 times from 0 to 1,
  * those of the dynamic map by 40 times: most of a block's elements get nearer codes.
  */
 
