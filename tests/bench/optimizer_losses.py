@@ -6,13 +6,15 @@
 
 Trains the examples' small GPT and vision transformer once for each class and seed of weights, on one
 thread, and prints the mean loss of the last tenth of the steps: its mean over the seeds, and how far
-it is from the 32-bit rule's. --json keeps the runs; a run that the file has is not run again.
+it is from the 32-bit rule's. --json keeps the runs; a run on the same text (this repository's own, which
+changes) that the file has is not run again.
 """
 
 import argparse
 import json
 import pathlib
 import sys
+import zlib
 
 import torch
 
@@ -144,8 +146,8 @@ def main():
     wanted = options.only or list(CLASSES)
     names = [n for n in CLASSES if n in wanted or any(CLASSES[w][0] == n for w in wanted)]
     kept = json.loads(options.json.read_text()) if options.json and options.json.exists() else {}
-    runs = kept.setdefault("%d steps" % options.steps, {})
     text = read_text()
+    runs = kept.setdefault("%d steps of text %08x" % (options.steps, zlib.crc32(text)), {})
     for name in names:
         for model in options.models:
             for seed in range(1, options.seeds + 1):
