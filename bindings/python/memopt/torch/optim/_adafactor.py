@@ -41,7 +41,6 @@ class Adafactor(ShapedOptimizer):
 
     _takes_shards = True
     _together = True
-    _steps_on_host = True
 
     def __init__(
         self,

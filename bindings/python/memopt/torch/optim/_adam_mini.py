@@ -39,7 +39,6 @@ class AdamMini(ShapedOptimizer):
 
     _takes_shards = True
     _together = True
-    _steps_on_host = True
 
     def __init__(
         self,

@@ -68,7 +68,7 @@ class AdEMAMix(MemoptOptimizer):
         """
         values = dict(lr=lr, betas=betas, alpha=alpha, t_alpha=t_alpha, t_beta3=t_beta3, eps=eps)
         switches = dict(weight_decay=weight_decay, maximize=maximize)
-        rounding = dict(stochastic_rounding=stochastic_rounding, seed=seed)
+        rounding: Dict[str, Any] = dict(stochastic_rounding=stochastic_rounding, seed=seed)
         rounding.update(min_8bit_size=min_8bit_size, block_size=block_size)
         super().__init__(params, {**values, **switches, **rounding})
 

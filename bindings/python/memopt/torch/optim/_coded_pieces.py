@@ -14,7 +14,6 @@ class CodedOptimizer(WholeOptimizer):
     """Rules whose moments have the parameter's shape, with 32 or 8 bits; shards are stepped too."""
 
     _takes_shards = True
-    _steps_on_host = True
 
     def _own_state(
         self,

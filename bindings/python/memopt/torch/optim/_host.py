@@ -11,7 +11,7 @@ import torch
 
 from ...offload import Disk
 from ...sizes import Size
-from . import _format, _keep, _layout
+from . import _format, _keep, _layout, _pinned
 from ._base import MemoptOptimizer, Params
 from ._binding import Facts
 from ._facts import is_skipped, on_host, square_sum
@@ -88,8 +88,8 @@ class CPUOffloadOptimizer(OnDisk):
             raise TypeError("%r is not an optimizer class of memopt.torch" % (optimizer_class,))
         if not optimizer_class._steps_on_host:
             raise TypeError(
-                "%s cannot step on the host's masters; AdamW, Adam, Lion, SGD, RMSprop, Adagrad, AdEMAMix,"
-                " LAMB, LARS, Adam-mini, their coded forms and Adafactor can" % optimizer_class.__name__
+                "%s cannot step on the host's masters: its train() and eval() change the parameters"
+                " themselves; take AdamW" % optimizer_class.__name__
             )
         if disk is not None and not optimizer_class._by_pieces:
             raise TypeError(
@@ -123,7 +123,7 @@ class CPUOffloadOptimizer(OnDisk):
             if offload_gradients:
                 raise ValueError("offload_gradients keeps all gradients in host memory: not with disk")
             self._disk = DiskStates(disk, host_limit, weakly(self._inner_of))
-        example = torch.zeros(1, requires_grad=True)
+        example = torch.zeros(1, 1, requires_grad=True)
         super().__init__(params, optimizer_class([example], **kwargs).defaults)
         for group in self.param_groups:
             self._extend(group)
@@ -180,13 +180,13 @@ class CPUOffloadOptimizer(OnDisk):
         staged, dtype = self._is_staged(p), p.dtype if split else torch.float32
         if not staged and p.dtype is dtype:
             return _Place(p, None, None)
-        master = torch.empty_like(p, dtype=dtype, device=_HOST, pin_memory=p.is_cuda)
+        master = _pinned.like(p, dtype, p.device)
         master.copy_(p.detach())
         master.requires_grad_(p.requires_grad)
         if not staged:
             self._copies[master] = p
             return _Place(master, None, None)
-        wire = torch.empty_like(master, dtype=p.dtype, requires_grad=False, pin_memory=p.is_cuda)
+        wire = _pinned.like(master, p.dtype, p.device)
         if p.dtype is not dtype:
             self._copies[master] = wire
         lane = self._lanes.get(p.device)

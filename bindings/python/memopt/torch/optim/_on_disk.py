@@ -159,7 +159,10 @@ class OnDisk(torch.optim.Optimizer):
                     one, residual = found.get(kept.outline), residuals.get(kept.outline)
                     if not p.numel() or not (p.requires_grad or one is not None):
                         continue
-                    room = torch.empty_like(kept.outline, device=_HOST, requires_grad=False)
+                    outline = kept.outline  # on which empty_like() would import much
+                    room = torch.empty_strided(
+                        outline.size(), outline.stride(), dtype=outline.dtype, device=_HOST
+                    )
                     if one is not None:
                         state = inner._converted(one, room, coded)
                         steps = int(state["step"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from . import _binding, _format, _layout
+from . import _binding, _format, _layout, _pinned
 
 _HOST = torch.device("cpu")
 
@@ -25,16 +25,14 @@ def home(memory: torch.Tensor, page_bytes: int) -> torch.Tensor:
 
 def pinned(value: torch.Tensor, home_: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
     """A state's tensor, page-locked where it is not with its parameter."""
-    return value if home_.device == memory.device else value.pin_memory()
+    return value if home_.device == memory.device else _pinned.moved(value, memory.device)
 
 
-def moved(
-    state: _format.State, home_: torch.Tensor, memory: torch.Tensor
-) -> _format.State:
+def moved(state: _format.State, home_: torch.Tensor, memory: torch.Tensor) -> _format.State:
     """A state that was made at home_, as the step needs it."""
     if home_.device == memory.device:
         return state
     return {
-        key: value.to(memory.device) if key == "step" else value.pin_memory()
+        key: value.to(memory.device) if key == "step" else _pinned.moved(value, memory.device)
         for key, value in state.items()
     }

@@ -40,7 +40,6 @@ class WholeOptimizer(MemoptOptimizer):
     """What such rules have in common."""
 
     _kind: _format.Kind = OptimizerKind.SGD
-    _steps_on_host = False
     _by_pieces = False
     _takes_sizes = False
     _takes_shards = False
