@@ -51,6 +51,7 @@ class Saved(NamedTuple):
 
     steps: int
     moments: List[Moment]
+    lent: bool = False  # a converted state may consist of these very tensors
 
 
 class Found(NamedTuple):
@@ -231,7 +232,7 @@ def convert(
     quantised, or rounded to bf16, unless `as_it_is`.
     """
     pairs = [
-        _pair(m, format_, parameter, _format.is_signed(kind, i), as_it_is, size)
+        _pair(m, format_, parameter, _format.is_signed(kind, i), as_it_is, size, saved.lent)
         for i, m in enumerate(saved.moments)
     ]
     if any(pair is None for pair in pairs) and not _is_rounded(saved, format_, as_it_is):
@@ -240,8 +241,10 @@ def convert(
     names = _format.MOMENTS[kind]
     if format_ in _format.FLOATS:
         for key, moment in zip(names, saved.moments):
-            room = _format.empty_moment(parameter, format_)
-            state[key] = room.copy_(_values(moment, parameter))
+            values = _values(moment, parameter)
+            if not (saved.lent and _lies_as(values, parameter, _format.FLOATS[format_])):
+                values = _format.empty_moment(parameter, format_).copy_(values)
+            state[key] = values
         return state
     for i, key in enumerate(names):
         state[key] = pairs[i][0]  # type: ignore[index]
@@ -267,6 +270,7 @@ def _pair(
     signed: bool,
     as_it_is: bool,
     size: Optional[int],
+    lent: bool,
 ) -> Optional[Tuple[torch.Tensor, torch.Tensor]]:
     """Codes and scales in the format; None: it becomes floats."""
     if format_ in _format.FLOATS:
@@ -275,7 +279,7 @@ def _pair(
         return None if as_it_is else _quantized(moment, format_, parameter, signed, size)
     same = moment.format is format_
     if _same_strides(moment, parameter) and (same or _are_4bit(moment.format, format_)):
-        kept = _kept(moment, format_, parameter, signed, size)
+        kept = _kept(moment, format_, parameter, signed, size, lent)
         if kept is not None or same:
             return kept
     return _quantized(moment, format_, parameter, signed, size)
@@ -297,8 +301,17 @@ def _quantized(
     return _format.quantize(floats, parameter, format_, signed, size)
 
 
+def _lies_as(values: torch.Tensor, parameter: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Whether a moment is as a step needs it."""
+    return (
+        (values.device, values.dtype, values.shape) == (parameter.device, dtype, parameter.shape)
+        and _layout.is_dense(values)
+        and _layout.same_order(values, parameter)
+    )
+
+
 def _same_strides(moment: Codes, parameter: torch.Tensor) -> bool:
-    own = _layout.like(parameter, torch.uint8).stride()
+    own = torch.empty_like(parameter, device="meta").stride()
     return all(a == b for a, b, size in zip(own, moment.strides, parameter.shape) if size != 1)
 
 
@@ -308,6 +321,7 @@ def _kept(
     parameter: torch.Tensor,
     signed: bool,
     size: Optional[int],
+    lent: bool,
 ) -> Optional[Tuple[torch.Tensor, torch.Tensor]]:
     """The same codes, or the codes of the same values; None where the values have none here."""
     codes = moment.codes
@@ -323,6 +337,10 @@ def _kept(
     if block % wanted:
         return None
     scales = moment.scales.to(torch.float32).repeat_interleave(block // wanted)
+    if lent and codes.device == parameter.device:
+        if format_ not in _format.BITS4:
+            codes = torch.as_strided(codes, parameter.shape, moment.strides, codes.storage_offset())
+        return codes, scales[: _format.blocks(format_, count, size)]
     kept, room = (
         _format.empty_moment(parameter, format_),
         _format.empty_scales(parameter, format_, size),

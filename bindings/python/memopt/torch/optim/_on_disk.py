@@ -150,7 +150,8 @@ class OnDisk(torch.optim.Optimizer):
         others, read = inner._read(saved, saved_groups, groups)
         residuals = dict(inner._read_residuals(saved, saved_groups, groups))
         coded = any(_load.has_codes(one.saved) for one in read)
-        found = {one.parameter: one for one in read}
+        found = {r.parameter: r._replace(saved=r.saved._replace(lent=True)) for r in read}
+        shared = _Room()
 
         def each() -> Iterator[New]:
             for g, (group, own) in enumerate(zip(groups, self.param_groups)):
@@ -159,10 +160,7 @@ class OnDisk(torch.optim.Optimizer):
                     one, residual = found.get(kept.outline), residuals.get(kept.outline)
                     if not p.numel() or not (p.requires_grad or one is not None):
                         continue
-                    outline = kept.outline  # on which empty_like() would import much
-                    room = torch.empty_strided(
-                        outline.size(), outline.stride(), dtype=outline.dtype, device=_HOST
-                    )
+                    room = shared.like(kept.outline)
                     if one is not None:
                         state = inner._converted(one, room, coded)
                         steps = int(state["step"])
@@ -171,7 +169,7 @@ class OnDisk(torch.optim.Optimizer):
                         keys = _format.keys(kept.kind, format_)
                         flats = {key: _layout.flat(state[key]) for key in keys}
                     if residual is not None:
-                        whole = _format.residual(room, residual.clone())
+                        whole = _format.residual(room, residual)
                         flats[_format.RESIDUAL] = _layout.flat(whole)
                     master = self._loading.get(p)
                     room.copy_(p.detach() if master is None else master)
@@ -204,6 +202,22 @@ class OnDisk(torch.optim.Optimizer):
             if _format.steps_taken(state["step"]) > 0:
                 own.state[masters[p]] = state
         return own.state_dict(), masters
+
+
+class _Room:
+    """Host memory of one tensor after the other, kept: malloc scatters what it is asked for anew each
+    time, until the heap has grown by more than a stated limit."""
+
+    def __init__(self) -> None:
+        self._bytes = torch.empty(0, dtype=torch.uint8, device=_HOST)
+
+    def like(self, outline: torch.Tensor) -> torch.Tensor:
+        """A tensor of this memory, where the last one was, in the outline's order of memory."""
+        count = outline.numel() * outline.dtype.itemsize
+        if self._bytes.numel() < count:
+            self._bytes = torch.empty(count, dtype=torch.uint8, device=_HOST)
+        flat = self._bytes[:count].view(outline.dtype)
+        return flat.as_strided(outline.size(), outline.stride())
 
 
 def weakly(method: Callable[..., Any]) -> Callable[..., Any]:
