@@ -20,6 +20,7 @@ from ..._abi import Status
 from ...offload import Disk, Offloader, Ticket
 from ...sizes import Size, format_size, parse_size
 from .._native import native
+from . import _pinned
 
 #: The share of a chunk in the host memory: two buffers, two for what goes along with a chunk, and
 #: the offloader's, of which a quarter is being written or read.
@@ -64,21 +65,22 @@ class Pager:
 
     # --- memory ---
 
-    def buffer(self, chunk: Chunk, pinned: bool) -> torch.Tensor:
-        """The bytes of a chunk's buffer, at an address that never changes."""
-        return self._make(self._room, chunk, pinned)
+    def buffer(self, chunk: Chunk, device: torch.device) -> torch.Tensor:
+        """The bytes of a chunk's buffer, at an address that never changes, for parameters there."""
+        return self._make(self._room, chunk, device)
 
-    def beside(self, chunk: Chunk, pinned: bool) -> torch.Tensor:
+    def beside(self, chunk: Chunk, device: torch.device) -> torch.Tensor:
         """As many bytes again, which are not kept."""
-        return self._make(self._beside, chunk, pinned)
+        return self._make(self._beside, chunk, device)
 
     def _make(
-        self, rooms: List[Optional[torch.Tensor]], chunk: Chunk, pinned: bool
+        self, rooms: List[Optional[torch.Tensor]], chunk: Chunk, device: torch.device
     ) -> torch.Tensor:
         at = chunk.number % 2
         room = rooms[at]
         if room is None:
-            room = rooms[at] = torch.empty(self.unit, dtype=torch.uint8, pin_memory=pinned)
+            outline = torch.empty(self.unit, dtype=torch.uint8, device="meta")
+            room = rooms[at] = _pinned.like(outline, outline.dtype, device)
         return room
 
     def nbytes(self) -> Tuple[int, int]:

@@ -144,7 +144,7 @@ class Builder:
             chunk = Chunk(self._first + len(self.parts), 0)
             self._part = Part(chunk)
             self._used = self._beside = 0
-            self._pager.buffer(chunk, kept.parameter.is_cuda)
+            self._pager.buffer(chunk, kept.parameter.device)
             self._pager.begin(chunk)
             self.parts.append(self._part)
         return self._part
@@ -162,7 +162,7 @@ class Builder:
 
     def _cut(self, kept: Kept, first: int, count: int, steps: int) -> Piece:
         part = self._open(kept)
-        buffer = self._pager.buffer(part.chunk, kept.parameter.is_cuda)
+        buffer = self._pager.buffer(part.chunk, kept.parameter.device)
         arrays = {}
         for key, dtype, number in kept.arrays(count):
             end = self._used + number * dtype.itemsize
@@ -171,7 +171,7 @@ class Builder:
         wire = None
         if kept.staged:
             dtype = kept.parameter.dtype
-            room = self._pager.beside(part.chunk, kept.parameter.is_cuda)
+            room = self._pager.beside(part.chunk, kept.parameter.device)
             end = self._beside + count * dtype.itemsize
             wire = room[self._beside : end].view(dtype)
             self._beside = _aligned(end)
