@@ -1,8 +1,7 @@
 """Trains a model of LAYERS * 2^20 parameters under a limit of 12 bytes a parameter, and prints what it
-took: `host` with memopt.torch's optimizer on the host, `split` the same with split weights, `bare` the
-same without an optimizer, `plain` in fp32 with torch's AdamW. `disk` has its states on a disk and 16 MiB
-for them, and saves them, under a limit of 2 bytes a parameter and 96 MiB; `small` is `host` under that
-limit."""
+took: `host` with memopt.torch's optimizer on the host, `split` the same with split weights, `plain`
+in fp32 with torch's AdamW. `disk` has its states on a disk and 16 MiB for them, and saves them, under
+a limit of 2 bytes a parameter and 96 MiB; `small` is `host` under that limit."""
 
 from __future__ import annotations
 
@@ -37,20 +36,13 @@ class Block(torch.nn.Module):
         return x + torch.nn.functional.linear(x, self.weight)
 
 
-def free_gradient(parameter: torch.Tensor) -> None:
-    parameter.grad = None
-
-
 def train(mode: str, layers: int, steps: int) -> Tuple[List[float], Any]:
     """The losses of some steps, and the optimizer."""
     host = mode != "plain"
     dtype = torch.bfloat16 if host else torch.float32
     model = torch.nn.Sequential(*[Block(dtype) for _ in range(layers)])
     optimizer: Any = None
-    if mode == "bare":
-        for p in model.parameters():
-            p.register_post_accumulate_grad_hook(free_gradient)
-    elif host:
+    if host:
         options: Any = dict(lr=1e-4, split_weights=mode == "split")
         if mode == "disk":
             options.update(disk=tempfile.gettempdir(), host_limit="16MiB")
@@ -64,9 +56,8 @@ def train(mode: str, layers: int, steps: int) -> Tuple[List[float], Any]:
         loss = (model(x).float() - target).square().mean()
         losses.append(loss.item())
         loss.backward()
-        if optimizer is not None:
-            optimizer.step()
-            optimizer.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
     return losses, optimizer
 
 
@@ -90,7 +81,7 @@ def main(mode: str, layers: int) -> None:
             optimizer.load_state_dict(torch.load(name, mmap=True))
     print("first loss: %.3f" % losses[0])
     print("last loss: %.3f" % losses[-1])
-    if optimizer is not None and host:
+    if host:
         held = sum(optimizer.host_bytes().values())
         in_all = held + 2 * count
         print("held: %.3f" % (held / 2**20 if mode == "disk" else in_all / count))

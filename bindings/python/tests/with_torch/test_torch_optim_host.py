@@ -10,7 +10,6 @@ import functools
 import mmap
 import os
 import pathlib
-import re
 import subprocess
 import sys
 import types
@@ -394,7 +393,7 @@ def limited(mode, layers):
 def figures(layers, mode="host"):
     code, text = limited(mode, layers)
     assert code == 0, text
-    return dict(re.findall(r"^(.*): (.*)$", text, re.M))
+    return dict(line.split(": ") for line in text.strip().splitlines()[-5:])
 
 
 @pytest.mark.parametrize("layers", [24, pytest.param(256, marks=pytest.mark.long)])
@@ -422,10 +421,8 @@ def test_split_weights_hold_less(layers, capsys):
 
 @pytest.mark.parametrize("layers, most", [(24, 9.0), pytest.param(256, 8.1, marks=pytest.mark.long)])
 def test_the_peak_of_a_step(layers, most):
-    """Beside what training takes without an optimizer: the parameters (2 bytes), activations and
-    what torch needs for one gradient."""
-    bare = float(figures(layers, "bare")["peak"]) - 2
-    assert float(figures(layers)["peak"]) - bare <= most
+    """Beside what is held: activations, one gradient, and what malloc and Python keep."""
+    assert float(figures(layers)["peak"]) <= most
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
