@@ -16,5 +16,6 @@
 #include <memopt/offload.h>
 #include <memopt/optim.h>
 #include <memopt/share.h>
+#include <memopt/trust.h>
 
 #endif /* MEMOPT_MEMOPT_H */

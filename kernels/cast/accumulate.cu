@@ -3,8 +3,9 @@
 
 #include "kernels/cast/accumulate.h"
 
-template <int N> MO_DEVICE void mo_accumulate_packs(const mo_accumulate_piece *piece, float scale)
+template <int N> MO_DEVICE void mo_accumulate_packs(const mo_accumulate_piece *piece)
 {
+    const float scale = piece->scale;
     uint32_t from = piece->source_dtype, to = piece->destination_dtype;
     int from_aligned = mo_pack_aligned<N>(piece->source, from);
     int to_aligned = mo_pack_aligned<N>(piece->destination, to);
@@ -28,7 +29,7 @@ MO_GLOBAL(mo_accumulate, mo_accumulate_args, MO_ACCUMULATE_THREADS)
         mo_accumulate_piece_of(&args, first_item + mo_block_index(), &piece);
     mo_barrier();
     if (piece.source_dtype == MO_DTYPE_F32 || piece.destination_dtype == MO_DTYPE_F32)
-        mo_accumulate_packs<4>(&piece, args.scale);
+        mo_accumulate_packs<4>(&piece);
     else
-        mo_accumulate_packs<8>(&piece, args.scale);
+        mo_accumulate_packs<8>(&piece);
 }

@@ -1,7 +1,8 @@
 /*
  * The accumulate kernel: destination = destination + scale * source over many tensors a launch,
- * which sums gradients of micro-batches in a wider type than their own. One fused multiply-add in
- * f32, rounded once to the destination's type.
+ * which sums gradients of micro-batches in a wider type than their own, and takes updates from
+ * parameters at rates that lie in device memory. One fused multiply-add in f32, rounded once to the
+ * destination's type.
  */
 #ifndef MO_KERNELS_CAST_ACCUMULATE_H
 #define MO_KERNELS_CAST_ACCUMULATE_H
@@ -14,6 +15,8 @@ enum { MO_ACCUMULATE_THREADS = 256 };
 typedef struct mo_accumulate_args {
     uint32_t count; /* segments */
     float scale;
+    const float *scales;    /* by the segments' tensors, in place of `scale`; or NULL */
+    const float *found_inf; /* not 0: nothing changes; or NULL */
     mo_cast_segment segments[MO_CAST_SEGMENTS]; /* of f32, f16 or bf16; none overlaps another */
 } mo_accumulate_args;
 
@@ -31,8 +34,9 @@ MO_HD static inline float mo_accumulate_element(float sum, float value, float sc
 typedef struct mo_accumulate_piece {
     const unsigned char *source;
     unsigned char *destination;
-    uint64_t count; /* elements, at most MO_CHUNK_ELEMENTS */
+    uint64_t count; /* elements, at most MO_CHUNK_ELEMENTS; 0: nothing changes */
     uint32_t source_dtype, destination_dtype;
+    float scale;
 } mo_accumulate_piece;
 
 MO_HD static inline void mo_accumulate_piece_of(const mo_accumulate_args *args, uint64_t item,
@@ -45,6 +49,10 @@ MO_HD static inline void mo_accumulate_piece_of(const mo_accumulate_args *args, 
     piece->source = (const unsigned char *)segments[s].source + first * mo_element_size(from);
     piece->destination = (unsigned char *)segments[s].destination + first * mo_element_size(to);
     piece->count = mo_chunk_length(segments[s].count, chunk);
+    if (args->found_inf && MO_AT(const float, args->found_inf) != 0.0f)
+        piece->count = 0;
+    piece->scale =
+        args->scales ? MO_AT(const float, args->scales + segments[s].tensor) : args->scale;
     piece->source_dtype = from;
     piece->destination_dtype = to;
 }

@@ -152,7 +152,7 @@ static inline void mo_cell_raise(uint32_t *cell, uint32_t bits)
 /* --- accumulate ------------------------------------------------------------------------------ */
 
 /* The scalar form on elements [start, count); the SIMD form uses it for the ragged end. */
-void mo_accumulate_scalar(const mo_accumulate_piece *piece, uint64_t start, float scale);
+void mo_accumulate_scalar(const mo_accumulate_piece *piece, uint64_t start);
 
 void mo_accumulate_ref(const void *args, uint64_t begin, uint64_t end);
 void mo_accumulate_neon(const void *args, uint64_t begin, uint64_t end);

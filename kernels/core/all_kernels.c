@@ -10,6 +10,7 @@
 #include "kernels/optim/optim_step.h"
 #include "kernels/reduce/reduce.h"
 #include "kernels/reduce/scale.h"
+#include "kernels/trust/trust.h"
 
 const mo_kernel *const mo_all_kernels[] = {
     &mo_kernel_accumulate,
@@ -67,6 +68,8 @@ const mo_kernel *const mo_all_kernels[] = {
     &mo_kernel_adam_mini_rates,
     &mo_kernel_adam_mini_step,
     &mo_kernel_adam_mini_step8,
+    &mo_kernel_trust_totals,
+    &mo_kernel_trust_rates,
     &mo_kernel_square_sum,
     &mo_kernel_check,
     &mo_kernel_sum,

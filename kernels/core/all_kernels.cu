@@ -12,6 +12,7 @@
 
 #include "kernels/optim/optim_sized.cu"
 #include "kernels/reduce/reduce.cu"
+#include "kernels/trust/trust.cu"
 
 #if defined(MO_GPU_SIM)
 extern "C" const mo_sim_kernel mo_sim_kernels[];
@@ -75,6 +76,8 @@ const mo_sim_kernel mo_sim_kernels[] = {
     mo_adam_mini_rates_sim,
     mo_adam_mini_step_sim,
     mo_adam_mini_step8_sim,
+    mo_trust_totals_sim,
+    mo_trust_rates_sim,
     mo_square_sum_sim,
     mo_check_sim,
     mo_sum_sim,

@@ -1,8 +1,11 @@
-/* Reductions, the loss scaler's kernels and the content hash. */
+/* Reductions, the loss scaler's kernels, trust ratios and the content hash. */
 #include "machines/digest.h"
 
 #include "kernels/hash/hash.h"
 #include "kernels/reduce/scale.h"
+#include "kernels/trust/trust.h"
+
+#include <math.h>
 
 enum { LONG = MO_CHUNK_ELEMENTS + 333, ROOM = LONG + 2000 };
 
@@ -162,6 +165,40 @@ static void hash(void)
     digest_report(compared, "mo_hash_compare");
 }
 
+/* Tensors of no chunk, of few and of many; norms of 0, and of which a square is not finite. */
+static void trust(void)
+{
+    enum { TENSORS = 5, PARTIALS = 137 };
+    uint64_t digest = DIGEST_START, state = 3;
+    double partials[PARTIALS], totals[2 * TENSORS];
+    float rates[TENSORS];
+    mo_trust_totals_args sums = {
+        .partials = partials, .totals = totals, .first = {0, 0, 1, 4, 37, PARTIALS}};
+    for (int i = 0; i < PARTIALS; i++)
+        partials[i] = (double)(digest_random(&state) >> 12) * 0x1p-40;
+    digest_launch(&mo_kernel_trust_totals, &sums, TENSORS);
+    sums.totals = totals + TENSORS;
+    partials[2] = INFINITY;
+    partials[0] = 0x1p-300;
+    digest_launch(&mo_kernel_trust_totals, &sums, TENSORS);
+    for (int i = 0; i < 2 * TENSORS; i++)
+        digest_add_f64(&digest, totals[i]);
+    digest_report(digest, "mo_trust_totals");
+    digest = DIGEST_START;
+    for (uint32_t clip = 0; clip < 8; clip++) {
+        mo_trust_rates_args args = {.squares = totals,
+                                    .rates = rates,
+                                    .scale = -0.1,
+                                    .most = clip / 2 * 0.02,
+                                    .count = TENSORS,
+                                    .clip = clip % 2};
+        digest_launch(&mo_kernel_trust_rates, &args, 1);
+        for (int i = 0; i < TENSORS; i++)
+            digest_add_f32(&digest, rates[i]);
+    }
+    digest_report(digest, "mo_trust_rates");
+}
+
 void digest_reductions(void)
 {
     for (uint32_t dtype = MO_DTYPE_F32; dtype <= MO_DTYPE_BF16; dtype++) {
@@ -172,5 +209,6 @@ void digest_reductions(void)
     sum();
     norm();
     scaler();
+    trust();
     hash();
 }

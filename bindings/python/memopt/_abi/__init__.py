@@ -15,4 +15,5 @@ from .device import *
 from .offload import *
 from .optim import *
 from .share import *
+from .trust import *
 from .words import *
