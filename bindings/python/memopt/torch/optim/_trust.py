@@ -3,21 +3,25 @@ parameter.
 
 Parameters are stepped in two passes. The first is a step of the library, AdamW's or SGD's, on scratch
 memory of zeros: it brings the moments up to date and leaves minus the updates there. Then both norms are
-known, and the second pass takes each update from its parameter. Of shards the processes add up the
-squares of both norms: they step as the whole.
+known, and the second pass takes each update from its parameter (memopt/trust.h). Of shards the processes
+add up the squares of both norms: they step as the whole.
 
 States are Adam's and SGD's, in 32 or 8 bits. In state dicts groups have "max_unorm".
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 
-from ..._abi import OptimizerKind, StateFormat
-from . import _format, _fused, _options, _other_rules
+from ..._abi import OptimizerKind, StateFormat, TrustStruct
+from ..._library import lib, output
+from .. import _tensor_lists
+from .._native import native
+from . import _format, _fused, _layout, _options, _other_rules
 from ._base import Learning, Params
 from ._binding import Facts
 from ._coded_pieces import CodedOptimizer
@@ -34,6 +38,7 @@ class _Trust(CodedOptimizer):
 
     _together = True
     _rule: OptimizerKind  #: of the library, whose step on zeros leaves minus the update
+    _decays = False  #: the decay is part of the update; else of the gradient
 
     def _update_values(self, group: Dict[str, Any], steps: int) -> _fused.Values:
         """The hyperparameters of that step, with a learning rate of 1."""
@@ -59,12 +64,16 @@ class _Trust(CodedOptimizer):
         try:
             for batch in _fused.batches(runs, max((r.parameter.numel() for r in runs), default=0)):
                 updates = self._updates([run for run in batch if run.parameter.numel()], facts)
+                pairs = []
                 for run in batch:
                     if run.parameter.numel():
-                        self._apply(run.task, updates.pop(0))
+                        pairs.append((run.task, updates.pop(0)))
                     else:  # other processes have elements
-                        self._apply(run.task, torch.zeros_like(run.parameter, dtype=torch.float32))
+                        pairs.append((run.task, torch.zeros_like(run.parameter, dtype=torch.float32)))
                         run.state["step"].add_(1)
+                for task, exact in _bounded(pairs, self._decays, negated=True):
+                    if exact is not task.parameter:
+                        round_to(task, task.parameter, exact)
         finally:
             _fused.of(self).release()
 
@@ -90,30 +99,76 @@ class _Trust(CodedOptimizer):
         """The gradients, perhaps with a part of the parameter."""
         return [task.gradient for task in tasks]
 
-    def _apply(self, task: Task, update: torch.Tensor) -> None:
-        """Adds what was minus the update, at most as long as the rule says."""
-        parameter, rate = task.parameter, _rate(task, update)
-        if parameter.dtype is torch.float32:
-            parameter.add_(update, alpha=rate)
-        else:
-            round_to(task, parameter, update.mul_(rate).add_(parameter))
+
+Pair = Tuple[Task, torch.Tensor]
 
 
-def _rate(task: Task, update: torch.Tensor) -> float:
-    """The learning rate, times the trust ratio. Processes that share the parameter call it together."""
-    group, team = task.group, Team(task.owner)
-    most, rate = float(group["max_unorm"]), float(group["lr"])
-    if most:
-        size, length = team.norm(task.parameter), team.norm(update)
-        ratio = most * size / length if size and length else 1.0
-        rate *= min(1.0, ratio) if group["trust_clip"] else ratio
-    return rate
+def _bounded(pairs: Sequence[Pair], decays: bool, negated: bool) -> Iterator[Pair]:
+    """Takes updates (or what was minus them) from parameters, at most as long as the rule says. What
+    is left to do is to round new values, which come with their tasks."""
+    for options, together in itertools.groupby(pairs, lambda pair: _options_of(pair[0], decays)):
+        direct: List[Pair] = []
+        for pair in together:
+            if _is_direct(*pair):
+                direct.append(pair)
+                continue
+            yield from _call(direct, options, negated)
+            direct = []
+            exact = torch.empty_like(pair[1]).copy_(pair[0].parameter)
+            yield from _call([pair], options, negated, exact)
+        yield from _call(direct, options, negated)
+
+
+def _options_of(task: Task, decays: bool) -> Tuple[float, float, float, bool, torch.device]:
+    group = task.group
+    decay = float(group["weight_decay"]) if decays else 0.0
+    most, clip = float(group["max_unorm"]), bool(group["trust_clip"])
+    return float(group["lr"]), decay, most, clip, task.parameter.device
+
+
+def _is_direct(task: Task, update: torch.Tensor) -> bool:
+    """Whether the library can step the parameter in its memory."""
+    parameter = task.parameter
+    if task.group["stochastic_rounding"] and parameter.dtype is not torch.float32:
+        return False
+    return _tensor_lists.is_dense(parameter) and parameter.stride() == update.stride()
+
+
+def _call(
+    pairs: Sequence[Pair],
+    options: Tuple[float, float, float, bool, torch.device],
+    negated: bool,
+    exact: Optional[torch.Tensor] = None,
+) -> Iterator[Pair]:
+    """memopt_trust_squares(), the sums over processes, memopt_trust_apply()."""
+    if not pairs:
+        return
+    lr, decay, most, clip, device = options
+    count, side = len(pairs), native(device)
+    what = TrustStruct(lr=lr, weight_decay=decay, max_ratio=most, clip=clip, negated=negated)
+    into = [task.parameter.detach() for task, _ in pairs] if exact is None else [exact]
+    parameters = _tensor_lists.array(into)
+    lists = (parameters, _tensor_lists.array([update for _, update in pairs]), count)
+    words = int(output(lib.memopt_trust_get_scratch, parameters, count)) // 8
+    room = torch.empty(2 * count + words, dtype=torch.float64, device=device)
+    memory = (room.data_ptr(), room[2 * count :].data_ptr(), 8 * words, side.stream())
+    handle = side.device._handle.pointer
+    lib.memopt_trust_squares(handle, what, *lists, *memory)
+    squares = room[: 2 * count].view(2, count)
+    for i, (task, _) in enumerate(pairs):
+        if _layout.is_sharded(task.owner):
+            squares[:, i] = Team(task.owner).add(squares[:, i].contiguous())
+    lib.memopt_trust_apply(handle, what, *lists, *memory)
+    _tensor_lists.changed(into)
+    for (task, _), new in zip(pairs, into):
+        yield task, task.parameter if exact is None else new
 
 
 class LAMB(_Trust):
     """LAMB with 32-bit states."""
 
     _kind = _format.OwnKind.LAMB
+    _decays = True
     _rule = OptimizerKind.ADAMW
 
     def __init__(
@@ -181,10 +236,6 @@ class LAMB(_Trust):
             eps, rate = eps / root, means / root
         values = (("lr", rate), ("beta1", betas[0]), ("beta2", betas[1]), ("eps", eps))
         return (*values, ("maximize", int(bool(group["maximize"]))))
-
-    def _apply(self, task: Task, update: torch.Tensor) -> None:
-        decay = float(task.group["weight_decay"])
-        super()._apply(task, update.add_(task.parameter, alpha=-decay) if decay else update)
 
 
 class LAMB8bit(LAMB):
@@ -263,6 +314,7 @@ class LARS(_Trust):
         """An fp32 buffer is the update itself: its parameter needs no scratch memory. Which ones
         these are is the same in all processes."""
         factor, others = factor_of(facts), []
+        own: List[Pair] = []
         for task in tasks:
             buffer = task.state[_BUFFER]
             if buffer.shape != task.parameter.shape:  # contiguous, from a flat state
@@ -271,12 +323,9 @@ class LARS(_Trust):
                 others.append(task)
                 continue
             _move(buffer, task, factor)
-            parameter, rate = task.parameter, _rate(task, buffer)
-            if parameter.dtype is torch.float32:
-                parameter.sub_(buffer, alpha=rate)
-                write(task, parameter)
-            else:
-                write(task, torch.sub(parameter, buffer, alpha=rate))
+            own.append((task, buffer))
+        for task, exact in _bounded(own, self._decays, negated=False):
+            write(task, exact)
         super()._step_tasks(others, facts)
 
     def _gradients(self, tasks: List[Task], facts: Facts) -> List[torch.Tensor]:
