@@ -42,6 +42,11 @@ class Step:
             parameter.grad = gradient
         self.optimizer = make(self.parameters)
 
+    def draw(self):
+        """Other gradients for each step, as training has: second moments are means of many squares."""
+        for parameter in self.parameters:
+            parameter.grad.normal_(0, 0.01)
+
     def renew(self):
         """Gradients in tensors of their own, as a backward pass after zero_grad() makes them."""
         for parameter in self.parameters:
