@@ -22,6 +22,13 @@
 #define MO_HD
 #endif
 
+/* A function of MO_HD whose result may be an argument of a template. */
+#if defined(__cplusplus)
+#define MO_HD_CONSTANT MO_HD constexpr
+#else
+#define MO_HD_CONSTANT MO_HD
+#endif
+
 /* nvcc's and NVRTC's device pass have other names for what the others do by builtins. */
 #if defined(__CUDA_ARCH__) && !defined(__clang__)
 #define MO_NVCC_DEVICE 1

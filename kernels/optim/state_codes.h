@@ -377,13 +377,13 @@ MO_HD static inline mo_moment_codes mo_moment_codes_of(float m, float v, uint32_
  */
 
 /* Whether two codes share a byte. */
-MO_HD static inline int mo_format_is_4bit(uint32_t format)
+MO_HD_CONSTANT static inline int mo_format_is_4bit(uint32_t format)
 {
     return format == MO_STATE_4BIT || format == MO_STATE_COMPANDED4;
 }
 
 /* Elements that share a scale, unless the user asks for others. */
-MO_HD static inline uint32_t mo_format_block(uint32_t format)
+MO_HD_CONSTANT static inline uint32_t mo_format_block(uint32_t format)
 {
     return mo_format_is_4bit(format) ? (uint32_t)MO_BLOCK4_SIZE : (uint32_t)MO_BLOCK_SIZE;
 }

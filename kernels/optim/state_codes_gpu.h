@@ -295,11 +295,6 @@ MO_DEVICE void mo_codes_of(const mo_code_tables *t, int is_signed, const float y
  */
 template <uint32_t FORMAT> struct mo_codec;
 
-/* mo_format_is_4bit as a constant. */
-template <uint32_t FORMAT> struct mo_is_4bit {
-    enum { VALUE = FORMAT == MO_STATE_4BIT || FORMAT == MO_STATE_COMPANDED4 };
-};
-
 template <> struct mo_codec<MO_STATE_8BIT> {
     typedef mo_code_tables tables;
 
@@ -523,7 +518,7 @@ MO_DEVICE int mo_scale_is_plain(uint32_t largest)
 
 /* Words of the codes of eight elements. */
 template <uint32_t FORMAT> struct mo_code_words {
-    enum { N = mo_is_4bit<FORMAT>::VALUE ? 1 : 2 };
+    enum { N = mo_format_is_4bit(FORMAT) ? 1 : 2 };
 };
 
 /* Reads codes of eight elements from `at` on, a multiple of eight, of which `rest` exist. */
@@ -565,7 +560,7 @@ MO_DEVICE void mo_write_codes(void *data, uint32_t at, uint32_t rest, int aligne
         MO_APART;
         return;
     }
-    if (mo_is_4bit<FORMAT>::VALUE && rest % 2 != 0) { /* behind a last element of even index */
+    if (mo_format_is_4bit(FORMAT) && rest % 2 != 0) { /* behind a last element of even index */
         uint32_t at_half = rest / 2 * 8;
         words[0] = (words[0] & ~(15u << at_half)) | mo_format_zero_code(FORMAT, is_signed)
                                                         << at_half;
@@ -579,7 +574,7 @@ MO_DEVICE void mo_write_codes(void *data, uint32_t at, uint32_t rest, int aligne
 /* Alignment at which the codes of eight elements travel at once. */
 template <uint32_t FORMAT> MO_DEVICE int mo_codes_aligned(const void *data)
 {
-    return mo_aligned_to(data, mo_is_4bit<FORMAT>::VALUE ? 4 : 8);
+    return mo_aligned_to(data, mo_format_is_4bit(FORMAT) ? 4 : 8);
 }
 
 /* Values past the end are 0; they stay so in a step, which has gradients and parameters of 0 there
@@ -628,8 +623,7 @@ template <uint32_t FORMAT> MO_DEVICE mo_block_scale mo_plain_scale(int is_signed
 /* Of the largest magnitudes of its packs, the block's. All threads of a warp must call this. */
 template <uint32_t FORMAT> MO_DEVICE uint32_t mo_block_largest(uint32_t largest)
 {
-    enum { LANES = mo_is_4bit<FORMAT>::VALUE ? MO_BLOCK4_SIZE / 8 : MO_BLOCK_SIZE / 8 };
-    return mo_group_largest<LANES>(largest);
+    return mo_group_largest<mo_format_block(FORMAT) / 8>(largest);
 }
 
 /* Writes y, the scaled values of a block with this absmax, and returns the scale; *y_least: the
@@ -675,11 +669,11 @@ MO_DEVICE float mo_encode_codes(const typename mo_codec<FORMAT>::tables *tables,
         MO_RARE(!mo_companded_near(values, largest, least, words))) {
         float y[8], y_least;
         stored = mo_normalise<FORMAT>(is_signed, values, largest, &least, y, &y_least).absmax;
-        if (!mo_is_4bit<FORMAT>::VALUE && !is_signed &&
+        if (!mo_format_is_4bit(FORMAT) && !is_signed &&
             MO_RARE(!(y_least >= mo_codec<FORMAT>::least())))
             mo_from_least<FORMAT>(y);
         mo_codec<FORMAT>::encode(tables, is_signed, y, words);
-        if (!mo_is_4bit<FORMAT>::VALUE && !is_signed && MO_RARE(least <= 0))
+        if (!mo_format_is_4bit(FORMAT) && !is_signed && MO_RARE(least <= 0))
             mo_zero_codes(values, largest >= MO_F32_INF_BITS, words);
     }
     mo_write_codes<FORMAT>(data, at, rest, aligned, is_signed, words);
@@ -692,10 +686,9 @@ MO_DEVICE void mo_encode_block(const typename mo_codec<FORMAT>::tables *tables, 
                                const float values[8], uint32_t largest, int32_t least, uint32_t at,
                                uint32_t rest, int aligned, void *data, float *scales)
 {
-    enum { LANES = mo_is_4bit<FORMAT>::VALUE ? MO_BLOCK4_SIZE / 8 : MO_BLOCK_SIZE / 8 };
     float stored =
         mo_encode_codes<FORMAT>(tables, is_signed, values, largest, least, at, rest, aligned, data);
-    if (mo_thread_index() % LANES == 0)
+    if (mo_thread_index() % (mo_format_block(FORMAT) / 8) == 0)
         mo_store_as<float>(&scales[at / mo_format_block(FORMAT)], stored);
 }
 
