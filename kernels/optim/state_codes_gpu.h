@@ -351,7 +351,7 @@ MO_DEVICE uint32_t mo_code4_unsigned_in(float y)
 template <uint32_t FORMAT> struct mo_codec4 {
     typedef struct alignas(16) {
         mo_words<2> pairs_signed[256], pairs_unsigned[256]; /* of both codes of a byte */
-        uint32_t cell[128];                                 /* of the dynamic map */
+        uint32_t cell[FORMAT == MO_STATE_4BIT ? 128 : 1];   /* of the dynamic map alone */
     } tables;
 
     MO_DEVICE void load(tables *t)
