@@ -14,8 +14,8 @@ template <> struct mo_codec<MO_STATE_COMPANDED> {
     {
         static_assert(MO_OPTIM_THREADS == 256, "a thread for each code");
         uint32_t code = mo_thread_index();
-        t->map_signed[code] = mo_f32_bits(mo_expand_signed((float)((int32_t)(code ^ 0x80u) - 128)));
-        t->map_unsigned[code] = mo_f32_bits(mo_expand_unsigned((float)code));
+        t->map_signed[code] = mo_f32_bits(mo_format_value(MO_STATE_COMPANDED, 1, code, 1.0f));
+        t->map_unsigned[code] = mo_f32_bits(mo_format_value(MO_STATE_COMPANDED, 0, code, 1.0f));
     }
 
     MO_DEVICE void decode(const tables *t, int is_signed, const uint32_t words[2], float scale,

@@ -360,10 +360,8 @@ template <uint32_t FORMAT> struct mo_codec4 {
         uint32_t byte = mo_thread_index(), codes[2] = {byte >> 4, byte & 15u};
         MO_UNROLL
         for (int k = 0; k < 2; k++) {
-            t->pairs_signed[byte].of[k] = FORMAT == MO_STATE_COMPANDED4
-                                              ? mo_map4_companded[codes[k]]
-                                              : mo_map4_signed[codes[k]];
-            t->pairs_unsigned[byte].of[k] = mo_f32_bits((float)(codes[k] + 1) * 0.0625f);
+            t->pairs_signed[byte].of[k] = mo_f32_bits(mo_format_value(FORMAT, 1, codes[k], 1.0f));
+            t->pairs_unsigned[byte].of[k] = mo_f32_bits(mo_format_value(FORMAT, 0, codes[k], 1.0f));
         }
         if (FORMAT == MO_STATE_4BIT)
             mo_table_copy<sizeof mo_cell4_signed>(t->cell, mo_cell4_signed);
