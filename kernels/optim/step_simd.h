@@ -100,6 +100,31 @@ MO_INLINE void lane_one_nan_all(float *values, uint64_t n)
         v_store(values + i, v_one_nan(v_load(values + i)));
 }
 
+/* A block as fp32. */
+typedef struct mo_lane_block {
+    float *g, *p, *m, *v, *slow;
+} mo_lane_block;
+
+/* mo_rule_update of MO_LANES_N elements with these moments; the results go to `to`, from i on. */
+MO_INLINE void lane_apply(uint32_t rule, uint32_t format, const mo_lane_coef *c, VF g, VF p, VF m,
+                          VF v, VF slow, const mo_lane_block *to, uint32_t i, mo_lane_seen *seen)
+{
+    const VI magnitude = v_seti(0x7fffffff);
+    VF root = v, x = lane_rule(rule, c, g, p, &m, &v, &slow, &root);
+    v_store(to->p + i, x);
+    v_store(to->m + i, m);
+    seen->largest1 = v_maxi(seen->largest1, v_and(v_ints(m), magnitude));
+    seen->not_finite = v_fma(x, v_set(0.0f), seen->not_finite);
+    if (mo_rule_has_second(rule)) {
+        v_store(to->v + i, format == MO_STATE_COMPANDED ? root : v);
+        seen->largest2 = v_maxi(seen->largest2, v_and(v_ints(v), magnitude));
+    }
+    if (mo_rule_has_slow(rule)) {
+        v_store(to->slow + i, slow);
+        seen->slow_largest = v_maxi(seen->slow_largest, v_and(v_ints(slow), magnitude));
+    }
+}
+
 MO_INLINE VF lane_first(uint32_t rule, uint32_t format, const mo_lane_work *w,
                         const mo_lane_moment *x, uint32_t i)
 {
@@ -112,7 +137,7 @@ MO_INLINE mo_lane_seen lane_update_as(uint32_t rule, uint32_t format, const mo_o
                                       const mo_lane_coef *c, mo_lane_work *w, uint64_t at,
                                       int32_t dtype, const void *g, const void *p)
 {
-    const VI magnitude = v_seti(0x7fffffff);
+    const mo_lane_block to = {w->g, w->p, w->m, w->v, w->slow};
     uint32_t n = mo_format_block(format);
     int decoded = format == MO_STATE_8BIT, second = mo_rule_has_second(rule);
     int third = mo_rule_has_slow(rule);
@@ -134,21 +159,8 @@ MO_INLINE mo_lane_seen lane_update_as(uint32_t rule, uint32_t format, const mo_o
             v = decoded ? v_load(w->v + i) : lane_value(format, 0, &x2, i);
         if (third)
             slow = decoded ? v_load(w->slow + i) : lane_value(format, 1, &x3, i);
-        VF root = v;
-        VF x = lane_rule(rule, c, v_load_as(g, i, dtype), v_load_as(p, i, dtype), &m, &v, &slow,
-                         &root);
-        v_store(w->p + i, x);
-        v_store(w->m + i, m);
-        seen.largest1 = v_maxi(seen.largest1, v_and(v_ints(m), magnitude));
-        seen.not_finite = v_fma(x, v_set(0.0f), seen.not_finite);
-        if (second) {
-            v_store(w->v + i, format == MO_STATE_COMPANDED ? root : v);
-            seen.largest2 = v_maxi(seen.largest2, v_and(v_ints(v), magnitude));
-        }
-        if (third) {
-            v_store(w->slow + i, slow);
-            seen.slow_largest = v_maxi(seen.slow_largest, v_and(v_ints(slow), magnitude));
-        }
+        lane_apply(rule, format, c, v_load_as(g, i, dtype), v_load_as(p, i, dtype), m, v, slow, &to,
+                   i, &seen);
     }
     return seen;
 }

@@ -4,24 +4,19 @@
  * Blocks of a format's own size have faster forms; this one has the size as a variable.
  */
 
-/* A block as fp32. Its arrays lie side by side, so that small blocks need few lines of cache. */
-typedef struct mo_sized_work {
-    float *g, *p, *m, *v, *slow;
-} mo_sized_work;
-
 enum { SIZED_ROOM = 5 * MO_BLOCK_MOST };
 
-MO_INLINE mo_sized_work sized_work_of(float *room, uint32_t n)
+/* Arrays side by side, so that small blocks need few lines of cache. */
+MO_INLINE mo_lane_block sized_work_of(float *room, uint32_t n)
 {
-    return (mo_sized_work){room, room + n, room + 2 * n, room + 3 * n, room + 4 * n};
+    return (mo_lane_block){room, room + n, room + 2 * n, room + 3 * n, room + 4 * n};
 }
 
 /* mo_rule_update of n elements in place; the new parameters to w->p. */
 MO_INLINE mo_lane_seen sized_update(uint32_t rule, uint32_t format, const mo_lane_coef *c,
-                                    const mo_sized_work *w, uint32_t n, const float *g,
+                                    const mo_lane_block *w, uint32_t n, const float *g,
                                     const float *p)
 {
-    const VI magnitude = v_seti(0x7fffffff);
     int second = mo_rule_has_second(rule), third = mo_rule_has_slow(rule);
     mo_lane_seen seen = {v_seti(0), v_seti(0), v_seti(0), v_set(0.0f)};
     for (uint32_t i = 0; i < n; i += MO_LANES_N) {
@@ -30,20 +25,7 @@ MO_INLINE mo_lane_seen sized_update(uint32_t rule, uint32_t format, const mo_lan
             v = v_load(w->v + i);
         if (third)
             slow = v_load(w->slow + i);
-        VF root = v;
-        VF x = lane_rule(rule, c, v_load(g + i), v_load(p + i), &m, &v, &slow, &root);
-        v_store(w->p + i, x);
-        v_store(w->m + i, m);
-        seen.largest1 = v_maxi(seen.largest1, v_and(v_ints(m), magnitude));
-        seen.not_finite = v_fma(x, v_set(0.0f), seen.not_finite);
-        if (second) {
-            v_store(w->v + i, format == MO_STATE_COMPANDED ? root : v);
-            seen.largest2 = v_maxi(seen.largest2, v_and(v_ints(v), magnitude));
-        }
-        if (third) {
-            v_store(w->slow + i, slow);
-            seen.slow_largest = v_maxi(seen.slow_largest, v_and(v_ints(slow), magnitude));
-        }
+        lane_apply(rule, format, c, v_load(g + i), v_load(p + i), m, v, slow, w, i, &seen);
     }
     return seen;
 }
@@ -72,7 +54,7 @@ static __attribute__((noinline)) void sized_write(const mo_optim_span *s, uint64
 
 /* A whole block. Nothing is written before it is known to be finite. */
 MO_INLINE void sized_step_block(uint32_t rule, uint32_t format, const mo_optim_span *s,
-                                const mo_lane_coef *c, const mo_sized_work *w, uint64_t at)
+                                const mo_lane_coef *c, const mo_lane_block *w, uint64_t at)
 {
     const uint32_t n = s->block;
     const uint64_t block = at / n;
@@ -110,7 +92,7 @@ MO_INLINE void sized_step(uint32_t rule, uint32_t format, const mo_optim_span *s
 {
     _Alignas(64) float room[SIZED_ROOM];
     mo_lane_coef c = mo_lane_coef_of(&s->coef);
-    mo_sized_work w = sized_work_of(room, s->block);
+    mo_lane_block w = sized_work_of(room, s->block);
     uint64_t at = 0;
     for (; at + s->block <= s->count; at += s->block)
         sized_step_block(rule, format, s, &c, &w, at);
