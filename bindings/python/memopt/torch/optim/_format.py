@@ -147,18 +147,17 @@ def is_split(group: Dict[str, Any], parameter: torch.Tensor) -> bool:
 
 def residual(parameter: torch.Tensor, value: Optional[torch.Tensor]) -> torch.Tensor:
     """The residual of a split weight, in the parameter's order of memory: `value`, or zeros."""
-    room = _layout.like(parameter, torch.uint8)
     if value is None:
-        return room.zero_()
+        return _layout.like(parameter, torch.uint8).zero_()
     if value.shape != parameter.shape:
         raise ValueError(
             "the %s has the shape %s, its parameter %s"
             % (RESIDUAL, tuple(value.shape), tuple(parameter.shape))
         )
-    if value.dtype is torch.uint8 and value.device == room.device:
-        if value.stride() == room.stride():
+    if value.dtype is torch.uint8 and value.device == parameter.device:
+        if value.stride() == torch.empty_like(parameter, device="meta").stride():
             return value
-    return room.copy_(value)
+    return _layout.like(parameter, torch.uint8).copy_(value)
 
 
 def keys(kind: Kind, format_: StateFormat) -> Tuple[str, ...]:
