@@ -1,4 +1,5 @@
-/* The trust ratios on a CPU. They are a few numbers a tensor: a wider form would not pay. */
+/* The trust ratios' kernels: their names and arguments, and the scalar forms. They are a few
+ * numbers a tensor: a wider form would not pay. */
 #include "kernels/trust/trust.h"
 
 static void totals(const void *args, uint64_t begin, uint64_t end)
