@@ -131,7 +131,8 @@ MO_DEVICE uint32_t mo_magnitude_of(uint32_t dtype, uint32_t code)
     return bits > MO_F32_INF_BITS ? MO_F32_NAN_BITS : bits;
 }
 
-MO_GLOBAL(mo_cast_amax, mo_cast_args, MO_CAST_THREADS)
+/* With more blocks clang runs out of registers. */
+MO_GLOBAL_ROOM(mo_cast_amax, mo_cast_args, MO_CAST_THREADS, 3)
 {
     MO_SHARED(mo_cast_work, shared_work);
     MO_SHARED(uint32_t, tensor);
