@@ -179,6 +179,7 @@ MEMORY(f64, uint64_t)
     TWO(or_b##bits, uint##bits##_t, a | b)                                                         \
     TWO(xor_b##bits, uint##bits##_t, a ^ b)                                                        \
     TWO(div_u##bits, uint##bits##_t, b == 0 ? (uint##bits##_t) - 1 : a / b)                        \
+    TWO(rem_u##bits, uint##bits##_t, b == 0 ? a : a % b)                                           \
     TWO(min_u##bits, uint##bits##_t, a < b ? a : b)                                                \
     TWO(max_u##bits, uint##bits##_t, a > b ? a : b)                                                \
     TWO(min_s##bits, int##bits##_t, a < b ? a : b)                                                 \
@@ -278,6 +279,17 @@ static uint32_t prmt_b32(uint32_t a, uint32_t b, uint32_t how)
         result |= (pick & 8 ? byte >> 7 ? 255u : 0u : byte) << 8 * i;
     }
     return result;
+}
+
+/* The upper half of b:a, shifted to the left. */
+static uint32_t shf_l_wrap_b32(uint32_t a, uint32_t b, uint32_t by)
+{
+    return (uint32_t)(((uint64_t)b << 32 | a) << (by & 31) >> 32);
+}
+
+static uint32_t copysign_f32(uint32_t sign, uint32_t value)
+{
+    return (sign & 0x80000000u) | (value & 0x7FFFFFFFu);
 }
 
 static uint64_t bfi_b64(uint64_t a, uint64_t into, uint32_t from, uint32_t count)

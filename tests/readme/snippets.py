@@ -43,7 +43,8 @@ NAMES = {
     "optimizer.md": (
         "",
         "memopt_allocator *allocator; memopt_optimizer *optimizer; uint32_t number; uint64_t index;"
-        "memopt_tensor weights, gradient;",
+        "memopt_tensor weights, gradient, *parameters, *updates, *gradients; memopt_device *device;"
+        "uint64_t count, bytes; double *squares; void *scratch; memopt_stream stream;",
     ),
 }
 PROGRAM = """#include <memopt/memopt.h>
