@@ -87,6 +87,9 @@ static memopt_status check_room(const call *c)
                          (const void *)c->squares);
     if (status == MEMOPT_OK)
         status = mo_reachable(c->device, "trust: squares", 0, c->squares, 16 * c->count);
+    if (status == MEMOPT_OK && (uintptr_t)c->what.found_inf % sizeof(float) != 0)
+        status = mo_fail(MEMOPT_INVALID_ARGUMENT, "trust: found_inf %p is not aligned to an f32",
+                         (const void *)c->what.found_inf);
     if (status == MEMOPT_OK && c->what.found_inf != NULL)
         status = mo_reachable(c->device, "trust: found_inf", 0, c->what.found_inf, sizeof(float));
     return status;

@@ -364,6 +364,7 @@ static void test_refusals(void **state)
     REFUSED_VALUE("weight_decay is inf", weight_decay, (double)INFINITY);
     REFUSED_VALUE("max_ratio is nan", max_ratio, (double)NAN);
     REFUSED_VALUE("memopt_trust", struct_size, 3);
+    REFUSED_VALUE("not aligned to an f32", found_inf, (const float *)((uintptr_t)t->p + 1));
     REFUSED(MEMOPT_INVALID_ARGUMENT, "is NULL", NULL, t->updates, t->squares, t->scratch_bytes);
     REFUSED(MEMOPT_INVALID_ARGUMENT, "is NULL", t->parameters, NULL, t->squares, t->scratch_bytes);
     REFUSED(MEMOPT_INVALID_ARGUMENT, "squares", t->parameters, t->updates, NULL, t->scratch_bytes);
