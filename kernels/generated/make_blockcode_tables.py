@@ -316,12 +316,6 @@ def real_lines(table, signed):
                 number(clamp), eps, bias, low_top - bias, numbers(steps[0]), numbers(steps[1])))
 
 
-def padded_map(word, levels):
-    """A vector of four that starts up to three entries before any lies within the table."""
-    values = [0] * 3 + [bits(x) for x in levels] + [0] * 3
-    return array("uint32_t", "mo_padded_map_" + word, "[%d]" % len(values), values, "0x%08x", 8)
-
-
 LINES_TYPE = """/* Lines in units of 2^-16 of a shifted code, y = 1 being the absmax; each offset includes
  * epsilon. */
 typedef struct mo_lines {
@@ -384,7 +378,7 @@ def main():
         else:
             fast += planes("mo_plane_map_unsigned", [bits(x) for x in levels])
             fast += planes("mo_plane_threshold_unsigned", table)
-        real += padded_map(word, full) + real_lines(table, signed)
+        real += real_lines(table, signed)
         both = lines(table, signed)
         fast += "/* Slope and offset of the first line, then of the second, by exponent & 31. */\n"
         fast += "MO_PLANES const uint16_t mo_lines_%s[4][32] = {\n" % word

@@ -27,9 +27,8 @@ typedef struct mo_f32x16 {
 /* The steps from shifted codes to codes, in every lane. They are read from memory: a compiler that
  * knows their values makes them anew in every round of a loop. */
 typedef struct mo_unshift {
-    __m256i step[4];    /* less 1, and less 128 if unsigned: compares are signed */
-    __m256i up, down;   /* code = up + n, of negative values down - n */
-    __m256i near, some; /* twice epsilon; the least shifted code not in doubt */
+    __m256i step[4];  /* less 1, and less 128 if unsigned: compares are signed */
+    __m256i up, down; /* code = up + n, of negative values down - n */
 } mo_unshift;
 
 static __attribute__((noinline)) void mo_unshift_of(const mo_lines *lines, int is_signed,
@@ -41,13 +40,13 @@ static __attribute__((noinline)) void mo_unshift_of(const mo_lines *lines, int i
         u->step[k] = _mm256_set1_epi8((char)(step[k] - 1 - (is_signed ? 0 : 128)));
     u->up = _mm256_set1_epi8((char)(zero + bias));
     u->down = _mm256_set1_epi8((char)(zero - bias));
-    u->near = _mm256_set1_epi16((short)(2 * lines->epsilon));
-    u->some = _mm256_set1_epi8((char)(lines->low_top + 1));
 }
 
 /* For four decades, and for all. */
 typedef struct mo_steps {
     mo_unshift fast, low;
+    __m256i clear; /* twice epsilon in the lower halves, the least shifted code that the fast lines
+                      tell in the upper ones */
 } mo_steps;
 
 MO_INLINE mo_steps mo_steps_of(const mo_lines *lines, int is_signed)
@@ -55,6 +54,7 @@ MO_INLINE mo_steps mo_steps_of(const mo_lines *lines, int is_signed)
     mo_steps s;
     mo_unshift_of(lines, is_signed, 1, &s.fast);
     mo_unshift_of(lines, is_signed, 0, &s.low);
+    s.clear = _mm256_set1_epi32((lines->low_top + 1) << 16 | 2 * lines->epsilon);
     return s;
 }
 
@@ -81,39 +81,48 @@ MO_INLINE mo_coder mo_coder_of(const mo_block_scale *scale, const mo_lines *line
 
 /* --- from codes ------------------------------------------------------------------------------ */
 
-/* The four entries from entry - lane on; the map is padded. Blends of these are faster than
- * gathers. */
-MO_INLINE __m128 mo_entries4(const uint32_t *padded_map, uint8_t entry, int lane)
+/* An entry in every lane. Blends of these are faster than gathers, and than blends with memory. */
+MO_INLINE __m128 mo_entry4(const uint32_t *map, uint8_t code)
 {
-    return _mm_loadu_ps((const float *)(const void *)(padded_map + 3 + entry - lane));
+    return _mm_broadcast_ss((const float *)(const void *)(map + code));
 }
 
-MO_INLINE __m128 mo_lookup4(const uint32_t *map, uint64_t codes, int step)
+/* Of the codes at c, c + step, ... */
+MO_INLINE __m128 mo_lookup4(const uint32_t *map, const uint8_t *c, int step)
 {
-    __m128 x = mo_entries4(map, (uint8_t)codes, 0);
-    x = _mm_blend_ps(x, mo_entries4(map, (uint8_t)(codes >> 8 * step), 1), 2);
-    x = _mm_blend_ps(x, mo_entries4(map, (uint8_t)(codes >> 16 * step), 2), 4);
-    return _mm_blend_ps(x, mo_entries4(map, (uint8_t)(codes >> 24 * step), 3), 8);
+    __m128 x = mo_entry4(map, c[0]);
+    x = _mm_blend_ps(x, mo_entry4(map, c[step]), 2);
+    x = _mm_blend_ps(x, mo_entry4(map, c[2 * step]), 4);
+    return _mm_blend_ps(x, mo_entry4(map, c[3 * step]), 8);
 }
 
-MO_INLINE __m256 mo_lookup8(const uint32_t *map, uint64_t low, uint64_t high, int step)
+/* Eight codes, loaded at once: a load each would be half of the loads. They are rotated down, which
+ * leaves the word as it was, where a shift is of a copy. */
+MO_INLINE void mo_bytes8(const uint8_t *codes, uint8_t *c)
 {
-    return _mm256_insertf128_ps(_mm256_castps128_ps256(mo_lookup4(map, low, step)),
-                                mo_lookup4(map, high, step), 1);
+    uint64_t w;
+    __builtin_memcpy(&w, codes, sizeof w);
+    for (int k = 0; k < 8; k++)
+        c[k] = (uint8_t)(w >> 8 * k | w << (-8 * k & 63));
 }
 
-/* The codes are loaded eight at a time: a load each would be half of the loads. */
+MO_INLINE __m256 mo_join8(__m128 low, __m128 high)
+{
+    return _mm256_insertf128_ps(_mm256_castps128_ps256(low), high, 1);
+}
+
 MO_INLINE mo_f32x16 mo_decode16(const uint32_t *map, const uint8_t *codes, __m256 absmax, int order)
 {
-    uint64_t w[2];
+    uint8_t c[16];
     mo_f32x16 x;
-    __builtin_memcpy(w, codes, sizeof w);
+    mo_bytes8(codes, c);
+    mo_bytes8(codes + 8, c + 8);
     if (order == MO_EVEN_ODD) {
-        x.a = mo_lookup8(map, w[0], w[1], 2);
-        x.b = mo_lookup8(map, w[0] >> 8, w[1] >> 8, 2);
+        x.a = mo_join8(mo_lookup4(map, c, 2), mo_lookup4(map, c + 8, 2));
+        x.b = mo_join8(mo_lookup4(map, c + 1, 2), mo_lookup4(map, c + 9, 2));
     } else {
-        x.a = mo_lookup8(map, w[0], w[0] >> 32, 1);
-        x.b = mo_lookup8(map, w[1], w[1] >> 32, 1);
+        x.a = mo_join8(mo_lookup4(map, c, 1), mo_lookup4(map, c + 4, 1));
+        x.b = mo_join8(mo_lookup4(map, c + 8, 1), mo_lookup4(map, c + 12, 1));
     }
     return (mo_f32x16){_mm256_mul_ps(x.a, absmax), _mm256_mul_ps(x.b, absmax)};
 }
@@ -175,12 +184,16 @@ MO_INLINE __m256i mo_sort32(__m256i bytes, int order)
                                        _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
 }
 
-MO_INLINE mo_shifted32 mo_split32(const __m256i *t)
+/* From what the lines give to integers. */
+MO_INLINE void mo_round32(__m256i *t)
+{
+    for (int k = 0; k < 4; k++)
+        t[k] = _mm256_cvtps_epi32(_mm256_castsi256_ps(t[k]));
+}
+
+MO_INLINE mo_shifted32 mo_split32(const __m256i *n)
 {
     mo_shifted32 out;
-    __m256i n[4];
-    for (int k = 0; k < 4; k++)
-        n[k] = _mm256_cvtps_epi32(_mm256_castsi256_ps(t[k]));
     out.codes = _mm256_packus_epi16(mo_upper16(n[0], n[1]), mo_upper16(n[2], n[3]));
     out.fractions[0] = mo_lower16(n[0], n[1]);
     out.fractions[1] = mo_lower16(n[2], n[3]);
@@ -203,18 +216,17 @@ MO_INLINE __m256i mo_codes32(const mo_unshift *u, __m256i shifted, int is_signed
     return _mm256_blendv_epi8(up, _mm256_subs_epu8(u->down, n), signs);
 }
 
-/* The lanes that are not 0 are where the fast lines are not enough. */
-MO_INLINE __m256i mo_doubt32(const mo_unshift *u, const mo_shifted32 *s)
+/* The lanes that are not 0 are where the fast lines are not enough. Their numbers are positive. */
+MO_INLINE __m256i mo_doubt32(__m256i clear, const __m256i *n)
 {
-    __m256i fraction = _mm256_min_epu16(s->fractions[0], s->fractions[1]);
-    return _mm256_or_si256(_mm256_subs_epu16(u->near, fraction),
-                           _mm256_subs_epu8(u->some, s->codes));
+    __m256i least = _mm256_min_epu16(_mm256_min_epu16(n[0], n[1]), _mm256_min_epu16(n[2], n[3]));
+    return _mm256_subs_epu16(clear, least);
 }
 
 /* 32 values of an unsigned block are not negative. Where *doubt is not all zeros the codes may be
  * wrong: see mo_encode32_again. */
-MO_INLINE __m256i mo_encode32(const mo_unshift *u, const mo_coder *c, const mo_f32x16 *x, int order,
-                              int is_signed, __m256i *doubt)
+MO_INLINE __m256i mo_encode32(const mo_steps *steps, const mo_coder *c, const mo_f32x16 *x,
+                              int order, int is_signed, __m256i *doubt)
 {
     const mo_lines *lines = is_signed ? &mo_lines_signed : &mo_lines_unsigned;
     __m256 v[4] = {x[0].a, x[0].b, x[1].a, x[1].b};
@@ -223,9 +235,9 @@ MO_INLINE __m256i mo_encode32(const mo_unshift *u, const mo_coder *c, const mo_f
         __m256 y = is_signed ? _mm256_castsi256_ps(mo_magnitude_ints8(v[k])) : v[k];
         t[k] = mo_fast_lines8(lines, c->slope, y);
     }
-    mo_shifted32 s = mo_split32(t);
-    *doubt = mo_doubt32(u, &s);
-    return mo_sort32(mo_codes32(u, s.codes, is_signed, v), order);
+    mo_round32(t);
+    *doubt = mo_doubt32(steps->clear, t);
+    return mo_sort32(mo_codes32(&steps->fast, mo_split32(t).codes, is_signed, v), order);
 }
 
 /* Element i of 32. */
@@ -235,13 +247,13 @@ MO_INLINE float mo_element32(const float *x, unsigned i, int order)
 }
 
 /* A bit for each element one of whose fractions leaves the code open. */
-MO_INLINE uint32_t mo_open32(const mo_unshift *u, const mo_shifted32 *s, const mo_shifted32 *t,
-                             int order)
+MO_INLINE uint32_t mo_open32(int epsilon, const mo_shifted32 *s, const mo_shifted32 *t, int order)
 {
+    const __m256i near = _mm256_set1_epi16((short)(2 * epsilon));
     __m256i clear[2];
     for (int k = 0; k < 2; k++) {
         __m256i f = _mm256_min_epu16(s->fractions[k], t->fractions[k]);
-        clear[k] = _mm256_cmpeq_epi16(_mm256_max_epu16(f, u->near), f);
+        clear[k] = _mm256_cmpeq_epi16(_mm256_max_epu16(f, near), f);
     }
     __m256i bytes = mo_sort32(_mm256_packs_epi16(clear[0], clear[1]), order);
     return ~(uint32_t)_mm256_movemask_epi8(bytes);
@@ -277,16 +289,18 @@ static __attribute__((noinline)) void mo_encode32_again(const mo_steps *steps, c
         fast[k] = mo_fast_lines8(lines, fast_slope, _mm256_castsi256_ps(magnitude[k]));
         low[k] = mo_low_lines8(lines, low_slope, _mm256_castsi256_ps(magnitude[k]));
     }
+    mo_round32(fast);
+    mo_round32(low);
     mo_shifted32 high_part = mo_split32(fast), low_part = mo_split32(low);
     if (!is_signed) /* a positive value never gets code 0 */
         low_part.codes = _mm256_max_epu8(low_part.codes, mo_not_zero32(magnitude));
     __m256i high = mo_codes32(&steps->fast, high_part.codes, is_signed, v);
     __m256i small = mo_codes32(&steps->low, low_part.codes, is_signed, v);
-    __m256i is_high =
-        _mm256_cmpeq_epi8(_mm256_max_epu8(high_part.codes, steps->fast.some), high_part.codes);
+    const __m256i some = _mm256_set1_epi8((char)(lines->low_top + 1));
+    __m256i is_high = _mm256_cmpeq_epi8(_mm256_max_epu8(high_part.codes, some), high_part.codes);
     _mm256_storeu_si256((__m256i *)(void *)codes,
                         mo_sort32(_mm256_blendv_epi8(small, high, is_high), order));
-    uint32_t open = mo_open32(&steps->fast, &high_part, &low_part, order);
+    uint32_t open = mo_open32(lines->epsilon, &high_part, &low_part, order);
     for (; open != 0; open &= open - 1) {
         unsigned i = (unsigned)__builtin_ctz(open);
         codes[i] =
@@ -314,7 +328,7 @@ MO_INLINE void mo_encode32_store(const mo_steps *steps, const mo_coder *c, const
         mo_f32x16 parts[2] = {mo_read16(x), mo_read16(x + 16)};
         __m256i doubt;
         _mm256_storeu_si256((__m256i *)(void *)codes,
-                            mo_encode32(&steps->fast, c, parts, order, is_signed, &doubt));
+                            mo_encode32(steps, c, parts, order, is_signed, &doubt));
         if (__builtin_expect(_mm256_testz_si256(doubt, doubt), 1))
             return;
         ++*doubts;
@@ -328,7 +342,7 @@ MO_INLINE void mo_encode32_store(const mo_steps *steps, const mo_coder *c, const
 MO_INLINE void v_decode_8bit(int is_signed, const uint8_t *codes, float scale, float *values,
                              uint32_t n)
 {
-    const uint32_t *map = is_signed ? mo_padded_map_signed : mo_padded_map_unsigned;
+    const uint32_t *map = is_signed ? mo_map_signed : mo_map_unsigned;
     for (uint32_t i = 0; i < n; i += 16)
         mo_write16(values + i, mo_decode16(map, codes + i, v_set(scale), MO_HALVES));
 }

@@ -151,13 +151,13 @@ MO_INLINE void update16(uint32_t rule, int order, const constants *k, block *b, 
     const mo_lane_coef *c = &k->coef;
     const int is_signed = mo_rule_first_signed(rule);
     mo_f32x16 g = load16(b->g, i, order), p = g;
-    mo_f32x16 m = mo_decode16(is_signed ? mo_padded_map_signed : mo_padded_map_unsigned, b->m + i,
+    mo_f32x16 m = mo_decode16(is_signed ? mo_map_signed : mo_map_unsigned, b->m + i,
                               _mm256_set1_ps(b->scale1), order);
     mo_f32x16 v = m, slow = m;
     if (mo_rule_has_second(rule))
-        v = mo_decode16(mo_padded_map_unsigned, b->v + i, _mm256_set1_ps(b->scale2), order);
+        v = mo_decode16(mo_map_unsigned, b->v + i, _mm256_set1_ps(b->scale2), order);
     if (mo_rule_has_slow(rule))
-        slow = mo_decode16(mo_padded_map_signed, b->slow + i, _mm256_set1_ps(b->slow_scale), order);
+        slow = mo_decode16(mo_map_signed, b->slow + i, _mm256_set1_ps(b->slow_scale), order);
     if (!updates_late(rule) || rule == MO_RULE_ADAM)
         p = load16(b->p, i, order);
     if (updates_late(rule)) {
