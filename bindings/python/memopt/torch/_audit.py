@@ -30,6 +30,8 @@ _NEAR = 0.25
 _WHOLE = ("adafactor", "muon", "lamb", "lars", "galore", "apollo")
 #: Those that are for matrices.
 _MATRICES = ("muon", "galore", "apollo", "adammini")
+#: Elements of the large parameter, but for 4,096 more.
+_BEYOND = 2**31
 #: How many times as far as the rule's farthest parameter any may move.
 _FAR = 1.5
 
@@ -397,28 +399,39 @@ def _unwritten_zeros(n: int) -> Tensor:
 
 
 def _beyond_31_bits(audit: Audit) -> str:
-    n, ends = 2**31 + 4096, 4096
-    if audit._rule in _WHOLE:
-        raise _NotApplicable(
-            "a step of the rule needs the whole parameter: no small one shows its ends"
-        )
+    """The gradient is 0 but at both ends, which so are all that norms, means and products see."""
+    n, ends = _BEYOND + 4096, 4096
     if not audit._large:
         raise _Skipped("needs some 7 to 31 GB; --large runs it")
-    rows = (-1, ends) if audit._rule in _MATRICES else (-1,)
-    p = torch.nn.Parameter(torch.zeros(n, dtype=torch.bfloat16).view(rows))
-    p.grad = _unwritten_zeros(n).view(rows)
-    small = parameter(torch.zeros(3 * ends, dtype=torch.bfloat16).view(rows))
-    places = (slice(0, ends), slice(n - 2 * ends, n - ends), slice(n - ends, n))
-    optimizers = [audit.open([x], lr=1e-2, weight_decay=0.0) for x in (p, small)]
+    rows: Tuple[int, ...] = (-1,)
+    if audit._rule in _MATRICES:
+        rows = (-1, 32 if audit._rule in _WHOLE else ends)  # products of few columns are quick
     g = audit.normal(3, ends).bfloat16()
-    for place, part in zip(places, g):
+    trusted = audit._rule in ("lamb", "lars")  # a step is a share of the parameter
+    start = audit.normal(3, ends).bfloat16() if trusted else torch.zeros_like(g)
+    places = (slice(0, ends), slice(n - 2 * ends, n - ends), slice(n - ends, n))
+    p, small = parameter(torch.zeros(n, dtype=g.dtype).view(rows)), parameter(start.view(rows))
+    p.grad, small.grad = _unwritten_zeros(n).view(rows), g.view(rows)
+    for place, part, values in zip(places, g, start):
         p.grad.view(-1)[place] = part
-    small.grad = g.view(rows)
-    for optimizer in optimizers:
+        p.detach().view(-1)[place] = values
+    lr = {"lamb": 0.5, "lars": 25.0}.get(audit._rule, 1e-2)
+    drawn = []
+    for x in (small, p):
+        optimizer = audit.open([x], lr=lr, weight_decay=0.0)
         optimizer.step()
-    joined = torch.cat([p.detach().view(-1)[place] for place in places])
-    _same("the first and last elements, and a small parameter's", joined, small.detach().view(-1))
-    return "2^31 + 4,096 elements: both ends step as in a small parameter"
+        drawn.append(_projection(optimizer, x) if audit._rule == "apollo" else None)
+    if drawn[0] is not None and not torch.equal(drawn[0], drawn[1]):
+        raise _NotApplicable("the class draws another projection for each parameter")
+    ours, known = torch.cat([p.detach().view(-1)[at] for at in places]), small.detach().view(-1)
+    if audit._rule not in _WHOLE:
+        _same("the first and last elements, and a small parameter's", ours, known)
+        return "2^31 + 4,096 elements: both ends step as in a small parameter"
+    ours, known = (x.double() / x.double().norm() for x in (ours, known))  # Muon's length is the shape's
+    apart = float((ours - known).norm())
+    if not apart <= 0.01:
+        raise _Wrong("both ends are %.2g of their length from a small parameter's" % apart)
+    return "2^31 + 4,096 elements: both ends are %.1g of their length from a small parameter's" % apart
 
 
 def _untouched_rows(audit: Audit) -> str:

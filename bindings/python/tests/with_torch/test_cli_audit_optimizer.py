@@ -23,8 +23,6 @@ OURS = [
     mt.AdamMini, mt.AdamMini8bit, mt.GaLore8bit, mt.APOLLO8bit,
 ]  # fmt: skip
 LARGE = "2^31 elements"
-#: Rules of which no small parameter shows what the ends of a large one should be.
-WHOLE = ("muon", "adafactor", "lamb", "lars", "galore", "apollo")
 
 
 @pytest.mark.parametrize("cls", OURS, ids=lambda cls: cls.__name__)
@@ -35,7 +33,39 @@ def test_ours_pass(cls: Any) -> None:
     assert [f.name for f in findings if f.passed is False] == []
     assert [f.name for f in findings if f.passed is None] == [LARGE]
     assert len(findings) == 12
-    assert [f.applicable for f in findings].count(False) == (rule in WHOLE)
+    assert all(f.applicable for f in findings)
+
+
+@pytest.mark.parametrize("cls", OURS, ids=lambda cls: cls.__name__)
+def test_ours_pass_the_case_of_large_parameters(cls: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here with a smaller one."""
+    assert large(cls, str(_audit.rule_of(cls.__name__)), monkeypatch)
+
+
+def large(cls: Any, rule: str, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether a class passes the case with 2^18 + 4,096 elements."""
+    monkeypatch.setattr(_audit, "_BEYOND", 2**18)
+    monkeypatch.setattr(_audit, "CASES", {LARGE: _audit.CASES[LARGE]})
+    (finding,) = _audit.Audit(cls, rule, large=True).run()
+    assert finding.passed is not None
+    return finding.passed
+
+
+@pytest.mark.parametrize("rule", ["adamw", "muon", "adafactor", "lamb", "lars", "galore", "apollo"])
+@pytest.mark.parametrize("part", [slice(-4096, None), slice(-8192, -4096), slice(4096)])
+def test_the_case_of_large_parameters_finds_an_end_that_is_left_out(
+    rule: str, part: slice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base: Any = next(cls for cls in OURS if _audit.rule_of(cls.__name__) == rule)
+
+    class Short(base):
+        def step(self, closure: Any = None) -> None:
+            (p,) = self.param_groups[0]["params"]
+            if p.numel() > 2**18:
+                p.grad.view(-1)[part] = 0
+            super().step()
+
+    assert not large(Short, rule, monkeypatch)
 
 
 def test_the_commands_rules_are_the_audits() -> None:

@@ -181,10 +181,9 @@ class GaLore(_LowRank):
         group, tall, team = task.group, _is_tall(task.owner), Team(task.owner)
         projector = task.state["projector"]
         if (steps - 1) % group["update_proj_gap"] == 0:
-            whole = team.gathered(_exact_gradient(task))
-            vectors = torch.linalg.svd(whole, full_matrices=False)
-            basis = vectors[2].T if tall else vectors[0][team.rows()]
-            projector.copy_(basis[:, : projector.shape[1]])
+            whole = team.gathered(task.gradient.contiguous())
+            basis = _leading(whole if tall else whole.T, projector.shape[1])
+            projector.copy_(basis if tall else basis[team.rows()])
         in_half = _multiplies_in_half(task)
         gradient = task.gradient.contiguous() if in_half else task.gradient.float().contiguous()
         basis = projector.to(gradient.dtype)
@@ -337,6 +336,18 @@ def _exact_gradient(task: Task) -> torch.Tensor:
     """In fp32, of what is to be descended."""
     gradient = task.gradient.float().contiguous()
     return -gradient if task.group["maximize"] else gradient
+
+
+def _leading(rows: torch.Tensor, rank: int) -> torch.Tensor:
+    """The leading right singular vectors of a matrix with no more columns than rows, in 64 bits: as
+    eigenvectors of the product of its transpose with it, which takes no memory for the other side."""
+    columns = rows.shape[1]
+    product = rows.new_zeros((columns, columns), dtype=torch.float64)
+    for piece in torch.split(rows, max(columns, PIECE[rows.device.type] // columns)):
+        part = piece.double()
+        product.addmm_(part.T, part)
+    vectors: torch.Tensor = torch.linalg.eigh(product)[1]
+    return vectors[:, -rank:].flip(1)
 
 
 def _multiplies_in_half(task: Task) -> bool:
