@@ -404,8 +404,8 @@ def _beyond_31_bits(audit: Audit) -> str:
     if not audit._large:
         raise _Skipped("needs some 7 to 31 GB; --large runs it")
     rows: Tuple[int, ...] = (-1,)
-    if audit._rule in _MATRICES:
-        rows = (-1, 32 if audit._rule in _WHOLE else ends)  # products of few columns are quick
+    if audit._rule in _MATRICES:  # products of few columns are quick
+        rows = (-1, {"muon": 8, "galore": 32, "apollo": 32}.get(audit._rule, ends))
     g = audit.normal(3, ends).bfloat16()
     trusted = audit._rule in ("lamb", "lars")  # a step is a share of the parameter
     start = audit.normal(3, ends).bfloat16() if trusted else torch.zeros_like(g)
@@ -416,12 +416,13 @@ def _beyond_31_bits(audit: Audit) -> str:
         p.grad.view(-1)[place] = part
         p.detach().view(-1)[place] = values
     lr = {"lamb": 0.5, "lars": 25.0}.get(audit._rule, 1e-2)
-    drawn = []
+    drawn: List[Any] = []
     for x in (small, p):
         optimizer = audit.open([x], lr=lr, weight_decay=0.0)
         optimizer.step()
-        drawn.append(_projection(optimizer, x) if audit._rule == "apollo" else None)
-    if drawn[0] is not None and not torch.equal(drawn[0], drawn[1]):
+        if audit._rule == "apollo":
+            drawn.append(_projection(optimizer, x))
+    if drawn and not torch.equal(*drawn):
         raise _NotApplicable("the class draws another projection for each parameter")
     ours, known = torch.cat([p.detach().view(-1)[at] for at in places]), small.detach().view(-1)
     if audit._rule not in _WHOLE:
