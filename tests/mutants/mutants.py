@@ -114,8 +114,8 @@ MUTANTS = [
     Mutant(
         "optim_codes_at_thresholds",
         "kernels/optim/state_codes_avx2.h",
-        "(short)(2 * lines->epsilon)",
-        "(short)(0 * lines->epsilon)",
+        "| 2 * lines->epsilon)",
+        "| 0 * lines->epsilon)",
         "test",
         "^optim_blockcode$",
         "avx2",
