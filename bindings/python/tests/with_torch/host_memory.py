@@ -43,15 +43,14 @@ def train(mode: str, layers: int, steps: int) -> Tuple[List[float], Any]:
     model = torch.nn.Sequential(*[Block(dtype) for _ in range(layers)])
     optimizer: Any = None
     if host:
-        options: Any = dict(lr=2e-5, split_weights=mode == "split")
+        options: Any = dict(lr=1e-4, split_weights=mode == "split")
         if mode == "disk":
             options.update(disk=tempfile.gettempdir(), host_limit="16MiB")
         optimizer = mt.CPUOffloadOptimizer(model.parameters(), mt.AdamW8bit, **options)
         mt.release_gradients(optimizer, max_norm=1.0, norm="previous")
     else:
-        optimizer = torch.optim.AdamW(model.parameters(), lr=2e-5, fused=True)
-    # two rows: activations are no part of what is measured
-    x, target = torch.randn(2, WIDTH).to(dtype), torch.randn(2, WIDTH)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    x, target = torch.randn(8, WIDTH).to(dtype), torch.randn(8, WIDTH)
     losses = []
     for _ in range(steps):
         loss = (model(x).float() - target).square().mean()
