@@ -399,7 +399,7 @@ def _unwritten_zeros(n: int) -> Tensor:
 
 
 def _beyond_31_bits(audit: Audit) -> str:
-    """The gradient is 0 but at both ends, which so are all that norms, means and products see."""
+    """The gradient is 0 except at both ends, so norms, means and products depend on those alone."""
     n, ends = _BEYOND + 4096, 4096
     if not audit._large:
         raise _Skipped("needs some 7 to 31 GB; --large runs it")

@@ -217,3 +217,15 @@ def test_dicts_of_other_rules_are_refused(device):
             with pytest.raises(ValueError, match="is of another rule, not of"):
                 a.load_state_dict(strange.state_dict())
             assert_unchanged(a, params, before)
+
+
+@pytest.mark.parametrize("shape", [(48, 32), (32, 48)])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_galore_refuses_to_project_what_is_not_finite(shape, value):
+    p = torch.nn.Parameter(torch.randn(shape))
+    kept = p.detach().clone()
+    p.grad = torch.randn(shape)
+    p.grad[7, 5] = value
+    with pytest.raises(RuntimeError, match="not finite"):
+        mt.GaLore([p], rank=4).step()
+    assert torch.equal(p.detach(), kept)

@@ -346,6 +346,8 @@ def _leading(rows: torch.Tensor, rank: int) -> torch.Tensor:
     for piece in torch.split(rows, max(columns, PIECE[rows.device.type] // columns)):
         part = piece.double()
         product.addmm_(part.T, part)
+    if not bool(torch.isfinite(product).all()):
+        raise RuntimeError("GaLore: a gradient is not finite; it gives no projection")
     vectors: torch.Tensor = torch.linalg.eigh(product)[1]
     return vectors[:, -rank:].flip(1)
 
