@@ -1,5 +1,6 @@
 #include "base/options.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 memopt_status mo_options_read(void *copy, size_t copy_size, const void *options, const char *name)
@@ -38,5 +39,25 @@ memopt_status mo_result_write(void *out, const void *full, size_t full_size, con
     size_t known = size < full_size ? size : full_size;
     memcpy((unsigned char *)out + sizeof size, (const unsigned char *)full + sizeof size,
            known - sizeof size);
+    return MEMOPT_OK;
+}
+
+memopt_status mo_ranges_check(const char *call, const mo_value_range *ranges, size_t count)
+{
+    for (const mo_value_range *r = ranges; r < ranges + count; r++)
+        if (!(r->value >= r->least && r->value <= r->most))
+            return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: %s is %g; it must be in [%g, %g]", call,
+                           r->name, r->value, r->least, r->most);
+    return MEMOPT_OK;
+}
+
+memopt_status mo_scratch_check(const char *call, const void *scratch, uint64_t bytes,
+                               uint64_t least)
+{
+    if ((scratch == NULL && least != 0) || (uintptr_t)scratch % 8 != 0 || bytes < least)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "%s: scratch %p has %" PRIu64 " bytes; %" PRIu64
+                       " are needed, aligned to 8 (memopt_%s_get_scratch)",
+                       call, scratch, bytes, least, call);
     return MEMOPT_OK;
 }

@@ -14,4 +14,16 @@ memopt_status mo_options_read(void *copy, size_t copy_size, const void *options,
 /* Fills an out-struct of the caller as far as its struct_size reaches. */
 memopt_status mo_result_write(void *out, const void *full, size_t full_size, const char *name);
 
+/* Numbers that a call takes, and what they may be. `call` is "adafactor" or the like. */
+typedef struct mo_value_range {
+    const char *name;
+    double value, least, most;
+} mo_value_range;
+memopt_status mo_ranges_check(const char *call, const mo_value_range *ranges, size_t count);
+#define MO_F32_MOST 3.4028234663852886e38
+
+/* Scratch memory of a call that has memopt_<call>_get_scratch(). */
+memopt_status mo_scratch_check(const char *call, const void *scratch, uint64_t bytes,
+                               uint64_t least);
+
 #endif

@@ -56,32 +56,14 @@ static memopt_status check_tensors(const call *c, int moves_parameters)
                : status;
 }
 
-static memopt_status check_scratch(const call *c, uint64_t least)
-{
-    if (c->scratch == NULL || (uintptr_t)c->scratch % sizeof(double) != 0 ||
-        c->scratch_bytes < least)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "trust: scratch %p has %" PRIu64 " bytes; %" PRIu64
-                       " are needed, aligned to 8 (memopt_trust_get_scratch)",
-                       c->scratch, c->scratch_bytes, least);
-    return mo_reachable(c->device, "trust: scratch", 0, c->scratch, least);
-}
-
-static memopt_status check_value(const char *name, double value)
-{
-    const double most = 3.4028234663852886e38; /* f32's */
-    if (value >= 0.0 && value <= most)
-        return MEMOPT_OK;
-    return mo_fail(MEMOPT_INVALID_ARGUMENT, "trust: %s is %g; it must be in [0, %g]", name, value,
-                   most);
-}
-
 static memopt_status check_room(const call *c)
 {
     uint64_t least;
     memopt_status status = memopt_trust_get_scratch(c->parameters, c->count, &least);
     if (status == MEMOPT_OK)
-        status = check_scratch(c, least);
+        status = mo_scratch_check("trust", c->scratch, c->scratch_bytes, least);
+    if (status == MEMOPT_OK)
+        status = mo_reachable(c->device, "trust: scratch", 0, c->scratch, least);
     if (status == MEMOPT_OK && (c->squares == NULL || (uintptr_t)c->squares % sizeof(double) != 0))
         status = mo_fail(MEMOPT_INVALID_ARGUMENT, "trust: squares %p is NULL or not aligned to 8",
                          (const void *)c->squares);
@@ -102,12 +84,13 @@ static memopt_status check(call *c, const memopt_trust *what, int moves_paramete
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "trust: %s is NULL",
                        c->device == NULL ? "device" : "what");
     memopt_status status = mo_options_read(&c->what, sizeof c->what, what, "memopt_trust");
+    const mo_value_range ranges[] = {
+        {"lr", c->what.lr, 0.0, MO_F32_MOST},
+        {"weight_decay", c->what.weight_decay, 0.0, MO_F32_MOST},
+        {"max_ratio", c->what.max_ratio, 0.0, MO_F32_MOST},
+    };
     if (status == MEMOPT_OK)
-        status = check_value("lr", c->what.lr);
-    if (status == MEMOPT_OK)
-        status = check_value("weight_decay", c->what.weight_decay);
-    if (status == MEMOPT_OK)
-        status = check_value("max_ratio", c->what.max_ratio);
+        status = mo_ranges_check("trust", ranges, sizeof ranges / sizeof ranges[0]);
     if (status == MEMOPT_OK && c->count != 0)
         status = check_tensors(c, moves_parameters);
     return status == MEMOPT_OK && c->count != 0 ? check_room(c) : status;

@@ -60,17 +60,17 @@ memopt_status memopt_adafactor_get_scratch(const memopt_adafactor *what, uint64_
 
 static memopt_status check_values(const memopt_adafactor *w)
 {
-    const mo_optim_range ranges[] = {
-        {"lr", w->lr, 0.0, MO_OPTIM_MOST},
-        {"beta2_decay", w->beta2_decay, -MO_OPTIM_MOST, 0.0},
-        {"eps[0]", w->eps[0], 0.0, MO_OPTIM_MOST},
-        {"eps[1]", w->eps[1], 0.0, MO_OPTIM_MOST},
-        {"d", w->d, 1.0, MO_OPTIM_MOST},
-        {"weight_decay", w->weight_decay, 0.0, MO_OPTIM_MOST},
-        {"gradient_scale", w->gradient_scale, -MO_OPTIM_MOST, MO_OPTIM_MOST},
+    const mo_value_range ranges[] = {
+        {"lr", w->lr, 0.0, MO_F32_MOST},
+        {"beta2_decay", w->beta2_decay, -MO_F32_MOST, 0.0},
+        {"eps[0]", w->eps[0], 0.0, MO_F32_MOST},
+        {"eps[1]", w->eps[1], 0.0, MO_F32_MOST},
+        {"d", w->d, 1.0, MO_F32_MOST},
+        {"weight_decay", w->weight_decay, 0.0, MO_F32_MOST},
+        {"gradient_scale", w->gradient_scale, -MO_F32_MOST, MO_F32_MOST},
         {"step", (double)w->step, 1.0, 0x1p64},
     };
-    return mo_optim_ranges_check("adafactor", ranges, sizeof ranges / sizeof ranges[0]);
+    return mo_ranges_check("adafactor", ranges, sizeof ranges / sizeof ranges[0]);
 }
 
 static memopt_status check_memory(memopt_device *device, const memopt_adafactor *w, const shape *s,
@@ -98,7 +98,7 @@ static memopt_status check(memopt_device *device, const memopt_adafactor *w, con
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "adafactor: row_var is NULL, and there are %" PRIu64 " rows; vectors have 1",
                        w->rows);
-    memopt_status status = mo_optim_scratch_check("adafactor", scratch, scratch_bytes, s->bytes);
+    memopt_status status = mo_scratch_check("adafactor", scratch, scratch_bytes, s->bytes);
     if (status == MEMOPT_OK)
         status = check_values(w);
     return status == MEMOPT_OK ? check_memory(device, w, s, scratch, scratch_bytes) : status;

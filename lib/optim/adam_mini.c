@@ -48,19 +48,19 @@ memopt_status memopt_adam_mini_get_scratch(const memopt_adam_mini *what, uint64_
 
 static memopt_status check_values(const memopt_adam_mini *w)
 {
-    const mo_optim_range ranges[] = {
-        {"lr", w->lr, 0.0, MO_OPTIM_MOST},
+    const mo_value_range ranges[] = {
+        {"lr", w->lr, 0.0, MO_F32_MOST},
         {"beta1", w->beta1, 0.0, 1.0},
         {"beta2", w->beta2, 0.0, 1.0},
-        {"eps", w->eps, 0.0, MO_OPTIM_MOST},
-        {"weight_decay", w->weight_decay, 0.0, MO_OPTIM_MOST},
-        {"gradient_scale", w->gradient_scale, -MO_OPTIM_MOST, MO_OPTIM_MOST},
+        {"eps", w->eps, 0.0, MO_F32_MOST},
+        {"weight_decay", w->weight_decay, 0.0, MO_F32_MOST},
+        {"gradient_scale", w->gradient_scale, -MO_F32_MOST, MO_F32_MOST},
         {"step", (double)w->step, 1.0, 0x1p64},
     };
     if (w->beta1 == 1.0 || w->beta2 == 1.0)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "adam_mini: %s is 1; it must be below",
                        w->beta1 == 1.0 ? "beta1" : "beta2");
-    return mo_optim_ranges_check("adam_mini", ranges, sizeof ranges / sizeof ranges[0]);
+    return mo_ranges_check("adam_mini", ranges, sizeof ranges / sizeof ranges[0]);
 }
 
 static memopt_status check_memory(memopt_device *device, const memopt_adam_mini *w, const shape *s,
@@ -91,7 +91,7 @@ static memopt_status check(memopt_device *device, const memopt_adam_mini *w, con
                        memopt_dtype_name(w->mean.dtype));
     if (w->mean.dtype == MEMOPT_DTYPE_F32 && w->scales != NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "adam_mini: a mean of f32 has no scales");
-    memopt_status status = mo_optim_scratch_check("adam_mini", scratch, scratch_bytes, s->bytes);
+    memopt_status status = mo_scratch_check("adam_mini", scratch, scratch_bytes, s->bytes);
     if (status == MEMOPT_OK)
         status = check_values(w);
     return status == MEMOPT_OK ? check_memory(device, w, s, scratch, scratch_bytes) : status;

@@ -71,15 +71,6 @@ memopt_status mo_optim_matrices_check(const char *call, uint64_t count, uint64_t
     return MEMOPT_OK;
 }
 
-memopt_status mo_optim_ranges_check(const char *call, const mo_optim_range *ranges, size_t count)
-{
-    for (const mo_optim_range *r = ranges; r < ranges + count; r++)
-        if (!(r->value >= r->least && r->value <= r->most))
-            return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: %s is %g; it must be in [%g, %g]", call,
-                           r->name, r->value, r->least, r->most);
-    return MEMOPT_OK;
-}
-
 static memopt_status check_part(memopt_device *device, const char *call,
                                 const mo_optim_argument *part)
 {
@@ -106,15 +97,4 @@ memopt_status mo_optim_arguments_check(memopt_device *device, const char *call,
                                  k->name, p->name, p->tensor.data);
     }
     return status;
-}
-
-memopt_status mo_optim_scratch_check(const char *call, const void *scratch, uint64_t bytes,
-                                     uint64_t least)
-{
-    if ((scratch == NULL && least != 0) || (uintptr_t)scratch % 8 != 0 || bytes < least)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "%s: scratch %p has %" PRIu64 " bytes; %" PRIu64
-                       " are needed, aligned to 8 (memopt_%s_get_scratch)",
-                       call, scratch, bytes, least, call);
-    return MEMOPT_OK;
 }

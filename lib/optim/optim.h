@@ -189,12 +189,6 @@ int mo_optim_tensors_overlap(const memopt_tensor *a, const memopt_tensor *b);
 /* Whole matrices, and fewer than 2^60 elements. */
 memopt_status mo_optim_matrices_check(const char *call, uint64_t count, uint64_t rows,
                                       uint64_t columns);
-typedef struct mo_optim_range {
-    const char *name;
-    double value, least, most;
-} mo_optim_range;
-memopt_status mo_optim_ranges_check(const char *call, const mo_optim_range *ranges, size_t count);
-#define MO_OPTIM_MOST 3.4028234663852886e38 /* f32's */
 /* All memory of a call: f32, f16 or bf16, or bytes (u8). */
 typedef struct mo_optim_argument {
     const char *name;
@@ -203,7 +197,5 @@ typedef struct mo_optim_argument {
 } mo_optim_argument;
 memopt_status mo_optim_arguments_check(memopt_device *device, const char *call,
                                        const mo_optim_argument *parts, size_t count);
-memopt_status mo_optim_scratch_check(const char *call, const void *scratch, uint64_t bytes,
-                                     uint64_t least);
 
 #endif
