@@ -205,7 +205,8 @@ enum {
     MEMOPT_DTYPE_I64 = 8,          /**< Signed 64-bit integer. */
     MEMOPT_DTYPE_F64 = 9,          /**< IEEE binary64. */
     MEMOPT_DTYPE_F8_E4M3FNUZ = 10, /**< AMD MI300's: no infinity, no -0, one NaN (0x80). */
-    MEMOPT_DTYPE_F8_E5M2FNUZ = 11  /**< The same with 5 exponent bits. */
+    MEMOPT_DTYPE_F8_E5M2FNUZ = 11, /**< The same with 5 exponent bits. */
+    MEMOPT_DTYPE_I16 = 12          /**< Signed 16-bit integer. @since 0.9 */
 };
 
 /**

@@ -79,12 +79,14 @@ typedef struct memopt_optimizer_options {
     uint64_t min_8bit_size;       /**< Smaller tensors keep 32-bit states, whatever the format. 0:
                                        4096; 1: no tensor does. */
     uint64_t seed;                /**< Key of the generator for stochastic rounding. */
-    /** 1: a bf16 parameter keeps a residual of 8 bits as its last state, "weight_residual", so that
-     * steps add to a weight of 24 bits: the parameter is that weight rounded to nearest, ties away
-     * from zero, and updates below half its last place are not lost. It takes the place of an f32
-     * master: 3 bytes in all, not 6. f32 parameters stay as they are; f16 ones and
-     * stochastic_rounding cannot be combined with it. After something else has written a parameter,
-     * the residual still counts: at most half a last place. */
+    /** Bytes of a residual, 1 or 2, that a bf16 parameter keeps as its last state,
+     * "weight_residual", so that steps add to a weight of 24 or 32 bits: the parameter is that
+     * weight rounded to nearest, ties away from zero, and updates below half its last place are not
+     * lost. It takes the place of an f32 master: with 2 bytes the weight is exactly that master, in
+     * 4 bytes in all, not 6; with 1 byte it is that rounded to 24 bits after each step, in 3 bytes.
+     * f32 parameters stay as they are; f16 ones and stochastic_rounding cannot be combined with it.
+     * After something else has written a parameter, the residual still counts: at most half a last
+     * place. */
     uint32_t split_weights;
     /** Not 0: states are in page-locked host memory, and a step brings them to the device page by
      * page, each of at most so many bytes or of one parameter. Two areas of the largest page are
@@ -419,7 +421,7 @@ typedef struct memopt_state_view {
                                "absmax1", "absmax2", "absmax3"; "scale1", "scale2" (::MEMOPT_STATE_F8);
                                "companded1", "companded2" (::MEMOPT_STATE_COMPANDED and
                                ::MEMOPT_STATE_COMPANDED4: absmax);
-                               "weight_residual" (split_weights: signed bytes, as u8). */
+                               "weight_residual" (split_weights: signed bytes, as u8; or i16). */
     memopt_tensor tensor; /**< Device memory (with page_bytes host memory). It belongs to the
                              optimizer and exists as long as it, or it belongs to the caller
                                (memopt_optimizer_add_parameter_with_state()). */

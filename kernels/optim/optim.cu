@@ -63,7 +63,7 @@ MO_DEVICE mo_span_aligned mo_span_alignment(const mo_optim_span *s)
     a.m = mo_moment_aligned<N, FORMAT>(s->m);
     a.v = mo_moment_aligned<N, FORMAT>(s->v);
     a.slow = mo_moment_aligned<N, FORMAT>(s->slow);
-    a.residual = mo_aligned_to(s->residual, N);
+    a.residual = mo_aligned_to(s->residual, N * s->residual_bytes);
     a.exact = mo_span_is_exact(s);
     a.near = mo_near_rates_of(&s->coef);
     return a;
@@ -74,11 +74,11 @@ template <int N, class INDEX>
 MO_DEVICE void mo_join_weights(const mo_optim_span *s, INDEX at, uint32_t rest, int aligned,
                                float p[N])
 {
-    uint32_t residuals[N];
-    mo_read_pack<N, 0, 1>(s->residual, at, rest, 1, aligned, residuals);
+    uint32_t residuals[N], bytes = s->residual_bytes;
+    mo_read_pack<N, 0, 1>(s->residual, at, rest, bytes, aligned, residuals);
     MO_UNROLL
     for (int k = 0; k < N; k++)
-        p[k] = mo_weight_join((uint16_t)(mo_f32_bits(p[k]) >> 16), (uint8_t)residuals[k]);
+        p[k] = mo_weight_join(mo_f32_bits(p[k]) >> 16, residuals[k] << (bytes == 1 ? 8 : 0));
 }
 
 /* ... and writes both, of values whose only NaN is MO_F32_NAN_BITS. */
@@ -86,15 +86,15 @@ template <int N, class INDEX>
 MO_DEVICE void mo_store_split(const mo_optim_span *s, INDEX at, uint32_t rest,
                               const mo_span_aligned *aligned, const float values[N])
 {
-    uint32_t weights[N], residuals[N];
+    uint32_t weights[N], residuals[N], bytes = s->residual_bytes;
     MO_UNROLL
     for (int k = 0; k < N; k++) {
-        mo_split_weight split = mo_weight_split(values[k]);
+        mo_split_weight split = mo_weight_split(values[k], bytes);
         weights[k] = split.weight;
-        residuals[k] = split.residual;
+        residuals[k] = (uint32_t)split.residual >> (bytes == 1 ? 8 : 0);
     }
     mo_write_pack<N, 0, 2>(s->parameter, at, rest, 2, aligned->parameter, weights);
-    mo_write_pack<N, 0, 1>(s->residual, at, rest, 1, aligned->residual, residuals);
+    mo_write_pack<N, 0, 1>(s->residual, at, rest, bytes, aligned->residual, residuals);
 }
 
 /* mo_optim_store for a pack. */

@@ -139,26 +139,45 @@ static inline mo_optim_span mo_optim_part(const mo_optim_span *s, uint64_t at, u
     part.absmax1 = s->absmax1 != NULL ? s->absmax1 + block : NULL;
     part.absmax2 = s->absmax2 != NULL ? s->absmax2 + block : NULL;
     part.slow_absmax = s->slow_absmax != NULL ? s->slow_absmax + block : NULL;
-    part.residual = s->residual != NULL ? s->residual + at : NULL;
+    if (s->residual != NULL)
+        part.residual = (unsigned char *)s->residual + at * s->residual_bytes;
     part.start = s->start + at;
     part.count = n;
     return part;
 }
 
 /* Split weights: n of them to fp32 and back, in loops that compilers turn into vectors. */
-static inline void mo_join_weights(const uint16_t *restrict weights,
-                                   const uint8_t *restrict residuals, uint64_t n,
-                                   float *restrict values)
+static inline void mo_join_weights8(const uint16_t *restrict weights,
+                                    const uint8_t *restrict residuals, uint64_t n,
+                                    float *restrict values)
+{
+    for (uint64_t i = 0; i < n; i++)
+        values[i] = mo_weight_join(weights[i], (uint32_t)residuals[i] << 8);
+}
+
+static inline void mo_join_weights16(const uint16_t *restrict weights,
+                                     const uint16_t *restrict residuals, uint64_t n,
+                                     float *restrict values)
 {
     for (uint64_t i = 0; i < n; i++)
         values[i] = mo_weight_join(weights[i], residuals[i]);
 }
 
-static inline void mo_split_weights(const float *restrict values, uint64_t n,
-                                    uint16_t *restrict weights, uint8_t *restrict residuals)
+static inline void mo_split_weights8(const float *restrict values, uint64_t n,
+                                     uint16_t *restrict weights, uint8_t *restrict residuals)
 {
     for (uint64_t i = 0; i < n; i++) {
-        mo_split_weight split = mo_weight_split(values[i]);
+        mo_split_weight split = mo_weight_split(values[i], 1);
+        weights[i] = split.weight;
+        residuals[i] = (uint8_t)(split.residual >> 8);
+    }
+}
+
+static inline void mo_split_weights16(const float *restrict values, uint64_t n,
+                                      uint16_t *restrict weights, uint16_t *restrict residuals)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        mo_split_weight split = mo_weight_split(values[i], 2);
         weights[i] = split.weight;
         residuals[i] = split.residual;
     }
@@ -174,11 +193,17 @@ MO_SCALAR void mo_step_split(const mo_optim_span *s, void (*step)(const mo_optim
         uint64_t n = s->count - at < RUN ? s->count - at : (uint64_t)RUN;
         mo_optim_span part = mo_optim_part(s, at, n);
         uint16_t *weights = part.parameter;
-        mo_join_weights(weights, part.residual, n, values);
+        if (s->residual_bytes == 1)
+            mo_join_weights8(weights, part.residual, n, values);
+        else
+            mo_join_weights16(weights, part.residual, n, values);
         part.parameter = values;
         part.parameter_dtype = MO_DTYPE_F32;
         step(&part);
-        mo_split_weights(values, n, weights, part.residual);
+        if (s->residual_bytes == 1)
+            mo_split_weights8(values, n, weights, part.residual);
+        else
+            mo_split_weights16(values, n, weights, part.residual);
     }
 }
 

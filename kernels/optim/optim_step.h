@@ -78,11 +78,12 @@ typedef struct mo_optim_tensor {
     float *absmax1; /* a scale per block; NULL: 32-bit states, or bf16 by `format` */
     float *absmax2;
     float *slow_absmax;
-    uint8_t *residual; /* of split bf16 weights; or NULL */
-    uint64_t *steps;   /* steps taken, perhaps with MO_STEPS_NOT_BEGUN */
+    void *residual;  /* of split bf16 weights; or NULL */
+    uint64_t *steps; /* steps taken, perhaps with MO_STEPS_NOT_BEGUN */
     int32_t parameter_dtype, copy_dtype;
     uint32_t group;
-    uint32_t format; /* of the states: MO_STATE_… */
+    uint32_t format;                   /* of the states: MO_STATE_… */
+    uint32_t residual_bytes, reserved; /* of an element: 1 or 2 */
 } mo_optim_tensor;
 
 /* A gradient is a mo_tensor_segment whose `number` is that of its parameter; a parameter without a
@@ -592,12 +593,13 @@ typedef struct mo_optim_span {
     float *absmax1;     /* NULL: 32-bit states, or bf16 by `format` */
     float *absmax2;     /* and v: NULL where the rule has one moment */
     float *slow_absmax; /* and slow: NULL where it has less than three */
-    uint8_t *residual;  /* of split bf16 weights; or NULL */
+    void *residual;     /* of split bf16 weights; or NULL */
     uint64_t start;     /* index of the first element in its tensor, a multiple of a chunk */
     uint64_t count;
     int32_t parameter_dtype, copy_dtype, gradient_dtype;
-    uint32_t format; /* of the states */
-    uint32_t block;  /* elements that share a scale, and its logarithm; set in any format */
+    uint32_t residual_bytes; /* of an element: 1 or 2 */
+    uint32_t format;         /* of the states */
+    uint32_t block;          /* elements that share a scale, and its logarithm; set in any format */
     uint32_t shift;
     uint32_t stochastic;
     mo_rule_coef coef;
@@ -632,7 +634,8 @@ MO_HD static inline void mo_optim_sized_span(const mo_optim_step_args *a, uint32
     s->absmax1 = t->absmax1 != 0 ? t->absmax1 + block : 0;
     s->absmax2 = t->absmax2 != 0 ? t->absmax2 + block : 0;
     s->slow_absmax = t->slow_absmax != 0 ? t->slow_absmax + block : 0;
-    s->residual = t->residual != 0 ? t->residual + start : 0;
+    s->residual_bytes = t->residual_bytes;
+    s->residual = t->residual != 0 ? (unsigned char *)t->residual + start * t->residual_bytes : 0;
     s->start = start;
     s->count = mo_chunk_length(g->count, chunk - g->first_chunk);
     s->parameter_dtype = t->parameter_dtype;

@@ -32,6 +32,7 @@ static const struct {
     {MEMOPT_DTYPE_F8_E4M3FNUZ, 1, {"f8_e4m3fnuz", "fp8_e4m3fnuz", "float8_e4m3fnuz", "e4m3fnuz"}},
     {MEMOPT_DTYPE_F8_E5M2FNUZ, 1, {"f8_e5m2fnuz", "fp8_e5m2fnuz", "float8_e5m2fnuz", "e5m2fnuz"}},
     {MEMOPT_DTYPE_U8, 1, {"u8", "uint8", NULL, NULL}},
+    {MEMOPT_DTYPE_I16, 2, {"i16", "int16", NULL, NULL}},
     {MEMOPT_DTYPE_I32, 4, {"i32", "int32", NULL, NULL}},
     {MEMOPT_DTYPE_I64, 8, {"i64", "int64", NULL, NULL}},
     {MEMOPT_DTYPE_F64, 8, {"f64", "fp64", "float64", "double"}},
@@ -69,7 +70,7 @@ memopt_status memopt_dtype_parse(const char *name, memopt_dtype *out_dtype)
     }
     return mo_fail(MEMOPT_NOT_FOUND,
                    "dtype_parse: no element type is called \"%.40s\"; f32, f16, bf16, f8_e4m3, "
-                   "f8_e5m2, f8_e4m3fnuz, f8_e5m2fnuz, u8, i32, i64 and f64 are",
+                   "f8_e5m2, f8_e4m3fnuz, f8_e5m2fnuz, u8, i16, i32, i64 and f64 are",
                    name);
 }
 

@@ -81,7 +81,7 @@ static void put_group(const memopt_optimizer_group *g, uint32_t version, unsigne
     mo_put_f64(at + 56, g->dampening);
     mo_put_u32(at + 64, g->nesterov);
     mo_put_u32(at + 68, 0);
-    if (version < 4)
+    if (version != 4)
         return;
     mo_put_f64(at + 72, g->beta3);
     mo_put_f64(at + 80, g->alpha);

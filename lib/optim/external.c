@@ -16,7 +16,7 @@ static memopt_tensor expected(const mo_parameter *p, uint64_t index)
         t.dtype = codes[p->format];
         t.count = mo_format_bytes(p->format, p->tensor.count) / memopt_dtype_size(t.dtype);
     } else if (p->split && index == mo_parameter_states(p) - 1) {
-        t.dtype = MEMOPT_DTYPE_U8;
+        t.dtype = mo_parameter_residual_dtype(p);
         t.count = p->tensor.count;
     }
     return t;
@@ -114,7 +114,7 @@ memopt_status memopt_optimizer_add_parameter_with_state(memopt_optimizer *o, uin
     if (status != MEMOPT_OK)
         return status;
     mo_parameter p = mo_parameter_of(o, group, parameter, model_copy);
-    if (p.moments == 0 && state_count > p.split)
+    if (p.moments == 0 && state_count > (p.split != 0))
         p.moments = 1; /* a buffer from when there was a momentum */
     if (p.moments == 0 || (state_count != 0 && states[0].dtype == MEMOPT_DTYPE_F32))
         p.format = MEMOPT_STATE_F32;

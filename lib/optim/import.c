@@ -84,7 +84,7 @@ static memopt_optimizer_group get_group(const sections *s, uint64_t index)
     g.momentum = mo_get_f64(at + 48);
     g.dampening = mo_get_f64(at + 56);
     g.nesterov = mo_get_u32(at + 64);
-    if (s->version < 4)
+    if (s->version != 4)
         return g;
     g.beta3 = mo_get_f64(at + 72);
     g.alpha = mo_get_f64(at + 80);

@@ -28,7 +28,7 @@ int mo_state_parts(const mo_parameter *p, mo_state_part parts[MO_EXPORT_PARTS])
     if (p->device.absmax2 != NULL)
         parts[n++] = part_of(p->device.absmax2, absmax, 4);
     if (p->device.residual != NULL)
-        parts[n++] = part_of(p->device.residual, p->tensor.count, 1);
+        parts[n++] = part_of(p->device.residual, p->tensor.count * p->split, p->split);
     return n;
 }
 
@@ -37,7 +37,7 @@ uint32_t mo_export_version(const memopt_optimizer *o)
     if (o->options.kind == MEMOPT_OPTIMIZER_ADEMAMIX)
         return 4;
     if (o->options.split_weights)
-        return 3;
+        return o->options.split_weights == 1 ? 3 : 5;
     return o->options.kind == MEMOPT_OPTIMIZER_ADAMW && o->options.state_format <= MEMOPT_STATE_8BIT
                ? 1
                : 2;
@@ -50,7 +50,7 @@ uint32_t mo_export_format(const mo_parameter *p)
 
 uint64_t mo_export_group_bytes(uint32_t version)
 {
-    return version == 1 ? 48 : version < 4 ? 72 : 104;
+    return version == 1 ? 48 : version == 4 ? 104 : 72;
 }
 
 uint64_t mo_export_bytes(const memopt_optimizer *o)

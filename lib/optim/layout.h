@@ -1,7 +1,7 @@
 /*
  * The export format. Little-endian, no gaps beyond those named. Version 1 is AdamW with 32-bit or
- * 8-bit states, version 4 is AdEMAMix, version 3 has split weights, everything else is version 2:
- * so older libraries read what they can.
+ * 8-bit states, version 4 is AdEMAMix, version 3 has split weights with a residual of 8 bits,
+ * version 5 of 16, everything else is version 2: so older libraries read what they can.
  *
  *   header      64 bytes: magic "MEMOPTOS", u32 version, u32 header bytes, u64 bytes in all,
  *               u32 optimizer kind, u32 block size, u64 groups, u64 parameters, 16 zero bytes
@@ -21,7 +21,7 @@
 #include "optim/optim.h"
 
 enum {
-    MO_EXPORT_VERSION = 4,
+    MO_EXPORT_VERSION = 5,
     MO_EXPORT_HEADER = 64,
     MO_EXPORT_PARAMETER = 32,
     MO_EXPORT_END = 8,

@@ -44,7 +44,7 @@ typedef struct mo_parameter {
     uint32_t format;  /* a memopt_state_format */
     uint32_t block;   /* elements that share a scale, where the format has scales */
     uint32_t moments; /* kept: 1 to 3; 0 of SGD while its group has no momentum */
-    uint32_t split;   /* 1: has a residual */
+    uint32_t split;   /* bytes of an element's residual: 1 or 2; 0: not split */
     void *state;      /* the allocator's block; NULL: the caller owns the states */
     uint64_t state_bytes;
     void *host;    /* with pages: the states, where the state block has the step count alone */
@@ -162,6 +162,8 @@ uint32_t mo_block_shift(uint32_t size);
 uint64_t mo_parameter_blocks(const mo_parameter *p);
 /* State tensors: moments, their scales, the residual. */
 uint64_t mo_parameter_states(const mo_parameter *p);
+/* Of a split weight. */
+memopt_dtype mo_parameter_residual_dtype(const mo_parameter *p);
 /* Points a table's entry at states, which are in the order of memopt_optimizer_get_state(). */
 void mo_parameter_place(const mo_parameter *p, void *const *states, mo_optim_tensor *out);
 /* Fills p->device. */

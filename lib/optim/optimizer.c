@@ -126,9 +126,9 @@ static memopt_status options_check(memopt_optimizer_options *o)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "optimizer: stochastic_rounding is %" PRIu32 ", must be 0 or 1",
                        o->stochastic_rounding);
-    if (o->split_weights > 1 || (o->split_weights && o->stochastic_rounding))
+    if (o->split_weights > 2 || (o->split_weights && o->stochastic_rounding))
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "optimizer: split_weights is %" PRIu32 ", must be 0 or 1, and 0 with "
+                       "optimizer: split_weights is %" PRIu32 ", must be 0, 1 or 2, and 0 with "
                        "stochastic_rounding",
                        o->split_weights);
     return MEMOPT_OK;

@@ -17,7 +17,12 @@ uint64_t mo_parameter_blocks(const mo_parameter *p)
 
 uint64_t mo_parameter_states(const mo_parameter *p)
 {
-    return (mo_format_has_scales(p->format) ? 2 * p->moments : p->moments) + p->split;
+    return (mo_format_has_scales(p->format) ? 2 * p->moments : p->moments) + (p->split != 0);
+}
+
+memopt_dtype mo_parameter_residual_dtype(const mo_parameter *p)
+{
+    return p->split == 1 ? MEMOPT_DTYPE_U8 : MEMOPT_DTYPE_I16;
 }
 
 mo_parameter mo_parameter_of(const memopt_optimizer *o, uint32_t group,
@@ -30,7 +35,7 @@ mo_parameter mo_parameter_of(const memopt_optimizer *o, uint32_t group,
     if (copy != NULL)
         p.copy = *copy;
     p.moments = mo_optimizer_moments(o, group);
-    p.split = o->options.split_weights && parameter->dtype == MEMOPT_DTYPE_BF16;
+    p.split = parameter->dtype == MEMOPT_DTYPE_BF16 ? o->options.split_weights : 0;
     return p;
 }
 
@@ -57,6 +62,7 @@ void mo_parameter_describe(mo_parameter *p, void *const *states, void *steps)
         .copy_dtype = p->copy.dtype,
         .group = p->group,
         .format = p->format,
+        .residual_bytes = p->split,
     };
     mo_parameter_place(p, states, &p->device);
 }
@@ -77,7 +83,7 @@ static int layout_of(const mo_parameter *p, int has_second, state_layout *out)
     absmax = mo_format_has_scales(p->format) ? mo_parameter_blocks(p) * 4 : 0;
     if (!mo_round_up_u64(absmax, PART_ALIGNMENT, &absmax))
         return 0;
-    if (p->split && !mo_round_up_u64(p->tensor.count, PART_ALIGNMENT, &residual))
+    if (!mo_round_up_u64(p->tensor.count * p->split, PART_ALIGNMENT, &residual))
         return 0;
     for (uint64_t k = 0, n = mo_parameter_states(p); k < n; k++) {
         out->states[k] = at;
@@ -180,8 +186,8 @@ memopt_status mo_parameter_grow(memopt_optimizer *o, uint64_t index, memopt_stre
         return status;
     status = memopt_copy(o->device, grown.device.steps, p->device.steps, sizeof(uint64_t), stream);
     if (status == MEMOPT_OK && p->split)
-        status = memopt_copy(o->device, grown.device.residual, p->device.residual, p->tensor.count,
-                             stream);
+        status = memopt_copy(o->device, grown.device.residual, p->device.residual,
+                             p->tensor.count * p->split, stream);
     if (status == MEMOPT_OK) /* MO_STEPS_NOT_BEGUN, in the count's highest byte */
         status = memopt_fill(o->device, (unsigned char *)grown.device.steps + 7, 0x80, 1, stream);
     if (status != MEMOPT_OK) {

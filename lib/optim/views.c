@@ -51,7 +51,7 @@ static memopt_state_view view_scales(const mo_parameter *p, int index)
 static memopt_state_view view_residual(const mo_parameter *p)
 {
     memopt_state_view view = {.name = "weight_residual"};
-    view.tensor = (memopt_tensor){NULL, p->tensor.count, MEMOPT_DTYPE_U8};
+    view.tensor = (memopt_tensor){NULL, p->tensor.count, mo_parameter_residual_dtype(p)};
     return view;
 }
 

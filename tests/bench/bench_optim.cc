@@ -98,8 +98,8 @@ struct step_case {
     bool stochastic, clip;
     uint32_t kind = MEMOPT_OPTIMIZER_ADAMW;
     spread gradients = spread::even;
-    bool over = false; // the copy is written over the gradient
-    bool split = false;
+    bool over = false;  // the copy is written over the gradient
+    uint32_t split = 0; // bytes of a residual
 
     double bytes() const // read and written at least, per element
     {
@@ -114,7 +114,7 @@ struct step_case {
         double extra = copy == 0 ? 0.0 : double(memopt_dtype_size(copy));
         double twice = clip ? double(memopt_dtype_size(gradient)) : 0.0;
         return 2.0 * double(memopt_dtype_size(parameter)) + double(memopt_dtype_size(gradient)) +
-               2 * moments * state + extra + twice + (split ? 2.0 : 0.0);
+               2 * moments * state + extra + twice + 2.0 * split;
     }
 };
 
@@ -138,9 +138,13 @@ const step_case kCases[] = {
     {"adamwc8_host", MEMOPT_STATE_COMPANDED, F32, BF16, BF16, false, false, MEMOPT_OPTIMIZER_ADAMW,
      spread::even, true},
     {"adamw8_split", MEMOPT_STATE_8BIT, BF16, BF16, 0, false, false, MEMOPT_OPTIMIZER_ADAMW,
-     spread::even, false, true},
+     spread::even, false, 1},
+    {"adamw8_split16", MEMOPT_STATE_8BIT, BF16, BF16, 0, false, false, MEMOPT_OPTIMIZER_ADAMW,
+     spread::even, false, 2},
     {"adamwc8_split", MEMOPT_STATE_COMPANDED, BF16, BF16, 0, false, false, MEMOPT_OPTIMIZER_ADAMW,
-     spread::even, false, true},
+     spread::even, false, 1},
+    {"adamwc8_split16", MEMOPT_STATE_COMPANDED, BF16, BF16, 0, false, false, MEMOPT_OPTIMIZER_ADAMW,
+     spread::even, false, 2},
     {"adamw8_bf16_stochastic", MEMOPT_STATE_8BIT, BF16, BF16, 0, true, false},
     {"adamw8_bf16_clip", MEMOPT_STATE_8BIT, BF16, BF16, 0, false, true},
     {"adamw8_f16_stochastic", MEMOPT_STATE_8BIT, F16, F16, 0, true, false},

@@ -43,7 +43,7 @@ typedef struct variant {
     int absent;            /* every third parameter has no gradient */
     double lr, beta1, eps; /* 0: the default; below 0: zero */
     int over;              /* the copies are the gradients' memory */
-    uint32_t split;        /* bf16 parameters have a residual */
+    uint32_t split;        /* bytes of a bf16 parameter's residual */
     uint64_t page_bytes;   /* of states in host memory; on a CPU they stay where they are */
 } variant;
 
@@ -71,6 +71,8 @@ static const variant variants[] = {
     {"split weights, clip, bad step", 0.01, 0.5, NO_COPY, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 1, 0},
     {"paged, stochastic, clip", 0.01, 0.5, NO_COPY, 0, 1, 0, 0, 0, -1, 0, 0, 0, 0, 0, 0, 3000},
     {"paged, split weights, bad step", 0.01, 0.5, NO_COPY, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 1, 1},
+    {"split weights of 16 bits, clip", 0.01, 0.5, NO_COPY, 0, 0, 0, 0, 0, -1, 0, 0, 0, 0, 0, 2, 0},
+    {"paged, split weights of 16 bits", 0.01, 0, NO_COPY, 0, 0, 0, 0, 0, -1, 1, 0, 0, 0, 0, 2, 1},
 };
 enum { VARIANTS = sizeof variants / sizeof variants[0], STEPS = 3 };
 

@@ -82,7 +82,7 @@ static void steps_agree(world *w)
     for (uint32_t k = 0; k < SIZES; k++)
         for (uint32_t split = 0; split < 2; split++)
             if (all || (k + w->kind) % 3 == 0)
-                train(w, sizes[k], split);
+                train(w, sizes[k], split ? 1 + k % 2 : 0);
 }
 
 static void codes_agree(world *w)

@@ -39,6 +39,7 @@ _KINDS = {
     DType.F8_E4M3FNUZ: (11, 8),
     DType.F8_E5M2FNUZ: (13, 8),
     DType.U8: (1, 8),
+    DType.I16: (0, 16),
     DType.I32: (0, 32),
     DType.I64: (0, 64),
     DType.F64: (2, 64),

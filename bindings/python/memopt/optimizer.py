@@ -13,7 +13,7 @@ from ._arguments import choice, unsigned
 from ._library import lib, output
 from .allocator import Allocator
 from .casts import Scaler
-from .codes import format_of
+from .codes import format_of, residual_bytes
 from .device import Device
 from .groups import VALUES, Group, given, set_values
 from .memory import Part
@@ -41,8 +41,8 @@ class Optimizer(_lifetime.Closing):
     "companded4", "fp8" or "companded"; tensors below `min_8bit_size` elements keep 32-bit states whatever it is. `block_size`, the
     elements that share a scale, is a power of two from 32 to 4096; 0 is the format's (128 with 4-bit states,
     else 256). `stochastic_rounding` is for bf16 and f16
-    parameters. `split_weights` gives bf16 parameters a state of 8 more bits, in place of an f32
-    master. One thread at a time.
+    parameters. `split_weights` (True or 8, or 16) gives bf16 parameters a state of so many more
+    bits, in place of an f32 master, which 16 bits keep exactly. One thread at a time.
     """
 
     __slots__ = ("_allocator", "_device", "_handle", "_parameters", "groups", "kind", "__weakref__")
@@ -57,7 +57,7 @@ class Optimizer(_lifetime.Closing):
         block_size: int = 0,
         stochastic_rounding: bool = False,
         seed: int = 0,
-        split_weights: bool = False,
+        split_weights: Union[bool, int] = False,
     ) -> None:
         #: The update rule.
         self.kind = OptimizerKind(choice(OptimizerKind, kind, "kind"))
@@ -68,7 +68,7 @@ class Optimizer(_lifetime.Closing):
             stochastic_rounding=int(bool(stochastic_rounding)),
             min_8bit_size=max(parse_size(min_8bit_size), 1),  # to C, 0 would be the default
             seed=unsigned(seed, 64, "seed"),
-            split_weights=int(bool(split_weights)),
+            split_weights=residual_bytes(split_weights),
         )
         self._allocator = allocator
         self._device = allocator.device

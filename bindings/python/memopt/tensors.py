@@ -22,6 +22,7 @@ _BUFFER_DTYPES = {
     "f": DType.F32,
     "d": DType.F64,
     "e": DType.F16,
+    "h": DType.I16,
     "i": DType.I32,
     "q": DType.I64,
     "B": DType.U8,

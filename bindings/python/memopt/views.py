@@ -11,6 +11,7 @@ from ._abi import DType
 _FORMATS = {  # of a memoryview; what Python has no type for is shown as raw bits
     DType.F32: "f",
     DType.F64: "d",
+    DType.I16: "h",
     DType.I32: "i",
     DType.I64: "q",
     DType.U8: "B",

@@ -6,6 +6,7 @@ import array
 import gc
 import math
 import random
+import struct
 
 import pytest
 
@@ -280,6 +281,27 @@ def test_stochastic_rounding_moves_bf16_that_nearest_would_not(allocator):
     moved = train(stochastic_rounding=True, seed=5)
     assert moved != b"\x80\x3f" * 5000
     assert train(stochastic_rounding=True, seed=5) == moved
+
+
+@pytest.mark.parametrize("bits, dtype", [(True, "U8"), (8, "U8"), (16, "I16")])
+def test_split_weights_keep_what_bf16_rounds_away(allocator, bits, dtype):
+    """In a state: with 16 bits the parameter and it are the fp32 parameter of the same steps."""
+    parameter = memopt.tensor(bytearray(b"\x80\x3f" * 5000), "bf16")
+    whole = f32([1.0] * 5000)
+    with memopt.Optimizer(allocator, states="8bit", split_weights=bits) as a:
+        with memopt.Optimizer(allocator, states="8bit") as b:
+            for optimizer, values in ((a, parameter), (b, whole)):
+                optimizer.add_group(lr=1e-4, weight_decay=0.0)
+                optimizer.add_parameter(values)
+                for _ in range(10):
+                    optimizer.step([f32([1.0] * 5000)])
+        residual = a.state(0)["weight_residual"]
+        assert residual.dtype is memopt.DType[dtype] and residual.count == 5000
+        if bits == 16:
+            joined = (parameter.tolist()[7] << 16) + residual.tolist()[7]
+            assert struct.pack("=I", joined) == struct.pack("=f", whole[7])
+    with pytest.raises(ValueError, match="split_weights is 9; it is False, True, 8 or 16"):
+        memopt.Optimizer(allocator, split_weights=9)
 
 
 @pytest.mark.parametrize(

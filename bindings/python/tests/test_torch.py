@@ -21,6 +21,7 @@ def test_views_of_tensors():
         ("float16", "F16"),
         ("float64", "F64"),
         ("uint8", "U8"),
+        ("int16", "I16"),
         ("int32", "I32"),
         ("int64", "I64"),
         ("float8_e4m3fn", "F8_E4M3"),

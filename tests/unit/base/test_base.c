@@ -80,7 +80,7 @@ static void element_sizes(void **state)
 static void names_lead_back_to_their_type(void **state)
 {
     (void)state;
-    for (memopt_dtype dtype = MEMOPT_DTYPE_F32; dtype <= MEMOPT_DTYPE_F8_E5M2FNUZ; dtype++) {
+    for (memopt_dtype dtype = MEMOPT_DTYPE_F32; dtype <= MEMOPT_DTYPE_I16; dtype++) {
         memopt_dtype back = MEMOPT_DTYPE_INVALID;
         assert_int_equal(memopt_dtype_parse(memopt_dtype_name(dtype), &back), MEMOPT_OK);
         assert_int_equal(back, dtype);
@@ -100,6 +100,7 @@ static void aliases_in_any_case(void **state)
         {"e4m3", MEMOPT_DTYPE_F8_E4M3},
         {"float8_e5m2", MEMOPT_DTYPE_F8_E5M2},
         {"uint8", MEMOPT_DTYPE_U8},
+        {"int16", MEMOPT_DTYPE_I16},
         {"double", MEMOPT_DTYPE_F64},
         {"float8_e4m3fnuz", MEMOPT_DTYPE_F8_E4M3FNUZ},
         {"E5M2FNUZ", MEMOPT_DTYPE_F8_E5M2FNUZ},

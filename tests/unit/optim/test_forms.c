@@ -20,7 +20,7 @@ typedef struct buffers {
     float p[MOST + 64], copy[MOST + 64], g[MOST + 64], m[MOST + 64], v[MOST + 64];
     float slow[MOST + 64];
     float absmax1[MOST / 128 + 1], absmax2[MOST / 128 + 1], slow_absmax[MOST / 128 + 1];
-    uint8_t residual[MOST + 64];
+    uint16_t residual[MOST + 64]; /* or of bytes */
     uint64_t steps;
 } buffers;
 
@@ -62,10 +62,11 @@ static const struct form *form_of(const step_case *c)
     return c->form != NULL ? c->form : &forms[0];
 }
 
-/* Half of those that can. */
-static int is_split(const step_case *c)
+/* Bytes of a residual: 1 or 2 in half of those that can be split, else 0. */
+static uint32_t split_of(const step_case *c)
 {
-    return c->p == MO_DTYPE_BF16 && !c->stochastic && c->seed / 3 % 2;
+    int can = c->p == MO_DTYPE_BF16 && !c->stochastic;
+    return can && c->seed / 3 % 2 ? 1 + (uint32_t)(c->seed / 6 % 2) : 0;
 }
 
 static const char *const kind_names[KINDS] = {
@@ -115,7 +116,7 @@ static void prepare(const step_case *c, buffers *b)
             mo_store_element(b->p, i, c->p, p);
             mo_store_element(b->g, i, c->g, datum(c->kind, &state));
         }
-        b->residual[i] = (uint8_t)next_random(&state);
+        b->residual[i] = (uint16_t)next_random(&state);
         if (!c->eight && i < MOST) {
             b->m[i] = datum(c->kind, &state);
             b->v[i] = fabsf(datum(c->kind, &state));
@@ -165,11 +166,12 @@ static void run(const step_case *c, buffers *b, int isa)
         .absmax1 = scales ? b->absmax1 : NULL,
         .absmax2 = scales ? b->absmax2 : NULL,
         .slow_absmax = scales && mo_rule_has_slow(f->rule) ? b->slow_absmax : NULL,
-        .residual = is_split(c) ? b->residual + c->offset : NULL,
+        .residual = split_of(c) ? (uint8_t *)b->residual + c->offset * split_of(c) : NULL,
         .steps = &b->steps,
         .parameter_dtype = c->p,
         .copy_dtype = c->copy,
         .format = format,
+        .residual_bytes = split_of(c),
     };
     mo_tensor_segment g = {mo_element_at(b->g, c->offset, c->g), c->n, 0, (uint32_t)c->g, 0};
     mo_optim_step_args args = {.tensors = &t,
@@ -199,7 +201,7 @@ static void check(const step_case *c)
                 "%s, isa %d, n %d, offset %u, %s, p %d, g %d, copy %d, 8-bit %d, stochastic %d, "
                 "split %d",
                 form_of(c)->name, isa, (int)c->n, c->offset, kind_names[c->kind], c->p, c->g,
-                c->copy, c->eight, c->stochastic, is_split(c));
+                c->copy, c->eight, c->stochastic, (int)split_of(c));
     }
 }
 

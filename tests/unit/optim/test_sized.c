@@ -42,7 +42,7 @@ static uint32_t log_of(uint32_t size)
 
 typedef struct buffers {
     float p[MOST], copy[MOST], g[MOST];
-    uint8_t m[MOST], v[MOST], slow[MOST], residual[MOST];
+    uint8_t m[MOST], v[MOST], slow[MOST], residual[2 * MOST];
     float absmax1[MOST / 32 + 1], absmax2[MOST / 32 + 1], slow_absmax[MOST / 32 + 1];
     uint64_t steps;
 } buffers;
@@ -52,7 +52,8 @@ typedef struct step_case {
     uint32_t size;
     uint64_t n, seed;
     int32_t p, g, copy;
-    int stochastic, split, odd; /* odd: values that are not finite, tiny and huge blocks */
+    int stochastic, split,
+        odd; /* split: bytes of a residual. odd: values that are not finite, tiny and huge blocks */
 } step_case;
 
 static float datum(int odd, uint64_t *state)
@@ -76,6 +77,7 @@ static void prepare(const step_case *c, buffers *b)
         b->v[i] = (uint8_t)(bytes >> 8);
         b->slow[i] = (uint8_t)(bytes >> 16);
         b->residual[i] = (uint8_t)(bytes >> 24);
+        b->residual[MOST + i] = (uint8_t)(bytes >> 32);
     }
     for (uint64_t i = 0; i < MOST / 32 + 1; i++) {
         int odd = c->odd && i % 3 == 0;
@@ -115,6 +117,7 @@ static void run(const step_case *c, buffers *b, int isa, int own)
         .parameter_dtype = c->p,
         .copy_dtype = c->copy,
         .format = c->form->format,
+        .residual_bytes = (uint32_t)c->split,
     };
     mo_tensor_segment g = {b->g, c->n, 0, (uint32_t)c->g, 0};
     mo_sized_step_args args = {{.tensors = &t,
@@ -168,7 +171,7 @@ static void test_forms(void **state)
                         &forms[f], sizes[k], counts[i], seed, p, 1 + (int32_t)(seed / 3 % 3),
                         0,         0,        0,         odd};
                     c.stochastic = p != MO_DTYPE_F32 && seed % 2;
-                    c.split = p == MO_DTYPE_BF16 && !c.stochastic;
+                    c.split = p == MO_DTYPE_BF16 && !c.stochastic ? 1 + (int)(seed / 2 % 2) : 0;
                     c.copy = p == MO_DTYPE_F32 ? (int32_t)(seed % 4) : 0;
                     check(&c);
                 }

@@ -9,6 +9,9 @@ static float joined(mo_split_weight split)
     return mo_weight_join(split.weight, split.residual);
 }
 
+/* The bits below those of 24: all kinds of them, one after the other. */
+static const uint32_t low_bytes[] = {0x00, 0x01, 0x7f, 0x80, 0x81, 0xff};
+
 /* Every value of 24 bits comes back, and its bf16 is the nearest: ties away from zero. */
 static void test_every_value(void **state)
 {
@@ -17,14 +20,22 @@ static void test_every_value(void **state)
         float x = mo_f32_from_bits(kept << 8);
         if (mo_f32_is_nan(x))
             continue;
-        mo_split_weight split = mo_weight_split(x);
+        mo_split_weight split = mo_weight_split(x, 1);
         uint32_t low = kept & 0xff, weight = (kept >> 8) + (low >= 0x80);
         if (mo_f32_bits(joined(split)) != kept << 8 || split.weight != weight)
-            fail_msg("%a: weight %04x, residual %02x", (double)x, split.weight, split.residual);
+            fail_msg("%a: weight %04x, residual %04x", (double)x, split.weight, split.residual);
+        assert_int_equal(split.residual & 0xff, 0);
+        uint32_t bits = kept << 8 | low_bytes[kept % 6];
+        split = mo_weight_split(mo_f32_from_bits(bits), 2);
+        weight = (bits >> 16) + ((bits & 0xffff) >= 0x8000);
+        if (mo_f32_bits(joined(split)) != bits || split.weight != weight)
+            fail_msg("%08x: weight %04x, residual %04x", bits, split.weight, split.residual);
     }
-    mo_split_weight nan = mo_weight_split(mo_f32_from_bits(MO_F32_NAN_BITS));
-    assert_int_equal(mo_f32_bits(joined(nan)), MO_F32_NAN_BITS);
-    assert_int_equal(mo_f32_bits(mo_weight_join(0x8000, 0x80)), 0x80000000u); /* no NaN */
+    for (uint32_t bytes = 1; bytes <= 2; bytes++) {
+        mo_split_weight nan = mo_weight_split(mo_f32_from_bits(MO_F32_NAN_BITS), bytes);
+        assert_int_equal(mo_f32_bits(joined(nan)), MO_F32_NAN_BITS);
+    }
+    assert_int_equal(mo_f32_bits(mo_weight_join(0x8000, 0x8000)), 0x80000000u); /* no NaN */
 }
 
 /* The nearest number of 16 bits of significand, by arithmetic in double. */
@@ -47,7 +58,7 @@ static void test_rounding(void **state)
         bits = i % 3 ? bits : (bits & ~0xffu) | 0x80u; /* ties */
         float x = mo_f32_from_bits(bits);
         if (mo_f32_is_finite(x) && fabsf(x) < 0x1p127f)
-            assert_int_equal(mo_f32_bits(joined(mo_weight_split(x))), mo_f32_bits(rounded(x)));
+            assert_int_equal(mo_f32_bits(joined(mo_weight_split(x, 1))), mo_f32_bits(rounded(x)));
     }
 }
 
@@ -58,7 +69,7 @@ typedef struct pair {
     memopt_tensor weights, values, gradient;
 } pair;
 
-static memopt_optimizer *new_split(world *w, uint32_t kind, uint32_t format)
+static memopt_optimizer *new_split(world *w, uint32_t kind, uint32_t format, uint32_t bytes)
 {
     memopt_optimizer *o;
     memopt_optimizer_options options = MEMOPT_OPTIMIZER_OPTIONS_INIT;
@@ -67,7 +78,7 @@ static memopt_optimizer *new_split(world *w, uint32_t kind, uint32_t format)
     options.kind = kind;
     options.state_format = format;
     options.min_8bit_size = 1;
-    options.split_weights = 1;
+    options.split_weights = bytes;
     group.momentum = 0.9;
     OK(memopt_optimizer_create(w->allocator, &options, &o));
     OK(memopt_optimizer_add_group(o, &group, &number));
@@ -75,7 +86,7 @@ static memopt_optimizer *new_split(world *w, uint32_t kind, uint32_t format)
 }
 
 /* bf16 weights with a residual and the same values as fp32. */
-static pair begin(world *w, uint32_t kind, uint32_t format)
+static pair begin(world *w, uint32_t kind, uint32_t format, uint32_t bytes)
 {
     static float x[N];
     uint64_t seed = 11, index;
@@ -87,7 +98,7 @@ static pair begin(world *w, uint32_t kind, uint32_t format)
     p.weights = new_tensor(w, N, MEMOPT_DTYPE_BF16, x);
     p.values = new_tensor(w, N, MEMOPT_DTYPE_F32, x);
     p.gradient = new_tensor(w, N, MEMOPT_DTYPE_BF16, x);
-    p.split = new_split(w, kind, format);
+    p.split = new_split(w, kind, format, bytes);
     p.whole = new_optimizer_of(w, kind, format, &group);
     OK(memopt_optimizer_add_parameter(p.split, 0, &p.weights, NULL, w->stream, &index));
     OK(memopt_optimizer_add_parameter(p.whole, 0, &p.values, NULL, w->stream, &index));
@@ -104,7 +115,7 @@ static memopt_state_view residual_of(memopt_optimizer *o, uint64_t states)
     return view;
 }
 
-/* After each step the weights are those of the step in fp32, rounded to 24 bits. */
+/* After each step the weights are those of the step in fp32, with 8 bits rounded to 24. */
 static void test_the_step_of_fp32(void **state)
 {
     (void)state;
@@ -119,22 +130,25 @@ static void test_the_step_of_fp32(void **state)
                  {MEMOPT_OPTIMIZER_LION, MEMOPT_STATE_8BIT, 2},
                  {MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_F32, 1},
                  {MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_8BIT, 2}};
-    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+    for (size_t k = 0; k < 2 * (sizeof cases / sizeof *cases); k++) {
         world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0);
-        pair p = begin(&w, cases[k].kind, cases[k].format);
-        memopt_state_view residual = residual_of(p.split, cases[k].states);
-        const uint16_t *weights = p.weights.data;
-        const uint8_t *residuals = residual.tensor.data;
+        uint32_t bytes = 1 + k % 2;
+        pair p = begin(&w, cases[k / 2].kind, cases[k / 2].format, bytes);
+        memopt_state_view residual = residual_of(p.split, cases[k / 2].states);
+        assert_int_equal(residual.tensor.dtype, bytes == 1 ? MEMOPT_DTYPE_U8 : MEMOPT_DTYPE_I16);
+        const uint16_t *weights = p.weights.data, *wide = residual.tensor.data;
+        const uint8_t *narrow = residual.tensor.data;
         float *values = p.values.data;
         int kept = 0;
         for (int step = 0; step < STEPS; step++) {
             OK(memopt_optimizer_step(p.split, &p.gradient, 1, NULL, w.stream));
             OK(memopt_optimizer_step(p.whole, &p.gradient, 1, NULL, w.stream));
             for (int i = 0; i < N; i++) {
-                values[i] = rounded(values[i]);
-                float is = mo_weight_join(weights[i], residuals[i]);
+                uint32_t residual_ = bytes == 1 ? (uint32_t)narrow[i] << 8 : wide[i];
+                values[i] = bytes == 1 ? rounded(values[i]) : values[i];
+                float is = mo_weight_join(weights[i], residual_);
                 assert_int_equal(mo_f32_bits(is), mo_f32_bits(values[i]));
-                kept += residuals[i] != 0;
+                kept += residual_ != 0;
             }
         }
         assert_true(kept > N);
@@ -146,13 +160,15 @@ static void test_the_step_of_fp32(void **state)
 
 /* A run that is exported, imported into a new optimizer over states of the caller and goes on there
  * has the bits of one that was not. */
-static void test_export_and_states_of_the_caller(void **state)
+static void export_and_states_of_the_caller(uint32_t residual)
 {
-    (void)state;
     world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0);
-    pair p = begin(&w, MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT);
-    memopt_optimizer *o = new_split(&w, MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT);
+    pair p = begin(&w, MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT, residual);
+    memopt_optimizer *o = new_split(&w, MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT, residual);
+    /* one without a residual, one with another */
     memopt_optimizer *plain = new_optimizer(&w, MEMOPT_STATE_8BIT, NULL);
+    memopt_optimizer *unlike =
+        new_split(&w, MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT, 3 - residual);
     memopt_tensor weights = new_tensor(&w, N, MEMOPT_DTYPE_BF16, NULL);
     memopt_tensor other = new_tensor(&w, N, MEMOPT_DTYPE_BF16, NULL);
     memopt_tensor states[5], steps = new_tensor(&w, 2, MEMOPT_DTYPE_F32, NULL);
@@ -162,28 +178,43 @@ static void test_export_and_states_of_the_caller(void **state)
         states[i] = new_tensor(&w, coded ? N : (N + 255) / 256, MEMOPT_DTYPE_F32, NULL);
         states[i].dtype = coded ? MEMOPT_DTYPE_U8 : MEMOPT_DTYPE_F32;
     }
+    states[4].dtype = residual == 1 ? MEMOPT_DTYPE_U8 : MEMOPT_DTYPE_I16;
     assert_int_equal(memopt_optimizer_add_parameter_with_state(
                          o, 0, &weights, NULL, states, 4, (uint64_t *)steps.data, w.stream, &index),
                      MEMOPT_INVALID_ARGUMENT);
     OK(memopt_optimizer_add_parameter_with_state(o, 0, &weights, NULL, states, 5,
                                                  (uint64_t *)steps.data, w.stream, &index));
+    assert_int_equal(memopt_optimizer_add_parameter_with_state(unlike, 0, &other, NULL, states, 5,
+                                                               (uint64_t *)steps.data, w.stream,
+                                                               &index),
+                     MEMOPT_INVALID_ARGUMENT);
     OK(memopt_optimizer_add_parameter(plain, 0, &other, NULL, w.stream, &index));
+    OK(memopt_optimizer_add_parameter(unlike, 0, &other, NULL, w.stream, &index));
     for (int step = 0; step < 2; step++)
         OK(memopt_optimizer_step(p.split, &p.gradient, 1, NULL, w.stream));
     unsigned char *export = export_all(&w, p.split, &bytes);
     assert_int_not_equal(memopt_optimizer_import_sync(plain, export, bytes, w.stream), MEMOPT_OK);
+    assert_int_not_equal(memopt_optimizer_import_sync(unlike, export, bytes, w.stream), MEMOPT_OK);
     OK(memopt_optimizer_import_sync(o, export, bytes, w.stream));
     OK(memopt_copy(w.device, weights.data, p.weights.data, N * 2, w.stream));
     OK(memopt_optimizer_step(p.split, &p.gradient, 1, NULL, w.stream));
     OK(memopt_optimizer_step(o, &p.gradient, 1, NULL, w.stream));
     assert_memory_equal(weights.data, p.weights.data, N * 2);
-    assert_memory_equal(states[4].data, residual_of(p.split, 4).tensor.data, N);
+    assert_memory_equal(states[4].data, residual_of(p.split, 4).tensor.data, N * residual);
     free(export);
     OK(memopt_optimizer_destroy(o));
+    OK(memopt_optimizer_destroy(unlike));
     OK(memopt_optimizer_destroy(plain));
     OK(memopt_optimizer_destroy(p.split));
     OK(memopt_optimizer_destroy(p.whole));
     close_world(&w);
+}
+
+static void test_export_and_states_of_the_caller(void **state)
+{
+    (void)state;
+    export_and_states_of_the_caller(1);
+    export_and_states_of_the_caller(2);
 }
 
 /* SGD's first momentum makes a new state; the residual moves into it. */
@@ -191,9 +222,9 @@ static void test_the_residual_outlives_a_new_momentum(void **state)
 {
     (void)state;
     world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0);
-    pair p = begin(&w, MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_F32);
+    pair p = begin(&w, MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_F32, 2);
     memopt_optimizer_group group = MEMOPT_OPTIMIZER_GROUP_INIT;
-    memopt_optimizer *o = new_split(&w, MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_8BIT);
+    memopt_optimizer *o = new_split(&w, MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_8BIT, 2);
     memopt_tensor weights = new_tensor(&w, N, MEMOPT_DTYPE_BF16, NULL);
     memopt_state_view view = MEMOPT_STATE_VIEW_INIT;
     uint64_t index;
@@ -207,7 +238,7 @@ static void test_the_residual_outlives_a_new_momentum(void **state)
     OK(memopt_optimizer_set_group(o, 0, &group));
     OK(memopt_optimizer_step(o, &p.gradient, 1, NULL, w.stream));
     view = residual_of(o, 2);
-    assert_memory_equal(view.tensor.data, was, N);
+    assert_memory_equal(view.tensor.data, was, N * 2);
     free(was);
     OK(memopt_optimizer_destroy(o));
     OK(memopt_optimizer_destroy(p.split));
@@ -222,11 +253,11 @@ static void test_refusals(void **state)
     memopt_optimizer_options options = MEMOPT_OPTIMIZER_OPTIONS_INIT;
     memopt_optimizer *o = NULL;
     uint64_t index;
-    options.split_weights = 2;
+    options.split_weights = 3;
     assert_int_equal(memopt_optimizer_create(w.allocator, &options, &o), MEMOPT_INVALID_ARGUMENT);
     options.split_weights = options.stochastic_rounding = 1;
     assert_int_equal(memopt_optimizer_create(w.allocator, &options, &o), MEMOPT_INVALID_ARGUMENT);
-    o = new_split(&w, MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT);
+    o = new_split(&w, MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT, 1);
     memopt_tensor half = new_tensor(&w, N, MEMOPT_DTYPE_F16, NULL);
     memopt_tensor full = new_tensor(&w, N, MEMOPT_DTYPE_F32, NULL);
     memopt_state_view view = MEMOPT_STATE_VIEW_INIT;

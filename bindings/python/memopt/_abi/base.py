@@ -75,6 +75,7 @@ class DType(enum.IntEnum):
     F64 = 9
     F8_E4M3FNUZ = 10
     F8_E5M2FNUZ = 11
+    I16 = 12
 
     @property
     def itemsize(self) -> int:
@@ -89,6 +90,7 @@ _ITEM_SIZES = {
     DType.F8_E4M3: 1,
     DType.F8_E5M2: 1,
     DType.U8: 1,
+    DType.I16: 2,
     DType.I32: 4,
     DType.I64: 8,
     DType.F64: 8,

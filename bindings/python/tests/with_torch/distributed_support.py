@@ -251,6 +251,7 @@ LAYOUTS: Dict[str, Callable[[str], Any]] = {
     "weights": lambda backend: Weights(),
     "shards": sharded_model,  # of weights, by rows
     "split": lambda backend: _sharded(Weights().bfloat16(), mesh=mesh_of(backend)),
+    "split16": lambda backend: _sharded(Weights().bfloat16(), mesh=mesh_of(backend)),
     "pairs": lambda backend: _sharded(Weights(), mesh=_square("replicate", "shard")),
     "network": lambda backend: _network(),
     "rows": lambda backend: _sharded(_network()),
@@ -262,7 +263,7 @@ LAYOUTS: Dict[str, Callable[[str], Any]] = {
 def build(layout: str, backend: str, kind: str, lr: float = 1e-2) -> Any:
     """A model in a layout, and its optimizer; of networks biases are coded, too."""
     model = LAYOUTS[layout](backend)
-    least, split = 4096 if isinstance(model, Weights) else 16, layout == "split"
+    least, split = 4096 if isinstance(model, Weights) else 16, {"split": 8, "split16": 16}.get(layout, 0)
     return model, make(kind, model.parameters(), lr=lr, min_8bit_size=least, split_weights=split)
 
 

@@ -1,7 +1,8 @@
 """Trains a model of LAYERS * 2^20 parameters under a limit of 12 bytes a parameter, and prints what it
-took: `host` with memopt.torch's optimizer on the host, `split` the same with split weights, `plain`
-in fp32 with torch's AdamW. `disk` has its states on a disk and 16 MiB for them, and saves them, under
-a limit of 2 bytes a parameter and 96 MiB; `small` is `host` under that limit."""
+took: `host` with memopt.torch's optimizer on the host, `split` and `split16` the same with split
+weights of 8 and 16 bits, `plain` in fp32 with torch's AdamW. `disk` has its states on a disk and 16 MiB
+for them, and saves them, under a limit of 2 bytes a parameter and 96 MiB; `small` is `host` under that
+limit."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def train(mode: str, layers: int, steps: int) -> Tuple[List[float], Any]:
     model = torch.nn.Sequential(*[Block(dtype) for _ in range(layers)])
     optimizer: Any = None
     if host:
-        options: Any = dict(lr=1e-4, split_weights=mode == "split")
+        options: Any = dict(lr=1e-4, split_weights={"split": 8, "split16": 16}.get(mode, False))
         if mode == "disk":
             options.update(disk=tempfile.gettempdir(), host_limit="16MiB")
         optimizer = mt.CPUOffloadOptimizer(model.parameters(), mt.AdamW8bit, **options)

@@ -43,12 +43,15 @@ def test_a_checkpoint_of_the_same_layout_comes_back_bit_for_bit(
         assert_same_values(values, values_again)
 
 
-def test_split_weights_are_resharded_exactly(two: Group, one: Group, tmp_path: Any) -> None:
+@pytest.mark.parametrize("layout", ["split", "split16"])
+def test_split_weights_are_resharded_exactly(
+    layout: str, two: Group, one: Group, tmp_path: Any
+) -> None:
     """The residuals of bf16 shards, through a checkpoint of one process and back."""
     first, second = str(tmp_path / "two"), str(tmp_path / "one")
-    saved = two.run(save, "gloo", "split", "AdamW8bit", first)
-    one.run(load, "gloo", "split", "AdamW8bit", first, again=second)
-    back = two.run(load, "gloo", "split", "AdamW8bit", second)
+    saved = two.run(save, "gloo", layout, "AdamW8bit", first)
+    one.run(load, "gloo", layout, "AdamW8bit", first, again=second)
+    back = two.run(load, "gloo", layout, "AdamW8bit", second)
     kept = "weight_residual"
     for (states, *_), (again, *_) in zip(saved, back):
         assert all(same_bits(states[name][kept], again[name][kept]) for name in SHAPES)

@@ -156,7 +156,7 @@ def test_ademamix_is_as_in_memory(cls, tmp_path):
             b.load_state_dict(a.state_dict())
 
 
-@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("split", [False, True, 16])
 def test_resuming(split, staged, tmp_path):
     """Bit for bit from a file; states in memory and on a disk load each other's."""
     a, b, params, others = pair(torch.bfloat16, tmp_path, split_weights=split)

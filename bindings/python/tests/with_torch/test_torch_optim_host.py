@@ -301,13 +301,14 @@ def test_parameters_that_others_write(staged):
     assert same_bits(a.state_dict()["state"][0]["master"], kept)
 
 
-def test_split_weights(staged):
+@pytest.mark.parametrize("bits, most", [(8, 7.1), (16, 8.1)])
+def test_split_weights(staged, bits, most):
     """bf16 masters with a residual: the bits of the class on the parameters, 7.1 bytes where they
-    are copied; a weight that others write loses its residual."""
+    are copied, or 8.1; a weight that others write loses its residual."""
     params = parameters(torch.bfloat16) + [torch.nn.Parameter(torch.randn(300, 300).bfloat16())]
     others = [torch.nn.Parameter(p.detach().clone()) for p in params]
-    a = mt.CPUOffloadOptimizer(params, mt.AdamW8bit, lr=1e-3, split_weights=True)
-    b = mt.AdamW8bit(others, lr=1e-3, split_weights=True)
+    a = mt.CPUOffloadOptimizer(params, mt.AdamW8bit, lr=1e-3, split_weights=bits)
+    b = mt.AdamW8bit(others, lr=1e-3, split_weights=bits)
     for step in range(3):
         fill(params, others, step)
         params[-1].grad = torch.full_like(params[-1], 0.1 * (step - 1))
@@ -317,11 +318,11 @@ def test_split_weights(staged):
         b.step()
         same(a, b, params, others)
     assert bool(a.state[params[-1]]["weight_residual"].any())
-    large = mt.CPUOffloadOptimizer([params[-1]], mt.AdamW8bit, split_weights=True)
+    large = mt.CPUOffloadOptimizer([params[-1]], mt.AdamW8bit, split_weights=bits)
     large.step()
-    assert sum(large.host_bytes().values()) <= 7.1 * params[-1].numel()
+    assert sum(large.host_bytes().values()) <= most * params[-1].numel()
     resumed = [torch.nn.Parameter(p.detach().clone()) for p in params]
-    c = mt.CPUOffloadOptimizer(resumed, mt.AdamW8bit, split_weights=True)
+    c = mt.CPUOffloadOptimizer(resumed, mt.AdamW8bit, split_weights=bits)
     c.load_state_dict(through_a_file(a.state_dict()))
     for optimizer, ps in ((a, params), (c, resumed)):
         for p, q in zip(ps, others):
@@ -410,19 +411,24 @@ def test_trains_in_half_the_memory(layers, capsys):
 
 
 @pytest.mark.parametrize("layers", [24, pytest.param(256, marks=pytest.mark.long)])
-def test_split_weights_hold_less(layers, capsys):
+@pytest.mark.parametrize("mode, most", [("split", 5.04), ("split16", 6.04)])
+def test_split_weights_hold_less(mode, most, layers, capsys):
     """Here the parameters themselves are the masters."""
-    parts = figures(layers, "split")
+    parts = figures(layers, mode)
     with capsys.disabled():
-        print("\n%d parameters, split: %s" % (layers << 20, parts))
+        print("\n%d parameters, %s: %s" % (layers << 20, mode, parts))
     assert float(parts["last loss"]) < 0.7 * float(parts["first loss"])
-    assert float(parts["held"]) <= 5.04
+    assert float(parts["held"]) <= most
 
 
-@pytest.mark.parametrize("layers, most", [(24, 9.0), pytest.param(256, 8.1, marks=pytest.mark.long)])
-def test_the_peak_of_a_step(layers, most):
-    """Beside what is held: activations, one gradient, and what malloc and Python keep."""
-    assert float(figures(layers)["peak"]) <= most
+@pytest.mark.parametrize(
+    "mode, layers, most",
+    [("host", 24, 9.0), ("split16", 24, 7.0), pytest.param("split16", 256, 6.2, marks=pytest.mark.long)],
+)
+def test_the_peak_of_a_step(mode, layers, most):
+    """Beside what is held: activations, one gradient, and what malloc, torch's products and Python
+    keep, which on a large model are 0.06 to 0.11 bytes a parameter, by processor."""
+    assert float(figures(layers, mode)["peak"]) <= most
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

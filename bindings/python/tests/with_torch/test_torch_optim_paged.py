@@ -75,10 +75,11 @@ def test_pages_are_made(monkeypatch):
     assert [values["page_bytes"] for values in seen] == [0, 64 << 20]
 
 
-def test_split_weights(paged):
+@pytest.mark.parametrize("bits", [8, 16])
+def test_split_weights(paged, bits):
     params = [p.bfloat16().detach().requires_grad_() for p in drawn([(64, 80), (300, 31)])]
     others = twin(params)
-    a, b = mt.PagedAdamW8bit(params, split_weights=True), mt.AdamW8bit(others, split_weights=True)
+    a, b = mt.PagedAdamW8bit(params, split_weights=bits), mt.AdamW8bit(others, split_weights=bits)
     for step in range(3):
         for optimizer, ps in ((a, params), (b, others)):
             fill(ps, step)

@@ -1,4 +1,4 @@
-"""Split weights: bf16 parameters with 8 more bits in their states."""
+"""Split weights: bf16 parameters with 8 or 16 more bits in their states."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ import memopt.torch as mt  # noqa: E402
 from optim_support import KINDS, fill, kinds, make, parameters, same_bits, through_a_file, walk  # noqa: E402
 
 KEY = "weight_residual"
+BITS = pytest.mark.parametrize("bits", [8, 16])
 
 
-def split(kind, params, **values):
-    return make(kind, params, split_weights=True, min_8bit_size=100, **values)
+def split(kind, params, bits, **values):
+    return make(kind, params, split_weights=bits, min_8bit_size=100, **values)
 
 
 def joined(optimizer, p):
-    """The 24 bits of a parameter as fp32."""
-    residual = optimizer.state[p][KEY].view(torch.int8).int() * 256
+    """The 24 or 32 bits of a parameter as fp32."""
+    residual = optimizer.state[p][KEY]
+    residual = residual.int() if residual.dtype is torch.int16 else residual.view(torch.int8).int() * 256
     bits = p.detach().float().contiguous().view(torch.int32)
     return (bits + residual).view(torch.float32)
 
@@ -29,11 +31,12 @@ def rounded(x):
     return torch.ldexp(torch.round(mantissa * 65536), exponent - 16).float()
 
 
+@BITS
 @kinds
-def test_the_steps_of_fp32_rounded_to_24_bits(kind):
+def test_the_steps_of_fp32_rounded_to_24_bits_or_as_they_are(kind, bits):
     params = parameters(dtype=torch.bfloat16)
     whole = [p.detach().float().requires_grad_() for p in params]
-    a, b = split(kind, params, lr=1e-3), make(kind, whole, lr=1e-3, min_8bit_size=100)
+    a, b = split(kind, params, bits, lr=1e-3), make(kind, whole, lr=1e-3, min_8bit_size=100)
     for step in range(5):
         fill(params, step)
         for p, q in zip(params, whole):
@@ -41,8 +44,9 @@ def test_the_steps_of_fp32_rounded_to_24_bits(kind):
         a.step()
         b.step()
         for p, q in zip(params, whole):
-            q.data.copy_(rounded(q.detach()))
-            assert same_bits(joined(a, p), q)
+            if bits == 8:
+                q.data.copy_(rounded(q.detach()))
+            assert same_bits(joined(a, p), q) and a.state[p][KEY].element_size() == bits // 8
             # the model's weight is the nearest, or beside it where 24 bits were a tie
             assert float((p.detach().float() - q.detach()).abs().max()) <= 2**-8 * float(q.detach().abs().max())
 
@@ -61,13 +65,14 @@ def test_small_updates_are_not_lost():
     assert torch.allclose(moved["split"], torch.full((300,), 1 - 80e-4), atol=2**-8 / 2)
 
 
+@BITS
 @kinds
-def test_resuming(kind):
+def test_resuming(kind, bits):
     params = parameters(dtype=torch.bfloat16)
-    a = split(kind, params)
+    a = split(kind, params, bits)
     walk(a, params, 3)
     others = [p.detach().clone().requires_grad_() for p in params]
-    b = split(kind, others)
+    b = split(kind, others, bits)
     b.load_state_dict(through_a_file(a.state_dict()))
     for optimizer, ps in ((a, params), (b, others)):
         walk(optimizer, ps, 2, seed=3)
@@ -81,7 +86,7 @@ def test_resuming(kind):
         foreign.load_state_dict(a.state_dict())
     fill(others, 9)
     foreign.step()
-    c = split(kind, params)
+    c = split(kind, params, bits)
     c.load_state_dict(foreign.state_dict())
     fill(params, 9)
     c.step()
@@ -112,8 +117,28 @@ def test_states_without_a_residual_begin_with_zeros():
     assert KEY not in mixed.state[full]
 
 
+def test_8_bits_become_16():
+    """Where a state dict's groups ask for more than its states have, and not the other way round."""
+    params = parameters(dtype=torch.bfloat16)
+    a = mt.AdamW8bit(params, lr=1e-3, split_weights=True)
+    walk(a, params, 3)
+    saved, before = a.state_dict(), [joined(a, p) for p in params]
+    saved["param_groups"][0].update(split_weights=16, lr=0.0)
+    a.load_state_dict(saved)
+    walk(a, params, 1)
+    for p, q in zip(params, before):
+        assert a.state[p][KEY].dtype is torch.int16 and same_bits(joined(a, p), q)
+    saved = a.state_dict()
+    saved["param_groups"][0]["split_weights"] = 8
+    with pytest.raises(ValueError, match="weight_residual is of torch.int16; split_weights=8 keeps"):
+        a.load_state_dict(saved)
+    assert all(same_bits(joined(a, p), q) for p, q in zip(params, before))
+
+
 def test_refusals():
     params = parameters(dtype=torch.bfloat16)
+    with pytest.raises(ValueError, match="split_weights is 12; it is False, True, 8 or 16"):
+        mt.AdamW8bit(params, split_weights=12)
     with pytest.raises(ValueError, match="exclude each other"):
         mt.AdamW8bit(params, split_weights=True, stochastic_rounding=True)
     halves = [p.detach().half().requires_grad_() for p in params]

@@ -210,7 +210,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
             dense = memory if _layout.is_dense(memory) else _layout.like(memory, memory.dtype)
             state = self._state_for(parameter, dense, group, name, made)
             steps = state["step"] if state else _format.step_tensor(0, memory.device)
-            split = _format.is_split(group, memory)
+            split = _format.split_bytes(group, memory)
             key = (memory.device, bool(group["stochastic_rounding"]), int(group["seed"]), split)
             place, copied = index_of[id(parameter)], dense is not memory
             copy = self._model_copies.get(parameter)
@@ -392,7 +392,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
         for parameter, residual in self._read_residuals(saved, saved_groups, groups):
             if parameter in state:
                 home = _paging.home(_layout.local(parameter), self._page_bytes)
-                kept_ = _format.residual(home, residual.clone())
+                kept_ = _format.residual(home, residual.clone(), residual.element_size())
                 state[parameter][_format.RESIDUAL] = _paging.pinned(kept_, home, parameter)
         return state
 
@@ -440,10 +440,11 @@ class MemoptOptimizer(torch.optim.Optimizer):
             if number not in place_of:
                 continue
             parameter, group, name = place_of[number]
-            if _format.is_split(group, _layout.local(parameter)):
+            split = _format.split_bytes(group, _layout.local(parameter))
+            if split:
                 residual = _sharded.residual(_format.opened(value), parameter, name)
                 if residual is not None:
-                    found.append((parameter, residual))
+                    found.append((parameter, _format.sized_residual(residual, split)))
         return found
 
     def _converted(self, one: _load.Found, dense: torch.Tensor, coded: bool) -> _format.State:
@@ -482,11 +483,12 @@ def _with_residual(
     page_bytes: int,
 ) -> Optional[_format.State]:
     """The state with what a split weight has there."""
-    if not _format.is_split(group, dense):
+    split = _format.split_bytes(group, dense)
+    if not split:
         return state
     state = state or {"step": _format.step_tensor(0, dense.device)}
     home = _paging.home(dense, page_bytes)
-    residual = _format.residual(home, state.get(_format.RESIDUAL))
+    residual = _format.residual(home, state.get(_format.RESIDUAL), split)
     if residual is not state.get(_format.RESIDUAL):
         residual = _paging.pinned(residual, home, dense)
     if residual is not state.get(_format.RESIDUAL):

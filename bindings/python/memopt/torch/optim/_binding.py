@@ -27,8 +27,8 @@ _data_ptr = torch.Tensor.data_ptr
 _stride = torch.Tensor.stride
 _numel = torch.Tensor.numel
 
-#: Executors: device, stochastic rounding, seed, split weights.
-Key = Tuple[torch.device, bool, int, bool]
+#: Executors: device, stochastic rounding, seed, bytes of residuals.
+Key = Tuple[torch.device, bool, int, int]
 
 
 class Slot(NamedTuple):
@@ -43,7 +43,7 @@ class Slot(NamedTuple):
     state: Optional[_format.State]  # as the torch optimizer holds it
     steps: torch.Tensor  # the state's, or a private one if there is no state
     copy: Optional[torch.Tensor] = None  # what the step fills with the rounded parameter
-    split: bool = False  # the state has a residual
+    split: int = 0  # the bytes of an element's residual, if the state has one
 
 
 class Facts(NamedTuple):
@@ -89,7 +89,7 @@ class Executor:
             stochastic_rounding=int(stochastic),
             min_8bit_size=1,
             seed=seed,
-            split_weights=int(split),
+            split_weights=split,
             page_bytes=page_bytes if is_paged(device) else 0,
         )
         self._handle = _lifetime.create(

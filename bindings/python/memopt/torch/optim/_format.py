@@ -8,7 +8,8 @@ memory; blocks go by the order of memory. SGD without momentum has no state, or 
 rounds stochastically, because the random numbers depend on it. 4-bit ones are a row of bytes with
 two codes each, and where the parameter's order of memory is not that of its indices, "order" holds
 its strides. Codes are bytes, also those of fp8, for torch cannot pickle its own 8-bit floats. A
-split weight's "weight_residual" has a byte for each element, as the parameter has them.
+split weight's "weight_residual" has a byte (uint8) or two (int16) for each element, as the parameter
+has them.
 
 In the state dicts of optimizers with coded states every entry is sealed: see :func:`sealed`.
 """
@@ -23,7 +24,7 @@ import torch
 
 from ..._abi import DType, OptimizerKind, StateFormat, TensorStruct
 from ..._library import lib
-from ...codes import state_map
+from ...codes import residual_bytes, state_map
 from .._native import native
 from . import _layout
 
@@ -32,6 +33,7 @@ DTYPES = {
     torch.bfloat16: DType.BF16,
     torch.float16: DType.F16,
     torch.uint8: DType.U8,
+    torch.int16: DType.I16,
 }
 
 State = Dict[str, torch.Tensor]
@@ -47,8 +49,9 @@ class OwnKind(Enum):
 Kind = Union[OptimizerKind, OwnKind]
 
 _SEAL = "memopt"
-#: The key of a split weight's further bits.
+#: The key of a split weight's further bits, and their types by the bytes of an element.
 RESIDUAL = "weight_residual"
+RESIDUALS = {1: torch.uint8, 2: torch.int16}
 
 #: A bit of SGD's step count: no counted step has written the momentum buffer (see
 #: memopt_optimizer_add_parameter_with_state). As an int64 the count is then negative.
@@ -140,24 +143,43 @@ def scale_of(state: Any, index: int) -> Optional[str]:
     return None
 
 
-def is_split(group: Dict[str, Any], parameter: torch.Tensor) -> bool:
-    """Whether a parameter of the group keeps more bits of its weights in its state."""
-    return bool(group.get("split_weights")) and parameter.dtype is torch.bfloat16
+def split_bytes(group: Dict[str, Any], parameter: torch.Tensor) -> int:
+    """The bytes that a parameter of the group keeps of each weight in its state; 0: it is not split."""
+    if parameter.dtype is not torch.bfloat16:
+        return 0
+    return residual_bytes(group.get("split_weights") or False)
 
 
-def residual(parameter: torch.Tensor, value: Optional[torch.Tensor]) -> torch.Tensor:
+def sized_residual(value: torch.Tensor, bytes_: int) -> torch.Tensor:
+    """A residual with so many bytes an element: those of 8 bits become 16 without a loss. Where a
+    torch optimizer has cast the state to its parameter's type, it comes back as near as that was."""
+    dtype = RESIDUALS[bytes_]
+    if value.dtype is dtype:
+        return value
+    if value.is_floating_point():
+        limits = torch.iinfo(dtype)
+        return value.float().clamp_(limits.min, limits.max).to(dtype)
+    if bytes_ != 2 or value.dtype is not torch.uint8:
+        raise ValueError(
+            "the %s is of %s; split_weights=%d keeps %s" % (RESIDUAL, value.dtype, 8 * bytes_, dtype)
+        )
+    return value.view(torch.int8).to(dtype).mul_(256)
+
+
+def residual(parameter: torch.Tensor, value: Optional[torch.Tensor], bytes_: int) -> torch.Tensor:
     """The residual of a split weight, in the parameter's order of memory: `value`, or zeros."""
     if value is None:
-        return _layout.like(parameter, torch.uint8).zero_()
+        return _layout.like(parameter, RESIDUALS[bytes_]).zero_()
     if value.shape != parameter.shape:
         raise ValueError(
             "the %s has the shape %s, its parameter %s"
             % (RESIDUAL, tuple(value.shape), tuple(parameter.shape))
         )
-    if value.dtype is torch.uint8 and value.device == parameter.device:
+    value = sized_residual(value, bytes_)
+    if value.device == parameter.device:
         if value.stride() == torch.empty_like(parameter, device="meta").stride():
             return value
-    return _layout.like(parameter, torch.uint8).copy_(value)
+    return _layout.like(parameter, RESIDUALS[bytes_]).copy_(value)
 
 
 def keys(kind: Kind, format_: StateFormat) -> Tuple[str, ...]:

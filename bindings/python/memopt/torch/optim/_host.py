@@ -43,7 +43,8 @@ class CPUOffloadOptimizer(OnDisk):
         optimizer = mt.CPUOffloadOptimizer(model.parameters(), mt.AdamW8bit, lr=1e-4, max_norm=1.0)
 
     With `split_weights=True` a bf16 parameter's master is bf16 with 8 more bits in its state: 7.03
-    bytes. Else the bits are those of the same optimizer on fp32 parameters, rounded to the
+    bytes (5.03 of a parameter on the CPU, which is its own master); with 16 more it is the fp32
+    master to the last bit, in as many bytes as that (6.03 on the CPU). Else the bits are those of the same optimizer on fp32 parameters, rounded to the
     parameter's type once. Parameters on the CPU work as well; their gradients are read where they are.
     """
 
@@ -169,7 +170,7 @@ class CPUOffloadOptimizer(OnDisk):
         """`group`: the parameter's, where it is new."""
         found = self._places.get(p)
         if found is None:
-            found = self._places[p] = self._new_place(p, _format.is_split(group or {}, p))
+            found = self._places[p] = self._new_place(p, _format.split_bytes(group or {}, p) > 0)
             self._note(p)
             if found.wire is not None and self._offload_gradients and p.requires_grad:
                 hooked: Any = p

@@ -49,7 +49,7 @@ class OnDisk(torch.optim.Optimizer):
     def _outline(self, p: torch.Tensor, group: Dict[str, Any]) -> torch.Tensor:
         found = self._outlines.get(p)
         if found is None:
-            dtype = p.dtype if _format.is_split(group, p) else torch.float32
+            dtype = p.dtype if _format.split_bytes(group, p) else torch.float32
             like = torch.empty_like(p, dtype=dtype, device="meta", requires_grad=p.requires_grad)
             found = self._outlines[p] = like
         return found
@@ -73,7 +73,7 @@ class OnDisk(torch.optim.Optimizer):
             format=inner._format_of(group, outline),
             block=inner._block_size,
             moments=inner._keeps_moments(group),
-            split=_format.is_split(group, p),
+            split=_format.split_bytes(group, p),
             staged=staged,
             mastered=staged or p.dtype is not outline.dtype,
         )
@@ -169,7 +169,7 @@ class OnDisk(torch.optim.Optimizer):
                         keys = _format.keys(kept.kind, format_)
                         flats = {key: _layout.flat(state[key]) for key in keys}
                     if residual is not None:
-                        whole = _format.residual(room, residual)
+                        whole = _format.residual(room, residual, kept.split)
                         flats[_format.RESIDUAL] = _layout.flat(whole)
                     master = self._loading.get(p)
                     room.copy_(p.detach() if master is None else master)

@@ -8,6 +8,8 @@ from typing import Any, Dict, Iterable, Optional, Sequence
 
 import torch
 
+from ...codes import residual_bytes
+
 _U64 = 1 << 64
 
 #: Options of other libraries, with their names here.
@@ -53,6 +55,7 @@ def check_values(group: Dict[str, Any], rule: str) -> None:
     if not 0.0 <= number("epsilon value", group.get("eps", 0.0)) < math.inf:
         raise ValueError("Invalid epsilon value: %s" % group["eps"])
     check_states(group)
+    residual_bytes(group.get("split_weights") or False)
     if group.get("split_weights") and group["stochastic_rounding"]:
         raise ValueError("split_weights and stochastic_rounding exclude each other")
     _check_switches(group, rule)

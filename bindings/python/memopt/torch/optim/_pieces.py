@@ -33,7 +33,7 @@ class Kept(NamedTuple):
     format: StateFormat
     block: int  # elements that share a scale
     moments: bool
-    split: bool
+    split: int  # bytes of an element's residual
     staged: bool  # gradient and parameter go through a buffer beside the chunk
     mastered: bool  # the chunk has the master, which is not the parameter itself
 
@@ -48,7 +48,7 @@ class Kept(NamedTuple):
                 is_moment = key in _format.MOMENTS[self.kind]
                 found.append((key, coded if is_moment else torch.float32, number))
         if self.split:
-            found.append((_format.RESIDUAL, torch.uint8, count))
+            found.append((_format.RESIDUAL, _format.RESIDUALS[self.split], count))
         return found
 
     def nbytes(self, count: int) -> int:

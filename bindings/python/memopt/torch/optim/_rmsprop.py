@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple, Union
 
 import torch
 
@@ -38,7 +38,7 @@ class RMSprop(MemoptOptimizer):
         stochastic_rounding: bool = False,
         block_size: Optional[int] = None,
         seed: int = 0,
-        split_weights: bool = False,
+        split_weights: Union[bool, int] = False,
     ) -> None:
         """Groups of parameters may have their own values of all of these.
 
@@ -59,8 +59,9 @@ class RMSprop(MemoptOptimizer):
             block_size: elements per scale of 8-bit states, a power of two from 32 to 4096 (None: 256);
                 the same in all groups.
             seed: chooses the random numbers of stochastic_rounding.
-            split_weights: keep 8 more bits of each bf16 parameter in its state, in place of an fp32
-                master (3 bytes, not 6); not with stochastic_rounding.
+            split_weights: keep more bits of each bf16 parameter in its state, in place of an fp32
+                master (6 bytes with the parameter): with True or 8 the next 8 (3 bytes), with 16
+                all of them (4 bytes, exactly the master); not with stochastic_rounding.
         """
         values = dict(lr=lr, alpha=alpha, eps=eps, weight_decay=weight_decay, momentum=momentum)
         switches = dict(centered=centered, maximize=maximize, foreach=foreach)
@@ -160,7 +161,7 @@ class Adagrad(MemoptOptimizer):
         stochastic_rounding: bool = False,
         block_size: Optional[int] = None,
         seed: int = 0,
-        split_weights: bool = False,
+        split_weights: Union[bool, int] = False,
     ) -> None:
         """Groups of parameters may have their own values of all of these.
 
@@ -180,8 +181,9 @@ class Adagrad(MemoptOptimizer):
             block_size: elements per scale of 8-bit states, a power of two from 32 to 4096 (None: 256);
                 the same in all groups.
             seed: chooses the random numbers of stochastic_rounding.
-            split_weights: keep 8 more bits of each bf16 parameter in its state, in place of an fp32
-                master (3 bytes, not 6); not with stochastic_rounding.
+            split_weights: keep more bits of each bf16 parameter in its state, in place of an fp32
+                master (6 bytes with the parameter): with True or 8 the next 8 (3 bytes), with 16
+                all of them (4 bytes, exactly the master); not with stochastic_rounding.
         """
         values = dict(lr=lr, lr_decay=lr_decay, weight_decay=weight_decay, eps=eps)
         values.update(initial_accumulator_value=initial_accumulator_value)

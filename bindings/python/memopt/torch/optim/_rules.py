@@ -37,7 +37,7 @@ class AdamW(MemoptOptimizer):
         stochastic_rounding: bool = False,
         block_size: Optional[int] = None,
         seed: int = 0,
-        split_weights: bool = False,
+        split_weights: Union[bool, int] = False,
     ) -> None:
         """Groups of parameters may have their own values of all of these.
 
@@ -57,8 +57,9 @@ class AdamW(MemoptOptimizer):
             block_size: elements per scale of coded states, a power of two from 32 to 4096 (None: 128
                 with 4 bits, else 256); the same in all groups.
             seed: chooses the random numbers of stochastic_rounding.
-            split_weights: keep 8 more bits of each bf16 parameter in its state, in place of an fp32
-                master (3 bytes, not 6); not with stochastic_rounding.
+            split_weights: keep more bits of each bf16 parameter in its state, in place of an fp32
+                master (6 bytes with the parameter): with True or 8 the next 8 (3 bytes), with 16
+                all of them (4 bytes, exactly the master); not with stochastic_rounding.
         """
         values = dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad)
         switches = dict(maximize=maximize, foreach=foreach, capturable=capturable)
@@ -156,7 +157,7 @@ class Lion(MemoptOptimizer):
         stochastic_rounding: bool = False,
         block_size: Optional[int] = None,
         seed: int = 0,
-        split_weights: bool = False,
+        split_weights: Union[bool, int] = False,
     ) -> None:
         """Groups of parameters may have their own values of all of these.
 
@@ -174,8 +175,9 @@ class Lion(MemoptOptimizer):
             block_size: elements per scale of 8-bit states, a power of two from 32 to 4096 (None: 256);
                 the same in all groups.
             seed: chooses the random numbers of stochastic_rounding.
-            split_weights: keep 8 more bits of each bf16 parameter in its state, in place of an fp32
-                master (3 bytes, not 6); not with stochastic_rounding.
+            split_weights: keep more bits of each bf16 parameter in its state, in place of an fp32
+                master (6 bytes with the parameter): with True or 8 the next 8 (3 bytes), with 16
+                all of them (4 bytes, exactly the master); not with stochastic_rounding.
         """
         values = dict(lr=lr, betas=betas, weight_decay=weight_decay)
         switches = dict(maximize=maximize, foreach=foreach, capturable=capturable)
@@ -214,7 +216,7 @@ class SGD(MemoptOptimizer):
         stochastic_rounding: bool = False,
         block_size: Optional[int] = None,
         seed: int = 0,
-        split_weights: bool = False,
+        split_weights: Union[bool, int] = False,
     ) -> None:
         """Groups of parameters may have their own values of all of these.
 
@@ -234,8 +236,9 @@ class SGD(MemoptOptimizer):
             block_size: elements per scale of 8-bit states, a power of two from 32 to 4096 (None: 256);
                 the same in all groups.
             seed: chooses the random numbers of stochastic_rounding.
-            split_weights: keep 8 more bits of each bf16 parameter in its state, in place of an fp32
-                master (3 bytes, not 6); not with stochastic_rounding.
+            split_weights: keep more bits of each bf16 parameter in its state, in place of an fp32
+                master (6 bytes with the parameter): with True or 8 the next 8 (3 bytes), with 16
+                all of them (4 bytes, exactly the master); not with stochastic_rounding.
         """
         values = dict(lr=lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay)
         switches = dict(nesterov=nesterov, maximize=maximize, foreach=foreach)
@@ -269,7 +272,7 @@ def state_options(
     stochastic_rounding: bool,
     block_size: Optional[int],
     seed: int,
-    split_weights: bool,
+    split_weights: Union[bool, int],
 ) -> Dict[str, Any]:
     """How states and parameters are kept, as entries of a group."""
     return dict(
