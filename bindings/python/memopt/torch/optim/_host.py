@@ -44,8 +44,9 @@ class CPUOffloadOptimizer(OnDisk):
 
     With `split_weights=True` a bf16 parameter's master is bf16 with 8 more bits in its state: 7.03
     bytes (5.03 of a parameter on the CPU, which is its own master); with 16 more it is the fp32
-    master to the last bit, in as many bytes as that (6.03 on the CPU). Else the bits are those of the same optimizer on fp32 parameters, rounded to the
-    parameter's type once. Parameters on the CPU work as well; their gradients are read where they are.
+    master to the last bit, in as many bytes as that (6.03 on the CPU). Else the bits are those of
+    the same optimizer on fp32 parameters, rounded to the parameter's type once. Parameters on the
+    CPU work as well; their gradients are read where they are.
     """
 
     _step_supports_amp_scaling = True  # GradScaler leaves its scale and verdict to step()
