@@ -68,7 +68,7 @@ static void values_that_are_no_status(void **state)
 
 static void element_sizes(void **state)
 {
-    static const size_t sizes[] = {0, 4, 2, 2, 1, 1, 1, 4, 8, 8, 1, 1, 0};
+    static const size_t sizes[] = {0, 4, 2, 2, 1, 1, 1, 4, 8, 8, 1, 1, 2, 0};
     (void)state;
     for (int i = 0; i < (int)(sizeof sizes / sizeof sizes[0]); i++)
         assert_int_equal(memopt_dtype_size(i), sizes[i]);
