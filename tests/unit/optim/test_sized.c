@@ -42,7 +42,8 @@ static uint32_t log_of(uint32_t size)
 
 typedef struct buffers {
     float p[MOST], copy[MOST], g[MOST];
-    uint8_t m[MOST], v[MOST], slow[MOST], residual[2 * MOST];
+    uint8_t m[MOST], v[MOST], slow[MOST];
+    uint16_t residual[MOST]; /* or of bytes */
     float absmax1[MOST / 32 + 1], absmax2[MOST / 32 + 1], slow_absmax[MOST / 32 + 1];
     uint64_t steps;
 } buffers;
@@ -76,8 +77,7 @@ static void prepare(const step_case *c, buffers *b)
         b->m[i] = (uint8_t)bytes;
         b->v[i] = (uint8_t)(bytes >> 8);
         b->slow[i] = (uint8_t)(bytes >> 16);
-        b->residual[i] = (uint8_t)(bytes >> 24);
-        b->residual[MOST + i] = (uint8_t)(bytes >> 32);
+        b->residual[i] = (uint16_t)(bytes >> 24);
     }
     for (uint64_t i = 0; i < MOST / 32 + 1; i++) {
         int odd = c->odd && i % 3 == 0;
