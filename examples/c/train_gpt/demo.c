@@ -17,7 +17,7 @@
 #define STEPS 30      /* of the two runs whose losses are compared */
 #define SHORT_STEPS 5 /* of every other row; the best step behind the first is its time */
 #define HELD_OUT_BATCHES 8
-#define TOLERANCE 0.10 /* between the held-out losses of the two runs */
+#define TOLERANCE 0.05 /* between the held-out losses of the two runs */
 #define EXPANDABLE "expandable_segments:True"
 
 static options demo_options(const options *o)
@@ -31,7 +31,7 @@ static options demo_options(const options *o)
     d.dropout = 0.05;
     d.steps = STEPS;
     d.warmup = 8;
-    d.lr = 5e-4; /* at 1e-3 roundings alone part the two runs by up to 0.2 */
+    d.lr = 3e-4; /* at 5e-4 a hard batch among the last can part the two runs, by 0.8 once */
     d.text = o->text;
     d.threads = o->threads;
     return d;
