@@ -147,40 +147,37 @@ static inline mo_optim_span mo_optim_part(const mo_optim_span *s, uint64_t at, u
 }
 
 /* Split weights: n of them to fp32 and back, in loops that compilers turn into vectors. */
-static inline void mo_join_weights8(const uint16_t *restrict weights,
-                                    const uint8_t *restrict residuals, uint64_t n,
-                                    float *restrict values)
+static inline void mo_join_weights(const uint16_t *restrict weights, const void *restrict residuals,
+                                   uint32_t bytes, uint64_t n, float *restrict values)
 {
-    for (uint64_t i = 0; i < n; i++)
-        values[i] = mo_weight_join(weights[i], (uint32_t)residuals[i] << 8);
+    const uint8_t *narrow = residuals;
+    const uint16_t *wide = residuals;
+    if (bytes == 1)
+        for (uint64_t i = 0; i < n; i++)
+            values[i] = mo_weight_join(weights[i], (uint32_t)narrow[i] << 8);
+    else
+        for (uint64_t i = 0; i < n; i++)
+            values[i] = mo_weight_join(weights[i], wide[i]);
 }
 
-static inline void mo_join_weights16(const uint16_t *restrict weights,
-                                     const uint16_t *restrict residuals, uint64_t n,
-                                     float *restrict values)
+static inline void mo_split_weights(const float *restrict values, uint64_t n,
+                                    uint16_t *restrict weights, void *restrict residuals,
+                                    uint32_t bytes)
 {
-    for (uint64_t i = 0; i < n; i++)
-        values[i] = mo_weight_join(weights[i], residuals[i]);
-}
-
-static inline void mo_split_weights8(const float *restrict values, uint64_t n,
-                                     uint16_t *restrict weights, uint8_t *restrict residuals)
-{
-    for (uint64_t i = 0; i < n; i++) {
-        mo_split_weight split = mo_weight_split(values[i], 1);
-        weights[i] = split.weight;
-        residuals[i] = (uint8_t)(split.residual >> 8);
-    }
-}
-
-static inline void mo_split_weights16(const float *restrict values, uint64_t n,
-                                      uint16_t *restrict weights, uint16_t *restrict residuals)
-{
-    for (uint64_t i = 0; i < n; i++) {
-        mo_split_weight split = mo_weight_split(values[i], 2);
-        weights[i] = split.weight;
-        residuals[i] = split.residual;
-    }
+    uint8_t *narrow = residuals;
+    uint16_t *wide = residuals;
+    if (bytes == 1)
+        for (uint64_t i = 0; i < n; i++) {
+            mo_split_weight split = mo_weight_split(values[i], 1);
+            weights[i] = split.weight;
+            narrow[i] = (uint8_t)(split.residual >> 8);
+        }
+    else
+        for (uint64_t i = 0; i < n; i++) {
+            mo_split_weight split = mo_weight_split(values[i], 2);
+            weights[i] = split.weight;
+            wide[i] = split.residual;
+        }
 }
 
 /* A span of split weights: some blocks at a time become fp32 in the first-level cache, are stepped
@@ -193,17 +190,11 @@ MO_SCALAR void mo_step_split(const mo_optim_span *s, void (*step)(const mo_optim
         uint64_t n = s->count - at < RUN ? s->count - at : (uint64_t)RUN;
         mo_optim_span part = mo_optim_part(s, at, n);
         uint16_t *weights = part.parameter;
-        if (s->residual_bytes == 1)
-            mo_join_weights8(weights, part.residual, n, values);
-        else
-            mo_join_weights16(weights, part.residual, n, values);
+        mo_join_weights(weights, part.residual, s->residual_bytes, n, values);
         part.parameter = values;
         part.parameter_dtype = MO_DTYPE_F32;
         step(&part);
-        if (s->residual_bytes == 1)
-            mo_split_weights8(values, n, weights, part.residual);
-        else
-            mo_split_weights16(values, n, weights, part.residual);
+        mo_split_weights(values, n, weights, part.residual, s->residual_bytes);
     }
 }
 

@@ -3,25 +3,6 @@
 
 #include <inttypes.h>
 
-/* What memopt_optimizer_get_state() would list: element types by format, counts by parameter. */
-static memopt_tensor expected(const mo_parameter *p, uint64_t index)
-{
-    static const memopt_dtype codes[] = {
-        [MEMOPT_STATE_F32] = MEMOPT_DTYPE_F32,      [MEMOPT_STATE_8BIT] = MEMOPT_DTYPE_U8,
-        [MEMOPT_STATE_4BIT] = MEMOPT_DTYPE_U8,      [MEMOPT_STATE_F8] = MEMOPT_DTYPE_F8_E4M3,
-        [MEMOPT_STATE_COMPANDED] = MEMOPT_DTYPE_U8, [MEMOPT_STATE_BF16] = MEMOPT_DTYPE_BF16,
-        [MEMOPT_STATE_COMPANDED4] = MEMOPT_DTYPE_U8};
-    memopt_tensor t = {NULL, mo_parameter_blocks(p), MEMOPT_DTYPE_F32};
-    if (index < p->moments) {
-        t.dtype = codes[p->format];
-        t.count = mo_format_bytes(p->format, p->tensor.count) / memopt_dtype_size(t.dtype);
-    } else if (p->split && index == mo_parameter_states(p) - 1) {
-        t.dtype = mo_parameter_residual_dtype(p);
-        t.count = p->tensor.count;
-    }
-    return t;
-}
-
 static memopt_status check_state(const mo_parameter *p, uint64_t parameter, uint64_t index,
                                  const memopt_tensor *state, const memopt_tensor *want)
 {
@@ -81,7 +62,7 @@ static memopt_status check_states(const memopt_optimizer *o, const mo_parameter 
         status =
             mo_optim_tensor_reachable(o->device, "optimizer: steps of parameter", index, parts);
     for (uint64_t i = 0; i < count && status == MEMOPT_OK; i++) {
-        memopt_tensor want = expected(p, i);
+        memopt_tensor want = mo_parameter_state(p, i);
         status = check_state(p, index, i, &states[i], &want);
         if (status == MEMOPT_OK)
             status = check_apart(p, index, &states[i], parts, i + 1);

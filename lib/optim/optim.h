@@ -162,8 +162,8 @@ uint32_t mo_block_shift(uint32_t size);
 uint64_t mo_parameter_blocks(const mo_parameter *p);
 /* State tensors: moments, their scales, the residual. */
 uint64_t mo_parameter_states(const mo_parameter *p);
-/* Of a split weight. */
-memopt_dtype mo_parameter_residual_dtype(const mo_parameter *p);
+/* Type and elements of one of them; data is NULL. */
+memopt_tensor mo_parameter_state(const mo_parameter *p, uint64_t index);
 /* Points a table's entry at states, which are in the order of memopt_optimizer_get_state(). */
 void mo_parameter_place(const mo_parameter *p, void *const *states, mo_optim_tensor *out);
 /* Fills p->device. */

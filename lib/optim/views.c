@@ -5,7 +5,7 @@
 
 #include <inttypes.h>
 
-static const char *moment_name(uint32_t kind, int index)
+static const char *moment_name(uint32_t kind, uint64_t index)
 {
     static const char *const own[][3] = {
         [MEMOPT_OPTIMIZER_SGD] = {"momentum_buffer"},
@@ -20,22 +20,7 @@ static const char *moment_name(uint32_t kind, int index)
     return name != NULL ? name : usual[index];
 }
 
-/* The tensor of moment `index` of a parameter. */
-static memopt_state_view view_moment(const memopt_optimizer *o, const mo_parameter *p, int index)
-{
-    static const memopt_dtype dtypes[] = {
-        [MEMOPT_STATE_F32] = MEMOPT_DTYPE_F32,      [MEMOPT_STATE_8BIT] = MEMOPT_DTYPE_U8,
-        [MEMOPT_STATE_4BIT] = MEMOPT_DTYPE_U8,      [MEMOPT_STATE_F8] = MEMOPT_DTYPE_F8_E4M3,
-        [MEMOPT_STATE_COMPANDED] = MEMOPT_DTYPE_U8, [MEMOPT_STATE_BF16] = MEMOPT_DTYPE_BF16,
-        [MEMOPT_STATE_COMPANDED4] = MEMOPT_DTYPE_U8};
-    memopt_dtype dtype = dtypes[p->format];
-    uint64_t count = mo_format_bytes(p->format, p->tensor.count) / memopt_dtype_size(dtype);
-    memopt_state_view view = {.name = moment_name(o->options.kind, index)};
-    view.tensor = (memopt_tensor){NULL, count, dtype};
-    return view;
-}
-
-static memopt_state_view view_scales(const mo_parameter *p, int index)
+static const char *scale_name(uint32_t format, uint64_t index)
 {
     static const char *const names[][3] = {
         [MEMOPT_STATE_8BIT] = {"absmax1", "absmax2", "absmax3"},
@@ -43,16 +28,7 @@ static memopt_state_view view_scales(const mo_parameter *p, int index)
         [MEMOPT_STATE_F8] = {"scale1", "scale2"},
         [MEMOPT_STATE_COMPANDED] = {"companded1", "companded2"},
         [MEMOPT_STATE_COMPANDED4] = {"companded1", "companded2"}};
-    memopt_state_view view = {.name = names[p->format][index]};
-    view.tensor = (memopt_tensor){NULL, mo_parameter_blocks(p), MEMOPT_DTYPE_F32};
-    return view;
-}
-
-static memopt_state_view view_residual(const mo_parameter *p)
-{
-    memopt_state_view view = {.name = "weight_residual"};
-    view.tensor = (memopt_tensor){NULL, p->tensor.count, mo_parameter_residual_dtype(p)};
-    return view;
+    return names[format][index];
 }
 
 memopt_status memopt_optimizer_get_state(memopt_optimizer *o, uint64_t parameter, uint64_t index,
@@ -71,9 +47,10 @@ memopt_status memopt_optimizer_get_state(memopt_optimizer *o, uint64_t parameter
                        "optimizer state: parameter %" PRIu64 " has %" PRIu64
                        " state tensors; index is %" PRIu64,
                        parameter, views, index);
-    memopt_state_view view = p->split && index == views - 1 ? view_residual(p)
-                             : index < moments              ? view_moment(o, p, (int)index)
-                                               : view_scales(p, (int)(index - moments));
+    memopt_state_view view = {.tensor = mo_parameter_state(p, index)};
+    view.name = p->split && index == views - 1 ? "weight_residual"
+                : index < moments              ? moment_name(o->options.kind, index)
+                                               : scale_name(p->format, index - moments);
     mo_state_part parts[MO_EXPORT_PARTS];
     (void)mo_state_parts(p, parts);
     view.tensor.data = parts[index].data;

@@ -32,7 +32,7 @@ def format_of(states: Union[str, StateFormat]) -> StateFormat:
 
 
 def residual_bytes(split_weights: Union[bool, int]) -> int:
-    """What an element of a split weight keeps beside its bf16: by True or 8 (bits) one byte, by 16 two."""
+    """Bytes that a split weight keeps beside its bf16: one for True or 8 (bits), two for 16."""
     if split_weights not in (False, True, 8, 16):
         raise ValueError("split_weights is %r; it is False, True, 8 or 16" % (split_weights,))
     return max(1, int(split_weights) // 8) if split_weights else 0

@@ -428,7 +428,7 @@ def test_split_weights_hold_less(mode, most, layers, capsys):
 )
 def test_the_peak_of_a_step(mode, layers, most):
     """Beside what is held: activations, one gradient, and what malloc, torch's products and Python
-    keep, which on a large model are 0.06 to 0.11 bytes a parameter, by processor."""
+    keep. On a large model these are 0.06 to 0.11 bytes a parameter, more without AVX-512."""
     assert float(figures(layers, mode)["peak"]) <= most
 
 

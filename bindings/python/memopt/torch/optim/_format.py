@@ -151,8 +151,8 @@ def split_bytes(group: Dict[str, Any], parameter: torch.Tensor) -> int:
 
 
 def sized_residual(value: torch.Tensor, bytes_: int) -> torch.Tensor:
-    """A residual with so many bytes an element: those of 8 bits become 16 without a loss. Where a
-    torch optimizer has cast the state to its parameter's type, it comes back as near as that was."""
+    """A residual with so many bytes an element: those of 8 bits become 16 without a loss. One that a
+    torch optimizer has cast to the parameter's type comes back rounded."""
     dtype = RESIDUALS[bytes_]
     if value.dtype is dtype:
         return value
