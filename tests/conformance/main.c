@@ -168,15 +168,15 @@ static int is_wanted(const char *only, const char *name)
     return 1;
 }
 
-/* Of the sampled cases ./check alone runs a quarter, which the commit chooses. */
+/* Of the sampled cases a quarter runs, which the seed chooses. */
 static int is_sampled_out(const suite_options *o, const char *name, uint64_t *count)
 {
-    return o->sampled != NULL && is_quick() && is_wanted(o->sampled, name) && (*count)++ % 4 != 0;
+    return o->sampled != NULL && !is_long() && is_wanted(o->sampled, name) && (*count)++ % 4 != 0;
 }
 
 static void run_all(const suite *s)
 {
-    uint64_t sampled = is_quick() ? first_seed() : 0;
+    uint64_t sampled = is_long() ? 0 : first_seed();
     for (size_t t = 0; t < sizeof tables / sizeof tables[0]; t++)
         for (const conformance_case *c = tables[t]; c->name != NULL; c++) {
             if (!is_wanted(s->options.only, c->name) ||
@@ -194,7 +194,7 @@ static void run_all(const suite *s)
 static const char *const usage =
     "conformance [--device NAME]    cpu, cuda:N or hip:N; default: cpu\n"
     "            [--only CASES]     a list with commas; 'cast_*' is all that begin with cast_\n"
-    "            [--sampled CASES]  of these a quarter with MEMOPT_TEST_QUICK\n"
+    "            [--sampled CASES]  of these a quarter, or all with MEMOPT_TEST_LONG\n"
     "            [--list]           print the cases and end\n"
     "            [--small|--large]  sizes of tensors; --large is for real devices\n"
     "            [--seed N] [--rounds N] [--seconds S]  of the stress cases\n"

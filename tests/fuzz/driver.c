@@ -169,7 +169,7 @@ int main(int argc, char **argv)
 {
     static uint8_t nothing[1];
     char path[4096];
-    unsigned long runs = is_long() ? 50000 : is_quick() ? 250 : 1000;
+    unsigned long runs = is_long() ? 50000 : 250;
     const char *slash = strrchr(argv[0], '/');
     snprintf(path, sizeof path, "crash-%s.bin", slash ? slash + 1 : argv[0]);
     crash_path = path;

@@ -164,7 +164,7 @@ static uint64_t step_at(const char *device, uint64_t n)
 {
     if (is_long())
         return 1;
-    return is_quick() && strcmp(device, "cpu") != 0 ? 2 + n / 3 : 1 + n / 8;
+    return strcmp(device, "cpu") != 0 ? 2 + n / 3 : 1 + n / 8;
 }
 
 /* Ends the child with a message where it is not right. */

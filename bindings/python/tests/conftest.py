@@ -25,8 +25,8 @@ MANY = 12
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of a test with many cases ./check alone runs a quarter, which the commit chooses."""
-    if "MEMOPT_TEST_QUICK" not in os.environ:
+    """Of a test with many cases ./check runs a quarter, always the same one but for MEMOPT_TEST_SEED."""
+    if config.option.markexpr != "not long" or "MEMOPT_TEST_LONG" in os.environ:
         return
     names = [item.nodeid.partition("[")[0] for item in items]
     count = collections.Counter(names)
@@ -104,6 +104,7 @@ def pytest_configure(config: pytest.Config) -> None:
     except ImportError:
         pass
     else:  # nothing is written beside the tests
-        settings.register_profile("memopt", database=None, deadline=None)
+        fixed = "MEMOPT_TEST_SEED" not in os.environ  # with it tests/tools/python gives a seed
+        settings.register_profile("memopt", database=None, deadline=None, derandomize=fixed)
         settings.load_profile("memopt")
     config.addinivalue_line("markers", "long: takes a minute (builds a wheel, trains a model); ./check --long runs it")

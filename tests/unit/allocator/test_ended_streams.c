@@ -8,11 +8,7 @@
 #define CAPACITY (64 * MIB)
 
 /* Every operation on watched memory is some thirty times slower under ThreadSanitizer. */
-#ifdef __SANITIZE_THREAD__
-enum { SEEDS = 4 };
-#else
-enum { SEEDS = 40 };
-#endif
+enum { SEEDS = UNDER_TSAN ? 4 : 40 };
 
 static const char *const configs[] = {"", "expandable_segments:True"};
 

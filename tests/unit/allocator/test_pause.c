@@ -100,7 +100,7 @@ static void end(scene *s)
 static void test_contents_are_kept(void **state)
 {
     (void)state;
-    for (uint64_t seed = 0; seed < (is_quick() ? 2 : 6); seed++) {
+    for (uint64_t seed = 0; seed < (is_long() ? 6 : 2); seed++) {
         uint32_t order = seed == 0 ? MEMOPT_STREAM_ORDER_EAGER : MEMOPT_STREAM_ORDER_ADVERSARIAL;
         scene s = begin(order, seed, 0);
         uint64_t before = held(s.pool), live = stat_of(s.pool, "allocated_bytes.all.current");

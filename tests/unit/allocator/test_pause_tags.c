@@ -6,6 +6,7 @@
 
 #include "base/unnamed_file.h"
 #include "device/front/handle.h"
+#include "support/sweep.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -388,7 +389,7 @@ static void test_driver_faults(void **state)
 {
     (void)state;
     for (int how = MEMOPT_PAUSE_DISCARD; how <= MEMOPT_PAUSE_FILE; how++)
-        for (int64_t n = 1, struck = 1; struck; n += n < 40 ? 1 : 7) {
+        for (int64_t n = first_place(), struck = 1; struck; n = next_place(n)) {
             scene s = begin(3);
             fill_blocks(&s);
             OK(memopt_allocator_trim_sync(s.allocator, NULL));

@@ -1,6 +1,7 @@
 /* Paged states: the bits of states on the device, in areas of a stated size, on streams that run in
  * any order. */
 #include "fixture.h"
+#include "support/sweep.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -133,7 +134,7 @@ static void test_bits(void **unused)
                  {MEMOPT_OPTIMIZER_ADEMAMIX, MEMOPT_STATE_8BIT}};
     static const uint64_t pages[] = {1, 20000, UINT64_MAX};
     (void)unused;
-    for (size_t r = 0; r < sizeof rules / sizeof *rules; r++)
+    for (size_t r = 0; r < sizeof rules / sizeof *rules; r += UNDER_TSAN ? 4 : 1)
         for (size_t p = 0; p < sizeof pages / sizeof *pages; p++) {
             compare(MEMOPT_STREAM_ORDER_EAGER, (int)(p % 2), rules[r].kind, rules[r].format,
                     pages[p]);

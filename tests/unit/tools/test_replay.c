@@ -192,11 +192,7 @@ static void test_sizes_that_no_device_has(void **state)
 static void test_smallest_capacity(void **state)
 {
     (void)state;
-#ifdef __SANITIZE_THREAD__
-    enum { SEEDS = 1 }; /* one thread: nothing for it to see */
-#else
     enum { SEEDS = 3 };
-#endif
     static memopt_trace_event events[EVENTS];
     static const char *const half = "per_process_memory_fraction:0.5";
     for (uint64_t seed = 1; seed <= SEEDS; seed++) {
