@@ -15,6 +15,16 @@ if(PROJECT_IS_TOP_LEVEL AND NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYP
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
 
+# ccache, where there is one.
+if(PROJECT_IS_TOP_LEVEL AND NOT DEFINED CMAKE_C_COMPILER_LAUNCHER)
+  find_program(MEMOPT_CCACHE ccache)
+  mark_as_advanced(MEMOPT_CCACHE)
+  if(MEMOPT_CCACHE)
+    set(CMAKE_C_COMPILER_LAUNCHER ${MEMOPT_CCACHE})
+    set(CMAKE_CXX_COMPILER_LAUNCHER ${MEMOPT_CCACHE})
+  endif()
+endif()
+
 # Threads of the "cpu" device: memopt_threads is pool or own, memopt_thread_libraries what it links.
 set(MEMOPT_THREADS AUTO CACHE STRING "Threads of the cpu device: AUTO, PTHREADPOOL or OWN")
 set_property(CACHE MEMOPT_THREADS PROPERTY STRINGS AUTO PTHREADPOOL OWN)
@@ -127,9 +137,35 @@ macro(memopt_static_library)
   list(APPEND libraries ${name}_static)
 endmacro()
 
+# Builds with MEMOPT_TESTS=ONCE share the C tests: a test is sanitized, or plain where a sanitizer shows
+# nothing more (what kernels compute, slowly), as the folder's memopt_tests_are says: sanitized, plain or
+# both. ThreadSanitizer's build has all tests with threads.
+set(MEMOPT_TESTS ALL CACHE STRING "Tests of this build: ALL, or ONCE: those that the other one lacks")
+set_property(CACHE MEMOPT_TESTS PROPERTY STRINGS ALL ONCE)
+if(NOT MEMOPT_TESTS MATCHES "^(ALL|ONCE)$")
+  message(FATAL_ERROR "MEMOPT_TESTS is \"${MEMOPT_TESTS}\"; ALL or ONCE")
+endif()
+set(memopt_tests_are sanitized)
+
+function(memopt_is_elsewhere result)
+  set(other plain)
+  if(NOT MEMOPT_SANITIZE)
+    set(other sanitized)
+  endif()
+  set(${result} NO PARENT_SCOPE)
+  if(MEMOPT_TESTS STREQUAL "ONCE" AND memopt_tests_are STREQUAL other AND NOT memopt_tsan)
+    set(${result} YES PARENT_SCOPE)
+  endif()
+endfunction()
+
 # A program that is linked with the library's insides.
 function(memopt_internal_program name)
-  add_executable(${name} ${ARGN})
+  memopt_is_elsewhere(elsewhere)
+  set(exclude "")
+  if(elsewhere)
+    set(exclude EXCLUDE_FROM_ALL)
+  endif()
+  add_executable(${name} ${exclude} ${ARGN})
   target_link_libraries(${name} PRIVATE memopt_test_support memopt_internal)
   target_compile_options(${name} PRIVATE -ffp-contract=off)
   if(MEMOPT_DEVELOPER)
@@ -141,7 +177,12 @@ endfunction()
 # skip; a refused allocation is NULL under a sanitizer too. The time limit is for tests that hang:
 # no busy or slow machine reaches it.
 function(memopt_test_properties name)
-  set_tests_properties(${name} PROPERTIES LABELS "${ARGN}" SKIP_RETURN_CODE 77)
+  set(labels ${ARGN})
+  memopt_is_elsewhere(elsewhere)
+  if(elsewhere)
+    list(APPEND labels elsewhere)
+  endif()
+  set_tests_properties(${name} PROPERTIES LABELS "${labels}" SKIP_RETURN_CODE 77)
   if(MEMOPT_SANITIZE)
     set_tests_properties(${name} PROPERTIES ENVIRONMENT
       "ASAN_OPTIONS=allocator_may_return_null=1;TSAN_OPTIONS=allocator_may_return_null=1;LSAN_OPTIONS=print_suppressions=0:suppressions=${PROJECT_SOURCE_DIR}/tests/support/leaks.supp")
@@ -149,17 +190,24 @@ function(memopt_test_properties name)
 endfunction()
 
 # memopt_add_test(NAME name SOURCES file... [LIBRARIES lib...] [LABELS label...] [ARGUMENTS a...]
-#                 [THREADS] [SWEEPS]): a cmocka program linked with the insides. The label is `unit`
+#                 [THREADS] [SWEEPS] [PLAIN]): a cmocka program linked with the insides. The label is `unit`
 # where none is given. THREADS: it starts threads or streams, and has the label `threads` too:
 # ThreadSanitizer looks at those only.
-# SWEEPS: it takes a sample (tests/support/sweep.h), and everything as NAME_long.
+# SWEEPS: it takes a sample (tests/support/sweep.h), and everything as NAME_long; its label `sweeps` is
+# for other samples. PLAIN: it is no test of AddressSanitizer's build (MEMOPT_TESTS).
 function(memopt_add_test)
-  cmake_parse_arguments(T "THREADS;SWEEPS" "NAME" "SOURCES;LIBRARIES;LABELS;ARGUMENTS" ${ARGN})
+  cmake_parse_arguments(T "THREADS;SWEEPS;PLAIN" "NAME" "SOURCES;LIBRARIES;LABELS;ARGUMENTS" ${ARGN})
   if(NOT T_LABELS)
     set(T_LABELS unit)
   endif()
   if(T_THREADS)
     list(APPEND T_LABELS threads)
+  endif()
+  if(T_SWEEPS)
+    list(APPEND T_LABELS sweeps)
+  endif()
+  if(T_PLAIN)
+    set(memopt_tests_are plain)
   endif()
   memopt_internal_program(${T_NAME} ${T_SOURCES})
   if(memopt_tsan AND NOT T_THREADS)

@@ -186,7 +186,7 @@ def main():
         p.name[len("bench_"):] for p in folder.glob("bench_*") if p.is_file() and os.access(p, os.X_OK)
     )
     if not names:
-        print(f"no benchmarks in {folder}; build them first (cmake --workflow --preset test)")
+        print(f"no benchmarks in {folder}; build them first (cmake --preset test && cmake --build build/test --target benchmarks)")
         return 1
     for name in names:
         program = folder / f"bench_{name}"

@@ -12,7 +12,7 @@ MUTANTS = [
         "lib/allocator/block.c",
         "    block->state = MO_BLOCK_FREE; /* the table may still lead to it */\n",
         "",
-        "test",
+        "asan",
         "^fuzz_allocator$",
     ),
     Mutant(
@@ -24,7 +24,7 @@ MUTANTS = [
         """    if (sum < 0) {
         for (uint32_t i = 0; i < stripes; i++)
             allocator->stripes[i].room""",
-        "test",
+        "asan",
         "^allocator_stripes$",
     ),
     Mutant(
@@ -32,7 +32,7 @@ MUTANTS = [
         "lib/allocator/streams.c",
         "        pool->stream = no_stream(pool);\n",
         "",
-        "test",
+        "asan",
         "^allocator_ended_streams$",
     ),
     Mutant(
@@ -42,7 +42,7 @@ MUTANTS = [
         status = mo_drain_pool(allocator, block->segment->pool);
 """,
         "        block = mo_pages_claim(allocator, block, from, to);\n",
-        "test",
+        "asan",
         "^allocator_streams$",
     ),
     Mutant(
@@ -50,7 +50,7 @@ MUTANTS = [
         "lib/allocator/pressure.c",
         "mo_events_wait_one(allocator, NULL, &found)",
         "mo_events_wait_one(allocator, request->pool, &found)",
-        "test",
+        "asan",
         "^allocator_(pressure|streams)$",
     ),
     # --- checkpoint
@@ -59,7 +59,7 @@ MUTANTS = [
         "lib/checkpoint/passes.c",
         "mo_keep_first(&status, random_restore(region, region->random_now));",
         "if (status == MEMOPT_OK)\n        status = random_restore(region, region->random_now);",
-        "test",
+        "asan",
         "^checkpoint_region$",
     ),
     Mutant(
@@ -69,7 +69,7 @@ MUTANTS = [
                                     c->stages[k].forward_extra_bytes);""",
         """        most = mo_chain_value(c, k) + mo_chain_value(c, k + 1) +
                c->stages[k].forward_extra_bytes;""",
-        "test",
+        "asan",
         "^checkpoint_schedule$",
     ),
     # --- offload
@@ -78,7 +78,7 @@ MUTANTS = [
         "lib/offload/slabs.c",
         "    range->read = mo_max_u64(range->read, next->read);\n",
         "",
-        "test",
+        "asan",
         "^(stress_offload|offload_races)$",
     ),
     Mutant(
@@ -86,7 +86,7 @@ MUTANTS = [
         "lib/base/unnamed_file.c",
         "mo_file_calls.read(file, data + done, piece, (off_t)(offset + done))",
         "mo_file_calls.read(file, data + done, piece, (off_t)offset)",
-        "test",
+        "asan",
         "^offload_disk_faults$",
     ),
     Mutant(
@@ -108,7 +108,7 @@ MUTANTS = [
         "lib/optim/import.c",
         "    o->group_table.current = 0;\n",
         "",
-        "test",
+        "asan",
         "^optim_export$",
     ),
     Mutant(
@@ -153,7 +153,7 @@ MUTANTS = [
     block->scale = grown;
     block->growth_tracker = 0;
 """,
-        "test",
+        "asan",
         "^cast_scaler$",
     ),
     # --- kernels' flags: what once crashed on processors without AVX-512
@@ -202,7 +202,7 @@ MUTANTS = [
         """    if (scope->status == MEMOPT_OK)
         scope->gpu->driver->vendor->leave_context(scope->gpu, scope->saved);
 """,
-        "test",
+        "asan",
         "^test_gpu_context",
     ),
     # --- plan
@@ -211,7 +211,7 @@ MUTANTS = [
         "lib/plan/model/optimizer.c",
         "int small = mo_max_u64(n, w->whole) < run->min_8bit_size;",
         "int small = n < run->min_8bit_size;",
-        "test",
+        "asan",
         "^plan_parallel$",
     ),
     # --- Python
