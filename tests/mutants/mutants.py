@@ -223,4 +223,13 @@ MUTANTS = [
         "python",
         "test_schedule",
     ),
+    # --- documents: a front page that was broken behind a link over the end of a line
+    Mutant(
+        "docs_link_over_two_lines",
+        "docs/pages.py",
+        "|[^][`])*)\\]",
+        "|[^][`\\n])*)\\]",
+        "test",
+        "^docs_site$",
+    ),
 ]
