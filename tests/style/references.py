@@ -5,7 +5,8 @@
 In every Markdown file of the repository: a relative link leads to a file, and to a heading of it
 where it names one; a path in code that begins with one of our folders exists (wildcards and `<…>`
 match something); a `memopt_…` is in the C sources and a `MEMOPT_…` in some source; an `--option`
-that a line of code gives to `memopt` is in the command's own. The change log speaks of the past:
+that a line of code gives to `memopt` is in the command's own; a function or table in a step of
+docs/reading.md is in a file that the step links to. The change log speaks of the past:
 only its links are looked at. And every page is at most two clicks from README.md, and every option
 of the build and variable of the environment is on some page of the guide.
 """
@@ -28,6 +29,8 @@ CODE = re.compile(r"```.*?```|`[^`\n]+`", re.S)
 PATH = re.compile(r"(?<![\w./$~<>{-])(?:%s)/[\w./*<>-]*[\w*>/]" % "|".join(FOLDERS))
 NAME = re.compile(r"(?<![\w/.-])(?:memopt_\w*[a-z0-9]|MEMOPT_\w*[A-Z0-9])(?![\w*/.-]*[*…/])")
 COMMAND = re.compile(r"^\s*(?:\$ )?memopt [a-z].*", re.M)
+CALLED = re.compile(r"`(\w+)[(\[]")
+STEP = re.compile(r"\d+\. ")
 OPTION = re.compile(r"(?<!\S)--[a-z][\w-]*")
 
 
@@ -113,6 +116,23 @@ def options(code, known):
                 yield "memopt has no %s" % option
 
 
+def linked(document, text):
+    """The words of the files that a piece of a page links to."""
+    found = {path for _, path, _ in targets(document, text) if path.is_file()}
+    return {word for path in found for word in re.findall(r"\w+", path.read_text(encoding="utf-8"))}
+
+
+def walks(document, text):
+    """Functions and tables that are not where a page of walks says: of a step in the step's files,
+    of other text in those of its section."""
+    for section in re.split(r"^## ", text, flags=re.M):
+        everything = linked(document, section)
+        for part in re.split(r"\n\n|\n(?=\d+\. )", section):
+            known = linked(document, part) if STEP.match(part) else everything
+            for name in sorted(set(CALLED.findall(part)) - known):
+                yield "no file linked there has %s" % name
+
+
 def untold(root):
     """Settings that the guide does not have."""
     places = [root / name for name in ("CMakeLists.txt", "cmake", "lib", "bindings/python/memopt")]
@@ -137,6 +157,8 @@ def check(root):
             continue
         text = document.read_text(encoding="utf-8")
         found = [*links(document, text)]
+        if document == root / "docs" / "reading.md":
+            found += walks(document, text)
         if document not in near:
             found.append("is more than %d clicks from README.md" % CLICKS)
         if document.name != "CHANGELOG.md":

@@ -59,6 +59,30 @@ assert found(GOOD) == [], found(GOOD)
 for text, said in BAD.items():
     wrong = found(GOOD + "\n" + text + "\n")
     assert len(wrong) == 1 and said in wrong[0], (text, wrong)
+WALK = """# Walks
+
+[next](next.md)
+
+## One
+
+1. [x.h](../include/x.h): `memopt_x_open()`
+   opens.
+2. [x.c](../lib/x/x.c): `table[]` and `step(a, b)`; `memcpy` is not ours.
+
+Then `step()` of `memopt_x_open()`.
+"""
+walk = {
+    "docs/reading.md": WALK,
+    "docs/page.md": "## A section of it\n[on](reading.md) [next](next.md) [log](../CHANGELOG.md)\n",
+    "lib/x/x.c": "static int table[2]; static void step(void) {}",
+}
+assert found(GOOD, **walk) == [], found(GOOD, **walk)
+for old, new, said in (
+    ("`table[]`", "`memopt_x_open()`", "no file linked there has memopt_x_open"),
+    ("Then `step()`", "Then `stop()`", "no file linked there has stop"),
+):
+    wrong = found(GOOD, **{**walk, "docs/reading.md": WALK.replace(old, new)})
+    assert wrong == ["docs/reading.md: " + said], wrong
 wrong = found(GOOD, **{"docs/far.md": "# Far\n"})
 assert wrong == ["docs/far.md: is more than 2 clicks from README.md"], wrong
 wrong = found(GOOD, **{"docs/next.md": "[far](far.md)\n", "docs/far.md": "# Far\n"})
