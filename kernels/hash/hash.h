@@ -68,10 +68,6 @@ typedef struct mo_hash_compare_args {
     uint64_t label;   /* below UINT64_MAX */
 } mo_hash_compare_args;
 
-/* On the host: adds bytes to a hash that starts as 0. All pieces of a value but the last are
- * multiples of 4096 bytes. */
-uint64_t mo_hash_bytes(uint64_t hash, const void *data, uint64_t bytes);
-
 extern const mo_kernel mo_kernel_hash_granules;
 extern const mo_kernel mo_kernel_hash_compare;
 

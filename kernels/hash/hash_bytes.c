@@ -1,4 +1,5 @@
-/* One content hash of many bytes, on the host. */
+#include "kernels/hash/hash_bytes.h"
+
 #include "kernels/hash/hash_cpu.h"
 
 /* The scalar form: it may run on any thread, without a device. */

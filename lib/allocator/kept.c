@@ -12,7 +12,7 @@
 #include "base/lock.h"
 #include "base/memory.h"
 #include "base/unnamed_file.h"
-#include "kernels/hash/hash.h"
+#include "kernels/hash/hash_bytes.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* The message of an exported block; both processes run on one machine. */
 #include "allocator/share_message.h"
 
-#include "kernels/hash/hash.h"
+#include "kernels/hash/hash_bytes.h"
 
 #include <inttypes.h>
 #include <stddef.h>

@@ -4,7 +4,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/memory.h"
-#include "kernels/hash/hash.h"
+#include "kernels/hash/hash_bytes.h"
 
 #include <string.h>
 #include <unistd.h>
