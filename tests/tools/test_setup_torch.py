@@ -69,11 +69,16 @@ def asked(log, word):
     return [line for line in log if word in line]
 
 
+def of_torch(log, word):
+    """Without the line of the modules that come with and without torch: NVRTC is among them."""
+    return [line for line in asked(log, word) if not line.startswith("pytest ")]
+
+
 def test_with_the_toolkit_nothing_brings_cuda_along(setup):
     status, log, words = setup(TOOLKIT)
     assert status == 0, words
     assert asked(log, "torch==")[0].startswith("--no-deps torch==")
-    assert asked(log, "nvidia") == [
+    assert of_torch(log, "nvidia") == [
         "--no-deps nvidia-nccl-cu13==1 nvidia-nvshmem-cu13==2 nvidia-cufile"
     ]
     for name in ("accelerate", "lightning", "bitsandbytes", "torchao"):
@@ -85,7 +90,7 @@ def test_without_it_pip_decides(setup):
     status, log, words = setup("libcublas.so.12")
     assert status == 0, words
     assert asked(log, "torch==")[0].startswith("torch==")
-    assert not asked(log, "--no-deps") and not asked(log, "nvidia")
+    assert not asked(log, "--no-deps") and not of_torch(log, "nvidia")
 
 
 def test_a_toolkit_that_does_not_fit(setup):
@@ -94,6 +99,14 @@ def test_a_toolkit_that_does_not_fit(setup):
     torch = asked(log, "torch==")
     assert torch[0].startswith("--no-deps torch==") and torch[1].startswith("torch==")
     assert asked(log, "accelerate")[0].startswith("accelerate")
+
+
+def test_both_versions_of_nvrtc_are_asked_for_where_they_exist(setup):
+    wanted = {"": "==13.", "-cu12": "==12."}
+    modules = asked(setup(TOOLKIT)[1], "pytest ")[0]
+    for name, version in wanted.items():
+        machines = "*; platform_machine in 'x86_64 aarch64'"
+        assert "nvidia-cuda-nvrtc" + name + version + machines in modules
 
 
 def test_the_second_time_asks_nothing(setup):
