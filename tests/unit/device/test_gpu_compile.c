@@ -1,7 +1,7 @@
 /*
  * Run-time compilation. The argument says what the environment makes the loader find:
  *
- *   real    the CUDA toolkit's own NVRTC; skipped where there is none
+ *   real    the real NVRTC, of a wheel or the CUDA toolkit; skipped where there is none
  *   choice  simulated NVRTCs 13 and 12, and a driver of CUDA 12.4
  *   none    no compiler: every name is a file that is no library
  *   old     an NVRTC from before CUDA 11.1 only
