@@ -166,6 +166,17 @@ MUTANTS = [
         "test",
         "^kernels_instructions$",
     ),
+    # --- kernels' text: what NVRTC once refused
+    Mutant(
+        "kernels_host_function",
+        "kernels/hash/hash.h",
+        "extern const mo_kernel mo_kernel_hash_granules;\n",
+        """uint64_t mo_hash_bytes(uint64_t hash, const void *data, uint64_t bytes);
+extern const mo_kernel mo_kernel_hash_granules;
+""",
+        "test",
+        "^kernels_text$",
+    ),
     # --- device
     Mutant(
         "device_failed_record",
