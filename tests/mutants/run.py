@@ -56,7 +56,7 @@ def ctest_step(preset: str, settings: str = "") -> Step:
     )
 
 
-TEST = ctest_step("test", "-DMEMOPT_BUILD_BENCHMARKS=OFF")
+TEST = ctest_step("test", "-DMEMOPT_BUILD_BENCHMARKS=OFF -DMEMOPT_PROCESSORS=Nehalem")
 STEPS = {
     "test": TEST,
     "asan": ctest_step("asan"),
