@@ -160,11 +160,9 @@ static void run_one(const scene *s, const char *device, uint32_t kind, uint64_t 
 }
 
 /* To the next number of a fault. */
-static uint64_t step_at(const char *device, uint64_t n)
+static uint64_t step_at(uint64_t n)
 {
-    if (is_long())
-        return 1;
-    return strcmp(device, "cpu") != 0 ? 2 + n / 3 : 1 + n / 8;
+    return is_long() ? 1 : 2 + n / 3;
 }
 
 /* Ends the child with a message where it is not right. */
@@ -178,7 +176,7 @@ static void run_scene(const scene *s, const char *device, uint32_t kind, uint64_
                 oracle_feature_name((uint32_t)s->must));
         exit(1);
     }
-    for (uint64_t n = 1; n < MOST_FAULTS; n += step_at(device, n)) {
+    for (uint64_t n = 1; n < MOST_FAULTS; n += step_at(n)) {
         memset(&seen, 0, sizeof seen);
         run_one(s, device, kind, n, &seen);
         if (seen.live != plain.live || seen.paused != plain.paused) {

@@ -52,6 +52,7 @@ def socket_folder() -> Iterator[Path]:
 @pytest.fixture
 def device() -> Iterator[memopt.Device]:
     """A small card; after the test nothing of it may be left but what the test still holds."""
+    gc.freeze()  # what was there before is not looked through after each test
     device = memopt.Device("cpu", capacity=64 * MIB, threads=2)
     yield device
     gc.collect()
