@@ -1,5 +1,4 @@
 /* The scalar forms of Adam-mini, and the loops over items that all CPU forms share. */
-#define MO_SCALAR static inline
 #include "kernels/adam_mini/adam_mini_cpu.h"
 #include "kernels/core/element_io.h"
 #include "kernels/optim/optim_cpu.h"

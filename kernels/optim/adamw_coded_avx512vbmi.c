@@ -1,8 +1,6 @@
-/* The steps of step_simd_adamw.h on AVX-512 with VBMI. */
+/* The steps of step_simd_adamw.h on AVX-512 with VBMI, for formats that look up bytes. */
 #include "kernels/optim/optim_avx512.h"
 #include "kernels/optim/step_simd_adamw.h"
 
-MO_ADAMW_STEP(mo_step_adamw4_avx512vbmi, MO_STATE_4BIT)
-MO_ADAMW_STEP(mo_step_adamwf8_avx512vbmi, MO_STATE_F8)
-MO_ADAMW_STEP(mo_step_adamwc8_avx512vbmi, MO_STATE_COMPANDED)
-MO_ADAMW_STEP(mo_step_adamwc4_avx512vbmi, MO_STATE_COMPANDED4)
+MO_ADAMW_STEP(adamwc8, avx512vbmi, MO_STATE_COMPANDED, mo_adamw32_span_avx512)
+MO_ADAMW_STEP(adamwc4, avx512vbmi, MO_STATE_COMPANDED4, mo_adamw32_span_avx512)

@@ -1,7 +1,6 @@
 /*
- * What the CPU forms of the optimizer's kernels share: the step on a run of elements, scalar, which
- * is the specification that the SIMD forms equal (and use themselves where a block holds values
- * that are not finite), and the forms for each instruction set.
+ * What the CPU forms of the optimizer's kernels share: spans and their parts, split weights, and
+ * the forms for each instruction set.
  */
 #ifndef MO_KERNELS_OPTIM_OPTIM_CPU_H
 #define MO_KERNELS_OPTIM_OPTIM_CPU_H
@@ -12,9 +11,11 @@
 
 #include <stddef.h>
 
-/* Not inlined into SIMD forms, which use these functions rarely and need the registers. */
-#if !defined(MO_SCALAR)
-#define MO_SCALAR static __attribute__((noinline, unused))
+/* One copy in a file, not inlined: what is rare, or waits for memory. */
+#if defined(__clang__)
+#define MO_ONE_COPY static __attribute__((noinline, unused))
+#else
+#define MO_ONE_COPY static __attribute__((noinline, noclone, unused))
 #endif
 
 /* Writes the new parameter: the one rounding of the step. i is relative to the span. */
@@ -30,39 +31,6 @@ static inline void mo_optim_store(const mo_optim_span *s, uint64_t i, float valu
     }
     if (s->copy != NULL)
         mo_store_element(s->copy, i, s->copy_dtype, value);
-}
-
-/* 32-bit states: elements [begin, end) of the span. */
-MO_SCALAR void mo_step32_scalar(uint32_t rule, const mo_optim_span *s, uint64_t begin, uint64_t end)
-{
-    float *m = (float *)s->m, *v = (float *)s->v, *slow = (float *)s->slow, none = 0.0f;
-    for (uint64_t i = begin; i < end; i++) {
-        float zero = 0.0f, *first = m != 0 ? &m[i] : &zero;
-        float g = mo_load_element(s->gradient, i, s->gradient_dtype);
-        float p = mo_load_element(s->parameter, i, s->parameter_dtype);
-        float *second = v != 0 ? &v[i] : &none, *third = slow != 0 ? &slow[i] : &none;
-        mo_optim_store(s, i, mo_rule_update(rule, &s->coef, g, p, first, second, third));
-        *first = mo_f32_one_nan(*first);
-        *second = mo_f32_one_nan(*second);
-        *third = mo_f32_one_nan(*third);
-    }
-}
-
-/* bf16 states of a rule with two moments: elements [begin, end) of the span. */
-MO_SCALAR void mo_step16_scalar(uint32_t rule, const mo_optim_span *s, uint64_t begin, uint64_t end)
-{
-    uint16_t *m = (uint16_t *)s->m, *v = (uint16_t *)s->v;
-    uint32_t key = mo_moment_key(s->coef.step);
-    for (uint64_t i = begin; i < end; i++) {
-        float first = mo_bf16_to_f32(m[i]), second = mo_bf16_to_f32(v[i]), none = 0.0f;
-        float g = mo_load_element(s->gradient, i, s->gradient_dtype);
-        float p = mo_load_element(s->parameter, i, s->parameter_dtype);
-        mo_optim_store(s, i, mo_rule_update(rule, &s->coef, g, p, &first, &second, &none));
-        mo_moment_codes codes =
-            mo_moment_codes_of(mo_f32_one_nan(first), mo_f32_one_nan(second), key);
-        m[i] = codes.m;
-        v[i] = codes.v;
-    }
 }
 
 /* Elements of the block of `size` that starts at element `begin` of `count`. */
@@ -93,36 +61,6 @@ static inline void mo_block_encode(uint32_t format, int is_signed, const float *
         mo_format_write(format, is_signed, codes, begin + i,
                         mo_format_code(format, is_signed, values[i], &scale));
     *out_scale = scale.absmax;
-}
-
-/* Coded states: the block that starts at element `begin` of the span. */
-MO_SCALAR void mo_step_block_scalar(uint32_t rule, uint32_t format, const mo_optim_span *s,
-                                    uint64_t begin)
-{
-    float m[MO_BLOCK_MOST], v[MO_BLOCK_MOST], slow[MO_BLOCK_MOST], none = 0.0f;
-    const uint32_t n = mo_block_length(s->block, s->count, begin);
-    m[0] = 0.0f; /* for compilers: n is not 0 */
-    uint64_t block = begin / s->block;
-    int second = mo_rule_has_second(rule), third = mo_rule_has_slow(rule);
-    mo_block_decode(format, mo_rule_first_signed(rule), (const uint8_t *)s->m, s->absmax1[block],
-                    begin, n, m);
-    if (second)
-        mo_block_decode(format, 0, (const uint8_t *)s->v, s->absmax2[block], begin, n, v);
-    if (third)
-        mo_block_decode(format, 1, (const uint8_t *)s->slow, s->slow_absmax[block], begin, n, slow);
-    for (uint32_t i = 0; i < n; i++) {
-        float g = mo_load_element(s->gradient, begin + i, s->gradient_dtype);
-        float p = mo_load_element(s->parameter, begin + i, s->parameter_dtype);
-        mo_optim_store(s, begin + i,
-                       mo_rule_update(rule, &s->coef, g, p, &m[i], second ? &v[i] : &none,
-                                      third ? &slow[i] : &none));
-    }
-    mo_block_encode(format, mo_rule_first_signed(rule), m, begin, n, (uint8_t *)s->m,
-                    &s->absmax1[block]);
-    if (second)
-        mo_block_encode(format, 0, v, begin, n, (uint8_t *)s->v, &s->absmax2[block]);
-    if (third)
-        mo_block_encode(format, 1, slow, begin, n, (uint8_t *)s->slow, &s->slow_absmax[block]);
 }
 
 /* Elements [at, at + n) of a span; `at` is the first of a block. */
@@ -182,7 +120,7 @@ static inline void mo_split_weights(const float *restrict values, uint64_t n,
 
 /* A span of split weights: some blocks at a time become fp32 in the first-level cache, are stepped
  * there as fp32 parameters, and are split again. */
-MO_SCALAR void mo_step_split(const mo_optim_span *s, void (*step)(const mo_optim_span *))
+MO_ONE_COPY void mo_step_split(const mo_optim_span *s, void (*step)(const mo_optim_span *))
 {
     enum { RUN = MO_BLOCK_MOST };
     _Alignas(64) float values[RUN];
@@ -219,54 +157,65 @@ static inline void mo_each_span(const mo_optim_step_args *a, uint64_t begin, uin
     mo_each_sized_span(a, 0, begin, end, step);
 }
 
-/* Elements [first, first + n), one block. */
-MO_SCALAR void mo_quantize_block_scalar(uint32_t format, const mo_blockcode_args *a, uint64_t first,
-                                        uint32_t n)
-{
-    float values[MO_BLOCK_MOST];
-    for (uint32_t i = 0; i < n; i++)
-        values[i] = mo_load_element(a->values, first + i, a->dtype);
-    mo_block_encode(format, a->is_signed != 0, values, first, n, a->codes,
-                    &a->absmax[first / mo_blockcode_block(format, a)]);
-}
+/* --- step_scalar.h for SIMD forms: compiled once, AVX-512's forms use AVX2's ---------------------
+ */
 
-MO_SCALAR void mo_dequantize_run_scalar(uint32_t format, const mo_blockcode_args *a, uint64_t first,
-                                        uint64_t last)
-{
-    const uint32_t block = mo_blockcode_block(format, a);
-    for (uint64_t i = first; i < last;) {
-        float scale = a->absmax[i / block];
-        uint64_t end = i / block * block + block;
-        for (end = end < last ? end : last; i < end; i++) {
-            uint32_t code = mo_format_read(format, a->codes, i);
-            float value = mo_format_value(format, a->is_signed != 0, code, scale);
-            mo_store_element(a->values, i, a->dtype, mo_f32_one_nan(value));
-        }
-    }
-}
+#if defined(__aarch64__)
+#define MO_SCALAR_FORM(name) name##_neon
+#else
+#define MO_SCALAR_FORM(name) name##_avx2
+#endif
+void MO_SCALAR_FORM(mo_step32_scalar)(uint32_t rule, const mo_optim_span *s, uint64_t begin,
+                                      uint64_t end);
+void MO_SCALAR_FORM(mo_step16_scalar)(uint32_t rule, const mo_optim_span *s, uint64_t begin,
+                                      uint64_t end);
+void MO_SCALAR_FORM(mo_step_block_scalar)(uint32_t rule, uint32_t format, const mo_optim_span *s,
+                                          uint64_t begin);
+void MO_SCALAR_FORM(mo_quantize_block_scalar)(uint32_t format, const mo_blockcode_args *a,
+                                              uint64_t first, uint32_t n);
+void MO_SCALAR_FORM(mo_dequantize_run_scalar)(uint32_t format, const mo_blockcode_args *a,
+                                              uint64_t first, uint64_t last);
+#if !defined(MO_SCALAR)
+#define MO_SCALAR
+#define mo_step32_scalar MO_SCALAR_FORM(mo_step32_scalar)
+#define mo_step16_scalar MO_SCALAR_FORM(mo_step16_scalar)
+#define mo_step_block_scalar MO_SCALAR_FORM(mo_step_block_scalar)
+#define mo_quantize_block_scalar MO_SCALAR_FORM(mo_quantize_block_scalar)
+#define mo_dequantize_run_scalar MO_SCALAR_FORM(mo_dequantize_run_scalar)
+#endif
 
 /* --- the forms ------------------------------------------------------------------------------- */
 
-void mo_adamw32_span_avx2(const mo_optim_span *span);
-void mo_lion32_span_avx2(const mo_optim_span *span);
-void mo_sgd32_span_avx2(const mo_optim_span *span);
-void mo_adam32_span_avx2(const mo_optim_span *span);
-void mo_rmsprop32_span_avx2(const mo_optim_span *span);
-void mo_rmspropm32_span_avx2(const mo_optim_span *span);
-void mo_ademamix32_span_avx2(const mo_optim_span *span);
-void mo_adamw32_span_avx512(const mo_optim_span *span);
+#define MO_DECLARE_SPAN(name) void name(const mo_optim_span *span);
+#define MO_DECLARE_SPANS32(isa)                                                                    \
+    MO_DECLARE_SPAN(mo_adamw32_span_##isa)                                                         \
+    MO_DECLARE_SPAN(mo_lion32_span_##isa)                                                          \
+    MO_DECLARE_SPAN(mo_sgd32_span_##isa)                                                           \
+    MO_DECLARE_SPAN(mo_adam32_span_##isa)                                                          \
+    MO_DECLARE_SPAN(mo_rmsprop32_span_##isa)                                                       \
+    MO_DECLARE_SPAN(mo_rmspropm32_span_##isa)                                                      \
+    MO_DECLARE_SPAN(mo_ademamix32_span_##isa)
+/* What coded forms leave to those of a lower set. */
+#define MO_DECLARE_SPANS(name)                                                                     \
+    MO_DECLARE_SPAN(name##_avx2)                                                                   \
+    MO_DECLARE_SPAN(name##_avx512)                                                                 \
+    MO_DECLARE_SPAN(name##_avx512vbmi)                                                             \
+    MO_DECLARE_SPAN(name##_avx512bf16)
 
-/* 8-bit states of any types, and 32-bit states. */
-#define MO_DECLARE_SPAN(name)                                                                      \
-    void name##_avx512(const mo_optim_span *span);                                                 \
-    void name##_avx512vbmi(const mo_optim_span *span);
-
-MO_DECLARE_SPAN(mo_adam8_span)
-MO_DECLARE_SPAN(mo_lion8_span)
-MO_DECLARE_SPAN(mo_sgd8_span)
-MO_DECLARE_SPAN(mo_rmsprop8_span)
-MO_DECLARE_SPAN(mo_rmspropm8_span)
-MO_DECLARE_SPAN(mo_ademamix8_span)
+MO_DECLARE_SPANS32(neon)
+MO_DECLARE_SPANS32(avx2)
+MO_DECLARE_SPANS32(avx512)
+MO_DECLARE_SPANS(mo_adamw8_span)
+MO_DECLARE_SPANS(mo_adam8_span)
+MO_DECLARE_SPANS(mo_lion8_span)
+MO_DECLARE_SPANS(mo_sgd8_span)
+MO_DECLARE_SPANS(mo_rmsprop8_span)
+MO_DECLARE_SPANS(mo_rmspropm8_span)
+MO_DECLARE_SPANS(mo_ademamix8_span)
+MO_DECLARE_SPANS(mo_adamw4_span)
+MO_DECLARE_SPANS(mo_adamwf8_span)
+MO_DECLARE_SPANS(mo_adamwc8_span)
+MO_DECLARE_SPANS(mo_adamwc4_span)
 
 #define MO_DECLARE_FORM(name) void name(const void *args, uint64_t begin, uint64_t end);
 #define MO_DECLARE_FORMS(name)                                                                     \

@@ -26,17 +26,19 @@ const mo_kernel mo_kernel_optim_prologue = {
     .cpu = {mo_prologue_ref},
 };
 
-#define FORMS(symbol, ...)                                                                         \
-    MO_CPU_FORMS(symbol##_ref, symbol##_neon, symbol##_avx2, symbol##_avx512, symbol##_avx512vbmi, \
-                 __VA_ARGS__)
-#define STEP(name, symbol, ...)                                                                    \
+/* vbmi, bf16: NULL where the set brings nothing. */
+#define FORMS(symbol, vbmi, bf16)                                                                  \
+    MO_CPU_FORMS(symbol##_ref, symbol##_neon, symbol##_avx2, symbol##_avx512, vbmi, bf16)
+#define STEP(name, symbol, vbmi, bf16)                                                             \
     {                                                                                              \
-        name, sizeof(mo_optim_step_args), MO_OPTIM_THREADS, FORMS(symbol, __VA_ARGS__),            \
+        name, sizeof(mo_optim_step_args), MO_OPTIM_THREADS, FORMS(symbol, vbmi, bf16),             \
             step_elements                                                                          \
     }
-#define CODE(name, symbol)                                                                         \
+/* 8-bit states. */
+#define STEP8(name, symbol) STEP(name, symbol, symbol##_avx512vbmi, symbol##_avx512bf16)
+#define CODE(name, symbol, vbmi)                                                                   \
     {                                                                                              \
-        name, sizeof(mo_blockcode_args), MO_OPTIM_THREADS, FORMS(symbol, NULL), NULL               \
+        name, sizeof(mo_blockcode_args), MO_OPTIM_THREADS, FORMS(symbol, vbmi, NULL), NULL         \
     }
 
 /* Blocks of any size. AVX-512 machines use the forms of AVX2. */
@@ -52,41 +54,39 @@ const mo_kernel mo_kernel_optim_prologue = {
         name, sizeof(mo_blockcode_args), MO_OPTIM_THREADS, SIZED_FORMS(symbol, scalar), NULL       \
     }
 
-/* Most steps with coded states also use the hardware's rounding to bf16. */
-const mo_kernel mo_kernel_optim_step =
-    STEP("mo_optim_step", mo_optim_step, mo_optim_step_avx512bf16);
+/* The steps with coded states also use the hardware's rounding to bf16, those with bytes of codes
+ * its lookups. */
+const mo_kernel mo_kernel_optim_step = STEP8("mo_optim_step", mo_optim_step);
 const mo_kernel mo_kernel_step_adamw4 =
-    STEP("mo_step_adamw4", mo_step_adamw4, mo_step_adamw4_avx512bf16);
+    STEP("mo_step_adamw4", mo_step_adamw4, NULL, mo_step_adamw4_avx512bf16);
 const mo_kernel mo_kernel_step_adamwf8 =
-    STEP("mo_step_adamwf8", mo_step_adamwf8, mo_step_adamwf8_avx512bf16);
-const mo_kernel mo_kernel_step_adamwc8 =
-    STEP("mo_step_adamwc8", mo_step_adamwc8, mo_step_adamwc8_avx512bf16);
-const mo_kernel mo_kernel_step_adamwc4 =
-    STEP("mo_step_adamwc4", mo_step_adamwc4, mo_step_adamwc4_avx512bf16);
-const mo_kernel mo_kernel_step_lion8 =
-    STEP("mo_step_lion8", mo_step_lion8, mo_step_lion8_avx512bf16);
-const mo_kernel mo_kernel_step_sgd8 = STEP("mo_step_sgd8", mo_step_sgd8, mo_step_sgd8_avx512bf16);
-const mo_kernel mo_kernel_step_adam8 =
-    STEP("mo_step_adam8", mo_step_adam8, mo_step_adam8_avx512bf16);
-const mo_kernel mo_kernel_step_adamw16 = STEP("mo_step_adamw16", mo_step_adamw16, NULL);
+    STEP("mo_step_adamwf8", mo_step_adamwf8, NULL, mo_step_adamwf8_avx512bf16);
+const mo_kernel mo_kernel_step_adamwc8 = STEP8("mo_step_adamwc8", mo_step_adamwc8);
+const mo_kernel mo_kernel_step_adamwc4 = STEP8("mo_step_adamwc4", mo_step_adamwc4);
+const mo_kernel mo_kernel_step_lion8 = STEP8("mo_step_lion8", mo_step_lion8);
+const mo_kernel mo_kernel_step_sgd8 = STEP8("mo_step_sgd8", mo_step_sgd8);
+const mo_kernel mo_kernel_step_adam8 = STEP8("mo_step_adam8", mo_step_adam8);
+const mo_kernel mo_kernel_step_adamw16 = STEP("mo_step_adamw16", mo_step_adamw16, NULL, NULL);
 const mo_kernel mo_kernel_step_schedule_free =
-    STEP("mo_step_schedule_free", mo_step_schedule_free, NULL);
-const mo_kernel mo_kernel_step_rmsprop8 =
-    STEP("mo_step_rmsprop8", mo_step_rmsprop8, mo_step_rmsprop8_avx512bf16);
-const mo_kernel mo_kernel_step_rmspropm8 =
-    STEP("mo_step_rmspropm8", mo_step_rmspropm8, mo_step_rmspropm8_avx512bf16);
-const mo_kernel mo_kernel_step_ademamix8 =
-    STEP("mo_step_ademamix8", mo_step_ademamix8, mo_step_ademamix8_avx512bf16);
-const mo_kernel mo_kernel_quantize = CODE("mo_quantize", mo_quantize);
-const mo_kernel mo_kernel_dequantize = CODE("mo_dequantize", mo_dequantize);
-const mo_kernel mo_kernel_quantize4 = CODE("mo_quantize4", mo_quantize4);
-const mo_kernel mo_kernel_dequantize4 = CODE("mo_dequantize4", mo_dequantize4);
-const mo_kernel mo_kernel_quantizef8 = CODE("mo_quantizef8", mo_quantizef8);
-const mo_kernel mo_kernel_dequantizef8 = CODE("mo_dequantizef8", mo_dequantizef8);
-const mo_kernel mo_kernel_quantizec8 = CODE("mo_quantizec8", mo_quantizec8);
-const mo_kernel mo_kernel_dequantizec8 = CODE("mo_dequantizec8", mo_dequantizec8);
-const mo_kernel mo_kernel_quantizec4 = CODE("mo_quantizec4", mo_quantizec4);
-const mo_kernel mo_kernel_dequantizec4 = CODE("mo_dequantizec4", mo_dequantizec4);
+    STEP("mo_step_schedule_free", mo_step_schedule_free, NULL, NULL);
+const mo_kernel mo_kernel_step_rmsprop8 = STEP8("mo_step_rmsprop8", mo_step_rmsprop8);
+const mo_kernel mo_kernel_step_rmspropm8 = STEP8("mo_step_rmspropm8", mo_step_rmspropm8);
+const mo_kernel mo_kernel_step_ademamix8 = STEP8("mo_step_ademamix8", mo_step_ademamix8);
+const mo_kernel mo_kernel_quantize = CODE("mo_quantize", mo_quantize, mo_quantize_avx512vbmi);
+const mo_kernel mo_kernel_dequantize =
+    CODE("mo_dequantize", mo_dequantize, mo_dequantize_avx512vbmi);
+const mo_kernel mo_kernel_quantize4 = CODE("mo_quantize4", mo_quantize4, NULL);
+const mo_kernel mo_kernel_dequantize4 = CODE("mo_dequantize4", mo_dequantize4, NULL);
+const mo_kernel mo_kernel_quantizef8 = CODE("mo_quantizef8", mo_quantizef8, NULL);
+const mo_kernel mo_kernel_dequantizef8 = CODE("mo_dequantizef8", mo_dequantizef8, NULL);
+const mo_kernel mo_kernel_quantizec8 =
+    CODE("mo_quantizec8", mo_quantizec8, mo_quantizec8_avx512vbmi);
+const mo_kernel mo_kernel_dequantizec8 =
+    CODE("mo_dequantizec8", mo_dequantizec8, mo_dequantizec8_avx512vbmi);
+const mo_kernel mo_kernel_quantizec4 =
+    CODE("mo_quantizec4", mo_quantizec4, mo_quantizec4_avx512vbmi);
+const mo_kernel mo_kernel_dequantizec4 =
+    CODE("mo_dequantizec4", mo_dequantizec4, mo_dequantizec4_avx512vbmi);
 
 const mo_kernel mo_kernel_sized_step8 = SIZED_STEP("mo_sized_step8", mo_sized_step8);
 const mo_kernel mo_kernel_sized_step4 = SIZED_STEP("mo_sized_step4", mo_sized_step4);

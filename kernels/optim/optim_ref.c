@@ -1,6 +1,6 @@
 /* The optimizer's kernels, scalar forms: the specification. */
 #define MO_SCALAR static inline
-#include "kernels/optim/optim_cpu.h"
+#include "kernels/optim/step_scalar.h"
 
 #include <string.h>
 

@@ -1,11 +1,9 @@
 /*
- * The steps with 8-bit states, AVX-512, and the kernels that choose between them and the spans of
- * step_simd.h, for 32-bit states and rarer types: included by a file for each set of instructions,
- * which defines MO_FORM(name), the name with the set's suffix, and MO_LANE_FORM(name), that of the
- * spans. Coding block b - 1 is interleaved with updating
- * block b: the two share no data, so each hides the long latencies of the other. Between the two a
- * block lives as fp32 in a work buffer of the first-level cache, and nothing is written to memory
- * before the whole block is known to be finite; the scalar form does a block that is not.
+ * The steps with 8-bit states, AVX-512: included by a file for each set of instructions, which
+ * defines MO_FORM(name), the name with the set's suffix. Coding block b - 1 is interleaved with
+ * updating block b: the two share no data, so each hides the long latencies of the other. Between
+ * the two a block lives as fp32 in a work buffer of the first-level cache, and nothing is written
+ * to memory before the whole block is known to be finite; the scalar form does a block that is not.
  */
 #include "kernels/optim/optim_avx512.h"
 #include "kernels/optim/optim_cpu.h"
@@ -182,10 +180,10 @@ MO_INLINE void finish64(form f, const work *w, int part, const coding *c)
 /* The block's parameters in the cases that finish64 does not handle: stochastic, odd values,
  * NaN. */
 static __attribute__((noinline)) void store_parameters(const mo_optim_span *s, uint64_t at,
-                                                       const work *w)
+                                                       const float *values)
 {
     for (uint64_t i = 0; i < BLOCK; i += 64) {
-        mo_f32x64 p = load64_one_nan(w->p + i);
+        mo_f32x64 p = load64_one_nan(values + i);
         if (s->parameter_dtype != MO_DTYPE_F32 && s->stochastic)
             mo_store64_stochastic(s->parameter, at + i, s->parameter_dtype, &p, &s->random,
                                   s->start + at + i);
@@ -209,7 +207,8 @@ static __attribute__((noinline)) void settle_not_finite(uint32_t rule, const mo_
     mo_step_block_scalar(rule, MO_STATE_8BIT, s, at);
     memset(w->m, 0, sizeof w->m);
     memset(w->v, 0, sizeof w->v);
-    memset(w->slow, 0, BLOCK * sizeof(float));
+    if (mo_rule_has_slow(rule))
+        memset(w->slow, 0, BLOCK * sizeof(float));
     memset(w->p, 0, sizeof w->p);
     w->inverse1 = w->inverse2 = w->slow_inverse = 1.0f;
     w->m_codes = away->m_codes;
@@ -256,7 +255,7 @@ MO_INLINE void settle(form f, const mo_optim_span *s, uint64_t at, work *w, cons
     w->parameter = mo_element_at(s->parameter, at, f.p_dtype);
     w->copy = mo_element_at(s->copy, at, s->copy_dtype);
     if (__builtin_expect(top->odd || (f.p_dtype != MO_DTYPE_F32 && s->stochastic), 0)) {
-        store_parameters(s, at, w);
+        store_parameters(s, at, w->p);
         w->parameter = away->parameter;
         if (f.copies)
             store_copy(s, at, w);
@@ -288,28 +287,50 @@ MO_INLINE void step_pair(form f, const mo_optim_span *s, const mo_lane_coef *c, 
     }
 }
 
+static const largest none; /* zeros */
+
+/* A span's first update and last coding, for all types: they are rare. */
+MO_INLINE largest first_update(uint32_t rule, const mo_optim_span *s, work *now)
+{
+    largest top = none;
+    mo_lane_coef c = mo_lane_coef_of(&s->coef);
+    form any = {rule, s->parameter_dtype, s->gradient_dtype, 1, c.nesterov};
+    step_pair(any, s, &c, 0, now, NULL, &top);
+    return top;
+}
+
+MO_INLINE void last_coding(uint32_t rule, int p_dtype, int copies, const work *before)
+{
+    step_pair((form){rule, p_dtype, 0, copies, 0}, NULL, NULL, 0, NULL, before, NULL);
+}
+
+typedef largest (*first_form)(const mo_optim_span *, work *);
+typedef void (*last_form)(int, int, const work *);
+
 /* Whole blocks of a span, at least one. */
-MO_INLINE void step_blocks(form f, const mo_optim_span *s, uint64_t blocks)
+MO_INLINE void step_blocks(form f, const mo_optim_span *s, uint64_t blocks, first_form first,
+                           last_form last)
 {
     _Alignas(64) float slow[2][BLOCK];
     work works[2];
     spill away;
-    const largest none = {_mm512_setzero_ps(), _mm512_setzero_si512(), _mm512_setzero_si512(),
-                          _mm512_setzero_si512(), 0};
     mo_lane_coef c = mo_lane_coef_of(&s->coef);
-    largest top = none;
     c.nesterov = f.nesterov;
     works[0].slow = slow[0];
     works[1].slow = slow[1];
-    step_pair(f, s, &c, 0, &works[0], NULL, &top);
-    settle(f, s, 0, &works[0], &top, &away);
+    /* gcc is not to move these rules' loads over their stores: it would run out of registers */
+    if (f.rule == MO_RULE_RMSPROP || f.rule == MO_RULE_SGD)
+        __asm__ volatile("" : : "r"(works) : "memory");
+    const largest found = first(s, &works[0]);
+    largest top; /* stays in registers, its address unknown to others */
+    settle(f, s, 0, &works[0], &found, &away);
     for (uint64_t b = 1; b < blocks; b++) {
         work *now = &works[b & 1];
         top = none;
         step_pair(f, s, &c, b * BLOCK, now, &works[~b & 1], &top);
         settle(f, s, b * BLOCK, now, &top, &away);
     }
-    step_pair(f, s, &c, 0, NULL, &works[~blocks & 1], &top);
+    last(f.p_dtype, f.copies, &works[~blocks & 1]);
 }
 
 /* The last, shorter block: padded with elements that stay zero. */
@@ -348,37 +369,7 @@ static __attribute__((noinline)) void step_tail(uint32_t rule, const mo_optim_sp
 
 typedef void (*blocks_form)(const mo_optim_span *, uint64_t);
 
-#define BLOCKS_FOR(name, rule, p_dtype, g_dtype) BLOCKS_AS(name, rule, p_dtype, g_dtype, 0, 0)
-#define BLOCKS_AS(name, rule, p_dtype, g_dtype, copies, nesterov)                                  \
-    static __attribute__((noinline)) void name(const mo_optim_span *s, uint64_t blocks)            \
-    {                                                                                              \
-        step_blocks((form){rule, p_dtype, g_dtype, copies, nesterov}, s, blocks);                  \
-    }
-/* The two pairs of types that a rule has a form of its own for. */
-#define BLOCKS_OF(name, rule, nesterov)                                                            \
-    BLOCKS_AS(name##_f32, rule, MO_DTYPE_F32, MO_DTYPE_F32, 0, nesterov)                           \
-    BLOCKS_AS(name##_bf16, rule, MO_DTYPE_BF16, MO_DTYPE_BF16, 0, nesterov)
-
-BLOCKS_FOR(adamw_f32_f32, MO_RULE_ADAMW, MO_DTYPE_F32, MO_DTYPE_F32)
-BLOCKS_FOR(adamw_f32_f16, MO_RULE_ADAMW, MO_DTYPE_F32, MO_DTYPE_F16)
-BLOCKS_FOR(adamw_f32_bf16, MO_RULE_ADAMW, MO_DTYPE_F32, MO_DTYPE_BF16)
-BLOCKS_FOR(adamw_f16_f32, MO_RULE_ADAMW, MO_DTYPE_F16, MO_DTYPE_F32)
-BLOCKS_FOR(adamw_f16_f16, MO_RULE_ADAMW, MO_DTYPE_F16, MO_DTYPE_F16)
-BLOCKS_FOR(adamw_f16_bf16, MO_RULE_ADAMW, MO_DTYPE_F16, MO_DTYPE_BF16)
-BLOCKS_FOR(adamw_bf16_f32, MO_RULE_ADAMW, MO_DTYPE_BF16, MO_DTYPE_F32)
-BLOCKS_FOR(adamw_bf16_f16, MO_RULE_ADAMW, MO_DTYPE_BF16, MO_DTYPE_F16)
-BLOCKS_FOR(adamw_bf16_bf16, MO_RULE_ADAMW, MO_DTYPE_BF16, MO_DTYPE_BF16)
-BLOCKS_AS(adamw_master, MO_RULE_ADAMW, MO_DTYPE_F32, MO_DTYPE_BF16, 1, 0)
-BLOCKS_FOR(adam_master, MO_RULE_ADAM, MO_DTYPE_F32, MO_DTYPE_BF16)
-BLOCKS_OF(adam, MO_RULE_ADAM, 0)
-BLOCKS_OF(lion, MO_RULE_LION, 0)
-BLOCKS_OF(sgd, MO_RULE_SGD, 0)
-BLOCKS_OF(nesterov, MO_RULE_SGD, 1)
-BLOCKS_OF(rmsprop, MO_RULE_RMSPROP, 0)
-BLOCKS_OF(rmspropm, MO_RULE_RMSPROP_MOMENTUM, 0)
-BLOCKS_OF(ademamix, MO_RULE_ADEMAMIX, 0)
-
-static void step_span(uint32_t rule, const mo_optim_span *s, blocks_form blocks)
+MO_ONE_COPY void step_span(uint32_t rule, const mo_optim_span *s, blocks_form blocks)
 {
     uint64_t whole = s->count / BLOCK;
     if (whole != 0)
@@ -387,59 +378,147 @@ static void step_span(uint32_t rule, const mo_optim_span *s, blocks_form blocks)
         step_tail(rule, s, whole * BLOCK, blocks);
 }
 
-static void adamw_span(const mo_optim_span *s)
-{
-    static const blocks_form forms[3][3] = {
-        {adamw_f32_f32, adamw_f32_f16, adamw_f32_bf16},
-        {adamw_f16_f32, adamw_f16_f16, adamw_f16_bf16},
-        {adamw_bf16_f32, adamw_bf16_f16, adamw_bf16_bf16},
-    };
-    if (s->absmax1 == NULL)
-        mo_adamw32_span_avx512(s);
-    else if (s->copy != NULL && s->copy_dtype == MO_DTYPE_BF16 &&
-             s->parameter_dtype == MO_DTYPE_F32 && s->gradient_dtype == MO_DTYPE_BF16)
-        step_span(MO_RULE_ADAMW, s, adamw_master);
-    else
-        step_span(MO_RULE_ADAMW, s,
-                  forms[s->parameter_dtype - MO_DTYPE_F32][s->gradient_dtype - MO_DTYPE_F32]);
-}
+/* --- the forms: RULE has what all types of a rule share -----------------------------------------
+ */
 
-/* The usual types; `others` does the others. */
-static void rule_span(uint32_t rule, const mo_optim_span *s, blocks_form f32, blocks_form bf16,
-                      blocks_form master, void (*others)(const mo_optim_span *))
-{
-    blocks_form blocks = NULL;
-    if (s->parameter_dtype == MO_DTYPE_F32 && s->gradient_dtype == MO_DTYPE_F32)
-        blocks = f32;
-    else if (s->parameter_dtype == MO_DTYPE_BF16 && s->gradient_dtype == MO_DTYPE_BF16)
-        blocks = bf16;
-    else if (s->parameter_dtype == MO_DTYPE_F32 && s->gradient_dtype == MO_DTYPE_BF16)
-        blocks = master;
-    if (s->absmax1 == NULL || blocks == NULL)
-        others(s);
-    else
-        step_span(rule, s, blocks);
-}
-
-#define RULE_STEP(name, rule, master, f32, bf16)                                                   \
-    static void name##_span(const mo_optim_span *s)                                                \
+#define RULE(name, rule)                                                                           \
+    static __attribute__((noinline)) largest name##_first(const mo_optim_span *s, work *now)       \
     {                                                                                              \
-        rule_span(rule, s, f32, bf16, master, MO_LANE_FORM(mo_##name##_span));                     \
+        return first_update(rule, s, now);                                                         \
     }                                                                                              \
-    void MO_FORM(mo_step_##name)(const void *args, uint64_t begin, uint64_t end)                   \
+    static __attribute__((noinline)) void name##_last(int p_dtype, int copies, const work *before) \
     {                                                                                              \
-        mo_each_span(args, begin, end, name##_span);                                               \
+        last_coding(rule, p_dtype, copies, before);                                                \
+    }                                                                                              \
+    BLOCKS(name, bf16, rule, MO_DTYPE_BF16, MO_DTYPE_BF16, 0, 0)
+#define BLOCKS(name, types, rule, p_dtype, g_dtype, copies, nesterov)                              \
+    static __attribute__((noinline)) void name##_##types(const mo_optim_span *s, uint64_t blocks)  \
+    {                                                                                              \
+        step_blocks((form){rule, p_dtype, g_dtype, copies, nesterov}, s, blocks, name##_first,     \
+                    name##_last);                                                                  \
     }
 
-void MO_FORM(mo_optim_step)(const void *args, uint64_t begin, uint64_t end)
+RULE(adamw, MO_RULE_ADAMW)
+RULE(adam, MO_RULE_ADAM)
+RULE(lion, MO_RULE_LION)
+RULE(sgd, MO_RULE_SGD)
+RULE(rmsprop, MO_RULE_RMSPROP)
+RULE(rmspropm, MO_RULE_RMSPROP_MOMENTUM)
+RULE(ademamix, MO_RULE_ADEMAMIX)
+BLOCKS(sgd, nesterov_bf16, MO_RULE_SGD, MO_DTYPE_BF16, MO_DTYPE_BF16, 0, 1)
+BLOCKS(adamw, copies, MO_RULE_ADAMW, MO_DTYPE_F32, MO_DTYPE_BF16, 1, 0)
+
+MO_INLINE int types_are(const mo_optim_span *s, int32_t parameter, int32_t gradient)
 {
-    mo_each_span(args, begin, end, adamw_span);
+    return s->parameter_dtype == parameter && s->gradient_dtype == gradient;
 }
 
-RULE_STEP(adam8, MO_RULE_ADAM, adam_master, adam_f32, adam_bf16)
-RULE_STEP(lion8, MO_RULE_LION, NULL, lion_f32, lion_bf16)
-RULE_STEP(sgd8, MO_RULE_SGD, NULL, s->coef.eps != 0.0f ? nesterov_f32 : sgd_f32,
-          s->coef.eps != 0.0f ? nesterov_bf16 : sgd_bf16)
-RULE_STEP(rmsprop8, MO_RULE_RMSPROP, NULL, rmsprop_f32, rmsprop_bf16)
-RULE_STEP(rmspropm8, MO_RULE_RMSPROP_MOMENTUM, NULL, rmspropm_f32, rmspropm_bf16)
-RULE_STEP(ademamix8, MO_RULE_ADEMAMIX, NULL, ademamix_f32, ademamix_bf16)
+#if defined(__AVX512BF16__)
+
+/* What is not rounded to bf16 is the same as with VBMI alone. */
+#define OTHERS(name, rule, f32, mixed, f16)
+#define OTHERS_OF(name) mo_##name##8_span_avx512vbmi
+
+#else
+
+BLOCKS(adamw, f32, MO_RULE_ADAMW, MO_DTYPE_F32, MO_DTYPE_F32, 0, 0)
+BLOCKS(adamw, mixed, MO_RULE_ADAMW, MO_DTYPE_F32, MO_DTYPE_BF16, 0, 0)
+BLOCKS(adamw, f16, MO_RULE_ADAMW, MO_DTYPE_F16, MO_DTYPE_F16, 0, 0)
+BLOCKS(adam, f32, MO_RULE_ADAM, MO_DTYPE_F32, MO_DTYPE_F32, 0, 0)
+BLOCKS(adam, mixed, MO_RULE_ADAM, MO_DTYPE_F32, MO_DTYPE_BF16, 0, 0)
+BLOCKS(lion, mixed, MO_RULE_LION, MO_DTYPE_F32, MO_DTYPE_BF16, 0, 0)
+BLOCKS(lion, f32, MO_RULE_LION, MO_DTYPE_F32, MO_DTYPE_F32, 0, 0)
+BLOCKS(sgd, mixed, MO_RULE_SGD, MO_DTYPE_F32, MO_DTYPE_BF16, 0, 0)
+BLOCKS(sgd, f32, MO_RULE_SGD, MO_DTYPE_F32, MO_DTYPE_F32, 0, 0)
+BLOCKS(sgd, nesterov_f32, MO_RULE_SGD, MO_DTYPE_F32, MO_DTYPE_F32, 0, 1)
+BLOCKS(rmsprop, f32, MO_RULE_RMSPROP, MO_DTYPE_F32, MO_DTYPE_F32, 0, 0)
+BLOCKS(rmspropm, f32, MO_RULE_RMSPROP_MOMENTUM, MO_DTYPE_F32, MO_DTYPE_F32, 0, 0)
+BLOCKS(ademamix, f32, MO_RULE_ADEMAMIX, MO_DTYPE_F32, MO_DTYPE_F32, 0, 0)
+
+/* To fp32, n elements, a multiple of 16; fp32 stays where it is. */
+MO_ONE_COPY const void *as_f32(const void *data, int32_t dtype, uint64_t n, float *values)
+{
+    if (dtype == MO_DTYPE_F32)
+        return data;
+    if (dtype == MO_DTYPE_BF16)
+        for (uint64_t i = 0; i < n; i += 16)
+            _mm512_store_ps(values + i, mo_load16(data, i, MO_DTYPE_BF16));
+    else
+        for (uint64_t i = 0; i < n; i += 16)
+            _mm512_store_ps(values + i, mo_load16(data, i, MO_DTYPE_F16));
+    return values;
+}
+
+/* Whole blocks of any types: some at a time become fp32 in the first-level cache. */
+MO_ONE_COPY void step_any(const mo_optim_span *s, uint64_t blocks, blocks_form f32)
+{
+    enum { RUN = 16 };
+    _Alignas(64) float p[RUN * BLOCK + 512], g[RUN * BLOCK];
+    for (uint64_t b = 0; b < blocks; b += RUN) {
+        uint64_t n = blocks - b < RUN ? blocks - b : (uint64_t)RUN;
+        const mo_optim_span from = mo_optim_part(s, b * BLOCK, n * BLOCK);
+        mo_optim_span run = from;
+        run.gradient = as_f32(from.gradient, from.gradient_dtype, n * BLOCK, g);
+        run.parameter =
+            (void *)(uintptr_t)as_f32(from.parameter, from.parameter_dtype, n * BLOCK, p);
+        run.gradient_dtype = run.parameter_dtype = MO_DTYPE_F32;
+        f32(&run, n);
+        for (uint64_t i = 0; i < n * BLOCK && run.parameter == p; i += BLOCK)
+            store_parameters(&from, i, p + i);
+    }
+}
+
+#define OTHERS(name, rule, f32, mixed, f16)                                                        \
+    static void name##_any(const mo_optim_span *s, uint64_t blocks)                                \
+    {                                                                                              \
+        step_any(s, blocks, f32);                                                                  \
+    }                                                                                              \
+    static void name##_others(const mo_optim_span *s)                                              \
+    {                                                                                              \
+        if (s->absmax1 == NULL)                                                                    \
+            mo_##name##32_span_avx512(s);                                                          \
+        else if (types_are(s, MO_DTYPE_F32, MO_DTYPE_F32))                                         \
+            step_span(rule, s, f32);                                                               \
+        else if (types_are(s, MO_DTYPE_F32, MO_DTYPE_BF16))                                        \
+            step_span(rule, s, mixed);                                                             \
+        else if (types_are(s, MO_DTYPE_F16, MO_DTYPE_F16))                                         \
+            step_span(rule, s, f16);                                                               \
+        else                                                                                       \
+            step_span(rule, s, name##_any);                                                        \
+    }
+#define OTHERS_OF(name) name##_others
+
+#endif
+
+/* `copies`: with a bf16 copy of f32 parameters; NULL: as without. */
+#define STEP(symbol, name, rule, bf16, copies, f32, mixed, f16)                                    \
+    OTHERS(name, rule, f32, mixed, f16)                                                            \
+    void MO_FORM(mo_##name##8_span)(const mo_optim_span *s)                                        \
+    {                                                                                              \
+        const blocks_form copying = copies;                                                        \
+        if (s->absmax1 != NULL && types_are(s, MO_DTYPE_BF16, MO_DTYPE_BF16))                      \
+            step_span(rule, s, bf16);                                                              \
+        else if (s->absmax1 != NULL && copying != NULL && s->copy != NULL &&                       \
+                 s->copy_dtype == MO_DTYPE_BF16 && types_are(s, MO_DTYPE_F32, MO_DTYPE_BF16))      \
+            step_span(rule, s, copying);                                                           \
+        else                                                                                       \
+            OTHERS_OF(name)(s);                                                                    \
+    }                                                                                              \
+    void MO_FORM(symbol)(const void *args, uint64_t begin, uint64_t end)                           \
+    {                                                                                              \
+        mo_each_span(args, begin, end, MO_FORM(mo_##name##8_span));                                \
+    }
+
+STEP(mo_optim_step, adamw, MO_RULE_ADAMW, adamw_bf16, adamw_copies, adamw_f32, adamw_mixed,
+     adamw_f16)
+STEP(mo_step_adam8, adam, MO_RULE_ADAM, adam_bf16, NULL, adam_f32, adam_mixed, adam_any)
+STEP(mo_step_lion8, lion, MO_RULE_LION, lion_bf16, NULL, lion_f32, lion_mixed, lion_any)
+STEP(mo_step_sgd8, sgd, MO_RULE_SGD, s->coef.eps != 0.0f ? sgd_nesterov_bf16 : sgd_bf16, NULL,
+     s->coef.eps != 0.0f ? sgd_nesterov_f32 : sgd_f32, s->coef.eps != 0.0f ? sgd_any : sgd_mixed,
+     sgd_any)
+STEP(mo_step_rmsprop8, rmsprop, MO_RULE_RMSPROP, rmsprop_bf16, NULL, rmsprop_f32, rmsprop_any,
+     rmsprop_any)
+STEP(mo_step_rmspropm8, rmspropm, MO_RULE_RMSPROP_MOMENTUM, rmspropm_bf16, NULL, rmspropm_f32,
+     rmspropm_any, rmspropm_any)
+STEP(mo_step_ademamix8, ademamix, MO_RULE_ADEMAMIX, ademamix_bf16, NULL, ademamix_f32, ademamix_any,
+     ademamix_any)

@@ -428,19 +428,20 @@ MO_INLINE void lane_dequantize(uint32_t format, uint32_t n, float *values,
     mo_dequantize_run_scalar(format, a, at, last);
 }
 
-/* 32-bit states of AdamW, for the forms that have a step of their own with 8-bit states. */
-#define MO_LANE_ADAMW32(name)                                                                      \
-    void name(const mo_optim_span *span)                                                           \
-    {                                                                                              \
-        mo_lane_coef coef = mo_lane_coef_of(&span->coef);                                          \
-        mo_lane_work work;                                                                         \
-        lane_step_plain(MO_RULE_ADAMW, MO_STATE_F32, span, &coef, &work);                          \
-    }
-#define MO_LANE_SPAN(name, rule, format)                                                           \
+/* 32-bit states, for the forms that have a step of their own with coded states. */
+#define MO_LANE_SPAN32(name, rule)                                                                 \
     void name(const mo_optim_span *s)                                                              \
     {                                                                                              \
-        lane_step(rule, format, s);                                                                \
+        lane_step(rule, MO_STATE_F32, s);                                                          \
     }
+#define MO_LANE_SPANS32(isa)                                                                       \
+    MO_LANE_SPAN32(mo_adamw32_span_##isa, MO_RULE_ADAMW)                                           \
+    MO_LANE_SPAN32(mo_adam32_span_##isa, MO_RULE_ADAM)                                             \
+    MO_LANE_SPAN32(mo_lion32_span_##isa, MO_RULE_LION)                                             \
+    MO_LANE_SPAN32(mo_sgd32_span_##isa, MO_RULE_SGD)                                               \
+    MO_LANE_SPAN32(mo_rmsprop32_span_##isa, MO_RULE_RMSPROP)                                       \
+    MO_LANE_SPAN32(mo_rmspropm32_span_##isa, MO_RULE_RMSPROP_MOMENTUM)                             \
+    MO_LANE_SPAN32(mo_ademamix32_span_##isa, MO_RULE_ADEMAMIX)
 #define MO_LANE_STEP(name, rule, format) MO_LANE_STEP_AS(name, rule, format) /* expands name */
 #define MO_LANE_STEP_AS(name, rule, format)                                                        \
     static void name##_span(const mo_optim_span *s)                                                \

@@ -230,26 +230,34 @@ MO_INLINE void adamw_blocks(uint32_t format, int way, const mo_optim_span *s)
         adamw_blocks(format, way, s);                                                              \
     }
 
-/* 32-bit states too. */
-#define MO_ADAMW_STEP(name, format) MO_ADAMW_STEP_AS(name, format) /* expands name */
-#define MO_ADAMW_STEP_AS(name, format)                                                             \
-    MO_ADAMW_WAY(name##_f32, format, ADAMW_F32)                                                    \
+/* The span and the step; of what is not rounded to bf16, `others` does the span. */
+#define MO_ADAMW_HALVES(name, isa, format, others)                                                 \
     MO_ADAMW_WAY(name##_bf16, format, ADAMW_BF16)                                                  \
     MO_ADAMW_WAY(name##_master, format, ADAMW_MASTER)                                              \
-    static void name##_span(const mo_optim_span *s)                                                \
+    void mo_##name##_span_##isa(const mo_optim_span *s)                                            \
     {                                                                                              \
-        int bf16 = s->gradient_dtype == MO_DTYPE_BF16;                                             \
-        if (s->absmax1 == NULL)                                                                    \
-            lane_step(MO_RULE_ADAMW, MO_STATE_F32, s);                                             \
-        else if (bf16 && s->parameter_dtype == MO_DTYPE_BF16 && !s->stochastic && s->copy == NULL) \
+        int bf16 = s->absmax1 != NULL && s->gradient_dtype == MO_DTYPE_BF16;                       \
+        if (bf16 && s->parameter_dtype == MO_DTYPE_BF16 && !s->stochastic && s->copy == NULL)      \
             name##_bf16(s);                                                                        \
         else if (bf16 && s->parameter_dtype == MO_DTYPE_F32 &&                                     \
                  (s->copy == NULL || s->copy_dtype == MO_DTYPE_BF16))                              \
             name##_master(s);                                                                      \
         else                                                                                       \
+            others(s);                                                                             \
+    }                                                                                              \
+    void mo_step_##name##_##isa(const void *args, uint64_t begin, uint64_t end)                    \
+    {                                                                                              \
+        mo_each_span(args, begin, end, mo_##name##_span_##isa);                                    \
+    }
+
+/* All types, and 32-bit states, of which span32 does the span. */
+#define MO_ADAMW_STEP(name, isa, format, span32)                                                   \
+    MO_ADAMW_WAY(name##_f32, format, ADAMW_F32)                                                    \
+    static void name##_others(const mo_optim_span *s)                                              \
+    {                                                                                              \
+        if (s->absmax1 == NULL)                                                                    \
+            span32(s);                                                                             \
+        else                                                                                       \
             name##_f32(s);                                                                         \
     }                                                                                              \
-    void name(const void *args, uint64_t begin, uint64_t end)                                      \
-    {                                                                                              \
-        mo_each_span(args, begin, end, name##_span);                                               \
-    }
+    MO_ADAMW_HALVES(name, isa, format, name##_others)

@@ -101,7 +101,7 @@ MO_INLINE void sized_step(uint32_t rule, uint32_t format, const mo_optim_span *s
 }
 
 /* Tensors with 32-bit states too. */
-#define MO_SIZED_SPAN(name, rule, format)                                                          \
+#define MO_SIZED_SPAN(name, rule, format, span32)                                                  \
     static __attribute__((noinline)) void name##_coded(const mo_optim_span *s)                     \
     {                                                                                              \
         sized_step(rule, format, s);                                                               \
@@ -109,33 +109,34 @@ MO_INLINE void sized_step(uint32_t rule, uint32_t format, const mo_optim_span *s
     static void name(const mo_optim_span *s)                                                       \
     {                                                                                              \
         if (s->absmax1 == NULL)                                                                    \
-            lane_step(rule, MO_STATE_F32, s);                                                      \
+            span32(s);                                                                             \
         else                                                                                       \
             name##_coded(s);                                                                       \
     }
-
-MO_SIZED_SPAN(sized_adamw8, MO_RULE_ADAMW, MO_STATE_8BIT)
-MO_SIZED_SPAN(sized_lion8, MO_RULE_LION, MO_STATE_8BIT)
-MO_SIZED_SPAN(sized_sgd8, MO_RULE_SGD, MO_STATE_8BIT)
-MO_SIZED_SPAN(sized_adam8, MO_RULE_ADAM, MO_STATE_8BIT)
-MO_SIZED_SPAN(sized_rmsprop8, MO_RULE_RMSPROP, MO_STATE_8BIT)
-MO_SIZED_SPAN(sized_rmspropm8, MO_RULE_RMSPROP_MOMENTUM, MO_STATE_8BIT)
-MO_SIZED_SPAN(sized_ademamix8, MO_RULE_ADEMAMIX, MO_STATE_8BIT)
-MO_SIZED_SPAN(sized_adamw4, MO_RULE_ADAMW, MO_STATE_4BIT)
-MO_SIZED_SPAN(sized_adamwf8, MO_RULE_ADAMW, MO_STATE_F8)
-MO_SIZED_SPAN(sized_adamwc8, MO_RULE_ADAMW, MO_STATE_COMPANDED)
-MO_SIZED_SPAN(sized_adamwc4, MO_RULE_ADAMW, MO_STATE_COMPANDED4)
-
-static void (*const sized_spans8[])(const mo_optim_span *) = {
-    [MO_RULE_ADAMW] = sized_adamw8,
-    [MO_RULE_LION] = sized_lion8,
-    [MO_RULE_SGD] = sized_sgd8,
-    [MO_RULE_ADAM] = sized_adam8,
-    [MO_RULE_RMSPROP] = sized_rmsprop8,
-    [MO_RULE_ADAGRAD] = sized_rmsprop8,
-    [MO_RULE_RMSPROP_MOMENTUM] = sized_rmspropm8,
-    [MO_RULE_ADEMAMIX] = sized_ademamix8,
-};
+#define MO_SIZED_SPANS(isa)                                                                        \
+    MO_SIZED_SPAN(sized_adamw8, MO_RULE_ADAMW, MO_STATE_8BIT, mo_adamw32_span_##isa)               \
+    MO_SIZED_SPAN(sized_lion8, MO_RULE_LION, MO_STATE_8BIT, mo_lion32_span_##isa)                  \
+    MO_SIZED_SPAN(sized_sgd8, MO_RULE_SGD, MO_STATE_8BIT, mo_sgd32_span_##isa)                     \
+    MO_SIZED_SPAN(sized_adam8, MO_RULE_ADAM, MO_STATE_8BIT, mo_adam32_span_##isa)                  \
+    MO_SIZED_SPAN(sized_rmsprop8, MO_RULE_RMSPROP, MO_STATE_8BIT, mo_rmsprop32_span_##isa)         \
+    MO_SIZED_SPAN(sized_rmspropm8, MO_RULE_RMSPROP_MOMENTUM, MO_STATE_8BIT,                        \
+                  mo_rmspropm32_span_##isa)                                                        \
+    MO_SIZED_SPAN(sized_ademamix8, MO_RULE_ADEMAMIX, MO_STATE_8BIT, mo_ademamix32_span_##isa)      \
+    MO_SIZED_SPAN(sized_adamw4, MO_RULE_ADAMW, MO_STATE_4BIT, mo_adamw32_span_##isa)               \
+    MO_SIZED_SPAN(sized_adamwf8, MO_RULE_ADAMW, MO_STATE_F8, mo_adamw32_span_##isa)                \
+    MO_SIZED_SPAN(sized_adamwc8, MO_RULE_ADAMW, MO_STATE_COMPANDED, mo_adamw32_span_##isa)         \
+    MO_SIZED_SPAN(sized_adamwc4, MO_RULE_ADAMW, MO_STATE_COMPANDED4, mo_adamw32_span_##isa)        \
+                                                                                                   \
+    static void (*const sized_spans8[])(const mo_optim_span *) = {                                 \
+        [MO_RULE_ADAMW] = sized_adamw8,                                                            \
+        [MO_RULE_LION] = sized_lion8,                                                              \
+        [MO_RULE_SGD] = sized_sgd8,                                                                \
+        [MO_RULE_ADAM] = sized_adam8,                                                              \
+        [MO_RULE_RMSPROP] = sized_rmsprop8,                                                        \
+        [MO_RULE_ADAGRAD] = sized_rmsprop8,                                                        \
+        [MO_RULE_RMSPROP_MOMENTUM] = sized_rmspropm8,                                              \
+        [MO_RULE_ADEMAMIX] = sized_ademamix8,                                                      \
+    };
 
 #define MO_SIZED_STEP(name, of_rule)                                                               \
     void name(const void *args, uint64_t begin, uint64_t end)                                      \
@@ -158,6 +159,7 @@ static void (*const sized_spans8[])(const mo_optim_span *) = {
     }
 /* All of an instruction set's. */
 #define MO_SIZED_FORMS(isa)                                                                        \
+    MO_SIZED_SPANS(isa)                                                                            \
     MO_SIZED_STEP(mo_sized_step8_##isa, sized_spans8[a->rule])                                     \
     MO_SIZED_STEP(mo_sized_step4_##isa, sized_adamw4)                                              \
     MO_SIZED_STEP(mo_sized_stepf8_##isa, sized_adamwf8)                                            \
