@@ -225,6 +225,17 @@ extern const mo_kernel mo_kernel_hash_granules;
         "asan",
         "^plan_parallel$",
     ),
+    Mutant(
+        "plan_dominated",
+        "lib/plan/solve/search.c",
+        """        for (int i = 0; i < MO_PLAN_CHANGES; i++)
+            if (is_in(p->set, i))
+                MO_PLAN_TRY(try_set(s, with & ~(1u << i), p, best));
+""",
+        "",
+        "test",
+        "^plan_solve_grid$",
+    ),
     # --- Python
     Mutant(
         "python_budget_of_nothing",

@@ -32,16 +32,24 @@ static const change changes[MO_PLAN_CHANGES] = {
     {MO_PLAN_CHANGE_CHECKPOINTING, MO_PLAN_TIER_TIME, 1.0, MO_PLAN_CHECKPOINT_FULL},
     {MO_PLAN_CHANGE_OFFLOAD, MO_PLAN_TIER_TIME, 1.0, MO_PLAN_OFFLOAD_ACTIVATIONS},
     {MO_PLAN_CHANGE_OFFLOAD, MO_PLAN_TIER_TIME, 1.0, MO_PLAN_OFFLOAD_OPTIMIZER},
-    {MO_PLAN_CHANGE_SEQUENCE, MO_PLAN_TIER_MEANING, 1.0, 2},
-    {MO_PLAN_CHANGE_SEQUENCE, MO_PLAN_TIER_MEANING, 1.0, 4},
     {MO_PLAN_CHANGE_LORA, MO_PLAN_TIER_MEANING, 1.0, 16},
     {MO_PLAN_CHANGE_QUANTIZE, MO_PLAN_TIER_STORED, 1.3, MO_PLAN_QUANTIZE_NF4},
     {MO_PLAN_CHANGE_QUANTIZE, MO_PLAN_TIER_STORED, 1.02, MO_PLAN_QUANTIZE_NF4_DOUBLE},
+    {MO_PLAN_CHANGE_SEQUENCE, MO_PLAN_TIER_SHORTER, 1.0, 2},
+    {MO_PLAN_CHANGE_SEQUENCE, MO_PLAN_TIER_SHORTER, 1.0, 4},
 };
 
 mo_plan_tier mo_plan_change_tier(int index)
 {
     return changes[index].tier;
+}
+
+uint64_t mo_plan_change_loss(int index)
+{
+    const change *what = &changes[index];
+    uint64_t times = what->kind == MO_PLAN_CHANGE_SEQUENCE ? what->target / 2 : 1; /* halved */
+    int lossless = what->tier == MO_PLAN_TIER_FREE || what->tier == MO_PLAN_TIER_TIME;
+    return 1 + (lossless ? 0 : times << 8 * what->tier);
 }
 
 #define SAY(out, field, ...) (void)snprintf((out)->field, sizeof(out)->field, __VA_ARGS__)

@@ -64,6 +64,11 @@ int mo_plan_case_is_measured(const mo_plan_case *c)
     return c->source != NULL && c->source->measure != NULL;
 }
 
+double mo_plan_case_least_time(const mo_plan_case *c)
+{
+    return mo_plan_case_is_measured(c) ? mo_plan_measured_time(&c->run) : 0;
+}
+
 static memopt_status remember(mo_plan_source *s, const mo_plan_case *c, const mo_plan_cost *cost)
 {
     if (!mo_grow((void **)&s->known, &s->known_capacity, s->known_count + 1, sizeof *s->known))

@@ -20,7 +20,7 @@ static memopt_status add_up(mo_plan_bytes *b)
 /* Of a step, beside one without: backward takes two thirds of it, and layers that run again a part
  * of the rest. How many bytes go to the host and how long the step computes is not known: copies
  * take what they take of a Llama of a billion weights at 60 TFLOP/s and 12 GB/s. */
-static double time_factor(const mo_plan_run *run)
+double mo_plan_measured_time(const mo_plan_run *run)
 {
     double factor = run->checkpointing == MO_PLAN_CHECKPOINT_FULL ? 4.0 / 3 : 1;
     if (run->checkpointing == MO_PLAN_CHECKPOINT_EVERY)
@@ -41,7 +41,7 @@ memopt_status mo_plan_estimate_measured(mo_plan_estimate *e, const mo_plan_bytes
     mo_plan_fill_moments(e);
     mo_plan_fill_peak_reason(e, "");
     r->samples = run->batch * run->accumulation * run->world_size;
-    r->time_factor = time_factor(run);
+    r->time_factor = mo_plan_measured_time(run);
     (void)snprintf(r->time_assumption, sizeof r->time_assumption,
                    "backward takes twice forward; activations to the host are taken to triple a "
                    "step, states to add a tenth");

@@ -58,6 +58,8 @@ memopt_status mo_plan_estimate_make(mo_plan_estimate *e, const mo_plan_model *mo
                                     const mo_plan_run *run, const mo_plan_card *card);
 /* The same of live bytes by phase that were measured elsewhere: it has no layers (measured.c). */
 memopt_status mo_plan_estimate_measured(mo_plan_estimate *e, const mo_plan_bytes *phases);
+/* The time factor of such an estimate. */
+double mo_plan_measured_time(const mo_plan_run *run);
 void mo_plan_estimate_end(mo_plan_estimate *e);
 /* The report of one play, without what is compared. */
 memopt_status mo_plan_outline(const mo_plan_model *model, const mo_plan_run *run,

@@ -52,6 +52,8 @@ typedef struct mo_plan_cost {
 memopt_status mo_plan_case_cost(const mo_plan_case *c, mo_plan_cost *cost);
 int mo_plan_case_is_measured(const mo_plan_case *c);
 int mo_plan_cost_fits(const mo_plan_cost *cost);
+/* The time of one that is measured, which no measuring tells; 0 of others. */
+double mo_plan_case_least_time(const mo_plan_case *c);
 /* Forgets everything. */
 void mo_plan_source_end(mo_plan_source *source);
 
@@ -105,8 +107,9 @@ typedef enum mo_plan_tier {
     MO_PLAN_TIER_STATES,  /* other rounding of what is computed or of the optimizer's states */
     MO_PLAN_TIER_WEIGHTS, /* other rounding of the weights */
     MO_PLAN_TIER_TIME,    /* the same numbers, slower */
-    MO_PLAN_TIER_MEANING, /* another training: shorter samples, fewer weights */
+    MO_PLAN_TIER_MEANING, /* another training: fewer weights learn */
     MO_PLAN_TIER_STORED,  /* other rounding of the weights that do not learn, and slower */
+    MO_PLAN_TIER_SHORTER, /* shorter samples: what was asked for no longer fits in them */
     MO_PLAN_TIERS
 } mo_plan_tier;
 
@@ -117,6 +120,11 @@ enum { MO_PLAN_CHANGES = 20 };
 int mo_plan_change_make(int index, const mo_plan_case *c, const mo_plan_target *options,
                         mo_plan_case *changed, mo_plan_change *out);
 mo_plan_tier mo_plan_change_tier(int index);
+/* What it costs beside memory and time: numbers whose sum is that of a set. The low byte counts the
+ * changes; above MO_PLAN_LOSS_ROUNDING are those that round, by tier, and above
+ * MO_PLAN_LOSS_TRAINING those that make another training. A larger number is worse. */
+uint64_t mo_plan_change_loss(int index);
+enum { MO_PLAN_LOSS_ROUNDING = 8, MO_PLAN_LOSS_TRAINING = 8 * MO_PLAN_TIER_MEANING };
 /* Another micro-batch and accumulation: one change, in words. */
 enum { MO_PLAN_CHANGE_BATCH = 0 };
 void mo_plan_change_batch(mo_plan_case *c, uint64_t batch, uint64_t accumulation,
@@ -127,21 +135,19 @@ void mo_plan_change_batch(mo_plan_case *c, uint64_t batch, uint64_t accumulation
 typedef struct mo_plan_found {
     mo_plan_change changes[2 * MO_PLAN_CHANGES]; /* those applied, and alternatives */
     uint64_t count;
-    int taken[MO_PLAN_CHANGES]; /* indices of those applied, in their order */
-    int taken_count;
+    uint32_t taken; /* bit i: the change i is applied */
     int fits;       /* with the changes that are applied */
     uint64_t floor; /* the least that was reached; of use where it does not fit */
     double time;    /* of the applied changes together */
 } mo_plan_found;
 
-/* The changes that make `c` fit, in the order in which they are to be made; `c` becomes the case
- * with them. Where nothing fits, all that save are applied. */
+/* The changes that make `c` fit; `c` becomes the case with them. No set that differs by one change
+ * is better. Where nothing fits, all that save are applied and listed. */
 memopt_status mo_plan_search_changes(mo_plan_case *c, const mo_plan_target *options,
                                      mo_plan_found *found);
-/* Lists the changes that were taken once more, on the way from `given` to `c`, whose micro-batch
- * and accumulation were chosen after the search: that goes first, and each saves what it does on
- * top of those before it. Changes that save nothing any more are left out of `c` where it fits
- * without them. */
+/* Lists the changes on the way from `given` to `c`, whose micro-batch and accumulation were chosen
+ * after the search: that goes first, and each saves what it does on top of those before it. Those
+ * taken are improved once more, for this micro-batch. */
 memopt_status mo_plan_search_list(const mo_plan_case *given, mo_plan_case *c,
                                   const mo_plan_target *options, mo_plan_found *found);
 /* Appends every change of a kind that is not among them, measured on `c` alone. */
