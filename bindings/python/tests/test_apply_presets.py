@@ -330,6 +330,7 @@ def test_what_the_trainers_read(tmp_path, data, settings, differs):
         ({**AXOLOTL, "fsdp_version": 1}, {"sharding": "zero3"}, "fsdp_version: 2"),
         ({**FSDP, "distributed_type": "MULTI_GPU"}, {"sharding": "zero3"}, "accelerate config"),
         ({**FSDP, "distributed_type": "NO"}, {"sharding": "deepspeed_zero3"}, "accelerate config"),
+        (LIGHTNING, {"loss": "fused"}, "linear_cross_entropy"),
         (TORCHTUNE, {"offload": "activations"}, "needs enable_activation_checkpointing"),
         (TORCHTUNE, {"lora": 8}, "lora_… builder"),
         ({**TORCHTUNE, "loss": {"_component_": "x"}}, {"loss": "fused"}, "no fused loss"),

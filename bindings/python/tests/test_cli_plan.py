@@ -278,6 +278,16 @@ def test_what_cannot_fit_says_its_floor():
     assert "cannot fit" in text and "floor" in text
 
 
+def test_a_shorter_sequence_comes_last_and_the_fused_loss_is_named():
+    size = ("--layers", 32, "--hidden", 4096, "--heads", 32, "--kv-heads", 8, "--ffn", 14336)
+    words = (*size, "--vocab", 128256, "--dtype", "bf16", "--batch", 1, "--seq", 2048)
+    value = plan(*words, "--gpu-memory", 8)
+    applied = {change["kind"]: change for change in value["changes"] if change["applied"]}
+    assert value["fits_after_changes"] and "sequence" not in applied and "loss" in applied
+    assert "torch.nn.functional.linear_cross_entropy" in command(*words, "--gpu-memory", 8).stdout
+    assert "linear_cross_entropy" not in command(*words, "--gpu-memory", 80).stdout
+
+
 def test_cards_side_by_side(config):
     value = plan("--model", config, "--seq", 1024, "--gpu-memory", "8,16", "--gpu-memory", 24)
     batches = [card["micro_batch"] for card in value["cards"]]

@@ -204,3 +204,20 @@ def test_options_that_a_trace_does_not_know(tmp_path: pathlib.Path, capsys: Any)
         main(["plan", "--model", write(tmp_path, SMALL), "--zero-engine", "deepspeed"])
     assert ended.value.code == 2
     assert "--zero-engine" in capsys.readouterr().err
+
+
+def test_the_fused_loss_that_the_command_names():
+    named = getattr(torch.nn.functional, "linear_cross_entropy", None)
+    if named is None:
+        pytest.skip("torch %s has no linear_cross_entropy" % torch.__version__)
+    hidden = torch.randn(512, 16, requires_grad=True)
+    head = torch.randn(2000, 16, requires_grad=True)
+    labels = torch.randint(2000, (512,))
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        loss = named(hidden, head, labels, options=torch.nn.LinearCrossEntropyOptions())
+    wanted = torch.nn.functional.cross_entropy(hidden @ head.T, labels)
+    torch.testing.assert_close(loss, wanted)
+    assert sum(t.numel() for t in kept) < 512 * 2000 / 4  # no logits, but gradients
+    ours, theirs = (torch.autograd.grad(of, (hidden, head)) for of in (loss, wanted))
+    torch.testing.assert_close(ours, theirs)

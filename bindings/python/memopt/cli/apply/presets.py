@@ -332,7 +332,9 @@ PRESETS: Dict[str, Preset] = {
             ("data.init_args.batch_size", "trainer.accumulate_grad_batches", "trainer.precision"),
             sections=("", "fit"),
             by_hand={
-                "checkpointing": "Lightning leaves it to the model: call memopt.torch.checkpoint"
+                "checkpointing": "Lightning leaves it to the model: call memopt.torch.checkpoint",
+                "loss": "Lightning leaves it to the model: call torch.nn.functional."
+                "linear_cross_entropy with options=torch.nn.LinearCrossEntropyOptions() (torch 2.15)",
             },
         ),
         Preset(

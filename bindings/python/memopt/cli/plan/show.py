@@ -20,6 +20,11 @@ LABELS = {
     "batch": "batch data",
     "overhead": "overhead",
 }
+#: Without options torch's function makes all logits.
+_FUSED = (
+    "torch.nn.functional.linear_cross_entropy(…, options=torch.nn.LinearCrossEntropyOptions()) "
+    "in torch 2.15 and newer, or a kernel such as Liger's"
+)
 
 
 def show(answers: List[Answer], description: Description, output: Output, layers: bool) -> None:
@@ -256,9 +261,11 @@ def _changes(
     if not rows:
         return
     output.table(title, ("", "change", "saves", "peak", "time", "option"), rows)
-    assumed = _assumed(answer.plan, solution)
-    if assumed:
-        output.pairs("", [("time", assumed)])
+    notes: List[Any] = [("time", _assumed(answer.plan, solution))]
+    if any(change.kind == "loss" and change.applied for change in solution.changes):
+        notes.append(("fused loss", _FUSED))
+    if any(text for _, text in notes):
+        output.pairs("", [note for note in notes if note[1]])
 
 
 def _assumed(plan: Plan, solution: Solution) -> str:
