@@ -173,6 +173,16 @@ function(memopt_internal_program name)
   endif()
 endfunction()
 
+# memopt_internal_objects(name file...): objects for several of those programs, as <TARGET_OBJECTS:name>.
+function(memopt_internal_objects name)
+  add_library(${name} OBJECT EXCLUDE_FROM_ALL ${ARGN})
+  target_link_libraries(${name} PRIVATE memopt_test_support memopt_internal)
+  target_compile_options(${name} PRIVATE -ffp-contract=off)
+  if(MEMOPT_DEVELOPER)
+    target_compile_options(${name} PRIVATE ${MEMOPT_TEST_WARNINGS})
+  endif()
+endfunction()
+
 # memopt_test_properties(name label...): what all tests have in common. Exit status 77 is a counted
 # skip; a refused allocation is NULL under a sanitizer too. The time limit is for tests that hang:
 # no busy or slow machine reaches it.
