@@ -160,9 +160,11 @@ static void run_one(const scene *s, const char *device, uint32_t kind, uint64_t 
 }
 
 /* To the next number of a fault. */
-static uint64_t step_at(uint64_t n)
+static uint64_t step_at(const char *device, uint64_t n)
 {
-    return is_long() ? 1 : 2 + n / 3;
+    if (is_long())
+        return 1;
+    return strcmp(device, "cpu") == 0 ? 1 + n / 8 : 2 + n / 3;
 }
 
 /* Ends the child with a message where it is not right. */
@@ -176,7 +178,7 @@ static void run_scene(const scene *s, const char *device, uint32_t kind, uint64_
                 oracle_feature_name((uint32_t)s->must));
         exit(1);
     }
-    for (uint64_t n = 1; n < MOST_FAULTS; n += step_at(n)) {
+    for (uint64_t n = 1; n < MOST_FAULTS; n += step_at(device, n)) {
         memset(&seen, 0, sizeof seen);
         run_one(s, device, kind, n, &seen);
         if (seen.live != plain.live || seen.paused != plain.paused) {
