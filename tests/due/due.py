@@ -15,6 +15,8 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 STAMPS = pathlib.Path(__file__).with_name("stamps.txt")
 STAGES = {
+    # The same bits as other processors.
+    "machines": ("kernels", "lib/device/cpu", "tests/machines", "examples/c"),
     # The kernels as the GPUs' compilers make them, executed; and those compiled at run time.
     "gpu-code": (
         "kernels",
@@ -26,8 +28,6 @@ STAGES = {
         "tests/ptx",
         "tests/sim",
     ),
-    # The same bits as other processors.
-    "machines": ("kernels", "lib/device/cpu", "tests/machines", "examples/c"),
 }
 
 
