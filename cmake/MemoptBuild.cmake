@@ -183,6 +183,24 @@ function(memopt_internal_objects name)
   endif()
 endfunction()
 
+# memopt_translated_kernels(target text header...): a module of the translated kernels in `text`, a generated
+# C file, compiled in parts (tests/support/parts.py). The headers are what it includes.
+function(memopt_translated_kernels target text)
+  add_library(${target} MODULE ${text})
+  set_source_files_properties(${text} PROPERTIES HEADER_FILE_ONLY ON)
+  foreach(number RANGE 7)
+    set(part ${CMAKE_CURRENT_BINARY_DIR}/${target}_${number}.c)
+    file(CONFIGURE OUTPUT ${part} CONTENT "#define PART ${number}\n#include \"${text}\"\n" @ONLY)
+    set_property(SOURCE ${part} PROPERTY OBJECT_DEPENDS "${CMAKE_CURRENT_BINARY_DIR}/${text};${ARGN}")
+    target_sources(${target} PRIVATE ${part})
+  endforeach()
+  add_dependencies(${target} memopt_objects) # which makes what was translated
+  target_include_directories(${target} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
+  target_compile_options(${target} PRIVATE -O1 -g0 -ffp-contract=off -fvisibility=hidden
+                         -Werror=implicit-function-declaration)
+  target_link_libraries(${target} PRIVATE m)
+endfunction()
+
 # memopt_test_properties(name label...): what all tests have in common. Exit status 77 is a counted
 # skip; a refused allocation is NULL under a sanitizer too. The time limit is for tests that hang:
 # no busy or slow machine reaches it.

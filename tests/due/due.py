@@ -27,6 +27,7 @@ STAGES = {
         "tests/gcn",
         "tests/ptx",
         "tests/sim",
+        "tests/support/parts.py",
     ),
 }
 

@@ -14,7 +14,9 @@ import re
 import struct
 import sys
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 from code_object import CodeObject, Unknown, tools
+from parts import in_parts, shared
 
 VCC, NOWHERE, EXEC = 106, 125, 126
 NAMED = {"vcc_lo": VCC, "vcc_hi": VCC + 1, "exec_lo": EXEC, "exec_hi": EXEC + 1, "m0": 124}
@@ -428,7 +430,7 @@ class Kernel:
         begin = ["put_s64(w, %d, (uintptr_t)w->kernarg);" % self.kernarg_register]
         if self.block_register is not None:
             begin.append("w->s[%d] = calls->block();" % self.block_register)
-        lines = ["static void %s(const void *args, uint64_t first_item)" % self.name, "{",
+        lines = ["HIDDEN void %s(const void *args, uint64_t first_item)" % self.name, "{",
                  "wave *w = enter(args, %d, first_item, %d, &gcn_ran[%d]);" % (
                      self.kernarg - 8, self.lds, index), *begin]
         for i in self.instructions:
@@ -460,11 +462,13 @@ def translate(object_, text=None, only=None):
     image = ",".join(map(str, object_.image))
     return "\n".join([
         "#define LANES %d" % object_.lanes, object_.define, '#include "numbers.h"', CALLS_ONLY,
-        "char gcn_ran[%d];" % len(kernels), *(k.code(n) for n, k in enumerate(kernels)),
-        "const unsigned char gcn_image[] __attribute__((aligned(4096))) = {%s};" % image,
-        "const uint64_t gcn_image_bytes = sizeof gcn_image;",
-        "const mo_sim_kernel gcn_kernels[] = {%s {NULL, 0, NULL}};" % " ".join(rows),
-        "const uint64_t gcn_image_digest = 0x%xull;" % object_.digest(), ""])
+        *in_parts(k.code(n) for n, k in enumerate(kernels)), shared("\n".join([
+            *("HIDDEN void %s(const void *args, uint64_t first_item);" % k.name for k in kernels),
+            "char gcn_ran[%d];" % len(kernels),
+            "const unsigned char gcn_image[] __attribute__((aligned(4096))) = {%s};" % image,
+            "const uint64_t gcn_image_bytes = sizeof gcn_image;",
+            "const mo_sim_kernel gcn_kernels[] = {%s {NULL, 0, NULL}};" % " ".join(rows),
+            "const uint64_t gcn_image_digest = 0x%xull;" % object_.digest()])), ""])
 
 
 def main():

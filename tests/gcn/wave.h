@@ -10,6 +10,7 @@
 
 #include "../sim/kernels.h"
 #include "../sim/number_bits.h"
+#include "../sim/parts.h"
 
 #include <math.h>
 #include <stddef.h>
@@ -55,8 +56,6 @@ typedef struct wave {
 } wave;
 
 static wave waves[MOST_WAVES];
-static const mo_sim_calls *calls;
-static int approximation; /* -1, 0 or 1: where an approximate result lies */
 
 extern const char __ehdr_start __attribute__((visibility("hidden")));
 extern const char _end __attribute__((visibility("hidden")));
@@ -420,6 +419,7 @@ extern char gcn_ran[] __attribute__((visibility("hidden")));
 extern const mo_sim_kernel gcn_kernels[] __attribute__((visibility("hidden")));
 extern const uint64_t gcn_image_digest __attribute__((visibility("hidden")));
 
+#if MO_FIRST_PART
 __attribute__((visibility("default"))) const mo_sim_loaded *mo_sim_load(const mo_sim_calls *given);
 const mo_sim_loaded *mo_sim_load(const mo_sim_calls *given)
 {
@@ -442,5 +442,7 @@ __attribute__((destructor)) static void tell_what_ran(void)
     if (file != NULL)
         fclose(file);
 }
+
+#endif
 
 #endif

@@ -10,6 +10,7 @@
 
 #include "../sim/kernels.h"
 #include "../sim/number_bits.h"
+#include "../sim/parts.h"
 
 #include <fenv.h>
 #include <math.h>
@@ -25,9 +26,6 @@
 #pragma GCC diagnostic ignored "-Woverflow"
 
 enum { SHARED_FROM = 256, LANES = 32, NAN_32 = 0x7FFFFFFF };
-
-static const mo_sim_calls *calls;
-static int approximation; /* steps that an approximate result is off */
 
 /* --- a thread's run -------------------------------------------------------------------------- */
 
@@ -549,6 +547,7 @@ extern char ptx_ran[] __attribute__((visibility("hidden")));
 extern const mo_sim_kernel ptx_kernels[] __attribute__((visibility("hidden")));
 extern const uint64_t ptx_image_digest __attribute__((visibility("hidden")));
 
+#if MO_FIRST_PART
 __attribute__((visibility("default"))) const mo_sim_loaded *mo_sim_load(const mo_sim_calls *given);
 const mo_sim_loaded *mo_sim_load(const mo_sim_calls *given)
 {
@@ -571,5 +570,7 @@ __attribute__((destructor)) static void tell_what_ran(void)
     if (file != NULL)
         fclose(file);
 }
+
+#endif
 
 #endif

@@ -12,6 +12,9 @@ import pathlib
 import re
 import sys
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from parts import in_parts, shared
+
 REGISTERS = {"pred": "uint32_t", "b16": "uint16_t", "u16": "uint16_t", "s16": "uint16_t",
              "b32": "uint32_t", "u32": "uint32_t", "s32": "uint32_t", "f32": "uint32_t",
              "b64": "uint64_t", "u64": "uint64_t", "s64": "uint64_t", "f64": "uint64_t"}
@@ -225,7 +228,7 @@ class Kernel:
 
     def code(self, index):
         return "\n".join([
-            "static void %s(const void *args, uint64_t first_item)" % self.name,
+            "HIDDEN void %s(const void *args, uint64_t first_item)" % self.name,
             "{",
             "const struct ptx_run state = enter(%d, &ptx_ran[%d]), *run = &state;" % (
                 self.used, index),
@@ -280,12 +283,14 @@ def translate(text, image, only=None):
     for v in globals_.values():
         parts.append("static const unsigned char %s[%d] __attribute__((aligned(%d))) = {%s};\n" % (
             identifier(v.name), v.bytes, max(v.align, 1), v.data or "0"))
-    parts.append("char ptx_ran[%d];\n" % len(kernels))
-    parts += [k.code(i) for i, k in enumerate(kernels)]
+    parts += in_parts(k.code(i) for i, k in enumerate(kernels))
     rows = ['{"%s", %d, %s},' % (k.name, k.first[1], k.name) for k in kernels]
-    parts.append("const mo_sim_kernel ptx_kernels[] = {%s {NULL, 0, NULL}};" % " ".join(rows))
-    parts.append("const uint64_t ptx_image_digest = 0x%xull;\n" % digest(image))
-    return "\n".join(parts)
+    parts.append(shared("\n".join([
+        *("HIDDEN void %s(const void *args, uint64_t first_item);" % k.name for k in kernels),
+        "char ptx_ran[%d];" % len(kernels),
+        "const mo_sim_kernel ptx_kernels[] = {%s {NULL, 0, NULL}};" % " ".join(rows),
+        "const uint64_t ptx_image_digest = 0x%xull;" % digest(image)])))
+    return "\n".join(parts) + "\n"
 
 
 def main():
