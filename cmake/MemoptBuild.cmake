@@ -158,14 +158,8 @@ function(memopt_is_elsewhere result)
   endif()
 endfunction()
 
-# A program that is linked with the library's insides.
-function(memopt_internal_program name)
-  memopt_is_elsewhere(elsewhere)
-  set(exclude "")
-  if(elsewhere)
-    set(exclude EXCLUDE_FROM_ALL)
-  endif()
-  add_executable(${name} ${exclude} ${ARGN})
+# What a program has that is linked with the library's insides.
+function(memopt_internal_settings name)
   target_link_libraries(${name} PRIVATE memopt_test_support memopt_internal)
   target_compile_options(${name} PRIVATE -ffp-contract=off)
   if(MEMOPT_DEVELOPER)
@@ -173,14 +167,20 @@ function(memopt_internal_program name)
   endif()
 endfunction()
 
+function(memopt_internal_program name)
+  memopt_is_elsewhere(elsewhere)
+  set(exclude "")
+  if(elsewhere)
+    set(exclude EXCLUDE_FROM_ALL)
+  endif()
+  add_executable(${name} ${exclude} ${ARGN})
+  memopt_internal_settings(${name})
+endfunction()
+
 # memopt_internal_objects(name file...): objects for several of those programs, as <TARGET_OBJECTS:name>.
 function(memopt_internal_objects name)
   add_library(${name} OBJECT EXCLUDE_FROM_ALL ${ARGN})
-  target_link_libraries(${name} PRIVATE memopt_test_support memopt_internal)
-  target_compile_options(${name} PRIVATE -ffp-contract=off)
-  if(MEMOPT_DEVELOPER)
-    target_compile_options(${name} PRIVATE ${MEMOPT_TEST_WARNINGS})
-  endif()
+  memopt_internal_settings(${name})
 endfunction()
 
 # memopt_translated_kernels(target text header...): a module of the translated kernels in `text`, a generated
