@@ -45,6 +45,17 @@ def test_without_git_everything_is_due(tree, tmp_path):
     assert due.due(root, stamps) == list(due.STAGES)
 
 
+def test_what_was_skipped_is_no_proof(tmp_path):
+    junit = tmp_path / "gpu-code.xml"
+    case = '<testcase name="%s" status="%s"/>'
+    names = sorted(due.PROOFS["gpu-code"])
+    junit.write_text("<t>%s</t>" % "".join(case % (name, "run") for name in names))
+    assert due.missing_proofs("gpu-code", junit) == []
+    cases = case % (names[0], "notrun") + "".join(case % (name, "run") for name in names[2:])
+    junit.write_text("<t>%s</t>" % cases)
+    assert due.missing_proofs("gpu-code", junit) == names[:2]
+
+
 def test_each_file_that_a_stage_names_is_there():
     root = pathlib.Path(due.__file__).resolve().parents[2]
     missing = [name for names in due.STAGES.values() for name in names if not (root / name).exists()]

@@ -62,8 +62,8 @@ def test_fp32_matrices_get_the_bits_of_torch(values, device):
 @torchs
 @pytest.mark.parametrize("shape", [(400, 450), (700, 200)])
 def test_symmetric_products_by_parts(shape, device, monkeypatch):
-    """The same sums. Of bf16 products the last bits are the processor's choice (with AMX more than
-    without), so two runs are less than a unit of bf16, 2^-8, apart."""
+    """The same sums. The last bits of bf16 products are the processor's choice: those of AMX depend on the
+    matrix's size. So the two differ by less than a unit of bf16, 2^-8."""
     monkeypatch.setattr("memopt.torch.optim._muon._LEAST_WORK", 1)
     x = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     parts = _muon._by_symmetry(x, lambda rows, columns: x[rows] @ x[columns].T)
