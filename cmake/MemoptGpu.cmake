@@ -2,33 +2,55 @@
 # or finds beside it.
 #
 # No vendor's toolkit is needed: a plain clang from 17 on compiles PTX and every AMD target. nvcc,
-# where found, adds SASS. Each target is tried when the build is configured; the lists that came out
-# are cache variables, and may be given instead (-DMEMOPT_CUDA_TARGETS="80;90").
+# where found, adds SASS. Each target is tried when the build is configured. MEMOPT_GPU_IMAGES says
+# which are wanted; a list that is given (-DMEMOPT_CUDA_TARGETS="80;90") replaces that vendor's.
 #
 # memopt_gpu_images(target) adds the generated C file to a target.
 
+include(${CMAKE_CURRENT_LIST_DIR}/MemoptNative.cmake)
 set(MEMOPT_CUDA AUTO CACHE STRING "CUDA kernels: AUTO (what a compiler is found for), ON or OFF")
 set(MEMOPT_HIP AUTO CACHE STRING "HIP kernels: AUTO (what a compiler is found for), ON or OFF")
 set_property(CACHE MEMOPT_CUDA MEMOPT_HIP PROPERTY STRINGS AUTO ON OFF)
-set(MEMOPT_GPU_IMAGES ALL CACHE STRING "Kernels compiled ahead of time: ALL targets, FEW (PTX and \
-two AMD targets, for tests), EMPTY (as few, of their names only: for simulated drivers, which have \
-their own) or NONE (compiled when a device is opened)")
-set_property(CACHE MEMOPT_GPU_IMAGES PROPERTY STRINGS ALL FEW EMPTY NONE)
+set(MEMOPT_GPU_IMAGES NATIVE CACHE STRING "Kernels compiled ahead of time: NATIVE (for the GPUs of \
+this machine), ALL targets, FEW (PTX and two AMD targets, for tests), EMPTY (as few, of their names \
+only: for simulated drivers, which have their own) or NONE (compiled at their first use)")
+set_property(CACHE MEMOPT_GPU_IMAGES PROPERTY STRINGS NATIVE ALL FEW EMPTY NONE)
 option(MEMOPT_GPU_IMAGES_EMBED "Put the compiled kernels into the library; OFF: into files beside it" ON)
+set(MEMOPT_NATIVE_ROOT "" CACHE INTERNAL "The folder of dev and sys, for tests")
 
-if(MEMOPT_GPU_IMAGES STREQUAL "ALL")
+# Targets, or families of AMD's: one generic target for all of them, and those to compile where the
+# compiler does not have it.
+set(memopt_cuda_wanted "")
+set(memopt_hip_wanted "")
+set(memopt_ptx_wanted YES)
+set(memopt_no_CUDA NO) # YES: the GPUs of this machine are asked for, and it has none of the vendor
+set(memopt_no_HIP NO)
+if(MEMOPT_GPU_IMAGES STREQUAL "NATIVE")
+  memopt_native_cuda(memopt_cuda_wanted memopt_ptx_wanted ${MEMOPT_NATIVE_ROOT}/dev)
+  memopt_native_hip(memopt_hip_wanted ${MEMOPT_NATIVE_ROOT}/sys/class/kfd/kfd/topology/nodes)
+  if(NOT memopt_ptx_wanted)
+    set(memopt_no_CUDA YES)
+  endif()
+  if(NOT memopt_hip_wanted)
+    set(memopt_no_HIP YES)
+  endif()
+elseif(MEMOPT_GPU_IMAGES STREQUAL "ALL")
   set(memopt_cuda_wanted 75 80 86 89 90 100 120)
-  set(memopt_hip_wanted gfx900 gfx906 gfx908 gfx90a gfx942 gfx950 gfx1010 gfx1030 gfx1031 gfx1032
-                        gfx1034 gfx1035 gfx1036 gfx1100 gfx1101 gfx1102 gfx1103 gfx1150 gfx1151
-                        gfx1152 gfx1200 gfx1201 gfx9-generic gfx10-3-generic gfx11-generic)
+  set(memopt_hip_wanted
+      gfx908 gfx90a
+      gfx9-generic,gfx900,gfx906
+      gfx9-4-generic,gfx942,gfx950
+      gfx10-1-generic,gfx1010,gfx1011,gfx1012
+      gfx10-3-generic,gfx1030,gfx1031,gfx1032,gfx1034,gfx1035,gfx1036
+      gfx11-generic,gfx1100,gfx1101,gfx1102,gfx1103,gfx1150,gfx1151,gfx1152
+      gfx12-generic,gfx1200,gfx1201)
 elseif(MEMOPT_GPU_IMAGES MATCHES "^(FEW|EMPTY)$")
-  set(memopt_cuda_wanted "")
   set(memopt_hip_wanted gfx90a gfx1030)
 elseif(MEMOPT_GPU_IMAGES STREQUAL "NONE")
-  set(memopt_cuda_wanted "")
-  set(memopt_hip_wanted "")
+  set(memopt_ptx_wanted NO)
 else()
-  message(FATAL_ERROR "MEMOPT_GPU_IMAGES is \"${MEMOPT_GPU_IMAGES}\"; ALL, FEW, EMPTY or NONE")
+  message(FATAL_ERROR "MEMOPT_GPU_IMAGES is \"${MEMOPT_GPU_IMAGES}\"; NATIVE, ALL, FEW, EMPTY or "
+                      "NONE")
 endif()
 
 set(MEMOPT_NVCC_FLAGS --std=c++17 -O3 --fmad=false --prec-div=true --prec-sqrt=true --ftz=false
@@ -131,31 +153,57 @@ endfunction()
 
 function(memopt_probe_hip out)
   set(targets "")
-  foreach(target ${memopt_hip_wanted})
-    memopt_hip_flags(flags ${target})
-    memopt_probe_compiles(works ${memopt_hip_compiler} ${flags} -c)
-    if(works)
-      list(APPEND targets ${target})
-    endif()
+  foreach(family ${memopt_hip_wanted})
+    string(REPLACE "," ";" members "${family}")
+    foreach(target ${members})
+      memopt_hip_flags(flags ${target})
+      memopt_probe_compiles(works ${memopt_hip_compiler} ${flags} -c)
+      if(works)
+        list(APPEND targets ${target})
+        if(target MATCHES "-generic$")
+          break()
+        endif()
+      endif()
+    endforeach()
   endforeach()
   set(${out} "${targets}" PARENT_SCOPE)
 endfunction()
+
+# MEMOPT_CUDA_TARGETS or MEMOPT_HIP_TARGETS as given, else what of the wanted ones the compiler takes,
+# which is asked once for the same question.
+macro(memopt_choose_targets vendor compiler)
+  if(NOT DEFINED CACHE{MEMOPT_${vendor}_TARGETS})
+    string(TOLOWER ${vendor} lower)
+    set(question "${compiler} ${memopt_${lower}_wanted}")
+    if(NOT "${memopt_${lower}_question}" STREQUAL "${question}")
+      set(found "")
+      if(NOT "${compiler}" STREQUAL "" AND memopt_${lower}_wanted)
+        cmake_language(CALL memopt_probe_${lower} found)
+      endif()
+      set(memopt_${lower}_answer "${found}" CACHE INTERNAL "")
+      set(memopt_${lower}_question "${question}" CACHE INTERNAL "")
+    endif()
+    set(MEMOPT_${vendor}_TARGETS "${memopt_${lower}_answer}")
+  endif()
+endmacro()
 
 foreach(vendor CUDA HIP)
   if(NOT "${MEMOPT_${vendor}}" MATCHES "^(AUTO|ON|OFF)$")
     message(FATAL_ERROR "MEMOPT_${vendor} is \"${MEMOPT_${vendor}}\"; AUTO, ON or OFF")
   elseif(MEMOPT_${vendor} STREQUAL "ON" AND MEMOPT_GPU_IMAGES STREQUAL "NONE")
     message(FATAL_ERROR "MEMOPT_${vendor}=ON asks for images, MEMOPT_GPU_IMAGES=NONE for none")
+  elseif(MEMOPT_${vendor} STREQUAL "ON" AND memopt_no_${vendor} AND NOT MEMOPT_${vendor}_TARGETS)
+    message(FATAL_ERROR "MEMOPT_${vendor}=ON asks for images, and this machine has no such device: "
+                        "say which with -DMEMOPT_${vendor}_TARGETS=... or -DMEMOPT_GPU_IMAGES=ALL")
   endif()
 endforeach()
-
 set(memopt_ptx_by_clang NO)
 if(NOT MEMOPT_CUDA STREQUAL "OFF")
-  if(MEMOPT_NVCC AND memopt_cuda_wanted AND NOT DEFINED CACHE{MEMOPT_CUDA_TARGETS})
-    memopt_probe_cuda(found)
-    set(MEMOPT_CUDA_TARGETS "${found}" CACHE STRING "Compute capabilities with SASS (as 80)")
+  memopt_choose_targets(CUDA "${MEMOPT_NVCC}")
+  if(MEMOPT_GPU_IMAGES STREQUAL "NATIVE" AND MEMOPT_CUDA_TARGETS)
+    set(memopt_ptx_wanted NO) # the devices' own code is there
   endif()
-  if(MEMOPT_CLANG AND NOT MEMOPT_GPU_IMAGES STREQUAL "NONE")
+  if(MEMOPT_CLANG AND memopt_ptx_wanted)
     memopt_probe_compiles(memopt_ptx_by_clang ${MEMOPT_CLANG} ${MEMOPT_CLANG_PTX_FLAGS} -S)
   endif()
   if(MEMOPT_CUDA_TARGETS AND NOT MEMOPT_NVCC)
@@ -168,10 +216,7 @@ if(NOT MEMOPT_CUDA STREQUAL "OFF")
   endif()
 endif()
 if(NOT MEMOPT_HIP STREQUAL "OFF")
-  if(memopt_hip_compiler AND memopt_hip_wanted AND NOT DEFINED CACHE{MEMOPT_HIP_TARGETS})
-    memopt_probe_hip(found)
-    set(MEMOPT_HIP_TARGETS "${found}" CACHE STRING "AMD targets with a code object (as gfx90a)")
-  endif()
+  memopt_choose_targets(HIP "${memopt_hip_compiler}")
   if(MEMOPT_HIP_TARGETS AND NOT memopt_hip_compiler)
     message(FATAL_ERROR "MEMOPT_HIP_TARGETS=\"${MEMOPT_HIP_TARGETS}\" needs clang from 17 on with "
                         "lld (./setup installs one) or a hipcc, and none was found: install one, or "
@@ -188,10 +233,14 @@ function(memopt_tell_images vendor images)
   if(MEMOPT_${vendor} STREQUAL "OFF")
     set(images "none (MEMOPT_${vendor}=OFF)")
   elseif(images STREQUAL "" AND MEMOPT_GPU_IMAGES STREQUAL "NONE")
-    set(images "none ahead of time (MEMOPT_GPU_IMAGES=NONE): compiled when a device is opened")
+    set(images "none ahead of time (MEMOPT_GPU_IMAGES=NONE): compiled at their first use")
+  elseif(images STREQUAL "" AND memopt_no_${vendor})
+    set(images "none ahead of time, as this machine has no such device (MEMOPT_GPU_IMAGES=ALL is for "
+               "other machines): compiled at their first use")
+    string(CONCAT images ${images})
   elseif(images STREQUAL "")
-    set(images "no compiler found: the library carries their source and compiles it when a device "
-               "is opened (./setup installs a compiler)")
+    set(images "no compiler found: the library carries their source and compiles it at its first use "
+               "(./setup installs a compiler)")
     string(CONCAT images ${images})
   endif()
   message(STATUS "GPU kernels, ${vendor}: ${images}")

@@ -1,8 +1,9 @@
-"""A build without any GPU compiler: it configures, says so, and its library carries the kernels'
-source and no image.
+"""Which kernels a build compiles ahead of time: none without a GPU compiler, and it says so and its
+library carries the kernels' source; those of the machine's GPUs; families of AMD targets.
 
     test_configure.py GENERATOR
 """
+import os
 import pathlib
 import subprocess
 import sys
@@ -29,8 +30,23 @@ int main(void)
 """
 
 
-def run(*command, status=0):
-    done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
+# A compiler that knows the targets of its name's list: a stand-in for nvcc and clang.
+COMPILER = """#!/bin/sh
+case " $* " in
+*" -dumpversion "*) echo 19.1.7; exit 0 ;;
+esac
+for word; do
+    case $word in
+    --offload-arch=*|arch=*)
+        target=${word#*arch=}
+        case " KNOWN " in *" ${target%%,*} "*) ;; *) exit 1 ;; esac ;;
+    esac
+done
+"""
+
+
+def run(*command, status=0, **options):
+    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, **options)
     if (done.returncode == 0) != (status == 0):
         raise AssertionError(f"{command}: {done.returncode}\n{done.stdout}{done.stderr}")
     return done.stdout + done.stderr
@@ -42,9 +58,58 @@ class Configure(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.build = pathlib.Path(folder.name) / "build"
 
-    def configure(self, *options, status=0):
+    def configure(self, *options, status=0, **more):
         return run("cmake", "-S", ROOT, "-B", self.build, "-G", GENERATOR, "-DMEMOPT_BUILD_TESTS=OFF",
-                   "-DMEMOPT_BUILD_EXAMPLES=OFF", *NO_COMPILERS, *options, status=status)
+                   "-DMEMOPT_BUILD_EXAMPLES=OFF", *NO_COMPILERS, *options, status=status, **more)
+
+    def file(self, name, text=""):
+        path = self.build.parent / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+        return path
+
+    def compiler(self, name, known):
+        return self.file(name, COMPILER.replace("KNOWN", known))
+
+    def native(self, *options, nvcc="compute_86 compute_89", smi="", clang=True):
+        """What is said on a machine whose files are those that the test has made."""
+        self.file("bin/nvidia-smi", smi)
+        known = "gfx90a gfx1030 gfx11-generic gfx1100 gfx1101"
+        compilers = [f"-DMEMOPT_NVCC={self.compiler(nvcc.replace(' ', '_'), nvcc) if nvcc else ''}",
+                     f"-DMEMOPT_CLANG={self.compiler('clang', known) if clang else ''}"]
+        words = self.configure(f"-DMEMOPT_NATIVE_ROOT={self.build.parent}", *compilers, *options,
+                               env={**os.environ, "PATH": f"{self.build.parent}/bin:{os.environ['PATH']}"})
+        return [line.split(": ", 1)[1].split(" by ")[0].rstrip(",")
+                for line in words.split("\n") if "GPU kernels, " in line]
+
+    def test_no_gpu(self):
+        for vendor in self.native(smi="exit 1"):
+            self.assertIn("this machine has no such device", vendor)
+
+    def test_gpus_of_the_machine(self):
+        self.file("dev/nvidiactl")
+        nodes = "sys/class/kfd/kfd/topology/nodes"
+        for node, version in enumerate((0, 90010, 110001, 90010)):
+            self.file(f"{nodes}/{node}/properties", f"cpu_cores_count 0\ngfx_target_version {version}\n")
+        smi = "#!/bin/sh\necho 8.9\necho 8.6\necho 8.9\n"
+        self.assertEqual(self.native(smi=smi), ["sm 86 89", "gfx90a gfx1101"])
+        # In the same folder: another nvcc, without one, a driver that does not tell, a given list.
+        self.assertEqual(self.native(smi=smi, nvcc="compute_80"), ["PTX", "gfx90a gfx1101"])
+        self.assertEqual(self.native(smi=smi, nvcc=None), ["PTX", "gfx90a gfx1101"])
+        self.assertEqual(self.native(smi="#!/bin/sh\nexit 2\n"), ["PTX", "gfx90a gfx1101"])
+        self.assertEqual(self.native("-DMEMOPT_HIP_TARGETS=gfx1030", smi=smi), ["sm 86 89", "gfx1030"])
+
+    def test_families(self):
+        """A generic target in place of its members, and these where the compiler lacks it."""
+        all_targets = "-DMEMOPT_GPU_IMAGES=ALL"
+        self.assertEqual(self.native(all_targets, nvcc=None),
+                         ["PTX", "gfx90a gfx1030 gfx11-generic"])
+
+    def test_on_needs_a_device(self):
+        words = self.configure("-DMEMOPT_HIP=ON", f"-DMEMOPT_NATIVE_ROOT={self.build}", status=1)
+        self.assertIn("MEMOPT_HIP=ON asks for images, and this machine has no such device",
+                      " ".join(words.split()))
 
     def images(self):
         images = self.build / "gpu/images.c"
@@ -58,7 +123,7 @@ class Configure(unittest.TestCase):
         return run(program).split("\n")[:2]
 
     def test_no_compiler(self):
-        words = self.configure()
+        words = self.configure("-DMEMOPT_GPU_IMAGES=ALL")
         for vendor in ("CUDA", "HIP"):
             self.assertIn(f"GPU kernels, {vendor}: no compiler found", words)
         self.assertEqual(self.images(), ["0 1", "0 1"])
@@ -71,7 +136,7 @@ class Configure(unittest.TestCase):
     def test_on_needs_a_compiler(self):
         for vendor, other in (("CUDA", "HIP"), ("HIP", "CUDA")):
             words = " ".join(self.configure(f"-DMEMOPT_{vendor}=ON", f"-DMEMOPT_{other}=AUTO",
-                                            status=1).split())
+                                            "-DMEMOPT_GPU_IMAGES=ALL", status=1).split())
             self.assertIn(f"MEMOPT_{vendor}=ON needs", words)
 
     def test_targets_need_a_compiler(self):

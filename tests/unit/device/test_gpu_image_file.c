@@ -147,15 +147,17 @@ static void generic_images(void **state)
     static const struct {
         const char *device, *family;
     } known[] = {{"gfx906", "gfx9-generic"},     {"gfx908", NULL}, {"gfx90a", NULL},
-                 {"gfx1032", "gfx10-3-generic"}, {"gfx942", NULL}, {"gfx1010", NULL},
-                 {"gfx1151", "gfx11-generic"},   {"gfx103", NULL}, {"gfx1201", NULL}};
-    static const char *const families[] = {"gfx9-generic", "gfx10-3-generic", "gfx11-generic"};
+                 {"gfx1032", "gfx10-3-generic"}, {"gfx942", "gfx9-4-generic"},
+                 {"gfx1010", "gfx10-1-generic"}, {"gfx103", NULL}, {"gfx1151", "gfx11-generic"},
+                 {"gfx1201", "gfx12-generic"}};
+    static const char *const families[] = {"gfx9-generic",    "gfx9-4-generic", "gfx10-1-generic",
+                                           "gfx10-3-generic", "gfx11-generic",  "gfx12-generic"};
     const mo_gpu_vendor *hip = mo_hip_driver.vendor;
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         mo_gpu_device gpu = {.driver = &mo_hip_driver};
         snprintf(gpu.target, sizeof gpu.target, "%s", known[i].device);
         assert_int_equal(hip->rate_image(&gpu, known[i].device), 2);
-        for (size_t k = 0; k < 3; k++)
+        for (size_t k = 0; k < sizeof families / sizeof families[0]; k++)
             assert_int_equal(hip->rate_image(&gpu, families[k]),
                              known[i].family != NULL && strcmp(known[i].family, families[k]) == 0);
     }
