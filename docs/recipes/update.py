@@ -33,7 +33,11 @@ from memopt.sizes import format_size
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 #: Pages beside the recipes that quote the command.
-OTHERS = (ROOT / "README.md", ROOT / "docs" / "guide" / "command-plan.md")
+OTHERS = (
+    ROOT / "README.md",
+    ROOT / "docs" / "guide" / "command-plan.md",
+    ROOT / "docs" / "guide" / "pytorch-8gb.md",
+)
 _PLAN = "$ memopt plan "
 _CLAIM = "the guide"
 _BLOCK = re.compile(r"(```console\n)(.*?)(```\n)", re.S)

@@ -33,14 +33,13 @@ def update(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
 
 def test_the_readme_and_the_guide_are_of_today(update: ModuleType) -> None:
-    assert [page.name for page in update.OTHERS] == ["README.md", "command-plan.md"]
     for page in update.OTHERS:
         text = page.read_text(encoding="utf-8")
         assert "\n$ memopt plan --model examples/llama-1.1b.json " in text
         lines = update.stale(text)
         assert not lines, "run docs/recipes/update.py\n" + "\n".join(lines)
-        wrong = text.replace("18.23 GiB  76 %", "18.24 GiB  76 %")
-        assert wrong != text and update.stale(wrong)
+        wrong = re.sub(r"(\d) GiB", lambda found: "%d GiB" % ((int(found[1]) + 1) % 10), text)
+        assert update.stale(wrong)
 
 
 def test_claims_of_guides_stay(update: ModuleType) -> None:

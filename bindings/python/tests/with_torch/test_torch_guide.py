@@ -33,14 +33,18 @@ def test_no_program_of_the_pages_is_left_out():
     counts = {page.name: len(snippets(page.name)) for page in sorted(GUIDE.glob("pytorch*.md"))}
     assert {name: n for name, n in counts.items() if n} == {
         "pytorch.md": 1,
+        "pytorch-8gb.md": 1,
         "pytorch-distributed.md": 3,
         "pytorch-frameworks.md": 1,
         "pytorch-memory.md": 5,
     }
 
 
-def test_the_program_learns(capsys):
-    (program,) = snippets("pytorch.md")
+@pytest.mark.parametrize("page", ("pytorch.md", "pytorch-8gb.md"))
+def test_the_program_learns(page, capsys):
+    if page == "pytorch-8gb.md":
+        pytest.importorskip("transformers")
+    (program,) = snippets(page)
     exec(program, {})
     first, last = map(float, re.findall(r"loss ([\d.]+)", capsys.readouterr().out))
     assert last < 0.9 * first
