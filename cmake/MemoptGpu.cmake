@@ -16,7 +16,7 @@ this machine), ALL targets, FEW (PTX and two AMD targets, for tests), EMPTY (as 
 only: for simulated drivers, which have their own) or NONE (compiled at their first use)")
 set_property(CACHE MEMOPT_GPU_IMAGES PROPERTY STRINGS NATIVE ALL FEW EMPTY NONE)
 option(MEMOPT_GPU_IMAGES_EMBED "Put the compiled kernels into the library; OFF: into files beside it" ON)
-set(MEMOPT_NATIVE_ROOT "" CACHE INTERNAL "The folder of dev and sys, for tests")
+set(memopt_native_root "" CACHE INTERNAL "The folder of dev and sys, for tests")
 
 # Targets, or families of AMD's: one generic target for all of them, and those to compile where the
 # compiler does not have it.
@@ -26,8 +26,8 @@ set(memopt_ptx_wanted YES)
 set(memopt_no_CUDA NO) # YES: the GPUs of this machine are asked for, and it has none of the vendor
 set(memopt_no_HIP NO)
 if(MEMOPT_GPU_IMAGES STREQUAL "NATIVE")
-  memopt_native_cuda(memopt_cuda_wanted memopt_ptx_wanted ${MEMOPT_NATIVE_ROOT}/dev)
-  memopt_native_hip(memopt_hip_wanted ${MEMOPT_NATIVE_ROOT}/sys/class/kfd/kfd/topology/nodes)
+  memopt_native_cuda(memopt_cuda_wanted memopt_ptx_wanted ${memopt_native_root}/dev)
+  memopt_native_hip(memopt_hip_wanted ${memopt_native_root}/sys/class/kfd/kfd/topology/nodes)
   if(NOT memopt_ptx_wanted)
     set(memopt_no_CUDA YES)
   endif()

@@ -78,7 +78,7 @@ class Configure(unittest.TestCase):
         known = "gfx90a gfx1030 gfx11-generic gfx1100 gfx1101"
         compilers = [f"-DMEMOPT_NVCC={self.compiler(nvcc.replace(' ', '_'), nvcc) if nvcc else ''}",
                      f"-DMEMOPT_CLANG={self.compiler('clang', known) if clang else ''}"]
-        words = self.configure(f"-DMEMOPT_NATIVE_ROOT={self.build.parent}", *compilers, *options,
+        words = self.configure(f"-Dmemopt_native_root={self.build.parent}", *compilers, *options,
                                env={**os.environ, "PATH": f"{self.build.parent}/bin:{os.environ['PATH']}"})
         return [line.split(": ", 1)[1].split(" by ")[0].rstrip(",")
                 for line in words.split("\n") if "GPU kernels, " in line]
@@ -107,7 +107,7 @@ class Configure(unittest.TestCase):
                          ["PTX", "gfx90a gfx1030 gfx11-generic"])
 
     def test_on_needs_a_device(self):
-        words = self.configure("-DMEMOPT_HIP=ON", f"-DMEMOPT_NATIVE_ROOT={self.build}", status=1)
+        words = self.configure("-DMEMOPT_HIP=ON", f"-Dmemopt_native_root={self.build}", status=1)
         self.assertIn("MEMOPT_HIP=ON asks for images, and this machine has no such device",
                       " ".join(words.split()))
 
