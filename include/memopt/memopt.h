@@ -7,7 +7,6 @@
 #define MEMOPT_MEMOPT_H
 
 #include <memopt/adafactor.h>
-#include <memopt/adam_mini.h>
 #include <memopt/allocator.h>
 #include <memopt/base.h>
 #include <memopt/cast.h>

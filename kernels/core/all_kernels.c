@@ -2,7 +2,6 @@
 #include "kernels/core/all_kernels.h"
 
 #include "kernels/adafactor/adafactor.h"
-#include "kernels/adam_mini/adam_mini.h"
 #include "kernels/cast/accumulate.h"
 #include "kernels/cast/blocks.h"
 #include "kernels/cast/cast.h"
@@ -64,10 +63,6 @@ const mo_kernel *const mo_all_kernels[] = {
     &mo_kernel_adafactor_vector,
     &mo_kernel_adafactor_rate,
     &mo_kernel_adafactor_apply,
-    &mo_kernel_adam_mini_squares,
-    &mo_kernel_adam_mini_rates,
-    &mo_kernel_adam_mini_step,
-    &mo_kernel_adam_mini_step8,
     &mo_kernel_trust_totals,
     &mo_kernel_trust_rates,
     &mo_kernel_square_sum,

@@ -2,7 +2,6 @@
 #include "kernels/core/gpu_compat.h"
 
 #include "kernels/adafactor/adafactor.cu"
-#include "kernels/adam_mini/adam_mini.cu"
 #include "kernels/cast/accumulate.cu"
 #include "kernels/cast/blocks.cu"
 #include "kernels/cast/blocks_transpose.cu"
@@ -72,10 +71,6 @@ const mo_sim_kernel mo_sim_kernels[] = {
     mo_adafactor_vector_sim,
     mo_adafactor_rate_sim,
     mo_adafactor_apply_sim,
-    mo_adam_mini_squares_sim,
-    mo_adam_mini_rates_sim,
-    mo_adam_mini_step_sim,
-    mo_adam_mini_step8_sim,
     mo_trust_totals_sim,
     mo_trust_rates_sim,
     mo_square_sum_sim,

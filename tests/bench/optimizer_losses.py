@@ -61,12 +61,6 @@ CLASSES = {
     "LAMB8bit": ("LAMB", dict(weight_decay=0.1, factor=5)),
     "LARS": (None, LARS),
     "LARS8bit": ("LARS", LARS),
-    "AdamMini": (None, ADAM),
-    "AdamMini8bit": ("AdamMini", ADAM),
-    "GaLore": (None, dict(rank=16, update_proj_gap=50, factor=4)),
-    "GaLore8bit": ("GaLore", dict(rank=16, update_proj_gap=50, factor=4)),
-    "APOLLO": (None, dict(rank=16, update_proj_gap=50)),
-    "APOLLO8bit": ("APOLLO", dict(rank=16, update_proj_gap=50)),
 }
 
 

@@ -6,7 +6,7 @@
         [--peers torch bitsandbytes] [--rules LAMB LARS]
 
 Each case is a whole ``optimizer.step()`` over parameters with gradients. Peers are torch's fastest form of
-the rule, where nobody has one the paper's rule in plain torch, and bitsandbytes; DeepSpeed and torchao, which
+the rule, and bitsandbytes; DeepSpeed and torchao, which
 compile, if asked for. Tables: four large tensors and the 148 of a GPT-2, in fp32 and bf16; steps of
 the host's optimizer; and 148 tensors of 16 elements, which show what a step costs before the first element.
 A round runs each case of a rule once; what counts is each case's best round. Rows of ours that are slower
@@ -25,7 +25,6 @@ os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
 import memopt
 import memopt.torch as mt
-import plain_rules
 import torch
 from torch_compare import LR, WD, Copy, big_shapes, count, gpt2_shapes, huge_pages, measure, values
 
@@ -100,7 +99,7 @@ TORCHS = {
     "Muon": {},
 }
 #: Options of both sides.
-SHARED = {"SGD": {"momentum": 0.9}, "LARS": {"momentum": 0.9}, "APOLLO": {"rank": 256}}
+SHARED = {"SGD": {"momentum": 0.9}, "LARS": {"momentum": 0.9}}
 
 
 def peers_of(family, wanted):
@@ -110,9 +109,6 @@ def peers_of(family, wanted):
     if "torch" in wanted and family in TORCHS:
         make = functools.partial(getattr(torch.optim, family), lr=LR, **TORCHS[family])
         found.append(("torch " + family, make))
-    plain = getattr(plain_rules, family, None)
-    if "torch" in wanted and plain:
-        found.append(("plain torch " + family, functools.partial(plain, **shared)))
     bnb = installed("bitsandbytes") if "bitsandbytes" in wanted else None
     for name in (family, family + "8bit"):
         make = getattr(bnb.optim, name, None) if bnb else None
@@ -153,13 +149,10 @@ OURS = {
     "LAMB": {"LAMB": 16, "LAMB8bit": 4.06},
     "LARS": {"LARS": 8, "LARS8bit": 2.03},
     "Muon": {"Muon": 8, "Muon8bit": 2.03},
-    "AdamMini": {"AdamMini": 8, "AdamMini8bit": 2.03},
-    "GaLore": {"GaLore": 0, "GaLore8bit": 0},
-    "APOLLO": {"APOLLO": 0, "APOLLO8bit": 0},
     "schedule-free": {"AdamWScheduleFree": 16},
 }
 #: Rules that are for matrices.
-MATRICES = ("Muon", "GaLore", "APOLLO")
+MATRICES = ("Muon",)
 
 
 def cases_of(family, shapes, dtype, wanted):

@@ -60,7 +60,7 @@ typedef struct conformance_case {
 
 /* NULL name at the end of each. */
 extern const conformance_case device_cases[], memory_cases[], primitive_cases[], cast_cases[],
-    block_cases[], scaler_cases[], adafactor_cases[], adam_mini_cases[], trust_cases[],
+    block_cases[], scaler_cases[], adafactor_cases[], trust_cases[],
     code_cases[], sized_cases[], foreign_cases[], two_device_cases[], graph_cases[], stress_cases[],
     share_cases[];
 /* Writes up to `most` cases and returns how many there are: one for each kind of optimizer and

@@ -136,7 +136,6 @@ static void run_isa(FILE *in, FILE *out)
     digest_reductions();
     digest_optimizers();
     digest_adafactor();
-    digest_adam_mini();
     digest_states(in, out);
     digest_blocks();
     MUST(memopt_device_close(device));

@@ -50,7 +50,6 @@ void digest_blocks(void);
 void digest_reductions(void);
 void digest_optimizers(void);
 void digest_adafactor(void);
-void digest_adam_mini(void);
 void digest_states(FILE *in, FILE *out);
 
 #endif

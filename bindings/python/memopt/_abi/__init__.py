@@ -6,7 +6,6 @@ parameter list with what is written here, so a change of the headers cannot pass
 """
 
 from .adafactor import *
-from .adam_mini import *
 from .allocator import *
 from .base import *
 from .cast import *

@@ -29,8 +29,6 @@ from .checkpointing import CheckpointError, checkpoint  # noqa: E402
 from .load import load_safetensors  # noqa: E402
 from .monitor import MemoryMonitor, MemoryWarning  # noqa: E402
 from .optim import (  # noqa: E402
-    APOLLO,
-    APOLLO8bit,
     LAMB,
     LARS,
     SGD,
@@ -39,8 +37,6 @@ from .optim import (  # noqa: E402
     Adagrad8bit,
     Adam,
     Adam8bit,
-    AdamMini,
-    AdamMini8bit,
     AdamW,
     AdamW4bit,
     AdamW8bit,
@@ -51,8 +47,6 @@ from .optim import (  # noqa: E402
     AdEMAMix,
     AdEMAMix8bit,
     CPUOffloadOptimizer,
-    GaLore,
-    GaLore8bit,
     LAMB8bit,
     LARS8bit,
     Lion,
@@ -79,8 +73,6 @@ from .saving import save_on_cpu  # noqa: E402
 from .sharing import TensorExport, import_tensor, share_tensor  # noqa: E402
 
 __all__ = [
-    "APOLLO",
-    "APOLLO8bit",
     "AdEMAMix",
     "AdEMAMix8bit",
     "Adafactor",
@@ -88,8 +80,6 @@ __all__ = [
     "Adagrad8bit",
     "Adam",
     "Adam8bit",
-    "AdamMini",
-    "AdamMini8bit",
     "AdamW",
     "AdamW4bit",
     "AdamW8bit",
@@ -99,8 +89,6 @@ __all__ = [
     "AdamWScheduleFree",
     "CPUOffloadOptimizer",
     "CheckpointError",
-    "GaLore",
-    "GaLore8bit",
     "GradScaler",
     "LAMB",
     "LAMB8bit",

@@ -19,8 +19,7 @@ OURS = [
     mt.AdamW, mt.AdamW8bit, mt.AdamW8bitCompanded, mt.AdamW4bit, mt.AdamWFp8,
     mt.AdamWBf16, mt.Adam, mt.Adam8bit, mt.Lion, mt.Lion8bit, mt.SGD, mt.SGD8bit, mt.Muon, mt.Muon8bit, mt.Adafactor,
     mt.AdamWScheduleFree, mt.AdEMAMix, mt.AdEMAMix8bit, mt.RMSprop8bit, mt.Adagrad8bit,
-    mt.LAMB8bit, mt.LARS8bit, mt.GaLore, mt.APOLLO,
-    mt.AdamMini, mt.AdamMini8bit, mt.GaLore8bit, mt.APOLLO8bit,
+    mt.LAMB8bit, mt.LARS8bit,
 ]  # fmt: skip
 LARGE = "2^31 elements"
 
@@ -51,7 +50,7 @@ def large(cls: Any, rule: str, monkeypatch: pytest.MonkeyPatch) -> bool:
     return finding.passed
 
 
-@pytest.mark.parametrize("rule", ["adamw", "muon", "adafactor", "lamb", "lars", "galore", "apollo"])
+@pytest.mark.parametrize("rule", ["adamw", "muon", "adafactor", "lamb", "lars"])
 @pytest.mark.parametrize("part", [slice(-4096, None), slice(-8192, -4096), slice(4096)])
 def test_the_case_of_large_parameters_finds_an_end_that_is_left_out(
     rule: str, part: slice, monkeypatch: pytest.MonkeyPatch

@@ -27,12 +27,7 @@ from optim_support import drawn  # noqa: E402
 KINDS = {
     "AdEMAMix": (mt.AdEMAMix, {"t_beta3": 4}),
     "AdEMAMix8bit": (mt.AdEMAMix8bit, {}),
-    "AdamMini": (mt.AdamMini, {}),
-    "AdamMini8bit": (mt.AdamMini8bit, {"min_8bit_size": 1}),
-    "GaLore8bit": (mt.GaLore8bit, {"rank": 3, "update_proj_gap": 9, "min_8bit_size": 1}),
     "Adafactor": (mt.Adafactor, {"weight_decay": 0.1}),
-    "APOLLO": (mt.APOLLO, {"rank": 3, "update_proj_gap": 2}),
-    "GaLore": (mt.GaLore, {"rank": 3, "update_proj_gap": 9}),
     "LAMB8bit": (mt.LAMB8bit, {}),
     "LARS": (mt.LARS, {"momentum": 0.9}),
 }

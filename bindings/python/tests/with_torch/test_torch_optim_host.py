@@ -97,10 +97,7 @@ OTHERS = {
     "LARS": (mt.LARS, {"momentum": 0.9, "weight_decay": 0.1}),
     "LARS8bit": (mt.LARS8bit, {"momentum": 0.9, "weight_decay": 0.1, "min_8bit_size": 100}),
     "Adafactor": (mt.Adafactor, {}),
-    "AdamMini8bit": (mt.AdamMini8bit, {"min_8bit_size": 100}),
     "Muon8bit": (mt.Muon8bit, {"min_8bit_size": 100, "weight_decay": 0.1}),
-    "GaLore8bit": (mt.GaLore8bit, {"min_8bit_size": 100, "rank": 8, "update_proj_gap": 2}),
-    "APOLLO": (mt.APOLLO, {"rank": 8, "update_proj_gap": 2, "weight_decay": 0.1}),
 }
 
 

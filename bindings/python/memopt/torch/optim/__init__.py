@@ -1,7 +1,5 @@
 """Optimizers for torch: AdamW, Lion and SGD with states of 4 to 32 bits, AdEMAMix and schedule-free AdamW, one
-fused call a step;
-Muon with 8 or 32 bits, by torch's matrix products; LAMB, LARS; Adafactor, Adam-mini, GaLore,
-APOLLO.
+fused call a step; Muon with 8 or 32 bits, by torch's matrix products; LAMB, LARS; Adafactor.
 
 They are ``torch.optim.Optimizer``s with torch's argument names: parameter groups, state dicts,
 schedulers, hooks, closures, deepcopy and pickle work as with torch's. ``help(AdamW8bit)`` explains
@@ -11,11 +9,9 @@ the additional arguments; `portable_states` converts states for torch's optimize
 from __future__ import annotations
 
 from ._adafactor import Adafactor
-from ._adam_mini import AdamMini, AdamMini8bit
 from ._ademamix import AdEMAMix, AdEMAMix8bit
 from ._host import CPUOffloadOptimizer
 from ._keep import keep_32bit
-from ._low_rank import APOLLO, APOLLO8bit, GaLore, GaLore8bit
 from ._muon import Muon, Muon8bit
 from ._release import GradientRelease, release_gradients
 from ._paged import (
@@ -48,8 +44,6 @@ from ._save import portable_states, to_bitsandbytes
 from ._trust import LAMB, LAMB8bit, LARS, LARS8bit
 
 __all__ = [
-    "APOLLO",
-    "APOLLO8bit",
     "AdEMAMix",
     "AdEMAMix8bit",
     "Adafactor",
@@ -57,8 +51,6 @@ __all__ = [
     "Adagrad8bit",
     "Adam",
     "Adam8bit",
-    "AdamMini",
-    "AdamMini8bit",
     "AdamW",
     "AdamW4bit",
     "AdamW8bit",
@@ -67,8 +59,6 @@ __all__ = [
     "AdamWFp8",
     "AdamWScheduleFree",
     "CPUOffloadOptimizer",
-    "GaLore",
-    "GaLore8bit",
     "GradientRelease",
     "LAMB",
     "LAMB8bit",

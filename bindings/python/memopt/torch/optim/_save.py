@@ -49,7 +49,7 @@ def to_bitsandbytes(optimizer: MemoptOptimizer) -> Dict[str, Any]:
     Codes, scales and 32-bit states are the optimizer's own tensors, as in ``state_dict()``; AdEMAMix's means
     are copied into one tensor.
     TypeError for 4-bit, fp8, companded and bf16 states, for blocks of another size than 256 and for rules that bitsandbytes does not have:
-    Muon, Adafactor, schedule-free AdamW, GaLore, APOLLO, RMSprop with a momentum buffer.
+    Muon, Adafactor, schedule-free AdamW, RMSprop with a momentum buffer.
     """
     kind = optimizer._kind
     mixed = isinstance(optimizer, _ademamix.AdEMAMix)
