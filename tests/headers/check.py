@@ -4,7 +4,8 @@
 
 The library's tables are read from its sources and compiled next to the header: numbers must be equal,
 structs must have equal sizes and offsets, and every argument and result must be passed alike (same
-size, same kind, and pointers to things of the same size). What a header is too old for is listed.
+size, same kind, and pointers to things of the same size). Codes that a header describes as the end of
+the context must be fatal here. What a header is too old for is listed.
 Status: 0 all alike, 1 not, 77 the header is not on this machine.
 """
 import argparse
@@ -122,7 +123,20 @@ def calls_of(judge, sources):
                 yield name, row[1] if typed else "int", row[2] if typed else row[1]
 
 
-def program(judge, header_text):
+def unknown_ends(judge, commented):
+    """Status codes that the header describes as the end of the context, and error.c does not."""
+    if GPU / "driver_calls.h" not in judge.sources:
+        return []
+    ours = numbers_of([text_of(GPU / "driver_calls.h")])
+    ends = {ours[name] for name in re.findall(r"case (MO_GPU_\w+):", re.search(
+        r"int mo_gpu_code_is_fatal\(.*?return 1", text_of(GPU / "error.c"), re.S)[0])}
+    told = re.findall(r"/\*\*((?:(?!\*/).)*)\*/\s*(\w+)\s*=\s*(\d+)\b", commented, re.S)
+    return [name for text, name, number in told if int(number) not in ends and
+            re.search(r"must be terminated|cannot be used anymore", " ".join(
+                text.replace("*", " ").split()))]
+
+
+def program(judge, header_text, commented):
     sources = [text_of(path) for path in judge.sources]
     ours = numbers_of(sources)
     lines, absent = [COMPARE, judge.before, "#include <%s>" % judge.header,
@@ -134,6 +148,8 @@ def program(judge, header_text):
             lines.append(struct_of(sources, name))
     lines += re.findall(r"typedef void \*\w+;", "\n".join(sources))
     known = lambda name: re.search(r"\b%s\b" % name, header_text) is not None
+    for name in unknown_ends(judge, commented):
+        lines.append('static_assert(false, "%s ends the context");' % name)
     for name, theirs in judge.numbers.items():
         if not known(theirs):
             absent.append(theirs)
@@ -192,6 +208,9 @@ STATUS = {
     "NOT_SUPPORTED": "ERROR_NOT_SUPPORTED",
     "DRIVER_MISMATCH": "ERROR_SYSTEM_DRIVER_MISMATCH",
     "COMPAT_NOT_SUPPORTED": "ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
+    "TENSOR_MEMORY_LEAK": "ERROR_TENSOR_MEMORY_LEAK",
+    "MPS_CLIENT_TERMINATED": "ERROR_MPS_CLIENT_TERMINATED",
+    "EXTERNAL_DEVICE": "ERROR_EXTERNAL_DEVICE",
     "CAPTURE_IMPLICIT": "ERROR_STREAM_CAPTURE_IMPLICIT",
 }
 HIP_STATUS = {
@@ -330,14 +349,14 @@ def main():
         return 77
     compiler = ["c++", "-std=c++17", "-x", "c++", "-w", "-I", str(ROOT / "lib"),
                 *(word for folder in options.include for word in ("-I", folder))]
-    header = subprocess.run([*compiler, "-E", "-"], text=True, capture_output=True,
-                            input="%s\n#include <%s>\n" % (judge.before, judge.header))
-    defines = subprocess.run([*compiler, "-E", "-dM", "-"], text=True, capture_output=True,
-                             input="%s\n#include <%s>\n" % (judge.before, judge.header))
+    expand = lambda *flags: subprocess.run(
+        [*compiler, "-E", *flags, "-"], text=True, capture_output=True,
+        input="%s\n#include <%s>\n" % (judge.before, judge.header))
+    header, defines, commented = expand(), expand("-dM"), expand("-C")
     if header.returncode != 0:
         print("there is no %s here" % judge.header)
         return 77
-    code, absent = program(judge, header.stdout + defines.stdout)
+    code, absent = program(judge, header.stdout + defines.stdout, commented.stdout)
     done = subprocess.run([*compiler, "-fsyntax-only", "-"], text=True, input=code,
                           capture_output=True)
     print(done.stderr[:4000])

@@ -1,6 +1,8 @@
 /* The driver's status codes as statuses of the library. */
 #include "device/gpu/gpu.h"
 
+/* What the drivers document as the end of the context or of the process's work. 999 (unknown) is not
+ * among it: HIP says it of a refused call too. */
 int mo_gpu_code_is_fatal(int code)
 {
     switch (code) {
@@ -18,6 +20,9 @@ int mo_gpu_code_is_fatal(int code)
     case MO_GPU_INVALID_ADDRESS_SPACE:
     case MO_GPU_INVALID_PC:
     case MO_GPU_LAUNCH_FAILED:
+    case MO_GPU_TENSOR_MEMORY_LEAK:
+    case MO_GPU_MPS_CLIENT_TERMINATED:
+    case MO_GPU_EXTERNAL_DEVICE:
         return 1;
     default:
         return 0;

@@ -122,9 +122,35 @@ static void test_the_end(void **state)
     }
 }
 
+/* The codes that the vendors document as the end, and one that is no end. */
+static void test_the_codes(void **state)
+{
+    static const int ends[] = {4,   214, 220, 226, 700, 702, 709, 710, 714,
+                               715, 716, 717, 718, 719, 721, 810, 911};
+    memopt_device *device = NULL;
+    (void)state;
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
+        if (strcmp(backend, "hip") == 0 && ends[i] > 719)
+            continue;
+        OK(memopt_device_open(backend, NULL, &device));
+        lose_device(ends[i]);
+        FAILS(MEMOPT_DEVICE_LOST, memopt_stream_sync(device, NULL));
+        lose_device(0);
+        FAILS(MEMOPT_DEVICE_LOST, memopt_stream_sync(device, NULL));
+        OK(memopt_device_close(device));
+    }
+    OK(memopt_device_open(backend, NULL, &device));
+    lose_device(999);
+    FAILS(MEMOPT_DRIVER_ERROR, memopt_stream_sync(device, NULL));
+    lose_device(0);
+    OK(memopt_stream_sync(device, NULL));
+    OK(memopt_device_close(device));
+}
+
 int main(int count, char **words)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_the_end)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_the_end),
+                                       cmocka_unit_test(test_the_codes)};
     memopt_device *device = NULL;
     if (count != 3)
         return 2;
