@@ -364,7 +364,11 @@ MO_INLINE uint32_t v_largest16(const void *at)
 #define v_less_halves _mm512_subs_epu16
 #define v_min_halves _mm512_min_epi16
 #define v_max_halves _mm512_max_epi16
+#ifdef __clang__ /* its count is unsigned, gcc's an int */
+#define v_srlh(x, n) _mm512_srli_epi16(x, (unsigned)(n))
+#else
 #define v_srlh _mm512_srli_epi16
+#endif
 #define v_zip16_low _mm512_unpacklo_epi16
 #define v_zip16_high _mm512_unpackhi_epi16
 #define v_sub_bytes _mm512_sub_epi8

@@ -134,7 +134,7 @@ static memopt_status release(memopt_allocator *allocator, const mo_release *what
     memopt_status result = MEMOPT_OK;
     mo_block *claims = NULL, *next;
     uint64_t claimed = 0;
-    for (int turn = 0; turn < MO_RELEASE_TURNS; turn++)
+    for (mo_release_turn turn = MO_RELEASE_FIRST; turn < MO_RELEASE_TURNS; turn++)
         claim(allocator, what, turn, &claimed, &claims);
     for (mo_block *block = claims; block != NULL; block = next) {
         uint64_t bytes = block->size;

@@ -47,8 +47,8 @@ typedef struct cxx {
 
 static const char *const names[] = {
     "_ZN3c106detail14torchCheckFailEPKcS2_jS2_",
-    "_ZN3c1016OutOfMemoryErrorC1ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_"
-    "traitsIcESaIcEEE",
+    ("_ZN3c1016OutOfMemoryErrorC1ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_"
+     "traitsIcESaIcEEE"),
     "_ZTIN3c1016OutOfMemoryErrorE",
     "_ZTVN3c1016OutOfMemoryErrorE",
     "__cxa_allocate_exception",
