@@ -1,7 +1,7 @@
 /**
  * @file adafactor.h
  * @brief Adafactor's step on one parameter: a second moment of rows and columns in place of one for
- * each element.
+ *        each element.
  *
  * N. Shazeer and M. Stern, "Adafactor: adaptive learning rates with sublinear memory cost", ICML
  * 2018. With x the gradient, in step t, and f = t^beta2_decay:
@@ -24,7 +24,7 @@ extern "C" {
 #endif
 
 /** @brief A parameter with its state and the hyperparameters of a step. Zero is not a default here:
- * use the initialiser, which has torch's. */
+ *        use the initialiser, which has torch's. */
 typedef struct memopt_adafactor {
     size_t struct_size; /**< sizeof(memopt_adafactor). */
     /** Some matrices of `rows` times `columns`, one after the other, or with `rows` 1 and `row_var`
@@ -60,7 +60,7 @@ typedef struct memopt_adafactor {
  * @brief Bytes of scratch that memopt_adafactor_step() needs.
  * @param what the shape: parameter.count, rows, columns, and whether row_var is NULL, are read.
  * @param[out] out_bytes the size: about 4 bytes for each 64 elements and 8 for each row of a
- * matrix.
+ *        matrix.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, the elements are not whole matrices, or there
  *         are 2^60 elements or more.
@@ -79,8 +79,8 @@ MEMOPT_API memopt_status memopt_adafactor_get_scratch(const memopt_adafactor *wh
  * @param stream the stream.
  * @retval MEMOPT_OK enqueued.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, misaligned or not the device's, memory
- * overlaps, scratch is too small, the elements are not whole matrices, or a hyperparameter is out
- * of range (the message has the number).
+ *         overlaps, scratch is too small, the elements are not whole matrices, or a hyperparameter
+ *         is out of range (the message has the number).
  * @retval MEMOPT_UNSUPPORTED an element type that is not supported.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_DRIVER_ERROR host
  *         allocation or driver failure; see memopt_last_error().

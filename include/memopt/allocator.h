@@ -143,9 +143,9 @@ typedef struct memopt_allocator_options {
     void *oom_user;                         /**< Handed to oom. */
     uint32_t memory;                        /**< A ::memopt_allocator_memory; with a provider, what
                                                  kind of memory that gives. */
-    const memopt_memory_provider *provider; /**< Where memory comes from, copied; NULL: the
-                                            driver. With one, there are no expandable segments, and
-                                            no memory fraction. */
+    const memopt_memory_provider *provider; /**< Where memory comes from, copied; NULL: the driver.
+                                                 With one, there are no expandable segments, and no
+                                                 memory fraction. */
 } memopt_allocator_options;
 
 /** @brief Initialiser of ::memopt_allocator_options. */
@@ -159,9 +159,9 @@ typedef struct memopt_allocator_options {
  * @param device the device; it must outlive the allocator.
  * @param config a configuration string in the format of PYTORCH_CUDA_ALLOC_CONF:
  *        "expandable_segments:True,max_split_size_mb:128,garbage_collection_threshold:0.8"; one
- * key, idle_release_seconds, is this library's own. NULL or
- *        trailing comma are ignored. The allocator guide lists every key. Keys that concern only
- *        PyTorch's internals are accepted without effect and logged.
+ *        key, idle_release_seconds, is this library's own. NULL or trailing comma are ignored. The
+ *        allocator guide lists every key. Keys that concern only PyTorch's internals are accepted
+ *        without effect and logged.
  * @param options NULL for defaults.
  * @param[out] out_allocator the allocator; destroy it with memopt_allocator_destroy().
  * @retval MEMOPT_OK done.
@@ -201,16 +201,16 @@ typedef struct memopt_pool_options {
 /**
  * @brief Creates a pool of an allocator.
  * @param parent the allocator, which is no pool itself; it cannot be destroyed while the pool
- * exists.
+ *        exists.
  * @param options NULL for defaults.
  * @param[out] out_pool the pool; destroy it with memopt_allocator_destroy().
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT parent or out_pool is NULL, parent is a pool,
- * options->struct_size is too small, options->name is too long, or options->config has an unknown
- * key or a value out of range.
+ *         options->struct_size is too small, options->name is too long, or options->config has an
+ *         unknown key or a value out of range.
  * @retval MEMOPT_UNSUPPORTED options->config asks for expandable segments on a device without
  *         virtual memory, options sets a field that this version does not know, or this is the
- * child of a fork of the process that made the allocator.
+ *         child of a fork of the process that made the allocator.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY no memory for the handle.
  * @since 0.9
  *
@@ -288,10 +288,10 @@ typedef struct memopt_pause_report {
 
 /**
  * @brief Gives the physical memory of a pool back to the device. Its blocks keep their addresses,
- * and memopt_pool_resume_sync() gives them memory again.
+ *        and memopt_pool_resume_sync() gives them memory again.
  * @param pool a pool, or an allocator (without its pools). Its segments are expandable ones.
  * @param how #MEMOPT_PAUSE_DISCARD or #MEMOPT_PAUSE_KEEP, which takes as much page-locked host
- * memory as the pool holds for its live blocks.
+ *        memory as the pool holds for its live blocks.
  * @param[out] out_released bytes given back to the device; may be NULL.
  * @retval MEMOPT_OK the pool is paused. A page that the driver has refused to unmap still counts in
  *         "reserved_bytes.all.current"; it does no harm.
@@ -556,12 +556,12 @@ MEMOPT_API memopt_device *memopt_allocator_get_device(const memopt_allocator *al
  * @param[out] out_pointer the block, aligned to 512 bytes.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, the tag is not registered, bytes overflows
- * when rounded, or the driver can tell that there is no such stream.
+ *         when rounded, or the driver can tell that there is no such stream.
  * @retval MEMOPT_BUSY the pool is paused; see memopt_pool_pause_sync().
  * @retval MEMOPT_OUT_OF_DEVICE_MEMORY every attempt listed below failed. The message gives the
  *         requested, free and cached bytes, the largest free block, the top tags and what to try.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY a host allocation failed, or every attempt did and the
- * allocator caches page-locked memory; nothing allocated.
+ *         allocator caches page-locked memory; nothing allocated.
  * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST the driver failed or the device is lost; see
  *         memopt_last_error(); nothing allocated.
  * @retval MEMOPT_DEVICE_FAULT under memory pressure, a wait found misuse of device memory; nothing

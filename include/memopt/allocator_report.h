@@ -1,7 +1,7 @@
 /**
  * @file allocator_report.h
  * @brief What can be seen of an allocator: statistics, blocks, traces, its history, and why memory
- * ran out.
+ *        ran out.
  *
  * allocator.h includes it. Every function may be called from any thread at any time, but not during
  * the allocator's destruction. None of them waits for device work or enqueues any.
@@ -152,7 +152,7 @@ typedef struct memopt_oom_report {
 
 /**
  * @brief Says why the last failed allocation failed, in numbers; memopt_last_error() says it in
- * words.
+ *        words.
  * @param allocator the allocator, or the pool that the allocation was made from.
  * @param[in,out] out_report the caller sets struct_size; the call fills at most that many bytes.
  * @retval MEMOPT_OK done.
@@ -229,7 +229,7 @@ MEMOPT_API memopt_status memopt_allocator_snapshot(memopt_allocator *allocator,
 
 /**
  * @brief Begins to record a trace: a line of CSV for each allocation, recorded stream and free,
- * which `memopt replay` and memopt_trace_read_csv() read.
+ *        which `memopt replay` and memopt_trace_read_csv() read.
  *
  * The columns are Thread, Time (microseconds since the start), Action, Pointer, Size (as
  * requested), Stream and Tag. Blocks that are alive are recorded first, as allocations. Everything
@@ -300,7 +300,7 @@ typedef struct memopt_history_event {
 
 /**
  * @brief Called at the beginning of each allocation, for a number that says who allocates: a place
- * in a table of call stacks, for example.
+ *        in a table of call stacks, for example.
  * @param user the pointer given in the options.
  * @return any number; 0 for nothing.
  *
@@ -327,9 +327,9 @@ typedef struct memopt_history_options {
 
 /**
  * @brief Begins to keep the last events in host memory. Nothing is written to a file, and an event
- * takes some ten nanoseconds.
+ *        takes some ten nanoseconds.
  * @param allocator the allocator. Pools that are made of it from now on have a history of their
- * own, with the same options.
+ *        own, with the same options.
  * @param options NULL for defaults.
  * @retval MEMOPT_OK done. The first events are the memory that is held and the blocks that are
  *         alive.
@@ -360,7 +360,7 @@ MEMOPT_API memopt_status memopt_allocator_stop_history(memopt_allocator *allocat
  * @brief Copies events of a history, oldest first. Events are numbered from 0.
  * @param allocator the allocator.
  * @param first the number of the first event to copy. Of those that the history has lost, the
- * oldest that it still has is taken.
+ *        oldest that it still has is taken.
  * @param count the most events to copy.
  * @param[out] out_events room for `count` events; may be NULL if count is 0.
  * @param[out] out_first the number of the first event copied, or that the next one will have.

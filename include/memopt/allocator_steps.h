@@ -95,7 +95,7 @@ typedef struct memopt_step_plan {
  * @brief Reads what there is of a plan.
  * @param allocator the allocator, or a pool.
  * @param[in,out] out_plan the caller sets struct_size; the call fills at most that many bytes. All
- *                is 0 if no step was marked.
+ *        is 0 if no step was marked.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or struct_size is too small.
  * @retval MEMOPT_UNSUPPORTED this is the child of a fork of the process that made the allocator.

@@ -352,7 +352,7 @@ MEMOPT_API memopt_status memopt_check_finite(memopt_device *device, const memopt
 
 /**
  * @brief Bytes of scratch that memopt_norm(), memopt_square_sum() and memopt_clip() need for these
- * tensors.
+ *        tensors.
  * @param tensors `count` tensors; only their counts are read.
  * @param count how many.
  * @param[out] out_bytes the size: about 8 bytes for each 16,384 elements or part of them of
@@ -474,7 +474,7 @@ typedef struct memopt_scaler_state {
  * @param[out] out_scaler the scaler; destroy it with memopt_scaler_destroy().
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, an option is out of range, or the allocator is
- * of another device or does not know the tag.
+ *         of another device or does not know the tag.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_DRIVER_ERROR a host
  *         allocation, a device allocation or the driver failed; see memopt_last_error().
  * @since 0.9
@@ -591,7 +591,7 @@ MEMOPT_API memopt_status memopt_scaler_set_state_sync(memopt_scaler *scaler,
 
 /**
  * @brief Enqueues a copy of the state to the host, for memopt_scaler_get_sent_state(). Does not
- * wait.
+ *        wait.
  *
  * Call it after memopt_scaler_update() in each step, or in some. While an earlier copy is under way
  * the call does nothing. The first call allocates page-locked memory.
@@ -601,7 +601,8 @@ MEMOPT_API memopt_status memopt_scaler_set_state_sync(memopt_scaler *scaler,
  * @retval MEMOPT_INVALID_ARGUMENT scaler is NULL or stream is not a live stream of its device.
  * @retval MEMOPT_UNSUPPORTED the stream records a graph.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST a host allocation or
- * the driver failed, or the device is lost; see memopt_last_error(). The last state stays known.
+ *         the driver failed, or the device is lost; see memopt_last_error(). The last state stays
+ *         known.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_scaler_send_state(memopt_scaler *scaler, memopt_stream stream);
@@ -626,7 +627,8 @@ MEMOPT_API memopt_status memopt_scaler_get_sent_state(memopt_scaler *scaler,
 
 /**
  * @brief Sets every byte of many tensors, in stream order: 0 for gradients before they are added
- * to, 255 for memory that must be written before it is read (every float type reads it as NaN).
+ *        to, 255 for memory that must be written before it is read (every float type reads it as
+ *        NaN).
  *
  * All tensors are checked before the first is filled.
  * @param device the device.
@@ -636,11 +638,11 @@ MEMOPT_API memopt_status memopt_scaler_get_sent_state(memopt_scaler *scaler,
  * @param stream the stream.
  * @retval MEMOPT_OK enqueued.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, value is no byte, stream is not a live stream
- * of the device, or a tensor is misaligned, beyond the address space or not reachable; the message
- * names its index.
+ *         of the device, or a tensor is misaligned, beyond the address space or not reachable; the
+ *         message names its index.
  * @retval MEMOPT_UNSUPPORTED as for every call with the device of a parent process.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR a host allocation or the driver failed;
- * see memopt_last_error(). Earlier tensors may be filled.
+ *         see memopt_last_error(). Earlier tensors may be filled.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_fill_tensors(memopt_device *device, const memopt_tensor *tensors,

@@ -206,7 +206,7 @@ MEMOPT_API memopt_status memopt_region_release(memopt_region *region);
 
 /**
  * @brief Makes a region as if it had never run, whatever it is in, after a callback was left by a
- * C++ exception or a longjmp.
+ *        C++ exception or a longjmp.
  *
  * Callbacks must return. One that is left otherwise leaves its region, and the regions around it,
  * as if the callback still ran: every call returns #MEMOPT_BUSY. The reset ends all leases and
@@ -216,8 +216,8 @@ MEMOPT_API memopt_status memopt_region_release(memopt_region *region);
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT region is NULL.
  * @retval MEMOPT_DRIVER_ERROR, MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT
- * the driver or a host allocation failed; see memopt_last_error(). The region is reset; a lease
- *         that could not be freed is freed by a later call.
+ *         the driver or a host allocation failed; see memopt_last_error(). The region is reset; a
+ *         lease that could not be freed is freed by a later call.
  * @retval MEMOPT_UNSUPPORTED this is the child of a fork of the process that made the region.
  * @return otherwise the value that random_restore returned; the region is reset.
  * @since 0.9

@@ -1,7 +1,7 @@
 /**
  * @file memopt.h
  * @brief The whole stable interface of libmemopt. libmemopt-tools (memopt/tools/) and
- * libmemopt-plan (memopt/plan.h) have headers of their own.
+ *        libmemopt-plan (memopt/plan.h) have headers of their own.
  */
 #ifndef MEMOPT_MEMOPT_H
 #define MEMOPT_MEMOPT_H

@@ -35,11 +35,11 @@ enum {
     MEMOPT_OPTIMIZER_SCHEDULE_FREE = 5, /**< Schedule-free AdamW (Defazio et al. 2024): a second
                                              moment and the sequence z, 32-bit. */
     MEMOPT_OPTIMIZER_RMSPROP = 6,       /**< RMSprop (Hinton 2012) as torch.optim.RMSprop without
-                                           momentum:       a second moment alone, 32-bit or 8-bit. */
+                                             momentum: a second moment alone, 32-bit or 8-bit. */
     MEMOPT_OPTIMIZER_ADAGRAD = 7, /**< Adagrad (Duchi et al. 2011) as torch.optim.Adagrad: a sum of
                                        squares, 32-bit or 8-bit. */
     MEMOPT_OPTIMIZER_RMSPROP_MOMENTUM = 8, /**< RMSprop with a momentum, as torch.optim.RMSprop's:
-                                              two moments, 32-bit or 8-bit. */
+                                                two moments, 32-bit or 8-bit. */
     MEMOPT_OPTIMIZER_ADEMAMIX = 9 /**< AdEMAMix (Pagliardini et al. 2024): a fast and a slow mean of
                                        gradients and a mean of squares, 32-bit or 8-bit. */
 };
@@ -115,17 +115,15 @@ typedef struct memopt_optimizer_options {
  * - Lion: p ← p − lr λ p − lr sign(β1 m + (1 − β1) g); then m = β2 m + (1 − β2) g.
  * - SGD: d = g + λ p; m = μ m + (1 − dampening) d, in the first step with a momentum m = d; p ← p −
  *   lr m, with Nesterov p ← p − lr (d + μ m).
- *
  * - Schedule-free AdamW: the parameter is y, and z begins as y. v = β2 v + (1 − β2) g²; u = g /
- * (√(v / (1 − β2^t)) + eps) + λ y; with c the average: y ← (1 − c) y + c z + lr (β1 (1 − c) − 1) u;
- * z ← z − lr u. Evaluate the model at x = z + (y − z) / β1.
- *
+ *   (√(v / (1 − β2^t)) + eps) + λ y; with c the average: y ← (1 − c) y + c z + lr (β1 (1 − c) − 1)
+ *   u; z ← z − lr u. Evaluate the model at x = z + (y − z) / β1.
  * - RMSprop: d = g + λ p; v = β2 v + (1 − β2) d²; u = d / (√v + eps); p ← p − lr u; with momentum
  *   m = μ m + u; p ← p − lr m. Adagrad: v = v + d² in place of the mean.
- *
- * - AdEMAMix: m and v as AdamW's and a slow mean s = β3 s + (1 − β3) g; p ← p − lr λ p − lr (m / (1
- * − β1^t) + α s) / (√(v / (1 − β2^t)) + eps). In the first t_alpha steps α is alpha t / t_alpha; in
- *   the first t_beta3 steps the half-life of s grows linearly from β1's to β3's.
+ * - AdEMAMix: m and v as AdamW's and a slow mean s = β3 s + (1 − β3) g; p ← p − lr λ p − lr (m /
+ *   (1 − β1^t) + α s) / (√(v / (1 − β2^t)) + eps). In the first t_alpha steps α is
+ *   alpha t / t_alpha; in the first t_beta3 steps the half-life of s grows linearly from β1's to
+ *   β3's.
  *
  * λ is weight_decay, μ is momentum. A rule ignores values that its formula does not name, but every
  * value must be in its range.
@@ -134,12 +132,12 @@ typedef struct memopt_optimizer_group {
     size_t struct_size; /**< sizeof(memopt_optimizer_group). */
     double lr;          /**< Learning rate, finite, ≥ 0. */
     double beta1; /**< Schedule-free AdamW: how near y is to x; AdamW, Adam, AdEMAMix: decay of the
-                     first moment; Lion: weight of the moment in the update. In [0, 1). */
+                       first moment; Lion: weight of the moment in the update. In [0, 1). */
     double beta2; /**< AdamW, Adam, RMSprop, AdEMAMix: decay of the second moment; Lion: of the
-                     moment. In [0, 1). */
+                       moment. In [0, 1). */
     double eps;   /**< AdamW, Adam, RMSprop, Adagrad, AdEMAMix: added to the root, finite, ≥ 0. */
     double weight_decay; /**< Decay, finite, ≥ 0. Decoupled; with SGD, Adam, RMSprop and Adagrad
-                            added to the gradient. */
+                              added to the gradient. */
     uint32_t maximize;   /**< 1: maximise instead of minimise. */
     uint32_t nesterov;   /**< SGD: 1: Nesterov's form. It needs momentum > 0 and dampening 0. */
     double momentum;     /**< SGD, RMSprop with momentum: decay of the buffer, finite, ≥ 0. */
@@ -200,7 +198,7 @@ typedef struct memopt_optimizer_group {
     }
 
 /** @brief Initialiser of ::memopt_optimizer_group with AdEMAMix's defaults: those of AdamW, and of
- *         the paper for the slow mean, without growth. */
+ *        the paper for the slow mean, without growth. */
 #define MEMOPT_OPTIMIZER_GROUP_ADEMAMIX_INIT                                                       \
     {                                                                                              \
         sizeof(memopt_optimizer_group), 1e-3, 0.9, 0.999, 1e-8, 1e-2, 0, 0, 0, 0, NULL, 0, 0.9999, \
@@ -315,14 +313,14 @@ MEMOPT_API memopt_status memopt_optimizer_add_parameter(memopt_optimizer *optimi
  * @param model_copy as for memopt_optimizer_add_parameter(), or NULL.
  * @param states the state tensors in device memory (with page_bytes: in host memory, best
  *        page-locked; the caller may use them after a step's stream was waited for), with the
- * order, element types and counts that memopt_optimizer_get_state() lists. The element type decides
- * the format, whatever min_8bit_size says: f32 moments give 32-bit states, others the optimizer's
- * format. Fill new states with zeros; if moments are coded, fill them with the code of zero (see
- *        memopt_state_map()).
+ *        order, element types and counts that memopt_optimizer_get_state() lists. The element type
+ *        decides the format, whatever min_8bit_size says: f32 moments give 32-bit states, others
+ *        the optimizer's format. Fill new states with zeros; if moments are coded, fill them with
+ *        the code of zero (see memopt_state_map()).
  * @param state_count the number of states: AdamW (schedule-free too) and Adam have 2 with 32-bit
- *        and bf16 states, else 4; AdEMAMix has 3 or 6; Lion and SGD have 1 with 32-bit states,
- * else 2. SGD in a group without momentum needs none: then state_count is 0 and states may be NULL.
- * With split_weights a bf16 parameter has one more.
+ *        and bf16 states, else 4; AdEMAMix has 3 or 6; Lion and SGD have 1 with 32-bit states, else
+ *        2. SGD in a group without momentum needs none: then state_count is 0 and states may be
+ *        NULL. With split_weights a bf16 parameter has one more.
  * @param steps one u64 in device memory: the steps taken, below 2^53. With SGD and states, also set
  *        the highest bit if none of those steps had a momentum; then the next step with a momentum
  *        does not damp the gradient. Steps set and clear this bit.
@@ -398,7 +396,7 @@ typedef struct memopt_step_options {
  * @retval MEMOPT_INVALID_ARGUMENT optimizer or gradients is NULL, count is wrong, a gradient is
  *         misaligned or overlaps its parameter or a part of its model copy (the message names the
  *         parameter's number), or an SGD group now has a momentum and
- * memopt_optimizer_add_parameter_with_state() added one of its parameters without a state.
+ *         memopt_optimizer_add_parameter_with_state() added one of its parameters without a state.
  * @retval MEMOPT_UNSUPPORTED this element type cannot be a gradient; or, with page_bytes, the
  *         stream records a graph.
  * @retval MEMOPT_CORRUPT with page_bytes: an earlier step ended in part; import a saved state.
@@ -416,14 +414,13 @@ MEMOPT_API memopt_status memopt_optimizer_step(memopt_optimizer *optimizer,
 typedef struct memopt_state_view {
     size_t struct_size;   /**< Set by the caller. */
     const char *name;     /**< A static string: "exp_avg", "exp_avg_slow" (AdEMAMix), "exp_avg_sq",
-                               "momentum_buffer" (SGD),
-                               "z" (schedule-free AdamW), "square_avg" (RMSprop), "sum" (Adagrad);
-                               "absmax1", "absmax2", "absmax3"; "scale1", "scale2" (::MEMOPT_STATE_F8);
-                               "companded1", "companded2" (::MEMOPT_STATE_COMPANDED and
-                               ::MEMOPT_STATE_COMPANDED4: absmax);
+                               "momentum_buffer" (SGD), "z" (schedule-free AdamW), "square_avg"
+                               (RMSprop), "sum" (Adagrad); "absmax1", "absmax2", "absmax3";
+                               "scale1", "scale2" (::MEMOPT_STATE_F8); "companded1", "companded2"
+                               (::MEMOPT_STATE_COMPANDED and ::MEMOPT_STATE_COMPANDED4: absmax);
                                "weight_residual" (split_weights: signed bytes, as u8; or i16). */
     memopt_tensor tensor; /**< Device memory (with page_bytes host memory). It belongs to the
-                             optimizer and exists as long as it, or it belongs to the caller
+                               optimizer and exists as long as it, or it belongs to the caller
                                (memopt_optimizer_add_parameter_with_state()). */
 } memopt_state_view;
 
@@ -529,7 +526,7 @@ typedef memopt_status (*memopt_export_writer)(void *user, const void *piece, uin
 
 /**
  * @brief Exports as memopt_optimizer_export_sync() does, the same bytes, but in pieces: it needs 1
- * MiB of page-locked host memory, however large the states are. Waits for the stream.
+ *        MiB of page-locked host memory, however large the states are. Waits for the stream.
  * @param optimizer the optimizer.
  * @param writer called for each piece, without a lock held. It must not change the optimizer.
  * @param user passed to writer.

@@ -52,7 +52,7 @@ typedef struct memopt_plan memopt_plan;
 #define MEMOPT_PLAN_PHASES 5
 
 /** @brief Categories of bytes, in this order: parameters, gradients, optimizer, activations,
- * logits, batch. */
+ *        logits, batch. */
 #define MEMOPT_PLAN_CATEGORIES 6
 
 /**
@@ -61,12 +61,12 @@ typedef struct memopt_plan memopt_plan;
  * The planner calls it on the calling thread, once for each run that it looks at.
  * @param user the pointer that you passed with the function.
  * @param settings the run as text: all keys `run.*` with their defaults filled in. `run.sequence`
- * is missing if the settings do not have it. With adapters, which the planner may propose,
- * `model.lora_rank`, `model.lora_targets`, `model.lora_dropout` (missing: 0) and `model.quantize`
- * too. Valid during the call.
+ *        is missing if the settings do not have it. With adapters, which the planner may propose,
+ *        `model.lora_rank`, `model.lora_targets`, `model.lora_dropout` (missing: 0) and
+ *        `model.quantize` too. Valid during the call.
  * @param[out] out_bytes ::MEMOPT_PLAN_PHASES × ::MEMOPT_PLAN_CATEGORIES numbers, all zero on entry.
- *             Set number phase × ::MEMOPT_PLAN_CATEGORIES + category to the bytes of live tensors
- * of one device at the fullest moment of the phase. A larger batch must not take fewer bytes.
+ *        Set number phase × ::MEMOPT_PLAN_CATEGORIES + category to the bytes of live tensors of one
+ *        device at the fullest moment of the phase. A larger batch must not take fewer bytes.
  * @return MEMOPT_OK; MEMOPT_UNSUPPORTED or MEMOPT_INVALID_ARGUMENT if you do not know such a run:
  * the planner then does not propose changes that lead to it. Any other status ends the planner's
  *         call, which returns it.
@@ -76,11 +76,11 @@ typedef memopt_status (*memopt_plan_measure)(void *user, const char *settings, u
 /**
  * @brief Plans a run: bytes by phase and category, by layer, and whether it fits the card.
  * @param settings the model, the run and the card; NULL is an empty text. `target.*` is ignored.
- * With `measure`, only adapters (`model.lora_*`) and `model.quantize` count of `model.*`.
+ *        With `measure`, only adapters (`model.lora_*`) and `model.quantize` count of `model.*`.
  * @param measure NULL: the planner plays the step of the model. Otherwise it asks this function.
  * @param user passed to measure; may be NULL.
  * @param[out] out_plan the plan; you own it, destroy it with memopt_plan_destroy(). Untouched on
- *             failure.
+ *        failure.
  * @retval MEMOPT_OK done, also if the run does not fit (then `fits` is false).
  * @retval MEMOPT_INVALID_ARGUMENT out_plan is NULL; a key is unknown (the message names the nearest
  *         one); a value is not accepted or does not go with another one (the message has both and
@@ -100,12 +100,12 @@ MEMOPT_API memopt_status memopt_plan_create(const char *settings, memopt_plan_me
  * The JSON has the plan of the run from which changes are counted (with the given batch or, without
  * one, with the batch that fits), and the result under `solution`.
  * @param settings as for memopt_plan_create(), with `card.capacity`; `target.*` says what to look
- * for.
+ *        for.
  * @param measure NULL: the planner plays the step of the model. Otherwise it asks this function:
  *        `time_assumption` then says what recomputation and copies are taken to cost.
  * @param user passed to measure; may be NULL.
  * @param[out] out_plan the plan; you own it, destroy it with memopt_plan_destroy(). Untouched on
- *             failure.
+ *        failure.
  * @retval MEMOPT_OK done, also if nothing fits (then `solution.fits_after` is false).
  * @retval MEMOPT_INVALID_ARGUMENT as for memopt_plan_create(), or card.capacity is missing.
  * @retval MEMOPT_UNSUPPORTED as for memopt_plan_create(), about the run as given.
@@ -173,7 +173,7 @@ typedef struct memopt_plan_event {
  * @param[out] out_events the first `room` events; NULL if room is 0.
  * @param room how many events fit out_events.
  * @param[out] out_count how many events there are: call once with room 0 to learn it. Untouched on
- *             failure.
+ *        failure.
  * @retval MEMOPT_OK done, also if there are more events than room.
  * @retval MEMOPT_INVALID_ARGUMENT plan or out_count is NULL, or out_events is NULL with room.
  * @retval MEMOPT_UNSUPPORTED the bytes of the plan were measured: only their sums are known.

@@ -49,7 +49,7 @@ typedef struct memopt_import memopt_import;
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, or pointer is not the start of a live block.
  * @retval MEMOPT_UNSUPPORTED the block lies in a classic segment (the configuration lacks
  *         expandable_segments:True, or the memory is page-locked or a provider's), the device or
- * its driver cannot share memory between processes, or this is the child of a fork.
+ *         its driver cannot share memory between processes, or this is the child of a fork.
  * @retval MEMOPT_BUSY the block's tag is paused, or the call comes from a range observer.
  * @retval MEMOPT_LIMIT_REACHED the block has 255 exports.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY no memory for the handle.
@@ -131,7 +131,7 @@ MEMOPT_API memopt_status memopt_export_send(const memopt_export *shared, int32_t
  * @param[out] out_import the import; end it with memopt_import_destroy().
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, the message is cut short or damaged, the
- * number of descriptors does not fit it, or one of them is not of such memory.
+ *         number of descriptors does not fit it, or one of them is not of such memory.
  * @retval MEMOPT_UNSUPPORTED the message is of another version or another device, its pages are no
  *         multiple of this device's, the device or its driver cannot share memory, or this is the
  *         child of a fork.

@@ -101,7 +101,7 @@ MEMOPT_API memopt_status memopt_trust_squares(memopt_device *device, const memop
 
 /**
  * @brief Takes each update, times the learning rate and its trust ratio, from its parameter: one
- * fused multiply-add in f32, rounded once, to nearest.
+ *        fused multiply-add in f32, rounded once, to nearest.
  * @param device the device of all memory.
  * @param what the hyperparameters, as memopt_trust_squares() had them; weight_decay is not used.
  * @param parameters `count` tensors of f32, f16 or bf16.

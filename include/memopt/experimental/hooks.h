@@ -37,7 +37,7 @@ MEMOPT_API void memopt_log_hold(void);
 
 /**
  * @brief The calling thread has released that lock. The last release hands over the lines that
- * waited.
+ *        waited.
  * @since 0.9
  */
 MEMOPT_API void memopt_log_release(void);

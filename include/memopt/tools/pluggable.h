@@ -42,8 +42,9 @@ typedef void (*memopt_pluggable_raise)(const char *function, const char *file, u
 
 /**
  * @brief Finds what throws PyTorch's exceptions, for memopt_pluggable_configure(): a failure
- * becomes `c10::OutOfMemoryError` (in Python `torch.OutOfMemoryError`) if its message begins with
- *        "CUDA out of memory." or "HIP out of memory.", and `c10::Error` (RuntimeError) otherwise.
+ *        becomes `c10::OutOfMemoryError` (in Python `torch.OutOfMemoryError`) if its message begins
+ *        with "CUDA out of memory." or "HIP out of memory.", and `c10::Error` (RuntimeError)
+ *        otherwise.
  * @param libc10 the path of torch's libc10.so, which the program has loaded. It stays loaded.
  * @param[out] out_raise the function.
  * @retval MEMOPT_OK done.
@@ -273,9 +274,9 @@ MEMOPT_API void memopt_pluggable_observe(memopt_pluggable_observer observer);
 
 /**
  * @brief Lets allocators that are created from now on record their traces, from their first block
- *        on: memopt_allocator_start_trace() to FOLDER/DEVICE-TIME-NUMBER.csv, with the
- *        microseconds since 1970 at which it begins and a new number for each. A file that cannot
- * be written is logged, and the allocator works without it.
+ *        on: memopt_allocator_start_trace() to FOLDER/DEVICE-TIME-NUMBER.csv, with the microseconds
+ *        since 1970 at which it begins and a new number for each. A file that cannot be written is
+ *        logged, and the allocator works without it.
  * @param folder an existing folder, below 1,000 characters; NULL: no more traces.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT the name is too long.
@@ -285,7 +286,7 @@ MEMOPT_API memopt_status memopt_pluggable_trace(const char *folder);
 
 /**
  * @brief Lets allocators that are created from now on keep a history, from their first event on:
- * memopt_allocator_start_history().
+ *        memopt_allocator_start_history().
  * @param options how; NULL: no more histories. What its pointers refer to stays valid until
  *        memopt_pluggable_end().
  * @retval MEMOPT_OK done.

@@ -131,7 +131,7 @@ MEMOPT_API memopt_status memopt_trace_destroy(memopt_trace *trace);
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, or an event has no valid ::memopt_trace_action
  *         or allocates on or records #MEMOPT_TRACE_OWN_STREAM; nothing was added.
  * @retval MEMOPT_LIMIT_REACHED more than 2^32 - 2 live blocks, 2^31 - 1 streams or 2^64 live bytes;
- * the events before the one that the message names were added.
+ *         the events before the one that the message names were added.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY a host allocation failed; nothing was added.
  * @since 0.9
  */
