@@ -72,9 +72,7 @@ class MemoryReport:
 
     def table(self) -> str:
         """The breakdown as text."""
-        blocks = [_text(*rows) for rows in self._tables()]
-        host = "host memory of this process: %s, at most %s"
-        return "\n\n".join(blocks + [host % (format_size(self.rss), format_size(self.rss_peak))])
+        return "\n\n".join([_text(*rows) for rows in self._tables()] + [self._notes()])
 
     def __str__(self) -> str:
         return self.table()
@@ -93,7 +91,17 @@ class MemoryReport:
             for row in rows:
                 table.add_row(*row)
             yield table
-        yield self.table().rsplit("\n", 1)[-1]
+        yield self._notes()
+
+    def _notes(self) -> str:
+        """What stands below the tables."""
+        sizes = format_size(self.rss), format_size(self.rss_peak)
+        notes = ["host memory of this process: %s, at most %s" % sizes]
+        if all(memory.at_peak is None for memory in self.devices.values()):
+            notes.append(
+                "activations and the peak of a step: report(..., step=f), f runs one training step"
+            )
+        return "\n".join(notes)
 
     def _tables(self) -> Iterator[Tuple[List[str], List[List[str]]]]:
         for name, memory in self.devices.items():
@@ -124,7 +132,7 @@ def report(
     to this depth.
 
     Without `step`, activations are not known apart from the rest, and the peak is that of the
-    device's allocator (if the device has one that reports it).
+    device's allocator (if the device has one that reports it); the table then says how to get them.
     """
     if not isinstance(model, torch.nn.Module):
         raise TypeError("report: model must be a torch.nn.Module, not %s" % type(model).__name__)

@@ -304,12 +304,20 @@ def test_table_and_dict(device):
     assert "MemoryReport" in repr(report)
 
 
+def test_without_a_step_the_table_says_how_to_get_its_peak(device):
+    model = chain().to(device)
+    said = "the peak of a step: report(..., step=f)"
+    assert said in mt.report(model).table().splitlines()[-1]
+    assert said not in mt.report(model, step=lambda: backward(model, device)).table()
+
+
 def test_rich(device):
     console = pytest.importorskip("rich.console")
     output = console.Console(record=True, width=100, file=open("/dev/null", "w"))
     output.print(mt.report(chain().to(device), modules=1))
     text = output.export_text()
     assert "weights" in text and "16.00 KiB" in text and "modules" in text and "host memory" in text
+    assert "step=f" in text
 
 
 # --- a GPU, simulated -----------------------------------------------------------------------------
