@@ -3,6 +3,8 @@ message, and nothing changed."""
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -77,6 +79,53 @@ def test_a_misspelt_key_of_a_group(key, meant):
     text = "parameter group 1 has the key %r, .* did you mean %r" % (key, meant)
     with pytest.raises(ValueError, match=text):
         mt.AdamW8bit([{"params": [p]}, {"params": [q], key: 0}])
+
+
+NEUTRAL = {"percentile_clipping": 100, "block_wise": True, "is_paged": False, "args": None}
+
+
+def test_arguments_of_bitsandbytes_that_change_nothing():
+    p = torch.ones(3).requires_grad_()
+    for name, bits in (("AdamW", 32), ("AdamW8bit", 8), ("Adam8bit", 8), ("AdamW4bit", 4)):
+        cls = getattr(mt, name)
+        optimizer = cls([p], lr=0.5, optim_bits=bits, **NEUTRAL)
+        assert type(optimizer) is cls and optimizer.defaults == cls([p], lr=0.5).defaults
+    for cls in (mt.LAMB8bit, mt.LARS8bit, mt.RMSprop8bit, mt.Adagrad8bit, mt.AdEMAMix8bit):
+        cls([p], optim_bits=8, **NEUTRAL)
+    inner = mt.CPUOffloadOptimizer([p], mt.Lion8bit, optim_bits=8, **NEUTRAL)
+    assert inner.defaults == mt.Lion8bit([p]).defaults
+
+
+@pytest.mark.parametrize("name", ["AdamW", "Adam8bit", "Lion8bit", "AdEMAMix8bit"])
+def test_is_paged_makes_the_paged_class(name):
+    p = torch.ones(3).requires_grad_()
+    paged = getattr(mt, "Paged" + name)
+    for cls in (getattr(mt, name), paged):
+        optimizer = cls([p], is_paged=True)
+        assert type(optimizer) is paged and type(copy.deepcopy(optimizer)) is paged
+    with pytest.raises(ValueError, match="is_paged=False: take %s$" % name):
+        paged([p], is_paged=False)
+
+
+@pytest.mark.parametrize(
+    "cls, values, error, text",
+    [
+        (mt.AdamW8bit, {"optim_bits": 32}, ValueError, "of AdamW8bit have 8 bits; take AdamW$"),
+        (mt.Adam, {"optim_bits": 8}, ValueError, "of Adam have 32 bits; take Adam8bit$"),
+        (mt.Adafactor, {"optim_bits": 8}, ValueError, "of Adafactor have 32 bits$"),
+        (mt.Adam8bit, {"percentile_clipping": 5}, ValueError, "Adam8bit does not clip; call clip_g"),
+        (mt.Lion8bit, {"block_wise": False}, ValueError, "a scale for each block"),
+        (mt.Muon8bit, {"is_paged": True}, ValueError, "no PagedMuon8bit; CPUOffloadOptimizer"),
+        (mt.AdamW8bit, {"args": 1}, ValueError, "args: AdamW8bit takes each value"),
+        (mt.Adam8bit, {"weigth_decay": 0}, ValueError, "Adam8bit has no .* mean 'weight_decay'"),
+        (mt.SGD8bit, {"learning_rate": 0}, ValueError, "did you mean 'lr'"),
+        (mt.LAMB8bit, {"colour": 0}, TypeError, "LAMB8bit has no argument 'colour'"),
+        (mt.CPUOffloadOptimizer, {"weigth_decay": 0}, ValueError, "AdamW8bit .* 'weight_decay'"),
+    ],
+)
+def test_arguments_that_a_constructor_does_not_have(cls, values, error, text):
+    with pytest.raises(error, match=text):
+        cls([torch.ones(3).requires_grad_()], **values)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
 import torch
 
 from ..._abi import OptimizerKind, StateFormat
-from . import _format, _layout, _load, _options, _other_rules, _paging, _sharded
+from . import _bitsandbytes, _format, _layout, _load, _options, _other_rules, _paging, _sharded
 from ._binding import Binding, Facts, Key, Slot
 from ._keep import kept
 
@@ -47,8 +47,11 @@ class MemoptOptimizer(torch.optim.Optimizer):
     _switches: Tuple[str, ...] = ("maximize",)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Adds the description of the arguments to that of the class, where help() begins."""
+        """Adds the description of the arguments to that of the class, where help() begins, and what
+        the constructor says of others' arguments."""
         super().__init_subclass__(**kwargs)
+        if "__init__" in vars(cls):
+            cls.__init__ = _bitsandbytes.checked(cls.__init__)  # type: ignore[method-assign]
         if cls.__doc__ and cls.__init__.__doc__:
             cls.__doc__ = "%s\n\n%s" % (inspect.getdoc(cls), inspect.getdoc(cls.__init__))
 

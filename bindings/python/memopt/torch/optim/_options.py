@@ -93,15 +93,15 @@ def check_keys(given: Iterable[str], known: Sequence[str], index: int, rule: str
     """Refuses a misspelt key of a group. Any other unknown key is kept, as torch does: programs
     mark their groups with keys of their own."""
     for key in given:
-        nearest = _nearest(key, known)
-        if nearest is not None:
+        likely = nearest(key, known)
+        if likely is not None:
             raise ValueError(
                 "parameter group %d has the key %r, which %s does not know; did you mean %r?"
-                % (index, key, rule, nearest)
+                % (index, key, rule, likely)
             )
 
 
-def _nearest(key: Any, known: Sequence[str]) -> Optional[str]:
+def nearest(key: Any, known: Sequence[str]) -> Optional[str]:
     """The known key that an unknown one resembles; None for a key of the program."""
     if key in known or not isinstance(key, str):
         return None
