@@ -13,7 +13,7 @@ import torch
 from ..._abi import OptimizerKind, StateFormat
 from . import _bitsandbytes, _format, _layout, _load, _options, _other_rules, _paging, _sharded
 from ._binding import Binding, Facts, Key, Slot
-from ._keep import kept
+from ._keep import kept, settle
 
 Params = Union[Iterable[torch.Tensor], Iterable[Dict[str, Any]], Iterable[Tuple[str, torch.Tensor]]]
 Learning = Union[float, torch.Tensor]
@@ -73,6 +73,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
             self._check_block_size({**self.defaults, **param_group})
         before = len(self.param_groups)
         super().add_param_group(param_group)
+        settle(self.param_groups[-1]["params"])
         try:
             for index, parameter in enumerate(self.param_groups[-1]["params"]):
                 if parameter.requires_grad:

@@ -136,6 +136,7 @@ class CPUOffloadOptimizer(OnDisk):
         """Adds a group; nothing changes if one of its values or parameters is refused."""
         before = len(self.param_groups)
         super().add_param_group(param_group)
+        _keep.settle(self.param_groups[-1]["params"])
         if self._inner is None and before == 0:
             return  # the constructor's
         if self._inner is not None:
@@ -229,7 +230,7 @@ class CPUOffloadOptimizer(OnDisk):
                 residual.masked_fill_(~kept, 0)
             self._note(p)
         if _keep.kept(p) and not _keep.kept(place.master):
-            _keep.keep_32bit(place.master)
+            _keep.mark(place.master)
 
     def _finish(self) -> None:
         """Shows the states under the parameters."""

@@ -87,7 +87,7 @@ class OnDisk(torch.optim.Optimizer):
         for g, group in enumerate(self.param_groups):
             for p in group["params"]:
                 if _keep.kept(p):
-                    _keep.keep_32bit(self._outlines[p])
+                    _keep.mark(self._outlines[p])
                 if disk.knows(p):
                     if self._written[p] != (p._version, p.data_ptr()):
                         disk.refresh(p)
