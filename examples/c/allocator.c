@@ -15,24 +15,9 @@
  */
 #define _POSIX_C_SOURCE 199309L /* clock_gettime */
 
-#include <memopt/memopt.h>
+#include "example.h"
 
-#include <stdio.h>
-#include <string.h>
 #include <time.h>
-
-/* Any status but OK ends the example with the library's own words. */
-#define CHECK(call)                                                                                \
-    do {                                                                                           \
-        memopt_status status_ = (call);                                                            \
-        if (status_ != MEMOPT_OK) {                                                                \
-            fprintf(stderr, "%s\n  %s: %s\n", #call, memopt_status_name(status_),                  \
-                    memopt_last_error());                                                          \
-            return 1;                                                                              \
-        }                                                                                          \
-    } while (0)
-
-#define MIB ((uint64_t)1 << 20)
 
 static uint64_t stat_of(memopt_allocator *allocator, const char *name)
 {
@@ -42,12 +27,12 @@ static uint64_t stat_of(memopt_allocator *allocator, const char *name)
 }
 
 /* 1. Allocate, free, allocate again: the driver is asked once. */
-static int caching(memopt_device *device)
+static int caching(memopt_device *device, const char *config)
 {
     memopt_allocator *allocator;
     memopt_tag cache_tag;
     void *weights, *scratch, *again;
-    CHECK(memopt_allocator_create(device, "expandable_segments:True", NULL, &allocator));
+    CHECK(memopt_allocator_create(device, config, NULL, &allocator));
     CHECK(memopt_allocator_register_tag(allocator, "kv cache", &cache_tag));
     CHECK(memopt_allocator_alloc(allocator, 40 * MIB, MEMOPT_TAG_WEIGHTS, NULL, &weights));
     CHECK(memopt_allocator_alloc(allocator, 24 * MIB, cache_tag, NULL, &scratch));
@@ -106,14 +91,14 @@ static int fragmentation(memopt_device *device)
 
 /* 3. A copy to the host runs on a stream of its own. Without record_stream, the next owner of the
  * block could overwrite it under the copy. */
-static int other_streams(memopt_device *device)
+static int other_streams(memopt_device *device, const char *config)
 {
     static unsigned char host[1 << 20];
     memopt_allocator *allocator;
     memopt_stream copies;
     memopt_event *computed;
     void *result, *next;
-    CHECK(memopt_allocator_create(device, "expandable_segments:True", NULL, &allocator));
+    CHECK(memopt_allocator_create(device, config, NULL, &allocator));
     CHECK(memopt_stream_create(device, &copies));
     CHECK(memopt_event_create(device, 0, &computed));
 
@@ -147,7 +132,7 @@ static void on_out_of_memory(void *user, uint64_t asked, uint64_t free_bytes, co
 }
 
 /* 4. This allocator may hold a quarter of the device. */
-static int out_of_memory(memopt_device *device)
+static int out_of_memory(memopt_device *device, const char *config)
 {
     memopt_allocator_options options = MEMOPT_ALLOCATOR_OPTIONS_INIT;
     memopt_allocator *allocator;
@@ -156,7 +141,7 @@ static int out_of_memory(memopt_device *device)
     options.limit = 128 * MIB;
     options.oom = on_out_of_memory;
     options.oom_user = &observed;
-    CHECK(memopt_allocator_create(device, "expandable_segments:True", &options, &allocator));
+    CHECK(memopt_allocator_create(device, config, &options, &allocator));
     CHECK(memopt_allocator_alloc(allocator, 30 * MIB, MEMOPT_TAG_WEIGHTS, NULL, &weights));
     CHECK(memopt_allocator_alloc(allocator, 70 * MIB, MEMOPT_TAG_ACTIVATIONS, NULL, &activations));
     memopt_status status =
@@ -215,13 +200,13 @@ static int pools(memopt_device *device)
 }
 
 /* 6. From the cache, an allocation is a lock, a look at a bitmap and a hash table. */
-static int cost(memopt_device *device)
+static int cost(memopt_device *device, const char *config)
 {
     enum { PAIRS = 1000000 };
     memopt_allocator *allocator;
     struct timespec start, end;
     void *block;
-    CHECK(memopt_allocator_create(device, "expandable_segments:True", NULL, &allocator));
+    CHECK(memopt_allocator_create(device, config, NULL, &allocator));
     clock_gettime(CLOCK_MONOTONIC, &start);
     for (int i = 0; i < PAIRS; i++) {
         CHECK(memopt_allocator_alloc(allocator, 4096, 0, NULL, &block));
@@ -307,15 +292,19 @@ static int repeating(memopt_device *device)
     return plan.active == 1 && held <= peak ? 0 : 1;
 }
 
-int main(void)
+int main(int count, char **words)
 {
-    memopt_device_options options = MEMOPT_DEVICE_OPTIONS_INIT;
-    memopt_device *device;
-    options.capacity = 512 * MIB;
-    CHECK(memopt_device_open("cpu", &options, &device));
-    int failed = caching(device) || fragmentation(device) || other_streams(device) ||
-                 out_of_memory(device) || pools(device) || cost(device) || sleeping(device) ||
-                 repeating(device);
+    memopt_device *device = open_device(device_argument(count, words, "cpu"), 512 * MIB);
+    memopt_device_properties properties = MEMOPT_DEVICE_PROPERTIES_INIT;
+    CHECK(memopt_device_get_properties(device, &properties));
+    int paged = (int)properties.virtual_memory;
+    const char *config = paged ? "expandable_segments:True" : "";
+    if (!paged)
+        printf("Without 2, 5, 7 and 8: the device has no virtual memory. %s\n", properties.limit);
+    int failed = caching(device, config) || (paged && fragmentation(device)) ||
+                 other_streams(device, config) || out_of_memory(device, config) ||
+                 (paged && pools(device)) || cost(device, config) ||
+                 (paged && (sleeping(device) || repeating(device)));
     CHECK(memopt_device_close(device));
     return failed;
 }

@@ -5,61 +5,65 @@
  * The "model" is a line, w · x, fitted to y = 3 x; its gradients are so small that float16 would
  * lose them without a loss scale. One of the steps overflows on purpose.
  */
-#include <memopt/cast.h>
+#include "example.h"
 
 #include <math.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 #define WEIGHTS 4096
 
-/* Every call returns a status; the message of the failed one says what to do. */
-static void must(memopt_status status)
+static memopt_device *device;
+static memopt_allocator *memory; /* of the host and the device */
+
+static void *room(uint64_t bytes)
 {
-    if (status != MEMOPT_OK) {
-        fprintf(stderr, "%s: %s\n", memopt_status_name(status), memopt_last_error());
-        exit(1);
-    }
+    void *pointer;
+    CHECK(memopt_allocator_alloc(memory, bytes, MEMOPT_TAG_OTHER, NULL, &pointer));
+    return memset(pointer, 0, bytes);
 }
 
-/* A tensor is a pointer, a count and an element type. On the "cpu" device any memory will do. */
-static memopt_tensor tensor(void *data, memopt_dtype dtype)
+/* A tensor is a pointer, a count and an element type. */
+static memopt_tensor tensor(memopt_dtype dtype)
 {
-    memopt_tensor t = {data, WEIGHTS, dtype};
+    memopt_tensor t = {room(WEIGHTS * memopt_dtype_size(dtype)), WEIGHTS, dtype};
     return t;
 }
 
+/* Calls only enqueue. Before the host looks at what they make, it waits. */
+static void wait_for_device(void)
+{
+    CHECK(memopt_stream_sync(device, NULL));
+}
+
 /* Mean of a bf16 tensor: widened to float32 first. */
-static double mean_of(memopt_device *device, const memopt_tensor *brain, float *room)
+static double mean_of(const memopt_tensor *brain)
 {
     double sum = 0;
-    memopt_tensor wide = tensor(room, MEMOPT_DTYPE_F32);
-    must(memopt_cast(device, &wide, brain, 1, NULL, NULL));
+    memopt_tensor wide = tensor(MEMOPT_DTYPE_F32);
+    CHECK(memopt_cast(device, &wide, brain, 1, NULL, NULL));
+    wait_for_device();
     for (int i = 0; i < WEIGHTS; i++)
-        sum += (double)room[i];
+        sum += (double)((float *)wide.data)[i];
+    CHECK(memopt_allocator_free(memory, wide.data));
     return sum / WEIGHTS;
 }
 
 /* 1. Rounding: to nearest, 1 + 2^-10 always becomes 1; stochastically it is right on average. */
-static int show_rounding(memopt_device *device)
+static int show_rounding(void)
 {
-    static float source[WEIGHTS], room[WEIGHTS];
-    static uint16_t result[WEIGHTS];
-    memopt_tensor from = tensor(source, MEMOPT_DTYPE_F32), to = tensor(result, MEMOPT_DTYPE_BF16);
+    memopt_tensor from = tensor(MEMOPT_DTYPE_F32), to = tensor(MEMOPT_DTYPE_BF16);
     memopt_cast_options options = MEMOPT_CAST_OPTIONS_INIT;
     double nearest, stochastic;
 
     for (int i = 0; i < WEIGHTS; i++)
-        source[i] = 1.0f + 1.0f / 1024;
-    must(memopt_cast(device, &to, &from, 1, NULL, NULL));
-    nearest = mean_of(device, &to, room);
+        ((float *)from.data)[i] = 1.0f + 1.0f / 1024;
+    CHECK(memopt_cast(device, &to, &from, 1, NULL, NULL));
+    nearest = mean_of(&to);
 
     options.rounding = MEMOPT_ROUND_STOCHASTIC;
     options.seed = 42;    /* a run's own number */
     options.sequence = 0; /* the step: each step draws other bits */
-    must(memopt_cast(device, &to, &from, 1, &options, NULL));
-    stochastic = mean_of(device, &to, room);
+    CHECK(memopt_cast(device, &to, &from, 1, &options, NULL));
+    stochastic = mean_of(&to);
 
     printf("1.000977 as bf16, mean of %d: %.6f to nearest, %.6f stochastically\n", WEIGHTS, nearest,
            stochastic);
@@ -67,31 +71,35 @@ static int show_rounding(memopt_device *device)
 }
 
 /* Gradients of the scaled loss, rounded to float16 as a model in float16 would give them. */
-static void backward(memopt_device *device, const float *weights, uint16_t *gradients, float scale)
+static void backward(const float *weights, const memopt_tensor *gradients, float scale)
 {
-    static float exact[WEIGHTS];
-    memopt_tensor from = tensor(exact, MEMOPT_DTYPE_F32), to = tensor(gradients, MEMOPT_DTYPE_F16);
+    memopt_tensor from = tensor(MEMOPT_DTYPE_F32);
+    float *exact = from.data;
     for (int i = 0; i < WEIGHTS; i++)
         exact[i] = (weights[i] - 3.0f) * 1e-8f * scale; /* below float16's range unless scaled */
-    must(memopt_cast(device, &to, &from, 1, NULL, NULL));
+    CHECK(memopt_cast(device, gradients, &from, 1, NULL, NULL));
+    wait_for_device();
+    CHECK(memopt_allocator_free(memory, exact));
 }
 
 /* 2. Blocks: a scale for each 32 values keeps the range of f32 in 8 bits. */
-static int show_blocks(memopt_device *device)
+static int show_blocks(void)
 {
-    static float source[WEIGHTS], back[WEIGHTS];
-    static uint8_t codes[WEIGHTS], scales[WEIGHTS / 32];
-    static uint8_t turned_codes[WEIGHTS], turned_scales[WEIGHTS / 32];
-    memopt_tensor from = tensor(source, MEMOPT_DTYPE_F32), to = tensor(back, MEMOPT_DTYPE_F32);
+    void *codes = room(WEIGHTS), *scales = room(WEIGHTS / 32);
+    void *turned_codes = room(WEIGHTS), *turned_scales = room(WEIGHTS / 32);
+    memopt_tensor from = tensor(MEMOPT_DTYPE_F32), to = tensor(MEMOPT_DTYPE_F32);
+    float *source = from.data;
+    const float *back = to.data;
     double error = 0;
 
     for (int i = 0; i < WEIGHTS; i++)
         source[i] = ldexpf(1.0f + (float)(i % 31) / 31, i / 32 - 64);
     memopt_blocks matrix = {codes, scales, NULL, 32, 128, MEMOPT_BLOCKS_MXFP8_E4M3};
-    must(memopt_blocks_quantize(device, &matrix, &from, 1, NULL, NULL));
-    must(memopt_blocks_dequantize(device, &to, &matrix, 1, NULL));
+    CHECK(memopt_blocks_quantize(device, &matrix, &from, 1, NULL, NULL));
+    CHECK(memopt_blocks_dequantize(device, &to, &matrix, 1, NULL));
     memopt_blocks turned = {turned_codes, turned_scales, NULL, 128, 32, MEMOPT_BLOCKS_MXFP8_E4M3};
-    must(memopt_blocks_quantize_transpose(device, &matrix, &turned, &from, 1, NULL, NULL));
+    CHECK(memopt_blocks_quantize_transpose(device, &matrix, &turned, &from, 1, NULL, NULL));
+    wait_for_device();
     for (int i = 0; i < WEIGHTS; i++)
         if (fabs((double)back[i] / (double)source[i] - 1) > error)
             error = fabs((double)back[i] / (double)source[i] - 1);
@@ -100,61 +108,63 @@ static int show_blocks(memopt_device *device)
 }
 
 /* 3. Training under a loss scale. */
-static int train(memopt_device *device)
+static int train(void)
 {
-    static float weights[WEIGHTS], step_gradient[WEIGHTS], room[WEIGHTS], norm;
-    static uint16_t gradients[WEIGHTS], model[WEIGHTS];
-    memopt_tensor master = tensor(weights, MEMOPT_DTYPE_F32);
-    memopt_tensor copy = tensor(model, MEMOPT_DTYPE_BF16);
-    memopt_tensor half = tensor(gradients, MEMOPT_DTYPE_F16);
-    memopt_tensor wide = tensor(step_gradient, MEMOPT_DTYPE_F32);
+    memopt_tensor master = tensor(MEMOPT_DTYPE_F32), copy = tensor(MEMOPT_DTYPE_BF16);
+    memopt_tensor half = tensor(MEMOPT_DTYPE_F16), wide = tensor(MEMOPT_DTYPE_F32);
+    float *weights = master.data, *step_gradient = wide.data, *norm = room(sizeof *norm);
+    float scale, found_inf;
     memopt_scaler_options options = MEMOPT_SCALER_OPTIONS_INIT;
     memopt_scaler_state state = MEMOPT_SCALER_STATE_INIT;
     memopt_scaler *scaler = NULL;
-    double scratch[8]; /* memopt_norm_get_scratch() tells how much for larger lists */
+    uint64_t bytes;
     int skipped = 0;
+    CHECK(memopt_norm_get_scratch(&wide, 1, &bytes));
+    void *scratch = room(bytes);
 
     options.growth_interval = 20; /* short, to see it grow */
-    must(memopt_scaler_create(device, &options, &scaler));
+    CHECK(memopt_scaler_create(device, &options, &scaler));
     for (int step = 0; step < 60; step++) {
-        /* The scale is one float in device memory: a loss kernel multiplies by it in place. On the
-         * "cpu" device the host may read it too. */
-        backward(device, weights, gradients, *memopt_scaler_get_scale(scaler));
+        /* The scale is one float in device memory: a loss kernel multiplies by it in place. Here
+         * the host is the model, so it has to wait for it. */
+        CHECK(memopt_copy_sync(device, &scale, memopt_scaler_get_scale(scaler), 4, NULL));
+        backward(weights, &half, scale);
         if (step == 30)
-            gradients[7] = 0x7c00; /* an overflow: +infinity */
+            ((uint16_t *)half.data)[7] = 0x7c00; /* an overflow: +infinity */
 
-        must(memopt_cast(device, &wide, &half, 1, NULL, NULL));
-        must(memopt_scaler_unscale(scaler, &wide, 1, NULL)); /* notes non-finite gradients */
-        must(memopt_clip(device, &norm, &wide, 1, 1e-3, scratch, sizeof scratch, NULL));
-        if (*memopt_scaler_get_found_inf(scaler) == 0.0f) {
+        CHECK(memopt_cast(device, &wide, &half, 1, NULL, NULL));
+        CHECK(memopt_scaler_unscale(scaler, &wide, 1, NULL)); /* notes non-finite gradients */
+        CHECK(memopt_clip(device, norm, &wide, 1, 1e-3, scratch, bytes, NULL));
+        CHECK(memopt_copy_sync(device, &found_inf, memopt_scaler_get_found_inf(scaler), 4, NULL));
+        if (found_inf == 0.0f) {
             for (int i = 0; i < WEIGHTS; i++)
                 weights[i] -= 1e7f * step_gradient[i];
         } else {
             skipped++;
         }
-        must(memopt_scaler_update(scaler, NULL)); /* shrink or grow; clear the flag */
-        must(memopt_cast(device, &copy, &master, 1, NULL, NULL));
+        CHECK(memopt_scaler_update(scaler, NULL)); /* shrink or grow; clear the flag */
+        CHECK(memopt_cast(device, &copy, &master, 1, NULL, NULL));
     }
-    must(memopt_scaler_get_state_sync(scaler, NULL, &state));
-    must(memopt_scaler_destroy(scaler));
+    CHECK(memopt_scaler_get_state_sync(scaler, NULL, &state));
+    CHECK(memopt_scaler_destroy(scaler));
 
-    double mean = mean_of(device, &copy, room);
+    double mean = mean_of(&copy);
     printf("60 steps: weights %.3f (wanted 3), %d skipped, scale %g, %u clean steps, norm %.3g\n",
-           mean, skipped, state.scale, (unsigned)state.growth_tracker, (double)norm);
+           mean, skipped, state.scale, (unsigned)state.growth_tracker, (double)*norm);
     /* 65536 · 2 (step 19) / 2 (step 30) · 2 (step 50), and 9 clean steps since. */
     return fabs(mean - 3.0) < 0.02 && skipped == 1 && state.scale == 131072.0 &&
            state.growth_tracker == 9;
 }
 
-int main(void)
+int main(int count, char **words)
 {
-    memopt_device *device = NULL;
-    int good;
-    must(memopt_device_open("cpu", NULL, &device));
-    good = show_rounding(device);
-    good = show_blocks(device) && good;
-    good = train(device) && good;
-    must(memopt_device_close(device));
+    device = open_device(device_argument(count, words, "cpu"), 0);
+    memory = shared_memory(device);
+    int good = show_rounding();
+    good = show_blocks() && good;
+    good = train() && good;
+    CHECK(memopt_allocator_destroy_force(memory)); /* with all that is still in it */
+    CHECK(memopt_device_close(device));
     puts(good ? "as expected" : "NOT as expected");
     return good ? 0 : 1;
 }

@@ -8,15 +8,12 @@
  *
  * Build it with:  cc checkpoint.c $(pkg-config --cflags --libs memopt) -lm
  */
-#include <memopt/memopt.h>
+#include "example.h"
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-enum { LAYERS = 16, WIDTH = 1 << 18 };
+enum { LAYERS = 16, WIDTH = 1 << 16 };
 
 /* The generator that dropout uses. Its state is all that a region has to save and restore. */
 typedef struct generator {
@@ -52,20 +49,11 @@ struct model {
     layer layers[LAYERS];
 };
 
-/* Leaves the program with the library's own words when a call fails. */
-static void check(memopt_status status, const char *what)
-{
-    if (status == MEMOPT_OK)
-        return;
-    fprintf(stderr, "%s: %s: %s\n", what, memopt_status_name(status), memopt_last_error());
-    exit(1);
-}
-
 /*
  * The region's callback. It is called in the forward pass and, where the region recomputes, once
  * more before backward; it does the same both times. Everything that backward needs is leased.
- * Here the work runs on the host (a "cpu" device's memory is host memory, and its NULL stream is
- * the calling thread); on a GPU these loops are kernels on `stream`.
+ * Here the host computes, in memory that the device shares; in a trainer these loops are kernels on
+ * `stream`.
  */
 static memopt_status run_layer(void *user, memopt_region *region, memopt_region_pass pass,
                                memopt_stream stream)
@@ -73,7 +61,6 @@ static memopt_status run_layer(void *user, memopt_region *region, memopt_region_
     layer *l = user;
     void *leases[3];
     (void)pass;
-    (void)stream;
     for (int i = 0; i < 3; i++) {
         memopt_status status = memopt_region_alloc(region, WIDTH * sizeof(float), &leases[i]);
         if (status != MEMOPT_OK)
@@ -89,7 +76,8 @@ static memopt_status run_layer(void *user, memopt_region *region, memopt_region_
         l->slope[i] = 1.0f - l->y[i] * l->y[i];
     }
     memopt_tensor mask = {l->keep, WIDTH, MEMOPT_DTYPE_F32};
-    return memopt_region_check(region, "mask", &mask); /* free unless a check mode is on */
+    CHECK(memopt_region_check(region, "mask", &mask));   /* free unless a check mode is on */
+    return memopt_stream_sync(l->model->device, stream); /* the host goes on to write the memory */
 }
 
 static memopt_status save_random(void *user, void *state)
@@ -127,7 +115,7 @@ static memopt_status train_step(model *m)
             l->gradient[k] = inner * l->x[k];
             m->error[k] = inner * l->w[k];
         }
-        check(memopt_region_release(l->region), "release");
+        CHECK(memopt_region_release(l->region));
     }
     return MEMOPT_OK;
 }
@@ -135,15 +123,14 @@ static memopt_status train_step(model *m)
 static float *device_floats(model *m, memopt_tag tag)
 {
     void *memory = NULL;
-    check(memopt_allocator_alloc(m->allocator, WIDTH * sizeof(float), tag, NULL, &memory), "alloc");
+    CHECK(memopt_allocator_alloc(m->allocator, WIDTH * sizeof(float), tag, NULL, &memory));
     return memory;
 }
 
-static void build(model *m)
+static void build(model *m, const char *name)
 {
-    check(memopt_device_open("cpu", NULL, &m->device), "device");
-    check(memopt_allocator_create(m->device, "expandable_segments:True", NULL, &m->allocator),
-          "allocator");
+    m->device = open_device(name, 0);
+    m->allocator = shared_memory(m->device);
     m->input = device_floats(m, MEMOPT_TAG_OTHER);
     m->error = device_floats(m, MEMOPT_TAG_OTHER);
     for (int i = 0; i < LAYERS; i++) {
@@ -176,14 +163,13 @@ static memopt_status run(model *m, uint32_t mode, uint32_t check_mode, uint64_t 
         options.mode = mode;
         options.check = check_mode;
         options.random_bytes = sizeof(generator);
-        check(memopt_region_create(m->device, m->allocator, &callbacks, &options, &l->region),
-              "region");
+        CHECK(memopt_region_create(m->device, m->allocator, &callbacks, &options, &l->region));
         for (int k = 0; k < WIDTH; k++)
             l->w[k] = 0.5f + draw(&m->random);
     }
-    check(memopt_allocator_reset_peaks(m->allocator), "reset_peaks");
+    CHECK(memopt_allocator_reset_peaks(m->allocator));
     memopt_status status = train_step(m);
-    check(memopt_allocator_get_tag_stats(m->allocator, MEMOPT_TAG_ACTIVATIONS, &tag), "tag_stats");
+    CHECK(memopt_allocator_get_tag_stats(m->allocator, MEMOPT_TAG_ACTIVATIONS, &tag));
     *peak = tag.peak_bytes;
     *gradients = 14695981039346656037u;
     for (int i = 0; i < LAYERS; i++) {
@@ -192,20 +178,19 @@ static memopt_status run(model *m, uint32_t mode, uint32_t check_mode, uint64_t 
             memcpy(&bits, &m->layers[i].gradient[k], sizeof bits);
             *gradients = (*gradients ^ bits) * 1099511628211u;
         }
-        check(memopt_region_destroy(m->layers[i].region), "region_destroy");
+        CHECK(memopt_region_destroy(m->layers[i].region));
     }
     return status;
 }
 
-int main(void)
+int main(int count, char **words)
 {
     static model m;
     uint64_t peak_kept, peak_recomputed, peak_checked, kept, recomputed, checked;
-    build(&m);
+    build(&m, device_argument(count, words, "cpu"));
 
-    check(run(&m, MEMOPT_REGION_KEEP, MEMOPT_CHECK_NONE, &peak_kept, &kept), "keep");
-    check(run(&m, MEMOPT_REGION_RECOMPUTE, MEMOPT_CHECK_NONE, &peak_recomputed, &recomputed),
-          "recompute");
+    CHECK(run(&m, MEMOPT_REGION_KEEP, MEMOPT_CHECK_NONE, &peak_kept, &kept));
+    CHECK(run(&m, MEMOPT_REGION_RECOMPUTE, MEMOPT_CHECK_NONE, &peak_recomputed, &recomputed));
     printf("%d layers of %d values, three activations each\n", LAYERS, WIDTH);
     printf("  keeping:      %6.1f MiB of activations at the peak, gradients %016" PRIx64 "\n",
            (double)peak_kept / 1048576, kept);
@@ -222,7 +207,7 @@ int main(void)
         kept == recomputed && peak_recomputed * LAYERS == peak_kept && status == MEMOPT_MISMATCH;
     printf("%s\n", good ? "Same gradients in a sixteenth of the memory, and the mistake was found."
                         : "FAILED: this is not what should have happened");
-    check(memopt_allocator_destroy_force(m.allocator), "allocator_destroy");
-    check(memopt_device_close(m.device), "device_close");
+    CHECK(memopt_allocator_destroy_force(m.allocator));
+    CHECK(memopt_device_close(m.device));
     return good ? 0 : 1;
 }

@@ -4,21 +4,8 @@
  * A monitor makes no context, so it costs no device memory. What a machine does not tell is a
  * missing bit in `fields`, not an error: the same loop serves every back end.
  */
-#include <memopt/memopt.h>
+#include "example.h"
 #include <memopt/tools/monitor.h>
-
-#include <stdio.h>
-#include <stdlib.h>
-
-#define TRY(call)                                                                                  \
-    do {                                                                                           \
-        if ((call) != MEMOPT_OK) {                                                                 \
-            fprintf(stderr, "%s: %s\n", #call, memopt_last_error());                               \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
-
-static const double MIB = 1 << 20;
 
 /* Processes come with the greatest user first; any other status than OK ends the visit. */
 enum { ENOUGH = MEMOPT_STATUS_USER };
@@ -33,7 +20,7 @@ static memopt_status print_process(void *user, const memopt_process_info *proces
     t->seen++;
     if (process->used_known)
         printf("    %8d  %-20s %10.1f MiB\n", (int)process->pid, process->name,
-               (double)process->used_bytes / MIB);
+               (double)process->used_bytes / (double)MIB);
     else
         printf("    %8d  %-20s    unknown\n", (int)process->pid, process->name);
     return --t->left == 0 ? ENOUGH : MEMOPT_OK;
@@ -43,11 +30,11 @@ static void print_device(memopt_monitor *monitor, const char *backend, int32_t i
 {
     memopt_monitor_reading r = MEMOPT_MONITOR_READING_INIT;
     top three = {3, 0};
-    TRY(memopt_monitor_get_reading(monitor, index, &r));
+    CHECK(memopt_monitor_get_reading(monitor, index, &r));
     printf("%s:%d %s\n", backend, (int)index, r.name);
     if (r.fields & MEMOPT_MONITOR_MEMORY)
-        printf("  memory       %10.1f of %.1f MiB used\n", (double)r.memory_used / MIB,
-               (double)r.memory_total / MIB);
+        printf("  memory       %10.1f of %.1f MiB used\n", (double)r.memory_used / (double)MIB,
+               (double)r.memory_total / (double)MIB);
     if (r.fields & MEMOPT_MONITOR_UTILIZATION)
         printf("  utilization  %10.0f %%\n", r.utilization);
     if (r.fields & MEMOPT_MONITOR_TEMPERATURE)
@@ -62,23 +49,31 @@ static void print_device(memopt_monitor *monitor, const char *backend, int32_t i
         printf("  processes: %s\n", memopt_last_error());
 }
 
-int main(void)
+/* Without --device every device of every back end; with it, that one. */
+int main(int words_count, char **words)
 {
     static const char *const backends[] = {"cpu", "cuda", "hip"};
+    const char *wanted = device_argument(words_count, words, "");
+    size_t prefix = strcspn(wanted, ":");
     int devices = 0;
     for (int b = 0; b < 3; b++) {
         memopt_monitor *monitor;
-        int32_t count;
+        int32_t count, only = wanted[prefix] == ':' ? atoi(wanted + prefix + 1) : 0;
+        if (prefix > 0 && (strncmp(wanted, backends[b], prefix) || backends[b][prefix] != '\0'))
+            continue;
         if (memopt_monitor_open(backends[b], &monitor) != MEMOPT_OK) {
             printf("%s: %s\n", backends[b], memopt_last_error());
             continue;
         }
-        TRY(memopt_monitor_get_device_count(monitor, &count));
+        CHECK(memopt_monitor_get_device_count(monitor, &count));
         for (int32_t i = 0; i < count; i++)
-            print_device(monitor, backends[b], i);
-        TRY(memopt_monitor_close(monitor));
-        devices += count;
+            if (prefix == 0 || i == only) {
+                print_device(monitor, backends[b], i);
+                devices++;
+            }
+        CHECK(memopt_monitor_close(monitor));
     }
-    /* The machine itself is there in any case. */
-    return devices >= 1 ? 0 : 1;
+    if (devices == 0) /* the machine itself is always there */
+        tell_usage("there is no such device");
+    return 0;
 }

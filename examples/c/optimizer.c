@@ -1,27 +1,15 @@
 /*
  * 8-bit AdamW: the same model trained twice, with 32-bit and with 8-bit states.
  *
- * The model is a linear map y = W x from 128 inputs to 128 outputs that learns a hidden map. The
+ * The model is a linear map y = W x from 64 inputs to 64 outputs that learns a hidden map. The
  * program shows what the states take, that both runs learn, and that a step whose gradients are not
  * finite changes nothing.
  */
-#include <memopt/memopt.h>
+#include "example.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-enum { WIDTH = 128, WEIGHTS = WIDTH * WIDTH, STEPS = 200 };
-
-/* Every call returns a status; a program this small just ends. */
-static void must(memopt_status status)
-{
-    if (status != MEMOPT_OK) {
-        fprintf(stderr, "%s: %s\n", memopt_status_name(status), memopt_last_error());
-        exit(1);
-    }
-}
+enum { WIDTH = 64, WEIGHTS = WIDTH * WIDTH, STEPS = 200 };
 
 static float random_value(unsigned *state)
 {
@@ -46,11 +34,11 @@ static float forward_backward(const float *w, const float *hidden, unsigned *sta
     return loss;
 }
 
-/* Device memory for one tensor of floats. On the "cpu" device the host may write to it directly. */
+/* Memory for one tensor of floats. */
 static memopt_tensor new_tensor(memopt_allocator *allocator, memopt_tag tag)
 {
     memopt_tensor t = {NULL, WEIGHTS, MEMOPT_DTYPE_F32};
-    must(memopt_allocator_alloc(allocator, WEIGHTS * sizeof(float), tag, NULL, &t.data));
+    CHECK(memopt_allocator_alloc(allocator, WEIGHTS * sizeof(float), tag, NULL, &t.data));
     memset(t.data, 0, WEIGHTS * sizeof(float));
     return t;
 }
@@ -66,24 +54,24 @@ static memopt_optimizer *new_optimizer(memopt_allocator *allocator, uint32_t for
     options.state_format = format;
     group.lr = 1e-2;
     group.weight_decay = 0.0;
-    must(memopt_optimizer_create(allocator, &options, &optimizer));
-    must(memopt_optimizer_add_group(optimizer, &group, &number));
-    must(memopt_optimizer_add_parameter(optimizer, number, weights, NULL, NULL, &index));
+    CHECK(memopt_optimizer_create(allocator, &options, &optimizer));
+    CHECK(memopt_optimizer_add_group(optimizer, &group, &number));
+    CHECK(memopt_optimizer_add_parameter(optimizer, number, weights, NULL, NULL, &index));
     return optimizer;
 }
 
 /* Trains with one format; returns the last loss, and the bytes of the states. */
 static float train(memopt_device *device, const float *hidden, uint32_t format, uint64_t *bytes)
 {
-    memopt_allocator *allocator;
+    memopt_allocator *allocator, *shared = shared_memory(device);
     memopt_tag_stats stats = MEMOPT_TAG_STATS_INIT;
     unsigned state = 7;
     float loss = 0.0f, mean = 0.0f;
-    must(memopt_allocator_create(device, NULL, NULL, &allocator));
-    memopt_tensor weights = new_tensor(allocator, MEMOPT_TAG_WEIGHTS);
-    memopt_tensor gradient = new_tensor(allocator, MEMOPT_TAG_GRADIENTS);
+    CHECK(memopt_allocator_create(device, NULL, NULL, &allocator));
+    memopt_tensor weights = new_tensor(shared, MEMOPT_TAG_WEIGHTS);
+    memopt_tensor gradient = new_tensor(shared, MEMOPT_TAG_GRADIENTS);
     memopt_optimizer *optimizer = new_optimizer(allocator, format, &weights);
-    must(memopt_allocator_get_tag_stats(allocator, MEMOPT_TAG_OPTIMIZER, &stats));
+    CHECK(memopt_allocator_get_tag_stats(allocator, MEMOPT_TAG_OPTIMIZER, &stats));
     *bytes = stats.current_bytes;
 
     memopt_step_options step = MEMOPT_STEP_OPTIONS_INIT;
@@ -95,36 +83,37 @@ static float train(memopt_device *device, const float *hidden, uint32_t format, 
             printf("  first loss %.3f\n", (double)loss);
         if (i >= STEPS - 20)
             mean += loss / 20;
-        must(memopt_optimizer_step(optimizer, &gradient, 1, &step, NULL));
+        CHECK(memopt_optimizer_step(optimizer, &gradient, 1, &step, NULL));
+        CHECK(memopt_stream_sync(device, NULL)); /* before the host uses the weights */
     }
 
     /* A gradient that is not finite: the step is skipped, whole. */
     float before = ((float *)weights.data)[5];
     uint64_t steps;
     ((float *)gradient.data)[WEIGHTS / 2] = INFINITY;
-    must(memopt_optimizer_step(optimizer, &gradient, 1, &step, NULL));
-    must(memopt_optimizer_get_steps_sync(optimizer, 0, NULL, &steps));
+    CHECK(memopt_optimizer_step(optimizer, &gradient, 1, &step, NULL));
+    CHECK(memopt_optimizer_get_steps_sync(optimizer, 0, NULL, &steps));
     if (((float *)weights.data)[5] != before || steps != STEPS) {
         fprintf(stderr, "a step with an infinite gradient changed something\n");
         exit(1);
     }
 
-    must(memopt_optimizer_destroy(optimizer));
-    must(memopt_allocator_free(allocator, weights.data));
-    must(memopt_allocator_free(allocator, gradient.data));
-    must(memopt_allocator_destroy(allocator));
+    CHECK(memopt_optimizer_destroy(optimizer));
+    CHECK(memopt_allocator_free(shared, weights.data));
+    CHECK(memopt_allocator_free(shared, gradient.data));
+    CHECK(memopt_allocator_destroy(shared));
+    CHECK(memopt_allocator_destroy(allocator));
     return mean;
 }
 
-int main(void)
+int main(int count, char **words)
 {
     static float hidden[WEIGHTS];
-    memopt_device *device;
+    memopt_device *device = open_device(device_argument(count, words, "cpu"), 0);
     unsigned state = 1;
     uint64_t bytes32, bytes8;
     for (int i = 0; i < WEIGHTS; i++)
         hidden[i] = random_value(&state) * 0.3f;
-    must(memopt_device_open("cpu", NULL, &device));
 
     printf("32-bit states\n");
     float loss32 = train(device, hidden, MEMOPT_STATE_F32, &bytes32);
@@ -136,6 +125,6 @@ int main(void)
            (double)bytes32 / (double)bytes8, 100.0 * fabs((double)(loss8 / loss32 - 1)));
     printf("a step with an infinite gradient changed nothing\n");
 
-    must(memopt_device_close(device));
+    CHECK(memopt_device_close(device));
     return bytes8 * 3 < bytes32 && fabsf(loss8 / loss32 - 1) < 0.1f ? 0 : 1;
 }

@@ -5,26 +5,13 @@
  * tells it over a socket of this user's. Nothing runs by itself: the program's own loop serves who
  * asks, or a thread that the program makes for it.
  */
-#include <memopt/memopt.h>
+#include "example.h"
 #include <memopt/tools/publish.h>
 
 #include <poll.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
-
-#define TRY(call)                                                                                  \
-    do {                                                                                           \
-        if ((call) != MEMOPT_OK) {                                                                 \
-            fprintf(stderr, "%s: %s\n", #call, memopt_last_error());                               \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
-
-static const uint64_t MIB = 1 << 20;
 
 /* What `memopt monitor` does: connect, and read a line to its end. */
 static int connect_to(const char *path)
@@ -49,10 +36,9 @@ static void read_answer(int client, char *text, size_t size)
     close(client);
 }
 
-int main(void)
+int main(int count, char **words)
 {
-    memopt_device_options options = MEMOPT_DEVICE_OPTIONS_INIT;
-    memopt_device *device;
+    memopt_device *device = open_device(device_argument(count, words, "cpu"), 64 * MIB);
     memopt_allocator *allocator;
     memopt_publisher *publisher;
     void *kept, *dropped;
@@ -60,30 +46,28 @@ int main(void)
     uint64_t served;
     char answer[1024];
 
-    options.capacity = 64 * MIB;
-    TRY(memopt_device_open("cpu", &options, &device));
-    TRY(memopt_allocator_create(device, NULL, NULL, &allocator));
-    TRY(memopt_publisher_open(NULL, &publisher));
-    TRY(memopt_publisher_add(publisher, allocator));
-    TRY(memopt_publisher_get_fd(publisher, &fd));
+    CHECK(memopt_allocator_create(device, NULL, NULL, &allocator));
+    CHECK(memopt_publisher_open(NULL, &publisher));
+    CHECK(memopt_publisher_add(publisher, allocator));
+    CHECK(memopt_publisher_get_fd(publisher, &fd));
     printf("published at %s\n", memopt_publisher_get_path(publisher));
 
-    TRY(memopt_allocator_alloc(allocator, 6 * MIB, MEMOPT_TAG_OTHER, NULL, &kept));
-    TRY(memopt_allocator_alloc(allocator, 20 * MIB, MEMOPT_TAG_OTHER, NULL, &dropped));
-    TRY(memopt_allocator_free(allocator, dropped));
+    CHECK(memopt_allocator_alloc(allocator, 6 * MIB, MEMOPT_TAG_OTHER, NULL, &kept));
+    CHECK(memopt_allocator_alloc(allocator, 20 * MIB, MEMOPT_TAG_OTHER, NULL, &dropped));
+    CHECK(memopt_allocator_free(allocator, dropped));
 
     int client = connect_to(memopt_publisher_get_path(publisher)); /* somebody asks */
     struct pollfd loop = {.fd = fd, .events = POLLIN};             /* the program's own loop */
     while (poll(&loop, 1, 1000) == 0)
         printf("nobody asks\n");
-    TRY(memopt_publisher_serve(publisher, 0, &served));
+    CHECK(memopt_publisher_serve(publisher, 0, &served));
     read_answer(client, answer, sizeof answer);
     printf("%d asked and got: %s", (int)served, answer);
 
-    TRY(memopt_publisher_remove(publisher, allocator)); /* before the allocator ends */
-    TRY(memopt_publisher_close(publisher));
-    TRY(memopt_allocator_free(allocator, kept));
-    TRY(memopt_allocator_destroy(allocator));
-    TRY(memopt_device_close(device));
+    CHECK(memopt_publisher_remove(publisher, allocator)); /* before the allocator ends */
+    CHECK(memopt_publisher_close(publisher));
+    CHECK(memopt_allocator_free(allocator, kept));
+    CHECK(memopt_allocator_destroy(allocator));
+    CHECK(memopt_device_close(device));
     return served == 1 && strstr(answer, "\"allocated\": 6291456,") != NULL ? 0 : 1;
 }

@@ -6,23 +6,11 @@
  */
 #define _POSIX_C_SOURCE 200112L
 
-#include <memopt/memopt.h>
+#include "example.h"
 
-#include <stdio.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-/* Any status but OK ends the process with the library's own words. */
-#define CHECK(call)                                                                                \
-    do {                                                                                           \
-        memopt_status status_ = (call);                                                            \
-        if (status_ != MEMOPT_OK) {                                                                \
-            fprintf(stderr, "%s\n  %s: %s\n", #call, memopt_status_name(status_),                  \
-                    memopt_last_error());                                                          \
-            return 1;                                                                              \
-        }                                                                                          \
-    } while (0)
 
 enum { BYTES = 6 << 20 };
 
@@ -39,23 +27,13 @@ static int hear(int socket)
     return read(socket, &mark, 1) == 1;
 }
 
-static int open_small(memopt_device **out_device)
-{
-    memopt_device_options options = MEMOPT_DEVICE_OPTIONS_INIT;
-    options.capacity = (uint64_t)64 << 20;
-    CHECK(memopt_device_open("cpu", &options, out_device));
-    return 0;
-}
-
-static int generate(int socket)
+static int generate(const char *name, int socket)
 {
     static unsigned char host[BYTES];
-    memopt_device *device;
+    memopt_device *device = open_device(name, 64 * MIB);
     memopt_import *import;
     void *weights;
     uint64_t bytes;
-    if (open_small(&device) != 0)
-        return 1;
     CHECK(memopt_import_receive(device, socket, &import));
     CHECK(memopt_import_get(import, &weights, &bytes));
     for (int step = 1; step <= 3 && hear(socket); step++) {
@@ -70,14 +48,12 @@ static int generate(int socket)
     return 0;
 }
 
-static int train(int socket)
+static int train(const char *name, int socket)
 {
-    memopt_device *device;
+    memopt_device *device = open_device(name, 64 * MIB);
     memopt_allocator *allocator;
     memopt_export *shared;
     void *weights;
-    if (open_small(&device) != 0)
-        return 1;
     CHECK(memopt_allocator_create(device, "expandable_segments:True", NULL, &allocator));
     CHECK(memopt_allocator_alloc(allocator, BYTES, MEMOPT_TAG_WEIGHTS, NULL, &weights));
     CHECK(memopt_export_create(allocator, weights, &shared));
@@ -95,8 +71,9 @@ static int train(int socket)
     return 0;
 }
 
-int main(void)
+int main(int count, char **words)
 {
+    const char *name = device_argument(count, words, "cpu");
     int ends[2], status = 1;
     if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0)
         return 1;
@@ -105,8 +82,8 @@ int main(void)
         return 1;
     close(ends[child == 0 ? 0 : 1]);
     if (child == 0)
-        return generate(ends[1]);
-    int failed = train(ends[0]);
+        return generate(name, ends[1]);
+    int failed = train(name, ends[0]);
     close(ends[0]);
     if (waitpid(child, &status, 0) != child)
         return 1;

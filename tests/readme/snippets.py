@@ -18,8 +18,8 @@ BLOCK = re.compile(r"^```c\n(.*?)^```$", re.M | re.S)
 NAMES = {
     "backends.md": ("", ""),
     "cast.md": (
-        "memopt_tensor tensor(void *data, memopt_dtype dtype);",
-        "void *source, *result; memopt_device *device;",
+        "memopt_tensor tensor(memopt_dtype dtype);",
+        "memopt_device *device;",
     ),
     "checkpoint.md": (
         "enum { WIDTH = 64, LAYERS = 4 };"
@@ -34,6 +34,7 @@ NAMES = {
         "memopt_replay_options options;"
         "memopt_replay_result result; uint64_t smallest;",
     ),
+    "device.md": ("", ""),
     "monitor.md": ("", "memopt_allocator *allocator;"),
     "offload.md": (
         "enum { BYTES = 64 };",
@@ -55,7 +56,7 @@ PROGRAM = """#include <memopt/memopt.h>
 #include <memopt/tools/trace.h>
 #include <stdio.h>
 #define TRY(call) do { memopt_status s_ = (call); if (s_ != MEMOPT_OK) return s_; } while (0)
-#define must(call) TRY(call)
+#define CHECK(call) TRY(call)
 %s
 %s
 """
