@@ -67,12 +67,18 @@ typedef struct memopt_device_options {
     uint32_t stream_order; /**< A ::memopt_stream_order ("cpu" only). */
     uint64_t seed;         /**< Seed of the adversarial order's choices. */
     uint64_t granularity;  /**< Bytes of a page ("cpu" only): a power of two ≥ 4096. 0: 2 MiB. */
+    /** How far the device's work lags behind the host ("cpu" only), as that of a busy GPU does: an
+     * operation is complete once so many more have been enqueued on the device's streams, or once
+     * something waits for it. Allocations and frees of allocators count as operations. UINT64_MAX:
+     * nothing is complete before something waits for it. Queries answer accordingly, and work runs
+     * in the order of the calls, on the NULL stream too. 0: no lag. Equal calls give equal runs. */
+    uint64_t lag;
 } memopt_device_options;
 
 /** @brief Initialiser of ::memopt_device_options. */
 #define MEMOPT_DEVICE_OPTIONS_INIT                                                                 \
     {                                                                                              \
-        sizeof(memopt_device_options), 0, 0, 0, 0, 0                                               \
+        sizeof(memopt_device_options), 0, 0, 0, 0, 0, 0                                            \
     }
 
 /** @brief What a device is and can do. */

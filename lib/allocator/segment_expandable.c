@@ -205,7 +205,8 @@ static memopt_status release(memopt_allocator *allocator, const mo_release *what
     mo_block *reserve = mo_slab_take(&allocator->slab);
     memopt_status claiming = MEMOPT_OK, status = MEMOPT_OK;
     uint64_t claimed = 0;
-    for (mo_release_turn turn = MO_RELEASE_FIRST; claiming == MEMOPT_OK && turn < MO_RELEASE_TURNS; turn++)
+    for (mo_release_turn turn = MO_RELEASE_FIRST; claiming == MEMOPT_OK && turn < MO_RELEASE_TURNS;
+         turn++)
         claiming = claim_free_pages(allocator, what, turn, &claimed, &claims);
     for (mo_block *block = claims; block != NULL; block = next) {
         uint64_t done = 0;

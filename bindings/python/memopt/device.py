@@ -49,6 +49,7 @@ class Device(OpenDevice):
         stream_order: Union[str, StreamOrder] = "eager",
         seed: int = 0,
         granularity: Size = 0,
+        lag: int = 0,
     ) -> None:
         options = _abi.DeviceOptions(
             capacity=parse_size(capacity),
@@ -56,6 +57,7 @@ class Device(OpenDevice):
             stream_order=choice(StreamOrder, stream_order, "stream_order"),
             seed=unsigned(seed, 64, "seed"),
             granularity=parse_size(granularity),
+            lag=unsigned(lag, 64, "lag"),
         )
         if capacity != 0 and options.capacity == 0:
             raise ValueError("capacity must be greater than 0 bytes")
@@ -69,7 +71,7 @@ class Device(OpenDevice):
                 options,
             )
         )
-        self._inline = self._is_cpu and options.stream_order == StreamOrder.EAGER
+        self._inline = self._is_cpu and options.stream_order == StreamOrder.EAGER and lag == 0
 
     @staticmethod
     def count(backend: str) -> int:

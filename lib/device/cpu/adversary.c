@@ -14,11 +14,15 @@
  * or if the range is free when it runs; so is one on addresses without accessible memory, which is
  * skipped. The next synchronising call returns the first violation.
  *
+ * With a lag and in the eager order operations run in the order of their calls: once the host is far
+ * enough ahead, or when something waits for them. Freed memory is not poisoned then.
+ *
  * `busy` is the right to run operations; one thread at a time holds it and releases the device's
  * lock during each operation. All state here is guarded by that lock.
  */
 #include "device/cpu/adversary.h"
 
+#include "base/checked.h"
 #include "base/lock.h"
 #include "base/memory.h"
 
@@ -71,6 +75,11 @@ int mo_cpu_polled_enough(mo_cpu_device *cpu, uint32_t *polls)
         return 0;
     *polls = 0;
     return 1;
+}
+
+int mo_cpu_is_past(const mo_cpu_device *cpu, uint64_t number)
+{
+    return cpu->lag < cpu->adversary.next_number && number <= cpu->adversary.next_number - cpu->lag;
 }
 
 /* --- which operation runs next ------------------------------------------------------------- */
@@ -253,7 +262,7 @@ static int check_range(mo_cpu_device *cpu, const mo_cpu_stream *stream, const mo
 memopt_status mo_cpu_take_violation(mo_cpu_device *cpu)
 {
     char text[sizeof cpu->adversary.first];
-    if (!cpu->adversarial)
+    if (!cpu->queued)
         return MEMOPT_OK;
     mo_lock(&cpu->lock);
     uint64_t found = cpu->adversary.violations;
@@ -329,7 +338,7 @@ static void run_head(mo_cpu_device *cpu, mo_cpu_stream *stream)
         mo_ranges_subtract(&cpu->adversary.freed, (uintptr_t)op->destination, op->bytes);
         break;
     case MO_CPU_NOTE_FREE:
-        if (is_hole(&cpu->memory, op->destination, op->bytes))
+        if (!cpu->adversarial || is_hole(&cpu->memory, op->destination, op->bytes))
             break;
         run_unlocked(cpu, op);
         mark_freed(cpu, stream, op);
@@ -367,19 +376,62 @@ static void leave(mo_cpu_device *cpu)
     pthread_cond_broadcast(&cpu->progress);
 }
 
+/* The stream with the operation that was enqueued first; NULL if all are idle. Nothing that its head
+ * waits for is still to run. */
+static mo_cpu_stream *oldest(mo_cpu_device *cpu)
+{
+    mo_cpu_stream *found = NULL;
+    for (mo_cpu_stream *stream = &cpu->default_stream; stream != NULL; stream = stream->next)
+        if (stream->head != NULL && (found == NULL || stream->head->number < found->head->number))
+            found = stream;
+    return found;
+}
+
 /* Pre: busy is held and the stream is not idle. */
 static void step(mo_cpu_device *cpu, mo_cpu_stream *stream)
 {
     MO_PRE(cpu->adversary.busy && mo_is_locked(&cpu->lock));
+    if (!cpu->adversarial) {
+        run_head(cpu, oldest(cpu));
+        return;
+    }
     mo_cpu_stream *needed = runnable(stream, NULL);
     mo_cpu_stream *other = overtaker(cpu, needed);
     run_head(cpu, other != NULL ? other : needed);
+}
+
+void mo_cpu_catch_up(mo_cpu_device *cpu)
+{
+    const mo_cpu_stream *stream = oldest(cpu);
+    if (stream == NULL || !mo_cpu_is_past(cpu, stream->head->number))
+        return;
+    enter(cpu);
+    for (mo_cpu_stream *next;
+         (next = oldest(cpu)) != NULL && mo_cpu_is_past(cpu, next->head->number);)
+        run_head(cpu, next);
+    leave(cpu);
+}
+
+/* A wait for an operation that is not complete. In the adversarial order nothing says how far the
+ * device is. */
+static void count_wait(mo_cpu_device *cpu, uint64_t number)
+{
+    const mo_cpu_stream *first = oldest(cpu);
+    if (cpu->lag == 0 || first == NULL || number < first->head->number)
+        return;
+    uint64_t length = number - first->head->number + 1;
+    cpu->waits.waits++;
+    cpu->waits.waited += length;
+    cpu->waits.waited_most = mo_max_u64(cpu->waits.waited_most, length);
+    cpu->waits.drains += number == cpu->adversary.next_number;
 }
 
 void mo_cpu_force(mo_cpu_device *cpu, mo_cpu_stream *stream, uint64_t target)
 {
     if (stream->completed >= target)
         return;
+    if (target == stream->submitted)
+        count_wait(cpu, stream->last_number);
     enter(cpu);
     while (stream->completed < target)
         step(cpu, stream);
@@ -402,6 +454,7 @@ void mo_cpu_force_all(mo_cpu_device *cpu)
 {
     uint64_t bound = cpu->adversary.next_number;
     mo_cpu_stream *stream;
+    count_wait(cpu, bound);
     enter(cpu);
     while ((stream = any_stream(cpu, bound)) != NULL)
         step(cpu, stream);
@@ -412,6 +465,7 @@ void mo_cpu_force_marker(mo_cpu_device *cpu, mo_cpu_marker *marker)
 {
     if (marker->done)
         return;
+    count_wait(cpu, marker->number);
     enter(cpu);
     while (!marker->done)
         step(cpu, marker->stream);
@@ -423,7 +477,7 @@ void mo_cpu_force_marker(mo_cpu_device *cpu, mo_cpu_marker *marker)
 void mo_cpu_note_free(memopt_device *device, void *pointer, uint64_t bytes, memopt_stream stream)
 {
     mo_cpu_op op = {.kind = MO_CPU_NOTE_FREE, .destination = pointer, .bytes = bytes};
-    if (mo_cpu(device)->adversarial)
+    if (mo_cpu(device)->queued)
         (void)mo_cpu_submit(mo_cpu(device), stream, &op);
 }
 
@@ -433,7 +487,7 @@ void mo_cpu_note_alloc(memopt_device *device, void *pointer, uint64_t bytes, mem
 {
     mo_cpu_device *cpu = mo_cpu(device);
     mo_cpu_op op = {.kind = MO_CPU_NOTE_ALLOC, .destination = pointer, .bytes = bytes};
-    if (!cpu->adversarial || mo_cpu_submit(cpu, handle, &op) != MEMOPT_OUT_OF_HOST_MEMORY)
+    if (!cpu->queued || mo_cpu_submit(cpu, handle, &op) != MEMOPT_OUT_OF_HOST_MEMORY)
         return;
     mo_lock(&cpu->lock);
     mo_cpu_stream *stream = mo_cpu_find_stream(cpu, handle);

@@ -1,4 +1,5 @@
-/* The adversarial order; see adversary.c. Used by the "cpu" back end only. */
+/* Orders in which streams are queues without threads; see adversary.c. Used by the "cpu" back end
+ * only. */
 #ifndef MO_DEVICE_CPU_ADVERSARY_H
 #define MO_DEVICE_CPU_ADVERSARY_H
 
@@ -20,6 +21,12 @@ void mo_cpu_force(mo_cpu_device *cpu, mo_cpu_stream *stream, uint64_t target);
 /* Runs everything enqueued now, starting with the stream that the seed picks. */
 void mo_cpu_force_all(mo_cpu_device *cpu);
 void mo_cpu_force_marker(mo_cpu_device *cpu, mo_cpu_marker *marker);
+
+/* With a lag: runs what is complete by now, in the order of the calls. Pre: device.lock, which is
+ * given up meanwhile. */
+void mo_cpu_catch_up(mo_cpu_device *cpu);
+/* Whether the host is so far ahead of an operation that it may be complete. Pre: device.lock. */
+int mo_cpu_is_past(const mo_cpu_device *cpu, uint64_t number);
 
 /* True after a seeded number of polls. Pre: device.lock. */
 int mo_cpu_polled_enough(mo_cpu_device *cpu, uint32_t *polls);

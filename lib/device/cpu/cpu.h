@@ -2,8 +2,8 @@
  * The "cpu" back end: host memory with a capacity, and streams that are queues of operations.
  *
  * Eager order: the NULL stream runs operations on the calling thread; every other stream has a
- * worker. Adversarial order: all streams, NULL too, are queues without a thread, and a thread that
- * waits for something runs what it needs (adversary.c).
+ * worker. Adversarial order, and any order with a lag: all streams, NULL too, are queues without a
+ * thread, and a thread that waits for something runs what it needs (adversary.c).
  *
  * Locks: mo_cpu_device.lock guards streams, their queues and markers; mo_cpu_memory.lock guards
  * memory; mo_cpu_pool.lock is held while a kernel is split over the pool's threads. The first two
@@ -108,6 +108,7 @@ typedef struct mo_cpu_marker {
     int32_t done;
     double time;                  /* seconds of the monotonic clock, once done */
     struct mo_cpu_stream *stream; /* where it was recorded; valid until done */
+    uint64_t number;              /* of the record's operation */
     uint32_t polls;               /* adversarial: queries answered so far */
 } mo_cpu_marker;
 
@@ -126,7 +127,7 @@ typedef struct mo_cpu_op {
     struct mo_cpu_op *next;
     mo_cpu_op_kind kind;
     uint8_t value;     /* fill */
-    uint64_t number;   /* adversarial: order of the calls */
+    uint64_t number;   /* order of the calls */
     void *destination; /* copy, fill, notes */
     const void *source;
     uint64_t bytes;
@@ -153,6 +154,12 @@ typedef struct mo_cpu_stream {
     int may_overtake;
 } mo_cpu_stream;
 
+/* Waits for work that was not complete: how many, by how many operations in all and at most, and how
+ * many left the device without any work. */
+typedef struct mo_cpu_lag_stats {
+    uint64_t waits, waited, waited_most, drains;
+} mo_cpu_lag_stats;
+
 /* --- the adversarial order (adversary.c) --------------------------------------------------- */
 
 typedef struct mo_cpu_adversary {
@@ -169,6 +176,9 @@ typedef struct mo_cpu_adversary {
 typedef struct mo_cpu_device {
     memopt_device base;
     int adversarial;
+    int queued;             /* no stream has a thread */
+    uint64_t lag;           /* in operations of the device */
+    mo_cpu_lag_stats waits; /* guarded by lock */
     mo_isa isa;
     char isa_limit[MO_ISA_WHY];
     char model[64];

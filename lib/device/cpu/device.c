@@ -166,6 +166,8 @@ memopt_status mo_cpu_open(const memopt_device_options *given, memopt_device **ou
         return MEMOPT_OUT_OF_HOST_MEMORY;
     cpu->isa = mo_cpu_choose_isa(cpu->isa_limit, sizeof cpu->isa_limit);
     cpu->adversarial = options.stream_order == MEMOPT_STREAM_ORDER_ADVERSARIAL;
+    cpu->lag = options.lag;
+    cpu->queued = cpu->adversarial || cpu->lag != 0;
     cpu->adversary.random = options.seed;
     mo_cpu_model(cpu->model, sizeof cpu->model);
     status = mo_cpu_memory_init(&cpu->memory, options.capacity, options.granularity);
@@ -178,7 +180,7 @@ memopt_status mo_cpu_open(const memopt_device_options *given, memopt_device **ou
     status = mo_device_init(&cpu->base, &cpu_ops);
     if (status != MEMOPT_OK)
         goto end_pool;
-    cpu->base.takes_notes = cpu->adversarial;
+    cpu->base.takes_notes = cpu->queued;
     mo_log(MEMOPT_LOG_INFO, "cpu: opened %s, %s, %" PRIu32 " threads (%s), %s in granules of %s%s",
            cpu->model, mo_isa_name(cpu->isa), options.threads, why, MO_SIZE(options.capacity),
            MO_SIZE(options.granularity), cpu->adversarial ? ", adversarial order" : "");

@@ -6,6 +6,7 @@
  * removed operations, so submitted == completed means idle. A handle is looked up in
  * mo_cpu_device.streams before it is trusted.
  */
+#include "device/cpu/adversary.h"
 #include "device/cpu/cpu.h"
 
 #include "base/lock.h"
@@ -138,7 +139,7 @@ memopt_status mo_cpu_submit(mo_cpu_device *cpu, memopt_stream handle, const mo_c
 {
     if (does_nothing(op))
         return mo_cpu_stream_check(cpu, handle);
-    if (handle == NULL && !cpu->adversarial) {
+    if (handle == NULL && !cpu->queued) {
         run_inline(cpu, op);
         return MEMOPT_OK;
     }
@@ -150,14 +151,18 @@ memopt_status mo_cpu_submit(mo_cpu_device *cpu, memopt_stream handle, const mo_c
     if (stream != NULL) {
         if (queued->marker != NULL)
             queued->marker->references++;
-        if (queued->kind == MO_CPU_RECORD)
-            queued->marker->stream = stream;
         queued->number = ++cpu->adversary.next_number;
+        if (queued->kind == MO_CPU_RECORD) {
+            queued->marker->stream = stream;
+            queued->marker->number = queued->number;
+        }
         stream->last_number = queued->number;
         *stream->tail = queued;
         stream->tail = &queued->next;
         stream->submitted++;
         pthread_cond_signal(&stream->work);
+        if (cpu->lag != 0 && !cpu->adversarial)
+            mo_cpu_catch_up(cpu);
     }
     mo_unlock(&cpu->lock);
     if (stream == NULL) {

@@ -21,7 +21,7 @@ memopt_status mo_cpu_streams_init(mo_cpu_device *cpu)
 {
     if (!mo_ranges_init(&cpu->streams))
         return MEMOPT_OUT_OF_HOST_MEMORY;
-    if (cpu->adversarial && !mo_cpu_adversary_init(&cpu->adversary)) {
+    if (cpu->queued && !mo_cpu_adversary_init(&cpu->adversary)) {
         mo_ranges_fini(&cpu->streams);
         return MEMOPT_OUT_OF_HOST_MEMORY;
     }
@@ -34,7 +34,7 @@ memopt_status mo_cpu_streams_init(mo_cpu_device *cpu)
 void mo_cpu_streams_fini(mo_cpu_device *cpu)
 {
     mo_ranges_fini(&cpu->streams);
-    if (cpu->adversarial)
+    if (cpu->queued)
         mo_cpu_adversary_fini(&cpu->adversary);
     pthread_cond_destroy(&cpu->default_stream.work);
     pthread_cond_destroy(&cpu->progress);
@@ -119,7 +119,7 @@ memopt_status mo_cpu_stream_create(memopt_device *device, memopt_stream *out_str
     mo_lock(&cpu->lock);
     int kept = mo_ranges_insert(&cpu->streams, (uintptr_t)stream, sizeof *stream, NULL);
     int error =
-        kept && !cpu->adversarial ? pthread_create(&stream->worker, NULL, worker_main, stream) : 0;
+        kept && !cpu->queued ? pthread_create(&stream->worker, NULL, worker_main, stream) : 0;
     if (error != 0)
         mo_ranges_remove(&cpu->streams, mo_ranges_find(&cpu->streams, (uintptr_t)stream));
     else if (kept)
@@ -143,7 +143,7 @@ static void wait_completed(mo_cpu_stream *stream, uint64_t target)
     mo_cpu_device *cpu = stream->device;
     MO_PRE(mo_is_locked(&cpu->lock));
     stream->waiters++;
-    if (cpu->adversarial)
+    if (cpu->queued)
         mo_cpu_force(cpu, stream, target);
     while (stream->completed < target)
         pthread_cond_wait(&cpu->progress, &cpu->lock);
@@ -172,7 +172,7 @@ memopt_status mo_cpu_stream_destroy(memopt_device *device, memopt_stream handle)
     while (stream->waiters > 0)
         pthread_cond_wait(&cpu->progress, &cpu->lock);
     mo_unlock(&cpu->lock);
-    if (!cpu->adversarial)
+    if (!cpu->queued)
         pthread_join(stream->worker, NULL);
     pthread_cond_destroy(&stream->work);
     mo_free(stream);
@@ -208,7 +208,7 @@ memopt_status mo_cpu_stream_query(memopt_device *device, memopt_stream handle)
     mo_cpu_stream *stream = mo_cpu_find_stream(cpu, handle);
     if (stream != NULL) {
         if (cpu->adversarial && stream->completed < stream->submitted &&
-            mo_cpu_polled_enough(cpu, &stream->polls))
+            mo_cpu_is_past(cpu, stream->last_number) && mo_cpu_polled_enough(cpu, &stream->polls))
             mo_cpu_force(cpu, stream, stream->submitted);
         status = stream->completed == stream->submitted ? MEMOPT_OK : MEMOPT_NOT_READY;
     }
@@ -221,7 +221,7 @@ memopt_status mo_cpu_stream_query(memopt_device *device, memopt_stream handle)
 void mo_cpu_settle(mo_cpu_device *cpu)
 {
     mo_lock(&cpu->lock);
-    if (cpu->adversarial)
+    if (cpu->queued)
         mo_cpu_force_all(cpu);
     mo_cpu_stream *stream = &cpu->default_stream;
     while (stream != NULL) {

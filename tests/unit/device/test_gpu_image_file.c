@@ -146,9 +146,14 @@ static void generic_images(void **state)
     (void)state;
     static const struct {
         const char *device, *family;
-    } known[] = {{"gfx906", "gfx9-generic"},     {"gfx908", NULL}, {"gfx90a", NULL},
-                 {"gfx1032", "gfx10-3-generic"}, {"gfx942", "gfx9-4-generic"},
-                 {"gfx1010", "gfx10-1-generic"}, {"gfx103", NULL}, {"gfx1151", "gfx11-generic"},
+    } known[] = {{"gfx906", "gfx9-generic"},
+                 {"gfx908", NULL},
+                 {"gfx90a", NULL},
+                 {"gfx1032", "gfx10-3-generic"},
+                 {"gfx942", "gfx9-4-generic"},
+                 {"gfx1010", "gfx10-1-generic"},
+                 {"gfx103", NULL},
+                 {"gfx1151", "gfx11-generic"},
                  {"gfx1201", "gfx12-generic"}};
     static const char *const families[] = {"gfx9-generic",    "gfx9-4-generic", "gfx10-1-generic",
                                            "gfx10-3-generic", "gfx11-generic",  "gfx12-generic"};

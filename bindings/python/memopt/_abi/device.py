@@ -25,6 +25,7 @@ class DeviceOptions(Struct):
         ("stream_order", U32),
         ("seed", U64),
         ("granularity", U64),
+        ("lag", U64),
     ]
 
 

@@ -1,0 +1,165 @@
+/* A cpu device whose work lags behind the host. */
+#include "support.h"
+
+#include "device/cpu/cpu.h"
+
+#include <memopt/allocator.h>
+
+#include <string.h>
+
+static memopt_device *open_lagging(uint64_t lag, memopt_stream_order order)
+{
+    memopt_device_options options = MEMOPT_DEVICE_OPTIONS_INIT;
+    memopt_device *device;
+    options.capacity = 64 << 20;
+    options.lag = lag;
+    options.stream_order = order;
+    OK(memopt_device_open("cpu", &options, &device));
+    return device;
+}
+
+static memopt_stream new_stream(memopt_device *device)
+{
+    memopt_stream stream;
+    OK(memopt_stream_create(device, &stream));
+    return stream;
+}
+
+/* So many operations on a stream, each on a byte of its own. */
+static void work(memopt_device *device, unsigned char *bytes, int count, memopt_stream stream)
+{
+    for (int i = 0; i < count; i++)
+        OK(memopt_fill(device, bytes + i, 1, 1, stream));
+}
+
+static void completes_when_the_host_is_ahead(void **state)
+{
+    (void)state;
+    memopt_device *device = open_lagging(3, MEMOPT_STREAM_ORDER_EAGER);
+    memopt_stream a = new_stream(device), b = new_stream(device);
+    memopt_event *event;
+    unsigned char bytes[16] = {0};
+    OK(memopt_event_create(device, 0, &event));
+    work(device, bytes, 1, a);
+    OK(memopt_event_record(event, a));
+    assert_int_equal(memopt_stream_query(device, a), MEMOPT_NOT_READY);
+    work(device, bytes + 8, 2, b);
+    assert_int_equal(bytes[0], 1); /* three operations ahead */
+    assert_int_equal(memopt_event_query(event), MEMOPT_NOT_READY);
+    work(device, bytes + 10, 1, NULL); /* the NULL stream is a queue like the others */
+    assert_int_equal(bytes[10], 0);
+    assert_int_equal(memopt_event_query(event), MEMOPT_OK);
+    assert_int_equal(memopt_stream_query(device, a), MEMOPT_OK);
+    assert_int_equal(memopt_stream_query(device, b), MEMOPT_NOT_READY);
+    OK(memopt_device_sync(device));
+    assert_int_equal(bytes[10], 1);
+    assert_int_equal(memopt_stream_query(device, NULL), MEMOPT_OK);
+    OK(memopt_event_destroy(event));
+    OK(memopt_stream_destroy(device, a));
+    OK(memopt_stream_destroy(device, b));
+    OK(memopt_device_close(device));
+}
+
+/* Nothing is complete that is not waited for; a wait completes what came before it on any stream. */
+static void waits_are_counted(void **state)
+{
+    (void)state;
+    memopt_device *device = open_lagging(UINT64_MAX, MEMOPT_STREAM_ORDER_EAGER);
+    const mo_cpu_lag_stats *waits = &mo_cpu(device)->waits;
+    memopt_stream a = new_stream(device), b = new_stream(device);
+    memopt_event *event;
+    unsigned char bytes[64] = {0};
+    OK(memopt_event_create(device, 0, &event));
+    work(device, bytes, 5, a);
+    OK(memopt_event_record(event, a));
+    OK(memopt_stream_wait_event(device, b, event));
+    work(device, bytes + 8, 4, b);
+    assert_int_equal(bytes[0], 0);
+    OK(memopt_event_sync(event));
+    assert_int_equal(waits->waits, 1);
+    assert_int_equal(waits->waited, 6);
+    assert_int_equal(waits->drains, 0);
+    assert_int_equal(bytes[4], 1);
+    assert_int_equal(bytes[8], 0);
+    OK(memopt_event_sync(event)); /* complete: no wait */
+    OK(memopt_stream_sync(device, b));
+    assert_int_equal(bytes[11], 1);
+    assert_int_equal(waits->waits, 2);
+    assert_int_equal(waits->waited, 11);
+    assert_int_equal(waits->waited_most, 6);
+    assert_int_equal(waits->drains, 1);
+    OK(memopt_event_destroy(event));
+    OK(memopt_stream_destroy(device, a));
+    OK(memopt_stream_destroy(device, b));
+    OK(memopt_device_close(device));
+}
+
+/* Allocations and frees of an allocator move the clock. */
+static void an_allocator_moves_the_clock(void **state)
+{
+    (void)state;
+    memopt_device *device = open_lagging(4, MEMOPT_STREAM_ORDER_EAGER);
+    memopt_stream stream = new_stream(device);
+    memopt_allocator *allocator;
+    unsigned char byte = 0;
+    void *block;
+    OK(memopt_allocator_create(device, "", NULL, &allocator));
+    work(device, &byte, 1, stream);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(byte, 0);
+        OK(memopt_allocator_alloc(allocator, 1000, 0, stream, &block));
+        OK(memopt_allocator_free(allocator, block));
+    }
+    assert_int_equal(byte, 1);
+    OK(memopt_allocator_destroy(allocator));
+    OK(memopt_stream_destroy(device, stream));
+    OK(memopt_device_close(device));
+}
+
+/* Work on memory that is unmapped before it ran is found, as in the adversarial order. */
+static void unmapped_too_early(void **state)
+{
+    (void)state;
+    memopt_device *device = open_lagging(100, MEMOPT_STREAM_ORDER_EAGER);
+    memopt_stream stream = new_stream(device);
+    mapped memory = map_new(device, GRANULE);
+    OK(memopt_fill(device, memory.address, 7, 100, stream));
+    OK(mo_vm_unmap(device, memory.address, GRANULE));
+    FAILS_SAYING(MEMOPT_DEVICE_FAULT, "nothing was mapped there",
+                 memopt_stream_sync(device, stream));
+    OK(mo_vm_release(device, memory.handle, GRANULE));
+    OK(mo_vm_unreserve(device, memory.address, GRANULE));
+    OK(memopt_stream_destroy(device, stream));
+    OK(memopt_device_close(device));
+}
+
+/* In the adversarial order nothing that is within the lag is reported as complete. */
+static void with_the_adversary(void **state)
+{
+    (void)state;
+    memopt_device *device = open_lagging(20, MEMOPT_STREAM_ORDER_ADVERSARIAL);
+    memopt_stream stream = new_stream(device);
+    unsigned char bytes[64] = {0};
+    int ready = 0;
+    work(device, bytes, 1, stream);
+    for (int i = 0; i < 100; i++)
+        assert_int_equal(memopt_stream_query(device, stream), MEMOPT_NOT_READY);
+    work(device, bytes + 8, 20, NULL);
+    for (int i = 0; i < 100 && !ready; i++)
+        ready = memopt_stream_query(device, stream) == MEMOPT_OK;
+    assert_true(ready);
+    OK(memopt_stream_destroy(device, stream));
+    OK(memopt_device_close(device));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(completes_when_the_host_is_ahead),
+        cmocka_unit_test(waits_are_counted),
+        cmocka_unit_test(an_allocator_moves_the_clock),
+        cmocka_unit_test(unmapped_too_early),
+        cmocka_unit_test(with_the_adversary),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
