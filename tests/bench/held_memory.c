@@ -1,21 +1,25 @@
 /*
  * How much memory the allocator holds for lists of operations, and what it asks of the driver.
  *
- *     held_memory [--device NAME] [--config TEXT] [--scale F,F...] [--above PAGES]
- * TRACE.csv[.gz]...
+ *     held_memory [--device NAME] [--config TEXT] [--lag D|inf] [--scale F,F...] [--above PAGES]
+ *                 TRACE.csv[.gz]...
  *
  * All sizes of a trace are multiplied by each factor. A row has, over the peak of live bytes: what
  * is held at most in the first pass and in the second, the pages that blocks touched at most, and
  * the smallest memory that the first pass completes in; driver calls per 1,000 events of the
  * second pass with room; at the smallest memory the pages that moved per 1,000 events, and how many
- * calls each took: to unmap it, to map it and for its access; and how many of the next PAGES larger
- * memories it does not complete in. The last rows are the geometric mean (of counts, the plain one)
- * and the worst. All streams are idle. Nothing passes or fails.
+ * calls each took: to unmap it, to map it and for its access; how often the host waited in a pass
+ * with room and at the smallest memory, how many of those left the device without work, and how long
+ * the latter waits were, in operations; and how many of the next PAGES larger memories it does not
+ * complete in. The last rows are the geometric mean (of counts, the plain one) and the worst.
+ *
+ * With a lag (memopt_device_options::lag), the device's work is D allocations and frees behind the
+ * host; without one all streams are idle. Nothing passes or fails.
  */
 #include "memopt/memopt.h"
 
 #include "base/checked.h"
-#include "device/front/handle.h"
+#include "device/cpu/cpu.h"
 #include "tools/trace/trace.h"
 
 #include <inttypes.h>
@@ -29,7 +33,7 @@
 enum { MOST_SCALES = 16, TOUCH_SLOTS = 1 << 18 };
 
 static const char *device_name = "cpu", *config = "expandable_segments:True";
-static uint64_t above = 16;
+static uint64_t above = 16, lag;
 
 static void need(memopt_status status, const char *what)
 {
@@ -160,6 +164,7 @@ static void open_machine(machine *m, const memopt_trace *trace, uint64_t capacit
     memopt_device_options options = MEMOPT_DEVICE_OPTIONS_INIT;
     options.capacity = capacity;
     options.threads = 1;
+    options.lag = lag;
     m->trace = trace;
     NEED(memopt_device_open(device_name, strcmp(device_name, "cpu") == 0 ? &options : NULL,
                             &m->device));
@@ -191,7 +196,7 @@ static void free_block(machine *m, uint64_t block)
         return;
     touch(m->blocks[block].address, m->blocks[block].bytes, 0);
     NEED(memopt_allocator_free(m->allocator, m->blocks[block].address));
-    if (m->blocks[block].used)
+    if (m->blocks[block].used && lag == 0)
         NEED(memopt_device_sync(m->device));
     m->blocks[block].address = NULL;
     m->blocks[block].used = 0;
@@ -219,6 +224,12 @@ static int do_step(machine *m, const mo_trace_step *step)
     m->blocks[step->block].bytes = step->bytes;
     touch(*address, step->bytes, 1);
     return 1;
+}
+
+static mo_cpu_lag_stats waits_of(const machine *m)
+{
+    static const mo_cpu_lag_stats none = {0, 0, 0, 0};
+    return strcmp(device_name, "cpu") == 0 ? mo_cpu(m->device)->waits : none;
 }
 
 /* All events, then frees of what lives; 0 if memory ran out. */
@@ -261,6 +272,10 @@ enum {
     GROWTH,
     MOVED,
     SPARING,
+    WAITS,
+    LIMIT_WAITS,
+    DRAINS,
+    WAITED,
     FAILED,
     COLUMNS
 };
@@ -273,6 +288,7 @@ static void with_room(const memopt_trace *trace, uint64_t peak, double *row)
         abort();
     row[HELD] = (double)held_at_most(&m);
     row[TOUCHED] = (double)(touched.most * PAGE);
+    row[WAITS] = (double)waits_of(&m).waits;
     uint64_t handles = mo_ceil_div_u64((uint64_t)row[HELD], 20 << 20);
     row[GROWTH] = (double)driver.all / (3 * (double)handles);
     NEED(memopt_allocator_reset_peaks(m.allocator));
@@ -306,6 +322,10 @@ static void at_the_limit(const memopt_trace *trace, uint64_t pages, double *row)
     (void)pass(&m);
     row[MOVED] = (double)driver.unmapped * 1000 / (double)trace->count;
     row[SPARING] = driver.moved > 0 ? (double)driver.moves / (double)driver.moved : 0;
+    mo_cpu_lag_stats waits = waits_of(&m);
+    row[LIMIT_WAITS] = (double)waits.waits;
+    row[DRAINS] = (double)waits.drains;
+    row[WAITED] = waits.waits > 0 ? (double)waits.waited / (double)waits.waits : 0;
     close_machine(&m);
     row[FAILED] = 0;
     for (uint64_t more = 1; more <= above; more++)
@@ -428,6 +448,8 @@ int main(int count, char **arguments)
             device_name = value;
         else if (strcmp(name, "--config") == 0)
             config = value;
+        else if (strcmp(name, "--lag") == 0)
+            lag = strcmp(value, "inf") == 0 ? UINT64_MAX : strtoull(value, NULL, 10);
         else if (strcmp(name, "--above") == 0)
             above = strtoull(value, NULL, 10);
         else if (strcmp(name, "--scale") == 0)
@@ -436,7 +458,8 @@ int main(int count, char **arguments)
             return 2;
     }
     printf("| trace | held | second pass | touched | smallest memory | calls | growth ÷ 20 MiB | "
-           "moved | calls a page | fails above |\n|---|---|---|---|---|---|---|---|---|---|\n");
+           "moved | calls a page | waits | at the limit | drains | waited | fails above |\n"
+           "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
     for (; at < count; at++)
         do_trace(arguments[at], scales, &t);
     for (int i = 0; i < COLUMNS; i++)
