@@ -22,7 +22,8 @@ typedef enum mo_block_state {
     MO_BLOCK_UNMAPPED, /* addresses without memory; in its segment's list of these */
     MO_BLOCK_CLAIMED,  /* held by the slow path while the lock is released, or for a plan's places;
                         * in no structure */
-    MO_BLOCK_ASLEEP    /* free, in pages that a pause has taken; in that pause's list */
+    MO_BLOCK_ASLEEP,   /* free, in pages that a pause has taken; in that pause's list */
+    MO_BLOCK_STALE     /* free pages that serve other addresses by now; in the list of stale.c */
 } mo_block_state;
 
 /* mo_block.pending of a freed block that waits for its exports only. */
@@ -35,9 +36,10 @@ struct mo_stream_use;
 typedef struct mo_block {
     char *address;
     uint64_t size;
-    struct mo_block *left;  /* FREE: children in the bins. UNMAPPED: neighbours in the list. */
-    struct mo_block *right; /* CLAIMED, ASLEEP: the next of its list. Unused: the slab's next. */
-    struct mo_block *prev;  /* neighbours by address in the segment */
+    struct mo_block *left; /* FREE: children in the bins. UNMAPPED: neighbours in the list. */
+    struct mo_block
+        *right; /* CLAIMED, ASLEEP, STALE: the next of its list. Unused: the slab's next. */
+    struct mo_block *prev; /* neighbours by address in the segment */
     struct mo_block *next;
     struct mo_segment *segment;
     uint8_t state;
@@ -48,7 +50,7 @@ typedef struct mo_block {
     uint64_t requested;         /* LIVE, PENDING: bytes asked for */
     uint64_t freed_at;          /* the allocator's clock: FREE, at its last free; LIVE, PENDING: at
                                  * its allocation */
-    struct mo_stream_use *uses; /* LIVE, PENDING: recorded streams */
+    struct mo_stream_use *uses; /* LIVE, PENDING: recorded streams. STALE: behind its last use */
     uint32_t pending;           /* PENDING: events not complete yet */
     uint32_t context;           /* LIVE, PENDING: of its allocation; see memopt_history_event */
     uint32_t entry;             /* LIVE, PENDING: of a recorded step; 0: none */

@@ -9,6 +9,7 @@
 #include "allocator/observers.h"
 #include "allocator/pages.h"
 #include "allocator/pool.h"
+#include "allocator/stale.h"
 #include "allocator/stream_state.h"
 
 #include "base/checked.h"
@@ -332,25 +333,26 @@ static void look_at(void *user, mo_block *block)
         found->block = block;
 }
 
-/* Visits the free blocks whose pages can be taken; without `wait` only those of streams that have
- * nothing to do. */
-static void visit_free(memopt_allocator *allocator, int wait,
+/* Visits the free blocks whose pages can be taken for a block of `stream`; without `wait` only its
+ * own, and those of streams that have nothing to do. */
+static void visit_free(memopt_allocator *allocator, memopt_stream stream, int wait,
                        void (*visit)(void *user, mo_block *block), void *user)
 {
     allocator->release_pass++; /* more may have been freed since the last wait */
     for (mo_pool *pool = allocator->pools; pool != NULL; pool = pool->next)
         if (pool->life == MO_STREAM_LIVE && pool->segments > 0 &&
-            (wait || mo_pool_idle(allocator, pool)))
+            (wait || mo_pool_idle(allocator, pool) ||
+             (pool->stream == stream && mo_stale_may(allocator, pool))))
             mo_bins_visit(&pool->bins, allocator->granularity, visit, user);
     for (unsigned i = 0; i < MO_SIZES_CLASSES; i++)
         mo_bins_visit(&allocator->ended[i].bins, allocator->granularity, visit, user);
 }
 
 /* The free block whose pages are taken next; NULL if none has whole pages. */
-static mo_block *next_spared(memopt_allocator *allocator, int wait)
+static mo_block *next_spared(memopt_allocator *allocator, memopt_stream stream, int wait)
 {
     spared found = {allocator, NULL};
-    visit_free(allocator, wait, look_at, &found);
+    visit_free(allocator, stream, wait, look_at, &found);
     return found.block;
 }
 
@@ -369,10 +371,10 @@ static void count_pages(void *user, mo_block *block)
 }
 
 /* How many pages take_pages would find. */
-static uint64_t free_pages(memopt_allocator *allocator, int wait)
+static uint64_t free_pages(memopt_allocator *allocator, memopt_stream stream, int wait)
 {
     page_count count = {allocator, 0};
-    visit_free(allocator, wait, count_pages, &count);
+    visit_free(allocator, stream, wait, count_pages, &count);
     return count.pages;
 }
 
@@ -382,31 +384,33 @@ int mo_growth_moves(memopt_allocator *allocator, mo_pool *pool, uint64_t size)
     if (mo_capturing(allocator) ||
         room_before_moves(allocator, size) >= size + allocator->granularity)
         return 0; /* a place lacks no more */
-    if (!find_place(allocator, pool, size, 0, &place) ||
-        place.missing <= room_before_moves(allocator, size))
-        return 0;
-    return free_pages(allocator, 0) > 0;
+    return find_place(allocator, pool, size, 0, &place) &&
+           place.missing > room_before_moves(allocator, size);
 }
 
 /* Unmaps the pages of a claimed block, which are no more than the place lacks, with the observers'
- * consent, and gives their handles to it; *out_done counts the bytes. Without lock. */
-static memopt_status move_claim(memopt_allocator *allocator, const mo_block *block, cursor *at,
-                                moves *taken, uint64_t *out_done)
+ * consent, unless they stay mapped as stale ones, and gives their handles to it; *out_done counts
+ * the bytes. Without lock. */
+static memopt_status move_claim(memopt_allocator *allocator, const mo_block *block, int stale,
+                                cursor *at, moves *taken, uint64_t *out_done)
 {
     mo_segment *segment = block->segment;
     uint64_t page = mo_page_of(allocator, block);
-    *out_done = 0;
-    memopt_status status = mo_observe_unmapping(allocator, block->address, block->size);
+    *out_done = stale ? block->size : 0;
+    memopt_status status =
+        stale ? MEMOPT_OK : mo_observe_unmapping(allocator, block->address, block->size);
     if (status != MEMOPT_OK)
         return status;
-    status = mo_pages_unmap(allocator, block, out_done);
+    if (!stale)
+        status = mo_pages_unmap(allocator, block, out_done);
     uint64_t end = page + *out_done / allocator->granularity;
     for (; page < end && seek(allocator, at); page++) {
         at->block->segment->pages[at->page] = segment->pages[page];
         segment->pages[page] = NULL;
         taken->list[taken->count++] = (move){segment, page, at->page, block->freed_at};
     }
-    mo_observe_stays(allocator, block->address + *out_done, block->size - *out_done);
+    if (!stale)
+        mo_observe_stays(allocator, block->address + *out_done, block->size - *out_done);
     return status;
 }
 
@@ -416,10 +420,12 @@ static memopt_status take_pages(memopt_allocator *allocator, const mo_place *pla
                                 moves *taken)
 {
     cursor at = {place->first, place->count, 0};
+    memopt_stream stream = place->first->segment->pool->stream;
     memopt_status status = MEMOPT_OK;
     while (status == MEMOPT_OK) {
         uint64_t from, to, done = 0, left = lacking(allocator, place);
-        mo_block *block = left > 0 ? next_spared(allocator, wait) : NULL;
+        mo_block *block = left > 0 ? next_spared(allocator, stream, wait) : NULL;
+        mo_stream_use *use = NULL;
         if (block == NULL)
             return MEMOPT_OK;
         if (taken->list == NULL)
@@ -428,25 +434,36 @@ static memopt_status take_pages(memopt_allocator *allocator, const mo_place *pla
             return MEMOPT_OUT_OF_HOST_MEMORY;
         (void)mo_pages_whole(allocator, block, left * allocator->granularity, &from, &to);
         block = mo_pages_claim(allocator, block, from, to);
-        status = mo_drain_pool(allocator, block->segment->pool);
+        mo_pool *pool = block->segment->pool;
+        if (pool->drained == allocator->release_pass || !mo_stale_may(allocator, pool) ||
+            mo_stale_mark(allocator, pool, stream, &use) != MEMOPT_OK)
+            status = mo_drain_pool(allocator, pool);
         if (status == MEMOPT_OK) {
             mo_unlock(&allocator->lock);
-            status = move_claim(allocator, block, &at, taken, &done);
+            status = move_claim(allocator, block, use != NULL, &at, taken, &done);
             mo_lock(&allocator->lock);
         }
-        mo_pages_settle(allocator, block, done);
+        if (use != NULL)
+            mo_stale_add(allocator, block, use);
+        else
+            mo_pages_settle(allocator, block, done);
     }
     return status;
 }
 
 /* Maps a page's handle where it was taken; the page is free again. If that fails, too, the handle
- * goes back to the device. */
+ * goes back to the device. A stale page is mapped there still. */
 static void put_page_back(memopt_allocator *allocator, mo_segment *segment, const move *moved)
 {
     const moves none = {NULL, 0};
     uint64_t bytes = allocator->granularity;
     mo_segment *from = moved->from;
     char *start = from->address + moved->page * bytes;
+    if (mo_block_at(allocator, start)->state == MO_BLOCK_STALE) {
+        from->pages[moved->page] = segment->pages[moved->to];
+        segment->pages[moved->to] = NULL;
+        return;
+    }
     if (!mo_slab_reserve(&allocator->slab, 2)) {
         mo_unlock(&allocator->lock);
         (void)mo_page_release(allocator, segment, moved->to);
@@ -478,6 +495,7 @@ static void put_pages_back(memopt_allocator *allocator, const mo_place *place, c
     for (uint64_t i = 0; i < taken->count; i++)
         if (taken->list[i].from != NULL)
             put_page_back(allocator, place->first->segment, &taken->list[i]);
+    mo_stale_restore(allocator);
 }
 
 /* --- all of it -----------------------------------------------------------------------------------
@@ -516,7 +534,8 @@ static memopt_status find_pages(memopt_allocator *allocator, const mo_place *pla
     for (int wait = 0; status == MEMOPT_OK && (left = lacking(allocator, place)) > 0; wait++) {
         if (wait > last)
             return MEMOPT_OUT_OF_DEVICE_MEMORY; /* another thread was faster */
-        uint64_t taken = last > 0 ? mo_min_u64(free_pages(allocator, wait), left) : 0;
+        memopt_stream stream = place->first->segment->pool->stream;
+        uint64_t taken = last > 0 ? mo_min_u64(free_pages(allocator, stream, wait), left) : 0;
         if (wait == 0 && mo_room(allocator) >= place->missing)
             pay_for_moves(allocator, some, taken);
         if (taken < left)
@@ -546,6 +565,8 @@ memopt_status mo_growth_make(memopt_allocator *allocator, const mo_request *requ
     if (status == MEMOPT_OK) {
         *out_block = finish_place(allocator, place);
     } else {
+        if (allocator->stale != NULL && status == MEMOPT_DRIVER_ERROR)
+            allocator->aliases = 0; /* perhaps it is that which the driver does not take */
         put_pages_back(allocator, place, &taken);
         restore_place(allocator, place);
     }

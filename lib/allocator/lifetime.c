@@ -85,7 +85,9 @@ static void apply_config(memopt_allocator *allocator)
     allocator->expandable = config->expandable_segments;
     allocator->small_limit =
         config->expandable_segments ? MO_SMALL_LIMIT_EXPANDABLE : MO_SMALL_LIMIT;
-    allocator->medium_limit = config->expandable_segments ? MO_MEDIUM_LIMIT : 0;
+    allocator->aliases = config->expandable_segments && mo_vm_aliases(allocator->device);
+    if (config->expandable_segments)
+        allocator->medium_limit = allocator->aliases ? MO_MEDIUM_LIMIT : MO_MEDIUM_LIMIT_FIXED;
     allocator->large_segment = config->large_segment_size_mb * MO_MIB;
     allocator->max_split =
         config->max_split_size_mb != 0 ? config->max_split_size_mb * MO_MIB : UINT64_MAX;
@@ -151,6 +153,7 @@ static memopt_allocator *make(memopt_device *device, const mo_config *config,
     allocator->foreign = allocator->pinned || options->provider != NULL;
     allocator->device_total = allocator->foreign ? UINT64_MAX : mo_device_total_memory(device);
     allocator->notes = mo_device_takes_notes(device);
+    allocator->stale_end = &allocator->stale;
     apply_config(allocator);
     mo_tags_init(allocator);
     mo_idle_init(allocator);

@@ -20,6 +20,7 @@
 #include "allocator/observers.h"
 #include "allocator/paused_pages.h"
 #include "allocator/sleep.h"
+#include "allocator/stale.h"
 #include "allocator/step_lanes.h"
 
 #include "base/lock.h"
@@ -158,9 +159,14 @@ static memopt_status pause_member(memopt_allocator *allocator, uint64_t tags,
     mo_pause *pause = new_pause(tags);
     if (pause == NULL)
         return MEMOPT_OUT_OF_HOST_MEMORY;
+    memopt_status status = mo_stale_collect(allocator, 1);
+    if (status != MEMOPT_OK) {
+        mo_free(pause);
+        return status;
+    }
     link_pause(allocator, pause);
     mo_lanes_leave(allocator); /* what is held for a plan may go with its pages */
-    memopt_status status = take(allocator, pause, options, report);
+    status = take(allocator, pause, options, report);
     if (status == MEMOPT_OK)
         return status;
     mo_unlock(&allocator->lock);

@@ -15,6 +15,7 @@
 #include "allocator/recorder.h"
 #include "allocator/report.h"
 #include "allocator/segment.h"
+#include "allocator/stale.h"
 #include "allocator/step_lanes.h"
 #include "allocator/step_plan.h"
 #include "allocator/streams.h"
@@ -32,6 +33,7 @@ typedef memopt_status attempt(memopt_allocator *allocator, mo_request *request,
 
 static memopt_status search(memopt_allocator *allocator, mo_request *request, mo_block **out_block)
 {
+    (void)mo_stale_collect(allocator, 0);
     memopt_status status = mo_request_enter(allocator, request);
     if (status != MEMOPT_OK)
         return status;

@@ -14,6 +14,7 @@
 #include "allocator/observers.h"
 #include "allocator/pages.h"
 #include "allocator/pool.h"
+#include "allocator/stale.h"
 
 #include "base/checked.h"
 #include "base/lock.h"
@@ -114,6 +115,12 @@ static memopt_status end(memopt_allocator *allocator, mo_segment *segment)
         uint64_t start = (uint64_t)(block->address - segment->address);
         if (block->state == MO_BLOCK_UNMAPPED)
             continue;
+        if (block->state == MO_BLOCK_STALE) {
+            uint64_t done;
+            mo_observe_gone(allocator, block->address, block->size);
+            (void)mo_pages_unmap(allocator, block, &done);
+            continue;
+        }
         /* A page that two blocks share is unmapped with the first of them. */
         for (uint64_t page = mo_ceil_div_u64(start, bytes);
              page < mo_ceil_div_u64(start + block->size, bytes); page++)
@@ -123,8 +130,8 @@ static memopt_status end(memopt_allocator *allocator, mo_segment *segment)
     return end_segment(allocator, segment);
 }
 
-static memopt_status grow(memopt_allocator *allocator, const mo_request *request,
-                          mo_block **out_block)
+static memopt_status grow_once(memopt_allocator *allocator, const mo_request *request,
+                               mo_block **out_block)
 {
     mo_segment *fresh = NULL;
     mo_place place;
@@ -140,6 +147,17 @@ static memopt_status grow(memopt_allocator *allocator, const mo_request *request
     memopt_status status = mo_growth_make(allocator, request, &place, out_block);
     if (status != MEMOPT_OK && fresh != NULL)
         (void)end_segment(allocator, fresh);
+    return status;
+}
+
+/* Once more where pages cannot be at two addresses. */
+static memopt_status grow(memopt_allocator *allocator, const mo_request *request,
+                          mo_block **out_block)
+{
+    int aliases = allocator->aliases;
+    memopt_status status = grow_once(allocator, request, out_block);
+    if (status != MEMOPT_OK && aliases && !allocator->aliases)
+        status = grow_once(allocator, request, out_block);
     return status;
 }
 
@@ -199,6 +217,9 @@ static memopt_status release(memopt_allocator *allocator, const mo_release *what
                              uint64_t *released)
 {
     mo_block *claims = NULL, *next;
+    memopt_status collected = mo_stale_collect(allocator, 1);
+    if (allocator->stale != NULL)
+        return collected; /* a handle that is mapped elsewhere cannot be released */
     if (!mo_slab_reserve(&allocator->slab, 1))
         return MEMOPT_OUT_OF_HOST_MEMORY;
     /* For a claim that is unmapped in part; there is at most one. */

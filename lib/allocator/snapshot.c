@@ -23,6 +23,7 @@ static uint32_t public_state(const mo_block *block)
     case MO_BLOCK_PENDING:
         return MEMOPT_BLOCK_ACTIVE_PENDING_FREE;
     case MO_BLOCK_UNMAPPED:
+    case MO_BLOCK_STALE:
         return MEMOPT_BLOCK_UNMAPPED;
     case MO_BLOCK_CLAIMED:
         return block->mapped ? MEMOPT_BLOCK_INACTIVE : MEMOPT_BLOCK_UNMAPPED;

@@ -37,6 +37,7 @@
  *   pool.c                pools: taking, splitting, putting back and joining blocks
  *   stream_state.c        what the driver says of a stream
  *   step_lanes.c          serving allocations from the places of a plan
+ *   stale.c               old addresses of pages that moved while their stream was at work
  *   step_recorder.c       the recording of steps
  *   placement.c           dynamic storage allocation, offline
  *   recorder.c            events: the recording of a trace
@@ -78,6 +79,9 @@
  * addresses apart, so that small ones that stay do not keep pages between larger ones that go. */
 #define MO_SMALL_LIMIT_EXPANDABLE (MO_MIB / 16)
 #define MO_MEDIUM_LIMIT (3 * MO_MIB)
+/* Where pages do not move while their stream is at work, what is freed serves fewer sizes if they
+ * are apart. */
+#define MO_MEDIUM_LIMIT_FIXED MO_MIB
 /* Bytes of a classic segment of the small pool; larger ones are rounded to this as well. */
 #define MO_SMALL_SEGMENT (2 * MO_MIB)
 /* From here a request gets a classic segment of its own size. */
@@ -329,6 +333,9 @@ struct memopt_allocator {
     uint64_t move_credit; /* in allocations, at this clock: */
     uint64_t credit_clock;
     uint64_t release_pass;
+    int aliases;          /* a page may be mapped at two addresses: see stale.c */
+    mo_block *stale;      /* chained by right, oldest first */
+    mo_block **stale_end; /* where the next one is linked */
     mo_events events;
     mo_stats stats;
     uint64_t most_active;             /* the peak of active bytes before peaks were last reset */

@@ -153,6 +153,8 @@ memopt_status mo_mem_alloc(memopt_device *device, uint64_t size, void **out_poin
 memopt_status mo_mem_free(memopt_device *device, void *pointer, uint64_t size);
 
 int mo_vm_supported(memopt_device *device);
+/* 1 if a handle may be mapped at two addresses whose uses are ordered by streams. */
+int mo_vm_aliases(memopt_device *device);
 uint64_t mo_device_granularity(memopt_device *device);
 uint64_t mo_device_total_memory(memopt_device *device);
 memopt_status mo_vm_reserve(memopt_device *device, uint64_t size, void **out_address);

@@ -181,6 +181,67 @@ static void end_kept(memopt_device *device, void *context)
     end(device, context);
 }
 
+/* --- pages that move while their stream is at work -----------------------------------------------
+ */
+
+static memopt_device *open_busy(void *context)
+{
+    memopt_device_options options = MEMOPT_DEVICE_OPTIONS_INIT;
+    memopt_device *device = NULL;
+    (void)context;
+    options.capacity = 64 * MIB;
+    options.threads = 1;
+    options.lag = UINT64_MAX;
+    assert_int_equal(memopt_device_open("cpu", &options, &device), MEMOPT_OK);
+    return device;
+}
+
+static void make_busy(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    void *first, *last;
+    make(device, context);
+    assert_int_equal(memopt_allocator_alloc(f->allocator, 20 * MIB, 0, NULL, &first), MEMOPT_OK);
+    assert_int_equal(memopt_allocator_alloc(f->allocator, 16 * MIB, 0, NULL, &f->kept), MEMOPT_OK);
+    assert_int_equal(memopt_allocator_alloc(f->allocator, 24 * MIB, 0, NULL, &last), MEMOPT_OK);
+    assert_int_equal(memopt_fill(device, first, 1, 20 * MIB, NULL), MEMOPT_OK);
+    assert_int_equal(memopt_fill(device, f->kept, 2, 16 * MIB, NULL), MEMOPT_OK);
+    assert_int_equal(memopt_fill(device, last, 3, 24 * MIB, NULL), MEMOPT_OK);
+    assert_int_equal(memopt_allocator_free(f->allocator, first), MEMOPT_OK);
+    assert_int_equal(memopt_allocator_free(f->allocator, last), MEMOPT_OK);
+    read_stats(f, f->before);
+}
+
+TORTURE_CALL(run_move, memopt_allocator_alloc(f->allocator, 40 * MIB, 0, NULL, &f->block))
+
+static void end_busy(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    const unsigned char *kept = f->kept;
+    assert_int_equal(memopt_device_sync(device), MEMOPT_OK); /* nothing was unmapped too early */
+    for (uint64_t i = 0; i < 16 * MIB; i += 4096)
+        assert_int_equal(kept[i], 2);
+    end_kept(device, context);
+}
+
+static void test_busy(void **state)
+{
+    static const torture_scenario scenario = {"alloc with pages of a busy stream",
+                                              open_busy,
+                                              make_busy,
+                                              run_move,
+                                              undo_alloc,
+                                              check_unchanged,
+                                              end_busy,
+                                              1,
+                                              1};
+    fixture f = {.config = "expandable_segments:True"};
+    (void)state;
+    int64_t struck = torture(&scenario, &f);
+    print_message("%s: %lld faults\n", scenario.name, (long long)struck);
+    assert_true(struck > 20);
+}
+
 /* --- steps ---------------------------------------------------------------------------------------
  */
 
@@ -319,7 +380,7 @@ static void test_end(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_all), cmocka_unit_test(test_steps),
-                                       cmocka_unit_test(test_end)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_all), cmocka_unit_test(test_busy),
+                                       cmocka_unit_test(test_steps), cmocka_unit_test(test_end)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -159,7 +159,7 @@ static void note_features(world *w, uint32_t index, uint32_t stream)
     const member *m = &w->members[index];
     if (m->expandable)
         saw(w, ORACLE_HAS_EXPANDABLE);
-    if (m->expandable && w->unmaps > 0)
+    if (m->expandable && (w->unmaps > 0 || m->handle->stale != NULL))
         saw(w, ORACLE_HAS_REMAP);
     if (!is_root(index) && index != ORACLE_GRAPH_POOL)
         saw(w, ORACLE_HAS_POOLS);

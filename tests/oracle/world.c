@@ -251,6 +251,7 @@ uint64_t world_stat(const world *w, uint32_t index, const char *name)
 
 static void open_device(world *w)
 {
+    static const uint64_t lags[] = {0, 7, 100, UINT64_MAX};
     memopt_device_options options = MEMOPT_DEVICE_OPTIONS_INIT;
     if (strcmp(w->c->device, "cpu") == 0) {
         options.capacity = CAPACITY;
@@ -259,6 +260,7 @@ static void open_device(world *w)
         w->adversarial = !w->threads && w->c->seed % 4 != 0;
         options.stream_order =
             w->adversarial ? MEMOPT_STREAM_ORDER_ADVERSARIAL : MEMOPT_STREAM_ORDER_EAGER;
+        options.lag = w->threads ? 0 : lags[w->c->seed / 4 % 4];
     }
     OK(w, memopt_device_open(w->c->device, &options, &w->device));
     if (driver_of(w->c->device) != NULL)

@@ -91,6 +91,9 @@ static memopt_status check_block(const memopt_allocator *allocator, const mo_seg
         return BROKEN("the block at %p is smaller than asked for", (void *)block->address);
     if (block->state == MO_BLOCK_PENDING && block->pending == 0)
         return BROKEN("the block at %p waits for nothing", (void *)block->address);
+    if (block->state == MO_BLOCK_STALE &&
+        (offset % allocator->granularity != 0 || block->size % allocator->granularity != 0))
+        return BROKEN("the stale block at %p is not whole pages", (void *)block->address);
     int held = block->planned == MO_PLANNED_GAP;
     if (held != (block->state == MO_BLOCK_CLAIMED))
         return BROKEN("the block at %p is claimed by nobody", (void *)block->address);
@@ -182,6 +185,8 @@ static memopt_status check_pages(const memopt_allocator *allocator, const mo_seg
             listed = listed->right;
             continue;
         }
+        if (block->state == MO_BLOCK_STALE)
+            continue;
         for (uint64_t page = start / page_bytes; page * page_bytes < start + block->size; page++)
             if (segment->pages[page] == NULL && !is_taken(allocator, segment, page))
                 return BROKEN("page %llu of the segment at %p is in use without memory",
@@ -211,7 +216,8 @@ static memopt_status check_segment(const memopt_allocator *allocator, const mo_s
         if (status != MEMOPT_OK)
             return status;
         size += block->size;
-        mapped += block->state == MO_BLOCK_UNMAPPED ? 0 : block->size;
+        int has_memory = block->state != MO_BLOCK_UNMAPPED && block->state != MO_BLOCK_STALE;
+        mapped += has_memory ? block->size : 0;
         count_block(sum, block);
     }
     mapped -= bytes_gone(allocator, segment);

@@ -472,32 +472,6 @@ void mo_cpu_force_marker(mo_cpu_device *cpu, mo_cpu_marker *marker)
     leave(cpu);
 }
 
-/* --- notes --------------------------------------------------------------------------------- */
-
-void mo_cpu_note_free(memopt_device *device, void *pointer, uint64_t bytes, memopt_stream stream)
-{
-    mo_cpu_op op = {.kind = MO_CPU_NOTE_FREE, .destination = pointer, .bytes = bytes};
-    if (mo_cpu(device)->queued)
-        (void)mo_cpu_submit(mo_cpu(device), stream, &op);
-}
-
-/* A lost note of a free only hides misuse; a lost note of an allocation would report false misuse.
- * So without memory for the note, the stream runs up to here and the note is made now. */
-void mo_cpu_note_alloc(memopt_device *device, void *pointer, uint64_t bytes, memopt_stream handle)
-{
-    mo_cpu_device *cpu = mo_cpu(device);
-    mo_cpu_op op = {.kind = MO_CPU_NOTE_ALLOC, .destination = pointer, .bytes = bytes};
-    if (!cpu->queued || mo_cpu_submit(cpu, handle, &op) != MEMOPT_OUT_OF_HOST_MEMORY)
-        return;
-    mo_lock(&cpu->lock);
-    mo_cpu_stream *stream = mo_cpu_find_stream(cpu, handle);
-    if (stream != NULL) {
-        mo_cpu_force(cpu, stream, stream->submitted);
-        mo_ranges_subtract(&cpu->adversary.freed, (uintptr_t)pointer, bytes);
-    }
-    mo_unlock(&cpu->lock);
-}
-
 void mo_cpu_forget(mo_cpu_device *cpu, const void *pointer, uint64_t bytes)
 {
     if (!cpu->adversarial)

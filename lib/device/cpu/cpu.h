@@ -99,7 +99,7 @@ enum { MO_MOST_THREADS = 1024 };
  * before every path: "" but in tests. */
 uint32_t mo_cpu_default_threads(const char *root, const char **out_why);
 
-/* --- operations and streams (queue.c, stream.c) -------------------------------------------- */
+/* --- operations and streams (queue.c, submit.c, stream.c) -------------------------------------------- */
 
 /* One record of an event: waits keep the record they were given, whatever the event does later.
  * Guarded by mo_cpu_device.lock. */
@@ -216,6 +216,8 @@ mo_cpu_stream *mo_cpu_find_stream(mo_cpu_device *cpu, memopt_stream handle);
 void mo_cpu_run(mo_cpu_device *cpu, const mo_cpu_op *op);
 /* Takes the head, which has run, out of its queue and completes its marker. Pre: device.lock. */
 void mo_cpu_retire(mo_cpu_stream *stream);
+/* Pre: device.lock is held. */
+void mo_cpu_marker_complete(mo_cpu_device *cpu, mo_cpu_marker *marker);
 /* Gives a reference back; NULL is allowed. Pre: device.lock is held. */
 void mo_cpu_marker_drop(mo_cpu_marker *marker);
 

@@ -1,12 +1,10 @@
 /*
- * The queues of the "cpu" device: what an operation does, and how it comes into a stream's queue
- * and out of it.
+ * The queues of the "cpu" device: what an operation does, and how it comes out of a stream's queue.
  *
  * Invariants: the head of a queue is the operation that runs or runs next; `completed` counts the
  * removed operations, so submitted == completed means idle. A handle is looked up in
  * mo_cpu_device.streams before it is trusted.
  */
-#include "device/cpu/adversary.h"
 #include "device/cpu/cpu.h"
 
 #include "base/lock.h"
@@ -51,7 +49,7 @@ void mo_cpu_marker_drop(mo_cpu_marker *marker)
         mo_free(marker);
 }
 
-static void complete_marker(mo_cpu_device *cpu, mo_cpu_marker *marker)
+void mo_cpu_marker_complete(mo_cpu_device *cpu, mo_cpu_marker *marker)
 {
     marker->time = now();
     marker->done = 1;
@@ -84,22 +82,6 @@ void mo_cpu_run(mo_cpu_device *cpu, const mo_cpu_op *op)
     }
 }
 
-/* A copy for the queue, the kernel's arguments behind it. */
-static mo_cpu_op *op_copy(const mo_cpu_op *op)
-{
-    size_t args_size = op->kind == MO_CPU_LAUNCH ? op->kernel->args_size : 0;
-    mo_cpu_op *copy = mo_malloc(sizeof *copy + args_size);
-    if (copy == NULL)
-        return NULL;
-    *copy = *op;
-    copy->next = NULL;
-    if (args_size != 0) {
-        memcpy(copy + 1, op->args, args_size);
-        copy->args = copy + 1;
-    }
-    return copy;
-}
-
 void mo_cpu_retire(mo_cpu_stream *stream)
 {
     mo_cpu_op *op = stream->head;
@@ -109,65 +91,8 @@ void mo_cpu_retire(mo_cpu_stream *stream)
         stream->tail = &stream->head;
     stream->completed++;
     if (op->kind == MO_CPU_RECORD)
-        complete_marker(stream->device, op->marker);
+        mo_cpu_marker_complete(stream->device, op->marker);
     mo_cpu_marker_drop(op->marker);
     mo_free(op);
     pthread_cond_broadcast(&stream->device->progress);
-}
-
-static void run_inline(mo_cpu_device *cpu, const mo_cpu_op *op)
-{
-    if (op->kind != MO_CPU_RECORD && op->kind != MO_CPU_WAIT) {
-        mo_cpu_run(cpu, op);
-        return;
-    }
-    mo_lock(&cpu->lock);
-    if (op->kind == MO_CPU_RECORD)
-        complete_marker(cpu, op->marker);
-    while (!op->marker->done)
-        pthread_cond_wait(&cpu->progress, &cpu->lock);
-    mo_unlock(&cpu->lock);
-}
-
-static int does_nothing(const mo_cpu_op *op)
-{
-    return ((op->kind == MO_CPU_COPY || op->kind == MO_CPU_FILL) && op->bytes == 0) ||
-           (op->kind == MO_CPU_LAUNCH && op->items == 0);
-}
-
-memopt_status mo_cpu_submit(mo_cpu_device *cpu, memopt_stream handle, const mo_cpu_op *op)
-{
-    if (does_nothing(op))
-        return mo_cpu_stream_check(cpu, handle);
-    if (handle == NULL && !cpu->queued) {
-        run_inline(cpu, op);
-        return MEMOPT_OK;
-    }
-    mo_cpu_op *queued = op_copy(op);
-    if (queued == NULL)
-        return MEMOPT_OUT_OF_HOST_MEMORY;
-    mo_lock(&cpu->lock);
-    mo_cpu_stream *stream = mo_cpu_find_stream(cpu, handle);
-    if (stream != NULL) {
-        if (queued->marker != NULL)
-            queued->marker->references++;
-        queued->number = ++cpu->adversary.next_number;
-        if (queued->kind == MO_CPU_RECORD) {
-            queued->marker->stream = stream;
-            queued->marker->number = queued->number;
-        }
-        stream->last_number = queued->number;
-        *stream->tail = queued;
-        stream->tail = &queued->next;
-        stream->submitted++;
-        pthread_cond_signal(&stream->work);
-        if (cpu->lag != 0 && !cpu->adversarial)
-            mo_cpu_catch_up(cpu);
-    }
-    mo_unlock(&cpu->lock);
-    if (stream == NULL) {
-        mo_free(queued);
-        return MEMOPT_INVALID_ARGUMENT;
-    }
-    return MEMOPT_OK;
 }

@@ -5,6 +5,7 @@
 #include "base/lock.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 /* Plain allocations are counted in units of the least rounding of all drivers. */
 enum { ALLOCATION_UNIT = 512 };
@@ -175,6 +176,13 @@ memopt_status mo_vm_release(memopt_device *device, mo_vm_handle handle, uint64_t
     if (status == MEMOPT_OK)
         uncount_used(device, size, &device->account.handles);
     return status;
+}
+
+/* Not on HIP: the first-level caches of RDNA tell addresses apart, as AMD's documents warn, and nobody
+ * has tried CDNA. */
+int mo_vm_aliases(memopt_device *device)
+{
+    return mo_vm_supported(device) && strcmp(device->properties.backend, "hip") != 0;
 }
 
 int mo_device_takes_notes(const memopt_device *device)
