@@ -87,8 +87,9 @@ typedef struct mo_sim_kernel {
 #define MO_BOUNDS(threads, blocks) __attribute__((launch_bounds(threads, blocks)))
 #endif
 #define MO_GLOBAL_ROOM(name, args_type, threads, blocks)                                           \
-    extern "C" __attribute__((global)) MO_BOUNDS(threads, blocks) void name(const args_type args,  \
-                                                                            uint64_t first_item)
+    MO_LINKAGE(name)                                                                               \
+    __attribute__((global)) MO_BOUNDS(threads, blocks) void name(const args_type args,             \
+                                                                 uint64_t first_item)
 #define MO_SHARED(type, name) __attribute__((shared)) static type name
 #define MO_UNROLL _Pragma("unroll")
 #define MO_ROLLED _Pragma("unroll 1")
@@ -184,7 +185,8 @@ MO_DEVICE uint64_t mo_shuffle_xor_u64(uint64_t value, uint32_t mask)
 
 #define MO_DEVICE __device__ __attribute__((always_inline)) static inline
 #define MO_GLOBAL_ROOM(name, args_type, threads, blocks)                                           \
-    extern "C" __global__ void __launch_bounds__(threads, blocks)                                  \
+    MO_LINKAGE(name)                                                                               \
+    __global__ void __launch_bounds__(threads, blocks)                                             \
         name(const __grid_constant__ args_type args, uint64_t first_item)
 #define MO_SHARED(type, name) __shared__ type name
 #define MO_UNROLL _Pragma("unroll")
@@ -228,6 +230,19 @@ MO_DEVICE uint64_t mo_shuffle_xor_u64(uint64_t value, uint32_t mask)
 #endif
 
 #include "kernels/core/host_device.h"
+
+/* With MO_ONLY, only the kernel `name` with MO_ONLY_name is compiled: one of these takes a compiler
+ * seconds, all of them a minute. The others become templates, which nothing instantiates. */
+#if defined(MO_ONLY)
+#define MO_COMMA_1 ,
+#define MO_THIRD(a, b, third, ...) third
+#define MO_PICK(comma) MO_THIRD(comma, extern "C", template <int>, )
+#define MO_IS_ONE(value) MO_PICK(MO_COMMA_##value)
+#define MO_LINKAGE_OF(value) MO_IS_ONE(value)
+#define MO_LINKAGE(name) MO_LINKAGE_OF(MO_ONLY_##name)
+#else
+#define MO_LINKAGE(name) extern "C"
+#endif
 
 /* A kernel. The compiler may use as many registers as leave room for `blocks` blocks on one of
  * NVIDIA's multiprocessors. By default it spills before it uses more than 64. */

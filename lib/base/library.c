@@ -112,6 +112,15 @@ void *mo_library_loaded(const char *const *names, char *out_file)
 
 /* --- opening ------------------------------------------------------------------------------- */
 
+void *mo_library_open_file(const char *path, char *out_file, char *out_problem)
+{
+    out_file[0] = out_problem[0] = '\0';
+    void *library = open_file(path, out_problem);
+    if (library != NULL)
+        tell_file(library, path, out_file);
+    return library;
+}
+
 void *mo_library_open(const char *const *names, char *out_file, char *out_tried, char *out_problem)
 {
     const char *path = mo_driver_path();

@@ -16,6 +16,9 @@ const char *mo_driver_path(void);
  * path (MO_LIBRARY_FILE), the names tried and what dlerror said (MO_LIBRARY_TEXT each). */
 void *mo_library_open(const char *const *names, char *out_file, char *out_tried, char *out_problem);
 
+/* Opens this file, whatever $MEMOPT_DRIVER_PATH is. Gives its path, or what dlerror said. */
+void *mo_library_open_file(const char *path, char *out_file, char *out_problem);
+
 /* One of these libraries that the program has loaded already, from any folder and in any version
  * ("libx.so.7" for "libx.so.5"): a process must not have two runtimes of one vendor. Gives the
  * file's path. NULL where there is none, and with $MEMOPT_DRIVER_PATH, which says what to use. End

@@ -7,7 +7,7 @@
 
 char gcn_ran[1];
 const unsigned char gcn_image[1];
-const uint64_t gcn_image_bytes = 1, gcn_image_digest = 0;
+const uint64_t gcn_image_bytes = 1, gcn_image_digests[] = {0};
 const mo_sim_kernel gcn_kernels[] = {{NULL, 0, NULL}};
 
 enum { ROUNDS = 4000, N = 0, D = 2, SCALED_D = 4, SCALED_N = 6, R = 8, E = 10, Q = 12, OUT = 14 };

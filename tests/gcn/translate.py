@@ -468,7 +468,7 @@ def translate(object_, text=None, only=None):
             "const unsigned char gcn_image[] __attribute__((aligned(4096))) = {%s};" % image,
             "const uint64_t gcn_image_bytes = sizeof gcn_image;",
             "const mo_sim_kernel gcn_kernels[] = {%s {NULL, 0, NULL}};" % " ".join(rows),
-            "const uint64_t gcn_image_digest = 0x%xull;" % object_.digest()])), ""])
+            "const uint64_t gcn_image_digests[] = {0x%xull, 0};" % object_.digest()])), ""])
 
 
 def main():

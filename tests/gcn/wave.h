@@ -417,7 +417,7 @@ OPERATION void ds_bpermute_b32(wave *w, uint32_t *to, const uint32_t *lane, cons
 
 extern char gcn_ran[] __attribute__((visibility("hidden")));
 extern const mo_sim_kernel gcn_kernels[] __attribute__((visibility("hidden")));
-extern const uint64_t gcn_image_digest __attribute__((visibility("hidden")));
+extern const uint64_t gcn_image_digests[] __attribute__((visibility("hidden")));
 
 #if MO_FIRST_PART
 __attribute__((visibility("default"))) const mo_sim_loaded *mo_sim_load(const mo_sim_calls *given);
@@ -425,7 +425,7 @@ const mo_sim_loaded *mo_sim_load(const mo_sim_calls *given)
 {
     static mo_sim_loaded loaded;
     const char *away = getenv("MEMOPT_GCN_APPROXIMATION");
-    loaded = (mo_sim_loaded){gcn_kernels, &__ehdr_start, &_end, gcn_image_digest, 1};
+    loaded = (mo_sim_loaded){gcn_kernels, &__ehdr_start, &_end, gcn_image_digests, 1};
     approximation = away == NULL ? 0 : atoi(away);
     calls = given;
     return &loaded;

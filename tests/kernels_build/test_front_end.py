@@ -54,16 +54,28 @@ class Nvrtc:
 
     def refuses(self, text, target):
         """What it says where it does not take the text, else None."""
+        return self.compile(text, f"--gpu-architecture={target}", "--fdevice-syntax-only")[0]
+
+    def kernels(self, text, target, *options):
+        """The kernels that it makes of the text."""
+        target = target.replace("sm_", "compute_")
+        refused, code = self.compile(text, f"--gpu-architecture={target}", *options)
+        assert refused is None, refused
+        return re.findall(r"\.entry (\w+)", code)
+
+    def compile(self, text, *more):
         program = ctypes.c_void_p()
-        given = [f"--gpu-architecture={target}", *library_options("cuda"), "--fdevice-syntax-only"]
+        given = [*library_options("cuda"), *more]
         options = (ctypes.c_char_p * len(given))(*(option.encode() for option in given))
         assert self.calls.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"memopt.cu", 0, None,
                                              None) == 0
         status = self.calls.nvrtcCompileProgram(program, len(options), options)
         log = ctypes.create_string_buffer(self.number("nvrtcGetProgramLogSize", program))
         assert self.calls.nvrtcGetProgramLog(program, log) == 0
+        code = ctypes.create_string_buffer(self.number("nvrtcGetPTXSize", program))
+        assert self.calls.nvrtcGetPTX(program, code) == 0
         self.calls.nvrtcDestroyProgram(ctypes.byref(program))
-        return None if status == 0 else f"status {status}: {log.value.decode()}"
+        return None if status == 0 else f"status {status}: {log.value.decode()}", code.value.decode()
 
 
 # Of hipRTC's own header, what may get into the way: its words, and types of names that the text has.
@@ -101,11 +113,19 @@ class Hiprtc:
         return ["gfx90a", "gfx1030"]  # warps of 64 threads, and of 32
 
     def refuses(self, text, target):
-        done = subprocess.run([self.file, "-x", "hip", "--offload-device-only", "-nogpulib", "-nogpuinc",
-                               "-nostdinc", "-nobuiltininc", "-D__HIPCC_RTC__", "-include", self.header,
-                               f"--offload-arch={target}", *library_options("hip"), "-fsyntax-only", "-"],
-                              input=text, capture_output=True, text=True)
+        done = self.compile(text, target, "-fsyntax-only")
         return None if done.returncode == 0 else f"status {done.returncode}: {done.stderr}"
+
+    def kernels(self, text, target, *options):
+        done = self.compile(text, target, *options, "-S", "--no-gpu-bundle-output", "-o", "-")
+        assert done.returncode == 0, done.stderr
+        return re.findall(r"\.amdhsa_kernel (\w+)", done.stdout)
+
+    def compile(self, text, target, *options):
+        return subprocess.run([self.file, "-x", "hip", "--offload-device-only", "-nogpulib", "-nogpuinc",
+                               "-nostdinc", "-nobuiltininc", "-D__HIPCC_RTC__", "-include", self.header,
+                               f"--offload-arch={target}", *library_options("hip"), *options, "-"],
+                              input=text, capture_output=True, text=True)
 
 
 class FrontEnd(unittest.TestCase):
@@ -117,6 +137,12 @@ class FrontEnd(unittest.TestCase):
                 refused = self.compiler.refuses(self.text, target)
                 if refused is not None:
                     self.fail(refused)
+
+    def test_makes_one_kernel(self):
+        for name in ("mo_optim_upload", "mo_dequantize", "mo_sum"):  # by different macros, and quick
+            made = self.compiler.kernels(self.text, self.compiler.targets()[-1], "-DMO_ONLY",
+                                         f"-DMO_ONLY_{name}")
+            self.assertEqual(made, [name])
 
     def chosen(self):
         """The oldest and the newest target, and one beyond each limit that the text has."""

@@ -545,14 +545,14 @@ extern const char __ehdr_start __attribute__((visibility("hidden")));
 extern const char _end __attribute__((visibility("hidden")));
 extern char ptx_ran[] __attribute__((visibility("hidden")));
 extern const mo_sim_kernel ptx_kernels[] __attribute__((visibility("hidden")));
-extern const uint64_t ptx_image_digest __attribute__((visibility("hidden")));
+extern const uint64_t ptx_image_digests[] __attribute__((visibility("hidden")));
 
 #if MO_FIRST_PART
 __attribute__((visibility("default"))) const mo_sim_loaded *mo_sim_load(const mo_sim_calls *given);
 const mo_sim_loaded *mo_sim_load(const mo_sim_calls *given)
 {
     static mo_sim_loaded loaded;
-    loaded = (mo_sim_loaded){ptx_kernels, &__ehdr_start, &_end, ptx_image_digest, 0};
+    loaded = (mo_sim_loaded){ptx_kernels, &__ehdr_start, &_end, ptx_image_digests, 0};
     const char *steps = getenv("MEMOPT_PTX_APPROXIMATION");
     approximation = steps == NULL ? 0 : atoi(steps);
     calls = given;

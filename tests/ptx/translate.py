@@ -11,6 +11,7 @@ import argparse
 import pathlib
 import re
 import sys
+import zlib
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 from parts import in_parts, shared
@@ -33,12 +34,21 @@ def width(kind):
     return int(kind[1:]) // 8
 
 
-def digest(text):
-    """FNV-1a, as module.c computes it of the image that the library loads."""
-    value = 0xCBF29CE484222325
-    for byte in text.encode():
-        value = (value ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
-    return value
+def digests(text):
+    """CRC-32, as module.c computes it, of what the library loads for each kernel: the text without the
+    other kernels."""
+    pieces, kernel = [(None, [])], None
+    for line in text.splitlines(keepends=True):
+        begins = re.match(r"\.visible \.entry (\w+)\(", line)
+        if begins or kernel != pieces[-1][0]:
+            kernel = begins[1] if begins else kernel
+            pieces.append((kernel, []))
+        pieces[-1][1].append(line)
+        if line.startswith("}"):
+            kernel = None
+    pieces = [(name, "".join(lines)) for name, lines in pieces]
+    return [zlib.crc32("".join(piece for name, piece in pieces if name in (None, kernel)).encode())
+            for kernel, _ in pieces if kernel is not None]
 
 
 def identifier(name):
@@ -289,7 +299,7 @@ def translate(text, image, only=None):
         *("HIDDEN void %s(const void *args, uint64_t first_item);" % k.name for k in kernels),
         "char ptx_ran[%d];" % len(kernels),
         "const mo_sim_kernel ptx_kernels[] = {%s {NULL, 0, NULL}};" % " ".join(rows),
-        "const uint64_t ptx_image_digest = 0x%xull;" % digest(image)])))
+        "const uint64_t ptx_image_digests[] = {%s, 0};" % ", ".join(map(str, digests(image)))])))
     return "\n".join(parts) + "\n"
 
 

@@ -33,9 +33,9 @@ void *mo_sim_shared(uint64_t size, const void *key);
 
 /*
  * Kernels from a shared object (MEMOPT_SIM_KERNELS): its mo_sim_load takes these calls and gives
- * the registry, the range of its constants, and the digest (FNV-1a) of the PTX or code object it
- * was translated from. by_warp: a run is a whole warp's; thread() is its first, and it never
- * shuffles.
+ * the registry, the range of its constants, and the digests (CRC-32) of the code object that it was
+ * translated from, or of the PTX of each kernel; 0 ends them. by_warp: a run is a whole warp's;
+ * thread() is its first, and it never shuffles.
  */
 typedef struct mo_sim_calls {
     uint32_t (*thread)(void), (*block)(void), (*threads)(void);
@@ -49,7 +49,7 @@ typedef struct mo_sim_calls {
 typedef struct mo_sim_loaded {
     const mo_sim_kernel *kernels;
     const char *begin, *end;
-    uint64_t image_digest;
+    const uint64_t *image_digests;
     int by_warp;
 } mo_sim_loaded;
 

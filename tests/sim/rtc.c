@@ -170,6 +170,16 @@ void rtc_argument(rtc_job *job, const char *argument)
     job->arguments[job->count] = NULL;
 }
 
+int rtc_definition(rtc_job *job, const char *option)
+{
+    static const char only[] = "-DMO_ONLY_";
+    if (strncmp(option, "-D", 2) != 0)
+        return 0;
+    if (strncmp(option, only, sizeof only - 1) == 0)
+        job->only = option + sizeof only - 1;
+    return 1;
+}
+
 /* --- compiling ----------------------------------------------------------------------------- */
 
 static char *read_file(const char *path, size_t *out_bytes)
@@ -276,11 +286,24 @@ static void remove_folder(const char *folder, const char *name)
     (void)rmdir(folder);
 }
 
+/* <VENDOR>_HANG=file: makes the file, and never returns. */
+static void hang_if_told(void)
+{
+    char variable[64];
+    snprintf(variable, sizeof variable, "%s_HANG", rtc_environment);
+    const char *path = getenv(variable);
+    if (path == NULL || !write_file(path, ""))
+        return;
+    for (;;)
+        pause();
+}
+
 int rtc_compile(rtc_program *program, int count, const char *const *options)
 {
     rtc_job job = {0};
     char folder[] = RTC_KEPT "/XXXXXX";
     __atomic_add_fetch(&compiled, 1, __ATOMIC_SEQ_CST);
+    hang_if_told();
     if (!checked(program))
         return RTC_INVALID_PROGRAM;
     if (count < 0 || (count > 0 && options == NULL))
@@ -331,7 +354,7 @@ char *rtc_container(uint16_t machine, uint8_t abi, uint32_t flags, const char *n
 
 static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
 
-char *rtc_names(const char *text, const char *word, size_t *out_bytes)
+char *rtc_names(const char *text, const char *word, const char *only, size_t *out_bytes)
 {
     char *names = calloc(strlen(text) + 1, 1);
     size_t used = 0;
@@ -341,6 +364,8 @@ char *rtc_names(const char *text, const char *word, size_t *out_bytes)
         at += strlen(word);
         at += strspn(at, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_("); /* the rest of a macro's name */
         size_t length = strspn(at, letters);
+        if (only != NULL && (strlen(only) != length || memcmp(at, only, length) != 0))
+            continue;
         memcpy(names + used, at, length);
         used += length + (length != 0);
     }

@@ -32,6 +32,7 @@ typedef struct rtc_job {
     int count;
     char target[RTC_TARGET_BYTES]; /* "sm_90", "compute_90", "gfx1030" */
     int no_code;                   /* only the text (PTX) is wanted */
+    const char *only;              /* the kernel of -DMO_ONLY_name, or NULL: all */
     char problem[512];             /* what the log says first, or where the options are refused */
 } rtc_job;
 
@@ -60,13 +61,15 @@ int rtc_size(rtc_program *program, rtc_part part, size_t *out);
 int rtc_get(rtc_program *program, rtc_part part, char *out);
 const char *rtc_error_name(int code, const char *const *names, int count);
 void rtc_argument(rtc_job *job, const char *argument);
+/* Where the option is a definition: notes it. */
+int rtc_definition(rtc_job *job, const char *option);
 /* A minimal ELF of the machine that holds the kernels' names as its symbols would. names: one
  * after the other, each with its zero byte. */
 char *rtc_container(uint16_t machine, uint8_t abi, uint32_t flags, const char *names,
                     size_t name_bytes, size_t *out_bytes);
 /* The names behind each `word` of text, up to a character that no name has. Capitals between the
  * two are skipped: "\nMO_" finds what MO_GLOBAL(…) and macros around it declare at a line's start.
- */
-char *rtc_names(const char *text, const char *word, size_t *out_bytes);
+ * `only`: no other name. */
+char *rtc_names(const char *text, const char *word, const char *only, size_t *out_bytes);
 
 #endif

@@ -31,7 +31,8 @@ int rtc_read_options(int count, const char *const *options, rtc_job *job)
         int target = strncmp(options[i], "--offload-arch=", 15) == 0;
         if (target)
             snprintf(job->target, sizeof job->target, "%s", options[i] + 15);
-        if (has_clang)
+        int definition = rtc_definition(job, options[i]);
+        if (has_clang || definition)
             rtc_argument(job, options[i]);
         else if (!target && strncmp(options[i], "-std=c++", 8) != 0 &&
                  strncmp(options[i], "-O", 2) != 0 && strcmp(options[i], "-w") != 0 &&
@@ -62,7 +63,7 @@ int rtc_finish(rtc_program *p, const rtc_job *job, char *output, size_t bytes)
         p->code_bytes = bytes;
         return RTC_OK;
     }
-    char *names = rtc_names(p->source, "\nMO_", &name_bytes);
+    char *names = rtc_names(p->source, "\nMO_", job->only, &name_bytes);
     if (names != NULL)
         p->code = rtc_container(EM_AMDGPU_, ABI_VERSION_OF_V4, sim_gfx_machine(job->target), names,
                                 name_bytes, &p->code_bytes);

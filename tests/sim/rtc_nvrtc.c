@@ -81,7 +81,8 @@ static int read_option(const char *option, rtc_job *job)
                  "nvrtc: error: invalid value for --std(-std)\n");
         return RTC_INVALID_OPTION;
     }
-    if (strcmp(option, "--disable-warnings") == 0 || strcmp(option, "-w") == 0)
+    if (rtc_definition(job, option) || strcmp(option, "--disable-warnings") == 0 ||
+        strcmp(option, "-w") == 0)
         return RTC_OK;
     snprintf(job->problem, sizeof job->problem, "nvrtc: error: unrecognized option %s found\n",
              option);
@@ -128,6 +129,9 @@ int rtc_read_options(int count, const char *const *options, rtc_job *job)
         rtc_argument(job, old ? "--cuda-gpu-arch=sm_70" : "--cuda-gpu-arch=sm_75");
         rtc_argument(job, "--cuda-feature=+ptx63");
     }
+    for (int i = 0; i < count; i++)
+        if (strncmp(options[i], "-D", 2) == 0)
+            rtc_argument(job, options[i]);
     return RTC_OK;
 }
 
@@ -149,8 +153,9 @@ static char *make_text(const char *target, const char *names, size_t name_bytes)
 int rtc_finish(rtc_program *p, const rtc_job *job, char *output, size_t bytes)
 {
     size_t name_bytes = 0;
-    char *names = output != NULL && bytes != 0 ? rtc_names(output, ".entry ", &name_bytes)
-                                               : rtc_names(p->source, "\nMO_", &name_bytes);
+    char *names = output != NULL && bytes != 0
+                      ? rtc_names(output, ".entry ", NULL, &name_bytes)
+                      : rtc_names(p->source, "\nMO_", job->only, &name_bytes);
     if (names == NULL)
         return RTC_OUT_OF_MEMORY;
     free(p->text);

@@ -91,6 +91,8 @@ static void options(void **state)
                                        "--prec-div=true",
                                        "--prec-sqrt=true",
                                        "--ftz=false",
+                                       "-DMO_ONLY",
+                                       "-DMO_ONLY_mo_cast",
                                        "--disable-warnings"};
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++)
         option(good[i], 0, "");

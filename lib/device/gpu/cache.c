@@ -6,8 +6,11 @@
  * carries its size and a digest of its key and contents, so that a damaged one is replaced. Only
  * files of this user that others cannot write are read: they are run on the device. Every failure
  * is harmless: the kernels are then compiled again.
+ *
+ * Who makes a file holds a lock on one byte of the file ".lock", chosen by the key, so that others
+ * wait and find what was made. The kernel releases the lock when a process ends, however it does.
  */
-#define _GNU_SOURCE /* mkostemp, secure_getenv */
+#define _GNU_SOURCE /* F_OFD_SETLK, mkostemp, secure_getenv */
 
 #include "device/gpu/gpu.h"
 
@@ -22,9 +25,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { PATH_BYTES = 1024 };
+enum { PATH_BYTES = MO_GPU_PATH_BYTES };
 
 #define MAGIC "memopt3"
 #define MOST_BYTES ((uint64_t)1 << 30)
@@ -44,14 +48,14 @@ static void digest_file(const char *key, const void *data, uint64_t bytes, char 
     mo_sha256_end(&sha, digest);
 }
 
-void mo_gpu_cache_key(const mo_gpu_device *gpu, const mo_gpu_recipe *recipe, char *key)
+void mo_gpu_cache_key(const mo_gpu_device *gpu, const mo_gpu_recipe *recipe, const char *kernel,
+                      char *key)
 {
-    const mo_gpu_vendor *vendor = gpu->driver->vendor;
-    const mo_images *images = vendor->images;
     char identity[MO_GPU_IDENTITY_BYTES], digest[MO_SHA256_TEXT];
     mo_gpu_recipe_identity(gpu, recipe, identity);
-    digest_file(identity, images->source, images->source_bytes, digest);
-    snprintf(key, MO_GPU_KEY_BYTES, "%s-%s-%.32s.bin", vendor->name, gpu->target, digest);
+    digest_file(identity, recipe->text, recipe->bytes, digest);
+    snprintf(key, MO_GPU_KEY_BYTES, "%s-%s-%.32s-%s.bin", gpu->driver->vendor->name, gpu->target,
+             digest, kernel);
 }
 
 /* Makes the folder and those above it. 1 if it is there in the end. */
@@ -144,8 +148,10 @@ int mo_gpu_cache_read(const char *key, void **out_binary, uint64_t *out_bytes)
             mo_free(binary);
     }
     close(file);
-    if (!intact)
+    if (!intact) {
         mo_log(MEMOPT_LOG_WARNING, "cache: %s is damaged or not ours; it is not used", path);
+        (void)unlink(path);
+    }
     return intact;
 }
 
@@ -180,4 +186,62 @@ void mo_gpu_cache_drop(const char *key)
     char path[PATH_BYTES];
     if (cache_path(key, path))
         (void)unlink(path);
+}
+
+void mo_gpu_cache_place(char *text)
+{
+    if (!cache_folder(text))
+        text[0] = '\0';
+}
+
+/* --- one makes, the others wait ------------------------------------------------------------ */
+
+/* Longer than any compilation takes; then each makes it for itself. */
+enum { WAIT_SECONDS = 120, WAITS_A_SECOND = 50 };
+
+/* One of 2^30 bytes; a lock may lie behind the end of a file. */
+static off_t place_of(const char *key)
+{
+    uint32_t hash = 0;
+    for (; *key != '\0'; key++)
+        hash = hash * 31 + (unsigned char)*key;
+    return (off_t)(hash >> 2);
+}
+
+/* 0, or an errno: EAGAIN while another has it. */
+static int try_lock(int file, off_t place)
+{
+    struct flock one = {
+        .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = place, .l_len = 1, .l_pid = 0};
+    if (fcntl(file, F_OFD_SETLK, &one) == 0)
+        return 0;
+    return errno == EACCES ? EAGAIN : errno;
+}
+
+int mo_gpu_cache_lock(const char *key)
+{
+    char path[PATH_BYTES];
+    const struct timespec pause = {.tv_nsec = 1000000000 / WAITS_A_SECOND};
+    if (!cache_folder(path) || !make_folder(path) || !cache_path(".lock", path))
+        return -1;
+    int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    int code = file >= 0 ? try_lock(file, place_of(key)) : errno;
+    if (code == EAGAIN)
+        mo_log(MEMOPT_LOG_WARNING, "cache: waits for another process, which makes %s", key);
+    for (int i = 0; code == EAGAIN && i < WAIT_SECONDS * WAITS_A_SECOND; i++) {
+        (void)nanosleep(&pause, NULL);
+        code = try_lock(file, place_of(key));
+    }
+    if (code == 0)
+        return file;
+    mo_log(MEMOPT_LOG_INFO, "cache: %s cannot be locked: %s", path, strerror(code));
+    if (file >= 0)
+        close(file);
+    return -1;
+}
+
+void mo_gpu_cache_unlock(int lock)
+{
+    if (lock >= 0)
+        close(lock);
 }

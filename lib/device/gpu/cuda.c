@@ -229,12 +229,16 @@ static const char *const libraries[] = {"libcuda.so.1", NULL};
 static const char *const compilers[] = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2",
                                         "libnvrtc.so", NULL};
 
+static const char *const wheels[] = {"nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib", NULL};
+
 static const mo_gpu_vendor vendor = {
     .name = "cuda",
     .maker = "NVIDIA",
     .libraries = libraries,
     .compilers = compilers,
     .compiler_prefix = "nvrtc",
+    .compiler_variable = "MEMOPT_NVRTC",
+    .compiler_wheels = wheels,
     .images = &mo_cuda_images,
     .most_launch_threads = 0,
     .unmaps_runs = 1, /* as NVIDIA's sample multidevicealloc_memmap does */

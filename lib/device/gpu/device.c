@@ -76,7 +76,7 @@ static int init_sets(mo_gpu_device *gpu)
         }
     }
     pthread_mutex_init(&gpu->lock, NULL);
-    pthread_cond_init(&gpu->module_loaded, NULL);
+    pthread_cond_init(&gpu->loaded, NULL);
     return 1;
 }
 
@@ -86,7 +86,7 @@ static void fini_sets(mo_gpu_device *gpu)
     mo_ranges_fini(&gpu->reservations);
     mo_ranges_fini(&gpu->mappings);
     pthread_mutex_destroy(&gpu->lock);
-    pthread_cond_destroy(&gpu->module_loaded);
+    pthread_cond_destroy(&gpu->loaded);
 }
 
 static int gpu_lost(memopt_device *device)
@@ -101,10 +101,8 @@ static memopt_status gpu_close(memopt_device *device)
     void *saved;
     /* A loss that was known before is not a failure of the close. */
     memopt_status status = gpu_lost(device) ? MEMOPT_OK : gpu_sync(device);
-    if (gpu->module_state == MO_GPU_MODULE_READY &&
-        vendor->enter_context(gpu, &saved) == MO_GPU_SUCCESS) {
-        if (mo_gpu_call(gpu)->module_unload(gpu->module) != MO_GPU_SUCCESS)
-            vendor->clear_error(gpu->driver);
+    if (gpu->kernel_count != 0 && vendor->enter_context(gpu, &saved) == MO_GPU_SUCCESS) {
+        mo_gpu_unload(gpu);
         vendor->leave_context(gpu, saved);
     }
     vendor->close_context(gpu);

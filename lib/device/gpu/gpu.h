@@ -32,6 +32,10 @@ typedef struct mo_gpu_vendor {
     const char *const *libraries; /* NULL-ended, in the order in which they are tried */
     const char *const *compilers; /* the same for the run-time compiler */
     const char *compiler_prefix;  /* of its entry points: "nvrtc" */
+    /* The variable that says which compilers there are, or NULL, and where packages for Python
+     * bring them along, below site-packages; NULL-ended. */
+    const char *compiler_variable;
+    const char *const *compiler_wheels;
     const mo_images *images;
     /* The oldest driver with the same numbers, in its own version count, and its name; 0: any with
      * the required entry points. */
@@ -106,17 +110,13 @@ typedef struct mo_gpu_seen {
 typedef struct mo_gpu_kernel {
     const mo_kernel *kernel;
     mo_gpu_function function;
+    mo_gpu_module module; /* its own; NULL: it is in mo_gpu_device.image */
 } mo_gpu_kernel;
 
-typedef enum mo_gpu_module_state {
-    MO_GPU_MODULE_NONE,
-    MO_GPU_MODULE_LOADING,
-    MO_GPU_MODULE_READY,
-} mo_gpu_module_state;
-
-/* Why there are no kernels for a device, until it is opened again. */
+/* Why there is no such kernel for a device, until it is opened again. */
 enum { MO_GPU_VERDICT_BYTES = 1024, MO_GPU_CODE_BYTES = 96 };
 typedef struct mo_gpu_verdict {
+    const char *kernel;
     memopt_status status; /* OK: nothing is known */
     int32_t code;
     char message[MO_GPU_VERDICT_BYTES];
@@ -142,16 +142,17 @@ struct mo_gpu_device {
     atomic_int files; /* ... and to be exported as file descriptors */
     atomic_int lost;  /* the driver's code that ended the device; 0 while it lives */
 
-    pthread_mutex_t lock;         /* guards what follows; held across no driver call */
-    pthread_cond_t module_loaded; /* the state left LOADING */
-    mo_ranges plain;              /* allocations; value: the driver's pointer */
+    pthread_mutex_t lock;  /* guards what follows; held across no driver call */
+    pthread_cond_t loaded; /* `loading` became 0 */
+    mo_ranges plain;       /* allocations; value: the driver's pointer */
     mo_ranges reservations;
     mo_ranges mappings;
     mo_gpu_seen seen[MO_GPU_SEEN]; /* foreign memory, by a hash of its start (pointer.c) */
-    mo_gpu_module_state module_state;
-    mo_gpu_module module;
-    mo_gpu_verdict module_verdict; /* written and read by the thread that loads */
-    uint32_t kernel_count;
+    int loading;                   /* a thread loads kernels; these are its own: */
+    mo_gpu_module image;           /* with all kernels; NULL: each has a module */
+    uint64_t images_unfit;         /* bits 1 << number */
+    mo_gpu_verdict verdict;
+    uint32_t kernel_count; /* guarded by the lock again */
     mo_gpu_kernel kernels[MO_GPU_KERNELS];
 };
 
@@ -311,52 +312,78 @@ memopt_status mo_gpu_host_callback(memopt_device *device, memopt_stream stream,
 
 memopt_status mo_gpu_launch(memopt_device *device, memopt_stream stream, const mo_kernel *kernel,
                             const void *args, uint64_t items);
+void mo_gpu_unload(mo_gpu_device *gpu);
+
 /* --- module.c --- */
-/* Loads the kernels for this device: an image, else the source compiled now or found in
- * the cache. Without kernels, later calls return the same failure at once.
- * Pre: entered, and module_state is LOADING: no other thread is in here for the device. */
-memopt_status mo_gpu_module_load(mo_gpu_device *gpu, mo_gpu_module *out_module);
+/* Loads the kernel of this name: from the best image, which has all of them (*out_all is 1), or
+ * compiled on this machine, now or earlier. Without it, later calls return the same failure at
+ * once. Pre: entered, and `loading`: no other thread is in here for the device. */
+memopt_status mo_gpu_module_load(mo_gpu_device *gpu, const char *kernel, mo_gpu_module *out_module,
+                                 int *out_all);
 
 /* --- image_file.c --- */
 enum { MO_GPU_PATH_BYTES = 4096 };
+/* The folder of this library's file, into out_path[MO_GPU_PATH_BYTES]. */
+void mo_gpu_library_folder(char *out_path);
 /* Where the file of an image is looked for, into out_path[MO_GPU_PATH_BYTES]. */
 void mo_gpu_image_path(const mo_image *image, char *out_path);
 /* Reads that file; *out_data is ended by mo_free. NOT_FOUND, without a message, where there is
  * none; CORRUPT where it is another file than the one that the library was built with. */
 memopt_status mo_gpu_image_read(const mo_image *image, void **out_data);
 
-/* --- compile.c --- */
+/* --- compiler.c --- */
 typedef struct mo_gpu_compiler mo_gpu_compiler;
 
-/* How the kernels of one device are compiled. */
+/* How the kernels of one device are compiled, each by itself. */
 typedef struct mo_gpu_recipe {
-    const mo_gpu_compiler *compiler;
+    const mo_gpu_compiler *compiler; /* NULL: the driver compiles, the text is PTX */
+    const char *text;                /* a zero byte follows it */
+    char *part;                      /* the text where it was made for one kernel, else NULL */
+    uint64_t bytes;
+    double seconds;   /* that the driver takes for it */
+    int quick;        /* they are so few that nothing is kept or said */
     int intermediate; /* PTX: the compiler knows older targets only, the driver does the rest */
     char target[2 * MO_GPU_TARGET_BYTES]; /* the option that names the target */
 } mo_gpu_recipe;
 
-enum { MO_GPU_IDENTITY_BYTES = 1024 };
-
 /* Finds a run-time compiler that knows the device. UNSUPPORTED and why where there is none. */
 memopt_status mo_gpu_find_recipe(const mo_gpu_device *gpu, mo_gpu_recipe *out_recipe);
-/* All but the source that the outcome depends on: options, the compiler's file and version. */
-void mo_gpu_recipe_identity(const mo_gpu_device *gpu, const mo_gpu_recipe *recipe, char *identity);
-/* "FILE (version 13.0)", into text[size]. */
-void mo_gpu_recipe_name(const mo_gpu_recipe *recipe, char *text, size_t size);
-/* Compiles the embedded source. UNSUPPORTED where the compiler refuses; *out_binary is ended by
- * mo_free, and a zero byte that is not counted follows it. */
-memopt_status mo_gpu_compile(const mo_gpu_device *gpu, const mo_gpu_recipe *recipe,
-                             void **out_binary, uint64_t *out_bytes);
 /* The file of the run-time compiler, or "" and why there is none (MO_LIBRARY_TEXT). */
 void mo_gpu_compiler_report(const mo_gpu_driver *driver, char *file, char *problem);
 
+/* --- compile.c --- */
+enum { MO_GPU_IDENTITY_BYTES = 1024 };
+
+/* All but the text and the kernel that the outcome depends on: options, the compiler's file and
+ * version. */
+void mo_gpu_recipe_identity(const mo_gpu_device *gpu, const mo_gpu_recipe *recipe, char *identity);
+/* "FILE (version 13.0)", into text[size]. */
+void mo_gpu_recipe_name(const mo_gpu_device *gpu, const mo_gpu_recipe *recipe, char *text,
+                        size_t size);
+/* The driver compiles the part of an image in PTX that one kernel needs: all of them take it half a
+ * minute. The recipe's part is ended by mo_free. */
+memopt_status mo_gpu_part_recipe(const char *text, uint64_t bytes, const char *kernel,
+                                 mo_gpu_recipe *out_recipe);
+/* Makes what the driver loads for one kernel. UNSUPPORTED where the compiler refuses; *out_binary
+ * is ended by mo_free, and a zero byte that is not counted follows it. */
+memopt_status mo_gpu_compile(const mo_gpu_device *gpu, const mo_gpu_recipe *recipe,
+                             const char *kernel, void **out_binary, uint64_t *out_bytes);
+
 /* --- cache.c --- */
-/* Compiled code on disk, by a key that names all it depends on. read: 1 if found and intact. write
- * is atomic and may fail without harm. drop: removes an unusable file. */
-enum { MO_GPU_KEY_BYTES = 128 };
-void mo_gpu_cache_key(const mo_gpu_device *gpu, const mo_gpu_recipe *recipe, char *key);
+/* Compiled code on disk, by a key that names all it depends on. read: 1 if found and intact;
+ * removes a damaged file. write is atomic and may fail without harm. drop: removes an unusable
+ * file. */
+enum { MO_GPU_KEY_BYTES = 192 };
+void mo_gpu_cache_key(const mo_gpu_device *gpu, const mo_gpu_recipe *recipe, const char *kernel,
+                      char *key);
 int mo_gpu_cache_read(const char *key, void **out_binary, uint64_t *out_bytes);
 void mo_gpu_cache_write(const char *key, const void *binary, uint64_t bytes);
 void mo_gpu_cache_drop(const char *key);
+/* Waits until no other process or device makes what belongs to the key. -1 where that cannot be
+ * known; end it with unlock, either way. */
+int mo_gpu_cache_lock(const char *key);
+void mo_gpu_cache_unlock(int lock);
+/* The folder, or "": into text[MO_GPU_PATH_BYTES]. */
+void mo_gpu_cache_place(char *text);
 
 #endif

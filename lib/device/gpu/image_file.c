@@ -23,19 +23,25 @@
 
 #define MOST_BYTES (INT64_C(1) << 30)
 
+_Static_assert(MO_GPU_PATH_BYTES >= PATH_MAX, "what realpath writes");
+
+void mo_gpu_library_folder(char *out_path)
+{
+    Dl_info info;
+    if (dladdr(&mo_cuda_images, &info) == 0 || realpath(info.dli_fname, out_path) == NULL)
+        strcpy(out_path, "./");
+    strrchr(out_path, '/')[0] = '\0';
+}
+
 void mo_gpu_image_path(const mo_image *image, char *out_path)
 {
-    char library[PATH_MAX];
-    Dl_info info;
     const char *folder = secure_getenv("MEMOPT_KERNELS_DIR");
     if (folder != NULL && folder[0] != '\0') {
         snprintf(out_path, MO_GPU_PATH_BYTES, "%s/%s", folder, image->file);
         return;
     }
-    if (dladdr(&mo_cuda_images, &info) == 0 || realpath(info.dli_fname, library) == NULL)
-        strcpy(library, "./");
-    strrchr(library, '/')[0] = '\0';
-    snprintf(out_path, MO_GPU_PATH_BYTES, "%s/memopt/kernels/%s", library, image->file);
+    mo_gpu_library_folder(out_path);
+    mo_append(out_path, MO_GPU_PATH_BYTES, "/memopt/kernels/%s", image->file);
 }
 
 /* All of an open file, with a zero byte behind it. */

@@ -1,6 +1,6 @@
 /*
- * Kernel launch: functions by kernel, looked up when the module is loaded, and grids that are
- * larger than the driver takes.
+ * Kernel launch: functions by kernel, looked up when they are loaded, and grids that are larger
+ * than the driver takes.
  */
 #include "device/gpu/gpu.h"
 
@@ -15,118 +15,136 @@
 #define MOST_BLOCKS ((uint64_t)INT32_MAX)
 enum { MOST_THREADS = 1024 };
 
-/* Remembering is an optimisation: a kernel that does not fit is looked up at each launch. Two
- * threads may enter the same function; that is harmless. */
-static void remember(mo_gpu_device *gpu, const mo_kernel *kernel, mo_gpu_function function)
+static memopt_status remember(mo_gpu_device *gpu, mo_gpu_kernel kernel)
 {
     mo_lock(&gpu->lock);
-    if (gpu->kernel_count < MO_GPU_KERNELS)
-        gpu->kernels[gpu->kernel_count++] = (mo_gpu_kernel){kernel, function};
+    int fits = gpu->kernel_count < MO_GPU_KERNELS;
+    if (fits)
+        gpu->kernels[gpu->kernel_count++] = kernel;
     mo_unlock(&gpu->lock);
+    return fits ? MEMOPT_OK
+                : mo_fail(MEMOPT_INTERNAL, "launch: %s is beyond the %d kernels of a device",
+                          kernel.kernel->name, MO_GPU_KERNELS);
 }
 
-/* All kernels, so that no launch under a graph capture looks one up: a driver that loads lazily
- * loads code then. A kernel that the image lacks fails when it is launched. */
-static memopt_status find_all(mo_gpu_device *gpu, mo_gpu_module module)
-{
-    for (uint32_t i = 0; i < mo_all_kernels_count; i++) {
-        mo_gpu_function function = NULL;
-        const char *name = mo_all_kernels[i]->name;
-        int code = mo_gpu_call(gpu)->module_function(&function, module, name);
-        if (code == MO_GPU_SUCCESS)
-            remember(gpu, mo_all_kernels[i], function);
-        else if (code != MO_GPU_NOT_FOUND)
-            return mo_gpu_fail(gpu, code, MEMOPT_OUT_OF_DEVICE_MEMORY, name);
-        else
-            gpu->driver->vendor->clear_error(gpu->driver);
-    }
-    return MEMOPT_OK;
-}
-
-static memopt_status load_module(mo_gpu_device *gpu, mo_gpu_module *out_module)
-{
-    memopt_status status = mo_gpu_module_load(gpu, out_module);
-    if (status != MEMOPT_OK)
-        return status;
-    status = find_all(gpu, *out_module);
-    if (status == MEMOPT_OK)
-        return status;
-    mo_lock(&gpu->lock);
-    gpu->kernel_count = 0;
-    mo_unlock(&gpu->lock);
-    if (mo_gpu_call(gpu)->module_unload(*out_module) != MO_GPU_SUCCESS)
-        gpu->driver->vendor->clear_error(gpu->driver);
-    return status;
-}
-
-/* The first thread that needs the module loads it, with the lock released; others wait. Loading
- * must not end a graph capture of this thread. */
-static memopt_status need_module(mo_gpu_device *gpu, mo_gpu_module *out_module)
-{
-    mo_gpu_module module = NULL;
-    mo_lock(&gpu->lock);
-    while (gpu->module_state == MO_GPU_MODULE_LOADING)
-        pthread_cond_wait(&gpu->module_loaded, &gpu->lock);
-    int ready = gpu->module_state == MO_GPU_MODULE_READY;
-    if (ready)
-        *out_module = gpu->module;
-    else
-        gpu->module_state = MO_GPU_MODULE_LOADING;
-    mo_unlock(&gpu->lock);
-    if (ready)
-        return MEMOPT_OK;
-    int mode, code = mo_gpu_relax(gpu, &mode);
-    memopt_status status = code == MO_GPU_SUCCESS
-                               ? load_module(gpu, &module)
-                               : mo_gpu_fail(gpu, code, MEMOPT_OUT_OF_DEVICE_MEMORY, "module_load");
-    mo_gpu_restrict(gpu, mode);
-    mo_lock(&gpu->lock);
-    gpu->module_state = status == MEMOPT_OK ? MO_GPU_MODULE_READY : MO_GPU_MODULE_NONE;
-    if (status == MEMOPT_OK)
-        *out_module = gpu->module = module;
-    pthread_cond_broadcast(&gpu->module_loaded);
-    mo_unlock(&gpu->lock);
-    return status;
-}
-
-static mo_gpu_function known_function(mo_gpu_device *gpu, const mo_kernel *kernel)
+/* Pre: `loading`. `own`: the module is for this kernel only. NOT_FOUND, without a message, where it
+ * is not in the module. */
+static memopt_status look_up(mo_gpu_device *gpu, mo_gpu_module module, int own,
+                             const mo_kernel *kernel)
 {
     mo_gpu_function function = NULL;
-    mo_lock(&gpu->lock);
-    for (uint32_t i = 0; i < gpu->kernel_count && function == NULL; i++)
-        if (gpu->kernels[i].kernel == kernel)
-            function = gpu->kernels[i].function;
-    mo_unlock(&gpu->lock);
-    return function;
+    int code = mo_gpu_call(gpu)->module_function(&function, module, kernel->name);
+    if (code == MO_GPU_SUCCESS)
+        return remember(gpu, (mo_gpu_kernel){kernel, function, own ? module : NULL});
+    if (code != MO_GPU_NOT_FOUND)
+        return mo_gpu_fail(gpu, code, MEMOPT_OUT_OF_DEVICE_MEMORY, kernel->name);
+    gpu->driver->vendor->clear_error(gpu->driver);
+    return MEMOPT_NOT_FOUND;
 }
 
-/* Those of the library are known once the module is loaded. */
+static memopt_status tell_not_found(const mo_gpu_device *gpu, const mo_kernel *kernel)
+{
+    const mo_gpu_driver *driver = gpu->driver;
+    return mo_fail_driver(MEMOPT_UNSUPPORTED, MO_GPU_NOT_FOUND,
+                          driver->vendor->error_name(driver, MO_GPU_NOT_FOUND),
+                          "%s:%d: the kernels for %s have no %s", driver->vendor->name, gpu->index,
+                          gpu->target, kernel->name);
+}
+
+/* All of an image, so that no launch under a graph capture looks one up: a driver that loads lazily
+ * loads code then. A kernel that the image lacks fails when it is launched. */
+static memopt_status look_up_all(mo_gpu_device *gpu, mo_gpu_module module)
+{
+    memopt_status status = MEMOPT_OK;
+    for (uint32_t i = 0; i < mo_all_kernels_count && status == MEMOPT_OK; i++) {
+        status = look_up(gpu, module, 0, mo_all_kernels[i]);
+        if (status == MEMOPT_NOT_FOUND)
+            status = MEMOPT_OK;
+    }
+    return status;
+}
+
+static void unload(mo_gpu_device *gpu, mo_gpu_module module)
+{
+    if (mo_gpu_call(gpu)->module_unload(module) != MO_GPU_SUCCESS)
+        gpu->driver->vendor->clear_error(gpu->driver);
+}
+
+void mo_gpu_unload(mo_gpu_device *gpu)
+{
+    for (uint32_t i = 0; i < gpu->kernel_count; i++)
+        if (gpu->kernels[i].module != NULL)
+            unload(gpu, gpu->kernels[i].module);
+    if (gpu->image != NULL)
+        unload(gpu, gpu->image);
+}
+
+static memopt_status take_image(mo_gpu_device *gpu, mo_gpu_module module)
+{
+    uint32_t before = gpu->kernel_count;
+    memopt_status status = look_up_all(gpu, module);
+    if (status == MEMOPT_OK) {
+        gpu->image = module;
+        return MEMOPT_OK;
+    }
+    mo_lock(&gpu->lock);
+    gpu->kernel_count = before;
+    mo_unlock(&gpu->lock);
+    unload(gpu, module);
+    return status;
+}
+
+static mo_gpu_function known_function(const mo_gpu_device *gpu, const mo_kernel *kernel)
+{
+    for (uint32_t i = 0; i < gpu->kernel_count; i++)
+        if (gpu->kernels[i].kernel == kernel)
+            return gpu->kernels[i].function;
+    return NULL;
+}
+
+/* Pre: `loading`, and the kernel is not known. */
+static memopt_status load(mo_gpu_device *gpu, const mo_kernel *kernel)
+{
+    mo_gpu_module module = NULL;
+    int all = 1;
+    memopt_status status = MEMOPT_OK;
+    if (gpu->image == NULL)
+        status = mo_gpu_module_load(gpu, kernel->name, &module, &all);
+    if (status == MEMOPT_OK && module != NULL && all)
+        status = take_image(gpu, module);
+    if (status != MEMOPT_OK || known_function(gpu, kernel) != NULL)
+        return status;
+    status = look_up(gpu, all ? gpu->image : module, !all, kernel);
+    if (status != MEMOPT_OK && !all)
+        unload(gpu, module);
+    return status == MEMOPT_NOT_FOUND ? tell_not_found(gpu, kernel) : status;
+}
+
+/* One thread at a time loads, with the lock released; others that need a kernel wait. Loading must
+ * not end a graph capture of this thread. */
 static memopt_status find_function(mo_gpu_device *gpu, const mo_kernel *kernel,
                                    mo_gpu_function *out_function)
 {
-    mo_gpu_module module = NULL;
-    mo_gpu_function function = known_function(gpu, kernel);
-    if (function == NULL) {
-        memopt_status status = need_module(gpu, &module);
-        if (status != MEMOPT_OK)
-            return status;
-        function = known_function(gpu, kernel);
-    }
-    if (function == NULL) {
-        int code = mo_gpu_call(gpu)->module_function(&function, module, kernel->name);
-        if (code == MO_GPU_NOT_FOUND) {
-            gpu->driver->vendor->clear_error(gpu->driver);
-            return mo_fail_driver(MEMOPT_UNSUPPORTED, code,
-                                  gpu->driver->vendor->error_name(gpu->driver, code),
-                                  "%s:%d: the kernels for %s have no %s", gpu->driver->vendor->name,
-                                  gpu->index, gpu->target, kernel->name);
-        }
-        if (code != MO_GPU_SUCCESS)
-            return mo_gpu_fail(gpu, code, MEMOPT_OUT_OF_DEVICE_MEMORY, kernel->name);
-        remember(gpu, kernel, function);
-    }
-    *out_function = function;
-    return MEMOPT_OK;
+    int mode;
+    mo_lock(&gpu->lock);
+    while ((*out_function = known_function(gpu, kernel)) == NULL && gpu->loading)
+        pthread_cond_wait(&gpu->loaded, &gpu->lock);
+    if (*out_function == NULL)
+        gpu->loading = 1;
+    mo_unlock(&gpu->lock);
+    if (*out_function != NULL)
+        return MEMOPT_OK;
+    int code = mo_gpu_relax(gpu, &mode);
+    memopt_status status = code == MO_GPU_SUCCESS
+                               ? load(gpu, kernel)
+                               : mo_gpu_fail(gpu, code, MEMOPT_OUT_OF_DEVICE_MEMORY, "module_load");
+    mo_gpu_restrict(gpu, mode);
+    mo_lock(&gpu->lock);
+    *out_function = known_function(gpu, kernel);
+    gpu->loading = 0;
+    pthread_cond_broadcast(&gpu->loaded);
+    mo_unlock(&gpu->lock);
+    return status;
 }
 
 /* One launch has at most so many items. */

@@ -2,12 +2,17 @@
  * The cache of compiled kernels: where it lies, what damages it, who writes it at the same time.
  * The device has capability 7.0 and the compiler is a simulated NVRTC 12, which counts.
  */
+#define _GNU_SOURCE /* F_OFD_SETLK */
 #include "gpu_compile.h"
 
 #include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -213,7 +218,7 @@ static void no_room(void **state)
 /* --- keys ---------------------------------------------------------------------------------- */
 
 static void key_of(uint32_t capability, int driver, const char *source, const char *option,
-                   char *key)
+                   const char *kernel, char *key)
 {
     mo_gpu_vendor vendor = *mo_cuda_driver.vendor;
     mo_images images = {.source = source, .source_bytes = strlen(source)};
@@ -227,23 +232,24 @@ static void key_of(uint32_t capability, int driver, const char *source, const ch
     OK(mo_gpu_find_recipe(gpu, &recipe));
     if (option != NULL)
         snprintf(recipe.target, sizeof recipe.target, "%s", option);
-    mo_gpu_cache_key(gpu, &recipe, key);
+    mo_gpu_cache_key(gpu, &recipe, kernel, key);
     free(gpu);
 }
 
 static void keys(void **state)
 {
     (void)state;
-    char all[6][MO_GPU_KEY_BYTES], again[MO_GPU_KEY_BYTES];
-    key_of(80, 12040, "a", NULL, all[0]);
-    key_of(86, 12040, "a", NULL, all[1]);
-    key_of(80, 12040, "b", NULL, all[2]);
-    key_of(80, 13000, "a", NULL, all[3]); /* which is compiled by NVRTC 13 */
-    key_of(80, 12040, "a", "--gpu-architecture=compute_80", all[4]);
-    key_of(80, 12040, "", NULL, all[5]);
-    key_of(80, 12040, "a", NULL, again);
+    char all[7][MO_GPU_KEY_BYTES], again[MO_GPU_KEY_BYTES];
+    key_of(80, 12040, "a", NULL, "mo_cast", all[0]);
+    key_of(86, 12040, "a", NULL, "mo_cast", all[1]);
+    key_of(80, 12040, "b", NULL, "mo_cast", all[2]);
+    key_of(80, 13000, "a", NULL, "mo_cast", all[3]); /* which is compiled by NVRTC 13 */
+    key_of(80, 12040, "a", "--gpu-architecture=compute_80", "mo_cast", all[4]);
+    key_of(80, 12040, "", NULL, "mo_cast", all[5]);
+    key_of(80, 12040, "a", NULL, "mo_sum", all[6]);
+    key_of(80, 12040, "a", NULL, "mo_cast", again);
     assert_string_equal(all[0], again);
-    for (int i = 0; i < 6; i++)
+    for (int i = 0; i < 7; i++)
         for (int k = 0; k < i; k++)
             assert_string_not_equal(all[i], all[k]);
 }
@@ -299,31 +305,141 @@ static void races(void **state)
     assert_int_equal(files_in(folder, path), 1);
 }
 
-/* Pre: this process has loaded no driver yet. */
+/* A line of the log, the number of lines, and where one byte is written for "waits". */
+static char line[1200];
+static int lines, *waits_to;
+
+static void hear(void *user, memopt_log_level level, const char *message)
+{
+    (void)user, (void)level;
+    snprintf(line, sizeof line, "%s", message);
+    lines++;
+    if (waits_to != NULL && strstr(message, "waits for another process") != NULL)
+        assert_int_equal(write(*waits_to, "w", 1), 1);
+}
+
+static int no_locks;
+
+/* In the place of libc's, for this program. */
+int fcntl(int file, int command, ...)
+{
+    va_list arguments;
+    va_start(arguments, command);
+    long argument = va_arg(arguments, long);
+    va_end(arguments);
+    if (no_locks && command == F_OFD_SETLK) {
+        errno = ENOLCK;
+        return -1;
+    }
+    return (int)syscall(SYS_fcntl, file, command, argument);
+}
+
+/* A process that opens a device and launches; its status is how often it compiled. Pre: this one
+ * has loaded no driver yet. */
+static pid_t start(int *tell_waits)
+{
+    pid_t child = fork();
+    if (child != 0)
+        return child;
+    memopt_device *device = NULL;
+    waits_to = tell_waits;
+    (void)memopt_set_log(hear, NULL, MEMOPT_LOG_WARNING);
+    if (memopt_device_open("cuda:0", NULL, &device) != MEMOPT_OK || launch(device) != MEMOPT_OK ||
+        memopt_device_close(device) != MEMOPT_OK)
+        _exit(99);
+    _exit(compiled());
+}
+
 static void first_use_together(void **state)
 {
     (void)state;
     pid_t children[3];
     fresh("together");
-    for (int i = 0; i < 3; i++) {
-        children[i] = fork();
-        if (children[i] == 0) {
-            memopt_device *device = NULL;
-            int failed = memopt_device_open("cuda:0", NULL, &device) != MEMOPT_OK ||
-                         launch(device) != MEMOPT_OK || memopt_device_close(device) != MEMOPT_OK;
-            _exit(failed);
-        }
-    }
+    int sum = 0;
     for (int i = 0; i < 3; i++)
-        assert_int_equal(child_status(children[i]), 0);
+        children[i] = start(NULL);
+    for (int i = 0; i < 3; i++)
+        sum += child_status(children[i]);
+    assert_int_equal(sum, 1); /* one has compiled */
     only_file();
+}
+
+/* The process that compiles is killed in the middle: the one that waits for it compiles. */
+static void killed_in_the_middle(void **state)
+{
+    (void)state;
+    char begun[2 * PATH];
+    struct stat info;
+    int waits[2], state_of_it = 0;
+    char byte;
+    fresh("killed");
+    snprintf(begun, sizeof begun, "%s/begun", top);
+    setenv("MEMOPT_SIM_NVRTC_HANG", begun, 1);
+    pid_t first = start(NULL);
+    unsetenv("MEMOPT_SIM_NVRTC_HANG");
+    while (stat(begun, &info) != 0)
+        assert_int_equal(waitpid(first, &state_of_it, WNOHANG), 0);
+    assert_int_equal(pipe(waits), 0);
+    pid_t second = start(&waits[1]);
+    assert_int_equal(read(waits[0], &byte, 1), 1); /* it says that it waits */
+    assert_int_equal(waitpid(second, &state_of_it, WNOHANG), 0);
+    assert_int_equal(kill(first, SIGKILL), 0);
+    assert_int_equal(child_status(second), 1);
+    assert_int_equal(child_status(first), 100);
+    close(waits[0]);
+    close(waits[1]);
+    only_file();
+}
+
+/* A folder without locks: each compiles for itself, at once. */
+static void without_locks(void **state)
+{
+    (void)state;
+    char lock[2 * PATH];
+    pid_t children[2];
+    fresh("lockless");
+    assert_int_equal(mkdir(folder, 0700), 0);
+    snprintf(lock, sizeof lock, "%s/.lock", folder);
+    assert_int_equal(mkdir(lock, 0700), 0);
+    for (int i = 0; i < 2; i++) {
+        setenv("MEMOPT_CACHE_DIR", i == 0 ? folder : "/proc/self/none", 1);
+        children[i] = start(NULL);
+        assert_int_equal(child_status(children[i]), 1);
+    }
+    no_locks = 1; /* as a file system says that has none */
+    fresh("lockless too");
+    children[0] = start(NULL);
+    no_locks = 0;
+    assert_int_equal(child_status(children[0]), 1);
+    only_file();
+}
+
+/* One line before a compilation, with all that one wants to know; none where the kernel is kept. */
+static void announced(void **state)
+{
+    (void)state;
+    fresh("announced");
+    lines = 0;
+    OK(memopt_set_log(hear, NULL, MEMOPT_LOG_WARNING));
+    assert_int_equal(run_once(), 1);
+    assert_int_equal(lines, 1);
     assert_int_equal(run_once(), 0);
+    assert_int_equal(lines, 1);
+    OK(memopt_set_log(NULL, NULL, MEMOPT_LOG_OFF));
+    contains(line, "cuda:0: ");
+    contains(line,
+             "libnvrtc.so.12 (version 12.8) compiles the kernel mo_cast for sm_70, about 1 to 10");
+    contains(line, folder);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(first_use_together),
+        cmocka_unit_test(
+            first_use_together), /* these start processes, so the driver is not loaded */
+        cmocka_unit_test(killed_in_the_middle),
+        cmocka_unit_test(without_locks),
+        cmocka_unit_test(announced),
         cmocka_unit_test(places),
         cmocka_unit_test(damage),
         cmocka_unit_test(no_room),

@@ -140,6 +140,70 @@ static void next_image(void **state)
     mo_cuda_driver.vendor = only;
 }
 
+/* Of PTX the driver gets one kernel, with what is outside of kernels. */
+static void part_of_text(void **state)
+{
+    (void)state;
+    static const char text[] = ".version 6.3\n.global .b8 t[2] = {1, 2};\n"
+                               ".visible .entry mo_cast_amax(\n)\n{\n{ ret;\n\t}\n}\n// one\n"
+                               ".visible .entry mo_cast(\n)\n{\nbra.uni\n}\n// two\n"
+                               ".visible .entry mo_sum(\n)\n{\n ret;\n}";
+    static const char part[] = ".version 6.3\n.global .b8 t[2] = {1, 2};\n// one\n"
+                               ".visible .entry mo_cast(\n)\n{\nbra.uni\n}\n// two\n";
+    mo_gpu_recipe recipe;
+    OK(mo_gpu_part_recipe(text, sizeof text - 1, "mo_cast", &recipe));
+    assert_string_equal(recipe.text, part);
+    assert_int_equal(recipe.bytes, sizeof part - 1);
+    assert_true(recipe.quick);
+    mo_free(recipe.part);
+}
+
+static char line[1200];
+static int lines;
+
+static void hear(void *user, memopt_log_level level, const char *message)
+{
+    (void)user, (void)level;
+    snprintf(line, sizeof line, "%s", message);
+    lines++;
+}
+
+/* A kernel that takes the driver long is announced, by itself, and only the first time. */
+static void long_text(void **state)
+{
+    (void)state;
+    enum { LONG = 450000 }; /* of which mo_cast has most */
+    static char text[LONG + 100], cache[sizeof folder + 16];
+    const mo_gpu_vendor *only = mo_cuda_driver.vendor;
+    mo_gpu_vendor vendor = *only;
+    int start = snprintf(text, sizeof text, "%s)\n{\n", ptx);
+    memset(text + start, ' ', LONG - (size_t)start);
+    strcpy(text + LONG, "\n}\n.visible .entry mo_accumulate()\n{\n}\n");
+    const mo_image image = {"ptx75", text, strlen(text), NULL, NULL};
+    const mo_images images = {&image, 1, NULL, 0};
+    snprintf(cache, sizeof cache, "%s/cache", folder);
+    setenv("MEMOPT_CACHE_DIR", cache, 1);
+    vendor.images = &images;
+    mo_cuda_driver.vendor = &vendor;
+    OK(memopt_set_log(hear, NULL, MEMOPT_LOG_WARNING));
+    for (int i = 0; i < 2; i++) {
+        memopt_device *device = open_device("cuda:0");
+        OK(launch(device));
+        OK(launch(device));
+        assert_int_equal(mo_gpu(device)->kernel_count, 1);
+        assert_int_equal(lines, 1);
+        OK(memopt_device_close(device));
+    }
+    OK(memopt_set_log(NULL, NULL, MEMOPT_LOG_OFF));
+    contains(line,
+             "the driver (version 13000) compiles the kernel mo_cast for sm_80, about 1.5 sec");
+    contains(line, cache);
+    mo_cuda_driver.vendor = only;
+    unsetenv("MEMOPT_CACHE_DIR");
+    snprintf(text, sizeof text, "rm -r %s", cache);
+    assert_int_equal(system(text), 0);
+}
+
 /* A device's own image is better than its family's, which the families' other devices lack. */
 static void generic_images(void **state)
 {
@@ -171,9 +235,11 @@ static void generic_images(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(digests),        cmocka_unit_test(found), cmocka_unit_test(missing),
-        cmocka_unit_test(damaged),        cmocka_unit_test(later), cmocka_unit_test(next_image),
-        cmocka_unit_test(generic_images),
+        cmocka_unit_test(digests),        cmocka_unit_test(found),
+        cmocka_unit_test(missing),        cmocka_unit_test(damaged),
+        cmocka_unit_test(later),          cmocka_unit_test(next_image),
+        cmocka_unit_test(generic_images), cmocka_unit_test(part_of_text),
+        cmocka_unit_test(long_text),
     };
     const mo_image image = {"ptx75", NULL, sizeof ptx - 1, "kernels.ptx", digest};
     const mo_images images = {&image, 1, NULL, 0};
