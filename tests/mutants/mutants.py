@@ -216,6 +216,14 @@ extern const mo_kernel mo_kernel_hash_granules;
         "asan",
         "^test_gpu_context",
     ),
+    Mutant(
+        "device_compiles_what_was_waited_for",
+        "lib/device/gpu/module.c",
+        "    if (lock >= 0)\n        status = load_kept",
+        "    if (lock < 0)\n        status = load_kept",
+        "test",
+        "^test_gpu_cache$",
+    ),
     # --- plan
     Mutant(
         "plan_shards_by_their_size",

@@ -84,9 +84,6 @@ static int cache_folder(char *out)
     int length = -1;
     if (own != NULL && own[0] == '/')
         length = snprintf(out, PATH_BYTES, "%s", own);
-    else if (own != NULL && own[0] != '\0')
-        mo_log(MEMOPT_LOG_WARNING,
-               "cache: MEMOPT_CACHE_DIR is \"%s\", not a path from the root; nothing is kept", own);
     else if (own == NULL && base != NULL && base[0] == '/')
         length = snprintf(out, PATH_BYTES, "%s/memopt", base);
     else if (own == NULL && home != NULL && home[0] == '/')
@@ -155,12 +152,21 @@ int mo_gpu_cache_read(const char *key, void **out_binary, uint64_t *out_bytes)
     return intact;
 }
 
+static void warn_of_folder(void)
+{
+    const char *own = secure_getenv("MEMOPT_CACHE_DIR");
+    if (own != NULL && own[0] != '\0' && own[0] != '/')
+        mo_log(MEMOPT_LOG_WARNING,
+               "cache: MEMOPT_CACHE_DIR is \"%s\", not a path from the root; nothing is kept", own);
+}
+
 void mo_gpu_cache_write(const char *key, const void *binary, uint64_t bytes)
 {
     char path[PATH_BYTES], other[PATH_BYTES], digest[MO_SHA256_TEXT];
     header head = {.magic = MAGIC, .bytes = bytes};
     digest_file(key, binary, bytes, digest);
     memcpy(head.digest, digest, sizeof head.digest);
+    warn_of_folder();
     if (!cache_folder(other) || !make_folder(other) || !cache_path(key, path))
         return;
     size_t length = strlen(other);

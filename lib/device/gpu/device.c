@@ -101,7 +101,8 @@ static memopt_status gpu_close(memopt_device *device)
     void *saved;
     /* A loss that was known before is not a failure of the close. */
     memopt_status status = gpu_lost(device) ? MEMOPT_OK : gpu_sync(device);
-    if (gpu->kernel_count != 0 && vendor->enter_context(gpu, &saved) == MO_GPU_SUCCESS) {
+    if ((gpu->kernel_count != 0 || gpu->image != NULL) &&
+        vendor->enter_context(gpu, &saved) == MO_GPU_SUCCESS) {
         mo_gpu_unload(gpu);
         vendor->leave_context(gpu, saved);
     }

@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -342,6 +343,7 @@ static pid_t start(int *tell_waits)
     if (child != 0)
         return child;
     memopt_device *device = NULL;
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* one may hang */
     waits_to = tell_waits;
     (void)memopt_set_log(hear, NULL, MEMOPT_LOG_WARNING);
     if (memopt_device_open("cuda:0", NULL, &device) != MEMOPT_OK || launch(device) != MEMOPT_OK ||
@@ -377,17 +379,19 @@ static void killed_in_the_middle(void **state)
     setenv("MEMOPT_SIM_NVRTC_HANG", begun, 1);
     pid_t first = start(NULL);
     unsetenv("MEMOPT_SIM_NVRTC_HANG");
-    while (stat(begun, &info) != 0)
+    while (stat(begun, &info) != 0) {
         assert_int_equal(waitpid(first, &state_of_it, WNOHANG), 0);
+        usleep(1000);
+    }
     assert_int_equal(pipe(waits), 0);
     pid_t second = start(&waits[1]);
+    close(waits[1]); /* so that the end of the process ends what is read */
     assert_int_equal(read(waits[0], &byte, 1), 1); /* it says that it waits */
     assert_int_equal(waitpid(second, &state_of_it, WNOHANG), 0);
     assert_int_equal(kill(first, SIGKILL), 0);
     assert_int_equal(child_status(second), 1);
     assert_int_equal(child_status(first), 100);
     close(waits[0]);
-    close(waits[1]);
     only_file();
 }
 

@@ -158,6 +158,25 @@ static void part_of_text(void **state)
     mo_free(recipe.part);
 }
 
+/* Of an image that is no text, every kernel is looked up at once: none in a capture. */
+static void whole_image(void **state)
+{
+    (void)state;
+    static const char both[] = ".version 7.5\n.target sm_75\n.visible .entry mo_cast(\n"
+                               ".visible .entry mo_accumulate(\n";
+    const mo_gpu_vendor *only = mo_cuda_driver.vendor;
+    const mo_image image = {"sm_80", both, sizeof both - 1, NULL, NULL};
+    const mo_images images = {&image, 1, NULL, 0};
+    mo_gpu_vendor vendor = *only;
+    vendor.images = &images;
+    mo_cuda_driver.vendor = &vendor;
+    memopt_device *device = open_device("cuda:0");
+    OK(launch(device));
+    assert_int_equal(mo_gpu(device)->kernel_count, 2);
+    OK(memopt_device_close(device));
+    mo_cuda_driver.vendor = only;
+}
+
 static char line[1200];
 static int lines;
 
@@ -239,7 +258,7 @@ int main(void)
         cmocka_unit_test(missing),        cmocka_unit_test(damaged),
         cmocka_unit_test(later),          cmocka_unit_test(next_image),
         cmocka_unit_test(generic_images), cmocka_unit_test(part_of_text),
-        cmocka_unit_test(long_text),
+        cmocka_unit_test(whole_image),    cmocka_unit_test(long_text),
     };
     const mo_image image = {"ptx75", NULL, sizeof ptx - 1, "kernels.ptx", digest};
     const mo_images images = {&image, 1, NULL, 0};
