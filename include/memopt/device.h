@@ -469,7 +469,9 @@ MEMOPT_API memopt_status memopt_event_elapsed(memopt_event *start, memopt_event 
 /**
  * @brief Copies bytes in stream order. Source and destination are each device or host memory.
  *
- * The addresses determine the direction. The ranges must not overlap. A copy from or to pageable
+ * The addresses determine the direction, also between two GPUs of one driver. Mapped memory
+ * (expandable segments) of another GPU can be copied while both are open, if the driver says that
+ * they can be peers. The ranges must not overlap. A copy from or to pageable
  * host memory may run before the call returns. The host range must stay valid until the copy is
  * done.
  * @param device the device.
@@ -480,6 +482,7 @@ MEMOPT_API memopt_status memopt_event_elapsed(memopt_event *start, memopt_event 
  * @retval MEMOPT_OK enqueued.
  * @retval MEMOPT_INVALID_ARGUMENT device is NULL, a pointer is NULL while bytes is not 0, the
  *         ranges overlap, or stream is not a live stream of the device.
+ * @retval MEMOPT_UNSUPPORTED an end is mapped memory of a GPU that cannot be a peer.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR a host allocation or the driver failed;
  *         see memopt_last_error(); nothing enqueued.
  * @since 0.9
@@ -497,7 +500,8 @@ MEMOPT_API memopt_status memopt_copy(memopt_device *device, void *destination, c
  * @param stream the stream.
  * @retval MEMOPT_OK the bytes are there.
  * @retval MEMOPT_INVALID_ARGUMENT as for memopt_copy().
- * @retval MEMOPT_UNSUPPORTED as for every call with the device of a parent process.
+ * @retval MEMOPT_UNSUPPORTED as for memopt_copy(), and for every call with the device of a parent
+ *         process.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_FAULT, MEMOPT_DEVICE_LOST a
  *         host allocation or the driver failed, device memory was misused, or the device is lost;
  *         see memopt_last_error(). No copy is under way any more.

@@ -24,6 +24,26 @@ static inline void mo_unlock(pthread_mutex_t *mutex)
         mo_log_flush();
 }
 
+/* The same for a lock that many may hold to read. */
+static inline void mo_lock_to_read(pthread_rwlock_t *lock)
+{
+    pthread_rwlock_rdlock(lock);
+    mo_log_held.locks++;
+}
+
+static inline void mo_lock_to_write(pthread_rwlock_t *lock)
+{
+    pthread_rwlock_wrlock(lock);
+    mo_log_held.locks++;
+}
+
+static inline void mo_unlock_shared(pthread_rwlock_t *lock)
+{
+    pthread_rwlock_unlock(lock);
+    if (--mo_log_held.locks == 0 && mo_log_held.lines != 0)
+        mo_log_flush();
+}
+
 /* For MO_PRE: this thread holds a lock, and some thread holds this one. */
 static inline int mo_is_locked(pthread_mutex_t *mutex)
 {

@@ -19,6 +19,17 @@ sim_status sim_call_device_count(int *out)
     return SIM_OK;
 }
 
+/* Whether the first device can use memory of the second; MEMOPT_SIM_PEERS=0: no other device's. */
+sim_status sim_call_can_access_peer(int *out, int device, int peer)
+{
+    if (out == NULL)
+        return SIM_INVALID_VALUE;
+    if (!sim_known_device(device) || !sim_known_device(peer))
+        return SIM_INVALID_DEVICE;
+    *out = sim_options.peers && device != peer;
+    return SIM_OK;
+}
+
 sim_status sim_call_device_name(char *out, int length, int device)
 {
     if (!sim_known_device(device))

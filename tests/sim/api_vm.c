@@ -73,18 +73,19 @@ sim_status sim_call_vm_set_access(void *address, size_t bytes, const sim_access 
                                   size_t count)
 {
     const sim_arena *arena = sim_arena_of((uintptr_t)address);
-    if (access == NULL || count == 0)
+    uint32_t give = 0, take = 0;
+    if (arena == NULL || access == NULL || count == 0)
         return SIM_INVALID_VALUE;
-    for (size_t i = 0; i < count; i++)
-        if (access[i].where.type != 1 ||
+    for (size_t i = 0; i < count; i++) {
+        const sim_place *place = &access[i].where;
+        if (place->type != 1 ||
             (access[i].flags != 0 && access[i].flags != 1 && access[i].flags != 3))
             return SIM_INVALID_VALUE;
-        else if (!sim_known_device(access[i].where.id))
+        if (!sim_known_device(place->id) || (place->id != arena->index && !sim_options.peers))
             return sim_is_hip ? SIM_INVALID_VALUE : SIM_INVALID_DEVICE;
-    for (size_t i = 0; i < count; i++)
-        if (arena != NULL && access[i].where.id == arena->index)
-            return sim_vm_set_access((uintptr_t)address, bytes, access[i].flags == 3);
-    return SIM_INVALID_VALUE;
+        *(access[i].flags == 3 ? &give : &take) |= UINT32_C(1) << place->id;
+    }
+    return sim_vm_set_access((uintptr_t)address, bytes, give, take);
 }
 
 sim_status sim_call_vm_unmap(void *address, size_t bytes)

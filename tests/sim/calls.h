@@ -60,6 +60,8 @@ typedef struct sim_access {
     X(DRIVER, SAFE, device_attribute, (int *out, int attribute, int device),                       \
       (out, attribute, device), 2000, cuDeviceGetAttribute, cuDeviceGetAttribute,                  \
       hipDeviceGetAttribute)                                                                       \
+    X(DRIVER, SAFE, can_access_peer, (int *out, int device, int peer), (out, device, peer), 4000,  \
+      cuDeviceCanAccessPeer, cuDeviceCanAccessPeer, hipDeviceCanAccessPeer)                        \
     X(CONTEXT, SAFE, synchronize, (void), (), 2000, cuCtxSynchronize, cuCtxSynchronize,            \
       hipDeviceSynchronize)
 

@@ -31,15 +31,15 @@ static void touch_arena(const sim_arena *arena, uintptr_t address, uint64_t byte
                         sim_touch_kind kind)
 {
     sim_mapping *m = sim_find_mapping(arena, address);
-    if (m == NULL || !m->accessible || bytes > m->bytes - (address - m->address))
+    int device = sim_now.op->context->device;
+    if (m == NULL || (m->access >> device & 1) == 0 || bytes > m->bytes - (address - m->address))
         sim_illegal_access(address, bytes, write,
-                           m == NULL        ? "nothing is allocated there"
-                           : !m->accessible ? "access has not been set"
-                                            : "beyond its allocation");
+                           m == NULL                        ? "nothing is allocated there"
+                           : m->access == 0                 ? "access has not been set"
+                           : (m->access >> device & 1) == 0 ? "memory of another device"
+                                                            : "beyond its allocation");
     if (kind != SIM_UNALIGNED && bytes <= 16 && address % (bytes < 8 ? bytes : 8) != 0)
         sim_illegal_access(address, bytes, write, "misaligned");
-    if (arena->index >= 0 && arena->index != sim_now.op->context->device)
-        sim_illegal_access(address, bytes, write, "memory of another device");
     sim_open_mapping(arena, m);
     uint64_t offset = m->physical->offset + (address - m->address);
     if (!write && !sim_now.reported)

@@ -13,6 +13,7 @@ typedef uint64_t ptr;
     F(int, cuDevicePrimaryCtxRetain, (handle *, int))                                              \
     F(int, cuDevicePrimaryCtxRelease_v2, (int))                                                    \
     F(int, cuCtxSetCurrent, (handle))                                                              \
+    F(int, cuDeviceCanAccessPeer, (int *, int, int))                                               \
     F(int, cuCtxSynchronize, (void))                                                               \
     F(int, cuMemAlloc_v2, (ptr *, size_t))                                                         \
     F(int, cuMemFree_v2, (ptr))                                                                    \
@@ -291,6 +292,46 @@ static void wild_kernels_stop_the_device(void **state)
     assert_int_equal(cuMemAlloc_v2(&p, 100), 700);
 }
 
+/* Mapped memory of device 1, used by device 0: once it has access, and not any more without. */
+static void peers_need_access(void **state)
+{
+    static const allocation elsewhere = {1, 0, 1, 1, NULL, {0}};
+    static const access both[] = {{1, 0, 3}, {1, 1, 3}}, none = {1, 0, 0};
+    const size_t granule = 2 << 20;
+    handle other = NULL;
+    ptr address = 0, memory = 0, p = allocate(4096);
+    int can = 0;
+    (void)state;
+    OK(cuDeviceCanAccessPeer(&can, 0, 1));
+    assert_int_equal(can, 1);
+    OK(cuDevicePrimaryCtxRetain(&other, 1));
+    OK(cuCtxSetCurrent(other));
+    OK(cuMemAddressReserve(&address, granule, 0, 0, 0));
+    OK(cuMemCreate(&memory, granule, &elsewhere, 0));
+    OK(cuMemMap(address, granule, 0, memory, 0));
+    OK(cuMemSetAccess(address, granule, &both[1], 1));
+    OK(cuMemsetD8Async(address, 0, granule, NULL));
+    OK(cuCtxSynchronize());
+    OK(cuCtxSetCurrent(context));
+    assert_int_equal(cuMemsetD8Async(address, 0, 4096, NULL), 1);
+    assert_int_equal(cuMemcpyAsync(p, address, 4096, NULL), 1);
+    OK(cuMemSetAccess(address, granule, both, 2));
+    OK(cuMemcpyAsync(p, address, 4096, NULL));
+    OK(launch("sim_test_add", (sim_test_args){p, address, 1000}, 4, 256, NULL));
+    OK(cuCtxSynchronize());
+    OK(cuMemSetAccess(address, granule, &none, 1));
+    assert_int_equal(cuMemcpyAsync(p, address, 4096, NULL), 1);
+    OK(launch("sim_test_add", (sim_test_args){p, address, 1000}, 4, 256, NULL));
+    assert_int_equal(cuCtxSynchronize(), 700);
+    expect_violation("memory of another device");
+    OK(cuCtxSetCurrent(other));
+    OK(cuMemUnmap(address, granule));
+    OK(cuMemRelease(memory));
+    OK(cuMemAddressFree(address, granule));
+    OK(cuCtxSetCurrent(context));
+    OK(cuDevicePrimaryCtxRelease_v2(1));
+}
+
 /* --- faults -------------------------------------------------------------------------------- */
 
 static void symbols_have_versions(void **state)
@@ -336,6 +377,7 @@ int main(void)
         T(kernel_mistakes_are_told),
         T(divergence_is_told),
         T(wild_kernels_stop_the_device),
+        T(peers_need_access),
         T(symbols_have_versions),
         T(the_context_is_asked_for),
     };

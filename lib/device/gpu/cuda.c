@@ -256,4 +256,4 @@ static const mo_gpu_vendor vendor = {
     .target_option = target_option,
 };
 
-mo_gpu_driver mo_cuda_driver = {.vendor = &vendor};
+mo_gpu_driver mo_cuda_driver = {.vendor = &vendor, .mapping = PTHREAD_RWLOCK_INITIALIZER};

@@ -99,6 +99,7 @@ static memopt_status gpu_close(memopt_device *device)
     mo_gpu_device *gpu = mo_gpu(device);
     const mo_gpu_vendor *vendor = gpu->driver->vendor;
     void *saved;
+    mo_gpu_part(gpu);
     /* A loss that was known before is not a failure of the close. */
     memopt_status status = gpu_lost(device) ? MEMOPT_OK : gpu_sync(device);
     if ((gpu->kernel_count != 0 || gpu->image != NULL) &&
@@ -224,6 +225,7 @@ memopt_status mo_gpu_open(mo_gpu_driver *driver, int32_t index,
         status = mo_device_init(&gpu->base, &gpu_ops);
     if (status != MEMOPT_OK)
         goto close_context;
+    mo_gpu_join(gpu);
     mo_log(MEMOPT_LOG_INFO, "%s:%d: opened %s, %s, warps of %" PRIu32 ", %s%s%s%s",
            driver->vendor->name, index, gpu->name, gpu->isa, gpu->warp_size,
            MO_SIZE(gpu->total_memory), gpu->can_map ? "" : ", no virtual memory",

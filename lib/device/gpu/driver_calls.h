@@ -136,6 +136,8 @@ typedef enum mo_gpu_need {
       3020, hipDeviceTotalMem)                                                                     \
     X(device_attribute, (int *out, int attribute, int device), REQUIRED, cuDeviceGetAttribute,     \
       cuDeviceGetAttribute, 2000, hipDeviceGetAttribute)                                           \
+    X(can_access_peer, (int *out, int device, int peer), GROUP_OTHER, cuDeviceCanAccessPeer,       \
+      cuDeviceCanAccessPeer, 4000, hipDeviceCanAccessPeer)                                         \
     X(synchronize, (void), REQUIRED, cuCtxSynchronize, cuCtxSynchronize, 2000,                     \
       hipDeviceSynchronize)                                                                        \
     X(memory_info, (size_t * out_free, size_t * out_total), REQUIRED, cuMemGetInfo,                \

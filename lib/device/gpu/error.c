@@ -1,8 +1,8 @@
 /* The driver's status codes as statuses of the library. */
 #include "device/gpu/gpu.h"
 
-/* What the drivers document as the end of the context or of the process's work. 999 (unknown) is not
- * among it: HIP says it of a refused call too. */
+/* What the drivers document as the end of the context or of the process's work. 999 (unknown) is
+ * not among it: HIP says it of a refused call too. */
 int mo_gpu_code_is_fatal(int code)
 {
     switch (code) {

@@ -97,9 +97,12 @@ struct mo_gpu_driver {
     char problem[MO_LIBRARY_TEXT];
     char missing[MO_LIBRARY_TEXT];
     atomic_uint_fast64_t handles; /* of memory, of all its devices; live ones */
+    pthread_rwlock_t mapping;     /* see peer.c */
+    mo_gpu_device *open;          /* open devices; guarded by mapping */
+    atomic_int strangers;         /* some could not use each other's memory: copies are checked */
 };
 
-enum { MO_GPU_KERNELS = 256, MO_GPU_SEEN = 1024 };
+enum { MO_GPU_KERNELS = 256, MO_GPU_SEEN = 1024, MO_GPU_SHARERS = 64 };
 
 /* A range that was found to be reachable. */
 typedef struct mo_gpu_seen {
@@ -141,6 +144,11 @@ struct mo_gpu_device {
     atomic_int rdma;  /* memory is created for remote access too */
     atomic_int files; /* ... and to be exported as file descriptors */
     atomic_int lost;  /* the driver's code that ended the device; 0 while it lives */
+
+    /* Guarded by driver->mapping: who has access to what the device maps, itself first. */
+    mo_gpu_device *next_open;
+    mo_gpu_access access[MO_GPU_SHARERS];
+    uint32_t access_count;
 
     pthread_mutex_t lock;  /* guards what follows; held across no driver call */
     pthread_cond_t loaded; /* `loading` became 0 */
@@ -274,6 +282,15 @@ int mo_gpu_create(mo_gpu_device *gpu, uint64_t size, uint64_t *out_handle);
 memopt_status mo_gpu_count_handle(mo_gpu_device *gpu);
 /* How many handles the process can have where each costs a file descriptor. */
 uint64_t mo_gpu_most_handles(uint64_t *out_limit);
+
+/* --- peer.c --- */
+/* An opened device takes part from here on. Always succeeds. */
+void mo_gpu_join(mo_gpu_device *gpu);
+void mo_gpu_part(mo_gpu_device *gpu);
+/* UNSUPPORTED where an end of the copy is mapped memory of a device that does not let this one use
+ * it: the driver need not notice. */
+memopt_status mo_gpu_check_copy(mo_gpu_device *gpu, const void *destination, const void *source,
+                                uint64_t bytes);
 
 /* --- share.c --- */
 memopt_status mo_gpu_vm_export(memopt_device *device, mo_vm_handle handle, uint64_t size,

@@ -306,4 +306,4 @@ static const mo_gpu_vendor vendor = {
     .target_option = target_option,
 };
 
-mo_gpu_driver mo_hip_driver = {.vendor = &vendor};
+mo_gpu_driver mo_hip_driver = {.vendor = &vendor, .mapping = PTHREAD_RWLOCK_INITIALIZER};

@@ -273,24 +273,18 @@ memopt_status mo_gpu_vm_create(memopt_device *device, uint64_t size, mo_vm_handl
     return status;
 }
 
-memopt_status mo_gpu_vm_map(memopt_device *device, void *address, uint64_t size,
-                            mo_vm_handle handle)
+/* Pre: driver->mapping is held. */
+static memopt_status map(mo_gpu_device *gpu, void *address, uint64_t size, mo_vm_handle handle)
 {
-    mo_gpu_device *gpu = mo_gpu(device);
     void *value = NULL;
     mo_gpu_scope in;
-    mo_lock(&gpu->lock);
-    int reserved = mo_ranges_cover(&gpu->reservations, (uintptr_t)address, size);
-    mo_unlock(&gpu->lock);
-    if (!reserved)
-        return not_ours(gpu, "vm_map", address, size, "reserved range");
     int kept = enter_range(gpu, &gpu->mappings, address, size, handle);
     if (kept < 0)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "vm_map: [%p, +%" PRIu64 ") is mapped already",
                        address, size);
     if (kept == 0)
         return MEMOPT_OUT_OF_HOST_MEMORY;
-    if (mo_gpu_enter(&in, device, "vm_map", 0))
+    if (mo_gpu_enter(&in, &gpu->base, "vm_map", 0))
         in.code = in.call->vm_map(address, size, 0, (uint64_t)(uintptr_t)handle, 0);
     memopt_status status = mo_gpu_leave(&in, MEMOPT_OUT_OF_DEVICE_MEMORY);
     if (status != MEMOPT_OK)
@@ -298,14 +292,31 @@ memopt_status mo_gpu_vm_map(memopt_device *device, void *address, uint64_t size,
     return status;
 }
 
+memopt_status mo_gpu_vm_map(memopt_device *device, void *address, uint64_t size,
+                            mo_vm_handle handle)
+{
+    mo_gpu_device *gpu = mo_gpu(device);
+    mo_lock(&gpu->lock);
+    int reserved = mo_ranges_cover(&gpu->reservations, (uintptr_t)address, size);
+    mo_unlock(&gpu->lock);
+    if (!reserved)
+        return not_ours(gpu, "vm_map", address, size, "reserved range");
+    mo_lock_to_read(&gpu->driver->mapping);
+    memopt_status status = map(gpu, address, size, handle);
+    mo_unlock_shared(&gpu->driver->mapping);
+    return status;
+}
+
 memopt_status mo_gpu_vm_set_access(memopt_device *device, void *address, uint64_t size)
 {
-    const mo_gpu_access access = {{MO_GPU_LOCATION_DEVICE, mo_gpu(device)->handle},
-                                  MO_GPU_ACCESS_READ_WRITE};
+    mo_gpu_device *gpu = mo_gpu(device);
     mo_gpu_scope in;
+    mo_lock_to_read(&gpu->driver->mapping);
     if (mo_gpu_enter(&in, device, "vm_set_access", 0))
-        in.code = in.call->vm_set_access(address, size, &access, 1);
-    return mo_gpu_leave(&in, MEMOPT_OUT_OF_DEVICE_MEMORY);
+        in.code = in.call->vm_set_access(address, size, gpu->access, gpu->access_count);
+    memopt_status status = mo_gpu_leave(&in, MEMOPT_OUT_OF_DEVICE_MEMORY);
+    mo_unlock_shared(&gpu->driver->mapping);
+    return status;
 }
 
 memopt_status mo_gpu_vm_unmap(memopt_device *device, void *address, uint64_t size)
@@ -313,11 +324,14 @@ memopt_status mo_gpu_vm_unmap(memopt_device *device, void *address, uint64_t siz
     mo_gpu_device *gpu = mo_gpu(device);
     void *value = NULL;
     mo_gpu_scope in;
-    if (!take_range(gpu, &gpu->mappings, address, size, &value))
-        return not_ours(gpu, "vm_unmap", address, size, "whole mapping");
-    if (mo_gpu_enter(&in, device, "vm_unmap", MO_GPU_ENDS))
+    mo_lock_to_read(&gpu->driver->mapping);
+    int ours = take_range(gpu, &gpu->mappings, address, size, &value);
+    if (ours && mo_gpu_enter(&in, device, "vm_unmap", MO_GPU_ENDS))
         in.code = in.call->vm_unmap(address, size);
-    return leave_range(&in, &gpu->mappings, address, size, value);
+    memopt_status status = ours ? leave_range(&in, &gpu->mappings, address, size, value)
+                                : not_ours(gpu, "vm_unmap", address, size, "whole mapping");
+    mo_unlock_shared(&gpu->driver->mapping);
+    return status;
 }
 
 /* Whether adjacent mappings of `each` bytes tile [address, +size). */
@@ -341,11 +355,13 @@ memopt_status mo_gpu_vm_unmap_run(memopt_device *device, void *address, uint64_t
     mo_gpu_scope in;
     if (!gpu->driver->vendor->unmaps_runs || !tiled(gpu, address, size, mapping))
         return MEMOPT_UNSUPPORTED;
+    mo_lock_to_read(&gpu->driver->mapping);
     if (mo_gpu_enter(&in, device, "vm_unmap", MO_GPU_ENDS))
         in.code = in.call->vm_unmap(address, size);
     memopt_status status = mo_gpu_leave(&in, MEMOPT_OUT_OF_DEVICE_MEMORY);
     for (uint64_t at = 0; status == MEMOPT_OK && at < size; at += mapping)
         (void)take_range(gpu, &gpu->mappings, (char *)address + at, mapping, &value);
+    mo_unlock_shared(&gpu->driver->mapping);
     return status;
 }
 

@@ -162,6 +162,9 @@ memopt_status mo_gpu_copy(memopt_device *device, void *destination, const void *
     mo_gpu_scope in;
     if (bytes == 0)
         return mo_gpu_stream_capturing(device, stream, &capturing); /* checks the stream */
+    memopt_status status = mo_gpu_check_copy(mo_gpu(device), destination, source, bytes);
+    if (status != MEMOPT_OK)
+        return status;
     if (mo_gpu_enter(&in, device, "copy", 0))
         in.code = in.gpu->driver->vendor->copy(in.gpu, destination, source, bytes, native(stream));
     return mo_gpu_leave(&in, MEMOPT_OUT_OF_HOST_MEMORY);

@@ -127,7 +127,7 @@ int sim_anything_mapped(const sim_arena *arena, uintptr_t address, uint64_t byte
     return at < arena->mapping_count && arena->mappings[at]->address < address + bytes;
 }
 
-int sim_accessible(uintptr_t address, uint64_t bytes)
+int sim_accessible(int device, uintptr_t address, uint64_t bytes)
 {
     const sim_arena *arena = sim_arena_of(address);
     uintptr_t end = address + bytes;
@@ -135,7 +135,7 @@ int sim_accessible(uintptr_t address, uint64_t bytes)
         return 0;
     while (address < end) {
         const sim_mapping *m = sim_find_mapping(arena, address);
-        if (m == NULL || !m->accessible)
+        if (m == NULL || (!m->plain && (m->access >> device & 1) == 0))
             return 0;
         address = m->address + m->bytes;
     }

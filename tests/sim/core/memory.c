@@ -32,7 +32,8 @@ sim_status sim_mem_alloc(sim_context *context, uint64_t bytes, uintptr_t *out_ad
         free(physical);
         return SIM_OUT_OF_MEMORY;
     }
-    m->plain = m->accessible = 1;
+    m->plain = 1;
+    m->access = UINT32_C(1) << context->device;
     physical->released = 1; /* goes with its only mapping */
     *out_address = address;
     return SIM_OK;
@@ -220,7 +221,7 @@ static int tail_refused(const sim_arena *arena, uintptr_t address, uint64_t byte
     return sum != bytes;
 }
 
-sim_status sim_vm_set_access(uintptr_t address, uint64_t bytes, int accessible)
+sim_status sim_vm_set_access(uintptr_t address, uint64_t bytes, uint32_t give, uint32_t take)
 {
     const sim_arena *arena = sim_arena_of(address);
     uint64_t count = 0;
@@ -229,7 +230,7 @@ sim_status sim_vm_set_access(uintptr_t address, uint64_t bytes, int accessible)
         return SIM_INVALID_VALUE;
     for (uintptr_t at = address; at < address + bytes;) {
         sim_mapping *m = sim_find_mapping(arena, at);
-        m->accessible = accessible;
+        m->access = (m->access | give) & ~take;
         at += m->bytes;
     }
     return SIM_OK;
@@ -283,7 +284,8 @@ sim_status sim_host_alloc(uint64_t bytes, void **out_pointer)
         free(physical);
         return SIM_OUT_OF_MEMORY;
     }
-    m->plain = m->accessible = 1;
+    m->plain = 1;
+    m->access = UINT32_MAX;
     physical->released = 1;
     *out_pointer = (void *)address;
     return SIM_OK;

@@ -71,9 +71,9 @@ static unsigned char *bytes_at(uintptr_t address, uint64_t wanted, uint64_t *out
     return (unsigned char *)arena->alias + m->physical->offset + within;
 }
 
-static int reachable(uintptr_t address, uint64_t bytes)
+static int reachable(const sim_context *by, uintptr_t address, uint64_t bytes)
 {
-    return sim_arena_of(address) == NULL || sim_accessible(address, bytes);
+    return sim_arena_of(address) == NULL || sim_accessible(by->device, address, bytes);
 }
 
 static void fault(sim_op *op, uintptr_t address, const char *what)
@@ -85,11 +85,11 @@ static void fault(sim_op *op, uintptr_t address, const char *what)
 
 static void run_copy(sim_op *op)
 {
-    if (!reachable(op->source, op->bytes)) {
+    if (!reachable(op->context, op->source, op->bytes)) {
         fault(op, op->source, "copy from");
         return;
     }
-    if (!reachable(op->destination, op->bytes)) {
+    if (!reachable(op->context, op->destination, op->bytes)) {
         fault(op, op->destination, "copy to");
         return;
     }
@@ -110,7 +110,7 @@ static void run_copy(sim_op *op)
 
 static void run_fill(sim_op *op)
 {
-    if (!reachable(op->destination, op->bytes)) {
+    if (!reachable(op->context, op->destination, op->bytes)) {
         fault(op, op->destination, "fill");
         return;
     }
@@ -192,8 +192,8 @@ sim_status sim_copy(sim_stream *stream, uintptr_t destination, uintptr_t source,
     if (bytes == 0)
         return stream->context->sticky;
     if (source == 0 || destination == 0 || source + bytes < source ||
-        destination + bytes < destination || !reachable(source, bytes) ||
-        !reachable(destination, bytes) || crosses_seam(source, bytes) ||
+        destination + bytes < destination || !reachable(stream->context, source, bytes) ||
+        !reachable(stream->context, destination, bytes) || crosses_seam(source, bytes) ||
         crosses_seam(destination, bytes))
         return SIM_INVALID_VALUE;
     sim_op *op = sim_op_new(SIM_COPY, stream->context);
@@ -223,9 +223,10 @@ sim_status sim_fill(sim_stream *stream, uintptr_t destination, uint32_t value, u
     if (count == 0)
         return stream->context->sticky;
     const sim_arena *arena = sim_arena_of(destination);
-    if (destination % value_bytes != 0 || arena == NULL || !sim_accessible(destination, bytes) ||
-        (arena != &sim_host && arena->index != stream->context->device) ||
-        crosses_seam(destination, bytes))
+    int device = stream->context->device;
+    if (destination % value_bytes != 0 || arena == NULL ||
+        !sim_accessible(device, destination, bytes) || crosses_seam(destination, bytes) ||
+        (sim_find_mapping(arena, destination)->access >> device & 1) == 0)
         return SIM_INVALID_VALUE;
     sim_op *op = sim_op_new(SIM_FILL, stream->context);
     if (op == NULL)

@@ -87,10 +87,10 @@ struct sim_mapping {
     uintptr_t address;
     uint64_t bytes;
     sim_physical *physical;
-    int plain;      /* from mem_alloc or host_alloc */
-    int accessible; /* set_access has been called */
-    int open;       /* a running kernel has touched it */
-    int late;       /* what runs first does not see it yet */
+    int plain;       /* from mem_alloc or host_alloc */
+    uint32_t access; /* a bit for each device that has it */
+    int open;        /* a running kernel has touched it */
+    int late;        /* what runs first does not see it yet */
 };
 
 typedef struct sim_range {
@@ -149,7 +149,7 @@ typedef struct sim_config {
     const char *gfx, *name, *missing;
     int virtual_memory, fill, dead_stream, rdma, pageable;
     int noise, handle_files, tail_access, late_maps;
-    int keeps, seams, unmap_many, share;
+    int keeps, seams, unmap_many, share, peers;
     uint64_t seed;
 } sim_config;
 
@@ -257,8 +257,9 @@ void *sim_grow(void *items, uint64_t count, uint64_t *capacity, size_t size);
 int sim_arena_init(sim_arena *arena, int index);
 sim_arena *sim_arena_of(uintptr_t address); /* NULL: not device or pinned memory */
 sim_mapping *sim_find_mapping(const sim_arena *arena, uintptr_t address);
-/* True if every byte of the range is mapped and accessible. */
-int sim_accessible(uintptr_t address, uint64_t bytes);
+/* True if the device can copy and fill every byte of the range: the driver stages copies of other
+ * devices' plain memory. */
+int sim_accessible(int device, uintptr_t address, uint64_t bytes);
 /* True if the range lies in registered host memory. */
 int sim_registered(uintptr_t address, uint64_t bytes);
 sim_status sim_mem_alloc(sim_context *context, uint64_t bytes, uintptr_t *out_address);
@@ -267,7 +268,8 @@ sim_status sim_vm_reserve(int device, uint64_t bytes, uint64_t align, uintptr_t 
 sim_status sim_vm_unreserve(uintptr_t address, uint64_t bytes);
 sim_status sim_vm_create(int device, uint64_t bytes, sim_physical **out_physical);
 sim_status sim_vm_map(uintptr_t address, uint64_t bytes, uint64_t offset, sim_physical *physical);
-sim_status sim_vm_set_access(uintptr_t address, uint64_t bytes, int accessible);
+/* For the devices of the two masks. */
+sim_status sim_vm_set_access(uintptr_t address, uint64_t bytes, uint32_t give, uint32_t take);
 sim_status sim_vm_unmap(uintptr_t address, uint64_t bytes);
 sim_status sim_vm_release(sim_physical *physical);
 /* share.c */

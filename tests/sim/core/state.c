@@ -102,6 +102,7 @@ static void read_options(void)
     sim_options.virtual_memory = read_number("MEMOPT_SIM_VMM", 1) != 0;
     sim_options.rdma = (int)read_number("MEMOPT_SIM_RDMA", 0);
     sim_options.share = (int)read_number("MEMOPT_SIM_SHARE", 1);
+    sim_options.peers = (int)read_number("MEMOPT_SIM_PEERS", 1);
     sim_options.pageable = (int)read_number("MEMOPT_SIM_PAGEABLE", 0);
     sim_options.dead_stream = (int)read_number("MEMOPT_SIM_DEAD_STREAM", 709);
     sim_options.seed = read_number("MEMOPT_SIM_SEED", 1);
@@ -399,7 +400,7 @@ SIM_EXPORT int memopt_sim_mapping(int32_t device, uint64_t index, uint64_t *out_
     pthread_mutex_lock(&sim_lock);
     for (uint64_t i = 0; i < arena->mapping_count; i++) {
         const sim_mapping *m = arena->mappings[i];
-        if (!m->accessible || index-- != 0)
+        if (m->access == 0 || index-- != 0)
             continue;
         *out_address = m->address;
         *out_bytes = m->bytes;
