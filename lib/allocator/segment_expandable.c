@@ -16,6 +16,7 @@
 #include "allocator/pool.h"
 #include "allocator/stale.h"
 
+#include "base/address_space.h"
 #include "base/checked.h"
 #include "base/lock.h"
 #include "base/memory.h"
@@ -23,10 +24,12 @@
 /* --- segments ------------------------------------------------------------------------------------
  */
 
-/* 9/8 of the device's memory, so that holes do not exhaust the addresses. */
+/* 9/8 of the device's memory, so that holes do not exhaust the addresses. Where these are limited,
+ * at most an eighth of those left: the program and other segments need some too. */
 static uint64_t reservation_size(const memopt_allocator *allocator, uint64_t size)
 {
-    uint64_t bytes = allocator->device_total + allocator->device_total / 8;
+    uint64_t limit, bytes = allocator->device_total + allocator->device_total / 8;
+    bytes = mo_min_u64(bytes, mo_address_space_left(&limit) / 8);
     if (!mo_round_up_u64(mo_max_u64(bytes, size), allocator->granularity, &bytes))
         return 0;
     return bytes;

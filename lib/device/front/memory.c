@@ -1,6 +1,7 @@
 /* The front end's part for device memory: checks, accounting, fault points. */
 #include "device/front/handle.h"
 
+#include "base/address_space.h"
 #include "base/checked.h"
 #include "base/lock.h"
 
@@ -91,9 +92,23 @@ static memopt_status enter_vm(memopt_device *device, const char *operation, cons
     return status != MEMOPT_OK ? status : mo_device_enter(device, operation, fault);
 }
 
+/* Drivers map addresses as the program does, and say only that there is no memory. */
+static memopt_status check_address_space(uint64_t size)
+{
+    uint64_t limit, left = mo_address_space_left(&limit);
+    if (size <= left)
+        return MEMOPT_OK;
+    return mo_fail(MEMOPT_OUT_OF_HOST_MEMORY,
+                   "vm_reserve: %s of addresses asked, %s left of the %s that the process may map; "
+                   "raise ulimit -v",
+                   MO_SIZE(size), MO_SIZE(left), MO_SIZE(limit));
+}
+
 memopt_status mo_vm_reserve(memopt_device *device, uint64_t size, void **out_address)
 {
     memopt_status status = enter_vm(device, "vm_reserve", NULL, size, MEMOPT_DRIVER_ERROR);
+    if (status == MEMOPT_OK)
+        status = check_address_space(size);
     if (status == MEMOPT_OK)
         status = device->ops->vm_reserve(device, size, out_address);
     if (status != MEMOPT_OK)
