@@ -267,6 +267,8 @@ static void decide(memopt_allocator *allocator, const mo_request *request, const
 {
     uint64_t held = mo_max_u64(out->held_bytes, 1), some = held / LEAST_PART, most = 0;
     uint64_t own = mo_own_room(allocator), holes = s->free - s->spare;
+    /* One hole of the request's size would have served it, though growth lacks whole pages. */
+    uint64_t in_holes = holes >= request->size ? mo_max_u64(holes, out->missing_bytes) : holes;
     int waits = out->pending_bytes > 0 || mo_capturing(allocator);
     if (is_plain(allocator, request, waits, out))
         return;
@@ -279,8 +281,8 @@ static void decide(memopt_allocator *allocator, const mo_request *request, const
     consider(out, &most, MEMOPT_OOM_ROUNDING, out->rounding_bytes, some);
     if (!allocator->config.expandable_segments)
         consider(out, &most, MEMOPT_OOM_SEGMENTS, s->pages, some);
-    if (s->pages < out->missing_bytes || allocator->config.expandable_segments)
-        consider(out, &most, MEMOPT_OOM_FRAGMENTATION, holes, some);
+    if (holes >= some && (s->pages < out->missing_bytes || allocator->config.expandable_segments))
+        consider(out, &most, MEMOPT_OOM_FRAGMENTATION, in_holes, 0);
     if (own >= need)
         consider(out, &most, MEMOPT_OOM_POOL, out->pool_bytes, some);
     consider(out, &most, MEMOPT_OOM_OUTSIDE, out->outside_bytes, out->total_bytes / OUTSIDE_PART);

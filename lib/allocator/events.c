@@ -191,8 +191,9 @@ memopt_status mo_events_note(memopt_allocator *allocator, mo_block *block, memop
     return MEMOPT_OK;
 }
 
-/* The host writes page-locked memory at once, not in stream order. So its blocks belong to no
- * stream's pool, and the stream of an allocation is recorded like any other that uses the block. */
+/* The block is of no stream's pool (the host writes page-locked memory at once, not in stream
+ * order), or of another one's that lends it. So the stream of the allocation is recorded like any
+ * other that uses the block. */
 memopt_status mo_events_own(memopt_allocator *allocator, mo_block *block, memopt_stream stream)
 {
     memopt_status status = mo_events_note(allocator, block, stream);

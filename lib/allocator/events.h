@@ -35,17 +35,18 @@ memopt_status mo_events_end(memopt_allocator *allocator);
 /* The work of the queue's stream is complete: so are all uses of it. */
 void mo_events_settle(memopt_allocator *allocator, mo_use_queue *queue);
 
-/* Notes the stream of a new block of page-locked memory. After a failure the block is cached again.
- */
+/* Notes the stream of a new block that is in no pool of it. After a failure the block is cached
+ * again. */
 memopt_status mo_events_own(memopt_allocator *allocator, mo_block *block, memopt_stream stream);
 
 /* Enters a taken block as live. After a failure it is cached again. */
 static inline memopt_status mo_block_give(memopt_allocator *allocator, mo_block *block,
                                           const mo_request *request, void **out_pointer)
 {
+    const mo_pool *pool = request->pool;
     void *pointer = mo_block_activate(allocator, block, request);
-    memopt_status status =
-        allocator->pinned ? mo_events_own(allocator, block, request->stream) : MEMOPT_OK;
+    int own = pool->life == MO_STREAM_LIVE && pool->stream == request->stream;
+    memopt_status status = own ? MEMOPT_OK : mo_events_own(allocator, block, request->stream);
     if (status == MEMOPT_OK)
         *out_pointer = pointer;
     return status;

@@ -246,6 +246,63 @@ static memopt_status release_all(memopt_allocator *allocator, mo_request *reques
     return status == MEMOPT_OK ? grow(allocator, request, out_block) : status;
 }
 
+/* A free block of the pool, once the work on it is over. */
+static memopt_status take_from(memopt_allocator *allocator, mo_request *request, mo_pool *pool,
+                               mo_block **out_block)
+{
+    if (pool->segments == 0)
+        return MEMOPT_OK;
+    if (!mo_slab_reserve(&allocator->slab, 2))
+        return MEMOPT_OUT_OF_HOST_MEMORY;
+    mo_block *block = mo_pool_take(allocator, pool, request->size);
+    if (block == NULL)
+        return MEMOPT_OK;
+    memopt_status status =
+        pool->stream == request->stream ? MEMOPT_OK : mo_drain_pool(allocator, pool);
+    if (status == MEMOPT_OK)
+        status = mo_request_enter(allocator, request);
+    if (status != MEMOPT_OK) {
+        mo_pool_put(allocator, block);
+        return status;
+    }
+    request->pool = block->segment->pool;
+    *out_block = block;
+    return MEMOPT_OK;
+}
+
+/* Free blocks that gave growth no page, between the stream's blocks of other sizes. */
+static memopt_status fill_hole(memopt_allocator *allocator, mo_request *request,
+                               mo_block **out_block)
+{
+    memopt_status status = MEMOPT_OK;
+    for (mo_sizes sizes = 0; allocator->expandable && sizes < MO_SIZES_CLASSES; sizes++) {
+        mo_pool *pool = mo_pool_find(allocator, request->stream, sizes);
+        if (pool != NULL && status == MEMOPT_OK && *out_block == NULL)
+            status = take_from(allocator, request, pool, out_block);
+    }
+    return status;
+}
+
+/* The same of other streams, which lend it: the request's stream counts as recorded, so that they
+ * get the memory back in order. */
+static memopt_status fill_lent_hole(memopt_allocator *allocator, mo_request *request,
+                                    mo_block **out_block)
+{
+    memopt_status status = MEMOPT_OK;
+    if (!allocator->expandable || mo_family_records(allocator))
+        return MEMOPT_OK;
+    allocator->release_pass++; /* more may have been freed since the last wait */
+    for (unsigned i = 0; i < MO_SIZES_CLASSES && status == MEMOPT_OK && *out_block == NULL; i++)
+        status = take_from(allocator, request, &allocator->ended[i], out_block);
+    for (mo_pool *pool = allocator->pools; pool != NULL; pool = pool->next) {
+        if (status != MEMOPT_OK || *out_block != NULL)
+            break;
+        if (pool->life == MO_STREAM_LIVE)
+            status = take_from(allocator, request, pool, out_block);
+    }
+    return status;
+}
+
 /* Bytes that the device has left; unknown of other memory. */
 static uint64_t free_memory(const memopt_allocator *allocator)
 {
@@ -306,9 +363,11 @@ static attempt *const attempts[] = {
     borrow,           /* a free block of other sizes, if growth would take pages */
     grow,             /* a device allocation or mapped pages */
     release_oversize, /* if max_split_size_mb is set */
+    fill_hole,        /* a free block of the stream's other sizes, in pages that others keep */
     leave_plan,       /* what is held for a plan, then growth */
     wait_for_events,  /* pending frees */
     release_all,      /* all unsplit segments, then growth */
+    fill_lent_hole,   /* a free block of another stream, in pages that others keep */
     release_others,   /* what other members of the family have free, then growth */
     grow_least,       /* a classic segment of the block's own size */
     search,           /* what other threads freed meanwhile */

@@ -43,14 +43,17 @@ static int has_room(mo_step_record *record)
                    sizeof *record->entries);
 }
 
-/* The block may be larger than the request. */
+/* The block may be larger than the request. A step with a lent one is not compared: it repeats only
+ * by chance. */
 void mo_step_note_alloc(memopt_allocator *allocator, mo_block *block, const mo_request *request)
 {
     mo_steps *steps = allocator->steps;
     mo_step_record *now = &steps->now;
     if (!steps->recording || steps->broken)
         return;
-    mo_lane *lane = mo_lane_of(allocator, request->pool);
+    const mo_pool *pool = request->pool;
+    int lent = pool->life != MO_STREAM_LIVE || pool->stream != request->stream;
+    mo_lane *lane = lent ? NULL : mo_lane_of(allocator, request->pool);
     if (lane == NULL || now->count == MOST_ENTRIES || !has_room(now)) {
         steps->broken = 1;
         return;

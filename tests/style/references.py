@@ -7,8 +7,9 @@ where it names one; a path in code that begins with one of our folders exists (w
 match something); a `memopt_…` is in the C sources and a `MEMOPT_…` in some source; an `--option`
 that a line of code gives to `memopt` is in the command's own; a function or table in a step of
 docs/reading.md is in a file that the step links to. The change log speaks of the past:
-only its links are looked at. And every page is at most two clicks from README.md, and every option
-of the build and variable of the environment is on some page of the guide.
+only its links are looked at. And every page is at most two clicks from README.md, every option of the
+build and variable of the environment is on some page of the guide, and the list of attempts at the
+limit is as long as the allocator's.
 """
 import pathlib
 import re
@@ -145,12 +146,25 @@ def untold(root):
         yield "docs/guide: no page has the setting %s" % name
 
 
+def attempts(root):
+    """The guide lists as many attempts at the limit as the allocator makes."""
+    source, page = (root / name for name in ("lib/allocator/pressure.c", "docs/guide/allocator.md"))
+    if not source.is_file():
+        return
+    made = re.search(r"attempts\[\] = \{(.*?)\n\};", source.read_text(encoding="utf-8"), re.S)[1]
+    told = page.read_text(encoding="utf-8").split("makes these attempts")[1].split("Then the call")[0]
+    counts = len(re.findall(r"^    \w+,", made, re.M)), len(re.findall(r"^\d+\. ", told, re.M))
+    if counts[0] != counts[1]:
+        yield "docs/guide/allocator.md: %d attempts are made, %d are listed" % counts
+
+
 def check(root):
     """What is wrong, as "file: what" lines."""
     known = set(re.findall(r"memopt_\w+|MEMOPT_\w+", sources_text(root)))
     taken = set(re.findall(r"--[a-z][\w-]*", sources_text(root, "bindings/python/memopt/cli")))
     taken |= {"--help", "--version"}
     yield from untold(root)
+    yield from attempts(root)
     near = reached(root / "README.md")
     for document in files(root):
         if document.suffix != ".md":

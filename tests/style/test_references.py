@@ -92,4 +92,11 @@ assert len(wrong) == 1 and "leads nowhere" in wrong[0], wrong
 settings = {"lib/x/x.c": 'getenv("MEMOPT_LOG");', "CMakeLists.txt": 'option(MEMOPT_X "x" OFF)'}
 wrong = found(GOOD, **settings)
 assert wrong == ["docs/guide: no page has the setting MEMOPT_" + name for name in ("LOG", "X")]
+attempts = {"lib/allocator/pressure.c": "attempts[] = {\n    one, /* 1 */\n    two,\n};\n",
+            "docs/guide/allocator.md": "It makes these attempts:\n1. one;\n2. two.\n\nThen the call fails"}
+linked = GOOD + "[list](docs/guide/allocator.md)\n"
+assert found(linked, **attempts) == [], found(linked, **attempts)
+attempts["docs/guide/allocator.md"] = attempts["docs/guide/allocator.md"].replace("2. two.\n", "")
+wrong = found(linked, **attempts)
+assert wrong == ["docs/guide/allocator.md: 2 attempts are made, 1 are listed"], wrong
 print("every kind of mistake is found")

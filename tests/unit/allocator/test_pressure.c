@@ -1,6 +1,8 @@
 /* Memory pressure: the order of attempts, limits, collection, reports and callbacks. */
 #include "support.h"
 
+#include "device/front/handle.h"
+
 #define CAPACITY (64 * MIB)
 
 static const char *const configs[] = {"", "expandable_segments:True"};
@@ -501,6 +503,135 @@ static void test_expandable_with_max_split_stays_bounded(void **state)
     finish(allocator, device);
 }
 
+/* Blocks of 256 KiB until memory runs out, freed again. */
+static int fill_up(memopt_allocator *allocator, memopt_stream stream)
+{
+    static void *blocks[512];
+    int count = 0;
+    while (count < 512 && memopt_allocator_alloc(allocator, 256 * KIB, MEMOPT_TAG_OTHER, stream,
+                                                 &blocks[count]) == MEMOPT_OK)
+        count++;
+    OK(mo_allocator_check(allocator));
+    for (int i = 0; i < count; i++)
+        OK(memopt_allocator_free(allocator, blocks[i]));
+    return count;
+}
+
+/* A page that holds a small block holds seven of 256 KiB more. */
+static void test_holes_of_other_sizes_serve(void **state)
+{
+    (void)state;
+    memopt_device *device = open_cpu(10 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_allocator *allocator = new_allocator(device, configs[1]);
+    void *small = alloc(allocator, KIB);
+    assert_int_equal(fill_up(allocator, NULL), 39);
+    assert_int_equal(stat_of(allocator, "reserved_bytes.all.current"), 10 * MIB);
+    OK(memopt_allocator_free(allocator, small));
+    void *large = alloc(allocator, 10 * MIB); /* and all pages are free again */
+    OK(memopt_allocator_free(allocator, large));
+    finish(allocator, device);
+}
+
+/* Less than a page in all, but more than the request. */
+static void test_small_holes_are_the_cause(void **state)
+{
+    enum { PAIRS = 28, HOLES = 6 };
+    void *kept[PAIRS], *freed[PAIRS], *none = NULL;
+    memopt_oom_report report = MEMOPT_OOM_REPORT_INIT;
+    (void)state;
+    memopt_device *device = open_cpu(10 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_allocator *allocator = new_allocator(device, configs[1]);
+    for (int i = 0; i < PAIRS; i++) {
+        kept[i] = alloc(allocator, 160 * KIB);
+        freed[i] = alloc(allocator, 200 * KIB);
+    }
+    for (int i = 0; i < HOLES; i++)
+        OK(memopt_allocator_free(allocator, freed[i]));
+    FAILS_SAYING(MEMOPT_OUT_OF_DEVICE_MEMORY, "holes that are too small",
+                 memopt_allocator_alloc(allocator, 256 * KIB, MEMOPT_TAG_OTHER, NULL, &none));
+    OK(memopt_allocator_get_oom_report(allocator, &report));
+    assert_int_equal(report.cause, MEMOPT_OOM_FRAGMENTATION);
+    assert_int_equal(report.largest_free_bytes, 200 * KIB);
+    for (int i = 0; i < PAIRS; i++) {
+        OK(memopt_allocator_free(allocator, kept[i]));
+        if (i >= HOLES)
+            OK(memopt_allocator_free(allocator, freed[i]));
+    }
+    finish(allocator, device);
+}
+
+/* The same of other streams, when their work is over; and these get it back. */
+static void test_holes_of_idle_streams_serve(void **state)
+{
+    enum { STREAMS = 8 };
+    (void)state;
+    memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_allocator *allocator = new_allocator(device, configs[1]);
+    memopt_stream streams[STREAMS];
+    void *small[STREAMS];
+    for (int i = 0; i < STREAMS; i++) {
+        OK(memopt_stream_create(device, &streams[i]));
+        small[i] = alloc_on(allocator, KIB, streams[i]);
+    }
+    assert_int_equal(fill_up(allocator, NULL), 24 * 8 + STREAMS * 7);
+    assert_int_equal(fill_up(allocator, streams[3]), 24 * 8 + STREAMS * 7);
+    for (int i = 0; i < STREAMS; i++)
+        OK(memopt_allocator_free(allocator, small[i]));
+    void *large = alloc(allocator, CAPACITY);
+    OK(memopt_allocator_free(allocator, large));
+    for (int i = 0; i < STREAMS; i++)
+        OK(memopt_stream_destroy(device, streams[i]));
+    finish(allocator, device);
+}
+
+/* Asking must not be what makes the work go on. */
+static memopt_status never_idle(memopt_device *device, memopt_stream stream)
+{
+    (void)device, (void)stream;
+    return MEMOPT_NOT_READY;
+}
+
+/* Neither stream works on the memory before the other one is done with it. */
+static void test_lent_holes_are_ordered(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 4; seed++) {
+        memopt_device *device = open_cpu(4 * MIB, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed);
+        memopt_allocator *allocator = new_allocator(device, configs[1]);
+        const mo_device_ops *real = device->ops;
+        mo_device_ops ops = *real;
+        memopt_stream lender, borrower;
+        ops.stream_query = never_idle;
+        device->ops = &ops;
+        OK(memopt_stream_create(device, &lender));
+        OK(memopt_stream_create(device, &borrower));
+        void *stays = alloc_on(allocator, 256 * KIB, lender);
+        void *used = alloc_on(allocator, MIB, lender);
+        void *rest = alloc_on(allocator, 2 * MIB, borrower);
+        OK(memopt_fill(device, used, 1, MIB, lender));
+        OK(memopt_allocator_free(allocator, used));
+        void *lent = alloc_on(allocator, 1700 * KIB, borrower);
+        OK(memopt_fill(device, lent, 2, 1700 * KIB, borrower));
+        if (seed % 2 == 0) {
+            uint8_t value = 0;
+            OK(memopt_device_sync(device));
+            OK(memopt_copy_sync(device, &value, lent, 1, borrower));
+            assert_int_equal(value, 2); /* not the lender's, which ran before */
+        }
+        OK(memopt_allocator_free(allocator, lent));
+        used = alloc_on(allocator, MIB, lender);
+        OK(memopt_fill(device, used, 3, MIB, lender));
+        OK(memopt_device_sync(device)); /* DEVICE_FAULT if not */
+        OK(memopt_allocator_free(allocator, used));
+        OK(memopt_allocator_free(allocator, rest));
+        OK(memopt_allocator_free(allocator, stays));
+        OK(memopt_stream_destroy(device, lender));
+        OK(memopt_stream_destroy(device, borrower));
+        device->ops = real;
+        finish(allocator, device);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -523,6 +654,10 @@ int main(void)
         cmocka_unit_test(test_requests_just_below_max_split),
         cmocka_unit_test(test_callbacks_that_allocate),
         cmocka_unit_test(test_expandable_with_max_split_stays_bounded),
+        cmocka_unit_test(test_holes_of_other_sizes_serve),
+        cmocka_unit_test(test_small_holes_are_the_cause),
+        cmocka_unit_test(test_holes_of_idle_streams_serve),
+        cmocka_unit_test(test_lent_holes_are_ordered),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
