@@ -63,12 +63,14 @@ static uint32_t block_of(uint32_t format, uint64_t count, uint64_t blocks)
 
 static memopt_status check_format(const char *verb, uint32_t format)
 {
-    if (format >= sizeof formats / sizeof *formats || formats[format].own[0] == NULL)
-        return mo_fail(MEMOPT_UNSUPPORTED,
-                       "%s: state_format is %" PRIu32 "; 8-bit (2), 4-bit (3), e4m3 (4), companded "
-                       "(5) and companded 4-bit (7) are supported",
-                       verb, format);
-    return MEMOPT_OK;
+    char list[MO_FORMAT_LIST];
+    uint32_t set = 0;
+    for (uint32_t f = 0; f < sizeof formats / sizeof *formats; f++)
+        set |= (uint32_t)(formats[f].own[0] != NULL) << f;
+    if (format < MO_STATE_FORMATS && (set >> format & 1))
+        return MEMOPT_OK;
+    return mo_fail(MEMOPT_UNSUPPORTED, "%s: state_format is %" PRIu32 "; formats with codes are %s",
+                   verb, format, mo_format_list(list, set));
 }
 
 static memopt_status check_types(const char *verb, uint32_t format, const memopt_tensor *values,

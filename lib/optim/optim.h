@@ -12,6 +12,7 @@
  *                 ends what that needs
  *   steps.c       step counts of parameters
  *   layout.c      the export format; export.c and import.c write and read it
+ *   convert.c     states of an export in another format
  *   blockwise.c   block-wise quantisation of the caller's tensors
  *   arguments.c   checks of tensors
  *
@@ -155,6 +156,12 @@ uint32_t mo_optimizer_moments(const memopt_optimizer *o, uint32_t group);
 const mo_kernel *mo_optimizer_kernel(uint32_t kind, uint32_t format); /* NULL: not supported */
 /* For blocks of any size, of a kind and format that are supported. NULL: the format has none. */
 const mo_kernel *mo_optimizer_sized_kernel(uint32_t format);
+/* "8-bit" or the like; "no" for 0. */
+const char *mo_format_name(uint32_t format);
+/* Room for a list of all formats. */
+enum { MO_FORMAT_LIST = 128 };
+/* Writes "32-bit (1), 8-bit (2)", the formats whose bit is in the set; returns text. */
+const char *mo_format_list(char *text, uint32_t set);
 /* The logarithm of a size of blocks. */
 uint32_t mo_block_shift(uint32_t size);
 

@@ -6,6 +6,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { DEFAULT_MIN_8BIT = 4096 };
@@ -64,6 +65,31 @@ const mo_kernel *mo_optimizer_sized_kernel(uint32_t format)
     return format < MO_STATE_FORMATS ? kernels[format] : NULL;
 }
 
+const char *mo_format_name(uint32_t format)
+{
+    static const char *const names[MO_STATE_FORMATS] = {
+        [0] = "no",
+        [MO_STATE_F32] = "32-bit",
+        [MO_STATE_8BIT] = "8-bit",
+        [MO_STATE_4BIT] = "4-bit",
+        [MO_STATE_F8] = "e4m3",
+        [MO_STATE_COMPANDED] = "companded",
+        [MO_STATE_BF16] = "bf16",
+        [MO_STATE_COMPANDED4] = "companded 4-bit",
+    };
+    return format < MO_STATE_FORMATS ? names[format] : "unknown";
+}
+
+const char *mo_format_list(char *text, uint32_t set)
+{
+    size_t used = 0;
+    for (uint32_t format = 1; format < MO_STATE_FORMATS; format++)
+        if (set >> format & 1)
+            used += (size_t)snprintf(text + used, MO_FORMAT_LIST - used, "%s%s (%" PRIu32 ")",
+                                     used == 0 ? "" : ", ", mo_format_name(format), format);
+    return text;
+}
+
 uint32_t mo_block_shift(uint32_t size)
 {
     uint32_t shift = 0;
@@ -100,6 +126,17 @@ static memopt_status check_block_size(const memopt_optimizer_options *o)
     return MEMOPT_OK;
 }
 
+static memopt_status no_such_format(const memopt_optimizer_options *o)
+{
+    char list[MO_FORMAT_LIST];
+    uint32_t set = 0;
+    for (uint32_t format = 0; format < MO_STATE_FORMATS; format++)
+        set |= (uint32_t)(kinds[o->kind].kernels[format] != NULL) << format;
+    return mo_fail(MEMOPT_UNSUPPORTED,
+                   "optimizer: %s with state_format %" PRIu32 "; it has the formats %s",
+                   kinds[o->kind].name, o->state_format, mo_format_list(list, set));
+}
+
 static memopt_status options_check(memopt_optimizer_options *o)
 {
     o->kind = o->kind ? o->kind : MEMOPT_OPTIMIZER_ADAMW;
@@ -114,11 +151,7 @@ static memopt_status options_check(memopt_optimizer_options *o)
                        "supported",
                        o->kind);
     if (mo_optimizer_kernel(o->kind, o->state_format) == NULL)
-        return mo_fail(MEMOPT_UNSUPPORTED,
-                       "optimizer: %s with state_format %" PRIu32
-                       "; 32-bit (1) and, but for schedule-free AdamW, 8-bit (2) are supported, "
-                       "with AdamW also 4-bit (3), e4m3 (4), companded (5) and bf16 (6)",
-                       kinds[o->kind].name, o->state_format);
+        return no_such_format(o);
     memopt_status status = check_block_size(o);
     if (status != MEMOPT_OK)
         return status;

@@ -519,6 +519,37 @@ static void test_refusals(void **state)
     close_world(&w);
 }
 
+/* What the message about an unknown format lists is what the rule has, and it steps. */
+static void test_listed_formats(void **state)
+{
+    (void)state;
+    world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_tensor p = new_tensor(&w, 300, MEMOPT_DTYPE_F32, NULL);
+    memopt_tensor g = new_tensor(&w, 300, MEMOPT_DTYPE_F32, NULL);
+    for (uint32_t kind = 1; kind <= MEMOPT_OPTIMIZER_ADEMAMIX; kind++)
+        for (uint32_t format = 1; format <= MO_STATE_FORMATS; format++) {
+            memopt_optimizer_options options = MEMOPT_OPTIMIZER_OPTIONS_INIT;
+            memopt_optimizer *o = NULL;
+            uint64_t index;
+            char entry[16];
+            options.kind = kind;
+            options.state_format = 99;
+            GIVES(MEMOPT_UNSUPPORTED, memopt_optimizer_create(w.allocator, &options, &o));
+            snprintf(entry, sizeof entry, " (%u)", format);
+            int listed = strstr(memopt_last_error(), entry) != NULL;
+            options.state_format = format;
+            if (!listed) {
+                GIVES(MEMOPT_UNSUPPORTED, memopt_optimizer_create(w.allocator, &options, &o));
+                continue;
+            }
+            o = new_optimizer_of(&w, kind, format, NULL);
+            OK(memopt_optimizer_add_parameter(o, 0, &p, NULL, NULL, &index));
+            OK(memopt_optimizer_step(o, &g, 1, NULL, NULL));
+            OK(memopt_optimizer_destroy(o));
+        }
+    close_world(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -527,7 +558,7 @@ int main(void)
         cmocka_unit_test(test_companded4_codes),  cmocka_unit_test(test_companded_forms),
         cmocka_unit_test(test_companded_tensors), cmocka_unit_test(test_bf16_codes),
         cmocka_unit_test(test_bf16_means_move),   cmocka_unit_test(test_views),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_refusals),          cmocka_unit_test(test_listed_formats),
     };
     return cmocka_run_group_tests_name("optimizer formats", tests, NULL, NULL);
 }
