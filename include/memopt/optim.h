@@ -77,7 +77,7 @@ typedef struct memopt_optimizer_options {
                                        or 256 only. */
     uint32_t stochastic_rounding; /**< 1: bf16/f16 parameters are rounded stochastically. */
     uint64_t min_8bit_size;       /**< Smaller tensors keep 32-bit states, whatever the format. 0:
-                                       4096; 1: no tensor does. */
+                                       4096; 1: no tensor does. A group may have its own. */
     uint64_t seed;                /**< Key of the generator for stochastic rounding. */
     /** Bytes of a residual, 1 or 2, that a bf16 parameter keeps as its last state,
      * "weight_residual", so that steps add to a weight of 24 or 32 bits: the parameter is that
@@ -157,44 +157,48 @@ typedef struct memopt_optimizer_group {
                          As t_beta3 it counts a parameter's own steps. */
     double t_beta3; /**< AdEMAMix: steps in which beta3 grows from beta1, finite, ≥ 0; 0: it does
                          not. Above 0 it needs a beta1 and a beta3 above 0. */
+    /** Parameters of this group that are added with fewer elements keep 32-bit states. 0: as the
+     * options say; 1: no parameter does; UINT64_MAX: all do. States that exist stay as they are. It
+     * is not exported. @since 0.9 */
+    uint64_t min_8bit_size;
 } memopt_optimizer_group;
 
 /** @brief Initialiser of ::memopt_optimizer_group with torch's AdamW defaults. */
 #define MEMOPT_OPTIMIZER_GROUP_INIT                                                                \
     {                                                                                              \
         sizeof(memopt_optimizer_group), 1e-3, 0.9, 0.999, 1e-8, 1e-2, 0, 0, 0, 0, NULL, 0, 0, 0,   \
-            0, 0                                                                                   \
+            0, 0, 0                                                                                \
     }
 
 /** @brief Initialiser of ::memopt_optimizer_group with the defaults of the paper on Lion. */
 #define MEMOPT_OPTIMIZER_GROUP_LION_INIT                                                           \
     {                                                                                              \
-        sizeof(memopt_optimizer_group), 1e-4, 0.9, 0.99, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0, 0     \
+        sizeof(memopt_optimizer_group), 1e-4, 0.9, 0.99, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0, 0, 0  \
     }
 
 /** @brief Initialiser of ::memopt_optimizer_group with torch's SGD defaults and momentum 0.9. */
 #define MEMOPT_OPTIMIZER_GROUP_SGD_INIT                                                            \
     {                                                                                              \
-        sizeof(memopt_optimizer_group), 1e-3, 0, 0, 0, 0, 0, 0, 0.9, 0, NULL, 0, 0, 0, 0, 0        \
+        sizeof(memopt_optimizer_group), 1e-3, 0, 0, 0, 0, 0, 0, 0.9, 0, NULL, 0, 0, 0, 0, 0, 0     \
     }
 
 /** @brief Initialiser of ::memopt_optimizer_group with torch's RMSprop defaults. */
 #define MEMOPT_OPTIMIZER_GROUP_RMSPROP_INIT                                                        \
     {                                                                                              \
-        sizeof(memopt_optimizer_group), 1e-2, 0, 0.99, 1e-8, 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0, 0    \
+        sizeof(memopt_optimizer_group), 1e-2, 0, 0.99, 1e-8, 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0, 0, 0 \
     }
 
 /** @brief Initialiser of ::memopt_optimizer_group with torch's Adagrad defaults. */
 #define MEMOPT_OPTIMIZER_GROUP_ADAGRAD_INIT                                                        \
     {                                                                                              \
-        sizeof(memopt_optimizer_group), 1e-2, 0, 0, 1e-10, 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0, 0      \
+        sizeof(memopt_optimizer_group), 1e-2, 0, 0, 1e-10, 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0, 0, 0   \
     }
 
 /** @brief Initialiser of ::memopt_optimizer_group with the defaults of schedule-free AdamW. */
 #define MEMOPT_OPTIMIZER_GROUP_SCHEDULE_FREE_INIT                                                  \
     {                                                                                              \
         sizeof(memopt_optimizer_group), 2.5e-3, 0.9, 0.999, 1e-8, 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0, \
-            0                                                                                      \
+            0, 0                                                                                   \
     }
 
 /** @brief Initialiser of ::memopt_optimizer_group with AdEMAMix's defaults: those of AdamW, and of
@@ -202,7 +206,7 @@ typedef struct memopt_optimizer_group {
 #define MEMOPT_OPTIMIZER_GROUP_ADEMAMIX_INIT                                                       \
     {                                                                                              \
         sizeof(memopt_optimizer_group), 1e-3, 0.9, 0.999, 1e-8, 1e-2, 0, 0, 0, 0, NULL, 0, 0.9999, \
-            5, 0, 0                                                                                \
+            5, 0, 0, 0                                                                             \
     }
 
 /**
@@ -550,8 +554,9 @@ MEMOPT_API memopt_status memopt_optimizer_export_pieces_sync(memopt_optimizer *o
  * @param bytes its size.
  * @param stream the stream.
  * @retval MEMOPT_OK done.
- * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, or the parameters are not the same; the
- *         message names the first difference.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, or the rule, split_weights or the parameters
+ *         are not the same; the message names the first difference. If it is a state format or the
+ *         size of blocks, memopt_optimizer_import_converted_sync() reads the export.
  * @retval MEMOPT_CORRUPT the bytes are damaged, cut short, or not an export.
  * @retval MEMOPT_UNSUPPORTED the export has a newer version of the format.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_FAULT a host allocation or
@@ -562,6 +567,27 @@ MEMOPT_API memopt_status memopt_optimizer_export_pieces_sync(memopt_optimizer *o
 MEMOPT_API memopt_status memopt_optimizer_import_sync(memopt_optimizer *optimizer,
                                                       const void *buffer, uint64_t bytes,
                                                       memopt_stream stream);
+
+/**
+ * @brief memopt_optimizer_import_sync() that takes states of every format of the rule, in blocks of
+ *        every size.
+ *
+ * Moments of another format or of other blocks become f32 and then this optimizer's: the bits are
+ * those of memopt_dequantize() and memopt_quantize(), and of memopt_cast() to nearest for
+ * ::MEMOPT_STATE_BF16. Moments of the same format, step counts and residuals keep their bits. The
+ * conversion runs on the device, a part at a time, and takes at most 2 MiB of the optimizer's
+ * allocator.
+ * @param optimizer an optimizer of the same rule with the same parameters (count, sizes).
+ * @param buffer host memory.
+ * @param bytes its size.
+ * @param stream the stream.
+ * @retval MEMOPT_OUT_OF_DEVICE_MEMORY there is no room for the conversion; nothing has changed.
+ * @return otherwise as memopt_optimizer_import_sync().
+ * @since 0.9
+ */
+MEMOPT_API memopt_status memopt_optimizer_import_converted_sync(memopt_optimizer *optimizer,
+                                                                const void *buffer, uint64_t bytes,
+                                                                memopt_stream stream);
 
 /**
  * @brief Quantises a tensor in a state format.

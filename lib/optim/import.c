@@ -1,7 +1,9 @@
 /* Reads an export; layout.h has the format. Everything is checked before anything changes. */
+#include "optim/convert.h"
 #include "optim/crc32.h"
 #include "optim/layout.h"
 
+#include "base/checked.h"
 #include "base/memory.h"
 
 #include <inttypes.h>
@@ -10,7 +12,9 @@
 /* Where the sections of checked bytes start. */
 typedef struct sections {
     const unsigned char *groups, *parameters, *states;
-    uint32_t version;
+    uint32_t version, block;
+    int converts;            /* states of other formats are converted */
+    uint64_t bytes, largest; /* in all; elements of the largest parameter to convert */
 } sections;
 
 static memopt_status check_frame(const unsigned char *b, uint64_t bytes)
@@ -40,27 +44,49 @@ static memopt_status check_frame(const unsigned char *b, uint64_t bytes)
     return MEMOPT_OK;
 }
 
+/* The bytes of a residual that a version has. AdEMAMix's version does not say. */
+static uint32_t split_of(uint32_t version)
+{
+    return version == 3 ? 1 : version == 5 ? 2 : 0;
+}
+
+static memopt_status check_version(const memopt_optimizer *o, uint32_t version)
+{
+    int slow = mo_rule_has_slow(o->options.kind);
+    if ((version == 4) != slow || (version == 1 && o->options.kind != MEMOPT_OPTIMIZER_ADAMW))
+        return mo_fail(MEMOPT_CORRUPT,
+                       "optimizer import: version %" PRIu32 " of the format; kind %" PRIu32
+                       " is not written so",
+                       version, o->options.kind);
+    if (!slow && split_of(version) != o->options.split_weights)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "optimizer import: split_weights %" PRIu32
+                       " was exported; this optimizer has split_weights %" PRIu32,
+                       split_of(version), o->options.split_weights);
+    return MEMOPT_OK;
+}
+
 /* The same optimizer? Counts and sizes first, so that the sections can be found. */
 static memopt_status check_shape(const memopt_optimizer *o, const unsigned char *b)
 {
-    if (mo_get_u32(b + 24) != o->options.kind || mo_get_u32(b + 28) != o->options.block_size)
+    uint32_t version = mo_get_u32(b + 8), block = mo_get_u32(b + 28);
+    if (mo_get_u32(b + 24) != o->options.kind)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "optimizer import: kind %" PRIu32 " with blocks of %" PRIu32
-                       " was exported; this optimizer has kind %" PRIu32 " with blocks of %" PRIu32,
-                       mo_get_u32(b + 24), mo_get_u32(b + 28), o->options.kind,
-                       o->options.block_size);
-    if (mo_get_u32(b + 8) != mo_export_version(o))
-        return mo_fail(MEMOPT_CORRUPT,
-                       "optimizer import: version %" PRIu32 " of the format; this optimizer "
-                       "needs version %" PRIu32,
-                       mo_get_u32(b + 8), mo_export_version(o));
+                       "optimizer import: kind %" PRIu32
+                       " was exported; this optimizer has kind %" PRIu32,
+                       mo_get_u32(b + 24), o->options.kind);
+    memopt_status status = check_version(o, version);
+    if (status != MEMOPT_OK)
+        return status;
+    if (!mo_block_is_possible(block))
+        return mo_fail(MEMOPT_CORRUPT, "optimizer import: blocks of %" PRIu32 " elements", block);
     if (mo_get_u64(b + 32) != o->group_count || mo_get_u64(b + 40) != o->parameter_count)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "optimizer import: %" PRIu64 " groups and %" PRIu64
                        " parameters were exported; this optimizer has %" PRIu64 " and %" PRIu64,
                        mo_get_u64(b + 32), mo_get_u64(b + 40), o->group_count, o->parameter_count);
     uint64_t least = MO_EXPORT_HEADER + MO_EXPORT_END +
-                     o->group_count * mo_export_group_bytes(mo_export_version(o)) +
+                     o->group_count * mo_export_group_bytes(version) +
                      o->parameter_count * MO_EXPORT_PARAMETER;
     if (mo_get_u64(b + 16) < least)
         return mo_fail(MEMOPT_CORRUPT,
@@ -104,65 +130,167 @@ static memopt_status check_groups(const memopt_optimizer *o, const sections *s)
     return MEMOPT_OK;
 }
 
-static memopt_status check_parameters(const memopt_optimizer *o, const unsigned char *at)
+/* A parameter as it was exported; only its format and block may be others. */
+static mo_parameter exported(const memopt_optimizer *o, const sections *s, uint64_t i)
 {
-    for (uint64_t i = 0; i < o->parameter_count; i++, at += MO_EXPORT_PARAMETER) {
-        const mo_parameter *p = &o->parameters[i];
-        if (mo_get_u64(at) != p->tensor.count || mo_get_u32(at + 8) != mo_export_format(p) ||
-            mo_get_u32(at + 12) != p->group)
-            return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                           "optimizer import: parameter %" PRIu64 " was exported with %" PRIu64
-                           " elements, state format %" PRIu32 ", group %" PRIu32
-                           "; here it has %" PRIu64 ", %" PRIu32 ", %" PRIu32
-                           " (format 0: none, as of SGD without momentum)",
-                           i, mo_get_u64(at), mo_get_u32(at + 8), mo_get_u32(at + 12),
-                           p->tensor.count, mo_export_format(p), p->group);
-        if (mo_steps_taken(mo_get_u64(at + 16)) >= MO_STEPS_LIMIT)
-            return mo_fail(MEMOPT_CORRUPT,
-                           "optimizer import: parameter %" PRIu64 " has taken %" PRIu64
-                           " steps; the count must be below 2^53",
-                           i, mo_get_u64(at + 16));
+    mo_parameter p = o->parameters[i];
+    uint32_t format = mo_get_u32(s->parameters + i * MO_EXPORT_PARAMETER + 8);
+    p.format = format == 0 ? (uint32_t)MEMOPT_STATE_F32 : format;
+    p.block = s->block;
+    return p;
+}
+
+/* Whether the states' bytes mean the same. */
+static int same_states(const mo_parameter *a, const mo_parameter *b)
+{
+    return a->format == b->format && (!mo_format_has_scales(a->format) || a->block == b->block);
+}
+
+static memopt_status fail_format(const mo_parameter *p, const mo_parameter *q, uint64_t i)
+{
+    static const char hint[] = "memopt_optimizer_import_converted_sync() converts them";
+    if (p->format == q->format)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "optimizer import: parameter %" PRIu64
+                       " was exported with blocks of %" PRIu32 "; here it has blocks of %" PRIu32
+                       "; %s",
+                       i, q->block, p->block, hint);
+    return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                   "optimizer import: parameter %" PRIu64 " was exported with %s states (%" PRIu32
+                   "); here it has %s ones (%" PRIu32 "); %s",
+                   i, mo_format_name(q->format), q->format, mo_format_name(p->format), p->format,
+                   hint);
+}
+
+/* One that may be converted, or need not be. */
+static memopt_status check_states(const memopt_optimizer *o, const sections *s, uint64_t i)
+{
+    const mo_parameter *p = &o->parameters[i], q = exported(o, s, i);
+    uint32_t format = mo_get_u32(s->parameters + i * MO_EXPORT_PARAMETER + 8);
+    if (format != 0 && mo_optimizer_kernel(o->options.kind, format) == NULL)
+        return mo_fail(MEMOPT_CORRUPT,
+                       "optimizer import: parameter %" PRIu64 " has state format %" PRIu32
+                       ", which kind %" PRIu32 " does not have",
+                       i, format, o->options.kind);
+    if ((format == 0) != (p->moments == 0))
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "optimizer import: parameter %" PRIu64 " was exported with %s states "
+                       "(%" PRIu32 "); here it has %s (%" PRIu32 "); SGD without momentum has "
+                       "none",
+                       i, mo_format_name(format), format, mo_format_name(mo_export_format(p)),
+                       mo_export_format(p));
+    return s->converts || same_states(p, &q) ? MEMOPT_OK : fail_format(p, &q, i);
+}
+
+static memopt_status check_parameter(const memopt_optimizer *o, const sections *s, uint64_t i)
+{
+    const mo_parameter *p = &o->parameters[i];
+    const unsigned char *at = s->parameters + i * MO_EXPORT_PARAMETER;
+    if (mo_get_u64(at) != p->tensor.count || mo_get_u32(at + 12) != p->group)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "optimizer import: parameter %" PRIu64 " was exported with %" PRIu64
+                       " elements in group %" PRIu32 "; here it has %" PRIu64 " in group %" PRIu32,
+                       i, mo_get_u64(at), mo_get_u32(at + 12), p->tensor.count, p->group);
+    if (mo_steps_taken(mo_get_u64(at + 16)) >= MO_STEPS_LIMIT)
+        return mo_fail(MEMOPT_CORRUPT,
+                       "optimizer import: parameter %" PRIu64 " has taken %" PRIu64
+                       " steps; the count must be below 2^53",
+                       i, mo_get_u64(at + 16));
+    return check_states(o, s, i);
+}
+
+/* And adds up what they take in the export, and finds the largest one to convert. */
+static memopt_status check_parameters(const memopt_optimizer *o, sections *s)
+{
+    s->bytes = (uint64_t)(s->states - s->groups) + MO_EXPORT_HEADER + MO_EXPORT_END;
+    for (uint64_t i = 0; i < o->parameter_count; i++) {
+        memopt_status status = check_parameter(o, s, i);
+        if (status != MEMOPT_OK)
+            return status;
+        mo_parameter q = exported(o, s, i);
+        s->bytes += mo_parts_bytes(&q);
+        if (!same_states(&o->parameters[i], &q))
+            s->largest = mo_max_u64(s->largest, q.tensor.count);
     }
     return MEMOPT_OK;
 }
 
 static memopt_status check(const memopt_optimizer *o, const unsigned char *b, uint64_t bytes,
-                           sections *out)
+                           int converts, sections *out)
 {
     memopt_status status = check_frame(b, bytes);
     if (status == MEMOPT_OK)
         status = check_shape(o, b);
     if (status != MEMOPT_OK)
         return status;
-    out->version = mo_get_u32(b + 8);
-    out->groups = b + MO_EXPORT_HEADER;
+    *out = (sections){.groups = b + MO_EXPORT_HEADER,
+                      .version = mo_get_u32(b + 8),
+                      .block = mo_get_u32(b + 28),
+                      .converts = converts};
     out->parameters = out->groups + o->group_count * mo_export_group_bytes(out->version);
     out->states = out->parameters + o->parameter_count * MO_EXPORT_PARAMETER;
     status = check_groups(o, out);
     if (status == MEMOPT_OK)
-        status = check_parameters(o, out->parameters);
-    if (status == MEMOPT_OK && mo_get_u64(b + 16) != mo_export_bytes(o))
+        status = check_parameters(o, out);
+    if (status == MEMOPT_OK && mo_get_u64(b + 16) != out->bytes)
         status = mo_fail(MEMOPT_CORRUPT,
                          "optimizer import: %" PRIu64 " bytes for parameters that take %" PRIu64,
-                         mo_get_u64(b + 16), mo_export_bytes(o));
+                         mo_get_u64(b + 16), out->bytes);
     return status;
 }
 
-static memopt_status send(memopt_optimizer *o, const sections *s, memopt_stream stream)
+/* The moments of p from those of q, whose parts lie at `from`. */
+static memopt_status convert_moments(const mo_converter *c, const mo_parameter *p,
+                                     const mo_parameter *q, const unsigned char *const *from,
+                                     const mo_state_part *to)
+{
+    const uint32_t kind = c->o->options.kind, n = p->moments;
+    memopt_status status = MEMOPT_OK;
+    for (uint32_t k = 0; k < n && status == MEMOPT_OK; k++) {
+        mo_moment moment = {.codes = from[k], .out_codes = to[k].data};
+        if (mo_format_has_scales(q->format))
+            moment.scales = from[n + k];
+        if (mo_format_has_scales(p->format))
+            moment.out_scales = to[n + k].data;
+        moment.is_signed =
+            k == n - 1 && mo_rule_has_second(kind) ? 0 : k != 0 || mo_rule_first_signed(kind);
+        status = mo_convert(c, q, p, &moment);
+    }
+    return status;
+}
+
+/* p's states from those that lie at `at`, of q. */
+static memopt_status send_states(const mo_converter *c, const mo_parameter *p,
+                                 const mo_parameter *q, const unsigned char *at)
+{
+    mo_state_part from[MO_EXPORT_PARTS], to[MO_EXPORT_PARTS];
+    const unsigned char *places[MO_EXPORT_PARTS];
+    memopt_status status = MEMOPT_OK;
+    int count = mo_state_parts(q, from), last = mo_state_parts(p, to) - 1, k = 0;
+    for (int i = 0; i < count; at += from[i++].padded)
+        places[i] = at;
+    if (!same_states(p, q)) {
+        status = convert_moments(c, p, q, places, to);
+        k = p->split ? count - 1 : count; /* the residual is as it is */
+    }
+    for (; k < count && status == MEMOPT_OK; k++)
+        status = memopt_copy(c->o->device, to[last - (count - 1 - k)].data, places[k],
+                             from[k].bytes, c->stream);
+    return status;
+}
+
+static memopt_status send(memopt_optimizer *o, const sections *s, const mo_converter *c)
 {
     memopt_status status = MEMOPT_OK;
     const unsigned char *states = s->states;
     for (uint64_t i = 0; i < o->parameter_count && status == MEMOPT_OK; i++) {
-        const mo_parameter *p = &o->parameters[i];
-        mo_state_part parts[MO_EXPORT_PARTS];
-        int n = mo_state_parts(p, parts);
+        const mo_parameter *p = &o->parameters[i], q = exported(o, s, i);
         status =
             memopt_copy(o->device, p->device.steps, s->parameters + i * MO_EXPORT_PARAMETER + 16,
-                        sizeof(uint64_t), stream);
-        for (int k = 0; k < n && status == MEMOPT_OK; k++) {
-            status = memopt_copy(o->device, parts[k].data, states, parts[k].bytes, stream);
-            states += parts[k].padded;
-        }
+                        sizeof(uint64_t), c->stream);
+        if (status == MEMOPT_OK)
+            status = send_states(c, p, &q, states);
+        states += mo_parts_bytes(&q);
     }
     return status;
 }
@@ -175,44 +303,59 @@ static memopt_status own_order(const memopt_optimizer *o, const unsigned char *b
     *out_copy = NULL;
     if (!MO_BIG_ENDIAN)
         return MEMOPT_OK;
-    uint64_t bytes = mo_export_bytes(o);
-    unsigned char *copy = mo_malloc(bytes);
+    unsigned char *copy = mo_malloc(s->bytes);
     if (copy == NULL)
         return MEMOPT_OUT_OF_HOST_MEMORY;
-    memcpy(copy, buffer, bytes);
+    memcpy(copy, buffer, s->bytes);
     unsigned char *parameters = copy + (s->parameters - buffer);
-    unsigned char *states = copy + (s->states - buffer);
-    mo_export_order(o, parameters, states);
+    unsigned char *states = copy + (s->states - buffer), *at = states;
+    for (uint64_t i = 0; i < o->parameter_count; i++) {
+        mo_state_part parts[MO_EXPORT_PARTS];
+        mo_parameter q = exported(o, s, i);
+        mo_export_turn(parameters + i * MO_EXPORT_PARAMETER + 16, 8, 8);
+        for (int k = 0, n = mo_state_parts(&q, parts); k < n; at += parts[k++].padded)
+            mo_export_turn(at, parts[k].bytes, parts[k].word);
+    }
     s->parameters = parameters;
     s->states = states;
     *out_copy = copy;
     return MEMOPT_OK;
 }
 
-memopt_status memopt_optimizer_import_sync(memopt_optimizer *o, const void *buffer, uint64_t bytes,
-                                           memopt_stream stream)
+/* Everything that can be refused has been. */
+static memopt_status send_all(memopt_optimizer *o, const unsigned char *buffer, sections *s,
+                              memopt_stream stream)
+{
+    mo_converter converter;
+    unsigned char *copy = NULL;
+    memopt_status status = mo_converter_begin(o, s->largest, stream, &converter);
+    if (status != MEMOPT_OK)
+        return status;
+    status = own_order(o, buffer, s, &copy);
+    if (status == MEMOPT_OK)
+        status = send(o, s, &converter);
+    mo_keep_first(&status, memopt_stream_sync(o->device, stream)); /* copies read the buffer */
+    mo_keep_first(&status, mo_converter_end(&converter));
+    mo_free(copy);
+    return status;
+}
+
+static memopt_status import_any(memopt_optimizer *o, const void *buffer, uint64_t bytes,
+                                int converts, memopt_stream stream)
 {
     sections s;
-    unsigned char *copy = NULL;
     if (o == NULL || buffer == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "optimizer import: %s is NULL",
                        o == NULL ? "the handle" : "buffer");
     if (mo_device_inherited(o->device))
-        return mo_fail_inherited("optimizer_import_sync");
-    memopt_status status = check(o, buffer, bytes, &s);
+        return mo_fail_inherited("optimizer import");
+    memopt_status status = check(o, buffer, bytes, converts, &s);
     if (status == MEMOPT_OK)
         status = mo_optimizer_use_stream(o, stream);
     if (status == MEMOPT_OK)
         status = mo_paged_settle(o);
     if (status == MEMOPT_OK)
-        status = own_order(o, buffer, &s, &copy);
-    if (status != MEMOPT_OK)
-        return status;
-    status = send(o, &s, stream);
-    memopt_status waited = memopt_stream_sync(o->device, stream); /* copies read the buffer */
-    mo_free(copy);
-    if (status == MEMOPT_OK)
-        status = waited;
+        status = send_all(o, buffer, &s, stream);
     if (status != MEMOPT_OK)
         return status;
     for (uint64_t i = 0; i < o->group_count; i++) {
@@ -220,8 +363,21 @@ memopt_status memopt_optimizer_import_sync(memopt_optimizer *o, const void *buff
         o->groups[i] = get_group(&s, i);
         o->groups[i].device_lr = before.device_lr;
         o->groups[i].average = before.average;
+        o->groups[i].min_8bit_size = before.min_8bit_size;
     }
     o->group_table.current = 0;
     o->pages.torn = 0;
     return MEMOPT_OK;
+}
+
+memopt_status memopt_optimizer_import_sync(memopt_optimizer *o, const void *buffer, uint64_t bytes,
+                                           memopt_stream stream)
+{
+    return import_any(o, buffer, bytes, 0, stream);
+}
+
+memopt_status memopt_optimizer_import_converted_sync(memopt_optimizer *o, const void *buffer,
+                                                     uint64_t bytes, memopt_stream stream)
+{
+    return import_any(o, buffer, bytes, 1, stream);
 }

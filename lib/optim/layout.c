@@ -9,27 +9,35 @@ static mo_state_part part_of(void *data, uint64_t bytes, uint32_t word)
     return (mo_state_part){data, bytes, (bytes + 7) / 8 * 8, word};
 }
 
+/* Of `count` moments, or of their scales, the one at `index`. */
+static void *pick(uint64_t index, uint64_t count, void *first, void *slow, void *last)
+{
+    return index == 0 ? first : index == count - 1 ? last : slow;
+}
+
 int mo_state_parts(const mo_parameter *p, mo_state_part parts[MO_EXPORT_PARTS])
 {
-    uint64_t moment = mo_format_bytes(p->format, p->tensor.count);
-    uint64_t absmax = mo_parameter_blocks(p) * 4;
-    uint32_t word = p->format == MEMOPT_STATE_F32 ? 4 : p->format == MEMOPT_STATE_BF16 ? 2 : 1;
-    int n = 0;
-    if (p->device.m != NULL)
-        parts[n++] = part_of(p->device.m, moment, word);
-    if (p->device.slow != NULL)
-        parts[n++] = part_of(p->device.slow, moment, word);
-    if (p->device.v != NULL)
-        parts[n++] = part_of(p->device.v, moment, word);
-    if (p->device.absmax1 != NULL)
-        parts[n++] = part_of(p->device.absmax1, absmax, 4);
-    if (p->device.slow_absmax != NULL)
-        parts[n++] = part_of(p->device.slow_absmax, absmax, 4);
-    if (p->device.absmax2 != NULL)
-        parts[n++] = part_of(p->device.absmax2, absmax, 4);
-    if (p->device.residual != NULL)
-        parts[n++] = part_of(p->device.residual, p->tensor.count * p->split, p->split);
-    return n;
+    const mo_optim_tensor *d = &p->device;
+    const uint64_t n = p->moments, count = mo_parameter_states(p);
+    for (uint64_t k = 0; k < count; k++) {
+        memopt_tensor t = mo_parameter_state(p, k);
+        uint32_t word = (uint32_t)memopt_dtype_size(t.dtype);
+        void *data = k < n ? pick(k, n, d->m, d->slow, d->v)
+                     : p->split && k == count - 1
+                         ? d->residual
+                         : pick(k - n, n, d->absmax1, d->slow_absmax, d->absmax2);
+        parts[k] = part_of(data, t.count * word, word);
+    }
+    return (int)count;
+}
+
+uint64_t mo_parts_bytes(const mo_parameter *p)
+{
+    mo_state_part parts[MO_EXPORT_PARTS];
+    uint64_t bytes = 0;
+    for (int k = 0, n = mo_state_parts(p, parts); k < n; k++)
+        bytes += parts[k].padded;
+    return bytes;
 }
 
 uint32_t mo_export_version(const memopt_optimizer *o)
@@ -58,12 +66,8 @@ uint64_t mo_export_bytes(const memopt_optimizer *o)
     uint64_t bytes = MO_EXPORT_HEADER + MO_EXPORT_END +
                      o->group_count * mo_export_group_bytes(mo_export_version(o)) +
                      o->parameter_count * MO_EXPORT_PARAMETER;
-    for (uint64_t i = 0; i < o->parameter_count; i++) {
-        mo_state_part parts[MO_EXPORT_PARTS];
-        int n = mo_state_parts(&o->parameters[i], parts);
-        for (int k = 0; k < n; k++)
-            bytes += parts[k].padded;
-    }
+    for (uint64_t i = 0; i < o->parameter_count; i++)
+        bytes += mo_parts_bytes(&o->parameters[i]);
     return bytes;
 }
 
@@ -75,21 +79,6 @@ void mo_export_turn(unsigned char *at, uint64_t bytes, uint32_t word)
             at[i + low] = at[i + high];
             at[i + high] = byte;
         }
-}
-
-void mo_export_order(const memopt_optimizer *o, unsigned char *parameters, unsigned char *states)
-{
-    if (!MO_BIG_ENDIAN)
-        return;
-    for (uint64_t i = 0; i < o->parameter_count; i++) {
-        mo_state_part parts[MO_EXPORT_PARTS];
-        int n = mo_state_parts(&o->parameters[i], parts);
-        mo_export_turn(parameters + i * MO_EXPORT_PARAMETER + 16, 8, 8);
-        for (int k = 0; k < n; k++) {
-            mo_export_turn(states, parts[k].bytes, parts[k].word);
-            states += parts[k].padded;
-        }
-    }
 }
 
 void mo_put_u32(unsigned char *at, uint32_t value)

@@ -40,6 +40,8 @@ typedef struct mo_state_part {
 
 /* Fills parts, in the order of memopt_optimizer_get_state(); returns how many there are. */
 int mo_state_parts(const mo_parameter *p, mo_state_part parts[MO_EXPORT_PARTS]);
+/* What all of them take in an export. */
+uint64_t mo_parts_bytes(const mo_parameter *p);
 
 /* The version that an optimizer is written as, and the bytes of a group in it. */
 uint32_t mo_export_version(const memopt_optimizer *o);
@@ -50,11 +52,9 @@ uint32_t mo_export_format(const mo_parameter *p);
 /* Bytes of an export of this optimizer; it fits, since its states do. */
 uint64_t mo_export_bytes(const memopt_optimizer *o);
 
-/* Step counts and states are copied as they lie in device memory. On a big-endian processor these
- * turn them to the file's order or back: one array of words, and the sections of parameters and
- * states. */
+/* Step counts and states are copied as they lie in device memory. On a big-endian processor this
+ * turns an array of words to the file's order or back. */
 void mo_export_turn(unsigned char *at, uint64_t bytes, uint32_t word);
-void mo_export_order(const memopt_optimizer *o, unsigned char *parameters, unsigned char *states);
 
 void mo_put_u32(unsigned char *at, uint32_t value);
 void mo_put_u64(unsigned char *at, uint64_t value);

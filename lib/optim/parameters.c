@@ -172,10 +172,11 @@ static memopt_status make_state(memopt_optimizer *o, mo_parameter *p, uint64_t i
                                 memopt_stream stream)
 {
     state_layout layout;
+    uint64_t least = o->groups[p->group].min_8bit_size;
+    least = least != 0 ? least : o->options.min_8bit_size;
     p->moments = mo_optimizer_moments(o, p->group);
-    p->format = p->moments == 0 || p->tensor.count < o->options.min_8bit_size
-                    ? (uint32_t)MEMOPT_STATE_F32
-                    : o->options.state_format;
+    p->format = p->moments == 0 || p->tensor.count < least ? (uint32_t)MEMOPT_STATE_F32
+                                                           : o->options.state_format;
     if (!layout_of(p, mo_rule_has_second(o->options.kind), &layout))
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "optimizer: parameter %" PRIu64 ": states of %" PRIu64

@@ -31,8 +31,10 @@ typedef struct fixture {
     memopt_tensor states[3];
     uint64_t *steps;
     unsigned char *before, *buffer; /* host */
-    uint64_t bytes, index;
+    unsigned char *foreign;         /* an export in another format */
+    uint64_t bytes, index, foreign_bytes;
     uint32_t group;
+    memopt_status status; /* of the last conversion */
 } fixture;
 
 static void *device_block(fixture *f, uint64_t bytes)
@@ -233,6 +235,7 @@ static void end_all(memopt_device *device, void *context)
     assert_int_equal(memopt_allocator_destroy_force(f->allocator), MEMOPT_OK);
     free(f->before);
     free(f->buffer);
+    free(f->foreign);
     memset(f, 0, sizeof *f);
 }
 
@@ -255,6 +258,44 @@ TORTURE_CALL(export_all, memopt_optimizer_export_sync(f->optimizer, f->bytes, NU
 /* The export of the state as it is: an import that fails half-way has changed nothing either. */
 
 TORTURE_CALL(import_all, memopt_optimizer_import_sync(f->optimizer, f->before, f->bytes, NULL))
+
+/* The export of another run, in another format. */
+static void make_foreign(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    uint32_t format = torture_format;
+    torture_format = format == MEMOPT_STATE_8BIT ? MEMOPT_STATE_F32 : MEMOPT_STATE_8BIT;
+    if (torture_kind == MEMOPT_OPTIMIZER_SCHEDULE_FREE)
+        torture_format = MEMOPT_STATE_F32;
+    make_stepped(device, f);
+    torture_format = format;
+    unsigned char *foreign = f->before;
+    uint64_t bytes = f->bytes;
+    f->before = NULL;
+    end_all(device, f);
+    make_parameters(device, f);
+    f->foreign = foreign;
+    f->foreign_bytes = bytes;
+}
+
+static memopt_status import_foreign(memopt_device *device, void *context)
+{
+    (void)device;
+    fixture *f = context;
+    return f->status = memopt_optimizer_import_converted_sync(f->optimizer, f->foreign,
+                                                              f->foreign_bytes, NULL);
+}
+
+/* Only a device that fails leaves a part. */
+static void check_foreign(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    if (f->status != MEMOPT_OUT_OF_HOST_MEMORY && f->status != MEMOPT_OUT_OF_DEVICE_MEMORY)
+        assert_int_equal(memopt_optimizer_import_sync(f->optimizer, f->before, f->bytes, NULL),
+                         MEMOPT_OK);
+    check_unchanged(device, f);
+}
+
 TORTURE_CALL(quantize,
              memopt_quantize(device, MEMOPT_STATE_8BIT, &f->codes, &f->absmax, &f->g[0], 1, NULL))
 
@@ -284,6 +325,7 @@ static const torture_scenario scenarios[] = {
     {"get_steps", NULL, make_stepped, get_steps, NULL, check_unchanged, end_all, 0, 0},
     {"export", NULL, make_stepped, export_all, NULL, NULL, end_all, 0, 0},
     {"import", NULL, make_stepped, import_all, NULL, check_unchanged, end_all, 0, 0},
+    {"converted import", NULL, make_foreign, import_foreign, NULL, check_foreign, end_all, 0, 1},
     {"quantize", NULL, make_allocator, quantize, NULL, NULL, end_all, 0, 0},
     {"quantize_state", NULL, make_allocator, quantize_state, NULL, NULL, end_all, 0, 0},
     {"dequantize", NULL, make_allocator, dequantize, NULL, NULL, end_all, 0, 0},

@@ -58,7 +58,8 @@ class _WithParameters(Optimizer):
         groups = params if isinstance(params[0], dict) else [{"params": params}]
         for values in groups:
             own = {key: value for key, value in values.items() if key != "params"}
-            group = self._add_group({**defaults, **own})
+            least = own.pop("min_8bit_size", None)
+            group = self._add_group({**defaults, **own}, least)
             for parameter in values["params"]:
                 self.add_parameter(parameter, group, stream=stream)
 

@@ -121,16 +121,19 @@ class Optimizer(_lifetime.Closing):
         nesterov: Optional[bool] = None,
         maximize: Optional[bool] = None,
         average: Optional[float] = None,
+        min_8bit_size: Optional[Size] = None,
     ) -> Group:
         """Adds a group with the kind's hyperparameters: AdamW and Adam have lr, betas, eps and weight_decay,
         Lion lr, betas and weight_decay, SGD lr, momentum, dampening, weight_decay and nesterov;
         schedule-free AdamW AdamW's and average; RMSprop lr, alpha, eps and weight_decay, with momentum that
         too; Adagrad lr, eps and weight_decay; AdEMAMix AdamW's with three betas, alpha, t_alpha and t_beta3; each
-        maximize. Defaults are torch's, for Lion its paper's."""
-        return self._add_group(given(locals()))
+        maximize. Defaults are torch's, for Lion its paper's. `min_8bit_size` is the group's own."""
+        return self._add_group(given(locals()), min_8bit_size)
 
-    def _add_group(self, values: Dict[str, Any]) -> Group:
+    def _add_group(self, values: Dict[str, Any], min_8bit_size: Optional[Size] = None) -> Group:
         raw = _abi.OptimizerGroup()
+        if min_8bit_size is not None:
+            raw.min_8bit_size = max(parse_size(min_8bit_size), 1)  # to C, 0 is the optimizer's
         set_values(self.kind, raw, {**VALUES[self.kind], **values})
         number = output(lib.memopt_optimizer_add_group, self._handle.pointer, raw)
         group = Group(self._handle, self.kind, number)
@@ -320,9 +323,15 @@ class Optimizer(_lifetime.Closing):
         )
         return data
 
-    def import_bytes(self, data: TensorLike, stream: StreamLike = None) -> None:
-        """Reads what export_bytes() gave; everything is checked before anything changes."""
+    def import_bytes(
+        self, data: TensorLike, stream: StreamLike = None, *, convert: bool = False
+    ) -> None:
+        """Reads what export_bytes() gave; everything is checked before anything changes. `convert`:
+        moments of other state formats and block sizes are converted, by way of fp32."""
         view = tensor(data)
-        lib.memopt_optimizer_import_sync(
-            self._handle.pointer, view.pointer, view.nbytes, stream_pointer(stream)
+        read = (
+            lib.memopt_optimizer_import_converted_sync
+            if convert
+            else lib.memopt_optimizer_import_sync
         )
+        read(self._handle.pointer, view.pointer, view.nbytes, stream_pointer(stream))

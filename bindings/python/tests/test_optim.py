@@ -90,6 +90,10 @@ def test_min_8bit_size(allocator):
         assert optimizer.state(0)["exp_avg"].dtype is memopt.DType.F32
     with memopt.AdamW8bit(allocator, [f32([0] * 100)], min_8bit_size=0) as optimizer:
         assert optimizer.state(0)["exp_avg"].dtype is memopt.DType.U8
+    groups = [{"params": [f32([0] * 100)], "min_8bit_size": least} for least in (0, 100, 101)]
+    with memopt.AdamW8bit(allocator, groups) as optimizer:
+        types = [optimizer.state(i)["exp_avg"].dtype for i in range(3)]
+        assert types == [memopt.DType.U8, memopt.DType.U8, memopt.DType.F32]
 
 
 def test_groups(allocator):
@@ -220,6 +224,24 @@ def test_export_and_import(allocator):
     with memopt.AdamW8bit(allocator, [f32([0.0] * 8999)]) as other:
         with pytest.raises(memopt.InvalidArgumentError):
             other.import_bytes(data)
+        with pytest.raises(memopt.InvalidArgumentError):
+            other.import_bytes(data, convert=True)
+
+
+def test_import_of_another_format(allocator):
+    parameter = f32(numbers(9000, 1))
+    with memopt.AdamW8bit(allocator, [parameter]) as optimizer:
+        optimizer.step([f32(numbers(9000, 2))])
+        data = optimizer.export_bytes()
+        codes = optimizer.state(0)["exp_avg"].tolist()
+    with memopt.AdamW4bit(allocator, [parameter]) as other:
+        with pytest.raises(memopt.InvalidArgumentError, match="8-bit states.*companded 4-bit ones"):
+            other.import_bytes(data)
+        other.import_bytes(data, convert=True)
+        assert other.steps(0) == 1
+    with memopt.AdamW8bit(allocator, [parameter]) as same:
+        same.import_bytes(data, convert=True)
+        assert same.state(0)["exp_avg"].tolist() == codes
 
 
 @pytest.mark.parametrize(

@@ -203,6 +203,7 @@ static void try_primitives(handles *h)
     REFUSED(memopt_optimizer_get_export_size(h->optimizer, &index));
     REFUSED(memopt_optimizer_export_sync(h->optimizer, MIB, h->stream, h->pinned));
     REFUSED(memopt_optimizer_import_sync(h->optimizer, h->pinned, MIB, h->stream));
+    REFUSED(memopt_optimizer_import_converted_sync(h->optimizer, h->pinned, MIB, h->stream));
     REFUSED(memopt_optimizer_export_pieces_sync(h->optimizer, keep_nothing, NULL, h->stream));
     REFUSED(memopt_scaler_update(h->scaler, h->stream));
     REFUSED(memopt_scaler_send_state(h->scaler, h->stream));

@@ -550,6 +550,45 @@ static void test_listed_formats(void **state)
     close_world(&w);
 }
 
+/* A group's own limit, for parameters that are added later; 0 is the options'. */
+static void test_limit_of_a_group(void **state)
+{
+    (void)state;
+    static const uint64_t limits[] = {0, 1, 300, 301, UINT64_MAX};
+    static const memopt_dtype types[] = {MEMOPT_DTYPE_F32, MEMOPT_DTYPE_U8, MEMOPT_DTYPE_U8,
+                                         MEMOPT_DTYPE_F32, MEMOPT_DTYPE_F32};
+    world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_optimizer_options options = MEMOPT_OPTIMIZER_OPTIONS_INIT;
+    memopt_optimizer_group group = MEMOPT_OPTIMIZER_GROUP_INIT;
+    memopt_state_view view = MEMOPT_STATE_VIEW_INIT;
+    memopt_optimizer *o;
+    uint64_t index, bytes;
+    uint32_t number;
+    options.state_format = MEMOPT_STATE_8BIT;
+    OK(memopt_optimizer_create(w.allocator, &options, &o));
+    for (uint32_t i = 0; i < 5; i++) {
+        memopt_tensor p = new_tensor(&w, 300, MEMOPT_DTYPE_F32, NULL);
+        group.min_8bit_size = limits[i];
+        OK(memopt_optimizer_add_group(o, &group, &number));
+        OK(memopt_optimizer_add_parameter(o, number, &p, NULL, NULL, &index));
+        OK(memopt_optimizer_get_state(o, index, 0, &view));
+        assert_int_equal(view.tensor.dtype, types[i]);
+    }
+    group.min_8bit_size = 1; /* states that exist stay; later ones follow it */
+    OK(memopt_optimizer_set_group(o, 4, &group));
+    OK(memopt_optimizer_get_state(o, 4, 0, &view));
+    assert_int_equal(view.tensor.dtype, MEMOPT_DTYPE_F32);
+    unsigned char *saved = export_all(&w, o, &bytes); /* an import keeps the limit */
+    OK(memopt_optimizer_import_sync(o, saved, bytes, NULL));
+    memopt_tensor p = new_tensor(&w, 300, MEMOPT_DTYPE_F32, NULL);
+    OK(memopt_optimizer_add_parameter(o, 4, &p, NULL, NULL, &index));
+    OK(memopt_optimizer_get_state(o, index, 0, &view));
+    assert_int_equal(view.tensor.dtype, MEMOPT_DTYPE_U8);
+    free(saved);
+    OK(memopt_optimizer_destroy(o));
+    close_world(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -559,6 +598,7 @@ int main(void)
         cmocka_unit_test(test_companded_tensors), cmocka_unit_test(test_bf16_codes),
         cmocka_unit_test(test_bf16_means_move),   cmocka_unit_test(test_views),
         cmocka_unit_test(test_refusals),          cmocka_unit_test(test_listed_formats),
+        cmocka_unit_test(test_limit_of_a_group),
     };
     return cmocka_run_group_tests_name("optimizer formats", tests, NULL, NULL);
 }

@@ -18,7 +18,8 @@ typedef struct kind {
 #define ADAGRAD MEMOPT_OPTIMIZER_GROUP_ADAGRAD_INIT
 #define HEAVY                                                                                      \
     {                                                                                              \
-        sizeof(memopt_optimizer_group), 1e-2, 0, 0.99, 1e-8, 0, 0, 0, 0.9, 0, NULL, 0, 0, 0, 0, 0  \
+        sizeof(memopt_optimizer_group), 1e-2, 0, 0.99, 1e-8, 0, 0, 0, 0.9, 0, NULL, 0, 0, 0, 0, 0, \
+            0                                                                                      \
     }
 #define ADEMAMIX MEMOPT_OPTIMIZER_GROUP_ADEMAMIX_INIT
 

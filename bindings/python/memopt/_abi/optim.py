@@ -60,6 +60,7 @@ class OptimizerGroup(Struct):
         ("dampening", F64),
         ("device_lr", ADDRESS),
         *each(F64, "average beta3 alpha t_alpha t_beta3"),
+        ("min_8bit_size", U64),
     ]
 
 
@@ -110,6 +111,7 @@ functions(
     memopt_optimizer_export_pieces_sync=(CHECKED, HANDLE, ExportWriter, ADDRESS, STREAM),
     memopt_optimizer_export_sync=(CHECKED, HANDLE, U64, STREAM, ADDRESS),
     memopt_optimizer_import_sync=(CHECKED, HANDLE, ADDRESS, U64, STREAM),
+    memopt_optimizer_import_converted_sync=(CHECKED, HANDLE, ADDRESS, U64, STREAM),
     memopt_quantize=(CHECKED, HANDLE, U32, TENSORS, TENSORS, TENSORS, I32, STREAM),
     memopt_dequantize=(CHECKED, HANDLE, U32, TENSORS, TENSORS, TENSORS, I32, STREAM),
     memopt_state_map=(CHECKED, U32, I32, OUT_F32),

@@ -1,0 +1,297 @@
+/* Imports of other state formats: the bits are those of the public casts and quantisers. */
+#include "fixture.h"
+
+enum { PARAMETERS = 3, LARGE = 262144 + 4096 + 33 };
+
+/* The last of a test's counts reaches into a second run of blocks. */
+typedef struct setup {
+    uint32_t kind, format, block, split, paged;
+} setup;
+
+typedef struct trainer {
+    world w;
+    memopt_optimizer *o;
+    memopt_tensor p[PARAMETERS], g[PARAMETERS];
+    setup is;
+} trainer;
+
+static const uint64_t usual[PARAMETERS] = {1, 4097, 3000}, large[PARAMETERS] = {33, 256, LARGE};
+
+static trainer make(setup is, const uint64_t *counts, uint64_t min_8bit_size, uint64_t seed)
+{
+    trainer t;
+    memset(&t, 0, sizeof t);
+    memopt_optimizer_options options = MEMOPT_OPTIMIZER_OPTIONS_INIT;
+    memopt_optimizer_group group = MEMOPT_OPTIMIZER_GROUP_INIT;
+    float *x = malloc(LARGE * sizeof *x);
+    uint32_t number;
+    uint64_t index;
+    t.w = open_world(MEMOPT_STREAM_ORDER_EAGER, 1);
+    t.is = is;
+    options.kind = is.kind;
+    options.state_format = is.format;
+    options.block_size = is.block;
+    options.min_8bit_size = min_8bit_size;
+    options.split_weights = is.split;
+    options.page_bytes = is.paged;
+    group.momentum = 0.9;
+    OK(memopt_optimizer_create(t.w.allocator, &options, &t.o));
+    OK(memopt_optimizer_add_group(t.o, &group, &number));
+    memopt_dtype dtype = is.split ? MEMOPT_DTYPE_BF16 : MEMOPT_DTYPE_F32;
+    for (int i = 0; i < PARAMETERS; i++) {
+        for (uint64_t k = 0; k < counts[i]; k++)
+            x[k] = normal(&seed) * (float)(1 + k % 7);
+        t.p[i] = new_tensor(&t.w, counts[i], dtype, x);
+        t.g[i] = new_tensor(&t.w, counts[i], MEMOPT_DTYPE_F32, x);
+        OK(memopt_optimizer_add_parameter(t.o, 0, &t.p[i], NULL, t.w.stream, &index));
+    }
+    OK(memopt_optimizer_step(t.o, t.g, PARAMETERS, NULL, t.w.stream));
+    free(x);
+    return t;
+}
+
+static void end(trainer *t)
+{
+    OK(memopt_optimizer_destroy(t->o));
+    close_world(&t->w);
+}
+
+static memopt_state_view view_of(const trainer *t, uint64_t parameter, uint64_t index)
+{
+    memopt_state_view view = MEMOPT_STATE_VIEW_INIT;
+    OK(memopt_optimizer_get_state(t->o, parameter, index, &view));
+    return view;
+}
+
+static uint64_t views(const trainer *t, uint64_t parameter)
+{
+    memopt_state_view view = MEMOPT_STATE_VIEW_INIT;
+    uint64_t count = 0;
+    while (memopt_optimizer_get_state(t->o, parameter, count, &view) == MEMOPT_OK)
+        count++;
+    return count - (t->is.split != 0);
+}
+
+/* The view's format; its scales follow the moments. */
+static uint32_t format_of(const trainer *t, const memopt_state_view *view)
+{
+    return view->tensor.dtype == MEMOPT_DTYPE_F32 ? (uint32_t)MEMOPT_STATE_F32 : t->is.format;
+}
+
+static uint64_t moments_of(const trainer *t, uint64_t parameter)
+{
+    memopt_state_view first = view_of(t, parameter, 0);
+    int scales = mo_format_has_scales(format_of(t, &first));
+    return views(t, parameter) / (scales ? 2 : 1);
+}
+
+/* What a conversion must give: floats of one moment, by the public functions. */
+static void decode(const trainer *t, uint64_t parameter, uint64_t k, int is_signed,
+                   const memopt_tensor *out)
+{
+    memopt_state_view view = view_of(t, parameter, k);
+    uint32_t format = format_of(t, &view);
+    if (!mo_format_has_scales(format)) {
+        OK(memopt_cast(t->w.device, out, &view.tensor, 1, NULL, NULL));
+        return;
+    }
+    memopt_state_view scales = view_of(t, parameter, k + moments_of(t, parameter));
+    OK(memopt_dequantize(t->w.device, format, out, &view.tensor, &scales.tensor, is_signed, NULL));
+}
+
+static void same_bytes(const memopt_tensor *a, const memopt_tensor *b)
+{
+    assert_int_equal(a->count, b->count);
+    assert_memory_equal(a->data, b->data, a->count * memopt_dtype_size(a->dtype));
+}
+
+/* Moment k of `to` is what the floats become in its format. */
+static void check_moment(const trainer *to, uint64_t parameter, uint64_t k, int is_signed,
+                         const memopt_tensor *values)
+{
+    memopt_state_view view = view_of(to, parameter, k);
+    uint32_t format = format_of(to, &view);
+    uint64_t size = memopt_dtype_size(view.tensor.dtype);
+    memopt_tensor wanted = view.tensor, scales = {NULL, 0, MEMOPT_DTYPE_F32};
+    wanted.data = calloc(wanted.count, size);
+    if (mo_format_has_scales(format)) {
+        memopt_state_view is = view_of(to, parameter, k + moments_of(to, parameter));
+        scales.count = is.tensor.count;
+        scales.data = calloc(scales.count, 4);
+        OK(memopt_quantize(to->w.device, format, &wanted, &scales, values, is_signed, NULL));
+        same_bytes(&scales, &is.tensor);
+    } else {
+        OK(memopt_cast(to->w.device, &wanted, values, 1, NULL, NULL));
+    }
+    same_bytes(&wanted, &view.tensor);
+    free(wanted.data);
+    free(scales.data);
+}
+
+/* States that need no conversion keep their bits: an absmax from a code may be smaller. */
+static int same_format(const trainer *from, const trainer *to, uint64_t i)
+{
+    memopt_state_view was = view_of(from, i, 0), is = view_of(to, i, 0);
+    uint32_t format = format_of(from, &was);
+    return format == format_of(to, &is) &&
+           (!mo_format_has_scales(format) || from->is.block == to->is.block);
+}
+
+static void check_parameter(const trainer *from, const trainer *to, uint64_t i)
+{
+    uint64_t steps, taken;
+    OK(memopt_optimizer_get_steps_sync(to->o, i, to->w.stream, &steps));
+    OK(memopt_optimizer_get_steps_sync(from->o, i, from->w.stream, &taken));
+    assert_int_equal(steps, taken);
+    memopt_tensor values = {malloc(from->p[i].count * 4), from->p[i].count, MEMOPT_DTYPE_F32};
+    for (uint64_t k = 0; same_format(from, to, i) && k < views(from, i); k++) {
+        memopt_state_view was = view_of(from, i, k), is = view_of(to, i, k);
+        same_bytes(&was.tensor, &is.tensor);
+    }
+    for (uint64_t k = 0; !same_format(from, to, i) && k < moments_of(from, i); k++) {
+        const char *name = view_of(from, i, k).name;
+        int is_signed = strcmp(name, "exp_avg_sq") != 0 && strcmp(name, "square_avg") != 0;
+        decode(from, i, k, is_signed, &values);
+        check_moment(to, i, k, is_signed, &values);
+    }
+    if (from->is.split) {
+        memopt_state_view was = view_of(from, i, views(from, i));
+        memopt_state_view is = view_of(to, i, views(to, i));
+        same_bytes(&was.tensor, &is.tensor);
+    }
+    free(values.data);
+}
+
+static void convert(trainer *from, trainer *to)
+{
+    uint64_t bytes;
+    OK(memopt_optimizer_step(from->o, from->g, PARAMETERS, NULL, from->w.stream));
+    unsigned char *saved = export_all(&from->w, from->o, &bytes);
+    OK(memopt_optimizer_import_converted_sync(to->o, saved, bytes, to->w.stream));
+    for (uint64_t i = 0; i < PARAMETERS; i++)
+        check_parameter(from, to, i);
+    OK(memopt_optimizer_step(to->o, to->g, PARAMETERS, NULL, to->w.stream)); /* and it goes on */
+    free(saved);
+}
+
+static void test_each_to_each(void **state)
+{
+    (void)state;
+    for (uint32_t a = 1; a < MO_STATE_FORMATS; a++)
+        for (uint32_t b = 1; b < MO_STATE_FORMATS; b++) {
+            trainer from = make((setup){MEMOPT_OPTIMIZER_ADAMW, a, 0, 0, 0}, usual, 2, 5);
+            trainer to = make((setup){MEMOPT_OPTIMIZER_ADAMW, b, 0, 0, 0}, usual, 3001, 6);
+            convert(&from, &to); /* of 3000 elements to 32-bit */
+            end(&from);
+            end(&to);
+        }
+}
+
+static void test_rules_blocks_and_places(void **state)
+{
+    (void)state;
+    enum { CODED = MEMOPT_STATE_8BIT, F32 = MEMOPT_STATE_F32, C8 = MEMOPT_STATE_COMPANDED };
+    enum { ADAMW = MEMOPT_OPTIMIZER_ADAMW, MIX = MEMOPT_OPTIMIZER_ADEMAMIX };
+    enum { SGD = MEMOPT_OPTIMIZER_SGD, RMSPROP = MEMOPT_OPTIMIZER_RMSPROP };
+    static const setup pairs[][2] = {
+        {{ADAMW, CODED, 64, 0, 0}, {ADAMW, CODED, 0, 0, 0}},
+        {{ADAMW, MEMOPT_STATE_4BIT, 4096, 0, 0}, {ADAMW, MEMOPT_STATE_COMPANDED4, 32, 0, 0}},
+        {{ADAMW, CODED, 0, 2, 0}, {ADAMW, C8, 0, 2, 0}},
+        {{ADAMW, CODED, 0, 0, 1}, {ADAMW, C8, 0, 0, 1 << 20}},
+        {{MIX, CODED, 0, 0, 0}, {MIX, F32, 0, 0, 0}},
+        {{MIX, F32, 0, 0, 0}, {MIX, CODED, 0, 0, 0}},
+        {{SGD, F32, 0, 0, 0}, {SGD, CODED, 0, 0, 0}},
+        {{RMSPROP, CODED, 0, 0, 0}, {RMSPROP, F32, 0, 0, 0}},
+        {{RMSPROP, F32, 0, 0, 0}, {RMSPROP, CODED, 0, 0, 0}},
+    };
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        trainer from = make(pairs[i][0], large, 1, 7), to = make(pairs[i][1], large, 1, 8);
+        convert(&from, &to);
+        end(&from);
+        end(&to);
+    }
+}
+
+/* Refused, with the words in the message, and nothing has changed. */
+static void refused(trainer *t, int converted, const unsigned char *saved, uint64_t bytes,
+                    memopt_status status, const char *word, const char *other)
+{
+    uint64_t size;
+    unsigned char *was = export_all(&t->w, t->o, &size);
+    GIVES(status, converted ? memopt_optimizer_import_converted_sync(t->o, saved, bytes, NULL)
+                            : memopt_optimizer_import_sync(t->o, saved, bytes, NULL));
+    assert_non_null(strstr(memopt_last_error(), word));
+    assert_non_null(strstr(memopt_last_error(), other));
+    unsigned char *is = export_all(&t->w, t->o, &size);
+    assert_memory_equal(was, is, size);
+    free(was);
+    free(is);
+}
+
+/* An import that does not convert names both formats; another rule or other residuals are never
+ * converted. */
+static void test_refusals(void **state)
+{
+    (void)state;
+    uint64_t bytes;
+    trainer from = make((setup){MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT, 0, 0, 0}, usual, 2, 1);
+    unsigned char *saved = export_all(&from.w, from.o, &bytes);
+    static const struct {
+        setup to;
+        int converted;
+        const char *word, *other;
+    } rows[] = {
+        {{MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_COMPANDED, 0, 0, 0},
+         0,
+         "8-bit states (2)",
+         "companded ones (5)"},
+        {{MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_4BIT, 0, 0, 0},
+         0,
+         "8-bit states (2)",
+         "4-bit ones (3)"},
+        {{MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT, 64, 0, 0}, 0, "blocks of 256", "blocks of 64"},
+        {{MEMOPT_OPTIMIZER_ADAM, MEMOPT_STATE_8BIT, 0, 0, 0}, 1, "kind 1", "kind 4"},
+        {{MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT, 0, 1, 0}, 1, "split_weights 0", "weights 1"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        trainer to = make(rows[i].to, usual, 2, 2);
+        refused(&to, rows[i].converted, saved, bytes, MEMOPT_INVALID_ARGUMENT, rows[i].word,
+                rows[i].other);
+        end(&to);
+    }
+    free(saved);
+    end(&from);
+}
+
+/* There must be room for the conversion; the import needs none. */
+static void test_no_room(void **state)
+{
+    (void)state;
+    uint64_t bytes;
+    void *all = NULL;
+    trainer from = make((setup){MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT, 0, 0, 0}, usual, 2, 1);
+    trainer to = make((setup){MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_F32, 0, 0, 0}, usual, 2, 2);
+    unsigned char *saved = export_all(&from.w, from.o, &bytes);
+    for (uint64_t size = 512 * MIB; size >= 512; size /= 2)
+        while (to.w.block_count < 64 &&
+               memopt_allocator_alloc(to.w.allocator, size, 0, to.w.stream, &all) == MEMOPT_OK)
+            to.w.blocks[to.w.block_count++] = all;
+    refused(&to, 1, saved, bytes, MEMOPT_OUT_OF_DEVICE_MEMORY, "allocator", "free");
+    OK(memopt_allocator_free(to.w.allocator, to.w.blocks[2 * PARAMETERS]));
+    to.w.blocks[2 * PARAMETERS] = to.w.blocks[--to.w.block_count];
+    OK(memopt_optimizer_import_converted_sync(to.o, saved, bytes, to.w.stream));
+    free(saved);
+    end(&from);
+    end(&to);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_each_to_each),
+        cmocka_unit_test(test_rules_blocks_and_places),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_no_room),
+    };
+    return cmocka_run_group_tests_name("optimizer conversions", tests, NULL, NULL);
+}
