@@ -113,7 +113,9 @@ MEMOPT_API const char *memopt_status_message(memopt_status status);
 /**
  * @brief The details of this thread's last failed call, with sizes and names.
  *
- * The layer that first detects the error writes the text. A later success does not clear it.
+ * The layer that first detects the error writes the text. A later success does not clear it. Where a
+ * callback of the caller's returned the status, and no call of the library has just failed with it,
+ * the text names the callback and the status.
  * @return a string that belongs to the calling thread and stays valid until that thread's next
  *        failing call; "" if no call has failed yet. Never NULL.
  * @since 0.9

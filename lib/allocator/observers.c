@@ -91,7 +91,7 @@ static memopt_status ask(memopt_allocator *allocator, uint32_t kind, uint32_t op
         return MEMOPT_OK;
     allocator->family->refused = 1;
     tell_before(allocator, o, opposite, address, bytes);
-    return status;
+    return mo_callback_status(status, "allocator: a range observer");
 }
 
 memopt_status mo_observe_mapped(memopt_allocator *allocator, const void *address, uint64_t bytes)
@@ -184,7 +184,7 @@ static memopt_status add(memopt_allocator *allocator, mo_observer *fresh)
          member = member->next_member)
         status = tell_member(fresh, member);
     if (status != MEMOPT_OK)
-        return status;
+        return mo_callback_status(status, "allocator_add_range_observer: the observer");
     mo_observer **end = &family->observers;
     while (*end != NULL)
         end = &(*end)->next;

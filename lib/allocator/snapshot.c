@@ -105,5 +105,5 @@ memopt_status memopt_allocator_snapshot(memopt_allocator *allocator, memopt_bloc
     for (uint64_t i = 0; i < count && status == MEMOPT_OK; i++)
         status = visitor(user, &infos[i]);
     mo_free(infos);
-    return status;
+    return mo_callback_status(status, "allocator_snapshot: the visitor");
 }

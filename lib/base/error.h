@@ -16,6 +16,10 @@ memopt_status mo_fail(memopt_status status, const char *format, ...) MO_PRINTF(2
 memopt_status mo_fail_driver(memopt_status status, int32_t code, const char *name,
                              const char *format, ...) MO_PRINTF(4, 5);
 
+/* What a callback of the caller's returned, unchanged. A status of the caller's own, and one that
+ * the last error does not tell of, gets a line: "<who> returned status 65543 (USER)". */
+memopt_status mo_callback_status(memopt_status status, const char *who, ...) MO_PRINTF(2, 3);
+
 /* The thread's whole last error, to restore it later. */
 enum { MO_ERROR_MESSAGE_BYTES = 1024, MO_ERROR_DRIVER_BYTES = 96 };
 typedef struct mo_error_record {

@@ -26,6 +26,12 @@ static memopt_status refuse_if_held(const memopt_region *region, const char *ver
         region->name, verb, MO_SIZE(mo_region_leased_bytes(region)));
 }
 
+static memopt_status called(const memopt_region *region, const char *callback, memopt_status status)
+{
+    return mo_callback_status(status, "checkpoint: region '%s': its callback %s", region->name,
+                              callback);
+}
+
 static memopt_status random_save(memopt_region *region, void *state)
 {
     if (region->random_bytes == 0)
@@ -33,7 +39,7 @@ static memopt_status random_save(memopt_region *region, void *state)
     region->activity = MO_ACTIVITY_RANDOM;
     memopt_status status = region->callbacks.random_save(region->callbacks.user, state);
     region->activity = MO_ACTIVITY_NONE;
-    return status;
+    return called(region, "random_save", status);
 }
 
 static memopt_status random_restore(memopt_region *region, const void *state)
@@ -43,6 +49,17 @@ static memopt_status random_restore(memopt_region *region, const void *state)
     region->activity = MO_ACTIVITY_RANDOM;
     memopt_status status = region->callbacks.random_restore(region->callbacks.user, state);
     region->activity = MO_ACTIVITY_NONE;
+    return called(region, "random_restore", status);
+}
+
+/* After a pass with this status. If it failed, its status and text stay the last error. */
+static memopt_status random_put_back(memopt_region *region, const void *state, memopt_status status)
+{
+    if (status == MEMOPT_OK)
+        return random_restore(region, state);
+    mo_error_record failure = *mo_error_here();
+    (void)random_restore(region, state);
+    *mo_error_here() = failure;
     return status;
 }
 
@@ -69,6 +86,7 @@ static memopt_status run(memopt_region *region, memopt_region_pass pass, memopt_
     region->activity = MO_ACTIVITY_RUN;
     status = region->callbacks.run(region->callbacks.user, region, pass, stream);
     region->activity = MO_ACTIVITY_NONE;
+    status = called(region, "run", status);
     mo_keep_first(&status, mo_region_checks_end(region));
     return status;
 }
@@ -103,10 +121,8 @@ memopt_status memopt_region_forward(memopt_region *region, memopt_stream stream)
         return MEMOPT_OK;
     }
     mo_keep_first(&status, mo_region_drop_leases(region));
-    if (status != MEMOPT_OK) {
-        (void)random_restore(region, region->random_first);
-        return status;
-    }
+    if (status != MEMOPT_OK)
+        return random_put_back(region, region->random_first, status);
     region->state = MO_REGION_FORWARDED;
     region->stats.dropped_bytes = leased;
     region->stats.forwards++;
@@ -147,7 +163,7 @@ static memopt_status run_again(memopt_region *region, memopt_stream stream)
     status = random_restore(region, region->random_first);
     if (status == MEMOPT_OK)
         status = run(region, MEMOPT_PASS_RECOMPUTE, stream);
-    mo_keep_first(&status, random_restore(region, region->random_now));
+    status = random_put_back(region, region->random_now, status);
     region->random_due = NULL;
     if (status == MEMOPT_OK)
         status = compare_counts(region);

@@ -40,7 +40,9 @@ static memopt_status flush(sink *s)
     uint64_t bytes = s->used;
     s->used = 0;
     s->crc = mo_crc32(s->crc, s->piece, bytes);
-    return bytes == 0 ? MEMOPT_OK : s->write(s->user, s->piece, bytes);
+    return bytes == 0 ? MEMOPT_OK
+                      : mo_callback_status(s->write(s->user, s->piece, bytes),
+                                           "optimizer export: the writer");
 }
 
 /* The place of the next bytes, after a flush if the piece has no room; it never has less than

@@ -32,7 +32,7 @@ static memopt_status measure(void *context, const mo_plan_settings *settings, mo
         const uint64_t *b = &bytes[i * MEMOPT_PLAN_CATEGORIES];
         phases[i] = (mo_plan_bytes){b[0], b[1], b[2], b[3], b[4], b[5], 0, 0};
     }
-    return status;
+    return mo_callback_status(status, "plan: the callback measure");
 }
 
 static memopt_status estimate(mo_plan_estimate *e, const mo_plan_given *given, caller *c)

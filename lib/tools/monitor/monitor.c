@@ -189,7 +189,7 @@ static memopt_status visit(mo_process_list *list, memopt_process_visitor visitor
             find_name(&list->items[i]);
         status = visitor(user, &list->items[i]);
     }
-    return status;
+    return mo_callback_status(status, "monitor_processes: the visitor");
 }
 
 memopt_status memopt_monitor_processes(memopt_monitor *monitor, int32_t index,

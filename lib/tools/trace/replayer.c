@@ -2,6 +2,7 @@
 #include "tools/trace/replayer.h"
 
 #include "base/checked.h"
+#include "base/error.h"
 #include "base/memory.h"
 
 #include <inttypes.h>
@@ -145,7 +146,9 @@ static memopt_status tell(const mo_trace_machine *machine, uint64_t done)
                                         machine->capacity};
     if (info.total < info.done)
         info.total = info.done;
-    return meter->progress != NULL ? meter->progress(meter->user, &info) : MEMOPT_OK;
+    return meter->progress == NULL ? MEMOPT_OK
+                                   : mo_callback_status(meter->progress(meter->user, &info),
+                                                        "replay: the progress callback");
 }
 
 memopt_status mo_trace_machine_pass(mo_trace_machine *machine, uint64_t step, mo_trace_range range,

@@ -50,6 +50,26 @@ static void success_does_not_clear_it(void **state)
     assert_string_equal(memopt_last_error(), "still here");
 }
 
+/* A status of the caller's own is told of; one that the library has just told of keeps its text. */
+static void a_callback_gets_a_line(void **state)
+{
+    (void)state;
+    mo_fail(MEMOPT_BUSY, "of another call");
+    assert_int_equal(mo_callback_status(MEMOPT_OK, "x: it"), MEMOPT_OK);
+    assert_string_equal(memopt_last_error(), "of another call");
+    assert_int_equal(mo_callback_status(MEMOPT_BUSY, "x: it"), MEMOPT_BUSY);
+    assert_string_equal(memopt_last_error(), "of another call");
+    assert_int_equal(mo_callback_status(MEMOPT_IO_ERROR, "%s: it", "x"), MEMOPT_IO_ERROR);
+    assert_string_equal(memopt_last_error(), "x: it returned status 14 (IO_ERROR)");
+    for (int i = 0; i < 2; i++) {
+        const char *who = i == 0 ? "one" : "two";
+        mo_callback_status(MEMOPT_STATUS_USER + 1, "%s", who);
+        assert_int_equal(info_of_this_thread().status, MEMOPT_STATUS_USER + 1);
+        assert_non_null(strstr(memopt_last_error(), who));
+        assert_non_null(strstr(memopt_last_error(), " returned status 65537 (USER)"));
+    }
+}
+
 static void a_message_may_quote_the_one_before(void **state)
 {
     (void)state;
@@ -151,6 +171,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_failure_is_told_in_parts),
         cmocka_unit_test(success_does_not_clear_it),
+        cmocka_unit_test(a_callback_gets_a_line),
         cmocka_unit_test(a_message_may_quote_the_one_before),
         cmocka_unit_test(an_endless_message_is_cut),
         cmocka_unit_test(threads_do_not_see_each_other),

@@ -186,7 +186,8 @@ static void test_random_state(void **unused)
 
     l.fail_with = MEMOPT_STATUS_USER + 7; /* put back also when the callback fails */
     l.fail_pass = MEMOPT_PASS_RECOMPUTE;
-    GIVES(MEMOPT_STATUS_USER + 7, memopt_region_recompute(l.region, b.stream));
+    FAILS_SAYING(MEMOPT_STATUS_USER + 7, "its callback run returned status 65543 (USER)",
+                 memopt_region_recompute(l.region, b.stream));
     assert_int_equal(random.counter, 999);
     assert_int_equal(active_bytes(&b), 0);
     l.fail_with = MEMOPT_OK;
@@ -198,7 +199,8 @@ static void test_random_state(void **unused)
     l.fail_with = MEMOPT_STATUS_USER + 8; /* a forward that failed can be tried again the same */
     l.fail_pass = MEMOPT_PASS_FORWARD;
     random.counter = 77;
-    GIVES(MEMOPT_STATUS_USER + 8, memopt_region_forward(l.region, b.stream));
+    FAILS_SAYING(MEMOPT_STATUS_USER + 8, "callback run returned",
+                 memopt_region_forward(l.region, b.stream));
     assert_int_equal(random.counter, 77);
     layer_close(&l);
     bench_close(&b);
@@ -237,7 +239,8 @@ static void test_random_callbacks_fail(void **unused)
     OK(memopt_region_create(b.device, b.allocator, &callbacks, &options, &l.region));
 
     random_status[0] = MEMOPT_STATUS_USER + 1;
-    GIVES(MEMOPT_STATUS_USER + 1, memopt_region_forward(l.region, b.stream));
+    FAILS_SAYING(MEMOPT_STATUS_USER + 1, "callback random_save returned status 65537",
+                 memopt_region_forward(l.region, b.stream));
     assert_int_equal(l.runs, 0);
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_region_recompute(l.region, b.stream));
     random_status[0] = MEMOPT_OK;
@@ -248,11 +251,20 @@ static void test_random_callbacks_fail(void **unused)
         random_status[at] = MEMOPT_STATUS_USER + at;
         random_calls = 0;
         random.counter = 31;
-        GIVES(MEMOPT_STATUS_USER + at, memopt_region_recompute(l.region, b.stream));
+        FAILS_SAYING(MEMOPT_STATUS_USER + at, at == 0 ? "random_save" : "random_restore returned",
+                     memopt_region_recompute(l.region, b.stream));
         assert_int_equal(active_bytes(&b), 0);
         if (at < 2)
             assert_int_equal(random.counter, 31);
     }
+    memset(random_status, 0, sizeof random_status);
+    random_status[2] = MEMOPT_STATUS_USER + 9; /* the first failure's status and words stay */
+    random_calls = 0;
+    l.fail_with = MEMOPT_STATUS_USER + 8;
+    l.fail_pass = MEMOPT_PASS_RECOMPUTE;
+    FAILS_SAYING(MEMOPT_STATUS_USER + 8, "callback run returned status 65544",
+                 memopt_region_recompute(l.region, b.stream));
+    l.fail_with = MEMOPT_OK;
     memset(random_status, 0, sizeof random_status);
     random_calls = 0;
     OK(memopt_region_recompute(l.region, b.stream));

@@ -211,7 +211,8 @@ static void the_function_may_fail(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         asked a = {.batch = 1, .status = all[i]};
-        GIVES(all[i], memopt_plan_create("run.batch=2", line, &a, &plan));
+        FAILS_SAYING(all[i], "callback measure returned status",
+                     memopt_plan_create("run.batch=2", line, &a, &plan));
         GIVES(all[i], memopt_plan_solve("run.batch=2;card.capacity=1GiB", line, &a, &plan));
         assert_int_equal(a.count, 2);
         assert_null(plan);

@@ -79,6 +79,7 @@ static void this_machine(void **state)
     monitor = open_monitor("cpu");
     assert_int_equal(memopt_monitor_processes(monitor, 0, take_process, &p),
                      MEMOPT_STATUS_USER + 5);
+    assert_non_null(strstr(memopt_last_error(), "the visitor returned status 65541"));
     assert_int_equal(p.count, 1);
     OK(memopt_monitor_close(monitor));
 }

@@ -346,6 +346,7 @@ static void test_progress(void **state)
         w = (watcher){.stop_at = n};
         result.events = 77;
         assert_int_equal(memopt_trace_replay(trace, &options, &result), MEMOPT_STATUS_USER + 5);
+        assert_non_null(strstr(memopt_last_error(), "the progress callback returned status 65541"));
         assert_int_equal(result.events, 77);
         w = (watcher){.stop_at = n};
         assert_int_equal(memopt_trace_find_capacity(trace, &options, &untouched),
