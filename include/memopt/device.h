@@ -4,7 +4,8 @@
  *
  * A device is opened by name: "cpu", "cuda:0", "hip:1". On "cpu", device memory is host memory with
  * a capacity that the caller can set. It is reserved, mapped and unmapped as on a GPU: a program
- * that fits there fits a card of that size.
+ * that fits there fits a card of that size. All other memory of the process, that of malloc() too,
+ * may be given wherever a function asks for device memory there; it does not count.
  *
  * **Streams.** On a GPU, a ::memopt_stream is the driver's own handle (`CUstream`, `cudaStream_t`,
  * `hipStream_t`). NULL is the device's default stream. Work on one stream runs in order. A stream

@@ -3,7 +3,9 @@
  * @brief Optimizers with states of 4, 8, 16 or 32 bits and one fused multi-tensor step.
  *
  * The step count, the learning rates and the flags that a step reads are in device memory, so a
- * step never synchronises. The allocator provides states under the tag `optimizer`.
+ * step never synchronises. The allocator provides states under the tag `optimizer`. On the "cpu"
+ * device, parameters, gradients and states may lie in memory from malloc(): steps work on it in
+ * place.
  *
  * **Threads.** One thread at a time per optimizer, any thread.
  */
@@ -78,7 +80,10 @@ typedef struct memopt_optimizer_options {
     uint32_t stochastic_rounding; /**< 1: bf16/f16 parameters are rounded stochastically. */
     uint64_t min_8bit_size;       /**< Smaller tensors keep 32-bit states, whatever the format. 0:
                                        4096; 1: no tensor does. A group may have its own. */
-    uint64_t seed;                /**< Key of the generator for stochastic rounding. */
+    uint64_t seed;                /**< Key of the generator for stochastic rounding. Element i of
+                                       parameter n draws the same bits from it in every optimizer:
+                                       where several step shards or halves of one weight, give each
+                                       a seed of its own. */
     /** Bytes of a residual, 1 or 2, that a bf16 parameter keeps as its last state,
      * "weight_residual", so that steps add to a weight of 24 or 32 bits: the parameter is that
      * weight rounded to nearest, ties away from zero, and updates below half its last place are not

@@ -409,6 +409,48 @@ static void test_learning_rate_in_device_memory(void **state)
     }
 }
 
+/* On "cpu", memory of malloc is stepped in place like that of the device. */
+static void test_memory_of_malloc(void **state)
+{
+    (void)state;
+    for (uint32_t order = MEMOPT_STREAM_ORDER_EAGER; order <= MEMOPT_STREAM_ORDER_ADVERSARIAL;
+         order++) {
+        world w = open_world(order, 1);
+        memopt_step_options step = MEMOPT_STEP_OPTIONS_INIT;
+        memopt_tensor p[2], g[2], copy[2];
+        uint64_t index;
+        step.max_norm = 1.0;
+        for (int i = 0; i < 2; i++) {
+            p[i] = new_tensor(&w, N, MEMOPT_DTYPE_F32, noise(1, 0.5f));
+            g[i] = new_tensor(&w, N, MEMOPT_DTYPE_F32, noise(2, 1.0f));
+            copy[i] = new_tensor(&w, N, MEMOPT_DTYPE_BF16, NULL);
+        }
+        p[1].data = read_bytes(&w, &p[0]);
+        g[1].data = read_bytes(&w, &g[0]);
+        copy[1].data = malloc(N * 2);
+        memopt_optimizer *o[2];
+        for (int i = 0; i < 2; i++) {
+            o[i] = new_optimizer(&w, MEMOPT_STATE_8BIT, NULL);
+            OK(memopt_optimizer_add_parameter(o[i], 0, &p[i], &copy[i], w.stream, &index));
+            for (int t = 0; t < 3; t++)
+                OK(memopt_optimizer_step(o[i], &g[i], 1, &step, w.stream));
+        }
+        float *is = read_bytes(&w, &p[0]);
+        uint16_t *short_is = read_bytes(&w, &copy[0]);
+        assert_memory_equal(p[1].data, is, N * 4);
+        assert_memory_equal(copy[1].data, short_is, N * 2);
+        assert_memory_not_equal(p[1].data, noise(1, 0.5f), N * 4);
+        for (int i = 0; i < 2; i++)
+            OK(memopt_optimizer_destroy(o[i]));
+        free(is);
+        free(short_is);
+        free(p[1].data);
+        free(g[1].data);
+        free(copy[1].data);
+        close_world(&w);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -418,6 +460,7 @@ int main(void)
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_scale_and_verdict_of_the_caller),
         cmocka_unit_test(test_learning_rate_in_device_memory),
+        cmocka_unit_test(test_memory_of_malloc),
     };
     return cmocka_run_group_tests_name("optimizer states of the caller", tests, NULL, NULL);
 }
