@@ -6,6 +6,7 @@ import ctypes
 import enum
 from typing import Any, NamedTuple, Tuple, Type, Union
 
+from . import _nvrtc
 from ._abi import BackendFeature, Status
 from ._library import c_text, lib, output, values_of
 
@@ -35,8 +36,15 @@ class BackendInfo(NamedTuple):
 
 
 def backend_info(backend: str) -> BackendInfo:
-    """Asks about "cpu", "cuda" or "hip"; a missing driver is an answer, not an exception."""
-    raw = output(lib.memopt_backend_get_info, c_text(backend, "a back end"))
+    """Asks about "cpu", "cuda" or "hip"; a missing driver is an answer, not an exception.
+
+    Where "cuda" has no run-time compiler, one of a wheel is loaded (`nvidia-cuda-nvrtc`).
+    """
+    name = c_text(backend, "a back end")
+    raw = output(lib.memopt_backend_get_info, name)
+    if backend == "cuda" and raw.status == Status.OK and not raw.compiler:
+        if _nvrtc.load(raw.driver_version):
+            raw = output(lib.memopt_backend_get_info, name)
     info: BackendInfo = info_of(BackendInfo, raw)
     return info._replace(features=names_of(BackendFeature, raw.features))
 

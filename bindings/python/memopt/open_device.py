@@ -9,6 +9,7 @@ from . import _abi, _dlpack, _lifetime
 from ._arguments import unsigned
 from ._library import lib, output, values_of
 from ._lock import Guard
+from .backends import backend_info
 from .views import Tensor
 
 
@@ -50,6 +51,8 @@ class OpenDevice(_lifetime.Closing):
         self._handle = handle
         self._properties = _read_properties(handle.pointer)
         self._is_cpu = self.backend == "cpu"
+        if self.backend == "cuda":
+            backend_info("cuda")  # loads the compiler that the first launch may need
         self._pending: Deque[Tuple[Any, Any]] = collections.deque()  # events, owners of memory
         self._lock = Guard()
 
