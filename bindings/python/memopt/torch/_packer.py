@@ -14,8 +14,9 @@ import torch
 from .. import _abi
 from . import _buffers, _coded
 from . import _tensor_lists as _lists
+from ._ahead import Ahead
 from ._coded import Coded, Coder
-from ._slots import DENSE, WHOLE, Kept, Saved, Slot, Sparse, before, new_slot
+from ._slots import DENSE, WHOLE, Kept, Saved, Slot, Sparse, new_slot
 from ._store import Options, Store, open_store, owners
 
 _Tensor = torch.Tensor
@@ -36,7 +37,7 @@ class Packer:
         device_type: Optional[str],
         min_bytes: int,
         keep_last: "Tuple[float, float]",
-        prefetch: int,
+        limits: Tuple[Optional[int], Optional[int]],
         coder: Optional[Coder] = None,
     ) -> None:
         self.options = options
@@ -44,11 +45,14 @@ class Packer:
         self.min_bytes = min_bytes
         self.keep_count, self.keep_bytes = keep_last
         self.keeps = min(keep_last) > 0
-        self.prefetch = prefetch
+        #: Bytes to bring back ahead, and bytes of copies to the host under way; None: see _ahead.py.
+        self.limits = limits
         self.coder = coder
         #: Types for the short way through pack().
         self.plain = _PLAIN if coder is None else _PLAIN - _lists.GRADIENT_TYPES
         self.stores: Dict[torch.device, Optional[Store]] = {}
+        #: For stores whose copies are not inline.
+        self.ahead: Dict[Store, Ahead] = {}
         #: The first of them, for the short way through pack().
         self.main: Optional[Store] = None
         #: The newest slot of a storage, by the storage's id.
@@ -64,6 +68,7 @@ class Packer:
     def start_over(self) -> None:
         """For a child process: stored values can be read, new values go elsewhere."""
         self.stores.clear()
+        self.ahead.clear()
         self.main = None
         self.by_storage.clear()
         self.waiting.clear()
@@ -296,6 +301,8 @@ class Packer:
         if device.type == wanted and wanted in ("cpu", "cuda"):
             store = open_store(device, self.options)
             self.baselines[device] = store.stats()
+            if not store.inline:
+                self.ahead[store] = Ahead(*self.limits)
             self.main = self.main or store
         self.stores[device] = store
         return store
@@ -329,8 +336,9 @@ class Packer:
         slot.check()
         stream = store.stream()
         result = packed.tensor(stream)
-        for earlier in before(slot.number, self, self.prefetch):  # backward needs them next
-            earlier.slot.prefetch(stream)
+        ahead = self.ahead.get(store)
+        if ahead is not None:
+            ahead.fetch(slot, stream)
         return result
 
     # --- about all of it ---

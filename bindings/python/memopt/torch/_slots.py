@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from typing import Any, Dict, Iterator, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 import torch
 
@@ -111,6 +111,7 @@ class Slot(weakref.ref):  # type: ignore[type-arg]
     start: int
     nbytes: int
     ticket: int
+    stored_before: Any = None  # bytes of its packer's copies before its own: see _ahead.py
     refused: int = 0  # a ticket without a copy, to be released soon
     stream: Any = None  # torch's stream that it was packed on
     shared: bool = False  # more than one tensor is seen in it
@@ -126,7 +127,10 @@ class Slot(weakref.ref):  # type: ignore[type-arg]
     def copy_out(self, tensor: torch.Tensor) -> None:
         """Packs the range of the tensor's storage, or keeps the tensor where the host is full."""
         address = tensor.untyped_storage().data_ptr() + self.start
-        self.store.pack(self, address, tensor.detach())
+        ahead = self.owner.ahead.get(self.store)  # None: copies are inline
+        self.store.pack(self, address, tensor.detach(), 0 if ahead is None else ahead.in_flight())
+        if ahead is not None:
+            ahead.add(self)
         if self.ticket:
             self.first.source = None
         else:
@@ -237,18 +241,6 @@ def new_slot(
     slot.ticket = 0
     _live[number] = slot
     return slot
-
-
-def before(number: int, owner: Any, count: int) -> Iterator[Saved]:
-    """What the owner packed before a slot, the nearest first, as many as there are nearby."""
-    for earlier in range(number - 1, max(0, number - 1 - 4 * count), -1):
-        slot = _live.get(earlier)
-        hold: Optional[Saved] = None if slot is None else slot()
-        if hold is not None and hold.slot.owner is owner:
-            yield hold  # the slot must not end while it is being prefetched
-            count -= 1
-            if count == 0:
-                return
 
 
 class Sparse:

@@ -34,8 +34,6 @@ from .._lock import Guard
 from ..offload import Offloader
 from ._native import native
 
-#: Copies to the host that may be under way before the packing stream waits for the oldest.
-FLIGHTS = 4
 #: Copies of less than this are short.
 SHORT_BYTES = 1 << 16
 #: Where copies are inline, backward releases dead values after it has read so many bytes.
@@ -84,6 +82,7 @@ class Flight(NamedTuple):
     source: torch.Tensor
     stream: Any  # torch's stream that it was packed on
     slot: Any
+    before: int  # bytes of all copies that began before its own
 
 
 class Store:
@@ -107,6 +106,7 @@ class Store:
         self.burying = False
         self.unpacked_bytes = 0  # since dead slots were last released, where copies are inline
         self.flights: Dict[int, Flight] = {}  # by ticket, the oldest first
+        self.flown = 0  # bytes of all copies that ever began
         self.forked = False
         self.offloader = Offloader(
             native(device).allocator,
@@ -133,12 +133,13 @@ class Store:
 
     # --- calls of the offloader ---
 
-    def pack(self, slot: Any, address: int, source: torch.Tensor) -> None:
-        """Gives the slot a ticket; none if its value stays on the device."""
+    def pack(self, slot: Any, address: int, source: torch.Tensor, in_flight: int) -> None:
+        """Gives the slot a ticket; none if its value stays on the device. Copies of more than
+        `in_flight` bytes, if they are several, are not left under way."""
         stream = slot.stream
         raw = None if stream is None else stream.cuda_stream
-        flight = Flight(source, stream, slot)
         with self.lock:
+            flight = Flight(source, stream, slot, self.flown)
             if self.dead:
                 self._bury()
             request = self._request
@@ -153,9 +154,10 @@ class Store:
                     slot.ticket = ticket
                     if not self.inline:
                         self.flights[ticket] = flight
+                        self.flown += slot.nbytes
             if slot.refused:
                 status = self._give_up(slot, raw)
-            self._follow()
+            self._follow(in_flight)
         if status:
             raise _library.from_status(status)
 
@@ -248,12 +250,13 @@ class Store:
 
     # --- sources under way ---
 
-    def _follow(self) -> None:
+    def _follow(self, in_flight: int) -> None:
         """Keeps each source until its copy is done, or memory order takes care of it."""
         while self.flights:
             oldest = next(iter(self.flights))
             done = _query_packed(self._pointer, oldest) == 0
-            if not done and len(self.flights) <= FLIGHTS:
+            under_way = self.flown - self.flights[oldest].before
+            if not done and (under_way <= in_flight or len(self.flights) == 1):
                 break
             self._land(oldest, done)
 
@@ -264,7 +267,7 @@ class Store:
                 self._land(ticket, _query_packed(self._pointer, ticket) == 0)
 
     def _land(self, ticket: int, done: bool) -> None:
-        source, stream, slot = self.flights[ticket]
+        source, stream, slot, _ = self.flights[ticket]
         if not done:
             raw = None if stream is None else stream.cuda_stream
             status = _wait_packed(self._pointer, ticket, raw)

@@ -44,8 +44,13 @@ class save_on_cpu(saved_tensors_hooks):
         host_limit: the most host memory to hold for each device, as a number or as "8GiB"; 0 is
             no limit.
         min_bytes: storages smaller than this stay.
-        prefetch: how many saved tensors to bring back ahead of the one that backward asks for. On
-            the CPU there is nothing to overlap with, and it has no effect.
+        prefetch: how many bytes to bring back ahead of what backward asks for, as a number or as
+            "512MiB"; at least the next value comes ahead, with 0 none. None: a sixteenth of what a
+            forward pass stores (the largest so far), at least 32 MiB. On the CPU there is nothing to
+            overlap with, and it has no effect.
+        in_flight: how many bytes may be on their way to the host before the stream that saves waits
+            for the oldest copy; their memory is in use until then. One copy may always be under way.
+            None: as for `prefetch`. No effect on the CPU.
         keep_last: the newest values stay on the device, since backward begins with them: a number
             of tensors, or bytes as "64MiB".
         overflow: what to do with a value that does not fit below `host_limit`: "keep" it on the
@@ -76,24 +81,21 @@ class save_on_cpu(saved_tensors_hooks):
         *,
         host_limit: Size = 0,
         min_bytes: Size = 1024,
-        prefetch: int = 2,
+        prefetch: Optional[Size] = None,
+        in_flight: Optional[Size] = None,
         keep_last: Size = 0,
         overflow: Union[None, str, _abi.Overflow] = None,
         disk: Optional[Disk] = None,
         compress: Compress = None,
         compress_min_bytes: Size = "16KiB",
     ) -> None:
-        if prefetch < 0:
-            raise ValueError(
-                "save_on_cpu: prefetch must be a number of tensors, not %r" % (prefetch,)
-            )
         options = _options(parse_size(host_limit), overflow, disk)
         self._packer = packer = Packer(
             options,
             device_type,
             max(1, parse_size(min_bytes)),
             _last(keep_last),
-            prefetch,
+            (_bytes("prefetch", prefetch), _bytes("in_flight", in_flight)),
             None if compress is None else Coder(compress, parse_size(compress_min_bytes)),
         )
         super().__init__(packer.pack, packer.unpack)
@@ -159,6 +161,15 @@ def _options(
             "save_on_cpu: overflow 'spill' and disk need each other: pass both, or leave both out"
         )
     return Options(host_limit, policy, None if path is None else (os.fsdecode(path), limit))
+
+
+def _bytes(name: str, size: Optional[Size]) -> Optional[int]:
+    number = None if size is None else parse_size(size)
+    if number is not None and 0 < number < 512:  # it was a number of tensors once
+        raise ValueError(
+            "save_on_cpu: %s is in bytes, or text as '512MiB'; %d is too few" % (name, number)
+        )
+    return number
 
 
 def _last(keep_last: Size) -> Tuple[float, float]:

@@ -76,7 +76,7 @@ def test_retain_graph_reads_again(offload, device, tmp_path):
 
 
 def test_values_are_prefetched_from_the_disk(streams, tmp_path):
-    context = streams(prefetch=1, host_limit="1MiB", disk=str(tmp_path))
+    context = streams(prefetch="256KiB", host_limit="1MiB", disk=str(tmp_path))
     anchor = torch.ones((), requires_grad=True)
     for _ in range(3):
         seen, result = [], anchor

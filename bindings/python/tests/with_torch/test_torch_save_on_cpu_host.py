@@ -102,8 +102,12 @@ def test_bad_options_are_refused():
         mt.save_on_cpu(overflow="drop")
     with pytest.raises(ValueError):
         mt.save_on_cpu(host_limit="many")
-    with pytest.raises(ValueError, match="prefetch"):
-        mt.save_on_cpu(prefetch=-1)
+    for name in ("prefetch", "in_flight"):
+        for value in (-1, "many"):
+            with pytest.raises(ValueError):
+                mt.save_on_cpu(**{name: value})
+        with pytest.raises(ValueError, match=name + " is in bytes, .* 2 is too few"):
+            mt.save_on_cpu(**{name: 2})
     with pytest.raises(ValueError, match="keep_last"):
         mt.save_on_cpu(keep_last=-1)
     with pytest.raises(TypeError):

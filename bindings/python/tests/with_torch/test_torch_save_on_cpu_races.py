@@ -21,7 +21,7 @@ from save_on_cpu_support import (  # noqa: E402, F401
     x,
 )
 
-from memopt.torch import _slots, _store  # noqa: E402
+from memopt.torch import _ahead, _slots, _store  # noqa: E402
 
 
 # --- bugs of other offloaders ---------------------------------------------------------------------
@@ -47,7 +47,7 @@ def test_a_source_lives_until_its_copy_is_done(streams):
 
 def test_few_sources_wait_for_their_copies(streams):
     """Kept until backward they would save no memory at all."""
-    context = streams()
+    context = streams(in_flight="1MiB")
     anchor = torch.ones((), requires_grad=True)
     storages, result = [], anchor
     with context:
@@ -56,13 +56,13 @@ def test_few_sources_wait_for_their_copies(streams):
             storages.append(weakref.ref(value.untyped_storage()))
             result = Keeping.apply(result, lambda saved: None, value)
             del value
-            assert sum(storage() is not None for storage in storages) <= _store.FLIGHTS + 1
+            assert sum(storage() is not None for storage in storages) <= 4 + 1
     result.backward()
 
 
 def test_a_prefetch_is_in_order_behind_the_copy_to_the_host(streams):
     """A copy back that starts before the copy to the host is done brings old bytes."""
-    context = streams(prefetch=8)
+    context = streams(prefetch="4MiB")
     anchor = torch.ones((), requires_grad=True)
     for round_ in range(10):
         seen, result = [], anchor
@@ -79,7 +79,7 @@ def test_a_prefetch_is_in_order_behind_the_copy_to_the_host(streams):
 
 
 def test_prefetch_goes_backwards_and_no_further_than_told(streams):
-    context = streams(prefetch=2)
+    context = streams(prefetch="128KiB")
     x = torch.randn(1 << 14)
     anchor = torch.ones((), requires_grad=True)
     result, ahead = anchor, []
@@ -105,8 +105,77 @@ def test_prefetch_goes_backwards_and_no_further_than_told(streams):
     ]
 
 
+def seen_ahead(context, values):
+    """What backward gets of values that are saved one by one, and what was on its way back behind
+    each, in bytes."""
+    anchor = torch.ones((), requires_grad=True)
+    result, seen, ahead = anchor, [], []
+
+    def see(saved):
+        seen.extend(saved)
+        slots = [s for s in _slots._live.values() if s.owner is context._packer and s.prefetched]
+        ahead.append([slot.nbytes for slot in slots])
+
+    with context:
+        for value in values:
+            result = Keeping.apply(result, see, value)
+    result.backward()
+    return seen[::-1], ahead
+
+
+def test_the_way_ahead_is_counted_in_bytes(streams):
+    """Few large values among many tiny ones: by numbers it is nothing, or all of them."""
+    tiny, large = 2048, 1 << 20
+    sizes = [large] * 3 + [tiny] * 100 + [large] + [tiny] * 100 + [large] * 2
+    values = [torch.randint(0, 255, (n,), dtype=torch.uint8) for n in sizes]
+    context = streams(prefetch="100KiB", in_flight="100KiB")
+    got, ahead = seen_ahead(context, values)
+    assert all(torch.equal(one, other) for one, other in zip(got, values))
+    assert context.stats()["prefetch_hits"] == len(values) - 1  # each is ahead at its turn
+    for behind, there in zip(sizes[::-1][1:], ahead):
+        assert sum(there) <= max(100 << 10, behind)
+    assert [tiny] * 50 in ahead and [large] in ahead
+
+
+def test_a_forward_pass_says_how_far_ahead(streams, monkeypatch):
+    """Without a limit a sixteenth of it, at least 32 MiB; it is that of the first step already."""
+    values = [torch.full((1 << 14,), float(i)) for i in range(48)]
+    _, ahead = seen_ahead(streams(), values)
+    assert len(ahead[0]) == 47
+    monkeypatch.setattr(_ahead, "LEAST_BYTES", 0)
+    context = streams()
+    for _ in range(2):
+        got, ahead = seen_ahead(context, values)
+        assert all(torch.equal(one, other) for one, other in zip(got, values))
+        assert [len(there) for there in ahead] == [3] * 45 + [2, 1, 0]
+    _, ahead = seen_ahead(context, values[:4])  # a shorter pass changes nothing
+    assert [len(there) for there in ahead] == [3, 2, 1, 0]
+
+
+def test_copies_under_way_are_counted_in_bytes(streams, monkeypatch):
+    """Tiny values are not waited for because they are many, large ones are beyond the limit; the
+    last copy never is."""
+    left = []
+    real = _store.Store._follow
+
+    def follow(self, in_flight):
+        real(self, in_flight)
+        left.append([flight.slot.nbytes for flight in self.flights.values()])
+
+    monkeypatch.setattr(_store.Store, "_follow", follow)
+    monkeypatch.setattr(_store, "_query_packed", lambda offloader, ticket: 1)  # never done
+    mib = 1 << 20
+    values = [torch.zeros(n, dtype=torch.uint8) for n in [2048] * 200 + [mib] * 4 + [8 * mib, 2048]]
+    through(streams(in_flight="2MiB"), *values)
+    assert left[199] == [2048] * 200
+    assert left[203] == [mib] * 2 and left[204] == [8 * mib] and left[205] == [2048]
+    left.clear()
+    through(streams(), *values)
+    assert sum(left[-1]) == sum(v.nbytes for v in values)
+
+
 def test_prefetched_values_that_nobody_asks_for_are_given_back(streams):
-    context = streams(prefetch=4)
+    context = streams(prefetch="256KiB")
     x = torch.randn(1 << 14)
     result = torch.ones((), requires_grad=True)
     with context:
@@ -173,8 +242,8 @@ def test_no_pack_waits_for_its_copy(streams, monkeypatch):
     packed = []
     real = _store.Store.pack
 
-    def pack(self, slot, address, source):
-        real(self, slot, address, source)
+    def pack(self, slot, *arguments):
+        real(self, slot, *arguments)
         packed.append(_store._query_packed(self._pointer, slot.ticket))
 
     monkeypatch.setattr(_store.Store, "pack", pack)
