@@ -80,6 +80,7 @@ class Ahead:
                     distance = start - one.stored_before
                     if distance > limit and distance != one.nbytes:
                         break
-                    one.prefetch(stream)
+                    if not one.prefetch(stream):
+                        break
                 self._next -= 1
             del order

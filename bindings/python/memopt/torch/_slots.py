@@ -183,16 +183,21 @@ class Slot(weakref.ref):  # type: ignore[type-arg]
         storage: torch.UntypedStorage = prefetched[0]
         return storage
 
-    def prefetch(self, stream: Any) -> None:
-        """Starts to bring the range back, unless it is there or on its way."""
+    def prefetch(self, stream: Any) -> bool:
+        """Starts to bring the range back, unless it is there or on its way. False: there is no memory
+        for it, and backward asks later."""
         if not self.ticket or self.prefetched is not None or self.spoiled is not None:
-            return
+            return True
         for back in (self.restored, self.decoded):
             if back is not None and back[0]() is not None:
-                return
-        with self.store.fetching:
-            if self.prefetched is None:
-                self.store.prefetch_into(self, self.room(), stream)
+                return True
+        try:
+            with self.store.fetching:
+                if self.prefetched is None:
+                    self.store.prefetch_into(self, self.room(), stream)
+        except torch.cuda.OutOfMemoryError:
+            return False
+        return True
 
     def room(self) -> torch.UntypedStorage:
         """New memory for the range."""

@@ -152,6 +152,22 @@ def test_a_forward_pass_says_how_far_ahead(streams, monkeypatch):
     assert [len(there) for there in ahead] == [3, 2, 1, 0]
 
 
+def test_no_memory_for_the_way_ahead_is_no_error(streams, monkeypatch):
+    """The value itself may find memory when backward asks."""
+    asked = []
+
+    def full(slot):
+        asked.append(slot.number)
+        raise torch.cuda.OutOfMemoryError("full")
+
+    monkeypatch.setattr(_slots.Slot, "room", full)
+    values = [torch.full((1 << 14,), float(i)) for i in range(6)]
+    context = streams()
+    got, _ = seen_ahead(context, values)
+    assert all(torch.equal(one, other) for one, other in zip(got, values))
+    assert len(asked) == 5 and context.stats()["prefetch_hits"] == 0
+
+
 def test_copies_under_way_are_counted_in_bytes(streams, monkeypatch):
     """Tiny values are not waited for because they are many, large ones are beyond the limit; the
     last copy never is."""
