@@ -1,7 +1,6 @@
 """What the checks with PyTorch need of a device: the real one, or the cpu in its place.
 
-The stand-in runs every line of the checks on a machine without a GPU. It has no streams, and its
-"graph" is the function itself, called again.
+The stand-in runs the lines of the checks on a machine without a GPU. It has no streams, and no peaks.
 """
 
 import contextlib
@@ -49,21 +48,20 @@ class Gpu:
         """Keeps the current stream working for a while, so that a missing order shows."""
         torch.cuda._sleep(20_000_000)
 
-    def capture(self, function):
-        """Captures what a function enqueues; calling the result replays it."""
-        side = self.side()
-        side.wait_stream(self.current())
-        with self.on(side):  # as torch asks for: a few runs before the capture, beside
-            function()
-        self.current().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            function()
-        return graph.replay
+    def reset_peak(self):
+        """Begins to look for the most memory that torch's tensors take."""
+        torch.cuda.synchronize(self.index)
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(self.index)
 
-    def free_bytes(self):
-        """Free memory of the device, as torch's runtime sees it."""
+    def free(self):
+        """Bytes that the device has free."""
         return torch.cuda.mem_get_info(self.index)[0]
+
+    def peak(self):
+        """The most bytes of tensors since then."""
+        torch.cuda.synchronize(self.index)
+        return torch.cuda.max_memory_allocated(self.index)
 
     def empty_cache(self):
         """Gives the memory that torch caches back."""
@@ -103,11 +101,10 @@ class StandIn:
     def busy(self):
         pass
 
-    def capture(self, function):
-        function()
-        return function
+    def reset_peak(self):
+        pass
 
-    def free_bytes(self):
+    def peak(self):
         return 0
 
     def empty_cache(self):
@@ -118,3 +115,10 @@ class StandIn:
         for _ in range(times):
             function()
         return (time.perf_counter() - begin) / times
+
+
+def of(name):
+    """The device of this name, or why torch cannot use it."""
+    if name == "cpu":
+        return StandIn()
+    return Gpu.problem(name) or Gpu(name)

@@ -1,5 +1,8 @@
 /*
- * gpu_bench --device NAME [--json FILE] [--rounds N] [--seconds S] [--small]
+ * gpu_bench --device NAME [--json FILE] [--rounds N] [--seconds S] [--small] [--first]
+ *
+ * --first: only how long the first step of the process takes. A caller that empties the caches of
+ * kernels before (MEMOPT_CACHE_DIR, CUDA_CACHE_PATH) sees what a first run on the machine takes.
  *
  * Prints Markdown tables and writes one JSON object a line, each as soon as it is known. It reports
  * and never fails on a time; 77 if the device is not there.
@@ -186,6 +189,39 @@ void free_tensor(bench *b, memopt_tensor *tensor)
     tensor->data = NULL;
 }
 
+/* --- the first step ------------------------------------------------------------------------ */
+
+/* Nothing was launched before: the step loads the kernels, or compiles them. */
+static void bench_first(bench *b)
+{
+    memopt_optimizer_options options = MEMOPT_OPTIMIZER_OPTIONS_INIT;
+    memopt_optimizer_group group = MEMOPT_OPTIMIZER_GROUP_INIT;
+    memopt_optimizer *optimizer;
+    memopt_tensor of[2] = {{NULL, b->small ? 5000 : MIB, MEMOPT_DTYPE_F32}};
+    of[1] = of[0];
+    figure_row(b, "the first step", "open the device", 1e3 * b->opening, "ms");
+    for (int i = 0; i < 2; i++) {
+        OK(memopt_allocator_alloc(b->allocator, 4 * of[i].count, MEMOPT_TAG_OTHER, b->stream,
+                                  &of[i].data));
+        OK(memopt_fill(b->device, of[i].data, 0, 4 * of[i].count, b->stream));
+    }
+    options.state_format = MEMOPT_STATE_8BIT;
+    double begin = now();
+    OK(memopt_optimizer_create(b->allocator, &options, &optimizer));
+    OK(memopt_optimizer_add_group(optimizer, &group, &(uint32_t){0}));
+    OK(memopt_optimizer_add_parameter(optimizer, 0, &of[0], NULL, b->stream, &(uint64_t){0}));
+    for (int step = 0; step < 2; step++) {
+        OK(memopt_optimizer_step(optimizer, &of[1], 1, NULL, b->stream));
+        OK(memopt_stream_sync(b->device, b->stream));
+        figure_row(b, "the first step", step == 0 ? "first step" : "second step",
+                   1e3 * (now() - begin), "ms");
+        begin = now();
+    }
+    OK(memopt_optimizer_destroy(optimizer));
+    free_tensor(b, &of[0]);
+    free_tensor(b, &of[1]);
+}
+
 /* --- the program --------------------------------------------------------------------------- */
 
 static int read_arguments(int count, char **words, bench *b, const char **device, const char **json)
@@ -193,8 +229,8 @@ static int read_arguments(int count, char **words, bench *b, const char **device
     double seconds = 120;
     for (int i = 1; i < count; i++) {
         const char *value = i + 1 < count ? words[i + 1] : NULL;
-        if (strcmp(words[i], "--small") == 0) {
-            b->small = 1;
+        if (strcmp(words[i], "--small") == 0 || strcmp(words[i], "--first") == 0) {
+            *(words[i][2] == 's' ? &b->small : &b->first) = 1;
             continue;
         }
         if (value == NULL)
@@ -217,7 +253,9 @@ static int read_arguments(int count, char **words, bench *b, const char **device
 
 static int open_bench(bench *b, const char *name)
 {
+    double begin = now();
     memopt_status status = memopt_device_open(name, NULL, &b->device);
+    b->opening = now() - begin;
     if (status != MEMOPT_OK) {
         fprintf(stderr, "%s: %s: %s\n", name, memopt_status_name(status), memopt_last_error());
         return status == MEMOPT_DRIVER_MISSING || status == MEMOPT_NOT_FOUND ? 77 : 1;
@@ -246,7 +284,8 @@ int main(int count, char **words)
     bench b = {.rounds = 15};
     const char *device = "cuda:0", *json = NULL;
     if (!read_arguments(count, words, &b, &device, &json)) {
-        fputs("gpu_bench --device NAME [--json FILE] [--rounds N] [--seconds S] [--small]\n",
+        fputs("gpu_bench --device NAME [--json FILE] [--rounds N] [--seconds S] [--small] "
+              "[--first]\n",
               stderr);
         return 2;
     }
@@ -260,10 +299,11 @@ int main(int count, char **words)
     printf("%s (%s), %u interleaved rounds\n\n| table | case | median | best | rate | of copy |\n"
            "|---|---|--:|--:|--:|--:|\n",
            b.properties.name, b.properties.isa, b.rounds);
-    bench_elementwise(&b);
-    bench_allocator(&b);
-    bench_offload(&b);
-    bench_optimizers(&b);
+    bench_first(&b);
+    if (!b.first) {
+        bench_memory(&b);
+        bench_optimizers(&b);
+    }
     close_bench(&b);
     printf("\n%u rows\n", row_count);
     return b.json != NULL && fclose(b.json) != 0;

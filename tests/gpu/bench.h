@@ -1,6 +1,6 @@
 /*
- * Benchmarks on any device, through the library's own calls. What they share: an open device with
- * an allocator and a stream, tensors of realistic values, and tables whose cases run interleaved.
+ * Figures of any device. What they share: an open device with an allocator and a stream, tensors of
+ * realistic values, and tables whose cases run interleaved.
  *
  * A table's first case is its floor (a device-to-device copy): the others are told as a fraction of
  * its bytes per second, measured in the same rounds. Times are the device's own, by events.
@@ -26,6 +26,8 @@ typedef struct bench {
     FILE *json;      /* one object a line, or NULL */
     uint32_t rounds; /* of a table */
     int small;       /* sizes of a dry run */
+    int first;       /* the first step only */
+    double opening;  /* seconds that opening the device took */
     double deadline; /* of now(): no table begins after it */
 } bench;
 
@@ -64,8 +66,6 @@ void free_tensor(bench *b, memopt_tensor *tensor);
 uint64_t room(bench *b);
 
 void bench_optimizers(bench *b);
-void bench_elementwise(bench *b);
-void bench_allocator(bench *b);
-void bench_offload(bench *b);
+void bench_memory(bench *b);
 
 #endif

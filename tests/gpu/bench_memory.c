@@ -1,192 +1,150 @@
-/* What allocations, growing segments and save-on-CPU cost. Host clock, since the host waits. */
+/*
+ * What memory costs at the host, by its clock: a block from the cache, the driver's calls for pages
+ * of each size, and how long an allocation stalls that grows, with room and at the limit.
+ */
 #include "bench.h"
+
+#include "device/device.h"
 
 #include <stdlib.h>
 
-/* --- allocator ----------------------------------------------------------------------------- */
-
-static double pair_seconds(bench *b, memopt_allocator *allocator, uint64_t bytes, uint32_t pairs)
-{
-    double begin = now();
-    for (uint32_t i = 0; i < pairs; i++) {
-        void *block;
-        OK(memopt_allocator_alloc(allocator, bytes, MEMOPT_TAG_OTHER, b->stream, &block));
-        OK(memopt_allocator_free(allocator, block));
-    }
-    return (now() - begin) / pairs;
-}
-
 static void bench_pairs(bench *b)
 {
-    static const struct {
-        const char *name;
-        uint64_t bytes;
-    } sizes[] = {{"alloc + free, 512 B", 512},
-                 {"alloc + free, 1 MiB", MIB},
-                 {"alloc + free, 20 MiB", 20 * MIB}};
-    for (uint32_t s = 0; s < 3; s++) {
+    static const uint64_t sizes[] = {512, MIB, 20 * MIB};
+    uint32_t pairs = b->small ? 10 : 10000;
+    for (int s = 0; s < 3; s++) {
         double best = 1e9;
-        (void)pair_seconds(b, b->allocator, sizes[s].bytes, 10);
-        for (uint32_t round = 0; round < b->rounds; round++) {
-            double seconds = pair_seconds(b, b->allocator, sizes[s].bytes, b->small ? 10 : 10000);
-            best = seconds < best ? seconds : best;
+        char name[64];
+        for (uint32_t round = 0; round <= b->rounds; round++) {
+            double begin = now();
+            for (uint32_t i = 0; i < pairs; i++) {
+                void *block;
+                OK(memopt_allocator_alloc(b->allocator, sizes[s], MEMOPT_TAG_OTHER, b->stream,
+                                          &block));
+                OK(memopt_allocator_free(b->allocator, block));
+            }
+            double seconds = (now() - begin) / pairs;
+            if (round > 0 && seconds < best) /* the first one fills the cache */
+                best = seconds;
         }
-        figure_row(b, "cached blocks", sizes[s].name, 1e9 * best, "ns");
+        snprintf(name, sizeof name, "alloc + free, %llu B", (unsigned long long)sizes[s]);
+        figure_row(b, "cached blocks", name, 1e9 * best, "ns");
     }
 }
 
-/* The first allocation takes memory from the driver, trim gives it back. */
-static void bench_growth(bench *b, const char *config, const char *table)
+/* --- the driver's calls ------------------------------------------------------------------------
+ */
+
+enum { CALLS = 5, MOST_PAGES = 64 };
+static const char *const call_names[CALLS] = {"create", "map", "set_access", "unmap", "release"};
+
+static memopt_status call_driver(memopt_device *device, int call, void *address, uint64_t page,
+                                 mo_vm_handle *handle)
 {
-    enum { ROUNDS = 7 };
-    double grow[ROUNDS], shrink[ROUNDS];
-    uint64_t bytes = b->small ? 8 * MIB : GIB, released;
-    memopt_allocator *allocator;
-    OK(memopt_allocator_create(b->device, config, NULL, &allocator));
-    for (uint32_t round = 0; round < ROUNDS; round++) {
-        void *block;
-        double begin = now();
-        OK(memopt_allocator_alloc(allocator, bytes, MEMOPT_TAG_OTHER, b->stream, &block));
-        grow[round] = now() - begin;
-        OK(memopt_allocator_free(allocator, block));
-        OK(memopt_stream_sync(b->device, b->stream));
-        begin = now();
-        OK(memopt_allocator_trim_sync(allocator, &released));
-        shrink[round] = now() - begin;
-    }
-    OK(memopt_allocator_destroy(allocator));
-    double gib = (double)bytes / (double)GIB;
-    figure_row(b, table, "take from the driver", 1e6 * median(grow, ROUNDS) / gib, "us/GiB");
-    figure_row(b, table, "give back", 1e6 * median(shrink, ROUNDS) / gib, "us/GiB");
-}
-
-void bench_allocator(bench *b)
-{
-    bench_pairs(b);
-    bench_growth(b, NULL, "classic segments");
-    if (b->properties.virtual_memory)
-        bench_growth(b, "expandable_segments:True", "expandable segments");
-    else
-        skip_row(b, "expandable segments", "take from the driver", "no virtual memory");
-}
-
-/* --- save-on-CPU --------------------------------------------------------------------------- */
-
-enum { LAYERS = 8, WAYS = 3, MOST = 100 };
-
-typedef struct offload_work {
-    memopt_offloader *offloader;
-    memopt_tensor from, into; /* what compute casts, again and again */
-    uint64_t bytes;           /* of a layer's activations */
-    uint32_t casts;           /* of a layer's forward run; twice as many backward */
-} offload_work;
-
-static void compute(bench *b, offload_work *w, uint32_t times)
-{
-    for (uint32_t i = 0; i < times * w->casts; i++)
-        OK(memopt_cast(b->device, &w->into, &w->from, 1, NULL, b->stream));
-}
-
-static void *activation(bench *b, offload_work *w)
-{
-    void *block;
-    OK(memopt_allocator_alloc(b->allocator, w->bytes, MEMOPT_TAG_ACTIVATIONS, b->stream, &block));
-    OK(memopt_fill(b->device, block, 7, w->bytes, b->stream));
-    return block;
-}
-
-static void step_plain(bench *b, offload_work *w)
-{
-    void *kept[LAYERS];
-    for (int i = 0; i < LAYERS; i++) {
-        kept[i] = activation(b, w);
-        compute(b, w, 1);
-    }
-    for (int i = LAYERS - 1; i >= 0; i--) {
-        compute(b, w, 2);
-        OK(memopt_allocator_free(b->allocator, kept[i]));
+    switch (call) {
+    case 0:
+        return mo_vm_create(device, page, handle);
+    case 1:
+        return mo_vm_map(device, address, page, *handle);
+    case 2:
+        return mo_vm_set_access(device, address, page);
+    case 3:
+        return mo_vm_unmap(device, address, page);
+    default:
+        return mo_vm_release(device, *handle, page);
     }
 }
 
-/* blocking: the compute stream waits for each copy, as a plain copy back and forth would. */
-static void step_offload(bench *b, offload_work *w, int blocking)
+static void bench_page(bench *b, uint64_t page, uint32_t pages)
 {
-    memopt_ticket tickets[LAYERS];
-    for (int i = 0; i < LAYERS; i++) {
-        OK(memopt_offloader_pack(w->offloader, activation(b, w), w->bytes, b->stream, &tickets[i]));
-        if (blocking)
-            OK(memopt_offloader_wait_packed(w->offloader, tickets[i], b->stream));
-        compute(b, w, 1);
+    static double seconds[MOST_PAGES];
+    static mo_vm_handle handles[MOST_PAGES];
+    char *range, name[64];
+    void *start;
+    OK(mo_vm_reserve(b->device, pages * page, &start));
+    range = start;
+    for (int call = 0; call < CALLS; call++) {
+        for (uint32_t i = 0; i < pages; i++) {
+            double begin = now();
+            OK(call_driver(b->device, call, range + i * page, page, &handles[i]));
+            seconds[i] = now() - begin;
+        }
+        snprintf(name, sizeof name, "%s, %llu MiB", call_names[call],
+                 (unsigned long long)(page / MIB));
+        figure_row(b, "the driver's calls", name, 1e6 * median(seconds, pages), "us");
     }
-    for (int i = LAYERS - 1; i >= 0; i--) {
-        void *back;
-        if (!blocking && i > 0)
-            OK(memopt_offloader_prefetch(w->offloader, tickets[i - 1]));
-        OK(memopt_offloader_unpack(w->offloader, tickets[i], b->stream, &back));
-        compute(b, w, 2);
-        OK(memopt_offloader_release(w->offloader, tickets[i], b->stream));
-    }
+    OK(mo_vm_unreserve(b->device, start, pages * page));
 }
 
-static double step_seconds(bench *b, offload_work *w, int way)
+static void bench_pages(bench *b)
+{
+    uint64_t largest = b->small ? 8 * MIB : 64 * MIB;
+    for (uint64_t page = 2 * MIB; page <= largest; page *= 2)
+        if (page % b->properties.granularity == 0)
+            bench_page(b, page, b->small ? 4 : MOST_PAGES);
+}
+
+/* --- growth ------------------------------------------------------------------------------------
+ */
+
+static double alloc_seconds(bench *b, memopt_allocator *allocator, uint64_t bytes, void **block)
 {
     double begin = now();
-    if (way == 0)
-        step_plain(b, w);
-    else
-        step_offload(b, w, way == 2);
-    OK(memopt_stream_sync(b->device, b->stream));
+    OK(memopt_allocator_alloc(allocator, bytes, MEMOPT_TAG_OTHER, b->stream, block));
     return now() - begin;
 }
 
-/* As many casts a layer as take one and a half times as long as its copy to the host. */
-static void balance(bench *b, offload_work *w)
+/* A new allocator takes the block from the driver. One whose limit is reached, and whose free pages
+ * lie one by one between blocks, moves them. */
+static void stall(bench *b, uint64_t limit, double *fresh, double *moved)
 {
-    double copies, casts;
-    w->casts = 0;
-    (void)step_seconds(b, w, 2); /* page-locks the host memory */
-    double plain = step_seconds(b, w, 0);
-    copies = (step_seconds(b, w, 2) - plain) / (2 * LAYERS);
-    if (b->small) {
-        w->casts = 1;
-        return;
-    }
-    w->casts = 4;
-    (void)step_seconds(b, w, 0);
-    casts = (step_seconds(b, w, 0) - plain) / (3 * LAYERS * 4);
-    double wanted = casts > 0 ? 1.5 * copies / casts : 1;
-    w->casts = wanted < 1 ? 1 : wanted > 500 ? 500 : (uint32_t)wanted;
-    figure_row(b, "save-on-CPU", "copies, either way", 1e-9 * (double)w->bytes / copies, "GB/s");
+    enum { BLOCKS = 64 };
+    void *blocks[BLOCKS], *large;
+    memopt_allocator *allocator;
+    OK(memopt_allocator_create(b->device, "expandable_segments:True", NULL, &allocator));
+    OK(memopt_allocator_set_limit(allocator, limit));
+    *fresh = alloc_seconds(b, allocator, limit / 4, &large);
+    OK(memopt_allocator_free(allocator, large));
+    OK(memopt_allocator_trim_sync(allocator, &(uint64_t){0}));
+    for (int i = 0; i < BLOCKS; i++)
+        (void)alloc_seconds(b, allocator, limit / BLOCKS, &blocks[i]);
+    for (int i = 0; i < BLOCKS; i += 2)
+        OK(memopt_allocator_free(allocator, blocks[i]));
+    OK(memopt_stream_sync(b->device, b->stream));
+    *moved = alloc_seconds(b, allocator, limit / 4, &large);
+    for (int i = 1; i < BLOCKS; i += 2)
+        OK(memopt_allocator_free(allocator, blocks[i]));
+    OK(memopt_allocator_free(allocator, large));
+    OK(memopt_allocator_destroy(allocator));
 }
 
-void bench_offload(bench *b)
+static void bench_stall(bench *b)
 {
-    static const char *const names[WAYS] = {"step, nothing offloaded", "step, offloaded",
-                                            "step, offloaded, waiting for each copy"};
-    double seconds[WAYS][MOST], middle[WAYS];
-    uint32_t rounds = b->rounds < 7 ? b->rounds : 7;
-    offload_work w = {.bytes = b->small ? 64 * KIB : 128 * MIB};
-    if (now() > b->deadline || room(b) < (b->small ? 0 : 8 * GIB)) {
-        skip_row(b, "save-on-CPU", "step", "no time or memory left");
+    enum { ROUNDS = 5 };
+    double fresh[ROUNDS], moved[ROUNDS];
+    uint64_t limit = b->small ? 256 * MIB : 16 * GIB;
+    char name[64];
+    while (limit > room(b))
+        limit /= 2;
+    for (int i = 0; i < ROUNDS; i++)
+        stall(b, limit, &fresh[i], &moved[i]);
+    snprintf(name, sizeof name, "%llu MiB, with room", (unsigned long long)(limit / 4 / MIB));
+    figure_row(b, "growth", name, 1e3 * median(fresh, ROUNDS), "ms");
+    snprintf(name, sizeof name, "%llu MiB, at the limit", (unsigned long long)(limit / 4 / MIB));
+    figure_row(b, "growth", name, 1e3 * median(moved, ROUNDS), "ms");
+    figure_row(b, "growth", "at the limit / with room",
+               median(moved, ROUNDS) / median(fresh, ROUNDS), "x");
+}
+
+void bench_memory(bench *b)
+{
+    bench_pairs(b);
+    if (!b->properties.virtual_memory) {
+        skip_row(b, "the driver's calls", "all", "no virtual memory");
+        skip_row(b, "growth", "all", "no virtual memory");
         return;
     }
-    uint64_t count = b->small ? 1000 : 128 * MIB;
-    OK(memopt_offloader_create(b->device, b->allocator, NULL, &w.offloader));
-    w.from = new_tensor(b, count, MEMOPT_DTYPE_F32, 1);
-    w.into = new_tensor(b, count, MEMOPT_DTYPE_BF16, 1);
-    balance(b, &w);
-    for (uint32_t round = 0; round < rounds; round++)
-        for (int way = 0; way < WAYS; way++)
-            seconds[way][round] = step_seconds(b, &w, way);
-    for (int way = 0; way < WAYS; way++) {
-        middle[way] = median(seconds[way], rounds);
-        figure_row(b, "save-on-CPU", names[way], 1e3 * middle[way], "ms");
-    }
-    double exposed = middle[2] - middle[0];
-    figure_row(b, "save-on-CPU", "copy time hidden",
-               exposed > 0 ? 100 * (middle[2] - middle[1]) / exposed : 0, "%");
-    figure_row(b, "save-on-CPU", "offloaded over not offloaded", middle[1] / middle[0], "x");
-    OK(memopt_offloader_destroy(w.offloader));
-    free_tensor(b, &w.from);
-    free_tensor(b, &w.into);
+    OK(memopt_stream_sync(b->device, b->stream));
+    bench_pages(b);
+    bench_stall(b);
 }

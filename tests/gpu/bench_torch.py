@@ -1,6 +1,6 @@
 """Ours against PyTorch (and bitsandbytes, where it is installed) on the same device in one process.
 
-    bench_torch.py [--device cuda:N] [--json FILE] [--rounds N] [--seconds S] [--small]
+    bench_torch.py [TABLE...] [--device cuda:N] [--json FILE] [--rounds N] [--seconds S] [--small]
 
 Cases of a table run interleaved, timed by events of the device, after two unmeasured runs. Rows are
 written as soon as they are known: Markdown to the output, one JSON object a line to the file. It
@@ -9,11 +9,13 @@ reports and never fails on a time. Status 77 where torch, or its support of the 
 """
 
 import argparse
-import collections
+import contextlib
 import gc
 import importlib
 import json
+import pathlib
 import statistics
+import subprocess
 import sys
 import time
 
@@ -25,6 +27,10 @@ except ImportError as problem:
 
 import accelerators
 import memopt
+import memopt.torch as mt
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "examples" / "python"))
+from gpt_block import Block  # noqa: E402
 
 LR, WD = 1e-3, 1e-2
 MIB = 2**20
@@ -39,8 +45,6 @@ class Bench:
         self.rounds = options.rounds
         self.deadline = time.monotonic() + options.seconds
         self.file = file
-        self.device = memopt.Device(gpu.name)
-        self.allocator = memopt.Allocator(self.device)
 
     def row(self, table, case, **values):
         """One line of both outputs."""
@@ -94,50 +98,36 @@ def gpt2_shapes(width, vocabulary, context):
     return shapes + [(width,), (width,)]
 
 
-class Model:
+def parameters_of(bench, shapes, dtype):
     """Parameters with gradients."""
-
-    def __init__(self, bench, shapes, dtype):
-        place = dict(dtype=dtype, device=bench.gpu.device)
-        self.parameters = [torch.empty(s, **place).normal_(0, 0.02).requires_grad_() for s in shapes]
-        self.gradients = [torch.empty(s, **place).normal_(0, 0.01) for s in shapes]
-        for parameter, gradient in zip(self.parameters, self.gradients):
-            parameter.grad = gradient
-        self.count = sum(p.numel() for p in self.parameters)
+    place = dict(dtype=dtype, device=bench.gpu.device)
+    parameters = [torch.empty(s, **place).normal_(0, 0.02).requires_grad_() for s in shapes]
+    for parameter in parameters:
+        parameter.grad = torch.empty_like(parameter).normal_(0, 0.01)
+    return parameters
 
 
 def steps_of(bench, shapes, dtype):
-    """Cases of one element type, each with parameters of its own, and what to close after."""
+    """Cases of one element type, each with parameters of its own."""
     wide = torch.tensor([], dtype=dtype).element_size()
-    closing = []
+    n = sum(torch.Size(shape).numel() for shape in shapes)
 
-    def ours(kind):
-        model = Model(bench, shapes, dtype)
-        plain = [p.detach() for p in model.parameters]
-        optimizer = kind(bench.allocator, plain, lr=LR, weight_decay=WD, stream=bench.gpu.current())
-        closing.append(optimizer)
-        return lambda: optimizer.step(model.gradients, stream=bench.gpu.current())
+    def step(kind, **more):
+        return kind(parameters_of(bench, shapes, dtype), lr=LR, weight_decay=WD, **more).step
 
-    model = Model(bench, shapes, dtype)
-    fused = torch.optim.AdamW(model.parameters, lr=LR, weight_decay=WD, fused=True)
-    peer = "torch AdamW fused %s" % name_of(dtype)
-    n = model.count
+    peer, eight = "torch AdamW fused %s" % name_of(dtype), (3 * wide + 4.0625) * n
     cases = [
-        (peer, fused.step, 7 * wide * n, None),
-        ("memopt AdamW %s" % name_of(dtype), ours(memopt.AdamW), (3 * wide + 16) * n, peer),
-        ("memopt AdamW8bit %s" % name_of(dtype), ours(memopt.AdamW8bit),
-         (3 * wide + 4.0625) * n, peer),
-    ]  # fmt: skip
+        (peer, step(torch.optim.AdamW, fused=True), 7 * wide * n, None),
+        ("memopt AdamW %s" % name_of(dtype), step(mt.AdamW), (3 * wide + 16) * n, peer),
+        ("memopt AdamW8bit %s" % name_of(dtype), step(mt.AdamW8bit), eight, peer),
+    ]
     try:
-        bitsandbytes = importlib.import_module("bitsandbytes")
+        theirs = importlib.import_module("bitsandbytes").optim.AdamW8bit
     except Exception as problem:  # missing, or broken on this machine: both are told
         bench.row("bitsandbytes", "AdamW8bit", skipped=type(problem).__name__)
     else:
-        other = Model(bench, shapes, dtype)
-        eight = bitsandbytes.optim.AdamW8bit(other.parameters, lr=LR, weight_decay=WD)
-        name = "bitsandbytes AdamW8bit %s" % name_of(dtype)
-        cases.append((name, eight.step, (3 * wide + 4.0625) * n, peer))
-    return cases, closing
+        cases.append(("bitsandbytes AdamW8bit %s" % name_of(dtype), step(theirs), eight, peer))
+    return cases
 
 
 def name_of(dtype):
@@ -149,115 +139,137 @@ def optimizers(bench):
     if bench.small:
         kinds = (("GPT-2", gpt2_shapes(8, 50, 10)), ("1 tensor", [(5000,)]))
     else:
-        kinds = (("GPT-2", gpt2_shapes(768, 50257, 1024)), ("1 tensor, 256 Mi", [(256 * MIB,)]))
+        large = 256 if bench.gpu.free() > 24 * 2**30 else 64
+        kinds = (
+            ("GPT-2", gpt2_shapes(768, 50257, 1024)),
+            ("1 tensor, %d Mi" % large, [(large * MIB,)]),
+        )
     for table, shapes in kinds:
         for dtype in (torch.float32, torch.bfloat16):
-            cases, closing = steps_of(bench, shapes, dtype)
+            cases = steps_of(bench, shapes, dtype)
             copied = torch.ones(5000 if bench.small else 256 * MIB, device=bench.gpu.device)
             into = torch.empty_like(copied)
-            cases.append(("torch copy f32", lambda: into.copy_(copied), 8 * copied.numel(), None))
-            bench.measure(table, cases)
+            copy = lambda into=into, copied=copied: into.copy_(copied)  # noqa: E731
+            bench.measure(table, [*cases, ("torch copy f32", copy, 8 * copied.numel(), None)])
             bench.gpu.sync()
-            for optimizer in closing:
-                optimizer.close()
-            del cases, closing, optimizer, copied, into
+            del cases, copied, into, copy
             gc.collect()
             bench.gpu.empty_cache()
-            bench.allocator.trim()
+
+
+#: The process's allocator is torch's or ours; nothing else differs.
+PAIRS = """
+import statistics, sys, time
+import torch
+device, ours, rounds, pairs = sys.argv[1], sys.argv[2] == "ours", int(sys.argv[3]), int(sys.argv[4])
+if ours:
+    import memopt.torch
+    memopt.torch.enable_allocator("expandable_segments:True")
+for size in map(int, sys.argv[5:]):
+    seconds = []
+    for _ in range(rounds + 1):  # the first one fills the cache
+        begin = time.perf_counter()
+        for _ in range(pairs):
+            torch.empty(size, dtype=torch.uint8, device=device)
+        seconds.append((time.perf_counter() - begin) / pairs)
+    print(statistics.median(seconds[1:]), min(seconds[1:]))
+"""
 
 
 def allocators(bench):
-    """A cached block taken and given back. Host time, both through Python: it is most of it."""
-    pairs = 20 if bench.small else 2000
-
-    def torchs(size):
-        for _ in range(pairs):
-            torch.empty(size, dtype=torch.uint8, device=bench.gpu.device)
-
-    def ours(size):
-        stream = bench.gpu.current()
-        for _ in range(pairs):
-            bench.allocator.alloc(size, stream=stream).free()
-
-    for size in (512, MIB, 20 * MIB):
-        times = {torchs: [], ours: []}
-        for function in times:
-            function(size)
-        for _ in range(bench.rounds):
-            for function, seconds in times.items():
-                begin = time.perf_counter()
-                function(size)
-                seconds.append((time.perf_counter() - begin) / pairs)
-        table, peer = "alloc + free through Python", "torch.empty, %d B" % size
-        middle = {function: statistics.median(seconds) for function, seconds in times.items()}
-        bench.row(table, peer, seconds_median=middle[torchs], seconds_best=min(times[torchs]))
-        bench.row(
-            table, "memopt, %d B" % size, seconds_median=middle[ours],
-            seconds_best=min(times[ours]), of=peer, ratio=middle[ours] / middle[torchs],
-        )  # fmt: skip
+    """A tensor made and forgotten, by the host's clock: torch's allocator, and ours in its place."""
+    sizes, middle = (512, MIB, 20 * MIB), {}
+    for name in ("torch", "ours"):
+        if name == "ours" and bench.gpu.name == "cpu":
+            bench.row("torch.empty", "ours", skipped="needs a GPU")
+            continue
+        words = [str(bench.gpu.device), name, str(bench.rounds), "20" if bench.small else "2000"]
+        command = [sys.executable, "-c", PAIRS, *words, *map(str, sizes)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        for size, line in zip(sizes, done.stdout.splitlines()):
+            median, best = map(float, line.split())
+            values = dict(seconds_median=median, seconds_best=best)
+            if name == "ours":
+                values.update(of="torch", ratio=median / middle[size])
+            middle[size] = median
+            bench.row("torch.empty", "%s, %d B" % (name, size), **values)
 
 
-def save_on_cpu(bench):
-    """Forward and backward with saved tensors on the host: torch's hooks, ours, none."""
+class Gpt(torch.nn.Module):
+    """A small GPT. With savers its layers run again in backward."""
+
+    def __init__(self, small, savers):
+        super().__init__()
+        width, heads, layers, context = (64, 4, 2, 32) if small else (1024, 16, 16, 1024)
+        self.savers, self.vocabulary = savers, 256 if small else 50304
+        self.token = torch.nn.Embedding(self.vocabulary, width)
+        self.place = torch.nn.Embedding(context, width)
+        self.blocks = torch.nn.ModuleList(Block(width, heads, 0.0) for _ in range(layers))
+        self.norm = torch.nn.LayerNorm(width)
+        self.head = torch.nn.Linear(width, self.vocabulary, bias=False)
+
+    def batch(self, place):
+        size = (2 if self.vocabulary == 256 else 4, self.place.num_embeddings + 1)
+        return torch.randint(self.vocabulary, size, device=place)
+
+    def forward(self, batch):
+        x = self.token(batch[:, :-1]) + self.place.weight
+        for block in self.blocks:
+            x = mt.checkpoint(block, x) if self.savers else block(x)
+        logits = self.head(self.norm(x)).flatten(0, 1)
+        return torch.nn.functional.cross_entropy(logits, batch[:, 1:].flatten())
+
+
+def train_gpt(bench, savers, steps):
+    """Seconds of each step, the peak and the last loss: AdamW in float32, bf16 by autocast."""
     gpu = bench.gpu
-    width, batch = (16, 8) if bench.small else (4096, 8192)
-    layers = []
-    for _ in range(8):
-        layers += [torch.nn.Linear(width, width), torch.nn.GELU()]
-    model = torch.nn.Sequential(*layers).to(gpu.device, torch.bfloat16)
-    weights = {p.data_ptr() for p in model.parameters()}
-    data = torch.randn(batch, width, device=gpu.device, dtype=torch.bfloat16)
-    offloader = memopt.Offloader(bench.allocator)
-    copying = collections.deque()  # tickets that still hold torch's tensor
-
-    def pack(tensor):
-        if tensor.data_ptr() in weights or not tensor.is_contiguous():
-            return tensor
-        while copying and (copying[0].released or copying[0].packed):
-            copying.popleft()
-        ticket = offloader.pack_borrowed(tensor, stream=gpu.current())
-        copying.append(ticket)
-        return ticket, tensor.shape, tensor.dtype
-
-    def unpack(packed):
-        if isinstance(packed, torch.Tensor):
-            return packed
-        ticket, shape, dtype = packed
-        out = torch.empty(shape, dtype=dtype, device=gpu.device)
-        ticket.unpack_into(out, stream=gpu.current())
-        ticket.release(gpu.current())
-        return out
-
-    def train():
-        loss = model(data).float().square().mean()
+    gpu.reset_peak()
+    torch.manual_seed(1)
+    model = Gpt(bench.small, savers).to(gpu.device)
+    kind = mt.AdamW8bit if savers else torch.optim.AdamW
+    optimizer = kind(model.parameters(), lr=1e-3)
+    offload = mt.save_on_cpu(device_type=gpu.device.type) if savers else contextlib.nullcontext()
+    batch, seconds = model.batch(gpu.device), []
+    for _ in range(steps):
+        gpu.sync()
+        begin = time.perf_counter()
+        with offload, torch.autocast(gpu.device.type, dtype=torch.bfloat16):
+            loss = model(batch)
         loss.backward()
-
-    def torchs():
-        with torch.autograd.graph.save_on_cpu(pin_memory=gpu.device.type != "cpu"):
-            train()
-
-    def ours():
-        with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
-            train()
-
-    plain = "nothing offloaded"
-    bench.measure(
-        "save on CPU",
-        [
-            (plain, train, 0, None),
-            ("torch save_on_cpu", torchs, 0, plain),
-            ("memopt offloader", ours, 0, plain),
-        ],
-    )
-    gpu.sync()
-    gc.collect()
-    offloader.close()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        gpu.sync()
+        seconds.append(time.perf_counter() - begin)
+    return seconds, gpu.peak(), loss.item()
 
 
-def run(bench):
-    """All tables; what fails is told, and the others are measured all the same."""
+def gpt(bench):
+    """The same small GPT trained plainly, and with 8-bit states, checkpoints and save_on_cpu."""
+    steps, plain = 3 if bench.small else 15, None
+    for name, savers in (("plain", False), ("savers", True)):
+        try:
+            seconds, peak, loss = train_gpt(bench, savers, steps)
+        except torch.OutOfMemoryError as problem:
+            bench.row("a small GPT", name, skipped=str(problem).split(". ")[0])
+            continue
+        finally:
+            gc.collect()
+        middle = statistics.median(seconds[steps // 3 :])
+        values = dict(seconds_median=middle, seconds_best=min(seconds), peak_bytes=peak, loss=loss)
+        if plain:
+            values.update(of="plain", ratio=middle / plain)
+        plain = plain or middle
+        name = "%s: peak %.2f GiB, loss %.3f" % (name, peak / 2**30, loss)
+        bench.row("a small GPT", name, **values)
+
+
+TABLES = {"optimizers": optimizers, "allocators": allocators, "gpt": gpt}
+
+
+def run(bench, tables):
+    """The tables; what fails is told, and the others are measured all the same."""
     problems = 0
-    for function in (optimizers, save_on_cpu, allocators):
+    for function in map(TABLES.get, tables):
         try:
             function(bench)
         except Exception as error:
@@ -269,24 +281,21 @@ def run(bench):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("tables", nargs="*", metavar="TABLE", help=", ".join(TABLES))
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--json", default="/dev/null")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=120.0, help="no table begins after that")
     parser.add_argument("--small", action="store_true")
     options = parser.parse_args()
-    if options.device == "cpu":
-        gpu = accelerators.StandIn()
-    else:
-        problem = accelerators.Gpu.problem(options.device)
-        if problem:
-            print("bench_torch: %s" % problem)
-            return 77
-        gpu = accelerators.Gpu(options.device)
+    gpu = accelerators.of(options.device)
+    if isinstance(gpu, str):
+        print("bench_torch: %s" % gpu)
+        return 77
     print("torch %s, memopt %s\n" % (torch.__version__, memopt.__version__))
     print("| table | case | median | best | rate | ratio |\n|---|---|--:|--:|--:|---|")
     with open(options.json, "w", encoding="utf-8") as file:
-        problems = run(Bench(gpu, options, file))
+        problems = run(Bench(gpu, options, file), options.tables or TABLES)
     print("\n%d tables failed" % problems)
     return 1 if problems else 0
 
