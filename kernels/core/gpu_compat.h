@@ -267,17 +267,8 @@ MO_DEVICE double mo_shuffle_xor_f64(double value, uint32_t mask)
 
 enum { MO_LANES = 32 };
 
-/* A condition that is rarely true: its branch is moved away. kernel_report.py defines MO_RARE_NEVER
- * to count the remaining instructions. */
-#if defined(MO_RARE_NEVER)
-#define MO_RARE(condition) (mo_rare_test(condition), 0)
-MO_DEVICE void mo_rare_test(int condition)
-{
-    asm volatile("{.reg .pred p; setp.ne.s32 p, %0, 0; @p exit;}" ::"r"(condition));
-}
-#else
+/* A condition that is rarely true: its branch is moved away. */
 #define MO_RARE(condition) __builtin_expect(!!(condition), 0)
-#endif
 
 /* --- what compilers must not rearrange
  * ------------------------------------------------------------

@@ -37,7 +37,7 @@ def run(*command):
 
 
 def ptxas_kernels(report):
-    """{kernel: {registers, stack, spill, shared}} of a report of ptxas -v."""
+    """{kernel: {stack, spill, shared}} of a report of ptxas -v."""
     kernels, name = {}, None
     for line in report.splitlines():
         if found := re.search(r"Compiling entry function '(\w+)'", line):
@@ -48,10 +48,8 @@ def ptxas_kernels(report):
             if name:
                 kernels[name]["stack"] = int(found[1])
                 kernels[name]["spill"] = int(found[2]) + int(found[3])
-        elif name and (found := re.search(r"Used (\d+) registers", line)):
-            kernels[name]["registers"] = int(found[1])
-            if found := re.search(r"(\d+) bytes smem", line):
-                kernels[name]["shared"] = int(found[1])
+        elif name and (found := re.search(r"Used \d+ registers.* (\d+) bytes smem", line)):
+            kernels[name]["shared"] = int(found[1])
     return kernels
 
 
@@ -68,7 +66,7 @@ def assemble_kernels(ptxas, ptx, arch, folder):
 
 
 def hip_kernels(compiler, source, target, folder):
-    """{kernel: {registers, scalars, stack, spill, shared}} from the metadata of the assembly."""
+    """{kernel: {stack, spill, shared}} from the metadata of the assembly."""
     out = pathlib.Path(folder) / f"kernels.{target}.s"
     run(compiler, *HIP_FLAGS, f"--offload-arch={target}", "-S", source, "-o", out)
     kernels = {}
@@ -76,8 +74,6 @@ def hip_kernels(compiler, source, target, folder):
     for entry in metadata.split("\n  - ")[1:]:
         field = dict(re.findall(r"^    \.(\w+): +(\S+)$", entry, re.M))
         kernels[field["name"]] = {
-            "registers": int(field["vgpr_count"]),
-            "scalars": int(field["sgpr_count"]),
             "stack": int(field["private_segment_fixed_size"]),
             "spill": int(field["vgpr_spill_count"]) + int(field["sgpr_spill_count"]),
             "shared": int(field["group_segment_fixed_size"]),
