@@ -86,7 +86,6 @@ static void backward(const float *weights, const memopt_tensor *gradients, float
 static int show_blocks(void)
 {
     void *codes = room(WEIGHTS), *scales = room(WEIGHTS / 32);
-    void *turned_codes = room(WEIGHTS), *turned_scales = room(WEIGHTS / 32);
     memopt_tensor from = tensor(MEMOPT_DTYPE_F32), to = tensor(MEMOPT_DTYPE_F32);
     float *source = from.data;
     const float *back = to.data;
@@ -97,8 +96,6 @@ static int show_blocks(void)
     memopt_blocks matrix = {codes, scales, NULL, 32, 128, MEMOPT_BLOCKS_MXFP8_E4M3};
     CHECK(memopt_blocks_quantize(device, &matrix, &from, 1, NULL, NULL));
     CHECK(memopt_blocks_dequantize(device, &to, &matrix, 1, NULL));
-    memopt_blocks turned = {turned_codes, turned_scales, NULL, 128, 32, MEMOPT_BLOCKS_MXFP8_E4M3};
-    CHECK(memopt_blocks_quantize_transpose(device, &matrix, &turned, &from, 1, NULL, NULL));
     wait_for_device();
     for (int i = 0; i < WEIGHTS; i++)
         if (fabs((double)back[i] / (double)source[i] - 1) > error)

@@ -230,37 +230,6 @@ MEMOPT_API memopt_status memopt_blocks_quantize(memopt_device *device,
                                                 memopt_stream stream);
 
 /**
- * @brief Quantises many matrices and their transposes in one call: each source is read once from
- *        memory.
- *
- * A product by a matrix needs scales along its rows, one by its transpose scales along its columns:
- * training needs both. The transposed matrix gets the bits that memopt_blocks_quantize() gives the
- * transposed source. For blocks of 128 rows by 128 columns and formats of one scale, rounded to
- * nearest, these are the same codes and scales, transposed; for the other formats they are others.
- * Under stochastic rounding an element is rounded in each of the two by random bits of its place
- * there.
- * @param device the device.
- * @param destinations `count` matrices, of any formats; codes and scales are written. NULL: only
- *        the transposes are made.
- * @param transposed `count` matrices; codes and scales are written. transposed[i] has as many rows
- *        as destinations[i] has columns and as many columns as that has rows, and the same format
- *        and tensor_amax. Codes and scales of both lists overlap nothing else of the call.
- * @param sources `count` tensors of f32, f16 or bf16, row by row, with the elements of
- *        destinations[i]: a row of it is a column of transposed[i]. Sources may overlap each other.
- * @param count the number of matrices, below 2^32; 0 does nothing.
- * @param options NULL for defaults.
- * @param stream the stream.
- * @return the status as for memopt_blocks_quantize().
- *
- * Any thread may call it. It does not wait, and can be captured in a graph.
- * @since 0.9
- */
-MEMOPT_API memopt_status memopt_blocks_quantize_transpose(
-    memopt_device *device, const memopt_blocks *destinations, const memopt_blocks *transposed,
-    const memopt_tensor *sources, uint64_t count, const memopt_blocks_options *options,
-    memopt_stream stream);
-
-/**
  * @brief Brings block-scaled matrices back: the value of each code times its block's scale, in f32,
  *        rounded once to nearest even.
  * @param device the device.

@@ -62,8 +62,6 @@ MO_DEVICE void mo_blocks_begin(const mo_blocks_args &args, uint64_t item, mo_blo
     s->values = from->values;
     s->codes = from->codes;
     s->scales = from->scales;
-    s->turned_codes = from->turned_codes;
-    s->turned_scales = from->turned_scales;
     s->tensor_amax = from->tensor_amax;
     s->amax = from->amax;
     s->rows = from->rows;

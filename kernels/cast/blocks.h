@@ -1,7 +1,6 @@
 /*
  * Block-scaled formats: codes of 8 or 4 bits, and a scale for each block of a matrix. One kernel
- * quantises many matrices, one quantises them and their transposes, and one brings them back;
- * docs/guide/numerics.md is the specification.
+ * quantises many matrices, and one brings them back; docs/guide/numerics.md is the specification.
  *
  * A matrix is cut into items of MO_CHUNK_ELEMENTS elements or fewer: some rows by some columns,
  * whole blocks. Codes and scales lie row by row. A code of 4 bits of an even column is the lower
@@ -91,9 +90,8 @@ MO_HD static inline uint64_t mo_blocks_number(uint64_t row, uint64_t column, uin
 }
 
 typedef struct mo_blocks_segment {
-    void *values;                       /* const to the kernels that quantise */
-    void *codes, *scales;               /* NULL: only the transpose is made */
-    void *turned_codes, *turned_scales; /* of the transpose, to mo_blocks_transpose */
+    void *values; /* const to the kernel that quantises */
+    void *codes, *scales;
     const float *tensor_amax; /* NVFP4 and formats of one scale: the tensor's largest magnitude, or
                                  NULL */
     uint32_t *amax;           /* raised to the largest magnitude, or NULL */
@@ -104,7 +102,7 @@ typedef struct mo_blocks_segment {
     uint16_t dtype, format;
 } mo_blocks_segment;
 
-enum { MO_BLOCKS_SEGMENTS = 38, MO_BLOCKS_THREADS = 256 };
+enum { MO_BLOCKS_SEGMENTS = 45, MO_BLOCKS_THREADS = 256 };
 
 typedef struct mo_blocks_args {
     uint64_t seed, sequence; /* of stochastic rounding */
@@ -116,11 +114,10 @@ typedef struct mo_blocks_args {
     mo_blocks_segment segments[MO_BLOCKS_SEGMENTS];
 } mo_blocks_args;
 
-extern const mo_kernel mo_kernel_blocks_quantize, mo_kernel_blocks_transpose,
-    mo_kernel_blocks_dequantize;
+extern const mo_kernel mo_kernel_blocks_quantize, mo_kernel_blocks_dequantize;
 
-/* Items of mo_blocks_transpose have so many rows and columns: those of the largest block. */
-enum { MO_BLOCKS_TILE_BITS = 7, MO_BLOCKS_TILE = 1 << MO_BLOCKS_TILE_BITS };
+/* Rows and columns of the largest block: of an item where blocks have more than one row. */
+enum { MO_BLOCKS_TILE = 128 };
 
 /* Where an item lies in its matrix. */
 typedef struct mo_blocks_item {

@@ -107,20 +107,9 @@ typedef uint64_t (*mo_bf16_function)(const mo_block_strip *strip, uint8_t *scale
  * how many. */
 typedef uint64_t (*mo_e2m1_function)(const mo_block_strip *strip, const uint8_t *scales);
 
-/* Writes `columns` columns of some rows of values, at most MO_TURN_COLUMNS of at most
- * MO_BLOCKS_TILE, one behind the other. */
-typedef void (*mo_turn_function)(const unsigned char *values, uint64_t pitch, uint64_t rows,
-                                 uint64_t columns, unsigned char *turned);
-
-enum { MO_TURN_COLUMNS = MO_STRIP_ELEMENTS / MO_BLOCKS_TILE };
-
 /* The largest magnitude of each column of some rows, as the bits of such values. */
 typedef void (*mo_fold_function)(const unsigned char *values, uint64_t pitch, uint64_t rows,
                                  uint64_t columns, unsigned char *largest);
-
-/* Copies `count` pieces of a multiple of 64 bytes, from side by side to `pitch` bytes apart. */
-typedef void (*mo_spread_function)(unsigned char *to, uint64_t pitch, const unsigned char *from,
-                                   uint64_t bytes, uint64_t count, int streaming);
 
 typedef struct mo_blocks_form {
     /* Raises amax[b] to the bits of the largest magnitude of block b of the strip. */
@@ -132,10 +121,8 @@ typedef struct mo_blocks_form {
                   float *factors);
     mo_strip_function quantize[2][MO_BLOCKS_KINDS][MO_BLOCKS_DTYPES]; /* [stochastic] */
     mo_strip_function dequantize[MO_BLOCKS_KINDS][MO_BLOCKS_DTYPES];
-    mo_turn_function turn[3]; /* of elements of 1, 2, 4 bytes: [bytes / 2] */
     mo_fold_function fold[2]; /* of elements of 2 bytes, of 4 */
-    mo_spread_function spread;
-    mo_e2m1_function e2m1; /* or NULL */
+    mo_e2m1_function e2m1;    /* or NULL */
     /* Whole blocks of bf16 to e4m3, to nearest, all of finite scales. `nans`: there may be some,
      * and magnitudes above the largest code. Returns how many elements of each row, from the first
      * on. Or NULL. */
@@ -157,40 +144,24 @@ typedef struct mo_item_work {
     mo_e4m3_tables *e4m3;
     uint32_t width_bits, height, amax;
     mo_blocks_scale whole; /* of all of its blocks, where known */
-    uint32_t largest;      /* of a block of known scale */
-    int known, measure;    /* measure: the largest magnitude, although the scale is known */
-    uint64_t across;       /* blocks of a row of the matrix */
+    int known;
+    uint64_t across; /* blocks of a row of the matrix */
     mo_random_stream stream;
     int streamed;
 } mo_item_work;
 
-/* `count` columns of so many rows of the matrix. */
-mo_strip_rows mo_strip_rows_of(mo_item_work *work, uint64_t row, uint64_t rows, uint64_t column,
-                               uint64_t count);
-
-/* Scales and codes of the blocks of some rows, no more than a block has. */
-void mo_strip_rows_quantize(mo_item_work *work, const mo_strip_rows *rows);
-
 /* Makes the values of all codes with this scale known. */
 void mo_e2m1_know(mo_item_work *work, uint8_t scale);
 
-/* Runs items [begin, end) of a segment; returns how many of them it has done. */
-typedef uint64_t (*mo_items_function)(mo_item_work *work, uint64_t begin, uint64_t end);
-
 /* Runs items [begin, end) by the functions of a form. Return 1 if any output was written past the
  * caches, so that a fence is due. */
-int mo_blocks_items_run(const mo_blocks_args *args, uint64_t begin, uint64_t end,
-                        const mo_blocks_form *form, mo_items_function items);
 int mo_blocks_quantize_run(const mo_blocks_args *args, uint64_t begin, uint64_t end,
                            const mo_blocks_form *form);
-int mo_blocks_transpose_run(const mo_blocks_args *args, uint64_t begin, uint64_t end,
-                            const mo_blocks_form *form);
 int mo_blocks_dequantize_run(const mo_blocks_args *args, uint64_t begin, uint64_t end,
                              const mo_blocks_form *form);
 
 #define MO_BLOCKS_DECLARE(isa)                                                                     \
     void mo_blocks_quantize_##isa(const void *args, uint64_t begin, uint64_t end);                 \
-    void mo_blocks_transpose_##isa(const void *args, uint64_t begin, uint64_t end);                \
     void mo_blocks_dequantize_##isa(const void *args, uint64_t begin, uint64_t end);
 MO_BLOCKS_DECLARE(ref)
 MO_BLOCKS_DECLARE(neon)
@@ -223,7 +194,7 @@ MO_BLOCKS_DECLARE(avx512vbmi)
     {                                                                                              \
         {0, amax_f32, amax_f16, amax_bf16}, e8m0_scales, nvfp4_scales,                             \
             {MO_BLOCKS_ROW(nearest), MO_BLOCKS_ROW(stochastic)}, MO_BLOCKS_ROW(decode),            \
-            {turn_bytes, turn_halves, turn_words}, {fold_halves, fold_words}, spread, e2m1, e4m3,  \
+            {fold_halves, fold_words}, e2m1, e4m3,                                                 \
         {                                                                                          \
             __VA_ARGS__                                                                            \
         }                                                                                          \

@@ -95,32 +95,6 @@ static void nvfp4_scales(const uint32_t *amax, uint64_t count, float tensor_scal
     }
 }
 
-static inline void turn(const unsigned char *values, uint64_t pitch, uint64_t rows,
-                        uint64_t columns, unsigned char *turned, uint64_t size)
-{
-    for (uint64_t r = 0; r < rows; r++)
-        for (uint64_t c = 0; c < columns; c++)
-            memcpy(turned + (c * rows + r) * size, values + r * pitch + c * size, size);
-}
-
-static void turn_bytes(const unsigned char *values, uint64_t pitch, uint64_t rows, uint64_t columns,
-                       unsigned char *turned)
-{
-    turn(values, pitch, rows, columns, turned, 1);
-}
-
-static void turn_halves(const unsigned char *values, uint64_t pitch, uint64_t rows,
-                        uint64_t columns, unsigned char *turned)
-{
-    turn(values, pitch, rows, columns, turned, 2);
-}
-
-static void turn_words(const unsigned char *values, uint64_t pitch, uint64_t rows, uint64_t columns,
-                       unsigned char *turned)
-{
-    turn(values, pitch, rows, columns, turned, 4);
-}
-
 static void fold_halves(const unsigned char *values, uint64_t pitch, uint64_t rows,
                         uint64_t columns, unsigned char *largest)
 {
@@ -145,14 +119,6 @@ static void fold_words(const unsigned char *values, uint64_t pitch, uint64_t row
         }
 }
 
-static void spread(unsigned char *to, uint64_t pitch, const unsigned char *from, uint64_t bytes,
-                   uint64_t count, int streaming)
-{
-    (void)streaming;
-    for (uint64_t i = 0; i < count; i++)
-        memcpy(to + i * pitch, from + i * bytes, bytes);
-}
-
 const mo_blocks_form mo_blocks_scalar_form = MO_BLOCKS_FORM(NULL, NULL, 0);
 
 /* --- items ----------------------------------------------------------------------------------- */
@@ -166,8 +132,9 @@ static unsigned char *scales_at(const mo_item_work *work, uint64_t row, uint64_t
     return (unsigned char *)s->scales + at * mo_blocks_scale_size(s->format);
 }
 
-mo_strip_rows mo_strip_rows_of(mo_item_work *work, uint64_t row, uint64_t rows, uint64_t column,
-                               uint64_t count)
+/* `count` columns of so many rows of the matrix. */
+static mo_strip_rows strip_rows_of(mo_item_work *work, uint64_t row, uint64_t rows, uint64_t column,
+                                   uint64_t count)
 {
     const mo_blocks_segment *s = work->segment;
     mo_strip_rows all = {.rows = rows,
@@ -278,7 +245,7 @@ static int find_borders(mo_item_work *work, const uint32_t *amax, const float *f
         if (factors[b] == 0.0f)
             return 0;
         const uint32_t least = mo_f32_bits(MO_BLOCKS_LEAST);
-        const uint32_t most = other ? 0 : work->known ? work->largest : amax[b];
+        const uint32_t most = other ? 0 : amax[b];
         const uint32_t mantissa = most < least ? 0 : most >> 16 & 0x7f;
         scales[b] = mo_e4m3_scale_of(work->e4m3, other ? MO_E4M3_ANY : mantissa, factors[b]);
     }
@@ -299,7 +266,8 @@ static uint64_t by_borders(mo_item_work *work, const mo_strip_rows *all,
     return done;
 }
 
-void mo_strip_rows_quantize(mo_item_work *work, const mo_strip_rows *rows)
+/* Scales and codes of the blocks of some rows, no more than a block has. */
+static void strip_rows_quantize(mo_item_work *work, const mo_strip_rows *rows)
 {
     const mo_blocks_segment *s = work->segment;
     mo_strip_rows all = *rows;
@@ -311,7 +279,7 @@ void mo_strip_rows_quantize(mo_item_work *work, const mo_strip_rows *rows)
         return;
     skip(work, &all, done);
     uint64_t blocks = mo_blocks_of(all.strip.count, work->width_bits);
-    if (!work->known || work->measure)
+    if (!work->known || s->amax != NULL)
         measure(work, &all, amax, blocks);
     if (work->known)
         for (uint64_t b = 0; b < blocks; b++)
@@ -335,7 +303,7 @@ void mo_strip_rows_quantize(mo_item_work *work, const mo_strip_rows *rows)
 static void quantize_band(mo_item_work *work, uint64_t row, uint64_t rows, uint64_t column,
                           uint64_t count)
 {
-    mo_strip_rows all = mo_strip_rows_of(work, row, rows, column, count);
+    mo_strip_rows all = strip_rows_of(work, row, rows, column, count);
     all.strip.streaming = work->args->streaming;
     if (work->args->streaming && work->height > 1)
         all.strip.ahead = count * mo_element_size(work->segment->dtype); /* the tiles beside */
@@ -343,7 +311,7 @@ static void quantize_band(mo_item_work *work, uint64_t row, uint64_t rows, uint6
         all.strip.ahead = short_way(work) != NULL /* else the next strip, with this one's codes */
                               ? 4096
                               : MO_STRIP_ELEMENTS * mo_element_size(work->segment->dtype);
-    mo_strip_rows_quantize(work, &all);
+    strip_rows_quantize(work, &all);
 }
 
 enum { SCALES_AHEAD = 1024 }; /* those of the next strips */
@@ -373,7 +341,7 @@ static void dequantize_band(mo_item_work *work, uint64_t row, uint64_t rows, uin
 {
     const mo_blocks_segment *s = work->segment;
     float factors[MO_STRIP_BLOCKS];
-    mo_strip_rows all = mo_strip_rows_of(work, row, rows, column, count);
+    mo_strip_rows all = strip_rows_of(work, row, rows, column, count);
     all.strip.ahead = work->args->streaming ? 4096 : 0;
     all.strip.streaming = work->args->streaming && (uintptr_t)all.strip.values % 64 == 0;
     skip(work, &all, dequantize_e2m1(work, &all));
@@ -440,8 +408,7 @@ static mo_item_work work_of(const mo_blocks_args *args, const mo_blocks_segment 
                          .form = form,
                          .width_bits = mo_blocks_width_bits(segment->format),
                          .height = mo_blocks_height(segment->format),
-                         .known = mo_blocks_is_tensor(segment->format),
-                         .measure = segment->amax != NULL};
+                         .known = mo_blocks_is_tensor(segment->format)};
     work.across = mo_blocks_of(segment->columns, work.width_bits);
     if (work.known)
         work.whole =
@@ -453,8 +420,11 @@ static mo_item_work work_of(const mo_blocks_args *args, const mo_blocks_segment 
     return work;
 }
 
-int mo_blocks_items_run(const mo_blocks_args *args, uint64_t begin, uint64_t end,
-                        const mo_blocks_form *form, mo_items_function items)
+/* Runs items [begin, end) of a segment; returns how many of them it has done. */
+typedef uint64_t (*items_function)(mo_item_work *work, uint64_t begin, uint64_t end);
+
+static int run_segments(const mo_blocks_args *args, uint64_t begin, uint64_t end,
+                        const mo_blocks_form *form, items_function items)
 {
     const mo_blocks_segment *segments = args->segments;
     int streamed = 0;
@@ -489,13 +459,13 @@ int mo_blocks_items_run(const mo_blocks_args *args, uint64_t begin, uint64_t end
 int mo_blocks_quantize_run(const mo_blocks_args *args, uint64_t begin, uint64_t end,
                            const mo_blocks_form *form)
 {
-    return mo_blocks_items_run(args, begin, end, form, quantize_items);
+    return run_segments(args, begin, end, form, quantize_items);
 }
 
 int mo_blocks_dequantize_run(const mo_blocks_args *args, uint64_t begin, uint64_t end,
                              const mo_blocks_form *form)
 {
-    return mo_blocks_items_run(args, begin, end, form, dequantize_items);
+    return run_segments(args, begin, end, form, dequantize_items);
 }
 
 void mo_blocks_quantize_ref(const void *args, uint64_t begin, uint64_t end)

@@ -3,8 +3,8 @@
  * left over of blocks or groups at the end of a strip goes to the scalar form.
  */
 #include "kernels/cast/blocks_e4m3.h"
+#include "kernels/cast/blocks_fold.h"
 #include "kernels/cast/blocks_halves.h"
-#include "kernels/cast/blocks_turn.h"
 #include "kernels/cast/cast_lanes.h"
 #include "kernels/core/prefetch.h"
 
@@ -353,11 +353,6 @@ static const mo_blocks_form blocks_form =
     void mo_blocks_quantize_##isa(const void *args, uint64_t begin, uint64_t end)                  \
     {                                                                                              \
         if (mo_blocks_quantize_run(args, begin, end, &blocks_form))                                \
-            fence;                                                                                 \
-    }                                                                                              \
-    void mo_blocks_transpose_##isa(const void *args, uint64_t begin, uint64_t end)                 \
-    {                                                                                              \
-        if (mo_blocks_transpose_run(args, begin, end, &blocks_form))                               \
             fence;                                                                                 \
     }                                                                                              \
     void mo_blocks_dequantize_##isa(const void *args, uint64_t begin, uint64_t end)                \

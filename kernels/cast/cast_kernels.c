@@ -4,7 +4,7 @@
 
 _Static_assert(sizeof(mo_cast_segment) == 40, "layout shared with the GPU");
 _Static_assert(sizeof(mo_cast_args) <= MO_KERNEL_ARGS_MAX, "arguments too large");
-_Static_assert(sizeof(mo_blocks_segment) == 104, "layout shared with the GPU");
+_Static_assert(sizeof(mo_blocks_segment) == 88, "layout shared with the GPU");
 _Static_assert(sizeof(mo_blocks_args) <= MO_KERNEL_ARGS_MAX, "arguments too large");
 _Static_assert(sizeof(mo_accumulate_args) <= MO_KERNEL_ARGS_MAX, "arguments too large");
 
@@ -68,15 +68,6 @@ const mo_kernel mo_kernel_blocks_quantize = {
     .threads = MO_BLOCKS_THREADS,
     .cpu = MO_CPU_FORMS(mo_blocks_quantize_ref, mo_blocks_quantize_neon, mo_blocks_quantize_avx2,
                         mo_blocks_quantize_avx512, mo_blocks_quantize_avx512vbmi),
-    .elements = blocks_elements,
-};
-
-const mo_kernel mo_kernel_blocks_transpose = {
-    .name = "mo_blocks_transpose",
-    .args_size = sizeof(mo_blocks_args),
-    .threads = MO_BLOCKS_THREADS,
-    .cpu = MO_CPU_FORMS(mo_blocks_transpose_ref, mo_blocks_transpose_neon, mo_blocks_transpose_avx2,
-                        mo_blocks_transpose_avx512, mo_blocks_transpose_avx512vbmi),
     .elements = blocks_elements,
 };
 

@@ -73,7 +73,6 @@ const mo_kernel *const mo_all_kernels[] = {
     &mo_kernel_scaler_update,
     &mo_kernel_scaler_set,
     &mo_kernel_blocks_quantize,
-    &mo_kernel_blocks_transpose,
     &mo_kernel_blocks_dequantize,
     &mo_kernel_cast_amax,
 };

@@ -4,7 +4,6 @@
 #include "kernels/adafactor/adafactor.cu"
 #include "kernels/cast/accumulate.cu"
 #include "kernels/cast/blocks.cu"
-#include "kernels/cast/blocks_transpose.cu"
 #include "kernels/cast/cast.cu"
 #include "kernels/hash/hash.cu"
 #include "kernels/optim/optim.cu"
@@ -18,7 +17,6 @@ extern "C" const mo_sim_kernel mo_sim_kernels[];
 const mo_sim_kernel mo_sim_kernels[] = {
     mo_accumulate_sim,
     mo_blocks_quantize_sim,
-    mo_blocks_transpose_sim,
     mo_blocks_dequantize_sim,
     mo_cast_sim,
     mo_cast_amax_sim,

@@ -136,19 +136,6 @@ MO_INLINE void v_put(void *at, VI x, int streaming)
         _mm256_storeu_si256((__m256i *)at, x);
 }
 
-/* 16 bytes each, `step` bytes apart. */
-MO_INLINE VI v_load_parts(const unsigned char *at, uint64_t step)
-{
-    return _mm256_set_m128i(_mm_loadu_si128((const __m128i *)(const void *)(at + step)),
-                            _mm_loadu_si128((const __m128i *)(const void *)at));
-}
-
-MO_INLINE void v_put_parts(unsigned char *at, uint64_t step, VI x)
-{
-    _mm_storeu_si128((__m128i *)(void *)at, _mm256_castsi256_si128(x));
-    _mm_storeu_si128((__m128i *)(void *)(at + step), _mm256_extracti128_si256(x, 1));
-}
-
 /* Two vectors. */
 MO_INLINE void v_load2_as(const void *data, uint64_t i, int32_t dtype, VF x[2])
 {
@@ -273,9 +260,6 @@ MO_INLINE VI v_pack_bytes(const VI v[4])
 #define v_zip64_high _mm256_unpackhi_epi64
 #define v_zip8_low _mm256_unpacklo_epi8
 #define v_zip8_high _mm256_unpackhi_epi8
-/* Bytes by turns in every 16 bytes, on each instruction set; zips are so only on some. */
-#define v_turn8_low _mm256_unpacklo_epi8
-#define v_turn8_high _mm256_unpackhi_epi8
 /* x with its 8 bytes in such an order that zips of it are in order. */
 #define v_zip_order(x) _mm256_permute4x64_epi64(x, 0xd8)
 

@@ -118,23 +118,6 @@ MO_INLINE void v_put(void *at, VI x, int streaming)
         _mm512_storeu_si512(at, x);
 }
 
-MO_INLINE VI v_load_parts(const unsigned char *at, uint64_t step)
-{
-    __m128i x[4];
-    for (int k = 0; k < 4; k++)
-        x[k] = _mm_loadu_si128((const __m128i *)(const void *)(at + (uint64_t)k * step));
-    return _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_set_m128i(x[1], x[0])),
-                              _mm256_set_m128i(x[3], x[2]), 1);
-}
-
-MO_INLINE void v_put_parts(unsigned char *at, uint64_t step, VI x)
-{
-    _mm_storeu_si128((__m128i *)(void *)at, _mm512_castsi512_si128(x));
-    _mm_storeu_si128((__m128i *)(void *)(at + step), _mm512_extracti32x4_epi32(x, 1));
-    _mm_storeu_si128((__m128i *)(void *)(at + 2 * step), _mm512_extracti32x4_epi32(x, 2));
-    _mm_storeu_si128((__m128i *)(void *)(at + 3 * step), _mm512_extracti32x4_epi32(x, 3));
-}
-
 /* Four vectors. bf16 is widened by one permutation a vector. */
 /* Two vectors. */
 MO_INLINE void v_load2_as(const void *data, uint64_t i, int32_t dtype, VF x[2])
@@ -286,8 +269,6 @@ MO_INLINE VI v_low_bytes(const VI x[4], int is_signed)
 #define v_zip64_high _mm512_unpackhi_epi64
 #define v_zip8_low _mm512_unpacklo_epi8
 #define v_zip8_high _mm512_unpackhi_epi8
-#define v_turn8_low _mm512_unpacklo_epi8
-#define v_turn8_high _mm512_unpackhi_epi8
 #define v_zip_order(x) _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7), x)
 
 /* Each of two words in eight lanes. */

@@ -193,17 +193,6 @@ MO_INLINE void v_put(void *at, VI x, int streaming)
     v_store(at, v_bits(x));
 }
 
-MO_INLINE VI v_load_parts(const unsigned char *at, uint64_t step)
-{
-    return (VI){vreinterpretq_s32_u8(vld1q_u8(at)), vreinterpretq_s32_u8(vld1q_u8(at + step))};
-}
-
-MO_INLINE void v_put_parts(unsigned char *at, uint64_t step, VI x)
-{
-    vst1q_u8(at, vreinterpretq_u8_s32(x.low));
-    vst1q_u8(at + step, vreinterpretq_u8_s32(x.high));
-}
-
 /* 8 halfwords, each in a lane, and the lower halves of the lanes. */
 MO_INLINE VI mo_widen8(uint16x8_t halves)
 {
@@ -341,11 +330,6 @@ MO_WORD2(VI, v_zip32_low, VI, vzip1q_s32)
 MO_WORD2(VI, v_zip32_high, VI, vzip2q_s32)
 MO_WORD2(VI, v_zip64_low, VI, mo_zip64_low2)
 MO_WORD2(VI, v_zip64_high, VI, mo_zip64_high2)
-
-#define mo_turn8_low16(x, y) mo_bytes16_2(vzip1q_u8, x, y)
-#define mo_turn8_high16(x, y) mo_bytes16_2(vzip2q_u8, x, y)
-MO_WORD2(VI, v_turn8_low, VI, mo_turn8_low16)
-MO_WORD2(VI, v_turn8_high, VI, mo_turn8_high16)
 
 /* Bytes by turns, of the lower and of the upper half of x and y: they are in order here. */
 #define v_zip_order(x) (x)

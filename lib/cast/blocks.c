@@ -72,8 +72,7 @@ memopt_status memopt_blocks_get_layout(memopt_block_format format, uint64_t rows
 typedef struct blocks_call {
     memopt_device *device;
     const char *verb;
-    const memopt_blocks *blocks;     /* NULL: only the transposes are made */
-    const memopt_blocks *transposed; /* or NULL */
+    const memopt_blocks *blocks;
     const memopt_tensor *values;
     uint64_t count;
     const mo_kernel *kernel;
@@ -122,31 +121,9 @@ static memopt_status check_matrix(const char *subject, uint64_t i, const memopt_
     return check_piece(subject, i, "tensor_amax", blocks->tensor_amax, 4, 4);
 }
 
-/* The transpose of matrix i, and the matrix itself if it is made too. */
-static memopt_status check_transposed(const blocks_call *call, const char *subject, uint64_t i)
-{
-    const memopt_blocks *t = &call->transposed[i], *b = call->blocks ? &call->blocks[i] : NULL;
-    memopt_status status = check_matrix(subject, i, t);
-    if (status != MEMOPT_OK || b == NULL)
-        return status;
-    if (t->rows != b->columns || t->columns != b->rows)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "%s[%" PRIu64 "] has %" PRIu64 " rows of %" PRIu64
-                       " columns, its matrix %" PRIu64 " rows of %" PRIu64,
-                       subject, i, t->rows, t->columns, b->rows, b->columns);
-    if (t->format != b->format || t->tensor_amax != b->tensor_amax)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "%s[%" PRIu64 "] has format %" PRIu32
-                       " and tensor_amax %p, its matrix %" PRIu32 " and %p; they must be the same",
-                       subject, i, t->format, (const void *)t->tensor_amax, b->format,
-                       (const void *)b->tensor_amax);
-    return MEMOPT_OK;
-}
-
 /* Every list there must be is there. */
 static memopt_status check_call(const blocks_call *call, const char *blocks, const char *values)
 {
-    const int turned = call->kernel == &mo_kernel_blocks_transpose;
     if (call->device == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: device is NULL", call->verb);
     if (call->count > UINT32_MAX)
@@ -155,9 +132,7 @@ static memopt_status check_call(const blocks_call *call, const char *blocks, con
                        call->count);
     if (call->count == 0)
         return MEMOPT_OK;
-    if (turned && call->transposed == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: transposed is NULL", call->verb);
-    if ((!turned && call->blocks == NULL) || call->values == NULL)
+    if (call->blocks == NULL || call->values == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s is NULL",
                        call->values == NULL ? values : blocks);
     return MEMOPT_OK;
@@ -165,19 +140,16 @@ static memopt_status check_call(const blocks_call *call, const char *blocks, con
 
 static memopt_status check_lists(const blocks_call *call)
 {
-    char blocks[64], values[64], transposed[64];
+    char blocks[64], values[64];
     const char *into = "destinations", *from = "sources";
     snprintf(blocks, sizeof blocks, "%s: %s", call->verb, call->quantize ? into : from);
     snprintf(values, sizeof values, "%s: %s", call->verb, call->quantize ? from : into);
-    snprintf(transposed, sizeof transposed, "%s: transposed", call->verb);
     memopt_status status = check_call(call, blocks, values);
     for (uint64_t i = 0; i < call->count && status == MEMOPT_OK; i++) {
-        const memopt_blocks *b = call->blocks ? &call->blocks[i] : &call->transposed[i];
+        const memopt_blocks *b = &call->blocks[i];
         status = mo_tensor_check(values, i, &call->values[i], mo_dtype_is_gradient);
-        if (status == MEMOPT_OK && call->blocks != NULL)
+        if (status == MEMOPT_OK)
             status = check_matrix(blocks, i, b);
-        if (status == MEMOPT_OK && call->transposed != NULL)
-            status = check_transposed(call, transposed, i);
         if (status == MEMOPT_OK && call->values[i].count != b->rows * b->columns)
             status = mo_fail(MEMOPT_INVALID_ARGUMENT,
                              "%s[%" PRIu64 "] has %" PRIu64 " elements; %" PRIu64
@@ -190,7 +162,7 @@ static memopt_status check_lists(const blocks_call *call)
 
 /* --- memory ---------------------------------------------------------------------------------- */
 
-enum { PIECES = 6 }; /* values, tensor_amax, codes and scales of two matrices */
+enum { PIECES = 4 }; /* values, tensor_amax, codes and scales */
 
 static uint64_t add_piece(mo_tensor_range *ranges, uint64_t used, const void *data, uint64_t bytes,
                           uint64_t index, int written)
@@ -215,14 +187,12 @@ static uint64_t list_pieces(const blocks_call *call, mo_tensor_range *ranges)
 {
     uint64_t used = 0;
     for (uint64_t i = 0; i < call->count; i++) {
-        const memopt_blocks *b = call->blocks ? &call->blocks[i] : &call->transposed[i];
+        const memopt_blocks *b = &call->blocks[i];
         const memopt_tensor *v = &call->values[i];
         used = add_piece(ranges, used, v->data, v->count * memopt_dtype_size(v->dtype), i,
                          !call->quantize);
         used = add_piece(ranges, used, b->tensor_amax, b->tensor_amax == NULL ? 0 : 4, i, 0);
         used = add_matrix(ranges, used, b, i, call->quantize);
-        if (call->blocks != NULL && call->transposed != NULL)
-            used = add_matrix(ranges, used, &call->transposed[i], i, 1);
     }
     return add_piece(ranges, used, call->amax, call->amax == NULL ? 0 : 4 * call->count,
                      call->count, 1);
@@ -249,9 +219,8 @@ static memopt_status check_memory(const blocks_call *call)
  * rows are one. */
 static uint64_t cut(mo_blocks_segment *s, int stochastic)
 {
-    const int turned = s->turned_codes != NULL;
     uint64_t unit = stochastic ? (uint64_t)MO_BLOCKS_PITCH : mo_blocks_width(s->format);
-    if (turned || mo_blocks_height(s->format) != 1) {
+    if (mo_blocks_height(s->format) != 1) {
         s->item_rows = MO_BLOCKS_TILE;
         s->item_columns = MO_BLOCKS_TILE;
     } else {
@@ -268,20 +237,17 @@ static uint64_t cut(mo_blocks_segment *s, int stochastic)
 
 static mo_blocks_segment segment_of(const blocks_call *call, uint64_t i)
 {
-    const memopt_blocks *b = call->blocks ? &call->blocks[i] : NULL;
-    const memopt_blocks *t = call->transposed ? &call->transposed[i] : NULL;
+    const memopt_blocks *b = &call->blocks[i];
     return (mo_blocks_segment){.values = call->values[i].data,
-                               .codes = b ? b->codes : NULL,
-                               .scales = b ? b->scales : NULL,
-                               .turned_codes = t ? t->codes : NULL,
-                               .turned_scales = t ? t->scales : NULL,
-                               .tensor_amax = b ? b->tensor_amax : t->tensor_amax,
+                               .codes = b->codes,
+                               .scales = b->scales,
+                               .tensor_amax = b->tensor_amax,
                                .amax = call->amax ? (uint32_t *)&call->amax[i] : NULL,
-                               .rows = b ? b->rows : t->columns,
-                               .columns = b ? b->columns : t->rows,
+                               .rows = b->rows,
+                               .columns = b->columns,
                                .tensor = (uint32_t)i,
                                .dtype = (uint16_t)call->values[i].dtype,
-                               .format = (uint16_t)(b ? b->format : t->format)};
+                               .format = (uint16_t)b->format};
 }
 
 static memopt_status launch(const blocks_call *call, mo_blocks_args *args)
@@ -323,27 +289,6 @@ static memopt_status read_options(const char *verb, memopt_blocks_options *copy,
     return MEMOPT_OK;
 }
 
-static memopt_status quantize(blocks_call *call, const memopt_blocks_options *options)
-{
-    memopt_blocks_options how;
-    memopt_status status = read_options(call->verb, &how, options);
-    if (status != MEMOPT_OK)
-        return status;
-    call->quantize = 1;
-    call->amax = how.amax;
-    status = check_lists(call);
-    if (status == MEMOPT_OK && call->count != 0)
-        status = check_memory(call);
-    if (status != MEMOPT_OK || call->count == 0)
-        return status;
-    mo_blocks_args args = {.seed = how.seed,
-                           .sequence = how.sequence,
-                           .stochastic = how.rounding == MEMOPT_ROUND_STOCHASTIC,
-                           .power_of_two = (uint8_t)how.power_of_two,
-                           .streaming = mo_tensors_streaming(call->values, call->count)};
-    return launch(call, &args);
-}
-
 memopt_status memopt_blocks_quantize(memopt_device *device, const memopt_blocks *destinations,
                                      const memopt_tensor *sources, uint64_t count,
                                      const memopt_blocks_options *options, memopt_stream stream)
@@ -354,26 +299,24 @@ memopt_status memopt_blocks_quantize(memopt_device *device, const memopt_blocks 
                         .values = sources,
                         .count = count,
                         .kernel = &mo_kernel_blocks_quantize,
+                        .quantize = 1,
                         .stream = stream};
-    return quantize(&call, options);
-}
-
-memopt_status memopt_blocks_quantize_transpose(memopt_device *device,
-                                               const memopt_blocks *destinations,
-                                               const memopt_blocks *transposed,
-                                               const memopt_tensor *sources, uint64_t count,
-                                               const memopt_blocks_options *options,
-                                               memopt_stream stream)
-{
-    blocks_call call = {.device = device,
-                        .verb = "blocks_quantize_transpose",
-                        .blocks = destinations,
-                        .transposed = transposed,
-                        .values = sources,
-                        .count = count,
-                        .kernel = &mo_kernel_blocks_transpose,
-                        .stream = stream};
-    return quantize(&call, options);
+    memopt_blocks_options how;
+    memopt_status status = read_options(call.verb, &how, options);
+    if (status != MEMOPT_OK)
+        return status;
+    call.amax = how.amax;
+    status = check_lists(&call);
+    if (status == MEMOPT_OK && count != 0)
+        status = check_memory(&call);
+    if (status != MEMOPT_OK || count == 0)
+        return status;
+    mo_blocks_args args = {.seed = how.seed,
+                           .sequence = how.sequence,
+                           .stochastic = how.rounding == MEMOPT_ROUND_STOCHASTIC,
+                           .power_of_two = (uint8_t)how.power_of_two,
+                           .streaming = mo_tensors_streaming(sources, count)};
+    return launch(&call, &args);
 }
 
 memopt_status memopt_blocks_dequantize(memopt_device *device, const memopt_tensor *destinations,

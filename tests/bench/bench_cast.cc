@@ -222,26 +222,6 @@ void blocks(benchmark::State &state, memopt_block_format format, memopt_dtype dt
                       static_cast<double>(layout.code_bytes + layout.scale_bytes) / kElements);
 }
 
-// Such a matrix and its transpose.
-void transpose(benchmark::State &state, memopt_block_format format)
-{
-    bench_device &d = device_of(state.range(0));
-    memopt_blocks_layout layout = MEMOPT_BLOCKS_LAYOUT_INIT;
-    const uint64_t columns = 4096, rows = kElements / columns;
-    must(memopt_blocks_get_layout(format, rows, columns, &layout));
-    fill_values(d, MEMOPT_DTYPE_BF16);
-    unsigned char *scales = d.to + 2 * layout.code_bytes;
-    memopt_blocks matrix = {d.to, scales, nullptr, rows, columns, format};
-    memopt_blocks turned = {
-        d.to + layout.code_bytes, scales + layout.scale_bytes, nullptr, columns, rows, format};
-    memopt_tensor tensor = {d.from, kElements, MEMOPT_DTYPE_BF16};
-    for (auto _ : state)
-        must(memopt_blocks_quantize_transpose(d.device, &matrix, &turned, &tensor, 1, nullptr,
-                                              nullptr));
-    finish(state,
-           2.0 + 2.0 * static_cast<double>(layout.code_bytes + layout.scale_bytes) / kElements);
-}
-
 using scaler_call = memopt_status (*)(memopt_scaler *, const memopt_tensor *, uint64_t,
                                       memopt_stream);
 
@@ -319,12 +299,6 @@ BESIDE(blocks, bf16_128x128, 2, 1, false, MEMOPT_BLOCKS_E4M3_128X128, BF16, fals
 BESIDE(blocks, bf16_mxfp4, 2, 0, false, MEMOPT_BLOCKS_MXFP4, BF16, false, false);
 BESIDE(blocks, bf16_nvfp4, 2, 0, false, MEMOPT_BLOCKS_NVFP4, BF16, false, false);
 BESIDE(blocks, nvfp4_bf16, 0, 2, false, MEMOPT_BLOCKS_NVFP4, BF16, true, false);
-BESIDE(transpose, bf16_mxfp8, 2, 2, false, MEMOPT_BLOCKS_MXFP8_E4M3);
-BESIDE(transpose, bf16_tensor, 2, 2, false, MEMOPT_BLOCKS_E4M3_TENSOR);
-BESIDE(transpose, bf16_1x128, 2, 2, false, MEMOPT_BLOCKS_E4M3_1X128);
-BESIDE(transpose, bf16_128x128, 2, 2, false, MEMOPT_BLOCKS_E4M3_128X128);
-BESIDE(transpose, bf16_mxfp4, 2, 1, false, MEMOPT_BLOCKS_MXFP4);
-BESIDE(transpose, bf16_nvfp4, 2, 1, false, MEMOPT_BLOCKS_NVFP4);
 BESIDE(scaler, unscale_f32, 4, 4, true, memopt_scaler_unscale, F32, 2.0);
 BESIDE(scaler, unscale_bf16, 2, 2, true, memopt_scaler_unscale, BF16, 2.0);
 BESIDE(scaler, check_f32, 4, 0, false, memopt_scaler_check, F32, 1.0);

@@ -80,45 +80,7 @@ static void one_matrix(world *w, const memopt_tensor *source, uint32_t format, i
     free_blocks(w, &blocks, shift);
 }
 
-/* A matrix and its transpose, or the transpose alone. */
-static void one_transpose(world *w, const memopt_tensor *source, uint32_t format, int shape,
-                          uint32_t rounding, uint64_t shift)
-{
-    memopt_blocks_options options = MEMOPT_BLOCKS_OPTIONS_INIT;
-    memopt_blocks_layout layout, turned;
-    const uint64_t rows = shapes[shape].rows, columns = shapes[shape].columns;
-    memopt_blocks blocks = new_blocks(w, format, rows, columns, shift, &layout);
-    memopt_blocks transposed = new_blocks(w, format, columns, rows, shift, &turned);
-    float *cells = device_bytes(w, 8);
-    options.rounding = rounding;
-    options.power_of_two = shape % 2;
-    options.seed = 43 + w->options->seed;
-    options.amax = cells;
-    label(w, "transpose, format %u from %s, %llu x %llu, rounding %u, shifted by %llu", format,
-          memopt_dtype_name(source->dtype), (unsigned long long)rows, (unsigned long long)columns,
-          rounding, (unsigned long long)shift);
-    OK(memopt_blocks_quantize_transpose(w->device, shape % 3 ? &blocks : NULL, &transposed, source,
-                                        1, &options, w->stream));
-    if (has_tensor_amax(format)) {
-        options.amax = cells + 1;
-        blocks.tensor_amax = transposed.tensor_amax = cells;
-        OK(memopt_blocks_quantize_transpose(w->device, &blocks, &transposed, source, 1, &options,
-                                            w->stream));
-    }
-    result_of(w, blocks.codes, layout.code_bytes);
-    result_of(w, blocks.scales, layout.scale_bytes);
-    result_of(w, transposed.codes, turned.code_bytes);
-    result_of(w, transposed.scales, turned.scale_bytes);
-    result_of(w, cells, 8);
-    OK(memopt_allocator_free(w->allocator, cells));
-    free_blocks(w, &blocks, shift);
-    free_blocks(w, &transposed, shift);
-}
-
-typedef void (*matrix_function)(world *w, const memopt_tensor *source, uint32_t format, int shape,
-                                uint32_t rounding, uint64_t shift);
-
-static void each_matrix(world *w, matrix_function one)
+static void formats_agree(world *w)
 {
     float *values = host_memory(4 * 40001);
     uint32_t turn = 0;
@@ -135,20 +97,10 @@ static void each_matrix(world *w, matrix_function one)
                         fill_any_floats(values, count, turn);
                     memopt_tensor source =
                         new_shifted_tensor(w, count, float_types[type], values, turn / 2 % 2);
-                    one(w, &source, format, shape, rounding, turn % 2);
+                    one_matrix(w, &source, format, shape, rounding, turn % 2);
                     free_tensor(w, &source);
                 }
     free(values);
-}
-
-static void formats_agree(world *w)
-{
-    each_matrix(w, one_matrix);
-}
-
-static void transposes_agree(world *w)
-{
-    each_matrix(w, one_transpose);
 }
 
 /* More matrices than a launch takes, some of them empty; each has its own random bits. */
@@ -188,7 +140,6 @@ static void many_agree(world *w)
 
 const conformance_case block_cases[] = {
     {"blocks_formats", formats_agree, 1, 0, 0},
-    {"blocks_transposes", transposes_agree, 1, 0, 0},
     {"blocks_many", many_agree, 1, 0, 0},
     {NULL, NULL, 0, 0, 0},
 };

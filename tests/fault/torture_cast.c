@@ -98,23 +98,6 @@ static memopt_status quantize(memopt_device *device, void *context)
     return memopt_blocks_quantize(device, &to, &from, 1, NULL, NULL);
 }
 
-static memopt_status quantize_transpose(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    memopt_tensor from = gradients_of(f);
-    memopt_blocks to = {.codes = f->memory + 2 * COUNT,
-                        .scales = f->memory + 3 * COUNT,
-                        .rows = COUNT / 10,
-                        .columns = 10,
-                        .format = MEMOPT_BLOCKS_MXFP8_E4M3};
-    memopt_blocks turned = {.codes = f->memory + 2 * COUNT + COUNT / 2,
-                            .scales = f->memory + 3 * COUNT + COUNT / 2,
-                            .rows = 10,
-                            .columns = COUNT / 10,
-                            .format = MEMOPT_BLOCKS_MXFP8_E4M3};
-    return memopt_blocks_quantize_transpose(device, &to, &turned, &from, 1, NULL, NULL);
-}
-
 static memopt_status dequantize(memopt_device *device, void *context)
 {
     fixture *f = context;
@@ -221,7 +204,7 @@ static void each_call(void **state)
         SCENARIO(norm, 1),      SCENARIO(clip, 1),         SCENARIO(update, 0),
         SCENARIO(get_state, 0), SCENARIO(set_state, 0),    SCENARIO(accumulate, 0),
         SCENARIO(scale, 0),     SCENARIO(check_finite, 0), SCENARIO(amax, 0),
-        SCENARIO(quantize, 0),  SCENARIO(dequantize, 0),   SCENARIO(quantize_transpose, 0),
+        SCENARIO(quantize, 0),  SCENARIO(dequantize, 0),
     };
     static fixture f;
     (void)state;

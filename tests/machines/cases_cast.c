@@ -142,12 +142,11 @@ static uint64_t blocks_tiles(mo_blocks_segment *s)
     return 4;
 }
 
-static void add_blocks(uint64_t *digest, uint32_t format, uint64_t rows, uint64_t columns,
-                       const void *codes, const void *scales)
+static void add_blocks(uint64_t *digest, uint32_t format, const void *scales)
 {
-    uint64_t count = mo_blocks_of(rows, mo_blocks_height_bits(format)) *
-                     mo_blocks_of(columns, mo_blocks_width_bits(format));
-    digest_add(digest, codes, rows * mo_blocks_code_bytes(format, columns), 1);
+    uint64_t count = mo_blocks_of(BLOCK_ROWS, mo_blocks_height_bits(format)) *
+                     mo_blocks_of(BLOCK_COLUMNS, mo_blocks_width_bits(format));
+    digest_add(digest, destination, BLOCK_ROWS * mo_blocks_code_bytes(format, BLOCK_COLUMNS), 1);
     digest_add(digest, scales, mo_blocks_is_tensor(format) ? 1 : count,
                mo_blocks_scale_size(format));
 }
@@ -162,7 +161,7 @@ static void blocks(uint32_t format, uint32_t dtype)
         mo_blocks_args args = blocks_args(format, dtype, mode, scales, &amax);
         uint64_t items = mo_blocks_height(format) > 1 ? blocks_tiles(&args.segments[0]) : 3;
         digest_launch(&mo_kernel_blocks_quantize, &args, items);
-        add_blocks(&there, format, BLOCK_ROWS, BLOCK_COLUMNS, destination, scales);
+        add_blocks(&there, format, scales);
         digest_add_u64(&there, amax);
         args.segments[0].amax = NULL;
         digest_launch(&mo_kernel_blocks_dequantize, &args, items);
@@ -170,25 +169,6 @@ static void blocks(uint32_t format, uint32_t dtype)
     }
     digest_report(there, "mo_blocks_quantize.%s.%s", block_names[format], digest_dtype(dtype));
     digest_report(back, "mo_blocks_dequantize.%s.%s", block_names[format], digest_dtype(dtype));
-}
-
-/* With the transpose. */
-static void transposed_blocks(uint32_t format, uint32_t dtype)
-{
-    static uint32_t scales[2][260 * 11];
-    unsigned char *turned = destination + 2 * ROOM;
-    uint64_t digest = DIGEST_START;
-    for (uint32_t mode = 0; mode < 4; mode++) {
-        uint32_t amax = 0;
-        mo_blocks_args args = blocks_args(format, dtype, mode, scales[0], &amax);
-        args.segments[0].turned_codes = turned;
-        args.segments[0].turned_scales = scales[1];
-        digest_launch(&mo_kernel_blocks_transpose, &args, blocks_tiles(&args.segments[0]));
-        add_blocks(&digest, format, BLOCK_ROWS, BLOCK_COLUMNS, destination, scales[0]);
-        add_blocks(&digest, format, BLOCK_COLUMNS, BLOCK_ROWS, turned, scales[1]);
-        digest_add_u64(&digest, amax);
-    }
-    digest_report(digest, "mo_blocks_transpose.%s.%s", block_names[format], digest_dtype(dtype));
 }
 
 /* A cast of each type with the largest magnitude, over more than a chunk. */
@@ -221,10 +201,8 @@ static void cast_amax(uint32_t from)
 void digest_blocks(void)
 {
     for (uint32_t format = MO_BLOCKS_MXFP8_E4M3; format <= MO_BLOCKS_E5M2_TENSOR; format++)
-        for (uint32_t dtype = MO_DTYPE_F32; dtype <= MO_DTYPE_BF16; dtype++) {
+        for (uint32_t dtype = MO_DTYPE_F32; dtype <= MO_DTYPE_BF16; dtype++)
             blocks(format, dtype);
-            transposed_blocks(format, dtype);
-        }
     FOR_EACH_FLOAT(from)
     cast_amax(from);
 }

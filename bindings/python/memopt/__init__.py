@@ -37,7 +37,6 @@ from .blocks import (
     blocks_layout,
     dequantize_blocks,
     quantize_blocks,
-    quantize_blocks_transpose,
 )
 from .casts import Scaler, amax, cast
 from .checkpoint import Lease, RandomState, Region
@@ -185,7 +184,6 @@ __all__ = [
     "parse_size",
     "quantize",
     "quantize_blocks",
-    "quantize_blocks_transpose",
     "set_log",
     "state_map",
     "tensor",

@@ -76,57 +76,6 @@ def quantize_blocks(
     into, kept, sizes = _array(device, destinations, "destination", True)
     start, inputs = tensor_array(tensor_list(sources), device, "source")
     count = _same(sizes, len(inputs), "quantize_blocks", "destinations", "sources")
-    options = _options(device, rounding, power_of_two, seed, sequence, amax, count, kept)
-    at = stream_pointer(stream)
-    lib.memopt_blocks_quantize(device._handle.pointer, into, start, count, options, at)
-    device._keep(stream, kept, inputs)
-
-
-def quantize_blocks_transpose(
-    device: Device,
-    destinations: Union[Blocks, Sequence[Blocks], None],
-    transposed: Union[Blocks, Sequence[Blocks]],
-    sources: Tensors,
-    *,
-    rounding: Union[str, Rounding] = Rounding.NEAREST_EVEN,
-    power_of_two: bool = False,
-    seed: int = 0,
-    sequence: int = 0,
-    amax: Optional[TensorLike] = None,
-    stream: StreamLike = None,
-) -> None:
-    """Quantises tensors and their transposes, many in one call; each is read once.
-
-    A matrix of `transposed` has the rows of its destination as columns, and its format and
-    `tensor_amax`. Without `destinations` (None) only the transposes are made.
-    """
-    call = "quantize_blocks_transpose"
-    turned, kept, sizes = _array(device, transposed, "transposed", True)
-    start, inputs = tensor_array(tensor_list(sources), device, "source")
-    count = _same(sizes, len(inputs), call, "transposed", "sources")
-    into = None
-    if destinations is not None:
-        into, more, sizes = _array(device, destinations, "destination", True)
-        _same(sizes, count, call, "destinations", "sources")
-        kept += more
-    options = _options(device, rounding, power_of_two, seed, sequence, amax, count, kept)
-    at = stream_pointer(stream)
-    lib.memopt_blocks_quantize_transpose(
-        device._handle.pointer, into, turned, start, count, options, at
-    )
-    device._keep(stream, kept, inputs)
-
-
-def _options(
-    device: Device,
-    rounding: Union[str, Rounding],
-    power_of_two: bool,
-    seed: int,
-    sequence: int,
-    amax: Optional[TensorLike],
-    count: int,
-    kept: List[Tensor],
-) -> _abi.BlocksOptions:
     options = _abi.BlocksOptions(
         rounding=choice(Rounding, rounding, "rounding"),
         power_of_two=int(bool(power_of_two)),
@@ -137,7 +86,9 @@ def _options(
         cells = amax_cells(device, amax, count)
         options.amax = cells.pointer
         kept.append(cells)
-    return options
+    at = stream_pointer(stream)
+    lib.memopt_blocks_quantize(device._handle.pointer, into, start, count, options, at)
+    device._keep(stream, kept, inputs)
 
 
 def dequantize_blocks(

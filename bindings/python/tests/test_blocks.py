@@ -183,50 +183,6 @@ def test_not_finite_at_each_position(device, name):
                 assert (x != x) == (i // width == place // width)
 
 
-@pytest.mark.parametrize("rows,columns", [(5, 300), (130, 129), (1, 1)])
-@pytest.mark.parametrize("name", FORMATS)
-def test_transpose(device, name, rows, columns):
-    """The bits of the oracle's matrix, and of its matrix of the transposed bits."""
-    amax = 3000.0 if name == "nvfp4" or name in ONE_SCALE else None
-    case = Case(name, "bf16", rows, columns, 6, kinds=10, amax=amax)
-    bits = [case.bits[r * columns + c] for c in range(columns) for r in range(rows)]
-    turned = Case(name, "bf16", columns, rows, 6, amax=amax, bits=bits)
-    turned.blocks = turned.blocks._replace(tensor_amax=case.amax)
-    for blocks in (case.blocks, None):
-        found = memopt.tensor(bytearray(4), "f32")
-        memopt.quantize_blocks_transpose(
-            device, blocks, turned.blocks, case.source, amax=found
-        )
-        turned.check_quantized()
-        alone = memopt.tensor(bytearray(4), "f32")
-        memopt.amax(device, alone, case.source)
-        assert bytes(memopt.tensor(found, "u8").tolist()) == bytes(
-            memopt.tensor(alone, "u8").tolist()
-        )
-    case.check_quantized()
-
-
-def test_transpose_refusals(device):
-    source = array.array("f", [1.0] * 64)
-    good = memopt.Blocks(bytearray(64), bytearray(2), "mxfp8_e4m3", 2, 32)
-    turned = memopt.Blocks(bytearray(64), bytearray(32), "mxfp8_e4m3", 32, 2)
-    call = memopt.quantize_blocks_transpose
-    other = good._replace(codes=bytearray(64), scales=bytearray(2))
-    with pytest.raises(memopt.InvalidArgumentError, match="has 2 rows of 32 columns, its matrix"):
-        call(device, good, other, source)
-    with pytest.raises(memopt.InvalidArgumentError, match="has format 2 .* its matrix 1"):
-        call(device, good, turned._replace(format="mxfp8_e5m2"), source)
-    with pytest.raises(memopt.InvalidArgumentError, match="overlap"):
-        call(device, good, turned._replace(codes=good.codes), source)
-    with pytest.raises(memopt.InvalidArgumentError, match="has 64 elements; 32 rows of 3"):
-        call(device, None, turned._replace(columns=3, codes=bytearray(96)), source)
-    with pytest.raises(ValueError, match="2 destinations, 1 sources"):
-        call(device, [good, good], turned, source)
-    assert bytes(good.codes) == bytes(turned.codes) == bytes(64)
-    call(device, [], [], [])
-    call(device, None, [], [])
-
-
 def test_amax(device):
     """It is raised, not set; a NaN is larger than all."""
     sources = [array.array("f", row) for row in ([1.0, -7.0, 2.0], [0.5] * 40, [1.0, float("nan")])]

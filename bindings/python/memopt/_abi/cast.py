@@ -97,9 +97,6 @@ functions(
     memopt_amax=(CHECKED, HANDLE, ADDRESS, TENSORS, U64, STREAM),
     memopt_blocks_get_layout=(CHECKED, U32, U64, U64, BlocksLayout),
     memopt_blocks_quantize=(CHECKED, HANDLE, BlocksStruct, TENSORS, U64, BlocksOptions, STREAM),
-    memopt_blocks_quantize_transpose=(
-        CHECKED, HANDLE, BlocksStruct, BlocksStruct, TENSORS, U64, BlocksOptions, STREAM,
-    ),
     memopt_blocks_dequantize=(CHECKED, HANDLE, TENSORS, BlocksStruct, U64, STREAM),
     memopt_accumulate=(CHECKED, HANDLE, TENSORS, TENSORS, U64, F32, STREAM),
     memopt_scale=(CHECKED, HANDLE, TENSORS, U64, ADDRESS, ADDRESS, STREAM),

@@ -22,7 +22,7 @@ except ImportError as error:
 
 from .allocator import TorchAllocator, enable_allocator, enabled_allocator  # noqa: E402
 from .amp import GradScaler, clip_grad_norm_  # noqa: E402
-from .blocks import dequantize_blocks, quantize_blocks, quantize_blocks_transpose  # noqa: E402
+from .blocks import dequantize_blocks, quantize_blocks  # noqa: E402
 from .cast import accumulate_, cast_  # noqa: E402
 from .chain import checkpoint_sequential  # noqa: E402
 from .checkpointing import CheckpointError, checkpoint  # noqa: E402
@@ -129,7 +129,6 @@ __all__ = [
     "pause",
     "paused_tags",
     "quantize_blocks",
-    "quantize_blocks_transpose",
     "release_gradients",
     "report",
     "resume",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, List, Optional, Tuple, Union
+from typing import Any, Optional, Tuple, Union
 
 import torch
 
@@ -64,7 +64,7 @@ def quantize_blocks(
     values = _values("source", source).contiguous()
     rows, columns, layout = _sizes(kind, values.shape)
     codes, scales = _empty(kind, values.shape, layout, values.device)
-    options = _options("quantize_blocks", rounding, seed, power_of_two, amax, values)
+    options = _options(rounding, seed, power_of_two, amax, values)
     side = native(values.device)
     lib.memopt_blocks_quantize(
         side.device._handle.pointer,
@@ -77,52 +77,6 @@ def quantize_blocks(
     if amax is not None:
         _lists.changed([amax])
     return codes, scales
-
-
-@torch.no_grad()
-def quantize_blocks_transpose(
-    source: torch.Tensor,
-    format: FormatLike,
-    *,
-    rounding: str = "nearest",
-    seed: Optional[int] = None,
-    power_of_two: bool = False,
-    tensor_amax: Optional[torch.Tensor] = None,
-    amax: Optional[torch.Tensor] = None,
-) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The codes and the scales of a matrix, then those of its transpose, in one pass.
-
-        codes, scales, turned, turned_scales = quantize_blocks_transpose(weight, "mxfp8_e4m3")
-
-    The last two are quantize_blocks() of `source.t()`, with scales along the rows of `source`; both
-    are contiguous. `source` has two dimensions; the other arguments are as in quantize_blocks().
-    """
-    kind = choice(BlockFormat, format, "format")
-    values = _values("source", source).contiguous()
-    if values.dim() != 2:
-        raise ValueError(
-            "quantize_blocks_transpose takes matrices, not a shape of %s" % list(values.shape)
-        )
-    cell = _cell("tensor_amax", tensor_amax, values)
-    made: List[torch.Tensor] = []
-    structs = []
-    for shape in (values.shape, values.shape[::-1]):
-        rows, columns, layout = _sizes(kind, shape)
-        made += _empty(kind, shape, layout, values.device)
-        structs.append(_matrix(kind, rows, columns, made[-2], made[-1], cell))
-    options = _options("quantize_blocks_transpose", rounding, seed, power_of_two, amax, values)
-    side = native(values.device)
-    lib.memopt_blocks_quantize_transpose(
-        side.device._handle.pointer,
-        *structs,
-        _lists.array([values]),
-        1,
-        options,
-        side.stream(),
-    )
-    if amax is not None:
-        _lists.changed([amax])
-    return made[0], made[1], made[2], made[3]
 
 
 @torch.no_grad()
@@ -198,7 +152,6 @@ def _sizes(kind: BlockFormat, shape: Any) -> Tuple[int, int, BlocksLayout]:
 
 
 def _options(
-    call: str,
     rounding: str,
     seed: Optional[int],
     power_of_two: bool,
@@ -207,8 +160,8 @@ def _options(
 ) -> Any:
     if rounding not in _ROUNDINGS:
         raise ValueError(
-            "%s: rounding must be one of %s, not %r"
-            % (call, ", ".join(map(repr, _ROUNDINGS)), rounding)
+            "quantize_blocks: rounding must be one of %s, not %r"
+            % (", ".join(map(repr, _ROUNDINGS)), rounding)
         )
     options = _abi.BlocksOptions(rounding=_ROUNDINGS[rounding], power_of_two=int(power_of_two))
     if rounding == "stochastic":

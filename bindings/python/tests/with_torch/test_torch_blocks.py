@@ -123,25 +123,6 @@ def test_tiles_take_matrices():
         mt.quantize_blocks(torch.randn(2, 128, 128), "e4m3_128x128")
 
 
-@pytest.mark.parametrize("name", FORMATS)
-def test_transpose(name):
-    """As quantize_blocks() of the matrix and of its transpose."""
-    x = values(torch.bfloat16, 160, 272)
-    amax = x.abs().max().float() if name == "nvfp4" or name.endswith("tensor") else None
-    found = torch.zeros(())
-    made = mt.quantize_blocks_transpose(x, name, tensor_amax=amax, amax=found)
-    assert found == x.abs().max()
-    wanted = [
-        *mt.quantize_blocks(x, name, tensor_amax=amax),
-        *mt.quantize_blocks(x.t(), name, tensor_amax=amax),
-    ]
-    for one, other in zip(made, wanted):
-        assert one.dtype is other.dtype and one.shape == other.shape
-        assert torch.equal(bits(one), bits(other))
-    with pytest.raises(ValueError, match="takes matrices"):
-        mt.quantize_blocks_transpose(x[0], name)
-
-
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
 def test_one_scale_is_torchs_cast(dtype):
     """The codes of the scaled values by torch's own cast; the scale is what _scaled_mm takes."""
