@@ -1,7 +1,7 @@
 # Builds for another architecture by Debian's cross compiler, and runs what is built by QEMU:
 #   cmake -S . -B build/s390x -DCMAKE_TOOLCHAIN_FILE=tests/machines/debian-cross.cmake
 #         -DMEMOPT_MACHINE=s390x -DMEMOPT_BUILD_TESTS=OFF -DMEMOPT_BUILD_DIGEST=ON
-set(MEMOPT_MACHINE aarch64 CACHE STRING "aarch64, riscv64, s390x, or what else gcc is there for")
+set(MEMOPT_MACHINE aarch64 CACHE STRING "aarch64, s390x, or what else gcc is there for")
 set(CMAKE_TRY_COMPILE_PLATFORM_VARIABLES MEMOPT_MACHINE)
 set(root /usr/${MEMOPT_MACHINE}-linux-gnu)
 
