@@ -18,7 +18,7 @@ import time
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 SECONDS = 300  # that an answer may take on a loaded machine
-KINDS = ("index.html", "guide_*.html", "recipes.html", "reading.html", "pages.html", "allocator_8h.html")
+KINDS = ("index.html", "guide_*.html", "recipes.html", "pages.html", "allocator_8h.html")
 STATE = """(async () => {
     do // scripts add pictures after the page is loaded
         await new Promise(done => setTimeout(done, 20));

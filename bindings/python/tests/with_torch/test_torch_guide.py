@@ -207,7 +207,7 @@ def test_the_tests_that_the_page_of_tests_names_are_there():
     files = {page.name: page.read_text(encoding="utf-8") for page in HERE.glob("test_*.py")}
     there = set(re.findall(r"^def (test_\w+)", "\n".join(files.values()), re.M)) | set(files)
     named = set()
-    for line in text_of("pytorch-tests.md").splitlines():
+    for line in text_of("../pytorch-tests.md").splitlines():
         if line.startswith("| "):
             last = line.rstrip("| ").rsplit("|", 1)[1]
             named |= set(re.findall(r"`(test_\w+(?:\.py)?)`", last))

@@ -1,6 +1,6 @@
 """Behaviours that torch tests of its checkpoint and checkpoint_sequential, tested of ours.
 
-docs/guide/pytorch-tests.md lists torch's tests one by one and what stands for each here.
+docs/pytorch-tests.md lists torch's tests one by one and what stands for each here.
 """
 
 from __future__ import annotations
