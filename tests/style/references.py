@@ -22,7 +22,7 @@ LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
 HEADING = re.compile(r"^#+ +(.*?)\s*$", re.M)
 CLICKS = 2
 SETTING = re.compile(
-    r"^\s*option\((MEMOPT_\w+)|^\s*set\((MEMOPT_\w+) .* CACHE "
+    r"^\s*option\((MEMOPT_\w+)|^\s*set\((MEMOPT_\w+) .* CACHE (?!INTERNAL)"
     r"|getenv\(\"(MEMOPT_\w+)|environ\.get\(\"(MEMOPT_\w+)|ENVIRONMENT = \"(MEMOPT_\w+)",
     re.M,
 )

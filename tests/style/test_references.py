@@ -89,7 +89,10 @@ wrong = found(GOOD, **{"docs/next.md": "[far](far.md)\n", "docs/far.md": "# Far\
 assert wrong == ["docs/far.md: is more than 2 clicks from README.md"], wrong
 wrong = found(GOOD, **{"CHANGELOG.md": "[gone](gone.md) `memopt_old_name`\n"})
 assert len(wrong) == 1 and "leads nowhere" in wrong[0], wrong
-settings = {"lib/x/x.c": 'getenv("MEMOPT_LOG");', "CMakeLists.txt": 'option(MEMOPT_X "x" OFF)'}
+settings = {
+    "lib/x/x.c": 'getenv("MEMOPT_LOG");',
+    "CMakeLists.txt": 'option(MEMOPT_X "x" OFF)\nset(MEMOPT_Y "" CACHE INTERNAL "for tests")',
+}
 wrong = found(GOOD, **settings)
 assert wrong == ["docs/guide: no page has the setting MEMOPT_" + name for name in ("LOG", "X")]
 attempts = {"lib/allocator/pressure.c": "attempts[] = {\n    one, /* 1 */\n    two,\n};\n",
