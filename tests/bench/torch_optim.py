@@ -6,9 +6,8 @@
         [--peers torch bitsandbytes] [--rules LAMB LARS]
 
 Each case is a whole ``optimizer.step()`` over parameters with gradients. Peers are torch's fastest form of
-the rule, and bitsandbytes; DeepSpeed and torchao, which
-compile, if asked for. Tables: four large tensors and the 148 of a GPT-2, in fp32 and bf16; steps of
-the host's optimizer; and 148 tensors of 16 elements, which show what a step costs before the first element.
+the rule, and bitsandbytes; DeepSpeed and torchao, which compile, if asked for. Tables: four large tensors and
+the 148 of a GPT-2, in fp32 and bf16; and steps of the host's optimizer.
 A round runs each case of a rule once; what counts is each case's best round. Rows of ours that are slower
 than their fastest peer are named at the end. It never fails on a time.
 """
@@ -18,7 +17,6 @@ import functools
 import json
 import os
 import sys
-import time
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle threads of torch must not spin beside us
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
@@ -45,11 +43,6 @@ class Step:
         """Other gradients for each step, as training has: second moments are means of many squares."""
         for parameter in self.parameters:
             parameter.grad.normal_(0, 0.01)
-
-    def renew(self):
-        """Gradients in tensors of their own, as a backward pass after zero_grad() makes them."""
-        for parameter in self.parameters:
-            parameter.grad = parameter.grad.clone()
 
     def run(self):
         self.optimizer.step()
@@ -232,25 +225,6 @@ def slower(rows):
         print("- %s: %.2f of %s (%s)" % words)
 
 
-def overhead(rounds):
-    """Microseconds of a step over 148 tensors of 16 elements whose gradients are new each time."""
-    names = ("AdamW", "AdamW8bit", "AdamWFp8", "AdamW4bit", "Lion8bit")
-    makers = peers_of("AdamW", ["torch"])
-    makers += [("memopt " + n, functools.partial(getattr(mt, n), lr=LR)) for n in names]
-    cases = [(who, Step([(16,)] * 148, torch.float32, make)) for who, make in makers]
-    best = dict.fromkeys((who for who, _ in cases), float("inf"))
-    for _ in range(rounds):
-        for who, case in cases:
-            case.renew()
-            begin = time.perf_counter()
-            case.run()
-            best[who] = min(best[who], time.perf_counter() - begin)
-    print("\n148 tensors of 16 elements, new gradients each step\n\n| step | µs |\n|---|---|")
-    for who, seconds in best.items():
-        print("| %s | %.1f |" % (who, seconds * 1e6))
-    return {who: seconds * 1e6 for who, seconds in best.items()}
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--parameters", default="16M", help="how many (16M = 16 * 2**20)")
@@ -277,12 +251,11 @@ def main():
     head(title)
     cases = host_cases(shapes)
     compare(title, "host", cases, cases[0], shapes, options.rounds, rows)
-    small = overhead(40 * options.rounds)
     slower(rows)
     if options.json:
         result = {
             "torch": torch.__version__, "isa": isa, "threads": options.threads,
-            "rounds": options.rounds, "rows": rows, "overhead_us": small,
+            "rounds": options.rounds, "rows": rows,
         }  # fmt: skip
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump(result, file, indent=1)
