@@ -3,7 +3,7 @@
     cmake --build build/dev
     MEMOPT_LIBRARY=build/dev/libmemopt.so PYTHONPATH=bindings/python python docs/images/make.py
 
-monitor.svg: the live view of `memopt monitor`, of two programs whose allocators publish what they
+monitor.svg: the live view of `memopt monitor`, of two programs that tell what their allocators
 hold. The GPU, its driver and the library for monitoring are the simulated ones of tests/sim, so the
 picture can be made on any machine; the programs' bytes are what their allocators really hold there.
 
@@ -25,11 +25,10 @@ CONTEXT = 180 * MIB  # of a process on a GPU, beside what its allocator holds
 
 #: Allocates as a training step does: more and more on the way forward, less on the way back.
 PROGRAM = """
-import sys, memopt.tools
+import sys, memopt
 own = memopt.Device("cuda:0")
 allocator = memopt.Allocator(own, "expandable_segments:True")
 weights = allocator.alloc("%dMiB", tag="weights")
-memopt.tools.publish(allocator)
 kept, leak = [], []
 print("ready", flush=True)
 for number, line in enumerate(sys.stdin):
@@ -40,7 +39,7 @@ for number, line in enumerate(sys.stdin):
     if number %% 12 == 0:
         allocator.trim()
     leak += [allocator.alloc("%dKiB")] if %d else []
-    print("done", flush=True)
+    print(allocator.stats()["reserved_bytes.all.current"], flush=True)
 """
 PROGRAMS = (PROGRAM % (220, 60, 4, 0), PROGRAM % (90, 12, 1024, 1))
 
@@ -60,10 +59,10 @@ def start(text, sim):
 
 
 def step(program):
-    """Lets it allocate or free once."""
+    """Lets it allocate or free once; the bytes that its allocator holds then."""
     program.stdin.write("\n")
     program.stdin.flush()
-    program.stdout.readline()
+    return int(program.stdout.readline())
 
 
 def monitor():
@@ -74,7 +73,6 @@ def monitor():
         again.update(MEMOPT_SIM_DEVICES="1", MEMOPT_SIM_MEMORY="2G", MEMOPT_SIM_NAME="simulated GPU")
         subprocess.run([sys.executable, __file__, "monitor"], env=again, check=True)
         return
-    import memopt.tools
     from memopt.cli.monitor.live import as_text
     from memopt.cli.monitor.sampling import Sampler
     from memopt.cli.monitor.screen import screen
@@ -85,10 +83,7 @@ def monitor():
     watch = Watch(interval=1.0)
     with Sampler([("cuda", None)]) as sampler:
         for number in range(196):
-            for program in programs:
-                step(program)
-            held = {one.pid: one.allocators[0].reserved for one in memopt.tools.read_published(5)}
-            uses = [(program.pid, held[program.pid] + CONTEXT) for program in programs]
+            uses = [(program.pid, step(program) + CONTEXT) for program in programs]
             os.environ["MEMOPT_SIM_PROCESSES"] = ",".join("%d:%d:c" % use for use in uses)
             os.environ["MEMOPT_SIM_USED"] = str(sum(use for _, use in uses))
             os.environ["MEMOPT_SIM_UTILIZATION"] = str(60 + number * 7 % 35)

@@ -52,7 +52,6 @@ PROGRAM = """#include <memopt/memopt.h>
 #include <memopt/plan.h>
 #include <memopt/tools/monitor.h>
 #include <memopt/tools/pluggable.h>
-#include <memopt/tools/publish.h>
 #include <memopt/tools/trace.h>
 #include <stdio.h>
 #define TRY(call) do { memopt_status s_ = (call); if (s_ != MEMOPT_OK) return s_; } while (0)

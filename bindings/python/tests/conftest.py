@@ -41,8 +41,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture
-def socket_folder() -> Iterator[Path]:
-    """A folder with a short path and for this user only: a socket's path has 107 characters."""
+def short_folder() -> Iterator[Path]:
+    """A folder with a short path."""
     place = tempfile.gettempdir()
     folder = Path(tempfile.mkdtemp(prefix="mo-", dir=place if len(place) < 40 else "/tmp"))
     yield folder

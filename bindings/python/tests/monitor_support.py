@@ -35,8 +35,7 @@ def sampled_once(*words, folders=(), **variables):
 
 def fake(number, used, pids=()):
     processes = [
-        {"pid": pid, "name": "train", "used": use, "cached": None, "allocated": None}
-        for pid, use in zip(pids, used)
+        {"pid": pid, "name": "train", "used": use} for pid, use in zip(pids, used)
     ]
     return {
         "sample": number,

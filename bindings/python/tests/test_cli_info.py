@@ -272,8 +272,8 @@ def test_device_for_which_there_is_no_image():
 FILES = ["libcuda.so.1", "libamdhip64.so", "libnvidia-ml.so.1", "librocm_smi64.so"]
 
 
-def test_files_that_are_no_libraries(socket_folder):
-    folder = socket_folder  # a problem's text has a limit, and the paths should be in it
+def test_files_that_are_no_libraries(short_folder):
+    folder = short_folder  # a problem's text has a limit, and the paths should be in it
     for file in FILES:
         (folder / file).write_text("This is not a library, whatever it is called.\n")
     found = info(folder)

@@ -1,74 +1,17 @@
-"""`memopt monitor`: processes, what they publish of our allocators, and leaks."""
+"""`memopt monitor`: names of processes, and leaks."""
 
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
 
 import pytest
 
-import memopt.tools
-from cli_support import command, environment, start, wait_for
-from memopt.cli.monitor import sampling
+from cli_support import start
 from memopt.cli.monitor.trends import Watch
 from monitor_support import GIB, fake, sampled_once
-
-# --- our allocators in other processes ------------------------------------------------------------
-
-PUBLISHING = """
-import sys, memopt.tools
-device = memopt.Device("cpu", capacity="64MiB")
-allocator = memopt.Allocator(device)
-kept, dropped = allocator.alloc("6MiB"), allocator.alloc("20MiB")
-dropped.free()
-memopt.tools.publish(allocator)
-print("ready", flush=True)
-sys.stdin.read()
-"""
-
-
-def test_what_our_allocator_caches(socket_folder):
-    place = {"XDG_RUNTIME_DIR": str(socket_folder)}
-    process = subprocess.Popen(
-        [sys.executable, "-c", PUBLISHING],
-        env=environment(**place),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout.readline() == "ready\n"
-    device = {}
-
-    def answered():
-        device.update(sampled_once("--device", "cpu", **place)["devices"][0])
-        (ours,) = [one for one in device["processes"] if one["pid"] == process.pid]
-        return ours if ours["cached"] is not None else None
-
-    def printed(sign, *options):
-        words = ("monitor", *options, "--device", "cpu", "--processes", "1000000")
-        text = command(*words, **place).stdout
-        return text if sign in text else None
-
-    try:  # the monitor does not wait long for an answer, and a busy machine may take longer
-        ours = wait_for(answered, "an answer")
-        cached = memopt.format_size(ours["cached"])
-        text = wait_for(lambda: printed(cached, "--once"), "a table")
-        stream = wait_for(
-            lambda: printed("and %s cached" % cached, "--count", "2", "--interval", "0.01"), "lines"
-        )
-    finally:
-        process.communicate("")
-    assert ours["allocated"] == 6 << 20 and ours["reserved_peak"] >= 26 << 20
-    assert ours["cached"] == ours["reserved"] - (6 << 20) >= 20 << 20
-    others = [one for one in device["processes"] if one["pid"] == os.getpid()]
-    assert others[0]["cached"] is None
-    (row,) = [line for line in text.splitlines() if " %d " % process.pid in line]
-    assert row.split()[-4:] == ["6.00", "MiB", *cached.split()]
-    assert "6.00 MiB allocated and %s cached" % cached in stream
-
 
 NAMED = """
 import ctypes, sys
@@ -89,44 +32,6 @@ def test_names_cannot_steer_a_terminal():
         process.communicate("")
     (one,) = [one for one in device["processes"] if one["pid"] == process.pid]
     assert one["name"] in ("?[2Jx?y", "?[2Jx")
-
-
-def publishing(pid, *devices):
-    allocators = [
-        memopt.tools.PublishedAllocator(name, size, size, size * 2, size * 2, 0, 0)
-        for name, size in devices
-    ]
-    return memopt.tools.Published(pid, "1.0.0", tuple(allocators))
-
-
-def cached_on(places, one):
-    """Bytes that are said to be cached on each device, for a process seen on `places`."""
-    lists = {
-        sampling.Target("cuda", number): sampling._Processes(
-            [memopt.tools.Process(one.pid, "x", 1, ("compute",))] if number in places else [], None
-        )
-        for number in range(12)
-    }
-    found = {target: sampling._caches(target, lists, [one]) for target in lists}
-    return {
-        target.number: sum(allocator.cached for allocator in caches[one.pid])
-        for target, caches in found.items()
-        if caches
-    }
-
-
-def test_whose_allocator_is_whose():
-    """A process numbers devices in its own way."""
-    assert cached_on([2], publishing(7, ("cuda:0", 5))) == {2: 5}
-    assert cached_on([2], publishing(7, ("cuda:0", 5), ("cuda:0", 6))) == {2: 11}
-    assert cached_on([1, 3], publishing(7, ("cuda:0", 5), ("cuda:1", 6))) == {1: 5, 3: 6}
-    assert cached_on([1, 3], publishing(7, ("cuda:0", 5))) == {}  # one of them: which?
-    assert cached_on([1], publishing(7, ("cuda:0", 5), ("cuda:1", 6))) == {}
-    assert cached_on([1], publishing(7, ("hip:0", 5), ("cpu:0", 6))) == {}
-    assert cached_on([], publishing(7, ("cuda:0", 5))) == {}
-    many = {number: number + 1 for number in range(12)}  # "cuda:10" comes behind "cuda:9"
-    allocators = [("cuda:%d" % number, size) for number, size in many.items()]
-    assert cached_on(list(many), publishing(7, *allocators)) == many
 
 
 # --- leaks ----------------------------------------------------------------------------------------

@@ -23,7 +23,6 @@ from ..allocator import Paused, config_items
 from ..oom import OutOfMemoryReport
 from ..sizes import Size, parse_size
 from ..steps import StepPlan
-from ..tools import Publisher
 from ..tools._library import lib as _tools
 from . import _paused, _pluggable
 from ._torch_memory import TorchMemory
@@ -233,18 +232,14 @@ class TorchAllocator:
         return torch.cuda.current_device()
 
 
-def enable_allocator(
-    config: Optional[str] = None, device: DeviceLike = None, *, publish: Optional[bool] = None
-) -> TorchAllocator:
+def enable_allocator(config: Optional[str] = None, device: DeviceLike = None) -> TorchAllocator:
     """Makes the library's allocator torch's, for the whole process and all its GPUs.
 
     Call it before torch allocates on a GPU; RuntimeError if it is too late. `config` is a string as
     in PYTORCH_CUDA_ALLOC_CONF; without it the one of PYTORCH_ALLOC_CONF, PYTORCH_CUDA_ALLOC_CONF or
     PYTORCH_HIP_ALLOC_CONF counts, less what the library does not know. `device` is the one that the
     methods of the result mean where none is given; None is torch's current one. Called again, it
-    gives the same object; ValueError for another configuration. With `publish`, or MEMOPT_PUBLISH=1
-    in the environment where it is not given, `memopt monitor` sees what the allocator holds and
-    caches: see :func:`memopt.tools.publish`.
+    gives the same object; ValueError for another configuration.
 
     torch.cuda.memory_stats(), memory_allocated(), memory_summary(), memory_snapshot(), the memory
     history and what else torch.cuda.memory has then answer for the library's allocator.
@@ -275,21 +270,7 @@ def enable_allocator(
         _enabled = made
         made._seen = TorchMemory(made.config)
         made._seen.install()
-        if os.environ.get("MEMOPT_PUBLISH") == "1" if publish is None else publish:
-            _publish()
         return made
-
-
-def _publish() -> None:
-    """Training continues if publishing fails."""
-    try:
-        publisher = Publisher()
-        publisher.add_pluggable()
-        publisher.start()
-    except errors.MemoptError as error:
-        warnings.warn(
-            "enable_allocator: `memopt monitor` will not see it: %s" % error, stacklevel=3
-        )
 
 
 def enabled_allocator() -> Optional[TorchAllocator]:

@@ -83,34 +83,6 @@ def test_torch_tensors_come_from_the_library():
     )
 
 
-@pytest.mark.parametrize("how", ["argument", "environment", "no"])
-def test_monitors_see_what_torch_holds(socket_folder, how):
-    """`memopt monitor` tells the cache of the library's allocator under torch."""
-    run(
-        """
-        import os
-        allocator = mt.enable_allocator("", publish=%s)
-        x = torch.empty(3 * MIB, dtype=torch.uint8, device="cuda:1")
-        y = torch.empty(5 * MIB, dtype=torch.uint8, device="cuda:1")
-        del y
-        found = [one for one in memopt.tools.read_published(60) if one.pid == os.getpid()]
-        if %s:
-            ((seen,),) = [one.allocators for one in found]
-            stats = allocator.stats(1)
-            assert seen.device == "cuda:1" and seen.allocated == 3 * MIB
-            assert seen.reserved == stats["reserved_bytes.all.current"]
-            assert seen.cached == seen.reserved - seen.allocated > 0
-        else:
-            assert found == []
-        del x
-        """
-        % (True if how == "argument" else None, how != "no"),
-        torch_too=True,
-        XDG_RUNTIME_DIR=str(socket_folder),
-        **({"MEMOPT_PUBLISH": "1"} if how == "environment" else {}),
-    )
-
-
 def test_torch_raises_when_memory_is_out():
     """torch does not look at what a pluggable allocator returns: NULL would become a tensor."""
     run(

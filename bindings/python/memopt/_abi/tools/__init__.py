@@ -2,5 +2,4 @@
 
 from .monitor import *
 from .pluggable import *
-from .publish import *
 from .trace import *

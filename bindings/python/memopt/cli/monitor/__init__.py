@@ -1,6 +1,5 @@
 """Shows the memory of devices and of the processes on them as it changes, without opening a
-device: used, cached by our allocator where a process publishes it (tools.publish()), peak, load,
-temperature. Without a GPU it shows the CPU device, which is the machine's memory.
+device: used, peak, load, temperature. Without a GPU it shows the CPU device, which is the machine's memory.
 
 On a terminal it is a live view: q or Ctrl-C ends it and prints a summary. Piped, it is one line for
 each device and process; with --json, one object a line, each as schemas/monitor.json says. The exit
@@ -33,7 +32,7 @@ EXIT_STATUS = (
 
 #: What a line of the log has: a device where pid is empty, else one of its processes.
 LOG_FIELDS = (
-    *("time", "device", "pid", "name", "used", "peak", "total", "allocated", "cached"),
+    *("time", "device", "pid", "name", "used", "peak", "total"),
     *("utilization", "temperature", "power"),
 )
 _MOST_PROCESSES = 10
@@ -237,11 +236,6 @@ def _device_text(device: Dict[str, Any]) -> str:
 
 def _process_text(process: Dict[str, Any]) -> str:
     text = "%s: %s" % (describe(process), size(process["used"]))
-    if process["cached"] is not None:
-        text += ", of which %s allocated and %s cached" % (
-            format_size(process["allocated"]),
-            format_size(process["cached"]),
-        )
     if process["peak"] is not None:
         text += ", peak " + format_size(process["peak"])
     return text
@@ -255,12 +249,12 @@ def _print_once(sample: Dict[str, Any], output: Output, most: int) -> None:
     rows = [device_row(device, None) for device in sample["devices"]]
     output.table("Devices", columns, [row[:5] + row[6:9] for row in rows])  # type: ignore[misc]
     found = [
-        process_row(device, process, None)[:6]
+        process_row(device, process, None)[:4]
         for device in sample["devices"]
         for process in device["processes"][:most]
     ]
     if found:
-        names = ("device", "pid", "name", "used", "allocated", "cached")
+        names = ("device", "pid", "name", "used")
         output.table("Processes", names, found)  # type: ignore[arg-type]
     notes = [("host", host_text(sample).partition(": ")[2])]
     for device in sample["devices"]:
@@ -345,7 +339,7 @@ def records_of(sample: Dict[str, Any]) -> Iterator[Dict[str, Any]]:
             **{field: device[field] for field in ("utilization", "temperature", "power")},
         }
         for process in device["processes"]:
-            fields = ("pid", "name", "used", "peak", "allocated", "cached")
+            fields = ("pid", "name", "used", "peak")
             yield {
                 "time": sample["time"],
                 "device": device["device"],

@@ -7,8 +7,7 @@ import time
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ...errors import MemoptError
-from ...tools import Monitor, Process, Published, PublishedAllocator, Reading, _host_memory
-from ...tools.published import Reader
+from ...tools import Monitor, Process, Reading, _host_memory
 from ..layout import printable
 from ..standard_streams import drivers_quiet
 
@@ -53,7 +52,6 @@ class Sampler:
 
     def __init__(self, wanted: Sequence[Tuple[str, Optional[int]]] = ()) -> None:
         self._monitors: Dict[str, Monitor] = {}
-        self._published = Reader()
         self._count = 0
         self.note = ""
         self.targets: List[Target] = []
@@ -109,14 +107,12 @@ class Sampler:
     def sample(self) -> Dict[str, Any]:
         """All devices now."""
         self._count += 1
-        published = self._published.read()
-        lists = self._processes(published)
         total, available = _host_memory.total(), _host_memory.available()
         return {
             "sample": self._count,
             "time": round(time.time(), 3),
             "note": self.note or None,
-            "devices": [self._device(target, lists, published) for target in self.targets],
+            "devices": [self._device(target) for target in self.targets],
             "host": {
                 "memory_total": total,
                 "memory_available": available,
@@ -124,26 +120,8 @@ class Sampler:
             },
         }
 
-    def _processes(self, published: List[Published]) -> "Dict[Target, _Processes]":
-        """Of the targets, and of other devices needed to match allocators."""
-        wanted: List[Target] = list(self.targets)
-        for backend, monitor in self._monitors.items():
-            if any(len(_groups(one, backend)) > 1 for one in published):
-                wanted += [Target(backend, index) for index in range(len(monitor))]
-        return {target: self._list(target) for target in dict.fromkeys(wanted)}
-
-    def _list(self, target: Target) -> "_Processes":
-        try:
-            return _Processes(self._monitors[target.backend].processes(target.number), None)
-        except MemoptError as error:
-            return _Processes([], str(error))
-
-    def _device(
-        self,
-        target: Target,
-        lists: "Dict[Target, _Processes]",
-        published: List[Published],
-    ) -> Dict[str, Any]:
+    def _device(self, target: Target) -> Dict[str, Any]:
+        monitor = self._monitors[target.backend]
         device: Dict[str, Any] = {
             "device": target.name,
             "backend": target.backend,
@@ -152,72 +130,23 @@ class Sampler:
         }
         device.update(dict.fromkeys(_READING))
         try:
-            reading = self._monitors[target.backend].read(target.number)
+            reading = monitor.read(target.number)
         except MemoptError as error:  # one broken device does not hide the others
             device["error"] = {"status": error.name, "message": str(error)}
         else:
             device.update((field, getattr(reading, field)) for field in _READING)
-        found = lists[target]
-        caches = _caches(target, lists, published)
-        device["processes"] = [_process(one, caches.get(one.pid)) for one in found.processes]
-        device["processes_error"] = found.error
+        device["processes"], device["processes_error"] = [], None
+        try:
+            device["processes"] = [_process(one) for one in monitor.processes(target.number)]
+        except MemoptError as error:
+            device["processes_error"] = str(error)
         return device
 
 
-class _Processes(NamedTuple):
-    processes: List[Process]
-    error: Optional[str]
-
-
-def _process(process: Process, allocators: Optional[List[PublishedAllocator]]) -> Dict[str, Any]:
-    told: Dict[str, Any] = dict.fromkeys(("allocated", "cached", "reserved", "reserved_peak"))
-    if allocators is not None:
-        told = {field: sum(getattr(one, field) for one in allocators) for field in told}
+def _process(process: Process) -> Dict[str, Any]:
     return {
         "pid": process.pid,
         "name": printable(process.name),
         "kinds": list(process.kinds),
         "used": process.used_bytes,
-        **told,
     }
-
-
-# --- whose allocator is whose ---------------------------------------------------------------------
-
-
-def _groups(one: Published, backend: str) -> Dict[str, List[PublishedAllocator]]:
-    """The allocators of a process on devices of a back end, in the order of its own numbers."""
-    found: Dict[str, List[PublishedAllocator]] = {}
-    for allocator in one.allocators:
-        if allocator.device.partition(":")[0] == backend:
-            found.setdefault(allocator.device, []).append(allocator)
-    return {name: found[name] for name in sorted(found, key=lambda text: (len(text), text))}
-
-
-def _caches(
-    target: Target, lists: Dict[Target, _Processes], published: List[Published]
-) -> Dict[int, List[PublishedAllocator]]:
-    """The allocators on a device, by process.
-
-    A process numbers devices in its own way (CUDA_VISIBLE_DEVICES). One device is unambiguous; as
-    many as the driver reports for it are in the same order; else nothing is shown.
-    """
-    result = {}
-    for one in published:
-        groups = list(_groups(one, target.backend).values())
-        places = [
-            place
-            for place in sorted(lists)
-            if place.backend == target.backend and _has(lists[place], one.pid)
-        ]
-        if target not in places:
-            continue
-        if len(groups) == 1 and len(places) == 1:
-            result[one.pid] = groups[0]
-        elif len(groups) == len(places):
-            result[one.pid] = groups[places.index(target)]
-    return result
-
-
-def _has(found: _Processes, pid: int) -> bool:
-    return any(process.pid == pid for process in found.processes)

@@ -63,8 +63,6 @@ PROCESSES = (
     Column("pid", 99, right=True),
     Column("name", 98, shortest=8),
     Column("used", 97, right=True),
-    Column("allocated", 1, right=True),
-    Column("cached", 95, right=True),
     Column("peak", 94, right=True),
     Column("over time", 2),
 )
@@ -194,8 +192,6 @@ def process_row(
         str(process["pid"]),
         process["name"] or "?",
         size(process["used"]),
-        size(process["allocated"]),
-        size(process["cached"]),
         size(process["peak"]),
         Spark(list(course.values) if course else [], course.peak if course else 0),
     ]

@@ -150,7 +150,6 @@ class _Run:
     def _watched(self, signals: Signals, marks: Marks, recorder: Recorder) -> End:
         environment = dict(os.environ)
         environment[ENVIRONMENT] = marks.path
-        environment.setdefault("MEMOPT_PUBLISH", "1")
         recorder.begin(time.monotonic())
         child = self._start(environment, signals)
         try:

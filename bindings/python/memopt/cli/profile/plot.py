@@ -63,8 +63,6 @@ def _lines(report: Dict[str, Any]) -> List[Tuple[str, List[Tuple[float, int]]]]:
             got = values(lambda one: one["devices"][name][whose])  # noqa: B023
             found.append(("%s, %s" % (name, whose), got))
     for key, label in (
-        ("allocated", "allocated"),
-        ("cached", "cached"),
         ("rss", "host, resident"),
         ("pss", _SELDOM),
         ("locked", "host, page-locked"),

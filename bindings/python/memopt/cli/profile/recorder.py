@@ -8,15 +8,14 @@ from contextlib import contextmanager
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set
 
 from ...errors import MemoptError
-from ...tools import Monitor, Process, Published
-from ...tools.published import Reader
+from ...tools import Monitor, Process
 from ..monitor.sampling import GPUS, Target
 from .phase_pipe import Mark
 from .process_tree import descendants, hidden, process_use, proportional
 
 _MOST_RECORDS = 4000  # of the course; peaks are exact whatever is kept
 #: The shares of the time that may be spent, at most, with what costs more than reading a number.
-_SHARES = {"descendants": 0.004, "pss": 0.004, "published": 0.002}
+_SHARES = {"descendants": 0.004, "pss": 0.004}
 
 Record = Dict[str, Any]
 
@@ -53,10 +52,8 @@ class Figures:
 
     def __init__(self, gpus: bool) -> None:
         self._own = os.getpid()
-        self._published = Reader()
         self._budgets = {name: Budget(share) for name, share in _SHARES.items()}
         self._descendants: List[int] = []
-        self._told: List[Published] = []
         self._monitors: Dict[str, Monitor] = {}
         self.devices: List[Target] = []
         self.names: Dict[str, str] = {}
@@ -130,12 +127,6 @@ class Figures:
                 pass
             record[name] = used
             record[name + " device"] = everybody
-        if self._budgets["published"].allows():
-            with self._budgets["published"].spend():
-                self._told = self._published.read(0.05)
-        allocators = [a for one in self._told if one.pid in pids for a in one.allocators]
-        record["allocated"] = sum(a.allocated for a in allocators) if allocators else None
-        record["cached"] = sum(a.cached for a in allocators) if allocators else None
 
 
 def _sum(processes: List[Process], pids: Set[int]) -> Optional[int]:

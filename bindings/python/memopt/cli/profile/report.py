@@ -18,10 +18,6 @@ HOST = (
     ("pss", "host memory, shared parts counted once"),
     ("locked", "host memory, page-locked"),
 )
-ALLOCATORS = (
-    ("allocated", "allocated from our allocators"),
-    ("cached", "cached by our allocators"),
-)
 
 
 def columns_of(figures: Figures) -> List[str]:
@@ -29,7 +25,7 @@ def columns_of(figures: Figures) -> List[str]:
     devices = [
         name for target in figures.devices for name in (target.name, target.name + " device")
     ]
-    return [name for name, _ in HOST] + devices + [name for name, _ in ALLOCATORS] + ["largest"]
+    return [name for name, _ in HOST] + devices + ["largest"]
 
 
 def build(
@@ -54,7 +50,7 @@ def build(
         "largest_process_bytes": _largest(end, recorder),
         "host_memory_total": _host_memory.total(),
         "peaks": {
-            name: _peak(recorder, name) for name, _ in HOST + ALLOCATORS if name in recorder.peaks
+            name: _peak(recorder, name) for name, _ in HOST if name in recorder.peaks
         },
         "devices": [_device(target.name, figures, recorder) for target in figures.devices],
         "phases": _phases(figures, recorder),
@@ -106,7 +102,7 @@ def _phases(figures: Figures, recorder: Recorder) -> List[Dict[str, Any]]:
 
 def _course(record: Dict[str, Any], figures: Figures) -> Dict[str, Any]:
     value = {"seconds": record["time"], "phase": record["phase"] or None}
-    value.update((name, record.get(name)) for name, _ in HOST + ALLOCATORS)
+    value.update((name, record.get(name)) for name, _ in HOST)
     value["devices"] = {
         target.name: {
             "program": record.get(target.name),
@@ -177,7 +173,7 @@ def _peak_rows(report: Dict[str, Any]) -> List[List[Text]]:
         rows.append(row(title, device["program"], device["memory_total"]))
         title = "%s, everybody" % device["device"]
         rows.append(row(title, device["everybody"], device["memory_total"]))
-    for name, title in ALLOCATORS + HOST:
+    for name, title in HOST:
         if report["peaks"].get(name) is not None:
             rows.append(row(title, report["peaks"][name], _total_of(name, report)))
     largest = report["largest_process_bytes"]
