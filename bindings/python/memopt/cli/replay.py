@@ -7,24 +7,23 @@ torch.cuda.memory._dump_snapshot writes it; either may be compressed with gzip. 
 input. The exit code is 1 where the trace runs out of memory at the given --capacity.
 
 Several --config are replayed one after the other and shown in one table, with the smallest device of
-each. --diff A B replays nothing: it says which blocks make the difference between the peaks of two
-traces."""
+each."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import sys
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from .._library import lib
-from ..errors import InvalidArgumentError
+from ..errors import InvalidArgumentError, MemoptError
 from ..sizes import format_size
 from ..tools import PlannedReplay, Replay, Trace, TraceInfo, TraceSource
 from . import FAILURE, SUCCESS, UsageError
 from .option_types import integer, size
 from .output import Cell, Output, Text
 from .progress import Progress
-from .replay_files import name_of, read
 from .replay_plot import Plot
 
 #: The CPU device's pages: a smaller capacity holds nothing.
@@ -41,24 +40,13 @@ def _capacity(text: str) -> int:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this verb."""
     add = parser.add_argument
-    add(
-        "trace",
-        metavar="TRACE",
-        nargs="?",
-        help="a CSV file or a PyTorch snapshot, .gz too; - for stdin",
-    )
+    add("trace", metavar="TRACE", help="a CSV file or a PyTorch snapshot, .gz too; - for stdin")
     add(
         "--config",
         action="append",
         metavar="STRING",
         help="the allocator's configuration, as in PYTORCH_CUDA_ALLOC_CONF: "
         "expandable_segments:True (default: none); several are compared in a table",
-    )
-    add(
-        "--diff",
-        nargs=2,
-        metavar=("A", "B"),
-        help="which blocks make the difference between the peaks of two traces",
     )
     add(
         "--capacity",
@@ -124,12 +112,6 @@ class _Run(NamedTuple):
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
     """Replays and prints; the exit code says whether it completed."""
-    if arguments.diff is not None:
-        from .replay_diff import run as run_diff
-
-        return run_diff(arguments, output)
-    if arguments.trace is None:
-        raise UsageError("the following arguments are required: TRACE")
     configs: List[str] = arguments.config or [""]
     for config in configs:
         try:
@@ -137,7 +119,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         except InvalidArgumentError as error:
             raise UsageError("--config: %s" % error) from None
     plot = None if arguments.plot is None else Plot(arguments.plot)
-    with read(arguments, Trace.read) as trace:
+    with _read(arguments) as trace:
         if trace.info.allocations == 0:
             output.error("%s: the trace has no allocation to replay" % _name(arguments))
             return FAILURE
@@ -176,7 +158,26 @@ def _replay(trace: Trace, config: str, arguments: argparse.Namespace, plot: bool
 
 
 def _name(arguments: argparse.Namespace) -> str:
-    return name_of(arguments.trace)
+    return "standard input" if arguments.trace == "-" else os.path.basename(arguments.trace)
+
+
+def _read(arguments: argparse.Namespace) -> Trace:
+    file: Any = sys.stdin.buffer if arguments.trace == "-" else arguments.trace
+    try:
+        with Progress("reading") as bar:
+            return Trace.read(
+                file,
+                device=arguments.device,
+                partial=arguments.partial,
+                recorded_only=arguments.recorded_only,
+                with_failed=arguments.with_failed,
+                progress=bar,
+                max_unpacked=arguments.max_unpacked,
+            )
+    except MemoptError as error:
+        error.args = ("%s: %s" % (_name(arguments), error.message),)
+        error.message = error.args[0]
+        raise
 
 
 # --- JSON -----------------------------------------------------------------------------------------

@@ -10,16 +10,12 @@ replay traces of allocations without a GPU.
 from .._abi.tools import TraceAction
 from ._trace_files import TraceSource
 from .monitor import Monitor, MonitorInfo, Process, Reading
-from .peaks import Peak, PeakDifference, PeakGroup, compare_peaks
 from .phases import phase
 from .trace import PlannedReplay, Replay, ReplayFailure, Sample, Trace, TraceInfo
 
 __all__ = [
     "Monitor",
     "MonitorInfo",
-    "Peak",
-    "PeakDifference",
-    "PeakGroup",
     "PlannedReplay",
     "Process",
     "Reading",
@@ -30,6 +26,5 @@ __all__ = [
     "TraceAction",
     "TraceInfo",
     "TraceSource",
-    "compare_peaks",
     "phase",
 ]

@@ -18,17 +18,11 @@ _HOW = (
 )
 
 
-#: Its bytes, its stream and its frames.
-_Block = Tuple[int, int, Any]
-
-
 class Events(NamedTuple):
     """The events of one device."""
 
     #: Four words an event: id, bytes, stream, action.
     words: "array.array[int]"
-    #: The frames of each event.
-    frames: List[Any]
     device: int
     by_device: Tuple[int, ...]
     earlier_blocks: int
@@ -52,24 +46,22 @@ def events_of(snapshot: Any, device: Optional[int], recorded_only: bool) -> Even
             "snapshot: device %d has no events; these devices have: %s" % (device, having)
         )
     try:
-        recorded, stacks, earlier, seen = _recorded(traces[device])
+        recorded, earlier, seen = _recorded(traces[device])
         if recorded_only:
             earlier = {}
         else:
             earlier.update(_untouched(snapshot, device, seen))
         words = array.array("Q")
-        frames: List[Any] = []
         for address in sorted(earlier):
-            size, stream, stack = earlier[address]
+            size, stream = earlier[address]
             words.extend((address, size, stream, TraceAction.ALLOC))
-            frames.append(stack)
     except (TypeError, OverflowError, KeyError, AttributeError) as error:
         raise corrupt(
             "snapshot: an entry of device %d is malformed: %r" % (device, error)
         ) from None
     words.extend(recorded)
-    sizes = [size for size, _, _ in earlier.values()]
-    return Events(words, frames + stacks, device, counts, len(sizes), sum(sizes))
+    sizes = [size for size, _ in earlier.values()]
+    return Events(words, device, counts, len(sizes), sum(sizes))
 
 
 def _traces(snapshot: Any) -> List[List[Dict[str, Any]]]:
@@ -92,15 +84,14 @@ def _counts(entry: Any) -> bool:
 
 def _recorded(
     trace: List[Dict[str, Any]],
-) -> "Tuple[array.array[int], List[Any], Dict[int, _Block], Dict[int, bool]]":
-    """The events, and their frames; blocks from before, by address, that are freed in them; and
-    whether an address that comes up in them is alive at their end.
+) -> "Tuple[array.array[int], Dict[int, Tuple[int, int]], Dict[int, bool]]":
+    """The events; blocks from before, by address, that are freed in them; and whether an address
+    that comes up in them is alive at their end.
 
     A block is free for others when its free is completed, not when it is requested.
     """
     words = array.array("Q")
-    stacks: List[Any] = []
-    earlier: Dict[int, _Block] = {}
+    earlier: Dict[int, Tuple[int, int]] = {}
     alive: Dict[int, bool] = {}
     add = words.extend
     alloc, free, failed = map(int, (TraceAction.ALLOC, TraceAction.FREE, TraceAction.FAILED))
@@ -113,22 +104,19 @@ def _recorded(
         elif action == "free_completed":
             address, size, stream = entry["addr"], entry["size"], entry["stream"]
             if address not in alive:
-                earlier[address] = (size, stream, entry.get("frames"))
+                earlier[address] = (size, stream)
             alive[address] = False
             add((address, 0, stream, free))
         elif action == "oom":
             add((0, entry["size"], entry.get("stream", 0), failed))
-        else:
-            continue
-        stacks.append(entry.get("frames"))
-    return words, stacks, earlier, alive
+    return words, earlier, alive
 
 
 def _untouched(
     snapshot: Dict[str, Any], device: int, seen: Dict[int, bool]
-) -> Dict[int, _Block]:
+) -> Dict[int, Tuple[int, int]]:
     """Blocks that live at the end and never come up in the events."""
-    found: Dict[int, _Block] = {}
+    found: Dict[int, Tuple[int, int]] = {}
     for segment in snapshot.get("segments") or ():
         if segment.get("device", device) != device:
             continue
@@ -137,6 +125,6 @@ def _untouched(
             address = block.get("address", address)
             if block["state"] in _ACTIVE and address not in seen:
                 size = block.get("requested_size") or block["size"]
-                found[address] = (size, segment.get("stream", 0), block.get("frames"))
+                found[address] = (size, segment.get("stream", 0))
             address += block["size"]
     return found

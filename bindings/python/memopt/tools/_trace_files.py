@@ -12,7 +12,7 @@ import io
 import os
 import select
 import zlib
-from typing import TYPE_CHECKING, Any, Callable, List, NamedTuple, Optional, Protocol, Tuple
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Protocol, Tuple
 
 if TYPE_CHECKING:
     import array
@@ -47,7 +47,7 @@ class Trace(Protocol):
 
     def end_csv(self) -> None: ...
 
-    def add_events(self, words: "array.array[int]", frames: List[Any]) -> None: ...
+    def add_words(self, words: "array.array[int]") -> None: ...
 
     def __len__(self) -> int: ...
 
@@ -211,7 +211,7 @@ def _read_snapshot(
             raise
         raise _damaged(error) from None
     found = events_of(snapshot, device, recorded_only)
-    trace.add_events(found.words, found.frames)
+    trace.add_words(found.words)
     return TraceSource(
         "pytorch",
         device=found.device,

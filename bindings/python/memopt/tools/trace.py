@@ -214,10 +214,6 @@ class Trace(_lifetime.Closing):
         events = _events_of(words)
         lib.memopt_trace_add(self._handle.pointer, events, len(words) // 4)
 
-    def add_events(self, words: "array.array[int]", frames: List[Any]) -> None:
-        """Appends events that were recorded with frames, which a replay does not need."""
-        self.add_words(words)
-
     def parse_csv(self, text: Union[bytes, str]) -> None:
         """Appends the events of a piece of CSV text, which may end anywhere; :meth:`end_csv` comes
         after the last. CorruptError names the line."""
