@@ -20,7 +20,7 @@ GUIDE = pathlib.Path(__file__).resolve().parents[3] / "docs" / "guide"
 PAGES = (
     "allocator", "command-plan-apply", "command-profile", "command-replay", "monitor", "plan",
 )
-NEEDED = {"replay": ["run.csv"], "profile": ["true"], "audit-optimizer": ["x.AdamW"]}
+NEEDED = {"replay": ["run.csv"], "profile": ["true"]}
 ELSEWHERE = {"command-plan", "python", "cast", "checkpoint", "offload", "optimizer"}
 
 pytestmark = pytest.mark.skipif(not GUIDE.exists(), reason="the guide is not beside this package")

@@ -27,7 +27,6 @@ VERBS = {
     "profile": "run a program and record its memory over time",
     "monitor": "live memory of devices and of the processes on them",
     "replay": "replay a trace of allocations: what it takes, and the smallest device that does",
-    "audit-optimizer": "run the cases in which optimizers go wrong on a class of torch's interface",
 }
 
 SUCCESS, FAILURE, USAGE = 0, 1, 2
@@ -70,7 +69,7 @@ class _Parser(argparse.ArgumentParser):
 
 def module_of(verb: str) -> Any:
     """The module of a verb."""
-    return importlib.import_module("." + verb.replace("-", "_"), __name__)
+    return importlib.import_module("." + verb, __name__)
 
 
 def build_parser(*loaded: str) -> _Parser:

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import memopt.torch as mt  # noqa: E402
-from memopt.torch import _audit  # noqa: E402
+import optim_rules  # noqa: E402
 from memopt.torch._live_bytes import LiveBytes  # noqa: E402
 
 from optim_support import (  # noqa: E402
@@ -88,16 +88,16 @@ def test_the_rule(values, device):
             torch.testing.assert_close(state[key].double(), exact, rtol=1e-5, atol=1e-8)
 
 
-def test_the_rule_of_the_audit():
+def test_the_rule_of_the_cases():
     (p,) = parameters(shapes=((9, 8),))
     for values in ({}, {"t_alpha": 4, "t_beta3": 6}, {"t_alpha": 30, "t_beta3": 20}):
         group = mt.AdEMAMix([p], lr=0.1, **values).param_groups[0]
-        rule, audits = Rule(p, lr=0.1, **values), _audit.Rule("ademamix", p)
+        rule, known = Rule(p, lr=0.1, **values), optim_rules.Rule("ademamix", p)
         for t in range(10):
             fill([p], t)
             rule.step(p.grad)
-            audits.step(p.grad, group)
-        torch.testing.assert_close(audits.p, rule.p, rtol=0, atol=1e-12)
+            known.step(p.grad, group)
+        torch.testing.assert_close(known.p, rule.p, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("mixed, plain", [(mt.AdEMAMix, mt.AdamW), (mt.AdEMAMix8bit, mt.AdamW8bit)])

@@ -1,4 +1,4 @@
-"""The rules that `memopt audit-optimizer` compares with: one parameter's updates in 64 bits."""
+"""The optimizers' rules: one parameter's updates in 64 bits."""
 
 from __future__ import annotations
 
