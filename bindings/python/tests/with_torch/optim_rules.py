@@ -11,11 +11,11 @@ Tensor = torch.Tensor
 
 #: The rules; a name with several of these words tells the first.
 RULES = (
-    *("galore", "apollo", "schedulefree", "adafactor", "ademamix", "adammini", "adagrad", "rmsprop"),
+    *("schedulefree", "adafactor", "ademamix", "adagrad", "rmsprop"),
     *("adamw", "adam", "lion", "sgd", "muon", "lamb", "lars"),
 )
 #: Those whose decay is a share of the parameter.
-_DECOUPLED = ("adafactor", "adamw", "ademamix", "adammini", "lion", "muon", "galore", "apollo")
+_DECOUPLED = ("adafactor", "adamw", "ademamix", "lion", "muon")
 
 
 class Rule:
@@ -28,11 +28,8 @@ class Rule:
         self.v = torch.zeros_like(self.p)
         self.slow = torch.zeros_like(self.p)
         self.most = self.total = 0.0  # the largest rate and the sum of weights
-        self.basis: Optional[Tensor] = None  # of a projection of the shorter side
-        self.last = 0.0  # APOLLO's norm of the last update
 
-    def step(self, g: Tensor, group: Dict[str, Any], projection: Optional[Tensor] = None) -> None:
-        """`projection`: the random numbers that the optimizer drew; only APOLLO's rule needs them."""
+    def step(self, g: Tensor, group: Dict[str, Any]) -> None:
         lr, decay = float(group["lr"]), float(group.get("weight_decay", 0.0))
         g = g.double()
         self.step_count += 1
@@ -57,8 +54,6 @@ class Rule:
             return
         elif self.name == "muon":
             update = self._muon(g, group)
-        elif self.name in ("galore", "apollo"):
-            update = self._low_rank(g, group, projection)
         elif self.name == "adafactor":
             update = self._adafactor(g, group)
             lr = min(lr, self.step_count**-0.5) * max(float(group["eps"][1]), size)
@@ -72,51 +67,16 @@ class Rule:
         self.p -= lr * update
 
     def _adam(self, g: Tensor, group: Dict[str, Any]) -> Tensor:
-        """Adam's update, AdEMAMix's, or Adam-mini's, whose rows have one second moment each."""
+        """Adam's update, or AdEMAMix's."""
         beta1, beta2 = (float(b) for b in group["betas"][:2])
-        squares = g * g
-        if self.name == "adammini":
-            squares = squares.flatten(1).mean(1) if g.dim() > 1 else squares.mean()
-            squares = squares.view(-1, *[1] * (g.dim() - 1)).expand_as(g)
         self.m = beta1 * self.m + (1 - beta1) * g
-        self.v = beta2 * self.v + (1 - beta2) * squares
+        self.v = beta2 * self.v + (1 - beta2) * g * g
         root = (self.v / (1 - beta2**self.step_count)).sqrt()
         mean = self.m / (1 - beta1**self.step_count)
         if self.name == "ademamix":
             mean = mean + self._slow_mean(g, group)
         update: Tensor = mean / (root + float(group["eps"]))
         return update
-
-    def _low_rank(self, g: Tensor, group: Dict[str, Any], projection: Optional[Tensor]) -> Tensor:
-        """GaLore's and APOLLO's update: Adam's of a projection, or scaled by that."""
-        rank = int(group["rank"])
-        if g.dim() != 2 or min(g.shape) <= rank:
-            return self._adam(g, group)
-        tall = g.shape[0] >= g.shape[1]
-        rows = g if tall else g.T
-        if self.name == "apollo":
-            assert projection is not None
-            self.basis = projection.double()
-        elif (self.step_count - 1) % int(group["update_proj_gap"]) == 0:
-            self.basis = torch.linalg.svd(rows, full_matrices=False)[2][:rank].T
-        assert self.basis is not None
-        low = rows @ self.basis
-        if self.step_count == 1:
-            self.m = self.v = torch.zeros_like(low)
-        update = self._adam(low, group)
-        if self.name == "galore":
-            update = float(group["scale"]) * torch.matmul(update, self.basis.T)
-            return update if tall else update.T
-        dim = None if group["scale_type"] == "tensor" else 1
-        factor = torch.linalg.vector_norm(update, dim=dim, keepdim=True)
-        factor = factor / (torch.linalg.vector_norm(low, dim=dim, keepdim=True) + 1e-8)
-        update = torch.mul(rows, factor) * math.sqrt(float(group["scale"]))
-        length = float(update.norm())
-        if self.last and length > 1.01 * self.last:
-            update, length = update * (1.01 * self.last / length), 1.01 * self.last
-        self.last = length
-        result: Tensor = update if tall else update.T
-        return result
 
     def _trusted(self, g: Tensor, group: Dict[str, Any]) -> None:
         """LAMB's and LARS's step: the update is not longer than a share of the parameter."""

@@ -24,13 +24,12 @@ OURS = [
     mt.AdamW, mt.AdamW8bit, mt.AdamW8bitCompanded, mt.AdamW4bit, mt.AdamWFp8,
     mt.AdamWBf16, mt.Adam, mt.Adam8bit, mt.Lion, mt.Lion8bit, mt.SGD, mt.SGD8bit, mt.Muon, mt.Muon8bit, mt.Adafactor,
     mt.AdamWScheduleFree, mt.AdEMAMix, mt.AdEMAMix8bit, mt.RMSprop8bit, mt.Adagrad8bit,
-    mt.LAMB8bit, mt.LARS8bit, mt.GaLore, mt.APOLLO,
-    mt.AdamMini, mt.AdamMini8bit, mt.GaLore8bit, mt.APOLLO8bit,
+    mt.LAMB8bit, mt.LARS8bit,
 ]  # fmt: skip
 NEAR = 0.25  # the share of a movement by which coarse states may differ from the rule
 FAR = 1.5  # how many times as far as the rule's farthest parameter any may move
-WHOLE = ("adafactor", "muon", "lamb", "lars", "galore", "apollo")  # a step needs all of a parameter
-MATRICES = ("muon", "galore", "apollo", "adammini")
+WHOLE = ("adafactor", "muon", "lamb", "lars")  # a step needs all of a parameter
+MATRICES = ("muon",)
 
 
 class Tried:
@@ -43,7 +42,6 @@ class Tried:
     def open(self, params, **options):
         """An optimizer with those of the options that the class takes."""
         words = inspect.signature(self.cls).parameters
-        options = {"rank": 4, "update_proj_gap": 1000, **options}
         known = {word: options[word] for word in options if word in words or word == "stochastic_rounding"}
         if self.rule == "adafactor" and "eps" in known:
             known["eps"] = (known["eps"], 1e-3)
@@ -73,11 +71,9 @@ class Tried:
         return optimizer, rule
 
     def both(self, optimizer, rule, p, g):
-        """One step of the optimizer, and of the rule: APOLLO's with the projection that was drawn."""
+        """One step of the optimizer, and of the rule."""
         step(optimizer, p, g)
-        group = optimizer.param_groups[0]
-        drawn = self.rule == "apollo" and p.dim() == 2 and min(p.shape) > group["rank"]
-        rule.step(g, group, optimizer.projection_of(p) if drawn else None)
+        rule.step(g, optimizer.param_groups[0])
 
 
 def step(optimizer, p, g):
@@ -244,7 +240,7 @@ def large_parameter(tried, n=2**18):
     n, ends = n + 4096, 4096
     rows = (-1,)
     if tried.rule in MATRICES:  # products of few columns are quick
-        rows = (-1, {"muon": 8, "galore": 32, "apollo": 32}.get(tried.rule, ends))
+        rows = (-1, 8)
     g = tried.normal(3, ends).bfloat16()
     trusted = tried.rule in ("lamb", "lars")  # a step is a share of the parameter
     start = tried.normal(3, ends).bfloat16() if trusted else torch.zeros_like(g)
