@@ -237,6 +237,7 @@ static const mo_gpu_vendor vendor = {
     .libraries = libraries,
     .compilers = compilers,
     .compiler_prefix = "nvrtc",
+    .unknown_ends = 1,
     .compiler_variable = "MEMOPT_NVRTC",
     .compiler_wheels = wheels,
     .images = &mo_cuda_images,

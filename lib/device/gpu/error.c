@@ -1,8 +1,7 @@
 /* The driver's status codes as statuses of the library. */
 #include "device/gpu/gpu.h"
 
-/* What the drivers document as the end of the context or of the process's work. 999 (unknown) is
- * not among it: HIP says it of a refused call too. */
+/* What the drivers document as the end of the context or of the process's work. */
 int mo_gpu_code_is_fatal(int code)
 {
     switch (code) {
@@ -27,6 +26,13 @@ int mo_gpu_code_is_fatal(int code)
     default:
         return 0;
     }
+}
+
+/* After 999 (unknown) CUDA says so of every call. HIP says it of a refused call too. */
+int mo_gpu_ends(const mo_gpu_device *gpu, int code)
+{
+    return mo_gpu_code_is_fatal(code) ||
+           (code == MO_GPU_UNKNOWN && gpu->driver->vendor->unknown_ends);
 }
 
 memopt_status mo_gpu_status_of(int code, memopt_status memory)
@@ -71,7 +77,8 @@ memopt_status mo_gpu_fail(mo_gpu_device *gpu, int code, memopt_status memory, co
 {
     const mo_gpu_vendor *vendor = gpu->driver->vendor;
     const char *name = vendor->error_name(gpu->driver, code);
-    memopt_status status = mo_gpu_status_of(code, memory);
+    memopt_status status =
+        mo_gpu_ends(gpu, code) ? MEMOPT_DEVICE_LOST : mo_gpu_status_of(code, memory);
     vendor->clear_error(gpu->driver);
     if (status != MEMOPT_DEVICE_LOST)
         return mo_fail_driver(status, code, name, "%s:%d: %s: the driver says %s (%d)",

@@ -63,6 +63,7 @@ typedef struct mo_gpu_vendor {
     /* Drivers below this version take the address of an imported file descriptor, not its number;
      * 0: none does. */
     int import_by_address;
+    int unknown_ends; /* code 999 is said of work that has failed, not of calls that are refused */
     /* Whose memory is at an address: a device's number, or one of MO_GPU_EVERYWHERE and so on. */
     int (*locate)(const mo_gpu_device *device, const void *pointer, int32_t *out_owner);
     /* After a failed call: the runtime must not report it again to others on this thread. */
@@ -215,6 +216,8 @@ memopt_status mo_gpu_result(mo_gpu_device *gpu, int code, memopt_status memory,
                             const char *operation);
 /* Does the code mean that the context is dead? */
 int mo_gpu_code_is_fatal(int code);
+/* The same of a call for an open device. */
+int mo_gpu_ends(const mo_gpu_device *gpu, int code);
 memopt_status mo_gpu_status_of(int code, memopt_status memory);
 /* Records that the context is dead, the first time. */
 void mo_gpu_lose(mo_gpu_device *gpu, int code);

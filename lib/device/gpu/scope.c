@@ -48,7 +48,7 @@ static memopt_status result_of(const mo_gpu_scope *scope, memopt_status memory)
     int code = scope->code;
     if (code == MO_GPU_SUCCESS || (scope->flags & MO_GPU_ENDS) == 0)
         return mo_gpu_result(gpu, code, memory, scope->operation);
-    if (!mo_gpu_code_is_fatal(code) && atomic_load(&gpu->lost) == 0)
+    if (!mo_gpu_ends(gpu, code) && atomic_load(&gpu->lost) == 0)
         return mo_gpu_fail(gpu, code, memory, scope->operation);
     mo_gpu_lose(gpu, code);
     gpu->driver->vendor->clear_error(gpu->driver);

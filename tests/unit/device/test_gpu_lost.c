@@ -122,11 +122,11 @@ static void test_the_end(void **state)
     }
 }
 
-/* The codes that the vendors document as the end, and one that is no end. */
+/* The codes that the vendors document as the end, and one that is an end on CUDA alone. */
 static void test_the_codes(void **state)
 {
     static const int ends[] = {4,   214, 220, 226, 700, 702, 709, 710, 714,
-                               715, 716, 717, 718, 719, 721, 810, 911};
+                               715, 716, 717, 718, 719, 721, 810, 911, 999};
     memopt_device *device = NULL;
     (void)state;
     for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
@@ -139,6 +139,8 @@ static void test_the_codes(void **state)
         FAILS(MEMOPT_DEVICE_LOST, memopt_stream_sync(device, NULL));
         OK(memopt_device_close(device));
     }
+    if (strcmp(backend, "hip") != 0)
+        return;
     OK(memopt_device_open(backend, NULL, &device));
     lose_device(999);
     FAILS(MEMOPT_DRIVER_ERROR, memopt_stream_sync(device, NULL));
