@@ -2,7 +2,7 @@
 
     run_tests.py SECONDS [FILE...]
 
-No test begins after SECONDS. Every result is a line as soon as it is known. Status 77 where pytest is
+No test begins after SECONDS. Every result is a line as soon as it is known. Status 77 where pytest or torch is
 missing, or no test could run.
 """
 
@@ -14,6 +14,7 @@ import time
 
 try:
     import pytest
+    import torch  # noqa: F401
 except ImportError as problem:
     print("run_tests: %s" % problem)
     sys.exit(77)
@@ -62,7 +63,7 @@ def files():
 
 def main():
     results = Results(float(sys.argv[1]))
-    options = ["-c", os.devnull, "-m", "not long", "-k", "cuda or gpu"]
+    options = ["-c", os.devnull, "-m", "not long", "-k", "cuda or two_gpus or on_a_gpu"]
     options += ["-p", "no:cacheprovider", "-p", "no:terminal"]
     code = pytest.main([*options, *map(str, sys.argv[2:] or files())], plugins=[results])
     tally = tuple(results.count[state] for state in ("passed", "failed", "skipped"))
