@@ -159,7 +159,7 @@ typedef struct memopt_allocator_options {
  * @param device the device; it must outlive the allocator.
  * @param config a configuration string in the format of PYTORCH_CUDA_ALLOC_CONF:
  *        "expandable_segments:True,max_split_size_mb:128,garbage_collection_threshold:0.8"; one
- *        key, idle_release_seconds, is this library's own. NULL or trailing comma are ignored. The
+ *        key, idle_release_seconds, is this library's own. NULL and a trailing comma are accepted. The
  *        allocator guide lists every key. Keys that concern only PyTorch's internals are accepted
  *        without effect and logged.
  * @param options NULL for defaults.

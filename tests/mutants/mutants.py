@@ -57,7 +57,7 @@ MUTANTS = [
     Mutant(
         "checkpoint_random_on_failure",
         "lib/checkpoint/passes.c",
-        "mo_keep_first(&status, random_restore(region, region->random_now));",
+        "status = random_put_back(region, region->random_now, status);",
         "if (status == MEMOPT_OK)\n        status = random_restore(region, region->random_now);",
         "asan",
         "^checkpoint_region$",

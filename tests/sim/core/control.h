@@ -10,7 +10,7 @@
 #define SIM_EXPORT __attribute__((visibility("default")))
 
 /* The n-th call from now of the entry point (its plain name, "*" for any) fails with the vendor's
- * error `code`; code 0: running out of memory where the call allocates, else 999. n = 0 disarms. */
+ * error `code`; code 0: running out of memory where the call allocates, else 46. n = 0 disarms. */
 SIM_EXPORT void memopt_sim_fail_at(const char *call, int64_t n, int32_t code);
 /* Calls until an armed fault strikes; 0: none is armed. */
 SIM_EXPORT int64_t memopt_sim_fault_pending(void);

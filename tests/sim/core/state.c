@@ -210,7 +210,7 @@ static int32_t armed_fault(const char *call)
         if (f->countdown == 0 || (strcmp(f->call, "*") != 0 && strcmp(f->call, call) != 0))
             continue;
         if (--f->countdown == 0)
-            return f->code != 0 ? f->code : allocates(call) ? 2 : 999;
+            return f->code != 0 ? f->code : allocates(call) ? 2 : 46;
     }
     return 0;
 }

@@ -185,9 +185,9 @@ static void a_failing_question_is_told(void **state)
     (void)state;
     void *plain = NULL;
     OK(mo_mem_alloc(again, BYTES, &plain));
-    fail_at(question, 1, 999);
+    fail_at(question, 1, 46);
     FAILS(MEMOPT_DRIVER_ERROR, ask(plain, BYTES));
-    fail_at(question, 2, 999);
+    fail_at(question, 2, 46);
     FAILS(MEMOPT_DRIVER_ERROR, ask(plain, BYTES));
     OK(ask(plain, BYTES));
     OK(mo_mem_free(again, plain, BYTES));
