@@ -248,6 +248,22 @@ def stages_of(build, machine, out, empty, dry):
         yield stage("two_cards", 30, [*conformance, "--only", "two_*"])
 
 
+def environment(build, simulators):
+    """Where the programs and the binding find what is packed."""
+    values = dict(
+        MEMOPT_LIBRARY=str(build / "libmemopt.so.1"),
+        PYTHONPATH=os.pathsep.join(map(str, (ROOT / "bindings/python", ROOT / "build/packages"))),
+        PYTHONUNBUFFERED="1",
+        PYTHONDONTWRITEBYTECODE="1",
+    )
+    kernels = build / "memopt" / "kernels"
+    if kernels.is_dir():
+        values["MEMOPT_KERNELS_DIR"] = str(kernels)
+    if simulators:
+        values["LD_LIBRARY_PATH"] = str(simulators.resolve())
+    return values
+
+
 def arguments():
     text, _, rest = __doc__.partition("\n\n")
     parser = argparse.ArgumentParser(
@@ -269,14 +285,7 @@ def arguments():
 
 def main():
     parser, options = arguments()
-    os.environ.update(
-        MEMOPT_LIBRARY=str(options.build.resolve() / "libmemopt.so.1"),
-        PYTHONPATH=os.pathsep.join(map(str, (ROOT / "bindings/python", ROOT / "build/packages"))),
-        PYTHONUNBUFFERED="1",
-        PYTHONDONTWRITEBYTECODE="1",
-    )
-    if options.dry_run:
-        os.environ["LD_LIBRARY_PATH"] = str(options.dry_run.resolve())
+    os.environ.update(environment(options.build.resolve(), options.dry_run))
     machine = the_machine(options.device)
     if machine is None:
         print("check: no GPU here (%s); nothing was checked" % (options.device or "cuda, hip"))

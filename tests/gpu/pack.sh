@@ -29,7 +29,7 @@ esac
 if [ -z "${build-}" ]; then
     build=$root/build/gpu-$target
     cmake -S "$root" -B "$build" -DCMAKE_BUILD_TYPE=Release -DMEMOPT_THREADS=OWN -DMEMOPT_INSTALL=OFF \
-        -DMEMOPT_BUILD_TESTS=OFF -DMEMOPT_BUILD_EXAMPLES=OFF -DMEMOPT_BUILD_GPU_CHECK=ON "${options[@]}"
+        -DMEMOPT_GPU_IMAGES_EMBED=OFF -DMEMOPT_BUILD_TESTS=OFF -DMEMOPT_BUILD_EXAMPLES=OFF -DMEMOPT_BUILD_GPU_CHECK=ON "${options[@]}"
     cmake --build "$build" --parallel "$(nproc)"
 fi
 
@@ -39,6 +39,11 @@ for program in "${programs[@]}"; do
     mkdir -p "$(dirname "$folder/build/gpu/$program")"
     strip -o "$folder/build/gpu/$program" "$build/$program"
 done
+
+if [ -d "$build/memopt/kernels" ]; then # once, not in every program
+    mkdir "$folder/build/gpu/memopt"
+    cp -R "$build/memopt/kernels" "$folder/build/gpu/memopt"
+fi
 
 sources=(bindings/python/memopt bindings/python/memopt_command bindings/python/tests
          examples/python tests/bench/workloads.py tests/gpu)
@@ -52,9 +57,12 @@ python=${PYTHON:-$root/.venv/bin/python}
 mkdir -p "$folder/build/packages"
 if ! env -u LD_LIBRARY_PATH "$python" - "$folder/build/packages" <<'END_OF_PYTHON'
 import importlib.util, pathlib, shutil, sys
-for name in ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments"):
-    origin = pathlib.Path(importlib.util.find_spec(name).origin).parent
-    shutil.copytree(origin, pathlib.Path(sys.argv[1], name))
+for name in ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments", "py"):
+    origin = pathlib.Path(importlib.util.find_spec(name).origin)
+    if origin.name == "__init__.py":
+        shutil.copytree(origin.parent, pathlib.Path(sys.argv[1], name))
+    else:
+        shutil.copy(origin, sys.argv[1])
 END_OF_PYTHON
 then
     echo "pack.sh: $python has no pytest: the tests of memopt.torch will be skipped" >&2

@@ -139,9 +139,15 @@ class Summary(Folder):
         for name in PROGRAMS:
             (build / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy("/bin/true", build / name)
+        (build / "memopt/kernels").mkdir(parents=True)
+        (build / "memopt/kernels/kernels.ptx").touch()
         code, said = run(HERE / "pack.sh", pack, str(build) + "/")
         self.assertEqual((code, "MB; there: " in said), (0, True), said)
-        wanted = ["build/gpu/" + name for name in PROGRAMS]
+        self.assertEqual(
+            check.environment(pack / "build/gpu", None)["MEMOPT_KERNELS_DIR"],
+            str(pack / "build/gpu/memopt/kernels"),
+        )
+        wanted = ["build/gpu/" + name for name in (*PROGRAMS, "memopt/kernels/kernels.ptx")]
         wanted += ["tests/gpu/check.sh", "tests/gpu/check.py", "tests/gpu/torch_user.py", "examples/python/gpt_block.py",
                    "tests/bench/workloads.py", "bindings/python/memopt/torch/__init__.py",
                    "bindings/python/tests/conftest.py", "bindings/python/tests/with_torch/conftest.py"]  # fmt: skip
@@ -150,7 +156,8 @@ class Summary(Folder):
         self.assertLessEqual({"pack/" + name for name in wanted}, names)
         self.assertFalse([name for name in names if "__pycache__" in name])
         if VENV.exists():
-            self.assertIn("pack/build/packages/_pytest/__init__.py", names)
+            alone = "import sys; sys.path.insert(0, %r); import pytest" % str(pack / "build/packages")
+            self.assertEqual(run(PYTHON, "-I", "-S", "-c", alone), (0, ""))
         self.assertEqual(run(HERE / "pack.sh", pack, str(build) + "/")[0], 2)  # it is there
         self.assertEqual(run(HERE / "pack.sh", self.folder / "other", "sm_90")[0], 2)
 
