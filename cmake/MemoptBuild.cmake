@@ -82,7 +82,7 @@ function(memopt_objects name)
   add_library(${name} OBJECT)
   set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON C_VISIBILITY_PRESET hidden)
   target_include_directories(${name} PUBLIC ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/lib
-                                            ${PROJECT_SOURCE_DIR})
+                                            ${PROJECT_SOURCE_DIR} ${MEMOPT_MADE})
   memopt_compile_options(${name})
 endfunction()
 

@@ -1,7 +1,7 @@
 cmake_minimum_required(VERSION 3.25)
 # Writes one self-contained text out of kernels/core/all_kernels.cu:
-#   cmake -DROOT=... -DOUTPUT=... -P MemoptFlatten.cmake
-# Every #include "kernels/..." is replaced by the file, once; includes of the system's headers are
+#   cmake -DROOT=... -DMADE=... -DOUTPUT=... -P MemoptFlatten.cmake
+# Every #include "kernels/..." is replaced by the file in ROOT or, made by the build, in MADE, once; includes of the system's headers are
 # left out but for those of kernels/core/rtc_types.h, which comes first.
 set(seen "")
 
@@ -12,7 +12,11 @@ function(flatten name)
     return()
   endif()
   list(APPEND seen "${name}")
-  file(READ "${ROOT}/${name}" rest)
+  set(file "${ROOT}/${name}")
+  if(NOT EXISTS "${file}")
+    set(file "${MADE}/${name}")
+  endif()
+  file(READ "${file}" rest)
   if(NOT name STREQUAL "kernels/core/rtc_types.h")
     string(REGEX REPLACE "#include <[^>\n]*>\n" "" rest "${rest}")
   endif()

@@ -281,9 +281,10 @@ function(memopt_gpu_images target)
   file(GLOB inputs CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/*/*.cu
        ${PROJECT_SOURCE_DIR}/kernels/*/*.h)
   add_custom_command(OUTPUT ${source}
-    COMMAND ${CMAKE_COMMAND} -DROOT=${PROJECT_SOURCE_DIR} -DOUTPUT=${source}
+    COMMAND ${CMAKE_COMMAND} -DROOT=${PROJECT_SOURCE_DIR} -DMADE=${MEMOPT_MADE} -DOUTPUT=${source}
             -P ${PROJECT_SOURCE_DIR}/cmake/MemoptFlatten.cmake
-    DEPENDS ${inputs} ${PROJECT_SOURCE_DIR}/cmake/MemoptFlatten.cmake
+    DEPENDS ${inputs} ${MEMOPT_MADE}/kernels/generated/blockcode_tables.h
+            ${PROJECT_SOURCE_DIR}/cmake/MemoptFlatten.cmake
     COMMENT "GPU kernels: one source" VERBATIM)
   set(kernels ${source})
   if(MEMOPT_GPU_IMAGES STREQUAL "EMPTY")

@@ -4,7 +4,7 @@
  * To code, y's code is computed as a real number, the smallest of a few lines (the map has seven
  * decades with codes at equal distances), in units of 2^-16, and rounded down. Its error has a
  * bound, epsilon, which is added: only where the fraction is below twice that may the code be
- * wrong, and then the specification's search decides. kernels/generated/make_blockcode_tables.py
+ * wrong, and then the specification's search decides. cmake/make_tables.c
  * computes the lines and the bound. Four decades (five if unsigned) and the top code are tried
  * first. A group of 32 with a value below them, or near a threshold, is coded again by all lines;
  * behind two such groups the rest of a block is coded by all lines at once.
@@ -13,8 +13,22 @@
 #define MO_KERNELS_OPTIM_STATE_CODES_AVX2_H
 
 #include "kernels/core/vector_avx2.h"
-#include "kernels/generated/blockcode_lines.h"
 #include "kernels/optim/state_codes.h"
+
+/* Lines in units of 2^-16 of a shifted code, y = 1 being the absmax; each offset includes
+ * epsilon. */
+typedef struct mo_lines {
+    int decades;                         /* of the fast lines: 4 if signed, else 5 */
+    float fast_slope[6], fast_offset[6]; /* decades up to 6, and behind them the top code: larger */
+    float low_slope[4], low_offset[4];   /* the decades below, and zero if signed */
+    float low_most;                      /* the most that the low lines give */
+    int epsilon;                         /* bound of the error, in the same unit */
+    int bias;                            /* shifted code 0 of the fast lines means this */
+    int low_top;                   /* the fast lines tell codes above this one (less the bias) */
+    int fast_step[4], low_step[4]; /* shifted codes from which on one is to be taken off */
+} mo_lines;
+
+#include "kernels/generated/blockcode_lines.h"
 
 /* How 16 consecutive elements lie in two vectors: the first eight and the last, or those of even
  * index and those of odd index, which is how pairs of bf16 come apart. A constant to callers. */

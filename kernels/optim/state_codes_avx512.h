@@ -3,7 +3,7 @@
  *
  * The nearest code is found without a search: a line in 16-bit arithmetic, chosen by the exponent,
  * gives for the upper half of |y| the only code whose threshold may lie near; one exact comparison
- * with that threshold settles it (generated/make_blockcode_tables.py makes and checks the lines).
+ * with that threshold settles it (cmake/make_tables.c makes and checks the lines).
  * Maps and thresholds are looked up by bytes where the file is compiled with VBMI, else by 32-bit
  * words: mo_decode64_signed, mo_decode64_unsigned and mo_look_thresholds.
  */

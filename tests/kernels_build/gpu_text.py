@@ -9,21 +9,21 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 START = ("kernels/core/rtc_types.h", "kernels/core/all_kernels.cu")  # as in MemoptFlatten.cmake
 
 
-def flattened(cmake):
-    """The text as the build makes it."""
+def flattened(cmake, build):
+    """The text as a build makes it."""
     with tempfile.TemporaryDirectory() as folder:
         out = pathlib.Path(folder) / "kernels.cu"
-        subprocess.run([cmake, f"-DROOT={ROOT}", f"-DOUTPUT={out}", "-P",
+        subprocess.run([cmake, f"-DROOT={ROOT}", f"-DMADE={build}/made", f"-DOUTPUT={out}", "-P",
                         ROOT / "cmake/MemoptFlatten.cmake"], check=True)
         return out.read_text()
 
 
 def files():
-    """The files that the text is made of."""
+    """The sources that the text is made of, but the tables, which the build makes."""
     found = []
 
     def add(name):
-        if name not in found:
+        if name not in found and (ROOT / name).exists():
             found.append(name)
             for other in re.findall(r'#include "([^"]*)"', (ROOT / name).read_text()):
                 add(other)

@@ -1,9 +1,9 @@
 """The front ends of the run-time compilers take the text that the library carries, with the library's
 options. They check all of it and make no code, which would take a minute for each target.
 
-    test_front_end.py CMAKE nvrtc MAJOR    the real NVRTC: of the wheels that ./setup installs, or else
-                                           the one that the loader finds
-    test_front_end.py CMAKE hiprtc CLANG   clang as hipRTC starts it: without any header but its own
+    test_front_end.py CMAKE BUILD nvrtc MAJOR    the real NVRTC: of the wheels that ./setup installs, or else
+                                                 the one that the loader finds
+    test_front_end.py CMAKE BUILD hiprtc CLANG   clang as hipRTC starts it: without any header but its own
 
 Exit status 77 where the compiler is not found.
 """
@@ -160,13 +160,13 @@ class FrontEnd(unittest.TestCase):
 
 
 def main():
-    cmake, kind, which = sys.argv[1:]
+    cmake, build, kind, which = sys.argv[1:]
     try:
         FrontEnd.compiler = (Nvrtc if kind == "nvrtc" else Hiprtc)(which)
     except FileNotFoundError as error:
         print(error)
         sys.exit(77)
-    FrontEnd.text = flattened(cmake)
+    FrontEnd.text = flattened(cmake, build)
     FrontEnd.wrong = WRONG_NVRTC if kind == "nvrtc" else WRONG
     print(FrontEnd.compiler.file, "for", *FrontEnd("chosen").chosen())
     unittest.main(argv=sys.argv[:1], verbosity=2)

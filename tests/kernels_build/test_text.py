@@ -1,7 +1,7 @@
 """The text that NVRTC and hipRTC compile has functions of the device only, and needs no header: NVRTC
 refuses a host function even if it is only declared. No vendor's tool is needed.
 
-    test_text.py CMAKE C_COMPILER
+    test_text.py CMAKE C_COMPILER BUILD
 """
 import re
 import sys
@@ -10,7 +10,7 @@ import unittest
 from compilers import kernel_names
 from gpu_text import ROOT, files, flattened, functions, preprocessed
 
-CMAKE, COMPILER = "cmake", "cc"
+CMAKE, COMPILER, BUILD = "cmake", "cc", "build/test"
 VIEWS = {
     "NVRTC": ("__CUDACC__", "__CUDACC_RTC__", "__CUDA_ARCH__=900", "__CUDACC_VER_MAJOR__=13",
               "__CUDACC_VER_MINOR__=0"),
@@ -30,7 +30,7 @@ def place(line):
 
 class Text(unittest.TestCase):
     def test_functions(self):
-        text = flattened(CMAKE)
+        text = flattened(CMAKE, BUILD)
         for view, macros in VIEWS.items():
             found = functions(preprocessed(COMPILER, text, macros))
             with self.subTest(view):
@@ -97,5 +97,5 @@ class Snippets(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    CMAKE, COMPILER = sys.argv[1:]
+    CMAKE, COMPILER, BUILD = sys.argv[1:]
     unittest.main(argv=sys.argv[:1], verbosity=2)

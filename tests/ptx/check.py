@@ -171,14 +171,14 @@ def all_caught(suite):
     return not survivors
 
 
-def nvcc_text(folder, sm):
+def nvcc_text(build, folder, sm):
     nvcc = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
     if nvcc is None:
         print("no nvcc here")
         sys.exit(77)
     out = folder / ("nvcc%s.ptx" % sm)
     source = ROOT / "kernels" / "core" / "all_kernels.cu"
-    subprocess.run([nvcc, *NVCC_FLAGS, "-I", str(ROOT), "-ptx", "-arch=compute_" + sm, "-x", "cu",
+    subprocess.run([nvcc, *NVCC_FLAGS, "-I", str(ROOT), "-I", str(build / "made"), "-ptx", "-arch=compute_" + sm, "-x", "cu",
                     str(source), "-o", str(out)], check=True)
     return out.read_text()
 
@@ -198,7 +198,7 @@ def main():
         elif options.what == "approximations":
             good = any_approximation_passes(suite)
         elif options.what == "nvcc":
-            text = nvcc_text(suite.folder, options.sm)
+            text = nvcc_text(options.build, suite.folder, options.sm)
             good = suite.proves(text, "--small",
                                 capability="%s.%s" % (options.sm[:-1], options.sm[-1]))
         else:
