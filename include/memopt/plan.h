@@ -28,8 +28,7 @@
  *
  * **What is an upper bound.** Attention `sdpa` with dropout on the CPU or an unknown device;
  * mixtures of experts, counted as the grouped products that transformers runs by default; all of
- * `categories.overhead`; what DeepSpeed's stage 3 gathers. With several devices the plan describes
- * the fullest one.
+ * `categories.overhead`. With several devices the plan describes the fullest one.
  *
  * **What is an estimate.** Models given by their total of weights; contrastive heads; the fused
  * loss; all times. A time factor compares a step with the same run without recomputation and

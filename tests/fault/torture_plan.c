@@ -64,8 +64,6 @@ static void each_kind_of_plan(void **state)
         SHAPE "model.family=vit;model.image_size=32",
         SHARED "run.sharding=zero1",
         SHARED "run.sharding=zero3;run.gather_dtype=bf16;run.gradient_sync=no",
-        SHARED "run.sharding=zero2;run.zero_engine=deepspeed;run.bucket_bytes=100000",
-        SHARED "run.sharding=zero3;run.zero_engine=deepspeed;run.bucket_bytes=100000",
     };
     static const torture_scenario making = {
         .name = "create", .run = create, .undo = destroy, .check_unchanged = unchanged};

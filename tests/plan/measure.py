@@ -30,8 +30,6 @@ from memopt.torch._target import Target
 TRUTH = pathlib.Path(__file__).with_name("truth.json")
 #: Of models that the planner does not describe, with features.
 TRACED = TRUTH.with_name("truth_traced.json")
-#: Under DeepSpeed's own ZeRO.
-ZERO = TRUTH.with_name("truth_zero.json")
 PHASES = ("forward", "loss", "backward", "optimizer")
 
 
@@ -64,8 +62,7 @@ class Step:
 def measure(row: Dict[str, Any]) -> Dict[str, Any]:
     """The row with what was measured."""
     if "world_size" in row["run"]:
-        program = "zero_engine.py" if "engine" in row["run"] else "several.py"
-        result: Dict[str, Any] = importlib.import_module("several").measure(row, program)
+        result: Dict[str, Any] = importlib.import_module("several").measure(row)
         return result
     step = Step(row)
     return told(row, models.elements(step.model), step.recorder())
@@ -154,13 +151,12 @@ def chosen(*tables: pathlib.Path) -> List[Dict[str, Any]]:
 
 def main() -> None:
     """The command."""
-    for row in chosen(TRUTH, TRACED, ZERO):
-        table = next(table for table in (TRUTH, TRACED, ZERO) if row["name"] in rows(table))
+    for row in chosen(TRUTH, TRACED):
+        table = next(table for table in (TRUTH, TRACED) if row["name"] in rows(table))
         known = {**rows(table), row["name"]: measure(row)}
         gc.collect()
         show(known[row["name"]])
-        more = {"deepspeed": importlib.metadata.version("deepspeed")} if table is ZERO else {}
-        write(table, {"versions": {**more, **versions()}, "categories": CATEGORIES}, known)
+        write(table, {"versions": versions(), "categories": CATEGORIES}, known)
 
 
 if __name__ == "__main__":

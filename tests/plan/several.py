@@ -31,11 +31,11 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 import memopt
 import models
 import torch
-from memopt.torch._deepspeed import Wrapped
 from memopt.torch._live_bytes import LiveBytes
 from memopt.torch._recorder import Recorder, tensors_in
 from memopt.torch._shards import ShardRecorder, ShardStep, local, shard
 from memopt.torch._step import StepRecorder, states_of
+from memopt.torch._target import Target
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
@@ -136,6 +136,15 @@ class GlooStep(ShardStep):
         return recorder
 
 
+class Wrapped(Target):
+    """A module that is run through a wrapper."""
+
+    wrapper: Any = None
+
+    def run(self, inputs: Any) -> Any:
+        return Target.run(self._replace(module=self.wrapper), inputs)
+
+
 def target_of(model: torch.nn.Module, wrapper: torch.nn.Module) -> Wrapped:
     """The model, run through the wrapper."""
     target = Wrapped(model, lambda batch: None, lambda outputs, inputs: outputs.loss, [])
@@ -225,14 +234,13 @@ class Process:
 # --- running them ---
 
 
-def measure(row: Dict[str, Any], program: str = "several.py") -> Dict[str, Any]:
-    """What the processes of a program measured of a row: the fullest, and of each phase the
-    fullest."""
+def measure(row: Dict[str, Any]) -> Dict[str, Any]:
+    """What the processes measured of a row: the fullest, and of each phase the fullest."""
     world = row["run"]["world_size"]
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         (folder / "row.json").write_text(json.dumps(row))
-        run_all(pathlib.Path(__file__).with_name(program), folder, world)
+        run_all(folder, world)
         told = [json.loads((folder / ("%d.json" % rank)).read_text()) for rank in range(world)]
     result: Dict[str, Any] = max(told, key=lambda one: one["peak_bytes"])
     for phase in result["phases"]:
@@ -243,9 +251,9 @@ def measure(row: Dict[str, Any], program: str = "several.py") -> Dict[str, Any]:
     return result
 
 
-def run_all(program: pathlib.Path, folder: pathlib.Path, world: int) -> None:
-    """A program in each process, until all have ended, or one has failed."""
-    command = [sys.executable, str(program), str(folder)]
+def run_all(folder: pathlib.Path, world: int) -> None:
+    """This program in each process, until all have ended, or one has failed."""
+    command = [sys.executable, __file__, str(folder)]
     path = [str(pathlib.Path(memopt.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     named = {"env": {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}}
     running = [subprocess.Popen([*command, str(rank)], **named) for rank in range(world)]

@@ -136,9 +136,19 @@ def test_a_deepspeed_file_that_a_training_file_names(folder):
     path = train(folder, json.dumps(zero), "zero.json")
     text = TRAINER + "bf16: true\ndeepspeed: " + path + "\n"
     read = plan("--from", train(folder, text), "--seq", 256, "--world-size", 4)
-    options = "--batch 2 --accumulation 4 --seq 256 --world-size 4 --optimizer adamw-fused --autocast bf16"
-    said = plan("--model", folder / "model", "--deepspeed-config", path, *options.split())
+    options = "--batch 2 --accumulation 4 --seq 256 --optimizer adamw-fused --world-size 4 --zero 2"
+    said = plan("--model", folder / "model", *options.split(), "--autocast", "bf16")
     assert read["peak_bytes"] == said["peak_bytes"]
+    zero["bf16"] = {"enabled": "auto"}  # weights of bf16, and DeepSpeed's copy of them
+    zero["zero_optimization"]["offload_optimizer"] = {"device": "cpu"}
+    train(folder, json.dumps(zero), "zero.json")
+    read = plan("--from", train(folder, text), "--seq", 256, "--world-size", 4)
+    options += " --dtype bf16 --master-weights --offload optimizer"
+    said = plan("--model", folder / "model", *options.split())
+    assert read["peak_bytes"] == said["peak_bytes"] and read["host_bytes"] == said["host_bytes"]
+    assert "stage 2 is planned as torch's, by shares" in read["notes"][-1]
+    alone = plan("--from", train(folder, text), "--seq", 256)
+    assert "on one device" in alone["notes"][-1] and alone["host_bytes"] > read["host_bytes"]
     zero["train_micro_batch_size_per_gpu"] = 8
     train(folder, json.dumps(zero), "zero.json")
     told = refused(1, "--from", str(folder / "train.yaml"), "--world-size", 4)

@@ -5,9 +5,8 @@
 #include "plan/model/play.h"
 
 /* One device; replicas (DDP, and torch's ZeroRedundancyOptimizer for zero1); FSDP for zero2 and
- * zero3; DeepSpeed's ZeRO. */
-extern const mo_plan_engine mo_plan_engine_none, mo_plan_engine_ddp, mo_plan_engine_fsdp,
-    mo_plan_engine_deepspeed;
+ * zero3. */
+extern const mo_plan_engine mo_plan_engine_none, mo_plan_engine_ddp, mo_plan_engine_fsdp;
 
 const mo_plan_engine *mo_plan_engine_of(const mo_plan_run *r);
 

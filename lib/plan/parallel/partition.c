@@ -2,9 +2,6 @@
  * Which device steps which weight: ZeroRedundancyOptimizer of torch 2.15 gives whole weights away,
  * the largest first, each to the device that has the least so far
  * (zero_redundancy_optimizer.py, _partition_parameters).
- *
- * DeepSpeed cuts one flat buffer into equal parts instead: its devices have no more than the
- * fullest here.
  */
 #include "plan/parallel/parallel.h"
 

@@ -103,13 +103,10 @@
     X(FLAGS, offload, "activations|optimizer", "what goes to the host")                            \
     X(SIZE, host_limit, 1125899906842624, "offload: what exceeds it goes to disk")                 \
     X(CHOICE, sharding, "ddp|zero1|zero2|zero3", "what the devices divide among them")             \
-    X(CHOICE, zero_engine, "torch|deepspeed", "ZeRO of torch or of DeepSpeed")                     \
     X(CHOICE, loss, "plain|fused|chunked", "how the loss over the vocabulary is computed")         \
     X(SWITCH, use_cache, 0, "decoders fill their cache of keys and values; default: yes")          \
     X(SWITCH, attention_mask, 0, "yes: the batch is padded; no: it has no mask")                   \
     X(COUNT, min_8bit_size, 1125899906842624, "smaller tensors keep 32-bit states; default: 4096") \
-    X(SIZE, bucket_bytes, 1125899906842624, "DeepSpeed's bucket; default: 5e8 elements")           \
-    X(SWITCH, overlap_comm, 0, "DeepSpeed reduces during backward; default: at stage 3")           \
     X(SWITCH, bucket_view, 0, "gradients are views of DDP's buckets; default: no")                 \
     X(SWITCH, gradient_sync, 0, "no: FSDP reduces with the last micro-batch only; default: yes")
 

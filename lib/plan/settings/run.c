@@ -35,19 +35,12 @@ static memopt_status check_quantized(const mo_plan_settings *s)
 {
     const char *kind = MO_PLAN_WORD(model.quantize, s->model.quantize);
     const mo_plan_run *r = &s->run;
-    int deepspeed = r->zero_engine == MO_PLAN_ENGINE_DEEPSPEED;
     int shares = s->model.quantize == MO_PLAN_QUANTIZE_NF4 ||
                  s->model.quantize == MO_PLAN_QUANTIZE_NF4_DOUBLE;
     if (s->model.quantize == MO_PLAN_QUANTIZE_NONE)
         return MEMOPT_OK;
     MO_PLAN_TRY(mo_plan_model_check_learns(&s->model));
-    if (deepspeed && (r->sharding == MO_PLAN_ZERO3 || s->model.quantize == MO_PLAN_QUANTIZE_INT8))
-        return mo_fail(
-            MEMOPT_INVALID_ARGUMENT,
-            "plan: weights of %s under DeepSpeed's %s are not described; trace the model "
-            "(--model module:function), or take nf4 and run.sharding=zero1 or zero2",
-            kind, MO_PLAN_WORD(run.sharding, r->sharding));
-    if (!deepspeed && r->world_size > 1 && r->sharding >= MO_PLAN_ZERO2 && !shares)
+    if (r->world_size > 1 && r->sharding >= MO_PLAN_ZERO2 && !shares)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "plan: FSDP does not divide weights of %s; take nf4, or run.sharding=ddp or "
                        "zero1",
@@ -65,8 +58,6 @@ static void default_dtypes(mo_plan_run *r)
 {
     if (r->weight_dtype == 0)
         r->weight_dtype = MEMOPT_DTYPE_F32;
-    if (r->zero_engine == MO_PLAN_ENGINE_DEEPSPEED)
-        mo_plan_deepspeed_dtypes(r);
     if (r->compute_dtype == MEMOPT_DTYPE_F32 && r->weight_dtype == MEMOPT_DTYPE_F32)
         r->compute_dtype = 0; /* with 16-bit weights of its own type it still has losses in f32 */
     if (r->image_dtype == 0)
@@ -101,9 +92,6 @@ static void default_counts(mo_plan_settings *s)
     one_if_zero(&r->world_size, 1);
     one_if_zero(&r->checkpoint_every, 2);
     one_if_zero(&r->min_8bit_size, 4096);
-    if (r->zero_engine == MO_PLAN_ENGINE_DEEPSPEED)
-        mo_plan_deepspeed_counts(r);
-    one_if_zero(&r->bucket_bytes, UINT64_C(25) << 20);
     if (r->use_cache == MO_PLAN_DEFAULT)
         r->use_cache = MO_PLAN_YES;
     if (r->gradient_sync == MO_PLAN_DEFAULT)
@@ -153,7 +141,6 @@ static memopt_status derive(mo_plan_settings *s)
 static memopt_status fill_run(mo_plan_settings *s)
 {
     MO_PLAN_TRY(check_dtypes(&s->run));
-    MO_PLAN_TRY(mo_plan_deepspeed_check(&s->run));
     default_dtypes(&s->run);
     default_counts(s);
     return mo_plan_at_most("run.sequence_mean", s->run.sequence_mean, "run.sequence",

@@ -67,7 +67,6 @@ enum {
 };
 enum { MO_PLAN_OFFLOAD_ACTIVATIONS = 1, MO_PLAN_OFFLOAD_OPTIMIZER = 2 };
 enum { MO_PLAN_DDP, MO_PLAN_ZERO1, MO_PLAN_ZERO2, MO_PLAN_ZERO3 };
-enum { MO_PLAN_ENGINE_TORCH, MO_PLAN_ENGINE_DEEPSPEED };
 enum { MO_PLAN_LOSS_PLAIN, MO_PLAN_LOSS_FUSED, MO_PLAN_LOSS_CHUNKED };
 enum { MO_PLAN_DEVICE_DEFAULT, MO_PLAN_DEVICE_CPU, MO_PLAN_DEVICE_CUDA, MO_PLAN_DEVICE_HIP };
 enum { MO_PLAN_ALLOCATOR_CLASSIC, MO_PLAN_ALLOCATOR_EXPANDABLE };
@@ -99,11 +98,6 @@ memopt_status mo_plan_model_fill(mo_plan_settings *s);
 memopt_status mo_plan_model_fill_measured(mo_plan_settings *s, const mo_plan_model *model);
 /* Quantised weights do not learn: there are adapters. */
 memopt_status mo_plan_model_check_learns(const mo_plan_model *m);
-
-/* DeepSpeed (deepspeed_run.c): refuses what it does not have; then its types and counts. */
-memopt_status mo_plan_deepspeed_check(const mo_plan_run *r);
-void mo_plan_deepspeed_dtypes(mo_plan_run *r);
-void mo_plan_deepspeed_counts(mo_plan_run *r);
 
 /* Whether an optimizer is one of memopt's, which round 16-bit weights stochastically (run.c). */
 int mo_plan_is_ours(uint32_t optimizer);

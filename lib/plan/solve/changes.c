@@ -21,7 +21,6 @@ static const change changes[MO_PLAN_CHANGES] = {
     {MO_PLAN_CHANGE_ATTENTION, MO_PLAN_TIER_FREE, 1.0, MO_PLAN_ATTENTION_SDPA},
     {MO_PLAN_CHANGE_LOSS, MO_PLAN_TIER_FREE, 1.0, MO_PLAN_LOSS_FUSED},
     {MO_PLAN_CHANGE_ALLOCATOR, MO_PLAN_TIER_FREE, 1.0, MO_PLAN_ALLOCATOR_EXPANDABLE},
-    {MO_PLAN_CHANGE_BUCKET, MO_PLAN_TIER_FREE, 1.0, 50000000},
     {MO_PLAN_CHANGE_SHARDING, MO_PLAN_TIER_FREE, 1.0, MO_PLAN_ZERO1},
     {MO_PLAN_CHANGE_SHARDING, MO_PLAN_TIER_FREE, 1.0, MO_PLAN_ZERO2},
     {MO_PLAN_CHANGE_OPTIMIZER, MO_PLAN_TIER_STATES, 1.02, 0},
@@ -109,47 +108,16 @@ static int is_f32(memopt_dtype dtype)
     return dtype == 0 || dtype == MEMOPT_DTYPE_F32;
 }
 
-static int is_deepspeed(const mo_plan_case *c)
-{
-    return c->run.zero_engine == MO_PLAN_ENGINE_DEEPSPEED;
-}
-
 /* The 16-bit type that the card computes in. */
 static memopt_dtype narrow_of(const mo_plan_case *c)
 {
     return c->card.bf16 == MO_PLAN_NO ? MEMOPT_DTYPE_F16 : MEMOPT_DTYPE_BF16;
 }
 
-/* DeepSpeed steps a copy in fp32 of such weights. Its buckets are counted in elements. */
-static int deepspeed_dtype(mo_plan_case *c, mo_plan_change *out)
-{
-    const char *narrow = mo_plan_dtype_word(c->run.weight_dtype = narrow_of(c));
-    c->run.compute_dtype = c->run.gradient_dtype = c->run.gather_dtype = 0;
-    c->run.adapter_dtype = c->run.master_dtype = c->run.state_dtype = 0;
-    c->run.bucket_bytes /= 2;
-    SAY(out, change, "weights fp32 → %s, with DeepSpeed's copy in fp32", narrow);
-    SAY(out, option, "--dtype %s", narrow);
-    return 1;
-}
-
-static int other_bucket(mo_plan_case *c, mo_plan_change *out, uint64_t elements)
-{
-    uint64_t width = is_f32(c->run.weight_dtype) ? 4 : 2;
-    uint64_t from = c->run.bucket_bytes > 0 ? c->run.bucket_bytes / width : UINT64_C(500000000);
-    if (!is_deepspeed(c) || from <= elements)
-        return 0;
-    c->run.bucket_bytes = elements * width;
-    SAY(out, change, "reduce bucket %" PRIu64 " → %" PRIu64 " elements", from, elements);
-    SAY(out, option, "--reduce-bucket-size %" PRIu64, elements);
-    return 1;
-}
-
 static int other_dtype(mo_plan_case *c, mo_plan_change *out, uint32_t what)
 {
     if (!is_f32(c->run.weight_dtype))
         return 0;
-    if (is_deepspeed(c))
-        return what == WEIGHTS && deepspeed_dtype(c, out);
     if (what == COMPUTE) {
         if (!is_f32(c->run.compute_dtype))
             return 0;
@@ -183,10 +151,9 @@ static int other_sharding(mo_plan_case *c, mo_plan_change *out, uint32_t to)
         return 0;
     c->run.sharding = to;
     SAY(out, change, "%s over %" PRIu64 " devices",
-        to == MO_PLAN_ZERO3 && is_deepspeed(c) ? "DeepSpeed's ZeRO-3"
-        : to == MO_PLAN_ZERO3                  ? "ZeRO-3 (FSDP full shard)"
-        : to == MO_PLAN_ZERO2                  ? "ZeRO-2"
-                                               : "ZeRO-1",
+        to == MO_PLAN_ZERO3   ? "ZeRO-3 (FSDP full shard)"
+        : to == MO_PLAN_ZERO2 ? "ZeRO-2"
+                              : "ZeRO-1",
         c->run.world_size);
     SAY(out, option, "--zero %" PRIu32, to);
     return 1;
@@ -208,7 +175,7 @@ static int other_checkpointing(mo_plan_case *c, mo_plan_change *out, uint32_t to
 
 static int other_offload(mo_plan_case *c, mo_plan_change *out, uint32_t what)
 {
-    if ((c->run.offload & what) || (what == MO_PLAN_OFFLOAD_OPTIMIZER && is_deepspeed(c)))
+    if (c->run.offload & what)
         return 0;
     c->run.offload |= what;
     SAY(out, change, "%s to the host",
@@ -306,8 +273,6 @@ static int apply(const change *what, mo_plan_case *c, const mo_plan_target *opti
         return other_optimizer(c, out);
     case MO_PLAN_CHANGE_DTYPE:
         return other_dtype(c, out, what->target);
-    case MO_PLAN_CHANGE_BUCKET:
-        return other_bucket(c, out, what->target);
     case MO_PLAN_CHANGE_SHARDING:
         return other_sharding(c, out, what->target);
     case MO_PLAN_CHANGE_CHECKPOINTING:

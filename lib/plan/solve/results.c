@@ -175,9 +175,9 @@ static scalar value_of(const row *r, const void *of)
 static const char *word_of(const row *r, uint32_t value)
 {
     static const char *const layers[] = {"embedding", "block", "vision", "head"};
-    static const char *const changes[] = {
-        "micro_batch", "dtype",    "optimizer", "checkpointing", "offload", "attention", "loss",
-        "sequence",    "sharding", "lora",      "allocator",     "bucket",  "quantize"};
+    static const char *const changes[] = {"micro_batch", "dtype",     "optimizer", "checkpointing",
+                                          "offload",     "attention", "loss",      "sequence",
+                                          "sharding",    "lora",      "allocator", "quantize"};
     return r->kind == PHASE   ? mo_plan_phase_name(value)
            : r->kind == LAYER ? layers[value]
                               : changes[value];

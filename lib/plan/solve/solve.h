@@ -88,7 +88,6 @@ typedef enum mo_plan_change_kind {
     MO_PLAN_CHANGE_SHARDING,
     MO_PLAN_CHANGE_LORA,
     MO_PLAN_CHANGE_ALLOCATOR,
-    MO_PLAN_CHANGE_BUCKET,
     MO_PLAN_CHANGE_QUANTIZE
 } mo_plan_change_kind;
 
@@ -113,7 +112,7 @@ typedef enum mo_plan_tier {
     MO_PLAN_TIERS
 } mo_plan_tier;
 
-enum { MO_PLAN_CHANGES = 20 };
+enum { MO_PLAN_CHANGES = 19 };
 
 /* Makes the change `index` (below MO_PLAN_CHANGES) of a case: 0 if it does not apply to it or
  * `options` forbid it. out->saves_bytes and peak_bytes are left to the caller. */

@@ -44,13 +44,6 @@ static void settle(mo_plan_tape *t, mo_plan_node *n)
     mo_plan_storage_drop(t, storage);
 }
 
-static void settle_leaf(mo_plan_tape *t, uint32_t leaf, uint32_t node)
-{
-    settle(t, &t->nodes[node]);
-    if (t->on_gradient != NULL && t->leaves[leaf].storage != MO_PLAN_NONE)
-        t->on_gradient(t->gradient_context, leaf);
-}
-
 void mo_plan_tape_deliver(mo_plan_tape *t, const mo_plan_edge *edge, uint32_t storage)
 {
     deliver(t, edge->node, edge->slot, storage);
@@ -58,7 +51,7 @@ void mo_plan_tape_deliver(mo_plan_tape *t, const mo_plan_edge *edge, uint32_t st
     if (target->waiting > 0)
         target->waiting--;
     if (target->kind == MO_PLAN_NODE_LEAF && target->waiting == 0)
-        settle_leaf(t, target->object, edge->node);
+        settle(t, target);
 }
 
 void mo_plan_node_fetch_saved(mo_plan_tape *t, const mo_plan_node *n,

@@ -194,8 +194,6 @@ struct mo_plan_tape {
     uint32_t kept[MO_PLAN_REGION_KEPT]; /* storages for the node of the region that runs */
     uint8_t listing;                    /* 1: events are kept */
     uint8_t ghost; /* 1: what is made takes no bytes: it is played to learn what is recorded */
-    mo_plan_tape_hook_run on_gradient; /* NULL, or called with a leaf whose gradient is whole */
-    void *gradient_context;
     uint64_t stop; /* the node after which what runs again ends (0: none): no more is saved */
     mo_plan_value *cached; /* weights that autocast has cast; it keeps them to the end of forward */
     uint64_t cached_count, cached_capacity;

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #define BASE "model.layers=4;model.hidden=256;model.heads=4;run.sequence=512;card.device=cpu;"
-#define DEEPSPEED "run.zero_engine=deepspeed;run.sharding=zero1;run.world_size=4;"
 
 enum { MOST = 3 };
 
@@ -56,10 +55,6 @@ static const row rows[] = {
     {MO_PLAN_CHANGE_DTYPE, /* there is no copy in fp32 to take away */
      "run.compute_dtype=bf16;run.master_dtype=fp32",
      {{0}}},
-    {MO_PLAN_CHANGE_DTYPE, /* as many elements in the bucket */
-     DEEPSPEED "run.bucket_bytes=2000000000",
-     {{"weights fp32 → bf16, with DeepSpeed's copy in fp32", "--dtype bf16",
-       "run.weight_dtype=bf16;run.bucket_bytes=1000000000", MO_PLAN_TIER_WEIGHTS, 1}}},
     {MO_PLAN_CHANGE_SHARDING, "", {{0}}},
     {MO_PLAN_CHANGE_SHARDING,
      "run.world_size=4",
@@ -67,16 +62,6 @@ static const row rows[] = {
       {"ZeRO-2 over 4 devices", "--zero 2", "run.sharding=zero2", MO_PLAN_TIER_FREE, 1},
       {"ZeRO-3 (FSDP full shard) over 4 devices", "--zero 3", "run.sharding=zero3",
        MO_PLAN_TIER_TIME, 1.1}}},
-    {MO_PLAN_CHANGE_SHARDING,
-     DEEPSPEED "run.sharding=zero2;run.overlap_comm=no",
-     {{"DeepSpeed's ZeRO-3 over 4 devices", "--zero 3", "run.sharding=zero3", MO_PLAN_TIER_TIME,
-       1.1}}},
-    {MO_PLAN_CHANGE_BUCKET, "run.bucket_bytes=2000000000", {{0}}},
-    {MO_PLAN_CHANGE_BUCKET, DEEPSPEED "run.bucket_bytes=200000000", {{0}}},
-    {MO_PLAN_CHANGE_BUCKET,
-     DEEPSPEED,
-     {{"reduce bucket 500000000 → 50000000 elements", "--reduce-bucket-size 50000000",
-       "run.bucket_bytes=200000000", MO_PLAN_TIER_FREE, 1}}},
     {MO_PLAN_CHANGE_CHECKPOINTING, "run.checkpointing=full", {{0}}},
     {MO_PLAN_CHANGE_CHECKPOINTING,
      "",
@@ -98,10 +83,6 @@ static const row rows[] = {
     {MO_PLAN_CHANGE_OFFLOAD,
      "run.offload=optimizer",
      {{"activations to the host", "--offload all", "run.offload=activations,optimizer",
-       MO_PLAN_TIER_TIME, 1}}},
-    {MO_PLAN_CHANGE_OFFLOAD,
-     DEEPSPEED,
-     {{"activations to the host", "--offload activations", "run.offload=activations",
        MO_PLAN_TIER_TIME, 1}}},
     {MO_PLAN_CHANGE_SEQUENCE, "run.sequence=1", {{0}}},
     {MO_PLAN_CHANGE_SEQUENCE, "model.family=vit", {{0}}},

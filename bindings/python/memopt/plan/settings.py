@@ -191,13 +191,10 @@ class Run(Settings):
     offload: Optional[Flags] = None
     host_limit: Optional[Size] = None
     sharding: Optional[Literal["ddp", "zero1", "zero2", "zero3"]] = None
-    zero_engine: Optional[Literal["torch", "deepspeed"]] = None
     loss: Optional[Literal["plain", "fused", "chunked"]] = None
     use_cache: Optional[Switch] = None
     attention_mask: Optional[Switch] = None
     min_8bit_size: Optional[int] = None
-    bucket_bytes: Optional[Size] = None
-    overlap_comm: Optional[Switch] = None
     bucket_view: Optional[Switch] = None
     gradient_sync: Optional[Switch] = None
 

@@ -64,22 +64,11 @@ class Features(NamedTuple):
     bucket_view: bool = False
     #: Whether FSDP reduces gradients of each micro-batch.
     gradient_sync: bool = True
-    #: DeepSpeed's ZeRO in place of torch's, with weights of this type; its bucket, 0: the default;
-    #: whether it overlaps.
-    deepspeed: Optional[torch.dtype] = None
-    bucket_elements: int = 0
-    overlap: Optional[bool] = None
 
     @property
     def divides(self) -> bool:
-        """Whether FSDP divides the weights."""
-        several = self.world_size > 1 and self.deepspeed is None
-        return several and self.sharding in ("zero2", "zero3")
-
-    @property
-    def takes_over(self) -> bool:
-        """Whether a module cannot be made whole again."""
-        return self.divides or self.deepspeed is not None
+        """Whether FSDP divides the weights: then a module cannot be made whole again."""
+        return self.world_size > 1 and self.sharding in ("zero2", "zero3")
 
 
 def changed(
@@ -91,11 +80,10 @@ def changed(
     module = copy.deepcopy(target.module)
     if features.quantize != "none" and not features.lora_rank:
         raise TargetError("weights of %s do not learn: give --lora" % features.quantize)
-    divided = features.divides or features.sharding == "zero3" and features.deepspeed is not None
-    if divided and features.quantize not in ("none", "nf4", "nf4-double"):
+    if features.divides and features.quantize not in ("none", "nf4", "nf4-double"):
         raise TargetError(
-            "weights of %s are not divided: give --quantize nf4, or --zero %s"
-            % (features.quantize, "0 or 1" if features.divides else "1 or 2")
+            "weights of %s are not divided: give --quantize nf4, or --zero 0 or 1"
+            % features.quantize
         )
     if features.lora_rank:
         _adapt(module, features, autocast, gpu)
@@ -202,10 +190,7 @@ def _few_bits(linear: Any, features: Features, autocast: Any, gpu: bool) -> nn.M
     if features.quantize == "int8":
         return _adapters.EightBits(linear, gpu)
     dtype = features.base_dtype or autocast or linear.weight.dtype
-    storage = features.gather_dtype if features.divides else None
-    if features.sharding == "zero3" and features.deepspeed is not None:
-        storage = features.deepspeed  # as Transformers asks for it
-    storage = storage or torch.uint8
+    storage = (features.gather_dtype if features.divides else None) or torch.uint8
     return _adapters.FourBits(linear, features.quantize, dtype, gpu, storage)
 
 

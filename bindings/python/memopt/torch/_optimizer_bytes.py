@@ -48,13 +48,6 @@ def optimizer_blocks(
     return OptimizerBlocks([size for p in learning for size in rule.states(p)], rule.step(learning))
 
 
-def optimizer_bytes(
-    kind: str, parameters: Sequence[torch.Tensor], gpu: bool = False
-) -> OptimizerBytes:
-    """The bytes of `optimizer_blocks`."""
-    return optimizer_blocks(kind, parameters, gpu).total()
-
-
 def _bytes(parameter: torch.Tensor) -> int:
     return parameter.numel() * parameter.element_size()
 

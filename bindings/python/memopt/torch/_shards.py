@@ -205,13 +205,13 @@ def layers_of(module: torch.nn.Module) -> List[Any]:
 
 
 @contextlib.contextmanager
-def alone(world: int, rank: int = 0) -> Iterator[Any]:
+def alone(world: int) -> Iterator[Any]:
     """A mesh of devices that are not there, but for this one."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     if dist.is_initialized():
         raise TargetError("a sharded step cannot be traced in a process that has a process group")
-    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world)
     try:
         with _disable_current_modes():  # its numbers are no fakes
             mesh = init_device_mesh("cpu", (world,))

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-from functools import partial
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import torch
@@ -29,7 +28,7 @@ from torch.utils._pytree import tree_map
 
 from ._features import Features, attention_again, changed
 from ._layers import Layers
-from ._optimizer_bytes import OptimizerBlocks, optimizer_blocks, optimizer_bytes
+from ._optimizer_bytes import OptimizerBlocks, optimizer_blocks
 from ._step import StepRecorder
 from ._step_bytes import Line, Series, StepBytes, step_bytes
 from ._target import Target, TargetError, target_of
@@ -80,8 +79,8 @@ class Trace:
     def optimizer(self, name: Optional[str] = None) -> OptimizerBlocks:
         """What an optimizer takes on the device that keeps most, by default the trace's."""
         features, parameters = self.features, list(self.target.module.parameters())
-        if features.deepspeed is not None or "optimizer" in features.offload:
-            return OptimizerBlocks([], [])  # its step is traced, or elsewhere
+        if "optimizer" in features.offload:
+            return OptimizerBlocks([], [])  # its step is elsewhere
         taken = [parameters]
         if features.divides:
             taken = [_shards().parts_of(parameters, features.world_size)]
@@ -120,11 +119,10 @@ class Trace:
 
     def _trace(self, batch: int, layers: Optional[Layers] = None) -> Series:
         target = self.target
-        if self.features.takes_over:
+        if self.features.divides:
             target, layers = self._changed(), None
         module = target.module
         mode = _Fakes(allow_non_fake_inputs=True)  # constants that a model makes itself
-        mode.values = self.features.deepspeed is not None
         quiet, random = _quiet(), torch.random.fork_rng(devices=[])
         kernels = _GpuRules() if self._gpu else contextlib.nullcontext()
         recurrent = any(isinstance(part, torch.nn.RNNBase) for part in module.modules())
@@ -137,7 +135,7 @@ class Trace:
                 with self._recorder(target) as recorder:
                     if layers is not None:
                         self._run_few(recorder, layers, batch)
-                    if self.features.takes_over:  # buffers that it keeps are those of later steps
+                    if self.features.divides:  # buffers that it keeps are those of later steps
                         recorder.run(lambda: _fake(target.inputs(1)))
                         module.zero_grad(set_to_none=True)
                     recorded = recorder.record(lambda: _fake(target.inputs(batch)))
@@ -162,13 +160,6 @@ class Trace:
     def _recorder(self, target: Target) -> Iterator[StepRecorder]:
         """Of the device's step."""
         features = self.features
-        if features.deepspeed is not None:
-            from . import _deepspeed
-
-            rule = partial(optimizer_bytes, self._optimizer, gpu=self._gpu)
-            with _deepspeed.engine_step(target, features, self._accumulation, rule) as step:
-                yield step
-            return
         if features.world_size <= 1:
             yield StepRecorder(target, self._autocast, self._accumulation)
             return
@@ -189,10 +180,7 @@ _INDEXED = {torch.ops.aten.select.int: 2, torch.ops.aten.select_backward.default
 
 
 class _Fakes(FakeTensorMode):  # type: ignore[no-untyped-call]
-    """Fake tensors, whose cache knows what has run at another index: a loop over tokens. `values`:
-    a number that is asked for is 0."""
-
-    values = False
+    """Fake tensors, whose cache knows what has run at another index: a loop over tokens."""
 
     def dispatch(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
@@ -201,12 +189,7 @@ class _Fakes(FakeTensorMode):  # type: ignore[no-untyped-call]
         if place is not None and len(args) > place and args[place]:
             args = (*args[:place], 0, *args[place + 1 :])
         with torch._C.DisableTorchFunction():  # `_GpuRules` needs not see how sizes are read
-            try:
-                return super().dispatch(func, types, args, kwargs)
-            except DataDependentOutputException:
-                if not self.values or func is not torch.ops.aten._local_scalar_dense.default:
-                    raise
-                return 0
+            return super().dispatch(func, types, args, kwargs)
 
     def _cache_key(self, *given: Any) -> Any:
         """torch's own lists all that there is of a tensor, which takes a third of a trace."""

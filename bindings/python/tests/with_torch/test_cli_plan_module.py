@@ -202,37 +202,6 @@ def test_what_waits_on_the_host_is_that_of_the_described_model(folder, what):
     assert of["peak_bytes"] == pytest.approx(said["peak_bytes"], rel=2e-3)
 
 
-@pytest.fixture
-def sharded(folder):
-    """Options of a module that DeepSpeed divides."""
-    pytest.importorskip("transformers")
-    pytest.importorskip("deepspeed")
-    (folder / "language.py").write_text(LANGUAGE)
-    return ("--model", "language:wide", "--seq", 16, "--batch", 2, "--world-size", 4)
-
-
-def test_deepspeed_of_a_module(folder, sharded):
-    """Its own configuration, whose bucket is the square of the module's width."""
-    zero = {"stage": 2, "reduce_bucket_size": "auto"}
-    config = {"bf16": {"enabled": True}, "zero_optimization": zero, "gradient_accumulation_steps": 2}
-    (folder / "zero.json").write_text(json.dumps(config))
-    value = plan(folder, *sharded, "--deepspeed-config", "zero.json")
-    count = value["model"]["parameters"]
-    assert value["dtype"] == "bf16" and value["accumulation"] == 2
-    load = value["phases"]["load"]
-    assert 2 * count <= load["parameters"] <= 2.02 * count  # of bf16, and rotary tables
-    assert 3 * count <= load["optimizer"] <= 3.05 * count  # a quarter of 12 bytes
-    assert value["phases"]["backward"]["gradients"] >= 2 * 512 * 512
-
-
-@pytest.mark.long
-def test_what_fits_under_deepspeed(folder, sharded):
-    words = ("--zero", 2, "--zero-engine", "deepspeed", "--device", "cpu", "--safety-margin", 1)
-    value = plan(folder, *sharded, *words, "--gpu-memory", "400MiB")
-    kinds = {change["kind"] for change in value["changes"]}
-    assert value["fits_after_changes"] and "bucket" in kinds and "dtype" in kinds
-
-
 @pytest.mark.long
 def test_measured_beside_traced(folder):
     words = ("--model", "net:plain", "--batch", 4, "--profile", "--profile-check", "8,16")

@@ -199,13 +199,6 @@ def _answer(command: List[str], capsys: Any) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-def test_options_that_a_trace_does_not_know(tmp_path: pathlib.Path, capsys: Any) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["plan", "--model", write(tmp_path, SMALL), "--zero-engine", "deepspeed"])
-    assert ended.value.code == 2
-    assert "--zero-engine" in capsys.readouterr().err
-
-
 def test_the_fused_loss_that_the_command_names():
     named = getattr(torch.nn.functional, "linear_cross_entropy", None)
     if named is None:

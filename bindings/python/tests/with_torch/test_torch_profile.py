@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 import memopt.torch as mt  # noqa: E402
-from memopt.torch._optimizer_bytes import OPTIMIZERS, optimizer_bytes  # noqa: E402
+from memopt.torch._optimizer_bytes import OPTIMIZERS, optimizer_blocks  # noqa: E402
 from memopt.torch._recorder import CATEGORIES  # noqa: E402
 from memopt.torch._step import StepRecorder  # noqa: E402
 from memopt.torch._step_bytes import Line  # noqa: E402
@@ -203,7 +203,7 @@ def test_rules_are_what_optimizers_do(kind, make):
     target = target_of((Words(), words_of, next_word))
     module = target.module
     account = real_step(target, 3, make(list(module.parameters())))
-    rule = optimizer_bytes(kind, list(module.parameters()))
+    rule = optimizer_blocks(kind, list(module.parameters())).total()
     after = account.categories(account.peaks()["after"].event)
     assert rule.states == account.categories(account.peaks()["forward"].event)["optimizer"]
     peak = account.categories(account.peaks()["optimizer"].event)["optimizer"]
@@ -213,5 +213,5 @@ def test_rules_are_what_optimizers_do(kind, make):
 
 def test_unknown_optimizers_are_refused():
     with pytest.raises(ValueError, match="'adamax' is unknown; the known ones are adamw"):
-        optimizer_bytes("adamax", [])
+        optimizer_blocks("adamax", [])
     assert "adamw" in OPTIMIZERS

@@ -23,8 +23,6 @@ TABLE = json.loads((FOLDER / "truth.json").read_text())
 ROWS = {row["name"]: row for row in TABLE["rows"]}
 #: Of models that the planner does not describe.
 OTHERS = json.loads((FOLDER / "truth_traced.json").read_text())["rows"]
-#: Under DeepSpeed, of several processes.
-ZERO = json.loads((FOLDER / "truth_zero.json").read_text())
 KEYS = ("peak_bytes", "peak_phase", "categories", "phases", "held_peak_bytes")
 
 
@@ -138,9 +136,6 @@ def features_of(plan, run):
         world_size=run.get("world_size", 1),
         bucket_view=bool(run.get("bucket_view")),
         gradient_sync=run.get("sync") != "last",
-        deepspeed=dtypes[run["dtype"]] if run.get("engine") == "deepspeed" else None,
-        bucket_elements=run.get("reduce_bucket", 0),
-        overlap=run.get("overlap"),
     )
 
 
@@ -182,42 +177,12 @@ def test_traced_without_weights_it_is_the_same_to_the_byte(plan, same_versions, 
         assert abs(sum(step.phases[name].values()) - measured["bytes"]) <= slack, name
 
 
-#: One of each stage; the others in the long run.
-_SHORT = ("zero1", "zero2-bert", "zero3-default-settings")
-
-
-@FSDP
-@pytest.mark.parametrize(
-    "row",
-    [
-        pytest.param(row, marks=() if row["name"] in _SHORT else pytest.mark.long, id=row["name"])
-        for row in ZERO["rows"]
-    ],
-)
-def test_deepspeed_traced_alone_is_the_same_to_the_byte(plan, row):
-    """Its own code, in one process of several that are not there."""
-    deepspeed = pytest.importorskip("deepspeed")
-    here = {"deepspeed": deepspeed.__version__.split("+")[0], **plan["measure"].versions()}
-    if here != ZERO["about"]["versions"]:
-        pytest.skip("the table is of %s; here is %s" % (ZERO["about"]["versions"], here))
-    linear = torch.nn.functional.linear
-    step = traced(plan, row, features_of(plan, row["run"])).at(row["run"]["batch"])
-    assert step.peak_bytes == row["peak_bytes"] and step.peak_phase == row["peak_phase"]
-    assert torch.nn.functional.linear is linear
-
-
 @pytest.mark.parametrize(
     "features, word",
     [
         (Features(lora_rank=8, lora_targets=("no_such",)), "q_proj"),
         (Features(quantize="nf4"), "--lora"),
         (Features(lora_rank=8, quantize="int8", world_size=2, sharding="zero3"), "--zero 0"),
-        (
-            Features(
-                lora_rank=8, quantize="gptq", world_size=2, sharding="zero3", deepspeed=torch.bfloat16
-            ),
-            "--zero 1 or 2",
-        ),
     ],
 )
 def test_features_that_a_model_does_not_have(plan, features, word):

@@ -163,7 +163,7 @@ def _settings(
     run = given.run
     # 16-bit weights are another thing than autocast, and a file must say which.
     pure = not run.compute_dtype and describe.dtype_word(run) != "fp32"
-    engine = "deepspeed_" if run.zero_engine == "deepspeed" else ""
+    engine = "deepspeed_" if arguments.of_deepspeed else ""
     values = {
         "dtype": (
             training.asked(arguments, "dtype") or training.asked(arguments, "autocast"),

@@ -13,7 +13,7 @@ from ...plan import Model, Run, keys, words
 from .. import UsageError
 from ..option_types import positive_size
 from ..apply.values import optimizer_key, optimizer_named
-from . import deepspeed, hfconfig
+from . import hfconfig
 
 #: Options that set one key.
 _MODEL = {
@@ -166,7 +166,7 @@ def _saver_arguments(group: Any) -> None:
         type=int,
         choices=(0, 1, 2, 3),
         help="what is sharded: 1 states; 2 and 3 all, by FSDP, which keeps what it gathered for "
-        "backward (2) or gathers it again (3); or DeepSpeed's stages (--zero-engine)",
+        "backward (2) or gathers it again (3)",
     )
     group.add_argument(
         "--no-sync",
@@ -179,7 +179,6 @@ def _saver_arguments(group: Any) -> None:
         action="store_true",
         help="gradients are views of DDP's buckets (gradient_as_bucket_view)",
     )
-    deepspeed.add_arguments(group)
 
 
 # --- types of values ------------------------------------------------------------------------------
@@ -252,8 +251,7 @@ def describe(arguments: argparse.Namespace) -> Description:
         fields["kv_heads"] = arguments.heads
     try:
         model = model.replace(**fields)
-        engine = deepspeed.fill_in(arguments, model.hidden or 0, own["weight_dtype"])
-        run = Run(**{**own, **run_fields(arguments)}, **engine)
+        run = Run(**{**own, **run_fields(arguments)})
     except (TypeError, ValueError) as error:
         raise UsageError(str(error)) from None
     if not arguments.dtype and run.weight_dtype != "fp32":
@@ -308,7 +306,7 @@ def _sharding(arguments: argparse.Namespace) -> Optional[str]:
         raise UsageError("--bucket-view needs DDP: --world-size of 2 or more, --zero 0 or 1")
     if arguments.zero is None:
         return None
-    if arguments.zero and (arguments.world_size or 1) < 2 and not deepspeed.is_used(arguments):
+    if arguments.zero and (arguments.world_size or 1) < 2:
         raise UsageError(
             "--zero %d shards over devices: --world-size of 2 or more is needed" % arguments.zero
         )

@@ -18,8 +18,7 @@ from .traced import DTYPES, Sizes, TraceFailed, Traced, torch_parts
 #: Options that Transformers' own classes have no switch for here.
 _NOT_MEASURED = (
     "lora", "lora_dropout", "quantize", "base_dtype", "adapter_dtype", "image_dtype", "offload", "loss", "zero", "gather_dtype",
-    "bucket_view", "no_sync", "checkpoint_every", "zero_engine",
-    "reduce_bucket_size", "deepspeed_config",
+    "bucket_view", "no_sync", "checkpoint_every",
 )  # fmt: skip
 
 
@@ -156,9 +155,9 @@ class Profiled(Traced):
             return planned
         plain = self._parts.features.Features()
         several = self._micro_batches() > 1
-        trace = self._trace(plain, self._arguments.autocast or "", several, optimizer_word(run))
+        trace = self._trace(plain, self._arguments.autocast or "", several)
         try:
-            line = trace.line()
+            line = trace.line(optimizer=optimizer_word(run))
         except self._parts.target.TargetError:  # what is run depends on values
             return lambda batch: None
         return lambda batch: int(line.at(batch).peak_bytes)

@@ -65,8 +65,7 @@ def _run(plan: Plan, several: bool) -> str:
     if run.accumulation > 1 and not several:
         parts.append("accumulation %d" % run.accumulation)
     if run.world_size > 1:
-        whose = "DeepSpeed's " if run.zero_engine == "deepspeed" else ""
-        parts.append("%d devices (%s%s)" % (run.world_size, whose, run.sharding))
+        parts.append("%d devices (%s)" % (run.world_size, run.sharding))
     parts.append(dtype_word(run) + (" autocast" if run.compute_dtype else ""))
     parts.append(optimizer_word(run))
     if plan.layers:  # else a module's own

@@ -13,7 +13,7 @@ from ...plan import Card, Model, Phases, Plan, Run, Solution, Target, words
 from ...sizes import parse_size
 from .. import UsageError
 from ..progress import Progress
-from . import cards, deepspeed
+from . import cards
 from .answer import Source
 from .describe import Description, run_fields
 
@@ -65,8 +65,6 @@ class Sizes(NamedTuple):
 
 def check(arguments: argparse.Namespace, taken: Tuple[str, ...] = ()) -> None:
     """UsageError for options that say what the module itself says, but for those taken."""
-    if deepspeed.is_used(arguments):  # which casts the module
-        taken = (*taken, "dtype")
     for name in _NOT_HERE:
         if name not in taken and getattr(arguments, name, None):
             raise UsageError(
@@ -111,10 +109,6 @@ class Traced(Source):
     )  # fmt: skip
     #: Whether adapters are traced, and quantised weights under them.
     adapts = True
-    #: The same under DeepSpeed, which casts the module.
-    shown_by_deepspeed = shown | frozenset(
-        ("weight_dtype", "gradient_dtype", "gather_dtype", "adapter_dtype", "bucket_bytes")
-    )
 
     #: Said where torch is missing: what needs it, what to install, what does without.
     needs = (
@@ -152,27 +146,18 @@ class Traced(Source):
 
     def run_of(self, given: Run) -> Run:
         """A run of the options, of this module."""
-        config = getattr(self.target.module, "config", None)
         try:
-            engine = deepspeed.fill_in(
-                self._arguments, getattr(config, "hidden_size", 0), self.dtype()
-            )
-            fields = {"weight_dtype": self.dtype(), **run_fields(self._arguments), **engine}
+            fields = {"weight_dtype": self.dtype(), **run_fields(self._arguments)}
             return given.replace(**{name: v for name, v in fields.items() if v is not None})
         except (TypeError, ValueError) as error:
             raise UsageError(str(error)) from None
 
     def sizes(self, run: Run, model: Model) -> Sizes:
         """Sizes of a run with a model's adapters; a step of the same features, autocast and
-        accumulation is traced once, and for each optimizer where that is traced too."""
+        accumulation is traced once."""
         features, several = self._features(run, model), (self._arguments.accumulation or 1) > 1
         optimizer = run.optimizer or "adamw"
-        key = (
-            features,
-            run.compute_dtype or "",
-            several or (run.accumulation or 1) > 1,
-            "adamw" if features.deepspeed is None else optimizer,
-        )
+        key = (features, run.compute_dtype or "", several or (run.accumulation or 1) > 1)
         try:
             with Progress("tracing") as self._bar:
                 if key not in self._known:
@@ -182,7 +167,7 @@ class Traced(Source):
         except Exception as error:  # the user's own code
             raise TraceFailed("%s: %s" % (type(error).__name__, error)) from error
         whole, learning, gradients = self.counts(trace.target.module, bool(features.lora_rank))
-        several = trace.features.world_size > 1 and not trace.features.takes_over
+        several = trace.features.world_size > 1 and not trace.features.divides
         buckets = gradients if several else 0
         states = trace.optimizer(optimizer)
         events = functools.partial(line.blocks, optimizer=states)
@@ -197,15 +182,8 @@ class Traced(Source):
         def dtype(word: Optional[str]) -> Any:
             return getattr(torch, DTYPES[word]) if word else None
 
-        engine: Dict[str, Any] = {}
-        if run.zero_engine == "deepspeed":
-            weights = dtype(run.weight_dtype or self.dtype())
-            engine["deepspeed"] = engine["adapter_dtype"] = weights
-            engine["bucket_elements"] = (run.bucket_bytes or 0) // weights.itemsize
-            engine["overlap"] = None if run.overlap_comm is None else run.overlap_comm in (True, "yes")
-
         return self._parts.features.Features(
-            **{"adapter_dtype": dtype(run.adapter_dtype or "fp32"), **engine},
+            adapter_dtype=dtype(run.adapter_dtype or "fp32"),
             lora_rank=model.lora_rank or 0,
             lora_targets=tuple(
                 self._arguments.lora_targets or model.lora_targets or ("query", "value")
@@ -224,13 +202,12 @@ class Traced(Source):
             gradient_sync=run.gradient_sync not in (False, "no"),
         )
 
-    def _trace(self, features: Any, autocast: str, several: bool, optimizer: str) -> Any:
+    def _trace(self, features: Any, autocast: str, several: bool) -> Any:
         return self._parts.trace.Trace(
             self.target,
             sequence=self._sequence,
             autocast=getattr(self._parts.torch, DTYPES[autocast]) if autocast else None,
             accumulation=2 if several else 1,
-            optimizer=optimizer,
             gpu=self._gpu,
             features=features,
             progress=lambda batch, part: self._bar(int(50 * (batch // 2 - 1 + part)), 100),
@@ -262,10 +239,9 @@ class Traced(Source):
     def solve(self, run: Run, card: Card, target: Target) -> Solution:
         """What fits; changes that a trace does not show are not proposed."""
         given: List[Dict[str, Any]] = []
-        shown = self.shown_by_deepspeed if run.zero_engine == "deepspeed" else self.shown
 
         def measure(asked: Run, model: Model) -> Optional[Phases]:
-            fixed = {k: v for k, v in asked.as_dict().items() if k not in shown}
+            fixed = {k: v for k, v in asked.as_dict().items() if k not in self.shown}
             given.append(fixed)  # the first is the run as given
             if fixed != given[0] or not (self.adapts or model.lora_rank == self._adapters.lora_rank):
                 return None

@@ -24,10 +24,15 @@ _OPTIONS = {
     "lora": "lora",
     "model": "model",
     "world_size": "world_size",
-    "deepspeed": "deepspeed_config",
 }
 _WORDS = ("none", "plain")  # that are no value of an option
 _NO: Sequence[Any] = (False, None, [], 0)
+
+#: Where DeepSpeed's files put the optimizer's states elsewhere.
+_HOST_STATES = (
+    "zero_optimization.offload_optimizer.device",
+    "deepspeed_config.offload_optimizer_device",
+)
 
 #: Keys that change what is alive in ways that are not planned, with the values that do not.
 _OTHERS: Dict[str, Sequence[Any]] = {
@@ -45,8 +50,8 @@ _OTHERS: Dict[str, Sequence[Any]] = {
     "adapter": ("lora", "qlora", None),
     "quantization_method": ("bnb",),
     "bnb_4bit_quant_type": ("nf4", "fp4"),
-    "deepspeed_config.offload_optimizer_device": ("none", None),
     "deepspeed_config.offload_param_device": ("none", None),
+    "zero_optimization.offload_param.device": ("none", None),
     "context_parallel_size": (1, None),
     "tensor_parallel_size": (1, None),
     "tensor_parallel_dim": (1, None),
@@ -69,12 +74,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def fill_in(arguments: argparse.Namespace) -> List[str]:
     """Sets the options that are not given; what there is to say about it. ApplyError."""
-    arguments.read, arguments.said = set(), set()
+    arguments.read, arguments.said, arguments.of_deepspeed = set(), set(), False
     if not arguments.from_files:
         return []
     if arguments.apply and not arguments.config_path:
         arguments.config_path = [arguments.from_files]
-    readings = _with_deepspeed(read(arguments.from_files, mapping(arguments)), arguments)
+    readings = _with_deepspeed(read(arguments.from_files, mapping(arguments)))
     said = together(readings)
     arguments.said = set(said)
     found = _values(said, readings, arguments)
@@ -89,10 +94,14 @@ def fill_in(arguments: argparse.Namespace) -> List[str]:
             used.append("%s %s" % (option.replace("_", "-"), _shown(taken)))
     names = ["%s (%s)" % (r.name, r.preset.name if r.preset else "--key") for r in readings]
     told = "from %s: %s" % (", ".join(names), ", ".join(used) or "nothing")
-    return [told, *_not_understood(readings)]
+    notes = [told, *_not_understood(readings)]
+    arguments.of_deepspeed = said["sharding"].value.startswith("deepspeed") if "sharding" in said else False
+    if arguments.of_deepspeed:
+        notes.append(_as_planned(arguments))
+    return notes
 
 
-def _with_deepspeed(readings: List[Reading], arguments: argparse.Namespace) -> List[Reading]:
+def _with_deepspeed(readings: List[Reading]) -> List[Reading]:
     """With the DeepSpeed file that a training file names, which must agree with it."""
     keys = apply.KeyMapping(preset="deepspeed")
     more = []
@@ -103,7 +112,7 @@ def _with_deepspeed(readings: List[Reading], arguments: argparse.Namespace) -> L
                 "%s: DeepSpeed's settings in the file itself are not read; put them in a file and "
                 "give that" % named.place.partition(" is ")[0]
             )
-        if named is not None and not arguments.deepspeed_config:
+        if named is not None:
             more += read([named.value], keys)
     return readings + more
 
@@ -114,8 +123,6 @@ def _values(
     """Options and their values."""
     value = {k: one.value for k, one in said.items() if one.written or k != "sharding"}
     presets = [each.preset.name for each in readings if each.preset]
-    if "deepspeed" in presets:
-        value["deepspeed"] = readings[presets.index("deepspeed")].name
     if str(value.get("builder", "")).rpartition(".")[2].startswith("qlora_"):
         value["quantize"] = "nf4-double"
     for each in readings:
@@ -130,8 +137,10 @@ def _values(
     }
     if found.get("lora"):
         found.update(_adapters(value))
-    found.update(_sharding(value, presets))
+    found.update(_sharding(value, presets, arguments))
     found.update(_precision(value, readings, arguments))
+    if any(each.keys.get(key) not in (None, "none") for each in readings for key in _HOST_STATES):
+        found["offload"] = "optimizer"
     if value.get("packing") is False and str(value.get("micro_batch", 1)) != "1":
         found["padding_mask"] = True
     return {option: one for option, one in found.items() if one not in (None, 0, "none")}
@@ -150,13 +159,16 @@ def _adapters(value: Dict[str, Any]) -> Dict[str, Any]:
     return {"lora_targets": targets, "lora_dropout": value.get("lora_dropout")}
 
 
-def _sharding(value: Dict[str, Any], presets: List[str]) -> Dict[str, Any]:
+def _sharding(
+    value: Dict[str, Any], presets: List[str], arguments: argparse.Namespace
+) -> Dict[str, Any]:
     word = value.get("sharding", "ddp")
     if word == "ddp":
         return {}
     engine, _, stage = word.rpartition("zero")
-    if engine:
-        return {"zero": int(stage), "zero_engine": "deepspeed"}
+    if engine:  # DeepSpeed's; on one device its share is all
+        several = int(arguments.world_size or value.get("world_size") or 1) > 1
+        return {"zero": int(stage)} if several else {}
     several = int(value.get("accumulation") or 1) > 1
     return {"zero": int(stage), "no_sync": several and presets != ["torchtune"]}
 
@@ -182,6 +194,9 @@ def _precision(
         found["autocast"] = base
     if base and how != "autocast":
         found["dtype"] = base
+    enabled = any(each.keys.get(base + ".enabled") in (True, "auto") for each in readings)
+    if enabled and arguments.dtype != "fp32":
+        found = {"dtype": base, "master_weights": True}  # DeepSpeed's
     if "weights" in value:
         found["dtype"] = value["weights"].partition("-")[0]
     if value.get("quantize", "none") != "none" and found.get("dtype"):
@@ -192,6 +207,15 @@ def _precision(
     if arguments.dtype not in (None, "fp32", found.get("autocast")):
         found.pop("autocast", None)  # one 16-bit type is asked for
     return found
+
+
+def _as_planned(arguments: argparse.Namespace) -> str:
+    if not arguments.zero:
+        return "DeepSpeed on one device: --world-size says over how many its stage divides"
+    return (
+        "DeepSpeed's stage %d is planned as torch's, by shares: leave room for DeepSpeed's own "
+        "buffers (reduce_bucket_size)" % arguments.zero
+    )
 
 
 def _checked(arguments: argparse.Namespace, option: str, value: Any, place: str) -> Any:
