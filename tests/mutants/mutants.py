@@ -38,12 +38,21 @@ MUTANTS = [
     Mutant(
         "allocator_unmap_early",
         "lib/allocator/growth.c",
-        """        block = mo_pages_claim(allocator, block, from, to);
-        status = mo_drain_pool(allocator, block->segment->pool);
+        """        if (pool->drained == allocator->release_pass || !mo_stale_may(allocator, pool) ||
+            mo_stale_mark(allocator, pool, stream, &use) != MEMOPT_OK)
+            status = mo_drain_pool(allocator, pool);
 """,
-        "        block = mo_pages_claim(allocator, block, from, to);\n",
+        "        (void)pool;\n",
         "asan",
-        "^allocator_streams$",
+        "^allocator_stale$",
+    ),
+    Mutant(
+        "allocator_stale_early",
+        "lib/allocator/stale.c",
+        "    if (!wait)\n        return mo_work_is_over(memopt_event_query(block->uses->event));\n",
+        "    if (!wait)\n        return 1;\n",
+        "asan",
+        "^allocator_stale$",
     ),
     Mutant(
         "allocator_waits_for_own_only",
