@@ -98,13 +98,14 @@ static void test_nothing_is_waited_for(void **state)
         assert_true(stat_of(s.allocator, "reserved_bytes.all.current") <= CAPACITY_MIB * MIB);
         OK(mo_allocator_check(s.allocator));
         /* Another call of the slow path leaves what is in use. */
-        OK(memopt_allocator_free(s.allocator, alloc_on(s.allocator, 5 * MIB, s.stream)));
+        void *rest = alloc_on(s.allocator, 8 * MIB, stream), *none;
         OK(memopt_device_sync(s.device));
         check_use(&third);
-        /* The next call of the slow path unmaps what is over. */
-        void *more = alloc_on(s.allocator, 8 * MIB, stream);
+        /* After it, it unmaps what is over. */
+        FAILS(MEMOPT_OUT_OF_DEVICE_MEMORY,
+              memopt_allocator_alloc(s.allocator, 2 * MIB, 0, stream, &none));
         assert_null(s.allocator->stale);
-        OK(memopt_allocator_free(s.allocator, more));
+        OK(memopt_allocator_free(s.allocator, rest));
         OK(memopt_allocator_free(s.allocator, block));
         end(&s);
     }
