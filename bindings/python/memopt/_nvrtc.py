@@ -4,7 +4,6 @@ loader looks. The library uses what the program has loaded, so loading it is eno
 from __future__ import annotations
 
 import ctypes
-import glob
 import os
 import re
 import sys
@@ -31,6 +30,8 @@ def load(driver_version: int) -> bool:
 def files(driver_version: int) -> List[str]:
     """Those in `sys.path`: the newest that is not newer than the driver (13000 for 13.0; 0: unknown)
     first, and what is newer last."""
+    import glob  # this is rarely called
+
     found: List[Tuple[bool, List[int], str]] = []
     for folder in filter(os.path.isabs, sys.path):
         for file in glob.glob(os.path.join(glob.escape(folder), _PLACE)):

@@ -55,9 +55,11 @@ class _WithParameters(Optimizer):
     def _add_all(self, params: List[Any], defaults: Dict[str, Any], stream: StreamLike) -> None:
         if not params:
             raise ValueError("the optimizer has no parameters; pass at least one")
-        groups = params if isinstance(params[0], dict) else [{"params": params}]
+        groups: List[Dict[str, Any]] = params
+        if not isinstance(params[0], dict):
+            groups = [{"params": params}]
         for values in groups:
-            own = {key: value for key, value in values.items() if key != "params"}
+            own: Dict[str, Any] = {k: v for k, v in values.items() if k != "params"}
             least = own.pop("min_8bit_size", None)
             group = self._add_group({**defaults, **own}, least)
             for parameter in values["params"]:
