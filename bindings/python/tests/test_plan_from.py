@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+pytest.importorskip("ruamel.yaml")  # most of these files are YAML
+
 from test_cli_plan import SMALL, command, plan, refused
 
 TRAINER = """\
