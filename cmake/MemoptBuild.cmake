@@ -1,4 +1,10 @@
-# How every target of this project is compiled. Nothing here leaks into a parent project.
+# How every target is compiled, of this project and of those built on it. Nothing here leaks into a parent
+# project.
+cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH memopt_root)
+
+# What every library of the project has a copy of, hidden: host memory, texts of errors, options.
+set(memopt_base_sources callback.c error.c library.c memory.c options.c small_file.c words.c)
+list(TRANSFORM memopt_base_sources PREPEND ${memopt_root}/lib/base/)
 
 # Debian's default of lib/<triplet> is for its own packages; ours is lib unless the user says so.
 if(NOT DEFINED CMAKE_INSTALL_LIBDIR)
@@ -82,7 +88,7 @@ function(memopt_objects name)
   add_library(${name} OBJECT)
   set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON C_VISIBILITY_PRESET hidden)
   target_include_directories(${name} PUBLIC ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/lib
-                                            ${PROJECT_SOURCE_DIR} ${MEMOPT_MADE})
+                                            ${PROJECT_SOURCE_DIR} ${memopt_root}/lib ${MEMOPT_MADE})
   memopt_compile_options(${name})
 endfunction()
 
@@ -94,7 +100,7 @@ endfunction()
 
 # memopt_library(name OBJECTS objects DESCRIPTION text [USES library] [LIBRARIES lib...]):
 # lib<name>.so with the names in lib/<name>.map, and lib<name>.a where MEMOPT_STATIC is on.
-# memopt_libraries lists all of them, for installing.
+# memopt_libraries_<name> lists both, for installing.
 function(memopt_library name)
   cmake_parse_arguments(L "" "OBJECTS;DESCRIPTION;USES" "LIBRARIES" ${ARGN})
   string(REPLACE "memopt-" "" alias ${name})
@@ -114,8 +120,7 @@ function(memopt_library name)
   if(MEMOPT_STATIC)
     memopt_static_library()
   endif()
-  set_property(GLOBAL APPEND PROPERTY memopt_libraries ${libraries})
-  set_property(GLOBAL PROPERTY memopt_description_${name} "${L_DESCRIPTION}")
+  set_property(GLOBAL PROPERTY memopt_libraries_${name} ${libraries})
 endfunction()
 
 # The static form of memopt_library's; libmemopt.a has lib/base's objects for the others too.

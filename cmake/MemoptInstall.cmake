@@ -1,45 +1,40 @@
-# Installs the libraries, their headers, a .pc file for each, and the CMake package. Paths are relative to the
-# prefix, so an installed tree can be moved.
+# memopt_install(name [USES package]): installs lib<name>, its headers, a .pc file and a CMake package, which
+# finds the other first. Paths are relative to the prefix, so an installed tree can be moved.
 include(CMakePackageConfigHelpers)
 
-get_property(memopt_targets GLOBAL PROPERTY memopt_libraries)
-set(memopt_cmake_dir ${CMAKE_INSTALL_LIBDIR}/cmake/memopt)
+function(memopt_install name)
+  cmake_parse_arguments(I "" "USES" "" ${ARGN})
+  get_property(targets GLOBAL PROPERTY memopt_libraries_${name})
+  set(folder ${CMAKE_INSTALL_LIBDIR}/cmake/${name})
+  install(TARGETS ${targets} EXPORT ${name}Targets
+          LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/memopt DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+          FILES_MATCHING PATTERN "*.h")
+  install(EXPORT ${name}Targets NAMESPACE memopt:: DESTINATION ${folder})
 
-install(TARGETS ${memopt_targets} EXPORT memoptTargets
-        LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
-        ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/memopt DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-        FILES_MATCHING PATTERN "*.h")
-
-get_property(memopt_image_files GLOBAL PROPERTY memopt_image_files)
-install(FILES ${memopt_image_files} DESTINATION ${CMAKE_INSTALL_LIBDIR}/memopt/kernels)
-
-install(EXPORT memoptTargets NAMESPACE memopt:: DESTINATION ${memopt_cmake_dir})
-configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/memoptConfig.cmake.in
-                              ${PROJECT_BINARY_DIR}/memoptConfig.cmake
-                              INSTALL_DESTINATION ${memopt_cmake_dir})
-write_basic_package_version_file(${PROJECT_BINARY_DIR}/memoptConfigVersion.cmake
-                                 COMPATIBILITY SameMinorVersion)
-install(FILES ${PROJECT_BINARY_DIR}/memoptConfig.cmake
-              ${PROJECT_BINARY_DIR}/memoptConfigVersion.cmake
-        DESTINATION ${memopt_cmake_dir})
-
-# From the folder of memopt.pc back to the prefix, however deep the library folder is.
-cmake_path(RELATIVE_PATH CMAKE_INSTALL_PREFIX
-           BASE_DIRECTORY ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig
-           OUTPUT_VARIABLE memopt_pc_to_prefix)
-set(memopt_pc_pool "")
-if(memopt_threads STREQUAL "pool")
-  set(memopt_pc_pool "-lpthreadpool ")
-endif()
-foreach(name memopt memopt-tools memopt-plan)
-  get_property(memopt_pc_description GLOBAL PROPERTY memopt_description_${name})
-  set(memopt_pc_name ${name})
-  if(name STREQUAL "memopt")
-    set(memopt_pc_needs "Libs.private: ${memopt_pc_pool}-lm -ldl -pthread")
-  else()
-    set(memopt_pc_needs "Requires: memopt = ${PROJECT_VERSION}")
+  set(memopt_needs "${I_USES}")
+  if(memopt_needs STREQUAL "")
+    set(memopt_needs Threads)
   endif()
-  configure_file(${PROJECT_SOURCE_DIR}/pkgconfig/memopt.pc.in ${PROJECT_BINARY_DIR}/${name}.pc @ONLY)
+  configure_package_config_file(${memopt_root}/cmake/Config.cmake.in ${PROJECT_BINARY_DIR}/${name}Config.cmake
+                                INSTALL_DESTINATION ${folder})
+  write_basic_package_version_file(${PROJECT_BINARY_DIR}/${name}ConfigVersion.cmake
+                                   COMPATIBILITY SameMinorVersion)
+  install(FILES ${PROJECT_BINARY_DIR}/${name}Config.cmake ${PROJECT_BINARY_DIR}/${name}ConfigVersion.cmake
+          DESTINATION ${folder})
+
+  # From the folder of the .pc file back to the prefix, however deep the library folder is.
+  cmake_path(RELATIVE_PATH CMAKE_INSTALL_PREFIX
+             BASE_DIRECTORY ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig
+             OUTPUT_VARIABLE memopt_pc_to_prefix)
+  set(memopt_pc_needs "Requires: ${I_USES} = ${PROJECT_VERSION}")
+  if(NOT I_USES)
+    set(pool "")
+    if(memopt_threads STREQUAL "pool")
+      set(pool "-lpthreadpool ")
+    endif()
+    set(memopt_pc_needs "Libs.private: ${pool}-lm -ldl -pthread")
+  endif()
+  configure_file(${memopt_root}/pkgconfig/memopt.pc.in ${PROJECT_BINARY_DIR}/${name}.pc @ONLY)
   install(FILES ${PROJECT_BINARY_DIR}/${name}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
-endforeach()
+endfunction()

@@ -30,9 +30,16 @@ SPAN = re.compile(
 HEADING = re.compile(r"^(#+) +(.*?)[ \t]*$", re.M)
 
 
+def parts_of(path):
+    """The place in the site; pages of the projects beside the library are with those of the guide."""
+    parts = path.relative_to(ROOT).parts
+    parts = parts[parts.index("docs") + 1:]
+    return parts if len(parts) > 1 else ("guide", *parts)
+
+
 def page_name(path):
     """What a page's file and label are called. index.html is the front page."""
-    parts = path.relative_to(DOCS).with_suffix("").parts
+    parts = parts_of(path.with_suffix(""))
     if parts == ("guide", "index"):
         return "index"
     return "_".join(parts[:-1] if parts[-1] == "README" else parts)
@@ -122,7 +129,7 @@ def pages_of(places):
 def main(out, places):
     site = pages_of(places)
     for path in sorted(site):
-        page = out / path.relative_to(DOCS)
+        page = out.joinpath(*parts_of(path))
         page.parent.mkdir(parents=True, exist_ok=True)
         text = Page(site, path).text_of(path.read_text(encoding="utf-8"))
         page.write_text(text, encoding="utf-8")

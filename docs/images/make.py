@@ -7,7 +7,7 @@ monitor.svg: the live view of `memopt monitor`, of two programs that tell what t
 hold. The GPU, its driver and the library for monitoring are the simulated ones of tests/sim, so the
 picture can be made on any machine; the programs' bytes are what their allocators really hold there.
 
-profile.png: `memopt profile --plot` of examples/python/train_phases.py, which needs PyTorch.
+profile.png: `memopt profile --plot` of extras/planner/examples/train_phases.py, which needs PyTorch.
 
 plan.png: `memopt plan --plot` of a model of 1.1 billion parameters on a card of 24 GiB.
 """
@@ -101,7 +101,7 @@ def monitor():
 def profile():
     """Draws a training run."""
     words = ["--interval", "0.02", "--plot", str(HERE / "profile.png")]
-    program = ["python", "examples/python/train_phases.py"]
+    program = ["python", "extras/planner/examples/train_phases.py"]
     folders = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]
     subprocess.run(
         [sys.executable, "-m", "memopt", "profile", *words, "--", *program],

@@ -1,7 +1,6 @@
 /**
  * @file memopt.h
- * @brief The whole stable interface of libmemopt. libmemopt-tools (memopt/tools/) and
- *        libmemopt-plan (memopt/plan.h) have headers of their own.
+ * @brief The whole stable interface of libmemopt.
  */
 #ifndef MEMOPT_MEMOPT_H
 #define MEMOPT_MEMOPT_H
@@ -14,6 +13,7 @@
 #include <memopt/device.h>
 #include <memopt/offload.h>
 #include <memopt/optim.h>
+#include <memopt/pluggable.h>
 #include <memopt/share.h>
 #include <memopt/trust.h>
 

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""The binary interfaces as text: names with their versions and types, layouts of structs, enumerators.
+"""A binary interface as text: names with their versions and types, layouts of structs, enumerators.
 
-    interface.py LIBRARY...            compares with the committed texts; exit status 77 is a skip
-    interface.py --write LIBRARY...    makes them anew
+    interface.py LIBRARY INCLUDE TEXT            compares with the committed text; exit status 77 is a skip
+    interface.py --write LIBRARY INCLUDE TEXT    makes it anew
+
+INCLUDE is the folder of the library's own headers.
 
 abidw (libabigail) reads the debug information; a line of text is a function, a type or an enumeration.
 """
@@ -16,15 +18,14 @@ import sys
 import textwrap
 import xml.etree.ElementTree as Tree
 
-HERE = pathlib.Path(__file__).resolve().parent
-INCLUDE = HERE.parents[1] / "include"
 SHORT = {"uint8_t": "u8", "uint16_t": "u16", "uint32_t": "u32", "uint64_t": "u64", "int8_t": "i8",
          "int16_t": "i16", "int32_t": "i32", "int64_t": "i64"}
 
 
 class Interface:
-    def __init__(self, library):
-        words = ["abidw", "--headers-dir", str(INCLUDE), "--drop-private-types",
+    def __init__(self, library, include):
+        self.include = str(pathlib.Path(include).resolve())
+        words = ["abidw", "--headers-dir", self.include, "--drop-private-types",
                  "--exported-interfaces-only", str(library)]
         self.root = Tree.fromstring(subprocess.run(words, capture_output=True, check=True).stdout)
         self.types = {}
@@ -61,7 +62,7 @@ class Interface:
     def is_opaque(self, identity):
         """A struct that only the library's own files define."""
         return (self.types[identity].tag == "class-decl" and
-                not self.types[identity].get("filepath", "").startswith(str(INCLUDE)))
+                not self.types[identity].get("filepath", "").startswith(self.include))
 
     def declared(self, node, name=""):
         spelled = self.spelled(node.get("type-id")) + " " + (name or node.get("name", ""))
@@ -111,20 +112,18 @@ def main(arguments):
     if shutil.which("abidw") is None or platform.machine() != "x86_64":
         print("this needs abidw (abigail-tools), and the texts are of x86-64")
         return 77
-    differs = False
-    for library in arguments[write:]:
-        name = pathlib.Path(library).name.split(".so")[0][len("lib"):]
-        committed, now = HERE / (name + ".txt"), Interface(library).text()
-        if write:
-            committed.write_text(now)
-            continue
-        then = committed.read_text()
-        differs |= now != then
-        sys.stderr.writelines(difflib.unified_diff(then.splitlines(True), now.splitlines(True),
-                                                   str(committed), str(library), n=0))
+    library, include, text = arguments[write:]
+    committed, now = pathlib.Path(text), Interface(library, include).text()
+    if write:
+        committed.write_text(now)
+        return 0
+    then = committed.read_text()
+    sys.stderr.writelines(difflib.unified_diff(then.splitlines(True), now.splitlines(True),
+                                               text, library, n=0))
+    differs = now != then
     if differs:
         print("The binary interface is another one. An addition is fine: run tests/abi/update and commit "
-              "the texts with it. A change of what is there breaks users.", file=sys.stderr)
+              "the text with it. A change of what is there breaks users.", file=sys.stderr)
     return int(differs)
 
 

@@ -19,8 +19,8 @@
 #include "memopt/memopt.h"
 
 #include "base/checked.h"
+#include "bench/recorded.h"
 #include "device/cpu/cpu.h"
-#include "tools/trace/trace.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -148,7 +148,7 @@ static void touch(const char *address, uint64_t bytes, int begins)
  */
 
 typedef struct machine {
-    const memopt_trace *trace;
+    const recorded *trace;
     memopt_device *device;
     memopt_allocator *allocator;
     memopt_stream *streams;
@@ -159,7 +159,7 @@ typedef struct machine {
     } * blocks;
 } machine;
 
-static void open_machine(machine *m, const memopt_trace *trace, uint64_t capacity)
+static void open_machine(machine *m, const recorded *trace, uint64_t capacity)
 {
     memopt_device_options options = MEMOPT_DEVICE_OPTIONS_INIT;
     options.capacity = capacity;
@@ -203,17 +203,16 @@ static void free_block(machine *m, uint64_t block)
 }
 
 /* 0 if memory ran out. */
-static int do_step(machine *m, const mo_trace_step *step)
+static int do_step(machine *m, const recorded_step *step)
 {
     void **address = &m->blocks[step->block].address;
-    if (step->bytes == 0 && step->stream != MO_TRACE_SAME) {
+    if (step->action == RECORDED_USE) {
         m->blocks[step->block].used = 1;
-        NEED(memopt_allocator_record_stream(m->allocator, *address,
-                                            m->streams[step->stream & ~MO_TRACE_USE]));
+        NEED(memopt_allocator_record_stream(m->allocator, *address, m->streams[step->stream]));
+        return 1;
     }
-    if (step->bytes == 0) {
-        if (!mo_trace_is_use(step))
-            free_block(m, step->block);
+    if (step->action == RECORDED_FREE) {
+        free_block(m, step->block);
         return 1;
     }
     memopt_status status = memopt_allocator_alloc(m->allocator, step->bytes, MEMOPT_TAG_OTHER,
@@ -250,7 +249,7 @@ static uint64_t held_at_most(const machine *m)
     return bytes;
 }
 
-static int completes_in(const memopt_trace *trace, uint64_t pages)
+static int completes_in(const recorded *trace, uint64_t pages)
 {
     machine m;
     open_machine(&m, trace, pages * PAGE);
@@ -280,7 +279,7 @@ enum {
     COLUMNS
 };
 
-static void with_room(const memopt_trace *trace, uint64_t peak, double *row)
+static void with_room(const recorded *trace, uint64_t peak, double *row)
 {
     machine m;
     open_machine(&m, trace, mo_max_u64(4 * peak, UINT64_C(4) << 30));
@@ -300,7 +299,7 @@ static void with_room(const memopt_trace *trace, uint64_t peak, double *row)
     close_machine(&m);
 }
 
-static uint64_t smallest(const memopt_trace *trace, uint64_t peak, uint64_t held)
+static uint64_t smallest(const recorded *trace, uint64_t peak, uint64_t held)
 {
     uint64_t low = (peak - 1) / PAGE, high = held / PAGE;
     while (!completes_in(trace, high))
@@ -315,7 +314,7 @@ static uint64_t smallest(const memopt_trace *trace, uint64_t peak, uint64_t held
     return high;
 }
 
-static void at_the_limit(const memopt_trace *trace, uint64_t pages, double *row)
+static void at_the_limit(const recorded *trace, uint64_t pages, double *row)
 {
     machine m;
     open_machine(&m, trace, pages * PAGE);
@@ -332,24 +331,26 @@ static void at_the_limit(const memopt_trace *trace, uint64_t pages, double *row)
         row[FAILED] += !completes_in(trace, pages + more);
 }
 
-static uint64_t peak_of(const memopt_trace *trace)
+static uint64_t peak_of(const recorded *trace)
 {
     uint64_t live = 0, peak = 0, *bytes = calloc(trace->slots, sizeof *bytes);
     if (bytes == NULL)
         abort();
     for (uint64_t i = 0; i < trace->count; i++) {
-        const mo_trace_step *step = &trace->steps[i];
-        if (mo_trace_is_use(step))
+        const recorded_step *step = &trace->steps[i];
+        if (step->action == RECORDED_USE)
             continue;
-        live += step->bytes - (step->bytes == 0 ? bytes[step->block] : 0);
-        bytes[step->block] = step->bytes;
+        if (step->action == RECORDED_FREE)
+            live -= bytes[step->block];
+        else
+            live += bytes[step->block] = step->bytes;
         peak = mo_max_u64(peak, live);
     }
     free(bytes);
     return peak;
 }
 
-static void measure(const memopt_trace *trace, double *row)
+static void measure(const recorded *trace, double *row)
 {
     uint64_t peak = peak_of(trace);
     with_room(trace, peak, row);
@@ -374,22 +375,6 @@ static void print_row(const char *name, double scale, const double *row)
     fflush(stdout);
 }
 
-static memopt_trace *read_trace(const char *path)
-{
-    char command[4200];
-    memopt_trace *trace;
-    const char *end = strrchr(path, '.');
-    snprintf(command, sizeof command, "%s '%s'",
-             end != NULL && strcmp(end, ".gz") == 0 ? "gzip -dc" : "cat", path);
-    FILE *file = popen(command, "r");
-    if (file == NULL)
-        abort();
-    NEED(memopt_trace_create(NULL, &trace));
-    NEED(memopt_trace_read_csv(trace, fileno(file)));
-    pclose(file);
-    return trace;
-}
-
 typedef struct table {
     double sum[COLUMNS], worst[COLUMNS];
     uint64_t rows;
@@ -406,24 +391,24 @@ static void add_row(table *t, const double *row)
 
 static void do_trace(const char *path, const double *scales, table *t)
 {
-    memopt_trace *trace = read_trace(path);
+    recorded trace = recorded_read(path);
     const char *slash = strrchr(path, '/'), *name = slash != NULL ? slash + 1 : path;
     char shown[64] = "";
     double row[COLUMNS];
     strncat(shown, name, strcspn(name, ".") < 60 ? strcspn(name, ".") : 60);
-    uint64_t *bytes = calloc(trace->count, sizeof *bytes);
-    for (uint64_t i = 0; i < trace->count; i++)
-        bytes[i] = trace->steps[i].bytes;
+    uint64_t *bytes = calloc(trace.count, sizeof *bytes);
+    for (uint64_t i = 0; i < trace.count; i++)
+        bytes[i] = trace.steps[i].bytes;
     for (; *scales > 0; scales++) {
-        for (uint64_t i = 0; i < trace->count; i++)
-            if (bytes[i] > 0)
-                trace->steps[i].bytes = (uint64_t)fmax(1, round((double)bytes[i] * *scales));
-        measure(trace, row);
+        for (uint64_t i = 0; i < trace.count; i++)
+            if (trace.steps[i].action == RECORDED_ALLOC)
+                trace.steps[i].bytes = (uint64_t)fmax(1, round((double)bytes[i] * *scales));
+        measure(&trace, row);
         print_row(shown, *scales, row);
         add_row(t, row);
     }
     free(bytes);
-    NEED(memopt_trace_destroy(trace));
+    recorded_end(&trace);
 }
 
 static void parse_scales(const char *text, double *scales)

@@ -92,7 +92,7 @@ for text, expected in {
     "# Casts\n": "# Casts {#guide_cast}\n",
     "# A\n\n## B `c`, d\n## B c d\n": "# A {#guide_cast}\n\n"
     "## B `c`, d {#guide_cast__b-c-d}\n## B c d {#guide_cast__b-c-d-1}\n",
-    "a [b\n  c](plan.md#x-y)\nd\n\ne\n": "a [b c](guide_plan.html#guide_plan__x-y)\nd\n\n\ne\n",
+    "a [b\n  c](device.md#x-y)\nd\n\ne\n": "a [b c](guide_device.html#guide_device__x-y)\nd\n\n\ne\n",
     "[a](#b), [b](../abi.md)": "[a](guide_cast.html#guide_cast__b), b",
     "[c](index.md), [d](https://d)": "[c](index.html), [d](https://d)",
     "![a picture](../images/plan.svg)": "![a picture](plan.svg)",

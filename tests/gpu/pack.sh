@@ -33,7 +33,7 @@ if [ -z "${build-}" ]; then
     cmake --build "$build" --parallel "$(nproc)"
 fi
 
-programs=(libmemopt.so.1 libmemopt-tools.so.1 libmemopt-plan.so.1 tests/conformance/conformance
+programs=(libmemopt.so.1 tests/conformance/conformance
           tests/gpu/gpu_bench tests/gpu/gpu_held_memory)
 for program in "${programs[@]}"; do
     mkdir -p "$(dirname "$folder/build/gpu/$program")"

@@ -25,7 +25,7 @@ BUILD = pathlib.Path(os.environ.get("MEMOPT_BUILD", ROOT / "build" / "test"))
 VENV = ROOT / ".venv" / "bin" / "python"
 PYTHON = str(VENV) if VENV.exists() else sys.executable
 PROGRAMS = (
-    "libmemopt.so.1", "libmemopt-tools.so.1", "libmemopt-plan.so.1", "tests/conformance/conformance",
+    "libmemopt.so.1", "tests/conformance/conformance",
     "tests/gpu/gpu_bench", "tests/gpu/gpu_held_memory",
 )  # fmt: skip
 

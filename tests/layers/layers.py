@@ -1,16 +1,16 @@
 """Checks the order of dependency between the folders, and a few rules of the whole library.
 
-    layers.py ROOT
+    layers.py ROOT [CORE [MORE...]]
 
 Order: include/ is used by all; lib/base by the rest of lib/; kernels/ know only themselves;
 lib/device knows base and kernels; a primitive (any other folder of lib/) knows itself, base,
 kernels, the public headers and lib/device/device.h, but neither a back end nor another primitive's
-insides. lib/tools and lib/plan are libraries of their own: they know themselves, base and the
-public headers.
+insides. With CORE, ROOT is a library built on the one there: it knows itself, CORE's public headers
+and its lib/base; its Python knows that of MORE too.
 
-Python: memopt is below memopt.tools and memopt.plan, which do not know each other; memopt.torch may
-use memopt.tools, and memopt.cli all of them. No modules import each other in a circle, be it inside
-functions or for type checkers only.
+Python: memopt is below memopt.torch and memopt.cli, which do not know each other. A package built on
+them may use all of theirs. No modules import each other in a circle, be it inside functions or for type
+checkers only. Nothing of the library knows what is built on it.
 
 Rules: one file calls malloc and its family (it is the fault point of the torture tests); nothing
 prints, exits or aborts; one file takes mutexes (it keeps log callbacks out of locks); a primitive has
@@ -41,20 +41,21 @@ DEFINITION = re.compile(
 
 ALLOCATES = {"lib/base/memory.c"}
 PRINTS = {"lib/base/log.c"}  # the default sink, when MEMOPT_LOG asks for it
-LOCKS = {"lib/base/lock.h", "lib/tools/lock.h"}
+LOCKS = {"lib/base/lock.h", "lib/lock.h"}
 HOOKS = "include/memopt/experimental/hooks.h"
-LIBRARIES = ("tools", "plan")  # beside libmemopt, on its public interface
-PYTHON = "bindings/python/memopt"
+PYTHON = ("bindings/python/memopt", "python/memopt")
 BELOW = {  # the packages that a package may import
     "": set(),
-    "tools": {""},
-    "plan": {""},
-    "torch": {"", "tools"},
-    "cli": {"", "tools", "plan", "torch"},
+    "torch": {""},
+    "cli": {""},
 }
+# What is built on the library, which nothing in these folders knows; the wheel carries it along.
+BUILT_ON_IT = re.compile(r"extras/|memopt[-.](tools|plan)\b")
+NAMES_THEM = ("tests/layers/", "tests/mutants/", "tests/style/", "tests/abi/update", "tests/tools/python", "tests/docs/")
+KNOWING_NOTHING = ("include", "lib", "kernels", "cmake", "examples", "tests", "bindings/python/memopt")
 DEVICE_INTERFACE = "lib/device/device.h"
 # A checkpointed region of the planner's tape runs a tape of its own within a backward.
-RECURSION = {("lib/plan/tape/backward.c", "lib/plan/tape/region.c")}
+RECURSION = {("lib/tape/backward.c", "lib/tape/region.c")}
 SOURCES = {".c", ".h", ".cc", ".cu", ".inc"}
 MADE = "kernels/generated/"  # headers that a build makes
 
@@ -73,8 +74,16 @@ def resolve(root, path, name):
     return None
 
 
-def may_include(source, target):
+def is_of_core(core, name):
+    """Whether a library built on CORE may include this of it."""
+    return core is not None and ((core / "include" / name).is_file() or
+                                 name.startswith("base/") and (core / "lib" / name).is_file())
+
+
+def may_include(source, target, core):
     """None where `source` may include `target`, else why not."""
+    if core is not None:
+        return None
     from_parts, to_parts = source.split("/"), target.split("/")
     if from_parts[0] == "include":
         return None if to_parts[0] == "include" else "a public header knows public headers only"
@@ -88,8 +97,6 @@ def may_include(source, target):
         if lower is not None and to_parts[-1] not in lower:
             return f"lib/{layer} is below what {target} declares"
         return None
-    if layer in LIBRARIES and to_parts[:2] not in (["lib", layer], ["lib", "base"]):
-        return f"lib/{layer} is a library on the public interface"
     if to_parts[0] == "kernels":
         return "lib/base is below the kernels" if layer == "base" else None
     if to_parts[0] != "lib":
@@ -103,7 +110,7 @@ def may_include(source, target):
     return "primitives know each other by their public headers only"
 
 
-def problems(root):
+def problems(root, core=None):
     """Yields 'file:line: what is wrong'."""
     for path in sorted(p for top in ("include", "lib", "kernels") for p in (root / top).rglob("*")):
         if path.suffix not in SOURCES:
@@ -118,29 +125,50 @@ def problems(root):
         for match in INCLUDE.finditer(source):
             target = resolve(root, path, match.group(2))
             if target is None:
-                if match.group(1) == '"' and not match.group(2).startswith(MADE):
+                if match.group(1) == '"' and not match.group(2).startswith(MADE) and not is_of_core(
+                        core, match.group(2)):
                     yield f"{name}:{line(match)}: \"{match.group(2)}\" is not a file of the project"
                 continue
-            reason = may_include(name, target)
+            reason = may_include(name, target, core)
             if reason:
                 yield f"{name}:{line(match)}: includes {target}: {reason}"
         for pattern, allowed, reason in (
             (ALLOCATION, ALLOCATES, "host memory comes from lib/base/memory.h only"),
             (ENDING, PRINTS, "the library neither prints nor ends the program"),
-            (LOCKING, LOCKS, "locks are taken through lib/base/lock.h or lib/tools/lock.h"),
+            (LOCKING, LOCKS, "locks are taken through lib/base/lock.h (a library built on it: lib/lock.h)"),
         ):
             for match in pattern.finditer(code) if name not in allowed else ():
                 yield f"{name}:{line(match)}: calls {match.group(1)}: {reason}"
-        if re.match(r"lib/(?!base/|device/|tools/monitor/)", name):
+        if re.match(r"lib/(?!base/|device/|monitor/)", name):
             for match in BACK_END.finditer(code):
                 yield f"{name}:{line(match)}: a primitive has no #if of a back end"
 
 
-def python_imports(root):
+def names_of_others(root):
+    """Yields 'file:line: what is wrong' where the library names what is built on it."""
+    for top in KNOWING_NOTHING:
+        for path in sorted((root / top).rglob("*")):
+            name = path.relative_to(root).as_posix()
+            if path.suffix in (".pyc", ".svg", ".png") or not path.is_file() or name.startswith(NAMES_THEM):
+                continue
+            for number, text in enumerate(path.read_text("utf-8", "replace").splitlines(), 1):
+                if BUILT_ON_IT.search(text):
+                    yield f"{name}:{number}: names what is built on the library"
+
+
+def python_modules(root):
+    """The modules of a package by their place in it."""
+    for top in PYTHON:
+        for path in (root / top).rglob("*.py"):
+            yield path.relative_to(root / top).with_suffix("").as_posix(), path
+
+
+def python_imports(root, below):
     """The modules of the Python package by file, each with those that it imports and where."""
-    top = root / PYTHON
-    modules = {path.relative_to(root).with_suffix("").as_posix(): path for path in top.rglob("*.py")}
-    for name, path in modules.items():
+    own = dict(python_modules(root))
+    modules = dict(pair for other in below for pair in python_modules(other))
+    modules.update(own)
+    for name, path in own.items():
         found = {}
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.ImportFrom) or not node.level:
@@ -150,17 +178,18 @@ def python_imports(root):
             for one in node.names:
                 places = (base / one.name, base / one.name / "__init__", base, base / "__init__")
                 target = next((p.as_posix() for p in places if p.as_posix() in modules), None)
-                if target not in (None, name):
-                    found.setdefault(target, node.lineno)
+                if target != name and (target in own or target is None):
+                    found.setdefault(target or f"{base}/{one.name}", node.lineno)
         yield name, found
 
 
-def python_problems(root):
+def python_problems(root, *below):
     """Yields 'file:line: what is wrong' of the Python package."""
-    graph = dict(python_imports(root))
+    graph = dict(python_imports(root, below))
+    place = next((top for top in PYTHON if (root / top).is_dir()), "")
 
     def package(name):
-        parts = name[len(PYTHON) + 1 :].split("/")
+        parts = name.split("/")
         if parts == ["__main__"]:
             return "cli"
         return parts[0] if len(parts) > 1 and parts[0] in BELOW else ""
@@ -168,7 +197,7 @@ def python_problems(root):
     def reach(start):
         seen, waiting = set(), [start]
         while waiting:
-            new = set(graph[waiting.pop()]) - seen
+            new = set(graph.get(waiting.pop(), ())) - seen
             seen |= new
             waiting += new
         return seen
@@ -176,10 +205,13 @@ def python_problems(root):
     for name, found in sorted(graph.items()):
         for target, line in found.items():
             ours, theirs = package(name), package(target)
-            if theirs != ours and theirs not in BELOW[ours]:
-                yield f"{name}.py:{line}: imports {target}: memopt.{theirs} is not below this package"
+            where = f"{place}/{name}.py:{line}: imports {target}"
+            if target not in graph:
+                yield f"{where}, which is not there"
+            elif not below and theirs != ours and theirs not in BELOW[ours]:
+                yield f"{where}: memopt.{theirs} is not below this package"
             if name in reach(target):
-                yield f"{name}.py:{line}: imports {target}, which leads back here"
+                yield f"{where}, which leads back here"
 
 
 def circles(root):
@@ -216,10 +248,11 @@ def circles(root):
 
 
 def main():
-    if len(sys.argv) != 2:
+    if len(sys.argv) < 2:
         sys.exit(__doc__)
-    root = pathlib.Path(sys.argv[1]).resolve()
-    found = [*problems(root), *circles(root), *python_problems(root)]
+    root, *below = (pathlib.Path(word).resolve() for word in sys.argv[1:])
+    found = [*problems(root, below[0] if below else None), *circles(root), *python_problems(root, *below)]
+    found += [] if below else names_of_others(root)
     print("\n".join(found) if found else "the folders depend on each other in one direction only")
     return 1 if found else 0
 

@@ -30,7 +30,8 @@ def found_in(changes):
         for name, text in {**TREE, **changes}.items():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text(text, encoding="utf-8")
-        return [*layers.problems(root), *layers.circles(root), *layers.python_problems(root)]
+        return [*layers.problems(root), *layers.circles(root), *layers.python_problems(root),
+                *layers.names_of_others(root)]
 
 
 class Layers(unittest.TestCase):
@@ -48,13 +49,19 @@ class Layers(unittest.TestCase):
 
     def test_python_modules_import_each_other(self):
         package = "bindings/python/memopt"
-        below = {f"{package}/a.py": "import sys\n", f"{package}/tools/__init__.py": "from ..a import b\n"}
+        below = {f"{package}/a.py": "import sys\n", f"{package}/cli/__init__.py": "from ..a import b\n"}
         self.assertEqual(found_in(below), [])
-        for text in ("from .tools import x\n", "def f():\n    from . import tools\n"):
+        for text in ("from .cli import x\n", "def f():\n    from . import cli\n"):
             found = found_in({**below, f"{package}/a.py": text})
             self.assertEqual(len(found), 3, found)  # the order, and the circle seen from both sides
-            self.assertIn("tools is not below", found[0])
+            self.assertIn("cli is not below", found[0])
             self.assertIn("leads back here", found[1])
+
+    def test_the_library_knows_what_is_built_on_it(self):
+        package = "bindings/python/memopt"
+        self.expect(f"{package}/a.py", "from .tools import x\n", "which is not there")
+        self.expect("tests/x.cmake", "add(extras/tools)\n", "built on the library")
+        self.expect("lib/optim/x.c", "/* as libmemopt-plan does */\n", "built on the library")
 
     def test_public_header_includes_the_inside(self):
         self.expect("include/memopt/x.h", '#include "base/error.h"\n', "public headers only")

@@ -3,7 +3,9 @@
 `old` is in its file exactly once (a test of the short check sees to that): where a source changes,
 its mutant changes too, or another one takes its place.
 """
-from run import Mutant
+import runpy
+
+from run import ROOT, Mutant
 
 MUTANTS = [
     # --- allocator
@@ -233,26 +235,6 @@ extern const mo_kernel mo_kernel_hash_granules;
         "test",
         "^test_gpu_cache$",
     ),
-    # --- plan
-    Mutant(
-        "plan_shards_by_their_size",
-        "lib/plan/model/optimizer.c",
-        "int small = mo_max_u64(n, w->whole) < run->min_8bit_size;",
-        "int small = n < run->min_8bit_size;",
-        "asan",
-        "^plan_parallel$",
-    ),
-    Mutant(
-        "plan_dominated",
-        "lib/plan/solve/search.c",
-        """        for (int i = 0; i < MO_PLAN_CHANGES; i++)
-            if (is_in(p->set, i))
-                MO_PLAN_TRY(try_set(s, with & ~(1u << i), p, best));
-""",
-        "",
-        "test",
-        "^plan_solve_grid$",
-    ),
     # --- Python
     Mutant(
         "python_budget_of_nothing",
@@ -272,3 +254,6 @@ extern const mo_kernel mo_kernel_hash_granules;
         "^docs_site$",
     ),
 ]
+
+for file in sorted(ROOT.glob("extras/*/tests/mutants.py")):  # of the projects beside the library
+    MUTANTS += runpy.run_path(str(file))["MUTANTS"]

@@ -61,6 +61,16 @@ STEPS = {
     "test": TEST,
     "asan": ctest_step("asan"),
     "tsan": ctest_step("tsan"),
+    **{  # of a project beside the library
+        "%s-%s" % (name, kind): Step(
+            "true",
+            "extras/build " + name,
+            "ctest --test-dir build/extras/%s-%s -j 2 --stop-on-failure --timeout 120 -E '%s'" % (name, kind, NOT_ASKED),
+            " -R {}",
+        )
+        for name in ("tools", "planner")
+        for kind in ("plain", "sanitized")
+    },
     "python": TEST._replace(
         tests="PART=plain tests/tools/python build/check/python.xml -x -rfE -m 'not long'",
         first=" -k {}",

@@ -1,8 +1,9 @@
-"""The blocks of C in docs/guide compile.
+"""The blocks of C in the guide compile.
 
-    snippets.py ROOT CC
+    snippets.py ROOT CC [PROJECT]
 
-One that stands in a program of examples/c as it is (but for white space) is compiled there. Every
+The pages are docs/guide, or those of a PROJECT that is built on the library. One that stands in a program of
+its examples as it is (but for white space) is compiled there. Every
 other is compiled here, with the declarations that NAMES has for what a reader's program would have
 around it.
 """
@@ -49,11 +50,7 @@ NAMES = {
     ),
 }
 PROGRAM = """#include <memopt/memopt.h>
-#include <memopt/plan.h>
-#include <memopt/tools/monitor.h>
-#include <memopt/tools/pluggable.h>
-#include <memopt/tools/trace.h>
-#include <stdio.h>
+%s#include <stdio.h>
 #define TRY(call) do { memopt_status s_ = (call); if (s_ != MEMOPT_OK) return s_; } while (0)
 #define CHECK(call) TRY(call)
 %s
@@ -66,7 +63,7 @@ def squeezed(text):
     return " ".join(text.split())
 
 
-def program(page, block):
+def program(page, block, includes):
     """A block as a whole file: a function of its own, or statements in one."""
     outside, inside = NAMES[page]
     if not re.match(r"static |\w+ \w+\(.*\)\n{", block):
@@ -75,15 +72,18 @@ def program(page, block):
         outside += "\n" + given
         head = "memopt_status here(void)"
         block = "%s;\n%s\n{\n%s\nreturn MEMOPT_OK;\n}" % (head, head, block)
-    return PROGRAM % (outside, block)
+    return PROGRAM % (includes, outside, block)
 
 
-def check(root, compiler):
+def check(root, compiler, project):
     """What is wrong, and how many blocks there are."""
-    programs = root.glob("examples/c/**/*.c")
+    programs = (project or root).glob("examples/**/*.c")
+    folders = [root / "include"] + ([project / "include"] if project else [])
+    headers = [path.relative_to(project / "include") for path in project.glob("include/**/*.h")] if project else []
+    includes = "".join("#include <%s>\n" % header for header in headers)
     examples = [squeezed(path.read_text(encoding="utf-8")) for path in programs]
     wrong, count = [], 0
-    for page in sorted(root.glob("docs/guide/*.md")):
+    for page in sorted(project.glob("docs/*.md") if project else root.glob("docs/guide/*.md")):
         for block in BLOCK.findall(page.read_text(encoding="utf-8")):
             count += 1
             if any(squeezed(block) in example for example in examples):
@@ -92,26 +92,26 @@ def check(root, compiler):
                 what = "in no example, and nothing is known around it"
                 wrong.append("%s: %s:\n%s" % (page.name, what, block))
                 continue
-            said = compiled(root, compiler, program(page.name, block))
+            said = compiled(folders, compiler, program(page.name, block, includes))
             if said:
                 wrong.append("%s:\n%s\n%s" % (page.name, block, said))
     return wrong, count
 
 
-def compiled(root, compiler, text):
+def compiled(folders, compiler, text):
     """What the compiler says of a file; empty: it is fine."""
     with tempfile.TemporaryDirectory() as folder:
         source = pathlib.Path(folder) / "snippet.c"
         source.write_text(text, encoding="utf-8")
         flags = ["-std=c11", "-fsyntax-only", "-Wall", "-Werror", "-Wno-unused"]
         done = subprocess.run(
-            [compiler, *flags, "-I", str(root / "include"), str(source)],
+            [compiler, *flags, *("-I%s" % folder for folder in folders), str(source)],
             stderr=subprocess.PIPE, universal_newlines=True, check=False,
         )
         return "" if done.returncode == 0 else done.stderr
 
 
 if __name__ == "__main__":
-    wrong, count = check(pathlib.Path(sys.argv[1]), sys.argv[2])
+    wrong, count = check(pathlib.Path(sys.argv[1]), sys.argv[2], pathlib.Path(sys.argv[3]) if sys.argv[3:] else None)
     print("\n".join(wrong) or "%d blocks of C in the guide compile" % count)
     sys.exit(bool(wrong) or not count)

@@ -15,7 +15,8 @@ import pathlib
 import re
 import sys
 
-FOLDERS = ("include", "lib", "kernels", "bindings", "examples", "tests", "docs", "cmake", "pkgconfig")
+FOLDERS = ("include", "lib", "kernels", "bindings", "examples", "tests", "docs", "cmake", "pkgconfig",
+           "extras")
 NOT_OURS = {"build", ".venv", ".git", "node_modules", "__pycache__", ".pytest_cache"}
 SOURCES = {".c", ".h", ".cc", ".cu", ".py", ".cmake", ".in", ".txt", ".map", ".json", ".sh", ".toml"}
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
@@ -161,7 +162,8 @@ def attempts(root):
 def check(root):
     """What is wrong, as "file: what" lines."""
     known = set(re.findall(r"memopt_\w+|MEMOPT_\w+", sources_text(root)))
-    taken = set(re.findall(r"--[a-z][\w-]*", sources_text(root, "bindings/python/memopt/cli")))
+    verbs = [root / "bindings/python/memopt/cli", *root.glob("extras/*/python/memopt/cli")]
+    taken = set(re.findall(r"--[a-z][\w-]*", "".join(sources_text(folder) for folder in verbs if folder.is_dir())))
     taken |= {"--help", "--version"}
     yield from untold(root)
     yield from attempts(root)

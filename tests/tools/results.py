@@ -1,7 +1,7 @@
 """Adds up JUnit files.
 
 results.py --failed FILE   names the failed tests of one file; status 1 where it has none
-results.py --total FOLDER  "N passed, N failed, N skipped" over FOLDER/*.xml; every FOLDER/*.broken
+results.py --total FOLDER...  "N passed, N failed, N skipped" over FOLDER/*.xml; every FOLDER/*.broken
                            is a step that failed without results, and counts as one failure
 """
 import pathlib
@@ -55,11 +55,11 @@ def show_skipped(step, skipped):
             print(f"skipped    {step}: {len(names)} tests: {reason or 'no reason given'}")
 
 
-def show_total(folder):
+def show_total(folders):
     """Skips first, failures last with their ends: the tail of a log is what is kept of it."""
     count = {"passed": 0, "failed": 0, "skipped": 0}
     failed = []
-    for path in sorted(folder.glob("*.xml")):
+    for path in sorted(path for folder in folders for path in folder.glob("*.xml")):
         skipped = {}
         try:
             for name, outcome, text in cases(path):
@@ -73,7 +73,7 @@ def show_total(folder):
             count["failed"] += 1
             failed.append((path.name, "is no JUnit file"))
         show_skipped(path.stem, skipped)
-    for path in sorted(folder.glob("*.broken")):
+    for path in sorted(path for folder in folders for path in folder.glob("*.broken")):
         count["failed"] += 1
         failed.append((path.stem, f"left no results: see {path.with_suffix('.log')}"))
     for name, text in failed:
@@ -84,7 +84,7 @@ def show_total(folder):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3 or sys.argv[1] not in ("--failed", "--total"):
+    if len(sys.argv) < 3 or sys.argv[1] not in ("--failed", "--total"):
         sys.exit(__doc__)
-    target = pathlib.Path(sys.argv[2])
-    sys.exit(show_failed(target) if sys.argv[1] == "--failed" else show_total(target))
+    places = [pathlib.Path(word) for word in sys.argv[2:]]
+    sys.exit(show_failed(places[0]) if sys.argv[1] == "--failed" else show_total(places))

@@ -1,6 +1,6 @@
 """Finds and loads libmemopt and gives its functions their prototypes.
 
-libmemopt-tools and libmemopt-plan are loaded from where libmemopt is, when they are first used.
+Libraries that are built on it are loaded from where it is, when they are first used.
 
 Order: the path in the environment variable MEMOPT_LIBRARY (then nothing else is tried), the library
 bundled beside this file, and what the system's loader finds as libmemopt.so.1.
@@ -42,7 +42,7 @@ def _open(path: str) -> ctypes.CDLL:
 
 @functools.lru_cache(None)
 def part(name: str) -> ctypes.CDLL:
-    """A library beside libmemopt: _abi.TOOLS or _abi.PLAN. ImportError says why it cannot be used."""
+    """A library beside libmemopt, by its name. ImportError says why it cannot be used."""
     folder, file = os.path.split(path)
     beside = os.path.join(folder, file.replace(_abi.LIBRARY, name, 1))
     try:

@@ -13,12 +13,6 @@ import memopt
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(memopt.__file__)))
 BUILD = os.path.dirname(os.path.abspath(memopt.library_path))
-MONITORS = os.path.join(BUILD, "tests", "sim", "monitor")
-
-simulated = pytest.mark.skipif(
-    not os.path.exists(os.path.join(MONITORS, "libnvidia-ml.so.1")),
-    reason="no simulated libraries beside " + memopt.library_path,
-)
 
 
 def environment(*folders, **variables):

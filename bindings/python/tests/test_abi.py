@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import glob
+import importlib
 import os
+import pkgutil
 import re
 import shutil
 import subprocess
@@ -12,11 +14,14 @@ import subprocess
 import pytest
 
 import memopt
-from memopt import _abi, plan, tools  # noqa: F401  # fill the tables of their libraries
+from memopt import _abi
 from memopt._library import lib
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
-INCLUDE = os.path.join(ROOT, "include")
+INSTALLED = os.path.join(os.path.dirname(os.path.dirname(memopt.library_path)), "include")
+INCLUDE = INSTALLED if os.path.isdir(INSTALLED) else os.path.join(ROOT, "include")
+for module in pkgutil.walk_packages(_abi.__path__, _abi.__name__ + "."):
+    importlib.import_module(module.name)  # of libraries built on it too, where they are joined to it
 COMPILER = (
     os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 )

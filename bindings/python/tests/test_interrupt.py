@@ -10,7 +10,8 @@ import time
 
 import pytest
 
-import memopt.tools
+import memopt
+
 from interrupts import at_every_point
 from memopt import _lifetime, _lock
 from memopt._interrupt import Interruptible
@@ -49,12 +50,6 @@ def repeat(call, alarm):
             alarm(microseconds * 1e-6)
             again_and_again(call)
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-@pytest.mark.filterwarnings("error")
-def test_no_signal_is_lost_while_processes_are_listed(alarm):
-    with memopt.tools.Monitor("cpu") as monitor:
-        repeat(monitor.processes, alarm)
 
 
 @pytest.mark.filterwarnings("error")

@@ -80,24 +80,7 @@ def test_every_path_is_told(tmp_path):
     assert "libmemopt.so.1 (the system's library path)" in result.stderr
 
 
-def test_each_package_loads_its_own_library(tmp_path):
-    """libmemopt-tools and libmemopt-plan stay out of a program that asks for neither."""
-    code = """
-import re
-def loaded():
-    return set(re.findall("libmemopt-[a-z]+", open("/proc/self/maps").read()))
-import memopt
-assert loaded() == set(), loaded()
-import memopt.tools
-assert loaded() == {"libmemopt-tools"}, loaded()
-import memopt.plan
-assert loaded() == {"libmemopt-tools", "libmemopt-plan"}, loaded()
-"""
-    result = run(code, tmp_path, MEMOPT_LIBRARY=memopt.library_path)
-    assert result.returncode == 0, result.stderr
-
-
-@pytest.mark.parametrize("name", ["memopt", "memopt.tools", "memopt.plan", "memopt.torch"])
+@pytest.mark.parametrize("name", ["memopt", "memopt.torch"])
 def test_no_public_name_hides_a_module(name):
     if name == "memopt.torch":
         pytest.importorskip("torch")

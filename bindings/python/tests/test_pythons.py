@@ -72,7 +72,8 @@ def test_no_name_newer_than_python_3_9(tmp_path):
 @pytest.mark.parametrize("torch", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_types_strict(torch, tmp_path):
     pytest.importorskip("mypy")
-    arguments = ["--cache-dir", str(tmp_path)]
+    settings = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "pyproject.toml")
+    arguments = ["--cache-dir", str(tmp_path), "--config-file", settings]
     if torch:
         pytest.importorskip("torch")  # without it its types are unknown
     else:

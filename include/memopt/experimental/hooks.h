@@ -2,8 +2,7 @@
  * @file hooks.h
  * @brief What a library built on libmemopt needs from it beyond the stable interface.
  *
- * libmemopt-tools and libmemopt-plan use these functions, and so can others. **They may change in
- * any version.**
+ * **They may change in any version.**
  */
 #ifndef MEMOPT_EXPERIMENTAL_HOOKS_H
 #define MEMOPT_EXPERIMENTAL_HOOKS_H

@@ -1,5 +1,4 @@
-"""The C interface of libmemopt as ctypes sees it, a module for each public header. ``tools`` and
-``plan`` have those of the other two libraries; they are imported where they are used.
+"""The C interface of libmemopt as ctypes sees it, a module for each public header.
 
 A test compiles a C program against the headers and compares every size, offset, enumerator and
 parameter list with what is written here, so a change of the headers cannot pass unnoticed.
@@ -13,6 +12,7 @@ from .checkpoint import *
 from .device import *
 from .offload import *
 from .optim import *
+from .pluggable import *
 from .share import *
 from .trust import *
 from .words import *

@@ -51,9 +51,9 @@ ENUM_PREFIXES: Dict[Type[enum.IntEnum], str] = {}
 ENUM_SPELLINGS: Dict[Tuple[Type[enum.IntEnum], str], str] = {}
 #: C name of every struct.
 STRUCTS: Dict[str, Type[Struct]] = {}
-#: Of each library (LIBRARY, TOOLS, PLAN), name: (result, parameters).
+#: Of each library, name: (result, parameters).
 PROTOTYPES: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {}
-LIBRARY, TOOLS, PLAN = "libmemopt", "libmemopt-tools", "libmemopt-plan"
+LIBRARY = "libmemopt"
 
 _E = TypeVar("_E", bound=enum.IntEnum)
 _S = TypeVar("_S", bound=Struct)

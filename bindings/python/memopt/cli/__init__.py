@@ -3,8 +3,8 @@
 A verb's module has ``add_arguments(parser)`` and ``run(arguments, output)``, which returns the exit
 code. Its docstring is the description in ``--help``, and ``JSON_HELP`` says what ``--json`` prints
 where that is more than one object. Only the requested verb's module is imported, with the libraries
-that it needs. To add a verb, add its module's name and a line of help to VERBS. Exit codes: 0
-success, 1 it could not be done, 2 usage.
+that it needs. To add a verb, add a module to ``verbs``. Exit codes: 0 success, 1 it could not be done, 2
+usage.
 """
 
 from __future__ import annotations
@@ -12,21 +12,19 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
+import pkgutil
 import sys
 from typing import Any, List, NoReturn, Optional, Sequence
 
 from .. import __version__
 from ..errors import MemoptError
-from . import standard_streams
+from . import standard_streams, verbs
 from .output import Output
 
-#: The verbs and what the help says of them, in its order.
+#: The verbs that are installed, as their modules in ``verbs``.
 VERBS = {
-    "info": "what was found here: library, drivers, devices, and why one is missing",
-    "plan": "what a model needs, what fits the card, and what to change",
-    "profile": "run a program and record its memory over time",
-    "monitor": "live memory of devices and of the processes on them",
-    "replay": "replay a trace of allocations: what it takes, and the smallest device that does",
+    found.name: importlib.import_module("." + found.name, verbs.__name__)
+    for found in sorted(pkgutil.iter_modules(verbs.__path__))
 }
 
 SUCCESS, FAILURE, USAGE = 0, 1, 2
@@ -80,10 +78,10 @@ def build_parser(*loaded: str) -> _Parser:
         description="What a training run needs of memory, and what this machine has.",
     )
     parser.add_argument("--version", action="version", version="memopt " + __version__)
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs")
-    for name, text in VERBS.items():
-        verb = verbs.add_parser(
-            name, help=text, formatter_class=argparse.RawDescriptionHelpFormatter
+    commands = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs")
+    for name, declared in VERBS.items():
+        verb = commands.add_parser(
+            name, help=declared.HELP, formatter_class=argparse.RawDescriptionHelpFormatter
         )
         if name not in loaded:
             continue

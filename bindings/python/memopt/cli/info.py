@@ -15,8 +15,7 @@ from ..device import Device
 from ..errors import MemoptError
 from ..open_device import DeviceProperties
 from ..sizes import format_size
-from ..tools import Monitor, MonitorInfo
-from . import standard_streams
+from . import VERBS, standard_streams
 from .output import Cell, Output, Text
 
 _FEATURES = ("virtual_memory", "host_functions", "graph_capture", "runtime_compiler")
@@ -61,7 +60,7 @@ def _backend(name: str, open_devices: bool) -> Dict[str, Any]:
         "driver": _driver(name, info),
         "features": {feature: feature in info.features for feature in _FEATURES},
         "kernels": {"built_in": list(info.targets), "compiler": info.compiler or None},
-        "monitoring": _monitoring(Monitor.info(name)),
+        "monitoring": _monitoring(name),
         "device_count": info.device_count,
         "devices": [_device(name, index, info) for index in range(info.device_count)]
         if open_devices and info.available
@@ -91,19 +90,13 @@ def driver_version(backend: str, number: int) -> Optional[str]:
     return "%d.%d.%d" % (number // 10000000, number // 100000 % 100, number % 100000)
 
 
-def _monitoring(info: MonitorInfo) -> Dict[str, Any]:
-    return {
-        "available": info.available,
-        "status": _status(info.status),
-        "source": info.source if info.available else None,
-        "library": info.library or None,
-        "version": info.version or None,
-        "device_count": info.device_count,
-        "code": info.driver_code,
-        "problem": info.problem or None,
-        "tried": list(info.tried),
-        "missing": list(info.missing),
-    }
+def _monitoring(name: str) -> Optional[Dict[str, Any]]:
+    """What an installed verb tells of watching devices; None where none is."""
+    for verb in VERBS.values():
+        if hasattr(verb, "about_backend"):
+            about: Dict[str, Any] = verb.about_backend(name)
+            return about
+    return None
 
 
 def _device(backend: str, index: int, info: BackendInfo) -> Dict[str, Any]:
@@ -206,7 +199,7 @@ def _backend_row(backend: Dict[str, Any]) -> List[Text]:
     if driver is not None and driver["library"]:
         version = " ".join(filter(None, [driver["version"], os.path.basename(driver["library"])]))
     watched = "-"
-    if monitoring["available"]:
+    if monitoring and monitoring["available"]:
         watched = " ".join(filter(None, [monitoring["source"], monitoring["version"]]))
     return [
         backend["name"],
@@ -263,8 +256,7 @@ def _details(backend: Dict[str, Any]) -> List[Tuple[str, Text]]:
     if driver is None:
         return []
     features = [name.replace("_", " ") for name in _FEATURES if backend["features"][name]]
-    watched = monitoring["library"] if monitoring["available"] else None
-    return [
+    details: List[Tuple[str, Text]] = [
         ("why", Cell(briefly(backend["problem"]), "warn" if backend["available"] else "bad")),
         ("what to do", _advice(backend)),
         ("driver", driver["library"] or ""),
@@ -272,6 +264,11 @@ def _details(backend: Dict[str, Any]) -> List[Tuple[str, Text]]:
         ("lacks", Cell(_lacks(backend), "warn")),
         ("features", ", ".join(features) if backend["available"] else ""),
         ("compiler", backend["kernels"]["compiler"] or "none found"),
+    ]
+    if monitoring is None:
+        return details
+    watched = monitoring["library"] if monitoring["available"] else None
+    return details + [
         ("monitoring", watched or Cell("none: %s" % briefly(monitoring["problem"]), "dim")),
         ("", Cell(briefly(monitoring["problem"]) if watched else "", "dim")),
         ("not told", Cell(", ".join(monitoring["missing"]), "dim")),

@@ -27,7 +27,6 @@ from .cast import accumulate_, cast_  # noqa: E402
 from .chain import checkpoint_sequential  # noqa: E402
 from .checkpointing import CheckpointError, checkpoint  # noqa: E402
 from .load import load_safetensors  # noqa: E402
-from .monitor import MemoryMonitor, MemoryWarning  # noqa: E402
 from .optim import (  # noqa: E402
     LAMB,
     LARS,
@@ -96,9 +95,7 @@ __all__ = [
     "LARS8bit",
     "Lion",
     "Lion8bit",
-    "MemoryMonitor",
     "MemoryReport",
-    "MemoryWarning",
     "Muon",
     "Muon8bit",
     "PagedAdEMAMix",

@@ -14,7 +14,6 @@ from .. import _events, errors
 from .._lock import Guard
 from .._library import lib
 from .._stacks import Frame, Stacks, no_frames
-from ..tools._library import lib as _tools
 from . import _pluggable
 
 Entry = Dict[str, Any]
@@ -41,7 +40,7 @@ class History:
         self._failed: Dict[int, List[Tuple[int, int]]] = {}
         self._lock = Guard()
         room = min(4 * max_entries + 4096, MOST)  # some events make no entry, or are skipped
-        _tools.memopt_pluggable_history(_events.options(room, stacks))
+        lib.memopt_pluggable_history(_events.options(room, stacks))
         for device in _pluggable.in_use():
             for handle in _pluggable.handles(device):
                 self._begin(handle, room)
@@ -79,7 +78,7 @@ class History:
     def end(self) -> None:
         """Records no more."""
         with self._lock:
-            _tools.memopt_pluggable_history(None)
+            lib.memopt_pluggable_history(None)
             for device in _pluggable.in_use():
                 for handle in _pluggable.handles(device):
                     try:

@@ -1,4 +1,4 @@
-"""Pausing by tag what lies behind memopt/tools/pluggable.h: all allocators of the devices together."""
+"""Pausing by tag what lies behind memopt/pluggable.h: all allocators of the devices together."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from .._library import c_text, lib, output
 from .._lock import Guard
 from ..allocator import Paused
 from ..oom import tag_names
-from ..tools._library import lib as _tools
 from . import _pluggable
 
 _ALL = (1 << 64) - 1
@@ -36,7 +35,7 @@ _open = _Open()
 def set_tag(name: str) -> str:
     """Sets this thread's tag; what it was."""
     before = ctypes.c_char_p()
-    _tools.memopt_pluggable_set_tag(c_text(name, "a tag"), before)
+    lib.memopt_pluggable_set_tag(c_text(name, "a tag"), before)
     return (before.value or b"other").decode()
 
 

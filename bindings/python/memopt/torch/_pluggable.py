@@ -1,4 +1,4 @@
-"""The allocators behind memopt/tools/pluggable.h: their statistics and segments, by device."""
+"""The allocators behind memopt/pluggable.h: their statistics and segments, by device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from .._library import lib, output
 from .._snapshot import read_segments
 from .._stacks import Frame, no_frames
 from ..allocator import stat_names
-from ..tools._library import lib as _tools
 
 
 def handles(device: int) -> List[int]:
@@ -20,7 +19,7 @@ def handles(device: int) -> List[int]:
     found: List[int] = []
     while True:
         try:
-            found.append(output(_tools.memopt_pluggable_get_allocator, device, len(found)))
+            found.append(output(lib.memopt_pluggable_get_allocator, device, len(found)))
         except errors.NotFoundError:
             if not found:
                 raise
@@ -63,5 +62,5 @@ def segments(
 def pool(device: int, number: int) -> Tuple[int, int]:
     """The id of the pool behind an allocator; (0, 0) of the first."""
     high, low = ctypes.c_uint64(), ctypes.c_uint64()
-    _tools.memopt_pluggable_get_pool(device, number, high, low)
+    lib.memopt_pluggable_get_pool(device, number, high, low)
     return high.value, low.value

@@ -13,11 +13,11 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 import torch
 
 from .. import _snapshot, errors
-from .._abi.tools import PluggableObserver
+from .._abi import PluggableObserver
+from .._library import lib
 from ..allocator import config_items, stat_names
 from .._stacks import Stacks, no_frames
 from ..oom import OutOfMemoryReport, holders_of, numbers_of, tag_names
-from ..tools._library import lib as _tools
 from . import _pluggable
 from ._history import History
 
@@ -57,7 +57,7 @@ class TorchMemory:
         ):
             if hasattr(torch._C, name):
                 setattr(torch._C, name, answer)
-        _tools.memopt_pluggable_observe(self._observer)
+        lib.memopt_pluggable_observe(self._observer)
 
     # --- statistics ---
 

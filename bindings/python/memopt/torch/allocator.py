@@ -16,14 +16,13 @@ import torch
 
 from .. import _snapshot, errors, steps
 from .._abi import Status
-from .._abi.tools import PluggableRaise
+from .._abi import PluggableRaise
 from .._library import c_text, lib, output
 from .._lock import Guard
 from ..allocator import Paused, config_items
 from ..oom import OutOfMemoryReport
 from ..sizes import Size, parse_size
 from ..steps import StepPlan
-from ..tools._library import lib as _tools
 from . import _paused, _pluggable
 from ._torch_memory import TorchMemory
 
@@ -63,7 +62,7 @@ class TorchAllocator:
         self._device = device
         self._seen: Optional[TorchMemory] = None  # once enabled
         global _last
-        _tools.memopt_pluggable_configure(
+        lib.memopt_pluggable_configure(
             _backend().encode(), c_text(self._config, "a configuration"), _torch_raise()
         )
         _last = self
@@ -200,7 +199,7 @@ class TorchAllocator:
         """
         most = parse_size(target)
         indexes = range(torch.cuda.device_count()) if device is None else [self._index(device)]
-        return sum(output(_tools.memopt_pluggable_trim_to_sync, i, most) for i in indexes)
+        return sum(output(lib.memopt_pluggable_trim_to_sync, i, most) for i in indexes)
 
     def mark_step(
         self, device: DeviceLike = None, *, learn: bool = False, end: bool = False
@@ -313,7 +312,7 @@ def _backend() -> str:
 
 
 def _address(function: str) -> int:
-    return ctypes.cast(getattr(_tools, function), ctypes.c_void_p).value or 0
+    return ctypes.cast(getattr(lib, function), ctypes.c_void_p).value or 0
 
 
 def _torch_allocator(alloc: str) -> Any:
@@ -326,7 +325,7 @@ def _torch_raise() -> Any:
     without that, a failure is only logged."""
     path = os.path.join(os.path.dirname(torch.__file__), "lib", "libc10.so")
     try:
-        found = output(_tools.memopt_pluggable_find_torch, os.fsencode(path))
+        found = output(lib.memopt_pluggable_find_torch, os.fsencode(path))
         return ctypes.cast(found, PluggableRaise)
     except errors.NotFoundError:
         pass

@@ -6,7 +6,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Op
 
 import torch
 
-from ..tools import _host_memory
+from .. import _host_memory
 from ..sizes import format_size
 from . import _storages
 from ._timeline import CATEGORIES, Peak, Timeline

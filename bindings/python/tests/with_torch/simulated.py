@@ -25,9 +25,8 @@ SHIM = os.path.join(SIMULATORS, "torch", "libcudart_shim.so")
 COMMON = """
 import ctypes, gc, warnings
 import memopt
-from memopt._abi.tools import PluggableRaise
+from memopt._abi import PluggableRaise
 from memopt._library import lib
-from memopt.tools._library import lib as tools
 driver = ctypes.CDLL("libcuda.so.1")
 driver.memopt_sim_used.restype = ctypes.c_uint64
 MIB = 1 << 20
@@ -55,7 +54,7 @@ def end_capture(stream):
 
 def stat(name, device=0, index=0):
     out, value = ctypes.c_void_p(), ctypes.c_uint64()
-    tools.memopt_pluggable_get_allocator(device, index, ctypes.byref(out))
+    lib.memopt_pluggable_get_allocator(device, index, ctypes.byref(out))
     lib.memopt_allocator_get_stat(out, name.encode(), ctypes.byref(value))
     return value.value
 """

@@ -186,17 +186,3 @@ def test_a_run_that_does_not_learn_is_noticed(text_file):
         check=False,
     )
     assert result.returncode == 1 and "NO   the loss falls" in result.stdout
-
-
-def test_phases_under_profile(tmp_path):
-    """The training run that docs/guide/command-profile.md shows, in small."""
-    program = [sys.executable, EXAMPLES / "train_phases.py"]
-    small = ["--steps", 3, "--layers", 3, "--width", 256, "--batch", 64]
-    path = tmp_path / "report.json"
-    words = ["profile", "--interval", "0.02", "--output", path, "--", *program, *small]
-    result = start([sys.executable, "-m", "memopt", *words])
-    assert result.stdout.startswith("loss ")
-    report = json.loads(path.read_text())
-    names = [phase["phase"] for phase in report["phases"]]
-    assert names == [None, "setup", "forward", "backward", "optimizer"]
-    assert report["peaks"]["rss"]["bytes"] > 1 << 26 and "Most in each phase" in result.stderr

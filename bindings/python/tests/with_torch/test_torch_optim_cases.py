@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import memopt.torch as mt
-from memopt.tools import _host_memory
+from memopt import _host_memory
 from optim_rules import Rule, rule_of
 
 OURS = [

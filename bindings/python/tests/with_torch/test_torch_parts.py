@@ -10,14 +10,12 @@ import pytest
 torch = pytest.importorskip("torch")
 import memopt  # noqa: E402
 import memopt.torch as mt  # noqa: E402
-from memopt.tools import _leaks  # noqa: E402
 from memopt.torch import (  # noqa: E402
     _arguments,
     _call_context,
     _pluggable,
     _storages,
     amp,
-    monitor,
 )
 from memopt.torch._live_bytes import LiveBytes  # noqa: E402
 
@@ -95,24 +93,6 @@ def test_figures_of_graphs_are_added_but_for_the_setting_among_them(monkeypatch)
     library = types.SimpleNamespace(memopt_allocator_get_stats=get_stats)
     monkeypatch.setattr(_pluggable, "lib", library)
     assert bare_allocator(0).stats() == {"reserved_bytes.all.current": 111, "max_split_size": 4}
-
-
-# --- the monitor ----------------------------------------------------------------------------------
-
-
-def test_samples_of_the_warm_up_do_not_count():
-    def alarm(warm_up):
-        detector = _leaks.LeakDetector(warm_up=warm_up)
-        return next(s for s in range(1000) if detector.add(s, s * (1 << 20)) is not None)
-
-    assert alarm(100) == alarm(0) + 100
-
-
-def test_used_memory_is_what_is_not_free(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (30, 100))
-    meter = object.__new__(monitor._Gpu)
-    meter._monitor, meter._index = None, 0
-    assert meter._memory() == (70, 30, 100)
 
 
 # --- what a call depends on -----------------------------------------------------------------------

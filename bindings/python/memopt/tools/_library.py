@@ -1,8 +1,0 @@
-"""Loads libmemopt-tools."""
-
-from __future__ import annotations
-
-from .._abi import tools
-from .._library import part
-
-lib = part(tools.TOOLS)

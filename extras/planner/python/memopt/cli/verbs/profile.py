@@ -1,0 +1,1 @@
+HELP = "run a program and record its memory over time"

@@ -1,0 +1,1 @@
+from torch_fixtures import *  # noqa: F403

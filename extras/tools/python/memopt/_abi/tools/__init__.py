@@ -1,0 +1,4 @@
+"""The C interface of libmemopt-tools."""
+
+from .monitor import *
+from .trace import *
