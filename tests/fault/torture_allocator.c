@@ -4,7 +4,7 @@
 #include "support/checks.h"
 #include "support/torture.h"
 
-#include "allocator/state.h"
+#include "allocator/blocks/state.h"
 
 #include "base/memory.h"
 #include "support/allocator_check.h"

@@ -11,7 +11,7 @@ MUTANTS = [
     # --- allocator
     Mutant(
         "allocator_table_stale",
-        "lib/allocator/block.c",
+        "lib/allocator/blocks/block.c",
         "    block->state = MO_BLOCK_FREE; /* the table may still lead to it */\n",
         "",
         "asan",
@@ -19,7 +19,7 @@ MUTANTS = [
     ),
     Mutant(
         "allocator_room_stays",
-        "lib/allocator/stripes.c",
+        "lib/allocator/front/stripes.c",
         """    if (sum > most) {
         for (uint32_t i = 0; i < stripes; i++)
             allocator->stripes[i].room""",
@@ -31,7 +31,7 @@ MUTANTS = [
     ),
     Mutant(
         "allocator_reused_handle",
-        "lib/allocator/streams.c",
+        "lib/allocator/streams/streams.c",
         "        pool->stream = no_stream(pool);\n",
         "",
         "asan",
@@ -39,7 +39,7 @@ MUTANTS = [
     ),
     Mutant(
         "allocator_unmap_early",
-        "lib/allocator/growth.c",
+        "lib/allocator/memory/growth.c",
         """        if (pool->drained == allocator->release_pass || !mo_stale_may(allocator, pool) ||
             mo_stale_mark(allocator, pool, stream, &use) != MEMOPT_OK)
             status = mo_drain_pool(allocator, pool);
@@ -50,7 +50,7 @@ MUTANTS = [
     ),
     Mutant(
         "allocator_stale_early",
-        "lib/allocator/stale.c",
+        "lib/allocator/memory/stale.c",
         "    if (!wait)\n        return mo_work_is_over(memopt_event_query(block->uses->event));\n",
         "    if (!wait)\n        return 1;\n",
         "asan",
@@ -58,7 +58,7 @@ MUTANTS = [
     ),
     Mutant(
         "allocator_waits_for_own_only",
-        "lib/allocator/pressure.c",
+        "lib/allocator/front/pressure.c",
         "mo_events_wait_one(allocator, NULL, &found)",
         "mo_events_wait_one(allocator, request->pool, &found)",
         "asan",
@@ -205,7 +205,7 @@ extern const mo_kernel mo_kernel_hash_granules;
     ),
     Mutant(
         "allocator_leak_without_addresses",
-        "lib/allocator/segment_expandable.c",
+        "lib/allocator/memory/segment_expandable.c",
         """        mo_slab_return(&allocator->slab, block);
         mo_free(segment);
         mo_free(pages);

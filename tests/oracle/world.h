@@ -11,7 +11,7 @@
 #include "oracle.h"
 #include "picture.h"
 
-#include "allocator/state.h"
+#include "allocator/blocks/state.h"
 
 #include "memopt/share.h"
 

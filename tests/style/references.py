@@ -149,7 +149,8 @@ def untold(root):
 
 def attempts(root):
     """The guide lists as many attempts at the limit as the allocator makes."""
-    source, page = (root / name for name in ("lib/allocator/pressure.c", "docs/guide/allocator.md"))
+    names = ("lib/allocator/front/pressure.c", "docs/guide/allocator.md")
+    source, page = (root / name for name in names)
     if not source.is_file():
         return
     made = re.search(r"attempts\[\] = \{(.*?)\n\};", source.read_text(encoding="utf-8"), re.S)[1]

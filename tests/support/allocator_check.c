@@ -4,7 +4,7 @@
  */
 #include "support/allocator_check.h"
 
-#include "allocator/steps.h"
+#include "allocator/steps/steps.h"
 #include "base/lock.h"
 
 #include <string.h>

@@ -1,7 +1,7 @@
 /* A trace that an allocator records, replayed: the same peaks, from all that takes memory there. */
 #include "unit/allocator/support.h"
 
-#include "allocator/state.h"
+#include "allocator/blocks/state.h"
 #include "memopt/checkpoint.h"
 #include "memopt/experimental/hooks.h"
 #include "memopt/offload.h"

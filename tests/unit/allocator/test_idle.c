@@ -4,7 +4,7 @@
  */
 #include "support.h"
 
-#include "allocator/idle.h"
+#include "allocator/memory/idle.h"
 #include "device/front/handle.h"
 
 #define CAPACITY (64 * MIB)

@@ -2,7 +2,7 @@
 #include "support/checks.h"
 #include "support/sweep.h"
 
-#include "allocator/placement.h"
+#include "allocator/steps/placement.h"
 
 #include "base/memory.h"
 

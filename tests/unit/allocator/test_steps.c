@@ -4,7 +4,7 @@
  */
 #include "support.h"
 
-#include "allocator/idle.h"
+#include "allocator/memory/idle.h"
 #include "support/sweep.h"
 
 #include <string.h>

@@ -5,7 +5,7 @@
  */
 #include "support.h"
 
-#include "allocator/state.h"
+#include "allocator/blocks/state.h"
 #include "device/front/handle.h"
 #include "memopt/cast.h"
 #include "memopt/checkpoint.h"

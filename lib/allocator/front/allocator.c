@@ -1,0 +1,222 @@
+/* The public functions of blocks. */
+#include "allocator/blocks/pool.h"
+#include "allocator/front/block_life.h"
+#include "allocator/front/pressure.h"
+#include "allocator/front/stripe_blocks.h"
+#include "allocator/memory/idle.h"
+#include "allocator/memory/segment_common.h"
+#include "allocator/steps/step_lanes.h"
+#include "allocator/streams/events.h"
+#include "allocator/watch/history.h"
+#include "memopt/experimental/hooks.h"
+
+#include "base/lock.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+/* --- allocating
+ * ---------------------------------------------------------------------------------------- */
+
+/* The lane that serves the request, if one does. A place that is not free may be a pending free's.
+ */
+static mo_lane *lane_of(memopt_allocator *allocator, const mo_request *request)
+{
+    mo_lane *lane = request->pool->lane;
+    if (lane != NULL && lane->armed && !mo_lane_is_ready(lane, request->size)) {
+        mo_events_process(allocator);
+        lane = request->pool->lane;
+    }
+    return lane != NULL && lane->armed ? lane : NULL;
+}
+
+/* From the cache; OK without a block if there is none. */
+static memopt_status alloc_cached(memopt_allocator *allocator, mo_request *request,
+                                  void **out_pointer)
+{
+    memopt_status status = mo_request_enter(allocator, request);
+    if (status != MEMOPT_OK)
+        return status;
+    mo_events_process_next(allocator);
+    mo_lane *lane = lane_of(allocator, request);
+    mo_block *block = lane != NULL ? mo_lane_serve(allocator, lane, request) : NULL;
+    if (block == NULL && request->slot == 0)
+        block = mo_request_serve(allocator, request);
+    return block == NULL ? MEMOPT_OK : mo_block_give(allocator, block, request, out_pointer);
+}
+
+memopt_status memopt_allocator_alloc(memopt_allocator *allocator, uint64_t bytes, memopt_tag tag,
+                                     memopt_stream stream, void **out_pointer)
+{
+    void *pointer = NULL;
+    if (allocator == NULL || out_pointer == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_alloc: %s is NULL",
+                       allocator == NULL ? "allocator" : "out_pointer");
+    if (mo_device_inherited(allocator->device))
+        return mo_fail_inherited("allocator_alloc");
+    if (bytes == 0) {
+        *out_pointer = NULL;
+        return MEMOPT_OK;
+    }
+    mo_request request = {.asked = bytes,
+                          .size = mo_round_size(allocator, bytes),
+                          .tag = tag,
+                          .stream = stream,
+                          .context = mo_history_ask(allocator)};
+    if (request.size == 0)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "allocator_alloc: %" PRIu64 " bytes overflow when rounded", bytes);
+    mo_idle_check(allocator);
+    pointer = mo_stripe_alloc(allocator, &request);
+    if (pointer != NULL) {
+        *out_pointer = pointer;
+        return MEMOPT_OK;
+    }
+    mo_lock(&allocator->lock);
+    int known = tag < allocator->tag_count;
+    memopt_status status = known ? alloc_cached(allocator, &request, &pointer) : MEMOPT_OK;
+    mo_unlock(&allocator->lock);
+    if (!known)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "allocator_alloc: tag %" PRIu32 " is not registered; see "
+                       "memopt_allocator_register_tag",
+                       tag);
+    if (status == MEMOPT_OK && pointer == NULL)
+        status = mo_alloc_slow(allocator, &request, &pointer);
+    if (status == MEMOPT_OK)
+        *out_pointer = pointer;
+    return status;
+}
+
+/* --- freeing
+ * ------------------------------------------------------------------------------------------- */
+
+enum { REASON_BYTES = 128 };
+
+/* Describes a pointer that is not the start of a live block; lock held. */
+static void explain(const memopt_allocator *allocator, const void *pointer, char *reason)
+{
+    const mo_block *block = mo_block_at(allocator, pointer);
+    if (block == NULL)
+        snprintf(reason, REASON_BYTES, "does not come from this allocator");
+    else if (block->state == MO_BLOCK_LIVE)
+        snprintf(reason, REASON_BYTES,
+                 "lies %" PRIu64 " bytes inside the live block at %p; pass the block's start",
+                 (uint64_t)((const char *)pointer - block->address), (void *)block->address);
+    else
+        snprintf(reason, REASON_BYTES, "is in free memory (a double free?)");
+}
+
+static memopt_status fail_not_live(const char *function, const void *pointer, const char *reason)
+{
+    return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: pointer %p %s", function, pointer, reason);
+}
+
+/* Finds a live block and takes the lock; a failure leaves it free. */
+static memopt_status lock_block(memopt_allocator *allocator, const void *pointer,
+                                const char *function, mo_block **out_block)
+{
+    char reason[REASON_BYTES];
+    if (allocator == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: allocator is NULL", function);
+    if (mo_device_inherited(allocator->device))
+        return mo_fail_inherited(function);
+    mo_lock(&allocator->lock);
+    *out_block = mo_block_table_find(&allocator->live, pointer);
+    if (*out_block != NULL)
+        return MEMOPT_OK;
+    explain(allocator, pointer, reason);
+    mo_unlock(&allocator->lock);
+    return fail_not_live(function, pointer, reason);
+}
+
+static memopt_status free_block(memopt_allocator *allocator, mo_block *block)
+{
+    if (block->uses != NULL) {
+        memopt_status status = mo_events_free(allocator, block);
+        if (status != MEMOPT_OK)
+            return status;
+    }
+    mo_block_discard(allocator, block);
+    return MEMOPT_OK;
+}
+
+memopt_status memopt_allocator_free(memopt_allocator *allocator, void *pointer)
+{
+    mo_block *block;
+    if (allocator != NULL && pointer == NULL)
+        return MEMOPT_OK;
+    if (allocator != NULL && !mo_device_inherited(allocator->device) &&
+        mo_stripe_free(allocator, pointer))
+        return MEMOPT_OK;
+    memopt_status status = lock_block(allocator, pointer, "allocator_free", &block);
+    if (status != MEMOPT_OK)
+        return status;
+    status = free_block(allocator, block);
+    mo_unlock(&allocator->lock);
+    return status;
+}
+
+memopt_status memopt_allocator_record_stream(memopt_allocator *allocator, void *pointer,
+                                             memopt_stream stream)
+{
+    mo_block *block;
+    memopt_status status = lock_block(allocator, pointer, "allocator_record_stream", &block);
+    if (status != MEMOPT_OK)
+        return status;
+    status = mo_events_note(allocator, block, stream);
+    mo_unlock(&allocator->lock);
+    return status;
+}
+
+memopt_status memopt_allocator_free_behind(memopt_allocator *allocator, void *pointer,
+                                           memopt_stream stream)
+{
+    mo_block *block;
+    memopt_status status = lock_block(allocator, pointer, "allocator_free_behind", &block);
+    if (status != MEMOPT_OK)
+        return status;
+    status = mo_events_note(allocator, block, stream);
+    if (status == MEMOPT_OK)
+        status = free_block(allocator, block);
+    mo_unlock(&allocator->lock);
+    return status;
+}
+
+memopt_device *memopt_allocator_get_device(const memopt_allocator *allocator)
+{
+    return allocator == NULL ? NULL : allocator->device;
+}
+
+memopt_status memopt_allocator_get_block(memopt_allocator *allocator, const void *pointer,
+                                         void **out_base, uint64_t *out_bytes)
+{
+    char reason[REASON_BYTES];
+    if (allocator == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_get_block: allocator is NULL");
+    if (mo_device_inherited(allocator->device))
+        return mo_fail_inherited("allocator_get_block");
+    mo_lock(&allocator->lock);
+    const mo_block *block = mo_block_table_find(&allocator->live, pointer);
+    if (block == NULL)
+        block = mo_block_at(allocator, pointer);
+    int live = block != NULL && block->state == MO_BLOCK_LIVE;
+    if (live && out_base != NULL)
+        *out_base = block->address;
+    if (live && out_bytes != NULL)
+        *out_bytes = block->size;
+    if (!live)
+        explain(allocator, pointer, reason);
+    mo_unlock(&allocator->lock);
+    return live ? MEMOPT_OK : fail_not_live("allocator_get_block", pointer, reason);
+}
+
+int32_t memopt_allocator_owns(memopt_allocator *allocator, const void *pointer)
+{
+    if (allocator == NULL || mo_device_inherited(allocator->device))
+        return 0;
+    mo_lock(&allocator->lock);
+    int owned = mo_block_table_find(&allocator->live, pointer) != NULL;
+    mo_unlock(&allocator->lock);
+    return owned;
+}

@@ -1,0 +1,148 @@
+/*
+ * The recording of steps: each allocation with its lane, its size, and when it began and ended in
+ * events of the step. Blocks that live over a mark are followed for one more step, since a step
+ * that repeats frees them at the same event every time.
+ */
+#include "allocator/steps/step_recorder.h"
+
+#include "base/memory.h"
+
+#include <string.h>
+
+/* A longer step is not recorded. */
+enum { MOST_ENTRIES = 1 << 20 };
+
+static mo_lane *new_lane(mo_steps *steps, memopt_stream stream)
+{
+    mo_lane *lane = mo_calloc(1, sizeof *lane);
+    if (lane == NULL)
+        return NULL;
+    lane->stream = stream;
+    lane->next = steps->lanes;
+    steps->lanes = lane;
+    return lane;
+}
+
+mo_lane *mo_lane_of(memopt_allocator *allocator, mo_pool *pool)
+{
+    mo_lane *lane = pool->lane;
+    if (lane != NULL)
+        return lane;
+    for (lane = allocator->steps->lanes; lane != NULL; lane = lane->next)
+        if (lane->stream == pool->stream && !lane->ended)
+            break;
+    if (lane == NULL)
+        lane = new_lane(allocator->steps, pool->stream);
+    return pool->lane = lane;
+}
+
+static int has_room(mo_step_record *record)
+{
+    return record->count < record->room ||
+           mo_grow((void **)&record->entries, &record->room, (uint64_t)record->count + 1,
+                   sizeof *record->entries);
+}
+
+/* The block may be larger than the request. A step with a lent one is not compared: it repeats only
+ * by chance. */
+void mo_step_note_alloc(memopt_allocator *allocator, mo_block *block, const mo_request *request)
+{
+    mo_steps *steps = allocator->steps;
+    mo_step_record *now = &steps->now;
+    if (!steps->recording || steps->broken)
+        return;
+    const mo_pool *pool = request->pool;
+    int lent = pool->life != MO_STREAM_LIVE || pool->stream != request->stream;
+    mo_lane *lane = lent ? NULL : mo_lane_of(allocator, request->pool);
+    if (lane == NULL || now->count == MOST_ENTRIES || !has_room(now)) {
+        steps->broken = 1;
+        return;
+    }
+    now->entries[now->count++] =
+        (mo_step_entry){.lane = lane, .block = block, .size = request->size, .born = now->clock++};
+    block->entry = now->count;
+    lane->count++;
+    lane->hash = (lane->hash ^ request->size) * UINT64_C(0x9E3779B97F4A7C15);
+    lane->hash ^= lane->hash >> 29;
+}
+
+static mo_step_entry *entry_of(mo_steps *steps, const mo_block *block, int *out_before)
+{
+    *out_before = (block->entry & MO_ENTRY_BEFORE) != 0;
+    mo_step_record *record = *out_before ? &steps->before : &steps->now;
+    return &record->entries[(block->entry & ~MO_ENTRY_BEFORE) - 1];
+}
+
+void mo_step_note_free(memopt_allocator *allocator, const mo_block *block)
+{
+    int before;
+    if (block->entry == 0)
+        return;
+    mo_step_entry *entry = entry_of(allocator->steps, block, &before);
+    entry->freed = allocator->steps->now.clock++;
+    entry->delayed = 1;
+}
+
+void mo_step_note_end(memopt_allocator *allocator, mo_block *block)
+{
+    int before;
+    mo_step_entry *entry = entry_of(allocator->steps, block, &before);
+    entry->died = allocator->steps->now.clock++;
+    entry->fate = before ? MO_FATE_NEXT : MO_FATE_GONE;
+    entry->block = NULL;
+    block->entry = 0;
+}
+
+/* Blocks that are alive are followed no more. */
+static void let_go(mo_step_record *record)
+{
+    for (uint32_t i = 0; i < record->count; i++)
+        if (record->entries[i].block != NULL)
+            record->entries[i].block->entry = 0;
+    record->count = record->clock = 0;
+}
+
+static void turn_lanes(mo_steps *steps)
+{
+    for (mo_lane *lane = steps->lanes; lane != NULL; lane = lane->next) {
+        lane->count_before = lane->count;
+        lane->hash_before = lane->hash;
+        lane->count = lane->hash = 0;
+    }
+}
+
+void mo_step_turn(mo_steps *steps)
+{
+    mo_step_record old = steps->before;
+    let_go(&old);
+    turn_lanes(steps);
+    steps->before = steps->now;
+    steps->now = old;
+    steps->has_before = steps->recording && !steps->broken;
+    for (uint32_t i = 0; i < steps->before.count; i++)
+        if (steps->before.entries[i].block != NULL)
+            steps->before.entries[i].block->entry |= MO_ENTRY_BEFORE;
+    steps->broken = 0;
+}
+
+void mo_step_stop(mo_steps *steps)
+{
+    mo_step_record *records[] = {&steps->now, &steps->before};
+    for (int i = 0; i < 2; i++) {
+        let_go(records[i]);
+        mo_free(records[i]->entries);
+        memset(records[i], 0, sizeof *records[i]);
+    }
+    turn_lanes(steps);
+    steps->recording = steps->has_before = steps->broken = 0;
+}
+
+int mo_step_is_alike(const mo_steps *steps)
+{
+    if (!steps->recording || steps->broken || !steps->has_before || steps->now.count == 0)
+        return 0;
+    for (const mo_lane *lane = steps->lanes; lane != NULL; lane = lane->next)
+        if (lane->count != lane->count_before || lane->hash != lane->hash_before)
+            return 0;
+    return 1;
+}

@@ -1,0 +1,55 @@
+/* Recorded streams and deferred frees. Called with the lock held. */
+#ifndef MO_ALLOCATOR_EVENTS_H
+#define MO_ALLOCATOR_EVENTS_H
+
+#include "allocator/front/block_life.h"
+
+memopt_status mo_events_note(memopt_allocator *allocator, mo_block *block, memopt_stream stream);
+/* Starts the deferred free of a block with uses. On failure the block is live as before. */
+memopt_status mo_events_free(memopt_allocator *allocator, mo_block *block);
+/* Retires every block whose events are complete. */
+void mo_events_process(memopt_allocator *allocator);
+/* The same for the next stream of those with pending frees, if it is time to ask it: a few calls of
+ * the driver at most. */
+void mo_events_process_next(memopt_allocator *allocator);
+/* Allocations after this clock until it is time to ask; UINT64_MAX if no free is pending. */
+static inline uint64_t mo_events_in(const mo_events *events, uint64_t clock)
+{
+    if (events->first == NULL)
+        return UINT64_MAX;
+    return events->due > clock ? events->due - clock : 0;
+}
+/* Waits for one pending use, of a block of `pool` if not NULL; releases lock meanwhile. *out_found
+ * is 0 if there is none. Slow held. */
+memopt_status mo_events_wait_one(memopt_allocator *allocator, const mo_pool *pool, int *out_found);
+/* Returns the uses of a block that is freed by force. */
+void mo_events_drop(memopt_allocator *allocator, mo_block *block);
+/* True while a stream that the allocator knows records a graph. */
+int mo_capturing(memopt_allocator *allocator);
+/* Ends the queues of streams that no block is recorded on. */
+void mo_events_trim(memopt_allocator *allocator);
+/* An event of the pool, for the slow path; given back by mo_events_return. */
+memopt_status mo_events_borrow(memopt_allocator *allocator, mo_stream_use **out_use);
+void mo_events_return(memopt_allocator *allocator, mo_stream_use *use);
+memopt_status mo_events_end(memopt_allocator *allocator);
+/* The work of the queue's stream is complete: so are all uses of it. */
+void mo_events_settle(memopt_allocator *allocator, mo_use_queue *queue);
+
+/* Notes the stream of a new block that is in no pool of it. After a failure the block is cached
+ * again. */
+memopt_status mo_events_own(memopt_allocator *allocator, mo_block *block, memopt_stream stream);
+
+/* Enters a taken block as live. After a failure it is cached again. */
+static inline memopt_status mo_block_give(memopt_allocator *allocator, mo_block *block,
+                                          const mo_request *request, void **out_pointer)
+{
+    const mo_pool *pool = request->pool;
+    void *pointer = mo_block_activate(allocator, block, request);
+    int own = pool->life == MO_STREAM_LIVE && pool->stream == request->stream;
+    memopt_status status = own ? MEMOPT_OK : mo_events_own(allocator, block, request->stream);
+    if (status == MEMOPT_OK)
+        *out_pointer = pointer;
+    return status;
+}
+
+#endif

@@ -1,0 +1,312 @@
+/*
+ * Recording a trace: a line of CSV for each allocation, recorded stream and free, in the order of
+ * the allocator's lock, in the form that memopt replay reads. Events go to the history, too.
+ *
+ * Lines gather in a buffer that is made at the start; the event that fills it writes it to the
+ * file, under the lock, so that nothing is allocated or lost. After the first failing write no more
+ * events are kept, and the file ends behind the last whole buffer: the program goes on, and the end
+ * of the recording tells.
+ */
+#include "allocator/watch/recorder.h"
+
+#include "allocator/watch/history.h"
+
+#include "base/lock.h"
+#include "base/memory.h"
+#include "base/small_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { BUFFER_BYTES = 1 << 16, MOST_OF_LINE = 192 };
+
+struct mo_recorder {
+    int file;
+    int error; /* errno of the first failed write; 0: none */
+    double begun;
+    uint64_t events;  /* recorded so far */
+    uint64_t in_file; /* of them, in the file */
+    uint64_t written; /* bytes of the file */
+    uint64_t used;    /* bytes of text */
+    char *path;
+    char text[BUFFER_BYTES];
+};
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
+}
+
+static void flush(mo_recorder *recorder)
+{
+    if (recorder->error == 0)
+        recorder->error =
+            mo_write_at(pwrite, recorder->file, recorder->text, recorder->used, recorder->written);
+    if (recorder->error == 0) {
+        recorder->written += recorder->used;
+        recorder->in_file = recorder->events;
+    }
+    recorder->used = 0;
+}
+
+/* The tag's name without what would end a field. */
+static const char *tag_field(const memopt_allocator *allocator, memopt_tag tag, char *field)
+{
+    snprintf(field, MO_TAG_NAME, "%s", allocator->tags[tag].name);
+    for (char *c = field; *c != '\0'; c++)
+        if (*c == ',' || *c == '"' || (unsigned char)*c < ' ')
+            *c = '_';
+    return field;
+}
+
+/* As CSV names them; NULL: the file does not have them. */
+static const char *name_of(uint32_t action)
+{
+    switch (action) {
+    case MEMOPT_HISTORY_ALLOC:
+        return "allocate";
+    case MEMOPT_HISTORY_RECORD_STREAM:
+        return "record stream";
+    case MEMOPT_HISTORY_FREE:
+        return "free";
+    case MEMOPT_HISTORY_FAILED:
+        return "allocate failure";
+    default:
+        return NULL;
+    }
+}
+
+static void add_line(memopt_allocator *allocator, const memopt_history_event *event)
+{
+    mo_recorder *recorder = allocator->recorder;
+    const char *action = name_of(event->action);
+    char field[MO_TAG_NAME];
+    if (recorder->error != 0 || action == NULL)
+        return;
+    if (BUFFER_BYTES - recorder->used < MOST_OF_LINE)
+        flush(recorder);
+    recorder->events++;
+    recorder->used += (uint64_t)snprintf(
+        recorder->text + recorder->used, MOST_OF_LINE,
+        "%" PRIu32 ",%.0f,%s,0x%" PRIxPTR ",%" PRIu64 ",0x%" PRIxPTR ",%s\n", mo_this_thread(),
+        now() - recorder->begun, action, (uintptr_t)event->address, event->bytes,
+        (uintptr_t)event->stream, tag_field(allocator, event->tag, field));
+}
+
+static void add(memopt_allocator *allocator, const memopt_history_event *event)
+{
+    MO_PRE(allocator->recorder == NULL || mo_is_locked(&allocator->lock));
+    if (allocator->history != NULL)
+        mo_history_add(allocator, event);
+    if (allocator->recorder != NULL)
+        add_line(allocator, event);
+}
+
+static memopt_history_event about(const mo_block *block, uint32_t action, memopt_stream stream)
+{
+    const memopt_history_event event = {.address = block->address,
+                                        .bytes = block->requested,
+                                        .stream = stream,
+                                        .action = action,
+                                        .tag = block->tag,
+                                        .context = block->context};
+    return event;
+}
+
+void mo_recorder_alloc(memopt_allocator *allocator, const mo_block *block, memopt_stream stream)
+{
+    const memopt_history_event event = about(block, MEMOPT_HISTORY_ALLOC, stream);
+    add(allocator, &event);
+}
+
+void mo_recorder_use(memopt_allocator *allocator, const mo_block *block, memopt_stream stream)
+{
+    const memopt_history_event event = about(block, MEMOPT_HISTORY_RECORD_STREAM, stream);
+    add(allocator, &event);
+}
+
+void mo_recorder_free(memopt_allocator *allocator, const mo_block *block)
+{
+    const memopt_history_event event =
+        about(block, MEMOPT_HISTORY_FREE, block->segment->pool->stream);
+    add(allocator, &event);
+}
+
+void mo_recorder_completed(memopt_allocator *allocator, const mo_block *block)
+{
+    const memopt_history_event event =
+        about(block, MEMOPT_HISTORY_COMPLETED, block->segment->pool->stream);
+    if (allocator->history != NULL)
+        mo_history_add(allocator, &event);
+}
+
+void mo_recorder_mapped(memopt_allocator *allocator, const mo_segment *segment, uint64_t bytes,
+                        uint32_t action)
+{
+    const memopt_history_event event = {.address = segment->address,
+                                        .bytes = bytes,
+                                        .stream = segment->pool->stream,
+                                        .action = action};
+    if (allocator->history != NULL)
+        mo_history_add(allocator, &event);
+}
+
+void mo_recorder_failed(memopt_allocator *allocator, const mo_request *request)
+{
+    const memopt_history_event event = {.bytes = request->asked,
+                                        .stream = request->stream,
+                                        .action = MEMOPT_HISTORY_FAILED,
+                                        .tag = request->tag,
+                                        .context = request->context};
+    add(allocator, &event);
+}
+
+/* --- begin and end ------------------------------------------------------------------------- */
+
+static void list_block(memopt_allocator *allocator, const mo_block *block,
+                       void (*to)(memopt_allocator *, const memopt_history_event *))
+{
+    memopt_history_event event = about(block, MEMOPT_HISTORY_ALLOC, block->segment->pool->stream);
+    to(allocator, &event);
+    event.action = MEMOPT_HISTORY_RECORD_STREAM;
+    for (const mo_stream_use *use = block->uses; use != NULL; use = use->next) {
+        event.stream = use->queue->stream;
+        to(allocator, &event);
+    }
+}
+
+void mo_recorder_list_live(memopt_allocator *allocator, int history)
+{
+    for (const mo_segment *segment = allocator->segments; segment != NULL;
+         segment = segment->next) {
+        if (history && segment->mapped > 0)
+            mo_recorder_mapped(allocator, segment, segment->mapped, MEMOPT_HISTORY_MAP);
+        for (const mo_block *block = segment->first; block != NULL; block = block->next)
+            if (block->state == MO_BLOCK_LIVE)
+                list_block(allocator, block, history ? mo_history_add : add_line);
+    }
+}
+
+static void discard(mo_recorder *recorder)
+{
+    mo_free(recorder->path);
+    mo_free(recorder);
+}
+
+static memopt_status cannot(const char *call, const char *path, int error)
+{
+    return mo_fail_driver(MEMOPT_IO_ERROR, error, strerror(error),
+                          "%s: %s: %s; give the name of a file in a writable directory", call, path,
+                          strerror(error));
+}
+
+static memopt_status open_recorder(const char *path, mo_recorder **out_recorder)
+{
+    static const char header[] = "Thread,Time,Action,Pointer,Size,Stream,Tag\n";
+    mo_recorder *recorder = mo_calloc(1, sizeof *recorder);
+    if (recorder == NULL)
+        return MEMOPT_OUT_OF_HOST_MEMORY;
+    recorder->path = mo_strdup(path);
+    if (recorder->path == NULL) {
+        discard(recorder);
+        return MEMOPT_OUT_OF_HOST_MEMORY;
+    }
+    recorder->file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0666);
+    if (recorder->file < 0) {
+        memopt_status status = cannot("allocator_start_trace", path, errno);
+        discard(recorder);
+        return status;
+    }
+    memcpy(recorder->text, header, sizeof header - 1);
+    recorder->used = sizeof header - 1;
+    recorder->begun = now();
+    *out_recorder = recorder;
+    return MEMOPT_OK;
+}
+
+memopt_status memopt_allocator_start_trace(memopt_allocator *allocator, const char *path)
+{
+    mo_recorder *recorder = NULL;
+    if (allocator == NULL || path == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_start_trace: %s is NULL",
+                       allocator == NULL ? "allocator" : "path");
+    if (mo_device_inherited(allocator->device))
+        return mo_fail_inherited("allocator_start_trace");
+    mo_lock(&allocator->lock);
+    int busy = allocator->recorder != NULL;
+    mo_unlock(&allocator->lock);
+    memopt_status status = busy ? MEMOPT_BUSY : open_recorder(path, &recorder);
+    if (status == MEMOPT_OK) {
+        mo_lock(&allocator->lock);
+        busy = allocator->recorder != NULL; /* another thread was faster */
+        if (!busy) {
+            allocator->recorder = recorder;
+            allocator->recorded = 1;
+            mo_recorder_list_live(allocator, 0);
+        }
+        mo_unlock(&allocator->lock);
+    }
+    if (!busy)
+        return status;
+    if (recorder != NULL) {
+        close(recorder->file);
+        discard(recorder);
+    }
+    return mo_fail(MEMOPT_BUSY, "allocator_start_trace: a trace is already being recorded; call "
+                                "memopt_allocator_stop_trace first");
+}
+
+/* Writes what is left; 0 or the first errno. The file then ends with a whole line. */
+static int finish(mo_recorder *recorder)
+{
+    flush(recorder);
+    if (recorder->error != 0)
+        (void)!ftruncate(recorder->file, (off_t)recorder->written);
+    if (close(recorder->file) != 0 && recorder->error == 0 && errno != EINTR)
+        recorder->error = errno;
+    return recorder->error;
+}
+
+memopt_status mo_recorder_end(memopt_allocator *allocator, uint64_t *out_events)
+{
+    memopt_status status = MEMOPT_OK;
+    mo_lock(&allocator->lock);
+    mo_recorder *recorder = allocator->recorder;
+    allocator->recorder = NULL;
+    allocator->recorded = allocator->history != NULL;
+    mo_unlock(&allocator->lock);
+    if (recorder == NULL)
+        return MEMOPT_OK;
+    int error = finish(recorder);
+    if (error != 0)
+        status = mo_fail_driver(MEMOPT_IO_ERROR, error, strerror(error),
+                                "allocator_stop_trace: %s: %s; the file has the first %" PRIu64
+                                " events; free space and record again",
+                                recorder->path, strerror(error), recorder->in_file);
+    else if (out_events != NULL)
+        *out_events = recorder->events;
+    discard(recorder);
+    return status;
+}
+
+memopt_status memopt_allocator_stop_trace(memopt_allocator *allocator, uint64_t *out_events)
+{
+    if (allocator == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_stop_trace: allocator is NULL");
+    if (mo_device_inherited(allocator->device))
+        return mo_fail_inherited("allocator_stop_trace");
+    mo_lock(&allocator->lock);
+    int recording = allocator->recorder != NULL;
+    mo_unlock(&allocator->lock);
+    if (!recording)
+        return mo_fail(MEMOPT_NOT_FOUND, "allocator_stop_trace: no trace is being recorded; call "
+                                         "memopt_allocator_start_trace first");
+    return mo_recorder_end(allocator, out_events);
+}

@@ -1,0 +1,107 @@
+/* Statistics as the caller sees them: names, values, peaks. */
+#include "allocator/blocks/state.h"
+
+#include "base/lock.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define ONE_POOL(key, pool)                                                                        \
+#key "." #pool ".current", #key "." #pool ".peak", #key "." #pool ".allocated",                \
+        #key "." #pool ".freed",
+#define BY_POOL(name, key) ONE_POOL(key, all) ONE_POOL(key, small_pool) ONE_POOL(key, large_pool)
+#define OVERSIZE(name, key) #key ".current", #key ".peak", #key ".allocated", #key ".freed",
+#define COUNTER(name, key) #key,
+
+static const char *const names[] = {MO_STAT_LIST(BY_POOL) MO_STAT_OVERSIZE_LIST(OVERSIZE)
+                                        MO_STAT_COUNTER_LIST(COUNTER)};
+
+enum {
+    NAME_COUNT = sizeof names / sizeof names[0],
+    FORMS = 4,
+    FIRST_OVERSIZE = MO_STAT_COUNT * MO_POOL_KINDS * FORMS,
+    FIRST_COUNTER = FIRST_OVERSIZE + MO_STAT_OVERSIZE_COUNT * FORMS
+};
+
+static uint64_t form_of(const mo_stat *stat, uint64_t form)
+{
+    const uint64_t forms[FORMS] = {stat->current, stat->peak, stat->added,
+                                   stat->added - stat->current};
+    return forms[form];
+}
+
+/* In the order of the names. */
+static uint64_t value_at(const mo_stats *stats, uint64_t index)
+{
+    if (index >= FIRST_COUNTER)
+        return stats->counter[index - FIRST_COUNTER];
+    if (index >= FIRST_OVERSIZE)
+        return form_of(&stats->oversize[(index - FIRST_OVERSIZE) / FORMS], index % FORMS);
+    uint64_t row = index / FORMS;
+    return form_of(&stats->by_pool[row % MO_POOL_KINDS][row / MO_POOL_KINDS], index % FORMS);
+}
+
+const char *memopt_allocator_stat_name(uint64_t index)
+{
+    return index < NAME_COUNT ? names[index] : NULL;
+}
+
+memopt_status memopt_allocator_get_stats(memopt_allocator *allocator, uint64_t count,
+                                         uint64_t *out_values, uint64_t *out_total)
+{
+    if (allocator == NULL || (out_values == NULL && count != 0))
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_get_stats: %s is NULL",
+                       allocator == NULL ? "allocator" : "out_values");
+    if (mo_device_inherited(allocator->device))
+        return mo_fail_inherited("allocator_get_stats");
+    mo_lock(&allocator->lock);
+    for (uint64_t i = 0; i < count && i < NAME_COUNT; i++)
+        out_values[i] = value_at(&allocator->stats, i);
+    mo_unlock(&allocator->lock);
+    if (out_total != NULL)
+        *out_total = NAME_COUNT;
+    return MEMOPT_OK;
+}
+
+memopt_status memopt_allocator_get_stat(memopt_allocator *allocator, const char *name,
+                                        uint64_t *out_value)
+{
+    if (allocator == NULL || name == NULL || out_value == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_get_stat: a pointer is NULL");
+    if (mo_device_inherited(allocator->device))
+        return mo_fail_inherited("allocator_get_stat");
+    for (uint64_t i = 0; i < NAME_COUNT; i++) {
+        if (strcmp(names[i], name) != 0)
+            continue;
+        mo_lock(&allocator->lock);
+        *out_value = value_at(&allocator->stats, i);
+        mo_unlock(&allocator->lock);
+        return MEMOPT_OK;
+    }
+    return mo_fail(MEMOPT_NOT_FOUND,
+                   "allocator_get_stat: no statistic is called \"%.60s\"; "
+                   "memopt_allocator_stat_name lists all %d",
+                   name, (int)NAME_COUNT);
+}
+
+memopt_status memopt_allocator_reset_peaks(memopt_allocator *allocator)
+{
+    if (allocator == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_reset_peaks: allocator is NULL");
+    if (mo_device_inherited(allocator->device))
+        return mo_fail_inherited("allocator_reset_peaks");
+    mo_lock(&allocator->lock);
+    uint64_t active = allocator->stats.by_pool[MO_POOL_ALL][MO_STAT_ACTIVE_BYTES].peak;
+    allocator->most_active = mo_max_u64(allocator->most_active, active);
+    for (int pool = 0; pool < MO_POOL_KINDS; pool++)
+        for (int id = 0; id < MO_STAT_COUNT; id++)
+            allocator->stats.by_pool[pool][id].peak = allocator->stats.by_pool[pool][id].current;
+    for (int id = 0; id < MO_STAT_OVERSIZE_COUNT; id++)
+        allocator->stats.oversize[id].peak = allocator->stats.oversize[id].current;
+    for (uint32_t tag = 0; tag < allocator->tag_count; tag++)
+        allocator->tags[tag].peak = allocator->tags[tag].current;
+    allocator->stats.raised = 1;
+    allocator->tags_raised = ~UINT64_C(0);
+    mo_unlock(&allocator->lock);
+    return MEMOPT_OK;
+}

@@ -1,0 +1,130 @@
+/* What blocks are for. A tag is its position in the allocator's fixed table; all members of a
+ * family have the same tags, which are added under `slow`. */
+#include "allocator/watch/tags.h"
+
+#include "allocator/memory/observers.h"
+
+#include "base/checked.h"
+#include "base/lock.h"
+#include "base/options.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+void mo_tags_init(memopt_allocator *allocator)
+{
+    static const char *const built_in[MEMOPT_TAG_USER] = {"other", "weights", "gradients",
+                                                          "optimizer", "activations"};
+    for (uint32_t i = 0; i < MEMOPT_TAG_USER; i++)
+        snprintf(allocator->tags[i].name, MO_TAG_NAME, "%s", built_in[i]);
+    allocator->tag_count = MEMOPT_TAG_USER;
+}
+
+void mo_tag_add(memopt_allocator *allocator, memopt_tag tag, uint64_t bytes)
+{
+    mo_tag *entry = &allocator->tags[tag];
+    entry->current += bytes;
+    entry->blocks++;
+    entry->peak = mo_max_u64(entry->peak, entry->current);
+    allocator->tags_raised |= UINT64_C(1) << tag;
+}
+
+void mo_tag_subtract(memopt_allocator *allocator, memopt_tag tag, uint64_t bytes)
+{
+    allocator->tags[tag].current -= bytes;
+    allocator->tags[tag].blocks--;
+}
+
+void mo_tags_copy(memopt_allocator *pool, memopt_allocator *parent)
+{
+    mo_lock(&parent->lock);
+    for (uint32_t i = 0; i < parent->tag_count; i++)
+        memcpy(pool->tags[i].name, parent->tags[i].name, MO_TAG_NAME);
+    pool->tag_count = parent->tag_count;
+    mo_unlock(&parent->lock);
+}
+
+/* The tag of a name; the first unused one if there is none. */
+static uint32_t find(memopt_allocator *allocator, const char *name)
+{
+    uint32_t i = 0;
+    mo_lock(&allocator->lock);
+    while (i < allocator->tag_count && strcmp(allocator->tags[i].name, name) != 0)
+        i++;
+    mo_unlock(&allocator->lock);
+    return i;
+}
+
+static void add(memopt_allocator *allocator, const char *name)
+{
+    mo_lock(&allocator->lock);
+    snprintf(allocator->tags[allocator->tag_count++].name, MO_TAG_NAME, "%s", name);
+    mo_unlock(&allocator->lock);
+}
+
+/* The tag of a name, a new one if there is room; MO_TAGS if not. */
+static memopt_status find_or_add(memopt_allocator *allocator, const char *name, uint32_t *out_tag)
+{
+    memopt_status status = mo_family_enter(allocator->family, "allocator_register_tag");
+    if (status != MEMOPT_OK)
+        return status;
+    uint32_t tag = find(allocator, name); /* nobody else changes the count */
+    if (tag == allocator->tag_count && tag < MO_TAGS)
+        for (memopt_allocator *each = allocator->family->members; each != NULL;
+             each = each->next_member)
+            add(each, name);
+    mo_family_leave(allocator->family);
+    *out_tag = tag;
+    return MEMOPT_OK;
+}
+
+memopt_status memopt_allocator_register_tag(memopt_allocator *allocator, const char *name,
+                                            memopt_tag *out_tag)
+{
+    if (allocator == NULL || name == NULL || out_tag == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_register_tag: a pointer is NULL");
+    if (mo_device_inherited(allocator->device))
+        return mo_fail_inherited("allocator_register_tag");
+    size_t length = strlen(name);
+    if (length == 0 || length >= MO_TAG_NAME)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "allocator_register_tag: the name has %zu characters; give it 1 to %d",
+                       length, MO_TAG_NAME - 1);
+    uint32_t tag = MO_TAGS;
+    memopt_status status = find_or_add(allocator, name, &tag);
+    if (status != MEMOPT_OK)
+        return status;
+    if (tag == MO_TAGS)
+        return mo_fail(MEMOPT_LIMIT_REACHED,
+                       "allocator_register_tag: all %d tags are taken, \"%s\" is one too many",
+                       MO_TAGS, name);
+    *out_tag = tag;
+    return MEMOPT_OK;
+}
+
+memopt_status memopt_allocator_get_tag_stats(memopt_allocator *allocator, memopt_tag tag,
+                                             memopt_tag_stats *out_stats)
+{
+    memopt_tag_stats full = MEMOPT_TAG_STATS_INIT;
+    if (allocator == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_get_tag_stats: allocator is NULL");
+    if (mo_device_inherited(allocator->device))
+        return mo_fail_inherited("allocator_get_tag_stats");
+    mo_lock(&allocator->lock);
+    uint32_t count = allocator->tag_count;
+    if (tag < count) {
+        const mo_tag *entry = &allocator->tags[tag];
+        full.name = entry->name;
+        full.current_bytes = entry->current;
+        full.peak_bytes = entry->peak;
+        full.blocks = entry->blocks;
+    }
+    mo_unlock(&allocator->lock);
+    if (tag >= count)
+        return mo_fail(MEMOPT_NOT_FOUND,
+                       "allocator_get_tag_stats: tag %" PRIu32 " is not among the %" PRIu32
+                       " registered ones",
+                       tag, count);
+    return mo_result_write(out_stats, &full, sizeof full, "memopt_tag_stats");
+}

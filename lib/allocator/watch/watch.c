@@ -1,0 +1,77 @@
+/* The public functions of histories; see history.c. */
+#include "allocator/watch/history.h"
+#include "allocator/watch/recorder.h"
+
+#include "base/lock.h"
+#include "base/memory.h"
+#include "base/options.h"
+
+memopt_status memopt_allocator_start_history(memopt_allocator *allocator,
+                                             const memopt_history_options *options)
+{
+    memopt_history_options copy;
+    mo_history *history;
+    if (allocator == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_start_history: allocator is NULL");
+    if (mo_device_inherited(allocator->device))
+        return mo_fail_inherited("allocator_start_history");
+    memopt_status status = mo_options_read(&copy, sizeof copy, options, "memopt_history_options");
+    if (status == MEMOPT_OK)
+        status = mo_history_make(&copy, &history);
+    if (status != MEMOPT_OK)
+        return status;
+    mo_lock(&allocator->lock);
+    int begun = mo_history_begin(allocator, history);
+    if (begun)
+        mo_recorder_list_live(allocator, 1);
+    mo_unlock(&allocator->lock);
+    if (begun)
+        return MEMOPT_OK;
+    mo_history_discard(history);
+    return mo_fail(MEMOPT_BUSY, "allocator_start_history: there is a history already; call "
+                                "memopt_allocator_stop_history first");
+}
+
+memopt_status memopt_allocator_stop_history(memopt_allocator *allocator)
+{
+    void *events = NULL;
+    if (allocator == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_stop_history: allocator is NULL");
+    if (mo_device_inherited(allocator->device))
+        return mo_fail_inherited("allocator_stop_history");
+    mo_lock(&allocator->lock);
+    int stopped = allocator->history != NULL;
+    if (stopped)
+        events = mo_history_stop(allocator);
+    mo_unlock(&allocator->lock);
+    mo_free(events);
+    return stopped ? MEMOPT_OK
+                   : mo_fail(MEMOPT_NOT_FOUND, "allocator_stop_history: there is no history; call "
+                                               "memopt_allocator_start_history first");
+}
+
+memopt_status memopt_allocator_read_history(memopt_allocator *allocator, uint64_t first,
+                                            uint64_t count, memopt_history_event *out_events,
+                                            uint64_t *out_first, uint64_t *out_count)
+{
+    if (allocator == NULL || (out_events == NULL && count != 0) || out_first == NULL ||
+        out_count == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_read_history: %s is NULL",
+                       allocator == NULL   ? "allocator"
+                       : out_first == NULL ? "out_first"
+                       : out_count == NULL ? "out_count"
+                                           : "out_events");
+    if (mo_device_inherited(allocator->device))
+        return mo_fail_inherited("allocator_read_history");
+    mo_lock(&allocator->lock);
+    int found = allocator->history != NULL;
+    if (found)
+        mo_history_copy(allocator->history, &first, &count, out_events);
+    mo_unlock(&allocator->lock);
+    if (!found)
+        return mo_fail(MEMOPT_NOT_FOUND, "allocator_read_history: there is no history; call "
+                                         "memopt_allocator_start_history first");
+    *out_first = first;
+    *out_count = count;
+    return MEMOPT_OK;
+}
