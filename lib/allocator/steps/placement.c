@@ -1,8 +1,8 @@
 /*
  * Blocks are placed one by one, each in the smallest gap between those placed before that live at
  * the same time. The order decides: large ones first is nearly always within a thousandth of the
- * bound. Several orders are tried, then blocks that stick out move to the front of the best one,
- * until the bound is met or the work is done that is allowed.
+ * bound. Several orders are tried. Then, from each of them, blocks that stick out move forward by
+ * chance, until the bound is met or the work is done that is allowed.
  *
  * A pass takes time in proportion to the square of the count. Where there are many blocks, those
  * that are small together (a thousandth of the bound) are laid out in the order of time instead, in
@@ -23,6 +23,7 @@ enum {
     SMALL_PART = 1024, /* of the bound: what the small ones may take, and what is no waste */
     OCTAVES = 32,      /* of sizes */
     ORDERS = 4,
+    TRIES = 1024, /* passes from each of them */
     NONE = -1
 };
 /* Comparisons of blocks that further passes may make. */
@@ -51,6 +52,7 @@ typedef struct job {
     uint64_t best_top;
     uint32_t peak; /* a time at which the bound is alive */
     uint64_t work;
+    uint64_t random; /* the same sequence in each job */
 } job;
 
 static int wraps(const mo_rect *rect)
@@ -209,13 +211,21 @@ static void set_order(job *j, int order)
     }
 }
 
-/* What sticks out over the bound goes before others of twice its key. */
+/* From 1 to 4. */
+static double next_factor(job *j)
+{
+    j->random = j->random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return 1 + 3 * (double)(j->random >> 40) / (1 << 24);
+}
+
+/* What sticks out over the bound goes before others of up to four times its key. A fixed factor
+ * leads small steps round in circles. */
 static void promote(job *j)
 {
     for (uint32_t i = 0; i < j->coarse_count; i++) {
         const mo_rect *rect = rect_of(j, j->order[i].rect);
         if ((uint64_t)rect->offset + rect->size > j->all->base + j->all->bound)
-            j->order[i].key *= 2;
+            j->order[i].key *= next_factor(j);
     }
 }
 
@@ -240,10 +250,12 @@ static memopt_status place_coarse(job *j)
         set_order(j, order);
         attempt(j);
     }
-    set_order(j, 0);
-    for (int i = 0; i < 64 && may_go_on(j); i++) {
-        attempt(j);
-        promote(j);
+    for (int order = 0; order < ORDERS && may_go_on(j); order++) {
+        set_order(j, order);
+        for (int i = 0; i < TRIES && may_go_on(j); i++) {
+            attempt(j);
+            promote(j);
+        }
     }
     if (j->best_top == UINT64_MAX)
         return mo_fail(MEMOPT_LIMIT_REACHED, "allocator: a step's blocks take more than 2 TiB");

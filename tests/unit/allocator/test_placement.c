@@ -50,7 +50,8 @@ static uint32_t make_step(mo_rect *rects, uint32_t depth, uint64_t *random, uint
     for (uint32_t i = 0; i < 2 * depth; i++) {
         int forward = i < depth;
         for (uint64_t n = 1 + next_random(random) % 3; n > 0; n--) {
-            uint32_t size = 1 + (uint32_t)(next_random(random) % (1u << next_random(random) % 12));
+            unsigned octave = next_random(random) % 12;
+            uint32_t size = 1 + (uint32_t)(next_random(random) % (1u << octave));
             rects[count++] = (mo_rect){size, time, time + 1 + (uint32_t)n, 0};
             time++;
         }
@@ -69,29 +70,42 @@ static uint32_t make_step(mo_rect *rects, uint32_t depth, uint64_t *random, uint
     return count;
 }
 
+static void place_step(uint64_t seed)
+{
+    static mo_rect rects[MOST];
+    static const uint32_t holes[] = {700, 3, 90};
+    uint64_t random = seed * 77 + 5;
+    uint32_t span, depth = seed % 8 == 0 ? 1000 : 4 + (uint32_t)(next_random(&random) % 60);
+    uint32_t count = make_step(rects, depth, &random, &span);
+    mo_placement p = {.rects = rects, .count = count, .span = span, .grain = 8};
+    if (seed % 2 == 1) {
+        p.holes = holes;
+        p.hole_count = 3;
+    }
+    OK(mo_placement_find(&p));
+    check_places(&p);
+    assert_true(p.top + (p.hole_count > 0 ? 793 : 0) >= p.bound);
+    assert_true(p.top <= p.bound + p.bound / 50 + 8);
+    uint32_t top = p.top, first = rects[0].offset;
+    OK(mo_placement_find(&p)); /* the same again */
+    assert_int_equal(p.top, top);
+    assert_int_equal(rects[0].offset, first);
+}
+
 static void test_places(void **state)
 {
     (void)state;
-    static mo_rect rects[MOST];
-    static const uint32_t holes[] = {700, 3, 90};
-    FOR_SEEDS (seed, 64) {
-        uint64_t random = seed * 77 + 5;
-        uint32_t span, depth = seed % 8 == 0 ? 1000 : 4 + (uint32_t)(next_random(&random) % 60);
-        uint32_t count = make_step(rects, depth, &random, &span);
-        mo_placement p = {.rects = rects, .count = count, .span = span, .grain = 8};
-        if (seed % 2 == 1) {
-            p.holes = holes;
-            p.hole_count = 3;
-        }
-        OK(mo_placement_find(&p));
-        check_places(&p);
-        assert_true(p.top + (p.hole_count > 0 ? 793 : 0) >= p.bound);
-        assert_true(p.top <= p.bound + p.bound / 50 + 8);
-        uint32_t top = p.top, first = rects[0].offset;
-        OK(mo_placement_find(&p)); /* the same again */
-        assert_int_equal(p.top, top);
-        assert_int_equal(rects[0].offset, first);
-    }
+    FOR_SEEDS (seed, 64)
+        place_step(seed);
+}
+
+/* Small steps whose first places are 2.6 to 7.8 % above the bound. */
+static void test_small_steps(void **state)
+{
+    (void)state;
+    static const uint64_t seeds[] = {9860990, 2510, 20142, 44452, 53998};
+    for (size_t i = 0; i < sizeof seeds / sizeof *seeds; i++)
+        place_step(seeds[i]);
 }
 
 static void test_host_faults(void **state)
@@ -128,6 +142,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_places),
+        cmocka_unit_test(test_small_steps),
         cmocka_unit_test(test_host_faults),
         cmocka_unit_test(test_too_much),
     };
