@@ -21,14 +21,8 @@ struct memopt_scaler {
     uint64_t arrived_updates, sent_updates; /* updates before the states of the two */
 };
 
-static inline memopt_scaler_state mo_scaler_state_of(const mo_scaler_block *block)
-{
-    return (memopt_scaler_state){sizeof(memopt_scaler_state), block->scale,
-                                 block->growth_factor,        block->backoff_factor,
-                                 block->growth_interval,      block->growth_tracker};
-}
-
 /* scaler_sent.c */
+memopt_scaler_state mo_scaler_state_of(const mo_scaler_block *block);
 /* Frees what sending has made. Pre: no copy is under way. */
 memopt_status mo_scaler_end_sent(memopt_scaler *scaler);
 

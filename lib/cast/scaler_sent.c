@@ -7,6 +7,13 @@
 
 #include "base/options.h"
 
+memopt_scaler_state mo_scaler_state_of(const mo_scaler_block *block)
+{
+    return (memopt_scaler_state){sizeof(memopt_scaler_state), block->scale,
+                                 block->growth_factor,        block->backoff_factor,
+                                 block->growth_interval,      block->growth_tracker};
+}
+
 static memopt_status make_places(memopt_scaler *scaler)
 {
     memopt_event *event = NULL;

@@ -3,7 +3,8 @@
     layers.py ROOT [CORE [MORE...]]
 
 Order: include/ is used by all; lib/base by the rest of lib/; kernels/ know only themselves;
-lib/device knows base and kernels; a primitive (any other folder of lib/) knows itself, base,
+lib/device knows base and kernels; lib/allocator/blocks knows nothing of the allocator's other
+folders, by includes and by calls; a primitive (any other folder of lib/) knows itself, base,
 kernels, the public headers and lib/device/device.h, but neither a back end nor another primitive's
 insides. With CORE, ROOT is a library built on the one there: it knows itself, CORE's public headers
 and its lib/base; its Python knows that of MORE too.
@@ -14,7 +15,8 @@ checkers only. Nothing of the library knows what is built on it.
 
 Rules: one file calls malloc and its family (it is the fault point of the torture tests); nothing
 prints, exits or aborts; one file takes mutexes (it keeps log callbacks out of locks); a primitive has
-no #if of a back end; no files use each other's functions or variables in a circle.
+no #if of a back end; no files use each other's functions or variables in a circle, where x.c is one with the
+inline functions of x.h.
 """
 import ast
 import pathlib
@@ -39,6 +41,8 @@ DEFINITION = re.compile(
     rf"^\w[\w \t*]*?[ *]({NAME})(?:\s*\((?:[^;{{}}()]|\([^()]*\))*\)\s*\{{|(?:\[[^]]*\])?\s*[;=])", re.M
 )
 
+INLINE = re.compile(r"^static inline [^;{}]*\{$.*?^\}", re.M | re.S)
+
 ALLOCATES = {"lib/base/memory.c"}
 PRINTS = {"lib/base/log.c"}  # the default sink, when MEMOPT_LOG asks for it
 LOCKS = {"lib/base/lock.h", "lib/lock.h"}
@@ -50,12 +54,13 @@ BELOW = {  # the packages that a package may import
     "cli": {""},
 }
 # What is built on the library, which nothing in these folders knows; the wheel carries it along.
-BUILT_ON_IT = re.compile(r"extras/|memopt[-.](tools|plan)\b")
+BUILT_ON_IT = re.compile(r"\bextras/|memopt[-.](tools|plan)\b")
 NAMES_THEM = ("tests/layers/", "tests/mutants/", "tests/style/", "tests/abi/update", "tests/tools/python", "tests/docs/")
 KNOWING_NOTHING = ("include", "lib", "kernels", "cmake", "examples", "tests", "bindings/python/memopt")
 DEVICE_INTERFACE = "lib/device/device.h"
+LOWEST = "lib/allocator/blocks/"  # uses no other part of lib/allocator
 # A checkpointed region of the planner's tape runs a tape of its own within a backward.
-RECURSION = {("lib/tape/backward.c", "lib/tape/region.c")}
+RECURSION = {("lib/tape/backward", "lib/tape/region")}
 SOURCES = {".c", ".h", ".cc", ".cu", ".inc"}
 MADE = "kernels/generated/"  # headers that a build makes
 
@@ -101,6 +106,8 @@ def may_include(source, target, core):
         return "lib/base is below the kernels" if layer == "base" else None
     if to_parts[0] != "lib":
         return "the library includes nothing outside include/, lib/ and kernels/"
+    if source.startswith(LOWEST) and target.startswith("lib/allocator/"):
+        return None if target.startswith(LOWEST) else f"{LOWEST} is below it"
     if to_parts[1] in (layer, "base"):
         return None
     if layer in ("base", "device"):
@@ -214,26 +221,36 @@ def python_problems(root, *below):
                 yield f"{where}, which leads back here"
 
 
+def uses(root):
+    """The files whose functions and variables each file of lib and kernels uses. x.c and x.h are one,
+    x: of a header its inline functions count."""
+    bodies, owner = {}, {}
+    for path in (p for top in ("lib", "kernels") for p in sorted((root / top).rglob("*.[ch]"))):
+        name = path.relative_to(root).with_suffix("").as_posix()
+        text = without_text(path.read_text(encoding="utf-8"))
+        if path.suffix == ".h":
+            text = "\n".join(INLINE.findall(text))
+        bodies[name] = bodies.get(name, "") + text
+        for found in DEFINITION.finditer(text):
+            if path.suffix == ".h" or not found.group().startswith(("static", "extern", "typedef")):
+                owner[found.group(1)] = name
+    return {name: {owner[word] for word in re.findall(rf"\b{NAME}", text) if word in owner} - {name}
+            for name, text in bodies.items()}
+
+
 def circles(root):
-    """Yields 'file: uses file ..., and so on back to itself', once for each circle."""
-    code = {
-        path.relative_to(root).as_posix(): without_text(path.read_text(encoding="utf-8"))
-        for top in ("lib", "kernels")
-        for path in sorted((root / top).rglob("*.c"))
-    }
-    owner = {}
-    for name, text in code.items():
-        owner.update((found.group(1), name) for found in DEFINITION.finditer(text)
-                     if not found.group().startswith(("static", "extern", "typedef")))
-    uses = {
-        name: {owner[word] for word in re.findall(rf"\b{NAME}", text) if word in owner} - {name}
-        for name, text in code.items()
-    }
+    """Yields 'file: uses file ..., and so on back to itself', once for each circle, and each file
+    of the allocator that LOWEST uses."""
+    graph = uses(root)
+    for name in sorted(graph):
+        for other in sorted(graph[name]) if name.startswith(LOWEST) else ():
+            if other.startswith("lib/allocator/") and not other.startswith(LOWEST):
+                yield f"{name}: uses {other}: {LOWEST} is below it"
     done, way = set(), []
 
     def walk(name):
         way.append(name)
-        for other in sorted(uses[name]):
+        for other in sorted(graph[name]):
             if other in way:
                 circle = way[way.index(other):]
                 if tuple(sorted(circle)) not in RECURSION:
@@ -242,7 +259,7 @@ def circles(root):
                 yield from walk(other)
         done.add(way.pop())
 
-    for name in code:
+    for name in graph:
         if name not in done:
             yield from walk(name)
 

@@ -121,7 +121,25 @@ class Layers(unittest.TestCase):
         change["lib/cast/z.c"] = "int mo_z(void)\n{\n    return mo_x(0, 1); /* mo_y */\n}\n"
         found = found_in(change)
         self.assertEqual(len(found), 1, found)
-        self.assertIn("lib/cast/y.c -> lib/cast/z.c -> lib/optim/x.c -> lib/cast/y.c", found[0])
+        self.assertIn("lib/cast/y -> lib/cast/z -> lib/optim/x -> lib/cast/y", found[0])
+
+    def test_a_header_of_the_same_name(self):
+        change = {
+            "lib/cast/x.h": "static inline int mo_size(int n)\n{\n    return n;\n}\n",
+            "lib/cast/y.c": "int mo_y(void) { return mo_size(1); }\n",
+        }
+        self.assertEqual(found_in(change), [])
+        found = found_in({**change, "lib/cast/x.c": "int mo_x(void) { return mo_y(); }\n"})
+        self.assertEqual(len(found), 1, found)
+        self.assertIn("lib/cast/x -> lib/cast/y -> lib/cast/x", found[0])
+
+    def test_what_is_below_in_the_allocator(self):
+        above = {"lib/allocator/memory/m.c": "int mo_m(void) { return 0; }\n",
+                 "lib/allocator/memory/m.h": "int mo_m(void);\n"}
+        for text in ('#include "allocator/memory/m.h"\n', "int f(void) { return mo_m(); }\n"):
+            found = found_in({**above, "lib/allocator/blocks/b.c": text})
+            self.assertEqual(len(found), 1, found)
+            self.assertIn("lib/allocator/blocks/ is below it", found[0])
 
 
 if __name__ == "__main__":

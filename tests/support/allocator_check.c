@@ -4,7 +4,7 @@
  */
 #include "support/allocator_check.h"
 
-#include "allocator/steps/steps.h"
+#include "allocator/steps/lane.h"
 #include "base/lock.h"
 
 #include <string.h>

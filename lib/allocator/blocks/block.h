@@ -55,7 +55,7 @@ typedef struct mo_block {
     uint32_t context;           /* LIVE, PENDING: of its allocation; see memopt_history_event */
     uint32_t entry;             /* LIVE, PENDING: of a recorded step; 0: none */
     uint32_t slot;              /* of a plan, if it is in one's place */
-    uint8_t planned;            /* what it is to a plan; see steps.h */
+    uint8_t planned;            /* what it is to a plan; see lane.h */
     uint8_t exports;            /* LIVE, PENDING: it keeps its memory while there are any */
 } mo_block;
 

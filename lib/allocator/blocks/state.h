@@ -1,50 +1,36 @@
 /*
- * The allocator's state. Each file's functions are declared in its own header, and a file includes
- * only headers of files below it. From the top:
+ * The allocator's state. Each file's functions are declared in its own header, and no files use
+ * each other in a circle:
  *
- *   allocator.c           the public functions of blocks; the fast path
- *   steps.c               marks between the steps of a training loop
- *   lifetime.c            making and ending allocators and pools
- *   trim.c                giving cached memory back on request
- *   pause.c               pausing and resuming
- *   export.c              blocks that other processes import
- *   import.c              blocks of other processes
- *   share_socket.c share_message.c               how they travel
- *   sleep.c               which pages a pause takes, and the free blocks in them
- *   paused_pages.c        the pages that a pause has taken
- *   kept.c                the contents of those pages
- *   pressure.c            the slow path: the order of attempts when no cached block fits
- *   step_plan.c           the plan of a step that repeats: making it, and its memory
- *   step_draft.c          ... from a recorded step to places
- *   step_room.c           room for places
- *   family.c              an allocator and its pools: what one does with the others' memory
- *   idle.c                giving back what was free for a time
- *   give_back.c           giving back down to a target
- *   segment.c             growing, giving back and ending segments, of the kind in use
- *   segment_classic.c     segments of one device allocation
- *   segment_expandable.c  segments of reserved addresses, mapped page by page
- *   growth.c              pages for a new block: made, or moved from free blocks
- *   pages.c               single pages, and those of free blocks
- *   place.c               where an expandable segment holds a new block
- *   segment_common.c      the list of segments, limits, and what both kinds share
- *   observers.c           callbacks that follow the ranges that have memory
- *   streams.c             streams that end while their memory is cached, live or pending
- *   events.c              recorded streams and deferred frees
- *   stripe_blocks.c       the fast path: blocks taken and put back in a stripe
- *   stripes.c             what stripes count and have in store, when the gate closes and opens
- *   source.c              memory of classic segments: device, page-locked, or a provider's
- *   block_life.c          a block's way into use and back to its pool
- *   pool.c                pools: taking, splitting, putting back and joining blocks
- *   stream_state.c        what the driver says of a stream
- *   step_lanes.c          serving allocations from the places of a plan
- *   stale.c               old addresses of pages that moved while their stream was at work
- *   step_recorder.c       the recording of steps
- *   placement.c           dynamic storage allocation, offline
- *   recorder.c            events: the recording of a trace
- *   history.c             the ring of the last events; watch.c has its public functions
- *   bins.c, block.c       free blocks by best fit; block structs, the table of live blocks
- *   cause.c               why an allocation has failed
- *   stats.c tags.c snapshot.c report.c           what can be seen from outside
+ * front/    lifetime: making and ending allocators and pools. allocator: the public functions of
+ *           blocks. stripe_blocks: the fast path, blocks taken and put back in a stripe. stripes:
+ *           what stripes count and have in store, when the gate closes and opens. request: what a
+ *           request needs. pressure: the slow path, the order of attempts when no cached block
+ *           fits. trim: giving cached memory back on request
+ * steps/    steps: marks between the steps of a training loop. step_plan: the plan of a step that
+ *           repeats, and its memory. step_draft: ... from a recorded step to places. step_room:
+ *           room for them. step_lanes: serving allocations from places. step_recorder: recording.
+ *           placement: dynamic storage allocation, offline. Others know lane.h and mo_step_calls
+ * pause/    pause: pausing and resuming. sleep: which pages go, and the free blocks in them.
+ *           paused_pages: those pages. kept: their contents
+ * share/    export, import: blocks of several processes. share_message, share_socket: how they
+ *           travel
+ * memory/   segment: growing, giving back and ending segments, of the kind in use:
+ *           segment_classic, of one device allocation; segment_expandable, of reserved addresses,
+ *           mapped page by page. segment_common: what both share, and limits. growth: pages for a
+ *           new block, made, or moved from free ones. pages: single pages. place: where an
+ *           expandable segment holds a new block. stale: old addresses of pages that moved while
+ *           their stream was at work. source: memory of classic segments. family: an allocator and
+ *           its pools, what one does with the others' memory. give_back: down to a target. idle:
+ *           what was free for a time. observers: callbacks that follow ranges with memory
+ * streams/  events: recorded streams and deferred frees. streams: streams that end. stream_state:
+ *           what the driver says of one
+ * watch/    sinks: stats, tags, notes (what the device is told), history (the ring of the last
+ *           events; watch has its public functions), recorder (a trace). snapshot, report, cause
+ *           (why an allocation has failed): what can be seen from outside
+ * blocks/   block_life: a block's way into use and back to its pool. pool: taking, splitting,
+ *           putting back and joining blocks. bins: free blocks by best fit. block: block structs,
+ *           the table of live blocks. sink: who is told of it. It includes no other folder
  *
  * Two locks, taken in this order:
  *   slow   of the family: one thread at a time grows, gives back or waits, in any member of it;
@@ -63,6 +49,7 @@
 
 #include "allocator/blocks/bins.h"
 #include "allocator/blocks/counters.h"
+#include "allocator/blocks/sink.h"
 #include "base/config.h"
 #include "base/gate.h"
 #include "base/turn.h"
@@ -122,7 +109,7 @@ typedef struct mo_pool {
     unsigned stripe;         /* the stream's */
     struct mo_pool **bucket; /* by its stream; it stays there when the stream has ended */
     struct mo_pool *same;    /* the next there */
-    struct mo_lane *lane;    /* of its stream; NULL: none was needed yet. See steps.h */
+    struct mo_lane *lane;    /* of its stream; NULL: none was needed yet. See lane.h */
     mo_bins bins;
     mo_bins holes; /* expandable: free blocks without a whole page of their own */
 } mo_pool;
@@ -145,6 +132,7 @@ typedef struct mo_segment {
     mo_block *first;
     mo_block *unmapped;  /* expandable: the unmapped blocks by address */
     mo_vm_handle *pages; /* expandable: NULL where unmapped; NULL in a classic segment */
+    uint32_t places;     /* parts of it that a plan uses */
 } mo_segment;
 
 /* One recorded stream of one block. Its event is kept when the struct is reused. */
@@ -258,7 +246,6 @@ typedef struct mo_stripe {
     uint32_t used;        /* since the gate was closed last */
     uint64_t allocations; /* since then */
     uint64_t entries;     /* addresses that it may enter into the table */
-    uint64_t served;      /* from places of a plan, since then */
     uint64_t tags_used;   /* a bit each, since then */
     mo_slab slab;
     mo_block *last;       /* the block that was taken last, if no block was put back since */
@@ -274,6 +261,32 @@ typedef struct mo_stripe {
     } tag[MO_TAGS];
     char apart[128]; /* from the next one's cache lines */
 } mo_stripe;
+
+/* What others need of learned plans (steps/), from the first mark of a step on. Lock held, or in
+ * the stripe of the lane's stream. */
+typedef mo_block *mo_take_cached(memopt_allocator *allocator, mo_stripe *stripe,
+                                 const struct mo_pool *pool, const struct mo_request *request);
+typedef struct mo_step_calls {
+    /* The block for the next allocation of the request's lane, at its place. NULL: it is served
+     * online, or request->slot says that its place lacks memory. Two block structs are reserved. */
+    mo_block *(*serve)(memopt_allocator *allocator, struct mo_request *request);
+    /* The same in a stripe, whose lane is armed; `cached` finds one that has no place. NULL: more
+     * is needed than a stripe has. */
+    mo_block *(*take)(memopt_allocator *allocator, mo_stripe *stripe, const mo_pool *pool,
+                      const struct mo_request *request, mo_take_cached *cached);
+    /* A block with `planned` is no longer in use. 1: it is held for places, else it is in no
+     * structure. */
+    int (*hold)(mo_slab *slab, mo_block *block);
+    /* Memory for the place that request->slot names; *out_block is the block there, or stays NULL.
+     * Slow held, too; lock is released meanwhile. */
+    memopt_status (*grow)(memopt_allocator *allocator, struct mo_request *request,
+                          mo_block **out_block);
+    /* Until the next mark nothing is held for places, unless one was used since that clock. 1:
+     * there is a plan. */
+    int (*leave)(memopt_allocator *allocator, uint64_t since);
+    /* The stream of a pool ends, or a segment does; if both are NULL, there are no more steps. */
+    void (*forget)(memopt_allocator *allocator, mo_pool *pool, const mo_segment *segment);
+} mo_step_calls;
 
 typedef struct mo_observer mo_observer;
 typedef struct memopt_export memopt_export;
@@ -338,14 +351,17 @@ struct memopt_allocator {
     mo_block **stale_end; /* where the next one is linked */
     mo_events events;
     mo_stats stats;
-    uint64_t most_active;             /* the peak of active bytes before peaks were last reset */
-    int recorded;                     /* there is a recorder or a history */
+    uint64_t most_active;       /* the peak of active bytes before peaks were last reset */
+    mo_sink *sinks;             /* who is told of events */
+    uint32_t told, told_beside; /* what any of them wants */
+    mo_sink counting, tagging, noting;
     mo_recorder *recorder;            /* NULL: no trace is recorded */
     mo_history *history;              /* NULL: there is none */
     mo_history *histories;            /* with those that were stopped */
     _Atomic(const mo_history *) asks; /* the history, if it has a callback to call */
     memopt_oom_report oom;            /* of the last failed allocation; number 0: none */
     mo_steps *steps;                  /* NULL: no step was marked */
+    const mo_step_calls *plan;        /* NULL then */
     uint32_t tag_count;
     uint64_t tags_raised; /* a bit each: since the gate was closed */
     mo_tag tags[MO_TAGS];
@@ -368,6 +384,30 @@ typedef struct mo_request {
     uint32_t context;
     uint32_t slot; /* of a plan, from 1: its place lacks memory; 0: it has none */
 } mo_request;
+
+static inline void mo_tell(memopt_allocator *allocator, const mo_event *event)
+{
+    if ((allocator->told & MO_WANTS(event->what)) != 0)
+        mo_tell_all(allocator, event);
+}
+
+static inline void mo_tell_block(memopt_allocator *allocator, mo_happening what, mo_block *block)
+{
+    const mo_event event = {.what = what, .block = block, .stream = block->segment->pool->stream};
+    mo_tell(allocator, &event);
+}
+
+static inline int mo_plan_leave(memopt_allocator *allocator, uint64_t since)
+{
+    return allocator->plan != NULL && allocator->plan->leave(allocator, since);
+}
+
+static inline void mo_plan_forget(memopt_allocator *allocator, mo_pool *pool,
+                                  const mo_segment *segment)
+{
+    if (allocator->plan != NULL)
+        allocator->plan->forget(allocator, pool, segment);
+}
 
 static inline int mo_tag_is_paused(const memopt_allocator *allocator, memopt_tag tag)
 {

@@ -1,11 +1,10 @@
 /* The public functions of blocks. */
 #include "allocator/blocks/pool.h"
-#include "allocator/front/block_life.h"
 #include "allocator/front/pressure.h"
+#include "allocator/front/request.h"
 #include "allocator/front/stripe_blocks.h"
 #include "allocator/memory/idle.h"
 #include "allocator/memory/segment_common.h"
-#include "allocator/steps/step_lanes.h"
 #include "allocator/streams/events.h"
 #include "allocator/watch/history.h"
 #include "memopt/experimental/hooks.h"
@@ -18,18 +17,6 @@
 /* --- allocating
  * ---------------------------------------------------------------------------------------- */
 
-/* The lane that serves the request, if one does. A place that is not free may be a pending free's.
- */
-static mo_lane *lane_of(memopt_allocator *allocator, const mo_request *request)
-{
-    mo_lane *lane = request->pool->lane;
-    if (lane != NULL && lane->armed && !mo_lane_is_ready(lane, request->size)) {
-        mo_events_process(allocator);
-        lane = request->pool->lane;
-    }
-    return lane != NULL && lane->armed ? lane : NULL;
-}
-
 /* From the cache; OK without a block if there is none. */
 static memopt_status alloc_cached(memopt_allocator *allocator, mo_request *request,
                                   void **out_pointer)
@@ -38,8 +25,8 @@ static memopt_status alloc_cached(memopt_allocator *allocator, mo_request *reque
     if (status != MEMOPT_OK)
         return status;
     mo_events_process_next(allocator);
-    mo_lane *lane = lane_of(allocator, request);
-    mo_block *block = lane != NULL ? mo_lane_serve(allocator, lane, request) : NULL;
+    mo_block *block =
+        request->pool->lane != NULL ? allocator->plan->serve(allocator, request) : NULL;
     if (block == NULL && request->slot == 0)
         block = mo_request_serve(allocator, request);
     return block == NULL ? MEMOPT_OK : mo_block_give(allocator, block, request, out_pointer);

@@ -2,8 +2,8 @@
  * Making and ending allocators and pools. A pool is an allocator that belongs to its parent's
  * family; all else is the same.
  */
+#include "allocator/blocks/block_life.h"
 #include "allocator/blocks/stripe.h"
-#include "allocator/front/block_life.h"
 #include "allocator/memory/idle.h"
 #include "allocator/memory/observers.h"
 #include "allocator/memory/segment.h"
@@ -11,12 +11,13 @@
 #include "allocator/memory/source.h"
 #include "allocator/pause/pause.h"
 #include "allocator/share/export.h"
-#include "allocator/steps/step_plan.h"
 #include "allocator/streams/events.h"
 #include "allocator/streams/streams.h"
 #include "allocator/watch/history.h"
+#include "allocator/watch/notes.h"
 #include "allocator/watch/recorder.h"
 #include "allocator/watch/report.h"
+#include "allocator/watch/stats.h"
 #include "allocator/watch/tags.h"
 
 #include "base/lock.h"
@@ -152,10 +153,11 @@ static memopt_allocator *make(memopt_device *device, const mo_config *config,
     allocator->pinned = options->memory == MEMOPT_MEMORY_PINNED;
     allocator->foreign = allocator->pinned || options->provider != NULL;
     allocator->device_total = allocator->foreign ? UINT64_MAX : mo_device_total_memory(device);
-    allocator->notes = mo_device_takes_notes(device);
     allocator->stale_end = &allocator->stale;
     apply_config(allocator);
+    mo_stats_init(allocator);
     mo_tags_init(allocator);
+    mo_notes_init(allocator);
     mo_idle_init(allocator);
     for (mo_sizes sizes = MO_SIZES_SMALL; sizes < MO_SIZES_CLASSES; sizes++) {
         allocator->ended[sizes].sizes = sizes;
@@ -331,7 +333,7 @@ static memopt_status end(memopt_allocator *allocator, int lost)
 {
     hide(allocator);
     mo_lock(&allocator->lock);
-    mo_steps_end(allocator);
+    mo_plan_forget(allocator, NULL, NULL);
     mo_unlock(&allocator->lock);
     memopt_status status = drain(allocator);
     memopt_status recorded = mo_recorder_end(allocator, NULL);
@@ -412,7 +414,7 @@ memopt_status memopt_allocator_destroy_force(memopt_allocator *allocator)
     int lost = mo_device_lost(allocator->device);
     status = lost ? MEMOPT_OK : memopt_device_sync(allocator->device);
     mo_lock(&allocator->lock);
-    mo_steps_end(allocator);
+    mo_plan_forget(allocator, NULL, NULL);
     mo_exports_detach(allocator);
     retire_live(allocator);
     mo_unlock(&allocator->lock);

@@ -6,18 +6,15 @@
 #include "allocator/front/pressure.h"
 
 #include "allocator/blocks/pool.h"
-#include "allocator/front/block_life.h"
+#include "allocator/front/request.h"
 #include "allocator/memory/family.h"
 #include "allocator/memory/growth.h"
 #include "allocator/memory/observers.h"
 #include "allocator/memory/segment.h"
 #include "allocator/memory/stale.h"
-#include "allocator/steps/step_lanes.h"
-#include "allocator/steps/step_plan.h"
 #include "allocator/streams/events.h"
 #include "allocator/streams/streams.h"
 #include "allocator/watch/cause.h"
-#include "allocator/watch/recorder.h"
 #include "allocator/watch/report.h"
 
 #include "base/checked.h"
@@ -197,13 +194,20 @@ static memopt_status release_oversize(memopt_allocator *allocator, mo_request *r
     return grow(allocator, request, out_block);
 }
 
+static memopt_status grow_planned(memopt_allocator *allocator, mo_request *request,
+                                  mo_block **out_block)
+{
+    if (request->slot == 0 || allocator->plan == NULL)
+        return MEMOPT_OK;
+    return allocator->plan->grow(allocator, request, out_block);
+}
+
 /* Memory that is held for a plan's places serves any request. */
 static memopt_status leave_plan(memopt_allocator *allocator, mo_request *request,
                                 mo_block **out_block)
 {
-    if (allocator->steps == NULL || !allocator->steps->planned)
+    if (!mo_plan_leave(allocator, UINT64_MAX))
         return MEMOPT_OK;
-    mo_lanes_leave(allocator);
     memopt_status status = search(allocator, request, out_block);
     return status != MEMOPT_OK || *out_block != NULL ? status : grow(allocator, request, out_block);
 }
@@ -356,7 +360,7 @@ static memopt_status grow_least(memopt_allocator *allocator, mo_request *request
 }
 
 static attempt *const attempts[] = {
-    mo_step_grow,     /* the request's place in a plan, if it lacks memory */
+    grow_planned,     /* the request's place in a plan, if it lacks memory */
     search,           /* pending frees whose events are complete, then best fit */
     ask_callback,     /* the user's callback, then best fit */
     collect,          /* garbage collection, if the threshold is set */
@@ -413,8 +417,8 @@ memopt_status mo_alloc_slow(memopt_allocator *allocator, mo_request *request, vo
         status = mo_block_give(allocator, block, request, out_pointer);
     } else if (status == MEMOPT_OUT_OF_DEVICE_MEMORY) {
         allocator->stats.counter[MO_STAT_NUM_OOMS]++;
-        if (allocator->recorded)
-            mo_recorder_failed(allocator, request);
+        const mo_event failed = {.what = MO_FAILED, .request = request, .stream = request->stream};
+        mo_tell(allocator, &failed);
         left = free_memory(allocator);
         const mo_oom_outside outside = {left, mo_family_spare(allocator)};
         mo_cause_find(allocator, request, &outside, &allocator->oom);

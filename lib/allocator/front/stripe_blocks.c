@@ -11,9 +11,7 @@
 
 #include "allocator/blocks/pool.h"
 #include "allocator/blocks/stripe.h"
-#include "allocator/steps/step_lanes.h"
-#include "allocator/watch/history.h"
-#include "allocator/watch/recorder.h"
+#include "allocator/steps/lane.h"
 
 #include "base/log.h"
 
@@ -32,10 +30,10 @@ static inline void leave(const memopt_allocator *allocator, mo_stripe *stripe)
         mo_log_flush();
 }
 
-/* Whether an allocation or a free may be recorded. */
-static int may_record(const memopt_allocator *allocator)
+/* Whether others can be told of an allocation or a free here. */
+static int may_tell(const memopt_allocator *allocator)
 {
-    return !allocator->recorded || mo_history_has_room(allocator->history);
+    return allocator->told_beside == 0 || mo_sinks_have_room(allocator);
 }
 
 static inline void forget_last(memopt_allocator *allocator, mo_stripe *stripe)
@@ -145,30 +143,6 @@ static mo_block *take_cached(memopt_allocator *allocator, mo_stripe *stripe, con
     return block;
 }
 
-/* What the plan has for the lane's next allocation; NULL if something is missing. */
-static mo_block *take_planned(memopt_allocator *allocator, mo_stripe *stripe, const mo_pool *pool,
-                              const mo_request *request)
-{
-    mo_lane *lane = pool->lane;
-    mo_slot *slot = mo_lane_next(lane, request->size);
-    mo_block *block = NULL;
-    if (slot == NULL)
-        return NULL;
-    if (slot->address == NULL) {
-        block = take_cached(allocator, stripe, pool, request);
-        lane->at += block != NULL;
-        return block;
-    }
-    block = mo_lane_gap(lane, slot, request->size);
-    if (block == NULL || request->size >= allocator->max_split ||
-        !mo_stripe_count_alloc(allocator, stripe, block->segment->pool->kind, request->size,
-                               request->asked, request->tag))
-        return NULL;
-    lane->at++;
-    stripe->served++;
-    return mo_lane_occupy(&stripe->slab, lane, slot, block, request->size);
-}
-
 static mo_block *take(memopt_allocator *allocator, mo_stripe *stripe, const mo_request *request)
 {
     const mo_pool *pool =
@@ -177,7 +151,7 @@ static mo_block *take(memopt_allocator *allocator, mo_stripe *stripe, const mo_r
         return NULL;
     forget_last(allocator, stripe);
     int planned = pool->lane != NULL && pool->lane->armed;
-    mo_block *block = planned ? take_planned(allocator, stripe, pool, request)
+    mo_block *block = planned ? allocator->plan->take(allocator, stripe, pool, request, take_cached)
                               : take_cached(allocator, stripe, pool, request);
     if (block == NULL)
         return NULL;
@@ -200,7 +174,7 @@ void *mo_stripe_alloc(memopt_allocator *allocator, const mo_request *request)
         return NULL;
     mo_block *block = NULL;
     if (request->tag < allocator->tag_count && !mo_tag_is_paused(allocator, request->tag) &&
-        may_record(allocator)) {
+        may_tell(allocator)) {
         block = take_kept(allocator, stripe, request);
         if (block == NULL)
             block = take(allocator, stripe, request);
@@ -214,10 +188,11 @@ void *mo_stripe_alloc(memopt_allocator *allocator, const mo_request *request)
         block->freed_at = allocator->clock + stripe->allocations - 1;
         atomic_store_explicit(&block->stripe, (uint8_t)(number - 1), memory_order_relaxed);
         address = block->address;
-        if (allocator->recorded)
-            mo_recorder_alloc(allocator, block, request->stream);
-        if (allocator->notes && !allocator->foreign)
-            mo_note_alloc(allocator->device, address, block->size, request->stream);
+        if (allocator->told_beside != 0)
+            mo_tell_beside(allocator, &(mo_event){.what = MO_ALLOC,
+                                                  .block = block,
+                                                  .request = request,
+                                                  .stream = request->stream});
     }
     leave(allocator, stripe);
     return address;
@@ -229,13 +204,15 @@ static int give_back(memopt_allocator *allocator, mo_stripe *stripe, mo_block *b
     mo_pool *pool = block->segment->pool;
     int held = block->planned && pool->lane->armed;
     if (block->uses != NULL || block->exports != 0 || mo_tag_is_paused(allocator, block->tag) ||
-        block->size >= allocator->max_split || !may_record(allocator) ||
+        block->size >= allocator->max_split || !may_tell(allocator) ||
         (!held && !may_put(stripe, block, pool->kind)))
         return 0;
-    if (allocator->recorded)
-        mo_recorder_free(allocator, block);
-    if (allocator->notes && pool->life == MO_STREAM_LIVE && !allocator->foreign)
-        mo_note_free(allocator->device, block->address, block->size, pool->stream);
+    if (allocator->told_beside != 0) {
+        mo_event event = {.what = MO_FREE, .block = block, .stream = pool->stream};
+        mo_tell_beside(allocator, &event);
+        event.what = MO_END;
+        mo_tell_beside(allocator, &event);
+    }
     block->freed_at = allocator->clock + stripe->allocations;
     if (block == stripe->last) {
         block->state = MO_BLOCK_CLAIMED;
@@ -245,11 +222,7 @@ static int give_back(memopt_allocator *allocator, mo_stripe *stripe, mo_block *b
     mo_stripe_count_free(stripe, pool->kind, block);
     block->requested = 0;
     forget_last(allocator, stripe);
-    if (block->planned)
-        (void)mo_lane_vacate(block);
-    if (held)
-        mo_lane_hold(&stripe->slab, block);
-    else
+    if (!block->planned || !allocator->plan->hold(&stripe->slab, block))
         mo_pool_put_in(allocator, stripe, block);
     return 1;
 }

@@ -5,9 +5,7 @@
 #include "allocator/blocks/stripe.h"
 
 #include "allocator/blocks/pool.h"
-#include "allocator/steps/steps.h"
 #include "allocator/streams/events.h"
-#include "allocator/watch/history.h"
 
 #include "base/checked.h"
 
@@ -91,11 +89,7 @@ static void settle(memopt_allocator *allocator, mo_stripe *stripe)
         settle_kind(&allocator->stats, stripe, kind);
     settle_tags(allocator, stripe);
     allocator->clock += stripe->allocations;
-    if (stripe->served != 0) {
-        allocator->steps->info.served += stripe->served;
-        allocator->steps->used = allocator->clock;
-    }
-    stripe->allocations = stripe->served = 0;
+    stripe->allocations = 0;
     stripe->used = 0;
 }
 
@@ -203,9 +197,8 @@ static void supply(memopt_allocator *allocator, mo_stripe *stripe)
 /* What needs more than a stripe has. */
 static int must_stay_closed(const memopt_allocator *allocator)
 {
-    return allocator->recorder != NULL || allocator->pinned ||
-           (allocator->steps != NULL && allocator->steps->recording) ||
-           mo_events_in(&allocator->events, allocator->clock) == 0;
+    return allocator->pinned || mo_events_in(&allocator->events, allocator->clock) == 0 ||
+           !mo_sinks_open(allocator);
 }
 
 int mo_stripes_leaving(mo_gate *gate)
@@ -213,8 +206,6 @@ int mo_stripes_leaving(mo_gate *gate)
     memopt_allocator *allocator = owner_of(gate);
     if (must_stay_closed(allocator))
         return 1;
-    if (allocator->history != NULL)
-        mo_history_open(allocator->history);
     allocator->stripe_most =
         mo_min_u64(mo_events_in(&allocator->events, allocator->clock), MO_STRIPE_ALLOCATIONS);
     if (allocator->asking != NULL || allocator->stats.raised || allocator->tags_raised != 0)

@@ -2,7 +2,6 @@
 #include "allocator/memory/give_back.h"
 
 #include "allocator/memory/segment.h"
-#include "allocator/steps/step_lanes.h"
 #include "allocator/streams/events.h"
 #include "allocator/streams/streams.h"
 
@@ -45,7 +44,7 @@ memopt_status mo_give_back(memopt_allocator *allocator, uint64_t target, uint64_
     int found;
     memopt_status status = MEMOPT_OK;
     if (held_bytes(allocator) > target)
-        mo_lanes_leave(allocator);
+        (void)mo_plan_leave(allocator, UINT64_MAX);
     if (target != 0)
         status = release_to(allocator, target, released);
     if (status != MEMOPT_OK || (target != 0 && held_bytes(allocator) <= target))

@@ -12,7 +12,6 @@
 #include "allocator/memory/family.h"
 #include "allocator/memory/observers.h"
 #include "allocator/memory/segment.h"
-#include "allocator/steps/step_lanes.h"
 #include "allocator/streams/events.h"
 #include "allocator/streams/stream_state.h"
 
@@ -93,8 +92,7 @@ static void look_at(memopt_allocator *member, uint64_t now)
 {
     mo_lock(&member->lock);
     uint64_t clock = mark(member, now);
-    if (member->steps != NULL && member->steps->used < clock)
-        mo_lanes_leave(member); /* no step goes on */
+    (void)mo_plan_leave(member, clock); /* if no step goes on */
     if (clock != 0 && !member->retain)
         release_idle(member, clock);
     mo_unlock(&member->lock);

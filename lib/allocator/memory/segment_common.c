@@ -1,11 +1,9 @@
 /* The list of segments, limits, and what both kinds of segments share. */
 #include "allocator/memory/segment_common.h"
 
-#include "allocator/steps/step_lanes.h"
 #include "allocator/streams/events.h"
 #include "allocator/streams/stream_state.h"
 #include "allocator/streams/streams.h"
-#include "allocator/watch/recorder.h"
 
 #include "base/checked.h"
 #include "base/lock.h"
@@ -22,7 +20,7 @@ void mo_segment_link(memopt_allocator *allocator, mo_segment *segment)
 
 void mo_segment_unlink(memopt_allocator *allocator, mo_segment *segment)
 {
-    mo_lanes_end_segment(segment);
+    mo_plan_forget(allocator, NULL, segment);
     segment->pool->segments--;
     if (segment->prev != NULL)
         segment->prev->next = segment->next;
@@ -89,6 +87,14 @@ memopt_status mo_may_grow(memopt_allocator *allocator, uint64_t bytes)
     return MEMOPT_OUT_OF_DEVICE_MEMORY;
 }
 
+static void tell(memopt_allocator *allocator, const mo_segment *segment, uint64_t bytes,
+                 mo_happening what)
+{
+    const mo_event event = {.what = what, .segment = segment, .bytes = bytes};
+    if (bytes > 0)
+        mo_tell(allocator, &event);
+}
+
 void mo_count_mapped(memopt_allocator *allocator, mo_segment *segment, uint64_t bytes,
                      uint64_t calls)
 {
@@ -98,8 +104,7 @@ void mo_count_mapped(memopt_allocator *allocator, mo_segment *segment, uint64_t 
     allocator->family->held += bytes;
     mo_stat_add(&allocator->stats, segment->pool->kind, MO_STAT_RESERVED_BYTES, bytes);
     allocator->stats.counter[MO_STAT_NUM_DEVICE_ALLOC] += calls;
-    if (allocator->recorded && bytes > 0)
-        mo_recorder_mapped(allocator, segment, bytes, MEMOPT_HISTORY_MAP);
+    tell(allocator, segment, bytes, MO_MAPPED);
 }
 
 void mo_count_unmapped(memopt_allocator *allocator, mo_segment *segment, uint64_t bytes,
@@ -111,8 +116,7 @@ void mo_count_unmapped(memopt_allocator *allocator, mo_segment *segment, uint64_
         mo_stat_subtract(&allocator->stats, segment->pool->kind, MO_STAT_SEGMENT, 1);
     mo_stat_subtract(&allocator->stats, segment->pool->kind, MO_STAT_RESERVED_BYTES, bytes);
     allocator->stats.counter[MO_STAT_NUM_DEVICE_FREE] += calls;
-    if (allocator->recorded && bytes > 0)
-        mo_recorder_mapped(allocator, segment, bytes, MEMOPT_HISTORY_UNMAP);
+    tell(allocator, segment, bytes, MO_UNMAPPED);
 }
 
 int mo_release_matches(const mo_release *what, mo_release_turn turn, const mo_block *block)

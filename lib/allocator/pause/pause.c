@@ -12,7 +12,7 @@
  */
 #include "allocator/pause/pause.h"
 
-#include "allocator/front/block_life.h"
+#include "allocator/blocks/block_life.h"
 #include "allocator/memory/family.h"
 #include "allocator/memory/give_back.h"
 #include "allocator/memory/observers.h"
@@ -20,7 +20,6 @@
 #include "allocator/pause/kept.h"
 #include "allocator/pause/paused_pages.h"
 #include "allocator/pause/sleep.h"
-#include "allocator/steps/step_lanes.h"
 #include "allocator/streams/events.h"
 
 #include "base/lock.h"
@@ -165,7 +164,7 @@ static memopt_status pause_member(memopt_allocator *allocator, uint64_t tags,
         return status;
     }
     link_pause(allocator, pause);
-    mo_lanes_leave(allocator); /* what is held for a plan may go with its pages */
+    (void)mo_plan_leave(allocator, UINT64_MAX); /* what is held for a plan may go with its pages */
     status = take(allocator, pause, options, report);
     if (status == MEMOPT_OK)
         return status;

@@ -4,8 +4,8 @@
  */
 #include "allocator/pause/sleep.h"
 
+#include "allocator/blocks/block_life.h"
 #include "allocator/blocks/pool.h"
-#include "allocator/front/block_life.h"
 
 #include "base/checked.h"
 #include "base/memory.h"

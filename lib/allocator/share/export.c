@@ -4,7 +4,7 @@
  */
 #include "allocator/share/export.h"
 
-#include "allocator/front/block_life.h"
+#include "allocator/blocks/block_life.h"
 #include "allocator/memory/observers.h"
 #include "allocator/share/share_message.h"
 #include "allocator/share/share_socket.h"

@@ -384,6 +384,9 @@ memopt_status mo_draft_install(memopt_allocator *allocator, mo_draft *draft)
     lane->region_count = draft->hole_count + (bytes > 0 ? 1 : 0);
     draft->slots = NULL;
     draft->regions = NULL;
+    for (uint32_t i = 0; i < lane->region_count; i++)
+        if (lane->regions[i].segment != NULL && lane->regions[i].end > lane->regions[i].start)
+            lane->regions[i].segment->places++;
     describe(draft, &allocator->steps->info);
     return rank(draft) ? MEMOPT_OK : MEMOPT_OUT_OF_HOST_MEMORY;
 }

@@ -7,6 +7,8 @@
 #include "allocator/steps/step_lanes.h"
 
 #include "allocator/blocks/pool.h"
+#include "allocator/blocks/stripe.h"
+#include "allocator/streams/events.h"
 
 #include "base/memory.h"
 
@@ -190,23 +192,72 @@ static int serves(const mo_block *block, const mo_slot *slot, uint64_t size)
     return is_gap(block) && holds(block, slot->address, size);
 }
 
-mo_block *mo_lane_gap(const mo_lane *lane, mo_slot *slot, uint64_t size)
+/* The gap that holds the slot's place; NULL if it is not free. */
+static mo_block *gap_of(const mo_lane *lane, mo_slot *slot, uint64_t size)
 {
     mo_block *block = slot->block == NULL ? block_of(lane, slot) : NULL;
     return serves(block, slot, size) ? block : NULL;
 }
 
-int mo_lane_is_ready(const mo_lane *lane, uint64_t size)
+/* The slot of the lane's next allocation, which may have no place; NULL if the step differs from
+ * the plan. */
+static mo_slot *next_slot(const mo_lane *lane, uint64_t size)
 {
-    mo_slot *slot = mo_lane_next(lane, size);
-    return slot == NULL || slot->address == NULL || mo_lane_gap(lane, slot, size) != NULL;
+    if (lane->at == lane->slot_count || size > mo_slot_bytes(&lane->slots[lane->at]))
+        return NULL;
+    return &lane->slots[lane->at];
+}
+
+mo_block *mo_lane_take(memopt_allocator *allocator, mo_stripe *stripe, const mo_pool *pool,
+                       const mo_request *request, mo_take_cached *cached)
+{
+    mo_lane *lane = pool->lane;
+    mo_slot *slot = next_slot(lane, request->size);
+    mo_block *block = NULL;
+    if (slot == NULL)
+        return NULL;
+    if (slot->address == NULL) {
+        block = cached(allocator, stripe, pool, request);
+        lane->at += block != NULL;
+        return block;
+    }
+    block = gap_of(lane, slot, request->size);
+    if (block == NULL || request->size >= allocator->max_split ||
+        !mo_stripe_count_alloc(allocator, stripe, block->segment->pool->kind, request->size,
+                               request->asked, request->tag))
+        return NULL;
+    lane->at++;
+    lane->served++;
+    lane->used = allocator->clock + stripe->allocations;
+    return mo_lane_occupy(&stripe->slab, lane, slot, block, request->size);
+}
+
+/* 0: the lane's next allocation has a place that is not free. */
+static int is_ready(const mo_lane *lane, uint64_t size)
+{
+    mo_slot *slot = next_slot(lane, size);
+    return slot == NULL || slot->address == NULL || gap_of(lane, slot, size) != NULL;
+}
+
+/* The armed lane of the request. A place that is not free may be a pending free's. */
+static mo_lane *lane_of(memopt_allocator *allocator, const mo_request *request)
+{
+    mo_lane *lane = request->pool->lane;
+    if (lane->armed && !is_ready(lane, request->size)) {
+        mo_events_process(allocator);
+        lane = request->pool->lane;
+    }
+    return lane != NULL && lane->armed ? lane : NULL;
 }
 
 static int arm_region(memopt_allocator *allocator, mo_region *region);
 
-mo_block *mo_lane_serve(memopt_allocator *allocator, mo_lane *lane, mo_request *request)
+mo_block *mo_lane_serve(memopt_allocator *allocator, mo_request *request)
 {
-    mo_slot *slot = mo_lane_next(lane, request->size);
+    mo_lane *lane = lane_of(allocator, request);
+    mo_slot *slot = lane != NULL ? next_slot(lane, request->size) : NULL;
+    if (lane == NULL)
+        return NULL;
     if (slot == NULL) {
         mo_lane_disarm(allocator, lane);
         lane->left = 1;
@@ -245,7 +296,7 @@ mo_slot *mo_lane_waiting(const mo_request *request)
                : NULL;
 }
 
-int mo_lane_vacate(mo_block *block)
+int mo_lane_hold(mo_slab *slab, mo_block *block)
 {
     mo_lane *lane = block->segment->pool->lane;
     if (block->planned == MO_PLANNED_BLOCK) {
@@ -254,12 +305,10 @@ int mo_lane_vacate(mo_block *block)
         clear_rank(lane, slot->rank);
     }
     block->planned = MO_PLANNED_NOT;
-    return lane->armed;
-}
-
-void mo_lane_hold(mo_slab *slab, mo_block *block)
-{
+    if (!lane->armed)
+        return 0;
     (void)put_gap(slab, block);
+    return 1;
 }
 
 /* --- arming --------------------------------------------------------------------------------------
@@ -358,14 +407,17 @@ void mo_lane_disarm(memopt_allocator *allocator, mo_lane *lane)
         disarm_region(allocator, &lane->regions[i]);
 }
 
-void mo_lanes_leave(memopt_allocator *allocator)
+int mo_lanes_leave(memopt_allocator *allocator, uint64_t since)
 {
-    if (allocator->steps == NULL)
-        return;
-    for (mo_lane *lane = allocator->steps->lanes; lane != NULL; lane = lane->next) {
+    const mo_steps *steps = allocator->steps;
+    uint64_t used = steps->used;
+    for (const mo_lane *lane = steps->lanes; lane != NULL; lane = lane->next)
+        used = mo_max_u64(used, lane->used);
+    for (mo_lane *lane = used < since ? steps->lanes : NULL; lane != NULL; lane = lane->next) {
         lane->left |= lane->armed;
         mo_lane_disarm(allocator, lane);
     }
+    return steps->planned;
 }
 
 /* --- forgetting ----------------------------------------------------------------------------------
@@ -374,6 +426,9 @@ void mo_lanes_leave(memopt_allocator *allocator)
 static void drop(memopt_allocator *allocator, mo_lane *lane)
 {
     mo_lane_disarm(allocator, lane);
+    for (uint32_t i = 0; i < lane->region_count; i++)
+        if (lane->regions[i].segment != NULL && lane->regions[i].end > lane->regions[i].start)
+            lane->regions[i].segment->places--;
     for (uint32_t i = 0; i < lane->slot_count; i++)
         if (lane->slots[i].block != NULL)
             lane->slots[i].block->planned = MO_PLANNED_NOT;
@@ -392,8 +447,6 @@ static void drop(memopt_allocator *allocator, mo_lane *lane)
 
 void mo_lanes_drop(memopt_allocator *allocator)
 {
-    if (allocator->steps == NULL)
-        return;
     for (mo_lane *lane = allocator->steps->lanes; lane != NULL; lane = lane->next)
         drop(allocator, lane);
     allocator->steps->planned = 0;
@@ -407,15 +460,6 @@ void mo_lanes_end_stream(memopt_allocator *allocator, mo_pool *pool)
         return;
     drop(allocator, lane);
     lane->ended = 1;
-}
-
-int mo_lanes_use_segment(const mo_segment *segment)
-{
-    const mo_lane *lane = segment->pool->lane;
-    for (uint32_t i = 0; lane != NULL && i < lane->region_count; i++)
-        if (lane->regions[i].segment == segment && lane->regions[i].end > lane->regions[i].start)
-            return 1;
-    return 0;
 }
 
 /* Its blocks are free or unmapped, or the allocator ends. */

@@ -9,7 +9,7 @@
 #include "allocator/steps/step_plan.h"
 
 #include "allocator/blocks/pool.h"
-#include "allocator/front/block_life.h"
+#include "allocator/front/request.h"
 #include "allocator/memory/growth.h"
 #include "allocator/memory/segment.h"
 #include "allocator/steps/step_draft.h"
@@ -232,7 +232,7 @@ static void reset_info(memopt_step_plan *info)
 /* The places are found without lock: that takes up to a second. */
 static memopt_status find_places(memopt_allocator *allocator, mo_drafts *drafts)
 {
-    mo_lanes_leave(allocator);
+    (void)mo_lanes_leave(allocator, UINT64_MAX);
     mo_events_process(allocator);
     memopt_status status = mo_drafts_make(allocator, drafts);
     if (status != MEMOPT_OK)
@@ -320,8 +320,6 @@ static int loosen(memopt_allocator *allocator, mo_region *region, const char *st
 memopt_status mo_step_grow(memopt_allocator *allocator, mo_request *request, mo_block **out_block)
 {
     mo_block *block = NULL;
-    if (request->slot == 0)
-        return MEMOPT_OK;
     memopt_status status = mo_request_enter(allocator, request); /* both locks were free */
     mo_slot *slot = status == MEMOPT_OK ? mo_lane_waiting(request) : NULL;
     if (slot == NULL)
@@ -348,10 +346,9 @@ memopt_status mo_step_grow(memopt_allocator *allocator, mo_request *request, mo_
 void mo_steps_end(memopt_allocator *allocator)
 {
     mo_steps *steps = allocator->steps;
-    if (steps == NULL)
-        return;
     mo_lanes_drop(allocator);
     mo_step_stop(steps);
+    mo_sink_remove(allocator, &steps->sink);
     for (mo_pool *pool = allocator->pools; pool != NULL; pool = pool->next)
         pool->lane = NULL;
     while (steps->lanes != NULL) {
@@ -361,4 +358,5 @@ void mo_steps_end(memopt_allocator *allocator)
     }
     mo_free(steps);
     allocator->steps = NULL;
+    allocator->plan = NULL;
 }

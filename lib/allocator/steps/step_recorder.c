@@ -45,7 +45,7 @@ static int has_room(mo_step_record *record)
 
 /* The block may be larger than the request. A step with a lent one is not compared: it repeats only
  * by chance. */
-void mo_step_note_alloc(memopt_allocator *allocator, mo_block *block, const mo_request *request)
+static void note_alloc(memopt_allocator *allocator, mo_block *block, const mo_request *request)
 {
     mo_steps *steps = allocator->steps;
     mo_step_record *now = &steps->now;
@@ -73,17 +73,15 @@ static mo_step_entry *entry_of(mo_steps *steps, const mo_block *block, int *out_
     return &record->entries[(block->entry & ~MO_ENTRY_BEFORE) - 1];
 }
 
-void mo_step_note_free(memopt_allocator *allocator, const mo_block *block)
+static void note_wait(memopt_allocator *allocator, const mo_block *block)
 {
     int before;
-    if (block->entry == 0)
-        return;
     mo_step_entry *entry = entry_of(allocator->steps, block, &before);
     entry->freed = allocator->steps->now.clock++;
     entry->delayed = 1;
 }
 
-void mo_step_note_end(memopt_allocator *allocator, mo_block *block)
+static void note_end(memopt_allocator *allocator, mo_block *block)
 {
     int before;
     mo_step_entry *entry = entry_of(allocator->steps, block, &before);
@@ -92,6 +90,27 @@ void mo_step_note_end(memopt_allocator *allocator, mo_block *block)
     entry->block = NULL;
     block->entry = 0;
 }
+
+static void note(memopt_allocator *allocator, mo_sink *sink, const mo_event *event)
+{
+    (void)sink;
+    if (event->what == MO_ALLOC)
+        note_alloc(allocator, event->block, event->request);
+    else if (event->block->entry != 0 && event->what == MO_WAITS)
+        note_wait(allocator, event->block);
+    else if (event->block->entry != 0)
+        note_end(allocator, event->block);
+}
+
+/* Stripes do not record. */
+static int may_open(mo_sink *sink)
+{
+    return !((const mo_steps *)sink)->recording;
+}
+
+const mo_sink mo_step_sink = {.wants = MO_WANTS(MO_ALLOC) | MO_WANTS(MO_WAITS) | MO_WANTS(MO_END),
+                              .tell = note,
+                              .open = may_open};
 
 /* Blocks that are alive are followed no more. */
 static void let_go(mo_step_record *record)

@@ -2,16 +2,13 @@
 #ifndef MO_ALLOCATOR_STEP_RECORDER_H
 #define MO_ALLOCATOR_STEP_RECORDER_H
 
-#include "allocator/steps/steps.h"
+#include "allocator/steps/lane.h"
 
 /* The lane of a pool's stream, made where there is none; NULL: no host memory. */
 mo_lane *mo_lane_of(memopt_allocator *allocator, mo_pool *pool);
 
-void mo_step_note_alloc(memopt_allocator *allocator, mo_block *block, const mo_request *request);
-/* A free that waits for streams. */
-void mo_step_note_free(memopt_allocator *allocator, const mo_block *block);
-/* A block with an entry goes back to its pool. */
-void mo_step_note_end(memopt_allocator *allocator, mo_block *block);
+/* The sink of steps that are recorded. */
+extern const mo_sink mo_step_sink;
 
 /* The step ends and another begins: what was recorded becomes `before`. */
 void mo_step_turn(mo_steps *steps);

@@ -2,8 +2,8 @@
 #ifndef MO_ALLOCATOR_STEP_ROOM_H
 #define MO_ALLOCATOR_STEP_ROOM_H
 
+#include "allocator/steps/lane.h"
 #include "allocator/steps/placement.h"
-#include "allocator/steps/steps.h"
 
 /* Bytes between blocks that stay. Those up to `head` and from `tail` on are on pages, or in classic
  * segments, that are held anyway; between them are whole pages. */

@@ -114,6 +114,15 @@ static void start_lanes(memopt_allocator *allocator)
     }
 }
 
+/* What the stripes have counted. */
+static void add_served(mo_steps *steps)
+{
+    for (mo_lane *lane = steps->lanes; lane != NULL; lane = lane->next) {
+        steps->info.served += lane->served;
+        lane->served = 0;
+    }
+}
+
 static void forget_ended_lanes(mo_steps *steps)
 {
     for (mo_lane **place = &steps->lanes; *place != NULL;) {
@@ -155,10 +164,28 @@ static memopt_status mark(memopt_allocator *allocator, memopt_step what)
     if (same && !hindered)
         status = settle(allocator);
     start_lanes(allocator);
+    add_served(steps);
     forget_ended_lanes(steps);
     steps->used = allocator->clock;
     return status;
 }
+
+static void forget(memopt_allocator *allocator, mo_pool *pool, const mo_segment *segment)
+{
+    if (pool != NULL)
+        mo_lanes_end_stream(allocator, pool);
+    else if (segment != NULL)
+        mo_lanes_end_segment(segment);
+    else
+        mo_steps_end(allocator);
+}
+
+static const mo_step_calls calls = {.serve = mo_lane_serve,
+                                    .take = mo_lane_take,
+                                    .hold = mo_lane_hold,
+                                    .grow = mo_step_grow,
+                                    .leave = mo_lanes_leave,
+                                    .forget = forget};
 
 static memopt_status first_mark(memopt_allocator *allocator)
 {
@@ -168,14 +195,17 @@ static memopt_status first_mark(memopt_allocator *allocator)
     steps->wanted = 1;
     steps->recording = 1;
     steps->used = allocator->clock;
+    steps->sink = mo_step_sink;
+    mo_sink_add(allocator, &steps->sink);
     allocator->steps = steps;
+    allocator->plan = &calls;
     return MEMOPT_OK;
 }
 
 static memopt_status mark_call(memopt_allocator *allocator, memopt_step what)
 {
     if (what == MEMOPT_STEP_END)
-        mo_steps_end(allocator);
+        mo_plan_forget(allocator, NULL, NULL);
     else if (allocator->steps == NULL)
         return first_mark(allocator);
     else
@@ -218,8 +248,10 @@ memopt_status memopt_allocator_get_step_plan(memopt_allocator *allocator,
     if (mo_device_inherited(allocator->device))
         return mo_fail_inherited("allocator_get_step_plan");
     mo_lock(&allocator->lock);
-    if (allocator->steps != NULL)
+    if (allocator->steps != NULL) {
+        add_served(allocator->steps);
         plan = allocator->steps->info;
+    }
     mo_unlock(&allocator->lock);
     return mo_result_write(out_plan, &plan, sizeof plan, "memopt_step_plan");
 }

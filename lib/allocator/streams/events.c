@@ -12,10 +12,8 @@
  */
 #include "allocator/streams/events.h"
 
-#include "allocator/front/block_life.h"
-#include "allocator/steps/step_recorder.h"
+#include "allocator/blocks/block_life.h"
 #include "allocator/streams/stream_state.h"
-#include "allocator/watch/recorder.h"
 
 #include "base/checked.h"
 #include "base/lock.h"
@@ -186,8 +184,8 @@ memopt_status mo_events_note(memopt_allocator *allocator, mo_block *block, memop
     use->block = block;
     use->next = block->uses;
     block->uses = use;
-    if (allocator->recorded)
-        mo_recorder_use(allocator, block, stream);
+    const mo_event event = {.what = MO_USE, .block = block, .stream = stream};
+    mo_tell(allocator, &event);
     return MEMOPT_OK;
 }
 
@@ -257,8 +255,7 @@ static void complete(memopt_allocator *allocator, mo_stream_use *use)
     mo_events_return(allocator, use);
     allocator->events.pending--;
     if (--block->pending == 0) {
-        if (allocator->recorded)
-            mo_recorder_completed(allocator, block);
+        mo_tell_block(allocator, MO_COMPLETED, block);
         mo_block_retire(allocator, block);
     }
 }
@@ -284,8 +281,7 @@ static void enqueue(memopt_allocator *allocator, mo_block *block)
     }
     block->uses = NULL;
     block->state = MO_BLOCK_PENDING;
-    if (block->entry != 0)
-        mo_step_note_free(allocator, block);
+    mo_tell_block(allocator, MO_WAITS, block);
 }
 
 memopt_status mo_events_free(memopt_allocator *allocator, mo_block *block)

@@ -2,7 +2,7 @@
 #ifndef MO_ALLOCATOR_EVENTS_H
 #define MO_ALLOCATOR_EVENTS_H
 
-#include "allocator/front/block_life.h"
+#include "allocator/blocks/block_life.h"
 
 memopt_status mo_events_note(memopt_allocator *allocator, mo_block *block, memopt_stream stream);
 /* Starts the deferred free of a block with uses. On failure the block is live as before. */

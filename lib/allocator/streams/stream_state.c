@@ -1,7 +1,5 @@
 #include "allocator/streams/stream_state.h"
 
-#include "allocator/steps/step_lanes.h"
-
 #include "base/log.h"
 
 memopt_status mo_stream_check(const memopt_allocator *allocator, memopt_stream stream)
@@ -23,7 +21,7 @@ void mo_stream_dead(memopt_allocator *allocator, memopt_stream stream)
     for (mo_pool *pool = allocator->pools; pool != NULL; pool = pool->next) {
         if (pool->stream != stream || pool->life != MO_STREAM_LIVE)
             continue;
-        mo_lanes_end_stream(allocator, pool);
+        mo_plan_forget(allocator, pool, NULL);
         pool->life = MO_STREAM_ENDING;
         pool->awaited = 0;
         pool->stream = (memopt_stream)(void *)pool;

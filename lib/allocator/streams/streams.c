@@ -16,7 +16,6 @@
 #include "allocator/streams/streams.h"
 
 #include "allocator/blocks/pool.h"
-#include "allocator/steps/step_lanes.h"
 #include "allocator/streams/events.h"
 
 #include "base/lock.h"
@@ -48,7 +47,7 @@ static void on_ending(mo_stream_listener *listener, memopt_stream stream)
     for (mo_pool *pool = allocator->pools; pool != NULL; pool = pool->next) {
         if (pool->stream != stream || pool->life == MO_STREAM_ENDED)
             continue;
-        mo_lanes_end_stream(allocator, pool);
+        mo_plan_forget(allocator, pool, NULL);
         pool->life = MO_STREAM_ENDING;
         pool->awaited = 0;
     }
@@ -68,7 +67,7 @@ static void on_ended(mo_stream_listener *listener, memopt_stream stream, int com
     for (mo_pool *pool = allocator->pools; pool != NULL; pool = pool->next) {
         if (pool->stream != stream || pool->life == MO_STREAM_ENDED)
             continue;
-        mo_lanes_end_stream(allocator, pool);
+        mo_plan_forget(allocator, pool, NULL);
         pool->life = MO_STREAM_ENDING;
         pool->stream = no_stream(pool);
         if (complete)

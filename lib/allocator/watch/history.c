@@ -22,6 +22,7 @@
 enum { DEFAULT_EVENTS = 1 << 16 };
 
 struct mo_history {
+    mo_sink sink;
     mo_history *stopped; /* the one before it */
     memopt_history_options options;
     uint64_t time; /* when the history began or was last read */
@@ -87,25 +88,48 @@ uint32_t mo_this_thread(void)
     return number;
 }
 
-void mo_history_add(memopt_allocator *allocator, const memopt_history_event *event)
+memopt_history_event mo_history_fields(const mo_event *event)
 {
-    mo_history *history = allocator->history;
-    MO_PRE(history != NULL);
+    memopt_history_event fields = {.action = event->what, .stream = event->stream};
+    if (event->block != NULL) {
+        fields.address = event->block->address;
+        fields.bytes = event->block->requested;
+        fields.tag = event->block->tag;
+        fields.context = event->block->context;
+    } else if (event->segment != NULL) {
+        fields.address = event->segment->address;
+        fields.bytes = event->bytes;
+        fields.stream = event->segment->pool->stream;
+    } else {
+        fields.bytes = event->request->asked;
+        fields.tag = event->request->tag;
+        fields.context = event->request->context;
+    }
+    return fields;
+}
+
+static void add(memopt_allocator *allocator, mo_sink *sink, const mo_event *event)
+{
+    mo_history *history = (mo_history *)sink;
+    (void)allocator;
     uint64_t number = atomic_fetch_add_explicit(&history->count, 1, memory_order_relaxed);
     memopt_history_event *place = &history->events[number % history->room];
-    *place = *event;
+    *place = mo_history_fields(event);
     place->time_ns = ticks();
     place->thread = mo_this_thread();
 }
 
-void mo_history_open(mo_history *history)
+static int open_beside(mo_sink *sink)
 {
+    mo_history *history = (mo_history *)sink;
     uint64_t most = history->room > MO_GATE_STRIPES ? history->room - MO_GATE_STRIPES : 0;
     history->until = history->count + most;
+    return 1;
 }
 
-int mo_history_has_room(const mo_history *history)
+static int has_room(const mo_sink *sink)
 {
+    const mo_history *history = (const mo_history *)sink;
     return atomic_load_explicit(&history->count, memory_order_relaxed) < history->until;
 }
 
@@ -140,6 +164,11 @@ memopt_status mo_history_make(const memopt_history_options *options, mo_history 
         mo_history_discard(history);
         return MEMOPT_OUT_OF_HOST_MEMORY;
     }
+    history->sink = (mo_sink){.wants = MO_WANTS(MO_WAITS) - MO_WANTS(MO_ALLOC), /* up to there */
+                              .beside = MO_WANTS(MO_ALLOC) | MO_WANTS(MO_FREE),
+                              .tell = add,
+                              .open = open_beside,
+                              .has_room = has_room};
     *out_history = history;
     return MEMOPT_OK;
 }
@@ -147,9 +176,9 @@ memopt_status mo_history_make(const memopt_history_options *options, mo_history 
 void *mo_history_stop(memopt_allocator *allocator)
 {
     void *events = allocator->history->events;
+    mo_sink_remove(allocator, &allocator->history->sink);
     allocator->history->events = NULL;
     allocator->history = NULL;
-    allocator->recorded = allocator->recorder != NULL;
     atomic_store_explicit(&allocator->asks, NULL, memory_order_release);
     return events;
 }
@@ -160,9 +189,10 @@ int mo_history_begin(memopt_allocator *allocator, mo_history *history)
         return 0;
     history->stopped = allocator->histories;
     allocator->history = allocator->histories = history;
-    allocator->recorded = 1;
+    mo_sink_add(allocator, &history->sink);
     if (history->options.context != NULL)
         atomic_store_explicit(&allocator->asks, history, memory_order_release);
+    mo_sink_tell_present(allocator, &history->sink);
     return 1;
 }
 
@@ -186,13 +216,14 @@ memopt_status mo_history_inherit(memopt_allocator *pool, memopt_allocator *paren
 
 void mo_history_end(memopt_allocator *allocator)
 {
+    if (allocator->history != NULL)
+        mo_sink_remove(allocator, &allocator->history->sink);
     while (allocator->histories != NULL) {
         mo_history *next = allocator->histories->stopped;
         mo_history_discard(allocator->histories);
         allocator->histories = next;
     }
     allocator->history = NULL;
-    allocator->recorded = 0;
 }
 
 /* --- reading -----------------------------------------------------------------------------------

@@ -6,18 +6,14 @@
 
 /* The system's number of the calling thread. */
 uint32_t mo_this_thread(void);
-/* Adds an event. Pre: it has a history, and the lock is held, or a stripe and there is room. */
-void mo_history_add(memopt_allocator *allocator, const memopt_history_event *event);
-/* The gate opens. Lock held. */
-void mo_history_open(mo_history *history);
-/* 1: the thread in a stripe may add an event. */
-int mo_history_has_room(const mo_history *history);
+/* What a history has of an event of its kinds, without thread and time. */
+memopt_history_event mo_history_fields(const mo_event *event);
 /* The caller's number for the allocation that begins; 0 where nobody asked for it. No lock held. */
 uint32_t mo_history_ask(memopt_allocator *allocator);
 /* A history without events; OUT_OF_HOST_MEMORY. */
 memopt_status mo_history_make(const memopt_history_options *options, mo_history **out_history);
 void mo_history_discard(mo_history *history);
-/* Takes it into use; 0 if there is one already. Lock held. */
+/* Takes it into use, with what is there already; 0 if there is one. Lock held. */
 int mo_history_begin(memopt_allocator *allocator, mo_history *history);
 /* Ends the one in use; returns memory to free without the lock. Lock held. */
 void *mo_history_stop(memopt_allocator *allocator);

@@ -1,6 +1,6 @@
 /*
  * Recording a trace: a line of CSV for each allocation, recorded stream and free, in the order of
- * the allocator's lock, in the form that memopt replay reads. Events go to the history, too.
+ * the allocator's lock, in the form that memopt replay reads. The gate stays closed meanwhile.
  *
  * Lines gather in a buffer that is made at the start; the event that fills it writes it to the
  * file, under the lock, so that nothing is allocated or lost. After the first failing write no more
@@ -26,6 +26,7 @@
 enum { BUFFER_BYTES = 1 << 16, MOST_OF_LINE = 192 };
 
 struct mo_recorder {
+    mo_sink sink;
     int file;
     int error; /* errno of the first failed write; 0: none */
     double begun;
@@ -66,133 +67,35 @@ static const char *tag_field(const memopt_allocator *allocator, memopt_tag tag, 
     return field;
 }
 
-/* As CSV names them; NULL: the file does not have them. */
-static const char *name_of(uint32_t action)
-{
-    switch (action) {
-    case MEMOPT_HISTORY_ALLOC:
-        return "allocate";
-    case MEMOPT_HISTORY_RECORD_STREAM:
-        return "record stream";
-    case MEMOPT_HISTORY_FREE:
-        return "free";
-    case MEMOPT_HISTORY_FAILED:
-        return "allocate failure";
-    default:
-        return NULL;
-    }
-}
+static const char *const actions[] = {[MO_ALLOC] = "allocate",
+                                      [MO_USE] = "record stream",
+                                      [MO_FREE] = "free",
+                                      [MO_FAILED] = "allocate failure"};
 
-static void add_line(memopt_allocator *allocator, const memopt_history_event *event)
+static void add_line(memopt_allocator *allocator, mo_sink *sink, const mo_event *event)
 {
-    mo_recorder *recorder = allocator->recorder;
-    const char *action = name_of(event->action);
+    mo_recorder *recorder = (mo_recorder *)sink;
     char field[MO_TAG_NAME];
-    if (recorder->error != 0 || action == NULL)
+    if (recorder->error != 0)
         return;
+    const memopt_history_event fields = mo_history_fields(event);
     if (BUFFER_BYTES - recorder->used < MOST_OF_LINE)
         flush(recorder);
     recorder->events++;
     recorder->used += (uint64_t)snprintf(
         recorder->text + recorder->used, MOST_OF_LINE,
         "%" PRIu32 ",%.0f,%s,0x%" PRIxPTR ",%" PRIu64 ",0x%" PRIxPTR ",%s\n", mo_this_thread(),
-        now() - recorder->begun, action, (uintptr_t)event->address, event->bytes,
-        (uintptr_t)event->stream, tag_field(allocator, event->tag, field));
+        now() - recorder->begun, actions[event->what], (uintptr_t)fields.address, fields.bytes,
+        (uintptr_t)fields.stream, tag_field(allocator, fields.tag, field));
 }
 
-static void add(memopt_allocator *allocator, const memopt_history_event *event)
+static int stay_closed(mo_sink *sink)
 {
-    MO_PRE(allocator->recorder == NULL || mo_is_locked(&allocator->lock));
-    if (allocator->history != NULL)
-        mo_history_add(allocator, event);
-    if (allocator->recorder != NULL)
-        add_line(allocator, event);
-}
-
-static memopt_history_event about(const mo_block *block, uint32_t action, memopt_stream stream)
-{
-    const memopt_history_event event = {.address = block->address,
-                                        .bytes = block->requested,
-                                        .stream = stream,
-                                        .action = action,
-                                        .tag = block->tag,
-                                        .context = block->context};
-    return event;
-}
-
-void mo_recorder_alloc(memopt_allocator *allocator, const mo_block *block, memopt_stream stream)
-{
-    const memopt_history_event event = about(block, MEMOPT_HISTORY_ALLOC, stream);
-    add(allocator, &event);
-}
-
-void mo_recorder_use(memopt_allocator *allocator, const mo_block *block, memopt_stream stream)
-{
-    const memopt_history_event event = about(block, MEMOPT_HISTORY_RECORD_STREAM, stream);
-    add(allocator, &event);
-}
-
-void mo_recorder_free(memopt_allocator *allocator, const mo_block *block)
-{
-    const memopt_history_event event =
-        about(block, MEMOPT_HISTORY_FREE, block->segment->pool->stream);
-    add(allocator, &event);
-}
-
-void mo_recorder_completed(memopt_allocator *allocator, const mo_block *block)
-{
-    const memopt_history_event event =
-        about(block, MEMOPT_HISTORY_COMPLETED, block->segment->pool->stream);
-    if (allocator->history != NULL)
-        mo_history_add(allocator, &event);
-}
-
-void mo_recorder_mapped(memopt_allocator *allocator, const mo_segment *segment, uint64_t bytes,
-                        uint32_t action)
-{
-    const memopt_history_event event = {.address = segment->address,
-                                        .bytes = bytes,
-                                        .stream = segment->pool->stream,
-                                        .action = action};
-    if (allocator->history != NULL)
-        mo_history_add(allocator, &event);
-}
-
-void mo_recorder_failed(memopt_allocator *allocator, const mo_request *request)
-{
-    const memopt_history_event event = {.bytes = request->asked,
-                                        .stream = request->stream,
-                                        .action = MEMOPT_HISTORY_FAILED,
-                                        .tag = request->tag,
-                                        .context = request->context};
-    add(allocator, &event);
+    (void)sink;
+    return 0;
 }
 
 /* --- begin and end ------------------------------------------------------------------------- */
-
-static void list_block(memopt_allocator *allocator, const mo_block *block,
-                       void (*to)(memopt_allocator *, const memopt_history_event *))
-{
-    memopt_history_event event = about(block, MEMOPT_HISTORY_ALLOC, block->segment->pool->stream);
-    to(allocator, &event);
-    event.action = MEMOPT_HISTORY_RECORD_STREAM;
-    for (const mo_stream_use *use = block->uses; use != NULL; use = use->next) {
-        event.stream = use->queue->stream;
-        to(allocator, &event);
-    }
-}
-
-void mo_recorder_list_live(memopt_allocator *allocator, int history)
-{
-    for (const mo_segment *segment = allocator->segments; segment != NULL;
-         segment = segment->next) {
-        if (history && segment->mapped > 0)
-            mo_recorder_mapped(allocator, segment, segment->mapped, MEMOPT_HISTORY_MAP);
-        for (const mo_block *block = segment->first; block != NULL; block = block->next)
-            if (block->state == MO_BLOCK_LIVE)
-                list_block(allocator, block, history ? mo_history_add : add_line);
-    }
-}
 
 static void discard(mo_recorder *recorder)
 {
@@ -227,6 +130,10 @@ static memopt_status open_recorder(const char *path, mo_recorder **out_recorder)
     memcpy(recorder->text, header, sizeof header - 1);
     recorder->used = sizeof header - 1;
     recorder->begun = now();
+    recorder->sink = (mo_sink){.wants = MO_WANTS(MO_ALLOC) | MO_WANTS(MO_USE) | MO_WANTS(MO_FREE) |
+                                        MO_WANTS(MO_FAILED),
+                               .tell = add_line,
+                               .open = stay_closed};
     *out_recorder = recorder;
     return MEMOPT_OK;
 }
@@ -248,8 +155,8 @@ memopt_status memopt_allocator_start_trace(memopt_allocator *allocator, const ch
         busy = allocator->recorder != NULL; /* another thread was faster */
         if (!busy) {
             allocator->recorder = recorder;
-            allocator->recorded = 1;
-            mo_recorder_list_live(allocator, 0);
+            mo_sink_add(allocator, &recorder->sink);
+            mo_sink_tell_present(allocator, &recorder->sink);
         }
         mo_unlock(&allocator->lock);
     }
@@ -280,7 +187,8 @@ memopt_status mo_recorder_end(memopt_allocator *allocator, uint64_t *out_events)
     mo_lock(&allocator->lock);
     mo_recorder *recorder = allocator->recorder;
     allocator->recorder = NULL;
-    allocator->recorded = allocator->history != NULL;
+    if (recorder != NULL)
+        mo_sink_remove(allocator, &recorder->sink);
     mo_unlock(&allocator->lock);
     if (recorder == NULL)
         return MEMOPT_OK;

@@ -1,5 +1,5 @@
 /* Statistics as the caller sees them: names, values, peaks. */
-#include "allocator/blocks/state.h"
+#include "allocator/watch/stats.h"
 
 #include "base/lock.h"
 
@@ -104,4 +104,50 @@ memopt_status memopt_allocator_reset_peaks(memopt_allocator *allocator)
     allocator->tags_raised = ~UINT64_C(0);
     mo_unlock(&allocator->lock);
     return MEMOPT_OK;
+}
+
+/* --- counting what the closed gate serves; stripes count for themselves ------------------------ */
+
+static void count_alloc(memopt_allocator *allocator, const mo_block *block, unsigned kind)
+{
+    mo_stats *stats = &allocator->stats;
+    mo_stat_add(stats, kind, MO_STAT_ALLOCATION, 1);
+    mo_stat_add(stats, kind, MO_STAT_ACTIVE, 1);
+    mo_stat_add(stats, kind, MO_STAT_ALLOCATED_BYTES, block->size);
+    mo_stat_add(stats, kind, MO_STAT_ACTIVE_BYTES, block->size);
+    mo_stat_add(stats, kind, MO_STAT_REQUESTED_BYTES, block->requested);
+    if (block->size >= allocator->max_split)
+        mo_stat_add_one(&stats->oversize[MO_STAT_OVERSIZE_ALLOCATIONS], 1);
+}
+
+static void count_free(memopt_allocator *allocator, const mo_block *block, unsigned kind)
+{
+    mo_stats *stats = &allocator->stats;
+    mo_stat_subtract(stats, kind, MO_STAT_ALLOCATION, 1);
+    mo_stat_subtract(stats, kind, MO_STAT_ALLOCATED_BYTES, block->size);
+    mo_stat_subtract(stats, kind, MO_STAT_REQUESTED_BYTES, block->requested);
+    if (block->size >= allocator->max_split)
+        stats->oversize[MO_STAT_OVERSIZE_ALLOCATIONS].current--;
+}
+
+static void count(memopt_allocator *allocator, mo_sink *sink, const mo_event *event)
+{
+    const mo_block *block = event->block;
+    unsigned kind = block->segment->pool->kind;
+    (void)sink;
+    if (event->what == MO_ALLOC) {
+        count_alloc(allocator, block, kind);
+    } else if (event->what == MO_FREE) {
+        count_free(allocator, block, kind);
+    } else {
+        mo_stat_subtract(&allocator->stats, kind, MO_STAT_ACTIVE, 1);
+        mo_stat_subtract(&allocator->stats, kind, MO_STAT_ACTIVE_BYTES, block->size);
+    }
+}
+
+void mo_stats_init(memopt_allocator *allocator)
+{
+    allocator->counting = (mo_sink){
+        .wants = MO_WANTS(MO_ALLOC) | MO_WANTS(MO_FREE) | MO_WANTS(MO_END), .tell = count};
+    mo_sink_add(allocator, &allocator->counting);
 }

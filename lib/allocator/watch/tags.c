@@ -12,6 +12,22 @@
 #include <stdio.h>
 #include <string.h>
 
+static void count(memopt_allocator *allocator, mo_sink *sink, const mo_event *event)
+{
+    memopt_tag tag = event->block->tag;
+    mo_tag *entry = &allocator->tags[tag];
+    (void)sink;
+    if (event->what == MO_FREE) {
+        entry->current -= event->block->requested;
+        entry->blocks--;
+        return;
+    }
+    entry->current += event->block->requested;
+    entry->blocks++;
+    entry->peak = mo_max_u64(entry->peak, entry->current);
+    allocator->tags_raised |= UINT64_C(1) << tag;
+}
+
 void mo_tags_init(memopt_allocator *allocator)
 {
     static const char *const built_in[MEMOPT_TAG_USER] = {"other", "weights", "gradients",
@@ -19,21 +35,8 @@ void mo_tags_init(memopt_allocator *allocator)
     for (uint32_t i = 0; i < MEMOPT_TAG_USER; i++)
         snprintf(allocator->tags[i].name, MO_TAG_NAME, "%s", built_in[i]);
     allocator->tag_count = MEMOPT_TAG_USER;
-}
-
-void mo_tag_add(memopt_allocator *allocator, memopt_tag tag, uint64_t bytes)
-{
-    mo_tag *entry = &allocator->tags[tag];
-    entry->current += bytes;
-    entry->blocks++;
-    entry->peak = mo_max_u64(entry->peak, entry->current);
-    allocator->tags_raised |= UINT64_C(1) << tag;
-}
-
-void mo_tag_subtract(memopt_allocator *allocator, memopt_tag tag, uint64_t bytes)
-{
-    allocator->tags[tag].current -= bytes;
-    allocator->tags[tag].blocks--;
+    allocator->tagging = (mo_sink){.wants = MO_WANTS(MO_ALLOC) | MO_WANTS(MO_FREE), .tell = count};
+    mo_sink_add(allocator, &allocator->tagging);
 }
 
 void mo_tags_copy(memopt_allocator *pool, memopt_allocator *parent)

@@ -1,6 +1,5 @@
 /* The public functions of histories; see history.c. */
 #include "allocator/watch/history.h"
-#include "allocator/watch/recorder.h"
 
 #include "base/lock.h"
 #include "base/memory.h"
@@ -22,8 +21,6 @@ memopt_status memopt_allocator_start_history(memopt_allocator *allocator,
         return status;
     mo_lock(&allocator->lock);
     int begun = mo_history_begin(allocator, history);
-    if (begun)
-        mo_recorder_list_live(allocator, 1);
     mo_unlock(&allocator->lock);
     if (begun)
         return MEMOPT_OK;

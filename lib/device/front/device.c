@@ -1,7 +1,6 @@
 /*
- * The front end of a device: open handles, properties, what is live, and the fault points of
- * tests. Argument checks and accounting happen here, once for all back ends; memory.c, stream.c and
- * host_memory.c hold the rest of it.
+ * The front end of a device: open handles, properties, what is live. Argument checks and accounting
+ * happen here, once for all back ends; memory.c, stream.c and host_memory.c hold the rest of it.
  */
 #include "device/front/handle.h"
 
@@ -160,26 +159,3 @@ uint64_t mo_device_total_memory(memopt_device *device)
 {
     return device->properties.total_memory;
 }
-
-#ifdef MEMOPT_TEST_HOOKS
-memopt_status mo_device_fault(memopt_device *device, const char *operation, memopt_status status)
-{
-    if (atomic_load_explicit(&device->fault_countdown, memory_order_relaxed) <= 0 ||
-        atomic_fetch_sub(&device->fault_countdown, 1) != 1)
-        return MEMOPT_OK;
-    atomic_store(&device->fault_struck, 1);
-    return mo_fail_driver(status, -1, "INJECTED_FAULT", "%s: %s failed by an injected fault",
-                          device->properties.backend, operation);
-}
-
-void mo_device_fail_at(memopt_device *device, int64_t n)
-{
-    atomic_store(&device->fault_struck, 0);
-    atomic_store(&device->fault_countdown, n);
-}
-
-int mo_device_fault_struck(memopt_device *device)
-{
-    return atomic_load(&device->fault_struck);
-}
-#endif

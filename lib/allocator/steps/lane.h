@@ -1,5 +1,5 @@
 /*
- * The types of steps, their recording and their plan; see state.h for the files. All of it is
+ * Lanes: the types of steps, their recording and their plan. All of it is
  * guarded by the allocator's lock.
  *
  * A step is what happens between two marks. A lane is a stream's part of it: its n-th allocation of
@@ -9,8 +9,8 @@
  * it is not, they are free blocks like others. So places never overlap what is in use, whatever
  * the program does.
  */
-#ifndef MO_ALLOCATOR_STEPS_H
-#define MO_ALLOCATOR_STEPS_H
+#ifndef MO_ALLOCATOR_LANE_H
+#define MO_ALLOCATOR_LANE_H
 
 #include "allocator/blocks/state.h"
 #include "memopt/allocator_steps.h"
@@ -61,6 +61,8 @@ typedef struct mo_lane {
     int armed;
     int left; /* since the last mark: it has differed, and is not armed until the next mark */
     uint32_t missed; /* since the last mark: allocations whose places were not free */
+    uint64_t served; /* in stripes, from places; not in the plan's info yet */
+    uint64_t used;   /* in a stripe: the allocator's clock at the last place */
     mo_region *regions;
     uint32_t region_count;
     /* Ranks whose places hold a block: a bit for each, and one for each word that is not 0. */
@@ -98,6 +100,7 @@ typedef struct mo_step_record {
 #define MO_ENTRY_BEFORE UINT32_C(0x80000000)
 
 struct mo_steps {
+    mo_sink sink;
     mo_lane *lanes;
     int recording;
     int broken; /* host memory did not suffice, or the step is too long: nothing is learned of it */
