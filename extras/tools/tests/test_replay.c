@@ -380,6 +380,36 @@ static void test_many_streams(void **state)
     OK(memopt_trace_destroy(trace));
 }
 
+/* A block that a second stream uses is free for others only when that stream's work is done: an idle device
+ * holds one, one that does nothing before it is waited for holds all of them, equally each time. */
+static void test_lag(void **state)
+{
+    (void)state;
+    enum { ROUNDS = 8 };
+    memopt_trace_event events[3 * ROUNDS];
+    for (uint64_t i = 0; i < ROUNDS; i++) {
+        events[3 * i] = (memopt_trace_event){i, 20 * MIB, 0, MEMOPT_TRACE_ALLOC};
+        events[3 * i + 1] = (memopt_trace_event){i, 0, 7, MEMOPT_TRACE_RECORD_STREAM};
+        events[3 * i + 2] = (memopt_trace_event){i, 0, 0, MEMOPT_TRACE_FREE};
+    }
+    memopt_trace *trace = NULL;
+    OK(memopt_trace_create(NULL, &trace));
+    OK(memopt_trace_add(trace, events, 3 * ROUNDS));
+    const uint64_t lags[] = {0, UINT64_MAX, UINT64_MAX}, held[] = {20, 20 * ROUNDS, 20 * ROUNDS};
+    for (int i = 0; i < 3; i++) {
+        memopt_replay_options options = MEMOPT_REPLAY_OPTIONS_INIT;
+        memopt_replay_result result = MEMOPT_REPLAY_RESULT_INIT;
+        options.lag = lags[i];
+        OK(memopt_trace_replay(trace, &options, &result));
+        assert_int_equal(result.peak_reserved_bytes, held[i] * MIB);
+        assert_int_equal(result.events, 3 * ROUNDS);
+        uint64_t smallest = 0; /* at the limit the host waits */
+        OK(memopt_trace_find_capacity(trace, &options, &smallest));
+        assert_int_equal(smallest, 20 * MIB);
+    }
+    OK(memopt_trace_destroy(trace));
+}
+
 static void test_refused(void **state)
 {
     (void)state;
@@ -433,6 +463,7 @@ int main(void)
         cmocka_unit_test(test_samples),
         cmocka_unit_test(test_progress),
         cmocka_unit_test(test_many_streams),
+        cmocka_unit_test(test_lag),
         cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, nothing_is_left);

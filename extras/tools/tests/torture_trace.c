@@ -169,7 +169,9 @@ static int pass_with_fault(memopt_trace *trace, const char *config, int64_t n, i
     mo_trace_machine machine;
     mo_trace_pass pass = {0};
     int64_t blocks = mo_memory_live_blocks();
-    must(mo_trace_machine_open(&machine, trace, config, 60 * MIB, &meter));
+    memopt_replay_options options = MEMOPT_REPLAY_OPTIONS_INIT;
+    options.config = config;
+    must(mo_trace_machine_open(&machine, trace, &options, 60 * MIB, &meter));
     mo_device_fail_at(machine.device, n);
     memopt_status status = mo_trace_machine_pass(&machine, MO_TRACE_RANGE, NULL, NULL, &pass);
     int struck = mo_device_fault_struck(machine.device);

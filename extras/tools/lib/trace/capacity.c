@@ -11,7 +11,7 @@ enum { GUESSED_PROBES = 12 };
 
 typedef struct search {
     const memopt_trace *trace;
-    const char *config;
+    const memopt_replay_options *options;
     mo_trace_meter meter;
     uint64_t low, high; /* pages: does not complete, completes */
 } search;
@@ -22,7 +22,7 @@ static memopt_status probe(search *s, uint64_t capacity, mo_trace_pass *out_pass
 {
     mo_trace_machine machine;
     memopt_status status =
-        mo_trace_machine_open(&machine, s->trace, s->config, capacity, &s->meter);
+        mo_trace_machine_open(&machine, s->trace, s->options, capacity, &s->meter);
     if (status != MEMOPT_OK)
         return status;
     status = mo_trace_machine_pass(&machine, MO_TRACE_RANGE, NULL, NULL, out_pass);
@@ -99,7 +99,7 @@ memopt_status memopt_trace_find_capacity(const memopt_trace *trace,
     if (status != MEMOPT_OK)
         return status;
     search s = {.trace = trace,
-                .config = copy.config,
+                .options = &copy,
                 .meter = {.progress = copy.progress, .user = copy.progress_user}};
     uint64_t largest = copy.capacity > 0 ? copy.capacity : mo_trace_ample(trace), reserved;
     mo_trace_pass pass;

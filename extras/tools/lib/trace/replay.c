@@ -83,7 +83,7 @@ static memopt_status run_sampled(const memopt_trace *trace, const memopt_replay_
     mo_trace_machine machine;
     mo_trace_pass pass;
     memopt_status status =
-        mo_trace_machine_open(&machine, trace, options->config, options->capacity, meter);
+        mo_trace_machine_open(&machine, trace, options, options->capacity, meter);
     if (status != MEMOPT_OK)
         return status;
     status = mo_trace_machine_pass(&machine, step, take_sample, &s, &pass);
@@ -151,7 +151,7 @@ static memopt_status run_steps(const memopt_trace *trace, const memopt_replay_op
     double ns;
     int whole = 0;
     memopt_status status =
-        mo_trace_machine_open(&machine, trace, options->config, options->capacity, meter);
+        mo_trace_machine_open(&machine, trace, options, options->capacity, meter);
     if (status != MEMOPT_OK)
         return status;
     status = memopt_allocator_mark_step(machine.allocator, MEMOPT_STEP_NEXT);
@@ -201,7 +201,7 @@ memopt_status memopt_trace_replay(const memopt_trace *trace, const memopt_replay
     if (!mo_mul_u64(trace->count, 1 + copy.warm_passes + steps + (uint64_t)samples, &meter.total))
         meter.total = UINT64_MAX;
     mo_trace_machine machine;
-    status = mo_trace_machine_open(&machine, trace, copy.config, copy.capacity, &meter);
+    status = mo_trace_machine_open(&machine, trace, &copy, copy.capacity, &meter);
     if (status != MEMOPT_OK)
         return status;
     result.capacity = machine.capacity;

@@ -30,21 +30,25 @@ static memopt_status make_streams(mo_trace_machine *machine)
 }
 
 memopt_status mo_trace_machine_open(mo_trace_machine *machine, const memopt_trace *trace,
-                                    const char *config, uint64_t capacity, mo_trace_meter *meter)
+                                    const memopt_replay_options *options, uint64_t capacity,
+                                    mo_trace_meter *meter)
 {
-    memopt_device_options options = MEMOPT_DEVICE_OPTIONS_INIT;
-    options.capacity = capacity > 0 ? capacity : mo_trace_ample(trace);
-    options.threads = 1;
+    memopt_device_options device = MEMOPT_DEVICE_OPTIONS_INIT;
+    device.capacity = capacity > 0 ? capacity : mo_trace_ample(trace);
+    device.threads = 1;
+    device.lag = options->lag;
     memset(machine, 0, sizeof *machine);
+    machine->lag = options->lag;
     machine->trace = trace;
     machine->meter = meter;
     machine->streams = mo_calloc(trace->stream_count, sizeof *machine->streams);
     machine->blocks = mo_calloc(trace->slots, sizeof *machine->blocks);
     memopt_status status = machine->streams == NULL || machine->blocks == NULL
                                ? MEMOPT_OUT_OF_HOST_MEMORY
-                               : memopt_device_open("cpu", &options, &machine->device);
+                               : memopt_device_open("cpu", &device, &machine->device);
     if (status == MEMOPT_OK)
-        status = memopt_allocator_create(machine->device, config, NULL, &machine->allocator);
+        status =
+            memopt_allocator_create(machine->device, options->config, NULL, &machine->allocator);
     if (status == MEMOPT_OK)
         status = make_streams(machine);
     memopt_memory_info memory = MEMOPT_MEMORY_INFO_INIT;
@@ -82,13 +86,15 @@ static double now(void)
 }
 
 /* A free of a block that other streams use waits for them, so that a replay does not depend on
- * their workers' speed. */
+ * their workers' speed; work that lags does not depend on it. */
 static memopt_status free_place(mo_trace_machine *machine, mo_trace_place *place)
 {
     mo_trace_place old = *place;
     *place = (mo_trace_place){NULL, 0};
     memopt_status status = memopt_allocator_free(machine->allocator, old.address);
-    return status == MEMOPT_OK && old.used ? memopt_device_sync(machine->device) : status;
+    return status == MEMOPT_OK && old.used && machine->lag == 0
+               ? memopt_device_sync(machine->device)
+               : status;
 }
 
 static memopt_status do_step(mo_trace_machine *machine, const mo_trace_step *step)

@@ -29,7 +29,7 @@ typedef struct mo_trace_machine {
     memopt_allocator *allocator;
     memopt_stream *streams; /* by number; NULL for the default one */
     mo_trace_place *blocks; /* by number */
-    uint64_t capacity;
+    uint64_t capacity, lag;
 } mo_trace_machine;
 
 /* How one pass ended. */
@@ -43,9 +43,10 @@ typedef struct mo_trace_pass {
 /* More than the trace can take, whatever the configuration's fragmentation. */
 uint64_t mo_trace_ample(const memopt_trace *trace);
 
-/* Opens the device with its capacity (0: ample) and makes all else. */
+/* Opens the device with this capacity (0: ample) and the options' lag, and makes all else. */
 memopt_status mo_trace_machine_open(mo_trace_machine *machine, const memopt_trace *trace,
-                                    const char *config, uint64_t capacity, mo_trace_meter *meter);
+                                    const memopt_replay_options *options, uint64_t capacity,
+                                    mo_trace_meter *meter);
 void mo_trace_machine_close(mo_trace_machine *machine);
 
 /* Called after each range of a pass that is cut into ranges. */

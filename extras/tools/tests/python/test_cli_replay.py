@@ -67,6 +67,15 @@ def test_as_a_step_that_repeats(trace):
     assert "planned" in both
 
 
+def test_a_device_that_is_behind(trace):
+    idle = answer(trace, "--passes", "0")
+    assert idle["lag"] == 0
+    for given, told in (("3", 3), ("step", "step"), ("inf", "inf")):
+        found = answer(trace, "--passes", "0", "--lag", given, "--find-capacity")
+        assert found["lag"] == told and not found["out_of_memory"]
+        assert found["peak_live_bytes"] == idle["peak_live_bytes"] <= found["smallest_capacity_bytes"]
+
+
 def test_smallest_device(trace):
     found = answer(trace, *EXPANDABLE, "--find-capacity", "--passes", "0")
     smallest = found["smallest_capacity_bytes"]

@@ -246,12 +246,15 @@ typedef struct memopt_replay_options {
     uint64_t steps;                  /**< Not 0: the trace is replayed once more, as a step that
                                           repeats: once to learn it, then so many times with the
                                           plan of memopt_allocator_mark_step(). */
+    uint64_t lag;                    /**< As memopt_device_options::lag: the device's work lags so
+                                          many events behind the host, as on a busy GPU. 0: streams
+                                          are idle. */
 } memopt_replay_options;
 
 /** @brief Initialiser of ::memopt_replay_options. */
 #define MEMOPT_REPLAY_OPTIONS_INIT                                                                 \
     {                                                                                              \
-        sizeof(memopt_replay_options), NULL, 0, 0, NULL, 0, NULL, NULL, 0                          \
+        sizeof(memopt_replay_options), NULL, 0, 0, NULL, 0, NULL, NULL, 0, 0                       \
     }
 
 /** @brief Result of a replay. */

@@ -14,12 +14,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from .._library import lib
 from ..errors import InvalidArgumentError, MemoptError
 from ..sizes import format_size
 from ..tools import PlannedReplay, Replay, Trace, TraceInfo, TraceSource
+from ..tools.trace import LAG_WITHOUT_END
 from . import FAILURE, SUCCESS, UsageError
 from .option_types import integer, size
 from .output import Cell, Output, Text
@@ -35,6 +36,12 @@ def _capacity(text: str) -> int:
     if bytes_ < _GRANULE:
         raise argparse.ArgumentTypeError("%s is less than a page of 2 MiB" % text)
     return bytes_
+
+
+def _lag(text: str) -> Union[int, str]:
+    if text == "inf":
+        return LAG_WITHOUT_END
+    return text if text == "step" else int(integer(0, LAG_WITHOUT_END)(text))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -100,6 +107,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="replay it as a step that repeats, too: once to learn it, N times with the plan",
     )
+    add(
+        "--lag",
+        type=_lag,
+        default=0,
+        metavar="N|step|inf",
+        help="the device works N events behind the host, as a busy GPU does (1000 is usual); step: as "
+        "many as the trace has; inf: it does nothing before it is waited for (default: 0, idle)",
+    )
 
 
 class _Run(NamedTuple):
@@ -141,6 +156,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
 
 def _replay(trace: Trace, config: str, arguments: argparse.Namespace, plot: bool) -> _Run:
     several = len(arguments.config or ()) > 1
+    lag = trace.info.events if arguments.lag == "step" else arguments.lag
     with Progress("replaying") as bar:
         replay = trace.replay(
             config,
@@ -148,12 +164,13 @@ def _replay(trace: Trace, config: str, arguments: argparse.Namespace, plot: bool
             warm_passes=arguments.passes,
             samples=Plot.SAMPLES if plot else 0,
             steps=arguments.steps,
+            lag=lag,
             progress=bar,
         )
     smallest: Optional[int] = None
     if arguments.find_capacity or several:
         with Progress("finding the smallest device") as bar:
-            smallest = trace.find_capacity(config, progress=bar)
+            smallest = trace.find_capacity(config, lag=lag, progress=bar)
     return _Run(config, replay, smallest)
 
 
@@ -199,6 +216,7 @@ def collect(
         "events_by_device": list(source.events_by_device),
         "config": arguments.config,
         "capacity_bytes": arguments.capacity,
+        "lag": "inf" if arguments.lag == LAG_WITHOUT_END else arguments.lag,
         "events": info.events,
         "allocations": info.allocations,
         "streams": info.streams,

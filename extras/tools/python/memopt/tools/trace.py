@@ -28,6 +28,10 @@ Progress = Callable[[int, int], Any]
 OWN_STREAM = (1 << 64) - 1
 
 
+#: The lag of a device that does nothing before it is waited for.
+LAG_WITHOUT_END = (1 << 64) - 1
+
+
 class TraceInfo(NamedTuple):
     """What a trace holds, and its faults.
 
@@ -244,15 +248,17 @@ class Trace(_lifetime.Closing):
         warm_passes: int = 0,
         samples: int = 0,
         steps: int = 0,
+        lag: int = 0,
         progress: Optional[Progress] = None,
     ) -> Replay:
         """Replays it on a device of `capacity` (None: more than it takes). `warm_passes` more
         replays measure the cost of an event with a filled cache; `samples` values over time are
         taken on request. With `steps` it is also replayed as a step that repeats: once to learn it,
-        and `steps` times with the plan. Running out of memory is a result, not an exception."""
+        and `steps` times with the plan. The device works `lag` events behind the host (LAG_WITHOUT_END:
+        nothing is done that is not waited for), as a busy GPU does. Running out of memory is a result, not an exception."""
         room = (_abi.ReplaySampleStruct * unsigned(samples, 32, "samples"))()
         with Interruptible() as interrupt:
-            options = _options(config, capacity, progress, interrupt)
+            options = _options(config, capacity, lag, progress, interrupt)
             options.warm_passes = unsigned(warm_passes, 64, "warm_passes")
             options.samples, options.sample_room = room, samples
             options.steps = unsigned(steps, 64, "steps")
@@ -287,12 +293,13 @@ class Trace(_lifetime.Closing):
         config: str = "",
         *,
         largest: Optional[Size] = None,
+        lag: int = 0,
         progress: Optional[Progress] = None,
     ) -> int:
         """The smallest device that it completes on, by bisection in steps of 2 MiB.
         OutOfMemoryError if even `largest` is too small."""
         with Interruptible() as interrupt:
-            options = _options(config, largest, progress, interrupt)
+            options = _options(config, largest, lag, progress, interrupt)
             return int(output(lib.memopt_trace_find_capacity, self._handle.pointer, options))
 
 
@@ -305,7 +312,11 @@ def _events_of(words: "array.array[int]") -> Any:
 
 
 def _options(
-    config: str, capacity: Optional[Size], progress: Optional[Progress], interrupt: Interruptible
+    config: str,
+    capacity: Optional[Size],
+    lag: int,
+    progress: Optional[Progress],
+    interrupt: Interruptible,
 ) -> _abi.ReplayOptions:
     """The thunk lives as long as the struct, which refers to it."""
 
@@ -323,5 +334,6 @@ def _options(
     return _abi.ReplayOptions(
         config=c_text(config, "a configuration"),
         capacity=size,
+        lag=unsigned(lag, 64, "lag"),
         progress=_abi.ReplayProgress(told),
     )

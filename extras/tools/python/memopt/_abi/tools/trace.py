@@ -66,6 +66,7 @@ class ReplayOptions(Struct):
         ("progress", ReplayProgress),
         ("progress_user", ADDRESS),
         ("steps", U64),
+        ("lag", U64),
     ]
 
 
