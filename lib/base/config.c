@@ -222,9 +222,7 @@ static memopt_status read_divisions(parser *from, const key *of, mo_config_divis
     while (peek(from) != ']') {
         if (*from->at == '\0')
             return bad_list(of, from);
-        memopt_status status = read_division(from, of, &last, divisions);
-        if (status != MEMOPT_OK)
-            return status;
+        MO_TRY(read_division(from, of, &last, divisions));
         if (peek(from) == ',')
             from->at++;
         else if (*from->at != ']')
@@ -289,9 +287,7 @@ static memopt_status read_entry(parser *from)
                        "allocator config: column %zu: %s has no value; write %s:value",
                        column_of(from), name.text, name.text);
     from->at++;
-    memopt_status status = read_value(from, of);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(read_value(from, of));
     if (peek(from) != '\0' && *from->at != ',')
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "allocator config: column %zu: \"%.20s\" follows the value of %s; separate "

@@ -30,6 +30,14 @@ typedef struct mo_error_record {
 } mo_error_record;
 mo_error_record *mo_error_here(void);
 
+/* Returns a failure of the call from the function that it stands in. */
+#define MO_TRY(call)                                                                               \
+    do {                                                                                           \
+        const memopt_status mo_tried = (call);                                                     \
+        if (mo_tried != MEMOPT_OK)                                                                 \
+            return mo_tried;                                                                       \
+    } while (0)
+
 /* Several calls that are all made, whatever the others give: the first failure is kept. */
 static inline void mo_keep_first(memopt_status *first, memopt_status status)
 {

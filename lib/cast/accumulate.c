@@ -10,7 +10,6 @@ memopt_status memopt_accumulate(memopt_device *device, const memopt_tensor *dest
                                 const memopt_tensor *sources, uint64_t count, float scale,
                                 memopt_stream stream)
 {
-    memopt_status status;
     if (device == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "accumulate: device is NULL");
     if (!mo_f32_is_finite(scale))
@@ -18,11 +17,8 @@ memopt_status memopt_accumulate(memopt_device *device, const memopt_tensor *dest
                        (double)scale);
     if (count == 0)
         return MEMOPT_OK;
-    status = mo_pairs_check("accumulate", destinations, sources, count, mo_dtype_is_gradient);
-    if (status == MEMOPT_OK)
-        status = mo_pairs_memory_check(device, "accumulate", destinations, sources, count, 0, NULL);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_pairs_check("accumulate", destinations, sources, count, mo_dtype_is_gradient));
+    MO_TRY(mo_pairs_memory_check(device, "accumulate", destinations, sources, count, 0, NULL));
     mo_accumulate_args args = {.scale = scale};
     return mo_pairs_launch(device, &mo_kernel_accumulate, &args, args.segments, &args.count,
                            destinations, sources, count, stream);

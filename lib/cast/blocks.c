@@ -60,9 +60,7 @@ memopt_status memopt_blocks_get_layout(memopt_block_format format, uint64_t rows
                                        memopt_blocks_layout *out_layout)
 {
     memopt_blocks_layout layout = MEMOPT_BLOCKS_LAYOUT_INIT;
-    memopt_status status = find_layout("blocks_get_layout", 0, format, rows, columns, &layout);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(find_layout("blocks_get_layout", 0, format, rows, columns, &layout));
     return mo_result_write(out_layout, &layout, sizeof layout, "memopt_blocks_layout");
 }
 
@@ -273,9 +271,7 @@ static memopt_status launch(const blocks_call *call, mo_blocks_args *args)
 static memopt_status read_options(const char *verb, memopt_blocks_options *copy,
                                   const memopt_blocks_options *options)
 {
-    memopt_status status = mo_options_read(copy, sizeof *copy, options, "memopt_blocks_options");
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_options_read(copy, sizeof *copy, options, "memopt_blocks_options"));
     if (copy->rounding > MEMOPT_ROUND_STOCHASTIC)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "%s: rounding %" PRIu32 " is not a memopt_rounding (0 or 1)", verb,
@@ -302,11 +298,9 @@ memopt_status memopt_blocks_quantize(memopt_device *device, const memopt_blocks 
                         .quantize = 1,
                         .stream = stream};
     memopt_blocks_options how;
-    memopt_status status = read_options(call.verb, &how, options);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(read_options(call.verb, &how, options));
     call.amax = how.amax;
-    status = check_lists(&call);
+    memopt_status status = check_lists(&call);
     if (status == MEMOPT_OK && count != 0)
         status = check_memory(&call);
     if (status != MEMOPT_OK || count == 0)
@@ -333,9 +327,7 @@ memopt_status memopt_blocks_dequantize(memopt_device *device, const memopt_tenso
     memopt_status status = check_lists(&call);
     if (status != MEMOPT_OK || count == 0)
         return status;
-    status = check_memory(&call);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(check_memory(&call));
     mo_blocks_args args = {.streaming = mo_tensors_streaming(destinations, count)};
     return launch(&call, &args);
 }

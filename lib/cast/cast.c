@@ -28,9 +28,7 @@ static memopt_status check_cells(const char *verb, const float *amax)
 
 static memopt_status read_options(memopt_cast_options *copy, const memopt_cast_options *options)
 {
-    memopt_status status = mo_options_read(copy, sizeof *copy, options, "memopt_cast_options");
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_options_read(copy, sizeof *copy, options, "memopt_cast_options"));
     if (copy->rounding > MEMOPT_ROUND_STOCHASTIC)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "cast: rounding %" PRIu32 " is not a memopt_rounding (0 or 1)",
@@ -52,12 +50,8 @@ memopt_status memopt_cast(memopt_device *device, const memopt_tensor *destinatio
     status = read_options(&how, options);
     if (status != MEMOPT_OK || count == 0)
         return status;
-    status = mo_pairs_check("cast", destinations, sources, count, mo_dtype_is_float);
-    if (status == MEMOPT_OK)
-        status = mo_pairs_memory_check(device, "cast", destinations, sources, count, 1, how.amax);
-    if (status != MEMOPT_OK)
-        return status;
-
+    MO_TRY(mo_pairs_check("cast", destinations, sources, count, mo_dtype_is_float));
+    MO_TRY(mo_pairs_memory_check(device, "cast", destinations, sources, count, 1, how.amax));
     mo_cast_args args = {.seed = how.seed,
                          .sequence = how.sequence,
                          .stochastic = how.rounding == MEMOPT_ROUND_STOCHASTIC,
@@ -71,20 +65,15 @@ memopt_status memopt_cast(memopt_device *device, const memopt_tensor *destinatio
 memopt_status memopt_amax(memopt_device *device, float *amax, const memopt_tensor *tensors,
                           uint64_t count, memopt_stream stream)
 {
-    memopt_status status;
     if (device == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "amax: device is NULL");
     if (count == 0)
         return MEMOPT_OK;
     if (amax == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "amax: amax is NULL");
-    status = check_cells("amax", amax);
-    if (status == MEMOPT_OK)
-        status = mo_pairs_check("amax", tensors, tensors, count, mo_dtype_is_float);
-    if (status == MEMOPT_OK)
-        status = mo_pairs_memory_check(device, "amax", NULL, tensors, count, 0, amax);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(check_cells("amax", amax));
+    MO_TRY(mo_pairs_check("amax", tensors, tensors, count, mo_dtype_is_float));
+    MO_TRY(mo_pairs_memory_check(device, "amax", NULL, tensors, count, 0, amax));
     mo_cast_args args = {.amax = (uint32_t *)amax};
     return mo_pairs_launch(device, &mo_kernel_cast_amax, &args, args.segments, &args.count, NULL,
                            tensors, count, stream);

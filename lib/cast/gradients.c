@@ -107,16 +107,11 @@ memopt_status memopt_scale(memopt_device *device, const memopt_tensor *tensors, 
                            const float *factor, float *found_inf, memopt_stream stream)
 {
     uint64_t chunks;
-    memopt_status status;
     if (device == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "scale: device is NULL");
-    status = mo_gradient_list_check(device, "scale", tensors, count, 1, &chunks);
-    if (status == MEMOPT_OK)
-        status = check_cell(device, "scale", "factor", factor, 1);
-    if (status == MEMOPT_OK)
-        status = check_cell(device, "scale", "found_inf", found_inf, 0);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_gradient_list_check(device, "scale", tensors, count, 1, &chunks));
+    MO_TRY(check_cell(device, "scale", "factor", factor, 1));
+    MO_TRY(check_cell(device, "scale", "found_inf", found_inf, 0));
     mo_scale_args args = {.factor = factor, .found_inf = found_inf};
     return mo_gradients_scale(device, &args, tensors, count, stream);
 }
@@ -125,14 +120,10 @@ memopt_status memopt_check_finite(memopt_device *device, const memopt_tensor *te
                                   uint64_t count, float *found_inf, memopt_stream stream)
 {
     uint64_t chunks;
-    memopt_status status;
     if (device == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "check finite: device is NULL");
-    status = mo_gradient_list_check(device, "check finite", tensors, count, 0, &chunks);
-    if (status == MEMOPT_OK)
-        status = check_cell(device, "check finite", "found_inf", found_inf, 1);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_gradient_list_check(device, "check finite", tensors, count, 0, &chunks));
+    MO_TRY(check_cell(device, "check finite", "found_inf", found_inf, 1));
     mo_reduce_args args = {.found_inf = found_inf};
     return mo_gradients_reduce(device, &mo_kernel_check, &args, tensors, count, stream);
 }

@@ -79,10 +79,9 @@ static memopt_status enqueue_total(const reduction *r, const double **out_sum)
     if (r->chunks == 0)
         return MEMOPT_OK;
     mo_reduce_args args = {.partials = at};
-    memopt_status status = mo_gradients_reduce(r->device, &mo_kernel_square_sum, &args, r->tensors,
-                                               r->count, r->stream);
-    return status == MEMOPT_OK ? mo_launch_sum(r->device, r->stream, at, r->chunks, out_sum)
-                               : status;
+    MO_TRY(mo_gradients_reduce(r->device, &mo_kernel_square_sum, &args, r->tensors, r->count,
+                               r->stream));
+    return mo_launch_sum(r->device, r->stream, at, r->chunks, out_sum);
 }
 
 static memopt_status start(reduction *r, const char *verb, int clips, void *scratch,
@@ -104,13 +103,9 @@ memopt_status memopt_norm(memopt_device *device, float *norm, const memopt_tenso
 {
     reduction r = {.device = device, .tensors = tensors, .count = count, .stream = stream};
     const double *sum = NULL;
-    memopt_status status = start(&r, "norm", 0, scratch, scratch_bytes);
-    if (status == MEMOPT_OK)
-        status = check_norm(device, "norm", norm, 1);
-    if (status == MEMOPT_OK)
-        status = enqueue_total(&r, &sum);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(start(&r, "norm", 0, scratch, scratch_bytes));
+    MO_TRY(check_norm(device, "norm", norm, 1));
+    MO_TRY(enqueue_total(&r, &sum));
     mo_norm_args args = {.sum = sum, .norm = norm};
     return mo_launch(device, stream, &mo_kernel_norm, &args, 1);
 }
@@ -121,13 +116,9 @@ memopt_status memopt_square_sum(memopt_device *device, double *sum, const memopt
 {
     reduction r = {.device = device, .tensors = tensors, .count = count, .stream = stream};
     const double *total = NULL;
-    memopt_status status = start(&r, "square_sum", 0, scratch, scratch_bytes);
-    if (status == MEMOPT_OK)
-        status = check_sum(device, sum);
-    if (status == MEMOPT_OK)
-        status = enqueue_total(&r, &total);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(start(&r, "square_sum", 0, scratch, scratch_bytes));
+    MO_TRY(check_sum(device, sum));
+    MO_TRY(enqueue_total(&r, &total));
     return total == NULL ? memopt_fill(device, sum, 0, sizeof *sum, stream)
                          : memopt_copy(device, sum, total, sizeof *sum, stream);
 }
@@ -151,9 +142,7 @@ memopt_status memopt_clip(memopt_device *device, float *norm, const memopt_tenso
     float *coefficient = (float *)scratch;
     mo_norm_args args = {
         .sum = sum, .norm = norm, .coefficient = coefficient, .max_norm = max_norm};
-    status = mo_launch(device, stream, &mo_kernel_norm, &args, 1);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_launch(device, stream, &mo_kernel_norm, &args, 1));
     mo_scale_args scale = {.factor = coefficient};
     return mo_gradients_scale(device, &scale, tensors, count, stream);
 }

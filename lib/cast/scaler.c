@@ -38,9 +38,7 @@ static memopt_status read_options(memopt_device *device, const memopt_scaler_opt
                                   memopt_tag *out_tag)
 {
     memopt_scaler_options o;
-    memopt_status status = mo_options_read(&o, sizeof o, options, "memopt_scaler_options");
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_options_read(&o, sizeof o, options, "memopt_scaler_options"));
     if (o.disabled > 1)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "scaler: disabled is %" PRIu32 "; it is 0 or 1",
                        o.disabled);
@@ -49,9 +47,7 @@ static memopt_status read_options(memopt_device *device, const memopt_scaler_opt
     state->backoff_factor = o.backoff_factor != 0 ? o.backoff_factor : 0.5;
     state->growth_interval = o.growth_interval != 0 ? o.growth_interval : 2000;
     state->growth_tracker = 0;
-    status = check_state("scaler", state);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(check_state("scaler", state));
     if (o.allocator != NULL && memopt_allocator_get_device(o.allocator) != device)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "scaler: the allocator is of another device");
     if (o.allocator == NULL && o.tag != 0)
@@ -77,8 +73,8 @@ static memopt_status write_block(memopt_device *device, mo_scaler_block *block,
                                .clear = clear,
                                .growth_factor = state->growth_factor,
                                .backoff_factor = state->backoff_factor};
-    memopt_status status = mo_launch(device, stream, &mo_kernel_scaler_set, &args, 1);
-    return status == MEMOPT_OK ? memopt_stream_sync(device, stream) : status;
+    MO_TRY(mo_launch(device, stream, &mo_kernel_scaler_set, &args, 1));
+    return memopt_stream_sync(device, stream);
 }
 
 /* --- life ------------------------------------------------------------------------------------ */
@@ -113,14 +109,12 @@ memopt_status memopt_scaler_create(memopt_device *device, const memopt_scaler_op
                        device == NULL ? "device" : "out_scaler");
     if (mo_device_inherited(device))
         return mo_fail_inherited("scaler_create");
-    memopt_status status = read_options(device, options, &state, &made, &tag);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(read_options(device, options, &state, &made, &tag));
     memopt_scaler *scaler = mo_malloc(sizeof *scaler);
     if (scaler == NULL)
         return MEMOPT_OUT_OF_HOST_MEMORY;
     *scaler = made;
-    status = take_block(scaler, tag);
+    memopt_status status = take_block(scaler, tag);
     if (status != MEMOPT_OK) {
         mo_free(scaler);
         return status;
@@ -182,9 +176,7 @@ memopt_status memopt_scaler_unscale(memopt_scaler *scaler, const memopt_tensor *
                                     uint64_t count, memopt_stream stream)
 {
     uint64_t chunks;
-    memopt_status status = check_gradients("unscale", scaler, gradients, count, 1, &chunks);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(check_gradients("unscale", scaler, gradients, count, 1, &chunks));
     mo_scale_args args = {.scale = &scaler->block->scale, .found_inf = &scaler->block->found_inf};
     return mo_gradients_scale(scaler->device, &args, gradients, count, stream);
 }
@@ -193,9 +185,7 @@ memopt_status memopt_scaler_check(memopt_scaler *scaler, const memopt_tensor *gr
                                   uint64_t count, memopt_stream stream)
 {
     uint64_t chunks;
-    memopt_status status = check_gradients("check", scaler, gradients, count, 0, &chunks);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(check_gradients("check", scaler, gradients, count, 0, &chunks));
     mo_reduce_args args = {.found_inf = &scaler->block->found_inf};
     return mo_gradients_reduce(scaler->device, &mo_kernel_check, &args, gradients, count, stream);
 }
@@ -218,7 +208,6 @@ memopt_status memopt_scaler_get_state_sync(memopt_scaler *scaler, memopt_stream 
                                            memopt_scaler_state *out_state)
 {
     mo_scaler_block block;
-    memopt_status status;
     if (scaler == NULL || out_state == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "scaler get state: %s is NULL",
                        scaler == NULL ? "scaler" : "out_state");
@@ -229,9 +218,7 @@ memopt_status memopt_scaler_get_state_sync(memopt_scaler *scaler, memopt_stream 
                        "scaler get state: struct_size is %zu; set it to "
                        "sizeof(memopt_scaler_state)",
                        out_state->struct_size);
-    status = memopt_copy_sync(scaler->device, &block, scaler->block, sizeof block, stream);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(memopt_copy_sync(scaler->device, &block, scaler->block, sizeof block, stream));
     memopt_scaler_state state = mo_scaler_state_of(&block);
     return mo_result_write(out_state, &state, sizeof state, "memopt_scaler_state");
 }
@@ -240,17 +227,13 @@ memopt_status memopt_scaler_set_state_sync(memopt_scaler *scaler, const memopt_s
                                            memopt_stream stream)
 {
     memopt_scaler_state copy;
-    memopt_status status;
     if (scaler == NULL || state == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "scaler set state: %s is NULL",
                        scaler == NULL ? "scaler" : "state");
     if (mo_device_inherited(scaler->device))
         return mo_fail_inherited("scaler_set_state_sync");
-    status = mo_options_read(&copy, sizeof copy, state, "memopt_scaler_state");
-    if (status == MEMOPT_OK)
-        status = check_state("scaler set state", &copy);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_options_read(&copy, sizeof copy, state, "memopt_scaler_state"));
+    MO_TRY(check_state("scaler set state", &copy));
     if (scaler->disabled)
         copy.scale = 1.0;
     return write_block(scaler->device, scaler->block, &copy, 0, stream);

@@ -20,10 +20,8 @@ static memopt_status make_places(memopt_scaler *scaler)
     void *places = NULL;
     if (scaler->sent != NULL)
         return MEMOPT_OK;
-    memopt_status status = memopt_event_create(scaler->device, 0, &event);
-    if (status != MEMOPT_OK)
-        return status;
-    status = memopt_host_alloc(scaler->device, 2 * sizeof *scaler->sent, &places);
+    MO_TRY(memopt_event_create(scaler->device, 0, &event));
+    memopt_status status = memopt_host_alloc(scaler->device, 2 * sizeof *scaler->sent, &places);
     if (status != MEMOPT_OK) {
         (void)memopt_event_destroy(event);
         return status;
@@ -38,9 +36,7 @@ static memopt_status look(memopt_scaler *scaler)
 {
     if (!scaler->under_way)
         return MEMOPT_OK;
-    memopt_status status = memopt_event_query(scaler->arrival);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(memopt_event_query(scaler->arrival));
     scaler->under_way = 0;
     scaler->arrived = !scaler->arrived;
     scaler->arrived_updates = scaler->sent_updates;
@@ -67,12 +63,9 @@ memopt_status memopt_scaler_send_state(memopt_scaler *scaler, memopt_stream stre
         status = look(scaler);
     if (status != MEMOPT_OK)
         return status == MEMOPT_NOT_READY ? MEMOPT_OK : status;
-    status = memopt_copy(scaler->device, &scaler->sent[!scaler->arrived], scaler->block,
-                         sizeof *scaler->sent, stream);
-    if (status == MEMOPT_OK)
-        status = memopt_event_record(scaler->arrival, stream);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(memopt_copy(scaler->device, &scaler->sent[!scaler->arrived], scaler->block,
+                       sizeof *scaler->sent, stream));
+    MO_TRY(memopt_event_record(scaler->arrival, stream));
     scaler->sent_updates = scaler->updates;
     scaler->under_way = 1;
     return MEMOPT_OK;

@@ -35,9 +35,7 @@ memopt_status mo_tensor_check(const char *subject, uint64_t index, const memopt_
                               int (*type_allowed)(memopt_dtype))
 {
     uint64_t size, bytes, end;
-    memopt_status status = check_type(subject, index, tensor, type_allowed);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(check_type(subject, index, tensor, type_allowed));
     size = memopt_dtype_size(tensor->dtype);
     if (!mo_mul_u64(tensor->count, size, &bytes) ||
         !mo_add_u64((uintptr_t)tensor->data, bytes, &end))

@@ -119,9 +119,9 @@ static memopt_status enqueue_totals(const call *c, double *totals)
 static memopt_status enqueue_squares(const call *c, const memopt_tensor *tensors, double *totals)
 {
     mo_reduce_args args = {.partials = c->scratch};
-    memopt_status status =
-        mo_gradients_reduce(c->device, &mo_kernel_square_sum, &args, tensors, c->count, c->stream);
-    return status == MEMOPT_OK ? enqueue_totals(c, totals) : status;
+    MO_TRY(
+        mo_gradients_reduce(c->device, &mo_kernel_square_sum, &args, tensors, c->count, c->stream));
+    return enqueue_totals(c, totals);
 }
 
 memopt_status memopt_trust_squares(memopt_device *device, const memopt_trust *what,
@@ -176,10 +176,8 @@ memopt_status memopt_trust_apply(memopt_device *device, const memopt_trust *what
                                        .most = c.what.max_ratio,
                                        .count = count,
                                        .clip = c.what.clip};
-    status = mo_launch(device, stream, &mo_kernel_trust_rates, &rates,
-                       mo_ceil_div_u64(count, MO_ONE_THREADS));
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_launch(device, stream, &mo_kernel_trust_rates, &rates,
+                     mo_ceil_div_u64(count, MO_ONE_THREADS)));
     mo_accumulate_args step = {.scales = scratch, .found_inf = c.what.found_inf};
     return mo_pairs_launch(device, &mo_kernel_accumulate, &step, step.segments, &step.count,
                            parameters, updates, count, stream);

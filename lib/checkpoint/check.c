@@ -156,14 +156,11 @@ memopt_status memopt_region_check(memopt_region *region, const char *name,
     memopt_status status = tensor_bytes(region, name, tensor, &bytes);
     if (status != MEMOPT_OK || region->check_mode == MEMOPT_CHECK_NONE)
         return status;
-    status = region->pass == MEMOPT_PASS_FORWARD ? declare(region, name, bytes, &check)
-                                                 : find(region, name, bytes, &check);
-    if (status == MEMOPT_OK)
-        status = mo_reachable(region->device, "region_check: value", region->check_next,
-                              tensor->data, bytes);
-    if (status == MEMOPT_OK)
-        status = keep_or_compare(region, check, tensor->data);
-    if (status == MEMOPT_OK)
-        region->check_next++;
-    return status;
+    MO_TRY(region->pass == MEMOPT_PASS_FORWARD ? declare(region, name, bytes, &check)
+                                               : find(region, name, bytes, &check));
+    MO_TRY(mo_reachable(region->device, "region_check: value", region->check_next, tensor->data,
+                        bytes));
+    MO_TRY(keep_or_compare(region, check, tensor->data));
+    region->check_next++;
+    return MEMOPT_OK;
 }

@@ -15,13 +15,9 @@ static memopt_status ensure_buffer(memopt_region *region, void **buffer, uint64_
 {
     if (*capacity >= bytes)
         return MEMOPT_OK;
-    memopt_status status = mo_region_settle_wait(region);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_region_settle_wait(region));
     void *grown = NULL;
-    status = memopt_host_alloc(region->device, bytes, &grown);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(memopt_host_alloc(region->device, bytes, &grown));
     (void)memopt_host_free(region->device, *buffer);
     *buffer = grown;
     *capacity = bytes;
@@ -30,10 +26,8 @@ static memopt_status ensure_buffer(memopt_region *region, void **buffer, uint64_
 
 memopt_status mo_check_exact_first(memopt_region *region, mo_check *check, const void *data)
 {
-    memopt_status status = ensure_buffer(region, &check->copy, &check->copy_bytes, check->bytes);
-    if (status == MEMOPT_OK)
-        status = memopt_copy(region->device, check->copy, data, check->bytes, region->stream);
-    return status;
+    MO_TRY(ensure_buffer(region, &check->copy, &check->copy_bytes, check->bytes));
+    return memopt_copy(region->device, check->copy, data, check->bytes, region->stream);
 }
 
 static void compare(memopt_region *region, const mo_check *check)
@@ -55,15 +49,10 @@ static void compare(memopt_region *region, const mo_check *check)
 
 memopt_status mo_check_exact_again(memopt_region *region, mo_check *check, const void *data)
 {
-    memopt_status status =
-        ensure_buffer(region, &region->scratch, &region->scratch_bytes, check->bytes);
-    if (status == MEMOPT_OK)
-        status = memopt_copy(region->device, region->scratch, data, check->bytes, region->stream);
-    if (status == MEMOPT_OK)
-        status = mo_region_settle_mark(region);
-    if (status == MEMOPT_OK)
-        status = mo_region_settle_wait(region);
-    if (status == MEMOPT_OK)
-        compare(region, check);
-    return status;
+    MO_TRY(ensure_buffer(region, &region->scratch, &region->scratch_bytes, check->bytes));
+    MO_TRY(memopt_copy(region->device, region->scratch, data, check->bytes, region->stream));
+    MO_TRY(mo_region_settle_mark(region));
+    MO_TRY(mo_region_settle_wait(region));
+    compare(region, check);
+    return MEMOPT_OK;
 }

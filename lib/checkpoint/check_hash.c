@@ -26,20 +26,18 @@ memopt_status mo_check_hash_drop(memopt_region *region, mo_check *check)
 
 memopt_status mo_check_hash_drop_verdict(memopt_region *region)
 {
-    memopt_status status = memopt_allocator_free(region->allocator, region->verdict);
-    if (status == MEMOPT_OK)
-        region->verdict = NULL;
-    return status;
+    MO_TRY(memopt_allocator_free(region->allocator, region->verdict));
+    region->verdict = NULL;
+    return MEMOPT_OK;
 }
 
 static memopt_status alloc_words(memopt_region *region, uint64_t words, uint64_t **out_words)
 {
     void *pointer = NULL;
-    memopt_status status = memopt_allocator_alloc(region->allocator, words * sizeof(uint64_t),
-                                                  MEMOPT_TAG_ACTIVATIONS, region->stream, &pointer);
-    if (status == MEMOPT_OK)
-        *out_words = pointer;
-    return status;
+    MO_TRY(memopt_allocator_alloc(region->allocator, words * sizeof(uint64_t),
+                                  MEMOPT_TAG_ACTIVATIONS, region->stream, &pointer));
+    *out_words = pointer;
+    return MEMOPT_OK;
 }
 
 static memopt_status hash(memopt_region *region, const void *data, uint64_t bytes, uint64_t *hashes)
@@ -53,19 +51,13 @@ memopt_status mo_check_hash_first(memopt_region *region, mo_check *check, const 
 {
     uint64_t granules = mo_ceil_div_u64(check->bytes, MO_HASH_GRANULE);
     if (check->granules != granules || check->stream != region->stream) {
-        memopt_status status = mo_check_hash_drop(region, check);
-        if (status == MEMOPT_OK)
-            status = alloc_words(region, granules, &check->hashes);
-        if (status != MEMOPT_OK)
-            return status;
+        MO_TRY(mo_check_hash_drop(region, check));
+        MO_TRY(alloc_words(region, granules, &check->hashes));
         check->granules = granules;
         check->stream = region->stream;
     }
     /* The handle may belong to a new stream; the allocator knows which one it recorded. */
-    memopt_status status =
-        memopt_allocator_record_stream(region->allocator, check->hashes, region->stream);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(memopt_allocator_record_stream(region->allocator, check->hashes, region->stream));
     return hash(region, data, check->bytes, check->hashes);
 }
 
@@ -75,11 +67,10 @@ static memopt_status ensure_verdict(memopt_region *region)
     if (region->verdict != NULL)
         return MEMOPT_OK;
     uint64_t *verdict = NULL;
-    memopt_status status = alloc_words(region, VERDICT_WORDS, &verdict);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(alloc_words(region, VERDICT_WORDS, &verdict));
     region->verdict = verdict;
-    status = memopt_fill(region->device, verdict, 0xFF, sizeof region->found, region->stream);
+    memopt_status status =
+        memopt_fill(region->device, verdict, 0xFF, sizeof region->found, region->stream);
     if (status != MEMOPT_OK)
         (void)mo_check_hash_drop_verdict(region);
     return status;
@@ -88,14 +79,10 @@ static memopt_status ensure_verdict(memopt_region *region)
 memopt_status mo_check_hash_again(memopt_region *region, mo_check *check, const void *data)
 {
     uint64_t *again = NULL;
-    memopt_status status = ensure_verdict(region);
-    if (status == MEMOPT_OK)
-        status = memopt_allocator_record_stream(region->allocator, check->hashes, region->stream);
-    if (status == MEMOPT_OK)
-        status = alloc_words(region, check->granules, &again);
-    if (status != MEMOPT_OK)
-        return status;
-    status = hash(region, data, check->bytes, again);
+    MO_TRY(ensure_verdict(region));
+    MO_TRY(memopt_allocator_record_stream(region->allocator, check->hashes, region->stream));
+    MO_TRY(alloc_words(region, check->granules, &again));
+    memopt_status status = hash(region, data, check->bytes, again);
     if (status == MEMOPT_OK) {
         mo_hash_compare_args args = {check->hashes, again, region->verdict, check->granules,
                                      region->check_next};
@@ -123,13 +110,9 @@ memopt_status mo_check_hash_verdict(memopt_region *region)
 {
     if (region->verdict == NULL) /* only empty values were declared */
         return MEMOPT_OK;
-    memopt_status status = memopt_copy(region->device, region->found, region->verdict,
-                                       sizeof region->found, region->stream);
-    if (status == MEMOPT_OK)
-        status = mo_region_settle_mark(region);
-    if (status == MEMOPT_OK)
-        status = mo_region_settle_wait(region);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(memopt_copy(region->device, region->found, region->verdict, sizeof region->found,
+                       region->stream));
+    MO_TRY(mo_region_settle_mark(region));
+    MO_TRY(mo_region_settle_wait(region));
     return region->found[0] == UINT64_MAX ? MEMOPT_OK : tell_difference(region);
 }

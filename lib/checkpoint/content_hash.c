@@ -32,11 +32,8 @@ static memopt_status check(memopt_device *device, const memopt_tensor *tensor,
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "content hash: the hashes at %p overlap the %" PRIu64 " bytes at %p",
                        (const void *)hashes, *out_bytes, tensor->data);
-    memopt_status status =
-        mo_reachable(device, "content hash: tensor", 0, tensor->data, *out_bytes);
-    return status != MEMOPT_OK
-               ? status
-               : mo_reachable(device, "content hash: hashes", 0, hashes, hash_bytes);
+    MO_TRY(mo_reachable(device, "content hash: tensor", 0, tensor->data, *out_bytes));
+    return mo_reachable(device, "content hash: hashes", 0, hashes, hash_bytes);
 }
 
 memopt_status memopt_content_hash(memopt_device *device, uint64_t *hashes,

@@ -26,9 +26,7 @@ memopt_status mo_region_share_leases(memopt_region *region, memopt_stream stream
         void *pointer = region->leases[i].pointer;
         if (pointer == NULL)
             continue;
-        memopt_status status = memopt_allocator_record_stream(region->allocator, pointer, stream);
-        if (status != MEMOPT_OK)
-            return status;
+        MO_TRY(memopt_allocator_record_stream(region->allocator, pointer, stream));
     }
     return MEMOPT_OK;
 }
@@ -88,19 +86,14 @@ memopt_status memopt_region_alloc(memopt_region *region, uint64_t bytes, void **
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "checkpoint: region '%s' leases memory only inside its run callback",
                        region->name);
-    if (region->pass == MEMOPT_PASS_RECOMPUTE) {
-        memopt_status status = agree(region, bytes);
-        if (status != MEMOPT_OK)
-            return status;
-    }
+    if (region->pass == MEMOPT_PASS_RECOMPUTE)
+        MO_TRY(agree(region, bytes));
     mo_lease *place = next_place(region);
     if (place == NULL)
         return MEMOPT_OUT_OF_HOST_MEMORY;
     void *pointer = NULL;
-    memopt_status status = memopt_allocator_alloc(region->allocator, bytes, MEMOPT_TAG_ACTIVATIONS,
-                                                  region->stream, &pointer);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(memopt_allocator_alloc(region->allocator, bytes, MEMOPT_TAG_ACTIVATIONS, region->stream,
+                                  &pointer));
     *place = (mo_lease){bytes, pointer};
     region->lease_next++;
     *out_pointer = pointer;

@@ -66,10 +66,8 @@ static memopt_status random_put_back(memopt_region *region, const void *state, m
 /* Forward begins anew where nobody has asked for the kept leases. */
 static memopt_status refuse_forward(const memopt_region *region)
 {
-    memopt_status status = refuse_if_busy(region, "run forward");
-    if (status == MEMOPT_OK && region->state == MO_REGION_HELD)
-        status = refuse_if_held(region, "run forward");
-    return status;
+    MO_TRY(refuse_if_busy(region, "run forward"));
+    return region->state == MO_REGION_HELD ? refuse_if_held(region, "run forward") : MEMOPT_OK;
 }
 
 /* Calls the callback. Its leases and declared values stay. */
@@ -80,11 +78,9 @@ static memopt_status run(memopt_region *region, memopt_region_pass pass, memopt_
     region->lease_next = 0;
     region->check_next = 0;
     region->mismatch[0] = '\0';
-    memopt_status status = mo_region_checks_begin(region);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_region_checks_begin(region));
     region->activity = MO_ACTIVITY_RUN;
-    status = region->callbacks.run(region->callbacks.user, region, pass, stream);
+    memopt_status status = region->callbacks.run(region->callbacks.user, region, pass, stream);
     region->activity = MO_ACTIVITY_NONE;
     status = called(region, "run", status);
     mo_keep_first(&status, mo_region_checks_end(region));
@@ -97,20 +93,14 @@ memopt_status memopt_region_forward(memopt_region *region, memopt_stream stream)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "region_forward: region is NULL");
     if (mo_device_inherited(region->device))
         return mo_fail_inherited("region_forward");
-    memopt_status status = refuse_forward(region);
-    if (status == MEMOPT_OK)
-        status = mo_region_drop_leases(region);
-    if (status != MEMOPT_OK)
-        return status;
-
+    MO_TRY(refuse_forward(region));
+    MO_TRY(mo_region_drop_leases(region));
     region->state = MO_REGION_IDLE;
     region->lease_total = 0;
     region->check_total = 0;
-    status = random_save(region, region->random_first);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(random_save(region, region->random_first));
     region->random_due = region->random_first;
-    status = run(region, MEMOPT_PASS_FORWARD, stream);
+    memopt_status status = run(region, MEMOPT_PASS_FORWARD, stream);
     region->random_due = NULL;
     region->lease_total = region->lease_next;
     region->check_total = region->check_next;
@@ -156,11 +146,9 @@ static memopt_status compare_counts(memopt_region *region)
 /* Runs the callback with the first run's random state and puts the caller's back. */
 static memopt_status run_again(memopt_region *region, memopt_stream stream)
 {
-    memopt_status status = random_save(region, region->random_now);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(random_save(region, region->random_now));
     region->random_due = region->random_now;
-    status = random_restore(region, region->random_first);
+    memopt_status status = random_restore(region, region->random_first);
     if (status == MEMOPT_OK)
         status = run(region, MEMOPT_PASS_RECOMPUTE, stream);
     status = random_put_back(region, region->random_now, status);
@@ -177,9 +165,7 @@ static memopt_status run_again(memopt_region *region, memopt_stream stream)
  * new one with the handle of an ended forward stream; only the allocator can distinguish them. */
 static memopt_status take_kept(memopt_region *region, memopt_stream stream)
 {
-    memopt_status status = mo_region_share_leases(region, stream);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_region_share_leases(region, stream));
     region->state = MO_REGION_HELD;
     return MEMOPT_OK;
 }
@@ -190,22 +176,16 @@ memopt_status memopt_region_recompute(memopt_region *region, memopt_stream strea
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "region_recompute: region is NULL");
     if (mo_device_inherited(region->device))
         return mo_fail_inherited("region_recompute");
-    memopt_status status = refuse_if_busy(region, "recompute");
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(refuse_if_busy(region, "recompute"));
     if (region->state == MO_REGION_KEPT)
         return take_kept(region, stream);
-    status = refuse_if_held(region, "recompute");
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(refuse_if_held(region, "recompute"));
     if (region->state == MO_REGION_IDLE)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "checkpoint: region '%s' cannot recompute before it was run forward",
                        region->name);
-    status = mo_region_drop_leases(region);
-    if (status != MEMOPT_OK)
-        return status;
-    status = run_again(region, stream);
+    MO_TRY(mo_region_drop_leases(region));
+    memopt_status status = run_again(region, stream);
     if (status != MEMOPT_OK) {
         (void)mo_region_drop_leases(region);
         return status;
@@ -221,11 +201,8 @@ memopt_status memopt_region_release(memopt_region *region)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "region_release: region is NULL");
     if (mo_device_inherited(region->device))
         return mo_fail_inherited("region_release");
-    memopt_status status = refuse_if_busy(region, "be released");
-    if (status == MEMOPT_OK)
-        status = mo_region_drop_leases(region);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(refuse_if_busy(region, "be released"));
+    MO_TRY(mo_region_drop_leases(region));
     if (region->state == MO_REGION_KEPT || region->state == MO_REGION_HELD)
         region->state = MO_REGION_FORWARDED;
     return MEMOPT_OK;

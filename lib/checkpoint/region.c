@@ -77,16 +77,10 @@ memopt_status memopt_region_create(memopt_device *device, memopt_allocator *allo
     if (memopt_allocator_get_device(allocator) != device)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "region_create: the allocator is of another device");
-    memopt_status status = mo_options_read(&read_callbacks, sizeof read_callbacks, callbacks,
-                                           "memopt_region_callbacks");
-    if (status == MEMOPT_OK)
-        status =
-            mo_options_read(&read_options, sizeof read_options, options, "memopt_region_options");
-    if (status == MEMOPT_OK)
-        status = check_options(&read_callbacks, &read_options);
-    if (status != MEMOPT_OK)
-        return status;
-
+    MO_TRY(mo_options_read(&read_callbacks, sizeof read_callbacks, callbacks,
+                           "memopt_region_callbacks"));
+    MO_TRY(mo_options_read(&read_options, sizeof read_options, options, "memopt_region_options"));
+    MO_TRY(check_options(&read_callbacks, &read_options));
     memopt_region *region = mo_calloc(1, sizeof *region);
     if (region == NULL)
         return MEMOPT_OUT_OF_HOST_MEMORY;
@@ -94,7 +88,7 @@ memopt_status memopt_region_create(memopt_device *device, memopt_allocator *allo
     region->allocator = allocator;
     region->callbacks = read_callbacks;
     region->stats.struct_size = sizeof region->stats;
-    status = fill(region, &read_options);
+    memopt_status status = fill(region, &read_options);
     if (status != MEMOPT_OK) {
         free_host_memory(region);
         return status;

@@ -108,11 +108,8 @@ static memopt_status solve(memopt_schedule *s, const memopt_schedule_options *op
 {
     mo_cuts minimum;
     uint64_t floor = 0, budget = options->budget == 0 ? UINT64_MAX : options->budget;
-    memopt_status status = mo_schedule_save_all(&s->chain, &s->steps);
-    if (status == MEMOPT_OK)
-        status = mo_schedule_minimum(&s->chain, &minimum, &floor);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_schedule_save_all(&s->chain, &s->steps));
+    MO_TRY(mo_schedule_minimum(&s->chain, &minimum, &floor));
     mo_schedule_replay(&s->chain, &s->steps, &s->info);
     s->info.seconds_plain = s->info.seconds;
     s->info.minimum_budget = mo_min_u64(floor, s->info.peak_bytes);
@@ -127,10 +124,9 @@ static memopt_status solve(memopt_schedule *s, const memopt_schedule_options *op
                        " stages need at least %" PRIu64 ", without recomputation %" PRIu64,
                        budget, s->chain.count, floor, s->info.peak_bytes);
     }
-    status = solve_within(s, budget, slots_for(s->chain.count, options->slots), &minimum);
-    if (status == MEMOPT_OK)
-        mo_schedule_replay(&s->chain, &s->steps, &s->info);
-    return status;
+    MO_TRY(solve_within(s, budget, slots_for(s->chain.count, options->slots), &minimum));
+    mo_schedule_replay(&s->chain, &s->steps, &s->info);
+    return MEMOPT_OK;
 }
 
 static memopt_status copy_chain(memopt_schedule *s, const memopt_chain_stage *stages,
@@ -152,19 +148,15 @@ memopt_status memopt_schedule_create(const memopt_chain_stage *stages, uint64_t 
                                      memopt_schedule **out_schedule)
 {
     memopt_schedule_options o;
-    memopt_status status = mo_options_read(&o, sizeof o, options, "memopt_schedule_options");
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_options_read(&o, sizeof o, options, "memopt_schedule_options"));
     if (stages == NULL || out_schedule == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "schedule: %s is NULL",
                        stages == NULL ? "stages" : "out_schedule");
-    status = check(stages, count, &o);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(check(stages, count, &o));
     memopt_schedule *s = mo_calloc(1, sizeof *s);
     if (s == NULL)
         return MEMOPT_OUT_OF_HOST_MEMORY;
-    status = copy_chain(s, stages, count, &o);
+    memopt_status status = copy_chain(s, stages, count, &o);
     if (status == MEMOPT_OK)
         status = solve(s, &o);
     if (status == MEMOPT_OK)
@@ -202,10 +194,9 @@ memopt_status memopt_schedule_next(memopt_schedule *schedule, memopt_schedule_st
         return MEMOPT_NOT_READY;
     const mo_step *step = &schedule->steps.items[schedule->next];
     memopt_schedule_step full = {.operation = step->operation, .stage = step->stage};
-    memopt_status status = mo_result_write(out_step, &full, sizeof full, "memopt_schedule_step");
-    if (status == MEMOPT_OK)
-        schedule->next++;
-    return status;
+    MO_TRY(mo_result_write(out_step, &full, sizeof full, "memopt_schedule_step"));
+    schedule->next++;
+    return MEMOPT_OK;
 }
 
 memopt_status memopt_schedule_rewind(memopt_schedule *schedule)

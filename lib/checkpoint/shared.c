@@ -34,8 +34,7 @@ memopt_status mo_region_settle_wait(memopt_region *region)
 {
     if (!region->pending)
         return MEMOPT_OK;
-    memopt_status status = memopt_event_sync(region->settled);
-    if (status == MEMOPT_OK)
-        region->pending = 0;
-    return status;
+    MO_TRY(memopt_event_sync(region->settled));
+    region->pending = 0;
+    return MEMOPT_OK;
 }

@@ -166,9 +166,7 @@ static memopt_status new_slot(mo_disk *disk, uint64_t bytes, mo_disk_slot **out_
     mo_disk_slot *slot = disk->spare;
     if (slot == NULL)
         return MEMOPT_OUT_OF_HOST_MEMORY;
-    memopt_status status = mo_extents_take(&disk->extents, rounded, &slot->offset);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_extents_take(&disk->extents, rounded, &slot->offset));
     disk->spare = slot->next;
     slot->disk = disk;
     slot->bytes = bytes;
@@ -181,10 +179,8 @@ static memopt_status new_slot(mo_disk *disk, uint64_t bytes, mo_disk_slot **out_
 memopt_status mo_disk_write(mo_disk *disk, void *memory, uint64_t bytes, mo_disk_slot **out_slot)
 {
     mo_disk_slot *slot = NULL;
-    memopt_status status = new_slot(disk, bytes, &slot);
-    if (status != MEMOPT_OK)
-        return status;
-    status = submit(disk, slot, memory, 1);
+    MO_TRY(new_slot(disk, bytes, &slot));
+    memopt_status status = submit(disk, slot, memory, 1);
     if (status != MEMOPT_OK) {
         retire(slot); /* no job is pending: submit waited for one that it could not mark */
         return status;
@@ -213,9 +209,7 @@ memopt_status mo_disk_read_pieces(mo_disk_slot *slot, void *buffer, uint64_t buf
         if (problem != 0)
             break;
         hash = mo_hash_bytes(hash, buffer, piece);
-        memopt_status status = take(context, buffer, done, piece);
-        if (status != MEMOPT_OK)
-            return status;
+        MO_TRY(take(context, buffer, done, piece));
         done += piece;
     }
     if (problem == 0 && hash != slot->hash)

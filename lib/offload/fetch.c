@@ -39,11 +39,9 @@ memopt_status mo_fetch_start(memopt_offloader *offloader, mo_packed *value, mo_f
         status = take_staging(offloader, value->bytes, &range);
     if (status != MEMOPT_OK)
         return status;
-    if (!MO_OMITTED(MO_OMIT_STAGING_WAIT)) {
-        status = mo_timeline_order(&offloader->out, range->written, disk->line.stream);
-        if (status == MEMOPT_OK)
-            status = mo_timeline_order(&offloader->back, range->read, disk->line.stream);
-    }
+    status = mo_timeline_order(&offloader->out, range->written, disk->line.stream);
+    if (status == MEMOPT_OK)
+        status = mo_timeline_order(&offloader->back, range->read, disk->line.stream);
     if (status == MEMOPT_OK)
         status = mo_disk_read(disk, value->slot, range->base);
     if (status != MEMOPT_OK) {
@@ -60,10 +58,8 @@ memopt_status mo_fetch_finish(memopt_offloader *offloader, mo_packed *value)
 {
     if (value->fetching == MO_FETCH_NONE)
         return MEMOPT_OK;
-    memopt_status status = mo_spill_wait(offloader, value->slot);
-    if (status != MEMOPT_OK)
-        return status;
-    status = mo_disk_result(value->slot);
+    MO_TRY(mo_spill_wait(offloader, value->slot));
+    memopt_status status = mo_disk_result(value->slot);
     value->spoilt |= status != MEMOPT_OK && value->fetching == MO_FETCH_INTO;
     value->fetching = MO_FETCH_NONE;
     return status;
@@ -94,16 +90,13 @@ memopt_status mo_fetch_slowly(memopt_offloader *offloader, mo_packed *value, voi
 {
     destination to = {offloader, base};
     uint64_t bytes = mo_min_u64(value->bytes, PIECE_BYTES);
-    memopt_status status = mo_fetch_finish(offloader, value);
-    if (status == MEMOPT_OK)
-        status = mo_offload_follow(offloader, stream, offloader->back.stream);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_fetch_finish(offloader, value));
+    MO_TRY(mo_offload_follow(offloader, stream, offloader->back.stream));
     void *buffer = mo_malloc(bytes);
     if (buffer == NULL)
         return MEMOPT_OUT_OF_HOST_MEMORY;
     offloader->stats.disk_waits++;
-    status = mo_disk_read_pieces(value->slot, buffer, bytes, copy_piece, &to);
+    memopt_status status = mo_disk_read_pieces(value->slot, buffer, bytes, copy_piece, &to);
     mo_free(buffer);
     return status;
 }

@@ -2,6 +2,7 @@
 #include "offload/host_pool.h"
 
 #include "base/checked.h"
+#include "base/error.h"
 #include "base/memory.h"
 
 #include <string.h>
@@ -44,12 +45,12 @@ void mo_host_pool_close(mo_host_pool *pool)
 
 static memopt_status copies_done(mo_host_pool *pool, const mo_host_slab *slab, int *out_done)
 {
-    memopt_status status = mo_timeline_query(pool->out, slab->first->written, out_done);
-    if (status == MEMOPT_OK && *out_done)
-        status = mo_timeline_query(pool->back, slab->first->read, out_done);
-    if (status == MEMOPT_OK && *out_done && pool->disk != NULL)
-        status = mo_timeline_query(pool->disk, slab->first->stored, out_done);
-    return status;
+    MO_TRY(mo_timeline_query(pool->out, slab->first->written, out_done));
+    if (*out_done)
+        MO_TRY(mo_timeline_query(pool->back, slab->first->read, out_done));
+    return *out_done && pool->disk != NULL
+               ? mo_timeline_query(pool->disk, slab->first->stored, out_done)
+               : MEMOPT_OK;
 }
 
 /* The position of the least recently used idle slab; with `complete` only of those whose copies are
@@ -63,9 +64,7 @@ static memopt_status oldest_idle(mo_host_pool *pool, int complete, uint64_t *out
         if (!mo_host_slab_idle(slab) ||
             (best < pool->slab_count && pool->slabs[best]->last_use < slab->last_use))
             continue;
-        memopt_status status = complete ? copies_done(pool, slab, &eligible) : MEMOPT_OK;
-        if (status != MEMOPT_OK)
-            return status;
+        MO_TRY(complete ? copies_done(pool, slab, &eligible) : MEMOPT_OK);
         if (eligible)
             best = i;
     }
@@ -78,9 +77,7 @@ static memopt_status evict(mo_host_pool *pool, uint64_t bytes, uint64_t allowed)
 {
     while (bytes > allowed || pool->held > allowed - bytes) {
         uint64_t position;
-        memopt_status status = oldest_idle(pool, 1, &position);
-        if (status != MEMOPT_OK)
-            return status;
+        MO_TRY(oldest_idle(pool, 1, &position));
         if (position == pool->slab_count)
             return MEMOPT_OK;
         mo_host_pool_drop_slab(pool, position);
@@ -92,14 +89,12 @@ static memopt_status evict(mo_host_pool *pool, uint64_t bytes, uint64_t allowed)
 static memopt_status wait_for_idle(mo_host_pool *pool, int *out_found)
 {
     uint64_t position;
-    memopt_status status = oldest_idle(pool, 0, &position);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(oldest_idle(pool, 0, &position));
     *out_found = position < pool->slab_count;
     if (!*out_found)
         return MEMOPT_OK;
     const mo_host_range *range = pool->slabs[position]->first;
-    status = mo_timeline_sync(pool->out, range->written);
+    memopt_status status = mo_timeline_sync(pool->out, range->written);
     if (status == MEMOPT_OK)
         status = mo_timeline_sync(pool->back, range->read);
     return status == MEMOPT_OK && pool->disk != NULL ? mo_timeline_sync(pool->disk, range->stored)

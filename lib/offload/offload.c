@@ -6,10 +6,6 @@
 #include "base/options.h"
 #include "device/device.h"
 
-#ifdef MEMOPT_TEST_HOOKS
-uint32_t mo_offload_omitted;
-#endif
-
 static memopt_status check_options(const memopt_offloader_options *options)
 {
     int spills = options->overflow == MEMOPT_OVERFLOW_SPILL;
@@ -83,12 +79,8 @@ memopt_status memopt_offloader_create(memopt_device *device, memopt_allocator *a
     if (memopt_allocator_get_device(allocator) != device)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "offloader_create: the allocator is of another device");
-    memopt_status status = mo_options_read(&read, sizeof read, options, "memopt_offloader_options");
-    if (status == MEMOPT_OK)
-        status = check_options(&read);
-    if (status != MEMOPT_OK)
-        return status;
-
+    MO_TRY(mo_options_read(&read, sizeof read, options, "memopt_offloader_options"));
+    MO_TRY(check_options(&read));
     memopt_offloader *offloader = mo_calloc(1, sizeof *offloader);
     if (offloader == NULL)
         return MEMOPT_OUT_OF_HOST_MEMORY;
@@ -97,7 +89,7 @@ memopt_status memopt_offloader_create(memopt_device *device, memopt_allocator *a
     offloader->options = read;
     offloader->stats.struct_size = sizeof offloader->stats;
     mo_offload_listen(offloader);
-    status = assemble(offloader);
+    memopt_status status = assemble(offloader);
     if (status != MEMOPT_OK) {
         (void)dismantle(offloader);
         return status;

@@ -177,29 +177,4 @@ memopt_status mo_fetch_finish(memopt_offloader *offloader, mo_packed *value);
 memopt_status mo_fetch_slowly(memopt_offloader *offloader, mo_packed *value, void *destination,
                               memopt_stream stream);
 
-/* --- for tests: omits one of the dependencies above, to show that the tests find it. */
-enum {
-    MO_OMIT_NOTHING = 0,
-    MO_OMIT_PACK_WAIT = 1,    /* out does not wait for the caller's stream */
-    MO_OMIT_REUSE_WAIT = 2,   /* out does not wait for the last copy back */
-    MO_OMIT_FREE_RECORD = 4,  /* a block taken over is freed without recording out */
-    MO_OMIT_BRING_WAIT = 8,   /* back does not wait for the copy to the host */
-    MO_OMIT_MEMORY_WAIT = 16, /* back does not wait for the memory's last user */
-    MO_OMIT_UNPACK_WAIT = 32, /* the caller's stream does not wait for the copy back */
-    MO_OMIT_RELEASE_RECORD =
-        64,                    /* memory in use on other streams is freed without recording them */
-    MO_OMIT_KEPT_WAIT = 128,   /* release of a kept value does not wait for what wrote it */
-    MO_OMIT_STORE_WAIT = 256,  /* the disk writes without waiting for the copy to the host */
-    MO_OMIT_STORED_WAIT = 512, /* host memory is written while the disk may use it */
-    MO_OMIT_STAGING_WAIT = 1024, /* the disk reads into host memory that copies may use */
-    MO_OMIT_FETCH_WAIT = 2048    /* back does not wait for the disk */
-};
-
-#ifdef MEMOPT_TEST_HOOKS
-extern uint32_t mo_offload_omitted;
-#define MO_OMITTED(dependency) (__builtin_expect((mo_offload_omitted & (dependency)) != 0, 0))
-#else
-#define MO_OMITTED(dependency) 0
-#endif
-
 #endif

@@ -10,10 +10,11 @@ typedef struct request {
     void *data;
     uint64_t bytes;
     memopt_stream stream;
-    int owned; /* data is a block to take over */
+    int owned;           /* data is a block to take over */
+    memopt_taken *taken; /* that block, once it is found */
 } request;
 
-static memopt_status check_request(memopt_offloader *offloader, const request *r, const char *call,
+static memopt_status check_request(memopt_offloader *offloader, request *r, const char *call,
                                    const void *out)
 {
     if (offloader == NULL || r->data == NULL || out == NULL)
@@ -25,25 +26,10 @@ static memopt_status check_request(memopt_offloader *offloader, const request *r
         return mo_fail_inherited(call);
     if (r->bytes == 0)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: bytes is 0; a value has at least 1", call);
-    memopt_status status = mo_offload_check_stream(offloader, r->stream, call);
-    if (status != MEMOPT_OK)
-        return status;
-    if (!r->owned)
-        return mo_reachable(offloader->device, "offloader_pack_borrowed: value", 0, r->data,
-                            r->bytes);
-    void *base = NULL;
-    uint64_t size = 0;
-    status = memopt_allocator_get_block(offloader->allocator, r->data, &base, &size);
-    if (status != MEMOPT_OK)
-        return status;
-    if (base != r->data)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "%s: data points into a block, %llu bytes behind its first byte", call,
-                       (unsigned long long)((uintptr_t)r->data - (uintptr_t)base));
-    if (r->bytes > size)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: %llu bytes of a block of %llu bytes", call,
-                       (unsigned long long)r->bytes, (unsigned long long)size);
-    return MEMOPT_OK;
+    MO_TRY(mo_offload_check_stream(offloader, r->stream, call));
+    return r->owned ? memopt_allocator_take(offloader->allocator, r->data, r->bytes, &r->taken)
+                    : mo_reachable(offloader->device, "offloader_pack_borrowed: value", 0, r->data,
+                                   r->bytes);
 }
 
 static memopt_status limit_reached(const memopt_offloader *offloader, uint64_t bytes)
@@ -82,26 +68,21 @@ static memopt_status enqueue(memopt_offloader *offloader, const request *r,
                              const mo_host_range *range, uint64_t *out_mark)
 {
     memopt_stream out = offloader->out.stream;
-    memopt_status status =
-        MO_OMITTED(MO_OMIT_PACK_WAIT) ? MEMOPT_OK : mo_offload_follow(offloader, r->stream, out);
-    if (status == MEMOPT_OK && range != NULL) {
-        if (!MO_OMITTED(MO_OMIT_REUSE_WAIT))
-            status = mo_timeline_order(&offloader->back, range->read, out);
-        if (status == MEMOPT_OK && offloader->disk != NULL && !MO_OMITTED(MO_OMIT_STORED_WAIT))
-            status = mo_timeline_order(&offloader->disk->line, range->stored, out);
-        if (status == MEMOPT_OK)
-            status = memopt_copy(offloader->device, range->base, r->data, r->bytes, out);
+    MO_TRY(mo_offload_follow(offloader, r->stream, out));
+    if (range != NULL) {
+        MO_TRY(mo_timeline_order(&offloader->back, range->read, out));
+        if (offloader->disk != NULL)
+            MO_TRY(mo_timeline_order(&offloader->disk->line, range->stored, out));
+        MO_TRY(memopt_copy(offloader->device, range->base, r->data, r->bytes, out));
     }
-    return status == MEMOPT_OK ? mo_timeline_mark(&offloader->out, out_mark) : status;
+    return mo_timeline_mark(&offloader->out, out_mark);
 }
 
 /* Frees the packed block; the allocator reuses it after the copy. */
 static memopt_status free_source(memopt_offloader *offloader, const request *r, uint64_t mark)
 {
     memopt_status status =
-        MO_OMITTED(MO_OMIT_FREE_RECORD)
-            ? memopt_allocator_free(offloader->allocator, r->data)
-            : memopt_allocator_free_behind(offloader->allocator, r->data, offloader->out.stream);
+        memopt_allocator_free_taken(offloader->allocator, r->taken, &offloader->out.stream, 1);
     if (status != MEMOPT_OK && mo_timeline_order(&offloader->out, mark, r->stream) != MEMOPT_OK)
         (void)mo_timeline_sync(&offloader->out, mark);
     return status;
@@ -127,14 +108,10 @@ static memopt_status pack(memopt_offloader *offloader, const request *r, memopt_
 {
     mo_host_range *range = NULL;
     uint64_t mark = 0;
-    memopt_status status = mo_tickets_reserve(offloader);
-    if (status == MEMOPT_OK)
-        status = mo_timeline_reserve(&offloader->out);
-    if (status == MEMOPT_OK)
-        status = choose_place(offloader, r->bytes, &range);
-    if (status != MEMOPT_OK)
-        return status;
-    status = enqueue(offloader, r, range, &mark);
+    MO_TRY(mo_tickets_reserve(offloader));
+    MO_TRY(mo_timeline_reserve(&offloader->out));
+    MO_TRY(choose_place(offloader, r->bytes, &range));
+    memopt_status status = enqueue(offloader, r, range, &mark);
     if (status == MEMOPT_OK && range != NULL) {
         range->written = mark;
         if (r->owned)
@@ -163,10 +140,10 @@ static memopt_status pack(memopt_offloader *offloader, const request *r, memopt_
 memopt_status memopt_offloader_pack(memopt_offloader *offloader, void *data, uint64_t bytes,
                                     memopt_stream stream, memopt_ticket *out_ticket)
 {
-    request r = {data, bytes, stream, 1};
+    request r = {data, bytes, stream, 1, NULL};
     int32_t kept;
-    memopt_status status = check_request(offloader, &r, "offloader_pack", out_ticket);
-    return status == MEMOPT_OK ? pack(offloader, &r, out_ticket, &kept) : status;
+    MO_TRY(check_request(offloader, &r, "offloader_pack", out_ticket));
+    return pack(offloader, &r, out_ticket, &kept);
 }
 
 memopt_status memopt_offloader_pack_borrowed(memopt_offloader *offloader, const void *data,
@@ -174,10 +151,10 @@ memopt_status memopt_offloader_pack_borrowed(memopt_offloader *offloader, const 
                                              memopt_ticket *out_ticket, int32_t *out_kept)
 {
     /* Only unpack returns the pointer, unchanged, to the caller. */
-    request r = {(void *)(uintptr_t)data, bytes, stream, 0};
-    memopt_status status = check_request(offloader, &r, "offloader_pack_borrowed",
-                                         out_ticket != NULL ? (const void *)out_kept : NULL);
-    return status == MEMOPT_OK ? pack(offloader, &r, out_ticket, out_kept) : status;
+    request r = {(void *)(uintptr_t)data, bytes, stream, 0, NULL};
+    MO_TRY(check_request(offloader, &r, "offloader_pack_borrowed",
+                         out_ticket != NULL ? (const void *)out_kept : NULL));
+    return pack(offloader, &r, out_ticket, out_kept);
 }
 
 memopt_status memopt_offloader_wait_packed(memopt_offloader *offloader, memopt_ticket ticket,
@@ -187,19 +164,16 @@ memopt_status memopt_offloader_wait_packed(memopt_offloader *offloader, memopt_t
     memopt_status status = mo_tickets_find(offloader, ticket, "offloader_wait_packed", &value);
     if (status != MEMOPT_OK || value->range == NULL)
         return status;
-    status = mo_offload_check_stream(offloader, stream, "offloader_wait_packed");
-    return status != MEMOPT_OK ? status
-                               : mo_timeline_order(&offloader->out, value->written, stream);
+    MO_TRY(mo_offload_check_stream(offloader, stream, "offloader_wait_packed"));
+    return mo_timeline_order(&offloader->out, value->written, stream);
 }
 
 memopt_status memopt_offloader_query_packed(memopt_offloader *offloader, memopt_ticket ticket)
 {
     mo_packed *value = NULL;
     int done = 1;
-    memopt_status status = mo_tickets_find(offloader, ticket, "offloader_query_packed", &value);
-    if (status == MEMOPT_OK && value->range != NULL)
-        status = mo_timeline_query(&offloader->out, value->written, &done);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_tickets_find(offloader, ticket, "offloader_query_packed", &value));
+    if (value->range != NULL)
+        MO_TRY(mo_timeline_query(&offloader->out, value->written, &done));
     return done ? MEMOPT_OK : MEMOPT_NOT_READY;
 }

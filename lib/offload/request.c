@@ -21,12 +21,9 @@ memopt_status memopt_offloader_request_pack(memopt_offloader_request *request)
 {
     memopt_offloader_request r;
     int32_t kept = 0;
-    memopt_status status = read_request(&r, request, "offloader_request_pack");
-    if (status == MEMOPT_OK)
-        status = memopt_offloader_pack_borrowed(r.offloader, r.data, r.bytes, r.stream, &r.ticket,
-                                                &kept);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(read_request(&r, request, "offloader_request_pack"));
+    MO_TRY(
+        memopt_offloader_pack_borrowed(r.offloader, r.data, r.bytes, r.stream, &r.ticket, &kept));
     request->ticket = r.ticket;
     request->kept = (uint64_t)kept;
     return MEMOPT_OK;
@@ -35,8 +32,6 @@ memopt_status memopt_offloader_request_pack(memopt_offloader_request *request)
 memopt_status memopt_offloader_request_unpack(const memopt_offloader_request *request)
 {
     memopt_offloader_request r;
-    memopt_status status = read_request(&r, request, "offloader_request_unpack");
-    return status == MEMOPT_OK
-               ? memopt_offloader_unpack_into(r.offloader, r.ticket, r.data, r.bytes, r.stream)
-               : status;
+    MO_TRY(read_request(&r, request, "offloader_request_unpack"));
+    return memopt_offloader_unpack_into(r.offloader, r.ticket, r.data, r.bytes, r.stream);
 }

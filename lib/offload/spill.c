@@ -65,13 +65,9 @@ static memopt_status store(memopt_offloader *offloader, mo_packed *value)
 {
     mo_disk *disk = offloader->disk;
     mo_disk_slot *slot = NULL;
-    memopt_status status = mo_timeline_reserve(&disk->line);
-    if (status == MEMOPT_OK && !MO_OMITTED(MO_OMIT_STORE_WAIT))
-        status = mo_timeline_order(&offloader->out, value->written, disk->line.stream);
-    if (status == MEMOPT_OK)
-        status = mo_disk_write(disk, value->range->base, value->bytes, &slot);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_timeline_reserve(&disk->line));
+    MO_TRY(mo_timeline_order(&offloader->out, value->written, disk->line.stream));
+    MO_TRY(mo_disk_write(disk, value->range->base, value->bytes, &slot));
     unlink_value(offloader, value);
     value->slot = slot;
     value->range->stored = slot->mark;

@@ -60,8 +60,6 @@ memopt_status mo_offload_follow(memopt_offloader *offloader, memopt_stream strea
 {
     if (stream == waiter)
         return MEMOPT_OK;
-    memopt_status status = memopt_event_record(offloader->ready, stream);
-    if (status == MEMOPT_OK)
-        status = memopt_stream_wait_event(offloader->device, waiter, offloader->ready);
-    return status;
+    MO_TRY(memopt_event_record(offloader->ready, stream));
+    return memopt_stream_wait_event(offloader->device, waiter, offloader->ready);
 }

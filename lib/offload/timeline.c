@@ -11,10 +11,9 @@ enum { FIRST_CAPACITY = 16 };
 memopt_status mo_timeline_open(mo_timeline *timeline, memopt_device *device, int own_stream)
 {
     memset(timeline, 0, sizeof *timeline);
-    memopt_status status = own_stream ? memopt_stream_create(device, &timeline->stream) : MEMOPT_OK;
-    if (status == MEMOPT_OK)
-        timeline->device = device;
-    return status;
+    MO_TRY(own_stream ? memopt_stream_create(device, &timeline->stream) : MEMOPT_OK);
+    timeline->device = device;
+    return MEMOPT_OK;
 }
 
 memopt_status mo_timeline_close(mo_timeline *timeline)
@@ -67,11 +66,9 @@ static memopt_status grow(mo_timeline *timeline)
 
 memopt_status mo_timeline_reserve(mo_timeline *timeline)
 {
-    memopt_status status = poll(timeline);
-    if (status == MEMOPT_OK && timeline->last - timeline->done == timeline->capacity)
-        status = grow(timeline);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(poll(timeline));
+    if (timeline->last - timeline->done == timeline->capacity)
+        MO_TRY(grow(timeline));
     memopt_event **place = &timeline->ring[(timeline->last + 1) % timeline->capacity];
     return *place != NULL ? MEMOPT_OK : memopt_event_create(timeline->device, 0, place);
 }
@@ -100,10 +97,9 @@ memopt_status mo_timeline_mark(mo_timeline *timeline, uint64_t *out_mark)
 
 memopt_status mo_timeline_query(mo_timeline *timeline, uint64_t mark, int *out_done)
 {
-    memopt_status status = mark <= timeline->done ? MEMOPT_OK : poll(timeline);
-    if (status == MEMOPT_OK)
-        *out_done = mark <= timeline->done;
-    return status;
+    MO_TRY(mark <= timeline->done ? MEMOPT_OK : poll(timeline));
+    *out_done = mark <= timeline->done;
+    return MEMOPT_OK;
 }
 
 memopt_status mo_timeline_order(mo_timeline *timeline, uint64_t mark, memopt_stream stream)

@@ -18,13 +18,8 @@ typedef struct transfer {
 static memopt_status follow_value(memopt_offloader *offloader, const mo_packed *value)
 {
     memopt_stream back = offloader->back.stream;
-    if (value->range == NULL)
-        return MO_OMITTED(MO_OMIT_FETCH_WAIT)
-                   ? MEMOPT_OK
-                   : mo_timeline_order(&offloader->disk->line, value->slot->mark, back);
-    return MO_OMITTED(MO_OMIT_BRING_WAIT)
-               ? MEMOPT_OK
-               : mo_timeline_order(&offloader->out, value->written, back);
+    return value->range == NULL ? mo_timeline_order(&offloader->disk->line, value->slot->mark, back)
+                                : mo_timeline_order(&offloader->out, value->written, back);
 }
 
 /* Enqueues the copy from host memory that has, or will have, the value, and then the mark. */
@@ -32,17 +27,12 @@ static memopt_status enqueue_copy(memopt_offloader *offloader, const transfer *t
                                   mo_host_range *range, uint64_t *out_mark)
 {
     memopt_stream back = offloader->back.stream;
-    memopt_status status =
-        MO_OMITTED(MO_OMIT_MEMORY_WAIT) ? MEMOPT_OK : mo_offload_follow(offloader, t->stream, back);
-    if (status == MEMOPT_OK)
-        status = follow_value(offloader, t->value);
-    if (status == MEMOPT_OK)
-        status = memopt_copy(offloader->device, t->destination, range->base, t->value->bytes, back);
-    if (status == MEMOPT_OK)
-        status = mo_timeline_mark(&offloader->back, out_mark);
-    if (status == MEMOPT_OK)
-        range->read = *out_mark;
-    return status;
+    MO_TRY(mo_offload_follow(offloader, t->stream, back));
+    MO_TRY(follow_value(offloader, t->value));
+    MO_TRY(memopt_copy(offloader->device, t->destination, range->base, t->value->bytes, back));
+    MO_TRY(mo_timeline_mark(&offloader->back, out_mark));
+    range->read = *out_mark;
+    return MEMOPT_OK;
 }
 
 /* Enqueues what brings a value to its destination. On failure nothing is pending. */
@@ -73,14 +63,11 @@ static memopt_status bring(memopt_offloader *offloader, mo_packed *value, memopt
 {
     void *device = NULL;
     uint64_t mark = 0;
-    memopt_status status = mo_timeline_reserve(&offloader->back);
-    if (status == MEMOPT_OK)
-        status = memopt_allocator_alloc(offloader->allocator, value->bytes, MEMOPT_TAG_ACTIVATIONS,
-                                        stream, &device);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_timeline_reserve(&offloader->back));
+    MO_TRY(memopt_allocator_alloc(offloader->allocator, value->bytes, MEMOPT_TAG_ACTIVATIONS,
+                                  stream, &device));
     transfer t = {value, device, stream, MO_FETCH_OWN, wait};
-    status = enqueue_back(offloader, &t, &mark);
+    memopt_status status = enqueue_back(offloader, &t, &mark);
     if (status != MEMOPT_OK) {
         (void)memopt_allocator_free(offloader->allocator, device);
         return status;
@@ -111,7 +98,7 @@ static memopt_status arrive(memopt_offloader *offloader, mo_packed *value)
 static memopt_status record_user(memopt_offloader *offloader, const mo_packed *value,
                                  memopt_stream stream)
 {
-    if (value->origin == MO_ORIGIN_BORROWED || MO_OMITTED(MO_OMIT_RELEASE_RECORD))
+    if (value->origin == MO_ORIGIN_BORROWED)
         return MEMOPT_OK;
     return memopt_allocator_record_stream(offloader->allocator, value->device, stream);
 }
@@ -120,7 +107,7 @@ static memopt_status record_user(memopt_offloader *offloader, const mo_packed *v
 static memopt_status make_ready(memopt_offloader *offloader, mo_packed *value, memopt_stream stream)
 {
     memopt_status status = record_user(offloader, value, stream);
-    if (status != MEMOPT_OK || MO_OMITTED(MO_OMIT_UNPACK_WAIT))
+    if (status != MEMOPT_OK)
         return status;
     if (value->origin == MO_ORIGIN_HOST) {
         status = mo_timeline_order(&offloader->back, value->brought, stream);
@@ -161,20 +148,14 @@ memopt_status memopt_offloader_unpack(memopt_offloader *offloader, memopt_ticket
                                       memopt_stream stream, void **out_data)
 {
     mo_packed *value = NULL;
-    memopt_status status = mo_tickets_find(offloader, ticket, "offloader_unpack", &value);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_tickets_find(offloader, ticket, "offloader_unpack", &value));
     if (out_data == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "offloader_unpack: out_data is NULL");
-    status = mo_offload_check_stream(offloader, stream, "offloader_unpack");
-    if (status == MEMOPT_OK && value->device == NULL)
-        status = bring(offloader, value, stream, 1);
-    if (status == MEMOPT_OK)
-        status = arrive(offloader, value);
-    if (status == MEMOPT_OK)
-        status = make_ready(offloader, value, stream);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_offload_check_stream(offloader, stream, "offloader_unpack"));
+    if (value->device == NULL)
+        MO_TRY(bring(offloader, value, stream, 1));
+    MO_TRY(arrive(offloader, value));
+    MO_TRY(make_ready(offloader, value, stream));
     count_hit(offloader, value);
     *out_data = value->device;
     return MEMOPT_OK;
@@ -194,18 +175,16 @@ static memopt_status copy_from_device(memopt_offloader *offloader, mo_packed *va
 
 static memopt_status start_from_host(memopt_offloader *offloader, const transfer *t)
 {
-    memopt_status status = mo_timeline_reserve(&offloader->back);
-    return status == MEMOPT_OK ? enqueue_back(offloader, t, &t->value->into) : status;
+    MO_TRY(mo_timeline_reserve(&offloader->back));
+    return enqueue_back(offloader, t, &t->value->into);
 }
 
 static memopt_status copy_from_host(memopt_offloader *offloader, mo_packed *value,
                                     void *destination, memopt_stream stream)
 {
     transfer t = {value, destination, stream, MO_FETCH_OWN, 1};
-    memopt_status status = start_from_host(offloader, &t);
-    if (status != MEMOPT_OK || MO_OMITTED(MO_OMIT_UNPACK_WAIT))
-        return status;
-    status = mo_timeline_order(&offloader->back, value->into, stream);
+    MO_TRY(start_from_host(offloader, &t));
+    memopt_status status = mo_timeline_order(&offloader->back, value->into, stream);
     if (status == MEMOPT_OK)
         status = mo_fetch_finish(offloader, value);
     if (status != MEMOPT_OK) /* no copy into the caller's memory may be pending after an error */
@@ -230,18 +209,13 @@ memopt_status memopt_offloader_prefetch_into(memopt_offloader *offloader, memopt
                                              memopt_stream stream)
 {
     mo_packed *value = NULL;
-    memopt_status status =
-        find_for(offloader, ticket, "offloader_prefetch_into", destination, bytes, &value);
-    if (status == MEMOPT_OK)
-        status = mo_offload_check_stream(offloader, stream, "offloader_prefetch_into");
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(find_for(offloader, ticket, "offloader_prefetch_into", destination, bytes, &value));
+    MO_TRY(mo_offload_check_stream(offloader, stream, "offloader_prefetch_into"));
     transfer t = {value, destination, stream, MO_FETCH_INTO, 0};
-    status = value->device != NULL ? copy_from_device(offloader, value, destination, stream)
-                                   : start_from_host(offloader, &t);
-    if (status == MEMOPT_OK)
-        value->prefetched = 1;
-    return status;
+    MO_TRY(value->device != NULL ? copy_from_device(offloader, value, destination, stream)
+                                 : start_from_host(offloader, &t));
+    value->prefetched = 1;
+    return MEMOPT_OK;
 }
 
 /* The disk's result of the copies into the caller's memory; a failure is reported once. */
@@ -262,15 +236,10 @@ memopt_status memopt_offloader_wait_unpacked(memopt_offloader *offloader, memopt
                                              memopt_stream stream)
 {
     mo_packed *value = NULL;
-    memopt_status status = mo_tickets_find(offloader, ticket, "offloader_wait_unpacked", &value);
-    if (status == MEMOPT_OK)
-        status = mo_offload_check_stream(offloader, stream, "offloader_wait_unpacked");
-    if (status == MEMOPT_OK)
-        status = look_at_copies(offloader, value);
-    if (status == MEMOPT_OK && !MO_OMITTED(MO_OMIT_UNPACK_WAIT))
-        status = mo_timeline_order(&offloader->back, value->into, stream);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_tickets_find(offloader, ticket, "offloader_wait_unpacked", &value));
+    MO_TRY(mo_offload_check_stream(offloader, stream, "offloader_wait_unpacked"));
+    MO_TRY(look_at_copies(offloader, value));
+    MO_TRY(mo_timeline_order(&offloader->back, value->into, stream));
     count_hit(offloader, value);
     return MEMOPT_OK;
 }
@@ -279,47 +248,33 @@ memopt_status memopt_offloader_unpack_into(memopt_offloader *offloader, memopt_t
                                            void *destination, uint64_t bytes, memopt_stream stream)
 {
     mo_packed *value = NULL;
-    memopt_status status =
-        find_for(offloader, ticket, "offloader_unpack_into", destination, bytes, &value);
-    if (status != MEMOPT_OK)
-        return status;
-    status = mo_offload_check_stream(offloader, stream, "offloader_unpack_into");
-    if (status == MEMOPT_OK)
-        status = mo_reachable(offloader->device, "offloader_unpack_into: destination of ticket",
-                              ticket, destination, value->bytes);
-    if (status == MEMOPT_OK)
-        status = value->device != NULL ? copy_from_device(offloader, value, destination, stream)
-                                       : copy_from_host(offloader, value, destination, stream);
-    if (status == MEMOPT_OK)
-        count_hit(offloader, value);
-    return status;
+    MO_TRY(find_for(offloader, ticket, "offloader_unpack_into", destination, bytes, &value));
+    MO_TRY(mo_offload_check_stream(offloader, stream, "offloader_unpack_into"));
+    MO_TRY(mo_reachable(offloader->device, "offloader_unpack_into: destination of ticket", ticket,
+                        destination, value->bytes));
+    MO_TRY(value->device != NULL ? copy_from_device(offloader, value, destination, stream)
+                                 : copy_from_host(offloader, value, destination, stream));
+    count_hit(offloader, value);
+    return MEMOPT_OK;
 }
 
 /* Frees the ticket's device memory behind every stream that uses it. */
 static memopt_status drop_device(memopt_offloader *offloader, mo_packed *value,
                                  memopt_stream stream)
 {
-    memopt_status status = MEMOPT_OK;
-    if (value->origin == MO_ORIGIN_KEPT && stream != mo_offload_writer(offloader, value) &&
-        !MO_OMITTED(MO_OMIT_KEPT_WAIT))
-        status = mo_timeline_order(&offloader->out, value->written, stream);
-    if (status == MEMOPT_OK)
-        status = record_user(offloader, value, stream);
-    if (status != MEMOPT_OK)
-        return status;
-    if (value->origin == MO_ORIGIN_HOST && !value->awaited && !MO_OMITTED(MO_OMIT_RELEASE_RECORD))
-        return memopt_allocator_free_behind(offloader->allocator, value->device,
-                                            offloader->back.stream);
-    return memopt_allocator_free(offloader->allocator, value->device);
+    const memopt_stream users[] = {stream, offloader->back.stream};
+    int on_back = value->origin == MO_ORIGIN_HOST && !value->awaited;
+    memopt_taken *taken;
+    if (value->origin == MO_ORIGIN_KEPT && stream != mo_offload_writer(offloader, value))
+        MO_TRY(mo_timeline_order(&offloader->out, value->written, stream));
+    MO_TRY(memopt_allocator_take(offloader->allocator, value->device, value->bytes, &taken));
+    return memopt_allocator_free_taken(offloader->allocator, taken, users, on_back ? 2 : 1);
 }
 
 memopt_status mo_offload_drop(memopt_offloader *offloader, mo_packed *value, memopt_stream stream)
 {
-    if (value->device != NULL && value->origin != MO_ORIGIN_BORROWED) {
-        memopt_status status = drop_device(offloader, value, stream);
-        if (status != MEMOPT_OK)
-            return status;
-    }
+    if (value->device != NULL && value->origin != MO_ORIGIN_BORROWED)
+        MO_TRY(drop_device(offloader, value, stream));
     mo_spill_forget(offloader, value);
     if (value->range != NULL)
         mo_host_pool_give(&offloader->pool, value->range);
@@ -333,8 +288,8 @@ memopt_status memopt_offloader_release(memopt_offloader *offloader, memopt_ticke
                                        memopt_stream stream)
 {
     mo_packed *value = NULL;
-    memopt_status status = mo_tickets_find(offloader, ticket, "offloader_release", &value);
-    return status == MEMOPT_OK ? mo_offload_drop(offloader, value, stream) : status;
+    MO_TRY(mo_tickets_find(offloader, ticket, "offloader_release", &value));
+    return mo_offload_drop(offloader, value, stream);
 }
 
 memopt_status memopt_offloader_release_many(memopt_offloader *offloader,

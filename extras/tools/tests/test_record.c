@@ -127,6 +127,7 @@ static void test_streams(void **state)
     memopt_replay_result result = MEMOPT_REPLAY_RESULT_INIT;
     memopt_stream side[3];
     uint64_t events = 0, uses = 0;
+    memopt_taken *taken;
     void *before = alloc(allocator, MIB);
     for (int i = 0; i < 3; i++)
         OK(memopt_stream_create(device, &side[i]));
@@ -138,7 +139,8 @@ static void test_streams(void **state)
     OK(memopt_allocator_record_stream(allocator, shared, side[1])); /* known */
     OK(memopt_allocator_record_stream(allocator, shared, NULL));    /* its own */
     OK(memopt_allocator_free(allocator, shared));
-    OK(memopt_allocator_free_behind(allocator, before, side[2]));
+    OK(memopt_allocator_take(allocator, before, 1, &taken));
+    OK(memopt_allocator_free_taken(allocator, taken, &side[2], 1));
     OK(memopt_allocator_stop_trace(allocator, &events));
     memopt_trace *trace = read_back();
     for (uint64_t i = 0; i < trace->count; i++)

@@ -65,20 +65,43 @@ MEMOPT_API memopt_status memopt_stream_is_capturing(memopt_device *device, memop
  */
 MEMOPT_API int32_t memopt_allocator_owns(struct memopt_allocator *allocator, const void *pointer);
 
+/** A live block that its user is about to give away; see memopt_allocator_take(). */
+typedef struct memopt_taken memopt_taken;
+
 /**
- * @brief memopt_allocator_record_stream() and memopt_allocator_free() in one call.
+ * @brief Takes a block over, to free it with memopt_allocator_free_taken().
  * @param allocator the allocator.
  * @param pointer a live block.
- * @param stream the stream whose work so far uses the block.
- * @retval MEMOPT_OK freed.
- * @retval MEMOPT_INVALID_ARGUMENT allocator is NULL, or pointer is not a live block.
- * @return any other status of the two; the block is then live, and the stream may be recorded.
+ * @param bytes how many of its bytes are wanted.
+ * @param[out] out_taken valid while the block lives. Nothing has to be given back.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT allocator is NULL, pointer is not the start of a live block, or the
+ *         block has fewer bytes.
+ * @retval MEMOPT_UNSUPPORTED this process was forked from the one that opened the device.
  *
  * Any thread may call it. It does not wait.
  * @since 0.9
  */
-MEMOPT_API memopt_status memopt_allocator_free_behind(struct memopt_allocator *allocator,
-                                                      void *pointer, memopt_stream stream);
+MEMOPT_API memopt_status memopt_allocator_take(struct memopt_allocator *allocator,
+                                               const void *pointer, uint64_t bytes,
+                                               memopt_taken **out_taken);
+
+/**
+ * @brief Frees a block behind the work so far of the streams that use it.
+ * @param allocator the allocator.
+ * @param taken the block.
+ * @param streams as for memopt_allocator_record_stream(); NULL if count is 0.
+ * @param count how many they are.
+ * @retval MEMOPT_OK freed.
+ * @return any other status of memopt_allocator_record_stream() and memopt_allocator_free(); the
+ *         block is then live, and some of the streams may be recorded.
+ *
+ * Any thread may call it, one for a block. It does not wait.
+ * @since 0.9
+ */
+MEMOPT_API memopt_status memopt_allocator_free_taken(struct memopt_allocator *allocator,
+                                                     memopt_taken *taken,
+                                                     const memopt_stream *streams, uint64_t count);
 
 MEMOPT_END_DECLS
 

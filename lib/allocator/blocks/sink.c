@@ -4,11 +4,16 @@
 
 static void sum_up(memopt_allocator *allocator)
 {
-    allocator->told = allocator->told_beside = 0;
-    for (const mo_sink *sink = allocator->sinks; sink != NULL; sink = sink->next) {
+    mo_sink **end = &allocator->beside;
+    allocator->told = 0;
+    for (mo_sink *sink = allocator->sinks; sink != NULL; sink = sink->next) {
         allocator->told |= sink->wants;
-        allocator->told_beside |= sink->beside;
+        if (sink->beside == 0)
+            continue;
+        *end = sink;
+        end = &sink->next_beside;
     }
+    *end = NULL;
 }
 
 void mo_sink_add(memopt_allocator *allocator, mo_sink *sink)
@@ -44,7 +49,10 @@ static void tell_block(memopt_allocator *allocator, mo_sink *sink, mo_block *blo
 void mo_sink_tell_present(memopt_allocator *allocator, mo_sink *sink)
 {
     for (mo_segment *segment = allocator->segments; segment != NULL; segment = segment->next) {
-        const mo_event mapped = {.what = MO_MAPPED, .segment = segment, .bytes = segment->mapped};
+        const mo_event mapped = {.what = MO_MAPPED,
+                                 .segment = segment,
+                                 .bytes = segment->mapped,
+                                 .stream = segment->pool->stream};
         if (segment->mapped > 0 && (sink->wants & MO_WANTS(MO_MAPPED)) != 0)
             sink->tell(allocator, sink, &mapped);
         for (mo_block *block = segment->first; block != NULL; block = block->next)
@@ -61,24 +69,9 @@ int mo_sinks_open(const memopt_allocator *allocator)
     return 1;
 }
 
-int mo_sinks_have_room(const memopt_allocator *allocator)
-{
-    for (const mo_sink *sink = allocator->sinks; sink != NULL; sink = sink->next)
-        if (sink->has_room != NULL && !sink->has_room(sink))
-            return 0;
-    return 1;
-}
-
 void mo_tell_all(memopt_allocator *allocator, const mo_event *event)
 {
     for (mo_sink *sink = allocator->sinks; sink != NULL; sink = sink->next)
         if ((sink->wants & MO_WANTS(event->what)) != 0)
-            sink->tell(allocator, sink, event);
-}
-
-void mo_tell_beside(memopt_allocator *allocator, const mo_event *event)
-{
-    for (mo_sink *sink = allocator->sinks; sink != NULL; sink = sink->next)
-        if ((sink->beside & MO_WANTS(event->what)) != 0)
             sink->tell(allocator, sink, event);
 }

@@ -10,6 +10,8 @@
 #include "memopt/allocator.h"
 #include "memopt/allocator_report.h"
 
+#include <stdatomic.h>
+
 struct mo_block;
 struct mo_request;
 struct mo_segment;
@@ -41,14 +43,15 @@ typedef struct mo_event {
 
 typedef struct mo_sink mo_sink;
 struct mo_sink {
-    mo_sink *next;
+    mo_sink *next, *next_beside;
     uint32_t wants;  /* bits: MO_WANTS */
     uint32_t beside; /* of them, in stripes, too */
     void (*tell)(memopt_allocator *allocator, mo_sink *sink, const mo_event *event);
     /* The gate is about to open; 0: it stays closed. NULL: it may open. */
     int (*open)(mo_sink *sink);
-    /* 1: a thread in a stripe may tell one event. NULL: always. */
-    int (*has_room)(const mo_sink *sink);
+    /* In stripes, while the first is below the second; NULL: always. */
+    const _Atomic uint64_t *count;
+    uint64_t until;
 };
 
 /* Lock held, or nobody else has the allocator yet. */
@@ -59,10 +62,7 @@ void mo_sink_remove(memopt_allocator *allocator, mo_sink *sink);
 void mo_sink_tell_present(memopt_allocator *allocator, mo_sink *sink);
 /* Asks all before the gate opens; 0: it stays closed. */
 int mo_sinks_open(const memopt_allocator *allocator);
-/* In a stripe: 1: all that would be told have room. */
-int mo_sinks_have_room(const memopt_allocator *allocator);
 
 void mo_tell_all(memopt_allocator *allocator, const mo_event *event);
-void mo_tell_beside(memopt_allocator *allocator, const mo_event *event);
 
 #endif

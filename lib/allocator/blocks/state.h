@@ -351,9 +351,10 @@ struct memopt_allocator {
     mo_block **stale_end; /* where the next one is linked */
     mo_events events;
     mo_stats stats;
-    uint64_t most_active;       /* the peak of active bytes before peaks were last reset */
-    mo_sink *sinks;             /* who is told of events */
-    uint32_t told, told_beside; /* what any of them wants */
+    uint64_t most_active; /* the peak of active bytes before peaks were last reset */
+    mo_sink *sinks;       /* who is told of events */
+    mo_sink *beside;      /* those of them that are told in stripes, too */
+    uint32_t told;        /* what any of them wants */
     mo_sink counting, tagging, noting;
     mo_recorder *recorder;            /* NULL: no trace is recorded */
     mo_history *history;              /* NULL: there is none */
@@ -395,6 +396,23 @@ static inline void mo_tell_block(memopt_allocator *allocator, mo_happening what,
 {
     const mo_event event = {.what = what, .block = block, .stream = block->segment->pool->stream};
     mo_tell(allocator, &event);
+}
+
+/* In a stripe: 1: all that would be told have room. */
+static inline int mo_sinks_have_room(const memopt_allocator *allocator)
+{
+    for (const mo_sink *sink = allocator->beside; sink != NULL; sink = sink->next_beside)
+        if (sink->count != NULL &&
+            atomic_load_explicit(sink->count, memory_order_relaxed) >= sink->until)
+            return 0;
+    return 1;
+}
+
+static inline void mo_tell_beside(memopt_allocator *allocator, const mo_event *event)
+{
+    for (mo_sink *sink = allocator->beside; sink != NULL; sink = sink->next_beside)
+        if ((sink->beside & MO_WANTS(event->what)) != 0)
+            sink->tell(allocator, sink, event);
 }
 
 static inline int mo_plan_leave(memopt_allocator *allocator, uint64_t since)

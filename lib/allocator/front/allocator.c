@@ -21,9 +21,7 @@
 static memopt_status alloc_cached(memopt_allocator *allocator, mo_request *request,
                                   void **out_pointer)
 {
-    memopt_status status = mo_request_enter(allocator, request);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_request_enter(allocator, request));
     mo_events_process_next(allocator);
     mo_block *block =
         request->pool->lane != NULL ? allocator->plan->serve(allocator, request) : NULL;
@@ -119,11 +117,8 @@ static memopt_status lock_block(memopt_allocator *allocator, const void *pointer
 
 static memopt_status free_block(memopt_allocator *allocator, mo_block *block)
 {
-    if (block->uses != NULL) {
-        memopt_status status = mo_events_free(allocator, block);
-        if (status != MEMOPT_OK)
-            return status;
-    }
+    if (block->uses != NULL)
+        MO_TRY(mo_events_free(allocator, block));
     mo_block_discard(allocator, block);
     return MEMOPT_OK;
 }
@@ -136,10 +131,8 @@ memopt_status memopt_allocator_free(memopt_allocator *allocator, void *pointer)
     if (allocator != NULL && !mo_device_inherited(allocator->device) &&
         mo_stripe_free(allocator, pointer))
         return MEMOPT_OK;
-    memopt_status status = lock_block(allocator, pointer, "allocator_free", &block);
-    if (status != MEMOPT_OK)
-        return status;
-    status = free_block(allocator, block);
+    MO_TRY(lock_block(allocator, pointer, "allocator_free", &block));
+    memopt_status status = free_block(allocator, block);
     mo_unlock(&allocator->lock);
     return status;
 }
@@ -148,22 +141,39 @@ memopt_status memopt_allocator_record_stream(memopt_allocator *allocator, void *
                                              memopt_stream stream)
 {
     mo_block *block;
-    memopt_status status = lock_block(allocator, pointer, "allocator_record_stream", &block);
-    if (status != MEMOPT_OK)
-        return status;
-    status = mo_events_note(allocator, block, stream);
+    MO_TRY(lock_block(allocator, pointer, "allocator_record_stream", &block));
+    memopt_status status = mo_events_note(allocator, block, stream);
     mo_unlock(&allocator->lock);
     return status;
 }
 
-memopt_status memopt_allocator_free_behind(memopt_allocator *allocator, void *pointer,
-                                           memopt_stream stream)
+memopt_status memopt_allocator_take(memopt_allocator *allocator, const void *pointer,
+                                    uint64_t bytes, memopt_taken **out_taken)
 {
     mo_block *block;
-    memopt_status status = lock_block(allocator, pointer, "allocator_free_behind", &block);
-    if (status != MEMOPT_OK)
-        return status;
-    status = mo_events_note(allocator, block, stream);
+    MO_TRY(lock_block(allocator, pointer, "allocator_take", &block));
+    uint64_t size = block->size;
+    mo_unlock(&allocator->lock);
+    if (bytes > size)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "allocator_take: %" PRIu64 " bytes of a block of %" PRIu64 " bytes", bytes,
+                       size);
+    *out_taken = (memopt_taken *)block;
+    return MEMOPT_OK;
+}
+
+memopt_status memopt_allocator_free_taken(memopt_allocator *allocator, memopt_taken *taken,
+                                          const memopt_stream *streams, uint64_t count)
+{
+    mo_block *block = (mo_block *)taken;
+    memopt_status status = MEMOPT_OK;
+    if (allocator == NULL || taken == NULL || (streams == NULL && count != 0))
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_free_taken: a pointer is NULL");
+    if (mo_device_inherited(allocator->device))
+        return mo_fail_inherited("allocator_free_taken");
+    mo_lock(&allocator->lock);
+    for (uint64_t i = 0; i < count && status == MEMOPT_OK; i++)
+        status = mo_events_note(allocator, block, streams[i]);
     if (status == MEMOPT_OK)
         status = free_block(allocator, block);
     mo_unlock(&allocator->lock);

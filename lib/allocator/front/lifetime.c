@@ -179,17 +179,11 @@ memopt_status memopt_allocator_create(memopt_device *device, const char *config,
                        device == NULL ? "device" : "out_allocator");
     if (mo_device_inherited(device))
         return mo_fail_inherited("allocator_create");
-    memopt_status status = mo_config_parse(config, &parsed);
-    if (status == MEMOPT_OK)
-        status = mo_options_read(&copy, sizeof copy, options, "memopt_allocator_options");
-    if (status == MEMOPT_OK)
-        status = mo_source_read(&copy, &provider);
-    if (status == MEMOPT_OK)
-        status = check_memory("allocator_create", &copy, &parsed);
-    if (status == MEMOPT_OK)
-        status = check_segments("allocator_create", device, &parsed);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_config_parse(config, &parsed));
+    MO_TRY(mo_options_read(&copy, sizeof copy, options, "memopt_allocator_options"));
+    MO_TRY(mo_source_read(&copy, &provider));
+    MO_TRY(check_memory("allocator_create", &copy, &parsed));
+    MO_TRY(check_segments("allocator_create", device, &parsed));
     memopt_allocator *allocator = make(device, &parsed, &copy);
     mo_family *family = allocator == NULL ? NULL : new_family(allocator);
     if (family == NULL) {
@@ -219,19 +213,16 @@ static memopt_status check_pool(const memopt_allocator *parent, const memopt_poo
     *out_config = parent->config;
     if (options->config == NULL)
         return MEMOPT_OK;
-    memopt_status status = mo_config_parse(options->config, out_config);
-    if (status == MEMOPT_OK)
-        status = check_memory("pool_create", &parent->options, out_config);
-    return status != MEMOPT_OK ? status : check_segments("pool_create", parent->device, out_config);
+    MO_TRY(mo_config_parse(options->config, out_config));
+    MO_TRY(check_memory("pool_create", &parent->options, out_config));
+    return check_segments("pool_create", parent->device, out_config);
 }
 
 /* A new pool takes what it has from its parent and joins the family. */
 static memopt_status admit(memopt_allocator *pool, memopt_allocator *parent)
 {
-    memopt_status status = mo_family_enter(parent->family, "pool_create");
-    if (status != MEMOPT_OK)
-        return status;
-    status = mo_history_inherit(pool, parent);
+    MO_TRY(mo_family_enter(parent->family, "pool_create"));
+    memopt_status status = mo_history_inherit(pool, parent);
     if (status == MEMOPT_OK) {
         mo_tags_copy(pool, parent);
         join(parent->family, pool);
@@ -251,11 +242,8 @@ memopt_status memopt_pool_create(memopt_allocator *parent, const memopt_pool_opt
                        parent == NULL ? "parent" : "out_pool");
     if (mo_device_inherited(parent->device))
         return mo_fail_inherited("pool_create");
-    memopt_status status = mo_options_read(&copy, sizeof copy, options, "memopt_pool_options");
-    if (status == MEMOPT_OK)
-        status = check_pool(parent, &copy, &config);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_options_read(&copy, sizeof copy, options, "memopt_pool_options"));
+    MO_TRY(check_pool(parent, &copy, &config));
     memopt_allocator_options as_parent = parent->options;
     as_parent.limit = copy.limit;
     memopt_allocator *pool = make(parent->device, &config, &as_parent);
@@ -264,7 +252,7 @@ memopt_status memopt_pool_create(memopt_allocator *parent, const memopt_pool_opt
     if (copy.name != NULL)
         memcpy(pool->name, copy.name, strlen(copy.name));
     pool->retain = copy.retain != 0;
-    status = admit(pool, parent);
+    memopt_status status = admit(pool, parent);
     if (status != MEMOPT_OK) {
         mo_gate_end(&pool->lock);
         mo_free(pool);
@@ -362,9 +350,7 @@ static memopt_status end(memopt_allocator *allocator, int lost)
 static memopt_status check_pools(memopt_allocator *allocator, const char *function)
 {
     mo_family *family = allocator->family;
-    memopt_status status = mo_family_enter(family, function);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_family_enter(family, function));
     uint64_t pools = allocator == family->parent ? family->pools : 0;
     mo_family_leave(family);
     if (pools == 0)
@@ -380,9 +366,7 @@ memopt_status memopt_allocator_destroy(memopt_allocator *allocator)
         return MEMOPT_OK;
     if (mo_device_inherited(allocator->device))
         return mo_fail_inherited("allocator_destroy");
-    memopt_status status = check_pools(allocator, "allocator_destroy");
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(check_pools(allocator, "allocator_destroy"));
     mo_lock(&allocator->lock);
     uint64_t blocks = allocator->live.count;
     uint64_t exports = mo_exports_count(allocator);
@@ -408,11 +392,9 @@ memopt_status memopt_allocator_destroy_force(memopt_allocator *allocator)
         return MEMOPT_OK;
     if (mo_device_inherited(allocator->device))
         return mo_fail_inherited("allocator_destroy_force");
-    memopt_status status = check_pools(allocator, "allocator_destroy_force");
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(check_pools(allocator, "allocator_destroy_force"));
     int lost = mo_device_lost(allocator->device);
-    status = lost ? MEMOPT_OK : memopt_device_sync(allocator->device);
+    memopt_status status = lost ? MEMOPT_OK : memopt_device_sync(allocator->device);
     mo_lock(&allocator->lock);
     mo_plan_forget(allocator, NULL, NULL);
     mo_exports_detach(allocator);

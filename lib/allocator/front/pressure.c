@@ -31,9 +31,7 @@ typedef memopt_status attempt(memopt_allocator *allocator, mo_request *request,
 static memopt_status search(memopt_allocator *allocator, mo_request *request, mo_block **out_block)
 {
     (void)mo_stale_collect(allocator, 0);
-    memopt_status status = mo_request_enter(allocator, request);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_request_enter(allocator, request));
     mo_events_process(allocator);
     *out_block = mo_request_serve(allocator, request);
     return MEMOPT_OK;
@@ -98,9 +96,7 @@ static memopt_status borrow(memopt_allocator *allocator, mo_request *request, mo
 static memopt_status grow(memopt_allocator *allocator, mo_request *request, mo_block **out_block)
 {
     mo_block *block;
-    memopt_status status = mo_segment_grow(allocator, request, &block);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_segment_grow(allocator, request, &block));
     if (mo_request_enter(allocator, request) == MEMOPT_OK &&
         block->segment->pool == request->pool) {
         mo_pool_cut(allocator, block, request->size);
@@ -228,12 +224,10 @@ static memopt_status wait_for_events(memopt_allocator *allocator, mo_request *re
             return status;
     } while (found);
     do {
-        memopt_status status = mo_events_wait_one(allocator, NULL, &found);
-        if (status != MEMOPT_OK)
-            return status;
+        MO_TRY(mo_events_wait_one(allocator, NULL, &found));
     } while (found);
-    memopt_status status = mo_streams_settle(allocator);
-    return status == MEMOPT_OK ? search(allocator, request, out_block) : status;
+    MO_TRY(mo_streams_settle(allocator));
+    return search(allocator, request, out_block);
 }
 
 /* Growth of expandable segments takes free pages itself: what the waits have freed. */
@@ -246,8 +240,8 @@ static memopt_status release_all(memopt_allocator *allocator, mo_request *reques
     if (mo_family_records(allocator))
         return MEMOPT_OK;
     mo_release what = MO_RELEASE_ALL;
-    memopt_status status = mo_segment_release(allocator, &what, &released);
-    return status == MEMOPT_OK ? grow(allocator, request, out_block) : status;
+    MO_TRY(mo_segment_release(allocator, &what, &released));
+    return grow(allocator, request, out_block);
 }
 
 /* A free block of the pool, once the work on it is over. */
@@ -408,11 +402,9 @@ memopt_status mo_alloc_slow(memopt_allocator *allocator, mo_request *request, vo
     char report[MO_REPORT_BYTES];
     mo_block *block = NULL;
     uint64_t left = 0;
-    memopt_status status = mo_family_enter(allocator->family, "allocator_alloc");
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_family_enter(allocator->family, "allocator_alloc"));
     mo_lock(&allocator->lock);
-    status = climb(allocator, request, &block);
+    memopt_status status = climb(allocator, request, &block);
     if (status == MEMOPT_OK) {
         status = mo_block_give(allocator, block, request, out_pointer);
     } else if (status == MEMOPT_OUT_OF_DEVICE_MEMORY) {

@@ -30,12 +30,6 @@ static inline void leave(const memopt_allocator *allocator, mo_stripe *stripe)
         mo_log_flush();
 }
 
-/* Whether others can be told of an allocation or a free here. */
-static int may_tell(const memopt_allocator *allocator)
-{
-    return allocator->told_beside == 0 || mo_sinks_have_room(allocator);
-}
-
 static inline void forget_last(memopt_allocator *allocator, mo_stripe *stripe)
 {
     if (stripe->kept == NULL && stripe->allocations == stripe->since)
@@ -174,7 +168,7 @@ void *mo_stripe_alloc(memopt_allocator *allocator, const mo_request *request)
         return NULL;
     mo_block *block = NULL;
     if (request->tag < allocator->tag_count && !mo_tag_is_paused(allocator, request->tag) &&
-        may_tell(allocator)) {
+        mo_sinks_have_room(allocator)) {
         block = take_kept(allocator, stripe, request);
         if (block == NULL)
             block = take(allocator, stripe, request);
@@ -188,7 +182,7 @@ void *mo_stripe_alloc(memopt_allocator *allocator, const mo_request *request)
         block->freed_at = allocator->clock + stripe->allocations - 1;
         atomic_store_explicit(&block->stripe, (uint8_t)(number - 1), memory_order_relaxed);
         address = block->address;
-        if (allocator->told_beside != 0)
+        if (allocator->beside != NULL)
             mo_tell_beside(allocator, &(mo_event){.what = MO_ALLOC,
                                                   .block = block,
                                                   .request = request,
@@ -204,10 +198,10 @@ static int give_back(memopt_allocator *allocator, mo_stripe *stripe, mo_block *b
     mo_pool *pool = block->segment->pool;
     int held = block->planned && pool->lane->armed;
     if (block->uses != NULL || block->exports != 0 || mo_tag_is_paused(allocator, block->tag) ||
-        block->size >= allocator->max_split || !may_tell(allocator) ||
+        block->size >= allocator->max_split || !mo_sinks_have_room(allocator) ||
         (!held && !may_put(stripe, block, pool->kind)))
         return 0;
-    if (allocator->told_beside != 0) {
+    if (allocator->beside != NULL) {
         mo_event event = {.what = MO_FREE, .block = block, .stream = pool->stream};
         mo_tell_beside(allocator, &event);
         event.what = MO_END;

@@ -509,8 +509,8 @@ static memopt_status add_pages(memopt_allocator *allocator, const mo_place *plac
     /* Pages that were just made are not counted yet. */
     uint64_t more = place->missing - taken * page;
     int fits = mo_room(allocator) >= more;
-    memopt_status status = mo_may_grow(allocator, fits ? count * page : more);
-    return status == MEMOPT_OK ? create_pages(allocator, place, count) : status;
+    MO_TRY(mo_may_grow(allocator, fits ? count * page : more));
+    return create_pages(allocator, place, count);
 }
 
 /* A handle for every missing page of the claimed place: new ones while there is room, then those of

@@ -229,9 +229,7 @@ memopt_status memopt_allocator_remove_range_observer(memopt_allocator *allocator
                                                 "NULL");
     if (mo_device_inherited(allocator->device))
         return mo_fail_inherited("allocator_remove_range_observer");
-    memopt_status status = mo_family_enter(allocator->family, "allocator_remove_range_observer");
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_family_enter(allocator->family, "allocator_remove_range_observer"));
     mo_observer **place = &allocator->family->observers;
     while (*place != NULL && (*place)->number != number)
         place = &(*place)->next;

@@ -80,11 +80,9 @@ memopt_status mo_pages_unmap(memopt_allocator *allocator, const mo_block *block,
 
 memopt_status mo_page_release(memopt_allocator *allocator, mo_segment *segment, uint64_t page)
 {
-    memopt_status status =
-        mo_vm_release(allocator->device, segment->pages[page], allocator->granularity);
-    if (status == MEMOPT_OK)
-        segment->pages[page] = NULL;
-    return status;
+    MO_TRY(mo_vm_release(allocator->device, segment->pages[page], allocator->granularity));
+    segment->pages[page] = NULL;
+    return MEMOPT_OK;
 }
 
 /* --- pages of free blocks ----------------------------------------------------------------------

@@ -14,10 +14,8 @@
 /* With the observers' consent, or if the driver does not take it back again; without lock. */
 static memopt_status get_memory(memopt_allocator *allocator, uint64_t bytes, void **out_address)
 {
-    memopt_status status = mo_source_get(allocator, bytes, out_address);
-    if (status != MEMOPT_OK)
-        return status;
-    status = mo_observe_mapped(allocator, *out_address, bytes);
+    MO_TRY(mo_source_get(allocator, bytes, out_address));
+    memopt_status status = mo_observe_mapped(allocator, *out_address, bytes);
     if (status == MEMOPT_OK || mo_source_put(allocator, *out_address, bytes) == MEMOPT_OK ||
         mo_source_forgets(allocator))
         return status;
@@ -30,9 +28,7 @@ static memopt_status grow(memopt_allocator *allocator, const mo_request *request
                           mo_block **out_block)
 {
     uint64_t bytes = mo_segment_size(allocator, request);
-    memopt_status status = mo_may_grow(allocator, bytes);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_may_grow(allocator, bytes));
     mo_segment *segment = mo_calloc(1, sizeof *segment);
     if (segment == NULL || !mo_slab_reserve(&allocator->slab, 1)) {
         mo_free(segment);
@@ -41,7 +37,7 @@ static memopt_status grow(memopt_allocator *allocator, const mo_request *request
     mo_block *block = mo_slab_take(&allocator->slab);
     mo_unlock(&allocator->lock);
     void *address;
-    status = get_memory(allocator, bytes, &address);
+    memopt_status status = get_memory(allocator, bytes, &address);
     mo_lock(&allocator->lock);
     if (status != MEMOPT_OK) {
         mo_slab_return(&allocator->slab, block);
@@ -94,10 +90,8 @@ static void claim(memopt_allocator *allocator, const mo_release *what, mo_releas
 static memopt_status free_memory(memopt_allocator *allocator, const mo_segment *segment,
                                  int *out_gone)
 {
-    memopt_status status = mo_observe_unmapping(allocator, segment->address, segment->size);
-    if (status != MEMOPT_OK)
-        return status;
-    status = mo_source_put(allocator, segment->address, segment->size);
+    MO_TRY(mo_observe_unmapping(allocator, segment->address, segment->size));
+    memopt_status status = mo_source_put(allocator, segment->address, segment->size);
     *out_gone = status == MEMOPT_OK || mo_source_forgets(allocator);
     if (!*out_gone)
         mo_observe_stays(allocator, segment->address, segment->size);

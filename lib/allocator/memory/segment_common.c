@@ -90,7 +90,8 @@ memopt_status mo_may_grow(memopt_allocator *allocator, uint64_t bytes)
 static void tell(memopt_allocator *allocator, const mo_segment *segment, uint64_t bytes,
                  mo_happening what)
 {
-    const mo_event event = {.what = what, .segment = segment, .bytes = bytes};
+    const mo_event event = {
+        .what = what, .segment = segment, .bytes = bytes, .stream = segment->pool->stream};
     if (bytes > 0)
         mo_tell(allocator, &event);
 }
@@ -137,10 +138,8 @@ static memopt_status drain_live(memopt_allocator *allocator, const mo_pool *pool
     MO_PRE(pool->life == MO_STREAM_LIVE && mo_is_locked(&allocator->lock));
     if (mo_device_lost(allocator->device))
         return MEMOPT_OK;
-    memopt_status status = mo_events_borrow(allocator, &use);
-    if (status != MEMOPT_OK)
-        return status;
-    status = memopt_event_record(use->event, pool->stream);
+    MO_TRY(mo_events_borrow(allocator, &use));
+    memopt_status status = memopt_event_record(use->event, pool->stream);
     if (status == MEMOPT_OK) {
         mo_unlock(&allocator->lock);
         status = memopt_event_sync(use->event);

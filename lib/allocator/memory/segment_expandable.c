@@ -142,9 +142,7 @@ static memopt_status grow_once(memopt_allocator *allocator, const mo_request *re
     if (size > allocator->device_total)
         return MEMOPT_OUT_OF_DEVICE_MEMORY;
     if (!mo_growth_find(allocator, request->pool, size, &place)) {
-        memopt_status status = new_segment(allocator, request, &fresh);
-        if (status != MEMOPT_OK)
-            return status;
+        MO_TRY(new_segment(allocator, request, &fresh));
         (void)mo_growth_find(allocator, request->pool, size, &place);
     }
     memopt_status status = mo_growth_make(allocator, request, &place, out_block);

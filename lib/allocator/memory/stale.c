@@ -28,10 +28,8 @@ memopt_status mo_stale_mark(memopt_allocator *allocator, const mo_pool *pool, me
                             mo_stream_use **out_use)
 {
     mo_stream_use *use;
-    memopt_status status = mo_events_borrow(allocator, &use);
-    if (status != MEMOPT_OK)
-        return status;
-    status = memopt_event_record(use->event, pool->stream);
+    MO_TRY(mo_events_borrow(allocator, &use));
+    memopt_status status = memopt_event_record(use->event, pool->stream);
     if (status == MEMOPT_OK && user != pool->stream)
         status = memopt_stream_wait_event(allocator->device, user, use->event);
     if (status == MEMOPT_OK)

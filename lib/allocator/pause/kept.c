@@ -159,9 +159,7 @@ static memopt_status save_piece(memopt_allocator *allocator, mo_pause *pause, co
 {
     mo_kept *kept = &pause->kept;
     memset(kept->memory, 0, bytes);
-    memopt_status status = copy(allocator, kept, all, first, start, bytes, 1);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(copy(allocator, kept, all, first, start, bytes, 1));
     *out_hash = mo_hash_bytes(0, kept->memory, bytes);
     int problem = mo_file_write(kept->file, kept->memory, bytes, start);
     return problem == 0 ? MEMOPT_OK : fail_file(allocator, "pool_pause", problem);

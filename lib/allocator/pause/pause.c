@@ -267,11 +267,9 @@ static memopt_status check_registered(const memopt_pool *pool, uint64_t tags)
 static memopt_status pause_tags(memopt_pool *pool, const memopt_pause_options *options,
                                 memopt_pause_report *report)
 {
-    memopt_status status = enter(pool, "pool_pause");
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(enter(pool, "pool_pause"));
     uint64_t paused = pool->paused_tags, tags = options->tags;
-    status = check_registered(pool, tags);
+    memopt_status status = check_registered(pool, tags);
     if (status == MEMOPT_OK && tags == 0)
         status = check(pool, "pool_pause", paused == UINT64_MAX, 1, "paused already");
     else if (status == MEMOPT_OK)

@@ -128,20 +128,16 @@ static void leave_block(memopt_export *shared)
 static memopt_status try_file(const memopt_export *shared)
 {
     int32_t file = -1;
-    memopt_status status = memopt_export_open_files(shared, 0, 1, &file);
-    if (status == MEMOPT_OK)
-        (void)close(file);
-    return status;
+    MO_TRY(memopt_export_open_files(shared, 0, 1, &file));
+    (void)close(file);
+    return MEMOPT_OK;
 }
 
 static memopt_status enter(memopt_export *shared, const void *pointer)
 {
-    memopt_status status = mo_share_message_begin(shared->device, &shared->message);
-    if (status == MEMOPT_OK)
-        status = mo_family_enter(shared->allocator->family, "export_create");
-    if (status != MEMOPT_OK)
-        return status;
-    status = enter_block(shared, pointer);
+    MO_TRY(mo_share_message_begin(shared->device, &shared->message));
+    MO_TRY(mo_family_enter(shared->allocator->family, "export_create"));
+    memopt_status status = enter_block(shared, pointer);
     if (status == MEMOPT_OK) {
         status = try_file(shared);
         if (status != MEMOPT_OK)
@@ -200,9 +196,7 @@ static memopt_status check(const memopt_export *shared, const char *call)
 memopt_status memopt_export_describe(const memopt_export *shared, void *out_message,
                                      uint64_t *out_files)
 {
-    memopt_status status = check(shared, "export_describe");
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(check(shared, "export_describe"));
     if (out_message == NULL || out_files == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "export_describe: %s is NULL",
                        out_message == NULL ? "out_message" : "out_files");
@@ -241,10 +235,8 @@ memopt_status memopt_export_open_files(const memopt_export *shared, uint64_t fir
 memopt_status memopt_export_send(const memopt_export *shared, int32_t socket)
 {
     int32_t files[MO_SHARE_FILES];
-    memopt_status status = check(shared, "export_send");
-    if (status != MEMOPT_OK)
-        return status;
-    status = mo_share_send(socket, &shared->message, sizeof shared->message, NULL, 0);
+    MO_TRY(check(shared, "export_send"));
+    memopt_status status = mo_share_send(socket, &shared->message, sizeof shared->message, NULL, 0);
     for (uint64_t done = 0, count; done < shared->message.pages && status == MEMOPT_OK;
          done += count) {
         count = mo_min_u64(shared->message.pages - done, MO_SHARE_FILES);

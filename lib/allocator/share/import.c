@@ -28,15 +28,13 @@ static memopt_status begin(memopt_device *device, const void *message, uint64_t 
 {
     mo_share_message m;
     void *address = NULL;
-    memopt_status status = mo_share_message_read(device, message, bytes, &m);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_share_message_read(device, message, bytes, &m));
     if (m.pages > SIZE_MAX / 2 / sizeof(mo_vm_handle))
         return MEMOPT_OUT_OF_HOST_MEMORY;
     memopt_import *import = mo_calloc(1, sizeof *import + m.pages * sizeof(mo_vm_handle));
     if (import == NULL)
         return MEMOPT_OUT_OF_HOST_MEMORY;
-    status = mo_vm_reserve(device, m.pages * m.page_bytes, &address);
+    memopt_status status = mo_vm_reserve(device, m.pages * m.page_bytes, &address);
     if (status != MEMOPT_OK) {
         mo_free(import);
         return status;
@@ -51,12 +49,10 @@ static memopt_status begin(memopt_device *device, const void *message, uint64_t 
 static memopt_status add(memopt_import *import, int file)
 {
     uint64_t page = import->message.page_bytes;
-    memopt_status status =
-        mo_vm_import(import->device, file, page, &import->handles[import->count]);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_vm_import(import->device, file, page, &import->handles[import->count]));
     char *address = import->address + import->count * page;
-    status = mo_vm_map(import->device, address, page, import->handles[import->count++]);
+    memopt_status status =
+        mo_vm_map(import->device, address, page, import->handles[import->count++]);
     import->mapped += status == MEMOPT_OK;
     return status;
 }
@@ -116,13 +112,11 @@ memopt_status memopt_import_open(memopt_device *device, const void *message, uin
                                  const int32_t *files, uint64_t count, memopt_import **out_import)
 {
     memopt_import *import = NULL;
-    memopt_status status = check(device, out_import, "import_open");
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(check(device, out_import, "import_open"));
     if (message == NULL || files == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "import_open: %s is NULL",
                        message == NULL ? "message" : "files");
-    status = begin(device, message, bytes, &import);
+    memopt_status status = begin(device, message, bytes, &import);
     if (status != MEMOPT_OK)
         return status;
     if (count != import->message.pages)
@@ -191,6 +185,6 @@ memopt_status memopt_import_destroy(memopt_import *import)
     memopt_status waited = lost ? MEMOPT_OK : memopt_device_sync(import->device);
     if (!mo_work_is_over(waited))
         return waited;
-    memopt_status status = end(import);
-    return status != MEMOPT_OK ? status : waited;
+    MO_TRY(end(import));
+    return waited;
 }

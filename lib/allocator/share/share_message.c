@@ -22,11 +22,8 @@ memopt_status mo_share_message_begin(memopt_device *device, mo_share_message *ou
     memset(out, 0, sizeof *out);
     memcpy(out->magic, magic, sizeof magic);
     out->version = VERSION;
-    memopt_status status = mo_device_identity(device, out->identity);
-    if (status == MEMOPT_OK)
-        status = memopt_device_get_properties(device, &properties);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_device_identity(device, out->identity));
+    MO_TRY(memopt_device_get_properties(device, &properties));
     snprintf(out->backend, sizeof out->backend, "%.7s", properties.backend);
     snprintf(out->device, sizeof out->device, "%.47s", properties.name);
     return MEMOPT_OK;
@@ -77,10 +74,8 @@ memopt_status mo_share_message_read(memopt_device *device, const void *data, uin
                        m.version, VERSION);
     if (m.check != check_of(&m) || !sizes_fit(&m))
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "import: the message is damaged");
-    memopt_status status = mo_share_message_begin(device, &here);
-    if (status == MEMOPT_OK)
-        status = check_device(&m, &here, mo_device_granularity(device));
-    if (status == MEMOPT_OK)
-        *out = m;
-    return status;
+    MO_TRY(mo_share_message_begin(device, &here));
+    MO_TRY(check_device(&m, &here, mo_device_granularity(device)));
+    *out = m;
+    return MEMOPT_OK;
 }

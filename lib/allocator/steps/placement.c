@@ -412,14 +412,12 @@ static memopt_status run(job *j, int64_t *changes)
     mo_placement *all = j->all;
     all->bound = peak_below(all, UINT64_MAX, changes, &j->peak);
     uint64_t size = choose_size(all, changes);
-    memopt_status status = make_room(j, size);
-    if (status == MEMOPT_OK && size > 0)
-        status = place_small(j, size, changes);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(make_room(j, size));
+    if (size > 0)
+        MO_TRY(place_small(j, size, changes));
     if (j->small.size > 0)
         j->coarse[j->coarse_count++] = all->count;
-    status = place_coarse(j);
+    memopt_status status = place_coarse(j);
     for (uint32_t i = 0; i < all->count && status == MEMOPT_OK; i++)
         if (all->rects[i].size < size)
             all->rects[i].offset += j->small.offset;

@@ -227,9 +227,7 @@ static memopt_status try_width(mo_draft *draft, uint64_t width, choice *best)
 {
     mo_placement *placement = &draft->placement;
     divide(draft, width);
-    memopt_status status = mo_placement_find(placement);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_placement_find(placement));
     uint64_t cost = trim_gaps(draft) + mo_draft_bytes(draft);
     if (cost >= best->cost)
         return MEMOPT_OK;

@@ -74,9 +74,7 @@ static memopt_status install(memopt_allocator *allocator, mo_draft *draft)
 {
     if (draft->lane->ended)
         return MEMOPT_OK;
-    memopt_status status = mo_draft_install(allocator, draft);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_draft_install(allocator, draft));
     return mo_lane_arm(allocator, draft->lane) ? MEMOPT_OK : MEMOPT_OUT_OF_HOST_MEMORY;
 }
 
@@ -88,11 +86,8 @@ static memopt_status install_new(memopt_allocator *allocator, mo_draft *draft)
     request.asked = request.size;
     if (draft->lane->ended)
         return MEMOPT_OK;
-    memopt_status status = mo_request_enter(allocator, &request);
-    if (status == MEMOPT_OK)
-        status = mo_segment_grow(allocator, &request, &block);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_request_enter(allocator, &request));
+    MO_TRY(mo_segment_grow(allocator, &request, &block));
     open_range(draft)->segment = block->segment;
     open_range(draft)->start = block->address;
     mo_pool_put(allocator, block);
@@ -234,11 +229,9 @@ static memopt_status find_places(memopt_allocator *allocator, mo_drafts *drafts)
 {
     (void)mo_lanes_leave(allocator, UINT64_MAX);
     mo_events_process(allocator);
-    memopt_status status = mo_drafts_make(allocator, drafts);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_drafts_make(allocator, drafts));
     mo_unlock(&allocator->lock);
-    status = mo_drafts_place(drafts);
+    memopt_status status = mo_drafts_place(drafts);
     mo_lock(&allocator->lock);
     return status;
 }

@@ -228,11 +228,9 @@ memopt_status memopt_allocator_mark_step(memopt_allocator *allocator, memopt_ste
         return mo_fail(MEMOPT_UNSUPPORTED,
                        "allocator_mark_step: blocks of page-locked memory are reused when their "
                        "streams are done, not in the order of a step; mark device memory");
-    memopt_status status = mo_family_enter(allocator->family, "allocator_mark_step");
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_family_enter(allocator->family, "allocator_mark_step"));
     mo_lock(&allocator->lock);
-    status = mark_call(allocator, what);
+    memopt_status status = mark_call(allocator, what);
     mo_unlock(&allocator->lock);
     mo_family_leave(allocator->family);
     return status;

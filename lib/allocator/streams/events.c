@@ -56,9 +56,7 @@ static mo_use_queue *spent_queue(memopt_allocator *allocator)
 static memopt_status new_queue(memopt_allocator *allocator, memopt_stream stream,
                                mo_use_queue **out_queue)
 {
-    memopt_status status = mo_stream_check(allocator, stream);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_stream_check(allocator, stream));
     mo_use_queue *queue = spent_queue(allocator);
     if (queue == NULL) {
         queue = mo_calloc(1, sizeof *queue);
@@ -170,15 +168,11 @@ memopt_status mo_events_note(memopt_allocator *allocator, mo_block *block, memop
     if (pool->life == MO_STREAM_LIVE && stream == pool->stream)
         return MEMOPT_OK;
     mo_use_queue *queue = find_queue(allocator, stream);
-    memopt_status status = queue == NULL ? new_queue(allocator, stream, &queue) : MEMOPT_OK;
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(queue == NULL ? new_queue(allocator, stream, &queue) : MEMOPT_OK);
     for (use = block->uses; use != NULL; use = use->next)
         if (use->queue == queue)
             return MEMOPT_OK;
-    status = mo_events_borrow(allocator, &use);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_events_borrow(allocator, &use));
     queue->uses++;
     use->queue = queue;
     use->block = block;
@@ -288,9 +282,7 @@ memopt_status mo_events_free(memopt_allocator *allocator, mo_block *block)
 {
     for (mo_stream_use *use = block->uses; use != NULL; use = use->next) {
         use->recorded = usable(allocator, use->queue);
-        memopt_status status = use->recorded ? record(allocator, use) : MEMOPT_OK;
-        if (status != MEMOPT_OK)
-            return status;
+        MO_TRY(use->recorded ? record(allocator, use) : MEMOPT_OK);
     }
     enqueue(allocator, block);
     return MEMOPT_OK;

@@ -29,7 +29,6 @@ struct mo_history {
     uint64_t tick; /* at that time */
     uint64_t room;
     _Atomic uint64_t count; /* events ever; the ring has the last `room` */
-    uint64_t until;         /* stripes add none from here on; changed while the gate is closed */
     uint64_t timed;         /* so many of them have times; later ones have ticks */
     memopt_history_event *events;
 };
@@ -88,24 +87,25 @@ uint32_t mo_this_thread(void)
     return number;
 }
 
-memopt_history_event mo_history_fields(const mo_event *event)
+void mo_history_fields(const mo_event *event, memopt_history_event *out_fields)
 {
+    const mo_block *block = event->block;
+    const mo_request *request = event->request;
     memopt_history_event fields = {.action = event->what, .stream = event->stream};
-    if (event->block != NULL) {
-        fields.address = event->block->address;
-        fields.bytes = event->block->requested;
-        fields.tag = event->block->tag;
-        fields.context = event->block->context;
-    } else if (event->segment != NULL) {
+    if (block != NULL) {
+        fields.address = block->address;
+        fields.bytes = block->requested;
+        fields.tag = block->tag;
+        fields.context = block->context;
+    } else if (request != NULL) {
+        fields.bytes = request->asked;
+        fields.tag = request->tag;
+        fields.context = request->context;
+    } else {
         fields.address = event->segment->address;
         fields.bytes = event->bytes;
-        fields.stream = event->segment->pool->stream;
-    } else {
-        fields.bytes = event->request->asked;
-        fields.tag = event->request->tag;
-        fields.context = event->request->context;
     }
-    return fields;
+    *out_fields = fields;
 }
 
 static void add(memopt_allocator *allocator, mo_sink *sink, const mo_event *event)
@@ -114,7 +114,7 @@ static void add(memopt_allocator *allocator, mo_sink *sink, const mo_event *even
     (void)allocator;
     uint64_t number = atomic_fetch_add_explicit(&history->count, 1, memory_order_relaxed);
     memopt_history_event *place = &history->events[number % history->room];
-    *place = mo_history_fields(event);
+    mo_history_fields(event, place);
     place->time_ns = ticks();
     place->thread = mo_this_thread();
 }
@@ -123,14 +123,8 @@ static int open_beside(mo_sink *sink)
 {
     mo_history *history = (mo_history *)sink;
     uint64_t most = history->room > MO_GATE_STRIPES ? history->room - MO_GATE_STRIPES : 0;
-    history->until = history->count + most;
+    sink->until = history->count + most;
     return 1;
-}
-
-static int has_room(const mo_sink *sink)
-{
-    const mo_history *history = (const mo_history *)sink;
-    return atomic_load_explicit(&history->count, memory_order_relaxed) < history->until;
 }
 
 uint32_t mo_history_ask(memopt_allocator *allocator)
@@ -167,8 +161,9 @@ memopt_status mo_history_make(const memopt_history_options *options, mo_history 
     history->sink = (mo_sink){.wants = MO_WANTS(MO_WAITS) - MO_WANTS(MO_ALLOC), /* up to there */
                               .beside = MO_WANTS(MO_ALLOC) | MO_WANTS(MO_FREE),
                               .tell = add,
+
                               .open = open_beside,
-                              .has_room = has_room};
+                              .count = &history->count};
     *out_history = history;
     return MEMOPT_OK;
 }

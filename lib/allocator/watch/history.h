@@ -7,7 +7,7 @@
 /* The system's number of the calling thread. */
 uint32_t mo_this_thread(void);
 /* What a history has of an event of its kinds, without thread and time. */
-memopt_history_event mo_history_fields(const mo_event *event);
+void mo_history_fields(const mo_event *event, memopt_history_event *out_fields);
 /* The caller's number for the allocation that begins; 0 where nobody asked for it. No lock held. */
 uint32_t mo_history_ask(memopt_allocator *allocator);
 /* A history without events; OUT_OF_HOST_MEMORY. */

@@ -76,9 +76,10 @@ static void add_line(memopt_allocator *allocator, mo_sink *sink, const mo_event 
 {
     mo_recorder *recorder = (mo_recorder *)sink;
     char field[MO_TAG_NAME];
+    memopt_history_event fields;
     if (recorder->error != 0)
         return;
-    const memopt_history_event fields = mo_history_fields(event);
+    mo_history_fields(event, &fields);
     if (BUFFER_BYTES - recorder->used < MOST_OF_LINE)
         flush(recorder);
     recorder->events++;

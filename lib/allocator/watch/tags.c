@@ -69,9 +69,7 @@ static void add(memopt_allocator *allocator, const char *name)
 /* The tag of a name, a new one if there is room; MO_TAGS if not. */
 static memopt_status find_or_add(memopt_allocator *allocator, const char *name, uint32_t *out_tag)
 {
-    memopt_status status = mo_family_enter(allocator->family, "allocator_register_tag");
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_family_enter(allocator->family, "allocator_register_tag"));
     uint32_t tag = find(allocator, name); /* nobody else changes the count */
     if (tag == allocator->tag_count && tag < MO_TAGS)
         for (memopt_allocator *each = allocator->family->members; each != NULL;
@@ -95,9 +93,7 @@ memopt_status memopt_allocator_register_tag(memopt_allocator *allocator, const c
                        "allocator_register_tag: the name has %zu characters; give it 1 to %d",
                        length, MO_TAG_NAME - 1);
     uint32_t tag = MO_TAGS;
-    memopt_status status = find_or_add(allocator, name, &tag);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(find_or_add(allocator, name, &tag));
     if (tag == MO_TAGS)
         return mo_fail(MEMOPT_LIMIT_REACHED,
                        "allocator_register_tag: all %d tags are taken, \"%s\" is one too many",

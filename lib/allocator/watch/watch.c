@@ -14,11 +14,8 @@ memopt_status memopt_allocator_start_history(memopt_allocator *allocator,
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_start_history: allocator is NULL");
     if (mo_device_inherited(allocator->device))
         return mo_fail_inherited("allocator_start_history");
-    memopt_status status = mo_options_read(&copy, sizeof copy, options, "memopt_history_options");
-    if (status == MEMOPT_OK)
-        status = mo_history_make(&copy, &history);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_options_read(&copy, sizeof copy, options, "memopt_history_options"));
+    MO_TRY(mo_history_make(&copy, &history));
     mo_lock(&allocator->lock);
     int begun = mo_history_begin(allocator, history);
     mo_unlock(&allocator->lock);

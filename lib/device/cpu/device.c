@@ -51,9 +51,7 @@ static memopt_status check_threads(const char *call, uint32_t threads)
 
 static memopt_status cpu_set_threads(memopt_device *device, uint32_t threads)
 {
-    memopt_status status = check_threads("device_set_threads", threads);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(check_threads("device_set_threads", threads));
     const char *why;
     mo_cpu_pool_resize(mo_cpu(device), threads != 0 ? threads : mo_cpu_default_threads("", &why));
     return MEMOPT_OK;
@@ -156,9 +154,7 @@ memopt_status mo_cpu_open(const memopt_device_options *given, memopt_device **ou
 {
     memopt_device_options options = *given;
     const char *why = "asked for";
-    memopt_status status = complete_options(&options);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(complete_options(&options));
     if (options.threads == 0)
         options.threads = mo_cpu_default_threads("", &why);
     mo_cpu_device *cpu = mo_calloc(1, sizeof *cpu);
@@ -170,7 +166,7 @@ memopt_status mo_cpu_open(const memopt_device_options *given, memopt_device **ou
     cpu->queued = cpu->adversarial || cpu->lag != 0;
     cpu->adversary.random = options.seed;
     mo_cpu_model(cpu->model, sizeof cpu->model);
-    status = mo_cpu_memory_init(&cpu->memory, options.capacity, options.granularity);
+    memopt_status status = mo_cpu_memory_init(&cpu->memory, options.capacity, options.granularity);
     if (status != MEMOPT_OK)
         goto free_handle;
     status = mo_cpu_streams_init(cpu);

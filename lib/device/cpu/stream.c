@@ -194,10 +194,9 @@ memopt_status mo_cpu_stream_sync(memopt_device *device, memopt_stream handle)
 memopt_status mo_cpu_stream_capturing(memopt_device *device, memopt_stream handle,
                                       int32_t *out_capturing)
 {
-    memopt_status status = mo_cpu_stream_check(mo_cpu(device), handle);
-    if (status == MEMOPT_OK)
-        *out_capturing = 0;
-    return status;
+    MO_TRY(mo_cpu_stream_check(mo_cpu(device), handle));
+    *out_capturing = 0;
+    return MEMOPT_OK;
 }
 
 memopt_status mo_cpu_stream_query(memopt_device *device, memopt_stream handle)

@@ -25,9 +25,7 @@ memopt_status mo_device_init(memopt_device *device, const mo_device_ops *ops)
     device->ops = ops;
     device->process = mo_process_forks();
     device->properties = (memopt_device_properties){.struct_size = sizeof device->properties};
-    memopt_status status = ops->properties(device, &device->properties);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(ops->properties(device, &device->properties));
     device->account = (mo_device_account){0};
     if (!mo_ranges_init(&device->account.pinned_ranges) ||
         !mo_ranges_init(&device->account.registered_ranges) ||
@@ -121,11 +119,8 @@ memopt_status memopt_device_get_memory_info(memopt_device *device, memopt_memory
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "device_get_memory_info: device is NULL");
     if (mo_device_inherited(device))
         return mo_fail_inherited("device_get_memory_info");
-    memopt_status status = mo_device_enter(device, "memory_info", MEMOPT_DRIVER_ERROR);
-    if (status == MEMOPT_OK)
-        status = device->ops->memory_info(device, &info);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_device_enter(device, "memory_info", MEMOPT_DRIVER_ERROR));
+    MO_TRY(device->ops->memory_info(device, &info));
     mo_lock(&device->lock);
     info.used = device->account.used;
     info.used_peak = device->account.used_peak;
@@ -141,8 +136,8 @@ memopt_status memopt_device_sync(memopt_device *device)
 {
     if (device == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "device_sync: device is NULL");
-    memopt_status status = mo_device_enter(device, "device_sync", MEMOPT_DRIVER_ERROR);
-    return status != MEMOPT_OK ? status : device->ops->sync(device);
+    MO_TRY(mo_device_enter(device, "device_sync", MEMOPT_DRIVER_ERROR));
+    return device->ops->sync(device);
 }
 
 int mo_device_lost(memopt_device *device)

@@ -15,11 +15,8 @@ memopt_status memopt_host_alloc(memopt_device *device, uint64_t bytes, void **ou
                        "host_alloc: device or out_pointer is NULL, or 0 bytes are asked");
     if (!mo_round_up_u64(bytes, (uint64_t)sysconf(_SC_PAGESIZE), &bytes))
         return mo_fail(MEMOPT_OUT_OF_HOST_MEMORY, "host_alloc: %" PRIu64 " bytes are asked", bytes);
-    memopt_status status = mo_device_enter(device, "host_alloc", MEMOPT_OUT_OF_HOST_MEMORY);
-    if (status == MEMOPT_OK)
-        status = device->ops->host_alloc(device, bytes, &pointer);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_device_enter(device, "host_alloc", MEMOPT_OUT_OF_HOST_MEMORY));
+    MO_TRY(device->ops->host_alloc(device, bytes, &pointer));
     mo_device_account *account = &device->account;
     mo_lock(&device->lock);
     int kept = mo_ranges_insert(&account->pinned_ranges, (uintptr_t)pointer, bytes, NULL);

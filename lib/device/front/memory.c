@@ -32,12 +32,10 @@ memopt_status mo_mem_alloc(memopt_device *device, uint64_t size, void **out_poin
 {
     if (size == 0 || !mo_round_up_u64(size, ALLOCATION_UNIT, &size))
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "mem_alloc: %" PRIu64 " bytes asked", size);
-    memopt_status status = mo_device_enter(device, "mem_alloc", MEMOPT_OUT_OF_DEVICE_MEMORY);
-    if (status == MEMOPT_OK)
-        status = device->ops->mem_alloc(device, size, out_pointer);
-    if (status == MEMOPT_OK)
-        count_used(device, size, &device->account.allocations);
-    return status;
+    MO_TRY(mo_device_enter(device, "mem_alloc", MEMOPT_OUT_OF_DEVICE_MEMORY));
+    MO_TRY(device->ops->mem_alloc(device, size, out_pointer));
+    count_used(device, size, &device->account.allocations);
+    return MEMOPT_OK;
 }
 
 memopt_status mo_reachable(memopt_device *device, const char *subject, uint64_t index,
@@ -45,9 +43,8 @@ memopt_status mo_reachable(memopt_device *device, const char *subject, uint64_t 
 {
     if (device->ops->reachable == NULL || bytes == 0)
         return MEMOPT_OK;
-    memopt_status status = mo_device_enter(device, "reachable", MEMOPT_DRIVER_ERROR);
-    return status != MEMOPT_OK ? status
-                               : device->ops->reachable(device, subject, index, pointer, bytes);
+    MO_TRY(mo_device_enter(device, "reachable", MEMOPT_DRIVER_ERROR));
+    return device->ops->reachable(device, subject, index, pointer, bytes);
 }
 
 memopt_status mo_mem_free(memopt_device *device, void *pointer, uint64_t size)
@@ -56,10 +53,9 @@ memopt_status mo_mem_free(memopt_device *device, void *pointer, uint64_t size)
         return MEMOPT_OK;
     if (!mo_round_up_u64(size, ALLOCATION_UNIT, &size))
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "mem_free: %" PRIu64 " bytes", size);
-    memopt_status status = device->ops->mem_free(device, pointer, size);
-    if (status == MEMOPT_OK)
-        uncount_used(device, size, &device->account.allocations);
-    return status;
+    MO_TRY(device->ops->mem_free(device, pointer, size));
+    uncount_used(device, size, &device->account.allocations);
+    return MEMOPT_OK;
 }
 
 int mo_vm_supported(memopt_device *device)
@@ -88,8 +84,8 @@ static memopt_status check_granules(memopt_device *device, const char *operation
 static memopt_status enter_vm(memopt_device *device, const char *operation, const void *address,
                               uint64_t size, memopt_status fault)
 {
-    memopt_status status = check_granules(device, operation, address, size);
-    return status != MEMOPT_OK ? status : mo_device_enter(device, operation, fault);
+    MO_TRY(check_granules(device, operation, address, size));
+    return mo_device_enter(device, operation, fault);
 }
 
 /* Drivers map addresses as the program does, and say only that there is no memory. */
@@ -106,13 +102,9 @@ static memopt_status check_address_space(uint64_t size)
 
 memopt_status mo_vm_reserve(memopt_device *device, uint64_t size, void **out_address)
 {
-    memopt_status status = enter_vm(device, "vm_reserve", NULL, size, MEMOPT_DRIVER_ERROR);
-    if (status == MEMOPT_OK)
-        status = check_address_space(size);
-    if (status == MEMOPT_OK)
-        status = device->ops->vm_reserve(device, size, out_address);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(enter_vm(device, "vm_reserve", NULL, size, MEMOPT_DRIVER_ERROR));
+    MO_TRY(check_address_space(size));
+    MO_TRY(device->ops->vm_reserve(device, size, out_address));
     mo_lock(&device->lock);
     device->account.reserved_va += size;
     device->account.reservations++;
@@ -122,11 +114,8 @@ memopt_status mo_vm_reserve(memopt_device *device, uint64_t size, void **out_add
 
 memopt_status mo_vm_unreserve(memopt_device *device, void *address, uint64_t size)
 {
-    memopt_status status = check_granules(device, "vm_unreserve", address, size);
-    if (status == MEMOPT_OK)
-        status = device->ops->vm_unreserve(device, address, size);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(check_granules(device, "vm_unreserve", address, size));
+    MO_TRY(device->ops->vm_unreserve(device, address, size));
     mo_lock(&device->lock);
     device->account.reserved_va -= size;
     device->account.reservations--;
@@ -136,30 +125,28 @@ memopt_status mo_vm_unreserve(memopt_device *device, void *address, uint64_t siz
 
 memopt_status mo_vm_create(memopt_device *device, uint64_t size, mo_vm_handle *out_handle)
 {
-    memopt_status status = enter_vm(device, "vm_create", NULL, size, MEMOPT_OUT_OF_DEVICE_MEMORY);
-    if (status == MEMOPT_OK)
-        status = device->ops->vm_create(device, size, out_handle);
-    if (status == MEMOPT_OK)
-        count_used(device, size, &device->account.handles);
-    return status;
+    MO_TRY(enter_vm(device, "vm_create", NULL, size, MEMOPT_OUT_OF_DEVICE_MEMORY));
+    MO_TRY(device->ops->vm_create(device, size, out_handle));
+    count_used(device, size, &device->account.handles);
+    return MEMOPT_OK;
 }
 
 memopt_status mo_vm_map(memopt_device *device, void *address, uint64_t size, mo_vm_handle handle)
 {
-    memopt_status status = enter_vm(device, "vm_map", address, size, MEMOPT_DRIVER_ERROR);
-    return status != MEMOPT_OK ? status : device->ops->vm_map(device, address, size, handle);
+    MO_TRY(enter_vm(device, "vm_map", address, size, MEMOPT_DRIVER_ERROR));
+    return device->ops->vm_map(device, address, size, handle);
 }
 
 memopt_status mo_vm_set_access(memopt_device *device, void *address, uint64_t size)
 {
-    memopt_status status = enter_vm(device, "vm_set_access", address, size, MEMOPT_DRIVER_ERROR);
-    return status != MEMOPT_OK ? status : device->ops->vm_set_access(device, address, size);
+    MO_TRY(enter_vm(device, "vm_set_access", address, size, MEMOPT_DRIVER_ERROR));
+    return device->ops->vm_set_access(device, address, size);
 }
 
 memopt_status mo_vm_unmap(memopt_device *device, void *address, uint64_t size)
 {
-    memopt_status status = check_granules(device, "vm_unmap", address, size);
-    return status != MEMOPT_OK ? status : device->ops->vm_unmap(device, address, size);
+    MO_TRY(check_granules(device, "vm_unmap", address, size));
+    return device->ops->vm_unmap(device, address, size);
 }
 
 memopt_status mo_vm_unmap_run(memopt_device *device, void *address, uint64_t size, uint64_t mapping,
@@ -185,12 +172,10 @@ memopt_status mo_vm_unmap_run(memopt_device *device, void *address, uint64_t siz
 
 memopt_status mo_vm_release(memopt_device *device, mo_vm_handle handle, uint64_t size)
 {
-    memopt_status status = check_granules(device, "vm_release", NULL, size);
-    if (status == MEMOPT_OK)
-        status = device->ops->vm_release(device, handle, size);
-    if (status == MEMOPT_OK)
-        uncount_used(device, size, &device->account.handles);
-    return status;
+    MO_TRY(check_granules(device, "vm_release", NULL, size));
+    MO_TRY(device->ops->vm_release(device, handle, size));
+    uncount_used(device, size, &device->account.handles);
+    return MEMOPT_OK;
 }
 
 /* Not on HIP: the first-level caches of RDNA tell addresses apart, as AMD's documents warn, and nobody
@@ -217,8 +202,8 @@ memopt_status mo_vm_export(memopt_device *device, mo_vm_handle handle, uint64_t 
 {
     if (device->ops->vm_export == NULL)
         return fail_sharing(device, "vm_export");
-    memopt_status status = enter_vm(device, "vm_export", NULL, size, MEMOPT_DRIVER_ERROR);
-    return status != MEMOPT_OK ? status : device->ops->vm_export(device, handle, size, out_file);
+    MO_TRY(enter_vm(device, "vm_export", NULL, size, MEMOPT_DRIVER_ERROR));
+    return device->ops->vm_export(device, handle, size, out_file);
 }
 
 static void count_handles(memopt_device *device, int more)
@@ -232,30 +217,26 @@ memopt_status mo_vm_import(memopt_device *device, int file, uint64_t size, mo_vm
 {
     if (device->ops->vm_import == NULL)
         return fail_sharing(device, "vm_import");
-    memopt_status status = enter_vm(device, "vm_import", NULL, size, MEMOPT_DRIVER_ERROR);
-    if (status == MEMOPT_OK)
-        status = device->ops->vm_import(device, file, size, out_handle);
-    if (status == MEMOPT_OK)
-        count_handles(device, 1);
-    return status;
+    MO_TRY(enter_vm(device, "vm_import", NULL, size, MEMOPT_DRIVER_ERROR));
+    MO_TRY(device->ops->vm_import(device, file, size, out_handle));
+    count_handles(device, 1);
+    return MEMOPT_OK;
 }
 
 memopt_status mo_vm_drop_import(memopt_device *device, mo_vm_handle handle, uint64_t size)
 {
-    memopt_status status = check_granules(device, "vm_release", NULL, size);
-    if (status == MEMOPT_OK)
-        status = device->ops->vm_release(device, handle, size);
-    if (status == MEMOPT_OK)
-        count_handles(device, -1);
-    return status;
+    MO_TRY(check_granules(device, "vm_release", NULL, size));
+    MO_TRY(device->ops->vm_release(device, handle, size));
+    count_handles(device, -1);
+    return MEMOPT_OK;
 }
 
 memopt_status mo_device_identity(memopt_device *device, uint8_t *out_bytes)
 {
     if (device->ops->identity == NULL)
         return fail_sharing(device, "identity");
-    memopt_status status = mo_device_enter(device, "identity", MEMOPT_DRIVER_ERROR);
-    return status != MEMOPT_OK ? status : device->ops->identity(device, out_bytes);
+    MO_TRY(mo_device_enter(device, "identity", MEMOPT_DRIVER_ERROR));
+    return device->ops->identity(device, out_bytes);
 }
 
 void mo_note_alloc(memopt_device *device, void *pointer, uint64_t bytes, memopt_stream stream)

@@ -121,11 +121,8 @@ memopt_status memopt_device_open(const char *name, const memopt_device_options *
     if (name == NULL || out_device == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "device_open: %s is NULL",
                        name == NULL ? "name" : "out_device");
-    memopt_status status = parse_name(name, &which, &index);
-    if (status == MEMOPT_OK)
-        status = mo_options_read(&copy, sizeof copy, options, "memopt_device_options");
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(parse_name(name, &which, &index));
+    MO_TRY(mo_options_read(&copy, sizeof copy, options, "memopt_device_options"));
     if (which != BACKEND_CPU) {
         mo_gpu_driver *driver = find_driver(which);
         return driver != NULL ? mo_gpu_open(driver, index, &copy, out_device) : not_built(which);

@@ -71,11 +71,8 @@ memopt_status memopt_stream_create(memopt_device *device, memopt_stream *out_str
     memopt_stream stream;
     if (out_stream == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "stream_create: out_stream is NULL");
-    memopt_status status = enter(device, "stream_create");
-    if (status == MEMOPT_OK)
-        status = device->ops->stream_create(device, &stream);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(enter(device, "stream_create"));
+    MO_TRY(device->ops->stream_create(device, &stream));
     mo_lock(&device->lock);
     int kept = mo_ranges_insert(&device->account.streams, (uintptr_t)stream, 1, NULL);
     mo_unlock(&device->lock);
@@ -148,14 +145,14 @@ memopt_status memopt_stream_destroy(memopt_device *device, memopt_stream stream)
 
 memopt_status memopt_stream_sync(memopt_device *device, memopt_stream stream)
 {
-    memopt_status status = enter(device, "stream_sync");
-    return status != MEMOPT_OK ? status : device->ops->stream_sync(device, stream);
+    MO_TRY(enter(device, "stream_sync"));
+    return device->ops->stream_sync(device, stream);
 }
 
 memopt_status memopt_stream_query(memopt_device *device, memopt_stream stream)
 {
-    memopt_status status = enter(device, "stream_query");
-    return status != MEMOPT_OK ? status : device->ops->stream_query(device, stream);
+    MO_TRY(enter(device, "stream_query"));
+    return device->ops->stream_query(device, stream);
 }
 
 memopt_status memopt_stream_wait_event(memopt_device *device, memopt_stream stream,
@@ -164,8 +161,8 @@ memopt_status memopt_stream_wait_event(memopt_device *device, memopt_stream stre
     if (event == NULL || event->device != device)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "stream_wait_event: event is %s",
                        event == NULL ? "NULL" : "of another device");
-    memopt_status status = enter(device, "stream_wait_event");
-    return status != MEMOPT_OK ? status : device->ops->stream_wait_event(device, stream, event);
+    MO_TRY(enter(device, "stream_wait_event"));
+    return device->ops->stream_wait_event(device, stream, event);
 }
 
 memopt_status memopt_stream_host_callback(memopt_device *device, memopt_stream stream,
@@ -173,9 +170,8 @@ memopt_status memopt_stream_host_callback(memopt_device *device, memopt_stream s
 {
     if (function == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "stream_host_callback: function is NULL");
-    memopt_status status = enter(device, "stream_host_callback");
-    return status != MEMOPT_OK ? status
-                               : device->ops->host_callback(device, stream, function, user);
+    MO_TRY(enter(device, "stream_host_callback"));
+    return device->ops->host_callback(device, stream, function, user);
 }
 
 memopt_status mo_stream_capturing(memopt_device *device, memopt_stream stream,
@@ -193,12 +189,10 @@ memopt_status memopt_stream_is_capturing(memopt_device *device, memopt_stream st
     int32_t capturing = 0;
     if (out_capturing == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "stream_is_capturing: out_capturing is NULL");
-    memopt_status status = enter(device, "stream_is_capturing");
-    if (status == MEMOPT_OK)
-        status = mo_stream_capturing(device, stream, &capturing);
-    if (status == MEMOPT_OK)
-        *out_capturing = capturing;
-    return status;
+    MO_TRY(enter(device, "stream_is_capturing"));
+    MO_TRY(mo_stream_capturing(device, stream, &capturing));
+    *out_capturing = capturing;
+    return MEMOPT_OK;
 }
 
 memopt_status memopt_event_create(memopt_device *device, int32_t timing, memopt_event **out_event)
@@ -207,12 +201,10 @@ memopt_status memopt_event_create(memopt_device *device, int32_t timing, memopt_
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "event_create: out_event is NULL or timing is %" PRId32 ", not 0 or 1",
                        timing);
-    memopt_status status = enter(device, "event_create");
-    if (status == MEMOPT_OK)
-        status = device->ops->event_create(device, timing, out_event);
-    if (status == MEMOPT_OK)
-        count_event(device, 1);
-    return status;
+    MO_TRY(enter(device, "event_create"));
+    MO_TRY(device->ops->event_create(device, timing, out_event));
+    count_event(device, 1);
+    return MEMOPT_OK;
 }
 
 memopt_status memopt_event_destroy(memopt_event *event)
@@ -229,21 +221,20 @@ memopt_status memopt_event_destroy(memopt_event *event)
 
 memopt_status memopt_event_record(memopt_event *event, memopt_stream stream)
 {
-    memopt_status status = enter_event(event, "event_record");
-    return status != MEMOPT_OK ? status
-                               : event->device->ops->event_record(event->device, event, stream);
+    MO_TRY(enter_event(event, "event_record"));
+    return event->device->ops->event_record(event->device, event, stream);
 }
 
 memopt_status memopt_event_query(memopt_event *event)
 {
-    memopt_status status = enter_event(event, "event_query");
-    return status != MEMOPT_OK ? status : event->device->ops->event_query(event->device, event);
+    MO_TRY(enter_event(event, "event_query"));
+    return event->device->ops->event_query(event->device, event);
 }
 
 memopt_status memopt_event_sync(memopt_event *event)
 {
-    memopt_status status = enter_event(event, "event_sync");
-    return status != MEMOPT_OK ? status : event->device->ops->event_sync(event->device, event);
+    MO_TRY(enter_event(event, "event_sync"));
+    return event->device->ops->event_sync(event->device, event);
 }
 
 memopt_status memopt_event_elapsed(memopt_event *start, memopt_event *end, double *out_seconds)
@@ -256,10 +247,8 @@ memopt_status memopt_event_elapsed(memopt_event *start, memopt_event *end, doubl
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "event_elapsed: the %s event was made without timing",
                        start->timing ? "end" : "start");
-    memopt_status status = enter_event(start, "event_elapsed");
-    return status != MEMOPT_OK
-               ? status
-               : start->device->ops->event_elapsed(start->device, start, end, out_seconds);
+    MO_TRY(enter_event(start, "event_elapsed"));
+    return start->device->ops->event_elapsed(start->device, start, end, out_seconds);
 }
 
 memopt_status memopt_copy(memopt_device *device, void *destination, const void *source,
@@ -275,18 +264,15 @@ memopt_status memopt_copy(memopt_device *device, void *destination, const void *
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "copy: %" PRIu64 " bytes from %p to %p: the ranges overlap", bytes, source,
                        destination);
-    memopt_status status = enter(device, "copy");
-    return status != MEMOPT_OK ? status
-                               : device->ops->copy(device, destination, source, bytes, stream);
+    MO_TRY(enter(device, "copy"));
+    return device->ops->copy(device, destination, source, bytes, stream);
 }
 
 memopt_status memopt_copy_sync(memopt_device *device, void *destination, const void *source,
                                uint64_t bytes, memopt_stream stream)
 {
-    memopt_status status = memopt_copy(device, destination, source, bytes, stream);
-    if (status != MEMOPT_OK)
-        return status;
-    status = memopt_stream_sync(device, stream);
+    MO_TRY(memopt_copy(device, destination, source, bytes, stream));
+    memopt_status status = memopt_stream_sync(device, stream);
     if (status != MEMOPT_OK)
         (void)memopt_device_sync(device); /* the copy may still write to the caller's stack */
     return status;
@@ -301,10 +287,8 @@ memopt_status memopt_fill(memopt_device *device, void *destination, int32_t valu
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "fill: %" PRIu64 " bytes at %p: NULL or beyond the address space", bytes,
                        destination);
-    memopt_status status = enter(device, "fill");
-    return status != MEMOPT_OK
-               ? status
-               : device->ops->fill(device, destination, (uint8_t)value, bytes, stream);
+    MO_TRY(enter(device, "fill"));
+    return device->ops->fill(device, destination, (uint8_t)value, bytes, stream);
 }
 
 memopt_status mo_launch(memopt_device *device, memopt_stream stream, const mo_kernel *kernel,
@@ -315,8 +299,8 @@ memopt_status mo_launch(memopt_device *device, memopt_stream stream, const mo_ke
                        "launch: kernel %s has %" PRIu32 " bytes of arguments (at most %d) or no "
                        "scalar form",
                        kernel->name, kernel->args_size, MO_KERNEL_ARGS_MAX);
-    memopt_status status = enter(device, kernel->name);
-    return status != MEMOPT_OK ? status : device->ops->launch(device, stream, kernel, args, items);
+    MO_TRY(enter(device, kernel->name));
+    return device->ops->launch(device, stream, kernel, args, items);
 }
 
 memopt_status mo_launch_sum(memopt_device *device, memopt_stream stream, double *values,

@@ -202,11 +202,8 @@ static memopt_status ask_device(mo_gpu_device *gpu)
 memopt_status mo_gpu_open(mo_gpu_driver *driver, int32_t index,
                           const memopt_device_options *options, memopt_device **out_device)
 {
-    memopt_status status = refuse_options(driver, options);
-    if (status == MEMOPT_OK)
-        status = check_index(driver, index);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(refuse_options(driver, options));
+    MO_TRY(check_index(driver, index));
     mo_gpu_device *gpu = mo_calloc(1, sizeof *gpu);
     if (gpu == NULL)
         return MEMOPT_OUT_OF_HOST_MEMORY;
@@ -216,8 +213,8 @@ memopt_status mo_gpu_open(mo_gpu_driver *driver, int32_t index,
         mo_free(gpu);
         return MEMOPT_OUT_OF_HOST_MEMORY;
     }
-    status = mo_gpu_result(gpu, driver->vendor->open_context(gpu), MEMOPT_OUT_OF_DEVICE_MEMORY,
-                           "device_open");
+    memopt_status status = mo_gpu_result(gpu, driver->vendor->open_context(gpu),
+                                         MEMOPT_OUT_OF_DEVICE_MEMORY, "device_open");
     if (status != MEMOPT_OK)
         goto free_handle;
     status = ask_device(gpu);

@@ -186,9 +186,7 @@ static int count_devices(const mo_gpu_driver *driver, int *out_count)
 memopt_status mo_gpu_count(mo_gpu_driver *driver, int32_t *out_count)
 {
     int count = 0;
-    memopt_status status = mo_gpu_load(driver);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_gpu_load(driver));
     int code = count_devices(driver, &count);
     if (code != MO_GPU_SUCCESS) {
         const char *name = driver->vendor->error_name(driver, code);

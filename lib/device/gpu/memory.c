@@ -176,10 +176,9 @@ memopt_status mo_gpu_vm_reserve(memopt_device *device, uint64_t size, void **out
         (void)unreserve(&in, raw, address, size);
         in.status = MEMOPT_OUT_OF_HOST_MEMORY;
     }
-    memopt_status status = mo_gpu_leave(&in, MEMOPT_OUT_OF_HOST_MEMORY);
-    if (status == MEMOPT_OK)
-        *out_address = address;
-    return status;
+    MO_TRY(mo_gpu_leave(&in, MEMOPT_OUT_OF_HOST_MEMORY));
+    *out_address = address;
+    return MEMOPT_OK;
 }
 
 memopt_status mo_gpu_vm_unreserve(memopt_device *device, void *address, uint64_t size)
@@ -257,9 +256,7 @@ memopt_status mo_gpu_vm_create(memopt_device *device, uint64_t size, mo_vm_handl
 {
     uint64_t handle = 0;
     mo_gpu_scope in;
-    memopt_status status = mo_gpu_count_handle(mo_gpu(device));
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_gpu_count_handle(mo_gpu(device)));
     if (mo_gpu_enter(&in, device, "vm_create", 0)) {
         in.code = mo_gpu_create(in.gpu, size, &handle);
         if (in.code != MO_GPU_SUCCESS)
@@ -267,7 +264,7 @@ memopt_status mo_gpu_vm_create(memopt_device *device, uint64_t size, mo_vm_handl
         else
             *out_handle = (mo_vm_handle)(uintptr_t)handle;
     }
-    status = mo_gpu_leave(&in, MEMOPT_OUT_OF_DEVICE_MEMORY);
+    memopt_status status = mo_gpu_leave(&in, MEMOPT_OUT_OF_DEVICE_MEMORY);
     if (status != MEMOPT_OK)
         atomic_fetch_sub(&mo_gpu(device)->driver->handles, 1);
     return status;
@@ -371,10 +368,9 @@ memopt_status mo_gpu_vm_release(memopt_device *device, mo_vm_handle handle, uint
     (void)size;
     if (mo_gpu_enter(&in, device, "vm_release", MO_GPU_ENDS))
         in.code = in.call->vm_release((uint64_t)(uintptr_t)handle);
-    memopt_status status = mo_gpu_leave(&in, MEMOPT_OUT_OF_DEVICE_MEMORY);
-    if (status == MEMOPT_OK)
-        atomic_fetch_sub(&mo_gpu(device)->driver->handles, 1);
-    return status;
+    MO_TRY(mo_gpu_leave(&in, MEMOPT_OUT_OF_DEVICE_MEMORY));
+    atomic_fetch_sub(&mo_gpu(device)->driver->handles, 1);
+    return MEMOPT_OK;
 }
 
 /* --- page-locked host memory --------------------------------------------------------------- */
@@ -393,10 +389,9 @@ memopt_status mo_gpu_host_alloc(memopt_device *device, uint64_t bytes, void **ou
             "%s:%d: host_alloc: the driver cannot page-lock %s of host memory",
             driver->vendor->name, in.gpu->index, MO_SIZE(bytes));
     }
-    memopt_status status = mo_gpu_leave(&in, MEMOPT_OUT_OF_HOST_MEMORY);
-    if (status == MEMOPT_OK)
-        *out_pointer = pointer;
-    return status;
+    MO_TRY(mo_gpu_leave(&in, MEMOPT_OUT_OF_HOST_MEMORY));
+    *out_pointer = pointer;
+    return MEMOPT_OK;
 }
 
 memopt_status mo_gpu_host_free(memopt_device *device, void *pointer, uint64_t bytes)

@@ -86,9 +86,7 @@ static memopt_status load_new(mo_gpu_device *gpu, const mo_gpu_recipe *recipe, c
     uint64_t bytes = 0;
     if (!recipe->quick)
         announce(gpu, recipe, kernel);
-    memopt_status status = mo_gpu_compile(gpu, recipe, kernel, &binary, &bytes);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_gpu_compile(gpu, recipe, kernel, &binary, &bytes));
     int code = mo_gpu_call(gpu)->module_load(out_module, binary);
     if (code == MO_GPU_SUCCESS && key != NULL)
         mo_gpu_cache_write(key, binary, bytes);
@@ -219,9 +217,7 @@ static memopt_status load_any(mo_gpu_device *gpu, const char *kernel, mo_gpu_mod
     uint64_t tried = gpu->images_unfit;
     for (int i; (i = best_image(gpu, tried)) >= 0;) {
         outcome became = LOADED;
-        memopt_status status = load_image(gpu, &images[i], kernel, out_module, &became);
-        if (status != MEMOPT_OK)
-            return status;
+        MO_TRY(load_image(gpu, &images[i], kernel, out_module, &became));
         if (became == LOADED) {
             *out_all = !is_text(&images[i]);
             if (gpu->kernel_count == 0)

@@ -85,9 +85,7 @@ memopt_status mo_gpu_reachable(memopt_device *device, const char *subject, uint6
         return MEMOPT_OK;
     if (mo_gpu_enter(&in, device, "reachable", MO_GPU_RELAXED))
         in.code = locate_ends(&in, pointer, bytes, &owner);
-    memopt_status status = mo_gpu_leave(&in, MEMOPT_OUT_OF_HOST_MEMORY);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_gpu_leave(&in, MEMOPT_OUT_OF_HOST_MEMORY));
     if (owner != gpu->index && owner != MO_GPU_EVERYWHERE)
         return refuse(gpu, subject, index, pointer, bytes, owner);
     remember(gpu, (uintptr_t)pointer, bytes);

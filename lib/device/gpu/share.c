@@ -28,9 +28,7 @@ memopt_status mo_gpu_vm_export(memopt_device *device, mo_vm_handle handle, uint6
         return fail_sharing(mo_gpu(device));
     if (mo_gpu_enter(&in, device, "vm_export", 0))
         in.code = in.call->vm_export(&file, (uint64_t)(uintptr_t)handle, MO_GPU_HANDLE_FILE, 0);
-    memopt_status status = mo_gpu_leave(&in, MEMOPT_OUT_OF_HOST_MEMORY);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_gpu_leave(&in, MEMOPT_OUT_OF_HOST_MEMORY));
     (void)fcntl(file, F_SETFD, FD_CLOEXEC);
     *out_file = file;
     return MEMOPT_OK;
@@ -45,14 +43,12 @@ memopt_status mo_gpu_vm_import(memopt_device *device, int file, uint64_t size,
     (void)size;
     if (!can_share(gpu))
         return fail_sharing(gpu);
-    memopt_status status = mo_gpu_count_handle(gpu);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_gpu_count_handle(gpu));
     int by_address = gpu->driver->version < gpu->driver->vendor->import_by_address;
     void *shared = by_address ? (void *)&file : (void *)(uintptr_t)(unsigned)file;
     if (mo_gpu_enter(&in, device, "vm_import", 0))
         in.code = in.call->vm_import(&handle, shared, MO_GPU_HANDLE_FILE);
-    status = mo_gpu_leave(&in, MEMOPT_OUT_OF_HOST_MEMORY);
+    memopt_status status = mo_gpu_leave(&in, MEMOPT_OUT_OF_HOST_MEMORY);
     if (status == MEMOPT_OK)
         *out_handle = (mo_vm_handle)(uintptr_t)handle;
     else

@@ -23,10 +23,9 @@ memopt_status mo_gpu_stream_create(memopt_device *device, memopt_stream *out_str
     mo_gpu_scope in;
     if (mo_gpu_enter(&in, device, "stream_create", 0))
         in.code = in.call->stream_create(&stream, MO_GPU_STREAM_NON_BLOCKING);
-    memopt_status status = mo_gpu_leave(&in, MEMOPT_OUT_OF_HOST_MEMORY);
-    if (status == MEMOPT_OK)
-        *out_stream = (memopt_stream)(void *)stream;
-    return status;
+    MO_TRY(mo_gpu_leave(&in, MEMOPT_OUT_OF_HOST_MEMORY));
+    *out_stream = (memopt_stream)(void *)stream;
+    return MEMOPT_OK;
 }
 
 memopt_status mo_gpu_stream_destroy(memopt_device *device, memopt_stream stream)
@@ -80,10 +79,9 @@ memopt_status mo_gpu_stream_capturing(memopt_device *device, memopt_stream strea
         in.code = MO_GPU_SUCCESS;
         state = 1;
     }
-    memopt_status status = mo_gpu_leave(&in, MEMOPT_OUT_OF_HOST_MEMORY);
-    if (status == MEMOPT_OK)
-        *out_capturing = state != MO_GPU_CAPTURE_NONE;
-    return status;
+    MO_TRY(mo_gpu_leave(&in, MEMOPT_OUT_OF_HOST_MEMORY));
+    *out_capturing = state != MO_GPU_CAPTURE_NONE;
+    return MEMOPT_OK;
 }
 
 /* --- events -------------------------------------------------------------------------------- */
@@ -147,10 +145,9 @@ memopt_status mo_gpu_event_elapsed(memopt_device *device, memopt_event *start, m
     if (mo_gpu_enter(&in, device, "event_elapsed", 0))
         in.code =
             in.call->event_elapsed(&milliseconds, object_of(start)->event, object_of(end)->event);
-    memopt_status status = mo_gpu_leave(&in, MEMOPT_OUT_OF_DEVICE_MEMORY);
-    if (status == MEMOPT_OK)
-        *out_seconds = (double)milliseconds * 1e-3;
-    return status;
+    MO_TRY(mo_gpu_leave(&in, MEMOPT_OUT_OF_DEVICE_MEMORY));
+    *out_seconds = (double)milliseconds * 1e-3;
+    return MEMOPT_OK;
 }
 
 /* --- work ---------------------------------------------------------------------------------- */
@@ -162,9 +159,7 @@ memopt_status mo_gpu_copy(memopt_device *device, void *destination, const void *
     mo_gpu_scope in;
     if (bytes == 0)
         return mo_gpu_stream_capturing(device, stream, &capturing); /* checks the stream */
-    memopt_status status = mo_gpu_check_copy(mo_gpu(device), destination, source, bytes);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_gpu_check_copy(mo_gpu(device), destination, source, bytes));
     if (mo_gpu_enter(&in, device, "copy", 0))
         in.code = in.gpu->driver->vendor->copy(in.gpu, destination, source, bytes, native(stream));
     return mo_gpu_leave(&in, MEMOPT_OUT_OF_HOST_MEMORY);

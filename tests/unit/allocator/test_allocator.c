@@ -233,6 +233,7 @@ static void test_bad_pointers(void **state)
         char *block = alloc(allocator, 1000), *live = alloc(allocator, 1000);
         int foreign;
         void *base = &foreign;
+        memopt_taken *taken;
         FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "lies 100 bytes inside the live block",
                      memopt_allocator_free(allocator, live + 100));
         FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "does not come from this allocator",
@@ -245,7 +246,11 @@ static void test_bad_pointers(void **state)
         FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "does not come from this allocator",
                      memopt_allocator_record_stream(allocator, NULL, NULL));
         FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "does not come from this allocator",
-                     memopt_allocator_free_behind(allocator, NULL, NULL));
+                     memopt_allocator_take(allocator, NULL, 1, &taken));
+        FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "inside the live block",
+                     memopt_allocator_take(allocator, live + 1, 1, &taken));
+        FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "1025 bytes of a block of 1024 bytes",
+                     memopt_allocator_take(allocator, live, 1025, &taken));
         FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "a double free?",
                      memopt_allocator_get_block(allocator, block, &base, NULL));
         assert_ptr_equal(base, &foreign);
@@ -295,7 +300,7 @@ static void test_bad_arguments(void **state)
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_allocator_free(NULL, device));
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL",
                  memopt_allocator_record_stream(NULL, device, NULL));
-    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_allocator_free_behind(NULL, device, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_allocator_free_taken(NULL, NULL, NULL, 0));
     assert_false(memopt_allocator_owns(NULL, device) || memopt_allocator_owns(allocator, NULL));
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL",
                  memopt_allocator_get_block(NULL, device, NULL, NULL));

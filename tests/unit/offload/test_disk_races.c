@@ -5,6 +5,7 @@
  * a function of the host uses is not known to the scheduler, so the seed decides what overtakes it.
  */
 #include "disk_support.h"
+#include "left_out.h"
 #include "support/sweep.h"
 
 enum { BYTES = 200000, PAGES = 49 * 4096, A = 0x11, B = 0x22, C = 0x33 };
@@ -97,21 +98,12 @@ static int written_after_abandoned_read(world *w)
     return good;
 }
 
-typedef int (*program)(world *w);
-
 static int run(program race, uint32_t omitted, uint64_t seed)
 {
     world w;
     memopt_offloader_options options = spilling(PAGES, 0);
     world_open(&w, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 16 * MIB, &options);
-    mo_offload_omitted = omitted;
-    int good = race(&w);
-    mo_offload_omitted = MO_OMIT_NOTHING;
-    memopt_status late = memopt_device_sync(w.device);
-    if (omitted == MO_OMIT_NOTHING)
-        OK(late);
-    world_close(&w);
-    return good && late == MEMOPT_OK;
+    return runs_without(&w, race, omitted);
 }
 
 /* A program, and the dependency that it needs: one seed in `one_in` at least goes wrong without. */
@@ -126,7 +118,7 @@ static void check_race(void **state)
     const guarded *g = *state;
     int noticed = 0, seeds = is_long() ? 80 : 40;
     for (int seed = 0; seed < seeds; seed++) {
-        if (!run(g->race, MO_OMIT_NOTHING, (uint64_t)seed))
+        if (!run(g->race, LEFT_OUT_NOTHING, (uint64_t)seed))
             fail_msg("seed %d goes wrong: %s", seed, memopt_last_error());
         noticed += !run(g->race, g->guard, (uint64_t)seed);
     }
@@ -179,10 +171,10 @@ static void test_two_steps(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        RACE(written_after_copy, MO_OMIT_STORE_WAIT, 1),
-        RACE(copied_after_read, MO_OMIT_FETCH_WAIT, 1),
-        RACE(read_after_former_copies, MO_OMIT_STAGING_WAIT, 5),
-        RACE(written_after_abandoned_read, MO_OMIT_STORED_WAIT, 5),
+        RACE(written_after_copy, STORE_WAIT, 1),
+        RACE(copied_after_read, FETCH_WAIT, 1),
+        RACE(read_after_former_copies, STAGING_WAIT, 5),
+        RACE(written_after_abandoned_read, STORED_WAIT, 5),
         cmocka_unit_test_setup(test_two_steps, healthy_disk),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

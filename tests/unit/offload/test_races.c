@@ -4,7 +4,7 @@
  * twice: as the library is, it must be right for every seed; with the one dependency left out that
  * protects it, the same program must go wrong for every seed, which shows that it would be noticed.
  */
-#include "support.h"
+#include "left_out.h"
 
 #include "base/memory.h"
 #include "support/sweep.h"
@@ -234,20 +234,11 @@ static int kept_value_written_before_reuse(world *w)
     return good;
 }
 
-typedef int (*program)(world *w);
-
 static int run(program race, uint32_t omitted, uint64_t seed)
 {
     world w;
     world_open(&w, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 16 * MIB, NULL);
-    mo_offload_omitted = omitted;
-    int good = race(&w);
-    mo_offload_omitted = MO_OMIT_NOTHING;
-    memopt_status late = memopt_device_sync(w.device); /* misuse that nobody has read yet */
-    if (omitted == MO_OMIT_NOTHING)
-        OK(late);
-    world_close(&w);
-    return good && late == MEMOPT_OK;
+    return runs_without(&w, race, omitted);
 }
 
 /* A program, and the dependency that it needs. */
@@ -261,7 +252,7 @@ static void check_race(void **state)
     const guarded *g = *state;
     int noticed = 0, seeds = 0;
     FOR_SEEDS (seed, SEEDS) {
-        if (!run(g->race, MO_OMIT_NOTHING, seed))
+        if (!run(g->race, LEFT_OUT_NOTHING, seed))
             fail_msg("seed %d goes wrong: %s", (int)seed, memopt_last_error());
         noticed += !run(g->race, g->guard, seed);
         seeds++;
@@ -317,18 +308,18 @@ static void test_failed_pack_gives_the_block_back(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        RACE(copy_after_value, MO_OMIT_PACK_WAIT),
-        RACE(source_kept_until_copied, MO_OMIT_FREE_RECORD),
-        RACE(back_after_out, MO_OMIT_BRING_WAIT),
-        RACE(slab_kept_until_read, MO_OMIT_REUSE_WAIT),
-        RACE(joined_slab_kept_until_read, MO_OMIT_REUSE_WAIT),
-        RACE(kept_value_written_before_reuse, MO_OMIT_KEPT_WAIT),
-        RACE(memory_free_before_back, MO_OMIT_MEMORY_WAIT),
-        RACE(consumer_waits, MO_OMIT_UNPACK_WAIT),
-        RACE(consumer_of_own_memory_waits, MO_OMIT_UNPACK_WAIT),
-        RACE(own_memory_free_before_back, MO_OMIT_MEMORY_WAIT),
-        RACE(memory_kept_for_other_stream, MO_OMIT_RELEASE_RECORD),
-        RACE(unused_prefetch, MO_OMIT_RELEASE_RECORD),
+        RACE(copy_after_value, PACK_WAIT),
+        RACE(source_kept_until_copied, FREE_RECORD),
+        RACE(back_after_out, BRING_WAIT),
+        RACE(slab_kept_until_read, REUSE_WAIT),
+        RACE(joined_slab_kept_until_read, REUSE_WAIT),
+        RACE(kept_value_written_before_reuse, KEPT_WAIT),
+        RACE(memory_free_before_back, MEMORY_WAIT),
+        RACE(consumer_waits, UNPACK_WAIT),
+        RACE(consumer_of_own_memory_waits, UNPACK_WAIT),
+        RACE(own_memory_free_before_back, MEMORY_WAIT),
+        RACE(memory_kept_for_other_stream, RELEASE_RECORD),
+        RACE(unused_prefetch, RELEASE_RECORD),
         cmocka_unit_test(test_failed_pack_gives_the_block_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -354,7 +354,7 @@ static void test_bad_input(void **unused)
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offloader_pack(w.offloader, block, 1025, w.s, &ticket));
     FAILS(MEMOPT_INVALID_ARGUMENT,
           memopt_offloader_pack(w.offloader, block + 512, 8, w.s, &ticket));
-    SAYS("512 bytes behind");
+    SAYS("512 bytes inside");
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offloader_pack(w.offloader, host, 10, w.s, &ticket));
     FAILS(MEMOPT_INVALID_ARGUMENT,
           memopt_offloader_pack_borrowed(w.offloader, block, 0, w.s, &ticket, &kept));
