@@ -73,17 +73,7 @@ typedef struct memopt_optimizer_options {
     size_t struct_size;           /**< sizeof(memopt_optimizer_options). */
     uint32_t kind;                /**< A ::memopt_optimizer_kind; 0: AdamW. */
     uint32_t state_format;        /**< A ::memopt_state_format; 0: 32-bit. */
-    uint32_t block_size;          /**< Elements per absmax or scale, a power of two from 32 to 4096;
-                                       0: 128 with 4-bit states, else 256, for which steps are
-                                       quickest. 32-bit and bf16 states have no blocks and take 0
-                                       or 256 only. */
     uint32_t stochastic_rounding; /**< 1: bf16/f16 parameters are rounded stochastically. */
-    uint64_t min_8bit_size;       /**< Smaller tensors keep 32-bit states, whatever the format. 0:
-                                       4096; 1: no tensor does. A group may have its own. */
-    uint64_t seed;                /**< Key of the generator for stochastic rounding. Element i of
-                                       parameter n draws the same bits from it in every optimizer:
-                                       where several step shards or halves of one weight, give each
-                                       a seed of its own. */
     /** Bytes of a residual, 1 or 2, that a bf16 parameter keeps as its last state,
      * "weight_residual", so that steps add to a weight of 24 or 32 bits: the parameter is that
      * weight rounded to nearest, ties away from zero, and updates below half its last place are not
@@ -93,6 +83,12 @@ typedef struct memopt_optimizer_options {
      * After something else has written a parameter, the residual still counts: at most half a last
      * place. */
     uint32_t split_weights;
+    uint64_t min_8bit_size; /**< Smaller tensors keep 32-bit states, whatever the format. 0:
+                                       4096; 1: no tensor does. A group may have its own. */
+    uint64_t seed;          /**< Key of the generator for stochastic rounding. Element i of
+                                       parameter n draws the same bits from it in every optimizer:
+                                       where several step shards or halves of one weight, give each
+                                       a seed of its own. */
     /** Not 0: states are in page-locked host memory, and a step brings them to the device page by
      * page, each of at most so many bytes or of one parameter. Two areas of the largest page are
      * all that the device holds of them, beside 8 bytes a parameter; copies in and out overlap with
@@ -106,7 +102,7 @@ typedef struct memopt_optimizer_options {
 /** @brief Initialiser of ::memopt_optimizer_options. */
 #define MEMOPT_OPTIMIZER_OPTIONS_INIT                                                              \
     {                                                                                              \
-        sizeof(memopt_optimizer_options), 0, 0, 0, 0, 0, 0, 0, 0                                   \
+        sizeof(memopt_optimizer_options), 0, 0, 0, 0, 0, 0, 0                                      \
     }
 
 /**
@@ -561,7 +557,8 @@ MEMOPT_API memopt_status memopt_optimizer_export_pieces_sync(memopt_optimizer *o
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, or the rule, split_weights or the parameters
  *         are not the same; the message names the first difference. If it is a state format or the
- *         size of blocks, memopt_optimizer_import_converted_sync() reads the export.
+ *         size of blocks, which older versions let one choose,
+ *         memopt_optimizer_import_converted_sync() reads the export.
  * @retval MEMOPT_CORRUPT the bytes are damaged, cut short, or not an export.
  * @retval MEMOPT_UNSUPPORTED the export has a newer version of the format.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_FAULT a host allocation or
@@ -575,7 +572,7 @@ MEMOPT_API memopt_status memopt_optimizer_import_sync(memopt_optimizer *optimize
 
 /**
  * @brief memopt_optimizer_import_sync() that takes states of every format of the rule, in blocks of
- *        every size.
+ *        every size that older versions had (powers of two from 32 to 4096).
  *
  * Moments of another format or of other blocks become f32 and then this optimizer's: the bits are
  * those of memopt_dequantize() and memopt_quantize(), and of memopt_cast() to nearest for
@@ -607,9 +604,8 @@ MEMOPT_API memopt_status memopt_optimizer_import_converted_sync(memopt_optimizer
  *        ::MEMOPT_STATE_COMPANDED or ::MEMOPT_STATE_COMPANDED4.
  * @param codes u8 tensor of the same count (8-bit, companded) or of ceil(count / 2) (4-bit), or
  *        e4m3 tensor of the same count. Written.
- * @param scales f32 tensor, one element per block: the absmax, with e4m3 the scale. Its count tells
- *        the size of the blocks: 256 (4-bit: 128), or another power of two from 32 to 4096.
- *        Written.
+ * @param scales f32 tensor, one element per block of 256 (4-bit: 128): the absmax, with
+ *        e4m3 the scale. Written.
  * @param source f32, f16 or bf16.
  * @param is_signed 1: a first moment; 0: a second moment, values ≥ 0.
  * @param stream the stream.

@@ -7,8 +7,6 @@
 #include "kernels/cast/cast.cu"
 #include "kernels/hash/hash.cu"
 #include "kernels/optim/optim.cu"
-
-#include "kernels/optim/optim_sized.cu"
 #include "kernels/reduce/reduce.cu"
 #include "kernels/trust/trust.cu"
 
@@ -36,11 +34,6 @@ const mo_sim_kernel mo_sim_kernels[] = {
     mo_step_rmsprop8_sim,
     mo_step_rmspropm8_sim,
     mo_step_ademamix8_sim,
-    mo_sized_step8_sim,
-    mo_sized_step4_sim,
-    mo_sized_stepf8_sim,
-    mo_sized_stepc8_sim,
-    mo_sized_stepc4_sim,
     mo_optim_prologue_sim,
     mo_quantize_sim,
     mo_dequantize_sim,
@@ -52,16 +45,6 @@ const mo_sim_kernel mo_sim_kernels[] = {
     mo_quantizec4_sim,
     mo_dequantizec8_sim,
     mo_dequantizec4_sim,
-    mo_sized_quantize8_sim,
-    mo_sized_dequantize8_sim,
-    mo_sized_quantize4_sim,
-    mo_sized_dequantize4_sim,
-    mo_sized_quantizef8_sim,
-    mo_sized_dequantizef8_sim,
-    mo_sized_quantizec8_sim,
-    mo_sized_quantizec4_sim,
-    mo_sized_dequantizec8_sim,
-    mo_sized_dequantizec4_sim,
     mo_adafactor_squares_sim,
     mo_adafactor_rows_sim,
     mo_adafactor_columns_sim,

@@ -67,7 +67,7 @@ static inline void mo_block_encode(uint32_t format, int is_signed, const float *
 static inline mo_optim_span mo_optim_part(const mo_optim_span *s, uint64_t at, uint64_t n)
 {
     mo_optim_span part = *s;
-    uint64_t state = mo_format_bytes(s->format, at), block = at / s->block;
+    uint64_t state = mo_format_bytes(s->format, at), block = at / mo_format_block(s->format);
     part.parameter = mo_element_at(s->parameter, at, s->parameter_dtype);
     part.copy = mo_element_at(s->copy, at, s->copy_dtype);
     part.gradient = mo_element_at(s->gradient, at, s->gradient_dtype);
@@ -122,7 +122,7 @@ static inline void mo_split_weights(const float *restrict values, uint64_t n,
  * there as fp32 parameters, and are split again. */
 MO_ONE_COPY void mo_step_split(const mo_optim_span *s, void (*step)(const mo_optim_span *))
 {
-    enum { RUN = MO_BLOCK_MOST };
+    enum { RUN = 4096 };
     _Alignas(64) float values[RUN];
     for (uint64_t at = 0; at < s->count; at += RUN) {
         uint64_t n = s->count - at < RUN ? s->count - at : (uint64_t)RUN;
@@ -136,25 +136,18 @@ MO_ONE_COPY void mo_step_split(const mo_optim_span *s, void (*step)(const mo_opt
     }
 }
 
-/* A launch: `step` for the span of each chunk, with 32-bit or coded states. shift: of blocks; 0:
- * the format's own. */
-static inline void mo_each_sized_span(const mo_optim_step_args *a, uint32_t shift, uint64_t begin,
-                                      uint64_t end, void (*step)(const mo_optim_span *))
+/* A launch: `step` for the span of each chunk. */
+static inline void mo_each_span(const mo_optim_step_args *a, uint64_t begin, uint64_t end,
+                                void (*step)(const mo_optim_span *))
 {
     mo_optim_span span;
     for (uint64_t chunk = begin; chunk < end && !a->control->skip; chunk++) {
-        mo_optim_sized_span(a, shift, chunk, &span);
+        mo_optim_span_of(a, chunk, &span);
         if (span.residual == NULL)
             step(&span);
         else
             mo_step_split(&span, step);
     }
-}
-
-static inline void mo_each_span(const mo_optim_step_args *a, uint64_t begin, uint64_t end,
-                                void (*step)(const mo_optim_span *))
-{
-    mo_each_sized_span(a, 0, begin, end, step);
 }
 
 /* --- step_scalar.h for SIMD forms: compiled once, AVX-512's forms use AVX2's ---------------------
@@ -251,21 +244,6 @@ MO_DECLARE_FORMS(mo_step_schedule_free)
 MO_DECLARE_FORMS(mo_step_rmsprop8)
 MO_DECLARE_FORMS(mo_step_rmspropm8)
 MO_DECLARE_FORMS(mo_step_ademamix8)
-MO_DECLARE_FORMS(mo_sized_step8)
-MO_DECLARE_FORMS(mo_sized_step4)
-MO_DECLARE_FORMS(mo_sized_stepf8)
-MO_DECLARE_FORMS(mo_sized_stepc8)
-MO_DECLARE_FORMS(mo_sized_stepc4)
-MO_DECLARE_FORMS(mo_sized_quantize8)
-MO_DECLARE_FORMS(mo_sized_dequantize8)
-MO_DECLARE_FORMS(mo_sized_quantize4)
-MO_DECLARE_FORMS(mo_sized_dequantize4)
-MO_DECLARE_FORMS(mo_sized_quantizef8)
-MO_DECLARE_FORMS(mo_sized_dequantizef8)
-MO_DECLARE_FORMS(mo_sized_quantizec8)
-MO_DECLARE_FORMS(mo_sized_quantizec4)
-MO_DECLARE_FORMS(mo_sized_dequantizec8)
-MO_DECLARE_FORMS(mo_sized_dequantizec4)
 MO_DECLARE_FORMS(mo_quantize)
 MO_DECLARE_FORMS(mo_dequantize)
 MO_DECLARE_FORMS(mo_quantize4)

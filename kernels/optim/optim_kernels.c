@@ -7,12 +7,6 @@ static uint64_t step_elements(const void *args)
     return mo_tensor_segments_elements(a->gradients, a->count);
 }
 
-static uint64_t sized_elements(const void *args)
-{
-    const mo_sized_step_args *a = args;
-    return step_elements(&a->step);
-}
-
 const mo_kernel mo_kernel_optim_upload = {
     .name = "mo_optim_upload",
     .args_size = sizeof(mo_optim_upload_args),
@@ -39,19 +33,6 @@ const mo_kernel mo_kernel_optim_prologue = {
 #define CODE(name, symbol, vbmi)                                                                   \
     {                                                                                              \
         name, sizeof(mo_blockcode_args), MO_OPTIM_THREADS, FORMS(symbol, vbmi, NULL), NULL         \
-    }
-
-/* Blocks of any size. AVX-512 machines use the forms of AVX2. */
-#define SIZED_FORMS(symbol, scalar)                                                                \
-    MO_CPU_FORMS(scalar##_ref, symbol##_neon, symbol##_avx2, NULL, NULL, NULL)
-#define SIZED_STEP(name, symbol)                                                                   \
-    {                                                                                              \
-        name, sizeof(mo_sized_step_args), MO_OPTIM_THREADS, SIZED_FORMS(symbol, symbol),           \
-            sized_elements                                                                         \
-    }
-#define SIZED_CODE(name, symbol, scalar)                                                           \
-    {                                                                                              \
-        name, sizeof(mo_blockcode_args), MO_OPTIM_THREADS, SIZED_FORMS(symbol, scalar), NULL       \
     }
 
 /* The steps with coded states also use the hardware's rounding to bf16, those with bytes of codes
@@ -87,29 +68,3 @@ const mo_kernel mo_kernel_quantizec4 =
     CODE("mo_quantizec4", mo_quantizec4, mo_quantizec4_avx512vbmi);
 const mo_kernel mo_kernel_dequantizec4 =
     CODE("mo_dequantizec4", mo_dequantizec4, mo_dequantizec4_avx512vbmi);
-
-const mo_kernel mo_kernel_sized_step8 = SIZED_STEP("mo_sized_step8", mo_sized_step8);
-const mo_kernel mo_kernel_sized_step4 = SIZED_STEP("mo_sized_step4", mo_sized_step4);
-const mo_kernel mo_kernel_sized_stepf8 = SIZED_STEP("mo_sized_stepf8", mo_sized_stepf8);
-const mo_kernel mo_kernel_sized_stepc8 = SIZED_STEP("mo_sized_stepc8", mo_sized_stepc8);
-const mo_kernel mo_kernel_sized_stepc4 = SIZED_STEP("mo_sized_stepc4", mo_sized_stepc4);
-const mo_kernel mo_kernel_sized_quantize8 =
-    SIZED_CODE("mo_sized_quantize8", mo_sized_quantize8, mo_quantize);
-const mo_kernel mo_kernel_sized_dequantize8 =
-    SIZED_CODE("mo_sized_dequantize8", mo_sized_dequantize8, mo_dequantize);
-const mo_kernel mo_kernel_sized_quantize4 =
-    SIZED_CODE("mo_sized_quantize4", mo_sized_quantize4, mo_quantize4);
-const mo_kernel mo_kernel_sized_dequantize4 =
-    SIZED_CODE("mo_sized_dequantize4", mo_sized_dequantize4, mo_dequantize4);
-const mo_kernel mo_kernel_sized_quantizef8 =
-    SIZED_CODE("mo_sized_quantizef8", mo_sized_quantizef8, mo_quantizef8);
-const mo_kernel mo_kernel_sized_dequantizef8 =
-    SIZED_CODE("mo_sized_dequantizef8", mo_sized_dequantizef8, mo_dequantizef8);
-const mo_kernel mo_kernel_sized_quantizec8 =
-    SIZED_CODE("mo_sized_quantizec8", mo_sized_quantizec8, mo_quantizec8);
-const mo_kernel mo_kernel_sized_dequantizec8 =
-    SIZED_CODE("mo_sized_dequantizec8", mo_sized_dequantizec8, mo_dequantizec8);
-const mo_kernel mo_kernel_sized_quantizec4 =
-    SIZED_CODE("mo_sized_quantizec4", mo_sized_quantizec4, mo_quantizec4);
-const mo_kernel mo_kernel_sized_dequantizec4 =
-    SIZED_CODE("mo_sized_dequantizec4", mo_sized_dequantizec4, mo_dequantizec4);

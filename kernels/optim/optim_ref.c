@@ -29,7 +29,7 @@ static inline void step_span(uint32_t rule, uint32_t format, const mo_optim_span
     else if (!mo_format_has_scales(format) || s->absmax1 == NULL)
         mo_step32_scalar(rule, s, 0, s->count);
     else
-        for (uint64_t i = 0; i < s->count; i += s->block)
+        for (uint64_t i = 0; i < s->count; i += mo_format_block(format))
             mo_step_block_scalar(rule, format, s, i);
 }
 
@@ -38,7 +38,7 @@ static inline void quantize_chunks(uint32_t format, const mo_blockcode_args *a, 
 {
     uint64_t first = begin * MO_CHUNK_ELEMENTS;
     uint64_t last = end * MO_CHUNK_ELEMENTS < a->count ? end * MO_CHUNK_ELEMENTS : a->count;
-    const uint32_t block = mo_blockcode_block(format, a);
+    const uint32_t block = mo_format_block(format);
     for (uint64_t i = first; i < last; i += block)
         mo_quantize_block_scalar(format, a, i, mo_block_length(block, last, i));
 }
@@ -88,33 +88,3 @@ CODE_REF(4_ref, MO_STATE_4BIT)
 CODE_REF(f8_ref, MO_STATE_F8)
 CODE_REF(c8_ref, MO_STATE_COMPANDED)
 CODE_REF(c4_ref, MO_STATE_COMPANDED4)
-
-/* Blocks of other sizes: the spans and chunks say which. */
-static void (*const spans8[])(const mo_optim_span *) = {
-    [MO_RULE_ADAMW] = mo_optim_step_ref_span,
-    [MO_RULE_LION] = mo_step_lion8_ref_span,
-    [MO_RULE_SGD] = mo_step_sgd8_ref_span,
-    [MO_RULE_ADAM] = mo_step_adam8_ref_span,
-    [MO_RULE_RMSPROP] = mo_step_rmsprop8_ref_span,
-    [MO_RULE_ADAGRAD] = mo_step_rmsprop8_ref_span,
-    [MO_RULE_RMSPROP_MOMENTUM] = mo_step_rmspropm8_ref_span,
-    [MO_RULE_ADEMAMIX] = mo_step_ademamix8_ref_span,
-};
-
-void mo_sized_step8_ref(const void *args, uint64_t begin, uint64_t end)
-{
-    const mo_sized_step_args *a = args;
-    mo_each_sized_span(&a->step, a->shift, begin, end, spans8[a->rule]);
-}
-
-#define SIZED_REF(suffix, step_span)                                                               \
-    void mo_sized_step##suffix##_ref(const void *args, uint64_t begin, uint64_t end)               \
-    {                                                                                              \
-        const mo_sized_step_args *a = args;                                                        \
-        mo_each_sized_span(&a->step, a->shift, begin, end, step_span);                             \
-    }
-
-SIZED_REF(4, mo_step_adamw4_ref_span)
-SIZED_REF(f8, mo_step_adamwf8_ref_span)
-SIZED_REF(c8, mo_step_adamwc8_ref_span)
-SIZED_REF(c4, mo_step_adamwc4_ref_span)

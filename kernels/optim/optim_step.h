@@ -129,12 +129,6 @@ typedef struct mo_optim_step_args {
     uint32_t stochastic;
 } mo_optim_step_args;
 
-/* A step whose coded states have blocks of another size than their format's own. */
-typedef struct mo_sized_step_args {
-    mo_optim_step_args step;
-    uint32_t rule, shift; /* 2^shift elements share a scale */
-} mo_sized_step_args;
-
 /* Block-wise quantisation of one tensor; an item is a chunk. */
 typedef struct mo_blockcode_args {
     void *values; /* f32, f16 or bf16 */
@@ -143,8 +137,6 @@ typedef struct mo_blockcode_args {
     uint64_t count;
     int32_t dtype;
     uint32_t is_signed;
-    uint32_t shift,
-        reserved; /* 2^shift elements share a scale; 0: as many as is the format's own */
 } mo_blockcode_args;
 
 /* The step kernels are one for a rule and a format of states other than 32-bit; each also takes
@@ -159,15 +151,6 @@ extern const mo_kernel mo_kernel_optim_upload, mo_kernel_optim_prologue, mo_kern
 extern const mo_kernel mo_kernel_quantize, mo_kernel_dequantize, mo_kernel_quantize4,
     mo_kernel_dequantize4, mo_kernel_quantizef8, mo_kernel_dequantizef8, mo_kernel_quantizec8,
     mo_kernel_dequantizec8, mo_kernel_quantizec4, mo_kernel_dequantizec4;
-
-/* The same for blocks of any size, one for a format: the first takes every rule, the other steps
- * AdamW. The kernels above only take blocks of the format's own size. */
-extern const mo_kernel mo_kernel_sized_step8, mo_kernel_sized_step4, mo_kernel_sized_stepf8,
-    mo_kernel_sized_stepc8, mo_kernel_sized_stepc4;
-extern const mo_kernel mo_kernel_sized_quantize8, mo_kernel_sized_dequantize8,
-    mo_kernel_sized_quantize4, mo_kernel_sized_dequantize4, mo_kernel_sized_quantizef8,
-    mo_kernel_sized_dequantizef8, mo_kernel_sized_quantizec8, mo_kernel_sized_dequantizec8,
-    mo_kernel_sized_quantizec4, mo_kernel_sized_dequantizec4;
 
 /* --- AdamW (Loshchilov & Hutter 2019) ------------------------------------------------------------
  *
@@ -599,8 +582,6 @@ typedef struct mo_optim_span {
     int32_t parameter_dtype, copy_dtype, gradient_dtype;
     uint32_t residual_bytes; /* of an element: 1 or 2 */
     uint32_t format;         /* of the states */
-    uint32_t block;          /* elements that share a scale, and its logarithm; set in any format */
-    uint32_t shift;
     uint32_t stochastic;
     mo_rule_coef coef;
     mo_random_stream random;
@@ -611,9 +592,9 @@ MO_HD static inline void *mo_element_at(const void *data, uint64_t i, int32_t dt
     return data == 0 ? 0 : (unsigned char *)(uintptr_t)data + i * mo_element_size((uint32_t)dtype);
 }
 
-/* Fills the span of a chunk. 2^shift elements share a scale; 0: as many as is the format's own. */
-MO_HD static inline void mo_optim_sized_span(const mo_optim_step_args *a, uint32_t shift,
-                                             uint64_t chunk, mo_optim_span *s)
+/* Fills the span of a chunk. */
+MO_HD static inline void mo_optim_span_of(const mo_optim_step_args *a, uint64_t chunk,
+                                          mo_optim_span *s)
 {
     uint32_t index =
         mo_chunk_segment(&a->gradients->first_chunk, sizeof *a->gradients, a->count, chunk);
@@ -622,9 +603,7 @@ MO_HD static inline void mo_optim_sized_span(const mo_optim_step_args *a, uint32
     uint64_t start = (chunk - g->first_chunk) * MO_CHUNK_ELEMENTS;
     int narrow = t->absmax1 != 0 || t->format == MO_STATE_BF16;
     uint32_t format = narrow ? t->format : (uint32_t)MO_STATE_F32;
-    s->shift = shift != 0 ? shift : mo_format_shift(format);
-    s->block = 1u << s->shift;
-    uint64_t state = mo_format_bytes(format, start), block = start >> s->shift;
+    uint64_t state = mo_format_bytes(format, start), block = start / mo_format_block(format);
     s->parameter = mo_element_at(t->parameter, start, t->parameter_dtype);
     s->copy = mo_element_at(t->copy, start, t->copy_dtype);
     s->gradient = mo_element_at(g->data, start, (int32_t)g->dtype);
@@ -651,23 +630,6 @@ MO_HD static inline void mo_optim_sized_span(const mo_optim_step_args *a, uint32
         s->m = s->v = 0;
         s->absmax1 = s->absmax2 = 0;
     }
-}
-
-MO_HD static inline void mo_optim_span_of(const mo_optim_step_args *a, uint64_t chunk,
-                                          mo_optim_span *s)
-{
-    mo_optim_sized_span(a, 0, chunk, s);
-}
-
-/* Elements that share a scale, and their number's logarithm. */
-MO_HD static inline uint32_t mo_blockcode_shift(uint32_t format, const mo_blockcode_args *a)
-{
-    return a->shift != 0 ? a->shift : mo_format_shift(format);
-}
-
-MO_HD static inline uint32_t mo_blockcode_block(uint32_t format, const mo_blockcode_args *a)
-{
-    return 1u << mo_blockcode_shift(format, a);
 }
 
 #endif

@@ -3,8 +3,7 @@
  * number.
  *
  * With 8 and 4 bits a block of consecutive elements of a tensor shares one fp32 scale; the last
- * block may be shorter. Each format has its own size of a block, for which there are fast forms,
- * and takes any other power of two from 32 to 4096.
+ * block may be shorter.
  * A code stands for a number of at most 1 (448 with e4m3) times the scale, one fp32 multiplication.
  * A block with a value that is not finite stores a NaN scale and decodes to NaN until it is
  * overwritten, so that trouble shows. The fast forms (cells, byte planes) find the same codes in
@@ -37,8 +36,6 @@ enum {
 
 enum {
     MO_BLOCK_SIZE = 256,
-    MO_BLOCK_LEAST = 32, /* of the sizes that a block may have */
-    MO_BLOCK_MOST = 4096,
     MO_SIGNED_ZERO = 127,      /* the signed map's code of 0 */
     MO_SIGNED_TOP = 128,       /* the largest magnitude code of the signed map: 1.0 */
     MO_UNSIGNED_TOP = 255,     /* the same of the unsigned map */
@@ -382,22 +379,10 @@ MO_HD_CONSTANT static inline int mo_format_is_4bit(uint32_t format)
     return format == MO_STATE_4BIT || format == MO_STATE_COMPANDED4;
 }
 
-/* Elements that share a scale, unless the user asks for others. */
+/* Elements that share a scale. */
 MO_HD_CONSTANT static inline uint32_t mo_format_block(uint32_t format)
 {
     return mo_format_is_4bit(format) ? (uint32_t)MO_BLOCK4_SIZE : (uint32_t)MO_BLOCK_SIZE;
-}
-
-/* Its logarithm. */
-MO_HD static inline uint32_t mo_format_shift(uint32_t format)
-{
-    return mo_format_is_4bit(format) ? 7u : 8u;
-}
-
-/* Whether blocks may have this many elements: a power of two, so that a chunk has whole blocks. */
-MO_HD static inline int mo_block_is_possible(uint32_t size)
-{
-    return size >= MO_BLOCK_LEAST && size <= MO_BLOCK_MOST && (size & (size - 1)) == 0;
 }
 
 /* Whether blocks have scales. */

@@ -41,10 +41,10 @@ MO_SCALAR void mo_step16_scalar(uint32_t rule, const mo_optim_span *s, uint64_t 
 MO_SCALAR void mo_step_block_scalar(uint32_t rule, uint32_t format, const mo_optim_span *s,
                                     uint64_t begin)
 {
-    float m[MO_BLOCK_MOST], v[MO_BLOCK_MOST], slow[MO_BLOCK_MOST], none = 0.0f;
-    const uint32_t n = mo_block_length(s->block, s->count, begin);
+    float m[MO_BLOCK_SIZE], v[MO_BLOCK_SIZE], slow[MO_BLOCK_SIZE], none = 0.0f;
+    const uint32_t n = mo_block_length(mo_format_block(format), s->count, begin);
     m[0] = 0.0f; /* for compilers: n is not 0 */
-    uint64_t block = begin / s->block;
+    uint64_t block = begin / mo_format_block(format);
     int second = mo_rule_has_second(rule), third = mo_rule_has_slow(rule);
     mo_block_decode(format, mo_rule_first_signed(rule), (const uint8_t *)s->m, s->absmax1[block],
                     begin, n, m);
@@ -71,17 +71,17 @@ MO_SCALAR void mo_step_block_scalar(uint32_t rule, uint32_t format, const mo_opt
 MO_SCALAR void mo_quantize_block_scalar(uint32_t format, const mo_blockcode_args *a, uint64_t first,
                                         uint32_t n)
 {
-    float values[MO_BLOCK_MOST];
+    float values[MO_BLOCK_SIZE];
     for (uint32_t i = 0; i < n; i++)
         values[i] = mo_load_element(a->values, first + i, a->dtype);
     mo_block_encode(format, a->is_signed != 0, values, first, n, a->codes,
-                    &a->absmax[first / mo_blockcode_block(format, a)]);
+                    &a->absmax[first / mo_format_block(format)]);
 }
 
 MO_SCALAR void mo_dequantize_run_scalar(uint32_t format, const mo_blockcode_args *a, uint64_t first,
                                         uint64_t last)
 {
-    const uint32_t block = mo_blockcode_block(format, a);
+    const uint32_t block = mo_format_block(format);
     for (uint64_t i = first; i < last;) {
         float scale = a->absmax[i / block];
         uint64_t end = i / block * block + block;

@@ -29,7 +29,6 @@ MO_INLINE void v_write_stochastic(const mo_optim_span *s, uint64_t at, uint64_t 
 }
 
 #include "kernels/optim/step_simd.h"
-#include "kernels/optim/step_simd_sized.h"
 
 MO_LANE_STEP(mo_optim_step_neon, MO_RULE_ADAMW, MO_STATE_8BIT)
 MO_LANE_STEP(mo_step_adamw4_neon, MO_RULE_ADAMW, MO_STATE_4BIT)
@@ -50,4 +49,3 @@ MO_LANE_CODE(mo_quantizef8_neon, mo_dequantizef8_neon, MO_STATE_F8)
 MO_LANE_CODE(mo_quantizec8_neon, mo_dequantizec8_neon, MO_STATE_COMPANDED)
 MO_LANE_CODE(mo_quantizec4_neon, mo_dequantizec4_neon, MO_STATE_COMPANDED4)
 MO_LANE_SPANS32(neon)
-MO_SIZED_FORMS(neon)

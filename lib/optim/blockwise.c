@@ -26,47 +26,24 @@ static memopt_status check_range(const char *verb, const char *name, const memop
     return MEMOPT_OK;
 }
 
-/* By state format. */
+/* By state format: the type of codes, the kernels to codes and back. */
 static const struct format {
     memopt_dtype codes;
-    /* Each to codes and back: in blocks of the format's own size, and of any. */
-    const mo_kernel *own[2], *sized[2];
+    const mo_kernel *kernels[2];
 } formats[] = {
-    [MEMOPT_STATE_8BIT] = {MEMOPT_DTYPE_U8,
-                           {&mo_kernel_quantize, &mo_kernel_dequantize},
-                           {&mo_kernel_sized_quantize8, &mo_kernel_sized_dequantize8}},
-    [MEMOPT_STATE_4BIT] = {MEMOPT_DTYPE_U8,
-                           {&mo_kernel_quantize4, &mo_kernel_dequantize4},
-                           {&mo_kernel_sized_quantize4, &mo_kernel_sized_dequantize4}},
-    [MEMOPT_STATE_F8] = {MEMOPT_DTYPE_F8_E4M3,
-                         {&mo_kernel_quantizef8, &mo_kernel_dequantizef8},
-                         {&mo_kernel_sized_quantizef8, &mo_kernel_sized_dequantizef8}},
-    [MEMOPT_STATE_COMPANDED] = {MEMOPT_DTYPE_U8,
-                                {&mo_kernel_quantizec8, &mo_kernel_dequantizec8},
-                                {&mo_kernel_sized_quantizec8, &mo_kernel_sized_dequantizec8}},
-    [MEMOPT_STATE_COMPANDED4] = {MEMOPT_DTYPE_U8,
-                                 {&mo_kernel_quantizec4, &mo_kernel_dequantizec4},
-                                 {&mo_kernel_sized_quantizec4, &mo_kernel_sized_dequantizec4}},
+    [MEMOPT_STATE_8BIT] = {MEMOPT_DTYPE_U8, {&mo_kernel_quantize, &mo_kernel_dequantize}},
+    [MEMOPT_STATE_4BIT] = {MEMOPT_DTYPE_U8, {&mo_kernel_quantize4, &mo_kernel_dequantize4}},
+    [MEMOPT_STATE_F8] = {MEMOPT_DTYPE_F8_E4M3, {&mo_kernel_quantizef8, &mo_kernel_dequantizef8}},
+    [MEMOPT_STATE_COMPANDED] = {MEMOPT_DTYPE_U8, {&mo_kernel_quantizec8, &mo_kernel_dequantizec8}},
+    [MEMOPT_STATE_COMPANDED4] = {MEMOPT_DTYPE_U8, {&mo_kernel_quantizec4, &mo_kernel_dequantizec4}},
 };
-
-/* The size of the blocks of which `count` values have this many; 0: there is none. Two sizes have
- * as many only where all values are one block, and then they are the same. */
-static uint32_t block_of(uint32_t format, uint64_t count, uint64_t blocks)
-{
-    uint32_t own = mo_format_block(format), size = MO_BLOCK_LEAST;
-    if (mo_ceil_div_u64(count, own) == blocks)
-        return own;
-    while (size <= MO_BLOCK_MOST && mo_ceil_div_u64(count, size) != blocks)
-        size *= 2;
-    return size <= MO_BLOCK_MOST ? size : 0;
-}
 
 static memopt_status check_format(const char *verb, uint32_t format)
 {
     char list[MO_FORMAT_LIST];
     uint32_t set = 0;
     for (uint32_t f = 0; f < sizeof formats / sizeof *formats; f++)
-        set |= (uint32_t)(formats[f].own[0] != NULL) << f;
+        set |= (uint32_t)(formats[f].kernels[0] != NULL) << f;
     if (format < MO_STATE_FORMATS && (set >> format & 1))
         return MEMOPT_OK;
     return mo_fail(MEMOPT_UNSUPPORTED, "%s: state_format is %" PRIu32 "; formats with codes are %s",
@@ -115,14 +92,13 @@ static memopt_status check(const char *verb, uint32_t format, memopt_device *dev
     if (status != MEMOPT_OK)
         return status;
     uint64_t bytes = mo_format_bytes(format, values->count);
-    if (codes->count != bytes || block_of(format, values->count, absmax->count) == 0)
+    uint64_t blocks = mo_ceil_div_u64(values->count, mo_format_block(format));
+    if (codes->count != bytes || absmax->count != blocks)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "%s: %" PRIu64 " values, %" PRIu64 " codes (%" PRIu64 " needed), %" PRIu64
-                       " absmax (%" PRIu64 " needed in blocks of %" PRIu32
-                       "; other blocks are powers of two from %d to %d)",
-                       verb, values->count, codes->count, bytes, absmax->count,
-                       mo_ceil_div_u64(values->count, mo_format_block(format)),
-                       mo_format_block(format), MO_BLOCK_LEAST, MO_BLOCK_MOST);
+                       " absmax (%" PRIu64 " needed: one for %" PRIu32 " values)",
+                       verb, values->count, codes->count, bytes, absmax->count, blocks,
+                       mo_format_block(format));
     if (mo_optim_tensors_overlap(values, codes) || mo_optim_tensors_overlap(values, absmax) ||
         mo_optim_tensors_overlap(codes, absmax))
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: tensors overlap", verb);
@@ -136,13 +112,10 @@ static memopt_status run(const char *verb, uint32_t format, int back, memopt_dev
     memopt_status status = check(verb, format, device, values, codes, absmax, is_signed);
     if (status != MEMOPT_OK)
         return status;
-    uint32_t block = block_of(format, values->count, absmax->count);
-    int own = block == mo_format_block(format);
-    mo_blockcode_args args = {
-        values->data,  codes->data,         absmax->data,          values->count,
-        values->dtype, (uint32_t)is_signed, mo_block_shift(block), 0};
-    const mo_kernel *kernel = own ? formats[format].own[back] : formats[format].sized[back];
-    return mo_launch(device, stream, kernel, &args, mo_chunks_of(values->count));
+    mo_blockcode_args args = {values->data,  codes->data,   absmax->data,
+                              values->count, values->dtype, (uint32_t)is_signed};
+    return mo_launch(device, stream, formats[format].kernels[back], &args,
+                     mo_chunks_of(values->count));
 }
 
 memopt_status memopt_quantize(memopt_device *device, uint32_t state_format,

@@ -1,29 +1,39 @@
 /*
  * Moments of an export in another format than the optimizer's: to f32 and on to that format, a run
- * of blocks at a time in device memory. Nothing here allocates once a run has begun.
+ * of blocks at a time in device memory. What no kernel decodes becomes f32 on the host: blocks of
+ * other sizes, which older libraries had. Nothing here allocates once a run has begun.
  */
 #include "optim/convert.h"
+#include "optim/layout.h"
 
 #include "kernels/cast/cast.h"
 
 #include "base/checked.h"
+#include "base/memory.h"
+
+#include <string.h>
 
 /* Elements of a run, a multiple of every block. */
-enum { RUN = 1 << 18 };
+enum { RUN = 1 << 18, MOST = MO_EXPORT_BLOCK_MOST };
 
 memopt_status mo_converter_begin(memopt_optimizer *o, uint64_t elements, memopt_stream stream,
                                  mo_converter *out)
 {
-    uint64_t blocks = mo_ceil_div_u64(mo_min_u64(elements, RUN), MO_BLOCK_MOST);
-    *out = (mo_converter){.o = o, .stream = stream, .run = blocks * MO_BLOCK_MOST};
+    uint64_t blocks = mo_ceil_div_u64(mo_min_u64(elements, RUN), MOST);
+    *out = (mo_converter){.o = o, .stream = stream, .run = blocks * MOST};
     if (elements == 0)
         return MEMOPT_OK;
-    uint64_t scales = out->run / MO_BLOCK_LEAST;
+    uint64_t scales = out->run / MO_BLOCK4_SIZE;
+    out->host = mo_malloc(out->run * sizeof *out->host);
+    if (out->host == NULL)
+        return MEMOPT_OUT_OF_HOST_MEMORY;
     memopt_status status =
         memopt_allocator_alloc(o->allocator, out->run * 4 + scales * 4 + out->run * 2,
                                MEMOPT_TAG_OPTIMIZER, stream, &out->memory);
-    if (status != MEMOPT_OK)
+    if (status != MEMOPT_OK) {
+        mo_free(out->host);
         return status;
+    }
     out->values = out->memory;
     out->scales = out->values + out->run;
     out->codes = out->scales + scales;
@@ -32,6 +42,7 @@ memopt_status mo_converter_begin(memopt_optimizer *o, uint64_t elements, memopt_
 
 memopt_status mo_converter_end(mo_converter *c)
 {
+    mo_free(c->host);
     return mo_optimizer_release(c->o, c->memory);
 }
 
@@ -63,6 +74,22 @@ static memopt_status cast(const mo_converter *c, const memopt_tensor *to, const 
     return mo_launch(c->o->device, c->stream, &mo_kernel_cast, &args, mo_chunks_of(from->count));
 }
 
+/* On the host. Waits for the stream, so that the next run can have the memory. */
+static memopt_status decode_here(const mo_converter *c, const mo_parameter *p,
+                                 const mo_moment *from, uint64_t at)
+{
+    float scale = 0.0f;
+    for (uint64_t i = 0; i < p->tensor.count; i++) {
+        if (i % p->block == 0)
+            memcpy(&scale, from->scales + (at + i) / p->block * sizeof scale, sizeof scale);
+        uint32_t code = mo_format_read(p->format, from->codes, at + i);
+        c->host[i] = mo_f32_one_nan(mo_format_value(p->format, from->is_signed, code, scale));
+    }
+    memopt_status status =
+        memopt_copy(c->o->device, c->values, c->host, p->tensor.count * sizeof *c->host, c->stream);
+    return status == MEMOPT_OK ? memopt_stream_sync(c->o->device, c->stream) : status;
+}
+
 /* To f32: p's count of elements, from `at` on. */
 static memopt_status decode(const mo_converter *c, const mo_parameter *p, const mo_moment *from,
                             uint64_t at)
@@ -70,6 +97,8 @@ static memopt_status decode(const mo_converter *c, const mo_parameter *p, const 
     memopt_device *device = c->o->device;
     const run r = run_of(c, p);
     int plain = p->format == MEMOPT_STATE_F32;
+    if (mo_format_has_scales(p->format) && p->block != mo_format_block(p->format))
+        return decode_here(c, p, from, at);
     memopt_status status = memopt_copy(device, plain ? r.values.data : r.codes.data,
                                        from->codes + mo_format_bytes(p->format, at),
                                        mo_format_bytes(p->format, p->tensor.count), c->stream);

@@ -7,6 +7,7 @@ typedef struct mo_converter {
     memopt_optimizer *o;
     memopt_stream stream;
     uint64_t run;
+    float *host;  /* a run's values, where they are decoded here */
     void *memory; /* of the device, with these parts; NULL: none */
     float *values, *scales;
     void *codes;

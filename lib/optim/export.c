@@ -63,7 +63,7 @@ static void put_header(const memopt_optimizer *o, unsigned char *at, uint64_t by
     mo_put_u32(at + 12, MO_EXPORT_HEADER);
     mo_put_u64(at + 16, bytes);
     mo_put_u32(at + 24, o->options.kind);
-    mo_put_u32(at + 28, o->options.block_size);
+    mo_put_u32(at + 28, mo_format_block(o->options.state_format));
     mo_put_u64(at + 32, o->group_count);
     mo_put_u64(at + 40, o->parameter_count);
 }

@@ -9,6 +9,9 @@
 #include <inttypes.h>
 #include <string.h>
 
+/* Of the sizes of blocks that an export may have. New ones have their format's own. */
+enum { BLOCK_LEAST = 32, BLOCK_MOST = MO_EXPORT_BLOCK_MOST };
+
 /* Where the sections of checked bytes start. */
 typedef struct sections {
     const unsigned char *groups, *parameters, *states;
@@ -78,7 +81,7 @@ static memopt_status check_shape(const memopt_optimizer *o, const unsigned char 
     memopt_status status = check_version(o, version);
     if (status != MEMOPT_OK)
         return status;
-    if (!mo_block_is_possible(block))
+    if (block < BLOCK_LEAST || block > BLOCK_MOST || (block & (block - 1)) != 0)
         return mo_fail(MEMOPT_CORRUPT, "optimizer import: blocks of %" PRIu32 " elements", block);
     if (mo_get_u64(b + 32) != o->group_count || mo_get_u64(b + 40) != o->parameter_count)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,

@@ -25,7 +25,8 @@ enum {
     MO_EXPORT_HEADER = 64,
     MO_EXPORT_PARAMETER = 32,
     MO_EXPORT_END = 8,
-    MO_EXPORT_PARTS = MO_STATES_MAX
+    MO_EXPORT_PARTS = MO_STATES_MAX,
+    MO_EXPORT_BLOCK_MOST = 4096 /* elements that share a scale, in exports of older libraries */
 };
 
 extern const unsigned char mo_export_magic[8];

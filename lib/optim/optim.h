@@ -154,16 +154,12 @@ memopt_status mo_paged_end(memopt_optimizer *o, memopt_stream stream);
 /* What a step needs of a parameter of the group: 0 to 3. */
 uint32_t mo_optimizer_moments(const memopt_optimizer *o, uint32_t group);
 const mo_kernel *mo_optimizer_kernel(uint32_t kind, uint32_t format); /* NULL: not supported */
-/* For blocks of any size, of a kind and format that are supported. NULL: the format has none. */
-const mo_kernel *mo_optimizer_sized_kernel(uint32_t format);
 /* "8-bit" or the like; "no" for 0. */
 const char *mo_format_name(uint32_t format);
 /* Room for a list of all formats. */
 enum { MO_FORMAT_LIST = 128 };
 /* Writes "32-bit (1), 8-bit (2)", the formats whose bit is in the set; returns text. */
 const char *mo_format_list(char *text, uint32_t set);
-/* The logarithm of a size of blocks. */
-uint32_t mo_block_shift(uint32_t size);
 
 /* parameters.c */
 uint64_t mo_parameter_blocks(const mo_parameter *p);

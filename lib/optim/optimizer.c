@@ -53,18 +53,6 @@ const mo_kernel *mo_optimizer_kernel(uint32_t kind, uint32_t format)
     return kind < KINDS && format < MO_STATE_FORMATS ? kinds[kind].kernels[format] : NULL;
 }
 
-const mo_kernel *mo_optimizer_sized_kernel(uint32_t format)
-{
-    static const mo_kernel *const kernels[MO_STATE_FORMATS] = {
-        [MO_STATE_8BIT] = &mo_kernel_sized_step8,
-        [MO_STATE_4BIT] = &mo_kernel_sized_step4,
-        [MO_STATE_F8] = &mo_kernel_sized_stepf8,
-        [MO_STATE_COMPANDED] = &mo_kernel_sized_stepc8,
-        [MO_STATE_COMPANDED4] = &mo_kernel_sized_stepc4,
-    };
-    return format < MO_STATE_FORMATS ? kernels[format] : NULL;
-}
-
 const char *mo_format_name(uint32_t format)
 {
     static const char *const names[MO_STATE_FORMATS] = {
@@ -90,40 +78,12 @@ const char *mo_format_list(char *text, uint32_t set)
     return text;
 }
 
-uint32_t mo_block_shift(uint32_t size)
-{
-    uint32_t shift = 0;
-    while (size >> shift > 1)
-        shift++;
-    return shift;
-}
-
 uint32_t mo_optimizer_moments(const memopt_optimizer *o, uint32_t group)
 {
     if (o->options.kind == MEMOPT_OPTIMIZER_SGD && o->groups[group].momentum == 0.0)
         return 0;
     return 1u + (uint32_t)mo_rule_has_second(o->options.kind) +
            (uint32_t)mo_rule_has_slow(o->options.kind);
-}
-
-/* States without scales have no blocks; their size is that of 8-bit states. */
-static memopt_status check_block_size(const memopt_optimizer_options *o)
-{
-    uint32_t own = mo_format_block(o->state_format);
-    if (o->block_size == own)
-        return MEMOPT_OK;
-    if (!mo_format_has_scales(o->state_format))
-        return mo_fail(MEMOPT_UNSUPPORTED,
-                       "optimizer: block_size %" PRIu32 "; state_format %" PRIu32
-                       " has no blocks and takes %" PRIu32 " only",
-                       o->block_size, o->state_format, own);
-    if (!mo_block_is_possible(o->block_size))
-        return mo_fail(MEMOPT_UNSUPPORTED,
-                       "optimizer: block_size %" PRIu32
-                       "; powers of two from %d to %d are supported, %" PRIu32
-                       " is usual with state_format %" PRIu32,
-                       o->block_size, MO_BLOCK_LEAST, MO_BLOCK_MOST, own, o->state_format);
-    return MEMOPT_OK;
 }
 
 static memopt_status no_such_format(const memopt_optimizer_options *o)
@@ -141,7 +101,6 @@ static memopt_status options_check(memopt_optimizer_options *o)
 {
     o->kind = o->kind ? o->kind : MEMOPT_OPTIMIZER_ADAMW;
     o->state_format = o->state_format ? o->state_format : MEMOPT_STATE_F32;
-    o->block_size = o->block_size ? o->block_size : mo_format_block(o->state_format);
     o->min_8bit_size = o->min_8bit_size ? o->min_8bit_size : DEFAULT_MIN_8BIT;
     if (o->kind >= KINDS)
         return mo_fail(MEMOPT_UNSUPPORTED,
@@ -152,9 +111,6 @@ static memopt_status options_check(memopt_optimizer_options *o)
                        o->kind);
     if (mo_optimizer_kernel(o->kind, o->state_format) == NULL)
         return no_such_format(o);
-    memopt_status status = check_block_size(o);
-    if (status != MEMOPT_OK)
-        return status;
     if (o->stochastic_rounding > 1)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "optimizer: stochastic_rounding is %" PRIu32 ", must be 0 or 1",

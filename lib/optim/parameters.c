@@ -44,7 +44,7 @@ mo_parameter mo_parameter_of(const memopt_optimizer *o, uint32_t group,
     mo_parameter p = {.tensor = *parameter,
                       .group = group,
                       .format = o->options.state_format,
-                      .block = o->options.block_size};
+                      .block = mo_format_block(o->options.state_format)};
     if (copy != NULL)
         p.copy = *copy;
     p.moments = mo_optimizer_moments(o, group);

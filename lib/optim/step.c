@@ -194,17 +194,6 @@ static memopt_status find_square_sum(memopt_optimizer *o, const memopt_step_opti
                : MEMOPT_OK;
 }
 
-static memopt_status launch_step(memopt_optimizer *o, const mo_optim_step_args *step,
-                                 uint64_t chunks, memopt_stream stream)
-{
-    const memopt_optimizer_options *s = &o->options;
-    if (s->block_size == mo_format_block(s->state_format))
-        return mo_launch(o->device, stream, mo_optimizer_kernel(s->kind, s->state_format), step,
-                         chunks);
-    mo_sized_step_args sized = {*step, s->kind, mo_block_shift(s->block_size)};
-    return mo_launch(o->device, stream, mo_optimizer_sized_kernel(s->state_format), &sized, chunks);
-}
-
 /* Launches the prologue and the update of the uploaded segments. */
 static memopt_status launch(memopt_optimizer *o, const memopt_step_options *s,
                             const double *square_sum, uint64_t count, uint64_t chunks,
@@ -239,7 +228,8 @@ static memopt_status launch(memopt_optimizer *o, const memopt_step_options *s,
         .count = (uint32_t)count,
         .stochastic = o->options.stochastic_rounding,
     };
-    return launch_step(o, &step, chunks, stream);
+    return mo_launch(o->device, stream,
+                     mo_optimizer_kernel(o->options.kind, o->options.state_format), &step, chunks);
 }
 
 static memopt_status step_page(memopt_optimizer *o, const memopt_tensor *gradients, uint64_t page,

@@ -31,7 +31,6 @@ ROWS = [
     ("the same with clipping", [*ADAMW8, "mo_square_sum", "mo_sum"]),
     ("first step of `AdamW8bit(codes=\"dynamic\")`", [*ADAMW8[:2], "mo_optim_step"]),
     ("a cast", ["mo_cast"]),
-    ("the slowest kernel: steps with blocks of any size", ["mo_sized_step8"]),
 ]
 HEAD = """# Kernels compiled on the user's machine
 

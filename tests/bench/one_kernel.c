@@ -77,7 +77,7 @@ static void step(const mo_kernel *kernel, uint32_t rule, uint32_t format, uint32
 
 static void code(const mo_kernel *kernel, int is_signed)
 {
-    mo_blockcode_args args = {values, states[0], scales[0], count, F32, (uint32_t)is_signed, 0, 0};
+    mo_blockcode_args args = {values, states[0], scales[0], count, F32, (uint32_t)is_signed};
     for (int i = 0; i < MOST && !is_signed; i++)
         values[i] = values[i] < 0 ? -values[i] : values[i];
     kernel->cpu[isa](&args, 0, 1);

@@ -60,8 +60,8 @@ typedef struct conformance_case {
 
 /* NULL name at the end of each. */
 extern const conformance_case device_cases[], memory_cases[], primitive_cases[], cast_cases[],
-    block_cases[], scaler_cases[], adafactor_cases[], trust_cases[], code_cases[], sized_cases[],
-    foreign_cases[], two_device_cases[], graph_cases[], stress_cases[], share_cases[];
+    block_cases[], scaler_cases[], adafactor_cases[], trust_cases[], code_cases[], foreign_cases[],
+    two_device_cases[], graph_cases[], stress_cases[], share_cases[];
 /* Writes up to `most` cases and returns how many there are: one for each kind of optimizer and
  * format of states that the library makes. */
 uint32_t optimizer_cases(world *w, conformance_case *out, uint32_t most);

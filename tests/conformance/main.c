@@ -147,9 +147,9 @@ static void find_optimizers(world *w)
 
 /* Those that take all memory come last, so that a failure there leaves it to the others. */
 static const conformance_case *const tables[] = {
-    device_cases,     primitive_cases, cast_cases,  block_cases, scaler_cases, code_cases,
-    sized_cases,      adafactor_cases, trust_cases, optimizers,  graph_cases,  foreign_cases,
-    two_device_cases, stress_cases,    share_cases, memory_cases};
+    device_cases,  primitive_cases,  cast_cases,   block_cases, scaler_cases,
+    code_cases,    adafactor_cases,  trust_cases,  optimizers,  graph_cases,
+    foreign_cases, two_device_cases, stress_cases, share_cases, memory_cases};
 
 /* A name, or the beginning of one that ends with '*'. */
 /* `only` is a list of names with commas between; a '*' at a name's end stands for any rest. */

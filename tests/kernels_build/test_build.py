@@ -22,7 +22,7 @@ from compilers import (CLANG_PTX_FLAGS, HIP_FLAGS, NVCC_FLAGS, Failure, assemble
 
 OPTIONS = None
 
-APPROXIMATE = ("mo_optim_step", "mo_step_", "mo_quantize", "mo_sized_step", "mo_sized_quantize")
+APPROXIMATE = ("mo_optim_step", "mo_step_", "mo_quantize")
 # Kernels that move aligned tensors in vectors of 16 bytes.
 WRITTEN_BY_16 = ("mo_cast", "mo_scale", "mo_optim_step", "mo_dequantize")
 READ_BY_16 = ("mo_cast", "mo_scale", "mo_optim_step", "mo_quantize", "mo_check", "mo_hash_granules")

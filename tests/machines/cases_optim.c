@@ -11,7 +11,6 @@ typedef struct buffers {
     float parameter[ROOM], copy[ROOM], gradient[ROOM], m[ROOM], v[ROOM];
     float slow[ROOM];
     float absmax1[COUNT / 128 + 1], absmax2[COUNT / 128 + 1], slow_absmax[COUNT / 128 + 1];
-    float sized_absmax[3][COUNT / MO_BLOCK_LEAST + 1]; /* of blocks of any size */
     uint64_t steps;
 } buffers;
 
@@ -121,32 +120,6 @@ static void step_types(uint32_t rule, uint32_t format)
         }
 }
 
-/* Blocks of every size. */
-static void sized_steps(uint32_t rule, uint32_t format)
-{
-    const mo_kernel *kernel = mo_optimizer_sized_kernel(format);
-    uint64_t digest = DIGEST_START;
-    for (uint32_t shift = 5; shift <= 12; shift++) {
-        const step_case c = {rule, format, 1 + shift % 3, 1 + shift / 3 % 3, 0, shift % 2};
-        mo_optim_control control = {0, 0};
-        mo_optim_tensor t = tensor_of(&c);
-        start(&c);
-        t.absmax1 = b.sized_absmax[0];
-        t.absmax2 = t.v != NULL ? b.sized_absmax[1] : NULL;
-        t.slow_absmax = t.slow != NULL ? b.sized_absmax[2] : NULL;
-        for (uint64_t step = 0; step < STEPS; step++) {
-            mo_rule_coef coef = mo_rule_coef_of(rule, &groups[0], b.steps + 1, 0.75);
-            mo_tensor_segment g = {mo_element_at(b.gradient, 1, (int32_t)c.g), COUNT, 0, c.g, 0};
-            mo_sized_step_args args = {{&t, &g, &coef, &control, 99, 1, c.stochastic}, rule, shift};
-            digest_fill_runs(b.gradient, COUNT + 1, c.g, 31 + step);
-            digest_launch(kernel, &args, 1);
-        }
-        add_states(&digest, &c);
-        digest_add(&digest, b.sized_absmax, sizeof b.sized_absmax / 4, 4);
-    }
-    digest_report(digest, "%s.%u", kernel->name, rule);
-}
-
 /* Every combination of verdicts: scaler, clip, check; sums that are finite and that are not. */
 static void prologue(uint32_t rule)
 {
@@ -212,25 +185,21 @@ static void upload(void)
     digest_report(digest, "mo_optim_upload");
 }
 
-/* Quantised from each type; every code decoded, with scales of every kind. sized: in blocks of 32
- * to 1024. */
-static void codes(uint32_t format, int sized, const mo_kernel *quantize,
-                  const mo_kernel *dequantize)
+/* Quantised from each type; every code decoded, with scales of every kind. */
+static void codes(uint32_t format, const mo_kernel *quantize, const mo_kernel *dequantize)
 {
     const uint64_t count = MO_CHUNK_ELEMENTS + 600;
     static float values[MO_CHUNK_ELEMENTS + 600];
-    static float scales[MO_CHUNK_ELEMENTS / MO_BLOCK_LEAST + 20];
+    static float scales[MO_CHUNK_ELEMENTS / MO_BLOCK4_SIZE + 20];
     static uint8_t bytes[MO_CHUNK_ELEMENTS + 600];
     uint64_t coded = DIGEST_START, decoded = DIGEST_START;
     for (uint32_t k = 0; k < 6; k++) {
         uint32_t dtype = 1 + k / 2;
-        mo_blockcode_args args = {
-            values, bytes, scales, count, (int32_t)dtype, k % 2, sized ? 5 + k : 0, 0};
-        const uint64_t block = sized ? UINT64_C(32) << k : mo_format_block(format);
+        mo_blockcode_args args = {values, bytes, scales, count, (int32_t)dtype, k % 2};
         digest_fill_runs(values, count, dtype, 60 + k);
         digest_launch(quantize, &args, mo_chunks_of(count));
         digest_add(&coded, bytes, mo_format_bytes(format, count), 1);
-        digest_add(&coded, scales, (count - 1) / block + 1, 4);
+        digest_add(&coded, scales, (count - 1) / mo_format_block(format) + 1, 4);
         for (uint64_t i = 0; i < count; i++)
             bytes[i] = (uint8_t)(i * 7);
         digest_launch(dequantize, &args, mo_chunks_of(count));
@@ -250,18 +219,9 @@ void digest_optimizers(void)
         for (uint32_t format = 1; format < MOST; format++)
             if (mo_optimizer_kernel(rule, format) != NULL)
                 step_types(rule, format);
-    for (uint32_t rule = 1; rule < MOST; rule++)
-        for (uint32_t format = 1; format < MOST; format++)
-            if (mo_optimizer_kernel(rule, format) != NULL && mo_format_has_scales(format))
-                sized_steps(rule, format);
-    codes(MO_STATE_8BIT, 0, &mo_kernel_quantize, &mo_kernel_dequantize);
-    codes(MO_STATE_4BIT, 0, &mo_kernel_quantize4, &mo_kernel_dequantize4);
-    codes(MO_STATE_F8, 0, &mo_kernel_quantizef8, &mo_kernel_dequantizef8);
-    codes(MO_STATE_COMPANDED, 0, &mo_kernel_quantizec8, &mo_kernel_dequantizec8);
-    codes(MO_STATE_COMPANDED4, 0, &mo_kernel_quantizec4, &mo_kernel_dequantizec4);
-    codes(MO_STATE_8BIT, 1, &mo_kernel_sized_quantize8, &mo_kernel_sized_dequantize8);
-    codes(MO_STATE_4BIT, 1, &mo_kernel_sized_quantize4, &mo_kernel_sized_dequantize4);
-    codes(MO_STATE_F8, 1, &mo_kernel_sized_quantizef8, &mo_kernel_sized_dequantizef8);
-    codes(MO_STATE_COMPANDED, 1, &mo_kernel_sized_quantizec8, &mo_kernel_sized_dequantizec8);
-    codes(MO_STATE_COMPANDED4, 1, &mo_kernel_sized_quantizec4, &mo_kernel_sized_dequantizec4);
+    codes(MO_STATE_8BIT, &mo_kernel_quantize, &mo_kernel_dequantize);
+    codes(MO_STATE_4BIT, &mo_kernel_quantize4, &mo_kernel_dequantize4);
+    codes(MO_STATE_F8, &mo_kernel_quantizef8, &mo_kernel_dequantizef8);
+    codes(MO_STATE_COMPANDED, &mo_kernel_quantizec8, &mo_kernel_dequantizec8);
+    codes(MO_STATE_COMPANDED4, &mo_kernel_quantizec4, &mo_kernel_dequantizec4);
 }

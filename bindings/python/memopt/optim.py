@@ -33,7 +33,6 @@ class _WithParameters(Optimizer):
         values: Dict[str, Any],
         stream: StreamLike,
         min_8bit_size: Size,
-        block_size: int,
         stochastic_rounding: bool,
         seed: int,
     ) -> None:
@@ -42,7 +41,6 @@ class _WithParameters(Optimizer):
             kind=self._kind,
             states=self._states,
             min_8bit_size=min_8bit_size,
-            block_size=block_size,
             stochastic_rounding=stochastic_rounding,
             seed=seed,
         )
@@ -83,12 +81,11 @@ class AdamW(_WithParameters):
         maximize: bool = False,
         stream: StreamLike = None,
         min_8bit_size: Size = 4096,
-        block_size: int = 0,
         stochastic_rounding: bool = False,
         seed: int = 0,
     ) -> None:
         values = dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, maximize=maximize)
-        states = (min_8bit_size, block_size, stochastic_rounding, seed)
+        states = (min_8bit_size, stochastic_rounding, seed)
         self._start(allocator, params, values, stream, *states)
 
 
@@ -179,12 +176,11 @@ class Lion(_WithParameters):
         maximize: bool = False,
         stream: StreamLike = None,
         min_8bit_size: Size = 4096,
-        block_size: int = 0,
         stochastic_rounding: bool = False,
         seed: int = 0,
     ) -> None:
         values = dict(lr=lr, betas=betas, weight_decay=weight_decay, maximize=maximize)
-        states = (min_8bit_size, block_size, stochastic_rounding, seed)
+        states = (min_8bit_size, stochastic_rounding, seed)
         self._start(allocator, params, values, stream, *states)
 
 
@@ -217,7 +213,6 @@ class SGD(_WithParameters):
         maximize: bool = False,
         stream: StreamLike = None,
         min_8bit_size: Size = 4096,
-        block_size: int = 0,
         stochastic_rounding: bool = False,
         seed: int = 0,
     ) -> None:
@@ -229,7 +224,7 @@ class SGD(_WithParameters):
             nesterov=nesterov,
             maximize=maximize,
         )
-        states = (min_8bit_size, block_size, stochastic_rounding, seed)
+        states = (min_8bit_size, stochastic_rounding, seed)
         self._start(allocator, params, values, stream, *states)
 
 

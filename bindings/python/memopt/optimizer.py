@@ -38,10 +38,8 @@ class Optimizer(_lifetime.Closing):
     """An optimizer over groups of parameters; states come from the allocator.
 
     `kind` is "adamw", "adam", "lion" or "sgd". `states` is "f32" or "8bit", with AdamW also "4bit",
-    "companded4", "fp8" or "companded"; tensors below `min_8bit_size` elements keep 32-bit states whatever it is. `block_size`, the
-    elements that share a scale, is a power of two from 32 to 4096; 0 is the format's (128 with 4-bit states,
-    else 256). `stochastic_rounding` is for bf16 and f16
-    parameters. `split_weights` (True or 8, or 16) gives bf16 parameters a state of so many more
+    "companded4", "fp8" or "companded"; tensors below `min_8bit_size` elements keep 32-bit states whatever it is.
+    `stochastic_rounding` is for bf16 and f16 parameters. `split_weights` (True or 8, or 16) gives bf16 parameters a state of so many more
     bits, in place of an f32 master, which 16 bits keep exactly. One thread at a time.
     """
 
@@ -54,7 +52,6 @@ class Optimizer(_lifetime.Closing):
         kind: Union[str, OptimizerKind] = OptimizerKind.ADAMW,
         states: Union[str, StateFormat] = "f32",
         min_8bit_size: Size = 4096,
-        block_size: int = 0,
         stochastic_rounding: bool = False,
         seed: int = 0,
         split_weights: Union[bool, int] = False,
@@ -64,7 +61,6 @@ class Optimizer(_lifetime.Closing):
         options = _abi.OptimizerOptions(
             kind=self.kind,
             state_format=format_of(states),
-            block_size=unsigned(block_size, 32, "block_size"),
             stochastic_rounding=int(bool(stochastic_rounding)),
             min_8bit_size=max(parse_size(min_8bit_size), 1),  # to C, 0 would be the default
             seed=unsigned(seed, 64, "seed"),

@@ -99,7 +99,7 @@ static void check_forms(int is_signed, uint32_t stride)
                 bits += stride;
             }
         }
-        mo_blockcode_args args = {x, NULL, absmax, N, MO_DTYPE_F32, (uint32_t)is_signed, 0, 0};
+        mo_blockcode_args args = {x, NULL, absmax, N, MO_DTYPE_F32, (uint32_t)is_signed};
         FOR_EACH_WIDE_FORM (isa, &mo_kernel_quantize) {
             args.codes = codes[isa];
             mo_kernel_quantize.cpu[isa](&args, 0, 1);
@@ -141,7 +141,7 @@ static void test_forms_at_thresholds(void **state)
                            ? 1.0f
                            : mo_f32_from_bits((t[i] + shift - 4) | (is_signed ? shift << 31 : 0));
             mo_blockcode_args args = {
-                x, codes, &absmax, MO_BLOCK_SIZE, MO_DTYPE_F32, (uint32_t)is_signed, 0, 0};
+                x, codes, &absmax, MO_BLOCK_SIZE, MO_DTYPE_F32, (uint32_t)is_signed};
             FOR_EACH_FORM (isa, &mo_kernel_quantize) {
                 mo_kernel_quantize.cpu[isa](&args, 0, 1);
                 for (uint32_t i = 0; i < MO_BLOCK_SIZE; i++)
@@ -160,8 +160,7 @@ static void check_scale(float largest, int is_signed)
     uint32_t top = is_signed ? MO_SIGNED_TOP : MO_UNSIGNED_TOP;
     float x[MO_BLOCK_SIZE], absmax;
     uint8_t expected[MO_BLOCK_SIZE], codes[MO_BLOCK_SIZE];
-    mo_blockcode_args args = {x, NULL, &absmax, MO_BLOCK_SIZE, MO_DTYPE_F32, (uint32_t)is_signed,
-                              0, 0};
+    mo_blockcode_args args = {x, NULL, &absmax, MO_BLOCK_SIZE, MO_DTYPE_F32, (uint32_t)is_signed};
     for (uint32_t shift = 0; shift < 9; shift++) {
         for (uint32_t i = 0; i < MO_BLOCK_SIZE; i++) {
             float near = i == 0 || i > top ? largest : mo_f32_from_bits(t[i]) * largest;
@@ -223,8 +222,8 @@ static void test_forms_on_wild_data(void **state)
         uint32_t is_signed = n / 3 % 2;
         for (uint64_t i = 0; i < n; i++)
             mo_store_element(x, i, dtype, wild(&seed, (int)(n % 6)));
-        mo_blockcode_args args = {x, codes[0], absmax[0], n, dtype, is_signed, 0, 0};
-        mo_blockcode_args back = {out[0], codes[0], absmax[0], n, dtype, is_signed, 0, 0};
+        mo_blockcode_args args = {x, codes[0], absmax[0], n, dtype, is_signed};
+        mo_blockcode_args back = {out[0], codes[0], absmax[0], n, dtype, is_signed};
         mo_kernel_quantize.cpu[MO_ISA_SCALAR](&args, 0, 1);
         mo_kernel_dequantize.cpu[MO_ISA_SCALAR](&back, 0, 1);
         FOR_EACH_WIDE_FORM (isa, &mo_kernel_quantize) {

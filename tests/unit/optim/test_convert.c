@@ -1,11 +1,15 @@
 /* Imports of other state formats: the bits are those of the public casts and quantisers. */
 #include "fixture.h"
+#include "optim/crc32.h"
+#include "optim/layout.h"
+
+#include <math.h>
 
 enum { PARAMETERS = 3, LARGE = 262144 + 4096 + 33 };
 
 /* The last of a test's counts reaches into a second run of blocks. */
 typedef struct setup {
-    uint32_t kind, format, block, split, paged;
+    uint32_t kind, format, split, paged;
 } setup;
 
 typedef struct trainer {
@@ -30,7 +34,6 @@ static trainer make(setup is, const uint64_t *counts, uint64_t min_8bit_size, ui
     t.is = is;
     options.kind = is.kind;
     options.state_format = is.format;
-    options.block_size = is.block;
     options.min_8bit_size = min_8bit_size;
     options.split_weights = is.split;
     options.page_bytes = is.paged;
@@ -133,8 +136,7 @@ static int same_format(const trainer *from, const trainer *to, uint64_t i)
 {
     memopt_state_view was = view_of(from, i, 0), is = view_of(to, i, 0);
     uint32_t format = format_of(from, &was);
-    return format == format_of(to, &is) &&
-           (!mo_format_has_scales(format) || from->is.block == to->is.block);
+    return format == format_of(to, &is);
 }
 
 static void check_parameter(const trainer *from, const trainer *to, uint64_t i)
@@ -179,30 +181,28 @@ static void test_each_to_each(void **state)
     (void)state;
     for (uint32_t a = 1; a < MO_STATE_FORMATS; a++)
         for (uint32_t b = 1; b < MO_STATE_FORMATS; b++) {
-            trainer from = make((setup){MEMOPT_OPTIMIZER_ADAMW, a, 0, 0, 0}, usual, 2, 5);
-            trainer to = make((setup){MEMOPT_OPTIMIZER_ADAMW, b, 0, 0, 0}, usual, 3001, 6);
+            trainer from = make((setup){MEMOPT_OPTIMIZER_ADAMW, a, 0, 0}, usual, 2, 5);
+            trainer to = make((setup){MEMOPT_OPTIMIZER_ADAMW, b, 0, 0}, usual, 3001, 6);
             convert(&from, &to); /* of 3000 elements to 32-bit */
             end(&from);
             end(&to);
         }
 }
 
-static void test_rules_blocks_and_places(void **state)
+static void test_rules_and_places(void **state)
 {
     (void)state;
     enum { CODED = MEMOPT_STATE_8BIT, F32 = MEMOPT_STATE_F32, C8 = MEMOPT_STATE_COMPANDED };
     enum { ADAMW = MEMOPT_OPTIMIZER_ADAMW, MIX = MEMOPT_OPTIMIZER_ADEMAMIX };
     enum { SGD = MEMOPT_OPTIMIZER_SGD, RMSPROP = MEMOPT_OPTIMIZER_RMSPROP };
     static const setup pairs[][2] = {
-        {{ADAMW, CODED, 64, 0, 0}, {ADAMW, CODED, 0, 0, 0}},
-        {{ADAMW, MEMOPT_STATE_4BIT, 4096, 0, 0}, {ADAMW, MEMOPT_STATE_COMPANDED4, 32, 0, 0}},
-        {{ADAMW, CODED, 0, 2, 0}, {ADAMW, C8, 0, 2, 0}},
-        {{ADAMW, CODED, 0, 0, 1}, {ADAMW, C8, 0, 0, 1 << 20}},
-        {{MIX, CODED, 0, 0, 0}, {MIX, F32, 0, 0, 0}},
-        {{MIX, F32, 0, 0, 0}, {MIX, CODED, 0, 0, 0}},
-        {{SGD, F32, 0, 0, 0}, {SGD, CODED, 0, 0, 0}},
-        {{RMSPROP, CODED, 0, 0, 0}, {RMSPROP, F32, 0, 0, 0}},
-        {{RMSPROP, F32, 0, 0, 0}, {RMSPROP, CODED, 0, 0, 0}},
+        {{ADAMW, CODED, 2, 0}, {ADAMW, C8, 2, 0}},
+        {{ADAMW, CODED, 0, 1}, {ADAMW, C8, 0, 1 << 20}},
+        {{MIX, CODED, 0, 0}, {MIX, F32, 0, 0}},
+        {{MIX, F32, 0, 0}, {MIX, CODED, 0, 0}},
+        {{SGD, F32, 0, 0}, {SGD, CODED, 0, 0}},
+        {{RMSPROP, CODED, 0, 0}, {RMSPROP, F32, 0, 0}},
+        {{RMSPROP, F32, 0, 0}, {RMSPROP, CODED, 0, 0}},
     };
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         trainer from = make(pairs[i][0], large, 1, 7), to = make(pairs[i][1], large, 1, 8);
@@ -228,30 +228,112 @@ static void refused(trainer *t, int converted, const unsigned char *saved, uint6
     free(is);
 }
 
+/* --- exports of older libraries -------------------------------------------------------------- */
+
+/* An element's value before the multiplication by its scale. */
+static float old_value(uint32_t format, int is_signed, const unsigned char *codes, uint64_t e)
+{
+    float map[256];
+    const uint32_t pair = codes[e / 2];
+    OK(memopt_state_map(format, is_signed, map));
+    return map[!mo_format_is_4bit(format) ? codes[e] : e % 2 ? pair & 15 : pair >> 4];
+}
+
+/* An export as a library with other blocks wrote it: that of an AdamW with companded states, whose
+ * records and states are written anew, from random codes and scales. values: what it means, of both
+ * moments of each parameter. */
+static unsigned char *older(const unsigned char *head, const uint64_t *counts, uint32_t format,
+                            uint32_t block, float *(*values)[2], uint64_t *out_bytes)
+{
+    const uint64_t prefix = 64 + 72 + 32 * PARAMETERS;
+    uint64_t room = prefix + 8, seed = block + format;
+    for (int i = 0; i < PARAMETERS; i++)
+        room += 4 * (counts[i] * 4 + 16);
+    unsigned char *bytes = calloc(room, 1), *at = bytes + prefix;
+    memcpy(bytes, head, prefix);
+    mo_put_u32(bytes + 28, block);
+    for (int i = 0; i < PARAMETERS; i++) {
+        unsigned char *codes[2];
+        mo_put_u32(bytes + 64 + 72 + 32 * i + 8, format);
+        for (int k = 0; k < 2; k++) {
+            codes[k] = at;
+            at += (mo_format_bytes(format, counts[i]) + 7) / 8 * 8;
+            for (uint64_t e = 0; e < mo_format_bytes(format, counts[i]); e++)
+                codes[k][e] = (unsigned char)next_random(&seed);
+        }
+        for (int k = 0; k < 2; k++) {
+            const uint64_t blocks = (counts[i] + block - 1) / block;
+            values[i][k] = calloc(counts[i], sizeof(float));
+            for (uint64_t b = 0; b < blocks; b++) {
+                float scale = fabsf(normal(&seed));
+                mo_put_u32(at + 4 * b, mo_f32_bits(scale));
+                for (uint64_t e = b * block; e < counts[i] && e < (b + 1) * block; e++)
+                    values[i][k][e] = old_value(format, k == 0, codes[k], e) * scale;
+            }
+            at += (4 * blocks + 7) / 8 * 8;
+        }
+    }
+    *out_bytes = (uint64_t)(at - bytes) + 8;
+    mo_put_u64(bytes + 16, *out_bytes);
+    mo_put_u32(at, mo_crc32(0, bytes, *out_bytes - 8));
+    return bytes;
+}
+
+static void test_older(void **state)
+{
+    (void)state;
+    static const uint32_t formats[][3] = {
+        /* of the export, its block, the optimizer's */
+        {MEMOPT_STATE_8BIT, 64, MEMOPT_STATE_8BIT},
+        {MEMOPT_STATE_COMPANDED4, 4096, MEMOPT_STATE_F32},
+        {MEMOPT_STATE_COMPANDED, 2048, MEMOPT_STATE_COMPANDED},
+    };
+    trainer from = make((setup){MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_COMPANDED, 0, 0}, large, 1, 3);
+    uint64_t bytes;
+    unsigned char *head = export_all(&from.w, from.o, &bytes);
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
+        float *values[PARAMETERS][2];
+        trainer to = make((setup){MEMOPT_OPTIMIZER_ADAMW, formats[i][2], 0, 0}, large, 1, 4);
+        unsigned char *saved = older(head, large, formats[i][0], formats[i][1], values, &bytes);
+        refused(&to, 0, saved, bytes, MEMOPT_INVALID_ARGUMENT, "was exported with",
+                "memopt_optimizer_import_converted_sync()");
+        OK(memopt_optimizer_import_converted_sync(to.o, saved, bytes, to.w.stream));
+        for (uint64_t p = 0; p < PARAMETERS; p++)
+            for (uint64_t k = 0; k < 2; k++) {
+                const memopt_tensor wanted = {values[p][k], large[p], MEMOPT_DTYPE_F32};
+                check_moment(&to, p, k, k == 0, &wanted);
+                free(values[p][k]);
+            }
+        free(saved);
+        end(&to);
+    }
+    free(head);
+    end(&from);
+}
+
 /* An import that does not convert names both formats; another rule or other residuals are never
  * converted. */
 static void test_refusals(void **state)
 {
     (void)state;
     uint64_t bytes;
-    trainer from = make((setup){MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT, 0, 0, 0}, usual, 2, 1);
+    trainer from = make((setup){MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT, 0, 0}, usual, 2, 1);
     unsigned char *saved = export_all(&from.w, from.o, &bytes);
     static const struct {
         setup to;
         int converted;
         const char *word, *other;
     } rows[] = {
-        {{MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_COMPANDED, 0, 0, 0},
+        {{MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_COMPANDED, 0, 0},
          0,
          "8-bit states (2)",
          "companded ones (5)"},
-        {{MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_4BIT, 0, 0, 0},
+        {{MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_4BIT, 0, 0},
          0,
          "8-bit states (2)",
          "4-bit ones (3)"},
-        {{MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT, 64, 0, 0}, 0, "blocks of 256", "blocks of 64"},
-        {{MEMOPT_OPTIMIZER_ADAM, MEMOPT_STATE_8BIT, 0, 0, 0}, 1, "kind 1", "kind 4"},
-        {{MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT, 0, 1, 0}, 1, "split_weights 0", "weights 1"},
+        {{MEMOPT_OPTIMIZER_ADAM, MEMOPT_STATE_8BIT, 0, 0}, 1, "kind 1", "kind 4"},
+        {{MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT, 1, 0}, 1, "split_weights 0", "weights 1"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         trainer to = make(rows[i].to, usual, 2, 2);
@@ -269,8 +351,8 @@ static void test_no_room(void **state)
     (void)state;
     uint64_t bytes;
     void *all = NULL;
-    trainer from = make((setup){MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT, 0, 0, 0}, usual, 2, 1);
-    trainer to = make((setup){MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_F32, 0, 0, 0}, usual, 2, 2);
+    trainer from = make((setup){MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT, 0, 0}, usual, 2, 1);
+    trainer to = make((setup){MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_F32, 0, 0}, usual, 2, 2);
     unsigned char *saved = export_all(&from.w, from.o, &bytes);
     for (uint64_t size = 512 * MIB; size >= 512; size /= 2)
         while (to.w.block_count < 64 &&
@@ -288,9 +370,8 @@ static void test_no_room(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_each_to_each),
-        cmocka_unit_test(test_rules_blocks_and_places),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_each_to_each), cmocka_unit_test(test_rules_and_places),
+        cmocka_unit_test(test_older),        cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_no_room),
     };
     return cmocka_run_group_tests_name("optimizer conversions", tests, NULL, NULL);

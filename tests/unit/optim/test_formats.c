@@ -240,7 +240,7 @@ static void forms_agree(const mo_kernel *kernel)
                     bits += is_long() ? 1 : 257;
                 }
             }
-            mo_blockcode_args args = {x, NULL, absmax, COUNT, MO_DTYPE_F32, is_signed, 0, 0};
+            mo_blockcode_args args = {x, NULL, absmax, COUNT, MO_DTYPE_F32, is_signed};
             FOR_EACH_FORM (isa, kernel) {
                 args.codes = codes[isa];
                 kernel->cpu[isa](&args, 0, 1);
@@ -473,9 +473,6 @@ static void test_refusals(void **state)
     REFUSED(UNSUPPORTED, memopt_optimizer_create(w.allocator, &options, &o));
     options.kind = MEMOPT_OPTIMIZER_ADAMW;
     options.state_format = MEMOPT_STATE_4BIT;
-    options.block_size = 96;
-    REFUSED(UNSUPPORTED, memopt_optimizer_create(w.allocator, &options, &o));
-    options.block_size = 128;
     OK(memopt_optimizer_create(w.allocator, &options, &o));
     group.momentum = -0.1;
     REFUSED(INVALID_ARGUMENT, memopt_optimizer_add_group(o, &group, &number));

@@ -371,9 +371,6 @@ static void test_bad_input(void **state)
 #define REFUSED(status, call) assert_int_equal(call, MEMOPT_##status)
     REFUSED(INVALID_ARGUMENT, memopt_optimizer_create(NULL, NULL, &none));
     REFUSED(INVALID_ARGUMENT, memopt_optimizer_create(s.w.allocator, NULL, NULL));
-    options.block_size = 96;
-    REFUSED(UNSUPPORTED, memopt_optimizer_create(s.w.allocator, &options, &none));
-    options.block_size = 0;
     options.kind = 10;
     REFUSED(UNSUPPORTED, memopt_optimizer_create(s.w.allocator, &options, &none));
     options.kind = 0;

@@ -41,10 +41,9 @@ class StateFormat(enum.IntEnum):
 class OptimizerOptions(Struct):
     _fields_ = [
         ("struct_size", SIZE),
-        *each(U32, "kind state_format block_size stochastic_rounding"),
+        *each(U32, "kind state_format stochastic_rounding split_weights"),
         ("min_8bit_size", U64),
         ("seed", U64),
-        ("split_weights", U32),
         ("page_bytes", U64),
     ]
 

@@ -85,7 +85,6 @@ class Executor:
         options = _abi.OptimizerOptions(
             kind=kind,
             state_format=format_,
-            block_size=block_size if format_ in _format.BLOCKS else 0,
             stochastic_rounding=int(stochastic),
             min_8bit_size=1,
             seed=seed,
