@@ -194,35 +194,6 @@ static void signed_steps(const map *m, uint32_t steps[2944])
     }
 }
 
-/* Thresholds of the 4-bit signed map, as in kernels/optim/state_codes.h. */
-static const uint32_t thresholds4[] = {0x3b343959, 0x3c9ba5e5, 0x3d6147af, 0x3e147ae2,
-                                       0x3ea66667, 0x3f0cccce, 0x3f466667, 0x3f71999a};
-
-/* The code of the float whose bits are z or, of negative numbers, ~z with the sign. */
-static uint32_t code4(const map *m, uint32_t z)
-{
-    uint32_t magnitude = 0;
-    (void)m;
-    for (int k = 0; k < 8; k++)
-        magnitude += (z >> 31 ? ~z & 0x7fffffffu : z) >= thresholds4[k];
-    return z >> 31 ? (magnitude < 7 ? 7 - magnitude : 0) : 7 + magnitude;
-}
-
-/* [z >> 21 & 127]: what makes of 128 * z a number whose upper 4 bits are the code. z grows with its
- * float, and at most one threshold lies in a cell. */
-static void cells4(uint32_t cells[128])
-{
-    const uint32_t lowest = thresholds4[0] >> 21, one = 0x3f800000u >> 21;
-    for (uint32_t cell = lowest; cell < 0x800 - lowest; cell++) {
-        if (cell > one && cell < 0x7ff - one)
-            continue;
-        const uint32_t first = cell << 21, count = 1u << 21;
-        need(cells[cell & 127] == 0, "two cells of the 4-bit map have one place");
-        cells[cell & 127] =
-            (code4(NULL, first + count - 1) << 28) - (last_step(NULL, code4, first, count) << 7);
-    }
-}
-
 /* --- the lines of AVX-512 -------------------------------------------------------------------- */
 
 typedef struct sure_line {
@@ -447,11 +418,6 @@ static void put_tables(const map *m)
         words[i] = step_word(m, unsigned_code, (m->least + i) << 16, 16, 8);
     const uint32_t steps = m->is_signed ? 2944 : (cells + 3) / 4 * 4;
     put_words("uint32_t", named("steps", m), words, steps, steps);
-    if (m->is_signed) {
-        uint32_t cells_of_4[128] = {0};
-        cells4(cells_of_4);
-        put_words("uint32_t", "mo_cell4_signed", cells_of_4, 128, 128);
-    }
 }
 
 /* Four planes of the bytes of some words, or rows of words. */

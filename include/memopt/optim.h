@@ -54,18 +54,18 @@ enum {
     MEMOPT_STATE_F32 = 1,  /**< 32-bit floats. */
     MEMOPT_STATE_8BIT = 2, /**< Block-wise codes of the dynamic map with an absmax per block of 256
                                 (Dettmers et al. 2022). */
-    MEMOPT_STATE_4BIT = 3, /**< Block-wise 4-bit codes with an absmax per block of 128. A byte holds
-                                two codes, the even element in the upper half (Li et al. 2023). */
-    MEMOPT_STATE_F8 = 4,   /**< e4m3 floats with a scale, absmax / 448, per block of 256. */
+    /* 3 and 4 are reserved: the dynamic map of 4 bits and e4m3, of older versions. */
     MEMOPT_STATE_COMPANDED = 5, /**< Block-wise 8-bit codes with an absmax per block of 256: of a
                                      first moment on a curve, near 127 * 2y / (1 + |y|), of a second
                                      one's root in even steps. */
     MEMOPT_STATE_BF16 = 6, /**< bf16 floats, rounded stochastically: to nearest a mean that changes
                                 slowly would stop. The random bits depend on the element's new
                                 moments and the step alone, not on a seed or a place. */
-    MEMOPT_STATE_COMPANDED4 = 7 /**< As ::MEMOPT_STATE_4BIT, but a first moment's code is 7 plus a
-                                     whole number near 7 * 2y / (1 + |y|): nearer to most elements
-                                     than the dynamic map of 4 bits. @since 0.9 */
+    MEMOPT_STATE_COMPANDED4 = 7 /**< Block-wise 4-bit codes with an absmax per block of 128. A byte
+                                     holds two codes, the even element in the upper half. A first
+                                     moment's code is 7 plus a whole number near 7 * 2y / (1 + |y|);
+                                     a second one's stands for (code + 1) / 16 (Li et al. 2023).
+                                     @since 0.9 */
 };
 
 /** @brief How to make an optimizer; zero means the default. */
@@ -421,8 +421,8 @@ typedef struct memopt_state_view {
     const char *name;     /**< A static string: "exp_avg", "exp_avg_slow" (AdEMAMix), "exp_avg_sq",
                                "momentum_buffer" (SGD), "z" (schedule-free AdamW), "square_avg"
                                (RMSprop), "sum" (Adagrad); "absmax1", "absmax2", "absmax3";
-                               "scale1", "scale2" (::MEMOPT_STATE_F8); "companded1", "companded2"
-                               (::MEMOPT_STATE_COMPANDED and ::MEMOPT_STATE_COMPANDED4: absmax);
+                               "companded1", "companded2" (the absmax of
+                               ::MEMOPT_STATE_COMPANDED and ::MEMOPT_STATE_COMPANDED4);
                                "weight_residual" (split_weights: signed bytes, as u8; or i16). */
     memopt_tensor tensor; /**< Device memory (with page_bytes host memory). It belongs to the
                                optimizer and exists as long as it, or it belongs to the caller
@@ -443,10 +443,10 @@ typedef struct memopt_state_view {
  *
  * The moments come first: two of AdamW and Adam (schedule-free: z and one; RMSprop with momentum:
  * the buffer and the mean of squares), three of AdEMAMix (fast, slow, squares), one of Lion, SGD,
- * RMSprop and Adagrad. If they are coded, their f32 absmax or scale per block follows, then the
+ * RMSprop and Adagrad. If they are coded, their f32 absmax per block follows, then the
  * residual of a split weight. SGD has no moment while the momentum of its group is 0. A moment is
  * f32 or bf16; or u8 codes (8-bit, companded); or ceil(count / 2) bytes with two codes each
- * (4-bit); or e4m3.
+ * (companded 4-bit).
  * @param optimizer the optimizer.
  * @param parameter its number.
  * @param index from 0.
@@ -571,8 +571,9 @@ MEMOPT_API memopt_status memopt_optimizer_import_sync(memopt_optimizer *optimize
                                                       memopt_stream stream);
 
 /**
- * @brief memopt_optimizer_import_sync() that takes states of every format of the rule, in blocks of
- *        every size that older versions had (powers of two from 32 to 4096).
+ * @brief memopt_optimizer_import_sync() that takes states of every format of the rule, and those of
+ *        older versions: AdamW's in the dynamic map of 4 bits (3) and in e4m3 (4), and blocks of
+ *        other sizes (powers of two from 32 to 4096), which are decoded on the host.
  *
  * Moments of another format or of other blocks become f32 and then this optimizer's: the bits are
  * those of memopt_dequantize() and memopt_quantize(), and of memopt_cast() to nearest for
@@ -595,17 +596,12 @@ MEMOPT_API memopt_status memopt_optimizer_import_converted_sync(memopt_optimizer
  * @brief Quantises a tensor in a state format.
  *
  * 8-bit: the code of the value of the dynamic map that is nearest to x / absmax (Dettmers et al.,
- * arXiv:2110.02861). 4-bit: the same with the map of the format. Ties go to the smaller magnitude.
- * With an unsigned map a positive value never gets code 0. e4m3: x / scale, rounded to nearest
- * even, with scale = absmax / 448. Companded: of x / absmax as the format says; an unsigned value
- * that is positive never gets code 0.
+ * arXiv:2110.02861); ties go to the smaller magnitude. Companded: of x / absmax as the format says.
+ * With 8 bits an unsigned value that is positive never gets code 0.
  * @param device the device.
- * @param state_format ::MEMOPT_STATE_8BIT, ::MEMOPT_STATE_4BIT, ::MEMOPT_STATE_F8,
- *        ::MEMOPT_STATE_COMPANDED or ::MEMOPT_STATE_COMPANDED4.
- * @param codes u8 tensor of the same count (8-bit, companded) or of ceil(count / 2) (4-bit), or
- *        e4m3 tensor of the same count. Written.
- * @param scales f32 tensor, one element per block of 256 (4-bit: 128): the absmax, with
- *        e4m3 the scale. Written.
+ * @param state_format ::MEMOPT_STATE_8BIT, ::MEMOPT_STATE_COMPANDED or ::MEMOPT_STATE_COMPANDED4.
+ * @param codes u8 tensor of the same count, with 4 bits of ceil(count / 2). Written.
+ * @param scales f32 tensor, one element per block of 256 (4-bit: 128): the absmax. Written.
  * @param source f32, f16 or bf16.
  * @param is_signed 1: a first moment; 0: a second moment, values ≥ 0.
  * @param stream the stream.
@@ -641,8 +637,7 @@ MEMOPT_API memopt_status memopt_dequantize(memopt_device *device, uint32_t state
 
 /**
  * @brief Returns the value of each code of a state format, before the multiplication by the scale.
- * @param state_format ::MEMOPT_STATE_8BIT (256 values), ::MEMOPT_STATE_4BIT (16),
- *        ::MEMOPT_STATE_F8 (256; codes 0x7f and 0xff are NaN), ::MEMOPT_STATE_COMPANDED (256) or
+ * @param state_format ::MEMOPT_STATE_8BIT (256 values), ::MEMOPT_STATE_COMPANDED (256) or
  *        ::MEMOPT_STATE_COMPANDED4 (16; code 15 of a first moment is not made).
  * @param is_signed 1: codes of a first moment; 0: of a second moment.
  * @param[out] out_values host memory for that many floats.

@@ -397,14 +397,6 @@ MO_DEVICE float mo_reciprocal(float value)
     return mo_reciprocal_from(value, mo_reciprocal_near(value));
 }
 
-/* value / 448, correctly rounded, in that range: the product's rest decides. */
-MO_DEVICE float mo_over_448(float value)
-{
-    const float inverse = 1.0f / 448.0f;
-    float near = value * inverse;
-    return mo_fmaf(mo_fmaf(-448.0f, near, value), inverse, near);
-}
-
 /* --- global memory -------------------------------------------------------------------------------
  *
  * mo_load_words and mo_store_words move 1, 2 or 4 words (the address is a multiple of their bytes)

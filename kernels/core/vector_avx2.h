@@ -311,12 +311,6 @@ MO_INLINE VI v_low_bytes(const VI x[4], int is_signed)
     return mo_in_order8(_mm256_shuffle_epi8(bytes, in_lane));
 }
 
-/* x, or -x where `sign` is negative; x is 0 wherever sign is 0. */
-MO_INLINE VI v_with_sign(VI x, VI sign)
-{
-    return _mm256_sign_epi8(x, sign);
-}
-
 /* `weights`: what an even and an odd code are multiplied by, as bytes of a halfword. */
 MO_INLINE void mo_store_pairs8(uint8_t *pairs, VI x, short weights)
 {
@@ -453,13 +447,6 @@ MO_INLINE VF v_look16(const VT *table, VI index)
     VF upper = v_bits(v_sll(index, 28)); /* the sign: bit 3 of the index */
     return _mm256_blendv_ps(_mm256_permutevar8x32_ps(table->low, index),
                             _mm256_permutevar8x32_ps(table->high, index), upper);
-}
-
-/* One of 8 words by the low three bits of each index. */
-MO_INLINE VI v_look8(const uint32_t *table, VI index)
-{
-    return _mm256_permutevar8x32_epi32(_mm256_loadu_si256((const __m256i *)(const void *)table),
-                                       index);
 }
 
 /* The largest of non-negative int32. */

@@ -303,11 +303,6 @@ MO_INLINE VI v_bytes(const VI x[4])
         _mm512_packus_epi16(_mm512_packs_epi32(x[0], x[1]), _mm512_packs_epi32(x[2], x[3])));
 }
 
-MO_INLINE VI v_with_sign(VI x, VI sign)
-{
-    return _mm512_mask_sub_epi8(x, _mm512_movepi8_mask(sign), _mm512_setzero_si512(), x);
-}
-
 MO_INLINE void mo_store_pairs16(uint8_t *pairs, VI x, short weights)
 {
     __m512i words = _mm512_maddubs_epi16(x, _mm512_set1_epi16(weights));
@@ -484,12 +479,6 @@ MO_INLINE void v_put_pairs(unsigned char *at, const uint8_t *pairs, const uint8_
 MO_INLINE VF v_look16(const VT *table, VI index)
 {
     return _mm512_permutexvar_ps(index, table->all);
-}
-
-MO_INLINE VI v_look8(const uint32_t *table, VI index)
-{
-    __m256i words = _mm256_loadu_si256((const __m256i *)(const void *)table);
-    return _mm512_permutexvar_epi32(index, _mm512_broadcast_i32x8(words));
 }
 
 MO_INLINE VI v_lookup(const uint8_t table[16], VI index)

@@ -375,15 +375,10 @@ MO_INLINE VI v_load_low4(const uint8_t *pairs)
 #define mo_setb16(x) vreinterpretq_s32_s8(vdupq_n_s8(x))
 #define mo_minb16(x, y) vreinterpretq_s32_s8(vminq_s8(mo_signed16(x), mo_signed16(y)))
 #define mo_maxb16(x, y) vreinterpretq_s32_s8(vmaxq_s8(mo_signed16(x), mo_signed16(y)))
-#define mo_with_sign16(x, sign)                                                                    \
-    vreinterpretq_s32_s8(                                                                          \
-        vbslq_s8(vcltzq_s8(mo_signed16(sign)), vnegq_s8(mo_signed16(x)), mo_signed16(x)))
 
 MO_SET(VI, v_setb, int8_t, mo_setb16)
 MO_WORD2(VI, v_minb, VI, mo_minb16)
 MO_WORD2(VI, v_maxb, VI, mo_maxb16)
-/* x, or -x where the second is negative; x is 0 wherever that is 0. */
-MO_WORD2(VI, v_with_sign, VI, mo_with_sign16)
 
 MO_INLINE int32x4_t mo_bytes_of16(VI a, VI b)
 {
@@ -591,17 +586,6 @@ MO_INLINE void v_put_pairs(unsigned char *at, const uint8_t *pairs, const uint8_
 MO_INLINE VF v_look16(const VT *table, VI index)
 {
     return (VF){mo_look16_4(table, index.low), mo_look16_4(table, index.high)};
-}
-
-/* One of 8 words by the low three bits of each index. */
-MO_INLINE VI v_look8(const uint32_t *table, VI index)
-{
-    const uint8_t *b = (const uint8_t *)table;
-    uint8x16x2_t t = {{vld1q_u8(b), vld1q_u8(b + 16)}};
-    uint8x16_t low = vreinterpretq_u8_s32(mo_byte_index4(index.low, 7));
-    uint8x16_t high = vreinterpretq_u8_s32(mo_byte_index4(index.high, 7));
-    return (VI){vreinterpretq_s32_u8(vqtbl2q_u8(t, low)),
-                vreinterpretq_s32_u8(vqtbl2q_u8(t, high))};
 }
 
 #define v_found(found, sign)                                                                       \

@@ -2,7 +2,5 @@
 #include "kernels/optim/optim_avx512.h"
 #include "kernels/optim/step_simd_adamw.h"
 
-MO_ADAMW_HALVES(adamw4, avx512bf16, MO_STATE_4BIT, mo_adamw4_span_avx512)
-MO_ADAMW_HALVES(adamwf8, avx512bf16, MO_STATE_F8, mo_adamwf8_span_avx512)
 MO_ADAMW_HALVES(adamwc8, avx512bf16, MO_STATE_COMPANDED, mo_adamwc8_span_avx512vbmi)
 MO_ADAMW_HALVES(adamwc4, avx512bf16, MO_STATE_COMPANDED4, mo_adamwc4_span_avx512vbmi)

@@ -388,8 +388,6 @@ MO_DEVICE void mo_step_chunk(const mo_optim_step_args &args, uint64_t chunk, mo_
     }
 
 MO_STEP_KERNEL(mo_optim_step, MO_RULE_ADAMW, MO_STATE_8BIT)
-MO_STEP_KERNEL(mo_step_adamw4, MO_RULE_ADAMW, MO_STATE_4BIT)
-MO_STEP_KERNEL(mo_step_adamwf8, MO_RULE_ADAMW, MO_STATE_F8)
 MO_STEP_KERNEL(mo_step_adamwc8, MO_RULE_ADAMW, MO_STATE_COMPANDED)
 MO_STEP_KERNEL(mo_step_adamwc4, MO_RULE_ADAMW, MO_STATE_COMPANDED4)
 MO_STEP_KERNEL(mo_step_lion8, MO_RULE_LION, MO_STATE_8BIT)
@@ -543,10 +541,6 @@ MO_DEVICE void mo_dequantize_chunk(const mo_blockcode_args &args, uint64_t chunk
 
 MO_CODE_KERNEL(mo_quantize, mo_quantize_chunk, MO_STATE_8BIT)
 MO_CODE_KERNEL(mo_dequantize, mo_dequantize_chunk, MO_STATE_8BIT)
-MO_CODE_KERNEL(mo_quantize4, mo_quantize_chunk, MO_STATE_4BIT)
-MO_CODE_KERNEL(mo_dequantize4, mo_dequantize_chunk, MO_STATE_4BIT)
-MO_CODE_KERNEL(mo_quantizef8, mo_quantize_chunk, MO_STATE_F8)
-MO_CODE_KERNEL(mo_dequantizef8, mo_dequantize_chunk, MO_STATE_F8)
 MO_CODE_KERNEL(mo_quantizec8, mo_quantize_chunk, MO_STATE_COMPANDED)
 MO_CODE_KERNEL(mo_quantizec4, mo_quantize_chunk, MO_STATE_COMPANDED4)
 MO_CODE_KERNEL(mo_dequantizec8, mo_dequantize_chunk, MO_STATE_COMPANDED)

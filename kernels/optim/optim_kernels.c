@@ -38,10 +38,6 @@ const mo_kernel mo_kernel_optim_prologue = {
 /* The steps with coded states also use the hardware's rounding to bf16, those with bytes of codes
  * its lookups. */
 const mo_kernel mo_kernel_optim_step = STEP8("mo_optim_step", mo_optim_step);
-const mo_kernel mo_kernel_step_adamw4 =
-    STEP("mo_step_adamw4", mo_step_adamw4, NULL, mo_step_adamw4_avx512bf16);
-const mo_kernel mo_kernel_step_adamwf8 =
-    STEP("mo_step_adamwf8", mo_step_adamwf8, NULL, mo_step_adamwf8_avx512bf16);
 const mo_kernel mo_kernel_step_adamwc8 = STEP8("mo_step_adamwc8", mo_step_adamwc8);
 const mo_kernel mo_kernel_step_adamwc4 = STEP8("mo_step_adamwc4", mo_step_adamwc4);
 const mo_kernel mo_kernel_step_lion8 = STEP8("mo_step_lion8", mo_step_lion8);
@@ -56,10 +52,6 @@ const mo_kernel mo_kernel_step_ademamix8 = STEP8("mo_step_ademamix8", mo_step_ad
 const mo_kernel mo_kernel_quantize = CODE("mo_quantize", mo_quantize, mo_quantize_avx512vbmi);
 const mo_kernel mo_kernel_dequantize =
     CODE("mo_dequantize", mo_dequantize, mo_dequantize_avx512vbmi);
-const mo_kernel mo_kernel_quantize4 = CODE("mo_quantize4", mo_quantize4, NULL);
-const mo_kernel mo_kernel_dequantize4 = CODE("mo_dequantize4", mo_dequantize4, NULL);
-const mo_kernel mo_kernel_quantizef8 = CODE("mo_quantizef8", mo_quantizef8, NULL);
-const mo_kernel mo_kernel_dequantizef8 = CODE("mo_dequantizef8", mo_dequantizef8, NULL);
 const mo_kernel mo_kernel_quantizec8 =
     CODE("mo_quantizec8", mo_quantizec8, mo_quantizec8_avx512vbmi);
 const mo_kernel mo_kernel_dequantizec8 =

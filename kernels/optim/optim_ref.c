@@ -71,8 +71,6 @@ static inline void dequantize_chunks(uint32_t format, const mo_blockcode_args *a
     }
 
 STEP_REF(mo_optim_step_ref, MO_RULE_ADAMW, MO_STATE_8BIT)
-STEP_REF(mo_step_adamw4_ref, MO_RULE_ADAMW, MO_STATE_4BIT)
-STEP_REF(mo_step_adamwf8_ref, MO_RULE_ADAMW, MO_STATE_F8)
 STEP_REF(mo_step_adamwc8_ref, MO_RULE_ADAMW, MO_STATE_COMPANDED)
 STEP_REF(mo_step_adamwc4_ref, MO_RULE_ADAMW, MO_STATE_COMPANDED4)
 STEP_REF(mo_step_lion8_ref, MO_RULE_LION, MO_STATE_8BIT)
@@ -84,7 +82,5 @@ STEP_REF(mo_step_rmsprop8_ref, MO_RULE_RMSPROP, MO_STATE_8BIT)
 STEP_REF(mo_step_rmspropm8_ref, MO_RULE_RMSPROP_MOMENTUM, MO_STATE_8BIT)
 STEP_REF(mo_step_ademamix8_ref, MO_RULE_ADEMAMIX, MO_STATE_8BIT)
 CODE_REF(_ref, MO_STATE_8BIT)
-CODE_REF(4_ref, MO_STATE_4BIT)
-CODE_REF(f8_ref, MO_STATE_F8)
 CODE_REF(c8_ref, MO_STATE_COMPANDED)
 CODE_REF(c4_ref, MO_STATE_COMPANDED4)

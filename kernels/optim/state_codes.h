@@ -4,7 +4,7 @@
  *
  * With 8 and 4 bits a block of consecutive elements of a tensor shares one fp32 scale; the last
  * block may be shorter.
- * A code stands for a number of at most 1 (448 with e4m3) times the scale, one fp32 multiplication.
+ * A code stands for a number of at most 1 times the scale, one fp32 multiplication.
  * A block with a value that is not finite stores a NaN scale and decodes to NaN until it is
  * overwritten, so that trouble shows. The fast forms (cells, byte planes) find the same codes in
  * other ways.
@@ -19,8 +19,8 @@
 enum {
     MO_STATE_F32 = 1,
     MO_STATE_8BIT = 2,
-    MO_STATE_4BIT = 3,
-    MO_STATE_F8 = 4,
+    MO_STATE_OLD_4BIT = 3, /* in exports of older libraries: lib/optim/convert.c */
+    MO_STATE_OLD_F8 = 4,
     MO_STATE_COMPANDED = 5,
     MO_STATE_BF16 = 6,
     MO_STATE_COMPANDED4 = 7,
@@ -117,98 +117,6 @@ MO_HD static inline float mo_decode_unsigned(uint8_t code, float absmax)
     return mo_f32_from_bits(mo_map_unsigned[code]) * absmax;
 }
 
-/* --- 4 bits (Li, Chen & Zhu, "Memory Efficient Optimizers with 4-bit States", 2023; the same maps
- * as torchao's AdamW4bit) ------------------------------------------------------------------------
- *
- * Blocks of 128 elements with their absmax. Two codes share a byte: the element of even index in
- * the upper half. The signed map is the dynamic map of 4 bits; the unsigned one is (c + 1) / 16,
- * without a zero: a second moment never becomes 0 in a block that is not all zeros (a block of
- * zeros has absmax 0 and decodes to zeros). The nearest code is taken, ties to the smaller
- * magnitude. The half byte behind a last element of even index holds the code of new states: 7
- * signed, 0 unsigned.
- */
-
-enum {
-    MO_BLOCK4_SIZE = 128,
-    MO_SIGNED4_ZERO = 7, /* the signed map's code of 0 */
-    MO_SIGNED4_TOP = 8,  /* the largest magnitude code: 1.0 */
-    MO_UNSIGNED4_TOP = 15
-};
-
-/* The signed map, as fp32 bits, and for each magnitude code the smallest bits nearer to it than to
- * the one below. */
-MO_LOOKUP_TABLE uint32_t mo_map4_signed[16] = {
-    0xbf633333, 0xbf29999a, 0xbee00000, 0xbe599999, 0xbd9eb852, 0xbd051eb9, 0xbbb43958, 0x00000000,
-    0x3bb43958, 0x3d051eb9, 0x3d9eb852, 0x3e599999, 0x3ee00000, 0x3f29999a, 0x3f633333, 0x3f800000};
-MO_LOOKUP_TABLE uint32_t mo_threshold4_signed[12] = {0x00000000, 0x3b343959, 0x3c9ba5e5,
-                                                     0x3d6147af, 0x3e147ae2, 0x3ea66667,
-                                                     0x3f0cccce, 0x3f466667, 0x3f71999a};
-
-/* The map has no -1: negatives end at code 0. */
-MO_HD static inline uint32_t mo_code4_signed(float y)
-{
-    uint32_t bits = mo_f32_bits(y) & 0x7fffffffu, magnitude = 0;
-    if (bits > MO_F32_INF_BITS)
-        return MO_SIGNED4_ZERO;
-    for (int k = 1; k <= MO_SIGNED4_TOP; k++)
-        magnitude += bits >= mo_threshold4_signed[k];
-    if (mo_f32_bits(y) >> 31)
-        return magnitude > MO_SIGNED4_ZERO ? 0 : MO_SIGNED4_ZERO - magnitude;
-    return MO_SIGNED4_ZERO + magnitude;
-}
-
-/* The least c with 16 * y - 0.5 <= c + 1: all of it is exact. Negative values and NaN get 0. */
-MO_HD static inline uint32_t mo_code4_unsigned(float y)
-{
-    float t = y * 16.0f - 0.5f;
-    if (!(t > 0.0f))
-        return 0;
-    if (t > 15.0f)
-        return MO_UNSIGNED4_TOP;
-    uint32_t whole = (uint32_t)t;
-    return whole - ((float)whole == t);
-}
-
-MO_HD static inline float mo_decode4_unsigned(uint32_t code, float absmax)
-{
-    return (float)(code + 1) * 0.0625f * absmax;
-}
-
-/* --- e4m3 (OCP 8-bit floats; the scale as in torchao's AdamWFp8) ---------------------------------
- *
- * Blocks of 256 elements with scale = absmax / 448, at least 2^-126 where absmax is not 0: then no
- * quotient overflows. The code is x * (1 / scale), the inverse correctly rounded, to nearest even,
- * saturating. In an unsigned state a positive value never gets code 0.
- */
-
-/* `absmax` of the result is the scale that is stored. */
-MO_HD static inline mo_block_scale mo_block_scale_f8_of(uint32_t absmax_bits)
-{
-    mo_block_scale s = mo_block_scale_of(absmax_bits);
-    s.prescale = 1.0f;
-    if (absmax_bits == 0 || absmax_bits >= MO_F32_INF_BITS)
-        return s;
-    s.absmax = s.absmax / 448.0f;
-    if (s.absmax < 0x1p-126f)
-        s.absmax = 0x1p-126f;
-    s.inverse = 1.0f / s.absmax;
-    return s;
-}
-
-MO_HD static inline uint32_t mo_code_f8_signed(float y)
-{
-    return y != y ? 0u : mo_f32_to_e4m3(y, 1);
-}
-
-/* x is the value before it was normalised to y. Negative values get code 0. */
-MO_HD static inline uint32_t mo_code_f8_unsigned(float x, float y)
-{
-    if (!(y >= 0.0f) || !(x > 0.0f))
-        return 0;
-    uint32_t code = mo_f32_to_e4m3(y, 1);
-    return code == 0 ? 1 : code;
-}
-
 /* --- companded 8 bits (the curves of FlashOptim) -------------------------------------------------
  *
  * Blocks of 256 elements with their absmax. Arithmetic instead of tables, and no division.
@@ -299,10 +207,38 @@ MO_HD static inline float mo_expand_unsigned(float code)
 
 /* --- companded 4 bits ----------------------------------------------------------------------------
  *
- * As 4 bits, but a first moment's code is 7 plus a whole number near 7 * 2y / (1 + |y|), for which
- * k stands k / (14 - |k|); code 15 is not made. The steps grow by about 3 times from 0 to 1,
- * those of the dynamic map by 40 times: most of a block's elements get nearer codes.
+ * Blocks of 128 elements with their absmax. Two codes share a byte: the element of even index in
+ * the upper half. The half byte behind a last element of even index holds the code of new states: 7
+ * signed, 0 unsigned.
+ *
+ * A first moment's code is 7 plus a whole number near 7 * 2y / (1 + |y|), for which k stands k /
+ * (14 - |k|); code 15 is not made. A second moment's stands for (c + 1) / 16 (Li, Chen & Zhu,
+ * "Memory Efficient Optimizers with 4-bit States", 2023), without a zero: it never becomes 0 in a
+ * block that is not all zeros. The nearest code is taken, ties to the smaller magnitude.
  */
+
+enum {
+    MO_BLOCK4_SIZE = 128,
+    MO_SIGNED4_ZERO = 7, /* the signed map's code of 0 */
+    MO_UNSIGNED4_TOP = 15
+};
+
+/* The least c with 16 * y - 0.5 <= c + 1: all of it is exact. Negative values and NaN get 0. */
+MO_HD static inline uint32_t mo_code4_unsigned(float y)
+{
+    float t = y * 16.0f - 0.5f;
+    if (!(t > 0.0f))
+        return 0;
+    if (t > 15.0f)
+        return MO_UNSIGNED4_TOP;
+    uint32_t whole = (uint32_t)t;
+    return whole - ((float)whole == t);
+}
+
+MO_HD static inline float mo_decode4_unsigned(uint32_t code, float absmax)
+{
+    return (float)(code + 1) * 0.0625f * absmax;
+}
 
 /* Near 7 * 2 / (1 + |y|), by powers: the curve of the 8-bit format. */
 #define MO_COMPAND4_0 0x1.b88a82p+3f
@@ -376,7 +312,7 @@ MO_HD static inline mo_moment_codes mo_moment_codes_of(float m, float v, uint32_
 /* Whether two codes share a byte. */
 MO_HD_CONSTANT static inline int mo_format_is_4bit(uint32_t format)
 {
-    return format == MO_STATE_4BIT || format == MO_STATE_COMPANDED4;
+    return format == MO_STATE_COMPANDED4 || format == MO_STATE_OLD_4BIT;
 }
 
 /* Elements that share a scale. */
@@ -422,8 +358,7 @@ MO_HD static inline mo_block_scale mo_format_scale(uint32_t format, int is_signe
 {
     if (format == MO_STATE_COMPANDED && !is_signed)
         return mo_block_scale_companded_of(absmax_bits);
-    return format == MO_STATE_F8 ? mo_block_scale_f8_of(absmax_bits)
-                                 : mo_block_scale_of(absmax_bits);
+    return mo_block_scale_of(absmax_bits);
 }
 
 /* What is normalised: the value, or its root. */
@@ -438,28 +373,20 @@ MO_HD static inline uint32_t mo_format_code(uint32_t format, int is_signed, floa
     float y = mo_format_measure(format, is_signed, x) * scale->prescale * scale->inverse;
     if (format == MO_STATE_COMPANDED)
         return is_signed ? mo_code_companded_signed(y) : mo_code_companded_unsigned(x, y);
-    if (format == MO_STATE_F8)
-        return is_signed ? mo_code_f8_signed(y) : mo_code_f8_unsigned(x, y);
-    if (format == MO_STATE_COMPANDED4 && is_signed)
-        return mo_code4_companded(y);
-    if (mo_format_is_4bit(format))
-        return is_signed ? mo_code4_signed(y) : mo_code4_unsigned(y);
+    if (format == MO_STATE_COMPANDED4)
+        return is_signed ? mo_code4_companded(y) : mo_code4_unsigned(y);
     return is_signed ? mo_code_signed(y) : mo_code_unsigned(x, y);
 }
 
 MO_HD static inline float mo_format_value(uint32_t format, int is_signed, uint32_t code,
                                           float scale)
 {
-    if (format == MO_STATE_F8)
-        return mo_e4m3_to_f32((uint8_t)code) * scale;
     if (format == MO_STATE_COMPANDED)
         return (is_signed ? mo_expand_signed((float)((int32_t)(code ^ 0x80u) - 128))
                           : mo_expand_unsigned((float)code)) *
                scale;
-    if (format == MO_STATE_COMPANDED4 && is_signed)
-        return mo_f32_from_bits(mo_map4_companded[code]) * scale;
-    if (mo_format_is_4bit(format))
-        return is_signed ? mo_f32_from_bits(mo_map4_signed[code]) * scale
+    if (format == MO_STATE_COMPANDED4)
+        return is_signed ? mo_f32_from_bits(mo_map4_companded[code]) * scale
                          : mo_decode4_unsigned(code, scale);
     return is_signed ? mo_decode_signed((uint8_t)code, scale)
                      : mo_decode_unsigned((uint8_t)code, scale);

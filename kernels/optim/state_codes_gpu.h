@@ -290,7 +290,7 @@ MO_DEVICE void mo_codes_of(const mo_code_tables *t, int is_signed, const float y
 #endif
 
 /* A format's tables lie in shared memory. Values to code are finite and their block has this scale,
- * so y is at most 1 (448 with e4m3) except for rounding, and in unsigned states at least least(),
+ * so y is at most 1 except for rounding, and in unsigned states at least least(),
  * which stands for all below it. Codes of unsigned values that are not positive are the caller's.
  */
 template <uint32_t FORMAT> struct mo_codec;
@@ -321,15 +321,6 @@ template <> struct mo_codec<MO_STATE_8BIT> {
     }
 };
 
-/* mo_code4_signed for finite y of at most 1, in the upper four bits. z grows with y; what its cell
- * adds to it makes the code of the upper bits. */
-MO_DEVICE uint32_t mo_cell4_code(const uint32_t *cells, float y)
-{
-    uint32_t sign = (uint32_t)((int32_t)mo_f32_bits(y) >> 31);
-    uint32_t z = mo_magnitude_from(y, 0x3b200000u) ^ sign;
-    return z * 128 + mo_table_word(cells, z >> 19 & 0x1fcu);
-}
-
 /* mo_code4_unsigned for y of at most 1, as a difference. */
 #if MO_NVCC_DEVICE
 #define MO_CODE4_FROM 0x4b000001u
@@ -347,11 +338,10 @@ MO_DEVICE uint32_t mo_code4_unsigned_in(float y)
 #endif
 }
 
-/* What both 4-bit formats do: two codes a byte. */
-template <uint32_t FORMAT> struct mo_codec4 {
+/* Two codes a byte. */
+template <> struct mo_codec<MO_STATE_COMPANDED4> {
     typedef struct alignas(16) {
         mo_words<2> pairs_signed[256], pairs_unsigned[256]; /* of both codes of a byte */
-        uint32_t cell[FORMAT == MO_STATE_4BIT ? 128 : 1];   /* of the dynamic map alone */
     } tables;
 
     MO_DEVICE void load(tables *t)
@@ -360,11 +350,9 @@ template <uint32_t FORMAT> struct mo_codec4 {
         uint32_t byte = mo_thread_index(), codes[2] = {byte >> 4, byte & 15u};
         MO_UNROLL
         for (int k = 0; k < 2; k++) {
-            t->pairs_signed[byte].of[k] = mo_f32_bits(mo_format_value(FORMAT, 1, codes[k], 1.0f));
-            t->pairs_unsigned[byte].of[k] = mo_f32_bits(mo_format_value(FORMAT, 0, codes[k], 1.0f));
+            t->pairs_signed[byte].of[k] = mo_f32_bits(mo_format_value(MO_STATE_COMPANDED4, 1, codes[k], 1.0f));
+            t->pairs_unsigned[byte].of[k] = mo_f32_bits(mo_format_value(MO_STATE_COMPANDED4, 0, codes[k], 1.0f));
         }
-        if (FORMAT == MO_STATE_4BIT)
-            mo_table_copy<sizeof mo_cell4_signed>(t->cell, mo_cell4_signed);
     }
 
     MO_DEVICE void decode(const tables *t, int is_signed, const uint32_t words[1], float scale,
@@ -386,116 +374,27 @@ template <uint32_t FORMAT> struct mo_codec4 {
         return 0.0f;
     }
 
-    MO_DEVICE uint32_t encode_signed(const tables *t, const float y[8])
+    MO_DEVICE uint32_t encode_signed(const float y[8])
     {
         uint32_t word = 0;
         MO_UNROLL
         for (uint32_t k = 0; k < 8; k++) {
             float x = y[(7 - k) ^ 1];
-            if (FORMAT == MO_STATE_COMPANDED4)
-                word = word << 4 | mo_code4_companded(x);
-            else /* one shift, with the code's own */
-                word = word << 4 | mo_cell4_code(t->cell, x) >> 28;
+            word = word << 4 | mo_code4_companded(x);
         }
         return word;
     }
 
     MO_DEVICE void encode(const tables *t, int is_signed, const float y[8], uint32_t words[1])
     {
-        words[0] = is_signed ? encode_signed(t, y) : 0u - MO_CODE4_FROM * 0x11111111u;
+        (void)t;
+        words[0] = is_signed ? encode_signed(y) : 0u - MO_CODE4_FROM * 0x11111111u;
         MO_UNROLL
         for (uint32_t k = 0; k < 8 && !is_signed; k++)
             words[0] += mo_code4_unsigned_in(y[k]) << (k ^ 1) * 4;
     }
 };
 
-template <> struct mo_codec<MO_STATE_4BIT> : mo_codec4<MO_STATE_4BIT> {
-};
-template <> struct mo_codec<MO_STATE_COMPANDED4> : mo_codec4<MO_STATE_COMPANDED4> {
-};
-
-/* The conversions of e4m3 that processors have from Ada and Hopper on: two numbers, the first one
- * lower; to the nearest, at most 448 in magnitude. */
-#if MO_NVCC_DEVICE && __CUDA_ARCH__ >= 890 &&                                                      \
-    (__CUDA_ARCH__ >= 900 || __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1201)
-#define MO_HAS_E4M3 1
-
-MO_DEVICE void mo_e4m3_as_f32s(uint32_t word, float values[4])
-{
-    asm("{.reg .b16 a, b, p, q; .reg .b32 both;\n\t"
-        "mov.b32 {p, q}, %4;\n\t"
-        "cvt.rn.f16x2.e4m3x2 both, p; mov.b32 {a, b}, both;\n\t"
-        "cvt.f32.f16 %0, a; cvt.f32.f16 %1, b;\n\t"
-        "cvt.rn.f16x2.e4m3x2 both, q; mov.b32 {a, b}, both;\n\t"
-        "cvt.f32.f16 %2, a; cvt.f32.f16 %3, b;}"
-        : "=f"(values[0]), "=f"(values[1]), "=f"(values[2]), "=f"(values[3])
-        : "r"(word));
-}
-
-MO_DEVICE uint32_t mo_f32s_as_e4m3(const float y[4])
-{
-    uint32_t word;
-    asm("{.reg .b16 p, q; cvt.rn.satfinite.e4m3x2.f32 p, %2, %1;\n\t"
-        "cvt.rn.satfinite.e4m3x2.f32 q, %4, %3; mov.b32 %0, {p, q};}"
-        : "=r"(word)
-        : "f"(y[0]), "f"(y[1]), "f"(y[2]), "f"(y[3]));
-    return word;
-}
-#else
-#define MO_HAS_E4M3 0
-#endif
-
-template <> struct mo_codec<MO_STATE_F8> {
-    typedef uint32_t tables;
-
-    MO_DEVICE void load(tables *t)
-    {
-        (void)t;
-    }
-
-    MO_DEVICE void decode(const tables *t, int is_signed, const uint32_t words[2], float scale,
-                          float values[8])
-    {
-        (void)t;
-        (void)is_signed;
-        MO_UNROLL
-        for (int k = 0; k < 8; k += 4) {
-#if MO_HAS_E4M3
-            mo_e4m3_as_f32s(words[k / 4], values + k);
-#else
-            MO_UNROLL
-            for (int j = 0; j < 4; j++)
-                values[k + j] = mo_decode_as<MO_DTYPE_F8_E4M3>(mo_byte_of(words[k / 4], j));
-#endif
-        }
-        MO_UNROLL
-        for (int k = 0; k < 8; k++)
-            values[k] *= scale;
-    }
-
-    MO_DEVICE float least()
-    {
-        return 0x1p-9f;
-    }
-
-    MO_DEVICE void encode(const tables *t, int is_signed, const float y[8], uint32_t words[2])
-    {
-        (void)t;
-        (void)is_signed;
-        MO_UNROLL
-        for (int k = 0; k < 8; k += 4) {
-#if MO_HAS_E4M3
-            words[k / 4] = mo_f32s_as_e4m3(y + k);
-#else
-            uint32_t codes[4];
-            MO_UNROLL
-            for (int j = 0; j < 4; j++)
-                codes[j] = mo_encode_as<MO_DTYPE_F8_E4M3>(y[k + j], 1);
-            words[k / 4] = mo_lower_bytes(codes);
-#endif
-        }
-    }
-};
 
 /* All that is below a codec's beginning becomes it. */
 template <uint32_t FORMAT> MO_DEVICE void mo_from_least(float y[8])
@@ -611,8 +510,6 @@ template <uint32_t FORMAT> MO_DEVICE mo_block_scale mo_plain_scale(int is_signed
         return mo_format_scale(FORMAT, is_signed, largest);
     mo_block_scale s;
     s.absmax = mo_f32_from_bits(largest);
-    if (FORMAT == MO_STATE_F8)
-        s.absmax = mo_over_448(s.absmax);
     s.prescale = 1.0f;
     s.inverse = mo_reciprocal(s.absmax);
     return s;

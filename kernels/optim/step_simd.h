@@ -189,10 +189,7 @@ MO_INLINE mo_lane_work *lane_settle(uint32_t rule, uint32_t format, const mo_opt
     uint32_t slow_largest = third ? v_largest(seen->slow_largest) : 0;
     if (__builtin_expect(largest1 >= MO_F32_INF_BITS || largest2 >= MO_F32_INF_BITS ||
                              slow_largest >= MO_F32_INF_BITS ||
-                             (third && lane_has_nan(format, s->slow, at, n)) ||
-                             lane_has_nan(format, s->m, at, n) ||
-                             (second && (lane_has_nan(format, s->v, at, n) ||
-                                         lane_odd_scale(format, s->absmax2[at / n]))),
+                             (second && lane_odd_scale(format, s->absmax2[at / n])),
                          0)) {
         mo_step_block_scalar(rule, format, s, at);
         return NULL;
@@ -413,10 +410,6 @@ MO_INLINE void lane_dequantize(uint32_t format, uint32_t n, float *values,
     uint64_t at = begin * MO_CHUNK_ELEMENTS, last = end * MO_CHUNK_ELEMENTS;
     last = last < a->count ? last : a->count;
     for (; at + n <= last; at += n) {
-        if (lane_has_nan(format, a->codes, at, n)) {
-            mo_dequantize_run_scalar(format, a, at, at + n);
-            continue;
-        }
         if (a->is_signed)
             lane_decode(format, 1, a->codes, a->absmax[at / n], at, n, values);
         else

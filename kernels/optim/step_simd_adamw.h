@@ -1,6 +1,6 @@
 /*
  * AdamW with coded states, over the vectors of one instruction set: the formats whose codes are
- * computed (companded, e4m3, 4 bits).
+ * computed (companded).
  *
  * A block goes through two loops. The first decodes its moments, brings them up to date and finds
  * the largest; the second takes the quotients and writes codes and parameters. The first loop of
@@ -167,8 +167,7 @@ MO_INLINE int adamw_settle(uint32_t format, const mo_optim_span *s, uint64_t at,
     uint32_t largest1 = v_largest(v_ints(seen->largest1)), largest2 = v_largestu(seen->largest2);
     if (__builtin_expect(largest1 >= MO_F32_INF_BITS || largest2 >= MO_F32_INF_BITS ||
                              !mo_f32_is_finite(s->absmax1[block]) || seen->odd != 0 ||
-                             lane_odd_scale(format, s->absmax2[block]) ||
-                             lane_has_nan(format, s->m, at, n) || lane_has_nan(format, s->v, at, n),
+                             lane_odd_scale(format, s->absmax2[block]),
                          0)) {
         mo_step_block_scalar(MO_RULE_ADAMW, format, s, at);
         return 0;

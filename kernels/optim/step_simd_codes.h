@@ -3,43 +3,11 @@
  * step_simd.h, which says what it needs.
  */
 
-/* The bits of a number's magnitude without those of NaN, and its sign, are those of value * 2^-120
- * as fp32. */
-MO_INLINE VF lane_value_f8(VI code)
-{
-    VI bits = v_and(v_sra(v_sll(code, 24), 4), v_seti((int)0x87ffffffu));
-    return v_mul(v_bits(bits), v_set(0x1p120f));
-}
-
 /* (code + 1) / 16 of the low four bits: they are the mantissa's end of 2^19 + code / 16. */
 MO_INLINE VF lane_value4_unsigned(VI code)
 {
     VI bits = v_or(v_and(code, v_seti(15)), v_ints(v_set(0x1p19f)));
     return v_sub(v_bits(bits), v_set(0x1p19f - 0.0625f));
-}
-
-/* The magnitude code less 4. Where the bits of |y| are 0.3125's plus t, the larger of t / 2^22 and
- * t / 2^24, rounded down, is that or one less: a comparison with a threshold settles it. */
-MO_INLINE VI lane_magnitude4(VF y)
-{
-    static const uint32_t last_below[8] = {/* thresholds 5 to 8, then 1 to 4, less 1 */
-                                           0x3ea66666, 0x3f0ccccd, 0x3f466666, 0x3f719999,
-                                           0x3b343958, 0x3c9ba5e4, 0x3d6147ae, 0x3e147ae1};
-    VI a = v_and(v_ints(y), v_seti(0x7fffffff)), t = v_subi(a, v_ints(v_set(0.3125f)));
-    VI code = v_maxi(v_maxi(v_sra(t, 22), v_sra(t, 24)), v_seti(-4));
-    return v_count(code, v_gti(a, v_look8(last_below, code)));
-}
-
-MO_INLINE VI lane_codes4_signed(const VF y[4])
-{
-    VI code[4], sign[4];
-    for (int k = 0; k < 4; k++) {
-        code[k] = lane_magnitude4(y[k]);
-        sign[k] = v_ints(y[k]);
-    }
-    VI magnitude = v_add_bytes(v_pack_bytes(code), v_setb(4));
-    VI from_zero = v_with_sign(magnitude, v_pack_bytes(sign));
-    return v_maxb(v_add_bytes(from_zero, v_setb(MO_SIGNED4_ZERO)), v_setb(0));
 }
 
 /* 16 * y to the nearest integer, less 1. The factor takes a tie, and no other value, below it. */
@@ -51,37 +19,6 @@ MO_INLINE VI lane_codes4_unsigned(const VF y[4])
         code[k] = v_subi(v_ints(whole), v_seti(0x4b400001)); /* 1.5 * 2^23, and 1 */
     }
     return v_bytes(code);
-}
-
-/* mo_f32_to_e4m3 of y >= 0, at most 448 or little above, modulo 256: with the exponent e of y, at
- * least -6, adding 2^(e + 20) rounds to a multiple of 2^(e - 3). That many multiples, and 8 (e +
- * 6), make the code. */
-MO_INLINE VI lane_code_f8(VF y)
-{
-    VI exponent = v_maxi(v_and(v_ints(y), v_seti(0x7f800000)), v_seti(121 << 23));
-    VI r = v_ints(v_add(y, v_bits(v_addi(exponent, v_seti(20 << 23)))));
-    return v_and(v_addi(v_addi(r, v_srl(r, 20)), v_seti(-8 * (121 + 20))), v_seti(0xff));
-}
-
-MO_INLINE VI lane_codes_f8_signed(const VF y[4])
-{
-    VI code[4], sign[4];
-    for (int k = 0; k < 4; k++) {
-        sign[k] = v_ints(y[k]);
-        code[k] = lane_code_f8(v_bits(v_and(sign[k], v_seti(0x7fffffff))));
-    }
-    return v_or(v_bytes(code), v_and(v_pack_bytes(sign), v_setb((char)0x80)));
-}
-
-/* Negative values get 0. */
-MO_INLINE VI lane_codes_f8_unsigned(const VF x[4], const VF y[4])
-{
-    VI code[4], bits[4];
-    for (int k = 0; k < 4; k++) {
-        bits[k] = v_ints(x[k]);
-        code[k] = lane_code_f8(v_bits(v_maxi(v_ints(y[k]), v_seti(0))));
-    }
-    return v_maxb(v_bytes(code), v_minb(v_pack_bytes(bits), v_setb(1)));
 }
 
 MO_INLINE VF lane_cubic(VF x, float c0, float c1, float c2, float c3)
@@ -136,16 +73,13 @@ typedef struct mo_lane_moment {
 
 MO_INLINE mo_lane_moment lane_moment(uint32_t format, const void *data, float scale, uint64_t at)
 {
-    const uint32_t *map = format == MO_STATE_COMPANDED4 ? mo_map4_companded : mo_map4_signed;
     return (mo_lane_moment){(const uint8_t *)data + mo_format_bytes(format, at), v_set(scale),
-                            v_table16(map, v_set(scale))};
+                            v_table16(mo_map4_companded, v_set(scale))};
 }
 
-/* The values of elements i to i + MO_LANES_N - 1; no 8-bit format, no code of NaN. */
+/* The values of elements i to i + MO_LANES_N - 1; no 8-bit format. */
 MO_INLINE VF lane_value(uint32_t format, int is_signed, const mo_lane_moment *x, uint32_t i)
 {
-    if (format == MO_STATE_F8)
-        return v_mul(lane_value_f8(v_load_codes(x->codes + i)), x->scale);
     if (format == MO_STATE_COMPANDED) {
         VF value = is_signed ? lane_value_companded_signed(v_load_signed(x->codes + i))
                              : lane_value_companded_unsigned(v_load_codes(x->codes + i));
@@ -159,18 +93,6 @@ MO_INLINE VF lane_value(uint32_t format, int is_signed, const mo_lane_moment *x,
 MO_INLINE int lane_odd_scale(uint32_t format, float scale)
 {
     return format == MO_STATE_COMPANDED && mo_f32_bits(scale) >= MO_F32_INF_BITS;
-}
-
-/* Of n elements. Only states of others have codes of NaN. */
-MO_INLINE int lane_has_nan(uint32_t format, const void *data, uint64_t at, uint32_t n)
-{
-    const uint8_t *codes = (const uint8_t *)data + at;
-    uint8_t largest = 0;
-    for (uint32_t i = 0; i < n && format == MO_STATE_F8; i++) {
-        uint8_t magnitude = codes[i] & 0x7f;
-        largest = magnitude > largest ? magnitude : largest;
-    }
-    return largest == 0x7f;
 }
 
 /* n elements of a moment from `at` on, all of one block, to fp32. n is a multiple of 32 here and
@@ -197,17 +119,12 @@ MO_INLINE VI lane_codes(uint32_t format, int is_signed, const float *values, VF 
     }
     if (mo_format_is_4bit(format) && !is_signed)
         return lane_codes4_unsigned(y);
-    if (format == MO_STATE_4BIT)
-        return lane_codes4_signed(y);
-    if (format == MO_STATE_COMPANDED || format == MO_STATE_COMPANDED4) {
-        VI code[4];
-        for (int k = 0; k < 4; k++)
-            code[k] = format == MO_STATE_COMPANDED4 ? lane_code4_companded(y[k])
-                      : is_signed                   ? lane_code_companded_signed(y[k])
-                                                    : lane_code_companded_root(x[k], y[k]);
-        return v_low_bytes(code, is_signed);
-    }
-    return is_signed ? lane_codes_f8_signed(y) : lane_codes_f8_unsigned(x, y);
+    VI code[4];
+    for (int k = 0; k < 4; k++)
+        code[k] = format == MO_STATE_COMPANDED4 ? lane_code4_companded(y[k])
+                  : is_signed                   ? lane_code_companded_signed(y[k])
+                                                : lane_code_companded_root(x[k], y[k]);
+    return v_low_bytes(code, is_signed);
 }
 
 /* Values ready for lane_codes. The 8-bit form does this itself. */

@@ -31,8 +31,6 @@ MO_INLINE void v_write_stochastic(const mo_optim_span *s, uint64_t at, uint64_t 
 #include "kernels/optim/step_simd.h"
 
 MO_LANE_STEP(mo_optim_step_neon, MO_RULE_ADAMW, MO_STATE_8BIT)
-MO_LANE_STEP(mo_step_adamw4_neon, MO_RULE_ADAMW, MO_STATE_4BIT)
-MO_LANE_STEP(mo_step_adamwf8_neon, MO_RULE_ADAMW, MO_STATE_F8)
 MO_LANE_STEP(mo_step_adamwc8_neon, MO_RULE_ADAMW, MO_STATE_COMPANDED)
 MO_LANE_STEP(mo_step_adamwc4_neon, MO_RULE_ADAMW, MO_STATE_COMPANDED4)
 MO_LANE_STEP(mo_step_lion8_neon, MO_RULE_LION, MO_STATE_8BIT)
@@ -44,8 +42,6 @@ MO_LANE_STEP(mo_step_rmsprop8_neon, MO_RULE_RMSPROP, MO_STATE_8BIT)
 MO_LANE_STEP(mo_step_rmspropm8_neon, MO_RULE_RMSPROP_MOMENTUM, MO_STATE_8BIT)
 MO_LANE_STEP(mo_step_ademamix8_neon, MO_RULE_ADEMAMIX, MO_STATE_8BIT)
 MO_LANE_CODE(mo_quantize_neon, mo_dequantize_neon, MO_STATE_8BIT)
-MO_LANE_CODE(mo_quantize4_neon, mo_dequantize4_neon, MO_STATE_4BIT)
-MO_LANE_CODE(mo_quantizef8_neon, mo_dequantizef8_neon, MO_STATE_F8)
 MO_LANE_CODE(mo_quantizec8_neon, mo_dequantizec8_neon, MO_STATE_COMPANDED)
 MO_LANE_CODE(mo_quantizec4_neon, mo_dequantizec4_neon, MO_STATE_COMPANDED4)
 MO_LANE_SPANS32(neon)

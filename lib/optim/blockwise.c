@@ -26,42 +26,38 @@ static memopt_status check_range(const char *verb, const char *name, const memop
     return MEMOPT_OK;
 }
 
-/* By state format: the type of codes, the kernels to codes and back. */
-static const struct format {
-    memopt_dtype codes;
-    const mo_kernel *kernels[2];
-} formats[] = {
-    [MEMOPT_STATE_8BIT] = {MEMOPT_DTYPE_U8, {&mo_kernel_quantize, &mo_kernel_dequantize}},
-    [MEMOPT_STATE_4BIT] = {MEMOPT_DTYPE_U8, {&mo_kernel_quantize4, &mo_kernel_dequantize4}},
-    [MEMOPT_STATE_F8] = {MEMOPT_DTYPE_F8_E4M3, {&mo_kernel_quantizef8, &mo_kernel_dequantizef8}},
-    [MEMOPT_STATE_COMPANDED] = {MEMOPT_DTYPE_U8, {&mo_kernel_quantizec8, &mo_kernel_dequantizec8}},
-    [MEMOPT_STATE_COMPANDED4] = {MEMOPT_DTYPE_U8, {&mo_kernel_quantizec4, &mo_kernel_dequantizec4}},
+/* By state format: the kernels to codes and back. */
+static const mo_kernel *const kernels[MO_STATE_FORMATS][2] = {
+    [MEMOPT_STATE_8BIT] = {&mo_kernel_quantize, &mo_kernel_dequantize},
+    [MEMOPT_STATE_COMPANDED] = {&mo_kernel_quantizec8, &mo_kernel_dequantizec8},
+    [MEMOPT_STATE_COMPANDED4] = {&mo_kernel_quantizec4, &mo_kernel_dequantizec4},
 };
 
 static memopt_status check_format(const char *verb, uint32_t format)
 {
     char list[MO_FORMAT_LIST];
     uint32_t set = 0;
-    for (uint32_t f = 0; f < sizeof formats / sizeof *formats; f++)
-        set |= (uint32_t)(formats[f].kernels[0] != NULL) << f;
+    for (uint32_t f = 0; f < MO_STATE_FORMATS; f++)
+        set |= (uint32_t)(kernels[f][0] != NULL) << f;
     if (format < MO_STATE_FORMATS && (set >> format & 1))
         return MEMOPT_OK;
+    if (mo_format_is_old(format))
+        return mo_format_fail_old(verb, format);
     return mo_fail(MEMOPT_UNSUPPORTED, "%s: state_format is %" PRIu32 "; formats with codes are %s",
                    verb, format, mo_format_list(list, set));
 }
 
-static memopt_status check_types(const char *verb, uint32_t format, const memopt_tensor *values,
+static memopt_status check_types(const char *verb, const memopt_tensor *values,
                                  const memopt_tensor *codes, const memopt_tensor *absmax,
                                  int32_t is_signed)
 {
     if (is_signed != 0 && is_signed != 1)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: is_signed is %d, must be 0 or 1", verb,
                        (int)is_signed);
-    if (codes->dtype != formats[format].codes || absmax->dtype != MEMOPT_DTYPE_F32)
+    if (codes->dtype != MEMOPT_DTYPE_U8 || absmax->dtype != MEMOPT_DTYPE_F32)
         return mo_fail(MEMOPT_UNSUPPORTED,
-                       "%s: codes of type %s (%s is supported), absmax of type %s (f32)", verb,
-                       memopt_dtype_name(codes->dtype), memopt_dtype_name(formats[format].codes),
-                       memopt_dtype_name(absmax->dtype));
+                       "%s: codes of type %s (u8 is supported), absmax of type %s (f32)", verb,
+                       memopt_dtype_name(codes->dtype), memopt_dtype_name(absmax->dtype));
     return check_values(verb, values);
 }
 
@@ -82,7 +78,7 @@ static memopt_status check(const char *verb, uint32_t format, memopt_device *dev
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: a pointer is NULL", verb);
     memopt_status status = check_format(verb, format);
     if (status == MEMOPT_OK)
-        status = check_types(verb, format, values, codes, absmax, is_signed);
+        status = check_types(verb, values, codes, absmax, is_signed);
     if (status == MEMOPT_OK)
         status = check_range(verb, "values", values);
     if (status == MEMOPT_OK)
@@ -114,7 +110,7 @@ static memopt_status run(const char *verb, uint32_t format, int back, memopt_dev
         return status;
     mo_blockcode_args args = {values->data,  codes->data,   absmax->data,
                               values->count, values->dtype, (uint32_t)is_signed};
-    return mo_launch(device, stream, formats[format].kernels[back], &args,
+    return mo_launch(device, stream, kernels[format][back], &args,
                      mo_chunks_of(values->count));
 }
 

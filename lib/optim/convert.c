@@ -1,7 +1,7 @@
 /*
  * Moments of an export in another format than the optimizer's: to f32 and on to that format, a run
  * of blocks at a time in device memory. What no kernel decodes becomes f32 on the host: blocks of
- * other sizes, which older libraries had. Nothing here allocates once a run has begun.
+ * other sizes and the two formats that older libraries had. Nothing here allocates once a run has begun.
  */
 #include "optim/convert.h"
 #include "optim/layout.h"
@@ -74,6 +74,21 @@ static memopt_status cast(const mo_converter *c, const memopt_tensor *to, const 
     return mo_launch(c->o->device, c->stream, &mo_kernel_cast, &args, mo_chunks_of(from->count));
 }
 
+/* The dynamic map of 4 bits for a first moment (torchao's AdamW4bit), before the scale. */
+static const uint32_t old_map4[16] = { /* bits of fp32 */
+    0xbf633333, 0xbf29999a, 0xbee00000, 0xbe599999, 0xbd9eb852, 0xbd051eb9, 0xbbb43958, 0x00000000,
+    0x3bb43958, 0x3d051eb9, 0x3d9eb852, 0x3e599999, 0x3ee00000, 0x3f29999a, 0x3f633333, 0x3f800000};
+
+static float value_of(uint32_t format, int is_signed, uint32_t code, float scale)
+{
+    if (format == MO_STATE_OLD_F8) /* torchao's AdamWFp8: the scale is absmax / 448 */
+        return mo_e4m3_to_f32((uint8_t)code) * scale;
+    if (format == MO_STATE_OLD_4BIT)
+        return is_signed ? mo_f32_from_bits(old_map4[code]) * scale
+                         : mo_decode4_unsigned(code, scale);
+    return mo_format_value(format, is_signed, code, scale);
+}
+
 /* On the host. Waits for the stream, so that the next run can have the memory. */
 static memopt_status decode_here(const mo_converter *c, const mo_parameter *p,
                                  const mo_moment *from, uint64_t at)
@@ -83,7 +98,7 @@ static memopt_status decode_here(const mo_converter *c, const mo_parameter *p,
         if (i % p->block == 0)
             memcpy(&scale, from->scales + (at + i) / p->block * sizeof scale, sizeof scale);
         uint32_t code = mo_format_read(p->format, from->codes, at + i);
-        c->host[i] = mo_f32_one_nan(mo_format_value(p->format, from->is_signed, code, scale));
+        c->host[i] = mo_f32_one_nan(value_of(p->format, from->is_signed, code, scale));
     }
     memopt_status status =
         memopt_copy(c->o->device, c->values, c->host, p->tensor.count * sizeof *c->host, c->stream);
@@ -97,7 +112,8 @@ static memopt_status decode(const mo_converter *c, const mo_parameter *p, const 
     memopt_device *device = c->o->device;
     const run r = run_of(c, p);
     int plain = p->format == MEMOPT_STATE_F32;
-    if (mo_format_has_scales(p->format) && p->block != mo_format_block(p->format))
+    if (mo_format_is_old(p->format) ||
+        (mo_format_has_scales(p->format) && p->block != mo_format_block(p->format)))
         return decode_here(c, p, from, at);
     memopt_status status = memopt_copy(device, plain ? r.values.data : r.codes.data,
                                        from->codes + mo_format_bytes(p->format, at),

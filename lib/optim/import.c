@@ -170,7 +170,8 @@ static memopt_status check_states(const memopt_optimizer *o, const sections *s, 
 {
     const mo_parameter *p = &o->parameters[i], q = exported(o, s, i);
     uint32_t format = mo_get_u32(s->parameters + i * MO_EXPORT_PARAMETER + 8);
-    if (format != 0 && mo_optimizer_kernel(o->options.kind, format) == NULL)
+    int old = mo_format_is_old(format) && o->options.kind == MEMOPT_OPTIMIZER_ADAMW;
+    if (format != 0 && !old && mo_optimizer_kernel(o->options.kind, format) == NULL)
         return mo_fail(MEMOPT_CORRUPT,
                        "optimizer import: parameter %" PRIu64 " has state format %" PRIu32
                        ", which kind %" PRIu32 " does not have",

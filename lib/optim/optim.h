@@ -156,6 +156,9 @@ uint32_t mo_optimizer_moments(const memopt_optimizer *o, uint32_t group);
 const mo_kernel *mo_optimizer_kernel(uint32_t kind, uint32_t format); /* NULL: not supported */
 /* "8-bit" or the like; "no" for 0. */
 const char *mo_format_name(uint32_t format);
+/* Formats that only exports of older libraries have, and a message that names the heir. */
+int mo_format_is_old(uint32_t format);
+memopt_status mo_format_fail_old(const char *subject, uint32_t format);
 /* Room for a list of all formats. */
 enum { MO_FORMAT_LIST = 128 };
 /* Writes "32-bit (1), 8-bit (2)", the formats whose bit is in the set; returns text. */

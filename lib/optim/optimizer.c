@@ -20,8 +20,6 @@ static const struct kind {
     [MO_RULE_ADAMW] = {"AdamW",
                        {[MO_STATE_F32] = &mo_kernel_optim_step,
                         [MO_STATE_8BIT] = &mo_kernel_optim_step,
-                        [MO_STATE_4BIT] = &mo_kernel_step_adamw4,
-                        [MO_STATE_F8] = &mo_kernel_step_adamwf8,
                         [MO_STATE_COMPANDED] = &mo_kernel_step_adamwc8,
                         [MO_STATE_COMPANDED4] = &mo_kernel_step_adamwc4,
                         [MO_STATE_BF16] = &mo_kernel_step_adamw16}},
@@ -59,8 +57,8 @@ const char *mo_format_name(uint32_t format)
         [0] = "no",
         [MO_STATE_F32] = "32-bit",
         [MO_STATE_8BIT] = "8-bit",
-        [MO_STATE_4BIT] = "4-bit",
-        [MO_STATE_F8] = "e4m3",
+        [MO_STATE_OLD_4BIT] = "dynamic 4-bit",
+        [MO_STATE_OLD_F8] = "e4m3",
         [MO_STATE_COMPANDED] = "companded",
         [MO_STATE_BF16] = "bf16",
         [MO_STATE_COMPANDED4] = "companded 4-bit",
@@ -76,6 +74,20 @@ const char *mo_format_list(char *text, uint32_t set)
             used += (size_t)snprintf(text + used, MO_FORMAT_LIST - used, "%s%s (%" PRIu32 ")",
                                      used == 0 ? "" : ", ", mo_format_name(format), format);
     return text;
+}
+
+int mo_format_is_old(uint32_t format)
+{
+    return format == MO_STATE_OLD_4BIT || format == MO_STATE_OLD_F8;
+}
+
+memopt_status mo_format_fail_old(const char *subject, uint32_t format)
+{
+    uint32_t heir = format == MO_STATE_OLD_4BIT ? MO_STATE_COMPANDED4 : MO_STATE_COMPANDED;
+    return mo_fail(MEMOPT_UNSUPPORTED,
+                   "%s: state_format %" PRIu32 ", %s, is of older versions; %s (%" PRIu32
+                   ") takes the same bytes and is nearer to 32-bit states",
+                   subject, format, mo_format_name(format), mo_format_name(heir), heir);
 }
 
 uint32_t mo_optimizer_moments(const memopt_optimizer *o, uint32_t group)
@@ -110,7 +122,8 @@ static memopt_status options_check(memopt_optimizer_options *o)
                        "supported",
                        o->kind);
     if (mo_optimizer_kernel(o->kind, o->state_format) == NULL)
-        return no_such_format(o);
+        return mo_format_is_old(o->state_format) ? mo_format_fail_old("optimizer", o->state_format)
+                                                 : no_such_format(o);
     if (o->stochastic_rounding > 1)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "optimizer: stochastic_rounding is %" PRIu32 ", must be 0 or 1",

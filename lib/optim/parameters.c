@@ -22,14 +22,11 @@ uint64_t mo_parameter_states(const mo_parameter *p)
 
 memopt_tensor mo_parameter_state(const mo_parameter *p, uint64_t index)
 {
-    static const memopt_dtype moments[] = {
-        [MEMOPT_STATE_F32] = MEMOPT_DTYPE_F32,      [MEMOPT_STATE_8BIT] = MEMOPT_DTYPE_U8,
-        [MEMOPT_STATE_4BIT] = MEMOPT_DTYPE_U8,      [MEMOPT_STATE_F8] = MEMOPT_DTYPE_F8_E4M3,
-        [MEMOPT_STATE_COMPANDED] = MEMOPT_DTYPE_U8, [MEMOPT_STATE_BF16] = MEMOPT_DTYPE_BF16,
-        [MEMOPT_STATE_COMPANDED4] = MEMOPT_DTYPE_U8};
     memopt_tensor t = {NULL, mo_parameter_blocks(p), MEMOPT_DTYPE_F32};
     if (index < p->moments) {
-        t.dtype = moments[p->format];
+        t.dtype = p->format == MEMOPT_STATE_F32    ? MEMOPT_DTYPE_F32
+                  : p->format == MEMOPT_STATE_BF16 ? MEMOPT_DTYPE_BF16
+                                                   : MEMOPT_DTYPE_U8;
         t.count = mo_format_bytes(p->format, p->tensor.count) / memopt_dtype_size(t.dtype);
     } else if (p->split && index == mo_parameter_states(p) - 1) {
         t.dtype = p->split == 1 ? MEMOPT_DTYPE_U8 : MEMOPT_DTYPE_I16;

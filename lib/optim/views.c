@@ -22,13 +22,9 @@ static const char *moment_name(uint32_t kind, uint64_t index)
 
 static const char *scale_name(uint32_t format, uint64_t index)
 {
-    static const char *const names[][3] = {
-        [MEMOPT_STATE_8BIT] = {"absmax1", "absmax2", "absmax3"},
-        [MEMOPT_STATE_4BIT] = {"absmax1", "absmax2"},
-        [MEMOPT_STATE_F8] = {"scale1", "scale2"},
-        [MEMOPT_STATE_COMPANDED] = {"companded1", "companded2"},
-        [MEMOPT_STATE_COMPANDED4] = {"companded1", "companded2"}};
-    return names[format][index];
+    static const char *const absmax[] = {"absmax1", "absmax2", "absmax3"};
+    static const char *const companded[] = {"companded1", "companded2"};
+    return format == MEMOPT_STATE_8BIT ? absmax[index] : companded[index];
 }
 
 memopt_status memopt_optimizer_get_state(memopt_optimizer *o, uint64_t parameter, uint64_t index,

@@ -103,7 +103,7 @@ struct step_case {
 
     double bytes() const // read and written at least, per element
     {
-        bool half = format == MEMOPT_STATE_4BIT || format == MEMOPT_STATE_COMPANDED4;
+        bool half = format == MEMOPT_STATE_COMPANDED4;
         double state = format == MEMOPT_STATE_F32    ? 4
                        : format == MEMOPT_STATE_BF16 ? 2
                        : half                        ? 0.5 + 4.0 / 128
@@ -148,9 +148,7 @@ const step_case kCases[] = {
     {"adamw8_bf16_stochastic", MEMOPT_STATE_8BIT, BF16, BF16, 0, true, false},
     {"adamw8_bf16_clip", MEMOPT_STATE_8BIT, BF16, BF16, 0, false, true},
     {"adamw8_f16_stochastic", MEMOPT_STATE_8BIT, F16, F16, 0, true, false},
-    {"adamw4_bf16", MEMOPT_STATE_4BIT, BF16, BF16, 0, false, false},
     {"adamwc4_bf16", MEMOPT_STATE_COMPANDED4, BF16, BF16, 0, false, false},
-    {"adamwf8_bf16", MEMOPT_STATE_F8, BF16, BF16, 0, false, false},
     {"adamw16_bf16", MEMOPT_STATE_BF16, BF16, BF16, 0, false, false},
     {"schedule_free_f32", MEMOPT_STATE_F32, F32, F32, 0, false, false,
      MEMOPT_OPTIMIZER_SCHEDULE_FREE},

@@ -135,8 +135,6 @@ static void hash(void)
 #define CASES(X)                                                                                   \
     X(adamw8, step(&mo_kernel_optim_step, MO_RULE_ADAMW, MO_STATE_8BIT, 0))                        \
     X(adamw8_stochastic, step(&mo_kernel_optim_step, MO_RULE_ADAMW, MO_STATE_8BIT, 1))             \
-    X(adamw4, step(&mo_kernel_step_adamw4, MO_RULE_ADAMW, MO_STATE_4BIT, 0))                       \
-    X(adamwf8, step(&mo_kernel_step_adamwf8, MO_RULE_ADAMW, MO_STATE_F8, 0))                       \
     X(adamwc8, step(&mo_kernel_step_adamwc8, MO_RULE_ADAMW, MO_STATE_COMPANDED, 0))                \
     X(adamw16, step(&mo_kernel_step_adamw16, MO_RULE_ADAMW, MO_STATE_BF16, 0))                     \
     X(adamw32, step(&mo_kernel_optim_step, MO_RULE_ADAMW, MO_STATE_F32, 0))                        \

@@ -26,8 +26,6 @@ static const char *const kind_names[MOST_KINDS] = {
     [MEMOPT_OPTIMIZER_SGD] = "sgd"};
 static const char *const format_names[MOST_FORMATS] = {[MEMOPT_STATE_F32] = "f32",
                                                        [MEMOPT_STATE_8BIT] = "8bit",
-                                                       [MEMOPT_STATE_4BIT] = "4bit",
-                                                       [MEMOPT_STATE_F8] = "e4m3",
                                                        [MEMOPT_STATE_COMPANDED] = "companded",
                                                        [MEMOPT_STATE_BF16] = "bf16",
                                                        [MEMOPT_STATE_COMPANDED4] = "companded4"};

@@ -58,11 +58,9 @@ void check_quotients()
             compare("reciprocal", value, mo_f32_bits(exact),
                     mo_f32_bits(mo_reciprocal_from(value, near)));
         }
-        compare("448th", value, mo_f32_bits(value / 448.0f), mo_f32_bits(mo_over_448(value)));
     }
     for (uint32_t exponent = 27; exponent <= 227; exponent++) { /* 2^-100 to 2^100 */
         float value = mo_f32_from_bits(exponent << 23 | 0x7fffffu);
-        compare("448th", value, mo_f32_bits(value / 448.0f), mo_f32_bits(mo_over_448(value)));
         compare("reciprocal", value, mo_f32_bits(1.0f / value), mo_f32_bits(mo_reciprocal(value)));
     }
 }

@@ -220,8 +220,6 @@ void digest_optimizers(void)
             if (mo_optimizer_kernel(rule, format) != NULL)
                 step_types(rule, format);
     codes(MO_STATE_8BIT, &mo_kernel_quantize, &mo_kernel_dequantize);
-    codes(MO_STATE_4BIT, &mo_kernel_quantize4, &mo_kernel_dequantize4);
-    codes(MO_STATE_F8, &mo_kernel_quantizef8, &mo_kernel_dequantizef8);
     codes(MO_STATE_COMPANDED, &mo_kernel_quantizec8, &mo_kernel_dequantizec8);
     codes(MO_STATE_COMPANDED4, &mo_kernel_quantizec4, &mo_kernel_dequantizec4);
 }

@@ -1,4 +1,4 @@
-/* 4-bit, e4m3 and companded states: codes against a brute search, packing, scales, views, and what
+/* Companded and bf16 states: codes against a brute search, packing, scales, views, and what
  * is refused. */
 #include "fixture.h"
 #include "support/forms.h"
@@ -18,45 +18,33 @@ static uint32_t nearest(const float *map, uint32_t codes, double y)
     return best;
 }
 
+/* Of second moments of 4 bits. */
 static void test_4bit_codes(void **state)
 {
     (void)state;
-    float maps[2][16];
+    float map[16];
     uint64_t seed = 4;
-    OK(memopt_state_map(MEMOPT_STATE_4BIT, 1, maps[1]));
-    OK(memopt_state_map(MEMOPT_STATE_4BIT, 0, maps[0]));
-    assert_true(maps[1][7] == 0.0f && maps[1][15] == 1.0f && maps[0][0] == 0.0625f);
-    for (uint32_t c = 1; c < 16; c++)
-        assert_true(maps[0][c] > maps[0][c - 1] && maps[1][c] > maps[1][c - 1]);
-    for (int is_signed = 0; is_signed < 2; is_signed++) {
-        const float *map = maps[is_signed];
-        for (uint32_t c = 0; c < 16; c++) /* around every value and every midpoint */
-            for (int ulp = -4; ulp <= 4; ulp++)
-                for (int half = 0; half < 2; half++) {
-                    float at = half && c < 15 ? (map[c] + map[c + 1]) / 2 : map[c];
-                    float y = mo_f32_from_bits(mo_f32_bits(at) + (uint32_t)ulp);
-                    if (!(fabsf(y) <= 1.0f) || (!is_signed && y < 0.0f))
-                        continue;
-                    uint32_t code = is_signed ? mo_code4_signed(y) : mo_code4_unsigned(y);
-                    assert_int_equal(code, nearest(map, 16, (double)y));
-                }
-        for (int i = 0; i < 200000; i++) {
-            float y = uniform(&seed) * ldexpf(1.0f, -(int)(next_random(&seed) % 12));
-            y = is_signed ? y : fabsf(y);
-            uint32_t code = is_signed ? mo_code4_signed(y) : mo_code4_unsigned(y);
-            assert_int_equal(code, nearest(map, 16, (double)y));
-        }
+    OK(memopt_state_map(MEMOPT_STATE_COMPANDED4, 0, map));
+    for (uint32_t c = 0; c < 16; c++) { /* around every value and every midpoint */
+        assert_true(map[c] == (float)(c + 1) / 16.0f);
+        for (int ulp = -4; ulp <= 4; ulp++)
+            for (int half = 0; half < 2; half++) {
+                float at = half && c < 15 ? (map[c] + map[c + 1]) / 2 : map[c];
+                float y = mo_f32_from_bits(mo_f32_bits(at) + (uint32_t)ulp);
+                if (y <= 1.0f)
+                    assert_int_equal(mo_code4_unsigned(y), nearest(map, 16, (double)y));
+            }
     }
-    assert_int_equal(mo_code4_signed(-1.0f), 0);
-    assert_int_equal(mo_code4_signed(-0.0f), 7);
-    assert_int_equal(mo_code4_signed(NAN), 7);
+    for (int i = 0; i < 200000; i++) {
+        float y = fabsf(uniform(&seed)) * ldexpf(1.0f, -(int)(next_random(&seed) % 12));
+        assert_int_equal(mo_code4_unsigned(y), nearest(map, 16, (double)y));
+    }
     assert_int_equal(mo_code4_unsigned(1.0000001f), 15);
 }
 
 enum { N = 1001 };
 
-/* Quantise and back by the public functions: every value within half a gap of its code, the absmax
- * kept; packing as documented. */
+/* Quantise and back by the public functions: the absmax kept; packing as documented. */
 static void test_4bit_tensors(void **state)
 {
     (void)state;
@@ -73,67 +61,17 @@ static void test_4bit_tensors(void **state)
     memopt_tensor codes = {room.data, (N + 1) / 2, MEMOPT_DTYPE_U8};
     const uint8_t *bytes = codes.data;
     const float *absmax = scales.data;
-    OK(memopt_state_map(MEMOPT_STATE_4BIT, 1, map));
-    OK(memopt_quantize(w.device, MEMOPT_STATE_4BIT, &codes, &scales, &values, 1, NULL));
-    OK(memopt_dequantize(w.device, MEMOPT_STATE_4BIT, &back, &codes, &scales, 1, NULL));
+    OK(memopt_state_map(MEMOPT_STATE_COMPANDED4, 1, map));
+    OK(memopt_quantize(w.device, MEMOPT_STATE_COMPANDED4, &codes, &scales, &values, 1, NULL));
+    OK(memopt_dequantize(w.device, MEMOPT_STATE_COMPANDED4, &back, &codes, &scales, 1, NULL));
     read_floats(&w, &back, y);
     for (int i = 0; i < N; i++) {
         uint32_t code = i % 2 ? bytes[i / 2] & 15u : bytes[i / 2] >> 4;
         assert_true(y[i] == map[code] * absmax[i / 128]);
-        assert_int_equal(code, mo_code4_signed(x[i] * (1.0f / absmax[i / 128])));
+        assert_int_equal(code, mo_code4_companded(x[i] * (1.0f / absmax[i / 128])));
         assert_true(fabsf(x[i]) <= absmax[i / 128]);
     }
     assert_int_equal(bytes[N / 2] & 15, 7); /* behind the last element */
-    close_world(&w);
-}
-
-/* e4m3: the scale, every code there and back, ties to even, the floor of second moments. */
-static void test_f8_tensors(void **state)
-{
-    (void)state;
-    world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0);
-    static float x[N], y[N];
-    float map[256];
-    uint64_t seed = 9;
-    for (int i = 0; i < N; i++)
-        x[i] = normal(&seed) * (i < 256 ? 1.0f : i < 512 ? 0x1p-130f : i < 768 ? 0.0f : 0x1p100f);
-    memopt_tensor values = new_tensor(&w, N, MEMOPT_DTYPE_F32, x);
-    memopt_tensor back = new_tensor(&w, N, MEMOPT_DTYPE_F32, NULL);
-    memopt_tensor scales = new_tensor(&w, (N + 255) / 256, MEMOPT_DTYPE_F32, NULL);
-    memopt_tensor room = new_tensor(&w, N, MEMOPT_DTYPE_F32, NULL);
-    memopt_tensor codes = {room.data, N, MEMOPT_DTYPE_F8_E4M3};
-    const float *scale = scales.data;
-    const uint8_t *bytes = codes.data;
-    OK(memopt_state_map(MEMOPT_STATE_F8, 1, map));
-    for (uint32_t c = 0; c < 256; c++)
-        assert_true(isnan(map[c]) ? (c & 0x7f) == 0x7f : mo_f32_to_e4m3(map[c], 0) == c);
-    OK(memopt_quantize(w.device, MEMOPT_STATE_F8, &codes, &scales, &values, 1, NULL));
-    OK(memopt_dequantize(w.device, MEMOPT_STATE_F8, &back, &codes, &scales, 1, NULL));
-    read_floats(&w, &back, y);
-    float largest = 0.0f;
-    for (int i = 0; i < 256; i++)
-        largest = fmaxf(largest, fabsf(x[i]));
-    assert_true(scale[0] == largest / 448.0f);
-    assert_true(scale[1] == 0x1p-126f && scale[2] == 0.0f);
-    for (int i = 0; i < N; i++) {
-        float s = scale[i / 256];
-        assert_int_equal(bytes[i], mo_f32_to_e4m3(x[i] * (s == 0.0f ? 0.0f : 1.0f / s), 1));
-        assert_true(y[i] == map[bytes[i]] * s);
-        assert_true(fabsf(x[i] - y[i]) <= fabsf(x[i]) * 0.0626f + 0x1p-10f * s);
-    }
-    for (int i = 0; i < N; i++)
-        x[i] = i % 2 ? 1.0f : i % 4 ? 0.0f : 1e-9f;
-    write_tensor(&w, &values, x);
-    OK(memopt_quantize(w.device, MEMOPT_STATE_F8, &codes, &scales, &values, 0, NULL));
-    for (int i = 0; i < N; i++)
-        assert_int_equal(bytes[i], i % 2 ? 0x7e : i % 4 ? 0 : 1);
-    x[300] = INFINITY; /* a block that is not finite is poisoned, the others are as they were */
-    write_tensor(&w, &values, x);
-    OK(memopt_quantize(w.device, MEMOPT_STATE_F8, &codes, &scales, &values, 0, NULL));
-    OK(memopt_dequantize(w.device, MEMOPT_STATE_F8, &back, &codes, &scales, 0, NULL));
-    read_floats(&w, &back, y);
-    for (int i = 0; i < N; i++)
-        assert_int_equal(isnan(y[i]) != 0, i >= 256 && i < 512);
     close_world(&w);
 }
 
@@ -372,8 +310,7 @@ static void test_views(void **state)
 {
     (void)state;
     static const expected all[] = {
-        {1, 3, {"exp_avg", "exp_avg_sq", "absmax1", "absmax2"}, MEMOPT_DTYPE_U8, 501, 8},
-        {1, 4, {"exp_avg", "exp_avg_sq", "scale1", "scale2"}, MEMOPT_DTYPE_F8_E4M3, 1001, 4},
+        {1, 7, {"exp_avg", "exp_avg_sq", "companded1", "companded2"}, MEMOPT_DTYPE_U8, 501, 8},
         {1, 5, {"exp_avg", "exp_avg_sq", "companded1", "companded2"}, MEMOPT_DTYPE_U8, 1001, 4},
         {1, 6, {"exp_avg", "exp_avg_sq"}, MEMOPT_DTYPE_BF16, 1001, 0},
         {5, 1, {"z", "exp_avg_sq"}, MEMOPT_DTYPE_F32, 1001, 0},
@@ -453,12 +390,10 @@ static void test_refusals(void **state)
     float map[256];
 #define REFUSED(status, call) assert_int_equal(call, MEMOPT_##status)
     options.kind = MEMOPT_OPTIMIZER_LION;
-    options.state_format = MEMOPT_STATE_4BIT;
+    options.state_format = MEMOPT_STATE_COMPANDED4;
     REFUSED(UNSUPPORTED, memopt_optimizer_create(w.allocator, &options, &o));
     assert_non_null(strstr(memopt_last_error(), "Lion"));
     options.kind = MEMOPT_OPTIMIZER_SGD;
-    options.state_format = MEMOPT_STATE_F8;
-    REFUSED(UNSUPPORTED, memopt_optimizer_create(w.allocator, &options, &o));
     options.state_format = MEMOPT_STATE_COMPANDED;
     REFUSED(UNSUPPORTED, memopt_optimizer_create(w.allocator, &options, &o));
     options.state_format = MEMOPT_STATE_COMPANDED4;
@@ -472,7 +407,7 @@ static void test_refusals(void **state)
     options.state_format = MEMOPT_STATE_8BIT;
     REFUSED(UNSUPPORTED, memopt_optimizer_create(w.allocator, &options, &o));
     options.kind = MEMOPT_OPTIMIZER_ADAMW;
-    options.state_format = MEMOPT_STATE_4BIT;
+    options.state_format = MEMOPT_STATE_COMPANDED4;
     OK(memopt_optimizer_create(w.allocator, &options, &o));
     group.momentum = -0.1;
     REFUSED(INVALID_ARGUMENT, memopt_optimizer_add_group(o, &group, &number));
@@ -500,19 +435,46 @@ static void test_refusals(void **state)
     REFUSED(UNSUPPORTED, memopt_quantize(w.device, 1, &codes, &scales, &x, 1, NULL));
     REFUSED(UNSUPPORTED, memopt_quantize(w.device, 6, &codes, &scales, &x, 1, NULL));
     REFUSED(UNSUPPORTED, memopt_quantize(w.device, 8, &codes, &scales, &x, 1, NULL));
-    REFUSED(UNSUPPORTED, memopt_quantize(w.device, 4, &codes, &scales, &x, 1, NULL));
     REFUSED(INVALID_ARGUMENT, memopt_quantize(w.device, 2, &codes, &scales, &x, 1, NULL));
-    OK(memopt_quantize(w.device, 3, &codes, &scales, &x, 1, NULL));
-    REFUSED(INVALID_ARGUMENT, memopt_quantize(w.device, 3, &codes, &scales, &x, 2, NULL));
-    REFUSED(INVALID_ARGUMENT, memopt_quantize(w.device, 3, &codes, &scales, NULL, 1, NULL));
+    OK(memopt_quantize(w.device, 7, &codes, &scales, &x, 1, NULL));
+    REFUSED(INVALID_ARGUMENT, memopt_quantize(w.device, 7, &codes, &scales, &x, 2, NULL));
+    REFUSED(INVALID_ARGUMENT, memopt_quantize(w.device, 7, &codes, &scales, NULL, 1, NULL));
     REFUSED(INVALID_ARGUMENT, memopt_quantize(NULL, 3, &codes, &scales, &x, 1, NULL));
-    REFUSED(UNSUPPORTED, memopt_quantize(w.device, 3, &codes, &scales, &codes, 1, NULL));
+    REFUSED(UNSUPPORTED, memopt_quantize(w.device, 7, &codes, &scales, &codes, 1, NULL));
     codes.count = 500;
-    REFUSED(INVALID_ARGUMENT, memopt_quantize(w.device, 3, &codes, &scales, &x, 1, NULL));
-    REFUSED(INVALID_ARGUMENT, memopt_dequantize(w.device, 3, &x, &codes, &scales, 1, NULL));
-    REFUSED(INVALID_ARGUMENT, memopt_state_map(MEMOPT_STATE_4BIT, 1, NULL));
+    REFUSED(INVALID_ARGUMENT, memopt_quantize(w.device, 7, &codes, &scales, &x, 1, NULL));
+    REFUSED(INVALID_ARGUMENT, memopt_dequantize(w.device, 7, &x, &codes, &scales, 1, NULL));
+    REFUSED(INVALID_ARGUMENT, memopt_state_map(MEMOPT_STATE_COMPANDED4, 1, NULL));
     REFUSED(UNSUPPORTED, memopt_state_map(MEMOPT_STATE_F32, 1, map));
 #undef REFUSED
+    close_world(&w);
+}
+
+/* Formats of older versions are refused with the name of what to use instead. */
+static void test_old_formats(void **state)
+{
+    (void)state;
+    world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0);
+    static const struct {
+        uint32_t format;
+        const char *heir;
+    } old[] = {{3, "companded 4-bit (7)"}, {4, "companded (5)"}};
+    memopt_tensor x = new_tensor(&w, 128, MEMOPT_DTYPE_F32, NULL);
+    memopt_tensor scales = new_tensor(&w, 1, MEMOPT_DTYPE_F32, NULL);
+    memopt_tensor codes = new_tensor(&w, 128, MEMOPT_DTYPE_U8, NULL);
+    for (int i = 0; i < 2; i++) {
+        memopt_optimizer_options options = MEMOPT_OPTIMIZER_OPTIONS_INIT;
+        memopt_optimizer *o;
+        float map[256];
+        options.state_format = old[i].format;
+        GIVES(MEMOPT_UNSUPPORTED, memopt_optimizer_create(w.allocator, &options, &o));
+        assert_non_null(strstr(memopt_last_error(), old[i].heir));
+        GIVES(MEMOPT_UNSUPPORTED,
+              memopt_quantize(w.device, old[i].format, &codes, &scales, &x, 1, NULL));
+        assert_non_null(strstr(memopt_last_error(), old[i].heir));
+        GIVES(MEMOPT_UNSUPPORTED, memopt_state_map(old[i].format, 1, map));
+        assert_non_null(strstr(memopt_last_error(), old[i].heir));
+    }
     close_world(&w);
 }
 
@@ -590,11 +552,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_4bit_codes),        cmocka_unit_test(test_4bit_tensors),
-        cmocka_unit_test(test_f8_tensors),        cmocka_unit_test(test_companded_codes),
+        cmocka_unit_test(test_companded_codes),
         cmocka_unit_test(test_companded4_codes),  cmocka_unit_test(test_companded_forms),
         cmocka_unit_test(test_companded_tensors), cmocka_unit_test(test_bf16_codes),
         cmocka_unit_test(test_bf16_means_move),   cmocka_unit_test(test_views),
-        cmocka_unit_test(test_refusals),          cmocka_unit_test(test_listed_formats),
+        cmocka_unit_test(test_old_formats), cmocka_unit_test(test_refusals),          cmocka_unit_test(test_listed_formats),
         cmocka_unit_test(test_limit_of_a_group),
     };
     return cmocka_run_group_tests_name("optimizer formats", tests, NULL, NULL);

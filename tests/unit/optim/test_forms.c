@@ -40,8 +40,6 @@ static const struct form {
     int nesterov;
 } forms[] = {
     {"adamw8", &mo_kernel_optim_step, MO_RULE_ADAMW, MO_STATE_8BIT, 0},
-    {"adamw4", &mo_kernel_step_adamw4, MO_RULE_ADAMW, MO_STATE_4BIT, 0},
-    {"adamwf8", &mo_kernel_step_adamwf8, MO_RULE_ADAMW, MO_STATE_F8, 0},
     {"adamwc8", &mo_kernel_step_adamwc8, MO_RULE_ADAMW, MO_STATE_COMPANDED, 0},
     {"adamwc4", &mo_kernel_step_adamwc4, MO_RULE_ADAMW, MO_STATE_COMPANDED4, 0},
     {"adamw16", &mo_kernel_step_adamw16, MO_RULE_ADAMW, MO_STATE_BF16, 0},

@@ -125,8 +125,7 @@ static void test_bits(void **unused)
         uint32_t kind, format;
     } rules[] = {{MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_F32},
                  {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT},
-                 {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_4BIT},
-                 {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_F8},
+                 {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_COMPANDED4},
                  {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_BF16},
                  {MEMOPT_OPTIMIZER_LION, MEMOPT_STATE_8BIT},
                  {MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_8BIT},

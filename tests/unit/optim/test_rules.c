@@ -24,9 +24,7 @@ typedef struct kind {
 #define ADEMAMIX MEMOPT_OPTIMIZER_GROUP_ADEMAMIX_INIT
 
 static const kind kinds[] = {
-    {"AdamW 4-bit", MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_4BIT, ADAMW},
     {"AdamW companded 4-bit", MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_COMPANDED4, ADAMW},
-    {"AdamW e4m3", MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_F8, ADAMW},
     {"AdamW companded", MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_COMPANDED, ADAMW},
     {"AdamW bf16", MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_BF16, ADAMW},
     {"schedule-free", MEMOPT_OPTIMIZER_SCHEDULE_FREE, MEMOPT_STATE_F32, FREE},
@@ -265,9 +263,8 @@ static void test_coded_states_stay_near(void **state)
 {
     (void)state;
     for (int i = 0; i < KINDS; i++) {
-        static const double bounds[KINDS] = {0.3,  0.3,   0.06, 0.025, 0.009, 1e-4,  1e-3, 0.035,
-                                             1e-3, 0.025, 1e-4, 0.022, 1e-4,  0.022, 1e-4, 0.022,
-                                             1e-4, 0.022, 1e-4, 0.022, 1e-4,  0.022};
+        static const double bounds[KINDS] = {0.3,   0.025, 0.009, 1e-4, 1e-3, 0.035, 1e-3, 0.025, 1e-4, 0.022,
+                                         1e-4, 0.022, 1e-4, 0.022, 1e-4, 0.022, 1e-4, 0.022, 1e-4, 0.022};
         errors e = follow(&kinds[i], 50, 0);
         assert_true(e.mean < bounds[i] * e.moved);
     }
@@ -364,16 +361,14 @@ static double regression(const kind *k, double lr, int steps)
     return loss;
 }
 
-/* Coded states train as 32-bit ones do; 4-bit ones are behind for as long as the loss falls steeply
- * (torchao's are 3.2 times behind on this problem after as many steps). */
+/* Coded states train as 32-bit ones do; 4-bit ones are behind for as long as the loss falls steeply. */
 static void test_losses(void **state)
 {
     (void)state;
     static const double rates[] = {0,    0.02, 0.03, 0.05,  0.02,
                                    0.05, 0.02, 0.3,  0.002, 0.02}; /* by kind */
-    static const double bounds[KINDS] = {4.0,  2.0, 1.4,  1.1, 1.01, 1.01, 1.01, 1.1,
-                                         1.01, 1.1, 1.01, 1.1, 1.01, 1.1,  1.01, 1.1,
-                                         1.01, 1.1, 1.01, 1.1, 1.01, 1.1};
+    static const double bounds[KINDS] = {2.0, 1.1, 1.01, 1.01, 1.01, 1.1, 1.01, 1.1, 1.01, 1.1,
+                                         1.01, 1.1, 1.01, 1.1, 1.01, 1.1, 1.01, 1.1, 1.01, 1.1};
     for (int i = 0; i < KINDS; i++) {
         kind exact = kinds[i];
         exact.format = MEMOPT_STATE_F32;

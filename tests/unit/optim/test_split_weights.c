@@ -123,8 +123,7 @@ static void test_the_step_of_fp32(void **state)
         uint32_t kind, format, states;
     } cases[] = {{MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_F32, 2},
                  {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT, 4},
-                 {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_4BIT, 4},
-                 {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_F8, 4},
+                 {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_COMPANDED4, 4},
                  {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_COMPANDED, 4},
                  {MEMOPT_OPTIMIZER_ADAM, MEMOPT_STATE_8BIT, 4},
                  {MEMOPT_OPTIMIZER_LION, MEMOPT_STATE_8BIT, 2},

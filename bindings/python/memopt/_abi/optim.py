@@ -24,14 +24,12 @@ class OptimizerKind(enum.IntEnum):
     ADEMAMIX = 9
 
 
-@enumeration("MEMOPT_STATE_", BITS8="MEMOPT_STATE_8BIT", BITS4="MEMOPT_STATE_4BIT")
+@enumeration("MEMOPT_STATE_", BITS8="MEMOPT_STATE_8BIT")
 class StateFormat(enum.IntEnum):
     """How optimizer states are kept."""
 
     F32 = 1
     BITS8 = 2
-    BITS4 = 3
-    F8 = 4
     COMPANDED = 5
     BF16 = 6
     COMPANDED4 = 7
