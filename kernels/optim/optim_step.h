@@ -143,10 +143,9 @@ typedef struct mo_blockcode_args {
  * tensors with 32-bit states. So one launch updates all parameters of an optimizer. The first is
  * AdamW's 8-bit one. */
 extern const mo_kernel mo_kernel_optim_upload, mo_kernel_optim_prologue, mo_kernel_optim_step,
-    mo_kernel_step_adamwc8, mo_kernel_step_adamwc4,
-    mo_kernel_step_lion8, mo_kernel_step_sgd8, mo_kernel_step_adam8, mo_kernel_step_adamw16,
-    mo_kernel_step_schedule_free, mo_kernel_step_rmsprop8, mo_kernel_step_rmspropm8,
-    mo_kernel_step_ademamix8;
+    mo_kernel_step_adamwc8, mo_kernel_step_adamwc4, mo_kernel_step_lion8, mo_kernel_step_sgd8,
+    mo_kernel_step_adam8, mo_kernel_step_adamw16, mo_kernel_step_schedule_free,
+    mo_kernel_step_rmsprop8, mo_kernel_step_rmspropm8, mo_kernel_step_ademamix8;
 
 extern const mo_kernel mo_kernel_quantize, mo_kernel_dequantize, mo_kernel_quantizec8,
     mo_kernel_dequantizec8, mo_kernel_quantizec4, mo_kernel_dequantizec4;

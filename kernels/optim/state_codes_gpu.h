@@ -350,8 +350,10 @@ template <> struct mo_codec<MO_STATE_COMPANDED4> {
         uint32_t byte = mo_thread_index(), codes[2] = {byte >> 4, byte & 15u};
         MO_UNROLL
         for (int k = 0; k < 2; k++) {
-            t->pairs_signed[byte].of[k] = mo_f32_bits(mo_format_value(MO_STATE_COMPANDED4, 1, codes[k], 1.0f));
-            t->pairs_unsigned[byte].of[k] = mo_f32_bits(mo_format_value(MO_STATE_COMPANDED4, 0, codes[k], 1.0f));
+            t->pairs_signed[byte].of[k] =
+                mo_f32_bits(mo_format_value(MO_STATE_COMPANDED4, 1, codes[k], 1.0f));
+            t->pairs_unsigned[byte].of[k] =
+                mo_f32_bits(mo_format_value(MO_STATE_COMPANDED4, 0, codes[k], 1.0f));
         }
     }
 
@@ -394,7 +396,6 @@ template <> struct mo_codec<MO_STATE_COMPANDED4> {
             words[0] += mo_code4_unsigned_in(y[k]) << (k ^ 1) * 4;
     }
 };
-
 
 /* All that is below a codec's beginning becomes it. */
 template <uint32_t FORMAT> MO_DEVICE void mo_from_least(float y[8])

@@ -110,8 +110,7 @@ static memopt_status run(const char *verb, uint32_t format, int back, memopt_dev
         return status;
     mo_blockcode_args args = {values->data,  codes->data,   absmax->data,
                               values->count, values->dtype, (uint32_t)is_signed};
-    return mo_launch(device, stream, kernels[format][back], &args,
-                     mo_chunks_of(values->count));
+    return mo_launch(device, stream, kernels[format][back], &args, mo_chunks_of(values->count));
 }
 
 memopt_status memopt_quantize(memopt_device *device, uint32_t state_format,

@@ -75,9 +75,11 @@ static memopt_status cast(const mo_converter *c, const memopt_tensor *to, const 
 }
 
 /* The dynamic map of 4 bits for a first moment (torchao's AdamW4bit), before the scale. */
-static const uint32_t old_map4[16] = { /* bits of fp32 */
-    0xbf633333, 0xbf29999a, 0xbee00000, 0xbe599999, 0xbd9eb852, 0xbd051eb9, 0xbbb43958, 0x00000000,
-    0x3bb43958, 0x3d051eb9, 0x3d9eb852, 0x3e599999, 0x3ee00000, 0x3f29999a, 0x3f633333, 0x3f800000};
+static const uint32_t old_map4[16] = {/* bits of fp32 */
+                                      0xbf633333, 0xbf29999a, 0xbee00000, 0xbe599999,
+                                      0xbd9eb852, 0xbd051eb9, 0xbbb43958, 0x00000000,
+                                      0x3bb43958, 0x3d051eb9, 0x3d9eb852, 0x3e599999,
+                                      0x3ee00000, 0x3f29999a, 0x3f633333, 0x3f800000};
 
 static float value_of(uint32_t format, int is_signed, uint32_t code, float scale)
 {

@@ -15,7 +15,7 @@ MUTANTS = (
         "extras/planner/lib/solve/search.c",
         """        for (int i = 0; i < MO_PLAN_CHANGES; i++)
             if (is_in(p->set, i))
-                MO_PLAN_TRY(try_set(s, with & ~(1u << i), p, best));
+                MO_TRY(try_set(s, with & ~(1u << i), p, best));
 """,
         "",
         "planner-plain",

@@ -551,12 +551,18 @@ static void test_limit_of_a_group(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_4bit_codes),        cmocka_unit_test(test_4bit_tensors),
+        cmocka_unit_test(test_4bit_codes),
+        cmocka_unit_test(test_4bit_tensors),
         cmocka_unit_test(test_companded_codes),
-        cmocka_unit_test(test_companded4_codes),  cmocka_unit_test(test_companded_forms),
-        cmocka_unit_test(test_companded_tensors), cmocka_unit_test(test_bf16_codes),
-        cmocka_unit_test(test_bf16_means_move),   cmocka_unit_test(test_views),
-        cmocka_unit_test(test_old_formats), cmocka_unit_test(test_refusals),          cmocka_unit_test(test_listed_formats),
+        cmocka_unit_test(test_companded4_codes),
+        cmocka_unit_test(test_companded_forms),
+        cmocka_unit_test(test_companded_tensors),
+        cmocka_unit_test(test_bf16_codes),
+        cmocka_unit_test(test_bf16_means_move),
+        cmocka_unit_test(test_views),
+        cmocka_unit_test(test_old_formats),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_listed_formats),
         cmocka_unit_test(test_limit_of_a_group),
     };
     return cmocka_run_group_tests_name("optimizer formats", tests, NULL, NULL);

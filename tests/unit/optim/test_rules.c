@@ -263,8 +263,9 @@ static void test_coded_states_stay_near(void **state)
 {
     (void)state;
     for (int i = 0; i < KINDS; i++) {
-        static const double bounds[KINDS] = {0.3,   0.025, 0.009, 1e-4, 1e-3, 0.035, 1e-3, 0.025, 1e-4, 0.022,
-                                         1e-4, 0.022, 1e-4, 0.022, 1e-4, 0.022, 1e-4, 0.022, 1e-4, 0.022};
+        static const double bounds[KINDS] = {0.3,   0.025, 0.009, 1e-4,  1e-3,  0.035, 1e-3,
+                                             0.025, 1e-4,  0.022, 1e-4,  0.022, 1e-4,  0.022,
+                                             1e-4,  0.022, 1e-4,  0.022, 1e-4,  0.022};
         errors e = follow(&kinds[i], 50, 0);
         assert_true(e.mean < bounds[i] * e.moved);
     }
@@ -367,8 +368,8 @@ static void test_losses(void **state)
     (void)state;
     static const double rates[] = {0,    0.02, 0.03, 0.05,  0.02,
                                    0.05, 0.02, 0.3,  0.002, 0.02}; /* by kind */
-    static const double bounds[KINDS] = {2.0, 1.1, 1.01, 1.01, 1.01, 1.1, 1.01, 1.1, 1.01, 1.1,
-                                         1.01, 1.1, 1.01, 1.1, 1.01, 1.1, 1.01, 1.1, 1.01, 1.1};
+    static const double bounds[KINDS] = {2.0,  1.1, 1.01, 1.01, 1.01, 1.1, 1.01, 1.1, 1.01, 1.1,
+                                         1.01, 1.1, 1.01, 1.1,  1.01, 1.1, 1.01, 1.1, 1.01, 1.1};
     for (int i = 0; i < KINDS; i++) {
         kind exact = kinds[i];
         exact.format = MEMOPT_STATE_F32;

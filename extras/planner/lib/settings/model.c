@@ -230,7 +230,7 @@ static memopt_status check_shape(const mo_plan_model *m)
         if (status != MEMOPT_OK)
             return status;
     }
-    MO_PLAN_TRY(check_adapters(m));
+    MO_TRY(check_adapters(m));
     mo_plan_given given = {.model = *m};
     return mo_plan_check_limits(&given);
 }
@@ -329,8 +329,8 @@ memopt_status mo_plan_model_fill(mo_plan_settings *s)
     fill(&m->layers, mo_max_u64(1, m->hidden / 64));
     int dim_given = m->head_dim > 0;
     default_shape(m);
-    MO_PLAN_TRY(check_shape(m));
-    MO_PLAN_TRY(check_ratios(m, dim_given));
-    MO_PLAN_TRY(check_family(m));
+    MO_TRY(check_shape(m));
+    MO_TRY(check_ratios(m, dim_given));
+    MO_TRY(check_family(m));
     return rest_of_total(s);
 }

@@ -24,8 +24,8 @@ static memopt_status check_mix(const char *name, memopt_dtype dtype, memopt_dtyp
 
 static memopt_status check_dtypes(const mo_plan_run *r)
 {
-    MO_PLAN_TRY(check_mix("run.compute_dtype", r->compute_dtype, r->weight_dtype));
-    MO_PLAN_TRY(check_mix("run.base_dtype", r->base_dtype, r->weight_dtype));
+    MO_TRY(check_mix("run.compute_dtype", r->compute_dtype, r->weight_dtype));
+    MO_TRY(check_mix("run.base_dtype", r->base_dtype, r->weight_dtype));
     return check_mix("run.adapter_dtype", r->adapter_dtype, r->weight_dtype);
 }
 
@@ -39,7 +39,7 @@ static memopt_status check_quantized(const mo_plan_settings *s)
                  s->model.quantize == MO_PLAN_QUANTIZE_NF4_DOUBLE;
     if (s->model.quantize == MO_PLAN_QUANTIZE_NONE)
         return MEMOPT_OK;
-    MO_PLAN_TRY(mo_plan_model_check_learns(&s->model));
+    MO_TRY(mo_plan_model_check_learns(&s->model));
     if (r->world_size > 1 && r->sharding >= MO_PLAN_ZERO2 && !shares)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "plan: FSDP does not divide weights of %s; take nf4, or run.sharding=ddp or "
@@ -140,7 +140,7 @@ static memopt_status derive(mo_plan_settings *s)
 /* Types and counts, and what goes with what. */
 static memopt_status fill_run(mo_plan_settings *s)
 {
-    MO_PLAN_TRY(check_dtypes(&s->run));
+    MO_TRY(check_dtypes(&s->run));
     default_dtypes(&s->run);
     default_counts(s);
     return mo_plan_at_most("run.sequence_mean", s->run.sequence_mean, "run.sequence",
@@ -163,10 +163,10 @@ memopt_status mo_plan_settings_fill(mo_plan_settings *s, const mo_plan_model *mo
                                     const mo_plan_run *run, const mo_plan_card *card)
 {
     read(s, model, run, card);
-    MO_PLAN_TRY(mo_plan_model_fill(s));
-    MO_PLAN_TRY(fill_run(s));
-    MO_PLAN_TRY(check_quantized(s));
-    MO_PLAN_TRY(derive(s));
+    MO_TRY(mo_plan_model_fill(s));
+    MO_TRY(fill_run(s));
+    MO_TRY(check_quantized(s));
+    MO_TRY(derive(s));
     mo_plan_card_fill(&s->card);
     return MEMOPT_OK;
 }
@@ -175,9 +175,9 @@ memopt_status mo_plan_settings_fill_measured(mo_plan_settings *s, const mo_plan_
                                              const mo_plan_run *run, const mo_plan_card *card)
 {
     read(s, NULL, run, card);
-    MO_PLAN_TRY(mo_plan_model_fill_measured(s, model));
+    MO_TRY(mo_plan_model_fill_measured(s, model));
     uint64_t sequence = s->run.sequence, mean = s->run.sequence_mean;
-    MO_PLAN_TRY(fill_run(s));
+    MO_TRY(fill_run(s));
     s->run.sequence = sequence;
     s->run.sequence_mean = mean;
     mo_plan_card_fill(&s->card);

@@ -13,13 +13,6 @@
 enum { MO_PLAN_MAX_LAYERS = 4096, MO_PLAN_TEXT = 256 };
 
 /* Returns what a call returns, unless it is MEMOPT_OK. Not where something has to be freed. */
-#define MO_PLAN_TRY(call)                                                                          \
-    do {                                                                                           \
-        memopt_status status_ = (call);                                                            \
-        if (status_ != MEMOPT_OK)                                                                  \
-            return status_;                                                                        \
-    } while (0)
-
 /* Positions of the words of the table of keys. */
 enum { MO_PLAN_DEFAULT, MO_PLAN_NO, MO_PLAN_YES }; /* of switches */
 enum {

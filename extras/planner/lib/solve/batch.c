@@ -8,7 +8,7 @@ static memopt_status fits_with(const mo_plan_case *c, uint64_t batch, int *fits)
     mo_plan_case at = *c;
     mo_plan_cost cost;
     at.run.batch = batch;
-    MO_PLAN_TRY(mo_plan_case_cost(&at, &cost));
+    MO_TRY(mo_plan_case_cost(&at, &cost));
     *fits = mo_plan_cost_fits(&cost);
     return MEMOPT_OK;
 }
@@ -21,7 +21,7 @@ memopt_status mo_plan_largest_batch(const mo_plan_case *c, uint64_t most, uint64
         uint64_t next =
             beyond == most + 1 ? mo_min_u64(doubled, most) : fitting + (beyond - fitting) / 2;
         int fits = 0;
-        MO_PLAN_TRY(fits_with(c, next, &fits));
+        MO_TRY(fits_with(c, next, &fits));
         if (fits)
             fitting = next;
         else

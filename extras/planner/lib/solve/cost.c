@@ -18,7 +18,7 @@ struct mo_plan_measured_run {
 static memopt_status played(const mo_plan_case *c, mo_plan_cost *cost)
 {
     mo_plan_report report;
-    MO_PLAN_TRY(mo_plan_outline(&c->model, &c->run, &c->card, &report));
+    MO_TRY(mo_plan_outline(&c->model, &c->run, &c->card, &report));
     *cost = (mo_plan_cost){report.peak.total, report.limit_bytes, report.step_seconds};
     return MEMOPT_OK;
 }
@@ -52,9 +52,9 @@ static memopt_status measured(const mo_plan_case *c, mo_plan_cost *cost)
 {
     mo_plan_estimate e = {.layers = NULL};
     mo_plan_bytes phases[MO_PLAN_PHASES];
-    MO_PLAN_TRY(mo_plan_settings_fill_measured(&e.settings, &c->model, &c->run, &c->card));
-    MO_PLAN_TRY(ask(c->source, &e.settings, phases));
-    MO_PLAN_TRY(mo_plan_estimate_measured(&e, phases));
+    MO_TRY(mo_plan_settings_fill_measured(&e.settings, &c->model, &c->run, &c->card));
+    MO_TRY(ask(c->source, &e.settings, phases));
+    MO_TRY(mo_plan_estimate_measured(&e, phases));
     *cost = (mo_plan_cost){e.report.peak.total, e.report.limit_bytes, e.report.time_factor};
     return MEMOPT_OK;
 }
@@ -86,7 +86,7 @@ memopt_status mo_plan_case_cost(const mo_plan_case *c, mo_plan_cost *cost)
             *cost = s->known[i].cost;
             return MEMOPT_OK;
         }
-    MO_PLAN_TRY(mo_plan_case_is_measured(c) ? measured(c, cost) : played(c, cost));
+    MO_TRY(mo_plan_case_is_measured(c) ? measured(c, cost) : played(c, cost));
     return s != NULL ? remember(s, c, cost) : MEMOPT_OK;
 }
 

@@ -40,9 +40,8 @@ static memopt_status estimate(mo_plan_estimate *e, const mo_plan_given *given, c
     mo_plan_bytes phases[MO_PLAN_PHASES];
     if (c->measure == NULL)
         return mo_plan_estimate_make(e, &given->model, &given->run, &given->card);
-    MO_PLAN_TRY(
-        mo_plan_settings_fill_measured(&e->settings, &given->model, &given->run, &given->card));
-    MO_PLAN_TRY(measure(c, &e->settings, phases));
+    MO_TRY(mo_plan_settings_fill_measured(&e->settings, &given->model, &given->run, &given->card));
+    MO_TRY(measure(c, &e->settings, phases));
     return mo_plan_estimate_measured(e, phases);
 }
 
@@ -50,7 +49,7 @@ static memopt_status estimate(mo_plan_estimate *e, const mo_plan_given *given, c
 static memopt_status solve(memopt_plan *plan, mo_plan_given *given, caller *c)
 {
     mo_plan_solution *s = &plan->solution;
-    MO_PLAN_TRY(mo_plan_find_fit(given, c->measure ? measure : NULL, c, s));
+    MO_TRY(mo_plan_find_fit(given, c->measure ? measure : NULL, c, s));
     plan->solved = 1;
     given->run.batch = s->fit.start_batch;
     given->run.accumulation = s->fit.start_accumulation;
@@ -60,10 +59,10 @@ static memopt_status solve(memopt_plan *plan, mo_plan_given *given, caller *c)
 static memopt_status make(memopt_plan *plan, const char *settings, caller *c, int solving)
 {
     mo_plan_given given;
-    MO_PLAN_TRY(mo_plan_parse(settings, &given));
+    MO_TRY(mo_plan_parse(settings, &given));
     if (solving)
-        MO_PLAN_TRY(solve(plan, &given, c));
-    MO_PLAN_TRY(estimate(&plan->estimate, &given, c));
+        MO_TRY(solve(plan, &given, c));
+    MO_TRY(estimate(&plan->estimate, &given, c));
     plan->json = mo_plan_json(&plan->estimate, solving ? &plan->solution : NULL);
     return plan->json != NULL ? MEMOPT_OK : MEMOPT_OUT_OF_HOST_MEMORY;
 }
@@ -140,7 +139,7 @@ memopt_status memopt_plan_get_events(memopt_plan *plan, memopt_plan_event *out_e
 {
     if (plan == NULL || out_count == NULL || (out_events == NULL && room > 0))
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "plan: plan, out_events or out_count is NULL");
-    MO_PLAN_TRY(list(plan));
+    MO_TRY(list(plan));
     uint64_t count = mo_min_u64(room, plan->blocks.count);
     for (uint64_t i = 0; i < count; i++) {
         const mo_plan_block *b = &plan->blocks.blocks[i];

@@ -36,7 +36,7 @@ memopt_status mo_plan_estimate_measured(mo_plan_estimate *e, const mo_plan_bytes
     const mo_plan_run *run = &e->settings.run;
     for (uint32_t i = 0; i < MO_PLAN_PHASES; i++) {
         r->phases[i] = phases[i];
-        MO_PLAN_TRY(add_up(&r->phases[i]));
+        MO_TRY(add_up(&r->phases[i]));
     }
     mo_plan_fill_moments(e);
     mo_plan_fill_peak_reason(e, "");

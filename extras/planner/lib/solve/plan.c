@@ -8,7 +8,7 @@
 /* Plays the step that settings describe. The caller ends the play, whatever is returned. */
 static memopt_status play_step(mo_plan_play *p, const mo_plan_settings *s)
 {
-    MO_PLAN_TRY(mo_plan_play_build(p, s, mo_plan_engine_of(&s->run)));
+    MO_TRY(mo_plan_play_build(p, s, mo_plan_engine_of(&s->run)));
     return mo_plan_play_step(p);
 }
 
@@ -78,9 +78,9 @@ memopt_status mo_plan_estimate_make(mo_plan_estimate *e, const mo_plan_model *mo
                                     const mo_plan_run *run, const mo_plan_card *card)
 {
     memset(e, 0, sizeof *e);
-    MO_PLAN_TRY(mo_plan_settings_fill(&e->settings, model, run, card));
-    MO_PLAN_TRY(play(e));
-    MO_PLAN_TRY(add_plain(e));
+    MO_TRY(mo_plan_settings_fill(&e->settings, model, run, card));
+    MO_TRY(play(e));
+    MO_TRY(add_plain(e));
     return add_mean(e);
 }
 

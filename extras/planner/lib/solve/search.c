@@ -46,7 +46,7 @@ static memopt_status try_change(const search *s, int index, const mo_plan_case *
     *useful = 0;
     if (!mo_plan_change_make(index, c, s->options, &t->changed, &t->change))
         return MEMOPT_OK;
-    MO_PLAN_TRY(cost_of(&t->changed, &t->cost, useful));
+    MO_TRY(cost_of(&t->changed, &t->cost, useful));
     if (!*useful)
         return MEMOPT_OK;
     t->change.peak_bytes = t->cost.peak;
@@ -78,7 +78,7 @@ static memopt_status best_of_tier(const search *s, uint32_t taken, int tier, con
         int useful = 0;
         if ((int)mo_plan_change_tier(i) != tier || is_in(taken, i))
             continue;
-        MO_PLAN_TRY(try_change(s, i, c, cost, &t, &useful));
+        MO_TRY(try_change(s, i, c, cost, &t, &useful));
         if (!useful)
             continue;
         /* One that makes it fit goes before one that saves more for its time but does not. */
@@ -98,11 +98,11 @@ static memopt_status take(const search *s, uint32_t *taken, mo_plan_cost *cost)
 {
     mo_plan_case c = s->start;
     int tier = 0;
-    MO_PLAN_TRY(mo_plan_case_cost(&c, cost));
+    MO_TRY(mo_plan_case_cost(&c, cost));
     while (tier < MO_PLAN_TIERS && !mo_plan_cost_fits(cost)) {
         tried best;
         int index = -1;
-        MO_PLAN_TRY(best_of_tier(s, *taken, tier, &c, cost, &best, &index));
+        MO_TRY(best_of_tier(s, *taken, tier, &c, cost, &best, &index));
         tier = index < 0 ? tier + 1 : 0;
         if (index < 0)
             continue;
@@ -165,7 +165,7 @@ static memopt_status measure(plan *p)
 {
     mo_plan_cost cost;
     int possible = 0;
-    MO_PLAN_TRY(cost_of(&p->with, &cost, &possible));
+    MO_TRY(cost_of(&p->with, &cost, &possible));
     p->fits = possible && mo_plan_cost_fits(&cost);
     if (possible)
         p->time = p->factor * cost.time;
@@ -178,7 +178,7 @@ static memopt_status try_set(const search *s, uint32_t set, const plan *p, plan 
     plan q;
     if (!make(s, set, &q) || !is_better(&q, p)) /* without asking what it takes */
         return MEMOPT_OK;
-    MO_PLAN_TRY(measure(&q));
+    MO_TRY(measure(&q));
     if (is_better(&q, p) && is_cheaper(&q, best))
         *best = q;
     return MEMOPT_OK;
@@ -191,17 +191,17 @@ static memopt_status best_other(const search *s, const plan *p, plan *best)
     *best = *p;
     for (int i = 0; i < MO_PLAN_CHANGES; i++)
         if (is_in(p->set, i))
-            MO_PLAN_TRY(try_set(s, p->set & ~(1u << i), p, best));
+            MO_TRY(try_set(s, p->set & ~(1u << i), p, best));
     if (best->set != p->set)
         return MEMOPT_OK;
     for (int more = 0; more < MO_PLAN_CHANGES; more++) {
         uint32_t with = p->set | 1u << more;
         if (with == p->set)
             continue;
-        MO_PLAN_TRY(try_set(s, with, p, best));
+        MO_TRY(try_set(s, with, p, best));
         for (int i = 0; i < MO_PLAN_CHANGES; i++)
             if (is_in(p->set, i))
-                MO_PLAN_TRY(try_set(s, with & ~(1u << i), p, best));
+                MO_TRY(try_set(s, with & ~(1u << i), p, best));
     }
     return MEMOPT_OK;
 }
@@ -211,10 +211,10 @@ static memopt_status improve(const search *s, uint32_t *set, mo_plan_case *with)
 {
     plan p, best;
     (void)make(s, *set, &best);
-    MO_PLAN_TRY(measure(&best));
+    MO_TRY(measure(&best));
     do {
         p = best;
-        MO_PLAN_TRY(best_other(s, &p, &best));
+        MO_TRY(best_other(s, &p, &best));
     } while (best.set != p.set);
     *set = p.set;
     *with = p.with;
@@ -242,7 +242,7 @@ static memopt_status step(walk *w, int index, int forced, int *made)
         mo_plan_change_batch(&t.changed, w->to->batch, w->to->accumulation, &t.change);
     else if (!mo_plan_change_make(index, &w->at, w->options, &t.changed, &t.change))
         return MEMOPT_OK;
-    MO_PLAN_TRY(cost_of(&t.changed, &t.cost, &possible));
+    MO_TRY(cost_of(&t.changed, &t.cost, &possible));
     if (!possible) /* yet */
         t.cost = w->cost;
     if (t.cost.peak + (found->fits ? 0 : small_of(&w->cost)) >= w->cost.peak && !forced)
@@ -269,7 +269,7 @@ static memopt_status steps(walk *w, uint32_t *left, int forced)
         for (int i = 0; i < MO_PLAN_CHANGES; i++) {
             int made = 0;
             if (is_in(before, i))
-                MO_PLAN_TRY(step(w, i, forced, &made));
+                MO_TRY(step(w, i, forced, &made));
             *left &= ~((uint32_t)made << i);
         }
     } while (*left != before);
@@ -287,11 +287,11 @@ static memopt_status walk_from(walk *w, const mo_plan_case *given, uint32_t set,
     w->at = *given;
     w->found->count = 0;
     w->found->time = 1;
-    MO_PLAN_TRY(mo_plan_case_cost(&w->at, &w->cost));
+    MO_TRY(mo_plan_case_cost(&w->at, &w->cost));
     *left = first;
-    MO_PLAN_TRY(steps(w, left, 1));
+    MO_TRY(steps(w, left, 1));
     *left |= set & ~first & ~slow;
-    MO_PLAN_TRY(steps(w, left, 0));
+    MO_TRY(steps(w, left, 0));
     *left |= set & ~first & slow;
     return steps(w, left, 0);
 }
@@ -304,11 +304,11 @@ static memopt_status list(const mo_plan_case *given, uint32_t set, mo_plan_case 
     mo_plan_run to = c->run;
     walk w = {.to = &to, .options = options, .found = found};
     uint32_t left;
-    MO_PLAN_TRY(walk_from(&w, given, set, 0, &left));
+    MO_TRY(walk_from(&w, given, set, 0, &left));
     if (found->fits && left != 0)
-        MO_PLAN_TRY(walk_from(&w, given, set, left, &left));
+        MO_TRY(walk_from(&w, given, set, left, &left));
     if (found->fits)
-        MO_PLAN_TRY(steps(&w, &left, 1));
+        MO_TRY(steps(&w, &left, 1));
     *c = w.at;
     return MEMOPT_OK;
 }
@@ -320,7 +320,7 @@ memopt_status mo_plan_search_changes(mo_plan_case *c, const mo_plan_target *opti
     mo_plan_cost cost;
     plan all;
     *found = (mo_plan_found){.time = 1};
-    MO_PLAN_TRY(take(&s, &found->taken, &cost));
+    MO_TRY(take(&s, &found->taken, &cost));
     found->floor = cost.peak;
     found->fits = mo_plan_cost_fits(&cost);
     if (found->fits)
@@ -340,7 +340,7 @@ memopt_status mo_plan_search_list(const mo_plan_case *given, mo_plan_case *c,
     s.start.run.batch = c->run.batch;
     s.start.run.accumulation = c->run.accumulation;
     found->taken &= ~batch;
-    MO_PLAN_TRY(improve(&s, &found->taken, c));
+    MO_TRY(improve(&s, &found->taken, c));
     if (given->run.batch != c->run.batch)
         found->taken |= batch;
     return list(given, found->taken, c, options, found);
@@ -360,11 +360,11 @@ memopt_status mo_plan_search_alternatives(const mo_plan_case *c, const mo_plan_t
     search s = {.start = *c, .options = options};
     mo_plan_found applied = *found;
     mo_plan_cost cost;
-    MO_PLAN_TRY(mo_plan_case_cost(c, &cost));
+    MO_TRY(mo_plan_case_cost(c, &cost));
     for (int i = 0; i < MO_PLAN_CHANGES; i++) {
         tried t;
         int useful = 0;
-        MO_PLAN_TRY(try_change(&s, i, c, &cost, &t, &useful));
+        MO_TRY(try_change(&s, i, c, &cost, &t, &useful));
         if (useful && t.change.saves_bytes > small_of(&cost) && !is_listed(&applied, &t.change))
             found->changes[found->count++] = t.change;
     }

@@ -11,9 +11,9 @@ static memopt_status fill_in(mo_plan_case *c)
 {
     mo_plan_settings s;
     mo_plan_cost cost;
-    MO_PLAN_TRY(mo_plan_case_is_measured(c)
-                    ? mo_plan_settings_fill_measured(&s, &c->model, &c->run, &c->card)
-                    : mo_plan_settings_fill(&s, &c->model, &c->run, &c->card));
+    MO_TRY(mo_plan_case_is_measured(c)
+               ? mo_plan_settings_fill_measured(&s, &c->model, &c->run, &c->card)
+               : mo_plan_settings_fill(&s, &c->model, &c->run, &c->card));
     c->model = s.model;
     c->run = s.run;
     c->card = s.card;
@@ -42,7 +42,7 @@ static memopt_status split_for(mo_plan_solution *s, uint64_t most, mo_plan_split
 {
     const mo_plan_case *c = &s->chosen;
     uint64_t world = c->run.world_size, steps = c->run.accumulation, largest = 0, several = 0;
-    MO_PLAN_TRY(mo_plan_largest_batch(c, MO_PLAN_LARGEST_BATCH, &largest));
+    MO_TRY(mo_plan_largest_batch(c, MO_PLAN_LARGEST_BATCH, &largest));
     most = mo_min_u64(most, largest);
     *split = (mo_plan_split){most, steps, most * steps * world};
     if (s->effective_batch == 0 || most == 0)
@@ -50,7 +50,7 @@ static memopt_status split_for(mo_plan_solution *s, uint64_t most, mo_plan_split
     *split = nearest(s, most);
     if (split->accumulation < 2)
         return MEMOPT_OK; /* one is enough */
-    MO_PLAN_TRY(largest_of_several(c, MO_PLAN_LARGEST_BATCH, &several));
+    MO_TRY(largest_of_several(c, MO_PLAN_LARGEST_BATCH, &several));
     if (several == 0) {
         *split = (mo_plan_split){most, 1, most * world}; /* it fits alone, and nothing beside it */
         return MEMOPT_OK;
@@ -64,7 +64,7 @@ static memopt_status choose_batch(mo_plan_solution *s)
 {
     mo_plan_case *c = &s->chosen;
     mo_plan_split split;
-    MO_PLAN_TRY(split_for(s, s->target.keep_batch ? c->run.batch : s->most, &split));
+    MO_TRY(split_for(s, s->target.keep_batch ? c->run.batch : s->most, &split));
     if (split.batch == 0)
         return MEMOPT_OK;
     c->run.batch = split.batch;
@@ -84,7 +84,7 @@ static memopt_status shrink(mo_plan_solution *s, int *done)
     *done = 0;
     if (s->target.keep_batch || batch < 2)
         return MEMOPT_OK;
-    MO_PLAN_TRY(largest_of_several(&s->given, batch - 1, &fitting));
+    MO_TRY(largest_of_several(&s->given, batch - 1, &fitting));
     if (fitting == 0)
         return MEMOPT_OK;
     mo_plan_split split = mo_plan_split_batch(s->effective_batch, fitting, s->given.run.world_size);
@@ -104,10 +104,10 @@ static memopt_status lacks_room(const mo_plan_solution *s, int *lacks)
     *lacks = 0;
     if (s->given.run.accumulation > 1)
         return MEMOPT_OK;
-    MO_PLAN_TRY(mo_plan_largest_batch(&s->given, s->most, &single));
+    MO_TRY(mo_plan_largest_batch(&s->given, s->most, &single));
     if (s->effective_batch == 0 || nearest(s, single).accumulation < 2)
         return MEMOPT_OK;
-    MO_PLAN_TRY(largest_of_several(&s->given, 1, &several));
+    MO_TRY(largest_of_several(&s->given, 1, &several));
     *lacks = several == 0;
     return MEMOPT_OK;
 }
@@ -130,17 +130,17 @@ static memopt_status find(mo_plan_solution *s)
         s->given.run.accumulation = 1;
     if (s->target.effective_batch != 0 && s->batch_given)
         accumulate(s, 1);
-    MO_PLAN_TRY(mo_plan_case_cost(&s->given, &cost));
+    MO_TRY(mo_plan_case_cost(&s->given, &cost));
     s->fit.limit_bytes = cost.limit;
     s->chosen = s->given;
     if (mo_plan_cost_fits(&cost))
-        MO_PLAN_TRY(lacks_room(s, &lacks));
+        MO_TRY(lacks_room(s, &lacks));
     s->fit.fits = mo_plan_cost_fits(&cost) && !lacks;
     s->found.fits = (int)s->fit.fits;
     if (s->found.fits)
         return MEMOPT_OK;
     if (!lacks)
-        MO_PLAN_TRY(shrink(s, &done));
+        MO_TRY(shrink(s, &done));
     if (done)
         return MEMOPT_OK;
     if (s->effective_batch != 0) /* of several, gradients will stay from one to the next */
@@ -161,12 +161,12 @@ static memopt_status list_changes(mo_plan_solution *s)
         s->given.run.batch = s->chosen.run.batch;
         s->given.run.accumulation = s->chosen.run.accumulation;
     }
-    MO_PLAN_TRY(mo_plan_case_cost(&s->given, &cost));
+    MO_TRY(mo_plan_case_cost(&s->given, &cost));
     s->fit.start_batch = s->given.run.batch;
     s->fit.start_accumulation = s->given.run.accumulation;
     s->fit.start_peak_bytes = cost.peak;
     if (s->found.fits && !s->fit.fits)
-        MO_PLAN_TRY(mo_plan_search_list(&s->given, &s->chosen, &s->target, &s->found));
+        MO_TRY(mo_plan_search_list(&s->given, &s->chosen, &s->target, &s->found));
     return s->target.all_changes ? mo_plan_search_alternatives(&s->given, &options, &s->found)
                                  : MEMOPT_OK;
 }
@@ -184,14 +184,14 @@ static memopt_status solve(mo_plan_solution *s)
     else
         s->target.keep_batch = 0;
     s->fit.target_batch = s->effective_batch;
-    MO_PLAN_TRY(find(s));
+    MO_TRY(find(s));
     if (s->found.fits)
-        MO_PLAN_TRY(choose_batch(s));
-    MO_PLAN_TRY(list_changes(s));
+        MO_TRY(choose_batch(s));
+    MO_TRY(list_changes(s));
     if (s->found.fits) /* of the run that is proposed */
-        MO_PLAN_TRY(
+        MO_TRY(
             mo_plan_largest_batch(&s->chosen, MO_PLAN_LARGEST_BATCH, &s->fit.largest_micro_batch));
-    MO_PLAN_TRY(mo_plan_case_cost(&s->chosen, &cost));
+    MO_TRY(mo_plan_case_cost(&s->chosen, &cost));
     s->fit.fits_after = (uint32_t)s->found.fits;
     s->fit.peak_bytes = cost.peak;
     s->fit.floor_bytes = s->found.fits ? 0 : s->found.floor;
