@@ -28,7 +28,6 @@ OPTIMIZERS = (
     "AdamW8bit",
     "AdamW8bitCompanded",
     "AdamW4bit",
-    "AdamWFp8",
     "Lion8bit",
     "SGD8bit",
 )
@@ -388,7 +387,7 @@ def report(options, plain, ours, more=None):
 
 def _saving_checks(options, plain, ours):
     checks = {}
-    if options.optimizer.endswith(("8bit", "4bit", "Fp8", "Companded")):
+    if options.optimizer.endswith(("8bit", "4bit", "Companded")):
         checks["the states take less than a third"] = ours["state"] < plain["state"] / 3
     theirs, mine = plain["activations"], ours["activations"]
     if options.save_on_cpu or options.checkpoint != "none":

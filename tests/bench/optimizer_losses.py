@@ -11,6 +11,7 @@ changes) that the file has is not run again.
 """
 
 import argparse
+import functools
 import json
 import pathlib
 import sys
@@ -38,7 +39,6 @@ CLASSES = {
     "AdamW": ("torch.AdamW", ADAM),
     "AdamW8bit": ("torch.AdamW", ADAM),
     "AdamW8bitCompanded": ("torch.AdamW", ADAM),
-    "AdamWFp8": ("torch.AdamW", ADAM),
     "AdamWBf16": ("torch.AdamW", ADAM),
     "AdamW4bit": ("torch.AdamW", ADAM),
     "torch.Adam": (None, dict(betas=(0.9, 0.95))),
@@ -64,10 +64,17 @@ CLASSES = {
 }
 
 
+def named(name):
+    """A class of ours, at the top or not."""
+    if name == "AdamWBf16":
+        return functools.partial(mt.AdamW, states="bf16")
+    return getattr(mt.optim, name, None) or getattr(mt.bnb, name)
+
+
 def make(name, model, lr):
     """The optimizers of a class over a model: Muon leaves what is no matrix to AdamW."""
     module, _, base = name.partition(",")[0].rpartition(".")
-    kind = getattr(torch.optim if module else mt, base)
+    kind = getattr(torch.optim, base) if module else named(base)
     options = dict(CLASSES[name][1])
     options["lr"] = lr * options.pop("factor", 1)
     parameters = list(model.parameters())

@@ -49,7 +49,7 @@ def cases():
     gradients = [torch.ones(1 << 20, dtype=torch.bfloat16) for _ in range(10)]
     name = "accumulate 10 Mi bf16 into f32"
     found[name, "torch"] = lambda: torch._foreach_add_(sums, gradients)
-    found[name, "memopt"] = lambda: mt.accumulate_(sums, gradients)
+    found[name, "memopt"] = lambda: mt.cast.accumulate_(sums, gradients)
     return found
 
 

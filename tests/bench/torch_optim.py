@@ -129,7 +129,6 @@ OURS = {
         "AdamWBf16": 8,
         "AdamW8bit": 4.06,
         "AdamW8bitCompanded": 4.06,
-        "AdamWFp8": 4.06,
         "AdamW4bit": 2.13,
     },
     "Adam": {"Adam": 16, "Adam8bit": 4.06},
@@ -148,12 +147,19 @@ OURS = {
 MATRICES = ("Muon",)
 
 
+def named(name):
+    """A class of ours, at the top or not."""
+    if name == "AdamWBf16":
+        return functools.partial(mt.AdamW, states="bf16")
+    return getattr(mt.optim, name, None) or getattr(mt.bnb, name)
+
+
 def cases_of(family, shapes, dtype, wanted):
     """Name, maker, bytes moved for a parameter (None: a peer), and the rule, of each case."""
     size = dtype.itemsize
     made = [(name, make, None) for name, make in peers_of(family, wanted)]
     for name, bytes_ in OURS[family].items():
-        make = functools.partial(getattr(mt, name), lr=LR, **SHARED.get(family, {}))
+        make = functools.partial(named(name), lr=LR, **SHARED.get(family, {}))
         made.append(("memopt " + name, make, 3 * size + bytes_))
     return [
         (name, functools.partial(Step, shapes, dtype, make), bytes_, family)

@@ -9,18 +9,15 @@ from ._abi import StateFormat
 from ._arguments import choice
 from ._library import lib
 from .device import Device
+from .rules import FORMATS
 from .streams import StreamLike, stream_pointer
 from .tensors import TensorLike, tensor_array
 
 _FORMAT_NAMES = {
+    **FORMATS,
     "f32": StateFormat.F32,
     "32bit": StateFormat.F32,
-    "8bit": StateFormat.BITS8,
-    "4bit": StateFormat.BITS4,
-    "fp8": StateFormat.F8,
     "companded": StateFormat.COMPANDED,
-    "companded4": StateFormat.COMPANDED4,
-    "bf16": StateFormat.BF16,
 }
 
 
@@ -48,8 +45,8 @@ def quantize(
     signed: bool = True,
     stream: StreamLike = None,
 ) -> None:
-    """Quantises as a state format does: "8bit", "companded", "4bit" and "companded4" (u8 codes, f32
-    absmax) or "fp8" (e4m3 codes, f32 scales). `signed` is False for a second moment."""
+    """Quantises as a state format does: "8bit", "companded8" or "companded4" (u8 codes, f32 scales).
+    `signed` is False for a second moment."""
     parts = (("codes", codes, True), ("scales", scales, True), ("source", source, False))
     _run(lib.memopt_quantize, device, format_of(states), parts, signed, stream)
 
@@ -74,8 +71,7 @@ def state_map(states: Union[str, StateFormat], signed: bool = True) -> Tuple[flo
     format_ = format_of(states)
     values = (ctypes.c_float * 256)()
     lib.memopt_state_map(format_, int(bool(signed)), values)
-    few = format_ in (StateFormat.BITS4, StateFormat.COMPANDED4)
-    return tuple(values[: 16 if few else 256])
+    return tuple(values[: 16 if format_ is StateFormat.COMPANDED4 else 256])
 
 
 def _run(

@@ -8,32 +8,15 @@ from . import _abi
 from ._abi import OptimizerKind
 from ._library import lib, output
 from ._lifetime import Handle
+from .rules import RULES, in_library
 
 #: The hyperparameters of each kind and their defaults: torch's, for Lion its paper's.
 VALUES: Dict[OptimizerKind, Dict[str, Any]] = {
-    OptimizerKind.ADAMW: dict(
-        lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, maximize=False
-    ),
-    OptimizerKind.ADAM: dict(
-        lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, maximize=False
-    ),
-    OptimizerKind.SCHEDULE_FREE: dict(
-        lr=2.5e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, average=0.0, maximize=False
-    ),
-    OptimizerKind.ADEMAMIX: dict(
-        lr=1e-3, betas=(0.9, 0.999, 0.9999), alpha=5.0, t_alpha=0.0, t_beta3=0.0,
-        eps=1e-8, weight_decay=1e-2, maximize=False,
-    ),
-    OptimizerKind.LION: dict(lr=1e-4, betas=(0.9, 0.99), weight_decay=0.0, maximize=False),
-    OptimizerKind.RMSPROP: dict(lr=1e-2, alpha=0.99, eps=1e-8, weight_decay=0.0, maximize=False),
-    OptimizerKind.RMSPROP_MOMENTUM: dict(
-        lr=1e-2, alpha=0.99, eps=1e-8, weight_decay=0.0, momentum=0.9, maximize=False
-    ),
-    OptimizerKind.ADAGRAD: dict(lr=1e-2, eps=1e-10, weight_decay=0.0, maximize=False),
-    OptimizerKind.SGD: dict(
-        lr=1e-3, momentum=0.0, dampening=0.0, weight_decay=0.0, nesterov=False, maximize=False
-    ),
+    rule.kind: in_library(rule) for rule in RULES.values() if rule.kind is not None
 }
+VALUES[OptimizerKind.SCHEDULE_FREE]["average"] = 0.0
+VALUES[OptimizerKind.RMSPROP_MOMENTUM] = {**VALUES[OptimizerKind.RMSPROP], "momentum": 0.9}
+del VALUES[OptimizerKind.RMSPROP]["momentum"]
 
 
 _T = TypeVar("_T")

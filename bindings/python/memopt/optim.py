@@ -1,21 +1,16 @@
-"""AdamW, Lion and SGD with states of 4, 8 or 32 bits, used as torch's are.
+"""AdamW, Adam, Lion and SGD with states of 4 to 32 bits, used as torch's are.
 
 They take parameters or groups on construction, and gradients from each parameter's ``.grad``. What
-they are made of is :class:`Optimizer`, the library's own.
+they are made of is :class:`Optimizer`, the library's own. Their arguments are those of
+:mod:`memopt.rules`.
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, List, Tuple, Union
+from typing import Any, Dict, List, Optional
 
-from ._abi import OptimizerKind, StateFormat
-from .allocator import Allocator
+from . import rules
 from .optimizer import Optimizer
-from .sizes import Size
-from .streams import StreamLike
-from .tensors import TensorLike
-
-Parameters = Iterable[Union[TensorLike, Dict[str, Any]]]
 
 
 class _WithParameters(Optimizer):
@@ -23,34 +18,20 @@ class _WithParameters(Optimizer):
 
     __slots__ = ()
 
-    _kind = OptimizerKind.ADAMW
-    _states = StateFormat.F32
+    _rule: rules.Rule
 
-    def _start(
-        self,
-        allocator: Allocator,
-        params: Parameters,
-        values: Dict[str, Any],
-        stream: StreamLike,
-        min_8bit_size: Size,
-        stochastic_rounding: bool,
-        seed: int,
+    def __init_subclass__(
+        cls, rule: Optional[str] = None, states: str = "fp32", **kwargs: Any
     ) -> None:
-        super().__init__(
-            allocator,
-            kind=self._kind,
-            states=self._states,
-            min_8bit_size=min_8bit_size,
-            stochastic_rounding=stochastic_rounding,
-            seed=seed,
-        )
-        try:
-            self._add_all(list(params), values, stream)
-        except BaseException:
-            self.close()
-            raise
+        super().__init_subclass__(**kwargs)
+        if rule is not None:
+            cls._rule = rules.RULES[rule]
+        if rule is not None or states != "fp32":
+            call = rules.call_of_core(cls._rule, states)
+            cls.__doc__ = rules.described(cls._rule, cls.__doc__ or cls._rule.text, call)
+            cls.__init__ = rules.construct(cls.__doc__, call, _start)  # type: ignore[method-assign]
 
-    def _add_all(self, params: List[Any], defaults: Dict[str, Any], stream: StreamLike) -> None:
+    def _add_all(self, params: List[Any], defaults: Dict[str, Any], stream: Any) -> None:
         if not params:
             raise ValueError("the optimizer has no parameters; pass at least one")
         groups: List[Dict[str, Any]] = params
@@ -64,173 +45,73 @@ class _WithParameters(Optimizer):
                 self.add_parameter(parameter, group, stream=stream)
 
 
-class AdamW(_WithParameters):
-    """AdamW with 32-bit states over parameters, or over dicts {"params": …, "lr": …, …}."""
+def _start(self: Any, allocator: Any, params: Any, values: Dict[str, Any]) -> None:
+    stream = values.pop("stream")
+    options = {k: values.pop(k) for k in ("min_8bit_size", "stochastic_rounding", "seed")}
+    states = rules.format_named(values.pop("states"), self._rule)
+    Optimizer.__init__(self, allocator, kind=self._rule.kind, states=states, **options)
+    try:
+        self._add_all(list(params), values, stream)
+    except BaseException:
+        self.close()
+        raise
+
+
+class AdamW(_WithParameters, rule="AdamW"):
+    __slots__ = ()
+
+
+class AdamW8bit(AdamW, states="8bit"):
+    """AdamW with 8-bit states in blocks of 256 (Dettmers et al. 2022)."""
 
     __slots__ = ()
 
-    def __init__(
-        self,
-        allocator: Allocator,
-        params: Parameters,
-        lr: float = 1e-3,
-        betas: Tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 1e-2,
-        *,
-        maximize: bool = False,
-        stream: StreamLike = None,
-        min_8bit_size: Size = 4096,
-        stochastic_rounding: bool = False,
-        seed: int = 0,
-    ) -> None:
-        values = dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, maximize=maximize)
-        states = (min_8bit_size, stochastic_rounding, seed)
-        self._start(allocator, params, values, stream, *states)
 
-
-class AdamW8bit(AdamW):
-    """AdamW with 8-bit block-wise states; the same arguments, and `min_8bit_size`."""
+class AdamW4bit(AdamW, states="companded4"):
+    """AdamW with companded 4-bit states in blocks of 128."""
 
     __slots__ = ()
 
-    _states = StateFormat.BITS8
 
-
-class AdamW4bit(AdamW):
-    """AdamW with companded 4-bit states; the same arguments, and `min_8bit_size`."""
+class AdamW8bitCompanded(AdamW, states="companded8"):
+    """AdamW with companded 8-bit states, quicker to compute."""
 
     __slots__ = ()
 
-    _states = StateFormat.COMPANDED4
 
-
-class AdamWFp8(AdamW):
-    """AdamW with e4m3 states and a scale per block; the same arguments, and `min_8bit_size`."""
+class AdamWBf16(AdamW, states="bf16"):
+    """AdamW with bf16 states, rounded stochastically."""
 
     __slots__ = ()
 
-    _states = StateFormat.F8
+
+class Adam(_WithParameters, rule="Adam"):
+    __slots__ = ()
 
 
-class AdamW8bitCompanded(AdamW):
-    """AdamW with companded 8-bit states, quicker to compute; the same arguments, and
-    `min_8bit_size`."""
+class Adam8bit(Adam, states="8bit"):
+    """Adam with 8-bit states in blocks of 256."""
 
     __slots__ = ()
 
-    _states = StateFormat.COMPANDED
+
+class Lion(_WithParameters, rule="Lion"):
+    __slots__ = ()
 
 
-class AdamWBf16(AdamW):
-    """AdamW with bf16 states, rounded stochastically; the same arguments, and `min_8bit_size`."""
+class Lion8bit(Lion, states="8bit"):
+    """Lion with an 8-bit state in blocks of 256."""
 
     __slots__ = ()
 
-    _states = StateFormat.BF16
 
-
-class Adam(AdamW):
-    """Adam with 32-bit states; the arguments of AdamW. The decay is part of the gradient."""
+class SGD(_WithParameters, rule="SGD"):
+    """SGD as torch.optim.SGD defines it; the momentum buffer is kept also without momentum."""
 
     __slots__ = ()
 
-    _kind = OptimizerKind.ADAM
 
-    def __init__(
-        self,
-        allocator: Allocator,
-        params: Parameters,
-        lr: float = 1e-3,
-        betas: Tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        **options: Any,
-    ) -> None:
-        super().__init__(allocator, params, lr, betas, eps, weight_decay, **options)
-
-
-class Adam8bit(Adam):
-    """Adam with 8-bit block-wise states."""
+class SGD8bit(SGD, states="8bit"):
+    """SGD with an 8-bit momentum buffer in blocks of 256."""
 
     __slots__ = ()
-
-    _states = StateFormat.BITS8
-
-
-class Lion(_WithParameters):
-    """Lion (Chen et al. 2023) with 32-bit states: one moment, the update is a sign."""
-
-    __slots__ = ()
-
-    _kind = OptimizerKind.LION
-
-    def __init__(
-        self,
-        allocator: Allocator,
-        params: Parameters,
-        lr: float = 1e-4,
-        betas: Tuple[float, float] = (0.9, 0.99),
-        weight_decay: float = 0.0,
-        *,
-        maximize: bool = False,
-        stream: StreamLike = None,
-        min_8bit_size: Size = 4096,
-        stochastic_rounding: bool = False,
-        seed: int = 0,
-    ) -> None:
-        values = dict(lr=lr, betas=betas, weight_decay=weight_decay, maximize=maximize)
-        states = (min_8bit_size, stochastic_rounding, seed)
-        self._start(allocator, params, values, stream, *states)
-
-
-class Lion8bit(Lion):
-    """Lion with an 8-bit block-wise state; the same arguments, and `min_8bit_size`."""
-
-    __slots__ = ()
-
-    _states = StateFormat.BITS8
-
-
-class SGD(_WithParameters):
-    """SGD as torch.optim.SGD defines it, with a 32-bit momentum buffer (kept also without
-    momentum)."""
-
-    __slots__ = ()
-
-    _kind = OptimizerKind.SGD
-
-    def __init__(
-        self,
-        allocator: Allocator,
-        params: Parameters,
-        lr: float = 1e-3,
-        momentum: float = 0.0,
-        dampening: float = 0.0,
-        weight_decay: float = 0.0,
-        nesterov: bool = False,
-        *,
-        maximize: bool = False,
-        stream: StreamLike = None,
-        min_8bit_size: Size = 4096,
-        stochastic_rounding: bool = False,
-        seed: int = 0,
-    ) -> None:
-        values = dict(
-            lr=lr,
-            momentum=momentum,
-            dampening=dampening,
-            weight_decay=weight_decay,
-            nesterov=nesterov,
-            maximize=maximize,
-        )
-        states = (min_8bit_size, stochastic_rounding, seed)
-        self._start(allocator, params, values, stream, *states)
-
-
-class SGD8bit(SGD):
-    """SGD with an 8-bit block-wise momentum buffer; the same arguments, and `min_8bit_size`."""
-
-    __slots__ = ()
-
-    _states = StateFormat.BITS8

@@ -17,6 +17,7 @@ from .codes import format_of, residual_bytes
 from .device import Device
 from .groups import VALUES, Group, given, set_values
 from .memory import Part
+from .rules import MIN_8BIT_SIZE
 from .sizes import Size, parse_size
 from .streams import StreamLike, stream_pointer
 from .tensors import TensorLike, fill_struct, naming, one_f32, passing, tensor
@@ -37,10 +38,11 @@ class _Parameter:
 class Optimizer(_lifetime.Closing):
     """An optimizer over groups of parameters; states come from the allocator.
 
-    `kind` is "adamw", "adam", "lion" or "sgd". `states` is "f32" or "8bit", with AdamW also "4bit",
-    "companded4", "fp8" or "companded"; tensors below `min_8bit_size` elements keep 32-bit states whatever it is.
-    `stochastic_rounding` is for bf16 and f16 parameters. `split_weights` (True or 8, or 16) gives bf16 parameters a state of so many more
-    bits, in place of an f32 master, which 16 bits keep exactly. One thread at a time.
+    `kind` is "adamw", "adam", "lion" or "sgd". `states` is "fp32" or "8bit", with AdamW also "bf16",
+    "companded8" or "companded4"; tensors below `min_8bit_size` elements keep 32-bit states whatever it
+    is. `stochastic_rounding` is for bf16 and f16 parameters. `split_weights` (True or 8, or 16) gives
+    bf16 parameters a state of so many more bits, in place of an f32 master, which 16 bits keep exactly.
+    One thread at a time.
     """
 
     __slots__ = ("_allocator", "_device", "_handle", "_parameters", "groups", "kind", "__weakref__")
@@ -50,8 +52,8 @@ class Optimizer(_lifetime.Closing):
         allocator: Allocator,
         *,
         kind: Union[str, OptimizerKind] = OptimizerKind.ADAMW,
-        states: Union[str, StateFormat] = "f32",
-        min_8bit_size: Size = 4096,
+        states: Union[str, StateFormat] = "fp32",
+        min_8bit_size: Size = MIN_8BIT_SIZE,
         stochastic_rounding: bool = False,
         seed: int = 0,
         split_weights: Union[bool, int] = False,
@@ -262,8 +264,8 @@ class Optimizer(_lifetime.Closing):
         """A parameter's state tensors by name, to read or write in stream order.
 
         "exp_avg" and, with AdamW, "exp_avg_sq"; "momentum_buffer" with SGD. Coded ones are u8
-        codes, pairs of codes (4-bit) or e4m3, with "absmax1" and "absmax2", for e4m3 "scale1" and
-        "scale2", per block.
+        codes, or pairs of codes (4-bit), with a scale per block: "absmax1" and "absmax2", of
+        companded codes "companded1" and "companded2".
         """
         result: Dict[str, Tensor] = {}
         while True:
@@ -323,7 +325,7 @@ class Optimizer(_lifetime.Closing):
         self, data: TensorLike, stream: StreamLike = None, *, convert: bool = False
     ) -> None:
         """Reads what export_bytes() gave; everything is checked before anything changes. `convert`:
-        moments of other state formats and block sizes are converted, by way of fp32."""
+        moments of other state formats are converted, by way of fp32."""
         view = tensor(data)
         read = (
             lib.memopt_optimizer_import_converted_sync

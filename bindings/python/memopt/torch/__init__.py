@@ -20,116 +20,49 @@ except ImportError as error:
         " `pip install torch`." % error
     ) from error
 
-from .allocator import TorchAllocator, enable_allocator, enabled_allocator  # noqa: E402
+from . import blocks, bnb, sharing  # noqa: E402, F401
+from ._moved import MOVED  # noqa: E402
+from .allocator import enable_allocator  # noqa: E402
 from .amp import GradScaler, clip_grad_norm_  # noqa: E402
-from .blocks import dequantize_blocks, quantize_blocks  # noqa: E402
-from .cast import accumulate_, cast_  # noqa: E402
+from .cast import cast_  # noqa: E402
 from .chain import checkpoint_sequential  # noqa: E402
 from .checkpointing import CheckpointError, checkpoint  # noqa: E402
 from .load import load_safetensors  # noqa: E402
 from .optim import (  # noqa: E402
-    LAMB,
-    LARS,
     SGD,
     Adafactor,
-    Adagrad,
-    Adagrad8bit,
     Adam,
     Adam8bit,
     AdamW,
     AdamW4bit,
     AdamW8bit,
     AdamW8bitCompanded,
-    AdamWBf16,
-    AdamWFp8,
     AdamWScheduleFree,
-    AdEMAMix,
-    AdEMAMix8bit,
     CPUOffloadOptimizer,
-    LAMB8bit,
-    LARS8bit,
     Lion,
     Lion8bit,
     Muon,
     Muon8bit,
-    PagedAdEMAMix,
-    PagedAdEMAMix8bit,
-    PagedAdam,
-    PagedAdam8bit,
-    PagedAdamW,
-    PagedAdamW8bit,
-    PagedLion,
-    PagedLion8bit,
-    RMSprop,
-    RMSprop8bit,
     SGD8bit,
     keep_32bit,
+    portable_states,
     release_gradients,
+    to_bitsandbytes,
 )
-from .pausing import pause, paused_tags, resume, tagged  # noqa: E402
-from .reports import MemoryReport, report  # noqa: E402
+from .pausing import pause, resume, tagged  # noqa: E402
+from .reports import report  # noqa: E402
 from .saving import save_on_cpu  # noqa: E402
-from .sharing import TensorExport, import_tensor, share_tensor  # noqa: E402
 
 __all__ = [
-    "AdEMAMix",
-    "AdEMAMix8bit",
-    "Adafactor",
-    "Adagrad",
-    "Adagrad8bit",
-    "Adam",
-    "Adam8bit",
-    "AdamW",
-    "AdamW4bit",
-    "AdamW8bit",
-    "AdamW8bitCompanded",
-    "AdamWBf16",
-    "AdamWFp8",
-    "AdamWScheduleFree",
-    "CPUOffloadOptimizer",
-    "CheckpointError",
-    "GradScaler",
-    "LAMB",
-    "LAMB8bit",
-    "LARS",
-    "LARS8bit",
-    "Lion",
-    "Lion8bit",
-    "MemoryReport",
-    "Muon",
-    "Muon8bit",
-    "PagedAdEMAMix",
-    "PagedAdEMAMix8bit",
-    "PagedAdam",
-    "PagedAdam8bit",
-    "PagedAdamW",
-    "PagedAdamW8bit",
-    "PagedLion",
-    "PagedLion8bit",
-    "RMSprop",
-    "RMSprop8bit",
-    "SGD",
-    "SGD8bit",
-    "TensorExport",
-    "TorchAllocator",
-    "accumulate_",
-    "cast_",
-    "checkpoint",
-    "checkpoint_sequential",
-    "clip_grad_norm_",
-    "dequantize_blocks",
-    "enable_allocator",
-    "enabled_allocator",
-    "import_tensor",
-    "keep_32bit",
-    "load_safetensors",
-    "pause",
-    "paused_tags",
-    "quantize_blocks",
-    "release_gradients",
-    "report",
-    "resume",
-    "save_on_cpu",
-    "share_tensor",
-    "tagged",
-]
+    "Adafactor", "Adam", "Adam8bit", "AdamW", "AdamW4bit", "AdamW8bit", "AdamW8bitCompanded",
+    "AdamWScheduleFree", "CPUOffloadOptimizer", "CheckpointError", "GradScaler", "Lion", "Lion8bit",
+    "Muon", "Muon8bit", "SGD", "SGD8bit", "cast_", "checkpoint",
+    "checkpoint_sequential", "clip_grad_norm_", "enable_allocator", "keep_32bit",
+    "load_safetensors", "pause", "portable_states", "release_gradients", "report", "resume",
+    "save_on_cpu", "tagged", "to_bitsandbytes",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    """Says where a name is now."""
+    raise AttributeError(MOVED.get(name, "module %r has no attribute %r" % (__name__, name)))

@@ -79,7 +79,7 @@ class TorchAllocator:
 
     def __repr__(self) -> str:
         state = "enabled" if self.enabled else "for pools"
-        return "<memopt.torch.TorchAllocator %r, %s>" % (self._config, state)
+        return "<memopt.torch.allocator.TorchAllocator %r, %s>" % (self._config, state)
 
     # --- what it serves ---
 
@@ -291,7 +291,7 @@ def any_allocator(what: str) -> TorchAllocator:
 _LATE = (
     "enable_allocator: torch's own allocator is in use already, and torch cannot change it then."
     " Call it before the first tensor on a GPU, best right after the imports; or use"
-    " `with memopt.torch.TorchAllocator(config).pool():`, which works at any time"
+    " `with memopt.torch.allocator.TorchAllocator(config).pool():`, which works at any time"
 )
 
 

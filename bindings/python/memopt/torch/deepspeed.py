@@ -14,7 +14,7 @@ from typing import Any, Tuple
 
 import torch
 
-from .._abi import OptimizerKind, StateFormat
+from .._abi import OptimizerKind
 from .optim._rules import AdamW
 
 __all__ = ["DeepSpeedCPUAdam", "DeepSpeedCPUAdam8bit"]
@@ -31,6 +31,8 @@ class _Unbuilt(_Theirs):  # type: ignore[misc]
 
 class DeepSpeedCPUAdam(AdamW, _Unbuilt):
     """AdamW (or Adam) with 32-bit states and DeepSpeedCPUAdam's arguments."""
+
+    _own_states = "fp32"
 
     def __init__(
         self,
@@ -63,10 +65,12 @@ class DeepSpeedCPUAdam(AdamW, _Unbuilt):
             raise ValueError("bias_correction=False is not supported")
         if not adamw_mode:
             self._kind = OptimizerKind.ADAM
-        if not fp32_optimizer_states and self._states is StateFormat.F32:
+        states = self._own_states
+        if not fp32_optimizer_states and states == "fp32":
             if not adamw_mode:
                 raise ValueError("fp32_optimizer_states=False is for adamw_mode=True")
-            self._states = StateFormat.BF16
+            states = "bf16"
+        options = {"states": states, **options}
         self.adam_w_mode, self.fp32_optimizer_states = adamw_mode, fp32_optimizer_states
         super().__init__(model_params, lr, betas, eps, weight_decay, amsgrad, **options)
         self.defaults["bias_correction"] = True
@@ -85,7 +89,7 @@ class DeepSpeedCPUAdam(AdamW, _Unbuilt):
 class DeepSpeedCPUAdam8bit(DeepSpeedCPUAdam):
     """The same with 8-bit states in blocks of 256: 2.03 bytes a parameter, not 8."""
 
-    _states = StateFormat.BITS8
+    _own_states = "8bit"
 
 
 # ZeRO looks a client's optimizer up here, by its exact class.

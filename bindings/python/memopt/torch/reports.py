@@ -78,7 +78,7 @@ class MemoryReport:
         return self.table()
 
     def __repr__(self) -> str:
-        return "<memopt.torch.MemoryReport of %s>" % ", ".join(self.devices)
+        return "<memopt.torch.reports.MemoryReport of %s>" % ", ".join(self.devices)
 
     def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
         from rich.table import Table

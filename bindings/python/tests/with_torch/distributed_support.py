@@ -293,7 +293,7 @@ def _moments(model: Any, optimizer: Any) -> Dict[str, Any]:
     """The decoded states of the whole model, by parameter and key."""
     from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
-    with mt.optim.portable_states(optimizer):
+    with mt.portable_states(optimizer):
         states = get_optimizer_state_dict(model, optimizer)["state"]
     return {
         name: {
@@ -326,7 +326,7 @@ def save(
 
     model, optimizer = build(layout, backend, kind)
     take_steps(model, optimizer, [1, 2, 3])
-    with mt.optim.portable_states(*[optimizer] * portable):
+    with mt.portable_states(*[optimizer] * portable):
         whole, _ = _both_dicts(model, optimizer, flat)
         dcp.save(whole, checkpoint_id=path)
     if portable:
@@ -354,7 +354,7 @@ def load(
     from torch.distributed.checkpoint.state_dict import set_state_dict
 
     model, optimizer = build(layout, backend, kind, lr=0.5)
-    with mt.optim.portable_states(*[optimizer] * portable):
+    with mt.portable_states(*[optimizer] * portable):
         whole, options = _both_dicts(model, optimizer, flat)
         dcp.load(whole, checkpoint_id=path)
         set_state_dict(

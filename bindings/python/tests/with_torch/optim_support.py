@@ -23,8 +23,7 @@ KINDS = {
         core.AdamW8bitCompanded,
         torch.optim.AdamW,
     ),
-    "AdamWBf16": (mt.AdamWBf16, {}, core.AdamWBf16, torch.optim.AdamW),
-    "AdamWFp8": (mt.AdamWFp8, {}, core.AdamWFp8, torch.optim.AdamW),
+    "AdamWBf16": (mt.AdamW, {"states": "bf16"}, core.AdamWBf16, torch.optim.AdamW),
     "Adam": (mt.Adam, {}, core.Adam, torch.optim.Adam),
     "Adam8bit": (mt.Adam8bit, {}, core.Adam8bit, torch.optim.Adam),
     "Lion": (mt.Lion, {}, core.Lion, None),
@@ -33,7 +32,7 @@ KINDS = {
     "SGD8bit": (mt.SGD8bit, {"momentum": 0.9}, core.SGD8bit, torch.optim.SGD),
 }
 kinds = pytest.mark.parametrize("kind", sorted(KINDS))
-coded = pytest.mark.parametrize("kind", sorted(k for k in KINDS if k.endswith(("bit", "p8", "Companded"))))
+coded = pytest.mark.parametrize("kind", sorted(k for k in KINDS if k.endswith(("bit", "Companded"))))
 
 
 def make(kind: str, params: Any, **values: Any) -> Any:

@@ -242,7 +242,7 @@ def test_torch_pool_for_a_part_of_a_program():
             assert "in use already" in str(error) and "pool()" in str(error)
         else:
             raise AssertionError
-        allocator = mt.TorchAllocator("")
+        allocator = mt.allocator.TorchAllocator("")
         assert not allocator.enabled and "pools" in repr(allocator)
         with allocator.pool() as pool:
             inside = torch.empty(MIB, dtype=torch.uint8, device="cuda")
@@ -306,14 +306,14 @@ def test_keys_of_the_environment_are_checked_together():
 def test_a_given_configuration_must_be_right():
     run(
         """
-        for make in (mt.enable_allocator, mt.TorchAllocator):
+        for make in (mt.enable_allocator, mt.allocator.TorchAllocator):
             try:
                 make("expandable_segment:True")
             except ValueError as error:
                 assert "expandable_segments" in str(error)
             else:
                 raise AssertionError
-        assert mt.enabled_allocator() is None
+        assert mt.allocator.enabled_allocator() is None
         assert mt.enable_allocator("expandable_segments:True").enabled
         """,
         torch_too=True,
@@ -327,7 +327,7 @@ def test_a_given_configuration_must_be_right():
 def test_without_a_gpu():
     with pytest.raises(RuntimeError, match="sees no GPU"):
         mt.enable_allocator("expandable_segments:True")
-    assert mt.enabled_allocator() is None
+    assert mt.allocator.enabled_allocator() is None
 
 
 # --- a real GPU -----------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ def test_cast_and_accumulate_on_two_devices():
     with pytest.raises(TypeError, match="destination 0 is .* on meta"):
         mt.cast_(there, here)
     with pytest.raises(TypeError, match="gradient 0 is .* on meta"):
-        mt.accumulate_(here, there)
+        mt.cast.accumulate_(here, there)
     assert torch.equal(here, torch.ones(9))
 
 
@@ -142,7 +142,7 @@ def test_freed_sources_of_casts(device):
     with pytest.raises((RuntimeError, ValueError), match=r"sources\[1\]|source 1"):
         mt.cast_([w.clone() for w in whole], freed)
     with pytest.raises((RuntimeError, ValueError), match=r"sources\[1\]|gradient 1"):
-        mt.accumulate_(whole, freed)
+        mt.cast.accumulate_(whole, freed)
     assert all(torch.equal(w, torch.ones_like(w)) for w in whole)
 
 

@@ -43,12 +43,12 @@ def test_mx_is_torchaos(name, dtype):
     if name != "mxfp4":
         x[9, 40] = float("nan")
     scales, codes = mx.to_mx(x, kind, 32)
-    mine, my_scales = mt.quantize_blocks(x, name)
+    mine, my_scales = mt.blocks.quantize_blocks(x, name)
     assert my_scales.dtype is torch.float8_e8m0fnu and mine.dtype is kind
     assert torch.equal(bits(my_scales), bits(scales).view_as(bits(my_scales)))
     assert torch.equal(bits(mine), bits(codes).view_as(bits(mine)))
     back = mx.to_dtype(codes.view(mine.dtype) if name != "mxfp4" else codes, scales, kind, 32, dtype)
-    ours = mt.dequantize_blocks(mine, my_scales, name, dtype=dtype)
+    ours = mt.blocks.dequantize_blocks(mine, my_scales, name, dtype=dtype)
     assert torch.equal(back.nan_to_num(123.0), ours.nan_to_num(123.0))
 
 
@@ -64,10 +64,10 @@ def test_nvfp4_is_torchaos(dtype, two_levels):
     scale = nv.per_tensor_amax_to_scale(amax) if two_levels else None
     scales, codes = nv.nvfp4_quantize(x, 16, scale)
     assert scales.float().min() > 2**-6
-    mine, my_scales = mt.quantize_blocks(x, "nvfp4", tensor_amax=amax if two_levels else None)
+    mine, my_scales = mt.blocks.quantize_blocks(x, "nvfp4", tensor_amax=amax if two_levels else None)
     assert torch.equal(bits(my_scales), bits(scales).view_as(bits(my_scales)))
     assert torch.equal(bits(mine), bits(codes).view_as(bits(mine)))
-    back = mt.dequantize_blocks(mine, my_scales, "nvfp4", tensor_amax=amax if two_levels else None)
+    back = mt.blocks.dequantize_blocks(mine, my_scales, "nvfp4", tensor_amax=amax if two_levels else None)
     assert ((back - x.float()).abs().amax(1) <= x.abs().amax(1).float() / 6 * 1.1).all()
 
 
@@ -85,10 +85,10 @@ def test_blocks_of_128(name, power_of_two):
         scale = torch.exp2(torch.ceil(torch.log2(scale.double()))).float()
         factor = 1 / scale
     codes = (tiles * factor).clamp(-448, 448).to(torch.float8_e4m3fn).view(256, 384)
-    mine, my_scales = mt.quantize_blocks(x, name, power_of_two=power_of_two)
+    mine, my_scales = mt.blocks.quantize_blocks(x, name, power_of_two=power_of_two)
     assert torch.equal(my_scales, scale.view(my_scales.shape))
     assert torch.equal(bits(mine), bits(codes))
-    back = mt.dequantize_blocks(mine, my_scales, name, dtype=torch.bfloat16)
+    back = mt.blocks.dequantize_blocks(mine, my_scales, name, dtype=torch.bfloat16)
     wanted = (codes.float().view(tiles.shape) * scale).view(256, 384).bfloat16()
     assert torch.equal(back, wanted)
 
@@ -98,29 +98,29 @@ def test_shapes_and_errors(name):
     shape = (130, 50) if name.endswith("128x128") else (2, 3, 50)
     x = torch.randn(shape).half()
     amax = torch.zeros(())
-    codes, scales = mt.quantize_blocks(x, name, rounding="stochastic", seed=1, amax=amax)
+    codes, scales = mt.blocks.quantize_blocks(x, name, rounding="stochastic", seed=1, amax=amax)
     assert amax == x.abs().max()
     assert codes.shape[:-1] == x.shape[:-1]
-    again, _ = mt.quantize_blocks(x, name, rounding="stochastic", seed=1)
+    again, _ = mt.blocks.quantize_blocks(x, name, rounding="stochastic", seed=1)
     assert torch.equal(bits(codes), bits(again))
-    back = mt.dequantize_blocks(codes, scales, name, dtype=torch.float16, columns=50)
+    back = mt.blocks.dequantize_blocks(codes, scales, name, dtype=torch.float16, columns=50)
     assert back.shape == x.shape
     assert (back - x).abs().max() < x.abs().max() / 2
     with pytest.raises(ValueError, match="bytes on cpu"):
-        mt.dequantize_blocks(codes, torch.cat([scales.reshape(-1)] * 2), name, columns=50)
+        mt.blocks.dequantize_blocks(codes, torch.cat([scales.reshape(-1)] * 2), name, columns=50)
     with pytest.raises(TypeError, match="float64"):
-        mt.quantize_blocks(x.double(), name)
+        mt.blocks.quantize_blocks(x.double(), name)
     with pytest.raises(TypeError, match="expected"):
-        mt.dequantize_blocks(x, scales, name)
+        mt.blocks.dequantize_blocks(x, scales, name)
     with pytest.raises(ValueError, match="rounding"):
-        mt.quantize_blocks(x, name, rounding="up")
+        mt.blocks.quantize_blocks(x, name, rounding="up")
     with pytest.raises(ValueError, match="amax must be one float32"):
-        mt.quantize_blocks(x, name, amax=torch.zeros(2))
+        mt.blocks.quantize_blocks(x, name, amax=torch.zeros(2))
 
 
 def test_tiles_take_matrices():
     with pytest.raises(ValueError, match="takes matrices"):
-        mt.quantize_blocks(torch.randn(2, 128, 128), "e4m3_128x128")
+        mt.blocks.quantize_blocks(torch.randn(2, 128, 128), "e4m3_128x128")
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
@@ -128,11 +128,11 @@ def test_one_scale_is_torchs_cast(dtype):
     """The codes of the scaled values by torch's own cast; the scale is what _scaled_mm takes."""
     x = values(torch.float32, 64, 128).clamp(-1e5, 1e5)
     amax, name = x.abs().max(), "e4m3_tensor" if dtype is torch.float8_e4m3fn else "e5m2_tensor"
-    codes, scale = mt.quantize_blocks(x, name, tensor_amax=amax)
+    codes, scale = mt.blocks.quantize_blocks(x, name, tensor_amax=amax)
     largest = torch.finfo(dtype).max
     assert scale.shape == () and scale == amax / largest
     assert torch.equal(bits(codes), bits((x * (largest / amax)).clamp(-largest, largest).to(dtype)))
-    plain, one = mt.quantize_blocks(x.clamp(-440, 440), name)
+    plain, one = mt.blocks.quantize_blocks(x.clamp(-440, 440), name)
     assert one == 1 and torch.equal(bits(plain), bits(x.clamp(-440, 440).to(dtype)))
 
 
@@ -152,8 +152,8 @@ def test_error_of_a_round_trip():
     }
     for name, bound in most.items():
         amax = x.abs().max() if name == "nvfp4" or name.endswith("tensor") else None
-        codes, scales = mt.quantize_blocks(x, name, tensor_amax=amax)
-        back = mt.dequantize_blocks(codes, scales, name, tensor_amax=amax)
+        codes, scales = mt.blocks.quantize_blocks(x, name, tensor_amax=amax)
+        back = mt.blocks.dequantize_blocks(codes, scales, name, tensor_amax=amax)
         error = ((back - x).square().mean() / x.square().mean()).sqrt().item()
         print(name, error)
         assert bound / 1.5 < error < bound, name

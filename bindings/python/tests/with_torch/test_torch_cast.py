@@ -314,7 +314,7 @@ def test_bad_tensors_change_nothing(bad, kind, text):
         with pytest.raises(
             kind, match=text.replace("source", "gradient").replace("destination", "accumulator")
         ):
-            mt.accumulate_(targets, [torch.ones(4), bad()])
+            mt.cast.accumulate_(targets, [torch.ones(4), bad()])
     assert not any(t.any() for t in targets)
 
 
@@ -344,49 +344,49 @@ def test_accumulation(device, to, start, scale):
     sums = [torch.randn(n, device=device).to(to) for n in (1, 33, 50001)]
     gradients = [torch.randn(n, device=device).to(start) for n in (1, 33, 50001)]
     wanted = [added(s, g, scale, to) for s, g in zip(sums, gradients)]
-    assert mt.accumulate_(sums, gradients, scale) is None
+    assert mt.cast.accumulate_(sums, gradients, scale) is None
     assert all(same(s, w) for s, w in zip(sums, wanted))
 
 
 def test_parameters_without_a_gradient_are_left_out(device):
     sums = [torch.ones(3, device=device) for _ in range(3)]
-    mt.accumulate_(sums, [None, torch.ones(3, device=device), None])
+    mt.cast.accumulate_(sums, [None, torch.ones(3, device=device), None])
     assert [float(s[0]) for s in sums] == [1.0, 2.0, 1.0]
-    mt.accumulate_(sums, [None] * 3)
+    mt.cast.accumulate_(sums, [None] * 3)
     with pytest.raises(ValueError, match="accumulator 2 has shape"):
-        mt.accumulate_(sums, [None, torch.ones(3, device=device), torch.ones(4, device=device)])
+        mt.cast.accumulate_(sums, [None, torch.ones(3, device=device), torch.ones(4, device=device)])
     assert [float(s[0]) for s in sums] == [1.0, 2.0, 1.0]
 
 
 def test_layouts_of_gradients(device):
     sums = torch.zeros(4, 6, 5, 3, device=device)
     gradient = torch.randn(4, 6, 5, 3, device=device).to(memory_format=torch.channels_last)
-    mt.accumulate_(sums, gradient)
+    mt.cast.accumulate_(sums, gradient)
     assert torch.equal(sums, gradient)
     last = torch.zeros_like(gradient)
-    mt.accumulate_(last, gradient.contiguous())
-    mt.accumulate_(last, gradient[:1].expand(4, 6, 5, 3))
+    mt.cast.accumulate_(last, gradient.contiguous())
+    mt.cast.accumulate_(last, gradient[:1].expand(4, 6, 5, 3))
     assert torch.equal(last, gradient + gradient[:1])
     with pytest.raises(ValueError, match="accumulator 0 of strides"):
-        mt.accumulate_(torch.zeros(10, device=device)[::2], torch.ones(5, device=device))
+        mt.cast.accumulate_(torch.zeros(10, device=device)[::2], torch.ones(5, device=device))
 
 
 def test_single_tensors_and_versions(device):
     sums = torch.zeros(4, device=device)
     version = sums._version
-    mt.accumulate_(sums, torch.ones(4, device=device), scale=2)
+    mt.cast.accumulate_(sums, torch.ones(4, device=device), scale=2)
     assert sums.tolist() == [2.0] * 4 and sums._version > version
 
 
 def test_accumulation_refuses(device):
     sums = torch.zeros(4, device=device)
     with pytest.raises(TypeError, match="gradient 0 is of float8_e5m2"):
-        mt.accumulate_(sums, torch.ones(4, device=device).to(torch.float8_e5m2))
+        mt.cast.accumulate_(sums, torch.ones(4, device=device).to(torch.float8_e5m2))
     with pytest.raises(ValueError, match="2 accumulators, 1 gradients"):
-        mt.accumulate_([sums, sums], [sums])
+        mt.cast.accumulate_([sums, sums], [sums])
     with pytest.raises(ValueError, match="overlap"):
-        mt.accumulate_(sums, sums)
+        mt.cast.accumulate_(sums, sums)
     for scale in (math.inf, math.nan):
         with pytest.raises(ValueError, match="scale"):
-            mt.accumulate_(sums, torch.ones(4, device=device), scale)
+            mt.cast.accumulate_(sums, torch.ones(4, device=device), scale)
     assert not sums.any()

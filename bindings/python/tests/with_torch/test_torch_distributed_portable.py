@@ -86,13 +86,13 @@ def test_without_processes_and_within_each_other() -> None:
     other = make("SGD8bit", another.parameters(), lr=0.1, momentum=0.9, min_8bit_size=16)
     take_steps(model, optimizer, [1])
     coded = optimizer.state_dict()
-    with mt.optim.portable_states(optimizer, other):
-        with mt.optim.portable_states(optimizer):
+    with mt.portable_states(optimizer, other):
+        with mt.portable_states(optimizer):
             pass
         state = optimizer.state_dict()["state"]
         assert [sorted(state[i]) for i in range(4)] == [["exp_avg", "exp_avg_sq", "step"]] * 4
         assert other.state_dict()["state"] == {}
-    with pytest.raises(KeyError), mt.optim.portable_states(other):
+    with pytest.raises(KeyError), mt.portable_states(other):
         raise KeyError
     take_steps(another, other, [1])
     assert sorted(other.state_dict()["state"][0]) == ["absmax1", "momentum_buffer", "step"]

@@ -25,11 +25,11 @@ from distributed_support import (  # noqa: E402
 from optim_support import drawn  # noqa: E402
 
 KINDS = {
-    "AdEMAMix": (mt.AdEMAMix, {"t_beta3": 4}),
-    "AdEMAMix8bit": (mt.AdEMAMix8bit, {}),
+    "AdEMAMix": (mt.optim.AdEMAMix, {"t_beta3": 4}),
+    "AdEMAMix8bit": (mt.bnb.AdEMAMix8bit, {}),
     "Adafactor": (mt.Adafactor, {"weight_decay": 0.1}),
-    "LAMB8bit": (mt.LAMB8bit, {}),
-    "LARS": (mt.LARS, {"momentum": 0.9}),
+    "LAMB8bit": (mt.bnb.LAMB8bit, {}),
+    "LARS": (mt.optim.LARS, {"momentum": 0.9}),
 }
 kinds = pytest.mark.parametrize("kind", sorted(KINDS))
 

@@ -74,7 +74,7 @@ def _floats(kind: str, state: Dict[str, Any], shape: Any) -> Dict[str, Any]:
 
 @pytest.mark.parametrize(
     "kind",
-    ["AdamW", "AdamWBf16", "AdamW8bit", "AdamW8bitCompanded", "AdamW4bit", "AdamWFp8", "SGD8bit"],
+    ["AdamW", "AdamWBf16", "AdamW8bit", "AdamW8bitCompanded", "AdamW4bit", "SGD8bit"],
 )
 def test_a_checkpoint_is_resharded_from_two_processes_to_one_and_back(
     two: Group, one: Group, kind: str, tmp_path: Any
@@ -97,7 +97,7 @@ def test_a_checkpoint_is_resharded_from_two_processes_to_one_and_back(
             if kind in ("AdamW", "AdamWBf16") or name in ALIGNED:
                 assert same_bits(before, moment) and same_bits(after, moment), (name, key)
                 continue
-            bound = {"AdamW4bit": 0.2, "AdamWFp8": 0.04}.get(kind, 0.02)
+            bound = {"AdamW4bit": 0.2}.get(kind, 0.02)
             scale = float(before.norm())
             assert 0 < float((moment - before).norm()) < bound * scale, (name, key)
             assert float((after - moment).norm()) < bound * scale, (name, key)
@@ -160,7 +160,7 @@ def _take_full_dict(rank: int, backend: str, kind: str, whole: Any, broadcast: b
 
 
 @pytest.mark.parametrize(
-    "kind", ["AdamW", "AdamWBf16", "AdamW8bit", "AdamW8bitCompanded", "AdamW4bit", "AdamWFp8"]
+    "kind", ["AdamW", "AdamWBf16", "AdamW8bit", "AdamW8bitCompanded", "AdamW4bit"]
 )
 def test_a_full_state_dict_goes_to_a_plain_model_and_back(two: Group, kind: str) -> None:
     from torch.distributed.checkpoint.state_dict import (

@@ -112,7 +112,7 @@ def test_plain_loop_within_a_budget_in_bfloat16(call):
     assert ours["host"] == 0 and ours["device"] < result["plain"]["activations"]["device"] / 3
 
 
-@pytest.mark.parametrize("optimizer", ["AdamW", "AdamW4bit", "AdamWFp8", "Lion8bit", "SGD8bit"])
+@pytest.mark.parametrize("optimizer", ["AdamW", "AdamW4bit", "Lion8bit", "SGD8bit"])
 def test_other_optimizers(optimizer, call):
     # 4-bit states learn more slowly: 10 to 40 steps in they are about 2 % behind, at 100 under 1 %.
     call(

@@ -152,7 +152,7 @@ def test_a_pool_has_no_report():
         """
 import json
 try:
-    mt.TorchAllocator('').out_of_memory(0)
+    mt.allocator.TorchAllocator('').out_of_memory(0)
 except RuntimeError as error:
     print(json.dumps([str(error)]), flush=True)
 """,

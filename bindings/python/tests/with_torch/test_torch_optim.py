@@ -136,7 +136,7 @@ def test_states_take_the_bytes_they_should(kind):
     moments = 2 if kind.startswith("Adam") else 1
     per = {"AdamW4bit": n // 2 + n // 128 * 4, "AdamWBf16": 2 * n}.get(
         kind,
-        n + n // 256 * 4 if kind in ("Adam8bit", "AdamW8bit", "AdamW8bitCompanded", "AdamWFp8", "Lion8bit", "SGD8bit") else 4 * n,
+        n + n // 256 * 4 if kind in ("Adam8bit", "AdamW8bit", "AdamW8bitCompanded", "Lion8bit", "SGD8bit") else 4 * n,
     )
     assert taken == moments * per
 

@@ -128,7 +128,7 @@ def test_between_ours_and_torch(device):
     assert a.param_groups[0]["lr"] == 1e-2 and int(a.state[ours[0]]["step"]) == 2
     back = twin(theirs)
     c = torch.optim.Adafactor(back)
-    with mt.optim.portable_states(a):
+    with mt.portable_states(a):
         c.load_state_dict(through_a_file(a.state_dict()))
     for optimizer, own in ((a, ours), (b, theirs), (c, back)):
         walk(optimizer, own, 2, seed=5)
@@ -233,7 +233,7 @@ def test_what_it_cannot_take(device):
     with pytest.raises(TypeError, match="needs a whole parameter for a step"):
         mt.CPUOffloadOptimizer(params, mt.Adafactor, disk="/nowhere")
     with pytest.raises(TypeError, match="no Adafactor"):
-        mt.optim.to_bitsandbytes(optimizer)
+        mt.to_bitsandbytes(optimizer)
     flat = torch.zeros(20, requires_grad=True)
     flat._fsdp_flattened = True
     with pytest.raises(TypeError, match="needs whole parameters"):

@@ -74,7 +74,7 @@ def test_the_rule(values, device):
     values = {"lr": 0.02, **values}
     params = parameters(device=device)
     start = [p.detach().double().clone() for p in params]
-    optimizer, rules = mt.AdEMAMix(params, **values), [Rule(p, **values) for p in params]
+    optimizer, rules = mt.optim.AdEMAMix(params, **values), [Rule(p, **values) for p in params]
     for t in range(20):
         fill(params, t)
         for p, rule in zip(params, rules):
@@ -91,7 +91,7 @@ def test_the_rule(values, device):
 def test_the_rule_of_the_cases():
     (p,) = parameters(shapes=((9, 8),))
     for values in ({}, {"t_alpha": 4, "t_beta3": 6}, {"t_alpha": 30, "t_beta3": 20}):
-        group = mt.AdEMAMix([p], lr=0.1, **values).param_groups[0]
+        group = mt.optim.AdEMAMix([p], lr=0.1, **values).param_groups[0]
         rule, known = Rule(p, lr=0.1, **values), optim_rules.Rule("ademamix", p)
         for t in range(10):
             fill([p], t)
@@ -100,7 +100,7 @@ def test_the_rule_of_the_cases():
         torch.testing.assert_close(known.p, rule.p, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("mixed, plain", [(mt.AdEMAMix, mt.AdamW), (mt.AdEMAMix8bit, mt.AdamW8bit)])
+@pytest.mark.parametrize("mixed, plain", [(mt.optim.AdEMAMix, mt.AdamW), (mt.bnb.AdEMAMix8bit, mt.AdamW8bit)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_without_the_slow_mean_it_is_adamw(mixed, plain, dtype, device):
     """In all bits, with stochastic rounding as well."""
@@ -116,7 +116,7 @@ def test_without_the_slow_mean_it_is_adamw(mixed, plain, dtype, device):
 def test_a_grad_scaler_skips_on_the_device():
     """The step reads scale and verdict: nothing changes, nor does the count."""
     params = parameters()
-    optimizer = mt.AdEMAMix(params)
+    optimizer = mt.optim.AdEMAMix(params)
     walk(optimizer, params, 2)
     before = snapshot(optimizer, params)
     fill(params, 3)
@@ -133,12 +133,12 @@ def test_between_ours_and_bitsandbytes(values):
     """The same steps within fp32's error, before and after the states go each way."""
     bnb = pytest.importorskip("bitsandbytes")
     ours, theirs = parameters(), parameters()
-    a, b = mt.AdEMAMix(ours, **values), bnb.optim.AdEMAMix(theirs, **values)
+    a, b = mt.optim.AdEMAMix(ours, **values), bnb.optim.AdEMAMix(theirs, **values)
     walk(a, ours, 3)
     walk(b, theirs, 3)
     there, here = twin(ours), twin(theirs)
-    c, d = bnb.optim.AdEMAMix(there), mt.AdEMAMix(here, lr=0.5)
-    c.load_state_dict(mt.optim.to_bitsandbytes(a))
+    c, d = bnb.optim.AdEMAMix(there), mt.optim.AdEMAMix(here, lr=0.5)
+    c.load_state_dict(mt.to_bitsandbytes(a))
     d.load_state_dict(b.state_dict())
     assert d.param_groups[0]["lr"] == 1e-3 and int(d.state[here[0]]["step"]) == 3
     for optimizer, own in ((a, ours), (b, theirs), (c, there), (d, here)):
@@ -151,7 +151,7 @@ def test_between_ours_and_bitsandbytes(values):
 def test_8_bits_follow_the_rule(device):
     params = parameters(device=device, shapes=((64, 129), (7,)))
     start = [p.detach().double().clone() for p in params]
-    optimizer, rules = mt.AdEMAMix8bit(params, lr=0.02), [Rule(p, lr=0.02) for p in params]
+    optimizer, rules = mt.bnb.AdEMAMix8bit(params, lr=0.02), [Rule(p, lr=0.02) for p in params]
     for t in range(100):
         fill(params, t)
         for p, rule in zip(params, rules):
@@ -166,11 +166,11 @@ def test_8_bits_between_ours_and_bitsandbytes():
     """Codes and scales go each way as they are; a step from them is the rule's."""
     bnb = pytest.importorskip("bitsandbytes")
     ours = parameters(shapes=((64, 129), (7,)))
-    a = mt.AdEMAMix8bit(ours)
+    a = mt.bnb.AdEMAMix8bit(ours)
     walk(a, ours, 3)
     there, here, wide = twin(ours), twin(ours), twin(ours)
-    c, d, e = bnb.optim.AdEMAMix8bit(there), mt.AdEMAMix8bit(here), mt.AdEMAMix(wide)
-    c.load_state_dict(mt.optim.to_bitsandbytes(a))
+    c, d, e = bnb.optim.AdEMAMix8bit(there), mt.bnb.AdEMAMix8bit(here), mt.optim.AdEMAMix(wide)
+    c.load_state_dict(mt.to_bitsandbytes(a))
     d.load_state_dict(c.state_dict())
     assert_same_states(a, d, ours, here)
     e.load_state_dict(c.state_dict())
@@ -181,7 +181,7 @@ def test_8_bits_between_ours_and_bitsandbytes():
         torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("make, each", [(mt.AdEMAMix, 12), (mt.AdEMAMix8bit, 3 + 12 / 256)])
+@pytest.mark.parametrize("make, each", [(mt.optim.AdEMAMix, 12), (mt.bnb.AdEMAMix8bit, 3 + 12 / 256)])
 def test_bytes(make, each, device):
     (p,) = parameters(shapes=((2048, 1024),), device=device)
     optimizer = make([p])
@@ -197,7 +197,7 @@ def test_bytes(make, each, device):
 
 def test_states_that_do_not_fit_are_refused(device):
     params = parameters(device=device)
-    optimizer = mt.AdEMAMix(params)
+    optimizer = mt.optim.AdEMAMix(params)
     walk(optimizer, params, 1)
     before = snapshot(optimizer, params)
     codes = {"step": 1, "state1": torch.zeros(2, 7).byte(), "state2": torch.zeros(7).byte()}
@@ -216,7 +216,7 @@ def test_states_that_do_not_fit_are_refused(device):
 
 def test_dicts_of_other_rules_are_refused(device):
     params = parameters(shapes=((8, 9), (5, 6)), device=device)
-    optimizer = mt.AdEMAMix(params)
+    optimizer = mt.optim.AdEMAMix(params)
     walk(optimizer, params, 1)
     for other in (mt.SGD8bit(params, momentum=0.9), mt.AdamW(params), mt.Muon(params),
                   mt.Adafactor(params), mt.AdamWScheduleFree(params)):  # fmt: skip
@@ -242,13 +242,13 @@ def test_dicts_of_other_rules_are_refused(device):
         ({"alpha": -1.0}, "Invalid alpha value: -1.0"),
         ({"t_alpha": 0}, "Invalid t_alpha value: 0"),
         ({"t_beta3": float("inf")}, "Invalid t_beta3 value: inf"),
-        ({"eps": float("nan")}, "Invalid eps value: nan"),
+        ({"eps": float("nan")}, "Invalid epsilon value: nan"),
         ({"weight_decay": -0.5}, "Invalid weight_decay value: -0.5"),
         ({"seed": -1}, "Invalid seed value: -1"),
     ],
 )
 def test_values(values, text):
-    optimizer = mt.AdEMAMix(parameters())
+    optimizer = mt.optim.AdEMAMix(parameters())
     with pytest.raises(ValueError, match=text):
         optimizer.add_param_group({"params": parameters(), **values})
     assert len(optimizer.param_groups) == 1
@@ -259,4 +259,4 @@ def test_what_it_cannot_take(device):
     flat = torch.zeros(20, requires_grad=True)
     flat._fsdp_flattened = True
     with pytest.raises(TypeError, match="needs whole parameters"):
-        mt.AdEMAMix([flat])
+        mt.optim.AdEMAMix([flat])

@@ -21,10 +21,10 @@ from memopt import _host_memory
 from optim_rules import Rule, rule_of
 
 OURS = [
-    mt.AdamW, mt.AdamW8bit, mt.AdamW8bitCompanded, mt.AdamW4bit, mt.AdamWFp8,
-    mt.AdamWBf16, mt.Adam, mt.Adam8bit, mt.Lion, mt.Lion8bit, mt.SGD, mt.SGD8bit, mt.Muon, mt.Muon8bit, mt.Adafactor,
-    mt.AdamWScheduleFree, mt.AdEMAMix, mt.AdEMAMix8bit, mt.RMSprop8bit, mt.Adagrad8bit,
-    mt.LAMB8bit, mt.LARS8bit,
+    mt.AdamW, mt.AdamW8bit, mt.AdamW8bitCompanded, mt.AdamW4bit,
+    mt.Adam, mt.Adam8bit, mt.Lion, mt.Lion8bit, mt.SGD, mt.SGD8bit, mt.Muon, mt.Muon8bit, mt.Adafactor,
+    mt.AdamWScheduleFree, mt.optim.AdEMAMix, mt.bnb.AdEMAMix8bit, mt.bnb.RMSprop8bit, mt.bnb.Adagrad8bit,
+    mt.bnb.LAMB8bit, mt.bnb.LARS8bit,
 ]  # fmt: skip
 NEAR = 0.25  # the share of a movement by which coarse states may differ from the rule
 FAR = 1.5  # how many times as far as the rule's farthest parameter any may move

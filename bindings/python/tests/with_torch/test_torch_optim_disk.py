@@ -93,7 +93,7 @@ def test_the_bits_are_those_of_states_in_memory(kind, dtype, staged, tmp_path):
             schedule.step()
         assert all(map(same_bits, params, others))
     assert_same_dicts(a.state_dict(), b.state_dict())
-    with mt.optim.portable_states(a, b):
+    with mt.portable_states(a, b):
         assert_same_dicts(a.state_dict(), b.state_dict())
     assert sum(a.host_bytes().values()) <= 1 << 20
     if (kind, dtype) == ("AdamW", torch.bfloat16):
@@ -137,7 +137,7 @@ def test_clipping_a_scaler_and_gradients_freed_in_backward(staged, tmp_path):
     assert_same_dicts(a.state_dict(), b.state_dict())
 
 
-@pytest.mark.parametrize("cls", [mt.AdEMAMix, mt.AdEMAMix8bit])
+@pytest.mark.parametrize("cls", [mt.optim.AdEMAMix, mt.bnb.AdEMAMix8bit])
 def test_ademamix_is_as_in_memory(cls, tmp_path):
     """A parameter is in several chunks; a state dict goes from the disk to memory."""
     params = [torch.randn(700, 1000).bfloat16().requires_grad_() for _ in range(3)]

@@ -91,11 +91,11 @@ def test_the_bits_are_those_of_the_class_on_fp32(kind, dtype, staged):
 
 
 OTHERS = {
-    "AdEMAMix": (mt.AdEMAMix, {"t_alpha": 3}),
-    "AdEMAMix8bit": (mt.AdEMAMix8bit, {"min_8bit_size": 100}),
-    "LAMB8bit": (mt.LAMB8bit, {"min_8bit_size": 100, "weight_decay": 0.1}),
-    "LARS": (mt.LARS, {"momentum": 0.9, "weight_decay": 0.1}),
-    "LARS8bit": (mt.LARS8bit, {"momentum": 0.9, "weight_decay": 0.1, "min_8bit_size": 100}),
+    "AdEMAMix": (mt.optim.AdEMAMix, {"t_alpha": 3}),
+    "AdEMAMix8bit": (mt.bnb.AdEMAMix8bit, {"min_8bit_size": 100}),
+    "LAMB8bit": (mt.bnb.LAMB8bit, {"min_8bit_size": 100, "weight_decay": 0.1}),
+    "LARS": (mt.optim.LARS, {"momentum": 0.9, "weight_decay": 0.1}),
+    "LARS8bit": (mt.bnb.LARS8bit, {"momentum": 0.9, "weight_decay": 0.1, "min_8bit_size": 100}),
     "Adafactor": (mt.Adafactor, {}),
     "Muon8bit": (mt.Muon8bit, {"min_8bit_size": 100, "weight_decay": 0.1}),
 }

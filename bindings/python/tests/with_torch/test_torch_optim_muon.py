@@ -270,7 +270,7 @@ def test_between_ours_and_torch(device):
     walk(b, theirs, 2, seed=5)
     assert all(same_bits(p, q) for p, q in zip(ours, theirs))
     assert {c.state[p]["momentum_buffer"].dtype for p in coded} == {torch.uint8}
-    with mt.optim.portable_states(c):
+    with mt.portable_states(c):
         plain = c.state_dict()
     back = torch.optim.Muon(twin(theirs))
     back.load_state_dict(plain)
@@ -454,7 +454,7 @@ def test_other_than_two_dimensions(make, shape, device):
         ({"lr": torch.ones(2)}, "1-element"),
         ({"weight_decay": -0.5}, "Invalid weight_decay value: -0.5"),
         ({"momentum": -0.5}, "Invalid momentum value: -0.5"),
-        ({"eps": float("nan")}, "Invalid eps value: nan"),
+        ({"eps": float("nan")}, "Invalid epsilon value: nan"),
         ({"ns_steps": 100}, "Invalid ns_steps value: 100"),
         ({"ns_steps": -1}, "Invalid ns_steps value: -1"),
         ({"ns_coefficients": (1.0, 2.0)}, "Invalid ns_coefficients"),
@@ -490,7 +490,7 @@ def test_gradients_and_parameters_that_it_cannot_take(make, device):
     with pytest.raises(TypeError, match="complex64"):
         make([torch.zeros(3, 4, dtype=torch.complex64, requires_grad=True)])
     with pytest.raises(TypeError, match="no Muon"):
-        mt.optim.to_bitsandbytes(optimizer)
+        mt.to_bitsandbytes(optimizer)
 
 
 def test_shards_are_no_matrices():

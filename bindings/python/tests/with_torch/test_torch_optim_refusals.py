@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import memopt.torch as mt  # noqa: E402
+from memopt._abi import StateFormat  # noqa: E402
 from optim_support import (  # noqa: E402
     assert_unchanged,
     fill,
@@ -32,7 +33,6 @@ from optim_support import (  # noqa: E402
         ({"weight_decay": -1.0}, "Invalid weight_decay value: -1.0"),
         ({"seed": -1}, "Invalid seed value"),
         ({"min_8bit_size": -1}, "Invalid min_8bit_size value"),
-        ({"block_size": 77}, "Invalid block_size value: 77"),
     ],
 )
 def test_values(kind, values, text):
@@ -84,42 +84,36 @@ def test_a_misspelt_key_of_a_group(key, meant):
 NEUTRAL = {"percentile_clipping": 100, "block_wise": True, "is_paged": False, "args": None}
 
 
-def test_arguments_of_bitsandbytes_that_change_nothing():
+def test_arguments_of_bitsandbytes():
+    """What asks for what there is anyway has no effect; states and homes are those of the name."""
     p = torch.ones(3).requires_grad_()
-    for name, bits in (("AdamW", 32), ("AdamW8bit", 8), ("Adam8bit", 8), ("AdamW4bit", 4)):
-        cls = getattr(mt, name)
-        optimizer = cls([p], lr=0.5, optim_bits=bits, **NEUTRAL)
-        assert type(optimizer) is cls and optimizer.defaults == cls([p], lr=0.5).defaults
-    for cls in (mt.LAMB8bit, mt.LARS8bit, mt.RMSprop8bit, mt.Adagrad8bit, mt.AdEMAMix8bit):
-        cls([p], optim_bits=8, **NEUTRAL)
-    inner = mt.CPUOffloadOptimizer([p], mt.Lion8bit, optim_bits=8, **NEUTRAL)
-    assert inner.defaults == mt.Lion8bit([p]).defaults
-
-
-@pytest.mark.parametrize("name", ["AdamW", "Adam8bit", "Lion8bit", "AdEMAMix8bit"])
-def test_is_paged_makes_the_paged_class(name):
-    p = torch.ones(3).requires_grad_()
-    paged = getattr(mt, "Paged" + name)
-    for cls in (getattr(mt, name), paged):
-        optimizer = cls([p], is_paged=True)
-        assert type(optimizer) is paged and type(copy.deepcopy(optimizer)) is paged
-    with pytest.raises(ValueError, match="is_paged=False: take %s$" % name):
-        paged([p], is_paged=False)
+    for name in mt.bnb.__all__:
+        optimizer = getattr(mt.bnb, name)([p], lr=0.5, **NEUTRAL)
+        assert optimizer._page_bytes == (64 << 20 if name.startswith("Paged") else 0)
+        assert optimizer._states is (StateFormat.BITS8 if name.endswith("8bit") else StateFormat.F32)
+        twin_ = copy.deepcopy(optimizer)
+        assert (twin_._states, twin_._page_bytes) == (optimizer._states, optimizer._page_bytes)
+    plain = mt.bnb.AdamW([p], 0.5, optim_bits=8, is_paged=True)
+    assert plain._states is StateFormat.BITS8 and plain._page_bytes
+    assert plain.defaults == mt.AdamW8bit([p], 0.5).defaults
 
 
 @pytest.mark.parametrize(
     "cls, values, error, text",
     [
-        (mt.AdamW8bit, {"optim_bits": 32}, ValueError, "of AdamW8bit have 8 bits; take AdamW$"),
-        (mt.Adam, {"optim_bits": 8}, ValueError, "of Adam have 32 bits; take Adam8bit$"),
-        (mt.Adafactor, {"optim_bits": 8}, ValueError, "of Adafactor have 32 bits$"),
-        (mt.Adam8bit, {"percentile_clipping": 5}, ValueError, "Adam8bit does not clip; call clip_g"),
-        (mt.Lion8bit, {"block_wise": False}, ValueError, "a scale for each block"),
-        (mt.Muon8bit, {"is_paged": True}, ValueError, "no PagedMuon8bit; CPUOffloadOptimizer"),
-        (mt.AdamW8bit, {"args": 1}, ValueError, "args: AdamW8bit takes each value"),
+        (mt.bnb.AdamW, {"optim_bits": 4}, ValueError, "of AdamW have 32 bits"),
+        (mt.bnb.Adam32bit, {"optim_bits": 8}, ValueError, "of Adam32bit have 32 bits"),
+        (mt.bnb.Adam8bit, {"percentile_clipping": 5}, ValueError, "Adam8bit does not clip; call clip_g"),
+        (mt.bnb.Lion8bit, {"block_wise": False}, ValueError, "a scale for each block"),
+        (mt.bnb.LAMB8bit, {"is_paged": True}, ValueError, "not paged; CPUOffloadOptimizer"),
+        (mt.bnb.AdamW8bit, {"args": 1}, ValueError, "args: AdamW8bit takes each value"),
+        (mt.bnb.LAMB8bit, {"colour": 0}, TypeError, "LAMB8bit has no argument 'colour'"),
+        (mt.AdamW8bit, {"is_paged": True}, ValueError, "memopt.torch.bnb, or states= and paged="),
         (mt.Adam8bit, {"weigth_decay": 0}, ValueError, "Adam8bit has no .* mean 'weight_decay'"),
         (mt.SGD8bit, {"learning_rate": 0}, ValueError, "did you mean 'lr'"),
-        (mt.LAMB8bit, {"colour": 0}, TypeError, "LAMB8bit has no argument 'colour'"),
+        (mt.AdamW8bit, {"block_size": 64}, TypeError, "no argument 'block_size'"),
+        (mt.AdamW, {"states": "fp8"}, ValueError, "companded4; take 'companded8'"),
+        (mt.Lion, {"states": "bf16"}, ValueError, "states='bf16': Lion has fp32, 8bit$"),
         (mt.CPUOffloadOptimizer, {"weigth_decay": 0}, ValueError, "AdamW8bit .* 'weight_decay'"),
     ],
 )

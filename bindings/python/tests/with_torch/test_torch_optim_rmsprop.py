@@ -26,11 +26,11 @@ from optim_support import (  # noqa: E402
 SHAPES = ((64, 129), (7,), (3, 40, 5))
 #: Ours, ours in 8 bits, torch's, arguments.
 RULES = {
-    "plain": (mt.RMSprop, mt.RMSprop8bit, torch.optim.RMSprop, {}),
-    "decay": (mt.RMSprop, mt.RMSprop8bit, torch.optim.RMSprop, {"weight_decay": 0.1, "alpha": 0.9}),
-    "momentum": (mt.RMSprop, mt.RMSprop8bit, torch.optim.RMSprop,
+    "plain": (mt.optim.RMSprop, mt.bnb.RMSprop8bit, torch.optim.RMSprop, {}),
+    "decay": (mt.optim.RMSprop, mt.bnb.RMSprop8bit, torch.optim.RMSprop, {"weight_decay": 0.1, "alpha": 0.9}),
+    "momentum": (mt.optim.RMSprop, mt.bnb.RMSprop8bit, torch.optim.RMSprop,
                  {"momentum": 0.9, "weight_decay": 0.1, "lr": 1e-3, "maximize": True}),
-    "adagrad": (mt.Adagrad, mt.Adagrad8bit, torch.optim.Adagrad, {"weight_decay": 0.1}),
+    "adagrad": (mt.optim.Adagrad, mt.bnb.Adagrad8bit, torch.optim.Adagrad, {"weight_decay": 0.1}),
 }  # fmt: skip
 rules = pytest.mark.parametrize("rule", sorted(RULES))
 
@@ -57,7 +57,7 @@ def test_torchs_rule_and_dicts_both_ways(rule, device):
     assert b.state[wide[0]]["absmax1"].dtype is torch.float32 and "absmax1" not in b.state[wide[1]]
     there, here = twin(ours), twin(exact)
     d, e = theirs(there, **values), make(here, lr=0.5)
-    with mt.optim.portable_states(a):
+    with mt.portable_states(a):
         d.load_state_dict(copy.deepcopy(a.state_dict()))
     e.load_state_dict(c.state_dict())
     before = [p.detach().clone() for p in here]
@@ -78,7 +78,7 @@ def test_bitsandbytes_dicts_both_ways(rule, bits):
     walk(a, ours, 3)
     there, here, own = twin(ours), twin(ours), twin(ours)
     b, c, d = theirs(there, lr=0.02), make(here), theirs(own, lr=0.02)
-    b.load_state_dict(mt.optim.to_bitsandbytes(a))
+    b.load_state_dict(mt.to_bitsandbytes(a))
     c.load_state_dict(b.state_dict())
     assert_same_states(a, c, ours, here)
     assert "betas" not in c.param_groups[0]
@@ -102,10 +102,10 @@ def test_bitsandbytes_dicts_both_ways(rule, bits):
 
 def test_bitsandbytes_has_no_buffer():
     params = parameters()
-    optimizer = mt.RMSprop8bit(params, momentum=0.9)
+    optimizer = mt.bnb.RMSprop8bit(params, momentum=0.9)
     walk(optimizer, params, 1)
     with pytest.raises(TypeError, match="no RMSprop with a momentum buffer"):
-        mt.optim.to_bitsandbytes(optimizer)
+        mt.to_bitsandbytes(optimizer)
 
 
 @rules
@@ -125,7 +125,7 @@ def test_a_resumed_run_is_the_run(rule, bits, device):
     assert_same_states(optimizer, cloned, params, clones)
 
 
-@pytest.mark.parametrize("make", [mt.RMSprop, mt.RMSprop8bit])
+@pytest.mark.parametrize("make", [mt.optim.RMSprop, mt.bnb.RMSprop8bit])
 def test_a_momentum_that_begins_later_and_one_that_ends(make, device):
     """A buffer of zeros is added; it stays, and its decay of 0 leaves the plain rule."""
     params, plain = parameters(device), parameters(device)
@@ -152,11 +152,11 @@ def test_a_momentum_that_begins_later_and_one_that_ends(make, device):
 
 def test_dicts_of_other_rules_are_refused(device):
     params = parameters(device)
-    for make in (mt.RMSprop, mt.Adagrad8bit):
+    for make in (mt.optim.RMSprop, mt.bnb.Adagrad8bit):
         optimizer = make(params)
         walk(optimizer, params, 1)
-        others = [mt.AdamW, mt.Lion8bit, mt.AdEMAMix, torch.optim.SGD, torch.optim.Adadelta,
-                  mt.Adagrad if make is mt.RMSprop else mt.RMSprop]  # fmt: skip
+        others = [mt.AdamW, mt.Lion8bit, mt.optim.AdEMAMix, torch.optim.SGD, torch.optim.Adadelta,
+                  mt.optim.Adagrad if make is mt.optim.RMSprop else mt.optim.RMSprop]  # fmt: skip
         for other in others:
             strange = other(params, **({"momentum": 0.9} if other is torch.optim.SGD else {}))
             walk(strange, params, 1)
@@ -172,12 +172,12 @@ def test_dicts_of_other_rules_are_refused(device):
 @pytest.mark.parametrize(
     "make, values, text",
     [
-        (mt.RMSprop, {"centered": True}, "does not support centered=True"),
-        (mt.RMSprop, {"alpha": 1.0}, "Invalid alpha value: 1.0"),
-        (mt.RMSprop8bit, {"momentum": -1.0}, "Invalid momentum value: -1.0"),
-        (mt.RMSprop, {"eps": -1.0}, "Invalid epsilon value: -1.0"),
-        (mt.Adagrad, {"lr_decay": 0.1}, "Invalid lr_decay value: 0.1; Adagrad supports 0"),
-        (mt.Adagrad8bit, {"initial_accumulator_value": 1.0}, "initial_accumulator_value value: 1.0"),
+        (mt.optim.RMSprop, {"centered": True}, "does not support centered=True"),
+        (mt.optim.RMSprop, {"alpha": 1.0}, "Invalid alpha value: 1.0"),
+        (mt.bnb.RMSprop8bit, {"momentum": -1.0}, "Invalid momentum value: -1.0"),
+        (mt.optim.RMSprop, {"eps": -1.0}, "Invalid epsilon value: -1.0"),
+        (mt.optim.Adagrad, {"lr_decay": 0.1}, "Adagrad does not support lr_decay=0.1"),
+        (mt.bnb.Adagrad8bit, {"initial_accumulator_value": 1.0}, "does not support initial_accumulator_value=1.0"),
     ],
 )
 def test_values(make, values, text):
@@ -189,7 +189,7 @@ def test_split_weights_follow_a_master(device):
     """Each step adds to 24 bits: the weights stay within two roundings of an fp32 run's."""
     params = parameters(device, dtype=torch.bfloat16)
     wide = [p.detach().float().requires_grad_() for p in params]
-    a, b = mt.RMSprop8bit(params, lr=1e-4, split_weights=True), mt.RMSprop8bit(wide, lr=1e-4)
+    a, b = mt.bnb.RMSprop8bit(params, lr=1e-4, split_weights=True), mt.bnb.RMSprop8bit(wide, lr=1e-4)
     for t in range(30):
         fill(params, t)
         for p, q in zip(params, wide):
@@ -202,8 +202,8 @@ def test_split_weights_follow_a_master(device):
 
 def test_states_on_the_host(device):
     params, plain = parameters(device), parameters(device)
-    a = mt.CPUOffloadOptimizer(params, mt.RMSprop8bit, lr=1e-2)
-    b = mt.RMSprop8bit(plain, lr=1e-2)
+    a = mt.CPUOffloadOptimizer(params, mt.bnb.RMSprop8bit, lr=1e-2)
+    b = mt.bnb.RMSprop8bit(plain, lr=1e-2)
     for t in range(3):
         walk(a, params, 1, seed=t)
         walk(b, plain, 1, seed=t)

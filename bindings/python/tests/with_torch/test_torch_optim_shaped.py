@@ -28,8 +28,8 @@ MAKERS = pytest.mark.parametrize(
     "make",
     [
         mt.Adafactor,
-        functools.partial(mt.AdEMAMix, t_alpha=5, t_beta3=5),
-        functools.partial(mt.AdEMAMix8bit, min_8bit_size=1),
+        functools.partial(mt.optim.AdEMAMix, t_alpha=5, t_beta3=5),
+        functools.partial(mt.bnb.AdEMAMix8bit, min_8bit_size=1),
     ],
     ids=("adafactor", "ademamix", "ademamix8"),
 )
@@ -101,7 +101,7 @@ def test_a_resumed_run_is_the_run(make, dtype, stochastic, device):
     optimizer = make(params, stochastic_rounding=stochastic)
     walk(optimizer, params, 3)
     plain = "absmax1" in optimizer.state[params[0]]  # portable codes are coded anew
-    with contextlib.nullcontext() if plain else mt.optim.portable_states(optimizer):
+    with contextlib.nullcontext() if plain else mt.portable_states(optimizer):
         saved = through_a_file(optimizer.state_dict())
     again = twin(params)
     resumed = make(again, lr=0.5)

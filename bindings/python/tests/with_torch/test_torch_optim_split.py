@@ -81,7 +81,7 @@ def test_resuming(kind, bits):
     theirs = KINDS[kind][3]
     if theirs is None:
         return
-    with mt.optim.portable_states(a):  # torch's takes it, and what it gives back still fits
+    with mt.portable_states(a):  # torch's takes it, and what it gives back still fits
         foreign = theirs(others, lr=1e-3)
         foreign.load_state_dict(a.state_dict())
     fill(others, 9)

@@ -101,6 +101,11 @@ def test_bitsandbytes_small_and_one_moment():
     walk(b, [p, q], 1)
 
 
+#: torchao's 4-bit maps, with signs and without.
+_HALF = torch.tensor([0.0, 0.0055, 0.0325, 0.0775, 0.2125, 0.4375, 0.6625, 0.8875, 1.0])
+DYNAMIC4 = {True: torch.cat((-_HALF[1:8].flip(0), _HALF)), False: torch.arange(1, 17) / 16}
+
+
 def torchao_state(p, bits, seed=0):
     """A state as torchao saves it, as dicts."""
     generator = torch.Generator().manual_seed(seed)
@@ -119,7 +124,7 @@ def torchao_state(p, bits, seed=0):
             moment.update(
                 qmap=peers_map(signed)
                 if bits == 8
-                else torch.tensor(core.state_map("4bit", signed)),
+                else DYNAMIC4[signed],
                 signed=signed,
             )
         state[key] = moment
@@ -135,24 +140,62 @@ def test_torchao_codes_are_kept(bits):
         "exp_avg_sq": torch.rand(65, 100, dtype=torch.bfloat16),
     }
     saved = dict_of([torchao_state(p, bits), odd], betas=(0.9, 0.99), lr=torch.tensor(0.5))
-    a = {8: mt.AdamW8bit, 4: mt.AdamW4bit, "fp8": mt.AdamWFp8}[bits]([p, q])
+    a = {8: mt.AdamW8bit, 4: mt.AdamW4bit, "fp8": mt.AdamW8bitCompanded}[bits]([p, q])
     a.load_state_dict(saved)
+    exact = mt.AdamW([p, q])
+    exact.load_state_dict(a.state_dict())
     for i, key in enumerate(("exp_avg", "exp_avg_sq")):
         theirs = saved["state"][0][key]
-        if bits == 4 and i == 0:  # another curve: rounded once, to half of our widest step
-            mean = mt.AdamW([p, q])
-            mean.load_state_dict(a.state_dict())
-            pairs = torch.stack((theirs["codes"] >> 4, theirs["codes"] & 15), 1).flatten()
-            exact = theirs["qmap"][pairs.long()].view(-1, 128) * theirs["scale"][:, None]
-            apart = (mean.state[p][key].view(-1, 128) - exact).abs().amax(1)
-            assert (apart <= 0.135 * exact.abs().amax(1)).all()
-            continue
-        assert torch.equal(a.state[p][key], theirs["codes"].view(torch.uint8))
-        stem = {8: "absmax", 4: "companded", "fp8": "scale"}[bits]
-        assert torch.equal(a.state[p]["%s%d" % (stem, i + 1)], theirs["scale"])
         assert same_bits(a.state[q][key], odd[key].float()), "32-bit beside codes stay exact"
+        if bits == 8 or bits == 4 and i == 1:
+            assert torch.equal(a.state[p][key], theirs["codes"])
+            assert torch.equal(
+                a.state[p]["%s%d" % ("absmax" if bits == 8 else "companded", i + 1)], theirs["scale"]
+            )
+            continue
+        # another curve: rounded once, to half of our widest step
+        codes = theirs["codes"]
+        if bits == 4:
+            codes = torch.stack((codes >> 4, codes & 15), 1).flatten()
+        units = codes.float() if bits == "fp8" else theirs["qmap"][codes.long()]
+        blocks = units.view(len(theirs["scale"]), -1) * theirs["scale"][:, None]
+        apart = (exact.state[p][key].view(blocks.shape) - blocks).abs().amax(1)
+        assert (apart <= (0.135 if bits == 4 else 0.02) * blocks.abs().amax(1)).all()
     assert int(a.state[p]["step"]) == 17
     walk(a, [p, q], 1)
+
+
+@pytest.mark.parametrize("shape", [(64, 100), (4097,), (130,)])
+@pytest.mark.parametrize("form", ["4bit", "fp8", "64", "1024"])
+def test_our_dicts_of_forms_that_are_gone(form, shape):
+    """Dynamic 4-bit and e4m3 codes, and blocks of another size, load by way of their values."""
+    p = torch.zeros(shape).requires_grad_()
+    n, generator = p.numel(), torch.Generator().manual_seed(3)
+    block = {"4bit": 128, "fp8": 256}.get(form) or int(form)
+    state, values = {"step": torch.tensor(5)}, []
+    for i, key in enumerate(("exp_avg", "exp_avg_sq")):
+        codes = torch.randint(0, 120, (n,), generator=generator, dtype=torch.uint8)
+        scales = torch.rand(-(-n // block), generator=generator)
+        if form == "4bit":
+            codes &= 15
+            units, kept = DYNAMIC4[i == 0][codes.long()], torch.nn.functional.pad(codes, (0, n % 2))
+            kept = kept[0::2] << 4 | kept[1::2]
+        elif form == "fp8":
+            units, kept = codes.view(torch.float8_e4m3fn).float(), codes.view(shape)
+        else:
+            units, kept = torch.tensor(core.state_map("8bit", i == 0))[codes.long()], codes.view(shape)
+        state[key], state["%s%d" % ("scale" if form == "fp8" else "absmax", i + 1)] = kept, scales
+        values.append((units * scales.repeat_interleave(block)[:n]).view(shape))
+    saved = {key: {"memopt": value} for key, value in state.items()}
+    for make_ in (mt.AdamW8bit, mt.AdamW8bitCompanded, mt.AdamW4bit, mt.AdamW):
+        a, exact = make_([p], min_8bit_size=0), mt.AdamW([p])
+        a.load_state_dict(dict_of([saved], block_size=block))
+        assert "block_size" not in a.param_groups[0]
+        exact.load_state_dict(a.state_dict())
+        for key, value in zip(("exp_avg", "exp_avg_sq"), values):
+            bound = {mt.AdamW: 0.0, mt.AdamW4bit: 0.135}.get(make_, 0.02) * value.abs().max()
+            assert (exact.state[p][key] - value).abs().max() <= bound
+        walk(a, [p], 1)
 
 
 def test_bitsandbytes_itself(device):
@@ -189,7 +232,7 @@ def test_bitsandbytes_loads_ours(rule, device):
     theirs = twin(ours)
     momentum = {"momentum": 0.9} if rule == "SGD8bit" else {}
     b = getattr(bnb.optim, rule)(theirs, lr=1.0, **momentum)
-    saved = mt.optim.to_bitsandbytes(a)
+    saved = mt.to_bitsandbytes(a)
     b.load_state_dict(through_a_file(saved))
     found, name = b.state[theirs[0]], [k for k in a.state[ours[0]] if k != "step"][0]
     assert same_bits(found["state1"], a.state[ours[0]][name]) and found["step"] == 5
@@ -212,7 +255,7 @@ def test_bitsandbytes_loads_ours(rule, device):
 def test_what_bitsandbytes_does_not_have():
     a = mt.AdamW4bit(parameters())
     with pytest.raises(TypeError, match="AdamW4bit"):
-        mt.optim.to_bitsandbytes(a)
+        mt.to_bitsandbytes(a)
 
 
 @pytest.mark.long
@@ -250,7 +293,7 @@ def test_torchao_tensors_without_a_step():
     for cls, ours in (
         (OptimState8bit, mt.AdamW8bit),
         (OptimState4bit, mt.AdamW4bit),
-        (OptimStateFp8, mt.AdamWFp8),
+        (OptimStateFp8, mt.AdamW8bitCompanded),
     ):
         state = {"step": torch.tensor(3.0)}
         for key, signed in (("exp_avg", True), ("exp_avg_sq", False)):
@@ -263,7 +306,7 @@ def test_torchao_tensors_without_a_step():
         exact = mt.AdamW([p])
         exact.load_state_dict(a.state_dict())
         for key in ("exp_avg", "exp_avg_sq"):
-            coarse = 0.135 if cls is OptimState4bit and key == "exp_avg" else 0.0  # of the largest
+            coarse = {OptimState8bit: 0.0, OptimStateFp8: 0.01}.get(cls, 0.135)  # of the largest
             torch.testing.assert_close(
                 exact.state[p][key], state[key].dequantize(), atol=coarse, rtol=2.5e-7
             )

@@ -23,7 +23,7 @@ from optim_support import (  # noqa: E402
 )
 
 SHAPES = ((64, 129), (7,), (3, 4, 5))
-MAKERS = {"LAMB": (mt.LAMB, mt.LAMB8bit), "LARS": (mt.LARS, mt.LARS8bit)}
+MAKERS = {"LAMB": (mt.optim.LAMB, mt.bnb.LAMB8bit), "LARS": (mt.optim.LARS, mt.bnb.LARS8bit)}
 
 
 def parameters(device="cpu", **named):
@@ -96,7 +96,7 @@ def test_the_rule(name, values, device, monkeypatch):
 @pytest.mark.parametrize("make", ["LAMB", "LAMB8bit", "LARS", "LARS8bit"])
 def test_resumed_and_bitsandbytes_dicts(make, device):
     """Both load what was saved; the run goes on bit for bit."""
-    ours = getattr(mt, make)
+    ours = getattr(mt.bnb, make)
     values = {"lr": 0.02, **({"momentum": 0.9} if "LARS" in make else {})}
     params = parameters(device, dtype=torch.bfloat16)
     a = ours(params, stochastic_rounding=True, **values)
@@ -106,7 +106,7 @@ def test_resumed_and_bitsandbytes_dicts(make, device):
     b.load_state_dict(through_a_file(a.state_dict()))
     bnb = pytest.importorskip("bitsandbytes")
     c = getattr(bnb.optim, make)(twin(params), **values)
-    c.load_state_dict(copy.deepcopy(mt.optim.to_bitsandbytes(a)))
+    c.load_state_dict(copy.deepcopy(mt.to_bitsandbytes(a)))
     d = ours(back, lr=0.5, max_unorm=7.0)
     d.load_state_dict(c.state_dict())
     assert d.param_groups[0]["max_unorm"] == 7.0 and d.param_groups[0].get("momentum", 0.9) == 0.9
@@ -119,11 +119,11 @@ def test_resumed_and_bitsandbytes_dicts(make, device):
 @pytest.mark.parametrize(
     "make, values, text",
     [
-        (mt.LAMB, {"amsgrad": True}, "amsgrad=False and adam_w_mode=True only"),
-        (mt.LAMB8bit, {"betas": (0.9, 1.0)}, "Invalid beta parameter at index 1"),
-        (mt.LAMB, {"max_unorm": -1.0}, "Invalid max_unorm value: -1.0"),
-        (mt.LARS, {"momentum": -1.0}, "Invalid momentum value"),
-        (mt.LARS, {"nesterov": True}, "Nesterov momentum requires"),
+        (mt.optim.LAMB, {"amsgrad": True}, "amsgrad=False and adam_w_mode=True only"),
+        (mt.bnb.LAMB8bit, {"betas": (0.9, 1.0)}, "Invalid beta parameter at index 1"),
+        (mt.optim.LAMB, {"max_unorm": -1.0}, "Invalid max_unorm value: -1.0"),
+        (mt.optim.LARS, {"momentum": -1.0}, "Invalid momentum value"),
+        (mt.optim.LARS, {"nesterov": True}, "Nesterov momentum requires"),
     ],
 )
 def test_values(make, values, text):
@@ -133,9 +133,9 @@ def test_values(make, values, text):
 
 def test_dicts_of_other_rules_are_refused(device):
     params = parameters(device)
-    a = mt.LAMB(params)
+    a = mt.optim.LAMB(params)
     walk(a, params, 1)
-    for other in (mt.AdamW(params), mt.SGD8bit(params, momentum=0.9), mt.AdEMAMix(params)):
+    for other in (mt.AdamW(params), mt.SGD8bit(params, momentum=0.9), mt.optim.AdEMAMix(params)):
         walk(other, params, 1)
         before = snapshot(a, params)
         with pytest.raises(ValueError, match="not of LAMB"):

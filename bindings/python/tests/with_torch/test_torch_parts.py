@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import operator
+import re
 import types
 
 import pytest
@@ -18,6 +20,9 @@ from memopt.torch import (  # noqa: E402
     amp,
 )
 from memopt.torch._live_bytes import LiveBytes  # noqa: E402
+from memopt.torch._moved import MOVED  # noqa: E402
+
+import stubs  # noqa: E402
 
 # --- storages -------------------------------------------------------------------------------------
 
@@ -69,7 +74,7 @@ def test_known_tensors_and_what_is_left_out_do_not_count(device):
 
 
 def bare_allocator(device=None):
-    allocator = object.__new__(mt.TorchAllocator)
+    allocator = object.__new__(mt.allocator.TorchAllocator)
     allocator._device = device
     return allocator
 
@@ -182,3 +187,34 @@ def test_what_is_no_tensor_among_parameters_is_refused():
     optimizer.param_groups[0]["params"].append(types.SimpleNamespace(grad=torch.ones(3)))
     with pytest.raises(AssertionError, match="expected param to be torch.Tensor, got Simple"):
         scaled(optimizer)
+
+
+# --- names and stubs ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("module", stubs.MODULES)
+def test_stubs_say_what_the_table_of_rules_says(module):
+    assert stubs.path(module).read_text() == stubs.stub(module), "run tests/stubs.py"
+
+
+def test_the_top_has_few_names():
+    assert len(mt.__all__) <= 35 and all(hasattr(mt, name) for name in mt.__all__)
+
+
+@pytest.mark.parametrize(
+    "name, now",
+    [
+        ("AdamWFp8", "AdamW8bitCompanded"),
+        ("AdamWBf16", 'states="bf16"'),
+        ("PagedAdamW8bit", "memopt.torch.bnb.PagedAdamW8bit"),
+        ("RMSprop", "memopt.torch.optim.RMSprop"),
+        ("LAMB8bit", "memopt.torch.bnb.LAMB8bit"),
+        ("share_tensor", "memopt.torch.sharing.share_tensor"),
+    ],
+)
+def test_a_name_that_moved_says_where(name, now):
+    with pytest.raises(AttributeError, match=re.escape(now)):
+        getattr(mt, name)
+    for text in MOVED.values():  # every place that is named is there
+        for path in re.findall(r"memopt\.torch\.(\w+(?:\.\w+)+)", text):
+            assert operator.attrgetter(path)(mt)

@@ -91,7 +91,7 @@ config, keep, file = "expandable_segments:True", %r != "lost", %r
 if %r == "process":
     allocator = mt.enable_allocator(config)
 else:
-    allocator = mt.TorchAllocator(config)
+    allocator = mt.allocator.TorchAllocator(config)
 with mt.tagged("weights"):
     weights = [empty(n) for n in (12 * MIB, 300, 3 * MIB + 5)]
 with mt.tagged("kv cache"):
@@ -106,20 +106,20 @@ held = driver.memopt_sim_used(0)
 slept = mt.pause("weights", keep=keep, file=file)
 assert slept >= 14 * MIB and slept.kept >= 14 * MIB * keep, (slept, slept.kept)
 assert driver.memopt_sim_used(0) <= held - 14 * MIB
-assert mt.paused_tags() == {"weights"}
+assert mt.pausing.paused_tags() == {"weights"}
 assert holds(cache, 3) and holds(other, 4)
 raises(memopt.BusyError, "paused already", mt.pause, "weights")
 mt.pause("kv cache", keep=False)
-assert mt.paused_tags() == {"weights", "kv cache"}
+assert mt.pausing.paused_tags() == {"weights", "kv cache"}
 guest = empty((84 if allocator.enabled else 64) * MIB)  # there was no room for this
 raises(memopt.OutOfMemoryError, "", mt.resume, "weights")
-assert holds(other, 4) and mt.paused_tags() == {"weights", "kv cache"}
+assert holds(other, 4) and mt.pausing.paused_tags() == {"weights", "kv cache"}
 del guest
 torch.cuda.empty_cache()
 mt.resume("weights")
-assert mt.paused_tags() == {"kv cache"}
+assert mt.pausing.paused_tags() == {"kv cache"}
 mt.resume()
-assert mt.paused_tags() == set()
+assert mt.pausing.paused_tags() == set()
 assert [t.data_ptr() for t in kept] == addresses
 if not keep:
     write(weights[0], 0), write(weights[1], 1), write(weights[2], 2)
@@ -143,7 +143,7 @@ first, second = empty(30 * MIB), empty(50 * MIB, "cuda:1")
 write(first, 1), write(second, 2)
 assert mt.pause() == 80 * MIB
 assert driver.memopt_sim_used(0) == driver.memopt_sim_used(1) == 0
-assert "weights" in mt.paused_tags()
+assert "weights" in mt.pausing.paused_tags()
 raises(RuntimeError, "paused", empty, 100)
 raises(memopt.BusyError, "everything is paused", mt.pause)
 del first
@@ -174,11 +174,11 @@ for seed, tensor in enumerate(both):
     write(tensor, seed)
 begin_capture(stream.cuda_stream)
 raises(memopt.BusyError, "records a graph", mt.pause, "weights")
-assert mt.paused_tags() == set() and holds(both[0], 0)
+assert mt.pausing.paused_tags() == set() and holds(both[0], 0)
 new_context(1)
 end_capture(stream.cuda_stream)
 raises(OSError, "", mt.pause, "weights", file="/nowhere/at/all")
-assert mt.paused_tags() == set() and all(holds(t, i) for i, t in enumerate(both))
+assert mt.pausing.paused_tags() == set() and all(holds(t, i) for i, t in enumerate(both))
 """
     )
 
@@ -188,7 +188,7 @@ def test_what_cannot_sleep():
         """
 raises(RuntimeError, "enable_allocator", mt.pause)
 raises(RuntimeError, "enable_allocator", lambda: mt.tagged("weights").__enter__())
-allocator = mt.TorchAllocator("")
+allocator = mt.allocator.TorchAllocator("")
 with allocator.pool():
     x = empty(MIB)
 raises(memopt.UnsupportedError, "expandable_segments:True", mt.pause)
@@ -205,7 +205,7 @@ def test_pools_of_torch_do_not_nest():
     torch_run(
         """
 import threading
-allocator = mt.TorchAllocator("expandable_segments:True")
+allocator = mt.allocator.TorchAllocator("expandable_segments:True")
 def bytes_of(tag, device=0):
     (handle, *_) = mt.allocator._pluggable.handles(device)
     names = memopt.oom.tag_names(handle)
@@ -277,9 +277,9 @@ here.settimeout(60)
 
 def peer(line):
     allocator = mt.enable_allocator("expandable_segments:True")
-    view = mt.import_tensor(line)
+    view = mt.sharing.import_tensor(line)
     assert view.dtype is torch.bfloat16 and view.shape == (3, 5) and view.stride() == (1, 100)
-    twin = mt.import_tensor(line)  # another view of the same block
+    twin = mt.sharing.import_tensor(line)  # another view of the same block
     assert twin.dtype is torch.float32 and twin.shape == (1000,)
     if %s:
         line.sendall(b"k")
@@ -309,7 +309,7 @@ block = torch.empty(5 * MIB, dtype=torch.uint8, device="cuda")
 view = block[: 4 * MIB].view(torch.bfloat16)[64:].as_strided((3, 5), (1, 100))
 write_blocks(allocator)
 write(block, 7)
-with mt.share_tensor(view) as shared, mt.share_tensor(block[4096:8096].view(torch.float32)) as twin:
+with mt.sharing.share_tensor(view) as shared, mt.sharing.share_tensor(block[4096:8096].view(torch.float32)) as twin:
     shared.send(here)
     twin.send(here)
     assert here.recv(1) == b"i"
@@ -339,7 +339,7 @@ allocator = mt.enable_allocator("expandable_segments:True")
 block = empty(5 * MIB)
 write(block, 7)
 view = block[: 4 * MIB].view(torch.bfloat16)[64:].as_strided((3, 5), (1, 100))
-with mt.share_tensor(view) as shared, mt.share_tensor(block[4096:8096].view(torch.float32)) as twin:
+with mt.sharing.share_tensor(view) as shared, mt.sharing.share_tensor(block[4096:8096].view(torch.float32)) as twin:
     shared.send(here)
     twin.send(here)
     assert here.recv(1) == b"k"
@@ -358,24 +358,24 @@ def test_own_transport_and_bad_messages():
     torch_run(
         """
 import json
-raises(RuntimeError, "enable_allocator", mt.share_tensor, empty(MIB))
-allocator = mt.TorchAllocator("expandable_segments:True")
+raises(RuntimeError, "enable_allocator", mt.sharing.share_tensor, empty(MIB))
+allocator = mt.allocator.TorchAllocator("expandable_segments:True")
 torch_s = empty(MIB)
-raises(RuntimeError, "not the library's", mt.share_tensor, torch_s)
+raises(RuntimeError, "not the library's", mt.sharing.share_tensor, torch_s)
 with allocator.pool():  # the block is torch's segment, the tensor lies in it
     first, second = empty(3 * MIB), empty(2 * MIB)
 write(first, 1), write(second, 2)
-shared = mt.share_tensor(second.view(torch.int64))
+shared = mt.sharing.share_tensor(second.view(torch.int64))
 message, files = shared.describe(), shared.open_files()
 text, rest = message[:4096], message[4096:]
 for change in ({"shape": [1 << 40]}, {"strides": [-1]}, {"strides": [1, 1]}, {"offset": 4},
                {"offset": 1 << 50}, {"offset": 8.0}, {"dtype": "nn"}, {"dtype": "int65"},
                {"memopt tensor": 2}, {"shape": None}):
     wrong = json.dumps(dict(json.loads(text), **change)).encode().ljust(4096)
-    raises(ValueError, "import_tensor: the ", mt.import_tensor, (wrong + rest, files))
+    raises(ValueError, "import_tensor: the ", mt.sharing.import_tensor, (wrong + rest, files))
 for wrong in (b"", b"[" * 4096, message[:-1]):
-    raises(ValueError, "", mt.import_tensor, (wrong, files))
-twin = mt.import_tensor((message, files))
+    raises(ValueError, "", mt.sharing.import_tensor, (wrong, files))
+twin = mt.sharing.import_tensor((message, files))
 for file in files:
     os.close(file)
 shared.close()
@@ -383,10 +383,10 @@ assert twin.dtype is torch.int64 and twin.shape == (MIB // 4,)
 at = twin.storage_offset() * 8
 assert read(twin)[at : at + 2 * MIB] == read(second)
 for wrong in (second[:0], torch.empty(3), second.view(torch.complex64).conj()):
-    raises(ValueError, "share_tensor", mt.share_tensor, wrong)
+    raises(ValueError, "share_tensor", mt.sharing.share_tensor, wrong)
 one, other = socket.socketpair()
 one.close()
-raises(OSError, "closed", mt.import_tensor, other)
+raises(OSError, "closed", mt.sharing.import_tensor, other)
 """
     )
 
@@ -406,7 +406,7 @@ def build():
     write_later.append(empty(4 * MIB))
     return write_later[0]
 allocate_cache = build
-train = lambda: slept.append(mt.paused_tags())
+train = lambda: slept.append(mt.pausing.paused_tags())
 write_later, slept = [], []
 cut = sleeping.index("mt.pause")
 exec(sleeping[:cut])
@@ -433,8 +433,8 @@ assert seen == [True]
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="torch sees a GPU")
 def test_without_a_gpu():
-    for call in (mt.pause, mt.resume, mt.paused_tags):
+    for call in (mt.pause, mt.resume, mt.pausing.paused_tags):
         with pytest.raises(RuntimeError, match="allocates nothing yet|sees no GPU"):
             call()
     with pytest.raises(ValueError, match="give a dense GPU tensor"):
-        mt.share_tensor(torch.zeros(4))
+        mt.sharing.share_tensor(torch.zeros(4))

@@ -40,8 +40,8 @@ def round_trip(value, name):
         value.untyped_storage(), 0, (value.numel(),), (1,)
     )
     amax = flat.abs().amax().float() if name == "nvfp4" else None
-    parts = mt.quantize_blocks(flat, full_name(name), tensor_amax=amax)
-    back = mt.dequantize_blocks(
+    parts = mt.blocks.quantize_blocks(flat, full_name(name), tensor_amax=amax)
+    back = mt.blocks.dequantize_blocks(
         *parts, full_name(name), dtype=value.dtype, columns=value.numel(), tensor_amax=amax
     )
     return torch.as_strided(back, value.shape, value.stride())

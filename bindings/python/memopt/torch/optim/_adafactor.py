@@ -17,14 +17,13 @@ they add up sums of squares, of a matrix those of its columns too. Of a matrix e
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Tuple
 
 import torch
 
 from ..._abi import AdafactorStruct
 from ..._library import lib
 from . import _format, _layout, _options, _other_rules
-from ._base import Learning, Params
 from ._one_call import step_by
 from ._options import number
 from ._shaped import ShapedOptimizer
@@ -35,48 +34,9 @@ from ._whole import PIECE, Task, write
 Piece = Tuple[slice, slice]
 
 
-class Adafactor(ShapedOptimizer):
-    """Adafactor as torch.optim.Adafactor, with fp32 states: R + C numbers for a matrix of R rows and
-    C columns."""
-
+class Adafactor(ShapedOptimizer, rule="Adafactor"):
     _takes_shards = True
     _together = True
-
-    def __init__(
-        self,
-        params: Params,
-        lr: Learning = 1e-2,
-        beta2_decay: float = -0.8,
-        eps: Tuple[Optional[float], float] = (None, 1e-3),
-        d: float = 1.0,
-        weight_decay: float = 0.0,
-        *,
-        foreach: Optional[bool] = None,
-        maximize: bool = False,
-        stochastic_rounding: bool = False,
-        seed: int = 0,
-    ) -> None:
-        """Groups of parameters may have their own values of all of these.
-
-        Args:
-            params: parameters, (name, parameter) pairs, or groups of them as dicts.
-            lr: the learning rate, a number or a tensor of one element: step t takes at most
-                1 / sqrt(t), times the root of the mean square of the parameter.
-            beta2_decay: at most 0: in step t the second moment takes t ** beta2_decay of the square.
-            eps: below the first, the root of the second moment counts as this (None: fp32's
-                epsilon); below the second, the root of the mean square of a parameter does.
-            d: at least 1: a longer root of the mean square of an update is cut to this.
-            weight_decay: the share of a parameter, times lr, that a step takes from it.
-            foreach: no effect.
-            maximize: climb instead of descend.
-            stochastic_rounding: round bf16 and fp16 parameters up or down with probability by
-                distance, so that updates below half a unit are not lost.
-            seed: chooses the random numbers of stochastic_rounding.
-        """
-        values = dict(lr=lr, beta2_decay=beta2_decay, eps=eps, d=d, weight_decay=weight_decay)
-        switches = dict(foreach=foreach, maximize=maximize)
-        rounding = dict(stochastic_rounding=stochastic_rounding, seed=seed)
-        super().__init__(params, {**values, **switches, **rounding})
 
     def _check_group(self, group: Dict[str, Any]) -> None:
         _options.check_lr(group["lr"])

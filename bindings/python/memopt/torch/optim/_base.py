@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections import defaultdict
 from copy import deepcopy
 from itertools import chain, repeat
@@ -10,13 +9,18 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
 
 import torch
 
+from ... import rules
 from ..._abi import OptimizerKind, StateFormat
-from . import _bitsandbytes, _format, _layout, _load, _options, _other_rules, _paging, _sharded
-from ._binding import Binding, Facts, Key, Slot
+from ...groups import VALUES
+from . import _format, _layout, _load, _options, _other_rules, _page_memory, _sharded
+from ._binding import Binding, Key, Slot
+from ._facts import Facts
 from ._keep import kept, settle
 
 Params = Union[Iterable[torch.Tensor], Iterable[Dict[str, Any]], Iterable[Tuple[str, torch.Tensor]]]
-Learning = Union[float, torch.Tensor]
+
+#: Paged states: two areas of so many bytes, or of the largest parameter's states, are on the GPU.
+PAGE_BYTES = 64 << 20
 
 #: torch.compile does not trace the function; torch does the same for its optimizers.
 _out_of_graphs: Callable[[Any], Any] = getattr(torch, "_disable_dynamo", lambda function: function)
@@ -26,40 +30,46 @@ class MemoptOptimizer(torch.optim.Optimizer):
     """A torch optimizer whose step is one call of the library for each device.
 
     States are tensors of torch in ``optimizer.state`` (see :mod:`._format`), made at a parameter's
-    first gradient.
+    first gradient. A class names its rule in memopt/rules.py, or the states that differ from its
+    base's, and gets its constructor and the description of its arguments from there.
     """
 
     _step_supports_amp_scaling = True  # GradScaler leaves its scale and verdict to step()
 
+    _rule: rules.Rule
+    _binding: Optional[Binding]
     _kind: _format.Kind
     _states = StateFormat.F32
     _steps_on_host = True  # CPUOffloadOptimizer may step it on masters
     _by_pieces = True  # a part of a parameter steps as in the whole, so that they may be on a disk
+    _takes_flattened = True  # pieces of FullyShardedDataParallel's are stepped
+    _counts: Dict[str, Any] = {}  # entries of groups that are no arguments
     _portable = 0  # how many portable_states() are active
     #: States are in the host's memory, and a step brings them in pages of at most so many bytes.
     _page_bytes = 0
     _outlines = False  # parameters are meta tensors, which stand for memory elsewhere
-    _takes_sizes = True  # states with scales may have blocks of other sizes than the format's own
     #: By parameter: the half-precision tensor that each step fills with it, rounded.
     _model_copies: Mapping[torch.Tensor, torch.Tensor] = {}
-    #: Other hyperparameters than the learning rate and betas, by their names in the library.
-    _numbers: Tuple[str, ...] = ("weight_decay",)
-    _switches: Tuple[str, ...] = ("maximize",)
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Adds the description of the arguments to that of the class, where help() begins, and what
-        the constructor says of others' arguments."""
+    def __init_subclass__(
+        cls, rule: Optional[str] = None, states: Optional[str] = None, **kwargs: Any
+    ) -> None:
+        """Makes the constructor and its description."""
         super().__init_subclass__(**kwargs)
-        if "__init__" in vars(cls):
-            cls.__init__ = _bitsandbytes.checked(cls.__init__)  # type: ignore[method-assign]
-        if cls.__doc__ and cls.__init__.__doc__:
-            cls.__doc__ = "%s\n\n%s" % (inspect.getdoc(cls), inspect.getdoc(cls.__init__))
+        if rule is not None:
+            cls._rule = rules.RULES[rule]
+            if cls._rule.kind is not None and not hasattr(cls, "_kind"):
+                cls._kind = cls._rule.kind
+        if states is not None:
+            cls._states = rules.FORMATS[states]
+        if rule is not None or states is not None:
+            call = rules.call_of_torch(cls._rule, states or "fp32")
+            cls.__doc__ = rules.described(cls._rule, cls.__doc__ or cls._rule.text, call)
+            made = rules.construct(cls.__doc__, call, _start)
+            cls.__init__ = _options.checked(made, call)  # type: ignore[method-assign]
 
-    def __init__(self, params: Params, defaults: Dict[str, Any]) -> None:
-        self._binding: Optional[Binding] = None
-        if defaults.get("block_size", 0) is None:
-            defaults["block_size"] = _format.BLOCKS.get(self._states, 256)
-        super().__init__(params, defaults)
+    def __init__(self, params: Params, *args: Any, **kwargs: Any) -> None:
+        raise NotImplementedError("each rule's class has its own")
 
     # --- groups ---
 
@@ -70,43 +80,32 @@ class MemoptOptimizer(torch.optim.Optimizer):
             number, rule = len(self.param_groups), type(self).__name__
             _options.check_keys(param_group, known, number, rule)
             self._check_group({**self.defaults, **param_group})
-            self._check_block_size({**self.defaults, **param_group})
         before = len(self.param_groups)
         super().add_param_group(param_group)
         settle(self.param_groups[-1]["params"])
         try:
-            for index, parameter in enumerate(self.param_groups[-1]["params"]):
-                if parameter.requires_grad:
-                    name = _layout.name_of(self.param_groups[-1], before, index)
-                    _layout.check_parameter(parameter, name, later=True)
-                    _check_split(self.param_groups[-1], parameter, name)
-                    _paging.check(parameter, self._page_bytes, name)
-        except TypeError:
+            group = self.param_groups[-1]
+            for index, parameter in enumerate(group["params"]):
+                self._check_member(parameter, group, _layout.name_of(group, before, index))
+        except (TypeError, ValueError):
             del self.param_groups[before:]
             raise
 
-    def _check_group(self, group: Dict[str, Any]) -> None:
-        """Refuses what is out of range or not supported, in torch's words."""
-        _options.check_values(group, type(self).__name__)
-
-    def _check_block_size(self, group: Dict[str, Any]) -> None:
-        """Refuses a size that is not possible, or another one than the groups before have."""
-        own, rule = _format.BLOCKS.get(self._states, 256), type(self).__name__
-        size = group.get("block_size")
-        possible = self._takes_sizes and self._states in _format.BLOCKS
-        _options.check_block_size(size, rule, own, _format.SIZES if possible else ())
-        if self._takes_sizes and self.param_groups and (size or own) != self._block_size:
-            raise ValueError(
-                "Invalid block_size value: %s; the groups of an optimizer share one, which is %d"
-                % (size, self._block_size)
+    def _check_member(self, parameter: torch.Tensor, group: Dict[str, Any], name: str) -> None:
+        """Refuses a parameter that the rule cannot step, or not in this group."""
+        if parameter.requires_grad:
+            _layout.check_parameter(parameter, name, later=True)
+            _check_split(group, parameter, name)
+            _page_memory.check(parameter, self._page_bytes, name)
+        if not self._takes_flattened and _layout.is_flattened(parameter):
+            raise TypeError(
+                "%s is a piece of FullyShardedDataParallel's; %s needs whole parameters"
+                % (name, type(self).__name__)
             )
 
-    @property
-    def _block_size(self) -> int:
-        """The elements that share a scale, in all groups."""
-        own = _format.BLOCKS.get(self._states, 256)
-        first = self.param_groups[0] if self._takes_sizes and self.param_groups else {}
-        return int(first.get("block_size") or own)
+    def _check_group(self, group: Dict[str, Any]) -> None:
+        """Refuses what is out of range or not supported, in torch's words."""
+        _options.check_values(group, self._rule, type(self).__name__)
 
     def _check_saved_group(self, group: Dict[str, Any], number: int) -> None:
         """Refuses a group of a state dict that is another rule's."""
@@ -114,13 +113,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
 
     def _values(self, group: Dict[str, Any]) -> Tuple[Any, ...]:
         """The group's hyperparameters as (name in the library, value), the learning rate first."""
-        betas = enumerate(group.get("betas", ()), 1)
-        return (
-            ("lr", group["lr"]),
-            *[("beta%d" % number, float(beta)) for number, beta in betas],
-            *[(name, float(group[name])) for name in self._numbers],
-            *[(name, int(bool(group[name]))) for name in self._switches],
-        )
+        return (("lr", group["lr"]), *_in_library(group, VALUES[OptimizerKind(self._kind)]))
 
     def _keeps_moments(self, group: Dict[str, Any]) -> bool:
         """Whether the group's parameters need moments."""
@@ -229,7 +222,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
             empty.append((index_of[id(parameter)], parameter, state))
         count = len(self.param_groups)
         binding = Binding(
-            self._kind, self._states, params, count, slots, empty, self._page_bytes, self._block_size
+            self._kind, self._states, params, count, slots, empty, self._page_bytes
         )
         self.state.update(made)
         return binding
@@ -264,10 +257,10 @@ class MemoptOptimizer(torch.optim.Optimizer):
         """Replaces a state without moments: by one with moments if the group needs them, by a step
         count if random numbers depend on it; else keeps it."""
         if self._keeps_moments(group):
-            home = _paging.home(dense, self._page_bytes)
+            home = _page_memory.home(dense, self._page_bytes)
             format_ = self._format_of(group, parameter)
-            new = _format.new(home, self._kind, format_, self._block_size)
-            new = _paging.moved(new, home, dense)
+            new = _format.new(home, self._kind, format_)
+            new = _page_memory.moved(new, home, dense)
             if state:
                 new["step"].copy_(state["step"]).bitwise_or_(_format.NOT_BEGUN)
                 new.update({k: v for k, v in state.items() if k == _format.RESIDUAL})
@@ -281,7 +274,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
     def _format_of(self, group: Dict[str, Any], parameter: torch.Tensor) -> StateFormat:
         """The format of a new state, by the number of all elements, so that sharding does not
         change it."""
-        small = parameter.numel() < int(group["min_8bit_size"])
+        small = parameter.numel() < int(group.get("min_8bit_size", rules.MIN_8BIT_SIZE))
         return StateFormat.F32 if small or kept(parameter) else self._states
 
     def _checked_state(
@@ -303,14 +296,14 @@ class MemoptOptimizer(torch.optim.Optimizer):
             tensors = [state[key] for key in ("step",) + _format.keys(self._kind, format_)]
         except KeyError as error:
             raise ValueError("the state of %s has no %s" % (name, error)) from None
-        counts = [1, *_format.counts(self._kind, format_, dense.numel(), self._block_size)]
+        counts = [1, *_format.counts(self._kind, format_, dense.numel())]
         for tensor, count in zip(tensors, counts):
             if tensor.numel() != count:
                 raise RuntimeError(
                     "the state of %s has %d elements where its shape %s asks for %d"
                     % (name, tensor.numel(), tuple(parameter.shape), count)
                 )
-        home = _paging.home(dense, self._page_bytes)
+        home = _page_memory.home(dense, self._page_bytes)
         for tensor, place in zip(tensors, chain([dense.device], repeat(home.device))):
             if tensor.device != place:
                 raise RuntimeError(
@@ -322,11 +315,15 @@ class MemoptOptimizer(torch.optim.Optimizer):
             return state
         saved = _load.read(state, self._kind, self._states, dense, name)
         assert saved is not None
-        converted = _load.convert(saved, self._kind, self._states, home, True, self._block_size)
-        made[parameter] = _paging.moved(converted, home, dense)
+        converted = _load.convert(saved, self._kind, self._states, home, True)
+        made[parameter] = _page_memory.moved(converted, home, dense)
         return made[parameter]
 
     # --- states ---
+
+    def __getstate__(self) -> Dict[str, Any]:
+        kept_ = {"_states": self._states, "_page_bytes": self._page_bytes}
+        return {**super().__getstate__(), **kept_}
 
     def __setstate__(self, state: Dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -340,14 +337,14 @@ class MemoptOptimizer(torch.optim.Optimizer):
         """torch's, which the optimizers here and `portable_states` understand.
 
         No other optimizer accepts a dict with coded states: torch's raise when they load it or in
-        their first step. For those, call this within ``mt.optim.portable_states(optimizer)``. With
+        their first step. For those, call this within ``mt.portable_states(optimizer)``. With
         FullyShardedDataParallel it always behaves so. States of sharded parameters (DTensors) are
         DTensors as well: any number of processes can load them.
         """
         flattened = any(_layout.is_flattened(p) for g in self.param_groups for p in g["params"])
         decode = self._portable > 0 or flattened
         own = self.state
-        presented = _sharded.presented(self, self._kind, self._states, decode, self._block_size)
+        presented = _sharded.presented(self, self._kind, self._states, decode)
         self.state = defaultdict(dict, presented)
         try:
             return super().state_dict()
@@ -395,9 +392,9 @@ class MemoptOptimizer(torch.optim.Optimizer):
             state[one.parameter] = self._converted(one, dense, coded)
         for parameter, residual in self._read_residuals(saved, saved_groups, groups):
             if parameter in state:
-                home = _paging.home(_layout.local(parameter), self._page_bytes)
+                home = _page_memory.home(_layout.local(parameter), self._page_bytes)
                 kept_ = _format.residual(home, residual.clone(), residual.element_size())
-                state[parameter][_format.RESIDUAL] = _paging.pinned(kept_, home, parameter)
+                state[parameter][_format.RESIDUAL] = _page_memory.pinned(kept_, home, parameter)
         return state
 
     def _read(
@@ -418,9 +415,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
             parameter, group, name = place_of[number]
             memory = _layout.local(parameter)
             value = _format.opened(value)
-            value = _sharded.localized(
-                value, parameter, self._kind, self._states, name, self._block_size
-            )
+            value = _sharded.localized(value, parameter, self._kind, self._states, name)
             one = _load.read(value, self._kind, self._states, memory, name)
             if one is None and _load.is_count(value, self._kind):
                 state[parameter] = {
@@ -455,9 +450,33 @@ class MemoptOptimizer(torch.optim.Optimizer):
         """A saved state for a parameter's dense memory. `coded`: there are codes in its dict."""
         coded_before = _load.has_codes(one.saved) and not kept(one.parameter)
         format_ = self._states if coded_before else self._format_of(one.group, one.parameter)
-        home = _paging.home(dense, self._page_bytes)
-        state = _load.convert(one.saved, self._kind, format_, home, coded, self._block_size)
-        return _paging.moved(state, home, dense)
+        home = _page_memory.home(dense, self._page_bytes)
+        state = _load.convert(one.saved, self._kind, format_, home, coded)
+        return _page_memory.moved(state, home, dense)
+
+
+def _start(self: Any, params: Params, values: Dict[str, Any]) -> None:
+    """What every constructor does."""
+    self._binding = None
+    states, paged = values.pop("states", None), values.pop("paged", False)
+    if states is not None:
+        self._states = rules.format_named(states, self._rule)
+    if paged:
+        self._page_bytes = PAGE_BYTES
+    torch.optim.Optimizer.__init__(self, params, {**values, **self._counts})
+
+
+def _in_library(group: Dict[str, Any], names: Iterable[str]) -> Iterable[Tuple[str, Any]]:
+    """A group's values but the learning rate, under the library's names."""
+    for name in names:
+        if name == "betas":
+            yield from (("beta%d" % i, float(beta)) for i, beta in enumerate(group["betas"], 1))
+        elif name in ("maximize", "nesterov"):
+            yield name, int(bool(group[name]))
+        elif name == "alpha" and "betas" not in group:
+            yield "beta2", float(group[name])
+        elif name != "lr" and name in group:
+            yield name, float(group[name] or 0.0)
 
 
 def _places(
@@ -491,10 +510,10 @@ def _with_residual(
     if not split:
         return state
     state = state or {"step": _format.step_tensor(0, dense.device)}
-    home = _paging.home(dense, page_bytes)
+    home = _page_memory.home(dense, page_bytes)
     residual = _format.residual(home, state.get(_format.RESIDUAL), split)
     if residual is not state.get(_format.RESIDUAL):
-        residual = _paging.pinned(residual, home, dense)
+        residual = _page_memory.pinned(residual, home, dense)
     if residual is not state.get(_format.RESIDUAL):
         made[parameter] = state = {**state, _format.RESIDUAL: residual}
     return state

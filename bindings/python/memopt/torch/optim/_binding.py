@@ -21,6 +21,7 @@ from ..._abi import OptimizerKind, StateFormat, TensorStruct
 from ..._library import lib, output
 from .._native import Native, native
 from . import _format, _layout, _options
+from ._facts import Facts
 from ._format import Kind
 
 _data_ptr = torch.Tensor.data_ptr
@@ -46,15 +47,6 @@ class Slot(NamedTuple):
     split: int = 0  # the bytes of an element's residual, if the state has one
 
 
-class Facts(NamedTuple):
-    """What a step is given beside gradients."""
-
-    scale: Optional[torch.Tensor] = None  # of the gradients
-    found_inf: Optional[torch.Tensor] = None  # not 0: nothing changes
-    square_sum: Optional[torch.Tensor] = None  # of all gradients; if not finite, nothing changes
-    max_norm: float = 0.0  # clip by square_sum
-
-
 #: A sharded parameter of which this process has no part: place, parameter, state.
 Idle = Tuple[int, torch.Tensor, Optional[_format.State]]
 
@@ -75,7 +67,6 @@ class Executor:
         groups: int,
         slots: List[Slot],
         page_bytes: int,
-        block_size: int,
     ) -> None:
         device, stochastic, seed, split = key
         self.native: Native = native(device)
@@ -128,7 +119,7 @@ class Executor:
                 slot.group,
                 _format.structs([slot.memory]),
                 None if slot.copy is None else _format.structs([slot.copy]),
-                _format.structs(states, format_, residuals) if count else None,
+                _format.structs([*states, *residuals]) if count else None,
                 count,
                 slot.steps.data_ptr(),
                 self.native.stream(),
@@ -282,7 +273,6 @@ class Binding:
         slots: List[Tuple[Key, Slot]],
         idle: Sequence[Idle] = (),
         page_bytes: int = 0,
-        block_size: int = 0,
     ) -> None:
         self._params = params
         self._idle = idle
@@ -291,7 +281,7 @@ class Binding:
         for key, slot in slots:
             by_key.setdefault(key, []).append(slot)
         self.executors = [
-            Executor(kind, format_, key, groups, members, page_bytes, block_size)
+            Executor(kind, format_, key, groups, members, page_bytes)
             for key, members in by_key.items()
         ]
         every = [slot for executor in self.executors for slot in executor.slots]

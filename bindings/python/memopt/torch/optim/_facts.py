@@ -1,16 +1,24 @@
-"""What the steps of masters on the host know beforehand: a loss scale, a verdict, a norm."""
+"""What a step knows beforehand: a loss scale, a verdict, a norm."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, List, Optional
+from typing import Any, List, NamedTuple, Optional
 
 import torch
 
 from ..._library import lib, output
 from .. import _tensor_lists
 from .._native import native
-from ._binding import Facts
+
+
+class Facts(NamedTuple):
+    """What a step is given beside gradients."""
+
+    scale: Optional[torch.Tensor] = None  # of the gradients
+    found_inf: Optional[torch.Tensor] = None  # not 0: nothing changes
+    square_sum: Optional[torch.Tensor] = None  # of all gradients; if not finite, nothing changes
+    max_norm: float = 0.0  # clip by square_sum
 
 
 def on_host(value: Any) -> Optional[torch.Tensor]:

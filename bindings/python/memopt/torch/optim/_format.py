@@ -2,14 +2,12 @@
 
 ``optimizer.state[parameter]`` holds "step" (int64, without dimensions, on the parameter's device),
 the moments ("exp_avg" and, with AdamW, "exp_avg_sq"; of SGD "momentum_buffer") and, where these are
-coded, their scales ("absmax1", "absmax2"; with fp8 "scale1", "scale2"; of companded codes
-"companded1", "companded2"). 32-bit, bf16, 8-bit and fp8 moments have the parameter's shape and order of
-memory; blocks go by the order of memory. SGD without momentum has no state, or "step" alone if it
-rounds stochastically, because the random numbers depend on it. 4-bit ones are a row of bytes with
-two codes each, and where the parameter's order of memory is not that of its indices, "order" holds
-its strides. Codes are bytes, also those of fp8, for torch cannot pickle its own 8-bit floats. A
-split weight's "weight_residual" has a byte (uint8) or two (int16) for each element, as the parameter
-has them.
+coded, their scales ("absmax1", "absmax2"; of companded codes "companded1", "companded2"). 32-bit, bf16
+and 8-bit moments have the parameter's shape and order of memory; blocks go by the order of memory. SGD
+without momentum has no state, or "step" alone if it rounds stochastically, because the random numbers
+depend on it. 4-bit moments are a row of bytes with two codes each, and where the parameter's order of
+memory is not that of its indices, "order" holds its strides. A split weight's "weight_residual" has a
+byte (uint8) or two (int16) for each element, as the parameter has them.
 
 In the state dicts of optimizers with coded states every entry is sealed: see :func:`sealed`.
 """
@@ -72,27 +70,13 @@ MOMENTS: Dict[Kind, Tuple[str, ...]] = {
 }
 #: Moments that are never negative.
 _SQUARES = ("exp_avg_sq", "square_avg", "sum")
-#: The elements that share a scale, unless the optimizer has a `block_size`.
-BLOCKS = {
-    StateFormat.BITS8: 256,
-    StateFormat.BITS4: 128,
-    StateFormat.F8: 256,
-    StateFormat.COMPANDED: 256,
-    StateFormat.COMPANDED4: 128,
-}
-#: The formats with two codes in a byte.
-BITS4 = (StateFormat.BITS4, StateFormat.COMPANDED4)
-#: What a `block_size` may be.
-SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096)
+#: The elements that share a scale.
+BLOCKS = {StateFormat.BITS8: 256, StateFormat.COMPANDED: 256, StateFormat.COMPANDED4: 128}
+#: The format with two codes in a byte.
+PAIRS = StateFormat.COMPANDED4
 #: The element types of moments that are no codes.
 FLOATS = {StateFormat.F32: torch.float32, StateFormat.BF16: torch.bfloat16}
-_ABSMAX = "absmax"
-_COMPANDED = "companded"
-_SCALES = {
-    StateFormat.F8: "scale",
-    StateFormat.COMPANDED: _COMPANDED,
-    StateFormat.COMPANDED4: _COMPANDED,
-}
+_ABSMAX, _COMPANDED = "absmax", "companded"
 
 
 def is_signed(kind: Kind, index: int) -> bool:
@@ -130,17 +114,14 @@ def scale_names(kind: Kind, format_: StateFormat) -> Tuple[str, ...]:
     """The keys of the scales."""
     if format_ in FLOATS:
         return ()
-    stem = _SCALES.get(format_, _ABSMAX)
+    stem = _ABSMAX if format_ is StateFormat.BITS8 else _COMPANDED
     return tuple("%s%d" % (stem, i + 1) for i in range(len(MOMENTS[kind])))
 
 
 def scale_of(state: Any, index: int) -> Optional[str]:
     """The key of a moment's scales in a state of any format; None if it has no such tensor."""
-    for stem in (_ABSMAX, *dict.fromkeys(_SCALES.values())):
-        key = "%s%d" % (stem, index + 1)
-        if isinstance(state.get(key), torch.Tensor):
-            return key
-    return None
+    keys_ = ("%s%d" % (stem, index + 1) for stem in (_ABSMAX, _COMPANDED, "scale"))
+    return next((key for key in keys_ if isinstance(state.get(key), torch.Tensor)), None)
 
 
 def split_bytes(group: Dict[str, Any], parameter: torch.Tensor) -> int:
@@ -187,29 +168,26 @@ def keys(kind: Kind, format_: StateFormat) -> Tuple[str, ...]:
     return MOMENTS[kind] + scale_names(kind, format_)
 
 
-def counts(kind: Kind, format_: StateFormat, count: int, size: Optional[int] = None) -> List[int]:
+def counts(kind: Kind, format_: StateFormat, count: int) -> List[int]:
     """The elements of each of keys() for a parameter of `count` elements."""
     moments = len(MOMENTS[kind])
     if format_ in FLOATS:
         return [count] * moments
-    codes = (count + 1) // 2 if format_ in BITS4 else count
-    return [codes] * moments + [blocks(format_, count, size)] * moments
+    codes = (count + 1) // 2 if format_ is PAIRS else count
+    return [codes] * moments + [blocks(format_, count)] * moments
 
 
 def of(state: State, kind: Kind, count: int, own: StateFormat) -> StateFormat:
     """The format in which the state of a parameter of `count` elements is kept; `own` is the
     optimizer's, which decides if a byte could be either."""
     moment = state[MOMENTS[kind][0]]
-    if _SCALES[StateFormat.F8] + "1" in state:
-        return StateFormat.F8
     if moment.dtype is not torch.uint8:
         return own if moment.dtype is FLOATS.get(own) else StateFormat.F32
-    companded = _COMPANDED + "1" in state
-    wide = StateFormat.COMPANDED if companded else StateFormat.BITS8
-    narrow = StateFormat.COMPANDED4 if companded else StateFormat.BITS4
-    if count <= 1 and own is narrow:
+    if _COMPANDED + "1" not in state:
+        return StateFormat.BITS8
+    if count <= 1 and own is PAIRS:
         return own
-    return wide if moment.numel() == count else narrow
+    return StateFormat.COMPANDED if moment.numel() == count else PAIRS
 
 
 @functools.lru_cache(maxsize=None)
@@ -221,36 +199,33 @@ def values(format_: StateFormat, signed: bool) -> torch.Tensor:
 @functools.lru_cache(maxsize=None)
 def zero_byte(format_: StateFormat, signed: bool) -> int:
     """A byte of codes that stand for zero."""
-    if not signed or format_ is StateFormat.F8:
+    if not signed:
         return 0
     code = int((values(format_, True) == 0).nonzero()[0])
-    return code * 0x11 if format_ in BITS4 else code
+    return code * 0x11 if format_ is PAIRS else code
 
 
-def blocks(format_: StateFormat, count: int, size: Optional[int] = None) -> int:
-    """Scales of a moment in blocks of `size` (here and below: None is the format's own)."""
-    return -(-count // (size or BLOCKS[format_]))
-
-
-def block_of(count: int, scales: int, size: int) -> int:
-    """The size of the blocks of which `count` elements have so many scales: `size` if it fits, 0 if
-    none does. Only elements that are one block together leave a choice."""
-    return next((s for s in (size, *SIZES) if -(-count // s) == scales), 0)
+def blocks(format_: StateFormat, count: int) -> int:
+    """Scales of a moment."""
+    return -(-count // BLOCKS[format_])
 
 
 def empty_moment(parameter: torch.Tensor, format_: StateFormat) -> torch.Tensor:
     """Room for a moment."""
-    if format_ in BITS4:
+    if format_ is PAIRS:
         return torch.empty((parameter.numel() + 1) // 2, dtype=torch.uint8, device=parameter.device)
     return _layout.like(parameter, FLOATS.get(format_, torch.uint8))
 
 
-def empty_scales(
-    parameter: torch.Tensor, format_: StateFormat, size: Optional[int] = None
-) -> torch.Tensor:
+def empty_scales(parameter: torch.Tensor, format_: StateFormat) -> torch.Tensor:
     """Room for a moment's scales."""
-    count = blocks(format_, parameter.numel(), size)
+    count = blocks(format_, parameter.numel())
     return torch.empty(count, dtype=torch.float32, device=parameter.device)
+
+
+def unpacked(codes: torch.Tensor) -> torch.Tensor:
+    """One code in a byte, of two."""
+    return torch.stack((codes >> 4, codes & 15), -1).flatten(-2)
 
 
 def steps_taken(step: Any) -> int:
@@ -263,58 +238,39 @@ def step_tensor(steps: int, device: torch.device) -> torch.Tensor:
     return torch.full((), steps, dtype=torch.int64, device=device)
 
 
-def new(
-    parameter: torch.Tensor, kind: Kind, format_: StateFormat, size: Optional[int] = None
-) -> State:
+def new(parameter: torch.Tensor, kind: Kind, format_: StateFormat) -> State:
     """The state of a parameter before its first step."""
     state = {"step": step_tensor(0, parameter.device)}
     for i, name in enumerate(MOMENTS[kind]):
         state[name] = empty_moment(parameter, format_)
         state[name].fill_(0 if format_ in FLOATS else zero_byte(format_, is_signed(kind, i)))
     for name in scale_names(kind, format_):
-        state[name] = empty_scales(parameter, format_, size).zero_()
+        state[name] = empty_scales(parameter, format_).zero_()
     return with_order(state, parameter, format_)
 
 
 def with_order(state: State, parameter: torch.Tensor, format_: StateFormat) -> State:
     """Adds "order" where it is needed."""
-    if format_ in BITS4 and not parameter.is_contiguous():
+    if format_ is PAIRS and not parameter.is_contiguous():
         strides = _layout.like(parameter, torch.uint8).stride()
         state["order"] = torch.tensor(strides, dtype=torch.int64)
     return state
 
 
-def struct(tensor: torch.Tensor, dtype: Optional[DType] = None) -> TensorStruct:
-    """A dense tensor as the library sees it."""
-    return TensorStruct(
-        data=tensor.data_ptr(),
-        count=tensor.numel(),
-        dtype=DTYPES[tensor.dtype] if dtype is None else dtype,
-    )
-
-
-def structs(
-    tensors: List[torch.Tensor],
-    format_: StateFormat = StateFormat.F32,
-    plain: Sequence[torch.Tensor] = (),
-) -> Any:
-    """Tensors as an array for the library; bytes are codes of the format, but not in `plain`."""
-    codes = DType.F8_E4M3 if format_ is StateFormat.F8 else None
-    made = [struct(t, codes if t.dtype is torch.uint8 else None) for t in tensors]
-    return (TensorStruct * (len(made) + len(plain)))(*made, *map(struct, plain))
+def structs(tensors: Sequence[torch.Tensor]) -> Any:
+    """Dense tensors as an array for the library."""
+    made = [
+        TensorStruct(data=t.data_ptr(), count=t.numel(), dtype=DTYPES[t.dtype]) for t in tensors
+    ]
+    return (TensorStruct * len(made))(*made)
 
 
 def quantize(
-    source: torch.Tensor,
-    parameter: torch.Tensor,
-    format_: StateFormat,
-    signed: bool,
-    size: Optional[int] = None,
+    source: torch.Tensor, parameter: torch.Tensor, format_: StateFormat, signed: bool
 ) -> Tuple[torch.Tensor, torch.Tensor]:
     """Codes and scales of floats with the parameter's shape."""
     floats = _layout.like(parameter, torch.float32).copy_(source)
-    moment = empty_moment(parameter, format_)
-    scales = empty_scales(parameter, format_, size)
+    moment, scales = empty_moment(parameter, format_), empty_scales(parameter, format_)
     encode(floats, moment, scales, format_, signed)
     return moment, scales
 
@@ -326,18 +282,11 @@ def encode(
     format_: StateFormat,
     signed: bool,
 ) -> None:
-    """Writes codes and scales of floats in the moment's order of memory. The number of scales tells
-    the size of the blocks."""
+    """Writes codes and scales of floats in the moment's order of memory."""
     side = native(floats.device)
-    lib.memopt_quantize(
-        side.device._handle.pointer,
-        format_,
-        structs([moment], format_),
-        structs([scales]),
-        structs([floats]),
-        int(signed),
-        side.stream(),
-    )
+    arrays = map(structs, ([moment], [scales], [floats]))
+    handle = side.device._handle.pointer
+    lib.memopt_quantize(handle, format_, *arrays, int(signed), side.stream())
 
 
 def decode(
@@ -349,12 +298,6 @@ def decode(
 ) -> None:
     """The inverse of encode(): writes the floats."""
     side = native(floats.device)
-    lib.memopt_dequantize(
-        side.device._handle.pointer,
-        format_,
-        structs([floats]),
-        structs([moment], format_),
-        structs([scales]),
-        int(signed),
-        side.stream(),
-    )
+    arrays = map(structs, ([floats], [moment], [scales]))
+    handle = side.device._handle.pointer
+    lib.memopt_dequantize(handle, format_, *arrays, int(signed), side.stream())

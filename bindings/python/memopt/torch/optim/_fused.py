@@ -14,7 +14,8 @@ import torch
 
 from ..._abi import OptimizerKind, StateFormat
 from . import _format
-from ._binding import Executor, Facts, Slot
+from ._binding import Executor, Slot
+from ._facts import Facts
 from ._whole import Task
 
 Values = Tuple[Tuple[str, Any], ...]
@@ -65,7 +66,7 @@ class Part:
             for i, (state, target) in enumerate(zip(states, targets))
         ]
         key = (targets[0].device, False, 0, False)
-        self._executor = Executor(kind, format_, key, len(slots), slots, 0, 0)
+        self._executor = Executor(kind, format_, key, len(slots), slots, 0)
 
     def is_of(self, states: Sequence[_format.State], targets: Sequence[torch.Tensor]) -> bool:
         """Whether it was made for these tensors, where they are now."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import defaultdict
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Type
@@ -13,13 +14,12 @@ from ...offload import Disk
 from ...sizes import Size
 from . import _format, _keep, _layout, _pinned
 from ._base import MemoptOptimizer, Params
-from ._binding import Facts
-from ._facts import is_skipped, on_host, square_sum
-from ._host_disk import DiskStates
+from ._facts import Facts, is_skipped, on_host, square_sum
+from ._disk_steps import DiskStates
 from ._lane import Lane
-from ._on_disk import OnDisk, weakly, with_params
+from ._host_on_disk import OnDisk, weakly, with_params
 from ._options import number
-from ._pieces import MASTER
+from ._disk_pieces import MASTER
 from ._rules import AdamW8bit
 
 _HOST = torch.device("cpu")
@@ -125,8 +125,10 @@ class CPUOffloadOptimizer(OnDisk):
             if offload_gradients:
                 raise ValueError("offload_gradients keeps all gradients in host memory: not with disk")
             self._disk = DiskStates(disk, host_limit, weakly(self._inner_of))
-        example = torch.zeros(1, 1, requires_grad=True)
-        super().__init__(params, optimizer_class([example], **kwargs).defaults)
+        example = optimizer_class([torch.zeros(1, 1, requires_grad=True)], **kwargs)
+        own = {k: kwargs[k] for k in ("states", "paged") if k in kwargs}
+        self._new = functools.partial(optimizer_class, **own)
+        super().__init__(params, example.defaults)
         for group in self.param_groups:
             self._extend(group)
 
@@ -161,7 +163,7 @@ class CPUOffloadOptimizer(OnDisk):
         else:
             values = with_params(group, [self._place(p, group).master for p in group["params"]])
         if self._inner is None:
-            inner = self._inner = self._class([values])
+            inner = self._inner = self._new([values])
             inner._model_copies = self._copies
             if self._disk is not None:
                 inner._outlines, inner._loaded = True, weakly(self._load_to_disk)

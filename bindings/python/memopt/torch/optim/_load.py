@@ -19,28 +19,33 @@ from ._format import Kind
 NESTED = "__bnb_optimizer_quant_state__"
 
 
+#: Sizes of blocks in dicts, the formats' own first where several fit.
+_SIZES = (256, 128, 32, 64, 512, 1024, 2048, 4096)
+#: The dynamic 4-bit map of torchao, with signs; without signs it is the companded one.
+_DYNAMIC4 = (0.0, 0.0055, 0.0325, 0.0775, 0.2125, 0.4375, 0.6625, 0.8875, 1.0)
+
+
 class Codes(NamedTuple):
     """A moment as codes."""
 
-    format: StateFormat
+    format: Optional[StateFormat]  # None: one that no optimizer here has
+    pairs: bool  # two codes in a byte
     codes: torch.Tensor  # bytes in the order of memory
     scales: torch.Tensor
-    map: Optional[torch.Tensor]  # None: e4m3
+    map: torch.Tensor
+    block: int  # elements that share a scale
     strides: Tuple[int, ...]  # the order of memory
+
+    def units(self) -> torch.Tensor:
+        """The codes, one in a byte."""
+        return _format.unpacked(self.codes) if self.pairs else self.codes
 
     def floats(self, shape: torch.Size) -> torch.Tensor:
         """The moment's values, exactly: code's value times scale in fp32."""
         count = shape.numel()
-        codes = self.codes
-        if self.format in _format.BITS4:
-            codes = torch.stack((codes >> 4, codes & 15), 1).flatten()[:count]
-        if self.map is None:
-            units = codes.view(torch.float8_e4m3fn).float()
-        else:
-            units = self.map.to(codes.device)[codes.long()]
-        block = _format.block_of(count, self.scales.numel(), _format.BLOCKS[self.format])
-        scales = self.scales.float().repeat_interleave(block)[:count]
-        return torch.as_strided(units * scales, shape, self.strides)
+        values = self.map.to(self.codes.device)[self.units()[:count].long()]
+        scales = self.scales.float().repeat_interleave(self.block)[:count]
+        return torch.as_strided(values * scales, shape, self.strides)
 
 
 Moment = Union[Codes, torch.Tensor]
@@ -87,7 +92,7 @@ def read(
         missing = [key for key in names if state.get(key) is None]
         if missing:
             raise _lacking(name, missing[0])
-        moments = [_moment(state, i, kind, own, parameter, name) for i in range(len(names))]
+        moments = [moment(state, i, kind, own, parameter, name) for i in range(len(names))]
     steps = int(state["step"]) if state.get("step") is not None else 1
     negative = steps < 0 and kind not in (OptimizerKind.SGD, _format.OwnKind.LARS)  # NOT_BEGUN
     if negative or _format.steps_taken(steps) >= 1 << 53:
@@ -114,17 +119,17 @@ def _fail(name: str, what: str, got: Any, parameter: torch.Tensor) -> ValueError
 
 
 def _codes(
-    format_: StateFormat,
+    format_: Optional[StateFormat],
     codes: torch.Tensor,
     scales: torch.Tensor,
-    map_: Optional[torch.Tensor],
+    map_: torch.Tensor,
     order: Optional[Sequence[int]],
     parameter: torch.Tensor,
     what: str,
     name: str,
 ) -> Codes:
-    count = parameter.numel()
-    if format_ in _format.BITS4:
+    count, pairs = parameter.numel(), len(map_) == 16
+    if pairs:
         good = codes.numel() == (count + 1) // 2
         strides = tuple(order) if order is not None else _contiguous(parameter.shape)
     else:
@@ -134,9 +139,21 @@ def _codes(
         strides = codes.stride()
     if not good:
         raise _fail(name, what, "shape %s" % (tuple(codes.shape),), parameter)
-    if scales.dim() != 1 or not _format.block_of(count, scales.numel(), _format.BLOCKS[format_]):
+    block = block_of(count, scales.numel(), 128 if pairs else 256)
+    if scales.dim() != 1 or not block:
         raise _fail(name, what, "%d scales" % scales.numel(), parameter)
-    return Codes(format_, _layout.flat(codes.view(torch.uint8)), scales, map_, strides)
+    flat = _layout.flat(codes.view(torch.uint8))
+    return Codes(format_, pairs, flat, scales, map_, block, strides)
+
+
+def block_of(count: int, scales: int, own: int) -> int:
+    """The size of the blocks of which `count` elements have so many scales: `own` if it fits, 0 if
+    none does. Only elements that are one block together leave a choice."""
+    return next((s for s in (own, *_SIZES) if -(-count // s) == scales), 0)
+
+
+def _e4m3() -> torch.Tensor:
+    return torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
 
 
 def _contiguous(shape: torch.Size) -> Tuple[int, ...]:
@@ -151,7 +168,7 @@ def _floats(value: Any, what: str, parameter: torch.Tensor, name: str) -> torch.
     return value
 
 
-def _moment(
+def moment(
     state: Mapping[str, Any],
     index: int,
     kind: Kind,
@@ -167,13 +184,25 @@ def _moment(
         return _torchao(parts, what, parameter, name)
     if not isinstance(value, torch.Tensor) or value.dtype is not torch.uint8:
         return _floats(value, what, parameter, name)
-    format_ = _format.of(dict(state), kind, parameter.numel(), own)
-    key = _format.scale_names(kind, format_)[index]
-    if key not in state:
-        raise ValueError("the state of %s has no %s" % (name, key))
     order = state["order"].tolist() if "order" in state else None
-    map_ = None if format_ is StateFormat.F8 else _format.values(format_, _format.is_signed(kind, index))
+    key, signed = _format.scale_of(state, index), _format.is_signed(kind, index)
+    if key is None:
+        raise ValueError("the state of %s has no absmax%d" % (name, index + 1))
+    format_: Optional[StateFormat] = _format.of(dict(state), kind, parameter.numel(), own)
+    if key.startswith("scale"):
+        format_, map_ = None, _e4m3()
+    elif format_ is StateFormat.BITS8 and value.numel() < parameter.numel():
+        format_, map_ = None, _dynamic4(signed)
+    else:
+        assert format_ is not None
+        map_ = _format.values(format_, signed)
     return _codes(format_, value, state[key], map_, order, parameter, what, name)
+
+
+def _dynamic4(signed: bool) -> torch.Tensor:
+    if not signed:
+        return _format.values(StateFormat.COMPANDED4, False)
+    return torch.tensor([-x for x in _DYNAMIC4[7:0:-1]] + list(_DYNAMIC4))
 
 
 def _part(value: Any, key: str) -> Any:
@@ -183,10 +212,8 @@ def _part(value: Any, key: str) -> Any:
 
 def _torchao(parts: List[Any], what: str, parameter: torch.Tensor, name: str) -> Codes:
     codes, scales, map_ = parts
-    if map_ is None:
-        format_ = StateFormat.F8
-    else:
-        format_ = StateFormat.BITS4 if map_.numel() == 16 else StateFormat.BITS8
+    format_ = StateFormat.BITS8 if map_ is not None and map_.numel() == 256 else None
+    map_ = _e4m3() if map_ is None else map_
     return _codes(format_, codes, scales, map_, None, parameter, what, name)
 
 
@@ -222,17 +249,15 @@ def convert(
     format_: StateFormat,
     parameter: torch.Tensor,
     as_it_is: bool,
-    size: Optional[int] = None,
 ) -> _format.State:
-    """A state for the parameter (dense memory) of an optimizer that keeps `format_`, in blocks of
-    `size` (None: the format's own).
+    """A state for the parameter (dense memory) of an optimizer that keeps `format_`.
 
     Codes are kept where that format can hold them, else requantised if they were of another format
     or order of memory, else (another map, another size of blocks) become 32-bit states. Floats are
     quantised, or rounded to bf16, unless `as_it_is`.
     """
     pairs = [
-        _pair(m, format_, parameter, _format.is_signed(kind, i), as_it_is, size, saved.lent)
+        _pair(m, format_, parameter, _format.is_signed(kind, i), as_it_is, saved.lent)
         for i, m in enumerate(saved.moments)
     ]
     if any(pair is None for pair in pairs) and not _is_rounded(saved, format_, as_it_is):
@@ -269,36 +294,22 @@ def _pair(
     parameter: torch.Tensor,
     signed: bool,
     as_it_is: bool,
-    size: Optional[int],
     lent: bool,
 ) -> Optional[Tuple[torch.Tensor, torch.Tensor]]:
     """Codes and scales in the format; None: it becomes floats."""
     if format_ in _format.FLOATS:
         return None
-    if not isinstance(moment, Codes):
-        return None if as_it_is else _quantized(moment, format_, parameter, signed, size)
-    same = moment.format is format_
-    if _same_strides(moment, parameter) and (same or _are_4bit(moment.format, format_)):
-        kept = _kept(moment, format_, parameter, signed, size, lent)
-        if kept is not None or same:
-            return kept
-    return _quantized(moment, format_, parameter, signed, size)
-
-
-def _are_4bit(*formats: StateFormat) -> bool:
-    """These have the same codes of second moments."""
-    return all(format_ in _format.BITS4 for format_ in formats)
-
-
-def _quantized(
-    moment: Moment,
-    format_: StateFormat,
-    parameter: torch.Tensor,
-    signed: bool,
-    size: Optional[int],
-) -> Tuple[torch.Tensor, torch.Tensor]:
+    if isinstance(moment, Codes):
+        same = moment.format is format_
+        narrow = moment.pairs and format_ is _format.PAIRS  # all have the same second moments
+        if _same_strides(moment, parameter) and (same or narrow):
+            kept = _kept(moment, format_, parameter, signed, lent)
+            if kept is not None or same:
+                return kept
+    elif as_it_is:
+        return None
     floats = _values(moment, parameter).to(parameter.device)
-    return _format.quantize(floats, parameter, format_, signed, size)
+    return _format.quantize(floats, parameter, format_, signed)
 
 
 def _lies_as(values: torch.Tensor, parameter: torch.Tensor, dtype: torch.dtype) -> bool:
@@ -316,37 +327,25 @@ def _same_strides(moment: Codes, parameter: torch.Tensor) -> bool:
 
 
 def _kept(
-    moment: Codes,
-    format_: StateFormat,
-    parameter: torch.Tensor,
-    signed: bool,
-    size: Optional[int],
-    lent: bool,
+    moment: Codes, format_: StateFormat, parameter: torch.Tensor, signed: bool, lent: bool
 ) -> Optional[Tuple[torch.Tensor, torch.Tensor]]:
     """The same codes, or the codes of the same values; None where the values have none here."""
-    codes = moment.codes
-    if moment.map is not None:
-        table = _table(moment, format_, signed)
-        if table is None:
-            return None
-        if not torch.equal(table.cpu(), torch.arange(len(table))):
-            codes = _remapped(moment, table.to(codes.device))
-    count = parameter.numel()
-    wanted = size or _format.BLOCKS[format_]
-    block = _format.block_of(count, moment.scales.numel(), wanted)
-    if block % wanted:
+    table, codes = _table(moment, format_, signed), moment.codes
+    wanted = _format.BLOCKS[format_]
+    if table is None or moment.block % wanted:
         return None
-    scales = moment.scales.to(torch.float32).repeat_interleave(block // wanted)
+    if not torch.equal(table.cpu(), torch.arange(len(table))):
+        units = table.to(codes.device)[moment.units().long()].to(torch.uint8)
+        codes = units[0::2] << 4 | units[1::2] if moment.pairs else units
+    scales = moment.scales.to(torch.float32).repeat_interleave(moment.block // wanted)
+    scales = scales[: _format.blocks(format_, parameter.numel())]
     if lent and codes.device == parameter.device:
-        if format_ not in _format.BITS4:
+        if not moment.pairs:
             codes = torch.as_strided(codes, parameter.shape, moment.strides, codes.storage_offset())
-        return codes, scales[: _format.blocks(format_, count, size)]
-    kept, room = (
-        _format.empty_moment(parameter, format_),
-        _format.empty_scales(parameter, format_, size),
-    )
+        return codes, scales
+    kept = _format.empty_moment(parameter, format_)
     _layout.flat(kept).copy_(codes)
-    return kept, room.copy_(scales[: room.numel()])
+    return kept, _format.empty_scales(parameter, format_).copy_(scales)
 
 
 def _table(moment: Codes, format_: StateFormat, signed: bool) -> Optional[torch.Tensor]:
@@ -354,7 +353,6 @@ def _table(moment: Codes, format_: StateFormat, signed: bool) -> Optional[torch.
 
     Values that differ by their last bits only are the same: builds of the same map differ by them.
     """
-    assert moment.map is not None
     ours = _format.values(format_, signed).double()
     theirs = moment.map.detach().cpu().double()
     if theirs.numel() != ours.numel():
@@ -367,22 +365,8 @@ def _table(moment: Codes, format_: StateFormat, signed: bool) -> Optional[torch.
     equal = (ours[table] - theirs).abs() <= 2.5e-7 * theirs.abs()
     if bool(equal.all()):
         return table
-    return table if bool(equal[_used(moment)].all()) else None
-
-
-def _used(moment: Codes) -> torch.Tensor:
-    codes = moment.codes
-    if moment.format in _format.BITS4:
-        codes = torch.cat((codes >> 4, codes & 15))
-    used: torch.Tensor = torch.unique(codes)
-    return used.long().cpu()
-
-
-def _remapped(moment: Codes, table: torch.Tensor) -> torch.Tensor:
-    codes = moment.codes
-    if moment.format in _format.BITS4:
-        return (table[(codes >> 4).long()] << 4 | table[(codes & 15).long()]).to(torch.uint8)
-    return table[codes.long()].to(torch.uint8)
+    used = torch.unique(moment.units()).long().cpu()
+    return table if bool(equal[used].all()) else None
 
 
 def group_values(saved: Dict[str, Any], own: Dict[str, Any]) -> Dict[str, Any]:
@@ -395,7 +379,7 @@ def group_values(saved: Dict[str, Any], own: Dict[str, Any]) -> Dict[str, Any]:
         elif "momentum" in own:
             group.setdefault("momentum", betas[0])
     for key, value in own.items():
-        if key not in group or key == "block_size":
-            group[key] = value
+        group.setdefault(key, value)
+    group.pop("block_size", None)  # of dicts that we made before
     group["params"] = own["params"]
     return group

@@ -13,13 +13,12 @@ Muon's have "ns_steps".
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import torch
 
 from ..._abi import StateFormat
-from . import _format, _layout, _options, _other_rules
-from ._base import Learning, Params
+from . import _format, _layout, _other_rules
 from ._options import number
 from ._whole import PIECE, Task, Wide, WholeOptimizer, room_for
 
@@ -34,53 +33,7 @@ Product = Callable[[slice, slice], torch.Tensor]
 _ADJUSTMENTS = ("original", "match_rms_adamw", "spectral_unclamped")
 
 
-class Muon(WholeOptimizer):
-    """Muon with a 32-bit momentum buffer, as torch.optim.Muon: for matrices, such as the weights of
-    linear layers. Give embeddings, the head, norms and biases to AdamW8bit."""
-
-    def __init__(
-        self,
-        params: Params,
-        lr: Learning = 1e-3,
-        weight_decay: float = 0.1,
-        momentum: float = 0.95,
-        nesterov: bool = True,
-        ns_coefficients: Tuple[float, float, float] = (3.4445, -4.7750, 2.0315),
-        eps: float = 1e-7,
-        ns_steps: int = 5,
-        adjust_lr_fn: Optional[str] = None,
-        *,
-        min_8bit_size: int = 4096,
-        stochastic_rounding: bool = False,
-        seed: int = 0,
-    ) -> None:
-        """Groups of parameters may have their own values of all of these.
-
-        Args:
-            params: parameters of two dimensions, (name, parameter) pairs, or groups of them as
-                dicts.
-            lr: the learning rate, a number or a tensor of one element.
-            weight_decay: the share of a parameter, times lr, that a step takes from it.
-            momentum: how much the mean of gradients keeps in a step.
-            nesterov: use Nesterov's momentum.
-            ns_coefficients: of the Newton–Schulz iteration's polynomial.
-            eps: the least norm by which a matrix is divided before the iteration.
-            ns_steps: iterations, at most 99.
-            adjust_lr_fn: by what a matrix of A rows and B columns multiplies lr: "original" or None:
-                sqrt(max(1, A / B)); "match_rms_adamw": 0.2 sqrt(max(A, B)), for AdamW's lr;
-                "spectral_unclamped": sqrt(A / B).
-            min_8bit_size: parameters with fewer elements keep 32-bit states.
-            stochastic_rounding: round bf16 and fp16 parameters up or down with probability by
-                distance, so that updates below half a unit are not lost. A step then waits for the
-                device.
-            seed: chooses the random numbers of stochastic_rounding.
-        """
-        values = dict(lr=lr, weight_decay=weight_decay, momentum=momentum, nesterov=nesterov)
-        iteration = dict(ns_coefficients=ns_coefficients, eps=eps, ns_steps=ns_steps)
-        options = dict(adjust_lr_fn=adjust_lr_fn, min_8bit_size=min_8bit_size)
-        rounding = dict(stochastic_rounding=stochastic_rounding, seed=seed)
-        super().__init__(params, {**values, **iteration, **options, **rounding})
-
+class Muon(WholeOptimizer, rule="Muon"):
     def _check_whole(self, parameter: torch.Tensor, name: str) -> None:
         if parameter.dim() != 2:
             raise ValueError(
@@ -90,11 +43,7 @@ class Muon(WholeOptimizer):
         super()._check_whole(parameter, name)
 
     def _check_group(self, group: Dict[str, Any]) -> None:
-        _options.check_lr(group["lr"])
-        for key in ("weight_decay", "momentum", "eps"):
-            value = number("%s value" % key, group[key])
-            if not 0.0 <= value < math.inf:
-                raise ValueError("Invalid %s value: %s" % (key, value))
+        super()._check_group(group)
         steps, coefficients = group["ns_steps"], group["ns_coefficients"]
         if not isinstance(steps, int) or not 0 <= steps <= _MOST_STEPS:
             raise ValueError("Invalid ns_steps value: %s; 0 to %d" % (steps, _MOST_STEPS))
@@ -108,23 +57,10 @@ class Muon(WholeOptimizer):
                 "Invalid adjust_lr_fn: %r; None or one of %s"
                 % (group["adjust_lr_fn"], ", ".join(_ADJUSTMENTS))
             )
-        _options.check_states(group)
 
     def _check_saved_group(self, group: Dict[str, Any], index: int) -> None:
         if "ns_steps" not in group:
             raise _other_rules.refused("group %d has no ns_steps" % index, "another rule", "Muon")
-
-    def _own_state(
-        self,
-        parameter: torch.Tensor,
-        dense: torch.Tensor,
-        group: Dict[str, Any],
-        name: str,
-        made: Dict[torch.Tensor, _format.State],
-    ) -> _format.State:
-        state = self._state_for(parameter, dense, group, name, made)
-        assert state is not None
-        return state
 
     def _step_task(self, task: Task) -> None:
         parameter, group = task.parameter, task.group
@@ -140,10 +76,8 @@ class Muon(WholeOptimizer):
         values.finish()
 
 
-class Muon8bit(Muon):
+class Muon8bit(Muon, states="8bit"):
     """Muon with an 8-bit momentum buffer in blocks of 256."""
-
-    _states = StateFormat.BITS8
 
 
 def _direction(task: Task) -> torch.Tensor:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import math
-from typing import Any, Dict, Iterable, Optional, Sequence
+from typing import Any, Callable, Dict, Iterable, Optional, Sequence
 
 import torch
 
 from ...codes import residual_bytes
+from ...rules import LIMITS, ONLY, ZERO, Call, Rule
 
 _U64 = 1 << 64
+#: Arguments of bitsandbytes' constructors that those here do not have.
+BITSANDBYTES = ("optim_bits", "args", "percentile_clipping", "block_wise", "is_paged")
 
 #: Options of other libraries, with their names here.
 _ELSEWHERE = {"optim_bits": "min_8bit_size", "learning_rate": "lr", "epsilon": "eps"}
@@ -45,30 +49,32 @@ def check_betas(betas: Any, count: int) -> None:
             raise ValueError("Invalid beta parameter at index %d: %s" % (index, float(beta)))
 
 
-def check_values(group: Dict[str, Any], rule: str) -> None:
-    """Refuses hyperparameters out of range, in torch's words."""
+def check_values(group: Dict[str, Any], rule: Rule, name: str) -> None:
+    """Refuses hyperparameters out of range, in torch's words. `name`: the class's."""
     check_lr(group["lr"])
-    decay = number("weight_decay value", group["weight_decay"])
-    if not 0.0 <= decay < math.inf:
-        raise ValueError("Invalid weight_decay value: %s" % decay)
-    check_betas(group.get("betas", (0.0, 0.0)), 2)
-    if not 0.0 <= number("epsilon value", group.get("eps", 0.0)) < math.inf:
-        raise ValueError("Invalid epsilon value: %s" % group["eps"])
+    for key, default in rule.values.items():
+        value = group[key]
+        if key == "betas":
+            check_betas(value, len(default))
+        elif key in ONLY and bool(value) is not ONLY[key] or key in ZERO and number(key, value) != 0.0:
+            raise ValueError("%s does not support %s=%s" % (name, key, value))
+        elif isinstance(default, float) or key in ("t_alpha", "t_beta3", "warmup_steps"):
+            least, end = rule.limits.get(key) or LIMITS.get(key, (0.0, math.inf))
+            word = "epsilon" if key == "eps" else key
+            given = default if value is None else number("%s value" % word, value)
+            if given is not None and not least <= given < end or given in (-math.inf, math.inf):
+                raise ValueError("Invalid %s value: %s" % (word, value))
+    if group.get("differentiable"):
+        raise ValueError("%s does not support differentiable=True" % name)
     check_states(group)
-    residual_bytes(group.get("split_weights") or False)
-    if group.get("split_weights") and group["stochastic_rounding"]:
-        raise ValueError("split_weights and stochastic_rounding exclude each other")
-    _check_switches(group, rule)
+    if group.get("foreach") and group.get("fused"):
+        raise RuntimeError("`fused` and `foreach` cannot be `True` together.")
 
 
-def check_block_size(size: Any, rule: str, own: int, sizes: Sequence[int]) -> None:
-    """Refuses a size of blocks that is none of `sizes`, nor None; `own` is what None stands for."""
-    if size is None or (size in (own, *sizes) and not isinstance(size, bool)):
-        return
-    beside = "; powers of two from %d to %d are possible" % (sizes[0], sizes[-1]) if sizes else ""
-    raise ValueError(
-        "Invalid block_size value: %s; %s has blocks of %d%s" % (size, rule, own, beside)
-    )
+def check_momentum(group: Dict[str, Any]) -> None:
+    """Refuses Nesterov's momentum without one."""
+    if group["nesterov"] and (group["momentum"] <= 0 or group["dampening"] != 0):
+        raise ValueError("Nesterov momentum requires a momentum and zero dampening")
 
 
 def check_states(group: Dict[str, Any]) -> None:
@@ -78,15 +84,34 @@ def check_states(group: Dict[str, Any]) -> None:
     number("seed value", group["seed"])
     if not 0 <= int(group["seed"]) < _U64:
         raise ValueError("Invalid seed value: %s" % group["seed"])
+    residual_bytes(group.get("split_weights") or False)
+    if group.get("split_weights") and group["stochastic_rounding"]:
+        raise ValueError("split_weights and stochastic_rounding exclude each other")
 
 
-def _check_switches(group: Dict[str, Any], rule: str) -> None:
-    """Refuses what torch's optimizers can do and these cannot."""
-    for name in ("amsgrad", "differentiable"):
-        if group.get(name):
-            raise ValueError("%s does not support %s=True" % (rule, name))
-    if group.get("foreach") and group.get("fused"):
-        raise RuntimeError("`fused` and `foreach` cannot be `True` together.")
+def checked(made: Callable[..., None], call: Call) -> Callable[..., None]:
+    """A constructor that says what an argument which it does not have may mean."""
+    known = (*call.first, *call.every())
+
+    @functools.wraps(made)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        _check_arguments(type(self).__name__, [name for name in kwargs if name not in known], known)
+        made(self, *args, **kwargs)
+
+    return __init__
+
+
+def _check_arguments(rule: str, strange: Iterable[str], known: Sequence[str]) -> None:
+    for name in strange:
+        if name in BITSANDBYTES:
+            raise ValueError(
+                "%s has no argument %r, which is bitsandbytes'; take the class of memopt.torch.bnb, or"
+                " states= and paged=" % (rule, name)
+            )
+        likely = nearest(name, known)
+        if likely is not None:
+            raise ValueError("%s has no argument %r; did you mean %r?" % (rule, name, likely))
+        raise TypeError("%s has no argument %r" % (rule, name))
 
 
 def check_keys(given: Iterable[str], known: Sequence[str], index: int, rule: str) -> None:

@@ -11,8 +11,7 @@ import torch
 
 from ._base import MemoptOptimizer
 from .._tensor_lists import is_gradient
-from ._binding import Facts
-from ._facts import device_square_sum
+from ._facts import Facts, device_square_sum
 from ._host import CPUOffloadOptimizer
 from ._options import number
 

@@ -1,284 +1,204 @@
-"""The optimizers by name, with torch's arguments and additional ones."""
+"""The optimizers whose rules the library steps, by name. Their arguments are in memopt/rules.py."""
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional, Tuple, Union
+from typing import Any, Dict, List, Mapping
 
 import torch
 
 from ..._abi import OptimizerKind, StateFormat
-from ._base import Learning, MemoptOptimizer, Params
-from ._options import number
-
-Betas = Tuple[Union[float, torch.Tensor], Union[float, torch.Tensor]]
+from . import _format, _load, _options, _other_rules
+from ._base import MemoptOptimizer
 
 
-class AdamW(MemoptOptimizer):
-    """Adam with decoupled weight decay and 32-bit states, as torch.optim.AdamW."""
-
-    _kind = OptimizerKind.ADAMW
-    _numbers = ("eps", "weight_decay")
-
-    def __init__(
-        self,
-        params: Params,
-        lr: Learning = 1e-3,
-        betas: Betas = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 1e-2,
-        amsgrad: bool = False,
-        *,
-        maximize: bool = False,
-        foreach: Optional[bool] = None,
-        capturable: bool = False,
-        differentiable: bool = False,
-        fused: Optional[bool] = None,
-        min_8bit_size: int = 4096,
-        stochastic_rounding: bool = False,
-        block_size: Optional[int] = None,
-        seed: int = 0,
-        split_weights: Union[bool, int] = False,
-    ) -> None:
-        """Groups of parameters may have their own values of all of these.
-
-        Args:
-            params: parameters, (name, parameter) pairs, or groups of them as dicts.
-            lr: the learning rate, a number or a tensor of one element.
-            betas: how much the means of gradients and of their squares keep in a step.
-            eps: added to the root of the second.
-            weight_decay: the share of a parameter, times lr, that a step takes from it.
-            amsgrad: only False.
-            maximize: climb instead of descend.
-            foreach, fused, capturable: no effect; a step is one fused call that may be captured.
-            differentiable: only False.
-            min_8bit_size: parameters with fewer elements keep 32-bit states.
-            stochastic_rounding: round bf16 and fp16 parameters up or down with probability by
-                distance, so that updates below half a unit are not lost.
-            block_size: elements per scale of coded states, a power of two from 32 to 4096 (None: 128
-                with 4 bits, else 256); the same in all groups.
-            seed: chooses the random numbers of stochastic_rounding.
-            split_weights: keep more bits of each bf16 parameter in its state, in place of an fp32
-                master (6 bytes with the parameter): with True or 8 the next 8 (3 bytes), with 16
-                all of them (4 bytes, exactly the master); not with stochastic_rounding.
-        """
-        values = dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad)
-        switches = dict(maximize=maximize, foreach=foreach, capturable=capturable)
-        switches.update(differentiable=differentiable, fused=fused)
-        options = state_options(min_8bit_size, stochastic_rounding, block_size, seed, split_weights)
-        super().__init__(params, {**values, **switches, **options})
+class AdamW(MemoptOptimizer, rule="AdamW"):
+    pass
 
 
-class AdamW8bit(AdamW):
+class AdamW8bit(AdamW, states="8bit"):
     """AdamW with 8-bit states in blocks of 256 (Dettmers et al. 2022)."""
 
-    _states = StateFormat.BITS8
 
-
-class AdamW4bit(AdamW):
+class AdamW4bit(AdamW, states="companded4"):
     """AdamW with 4-bit states in blocks of 128: the first moment on a curve, the second in even
     steps (Li et al. 2023). torchao's states load with one more rounding of the first moment."""
 
-    _states = StateFormat.COMPANDED4
 
-
-class AdamW8bitCompanded(AdamW):
+class AdamW8bitCompanded(AdamW, states="companded8"):
     """AdamW with 8-bit states in blocks of 256, coded by arithmetic and so quicker on a CPU: the
     first moment on a curve, the root of the second in even steps."""
 
-    _states = StateFormat.COMPANDED
+
+class Adam(MemoptOptimizer, rule="Adam"):
+    pass
 
 
-class AdamWFp8(AdamW):
-    """AdamW with e4m3 states and a scale per block of 256."""
-
-    _states = StateFormat.F8
-
-
-class AdamWBf16(AdamW):
-    """AdamW with bf16 states, rounded stochastically, so that slow means do not stop: 4 bytes a
-    parameter. Shards step as the whole, bit for bit."""
-
-    _states = StateFormat.BF16
-
-
-class Adam(AdamW):
-    """Adam with 32-bit states, as torch.optim.Adam: the decay is part of the gradient."""
-
-    _kind = OptimizerKind.ADAM
-
-    def __init__(
-        self,
-        params: Params,
-        lr: Learning = 1e-3,
-        betas: Betas = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        amsgrad: bool = False,
-        **options: Any,
-    ) -> None:
-        """Groups of parameters may have their own values of all of these.
-
-        Args:
-            params: parameters, (name, parameter) pairs, or groups of them as dicts.
-            lr: the learning rate, a number or a tensor of one element.
-            betas: how much the means of gradients and of their squares keep in a step.
-            eps: added to the root of the second.
-            weight_decay: the share of a parameter that is added to its gradient.
-            amsgrad: only False.
-            options: AdamW's other arguments.
-        """
-        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, **options)
-
-
-class Adam8bit(Adam):
+class Adam8bit(Adam, states="8bit"):
     """Adam with 8-bit states in blocks of 256 (Dettmers et al. 2022)."""
 
-    _states = StateFormat.BITS8
+
+class Lion(MemoptOptimizer, rule="Lion"):
+    pass
 
 
-class Lion(MemoptOptimizer):
-    """Lion (Chen et al. 2023) with a 32-bit state: one moment, the update is a sign."""
-
-    _kind = OptimizerKind.LION
-
-    def __init__(
-        self,
-        params: Params,
-        lr: Learning = 1e-4,
-        betas: Betas = (0.9, 0.99),
-        weight_decay: float = 0.0,
-        *,
-        maximize: bool = False,
-        foreach: Optional[bool] = None,
-        capturable: bool = False,
-        differentiable: bool = False,
-        fused: Optional[bool] = None,
-        min_8bit_size: int = 4096,
-        stochastic_rounding: bool = False,
-        block_size: Optional[int] = None,
-        seed: int = 0,
-        split_weights: Union[bool, int] = False,
-    ) -> None:
-        """Groups of parameters may have their own values of all of these.
-
-        Args:
-            params: parameters, (name, parameter) pairs, or groups of them as dicts.
-            lr: the learning rate, a number or a tensor of one element.
-            betas: the weight of the moment in the update, and how much it keeps in a step.
-            weight_decay: the share of a parameter, times lr, that a step takes from it.
-            maximize: climb instead of descend.
-            foreach, fused, capturable: no effect; a step is one fused call that may be captured.
-            differentiable: only False.
-            min_8bit_size: parameters with fewer elements keep 32-bit states.
-            stochastic_rounding: round bf16 and fp16 parameters up or down with probability by
-                distance, so that updates below half a unit are not lost.
-            block_size: elements per scale of 8-bit states, a power of two from 32 to 4096 (None: 256);
-                the same in all groups.
-            seed: chooses the random numbers of stochastic_rounding.
-            split_weights: keep more bits of each bf16 parameter in its state, in place of an fp32
-                master (6 bytes with the parameter): with True or 8 the next 8 (3 bytes), with 16
-                all of them (4 bytes, exactly the master); not with stochastic_rounding.
-        """
-        values = dict(lr=lr, betas=betas, weight_decay=weight_decay)
-        switches = dict(maximize=maximize, foreach=foreach, capturable=capturable)
-        switches.update(differentiable=differentiable, fused=fused)
-        options = state_options(min_8bit_size, stochastic_rounding, block_size, seed, split_weights)
-        super().__init__(params, {**values, **switches, **options})
-
-
-class Lion8bit(Lion):
+class Lion8bit(Lion, states="8bit"):
     """Lion with an 8-bit state in blocks of 256."""
 
-    _states = StateFormat.BITS8
 
-
-class SGD(MemoptOptimizer):
-    """Gradient descent as torch.optim.SGD, with a 32-bit momentum buffer; none without momentum."""
-
-    _kind = OptimizerKind.SGD
-    _numbers = ("momentum", "dampening", "weight_decay")
-    _switches = ("nesterov", "maximize")
-
-    def __init__(
-        self,
-        params: Params,
-        lr: Learning = 1e-3,
-        momentum: float = 0.0,
-        dampening: float = 0.0,
-        weight_decay: float = 0.0,
-        nesterov: bool = False,
-        *,
-        maximize: bool = False,
-        foreach: Optional[bool] = None,
-        differentiable: bool = False,
-        fused: Optional[bool] = None,
-        min_8bit_size: int = 4096,
-        stochastic_rounding: bool = False,
-        block_size: Optional[int] = None,
-        seed: int = 0,
-        split_weights: Union[bool, int] = False,
-    ) -> None:
-        """Groups of parameters may have their own values of all of these.
-
-        Args:
-            params: parameters, (name, parameter) pairs, or groups of them as dicts.
-            lr: the learning rate, a number or a tensor of one element.
-            momentum: how much the buffer keeps in a step; 0: there is no buffer.
-            dampening: the share of the gradient that does not go into the buffer.
-            weight_decay: the share of a parameter that is added to its gradient.
-            nesterov: use Nesterov's momentum.
-            maximize: climb instead of descend.
-            foreach, fused: no effect; a step is one fused call.
-            differentiable: only False.
-            min_8bit_size: parameters with fewer elements keep 32-bit states.
-            stochastic_rounding: round bf16 and fp16 parameters up or down with probability by
-                distance, so that updates below half a unit are not lost.
-            block_size: elements per scale of 8-bit states, a power of two from 32 to 4096 (None: 256);
-                the same in all groups.
-            seed: chooses the random numbers of stochastic_rounding.
-            split_weights: keep more bits of each bf16 parameter in its state, in place of an fp32
-                master (6 bytes with the parameter): with True or 8 the next 8 (3 bytes), with 16
-                all of them (4 bytes, exactly the master); not with stochastic_rounding.
-        """
-        values = dict(lr=lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay)
-        switches = dict(nesterov=nesterov, maximize=maximize, foreach=foreach)
-        switches.update(differentiable=differentiable, fused=fused)
-        options = state_options(min_8bit_size, stochastic_rounding, block_size, seed, split_weights)
-        super().__init__(params, {**values, **switches, **options})
-
+class SGD(MemoptOptimizer, rule="SGD"):
     def _check_group(self, group: Dict[str, Any]) -> None:
         super()._check_group(group)
-        momentum = number("momentum value", group["momentum"])
-        dampening = number("dampening value", group["dampening"])
-        if not 0.0 <= momentum < float("inf"):
-            raise ValueError("Invalid momentum value: %s" % momentum)
-        if not abs(dampening) < float("inf"):
-            raise ValueError("Invalid dampening value: %s" % dampening)
-        if group["nesterov"] and (momentum <= 0 or dampening != 0):
-            raise ValueError("Nesterov momentum requires a momentum and zero dampening")
+        _options.check_momentum(group)
 
     def _keeps_moments(self, group: Dict[str, Any]) -> bool:
         return float(group["momentum"]) != 0.0
 
 
-class SGD8bit(SGD):
+class SGD8bit(SGD, states="8bit"):
     """SGD with an 8-bit momentum buffer in blocks of 256."""
 
-    _states = StateFormat.BITS8
+
+class Adagrad(MemoptOptimizer, rule="Adagrad"):
+    pass
 
 
-def state_options(
-    min_8bit_size: int,
-    stochastic_rounding: bool,
-    block_size: Optional[int],
-    seed: int,
-    split_weights: Union[bool, int],
-) -> Dict[str, Any]:
-    """How states and parameters are kept, as entries of a group."""
-    return dict(
-        min_8bit_size=min_8bit_size,
-        stochastic_rounding=stochastic_rounding,
-        block_size=block_size,
-        seed=seed,
-        split_weights=split_weights,
-    )
+_BUFFER = _format.MOMENTS[OptimizerKind.RMSPROP_MOMENTUM][0]
+
+
+class RMSprop(MemoptOptimizer, rule="RMSprop"):
+    @property
+    def _kind(self) -> OptimizerKind:  # type: ignore[override]
+        """With a buffer as soon as a group has a momentum or a state has a buffer; it then stays."""
+        known = self.__dict__.get("_buffered", False)
+        if known or any(float(group["momentum"]) for group in self.param_groups):
+            self.__dict__["_buffered"] = True
+            return OptimizerKind.RMSPROP_MOMENTUM
+        return OptimizerKind.RMSPROP
+
+    def _checked_state(
+        self,
+        state: _format.State,
+        parameter: torch.Tensor,
+        dense: torch.Tensor,
+        name: str,
+        made: Dict[torch.Tensor, _format.State],
+    ) -> _format.State:
+        """A state from before there was a momentum gets a buffer of zeros."""
+        if self._kind is OptimizerKind.RMSPROP_MOMENTUM and _BUFFER not in state:
+            state = _with_buffer(state, dense)
+            made[parameter] = state
+        return super()._checked_state(state, parameter, dense, name, made)
+
+    def _loaded(
+        self,
+        saved: Dict[Any, Any],
+        saved_groups: List[Dict[str, Any]],
+        groups: List[Dict[str, Any]],
+    ) -> Dict[Any, Any]:
+        """Buffers among the saved states decide the kind; states without one get zeros."""
+        opened = {key: _format.opened(value) for key, value in saved.items()}
+        states = [value for value in opened.values() if isinstance(value, dict)]
+        before = self.__dict__.get("_buffered", False)
+        buffered = any(_BUFFER in s for s in states) or any(float(g["momentum"]) for g in groups)
+        self.__dict__["_buffered"] = buffered
+        if buffered:
+            opened = {key: _buffered(value) for key, value in opened.items()}
+        try:
+            return super()._loaded(opened, saved_groups, groups)
+        except BaseException:
+            self.__dict__["_buffered"] = before
+            raise
+
+    def __setstate__(self, state: Dict[str, Any]) -> None:
+        super().__setstate__(state)
+        states = [_format.opened(value) for value in self.state.values()]
+        if any(isinstance(value, dict) and _BUFFER in value for value in states):
+            self.__dict__["_buffered"] = True
+
+
+def _with_buffer(state: _format.State, dense: torch.Tensor) -> _format.State:
+    """A state of RMSprop without momentum, and zeros for the buffer."""
+    single = _format.of(state, OptimizerKind.RMSPROP, dense.numel(), StateFormat.BITS8)
+    new = _format.new(dense, OptimizerKind.RMSPROP_MOMENTUM, single)
+    new.update({k: v for k, v in state.items() if k in ("step", "square_avg", _format.RESIDUAL)})
+    if "absmax1" in state:
+        new["absmax2"] = state["absmax1"]
+    return new
+
+
+def _buffered(saved: Any) -> Any:
+    """A saved state with a buffer of zeros where it has none."""
+    if not isinstance(saved, dict) or _BUFFER in saved or "square_avg" not in saved:
+        return saved
+    squares = saved["square_avg"]
+    if squares.dtype is not torch.uint8:
+        return {**saved, _BUFFER: torch.zeros_like(squares)}
+    zero = _format.zero_byte(StateFormat.BITS8, True)
+    scales = {"absmax1": torch.zeros_like(saved["absmax1"]), "absmax2": saved["absmax1"]}
+    return {**saved, _BUFFER: torch.full_like(squares, zero), **scales}
+
+
+_FAST, _SLOW, _SQUARES = _format.MOMENTS[OptimizerKind.ADEMAMIX]
+
+
+class AdEMAMix(MemoptOptimizer, rule="AdEMAMix"):
+    _takes_flattened = False
+
+    def _check_group(self, group: Dict[str, Any]) -> None:
+        super()._check_group(group)
+        betas = group["betas"]
+        if group["t_beta3"] is not None and not (betas[0] > 0.0 and betas[2] > 0.0):
+            raise ValueError("Invalid betas: %s; t_beta3 needs two above 0" % (betas,))
+        for key in ("t_alpha", "t_beta3"):
+            if group[key] == 0:
+                raise ValueError("Invalid %s value: %s; None or above 0" % (key, group[key]))
+
+    def _check_saved_group(self, group: Dict[str, Any], index: int) -> None:
+        if not _other_rules.has_three_betas(group):
+            what = "group %d has no three betas" % index
+            raise _other_rules.refused(what, "another rule", "AdEMAMix")
+
+    def _loaded(
+        self,
+        saved: Dict[Any, Any],
+        saved_groups: List[Dict[str, Any]],
+        groups: List[Dict[str, Any]],
+    ) -> Dict[Any, Any]:
+        saved = {key: _from_bitsandbytes(value) for key, value in saved.items()}
+        return super()._loaded(saved, saved_groups, groups)
+
+
+def _from_bitsandbytes(state: Any) -> Any:
+    """Its states under our names; any other state as it is."""
+    if not isinstance(state, Mapping):
+        return state
+    inner = {**state, **state.get(_load.NESTED, {})}
+    means, scales = inner.get("state1"), inner.get("absmax1")
+    if not isinstance(means, torch.Tensor) or means.shape[:1] != (2,):
+        return state
+    known = {_FAST: means[0], _SLOW: means[1], _SQUARES: inner.get("state2")}
+    if means.dtype is torch.uint8 and isinstance(scales, torch.Tensor):
+        pairs = ((scales[0], "qmap1"), (scales[1], "qmap1"), (inner.get("absmax2"), "qmap2"))
+        for key, (scale, qmap) in zip(tuple(known), pairs):
+            known[key] = {"codes": known[key], "scale": scale, "qmap": inner.get(qmap)}
+    return {"step": inner.get("step", 0), **known}
+
+
+def to_bitsandbytes(state: Any) -> Dict[str, Any]:
+    """A parameter's state as bitsandbytes keeps it; any other as it is."""
+    opened: Dict[str, Any] = _format.opened(state)
+    if _FAST not in opened:
+        return opened
+    result = {"step": int(opened["step"]), "state2": opened[_SQUARES]}
+    result["state1"] = torch.stack((opened[_FAST], opened[_SLOW]))
+    if "absmax1" in opened:
+        result["absmax1"] = torch.stack((opened["absmax1"], opened["absmax2"]))
+        result["absmax2"] = opened["absmax3"]
+        for number_, signed in ((1, True), (2, False)):
+            map_ = _format.values(StateFormat.BITS8, signed)
+            result["qmap%d" % number_] = map_.to(opened[_FAST].device, copy=True)
+    return result
+
+
+#: One class for each rule.
+CLASSES = (AdamW, Adam, Lion, SGD, Adagrad, RMSprop, AdEMAMix)

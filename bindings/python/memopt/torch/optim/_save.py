@@ -8,7 +8,7 @@ from typing import Any, Dict, Iterator
 import torch
 
 from ..._abi import OptimizerKind, StateFormat
-from . import _ademamix, _format
+from . import _format, _rules
 from ._format import Kind
 from ._base import MemoptOptimizer
 from ._schedule_free import AdamWScheduleFree
@@ -20,12 +20,12 @@ def portable_states(*optimizers: MemoptOptimizer) -> Iterator[None]:
     """Within it, the optimizers' state dicts have 32-bit moments, under torch's names, in place of
     coded and bf16 ones: torch's optimizers load them, and any optimizer of the rule here.
 
-        with mt.optim.portable_states(optimizer):
+        with mt.portable_states(optimizer):
             torch.optim.AdamW(model.parameters()).load_state_dict(optimizer.state_dict())
 
     For torch.distributed.checkpoint:
 
-        with mt.optim.portable_states(optimizer):
+        with mt.portable_states(optimizer):
             weights, states = get_state_dict(model, optimizer)
             dcp.save({"weights": weights, "states": states}, checkpoint_id=path)
 
@@ -46,26 +46,23 @@ def portable_states(*optimizers: MemoptOptimizer) -> Iterator[None]:
 def to_bitsandbytes(optimizer: MemoptOptimizer) -> Dict[str, Any]:
     """The optimizer's state dict as bitsandbytes' 8-bit or 32-bit optimizer of the rule loads it.
 
-    Codes, scales and 32-bit states are the optimizer's own tensors, as in ``state_dict()``; AdEMAMix's means
-    are copied into one tensor.
-    TypeError for 4-bit, fp8, companded and bf16 states, for blocks of another size than 256 and for rules that bitsandbytes does not have:
-    Muon, Adafactor, schedule-free AdamW, RMSprop with a momentum buffer.
+    Codes, scales and 32-bit states are the optimizer's own tensors, as in ``state_dict()``; AdEMAMix's
+    means are copied into one tensor. TypeError for companded and bf16 states, and for rules that
+    bitsandbytes does not have: Muon, Adafactor, schedule-free AdamW, RMSprop with a momentum buffer.
     """
     kind = optimizer._kind
-    mixed = isinstance(optimizer, _ademamix.AdEMAMix)
+    mixed = isinstance(optimizer, _rules.AdEMAMix)
     trust = kind in (_format.OwnKind.LAMB, _format.OwnKind.LARS)
     if isinstance(optimizer, (WholeOptimizer, AdamWScheduleFree)) and not trust:
         raise TypeError("bitsandbytes has no %s" % type(optimizer).__name__)
     if optimizer._states not in (StateFormat.F32, StateFormat.BITS8):
         raise TypeError("bitsandbytes has no states like those of %s" % type(optimizer).__name__)
-    if optimizer._states is StateFormat.BITS8 and optimizer._block_size != 256:
-        raise TypeError("bitsandbytes has blocks of 256, not of %d" % optimizer._block_size)
     if kind is OptimizerKind.RMSPROP_MOMENTUM:
         raise TypeError("bitsandbytes has no RMSprop with a momentum buffer")
     saved = optimizer.state_dict()
     if mixed:
         states = saved["state"].items()
-        return {**saved, "state": {key: _ademamix.to_bitsandbytes(value) for key, value in states}}
+        return {**saved, "state": {key: _rules.to_bitsandbytes(value) for key, value in states}}
     places = [place for group in saved["param_groups"] for place in group["params"]]
     params = [p for group in optimizer.param_groups for p in group["params"]]
     counts = {place: p.numel() for place, p in zip(places, params)}

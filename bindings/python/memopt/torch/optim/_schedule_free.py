@@ -9,17 +9,16 @@ gives them, so its state dicts load here.
 
 from __future__ import annotations
 
+import math
 from itertools import chain
 from typing import Any, Dict, List, NamedTuple, Optional
 
 import torch
 
-from ..._abi import OptimizerKind
 from . import _format, _layout
-from ._base import Learning, MemoptOptimizer, Params, _out_of_graphs
-from ._binding import Facts
+from ._base import MemoptOptimizer, _out_of_graphs
+from ._facts import Facts
 from ._options import number
-from ._rules import Betas, state_options
 
 
 class _Plan(NamedTuple):
@@ -31,56 +30,12 @@ class _Plan(NamedTuple):
     weight_sum: float
 
 
-class AdamWScheduleFree(MemoptOptimizer):
-    """Schedule-free AdamW with 32-bit states: no learning rate schedule, no end of the run to know.
-    Call eval() before the model is evaluated or saved, and train() before it goes on."""
-
-    _kind = OptimizerKind.SCHEDULE_FREE
-    _numbers = ("eps", "weight_decay")
+class AdamWScheduleFree(MemoptOptimizer, rule="AdamWScheduleFree"):
     _step_supports_amp_scaling = False  # groups count steps on the host: GradScaler skips by itself
     _steps_on_host = False
 
-    def __init__(
-        self,
-        params: Params,
-        lr: Learning = 2.5e-3,
-        betas: Betas = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        warmup_steps: int = 0,
-        r: float = 0.0,
-        weight_lr_power: float = 2.0,
-        foreach: Optional[bool] = None,
-        *,
-        maximize: bool = False,
-        min_8bit_size: int = 4096,
-        stochastic_rounding: bool = False,
-        block_size: Optional[int] = None,
-        seed: int = 0,
-    ) -> None:
-        """Groups of parameters may have their own values of all of these.
-
-        Args:
-            params: parameters, (name, parameter) pairs, or groups of them as dicts.
-            lr: the learning rate, a number or a tensor of one element.
-            betas: how near y is to the average, above 0; and how much the mean of squares keeps.
-            eps: added to the root.
-            weight_decay: the share of a parameter, times lr, that a step takes from it.
-            warmup_steps: the learning rate grows from 0 to lr over so many steps.
-            r: a step counts in the average by the r-th power of its number.
-            weight_lr_power: and by this power of the largest learning rate so far.
-            foreach: no effect.
-            maximize: climb instead of descend.
-            min_8bit_size, block_size: no effect; states have 32 bits.
-            stochastic_rounding: round bf16 and fp16 parameters up or down with probability by
-                distance, so that updates below half a unit are not lost.
-            seed: chooses the random numbers of stochastic_rounding.
-        """
-        values = dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, foreach=foreach)
-        average = dict(warmup_steps=warmup_steps, r=r, weight_lr_power=weight_lr_power)
-        counted = dict(k=0, lr_max=-1.0, weight_sum=0.0, train_mode=True, maximize=maximize)
-        options = state_options(min_8bit_size, stochastic_rounding, block_size, seed, False)
-        super().__init__(params, {**values, **average, **counted, **options})
+    #: What groups count, under the names of the authors' program.
+    _counts = dict(k=0, lr_max=-1.0, weight_sum=0.0, train_mode=True)
 
     def _check_group(self, group: Dict[str, Any]) -> None:
         super()._check_group(group)
@@ -88,11 +43,8 @@ class AdamWScheduleFree(MemoptOptimizer):
             raise ValueError("Invalid beta parameter at index 0: 0.0; the average needs more")
         if group.get("split_weights"):
             raise ValueError("%s does not support split_weights=True" % type(self).__name__)
-        for key in ("warmup_steps", "k", "weight_sum"):
-            if not 0.0 <= number("%s value" % key, group[key]) < float("inf"):
-                raise ValueError("Invalid %s value: %s" % (key, group[key]))
-        for key in ("r", "weight_lr_power", "lr_max"):
-            if not abs(number("%s value" % key, group[key])) < float("inf"):
+        for key, least in (("k", 0.0), ("weight_sum", 0.0), ("lr_max", -math.inf)):
+            if not least <= number("%s value" % key, group[key]) < math.inf:
                 raise ValueError("Invalid %s value: %s" % (key, group[key]))
 
     def train(self) -> None:

@@ -7,13 +7,12 @@ dimension that ``fully_shard`` cuts):
 
 * 32-bit and bf16 moments and residuals of split weights have the parameter's shape.
 * Codes have, for each row, a byte for the format, one for the position of the row's first element
-  in its block, and the row's codes. In blocks of another size than the format's own, 128 is added
-  to the format, the position has two bytes, the lower first, and before it is the size's logarithm.
+  in its block, and the row's codes.
 * Scales have, for each row, those of all blocks that the row may lie in.
 
 Each row is complete in itself. A reader copies codes and scales byte by byte if its blocks are the
 same; else it decodes them exactly and quantises again. Blocks are the same in the same layout, and
-in any layout if all shards begin at a multiple of the block size. Codes by rows never have the
+in any layout if all shards begin at a multiple of the block. Codes by rows never have the
 parameter's shape: what expects floats there refuses them instead of copying bytes.
 
 How wide a row of codes is depends on how many processes share it. portable_states() decodes: 32-bit
@@ -31,52 +30,20 @@ from ..._abi import OptimizerKind, StateFormat
 from . import _format, _layout, _load
 from ._format import Kind
 
-_TAGS = {
-    StateFormat.BITS8: 8,
-    StateFormat.BITS4: 4,
-    StateFormat.F8: 1,
-    StateFormat.COMPANDED: 2,
-    StateFormat.COMPANDED4: 3,
-}
+_TAGS = {StateFormat.BITS8: 8, StateFormat.COMPANDED: 2, StateFormat.COMPANDED4: 3}
 _FORMATS = {tag: format_ for format_, tag in _TAGS.items()}
-_SIZED = 128  # added to the tag of blocks that have another size than the format's own
+_HEAD = 2  # bytes before the codes of a row
 
 
-class Blocks(NamedTuple):
-    """A format and the size of its blocks."""
-
-    format: StateFormat
-    size: int
-
-    @property
-    def head(self) -> int:
-        """Bytes before the codes of a row."""
-        return 2 if self.size == _format.BLOCKS[self.format] else 4
-
-    def heads(self, start: torch.Tensor) -> torch.Tensor:
-        """These bytes of rows that begin at these positions in their blocks."""
-        tag = torch.full_like(start, _TAGS[self.format])
-        if self.head == 2:
-            return torch.stack((tag, start), 1).to(torch.uint8)
-        size = torch.full_like(start, self.size.bit_length() - 1)
-        return torch.stack((tag + _SIZED, size, start % 256, start // 256), 1).to(torch.uint8)
-
-    def starts(self, codes: torch.Tensor) -> torch.Tensor:
-        """The positions that rows of codes have in their heads."""
-        if self.head == 2:
-            return codes[:, 1].long()
-        return codes[:, 2].long() + 256 * codes[:, 3].long()
-
-
-def _read_heads(codes: torch.Tensor) -> Optional[Blocks]:
-    """What rows of codes are in; None if that is unknown, or not the same in all."""
+def _tagged(codes: torch.Tensor, name: str) -> StateFormat:
+    """The format of rows of codes."""
     tags = torch.unique(codes[:, 0]).tolist()
-    format_ = _FORMATS.get(tags[0] % _SIZED) if len(tags) == 1 else None
-    if format_ is None or tags[0] < _SIZED:
-        return None if format_ is None else Blocks(format_, _format.BLOCKS[format_])
-    logs = torch.unique(codes[:, 1]).tolist()
-    known = len(logs) == 1 and 1 << logs[0] in _format.SIZES
-    return Blocks(format_, 1 << logs[0]) if known else None
+    if len(tags) != 1 or tags[0] not in _FORMATS:
+        raise ValueError(
+            "the state of %s is in rows of the format %s, which is not read any more; where it was made,"
+            " save it within portable_states()" % (name, " and ".join(map(str, tags)))
+        )
+    return _FORMATS[tags[0]]
 
 
 class Rows(NamedTuple):
@@ -92,14 +59,15 @@ class Rows(NamedTuple):
         """Bytes of the codes of a row."""
         return self.room // 2 if packed(format_, self.room) else self.room
 
-    def scales(self, size: int) -> int:
+    def scales(self, format_: StateFormat) -> int:
         """Blocks that a row may lie in."""
+        size = _format.BLOCKS[format_]
         return (self.room + size - 2) // size + 1
 
 
 def packed(format_: StateFormat, length: int) -> bool:
     """Whether a row of codes has two in a byte."""
-    return format_ in _format.BITS4 and length % 2 == 0 and length >= 8
+    return format_ is _format.PAIRS and length % 2 == 0 and length >= 8
 
 
 def _rows(parameter: torch.Tensor, memory: torch.Tensor) -> Rows:
@@ -145,7 +113,6 @@ def present(
     own: StateFormat,
     name: str,
     decode: bool,
-    size: int,
 ) -> _format.State:
     """A parameter's state as state dicts hold it."""
     memory = _layout.local(parameter)
@@ -171,7 +138,7 @@ def present(
     rows = _rows(parameter, memory)
     result = dict(state)
     for moment, scale in zip(_format.MOMENTS[kind], _format.scale_names(kind, format_)):
-        codes, scales = to_rows(state[moment], state[scale], rows, Blocks(format_, size))
+        codes, scales = to_rows(state[moment], state[scale], rows, format_)
         result[moment] = _distributed(codes, parameter, rows)
         result[scale] = _distributed(scales, parameter, rows)
     return result
@@ -223,34 +190,32 @@ def _distributed(value: torch.Tensor, parameter: torch.Tensor, rows: Rows) -> to
     )
 
 
-def _blocks(rows: Rows, block: int, device: torch.device) -> Tuple[torch.Tensor, ...]:
+def _blocks(rows: Rows, format_: StateFormat, device: torch.device) -> Tuple[torch.Tensor, ...]:
     """By row: the position of its first element in its block, and by column the block's number
     and whether the row lies in it."""
+    block = _format.BLOCKS[format_]
     first = torch.arange(rows.here, device=device) * rows.length
     start = first % block
-    column = torch.arange(rows.scales(block), device=device)
+    column = torch.arange(rows.scales(format_), device=device)
     inside = column * block < (start + rows.length)[:, None]
     return start, (first // block)[:, None] + column, inside
 
 
 def to_rows(
-    moment: torch.Tensor, scales: torch.Tensor, rows: Rows, blocks: Blocks
+    moment: torch.Tensor, scales: torch.Tensor, rows: Rows, format_: StateFormat
 ) -> Tuple[torch.Tensor, torch.Tensor]:
     """Codes and scales by rows of a moment whose blocks start at its first element."""
-    format_, head = blocks.format, blocks.head
-    start, number, inside = _blocks(rows, blocks.size, moment.device)
-    codes = moment.new_zeros((rows.here, head + rows.width(format_)))
-    codes[:, :head] = blocks.heads(start)
-    flat = moment.reshape(-1)
-    if format_ in _format.BITS4 and not (
-        packed(format_, rows.room) and rows.length == rows.room
-    ):
-        flat = _unpacked(flat)[: rows.here * rows.length]
-        if packed(format_, rows.room):  # this process has fewer elements of a row than another
-            return _repacked(codes, head, flat, rows), _scale_rows(scales, number, inside)
+    start, number, inside = _blocks(rows, format_, moment.device)
+    codes = moment.new_zeros((rows.here, _HEAD + rows.width(format_)))
+    codes[:, 0], codes[:, 1] = _TAGS[format_], start.to(torch.uint8)
+    piece, narrow = moment.reshape(-1), packed(format_, rows.room)
+    if format_ is _format.PAIRS and not (narrow and rows.length == rows.room):
+        piece = _format.unpacked(piece)[: rows.here * rows.length]
+        if narrow:  # this process has fewer elements of a row than another
+            piece = _packed(piece.reshape(rows.here, rows.length))
     if rows.here and rows.length:
-        piece = flat.reshape(rows.here, -1)
-        codes[:, head : head + piece.shape[1]] = piece
+        piece = piece.reshape(rows.here, -1)
+        codes[:, _HEAD : _HEAD + piece.shape[1]] = piece
     return codes, _scale_rows(scales, number, inside)
 
 
@@ -260,23 +225,12 @@ def _scale_rows(scales: torch.Tensor, number: torch.Tensor, inside: torch.Tensor
     return torch.where(inside, scales[number.clamp(max=scales.numel() - 1)], 0.0)
 
 
-def _unpacked(codes: torch.Tensor) -> torch.Tensor:
-    return torch.stack((codes >> 4, codes & 15), -1).flatten(-2)
-
-
 def _packed(codes: torch.Tensor, signed: bool = False) -> torch.Tensor:
     """Two codes in a byte; where one is missing, that of zero."""
     if codes.shape[-1] % 2:
-        zero = _format.zero_byte(StateFormat.BITS4, signed) & 15
+        zero = _format.zero_byte(_format.PAIRS, signed) & 15
         codes = torch.nn.functional.pad(codes, (0, 1), value=zero)
     return codes[..., 0::2] << 4 | codes[..., 1::2]
-
-
-def _repacked(codes: torch.Tensor, head: int, flat: torch.Tensor, rows: Rows) -> torch.Tensor:
-    if rows.here and rows.length:
-        piece = _packed(flat.reshape(rows.here, rows.length))
-        codes[:, head : head + piece.shape[1]] = piece
-    return codes
 
 
 # --- reading ---------------------------------------------------------------------------------------
@@ -288,7 +242,6 @@ def localized(
     kind: Kind,
     own: StateFormat,
     name: str,
-    size: int,
 ) -> Any:
     """What a state dict holds of a parameter, as the state of what this process has of it.
 
@@ -307,27 +260,22 @@ def localized(
         if state[key].dtype is not torch.uint8:
             result[key] = piece(state[key], parameter, parameter.shape, key, name)
             continue
-        scale, scales = _scales_of(state, i, name)
-        codes = state[key]
+        to = own if own in _TAGS else StateFormat.BITS8
+        scale = _format.scale_of(state, i)
+        if scale is None:
+            raise ValueError("the state of %s has no absmax%d" % (name, i + 1))
+        codes, scales = state[key], state[scale]
         if not _is_by_rows(state, i, parameter):
-            codes, scales = _whole_to_rows(
-                state, codes, scales, parameter, kind, own, key, name, size
-            )
+            codes, scales = _whole_to_rows(state, i, parameter, kind, own, to, name)
         rows = _rows(parameter, memory)
         wide = torch.Size((rows.total, codes.shape[1])), torch.Size((rows.total, scales.shape[1]))
         codes = piece(codes, parameter, wide[0], key, name, rows=True)
         scales = piece(scales, parameter, wide[1], scale, name, rows=True)
-        signed = _format.is_signed(kind, i)
-        to = Blocks(own if own in _TAGS else StateFormat.BITS8, size)
-        result[key], result[scale] = from_rows(codes, scales, memory, rows, signed, to, key, name)
+        here = codes.to(memory.device), scales.to(memory.device, torch.float32)
+        moved = from_rows(*here, memory, rows, _format.is_signed(kind, i), to, key, name)
+        del result[scale]
+        result[key], result[_scale_key(moved[2], i)] = moved[:2]
     return result
-
-
-def _scales_of(state: Any, index: int, name: str) -> Tuple[str, torch.Tensor]:
-    key = _format.scale_of(state, index)
-    if key is None:
-        raise ValueError("the state of %s has no absmax%d" % (name, index + 1))
-    return key, state[key]
 
 
 def _is_by_rows(state: Any, index: int, parameter: torch.Tensor) -> bool:
@@ -337,38 +285,31 @@ def _is_by_rows(state: Any, index: int, parameter: torch.Tensor) -> bool:
 
 def _whole_to_rows(
     state: Any,
-    codes: torch.Tensor,
-    scales: torch.Tensor,
+    index: int,
     parameter: torch.Tensor,
     kind: Kind,
     own: StateFormat,
-    what: str,
+    to: StateFormat,
     name: str,
-    size: int,
 ) -> Tuple[torch.Tensor, torch.Tensor]:
     """The state of one process that has the whole parameter, by rows."""
-    codes, scales = _layout.whole(codes), _layout.whole(scales)
-    count = parameter.numel()
-    plain = {**state, _format.MOMENTS[kind][0]: codes}
-    format_ = _format.of(plain, kind, count, own)
-    expected = (count + 1) // 2 if format_ in _format.BITS4 else count
-    size = _format.block_of(count, scales.numel(), size)
-    if codes.numel() != expected or size == 0:
-        raise ValueError(
-            "the loaded %s of %s has shape %s and %d scales, which do not fit the parameter's shape"
-            " %s" % (what, name, tuple(codes.shape), scales.numel(), tuple(parameter.shape))
-        )
-    if not codes.is_contiguous() or "order" in state:
+    whole = {k: _layout.whole(v) if isinstance(v, torch.Tensor) else v for k, v in state.items()}
+    what, shape = _format.MOMENTS[kind][index], parameter.shape
+    outline = torch.empty(shape, device=whole[what].device)
+    moment = _load.moment(whole, index, kind, own, outline, name)
+    assert isinstance(moment, _load.Codes)
+    if moment.strides != outline.stride():
         raise ValueError(
             "the loaded %s of %s is not in the order of its indices, which sharded parameters need"
             % (what, name)
         )
-    shape = parameter.shape
-    rows = shape[0] if len(shape) else 1
-    length = count // rows if rows else 0
-    return to_rows(
-        codes, scales.float(), Rows(rows, rows, length, length, 1), Blocks(format_, size)
-    )
+    format_, codes, scales = moment.format, moment.codes, moment.scales.float()
+    if format_ is None or moment.block != _format.BLOCKS[format_]:
+        format_, signed = to, _format.is_signed(kind, index)
+        codes, scales = _format.quantize(moment.floats(shape), outline, to, signed)
+    count = shape[0] if len(shape) else 1
+    length = outline.numel() // count if count else 0
+    return to_rows(codes, scales, Rows(count, count, length, length, 1), format_)
 
 
 def piece(
@@ -407,50 +348,45 @@ def from_rows(
     memory: torch.Tensor,
     rows: Rows,
     signed: bool,
-    own: Blocks,
+    own: StateFormat,
     what: str,
     name: str,
-) -> Tuple[torch.Tensor, torch.Tensor]:
-    """Codes and scales of `memory` with blocks that start at its first element."""
-    codes, scales = codes.to(memory.device), scales.to(memory.device, torch.float32)
-    blocks = _read_heads(codes) if rows.here else own
-    if blocks is None or (
-        rows.here
-        and (codes.shape[1], scales.shape[1])
-        != (blocks.head + rows.width(blocks.format), rows.scales(blocks.size))
+) -> Tuple[torch.Tensor, torch.Tensor, StateFormat]:
+    """Codes and scales of `memory` with blocks that start at its first element, and their format."""
+    format_ = _tagged(codes, name) if rows.here else own
+    if rows.here and (codes.shape[1], scales.shape[1]) != (
+        _HEAD + rows.width(format_),
+        rows.scales(format_),
     ):
         raise ValueError(
             "the loaded %s of %s has codes of shape %s and scales of shape %s, which do not fit the"
             " parameter's shape %s"
             % (what, name, tuple(codes.shape), tuple(scales.shape), tuple(memory.shape))
         )
-    format_, block = blocks
-    units = codes[:, blocks.head :]
+    units = codes[:, _HEAD:]
     if packed(format_, rows.room):
-        units = _unpacked(units)
+        units = _format.unpacked(units)
     units = units[:, : rows.length]
-    start, number, inside = _blocks(rows, block, memory.device)
-    saved = blocks.starts(codes) if rows.here else start
+    start, number, inside = _blocks(rows, format_, memory.device)
+    saved = codes[:, 1].long() if rows.here else start
     if torch.equal(start, saved):
-        flat = _format.empty_scales(memory, format_, block)
+        flat = _format.empty_scales(memory, format_)
         flat[number[inside]] = scales[inside]
-        moment = _packed(units.reshape(-1), signed) if format_ in _format.BITS4 else units
-        shape = moment.shape if format_ in _format.BITS4 else memory.shape
-        return moment.reshape(shape).contiguous(), flat
+        if format_ is _format.PAIRS:
+            return _packed(units.reshape(-1), signed).contiguous(), flat, format_
+        return units.reshape(memory.shape).contiguous(), flat, format_
     column = saved[:, None] + torch.arange(rows.length, device=memory.device)
-    floats = _decoded(units, format_, signed) * scales.gather(1, column // block)
-    to = own.size if format_ is own.format else _format.BLOCKS[format_]
-    return _format.quantize(floats.reshape(memory.shape), memory, format_, signed, to)
+    values = _format.values(format_, signed).to(units.device)[units.long()]
+    floats = values * scales.gather(1, column // _format.BLOCKS[format_])
+    return *_format.quantize(floats.reshape(memory.shape), memory, format_, signed), format_
 
 
-def _decoded(units: torch.Tensor, format_: StateFormat, signed: bool) -> torch.Tensor:
-    if format_ is StateFormat.F8:
-        return units.contiguous().view(torch.float8_e4m3fn).float()
-    return _format.values(format_, signed).to(units.device)[units.long()]
+def _scale_key(format_: StateFormat, index: int) -> str:
+    return _format.scale_names(OptimizerKind.ADEMAMIX, format_)[index]
 
 
 def presented(
-    optimizer: torch.optim.Optimizer, kind: Kind, own: StateFormat, decode: bool, size: int
+    optimizer: torch.optim.Optimizer, kind: Kind, own: StateFormat, decode: bool
 ) -> Dict[Any, Any]:
     """All states of an optimizer as state dicts hold them."""
     result = {}
@@ -462,7 +398,7 @@ def presented(
             state = _format.opened(optimizer.state[p])
             if decode or _layout.is_sharded(p):
                 further = state.get(_format.RESIDUAL)
-                state = present(state, p, kind, own, _layout.name_of(group, g, i), decode, size)
+                state = present(state, p, kind, own, _layout.name_of(group, g, i), decode)
                 if further is not None:
                     sharded = _layout.is_sharded(p)
                     further = _like_parameter(further, p) if sharded else further

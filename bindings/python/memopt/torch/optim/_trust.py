@@ -17,27 +17,26 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 
-from ..._abi import OptimizerKind, StateFormat, TrustStruct
+from ..._abi import OptimizerKind, TrustStruct
 from ..._library import lib, output
 from .. import _tensor_lists
 from .._native import native
 from . import _format, _fused, _layout, _options, _other_rules
-from ._base import Learning, Params
-from ._binding import Facts
-from ._coded_pieces import CodedOptimizer
+from ._facts import Facts
 from ._facts import factor_of
 from ._options import number
 from ._team import Team
-from ._whole import Task, round_to, write
+from ._whole import Task, WholeOptimizer, round_to, write
 
 (_BUFFER,) = _format.MOMENTS[_format.OwnKind.LARS]
 
 
-class _Trust(CodedOptimizer):
+class _Trust(WholeOptimizer):
     """What the two have in common."""
 
+    _takes_shards = True
     _together = True
-    _rule: OptimizerKind  #: of the library, whose step on zeros leaves minus the update
+    _step_kind: OptimizerKind  #: of the library, whose step on zeros leaves minus the update
     _decays = False  #: the decay is part of the update; else of the gradient
 
     def _update_values(self, group: Dict[str, Any], steps: int) -> _fused.Values:
@@ -86,7 +85,7 @@ class _Trust(CodedOptimizer):
         for update in updates:
             update.zero_()
         states = [run.state for run in batch]
-        part = parts.part("updates", batch, self._rule, self._states, states, updates)
+        part = parts.part("updates", batch, self._step_kind, self._states, states, updates)
         values = [
             self._update_values(run.task.group, _format.steps_taken(run.state["step"]) + 1)
             for run in batch
@@ -164,58 +163,10 @@ def _call(
         yield task, task.parameter if exact is None else new
 
 
-class LAMB(_Trust):
-    """LAMB with 32-bit states."""
-
+class LAMB(_Trust, rule="LAMB"):
     _kind = _format.OwnKind.LAMB
     _decays = True
-    _rule = OptimizerKind.ADAMW
-
-    def __init__(
-        self,
-        params: Params,
-        lr: Learning = 1e-3,
-        bias_correction: bool = True,
-        betas: Tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        amsgrad: bool = False,
-        adam_w_mode: bool = True,
-        *,
-        max_unorm: float = 1.0,
-        trust_clip: bool = True,
-        maximize: bool = False,
-        min_8bit_size: int = 4096,
-        stochastic_rounding: bool = False,
-        seed: int = 0,
-    ) -> None:
-        """Groups of parameters may have their own values of all of these.
-
-        Args:
-            params: parameters, (name, parameter) pairs, or groups of them as dicts.
-            lr: the learning rate, a number or a tensor of one element.
-            bias_correction: correct the means for their start at 0.
-            betas: how much the means of gradients and of their squares keep in a step.
-            eps: added to the root of the second.
-            weight_decay: the share of a parameter that is added to its update, before the norm.
-            amsgrad: only False.
-            adam_w_mode: only True: the decay is not part of the gradient.
-            max_unorm: an update's norm is at most this times the parameter's; 0: any.
-            trust_clip: leave shorter updates as they are. False: every update gets that norm, as in
-                the paper, where max_unorm is 1.
-            maximize: climb instead of descend.
-            min_8bit_size: parameters with fewer elements keep 32-bit states.
-            stochastic_rounding: round bf16 and fp16 parameters up or down with probability by
-                distance, so that updates below half a unit are not lost.
-            seed: chooses the random numbers of stochastic_rounding.
-        """
-        values = dict(lr=lr, bias_correction=bias_correction, betas=betas, eps=eps)
-        values.update(weight_decay=weight_decay, max_unorm=max_unorm, trust_clip=trust_clip)
-        switches = dict(amsgrad=amsgrad, adam_w_mode=adam_w_mode, maximize=maximize)
-        rounding = dict(stochastic_rounding=stochastic_rounding, seed=seed)
-        super().__init__(
-            params, {**values, **switches, **rounding, "min_8bit_size": min_8bit_size}
-        )
+    _step_kind = OptimizerKind.ADAMW
 
     def _check_group(self, group: Dict[str, Any]) -> None:
         if group["amsgrad"] or not group["adam_w_mode"]:
@@ -238,57 +189,9 @@ class LAMB(_Trust):
         return (*values, ("maximize", int(bool(group["maximize"]))))
 
 
-class LAMB8bit(LAMB):
-    """LAMB with 8-bit states in blocks of 256."""
-
-    _states = StateFormat.BITS8
-
-
-class LARS(_Trust):
-    """LARS with a 32-bit momentum buffer."""
-
+class LARS(_Trust, rule="LARS"):
     _kind = _format.OwnKind.LARS
-    _rule = OptimizerKind.SGD
-
-    def __init__(
-        self,
-        params: Params,
-        lr: Learning = 1e-3,
-        momentum: float = 0.0,
-        dampening: float = 0.0,
-        weight_decay: float = 0.0,
-        nesterov: bool = False,
-        *,
-        max_unorm: float = 0.02,
-        trust_clip: bool = True,
-        maximize: bool = False,
-        min_8bit_size: int = 4096,
-        stochastic_rounding: bool = False,
-        seed: int = 0,
-    ) -> None:
-        """Groups of parameters may have their own values of all of these.
-
-        Args:
-            params: parameters, (name, parameter) pairs, or groups of them as dicts.
-            lr: the learning rate, a number or a tensor of one element.
-            momentum: how much the buffer keeps in a step.
-            dampening: the share of the gradient that does not go into the buffer.
-            weight_decay: the share of a parameter that is added to its gradient.
-            nesterov: use Nesterov's momentum.
-            max_unorm: an update's norm is at most this times the parameter's; 0: any.
-            trust_clip: leave shorter updates as they are. False: every update gets that norm.
-            maximize: climb instead of descend.
-            min_8bit_size: parameters with fewer elements keep 32-bit states.
-            stochastic_rounding: round bf16 and fp16 parameters up or down with probability by
-                distance, so that updates below half a unit are not lost.
-            seed: chooses the random numbers of stochastic_rounding.
-        """
-        values = dict(lr=lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay)
-        values.update(nesterov=nesterov, max_unorm=max_unorm, trust_clip=trust_clip)
-        rounding = dict(stochastic_rounding=stochastic_rounding, seed=seed)
-        super().__init__(
-            params, {**values, "maximize": maximize, **rounding, "min_8bit_size": min_8bit_size}
-        )
+    _step_kind = OptimizerKind.SGD
 
     def _check_group(self, group: Dict[str, Any]) -> None:
         momentum = number("momentum value", group["momentum"])
@@ -353,9 +256,3 @@ def _move(buffer: torch.Tensor, task: Task, factor: float) -> None:
         torch.add(task.gradient, buffer, alpha=kept, out=buffer)
     else:
         buffer.mul_(kept).add_(task.gradient, alpha=fresh * factor)
-
-
-class LARS8bit(LARS):
-    """LARS with an 8-bit momentum buffer in blocks of 256."""
-
-    _states = StateFormat.BITS8

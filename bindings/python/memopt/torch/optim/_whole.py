@@ -15,8 +15,7 @@ from ..._abi import OptimizerKind
 from ..cast import cast_
 from . import _format, _layout, _sharded
 from ._base import MemoptOptimizer, _out_of_graphs
-from ._binding import Facts
-from ._facts import factor_of, is_skipped
+from ._facts import Facts, factor_of, is_skipped
 
 #: By which seeds of one parameter, and of one step, differ: odd, so that none comes twice.
 _STRIDES = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9)
@@ -41,33 +40,19 @@ class WholeOptimizer(MemoptOptimizer):
 
     _kind: _format.Kind = OptimizerKind.SGD
     _by_pieces = False
-    _takes_sizes = False
-    _takes_shards = False
+    _takes_flattened = _takes_shards = False
     _together = False  # all processes take part in a step of a sharded parameter
     _step_supports_amp_scaling = False  # GradScaler unscales, checks and skips by itself
 
-    def add_param_group(self, param_group: Dict[str, Any]) -> None:
-        """Adds a group; nothing changes if one of its values or parameters is refused."""
-        before = len(self.param_groups)
-        super().add_param_group(param_group)
-        try:
-            group = self.param_groups[-1]
-            for index, parameter in enumerate(group["params"]):
-                self._check_whole(parameter, _layout.name_of(group, before, index))
-        except (TypeError, ValueError):
-            del self.param_groups[before:]
-            raise
+    def _check_member(self, parameter: torch.Tensor, group: Dict[str, Any], name: str) -> None:
+        super()._check_member(parameter, group, name)
+        self._check_whole(parameter, name)
 
     def _check_whole(self, parameter: torch.Tensor, name: str) -> None:
         """Refuses a parameter of which this process has a part only."""
         if _layout.is_sharded(parameter) and not self._takes_shards:
             raise TypeError(
                 "%s is sharded (a DTensor); %s needs whole parameters" % (name, type(self).__name__)
-            )
-        if _layout.is_flattened(parameter):
-            raise TypeError(
-                "%s is a piece of FullyShardedDataParallel's; %s needs whole parameters"
-                % (name, type(self).__name__)
             )
 
     def _own_state(
@@ -79,7 +64,9 @@ class WholeOptimizer(MemoptOptimizer):
         made: Dict[torch.Tensor, _format.State],
     ) -> _format.State:
         """The parameter's state, which is added to `made` if it is new."""
-        raise NotImplementedError
+        state = self._state_for(parameter, dense, group, name, made)
+        assert state is not None
+        return state
 
     def _step_task(self, task: Task) -> None:
         raise NotImplementedError

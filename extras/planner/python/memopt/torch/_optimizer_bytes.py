@@ -102,7 +102,7 @@ _RULES: Dict[str, _Rule] = {
     "sgd-momentum": _Rule(lambda parameter: [_bytes(parameter)]),
     "adamw8bit": _Rule(partial(_ours, OptimizerKind.ADAMW, StateFormat.BITS8)),
     "adamw4bit": _Rule(partial(_ours, OptimizerKind.ADAMW, StateFormat.COMPANDED4)),
-    "adamwfp8": _Rule(partial(_ours, OptimizerKind.ADAMW, StateFormat.F8)),
+    "adamwfp8": _Rule(partial(_ours, OptimizerKind.ADAMW, StateFormat.COMPANDED)),
     "lion8bit": _Rule(partial(_ours, OptimizerKind.LION, StateFormat.BITS8)),
     "sgd8bit": _Rule(partial(_ours, OptimizerKind.SGD, StateFormat.BITS8)),
 }

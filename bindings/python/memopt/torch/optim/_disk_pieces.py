@@ -13,10 +13,10 @@ import torch
 from ..._abi import OptimizerKind, StateFormat
 from . import _format, _layout
 from ._format import Kind
-from ._pager import Chunk, Pager
+from ._disk_chunks import Chunk, Pager
 
 MASTER = "master"
-#: Elements of a piece that is not a parameter's last: a multiple of this and of its block.
+#: Elements of a piece that is not a parameter's last: a multiple of this, and so of its blocks.
 _UNIT = 256
 #: A smaller piece of a larger parameter begins in the next chunk.
 _LEAST = 4096
@@ -31,7 +31,6 @@ class Kept(NamedTuple):
     group: int
     kind: Kind
     format: StateFormat
-    block: int  # elements that share a scale
     moments: bool
     split: int  # bytes of an element's residual
     staged: bool  # gradient and parameter go through a buffer beside the chunk
@@ -42,7 +41,7 @@ class Kept(NamedTuple):
         found = [(MASTER, self.outline.dtype, count)] if self.mastered else []
         if self.moments:
             keys = _format.keys(self.kind, self.format)
-            counts = _format.counts(self.kind, self.format, count, self.block)
+            counts = _format.counts(self.kind, self.format, count)
             coded = _format.FLOATS.get(self.format, torch.uint8)
             for key, number in zip(keys, counts):
                 is_moment = key in _format.MOMENTS[self.kind]
@@ -57,7 +56,7 @@ class Kept(NamedTuple):
 
     def shaped(self, key: str, flat: torch.Tensor) -> torch.Tensor:
         """All of an array as states have it."""
-        in_bytes = key in _format.MOMENTS[self.kind] and self.format in _format.BITS4
+        in_bytes = key in _format.MOMENTS[self.kind] and self.format is _format.PAIRS
         if key in _format.scale_names(self.kind, self.format) or in_bytes:
             return flat
         return flat.as_strided(self.outline.shape, self.outline.stride())
@@ -155,8 +154,7 @@ class Builder:
         if kept.nbytes(rest) <= room:
             return rest
         lost = _ALIGNED * len(kept.arrays(1))
-        unit = max(kept.block, _UNIT)
-        count = max(room - lost, 0) // kept.nbytes(unit) * unit
+        count = max(room - lost, 0) // kept.nbytes(_UNIT) * _UNIT
         is_small = count < _LEAST and self._part is not None and self._used > 0
         return 0 if is_small else count
 

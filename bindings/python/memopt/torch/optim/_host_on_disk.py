@@ -10,10 +10,9 @@ import torch
 
 from . import _format, _keep, _layout, _load
 from ._base import MemoptOptimizer
-from ._binding import Facts
-from ._facts import is_skipped, square_sum
-from ._host_disk import DiskStates, New
-from ._pieces import MASTER, Kept, dense
+from ._facts import Facts, is_skipped, square_sum
+from ._disk_steps import DiskStates, New
+from ._disk_pieces import MASTER, Kept, dense
 
 _HOST = torch.device("cpu")
 
@@ -22,6 +21,7 @@ class OnDisk(torch.optim.Optimizer):
     """The part of CPUOffloadOptimizer that the file needs; the rest is there."""
 
     _class: Any
+    _new: Any  # the class with the states that were asked for
     _inner: Optional[MemoptOptimizer]
     _disk: Optional[DiskStates]
     _checks: bool
@@ -57,7 +57,7 @@ class OnDisk(torch.optim.Optimizer):
     def _inner_of(self, members: Dict[int, List[torch.Tensor]]) -> MemoptOptimizer:
         """An optimizer of the class over tensors of some groups."""
         groups = [with_params(self.param_groups[g], masters) for g, masters in members.items()]
-        made: MemoptOptimizer = self._class(groups)
+        made: MemoptOptimizer = self._new(groups)
         return made
 
     def _kept_as(self, p: torch.Tensor, number_: int, group: Dict[str, Any]) -> Kept:
@@ -71,7 +71,6 @@ class OnDisk(torch.optim.Optimizer):
             group=number_,
             kind=inner._kind,
             format=inner._format_of(group, outline),
-            block=inner._block_size,
             moments=inner._keeps_moments(group),
             split=_format.split_bytes(group, p),
             staged=staged,

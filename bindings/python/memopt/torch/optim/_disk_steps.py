@@ -15,10 +15,10 @@ import torch
 from ...offload import Disk
 from ...sizes import Size
 from . import _format, _layout
-from ._binding import Facts
+from ._facts import Facts
 from ._lane import Lane
-from ._pager import Pager
-from ._pieces import MASTER, Builder, Kept, Part, Piece, Source, dense, moved, state_of
+from ._disk_chunks import Pager
+from ._disk_pieces import MASTER, Builder, Kept, Part, Piece, Source, dense, moved, state_of
 from ._snapshot import Snapshot
 
 _HOST = torch.device("cpu")
