@@ -81,6 +81,7 @@ class Rule:
     def _trusted(self, g: Tensor, group: Dict[str, Any]) -> None:
         """LAMB's and LARS's step: the update is not longer than a share of the parameter."""
         decay, lr = float(group["weight_decay"]), float(group["lr"])
+        g = -g if group.get("maximize") else g
         if self.name == "lamb":
             beta1, beta2 = (float(b) for b in group["betas"])
             self.m = beta1 * self.m + (1 - beta1) * g

@@ -1,4 +1,4 @@
-"""Muon: torch's bits in 32 bits, near them in 8, and the manners of the other optimizers."""
+"""Muon: torch's bits in 32 bits, near them in 8. What all rules share is in test_torch_optim_rules.py."""
 
 from __future__ import annotations
 
@@ -13,11 +13,8 @@ from memopt.torch._live_bytes import LiveBytes  # noqa: E402
 from memopt.torch.optim import _format, _muon  # noqa: E402
 
 from optim_support import (  # noqa: E402
-    assert_same_states,
-    assert_unchanged,
     fill,
     same_bits,
-    snapshot,
     through_a_file,
     twin,
     walk,
@@ -75,31 +72,6 @@ def test_symmetric_products_by_parts(shape, device, monkeypatch):
     assert (ours - theirs).norm() < 2**-8 * (theirs - start).norm()
 
 
-@torchs
-def test_defaults_are_those_of_torch():
-    ours, theirs = mt.Muon(matrices()).defaults, torch.optim.Muon(matrices()).defaults
-    assert {key: ours[key] for key in theirs} == theirs
-    assert set(ours) - set(theirs) == {"min_8bit_size", "seed", "stochastic_rounding"}
-
-
-@torchs
-def test_bf16_matrices_are_rounded_once_a_step(device):
-    """The bits of torch's Muon on fp32 matrices that are rounded to bf16 after each step."""
-    ours = matrices(dtype=torch.bfloat16, device=device)
-    theirs = [p.detach().float().requires_grad_() for p in ours]
-    a, b = mt.Muon(ours, lr=0.02), torch.optim.Muon(theirs, lr=0.02)
-    for t in range(5):
-        fill(ours, t)
-        for p, q in zip(ours, theirs):
-            q.grad = p.grad.float()
-        a.step()
-        b.step()
-        for p, q in zip(ours, theirs):
-            q.detach().copy_(q.detach().bfloat16())
-            assert same_bits(p, q.bfloat16())
-            assert same_bits(a.state[p]["momentum_buffer"], b.state[q]["momentum_buffer"])
-
-
 def test_stochastic_rounding_keeps_small_updates(device):
     """A decay of 1e-4 a step, below half a unit: all of it on average; none of it without. Another
     seed gives other bits, the same seed the same."""
@@ -117,19 +89,6 @@ def test_stochastic_rounding_keeps_small_updates(device):
         assert abs(float(p.float().mean()) - (1 - 1e-4) ** 100) < 4e-4
     assert not same_bits(*stochastic)
     assert not same_bits(stochastic[0], other[0])
-
-
-def test_stochastic_rounding_goes_on_with_the_same_bits(device):
-    ours = matrices(dtype=torch.bfloat16, device=device)
-    a = mt.Muon8bit(ours, lr=0.02, stochastic_rounding=True, seed=3)
-    walk(a, ours, 3)
-    theirs = [p.detach().clone().requires_grad_() for p in ours]
-    b = mt.Muon8bit(theirs, lr=0.5, stochastic_rounding=True)
-    b.load_state_dict(through_a_file(a.state_dict()))
-    walk(a, ours, 3)
-    walk(b, theirs, 3)
-    for p, q in zip(ours, theirs):
-        assert same_bits(p, q)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -225,24 +184,6 @@ def test_small_and_kept_matrices_have_32_bits(device):
 
 
 @both
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_resumed_run_is_the_run(make, dtype, device):
-    params = matrices(dtype=dtype, device=device)
-    optimizer = make(params, lr=0.02)
-    walk(optimizer, params, 3)
-    saved = through_a_file(optimizer.state_dict())
-    again = twin(params)
-    resumed = make(again, lr=0.5)
-    resumed.load_state_dict(saved)
-    cloned, clones = copy.deepcopy((optimizer, params))
-    assert_same_states(optimizer, resumed, params, again)
-    for some, own in ((optimizer, params), (resumed, again), (cloned, clones)):
-        walk(some, own, 3, seed=7)
-    assert_same_states(optimizer, resumed, params, again)
-    assert_same_states(optimizer, cloned, params, clones)
-
-
-@both
 def test_a_state_without_its_shape(make, device):
     """Loaders that put states in place themselves may leave them flat."""
     params = matrices(device=device)
@@ -295,139 +236,6 @@ def test_codes_are_no_momentum_to_torch(device):
     assert all(same_bits(p, q) for p, q in zip(params, others))
 
 
-def test_dicts_of_other_rules_are_refused(device):
-    params = matrices(device=device)
-    muon = mt.Muon8bit(params)
-    walk(muon, params, 1)
-    others = [mt.SGD8bit(params, momentum=0.9), mt.AdamW(params), mt.Lion8bit(params)]
-    others.append(torch.optim.SGD(params, momentum=0.9))
-    for other in others:
-        walk(other, params, 1)
-        before = snapshot(muon, params)
-        with pytest.raises(ValueError, match="not of Muon: group 0 has no ns_steps"):
-            muon.load_state_dict(other.state_dict())
-        assert_unchanged(muon, params, before)
-    for other in others[:3]:
-        with pytest.raises(ValueError, match="is of Muon, not of"):
-            other.load_state_dict(muon.state_dict())
-
-
-# --- manners --------------------------------------------------------------------------------------
-
-
-@both
-def test_groups_are_optimizers_of_their_own(make, device):
-    params = matrices(device=device)
-    values = [{"lr": 0.1}, {"momentum": 0.5, "nesterov": False}, {"weight_decay": 0.0}]
-    together = make([{"params": [p], **v} for p, v in zip(params, values)])
-    alone = twin(params)
-    apart = [make([p], **v) for p, v in zip(alone, values)]
-    walk(together, params, 3)
-    for t in range(3):
-        fill(alone, t)
-        for optimizer in apart:
-            optimizer.step()
-    for p, q, optimizer in zip(params, alone, apart):
-        assert_same_states(together, optimizer, [p], [q])
-
-
-@torchs
-def test_schedulers(device):
-    ends = []
-    for make in (mt.Muon, torch.optim.Muon):
-        params = matrices(device=device)
-        optimizer = make(params, lr=0.1)
-        scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=6)
-        for t in range(5):
-            fill(params, t)
-            optimizer.step()
-            scheduler.step()
-        ends.append(params)
-    assert all(same_bits(p, q) for p, q in zip(*ends))
-
-
-@both
-@pytest.mark.parametrize("scaler", [torch.amp.GradScaler, mt.GradScaler])
-def test_a_scaler_unscales_and_skips(make, scaler, device):
-    params, plain = matrices(device=device), matrices(device=device)
-    a, b = make(params, lr=0.02), make(plain, lr=0.02)
-    scale = scaler(device=device.type, init_scale=1024.0)
-    scale.scale(torch.zeros((), device=device))
-    for t in range(3):
-        fill(plain, t)
-        for p, q in zip(params, plain):
-            p.grad = q.grad * scale.get_scale()
-        if t == 1:
-            before = snapshot(a, params)
-            params[-1].grad[3, 4] = float("inf")
-            scale.step(a)
-            assert_unchanged(a, params, before)
-        else:
-            scale.step(a)
-            b.step()
-        scale.update()
-    assert scale.get_scale() == 512.0
-    assert_same_states(a, b, params, plain)
-
-
-@both
-@pytest.mark.parametrize("norm", [None, 2.0])
-def test_steps_in_backward(make, norm, device):
-    """The bits of steps after backward; clipped ones but for the rounding of the norm."""
-    params, plain = matrices(device=device), matrices(device=device)
-    a, b = (
-        make([{"params": own[:1], "lr": 0.03}, {"params": own[1:]}], lr=0.02)
-        for own in (params, plain)
-    )
-    release = mt.release_gradients(a, max_norm=norm)
-    for _ in range(2):
-        if norm is not None:
-            with release.measure():
-                sum(p.pow(3).sum() for p in params).backward()
-        sum(p.pow(3).sum() for p in params).backward()
-        assert all(p.grad is None for p in params)
-        a.step()
-        sum(p.pow(3).sum() for p in plain).backward()
-        if norm is not None:
-            mt.clip_grad_norm_(plain, norm)
-        b.step()
-        b.zero_grad()
-    if norm is None:
-        assert_same_states(a, b, params, plain)
-    for p, q in zip(params, plain):
-        x, y = a.state[p], b.state[q]
-        size = "absmax1" if "absmax1" in x else "momentum_buffer"
-        assert torch.allclose(x[size], y[size], rtol=1e-3, atol=1e-6)
-        assert (p - q).abs().max() < 2e-3
-
-
-def test_a_norm_that_is_not_finite_skips_the_steps_in_backward(device):
-    params = matrices(device=device)
-    optimizer = mt.Muon(params)
-    release = mt.release_gradients(optimizer, max_norm=1.0)
-    before = snapshot(optimizer, params)
-    for k in range(2):
-        loss = sum(p.sum() for p in params) * float("inf")
-        if k == 0:
-            with release.measure():
-                loss.backward()
-        else:
-            loss.backward()
-    assert_unchanged(optimizer, params, before)
-
-
-def test_empty_repeated_and_without_gradient(device):
-    p, q = matrices(shapes=((20, 30), (20, 30)), device=device)
-    empty = torch.zeros(0, 5, device=device, requires_grad=True)
-    with pytest.warns(UserWarning, match="duplicate"):
-        optimizer = mt.Muon8bit([p, q, empty, p], min_8bit_size=1)
-    before = q.detach().clone()
-    fill([p, empty], 0)
-    optimizer.step()
-    assert list(optimizer.state) == [p] and same_bits(q, before)
-    assert int(optimizer.state[p]["step"]) == 1
-
-
 # --- refusals -------------------------------------------------------------------------------------
 
 
@@ -445,52 +253,6 @@ def test_other_than_two_dimensions(make, shape, device):
     with pytest.raises(ValueError, match=text):
         optimizer.add_param_group({"params": [("bad", bad)]})
     assert len(optimizer.param_groups) == 1
-
-
-@pytest.mark.parametrize(
-    "values, text",
-    [
-        ({"lr": -1.0}, "Invalid learning rate: -1.0"),
-        ({"lr": torch.ones(2)}, "1-element"),
-        ({"weight_decay": -0.5}, "Invalid weight_decay value: -0.5"),
-        ({"momentum": -0.5}, "Invalid momentum value: -0.5"),
-        ({"eps": float("nan")}, "Invalid epsilon value: nan"),
-        ({"ns_steps": 100}, "Invalid ns_steps value: 100"),
-        ({"ns_steps": -1}, "Invalid ns_steps value: -1"),
-        ({"ns_coefficients": (1.0, 2.0)}, "Invalid ns_coefficients"),
-        ({"ns_coefficients": (1.0, 2.0, float("inf"))}, "Invalid ns_coefficients"),
-        ({"adjust_lr_fn": "best"}, "Invalid adjust_lr_fn: 'best'"),
-        ({"min_8bit_size": -1}, "Invalid min_8bit_size value: -1"),
-    ],
-)
-def test_values(values, text):
-    optimizer = mt.Muon8bit(matrices())
-    with pytest.raises(ValueError, match=text):
-        optimizer.add_param_group({"params": matrices(), **values})
-    assert len(optimizer.param_groups) == 1
-
-
-@both
-def test_gradients_and_parameters_that_it_cannot_take(make, device):
-    params = matrices(device=device)
-    optimizer = make(params, lr=0.02)
-    walk(optimizer, params, 1)
-    before = snapshot(optimizer, params)
-    gradient = params[-1].grad
-    params[-1].grad = gradient.to_sparse()
-    with pytest.raises(RuntimeError, match="sparse gradients: that of parameter 2 of group 0"):
-        optimizer.step()
-    assert_unchanged(optimizer, params, before)
-    params[-1].grad = None
-    shared = torch.ones(1, 5, device=device).expand(4, 5).requires_grad_()
-    shared.grad = torch.ones(4, 5, device=device)
-    optimizer.add_param_group({"params": [shared]})
-    with pytest.raises(RuntimeError, match="parameter 0 of group 1 has elements that share memory"):
-        optimizer.step()
-    with pytest.raises(TypeError, match="complex64"):
-        make([torch.zeros(3, 4, dtype=torch.complex64, requires_grad=True)])
-    with pytest.raises(TypeError, match="no Muon"):
-        mt.to_bitsandbytes(optimizer)
 
 
 def test_shards_are_no_matrices():
