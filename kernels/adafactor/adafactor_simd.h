@@ -148,20 +148,22 @@ static void adafactor_apply(const mo_adafactor_piece *piece, uint32_t parameter,
 }
 
 /* The forms of an instruction set. */
-#define MO_ADAFACTOR_FORMS(isa)                                                                    \
-    void mo_adafactor_squares_##isa(const void *args, uint64_t begin, uint64_t end)                \
-    {                                                                                              \
-        mo_adafactor_squares_run(args, begin, end, adafactor_squares);                             \
-    }                                                                                              \
-    void mo_adafactor_update_##isa(const void *args, uint64_t begin, uint64_t end)                 \
-    {                                                                                              \
-        mo_adafactor_update_run(args, begin, end, adafactor_length);                               \
-    }                                                                                              \
-    void mo_adafactor_vector_##isa(const void *args, uint64_t begin, uint64_t end)                 \
-    {                                                                                              \
-        mo_adafactor_vector_run(args, begin, end, adafactor_vector);                               \
-    }                                                                                              \
-    void mo_adafactor_apply_##isa(const void *args, uint64_t begin, uint64_t end)                  \
-    {                                                                                              \
-        mo_adafactor_apply_run(args, begin, end, adafactor_apply);                                 \
-    }
+void MO_FORM(mo_adafactor_squares)(const void *args, uint64_t begin, uint64_t end)
+{
+    mo_adafactor_squares_run(args, begin, end, adafactor_squares);
+}
+
+void MO_FORM(mo_adafactor_update)(const void *args, uint64_t begin, uint64_t end)
+{
+    mo_adafactor_update_run(args, begin, end, adafactor_length);
+}
+
+void MO_FORM(mo_adafactor_vector)(const void *args, uint64_t begin, uint64_t end)
+{
+    mo_adafactor_vector_run(args, begin, end, adafactor_vector);
+}
+
+void MO_FORM(mo_adafactor_apply)(const void *args, uint64_t begin, uint64_t end)
+{
+    mo_adafactor_apply_run(args, begin, end, adafactor_apply);
+}

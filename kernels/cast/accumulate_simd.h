@@ -50,3 +50,8 @@ static void accumulate_run(const mo_accumulate_args *args, uint64_t begin, uint6
             accumulate_to(&piece, MO_DTYPE_BF16);
     }
 }
+
+void MO_FORM(mo_accumulate)(const void *args, uint64_t begin, uint64_t end)
+{
+    accumulate_run(args, begin, end);
+}

@@ -169,8 +169,7 @@ MO_BLOCKS_DECLARE(avx2)
 MO_BLOCKS_DECLARE(avx512)
 MO_BLOCKS_DECLARE(avx512vbmi)
 
-/* --- every type and kind, once: X(kind name, kind, type name, type) ----------------------------
- */
+/* --- every type and kind, once: X(kind name, kind, type name, type) --------------------------- */
 
 #define MO_BLOCKS_TYPES(X, ...)                                                                    \
     X(__VA_ARGS__, f32, MO_DTYPE_F32)                                                              \

@@ -11,8 +11,7 @@
 
 enum { HALVES_N = 2 * MO_LANES_N }; /* halfwords of a vector */
 
-/* --- the largest magnitudes of MO_LANES_N blocks ------------------------------------------------
- */
+/* --- the largest magnitudes of MO_LANES_N blocks ---------------------------------------------- */
 
 /* Halfword k of each 16 bytes: the largest of those of `vectors` vectors from at + k * step on. */
 MO_INLINE VI halves_tree(const unsigned char *at, uint64_t step, uint64_t vectors)
@@ -45,8 +44,7 @@ MO_INLINE VI halves_largest(const unsigned char *at, uint32_t shift)
     return v_largest_halves(tree);
 }
 
-/* --- bf16 blocks with a scale of e8m0 -----------------------------------------------------------
- */
+/* --- bf16 blocks with a scale of e8m0 --------------------------------------------------------- */
 
 /* A kind's mantissa, bias, largest code. */
 typedef struct halves_kind {
@@ -235,8 +233,7 @@ MO_INLINE int halves_stochastic8(const mo_block_strip *s, uint64_t i, uint32_t k
     return 1;
 }
 
-/* --- codes of 8 bits with a scale of e8m0 to bf16 -----------------------------------------------
- */
+/* --- codes of 8 bits with a scale of e8m0 to bf16 --------------------------------------------- */
 
 /* A magnitude moves by some bits; the tables, by the magnitude up to the smallest normal one, have
  * what is to be added, and the scale's exponent comes on top of all but 0. */
@@ -318,8 +315,7 @@ MO_INLINE uint64_t halves_decode4(const mo_block_strip *s, const uint8_t *scales
     return count;
 }
 
-/* --- bf16 blocks of NVFP4 -----------------------------------------------------------------------
- */
+/* --- bf16 blocks of NVFP4 --------------------------------------------------------------------- */
 
 MO_INLINE void halves_measure16(const unsigned char *values, uint64_t count, uint32_t *largest,
                                 uint32_t *amax)

@@ -349,14 +349,14 @@ static const mo_blocks_form blocks_form =
     MO_BLOCKS_FORM(halves_e2m1, bf16_scaled, 0, bf16_e4m3, bf16_e5m2, bf16_e2m1, bf16_nvfp4);
 
 /* The kernels of an instruction set; `fence` follows writes past the caches. */
-#define BLOCKS_KERNELS(isa, fence)                                                                 \
-    void mo_blocks_quantize_##isa(const void *args, uint64_t begin, uint64_t end)                  \
-    {                                                                                              \
-        if (mo_blocks_quantize_run(args, begin, end, &blocks_form))                                \
-            fence;                                                                                 \
-    }                                                                                              \
-    void mo_blocks_dequantize_##isa(const void *args, uint64_t begin, uint64_t end)                \
-    {                                                                                              \
-        if (mo_blocks_dequantize_run(args, begin, end, &blocks_form))                              \
-            fence;                                                                                 \
-    }
+void MO_FORM(mo_blocks_quantize)(const void *args, uint64_t begin, uint64_t end)
+{
+    if (mo_blocks_quantize_run(args, begin, end, &blocks_form))
+        mo_store_fence();
+}
+
+void MO_FORM(mo_blocks_dequantize)(const void *args, uint64_t begin, uint64_t end)
+{
+    if (mo_blocks_dequantize_run(args, begin, end, &blocks_form))
+        mo_store_fence();
+}

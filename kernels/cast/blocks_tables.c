@@ -55,8 +55,7 @@ void mo_e2m1_know(mo_item_work *work, uint8_t scale)
     work->e2m1->known[scale] = 1;
 }
 
-/* --- e4m3 of bf16 ------------------------------------------------------------------------------
- */
+/* --- e4m3 of bf16 ----------------------------------------------------------------------------- */
 
 static uint32_t e4m3_code(uint32_t magnitude, float factor)
 {

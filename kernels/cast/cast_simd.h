@@ -123,3 +123,15 @@ static uint32_t cast_largest_code(const unsigned char *source, uint64_t count, u
     return mo_element_size(dtype) == 2 ? cast_largest(source, count, dtype, 2)
                                        : cast_largest(source, count, dtype, 1);
 }
+
+void MO_FORM(mo_cast)(const void *args, uint64_t begin, uint64_t end)
+{
+    if (mo_cast_run(args, begin, end, cast_table))
+        mo_store_fence();
+}
+
+void MO_FORM(mo_cast_amax)(const void *args, uint64_t begin, uint64_t end)
+{
+    if (mo_cast_amax_run(args, begin, end, cast_table, cast_largest_code))
+        mo_store_fence();
+}

@@ -11,6 +11,8 @@
 #include "kernels/trust/trust.cu"
 
 #if defined(MO_GPU_SIM)
+#define STEP(kernel, rule, format) mo_step_##kernel##_sim,
+#define CODES(suffix, format) mo_quantize##suffix##_sim, mo_dequantize##suffix##_sim,
 extern "C" const mo_sim_kernel mo_sim_kernels[];
 const mo_sim_kernel mo_sim_kernels[] = {
     mo_accumulate_sim,
@@ -21,24 +23,7 @@ const mo_sim_kernel mo_sim_kernels[] = {
     mo_hash_granules_sim,
     mo_hash_compare_sim,
     mo_optim_upload_sim,
-    mo_optim_step_sim,
-    mo_step_adamwc8_sim,
-    mo_step_adamwc4_sim,
-    mo_step_lion8_sim,
-    mo_step_sgd8_sim,
-    mo_step_adam8_sim,
-    mo_step_adamw16_sim,
-    mo_step_schedule_free_sim,
-    mo_step_rmsprop8_sim,
-    mo_step_rmspropm8_sim,
-    mo_step_ademamix8_sim,
-    mo_optim_prologue_sim,
-    mo_quantize_sim,
-    mo_dequantize_sim,
-    mo_quantizec8_sim,
-    mo_quantizec4_sim,
-    mo_dequantizec8_sim,
-    mo_dequantizec4_sim,
+    MO_EACH_STEP(STEP) MO_EACH_CODE(CODES) mo_optim_prologue_sim,
     mo_adafactor_squares_sim,
     mo_adafactor_rows_sim,
     mo_adafactor_columns_sim,

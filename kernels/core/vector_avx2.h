@@ -50,7 +50,6 @@ typedef __m256d VD;
 #define v_maxu _mm256_max_epu32
 #define v_sll _mm256_slli_epi32
 #define v_srl _mm256_srli_epi32
-#define v_sra _mm256_srai_epi32
 #define v_is_nan(x) _mm256_cmp_ps(x, x, _CMP_UNORD_Q)
 #define v_any_nan(x) (_mm256_movemask_ps(v_is_nan(x)) != 0)
 #define v_lt(a, b) _mm256_cmp_ps(a, b, _CMP_LT_OQ)
@@ -84,8 +83,7 @@ MO_INLINE VI v_mul64(VI a, uint64_t b)
     return _mm256_add_epi64(_mm256_mul_epu32(a, v_set64((long long)b)), mixed);
 }
 
-/* --- elements in memory ------------------------------------------------------------------------
- */
+/* --- elements in memory ----------------------------------------------------------------------- */
 
 MO_INLINE __m256 mo_load8(const void *data, uint64_t i, int32_t dtype)
 {
@@ -197,8 +195,7 @@ MO_INLINE VF v_load_e5m2(const uint8_t *codes)
 
 #define v_load_codes mo_codes8
 
-/* --- narrower lanes, in order ------------------------------------------------------------------
- */
+/* --- narrower lanes, in order ----------------------------------------------------------------- */
 
 /* The lower halves of the lanes of a, then of b; the upper halves are zero. */
 MO_INLINE VI v_low_halves(VI a, VI b)
@@ -324,8 +321,7 @@ MO_INLINE void mo_store_pairs8(uint8_t *pairs, VI x, short weights)
 #define v_store_bytes4(pairs, x) mo_store_pairs8(pairs, x, 0x0110)
 #define v_store_low4(pairs, x) mo_store_pairs8(pairs, x, 0x1001)
 
-/* --- halfwords ---------------------------------------------------------------------------------
- */
+/* --- halfwords -------------------------------------------------------------------------------- */
 
 #define v_seth(x) _mm256_set1_epi16((short)(x))
 #define v_addh _mm256_add_epi16

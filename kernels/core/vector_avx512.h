@@ -43,7 +43,6 @@ typedef __m512d VD;
 #define v_largestu _mm512_reduce_max_epu32
 #define v_sll(x, n) _mm512_slli_epi32(x, (unsigned)(n))
 #define v_srl(x, n) _mm512_srli_epi32(x, (unsigned)(n))
-#define v_sra(x, n) _mm512_srai_epi32(x, (unsigned)(n))
 #define v_is_nan(x) _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q)
 #define v_any_nan(x) (v_is_nan(x) != 0)
 #define v_lt(a, b) _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ)
@@ -69,8 +68,7 @@ typedef __m512d VD;
 #define v_double_low(x) _mm512_cvtps_pd(_mm512_castps512_ps256(x))
 #define v_double_high(x) _mm512_cvtps_pd(_mm512_extractf32x8_ps(x, 1))
 
-/* --- elements in memory ------------------------------------------------------------------------
- */
+/* --- elements in memory ----------------------------------------------------------------------- */
 
 MO_INLINE __m512 mo_load16(const void *data, uint64_t i, int32_t dtype)
 {
@@ -175,8 +173,7 @@ MO_INLINE VF v_load_e5m2(const uint8_t *codes)
     return _mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(bytes), 8));
 }
 
-/* --- narrower lanes, in order ------------------------------------------------------------------
- */
+/* --- narrower lanes, in order ----------------------------------------------------------------- */
 
 /* Halfwords `odd`, odd + 2, … of a, then of b. */
 MO_INLINE VI mo_halves16(VI a, VI b, int odd)
@@ -331,8 +328,7 @@ MO_INLINE uint32_t v_largest16(const void *at)
     return mo_largest_half16(_mm256_and_si256(y, _mm256_set1_epi16(0x7fff)));
 }
 
-/* --- halfwords ---------------------------------------------------------------------------------
- */
+/* --- halfwords -------------------------------------------------------------------------------- */
 
 #define v_seth(x) _mm512_set1_epi16((short)(x))
 #define v_addh _mm512_add_epi16
@@ -417,8 +413,7 @@ MO_INLINE VI v_largest_halves16(const VI *at)
         _mm_unpacklo_epi16(_mm512_castsi512_si128(x), _mm512_castsi512_si128(odd))));
 }
 
-/* --- 128 bytes: with VBMI ----------------------------------------------------------------------
- */
+/* --- 128 bytes: with VBMI --------------------------------------------------------------------- */
 
 #if defined(__AVX512VBMI__)
 #define V_HAS_LOOKUP128
@@ -453,8 +448,7 @@ MO_INLINE VI mo_bytes_of64(VI a, VI b, int odd)
 #define v_high_bytes(a, b) mo_bytes_of64(a, b, 1)
 #endif
 
-/* --- look-ups ----------------------------------------------------------------------------------
- */
+/* --- look-ups --------------------------------------------------------------------------------- */
 
 typedef struct VT {
     __m512 all;

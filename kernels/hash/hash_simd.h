@@ -30,3 +30,8 @@ static uint64_t hash_full(const unsigned char *bytes)
         sum += lanes[i];
     return sum;
 }
+
+void MO_FORM(mo_hash_granules)(const void *args, uint64_t begin, uint64_t end)
+{
+    mo_hash_run(args, begin, end, hash_full);
+}

@@ -387,7 +387,7 @@ MO_DEVICE void mo_step_chunk(const mo_optim_step_args &args, uint64_t chunk, mo_
         mo_step_chunk<rule, format>(args, first_item + mo_block_index(), &span, &tables);          \
     }
 
-MO_STEP_KERNEL(mo_optim_step, MO_RULE_ADAMW, MO_STATE_8BIT)
+MO_STEP_KERNEL(mo_step_adamw8, MO_RULE_ADAMW, MO_STATE_8BIT)
 MO_STEP_KERNEL(mo_step_adamwc8, MO_RULE_ADAMW, MO_STATE_COMPANDED)
 MO_STEP_KERNEL(mo_step_adamwc4, MO_RULE_ADAMW, MO_STATE_COMPANDED4)
 MO_STEP_KERNEL(mo_step_lion8, MO_RULE_LION, MO_STATE_8BIT)
@@ -539,8 +539,8 @@ MO_DEVICE void mo_dequantize_chunk(const mo_blockcode_args &args, uint64_t chunk
         function<format>(args, first_item + mo_block_index(), &tables);                            \
     }
 
-MO_CODE_KERNEL(mo_quantize, mo_quantize_chunk, MO_STATE_8BIT)
-MO_CODE_KERNEL(mo_dequantize, mo_dequantize_chunk, MO_STATE_8BIT)
+MO_CODE_KERNEL(mo_quantize8, mo_quantize_chunk, MO_STATE_8BIT)
+MO_CODE_KERNEL(mo_dequantize8, mo_dequantize_chunk, MO_STATE_8BIT)
 MO_CODE_KERNEL(mo_quantizec8, mo_quantize_chunk, MO_STATE_COMPANDED)
 MO_CODE_KERNEL(mo_quantizec4, mo_quantize_chunk, MO_STATE_COMPANDED4)
 MO_CODE_KERNEL(mo_dequantizec8, mo_dequantize_chunk, MO_STATE_COMPANDED)

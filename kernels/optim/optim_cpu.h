@@ -150,8 +150,7 @@ static inline void mo_each_span(const mo_optim_step_args *a, uint64_t begin, uin
     }
 }
 
-/* --- step_scalar.h for SIMD forms: compiled once, AVX-512's forms use AVX2's ---------------------
- */
+/* --- step_scalar.h for SIMD forms: compiled once, AVX-512's forms use AVX2's ------------------ */
 
 #if defined(__aarch64__)
 #define MO_SCALAR_FORM(name) name##_neon
@@ -180,33 +179,18 @@ void MO_SCALAR_FORM(mo_dequantize_run_scalar)(uint32_t format, const mo_blockcod
 /* --- the forms ------------------------------------------------------------------------------- */
 
 #define MO_DECLARE_SPAN(name) void name(const mo_optim_span *span);
-#define MO_DECLARE_SPANS32(isa)                                                                    \
-    MO_DECLARE_SPAN(mo_adamw32_span_##isa)                                                         \
-    MO_DECLARE_SPAN(mo_lion32_span_##isa)                                                          \
-    MO_DECLARE_SPAN(mo_sgd32_span_##isa)                                                           \
-    MO_DECLARE_SPAN(mo_adam32_span_##isa)                                                          \
-    MO_DECLARE_SPAN(mo_rmsprop32_span_##isa)                                                       \
-    MO_DECLARE_SPAN(mo_rmspropm32_span_##isa)                                                      \
-    MO_DECLARE_SPAN(mo_ademamix32_span_##isa)
+/* Of 32-bit states. */
+#define MO_DECLARE_SPANS32(kernel, rule, format)                                                   \
+    MO_DECLARE_SPAN(mo_##kernel##_span32_avx2)                                                     \
+    MO_DECLARE_SPAN(mo_##kernel##_span32_avx512)
 /* What coded forms leave to those of a lower set. */
-#define MO_DECLARE_SPANS(name)                                                                     \
-    MO_DECLARE_SPAN(name##_avx2)                                                                   \
-    MO_DECLARE_SPAN(name##_avx512)                                                                 \
-    MO_DECLARE_SPAN(name##_avx512vbmi)                                                             \
-    MO_DECLARE_SPAN(name##_avx512bf16)
-
-MO_DECLARE_SPANS32(neon)
-MO_DECLARE_SPANS32(avx2)
-MO_DECLARE_SPANS32(avx512)
-MO_DECLARE_SPANS(mo_adamw8_span)
-MO_DECLARE_SPANS(mo_adam8_span)
-MO_DECLARE_SPANS(mo_lion8_span)
-MO_DECLARE_SPANS(mo_sgd8_span)
-MO_DECLARE_SPANS(mo_rmsprop8_span)
-MO_DECLARE_SPANS(mo_rmspropm8_span)
-MO_DECLARE_SPANS(mo_ademamix8_span)
-MO_DECLARE_SPANS(mo_adamwc8_span)
-MO_DECLARE_SPANS(mo_adamwc4_span)
+#define MO_DECLARE_SPANS(kernel, rule, format)                                                     \
+    MO_DECLARE_SPAN(mo_##kernel##_span_avx2)                                                       \
+    MO_DECLARE_SPAN(mo_##kernel##_span_avx512)                                                     \
+    MO_DECLARE_SPAN(mo_##kernel##_span_avx512vbmi)                                                 \
+    MO_DECLARE_SPAN(mo_##kernel##_span_avx512bf16)
+MO_EACH_STEP_8BIT(MO_DECLARE_SPANS32)
+MO_EACH_STEP_CODED(MO_DECLARE_SPANS)
 
 #define MO_DECLARE_FORM(name) void name(const void *args, uint64_t begin, uint64_t end);
 #define MO_DECLARE_FORMS(name)                                                                     \
@@ -214,35 +198,15 @@ MO_DECLARE_SPANS(mo_adamwc4_span)
     MO_DECLARE_FORM(name##_neon)                                                                   \
     MO_DECLARE_FORM(name##_avx2)                                                                   \
     MO_DECLARE_FORM(name##_avx512)                                                                 \
-    MO_DECLARE_FORM(name##_avx512vbmi)
-
+    MO_DECLARE_FORM(name##_avx512vbmi)                                                             \
+    MO_DECLARE_FORM(name##_avx512bf16)
+#define MO_DECLARE_STEP(kernel, rule, format) MO_DECLARE_FORMS(mo_step_##kernel)
+#define MO_DECLARE_CODE(suffix, format)                                                            \
+    MO_DECLARE_FORMS(mo_quantize##suffix)                                                          \
+    MO_DECLARE_FORMS(mo_dequantize##suffix)
 MO_DECLARE_FORM(mo_upload_ref)
 MO_DECLARE_FORM(mo_prologue_ref)
-MO_DECLARE_FORMS(mo_optim_step)
-MO_DECLARE_FORM(mo_optim_step_avx512bf16)
-MO_DECLARE_FORM(mo_step_adam8_avx512bf16)
-MO_DECLARE_FORM(mo_step_lion8_avx512bf16)
-MO_DECLARE_FORM(mo_step_sgd8_avx512bf16)
-MO_DECLARE_FORM(mo_step_rmsprop8_avx512bf16)
-MO_DECLARE_FORM(mo_step_rmspropm8_avx512bf16)
-MO_DECLARE_FORM(mo_step_ademamix8_avx512bf16)
-MO_DECLARE_FORM(mo_step_adamwc8_avx512bf16)
-MO_DECLARE_FORM(mo_step_adamwc4_avx512bf16)
-MO_DECLARE_FORMS(mo_step_adamwc8)
-MO_DECLARE_FORMS(mo_step_adamwc4)
-MO_DECLARE_FORMS(mo_step_lion8)
-MO_DECLARE_FORMS(mo_step_sgd8)
-MO_DECLARE_FORMS(mo_step_adam8)
-MO_DECLARE_FORMS(mo_step_adamw16)
-MO_DECLARE_FORMS(mo_step_schedule_free)
-MO_DECLARE_FORMS(mo_step_rmsprop8)
-MO_DECLARE_FORMS(mo_step_rmspropm8)
-MO_DECLARE_FORMS(mo_step_ademamix8)
-MO_DECLARE_FORMS(mo_quantize)
-MO_DECLARE_FORMS(mo_dequantize)
-MO_DECLARE_FORMS(mo_quantizec8)
-MO_DECLARE_FORMS(mo_quantizec4)
-MO_DECLARE_FORMS(mo_dequantizec8)
-MO_DECLARE_FORMS(mo_dequantizec4)
+MO_EACH_STEP(MO_DECLARE_STEP)
+MO_EACH_CODE(MO_DECLARE_CODE)
 
 #endif

@@ -23,40 +23,22 @@ const mo_kernel mo_kernel_optim_prologue = {
 /* vbmi, bf16: NULL where the set brings nothing. */
 #define FORMS(symbol, vbmi, bf16)                                                                  \
     MO_CPU_FORMS(symbol##_ref, symbol##_neon, symbol##_avx2, symbol##_avx512, vbmi, bf16)
-#define STEP(name, symbol, vbmi, bf16)                                                             \
-    {                                                                                              \
-        name, sizeof(mo_optim_step_args), MO_OPTIM_THREADS, FORMS(symbol, vbmi, bf16),             \
-            step_elements                                                                          \
-    }
-/* 8-bit states. */
-#define STEP8(name, symbol) STEP(name, symbol, symbol##_avx512vbmi, symbol##_avx512bf16)
-#define CODE(name, symbol, vbmi)                                                                   \
-    {                                                                                              \
-        name, sizeof(mo_blockcode_args), MO_OPTIM_THREADS, FORMS(symbol, vbmi, NULL), NULL         \
-    }
+#define STEP(kernel, vbmi, bf16)                                                                   \
+    const mo_kernel mo_kernel_step_##kernel = {                                                    \
+        "mo_step_" #kernel, sizeof(mo_optim_step_args), MO_OPTIM_THREADS,                          \
+        FORMS(mo_step_##kernel, vbmi, bf16), step_elements};
+/* Coded states also use the hardware's rounding to bf16, and its lookups of bytes. */
+#define CODED(kernel, rule, format)                                                                \
+    STEP(kernel, mo_step_##kernel##_avx512vbmi, mo_step_##kernel##_avx512bf16)
+#define PLAIN(kernel, rule, format) STEP(kernel, NULL, NULL)
+MO_EACH_STEP_CODED(CODED)
+MO_EACH_STEP_PLAIN(PLAIN)
 
-/* The steps with coded states also use the hardware's rounding to bf16, those with bytes of codes
- * its lookups. */
-const mo_kernel mo_kernel_optim_step = STEP8("mo_optim_step", mo_optim_step);
-const mo_kernel mo_kernel_step_adamwc8 = STEP8("mo_step_adamwc8", mo_step_adamwc8);
-const mo_kernel mo_kernel_step_adamwc4 = STEP8("mo_step_adamwc4", mo_step_adamwc4);
-const mo_kernel mo_kernel_step_lion8 = STEP8("mo_step_lion8", mo_step_lion8);
-const mo_kernel mo_kernel_step_sgd8 = STEP8("mo_step_sgd8", mo_step_sgd8);
-const mo_kernel mo_kernel_step_adam8 = STEP8("mo_step_adam8", mo_step_adam8);
-const mo_kernel mo_kernel_step_adamw16 = STEP("mo_step_adamw16", mo_step_adamw16, NULL, NULL);
-const mo_kernel mo_kernel_step_schedule_free =
-    STEP("mo_step_schedule_free", mo_step_schedule_free, NULL, NULL);
-const mo_kernel mo_kernel_step_rmsprop8 = STEP8("mo_step_rmsprop8", mo_step_rmsprop8);
-const mo_kernel mo_kernel_step_rmspropm8 = STEP8("mo_step_rmspropm8", mo_step_rmspropm8);
-const mo_kernel mo_kernel_step_ademamix8 = STEP8("mo_step_ademamix8", mo_step_ademamix8);
-const mo_kernel mo_kernel_quantize = CODE("mo_quantize", mo_quantize, mo_quantize_avx512vbmi);
-const mo_kernel mo_kernel_dequantize =
-    CODE("mo_dequantize", mo_dequantize, mo_dequantize_avx512vbmi);
-const mo_kernel mo_kernel_quantizec8 =
-    CODE("mo_quantizec8", mo_quantizec8, mo_quantizec8_avx512vbmi);
-const mo_kernel mo_kernel_dequantizec8 =
-    CODE("mo_dequantizec8", mo_dequantizec8, mo_dequantizec8_avx512vbmi);
-const mo_kernel mo_kernel_quantizec4 =
-    CODE("mo_quantizec4", mo_quantizec4, mo_quantizec4_avx512vbmi);
-const mo_kernel mo_kernel_dequantizec4 =
-    CODE("mo_dequantizec4", mo_dequantizec4, mo_dequantizec4_avx512vbmi);
+#define CODE(symbol)                                                                               \
+    const mo_kernel mo_kernel_##symbol = {                                                         \
+        "mo_" #symbol, sizeof(mo_blockcode_args), MO_OPTIM_THREADS,                                \
+        FORMS(mo_##symbol, mo_##symbol##_avx512vbmi, NULL), NULL};
+#define CODES(suffix, format)                                                                      \
+    CODE(quantize##suffix)                                                                         \
+    CODE(dequantize##suffix)
+MO_EACH_CODE(CODES)

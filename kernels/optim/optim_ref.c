@@ -51,36 +51,23 @@ static inline void dequantize_chunks(uint32_t format, const mo_blockcode_args *a
     mo_dequantize_run_scalar(format, a, first, last);
 }
 
-#define STEP_REF(name, rule, format)                                                               \
-    static void name##_span(const mo_optim_span *s)                                                \
+#define STEP(kernel, rule, format)                                                                 \
+    static void kernel##_span(const mo_optim_span *s)                                              \
     {                                                                                              \
-        step_span(rule, format, s);                                                                \
+        step_span(MO_RULE_##rule, MO_STATE_##format, s);                                           \
     }                                                                                              \
-    void name(const void *args, uint64_t begin, uint64_t end)                                      \
+    void mo_step_##kernel##_ref(const void *args, uint64_t begin, uint64_t end)                    \
     {                                                                                              \
-        mo_each_span(args, begin, end, name##_span);                                               \
+        mo_each_span(args, begin, end, kernel##_span);                                             \
     }
-#define CODE_REF(suffix, format)                                                                   \
-    void mo_quantize##suffix(const void *args, uint64_t begin, uint64_t end)                       \
+#define CODES(suffix, format)                                                                      \
+    void mo_quantize##suffix##_ref(const void *args, uint64_t begin, uint64_t end)                 \
     {                                                                                              \
-        quantize_chunks(format, args, begin, end);                                                 \
+        quantize_chunks(MO_STATE_##format, args, begin, end);                                      \
     }                                                                                              \
-    void mo_dequantize##suffix(const void *args, uint64_t begin, uint64_t end)                     \
+    void mo_dequantize##suffix##_ref(const void *args, uint64_t begin, uint64_t end)               \
     {                                                                                              \
-        dequantize_chunks(format, args, begin, end);                                               \
+        dequantize_chunks(MO_STATE_##format, args, begin, end);                                    \
     }
-
-STEP_REF(mo_optim_step_ref, MO_RULE_ADAMW, MO_STATE_8BIT)
-STEP_REF(mo_step_adamwc8_ref, MO_RULE_ADAMW, MO_STATE_COMPANDED)
-STEP_REF(mo_step_adamwc4_ref, MO_RULE_ADAMW, MO_STATE_COMPANDED4)
-STEP_REF(mo_step_lion8_ref, MO_RULE_LION, MO_STATE_8BIT)
-STEP_REF(mo_step_sgd8_ref, MO_RULE_SGD, MO_STATE_8BIT)
-STEP_REF(mo_step_adam8_ref, MO_RULE_ADAM, MO_STATE_8BIT)
-STEP_REF(mo_step_adamw16_ref, MO_RULE_ADAMW, MO_STATE_BF16)
-STEP_REF(mo_step_schedule_free_ref, MO_RULE_SCHEDULE_FREE, MO_STATE_F32)
-STEP_REF(mo_step_rmsprop8_ref, MO_RULE_RMSPROP, MO_STATE_8BIT)
-STEP_REF(mo_step_rmspropm8_ref, MO_RULE_RMSPROP_MOMENTUM, MO_STATE_8BIT)
-STEP_REF(mo_step_ademamix8_ref, MO_RULE_ADEMAMIX, MO_STATE_8BIT)
-CODE_REF(_ref, MO_STATE_8BIT)
-CODE_REF(c8_ref, MO_STATE_COMPANDED)
-CODE_REF(c4_ref, MO_STATE_COMPANDED4)
+MO_EACH_STEP(STEP)
+MO_EACH_CODE(CODES)

@@ -24,18 +24,9 @@
 
 /* --- hyperparameters and coefficients -------------------------------------------------------- */
 
-/* Update rules; values are those of memopt_optimizer_kind. */
-enum {
-    MO_RULE_ADAMW = 1,
-    MO_RULE_LION = 2,
-    MO_RULE_SGD = 3,
-    MO_RULE_ADAM = 4,
-    MO_RULE_SCHEDULE_FREE = 5,
-    MO_RULE_RMSPROP = 6,
-    MO_RULE_ADAGRAD = 7,
-    MO_RULE_RMSPROP_MOMENTUM = 8,
-    MO_RULE_ADEMAMIX = 9
-};
+/* Update rules. */
+#define MO_RULE_VALUE(id, number, name, word, kernel) MO_RULE_##id = number,
+enum { MO_EACH_RULE(MO_RULE_VALUE) MO_RULES };
 
 /* Hyperparameters of a group as the device keeps them. */
 typedef struct mo_rule_group {
@@ -139,16 +130,13 @@ typedef struct mo_blockcode_args {
     uint32_t is_signed;
 } mo_blockcode_args;
 
-/* The step kernels are one for a rule and a format of states other than 32-bit; each also takes
- * tensors with 32-bit states. So one launch updates all parameters of an optimizer. The first is
- * AdamW's 8-bit one. */
-extern const mo_kernel mo_kernel_optim_upload, mo_kernel_optim_prologue, mo_kernel_optim_step,
-    mo_kernel_step_adamwc8, mo_kernel_step_adamwc4, mo_kernel_step_lion8, mo_kernel_step_sgd8,
-    mo_kernel_step_adam8, mo_kernel_step_adamw16, mo_kernel_step_schedule_free,
-    mo_kernel_step_rmsprop8, mo_kernel_step_rmspropm8, mo_kernel_step_ademamix8;
+extern const mo_kernel mo_kernel_optim_upload, mo_kernel_optim_prologue;
 
-extern const mo_kernel mo_kernel_quantize, mo_kernel_dequantize, mo_kernel_quantizec8,
-    mo_kernel_dequantizec8, mo_kernel_quantizec4, mo_kernel_dequantizec4;
+#define MO_DECLARE_KERNEL(kernel, rule, format) extern const mo_kernel mo_kernel_step_##kernel;
+#define MO_DECLARE_CODERS(suffix, format)                                                          \
+    extern const mo_kernel mo_kernel_quantize##suffix, mo_kernel_dequantize##suffix;
+MO_EACH_STEP(MO_DECLARE_KERNEL)
+MO_EACH_CODE(MO_DECLARE_CODERS)
 
 /* --- AdamW (Loshchilov & Hutter 2019) ------------------------------------------------------------
  *

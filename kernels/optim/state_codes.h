@@ -14,18 +14,11 @@
 
 #include "kernels/core/numerics.h"
 #include "kernels/generated/blockcode_tables.h"
+#include "kernels/optim/steps.def"
 
-/* Formats of states; values are those of memopt_state_format. */
-enum {
-    MO_STATE_F32 = 1,
-    MO_STATE_8BIT = 2,
-    MO_STATE_OLD_4BIT = 3, /* in exports of older libraries: lib/optim/convert.c */
-    MO_STATE_OLD_F8 = 4,
-    MO_STATE_COMPANDED = 5,
-    MO_STATE_BF16 = 6,
-    MO_STATE_COMPANDED4 = 7,
-    MO_STATE_FORMATS
-};
+/* Formats of states. */
+#define MO_STATE_VALUE(id, number, name, word) MO_STATE_##id = number,
+enum { MO_EACH_FORMAT(MO_STATE_VALUE) MO_STATE_FORMATS };
 
 /* --- 8 bits: the dynamic map (Dettmers et al. 2022) --------------------------------------------
  *

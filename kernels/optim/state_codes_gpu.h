@@ -479,29 +479,19 @@ template <uint32_t FORMAT> MO_DEVICE int mo_codes_aligned(const void *data)
  * (or make NaN, where all of the block does). So a block's absmax is that of its existing
  * elements. */
 template <uint32_t FORMAT, class INDEX>
-MO_DEVICE void mo_decode_codes(const typename mo_codec<FORMAT>::tables *tables, int is_signed,
-                               const void *data, const float *scale_at, INDEX at, uint32_t rest,
+MO_DEVICE void mo_decode_block(const typename mo_codec<FORMAT>::tables *tables, int is_signed,
+                               const void *data, const float *scales, INDEX at, uint32_t rest,
                                int aligned, float values[8])
 {
     uint32_t words[mo_code_words<FORMAT>::N];
     mo_read_codes<FORMAT>(data, at, rest, aligned, words);
-    float scale = mo_load_as<float>(scale_at);
+    float scale = mo_load_as<float>(&scales[at / mo_format_block(FORMAT)]);
     mo_codec<FORMAT>::decode(tables, is_signed, words, scale, values);
     if (MO_RARE(rest < 8)) {
         MO_UNROLL
         for (uint32_t k = 0; k < 8; k++)
             values[k] = k < rest ? values[k] : 0.0f;
     }
-}
-
-/* ... in blocks of the format's own size. */
-template <uint32_t FORMAT, class INDEX>
-MO_DEVICE void mo_decode_block(const typename mo_codec<FORMAT>::tables *tables, int is_signed,
-                               const void *data, const float *scales, INDEX at, uint32_t rest,
-                               int aligned, float values[8])
-{
-    mo_decode_codes<FORMAT>(tables, is_signed, data, &scales[at / mo_format_block(FORMAT)], at,
-                            rest, aligned, values);
 }
 
 /* mo_format_scale of such an absmax, without divisions. */
@@ -553,11 +543,11 @@ MO_DEVICE mo_block_scale mo_normalise(int is_signed, const float values[8], uint
 }
 
 /* Of eight values, of which `rest` exist, more than none. largest: mo_largest of their block;
- * least: mo_least of unsigned values. Returns the scale to store. */
+ * least: mo_least of unsigned values. A block's first thread stores its scale. */
 template <uint32_t FORMAT>
-MO_DEVICE float mo_encode_codes(const typename mo_codec<FORMAT>::tables *tables, int is_signed,
-                                const float values[8], uint32_t largest, int32_t least, uint32_t at,
-                                uint32_t rest, int aligned, void *data)
+MO_DEVICE void mo_encode_block(const typename mo_codec<FORMAT>::tables *tables, int is_signed,
+                               const float values[8], uint32_t largest, int32_t least, uint32_t at,
+                               uint32_t rest, int aligned, void *data, float *scales)
 {
     uint32_t words[mo_code_words<FORMAT>::N];
     float stored = mo_f32_from_bits(largest);
@@ -573,17 +563,6 @@ MO_DEVICE float mo_encode_codes(const typename mo_codec<FORMAT>::tables *tables,
             mo_zero_codes(values, largest >= MO_F32_INF_BITS, words);
     }
     mo_write_codes<FORMAT>(data, at, rest, aligned, is_signed, words);
-    return stored;
-}
-
-/* ... in blocks of the format's own size. */
-template <uint32_t FORMAT>
-MO_DEVICE void mo_encode_block(const typename mo_codec<FORMAT>::tables *tables, int is_signed,
-                               const float values[8], uint32_t largest, int32_t least, uint32_t at,
-                               uint32_t rest, int aligned, void *data, float *scales)
-{
-    float stored =
-        mo_encode_codes<FORMAT>(tables, is_signed, values, largest, least, at, rest, aligned, data);
     if (mo_thread_index() % (mo_format_block(FORMAT) / 8) == 0)
         mo_store_as<float>(&scales[at / mo_format_block(FORMAT)], stored);
 }

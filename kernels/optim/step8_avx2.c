@@ -10,10 +10,7 @@
  * Parameters and gradients of bf16 have a form of their own (MO_EVEN_ODD); others go through fp32,
  * where they are not fp32 already (MO_HALVES).
  */
-#include "kernels/optim/optim_avx2.h"
-#include "kernels/optim/optim_cpu.h"
-#include "kernels/optim/state_codes_avx2.h"
-#include "kernels/optim/step_simd_rules.h"
+#include "kernels/optim/step_simd.h"
 
 enum { BLOCK = MO_BLOCK_SIZE };
 
@@ -292,43 +289,6 @@ MO_INLINE uint64_t step_bf16(uint32_t rule, const mo_optim_span *s, const consta
 
 /* --- other types than bf16, through fp32 ----------------------------------------------------- */
 
-static __attribute__((noinline)) const float *read_block(const void *data, int32_t dtype,
-                                                         float *values)
-{
-    if (dtype == MO_DTYPE_F32)
-        return data;
-    for (uint64_t i = 0; i < BLOCK; i += 8)
-        _mm256_storeu_ps(values + i, dtype == MO_DTYPE_BF16 ? mo_load8(data, i, MO_DTYPE_BF16)
-                                                            : mo_load8(data, i, MO_DTYPE_F16));
-    return values;
-}
-
-static __attribute__((noinline)) void write_block(void *data, int32_t dtype, const float *values)
-{
-    for (uint64_t i = 0; i < BLOCK; i += 8) {
-        __m256 x = _mm256_loadu_ps(values + i);
-        if (dtype == MO_DTYPE_F32)
-            mo_store8(data, i, MO_DTYPE_F32, x);
-        else if (dtype == MO_DTYPE_BF16)
-            mo_store8(data, i, MO_DTYPE_BF16, x);
-        else
-            mo_store8(data, i, MO_DTYPE_F16, x);
-    }
-}
-
-/* The new parameters to where they belong, and their copy. */
-static __attribute__((noinline)) void write_parameters(const mo_optim_span *s, uint64_t at,
-                                                       const float *values)
-{
-    if (s->parameter_dtype != MO_DTYPE_F32 && s->stochastic)
-        mo_write_stochastic(s, at, BLOCK, values);
-    else if (s->parameter_dtype != MO_DTYPE_F32)
-        write_block(mo_element_at(s->parameter, at, s->parameter_dtype), s->parameter_dtype,
-                    values);
-    if (s->copy != NULL)
-        write_block(mo_element_at(s->copy, at, s->copy_dtype), s->copy_dtype, values);
-}
-
 /* Whole blocks; gives where the last ends. */
 MO_INLINE uint64_t step_f32(uint32_t rule, const mo_optim_span *s, const constants *k)
 {
@@ -337,12 +297,12 @@ MO_INLINE uint64_t step_f32(uint32_t rule, const mo_optim_span *s, const constan
     uint64_t at = 0;
     for (; at + BLOCK <= s->count; at += BLOCK) {
         begin_block(rule, s, at, &b);
-        b.g = read_block(b.g, s->gradient_dtype, g);
-        b.p = (void *)(uintptr_t)read_block(b.p, s->parameter_dtype, p);
+        b.g = lane_floats(s->gradient, at, s->gradient_dtype, BLOCK, g);
+        b.p = (void *)(uintptr_t)lane_floats(s->parameter, at, s->parameter_dtype, BLOCK, p);
         if (!step_pair(rule, MO_HALVES, s, k, &b, NULL))
             continue;
         finish_block(rule, MO_HALVES, k, &b);
-        write_parameters(s, at, b.p);
+        lane_write_narrow(s, at, BLOCK, b.p);
     }
     return at;
 }
@@ -362,34 +322,27 @@ MO_INLINE void step_span(uint32_t rule, int order, const mo_optim_span *s)
         mo_step_block_scalar(rule, MO_STATE_8BIT, s, at);
 }
 
-#define STEP(name, rule, span32)                                                                   \
-    static __attribute__((noinline)) void name##_bf16(const mo_optim_span *s)                      \
+#define STEP(kernel, rule, format)                                                                 \
+    static __attribute__((noinline)) void kernel##_bf16(const mo_optim_span *s)                    \
     {                                                                                              \
-        step_span(rule, MO_EVEN_ODD, s);                                                           \
+        step_span(MO_RULE_##rule, MO_EVEN_ODD, s);                                                 \
     }                                                                                              \
-    static __attribute__((noinline)) void name##_f32(const mo_optim_span *s)                       \
+    static __attribute__((noinline)) void kernel##_f32(const mo_optim_span *s)                     \
     {                                                                                              \
-        step_span(rule, MO_HALVES, s);                                                             \
+        step_span(MO_RULE_##rule, MO_HALVES, s);                                                   \
     }                                                                                              \
-    static void name##_span(const mo_optim_span *s)                                                \
+    static void kernel##_span(const mo_optim_span *s)                                              \
     {                                                                                              \
         if (s->absmax1 == NULL)                                                                    \
-            span32(s);                                                                             \
+            mo_##kernel##_span32_avx2(s);                                                          \
         else if (s->parameter_dtype == MO_DTYPE_BF16 && s->gradient_dtype == MO_DTYPE_BF16 &&      \
                  !s->stochastic && s->copy == NULL)                                                \
-            name##_bf16(s);                                                                        \
+            kernel##_bf16(s);                                                                      \
         else                                                                                       \
-            name##_f32(s);                                                                         \
+            kernel##_f32(s);                                                                       \
     }                                                                                              \
-    void name(const void *args, uint64_t begin, uint64_t end)                                      \
+    void mo_step_##kernel##_avx2(const void *args, uint64_t begin, uint64_t end)                   \
     {                                                                                              \
-        mo_each_span(args, begin, end, name##_span);                                               \
+        mo_each_span(args, begin, end, kernel##_span);                                             \
     }
-
-STEP(mo_optim_step_avx2, MO_RULE_ADAMW, mo_adamw32_span_avx2)
-STEP(mo_step_adam8_avx2, MO_RULE_ADAM, mo_adam32_span_avx2)
-STEP(mo_step_lion8_avx2, MO_RULE_LION, mo_lion32_span_avx2)
-STEP(mo_step_sgd8_avx2, MO_RULE_SGD, mo_sgd32_span_avx2)
-STEP(mo_step_rmsprop8_avx2, MO_RULE_RMSPROP, mo_rmsprop32_span_avx2)
-STEP(mo_step_rmspropm8_avx2, MO_RULE_RMSPROP_MOMENTUM, mo_rmspropm32_span_avx2)
-STEP(mo_step_ademamix8_avx2, MO_RULE_ADEMAMIX, mo_ademamix32_span_avx2)
+MO_EACH_STEP_8BIT(STEP)

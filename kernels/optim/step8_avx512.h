@@ -1,12 +1,10 @@
 /*
- * The steps with 8-bit states, AVX-512: included by a file for each set of instructions, which
- * defines MO_FORM(name), the name with the set's suffix. Coding block b - 1 is interleaved with
+ * The steps with 8-bit states, AVX-512: compiled once for each set of instructions. Coding block b - 1 is interleaved with
  * updating block b: the two share no data, so each hides the long latencies of the other. Between
  * the two a block lives as fp32 in a work buffer of the first-level cache, and nothing is written
  * to memory before the whole block is known to be finite; the scalar form does a block that is not.
  */
-#include "kernels/optim/optim_avx512.h"
-#include "kernels/optim/optim_cpu.h"
+#include "kernels/optim/step_simd.h"
 
 #include <string.h>
 
@@ -378,8 +376,7 @@ MO_ONE_COPY void step_span(uint32_t rule, const mo_optim_span *s, blocks_form bl
         step_tail(rule, s, whole * BLOCK, blocks);
 }
 
-/* --- the forms: RULE has what all types of a rule share -----------------------------------------
- */
+/* --- the forms: RULE has what all types of a rule share --------------------------------------- */
 
 #define RULE(name, rule)                                                                           \
     static __attribute__((noinline)) largest name##_first(const mo_optim_span *s, work *now)       \
@@ -435,20 +432,6 @@ BLOCKS(rmsprop, f32, MO_RULE_RMSPROP, MO_DTYPE_F32, MO_DTYPE_F32, 0, 0)
 BLOCKS(rmspropm, f32, MO_RULE_RMSPROP_MOMENTUM, MO_DTYPE_F32, MO_DTYPE_F32, 0, 0)
 BLOCKS(ademamix, f32, MO_RULE_ADEMAMIX, MO_DTYPE_F32, MO_DTYPE_F32, 0, 0)
 
-/* To fp32, n elements, a multiple of 16; fp32 stays where it is. */
-MO_ONE_COPY const void *as_f32(const void *data, int32_t dtype, uint64_t n, float *values)
-{
-    if (dtype == MO_DTYPE_F32)
-        return data;
-    if (dtype == MO_DTYPE_BF16)
-        for (uint64_t i = 0; i < n; i += 16)
-            _mm512_store_ps(values + i, mo_load16(data, i, MO_DTYPE_BF16));
-    else
-        for (uint64_t i = 0; i < n; i += 16)
-            _mm512_store_ps(values + i, mo_load16(data, i, MO_DTYPE_F16));
-    return values;
-}
-
 /* Whole blocks of any types: some at a time become fp32 in the first-level cache. */
 MO_ONE_COPY void step_any(const mo_optim_span *s, uint64_t blocks, blocks_form f32)
 {
@@ -458,9 +441,9 @@ MO_ONE_COPY void step_any(const mo_optim_span *s, uint64_t blocks, blocks_form f
         uint64_t n = blocks - b < RUN ? blocks - b : (uint64_t)RUN;
         const mo_optim_span from = mo_optim_part(s, b * BLOCK, n * BLOCK);
         mo_optim_span run = from;
-        run.gradient = as_f32(from.gradient, from.gradient_dtype, n * BLOCK, g);
+        run.gradient = lane_floats(from.gradient, 0, from.gradient_dtype, n * BLOCK, g);
         run.parameter =
-            (void *)(uintptr_t)as_f32(from.parameter, from.parameter_dtype, n * BLOCK, p);
+            (void *)(uintptr_t)lane_floats(from.parameter, 0, from.parameter_dtype, n * BLOCK, p);
         run.gradient_dtype = run.parameter_dtype = MO_DTYPE_F32;
         f32(&run, n);
         for (uint64_t i = 0; i < n * BLOCK && run.parameter == p; i += BLOCK)
@@ -476,7 +459,7 @@ MO_ONE_COPY void step_any(const mo_optim_span *s, uint64_t blocks, blocks_form f
     static void name##_others(const mo_optim_span *s)                                              \
     {                                                                                              \
         if (s->absmax1 == NULL)                                                                    \
-            mo_##name##32_span_avx512(s);                                                          \
+            mo_##name##8_span32_avx512(s);                                                         \
         else if (types_are(s, MO_DTYPE_F32, MO_DTYPE_F32))                                         \
             step_span(rule, s, f32);                                                               \
         else if (types_are(s, MO_DTYPE_F32, MO_DTYPE_BF16))                                        \
@@ -491,7 +474,7 @@ MO_ONE_COPY void step_any(const mo_optim_span *s, uint64_t blocks, blocks_form f
 #endif
 
 /* `copies`: with a bf16 copy of f32 parameters; NULL: as without. */
-#define STEP(symbol, name, rule, bf16, copies, f32, mixed, f16)                                    \
+#define STEP(name, rule, bf16, copies, f32, mixed, f16)                                            \
     OTHERS(name, rule, f32, mixed, f16)                                                            \
     void MO_FORM(mo_##name##8_span)(const mo_optim_span *s)                                        \
     {                                                                                              \
@@ -504,21 +487,18 @@ MO_ONE_COPY void step_any(const mo_optim_span *s, uint64_t blocks, blocks_form f
         else                                                                                       \
             OTHERS_OF(name)(s);                                                                    \
     }                                                                                              \
-    void MO_FORM(symbol)(const void *args, uint64_t begin, uint64_t end)                           \
+    void MO_FORM(mo_step_##name##8)(const void *args, uint64_t begin, uint64_t end)                \
     {                                                                                              \
         mo_each_span(args, begin, end, MO_FORM(mo_##name##8_span));                                \
     }
 
-STEP(mo_optim_step, adamw, MO_RULE_ADAMW, adamw_bf16, adamw_copies, adamw_f32, adamw_mixed,
-     adamw_f16)
-STEP(mo_step_adam8, adam, MO_RULE_ADAM, adam_bf16, NULL, adam_f32, adam_mixed, adam_any)
-STEP(mo_step_lion8, lion, MO_RULE_LION, lion_bf16, NULL, lion_f32, lion_mixed, lion_any)
-STEP(mo_step_sgd8, sgd, MO_RULE_SGD, s->coef.eps != 0.0f ? sgd_nesterov_bf16 : sgd_bf16, NULL,
+STEP(adamw, MO_RULE_ADAMW, adamw_bf16, adamw_copies, adamw_f32, adamw_mixed, adamw_f16)
+STEP(adam, MO_RULE_ADAM, adam_bf16, NULL, adam_f32, adam_mixed, adam_any)
+STEP(lion, MO_RULE_LION, lion_bf16, NULL, lion_f32, lion_mixed, lion_any)
+STEP(sgd, MO_RULE_SGD, s->coef.eps != 0.0f ? sgd_nesterov_bf16 : sgd_bf16, NULL,
      s->coef.eps != 0.0f ? sgd_nesterov_f32 : sgd_f32, s->coef.eps != 0.0f ? sgd_any : sgd_mixed,
      sgd_any)
-STEP(mo_step_rmsprop8, rmsprop, MO_RULE_RMSPROP, rmsprop_bf16, NULL, rmsprop_f32, rmsprop_any,
-     rmsprop_any)
-STEP(mo_step_rmspropm8, rmspropm, MO_RULE_RMSPROP_MOMENTUM, rmspropm_bf16, NULL, rmspropm_f32,
-     rmspropm_any, rmspropm_any)
-STEP(mo_step_ademamix8, ademamix, MO_RULE_ADEMAMIX, ademamix_bf16, NULL, ademamix_f32, ademamix_any,
-     ademamix_any)
+STEP(rmsprop, MO_RULE_RMSPROP, rmsprop_bf16, NULL, rmsprop_f32, rmsprop_any, rmsprop_any)
+STEP(rmspropm, MO_RULE_RMSPROP_MOMENTUM, rmspropm_bf16, NULL, rmspropm_f32, rmspropm_any,
+     rmspropm_any)
+STEP(ademamix, MO_RULE_ADEMAMIX, ademamix_bf16, NULL, ademamix_f32, ademamix_any, ademamix_any)

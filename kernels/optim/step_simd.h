@@ -6,9 +6,16 @@
  * and square roots is hidden. Nothing is written before the block is known to be finite; the scalar
  * form does a block that is not, and a shorter last one.
  *
- * step_simd_avx2.c and step_simd_avx512.h define v_decode_8bit, v_encode_8bit and
- * v_write_stochastic and include this. Rules and formats are constants to the compiler.
+ * The first header defines v_decode_8bit, v_encode_8bit and v_write_stochastic. Rules and formats are
+ * constants to the compiler.
  */
+#if defined(__aarch64__)
+#include "kernels/optim/optim_neon.h"
+#elif defined(__AVX512F__)
+#include "kernels/optim/optim_avx512.h"
+#else
+#include "kernels/optim/optim_avx2.h"
+#endif
 #include "kernels/optim/optim_cpu.h"
 
 #include "kernels/optim/step_simd_rules.h"
@@ -22,8 +29,7 @@ enum { LANE_BLOCK = MO_BLOCK_SIZE };
 /* --- parameters and gradients ---------------------------------------------------------------- */
 
 /* n elements from `at` on, a multiple of 2 * MO_LANES_N. */
-static __attribute__((noinline)) void lane_read(const void *data, uint64_t at, int32_t dtype,
-                                                uint64_t n, float *values)
+MO_ONE_COPY void lane_read(const void *data, uint64_t at, int32_t dtype, uint64_t n, float *values)
 {
     if (dtype == MO_DTYPE_F32)
         for (uint64_t i = 0; i < n; i += MO_LANES_N)
@@ -47,8 +53,7 @@ MO_INLINE const float *lane_floats(const void *data, uint64_t at, int32_t dtype,
 }
 
 /* The values' only NaN is MO_F32_NAN_BITS. */
-static __attribute__((noinline)) void lane_write(void *data, uint64_t at, int32_t dtype, uint64_t n,
-                                                 const float *values)
+MO_ONE_COPY void lane_write(void *data, uint64_t at, int32_t dtype, uint64_t n, const float *values)
 {
     if (dtype == MO_DTYPE_F32)
         for (uint64_t i = 0; i < n; i += MO_LANES_N)
@@ -71,6 +76,16 @@ MO_INLINE void lane_write_parameters(const mo_optim_span *s, uint64_t at, uint64
     else
         lane_write(s->parameter, at, s->parameter_dtype, n, values);
     if (s->copy != NULL)
+        lane_write(s->copy, at, s->copy_dtype, n, values);
+}
+
+/* What a step on fp32 has not written to its place: parameters of 16 bits, and the copy. */
+MO_ONE_COPY void lane_write_narrow(const mo_optim_span *s, uint64_t at, uint64_t n,
+                                   const float *values)
+{
+    if (s->parameter_dtype != MO_DTYPE_F32)
+        lane_write_parameters(s, at, n, values);
+    else if (s->copy != NULL)
         lane_write(s->copy, at, s->copy_dtype, n, values);
 }
 
@@ -125,13 +140,6 @@ MO_INLINE void lane_apply(uint32_t rule, uint32_t format, const mo_lane_coef *c,
     }
 }
 
-MO_INLINE VF lane_first(uint32_t rule, uint32_t format, const mo_lane_work *w,
-                        const mo_lane_moment *x, uint32_t i)
-{
-    return format == MO_STATE_8BIT ? v_load(w->m + i)
-                                   : lane_value(format, mo_rule_first_signed(rule), x, i);
-}
-
 /* One block, from memory to `w`; g and p are its gradients and parameters, of type `dtype`. */
 MO_INLINE mo_lane_seen lane_update_as(uint32_t rule, uint32_t format, const mo_optim_span *s,
                                       const mo_lane_coef *c, mo_lane_work *w, uint64_t at,
@@ -154,7 +162,8 @@ MO_INLINE mo_lane_seen lane_update_as(uint32_t rule, uint32_t format, const mo_o
     if (decoded && third)
         lane_decode(format, 1, s->slow, s->slow_absmax[at / n], at, n, w->slow);
     for (uint32_t i = 0; i < n; i += MO_LANES_N) {
-        VF m = lane_first(rule, format, w, &x1, i), v = m, slow = m;
+        VF m = decoded ? v_load(w->m + i) : lane_value(format, mo_rule_first_signed(rule), &x1, i);
+        VF v = m, slow = m;
         if (second)
             v = decoded ? v_load(w->v + i) : lane_value(format, 0, &x2, i);
         if (third)
@@ -249,8 +258,7 @@ MO_INLINE void lane_step_coded(uint32_t rule, uint32_t format, const mo_optim_sp
     }
 }
 
-/* --- bf16 states ---------------------------------------------------------------------------------
- */
+/* --- bf16 states ------------------------------------------------------------------------------ */
 
 MO_INLINE VI lane_moment_random(VI m, VI v, VI key)
 {
@@ -290,8 +298,7 @@ MO_INLINE void lane_update16(uint32_t rule, const mo_lane_coef *c, int32_t dtype
     }
 }
 
-/* --- states without scales -----------------------------------------------------------------------
- */
+/* --- states without scales -------------------------------------------------------------------- */
 
 /* mo_rule_update of a block of 32-bit states, in place; the new parameters to `out`. */
 MO_INLINE void lane_update32(uint32_t rule, const mo_lane_coef *c, int32_t dtype, const void *g,
@@ -374,10 +381,11 @@ MO_INLINE void lane_step(uint32_t rule, uint32_t format, const mo_optim_span *s)
 
 /* --- block-wise codes on their own ----------------------------------------------------------- */
 
-/* Blocks of n elements, which `values` has room for. */
-MO_INLINE void lane_quantize(uint32_t format, uint32_t n, float *values, const mo_blockcode_args *a,
-                             uint64_t begin, uint64_t end)
+MO_INLINE void lane_quantize(uint32_t format, const mo_blockcode_args *a, uint64_t begin,
+                             uint64_t end)
 {
+    _Alignas(64) float values[LANE_BLOCK];
+    const uint32_t n = mo_format_block(format);
     uint64_t at = begin * MO_CHUNK_ELEMENTS, last = end * MO_CHUNK_ELEMENTS;
     last = last < a->count ? last : a->count;
     for (; at + n <= last; at += n) {
@@ -404,9 +412,11 @@ MO_INLINE void lane_quantize(uint32_t format, uint32_t n, float *values, const m
         mo_quantize_block_scalar(format, a, at, (uint32_t)(last - at));
 }
 
-MO_INLINE void lane_dequantize(uint32_t format, uint32_t n, float *values,
-                               const mo_blockcode_args *a, uint64_t begin, uint64_t end)
+MO_INLINE void lane_dequantize(uint32_t format, const mo_blockcode_args *a, uint64_t begin,
+                               uint64_t end)
 {
+    _Alignas(64) float values[LANE_BLOCK];
+    const uint32_t n = mo_format_block(format);
     uint64_t at = begin * MO_CHUNK_ELEMENTS, last = end * MO_CHUNK_ELEMENTS;
     last = last < a->count ? last : a->count;
     for (; at + n <= last; at += n) {
@@ -420,39 +430,3 @@ MO_INLINE void lane_dequantize(uint32_t format, uint32_t n, float *values,
     }
     mo_dequantize_run_scalar(format, a, at, last);
 }
-
-/* 32-bit states, for the forms that have a step of their own with coded states. */
-#define MO_LANE_SPAN32(name, rule)                                                                 \
-    void name(const mo_optim_span *s)                                                              \
-    {                                                                                              \
-        lane_step(rule, MO_STATE_F32, s);                                                          \
-    }
-#define MO_LANE_SPANS32(isa)                                                                       \
-    MO_LANE_SPAN32(mo_adamw32_span_##isa, MO_RULE_ADAMW)                                           \
-    MO_LANE_SPAN32(mo_adam32_span_##isa, MO_RULE_ADAM)                                             \
-    MO_LANE_SPAN32(mo_lion32_span_##isa, MO_RULE_LION)                                             \
-    MO_LANE_SPAN32(mo_sgd32_span_##isa, MO_RULE_SGD)                                               \
-    MO_LANE_SPAN32(mo_rmsprop32_span_##isa, MO_RULE_RMSPROP)                                       \
-    MO_LANE_SPAN32(mo_rmspropm32_span_##isa, MO_RULE_RMSPROP_MOMENTUM)                             \
-    MO_LANE_SPAN32(mo_ademamix32_span_##isa, MO_RULE_ADEMAMIX)
-#define MO_LANE_STEP(name, rule, format) MO_LANE_STEP_AS(name, rule, format) /* expands name */
-#define MO_LANE_STEP_AS(name, rule, format)                                                        \
-    static void name##_span(const mo_optim_span *s)                                                \
-    {                                                                                              \
-        lane_step(rule, format, s);                                                                \
-    }                                                                                              \
-    void name(const void *args, uint64_t begin, uint64_t end)                                      \
-    {                                                                                              \
-        mo_each_span(args, begin, end, name##_span);                                               \
-    }
-#define MO_LANE_CODE(quantize, dequantize, format)                                                 \
-    void quantize(const void *args, uint64_t begin, uint64_t end)                                  \
-    {                                                                                              \
-        _Alignas(64) float room[LANE_BLOCK];                                                       \
-        lane_quantize(format, mo_format_block(format), room, args, begin, end);                    \
-    }                                                                                              \
-    void dequantize(const void *args, uint64_t begin, uint64_t end)                                \
-    {                                                                                              \
-        _Alignas(64) float room[LANE_BLOCK];                                                       \
-        lane_dequantize(format, mo_format_block(format), room, args, begin, end);                  \
-    }

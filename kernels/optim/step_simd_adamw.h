@@ -180,17 +180,6 @@ MO_INLINE int adamw_settle(uint32_t format, const mo_optim_span *s, uint64_t at,
     return 1;
 }
 
-/* What the second loop has left as fp32. */
-MO_INLINE void adamw_convert(const mo_optim_span *s, uint64_t at, uint64_t n, const float *p)
-{
-    if (s->stochastic && s->parameter_dtype != MO_DTYPE_F32)
-        v_write_stochastic(s, at, n, p);
-    else if (s->parameter_dtype != MO_DTYPE_F32)
-        lane_write(s->parameter, at, s->parameter_dtype, n, p);
-    if (s->copy != NULL)
-        lane_write(s->copy, at, s->copy_dtype, n, p);
-}
-
 MO_INLINE void adamw_blocks(uint32_t format, int way, const mo_optim_span *s)
 {
     const uint32_t n = mo_format_block(format);
@@ -215,7 +204,7 @@ MO_INLINE void adamw_blocks(uint32_t format, int way, const mo_optim_span *s)
             if (__builtin_expect(before->tiny, 0))
                 adamw_code_tiny(format, before);
             if (way == ADAMW_F32)
-                adamw_convert(s, at - n, n, before->p);
+                lane_write_narrow(s, at - n, n, before->p);
         }
         before = at < whole && adamw_settle(format, s, at, &seen, now) ? now : NULL;
     }
@@ -223,40 +212,53 @@ MO_INLINE void adamw_blocks(uint32_t format, int way, const mo_optim_span *s)
         mo_step_block_scalar(MO_RULE_ADAMW, format, s, whole);
 }
 
-#define MO_ADAMW_WAY(name, format, way)                                                            \
+/* --- the forms ------------------------------------------------------------------------------- */
+
+#define WAY(name, format, way)                                                                     \
     static __attribute__((noinline)) void name(const mo_optim_span *s)                             \
     {                                                                                              \
-        adamw_blocks(format, way, s);                                                              \
+        adamw_blocks(MO_STATE_##format, way, s);                                                   \
     }
 
-/* The span and the step; of what is not rounded to bf16, `others` does the span. */
-#define MO_ADAMW_HALVES(name, isa, format, others)                                                 \
-    MO_ADAMW_WAY(name##_bf16, format, ADAMW_BF16)                                                  \
-    MO_ADAMW_WAY(name##_master, format, ADAMW_MASTER)                                              \
-    void mo_##name##_span_##isa(const mo_optim_span *s)                                            \
+/* What is not rounded to bf16: on AVX-512 with BF16 as with VBMI. Of 32-bit states AdamW's form. */
+#if defined(__AVX512BF16__)
+#define OTHERS(kernel, format)
+#define OTHERS_OF(kernel) mo_##kernel##_span_avx512vbmi
+#else
+#if defined(__AVX512F__)
+#define SPAN32 mo_adamw8_span32_avx512
+#else
+#define SPAN32 mo_adamw8_span32_avx2
+#endif
+#define OTHERS(kernel, format)                                                                     \
+    WAY(kernel##_f32, format, ADAMW_F32)                                                           \
+    static void kernel##_others(const mo_optim_span *s)                                            \
+    {                                                                                              \
+        if (s->absmax1 == NULL)                                                                    \
+            SPAN32(s);                                                                             \
+        else                                                                                       \
+            kernel##_f32(s);                                                                       \
+    }
+#define OTHERS_OF(kernel) kernel##_others
+#endif
+
+#define STEP(kernel, rule, format)                                                                 \
+    OTHERS(kernel, format)                                                                         \
+    WAY(kernel##_bf16, format, ADAMW_BF16)                                                         \
+    WAY(kernel##_master, format, ADAMW_MASTER)                                                     \
+    void MO_FORM(mo_##kernel##_span)(const mo_optim_span *s)                                       \
     {                                                                                              \
         int bf16 = s->absmax1 != NULL && s->gradient_dtype == MO_DTYPE_BF16;                       \
         if (bf16 && s->parameter_dtype == MO_DTYPE_BF16 && !s->stochastic && s->copy == NULL)      \
-            name##_bf16(s);                                                                        \
+            kernel##_bf16(s);                                                                      \
         else if (bf16 && s->parameter_dtype == MO_DTYPE_F32 &&                                     \
                  (s->copy == NULL || s->copy_dtype == MO_DTYPE_BF16))                              \
-            name##_master(s);                                                                      \
+            kernel##_master(s);                                                                    \
         else                                                                                       \
-            others(s);                                                                             \
+            OTHERS_OF(kernel)(s);                                                                  \
     }                                                                                              \
-    void mo_step_##name##_##isa(const void *args, uint64_t begin, uint64_t end)                    \
+    void MO_FORM(mo_step_##kernel)(const void *args, uint64_t begin, uint64_t end)                 \
     {                                                                                              \
-        mo_each_span(args, begin, end, mo_##name##_span_##isa);                                    \
+        mo_each_span(args, begin, end, MO_FORM(mo_##kernel##_span));                               \
     }
-
-/* All types, and 32-bit states, of which span32 does the span. */
-#define MO_ADAMW_STEP(name, isa, format, span32)                                                   \
-    MO_ADAMW_WAY(name##_f32, format, ADAMW_F32)                                                    \
-    static void name##_others(const mo_optim_span *s)                                              \
-    {                                                                                              \
-        if (s->absmax1 == NULL)                                                                    \
-            span32(s);                                                                             \
-        else                                                                                       \
-            name##_f32(s);                                                                         \
-    }                                                                                              \
-    MO_ADAMW_HALVES(name, isa, format, name##_others)
+MO_EACH_STEP_COMPUTED(STEP)

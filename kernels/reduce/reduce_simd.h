@@ -168,20 +168,22 @@ static int reduce_scale(unsigned char *data, uint64_t count, uint32_t dtype, flo
 }
 
 /* The forms of an instruction set. */
-#define MO_REDUCE_FORMS(isa)                                                                       \
-    double mo_squares_##isa(const unsigned char *data, uint64_t count, uint32_t dtype)             \
-    {                                                                                              \
-        return reduce_square(data, count, dtype);                                                  \
-    }                                                                                              \
-    void mo_square_sum_##isa(const void *args, uint64_t begin, uint64_t end)                       \
-    {                                                                                              \
-        mo_square_sum_run(args, begin, end, mo_squares_##isa);                                     \
-    }                                                                                              \
-    void mo_check_##isa(const void *args, uint64_t begin, uint64_t end)                            \
-    {                                                                                              \
-        mo_check_run(args, begin, end, reduce_check);                                              \
-    }                                                                                              \
-    void mo_scale_##isa(const void *args, uint64_t begin, uint64_t end)                            \
-    {                                                                                              \
-        mo_scale_run(args, begin, end, reduce_scale);                                              \
-    }
+double MO_FORM(mo_squares)(const unsigned char *data, uint64_t count, uint32_t dtype)
+{
+    return reduce_square(data, count, dtype);
+}
+
+void MO_FORM(mo_square_sum)(const void *args, uint64_t begin, uint64_t end)
+{
+    mo_square_sum_run(args, begin, end, MO_FORM(mo_squares));
+}
+
+void MO_FORM(mo_check)(const void *args, uint64_t begin, uint64_t end)
+{
+    mo_check_run(args, begin, end, reduce_check);
+}
+
+void MO_FORM(mo_scale)(const void *args, uint64_t begin, uint64_t end)
+{
+    mo_scale_run(args, begin, end, reduce_scale);
+}

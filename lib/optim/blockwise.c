@@ -28,10 +28,9 @@ static memopt_status check_range(const char *verb, const char *name, const memop
 
 /* By state format: the kernels to codes and back. */
 static const mo_kernel *const kernels[MO_STATE_FORMATS][2] = {
-    [MEMOPT_STATE_8BIT] = {&mo_kernel_quantize, &mo_kernel_dequantize},
-    [MEMOPT_STATE_COMPANDED] = {&mo_kernel_quantizec8, &mo_kernel_dequantizec8},
-    [MEMOPT_STATE_COMPANDED4] = {&mo_kernel_quantizec4, &mo_kernel_dequantizec4},
-};
+#define CODES(suffix, format)                                                                      \
+    [MO_STATE_##format] = {&mo_kernel_quantize##suffix, &mo_kernel_dequantize##suffix},
+    MO_EACH_CODE(CODES)};
 
 static memopt_status check_format(const char *verb, uint32_t format)
 {

@@ -11,58 +11,31 @@
 
 enum { DEFAULT_MIN_8BIT = 4096 };
 
-/* By kind and state format. The kernel of a format also takes parameters that keep 32-bit states,
- * so for 32-bit states alone any kernel of the kind does. */
+/* By kind. */
 static const struct kind {
     const char *name;
-    const mo_kernel *kernels[MO_STATE_FORMATS];
-} kinds[] = {
-    [MO_RULE_ADAMW] = {"AdamW",
-                       {[MO_STATE_F32] = &mo_kernel_optim_step,
-                        [MO_STATE_8BIT] = &mo_kernel_optim_step,
-                        [MO_STATE_COMPANDED] = &mo_kernel_step_adamwc8,
-                        [MO_STATE_COMPANDED4] = &mo_kernel_step_adamwc4,
-                        [MO_STATE_BF16] = &mo_kernel_step_adamw16}},
-    [MO_RULE_LION] =
-        {"Lion", {[MO_STATE_F32] = &mo_kernel_step_lion8, [MO_STATE_8BIT] = &mo_kernel_step_lion8}},
-    [MO_RULE_SGD] =
-        {"SGD", {[MO_STATE_F32] = &mo_kernel_step_sgd8, [MO_STATE_8BIT] = &mo_kernel_step_sgd8}},
-    [MO_RULE_ADAM] =
-        {"Adam", {[MO_STATE_F32] = &mo_kernel_step_adam8, [MO_STATE_8BIT] = &mo_kernel_step_adam8}},
-    [MO_RULE_SCHEDULE_FREE] = {"schedule-free AdamW",
-                               {[MO_STATE_F32] = &mo_kernel_step_schedule_free}},
-    [MO_RULE_RMSPROP] =
-        {"RMSprop",
-         {[MO_STATE_F32] = &mo_kernel_step_rmsprop8, [MO_STATE_8BIT] = &mo_kernel_step_rmsprop8}},
-    [MO_RULE_ADAGRAD] =
-        {"Adagrad",
-         {[MO_STATE_F32] = &mo_kernel_step_rmsprop8, [MO_STATE_8BIT] = &mo_kernel_step_rmsprop8}},
-    [MO_RULE_RMSPROP_MOMENTUM] =
-        {"RMSprop with momentum",
-         {[MO_STATE_F32] = &mo_kernel_step_rmspropm8, [MO_STATE_8BIT] = &mo_kernel_step_rmspropm8}},
-    [MO_RULE_ADEMAMIX] =
-        {"AdEMAMix",
-         {[MO_STATE_F32] = &mo_kernel_step_ademamix8, [MO_STATE_8BIT] = &mo_kernel_step_ademamix8}},
-};
-enum { KINDS = sizeof kinds / sizeof *kinds };
+    const mo_kernel *plain; /* of 32-bit states */
+} kinds[MO_RULES] = {
+#define KIND(id, number, name, word, kernel) [number] = {name, &mo_kernel_step_##kernel},
+    MO_EACH_RULE(KIND)};
+
+/* By kind and state format: those of coded states. */
+static const mo_kernel *const coded[MO_RULES][MO_STATE_FORMATS] = {
+#define STEP(kernel, rule, format) [MO_RULE_##rule][MO_STATE_##format] = &mo_kernel_step_##kernel,
+    MO_EACH_STEP(STEP)};
 
 const mo_kernel *mo_optimizer_kernel(uint32_t kind, uint32_t format)
 {
-    return kind < KINDS && format < MO_STATE_FORMATS ? kinds[kind].kernels[format] : NULL;
+    if (kind == 0 || kind >= MO_RULES || format >= MO_STATE_FORMATS)
+        return NULL;
+    return format == MO_STATE_F32 ? kinds[kind].plain
+                                  : coded[kind == MO_RULE_ADAGRAD ? MO_RULE_RMSPROP : kind][format];
 }
 
 const char *mo_format_name(uint32_t format)
 {
-    static const char *const names[MO_STATE_FORMATS] = {
-        [0] = "no",
-        [MO_STATE_F32] = "32-bit",
-        [MO_STATE_8BIT] = "8-bit",
-        [MO_STATE_OLD_4BIT] = "dynamic 4-bit",
-        [MO_STATE_OLD_F8] = "e4m3",
-        [MO_STATE_COMPANDED] = "companded",
-        [MO_STATE_BF16] = "bf16",
-        [MO_STATE_COMPANDED4] = "companded 4-bit",
-    };
+#define FORMAT(id, number, name, word) [number] = name,
+    static const char *const names[MO_STATE_FORMATS] = {[0] = "no", MO_EACH_FORMAT(FORMAT)};
     return format < MO_STATE_FORMATS ? names[format] : "unknown";
 }
 
@@ -76,14 +49,22 @@ const char *mo_format_list(char *text, uint32_t set)
     return text;
 }
 
+/* 0: it is not old. */
+static uint32_t heir_of(uint32_t format)
+{
+#define HEIR(id, heir) [MO_STATE_##id] = MO_STATE_##heir,
+    static const uint32_t heirs[MO_STATE_FORMATS] = {MO_EACH_OLD_FORMAT(HEIR)};
+    return format < MO_STATE_FORMATS ? heirs[format] : 0;
+}
+
 int mo_format_is_old(uint32_t format)
 {
-    return format == MO_STATE_OLD_4BIT || format == MO_STATE_OLD_F8;
+    return heir_of(format) != 0;
 }
 
 memopt_status mo_format_fail_old(const char *subject, uint32_t format)
 {
-    uint32_t heir = format == MO_STATE_OLD_4BIT ? MO_STATE_COMPANDED4 : MO_STATE_COMPANDED;
+    uint32_t heir = heir_of(format);
     return mo_fail(MEMOPT_UNSUPPORTED,
                    "%s: state_format %" PRIu32 ", %s, is of older versions; %s (%" PRIu32
                    ") takes the same bytes and is nearer to 32-bit states",
@@ -98,12 +79,19 @@ uint32_t mo_optimizer_moments(const memopt_optimizer *o, uint32_t group)
            (uint32_t)mo_rule_has_slow(o->options.kind);
 }
 
+static memopt_status no_such_kind(const memopt_optimizer_options *o)
+{
+#define NAME(id, number, name, word, kernel) " " name " (" #number ")"
+    return mo_fail(MEMOPT_UNSUPPORTED,
+                   "optimizer: kind %" PRIu32 "; the kinds are" MO_EACH_RULE(NAME), o->kind);
+}
+
 static memopt_status no_such_format(const memopt_optimizer_options *o)
 {
     char list[MO_FORMAT_LIST];
     uint32_t set = 0;
     for (uint32_t format = 0; format < MO_STATE_FORMATS; format++)
-        set |= (uint32_t)(kinds[o->kind].kernels[format] != NULL) << format;
+        set |= (uint32_t)(mo_optimizer_kernel(o->kind, format) != NULL) << format;
     return mo_fail(MEMOPT_UNSUPPORTED,
                    "optimizer: %s with state_format %" PRIu32 "; it has the formats %s",
                    kinds[o->kind].name, o->state_format, mo_format_list(list, set));
@@ -114,13 +102,8 @@ static memopt_status options_check(memopt_optimizer_options *o)
     o->kind = o->kind ? o->kind : MEMOPT_OPTIMIZER_ADAMW;
     o->state_format = o->state_format ? o->state_format : MEMOPT_STATE_F32;
     o->min_8bit_size = o->min_8bit_size ? o->min_8bit_size : DEFAULT_MIN_8BIT;
-    if (o->kind >= KINDS)
-        return mo_fail(MEMOPT_UNSUPPORTED,
-                       "optimizer: kind %" PRIu32
-                       "; AdamW (1), Lion (2), SGD (3), Adam (4), schedule-free AdamW (5), "
-                       "RMSprop (6), Adagrad (7), RMSprop with momentum (8) and AdEMAMix (9) are "
-                       "supported",
-                       o->kind);
+    if (o->kind >= MO_RULES)
+        return no_such_kind(o);
     if (mo_optimizer_kernel(o->kind, o->state_format) == NULL)
         return mo_format_is_old(o->state_format) ? mo_format_fail_old("optimizer", o->state_format)
                                                  : no_such_format(o);

@@ -29,7 +29,7 @@ ADAMW8 = ["mo_optim_upload", "mo_optim_prologue", "mo_step_adamwc8"]
 ROWS = [
     ("first step of `AdamW8bit`", ADAMW8),
     ("the same with clipping", [*ADAMW8, "mo_square_sum", "mo_sum"]),
-    ("first step of `AdamW8bit(codes=\"dynamic\")`", [*ADAMW8[:2], "mo_optim_step"]),
+    ("first step of `AdamW8bit(codes=\"dynamic\")`", [*ADAMW8[:2], "mo_step_adamw8"]),
     ("a cast", ["mo_cast"]),
 ]
 HEAD = """# Kernels compiled on the user's machine

@@ -133,16 +133,16 @@ static void hash(void)
 }
 
 #define CASES(X)                                                                                   \
-    X(adamw8, step(&mo_kernel_optim_step, MO_RULE_ADAMW, MO_STATE_8BIT, 0))                        \
-    X(adamw8_stochastic, step(&mo_kernel_optim_step, MO_RULE_ADAMW, MO_STATE_8BIT, 1))             \
+    X(adamw8, step(&mo_kernel_step_adamw8, MO_RULE_ADAMW, MO_STATE_8BIT, 0))                       \
+    X(adamw8_stochastic, step(&mo_kernel_step_adamw8, MO_RULE_ADAMW, MO_STATE_8BIT, 1))            \
     X(adamwc8, step(&mo_kernel_step_adamwc8, MO_RULE_ADAMW, MO_STATE_COMPANDED, 0))                \
     X(adamw16, step(&mo_kernel_step_adamw16, MO_RULE_ADAMW, MO_STATE_BF16, 0))                     \
-    X(adamw32, step(&mo_kernel_optim_step, MO_RULE_ADAMW, MO_STATE_F32, 0))                        \
+    X(adamw32, step(&mo_kernel_step_adamw8, MO_RULE_ADAMW, MO_STATE_F32, 0))                       \
     X(lion8, step(&mo_kernel_step_lion8, MO_RULE_LION, MO_STATE_8BIT, 0))                          \
     X(sgd8, step(&mo_kernel_step_sgd8, MO_RULE_SGD, MO_STATE_8BIT, 0))                             \
-    X(quantize_signed, code(&mo_kernel_quantize, 1))                                               \
-    X(quantize_unsigned, code(&mo_kernel_quantize, 0))                                             \
-    X(dequantize, code(&mo_kernel_dequantize, 1))                                                  \
+    X(quantize_signed, code(&mo_kernel_quantize8, 1))                                              \
+    X(quantize_unsigned, code(&mo_kernel_quantize8, 0))                                            \
+    X(dequantize, code(&mo_kernel_dequantize8, 1))                                                 \
     X(cast_f32_bf16, cast(F32, BF16, 0))                                                           \
     X(cast_f32_bf16_stochastic, cast(F32, BF16, 1))                                                \
     X(cast_f32_f16, cast(F32, F16, 0))                                                             \

@@ -3,6 +3,7 @@
 
 #include "device/device.h"
 #include "kernels/hash/hash.h"
+#include "kernels/optim/state_codes.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -13,7 +14,7 @@
 /* Two codes in a byte. */
 static int has_pairs(const world *w)
 {
-    return w->format == MEMOPT_STATE_COMPANDED4;
+    return mo_format_is_4bit(w->format);
 }
 
 static uint64_t block_of(const world *w)
@@ -211,9 +212,7 @@ static void hashes_agree(world *w)
     }
 
 const conformance_case code_cases[] = {
-    OF_FORMAT("", MEMOPT_STATE_8BIT),
-    OF_FORMAT("_companded_state", MEMOPT_STATE_COMPANDED),
-    OF_FORMAT("_companded4_state", MEMOPT_STATE_COMPANDED4),
-    {"hash", hashes_agree, 1, 0, 0},
+#define CODES(suffix, format) OF_FORMAT("_" #suffix, MO_STATE_##format),
+    MO_EACH_CODE(CODES){"hash", hashes_agree, 1, 0, 0},
     {NULL, NULL, 0, 0, 0},
 };

@@ -2,10 +2,10 @@
  * Optimizers: the same bits as on the cpu for every kind, format of states, type of parameter and
  * gradient, option, size and alignment.
  *
- * Kinds and formats are those that the library makes; a new one only needs a name here, and is
- * tested without.
+ * Kinds and formats are those that the library makes.
  */
 #include "conformance.h"
+#include "kernels/optim/steps.def"
 #include "support/sweep.h"
 
 #include <stdio.h>
@@ -14,21 +14,10 @@
 
 enum { MOST_KINDS = 16, MOST_FORMATS = 16, MOST_PARAMETERS = 16 };
 
-static const char *const kind_names[MOST_KINDS] = {
-    [MEMOPT_OPTIMIZER_ADAMW] = "adamw",
-    [MEMOPT_OPTIMIZER_ADAM] = "adam",
-    [MEMOPT_OPTIMIZER_SCHEDULE_FREE] = "schedule_free",
-    [MEMOPT_OPTIMIZER_RMSPROP] = "rmsprop",
-    [MEMOPT_OPTIMIZER_ADAGRAD] = "adagrad",
-    [MEMOPT_OPTIMIZER_RMSPROP_MOMENTUM] = "rmsprop_momentum",
-    [MEMOPT_OPTIMIZER_ADEMAMIX] = "ademamix",
-    [MEMOPT_OPTIMIZER_LION] = "lion",
-    [MEMOPT_OPTIMIZER_SGD] = "sgd"};
-static const char *const format_names[MOST_FORMATS] = {[MEMOPT_STATE_F32] = "f32",
-                                                       [MEMOPT_STATE_8BIT] = "8bit",
-                                                       [MEMOPT_STATE_COMPANDED] = "companded",
-                                                       [MEMOPT_STATE_BF16] = "bf16",
-                                                       [MEMOPT_STATE_COMPANDED4] = "companded4"};
+#define RULE(id, number, name, word, kernel) [number] = word,
+#define FORMAT(id, number, name, word) [number] = word,
+static const char *const kind_names[MOST_KINDS] = {MO_EACH_RULE(RULE)};
+static const char *const format_names[MOST_FORMATS] = {MO_EACH_FORMAT(FORMAT)};
 
 /* --- what is varied ------------------------------------------------------------------------ */
 

@@ -22,10 +22,10 @@ from compilers import (CLANG_PTX_FLAGS, HIP_FLAGS, NVCC_FLAGS, Failure, assemble
 
 OPTIONS = None
 
-APPROXIMATE = ("mo_optim_step", "mo_step_", "mo_quantize")
+APPROXIMATE = ("mo_step_adamw8", "mo_step_", "mo_quantize8")
 # Kernels that move aligned tensors in vectors of 16 bytes.
-WRITTEN_BY_16 = ("mo_cast", "mo_scale", "mo_optim_step", "mo_dequantize")
-READ_BY_16 = ("mo_cast", "mo_scale", "mo_optim_step", "mo_quantize", "mo_check", "mo_hash_granules")
+WRITTEN_BY_16 = ("mo_cast", "mo_scale", "mo_step_adamw8", "mo_dequantize8")
+READ_BY_16 = ("mo_cast", "mo_scale", "mo_step_adamw8", "mo_quantize8", "mo_check", "mo_hash_granules")
 
 
 class Kernels(unittest.TestCase):

@@ -19,7 +19,7 @@ PROGRAM = """#include "kernels/core/gpu_images.h"
 static void tell(const mo_images *images)
 {
     printf("%u %d\\n", images->count, images->source != 0 && images->source_bytes > 10000 &&
-           strstr(images->source, "MO_STEP_KERNEL(mo_optim_step,") != 0);
+           strstr(images->source, "MO_STEP_KERNEL(mo_step_adamw8,") != 0);
 }
 int main(void)
 {

@@ -139,7 +139,7 @@ class FrontEnd(unittest.TestCase):
                     self.fail(refused)
 
     def test_makes_one_kernel(self):
-        for name in ("mo_optim_upload", "mo_dequantize", "mo_sum"):  # by different macros, and quick
+        for name in ("mo_optim_upload", "mo_dequantize8", "mo_sum"):  # by different macros, and quick
             made = self.compiler.kernels(self.text, self.compiler.targets()[-1], "-DMO_ONLY",
                                          f"-DMO_ONLY_{name}")
             self.assertEqual(made, [name])

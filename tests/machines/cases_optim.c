@@ -101,12 +101,10 @@ static void steps(uint64_t *digest, const step_case *c, uint32_t group)
 
 static void step_types(uint32_t rule, uint32_t format)
 {
-    static const char *const rules[MOST] = {"",        "adamw",   "lion",
-                                            "sgd",     "adam",    "schedule_free",
-                                            "rmsprop", "adagrad", "rmsprop_momentum",
-                                            "ademamix"};
-    static const char *const formats[MOST] = {"",     "f32",       "8bit", "4bit",
-                                              "e4m3", "companded", "bf16", "companded4"};
+#define RULE(id, number, name, word, kernel) [number] = word,
+#define FORMAT(id, number, name, word) [number] = word,
+    static const char *const rules[MOST] = {MO_EACH_RULE(RULE)};
+    static const char *const formats[MOST] = {MO_EACH_FORMAT(FORMAT)};
     const char *name = mo_optimizer_kernel(rule, format)->name;
     for (uint32_t p = MO_DTYPE_F32; p <= MO_DTYPE_BF16; p++)
         for (uint32_t g = MO_DTYPE_F32; g <= MO_DTYPE_BF16; g++) {
@@ -219,7 +217,7 @@ void digest_optimizers(void)
         for (uint32_t format = 1; format < MOST; format++)
             if (mo_optimizer_kernel(rule, format) != NULL)
                 step_types(rule, format);
-    codes(MO_STATE_8BIT, &mo_kernel_quantize, &mo_kernel_dequantize);
-    codes(MO_STATE_COMPANDED, &mo_kernel_quantizec8, &mo_kernel_dequantizec8);
-    codes(MO_STATE_COMPANDED4, &mo_kernel_quantizec4, &mo_kernel_dequantizec4);
+#define CODES(suffix, format)                                                                      \
+    codes(MO_STATE_##format, &mo_kernel_quantize##suffix, &mo_kernel_dequantize##suffix);
+    MO_EACH_CODE(CODES)
 }

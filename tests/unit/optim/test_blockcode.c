@@ -100,13 +100,13 @@ static void check_forms(int is_signed, uint32_t stride)
             }
         }
         mo_blockcode_args args = {x, NULL, absmax, N, MO_DTYPE_F32, (uint32_t)is_signed};
-        FOR_EACH_WIDE_FORM (isa, &mo_kernel_quantize) {
+        FOR_EACH_WIDE_FORM (isa, &mo_kernel_quantize8) {
             args.codes = codes[isa];
-            mo_kernel_quantize.cpu[isa](&args, 0, 1);
+            mo_kernel_quantize8.cpu[isa](&args, 0, 1);
         }
         for (uint32_t i = 0; i < N; i++) {
             uint8_t code = is_signed ? mo_code_signed(x[i]) : mo_code_unsigned(x[i], x[i]);
-            FOR_EACH_WIDE_FORM (isa, &mo_kernel_quantize)
+            FOR_EACH_WIDE_FORM (isa, &mo_kernel_quantize8)
                 if (codes[isa][i] != code)
                     fail_msg("isa %d, bits %08x: code %d, expected %d", isa, mo_f32_bits(x[i]),
                              codes[isa][i], code);
@@ -142,8 +142,8 @@ static void test_forms_at_thresholds(void **state)
                            : mo_f32_from_bits((t[i] + shift - 4) | (is_signed ? shift << 31 : 0));
             mo_blockcode_args args = {
                 x, codes, &absmax, MO_BLOCK_SIZE, MO_DTYPE_F32, (uint32_t)is_signed};
-            FOR_EACH_FORM (isa, &mo_kernel_quantize) {
-                mo_kernel_quantize.cpu[isa](&args, 0, 1);
+            FOR_EACH_FORM (isa, &mo_kernel_quantize8) {
+                mo_kernel_quantize8.cpu[isa](&args, 0, 1);
                 for (uint32_t i = 0; i < MO_BLOCK_SIZE; i++)
                     assert_int_equal(codes[i], is_signed ? mo_code_signed(x[i])
                                                          : mo_code_unsigned(x[i], x[i]));
@@ -170,10 +170,10 @@ static void check_scale(float largest, int is_signed)
             x[i] = mo_f32_from_bits(bits | (is_signed ? (i + shift) << 31 : 0));
         }
         args.codes = expected;
-        mo_kernel_quantize.cpu[MO_ISA_SCALAR](&args, 0, 1);
+        mo_kernel_quantize8.cpu[MO_ISA_SCALAR](&args, 0, 1);
         args.codes = codes;
-        FOR_EACH_WIDE_FORM (isa, &mo_kernel_quantize) {
-            mo_kernel_quantize.cpu[isa](&args, 0, 1);
+        FOR_EACH_WIDE_FORM (isa, &mo_kernel_quantize8) {
+            mo_kernel_quantize8.cpu[isa](&args, 0, 1);
             assert_memory_equal(codes, expected, sizeof codes);
         }
     }
@@ -224,16 +224,16 @@ static void test_forms_on_wild_data(void **state)
             mo_store_element(x, i, dtype, wild(&seed, (int)(n % 6)));
         mo_blockcode_args args = {x, codes[0], absmax[0], n, dtype, is_signed};
         mo_blockcode_args back = {out[0], codes[0], absmax[0], n, dtype, is_signed};
-        mo_kernel_quantize.cpu[MO_ISA_SCALAR](&args, 0, 1);
-        mo_kernel_dequantize.cpu[MO_ISA_SCALAR](&back, 0, 1);
-        FOR_EACH_WIDE_FORM (isa, &mo_kernel_quantize) {
+        mo_kernel_quantize8.cpu[MO_ISA_SCALAR](&args, 0, 1);
+        mo_kernel_dequantize8.cpu[MO_ISA_SCALAR](&back, 0, 1);
+        FOR_EACH_WIDE_FORM (isa, &mo_kernel_quantize8) {
             args.codes = back.codes = codes[1];
             args.absmax = back.absmax = absmax[1];
             back.values = out[1];
-            mo_kernel_quantize.cpu[isa](&args, 0, 1);
+            mo_kernel_quantize8.cpu[isa](&args, 0, 1);
             assert_memory_equal(codes[0], codes[1], n);
             assert_memory_equal(absmax[0], absmax[1], (n + 255) / 256 * 4);
-            mo_kernel_dequantize.cpu[isa](&back, 0, 1);
+            mo_kernel_dequantize8.cpu[isa](&back, 0, 1);
             for (uint64_t i = 0; i < n; i++)
                 assert_true(same_element(out[0], out[1], i, dtype));
         }

@@ -39,18 +39,9 @@ static const struct form {
     uint32_t rule, format;
     int nesterov;
 } forms[] = {
-    {"adamw8", &mo_kernel_optim_step, MO_RULE_ADAMW, MO_STATE_8BIT, 0},
-    {"adamwc8", &mo_kernel_step_adamwc8, MO_RULE_ADAMW, MO_STATE_COMPANDED, 0},
-    {"adamwc4", &mo_kernel_step_adamwc4, MO_RULE_ADAMW, MO_STATE_COMPANDED4, 0},
-    {"adamw16", &mo_kernel_step_adamw16, MO_RULE_ADAMW, MO_STATE_BF16, 0},
-    {"lion8", &mo_kernel_step_lion8, MO_RULE_LION, MO_STATE_8BIT, 0},
-    {"adam8", &mo_kernel_step_adam8, MO_RULE_ADAM, MO_STATE_8BIT, 0},
-    {"sgd8", &mo_kernel_step_sgd8, MO_RULE_SGD, MO_STATE_8BIT, 0},
-    {"schedule-free", &mo_kernel_step_schedule_free, MO_RULE_SCHEDULE_FREE, MO_STATE_F32, 0},
-    {"rmsprop8", &mo_kernel_step_rmsprop8, MO_RULE_RMSPROP, MO_STATE_8BIT, 0},
-    {"adagrad8", &mo_kernel_step_rmsprop8, MO_RULE_ADAGRAD, MO_STATE_8BIT, 0},
-    {"rmspropm8", &mo_kernel_step_rmspropm8, MO_RULE_RMSPROP_MOMENTUM, MO_STATE_8BIT, 0},
-    {"ademamix8", &mo_kernel_step_ademamix8, MO_RULE_ADEMAMIX, MO_STATE_8BIT, 0},
+#define FORM(kernel, rule, format)                                                                 \
+    {#kernel, &mo_kernel_step_##kernel, MO_RULE_##rule, MO_STATE_##format, 0},
+    MO_EACH_STEP(FORM){"adagrad8", &mo_kernel_step_rmsprop8, MO_RULE_ADAGRAD, MO_STATE_8BIT, 0},
     {"sgd8 nesterov", &mo_kernel_step_sgd8, MO_RULE_SGD, MO_STATE_8BIT, 1},
 };
 enum { FORMS = sizeof forms / sizeof *forms, LEAST_BLOCK = MO_BLOCK4_SIZE };
@@ -295,7 +286,7 @@ static void test_skip(void **state)
     static buffers before, after;
     step_case c = {1500, 0, 0, MO_DTYPE_F32, MO_DTYPE_F32, 0, 1, 0, 5, NULL};
     prepare(&c, &before);
-    FOR_EACH_FORM (isa, &mo_kernel_optim_step) {
+    FOR_EACH_FORM (isa, &mo_kernel_step_adamw8) {
         mo_optim_control control = {1, 0};
         mo_rule_coef coef = {0};
         mo_optim_tensor t = {.parameter = after.p,
@@ -309,7 +300,7 @@ static void test_skip(void **state)
         mo_optim_step_args args = {
             .tensors = &t, .gradients = &g, .coefs = &coef, .control = &control, .count = 1};
         after = before;
-        mo_kernel_optim_step.cpu[isa](&args, 0, 1);
+        mo_kernel_step_adamw8.cpu[isa](&args, 0, 1);
         assert_memory_equal(&before, &after, sizeof before);
     }
 }

@@ -1,9 +1,0 @@
-/* The NEON form of the content hash. */
-#include "kernels/core/vector_neon.h"
-
-#include "kernels/hash/hash_simd.h"
-
-void mo_hash_granules_neon(const void *args, uint64_t begin, uint64_t end)
-{
-    mo_hash_run(args, begin, end, hash_full);
-}
