@@ -164,7 +164,8 @@ static int pools(memopt_device *device)
     memopt_pool *trainer, *generator;
     void *states, *activations, *cache;
     unsigned char byte = 0;
-    uint64_t released;
+    memopt_pause_options keep = MEMOPT_PAUSE_OPTIONS_INIT;
+    memopt_pause_report report = MEMOPT_PAUSE_REPORT_INIT;
     options.limit = 128 * MIB;
     CHECK(memopt_allocator_create(device, "expandable_segments:True", &options, &allocator));
     wanted.name = "trainer";
@@ -183,13 +184,14 @@ static int pools(memopt_device *device)
            memopt_pool_get_name(generator), (unsigned long long)(generating / MIB));
 
     CHECK(memopt_fill(device, cache, 9, 80 * MIB, NULL));
-    CHECK(memopt_pool_pause_sync(generator, MEMOPT_PAUSE_KEEP, &released));
+    keep.how = MEMOPT_PAUSE_KEEP;
+    CHECK(memopt_pool_pause_sync(generator, &keep, &report));
     CHECK(memopt_allocator_alloc(trainer, 70 * MIB, MEMOPT_TAG_ACTIVATIONS, NULL, &activations));
     CHECK(memopt_allocator_free(trainer, activations));
-    CHECK(memopt_pool_resume_sync(generator)); /* the trainer's cache goes back for it */
+    CHECK(memopt_pool_resume_sync(generator, 0)); /* the trainer's cache goes back for it */
     CHECK(memopt_copy_sync(device, &byte, (char *)cache + 80 * MIB - 1, 1, NULL));
     printf("   paused, the generator gave back %llu MiB; its last byte is %s\n",
-           (unsigned long long)(released / MIB), byte == 9 ? "right" : "WRONG");
+           (unsigned long long)(report.released_bytes / MIB), byte == 9 ? "right" : "WRONG");
 
     CHECK(memopt_allocator_free(generator, cache));
     CHECK(memopt_allocator_free(trainer, states));
@@ -236,14 +238,14 @@ static int sleeping(memopt_device *device)
     CHECK(memopt_fill(device, weights, 11, 48 * MIB, NULL));
     cache_only.tags = MEMOPT_TAG_BIT(cache_tag);
     cache_only.how = MEMOPT_PAUSE_DISCARD;
-    CHECK(memopt_pool_pause_with_sync(allocator, &cache_only, &report));
+    CHECK(memopt_pool_pause_sync(allocator, &cache_only, &report));
     weights_only.tags = MEMOPT_TAG_BIT(MEMOPT_TAG_WEIGHTS);
     weights_only.how = MEMOPT_PAUSE_FILE;
     weights_only.path = "/tmp"; /* a folder, or a new file: it has no name once it is open */
-    CHECK(memopt_pool_pause_with_sync(allocator, &weights_only, &report));
+    CHECK(memopt_pool_pause_sync(allocator, &weights_only, &report));
     uint64_t held = stat_of(allocator, "reserved_bytes.all.current");
-    CHECK(memopt_pool_resume_tags_sync(allocator, weights_only.tags)); /* the weights first */
-    CHECK(memopt_pool_resume_tags_sync(allocator, cache_only.tags));
+    CHECK(memopt_pool_resume_sync(allocator, weights_only.tags)); /* the weights first */
+    CHECK(memopt_pool_resume_sync(allocator, cache_only.tags));
     CHECK(memopt_copy_sync(device, &byte, (char *)weights + 48 * MIB - 1, 1, NULL));
     printf("7. asleep it holds %llu MiB, %llu MiB are in a file; awake, its weights are %s\n",
            (unsigned long long)(held / MIB), (unsigned long long)(report.kept_bytes / MIB),

@@ -226,14 +226,6 @@ MEMOPT_API memopt_status memopt_pool_create(memopt_allocator *parent,
                                             memopt_pool **out_pool);
 
 /**
- * @brief The allocator that a pool was made from.
- * @param pool a pool, or an allocator.
- * @return the parent; NULL if pool is NULL or an allocator that is no pool.
- * @since 0.9
- */
-MEMOPT_API memopt_allocator *memopt_pool_get_parent(const memopt_pool *pool);
-
-/**
  * @brief The name of a pool.
  * @param pool a pool, or an allocator.
  * @return the name given in the options, which lives as long as the pool; "" if there is none or
@@ -287,73 +279,50 @@ typedef struct memopt_pause_report {
     }
 
 /**
- * @brief Gives the physical memory of a pool back to the device. Its blocks keep their addresses,
- *        and memopt_pool_resume_sync() gives them memory again.
- * @param pool a pool, or an allocator (without its pools). Its segments are expandable ones.
- * @param how #MEMOPT_PAUSE_DISCARD or #MEMOPT_PAUSE_KEEP, which takes as much page-locked host
- *        memory as the pool holds for its live blocks.
- * @param[out] out_released bytes given back to the device; may be NULL.
- * @retval MEMOPT_OK the pool is paused. A page that the driver has refused to unmap still counts in
- *         "reserved_bytes.all.current"; it does no harm.
- * @retval MEMOPT_INVALID_ARGUMENT pool is NULL, or how is neither.
- * @retval MEMOPT_BUSY the pool is paused already, or a stream that the parent or one of its pools
- *         knows records a graph.
- * @retval MEMOPT_UNSUPPORTED the configuration does not have expandable_segments:True, the driver
- *         has refused to map memory before, so that the pool has classic segments, or this is the
- *         child of a fork of the process that made the pool.
- * @retval MEMOPT_OUT_OF_HOST_MEMORY no memory for the contents or for the list of pages.
- * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT a wait, a copy or the driver
- *         failed; see memopt_last_error().
- * @since 0.9
- *
- * The call waits for all work of the device. After a failure the pool works as before; its cached
- * memory may have gone back.
- *
- * While the pool is paused, memopt_allocator_alloc() with it gives #MEMOPT_BUSY, its blocks can be
- * freed, and a trim does nothing. No work may use its blocks: on a GPU it would fault. The memory
- * serves the parent, other pools and other processes meanwhile. A pool without live blocks can be
- * destroyed without a resume. Of a pool with memopt_pool_options::retain the free memory is paused,
- * too, so that recorded graphs can be replayed after the resume; otherwise it goes back for good.
- */
-MEMOPT_API memopt_status memopt_pool_pause_sync(memopt_pool *pool, memopt_pause how,
-                                                uint64_t *out_released);
-
-/**
- * @brief Gives the physical memory of some tags' blocks back to the device, as
- *        memopt_pool_pause_sync() does for all of them.
+ * @brief Gives the physical memory of a pool's blocks back to the device, of all or of some tags.
+ *        They keep their addresses, and memopt_pool_resume_sync() gives them memory again.
  * @param pool a pool, or an allocator (without its pools). Its segments are expandable ones.
  * @param options which tags, and what happens to the contents; NULL for defaults, which pauses all
  *        and discards.
  * @param[out] out_report what was done; may be NULL.
- * @retval MEMOPT_OK the tags are paused.
+ * @retval MEMOPT_OK the tags are paused. A page that the driver has refused to unmap still counts
+ *         in "reserved_bytes.all.current"; it does no harm.
  * @retval MEMOPT_INVALID_ARGUMENT pool is NULL, a struct_size is too small, a tag is not
  *         registered, options->how is no ::memopt_pause, or options->path is there without
  *         #MEMOPT_PAUSE_FILE, missing with it, or names a file that exists.
  * @retval MEMOPT_BUSY one of the tags is paused already, or a stream that the parent or one of its
  *         pools knows records a graph.
  * @retval MEMOPT_IO_ERROR the file could not be made or written, as when the disk is full.
- * @retval MEMOPT_UNSUPPORTED as of memopt_pool_pause_sync(), or options sets a field that this
+ * @retval MEMOPT_UNSUPPORTED the configuration does not have expandable_segments:True, the driver
+ *         has refused to map memory before, so that the pool has classic segments, this is the
+ *         child of a fork of the process that made the pool, or options sets a field that this
  *         version does not know.
- * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT
- *         as of memopt_pool_pause_sync().
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY no memory for the contents or for the list of pages.
+ * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT a wait, a copy or the driver
+ *         failed; see memopt_last_error().
  * @since 0.9
  *
  * The call waits for all work of the device. The pages that go are those that hold blocks of the
  * tags and nothing else but free memory. Blocks of other tags stay usable, and more of them can be
  * allocated; an allocation with a paused tag gives #MEMOPT_BUSY. A page that blocks of other tags
  * share stays, and out_report->shared_bytes counts it: a pool for each tag shares none. No work may
- * use blocks of a paused tag, not even one whose pages have stayed. They can be freed; their memory
- * is used again after the resume.
+ * use blocks of a paused tag, not even one whose pages have stayed: on a GPU it would fault. They
+ * can be freed; their memory is used again after the resume.
  *
- * With #MEMOPT_PAUSE_FILE the contents go through a buffer of 8 MiB and are synchronised with the
- * disk before the memory goes. The file is as large as the pages. After any failure the tags are
- * not paused, the blocks work as before and no file is left; cached memory may have gone back. The
+ * #MEMOPT_PAUSE_KEEP takes as much page-locked host memory as the pages hold. With
+ * #MEMOPT_PAUSE_FILE the contents go through a buffer of 8 MiB and are synchronised with the disk
+ * before the memory goes. The file is as large as the pages. After any failure the tags are not
+ * paused, the blocks work as before and no file is left; cached memory may have gone back. The
  * other members of the pool's family work meanwhile, but calls that need the device wait.
- * Thread-safe.
+ *
+ * While all tags of a pool are paused, its memory serves the parent, other pools and other
+ * processes, and a trim does nothing. Without live blocks it can be destroyed without a resume.
+ * With memopt_pool_options::retain, free memory is paused too, so that graphs can be replayed after
+ * the resume; without it, free memory is returned to the device. Thread-safe.
  */
-MEMOPT_API memopt_status memopt_pool_pause_with_sync(memopt_pool *pool,
-                                                     const memopt_pause_options *options,
-                                                     memopt_pause_report *out_report);
+MEMOPT_API memopt_status memopt_pool_pause_sync(memopt_pool *pool,
+                                                const memopt_pause_options *options,
+                                                memopt_pause_report *out_report);
 
 /**
  * @brief Gives the blocks of paused tags memory again. Tags that were paused by one call come back
@@ -366,16 +335,18 @@ MEMOPT_API memopt_status memopt_pool_pause_with_sync(memopt_pool *pool,
  *         pools knows records a graph.
  * @retval MEMOPT_IO_ERROR the file could not be read.
  * @retval MEMOPT_CORRUPT what was read from the file is not what was written.
- * @retval MEMOPT_UNSUPPORTED, MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_OUT_OF_HOST_MEMORY,
- *         MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT as of
- *         memopt_pool_resume_sync().
+ * @retval MEMOPT_UNSUPPORTED this is the child of a fork of the process that made the pool.
+ * @retval MEMOPT_OUT_OF_DEVICE_MEMORY the device or a limit has too little left, also after the
+ *         parent and its other pools have given back what they have free.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT a
+ *         host allocation, the driver, a copy or a wait failed; see memopt_last_error().
  * @since 0.9
  *
  * After a failure the tags whose pause could not be undone stay paused, and what is kept stays
  * kept, so the call can be repeated; what several calls have paused comes back pause by pause.
- * Waits for the copies. Thread-safe.
+ * Waits for the copies on the default stream. Thread-safe.
  */
-MEMOPT_API memopt_status memopt_pool_resume_tags_sync(memopt_pool *pool, uint64_t tags);
+MEMOPT_API memopt_status memopt_pool_resume_sync(memopt_pool *pool, uint64_t tags);
 
 /**
  * @brief The paused tags of a pool.
@@ -385,34 +356,6 @@ MEMOPT_API memopt_status memopt_pool_resume_tags_sync(memopt_pool *pool, uint64_
  * @since 0.9
  */
 MEMOPT_API uint64_t memopt_pool_get_paused_tags(memopt_pool *pool);
-
-/**
- * @brief Gives the blocks of a paused pool memory again, at the same addresses, with the contents
- *        that were kept: of all tags that are paused.
- * @param pool a paused pool, or allocator.
- * @retval MEMOPT_OK the pool works as before the pause.
- * @retval MEMOPT_INVALID_ARGUMENT pool is NULL.
- * @retval MEMOPT_BUSY the pool is not paused, or a stream that the parent or one of its pools knows
- *         records a graph.
- * @retval MEMOPT_UNSUPPORTED this is the child of a fork of the process that made the pool.
- * @retval MEMOPT_OUT_OF_DEVICE_MEMORY the device or a limit has too little left, also after the
- *         parent and its other pools have given back what they have free.
- * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT a
- *         host allocation, the driver, a copy or a wait failed; see memopt_last_error().
- * @since 0.9
- *
- * The call waits for the copies on the default stream. After a failure the pool is paused as
- * before, with the contents that are kept, and the call can be repeated.
- */
-MEMOPT_API memopt_status memopt_pool_resume_sync(memopt_pool *pool);
-
-/**
- * @brief Tells whether a pool is paused.
- * @param pool a pool, or an allocator.
- * @return 1 while all its tags are paused; 0 otherwise, also if pool is NULL.
- * @since 0.9
- */
-MEMOPT_API int32_t memopt_pool_is_paused(memopt_pool *pool);
 
 /** @brief The values of memopt_range_event::kind. */
 enum {
@@ -626,29 +569,12 @@ MEMOPT_API memopt_status memopt_allocator_get_block(memopt_allocator *allocator,
                                                     uint64_t *out_bytes);
 
 /**
- * @brief Gives unused cached memory back to the device. Waits for pending frees.
- * @param allocator the allocator.
- * @param[out] out_released bytes given back; may be NULL.
- * @retval MEMOPT_OK done. While a stream that the allocator knows records a graph, nothing is given
- *         back.
- * @retval MEMOPT_INVALID_ARGUMENT allocator is NULL.
- * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT a
- *         host allocation, the driver or a wait failed; see memopt_last_error(). Memory that was
- *         not given back stays cached.
- *
- * A classic segment is given back when all of it is free, an expandable one page by page.
- * @since 0.9
- */
-MEMOPT_API memopt_status memopt_allocator_trim_sync(memopt_allocator *allocator,
-                                                    uint64_t *out_released);
-
-/**
  * @brief Gives unused cached memory back to the device until the allocator holds at most `target`
  *        bytes: the statistic "reserved_bytes.all.current". What was freed longest ago goes first,
  *        and the rest stays cached. Live blocks are not touched.
  * @param allocator the allocator.
- * @param target bytes. At or above what is held now, nothing is given back and nothing is waited
- *        for. 0 is memopt_allocator_trim_sync().
+ * @param target bytes; 0: all that is unused goes. At or above what is held now, nothing is given
+ *        back and nothing is waited for.
  * @param[out] out_released bytes given back; may be NULL.
  * @retval MEMOPT_OK done. If live blocks need more than target, all that is free was given back and
  *         more than target is held. While a stream that the allocator knows records a graph,
@@ -667,8 +593,8 @@ MEMOPT_API memopt_status memopt_allocator_trim_sync(memopt_allocator *allocator,
  * allocate meanwhile, which may raise what is held again.
  * @since 0.9
  */
-MEMOPT_API memopt_status memopt_allocator_trim_to_sync(memopt_allocator *allocator, uint64_t target,
-                                                       uint64_t *out_released);
+MEMOPT_API memopt_status memopt_allocator_trim_sync(memopt_allocator *allocator, uint64_t target,
+                                                    uint64_t *out_released);
 
 /**
  * @brief Sets the limit on the bytes that the allocator and its pools hold from the device.

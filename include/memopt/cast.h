@@ -559,42 +559,6 @@ MEMOPT_API memopt_status memopt_scaler_set_state_sync(memopt_scaler *scaler,
                                                       memopt_stream stream);
 
 /**
- * @brief Enqueues a copy of the state to the host, for memopt_scaler_get_sent_state(). Does not
- *        wait.
- *
- * Call it after memopt_scaler_update() in each step, or in some. While an earlier copy is under way
- * the call does nothing. The first call allocates page-locked memory.
- * @param scaler the scaler.
- * @param stream the stream.
- * @retval MEMOPT_OK enqueued, or an earlier copy is still under way.
- * @retval MEMOPT_INVALID_ARGUMENT scaler is NULL or stream is not a live stream of its device.
- * @retval MEMOPT_UNSUPPORTED the stream records a graph.
- * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST a host allocation or
- *         the driver failed, or the device is lost; see memopt_last_error(). The last state stays
- *         known.
- * @since 0.9
- */
-MEMOPT_API memopt_status memopt_scaler_send_state(memopt_scaler *scaler, memopt_stream stream);
-
-/**
- * @brief Reads the last state that has arrived by memopt_scaler_send_state(), without waiting.
- * @param scaler the scaler.
- * @param[in,out] out_state the caller sets struct_size; the call fills at most that many bytes.
- * @param[out] out_updates how many calls of memopt_scaler_update() were enqueued before the state
- *        was sent: the step that it belongs to. May be NULL.
- * @retval MEMOPT_OK done.
- * @retval MEMOPT_NOT_READY no state has arrived yet. The last error is not written.
- * @retval MEMOPT_INVALID_ARGUMENT scaler or out_state is NULL, or struct_size is too small.
- * @retval MEMOPT_UNSUPPORTED as for every call with a handle of a parent process.
- * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST the driver failed or the device is lost; see
- *         memopt_last_error().
- * @since 0.9
- */
-MEMOPT_API memopt_status memopt_scaler_get_sent_state(memopt_scaler *scaler,
-                                                      memopt_scaler_state *out_state,
-                                                      uint64_t *out_updates);
-
-/**
  * @brief Sets every byte of many tensors, in stream order: 0 for gradients before they are added
  *        to, 255 for memory that must be written before it is read (every float type reads it as
  *        NaN).

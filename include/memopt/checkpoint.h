@@ -455,15 +455,6 @@ MEMOPT_API memopt_status memopt_schedule_get_info(const memopt_schedule *schedul
 MEMOPT_API memopt_status memopt_schedule_next(memopt_schedule *schedule,
                                               memopt_schedule_step *out_step);
 
-/**
- * @brief Returns to the position before the first step.
- * @param schedule the schedule.
- * @retval MEMOPT_OK done.
- * @retval MEMOPT_INVALID_ARGUMENT schedule is NULL.
- * @since 0.9
- */
-MEMOPT_API memopt_status memopt_schedule_rewind(memopt_schedule *schedule);
-
 MEMOPT_END_DECLS
 
 #endif /* MEMOPT_CHECKPOINT_H */

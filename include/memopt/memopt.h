@@ -1,6 +1,8 @@
 /**
  * @file memopt.h
  * @brief The whole stable interface of libmemopt.
+ *
+ * A trainer needs thirty of the calls; the guide's page on porting lists them by header.
  */
 #ifndef MEMOPT_MEMOPT_H
 #define MEMOPT_MEMOPT_H

@@ -99,7 +99,7 @@ MEMOPT_API void *memopt_pluggable_alloc_or_raise(uint64_t size, int32_t device,
  * @brief Sets what this thread's allocations are for, until it sets something else: the tag of
  *        every block that memopt_pluggable_alloc() and memopt_pluggable_alloc_or_raise() give it,
  *        on every device, in pools of graphs, too. Tags count bytes by purpose, and
- *        memopt_pool_pause_with_sync() can pause some of them.
+ *        memopt_pool_pause_sync() can pause some of them.
  * @param name up to 31 characters: "weights", "gradients", "optimizer", "activations", "other", or
  *        one of your own, which each device's allocator gets at its first allocation
  *        (memopt_allocator_register_tag()); NULL: "other", with which every thread begins.
@@ -142,7 +142,7 @@ MEMOPT_API void memopt_pluggable_empty_cache(void);
 /**
  * @brief Gives cached memory of a device back until its allocators, those of graphs included, hold
  *        at most `target` bytes: first all memory of released pools, then what
- *        memopt_allocator_trim_to_sync() gives back. Live blocks and memory that a graph may still
+ *        memopt_allocator_trim_sync() gives back. Live blocks and memory that a graph may still
  *        use are not touched.
  * @param device index of the device, 0 to 63. Without an allocator nothing is held, and none is
  *        made.

@@ -1,11 +1,20 @@
-/* The loss scaler: making, ending, unscale, check, update and state. */
-#include "cast/scaler.h"
+/* The loss scaler, one block in device memory (kernels/reduce/scale.h): making, ending, unscale,
+ * check, update and state. One thread at a time per scaler; no lock. */
+#include "cast/gradients.h"
+#include "memopt/allocator.h"
 
 #include "base/memory.h"
 #include "base/options.h"
 
 #include <inttypes.h>
 #include <stdio.h>
+
+struct memopt_scaler {
+    memopt_device *device;
+    memopt_allocator *allocator; /* that the block is of; NULL: of the device */
+    mo_scaler_block *block;      /* device memory */
+    uint32_t disabled;
+};
 
 /* --- states ---------------------------------------------------------------------------------- */
 
@@ -139,8 +148,6 @@ memopt_status memopt_scaler_destroy(memopt_scaler *scaler)
         return mo_fail_inherited("scaler_destroy");
     int lost = mo_device_lost(scaler->device);
     first = lost ? MEMOPT_OK : memopt_device_sync(scaler->device);
-    status = mo_scaler_end_sent(scaler);
-    first = first == MEMOPT_OK ? status : first;
     status = give_block(scaler);
     first = first == MEMOPT_OK ? status : first;
     mo_free(scaler);
@@ -197,9 +204,7 @@ memopt_status memopt_scaler_update(memopt_scaler *scaler, memopt_stream stream)
     if (mo_device_inherited(scaler->device))
         return mo_fail_inherited("scaler_update");
     mo_scaler_update_args args = {scaler->block, scaler->disabled, 0};
-    memopt_status status = mo_launch(scaler->device, stream, &mo_kernel_scaler_update, &args, 1);
-    scaler->updates += status == MEMOPT_OK;
-    return status;
+    return mo_launch(scaler->device, stream, &mo_kernel_scaler_update, &args, 1);
 }
 
 /* --- state ----------------------------------------------------------------------------------- */
@@ -219,7 +224,9 @@ memopt_status memopt_scaler_get_state_sync(memopt_scaler *scaler, memopt_stream 
                        "sizeof(memopt_scaler_state)",
                        out_state->struct_size);
     MO_TRY(memopt_copy_sync(scaler->device, &block, scaler->block, sizeof block, stream));
-    memopt_scaler_state state = mo_scaler_state_of(&block);
+    const memopt_scaler_state state = {sizeof state,          block.scale,
+                                       block.growth_factor,   block.backoff_factor,
+                                       block.growth_interval, block.growth_tracker};
     return mo_result_write(out_state, &state, sizeof state, "memopt_scaler_state");
 }
 

@@ -198,11 +198,3 @@ memopt_status memopt_schedule_next(memopt_schedule *schedule, memopt_schedule_st
     schedule->next++;
     return MEMOPT_OK;
 }
-
-memopt_status memopt_schedule_rewind(memopt_schedule *schedule)
-{
-    if (schedule == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "schedule rewind: schedule is NULL");
-    schedule->next = 0;
-    return MEMOPT_OK;
-}

@@ -137,7 +137,7 @@ static memopt_status trim(mo_plug_slot *slot, uint64_t target, uint64_t *release
         of_graphs = mo_plug_pools_held(slot);
     }
     uint64_t own = target > of_graphs ? target - of_graphs : 0;
-    mo_keep_first(&status, memopt_allocator_trim_to_sync(allocator, own, &bytes));
+    mo_keep_first(&status, memopt_allocator_trim_sync(allocator, own, &bytes));
     *released += bytes;
     return status;
 }

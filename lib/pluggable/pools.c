@@ -134,7 +134,7 @@ static memopt_status give_back(mo_graph_pool *pool, uint64_t *released)
         return MEMOPT_OK;
     memopt_status status = memopt_device_sync(memopt_allocator_get_device(pool->allocator));
     if (status == MEMOPT_OK)
-        status = memopt_allocator_trim_sync(pool->allocator, &bytes);
+        status = memopt_allocator_trim_sync(pool->allocator, 0, &bytes);
     *released += bytes;
     return status;
 }

@@ -121,7 +121,7 @@ void holes_expandable(benchmark::State &state)
             for (void *hole : holes)
                 a.give(hole);
             holes.clear();
-            need(memopt_allocator_trim_sync(a.allocator, nullptr));
+            need(memopt_allocator_trim_sync(a.allocator, 0, nullptr));
             for (int k = 0; k < 100; k++)
                 holes.push_back(a.take(3 * mib));
             for (void *hole : holes)

@@ -233,7 +233,7 @@ static void allocate_in_capture(world *w, int mode, const char *config)
     OK(memopt_copy(w->device, (char *)out + BYTES, shared, BYTES / 2, w->stream));
     OK(memopt_allocator_record_stream(pool, shared, w->other));
     OK(memopt_allocator_free(pool, shared));
-    OK(memopt_allocator_trim_sync(pool, &released));
+    OK(memopt_allocator_trim_sync(pool, 0, &released));
     CHECK(released == 0);
     OK(memopt_allocator_alloc(w->allocator, BYTES, MEMOPT_TAG_OTHER, w->other, &beside));
     OK(memopt_fill(w->device, beside, 5, BYTES, w->other));
@@ -253,7 +253,7 @@ static void allocate_in_capture(world *w, int mode, const char *config)
     OK(memopt_allocator_free(w->allocator, beside));
     OK(memopt_allocator_free(pool, in));
     OK(memopt_allocator_free(pool, out));
-    OK(memopt_allocator_trim_sync(pool, &released));
+    OK(memopt_allocator_trim_sync(pool, 0, &released));
     CHECK(released >= 10 * (uint64_t)BYTES);
     OK(memopt_allocator_destroy(pool));
 }
@@ -268,7 +268,7 @@ static void the_allocator_works_in_captures(world *w)
         if (w->properties.virtual_memory)
             allocate_in_capture(w, mode, "expandable_segments:True");
     }
-    OK(memopt_allocator_trim_sync(w->allocator, NULL));
+    OK(memopt_allocator_trim_sync(w->allocator, 0, NULL));
     OK(memopt_device_get_memory_info(w->device, &after));
     CHECK(after.used == before.used);
 }

@@ -4,6 +4,7 @@
  * is quick on a large device.
  */
 #include "driver.h"
+#include "support/pausing.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -106,7 +107,7 @@ static void end_hoard(world *w, hoard *h, const memopt_memory_info *before)
     for (uint32_t i = 0; i < h->count; i++)
         if (h->blocks[i] != NULL)
             drop(h, i);
-    OK(memopt_allocator_trim_sync(h->allocator, &released));
+    OK(memopt_allocator_trim_sync(h->allocator, 0, &released));
     CHECK(released >= reserved / 2 && statistic(h->allocator, "reserved_bytes.all.current") == 0);
     memopt_memory_info after = info_of(w);
     CHECK(after.used == before->used);
@@ -290,7 +291,7 @@ static uint64_t reserved_of(memopt_allocator *allocator)
 static uint64_t trim_to(memopt_allocator *allocator, uint64_t target)
 {
     uint64_t released = UINT64_MAX, before = reserved_of(allocator);
-    OK(memopt_allocator_trim_to_sync(allocator, target, &released));
+    OK(memopt_allocator_trim_sync(allocator, target, &released));
     CHECK(before - reserved_of(allocator) == released);
     return released;
 }
@@ -432,15 +433,14 @@ static void pools_pause(world *w)
     }
     for (int round = 0; round < 4; round++) {
         int keep = round != 2;
-        OK(memopt_pool_pause_sync(pool, keep ? MEMOPT_PAUSE_KEEP : MEMOPT_PAUSE_DISCARD,
-                                  &released));
+        OK(pause_pool(pool, keep ? MEMOPT_PAUSE_KEEP : MEMOPT_PAUSE_DISCARD, &released));
         CHECK(released > 0 && statistic(pool, "reserved_bytes.all.current") == 0);
         CHECK(info_of(w).used == before.used + reserved_of(parent));
         void *other = block_of(w, parent, 24 * MIB, 200 + round);
         check_block(w, other, 24 * MIB, 200 + round);
         OK(memopt_allocator_free(parent, other));
         FAILS(MEMOPT_BUSY, memopt_allocator_alloc(pool, 512, MEMOPT_TAG_OTHER, w->stream, &other));
-        OK(memopt_pool_resume_sync(pool));
+        OK(memopt_pool_resume_sync(pool, 0));
         for (int i = 0; i < PAUSED_BLOCKS; i++) {
             if (!keep)
                 OK(memopt_fill(w->device, blocks[i], (uint8_t)(i + 1), sizes[i], w->stream));
@@ -448,7 +448,7 @@ static void pools_pause(world *w)
         }
         OK(memopt_allocator_free(pool, block_of(w, pool, 2 * MIB, 100)));
     }
-    OK(memopt_pool_pause_sync(pool, MEMOPT_PAUSE_KEEP, NULL));
+    OK(pause_pool(pool, MEMOPT_PAUSE_KEEP, NULL));
     for (int i = 0; i < PAUSED_BLOCKS; i++)
         OK(memopt_allocator_free(pool, blocks[i]));
     OK(memopt_allocator_destroy(pool));
@@ -481,7 +481,7 @@ static void change_block(mixed *m, int i)
 {
     int owner = (int)below(m, MEMBERS);
     uint64_t bytes = 512 * (1 + below(m, below(m, 3) == 0 ? 12288 : 256));
-    if (m->blocks[i].data != NULL && !memopt_pool_is_paused(m->members[m->blocks[i].owner])) {
+    if (m->blocks[i].data != NULL && !pool_is_paused(m->members[m->blocks[i].owner])) {
         check_block(m->w, m->blocks[i].data, m->blocks[i].bytes, m->blocks[i].value);
         OK(memopt_allocator_free(m->members[m->blocks[i].owner], m->blocks[i].data));
         m->blocks[i].data = NULL;
@@ -490,7 +490,7 @@ static void change_block(mixed *m, int i)
         return;
     memopt_status status = memopt_allocator_alloc(m->members[owner], bytes, MEMOPT_TAG_OTHER,
                                                   m->w->stream, &m->blocks[i].data);
-    if (memopt_pool_is_paused(m->members[owner])) {
+    if (pool_is_paused(m->members[owner])) {
         CHECK(status == MEMOPT_BUSY);
         return;
     }
@@ -507,11 +507,11 @@ static void change_block(mixed *m, int i)
 /* Pauses a member that is not paused, resumes one that is, if there is memory. */
 static void change_member(memopt_allocator *member)
 {
-    if (!memopt_pool_is_paused(member)) {
-        OK(memopt_pool_pause_sync(member, MEMOPT_PAUSE_KEEP, NULL));
+    if (!pool_is_paused(member)) {
+        OK(pause_pool(member, MEMOPT_PAUSE_KEEP, NULL));
         return;
     }
-    memopt_status status = memopt_pool_resume_sync(member);
+    memopt_status status = memopt_pool_resume_sync(member, 0);
     if (status != MEMOPT_OUT_OF_DEVICE_MEMORY)
         OK(status);
 }
@@ -522,7 +522,7 @@ static void end_mixed(mixed *m)
         int owner = m->blocks[i].owner;
         if (m->blocks[i].data == NULL)
             continue;
-        if (!memopt_pool_is_paused(m->members[owner]))
+        if (!pool_is_paused(m->members[owner]))
             check_block(m->w, m->blocks[i].data, m->blocks[i].bytes, m->blocks[i].value);
         OK(memopt_allocator_free(m->members[owner], m->blocks[i].data));
     }
@@ -546,7 +546,7 @@ static void pools_do_anything(world *w)
         if (below(&m, 6) == 0)
             change_member(m.members[below(&m, MEMBERS)]);
         if (below(&m, 16) == 0)
-            OK(memopt_allocator_trim_to_sync(m.members[below(&m, MEMBERS)], 4 * MIB, NULL));
+            OK(memopt_allocator_trim_sync(m.members[below(&m, MEMBERS)], 4 * MIB, NULL));
         CHECK(info_of(w).used <= before.used + options.limit);
     }
     end_mixed(&m);

@@ -32,7 +32,7 @@ static void allocator_blocks_are_separate(world *w)
             OK(memopt_allocator_free(w->allocator, blocks[i]));
         }
     }
-    OK(memopt_allocator_trim_sync(w->allocator, NULL));
+    OK(memopt_allocator_trim_sync(w->allocator, 0, NULL));
 }
 
 /* Memory that another stream still uses goes to nobody else before that. */

@@ -127,7 +127,7 @@ static void one_round(stress *s)
     block *b = &s->blocks[below(s, BLOCKS)];
     uint64_t choice = below(s, 100);
     if (choice < 2)
-        OK(memopt_allocator_trim_sync(s->w->allocator, NULL));
+        OK(memopt_allocator_trim_sync(s->w->allocator, 0, NULL));
     else if (choice < 4)
         OK(memopt_offloader_trim_sync(s->offloader, NULL));
     else if (b->ticket != 0)
@@ -180,7 +180,7 @@ static void stress_world(world *w)
         OK(memopt_stream_sync(w->device, s->streams[i]));
     OK(memopt_offloader_destroy(s->offloader));
     OK(memopt_event_destroy(s->event));
-    OK(memopt_allocator_trim_sync(w->allocator, NULL));
+    OK(memopt_allocator_trim_sync(w->allocator, 0, NULL));
     for (int i = 0; i < STREAMS; i++)
         OK(memopt_stream_destroy(w->device, s->streams[i]));
     free(s->host);
@@ -190,7 +190,7 @@ static void stress_world(world *w)
 static void nothing_is_left(world *w, const memopt_memory_info *before)
 {
     uint64_t left = 1;
-    OK(memopt_allocator_trim_sync(w->allocator, NULL));
+    OK(memopt_allocator_trim_sync(w->allocator, 0, NULL));
     OK(memopt_allocator_get_stat(w->allocator, "reserved_bytes.all.current", &left));
     memopt_memory_info after = info_of(w);
     CHECK(left == 0 && after.used == before->used && after.pinned == before->pinned);

@@ -103,7 +103,7 @@ static void part_of_step(side *s, int part)
         OK(memopt_offloader_release(s->offloader, s->ticket, w->stream));
         break;
     default:
-        OK(memopt_allocator_trim_sync(w->allocator, NULL));
+        OK(memopt_allocator_trim_sync(w->allocator, 0, NULL));
         break;
     }
 }

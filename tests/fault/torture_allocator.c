@@ -285,7 +285,7 @@ static void make_plan(memopt_device *device, void *context)
     make_step(device, context);
     assert_int_equal(run_mark(device, context), MEMOPT_OK);
     do_step(f);
-    assert_int_equal(memopt_allocator_trim_sync(f->allocator, NULL), MEMOPT_OK);
+    assert_int_equal(memopt_allocator_trim_sync(f->allocator, 0, NULL), MEMOPT_OK);
     assert_int_equal(memopt_allocator_mark_step(f->allocator, MEMOPT_STEP_NEXT), MEMOPT_OK);
     memopt_step_plan plan = MEMOPT_STEP_PLAN_INIT;
     assert_int_equal(memopt_allocator_get_step_plan(f->allocator, &plan), MEMOPT_OK);

@@ -20,7 +20,7 @@ static void setup_ticket(memopt_device *device, void *context)
     OK(memopt_offloader_pack(f->w.offloader, f->block, f->bytes, f->w.s, &f->ticket));
     OK(memopt_device_sync(device));
     if (f->trim_first)
-        OK(memopt_allocator_trim_sync(f->w.allocator, NULL));
+        OK(memopt_allocator_trim_sync(f->w.allocator, 0, NULL));
 }
 
 static void setup_unpacked(memopt_device *device, void *context)

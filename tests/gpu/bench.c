@@ -137,7 +137,7 @@ uint64_t room(bench *b)
 {
     memopt_memory_info info = {sizeof info, 0, 0, 0, 0, 0, 0, 0, 0};
     OK(memopt_device_sync(b->device));
-    OK(memopt_allocator_trim_sync(b->allocator, &(uint64_t){0}));
+    OK(memopt_allocator_trim_sync(b->allocator, 0, &(uint64_t){0}));
     OK(memopt_device_get_memory_info(b->device, &info));
     return info.free - info.free / 8;
 }

@@ -105,7 +105,7 @@ static void stall(bench *b, uint64_t limit, double *fresh, double *moved)
     OK(memopt_allocator_set_limit(allocator, limit));
     *fresh = alloc_seconds(b, allocator, limit / 4, &large);
     OK(memopt_allocator_free(allocator, large));
-    OK(memopt_allocator_trim_sync(allocator, &(uint64_t){0}));
+    OK(memopt_allocator_trim_sync(allocator, 0, &(uint64_t){0}));
     for (int i = 0; i < BLOCKS; i++)
         (void)alloc_seconds(b, allocator, limit / BLOCKS, &blocks[i]);
     for (int i = 0; i < BLOCKS; i += 2)

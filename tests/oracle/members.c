@@ -60,7 +60,7 @@ void do_trim(hand *h, const oracle_op *op)
     if (!w->graph.capturing || records(w, op->member)) {
         uint64_t before = world_stat(w, op->member, "reserved_bytes.all.current");
         memopt_status status =
-            CALL(w, memopt_allocator_trim_to_sync(w->members[op->member].handle, op->n, &released));
+            CALL(w, memopt_allocator_trim_sync(w->members[op->member].handle, op->n, &released));
         int done = expected(w, status, MEMOPT_OK, MEMOPT_OK);
         if (w->graph.capturing)
             REQUIRE(w, released == 0);

@@ -88,7 +88,7 @@ static uint64_t check_member(world *w, uint32_t index)
         REQUIRE(w, world_stat(w, index, "allocation.all.allocated") == m->allocations);
         REQUIRE(w, world_stat(w, index, "requested_bytes.all.peak") == m->peak);
     }
-    REQUIRE(w, memopt_pool_is_paused(m->handle) == (m->paused == UINT64_MAX));
+    REQUIRE(w, pool_is_paused(m->handle) == (m->paused == UINT64_MAX));
     REQUIRE(w, memopt_pool_get_paused_tags(m->handle) == m->paused);
     if (!m->paused)
         REQUIRE(w, reserved >= world_stat(w, index, "allocated_bytes.all.current"));

@@ -59,7 +59,7 @@ static memopt_status call_pause(memopt_allocator *handle, memopt_pause how, uint
     options.how = how;
     if (how == MEMOPT_PAUSE_FILE)
         options.path = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
-    return memopt_pool_pause_with_sync(handle, &options, report);
+    return memopt_pool_pause_sync(handle, &options, report);
 }
 
 /* tags = 0: all that are not paused. */
@@ -141,8 +141,8 @@ static void resume_member(hand *h, uint32_t index, uint64_t tags)
         return;
     int idle = tags == 0 ? m->paused == 0 : (tags & ~m->paused) != 0;
     int busy = idle || w->graph.capturing;
-    memopt_status status = CALL(w, tags == 0 ? memopt_pool_resume_sync(m->handle)
-                                             : memopt_pool_resume_tags_sync(m->handle, tags));
+    memopt_status status = CALL(w, tags == 0 ? memopt_pool_resume_sync(m->handle, 0)
+                                             : memopt_pool_resume_sync(m->handle, tags));
     int done = expected(w, status, idle ? MEMOPT_BUSY : MEMOPT_OUT_OF_DEVICE_MEMORY,
                         busy || w->struck ? MEMOPT_BUSY : MEMOPT_OK);
     REQUIRE(w, !(done && busy));

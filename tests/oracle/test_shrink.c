@@ -15,12 +15,12 @@ memopt_status __real_memopt_allocator_record_stream(memopt_allocator *allocator,
                                                     memopt_stream stream);
 memopt_status __wrap_memopt_allocator_record_stream(memopt_allocator *allocator, void *pointer,
                                                     memopt_stream stream);
-memopt_status __real_memopt_allocator_trim_to_sync(memopt_allocator *allocator, uint64_t target,
-                                                   uint64_t *out_released);
-memopt_status __wrap_memopt_allocator_trim_to_sync(memopt_allocator *allocator, uint64_t target,
-                                                   uint64_t *out_released);
-memopt_status __real_memopt_pool_resume_sync(memopt_pool *pool);
-memopt_status __wrap_memopt_pool_resume_sync(memopt_pool *pool);
+memopt_status __real_memopt_allocator_trim_sync(memopt_allocator *allocator, uint64_t target,
+                                                uint64_t *out_released);
+memopt_status __wrap_memopt_allocator_trim_sync(memopt_allocator *allocator, uint64_t target,
+                                                uint64_t *out_released);
+memopt_status __real_memopt_pool_resume_sync(memopt_pool *pool, uint64_t tags);
+memopt_status __wrap_memopt_pool_resume_sync(memopt_pool *pool, uint64_t tags);
 
 /* Forgets which streams use a block. */
 memopt_status __wrap_memopt_allocator_record_stream(memopt_allocator *allocator, void *pointer,
@@ -34,11 +34,11 @@ memopt_status __wrap_memopt_allocator_record_stream(memopt_allocator *allocator,
 }
 
 /* Gives nothing back. */
-memopt_status __wrap_memopt_allocator_trim_to_sync(memopt_allocator *allocator, uint64_t target,
-                                                   uint64_t *out_released)
+memopt_status __wrap_memopt_allocator_trim_sync(memopt_allocator *allocator, uint64_t target,
+                                                uint64_t *out_released)
 {
     if (broken != TRIMS)
-        return __real_memopt_allocator_trim_to_sync(allocator, target, out_released);
+        return __real_memopt_allocator_trim_sync(allocator, target, out_released);
     *out_released = 0;
     return MEMOPT_OK;
 }
@@ -51,9 +51,9 @@ static memopt_status find_block(void *user, const memopt_block_info *block)
 }
 
 /* One block comes back with other contents. */
-memopt_status __wrap_memopt_pool_resume_sync(memopt_pool *pool)
+memopt_status __wrap_memopt_pool_resume_sync(memopt_pool *pool, uint64_t tags)
 {
-    memopt_status status = __real_memopt_pool_resume_sync(pool);
+    memopt_status status = __real_memopt_pool_resume_sync(pool, tags);
     void *block = NULL;
     if (broken != RESUMES || status != MEMOPT_OK ||
         memopt_allocator_snapshot(pool, find_block, &block) != MEMOPT_OK || block == NULL)

@@ -371,11 +371,11 @@ void world_close(world *w)
         if (w->members[i].handle != NULL) {
             w->members[i].limit = 0;
             OK(w, memopt_allocator_set_limit(w->members[i].handle, 0));
-            OK(w, memopt_allocator_trim_sync(w->members[i].handle, NULL));
+            OK(w, memopt_allocator_trim_sync(w->members[i].handle, 0, NULL));
         }
     for (int i = 0; i < ORACLE_MEMBERS; i++)
         if (w->members[i].paused) { /* now there is room */
-            OK(w, memopt_pool_resume_sync(w->members[i].handle));
+            OK(w, memopt_pool_resume_sync(w->members[i].handle, 0));
             w->members[i].paused = 0;
         }
     model_check(w);

@@ -14,6 +14,7 @@
 #include "allocator/blocks/state.h"
 
 #include "memopt/share.h"
+#include "support/pausing.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -12,6 +12,7 @@
 #include "memopt/optim.h"
 
 #include "base/memory.h"
+#include "support/pausing.h"
 #include "support/sweep.h"
 
 #include <dlfcn.h>
@@ -110,8 +111,8 @@ static int kept_contents(const world *w)
 {
     unsigned char *host = malloc(KEPT);
     int right = host != NULL;
-    if (right && memopt_pool_is_paused(w->pool))
-        right = memopt_pool_resume_sync(w->pool) == MEMOPT_OK;
+    if (right && pool_is_paused(w->pool))
+        right = memopt_pool_resume_sync(w->pool, 0) == MEMOPT_OK;
     for (int i = 0; i < 2 && right; i++) {
         if (w->kept[i] == NULL)
             continue;
@@ -127,8 +128,8 @@ static int kept_contents(const world *w)
 static memopt_status pause_and_resume(world *w)
 {
     TRY(fill_pool(w));
-    TRY(memopt_pool_pause_sync(w->pool, MEMOPT_PAUSE_KEEP, NULL));
-    return memopt_pool_resume_sync(w->pool);
+    TRY(pause_pool(w->pool, MEMOPT_PAUSE_KEEP, NULL));
+    return memopt_pool_resume_sync(w->pool, 0);
 }
 
 static memopt_status scenario(world *w)

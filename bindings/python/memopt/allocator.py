@@ -323,7 +323,7 @@ class Allocator(_lifetime.Closing):
         """Gives cached memory back to the device until at most `target` bytes are held; the bytes
         given back. Live blocks are not touched."""
         return int(
-            output(lib.memopt_allocator_trim_to_sync, self._handle.pointer, parse_size(target))
+            output(lib.memopt_allocator_trim_sync, self._handle.pointer, parse_size(target))
         )
 
     def set_limit(self, limit: Size) -> None:
@@ -373,7 +373,7 @@ class Allocator(_lifetime.Closing):
             else _abi.Pause.KEEP if keep
             else _abi.Pause.DISCARD,
         )
-        raw = output(lib.memopt_pool_pause_with_sync, self._handle.pointer, options)
+        raw = output(lib.memopt_pool_pause_sync, self._handle.pointer, options)
         result = Paused(raw.released_bytes)
         result.shared, result.kept = raw.shared_bytes, raw.kept_bytes
         return result
@@ -383,7 +383,7 @@ class Allocator(_lifetime.Closing):
         the tags that were paused together with them, or all. OutOfMemoryError where too little is
         free, OSError where a file cannot be read: they stay paused."""
         bits = 0 if tags is None else self._tag_bits(tags)
-        lib.memopt_pool_resume_tags_sync(self._handle.pointer, bits)
+        lib.memopt_pool_resume_sync(self._handle.pointer, bits)
 
     def _tag_bits(self, tags: Iterable[TagLike]) -> int:
         bits = 0
@@ -399,7 +399,7 @@ class Allocator(_lifetime.Closing):
     @property
     def paused(self) -> bool:
         """Whether all of it is paused."""
-        return bool(lib.memopt_pool_is_paused(self._handle.pointer))
+        return lib.memopt_pool_get_paused_tags(self._handle.pointer) == (1 << 64) - 1
 
     @property
     def paused_tags(self) -> FrozenSet[str]:

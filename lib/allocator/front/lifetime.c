@@ -263,11 +263,6 @@ memopt_status memopt_pool_create(memopt_allocator *parent, const memopt_pool_opt
     return MEMOPT_OK;
 }
 
-memopt_allocator *memopt_pool_get_parent(const memopt_pool *pool)
-{
-    return pool == NULL || pool == pool->family->parent ? NULL : pool->family->parent;
-}
-
 const char *memopt_pool_get_name(const memopt_pool *pool)
 {
     return pool == NULL ? NULL : pool->name;

@@ -18,18 +18,16 @@ static memopt_status trim(memopt_allocator *allocator, uint64_t target, uint64_t
     return status;
 }
 
-static memopt_status trim_call(const char *function, memopt_allocator *allocator, uint64_t target,
-                               uint64_t *out_released)
+memopt_status memopt_allocator_trim_sync(memopt_allocator *allocator, uint64_t target,
+                                         uint64_t *out_released)
 {
     uint64_t released = 0;
     memopt_status status = MEMOPT_OK;
     if (allocator == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: allocator is NULL", function);
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_trim_sync: allocator is NULL");
     if (mo_device_inherited(allocator->device))
-        return mo_fail_inherited(function);
-    status = mo_family_enter(allocator->family, function);
-    if (status != MEMOPT_OK)
-        return status;
+        return mo_fail_inherited("allocator_trim_sync");
+    MO_TRY(mo_family_enter(allocator->family, "allocator_trim_sync"));
     if (!mo_family_capturing(allocator->family)) {
         mo_lock(&allocator->lock);
         status = trim(allocator, target, &released);
@@ -39,15 +37,4 @@ static memopt_status trim_call(const char *function, memopt_allocator *allocator
     if (status == MEMOPT_OK && out_released != NULL)
         *out_released = released;
     return status;
-}
-
-memopt_status memopt_allocator_trim_sync(memopt_allocator *allocator, uint64_t *out_released)
-{
-    return trim_call("allocator_trim_sync", allocator, 0, out_released);
-}
-
-memopt_status memopt_allocator_trim_to_sync(memopt_allocator *allocator, uint64_t target,
-                                            uint64_t *out_released)
-{
-    return trim_call("allocator_trim_to_sync", allocator, target, out_released);
 }

@@ -283,22 +283,8 @@ static memopt_status pause_tags(memopt_pool *pool, const memopt_pause_options *o
     return status;
 }
 
-memopt_status memopt_pool_pause_sync(memopt_pool *pool, memopt_pause how, uint64_t *out_released)
-{
-    memopt_pause_options options = MEMOPT_PAUSE_OPTIONS_INIT;
-    memopt_pause_report report = MEMOPT_PAUSE_REPORT_INIT;
-    if (how != MEMOPT_PAUSE_DISCARD && how != MEMOPT_PAUSE_KEEP)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "pool_pause: how is %" PRIu32 "; give MEMOPT_PAUSE_DISCARD or _KEEP", how);
-    options.how = how;
-    memopt_status status = pause_tags(pool, &options, &report);
-    if (status == MEMOPT_OK && out_released != NULL)
-        *out_released = report.released_bytes;
-    return status;
-}
-
-memopt_status memopt_pool_pause_with_sync(memopt_pool *pool, const memopt_pause_options *options,
-                                          memopt_pause_report *out_report)
+memopt_status memopt_pool_pause_sync(memopt_pool *pool, const memopt_pause_options *options,
+                                     memopt_pause_report *out_report)
 {
     memopt_pause_options copy;
     memopt_pause_report report = MEMOPT_PAUSE_REPORT_INIT;
@@ -322,7 +308,7 @@ memopt_status memopt_pool_pause_with_sync(memopt_pool *pool, const memopt_pause_
     return status;
 }
 
-memopt_status memopt_pool_resume_tags_sync(memopt_pool *pool, uint64_t tags)
+memopt_status memopt_pool_resume_sync(memopt_pool *pool, uint64_t tags)
 {
     memopt_status status = enter(pool, "pool_resume");
     if (status != MEMOPT_OK)
@@ -341,11 +327,6 @@ memopt_status memopt_pool_resume_tags_sync(memopt_pool *pool, uint64_t tags)
     return status;
 }
 
-memopt_status memopt_pool_resume_sync(memopt_pool *pool)
-{
-    return memopt_pool_resume_tags_sync(pool, 0);
-}
-
 uint64_t memopt_pool_get_paused_tags(memopt_pool *pool)
 {
     if (pool == NULL || mo_device_inherited(pool->device))
@@ -354,9 +335,4 @@ uint64_t memopt_pool_get_paused_tags(memopt_pool *pool)
     uint64_t tags = pool->paused_tags;
     mo_unlock(&pool->lock);
     return tags;
-}
-
-int32_t memopt_pool_is_paused(memopt_pool *pool)
-{
-    return memopt_pool_get_paused_tags(pool) == UINT64_MAX;
 }

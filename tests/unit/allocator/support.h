@@ -3,6 +3,7 @@
 #define TEST_ALLOCATOR_SUPPORT_H
 
 #include "support/bench.h"
+#include "support/pausing.h"
 
 #include "support/allocator_check.h"
 

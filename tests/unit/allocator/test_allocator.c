@@ -138,7 +138,7 @@ static void test_trim_of_pages(void **state)
     memset(low, 1, 5 * MIB);
     memset(high, 2, 5 * MIB);
     OK(memopt_allocator_free(allocator, hole));
-    OK(memopt_allocator_trim_sync(allocator, &released));
+    OK(memopt_allocator_trim_sync(allocator, 0, &released));
     assert_int_equal(released, 8 * MIB); /* [5, 15) MiB holds the pages of [6, 14) */
     assert_int_equal(stat_of(allocator, "reserved_bytes.all.current"), 12 * MIB);
     OK(mo_allocator_check(allocator));
@@ -151,7 +151,7 @@ static void test_trim_of_pages(void **state)
     OK(memopt_allocator_free(allocator, low));
     OK(memopt_allocator_free(allocator, hole));
     OK(memopt_allocator_free(allocator, high));
-    OK(memopt_allocator_trim_sync(allocator, &released));
+    OK(memopt_allocator_trim_sync(allocator, 0, &released));
     assert_int_equal(released, 20 * MIB);
     finish(allocator, device);
 }
@@ -203,11 +203,11 @@ static void test_trim_gives_back_the_oldest_first(void **state)
         uint64_t held = stat_of(allocator, "reserved_bytes.all.current");
         for (int i = 0; i < 4; i++) {
             uint64_t first = expandable ? 6 * MIB : 12 * MIB;
-            OK(memopt_allocator_trim_to_sync(allocator, held - 6 * MIB, &released));
+            OK(memopt_allocator_trim_sync(allocator, held - 6 * MIB, &released));
             assert_int_equal(released, first);
             assert_int_equal(cached_at(allocator, block[order[i]]), 12 * MIB - first);
             held -= 12 * MIB;
-            OK(memopt_allocator_trim_to_sync(allocator, held, &released));
+            OK(memopt_allocator_trim_sync(allocator, held, &released));
             assert_int_equal(released, 12 * MIB - first);
             for (int k = 0; k < 4; k++)
                 assert_int_equal(cached_at(allocator, block[order[k]]), k > i ? 12 * MIB : 0);
@@ -304,9 +304,7 @@ static void test_bad_arguments(void **state)
     assert_false(memopt_allocator_owns(NULL, device) || memopt_allocator_owns(allocator, NULL));
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL",
                  memopt_allocator_get_block(NULL, device, NULL, NULL));
-    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_allocator_trim_sync(NULL, NULL));
-    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "trim_to_sync: allocator is NULL",
-                 memopt_allocator_trim_to_sync(NULL, 1, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_allocator_trim_sync(NULL, 0, NULL));
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_allocator_set_limit(NULL, 1));
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_allocator_reset_peaks(NULL));
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL",

@@ -121,7 +121,7 @@ static void test_capture_defers(void **state)
         void *more = alloc(allocator, 12 * MIB);
         assert_int_equal(memopt_allocator_alloc(allocator, 40 * MIB, 0, NULL, &none),
                          MEMOPT_OUT_OF_DEVICE_MEMORY);
-        OK(memopt_allocator_trim_sync(allocator, &released));
+        OK(memopt_allocator_trim_sync(allocator, 0, &released));
         assert_int_equal(released, 0);
         assert_int_equal(events_touched, 0);
         OK(mo_allocator_check(allocator));
@@ -241,7 +241,7 @@ static void test_stream_churn(void **state)
             OK(memopt_allocator_free(allocator, block));
             OK(memopt_stream_destroy(device, stream));
             if (i % 10 == 9)
-                OK(memopt_allocator_trim_sync(allocator, NULL));
+                OK(memopt_allocator_trim_sync(allocator, 0, NULL));
         }
         OK(memopt_device_get_memory_info(device, &info));
         assert_int_equal(info.used, 0);

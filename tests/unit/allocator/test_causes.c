@@ -2,6 +2,8 @@
  * names. A run ends where memory runs out; sizes, tags and the work before come from the seed. */
 #include "support.h"
 
+#include "allocator/blocks/state.h"
+
 #include "device/front/handle.h"
 #include "support/sweep.h"
 
@@ -109,7 +111,7 @@ static void fragmentation(scene *s)
     uint64_t pin = draw(s, 0, 1) ? 150 * KIB : 1030 * KIB;
     open_scene(s, pin < MIB ? EXPANDABLE : "");
     work_before(s);
-    OK(memopt_allocator_trim_sync(s->allocator, NULL));
+    OK(memopt_allocator_trim_sync(s->allocator, 0, NULL));
     int first = s->count;
     while (keep(s, draw(s, 1100 * KIB, 1700 * KIB), MEMOPT_TAG_OTHER, NULL) &&
            keep(s, draw(s, pin, pin + 150 * KIB), MEMOPT_TAG_ACTIVATIONS, NULL)) {
@@ -159,7 +161,7 @@ static void stream(scene *s)
     drop(s, first, 1);
     one_that_fails(s, draw(s, 120 * MIB, 150 * MIB));
     captured = NULL;
-    OK(memopt_allocator_trim_sync(s->allocator, NULL));
+    OK(memopt_allocator_trim_sync(s->allocator, 0, NULL));
     drop(s, 0, 1);
     OK(memopt_stream_destroy(s->device, other));
 }
@@ -171,7 +173,7 @@ static void rounding(scene *s)
     open_scene(s, split ? "max_split_size_mb:20,max_non_split_rounding_mb:200"
                         : "roundup_power2_divisions:2");
     work_before(s);
-    OK(memopt_allocator_trim_sync(s->allocator, NULL));
+    OK(memopt_allocator_trim_sync(s->allocator, 0, NULL));
     if (split) {
         int first = s->count;
         for (int i = 0; i < 3; i++)
@@ -310,10 +312,12 @@ static const expectation table[] = {
 static void finish_scene(scene *s)
 {
     drop(s, 0, 1);
-    memopt_allocator *parent = memopt_pool_get_parent(s->allocator);
+    memopt_allocator *parent = s->allocator->family->parent;
+    int is_pool = parent != s->allocator;
     OK(mo_allocator_check(s->allocator));
     OK(memopt_allocator_destroy(s->allocator));
-    OK(memopt_allocator_destroy(parent));
+    if (is_pool)
+        OK(memopt_allocator_destroy(parent));
     OK(memopt_allocator_destroy_force(others_allocator));
     others_allocator = NULL;
     OK(memopt_device_close(s->device));

@@ -361,7 +361,7 @@ static void test_deferred_frees(void **state)
         assert_int_equal(stat_of(allocator, "active.all.current"), 3); /* both, block, known */
         FAILS_SAYING(MEMOPT_BUSY, "graph", memopt_stream_release_sync(device, graph));
         captured = NULL;
-        OK(memopt_allocator_trim_sync(allocator, NULL)); /* the capture is over */
+        OK(memopt_allocator_trim_sync(allocator, 0, NULL)); /* the capture is over */
         assert_true(records >= 3);
         assert_int_equal(stat_of(allocator, "active.all.current"), 2);
         OK(memopt_allocator_free(allocator, block));
@@ -421,7 +421,7 @@ static void meanwhile(void *user)
     }
     if (x->trim) { /* waits for the device, since it may not wait for the stream */
         uint64_t used = memory_used(x->device);
-        OK(memopt_allocator_trim_sync(x->allocator, NULL));
+        OK(memopt_allocator_trim_sync(x->allocator, 0, NULL));
         assert_true(memory_used(x->device) < used);
         assert_int_equal(stat_of(x->allocator, "active.all.current"), 3);
     }
@@ -510,7 +510,7 @@ static void end_unwaited(const char *config, int by_release, int by_pressure)
         other = alloc(x.allocator, 60 * MIB);
         OK(memopt_allocator_free(x.allocator, other));
     } else {
-        OK(memopt_allocator_trim_sync(x.allocator, &released));
+        OK(memopt_allocator_trim_sync(x.allocator, 0, &released));
         assert_true(released >= 20 * MIB);
     }
     assert_int_equal(stat_of(x.allocator, "active.all.current"), 0);

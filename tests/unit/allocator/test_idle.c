@@ -103,13 +103,13 @@ static void test_family(void **state)
         if (i != 3)
             OK(memopt_allocator_free(pools[i], kept));
         else
-            OK(memopt_pool_pause_sync(pools[i], MEMOPT_PAUSE_DISCARD, NULL));
+            OK(pause_pool(pools[i], MEMOPT_PAUSE_DISCARD, NULL));
     }
     pass(allocator, 3);
     assert_int_equal(held(pools[0]), 0);
     assert_true(held(pools[1]) >= 10 * MIB && held(pools[2]) >= 10 * MIB);
-    assert_int_equal(memopt_pool_is_paused(pools[3]), 1);
-    OK(memopt_pool_resume_sync(pools[3]));
+    assert_int_equal(pool_is_paused(pools[3]), 1);
+    OK(memopt_pool_resume_sync(pools[3], 0));
     assert_int_equal(held(pools[3]), 2 * MIB);
     for (int i = 0; i < 3; i++)
         OK(memopt_allocator_destroy(pools[i]));

@@ -27,7 +27,7 @@ static void call_back(void *user, memopt_log_level level, const char *message)
     (void)level, (void)message;
     w->lines++;
     if (w->allocator != NULL)
-        OK(memopt_allocator_trim_sync(w->allocator, NULL));
+        OK(memopt_allocator_trim_sync(w->allocator, 0, NULL));
     if (memopt_stream_create(w->device, &stream) == MEMOPT_OK)
         OK(memopt_stream_destroy(w->device, stream));
 }

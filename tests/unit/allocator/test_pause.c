@@ -106,21 +106,21 @@ static void test_contents_are_kept(void **state)
         uint64_t before = held(s.pool), live = stat_of(s.pool, "allocated_bytes.all.current");
         uint64_t released = 0, active = stat_of(s.pool, "allocation.all.current");
         for (int round = 0; round < 3; round++) {
-            OK(memopt_pool_pause_sync(s.pool, MEMOPT_PAUSE_KEEP, &released));
+            OK(pause_pool(s.pool, MEMOPT_PAUSE_KEEP, &released));
             assert_true(round > 0 || released == before);
-            assert_int_equal(memopt_pool_is_paused(s.pool), 1);
+            assert_int_equal(pool_is_paused(s.pool), 1);
             assert_int_equal(held(s.pool), 0);
             assert_int_equal(stat_of(s.pool, "allocated_bytes.all.current"), live);
             assert_int_equal(stat_of(s.pool, "allocation.all.current"), active);
             assert_true(pinned(s.device) >= live && pinned(s.device) <= before);
             OK(mo_allocator_check(s.pool));
-            OK(memopt_allocator_trim_sync(s.parent, NULL));
+            OK(memopt_allocator_trim_sync(s.parent, 0, NULL));
             assert_int_equal(used(s.device), 0);
             void *all = alloc(s.parent, CAPACITY);
             OK(memopt_fill(s.device, all, 0x55, MIB, NULL));
             OK(memopt_allocator_free(s.parent, all)); /* cached: the resume takes it */
-            OK(memopt_pool_resume_sync(s.pool));
-            assert_int_equal(memopt_pool_is_paused(s.pool), 0);
+            OK(memopt_pool_resume_sync(s.pool, 0));
+            assert_int_equal(pool_is_paused(s.pool), 0);
             assert_int_equal(pinned(s.device), 0);
             assert_true(held(s.pool) <= before && held(s.pool) + held(s.parent) <= CAPACITY);
             OK(mo_allocator_check(s.pool));
@@ -130,44 +130,6 @@ static void test_contents_are_kept(void **state)
         OK(memopt_allocator_free(s.pool, more));
         end(&s);
     }
-}
-
-static void test_contents_are_discarded(void **state)
-{
-    (void)state;
-    scene s = begin(MEMOPT_STREAM_ORDER_ADVERSARIAL, 1, 0);
-    OK(memopt_pool_pause_sync(s.pool, MEMOPT_PAUSE_DISCARD, NULL));
-    assert_int_equal(used(s.device), 0);
-    assert_int_equal(pinned(s.device), 0);
-    OK(memopt_pool_resume_sync(s.pool));
-    for (int i = 0; i < BLOCKS; i++)
-        OK(memopt_fill(s.device, s.blocks[i], (uint8_t)(i + 1), size_of(i), NULL));
-    check_contents(&s);
-    end(&s);
-}
-
-/* An allocator can be paused beside its pools, and a pool without blocks. */
-static void test_parents_and_empty_pools(void **state)
-{
-    (void)state;
-    scene s = begin(MEMOPT_STREAM_ORDER_EAGER, 0, 0);
-    unsigned char *block = alloc(s.parent, 3 * MIB);
-    memset(block, 99, 3 * MIB);
-    OK(memopt_pool_pause_sync(s.parent, MEMOPT_PAUSE_KEEP, NULL));
-    assert_int_equal(held(s.parent), 0);
-    check_contents(&s);
-    memopt_pool *empty = NULL;
-    uint64_t released = 1;
-    OK(memopt_pool_create(s.parent, NULL, &empty));
-    OK(memopt_pool_pause_sync(empty, MEMOPT_PAUSE_KEEP, &released));
-    assert_int_equal(released, 0);
-    OK(memopt_pool_resume_sync(empty));
-    OK(memopt_allocator_free(empty, alloc(empty, 1000)));
-    OK(memopt_allocator_destroy(empty));
-    OK(memopt_pool_resume_sync(s.parent));
-    assert_true(holds(block, 99, 3 * MIB));
-    OK(memopt_allocator_free(s.parent, block));
-    end(&s);
 }
 
 /* --- calls on a paused pool ------------------------------------------------------------------- */
@@ -198,29 +160,29 @@ static void test_statuses(void **state)
     void *none = NULL;
     uint64_t released = 7;
     watch(s.device);
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_pool_pause_sync(NULL, MEMOPT_PAUSE_KEEP, &released));
-    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "how is 2", memopt_pool_pause_sync(s.pool, 2, &released));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_pool_resume_sync(NULL));
-    FAILS_SAYING(MEMOPT_BUSY, "\"generator\" is not paused", memopt_pool_resume_sync(s.pool));
-    assert_int_equal(memopt_pool_is_paused(NULL), 0);
+    FAILS(MEMOPT_INVALID_ARGUMENT, pause_pool(NULL, MEMOPT_PAUSE_KEEP, &released));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "how is 3", pause_pool(s.pool, 3, &released));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_pool_resume_sync(NULL, 0));
+    FAILS_SAYING(MEMOPT_BUSY, "\"generator\" is not paused", memopt_pool_resume_sync(s.pool, 0));
+    assert_int_equal(pool_is_paused(NULL), 0);
     captured = s.stream;
-    FAILS_SAYING(MEMOPT_BUSY, "graph", memopt_pool_pause_sync(s.pool, 0, &released));
-    FAILS_SAYING(MEMOPT_BUSY, "graph", memopt_pool_pause_sync(s.parent, 0, &released));
+    FAILS_SAYING(MEMOPT_BUSY, "graph", pause_pool(s.pool, 0, &released));
+    FAILS_SAYING(MEMOPT_BUSY, "graph", pause_pool(s.parent, 0, &released));
     captured = NULL;
     assert_int_equal(released, 7);
-    OK(memopt_pool_pause_sync(s.pool, MEMOPT_PAUSE_KEEP, NULL));
+    OK(pause_pool(s.pool, MEMOPT_PAUSE_KEEP, NULL));
     captured = s.stream;
-    FAILS_SAYING(MEMOPT_BUSY, "graph", memopt_pool_resume_sync(s.pool));
+    FAILS_SAYING(MEMOPT_BUSY, "graph", memopt_pool_resume_sync(s.pool, 0));
     captured = NULL;
     FAILS_SAYING(MEMOPT_BUSY, "\"generator\" is paused already",
-                 memopt_pool_pause_sync(s.pool, MEMOPT_PAUSE_KEEP, &released));
+                 pause_pool(s.pool, MEMOPT_PAUSE_KEEP, &released));
     FAILS_SAYING(MEMOPT_BUSY, "\"generator\" is paused; resume it",
                  memopt_allocator_alloc(s.pool, 512, 0, NULL, &none));
     FAILS(MEMOPT_BUSY, memopt_allocator_alloc(s.pool, 20 * MIB, 0, NULL, &none));
     FAILS_SAYING(MEMOPT_BUSY, "blocks are still allocated", memopt_allocator_destroy(s.pool));
-    OK(memopt_allocator_trim_sync(s.pool, &released));
+    OK(memopt_allocator_trim_sync(s.pool, 0, &released));
     assert_int_equal(released, 0);
-    OK(memopt_pool_resume_sync(s.pool));
+    OK(memopt_pool_resume_sync(s.pool, 0));
     check_contents(&s);
     end(&s);
 }
@@ -233,49 +195,11 @@ static void test_classic_segments(void **state)
     unsigned char *block = alloc(allocator, 3 * MIB);
     memset(block, 3, 3 * MIB);
     FAILS_SAYING(MEMOPT_UNSUPPORTED, "20.00 MiB in classic segments",
-                 memopt_pool_pause_sync(allocator, MEMOPT_PAUSE_KEEP, NULL));
-    assert_int_equal(memopt_pool_is_paused(allocator), 0);
+                 pause_pool(allocator, MEMOPT_PAUSE_KEEP, NULL));
+    assert_int_equal(pool_is_paused(allocator), 0);
     assert_true(holds(block, 3, 3 * MIB));
     OK(memopt_allocator_free(allocator, block));
     finish(allocator, device);
-}
-
-/* Blocks that are freed while paused are free after the resume, and the others as they were. */
-static void test_frees_while_paused(void **state)
-{
-    (void)state;
-    for (uint64_t seed = 0; seed < 4; seed++) {
-        scene s = begin(MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 0);
-        OK(memopt_allocator_record_stream(s.pool, s.blocks[6], s.stream));
-        OK(memopt_pool_pause_sync(s.pool, MEMOPT_PAUSE_KEEP, NULL));
-        for (int i = 0; i < BLOCKS; i += 3)
-            drop(&s, i); /* one of them waits for an event */
-        FAILS(MEMOPT_INVALID_ARGUMENT, memopt_allocator_free(s.pool, s.blocks[1] + 512));
-        OK(mo_allocator_check(s.pool));
-        OK(memopt_pool_resume_sync(s.pool));
-        check_contents(&s);
-        for (int i = 0; i < BLOCKS; i += 3) {
-            s.blocks[i] = alloc(s.pool, size_of(i));
-            OK(memopt_fill(s.device, s.blocks[i], (uint8_t)(i + 1), size_of(i), NULL));
-        }
-        check_contents(&s);
-        end(&s);
-    }
-}
-
-static void test_streams_that_end_while_paused(void **state)
-{
-    (void)state;
-    scene s = begin(MEMOPT_STREAM_ORDER_ADVERSARIAL, 3, 0);
-    drop(&s, 1);
-    OK(memopt_pool_pause_sync(s.pool, MEMOPT_PAUSE_KEEP, NULL));
-    drop(&s, 3);
-    OK(memopt_stream_destroy(s.device, s.stream));
-    OK(mo_allocator_check(s.pool));
-    OK(memopt_pool_resume_sync(s.pool));
-    check_contents(&s);
-    OK(memopt_stream_create(s.device, &s.stream));
-    end(&s);
 }
 
 static void test_the_end_while_paused(void **state)
@@ -284,7 +208,7 @@ static void test_the_end_while_paused(void **state)
     for (int by_force = 0; by_force < 2; by_force++) {
         for (int keep = 0; keep < 2; keep++) {
             scene s = begin(MEMOPT_STREAM_ORDER_ADVERSARIAL, 3, 0);
-            OK(memopt_pool_pause_sync(s.pool, (memopt_pause)keep, NULL));
+            OK(pause_pool(s.pool, (memopt_pause)keep, NULL));
             for (int i = 0; i < BLOCKS && !by_force; i++)
                 drop(&s, i);
             OK(by_force ? memopt_allocator_destroy_force(s.pool)
@@ -303,9 +227,9 @@ static void test_retained_memory_comes_back(void **state)
     unsigned char *scratch = alloc(s.pool, 6 * MIB);
     OK(memopt_allocator_free(s.pool, scratch));
     uint64_t before = held(s.pool);
-    OK(memopt_pool_pause_sync(s.pool, MEMOPT_PAUSE_KEEP, NULL));
+    OK(pause_pool(s.pool, MEMOPT_PAUSE_KEEP, NULL));
     assert_int_equal(used(s.device), 0);
-    OK(memopt_pool_resume_sync(s.pool));
+    OK(memopt_pool_resume_sync(s.pool, 0));
     assert_int_equal(held(s.pool), before);
     memset(scratch, 1, 6 * MIB); /* as a replay would */
     check_contents(&s);
@@ -319,18 +243,18 @@ static void test_resume_without_memory(void **state)
     (void)state;
     for (int limited = 0; limited < 2; limited++) {
         scene s = begin(MEMOPT_STREAM_ORDER_EAGER, 0, 0);
-        OK(memopt_pool_pause_sync(s.pool, MEMOPT_PAUSE_KEEP, NULL));
+        OK(pause_pool(s.pool, MEMOPT_PAUSE_KEEP, NULL));
         if (limited)
             OK(memopt_allocator_set_limit(s.parent, 40 * MIB));
         void *live = alloc(s.parent, limited ? 24 * MIB : 50 * MIB);
         uint64_t before = used(s.device);
         FAILS_SAYING(MEMOPT_OUT_OF_DEVICE_MEMORY, "\"generator\" lacks",
-                     memopt_pool_resume_sync(s.pool));
-        assert_int_equal(memopt_pool_is_paused(s.pool), 1);
+                     memopt_pool_resume_sync(s.pool, 0));
+        assert_int_equal(pool_is_paused(s.pool), 1);
         assert_int_equal(used(s.device), before);
         OK(mo_allocator_check(s.pool));
         OK(memopt_allocator_free(s.parent, live));
-        OK(memopt_pool_resume_sync(s.pool));
+        OK(memopt_pool_resume_sync(s.pool, 0));
         check_contents(&s);
         OK(memopt_allocator_set_limit(s.parent, 0));
         end(&s);
@@ -370,16 +294,16 @@ static int run_with_refusals(int n, int count)
 {
     scene s = begin(MEMOPT_STREAM_ORDER_EAGER, 0, 0);
     uint64_t before = held(s.pool);
-    OK(memopt_allocator_trim_sync(s.pool, NULL));
+    OK(memopt_allocator_trim_sync(s.pool, 0, NULL));
     watch(s.device);
     ops.vm_unmap = vm_unmap;
     ops.vm_release = vm_release;
     ops.vm_map = vm_map;
     refusals = count;
     countdown = n;
-    memopt_status status = memopt_pool_pause_sync(s.pool, MEMOPT_PAUSE_KEEP, NULL);
+    memopt_status status = pause_pool(s.pool, MEMOPT_PAUSE_KEEP, NULL);
     OK(mo_allocator_check(s.pool));
-    assert_int_equal(memopt_pool_is_paused(s.pool), status == MEMOPT_OK);
+    assert_int_equal(pool_is_paused(s.pool), status == MEMOPT_OK);
     assert_true(held(s.pool) <= before);
     if (status == MEMOPT_OK) {
         void *most = NULL;
@@ -389,17 +313,17 @@ static int run_with_refusals(int n, int count)
         status = memopt_allocator_alloc(s.parent, CAPACITY, 0, NULL, &most);
         assert_true(status == MEMOPT_OK || status == MEMOPT_OUT_OF_DEVICE_MEMORY);
         OK(memopt_allocator_free(s.parent, most));
-        OK(memopt_allocator_trim_sync(s.parent, NULL));
+        OK(memopt_allocator_trim_sync(s.parent, 0, NULL));
         OK(mo_allocator_check(s.pool));
         countdown = left;
-        status = memopt_pool_resume_sync(s.pool);
+        status = memopt_pool_resume_sync(s.pool, 0);
         OK(mo_allocator_check(s.pool));
-        assert_int_equal(memopt_pool_is_paused(s.pool), status != MEMOPT_OK);
+        assert_int_equal(pool_is_paused(s.pool), status != MEMOPT_OK);
     }
     int struck = refusals < count;
     countdown = refusals = 0;
-    if (memopt_pool_is_paused(s.pool))
-        OK(memopt_pool_resume_sync(s.pool));
+    if (pool_is_paused(s.pool))
+        OK(memopt_pool_resume_sync(s.pool, 0));
     check_contents(&s);
     assert_int_equal(used(s.device), held(s.pool) + held(s.parent));
     end(&s);
@@ -419,49 +343,14 @@ static void test_refusals(void **state)
     assert_true(run_with_refusals(1, 1000));
 }
 
-/* --- other threads ---------------------------------------------------------------------------- */
-
-static scene *moving;
-
-/* As another thread would, while the contents are copied: frees a block, and asks for one. */
-static memopt_status copy(memopt_device *device, void *destination, const void *source,
-                          uint64_t bytes, memopt_stream stream)
-{
-    void *none = NULL;
-    if (moving != NULL && moving->blocks[5] != NULL) {
-        drop(moving, 5);
-        FAILS(MEMOPT_BUSY, memopt_allocator_alloc(moving->pool, 512, 0, NULL, &none));
-    }
-    return real->copy(device, destination, source, bytes, stream);
-}
-
-static void test_frees_while_contents_move(void **state)
-{
-    (void)state;
-    for (uint64_t seed = 0; seed < 8; seed++) {
-        scene s = begin(MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 0);
-        watch(s.device);
-        ops.copy = copy;
-        moving = seed % 2 == 0 ? NULL : &s; /* while it goes, or while it comes back */
-        OK(memopt_pool_pause_sync(s.pool, MEMOPT_PAUSE_KEEP, NULL));
-        moving = &s;
-        OK(memopt_pool_resume_sync(s.pool));
-        moving = NULL;
-        assert_null(s.blocks[5]);
-        OK(mo_allocator_check(s.pool));
-        check_contents(&s);
-        end(&s);
-    }
-}
-
 /* A pressure callback may pause a pool to make room. */
 static uint64_t pause_for_room(void *user, uint64_t bytes)
 {
     uint64_t released = 0;
     (void)bytes;
     memopt_pool **pool = user;
-    if (*pool != NULL && !memopt_pool_is_paused(*pool))
-        OK(memopt_pool_pause_sync(*pool, MEMOPT_PAUSE_KEEP, &released));
+    if (*pool != NULL && !pool_is_paused(*pool))
+        OK(pause_pool(*pool, MEMOPT_PAUSE_KEEP, &released));
     return released;
 }
 
@@ -481,9 +370,9 @@ static void test_a_callback_pauses(void **state)
     memset(block, 6, 40 * MIB);
     pool = idle;
     void *big = alloc(parent, 60 * MIB);
-    assert_int_equal(memopt_pool_is_paused(idle), 1);
+    assert_int_equal(pool_is_paused(idle), 1);
     OK(memopt_allocator_free(parent, big));
-    OK(memopt_pool_resume_sync(idle));
+    OK(memopt_pool_resume_sync(idle, 0));
     assert_true(holds(block, 6, 40 * MIB));
     OK(memopt_allocator_free(idle, block));
     OK(memopt_allocator_destroy(idle));
@@ -494,17 +383,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_contents_are_kept),
-        cmocka_unit_test(test_contents_are_discarded),
-        cmocka_unit_test(test_parents_and_empty_pools),
         cmocka_unit_test(test_statuses),
         cmocka_unit_test(test_classic_segments),
-        cmocka_unit_test(test_frees_while_paused),
-        cmocka_unit_test(test_streams_that_end_while_paused),
         cmocka_unit_test(test_the_end_while_paused),
         cmocka_unit_test(test_retained_memory_comes_back),
         cmocka_unit_test(test_resume_without_memory),
         cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_frees_while_contents_move),
         cmocka_unit_test(test_a_callback_pauses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -57,8 +57,6 @@ typedef struct scene {
     uint64_t random;
     block blocks[BLOCKS];
     uint64_t paused, with[TAGS]; /* the tags that a tag was paused with */
-    uint64_t gone_pages[256], gone_tags[256], gone;
-    uint64_t failures;
 } scene;
 
 static uint64_t below(scene *s, uint64_t limit)
@@ -113,77 +111,6 @@ static void check_all(scene *s)
             check_block(s, &s->blocks[i]);
 }
 
-static uint64_t page_size(const scene *s)
-{
-    return mo_device_granularity(s->device);
-}
-
-static int touches(const scene *s, const block *b, uint64_t page)
-{
-    uint64_t unit = page_size(s), start = (uint64_t)(uintptr_t)b->data;
-    return b->data != NULL && start / unit <= page && page <= (start + b->bytes - 1) / unit;
-}
-
-/* The tags of the blocks in a page. */
-static uint64_t tags_in(const scene *s, uint64_t page)
-{
-    uint64_t tags = 0;
-    for (int i = 0; i < BLOCKS; i++)
-        if (touches(s, &s->blocks[i], page))
-            tags |= MEMOPT_TAG_BIT(s->blocks[i].tag);
-    return tags;
-}
-
-static int is_gone(const scene *s, uint64_t page)
-{
-    for (uint64_t i = 0; i < s->gone; i++)
-        if (s->gone_pages[i] == page)
-            return 1;
-    return 0;
-}
-
-/* Notes the pages that a pause of the tags takes; counts those that it shares with others. */
-static uint64_t take_pages(scene *s, uint64_t tags)
-{
-    uint64_t unit = page_size(s), shared = 0, first = s->gone, seen[256], count = 0;
-    for (int i = 0; i < BLOCKS; i++) {
-        const block *b = &s->blocks[i];
-        if (b->data == NULL || (tags >> b->tag & 1) == 0)
-            continue;
-        for (uint64_t page = (uint64_t)(uintptr_t)b->data / unit; touches(s, b, page); page++) {
-            int known = is_gone(s, page);
-            for (uint64_t k = 0; k < count; k++)
-                known |= seen[k] == page;
-            if (known)
-                continue;
-            if (tags_in(s, page) & ~tags) {
-                seen[count++] = page;
-                shared += unit;
-            } else {
-                s->gone_pages[s->gone] = page;
-                s->gone_tags[s->gone++] = tags;
-            }
-        }
-    }
-    assert_true(s->gone >= first && s->gone < 256 && count < 256);
-    return shared;
-}
-
-static uint64_t pages_used(const scene *s)
-{
-    uint64_t unit = page_size(s), pages[512], count = 0;
-    for (int i = 0; i < BLOCKS; i++)
-        for (uint64_t page = (uint64_t)(uintptr_t)s->blocks[i].data / unit;
-             touches(s, &s->blocks[i], page); page++) {
-            int known = is_gone(s, page);
-            for (uint64_t k = 0; k < count; k++)
-                known |= pages[k] == page;
-            if (!known)
-                pages[count++] = page;
-        }
-    return count * unit;
-}
-
 static void note_pause(scene *s, uint64_t tags, memopt_pause how)
 {
     s->paused |= tags;
@@ -195,29 +122,9 @@ static void note_pause(scene *s, uint64_t tags, memopt_pause how)
             s->blocks[i].value = NOTHING;
 }
 
-static void pause_some(scene *s, uint64_t tags, memopt_pause how)
-{
-    memopt_pause_options options = MEMOPT_PAUSE_OPTIONS_INIT;
-    memopt_pause_report report = MEMOPT_PAUSE_REPORT_INIT;
-    uint64_t before = held(s);
-    options.tags = tags;
-    options.how = how;
-    options.path = how == MEMOPT_PAUSE_FILE ? folder : NULL;
-    memopt_status status = memopt_pool_pause_with_sync(s->allocator, &options, &report);
-    if (tags & s->paused) {
-        assert_int_equal(status, MEMOPT_BUSY);
-        return;
-    }
-    OK(status);
-    assert_int_equal(report.shared_bytes, take_pages(s, tags));
-    note_pause(s, tags, how);
-    assert_int_equal(before - held(s), report.released_bytes);
-    assert_int_equal(held(s), pages_used(s)); /* nothing is cached, nothing else is left */
-}
-
 static memopt_status try_resume(const scene *s, int tag)
 {
-    return memopt_pool_resume_tags_sync(s->allocator, MEMOPT_TAG_BIT((memopt_tag)tag));
+    return memopt_pool_resume_sync(s->allocator, MEMOPT_TAG_BIT((memopt_tag)tag));
 }
 
 /* What was paused together with the tag has come back. */
@@ -225,12 +132,6 @@ static void note_resume(scene *s, int tag)
 {
     uint64_t back = s->with[tag];
     s->paused &= ~back;
-    for (uint64_t i = 0; i < s->gone;)
-        if (s->gone_tags[i] == back) {
-            s->gone_pages[i] = s->gone_pages[--s->gone];
-            s->gone_tags[i] = s->gone_tags[s->gone];
-        } else
-            i++;
     for (int i = 0; i < BLOCKS; i++) {
         block *b = &s->blocks[i];
         if (b->data == NULL || (back >> b->tag & 1) == 0)
@@ -252,66 +153,6 @@ static memopt_status resume(scene *s, int tag)
     if (status == MEMOPT_OK)
         note_resume(s, tag);
     return status;
-}
-
-/* Pieces of 512 bytes to 3 MiB, so that tags share pages. */
-static void alloc_one(scene *s)
-{
-    block *b = &s->blocks[below(s, BLOCKS)];
-    void *data = NULL;
-    if (b->data != NULL)
-        return;
-    *b = (block){NULL, 512 * (1 + below(s, below(s, 4) == 0 ? 6144 : 1024)), (int)below(s, TAGS), 0,
-                 0};
-    memopt_status status =
-        memopt_allocator_alloc(s->allocator, b->bytes, (memopt_tag)b->tag, NULL, &data);
-    if (is_paused(s, b)) {
-        assert_int_equal(status, MEMOPT_BUSY);
-    } else if (status == MEMOPT_OUT_OF_DEVICE_MEMORY) {
-        s->failures++;
-    } else {
-        OK(status);
-        b->data = data;
-        fill(s, b, (int)below(s, 200));
-    }
-}
-
-static void free_one(scene *s)
-{
-    block *b = &s->blocks[below(s, BLOCKS)];
-    if (b->data == NULL || b->freed)
-        return;
-    OK(memopt_allocator_free(s->allocator, b->data));
-    if (is_paused(s, b))
-        b->freed = 1;
-    else
-        *b = (block){0};
-}
-
-static void step(scene *s)
-{
-    switch (below(s, 16)) {
-    case 0:
-        pause_some(s, 1 + below(s, (1u << TAGS) - 1), (memopt_pause)below(s, 3));
-        break;
-    case 1:
-    case 2: {
-        memopt_status status = resume(s, (int)below(s, TAGS));
-        assert_true(status == MEMOPT_OK || status == MEMOPT_OUT_OF_DEVICE_MEMORY);
-        break;
-    }
-    case 3:
-        OK(memopt_allocator_trim_sync(s->allocator, NULL));
-        break;
-    case 4:
-    case 5:
-    case 6:
-    case 7:
-        free_one(s);
-        break;
-    default:
-        alloc_one(s);
-    }
 }
 
 /* Makes room where a resume needs it. */
@@ -342,25 +183,6 @@ static void end(scene *s)
 /* --- tests ---------------------------------------------------------------------------------------
  */
 
-/* Any order of calls, with and without room. */
-static void test_any_order(void **state)
-{
-    (void)state;
-    int steps = strcmp(device_name, "cpu") == 0 ? 300 : 120;
-    for (uint64_t seed = 1; seed <= (is_long() ? 4 : 2); seed++) {
-        scene s = begin(seed);
-        if (seed % 2 == 0)
-            OK(memopt_allocator_set_limit(s.allocator, 6 * MIB));
-        for (int i = 0; i < steps; i++) {
-            step(&s);
-            check_all(&s);
-        }
-        assert_true(s.failures > 0 || seed % 2 != 0);
-        OK(memopt_allocator_set_limit(s.allocator, 0));
-        end(&s);
-    }
-}
-
 static void fill_blocks(scene *s)
 {
     for (int i = 0; i < BLOCKS; i++) {
@@ -381,32 +203,7 @@ static memopt_status pause_two(const scene *s, memopt_pause how)
     options.tags = TWO;
     options.how = how;
     options.path = how == MEMOPT_PAUSE_FILE ? folder : NULL;
-    return memopt_pool_pause_with_sync(s->allocator, &options, NULL);
-}
-
-/* The n-th operation of the device fails in a pause and in a resume: done or unchanged. */
-static void test_driver_faults(void **state)
-{
-    (void)state;
-    for (int how = MEMOPT_PAUSE_DISCARD; how <= MEMOPT_PAUSE_FILE; how++)
-        for (int64_t n = first_place(), struck = 1; struck; n = next_place(n)) {
-            scene s = begin(3);
-            fill_blocks(&s);
-            OK(memopt_allocator_trim_sync(s.allocator, NULL));
-            mo_device_fail_at(s.device, n);
-            memopt_status status = pause_two(&s, (memopt_pause)how);
-            if (status == MEMOPT_OK) {
-                note_pause(&s, TWO, (memopt_pause)how);
-                status = try_resume(&s, 0);
-            }
-            struck = mo_device_fault_struck(s.device);
-            mo_device_fail_at(s.device, 0);
-            if (status == MEMOPT_OK && s.paused != 0)
-                note_resume(&s, 0);
-            assert_true(status == MEMOPT_OK || struck);
-            check_all(&s);
-            end(&s);
-        }
+    return memopt_pool_pause_sync(s->allocator, &options, NULL);
 }
 
 static int64_t io_left;
@@ -483,7 +280,7 @@ static void test_damage(void **state)
         closedir(names);
         int file = s.allocator->pauses->kept.file;
         off_t end_of_file = lseek(file, 0, SEEK_END), place = end_of_file / 3;
-        assert_true(end_of_file >= (off_t)page_size(&s));
+        assert_true(end_of_file >= (off_t)mo_device_granularity(s.device));
         assert_int_equal(pread(file, &byte, 1, place), 1);
         wrong = byte ^ 0x10;
         if (way == 0)
@@ -513,36 +310,36 @@ static void test_statuses(void **state)
     fill_blocks(&s);
     options.tags = MEMOPT_TAG_BIT(40);
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "tag 40 is not registered",
-                 memopt_pool_pause_with_sync(s.allocator, &options, &report));
+                 memopt_pool_pause_sync(s.allocator, &options, &report));
     options.tags = MEMOPT_TAG_BIT(1);
     options.how = 3;
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "how is 3",
-                 memopt_pool_pause_with_sync(s.allocator, &options, &report));
+                 memopt_pool_pause_sync(s.allocator, &options, &report));
     options.how = MEMOPT_PAUSE_FILE;
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "path is NULL",
-                 memopt_pool_pause_with_sync(s.allocator, &options, &report));
+                 memopt_pool_pause_sync(s.allocator, &options, &report));
     options.path = "/nowhere/at/all";
     FAILS_SAYING(MEMOPT_IO_ERROR, "/nowhere/at/all",
-                 memopt_pool_pause_with_sync(s.allocator, &options, &report));
+                 memopt_pool_pause_sync(s.allocator, &options, &report));
     options.path = folder;
     report.struct_size = 4;
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_pool_pause_with_sync(s.allocator, &options, &report));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_pool_pause_with_sync(NULL, &options, NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_pool_resume_tags_sync(NULL, 1));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_pool_pause_sync(s.allocator, &options, &report));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_pool_pause_sync(NULL, &options, NULL));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_pool_resume_sync(NULL, 1));
     check_all(&s);
-    OK(memopt_pool_pause_with_sync(s.allocator, &options, NULL));
+    OK(memopt_pool_pause_sync(s.allocator, &options, NULL));
     note_pause(&s, options.tags, MEMOPT_PAUSE_FILE);
-    assert_int_equal(memopt_pool_is_paused(s.allocator), 0);
+    assert_int_equal(pool_is_paused(s.allocator), 0);
     FAILS_SAYING(MEMOPT_BUSY, "tag 1 (weights)",
-                 memopt_pool_pause_with_sync(s.allocator, &options, NULL));
+                 memopt_pool_pause_sync(s.allocator, &options, NULL));
     FAILS_SAYING(MEMOPT_BUSY, "tag weights",
                  memopt_allocator_alloc(s.allocator, 512, 1, NULL, &data));
-    FAILS_SAYING(MEMOPT_BUSY, "tag 2 (gradients)", memopt_pool_resume_tags_sync(s.allocator, 6));
+    FAILS_SAYING(MEMOPT_BUSY, "tag 2 (gradients)", memopt_pool_resume_sync(s.allocator, 6));
     check_all(&s);
-    OK(memopt_pool_pause_sync(s.allocator, MEMOPT_PAUSE_KEEP, NULL)); /* the others as well */
-    assert_int_equal(memopt_pool_is_paused(s.allocator), 1);
-    FAILS(MEMOPT_BUSY, memopt_pool_pause_sync(s.allocator, MEMOPT_PAUSE_KEEP, NULL));
-    OK(memopt_pool_resume_sync(s.allocator));
+    OK(pause_pool(s.allocator, MEMOPT_PAUSE_KEEP, NULL)); /* the others as well */
+    assert_int_equal(pool_is_paused(s.allocator), 1);
+    FAILS(MEMOPT_BUSY, pause_pool(s.allocator, MEMOPT_PAUSE_KEEP, NULL));
+    OK(memopt_pool_resume_sync(s.allocator, 0));
     s.paused = 0;
     end(&s);
 }
@@ -612,14 +409,14 @@ static void test_others_use_the_memory(void **state)
     options.tags = MEMOPT_TAG_BIT(MEMOPT_TAG_WEIGHTS);
     options.how = MEMOPT_PAUSE_FILE;
     options.path = folder;
-    OK(memopt_pool_pause_with_sync(s.allocator, &options, NULL));
+    OK(memopt_pool_pause_sync(s.allocator, &options, NULL));
     OK(memopt_allocator_alloc(s.allocator, 36 * MIB, MEMOPT_TAG_OTHER, NULL, &more));
-    FAILS(MEMOPT_OUT_OF_DEVICE_MEMORY, memopt_pool_resume_sync(s.allocator));
+    FAILS(MEMOPT_OUT_OF_DEVICE_MEMORY, memopt_pool_resume_sync(s.allocator, 0));
     OK(memopt_allocator_free(s.allocator, more)); /* cached: the resume takes it */
-    OK(memopt_pool_resume_sync(s.allocator));
+    OK(memopt_pool_resume_sync(s.allocator, 0));
     const block kept = {large, 30 * MIB, MEMOPT_TAG_WEIGHTS, 9, 0};
     check_block(&s, &kept);
-    OK(memopt_pool_pause_with_sync(s.allocator, &options, NULL));
+    OK(memopt_pool_pause_sync(s.allocator, &options, NULL));
     FAILS(MEMOPT_BUSY, memopt_allocator_destroy(s.allocator));
     OK(memopt_allocator_destroy_force(s.allocator));
     OK(memopt_device_close(s.device));
@@ -642,7 +439,7 @@ static void test_end_beside_sleep(void **state)
         void *used = alloc_on(allocator, 9000, stream);
         some.tags = MEMOPT_TAG_BIT(MEMOPT_TAG_WEIGHTS);
         some.how = MEMOPT_PAUSE_DISCARD;
-        OK(memopt_pool_pause_with_sync(allocator, &some, &report));
+        OK(memopt_pool_pause_sync(allocator, &some, &report));
         assert_true(report.shared_bytes > 0);
         OK(memopt_fill(device, used, 7, 9000, stream));
         OK(memopt_allocator_free(allocator, used));
@@ -657,8 +454,6 @@ static void test_end_beside_sleep(void **state)
 int main(int count, char **values)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_any_order),
-        cmocka_unit_test(test_driver_faults),
         cmocka_unit_test(test_io_faults),
         cmocka_unit_test(test_damage),
         cmocka_unit_test(test_statuses),

@@ -37,7 +37,7 @@ static void test_sizes_are_exact(void **state)
         assert_int_equal(info_of(device).used, 0);
         OK(memopt_allocator_free(allocator, block));
         OK(mo_allocator_check(allocator));
-        OK(memopt_allocator_trim_sync(allocator, NULL));
+        OK(memopt_allocator_trim_sync(allocator, 0, NULL));
         assert_int_equal(info_of(device).pinned, 0);
         OK(memopt_allocator_destroy(allocator));
     }
@@ -136,7 +136,7 @@ static void test_what_is_for_device_memory_only(void **state)
     FAILS_SAYING(MEMOPT_UNSUPPORTED, "expandable_segments",
                  memopt_pool_create(allocator, &expandable, &pool));
     FAILS_SAYING(MEMOPT_UNSUPPORTED, "expandable_segments",
-                 memopt_pool_pause_sync(allocator, MEMOPT_PAUSE_KEEP, NULL));
+                 pause_pool(allocator, MEMOPT_PAUSE_KEEP, NULL));
     finish(allocator, device);
 }
 

@@ -21,7 +21,7 @@ static memopt_status give(void *user, uint64_t bytes, void **out_pointer)
     void *block = NULL;
     if (s->used != NULL) {
         void *pointer = NULL;
-        s->found = memopt_allocator_trim_sync(s->used, NULL);
+        s->found = memopt_allocator_trim_sync(s->used, 0, NULL);
         assert_int_equal(memopt_allocator_alloc(s->used, 9 * MIB, 0, NULL, &pointer), s->found);
         assert_null(pointer);
     }
@@ -115,7 +115,7 @@ static void test_what_the_provider_says(void **state)
     OK(memopt_allocator_free(allocator, pointer));
     s.fail_at = s.calls + 1;
     FAILS_SAYING(MEMOPT_DEVICE_LOST, "could not take back 2097152 bytes",
-                 memopt_allocator_trim_sync(allocator, NULL));
+                 memopt_allocator_trim_sync(allocator, 0, NULL));
     assert_int_equal(stat_of(allocator, "reserved_bytes.all.current"), 2 * MIB);
     finish(allocator, device);
     assert_int_equal(s.held, 0);

@@ -206,12 +206,12 @@ static void test_late_observer(void **state)
         for (int i = 0; i < 60; i++)
             OK(step_block(&s));
         if (!classic)
-            OK(memopt_pool_pause_sync(s.members[2], MEMOPT_PAUSE_DISCARD, NULL));
+            OK(pause_pool(s.members[2], MEMOPT_PAUSE_DISCARD, NULL));
         begin_observer(&late, s.members[0], &number);
         assert_true(late.mapped > 3);
         check_picture(&late, 1);
         if (!classic)
-            OK(memopt_pool_resume_sync(s.members[2]));
+            OK(memopt_pool_resume_sync(s.members[2], 0));
         check_picture(&late, 1);
         observer never;
         memset(&never, 0, sizeof never);
@@ -222,7 +222,7 @@ static void test_late_observer(void **state)
         memopt_status refused =
             memopt_allocator_add_range_observer(s.members[0], observe, &never, &number);
         assert_true(refused == ANOTHER || refused == MEMOPT_DRIVER_ERROR);
-        OK(memopt_allocator_trim_sync(s.members[0], NULL));
+        OK(memopt_allocator_trim_sync(s.members[0], 0, NULL));
         assert_int_equal(never.events, 2);
         end(&s);
         mo_ranges_fini(&late.seen);
@@ -253,12 +253,12 @@ static memopt_status call_back(void *user, const memopt_range_event *event)
     c->allocator = NULL;
     OK(memopt_allocator_free(a, c->cached));
     OK(memopt_allocator_alloc(a, 4096, MEMOPT_TAG_OTHER, NULL, &c->small));
-    c->trim = memopt_allocator_trim_sync(a, NULL);
+    c->trim = memopt_allocator_trim_sync(a, 0, NULL);
     c->add = memopt_allocator_add_range_observer(a, call_back, c, &number);
     c->remove = memopt_allocator_remove_range_observer(a, 1);
     c->grow = memopt_allocator_alloc(a, 20 * MIB, MEMOPT_TAG_OTHER, NULL, &pointer);
     c->pool = memopt_pool_create(a, NULL, &pool);
-    c->pause = memopt_pool_pause_sync(a, MEMOPT_PAUSE_KEEP, NULL);
+    c->pause = pause_pool(a, MEMOPT_PAUSE_KEEP, NULL);
     c->tag = memopt_allocator_register_tag(a, "observed", &tag);
     c->destroy = memopt_allocator_destroy_force(a);
     return MEMOPT_OK;
@@ -306,7 +306,7 @@ static void test_growth_undone(void **state)
             pages[i] = alloc(allocator, 4 * MIB);
         OK(memopt_allocator_free(allocator, pages[0]));
         OK(memopt_allocator_free(allocator, pages[2]));
-        OK(memopt_allocator_trim_sync(allocator, NULL));
+        OK(memopt_allocator_trim_sync(allocator, 0, NULL));
         OK(memopt_allocator_free(allocator, pages[1]));
         begin_observer(&o, allocator, &number);
         assert_int_equal(o.events, 1);
@@ -338,18 +338,18 @@ static void test_resume_refused(void **state)
             blocks[i] = alloc(pool, 2 * MIB);
         for (int i = 1; i < 6; i += 2)
             OK(memopt_allocator_free(pool, blocks[i]));
-        OK(memopt_pool_pause_sync(pool, MEMOPT_PAUSE_DISCARD, NULL));
+        OK(pause_pool(pool, MEMOPT_PAUSE_DISCARD, NULL));
         begin_observer(&first, s.members[0], &number);
         begin_observer(&second, s.members[0], &number);
         assert_int_equal(first.events, 0);
         second.refuse_at = n;
-        memopt_status status = memopt_pool_resume_sync(pool);
+        memopt_status status = memopt_pool_resume_sync(pool, 0);
         assert_int_equal(status != MEMOPT_OK, n != 0);
-        assert_int_equal(memopt_pool_is_paused(pool), n != 0);
+        assert_int_equal(pool_is_paused(pool), n != 0);
         assert_int_equal(first.seen.count, n == 0 ? 3 : 0);
         check_picture(&first, 1);
         if (n != 0)
-            OK(memopt_pool_resume_sync(pool));
+            OK(memopt_pool_resume_sync(pool, 0));
         check_picture(&first, 1);
         check_picture(&second, 1);
         for (int i = 0; i < 6; i += 2)
@@ -380,10 +380,10 @@ static void test_destruction(void **state)
             OK(memopt_allocator_free(allocator, used));
         if (i != 1) /* one classic segment, which is in use */
             FAILS_SAYING(ANOTHER, "a range observer returned status 65543",
-                         memopt_allocator_trim_sync(allocator, NULL));
+                         memopt_allocator_trim_sync(allocator, 0, NULL));
         assert_int_equal(stat_of(allocator, "reserved_bytes.all.current"), before);
         if (i == 0)
-            GIVES(ANOTHER, memopt_pool_pause_sync(allocator, MEMOPT_PAUSE_DISCARD, NULL));
+            GIVES(ANOTHER, pause_pool(allocator, MEMOPT_PAUSE_DISCARD, NULL));
         check_picture(&first, 1);
         OK(mo_allocator_check(allocator));
         /* Without refusals here, the simulated driver refuses, and is asked once more. */

@@ -109,7 +109,7 @@ static void end(scene *s)
         OK(memopt_export_destroy(s->shared[i]));
         OK(memopt_allocator_free(s->allocator, s->blocks[i]));
     }
-    OK(memopt_allocator_trim_sync(s->allocator, NULL));
+    OK(memopt_allocator_trim_sync(s->allocator, 0, NULL));
     assert_int_equal(info_of(s->device).used, 0);
     assert_int_equal(info_of(s->device).free, info_of(s->device).total);
     finish(s->allocator, s->device);
@@ -212,7 +212,7 @@ static void test_two_processes(void **state)
         OK(memopt_export_destroy(s.shared[i]));
         OK(memopt_allocator_free(s.allocator, s.blocks[i]));
     }
-    OK(memopt_allocator_trim_sync(s.allocator, NULL));
+    OK(memopt_allocator_trim_sync(s.allocator, 0, NULL));
     assert_int_equal(info_of(s.device).used, 0);
     void *other = alloc(s.allocator, 20 * MIB); /* none of the memory that is imported */
     fill(s.device, other, 7, 20 * MIB);
@@ -278,25 +278,25 @@ static void test_pinned(void **state)
     OK(memopt_import_get(import, &data, NULL));
     uint64_t held = stat_of(s.allocator, "reserved_bytes.all.current");
     memopt_pause_report report = MEMOPT_PAUSE_REPORT_INIT;
-    OK(memopt_pool_pause_with_sync(s.allocator, NULL, &report));
+    OK(memopt_pool_pause_sync(s.allocator, NULL, &report));
     assert_int_equal(report.shared_bytes, held);
     assert_int_equal(stat_of(s.allocator, "reserved_bytes.all.current"), held);
     assert_true(has(s.device, s.blocks[3], 4, sizes[3])); /* all are exported: none went */
-    OK(memopt_pool_resume_sync(s.allocator));
+    OK(memopt_pool_resume_sync(s.allocator, 0));
     OK(memopt_export_destroy(s.shared[2]));
     s.shared[2] = NULL;
-    OK(memopt_pool_pause_sync(s.allocator, MEMOPT_PAUSE_KEEP, NULL));
+    OK(pause_pool(s.allocator, MEMOPT_PAUSE_KEEP, NULL));
     assert_true(stat_of(s.allocator, "reserved_bytes.all.current") < held);
     FAILS(MEMOPT_BUSY, memopt_export_create(s.allocator, s.blocks[2], &s.shared[2]));
     assert_true(has(s.device, data, 4, sizes[3]));
     OK(mo_allocator_check(s.allocator));
-    OK(memopt_pool_resume_sync(s.allocator));
+    OK(memopt_pool_resume_sync(s.allocator, 0));
     assert_true(has(s.device, s.blocks[2], 3, sizes[2]));
 
     OK(memopt_allocator_free(s.allocator, s.blocks[3]));
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_allocator_free(s.allocator, s.blocks[3]));
     OK(mo_allocator_check(s.allocator));
-    OK(memopt_allocator_trim_sync(s.allocator, NULL));
+    OK(memopt_allocator_trim_sync(s.allocator, 0, NULL));
     void *other = alloc(s.allocator, sizes[3]);
     assert_ptr_not_equal(other, s.blocks[3]);
     fill(s.device, other, 50, sizes[3]);
@@ -447,60 +447,13 @@ static void test_cut_streams(void **state)
     end(&s);
 }
 
-/* --- faults --------------------------------------------------------------------------------------
- */
-
-static int64_t harmless;
-
-/* Everything that an export and an import call fails once: done, or nothing is left. */
-static int run_with_fault(int64_t n, const driver_hooks *driver)
-{
-    int before = open_files();
-    scene s = begin_some(3);
-    memopt_import *import = NULL;
-    memopt_export *shared = NULL;
-    memopt_memory_info was = info_of(s.device);
-    fault_begin(s.device, driver, n);
-    memopt_status status = memopt_export_create(s.allocator, s.blocks[2], &shared);
-    if (status == MEMOPT_OK)
-        status = pass(shared, s.device, &import);
-    memopt_status ended = memopt_import_destroy(import);
-    int struck = fault_end(s.device, driver);
-    if (ended != MEMOPT_OK)
-        OK(memopt_import_destroy(import));
-    int well = status == MEMOPT_OK && ended == MEMOPT_OK;
-    assert_true(driver != NULL ? well || struck : well == !struck); /* a few make no difference */
-    if (driver != NULL && struck && well)
-        harmless++;
-    OK(memopt_export_destroy(shared));
-    assert_int_equal(info_of(s.device).reserved_va, was.reserved_va);
-    assert_true(has(s.device, s.blocks[2], 3, sizes[2]));
-    end(&s);
-    assert_int_equal(open_files(), before);
-    return struck;
-}
-
-static void test_faults(void **state)
-{
-    (void)state;
-    const driver_hooks *driver = driver_of(device_name);
-    for (int of_driver = 0; of_driver <= (driver != NULL); of_driver++) {
-        int64_t n = 1;
-        while (run_with_fault(n, of_driver ? driver : NULL))
-            n += n < 30 ? 1 : driver == NULL ? 13 : 3;
-        print_message("%s: %lld places, %lld harmless\n", of_driver ? "driver" : "device",
-                      (long long)n - 1, (long long)harmless);
-        assert_true(n > 15 && harmless < n / 2 + 1);
-    }
-}
-
 int main(int count, char **values)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_two_processes), cmocka_unit_test(test_killed),
         cmocka_unit_test(test_pinned),        cmocka_unit_test(test_forced_end),
         cmocka_unit_test(test_statuses),      cmocka_unit_test(test_bad_messages),
-        cmocka_unit_test(test_cut_streams),   cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_cut_streams),
     };
     program = "/proc/self/exe";
     if (count > 1)

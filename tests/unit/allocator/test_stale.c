@@ -119,7 +119,7 @@ static void test_trim(void **state)
     begin(&s, UINT64_MAX);
     OK(memopt_allocator_free(s.allocator, alloc_on(s.allocator, 40 * MIB, s.stream)));
     uint64_t released = 0;
-    OK(memopt_allocator_trim_sync(s.allocator, &released));
+    OK(memopt_allocator_trim_sync(s.allocator, 0, &released));
     assert_null(s.allocator->stale);
     assert_int_equal(stat_of(s.allocator, "reserved_bytes.all.current"), 16 * MIB);
     end(&s);
@@ -132,9 +132,9 @@ static void test_pause(void **state)
     begin(&s, UINT64_MAX);
     void *block = alloc_on(s.allocator, 40 * MIB, s.stream);
     use third = use_block(s.device, block, 40 * MIB, 3, s.stream);
-    OK(memopt_pool_pause_sync(s.allocator, MEMOPT_PAUSE_KEEP, NULL));
+    OK(pause_pool(s.allocator, MEMOPT_PAUSE_KEEP, NULL));
     assert_null(s.allocator->stale);
-    OK(memopt_pool_resume_sync(s.allocator));
+    OK(memopt_pool_resume_sync(s.allocator, 0));
     assert_int_equal(((char *)block)[40 * MIB - 1], 3);
     check_use(&third);
     OK(memopt_allocator_free(s.allocator, block));
@@ -180,7 +180,7 @@ static void test_an_observer_refuses(void **state)
         OK(memopt_device_sync(s.device));
         refusals = agrees ? 2 : 1000;
         for (int i = 0; i < 3; i++) {
-            (void)memopt_allocator_trim_sync(s.allocator, NULL);
+            (void)memopt_allocator_trim_sync(s.allocator, 0, NULL);
             OK(mo_allocator_check(s.allocator));
         }
         assert_int_equal(s.allocator->stale == NULL, agrees);

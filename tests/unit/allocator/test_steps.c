@@ -323,10 +323,10 @@ static void disturb(machine *m)
 {
     switch (next_random(m) % 8) {
     case 0:
-        OK(memopt_allocator_trim_sync(m->allocator, NULL));
+        OK(memopt_allocator_trim_sync(m->allocator, 0, NULL));
         break;
     case 1:
-        OK(memopt_allocator_trim_to_sync(m->allocator, held_by(m->allocator) / 2, NULL));
+        OK(memopt_allocator_trim_sync(m->allocator, held_by(m->allocator) / 2, NULL));
         break;
     case 2: {
         void *large = alloc(m->allocator, 20 * MIB);
@@ -338,9 +338,9 @@ static void disturb(machine *m)
         OK(memopt_stream_release_sync(m->device, m->streams[1]));
         break;
     case 4:
-        if (memopt_pool_pause_sync(m->allocator, MEMOPT_PAUSE_KEEP, NULL) == MEMOPT_UNSUPPORTED)
+        if (pause_pool(m->allocator, MEMOPT_PAUSE_KEEP, NULL) == MEMOPT_UNSUPPORTED)
             break; /* classic segments */
-        OK(memopt_pool_resume_sync(m->allocator));
+        OK(memopt_pool_resume_sync(m->allocator, 0));
         break;
     default:
         break;
@@ -540,10 +540,10 @@ static void test_pause_of_a_pool(void **state)
     void *kept = do_steps(pool, NULL, 6);
     assert_int_equal(plan_of(pool).active, 1);
     OK(memopt_fill(device, kept, 1, 8 * MIB, NULL)); /* the pause reads it */
-    OK(memopt_pool_pause_sync(pool, MEMOPT_PAUSE_KEEP, NULL));
+    OK(pause_pool(pool, MEMOPT_PAUSE_KEEP, NULL));
     assert_int_equal(held_by(pool), 0);
     OK(memopt_allocator_free(pool, kept)); /* asleep */
-    OK(memopt_pool_resume_sync(pool));
+    OK(memopt_pool_resume_sync(pool, 0));
     (void)do_steps(pool, NULL, 4);
     OK(memopt_allocator_destroy_force(pool));
     finish(parent, device);
@@ -563,10 +563,10 @@ static void test_mark_while_paused(void **state)
     OK(memopt_allocator_mark_step(allocator, MEMOPT_STEP_LEARN));
     assert_int_equal(plan_of(allocator).active, 1);
     OK(memopt_allocator_alloc(allocator, 20000, 0, NULL, &other)); /* larger than planned */
-    OK(memopt_pool_pause_sync(allocator, MEMOPT_PAUSE_DISCARD, NULL));
+    OK(pause_pool(allocator, MEMOPT_PAUSE_DISCARD, NULL));
     OK(memopt_allocator_mark_step(allocator, MEMOPT_STEP_NEXT));
     OK(memopt_allocator_free(allocator, other));
-    OK(memopt_pool_resume_sync(allocator));
+    OK(memopt_pool_resume_sync(allocator, 0));
     OK(memopt_allocator_free(allocator, stays));
     OK(mo_allocator_check(allocator));
     finish(allocator, device);
@@ -581,22 +581,22 @@ static void test_giving_back(void **state)
     unsigned char byte = 0;
     pair p = open_planned(&kept);
     OK(memopt_fill(p.device, kept, 77, 8 * MIB, NULL));
-    OK(memopt_allocator_trim_to_sync(p.allocator, 24 * MIB, &released)); /* nothing above it */
+    OK(memopt_allocator_trim_sync(p.allocator, 24 * MIB, &released)); /* nothing above it */
     assert_int_equal(released, 0);
-    OK(memopt_allocator_trim_sync(p.allocator, &released));
+    OK(memopt_allocator_trim_sync(p.allocator, 0, &released));
     assert_int_equal(released, 16 * MIB);
     mark(p.allocator);
-    OK(memopt_pool_pause_sync(p.allocator, MEMOPT_PAUSE_KEEP, NULL));
+    OK(pause_pool(p.allocator, MEMOPT_PAUSE_KEEP, NULL));
     assert_int_equal(held_by(p.allocator), 0);
     mark(p.allocator);
-    OK(memopt_pool_resume_sync(p.allocator));
+    OK(memopt_pool_resume_sync(p.allocator, 0));
     OK(memopt_copy_sync(p.device, &byte, (char *)kept + 5 * MIB, 1, NULL));
     assert_int_equal(byte, 77);
     kept = do_steps(p.allocator, kept, 4);
     assert_int_equal(held_by(p.allocator), 24 * MIB);
     OK(memopt_allocator_mark_step(p.allocator, MEMOPT_STEP_END));
     assert_int_equal(plan_of(p.allocator).steps, 0);
-    OK(memopt_allocator_trim_sync(p.allocator, &released));
+    OK(memopt_allocator_trim_sync(p.allocator, 0, &released));
     assert_int_equal(released, 16 * MIB);
     close_pair(p, kept);
 }

@@ -86,7 +86,7 @@ static void test_reuse_is_by_stream(void **state)
         assert_ptr_equal(alloc_on(allocator, 3 * MIB, stream), first);
         OK(memopt_allocator_free(allocator, first));
         OK(memopt_allocator_free(allocator, other));
-        OK(memopt_allocator_trim_sync(allocator, NULL));
+        OK(memopt_allocator_trim_sync(allocator, 0, NULL));
         OK(memopt_stream_destroy(device, stream));
         finish(allocator, device);
     }
@@ -151,7 +151,7 @@ static void test_pressure_waits_for_pending_frees(void **state)
         assert_int_equal(stat_of(allocator, "num_ooms"), 0);
         OK(memopt_allocator_free(allocator, next));
         OK(memopt_device_sync(device));
-        OK(memopt_allocator_trim_sync(allocator, NULL));
+        OK(memopt_allocator_trim_sync(allocator, 0, NULL));
         OK(memopt_stream_destroy(device, other));
         finish(allocator, device);
     }

@@ -160,9 +160,9 @@ static void pause_or_resume(side *s)
     if (strncmp(s->config, "expandable", 10) != 0)
         return;
     if (s->paused)
-        OK(memopt_pool_resume_tags_sync(s->allocator, 1u << PAUSED));
+        OK(memopt_pool_resume_sync(s->allocator, 1u << PAUSED));
     else
-        OK(memopt_pool_pause_with_sync(s->allocator, &options, NULL));
+        OK(memopt_pool_pause_sync(s->allocator, &options, NULL));
     s->paused = !s->paused;
 }
 
@@ -180,7 +180,7 @@ static void step(side *s, uint64_t random)
     if (random % 1024 == 0)
         OK(memopt_allocator_reset_peaks(s->allocator));
     if (random % 1024 == 1)
-        OK(memopt_allocator_trim_to_sync(s->allocator, (random >> 32) % (16 * MIB), NULL));
+        OK(memopt_allocator_trim_sync(s->allocator, (random >> 32) % (16 * MIB), NULL));
     if (random % 4 == 0) /* the last block of a pair, or one that is long gone */
         which = (unsigned)(random >> 8) % 4;
     OK(memopt_allocator_free(s->allocator, s->blocks[which]));

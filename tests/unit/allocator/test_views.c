@@ -69,7 +69,7 @@ static void test_stats_follow(void **state)
     assert_int_equal(stat_of(allocator, "allocation.all.allocated"), 3);
     OK(memopt_allocator_free(allocator, b));
     assert_int_equal(stat_of(allocator, "num_device_alloc"), 2);
-    OK(memopt_allocator_trim_sync(allocator, NULL));
+    OK(memopt_allocator_trim_sync(allocator, 0, NULL));
     assert_int_equal(stat_of(allocator, "num_device_free"), 2);
     assert_int_equal(stat_of(allocator, "segment.all.current"), 0);
     finish(allocator, device);

@@ -275,42 +275,6 @@ static void stream_order(void **unused)
     OK(memopt_device_close(device));
 }
 
-/* Under the adversarial order nothing arrives before something waits for it. */
-static void sent_state(void **unused)
-{
-    const bench_device wanted = {MEMOPT_STREAM_ORDER_ADVERSARIAL, 3, 64 * MIB, 1};
-    memopt_device *device = bench_open_cpu(&wanted);
-    memopt_scaler_options options = {sizeof options, 8.0, 2.0, 0.5, 1, 0, NULL, 0};
-    memopt_scaler_state state = MEMOPT_SCALER_STATE_INIT;
-    memopt_scaler *scaler = NULL;
-    memopt_stream stream;
-    uint64_t updates = 77;
-    (void)unused;
-    OK(memopt_stream_create(device, &stream));
-    OK(memopt_scaler_create(device, &options, &scaler));
-    GIVES(MEMOPT_NOT_READY, memopt_scaler_get_sent_state(scaler, &state, &updates));
-    OK(memopt_scaler_update(scaler, stream));
-    OK(memopt_scaler_send_state(scaler, stream));
-    GIVES(MEMOPT_NOT_READY, memopt_scaler_get_sent_state(scaler, &state, &updates));
-    assert_int_equal(updates, 77);
-    OK(memopt_stream_sync(device, stream));
-    OK(memopt_scaler_update(scaler, stream));
-    OK(memopt_scaler_send_state(scaler, stream)); /* the other place */
-    OK(memopt_scaler_update(scaler, stream));
-    OK(memopt_scaler_send_state(scaler, stream)); /* nothing: one is under way */
-    OK(memopt_scaler_get_sent_state(scaler, &state, &updates));
-    assert_true(state.scale == 16.0);
-    assert_int_equal(updates, 1);
-    OK(memopt_stream_sync(device, stream));
-    OK(memopt_scaler_get_sent_state(scaler, &state, &updates));
-    assert_true(state.scale == 32.0);
-    assert_int_equal(updates, 2);
-    OK(memopt_scaler_send_state(scaler, stream)); /* its end waits for it */
-    OK(memopt_scaler_destroy(scaler));
-    OK(memopt_stream_destroy(device, stream));
-    OK(memopt_device_close(device));
-}
-
 static void memory_of_an_allocator(void **unused)
 {
     memopt_device *device = open_cpu(1), *other = open_cpu(1);
@@ -459,7 +423,6 @@ int main(void)
         cmocka_unit_test(non_finite_is_noted),
         cmocka_unit_test(unscale_judges_the_input),
         cmocka_unit_test(stream_order),
-        cmocka_unit_test(sent_state),
         cmocka_unit_test(memory_of_an_allocator),
         cmocka_unit_test(refuses_options),
         cmocka_unit_test(refuses_states),

@@ -284,20 +284,6 @@ static void test_long_chains_stay_in_budget(void **unused)
     }
 }
 
-static void test_rewind(void **unused)
-{
-    (void)unused;
-    chain c = random_chain(12, 100);
-    memopt_schedule *s = NULL;
-    assert_int_equal(make(&c, floor_of(&c) + 200, 0, &s), MEMOPT_OK);
-    (void)replay(&c, s);
-    memopt_schedule_rewind(s);
-    (void)replay(&c, s);
-    memopt_schedule_destroy(s);
-    assert_int_equal(memopt_schedule_rewind(NULL), MEMOPT_INVALID_ARGUMENT);
-    assert_int_equal(memopt_schedule_destroy(NULL), MEMOPT_OK);
-}
-
 static void expect_refused(const chain *c, uint64_t count, const char *text)
 {
     memopt_schedule *s = (void *)&state;
@@ -386,7 +372,6 @@ int main(void)
         cmocka_unit_test(test_best_of_all),
         cmocka_unit_test(test_forward_is_the_peak),
         cmocka_unit_test(test_long_chains_stay_in_budget),
-        cmocka_unit_test(test_rewind),
         cmocka_unit_test(test_bad_input),
         cmocka_unit_test(test_no_host_memory),
         cmocka_unit_test(test_longest_chain),

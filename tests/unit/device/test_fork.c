@@ -12,6 +12,7 @@
 #include "memopt/experimental/hooks.h"
 #include "memopt/offload.h"
 #include "memopt/optim.h"
+#include "support/pausing.h"
 
 #include <pthread.h>
 #include <sys/wait.h>
@@ -156,11 +157,11 @@ static void try_allocator(handles *h)
     REFUSED(memopt_allocator_stop_trace(h->allocator, NULL));
     REFUSED(memopt_allocator_set_limit(h->allocator, MIB));
     REFUSED(memopt_allocator_free(h->allocator, h->block));
-    REFUSED(memopt_allocator_trim_sync(h->allocator, &value));
+    REFUSED(memopt_allocator_trim_sync(h->allocator, 0, &value));
     REFUSED(memopt_pool_create(h->allocator, NULL, &other));
-    REFUSED(memopt_pool_pause_sync(h->allocator, MEMOPT_PAUSE_KEEP, &value));
-    REFUSED(memopt_pool_resume_sync(h->allocator));
-    if (memopt_pool_is_paused(h->allocator))
+    REFUSED(pause_pool(h->allocator, MEMOPT_PAUSE_KEEP, &value));
+    REFUSED(memopt_pool_resume_sync(h->allocator, 0));
+    if (pool_is_paused(h->allocator))
         _exit(2);
     if (memopt_allocator_owns(h->allocator, h->block))
         _exit(2);
@@ -206,8 +207,6 @@ static void try_primitives(handles *h)
     REFUSED(memopt_optimizer_import_converted_sync(h->optimizer, h->pinned, MIB, h->stream));
     REFUSED(memopt_optimizer_export_pieces_sync(h->optimizer, keep_nothing, NULL, h->stream));
     REFUSED(memopt_scaler_update(h->scaler, h->stream));
-    REFUSED(memopt_scaler_send_state(h->scaler, h->stream));
-    REFUSED(memopt_scaler_get_sent_state(h->scaler, &state, &index));
     REFUSED(memopt_fill_tensors(h->device, &h->tensor, 1, 0, h->stream));
     REFUSED(memopt_scaler_unscale(h->scaler, &h->tensor, 1, h->stream));
     REFUSED(memopt_scaler_get_state_sync(h->scaler, h->stream, &state));

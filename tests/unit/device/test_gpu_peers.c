@@ -129,7 +129,7 @@ static void mapped_memory_is_for_all(void **state)
     close_side(&b);
     void *other = counted_block(&again, 2, 2);
     OK(memopt_allocator_free(a.allocator, later));
-    OK(memopt_allocator_trim_sync(a.allocator, NULL));
+    OK(memopt_allocator_trim_sync(a.allocator, 0, NULL));
     later = counted_block(&a, 1, 2);
     copies_work(&a, later, &again, other);
     OK(memopt_allocator_free(again.allocator, other));
@@ -179,7 +179,7 @@ static void *map_and_unmap(void *unused)
         void *block = NULL;
         outcome = memopt_allocator_alloc(mapping.allocator, BYTES, MEMOPT_TAG_OTHER, NULL, &block);
         (void)memopt_allocator_free(mapping.allocator, block);
-        (void)memopt_allocator_trim_sync(mapping.allocator, NULL);
+        (void)memopt_allocator_trim_sync(mapping.allocator, 0, NULL);
     }
     return unused;
 }

@@ -147,7 +147,7 @@ static int survives(const char *call, int64_t n)
         check_block(device, blocks[i], i);
     for (int i = 0; i < BLOCKS; i++)
         OK(memopt_allocator_free(allocator, blocks[i]));
-    OK(memopt_allocator_trim_sync(allocator, &released));
+    OK(memopt_allocator_trim_sync(allocator, 0, &released));
     assert_true(released >= (uint64_t)BLOCKS * BLOCK);
     assert_int_equal(used(0), 0);
     OK(memopt_allocator_destroy(allocator));

@@ -91,7 +91,7 @@ static int memory_free_before_back(world *w)
 {
     memopt_ticket ticket = packed(w, BYTES, A, w->s);
     OK(memopt_device_sync(w->device));
-    OK(memopt_allocator_trim_sync(w->allocator, NULL));
+    OK(memopt_allocator_trim_sync(w->allocator, 0, NULL));
     void *former = filled_block(w, BYTES, B, w->s);
     OK(memopt_allocator_free(w->allocator, former));
     OK(memopt_offloader_prefetch(w->offloader, ticket));
@@ -108,7 +108,7 @@ static int consumer_waits(world *w)
 {
     memopt_ticket ticket = packed(w, BYTES, A, w->s);
     OK(memopt_device_sync(w->device));
-    OK(memopt_allocator_trim_sync(w->allocator, NULL));
+    OK(memopt_allocator_trim_sync(w->allocator, 0, NULL));
     void *former = filled_block(w, BYTES, B, w->s), *data = NULL;
     OK(memopt_device_sync(w->device));
     OK(memopt_allocator_free(w->allocator, former)); /* leaves other bytes in the memory */
@@ -174,7 +174,7 @@ static int unused_prefetch(world *w)
 {
     memopt_ticket ticket = packed(w, BYTES, A, w->s);
     OK(memopt_device_sync(w->device));
-    OK(memopt_allocator_trim_sync(w->allocator, NULL));
+    OK(memopt_allocator_trim_sync(w->allocator, 0, NULL));
     OK(memopt_offloader_prefetch(w->offloader, ticket));
     OK(memopt_offloader_release(w->offloader, ticket, w->s));
     void *next = filled_block(w, BYTES, B, w->s);

@@ -229,7 +229,7 @@ static void test_out_of_device_memory(void **unused)
     world_open(&w, MEMOPT_STREAM_ORDER_EAGER, 0, 40 * MIB, NULL);
     memopt_ticket ticket = packed(&w, 12 * MIB, 3, w.s);
     OK(memopt_device_sync(w.device));
-    OK(memopt_allocator_trim_sync(w.allocator, NULL));
+    OK(memopt_allocator_trim_sync(w.allocator, 0, NULL));
     void *full = device_block(&w, 30 * MIB, w.s);
     FAILS(MEMOPT_OUT_OF_DEVICE_MEMORY, memopt_offloader_prefetch(w.offloader, ticket));
     FAILS(MEMOPT_OUT_OF_DEVICE_MEMORY, memopt_offloader_unpack(w.offloader, ticket, w.s, &data));

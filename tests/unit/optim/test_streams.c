@@ -51,7 +51,7 @@ static void end_stream_first(int fails)
     dead = other;
     OK(memopt_optimizer_destroy(o));
     OK(memopt_allocator_free(w.allocator, t.data));
-    OK(memopt_allocator_trim_sync(w.allocator, NULL));
+    OK(memopt_allocator_trim_sync(w.allocator, 0, NULL));
     dead = NULL;
     w.device->ops = real;
     close_world(&w);

@@ -51,12 +51,12 @@ static void test_tags(void **state)
     memopt_tag kv;
     OK(memopt_allocator_register_tag(allocator, "kv", &kv));
     kv_only.tags = MEMOPT_TAG_BIT(kv);
-    OK(memopt_pool_pause_with_sync(allocator, &kv_only, NULL));
+    OK(memopt_pool_pause_sync(allocator, &kv_only, NULL));
     assert_null(memopt_pluggable_alloc(100, 0, NULL));
     OK(memopt_pluggable_set_tag(NULL, NULL));
     blocks[4] = memopt_pluggable_alloc(100, 0, NULL);
     assert_non_null(blocks[4]);
-    OK(memopt_pool_resume_sync(allocator));
+    OK(memopt_pool_resume_sync(allocator, 0));
     for (int i = 0; i < 5; i++)
         memopt_pluggable_free(blocks[i], 0, 0, NULL);
     memopt_pluggable_release_pool(0, 1, 2);

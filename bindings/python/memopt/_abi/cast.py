@@ -114,7 +114,5 @@ functions(
     memopt_scaler_update=(CHECKED, HANDLE, STREAM),
     memopt_scaler_get_state_sync=(CHECKED, HANDLE, STREAM, ScalerState),
     memopt_scaler_set_state_sync=(CHECKED, HANDLE, ScalerState, STREAM),
-    memopt_scaler_send_state=(CHECKED, HANDLE, STREAM),
-    memopt_scaler_get_sent_state=(I32, HANDLE, ScalerState, OUT_U64),
     memopt_fill_tensors=(CHECKED, HANDLE, TENSORS, U64, I32, STREAM),
 )

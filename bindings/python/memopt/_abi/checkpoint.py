@@ -128,5 +128,4 @@ functions(
     memopt_schedule_destroy=(CHECKED, HANDLE),
     memopt_schedule_get_info=(CHECKED, HANDLE, ScheduleInfo),
     memopt_schedule_next=(I32, HANDLE, ScheduleStep),
-    memopt_schedule_rewind=(CHECKED, HANDLE),
 )

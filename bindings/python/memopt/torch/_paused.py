@@ -103,13 +103,13 @@ def pause(
         for handle, bits in _where(devices, names, paused=False):
             before = lib.memopt_pool_get_paused_tags(handle)
             options.tags = bits
-            raw = output(lib.memopt_pool_pause_with_sync, handle, options)
+            raw = output(lib.memopt_pool_pause_sync, handle, options)
             done.append((handle, lib.memopt_pool_get_paused_tags(handle) & ~before))
             for i, value in enumerate((raw.released_bytes, raw.shared_bytes, raw.kept_bytes)):
                 sums[i] += value
     except BaseException:
         for handle, bits in done:
-            lib.memopt_pool_resume_tags_sync(handle, bits)
+            lib.memopt_pool_resume_sync(handle, bits)
         raise
     result = Paused(sums[0])
     result.shared, result.kept = sums[1:]
@@ -119,7 +119,7 @@ def pause(
 def resume(devices: Sequence[int], names: Sequence[str]) -> None:
     """Resumes the tags, or all that are paused; after a failure the call can be repeated."""
     for handle, bits in _where(devices, names, paused=True):
-        lib.memopt_pool_resume_tags_sync(handle, bits)
+        lib.memopt_pool_resume_sync(handle, bits)
 
 
 def _refuse_open(names: Sequence[str]) -> None:

@@ -1,0 +1,23 @@
+/* Pauses of whole pools. */
+#ifndef TEST_SUPPORT_PAUSING_H
+#define TEST_SUPPORT_PAUSING_H
+
+#include "memopt/allocator.h"
+
+static inline memopt_status pause_pool(memopt_pool *pool, memopt_pause how, uint64_t *out_released)
+{
+    memopt_pause_options options = MEMOPT_PAUSE_OPTIONS_INIT;
+    memopt_pause_report report = MEMOPT_PAUSE_REPORT_INIT;
+    options.how = how;
+    memopt_status status = memopt_pool_pause_sync(pool, &options, &report);
+    if (status == MEMOPT_OK && out_released != NULL)
+        *out_released = report.released_bytes;
+    return status;
+}
+
+static inline int pool_is_paused(memopt_pool *pool)
+{
+    return memopt_pool_get_paused_tags(pool) == UINT64_MAX;
+}
+
+#endif
