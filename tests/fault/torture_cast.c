@@ -1,12 +1,7 @@
 /* Every call of cast.h with each host allocation and device operation in it failed. */
 #include "support/torture.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/unit.h"
 
 #include "memopt/cast.h"
 
@@ -197,7 +192,7 @@ TORTURE_UNDO(destroy, memopt_scaler_destroy(f->scaler))
         .caches = keeps                                                                            \
     }
 
-static void each_call(void **state)
+TEST(each_call)
 {
     static const torture_scenario calls[] = {
         SCENARIO(cast, 0),      SCENARIO(unscale, 0),      SCENARIO(check, 0),
@@ -207,22 +202,14 @@ static void each_call(void **state)
         SCENARIO(quantize, 0),  SCENARIO(dequantize, 0),
     };
     static fixture f;
-    (void)state;
     f.gradients = COUNT;
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
         assert_true(torture(&calls[i], &f) > 0);
 }
 
-static void making_one(void **state)
+TEST(making_one)
 {
     static const torture_scenario making = {.name = "create", .run = create, .undo = destroy};
     static fixture f;
-    (void)state;
     assert_true(torture(&making, &f) > 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(each_call), cmocka_unit_test(making_one)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -155,7 +155,7 @@ static void in_all_modes(const torture_scenario *scenario, uint32_t mode)
     }
 }
 
-static void test_create(void **unused)
+TEST(test_create)
 {
     static const torture_scenario create = {.name = "region_create",
                                             .open = open_device,
@@ -163,13 +163,12 @@ static void test_create(void **unused)
                                             .run = run_create,
                                             .undo = undo_create,
                                             .teardown = teardown_bench};
-    (void)unused;
     in_all_modes(&create, MEMOPT_REGION_RECOMPUTE);
     fixture f = {.check = MEMOPT_CHECK_HASH};
     assert_true(torture(&create, &f) >= 5);
 }
 
-static void test_forward(void **unused)
+TEST(test_forward)
 {
     static const torture_scenario forward = {.name = "region_forward",
                                              .open = open_device,
@@ -180,13 +179,12 @@ static void test_forward(void **unused)
                                              .teardown = teardown_region,
                                              .absorbs = 1,
                                              .caches = 1};
-    (void)unused;
     in_all_modes(&forward, MEMOPT_REGION_RECOMPUTE);
     fixture f = {.check = MEMOPT_CHECK_EXACT};
     assert_true(torture(&forward, &f) >= 8);
 }
 
-static void test_recompute(void **unused)
+TEST(test_recompute)
 {
     static const torture_scenario recompute = {.name = "region_recompute",
                                                .open = open_device,
@@ -197,13 +195,12 @@ static void test_recompute(void **unused)
                                                .teardown = teardown_region,
                                                .absorbs = 1,
                                                .caches = 1};
-    (void)unused;
     in_all_modes(&recompute, MEMOPT_REGION_RECOMPUTE);
     fixture f = {.check = MEMOPT_CHECK_HASH};
     assert_true(torture(&recompute, &f) >= 10);
 }
 
-static void test_recompute_of_kept(void **unused)
+TEST(test_recompute_of_kept)
 {
     static const torture_scenario recompute = {.name = "region_recompute, kept",
                                                .open = open_device,
@@ -214,11 +211,10 @@ static void test_recompute_of_kept(void **unused)
                                                .teardown = teardown_region,
                                                .absorbs = 1,
                                                .caches = 1};
-    (void)unused;
     in_all_modes(&recompute, MEMOPT_REGION_KEEP);
 }
 
-static void test_release(void **unused)
+TEST(test_release)
 {
     static const torture_scenario release = {.name = "region_release",
                                              .open = open_device,
@@ -229,16 +225,5 @@ static void test_release(void **unused)
                                              .teardown = teardown_region,
                                              .absorbs = 1,
                                              .caches = 1};
-    (void)unused;
     in_all_modes(&release, MEMOPT_REGION_KEEP); /* on two streams: its frees can fail */
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_create),    cmocka_unit_test(test_forward),
-        cmocka_unit_test(test_recompute), cmocka_unit_test(test_recompute_of_kept),
-        cmocka_unit_test(test_release),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

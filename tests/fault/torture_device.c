@@ -1,12 +1,7 @@
 /* Every fallible call of a device, with each host allocation and device operation in it failed. */
 #include "support/torture.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/unit.h"
 
 #include "base/memory.h"
 
@@ -229,22 +224,19 @@ static void each_call(uint32_t order)
     }
 }
 
-static void eager(void **state)
+TEST(eager)
 {
-    (void)state;
     each_call(MEMOPT_STREAM_ORDER_EAGER);
 }
 
-static void adversarial(void **state)
+TEST(adversarial)
 {
-    (void)state;
     each_call(MEMOPT_STREAM_ORDER_ADVERSARIAL);
 }
 
 /* There is no device yet whose operations could fail, so only host memory is refused. */
-static void opening(void **state)
+TEST(opening)
 {
-    (void)state;
     for (uint32_t order = 0; order < 2; order++) {
         memopt_device_options options = MEMOPT_DEVICE_OPTIONS_INIT;
         options.capacity = GRANULE;
@@ -264,14 +256,4 @@ static void opening(void **state)
         assert_int_equal(memopt_device_close(device), MEMOPT_OK);
         assert_int_equal(mo_memory_live_blocks(), blocks);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(opening),
-        cmocka_unit_test(eager),
-        cmocka_unit_test(adversarial),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -197,16 +197,14 @@ static void in_all_kinds(torture_scenario scenario)
     assert_true(struck > 0);
 }
 
-static void test_create(void **unused)
+TEST(test_create)
 {
-    (void)unused;
     in_all_kinds((torture_scenario){"offloader_create", NULL, setup_device, run_create, undo_create,
                                     NULL, teardown_device, 0, 0});
 }
 
-static void test_pack(void **unused)
+TEST(test_pack)
 {
-    (void)unused;
     in_all_kinds((torture_scenario){"offloader_pack", NULL, setup_block, run_pack,
                                     unpack_and_release, not_packed, teardown_offloader, 1, 1});
     in_all_kinds((torture_scenario){"offloader_pack_borrowed", NULL, setup_block, run_borrow,
@@ -215,9 +213,8 @@ static void test_pack(void **unused)
                                     unpack_and_free, not_packed, teardown_offloader, 1, 1});
 }
 
-static void test_pack_that_waits(void **unused)
+TEST(test_pack_that_waits)
 {
-    (void)unused;
     const torture_scenario scenario = {.name = "offload_pack, waiting",
                                        .open = open_device,
                                        .setup = setup_full,
@@ -234,9 +231,8 @@ static void test_pack_that_waits(void **unused)
     assert_true(torture(&scenario, &f) > 5);
 }
 
-static void test_unpack(void **unused)
+TEST(test_unpack)
 {
-    (void)unused;
     in_all_kinds((torture_scenario){"offloader_prefetch", NULL, setup_ticket, run_prefetch,
                                     unpack_and_release, still_there, teardown_offloader, 1, 1});
     in_all_kinds((torture_scenario){"offloader_unpack", NULL, setup_ticket, run_unpack,
@@ -251,18 +247,16 @@ static void test_unpack(void **unused)
                                     teardown_offloader, 0, 1});
 }
 
-static void test_release(void **unused)
+TEST(test_release)
 {
-    (void)unused;
     in_all_kinds((torture_scenario){"offloader_release", NULL, setup_unpacked, run_release,
                                     released, NULL, teardown_offloader, 1, 1});
     in_all_kinds((torture_scenario){"offload_release, prefetched", NULL, setup_prefetched,
                                     run_release, released, NULL, teardown_offloader, 1, 1});
 }
 
-static void test_the_rest(void **unused)
+TEST(test_the_rest)
 {
-    (void)unused;
     in_all_kinds((torture_scenario){"offloader_wait_packed", NULL, setup_ticket, run_wait,
                                     unpack_and_release, still_there, teardown_offloader, 0, 1});
     in_all_kinds((torture_scenario){"offloader_query_packed", NULL, setup_ticket, run_query,
@@ -278,14 +272,4 @@ static void test_the_rest(void **unused)
     assert_true(torture(&trim, &f) > 0);
     in_all_kinds((torture_scenario){"offloader_destroy_force", NULL, setup_unpacked, run_force,
                                     NULL, NULL, teardown_offloader, 1, 1});
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_create),          cmocka_unit_test(test_pack),
-        cmocka_unit_test(test_pack_that_waits), cmocka_unit_test(test_unpack),
-        cmocka_unit_test(test_release),         cmocka_unit_test(test_the_rest),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

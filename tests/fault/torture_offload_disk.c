@@ -111,25 +111,22 @@ static void in_all_kinds(torture_scenario scenario, int full)
     }
 }
 
-static void test_create(void **unused)
+TEST_WITH(test_create, healthy_disk, NULL)
 {
-    (void)unused;
     in_all_kinds((torture_scenario){"offloader_create, spilling", NULL, setup_device, run_create,
                                     undo_create, NULL, teardown_device, 0, 0},
                  0);
 }
 
-static void test_pack(void **unused)
+TEST_WITH(test_pack, healthy_disk, NULL)
 {
-    (void)unused;
     in_all_kinds((torture_scenario){"offloader_pack that spills", NULL, setup_block, run_pack,
                                     both_there, not_packed, teardown_offloader, 1, 1},
                  0);
 }
 
-static void test_back(void **unused)
+TEST_WITH(test_back, healthy_disk, NULL)
 {
-    (void)unused;
     torture_scenario scenario = {.name = "offloader_unpack from the disk",
                                  .setup = setup_spilled,
                                  .run = run_unpack,
@@ -156,9 +153,8 @@ static void test_back(void **unused)
     in_all_kinds(scenario, 0);
 }
 
-static void test_ends(void **unused)
+TEST_WITH(test_ends, healthy_disk, NULL)
 {
-    (void)unused;
     torture_scenario scenario = {.name = "offload_release, on the disk",
                                  .setup = setup_prefetched,
                                  .run = run_release,
@@ -175,11 +171,5 @@ static void test_ends(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_create, healthy_disk),
-        cmocka_unit_test_setup(test_pack, healthy_disk),
-        cmocka_unit_test_setup(test_back, healthy_disk),
-        cmocka_unit_test_setup(test_ends, healthy_disk),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return run_all_tests(make_folder, remove_folder);
 }

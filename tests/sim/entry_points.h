@@ -5,12 +5,7 @@
 #ifndef TEST_SIM_ENTRY_POINTS_H
 #define TEST_SIM_ENTRY_POINTS_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/unit.h"
 
 #include <dlfcn.h>
 #include <stdio.h>

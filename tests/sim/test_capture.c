@@ -172,9 +172,8 @@ static void exchange(int mode, int expected)
 
 /* In the thread that captures: each mode but the relaxed one forbids, unless the thread itself is
  * relaxed. */
-static void own_captures_forbid(void **state)
+TEST_WITH(own_captures_forbid, setup, teardown)
 {
-    (void)state;
     for (int mode = GLOBAL; mode <= RELAXED; mode++)
         for (int i = 0; i < UNSAFE; i++) {
             OK(gpu.begin(a, mode));
@@ -227,9 +226,8 @@ static int elsewhere(int mode, int (*call)(void))
 }
 
 /* In another thread: only a global capture forbids, and only a thread in the global mode. */
-static void captures_of_other_threads_forbid(void **state)
+TEST_WITH(captures_of_other_threads_forbid, setup, teardown)
 {
-    (void)state;
     for (int mode = GLOBAL; mode <= RELAXED; mode++)
         for (int thread = GLOBAL; thread <= RELAXED; thread++)
             for (int i = 0; i < UNSAFE; i++) {
@@ -243,10 +241,9 @@ static void captures_of_other_threads_forbid(void **state)
             }
 }
 
-static void modes_are_checked(void **state)
+TEST_WITH(modes_are_checked, setup, teardown)
 {
     int mode = 3;
-    (void)state;
     FAILS(1, gpu.exchange(&mode));
     FAILS(1, gpu.exchange(NULL));
     exchange(THREAD, GLOBAL);
@@ -256,9 +253,8 @@ static void modes_are_checked(void **state)
 }
 
 /* Waiting for what only a replay will do, in any mode. */
-static void waiting_breaks_a_capture(void **state)
+TEST_WITH(waiting_breaks_a_capture, setup, teardown)
 {
-    (void)state;
     OK(gpu.begin(a, RELAXED));
     FAILS(900, gpu.stream_sync(a));
     FAILS(901, gpu.stream_sync(a));
@@ -283,10 +279,9 @@ static void waiting_breaks_a_capture(void **state)
 
 /* --- the legacy stream --------------------------------------------------------------------- */
 
-static void the_legacy_stream_is_kept_out(void **state)
+TEST_WITH(the_legacy_stream_is_kept_out, setup, teardown)
 {
     int capturing = -7;
-    (void)state;
     FAILS(900, gpu.begin(NULL, GLOBAL));
     OK(gpu.begin(blocking, RELAXED));
     FAILS(906, gpu.capturing(NULL, &capturing));
@@ -308,10 +303,9 @@ static void the_legacy_stream_is_kept_out(void **state)
 
 /* --- forks and joins ----------------------------------------------------------------------- */
 
-static void forks_must_join(void **state)
+TEST_WITH(forks_must_join, setup, teardown)
 {
     handle graph = (handle)1;
-    (void)state;
     OK(gpu.begin(a, GLOBAL));
     OK(gpu.fill(memory, 1, 10, a));
     OK(gpu.event_record(event, a));
@@ -337,10 +331,9 @@ static void forks_must_join(void **state)
     OK(gpu.stream_sync(b));
 }
 
-static void captures_are_isolated(void **state)
+TEST_WITH(captures_are_isolated, setup, teardown)
 {
     handle graph = NULL;
-    (void)state;
     OK(gpu.event_record(event, b)); /* outside */
     OK(gpu.begin(a, GLOBAL));
     FAILS(905, gpu.stream_wait(a, event, 0));
@@ -364,10 +357,9 @@ static int end_here(void)
     return gpu.end(a, &graph);
 }
 
-static void captures_end_where_they_began(void **state)
+TEST_WITH(captures_end_where_they_began, setup, teardown)
 {
     handle graph = NULL;
-    (void)state;
     FAILS(401, gpu.end(a, &graph));
     FAILS(401, gpu.end(NULL, &graph));
     OK(gpu.begin(a, THREAD));
@@ -411,12 +403,11 @@ static handle record_diamond(void)
 }
 
 /* Every order that the dependencies allow comes up, and no other. */
-static void replays_keep_dependencies_only(void **state)
+TEST_WITH(replays_keep_dependencies_only, setup, teardown)
 {
     static const char *const allowed[] = {"12345", "13245", "13425"};
     int seen[3] = {0, 0, 0};
     handle run = record_diamond();
-    (void)state;
     for (uint64_t seed = 1; seed <= 60; seed++) {
         gpu.seed(seed);
         for (int twice = 0; twice < 2; twice++) {
@@ -439,10 +430,9 @@ static void replays_keep_dependencies_only(void **state)
 
 /* What the stream had before comes first, what it gets afterwards comes last, and a launch on
  * another stream waits for the one before. */
-static void replays_are_in_the_order_of_their_stream(void **state)
+TEST_WITH(replays_are_in_the_order_of_their_stream, setup, teardown)
 {
     handle run = record_diamond();
-    (void)state;
     for (uint64_t seed = 1; seed <= 20; seed++) {
         gpu.seed(seed);
         length = 0;
@@ -459,11 +449,10 @@ static void replays_are_in_the_order_of_their_stream(void **state)
 }
 
 /* Two branches that touch the same bytes, one writing. */
-static void hazards_within_a_graph_are_told(void **state)
+TEST_WITH(hazards_within_a_graph_are_told, setup, teardown)
 {
     handle graph = NULL, run = NULL;
     char text[2048];
-    (void)state;
     OK(gpu.begin(a, GLOBAL));
     OK(gpu.event_record(event, a));
     OK(gpu.stream_wait(b, event, 0));
@@ -493,26 +482,11 @@ static void keep_context(void)
         exit(1);
 }
 
-#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-
 int main(int count, char **values)
 {
-    const struct CMUnitTest tests[] = {
-        T(own_captures_forbid),
-        T(captures_of_other_threads_forbid),
-        T(modes_are_checked),
-        T(waiting_breaks_a_capture),
-        T(the_legacy_stream_is_kept_out),
-        T(forks_must_join),
-        T(captures_are_isolated),
-        T(captures_end_where_they_began),
-        T(replays_keep_dependencies_only),
-        T(replays_are_in_the_order_of_their_stream),
-        T(hazards_within_a_graph_are_told),
-    };
     int hip = count > 1 && strcmp(values[1], "hip") == 0;
     load(hip);
     if (!hip)
         keep_context();
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_all_tests(NULL, NULL);
 }

@@ -104,13 +104,12 @@ static ptr allocate(size_t bytes)
 
 /* --- memory -------------------------------------------------------------------------------- */
 
-static void virtual_memory_is_strict(void **state)
+TEST_WITH(virtual_memory_is_strict, setup, teardown)
 {
     size_t granule = 0;
     ptr address = 0, first = 0, second = 0;
     char byte = 5;
     handle stream = new_stream();
-    (void)state;
     OK(cuMemGetAllocationGranularity(&granule, &device_memory, 0));
     assert_int_equal(cuMemAddressReserve(&address, granule + 1, 0, 0, 0), 1);
     OK(cuMemAddressReserve(&address, 4 * granule, 0, 0, 0));
@@ -144,11 +143,10 @@ static void virtual_memory_is_strict(void **state)
     OK(cuStreamDestroy_v2(stream));
 }
 
-static void host_memory_is_registered_once(void **state)
+TEST_WITH(host_memory_is_registered_once, setup, teardown)
 {
     char *block = malloc(3 * MIB);
     void *pinned = NULL;
-    (void)state;
     OK(cuMemHostRegister_v2(block, MIB, 0));
     assert_int_equal(cuMemHostRegister_v2(block + 100, 10, 0), 712);
     assert_int_equal(cuMemHostUnregister(block + 8), 713);
@@ -163,11 +161,10 @@ static void host_memory_is_registered_once(void **state)
 
 /* --- order --------------------------------------------------------------------------------- */
 
-static void hazards_are_told(void **state)
+TEST_WITH(hazards_are_told, setup, teardown)
 {
     handle a = new_stream(), b = new_stream(), event = NULL;
     ptr p = allocate(4096), q = allocate(4096);
-    (void)state;
     OK(cuMemsetD8Async(p, 1, 4096, a));
     OK(cuMemcpyAsync(q, p, 4096, b));
     OK(cuCtxSynchronize());
@@ -197,11 +194,10 @@ static void hazards_are_told(void **state)
     OK(cuStreamDestroy_v2(b));
 }
 
-static void uninitialised_reads_are_told(void **state)
+TEST_WITH(uninitialised_reads_are_told, setup, teardown)
 {
     char out[64];
     ptr p = allocate(4096);
-    (void)state;
     OK(cuMemsetD8Async(p, 1, 60, NULL));
     OK(cuMemcpyAsync((ptr)(uintptr_t)out, p, 60, NULL));
     assert_int_equal(memopt_sim_violations(), 0);
@@ -220,11 +216,10 @@ static void call_back_into_the_driver(void *user)
     *(int *)user = cuCtxSynchronize();
 }
 
-static void host_functions_run_in_order(void **state)
+TEST_WITH(host_functions_run_in_order, setup, teardown)
 {
     handle stream = new_stream();
     int count = 0;
-    (void)state;
     OK(cuLaunchHostFunc(stream, bump, &count));
     assert_int_equal(count, 0);
     OK(cuLaunchHostFunc(stream, bump, &count));
@@ -255,11 +250,10 @@ static int launch(const char *name, sim_test_args args, unsigned grid, unsigned 
     return cuLaunchKernel(function, grid, 1, 1, block, 1, 1, 0, stream, parameters, NULL);
 }
 
-static void kernel_mistakes_are_told(void **state)
+TEST_WITH(kernel_mistakes_are_told, setup, teardown)
 {
     handle stream = new_stream();
     ptr p = allocate(65536);
-    (void)state;
     OK(launch("sim_test_race_shared", (sim_test_args){p, 0, 0}, 1, 64, stream));
     OK(cuStreamSynchronize(stream));
     expect_violation("a race in shared memory");
@@ -271,18 +265,16 @@ static void kernel_mistakes_are_told(void **state)
 }
 
 /* Each of these stops the device: the context is gone afterwards. */
-static void divergence_is_told(void **state)
+TEST_WITH(divergence_is_told, setup, teardown)
 {
-    (void)state;
     OK(launch("sim_test_diverge", (sim_test_args){0, 0, 0}, 1, 64, NULL));
     assert_int_not_equal(cuCtxSynchronize(), 0);
     expect_violation("diverges");
 }
 
-static void wild_kernels_stop_the_device(void **state)
+TEST_WITH(wild_kernels_stop_the_device, setup, teardown)
 {
     ptr p = allocate(4096), q = allocate(4096);
-    (void)state;
     OK(cuMemsetD8Async(p, 0, 4096, NULL));
     OK(cuMemsetD8Async(q, 0, 4096, NULL));
     OK(cuCtxSynchronize());
@@ -293,7 +285,7 @@ static void wild_kernels_stop_the_device(void **state)
 }
 
 /* Mapped memory of device 1, used by device 0: once it has access, and not any more without. */
-static void peers_need_access(void **state)
+TEST_WITH(peers_need_access, setup, teardown)
 {
     static const allocation elsewhere = {1, 0, 1, 1, NULL, {0}};
     static const access both[] = {{1, 0, 3}, {1, 1, 3}}, none = {1, 0, 0};
@@ -301,7 +293,6 @@ static void peers_need_access(void **state)
     handle other = NULL;
     ptr address = 0, memory = 0, p = allocate(4096);
     int can = 0;
-    (void)state;
     OK(cuDeviceCanAccessPeer(&can, 0, 1));
     assert_int_equal(can, 1);
     OK(cuDevicePrimaryCtxRetain(&other, 1));
@@ -334,11 +325,10 @@ static void peers_need_access(void **state)
 
 /* --- faults -------------------------------------------------------------------------------- */
 
-static void symbols_have_versions(void **state)
+TEST_WITH(symbols_have_versions, setup, teardown)
 {
     void *function = NULL;
     int found = 0;
-    (void)state;
     OK(cuGetProcAddress_v2("cuMemAlloc", &function, 12000, 0, &found));
     assert_int_equal(found, 0);
     assert_ptr_equal(function, *(void **)&cuMemAlloc_v2);
@@ -355,32 +345,16 @@ static void symbols_have_versions(void **state)
     unsetenv("MEMOPT_SIM_MISSING");
 }
 
-static void the_context_is_asked_for(void **state)
+TEST_WITH(the_context_is_asked_for, setup, teardown)
 {
     ptr p = 0;
-    (void)state;
     OK(cuCtxSetCurrent(NULL));
     assert_int_equal(cuMemAlloc_v2(&p, 100), 201);
     OK(cuCtxSetCurrent(context));
 }
 
-#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        T(virtual_memory_is_strict),
-        T(host_memory_is_registered_once),
-        T(hazards_are_told),
-        T(uninitialised_reads_are_told),
-        T(host_functions_run_in_order),
-        T(kernel_mistakes_are_told),
-        T(divergence_is_told),
-        T(wild_kernels_stop_the_device),
-        T(peers_need_access),
-        T(symbols_have_versions),
-        T(the_context_is_asked_for),
-    };
     load();
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_all_tests(NULL, NULL);
 }

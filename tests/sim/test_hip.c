@@ -71,11 +71,10 @@ static int field(const char *properties, size_t offset)
 
 /* The offsets are those of ROCm's headers, found by compiling them (5.0, 5.7, 6.0, 6.2: the two
  * layouts did not move within a major version). The library uses the ones of the name only. */
-static void properties_lie_where_rocm_has_them(void **state)
+TEST_WITH(properties_lie_where_rocm_has_them, setup, teardown)
 {
     char bytes[4096];
     size_t total, all;
-    (void)state;
     OK(hipMemGetInfo(&total, &all));
     memset(bytes, 0x77, sizeof bytes);
     OK(hipGetDevicePropertiesR0600(bytes, 0));
@@ -99,14 +98,13 @@ static void properties_lie_where_rocm_has_them(void **state)
 
 /* --- memory -------------------------------------------------------------------------------- */
 
-static void virtual_memory(void **state)
+TEST_WITH(virtual_memory, setup, teardown)
 {
     enum { GRANULE = 4096 };
     size_t granule = 0;
     void *address = NULL;
     handle first = NULL, second = NULL, third = NULL;
     allocation wrong = device_memory;
-    (void)state;
     OK(hipMemGetAllocationGranularity(&granule, &device_memory, 0));
     assert_int_equal(granule, GRANULE);
     FAILS(1, hipMemGetAllocationGranularity(&granule, &device_memory, 2));
@@ -172,12 +170,11 @@ static code_object object_for(unsigned machine)
     return object;
 }
 
-static void code_objects_are_for_one_target(void **state)
+TEST_WITH(code_objects_are_for_one_target, setup, teardown)
 {
     enum { GFX90A = 0x3F, GFX1030 = 0x36 };
     handle module = NULL, function = NULL;
     code_object good = object_for(GFX90A), wrong = object_for(GFX1030);
-    (void)state;
     FAILS(200, hipModuleLoadData(&module, "no code object"));
     FAILS(200, hipModuleLoadData(&module, ".version 7.5\n.target sm_75\n"));
     FAILS(209, hipModuleLoadData(&module, &wrong));
@@ -190,15 +187,8 @@ static void code_objects_are_for_one_target(void **state)
     FAILS(400, hipModuleLaunchKernel(function, 1, 1, 1, 64, 1, 1, 0, NULL, NULL, NULL));
 }
 
-#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        T(properties_lie_where_rocm_has_them),
-        T(virtual_memory),
-        T(code_objects_are_for_one_target),
-    };
     load();
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_all_tests(NULL, NULL);
 }

@@ -2,12 +2,7 @@
  * What an NVRTC answers to right and wrong calls: the simulated one and, where it is there, the
  * real one, which the argument names. Both must say the same.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/unit.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -39,9 +34,8 @@ static program new_program(const char *source)
     return p;
 }
 
-static void programs(void **state)
+TEST(programs)
 {
-    (void)state;
     program p = NULL, none = NULL;
     size_t size = 77;
     assert_int_equal(create(&p, NULL, "x", 0, NULL, NULL), 3);
@@ -79,9 +73,8 @@ static void option(const char *text, int code, const char *says)
     assert_int_equal(destroy(&p), 0);
 }
 
-static void options(void **state)
+TEST(options)
 {
-    (void)state;
     static const char *const good[] = {"--gpu-architecture=sm_90",
                                        "-arch=sm_80",
                                        "--gpu-architecture=compute_75",
@@ -107,9 +100,8 @@ static void options(void **state)
     option("--gpu-architecture=gfx900", 5, "invalid value for --gpu-architecture");
 }
 
-static void results(void **state)
+TEST(results)
 {
-    (void)state;
     const char *const code[] = {"--gpu-architecture=sm_90"};
     const char *const text[] = {"--gpu-architecture=compute_80"};
     size_t size = 0;
@@ -151,9 +143,8 @@ static void results(void **state)
     }
 }
 
-static void known_targets(void **state)
+TEST(known_targets)
 {
-    (void)state;
     int count = 0, known[64] = {0};
     assert_int_equal(target_count(&count), 0);
     assert_true(count > 0 && count <= 64);
@@ -174,8 +165,6 @@ static void look_up(void *library, const char *name, void *out)
 
 int main(int count, char **values)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(programs), cmocka_unit_test(options),
-                                       cmocka_unit_test(results), cmocka_unit_test(known_targets)};
     void *library = count > 1 ? dlopen(values[1], RTLD_NOW) : NULL;
     if (library == NULL) {
         printf("skipped: %s\n", dlerror());
@@ -191,5 +180,5 @@ int main(int count, char **values)
     look_up(library, "nvrtcGetPTXSize", &text_size);
     look_up(library, "nvrtcGetNumSupportedArchs", &target_count);
     look_up(library, "nvrtcGetSupportedArchs", &targets);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_all_tests(NULL, NULL);
 }

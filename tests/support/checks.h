@@ -5,12 +5,7 @@
 #ifndef TEST_SUPPORT_CHECKS_H
 #define TEST_SUPPORT_CHECKS_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/unit.h"
 
 #include "memopt/base.h"
 

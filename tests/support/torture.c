@@ -1,11 +1,6 @@
 #include "support/torture.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/unit.h"
 
 #include "base/memory.h"
 

@@ -1,15 +1,14 @@
 /* Version, status names, element types: the tables of base.h. */
-#include "cmocka_first.h"
+#include "support/unit.h"
 
 #include "base/error.h"
 
 #include <stdio.h>
 #include <string.h>
 
-static void version_is_the_headers(void **state)
+TEST(version_is_the_headers)
 {
     char text[32];
-    (void)state;
     assert_int_equal(memopt_version(), MEMOPT_VERSION);
     snprintf(text, sizeof text, "%d.%d.%d", MEMOPT_VERSION_MAJOR, MEMOPT_VERSION_MINOR,
              MEMOPT_VERSION_PATCH);
@@ -17,7 +16,7 @@ static void version_is_the_headers(void **state)
 }
 
 /* Programs compiled against 1.0 have these numbers in them: a change breaks them. */
-static void statuses_keep_their_values(void **state)
+TEST(statuses_keep_their_values)
 {
     static const char *const names[] = {
         "OK",
@@ -38,15 +37,13 @@ static void statuses_keep_their_values(void **state)
         "MISMATCH",
         "INTERNAL",
     };
-    (void)state;
     for (int i = 0; i < (int)(sizeof names / sizeof names[0]); i++)
         assert_string_equal(memopt_status_name(i), names[i]);
     assert_int_equal(MEMOPT_STATUS_USER, 65536);
 }
 
-static void every_status_has_a_message_of_its_own(void **state)
+TEST(every_status_has_a_message_of_its_own)
 {
-    (void)state;
 #define DIFFERENT(name, value, message)                                                            \
     assert_true(strlen(memopt_status_message(value)) > 0);                                         \
     assert_string_not_equal(memopt_status_message(value), memopt_status_message(-1));
@@ -54,9 +51,8 @@ static void every_status_has_a_message_of_its_own(void **state)
 #undef DIFFERENT
 }
 
-static void values_that_are_no_status(void **state)
+TEST(values_that_are_no_status)
 {
-    (void)state;
     assert_string_equal(memopt_status_name(-1), "UNKNOWN");
     assert_string_equal(memopt_status_name(17), "UNKNOWN");
     assert_string_equal(memopt_status_name(MEMOPT_STATUS_USER - 1), "UNKNOWN");
@@ -66,10 +62,9 @@ static void values_that_are_no_status(void **state)
     assert_non_null(memopt_status_message(INT32_MIN));
 }
 
-static void element_sizes(void **state)
+TEST(element_sizes)
 {
     static const size_t sizes[] = {0, 4, 2, 2, 1, 1, 1, 4, 8, 8, 1, 1, 2, 0};
-    (void)state;
     for (int i = 0; i < (int)(sizeof sizes / sizeof sizes[0]); i++)
         assert_int_equal(memopt_dtype_size(i), sizes[i]);
     assert_int_equal(memopt_dtype_size(-1), 0);
@@ -77,9 +72,8 @@ static void element_sizes(void **state)
     assert_string_equal(memopt_dtype_name(99), "invalid");
 }
 
-static void names_lead_back_to_their_type(void **state)
+TEST(names_lead_back_to_their_type)
 {
-    (void)state;
     for (memopt_dtype dtype = MEMOPT_DTYPE_F32; dtype <= MEMOPT_DTYPE_I16; dtype++) {
         memopt_dtype back = MEMOPT_DTYPE_INVALID;
         assert_int_equal(memopt_dtype_parse(memopt_dtype_name(dtype), &back), MEMOPT_OK);
@@ -87,7 +81,7 @@ static void names_lead_back_to_their_type(void **state)
     }
 }
 
-static void aliases_in_any_case(void **state)
+TEST(aliases_in_any_case)
 {
     static const struct {
         const char *name;
@@ -105,7 +99,6 @@ static void aliases_in_any_case(void **state)
         {"float8_e4m3fnuz", MEMOPT_DTYPE_F8_E4M3FNUZ},
         {"E5M2FNUZ", MEMOPT_DTYPE_F8_E5M2FNUZ},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         memopt_dtype dtype;
         assert_int_equal(memopt_dtype_parse(rows[i].name, &dtype), MEMOPT_OK);
@@ -113,10 +106,9 @@ static void aliases_in_any_case(void **state)
     }
 }
 
-static void a_name_that_is_no_type(void **state)
+TEST(a_name_that_is_no_type)
 {
     memopt_dtype dtype = 77;
-    (void)state;
     assert_int_equal(memopt_dtype_parse("fp31", &dtype), MEMOPT_NOT_FOUND);
     assert_non_null(strstr(memopt_last_error(), "\"fp31\""));
     assert_non_null(strstr(memopt_last_error(), "bf16"));
@@ -125,19 +117,4 @@ static void a_name_that_is_no_type(void **state)
     assert_int_equal(memopt_dtype_parse(NULL, &dtype), MEMOPT_INVALID_ARGUMENT);
     assert_int_equal(memopt_dtype_parse("f32", NULL), MEMOPT_INVALID_ARGUMENT);
     assert_int_equal(dtype, 77);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(version_is_the_headers),
-        cmocka_unit_test(statuses_keep_their_values),
-        cmocka_unit_test(every_status_has_a_message_of_its_own),
-        cmocka_unit_test(values_that_are_no_status),
-        cmocka_unit_test(element_sizes),
-        cmocka_unit_test(names_lead_back_to_their_type),
-        cmocka_unit_test(aliases_in_any_case),
-        cmocka_unit_test(a_name_that_is_no_type),
-    };
-    return cmocka_run_group_tests_name("base", tests, NULL, NULL);
 }

@@ -1,12 +1,11 @@
 /* Arithmetic on sizes at the edges of 64 bits. */
-#include "cmocka_first.h"
+#include "support/unit.h"
 
 #include "base/checked.h"
 
-static void products(void **state)
+TEST(products)
 {
     uint64_t out = 0;
-    (void)state;
     assert_true(mo_mul_u64(UINT32_MAX, UINT32_MAX, &out));
     assert_true(out == UINT64_C(0xfffffffe00000001));
     assert_true(mo_mul_u64(UINT64_MAX, 1, &out));
@@ -16,19 +15,17 @@ static void products(void **state)
     assert_false(mo_mul_u64(UINT64_MAX, 2, &out));
 }
 
-static void sums(void **state)
+TEST(sums)
 {
     uint64_t out = 0;
-    (void)state;
     assert_true(mo_add_u64(UINT64_MAX - 1, 1, &out));
     assert_true(out == UINT64_MAX);
     assert_false(mo_add_u64(UINT64_MAX, 1, &out));
 }
 
-static void rounding_up(void **state)
+TEST(rounding_up)
 {
     uint64_t out = 0;
-    (void)state;
     for (uint64_t unit = 1; unit < 50; unit++) {
         for (uint64_t value = 0; value < 200; value++) {
             assert_true(mo_round_up_u64(value, unit, &out));
@@ -41,9 +38,8 @@ static void rounding_up(void **state)
     assert_false(mo_round_up_u64(UINT64_MAX, 512, &out));
 }
 
-static void division_rounds_up(void **state)
+TEST(division_rounds_up)
 {
-    (void)state;
     assert_int_equal(mo_ceil_div_u64(0, 256), 0);
     assert_int_equal(mo_ceil_div_u64(1, 256), 1);
     assert_int_equal(mo_ceil_div_u64(256, 256), 1);
@@ -52,20 +48,9 @@ static void division_rounds_up(void **state)
     assert_true(mo_ceil_div_u64(UINT64_MAX, 2) == UINT64_C(1) << 63);
 }
 
-static void smaller_and_larger(void **state)
+TEST(smaller_and_larger)
 {
-    (void)state;
     assert_int_equal(mo_min_u64(3, 5), 3);
     assert_int_equal(mo_max_u64(3, 5), 5);
     assert_true(mo_max_u64(0, UINT64_MAX) == UINT64_MAX);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(products),           cmocka_unit_test(sums),
-        cmocka_unit_test(rounding_up),        cmocka_unit_test(division_rounds_up),
-        cmocka_unit_test(smaller_and_larger),
-    };
-    return cmocka_run_group_tests_name("checked", tests, NULL, NULL);
 }

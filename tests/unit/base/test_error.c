@@ -1,5 +1,5 @@
 /* The last error: one per thread, written by failures only. */
-#include "cmocka_first.h"
+#include "support/unit.h"
 
 #include "base/error.h"
 #include "memopt/experimental/hooks.h"
@@ -17,9 +17,8 @@ static memopt_error_info info_of_this_thread(void)
     return info;
 }
 
-static void a_failure_is_told_in_parts(void **state)
+TEST(a_failure_is_told_in_parts)
 {
-    (void)state;
     assert_int_equal(mo_fail_driver(MEMOPT_IO_ERROR, ENOSPC, "ENOSPC", "disk: %d bytes asked", 7),
                      MEMOPT_IO_ERROR);
     memopt_error_info info = info_of_this_thread();
@@ -41,19 +40,17 @@ static void a_failure_is_told_in_parts(void **state)
     assert_int_equal(memopt_stream_is_capturing(NULL, NULL, &capturing), MEMOPT_INVALID_ARGUMENT);
 }
 
-static void success_does_not_clear_it(void **state)
+TEST(success_does_not_clear_it)
 {
     uint64_t bytes;
-    (void)state;
     mo_fail(MEMOPT_BUSY, "still here");
     assert_int_equal(memopt_parse_size("1", &bytes), MEMOPT_OK);
     assert_string_equal(memopt_last_error(), "still here");
 }
 
 /* A status of the caller's own is told of; one that the library has just told of keeps its text. */
-static void a_callback_gets_a_line(void **state)
+TEST(a_callback_gets_a_line)
 {
-    (void)state;
     mo_fail(MEMOPT_BUSY, "of another call");
     assert_int_equal(mo_callback_status(MEMOPT_OK, "x: it"), MEMOPT_OK);
     assert_string_equal(memopt_last_error(), "of another call");
@@ -70,18 +67,16 @@ static void a_callback_gets_a_line(void **state)
     }
 }
 
-static void a_message_may_quote_the_one_before(void **state)
+TEST(a_message_may_quote_the_one_before)
 {
-    (void)state;
     mo_fail(MEMOPT_INTERNAL, "inner");
     mo_fail(MEMOPT_INTERNAL, "outer (%s)", memopt_last_error());
     assert_string_equal(memopt_last_error(), "outer (inner)");
 }
 
-static void an_endless_message_is_cut(void **state)
+TEST(an_endless_message_is_cut)
 {
     char *text = malloc(100000);
-    (void)state;
     assert_non_null(text);
     memset(text, 'x', 99999);
     text[99999] = '\0';
@@ -109,12 +104,11 @@ static void *fail_elsewhere(void *argument)
     return NULL;
 }
 
-static void threads_do_not_see_each_other(void **state)
+TEST(threads_do_not_see_each_other)
 {
     enum { THREADS = 4 };
     pthread_t threads[THREADS];
     int numbers[THREADS];
-    (void)state;
     mo_fail(MEMOPT_BUSY, "mine");
     for (int i = 0; i < THREADS; i++) {
         numbers[i] = i;
@@ -129,10 +123,9 @@ static void threads_do_not_see_each_other(void **state)
 }
 
 /* A program compiled against an older header has a shorter struct. */
-static void an_older_caller_gets_its_part(void **state)
+TEST(an_older_caller_gets_its_part)
 {
     memopt_error_info info;
-    (void)state;
     mo_fail_driver(MEMOPT_DRIVER_ERROR, 42, "name", "text");
     memset(&info, 0x5a, sizeof info);
     info.struct_size = offsetof(memopt_error_info, message);
@@ -143,41 +136,23 @@ static void an_older_caller_gets_its_part(void **state)
         assert_int_equal(((unsigned char *)&info)[i], 0x5a);
 }
 
-static void a_newer_caller_keeps_its_tail(void **state)
+TEST(a_newer_caller_keeps_its_tail)
 {
     struct {
         memopt_error_info known;
         uint64_t later;
     } info = {{sizeof info, 0, 0, NULL, NULL}, 1234};
-    (void)state;
     mo_fail(MEMOPT_BUSY, "text");
     assert_int_equal(memopt_last_error_info(&info.known), MEMOPT_OK);
     assert_int_equal(info.known.status, MEMOPT_BUSY);
     assert_int_equal(info.later, 1234);
 }
 
-static void bad_structs(void **state)
+TEST(bad_structs)
 {
     memopt_error_info info = {sizeof(size_t) - 1, -5, -5, NULL, NULL};
-    (void)state;
     assert_int_equal(memopt_last_error_info(NULL), MEMOPT_INVALID_ARGUMENT);
     assert_int_equal(memopt_last_error_info(&info), MEMOPT_INVALID_ARGUMENT);
     assert_non_null(strstr(memopt_last_error(), "struct_size is 7"));
     assert_int_equal(info.status, -5);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_failure_is_told_in_parts),
-        cmocka_unit_test(success_does_not_clear_it),
-        cmocka_unit_test(a_callback_gets_a_line),
-        cmocka_unit_test(a_message_may_quote_the_one_before),
-        cmocka_unit_test(an_endless_message_is_cut),
-        cmocka_unit_test(threads_do_not_see_each_other),
-        cmocka_unit_test(an_older_caller_gets_its_part),
-        cmocka_unit_test(a_newer_caller_keeps_its_tail),
-        cmocka_unit_test(bad_structs),
-    };
-    return cmocka_run_group_tests_name("error", tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* The log sink: levels, the environment, and callbacks replaced while threads log. */
-#include "cmocka_first.h"
+#include "support/unit.h"
 
 #include "base/lock.h"
 
@@ -24,10 +24,9 @@ static void receive(void *user, memopt_log_level level, const char *message)
     snprintf(to->last, sizeof to->last, "%s", message);
 }
 
-static void lines_above_the_level_are_dropped(void **state)
+TEST(lines_above_the_level_are_dropped)
 {
     receiver to = {0};
-    (void)state;
     assert_int_equal(memopt_set_log(receive, &to, MEMOPT_LOG_WARNING), MEMOPT_OK);
     mo_log(MEMOPT_LOG_INFO, "too quiet");
     assert_int_equal(to.lines, 0);
@@ -41,10 +40,9 @@ static void lines_above_the_level_are_dropped(void **state)
     memopt_set_log(NULL, NULL, MEMOPT_LOG_OFF);
 }
 
-static void failures_are_lines_of_level_error(void **state)
+TEST(failures_are_lines_of_level_error)
 {
     receiver to = {0};
-    (void)state;
     memopt_set_log(receive, &to, MEMOPT_LOG_ERROR);
     mo_fail(MEMOPT_BUSY, "allocator: %d blocks live", 3);
     assert_int_equal(to.lines, 1);
@@ -53,10 +51,9 @@ static void failures_are_lines_of_level_error(void **state)
     memopt_set_log(NULL, NULL, MEMOPT_LOG_OFF);
 }
 
-static void a_bad_level_changes_nothing(void **state)
+TEST(a_bad_level_changes_nothing)
 {
     receiver to = {0};
-    (void)state;
     memopt_set_log(receive, &to, MEMOPT_LOG_DEBUG);
     assert_int_equal(memopt_set_log(NULL, NULL, (memopt_log_level)5), MEMOPT_INVALID_ARGUMENT);
     assert_int_equal(memopt_set_log(NULL, NULL, (memopt_log_level)-1), MEMOPT_INVALID_ARGUMENT);
@@ -92,10 +89,9 @@ static void default_sink_output(const char *value, char *text, size_t size)
     memopt_set_log(NULL, NULL, MEMOPT_LOG_OFF);
 }
 
-static void the_environment_turns_it_on(void **state)
+TEST(the_environment_turns_it_on)
 {
     char text[256];
-    (void)state;
     default_sink_output(NULL, text, sizeof text);
     assert_string_equal(text, "");
     default_sink_output("error", text, sizeof text);
@@ -106,11 +102,10 @@ static void the_environment_turns_it_on(void **state)
     assert_string_equal(text, "memopt error: e\nmemopt info: i\nmemopt debug: d\n");
 }
 
-static void a_line_of_any_length(void **state)
+TEST(a_line_of_any_length)
 {
     receiver to = {0};
     char text[5000];
-    (void)state;
     memset(text, 'y', sizeof text);
     text[sizeof text - 1] = '\0';
     memopt_set_log(receive, &to, MEMOPT_LOG_DEBUG);
@@ -150,12 +145,11 @@ static void *log_all_the_time(void *argument)
     return NULL;
 }
 
-static void a_replaced_callback_is_not_called_again(void **state)
+TEST(a_replaced_callback_is_not_called_again)
 {
     enum { THREADS = 3, ROUNDS = 200 };
     pthread_t threads[THREADS];
     static scope scopes[ROUNDS];
-    (void)state;
     atomic_store(&stop, 0);
     for (int i = 0; i < THREADS; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, log_all_the_time, NULL), 0);
@@ -200,10 +194,9 @@ static void call_back(void *user, memopt_log_level level, const char *message)
 }
 
 /* What it fails at is neither logged nor left as the last error. */
-static void a_callback_may_call_the_library(void **state)
+TEST(a_callback_may_call_the_library)
 {
     caller c = {.count = 0};
-    (void)state;
     memopt_set_log(call_back, &c, MEMOPT_LOG_ERROR);
     mo_fail(MEMOPT_BUSY, "first");
     assert_int_equal(c.count, 1);
@@ -213,11 +206,10 @@ static void a_callback_may_call_the_library(void **state)
     memopt_set_log(NULL, NULL, MEMOPT_LOG_OFF);
 }
 
-static void lines_wait_for_the_last_unlock(void **state)
+TEST(lines_wait_for_the_last_unlock)
 {
     pthread_mutex_t outer = PTHREAD_MUTEX_INITIALIZER, inner = PTHREAD_MUTEX_INITIALIZER;
     caller c = {.count = 0};
-    (void)state;
     memopt_set_log(call_back, &c, MEMOPT_LOG_WARNING);
     mo_lock(&outer);
     mo_fail(MEMOPT_BUSY, "one");
@@ -238,11 +230,10 @@ static void lines_wait_for_the_last_unlock(void **state)
     memopt_set_log(NULL, NULL, MEMOPT_LOG_OFF);
 }
 
-static void lines_without_room_are_counted(void **state)
+TEST(lines_without_room_are_counted)
 {
     pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
     caller c = {.count = 0};
-    (void)state;
     memopt_set_log(call_back, &c, MEMOPT_LOG_WARNING);
     mo_lock(&mutex);
     for (int i = 0; i < 10; i++)
@@ -258,17 +249,6 @@ static void lines_without_room_are_counted(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lines_above_the_level_are_dropped),
-        cmocka_unit_test(failures_are_lines_of_level_error),
-        cmocka_unit_test(a_bad_level_changes_nothing),
-        cmocka_unit_test(the_environment_turns_it_on),
-        cmocka_unit_test(a_line_of_any_length),
-        cmocka_unit_test(a_replaced_callback_is_not_called_again),
-        cmocka_unit_test(a_callback_may_call_the_library),
-        cmocka_unit_test(lines_wait_for_the_last_unlock),
-        cmocka_unit_test(lines_without_room_are_counted),
-    };
     unsetenv("MEMOPT_LOG");
-    return cmocka_run_group_tests_name("log", tests, NULL, NULL);
+    return run_all_tests(NULL, NULL);
 }

@@ -1,15 +1,14 @@
 /* The one place that allocates: accounting, the fault point, growth. */
-#include "cmocka_first.h"
+#include "support/unit.h"
 
 #include "base/error.h"
 #include "base/memory.h"
 
 #include <string.h>
 
-static void blocks_are_counted(void **state)
+TEST(blocks_are_counted)
 {
     int64_t before = mo_memory_live_blocks();
-    (void)state;
     void *a = mo_malloc(10), *b = mo_calloc(3, 7);
     char *c = mo_strdup("text");
     assert_non_null(a);
@@ -26,18 +25,16 @@ static void blocks_are_counted(void **state)
     assert_int_equal(mo_memory_live_blocks(), before);
 }
 
-static void calloc_is_zero(void **state)
+TEST(calloc_is_zero)
 {
-    (void)state;
     unsigned char *zero = mo_calloc(100, 3);
     for (int i = 0; i < 300; i++)
         assert_int_equal(zero[i], 0);
     mo_free(zero);
 }
 
-static void empty_blocks_are_blocks(void **state)
+TEST(empty_blocks_are_blocks)
 {
-    (void)state;
     void *blocks[] = {mo_malloc(0), mo_calloc(0, 8), mo_realloc(NULL, 0)};
     for (int i = 0; i < 3; i++) {
         assert_non_null(blocks[i]);
@@ -45,11 +42,10 @@ static void empty_blocks_are_blocks(void **state)
     }
 }
 
-static void what_cannot_be_is_refused(void **state)
+TEST(what_cannot_be_is_refused)
 {
     int64_t before = mo_memory_live_blocks();
     char *kept = mo_strdup("kept");
-    (void)state;
     assert_null(mo_malloc(UINT64_MAX));
     assert_null(mo_calloc(UINT64_MAX / 2, 3)); /* the product overflows to something small */
     assert_null(mo_calloc(UINT64_C(1) << 33, UINT64_C(1) << 31));
@@ -63,9 +59,8 @@ static void what_cannot_be_is_refused(void **state)
     assert_non_null(strstr(info.message, "18446744073709551615 bytes"));
 }
 
-static void the_nth_allocation_fails_once(void **state)
+TEST(the_nth_allocation_fails_once)
 {
-    (void)state;
     for (int n = 1; n <= 5; n++) {
         mo_memory_fail_at(n);
         for (int i = 1; i <= 8; i++) {
@@ -86,11 +81,10 @@ static void the_nth_allocation_fails_once(void **state)
 }
 
 /* Every way to allocate is a fault point, and a refused one leaves the old block alone. */
-static void every_kind_can_fail(void **state)
+TEST(every_kind_can_fail)
 {
     int64_t before = mo_memory_live_blocks();
     char *old = mo_strdup("old");
-    (void)state;
     mo_memory_fail_at(1);
     assert_null(mo_malloc(8));
     mo_memory_fail_at(1);
@@ -120,12 +114,11 @@ static memopt_status append_numbers(list *to, uint32_t wanted)
     return MEMOPT_OK;
 }
 
-static void a_growing_array_survives_every_fault(void **state)
+TEST(a_growing_array_survives_every_fault)
 {
     int64_t before = mo_memory_live_blocks();
     int64_t n = 0;
     int struck;
-    (void)state;
     do {
         list numbers = {0};
         mo_memory_fail_at(++n);
@@ -143,29 +136,13 @@ static void a_growing_array_survives_every_fault(void **state)
     assert_in_range(n, 5, 40); /* growth is geometric, so there are few allocations */
 }
 
-static void growth_beyond_64_bits_is_refused(void **state)
+TEST(growth_beyond_64_bits_is_refused)
 {
     void *array = NULL;
     uint64_t capacity = 0;
-    (void)state;
     assert_false(mo_grow(&array, &capacity, UINT64_MAX / 2, 8));
     assert_null(array);
     assert_int_equal(capacity, 0);
     assert_true(mo_grow(&array, &capacity, 0, 8)); /* nothing needed, nothing done */
     assert_null(array);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(blocks_are_counted),
-        cmocka_unit_test(calloc_is_zero),
-        cmocka_unit_test(empty_blocks_are_blocks),
-        cmocka_unit_test(what_cannot_be_is_refused),
-        cmocka_unit_test(the_nth_allocation_fails_once),
-        cmocka_unit_test(every_kind_can_fail),
-        cmocka_unit_test(a_growing_array_survives_every_fault),
-        cmocka_unit_test(growth_beyond_64_bits_is_refused),
-    };
-    return cmocka_run_group_tests_name("memory", tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* Option structs that grow: shorter and longer callers than the library. */
-#include "cmocka_first.h"
+#include "support/unit.h"
 
 #include "base/options.h"
 
@@ -22,51 +22,46 @@ typedef struct third {
     uint64_t a, b, c;
 } third;
 
-static void null_means_defaults(void **state)
+TEST(null_means_defaults)
 {
     second options = {1, 2, 3};
-    (void)state;
     assert_int_equal(mo_options_read(&options, sizeof options, NULL, "opts"), MEMOPT_OK);
     assert_int_equal(options.struct_size, sizeof options);
     assert_int_equal(options.a, 0);
     assert_int_equal(options.b, 0);
 }
 
-static void the_same_version(void **state)
+TEST(the_same_version)
 {
     second given = {sizeof given, 10, 20}, options;
-    (void)state;
     assert_int_equal(mo_options_read(&options, sizeof options, &given, "opts"), MEMOPT_OK);
     assert_memory_equal(&given, &options, sizeof given);
 }
 
-static void an_older_caller_gets_defaults_for_the_rest(void **state)
+TEST(an_older_caller_gets_defaults_for_the_rest)
 {
     struct {
         first given;
         uint64_t not_ours;
     } caller = {{sizeof caller.given, 10}, 666};
     second options;
-    (void)state;
     assert_int_equal(mo_options_read(&options, sizeof options, &caller.given, "opts"), MEMOPT_OK);
     assert_int_equal(options.a, 10);
     assert_int_equal(options.b, 0);
     assert_int_equal(options.struct_size, sizeof options);
 }
 
-static void a_newer_caller_with_a_zero_tail(void **state)
+TEST(a_newer_caller_with_a_zero_tail)
 {
     third given = {sizeof given, 10, 20, 0};
     second options;
-    (void)state;
     assert_int_equal(mo_options_read(&options, sizeof options, &given, "opts"), MEMOPT_OK);
     assert_int_equal(options.b, 20);
 }
 
 /* Every byte of the unknown tail counts, and the message names it. */
-static void a_newer_caller_who_asks_for_more(void **state)
+TEST(a_newer_caller_who_asks_for_more)
 {
-    (void)state;
     for (size_t byte = sizeof(second); byte < sizeof(third); byte++) {
         third given = {sizeof given, 10, 20, 0};
         second options;
@@ -80,9 +75,8 @@ static void a_newer_caller_who_asks_for_more(void **state)
     }
 }
 
-static void a_struct_size_that_is_no_size(void **state)
+TEST(a_struct_size_that_is_no_size)
 {
-    (void)state;
     for (size_t size = 0; size < sizeof(size_t); size++) {
         second given = {size, 10, 20}, options, out = {size, 1, 1};
         assert_int_equal(mo_options_read(&options, sizeof options, &given, "opts"),
@@ -96,7 +90,7 @@ static void a_struct_size_that_is_no_size(void **state)
                      MEMOPT_INVALID_ARGUMENT);
 }
 
-static void results_reach_as_far_as_the_caller(void **state)
+TEST(results_reach_as_far_as_the_caller)
 {
     const second full = {sizeof full, 10, 20};
     struct {
@@ -104,7 +98,6 @@ static void results_reach_as_far_as_the_caller(void **state)
         uint64_t guard;
     } older = {{sizeof older.out, 0}, 7};
     third newer = {sizeof newer, 0, 0, 7};
-    (void)state;
     assert_int_equal(mo_result_write(&older.out, &full, sizeof full, "out"), MEMOPT_OK);
     assert_int_equal(older.out.struct_size, sizeof older.out);
     assert_int_equal(older.out.a, 10);
@@ -113,18 +106,4 @@ static void results_reach_as_far_as_the_caller(void **state)
     assert_int_equal(newer.struct_size, sizeof newer);
     assert_int_equal(newer.b, 20);
     assert_int_equal(newer.c, 7);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(null_means_defaults),
-        cmocka_unit_test(the_same_version),
-        cmocka_unit_test(an_older_caller_gets_defaults_for_the_rest),
-        cmocka_unit_test(a_newer_caller_with_a_zero_tail),
-        cmocka_unit_test(a_newer_caller_who_asks_for_more),
-        cmocka_unit_test(a_struct_size_that_is_no_size),
-        cmocka_unit_test(results_reach_as_far_as_the_caller),
-    };
-    return cmocka_run_group_tests_name("options", tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* Sizes as people write them. */
-#include "cmocka_first.h"
+#include "support/unit.h"
 
 #include "base/error.h"
 
@@ -11,7 +11,7 @@
 #define GIB (MIB * KIB)
 #define TIB (GIB * KIB)
 
-static void sizes_people_write(void **state)
+TEST(sizes_people_write)
 {
     static const struct {
         const char *text;
@@ -40,7 +40,6 @@ static void sizes_people_write(void **state)
         {"0.000000001", 0},
         {"007", 7},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         uint64_t bytes = 1;
         assert_int_equal(memopt_parse_size(rows[i].text, &bytes), MEMOPT_OK);
@@ -49,10 +48,9 @@ static void sizes_people_write(void **state)
 }
 
 /* A double would round these. */
-static void whole_numbers_keep_every_bit(void **state)
+TEST(whole_numbers_keep_every_bit)
 {
     uint64_t bytes;
-    (void)state;
     assert_int_equal(memopt_parse_size("18446744073709551615", &bytes), MEMOPT_OK);
     assert_true(bytes == UINT64_MAX);
     assert_int_equal(memopt_parse_size("9007199254740993", &bytes), MEMOPT_OK);
@@ -63,13 +61,12 @@ static void whole_numbers_keep_every_bit(void **state)
     assert_true(bytes == UINT64_C(18014398509481983) * KIB);
 }
 
-static void what_is_no_size(void **state)
+TEST(what_is_no_size)
 {
     static const char *const rows[] = {
         "",    " ",     "GiB",   "-1",    "+1",        "-0.5GiB", "1e9", "0x10",     "1.5.2",
         "1,5", "12 34", "4 G B", "1GiBs", "1gibibyte", ".",       "nan", "infinity", "1 GiB extra",
     };
-    (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         uint64_t bytes = 99;
         assert_int_equal(memopt_parse_size(rows[i], &bytes), MEMOPT_INVALID_ARGUMENT);
@@ -78,7 +75,7 @@ static void what_is_no_size(void **state)
     }
 }
 
-static void sizes_beyond_64_bits(void **state)
+TEST(sizes_beyond_64_bits)
 {
     static const char *const rows[] = {
         "18446744073709551616",
@@ -87,7 +84,6 @@ static void sizes_beyond_64_bits(void **state)
         "18446744073709551615.6",
         "99999999999999999999999999999999999999999",
     };
-    (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         uint64_t bytes = 99;
         assert_int_equal(memopt_parse_size(rows[i], &bytes), MEMOPT_INVALID_ARGUMENT);
@@ -95,21 +91,19 @@ static void sizes_beyond_64_bits(void **state)
     }
 }
 
-static void null_pointers(void **state)
+TEST(null_pointers)
 {
     uint64_t bytes = 99;
-    (void)state;
     assert_int_equal(memopt_parse_size(NULL, &bytes), MEMOPT_INVALID_ARGUMENT);
     assert_int_equal(memopt_parse_size("1", NULL), MEMOPT_INVALID_ARGUMENT);
     assert_int_equal(bytes, 99);
 }
 
 /* A long text is quoted in part, never read past its end. */
-static void a_long_text(void **state)
+TEST(a_long_text)
 {
     char text[3000];
     uint64_t bytes;
-    (void)state;
     memset(text, '9', sizeof text);
     text[sizeof text - 1] = '\0';
     assert_int_equal(memopt_parse_size(text, &bytes), MEMOPT_INVALID_ARGUMENT);
@@ -120,9 +114,8 @@ static void a_long_text(void **state)
     assert_int_equal(bytes, 0);
 }
 
-static void sizes_as_the_library_writes_them(void **state)
+TEST(sizes_as_the_library_writes_them)
 {
-    (void)state;
     assert_string_equal(MO_SIZE(0), "0 B");
     assert_string_equal(MO_SIZE(1023), "1023 B");
     assert_string_equal(MO_SIZE(1024), "1.00 KiB");
@@ -134,15 +127,6 @@ static void sizes_as_the_library_writes_them(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sizes_people_write),
-        cmocka_unit_test(whole_numbers_keep_every_bit),
-        cmocka_unit_test(what_is_no_size),
-        cmocka_unit_test(sizes_beyond_64_bits),
-        cmocka_unit_test(null_pointers),
-        cmocka_unit_test(a_long_text),
-        cmocka_unit_test(sizes_as_the_library_writes_them),
-    };
     setlocale(LC_ALL, "");
-    return cmocka_run_group_tests_name("size", tests, NULL, NULL);
+    return run_all_tests(NULL, NULL);
 }

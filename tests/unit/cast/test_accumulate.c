@@ -45,13 +45,12 @@ static float added(float sum, float value, float scale)
     return isnan(result) ? mo_f32_from_bits(0x7fc00000u) : result;
 }
 
-static void each_form(void **unused)
+TEST(each_form)
 {
     static float to[MOST], from[MOST], before[MOST], wanted[MOST];
     const uint64_t counts[] = {1, 7, 8, 15, 16, 17, 1000, MO_CHUNK_ELEMENTS, MOST};
     const float scales[] = {1.0f, 0.25f, -1.0f / 3, 1e30f};
     uint64_t seed = 5;
-    (void)unused;
     for (int round = 0; round < 9 * 4 * TYPES * TYPES; round++) {
         uint64_t count = counts[round % 9], bytes;
         float scale = scales[round / 9 % 4];
@@ -72,14 +71,13 @@ static void each_form(void **unused)
 }
 
 /* More tensors than a launch describes, some of them empty. */
-static void many_tensors(void **unused)
+TEST(many_tensors)
 {
     enum { TENSORS = 250 };
     memopt_device *device = open_cpu(2);
     memopt_tensor to[TENSORS], from[TENSORS];
     float *sums = device_memory(device, TENSORS * 100 * 4);
     uint16_t *values = device_memory(device, TENSORS * 100 * 2);
-    (void)unused;
     for (int i = 0; i < TENSORS * 100; i++) {
         sums[i] = (float)i;
         values[i] = mo_f32_to_bf16((float)(i % 128));
@@ -99,14 +97,13 @@ static void many_tensors(void **unused)
     OK(memopt_device_close(device));
 }
 
-static void bad_tensors(void **unused)
+TEST(bad_tensors)
 {
     memopt_device *device = open_cpu(1);
     float *memory = device_memory(device, 400);
     memopt_tensor to = tensor_of(memory, 10, MEMOPT_DTYPE_F32);
     memopt_tensor from = tensor_of(memory + 20, 10, MEMOPT_DTYPE_F32);
     memopt_tensor other = from, f8 = from, pair[2];
-    (void)unused;
     for (int i = 0; i < 100; i++)
         memory[i] = 3.0f;
     other.count = 9;
@@ -139,14 +136,13 @@ static void bad_tensors(void **unused)
 /* --- memopt_scale and memopt_check_finite ---------------------------------------------------- */
 
 /* Wherever the one bad element is, and by whatever factor, 1 included, it is found. */
-static void scale_notes_each_place(void **unused)
+TEST(scale_notes_each_place)
 {
     enum { COUNT = MO_CHUNK_ELEMENTS + 45 };
     memopt_device *device = open_cpu(2);
     float *data = device_memory(device, (COUNT + 64) * 4), *cells = device_memory(device, 64);
     const uint64_t places[] = {0, 1, COUNT / 2, MO_CHUNK_ELEMENTS, COUNT - 1};
     memopt_tensor tensors[2];
-    (void)unused;
     for (int type = 0; type < TYPES; type++)
         for (int round = 0; round < 24; round++) {
             uint64_t place = round % 6 < 5 ? places[round % 6] : COUNT;
@@ -172,12 +168,11 @@ static void scale_notes_each_place(void **unused)
     OK(memopt_device_close(device));
 }
 
-static void bad_cells(void **unused)
+TEST(bad_cells)
 {
     memopt_device *device = open_cpu(1);
     float *memory = device_memory(device, 64), *crooked = (void *)((char *)memory + 2);
     memopt_tensor tensor = tensor_of(memory + 4, 4, MEMOPT_DTYPE_F32);
-    (void)unused;
     memory[0] = 2.0f, memory[1] = 0.0f, memory[4] = 3.0f;
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "device is NULL",
                  memopt_scale(NULL, &tensor, 1, memory, NULL, NULL));
@@ -200,14 +195,13 @@ static void bad_cells(void **unused)
     OK(memopt_device_close(device));
 }
 
-static void fills_tensors(void **unused)
+TEST(fills_tensors)
 {
     memopt_device *device = open_cpu(1);
     unsigned char *memory = device_memory(device, 4096);
     memopt_tensor tensors[3] = {tensor_of(memory, 10, MEMOPT_DTYPE_F32),
                                 tensor_of(memory + 100, 7, MEMOPT_DTYPE_U8),
                                 tensor_of(NULL, 0, MEMOPT_DTYPE_BF16)};
-    (void)unused;
     OK(memopt_fill(device, memory, 1, 4096, NULL));
     tensors[2].count = 1;
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "[2]", memopt_fill_tensors(device, tensors, 3, 0, NULL));
@@ -220,14 +214,4 @@ static void fills_tensors(void **unused)
     assert_true(all_bytes(memory + 100, 255, 7) && all_bytes(memory + 107, 1, 3989));
     OK(mo_mem_free(device, memory, 4096));
     OK(memopt_device_close(device));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fills_tensors),          cmocka_unit_test(each_form),
-        cmocka_unit_test(many_tensors),           cmocka_unit_test(bad_tensors),
-        cmocka_unit_test(scale_notes_each_place), cmocka_unit_test(bad_cells),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

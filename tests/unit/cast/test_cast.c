@@ -10,7 +10,7 @@ static int same_bf16(const float *source, const uint16_t *result, uint64_t count
 }
 
 /* 300 tensors of mixed sizes (some empty), more than a launch describes, from one buffer each. */
-static void many_tensors(void **state)
+TEST(many_tensors)
 {
     enum { TENSORS = 300 };
     memopt_device *device = open_cpu(2);
@@ -18,7 +18,6 @@ static void many_tensors(void **state)
     static const memopt_dtype types[] = {MEMOPT_DTYPE_BF16, MEMOPT_DTYPE_F16, MEMOPT_DTYPE_F32,
                                          MEMOPT_DTYPE_F8_E4M3, MEMOPT_DTYPE_F8_E5M2};
     uint64_t seed = 5, total = 0;
-    (void)state;
     for (int i = 0; i < TENSORS; i++) {
         uint64_t count = i % 7 == 3 ? 0 : (uint64_t)(i * i) % 977 + (i == 100 ? 100000 : 0);
         from[i] = tensor_of(NULL, count, MEMOPT_DTYPE_F32);
@@ -63,10 +62,9 @@ static void many_tensors(void **state)
 }
 
 /* The bits of element i of tensor t depend on nothing but (seed, sequence, t, i). */
-static void stochastic_bits_are_those_told(void **state)
+TEST(stochastic_bits_are_those_told)
 {
     enum { COUNT = 50001 };
-    (void)state;
     for (uint32_t threads = 1; threads <= 2; threads++) {
         memopt_device *device = open_cpu(threads);
         memopt_cast_options options = MEMOPT_CAST_OPTIONS_INIT;
@@ -99,7 +97,7 @@ static void stochastic_bits_are_those_told(void **state)
 }
 
 /* Above the threshold of streaming stores, on a stream, aligned or not. */
-static void large_tensors(void **state)
+TEST(large_tensors)
 {
     enum { COUNT = 5 << 20 };
     memopt_device *device = open_cpu(2);
@@ -107,7 +105,6 @@ static void large_tensors(void **state)
     float *source = device_memory(device, COUNT * 4);
     uint16_t *result = device_memory(device, COUNT * 2);
     uint64_t seed = 8;
-    (void)state;
     OK(memopt_stream_create(device, &stream));
     for (int i = 0; i < COUNT; i++)
         source[i] = next_float(&seed);
@@ -124,14 +121,13 @@ static void large_tensors(void **state)
     OK(memopt_device_close(device));
 }
 
-static void in_place_and_saturate(void **state)
+TEST(in_place_and_saturate)
 {
     memopt_device *device = open_cpu(2);
     memopt_cast_options options = MEMOPT_CAST_OPTIONS_INIT;
     uint16_t *halves = device_memory(device, 4096);
     float *floats = device_memory(device, 4096);
     unsigned char *bytes = device_memory(device, 4096);
-    (void)state;
     for (uint16_t i = 0; i < 1000; i++)
         halves[i] = (uint16_t)(0x3c00 + i);
     memopt_tensor half = tensor_of(halves, 1000, MEMOPT_DTYPE_F16);
@@ -190,7 +186,7 @@ static int end(void **state)
     return 0;
 }
 
-static void refuses_arguments(void **state)
+TEST_WITH(refuses_arguments, begin, end)
 {
     fixture *f = *state;
     memopt_cast_options options = MEMOPT_CAST_OPTIONS_INIT;
@@ -229,7 +225,7 @@ static void refuses_arguments(void **state)
         memcpy(to, good_to, sizeof to);                                                            \
     } while (0)
 
-static void refuses_tensors(void **state)
+TEST_WITH(refuses_tensors, begin, end)
 {
     fixture *f = *state;
     memopt_tensor good_from[3], good_to[3], from[3], to[3];
@@ -259,7 +255,7 @@ static void refuses_tensors(void **state)
     CAST_FAILS(MEMOPT_INVALID_ARGUMENT, "address space");
 }
 
-static void refuses_overlap(void **state)
+TEST_WITH(refuses_overlap, begin, end)
 {
     fixture *f = *state;
     memopt_tensor good_from[3], good_to[3], from[3], to[3];
@@ -288,11 +284,10 @@ static void refuses_overlap(void **state)
 }
 
 /* What looks near is allowed: touching ranges, shared sources, the same range in place. */
-static void allows_neighbours(void **state)
+TEST(allows_neighbours)
 {
     memopt_device *device = open_cpu(1);
     unsigned char *memory = device_memory(device, 4096);
-    (void)state;
     memset(memory, 0, 4096);
     memopt_tensor from[3] = {tensor_of(memory, 100, MEMOPT_DTYPE_F32),
                              tensor_of(memory + 4, 99, MEMOPT_DTYPE_F32),
@@ -306,14 +301,13 @@ static void allows_neighbours(void **state)
 }
 
 /* 20,000 tensors: the overlap check is not quadratic, and finds the one pair. */
-static void overlap_among_many(void **state)
+TEST(overlap_among_many)
 {
     enum { TENSORS = 20000 };
     memopt_device *device = open_cpu(2);
     float *memory = device_memory(device, TENSORS * 16);
     uint16_t *halves = device_memory(device, TENSORS * 8 + 8);
     memopt_tensor *from = calloc(TENSORS, sizeof *from), *to = calloc(TENSORS, sizeof *to);
-    (void)state;
     memset(memory, 0, TENSORS * 16);
     for (uint64_t i = 0; i < TENSORS; i++) {
         uint64_t place = i * 7919 % TENSORS; /* in no order */
@@ -329,20 +323,4 @@ static void overlap_among_many(void **state)
     OK(mo_mem_free(device, memory, TENSORS * 16));
     OK(mo_mem_free(device, halves, TENSORS * 8 + 8));
     OK(memopt_device_close(device));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(many_tensors),
-        cmocka_unit_test(stochastic_bits_are_those_told),
-        cmocka_unit_test(large_tensors),
-        cmocka_unit_test(in_place_and_saturate),
-        cmocka_unit_test_setup_teardown(refuses_arguments, begin, end),
-        cmocka_unit_test_setup_teardown(refuses_tensors, begin, end),
-        cmocka_unit_test_setup_teardown(refuses_overlap, begin, end),
-        cmocka_unit_test(allows_neighbours),
-        cmocka_unit_test(overlap_among_many),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -61,10 +61,9 @@ static double total(const memopt_tensor *tensors, uint64_t count)
 }
 
 /* Three hundred small tensors and one of 17 Mi elements, whose chunks make a second level. */
-static void order_of_additions(void **state)
+TEST(order_of_additions)
 {
     enum { SMALL = 300, LARGE = 17 << 20 };
-    (void)state;
     uint32_t bits[2];
     for (uint32_t threads = 1; threads <= 2; threads++) {
         memopt_device *device = open_cpu(threads);
@@ -144,7 +143,7 @@ static void set(fixture *f, float a, float b, float c, float d)
     f->data[3] = d;
 }
 
-static void clip_scales_large_norms(void **state)
+TEST_WITH(clip_scales_large_norms, begin, end)
 {
     fixture *f = *state;
     set(f, 3, -4, 0, -0.0f);
@@ -155,7 +154,7 @@ static void clip_scales_large_norms(void **state)
     assert_true(signbit(f->data[3]));
 }
 
-static void clip_leaves_small_norms(void **state)
+TEST_WITH(clip_leaves_small_norms, begin, end)
 {
     fixture *f = *state;
     set(f, 3, -4, 1e-40f, 0);
@@ -168,7 +167,7 @@ static void clip_leaves_small_norms(void **state)
 }
 
 /* As torch without error_if_nonfinite: inf scales by 0, NaN makes everything NaN. */
-static void clip_non_finite(void **state)
+TEST_WITH(clip_non_finite, begin, end)
 {
     fixture *f = *state;
     set(f, INFINITY, 2, -3, 0);
@@ -184,7 +183,7 @@ static void clip_non_finite(void **state)
         assert_true(isnan(f->data[i]));
 }
 
-static void norm_beyond_f32(void **state)
+TEST_WITH(norm_beyond_f32, begin, end)
 {
     fixture *f = *state;
     set(f, 3e38f, 3e38f, 0, 0); /* finite in double, 4.2e38 as the norm */
@@ -193,7 +192,7 @@ static void norm_beyond_f32(void **state)
     assert_true(fabsf(f->data[0] - 0.70710677f) < 1e-6f);
 }
 
-static void nothing_has_norm_zero(void **state)
+TEST_WITH(nothing_has_norm_zero, begin, end)
 {
     fixture *f = *state;
     memopt_tensor empty = tensor_of(NULL, 0, MEMOPT_DTYPE_BF16);
@@ -208,7 +207,7 @@ static void nothing_has_norm_zero(void **state)
     assert_true(*f->norm == 0.0f);
 }
 
-static void refuses(void **state)
+TEST_WITH(refuses, begin, end)
 {
     fixture *f = *state;
     const double bounds[] = {0.0, -1.0, (double)INFINITY, (double)NAN};
@@ -241,18 +240,4 @@ static void refuses(void **state)
                  memopt_norm(f->device, (float *)(void *)((char *)f->norm + 1), &f->tensor, 1,
                              f->scratch, SCRATCH, NULL));
     assert_true(f->data[0] == 100);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(order_of_additions),
-        cmocka_unit_test_setup_teardown(clip_scales_large_norms, begin, end),
-        cmocka_unit_test_setup_teardown(clip_leaves_small_norms, begin, end),
-        cmocka_unit_test_setup_teardown(clip_non_finite, begin, end),
-        cmocka_unit_test_setup_teardown(norm_beyond_f32, begin, end),
-        cmocka_unit_test_setup_teardown(nothing_has_norm_zero, begin, end),
-        cmocka_unit_test_setup_teardown(refuses, begin, end),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

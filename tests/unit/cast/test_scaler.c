@@ -41,10 +41,9 @@ static void overflow(memopt_scaler *scaler)
     assert_true(*memopt_scaler_get_found_inf(scaler) == 0.0f);
 }
 
-static void defaults(void **unused)
+TEST(defaults)
 {
     fixture f;
-    (void)unused;
     begin(&f, NULL);
     memopt_scaler_state state = state_of(f.scaler);
     assert_true(state.scale == 65536.0 && state.growth_factor == 2.0);
@@ -59,11 +58,10 @@ static void defaults(void **unused)
     end(&f);
 }
 
-static void growth_and_backoff(void **unused)
+TEST(growth_and_backoff)
 {
     fixture f;
     memopt_scaler_options options = {sizeof options, 1024.0, 1.5, 0.25, 3, 0, NULL, 0};
-    (void)unused;
     begin(&f, &options);
     OK(memopt_scaler_update(f.scaler, NULL));
     OK(memopt_scaler_update(f.scaler, NULL));
@@ -77,11 +75,10 @@ static void growth_and_backoff(void **unused)
 }
 
 /* Growth beyond FLT_MAX does not happen; the interval starts again all the same. */
-static void growth_stays_finite(void **unused)
+TEST(growth_stays_finite)
 {
     fixture f;
     memopt_scaler_options options = {sizeof options, 0x1p127, 2.0, 0.5, 1, 0, NULL, 0};
-    (void)unused;
     begin(&f, &options);
     for (int i = 0; i < 3; i++)
         OK(memopt_scaler_update(f.scaler, NULL));
@@ -92,11 +89,10 @@ static void growth_stays_finite(void **unused)
 }
 
 /* scale * factor is computed in double and rounded to f32 once. */
-static void factors_are_doubles(void **unused)
+TEST(factors_are_doubles)
 {
     fixture f;
     memopt_scaler_options options = {sizeof options, 3.0, 1.1, 0.7, 1, 0, NULL, 0};
-    (void)unused;
     begin(&f, &options);
     OK(memopt_scaler_update(f.scaler, NULL));
     expect_state(f.scaler, (double)(float)(3.0 * 1.1), 0);
@@ -105,11 +101,10 @@ static void factors_are_doubles(void **unused)
     end(&f);
 }
 
-static void disabled_never_changes(void **unused)
+TEST(disabled_never_changes)
 {
     fixture f;
     memopt_scaler_options options = {sizeof options, 1024.0, 2.0, 0.5, 1, 1, NULL, 0};
-    (void)unused;
     begin(&f, &options);
     expect_state(f.scaler, 1.0, 0);
     OK(memopt_scaler_update(f.scaler, NULL));
@@ -121,10 +116,9 @@ static void disabled_never_changes(void **unused)
     end(&f);
 }
 
-static void state_round_trip(void **unused)
+TEST(state_round_trip)
 {
     fixture f, g;
-    (void)unused;
     begin(&f, NULL);
     begin(&g, NULL);
     OK(memopt_scaler_update(f.scaler, NULL));
@@ -149,13 +143,12 @@ static void state_round_trip(void **unused)
 
 /* --- unscale and check ----------------------------------------------------------------------- */
 
-static void unscale_values(void **unused)
+TEST(unscale_values)
 {
     fixture f;
     memopt_scaler_options options = {sizeof options, 3.0, 0, 0, 0, 0, NULL, 0};
     enum { COUNT = 40001 };
     uint64_t seed = 4;
-    (void)unused;
     begin(&f, &options);
     float *wide = device_memory(f.device, COUNT * 4), *before = malloc(COUNT * 4);
     uint16_t *half = device_memory(f.device, COUNT * 2), *half_before = malloc(COUNT * 2);
@@ -187,11 +180,10 @@ static void unscale_values(void **unused)
 }
 
 /* Inf and NaN in the first, a middle and the last element of any of many tensors. */
-static void non_finite_is_noted(void **unused)
+TEST(non_finite_is_noted)
 {
     enum { TENSORS = 130, COUNT = 301 };
     fixture f;
-    (void)unused;
     begin(&f, NULL);
     float *memory = device_memory(f.device, TENSORS * COUNT * 4);
     memopt_tensor tensors[TENSORS];
@@ -224,11 +216,10 @@ static void non_finite_is_noted(void **unused)
 }
 
 /* Overflow caused by the multiplication itself is not noted, as in torch: the input counts. */
-static void unscale_judges_the_input(void **unused)
+TEST(unscale_judges_the_input)
 {
     fixture f;
     memopt_scaler_options options = {sizeof options, 0x1p-100, 0, 0, 0, 0, NULL, 0};
-    (void)unused;
     begin(&f, &options);
     float *memory = device_memory(f.device, 4096);
     memory[0] = 1e30f;
@@ -241,7 +232,7 @@ static void unscale_judges_the_input(void **unused)
 }
 
 /* On a stream of its own under the adversarial order: nothing waits, all in order. */
-static void stream_order(void **unused)
+TEST(stream_order)
 {
     memopt_device_options options = MEMOPT_DEVICE_OPTIONS_INIT;
     memopt_device *device = NULL;
@@ -249,7 +240,6 @@ static void stream_order(void **unused)
     memopt_scaler *scaler = NULL;
     memopt_scaler_options scaler_options = {sizeof scaler_options, 8.0, 2.0, 0.5, 1, 0, NULL, 0};
     memopt_scaler_state state = {.struct_size = sizeof state};
-    (void)unused;
     options.capacity = 64 << 20;
     options.threads = 2;
     options.stream_order = 1;
@@ -275,14 +265,13 @@ static void stream_order(void **unused)
     OK(memopt_device_close(device));
 }
 
-static void memory_of_an_allocator(void **unused)
+TEST(memory_of_an_allocator)
 {
     memopt_device *device = open_cpu(1), *other = open_cpu(1);
     memopt_allocator *allocator = NULL;
     memopt_scaler_options options = MEMOPT_SCALER_OPTIONS_INIT;
     memopt_scaler *scaler = NULL;
     memopt_tag tag = 0;
-    (void)unused;
     OK(memopt_allocator_create(device, NULL, NULL, &allocator));
     OK(memopt_allocator_register_tag(allocator, "scaler", &tag));
     options.tag = tag;
@@ -301,13 +290,12 @@ static void memory_of_an_allocator(void **unused)
 
 /* --- what is refused ------------------------------------------------------------------------- */
 
-static void refuses_options(void **unused)
+TEST(refuses_options)
 {
     memopt_device *device = open_cpu(1);
     memopt_scaler *scaler = NULL;
     const memopt_scaler_options good = MEMOPT_SCALER_OPTIONS_INIT;
     memopt_scaler_options bad;
-    (void)unused;
 #define REFUSE(field, value)                                                                       \
     do {                                                                                           \
         bad = good;                                                                                \
@@ -337,12 +325,11 @@ static void refuses_options(void **unused)
     OK(memopt_device_close(device));
 }
 
-static void refuses_states(void **unused)
+TEST(refuses_states)
 {
     fixture f;
     const memopt_scaler_state good = {sizeof good, 8.0, 2.0, 0.5, 10, 9};
     memopt_scaler_state bad;
-    (void)unused;
     begin(&f, NULL);
 #define REFUSE_STATE(field, value)                                                                 \
     do {                                                                                           \
@@ -373,12 +360,11 @@ static void refuses_states(void **unused)
     end(&f);
 }
 
-static void refuses_tensors(void **unused)
+TEST(refuses_tensors)
 {
     typedef memopt_status (*call)(memopt_scaler *, const memopt_tensor *, uint64_t, memopt_stream);
     const call calls[] = {memopt_scaler_unscale, memopt_scaler_check};
     fixture f;
-    (void)unused;
     begin(&f, NULL);
     float *memory = device_memory(f.device, 4096);
     memset(memory, 0x11, 4096);
@@ -408,25 +394,4 @@ static void refuses_tensors(void **unused)
         assert_int_equal(((uint32_t *)(void *)memory)[i], 0x11111111);
     OK(mo_mem_free(f.device, memory, 4096));
     end(&f);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults),
-        cmocka_unit_test(growth_and_backoff),
-        cmocka_unit_test(growth_stays_finite),
-        cmocka_unit_test(factors_are_doubles),
-        cmocka_unit_test(disabled_never_changes),
-        cmocka_unit_test(state_round_trip),
-        cmocka_unit_test(unscale_values),
-        cmocka_unit_test(non_finite_is_noted),
-        cmocka_unit_test(unscale_judges_the_input),
-        cmocka_unit_test(stream_order),
-        cmocka_unit_test(memory_of_an_allocator),
-        cmocka_unit_test(refuses_options),
-        cmocka_unit_test(refuses_states),
-        cmocka_unit_test(refuses_tensors),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

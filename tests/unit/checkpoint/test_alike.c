@@ -109,9 +109,8 @@ static void same_steps(mo_steps a, mo_steps b)
     mo_free(b.items);
 }
 
-static void test_shared_cells_change_nothing(void **unused)
+TEST(test_shared_cells_change_nothing)
 {
-    (void)unused;
     uint64_t shared = 0, fitting = 0;
     for (int round = 0; round < ROUNDS; round++) {
         memopt_chain_stage stages[MOST];
@@ -142,9 +141,8 @@ static void test_shared_cells_change_nothing(void **unused)
 
 /* Eighty equal layers are what takes long; ranges differ by their length, and by whether the
  * chain's first stage, whose input may have no gradient, is among them. */
-static void test_equal_stages_share_all(void **unused)
+TEST(test_equal_stages_share_all)
 {
-    (void)unused;
     memopt_chain_stage stages[80];
     mo_chain c = {.stages = stages, .count = 80, .input_bytes = 10, .input_gradient = 1};
     for (uint64_t i = 0; i < c.count; i++)
@@ -161,13 +159,4 @@ static void test_equal_stages_share_all(void **unused)
     assert_int_equal(mo_chain_find_cells(&c), MEMOPT_OK);
     assert_int_equal(c.cell_count, 79 + 80);
     mo_free(c.cells);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shared_cells_change_nothing),
-        cmocka_unit_test(test_equal_stages_share_all),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,9 +5,8 @@ enum { WORDS = 3000 };
 
 static const uint32_t modes[] = {MEMOPT_CHECK_HASH, MEMOPT_CHECK_EXACT};
 
-static void test_equal_runs_pass(void **unused)
+TEST(test_equal_runs_pass)
 {
-    (void)unused;
     for (int m = 0; m < 2; m++) {
         for (uint64_t seed = 0; seed < 30; seed++) {
             bench b;
@@ -33,9 +32,8 @@ static void test_equal_runs_pass(void **unused)
 }
 
 /* A region whose random state was not restored (here: it draws one more) is caught. */
-static void test_wrong_random_state(void **unused)
+TEST(test_wrong_random_state)
 {
-    (void)unused;
     for (int m = 0; m < 2; m++) {
         bench b;
         layer l;
@@ -58,9 +56,8 @@ static void test_wrong_random_state(void **unused)
 }
 
 /* One byte of a value differs: the place is named. */
-static void test_place_is_named(void **unused)
+TEST(test_place_is_named)
 {
-    (void)unused;
     const uint64_t places[] = {0, 1, 4095, 4096, 12345, WORDS * 8 - 1};
     for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
         for (int m = 0; m < 2; m++) {
@@ -99,9 +96,8 @@ static void test_place_is_named(void **unused)
     }
 }
 
-static void test_declarations_must_agree(void **unused)
+TEST(test_declarations_must_agree)
 {
-    (void)unused;
     for (int m = 0; m < 2; m++) {
         for (int ignore = 0; ignore < 2; ignore++) {
             bench b;
@@ -130,9 +126,8 @@ static void test_declarations_must_agree(void **unused)
 }
 
 /* Without a check mode a declaration is looked at and forgotten. */
-static void test_no_check_costs_nothing(void **unused)
+TEST(test_no_check_costs_nothing)
 {
-    (void)unused;
     bench b;
     layer l;
     bench_open(&b, MEMOPT_STREAM_ORDER_EAGER, 0);
@@ -166,9 +161,8 @@ static memopt_status declare_bad(void *user, memopt_region *region, memopt_regio
     return memopt_region_check(region, "empty", &empty);
 }
 
-static void test_bad_tensors(void **unused)
+TEST(test_bad_tensors)
 {
-    (void)unused;
     bench b;
     bench_open(&b, MEMOPT_STREAM_ORDER_EAGER, 0);
     for (uint32_t check = 0; check <= MEMOPT_CHECK_EXACT; check++) {
@@ -198,9 +192,8 @@ static memopt_status overwrite_after(void *user, memopt_region *region, memopt_r
     return status;
 }
 
-static void test_values_count_as_declared(void **unused)
+TEST(test_values_count_as_declared)
 {
-    (void)unused;
     for (int m = 0; m < 2; m++) {
         for (uint64_t seed = 0; seed < 30; seed++) {
             bench b;
@@ -222,9 +215,8 @@ static void test_values_count_as_declared(void **unused)
 
 /* Forward on one stream, forward again on another with inputs and outputs of its own: nothing of
  * the caller's orders the two, but the region's own memory is the same. */
-static void test_forward_on_another_stream(void **unused)
+TEST(test_forward_on_another_stream)
 {
-    (void)unused;
     for (int m = 0; m < 2; m++) {
         for (uint64_t seed = 0; seed < 100; seed++) {
             bench b;
@@ -255,19 +247,4 @@ static void test_forward_on_another_stream(void **unused)
             bench_close(&b);
         }
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_equal_runs_pass),
-        cmocka_unit_test(test_wrong_random_state),
-        cmocka_unit_test(test_place_is_named),
-        cmocka_unit_test(test_declarations_must_agree),
-        cmocka_unit_test(test_no_check_costs_nothing),
-        cmocka_unit_test(test_bad_tensors),
-        cmocka_unit_test(test_values_count_as_declared),
-        cmocka_unit_test(test_forward_on_another_stream),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

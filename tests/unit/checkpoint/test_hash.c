@@ -52,9 +52,8 @@ static uint64_t oracle(const unsigned char *data, uint64_t bytes)
     return f2 ^ (f2 >> 33);
 }
 
-static void test_forms_are_equal(void **unused)
+TEST(test_forms_are_equal)
 {
-    (void)unused;
     static unsigned char data[MOST + 8];
     fill(data, sizeof data);
     for (int round = 0; round < 3000; round++) {
@@ -74,9 +73,8 @@ static void test_forms_are_equal(void **unused)
     }
 }
 
-static void test_every_single_bit_is_seen(void **unused)
+TEST(test_every_single_bit_is_seen)
 {
-    (void)unused;
     static unsigned char data[MO_HASH_GRANULE];
     const uint64_t sizes[] = {MO_HASH_GRANULE, 333, 8, 1};
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
@@ -92,9 +90,8 @@ static void test_every_single_bit_is_seen(void **unused)
     }
 }
 
-static void test_of_a_callers_tensor(void **unused)
+TEST(test_of_a_callers_tensor)
 {
-    (void)unused;
     bench b;
     bench_open(&b, MEMOPT_STREAM_ORDER_ADVERSARIAL, 3);
     unsigned char *data = NULL;
@@ -128,14 +125,4 @@ static void test_of_a_callers_tensor(void **unused)
     OK(memopt_allocator_free(b.allocator, data));
     OK(memopt_allocator_free(b.allocator, hashes));
     bench_close(&b);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_forms_are_equal),
-        cmocka_unit_test(test_every_single_bit_is_seen),
-        cmocka_unit_test(test_of_a_callers_tensor),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,9 +5,8 @@
 
 enum { WORDS = 3000 };
 
-static void test_leases_end_with_forward_and_come_back(void **unused)
+TEST(test_leases_end_with_forward_and_come_back)
 {
-    (void)unused;
     bench b;
     layer l;
     bench_open(&b, MEMOPT_STREAM_ORDER_EAGER, 0);
@@ -34,9 +33,8 @@ static void test_leases_end_with_forward_and_come_back(void **unused)
     bench_close(&b);
 }
 
-static void test_keep_mode_recomputes_nothing(void **unused)
+TEST(test_keep_mode_recomputes_nothing)
 {
-    (void)unused;
     bench b;
     layer l;
     bench_open(&b, MEMOPT_STREAM_ORDER_EAGER, 0);
@@ -61,9 +59,8 @@ static void test_keep_mode_recomputes_nothing(void **unused)
 }
 
 /* Backward on another stream than a keeping forward: the free waits for it. */
-static void test_kept_leases_on_two_streams(void **unused)
+TEST(test_kept_leases_on_two_streams)
 {
-    (void)unused;
     for (uint64_t seed = 0; seed < 50; seed++) {
         bench b;
         layer l;
@@ -99,9 +96,8 @@ static void test_kept_leases_on_two_streams(void **unused)
 }
 
 /* Leases of forward are freed while the work that uses them still waits. */
-static void test_frees_are_in_stream_order(void **unused)
+TEST(test_frees_are_in_stream_order)
 {
-    (void)unused;
     for (uint64_t seed = 0; seed < 50; seed++) {
         bench b;
         layer first, second;
@@ -126,9 +122,8 @@ static void test_frees_are_in_stream_order(void **unused)
     }
 }
 
-static void test_nested(void **unused)
+TEST(test_nested)
 {
-    (void)unused;
     bench b;
     layer outer, inner;
     random_state random = {1};
@@ -163,9 +158,8 @@ static void test_nested(void **unused)
     bench_close(&b);
 }
 
-static void test_random_state(void **unused)
+TEST(test_random_state)
 {
-    (void)unused;
     bench b;
     layer l;
     random_state random = {77};
@@ -223,9 +217,8 @@ static memopt_status failing_restore(void *user, const void *in)
 }
 
 /* Each of the three calls around a recompute may fail; the region stays as it was. */
-static void test_random_callbacks_fail(void **unused)
+TEST(test_random_callbacks_fail)
 {
-    (void)unused;
     bench b;
     layer l;
     random_state random = {5};
@@ -287,9 +280,8 @@ static memopt_status meddle(void *user, memopt_region *region, memopt_region_pas
     return MEMOPT_OK;
 }
 
-static void test_states(void **unused)
+TEST(test_states)
 {
-    (void)unused;
     bench b;
     layer l;
     int calls = 0;
@@ -320,9 +312,8 @@ static void test_states(void **unused)
     bench_close(&b);
 }
 
-static void test_errors_come_out_unchanged(void **unused)
+TEST(test_errors_come_out_unchanged)
 {
-    (void)unused;
     bench b;
     layer l;
     bench_open(&b, MEMOPT_STREAM_ORDER_EAGER, 0);
@@ -356,9 +347,8 @@ static void test_errors_come_out_unchanged(void **unused)
 }
 
 /* The two runs must lease the same; what differs is named. */
-static void test_leases_must_agree(void **unused)
+TEST(test_leases_must_agree)
 {
-    (void)unused;
     bench b;
     layer l;
     bench_open(&b, MEMOPT_STREAM_ORDER_EAGER, 0);
@@ -386,9 +376,8 @@ static void test_leases_must_agree(void **unused)
     bench_close(&b);
 }
 
-static void test_bad_input(void **unused)
+TEST(test_bad_input)
 {
-    (void)unused;
     bench b;
     layer l;
     memopt_region *region = NULL;
@@ -464,9 +453,8 @@ static void test_bad_input(void **unused)
 /* Steps allocate no host memory that stays: bookkeeping is used again. The device allocates some
  * for its work, so this is seen on the number of live blocks alone; the allocator's tables and
  * structs take some steps to reach their sizes. */
-static void test_steady_state_holds_no_more(void **unused)
+TEST(test_steady_state_holds_no_more)
 {
-    (void)unused;
     bench b;
     layer l;
     random_state random = {1};
@@ -517,9 +505,8 @@ static void try_pass(memopt_region *region, memopt_region_pass pass, memopt_stre
     leave = 0;
 }
 
-static void test_reset(void **unused)
+TEST(test_reset)
 {
-    (void)unused;
     bench b;
     layer l;
     random_state random = {5};
@@ -549,24 +536,4 @@ static void test_reset(void **unused)
     layer_close(&l);
     assert_int_equal(active_bytes(&b), 0);
     bench_close(&b);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_leases_end_with_forward_and_come_back),
-        cmocka_unit_test(test_keep_mode_recomputes_nothing),
-        cmocka_unit_test(test_kept_leases_on_two_streams),
-        cmocka_unit_test(test_frees_are_in_stream_order),
-        cmocka_unit_test(test_nested),
-        cmocka_unit_test(test_random_state),
-        cmocka_unit_test(test_random_callbacks_fail),
-        cmocka_unit_test(test_states),
-        cmocka_unit_test(test_errors_come_out_unchanged),
-        cmocka_unit_test(test_leases_must_agree),
-        cmocka_unit_test(test_reset),
-        cmocka_unit_test(test_bad_input),
-        cmocka_unit_test(test_steady_state_holds_no_more),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

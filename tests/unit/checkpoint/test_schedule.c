@@ -238,9 +238,8 @@ static int compare_with_best(const chain *c)
     }
 }
 
-static void test_best_of_all(void **unused)
+TEST(test_best_of_all)
 {
-    (void)unused;
     int recomputing = 0;
     for (int round = 0; round < ROUNDS; round++) {
         chain c = random_chain(1 + below(SMALL), 1);
@@ -250,9 +249,8 @@ static void test_best_of_all(void **unused)
 }
 
 /* Running forward over large values in the middle is what takes the most. */
-static void test_forward_is_the_peak(void **unused)
+TEST(test_forward_is_the_peak)
 {
-    (void)unused;
     const uint64_t outputs[] = {1, 20, 20, 1, 20}, extras[] = {0, 0, 30, 0, 0};
     chain c = {.count = 5, .input = 1};
     for (uint64_t i = 0; i < c.count; i++)
@@ -260,9 +258,8 @@ static void test_forward_is_the_peak(void **unused)
     assert_true(compare_with_best(&c) > 0);
 }
 
-static void test_long_chains_stay_in_budget(void **unused)
+TEST(test_long_chains_stay_in_budget)
 {
-    (void)unused;
     for (int round = 0; round < (ROUNDS + 1) / 2; round++) {
         chain c = random_chain(2 + below(MOST - 1), 1 << 20);
         uint64_t floor = floor_of(&c);
@@ -295,9 +292,8 @@ static void expect_refused(const chain *c, uint64_t count, const char *text)
     assert_ptr_equal(s, &state);
 }
 
-static void test_bad_input(void **unused)
+TEST(test_bad_input)
 {
-    (void)unused;
     chain c = random_chain(4, 10), bad = c;
     expect_refused(&c, 0, "0 stages");
     expect_refused(&c, 1025, "1025 stages");
@@ -324,9 +320,8 @@ static void test_bad_input(void **unused)
     assert_null(s);
 }
 
-static void test_no_host_memory(void **unused)
+TEST(test_no_host_memory)
 {
-    (void)unused;
     chain c = random_chain(9, 100);
     uint64_t floor = floor_of(&c);
     int64_t blocks = mo_memory_live_blocks(), failures = 0;
@@ -350,9 +345,8 @@ static void test_no_host_memory(void **unused)
     assert_int_equal(mo_memory_live_blocks(), blocks);
 }
 
-static void test_longest_chain(void **unused)
+TEST(test_longest_chain)
 {
-    (void)unused;
     static memopt_chain_stage stages[LONGEST];
     uint64_t count = is_long() ? LONGEST : LONGEST / 2; /* the time grows with its cube */
     for (uint64_t i = 0; i < count; i++)
@@ -364,17 +358,4 @@ static void test_longest_chain(void **unused)
     assert_true(info_of(s).peak_bytes <= count * 100);
     assert_true(info_of(s).recomputed > 0);
     memopt_schedule_destroy(s);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_best_of_all),
-        cmocka_unit_test(test_forward_is_the_peak),
-        cmocka_unit_test(test_long_chains_stay_in_budget),
-        cmocka_unit_test(test_bad_input),
-        cmocka_unit_test(test_no_host_memory),
-        cmocka_unit_test(test_longest_chain),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

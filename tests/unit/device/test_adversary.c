@@ -83,9 +83,8 @@ enum { WAITERS = sizeof waiters / sizeof waiters[0] };
 
 /* --- nothing runs before it has to --------------------------------------------------------- */
 
-static void nothing_runs_early(void **state)
+TEST(nothing_runs_early)
 {
-    (void)state;
     rig r;
     build(&r, 1);
     char out[8] = {0};
@@ -101,9 +100,8 @@ static void nothing_runs_early(void **state)
     demolish(&r);
 }
 
-static void polling_ends(void **state)
+TEST(polling_ends)
 {
-    (void)state;
     int not_ready = 0;
     for (uint64_t seed = 0; seed < SEEDS; seed++) {
         rig r;
@@ -151,9 +149,8 @@ static int saw_it_in_a_crowd(uint64_t seed, waiter wait, int with_event)
     return right;
 }
 
-static void a_crowd_does_not_hide_it(void **state)
+TEST(a_crowd_does_not_hide_it)
 {
-    (void)state;
     int hidden = 0;
     for (uint64_t seed = 0; seed < SEEDS; seed++)
         for (int w = 0; w < WAITERS; w++) {
@@ -196,9 +193,8 @@ static int kernel_saw_it(uint64_t seed, waiter wait, int with_event)
     return right;
 }
 
-static void kernels_without_a_wait_are_caught(void **state)
+TEST(kernels_without_a_wait_are_caught)
 {
-    (void)state;
     for (uint64_t seed = 0; seed < SEEDS; seed++)
         for (int w = 0; w < WAITERS; w++) {
             assert_false(kernel_saw_it(seed, waiters[w], 0));
@@ -230,9 +226,8 @@ static int survives_overwriting(uint64_t seed, waiter wait, int with_event, int 
     return right;
 }
 
-static void overwriting_too_early_is_caught(void **state)
+TEST(overwriting_too_early_is_caught)
 {
-    (void)state;
     for (uint64_t seed = 0; seed < SEEDS; seed++)
         for (int w = 0; w < WAITERS; w++)
             for (int reads = 0; reads < 2; reads++) {
@@ -242,9 +237,8 @@ static void overwriting_too_early_is_caught(void **state)
 }
 
 /* The host reads after too little waiting. */
-static void a_missing_sync_is_caught(void **state)
+TEST(a_missing_sync_is_caught)
 {
-    (void)state;
     for (uint64_t seed = 0; seed < SEEDS; seed++) {
         rig r;
         build(&r, seed);
@@ -257,9 +251,8 @@ static void a_missing_sync_is_caught(void **state)
 }
 
 /* A source that the host changes before the copy is done. */
-static void a_host_buffer_changed_too_early_is_caught(void **state)
+TEST(a_host_buffer_changed_too_early_is_caught)
 {
-    (void)state;
     for (uint64_t seed = 0; seed < SEEDS; seed++) {
         rig r;
         build(&r, seed);
@@ -274,9 +267,8 @@ static void a_host_buffer_changed_too_early_is_caught(void **state)
 /* --- use after free ------------------------------------------------------------------------ */
 
 /* The same when b's work is a kernel: what it reads is poison or the next owner's. */
-static void a_late_kernel_reads_poison(void **state)
+TEST(a_late_kernel_reads_poison)
 {
-    (void)state;
     for (uint64_t seed = 0; seed < SEEDS; seed++) {
         rig r;
         build(&r, seed);
@@ -298,9 +290,8 @@ static void a_late_kernel_reads_poison(void **state)
     }
 }
 
-static void use_of_free_memory_is_caught(void **state)
+TEST(use_of_free_memory_is_caught)
 {
-    (void)state;
     rig r;
     build(&r, 3);
     mo_note_alloc(r.device, r.x, BYTES, r.a);
@@ -320,9 +311,8 @@ static void use_of_free_memory_is_caught(void **state)
 }
 
 /* Each synchronising call reports; ending a stream does too, and the stream is gone. */
-static void the_end_of_a_stream_reports(void **state)
+TEST(the_end_of_a_stream_reports)
 {
-    (void)state;
     rig r;
     build(&r, 4);
     mo_note_free(r.device, r.x, BYTES, r.b);
@@ -333,9 +323,8 @@ static void the_end_of_a_stream_reports(void **state)
     demolish(&r);
 }
 
-static void closing_reports(void **state)
+TEST(closing_reports)
 {
-    (void)state;
     memopt_device *device = open_cpu(8 * MIB, MEMOPT_STREAM_ORDER_ADVERSARIAL, 0);
     char bytes[16];
     mo_note_free(device, bytes, sizeof bytes, NULL);
@@ -343,9 +332,8 @@ static void closing_reports(void **state)
     FAILS(MEMOPT_DEVICE_FAULT, memopt_device_close(device));
 }
 
-static void work_on_unmapped_memory_is_left_out(void **state)
+TEST(work_on_unmapped_memory_is_left_out)
 {
-    (void)state;
     for (uint64_t seed = 0; seed < SEEDS; seed++) {
         rig r;
         build(&r, seed);
@@ -364,9 +352,8 @@ static void work_on_unmapped_memory_is_left_out(void **state)
 }
 
 /* mem_free waits for work that may use the memory, as drivers do. */
-static void freeing_plain_memory_waits(void **state)
+TEST(freeing_plain_memory_waits)
 {
-    (void)state;
     rig r;
     void *plain;
     build(&r, 5);
@@ -383,9 +370,8 @@ static void count_call(void *user)
     ++*(int *)user;
 }
 
-static void callbacks_run_once_in_order(void **state)
+TEST(callbacks_run_once_in_order)
 {
-    (void)state;
     for (uint64_t seed = 0; seed < SEEDS; seed++) {
         rig r;
         int calls = 0;
@@ -445,9 +431,8 @@ static order_log order_of(uint64_t seed)
     return log;
 }
 
-static void the_seed_decides(void **state)
+TEST(the_seed_decides)
 {
-    (void)state;
     order_log first = order_of(0);
     int different = 0;
     for (uint64_t seed = 0; seed < SEEDS; seed++) {
@@ -457,26 +442,4 @@ static void the_seed_decides(void **state)
     }
     if (different <= SEEDS / 4)
         fail_msg("only %d of %d seeds gave another order", different, SEEDS);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nothing_runs_early),
-        cmocka_unit_test(polling_ends),
-        cmocka_unit_test(a_crowd_does_not_hide_it),
-        cmocka_unit_test(overwriting_too_early_is_caught),
-        cmocka_unit_test(kernels_without_a_wait_are_caught),
-        cmocka_unit_test(a_missing_sync_is_caught),
-        cmocka_unit_test(a_host_buffer_changed_too_early_is_caught),
-        cmocka_unit_test(a_late_kernel_reads_poison),
-        cmocka_unit_test(use_of_free_memory_is_caught),
-        cmocka_unit_test(the_end_of_a_stream_reports),
-        cmocka_unit_test(closing_reports),
-        cmocka_unit_test(work_on_unmapped_memory_is_left_out),
-        cmocka_unit_test(freeing_plain_memory_waits),
-        cmocka_unit_test(callbacks_run_once_in_order),
-        cmocka_unit_test(the_seed_decides),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

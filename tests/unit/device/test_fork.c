@@ -260,9 +260,8 @@ static void live_as_child(handles *h)
     _exit(0);
 }
 
-static void test_child(void **state)
+TEST(test_child)
 {
-    (void)state;
     handles h;
     int status = 0;
     unsigned char *bytes = malloc(4 * MIB);
@@ -290,7 +289,6 @@ static void test_child(void **state)
 
 int main(int count, char **arguments)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_child)};
     name = count > 1 ? arguments[1] : name;
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_all_tests(NULL, NULL);
 }

@@ -37,9 +37,8 @@ static int find_controls(void **state)
     return 0;
 }
 
-static void names_and_properties(void **state)
+TEST(names_and_properties)
 {
-    (void)state;
     int32_t count = 0;
     memopt_device *device = NULL;
     memopt_device_properties p = {.struct_size = sizeof p};
@@ -61,9 +60,8 @@ static void names_and_properties(void **state)
     OK(memopt_device_close(device));
 }
 
-static void memory(void **state)
+TEST(memory)
 {
-    (void)state;
     memopt_device *device = open_gpu(backend), *other = open_gpu(second);
     void *a = NULL, *none = (void *)1;
     OK(mo_mem_alloc(device, MIB, &a));
@@ -82,9 +80,8 @@ static void memory(void **state)
 }
 
 /* A handle, and a reservation, of another device. */
-static void virtual_memory_of_another_device(void **state)
+TEST(virtual_memory_of_another_device)
 {
-    (void)state;
     memopt_device *device = open_gpu(backend), *other = open_gpu(second);
     void *address = NULL, *pinned = NULL;
     mo_vm_handle handle;
@@ -102,9 +99,8 @@ static void virtual_memory_of_another_device(void **state)
 }
 
 /* What is not ready is no failure: the last error stays. */
-static void not_ready_is_no_error(void **state)
+TEST(not_ready_is_no_error)
 {
-    (void)state;
     memopt_device *device = open_gpu(backend);
     memopt_stream stream;
     memopt_event *done, *timed;
@@ -151,9 +147,8 @@ static int counted_create(uint64_t *out, size_t bytes, const mo_gpu_allocation *
 
 /* A device that says it can map for remote access in a machine that does not let it
  * (MEMOPT_SIM_RDMA=2): asked once, and no more after the refusal. A device without: never. */
-static void remote_access_is_asked_once(void **state)
+TEST(remote_access_is_asked_once)
 {
-    (void)state;
     if (!is_cuda())
         return; /* HIP has no such flag */
     const char *wish = getenv("MEMOPT_SIM_RDMA");
@@ -171,24 +166,15 @@ static void remote_access_is_asked_once(void **state)
     OK(memopt_device_close(device));
 }
 
-static void no_violations(void **state)
+TEST(no_violations)
 {
-    (void)state;
     assert_int_equal(violations(), 0);
 }
 
 int main(int count, char **values)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names_and_properties),
-        cmocka_unit_test(memory),
-        cmocka_unit_test(virtual_memory_of_another_device),
-        cmocka_unit_test(not_ready_is_no_error),
-        cmocka_unit_test(remote_access_is_asked_once),
-        cmocka_unit_test(no_violations), /* the last: the driver does not come back */
-    };
     if (count > 1)
         backend = values[1];
     snprintf(second, sizeof second, "%s:1", backend);
-    return cmocka_run_group_tests(tests, find_controls, NULL);
+    return run_all_tests(find_controls, NULL);
 }

@@ -99,163 +99,7 @@ static int clean(void **state)
     return system(command);
 }
 
-/* --- where --------------------------------------------------------------------------------- */
-
-static void places(void **state)
-{
-    (void)state;
-    char at[PATH], path[2 * PATH];
-    fresh("own/deep/folder");
-    assert_int_equal(run_once(), 1);
-    struct stat info;
-    assert_int_equal(stat(only_file(), &info), 0);
-    assert_int_equal(info.st_mode & 0777, 0600);
-    assert_int_equal(run_once(), 0);
-
-    unsetenv("MEMOPT_CACHE_DIR");
-    snprintf(at, sizeof at, "%s/xdg", top);
-    setenv("XDG_CACHE_HOME", at, 1);
-    assert_int_equal(run_once(), 1);
-    snprintf(folder, sizeof folder, "%s/xdg/memopt", top);
-    only_file();
-    assert_int_equal(run_once(), 0);
-
-    unsetenv("XDG_CACHE_HOME");
-    snprintf(at, sizeof at, "%s/home", top);
-    setenv("HOME", at, 1);
-    assert_int_equal(run_once(), 1);
-    snprintf(folder, sizeof folder, "%s/home/.cache/memopt", top);
-    only_file();
-
-    /* Off, and not where the program happens to run. */
-    setenv("MEMOPT_CACHE_DIR", "", 1);
-    assert_int_equal(run_once(), 1);
-    setenv("MEMOPT_CACHE_DIR", "some/where", 1);
-    assert_int_equal(run_once(), 1);
-    assert_int_equal(files_in("some/where", path), -1);
-    unsetenv("HOME");
-    unsetenv("MEMOPT_CACHE_DIR");
-    assert_int_equal(run_once(), 1);
-}
-
-/* --- damage -------------------------------------------------------------------------------- */
-
-static void check_repair(const char *what, const char *good, long bytes)
-{
-    static char now[1 << 16];
-    if (run_once() != 1)
-        fail_msg("%s: the file was used", what);
-    assert_int_equal(read_file(only_file(), now, sizeof now), bytes);
-    assert_memory_equal(now, good, (size_t)bytes);
-    if (run_once() != 0)
-        fail_msg("%s: the new file is not used", what);
-}
-
-static void damage(void **state)
-{
-    (void)state;
-    static char good[1 << 16], bad[1 << 16];
-    char path[2 * PATH], other[2 * PATH];
-    fresh("damage");
-    assert_int_equal(run_once(), 1);
-    snprintf(path, sizeof path, "%s", only_file());
-    long bytes = read_file(path, good, sizeof good);
-    assert_true(bytes > 64 && bytes < (long)sizeof good);
-    const long lengths[] = {0, 1, 23, 24, bytes / 2, bytes - 1};
-    for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
-        write_file(path, good, lengths[i]);
-        check_repair("truncated", good, bytes);
-    }
-    const long flips[] = {0, 8, 15, 16, 23, 24, bytes / 2, bytes - 1};
-    for (size_t i = 0; i < sizeof flips / sizeof flips[0]; i++) {
-        memcpy(bad, good, (size_t)bytes);
-        bad[flips[i]] ^= 4;
-        write_file(path, bad, bytes);
-        check_repair("one bit", good, bytes);
-    }
-    /* Others could write it. */
-    assert_int_equal(chmod(path, 0666), 0);
-    check_repair("open to others", good, bytes);
-    /* A link is not followed, and what it names stays. */
-    snprintf(other, sizeof other, "%s/elsewhere", top);
-    assert_int_equal(rename(path, other), 0);
-    assert_int_equal(symlink(other, path), 0);
-    check_repair("a link", good, bytes);
-    assert_int_equal(read_file(other, bad, sizeof bad), bytes);
-    /* Whole, but of another key; and whole, but nothing that the driver takes. */
-    mo_gpu_cache_write("other", good + 24, (uint64_t)bytes - 24);
-    snprintf(other, sizeof other, "%s/other", folder);
-    assert_int_equal(rename(other, path), 0);
-    check_repair("another key's", good, bytes);
-    memset(bad, 'x', 100);
-    mo_gpu_cache_write(strrchr(path, '/') + 1, bad, 100);
-    check_repair("no image", good, bytes);
-}
-
-static void no_room(void **state)
-{
-    (void)state;
-    char path[2 * PATH];
-    fresh("full");
-    struct rlimit before, small;
-    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
-    signal(SIGXFSZ, SIG_IGN);
-    memopt_device *device = open_device("cuda:0");
-    static const char data[4096] = {1};
-    small = (struct rlimit){1000, before.rlim_max};
-    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0); /* a write comes back short, then fails */
-    mo_gpu_cache_write("key", data, sizeof data);
-    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
-    OK(memopt_device_close(device));
-    assert_int_equal(files_in(folder, path), 0); /* nothing half written lies about */
-    /* A folder that cannot be there. */
-    snprintf(path, sizeof path, "%s/file", top);
-    write_file(path, data, 10);
-    fresh("file/folder");
-    assert_int_equal(run_once(), 1);
-    assert_int_equal(run_once(), 1);
-}
-
-/* --- keys ---------------------------------------------------------------------------------- */
-
-static void key_of(uint32_t capability, int driver, const char *source, const char *option,
-                   const char *kernel, char *key)
-{
-    mo_gpu_vendor vendor = *mo_cuda_driver.vendor;
-    mo_images images = {.source = source, .source_bytes = strlen(source)};
-    mo_gpu_driver made = {.vendor = &vendor, .version = driver};
-    mo_gpu_device *gpu = calloc(1, sizeof *gpu);
-    mo_gpu_recipe recipe;
-    vendor.images = &images;
-    gpu->driver = &made;
-    gpu->capability = capability;
-    snprintf(gpu->target, sizeof gpu->target, "sm_%u", capability);
-    OK(mo_gpu_find_recipe(gpu, &recipe));
-    if (option != NULL)
-        snprintf(recipe.target, sizeof recipe.target, "%s", option);
-    mo_gpu_cache_key(gpu, &recipe, kernel, key);
-    free(gpu);
-}
-
-static void keys(void **state)
-{
-    (void)state;
-    char all[7][MO_GPU_KEY_BYTES], again[MO_GPU_KEY_BYTES];
-    key_of(80, 12040, "a", NULL, "mo_cast", all[0]);
-    key_of(86, 12040, "a", NULL, "mo_cast", all[1]);
-    key_of(80, 12040, "b", NULL, "mo_cast", all[2]);
-    key_of(80, 13000, "a", NULL, "mo_cast", all[3]); /* which is compiled by NVRTC 13 */
-    key_of(80, 12040, "a", "--gpu-architecture=compute_80", "mo_cast", all[4]);
-    key_of(80, 12040, "", NULL, "mo_cast", all[5]);
-    key_of(80, 12040, "a", NULL, "mo_sum", all[6]);
-    key_of(80, 12040, "a", NULL, "mo_cast", again);
-    assert_string_equal(all[0], again);
-    for (int i = 0; i < 7; i++)
-        for (int k = 0; k < i; k++)
-            assert_string_not_equal(all[i], all[k]);
-}
-
-/* --- several processes --------------------------------------------------------------------- */
+/* --- several processes, before a driver is loaded ------------------------------------------- */
 
 static int child_status(pid_t child)
 {
@@ -290,9 +134,8 @@ static int write_and_read(int me)
     return found == 0 ? 4 : 0;
 }
 
-static void races(void **state)
+TEST(races)
 {
-    (void)state;
     pid_t children[4];
     char path[2 * PATH];
     fresh("race");
@@ -352,9 +195,8 @@ static pid_t start(int *tell_waits)
     _exit(compiled());
 }
 
-static void first_use_together(void **state)
+TEST(first_use_together)
 {
-    (void)state;
     pid_t children[3];
     fresh("together");
     int sum = 0;
@@ -367,9 +209,8 @@ static void first_use_together(void **state)
 }
 
 /* The process that compiles is killed in the middle: the one that waits for it compiles. */
-static void killed_in_the_middle(void **state)
+TEST(killed_in_the_middle)
 {
-    (void)state;
     char begun[2 * PATH];
     struct stat info;
     int waits[2], state_of_it = 0;
@@ -396,9 +237,8 @@ static void killed_in_the_middle(void **state)
 }
 
 /* A folder without locks: each compiles for itself, at once. */
-static void without_locks(void **state)
+TEST(without_locks)
 {
-    (void)state;
     char lock[2 * PATH];
     pid_t children[2];
     fresh("lockless");
@@ -419,9 +259,8 @@ static void without_locks(void **state)
 }
 
 /* One line before a compilation, with all that one wants to know; none where the kernel is kept. */
-static void announced(void **state)
+TEST(announced)
 {
-    (void)state;
     fresh("announced");
     lines = 0;
     OK(memopt_set_log(hear, NULL, MEMOPT_LOG_WARNING));
@@ -436,19 +275,159 @@ static void announced(void **state)
     contains(line, folder);
 }
 
+/* --- where --------------------------------------------------------------------------------- */
+
+TEST(places)
+{
+    char at[PATH], path[2 * PATH];
+    fresh("own/deep/folder");
+    assert_int_equal(run_once(), 1);
+    struct stat info;
+    assert_int_equal(stat(only_file(), &info), 0);
+    assert_int_equal(info.st_mode & 0777, 0600);
+    assert_int_equal(run_once(), 0);
+
+    unsetenv("MEMOPT_CACHE_DIR");
+    snprintf(at, sizeof at, "%s/xdg", top);
+    setenv("XDG_CACHE_HOME", at, 1);
+    assert_int_equal(run_once(), 1);
+    snprintf(folder, sizeof folder, "%s/xdg/memopt", top);
+    only_file();
+    assert_int_equal(run_once(), 0);
+
+    unsetenv("XDG_CACHE_HOME");
+    snprintf(at, sizeof at, "%s/home", top);
+    setenv("HOME", at, 1);
+    assert_int_equal(run_once(), 1);
+    snprintf(folder, sizeof folder, "%s/home/.cache/memopt", top);
+    only_file();
+
+    /* Off, and not where the program happens to run. */
+    setenv("MEMOPT_CACHE_DIR", "", 1);
+    assert_int_equal(run_once(), 1);
+    setenv("MEMOPT_CACHE_DIR", "some/where", 1);
+    assert_int_equal(run_once(), 1);
+    assert_int_equal(files_in("some/where", path), -1);
+    unsetenv("HOME");
+    unsetenv("MEMOPT_CACHE_DIR");
+    assert_int_equal(run_once(), 1);
+}
+
+/* --- damage -------------------------------------------------------------------------------- */
+
+static void check_repair(const char *what, const char *good, long bytes)
+{
+    static char now[1 << 16];
+    if (run_once() != 1)
+        fail_msg("%s: the file was used", what);
+    assert_int_equal(read_file(only_file(), now, sizeof now), bytes);
+    assert_memory_equal(now, good, (size_t)bytes);
+    if (run_once() != 0)
+        fail_msg("%s: the new file is not used", what);
+}
+
+TEST(damage)
+{
+    static char good[1 << 16], bad[1 << 16];
+    char path[2 * PATH], other[2 * PATH];
+    fresh("damage");
+    assert_int_equal(run_once(), 1);
+    snprintf(path, sizeof path, "%s", only_file());
+    long bytes = read_file(path, good, sizeof good);
+    assert_true(bytes > 64 && bytes < (long)sizeof good);
+    const long lengths[] = {0, 1, 23, 24, bytes / 2, bytes - 1};
+    for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+        write_file(path, good, lengths[i]);
+        check_repair("truncated", good, bytes);
+    }
+    const long flips[] = {0, 8, 15, 16, 23, 24, bytes / 2, bytes - 1};
+    for (size_t i = 0; i < sizeof flips / sizeof flips[0]; i++) {
+        memcpy(bad, good, (size_t)bytes);
+        bad[flips[i]] ^= 4;
+        write_file(path, bad, bytes);
+        check_repair("one bit", good, bytes);
+    }
+    /* Others could write it. */
+    assert_int_equal(chmod(path, 0666), 0);
+    check_repair("open to others", good, bytes);
+    /* A link is not followed, and what it names stays. */
+    snprintf(other, sizeof other, "%s/elsewhere", top);
+    assert_int_equal(rename(path, other), 0);
+    assert_int_equal(symlink(other, path), 0);
+    check_repair("a link", good, bytes);
+    assert_int_equal(read_file(other, bad, sizeof bad), bytes);
+    /* Whole, but of another key; and whole, but nothing that the driver takes. */
+    mo_gpu_cache_write("other", good + 24, (uint64_t)bytes - 24);
+    snprintf(other, sizeof other, "%s/other", folder);
+    assert_int_equal(rename(other, path), 0);
+    check_repair("another key's", good, bytes);
+    memset(bad, 'x', 100);
+    mo_gpu_cache_write(strrchr(path, '/') + 1, bad, 100);
+    check_repair("no image", good, bytes);
+}
+
+TEST(no_room)
+{
+    char path[2 * PATH];
+    fresh("full");
+    struct rlimit before, small;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    signal(SIGXFSZ, SIG_IGN);
+    memopt_device *device = open_device("cuda:0");
+    static const char data[4096] = {1};
+    small = (struct rlimit){1000, before.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0); /* a write comes back short, then fails */
+    mo_gpu_cache_write("key", data, sizeof data);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    OK(memopt_device_close(device));
+    assert_int_equal(files_in(folder, path), 0); /* nothing half written lies about */
+    /* A folder that cannot be there. */
+    snprintf(path, sizeof path, "%s/file", top);
+    write_file(path, data, 10);
+    fresh("file/folder");
+    assert_int_equal(run_once(), 1);
+    assert_int_equal(run_once(), 1);
+}
+
+/* --- keys ---------------------------------------------------------------------------------- */
+
+static void key_of(uint32_t capability, int driver, const char *source, const char *option,
+                   const char *kernel, char *key)
+{
+    mo_gpu_vendor vendor = *mo_cuda_driver.vendor;
+    mo_images images = {.source = source, .source_bytes = strlen(source)};
+    mo_gpu_driver made = {.vendor = &vendor, .version = driver};
+    mo_gpu_device *gpu = calloc(1, sizeof *gpu);
+    mo_gpu_recipe recipe;
+    vendor.images = &images;
+    gpu->driver = &made;
+    gpu->capability = capability;
+    snprintf(gpu->target, sizeof gpu->target, "sm_%u", capability);
+    OK(mo_gpu_find_recipe(gpu, &recipe));
+    if (option != NULL)
+        snprintf(recipe.target, sizeof recipe.target, "%s", option);
+    mo_gpu_cache_key(gpu, &recipe, kernel, key);
+    free(gpu);
+}
+
+TEST(keys)
+{
+    char all[7][MO_GPU_KEY_BYTES], again[MO_GPU_KEY_BYTES];
+    key_of(80, 12040, "a", NULL, "mo_cast", all[0]);
+    key_of(86, 12040, "a", NULL, "mo_cast", all[1]);
+    key_of(80, 12040, "b", NULL, "mo_cast", all[2]);
+    key_of(80, 13000, "a", NULL, "mo_cast", all[3]); /* which is compiled by NVRTC 13 */
+    key_of(80, 12040, "a", "--gpu-architecture=compute_80", "mo_cast", all[4]);
+    key_of(80, 12040, "", NULL, "mo_cast", all[5]);
+    key_of(80, 12040, "a", NULL, "mo_sum", all[6]);
+    key_of(80, 12040, "a", NULL, "mo_cast", again);
+    assert_string_equal(all[0], again);
+    for (int i = 0; i < 7; i++)
+        for (int k = 0; k < i; k++)
+            assert_string_not_equal(all[i], all[k]);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(
-            first_use_together), /* these start processes, so the driver is not loaded */
-        cmocka_unit_test(killed_in_the_middle),
-        cmocka_unit_test(without_locks),
-        cmocka_unit_test(announced),
-        cmocka_unit_test(places),
-        cmocka_unit_test(damage),
-        cmocka_unit_test(no_room),
-        cmocka_unit_test(keys),
-        cmocka_unit_test(races),
-    };
-    return cmocka_run_group_tests(tests, prepare, clean);
+    return run_all_tests(prepare, clean);
 }

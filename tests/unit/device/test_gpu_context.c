@@ -200,9 +200,8 @@ static void stream_calls(memopt_stream stream)
     OK(mo_mem_free(device, memory, MIB));
 }
 
-static void every_call_keeps_what_is_current(void **state)
+TEST(every_call_keeps_what_is_current)
 {
-    (void)state;
     for (expected = is_cuda() ? -1 : 0; expected <= 1; expected++) {
         int32_t count = 0;
         memopt_stream stream = NULL;
@@ -266,10 +265,9 @@ static void end_work(things *t)
 }
 
 /* With the n-th driver call failing. */
-static void failing_calls_keep_what_is_current(void **state)
+TEST(failing_calls_keep_what_is_current)
 {
     int succeeded = 0;
-    (void)state;
     expected = 0;
     for (int64_t n = 1; n < 300 && !succeeded; n++) {
         things t = {NULL, NULL, NULL, NULL, NULL};
@@ -288,10 +286,9 @@ static void failing_calls_keep_what_is_current(void **state)
 /* --- what belongs to others ---------------------------------------------------------------- */
 
 /* A stream that the program made with the vendor's own interface. */
-static void foreign_streams_are_taken(void **state)
+TEST(foreign_streams_are_taken)
 {
     void *foreign = NULL;
-    (void)state;
     make_current(1);
     assert_int_equal(make_stream(&foreign, 1), 0);
     expected = 0;
@@ -307,11 +304,10 @@ static void foreign_streams_are_taken(void **state)
 
 /* The owner of a stream destroys it and tells nobody, and the driver says "context destroyed". What
  * the stream used is free after a wait for the device; the device lives on. */
-static void streams_may_be_destroyed_by_others(void **state)
+TEST(streams_may_be_destroyed_by_others)
 {
     static const char *const configs[] = {"", "expandable_segments:True"};
     static uint64_t no_stream[64];
-    (void)state;
     expected = 1;
     make_current(1);
     for (int c = 0; c < 2; c++) {
@@ -351,7 +347,7 @@ static void streams_may_be_destroyed_by_others(void **state)
 /* The program captures a stream in the strictest mode. What the library does meanwhile, and the
  * loading of its kernels, are no part of the graph and do not break it; what it puts on the stream
  * is in the graph. */
-static void captures_of_the_program_survive(void **state)
+TEST(captures_of_the_program_survive)
 {
     int (*begin)(void *, int), (*end)(void *, void **), (*instantiate)(void **, void *, uint64_t);
     int (*replay)(void *, void *), (*destroy)(void *), (*destroy_run)(void *);
@@ -362,7 +358,6 @@ static void captures_of_the_program_survive(void **state)
     float values[4] = {1, 2, 3, 4};
     uint16_t bits[4] = {0, 0, 0, 0};
     memopt_event *event = NULL;
-    (void)state;
     find(&begin, is_cuda() ? "cuStreamBeginCapture_v2" : "hipStreamBeginCapture");
     find(&end, is_cuda() ? "cuStreamEndCapture" : "hipStreamEndCapture");
     find(&instantiate, is_cuda() ? "cuGraphInstantiateWithFlags" : "hipGraphInstantiateWithFlags");
@@ -448,11 +443,10 @@ static int launched(uint64_t items)
     return piece_count;
 }
 
-static void large_grids_are_split(void **state)
+TEST(large_grids_are_split)
 {
     mo_gpu_driver *loaded = is_cuda() ? &mo_cuda_driver : &mo_hip_driver;
     static const unsigned char args[MO_KERNEL_ARGS_MAX];
-    (void)state;
     expected = 0;
     make_current(0);
     OK(memopt_device_open(own_name, NULL, &device));
@@ -474,11 +468,10 @@ static void large_grids_are_split(void **state)
     OK(memopt_device_close(device));
 }
 
-static void a_lost_device_keeps_what_is_current(void **state)
+TEST(a_lost_device_keeps_what_is_current)
 {
     memopt_stream stream = NULL;
     void *memory = NULL;
-    (void)state;
     expected = 0;
     make_current(0);
     OK(memopt_device_open(own_name, NULL, &device));
@@ -494,26 +487,15 @@ static void a_lost_device_keeps_what_is_current(void **state)
     still_current("the calls of a lost device");
 }
 
-static void no_violations(void **state)
+TEST(no_violations)
 {
-    (void)state;
     assert_int_equal(violations(), 0);
 }
 
 int main(int count, char **values)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_call_keeps_what_is_current),
-        cmocka_unit_test(failing_calls_keep_what_is_current),
-        cmocka_unit_test(foreign_streams_are_taken),
-        cmocka_unit_test(streams_may_be_destroyed_by_others),
-        cmocka_unit_test(captures_of_the_program_survive),
-        cmocka_unit_test(large_grids_are_split),
-        cmocka_unit_test(a_lost_device_keeps_what_is_current),
-        cmocka_unit_test(no_violations),
-    };
     if (count > 1)
         backend = values[1];
     snprintf(own_name, sizeof own_name, "%s:1", backend);
-    return cmocka_run_group_tests(tests, find_driver, NULL);
+    return run_all_tests(find_driver, NULL);
 }

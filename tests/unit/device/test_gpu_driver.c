@@ -70,9 +70,42 @@ static void this_machine(const char *backend, const memopt_backend_info *info)
     assert_int_equal(count, info->device_count);
 }
 
-static void drivers(void **state)
+/* Before a driver is loaded: one that failed to start is not started again, unless it may work then. */
+TEST(starts_once)
 {
-    (void)state;
+    int32_t count = 0;
+    if (strcmp(mode, "refusing") != 0 && strcmp(mode, "passing") != 0)
+        return;
+    assert_non_null(dlopen("libcuda.so.1", RTLD_NOW)); /* stays, and counts calls */
+    FAILS(MEMOPT_DRIVER_ERROR, memopt_device_count("cuda", &count));
+    if (strcmp(mode, "passing") == 0) {
+        OK(memopt_device_count("cuda", &count));
+        return;
+    }
+    FAILS(MEMOPT_DRIVER_ERROR, memopt_device_count("cuda", &count));
+    SAYS("CUDA_ERROR_UNKNOWN (999)");
+}
+
+/* The same: the program's own drivers are used, and no second ones are loaded beside them. */
+TEST(shares_what_is_loaded)
+{
+    memopt_device *device;
+    if (strcmp(mode, "own") != 0)
+        return;
+    for (int i = 0; i < 2; i++) {
+        assert_non_null(dlopen(own_files[i], RTLD_NOW));
+        OK(memopt_device_open(backends[i], NULL, &device));
+        OK(memopt_device_close(device));
+        assert_string_equal(info_about(backends[i]).library, own_files[i]);
+    }
+    assert_null(dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD));
+    assert_null(dlopen("libamdhip64.so", RTLD_NOW | RTLD_NOLOAD)); /* as a compiler neither */
+    assert_non_null(dlopen(own_files[2], RTLD_NOW));
+    assert_string_equal(info_about("hip").compiler, own_files[2]);
+}
+
+TEST(drivers)
+{
     for (size_t i = 0; i < 2; i++) {
         memopt_backend_info info = info_about(backends[i]);
         if (strcmp(mode, "machine") == 0)
@@ -141,13 +174,12 @@ static void works_with_an_old_driver(const char *backend, const char *isa, const
     OK(memopt_device_close(device));
 }
 
-static void old_drivers(void **state)
+TEST(old_drivers)
 {
     static const char *const cuda[] = {"cuMemCreate", "cuLaunchHostFunc", "cuStreamIsCapturing",
                                        "cuThreadExchangeStreamCaptureMode", NULL};
     static const char *const hip[] = {"hipMemCreate", "hipLaunchHostFunc",
                                       "hipGetDevicePropertiesR0600", NULL};
-    (void)state;
     if (strcmp(mode, "old-cuda") == 0)
         works_with_an_old_driver("cuda", "sm_80", cuda);
     else if (strcmp(mode, "old-hip") == 0)
@@ -161,9 +193,8 @@ static void old_drivers(void **state)
 }
 
 /* A HIP runtime without a card, whatever it says then: it is told what the system lacks. */
-static void no_card(void **state)
+TEST(no_card)
 {
-    (void)state;
     memopt_device *device;
     memopt_backend_info info = info_about("hip");
     int lacking = access("/dev/kfd", R_OK | W_OK) != 0 && access("/dev/dxg", F_OK) != 0;
@@ -180,45 +211,8 @@ static void no_card(void **state)
     }
 }
 
-/* A driver that failed to start is not started again, unless it may work then. */
-static void starts_once(void **state)
+TEST(less_than_a_whole_driver)
 {
-    (void)state;
-    int32_t count = 0;
-    if (strcmp(mode, "refusing") != 0 && strcmp(mode, "passing") != 0)
-        return;
-    assert_non_null(dlopen("libcuda.so.1", RTLD_NOW)); /* stays, and counts calls */
-    FAILS(MEMOPT_DRIVER_ERROR, memopt_device_count("cuda", &count));
-    if (strcmp(mode, "passing") == 0) {
-        OK(memopt_device_count("cuda", &count));
-        return;
-    }
-    FAILS(MEMOPT_DRIVER_ERROR, memopt_device_count("cuda", &count));
-    SAYS("CUDA_ERROR_UNKNOWN (999)");
-}
-
-/* The program's own drivers are used, and no second ones are loaded beside them. */
-static void shares_what_is_loaded(void **state)
-{
-    (void)state;
-    memopt_device *device;
-    if (strcmp(mode, "own") != 0)
-        return;
-    for (int i = 0; i < 2; i++) {
-        assert_non_null(dlopen(own_files[i], RTLD_NOW));
-        OK(memopt_device_open(backends[i], NULL, &device));
-        OK(memopt_device_close(device));
-        assert_string_equal(info_about(backends[i]).library, own_files[i]);
-    }
-    assert_null(dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD));
-    assert_null(dlopen("libamdhip64.so", RTLD_NOW | RTLD_NOLOAD)); /* as a compiler neither */
-    assert_non_null(dlopen(own_files[2], RTLD_NOW));
-    assert_string_equal(info_about("hip").compiler, own_files[2]);
-}
-
-static void less_than_a_whole_driver(void **state)
-{
-    (void)state;
     if (strcmp(mode, "partial") == 0) { /* the driver lacks an entry point */
         memopt_backend_info info = info_about("cuda");
         assert_int_equal(info.status, MEMOPT_OK);
@@ -231,9 +225,8 @@ static void less_than_a_whole_driver(void **state)
     }
 }
 
-static void arguments(void **state)
+TEST(arguments)
 {
-    (void)state;
     memopt_backend_info info = {.struct_size = sizeof info};
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_backend_get_info(NULL, &info));
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_backend_get_info("cuda", NULL));
@@ -249,17 +242,8 @@ static void arguments(void **state)
 
 int main(int count, char **values)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(starts_once),           /* before a driver is loaded */
-        cmocka_unit_test(shares_what_is_loaded), /* the same */
-        cmocka_unit_test(drivers),
-        cmocka_unit_test(no_card),
-        cmocka_unit_test(less_than_a_whole_driver),
-        cmocka_unit_test(old_drivers),
-        cmocka_unit_test(arguments),
-    };
     if (count > 1)
         mode = values[1];
     own_files = values + 2;
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_all_tests(NULL, NULL);
 }

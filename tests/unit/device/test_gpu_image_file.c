@@ -21,9 +21,8 @@ static void digest_of(const char *data, uint64_t bytes, char *text)
 }
 
 /* The examples of FIPS 180-4, one of them in parts. */
-static void digests(void **state)
+TEST(digests)
 {
-    (void)state;
     char text[MO_SHA256_TEXT];
     mo_sha256 sha;
     digest_of("abc", 3, text);
@@ -65,24 +64,21 @@ static memopt_status launch_once(void)
     return status;
 }
 
-static void found(void **state)
+TEST(found)
 {
-    (void)state;
     write_file(ptx, sizeof ptx - 1);
     OK(launch_once());
 }
 
-static void missing(void **state)
+TEST(missing)
 {
-    (void)state;
     unlink(path);
     FAILS_SAYING(MEMOPT_UNSUPPORTED, path, launch_once());
     SAYS(digest);
 }
 
-static void damaged(void **state)
+TEST(damaged)
 {
-    (void)state;
     char other[MO_SHA256_TEXT], data[sizeof ptx + 1];
     const uint64_t bytes = sizeof ptx - 1, sizes[] = {0, bytes - 1, bytes, bytes + 1};
     for (int i = 0; i < 4; i++) {
@@ -101,9 +97,8 @@ static void damaged(void **state)
 }
 
 /* A device that could not load its kernels loads them when the reason has gone. */
-static void later(void **state)
+TEST(later)
 {
-    (void)state;
     write_file("x", 1);
     memopt_device *device = open_device("cuda:0");
     FAILS_SAYING(MEMOPT_CORRUPT, path, launch(device));
@@ -116,9 +111,8 @@ static void later(void **state)
 
 /* An image that the driver does not take is followed by the next, also where it calls it a source
  * of the wrong kind. */
-static void next_image(void **state)
+TEST(next_image)
 {
-    (void)state;
     static const int32_t codes[] = {200, 209, 218, 300, 303};
     void (*fail_at)(const char *call, int64_t n, int32_t code);
     const mo_gpu_vendor *only = mo_cuda_driver.vendor;
@@ -141,9 +135,8 @@ static void next_image(void **state)
 }
 
 /* Of PTX the driver gets one kernel, with what is outside of kernels. */
-static void part_of_text(void **state)
+TEST(part_of_text)
 {
-    (void)state;
     static const char text[] = ".version 6.3\n.global .b8 t[2] = {1, 2};\n"
                                ".visible .entry mo_cast_amax(\n)\n{\n{ ret;\n\t}\n}\n// one\n"
                                ".visible .entry mo_cast(\n)\n{\nbra.uni\n}\n// two\n"
@@ -159,9 +152,8 @@ static void part_of_text(void **state)
 }
 
 /* Of an image that is no text, every kernel is looked up at once: none in a capture. */
-static void whole_image(void **state)
+TEST(whole_image)
 {
-    (void)state;
     static const char both[] = ".version 7.5\n.target sm_75\n.visible .entry mo_cast(\n"
                                ".visible .entry mo_accumulate(\n";
     const mo_gpu_vendor *only = mo_cuda_driver.vendor;
@@ -188,9 +180,8 @@ static void hear(void *user, memopt_log_level level, const char *message)
 }
 
 /* A kernel that takes the driver long is announced, by itself, and only the first time. */
-static void long_text(void **state)
+TEST(long_text)
 {
-    (void)state;
     enum { LONG = 450000 }; /* of which mo_cast has most */
     static char text[LONG + 100], cache[sizeof folder + 16];
     const mo_gpu_vendor *only = mo_cuda_driver.vendor;
@@ -224,9 +215,8 @@ static void long_text(void **state)
 }
 
 /* A device's own image is better than its family's, which the families' other devices lack. */
-static void generic_images(void **state)
+TEST(generic_images)
 {
-    (void)state;
     static const struct {
         const char *device, *family;
     } known[] = {{"gfx906", "gfx9-generic"},
@@ -253,13 +243,6 @@ static void generic_images(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(digests),        cmocka_unit_test(found),
-        cmocka_unit_test(missing),        cmocka_unit_test(damaged),
-        cmocka_unit_test(later),          cmocka_unit_test(next_image),
-        cmocka_unit_test(generic_images), cmocka_unit_test(part_of_text),
-        cmocka_unit_test(whole_image),    cmocka_unit_test(long_text),
-    };
     const mo_image image = {"ptx75", NULL, sizeof ptx - 1, "kernels.ptx", digest};
     const mo_images images = {&image, 1, NULL, 0};
     mo_gpu_vendor vendor = *mo_cuda_driver.vendor;
@@ -271,7 +254,7 @@ int main(void)
     digest_of(ptx, sizeof ptx - 1, digest);
     vendor.images = &images;
     mo_cuda_driver.vendor = &vendor;
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    int failed = run_all_tests(NULL, NULL);
     unlink(path);
     rmdir(folder);
     return failed;

@@ -109,9 +109,8 @@ static void end_untold(const char *config)
     assert_int_equal(mo_memory_live_blocks(), blocks);
 }
 
-static void test_the_end(void **state)
+TEST(test_the_end)
 {
-    (void)state;
     static const char *const configs[] = {"", "expandable_segments:True"};
     for (int c = 0; c < 2; c++) {
         if (strcmp(mode, "told") == 0)
@@ -123,12 +122,11 @@ static void test_the_end(void **state)
 }
 
 /* The codes that the vendors document as the end, and one that is an end on CUDA alone. */
-static void test_the_codes(void **state)
+TEST(test_the_codes)
 {
     static const int ends[] = {4,   214, 220, 226, 700, 702, 709, 710, 714,
                                715, 716, 717, 718, 719, 721, 810, 911, 999};
     memopt_device *device = NULL;
-    (void)state;
     for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
         if (strcmp(backend, "hip") == 0 && ends[i] > 719)
             continue;
@@ -151,8 +149,6 @@ static void test_the_codes(void **state)
 
 int main(int count, char **words)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_the_end),
-                                       cmocka_unit_test(test_the_codes)};
     memopt_device *device = NULL;
     if (count != 3)
         return 2;
@@ -166,5 +162,5 @@ int main(int count, char **words)
     if (found == NULL)
         return 1;
     memcpy(&lose_device, &found, sizeof lose_device);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_all_tests(NULL, NULL);
 }

@@ -109,9 +109,8 @@ static void *counted_block(const side *s, uint8_t value, uint64_t devices)
     return block;
 }
 
-static void mapped_memory_is_for_all(void **state)
+TEST(mapped_memory_is_for_all)
 {
-    (void)state;
     if (strangers)
         return;
     side a = open_side(0);
@@ -144,9 +143,8 @@ static void mapped_memory_is_for_all(void **state)
 
 /* Where the driver refuses a device access when it is opened, its copies of what is mapped are
  * refused; all else works, and the next one that opens it is asked again. */
-static void a_refused_device_is_a_stranger(void **state)
+TEST(a_refused_device_is_a_stranger)
 {
-    (void)state;
     if (strangers)
         return;
     side a = open_side(0);
@@ -184,10 +182,9 @@ static void *map_and_unmap(void *unused)
     return unused;
 }
 
-static void devices_come_while_others_map(void **state)
+TEST(devices_come_while_others_map)
 {
     pthread_t thread;
-    (void)state;
     mapping = open_side(0);
     assert_int_equal(pthread_create(&thread, NULL, map_and_unmap, NULL), 0);
     for (uint8_t i = 0; i < 5; i++) {
@@ -207,11 +204,10 @@ static void devices_come_while_others_map(void **state)
 
 /* Copies are refused with the reason, and nothing has happened; by way of the host they work, and
  * so do those of plain memory. */
-static void strangers_are_refused(void **state)
+TEST(strangers_are_refused)
 {
     static char host[BYTES];
     void *plain = NULL;
-    (void)state;
     if (!strangers)
         return;
     side a = open_side(0), b = open_side(1);
@@ -240,16 +236,10 @@ static void strangers_are_refused(void **state)
 
 int main(int count, char **values)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(mapped_memory_is_for_all),
-        cmocka_unit_test(a_refused_device_is_a_stranger),
-        cmocka_unit_test(strangers_are_refused),
-        cmocka_unit_test(devices_come_while_others_map),
-    };
     if (count > 1)
         backend = values[1];
     strangers = count > 2;
     for (int i = 0; i < 3; i++)
         snprintf(names[i], sizeof names[i], "%s:%d", backend, i);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_all_tests(NULL, NULL);
 }

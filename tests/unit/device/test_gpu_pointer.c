@@ -83,9 +83,8 @@ static memopt_status ask(void *pointer, uint64_t bytes)
     return mo_reachable(first_device, "test: thing", 7, pointer, bytes);
 }
 
-static void own_memory_is_known(void **state)
+TEST(own_memory_is_known)
 {
-    (void)state;
     void *plain = NULL;
     OK(mo_mem_alloc(first_device, BYTES, &plain));
     mapped m = map_new(first_device, GRANULE);
@@ -104,9 +103,8 @@ static void own_memory_is_known(void **state)
     SAYS("freed");
 }
 
-static void foreign_memory_is_asked_once(void **state)
+TEST(foreign_memory_is_asked_once)
 {
-    (void)state;
     void *plain = NULL;
     OK(mo_mem_alloc(again, BYTES, &plain));
     mapped m = map_new(again, GRANULE);
@@ -124,9 +122,8 @@ static void foreign_memory_is_asked_once(void **state)
     OK(mo_mem_free(again, plain, BYTES));
 }
 
-static void another_devices_memory_is_refused(void **state)
+TEST(another_devices_memory_is_refused)
 {
-    (void)state;
     char message[32];
     void *plain = NULL;
     OK(mo_mem_alloc(second_device, BYTES, &plain));
@@ -142,9 +139,8 @@ static void another_devices_memory_is_refused(void **state)
     OK(mo_mem_free(second_device, plain, BYTES));
 }
 
-static void host_memory_must_be_page_locked(void **state)
+TEST(host_memory_must_be_page_locked)
 {
-    (void)state;
     static _Alignas(4096) char bytes[BYTES];
     void *pinned = NULL;
     FAILS(MEMOPT_INVALID_ARGUMENT, ask(bytes, BYTES));
@@ -159,9 +155,8 @@ static void host_memory_must_be_page_locked(void **state)
     FAILS(MEMOPT_INVALID_ARGUMENT, ask(pinned, BYTES));
 }
 
-static void a_capture_is_not_disturbed(void **state)
+TEST(a_capture_is_not_disturbed)
 {
-    (void)state;
     const mo_gpu_vendor *vendor = mo_gpu(first_device)->driver->vendor;
     void *plain = NULL, *graph = NULL, *saved = NULL;
     memopt_stream stream;
@@ -180,9 +175,8 @@ static void a_capture_is_not_disturbed(void **state)
     OK(mo_mem_free(again, plain, BYTES));
 }
 
-static void a_failing_question_is_told(void **state)
+TEST(a_failing_question_is_told)
 {
-    (void)state;
     void *plain = NULL;
     OK(mo_mem_alloc(again, BYTES, &plain));
     fail_at(question, 1, 46);
@@ -299,9 +293,8 @@ static void end_things(things *t)
     OK(mo_mem_free(second_device, t->theirs, BYTES));
 }
 
-static void every_call_refuses(void **state)
+TEST(every_call_refuses)
 {
-    (void)state;
     static _Alignas(4096) char host[BYTES];
     things t;
     begin_things(&t);
@@ -325,9 +318,8 @@ static void every_call_refuses(void **state)
 }
 
 /* Gradients of a framework: asked for when they are new, and no more while they stay. */
-static void an_unchanged_step_asks_nothing(void **state)
+TEST(an_unchanged_step_asks_nothing)
 {
-    (void)state;
     things t;
     void *foreign = NULL;
     begin_things(&t);
@@ -355,16 +347,6 @@ static void what_cannot_be_told_is_let_pass(void **state)
 
 int main(int count, char **values)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(own_memory_is_known),
-        cmocka_unit_test(foreign_memory_is_asked_once),
-        cmocka_unit_test(another_devices_memory_is_refused),
-        cmocka_unit_test(host_memory_must_be_page_locked),
-        cmocka_unit_test(a_capture_is_not_disturbed),
-        cmocka_unit_test(a_failing_question_is_told),
-        cmocka_unit_test(every_call_refuses),
-        cmocka_unit_test(an_unchanged_step_asks_nothing),
-    };
     const struct CMUnitTest lenient[] = {cmocka_unit_test(what_cannot_be_told_is_let_pass)};
     if (count > 1)
         backend = values[1];
@@ -372,5 +354,5 @@ int main(int count, char **values)
         question = "hipPointerGetAttributes";
     snprintf(second, sizeof second, "%s:1", backend);
     return count > 2 ? cmocka_run_group_tests(lenient, open_devices, close_devices)
-                     : cmocka_run_group_tests(tests, open_devices, close_devices);
+                     : run_all_tests(open_devices, close_devices);
 }

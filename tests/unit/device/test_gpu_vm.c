@@ -76,9 +76,8 @@ static void is_on(memopt_device_properties p)
         assert_int_equal(p.granularity % (2 * MIB), 0);
 }
 
-static void drivers_are_tried(void **state)
+TEST(drivers_are_tried)
 {
-    (void)state;
     if (is_mode("new")) {
         is_on(properties_with(NULL));
         is_off(properties_with("0"), "MEMOPT_HIP_VIRTUAL_MEMORY=0");
@@ -155,11 +154,10 @@ static int survives(const char *call, int64_t n)
     return struck;
 }
 
-static void a_refusal_loses_nothing(void **state)
+TEST(a_refusal_loses_nothing)
 {
     static const char *const calls[] = {"hipMemAddressReserve", "hipMemCreate", "hipMemMap",
                                         "hipMemSetAccess"};
-    (void)state;
     if (!is_mode("new"))
         return;
     (void)properties_with(NULL);
@@ -176,9 +174,8 @@ static void a_refusal_loses_nothing(void **state)
 
 /* 4 of 68 descriptors may be handles. Larger pages make the most of them, the next handle is
  * refused with the numbers, the allocator goes on without, and the program can open files. */
-static void descriptors_are_spared(void **state)
+TEST(descriptors_are_spared)
 {
-    (void)state;
     struct rlimit before, few;
     memopt_device *device = NULL;
     memopt_allocator *allocator = NULL;
@@ -217,12 +214,7 @@ static void descriptors_are_spared(void **state)
 
 int main(int count, char **values)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(drivers_are_tried),
-        cmocka_unit_test(a_refusal_loses_nothing),
-        cmocka_unit_test(descriptors_are_spared),
-    };
     if (count > 1)
         mode = values[1];
-    return cmocka_run_group_tests(tests, find_controls, NULL);
+    return run_all_tests(find_controls, NULL);
 }

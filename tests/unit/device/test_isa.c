@@ -42,9 +42,8 @@ static int best_here(void)
 }
 
 /* The best set is limited by the machine, a lower one by the variable, both with the reason. */
-static void what_limits_it_is_told(void **state)
+TEST(what_limits_it_is_told)
 {
-    (void)state;
     int best = best_here();
     memopt_device_properties p = opened_with(NULL);
     if (best == MO_ISA_COUNT - 1) {
@@ -74,9 +73,8 @@ static void what_limits_it_is_told(void **state)
 }
 
 /* "avx512" is the best of the family, and what the device calls its instruction set. */
-static void a_family_has_one_name(void **state)
+TEST(a_family_has_one_name)
 {
-    (void)state;
     int best = best_here();
 #if !defined(__aarch64__)
     assert_string_equal(opened_with("avx512").kernels, sets[best]);
@@ -100,9 +98,8 @@ FORM(3)
 FORM(4)
 
 /* A set runs its own form of a kernel, or that of the next lower set that has one. */
-static void the_best_form_runs(void **state)
+TEST(the_best_form_runs)
 {
-    (void)state;
     static const mo_cpu_kernel forms[] = {form_0, form_1, form_2, form_3, form_4};
     static const int steps[] = {1, 2, 5}; /* of the sets that have a form */
     int best = best_here();
@@ -131,11 +128,6 @@ static int one_set(void)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_limits_it_is_told),
-        cmocka_unit_test(a_family_has_one_name),
-        cmocka_unit_test(the_best_form_runs),
-    };
     asked = argc > 1 ? argv[1] : NULL;
-    return asked != NULL ? one_set() : cmocka_run_group_tests(tests, NULL, NULL);
+    return asked != NULL ? one_set() : run_all_tests(NULL, NULL);
 }

@@ -32,9 +32,8 @@ static void work(memopt_device *device, unsigned char *bytes, int count, memopt_
         OK(memopt_fill(device, bytes + i, 1, 1, stream));
 }
 
-static void completes_when_the_host_is_ahead(void **state)
+TEST(completes_when_the_host_is_ahead)
 {
-    (void)state;
     memopt_device *device = open_lagging(3, MEMOPT_STREAM_ORDER_EAGER);
     memopt_stream a = new_stream(device), b = new_stream(device);
     memopt_event *event;
@@ -61,9 +60,8 @@ static void completes_when_the_host_is_ahead(void **state)
 }
 
 /* Nothing is complete that is not waited for; a wait completes what came before it on any stream. */
-static void waits_are_counted(void **state)
+TEST(waits_are_counted)
 {
-    (void)state;
     memopt_device *device = open_lagging(UINT64_MAX, MEMOPT_STREAM_ORDER_EAGER);
     const mo_cpu_lag_stats *waits = &mo_cpu(device)->waits;
     memopt_stream a = new_stream(device), b = new_stream(device);
@@ -95,9 +93,8 @@ static void waits_are_counted(void **state)
 }
 
 /* Allocations and frees of an allocator move the clock. */
-static void an_allocator_moves_the_clock(void **state)
+TEST(an_allocator_moves_the_clock)
 {
-    (void)state;
     memopt_device *device = open_lagging(4, MEMOPT_STREAM_ORDER_EAGER);
     memopt_stream stream = new_stream(device);
     memopt_allocator *allocator;
@@ -117,9 +114,8 @@ static void an_allocator_moves_the_clock(void **state)
 }
 
 /* Work on memory that is unmapped before it ran is found, as in the adversarial order. */
-static void unmapped_too_early(void **state)
+TEST(unmapped_too_early)
 {
-    (void)state;
     memopt_device *device = open_lagging(100, MEMOPT_STREAM_ORDER_EAGER);
     memopt_stream stream = new_stream(device);
     mapped memory = map_new(device, GRANULE);
@@ -134,9 +130,8 @@ static void unmapped_too_early(void **state)
 }
 
 /* In the adversarial order nothing that is within the lag is reported as complete. */
-static void with_the_adversary(void **state)
+TEST(with_the_adversary)
 {
-    (void)state;
     memopt_device *device = open_lagging(20, MEMOPT_STREAM_ORDER_ADVERSARIAL);
     memopt_stream stream = new_stream(device);
     unsigned char bytes[64] = {0};
@@ -150,16 +145,4 @@ static void with_the_adversary(void **state)
     assert_true(ready);
     OK(memopt_stream_destroy(device, stream));
     OK(memopt_device_close(device));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(completes_when_the_host_is_ahead),
-        cmocka_unit_test(waits_are_counted),
-        cmocka_unit_test(an_allocator_moves_the_clock),
-        cmocka_unit_test(unmapped_too_early),
-        cmocka_unit_test(with_the_adversary),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -35,7 +35,7 @@ static uint64_t proc_bytes(const char *path, const char *name)
     return (uint64_t)kib << 10;
 }
 
-static void capacity_is_counted_at_create(void **state)
+TEST_WITH(capacity_is_counted_at_create, open_device, close_device)
 {
     memopt_device *device = *state;
     mo_vm_handle handles[33];
@@ -60,7 +60,7 @@ static void capacity_is_counted_at_create(void **state)
 
 /* An allocator takes the lowest of equal blocks: a replay's result depends on this order. Those of
  * another device are in the way. */
-static void plain_allocations_ascend(void **state)
+TEST_WITH(plain_allocations_ascend, open_device, close_device)
 {
     memopt_device *devices[2] = {*state};
     char *blocks[2][8];
@@ -77,7 +77,7 @@ static void plain_allocations_ascend(void **state)
     OK(memopt_device_close(devices[1]));
 }
 
-static void physical_memory_does_not_fragment(void **state)
+TEST_WITH(physical_memory_does_not_fragment, open_device, close_device)
 {
     memopt_device *device = *state;
     mo_vm_handle handles[32], large;
@@ -93,7 +93,7 @@ static void physical_memory_does_not_fragment(void **state)
     OK(mo_vm_release(device, large, 32 * GRANULE));
 }
 
-static void contents_survive_a_move(void **state)
+TEST_WITH(contents_survive_a_move, open_device, close_device)
 {
     memopt_device *device = *state;
     mapped m = map_new(device, 2 * GRANULE);
@@ -116,7 +116,7 @@ static void contents_survive_a_move(void **state)
 }
 
 /* Several mappings side by side are one range to programs, and one call gives access to all. */
-static void mappings_join(void **state)
+TEST_WITH(mappings_join, open_device, close_device)
 {
     memopt_device *device = *state;
     mo_vm_handle handles[3];
@@ -142,7 +142,7 @@ static void mappings_join(void **state)
     OK(mo_vm_unreserve(device, base, 3 * GRANULE));
 }
 
-static void released_pages_go_back(void **state)
+TEST_WITH(released_pages_go_back, open_device, close_device)
 {
     enum { BYTES = 32 << 20, SLACK = 4 << 20 };
     memopt_device *device = *state;
@@ -176,7 +176,7 @@ static uint64_t file_bytes(void)
 }
 
 /* The pages themselves, not only this process's view of them. */
-static void the_file_shrinks(void **state)
+TEST_WITH(the_file_shrinks, open_device, close_device)
 {
     enum { BYTES = 16 << 20 };
     memopt_device *device = *state;
@@ -197,7 +197,7 @@ static void the_file_shrinks(void **state)
     unmap(device, &kept);
 }
 
-static void misuse_is_refused(void **state)
+TEST_WITH(misuse_is_refused, open_device, close_device)
 {
     memopt_device *device = *state;
     mapped m = map_new(device, 2 * GRANULE);
@@ -242,7 +242,7 @@ static void misuse_is_refused(void **state)
     unmap(device, &m);
 }
 
-static void plain_allocations(void **state)
+TEST_WITH(plain_allocations, open_device, close_device)
 {
     memopt_device *device = *state;
     void *one = NULL, *two = NULL;
@@ -262,9 +262,8 @@ static void plain_allocations(void **state)
     OK(mo_mem_free(device, NULL, 1));
 }
 
-static void other_granularities(void **state)
+TEST(other_granularities)
 {
-    (void)state;
     static const uint64_t sizes[] = {4096, 65536, 1 << 20, 32 << 20};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         memopt_device_options options = MEMOPT_DEVICE_OPTIONS_INIT;
@@ -281,22 +280,4 @@ static void other_granularities(void **state)
         unmap(device, &n);
         OK(memopt_device_close(device));
     }
-}
-
-int main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, open_device, close_device)
-    const struct CMUnitTest tests[] = {
-        TEST(capacity_is_counted_at_create),
-        TEST(plain_allocations_ascend),
-        TEST(physical_memory_does_not_fragment),
-        TEST(contents_survive_a_move),
-        TEST(mappings_join),
-        TEST(released_pages_go_back),
-        TEST(the_file_shrinks),
-        TEST(misuse_is_refused),
-        TEST(plain_allocations),
-        cmocka_unit_test(other_granularities),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,9 +5,8 @@
 
 #include <sys/mman.h>
 
-static void names(void **state)
+TEST(names)
 {
-    (void)state;
     memopt_device *device = (memopt_device *)1;
     int32_t count = -1;
     OK(memopt_device_count("cpu", &count));
@@ -37,9 +36,8 @@ static void names(void **state)
     OK(memopt_device_close(NULL));
 }
 
-static void options(void **state)
+TEST(options)
 {
-    (void)state;
     memopt_device *device = (memopt_device *)1;
     int64_t blocks = mo_memory_live_blocks();
 #define REFUSED(status, member, value)                                                             \
@@ -71,9 +69,8 @@ static void options(void **state)
     assert_int_equal(mo_memory_live_blocks(), blocks);
 }
 
-static void properties(void **state)
+TEST(properties)
 {
-    (void)state;
     memopt_device *device = open_cpu(10 * MIB + 77, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_device_properties p = {.struct_size = sizeof p};
     OK(memopt_device_get_properties(device, &p));
@@ -103,9 +100,8 @@ static void no_work(const void *args, uint64_t begin, uint64_t end)
     (void)args, (void)begin, (void)end;
 }
 
-static void closing_with_live_objects(void **state)
+TEST(closing_with_live_objects)
 {
-    (void)state;
     memopt_device *device = open_cpu(8 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_stream stream;
     memopt_event *event;
@@ -134,9 +130,8 @@ static void closing_with_live_objects(void **state)
     OK(memopt_device_close(device));
 }
 
-static void page_locked_memory(void **state)
+TEST(page_locked_memory)
 {
-    (void)state;
     memopt_device *device = open_cpu(8 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
     void *a = NULL, *b = NULL, *none = (void *)1;
     OK(memopt_host_alloc(device, 5000, &a));
@@ -162,9 +157,8 @@ static void page_locked_memory(void **state)
     OK(memopt_device_close(device));
 }
 
-static void registered_memory(void **state)
+TEST(registered_memory)
 {
-    (void)state;
     memopt_device *device = open_cpu(8 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
     char *host = malloc(10000);
     void *pinned;
@@ -221,9 +215,8 @@ static void each_call_refuses_a_stream(memopt_device *device, memopt_stream bad)
     OK(memopt_event_destroy(event));
 }
 
-static void foreign_and_dead_streams(void **state)
+TEST(foreign_and_dead_streams)
 {
-    (void)state;
     for (uint32_t order = 0; order < 2; order++) {
         memopt_device *device = open_cpu(8 * MIB, order, 0), *other = open_cpu(8 * MIB, order, 0);
         memopt_stream dead, foreign;
@@ -245,9 +238,8 @@ static void foreign_and_dead_streams(void **state)
     }
 }
 
-static void bad_arguments(void **state)
+TEST(bad_arguments)
 {
-    (void)state;
     memopt_device *device = open_cpu(8 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_stream stream;
     memopt_event *event = NULL;
@@ -293,28 +285,11 @@ static void bad_arguments(void **state)
     OK(memopt_device_close(device));
 }
 
-static void the_default_capacity_is_the_machine(void **state)
+TEST(the_default_capacity_is_the_machine)
 {
-    (void)state;
     memopt_device *device;
     OK(memopt_device_open("cpu", NULL, &device));
     assert_true(mo_device_total_memory(device) > 256 * MIB);
     assert_int_equal(info_of(device).used, 0);
     OK(memopt_device_close(device));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names),
-        cmocka_unit_test(options),
-        cmocka_unit_test(properties),
-        cmocka_unit_test(closing_with_live_objects),
-        cmocka_unit_test(page_locked_memory),
-        cmocka_unit_test(registered_memory),
-        cmocka_unit_test(foreign_and_dead_streams),
-        cmocka_unit_test(bad_arguments),
-        cmocka_unit_test(the_default_capacity_is_the_machine),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -41,9 +41,8 @@ static unsigned depth(const mo_ranges *set, uint32_t at)
 
 /* Pages of one size that come and go in order: no path grows with their number (a balanced tree
  * of these has 16 levels), and room for `reserve` ranges is not exceeded. */
-static void pages_in_order(void **state)
+TEST(pages_in_order)
 {
-    (void)state;
     enum { PAGES = 1 << 16, PAGE = 4096, DEEPEST = 48 };
     mo_ranges set;
     assert_true(mo_ranges_init(&set));
@@ -82,9 +81,8 @@ static void count_broken(const char *condition, const char *file, int line)
 }
 
 /* A precondition is checked where tests are built: an overlapping insert is caught. */
-static void overlap_is_caught(void **state)
+TEST(overlap_is_caught)
 {
-    (void)state;
     mo_ranges set;
     void (*kept)(const char *condition, const char *file, int line) = mo_precondition_hook;
     assert_non_null(kept);
@@ -99,9 +97,8 @@ static void overlap_is_caught(void **state)
 }
 #endif
 
-static void against_a_naive_model(void **state)
+TEST(against_a_naive_model)
 {
-    (void)state;
     mo_ranges set;
     int owner[UNITS] = {0}, next = 1;
     assert_true(mo_ranges_init(&set));
@@ -144,16 +141,4 @@ static void against_a_naive_model(void **state)
             check(&set, owner);
     }
     mo_ranges_fini(&set);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(against_a_naive_model),
-        cmocka_unit_test(pages_in_order),
-#ifdef MEMOPT_TEST_HOOKS
-        cmocka_unit_test(overlap_is_caught),
-#endif
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -43,7 +43,7 @@ static void let_workers_run(void)
     usleep(20000);
 }
 
-static void the_null_stream_runs_inline(void **state)
+TEST_WITH(the_null_stream_runs_inline, open_device, close_device)
 {
     memopt_device *device = *state;
     char bytes[256];
@@ -55,7 +55,7 @@ static void the_null_stream_runs_inline(void **state)
     OK(memopt_stream_query(device, NULL));
 }
 
-static void streams_run_beside_the_caller_in_order(void **state)
+TEST_WITH(streams_run_beside_the_caller_in_order, open_device, close_device)
 {
     memopt_device *device = *state;
     memopt_stream stream;
@@ -77,7 +77,7 @@ static void streams_run_beside_the_caller_in_order(void **state)
 }
 
 /* A wait keeps the record that was the last when it was called. */
-static void a_wait_keeps_its_record(void **state)
+TEST_WITH(a_wait_keeps_its_record, open_device, close_device)
 {
     memopt_device *device = *state;
     memopt_stream a, b;
@@ -105,7 +105,7 @@ static void a_wait_keeps_its_record(void **state)
     OK(memopt_stream_destroy(device, b));
 }
 
-static void destroying_an_event_keeps_its_waits(void **state)
+TEST_WITH(destroying_an_event_keeps_its_waits, open_device, close_device)
 {
     memopt_device *device = *state;
     memopt_stream a, b;
@@ -138,7 +138,7 @@ static void *open_later(void *user)
     return NULL;
 }
 
-static void the_null_stream_waits_inline(void **state)
+TEST_WITH(the_null_stream_waits_inline, open_device, close_device)
 {
     memopt_device *device = *state;
     memopt_stream a;
@@ -157,7 +157,7 @@ static void the_null_stream_waits_inline(void **state)
     OK(memopt_stream_destroy(device, a));
 }
 
-static void elapsed_time_is_of_completion(void **state)
+TEST_WITH(elapsed_time_is_of_completion, open_device, close_device)
 {
     memopt_device *device = *state;
     memopt_event *start, *end, *silent;
@@ -213,7 +213,7 @@ static void halve(const void *args, uint64_t begin, uint64_t end)
         numbers[i] *= 0.5F;
 }
 
-static void kernels_keep_subnormals_whatever_the_caller_flushes(void **state)
+TEST_WITH(kernels_keep_subnormals_whatever_the_caller_flushes, open_device, close_device)
 {
     static const mo_kernel kernel = {"test_halve", sizeof(float *), 1, {halve, NULL, NULL}, NULL};
     enum { MANY = 4096, FLUSH = 0x8040 };
@@ -255,7 +255,7 @@ static uint64_t tally_elements(const void *args)
 }
 
 /* Many items are divided among threads, but not where they hold few elements in all. */
-static void little_work_stays_in_one_thread(void **state)
+TEST_WITH(little_work_stays_in_one_thread, open_device, close_device)
 {
     static const mo_kernel whole = {"test_tally", sizeof(tally_args), 1, {tally, NULL, NULL}, NULL};
     static const mo_kernel small = {
@@ -276,7 +276,7 @@ static void little_work_stays_in_one_thread(void **state)
     }
 }
 
-static void kernels_cover_every_item_once(void **state)
+TEST_WITH(kernels_cover_every_item_once, open_device, close_device)
 {
     memopt_device *device = *state;
     static const uint64_t counts[] = {0, 1, 2, 3, 4, 5, 15, 16, 17, 1000, 4099};
@@ -299,9 +299,8 @@ static void kernels_cover_every_item_once(void **state)
 }
 
 /* The copy of a scalar is there when the call returns, whatever runs late. */
-static void test_copy_sync(void **unused)
+TEST(test_copy_sync)
 {
-    (void)unused;
     memopt_device *device = open_cpu(64 * MIB, MEMOPT_STREAM_ORDER_ADVERSARIAL, 1);
     memopt_stream stream;
     void *memory = NULL;
@@ -315,26 +314,4 @@ static void test_copy_sync(void **unused)
     OK(mo_mem_free(device, memory, 512));
     OK(memopt_stream_destroy(device, stream));
     OK(memopt_device_close(device));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_copy_sync),
-        cmocka_unit_test_setup_teardown(the_null_stream_runs_inline, open_device, close_device),
-        cmocka_unit_test_setup_teardown(streams_run_beside_the_caller_in_order, open_device,
-                                        close_device),
-        cmocka_unit_test_setup_teardown(a_wait_keeps_its_record, open_device, close_device),
-        cmocka_unit_test_setup_teardown(destroying_an_event_keeps_its_waits, open_device,
-                                        close_device),
-        cmocka_unit_test_setup_teardown(the_null_stream_waits_inline, open_device, close_device),
-        cmocka_unit_test_setup_teardown(elapsed_time_is_of_completion, open_device, close_device),
-        cmocka_unit_test_setup_teardown(kernels_cover_every_item_once, open_device, close_device),
-        cmocka_unit_test_setup_teardown(little_work_stays_in_one_thread, open_device, close_device),
-#if defined(__x86_64__)
-        cmocka_unit_test_setup_teardown(kernels_keep_subnormals_whatever_the_caller_flushes,
-                                        open_device, close_device),
-#endif
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

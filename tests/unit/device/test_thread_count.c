@@ -64,9 +64,8 @@ static int forget_machine(void **state)
 
 /* --- the mask ------------------------------------------------------------------------------- */
 
-static void the_mask_counts(void **state)
+TEST_WITH(the_mask_counts, make_machine, forget_machine)
 {
-    (void)state;
     COUNTS(16, BY_MASK);
     made_up = 1000; /* none of them among the first 1024 */
     COUNTS(1000, BY_MASK);
@@ -75,9 +74,8 @@ static void the_mask_counts(void **state)
 }
 
 /* A device that is opened once this thread may use one processor only, wherever that is. */
-static void a_device_follows_the_real_mask(void **state)
+TEST_WITH(a_device_follows_the_real_mask, make_machine, forget_machine)
 {
-    (void)state;
     cpu_set_t before[16], one[16];
     memopt_device *device;
     memopt_device_properties p = {.struct_size = sizeof p};
@@ -101,9 +99,8 @@ static void a_device_follows_the_real_mask(void **state)
 #define MOUNT_2 "30 24 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
 
 /* The least quota on the way up counts, rounded up. */
-static void quotas_of_version_2(void **state)
+TEST_WITH(quotas_of_version_2, make_machine, forget_machine)
 {
-    (void)state;
     put("proc/self/mountinfo", "24 1 0:22 / /sys rw shared:7 - sysfs sysfs rw\n" MOUNT_2);
     put("proc/self/cgroup", "0::/user.slice/job\n");
     COUNTS(16, BY_MASK); /* no file */
@@ -125,9 +122,8 @@ static void quotas_of_version_2(void **state)
     "40 30 0:30 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n"                            \
     "41 30 0:31 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
 
-static void quotas_of_version_1(void **state)
+TEST_WITH(quotas_of_version_1, make_machine, forget_machine)
 {
-    (void)state;
     put("proc/self/mountinfo", MOUNT_1);
     put("proc/self/cgroup", "5:cpuset:/set\n4:cpu,cpuacct:/job/step\n0::/\n");
     static const char *const others[] = {"cpuset/job/step", "cpu,cpuacct/set"}; /* not its own */
@@ -148,9 +144,8 @@ static void quotas_of_version_1(void **state)
 }
 
 /* A container that is shown its part of the hierarchy only, at an odd place. */
-static void a_part_of_the_hierarchy(void **state)
+TEST_WITH(a_part_of_the_hierarchy, make_machine, forget_machine)
 {
-    (void)state;
     char long_line[6000];
     memset(long_line, 'x', sizeof long_line);
     memcpy(long_line, "29 1 0:9 / / rw - overlay ", 26);
@@ -168,9 +163,8 @@ static void a_part_of_the_hierarchy(void **state)
     COUNTS(16, BY_MASK);
 }
 
-static void odd_files(void **state)
+TEST_WITH(odd_files, make_machine, forget_machine)
 {
-    (void)state;
     static const char *const limits[] = {"", "x\n", "100000\n", "100000 0\n", "-5 100000\n"};
     put("proc/self/mountinfo", "\n30\n30 24 - cgroup2\n" MOUNT_2);
     put("proc/self/cgroup", "\n0\n0:\n0::/job\n");
@@ -192,9 +186,8 @@ static void take_warning(void *user, memopt_log_level level, const char *message
     snprintf(warned, sizeof warned, "%s", message);
 }
 
-static void the_environment_comes_first(void **state)
+TEST_WITH(the_environment_comes_first, make_machine, forget_machine)
 {
-    (void)state;
     static const char *const no_numbers[] = {"0", "-2", "1025", "4 cores", "4,2", "many"};
     OK(memopt_set_log(take_warning, NULL, MEMOPT_LOG_WARNING));
     setenv("OMP_NUM_THREADS", " 3,2", 1);
@@ -221,9 +214,8 @@ static void the_environment_comes_first(void **state)
 }
 
 /* What a program asks for counts more; with 0 it gets the default again. */
-static void a_device_follows_the_environment(void **state)
+TEST_WITH(a_device_follows_the_environment, make_machine, forget_machine)
 {
-    (void)state;
     memopt_device_properties p = {.struct_size = sizeof p};
     setenv("MEMOPT_NUM_THREADS", "3", 1);
     for (uint32_t asked = 0; asked < 2; asked++) {
@@ -238,21 +230,4 @@ static void a_device_follows_the_environment(void **state)
         assert_int_equal(p.threads, 3);
         OK(memopt_device_close(device));
     }
-}
-
-#define ON_A_MACHINE(test) cmocka_unit_test_setup_teardown(test, make_machine, forget_machine)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        ON_A_MACHINE(the_mask_counts),
-        ON_A_MACHINE(a_device_follows_the_real_mask),
-        ON_A_MACHINE(quotas_of_version_2),
-        ON_A_MACHINE(quotas_of_version_1),
-        ON_A_MACHINE(a_part_of_the_hierarchy),
-        ON_A_MACHINE(odd_files),
-        ON_A_MACHINE(the_environment_comes_first),
-        ON_A_MACHINE(a_device_follows_the_environment),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -42,7 +42,7 @@ static void arrive(void *context, size_t begin, size_t count)
         sched_yield();
 }
 
-static void they_run_side_by_side(void **state)
+TEST_WITH(they_run_side_by_side, start, end)
 {
     shared *s = *state;
     for (int i = 0; i < RUNS; i++) {
@@ -61,7 +61,7 @@ static void come_late(void *context, size_t begin, size_t count)
     atomic_fetch_add(&s->late, 1);
 }
 
-static void a_run_waits_for_every_item(void **state)
+TEST_WITH(a_run_waits_for_every_item, start, end)
 {
     shared *s = *state;
     for (int i = 0; i < RUNS; i++) {
@@ -79,7 +79,7 @@ static void mark(void *context, size_t begin, size_t count)
         s->seen[i]++;
 }
 
-static void every_item_runs_once(void **state)
+TEST_WITH(every_item_runs_once, start, end)
 {
     shared *s = *state;
     static const size_t counts[] = {0, 1, 2, 7, 8, 1000, 4099};
@@ -94,9 +94,8 @@ static void every_item_runs_once(void **state)
         }
 }
 
-static void never_started_is_this_thread_alone(void **state)
+TEST(never_started_is_this_thread_alone)
 {
-    (void)state;
     shared s = {.seen = calloc(100, 1)};
     mo_threads_init(&s.threads);
     mo_threads_run(&s.threads, mark, &s, 100, 7);
@@ -136,9 +135,8 @@ static int crowd_of(memopt_device *device, memopt_stream stream, int wanted)
 }
 
 /* Up, down, to one and back, also where threads run already and on a stream's worker. */
-static void an_open_device_changes_its_threads(void **state)
+TEST(an_open_device_changes_its_threads)
 {
-    (void)state;
     memopt_device *device = open_cpu(GRANULE, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_device_properties p = {.struct_size = sizeof p};
     memopt_stream streams[2] = {NULL, NULL};
@@ -180,9 +178,8 @@ static void count_items(const void *args, uint64_t begin, uint64_t end)
 }
 
 /* Launches beside changes: no item is lost, none runs twice. */
-static void changes_race_with_launches(void **state)
+TEST(changes_race_with_launches)
 {
-    (void)state;
     static const mo_kernel kernel = {
         "test_count", sizeof(changes *), 1, {count_items, NULL, NULL}, NULL};
     changes c = {.device = open_cpu(GRANULE, MEMOPT_STREAM_ORDER_EAGER, 0)}, *args = &c;
@@ -195,17 +192,4 @@ static void changes_race_with_launches(void **state)
     atomic_store(&c.over, 1);
     pthread_join(other, NULL);
     OK(memopt_device_close(c.device));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(they_run_side_by_side, start, end),
-        cmocka_unit_test_setup_teardown(a_run_waits_for_every_item, start, end),
-        cmocka_unit_test_setup_teardown(every_item_runs_once, start, end),
-        cmocka_unit_test(never_started_is_this_thread_alone),
-        cmocka_unit_test(an_open_device_changes_its_threads),
-        cmocka_unit_test(changes_race_with_launches),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,12 +2,7 @@
 #ifndef TEST_KERNELS_SUPPORT_H
 #define TEST_KERNELS_SUPPORT_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/unit.h"
 
 #include "kernels/cast/cast.h"
 #include "support/forms.h"

@@ -122,9 +122,8 @@ static void compare(uint32_t number, const format *type, int shape, way how)
     }
 }
 
-static void forms_agree(void **state)
+TEST(forms_agree)
 {
-    (void)state;
     for (uint32_t number = MO_BLOCKS_MXFP8_E4M3; number <= MO_BLOCKS_E5M2_TENSOR; number++)
         for (int type = 0; type < 3; type++) {
             fill(&formats[type], ELEMENTS, number * 10 + (uint64_t)type);
@@ -137,9 +136,8 @@ static void forms_agree(void **state)
 }
 
 /* What lies around codes, scales and values is not written. */
-static void nothing_else_is_written(void **state)
+TEST(nothing_else_is_written)
 {
-    (void)state;
     FOR_EACH_FORM (isa, &mo_kernel_blocks_quantize)
         for (uint32_t number = MO_BLOCKS_MXFP8_E4M3; number <= MO_BLOCKS_E5M2_TENSOR; number++)
             for (int shape = 0; shape < SHAPES; shape++) {
@@ -166,9 +164,8 @@ static void nothing_else_is_written(void **state)
 }
 
 /* Every code of every format times scales of every kind, also codes that nothing here writes. */
-static void every_code_comes_back(void **state)
+TEST(every_code_comes_back)
 {
-    (void)state;
     for (uint32_t number = MO_BLOCKS_MXFP8_E4M3; number <= MO_BLOCKS_E5M2_TENSOR; number++)
         for (int type = 0; type < 3; type++) {
             const way how = {0, 0, 0};
@@ -241,9 +238,8 @@ static uint64_t fill_blocks(uint32_t largest, uint32_t first, uint32_t last, uin
 }
 
 /* Every magnitude of bf16 beside every exponent of the largest one of its block. */
-static void every_bf16_at_every_scale(void **state)
+TEST(every_bf16_at_every_scale)
 {
-    (void)state;
     for (uint32_t largest = 0x7f; largest <= 0x7f80; largest += 0x80)
         for (uint32_t number = MO_BLOCKS_MXFP8_E4M3; number <= MO_BLOCKS_MXFP4; number++)
             for (int stochastic = 0; stochastic < 2; stochastic++)
@@ -252,10 +248,9 @@ static void every_bf16_at_every_scale(void **state)
 }
 
 /* NVFP4: its scales are no powers of two; those of ordinary, tiny and huge tensors. */
-static void every_mantissa_at_every_nvfp4_scale(void **state)
+TEST(every_mantissa_at_every_nvfp4_scale)
 {
     static float tensor_amaxes[] = {0.37f, 3e-38f, 3e38f};
-    (void)state;
     for (uint32_t largest = 0x3c00; largest < 0x3f00; largest += 3)
         for (int t = 0; t < 4; t++) {
             uint32_t shift = t == 2 ? 0x3b00 : 0, up = t == 3 ? 0x3f80 : 0;
@@ -268,11 +263,10 @@ static void every_mantissa_at_every_nvfp4_scale(void **state)
 
 /* e4m3 with a scale of f32: every magnitude that has a normal code, and those around, beside every
  * mantissa of the largest one; and every magnitude with the scales of some tensors. */
-static void every_bf16_at_every_f32_scale(void **state)
+TEST(every_bf16_at_every_f32_scale)
 {
     static const uint32_t exponents[] = {0x0d00, 0x0d80, 0x3f80, 0x7f00};
     static float tensor_amaxes[] = {448, 1, 3.3f, 0x1.fffffep5f, 3e-38f, 3e38f};
-    (void)state;
     for (int e = 0; e < 4; e++)
         for (uint32_t largest = exponents[e]; largest < exponents[e] + 0x80; largest++)
             for (int power = 0; power < 2; power++) {
@@ -284,17 +278,4 @@ static void every_bf16_at_every_f32_scale(void **state)
         for (int power = 0; power < 2; power++)
             compare_row(MO_BLOCKS_E4M3_TENSOR, fill_blocks(0x3f80, 0, 0x8000, 128),
                         &tensor_amaxes[t], (way){0, power, 0});
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(forms_agree),
-        cmocka_unit_test(nothing_else_is_written),
-        cmocka_unit_test(every_code_comes_back),
-        cmocka_unit_test(every_bf16_at_every_scale),
-        cmocka_unit_test(every_mantissa_at_every_nvfp4_scale),
-        cmocka_unit_test(every_bf16_at_every_f32_scale),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

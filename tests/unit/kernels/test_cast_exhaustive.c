@@ -157,21 +157,18 @@ static void sweep_all(const format *to, int saturate)
     assert_int_equal(jobs[0].runs + jobs[1].runs, RUN / every);
 }
 
-static void every_f32_to_bf16(void **state)
+TEST(every_f32_to_bf16)
 {
-    (void)state;
     sweep_all(&formats[2], 0);
 }
 
-static void every_f32_to_f16(void **state)
+TEST(every_f32_to_f16)
 {
-    (void)state;
     sweep_all(&formats[1], 0);
 }
 
-static void every_f32_to_8_bits(void **state)
+TEST(every_f32_to_8_bits)
 {
-    (void)state;
     for (int saturate = 0; saturate <= 1; saturate++) {
         sweep_all(&formats[3], saturate);
         sweep_all(&formats[4], saturate);
@@ -199,11 +196,10 @@ static uint32_t value_bits(const format *from, uint32_t code)
     return sign | 0x7fc00000 | (magnitude - infinity) << (23 - from->mantissa);
 }
 
-static void every_code_to_f32(void **state)
+TEST(every_code_to_f32)
 {
     static uint32_t wanted[RUN], got[RUN];
     static unsigned char source[2 * RUN];
-    (void)state;
     for (int f = 1; f < FORMATS; f++) {
         const format *from = &formats[f];
         uint32_t codes = from->size == 2 ? 65536 : 256;
@@ -225,13 +221,7 @@ static void every_code_to_f32(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_code_to_f32),
-        cmocka_unit_test(every_f32_to_bf16),
-        cmocka_unit_test(every_f32_to_f16),
-        cmocka_unit_test(every_f32_to_8_bits),
-    };
     every = is_long() ? 1 : SAMPLE;
     phase = (uint32_t)(first_seed() % every);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_all_tests(NULL, NULL);
 }

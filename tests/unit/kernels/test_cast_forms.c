@@ -77,21 +77,19 @@ static void check_small(const format *from, const format *to, int stochastic, in
         compare(from, to, stochastic, count, count % 5, isa);
 }
 
-static void odd_sizes_and_starts(void **state)
+TEST(odd_sizes_and_starts)
 {
-    (void)state;
     for_each_pair(check_small);
 }
 
 /* Segments of different sizes and types, from a table, split at every item, equal one after
  * another. */
-static void segments_and_splits(void **state)
+TEST(segments_and_splits)
 {
     static const uint64_t counts[] = {5, 2 * MO_CHUNK_ELEMENTS + 3, 1, MO_CHUNK_ELEMENTS, 300};
     static mo_cast_segment table[5];
     mo_cast_args args = {.seed = 9, .sequence = 1, .table = table, .count = 5, .stochastic = 1};
     uint64_t chunks = 0, offset = 0;
-    (void)state;
     fill(&formats[0], source, ROOM, 77);
     memset(wanted, 0, sizeof wanted);
     memset(got, 0, sizeof got);
@@ -122,11 +120,10 @@ static void segments_and_splits(void **state)
 
 /* Elements beyond 2^36 of one tensor: only their chunk exists, at the end of a range of addresses.
  */
-static void far_elements(void **state)
+TEST(far_elements)
 {
     const uint64_t chunk = (uint64_t)1 << 22, first = chunk * MO_CHUNK_ELEMENTS, count = 1000;
     mo_random_stream stream = mo_random_stream_of(0x1234567890abcdefu, 7, 3);
-    (void)state;
     fill(&formats[0], source, count, 31);
     FOR_EACH_FORM (isa, &mo_kernel_cast) {
         mo_cast_args args =
@@ -143,14 +140,4 @@ static void far_elements(void **state)
                 code, mo_f32_to_bf16_stochastic(value, mo_random_element(&stream, first + i)));
         }
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(odd_sizes_and_starts),
-        cmocka_unit_test(segments_and_splits),
-        cmocka_unit_test(far_elements),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,7 +19,7 @@ static float float_of(uint32_t bits)
 }
 
 /* The known answers that come with the authors' Random123 for philox4x32-10. */
-static void philox_known_answers(void **state)
+TEST(philox_known_answers)
 {
     static const struct {
         uint32_t counter[4], key[2], out[4];
@@ -30,7 +30,6 @@ static void philox_known_answers(void **state)
          {0xa4093822, 0x299f31d0},
          {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof vectors / sizeof *vectors; i++) {
         uint32_t out[4];
         mo_philox4x32(vectors[i].counter, vectors[i].key, out);
@@ -38,9 +37,8 @@ static void philox_known_answers(void **state)
     }
 }
 
-static void element_bits_are_halfwords_of_blocks(void **state)
+TEST(element_bits_are_halfwords_of_blocks)
 {
-    (void)state;
     uint64_t far = (uint64_t)1 << 40;
     mo_random_stream stream = mo_random_stream_of(1, 2, 3);
     uint32_t key[2] = {1, 0}, counter[4] = {3, 0, 2, 0}, words[4];
@@ -60,9 +58,8 @@ static void element_bits_are_halfwords_of_blocks(void **state)
 }
 
 /* Seed, sequence and tensor all count, also their upper halves, and are not exchangeable. */
-static void streams_differ(void **state)
+TEST(streams_differ)
 {
-    (void)state;
     const uint64_t high = (uint64_t)1 << 32;
     const uint64_t inputs[][3] = {{0, 0, 0},    {1, 0, 0},    {0, 1, 0},   {0, 0, 1},
                                   {high, 0, 0}, {0, high, 0}, {0, 0, high}};
@@ -126,10 +123,9 @@ static void count_ups(const format *to, float value)
         fail_msg("%s of %a: up %u times, not %u", to->name, (double)value, ups, wanted);
 }
 
-static void stochastic_probability_is_the_distance(void **state)
+TEST(stochastic_probability_is_the_distance)
 {
     uint64_t seed = 1;
-    (void)state;
     for (int f = 1; f < FORMATS; f++) {
         const format *to = &formats[f];
         for (int i = 0; i < 150; i++) {
@@ -148,7 +144,7 @@ static void stochastic_probability_is_the_distance(void **state)
     }
 }
 
-static void stochastic_edges(void **state)
+TEST(stochastic_edges)
 {
     static const struct {
         int f;
@@ -166,7 +162,6 @@ static void stochastic_edges(void **state)
         {6, 0x47600001, 0x7f},   {6, 0xc77fffff, 0xff},   {6, 0x47800000, 0x80},
         {5, 0xff800000, 0x80},   {6, 0xff800001, 0x80},   {5, 0x80000001, 0x00},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof edges / sizeof *edges; i++)
         for (uint32_t random = 0; random < 65536; random += 255)
             assert_int_equal(
@@ -175,11 +170,10 @@ static void stochastic_edges(void **state)
 }
 
 /* The mean over 100,000 draws of the generator. */
-static void stochastic_mean(void **state)
+TEST(stochastic_mean)
 {
     static const float values[] = {1.2345f, 3.14159e-3f, 0.99712f, 1.0e4f + 0.37f};
     enum { DRAWS = 100000 };
-    (void)state;
     for (size_t v = 0; v < sizeof values / sizeof *values; v++) {
         mo_random_stream stream = mo_random_stream_of(11, v, 0);
         double bf16 = 0, f16 = 0, value = (double)values[v];
@@ -193,27 +187,12 @@ static void stochastic_mean(void **state)
     }
 }
 
-static void classification(void **state)
+TEST(classification)
 {
-    (void)state;
     assert_true(mo_f32_is_finite(float_of(0x7f7fffff)) && mo_f32_is_finite(float_of(0x80000001)));
     assert_false(mo_f32_is_finite(float_of(0x7f800000)) || mo_f32_is_finite(float_of(0xffc00000)));
     assert_true(mo_f32_is_nan(float_of(0xff800001)));
     assert_false(mo_f32_is_nan(float_of(0xff800000)));
     assert_int_equal(bits_of(mo_fmaf(float_of(0x3f800001), float_of(0x3f800001), -1.0f)),
                      bits_of(0x1.000001p-22f));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(philox_known_answers),
-        cmocka_unit_test(element_bits_are_halfwords_of_blocks),
-        cmocka_unit_test(streams_differ),
-        cmocka_unit_test(stochastic_probability_is_the_distance),
-        cmocka_unit_test(stochastic_edges),
-        cmocka_unit_test(stochastic_mean),
-        cmocka_unit_test(classification),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

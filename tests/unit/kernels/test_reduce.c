@@ -75,9 +75,8 @@ static double run_square(const format *f, uint64_t count, int isa)
     return partials[0];
 }
 
-static void square_sums(void **state)
+TEST(square_sums)
 {
-    (void)state;
     for (int f = 0; f < 3; f++)
         FOR_EACH_FORM (isa, &mo_kernel_square_sum)
             for (uint64_t count = 1; count <= MO_CHUNK_ELEMENTS;
@@ -91,11 +90,10 @@ static void square_sums(void **state)
             }
 }
 
-static void sums_of_sums(void **state)
+TEST(sums_of_sums)
 {
     static double values[5000], sums[5];
     uint64_t seed = 3;
-    (void)state;
     for (int i = 0; i < 5000; i++)
         values[i] = (double)(next_random(&seed) >> 20) * 1e-7;
     FOR_EACH_FORM (isa, &mo_kernel_sum)
@@ -121,10 +119,9 @@ static float run_check(const format *f, uint64_t count, int isa)
 
 /* At every position, every kind of non-finite element is found by check and by the sum alike; the
  * largest finite ones are not. */
-static void non_finite_found_everywhere(void **state)
+TEST(non_finite_found_everywhere)
 {
     enum { COUNT = 1100 };
-    (void)state;
     for (int f = 0; f < 3; f++)
         FOR_EACH_FORM (isa, &mo_kernel_check) {
             const format *type = &formats[f];
@@ -158,10 +155,9 @@ static float run_scale(unsigned char *at, const format *f, uint64_t count, float
     return flag;
 }
 
-static void scale_forms_agree(void **state)
+TEST(scale_forms_agree)
 {
     const float factors[] = {0.5f, 1.0f / 3, 65536.0f, 0x1p-140f, 0.0f, INFINITY, NAN, 1.0f};
-    (void)state;
     for (int f = 0; f < 3; f++)
         FOR_EACH_WIDE_FORM (isa, &mo_kernel_scale)
             for (uint64_t count = 1; count < ROOM; count = count < 100 ? count + 1 : count * 5 / 4)
@@ -188,9 +184,8 @@ static uint32_t scaled(uint32_t input, float factor)
     return result;
 }
 
-static void scale_values(void **state)
+TEST(scale_values)
 {
-    (void)state;
     assert_int_equal(scaled(0x3f800000, 0.5f), 0x3f000000);
     assert_int_equal(scaled(0x7f800001, 0.5f), 0x7fc00001); /* quiet, payload kept */
     assert_int_equal(scaled(0xff812345, NAN), 0xffc12345);
@@ -209,16 +204,4 @@ static void scale_values(void **state)
     run_scale(data, &formats[1], 1, 4.0f, 0, 1); /* times float(1 / 4) */
     memcpy(&half, data, 2);
     assert_int_equal(half, 0x0100);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(square_sums),
-        cmocka_unit_test(sums_of_sums),
-        cmocka_unit_test(non_finite_found_everywhere),
-        cmocka_unit_test(scale_forms_agree),
-        cmocka_unit_test(scale_values),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

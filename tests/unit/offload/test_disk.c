@@ -33,9 +33,8 @@ static void check_step(world *w, int prefetch)
     assert_int_equal(w->offloader->disk->extents.end, 0);
 }
 
-static void test_step(void **unused)
+TEST_WITH(test_step, healthy_disk, NULL)
 {
-    (void)unused;
     world w;
     spill_open(&w, 3 * MIB, 0);
     for (int step = 0; step < 4; step++)
@@ -56,9 +55,8 @@ static void test_step(void **unused)
 }
 
 /* The same on the NULL stream: at once, and nothing is written that need not be. */
-static void test_null_stream(void **unused)
+TEST_WITH(test_null_stream, healthy_disk, NULL)
 {
-    (void)unused;
     world w;
     memopt_offloader_options options = spilling(3 * MIB, 0);
     options.flags = MEMOPT_OFFLOADER_NULL_STREAM;
@@ -80,9 +78,8 @@ static void test_null_stream(void **unused)
 }
 
 /* Below the limit the file is not touched; near it the oldest are written ahead, and stay. */
-static void test_written_ahead(void **unused)
+TEST_WITH(test_written_ahead, healthy_disk, NULL)
 {
-    (void)unused;
     world w;
     memopt_ticket tickets[8];
     spill_open(&w, 8 * MIB, 0);
@@ -110,9 +107,8 @@ static void test_written_ahead(void **unused)
 }
 
 /* Both tiers full: the value stays on the device. */
-static void test_disk_limit(void **unused)
+TEST_WITH(test_disk_limit, healthy_disk, NULL)
 {
-    (void)unused;
     world w;
     memopt_ticket tickets[8];
     spill_open(&w, 2 * MIB, 3 * MIB + 4095);
@@ -134,9 +130,8 @@ static void test_disk_limit(void **unused)
 }
 
 /* A value that can never be on the host stays on the device; small ones are spilled as well. */
-static void test_sizes(void **unused)
+TEST_WITH(test_sizes, healthy_disk, NULL)
 {
-    (void)unused;
     enum { COUNT = 64 };
     world w;
     memopt_ticket tickets[COUNT];
@@ -163,9 +158,8 @@ static void test_sizes(void **unused)
 
 /* No host memory to read into, and none to be had: unpack waits and reads in pieces; a prefetch
  * leaves the value, one into the caller's memory says so. */
-static void test_full_host(void **unused)
+TEST_WITH(test_full_host, healthy_disk, NULL)
 {
-    (void)unused;
     world w;
     void *data = NULL;
     uint64_t bytes = 3 * MIB + 123;
@@ -193,9 +187,8 @@ static void test_full_host(void **unused)
 }
 
 /* Into the caller's memory, twice, on two streams; and what is on the device already. */
-static void test_into(void **unused)
+TEST_WITH(test_into, healthy_disk, NULL)
 {
-    (void)unused;
     world w;
     memopt_ticket tickets[4];
     spill_open(&w, 2 * MIB, 0);
@@ -219,9 +212,8 @@ static void test_into(void **unused)
 }
 
 /* Released with its write, or its read, still to come; ended by force. */
-static void test_released_early(void **unused)
+TEST_WITH(test_released_early, healthy_disk, NULL)
 {
-    (void)unused;
     FOR_SEEDS (seed, 50) {
         world w;
         memopt_offloader_options options = spilling(2 * MIB, 0);
@@ -244,9 +236,8 @@ static void test_released_early(void **unused)
 }
 
 /* Host memory that is still to be written to the file is not given back to the system. */
-static void test_memory_of_a_pending_write(void **unused)
+TEST_WITH(test_memory_of_a_pending_write, healthy_disk, NULL)
 {
-    (void)unused;
     FOR_SEEDS (seed, 30) {
         world w;
         memopt_offloader_options options = spilling(2 * MIB, 0);
@@ -267,9 +258,8 @@ static void test_memory_of_a_pending_write(void **unused)
     }
 }
 
-static void test_options(void **unused)
+TEST_WITH(test_options, healthy_disk, NULL)
 {
-    (void)unused;
     world w;
     memopt_offloader *none = NULL;
     spill_open(&w, MIB, 0);
@@ -302,9 +292,8 @@ static void test_options(void **unused)
 
 /* The three ways to make the file; it never has a name afterwards, and belongs to its owner only.
  */
-static void test_file(void **unused)
+TEST_WITH(test_file, healthy_disk, NULL)
 {
-    (void)unused;
     char name[sizeof disk_folder + 8];
     snprintf(name, sizeof name, "%s/spill", disk_folder);
     for (int way = 0; way < 3; way++) {
@@ -337,18 +326,5 @@ static void test_file(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_step, healthy_disk),
-        cmocka_unit_test_setup(test_null_stream, healthy_disk),
-        cmocka_unit_test_setup(test_written_ahead, healthy_disk),
-        cmocka_unit_test_setup(test_disk_limit, healthy_disk),
-        cmocka_unit_test_setup(test_sizes, healthy_disk),
-        cmocka_unit_test_setup(test_full_host, healthy_disk),
-        cmocka_unit_test_setup(test_into, healthy_disk),
-        cmocka_unit_test_setup(test_released_early, healthy_disk),
-        cmocka_unit_test_setup(test_memory_of_a_pending_write, healthy_disk),
-        cmocka_unit_test_setup(test_options, healthy_disk),
-        cmocka_unit_test_setup(test_file, healthy_disk),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return run_all_tests(make_folder, remove_folder);
 }

@@ -58,9 +58,8 @@ static void write_fails(int problem, const char *words, uint32_t order, uint32_t
     world_close(&w);
 }
 
-static void test_write_fails(void **unused)
+TEST_WITH(test_write_fails, healthy_disk, NULL)
 {
-    (void)unused;
     for (uint32_t order = 0; order < 2; order++)
         for (uint32_t flags = 0; flags < 2; flags++) {
             (void)healthy_disk(NULL);
@@ -70,9 +69,8 @@ static void test_write_fails(void **unused)
 }
 
 /* Some writes fail, others do not: what failed is tried again later, and nothing is lost. */
-static void test_some_writes_fail(void **unused)
+TEST_WITH(test_some_writes_fail, healthy_disk, NULL)
 {
-    (void)unused;
     for (int nth = 1; nth <= 12; nth++) {
         world w;
         memopt_ticket tickets[16];
@@ -138,9 +136,8 @@ static void read_fails(int problem, memopt_status wanted, const char *words, int
     world_close(&w);
 }
 
-static void test_read_fails(void **unused)
+TEST_WITH(test_read_fails, healthy_disk, NULL)
 {
-    (void)unused;
     for (int prefetch = 0; prefetch < 2; prefetch++) {
         (void)healthy_disk(NULL);
         read_fails(EIO, MEMOPT_IO_ERROR, "Input/output error", prefetch);
@@ -150,9 +147,8 @@ static void test_read_fails(void **unused)
 
 /* A failed prefetch into one's memory is told to who waits for it, also when the ticket was read
  * again meanwhile. */
-static void test_failure_is_not_lost(void **unused)
+TEST_WITH(test_failure_is_not_lost, healthy_disk, NULL)
 {
-    (void)unused;
     world w;
     memopt_ticket tickets[COUNT];
     void *data = NULL;
@@ -174,9 +170,8 @@ static void test_failure_is_not_lost(void **unused)
 }
 
 /* The file has other bytes than were written: each place of the value is looked at. */
-static void test_damage_is_noticed(void **unused)
+TEST_WITH(test_damage_is_noticed, healthy_disk, NULL)
 {
-    (void)unused;
     const uint64_t places[] = {0, 4095, 4096, 300000, 2 * MIB - 1, 2 * MIB + 76};
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         for (int slowly = 0; slowly < 2; slowly++) {
@@ -207,9 +202,8 @@ static void test_damage_is_noticed(void **unused)
 }
 
 /* Calls that do less than they were asked for; a part that lands in a wrong place is seen. */
-static void test_short_transfers(void **unused)
+TEST_WITH(test_short_transfers, healthy_disk, NULL)
 {
-    (void)unused;
     static unsigned char pattern[MIB], copy[MIB];
     world w;
     memopt_ticket tickets[COUNT];
@@ -236,9 +230,8 @@ static void test_short_transfers(void **unused)
 }
 
 /* The system's own limit: no signal ends the process, and one that others sent is not eaten. */
-static void test_file_size_limit(void **unused)
+TEST_WITH(test_file_size_limit, healthy_disk, NULL)
 {
-    (void)unused;
     for (int blocked = 0; blocked < 2; blocked++) {
         struct rlimit before, small;
         world w;
@@ -286,9 +279,8 @@ static memopt_status no_callback(memopt_device *device, memopt_stream stream,
     return mo_fail(MEMOPT_UNSUPPORTED, "no functions of the host");
 }
 
-static void test_no_host_functions(void **unused)
+TEST_WITH(test_no_host_functions, healthy_disk, NULL)
 {
-    (void)unused;
     for (uint32_t order = 0; order < 2; order++) {
         world w;
         memopt_ticket tickets[COUNT];
@@ -310,15 +302,5 @@ static void test_no_host_functions(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_write_fails, healthy_disk),
-        cmocka_unit_test_setup(test_some_writes_fail, healthy_disk),
-        cmocka_unit_test_setup(test_read_fails, healthy_disk),
-        cmocka_unit_test_setup(test_failure_is_not_lost, healthy_disk),
-        cmocka_unit_test_setup(test_damage_is_noticed, healthy_disk),
-        cmocka_unit_test_setup(test_short_transfers, healthy_disk),
-        cmocka_unit_test_setup(test_file_size_limit, healthy_disk),
-        cmocka_unit_test_setup(test_no_host_functions, healthy_disk),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return run_all_tests(make_folder, remove_folder);
 }

@@ -50,25 +50,22 @@ static void use_after_the_end(uint32_t order, uint64_t seed, uint64_t min_bytes)
     world_close(&w);
 }
 
-static void prefetch_does_not_use_a_dead_stream(void **state)
+TEST(prefetch_does_not_use_a_dead_stream)
 {
-    (void)state;
     use_after_the_end(MEMOPT_STREAM_ORDER_EAGER, 0, 0);
     FOR_SEEDS (seed, 20)
         use_after_the_end(MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 0);
 }
 
-static void kept_values_outlive_their_stream(void **state)
+TEST(kept_values_outlive_their_stream)
 {
-    (void)state;
     FOR_SEEDS (seed, 20)
         use_after_the_end(MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, MIB);
 }
 
 /* The stream that memory was brought for ends before the ticket does. */
-static void memory_brought_for_a_stream_that_ends(void **state)
+TEST(memory_brought_for_a_stream_that_ends)
 {
-    (void)state;
     FOR_SEEDS (seed, 20) {
         world w;
         memopt_stream stream = NULL;
@@ -129,9 +126,8 @@ static void end_on_another_thread(world *w)
 }
 
 /* A stream may end on any thread, while the offloader's works with values of that stream. */
-static void streams_end_on_another_thread(void **state)
+TEST(streams_end_on_another_thread)
 {
-    (void)state;
     world w;
     memopt_offloader_options options = MEMOPT_OFFLOADER_OPTIONS_INIT;
     options.min_bytes = MIB; /* kept: unpack asks whether the stream is the value's own */
@@ -139,15 +135,4 @@ static void streams_end_on_another_thread(void **state)
     for (int round = 0; round < 10; round++)
         end_on_another_thread(&w);
     world_close(&w);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(prefetch_does_not_use_a_dead_stream),
-        cmocka_unit_test(kept_values_outlive_their_stream),
-        cmocka_unit_test(memory_brought_for_a_stream_that_ends),
-        cmocka_unit_test(streams_end_on_another_thread),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

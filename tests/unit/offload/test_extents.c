@@ -66,9 +66,8 @@ static int fits(const model *m, uint64_t bytes)
     return 0;
 }
 
-static void test_against_a_map(void **unused)
+TEST(test_against_a_map)
 {
-    (void)unused;
     static model m;
     memset(&m, 0, sizeof m);
     m.extents.limit = (uint64_t)BLOCKS * MO_DISK_BLOCK;
@@ -93,10 +92,4 @@ static void test_against_a_map(void **unused)
     }
     assert_true(refused > 100);
     mo_extents_close(&m.extents);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_against_a_map)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -22,9 +22,8 @@ static void check_accounts(world *w, uint64_t limit)
         assert_true(info.pinned_peak <= limit);
 }
 
-static void test_keep_on_overflow(void **unused)
+TEST(test_keep_on_overflow)
 {
-    (void)unused;
     world w;
     memopt_ticket tickets[5];
     void *data = NULL;
@@ -47,9 +46,8 @@ static void test_keep_on_overflow(void **unused)
     world_close(&w);
 }
 
-static void test_fail_on_overflow(void **unused)
+TEST(test_fail_on_overflow)
 {
-    (void)unused;
     world w;
     memopt_ticket ticket = 0;
     open_with(&w, MIB, MEMOPT_OVERFLOW_FAIL);
@@ -71,9 +69,8 @@ static void test_fail_on_overflow(void **unused)
 }
 
 /* Released host memory of another size, still being copied: wait gets it, the others do not. */
-static void test_wait_on_overflow(void **unused)
+TEST(test_wait_on_overflow)
 {
-    (void)unused;
     uint64_t waits = 0;
     FOR_SEEDS (seed, 60) {
         for (uint32_t policy = 0; policy < 3; policy++) {
@@ -115,9 +112,8 @@ static void test_wait_on_overflow(void **unused)
 }
 
 /* Nothing is on its way back: waiting would be for ever. */
-static void test_wait_fails_where_nothing_comes(void **unused)
+TEST(test_wait_fails_where_nothing_comes)
 {
-    (void)unused;
     world w;
     memopt_ticket ticket = 0;
     open_with(&w, 2 * MIB, MEMOPT_OVERFLOW_WAIT);
@@ -143,9 +139,8 @@ static uint64_t next(uint64_t below)
 }
 
 /* Page-locked bytes over payload at the peak, for mixes as training has them. */
-static void test_waste(void **unused)
+TEST(test_waste)
 {
-    (void)unused;
     if (UNDER_TSAN)
         return;
     static const struct {
@@ -200,9 +195,8 @@ static void test_waste(void **unused)
 }
 
 /* The same sizes again need nothing new from the system. */
-static void test_cache_is_used_again(void **unused)
+TEST(test_cache_is_used_again)
 {
-    (void)unused;
     world w;
     memopt_ticket tickets[12];
     uint64_t held = 0;
@@ -227,9 +221,8 @@ static void test_cache_is_used_again(void **unused)
 }
 
 /* Trim keeps what live tickets use and waits for what copies use. */
-static void test_trim_under_way(void **unused)
+TEST(test_trim_under_way)
 {
-    (void)unused;
     FOR_SEEDS (seed, 30) {
         world w;
         uint64_t released = 0;
@@ -248,18 +241,4 @@ static void test_trim_under_way(void **unused)
         OK(memopt_allocator_free(w.allocator, into));
         world_close(&w);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_keep_on_overflow),
-        cmocka_unit_test(test_fail_on_overflow),
-        cmocka_unit_test(test_wait_on_overflow),
-        cmocka_unit_test(test_wait_fails_where_nothing_comes),
-        cmocka_unit_test(test_waste),
-        cmocka_unit_test(test_cache_is_used_again),
-        cmocka_unit_test(test_trim_under_way),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,9 +13,8 @@ static memopt_offloader_request request_for(world *w)
 }
 
 /* One request for many values, there and back, in both orders of streams. */
-static void test_many_values(void **unused)
+TEST(test_many_values)
 {
-    (void)unused;
     FOR_SEEDS (seed, 50) {
         world w;
         memopt_ticket tickets[COUNT];
@@ -52,9 +51,8 @@ static void test_many_values(void **unused)
     }
 }
 
-static void test_kept(void **unused)
+TEST(test_kept)
 {
-    (void)unused;
     world w;
     memopt_offloader_options options = MEMOPT_OFFLOADER_OPTIONS_INIT;
     options.min_bytes = BYTES + 1;
@@ -80,9 +78,8 @@ typedef struct longer {
     uint64_t unknown;
 } longer;
 
-static void test_sizes(void **unused)
+TEST(test_sizes)
 {
-    (void)unused;
     world w;
     world_open(&w, MEMOPT_STREAM_ORDER_EAGER, 0, 16 * MIB, NULL);
     longer r = {request_for(&w), 0};
@@ -114,9 +111,8 @@ static void test_sizes(void **unused)
     world_close(&w);
 }
 
-static void test_bad_input(void **unused)
+TEST(test_bad_input)
 {
-    (void)unused;
     world w;
     world_open(&w, MEMOPT_STREAM_ORDER_EAGER, 0, 16 * MIB, NULL);
     void *block = filled_block(&w, BYTES, 3, w.s);
@@ -150,15 +146,4 @@ static void test_bad_input(void **unused)
     OK(memopt_offloader_release(w.offloader, request.ticket, w.s));
     OK(memopt_allocator_free(w.allocator, block));
     world_close(&w);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_many_values),
-        cmocka_unit_test(test_kept),
-        cmocka_unit_test(test_sizes),
-        cmocka_unit_test(test_bad_input),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -38,9 +38,8 @@ static uint64_t copy_and_mark(tape *t, int i)
 }
 
 /* Waiting for a mark completes those up to it, and claims nothing of later ones. */
-static void test_sync_is_exact(void **unused)
+TEST(test_sync_is_exact)
 {
-    (void)unused;
     FOR_SEEDS (seed, 50) {
         tape t;
         tape_open(&t, seed);
@@ -63,9 +62,8 @@ static void test_sync_is_exact(void **unused)
 }
 
 /* Asking leads to the end, in order, and never claims what is not done. */
-static void test_query_is_honest(void **unused)
+TEST(test_query_is_honest)
 {
-    (void)unused;
     FOR_SEEDS (seed, 50) {
         tape t;
         tape_open(&t, seed);
@@ -82,13 +80,4 @@ static void test_query_is_honest(void **unused)
         }
         tape_close(&t);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sync_is_exact),
-        cmocka_unit_test(test_query_is_honest),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

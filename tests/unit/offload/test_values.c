@@ -2,9 +2,8 @@
 #include "support.h"
 #include "support/sweep.h"
 
-static void test_round_trip(void **unused)
+TEST(test_round_trip)
 {
-    (void)unused;
     const uint64_t sizes[] = {1, 63, 64, 65, 4096, 5000, 128 * KIB - 1, 128 * KIB, 3 * MIB + 17};
     for (uint32_t order = 0; order < 2; order++) {
         for (int stream = 0; stream < 2; stream++) {
@@ -42,9 +41,8 @@ static void test_round_trip(void **unused)
 
 /* Copies on the NULL stream: in eager order done when the call returns, with the caller's values on
  * the NULL stream or another. */
-static void test_null_stream(void **unused)
+TEST(test_null_stream)
 {
-    (void)unused;
     memopt_offloader_options options = MEMOPT_OFFLOADER_OPTIONS_INIT;
     options.flags = MEMOPT_OFFLOADER_NULL_STREAM;
     for (uint32_t order = 0; order < 2; order++) {
@@ -75,9 +73,8 @@ static void test_null_stream(void **unused)
     }
 }
 
-static void test_unpack_into(void **unused)
+TEST(test_unpack_into)
 {
-    (void)unused;
     FOR_SEEDS (seed, 50) {
         world w;
         world_open(&w, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 16 * MIB, NULL);
@@ -100,9 +97,8 @@ static void test_unpack_into(void **unused)
 }
 
 /* The caller's own memory: overwritten behind the copy, as the header says. */
-static void test_borrowed(void **unused)
+TEST(test_borrowed)
 {
-    (void)unused;
     FOR_SEEDS (seed, 50) {
         world w;
         memopt_ticket ticket = 0;
@@ -127,9 +123,8 @@ static void test_borrowed(void **unused)
     }
 }
 
-static void test_query_packed(void **unused)
+TEST(test_query_packed)
 {
-    (void)unused;
     world w;
     world_open(&w, MEMOPT_STREAM_ORDER_ADVERSARIAL, 3, 16 * MIB, NULL);
     memopt_ticket ticket = packed(&w, 5000, 4, w.s);
@@ -144,9 +139,8 @@ static void test_query_packed(void **unused)
 }
 
 /* Small values stay where they are; owned and borrowed, used on another stream than written. */
-static void test_kept_small(void **unused)
+TEST(test_kept_small)
 {
-    (void)unused;
     FOR_SEEDS (seed, 100) {
         world w;
         memopt_offloader_options options = MEMOPT_OFFLOADER_OPTIONS_INIT;
@@ -189,9 +183,8 @@ static void test_kept_small(void **unused)
 }
 
 /* More copies under way than the first ring of events holds, in both directions. */
-static void test_many_in_flight(void **unused)
+TEST(test_many_in_flight)
 {
-    (void)unused;
     enum { MANY = 300 };
     FOR_SEEDS (seed, 10) {
         world w;
@@ -221,9 +214,8 @@ static void test_many_in_flight(void **unused)
 }
 
 /* No room on the device: the value stays on the host, and the next try brings it. */
-static void test_out_of_device_memory(void **unused)
+TEST(test_out_of_device_memory)
 {
-    (void)unused;
     world w;
     void *data = NULL;
     world_open(&w, MEMOPT_STREAM_ORDER_EAGER, 0, 40 * MIB, NULL);
@@ -242,9 +234,8 @@ static void test_out_of_device_memory(void **unused)
     world_close(&w);
 }
 
-static void test_tickets_are_never_reused(void **unused)
+TEST(test_tickets_are_never_reused)
 {
-    (void)unused;
     world w;
     memopt_ticket seen[200];
     world_open(&w, MEMOPT_STREAM_ORDER_EAGER, 0, 16 * MIB, NULL);
@@ -265,9 +256,8 @@ static void test_tickets_are_never_reused(void **unused)
 }
 
 /* Several at a time; what cannot end stops it there, and those behind are as they were. */
-static void test_release_many(void **unused)
+TEST(test_release_many)
 {
-    (void)unused;
     world w;
     memopt_ticket tickets[6];
     uint64_t released = 99;
@@ -297,9 +287,8 @@ static void test_release_many(void **unused)
     world_close(&w);
 }
 
-static void test_destroy(void **unused)
+TEST(test_destroy)
 {
-    (void)unused;
     FOR_SEEDS (seed, 50) {
         world w;
         memopt_offloader_options options = MEMOPT_OFFLOADER_OPTIONS_INIT;
@@ -323,9 +312,8 @@ static void test_destroy(void **unused)
     }
 }
 
-static void test_bad_input(void **unused)
+TEST(test_bad_input)
 {
-    (void)unused;
     world w;
     memopt_offloader *o = NULL;
     memopt_offloader_options options = MEMOPT_OFFLOADER_OPTIONS_INIT;
@@ -405,23 +393,4 @@ static void test_bad_input(void **unused)
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offloader_get_stats(NULL, &stats));
     OK(memopt_offloader_release(w.offloader, ticket, w.s));
     world_close(&w);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_null_stream),
-        cmocka_unit_test(test_unpack_into),
-        cmocka_unit_test(test_borrowed),
-        cmocka_unit_test(test_query_packed),
-        cmocka_unit_test(test_kept_small),
-        cmocka_unit_test(test_many_in_flight),
-        cmocka_unit_test(test_out_of_device_memory),
-        cmocka_unit_test(test_tickets_are_never_reused),
-        cmocka_unit_test(test_release_many),
-        cmocka_unit_test(test_destroy),
-        cmocka_unit_test(test_bad_input),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

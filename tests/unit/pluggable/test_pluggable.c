@@ -36,9 +36,8 @@ static void count_log(void *user, memopt_log_level level, const char *message)
 
 /* --- blocks ----------------------------------------------------------------------------------- */
 
-static void test_alloc_and_free(void **state)
+TEST(test_alloc_and_free)
 {
-    (void)state;
     memopt_allocator *allocator = start("expandable_segments:True");
     void *block = memopt_pluggable_alloc(3000, 0, NULL);
     assert_non_null(block);
@@ -57,9 +56,8 @@ static void test_alloc_and_free(void **state)
 }
 
 /* A block that another stream uses is not given out again before that stream is done. */
-static void test_record_stream(void **state)
+TEST(test_record_stream)
 {
-    (void)state;
     memopt_allocator *allocator = start("");
     void *block = memopt_pluggable_alloc(4096, 0, NULL);
     uint64_t active = 0;
@@ -78,9 +76,8 @@ static void test_record_stream(void **state)
     stop(allocator);
 }
 
-static void test_mistakes_are_logged(void **state)
+TEST(test_mistakes_are_logged)
 {
-    (void)state;
     int other = 0;
     memopt_allocator *allocator = start("");
     void *block = memopt_pluggable_alloc(100, 0, NULL);
@@ -119,9 +116,8 @@ static void raise_by_jump(const char *function, const char *file, uint32_t line,
     longjmp(back, 1);
 }
 
-static void test_failure_is_raised(void **state)
+TEST(test_failure_is_raised)
 {
-    (void)state;
     memopt_allocator *allocator = start("");
     memopt_memory_info info = {.struct_size = sizeof info};
     OK(memopt_device_get_memory_info(memopt_allocator_get_device(allocator), &info));
@@ -160,9 +156,8 @@ static void observe(int32_t device, uint64_t asked, uint64_t allocated_bytes, ui
     assert_null(memopt_pluggable_alloc(1, 99, NULL)); /* changes the last error */
 }
 
-static void test_observer(void **state)
+TEST(test_observer)
 {
-    (void)state;
     memopt_allocator *allocator = start("");
     memopt_memory_info memory = MEMOPT_MEMORY_INFO_INIT;
     void *block = memopt_pluggable_alloc(5 * MIB, 0, NULL);
@@ -189,9 +184,8 @@ static void test_observer(void **state)
 }
 
 /* Traces of allocators that are made while a folder is given. */
-static void test_trace(void **state)
+TEST(test_trace)
 {
-    (void)state;
     char folder[] = "/tmp/memopt-trace-XXXXXX", path[200], missing[] = "/nowhere/at/all";
     char *too_long = calloc(1, MO_PLUG_CONFIG + 1);
     assert_non_null(mkdtemp(folder));
@@ -225,9 +219,8 @@ static void test_trace(void **state)
 }
 
 /* Histories of allocators that are made while there are options for them. */
-static void test_history(void **state)
+TEST(test_history)
 {
-    (void)state;
     memopt_history_options options = MEMOPT_HISTORY_OPTIONS_INIT;
     memopt_history_event events[4];
     uint64_t first, count;
@@ -250,9 +243,8 @@ static void test_history(void **state)
 }
 
 /* The range is what one registration may cover: it ends where memory is unmapped. */
-static void test_base_alloc(void **state)
+TEST(test_base_alloc)
 {
-    (void)state;
     for (int expandable = 0; expandable < 2; expandable++) {
         memopt_allocator *allocator = start(expandable ? "expandable_segments:True" : "");
         char *blocks[4];
@@ -276,9 +268,8 @@ static void test_base_alloc(void **state)
 }
 
 /* The library that throws is torch's: tests of Python throw through it. */
-static void test_torch_is_not_there(void **state)
+TEST(test_torch_is_not_there)
 {
-    (void)state;
     memopt_pluggable_raise raise = raise_by_jump;
     FAILS_SAYING(MEMOPT_NOT_FOUND, "has not loaded \"/nowhere/libc10.so\"; import torch",
                  memopt_pluggable_find_torch("/nowhere/libc10.so", &raise));
@@ -293,9 +284,8 @@ static void test_torch_is_not_there(void **state)
 
 /* --- configuration ---------------------------------------------------------------------------- */
 
-static void test_configure(void **state)
+TEST(test_configure)
 {
-    (void)state;
     char longer[MO_PLUG_CONFIG + 1];
     memopt_allocator *allocator;
     memset(longer, ' ', sizeof longer - 1);
@@ -328,9 +318,8 @@ static void test_configure(void **state)
 /* --- graphs ----------------------------------------------------------------------------------- */
 
 /* What a graph's recording allocates and frees is given to nobody else while the graph lives. */
-static void test_graph_keeps_its_memory(void **state)
+TEST(test_graph_keeps_its_memory)
 {
-    (void)state;
     memopt_allocator *first = start(""), *pool = NULL;
     void *before = memopt_pluggable_alloc(5000, 0, captured);
     memopt_pluggable_free(before, 5000, 0, captured); /* cached: the recording must not get it */
@@ -376,9 +365,8 @@ static void test_graph_keeps_its_memory(void **state)
 }
 
 /* The fraction of the device counts what graphs hold, which stays theirs when the rest runs out. */
-static void test_graphs_count_in_the_fraction(void **state)
+TEST(test_graphs_count_in_the_fraction)
 {
-    (void)state;
     memopt_allocator *first = start(""), *pool = NULL;
     OK(memopt_allocator_set_limit(first, 64 * MIB)); /* as memopt_pluggable_memory_fraction() */
     memopt_pluggable_begin_pool(0, 5, 5, NULL);
@@ -401,9 +389,8 @@ static void test_graphs_count_in_the_fraction(void **state)
 }
 
 /* A trim counts what graphs hold, gives released ones' memory back first, and no live graph's. */
-static void test_trim_to_a_target(void **state)
+TEST(test_trim_to_a_target)
 {
-    (void)state;
     uint64_t released = 77;
     memopt_allocator *first = start("expandable_segments:True"), *pool = NULL;
     OK(memopt_pluggable_trim_to_sync(1, 0, &released)); /* a device without an allocator */
@@ -454,9 +441,8 @@ static void test_trim_to_a_target(void **state)
 
 /* Two graphs that share a pool: it lives until both are gone. The next graph takes it over empty.
  */
-static void test_shared_pools(void **state)
+TEST(test_shared_pools)
 {
-    (void)state;
     memopt_allocator *first = start(""), *pool = NULL, *none = NULL;
     void *temporary[2];
     for (int i = 0; i < 2; i++) {
@@ -519,9 +505,8 @@ static void *work(void *argument)
 }
 
 /* The first allocations come from several threads at once: one allocator is made. */
-static void test_threads(void **state)
+TEST(test_threads)
 {
-    (void)state;
     enum { THREADS = 4 };
     memopt_allocator *allocator = NULL;
     for (int round = 0; round < 5; round++) {
@@ -543,9 +528,8 @@ static void test_threads(void **state)
 }
 
 /* Each host allocation fails once; nothing leaks and the next call works. */
-static void test_host_memory_runs_out(void **state)
+TEST(test_host_memory_runs_out)
 {
-    (void)state;
     for (int64_t n = 1;; n++) {
         OK(memopt_pluggable_configure("cpu", "", NULL));
         mo_memory_fail_at(n);
@@ -561,27 +545,4 @@ static void test_host_memory_runs_out(void **state)
             break;
         assert_in_range(n, 1, 100);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_alloc_and_free),
-        cmocka_unit_test(test_record_stream),
-        cmocka_unit_test(test_mistakes_are_logged),
-        cmocka_unit_test(test_failure_is_raised),
-        cmocka_unit_test(test_torch_is_not_there),
-        cmocka_unit_test(test_observer),
-        cmocka_unit_test(test_base_alloc),
-        cmocka_unit_test(test_trace),
-        cmocka_unit_test(test_history),
-        cmocka_unit_test(test_configure),
-        cmocka_unit_test(test_graph_keeps_its_memory),
-        cmocka_unit_test(test_graphs_count_in_the_fraction),
-        cmocka_unit_test(test_trim_to_a_target),
-        cmocka_unit_test(test_shared_pools),
-        cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_host_memory_runs_out),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

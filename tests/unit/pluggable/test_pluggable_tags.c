@@ -20,9 +20,8 @@ static void *allocate_elsewhere(void *out_previous)
     return memopt_pluggable_alloc(700, 0, NULL);
 }
 
-static void test_tags(void **state)
+TEST(test_tags)
 {
-    (void)state;
     const char *before = NULL, *elsewhere = NULL;
     void *blocks[5];
     pthread_t thread;
@@ -75,9 +74,8 @@ static void test_tags(void **state)
 }
 
 /* The last test: the names stay. */
-static void test_bad_tags(void **state)
+TEST(test_bad_tags)
 {
-    (void)state;
     char name[33] = "";
     const char *now = NULL;
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "0 characters", memopt_pluggable_set_tag(name, NULL));
@@ -99,13 +97,4 @@ static void test_bad_tags(void **state)
     OK(memopt_pluggable_set_tag("weights", &now));
     assert_string_equal(now, name);
     OK(memopt_pluggable_set_tag(NULL, NULL));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tags),
-        cmocka_unit_test(test_bad_tags),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }
