@@ -32,9 +32,8 @@ static uint64_t segments(mo_cast_args *args, uint32_t from, uint32_t to)
     return chunks;
 }
 
-static void pair(uint32_t from, uint32_t to)
+static void pair(uint64_t *digest, uint32_t from, uint32_t to)
 {
-    uint64_t digest = DIGEST_START;
     digest_fill_any(source, 2000, from, from * 100 + to);
     for (uint32_t mode = 0; mode < 8; mode++) {
         mo_cast_args args = {.seed = 0x1234567890abcdefu,
@@ -45,9 +44,8 @@ static void pair(uint32_t from, uint32_t to)
         uint64_t chunks = segments(&args, from, to);
         digest_launch(&mo_kernel_cast, &args, chunks);
         for (uint32_t i = 0; i < COUNTS; i++)
-            digest_add(&digest, args.segments[i].destination, counts[i], mo_element_size(to));
+            digest_add(digest, args.segments[i].destination, counts[i], mo_element_size(to));
     }
-    digest_report(digest, "mo_cast.%s.%s", digest_dtype(from), digest_dtype(to));
 }
 
 /* More than one chunk, from a table, the second tensor in place. */
@@ -72,10 +70,9 @@ static void chunks(int stochastic)
     digest_report(digest, "mo_cast.chunks.%s", stochastic ? "stochastic" : "nearest");
 }
 
-static void accumulate(uint32_t from, uint32_t to)
+static void accumulate(uint64_t *digest, uint32_t from, uint32_t to)
 {
     static const float scales[] = {1.0f, 0.3f, -0x1p100f, 0x1p-130f};
-    uint64_t digest = DIGEST_START;
     for (int k = 0; k < 4; k++) {
         mo_accumulate_args args = {.count = 2, .scale = scales[k]};
         digest_fill_any(source, 1400, from, 31 + (uint64_t)k);
@@ -90,9 +87,8 @@ static void accumulate(uint32_t from, uint32_t to)
                                              (uint16_t)from,
                                              (uint16_t)to};
         digest_launch(&mo_kernel_accumulate, &args, 2);
-        digest_add(&digest, destination, 1400, mo_element_size(to));
+        digest_add(digest, destination, 1400, mo_element_size(to));
     }
-    digest_report(digest, "mo_accumulate.%s.%s", digest_dtype(to), digest_dtype(from));
 }
 
 enum { BLOCK_ROWS = 129, BLOCK_COLUMNS = 167 };
@@ -152,30 +148,26 @@ static void add_blocks(uint64_t *digest, uint32_t format, const void *scales)
 }
 
 /* There and back. */
-static void blocks(uint32_t format, uint32_t dtype)
+static void blocks(uint64_t *there, uint64_t *back, uint32_t format, uint32_t dtype)
 {
     static uint32_t scales[260 * 11];
-    uint64_t there = DIGEST_START, back = DIGEST_START;
     for (uint32_t mode = 0; mode < 4; mode++) {
         uint32_t amax = 0;
         mo_blocks_args args = blocks_args(format, dtype, mode, scales, &amax);
         uint64_t items = mo_blocks_height(format) > 1 ? blocks_tiles(&args.segments[0]) : 3;
         digest_launch(&mo_kernel_blocks_quantize, &args, items);
-        add_blocks(&there, format, scales);
-        digest_add_u64(&there, amax);
+        add_blocks(there, format, scales);
+        digest_add_u64(there, amax);
         args.segments[0].amax = NULL;
         digest_launch(&mo_kernel_blocks_dequantize, &args, items);
-        digest_add(&back, source, BLOCK_ROWS * BLOCK_COLUMNS, mo_element_size(dtype));
+        digest_add(back, source, BLOCK_ROWS * BLOCK_COLUMNS, mo_element_size(dtype));
     }
-    digest_report(there, "mo_blocks_quantize.%s.%s", block_names[format], digest_dtype(dtype));
-    digest_report(back, "mo_blocks_dequantize.%s.%s", block_names[format], digest_dtype(dtype));
 }
 
 /* A cast of each type with the largest magnitude, over more than a chunk. */
-static void cast_amax(uint32_t from)
+static void cast_amax(uint64_t *digest, uint32_t from)
 {
     const uint64_t length = MO_CHUNK_ELEMENTS + 77;
-    uint64_t digest = DIGEST_START;
     for (uint32_t mode = 0; mode < 4; mode++) {
         uint32_t amax[2] = {0};
         mo_cast_args args = {.seed = 3, .amax = amax, .count = 1, .stochastic = mode & 1};
@@ -187,10 +179,9 @@ static void cast_amax(uint32_t from)
                 source[i] =
                     (from >= MO_DTYPE_F8_E4M3FNUZ && source[i] % 128 == 0) ? 0 : source[i] & 0xbf;
         digest_launch(&mo_kernel_cast_amax, &args, mo_chunks_of(length));
-        digest_add(&digest, destination, length, 2);
-        digest_add_u64(&digest, amax[1]);
+        digest_add(digest, destination, length, 2);
+        digest_add_u64(digest, amax[1]);
     }
-    digest_report(digest, "mo_cast_amax.%s", digest_dtype(from));
 }
 
 /* Every type that is cast: between the numbers of floats are those of other types. */
@@ -200,21 +191,34 @@ static void cast_amax(uint32_t from)
 
 void digest_blocks(void)
 {
-    for (uint32_t format = MO_BLOCKS_MXFP8_E4M3; format <= MO_BLOCKS_E5M2_TENSOR; format++)
+    uint64_t amax = DIGEST_START;
+    for (uint32_t format = MO_BLOCKS_MXFP8_E4M3; format <= MO_BLOCKS_E5M2_TENSOR; format++) {
+        uint64_t there = DIGEST_START, back = DIGEST_START;
         for (uint32_t dtype = MO_DTYPE_F32; dtype <= MO_DTYPE_BF16; dtype++)
-            blocks(format, dtype);
+            blocks(&there, &back, format, dtype);
+        digest_report(there, "mo_blocks_quantize.%s", block_names[format]);
+        digest_report(back, "mo_blocks_dequantize.%s", block_names[format]);
+    }
     FOR_EACH_FLOAT(from)
-    cast_amax(from);
+    cast_amax(&amax, from);
+    digest_report(amax, "mo_cast_amax");
 }
 
 void digest_casts(void)
 {
     FOR_EACH_FLOAT(from)
-    FOR_EACH_FLOAT(to)
-    pair(from, to);
+    {
+        uint64_t digest = DIGEST_START;
+        FOR_EACH_FLOAT(to)
+        pair(&digest, from, to);
+        digest_report(digest, "mo_cast.%s", digest_dtype(from));
+    }
     chunks(0);
     chunks(1);
-    for (uint32_t to = MO_DTYPE_F32; to <= MO_DTYPE_BF16; to++)
+    for (uint32_t to = MO_DTYPE_F32; to <= MO_DTYPE_BF16; to++) {
+        uint64_t digest = DIGEST_START;
         for (uint32_t from = MO_DTYPE_F32; from <= MO_DTYPE_BF16; from++)
-            accumulate(from, to);
+            accumulate(&digest, from, to);
+        digest_report(digest, "mo_accumulate.%s", digest_dtype(to));
+    }
 }

@@ -101,21 +101,14 @@ static void steps(uint64_t *digest, const step_case *c, uint32_t group)
 
 static void step_types(uint32_t rule, uint32_t format)
 {
-#define RULE(id, number, name, word, kernel) [number] = word,
-#define FORMAT(id, number, name, word) [number] = word,
-    static const char *const rules[MOST] = {MO_EACH_RULE(RULE)};
-    static const char *const formats[MOST] = {MO_EACH_FORMAT(FORMAT)};
-    const char *name = mo_optimizer_kernel(rule, format)->name;
+    uint64_t digest = DIGEST_START;
     for (uint32_t p = MO_DTYPE_F32; p <= MO_DTYPE_BF16; p++)
-        for (uint32_t g = MO_DTYPE_F32; g <= MO_DTYPE_BF16; g++) {
-            uint64_t digest = DIGEST_START;
+        for (uint32_t g = MO_DTYPE_F32; g <= MO_DTYPE_BF16; g++)
             for (uint32_t copy = 0; copy <= MO_DTYPE_BF16; copy += 1 + (p + g) % 2)
                 for (uint32_t stochastic = 0; stochastic <= (p > 1); stochastic++)
                     steps(&digest, &(step_case){rule, format, p, g, copy, stochastic},
                           (copy + stochastic + p) % GROUPS);
-            digest_report(digest, "%s.%s.%s.%s.%s", name, rules[rule], formats[format],
-                          digest_dtype(p), digest_dtype(g));
-        }
+    digest_report(digest, "%s.%u.%u", mo_optimizer_kernel(rule, format)->name, rule, format);
 }
 
 /* Every combination of verdicts: scaler, clip, check; sums that are finite and that are not. */
