@@ -55,6 +55,10 @@
         SAYS(text);                                                                                \
     } while (0)
 
+/* The call is refused as MEMOPT_INVALID_ARGUMENT. */
+#define REFUSED(call) FAILS(MEMOPT_INVALID_ARGUMENT, call)
+#define REFUSED_SAYING(text, call) FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, text, call)
+
 static inline int all_bytes(const void *start, int value, uint64_t count)
 {
     const unsigned char *bytes = start;

@@ -275,10 +275,9 @@ TEST(memory_of_an_allocator)
     OK(memopt_allocator_create(device, NULL, NULL, &allocator));
     OK(memopt_allocator_register_tag(allocator, "scaler", &tag));
     options.tag = tag;
-    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "tag", memopt_scaler_create(device, &options, &scaler));
+    REFUSED_SAYING("tag", memopt_scaler_create(device, &options, &scaler));
     options.allocator = allocator;
-    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "another",
-                 memopt_scaler_create(other, &options, &scaler));
+    REFUSED_SAYING("another", memopt_scaler_create(other, &options, &scaler));
     OK(memopt_scaler_create(device, &options, &scaler));
     assert_true(bench_active_bytes(allocator, tag, tag + 1) > 0);
     expect_state(scaler, 65536.0, 0);
@@ -300,8 +299,7 @@ TEST(refuses_options)
     do {                                                                                           \
         bad = good;                                                                                \
         bad.field = value;                                                                         \
-        FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "scale",                                             \
-                     memopt_scaler_create(device, &bad, &scaler));                                 \
+        REFUSED_SAYING("scale", memopt_scaler_create(device, &bad, &scaler));                      \
         assert_null(scaler);                                                                       \
     } while (0)
     REFUSE(init_scale, -1.0);
@@ -317,8 +315,8 @@ TEST(refuses_options)
     REFUSE(backoff_factor, NAN);
     REFUSE(disabled, 2);
     REFUSE(struct_size, 4);
-    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "device", memopt_scaler_create(NULL, NULL, &scaler));
-    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "out_scaler", memopt_scaler_create(device, NULL, NULL));
+    REFUSED_SAYING("device", memopt_scaler_create(NULL, NULL, &scaler));
+    REFUSED_SAYING("out_scaler", memopt_scaler_create(device, NULL, NULL));
     OK(memopt_scaler_destroy(NULL));
     assert_null(memopt_scaler_get_scale(NULL));
     assert_null(memopt_scaler_get_found_inf(NULL));
@@ -335,8 +333,7 @@ TEST(refuses_states)
     do {                                                                                           \
         bad = good;                                                                                \
         bad.field = value;                                                                         \
-        FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "scale",                                             \
-                     memopt_scaler_set_state_sync(f.scaler, &bad, NULL));                          \
+        REFUSED_SAYING("scale", memopt_scaler_set_state_sync(f.scaler, &bad, NULL));               \
         expect_state(f.scaler, 65536.0, 0);                                                        \
     } while (0)
     REFUSE_STATE(scale, 0.0);
@@ -346,17 +343,13 @@ TEST(refuses_states)
     REFUSE_STATE(growth_interval, 0);
     REFUSE_STATE(growth_tracker, 10);
     REFUSE_STATE(struct_size, 1);
-    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "state",
-                 memopt_scaler_set_state_sync(f.scaler, NULL, NULL));
-    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "scaler",
-                 memopt_scaler_set_state_sync(NULL, &good, NULL));
-    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "scaler", memopt_scaler_get_state_sync(NULL, NULL, &bad));
-    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "state",
-                 memopt_scaler_get_state_sync(f.scaler, NULL, NULL));
+    REFUSED_SAYING("state", memopt_scaler_set_state_sync(f.scaler, NULL, NULL));
+    REFUSED_SAYING("scaler", memopt_scaler_set_state_sync(NULL, &good, NULL));
+    REFUSED_SAYING("scaler", memopt_scaler_get_state_sync(NULL, NULL, &bad));
+    REFUSED_SAYING("state", memopt_scaler_get_state_sync(f.scaler, NULL, NULL));
     bad.struct_size = 2;
-    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "struct_size",
-                 memopt_scaler_get_state_sync(f.scaler, NULL, &bad));
-    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "scaler", memopt_scaler_update(NULL, NULL));
+    REFUSED_SAYING("struct_size", memopt_scaler_get_state_sync(f.scaler, NULL, &bad));
+    REFUSED_SAYING("scaler", memopt_scaler_update(NULL, NULL));
     end(&f);
 }
 
@@ -373,21 +366,19 @@ TEST(refuses_tensors)
                               tensor_of(memory + 100, 10, MEMOPT_DTYPE_F8_E4M3)};
         FAILS_SAYING(MEMOPT_UNSUPPORTED, "tensors[1]", calls[i](f.scaler, t, 2, NULL));
         t[1].dtype = -5;
-        FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "dtype -5", calls[i](f.scaler, t, 2, NULL));
+        REFUSED_SAYING("dtype -5", calls[i](f.scaler, t, 2, NULL));
         t[1] = tensor_of((char *)memory + 2, 10, MEMOPT_DTYPE_F32);
-        FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "tensors[1]", calls[i](f.scaler, t, 2, NULL));
+        REFUSED_SAYING("tensors[1]", calls[i](f.scaler, t, 2, NULL));
         t[1] = tensor_of(NULL, 10, MEMOPT_DTYPE_F32);
-        FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL", calls[i](f.scaler, t, 2, NULL));
+        REFUSED_SAYING("NULL", calls[i](f.scaler, t, 2, NULL));
         t[1] = tensor_of(memory, UINT64_MAX / 2, MEMOPT_DTYPE_F32);
-        FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "address space", calls[i](f.scaler, t, 2, NULL));
-        FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL", calls[i](f.scaler, NULL, 1, NULL));
-        FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "2^32",
-                     calls[i](f.scaler, t, (uint64_t)1 << 32, NULL));
-        FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "scaler is NULL", calls[i](NULL, t, 1, NULL));
+        REFUSED_SAYING("address space", calls[i](f.scaler, t, 2, NULL));
+        REFUSED_SAYING("NULL", calls[i](f.scaler, NULL, 1, NULL));
+        REFUSED_SAYING("2^32", calls[i](f.scaler, t, (uint64_t)1 << 32, NULL));
+        REFUSED_SAYING("scaler is NULL", calls[i](NULL, t, 1, NULL));
         t[1] = tensor_of(memory + 9, 10, MEMOPT_DTYPE_F32);
         if (i == 0) /* it writes */
-            FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "tensors 0 and 1 overlap",
-                         calls[i](f.scaler, t, 2, NULL));
+            REFUSED_SAYING("tensors 0 and 1 overlap", calls[i](f.scaler, t, 2, NULL));
         OK(calls[i](f.scaler, NULL, 0, NULL));
     }
     for (int i = 0; i < 1024; i++)

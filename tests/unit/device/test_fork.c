@@ -101,7 +101,7 @@ static void end(handles *h)
 
 /* --- the child: no cmocka there; a missed check hangs on a lock, and the alarm ends it -------- */
 
-#define REFUSED(call)                                                                              \
+#define AS_CHILD(call)                                                                             \
     do {                                                                                           \
         if ((call) != MEMOPT_UNSUPPORTED || strstr(memopt_last_error(), "fork") == NULL) {         \
             fprintf(stderr, "in the child: %s: %s\n", #call, memopt_last_error());                 \
@@ -116,25 +116,25 @@ static void try_device(handles *h)
     memopt_event *event = NULL;
     memopt_memory_info info = MEMOPT_MEMORY_INFO_INIT;
     memopt_device_properties properties = MEMOPT_DEVICE_PROPERTIES_INIT;
-    REFUSED(memopt_device_get_properties(h->device, &properties));
-    REFUSED(memopt_device_get_memory_info(h->device, &info));
-    REFUSED(memopt_device_set_threads(h->device, 1));
-    REFUSED(memopt_device_sync(h->device));
-    REFUSED(memopt_stream_create(h->device, &stream));
-    REFUSED(memopt_stream_sync(h->device, h->stream));
-    REFUSED(memopt_stream_query(h->device, h->stream));
-    REFUSED(memopt_stream_wait_event(h->device, h->stream, h->event));
-    REFUSED(memopt_stream_release_sync(h->device, h->stream));
-    REFUSED(memopt_event_create(h->device, 0, &event));
-    REFUSED(memopt_event_record(h->event, h->stream));
-    REFUSED(memopt_event_query(h->event));
-    REFUSED(memopt_event_sync(h->event));
-    REFUSED(memopt_fill(h->device, h->block, 9, MIB, NULL));
-    REFUSED(memopt_copy(h->device, h->block, h->pinned, MIB, h->stream));
-    REFUSED(memopt_host_alloc(h->device, MIB, &pointer));
-    REFUSED(memopt_host_register(h->device, h->block, MIB));
-    REFUSED(memopt_host_unregister(h->device, h->block));
-    REFUSED(memopt_host_free(h->device, h->pinned));
+    AS_CHILD(memopt_device_get_properties(h->device, &properties));
+    AS_CHILD(memopt_device_get_memory_info(h->device, &info));
+    AS_CHILD(memopt_device_set_threads(h->device, 1));
+    AS_CHILD(memopt_device_sync(h->device));
+    AS_CHILD(memopt_stream_create(h->device, &stream));
+    AS_CHILD(memopt_stream_sync(h->device, h->stream));
+    AS_CHILD(memopt_stream_query(h->device, h->stream));
+    AS_CHILD(memopt_stream_wait_event(h->device, h->stream, h->event));
+    AS_CHILD(memopt_stream_release_sync(h->device, h->stream));
+    AS_CHILD(memopt_event_create(h->device, 0, &event));
+    AS_CHILD(memopt_event_record(h->event, h->stream));
+    AS_CHILD(memopt_event_query(h->event));
+    AS_CHILD(memopt_event_sync(h->event));
+    AS_CHILD(memopt_fill(h->device, h->block, 9, MIB, NULL));
+    AS_CHILD(memopt_copy(h->device, h->block, h->pinned, MIB, h->stream));
+    AS_CHILD(memopt_host_alloc(h->device, MIB, &pointer));
+    AS_CHILD(memopt_host_register(h->device, h->block, MIB));
+    AS_CHILD(memopt_host_unregister(h->device, h->block));
+    AS_CHILD(memopt_host_free(h->device, h->pinned));
 }
 
 static void try_allocator(handles *h)
@@ -144,23 +144,23 @@ static void try_allocator(handles *h)
     uint64_t value = 0;
     memopt_tag tag = 0;
     memopt_tag_stats stats = MEMOPT_TAG_STATS_INIT;
-    REFUSED(memopt_allocator_create(h->device, NULL, NULL, &other));
-    REFUSED(memopt_allocator_alloc(h->allocator, 4 * MIB, MEMOPT_TAG_OTHER, h->stream, &pointer));
-    REFUSED(memopt_allocator_record_stream(h->allocator, h->block, h->stream));
-    REFUSED(memopt_allocator_get_block(h->allocator, h->block, &pointer, &value));
-    REFUSED(memopt_allocator_get_stats(h->allocator, 1, &value, NULL));
-    REFUSED(memopt_allocator_get_stat(h->allocator, "num_ooms", &value));
-    REFUSED(memopt_allocator_get_tag_stats(h->allocator, MEMOPT_TAG_OTHER, &stats));
-    REFUSED(memopt_allocator_register_tag(h->allocator, "child", &tag));
-    REFUSED(memopt_allocator_reset_peaks(h->allocator));
-    REFUSED(memopt_allocator_start_trace(h->allocator, "/nowhere"));
-    REFUSED(memopt_allocator_stop_trace(h->allocator, NULL));
-    REFUSED(memopt_allocator_set_limit(h->allocator, MIB));
-    REFUSED(memopt_allocator_free(h->allocator, h->block));
-    REFUSED(memopt_allocator_trim_sync(h->allocator, 0, &value));
-    REFUSED(memopt_pool_create(h->allocator, NULL, &other));
-    REFUSED(pause_pool(h->allocator, MEMOPT_PAUSE_KEEP, &value));
-    REFUSED(memopt_pool_resume_sync(h->allocator, 0));
+    AS_CHILD(memopt_allocator_create(h->device, NULL, NULL, &other));
+    AS_CHILD(memopt_allocator_alloc(h->allocator, 4 * MIB, MEMOPT_TAG_OTHER, h->stream, &pointer));
+    AS_CHILD(memopt_allocator_record_stream(h->allocator, h->block, h->stream));
+    AS_CHILD(memopt_allocator_get_block(h->allocator, h->block, &pointer, &value));
+    AS_CHILD(memopt_allocator_get_stats(h->allocator, 1, &value, NULL));
+    AS_CHILD(memopt_allocator_get_stat(h->allocator, "num_ooms", &value));
+    AS_CHILD(memopt_allocator_get_tag_stats(h->allocator, MEMOPT_TAG_OTHER, &stats));
+    AS_CHILD(memopt_allocator_register_tag(h->allocator, "child", &tag));
+    AS_CHILD(memopt_allocator_reset_peaks(h->allocator));
+    AS_CHILD(memopt_allocator_start_trace(h->allocator, "/nowhere"));
+    AS_CHILD(memopt_allocator_stop_trace(h->allocator, NULL));
+    AS_CHILD(memopt_allocator_set_limit(h->allocator, MIB));
+    AS_CHILD(memopt_allocator_free(h->allocator, h->block));
+    AS_CHILD(memopt_allocator_trim_sync(h->allocator, 0, &value));
+    AS_CHILD(memopt_pool_create(h->allocator, NULL, &other));
+    AS_CHILD(pause_pool(h->allocator, MEMOPT_PAUSE_KEEP, &value));
+    AS_CHILD(memopt_pool_resume_sync(h->allocator, 0));
     if (pool_is_paused(h->allocator))
         _exit(2);
     if (memopt_allocator_owns(h->allocator, h->block))
@@ -183,47 +183,47 @@ static void try_primitives(handles *h)
     memopt_offloader_stats offloader = MEMOPT_OFFLOADER_STATS_INIT;
     memopt_optimizer_group group = MEMOPT_OPTIMIZER_GROUP_INIT;
     memopt_scaler_state state = MEMOPT_SCALER_STATE_INIT;
-    REFUSED(memopt_region_get_stats(h->region, &region));
-    REFUSED(memopt_region_recompute(h->region, h->stream));
-    REFUSED(memopt_region_forward(h->region, h->stream));
-    REFUSED(memopt_region_release(h->region));
-    REFUSED(memopt_region_reset(h->region));
-    REFUSED(memopt_offloader_get_stats(h->offloader, &offloader));
-    REFUSED(memopt_offloader_pack(h->offloader, h->block, MIB, h->stream, &ticket));
-    REFUSED(memopt_offloader_pack_borrowed(h->offloader, h->block, MIB, h->stream, &ticket, &kept));
-    REFUSED(memopt_offloader_prefetch(h->offloader, h->ticket));
-    REFUSED(memopt_offloader_unpack(h->offloader, h->ticket, h->stream, &pointer));
-    REFUSED(memopt_offloader_unpack_into(h->offloader, h->ticket, h->block, MIB, h->stream));
-    REFUSED(memopt_offloader_release(h->offloader, h->ticket, h->stream));
-    REFUSED(memopt_offloader_trim_sync(h->offloader, NULL));
-    REFUSED(memopt_optimizer_add_group(h->optimizer, &group, &(uint32_t){0}));
-    REFUSED(memopt_optimizer_get_group(h->optimizer, 0, &group));
-    REFUSED(memopt_optimizer_add_parameter(h->optimizer, 0, &h->tensor, NULL, NULL, &index));
-    REFUSED(memopt_optimizer_step(h->optimizer, &h->tensor, 1, NULL, h->stream));
-    REFUSED(memopt_optimizer_get_steps_sync(h->optimizer, 0, h->stream, &index));
-    REFUSED(memopt_optimizer_get_export_size(h->optimizer, &index));
-    REFUSED(memopt_optimizer_export_sync(h->optimizer, MIB, h->stream, h->pinned));
-    REFUSED(memopt_optimizer_import_sync(h->optimizer, h->pinned, MIB, h->stream));
-    REFUSED(memopt_optimizer_import_converted_sync(h->optimizer, h->pinned, MIB, h->stream));
-    REFUSED(memopt_optimizer_export_pieces_sync(h->optimizer, keep_nothing, NULL, h->stream));
-    REFUSED(memopt_scaler_update(h->scaler, h->stream));
-    REFUSED(memopt_fill_tensors(h->device, &h->tensor, 1, 0, h->stream));
-    REFUSED(memopt_scaler_unscale(h->scaler, &h->tensor, 1, h->stream));
-    REFUSED(memopt_scaler_get_state_sync(h->scaler, h->stream, &state));
-    REFUSED(memopt_check_finite(h->device, &h->tensor, 1, h->pinned, h->stream));
+    AS_CHILD(memopt_region_get_stats(h->region, &region));
+    AS_CHILD(memopt_region_recompute(h->region, h->stream));
+    AS_CHILD(memopt_region_forward(h->region, h->stream));
+    AS_CHILD(memopt_region_release(h->region));
+    AS_CHILD(memopt_region_reset(h->region));
+    AS_CHILD(memopt_offloader_get_stats(h->offloader, &offloader));
+    AS_CHILD(memopt_offloader_pack(h->offloader, h->block, MIB, h->stream, &ticket));
+    AS_CHILD(memopt_offloader_pack_borrowed(h->offloader, h->block, MIB, h->stream, &ticket, &kept));
+    AS_CHILD(memopt_offloader_prefetch(h->offloader, h->ticket));
+    AS_CHILD(memopt_offloader_unpack(h->offloader, h->ticket, h->stream, &pointer));
+    AS_CHILD(memopt_offloader_unpack_into(h->offloader, h->ticket, h->block, MIB, h->stream));
+    AS_CHILD(memopt_offloader_release(h->offloader, h->ticket, h->stream));
+    AS_CHILD(memopt_offloader_trim_sync(h->offloader, NULL));
+    AS_CHILD(memopt_optimizer_add_group(h->optimizer, &group, &(uint32_t){0}));
+    AS_CHILD(memopt_optimizer_get_group(h->optimizer, 0, &group));
+    AS_CHILD(memopt_optimizer_add_parameter(h->optimizer, 0, &h->tensor, NULL, NULL, &index));
+    AS_CHILD(memopt_optimizer_step(h->optimizer, &h->tensor, 1, NULL, h->stream));
+    AS_CHILD(memopt_optimizer_get_steps_sync(h->optimizer, 0, h->stream, &index));
+    AS_CHILD(memopt_optimizer_get_export_size(h->optimizer, &index));
+    AS_CHILD(memopt_optimizer_export_sync(h->optimizer, MIB, h->stream, h->pinned));
+    AS_CHILD(memopt_optimizer_import_sync(h->optimizer, h->pinned, MIB, h->stream));
+    AS_CHILD(memopt_optimizer_import_converted_sync(h->optimizer, h->pinned, MIB, h->stream));
+    AS_CHILD(memopt_optimizer_export_pieces_sync(h->optimizer, keep_nothing, NULL, h->stream));
+    AS_CHILD(memopt_scaler_update(h->scaler, h->stream));
+    AS_CHILD(memopt_fill_tensors(h->device, &h->tensor, 1, 0, h->stream));
+    AS_CHILD(memopt_scaler_unscale(h->scaler, &h->tensor, 1, h->stream));
+    AS_CHILD(memopt_scaler_get_state_sync(h->scaler, h->stream, &state));
+    AS_CHILD(memopt_check_finite(h->device, &h->tensor, 1, h->pinned, h->stream));
 }
 
 static void try_ends(handles *h)
 {
-    REFUSED(memopt_scaler_destroy(h->scaler));
-    REFUSED(memopt_optimizer_destroy(h->optimizer));
-    REFUSED(memopt_offloader_destroy_force(h->offloader));
-    REFUSED(memopt_region_destroy(h->region));
-    REFUSED(memopt_event_destroy(h->event));
-    REFUSED(memopt_stream_destroy(h->device, h->stream));
-    REFUSED(memopt_allocator_destroy(h->allocator));
-    REFUSED(memopt_allocator_destroy_force(h->allocator));
-    REFUSED(memopt_device_close(h->device));
+    AS_CHILD(memopt_scaler_destroy(h->scaler));
+    AS_CHILD(memopt_optimizer_destroy(h->optimizer));
+    AS_CHILD(memopt_offloader_destroy_force(h->offloader));
+    AS_CHILD(memopt_region_destroy(h->region));
+    AS_CHILD(memopt_event_destroy(h->event));
+    AS_CHILD(memopt_stream_destroy(h->device, h->stream));
+    AS_CHILD(memopt_allocator_destroy(h->allocator));
+    AS_CHILD(memopt_allocator_destroy_force(h->allocator));
+    AS_CHILD(memopt_device_close(h->device));
 }
 
 static void open_own_device(void)
@@ -233,7 +233,7 @@ static void open_own_device(void)
     memopt_allocator *allocator = NULL;
     void *pointer = NULL;
     if (strcmp(name, "cpu") != 0) {
-        REFUSED(memopt_device_open(name, NULL, &device));
+        AS_CHILD(memopt_device_open(name, NULL, &device));
         return;
     }
     if (memopt_device_open(name, NULL, &device) != MEMOPT_OK ||

@@ -70,11 +70,11 @@ TEST(memory)
     SAYS("256.00 MiB asked");
     SAYS("of 64.00 MiB");
     assert_true(none == (void *)1);
-    FAILS(MEMOPT_INVALID_ARGUMENT, mo_mem_free(other, a, MIB));
-    FAILS(MEMOPT_INVALID_ARGUMENT, mo_mem_free(device, a, 2 * MIB));
+    REFUSED(mo_mem_free(other, a, MIB));
+    REFUSED(mo_mem_free(device, a, 2 * MIB));
     assert_int_equal(info_of(device).used, MIB);
     OK(mo_mem_free(device, a, MIB));
-    FAILS(MEMOPT_INVALID_ARGUMENT, mo_mem_free(device, a, MIB));
+    REFUSED(mo_mem_free(device, a, MIB));
     OK(memopt_device_close(device));
     OK(memopt_device_close(other));
 }
@@ -88,9 +88,9 @@ TEST(virtual_memory_of_another_device)
     OK(mo_vm_reserve(device, GRANULE, &address));
     OK(mo_vm_create(other, GRANULE, &handle));
     OK(memopt_host_alloc(other, 100, &pinned));
-    FAILS(MEMOPT_INVALID_ARGUMENT, mo_vm_map(device, address, GRANULE, handle));
-    FAILS(MEMOPT_INVALID_ARGUMENT, mo_vm_unreserve(other, address, GRANULE));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_host_free(device, pinned));
+    REFUSED(mo_vm_map(device, address, GRANULE, handle));
+    REFUSED(mo_vm_unreserve(other, address, GRANULE));
+    REFUSED(memopt_host_free(device, pinned));
     OK(memopt_host_free(other, pinned));
     OK(mo_vm_release(other, handle, GRANULE));
     OK(mo_vm_unreserve(device, address, GRANULE));
@@ -115,7 +115,7 @@ TEST(not_ready_is_no_error)
     for (int round = 0; round < 100; round++) { /* the device may be done before it is asked */
         OK(memopt_fill(device, memory, 9, MIB, stream));
         OK(memopt_event_record(done, stream));
-        FAILS(MEMOPT_INVALID_ARGUMENT, memopt_event_elapsed(timed, done, &seconds)); /* no timing */
+        REFUSED(memopt_event_elapsed(timed, done, &seconds)); /* no timing */
         memopt_status event = memopt_event_query(done);
         memopt_status whole = memopt_stream_query(device, stream);
         assert_true(event == MEMOPT_NOT_READY || event == MEMOPT_OK);
@@ -130,7 +130,7 @@ TEST(not_ready_is_no_error)
     OK(memopt_event_destroy(done));
     OK(memopt_event_destroy(timed));
     OK(memopt_stream_destroy(device, stream));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_stream_destroy(device, stream));
+    REFUSED(memopt_stream_destroy(device, stream));
     OK(memopt_device_close(device));
 }
 

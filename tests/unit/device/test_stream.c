@@ -165,8 +165,7 @@ TEST_WITH(elapsed_time_is_of_completion, open_device, close_device)
     OK(memopt_event_create(device, 1, &start));
     OK(memopt_event_create(device, 1, &end));
     OK(memopt_event_create(device, 0, &silent));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_event_elapsed(start, end, &seconds));
-    SAYS("never recorded");
+    REFUSED_SAYING("never recorded", memopt_event_elapsed(start, end, &seconds));
     memopt_stream stream;
     gate g = {0, 0};
     OK(memopt_stream_create(device, &stream));
@@ -179,7 +178,7 @@ TEST_WITH(elapsed_time_is_of_completion, open_device, close_device)
     OK(memopt_event_sync(end));
     OK(memopt_event_elapsed(start, end, &seconds));
     assert_true(seconds > 0 && seconds < 3600);
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_event_elapsed(start, silent, &seconds));
+    REFUSED(memopt_event_elapsed(start, silent, &seconds));
     SAYS("end event was made without timing");
     OK(memopt_stream_destroy(device, stream));
     OK(memopt_event_destroy(start));
@@ -310,7 +309,7 @@ TEST(test_copy_sync)
     OK(memopt_fill(device, memory, 5, 512, stream));
     OK(memopt_copy_sync(device, &read, memory, sizeof read, stream));
     assert_int_equal(read, 0x05050505);
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_copy_sync(device, NULL, memory, 4, stream));
+    REFUSED(memopt_copy_sync(device, NULL, memory, 4, stream));
     OK(mo_mem_free(device, memory, 512));
     OK(memopt_stream_destroy(device, stream));
     OK(memopt_device_close(device));

@@ -170,9 +170,8 @@ TEST_WITH(test_full_host, healthy_disk, NULL)
     OK(memopt_offloader_prefetch(w.offloader, first));
     assert_int_equal(stats_of(&w).disk_read_bytes, 0);
     void *mine = device_block(&w, bytes, w.s);
-    FAILS(MEMOPT_LIMIT_REACHED,
-          memopt_offloader_prefetch_into(w.offloader, first, mine, bytes, w.s));
-    SAYS("3.00 MiB to bring back from the disk");
+    FAILS_SAYING(MEMOPT_LIMIT_REACHED, "3.00 MiB to bring back from the disk",
+                 memopt_offloader_prefetch_into(w.offloader, first, mine, bytes, w.s));
     OK(memopt_offloader_unpack_into(w.offloader, first, mine, bytes, w.s));
     assert_true(holds(&w, mine, 1, bytes, w.s));
     OK(memopt_offloader_unpack(w.offloader, first, w.t, &data));
@@ -264,27 +263,25 @@ TEST_WITH(test_options, healthy_disk, NULL)
     memopt_offloader *none = NULL;
     spill_open(&w, MIB, 0);
     memopt_offloader_options o = spilling(0, 0);
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offloader_create(w.device, w.allocator, &o, &none));
-    SAYS("host_limit is 0");
+    REFUSED_SAYING("host_limit is 0", memopt_offloader_create(w.device, w.allocator, &o, &none));
     o = spilling(MIB, 0);
     o.disk_path = NULL;
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offloader_create(w.device, w.allocator, &o, &none));
-    SAYS("disk_path is NULL");
+    REFUSED_SAYING("disk_path is NULL", memopt_offloader_create(w.device, w.allocator, &o, &none));
     o = spilling(MIB, 0);
     o.overflow = MEMOPT_OVERFLOW_KEEP;
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offloader_create(w.device, w.allocator, &o, &none));
+    REFUSED(memopt_offloader_create(w.device, w.allocator, &o, &none));
     SAYS("overflow is not spill");
     o.disk_path = NULL;
     o.disk_limit = 1;
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offloader_create(w.device, w.allocator, &o, &none));
+    REFUSED(memopt_offloader_create(w.device, w.allocator, &o, &none));
     o = spilling(MIB, 0);
     o.disk_path = "";
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offloader_create(w.device, w.allocator, &o, &none));
+    REFUSED(memopt_offloader_create(w.device, w.allocator, &o, &none));
     o.disk_path = "/nowhere/to/be/found";
     FAILS(MEMOPT_IO_ERROR, memopt_offloader_create(w.device, w.allocator, &o, &none));
     SAYS("No such file or directory");
     o.disk_path = "/dev/null";
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offloader_create(w.device, w.allocator, &o, &none));
+    REFUSED(memopt_offloader_create(w.device, w.allocator, &o, &none));
     SAYS("exists and is not a directory");
     assert_null(none);
     world_close(&w);
@@ -319,8 +316,7 @@ TEST_WITH(test_file, healthy_disk, NULL)
     assert_non_null(mine);
     fclose(mine);
     int file = -1;
-    FAILS(MEMOPT_INVALID_ARGUMENT, mo_file_open("offload", "disk_path", name, &file));
-    SAYS("a file that does not exist");
+    REFUSED_SAYING("a file that does not exist", mo_file_open("offload", "disk_path", name, &file));
     assert_int_equal(unlink(name), 0);
 }
 
