@@ -241,54 +241,6 @@ static void refuse_memory(world *a, world *b, void *block)
     OK(memopt_host_unregister(b->device, mine));
 }
 
-static int on_cpu(const world *w)
-{
-    return strcmp(w->properties.backend, "cpu") == 0;
-}
-
-/* Kernels must not see the other's memory. On "cpu" every memory is the host's. */
-static void refuse_tensors(world *a, const memopt_tensor *mine, const memopt_tensor *theirs)
-{
-    memopt_optimizer *optimizer = NULL;
-    memopt_optimizer_group group = MEMOPT_OPTIMIZER_GROUP_INIT;
-    memopt_offloader *offloader = NULL;
-    memopt_scaler *scaler = NULL;
-    memopt_ticket ticket = 0;
-    uint32_t number = 0;
-    uint64_t index = 99;
-    int32_t kept = 7;
-    memopt_tensor half = {mine->data, mine->count / 2, mine->dtype};
-    memopt_tensor high = {(char *)theirs->data, half.count, mine->dtype};
-    if (on_cpu(a))
-        return;
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_cast(a->device, mine, theirs, 1, NULL, a->stream));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_cast(a->device, theirs, mine, 1, NULL, a->stream));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_content_hash(a->device, theirs->data, mine, a->stream));
-    OK(memopt_scaler_create(a->device, NULL, &scaler));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_scaler_unscale(scaler, theirs, 1, a->stream));
-    FAILS(MEMOPT_INVALID_ARGUMENT,
-          memopt_norm(a->device, theirs->data, mine, 1, mine->data, 64, a->stream));
-    OK(memopt_scaler_destroy(scaler));
-    OK(memopt_optimizer_create(a->allocator, NULL, &optimizer));
-    OK(memopt_optimizer_add_group(optimizer, &group, &number));
-    FAILS(MEMOPT_INVALID_ARGUMENT,
-          memopt_optimizer_add_parameter(optimizer, number, theirs, NULL, a->stream, &index));
-    CHECK(index == 99);
-    OK(memopt_optimizer_add_parameter(optimizer, number, &half, NULL, a->stream, &index));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_optimizer_step(optimizer, &high, 1, NULL, a->stream));
-    OK(memopt_optimizer_destroy(optimizer));
-    OK(memopt_offloader_create(a->device, a->allocator, NULL, &offloader));
-    FAILS(MEMOPT_INVALID_ARGUMENT,
-          memopt_offloader_pack_borrowed(offloader, theirs->data, 4096, a->stream, &ticket, &kept));
-    CHECK(ticket == 0 && kept == 7);
-    OK(memopt_offloader_pack_borrowed(offloader, mine->data, 4096, a->stream, &ticket, &kept));
-    FAILS(MEMOPT_INVALID_ARGUMENT,
-          memopt_offloader_unpack_into(offloader, ticket, theirs->data, 4096, a->stream));
-    OK(memopt_offloader_release(offloader, ticket, a->stream));
-    OK(memopt_device_sync(a->device));
-    OK(memopt_offloader_destroy(offloader));
-}
-
 static void strangers_are_refused(world *w)
 {
     world second, *worlds[2] = {w, &second};
@@ -301,7 +253,6 @@ static void strangers_are_refused(world *w)
     for (int i = 0; i < 2; i++) {
         refuse_events_and_streams(worlds[i], worlds[1 - i], &tensors[i]);
         refuse_memory(worlds[i], worlds[1 - i], tensors[1 - i].data);
-        refuse_tensors(worlds[i], &tensors[i], &tensors[1 - i]);
     }
     for (int i = 0; i < 2; i++) {
         label(worlds[i], "after refusals");

@@ -1,5 +1,5 @@
-/* Accumulation, scaling by a factor in memory, and the check alone: each form against the formula
- * element by element, many tensors, bad input. */
+/* Accumulation: each form against the formula element by element. Scaling by a factor in memory, the check
+ * alone, bad input; kernels_reduce compares their kernels. */
 #include "support.h"
 
 #include "kernels/cast/accumulate.h"
@@ -70,33 +70,6 @@ TEST(each_form)
     }
 }
 
-/* More tensors than a launch describes, some of them empty. */
-TEST(many_tensors)
-{
-    enum { TENSORS = 250 };
-    memopt_device *device = open_cpu(2);
-    memopt_tensor to[TENSORS], from[TENSORS];
-    float *sums = device_memory(device, TENSORS * 100 * 4);
-    uint16_t *values = device_memory(device, TENSORS * 100 * 2);
-    for (int i = 0; i < TENSORS * 100; i++) {
-        sums[i] = (float)i;
-        values[i] = mo_f32_to_bf16((float)(i % 128));
-    }
-    for (int i = 0; i < TENSORS; i++) {
-        uint64_t count = i % 7 == 3 ? 0 : 1 + (uint64_t)i % 100;
-        to[i] = tensor_of(sums + i * 100, count, MEMOPT_DTYPE_F32);
-        from[i] = tensor_of(values + i * 100, count, MEMOPT_DTYPE_BF16);
-    }
-    OK(memopt_accumulate(device, to, from, TENSORS, 0.5f, NULL));
-    for (int i = 0; i < TENSORS * 100; i++) {
-        int inside = (uint64_t)(i % 100) < to[i / 100].count;
-        assert_true(sums[i] == (float)i + (inside ? 0.5f * (float)(i % 128) : 0.0f));
-    }
-    OK(mo_mem_free(device, sums, TENSORS * 100 * 4));
-    OK(mo_mem_free(device, values, TENSORS * 100 * 2));
-    OK(memopt_device_close(device));
-}
-
 TEST(bad_tensors)
 {
     memopt_device *device = open_cpu(1);
@@ -128,39 +101,6 @@ TEST(bad_tensors)
 }
 
 /* --- memopt_scale and memopt_check_finite ---------------------------------------------------- */
-
-/* Wherever the one bad element is, and by whatever factor, 1 included, it is found. */
-TEST(scale_notes_each_place)
-{
-    enum { COUNT = MO_CHUNK_ELEMENTS + 45 };
-    memopt_device *device = open_cpu(2);
-    float *data = device_memory(device, (COUNT + 64) * 4), *cells = device_memory(device, 64);
-    const uint64_t places[] = {0, 1, COUNT / 2, MO_CHUNK_ELEMENTS, COUNT - 1};
-    memopt_tensor tensors[2];
-    for (int type = 0; type < TYPES; type++)
-        for (int round = 0; round < 24; round++) {
-            uint64_t place = round % 6 < 5 ? places[round % 6] : COUNT;
-            float factor = round < 12 ? 0.5f : 1.0f;
-            for (uint64_t i = 0; i < COUNT; i++)
-                put(data, i, types[type], (float)(i % 64));
-            if (place < COUNT)
-                put(data, place, types[type], round % 2 ? INFINITY : NAN);
-            tensors[0] = tensor_of(data, 7, types[type]);
-            tensors[1] = tensor_of((char *)data + 7 * memopt_dtype_size(types[type]), COUNT - 7,
-                                   types[type]);
-            cells[0] = factor, cells[1] = 0, cells[2] = 0;
-            OK(memopt_check_finite(device, tensors, 2, &cells[1], NULL));
-            OK(memopt_scale(device, tensors, 2, &cells[0], &cells[2], NULL));
-            assert_true(cells[1] == (place < COUNT ? 1.0f : 0.0f));
-            assert_true(cells[2] == cells[1]);
-            for (uint64_t i = 0; i < COUNT; i++)
-                if (i != place)
-                    assert_true(get(data, i, types[type]) == factor * (float)(i % 64));
-        }
-    OK(mo_mem_free(device, data, (COUNT + 64) * 4));
-    OK(mo_mem_free(device, cells, 64));
-    OK(memopt_device_close(device));
-}
 
 TEST(bad_cells)
 {

@@ -21,20 +21,6 @@ static int close_device(void **state)
     return memopt_device_close(device) != MEMOPT_OK;
 }
 
-/* A line "Name:   123 kB" of a file of /proc, in bytes. */
-static uint64_t proc_bytes(const char *path, const char *name)
-{
-    char line[256];
-    unsigned long long kib = 0;
-    FILE *file = fopen(path, "r");
-    assert_non_null(file);
-    while (fgets(line, sizeof line, file) != NULL)
-        if (strncmp(line, name, strlen(name)) == 0)
-            sscanf(line + strlen(name), ": %llu", &kib);
-    fclose(file);
-    return (uint64_t)kib << 10;
-}
-
 TEST_WITH(capacity_is_counted_at_create, open_device, close_device)
 {
     memopt_device *device = *state;
@@ -77,44 +63,6 @@ TEST_WITH(plain_allocations_ascend, open_device, close_device)
     OK(memopt_device_close(devices[1]));
 }
 
-TEST_WITH(physical_memory_does_not_fragment, open_device, close_device)
-{
-    memopt_device *device = *state;
-    mo_vm_handle handles[32], large;
-    for (int i = 0; i < 32; i++)
-        OK(mo_vm_create(device, GRANULE, &handles[i]));
-    for (int i = 0; i < 32; i += 2)
-        OK(mo_vm_release(device, handles[i], GRANULE));
-    OK(mo_vm_create(device, 16 * GRANULE, &large)); /* no hole is larger than one granule */
-    for (int i = 1; i < 32; i += 2)
-        OK(mo_vm_release(device, handles[i], GRANULE));
-    OK(mo_vm_release(device, large, 16 * GRANULE));
-    OK(mo_vm_create(device, 32 * GRANULE, &large));
-    OK(mo_vm_release(device, large, 32 * GRANULE));
-}
-
-TEST_WITH(contents_survive_a_move, open_device, close_device)
-{
-    memopt_device *device = *state;
-    mapped m = map_new(device, 2 * GRANULE);
-    void *elsewhere;
-    assert_true(all_bytes(m.address, 0, m.size));
-    memset(m.address, 0x5A, m.size);
-    OK(mo_vm_unmap(device, m.address, m.size));
-    OK(mo_vm_reserve(device, 4 * GRANULE, &elsewhere));
-    char *place = (char *)elsewhere + GRANULE;
-    OK(mo_vm_map(device, place, m.size, m.handle));
-    OK(mo_vm_set_access(device, place, m.size));
-    assert_true(all_bytes(place, 0x5A, m.size));
-    OK(mo_vm_map(device, m.address, m.size, m.handle)); /* at two places at once */
-    OK(mo_vm_set_access(device, m.address, m.size));
-    place[GRANULE] = 1;
-    assert_int_equal(m.address[GRANULE], 1);
-    OK(mo_vm_unmap(device, place, m.size));
-    OK(mo_vm_unreserve(device, elsewhere, 4 * GRANULE));
-    unmap(device, &m);
-}
-
 /* Several mappings side by side are one range to programs, and one call gives access to all. */
 TEST_WITH(mappings_join, open_device, close_device)
 {
@@ -140,24 +88,6 @@ TEST_WITH(mappings_join, open_device, close_device)
     for (int i = 0; i < 3; i++)
         OK(mo_vm_release(device, handles[i], GRANULE));
     OK(mo_vm_unreserve(device, base, 3 * GRANULE));
-}
-
-TEST_WITH(released_pages_go_back, open_device, close_device)
-{
-    enum { BYTES = 32 << 20, SLACK = 4 << 20 };
-    memopt_device *device = *state;
-    uint64_t empty = proc_bytes("/proc/self/status", "RssShmem");
-    mapped m = map_new(device, BYTES);
-    assert_true(proc_bytes("/proc/self/status", "RssShmem") < empty + SLACK);
-    memset(m.address, 1, BYTES);
-    assert_true(proc_bytes("/proc/self/status", "RssShmem") >= empty + BYTES);
-    OK(mo_vm_unmap(device, m.address, BYTES));
-    assert_true(proc_bytes("/proc/self/status", "RssShmem") < empty + SLACK);
-    OK(mo_vm_release(device, m.handle, BYTES));
-    OK(mo_vm_unreserve(device, m.address, BYTES));
-    mapped again = map_new(device, BYTES);
-    assert_true(all_bytes(again.address, 0, BYTES)); /* other pages, not the old ones */
-    unmap(device, &again);
 }
 
 /* What the device's file holds, found among the open files of this process. */
