@@ -208,7 +208,6 @@ static void refuse_events_and_streams(world *a, world *b, memopt_tensor *t)
 static memopt_status run_nothing(void *user, memopt_region *region, memopt_region_pass pass,
                                  memopt_stream stream)
 {
-    (void)user, (void)region, (void)pass, (void)stream;
     return MEMOPT_OK;
 }
 

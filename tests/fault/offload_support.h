@@ -64,7 +64,6 @@ static inline memopt_status run_create(memopt_device *device, void *context)
 
 static inline void undo_create(memopt_device *device, void *context)
 {
-    (void)device;
     OK(memopt_offloader_destroy(((fixture *)context)->w.offloader));
 }
 
@@ -79,35 +78,30 @@ static inline void teardown_offloader(memopt_device *device, void *context)
 static inline memopt_status run_pack(memopt_device *device, void *context)
 {
     fixture *f = context;
-    (void)device;
     return memopt_offloader_pack(f->w.offloader, f->block, f->bytes, f->w.s, &f->ticket);
 }
 
 static inline memopt_status run_prefetch(memopt_device *device, void *context)
 {
     fixture *f = context;
-    (void)device;
     return memopt_offloader_prefetch(f->w.offloader, f->ticket);
 }
 
 static inline memopt_status run_unpack(memopt_device *device, void *context)
 {
     fixture *f = context;
-    (void)device;
     return memopt_offloader_unpack(f->w.offloader, f->ticket, f->w.t, &f->data);
 }
 
 static inline memopt_status run_unpack_into(memopt_device *device, void *context)
 {
     fixture *f = context;
-    (void)device;
     return memopt_offloader_unpack_into(f->w.offloader, f->ticket, f->into, f->bytes, f->w.t);
 }
 
 static inline memopt_status run_release(memopt_device *device, void *context)
 {
     fixture *f = context;
-    (void)device;
     return memopt_offloader_release(f->w.offloader, f->ticket, f->w.t);
 }
 
@@ -115,7 +109,6 @@ static inline memopt_status run_release(memopt_device *device, void *context)
 static inline memopt_status run_force(memopt_device *device, void *context)
 {
     fixture *f = context;
-    (void)device;
     memopt_offloader *offloader = f->w.offloader;
     f->w.offloader = NULL;
     return memopt_offloader_destroy_force(offloader);

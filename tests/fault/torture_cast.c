@@ -53,7 +53,6 @@ static void unchanged(memopt_device *device, void *context)
 {
     fixture *f = context;
     memopt_scaler_state now;
-    (void)device;
     assert_memory_equal(f->memory, f->before, BYTES - sizeof(float));
     read_state(f, &now);
     assert_memory_equal(&now, &f->state, sizeof now);
@@ -131,7 +130,6 @@ static memopt_status unscale(memopt_device *device, void *context)
 {
     fixture *f = context;
     memopt_tensor tensor = gradients_of(f);
-    (void)device;
     return memopt_scaler_unscale(f->scaler, &tensor, 1, NULL);
 }
 
@@ -139,7 +137,6 @@ static memopt_status check(memopt_device *device, void *context)
 {
     fixture *f = context;
     memopt_tensor tensor = gradients_of(f);
-    (void)device;
     return memopt_scaler_check(f->scaler, &tensor, 1, NULL);
 }
 
@@ -165,7 +162,6 @@ TORTURE_CALL(update, memopt_scaler_update(f->scaler, NULL))
 static memopt_status get_state(memopt_device *device, void *context)
 {
     fixture *f = context;
-    (void)device;
     f->result.struct_size = sizeof f->result;
     return memopt_scaler_get_state_sync(f->scaler, NULL, &f->result);
 }

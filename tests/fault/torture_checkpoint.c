@@ -99,7 +99,6 @@ TORTURE_CALL(run_forward, memopt_region_forward(f->l.region, f->b.stream))
 static void nothing_leased(memopt_device *device, void *context)
 {
     fixture *f = context;
-    (void)device;
     assert_int_equal(f->random.counter, f->before.counter);
     assert_int_equal(region_stats(f->l.region).leased_bytes, 0);
 }
@@ -130,7 +129,6 @@ static void recompute_worked(memopt_device *device, void *context)
 static void still_kept(memopt_device *device, void *context)
 {
     fixture *f = context;
-    (void)device;
     assert_int_equal(region_stats(f->l.region).leased_bytes, WORDS * 8);
 }
 
@@ -139,7 +137,6 @@ TORTURE_CALL(run_release, memopt_region_release(f->l.region))
 static void released(memopt_device *device, void *context)
 {
     fixture *f = context;
-    (void)device;
     assert_int_equal(region_stats(f->l.region).leased_bytes, 0);
     OK(memopt_region_forward(f->l.region, f->b.stream));
 }

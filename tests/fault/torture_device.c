@@ -72,7 +72,6 @@ TORTURE_CALL(event_record, memopt_event_record(f->event, f->stream))
 static void record_unchanged(memopt_device *device, void *context)
 {
     fixture *f = context;
-    (void)device;
     assert_int_equal(memopt_event_sync(f->second), MEMOPT_OK);
     assert_int_equal(memopt_event_elapsed(f->event, f->second, &f->seconds), MEMOPT_OK);
     assert_true(f->seconds >= 0);
@@ -81,7 +80,6 @@ static void record_unchanged(memopt_device *device, void *context)
 static memopt_status event_query(memopt_device *device, void *context)
 {
     memopt_status status;
-    (void)device;
     do
         status = memopt_event_query(((fixture *)context)->event);
     while (status == MEMOPT_NOT_READY);
@@ -107,7 +105,6 @@ TORTURE_CALL(device_sync, memopt_device_sync(device))
 static memopt_status memory_info(memopt_device *device, void *context)
 {
     memopt_memory_info info = {.struct_size = sizeof info};
-    (void)context;
     return memopt_device_get_memory_info(device, &info);
 }
 
@@ -117,7 +114,6 @@ TORTURE_CALL(fill, memopt_fill(device, f->to, 5, sizeof f->to, f->stream))
 static void nothing_written(memopt_device *device, void *context)
 {
     const fixture *f = context;
-    (void)device;
     for (size_t i = 0; i < sizeof f->to; i++)
         assert_int_equal(f->to[i], 9);
 }

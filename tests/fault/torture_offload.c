@@ -42,7 +42,6 @@ static void setup_prefetched(memopt_device *device, void *context)
 static void not_packed(memopt_device *device, void *context)
 {
     fixture *f = context;
-    (void)device;
     assert_int_equal(f->ticket, 0);
     assert_int_equal(stats_of(&f->w).tickets, 0);
     assert_int_equal(stats_of(&f->w).packs, 0);
@@ -53,7 +52,6 @@ static void not_packed(memopt_device *device, void *context)
 static void unpack_and_release(memopt_device *device, void *context)
 {
     fixture *f = context;
-    (void)device;
     OK(memopt_offloader_unpack(f->w.offloader, f->ticket, f->w.t, &f->data));
     assert_true(holds(&f->w, f->data, VALUE, f->bytes, f->w.t));
     OK(memopt_offloader_release(f->w.offloader, f->ticket, f->w.t));
@@ -64,7 +62,6 @@ static memopt_status run_borrow(memopt_device *device, void *context)
 {
     fixture *f = context;
     int32_t kept;
-    (void)device;
     return memopt_offloader_pack_borrowed(f->w.offloader, f->block, f->bytes, f->w.s, &f->ticket,
                                           &kept);
 }
@@ -84,7 +81,6 @@ static memopt_status run_request_pack(memopt_device *device, void *context)
 {
     fixture *f = context;
     memopt_offloader_request request = request_of(f, f->w.s, f->block);
-    (void)device;
     memopt_status status = memopt_offloader_request_pack(&request);
     f->ticket = request.ticket; /* also where it failed: it is to be what it was */
     return status;
@@ -94,7 +90,6 @@ static memopt_status run_request_unpack(memopt_device *device, void *context)
 {
     fixture *f = context;
     const memopt_offloader_request request = request_of(f, f->w.t, f->into);
-    (void)device;
     return memopt_offloader_request_unpack(&request);
 }
 
@@ -109,7 +104,6 @@ static void unpack_and_free(memopt_device *device, void *context)
 static void still_there(memopt_device *device, void *context)
 {
     fixture *f = context;
-    (void)device;
     assert_int_equal(stats_of(&f->w).tickets, 1);
     assert_int_equal(stats_of(&f->w).prefetch_hits, f->data != NULL);
 }
@@ -125,7 +119,6 @@ static void released(memopt_device *device, void *context)
 {
     fixture *f = context;
     void *data = NULL;
-    (void)device;
     FAILS(MEMOPT_NOT_FOUND, memopt_offloader_unpack(f->w.offloader, f->ticket, f->w.t, &data));
 }
 
@@ -134,7 +127,6 @@ TORTURE_CALL(run_wait, memopt_offloader_wait_packed(f->w.offloader, f->ticket, f
 static memopt_status run_query(memopt_device *device, void *context)
 {
     fixture *f = context;
-    (void)device;
     memopt_status status = memopt_offloader_query_packed(f->w.offloader, f->ticket);
     return status == MEMOPT_NOT_READY ? MEMOPT_OK : status;
 }
@@ -152,7 +144,6 @@ static void setup_cached(memopt_device *device, void *context)
 static void trimmed(memopt_device *device, void *context)
 {
     fixture *f = context;
-    (void)device;
     assert_int_equal(stats_of(&f->w).host_bytes, 0);
     assert_true(holds(&f->w, f->into, VALUE, f->bytes, f->w.t));
 }
@@ -170,7 +161,6 @@ static void setup_full(memopt_device *device, void *context)
 static void not_packed_again(memopt_device *device, void *context)
 {
     fixture *f = context;
-    (void)device;
     assert_int_equal(f->ticket, 0);
     assert_int_equal(stats_of(&f->w).tickets, 0);
     assert_true(holds(&f->w, f->block, VALUE, f->bytes, f->w.s));

@@ -20,7 +20,6 @@ static void setup_block(memopt_device *device, void *context)
 static void not_packed(memopt_device *device, void *context)
 {
     fixture *f = context;
-    (void)device;
     assert_int_equal(f->ticket, 0);
     assert_int_equal(stats_of(&f->w).tickets, 1);
     assert_null(broken_disk(f->w.offloader));
@@ -37,7 +36,6 @@ static void check_and_release(fixture *f, memopt_ticket ticket, int value)
 static void both_there(memopt_device *device, void *context)
 {
     fixture *f = context;
-    (void)device;
     assert_int_equal(stats_of(&f->w).disk_tickets, 1);
     check_and_release(f, f->ticket, OTHER);
     check_and_release(f, f->other, VALUE);
@@ -60,7 +58,6 @@ static void setup_spilled(memopt_device *device, void *context)
 static void still_on_disk(memopt_device *device, void *context)
 {
     fixture *f = context;
-    (void)device;
     assert_int_equal(stats_of(&f->w).disk_tickets, 1);
     assert_null(broken_disk(f->w.offloader));
 }
@@ -68,7 +65,6 @@ static void still_on_disk(memopt_device *device, void *context)
 static void there(memopt_device *device, void *context)
 {
     fixture *f = context;
-    (void)device;
     check_and_release(f, f->ticket, VALUE);
     if (f->full)
         check_and_release(f, f->other, OTHER);

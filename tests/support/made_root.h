@@ -14,20 +14,17 @@ static char root[] = "/tmp/memopt-root-XXXXXX";
 static inline int remove_one(const char *path, const struct stat *about, int kind,
                              struct FTW *where)
 {
-    (void)about, (void)kind, (void)where;
     return remove(path);
 }
 
 static inline int make_root(void **state)
 {
-    (void)state;
     strcpy(root + sizeof root - 7, "XXXXXX");
     return mkdtemp(root) == NULL;
 }
 
 static inline int remove_root(void **state)
 {
-    (void)state;
     return nftw(root, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 

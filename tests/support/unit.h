@@ -24,14 +24,14 @@ void add_test(unit_test *test);
 /* begin and end: of all tests together, or NULL. Returns how many failed. */
 int run_all_tests(CMFixtureFunction begin, CMFixtureFunction end);
 
-#define TEST_OF(name, begin, end, parameter)                                                         \
+#define TEST_OF(name, begin, end, parameter)                                                       \
     static void name(void **parameter);                                                            \
     __attribute__((constructor)) static void name##_is_a_test(void)                                \
     {                                                                                              \
         static unit_test test = {{#name, name, begin, end, NULL}, __LINE__, NULL};                 \
         add_test(&test);                                                                           \
     }                                                                                              \
-    static void name(__attribute__((unused)) void **parameter)
+    static void name(void **parameter)
 #define TEST_WITH(name, begin, end) TEST_OF(name, begin, end, state)
 #define TEST(name) TEST_OF(name, NULL, NULL, no_fixture)
 

@@ -128,8 +128,6 @@ static atomic_int stop;
 static void check_alive(void *user, memopt_log_level level, const char *message)
 {
     scope *to = user;
-    (void)level;
-    (void)message;
     if (!atomic_load(&to->alive))
         atomic_fetch_add(&to->late, 1);
     atomic_fetch_add(&to->calls, 1);
@@ -139,7 +137,6 @@ static void check_alive(void *user, memopt_log_level level, const char *message)
 
 static void *log_all_the_time(void *argument)
 {
-    (void)argument;
     while (!atomic_load(&stop))
         mo_log(MEMOPT_LOG_INFO, "line");
     return NULL;
@@ -186,7 +183,6 @@ static void call_back(void *user, memopt_log_level level, const char *message)
 {
     caller *c = user;
     memopt_dtype none;
-    (void)level;
     c->locks[c->count] = mo_log_held.locks;
     snprintf(c->lines[c->count++], sizeof c->lines[0], "%s", message);
     assert_int_equal(memopt_dtype_parse("none such", &none), MEMOPT_NOT_FOUND);

@@ -39,7 +39,6 @@ static inline memopt_status layer_lease(layer *l, memopt_stream stream)
     void *saved = NULL;
     uint64_t words = in_recompute(l) && l->other_words ? l->other_words : l->words;
     memopt_status status = MEMOPT_OK;
-    (void)stream;
     l->saved = NULL;
     if (!(in_recompute(l) && l->no_lease))
         status = memopt_region_alloc(l->region, words * 8, &saved);

@@ -151,9 +151,6 @@ static memopt_status declare_bad(void *user, memopt_region *region, memopt_regio
         {NULL, 1, MEMOPT_DTYPE_F32},
     };
     const memopt_tensor empty = {NULL, 0, MEMOPT_DTYPE_F32};
-    (void)user;
-    (void)pass;
-    (void)stream;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         REFUSED_SAYING("'bad'", memopt_region_check(region, "bad", &bad[i]));
     }

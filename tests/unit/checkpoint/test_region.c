@@ -270,7 +270,6 @@ static memopt_status meddle(void *user, memopt_region *region, memopt_region_pas
                             memopt_stream stream)
 {
     int *calls = user;
-    (void)pass;
     (*calls)++;
     FAILS_SAYING(MEMOPT_BUSY, "own callback", memopt_region_forward(region, stream));
     FAILS(MEMOPT_BUSY, memopt_region_recompute(region, stream));

@@ -38,7 +38,6 @@ static memopt_status lease(void *user, memopt_region *region, memopt_region_pass
                            memopt_stream stream)
 {
     void *pointer = NULL;
-    (void)user, (void)pass, (void)stream;
     return memopt_region_alloc(region, MIB, &pointer);
 }
 
@@ -169,7 +168,6 @@ static void try_allocator(handles *h)
 
 static memopt_status keep_nothing(void *user, const void *piece, uint64_t bytes)
 {
-    (void)user, (void)piece, (void)bytes;
     return MEMOPT_OK;
 }
 

@@ -27,7 +27,6 @@ static memopt_device *open_gpu(const char *name)
 /* Finds the control functions in the driver that the library has loaded. */
 static int find_controls(void **state)
 {
-    (void)state;
     memopt_backend_info info = {.struct_size = sizeof info};
     OK(memopt_backend_get_info(backend, &info));
     void *library = dlopen(info.library, RTLD_NOW | RTLD_NOLOAD);

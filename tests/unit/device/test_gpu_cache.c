@@ -87,14 +87,12 @@ static void write_file(const char *path, const char *bytes, long count)
 
 static int prepare(void **state)
 {
-    (void)state;
     return mkdtemp(top) == NULL;
 }
 
 static int clean(void **state)
 {
     char command[PATH];
-    (void)state;
     snprintf(command, sizeof command, "rm -rf '%s'", top);
     return system(command);
 }
@@ -155,7 +153,6 @@ static int lines, *waits_to;
 
 static void hear(void *user, memopt_log_level level, const char *message)
 {
-    (void)user, (void)level;
     snprintf(line, sizeof line, "%s", message);
     lines++;
     if (waits_to != NULL && strstr(message, "waits for another process") != NULL)

@@ -129,7 +129,6 @@ static void check_for(mo_gpu_device *gpu, const mo_gpu_recipe *recipe, const cha
  * some, not always the same. */
 static void every_generation(void **state)
 {
-    (void)state;
     enum { ALL = 90, EVERY = 10 };
     static const uint32_t capabilities[] = {75, 80, 86, 89, ALL, 100, 120};
     made_device made;
@@ -153,7 +152,6 @@ static void every_generation(void **state)
  * device that it was compiled for, and no other. */
 static void loads_where_it_fits(void **state)
 {
-    (void)state;
     static const uint32_t capabilities[] = {90, 80};
     memopt_device *device = open_device("cuda:0"); /* of capability 9.0 */
     mo_gpu_device *gpu = mo_gpu(device);
@@ -185,7 +183,6 @@ static void loads_where_it_fits(void **state)
 /* A device that is newer than the compiler gets PTX for the newest target that it knows. */
 static void newer_device(void **state)
 {
-    (void)state;
     made_device made;
     mo_gpu_device *gpu = make_device(&made, 255, 0, NULL);
     mo_gpu_recipe recipe;
@@ -203,7 +200,6 @@ static void newer_device(void **state)
 /* The message ends in the first line that tells an error, not in a warning before it. */
 static void wrong_source(void **state)
 {
-    (void)state;
     static const char source[] = "#warning \"first\"\n"
                                  "extern \"C\" __global__ void f(int *x) { *x = wrong_name; }\n"
                                  "int other = other_wrong_name;\n";
@@ -245,7 +241,6 @@ static void *compile_or_read(mo_gpu_device *gpu, const char *kernel, uint64_t *o
 /* A generation with warps of 64 threads, and one of 32. */
 static void real_hiprtc(void **state)
 {
-    (void)state;
     static const struct {
         const char *target;
         uint32_t machine; /* in the ELF's flags: LLVM's AMDGPU usage guide */
@@ -296,7 +291,6 @@ static void chosen(uint32_t capability, int driver, const char *file, const char
 
 static void best_compiler(void **state)
 {
-    (void)state;
     chosen(90, 13000, "nvrtc13/libnvrtc.so.13 (version 13.0)", "--gpu-architecture=sm_90");
     chosen(70, 13000, "nvrtc12/libnvrtc.so.12 (version 12.8)", "--gpu-architecture=sm_70");
     chosen(90, 12040, "nvrtc12/libnvrtc.so.12 (version 12.8)", "--gpu-architecture=sm_90");
@@ -314,7 +308,6 @@ static void best_compiler(void **state)
 /* MEMOPT_NVRTC: a file, a folder, several of them; nothing else is looked at. */
 static void named_compiler(void **state)
 {
-    (void)state;
     char path[1024], place[1200], wrong[64] = "/tmp/memopt-no-nvrtc-XXXXXX";
     snprintf(path, sizeof path, "%s", getenv("MEMOPT_DRIVER_PATH"));
     const char *nvrtc13 = strtok(path, ":"), *nvrtc12 = strtok(NULL, ":");
@@ -349,7 +342,6 @@ static void named_compiler(void **state)
 static const char *wheel_nvrtc;
 static void beside_the_library(void **state)
 {
-    (void)state;
     made_device made;
     mo_gpu_recipe recipe;
     char name[2 * MO_LIBRARY_FILE];
@@ -378,7 +370,6 @@ static int from_a_wheel(const char *nvrtc)
 
 static void says_what_is_missing(void **state)
 {
-    (void)state;
     memopt_device *device = open_device("cuda:0");
     char first[1024];
     int64_t blocks = mo_memory_live_blocks();
@@ -440,7 +431,6 @@ static void fail_with(const char *fault, memopt_status status, const char *says,
 
 static void compile_faults(void **state)
 {
-    (void)state;
     fail_with("create=2", MEMOPT_UNSUPPORTED, "NVRTC_ERROR_PROGRAM_CREATION_FAILURE (2)", 1);
     fail_with("compile=6", MEMOPT_UNSUPPORTED, "NVRTC_ERROR_COMPILATION (6)", 1);
     fail_with("compile=5", MEMOPT_UNSUPPORTED, "NVRTC_ERROR_INVALID_OPTION (5)", 1);
@@ -452,7 +442,6 @@ static void compile_faults(void **state)
 /* The n-th allocation fails, n = 1, 2, …: a status, nothing kept, and the next launch works. */
 static void no_host_memory(void **state)
 {
-    (void)state;
     int failures = 0;
     for (int64_t n = 1; n < 100; n++) {
         memopt_device *device = open_device("cuda:0");
@@ -482,7 +471,6 @@ static void no_host_memory(void **state)
 /* The message has the first error, not the warning in front of it. */
 static void first_error(void **state)
 {
-    (void)state;
     made_device made;
     mo_gpu_recipe recipe;
     void *binary = NULL;
@@ -521,7 +509,6 @@ static void *call_it(void *user)
 /* Each kernel is compiled once, when it is first needed, also where threads need it at once. */
 static void threads(void **state)
 {
-    (void)state;
     enum { COUNT = 6, KINDS = 3 };
     pthread_t ids[COUNT];
     call calls[COUNT];
@@ -549,7 +536,6 @@ static void threads(void **state)
 
 static void hip_device(void **state)
 {
-    (void)state;
     memopt_device *device = open_device("hip:0");
     int before = compiler_says("hip", "memopt_sim_rtc_compiled");
     OK(launch(device));
@@ -561,7 +547,6 @@ static void hip_device(void **state)
 
 static void hip_unknown(void **state)
 {
-    (void)state;
     memopt_device *device = open_device("hip:0");
     FAILS(MEMOPT_UNSUPPORTED, launch(device));
     SAYS("no kernels for gfx1999");

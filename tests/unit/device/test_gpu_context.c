@@ -41,7 +41,6 @@ static void find(void *function, const char *symbol)
 
 static int find_driver(void **state)
 {
-    (void)state;
     memopt_backend_info info = {.struct_size = sizeof info};
     OK(memopt_backend_get_info(backend, &info));
     driver = dlopen(info.library, RTLD_NOW | RTLD_NOLOAD);
@@ -120,7 +119,6 @@ static void still_current(const char *call)
 
 static void nothing(void *user)
 {
-    (void)user;
 }
 
 static void memory_calls(void)
@@ -416,7 +414,6 @@ static int note_launch(mo_gpu_function function, unsigned grid_x, unsigned grid_
                        unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
                        mo_gpu_stream stream, void **parameters, void **extra)
 {
-    (void)function, (void)shared, (void)stream;
     assert_int_equal(grid_y * grid_z * block_y * block_z, 1);
     assert_true(extra == NULL && grid_x <= INT32_MAX);
     assert_true(is_cuda() || (uint64_t)grid_x * block_x <= UINT32_MAX);

@@ -174,7 +174,6 @@ static int lines;
 
 static void hear(void *user, memopt_log_level level, const char *message)
 {
-    (void)user, (void)level;
     snprintf(line, sizeof line, "%s", message);
     lines++;
 }

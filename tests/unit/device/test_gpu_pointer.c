@@ -36,7 +36,6 @@ static void *find(void *library, const char *cuda, const char *hip)
 
 static int open_devices(void **state)
 {
-    (void)state;
     memopt_backend_info info = {.struct_size = sizeof info};
     OK(memopt_backend_get_info(backend, &info));
     void *library = dlopen(info.library, RTLD_NOW | RTLD_NOLOAD);
@@ -55,7 +54,6 @@ static int open_devices(void **state)
 
 static int close_devices(void **state)
 {
-    (void)state;
     OK(memopt_device_close(first_device));
     OK(memopt_device_close(second_device));
     OK(memopt_device_close(again));
@@ -328,7 +326,6 @@ TEST(an_unchanged_step_asks_nothing)
  * might reach. */
 static void what_cannot_be_told_is_let_pass(void **state)
 {
-    (void)state;
     static char host[BYTES];
     OK(ask(host, BYTES));
 }

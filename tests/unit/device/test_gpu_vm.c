@@ -27,7 +27,6 @@ static int is_mode(const char *name)
 
 static int find_controls(void **state)
 {
-    (void)state;
     memopt_backend_info info = {.struct_size = sizeof info};
     OK(memopt_backend_get_info("hip", &info));
     void *library = dlopen(info.library, RTLD_NOW | RTLD_NOLOAD);

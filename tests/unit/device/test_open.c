@@ -97,7 +97,6 @@ TEST(properties)
 
 static void no_work(const void *args, uint64_t begin, uint64_t end)
 {
-    (void)args, (void)begin, (void)end;
 }
 
 TEST(closing_with_live_objects)
@@ -188,7 +187,6 @@ TEST(registered_memory)
 
 static void nothing_to_call(void *user)
 {
-    (void)user;
 }
 
 static void each_call_refuses_a_stream(memopt_device *device, memopt_stream bad)

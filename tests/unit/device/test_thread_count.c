@@ -182,7 +182,6 @@ static char warned[400];
 
 static void take_warning(void *user, memopt_log_level level, const char *message)
 {
-    (void)user, (void)level;
     snprintf(warned, sizeof warned, "%s", message);
 }
 

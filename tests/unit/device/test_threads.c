@@ -36,7 +36,6 @@ static int end(void **state)
 static void arrive(void *context, size_t begin, size_t count)
 {
     shared *s = context;
-    (void)begin;
     atomic_fetch_add(&s->inside, (int)count);
     while (atomic_load(&s->inside) < THREADS) /* each item holds its thread until all are taken */
         sched_yield();
@@ -116,7 +115,6 @@ static void stay(const void *args, uint64_t begin, uint64_t end)
 {
     crowd *c = *(crowd *const *)args;
     int inside = atomic_fetch_add(&c->inside, 1) + 1, most = atomic_load(&c->most);
-    (void)begin, (void)end;
     while (inside > most && !atomic_compare_exchange_weak(&c->most, &most, inside))
         continue;
     while (atomic_load(&c->most) < c->wanted)

@@ -13,7 +13,6 @@ static char disk_folder[] = "/tmp/memopt-disk-test-XXXXXX";
 
 static inline int make_folder(void **unused)
 {
-    (void)unused;
     return mkdtemp(disk_folder) == NULL;
 }
 
@@ -31,7 +30,6 @@ static inline int files_left(void)
 
 static inline int remove_folder(void **unused)
 {
-    (void)unused;
     return rmdir(disk_folder); /* fails if a file is left */
 }
 
@@ -141,7 +139,6 @@ static inline ssize_t faulty_read(int file, void *to, size_t bytes, off_t offset
 
 static inline int healthy_disk(void **unused)
 {
-    (void)unused;
     fail_write = fail_read = disk_problem = disk_writes = disk_reads = write_at_most = 0;
     mo_file_calls = (mo_file_system){faulty_write, faulty_read, fdatasync, 0};
     return 0;

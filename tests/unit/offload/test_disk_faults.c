@@ -275,7 +275,6 @@ TEST_WITH(test_file_size_limit, healthy_disk, NULL)
 static memopt_status no_callback(memopt_device *device, memopt_stream stream,
                                  void (*function)(void *user), void *user)
 {
-    (void)device, (void)stream, (void)function, (void)user;
     return mo_fail(MEMOPT_UNSUPPORTED, "no functions of the host");
 }
 

@@ -129,7 +129,6 @@ static void check_race(void **state)
 /* Two training steps in a quarter of the host memory that they need, nothing waited for by hand. */
 static void test_two_steps(void **unused)
 {
-    (void)unused;
     enum { LAYERS = 8 };
     FOR_SEEDS (seed, 80) {
         world w;

@@ -265,7 +265,6 @@ static void check_race(void **state)
  * overwrite and free it in stream order at once. */
 static void test_failed_pack_gives_the_block_back(void **unused)
 {
-    (void)unused;
     int failures = 0;
     for (int device_fault = 0; device_fault < 2; device_fault++) {
         memopt_status status = MEMOPT_BUSY;

@@ -15,7 +15,6 @@ static const mo_device_ops *real;
 static inline memopt_status stream_capturing(memopt_device *device, memopt_stream stream,
                                              int32_t *out)
 {
-    (void)device;
     *out = capturing && stream == captured;
     return MEMOPT_OK;
 }

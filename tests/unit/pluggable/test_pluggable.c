@@ -29,8 +29,6 @@ static int logged;
 
 static void count_log(void *user, memopt_log_level level, const char *message)
 {
-    (void)user;
-    (void)message;
     logged += level == MEMOPT_LOG_ERROR;
 }
 
