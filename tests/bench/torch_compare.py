@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Our optimizer steps and casts beside torch's, in one process, in interleaved rounds.
+"""Our casts beside torch's, in one process, in interleaved rounds; and what torch_optim.py shares.
 
     MEMOPT_LIBRARY=build/demo/libmemopt.so PYTHONPATH=bindings/python \\
-        python tests/bench/torch_compare.py [--parameters 64Mi] [--rounds 5] [--json FILE]
+        python tests/bench/torch_compare.py [--parameters 64M] [--rounds 5] [--json FILE]
 
 Both sides work on tensors of torch that were made the same way, in one order, and touched before;
 every case runs once unmeasured. A round runs each case once, so that a disturbance of the machine
@@ -59,42 +59,6 @@ def values(shapes, dtype, scale):
     return [torch.empty(shape, dtype=dtype).normal_(0, scale) for shape in shapes]
 
 
-class TorchStep:
-    """torch's fused AdamW."""
-
-    def __init__(self, shapes, dtype):
-        self.parameters = [p.requires_grad_() for p in values(shapes, dtype, 0.02)]
-        self.gradients = values(shapes, dtype, 0.01)
-        for parameter, gradient in zip(self.parameters, self.gradients):
-            parameter.grad = gradient
-        self.optimizer = torch.optim.AdamW(self.parameters, lr=LR, weight_decay=WD, fused=True)
-
-    def run(self):
-        self.optimizer.step()
-
-    def close(self):
-        pass
-
-
-class OurStep:
-    """memopt's AdamW over the same kind of tensors."""
-
-    def __init__(self, shapes, dtype, kind, threads):
-        self.parameters = values(shapes, dtype, 0.02)
-        self.gradients = values(shapes, dtype, 0.01)
-        self.device = memopt.Device("cpu", threads=threads)
-        self.allocator = memopt.Allocator(self.device)
-        self.optimizer = kind(self.allocator, self.parameters, lr=LR, weight_decay=WD)
-
-    def run(self):
-        self.optimizer.step(self.gradients)
-
-    def close(self):
-        self.optimizer.close()
-        self.allocator.close()
-        self.device.close()
-
-
 class Copy:
     """torch's own copy of fp32 tensors: what the memory gives for the bytes it moves."""
 
@@ -144,26 +108,8 @@ class OurCast(TorchCast):
         self.device.close()
 
 
-def steps(shapes, threads):
-    """The optimizers: name, maker, bytes that a step moves per parameter, the case to beat."""
-    f32, bf16 = torch.float32, torch.bfloat16
-    return [
-        ("copy fp32", lambda: Copy(shapes), 8, None),
-        ("torch AdamW fused fp32", lambda: TorchStep(shapes, f32), 28, None),
-        ("memopt AdamW fp32", lambda: OurStep(shapes, f32, memopt.AdamW, threads), 28,
-         "torch AdamW fused fp32"),
-        ("memopt AdamW8bit fp32", lambda: OurStep(shapes, f32, memopt.AdamW8bit, threads), 16.06,
-         "torch AdamW fused fp32"),
-        ("torch AdamW fused bf16", lambda: TorchStep(shapes, bf16), 14, None),
-        ("memopt AdamW bf16", lambda: OurStep(shapes, bf16, memopt.AdamW, threads), 22,
-         "torch AdamW fused bf16"),
-        ("memopt AdamW8bit bf16", lambda: OurStep(shapes, bf16, memopt.AdamW8bit, threads), 10.06,
-         "torch AdamW fused bf16"),
-    ]  # fmt: skip
-
-
 def casts(shapes, threads):
-    """The casts, likewise."""
+    """The casts: name, maker, bytes that one moves per element, the case to beat."""
     types = {
         "fp32": torch.float32,
         "bf16": torch.bfloat16,
@@ -258,8 +204,6 @@ def main():
     parser.add_argument("--parameters", default="64M", help="how many (64M = 64 * 2**20)")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--only", choices=["big", "gpt2", "casts"], nargs="+",
-                        default=["big", "gpt2", "casts"])  # fmt: skip
     parser.add_argument("--json", help="write all figures to this file")
     options = parser.parse_args()
     wanted = memopt.parse_size(options.parameters)
@@ -273,14 +217,13 @@ def main():
     rows = []
     for threads in options.threads:
         torch.set_num_threads(threads)
-        for what in options.only:
-            shapes = gpt2_shapes(wanted) if what == "gpt2" else big_shapes(wanted)
-            cases = casts(shapes, threads) if what == "casts" else steps(shapes, threads)
-            total = sum(map(count, shapes))
-            title = "%s: %d tensors, %.1f Mi elements, %d thread%s" % (
-                what, len(shapes), total / 2**20, threads, "s" * (threads > 1))  # fmt: skip
-            report(title, cases, measure(cases, options.rounds), total, rows)
-            sys.stdout.flush()
+        shapes = big_shapes(wanted)
+        total = sum(map(count, shapes))
+        title = "casts: %d tensors, %.1f Mi elements, %d thread%s" % (
+            len(shapes), total / 2**20, threads, "s" * (threads > 1))  # fmt: skip
+        cases = casts(shapes, threads)
+        report(title, cases, measure(cases, options.rounds), total, rows)
+        sys.stdout.flush()
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump({"torch": torch.__version__, "isa": isa, "rows": rows}, file, indent=1)
