@@ -75,35 +75,13 @@ static inline void teardown_offloader(memopt_device *device, void *context)
     teardown_device(device, context);
 }
 
-static inline memopt_status run_pack(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    return memopt_offloader_pack(f->w.offloader, f->block, f->bytes, f->w.s, &f->ticket);
-}
-
-static inline memopt_status run_prefetch(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    return memopt_offloader_prefetch(f->w.offloader, f->ticket);
-}
-
-static inline memopt_status run_unpack(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    return memopt_offloader_unpack(f->w.offloader, f->ticket, f->w.t, &f->data);
-}
-
-static inline memopt_status run_unpack_into(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    return memopt_offloader_unpack_into(f->w.offloader, f->ticket, f->into, f->bytes, f->w.t);
-}
-
-static inline memopt_status run_release(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    return memopt_offloader_release(f->w.offloader, f->ticket, f->w.t);
-}
+TORTURE_CALL(run_pack,
+             memopt_offloader_pack(f->w.offloader, f->block, f->bytes, f->w.s, &f->ticket))
+TORTURE_CALL(run_prefetch, memopt_offloader_prefetch(f->w.offloader, f->ticket))
+TORTURE_CALL(run_unpack, memopt_offloader_unpack(f->w.offloader, f->ticket, f->w.t, &f->data))
+TORTURE_CALL(run_unpack_into,
+             memopt_offloader_unpack_into(f->w.offloader, f->ticket, f->into, f->bytes, f->w.t))
+TORTURE_CALL(run_release, memopt_offloader_release(f->w.offloader, f->ticket, f->w.t))
 
 /* The handle is gone whatever happens, and takes everything with it. */
 static inline memopt_status run_force(memopt_device *device, void *context)

@@ -53,14 +53,14 @@ typedef struct torture_scenario {
     static memopt_status name(memopt_device *device, void *context)                                \
     {                                                                                              \
         fixture *f = context;                                                                      \
-        (void)device, (void)f;                                                                     \
+        (void)f;                                                                                   \
         return call;                                                                               \
     }
 #define TORTURE_UNDO(name, call)                                                                   \
     static void name(memopt_device *device, void *context)                                         \
     {                                                                                              \
         fixture *f = context;                                                                      \
-        (void)device, (void)f;                                                                     \
+        (void)f;                                                                                   \
         assert_int_equal(call, MEMOPT_OK);                                                         \
     }
 
