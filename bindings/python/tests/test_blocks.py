@@ -165,24 +165,6 @@ def test_every_pattern_of_16_bits(device, name, dtype):
     case.check_back(device, dtype)
 
 
-@pytest.mark.parametrize("name", sorted({*FORMATS} - {*ONE_SCALE}))
-def test_not_finite_at_each_position(device, name):
-    """One NaN or infinity makes its block NaN, and no other."""
-    height, width = oracle.FORMATS[name][1:3]
-    for place in range(0, 3 * width, 1 if width < 128 else 7):
-        for bad in (float("inf"), float("-inf"), float("nan")):
-            source = array.array("f", [1.0] * (3 * width))
-            source[place] = bad
-            layout = memopt.blocks_layout(name, 1, 3 * width)
-            scales = array.array("f", bytes(layout.scale_bytes + -layout.scale_bytes % 4))
-            blocks = memopt.Blocks(bytearray(layout.code_bytes), scales, name, 1, 3 * width)
-            memopt.quantize_blocks(device, blocks, source)
-            back = array.array("f", bytes(12 * width))
-            memopt.dequantize_blocks(device, back, blocks)
-            for i, x in enumerate(back):
-                assert (x != x) == (i // width == place // width)
-
-
 def test_amax(device):
     """It is raised, not set; a NaN is larger than all."""
     sources = [array.array("f", row) for row in ([1.0, -7.0, 2.0], [0.5] * 40, [1.0, float("nan")])]
@@ -205,39 +187,20 @@ def test_amax(device):
     memopt.quantize_blocks(device, blocks[:2], sources[:2], amax=array.array("f", [0.0, 0.0]))
 
 
-EIGHT_BITS = {"f8_e4m3": 0x7F, "f8_e5m2": 0x7D, "f8_e4m3fnuz": 0x80, "f8_e5m2fnuz": 0x80}  # a NaN
-
-
-@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", *EIGHT_BITS])
-def test_amax_of_a_cast(device, dtype):
-    """The cast's bits do not change; amax() alone finds the same."""
-    size = 4 if dtype == "f32" else 1 if dtype.startswith("f8") else 2
-    draw = randomness.Random(2)
-    for count in (1, 15, 257, 16384, 16385, 50001):
-        raw = bytearray(draw.getrandbits(8) for _ in range(count * size))
-        for i in range(count):  # no NaN or infinity: a smaller exponent
-            raw[i * size + size - 1] &= 0x3F if "fnuz" in dtype else 0xBF
-        source = memopt.tensor(raw, dtype)
-        wide = array.array("f", bytes(4 * count))
-        memopt.cast(device, wide, source)
-        largest = max(map(abs, wide))
-        for rounding in ("nearest_even", "stochastic"):
-            plain, found = bytearray(2 * count), bytearray(2 * count)
-            memopt.cast(device, memopt.tensor(plain, "bf16"), source, rounding=rounding)
-            cells = array.array("f", [0.0])
-            memopt.cast(
-                device, memopt.tensor(found, "bf16"), source, rounding=rounding, amax=cells
-            )
-            assert plain == found and cells[0] == largest
-    nan = {"f32": 0x7F800001, "f16": 0x7C01, "bf16": 0x7F81, **EIGHT_BITS}
-    raw[40 * size : 41 * size] = nan[dtype].to_bytes(size, "little")
-    cells = array.array("f", [0.0, 9.0, -0.0])
-    memopt.amax(device, cells, [source, (0, 0, "f32"), memopt.tensor(bytearray(12), "f32")])
-    assert oracle.f32_bits(cells[0]) == 0x7FC00000 and cells[1] == 9.0
+def test_amax_of_a_cast(device):
+    """Of a cast and alone; amax's own refusals."""
+    source = array.array("f", [1.0, -7.5, 2.0])
+    half = memopt.tensor(bytearray(6), "bf16")
+    cells = array.array("f", [0.0])
+    memopt.cast(device, half, source, amax=cells)
+    assert cells[0] == 7.5
+    cells = array.array("f", [0.0, 9.0, 1.0])
+    memopt.amax(device, cells, [half, (0, 0, "f32"), array.array("f", [float("nan")])])
+    assert list(cells)[:2] == [7.5, 9.0] and oracle.f32_bits(cells[2]) == 0x7FC00000
     with pytest.raises(memopt.InvalidArgumentError, match="overlap"):
         memopt.amax(device, memopt.tensor(cells), [cells, cells, cells])
     with pytest.raises(ValueError, match="amax must be 1 f32"):
-        memopt.amax(device, cells, wide)
+        memopt.amax(device, cells, source)
 
 
 def test_layout():

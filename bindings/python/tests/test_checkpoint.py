@@ -97,24 +97,6 @@ def test_an_exception_comes_out_as_the_same_object(allocator, error):
             region.recompute()  # as if never run
 
 
-def test_an_exception_in_recompute_leaves_the_region_as_it_was(allocator):
-    fail = False
-
-    def run(region, which, stream):
-        square(region, which, stream)
-        if fail:
-            raise Odd
-
-    with memopt.Region(allocator, run) as region:
-        region.forward()
-        fail = True
-        with pytest.raises(Odd):
-            region.recompute()
-        fail = False
-        region.recompute()
-        region.release()
-
-
 def test_a_status_passes_through(allocator):
     with memopt.Region(allocator, lambda r, w, s: memopt.Status.USER + 41) as region:
         with pytest.raises(memopt.MemoptError) as caught:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import gc
+import logging
 import sys
 import threading
 import weakref
@@ -23,26 +24,6 @@ def test_properties_and_memory_info(device):
     info = device.memory_info()
     assert info.total == info.free == 64 * MIB and info.used == 0
     assert memopt.Device.count("cpu") == 1
-
-
-def test_threads_of_an_open_device(monkeypatch):
-    monkeypatch.setenv("MEMOPT_NUM_THREADS", "3")
-    numbers = array.array("f", (1.0 / (1 + i) for i in range(300_000)))
-    results = []
-    with memopt.Device() as device:
-        assert device.properties.threads == 3
-        for threads, expected in ((1, 1), (4, 4), (0, 3)):
-            device.set_threads(threads)
-            assert device.properties.threads == expected
-            halves = bytearray(2 * len(numbers))
-            into = memopt.tensor(halves, dtype="bf16")
-            memopt.cast(device, into, numbers, rounding="stochastic", seed=1)
-            results.append(halves)
-        for wrong, error in ((1025, ValueError), (-1, ValueError), ("2", TypeError)):
-            with pytest.raises(error):
-                device.set_threads(wrong)
-        assert device.properties.threads == 3
-    assert results[0] == results[1] == results[2]
 
 
 @pytest.mark.parametrize(
@@ -188,11 +169,8 @@ def test_pinned_memory(device):
         memory.pointer
     with pytest.raises(ValueError):
         device.copy(bytearray(MIB), memory)
-
-
-def test_forgotten_pinned_memory_is_freed(device):
     memory = device.pinned(100)
-    del memory
+    del memory  # forgotten, and so freed
     gc.collect()
     assert device.memory_info().pinned == 0
 
@@ -249,30 +227,33 @@ def test_calls_release_the_interpreter(device):
         assert not waiter.is_alive()
 
 
-def test_log_lines():
+def test_threads_of_an_open_device(monkeypatch):
+    monkeypatch.setenv("MEMOPT_NUM_THREADS", "3")
+    with memopt.Device() as device:
+        assert device.properties.threads == 3
+        for threads, expected in ((1, 1), (4, 4), (0, 3)):
+            device.set_threads(threads)
+            assert device.properties.threads == expected
+        for wrong, error in ((1025, ValueError), (-1, ValueError), ("2", TypeError)):
+            with pytest.raises(error):
+                device.set_threads(wrong)
+        assert device.properties.threads == 3
+
+
+def test_log_lines(caplog):
+    """To a function, or to a logger."""
     lines = []
-    memopt.set_log(lambda level, text: lines.append((level, text)), "debug")
-    try:
-        with memopt.Device("cpu", capacity=4 * MIB):
-            pass
-    finally:
-        memopt.set_log(None)
+    caplog.set_level(logging.DEBUG, "memopt")
+    for receiver in (lambda level, text: lines.append((level, text)), logging.getLogger("memopt")):
+        memopt.set_log(receiver, "debug")
+        try:
+            memopt.Device("cpu", capacity=4 * MIB).close()
+        finally:
+            memopt.set_log(None)
     assert lines and all(isinstance(level, memopt.LogLevel) for level, _ in lines)
+    assert caplog.records and {record.name for record in caplog.records} == {"memopt"}
     with pytest.raises(ValueError):
         memopt.set_log(print, "loud")
-
-
-def test_log_lines_to_a_logger(caplog):
-    import logging
-
-    caplog.set_level(logging.DEBUG, "memopt")
-    memopt.set_log(logging.getLogger("memopt"), "debug")
-    try:
-        with memopt.Device("cpu", capacity=4 * MIB):
-            pass
-    finally:
-        memopt.set_log(None)
-    assert caplog.records and {record.name for record in caplog.records} == {"memopt"}
 
 
 def test_nothing_is_kept_or_asked_while_torch_captures(monkeypatch):

@@ -8,6 +8,7 @@ import pkgutil
 import shutil
 import subprocess
 import sys
+from ctypes.util import find_library
 
 import pytest
 
@@ -31,44 +32,41 @@ def test_version_and_path():
     assert os.path.basename(memopt.library_path)
 
 
-def test_a_named_library_that_is_missing(tmp_path):
-    result = run("import memopt", tmp_path, MEMOPT_LIBRARY=str(tmp_path / "none.so"))
-    assert result.returncode != 0
-    assert "ImportError: memopt: the library libmemopt cannot be loaded" in result.stderr
-    assert str(tmp_path / "none.so") + " (MEMOPT_LIBRARY): no such file" in result.stderr
-    assert "bundled" not in result.stderr, "whoever names a library wants that one"
+@pytest.fixture
+def old(tmp_path):
+    """A library with another number of its version."""
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 
+    def make(version):
+        if not compiler:
+            pytest.skip("no C compiler")
+        (tmp_path / "old.c").write_text("unsigned memopt_version(void) { return %s; }" % version)
+        words = [compiler, "-shared", "-fPIC", str(tmp_path / "old.c"), "-o", str(tmp_path / "old.so")]
+        subprocess.run(words, check=True)
+        return str(tmp_path / "old.so")
 
-def test_a_named_library_that_is_no_library(tmp_path):
-    file = tmp_path / "text.so"
-    file.write_text("not an ELF file")
-    result = run("import memopt", tmp_path, MEMOPT_LIBRARY=str(file))
-    assert result.returncode != 0 and "text.so (MEMOPT_LIBRARY)" in result.stderr
-
-
-def test_a_library_that_is_another(tmp_path):
-    import ctypes.util
-
-    other = ctypes.util.find_library("m")
-    if not other:
-        pytest.skip("no libm to load")
-    result = run("import memopt", tmp_path, MEMOPT_LIBRARY=other)
-    assert result.returncode != 0 and "it is not libmemopt" in result.stderr
+    return make
 
 
 @pytest.mark.parametrize(
-    "version, text",
-    [("10000", "it is version 1.0; this package needs 0.9"), ("900", "lacks the function")],
+    "kind, text",
+    [
+        ("none.so", "none.so (MEMOPT_LIBRARY): no such file"),
+        ("text.so", "text.so (MEMOPT_LIBRARY)"),
+        ("libm", "it is not libmemopt"),
+        ("10000", "it is version 1.0; this package needs 0.9"),
+        ("900", "lacks the function"),
+    ],
 )
-def test_a_library_of_another_version(tmp_path, version, text):
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if not compiler:
-        pytest.skip("no C compiler")
-    source, library = tmp_path / "old.c", tmp_path / "old.so"
-    source.write_text("unsigned memopt_version(void) { return %s; }" % version)
-    subprocess.run([compiler, "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
-    result = run("import memopt", tmp_path, MEMOPT_LIBRARY=str(library))
+def test_a_named_library_that_cannot_be_used(tmp_path, old, kind, text):
+    (tmp_path / "text.so").write_text("not an ELF file")
+    named = str(tmp_path / kind) if kind.endswith(".so") else old(kind) if kind.isdigit() else find_library("m")
+    if not named:
+        pytest.skip("no libm to load")
+    result = run("import memopt", tmp_path, MEMOPT_LIBRARY=named)
+    assert "ImportError: memopt: the library libmemopt cannot be loaded" in result.stderr
     assert result.returncode != 0 and text in result.stderr
+    assert "bundled" not in result.stderr, "whoever names a library wants that one"
 
 
 @pytest.mark.skipif(os.path.exists(BUNDLED), reason="a library is bundled with this package")

@@ -34,19 +34,7 @@ class World:
         self.optimizer = memopt.AdamW8bit(self.allocator, [self.allocator.alloc(64).tensor("f32")])
 
 
-NAMES = [
-    "device",
-    "allocator",
-    "stream",
-    "event",
-    "pinned",
-    "buffer",
-    "scaler",
-    "offloader",
-    "ticket",
-    "region",
-    "optimizer",
-]
+NAMES = """device allocator stream event pinned buffer scaler offloader ticket region optimizer""".split()
 
 
 @pytest.mark.parametrize("order", [NAMES, NAMES[::-1], NAMES[::2] + NAMES[1::2]])
@@ -75,20 +63,8 @@ def test_forgotten_as_a_cycle():
 
 def test_everything_raises_after_close():
     world = World()
-    ends = [
-        "ticket",
-        "optimizer",
-        "offloader",
-        "region",
-        "scaler",
-        "buffer",
-        "pinned",
-        "event",
-        "stream",
-        "allocator",
-        "device",
-    ]
-    for name in ends:
+    ends = "ticket optimizer offloader region scaler buffer pinned event stream allocator device"
+    for name in ends.split():
         thing = getattr(world, name)
         if name == "ticket":
             thing.release()

@@ -22,67 +22,14 @@ def numbers(count, seed, scale=1.0):
     return [generator.gauss(0, scale) for _ in range(count)]
 
 
-class Reference:
-    """AdamW in double, as Loshchilov and Hutter write it."""
-
-    def __init__(self, values, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2):
-        self.p = list(values)
-        self.m = [0.0] * len(self.p)
-        self.v = [0.0] * len(self.p)
-        self.t, self.lr, self.betas, self.eps, self.wd = 0, lr, betas, eps, weight_decay
-
-    def step(self, gradient):
-        self.t += 1
-        b1, b2 = self.betas
-        c1, c2 = 1 - b1**self.t, math.sqrt(1 - b2**self.t)
-        for i, g in enumerate(gradient):
-            self.m[i] = b1 * self.m[i] + (1 - b1) * g
-            self.v[i] = b2 * self.v[i] + (1 - b2) * g * g
-            update = (self.m[i] / c1) / (math.sqrt(self.v[i]) / c2 + self.eps)
-            self.p[i] = self.p[i] * (1 - self.lr * self.wd) - self.lr * update
-
-
-def test_adamw_follows_the_formula(allocator):
-    start = numbers(1000, 1)
-    parameter, reference = f32(start), Reference(start, lr=1e-2)
-    with memopt.AdamW(allocator, [parameter], lr=1e-2) as optimizer:
-        for step in range(20):
-            gradient = f32(numbers(1000, step + 2))
-            optimizer.step([gradient])
-            reference.step(gradient)
-        assert optimizer.steps(0) == 20
-        assert optimizer.state_bytes == 8000
-        assert allocator.tags()["optimizer"].current_bytes >= 8000
-        state = optimizer.state(0)
-        assert set(state) == {"exp_avg", "exp_avg_sq"}
-        for ours, theirs in zip(state["exp_avg"].tolist(), reference.m):
-            assert math.isclose(ours, theirs, rel_tol=1e-4, abs_tol=1e-6)
-        del state
-    for ours, theirs in zip(parameter, reference.p):
-        assert math.isclose(ours, theirs, rel_tol=1e-5, abs_tol=1e-6)
+def test_what_states_take(allocator):
+    """(What steps compute is proved in C and against torch.)"""
+    for make, taken in ((memopt.AdamW, 80000), (memopt.AdamW8bit, 20000 + 320)):
+        with make(allocator, [f32(numbers(10000, 1))], lr=1e-2) as optimizer:
+            optimizer.step([f32(numbers(10000, 2))])
+            assert optimizer.steps(0) == 1 and optimizer.state_bytes == taken
+            assert allocator.tags()["optimizer"].current_bytes >= taken
     assert allocator.stat("allocated_bytes.all.current") == 0
-
-
-def test_8bit_states_are_small_and_close(allocator):
-    start = numbers(10000, 1)
-    parameter, reference = f32(start), Reference(start, lr=1e-3)
-    with memopt.AdamW8bit(allocator, [parameter]) as optimizer:
-        for step in range(30):
-            gradient = f32(numbers(10000, step + 2, 0.01))
-            optimizer.step([gradient])
-            reference.step(gradient)
-        state = optimizer.state(0)
-        assert {name: (view.dtype.name, view.count) for name, view in state.items()} == {
-            "exp_avg": ("U8", 10000),
-            "exp_avg_sq": ("U8", 10000),
-            "absmax1": ("F32", 40),
-            "absmax2": ("F32", 40),
-        }
-        assert optimizer.state_bytes == 20000 + 320
-        del state
-    error = sum(abs(a - b) for a, b in zip(parameter, reference.p)) / len(parameter)
-    moved = sum(abs(a - b) for a, b in zip(start, reference.p)) / len(parameter)
-    assert error < moved / 20
 
 
 def test_min_8bit_size(allocator):
@@ -287,23 +234,6 @@ def test_bad_steps(device, allocator):
             optimizer.add_parameter(f32([1.0]), 7)
         assert len(optimizer) == 1 and list(parameter) == [1.0] * 8
         assert optimizer.steps(0) == 0
-
-
-def test_stochastic_rounding_moves_bf16_that_nearest_would_not(allocator):
-    def train(**options):
-        memory = bytearray(b"\x80\x3f" * 5000)  # 1.0
-        parameter = memopt.tensor(memory, "bf16")
-        with memopt.AdamW8bit(
-            allocator, [parameter], lr=1e-4, weight_decay=0.0, **options
-        ) as optimizer:
-            for _ in range(10):
-                optimizer.step([f32([1.0] * 5000)])
-        return memory
-
-    assert train() == b"\x80\x3f" * 5000, "each step is below half of the last place"
-    moved = train(stochastic_rounding=True, seed=5)
-    assert moved != b"\x80\x3f" * 5000
-    assert train(stochastic_rounding=True, seed=5) == moved
 
 
 @pytest.mark.parametrize("bits, dtype", [(True, "U8"), (8, "U8"), (16, "I16")])

@@ -81,26 +81,6 @@ def test_a_tensor_outlives_what_it_came_from(device):
     assert device.memory_info().used == 0
 
 
-@pytest.mark.parametrize("rows, size", [(1024, 32), (256, 1024), (64, 4097)])
-def test_8bit_states_step_near_torch(allocator, rows, size):
-    """50 steps of small gradients: the field's test of an 8-bit optimizer."""
-    generator = torch.Generator().manual_seed(size)
-    ours = torch.randn(rows, size, generator=generator) * 0.1
-    theirs = ours.clone().requires_grad_()
-    reference = torch.optim.AdamW([theirs], lr=1e-3, weight_decay=1e-2)
-    with memopt.AdamW8bit(allocator, [ours], lr=1e-3, weight_decay=1e-2) as optimizer:
-        for _ in range(50):
-            gradient = torch.randn(ours.shape, generator=generator) * 0.01
-            theirs.grad = gradient.clone()
-            reference.step()
-            optimizer.step([gradient])
-            error = ours - theirs.detach()
-            assert error.abs().mean() < 6e-5
-            assert error.norm() < 6e-4 * theirs.detach().norm()
-            with torch.no_grad():
-                theirs.copy_(ours)  # each step is judged by itself
-
-
 def test_a_parameter_that_moved_is_refused(allocator):
     parameter = torch.nn.Parameter(torch.ones(8))
     with memopt.AdamW(allocator, [parameter]) as optimizer:
@@ -119,41 +99,3 @@ def test_non_contiguous_gradients_are_refused(allocator):
             optimizer.step([torch.ones(4, 4).T[:]])
         assert "gradient 0" in str(caught.value) and "contiguous" in str(caught.value)
         assert torch.equal(parameter, torch.ones(4, 4))
-
-
-def test_offloading_tensors(device, allocator):
-    with memopt.Offloader(allocator) as offloader, device.stream() as stream:
-        values = [torch.randn(10000) for _ in range(5)]
-        copies = [value.clone() for value in values]
-        tickets = [offloader.pack_borrowed(value, stream) for value in values]
-        [ticket.wait_packed(stream) for ticket in tickets]
-        stream.sync()
-        [value.fill_(0) for value in values]
-        for ticket, copy in zip(tickets, copies):
-            with ticket:
-                value = torch.from_dlpack(ticket.unpack(stream).tensor("f32"))
-                stream.sync()
-                assert torch.equal(value, copy)
-                del value
-
-
-def test_a_region_over_torch(allocator):
-    """A checkpointed layer whose activations live in leases, its dropout by torch's generator."""
-    size = len(bytes(torch.get_rng_state().numpy()))
-    state = memopt.RandomState(
-        size,
-        lambda: bytes(torch.get_rng_state().numpy()),
-        lambda data: torch.set_rng_state(torch.frombuffer(bytearray(data), dtype=torch.uint8)),
-    )
-    x, w = torch.randn(16, 32), torch.randn(32, 64)
-
-    def run(region, which, stream):
-        hidden = torch.from_dlpack(region.alloc(16 * 64 * 4).tensor("f32", (16, 64)))
-        hidden.copy_(torch.nn.functional.dropout(x @ w, 0.5))
-        region.check("hidden", hidden)
-
-    with memopt.Region(allocator, run, name="layer", check="exact", random=state) as region:
-        region.forward()
-        torch.randn(100)
-        region.recompute()
-        region.release()
