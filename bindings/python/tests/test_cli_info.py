@@ -6,7 +6,6 @@ from __future__ import annotations
 import copy
 import json
 import os
-import pty
 import re
 import shutil
 import subprocess
@@ -16,12 +15,10 @@ import pytest
 
 import memopt
 import memopt.cli
-from cli_support import environment
+from cli_support import BUILD, PACKAGE, Terminal, command, environment
 from json_schema import load, validate
-from memopt.cli.info import briefly
+from memopt.cli.info import briefly, driver_version
 
-PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(memopt.__file__)))
-BUILD = os.path.dirname(os.path.abspath(memopt.library_path))
 DRIVERS = os.path.join(BUILD, "tests", "sim", "lib")
 SCHEMA = load("info")
 
@@ -29,16 +26,6 @@ simulated = pytest.mark.skipif(
     not os.path.exists(os.path.join(DRIVERS, "libcuda.so.1")),
     reason="no simulated drivers beside " + memopt.library_path,
 )
-
-
-def command(*words, folders=(), **variables):
-    return subprocess.run(
-        [sys.executable, "-m", "memopt", *words],
-        env=environment(*folders, **variables),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
 
 
 def info(*folders, **variables):
@@ -49,10 +36,7 @@ def info(*folders, **variables):
     value = json.loads(result.stdout)
     validate(value, SCHEMA)
     assert [backend["name"] for backend in value["backends"]] == ["cpu", "cuda", "hip"]
-    return {
-        **value,
-        **{backend["name"]: backend for backend in value["backends"]},
-    }
+    return {**value, **{backend["name"]: backend for backend in value["backends"]}}
 
 
 def text(*folders, **variables):
@@ -77,11 +61,8 @@ def test_the_library_and_the_cpu(monkeypatch):
         properties = ours.properties
     assert device["properties"]["isa"] == properties.isa == properties.kernels.split("-")[0]
     assert device["properties"]["memory_total"] == properties.total_memory
-    assert device["properties"]["kernels"] == {
-        "form": "native",
-        "image": properties.kernels,
-        "limit": properties.limit or None,
-    }
+    kernels = {"form": "native", "image": properties.kernels, "limit": properties.limit or None}
+    assert device["properties"]["kernels"] == kernels
 
 
 def test_why_no_better_instruction_set_is_used():
@@ -153,11 +134,8 @@ def test_simulated_hip_without_virtual_memory():
     assert device["properties"]["allocation"] == "plain"
     assert device["properties"]["isa"] == "gfx1030" and device["properties"]["warp_size"] == 32
     if "gfx1030" in hip["kernels"]["built_in"]:
-        assert device["properties"]["kernels"] == {
-            "form": "code_object",
-            "image": "gfx1030",
-            "limit": None,
-        }
+        kernels = {"form": "code_object", "image": "gfx1030", "limit": None}
+        assert device["properties"]["kernels"] == kernels
     shown = text(DRIVERS, **variables)
     assert re.search(r"hip:0 +no virtual memory .*falls back to plain allocation", shown)
     assert "the device has none" in shown
@@ -186,13 +164,7 @@ def test_driver_without_an_optional_entry_point():
 
 
 @simulated
-@pytest.mark.parametrize(
-    "code, status",
-    [
-        (34, "DRIVER_MISSING"),
-        (999, "DRIVER_ERROR"),
-    ],
-)
+@pytest.mark.parametrize("code, status", [(34, "DRIVER_MISSING"), (999, "DRIVER_ERROR")])
 def test_driver_that_does_not_start(code, status):
     variables = {"MEMOPT_SIM_FAIL": "cuInit:1=%d" % code}
     cuda = info(DRIVERS, **variables)["cuda"]
@@ -204,20 +176,11 @@ def test_driver_that_does_not_start(code, status):
     assert "does not start" in shown and "update or reinstall the NVIDIA driver" in shown
 
 
-@pytest.mark.parametrize(
-    "backend, number, text",
-    [
-        ("cuda", 12040, "12.4"),
-        ("cuda", 11080, "11.8"),
-        ("cuda", 0, None),
-        ("hip", 60443482, "6.4.43482"),
-        ("hip", 71025424, "7.10.25424"),
-    ],
-)
-def test_versions_of_drivers(backend, number, text):
-    from memopt.cli.info import driver_version
-
-    assert driver_version(backend, number) == text
+def test_versions_of_drivers():
+    for number, text in ((12040, "12.4"), (11080, "11.8"), (0, None)):
+        assert driver_version("cuda", number) == text
+    for number, text in ((60443482, "6.4.43482"), (71025424, "7.10.25424")):
+        assert driver_version("hip", number) == text
 
 
 @simulated
@@ -252,14 +215,6 @@ def test_hip_without_a_card():
     assert "reinstall the ROCm" not in shown and "hipLaunchHostFunc" not in shown
 
 
-@simulated
-def test_device_for_which_there_is_no_image():
-    hip = info(DRIVERS, MEMOPT_SIM_GFX="gfx9999")["hip"]
-    kernels = hip["devices"][0]["properties"]["kernels"]
-    assert kernels["image"] == "source"
-    assert kernels["form"] == ("run_time_compiler" if hip["kernels"]["compiler"] else "none")
-
-
 # --- broken drivers -------------------------------------------------------------------------------
 
 FILES = ["libcuda.so.1", "libamdhip64.so"]
@@ -277,39 +232,42 @@ def test_files_that_are_no_libraries(short_folder):
     assert "invalid ELF header" in text(folder) or "file too short" in text(folder)
 
 
-def test_libraries_without_entry_points(tmp_path):
+@pytest.fixture
+def built(tmp_path):
+    """Makes drivers of a text in C; their folder."""
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
-    if not compiler:
-        pytest.skip("no C compiler")
-    source = tmp_path / "empty.c"
-    source.write_text("extern const int empty;\nconst int empty = 1;\n")
-    for file in FILES:
-        words = [compiler, "-shared", "-fPIC", "-o", str(tmp_path / file), str(source)]
-        subprocess.run(words, check=True)
-    found = info(tmp_path)
+
+    def build(text):
+        if not compiler:
+            pytest.skip("no C compiler")
+        (tmp_path / "driver.c").write_text(text)
+        for file in FILES:
+            words = [compiler, "-shared", "-fPIC", "-o", str(tmp_path / file), str(tmp_path / "driver.c")]
+            subprocess.run(words, check=True)
+        return tmp_path
+
+    return build
+
+
+def test_libraries_without_entry_points(built):
+    folder = built("extern const int empty;\nconst int empty = 1;\n")
+    found = info(folder)
     for name, entry in (("cuda", "cuMemAlloc (required)"), ("hip", "hipMalloc (required)")):
         backend = found[name]
         assert backend["status"] == "DRIVER_MISSING"
         assert "lacks entry points" in backend["problem"] and entry in backend["driver"]["missing"]
-        assert backend["driver"]["library"].startswith(str(tmp_path))
-    assert "update or reinstall the ROCm runtime" in text(tmp_path)
+        assert backend["driver"]["library"].startswith(str(folder))
+    assert "update or reinstall the ROCm runtime" in text(folder)
 
 
-def test_what_a_driver_prints_is_not_shown(tmp_path):
-    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
-    if not compiler:
-        pytest.skip("no C compiler")
-    source = tmp_path / "noisy.c"
-    source.write_text(
+def test_what_a_driver_prints_is_not_shown(built):
+    folder = built(
         "#include <unistd.h>\n"
         "__attribute__((constructor)) static void print(void)\n"
         '{ if (write(2, "noise\\n", 6) != 6) _exit(3); }\n'
     )
-    for file in FILES:
-        words = [compiler, "-shared", "-fPIC", "-o", str(tmp_path / file), str(source)]
-        subprocess.run(words, check=True)
-    text(tmp_path)  # which checks that standard error is empty
-    assert "noise" in command("info", folders=[tmp_path], MEMOPT_LOG="error").stderr
+    text(folder)  # which checks that standard error is empty
+    assert "noise" in command("info", folders=[folder], MEMOPT_LOG="error").stderr
 
 
 # --- the terminal ---------------------------------------------------------------------------------
@@ -317,38 +275,12 @@ def test_what_a_driver_prints_is_not_shown(tmp_path):
 
 def on_a_terminal(**variables):
     """What the command writes to a terminal of 150 columns."""
-    import fcntl
-    import struct
-    import termios
-
-    leader, follower = pty.openpty()
-    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 150, 0, 0))
-    variables.setdefault("TERM", "xterm-256color")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "memopt", "info"],
-        env=environment(**variables),
-        stdin=follower,
-        stdout=follower,
-        stderr=subprocess.STDOUT,
-        close_fds=True,
-    )
-    os.close(follower)
-    chunks = []
-    while True:
-        try:
-            chunk = os.read(leader, 65536)
-        except OSError:  # the other side is closed
-            break
-        if not chunk:
-            break
-        chunks.append(chunk)
-    os.close(leader)
-    assert process.wait(60) == 0
-    return b"".join(chunks).decode().replace("\r\n", "\n")
+    terminal = Terminal("info", size=(50, 150), **variables)
+    assert terminal.end()[0] == 0
+    return terminal.text.decode().replace("\r\n", "\n")
 
 
 def test_rich_tables_on_a_terminal():
-    pytest.importorskip("rich")
     shown = on_a_terminal()
     assert "─" in shown and "\x1b[1m" in shown and "\x1b[32m" in shown
     colourless = on_a_terminal(NO_COLOR="1")
@@ -385,9 +317,6 @@ def test_usage_errors(words):
     result = command(*words)
     assert result.returncode == 2
     assert result.stdout == "" and "usage: memopt" in result.stderr
-
-
-def test_version():
     assert command("--version").stdout == "memopt %s\n" % memopt.__version__
 
 

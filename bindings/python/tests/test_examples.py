@@ -17,24 +17,26 @@ EXAMPLES = os.path.abspath(
 )
 
 
-def run(name, *arguments):
-    script = os.path.join(EXAMPLES, name)
-    if not os.path.exists(script):
-        pytest.skip("the examples are not beside this package")
-    return subprocess.run(
-        [sys.executable, script, *arguments],
+def run(script, folder):
+    """What a program prints."""
+    result = subprocess.run(
+        [sys.executable, str(script)],
+        cwd=folder,
         env=dict(os.environ, PYTHONPATH=PACKAGE, MEMOPT_LIBRARY=memopt.library_path),
         capture_output=True,
         text=True,
         timeout=500,
     )
-
-
-def test_readme_snippet():
-    pytest.importorskip("torch")
-    result = run("readme_snippet.py")
     assert result.returncode == 0, result.stderr
-    size = float(re.search(r"([\d.]+) bytes of state a parameter", result.stdout).group(1))
+    return result.stdout
+
+
+def test_readme_snippet(tmp_path):
+    pytest.importorskip("torch")
+    script = os.path.join(EXAMPLES, "readme_snippet.py")
+    if not os.path.exists(script):
+        pytest.skip("the examples are not beside this package")
+    size = float(re.search(r"([\d.]+) bytes of state a parameter", run(script, tmp_path)).group(1))
     assert 2.0 < size < 2.1
 
 
@@ -57,12 +59,4 @@ def test_snippets_of_documents_run(code, tmp_path):
         pytest.importorskip("numpy")
     script = tmp_path / "snippet.py"
     script.write_text(code)
-    result = subprocess.run(
-        [sys.executable, str(script)],
-        cwd=tmp_path,
-        env=dict(os.environ, PYTHONPATH=PACKAGE, MEMOPT_LIBRARY=memopt.library_path),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert result.returncode == 0, result.stderr
+    run(script, tmp_path)

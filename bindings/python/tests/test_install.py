@@ -82,16 +82,17 @@ def sources():
         pytest.skip("the C sources are not beside this package")
 
 
+def wheel_of(source, folder):
+    python = fresh_environment(folder / "venv")
+    run_builder(python, "-m", "pip", "wheel", "--no-deps", "-w", "wheels", source, cwd=folder)
+    (path,) = (folder / "wheels").iterdir()
+    return path
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     """The wheel of the source tree."""
-    folder = tmp_path_factory.mktemp("tree")
-    python = fresh_environment(folder / "venv")
-    run_builder(
-        python, "-m", "pip", "wheel", "--no-deps", "-w", "wheels", PROJECT, cwd=folder
-    )
-    (path,) = (folder / "wheels").iterdir()
-    return path
+    return wheel_of(PROJECT, tmp_path_factory.mktemp("tree"))
 
 
 @pytest.fixture(scope="module")
@@ -106,13 +107,7 @@ def sdist(tmp_path_factory):
 @pytest.fixture(scope="module")
 def wheel_of_sdist(sdist, tmp_path_factory):
     """The wheel that an sdist makes where no repository is near."""
-    folder = tmp_path_factory.mktemp("unpacked")
-    python = fresh_environment(folder / "venv")
-    run_builder(
-        python, "-m", "pip", "wheel", "--no-deps", "-w", "wheels", sdist, cwd=folder
-    )
-    (path,) = (folder / "wheels").iterdir()
-    return path
+    return wheel_of(sdist, tmp_path_factory.mktemp("unpacked"))
 
 
 def install(wheel, folder):

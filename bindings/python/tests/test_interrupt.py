@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import signal
 import sys
-import threading
 import time
 
 import pytest
@@ -15,6 +14,7 @@ import memopt
 from interrupts import at_every_point
 from memopt import _lifetime, _lock
 from memopt._interrupt import Interruptible
+from on_threads import on_threads
 
 
 class Rang(Exception):
@@ -138,13 +138,11 @@ def test_no_lock_is_left_held():
         with guard:
             str(1)
 
-    def take():
+    def take(_):
         free.append(guard.acquire(False) and guard.release() is None)
 
     for _ in at_every_point(use, _lock.__file__, __file__):
-        thread = threading.Thread(target=take)
-        thread.start()
-        thread.join()
+        on_threads(take)
         assert free.pop()
 
 
@@ -171,11 +169,9 @@ def test_other_threads_change_nothing():
     handler = signal.getsignal(signal.SIGINT)
     seen = []
 
-    def other():
+    def other(_):
         with Interruptible() as interrupt:
             seen.extend((signal.getsignal(signal.SIGINT), interrupt.asked))
 
-    thread = threading.Thread(target=other)
-    thread.start()
-    thread.join()
+    on_threads(other)
     assert seen == [handler, False]

@@ -34,6 +34,17 @@ MIB = 1 << 20
 def check(code):
     assert code == 0, code
 
+def empty(nbytes, device="cuda"):
+    return torch.empty(nbytes, dtype=torch.uint8, device=device)
+
+def raises(kind, text, function, *arguments, **names):
+    try:
+        function(*arguments, **names)
+    except kind as error:
+        assert text in str(error), error
+        return str(error)
+    raise AssertionError("%s was not raised" % kind)
+
 def new_context(device=0):
     context = ctypes.c_void_p()
     check(driver.cuInit(0))

@@ -1,4 +1,4 @@
-"""enable_allocator(): the C entry points by ctypes, and a real torch, both on the simulated driver.
+"""enable_allocator() and a real torch, on the simulated driver.
 
 Each program runs in a process of its own: a process has one allocator. Where torch sees a real GPU,
 the last tests run there.
@@ -19,29 +19,6 @@ import memopt.torch as mt  # noqa: E402
 from simulated import PACKAGE, run  # noqa: E402
 
 GPU = torch.cuda.is_available()
-
-
-# --- the entry points -----------------------------------------------------------------------------
-
-
-def test_entry_points_on_the_driver():
-    run(
-        """
-        tools.memopt_pluggable_configure(b"cuda", b"expandable_segments:True", PluggableRaise())
-        block = tools.memopt_pluggable_alloc(3 * MIB, 1, None)
-        assert block and driver.memopt_sim_used(1) >= 3 * MIB and driver.memopt_sim_used(0) == 0
-        assert tools.memopt_pluggable_alloc(0, 1, None) is None
-        assert tools.memopt_pluggable_alloc(1, 2, None) is None  # there are two devices
-        assert tools.memopt_pluggable_alloc(300 * MIB, 1, None) is None
-        assert b"300.00 MiB" in lib.memopt_last_error()
-        assert stat("num_ooms", 1) == 1
-        tools.memopt_pluggable_free(block, 3 * MIB, 1, None)
-        assert stat("reserved_bytes.all.current", 1) > 0
-        tools.memopt_pluggable_empty_cache()
-        assert driver.memopt_sim_used(1) == 0
-        tools.memopt_pluggable_end()
-        """
-    )
 
 
 # --- a real torch on the simulated driver ---------------------------------------------------------
@@ -72,12 +49,8 @@ def test_torch_tensors_come_from_the_library():
         empty = torch.empty(0, device="cuda")
         assert empty.data_ptr() == 0
         del empty
-        try:
-            mt.enable_allocator("max_split_size_mb:64")
-        except ValueError as error:
-            assert "max_split_size_mb:64" in str(error) and "expandable" in str(error)
-        else:
-            raise AssertionError
+        told = raises(ValueError, "max_split_size_mb:64", mt.enable_allocator, "max_split_size_mb:64")
+        assert "expandable" in told
         """,
         torch_too=True,
     )
@@ -88,34 +61,18 @@ def test_torch_raises_when_memory_is_out():
     run(
         """
         allocator = mt.enable_allocator("")
-        kept = torch.empty(200 * MIB, dtype=torch.uint8, device="cuda")
+        kept = empty(200 * MIB)
         for _ in range(3):
-            try:
-                torch.empty(100 * MIB, dtype=torch.uint8, device="cuda")
-            except torch.OutOfMemoryError as error:
-                assert str(error).startswith("CUDA out of memory. "), error
-                assert "100.00 MiB asked" in str(error)
-            else:
-                raise AssertionError
+            told = raises(torch.OutOfMemoryError, "100.00 MiB asked", empty, 100 * MIB)
+            assert told.startswith("CUDA out of memory. ")
         del kept
-        torch.empty(100 * MIB, dtype=torch.uint8, device="cuda")
+        empty(100 * MIB)
         torch.cuda.empty_cache()
         torch.cuda.set_per_process_memory_fraction(0.25, 0)
-        try:
-            torch.empty(100 * MIB, dtype=torch.uint8, device="cuda")
-        except torch.OutOfMemoryError as error:
-            assert "CUDA out of memory. " in str(error)
-        else:
-            raise AssertionError
-        torch.empty(50 * MIB, dtype=torch.uint8, device="cuda")
-        try:
-            torch.empty(1 << 62, dtype=torch.uint8, device="cuda")
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError as error:
-            assert "overflow" in str(error)  # it is no matter of memory
-        else:
-            raise AssertionError
+        raises(torch.OutOfMemoryError, "CUDA out of memory. ", empty, 100 * MIB)
+        empty(50 * MIB)
+        told = raises(RuntimeError, "overflow", empty, 1 << 62)
+        assert "out of memory" not in told  # it is no matter of memory
         """,
         torch_too=True,
     )
@@ -127,7 +84,7 @@ def test_torch_record_stream():
         allocator = mt.enable_allocator("")
         stream = torch.cuda.Stream()
         for recorded in (False, True):
-            x = torch.empty(3 * MIB, dtype=torch.uint8, device="cuda")
+            x = empty(3 * MIB)
             address = x.data_ptr()
             if recorded:
                 new_context()
@@ -136,7 +93,7 @@ def test_torch_record_stream():
                     ctypes.c_void_p(stream.cuda_stream)))
                 x.record_stream(stream)
             del x
-            y = torch.empty(3 * MIB, dtype=torch.uint8, device="cuda")
+            y = empty(3 * MIB)
             assert (y.data_ptr() == address) is not recorded
             del y
         stream.synchronize()
@@ -151,13 +108,13 @@ def test_torch_graph_pools():
         """
         allocator = mt.enable_allocator("")
         stream = torch.cuda.Stream()
-        torch.empty(MIB, dtype=torch.uint8, device="cuda")
+        empty(MIB)
         new_context()
         pool = (123456789012, 5)
         torch._C._cuda_beginAllocateToPool(0, pool)
         with torch.cuda.stream(stream):
             begin_capture(stream.cuda_stream)
-            x = torch.empty(MIB, dtype=torch.uint8, device="cuda")
+            x = empty(MIB)
             address = x.data_ptr()
             assert stat("requested_bytes.all.current", 0, 1) == MIB
             assert allocator.stats(0)["requested_bytes.all.current"] == MIB
@@ -169,7 +126,7 @@ def test_torch_graph_pools():
         assert torch.cuda.memory_snapshot(pool) == allocator.snapshot(0)
         assert torch.cuda.memory_snapshot((8, 8)) == []
         with torch.cuda.stream(stream):
-            y = torch.empty(MIB, dtype=torch.uint8, device="cuda")
+            y = empty(MIB)
         assert y.data_ptr() != address and stat("requested_bytes.all.current") == MIB
         torch._C._cuda_releasePool(0, pool)
         assert stat("reserved_bytes.all.current", 0, 1) == 0
@@ -184,9 +141,9 @@ def test_torch_cache_is_trimmed_to_a_target():
         """
         allocator = mt.enable_allocator("expandable_segments:True", "cuda:1")
         assert allocator.trim() == 0
-        kept = torch.empty(2 * MIB, dtype=torch.uint8, device="cuda:0")
+        kept = empty(2 * MIB, "cuda:0")
         for device in ("cuda:0", "cuda:1"):
-            torch.empty(20 * MIB, dtype=torch.uint8, device=device)
+            empty(20 * MIB, device)
         held = [driver.memopt_sim_used(i) for i in range(2)]
         assert allocator.trim("64MiB") == 0
         assert allocator.trim("16MiB", 0) == held[0] - 16 * MIB
@@ -198,12 +155,7 @@ def test_torch_cache_is_trimmed_to_a_target():
         assert driver.memopt_sim_used(0) == 2 * MIB and driver.memopt_sim_used(1) == 0
         assert allocator.trim(0, 0) == 0
         for wrong in (-1, "8 apples"):
-            try:
-                allocator.trim(wrong)
-            except ValueError:
-                pass
-            else:
-                raise AssertionError
+            raises(ValueError, "", allocator.trim, wrong)
         del kept
         """,
         torch_too=True,
@@ -215,9 +167,9 @@ def test_torch_steps_are_learned():
         """
         allocator = mt.enable_allocator("expandable_segments:True", "cuda:1")
         def step(size):
-            kept = [torch.empty(size, dtype=torch.uint8, device="cuda:1") for _ in range(6)]
+            kept = [empty(size, "cuda:1") for _ in range(6)]
             del kept[::2]
-            torch.empty(4 * size, dtype=torch.uint8, device="cuda:1")
+            empty(4 * size, "cuda:1")
         for _ in range(5):
             step(3 * MIB)
             allocator.mark_step()
@@ -235,26 +187,16 @@ def test_torch_steps_are_learned():
 def test_torch_pool_for_a_part_of_a_program():
     run(
         """
-        before = torch.empty(MIB, dtype=torch.uint8, device="cuda")  # torch is in use already
-        try:
-            mt.enable_allocator()
-        except RuntimeError as error:
-            assert "in use already" in str(error) and "pool()" in str(error)
-        else:
-            raise AssertionError
+        before = empty(MIB)  # torch is in use already
+        assert "pool()" in raises(RuntimeError, "in use already", mt.enable_allocator)
         allocator = mt.allocator.TorchAllocator("")
         assert not allocator.enabled and "pools" in repr(allocator)
         with allocator.pool() as pool:
-            inside = torch.empty(MIB, dtype=torch.uint8, device="cuda")
-            try:
-                torch.empty(300 * MIB, dtype=torch.uint8, device="cuda")
-            except torch.OutOfMemoryError:
-                pass
-            else:
-                raise AssertionError
+            inside = empty(MIB)
+            raises(torch.OutOfMemoryError, "", empty, 300 * MIB)
         held = allocator.stats(0)["requested_bytes.all.current"]
         assert held >= MIB
-        outside = torch.empty(MIB, dtype=torch.uint8, device="cuda")
+        outside = empty(MIB)
         assert allocator.stats(0)["requested_bytes.all.current"] == held
         del inside, pool
         gc.collect()
@@ -307,12 +249,7 @@ def test_a_given_configuration_must_be_right():
     run(
         """
         for make in (mt.enable_allocator, mt.allocator.TorchAllocator):
-            try:
-                make("expandable_segment:True")
-            except ValueError as error:
-                assert "expandable_segments" in str(error)
-            else:
-                raise AssertionError
+            raises(ValueError, "expandable_segments", make, "expandable_segment:True")
         assert mt.allocator.enabled_allocator() is None
         assert mt.enable_allocator("expandable_segments:True").enabled
         """,

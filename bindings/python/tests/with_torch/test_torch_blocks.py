@@ -71,28 +71,6 @@ def test_nvfp4_is_torchaos(dtype, two_levels):
     assert ((back - x.float()).abs().amax(1) <= x.abs().amax(1).float() / 6 * 1.1).all()
 
 
-@pytest.mark.parametrize("power_of_two", [False, True])
-@pytest.mark.parametrize("name", ["e4m3_1x128", "e4m3_128x128"])
-def test_blocks_of_128(name, power_of_two):
-    """amax / 448, and values times 448 / amax to float8_e4m3fn, in torch."""
-    x = values(torch.bfloat16, 256, 384)
-    x[5] = 1e-3
-    tall = 128 if name == "e4m3_128x128" else 1
-    tiles = x.float().view(256 // tall, tall, 3, 128)
-    amax = tiles.abs().amax(dim=(1, 3), keepdim=True)
-    scale, factor = amax / 448, torch.full_like(amax, 448) / amax  # 448 / amax rounds twice
-    if power_of_two:
-        scale = torch.exp2(torch.ceil(torch.log2(scale.double()))).float()
-        factor = 1 / scale
-    codes = (tiles * factor).clamp(-448, 448).to(torch.float8_e4m3fn).view(256, 384)
-    mine, my_scales = mt.blocks.quantize_blocks(x, name, power_of_two=power_of_two)
-    assert torch.equal(my_scales, scale.view(my_scales.shape))
-    assert torch.equal(bits(mine), bits(codes))
-    back = mt.blocks.dequantize_blocks(mine, my_scales, name, dtype=torch.bfloat16)
-    wanted = (codes.float().view(tiles.shape) * scale).view(256, 384).bfloat16()
-    assert torch.equal(back, wanted)
-
-
 @pytest.mark.parametrize("name", FORMATS)
 def test_shapes_and_errors(name):
     shape = (130, 50) if name.endswith("128x128") else (2, 3, 50)
@@ -121,19 +99,6 @@ def test_shapes_and_errors(name):
 def test_tiles_take_matrices():
     with pytest.raises(ValueError, match="takes matrices"):
         mt.blocks.quantize_blocks(torch.randn(2, 128, 128), "e4m3_128x128")
-
-
-@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
-def test_one_scale_is_torchs_cast(dtype):
-    """The codes of the scaled values by torch's own cast; the scale is what _scaled_mm takes."""
-    x = values(torch.float32, 64, 128).clamp(-1e5, 1e5)
-    amax, name = x.abs().max(), "e4m3_tensor" if dtype is torch.float8_e4m3fn else "e5m2_tensor"
-    codes, scale = mt.blocks.quantize_blocks(x, name, tensor_amax=amax)
-    largest = torch.finfo(dtype).max
-    assert scale.shape == () and scale == amax / largest
-    assert torch.equal(bits(codes), bits((x * (largest / amax)).clamp(-largest, largest).to(dtype)))
-    plain, one = mt.blocks.quantize_blocks(x.clamp(-440, 440), name)
-    assert one == 1 and torch.equal(bits(plain), bits(x.clamp(-440, 440).to(dtype)))
 
 
 def test_error_of_a_round_trip():

@@ -107,40 +107,13 @@ def test_parameters_and_their_versions(device):
     assert half.requires_grad and half.grad_fn is None
 
 
-def test_what_overflows_eight_bits(device):
+def test_saturation(device):
     source = torch.tensor([1e6, -1e6, math.inf, math.nan, 448.0, 500.0], device=device)
     e4m3 = torch.zeros(6, device=device, dtype=torch.float8_e4m3fn)
     mt.cast_(e4m3, source)
     assert torch.isnan(e4m3.float()).tolist() == [True, True, True, True, False, True]
     mt.cast_(e4m3, source, saturate=True)
     assert e4m3.float().nan_to_num(7).tolist() == [448.0, -448.0, 448.0, 7.0, 448.0, 448.0]
-    e5m2 = torch.zeros(6, device=device, dtype=torch.float8_e5m2)
-    mt.cast_(e5m2, source)
-    assert e5m2.float()[:3].tolist() == [math.inf, -math.inf, math.inf]
-    fnuz = torch.zeros(6, device=device, dtype=torch.float8_e4m3fnuz)
-    mt.cast_(fnuz, source)
-    assert same(fnuz, source.to(torch.float8_e4m3fnuz))
-    mt.cast_(fnuz, source, saturate=True)
-    assert fnuz.float().nan_to_num(7).tolist() == [240.0, -240.0, 240.0, 7.0, 240.0, 240.0]
-    mt.cast_(fnuz, torch.full((6,), -1e-9, device=device), rounding="stochastic", seed=1)
-    assert not bits(fnuz).any()  # no -0, which would be NaN
-
-
-@pytest.mark.parametrize("start", FLOATS[5:], ids=str)
-def test_every_fnuz_code_as_torch(device, start):
-    source = torch.arange(256, dtype=torch.uint8, device=device).view(start)
-    for to in FLOATS:
-        target = torch.zeros(256, device=device, dtype=to)
-        mt.cast_(target, source)
-        assert torch.isnan(target.float())[128]
-        wanted = source if to is start else source.float().to(to)
-        numbers = (source.float().abs() <= torch.finfo(to).max).cpu()  # torch saturates beyond
-        assert torch.equal(bits(target).view(256, -1)[numbers], bits(wanted).view(256, -1)[numbers])
-    amax = torch.zeros(1, device=device)
-    mt.cast_(torch.zeros(128, device=device), source[:128], amax=amax)
-    assert amax.item() == source[:128].float().max().item()
-    mt.cast_(torch.zeros(256, device=device), source, amax=amax)
-    assert torch.isnan(amax).all()
 
 
 @pytest.mark.parametrize("to", FLOATS, ids=str)
@@ -254,25 +227,15 @@ def test_layouts(device, rounding):
             target.fill_(55), source.copy_(exact)
             mt.cast_([target], [source], rounding)
             assert torch.equal(target.float(), exact)
-
-
-def test_gaps_of_the_destination_stay(device):
     storage = torch.zeros(10, device=device, dtype=torch.bfloat16)
-    mt.cast_(storage[::2], torch.ones(5, device=device))
+    mt.cast_(storage[::2], torch.ones(5, device=device), rounding)
     assert storage.tolist() == [1.0, 0.0] * 5
-
-
-def test_an_expanded_source(device):
-    target = torch.empty(3, 4, device=device, dtype=torch.float16)
-    mt.cast_(target, torch.arange(4.0, device=device).expand(3, 4))
-    assert target.tolist() == [[0.0, 1.0, 2.0, 3.0]] * 3
-
-
-def test_in_place(device):
-    storage = torch.randn(100, device=device).bfloat16()
-    expected = storage.to(torch.float16)
-    mt.cast_(storage.view(torch.float16), storage)
-    assert same(storage.view(torch.float16), expected)
+    half = torch.empty(3, 4, device=device, dtype=torch.float16)
+    mt.cast_(half, torch.arange(4.0, device=device).expand(3, 4), rounding)
+    assert half.tolist() == [[0.0, 1.0, 2.0, 3.0]] * 3
+    wanted = half.bfloat16()
+    mt.cast_(half.view(torch.bfloat16), half, rounding)  # in place
+    assert same(half.view(torch.bfloat16), wanted)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
@@ -360,22 +323,16 @@ def test_parameters_without_a_gradient_are_left_out(device):
 
 def test_layouts_of_gradients(device):
     sums = torch.zeros(4, 6, 5, 3, device=device)
+    version = sums._version
     gradient = torch.randn(4, 6, 5, 3, device=device).to(memory_format=torch.channels_last)
     mt.cast.accumulate_(sums, gradient)
-    assert torch.equal(sums, gradient)
+    assert torch.equal(sums, gradient) and sums._version > version
     last = torch.zeros_like(gradient)
     mt.cast.accumulate_(last, gradient.contiguous())
     mt.cast.accumulate_(last, gradient[:1].expand(4, 6, 5, 3))
     assert torch.equal(last, gradient + gradient[:1])
     with pytest.raises(ValueError, match="accumulator 0 of strides"):
         mt.cast.accumulate_(torch.zeros(10, device=device)[::2], torch.ones(5, device=device))
-
-
-def test_single_tensors_and_versions(device):
-    sums = torch.zeros(4, device=device)
-    version = sums._version
-    mt.cast.accumulate_(sums, torch.ones(4, device=device), scale=2)
-    assert sums.tolist() == [2.0] * 4 and sums._version > version
 
 
 def test_accumulation_refuses(device):

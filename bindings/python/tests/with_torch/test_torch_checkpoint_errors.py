@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 
 torch = pytest.importorskip("torch")
 
 import memopt.torch as mt  # noqa: E402
 from checkpoint_support import MODES, Block, assert_same, block, results, x  # noqa: E402, F401
+from on_threads import on_threads  # noqa: E402
 
 
 # --- what goes wrong ------------------------------------------------------------------------------
@@ -132,29 +131,19 @@ def test_bad_arguments(x):
 
 def test_backward_on_other_threads(device):
     """Several threads, each with its own graph, backward on threads that ran no forward."""
-    errors, block = [], Block().to(device)
+    block = Block().to(device)
     block.drop.p = 0.0
 
     def work(seed):
-        try:
-            x = torch.randn(8, 16, generator=torch.Generator().manual_seed(seed)).to(device)
-            x.requires_grad_()
-            loss = mt.checkpoint(block, x, determinism_check="hash").square().sum()
-            wanted = torch.autograd.grad(block(x).square().sum(), x)
-            got = []
-            thread = threading.Thread(target=lambda: got.extend(torch.autograd.grad(loss, x)))
-            thread.start()
-            thread.join()
-            assert torch.equal(wanted[0], got[0])
-        except BaseException as error:
-            errors.append(error)
+        x = torch.randn(8, 16, generator=torch.Generator().manual_seed(seed)).to(device)
+        x.requires_grad_()
+        loss = mt.checkpoint(block, x, determinism_check="hash").square().sum()
+        wanted = torch.autograd.grad(block(x).square().sum(), x)
+        got = []
+        on_threads(lambda _: got.extend(torch.autograd.grad(loss, x)))
+        assert torch.equal(wanted[0], got[0])
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
+    on_threads(work, range(8))
 
 
 def test_one_graph_backward_on_two_threads(device):
@@ -163,19 +152,9 @@ def test_one_graph_backward_on_two_threads(device):
     x = torch.randn(8, 16, device=device, requires_grad=True)
     loss = mt.checkpoint(block, x).square().sum()
     wanted = torch.autograd.grad(block(x).square().sum(), x)[0]
-    got, errors = [], []
 
-    def work():
-        try:
-            for _ in range(20):
-                got.append(torch.autograd.grad(loss, x, retain_graph=True)[0])
-        except BaseException as error:
-            errors.append(error)
+    def work(_):
+        for _ in range(20):
+            assert torch.equal(wanted, torch.autograd.grad(loss, x, retain_graph=True)[0])
 
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors and len(got) == 60
-    assert all(torch.equal(wanted, gradient) for gradient in got)
+    on_threads(work, range(3))

@@ -10,65 +10,6 @@ import pytest
 
 pytest.importorskip("deepspeed")
 
-PROGRAM = """
-import sys, torch
-import deepspeed
-import memopt.torch as mt
-
-stage, directory = int(sys.argv[1]), sys.argv[2]
-torch.manual_seed(0)
-layers = torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 64)
-model = torch.nn.Sequential(*layers)
-optimizer = mt.AdamW8bit(model.parameters(), lr=1e-3)
-engine, _, _, _ = deepspeed.initialize(
-    model=model,
-    optimizer=optimizer,
-    config={
-        "train_micro_batch_size_per_gpu": 4,
-        "bf16": {"enabled": True},
-        "gradient_clipping": 1.0,
-        "zero_optimization": {"stage": stage, "offload_optimizer": {"device": "cpu"}},
-        "zero_force_ds_cpu_optimizer": False,
-        "zero_allow_untested_optimizer": True,
-    },
-)
-
-def step(seed):
-    x = torch.randn(4, 64, generator=torch.Generator().manual_seed(seed)).bfloat16()
-    loss = (engine(x) - x.roll(1, 1)).float().square().mean()
-    engine.backward(loss)
-    engine.step()
-    return loss.item()
-
-losses = [step(seed % 2) for seed in range(40)]
-assert losses[-1] < 0.5 * losses[0], losses
-states = list(optimizer.state.values())
-assert states and all(s["exp_avg"].dtype is torch.uint8 for s in states)
-assert sum(s["exp_avg"].numel() for s in states) == 2 * 64 * 256 + 256 + 64
-engine.save_checkpoint(directory, "one")
-step(7)
-after = [p.detach().clone() for p in engine.module.parameters()]
-engine.load_checkpoint(directory, "one")
-step(7)
-assert all(map(torch.equal, after, engine.module.parameters()))
-print("trained and resumed")
-"""
-
-
-@pytest.mark.parametrize("stage", [2, pytest.param(3, marks=pytest.mark.long)])
-def test_zero_offload(stage, tmp_path):
-    """With `zero_force_ds_cpu_optimizer: false`; a checkpoint resumes bit for bit."""
-    alone = dict(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
-    ended = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(stage), str(tmp_path)],
-        env={**os.environ, **alone, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        universal_newlines=True,
-        timeout=300,
-    )
-    assert ended.returncode == 0 and "trained and resumed" in ended.stdout, ended.stdout[-3000:]
-
 
 DROP_IN = """
 import sys, torch
@@ -113,17 +54,18 @@ def train(make, **further):
 
 untested = dict(zero_force_ds_cpu_optimizer=False, zero_allow_untested_optimizer=True)
 options = dict(lr=1e-3, weight_decay=0.1)
-for own, plain in (
+for number, (own, plain) in enumerate((
     (lambda ps: DeepSpeedCPUAdam(ps, **options), lambda ps: mt.AdamW(ps, **options)),
     (lambda ps: DeepSpeedCPUAdam8bit(ps, **options), lambda ps: mt.AdamW8bit(ps, **options)),
     (lambda ps: DeepSpeedCPUAdam(ps, adamw_mode=False, **options), lambda ps: mt.Adam(ps, **options)),
     (lambda ps: DeepSpeedCPUAdam(ps, fp32_optimizer_states=False, **options), lambda ps: mt.AdamW(ps, states="bf16", **options)),
-):
+)):
     a, b = train(own), train(plain, **untested)
     assert a[0] == b[0], (a[0], b[0])
     assert a[0][-1] < 0.5 * a[0][0], a[0]
     assert all(map(torch.equal, a[1], b[1]))
-    assert a[2] and all(torch.equal(x, y) and x.dtype is y.dtype for one, other in zip(a[2], b[2]) for x, y in zip(one, other))
+    assert a[2] and a[2][0][0].dtype is {0: torch.float32, 1: torch.uint8, 2: torch.float32, 3: torch.bfloat16}[number]
+    assert all(torch.equal(x, y) and x.dtype is y.dtype for one, other in zip(a[2], b[2]) for x, y in zip(one, other))
 print("the bits of the plain classes")
 """
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 
 import pytest
 
@@ -13,6 +12,7 @@ import memopt  # noqa: E402
 import memopt.torch as mt  # noqa: E402
 from interrupts import at_every_point, nothing_unraisable  # noqa: E402
 from memopt.torch import _slots  # noqa: E402
+from on_threads import on_threads  # noqa: E402
 from save_on_cpu_support import offload  # noqa: E402, F401
 
 FOLDER = os.path.dirname(memopt.__file__) + os.sep
@@ -23,13 +23,7 @@ def assert_free(context):
     (store,) = context._packer.stores.values()
     locks, free = [store.lock, store.fetching], []
 
-    def take():
-        for lock in locks:
-            free.append(lock.acquire(False) and lock.release() is None)
-
-    thread = threading.Thread(target=take)
-    thread.start()
-    thread.join()
+    on_threads(lambda lock: free.append(lock.acquire(False) and lock.release() is None), locks)
     assert free == [True, True]
 
 

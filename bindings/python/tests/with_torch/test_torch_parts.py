@@ -10,7 +10,6 @@ import types
 import pytest
 
 torch = pytest.importorskip("torch")
-import memopt  # noqa: E402
 import memopt.torch as mt  # noqa: E402
 from memopt.torch import (  # noqa: E402
     _arguments,

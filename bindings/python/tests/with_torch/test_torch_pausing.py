@@ -50,17 +50,6 @@ def read(tensor):
 def holds(tensor, seed):
     return read(tensor) == bits(tensor, seed)
 
-def empty(nbytes, device="cuda"):
-    return torch.empty(nbytes, dtype=torch.uint8, device=device)
-
-def raises(kind, text, function, *arguments, **names):
-    try:
-        function(*arguments, **names)
-    except kind as error:
-        assert text in str(error), error
-    else:
-        raise AssertionError("%s was not raised" % kind)
-
 def in_a_child(function, line):
     line.set_inheritable(True)
     child = os.fork()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import threading
 import weakref
 
 import pytest
@@ -23,6 +22,7 @@ from save_on_cpu_support import (  # noqa: E402, F401
 import memopt  # noqa: E402
 import memopt.torch as mt  # noqa: E402
 from memopt.torch import _slots  # noqa: E402
+from on_threads import on_threads  # noqa: E402
 
 
 # --- graphs ---------------------------------------------------------------------------------------
@@ -206,32 +206,19 @@ def test_values_that_were_kept_last_are_let_go_with_their_graph(offload, device)
 
 def test_forward_and_backward_on_several_threads(offload, device):
     context = offload(host_limit="8MiB")
-    failures = []
     x = torch.randn(64, 256, device=device)
 
     def work(seed):
-        try:
-            weight = torch.full((256, 256), 0.01 * (seed + 1), device=device, requires_grad=True)
-            for _ in range(20):
-                with context:
-                    y = ((x @ weight).tanh() @ weight).exp().sum()
-                box = []
-                thread = threading.Thread(
-                    target=lambda y=y: box.append(torch.autograd.grad(y, weight)[0])
-                )
-                thread.start()
-                thread.join()
-                (wanted,) = torch.autograd.grad(((x @ weight).tanh() @ weight).exp().sum(), weight)
-                assert torch.equal(box[0], wanted)
-        except BaseException as error:
-            failures.append(error)
+        weight = torch.full((256, 256), 0.01 * (seed + 1), device=device, requires_grad=True)
+        for _ in range(20):
+            with context:
+                y = ((x @ weight).tanh() @ weight).exp().sum()
+            box = []
+            on_threads(lambda _, y=y: box.append(torch.autograd.grad(y, weight)[0]))
+            (wanted,) = torch.autograd.grad(((x @ weight).tanh() @ weight).exp().sum(), weight)
+            assert torch.equal(box[0], wanted)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    on_threads(work, range(4))
     gc.collect()
     assert context.stats()["tickets"] == 0
 
@@ -240,9 +227,7 @@ def test_another_thread_is_not_under_the_context(offload, device):
     context = offload()
     x = torch.randn(100, device=device, requires_grad=True)
     with context:
-        thread = threading.Thread(target=lambda: (x * 2).exp())
-        thread.start()
-        thread.join()
+        on_threads(lambda _: (x * 2).exp())
     assert context.stats()["saved"] == 0
 
 

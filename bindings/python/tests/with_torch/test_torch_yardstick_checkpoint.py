@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 
 import pytest
 
@@ -17,6 +16,7 @@ from torch.utils import checkpoint as theirs  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import memopt.torch as mt  # noqa: E402
+from on_threads import on_threads  # noqa: E402
 
 aten = torch.ops.aten
 
@@ -210,9 +210,7 @@ def test_the_default_device_is_that_of_the_first_run(how):
         with torch.device("meta"):
             y = mt.checkpoint(function, x)
     if how == "threads":
-        thread = threading.Thread(target=lambda: y.sum().backward())
-        thread.start()
-        thread.join()
+        on_threads(lambda _: y.sum().backward())
     else:
         y.sum().backward()
     assert seen == ["meta", "meta"] and torch.empty(1).device.type == "cpu"
