@@ -12,7 +12,7 @@ from ._library import lib, output
 from .device import Device
 from .memory import Part
 from .streams import StreamLike, stream_pointer
-from .tensors import TensorLike, one_f32, tensor, tensor_array, tensor_list
+from .tensors import TensorLike, one_f32, tensor_array, tensor_list
 from .views import Tensor
 
 Tensors = Union[TensorLike, Sequence[TensorLike]]

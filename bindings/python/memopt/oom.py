@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
-from . import _abi, _events, errors
+from . import _abi, errors
 from ._abi import OomCause
 from ._library import lib, output
 from ._snapshot import Segment

@@ -91,20 +91,19 @@ def test_lazy_conjugates_and_negatives_are_right(offload, device, make):
     assert got.is_neg() == value.is_neg()
 
 
-def test_the_elements_of_a_wide_view_are_all_that_is_copied(offload, device):
-    hidden = torch.randn(64, 128, 256, device=device)
+@pytest.mark.parametrize(
+    "shape, view, most",
+    [
+        ((64, 128, 256), lambda t: t[:, -1], 64 * 256 * 4),  # its elements
+        ((1024, 256), lambda t: t[500:508], 8 * 1024 + 512),  # of its storage
+    ],
+)
+def test_a_part_of_a_storage_is_all_that_is_copied(offload, device, shape, view, most):
+    value = view(torch.randn(shape, device=device))
     context = offload()
-    (got,) = through(context, hidden[:, -1])
-    assert_same_tensor(got, hidden[:, -1])
-    assert context.stats()["copied_out_bytes"] == 64 * 256 * 4
-
-
-def test_a_small_part_of_a_storage_is_all_that_is_copied(offload, device):
-    batch = torch.randn(1024, 256, device=device)
-    context = offload()
-    (got,) = through(context, batch[500:508])
-    assert_same_tensor(got, batch[500:508])
-    assert context.stats()["copied_out_bytes"] <= 8 * 1024 + 512
+    (got,) = through(context, value)
+    assert_same_tensor(got, value)
+    assert context.stats()["copied_out_bytes"] <= most
 
 
 def test_a_snapshot_is_the_value_at_the_time_of_saving(offload, device):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import builtins
 import errno
 import io
 import json
@@ -201,22 +200,6 @@ def test_options_that_do_not_go_together(words, said):
 def test_malformed_options(words, said):
     with pytest.raises(argparse.ArgumentError, match=said):
         parse("--apply", *words)
-
-
-@pytest.mark.parametrize("suffix, package", [("yaml", "ruamel.yaml"), ("toml", "tomlkit")])
-def test_a_missing_package_is_told(tmp_path, monkeypatch, suffix, package):
-    path = write(tmp_path, "c." + suffix, "batch_size: 8\n" if suffix == "yaml" else "b = 8\n")
-    real = builtins.__import__
-
-    def without(name, *rest, **names):
-        if name.split(".")[0] in ("ruamel", "tomlkit"):
-            raise ImportError("No module named %r" % name)
-        return real(name, *rest, **names)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(apply.ApplyError) as raised:
-        run("--apply", "--config-path", path)
-    assert "needs %s: pip install 'memopt[apply]'" % package in str(raised.value)
 
 
 def on_a_terminal(edits):

@@ -167,17 +167,6 @@ def test_unknown_architectures_say_what_is_needed():
     assert "--like" in refused()
 
 
-@pytest.mark.parametrize("value", [0, -3, 2.5, True, "many", 10**15, [1]])
-def test_absurd_counts(value):
-    text = refused(model_type="llama", num_hidden_layers=value)
-    assert "num_hidden_layers" in text and repr(value).strip("'") in text
-
-
-@pytest.mark.parametrize("value", [1.5, -0.1, "high", True])
-def test_absurd_dropouts(value):
-    assert "attention_dropout" in refused(model_type="llama", attention_dropout=value)
-
-
 @pytest.mark.parametrize(
     "key, value, says",
     [
@@ -190,10 +179,13 @@ def test_absurd_dropouts(value):
         ("id2label", [], "not an object"),
         ("num_labels", "many", "not a whole number"),
         ("sliding_window", 1.5, "not a whole number"),
+        *(("num_hidden_layers", value, "") for value in (0, -3, 2.5, True, "many", 10**15, [1])),
+        *(("attention_dropout", value, "") for value in (1.5, -0.1, "high", True)),
     ],
 )
 def test_values_of_another_kind(key, value, says):
-    assert "%s is %r, %s" % (key, value, says) in refused(**{"model_type": "llama", key: value})
+    told = refused(**{"model_type": "llama", key: value})
+    assert key in told and (("%s is %r, %s" % (key, value, says)) in told or not says)
 
 
 def test_no_value_of_a_key_is_a_traceback():
@@ -225,22 +217,16 @@ def test_unknown_activations():
     assert "swoosh" in text and "silu" in text
 
 
-def test_images_that_are_not_square():
-    assert hfconfig.interpret({"model_type": "vit", "image_size": [96, 96]}).model.image_size == 96
-    assert "squares" in refused(model_type="vit", image_size=[96, 64])
-
-
-def test_a_byte_order_mark(tmp_path):
-    """Editors on Windows put one there; --apply takes such files too."""
+def test_files(tmp_path):
+    """By name or by folder; with a byte order mark, which editors on Windows put there."""
     place = tmp_path / "config.json"
     place.write_bytes(b"\xef\xbb\xbf" + json.dumps({"model_type": "gpt2"}).encode())
-    assert hfconfig.read(str(place)).model_type == "gpt2"
-
-
-def test_files(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
-    assert hfconfig.read(str(tmp_path)).model_type == "llama"
-    assert hfconfig.read(str(tmp_path / "config.json")).model_type == "llama"
+    for path in (place, tmp_path):
+        assert hfconfig.read(str(path)).model_type == "gpt2"
+    with pytest.raises(hfconfig.ConfigError, match="no such file"):
+        hfconfig.read(str(tmp_path / "absent.json"))
+    assert hfconfig.interpret({"model_type": "vit", "image_size": [96, 96]}).model.image_size == 96
+    assert "squares" in refused(model_type="vit", image_size=[96, 64])
 
 
 @pytest.mark.parametrize(
@@ -259,11 +245,6 @@ def test_files_that_are_no_configuration(tmp_path, content, words):
     with pytest.raises(hfconfig.ConfigError, match=words) as caught:
         hfconfig.read(str(path))
     assert str(path) in str(caught.value)
-
-
-def test_no_file(tmp_path):
-    with pytest.raises(hfconfig.ConfigError, match="no such file"):
-        hfconfig.read(str(tmp_path / "absent.json"))
 
 
 def test_saved_by_transformers(tmp_path):

@@ -87,18 +87,6 @@ def test_a_solution():
     assert found.changes == [] and found.peak_bytes == found.start.peak.total == 38 * MIB
 
 
-def test_changes_of_what_is_known():
-    run = Run(batch=4, optimizer="adamw")
-    found = Solution.measured(known, run, card(22 * MIB), Target(all_changes=True))
-    assert not found.fits and found.fits_after
-    applied = [("micro_batch", True), ("optimizer", True)]
-    assert [(change.kind, change.applied) for change in found.changes] == applied
-    assert [change.saves_bytes for change in found.changes] == [2 * MIB, 12 * MIB]
-    assert (found.micro_batch, found.accumulation) == (2, 2)
-    assert found.run.optimizer == "adamw8bit" and found.start_peak_bytes == 36 * MIB
-    assert found.time_factor == pytest.approx(1.02)
-
-
 def test_adapters_of_what_is_known():
     asked = []
 

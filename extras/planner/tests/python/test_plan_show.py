@@ -102,35 +102,6 @@ def test_how_many():
     assert shown == ["999", "1.00 k", "999.99 k", "1.00 M", "1.00 M", "1.23 B"]
 
 
-def test_several_cards_side_by_side():
-    def answer(name, **solution):
-        values = dict(changes=[], floor_bytes=4 * GIB, peak_bytes=5 * GIB, fits=False)
-        values.update(fits_after=False, **solution)
-        run = SimpleNamespace(batch=2, accumulation=4, world_size=1)
-        return SimpleNamespace(
-            card=SimpleNamespace(name=name),
-            solution=SimpleNamespace(**values),
-            plan=plan(),
-            run=run,
-            target=8,
-        )
-
-    change = SimpleNamespace(change="a fused loss", applied=True)
-    left = SimpleNamespace(change="offload", applied=False)
-    told = Told()
-    answers = [answer("small"), answer("large")]
-    answers[1].solution.fits_after, answers[1].solution.changes = True, [change, left]
-    answers.append(answer("larger"))
-    answers[2].solution.fits = answers[2].solution.fits_after = True
-    show._tiers(answers, told)
-    no, changed, yes = told.tables["What fits"]
-    assert no == ["small", Cell("no", "bad"), "-", "-", "-", "8.00 GiB", "-", "floor 4.00 GiB"]
-    assert changed[1] == Cell("with changes", "warn") and changed[2:] == (
-        ["2", "4", "8", "5.00 GiB", "50 %", "a fused loss"]
-    )
-    assert yes[1] == Cell("fits", "good") and yes[-1] == ""
-
-
 def answered(monkeypatch, fits):
     """What is answered where replays of plans that `fits` refuses take a tenth more than the card."""
 

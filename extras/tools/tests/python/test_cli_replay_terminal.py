@@ -11,13 +11,10 @@ import sys
 
 import pytest
 
-import memopt
-import memopt.cli
 import traces
-from cli_support import environment
+from cli_support import PACKAGE, Terminal, environment
 from replay_support import EVENTS, answer, command, shown, trace  # noqa: F401
 
-PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(memopt.__file__)))
 
 # --- plots ----------------------------------------------------------------------------------------
 
@@ -63,28 +60,9 @@ def test_plot_without_matplotlib(trace, tmp_path):
 
 def on_a_terminal(*words, **variables):
     """What the command writes to a terminal, bars included, and its exit code."""
-    leader, follower = pty.openpty()
-    variables.setdefault("TERM", "xterm-256color")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "memopt", "replay", *map(str, words)],
-        env=environment(**variables),
-        stdin=follower,
-        stdout=follower,
-        stderr=follower,
-        close_fds=True,
-    )
-    os.close(follower)
-    chunks = []
-    while True:
-        try:
-            chunk = os.read(leader, 65536)
-        except OSError:
-            break
-        if not chunk:
-            break
-        chunks.append(chunk)
-    os.close(leader)
-    return b"".join(chunks).decode().replace("\r\n", "\n"), process.wait(60)
+    terminal = Terminal("replay", *words, **variables)
+    code, _ = terminal.end()
+    return terminal.text.decode().replace("\r\n", "\n"), code
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +84,6 @@ def test_progress_bars(long, tmp_path):
     assert len(percents) > 2 and percents == sorted(percents) and percents[-1] <= 100
     dumb, code = on_a_terminal(long, "--passes", "200", TERM="dumb")
     assert code == 0 and "replaying" not in dumb
-    pytest.importorskip("rich")
     rich, code = on_a_terminal(long, "--passes", "200")
     assert code == 0 and "replaying" in rich and "━" in rich
 

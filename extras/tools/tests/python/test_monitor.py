@@ -9,14 +9,11 @@ import sys
 
 import pytest
 
+from cli_support import environment
+from monitor_support import MONITORS, simulated
 from test_interrupt import alarm, repeat  # noqa: F401
 
 import memopt.tools
-
-PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(memopt.__file__)))
-MONITORS = os.path.join(
-    os.path.dirname(os.path.abspath(memopt.library_path)), "tests", "sim", "monitor"
-)
 
 
 def test_this_machine():
@@ -69,20 +66,16 @@ with memopt.tools.Monitor(sys.argv[1]) as monitor:
 """
 
 
-@pytest.mark.skipif(not os.path.isdir(MONITORS), reason="no simulated libraries in " + MONITORS)
+@simulated
 @pytest.mark.parametrize("backend", ["cuda", "hip"])
 def test_simulated(backend):
-    environment = dict(
-        os.environ,
-        MEMOPT_DRIVER_PATH=MONITORS,
-        PYTHONPATH=PACKAGE,
-        MEMOPT_LIBRARY=memopt.library_path,
+    variables = environment(
+        MONITORS,
         MEMOPT_SIM_PROCESSES="%d:64M:cg,4000001:?:c" % os.getpid(),
         MEMOPT_SIM_FAIL="nvmlDeviceGetPowerUsage:*=4,rsmi_dev_power_get:*=4",
     )
-    result = subprocess.run(
-        [sys.executable, "-c", PROGRAM, backend], env=environment, capture_output=True, text=True
-    )
+    words = [sys.executable, "-c", PROGRAM, backend]
+    result = subprocess.run(words, env=variables, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     count, reading, processes = json.loads(result.stdout)
     assert count == 2

@@ -6,13 +6,13 @@ import gzip
 import io
 import os
 import pickle
-import threading
 
 import pytest
 
 import memopt.tools
 import traces
 from memopt.tools import _pickles, _trace_files
+from on_threads import on_threads
 
 MIB = 1 << 20
 
@@ -421,13 +421,7 @@ def test_progress_and_its_exceptions(trace):
 
 def test_replays_of_one_trace_on_threads(trace):
     found = []
-    threads = [
-        threading.Thread(target=lambda: found.append(trace.find_capacity())) for _ in range(3)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    on_threads(lambda _: found.append(trace.find_capacity()), range(3))
     assert found == [trace.find_capacity()] * 3
 
 

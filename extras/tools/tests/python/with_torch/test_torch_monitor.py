@@ -274,23 +274,6 @@ def test_an_unfinished_line_is_cut_off(tmp_path):
         assert text.count("\n") == whole.count("\n") + 1
 
 
-def test_another_csv_is_not_continued(tmp_path):
-    path = tmp_path / "loss.csv"
-    path.write_text("step,loss\n1,2\n")
-    with pytest.raises(ValueError, match="other columns"):
-        mt.monitor.MemoryMonitor(path, device="cpu")
-    assert path.read_text() == "step,loss\n1,2\n"
-
-
-def test_notes_are_no_log(tmp_path):
-    """Their last line may be without an end, and yet is not half a line of a log."""
-    path = tmp_path / "notes.txt"
-    path.write_text("Notes.\nThe last line")
-    with pytest.raises(ValueError, match="not a log of JSON lines"):
-        mt.monitor.MemoryMonitor(path, device="cpu")
-    assert path.read_text() == "Notes.\nThe last line"
-
-
 def test_valid_after_kill(tmp_path):
     paths = [tmp_path / "log.jsonl", tmp_path / "log.csv"]
     program = (

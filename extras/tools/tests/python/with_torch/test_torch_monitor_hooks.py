@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 
 import pytest
 
@@ -12,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 import memopt.torch as mt  # noqa: E402
 import memopt.torch.monitor  # noqa: E402
+from on_threads import on_threads  # noqa: E402
 from simulated import run  # noqa: E402
 
 
@@ -85,13 +85,7 @@ def test_only_a_writer_of_its_own_is_closed(monkeypatch, tmp_path):
 def test_threads(tmp_path):
     path = tmp_path / "log.jsonl"
     with mt.monitor.MemoryMonitor(path, device="cpu") as monitor:
-        threads = [
-            threading.Thread(target=lambda: [monitor.step() for _ in range(50)]) for _ in range(4)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        on_threads(lambda _: [monitor.step() for _ in range(50)], range(4))
     assert sorted(record["step"] for record in jsonl(path)) == list(range(1, 201))
 
 
