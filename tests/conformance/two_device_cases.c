@@ -175,7 +175,7 @@ static void devices_work_in_two_threads(world *w)
 /* --- what belongs to the other ------------------------------------------------------------- */
 
 /* The call must fail for what it was given, and say so. */
-#define REFUSED(call)                                                                              \
+#define REFUSED_AS(call)                                                                           \
     do {                                                                                           \
         memopt_status refused_ = (call);                                                           \
         if (refused_ != MEMOPT_INVALID_ARGUMENT && refused_ != MEMOPT_DRIVER_ERROR)                \
@@ -193,13 +193,13 @@ static void refuse_events_and_streams(world *a, world *b, memopt_tensor *t)
     OK(memopt_event_record(event, b->stream));
     OK(memopt_event_record(mine, a->stream));
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_stream_wait_event(a->device, a->stream, event));
-    REFUSED(memopt_event_record(event, a->stream));
-    REFUSED(memopt_event_record(mine, b->stream));
+    REFUSED_AS(memopt_event_record(event, a->stream));
+    REFUSED_AS(memopt_event_record(mine, b->stream));
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_event_elapsed(event, mine, &seconds));
     CHECK(seconds == 7);
     OK(memopt_event_sync(event));
     OK(memopt_event_sync(mine));
-    REFUSED(mo_launch(a->device, b->stream, &mo_kernel_hash_granules, &args, 1));
+    REFUSED_AS(mo_launch(a->device, b->stream, &mo_kernel_hash_granules, &args, 1));
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_stream_destroy(a->device, b->stream));
     OK(memopt_event_destroy(event));
     OK(memopt_event_destroy(mine));

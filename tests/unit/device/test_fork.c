@@ -188,7 +188,8 @@ static void try_primitives(handles *h)
     AS_CHILD(memopt_region_reset(h->region));
     AS_CHILD(memopt_offloader_get_stats(h->offloader, &offloader));
     AS_CHILD(memopt_offloader_pack(h->offloader, h->block, MIB, h->stream, &ticket));
-    AS_CHILD(memopt_offloader_pack_borrowed(h->offloader, h->block, MIB, h->stream, &ticket, &kept));
+    AS_CHILD(
+        memopt_offloader_pack_borrowed(h->offloader, h->block, MIB, h->stream, &ticket, &kept));
     AS_CHILD(memopt_offloader_prefetch(h->offloader, h->ticket));
     AS_CHILD(memopt_offloader_unpack(h->offloader, h->ticket, h->stream, &pointer));
     AS_CHILD(memopt_offloader_unpack_into(h->offloader, h->ticket, h->block, MIB, h->stream));

@@ -219,7 +219,7 @@ static void test_refusals(void **state)
     (void)state;
     t->a.step = 1;
     *before = *t;
-#define REFUSED(status, saying, field, value)                                                      \
+#define REFUSED_AS(status, saying, field, value)                                                   \
     do {                                                                                           \
         t->a = good;                                                                               \
         t->a.step = 1;                                                                             \
@@ -227,20 +227,20 @@ static void test_refusals(void **state)
         FAILS_SAYING(status, saying,                                                               \
                      memopt_adafactor_step(t->device, &t->a, t->scratch, t->scratch_bytes, NULL)); \
     } while (0)
-    REFUSED(MEMOPT_INVALID_ARGUMENT, "step is 0", step, 0);
-    REFUSED(MEMOPT_INVALID_ARGUMENT, "lr is -1", lr, -1.0);
-    REFUSED(MEMOPT_INVALID_ARGUMENT, "lr is nan", lr, (double)NAN);
-    REFUSED(MEMOPT_INVALID_ARGUMENT, "beta2_decay is 0.5", beta2_decay, 0.5);
-    REFUSED(MEMOPT_INVALID_ARGUMENT, "d is 0.5", d, 0.5);
-    REFUSED(MEMOPT_INVALID_ARGUMENT, "eps[1] is -1", eps[1], -1.0);
-    REFUSED(MEMOPT_INVALID_ARGUMENT, "not whole matrices of 131 x 1100", rows, 131);
-    REFUSED(MEMOPT_INVALID_ARGUMENT, "not whole matrices of 0 x 1100", rows, 0);
-    REFUSED(MEMOPT_INVALID_ARGUMENT, "130 rows; vectors have 1", row_var, NULL);
-    REFUSED(MEMOPT_INVALID_ARGUMENT, "column_var", column_var, NULL);
-    REFUSED(MEMOPT_INVALID_ARGUMENT, "gradient has 5 elements", gradient.count, 5);
-    REFUSED(MEMOPT_UNSUPPORTED, "f8_e4m3", gradient.dtype, MEMOPT_DTYPE_F8_E4M3);
-    REFUSED(MEMOPT_INVALID_ARGUMENT, "parameter and gradient overlap", gradient.data, t->p);
-    REFUSED(MEMOPT_INVALID_ARGUMENT, "row_var and column_var overlap", column_var, t->row + 1);
+    REFUSED_AS(MEMOPT_INVALID_ARGUMENT, "step is 0", step, 0);
+    REFUSED_AS(MEMOPT_INVALID_ARGUMENT, "lr is -1", lr, -1.0);
+    REFUSED_AS(MEMOPT_INVALID_ARGUMENT, "lr is nan", lr, (double)NAN);
+    REFUSED_AS(MEMOPT_INVALID_ARGUMENT, "beta2_decay is 0.5", beta2_decay, 0.5);
+    REFUSED_AS(MEMOPT_INVALID_ARGUMENT, "d is 0.5", d, 0.5);
+    REFUSED_AS(MEMOPT_INVALID_ARGUMENT, "eps[1] is -1", eps[1], -1.0);
+    REFUSED_AS(MEMOPT_INVALID_ARGUMENT, "not whole matrices of 131 x 1100", rows, 131);
+    REFUSED_AS(MEMOPT_INVALID_ARGUMENT, "not whole matrices of 0 x 1100", rows, 0);
+    REFUSED_AS(MEMOPT_INVALID_ARGUMENT, "130 rows; vectors have 1", row_var, NULL);
+    REFUSED_AS(MEMOPT_INVALID_ARGUMENT, "column_var", column_var, NULL);
+    REFUSED_AS(MEMOPT_INVALID_ARGUMENT, "gradient has 5 elements", gradient.count, 5);
+    REFUSED_AS(MEMOPT_UNSUPPORTED, "f8_e4m3", gradient.dtype, MEMOPT_DTYPE_F8_E4M3);
+    REFUSED_AS(MEMOPT_INVALID_ARGUMENT, "parameter and gradient overlap", gradient.data, t->p);
+    REFUSED_AS(MEMOPT_INVALID_ARGUMENT, "row_var and column_var overlap", column_var, t->row + 1);
     t->a = good;
     t->a.step = 1;
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "are needed",

@@ -388,41 +388,41 @@ static void test_refusals(void **state)
     memopt_optimizer_group group = MEMOPT_OPTIMIZER_GROUP_SGD_INIT;
     uint32_t number;
     float map[256];
-#define REFUSED(status, call) assert_int_equal(call, MEMOPT_##status)
+#define REFUSED_AS(status, call) assert_int_equal(call, MEMOPT_##status)
     options.kind = MEMOPT_OPTIMIZER_LION;
     options.state_format = MEMOPT_STATE_COMPANDED4;
-    REFUSED(UNSUPPORTED, memopt_optimizer_create(w.allocator, &options, &o));
+    REFUSED_AS(UNSUPPORTED, memopt_optimizer_create(w.allocator, &options, &o));
     assert_non_null(strstr(memopt_last_error(), "Lion"));
     options.kind = MEMOPT_OPTIMIZER_SGD;
     options.state_format = MEMOPT_STATE_COMPANDED;
-    REFUSED(UNSUPPORTED, memopt_optimizer_create(w.allocator, &options, &o));
+    REFUSED_AS(UNSUPPORTED, memopt_optimizer_create(w.allocator, &options, &o));
     options.state_format = MEMOPT_STATE_COMPANDED4;
-    REFUSED(UNSUPPORTED, memopt_optimizer_create(w.allocator, &options, &o));
+    REFUSED_AS(UNSUPPORTED, memopt_optimizer_create(w.allocator, &options, &o));
     options.state_format = 6;
-    REFUSED(UNSUPPORTED, memopt_optimizer_create(w.allocator, &options, &o));
+    REFUSED_AS(UNSUPPORTED, memopt_optimizer_create(w.allocator, &options, &o));
     options.kind = MEMOPT_OPTIMIZER_ADEMAMIX;
-    REFUSED(UNSUPPORTED, memopt_optimizer_create(w.allocator, &options, &o));
+    REFUSED_AS(UNSUPPORTED, memopt_optimizer_create(w.allocator, &options, &o));
     assert_non_null(strstr(memopt_last_error(), "AdEMAMix"));
     options.kind = 5;
     options.state_format = MEMOPT_STATE_8BIT;
-    REFUSED(UNSUPPORTED, memopt_optimizer_create(w.allocator, &options, &o));
+    REFUSED_AS(UNSUPPORTED, memopt_optimizer_create(w.allocator, &options, &o));
     options.kind = MEMOPT_OPTIMIZER_ADAMW;
     options.state_format = MEMOPT_STATE_COMPANDED4;
     OK(memopt_optimizer_create(w.allocator, &options, &o));
     group.momentum = -0.1;
-    REFUSED(INVALID_ARGUMENT, memopt_optimizer_add_group(o, &group, &number));
+    REFUSED_AS(INVALID_ARGUMENT, memopt_optimizer_add_group(o, &group, &number));
     group.momentum = 0.9;
     group.dampening = NAN;
-    REFUSED(INVALID_ARGUMENT, memopt_optimizer_add_group(o, &group, &number));
+    REFUSED_AS(INVALID_ARGUMENT, memopt_optimizer_add_group(o, &group, &number));
     group.dampening = 0.1;
     group.nesterov = 1;
-    REFUSED(INVALID_ARGUMENT, memopt_optimizer_add_group(o, &group, &number));
+    REFUSED_AS(INVALID_ARGUMENT, memopt_optimizer_add_group(o, &group, &number));
     group.dampening = 0.0;
     group.momentum = 0.0;
-    REFUSED(INVALID_ARGUMENT, memopt_optimizer_add_group(o, &group, &number));
+    REFUSED_AS(INVALID_ARGUMENT, memopt_optimizer_add_group(o, &group, &number));
     group.momentum = 0.9;
     group.nesterov = 2;
-    REFUSED(INVALID_ARGUMENT, memopt_optimizer_add_group(o, &group, &number));
+    REFUSED_AS(INVALID_ARGUMENT, memopt_optimizer_add_group(o, &group, &number));
     group.nesterov = 1;
     OK(memopt_optimizer_add_group(o, &group, &number));
     OK(memopt_optimizer_destroy(o));
@@ -432,21 +432,21 @@ static void test_refusals(void **state)
     codes = new_tensor(&w, N, MEMOPT_DTYPE_F32, NULL);
     codes.dtype = MEMOPT_DTYPE_U8;
     codes.count = 501;
-    REFUSED(UNSUPPORTED, memopt_quantize(w.device, 1, &codes, &scales, &x, 1, NULL));
-    REFUSED(UNSUPPORTED, memopt_quantize(w.device, 6, &codes, &scales, &x, 1, NULL));
-    REFUSED(UNSUPPORTED, memopt_quantize(w.device, 8, &codes, &scales, &x, 1, NULL));
-    REFUSED(INVALID_ARGUMENT, memopt_quantize(w.device, 2, &codes, &scales, &x, 1, NULL));
+    REFUSED_AS(UNSUPPORTED, memopt_quantize(w.device, 1, &codes, &scales, &x, 1, NULL));
+    REFUSED_AS(UNSUPPORTED, memopt_quantize(w.device, 6, &codes, &scales, &x, 1, NULL));
+    REFUSED_AS(UNSUPPORTED, memopt_quantize(w.device, 8, &codes, &scales, &x, 1, NULL));
+    REFUSED_AS(INVALID_ARGUMENT, memopt_quantize(w.device, 2, &codes, &scales, &x, 1, NULL));
     OK(memopt_quantize(w.device, 7, &codes, &scales, &x, 1, NULL));
-    REFUSED(INVALID_ARGUMENT, memopt_quantize(w.device, 7, &codes, &scales, &x, 2, NULL));
-    REFUSED(INVALID_ARGUMENT, memopt_quantize(w.device, 7, &codes, &scales, NULL, 1, NULL));
-    REFUSED(INVALID_ARGUMENT, memopt_quantize(NULL, 3, &codes, &scales, &x, 1, NULL));
-    REFUSED(UNSUPPORTED, memopt_quantize(w.device, 7, &codes, &scales, &codes, 1, NULL));
+    REFUSED_AS(INVALID_ARGUMENT, memopt_quantize(w.device, 7, &codes, &scales, &x, 2, NULL));
+    REFUSED_AS(INVALID_ARGUMENT, memopt_quantize(w.device, 7, &codes, &scales, NULL, 1, NULL));
+    REFUSED_AS(INVALID_ARGUMENT, memopt_quantize(NULL, 3, &codes, &scales, &x, 1, NULL));
+    REFUSED_AS(UNSUPPORTED, memopt_quantize(w.device, 7, &codes, &scales, &codes, 1, NULL));
     codes.count = 500;
-    REFUSED(INVALID_ARGUMENT, memopt_quantize(w.device, 7, &codes, &scales, &x, 1, NULL));
-    REFUSED(INVALID_ARGUMENT, memopt_dequantize(w.device, 7, &x, &codes, &scales, 1, NULL));
-    REFUSED(INVALID_ARGUMENT, memopt_state_map(MEMOPT_STATE_COMPANDED4, 1, NULL));
-    REFUSED(UNSUPPORTED, memopt_state_map(MEMOPT_STATE_F32, 1, map));
-#undef REFUSED
+    REFUSED_AS(INVALID_ARGUMENT, memopt_quantize(w.device, 7, &codes, &scales, &x, 1, NULL));
+    REFUSED_AS(INVALID_ARGUMENT, memopt_dequantize(w.device, 7, &x, &codes, &scales, 1, NULL));
+    REFUSED_AS(INVALID_ARGUMENT, memopt_state_map(MEMOPT_STATE_COMPANDED4, 1, NULL));
+    REFUSED_AS(UNSUPPORTED, memopt_state_map(MEMOPT_STATE_F32, 1, map));
+#undef REFUSED_AS
     close_world(&w);
 }
 

@@ -368,62 +368,63 @@ static void test_bad_input(void **state)
     uint32_t number;
     uint64_t index, bytes, after;
     unsigned char *was = everything(&s, &bytes);
-#define REFUSED(status, call) assert_int_equal(call, MEMOPT_##status)
-    REFUSED(INVALID_ARGUMENT, memopt_optimizer_create(NULL, NULL, &none));
-    REFUSED(INVALID_ARGUMENT, memopt_optimizer_create(s.w.allocator, NULL, NULL));
+#define REFUSED_AS(status, call) assert_int_equal(call, MEMOPT_##status)
+    REFUSED_AS(INVALID_ARGUMENT, memopt_optimizer_create(NULL, NULL, &none));
+    REFUSED_AS(INVALID_ARGUMENT, memopt_optimizer_create(s.w.allocator, NULL, NULL));
     options.kind = 10;
-    REFUSED(UNSUPPORTED, memopt_optimizer_create(s.w.allocator, &options, &none));
+    REFUSED_AS(UNSUPPORTED, memopt_optimizer_create(s.w.allocator, &options, &none));
     options.kind = 0;
     options.struct_size = 4;
-    REFUSED(INVALID_ARGUMENT, memopt_optimizer_create(s.w.allocator, &options, &none));
+    REFUSED_AS(INVALID_ARGUMENT, memopt_optimizer_create(s.w.allocator, &options, &none));
     group.lr = NAN;
-    REFUSED(INVALID_ARGUMENT, memopt_optimizer_add_group(s.o, &group, &number));
+    REFUSED_AS(INVALID_ARGUMENT, memopt_optimizer_add_group(s.o, &group, &number));
     group.lr = 0.1;
     group.beta2 = 1.0;
-    REFUSED(INVALID_ARGUMENT, memopt_optimizer_set_group(s.o, 0, &group));
-    REFUSED(INVALID_ARGUMENT, memopt_optimizer_get_group(s.o, 1, &group));
+    REFUSED_AS(INVALID_ARGUMENT, memopt_optimizer_set_group(s.o, 0, &group));
+    REFUSED_AS(INVALID_ARGUMENT, memopt_optimizer_get_group(s.o, 1, &group));
 
     memopt_tensor p = s.g[0];
-    REFUSED(INVALID_ARGUMENT, memopt_optimizer_add_parameter(s.o, 7, &p, NULL, NULL, &index));
-    REFUSED(INVALID_ARGUMENT, memopt_optimizer_add_parameter(s.o, 0, &s.p[0], NULL, NULL, &index));
-    REFUSED(INVALID_ARGUMENT, memopt_optimizer_add_parameter(s.o, 0, &p, &s.p[0], NULL, &index));
-    REFUSED(INVALID_ARGUMENT, memopt_optimizer_add_parameter(s.o, 0, NULL, NULL, NULL, &index));
+    REFUSED_AS(INVALID_ARGUMENT, memopt_optimizer_add_parameter(s.o, 7, &p, NULL, NULL, &index));
+    REFUSED_AS(INVALID_ARGUMENT,
+               memopt_optimizer_add_parameter(s.o, 0, &s.p[0], NULL, NULL, &index));
+    REFUSED_AS(INVALID_ARGUMENT, memopt_optimizer_add_parameter(s.o, 0, &p, &s.p[0], NULL, &index));
+    REFUSED_AS(INVALID_ARGUMENT, memopt_optimizer_add_parameter(s.o, 0, NULL, NULL, NULL, &index));
     p.data = (char *)p.data + 1;
-    REFUSED(INVALID_ARGUMENT, memopt_optimizer_add_parameter(s.o, 0, &p, NULL, NULL, &index));
+    REFUSED_AS(INVALID_ARGUMENT, memopt_optimizer_add_parameter(s.o, 0, &p, NULL, NULL, &index));
     p = s.g[0];
     p.dtype = MEMOPT_DTYPE_I32;
-    REFUSED(UNSUPPORTED, memopt_optimizer_add_parameter(s.o, 0, &p, NULL, NULL, &index));
+    REFUSED_AS(UNSUPPORTED, memopt_optimizer_add_parameter(s.o, 0, &p, NULL, NULL, &index));
     p.dtype = 77;
-    REFUSED(INVALID_ARGUMENT, memopt_optimizer_add_parameter(s.o, 0, &p, NULL, NULL, &index));
+    REFUSED_AS(INVALID_ARGUMENT, memopt_optimizer_add_parameter(s.o, 0, &p, NULL, NULL, &index));
     p = s.g[0];
     p.count = UINT64_MAX / 2;
-    REFUSED(INVALID_ARGUMENT, memopt_optimizer_add_parameter(s.o, 0, &p, NULL, NULL, &index));
+    REFUSED_AS(INVALID_ARGUMENT, memopt_optimizer_add_parameter(s.o, 0, &p, NULL, NULL, &index));
     p.count = 0;
-    REFUSED(INVALID_ARGUMENT, memopt_optimizer_add_parameter(s.o, 0, &p, NULL, NULL, &index));
+    REFUSED_AS(INVALID_ARGUMENT, memopt_optimizer_add_parameter(s.o, 0, &p, NULL, NULL, &index));
 
-    REFUSED(INVALID_ARGUMENT, memopt_optimizer_step(NULL, s.g, 3, NULL, NULL));
-    REFUSED(INVALID_ARGUMENT, memopt_optimizer_step(s.o, s.g, 2, NULL, NULL));
-    REFUSED(INVALID_ARGUMENT, memopt_optimizer_step(s.o, s.p, 3, NULL, NULL)); /* overlap */
+    REFUSED_AS(INVALID_ARGUMENT, memopt_optimizer_step(NULL, s.g, 3, NULL, NULL));
+    REFUSED_AS(INVALID_ARGUMENT, memopt_optimizer_step(s.o, s.g, 2, NULL, NULL));
+    REFUSED_AS(INVALID_ARGUMENT, memopt_optimizer_step(s.o, s.p, 3, NULL, NULL)); /* overlap */
     memopt_tensor g[3] = {s.g[0], s.g[1], s.g[2]};
     g[2].count--;
-    REFUSED(INVALID_ARGUMENT, memopt_optimizer_step(s.o, g, 3, NULL, NULL));
+    REFUSED_AS(INVALID_ARGUMENT, memopt_optimizer_step(s.o, g, 3, NULL, NULL));
     assert_non_null(strstr(memopt_last_error(), "gradient 2"));
     g[2] = s.g[2];
     g[1].dtype = MEMOPT_DTYPE_U8;
-    REFUSED(UNSUPPORTED, memopt_optimizer_step(s.o, g, 3, NULL, NULL));
+    REFUSED_AS(UNSUPPORTED, memopt_optimizer_step(s.o, g, 3, NULL, NULL));
     double sum[2] = {0, 0};
     step.square_sum = (const double *)(const void *)((const char *)sum + 4);
-    REFUSED(INVALID_ARGUMENT, memopt_optimizer_step(s.o, s.g, 3, &step, NULL));
+    REFUSED_AS(INVALID_ARGUMENT, memopt_optimizer_step(s.o, s.g, 3, &step, NULL));
     step.square_sum = NULL;
     step.max_norm = -1;
-    REFUSED(INVALID_ARGUMENT, memopt_optimizer_step(s.o, s.g, 3, &step, NULL));
+    REFUSED_AS(INVALID_ARGUMENT, memopt_optimizer_step(s.o, s.g, 3, &step, NULL));
 
-    REFUSED(NOT_FOUND, memopt_optimizer_get_state(s.o, 0, 4, &view));
-    REFUSED(NOT_FOUND, memopt_optimizer_get_state(s.o, 1, 2, &view)); /* 32-bit: it is small */
-    REFUSED(INVALID_ARGUMENT, memopt_optimizer_get_state(s.o, 3, 0, &view));
-    REFUSED(INVALID_ARGUMENT, memopt_optimizer_set_steps_sync(s.o, 0, UINT64_C(1) << 53, NULL));
-    REFUSED(INVALID_ARGUMENT, memopt_optimizer_get_steps_sync(s.o, 3, NULL, &index));
-#undef REFUSED
+    REFUSED_AS(NOT_FOUND, memopt_optimizer_get_state(s.o, 0, 4, &view));
+    REFUSED_AS(NOT_FOUND, memopt_optimizer_get_state(s.o, 1, 2, &view)); /* 32-bit: it is small */
+    REFUSED_AS(INVALID_ARGUMENT, memopt_optimizer_get_state(s.o, 3, 0, &view));
+    REFUSED_AS(INVALID_ARGUMENT, memopt_optimizer_set_steps_sync(s.o, 0, UINT64_C(1) << 53, NULL));
+    REFUSED_AS(INVALID_ARGUMENT, memopt_optimizer_get_steps_sync(s.o, 3, NULL, &index));
+#undef REFUSED_AS
     OK(memopt_optimizer_get_state(s.o, 0, 2, &view));
     assert_string_equal(view.name, "absmax1");
     assert_int_equal(view.tensor.count, (N + 255) / 256);

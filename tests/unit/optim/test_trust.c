@@ -344,7 +344,7 @@ static void test_refusals(void **state)
     (void)state;
     find_updates(t, 1);
     memcpy(before, t->p, sizeof t->p);
-#define REFUSED(status, saying, parameters, updates, squares, bytes)                               \
+#define REFUSED_AS(status, saying, parameters, updates, squares, bytes)                            \
     do {                                                                                           \
         FAILS_SAYING(status, saying,                                                               \
                      memopt_trust_squares(t->device, &t->what, parameters, updates, TENSORS,       \
@@ -356,8 +356,8 @@ static void test_refusals(void **state)
 #define REFUSED_VALUE(saying, field, value)                                                        \
     do {                                                                                           \
         t->what.field = value;                                                                     \
-        REFUSED(MEMOPT_INVALID_ARGUMENT, saying, t->parameters, t->updates, t->squares,            \
-                t->scratch_bytes);                                                                 \
+        REFUSED_AS(MEMOPT_INVALID_ARGUMENT, saying, t->parameters, t->updates, t->squares,         \
+                   t->scratch_bytes);                                                              \
         t->what = good;                                                                            \
     } while (0)
     REFUSED_VALUE("lr is -1", lr, -1.0);
@@ -365,22 +365,24 @@ static void test_refusals(void **state)
     REFUSED_VALUE("max_ratio is nan", max_ratio, (double)NAN);
     REFUSED_VALUE("memopt_trust", struct_size, 3);
     REFUSED_VALUE("not aligned to an f32", found_inf, (const float *)((uintptr_t)t->p + 1));
-    REFUSED(MEMOPT_INVALID_ARGUMENT, "is NULL", NULL, t->updates, t->squares, t->scratch_bytes);
-    REFUSED(MEMOPT_INVALID_ARGUMENT, "is NULL", t->parameters, NULL, t->squares, t->scratch_bytes);
-    REFUSED(MEMOPT_INVALID_ARGUMENT, "squares", t->parameters, t->updates, NULL, t->scratch_bytes);
-    REFUSED(MEMOPT_INVALID_ARGUMENT, "are needed", t->parameters, t->updates, t->squares,
-            t->scratch_bytes - 1);
-    REFUSED(MEMOPT_INVALID_ARGUMENT, "overlap", t->parameters, t->parameters, t->squares,
-            t->scratch_bytes);
+    REFUSED_AS(MEMOPT_INVALID_ARGUMENT, "is NULL", NULL, t->updates, t->squares, t->scratch_bytes);
+    REFUSED_AS(MEMOPT_INVALID_ARGUMENT, "is NULL", t->parameters, NULL, t->squares,
+               t->scratch_bytes);
+    REFUSED_AS(MEMOPT_INVALID_ARGUMENT, "squares", t->parameters, t->updates, NULL,
+               t->scratch_bytes);
+    REFUSED_AS(MEMOPT_INVALID_ARGUMENT, "are needed", t->parameters, t->updates, t->squares,
+               t->scratch_bytes - 1);
+    REFUSED_AS(MEMOPT_INVALID_ARGUMENT, "overlap", t->parameters, t->parameters, t->squares,
+               t->scratch_bytes);
     memopt_tensor updates[TENSORS];
     memcpy(updates, t->updates, sizeof updates);
     updates[4].count = 32;
-    REFUSED(MEMOPT_INVALID_ARGUMENT, " 4 has 3", t->parameters, updates, t->squares,
-            t->scratch_bytes);
+    REFUSED_AS(MEMOPT_INVALID_ARGUMENT, " 4 has 3", t->parameters, updates, t->squares,
+               t->scratch_bytes);
     updates[4].count = 33;
     updates[5].dtype = MEMOPT_DTYPE_BF16;
-    REFUSED(MEMOPT_UNSUPPORTED, "update 5 is bf16", t->parameters, updates, t->squares,
-            t->scratch_bytes);
+    REFUSED_AS(MEMOPT_UNSUPPORTED, "update 5 is bf16", t->parameters, updates, t->squares,
+               t->scratch_bytes);
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "device is NULL",
                  memopt_trust_apply(NULL, &t->what, t->parameters, t->updates, TENSORS, t->squares,
                                     t->scratch, t->scratch_bytes, NULL));
