@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from copy import deepcopy
 from itertools import chain, repeat
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple, Union
 
 import torch
 
@@ -24,6 +24,34 @@ PAGE_BYTES = 64 << 20
 
 #: torch.compile does not trace the function; torch does the same for its optimizers.
 _out_of_graphs: Callable[[Any], Any] = getattr(torch, "_disable_dynamo", lambda function: function)
+
+
+class Loading(NamedTuple):
+    """A state dict that is being loaded."""
+
+    states: Dict[Any, Any]  # by number
+    saved_groups: List[Dict[str, Any]]
+    groups: List[Dict[str, Any]]  # with the values that they will have
+
+    def places(self) -> Dict[Any, Tuple[torch.Tensor, Dict[str, Any], str]]:
+        """The parameter, its group and its name by number."""
+        numbers = chain.from_iterable(group["params"] for group in self.saved_groups)
+        places = [
+            (parameter, group, _layout.name_of(group, g, i))
+            for g, group in enumerate(self.groups)
+            for i, parameter in enumerate(group["params"])
+        ]
+        return dict(zip(numbers, places))
+
+
+class Member(NamedTuple):
+    """A parameter whose state is looked for."""
+
+    parameter: torch.Tensor
+    dense: torch.Tensor  # what this process has of it, or a tensor like that without gaps
+    group: Dict[str, Any]
+    name: str
+    made: Dict[torch.Tensor, _format.State]  # new states
 
 
 class MemoptOptimizer(torch.optim.Optimizer):
@@ -113,7 +141,9 @@ class MemoptOptimizer(torch.optim.Optimizer):
 
     def _values(self, group: Dict[str, Any]) -> Tuple[Any, ...]:
         """The group's hyperparameters as (name in the library, value), the learning rate first."""
-        return (("lr", group["lr"]), *_in_library(group, VALUES[OptimizerKind(self._kind)]))
+        kind = self._kind
+        assert isinstance(kind, OptimizerKind)
+        return (("lr", group["lr"]), *_in_library(group, VALUES[kind]))
 
     def _keeps_moments(self, group: Dict[str, Any]) -> bool:
         """Whether the group's parameters need moments."""
@@ -198,14 +228,14 @@ class MemoptOptimizer(torch.optim.Optimizer):
                 if memory.numel():
                     found.append((len(seen), g, name, parameter, memory))
                 elif _layout.is_sharded(parameter):  # the shards of other processes have elements
-                    idle.append((parameter, memory, group))
+                    idle.append((parameter, memory, group, name))
         index_of = {id(p): i for i, p in reversed(list(enumerate(params)))}
         made: Dict[torch.Tensor, _format.State] = {}
         slots: List[Tuple[Key, Slot]] = []
         for _, g, name, parameter, memory in found:
             group = self.param_groups[g]
             dense = memory if _layout.is_dense(memory) else _layout.like(memory, memory.dtype)
-            state = self._state_for(parameter, dense, group, name, made)
+            state = self._state_for(Member(parameter, dense, group, name, made))
             steps = state["step"] if state else _format.step_tensor(0, memory.device)
             split = _format.split_bytes(group, memory)
             key = (memory.device, bool(group["stochastic_rounding"]), int(group["seed"]), split)
@@ -214,11 +244,12 @@ class MemoptOptimizer(torch.optim.Optimizer):
             slot = Slot(place, g, name, parameter, dense, copied, state, steps, copy, split)
             slots.append((key, slot))
         empty = []
-        for parameter, memory, group in idle:
+        for parameter, memory, group, name in idle:
             state = self.state.get(parameter)
             if not _format.has_moments(state, self._kind):
-                state = self._new_state(state, parameter, memory, group, made)
-            state = _with_residual(state, parameter, memory, group, made, self._page_bytes)
+                state = self._new_state(state, Member(parameter, memory, group, name, made))
+            own = Member(parameter, memory, group, name, made)
+            state = _with_residual(state, own, self._page_bytes)
             empty.append((index_of[id(parameter)], parameter, state))
         count = len(self.param_groups)
         binding = Binding(
@@ -227,38 +258,27 @@ class MemoptOptimizer(torch.optim.Optimizer):
         self.state.update(made)
         return binding
 
-    def _state_for(
-        self,
-        parameter: torch.Tensor,
-        dense: torch.Tensor,
-        group: Dict[str, Any],
-        name: str,
-        made: Dict[torch.Tensor, _format.State],
-    ) -> Optional[_format.State]:
+    def _state_for(self, one: Member) -> Optional[_format.State]:
         """The state to bind: the existing one, or a new one, which is also added to `made`."""
-        state = self.state.get(parameter)
+        state = self.state.get(one.parameter)
         if _format.opened(state) is not state:  # from a loader that is not load_state_dict()
-            made[parameter] = state = _format.opened(state)
+            one.made[one.parameter] = state = _format.opened(state)
         bare = self._kind is OptimizerKind.SGD and not {*(state or ())} - {"step", _format.RESIDUAL}
         if state and not bare:
-            state = self._checked_state(state, parameter, dense, name, made)
+            state = self._checked_state(state, one)
         else:
-            state = self._new_state(state, parameter, dense, group, made)
-        return _with_residual(state, parameter, dense, group, made, self._page_bytes)
+            state = self._new_state(state, one)
+        return _with_residual(state, one, self._page_bytes)
 
     def _new_state(
-        self,
-        state: Optional[_format.State],
-        parameter: torch.Tensor,
-        dense: torch.Tensor,
-        group: Dict[str, Any],
-        made: Dict[torch.Tensor, _format.State],
+        self, state: Optional[_format.State], one: Member
     ) -> Optional[_format.State]:
         """Replaces a state without moments: by one with moments if the group needs them, by a step
         count if random numbers depend on it; else keeps it."""
+        dense, group = one.dense, one.group
         if self._keeps_moments(group):
             home = _page_memory.home(dense, self._page_bytes)
-            format_ = self._format_of(group, parameter)
+            format_ = self._format_of(group, one.parameter)
             new = _format.new(home, self._kind, format_)
             new = _page_memory.moved(new, home, dense)
             if state:
@@ -268,7 +288,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
             new = {"step": _format.step_tensor(0, dense.device)}
         else:
             return state
-        made[parameter] = new
+        one.made[one.parameter] = new
         return new
 
     def _format_of(self, group: Dict[str, Any], parameter: torch.Tensor) -> StateFormat:
@@ -277,15 +297,9 @@ class MemoptOptimizer(torch.optim.Optimizer):
         small = parameter.numel() < int(group.get("min_8bit_size", rules.MIN_8BIT_SIZE))
         return StateFormat.F32 if small or kept(parameter) else self._states
 
-    def _checked_state(
-        self,
-        state: _format.State,
-        parameter: torch.Tensor,
-        dense: torch.Tensor,
-        name: str,
-        made: Dict[torch.Tensor, _format.State],
-    ) -> _format.State:
+    def _checked_state(self, state: _format.State, one: Member) -> _format.State:
         """An existing state, in the parameter's order of memory; ValueError if it is invalid."""
+        dense, name = one.dense, one.name
         for key in ("step",) + _format.keys(self._kind, self._states):
             if not isinstance(state.get(key, dense), torch.Tensor):
                 raise RuntimeError(
@@ -301,7 +315,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
             if tensor.numel() != count:
                 raise RuntimeError(
                     "the state of %s has %d elements where its shape %s asks for %d"
-                    % (name, tensor.numel(), tuple(parameter.shape), count)
+                    % (name, tensor.numel(), tuple(one.parameter.shape), count)
                 )
         home = _page_memory.home(dense, self._page_bytes)
         for tensor, place in zip(tensors, chain([dense.device], repeat(home.device))):
@@ -316,8 +330,8 @@ class MemoptOptimizer(torch.optim.Optimizer):
         saved = _load.read(state, self._kind, self._states, dense, name)
         assert saved is not None
         converted = _load.convert(saved, self._kind, self._states, home, True)
-        made[parameter] = _page_memory.moved(converted, home, dense)
-        return made[parameter]
+        one.made[one.parameter] = _page_memory.moved(converted, home, dense)
+        return one.made[one.parameter]
 
     # --- states ---
 
@@ -372,43 +386,33 @@ class MemoptOptimizer(torch.optim.Optimizer):
         groups = [_load.group_values(s, own) for s, own in zip(saved_groups, self.param_groups)]
         for group in groups:
             self._check_group(group)
-        state = self._loaded(state_dict["state"], saved_groups, groups)
+        state = self._loaded(Loading(state_dict["state"], saved_groups, groups))
         self.__setstate__({"state": state, "param_groups": groups})
         for post_hook in self._optimizer_load_state_dict_post_hooks.values():
             post_hook(self)
 
-    def _loaded(
-        self,
-        saved: Dict[Any, Any],
-        saved_groups: List[Dict[str, Any]],
-        groups: List[Dict[str, Any]],
-    ) -> Dict[Any, Any]:
+    def _loaded(self, loading: Loading) -> Dict[Any, Any]:
         """The states of a state dict by parameter."""
-        state, read = self._read(saved, saved_groups, groups)
+        state, read = self._read(loading)
         coded = any(_load.has_codes(one.saved) for one in read)
         for one in read:
             memory = _layout.local(one.parameter)
             dense = memory if _layout.is_dense(memory) else _layout.like(memory, memory.dtype)
             state[one.parameter] = self._converted(one, dense, coded)
-        for parameter, residual in self._read_residuals(saved, saved_groups, groups):
+        for parameter, residual in self._read_residuals(loading):
             if parameter in state:
                 home = _page_memory.home(_layout.local(parameter), self._page_bytes)
                 kept_ = _format.residual(home, residual.clone(), residual.element_size())
                 state[parameter][_format.RESIDUAL] = _page_memory.pinned(kept_, home, parameter)
         return state
 
-    def _read(
-        self,
-        saved: Dict[Any, Any],
-        saved_groups: List[Dict[str, Any]],
-        groups: List[Dict[str, Any]],
-    ) -> Tuple[Dict[Any, Any], List[_load.Found]]:
+    def _read(self, loading: Loading) -> Tuple[Dict[Any, Any], List[_load.Found]]:
         """What a state dict has: the states of parameters with moments as they were saved, and all
         others as they are."""
-        place_of = _places(saved_groups, groups)
+        place_of = loading.places()
         read = []
         state: Dict[Any, Any] = defaultdict(dict)
-        for number, value in saved.items():
+        for number, value in loading.states.items():
             if number not in place_of:
                 state[number] = value
                 continue
@@ -426,16 +430,11 @@ class MemoptOptimizer(torch.optim.Optimizer):
                 read.append(_load.Found(parameter, group, one))
         return state, read
 
-    def _read_residuals(
-        self,
-        saved: Dict[Any, Any],
-        saved_groups: List[Dict[str, Any]],
-        groups: List[Dict[str, Any]],
-    ) -> List[Tuple[torch.Tensor, torch.Tensor]]:
+    def _read_residuals(self, loading: Loading) -> List[Tuple[torch.Tensor, torch.Tensor]]:
         """The residuals of split weights, by parameter."""
-        place_of = _places(saved_groups, groups)
+        place_of = loading.places()
         found = []
-        for number, value in saved.items():
+        for number, value in loading.states.items():
             if number not in place_of:
                 continue
             parameter, group, name = place_of[number]
@@ -479,34 +478,16 @@ def _in_library(group: Dict[str, Any], names: Iterable[str]) -> Iterable[Tuple[s
             yield name, float(group[name] or 0.0)
 
 
-def _places(
-    saved_groups: List[Dict[str, Any]], groups: List[Dict[str, Any]]
-) -> Dict[Any, Tuple[torch.Tensor, Dict[str, Any], str]]:
-    """The parameter, its group and its name for each number in a state dict."""
-    numbers = chain.from_iterable(group["params"] for group in saved_groups)
-    places = [
-        (parameter, group, _layout.name_of(group, g, i))
-        for g, group in enumerate(groups)
-        for i, parameter in enumerate(group["params"])
-    ]
-    return dict(zip(numbers, places))
-
-
 def _check_split(group: Dict[str, Any], parameter: torch.Tensor, name: str) -> None:
     if group.get("split_weights") and parameter.dtype is torch.float16:
         raise TypeError("%s is torch.float16; split_weights is for bfloat16" % name)
 
 
 def _with_residual(
-    state: Optional[_format.State],
-    parameter: torch.Tensor,
-    dense: torch.Tensor,
-    group: Dict[str, Any],
-    made: Dict[torch.Tensor, _format.State],
-    page_bytes: int,
+    state: Optional[_format.State], one: Member, page_bytes: int
 ) -> Optional[_format.State]:
     """The state with what a split weight has there."""
-    split = _format.split_bytes(group, dense)
+    split, dense = _format.split_bytes(one.group, one.dense), one.dense
     if not split:
         return state
     state = state or {"step": _format.step_tensor(0, dense.device)}
@@ -514,8 +495,7 @@ def _with_residual(
     residual = _format.residual(home, state.get(_format.RESIDUAL), split)
     if residual is not state.get(_format.RESIDUAL):
         residual = _page_memory.pinned(residual, home, dense)
-    if residual is not state.get(_format.RESIDUAL):
-        made[parameter] = state = {**state, _format.RESIDUAL: residual}
+        one.made[one.parameter] = state = {**state, _format.RESIDUAL: residual}
     return state
 
 

@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Se
 import torch
 
 from ... import _abi, _lifetime, errors
-from ..._abi import OptimizerKind, StateFormat, TensorStruct
+from ..._abi import StateFormat, TensorStruct
 from ..._library import lib, output
 from .._native import Native, native
 from . import _format, _layout, _options

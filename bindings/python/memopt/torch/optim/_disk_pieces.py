@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 
-from ..._abi import OptimizerKind, StateFormat
+from ..._abi import StateFormat
 from . import _format, _layout
 from ._format import Kind
 from ._disk_chunks import Chunk, Pager

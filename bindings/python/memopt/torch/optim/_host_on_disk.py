@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 import torch
 
 from . import _format, _keep, _layout, _load
-from ._base import MemoptOptimizer
+from ._base import Loading, MemoptOptimizer
 from ._facts import Facts, is_skipped, square_sum
 from ._disk_steps import DiskStates, New
 from ._disk_pieces import MASTER, Kept, dense
@@ -136,24 +136,19 @@ class OnDisk(torch.optim.Optimizer):
             torch.autograd.graph.increment_version(p)
             self._note(p)
 
-    def _load_to_disk(
-        self,
-        saved: Dict[Any, Any],
-        saved_groups: List[Dict[str, Any]],
-        groups: List[Dict[str, Any]],
-    ) -> Dict[Any, Any]:
+    def _load_to_disk(self, loading: Loading) -> Dict[Any, Any]:
         """In the place of the inner optimizer's _loaded(): its states go to the file, one parameter
         after the other."""
         inner, disk = self._inner, self._disk
         assert inner is not None and disk is not None
-        others, read = inner._read(saved, saved_groups, groups)
-        residuals = dict(inner._read_residuals(saved, saved_groups, groups))
+        others, read = inner._read(loading)
+        residuals = dict(inner._read_residuals(loading))
         coded = any(_load.has_codes(one.saved) for one in read)
         found = {r.parameter: r._replace(saved=r.saved._replace(lent=True)) for r in read}
         shared = _Room()
 
         def each() -> Iterator[New]:
-            for g, (group, own) in enumerate(zip(groups, self.param_groups)):
+            for g, (group, own) in enumerate(zip(loading.groups, self.param_groups)):
                 for p in own["params"]:
                     kept, steps, flats = self._kept_as(p, g, group), 0, {}
                     one, residual = found.get(kept.outline), residuals.get(kept.outline)

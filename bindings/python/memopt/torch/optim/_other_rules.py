@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping
+from typing import Any, Dict, Mapping, Tuple
 
 import torch
 
@@ -35,6 +35,17 @@ _RULES: Dict[Kind, str] = {
 }
 _RMSPROPS = (OptimizerKind.RMSPROP, OptimizerKind.RMSPROP_MOMENTUM)
 _ADAMS = (OptimizerKind.ADAMW, OptimizerKind.ADAM)
+#: Keys that only one rule's groups have, the rule, and its kinds.
+_MARKS: Tuple[Tuple[str, str, Tuple[Kind, ...]], ...] = (
+    ("ns_steps", "Muon", ()),
+    ("weight_lr_power", "schedule-free AdamW", (OptimizerKind.SCHEDULE_FREE,)),
+    ("max_unorm", "LAMB or LARS", ()),
+    ("update_proj_gap", "GaLore or APOLLO", ()),
+    ("n_kv_heads", "Adam-mini", ()),
+    ("beta2_decay", "Adafactor", ()),
+    ("centered", "RMSprop", _RMSPROPS),
+    ("initial_accumulator_value", "Adagrad", (OptimizerKind.ADAGRAD,)),
+)
 
 
 def refused(what: str, rule: str, own: str) -> ValueError:
@@ -63,45 +74,27 @@ def has_three_betas(group: Mapping[str, Any]) -> bool:
 def check_group(group: Mapping[str, Any], kind: Kind, number: int) -> None:
     """Refuses a group whose keys are those of another rule."""
     where = "group %d has " % number
-    if "ns_steps" in group:
-        raise _refused(where + "ns_steps", "Muon", kind)
-    if (kind is OptimizerKind.SCHEDULE_FREE) != ("weight_lr_power" in group):
-        free = "schedule-free AdamW"
-        if kind is OptimizerKind.SCHEDULE_FREE:
-            raise refused(where + "no weight_lr_power", "another rule", free)
-        raise _refused(where + "weight_lr_power", free, kind)
-    if "max_unorm" in group:
-        raise _refused(where + "max_unorm", "LAMB or LARS", kind)
-    if "update_proj_gap" in group:
-        raise _refused(where + "update_proj_gap", "GaLore or APOLLO", kind)
-    if "n_kv_heads" in group:
-        raise _refused(where + "n_kv_heads", "Adam-mini", kind)
-    if "beta2_decay" in group:
-        raise _refused(where + "beta2_decay", "Adafactor", kind)
+    for key, rule, kinds in _MARKS:
+        if key in group and kind not in kinds:
+            raise _refused(where + key, rule, kind)
+    if kind is OptimizerKind.SCHEDULE_FREE and "weight_lr_power" not in group:
+        raise refused(where + "no weight_lr_power", "another rule", _RULES[kind])
     if has_three_betas(group):
         raise _refused(where + "three betas", "AdEMAMix", kind)
-    if "centered" in group and kind not in _RMSPROPS:
-        raise _refused(where + "centered", "RMSprop", kind)
-    if "initial_accumulator_value" in group and kind is not OptimizerKind.ADAGRAD:
-        raise _refused(where + "initial_accumulator_value", "Adagrad", kind)
-    plain = "momentum" in group and "betas" not in group and "centered" not in group
-    if kind is not OptimizerKind.SGD and plain:
+    if kind is not OptimizerKind.SGD and "momentum" in group and not {"betas", "centered"} & {*group}:
         raise _refused(where + "momentum and no betas", "SGD", kind)
     if kind not in _ADAMS and "amsgrad" in group:
         raise _refused(where + "amsgrad=%s" % group["amsgrad"], "Adam", kind)
+    decay, decoupled = group.get("weight_decay", 0), group.get("decoupled_weight_decay")
     if kind is OptimizerKind.ADAM and "amsgrad" in group:
-        if group.get("decoupled_weight_decay", False) and group.get("weight_decay", 0) != 0:
-            decay = "weight_decay=%s beside the gradient" % group["weight_decay"]
-            raise _refused(where + decay, "AdamW", kind)
-        return
-    if group.get("decoupled_weight_decay", True):
-        return
-    if "amsgrad" not in group:
-        raise _refused(where + "no amsgrad", "RAdam or NAdam", kind)
-    decay = group.get("weight_decay", 0)
-    if decay != 0:
-        what = "weight_decay=%s, which Adam adds to the gradient" % decay
-        raise _refused(where + what, "Adam", kind)
+        if decoupled and decay != 0:
+            raise _refused(where + "weight_decay=%s beside the gradient" % decay, "AdamW", kind)
+    elif decoupled is False:
+        if "amsgrad" not in group:
+            raise _refused(where + "no amsgrad", "RAdam or NAdam", kind)
+        if decay != 0:
+            what = "weight_decay=%s, which Adam adds to the gradient" % decay
+            raise _refused(where + what, "Adam", kind)
 
 
 def check_state(state: Mapping[str, Any], kind: Kind, name: str) -> None:

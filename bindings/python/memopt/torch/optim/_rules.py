@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping
+from typing import Any, Dict, Mapping
 
 import torch
 
 from ..._abi import OptimizerKind, StateFormat
 from . import _format, _load, _options, _other_rules
-from ._base import MemoptOptimizer
+from ._base import Loading, Member, MemoptOptimizer
 
 
 class AdamW(MemoptOptimizer, rule="AdamW"):
@@ -75,36 +75,23 @@ class RMSprop(MemoptOptimizer, rule="RMSprop"):
             return OptimizerKind.RMSPROP_MOMENTUM
         return OptimizerKind.RMSPROP
 
-    def _checked_state(
-        self,
-        state: _format.State,
-        parameter: torch.Tensor,
-        dense: torch.Tensor,
-        name: str,
-        made: Dict[torch.Tensor, _format.State],
-    ) -> _format.State:
+    def _checked_state(self, state: _format.State, one: Member) -> _format.State:
         """A state from before there was a momentum gets a buffer of zeros."""
         if self._kind is OptimizerKind.RMSPROP_MOMENTUM and _BUFFER not in state:
-            state = _with_buffer(state, dense)
-            made[parameter] = state
-        return super()._checked_state(state, parameter, dense, name, made)
+            one.made[one.parameter] = state = _with_buffer(state, one.dense)
+        return super()._checked_state(state, one)
 
-    def _loaded(
-        self,
-        saved: Dict[Any, Any],
-        saved_groups: List[Dict[str, Any]],
-        groups: List[Dict[str, Any]],
-    ) -> Dict[Any, Any]:
+    def _loaded(self, loading: Loading) -> Dict[Any, Any]:
         """Buffers among the saved states decide the kind; states without one get zeros."""
-        opened = {key: _format.opened(value) for key, value in saved.items()}
+        opened = {key: _format.opened(value) for key, value in loading.states.items()}
         states = [value for value in opened.values() if isinstance(value, dict)]
         before = self.__dict__.get("_buffered", False)
-        buffered = any(_BUFFER in s for s in states) or any(float(g["momentum"]) for g in groups)
+        buffered = any(_BUFFER in s for s in states) or any(float(g["momentum"]) for g in loading.groups)
         self.__dict__["_buffered"] = buffered
         if buffered:
             opened = {key: _buffered(value) for key, value in opened.items()}
         try:
-            return super()._loaded(opened, saved_groups, groups)
+            return super()._loaded(loading._replace(states=opened))
         except BaseException:
             self.__dict__["_buffered"] = before
             raise
@@ -158,14 +145,9 @@ class AdEMAMix(MemoptOptimizer, rule="AdEMAMix"):
             what = "group %d has no three betas" % index
             raise _other_rules.refused(what, "another rule", "AdEMAMix")
 
-    def _loaded(
-        self,
-        saved: Dict[Any, Any],
-        saved_groups: List[Dict[str, Any]],
-        groups: List[Dict[str, Any]],
-    ) -> Dict[Any, Any]:
-        saved = {key: _from_bitsandbytes(value) for key, value in saved.items()}
-        return super()._loaded(saved, saved_groups, groups)
+    def _loaded(self, loading: Loading) -> Dict[Any, Any]:
+        states = {key: _from_bitsandbytes(value) for key, value in loading.states.items()}
+        return super()._loaded(loading._replace(states=states))
 
 
 def _from_bitsandbytes(state: Any) -> Any:

@@ -5,12 +5,12 @@ in state dicts they are DTensors."""
 from __future__ import annotations
 
 from collections import defaultdict
-from itertools import chain
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Dict, Mapping, Tuple
 
 import torch
 
 from . import _format, _layout, _sharded
+from ._base import Loading, Member
 from ._whole import WholeOptimizer
 
 _HOST = torch.device("cpu")
@@ -23,14 +23,8 @@ class ShapedOptimizer(WholeOptimizer):
         """Those of a parameter's states by their keys; shape: of all of it, or of a shard."""
         raise NotImplementedError
 
-    def _own_state(
-        self,
-        parameter: torch.Tensor,
-        dense: torch.Tensor,
-        group: Dict[str, Any],
-        name: str,
-        made: Dict[torch.Tensor, _format.State],
-    ) -> _format.State:
+    def _own_state(self, one: Member) -> _format.State:
+        parameter, dense, _, name, made = one
         state = self.state.get(parameter)
         if state:
             known = self._known(state, parameter, name)
@@ -84,25 +78,14 @@ class ShapedOptimizer(WholeOptimizer):
                 result[key] = _sharded.piece(value, parameter, torch.Size(shape), key, name)
         return result
 
-    def _loaded(
-        self,
-        saved: Dict[Any, Any],
-        saved_groups: List[Dict[str, Any]],
-        groups: List[Dict[str, Any]],
-    ) -> Dict[Any, Any]:
-        numbers = chain.from_iterable(group["params"] for group in saved_groups)
-        places = [
-            (parameter, _layout.name_of(group, g, i))
-            for g, group in enumerate(groups)
-            for i, parameter in enumerate(group["params"])
-        ]
-        place_of = dict(zip(numbers, places))
+    def _loaded(self, loading: Loading) -> Dict[Any, Any]:
+        place_of = loading.places()
         state: Dict[Any, Any] = defaultdict(dict)
-        for key, value in saved.items():
+        for key, value in loading.states.items():
             if key not in place_of:
                 state[key] = value
             elif value:
-                parameter, name = place_of[key]
+                parameter, _, name = place_of[key]
                 value = self._localized(_format.opened(value), parameter, name)
                 known = self._known(value, parameter, name)
                 state[parameter] = {k: v.clone() for k, v in known.items()}

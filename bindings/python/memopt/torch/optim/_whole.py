@@ -14,7 +14,7 @@ import torch
 from ..._abi import OptimizerKind
 from ..cast import cast_
 from . import _format, _layout, _sharded
-from ._base import MemoptOptimizer, _out_of_graphs
+from ._base import Member, MemoptOptimizer, _out_of_graphs
 from ._facts import Facts, factor_of, is_skipped
 
 #: By which seeds of one parameter, and of one step, differ: odd, so that none comes twice.
@@ -55,16 +55,9 @@ class WholeOptimizer(MemoptOptimizer):
                 "%s is sharded (a DTensor); %s needs whole parameters" % (name, type(self).__name__)
             )
 
-    def _own_state(
-        self,
-        parameter: torch.Tensor,
-        dense: torch.Tensor,
-        group: Dict[str, Any],
-        name: str,
-        made: Dict[torch.Tensor, _format.State],
-    ) -> _format.State:
+    def _own_state(self, one: Member) -> _format.State:
         """The parameter's state, which is added to `made` if it is new."""
-        state = self._state_for(parameter, dense, group, name, made)
+        state = self._state_for(one)
         assert state is not None
         return state
 
@@ -148,7 +141,7 @@ class WholeOptimizer(MemoptOptimizer):
         dense = memory.detach()
         if not _layout.is_dense(dense):
             dense = _layout.like(dense, dense.dtype)
-        state = self._own_state(parameter, dense, group, name, made)
+        state = self._own_state(Member(parameter, dense, group, name, made))
         return Task(place, memory, own, state, group, parameter)
 
 
