@@ -264,12 +264,16 @@ memopt_tell_images(HIP "${memopt_hip_told}")
 
 # --- images --------------------------------------------------------------------------------------
 
-# Kernels that do nothing, of the names in the simulated drivers' table.
+# Kernels that do nothing, of the names of all: each begins a line with MO_GLOBAL or a macro around it.
 function(memopt_empty_kernels file)
-  set(table ${PROJECT_SOURCE_DIR}/kernels/core/all_kernels.cu)
-  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${table})
-  file(STRINGS ${table} names REGEX "^    mo_.*_sim,$")
-  list(TRANSFORM names REPLACE "^ *(.*)_sim,$"
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/*/*.cu)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${sources})
+  set(names "")
+  foreach(source ${sources})
+    file(STRINGS ${source} found REGEX "^MO_[A-Z0-9_]+\\(mo_")
+    list(APPEND names ${found})
+  endforeach()
+  list(TRANSFORM names REPLACE "^MO_[A-Z0-9_]+\\((mo_[a-z0-9_]+),.*$"
        "extern \"C\" __attribute__((global)) void \\1(void) {}\n")
   list(JOIN names "" text)
   file(CONFIGURE OUTPUT ${file} CONTENT "${text}" @ONLY)
@@ -279,7 +283,7 @@ function(memopt_gpu_images target)
   set(folder ${PROJECT_BINARY_DIR}/gpu)
   set(source ${folder}/kernels.cu)
   file(GLOB inputs CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/*/*.cu
-       ${PROJECT_SOURCE_DIR}/kernels/*/*.h)
+       ${PROJECT_SOURCE_DIR}/kernels/*/*.h ${PROJECT_SOURCE_DIR}/kernels/*/*.def)
   add_custom_command(OUTPUT ${source}
     COMMAND ${CMAKE_COMMAND} -DROOT=${PROJECT_SOURCE_DIR} -DMADE=${MEMOPT_MADE} -DOUTPUT=${source}
             -P ${PROJECT_SOURCE_DIR}/cmake/MemoptFlatten.cmake

@@ -132,6 +132,7 @@ class Configure(unittest.TestCase):
         words = self.configure("-DMEMOPT_CUDA=OFF", "-DMEMOPT_HIP=OFF")
         self.assertIn("GPU kernels, HIP: none (MEMOPT_HIP=OFF)", words)
         self.assertEqual(self.images(), ["0 0", "0 0"])
+        self.assertNotIn("incbin", (self.build / "gpu/images.c").read_text())  # nor the source
 
     def test_on_needs_a_compiler(self):
         for vendor, other in (("CUDA", "HIP"), ("HIP", "CUDA")):
