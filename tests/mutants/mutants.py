@@ -171,9 +171,9 @@ MUTANTS = [
     Mutant(
         "kernels_wrong_flags",
         "kernels/CMakeLists.txt",
-        """      set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/${file} TARGET_DIRECTORY""",
+        """      set_source_files_properties(${file} TARGET_DIRECTORY""",
         """      string(REGEX REPLACE "^avx2$" avx512 isa ${isa})
-      set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/${file} TARGET_DIRECTORY""",
+      set_source_files_properties(${file} TARGET_DIRECTORY""",
         "test",
         "^kernels_instructions$",
     ),
