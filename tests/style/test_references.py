@@ -95,7 +95,7 @@ settings = {
 }
 wrong = found(GOOD, **settings)
 assert wrong == ["docs/guide: no page has the setting MEMOPT_" + name for name in ("LOG", "X")]
-attempts = {"lib/allocator/pressure.c": "attempts[] = {\n    one, /* 1 */\n    two,\n};\n",
+attempts = {"lib/allocator/front/pressure.c": "attempts[] = {\n    one, /* 1 */\n    two,\n};\n",
             "docs/guide/allocator.md": "It makes these attempts:\n1. one;\n2. two.\n\nThen the call fails"}
 linked = GOOD + "[list](docs/guide/allocator.md)\n"
 assert found(linked, **attempts) == [], found(linked, **attempts)
