@@ -66,13 +66,13 @@ void run_everything(world *w)
 
 /* The library's other stream stays beside it. What is left of the allocator goes before the stream,
  * since a stream that has ended is not recognised. */
-static void run_on_stream(world *w, stream_kind kind)
+static void streams_of_the_program_work(world *w)
 {
     world mine = *w;
     int made = 0;
     const driver *d = driver_enter(w);
     if (d != NULL)
-        mine.stream = foreign_stream(w, d, kind, &made);
+        mine.stream = foreign_stream(w, d, (stream_kind)w->kind, &made);
     driver_leave(w);
     mine.allocator = new_allocator(&mine);
     run_everything(&mine);
@@ -88,31 +88,6 @@ static void run_on_stream(world *w, stream_kind kind)
     mine.allocator = w->allocator; /* the results are the case's */
     mine.stream = w->stream;
     *w = mine;
-}
-
-static void the_default_stream_works(world *w)
-{
-    run_on_stream(w, STREAM_DEFAULT);
-}
-
-static void the_legacy_handle_works(world *w)
-{
-    run_on_stream(w, STREAM_LEGACY);
-}
-
-static void the_per_thread_handle_works(world *w)
-{
-    run_on_stream(w, STREAM_PER_THREAD);
-}
-
-static void blocking_streams_work(world *w)
-{
-    run_on_stream(w, STREAM_BLOCKING);
-}
-
-static void non_blocking_streams_work(world *w)
-{
-    run_on_stream(w, STREAM_NON_BLOCKING);
 }
 
 /* --- memory -------------------------------------------------------------------------------- */
@@ -232,11 +207,11 @@ static void foreign_memory_works(world *w)
 }
 
 const conformance_case foreign_cases[] = {
-    {"stream_default", the_default_stream_works, 1, 0, 0},
-    {"stream_legacy_handle", the_legacy_handle_works, 1, 0, 0},
-    {"stream_per_thread_handle", the_per_thread_handle_works, 1, 0, 0},
-    {"stream_blocking", blocking_streams_work, 1, 0, 0},
-    {"stream_non_blocking", non_blocking_streams_work, 1, 0, 0},
+    {"stream_default", streams_of_the_program_work, 1, STREAM_DEFAULT, 0},
+    {"stream_legacy_handle", streams_of_the_program_work, 1, STREAM_LEGACY, 0},
+    {"stream_per_thread_handle", streams_of_the_program_work, 1, STREAM_PER_THREAD, 0},
+    {"stream_blocking", streams_of_the_program_work, 1, STREAM_BLOCKING, 0},
+    {"stream_non_blocking", streams_of_the_program_work, 1, STREAM_NON_BLOCKING, 0},
     {"foreign_memory", foreign_memory_works, 1, 0, 0},
     {NULL, NULL, 0, 0, 0},
 };

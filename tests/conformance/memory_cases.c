@@ -17,6 +17,16 @@ static uint64_t statistic(memopt_allocator *allocator, const char *name)
     return value;
 }
 
+/* A case's kind is the allocator's: these two. */
+enum { CLASSIC, EXPANDABLE };
+
+static const char *config_of(const world *w)
+{
+    if (w->kind == EXPANDABLE && !w->properties.virtual_memory)
+        skip("the device has no virtual memory");
+    return w->kind == EXPANDABLE ? "expandable_segments:True" : "expandable_segments:False";
+}
+
 /* --- filling a device ---------------------------------------------------------------------- */
 
 enum { MOST_BLOCKS = 4096 };
@@ -168,10 +178,10 @@ static void check_message(world *w, hoard *h)
     CHECK(statistic(h->allocator, "num_ooms") >= h->told);
 }
 
-static void run_out(world *w, const char *config)
+static void memory_runs_out(world *w)
 {
     memopt_memory_info before = info_of(w);
-    hoard *h = new_hoard(w, config);
+    hoard *h = new_hoard(w, config_of(w));
     fill_device(w, h, 4 * MIB);
     /* what is left is less than the smallest block and what one of its pages rounds up to */
     CHECK(h->bytes + 64 * MIB + before.total / 32 >= before.free);
@@ -188,18 +198,6 @@ static void run_out(world *w, const char *config)
     end_hoard(w, h, &before);
     OK(memopt_allocator_alloc(w->allocator, MIB, MEMOPT_TAG_OTHER, w->stream, &p));
     OK(memopt_allocator_free(w->allocator, p));
-}
-
-static void expandable_memory_runs_out(world *w)
-{
-    if (!w->properties.virtual_memory)
-        skip("the device has no virtual memory");
-    run_out(w, "expandable_segments:True");
-}
-
-static void classic_memory_runs_out(world *w)
-{
-    run_out(w, "expandable_segments:False");
 }
 
 /* Without an allocator: the back end's own status, and nothing is lost by it. */
@@ -229,10 +227,10 @@ static void the_limit_is_kept(world *w)
 
 /* Every other of many blocks goes; then one that is as large as all those holes together. With
  * expandable segments pages move; a classic allocator gives whole segments back. */
-static void recover(world *w, const char *config, int must)
+static void segments_recover(world *w)
 {
     memopt_memory_info before = info_of(w);
-    hoard *h = new_hoard(w, config);
+    hoard *h = new_hoard(w, config_of(w));
     uint64_t holes = 0;
     void *big = NULL;
     uint64_t size = before.free / 128 / (4 * MIB) * (4 * MIB);
@@ -250,7 +248,7 @@ static void recover(world *w, const char *config, int must)
     }
     memopt_status status =
         memopt_allocator_alloc(h->allocator, holes, MEMOPT_TAG_OTHER, w->stream, &big);
-    CHECK(status == MEMOPT_OK || (!must && status == MEMOPT_OUT_OF_DEVICE_MEMORY));
+    CHECK(status == MEMOPT_OK || (w->kind == CLASSIC && status == MEMOPT_OUT_OF_DEVICE_MEMORY));
     touch(w, h);
     if (status == MEMOPT_OK) {
         OK(memopt_fill(w->device, (char *)big + holes - 4096, 3, 4096, w->stream));
@@ -265,18 +263,6 @@ static void recover(world *w, const char *config, int must)
     OK(memopt_fill(w->device, (char *)big + most - 4096, 3, 4096, w->stream));
     OK(memopt_allocator_free(h->allocator, big));
     end_hoard(w, h, &before);
-}
-
-static void expandable_segments_recover(world *w)
-{
-    if (!w->properties.virtual_memory)
-        skip("the device has no virtual memory");
-    recover(w, "expandable_segments:True", 1);
-}
-
-static void classic_segments_recover(world *w)
-{
-    recover(w, "expandable_segments:False", 0);
 }
 
 /* --- giving a part back ---------------------------------------------------------------------- */
@@ -296,11 +282,12 @@ static uint64_t trim_to(memopt_allocator *allocator, uint64_t target)
     return released;
 }
 
-/* Blocks 0, 2 and 4 live, 1 free, 3 freed but pending. `unit`: what goes back at once, at most. */
-static void trim_in_parts(world *w, const char *config, uint64_t unit)
+/* Blocks 0, 2 and 4 live, 1 free, 3 freed but pending. */
+static void a_trim_stops_at_its_target(world *w)
 {
+    const uint64_t unit = (w->kind == EXPANDABLE ? 2 : 16) * MIB; /* goes back at once, at most */
     memopt_memory_info before = info_of(w);
-    hoard *h = new_hoard(w, config);
+    hoard *h = new_hoard(w, config_of(w));
     memopt_stream other;
     OK(memopt_stream_create(w->device, &other));
     for (; h->count < PARTS; h->count++) {
@@ -333,18 +320,6 @@ static void trim_in_parts(world *w, const char *config, uint64_t unit)
     end_hoard(w, h, &before);
 }
 
-static void an_expandable_trim_stops_at_its_target(world *w)
-{
-    if (!w->properties.virtual_memory)
-        skip("the device has no virtual memory");
-    trim_in_parts(w, "expandable_segments:True", 2 * MIB);
-}
-
-static void a_classic_trim_stops_at_its_target(world *w)
-{
-    trim_in_parts(w, "expandable_segments:False", 16 * MIB);
-}
-
 /* --- pools --------------------------------------------------------------------------------- */
 
 enum { POOLS = 3 };
@@ -369,7 +344,7 @@ static void check_block(world *w, const void *p, uint64_t bytes, int value)
 
 /* Under one limit of 96 MiB, what one pool has free serves the others, round after round, and what
  * lives in them stays as it is. */
-static void share_a_limit(world *w, const char *config)
+static void pools_share_a_limit(world *w)
 {
     memopt_memory_info before = info_of(w);
     memopt_allocator_options options = MEMOPT_ALLOCATOR_OPTIONS_INIT;
@@ -377,7 +352,7 @@ static void share_a_limit(world *w, const char *config)
     memopt_pool *pools[POOLS];
     void *lives[POOLS];
     options.limit = 96 * MIB;
-    OK(memopt_allocator_create(w->device, config, &options, &parent));
+    OK(memopt_allocator_create(w->device, config_of(w), &options, &parent));
     for (int i = 0; i < POOLS; i++) {
         OK(memopt_pool_create(parent, NULL, &pools[i]));
         lives[i] = block_of(w, pools[i], 10 * MIB + 512, i);
@@ -396,18 +371,6 @@ static void share_a_limit(world *w, const char *config)
     }
     OK(memopt_allocator_destroy(parent));
     CHECK(info_of(w).used == before.used);
-}
-
-static void expandable_pools_share(world *w)
-{
-    if (!w->properties.virtual_memory)
-        skip("the device has no virtual memory");
-    share_a_limit(w, "expandable_segments:True");
-}
-
-static void classic_pools_share(world *w)
-{
-    share_a_limit(w, "");
 }
 
 enum { PAUSED_BLOCKS = 9 };
@@ -593,17 +556,17 @@ static void freed_pinned_blocks_wait_for_copies(world *w)
 }
 
 const conformance_case memory_cases[] = {
-    {"oom_expandable", expandable_memory_runs_out, 0, 0, 0},
-    {"oom_classic", classic_memory_runs_out, 0, 0, 0},
+    {"oom_expandable", memory_runs_out, 0, EXPANDABLE, 0},
+    {"oom_classic", memory_runs_out, 0, CLASSIC, 0},
     {"oom_limit", the_limit_is_kept, 0, 0, 0},
-    {"fragments_expandable", expandable_segments_recover, 0, 0, 0},
-    {"fragments_classic", classic_segments_recover, 0, 0, 0},
-    {"trim_expandable", an_expandable_trim_stops_at_its_target, 0, 0, 0},
-    {"pools_expandable", expandable_pools_share, 0, 0, 0},
-    {"pools_classic", classic_pools_share, 0, 0, 0},
+    {"fragments_expandable", segments_recover, 0, EXPANDABLE, 0},
+    {"fragments_classic", segments_recover, 0, CLASSIC, 0},
+    {"trim_expandable", a_trim_stops_at_its_target, 0, EXPANDABLE, 0},
+    {"trim_classic", a_trim_stops_at_its_target, 0, CLASSIC, 0},
+    {"pools_expandable", pools_share_a_limit, 0, EXPANDABLE, 0},
+    {"pools_classic", pools_share_a_limit, 0, CLASSIC, 0},
     {"pools_pause", pools_pause, 0, 0, 0},
     {"pools_stress", pools_do_anything, 0, 0, 0},
     {"pinned_cache", freed_pinned_blocks_wait_for_copies, 0, 0, 0},
-    {"trim_classic", a_classic_trim_stops_at_its_target, 0, 0, 0},
     {NULL, NULL, 0, 0, 0},
 };
