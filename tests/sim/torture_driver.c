@@ -5,7 +5,7 @@
  * device is lost at each of these points for good: nothing may hang, and handles still end. A quick
  * run takes every fourth call.
  *
- * torture_driver cuda:0|hip:0 LIBRARY; exits with 77 where the back end cannot be opened.
+ * torture_driver cuda:0|hip:0; exits with 77 where the back end cannot be opened.
  */
 #include "memopt/memopt.h"
 #include "memopt/offload.h"
@@ -13,43 +13,17 @@
 
 #include "base/memory.h"
 #include "support/pausing.h"
+#include "support/simulated.h"
 #include "support/sweep.h"
 
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-typedef struct control {
-    void (*fail_at)(const char *call, int64_t n, int32_t code);
-    int64_t (*pending)(void);
-    int64_t (*calls)(void);
-    void (*lose)(int32_t code);
-    uint64_t (*used)(int32_t device);
-    uint32_t (*violations)(void);
-} control;
-
-static control sim;
+static const driver_hooks *sim;
 static const char *device_name;
-
-static int load(const char *library)
-{
-    void *handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
-    if (handle == NULL) {
-        fprintf(stderr, "%s\n", dlerror());
-        return 0;
-    }
-    *(void **)&sim.fail_at = dlsym(handle, "memopt_sim_fail_at");
-    *(void **)&sim.pending = dlsym(handle, "memopt_sim_fault_pending");
-    *(void **)&sim.calls = dlsym(handle, "memopt_sim_calls");
-    *(void **)&sim.lose = dlsym(handle, "memopt_sim_lose_device");
-    *(void **)&sim.used = dlsym(handle, "memopt_sim_used");
-    *(void **)&sim.violations = dlsym(handle, "memopt_sim_violations");
-    return sim.fail_at != NULL && sim.pending != NULL && sim.calls != NULL && sim.lose != NULL &&
-           sim.used != NULL && sim.violations != NULL;
-}
 
 typedef struct world {
     memopt_device *device;
@@ -208,20 +182,20 @@ static int run(int64_t n, int lost, memopt_status *out_status)
 {
     world w;
     if (lost)
-        sim.fail_at("*", n, 719);
+        sim->fail_at("*", n, 719);
     else if (n > 0)
-        sim.fail_at("*", n, 0);
+        sim->fail_at("*", n, 0);
     *out_status = scenario(&w);
-    int struck = sim.pending() == 0;
-    sim.fail_at("*", 0, 0);
+    int struck = sim->pending() == 0;
+    sim->fail_at("*", 0, 0);
     if (*out_status != MEMOPT_OK && memopt_last_error()[0] == '\0') {
         fprintf(stderr, "call %lld: no message\n", (long long)n);
         return 0;
     }
     if (lost && struck)
-        sim.lose(719);
+        sim->lose(719);
     int ended = end(&w, lost && struck);
-    sim.lose(0);
+    sim->lose(0);
     return ended;
 }
 
@@ -233,7 +207,7 @@ static int run_lost(int64_t n)
     pid_t child = fork();
     if (child == 0) {
         memopt_status status = MEMOPT_OK;
-        int right = run(n, 1, &status) && sim.violations() == 0;
+        int right = run(n, 1, &status) && sim->violations() == 0;
         _exit(!right ? 2 : status != MEMOPT_OK);
     }
     if (child < 0 || waitpid(child, &ended, 0) != child || !WIFEXITED(ended) ||
@@ -246,30 +220,31 @@ int main(int count, char **words)
 {
     memopt_status status = MEMOPT_OK;
     memopt_device *probe = NULL;
-    if (count != 3 || !load(words[2]))
-        return count != 3 ? 2 : 1;
+    if (count != 2)
+        return 2;
     device_name = words[1];
     if (memopt_device_open(device_name, NULL, &probe) != MEMOPT_OK) {
         fprintf(stderr, "%s: %s\n", device_name, memopt_last_error());
         return 77;
     }
+    sim = driver_of(device_name);
     if (memopt_device_close(probe) != MEMOPT_OK || !run(0, 0, &status) || status != MEMOPT_OK) {
         fprintf(stderr, "the scenario fails by itself: %s\n", memopt_last_error());
         return 1;
     }
-    int64_t before = sim.calls();
+    int64_t before = sim->calls();
     if (!run(0, 0, &status))
         return 1;
-    int64_t calls = sim.calls() - before, failures = 0, losses = 0;
+    int64_t calls = sim->calls() - before, failures = 0, losses = 0;
     int64_t blocks = mo_memory_live_blocks();
     FOR_PLACES(n, calls)
     {
         if (!run(n, 0, &status))
             return fprintf(stderr, "failing call %lld\n", (long long)n), 1;
         failures += status != MEMOPT_OK;
-        if (sim.used(0) != 0 || mo_memory_live_blocks() != blocks)
+        if (sim->used(0) != 0 || mo_memory_live_blocks() != blocks)
             return fprintf(stderr, "call %lld leaks: %llu device bytes, %lld host blocks\n",
-                           (long long)n, (unsigned long long)sim.used(0),
+                           (long long)n, (unsigned long long)sim->used(0),
                            (long long)(mo_memory_live_blocks() - blocks)),
                    1;
     }
@@ -286,5 +261,5 @@ int main(int count, char **words)
     }
     printf("%s: %lld calls, %lld failures told, %lld losses told\n", device_name, (long long)calls,
            (long long)failures, (long long)losses);
-    return sim.violations() == 0 ? 0 : 1;
+    return sim->violations() == 0 ? 0 : 1;
 }

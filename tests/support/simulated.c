@@ -36,6 +36,9 @@ const driver_hooks *driver_of(const char *device)
         HOOK(seed, "memopt_sim_seed");
         HOOK(violations, "memopt_sim_violations");
         HOOK(take_violation, "memopt_sim_take_violation");
+        HOOK(calls, "memopt_sim_calls");
+        HOOK(used, "memopt_sim_used");
+        HOOK(lose, "memopt_sim_lose_device");
     }
     if (hooks.library == NULL || !found) {
         fprintf(stderr, "%s: the driver is no simulated one\n", device);

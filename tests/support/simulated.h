@@ -15,6 +15,9 @@ typedef struct driver_hooks {
     void (*seed)(uint64_t seed);
     uint32_t (*violations)(void);
     int (*take_violation)(char *out, uint64_t bytes);
+    int64_t (*calls)(void);
+    uint64_t (*used)(int32_t device);
+    void (*lose)(int32_t code);
     void *library;
 } driver_hooks;
 

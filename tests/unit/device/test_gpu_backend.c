@@ -5,12 +5,10 @@
 #include "support.h"
 
 #include "device/gpu/gpu.h"
-
-#include <dlfcn.h>
+#include "support/simulated.h"
 
 static const char *backend = "cuda";
 static char second[16];
-static uint32_t (*violations)(void);
 
 static int is_cuda(void)
 {
@@ -22,18 +20,6 @@ static memopt_device *open_gpu(const char *name)
     memopt_device *device = NULL;
     OK(memopt_device_open(name, NULL, &device));
     return device;
-}
-
-/* Finds the control functions in the driver that the library has loaded. */
-static int find_controls(void **state)
-{
-    memopt_backend_info info = {.struct_size = sizeof info};
-    OK(memopt_backend_get_info(backend, &info));
-    void *library = dlopen(info.library, RTLD_NOW | RTLD_NOLOAD);
-    assert_non_null(library);
-    *(void **)&violations = dlsym(library, "memopt_sim_violations");
-    assert_non_null(violations);
-    return 0;
 }
 
 TEST(names_and_properties)
@@ -167,7 +153,7 @@ TEST(remote_access_is_asked_once)
 
 TEST(no_violations)
 {
-    assert_int_equal(violations(), 0);
+    assert_int_equal(driver_of(backend)->violations(), 0);
 }
 
 int main(int count, char **values)
@@ -175,5 +161,5 @@ int main(int count, char **values)
     if (count > 1)
         backend = values[1];
     snprintf(second, sizeof second, "%s:1", backend);
-    return run_all_tests(find_controls, NULL);
+    return run_all_tests(NULL, NULL);
 }

@@ -9,16 +9,14 @@
 #include "kernels/cast/cast.h"
 #include "memopt/allocator.h"
 #include "memopt/cast.h"
+#include "support/simulated.h"
 
 #include <dlfcn.h>
 
 static const char *backend = "cuda";
 static char own_name[16];
-static void *driver;
+static const driver_hooks *sim;
 static memopt_device *device; /* "…:1" */
-static void (*fail_at)(const char *call, int64_t n, int32_t code);
-static void (*lose_device)(int32_t code);
-static uint32_t (*violations)(void);
 
 static int is_cuda(void)
 {
@@ -34,20 +32,14 @@ static void *contexts[2];
 
 static void find(void *function, const char *symbol)
 {
-    void *address = dlsym(driver, symbol);
+    void *address = dlsym(sim->library, symbol);
     assert_non_null(address);
     memcpy(function, &address, sizeof address);
 }
 
 static int find_driver(void **state)
 {
-    memopt_backend_info info = {.struct_size = sizeof info};
-    OK(memopt_backend_get_info(backend, &info));
-    driver = dlopen(info.library, RTLD_NOW | RTLD_NOLOAD);
-    assert_non_null(driver);
-    find(&fail_at, "memopt_sim_fail_at");
-    find(&lose_device, "memopt_sim_lose_device");
-    find(&violations, "memopt_sim_violations");
+    sim = driver_of(backend);
     find(&make_stream, is_cuda() ? "cuStreamCreate" : "hipStreamCreateWithFlags");
     find(&end_stream, is_cuda() ? "cuStreamDestroy_v2" : "hipStreamDestroy");
     if (!is_cuda()) {
@@ -271,9 +263,9 @@ TEST(failing_calls_keep_what_is_current)
         things t = {NULL, NULL, NULL, NULL, NULL};
         make_current(expected);
         device = NULL;
-        fail_at("*", n, 0);
+        sim->fail_at("*", n, 0);
         succeeded = some_work(&t) == MEMOPT_OK && n > 60;
-        fail_at("*", 0, 0);
+        sim->fail_at("*", 0, 0);
         still_current("a failing call");
         end_work(&t);
         still_current("the end");
@@ -474,19 +466,19 @@ TEST(a_lost_device_keeps_what_is_current)
     OK(memopt_device_open(own_name, NULL, &device));
     OK(memopt_stream_create(device, &stream));
     OK(mo_mem_alloc(device, MIB, &memory));
-    lose_device(719);
+    sim->lose(719);
     FAILS(MEMOPT_DEVICE_LOST, memopt_stream_sync(device, stream));
     FAILS(MEMOPT_DEVICE_LOST, memopt_fill(device, memory, 1, MIB, stream));
     OK(mo_mem_free(device, memory, MIB));
     OK(memopt_stream_destroy(device, stream));
     OK(memopt_device_close(device));
-    lose_device(0);
+    sim->lose(0);
     still_current("the calls of a lost device");
 }
 
 TEST(no_violations)
 {
-    assert_int_equal(violations(), 0);
+    assert_int_equal(sim->violations(), 0);
 }
 
 int main(int count, char **values)

@@ -3,6 +3,7 @@
 #include "gpu_compile.h"
 
 #include "base/sha256.h"
+#include "support/simulated.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -114,20 +115,16 @@ TEST(later)
 TEST(next_image)
 {
     static const int32_t codes[] = {200, 209, 218, 300, 303};
-    void (*fail_at)(const char *call, int64_t n, int32_t code);
     const mo_gpu_vendor *only = mo_cuda_driver.vendor;
     const mo_image two[] = {{"sm_80", ptx, sizeof ptx - 1, NULL, NULL}, only->images->images[0]};
     const mo_images images = {two, 2, NULL, 0};
     mo_gpu_vendor vendor = *only;
-    void *address = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "memopt_sim_fail_at");
-    assert_non_null(address);
-    memcpy(&fail_at, &address, sizeof fail_at);
     vendor.images = &images;
     mo_cuda_driver.vendor = &vendor;
     write_file(ptx, sizeof ptx - 1);
     for (size_t i = 0; i < sizeof codes / sizeof codes[0]; i++) {
         memopt_device *device = open_device("cuda:0");
-        fail_at("cuModuleLoadData", 1, codes[i]);
+        driver_of("cuda")->fail_at("cuModuleLoadData", 1, codes[i]);
         OK(launch(device));
         OK(memopt_device_close(device));
     }

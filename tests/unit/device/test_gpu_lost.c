@@ -5,14 +5,13 @@
  * not come back.
  */
 #include "support/checks.h"
+#include "support/simulated.h"
 
 #include "base/memory.h"
 #include "memopt/memopt.h"
 
-#include <dlfcn.h>
-
 static const char *mode, *backend;
-static void (*lose_device)(int32_t code);
+static const driver_hooks *sim;
 
 typedef struct world {
     memopt_device *device;
@@ -68,7 +67,7 @@ static void end_told(const char *config)
     make(&w, config);
     void *live = block_of(&w, w.allocator, w.stream);
     OK(memopt_allocator_record_stream(w.allocator, live, w.other));
-    lose_device(719);
+    sim->lose(719);
     memopt_error_info error = {sizeof error, 0, 0, NULL, NULL};
     assert_int_equal(memopt_stream_sync(w.device, w.stream), MEMOPT_DEVICE_LOST);
     OK(memopt_last_error_info(&error));
@@ -99,7 +98,7 @@ static void end_untold(const char *config)
     OK(memopt_optimizer_destroy(w.optimizer));
     OK(memopt_offloader_destroy(w.idle));
     OK(memopt_offloader_destroy_force(w.offloader));
-    lose_device(719);
+    sim->lose(719);
     assert_int_equal(memopt_allocator_destroy(w.allocator), MEMOPT_DEVICE_LOST);
     OK(memopt_allocator_destroy_force(w.forced)); /* it has been told now */
     OK(memopt_stream_destroy(w.device, w.stream));
@@ -117,7 +116,7 @@ TEST(test_the_end)
             end_told(configs[c]);
         else
             end_untold(configs[c]);
-        lose_device(0); /* the driver is there again for the next round */
+        sim->lose(0); /* the driver is there again for the next round */
     }
 }
 
@@ -131,36 +130,28 @@ TEST(test_the_codes)
         if (strcmp(backend, "hip") == 0 && ends[i] > 719)
             continue;
         OK(memopt_device_open(backend, NULL, &device));
-        lose_device(ends[i]);
+        sim->lose(ends[i]);
         FAILS(MEMOPT_DEVICE_LOST, memopt_stream_sync(device, NULL));
-        lose_device(0);
+        sim->lose(0);
         FAILS(MEMOPT_DEVICE_LOST, memopt_stream_sync(device, NULL));
         OK(memopt_device_close(device));
     }
     if (strcmp(backend, "hip") != 0)
         return;
     OK(memopt_device_open(backend, NULL, &device));
-    lose_device(999);
+    sim->lose(999);
     FAILS(MEMOPT_DRIVER_ERROR, memopt_stream_sync(device, NULL));
-    lose_device(0);
+    sim->lose(0);
     OK(memopt_stream_sync(device, NULL));
     OK(memopt_device_close(device));
 }
 
 int main(int count, char **words)
 {
-    memopt_device *device = NULL;
     if (count != 3)
         return 2;
     mode = words[1];
     backend = words[2];
-    if (memopt_device_open(backend, NULL, &device) != MEMOPT_OK)
-        return 1;
-    (void)memopt_device_close(device);
-    void *library = dlopen(backend[0] == 'c' ? "libcuda.so.1" : "libamdhip64.so", RTLD_NOW);
-    void *found = library == NULL ? NULL : dlsym(library, "memopt_sim_lose_device");
-    if (found == NULL)
-        return 1;
-    memcpy(&lose_device, &found, sizeof lose_device);
+    sim = driver_of(backend);
     return run_all_tests(NULL, NULL);
 }

@@ -11,6 +11,7 @@
 #include "memopt/checkpoint.h"
 #include "memopt/offload.h"
 #include "memopt/optim.h"
+#include "support/simulated.h"
 
 #include <dlfcn.h>
 
@@ -18,34 +19,26 @@ enum { BYTES = 8192, COUNT = BYTES / 4 };
 
 static const char *backend = "cuda", *question = "cuPointerGetAttributes";
 static char second[16];
-static void (*fail_at)(const char *call, int64_t n, int32_t code);
-static int64_t (*pending)(void);
-static uint32_t (*violations)(void);
+static const driver_hooks *sim;
 static int (*begin_capture)(memopt_stream stream, int mode);
 static int (*end_capture)(memopt_stream stream, void **graph);
 static int (*destroy_graph)(void *graph);
 
 static memopt_device *first_device, *second_device, *again;
 
-static void *find(void *library, const char *cuda, const char *hip)
+static void *find(const char *cuda, const char *hip)
 {
-    void *address = dlsym(library, backend[0] == 'c' ? cuda : hip);
+    void *address = dlsym(sim->library, backend[0] == 'c' ? cuda : hip);
     assert_non_null(address);
     return address;
 }
 
 static int open_devices(void **state)
 {
-    memopt_backend_info info = {.struct_size = sizeof info};
-    OK(memopt_backend_get_info(backend, &info));
-    void *library = dlopen(info.library, RTLD_NOW | RTLD_NOLOAD);
-    assert_non_null(library);
-    *(void **)&fail_at = find(library, "memopt_sim_fail_at", "memopt_sim_fail_at");
-    *(void **)&pending = find(library, "memopt_sim_fault_pending", "memopt_sim_fault_pending");
-    *(void **)&violations = find(library, "memopt_sim_violations", "memopt_sim_violations");
-    *(void **)&begin_capture = find(library, "cuStreamBeginCapture_v2", "hipStreamBeginCapture");
-    *(void **)&end_capture = find(library, "cuStreamEndCapture", "hipStreamEndCapture");
-    *(void **)&destroy_graph = find(library, "cuGraphDestroy", "hipGraphDestroy");
+    sim = driver_of(backend);
+    *(void **)&begin_capture = find("cuStreamBeginCapture_v2", "hipStreamBeginCapture");
+    *(void **)&end_capture = find("cuStreamEndCapture", "hipStreamEndCapture");
+    *(void **)&destroy_graph = find("cuGraphDestroy", "hipGraphDestroy");
     OK(memopt_device_open(backend, NULL, &first_device));
     OK(memopt_device_open(second, NULL, &second_device));
     OK(memopt_device_open(backend, NULL, &again)); /* what is its own is foreign to the first */
@@ -57,7 +50,7 @@ static int close_devices(void **state)
     OK(memopt_device_close(first_device));
     OK(memopt_device_close(second_device));
     OK(memopt_device_close(again));
-    assert_int_equal(violations(), 0);
+    assert_int_equal(sim->violations(), 0);
     return 0;
 }
 
@@ -65,14 +58,14 @@ enum { MANY = 1 << 30 };
 
 static void begin_counting(void)
 {
-    fail_at(question, MANY, 0);
+    sim->fail_at(question, MANY, 0);
 }
 
 /* Questions asked since. */
 static int64_t counted(void)
 {
-    int64_t asked = MANY - pending();
-    fail_at(question, 0, 0);
+    int64_t asked = MANY - sim->pending();
+    sim->fail_at(question, 0, 0);
     return asked;
 }
 
@@ -176,9 +169,9 @@ TEST(a_failing_question_is_told)
 {
     void *plain = NULL;
     OK(mo_mem_alloc(again, BYTES, &plain));
-    fail_at(question, 1, 46);
+    sim->fail_at(question, 1, 46);
     FAILS(MEMOPT_DRIVER_ERROR, ask(plain, BYTES));
-    fail_at(question, 2, 46);
+    sim->fail_at(question, 2, 46);
     FAILS(MEMOPT_DRIVER_ERROR, ask(plain, BYTES));
     OK(ask(plain, BYTES));
     OK(mo_mem_free(again, plain, BYTES));

@@ -7,35 +7,19 @@
 
 #include "device/gpu/gpu.h"
 #include "memopt/allocator.h"
+#include "support/simulated.h"
 
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 static const char *mode = "";
-static void (*fail_at)(const char *call, int64_t n, int32_t code);
-static int64_t (*fault_pending)(void);
-static uint64_t (*used)(int32_t device);
-static uint32_t (*violations)(void);
+static const driver_hooks *sim;
 
 static int is_mode(const char *name)
 {
     return strcmp(mode, name) == 0;
-}
-
-static int find_controls(void **state)
-{
-    memopt_backend_info info = {.struct_size = sizeof info};
-    OK(memopt_backend_get_info("hip", &info));
-    void *library = dlopen(info.library, RTLD_NOW | RTLD_NOLOAD);
-    assert_non_null(library);
-    *(void **)&fail_at = dlsym(library, "memopt_sim_fail_at");
-    *(void **)&fault_pending = dlsym(library, "memopt_sim_fault_pending");
-    *(void **)&used = dlsym(library, "memopt_sim_used");
-    *(void **)&violations = dlsym(library, "memopt_sim_violations");
-    return fail_at == NULL || fault_pending == NULL || used == NULL || violations == NULL;
 }
 
 /* Opens the device with MEMOPT_HIP_VIRTUAL_MEMORY set so, and closes it. */
@@ -50,7 +34,7 @@ static memopt_device_properties properties_with(const char *wanted)
     OK(memopt_device_open("hip:0", NULL, &device));
     OK(memopt_device_get_properties(device, &p));
     OK(memopt_device_close(device));
-    assert_int_equal(used(0), 0);
+    assert_int_equal(sim->used(0), 0);
     return p;
 }
 
@@ -134,20 +118,20 @@ static int survives(const char *call, int64_t n)
     uint64_t released = 0;
     OK(memopt_device_open("hip:0", NULL, &device));
     OK(memopt_allocator_create(device, "expandable_segments:True", NULL, &allocator));
-    fail_at(call, n, 1);
+    sim->fail_at(call, n, 1);
     for (int i = 0; i < BLOCKS; i++) {
         OK(memopt_allocator_alloc(allocator, BLOCK, MEMOPT_TAG_OTHER, NULL, &blocks[i]));
         fill_block(device, blocks[i], i);
     }
-    int struck = fault_pending() == 0;
-    fail_at(call, 0, 0);
+    int struck = sim->pending() == 0;
+    sim->fail_at(call, 0, 0);
     for (int i = 0; i < BLOCKS; i++)
         check_block(device, blocks[i], i);
     for (int i = 0; i < BLOCKS; i++)
         OK(memopt_allocator_free(allocator, blocks[i]));
     OK(memopt_allocator_trim_sync(allocator, 0, &released));
     assert_true(released >= (uint64_t)BLOCKS * BLOCK);
-    assert_int_equal(used(0), 0);
+    assert_int_equal(sim->used(0), 0);
     OK(memopt_allocator_destroy(allocator));
     OK(memopt_device_close(device));
     return struck;
@@ -166,7 +150,7 @@ TEST(a_refusal_loses_nothing)
             n++;
         assert_true(n > (i == 0 ? 1 : BLOCKS / 2));
     }
-    assert_int_equal(violations(), 0);
+    assert_int_equal(sim->violations(), 0);
 }
 
 /* --- descriptors ------------------------------------------------------------------------------ */
@@ -207,7 +191,7 @@ TEST(descriptors_are_spared)
     }
     OK(memopt_allocator_destroy(allocator));
     OK(memopt_device_close(device));
-    assert_int_equal(used(0), 0);
+    assert_int_equal(sim->used(0), 0);
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
@@ -215,5 +199,6 @@ int main(int count, char **values)
 {
     if (count > 1)
         mode = values[1];
-    return run_all_tests(find_controls, NULL);
+    sim = driver_of("hip");
+    return run_all_tests(NULL, NULL);
 }
