@@ -25,7 +25,7 @@ static void fill(void *to, uint32_t dtype, uint64_t seed, int any)
     if (any)
         digest_fill_any(to, COUNT, dtype, seed);
     for (uint64_t i = 0; !any && i < COUNT; i++) {
-        int64_t random = (int64_t)digest_random(&state);
+        int64_t random = (int64_t)next_random(&state);
         float value = (float)(random >> 40) * 0x1p-20f * (i % 5 ? 1.0f : 0x1p-9f);
         uint16_t half = dtype == MO_DTYPE_F16 ? mo_f32_to_f16(value) : mo_f32_to_bf16(value);
         if (dtype == MO_DTYPE_F32)

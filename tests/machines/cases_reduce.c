@@ -70,7 +70,7 @@ static void sum(void)
     uint64_t digest = DIGEST_START, state = 5;
     mo_sum_args args = {values, totals, 2500};
     for (int i = 0; i < 2500; i++)
-        values[i] = (double)(int64_t)digest_random(&state) * (i % 3 ? 1.0 : 0x1p-60);
+        values[i] = (double)(int64_t)next_random(&state) * (i % 3 ? 1.0 : 0x1p-60);
     digest_launch(&mo_kernel_sum, &args, 3);
     digest_add(&digest, totals, 3, 8);
     digest_report(digest, "mo_sum");
@@ -175,7 +175,7 @@ static void trust(void)
     mo_trust_totals_args sums = {
         .partials = partials, .totals = totals, .first = {0, 0, 1, 4, 37, PARTIALS}};
     for (int i = 0; i < PARTIALS; i++)
-        partials[i] = (double)(digest_random(&state) >> 12) * 0x1p-40;
+        partials[i] = (double)(next_random(&state) >> 12) * 0x1p-40;
     digest_launch(&mo_kernel_trust_totals, &sums, TENSORS);
     sums.totals = totals + TENSORS;
     partials[2] = INFINITY;

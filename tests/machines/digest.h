@@ -9,6 +9,7 @@
 #define TEST_MACHINES_DIGEST_H
 
 #include "kernels/optim/optim_cpu.h"
+#include "support/random.h"
 
 #include <memopt/memopt.h>
 
@@ -35,8 +36,6 @@ void digest_report(uint64_t digest, const char *format, ...) __attribute__((form
 void digest_launch(const mo_kernel *kernel, const void *args, uint64_t items);
 memopt_device *digest_device(void);
 
-/* splitmix64 */
-uint64_t digest_random(uint64_t *state);
 /* Numbers of every kind, one beside the other: of f32 also those that a smaller type rounds,
  * overflows and underflows; infinities, quiet and signalling NaNs with payloads. */
 void digest_fill_any(void *to, uint64_t count, uint32_t dtype, uint64_t seed);

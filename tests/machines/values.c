@@ -1,14 +1,6 @@
 /* The values that the cases work on, made of integers only. */
 #include "machines/digest.h"
 
-uint64_t digest_random(uint64_t *state)
-{
-    uint64_t z = *state += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
 const char *digest_dtype(uint32_t dtype)
 {
     static const char *const names[] = {"",   "f32", "f16", "bf16", "e4m3",     "e5m2",
@@ -31,7 +23,7 @@ static void put(void *to, uint64_t i, uint32_t dtype, uint32_t bits)
 /* Bits of an f32 with an exponent in [low, low + span). */
 static uint32_t number(uint64_t *state, uint32_t low, uint32_t span)
 {
-    uint64_t r = digest_random(state);
+    uint64_t r = next_random(state);
     uint32_t exponent = low + (uint32_t)(r >> 32) % span;
     return (uint32_t)(r & 0x807fffffu) | exponent << 23;
 }
@@ -44,7 +36,7 @@ static uint32_t any_f32(uint64_t *state)
         0xff800001, 0x00000001, 0x807fffff, 0x00800000, 0x7f7fffff, 0x7f7f8000, 0x477fefff,
         0x477ff000, 0x47800000, 0x43e00000, 0x43e7ffff, 0x43e80000, 0x43f00000, 0x47600000,
         0x47700000, 0x33000000, 0x33000001, 0x3a800000, 0x3b000000, 0x37000000, 0x37800000};
-    uint64_t r = digest_random(state);
+    uint64_t r = next_random(state);
     uint32_t bits = number(state, 127 - 28, 28 + 18), cut = 0xffffffffu << (12 + r % 10);
     switch (r >> 32 & 7) {
     case 0:
@@ -66,12 +58,12 @@ static uint32_t any_f32(uint64_t *state)
 void digest_fill_any(void *to, uint64_t count, uint32_t dtype, uint64_t seed)
 {
     for (uint64_t i = 0; i < count; i++)
-        put(to, i, dtype, dtype == MO_DTYPE_F32 ? any_f32(&seed) : (uint32_t)digest_random(&seed));
+        put(to, i, dtype, dtype == MO_DTYPE_F32 ? any_f32(&seed) : (uint32_t)next_random(&seed));
 }
 
 static uint32_t of_kind(uint64_t kind, uint64_t *state)
 {
-    uint64_t r = digest_random(state);
+    uint64_t r = next_random(state);
     switch (kind) {
     case 0: /* as gradients are */
         return number(state, 110, 16);

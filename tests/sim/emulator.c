@@ -312,7 +312,6 @@ static void on_fault(int signal_number, siginfo_t *info, void *unused)
     uintptr_t address = (uintptr_t)info->si_addr;
     const sim_arena *arena = sim_now.op != NULL ? sim_arena_of(address) : NULL;
     sim_mapping *m = arena != NULL ? sim_find_mapping(arena, address) : NULL;
-    (void)unused;
     if (m != NULL && (m->access >> sim_now.op->context->device & 1) != 0 && !m->open)
         sim_open_mapping(arena, m);
     else

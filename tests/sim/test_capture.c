@@ -72,7 +72,6 @@ static void load(int hip)
 
 static int setup(void **state)
 {
-    (void)state;
     OK(gpu.stream_create(&a, 1));
     OK(gpu.stream_create(&b, 1));
     OK(gpu.stream_create(&blocking, 0));
@@ -85,7 +84,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    (void)state;
     assert_int_equal(gpu.violations(), 0);
     OK(gpu.stream_destroy(a));
     OK(gpu.stream_destroy(b));

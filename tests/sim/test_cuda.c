@@ -63,7 +63,6 @@ static void load(void)
 
 static int setup(void **state)
 {
-    (void)state;
     OK(cuInit(0));
     OK(cuDevicePrimaryCtxRetain(&context, 0));
     OK(cuCtxSetCurrent(context));
@@ -72,7 +71,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    (void)state;
     assert_int_equal(memopt_sim_violations(), 0);
     OK(cuCtxSetCurrent(NULL));
     OK(cuDevicePrimaryCtxRelease_v2(0));

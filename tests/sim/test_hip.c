@@ -46,7 +46,6 @@ static void load(void)
 
 static int setup(void **state)
 {
-    (void)state;
     OK(hipSetDevice(0));
     (void)hipGetLastError();
     return 0;
@@ -54,7 +53,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    (void)state;
     OK(hipSetDevice(0));
     assert_int_equal(memopt_sim_violations(), 0);
     assert_int_equal(memopt_sim_used(0), 0);

@@ -89,7 +89,6 @@ static void check_all_parameters(uint32_t tied)
 
 static void gradients_match_finite_differences(void **state)
 {
-    (void)state;
     check_all_parameters(1);
     check_all_parameters(0);
 }
@@ -140,7 +139,6 @@ static void check_savers(memopt_dtype dtype, uint32_t adversarial)
 
 static void savers_change_no_bit(void **state)
 {
-    (void)state;
     check_savers(MEMOPT_DTYPE_F32, 0);
     check_savers(MEMOPT_DTYPE_BF16, 0);
     check_savers(MEMOPT_DTYPE_F16, 0);
@@ -148,7 +146,6 @@ static void savers_change_no_bit(void **state)
 
 static void savers_change_no_bit_in_adversarial_order(void **state)
 {
-    (void)state;
     check_savers(MEMOPT_DTYPE_F32, 1);
     check_savers(MEMOPT_DTYPE_BF16, 1);
 }
@@ -156,7 +153,6 @@ static void savers_change_no_bit_in_adversarial_order(void **state)
 /* The comparison above can fail: other dropout masks give other gradients. */
 static void another_seed_changes_gradients(void **state)
 {
-    (void)state;
     options o = tiny_options();
     bytes one = gradients_of(&o);
     o.dropout = 0.2;

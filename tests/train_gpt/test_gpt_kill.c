@@ -100,7 +100,6 @@ static double now(void)
 
 static void a_killed_run_resumes_to_the_same_losses(void **state)
 {
-    (void)state;
     static char alone[STEPS + 1][32], killed[STEPS + 1][32];
     double begin = now();
     assert_int_equal(finish(start(0, 1)), 0);

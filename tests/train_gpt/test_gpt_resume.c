@@ -37,7 +37,6 @@ static void steps(trainer *t, int count, double *losses)
 
 static void goes_on_with_the_same_bits(void **state)
 {
-    (void)state;
     for (int way = 0; way < 3; way++) {
         trainer one, two;
         double whole[12], rest[6];
@@ -118,7 +117,6 @@ static void save_with(const options *o, int count)
 
 static void damage_is_refused(void **state)
 {
-    (void)state;
     size_t length;
     options o = saving_options(0);
     save_with(&o, 3);
@@ -143,7 +141,6 @@ static void damage_is_refused(void **state)
  * and nothing has been changed by then. */
 static void damage_under_a_right_checksum_is_refused(void **state)
 {
-    (void)state;
     size_t length;
     options o = saving_options(0);
     save_with(&o, 3);
@@ -158,7 +155,6 @@ static void damage_under_a_right_checksum_is_refused(void **state)
 
 static void other_runs_are_refused(void **state)
 {
-    (void)state;
     options o = saving_options(0);
     o.width = 64;
     save_with(&o, 1);
@@ -177,7 +173,6 @@ static void other_runs_are_refused(void **state)
 /* A place that cannot be written is told, and the old file stays. */
 static void unwritable_places_are_told(void **state)
 {
-    (void)state;
     trainer t;
     options o = saving_options(0);
     assert_ok(trainer_create(&t, &o, &text));

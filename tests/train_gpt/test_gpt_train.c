@@ -42,7 +42,6 @@ static double held_out_after(const options *o, int steps)
 
 static void every_variant_learns(void **state)
 {
-    (void)state;
     options o = learning_options();
     double plain = held_out_after(&o, 100);
     assert_true(plain < 1.5); /* from 5.5; the text is eight words in random order */
@@ -62,7 +61,6 @@ static void every_variant_learns(void **state)
 
 static void runs_are_the_same_bits(void **state)
 {
-    (void)state;
     for (int way = 0; way < 2; way++) {
         bytes ends[2];
         for (int run = 0; run < 2; run++) {
@@ -86,7 +84,6 @@ static void runs_are_the_same_bits(void **state)
 
 static void fp16_recovers_from_overflow(void **state)
 {
-    (void)state;
     trainer t;
     options o = learning_options();
     o.dtype = MEMOPT_DTYPE_F16;
@@ -118,7 +115,6 @@ static void fp16_recovers_from_overflow(void **state)
 
 static void too_small_a_device_is_reported(void **state)
 {
-    (void)state;
     options o = tiny_options();
     o.layers = 8;
     o.width = 128;

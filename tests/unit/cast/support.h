@@ -3,6 +3,7 @@
 #define TEST_CAST_SUPPORT_H
 
 #include "support/bench.h"
+#include "support/random.h"
 
 #include "kernels/core/numerics.h"
 #include "memopt/cast.h"
@@ -26,21 +27,6 @@ static inline void *device_memory(memopt_device *device, uint64_t bytes)
     void *pointer = NULL;
     OK(mo_mem_alloc(device, bytes, &pointer));
     return pointer;
-}
-
-/* splitmix64: the tests' own generator. */
-static inline uint64_t next_random(uint64_t *state)
-{
-    uint64_t z = *state += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
-/* Uniform in [-1, 1). */
-static inline float next_float(uint64_t *state)
-{
-    return (float)((double)(next_random(state) >> 11) * 0x1p-52 - 1.0);
 }
 
 #endif

@@ -6,6 +6,7 @@
 
 #include "kernels/cast/cast.h"
 #include "support/forms.h"
+#include "support/random.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -48,15 +49,6 @@ static inline double code_value(const format *f, uint32_t code)
     if (exponent == 0)
         return ldexp(fraction, 1 - f->bias - f->mantissa);
     return ldexp(fraction + (double)(1u << f->mantissa), exponent - f->bias - f->mantissa);
-}
-
-/* splitmix64: the tests' own generator. */
-static inline uint64_t next_random(uint64_t *state)
-{
-    uint64_t z = *state += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
 }
 
 /* One tensor through one form of the kernel. */
