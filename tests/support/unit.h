@@ -21,18 +21,20 @@ typedef struct unit_test {
 } unit_test;
 
 void add_test(unit_test *test);
-/* begin and end: of all tests together, or NULL. Returns how many failed. */
+/* begin and end: of all tests together, or NULL. Returns how many failed, or 1 where there is none. */
 int run_all_tests(CMFixtureFunction begin, CMFixtureFunction end);
+/* Those whose names begin so. */
+int run_tests_named(const char *start, CMFixtureFunction begin, CMFixtureFunction end);
 
-#define TEST_OF(name, begin, end, parameter)                                                       \
+#define TEST_NAMED(told, name, begin, end, parameter)                                              \
     static void name(void **parameter);                                                            \
     __attribute__((constructor)) static void name##_is_a_test(void)                                \
     {                                                                                              \
-        static unit_test test = {{#name, name, begin, end, NULL}, __LINE__, NULL};                 \
+        static unit_test test = {{told, name, begin, end, NULL}, __LINE__, NULL};                  \
         add_test(&test);                                                                           \
     }                                                                                              \
     static void name(void **parameter)
-#define TEST_WITH(name, begin, end) TEST_OF(name, begin, end, state)
-#define TEST(name) TEST_OF(name, NULL, NULL, no_fixture)
+#define TEST_WITH(name, begin, end) TEST_NAMED(#name, name, begin, end, state)
+#define TEST(name) TEST_NAMED(#name, name, NULL, NULL, no_fixture)
 
 #endif

@@ -19,6 +19,9 @@
 
 static const char *mode = "real";
 
+/* A test of a mode, with which its name begins. */
+#define MODE_TEST(mode, name) TEST_NAMED(#mode "." #name, name, NULL, NULL, no_fixture)
+
 static int in(const char *wanted)
 {
     return strcmp(mode, wanted) == 0;
@@ -127,7 +130,7 @@ static void check_for(mo_gpu_device *gpu, const mo_gpu_recipe *recipe, const cha
 
 /* Compiled for each generation that this NVRTC knows: for one of them every kernel, for the others
  * some, not always the same. */
-static void every_generation(void **state)
+MODE_TEST(real, every_generation)
 {
     enum { ALL = 90, EVERY = 10 };
     static const uint32_t capabilities[] = {75, 80, 86, 89, ALL, 100, 120};
@@ -150,7 +153,7 @@ static void every_generation(void **state)
 
 /* The code of this NVRTC goes where the embedded image would: to a driver (a simulated one) of the
  * device that it was compiled for, and no other. */
-static void loads_where_it_fits(void **state)
+MODE_TEST(real, loads_where_it_fits)
 {
     static const uint32_t capabilities[] = {90, 80};
     memopt_device *device = open_device("cuda:0"); /* of capability 9.0 */
@@ -181,7 +184,7 @@ static void loads_where_it_fits(void **state)
 }
 
 /* A device that is newer than the compiler gets PTX for the newest target that it knows. */
-static void newer_device(void **state)
+MODE_TEST(real, newer_device)
 {
     made_device made;
     mo_gpu_device *gpu = make_device(&made, 255, 0, NULL);
@@ -198,7 +201,7 @@ static void newer_device(void **state)
 }
 
 /* The message ends in the first line that tells an error, not in a warning before it. */
-static void wrong_source(void **state)
+MODE_TEST(real, wrong_source)
 {
     static const char source[] = "#warning \"first\"\n"
                                  "extern \"C\" __global__ void f(int *x) { *x = wrong_name; }\n"
@@ -239,7 +242,7 @@ static void *compile_or_read(mo_gpu_device *gpu, const char *kernel, uint64_t *o
 }
 
 /* A generation with warps of 64 threads, and one of 32. */
-static void real_hiprtc(void **state)
+MODE_TEST(real_hip, real_hiprtc)
 {
     static const struct {
         const char *target;
@@ -289,7 +292,7 @@ static void chosen(uint32_t capability, int driver, const char *file, const char
     contains(identity, "--fmad=false");
 }
 
-static void best_compiler(void **state)
+MODE_TEST(choice, best_compiler)
 {
     chosen(90, 13000, "nvrtc13/libnvrtc.so.13 (version 13.0)", "--gpu-architecture=sm_90");
     chosen(70, 13000, "nvrtc12/libnvrtc.so.12 (version 12.8)", "--gpu-architecture=sm_70");
@@ -306,7 +309,7 @@ static void best_compiler(void **state)
 }
 
 /* MEMOPT_NVRTC: a file, a folder, several of them; nothing else is looked at. */
-static void named_compiler(void **state)
+MODE_TEST(choice, named_compiler)
 {
     char path[1024], place[1200], wrong[64] = "/tmp/memopt-no-nvrtc-XXXXXX";
     snprintf(path, sizeof path, "%s", getenv("MEMOPT_DRIVER_PATH"));
@@ -340,7 +343,7 @@ static void named_compiler(void **state)
 
 /* The file of the chosen compiler, where this program lies in site-packages/memopt/lib. */
 static const char *wheel_nvrtc;
-static void beside_the_library(void **state)
+MODE_TEST(in_wheel, beside_the_library)
 {
     made_device made;
     mo_gpu_recipe recipe;
@@ -368,7 +371,7 @@ static int from_a_wheel(const char *nvrtc)
 
 /* --- a launch without kernels -------------------------------------------------------------- */
 
-static void says_what_is_missing(void **state)
+MODE_TEST(missing, says_what_is_missing)
 {
     memopt_device *device = open_device("cuda:0");
     char first[1024];
@@ -429,7 +432,7 @@ static void fail_with(const char *fault, memopt_status status, const char *says,
     OK(memopt_device_close(device));
 }
 
-static void compile_faults(void **state)
+MODE_TEST(faults, compile_faults)
 {
     fail_with("create=2", MEMOPT_UNSUPPORTED, "NVRTC_ERROR_PROGRAM_CREATION_FAILURE (2)", 1);
     fail_with("compile=6", MEMOPT_UNSUPPORTED, "NVRTC_ERROR_COMPILATION (6)", 1);
@@ -440,7 +443,7 @@ static void compile_faults(void **state)
 }
 
 /* The n-th allocation fails, n = 1, 2, …: a status, nothing kept, and the next launch works. */
-static void no_host_memory(void **state)
+MODE_TEST(faults, no_host_memory)
 {
     int failures = 0;
     for (int64_t n = 1; n < 100; n++) {
@@ -469,7 +472,7 @@ static void no_host_memory(void **state)
 }
 
 /* The message has the first error, not the warning in front of it. */
-static void first_error(void **state)
+MODE_TEST(faults, first_error)
 {
     made_device made;
     mo_gpu_recipe recipe;
@@ -507,7 +510,7 @@ static void *call_it(void *user)
 }
 
 /* Each kernel is compiled once, when it is first needed, also where threads need it at once. */
-static void threads(void **state)
+MODE_TEST(faults, threads)
 {
     enum { COUNT = 6, KINDS = 3 };
     pthread_t ids[COUNT];
@@ -534,7 +537,7 @@ static void threads(void **state)
     OK(memopt_device_close(device));
 }
 
-static void hip_device(void **state)
+MODE_TEST(hip, hip_device)
 {
     memopt_device *device = open_device("hip:0");
     int before = compiler_says("hip", "memopt_sim_rtc_compiled");
@@ -545,7 +548,7 @@ static void hip_device(void **state)
     OK(memopt_device_close(device));
 }
 
-static void hip_unknown(void **state)
+MODE_TEST(hip_unknown, hip_unknown)
 {
     memopt_device *device = open_device("hip:0");
     FAILS(MEMOPT_UNSUPPORTED, launch(device));
@@ -557,41 +560,17 @@ static void hip_unknown(void **state)
 
 int main(int count, char **values)
 {
-    const struct CMUnitTest real[] = {
-        cmocka_unit_test(every_generation), cmocka_unit_test(loads_where_it_fits),
-        cmocka_unit_test(newer_device), cmocka_unit_test(wrong_source)};
-    const struct CMUnitTest choice[] = {cmocka_unit_test(best_compiler),
-                                        cmocka_unit_test(named_compiler)};
-    const struct CMUnitTest wheel[] = {cmocka_unit_test(beside_the_library)};
-    const struct CMUnitTest missing[] = {cmocka_unit_test(says_what_is_missing)};
-    const struct CMUnitTest faults[] = {cmocka_unit_test(compile_faults), cmocka_unit_test(threads),
-                                        cmocka_unit_test(no_host_memory),
-                                        cmocka_unit_test(first_error)};
-    const struct CMUnitTest hip[] = {cmocka_unit_test(hip_device)};
-    const struct CMUnitTest real_hip[] = {cmocka_unit_test(real_hiprtc)};
-    const struct CMUnitTest unknown[] = {cmocka_unit_test(hip_unknown)};
+    char wanted[24];
     if (count > 1)
         mode = values[1];
     if (in("wheel"))
         return count > 2 ? from_a_wheel(values[2]) : 1;
     wheel_nvrtc = count > 2 ? values[2] : "";
-    if (in("in_wheel"))
-        return cmocka_run_group_tests(wheel, NULL, NULL);
-    if (in("choice"))
-        return cmocka_run_group_tests(choice, NULL, NULL);
-    if (in("faults"))
-        return cmocka_run_group_tests(faults, NULL, NULL);
-    if (in("hip"))
-        return cmocka_run_group_tests(hip, NULL, NULL);
-    if (in("real_hip"))
-        return has_real_hiprtc() ? cmocka_run_group_tests(real_hip, NULL, NULL) : 77;
-    if (in("hip_unknown"))
-        return cmocka_run_group_tests(unknown, NULL, NULL);
-    if (!in("real"))
-        return cmocka_run_group_tests(missing, NULL, NULL);
-    if (!has_real_nvrtc()) {
-        printf("no NVRTC here\n");
+    if ((in("real") && !has_real_nvrtc()) || (in("real_hip") && !has_real_hiprtc())) {
+        printf("no run-time compiler here\n");
         return 77;
     }
-    return cmocka_run_group_tests(real, NULL, NULL);
+    snprintf(wanted, sizeof wanted, "%s.",
+             in("none") || in("old") || in("newer") ? "missing" : mode);
+    return run_tests_named(wanted, NULL, NULL);
 }
