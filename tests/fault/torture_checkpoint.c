@@ -17,15 +17,10 @@ typedef struct fixture {
 
 static memopt_device *open_device(void *context)
 {
-    fixture *f = context;
-    memopt_device_options options = MEMOPT_DEVICE_OPTIONS_INIT;
-    memopt_device *device = NULL;
-    options.capacity = (uint64_t)64 << 20;
-    options.threads = 1;
-    options.stream_order =
-        f->adversarial ? MEMOPT_STREAM_ORDER_ADVERSARIAL : MEMOPT_STREAM_ORDER_EAGER;
-    OK(memopt_device_open("cpu", &options, &device));
-    return device;
+    const fixture *f = context;
+    return bench_open_cpu(&(bench_device){f->adversarial ? MEMOPT_STREAM_ORDER_ADVERSARIAL
+                                                         : MEMOPT_STREAM_ORDER_EAGER,
+                                          0, 64 * MIB, 1});
 }
 
 static void setup_bench(memopt_device *device, void *context)

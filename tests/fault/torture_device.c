@@ -1,7 +1,6 @@
 /* Every fallible call of a device, with each host allocation and device operation in it failed. */
+#include "support/bench.h"
 #include "support/torture.h"
-
-#include "support/unit.h"
 
 #include "base/memory.h"
 
@@ -23,13 +22,7 @@ typedef struct fixture {
 
 static memopt_device *open_cpu(void *context)
 {
-    memopt_device_options options = MEMOPT_DEVICE_OPTIONS_INIT;
-    memopt_device *device = NULL;
-    options.capacity = 32 * GRANULE;
-    options.threads = 2;
-    options.stream_order = ((fixture *)context)->order;
-    assert_int_equal(memopt_device_open("cpu", &options, &device), MEMOPT_OK);
-    return device;
+    return bench_open_cpu(&(bench_device){((fixture *)context)->order, 0, 32 * GRANULE, 2});
 }
 
 static void make(memopt_device *device, void *context)

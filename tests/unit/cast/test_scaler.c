@@ -188,16 +188,12 @@ TEST(unscale_judges_the_input)
 /* On a stream of its own under the adversarial order: nothing waits, all in order. */
 TEST(stream_order)
 {
-    memopt_device_options options = MEMOPT_DEVICE_OPTIONS_INIT;
-    memopt_device *device = NULL;
+    memopt_device *device =
+        bench_open_cpu(&(bench_device){MEMOPT_STREAM_ORDER_ADVERSARIAL, 0, 64 * MIB, 2});
     memopt_stream stream;
     memopt_scaler *scaler = NULL;
     memopt_scaler_options scaler_options = {sizeof scaler_options, 8.0, 2.0, 0.5, 1, 0, NULL, 0};
     memopt_scaler_state state = {.struct_size = sizeof state};
-    options.capacity = 64 << 20;
-    options.threads = 2;
-    options.stream_order = 1;
-    OK(memopt_device_open("cpu", &options, &device));
     OK(memopt_stream_create(device, &stream));
     OK(memopt_scaler_create(device, &scaler_options, &scaler));
     float *memory = device_memory(device, 4096), norm[2];
