@@ -4,12 +4,7 @@
 #ifndef GPT_TEST_SUPPORT_H
 #define GPT_TEST_SUPPORT_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/unit.h"
 
 #include "train.h"
 

@@ -87,7 +87,7 @@ static void check_all_parameters(uint32_t tied)
     assert_ok(trainer_destroy(&t));
 }
 
-static void gradients_match_finite_differences(void **state)
+TEST(gradients_match_finite_differences)
 {
     check_all_parameters(1);
     check_all_parameters(0);
@@ -137,21 +137,21 @@ static void check_savers(memopt_dtype dtype, uint32_t adversarial)
     free(plain.data);
 }
 
-static void savers_change_no_bit(void **state)
+TEST(savers_change_no_bit)
 {
     check_savers(MEMOPT_DTYPE_F32, 0);
     check_savers(MEMOPT_DTYPE_BF16, 0);
     check_savers(MEMOPT_DTYPE_F16, 0);
 }
 
-static void savers_change_no_bit_in_adversarial_order(void **state)
+TEST(savers_change_no_bit_in_adversarial_order)
 {
     check_savers(MEMOPT_DTYPE_F32, 1);
     check_savers(MEMOPT_DTYPE_BF16, 1);
 }
 
 /* The comparison above can fail: other dropout masks give other gradients. */
-static void another_seed_changes_gradients(void **state)
+TEST(another_seed_changes_gradients)
 {
     options o = tiny_options();
     bytes one = gradients_of(&o);
@@ -164,14 +164,8 @@ static void another_seed_changes_gradients(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gradients_match_finite_differences),
-        cmocka_unit_test(savers_change_no_bit),
-        cmocka_unit_test(savers_change_no_bit_in_adversarial_order),
-        cmocka_unit_test(another_seed_changes_gradients),
-    };
     tiny_text(&text);
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    int failed = run_all_tests(NULL, NULL);
     text_free(&text);
     return failed;
 }

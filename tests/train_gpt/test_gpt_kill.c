@@ -98,7 +98,7 @@ static double now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-static void a_killed_run_resumes_to_the_same_losses(void **state)
+TEST(a_killed_run_resumes_to_the_same_losses)
 {
     static char alone[STEPS + 1][32], killed[STEPS + 1][32];
     double begin = now();
@@ -136,9 +136,6 @@ static void a_killed_run_resumes_to_the_same_losses(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_killed_run_resumes_to_the_same_losses),
-    };
     if (argc != 2) {
         fprintf(stderr, "usage: %s TRAIN_GPT\n", argv[0]);
         return 2;
@@ -154,7 +151,7 @@ int main(int argc, char **argv)
     if (!file || fwrite(text.bytes, 1, text.length, file) != text.length || fclose(file) != 0)
         return 2;
     text_free(&text);
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    int failed = run_all_tests(NULL, NULL);
     char temporary[128];
     snprintf(temporary, sizeof temporary, "%s.tmp", save_path);
     unlink(temporary);

@@ -35,7 +35,7 @@ static void steps(trainer *t, int count, double *losses)
     }
 }
 
-static void goes_on_with_the_same_bits(void **state)
+TEST(goes_on_with_the_same_bits)
 {
     for (int way = 0; way < 3; way++) {
         trainer one, two;
@@ -115,7 +115,7 @@ static void save_with(const options *o, int count)
     assert_ok(trainer_destroy(&t));
 }
 
-static void damage_is_refused(void **state)
+TEST(damage_is_refused)
 {
     size_t length;
     options o = saving_options(0);
@@ -139,7 +139,7 @@ static void damage_is_refused(void **state)
 
 /* A file whose checksum is right but whose optimizer part is not: the library refuses that part,
  * and nothing has been changed by then. */
-static void damage_under_a_right_checksum_is_refused(void **state)
+TEST(damage_under_a_right_checksum_is_refused)
 {
     size_t length;
     options o = saving_options(0);
@@ -153,7 +153,7 @@ static void damage_under_a_right_checksum_is_refused(void **state)
     assert_refused(MEMOPT_CORRUPT, "");
 }
 
-static void other_runs_are_refused(void **state)
+TEST(other_runs_are_refused)
 {
     options o = saving_options(0);
     o.width = 64;
@@ -171,7 +171,7 @@ static void other_runs_are_refused(void **state)
 }
 
 /* A place that cannot be written is told, and the old file stays. */
-static void unwritable_places_are_told(void **state)
+TEST(unwritable_places_are_told)
 {
     trainer t;
     options o = saving_options(0);
@@ -185,16 +185,9 @@ static void unwritable_places_are_told(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(goes_on_with_the_same_bits),
-        cmocka_unit_test(damage_is_refused),
-        cmocka_unit_test(damage_under_a_right_checksum_is_refused),
-        cmocka_unit_test(other_runs_are_refused),
-        cmocka_unit_test(unwritable_places_are_told),
-    };
     snprintf(path, sizeof path, "gpt_resume_%ld.bin", (long)getpid());
     tiny_text(&text);
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    int failed = run_all_tests(NULL, NULL);
     unlink(path);
     text_free(&text);
     return failed;

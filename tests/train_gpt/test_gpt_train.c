@@ -40,7 +40,7 @@ static double held_out_after(const options *o, int steps)
     return loss;
 }
 
-static void every_variant_learns(void **state)
+TEST(every_variant_learns)
 {
     options o = learning_options();
     double plain = held_out_after(&o, 100);
@@ -59,7 +59,7 @@ static void every_variant_learns(void **state)
     }
 }
 
-static void runs_are_the_same_bits(void **state)
+TEST(runs_are_the_same_bits)
 {
     for (int way = 0; way < 2; way++) {
         bytes ends[2];
@@ -82,7 +82,7 @@ static void runs_are_the_same_bits(void **state)
     }
 }
 
-static void fp16_recovers_from_overflow(void **state)
+TEST(fp16_recovers_from_overflow)
 {
     trainer t;
     options o = learning_options();
@@ -113,7 +113,7 @@ static void fp16_recovers_from_overflow(void **state)
     free(start.data);
 }
 
-static void too_small_a_device_is_reported(void **state)
+TEST(too_small_a_device_is_reported)
 {
     options o = tiny_options();
     o.layers = 8;
@@ -137,14 +137,8 @@ static void too_small_a_device_is_reported(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_variant_learns),
-        cmocka_unit_test(runs_are_the_same_bits),
-        cmocka_unit_test(fp16_recovers_from_overflow),
-        cmocka_unit_test(too_small_a_device_is_reported),
-    };
     tiny_text(&text);
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    int failed = run_all_tests(NULL, NULL);
     text_free(&text);
     return failed;
 }
