@@ -28,6 +28,13 @@ def environment(*folders, **variables):
     return values
 
 
+def without(folder, package):
+    """The PYTHONPATH of programs for which a package is not there."""
+    (folder / package).mkdir()
+    (folder / package / "__init__.py").write_text("raise ImportError('not installed')\n")
+    return os.pathsep.join([str(folder), PACKAGE])
+
+
 def command(*words, folders=(), **variables):
     """`memopt WORDS`, to its end."""
     return subprocess.run(

@@ -15,7 +15,7 @@ import pytest
 
 import memopt
 import memopt.cli
-from cli_support import BUILD, PACKAGE, Terminal, command, environment
+from cli_support import BUILD, Terminal, command, environment, without
 from json_schema import load, validate
 from memopt.cli.info import briefly, driver_version
 
@@ -290,9 +290,7 @@ def test_rich_tables_on_a_terminal():
 
 
 def test_plain_tables_without_rich(tmp_path):
-    (tmp_path / "rich").mkdir()
-    (tmp_path / "rich" / "__init__.py").write_text("raise ImportError('not installed')\n")
-    shown = on_a_terminal(PYTHONPATH=os.pathsep.join([str(tmp_path), PACKAGE]))
+    shown = on_a_terminal(PYTHONPATH=without(tmp_path, "rich"))
     assert "\x1b" not in shown and "─" not in shown
     lines = shown.splitlines()
     assert max(map(len, lines)) <= 150
@@ -374,6 +372,8 @@ def test_a_reader_that_goes_away():
 
 # --- the schemas ----------------------------------------------------------------------------------
 
+KEYWORDS = {"$schema", "title", "description", "$defs", "$ref", "type", "required", "properties"}
+KEYWORDS |= {"additionalProperties", "items", "enum", "minimum"}  # a misspelt one checks nothing
 OPTIONAL = {"course", "rss", "pss", "locked", "allocated", "cached"}  # of a profile
 
 
@@ -393,11 +393,14 @@ def test_a_schema_leaves_nothing_open(verb):
     objects = list(objects_of(load(verb)))
     assert objects
     for one in objects:
-        assert one["additionalProperties"] is False
+        assert one["additionalProperties"] is False and set(one) <= KEYWORDS
+        for member in one["properties"].values():
+            assert set(member) <= KEYWORDS, member
         assert set(one["properties"]) - set(one.get("required", ())) <= OPTIONAL
 
 
 def test_values_are_checked_against_the_schema():
+    pytest.importorskip("jsonschema")
     good = json.loads(command("info", "--json").stdout)
     validate(good, SCHEMA)
     for spoil in (

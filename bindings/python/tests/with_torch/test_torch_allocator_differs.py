@@ -138,7 +138,9 @@ def configuration(source):
     sometimes(0.4, "max_split_size_mb", large, large + 1, 2 * large, 128)
     sometimes(0.3, "max_non_split_rounding_mb", large, large + 5, 3 * large)
     sometimes(0.2, "garbage_collection_threshold", 0.05, 0.3, 0.6, 0.95)
-    sometimes(0.3, "roundup_power2_divisions", 1, 2, 4, 8, "[1:4,32:2]", "[2:8,>:2]")
+    sizes = [source.choice([">", *(1 << i for i in range(8))]) for _ in range(source.randint(0, 5))]
+    divisions = ",".join("%s:%d" % (size, source.choice([0, 1, 2, 4, 8, 16])) for size in sizes)
+    sometimes(0.3, "roundup_power2_divisions", 1, 2, 4, 8, "[%s]" % divisions, "[%s]" % divisions)
     sometimes(0.2, "throw_on_cudamalloc_oom", True)
     source.shuffle(keys)
     return ",".join(keys)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 
 import pytest
 
-from cli_support import Terminal
-from memopt.cli import layout
+from cli_support import Terminal, without
 
 PLAN = ["--params", "1.1B", "--layers", "22", "--batch", "8", "--seq", "2048", "--dtype", "bf16"]
 
@@ -16,13 +14,7 @@ PLAN = ["--params", "1.1B", "--layers", "22", "--batch", "8", "--seq", "2048", "
 @pytest.mark.parametrize("columns, rich", [(40, True), (80, True), (80, False), (300, True)])
 def test_a_plan_on_a_terminal(columns, rich, tmp_path):
     pytest.importorskip("pyte")
-    paths = os.path.dirname(os.path.dirname(layout.__file__))
-    variables = {}
-    if not rich:
-        (tmp_path / "rich").mkdir()
-        (tmp_path / "rich" / "__init__.py").write_text("raise ImportError('not installed')\n")
-        package = os.path.dirname(os.path.abspath(paths))
-        variables["PYTHONPATH"] = os.pathsep.join([str(tmp_path), package])
+    variables = {} if rich else {"PYTHONPATH": without(tmp_path, "rich")}
     for cards in ("24", "8,16,24,40,80") if columns == 40 else ("24",):
         terminal = Terminal("plan", *PLAN, "--gpu-memory", cards, size=(250, columns), **variables)
         code, _ = terminal.end()

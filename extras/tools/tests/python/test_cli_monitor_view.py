@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from cli_support import PACKAGE, Terminal
+from cli_support import Terminal, without
 from memopt.cli.layout import Cell
 from memopt.cli.monitor import screen
 from memopt.cli.monitor.trends import Watch, duration
@@ -100,11 +100,9 @@ def test_no_colour():
 
 
 def test_a_terminal_without_rich(tmp_path):
-    (tmp_path / "rich").mkdir()
-    (tmp_path / "rich" / "__init__.py").write_text("raise ImportError('not installed')\n")
     terminal = Terminal(
         *("monitor", "--interval", "0.05", "--count", "2", "--device", "cpu", "--processes", "1"),
-        PYTHONPATH=os.pathsep.join([str(tmp_path), PACKAGE]),
+        PYTHONPATH=without(tmp_path, "rich"),
     )
     code, _ = terminal.end()
     assert code == 0 and b"\x1b" not in terminal.text and b"2 samples in" in terminal.text

@@ -12,7 +12,7 @@ import sys
 import pytest
 
 import traces
-from cli_support import PACKAGE, Terminal, environment
+from cli_support import Terminal, environment, without
 from replay_support import EVENTS, answer, command, shown, trace  # noqa: F401
 
 
@@ -45,16 +45,6 @@ def test_plots_that_cannot_be_drawn(trace, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_plot_without_matplotlib(trace, tmp_path):
-    (tmp_path / "matplotlib").mkdir()
-    (tmp_path / "matplotlib" / "__init__.py").write_text("raise ImportError('not installed')\n")
-    paths = os.pathsep.join([str(tmp_path), PACKAGE])
-    result = command(trace, "--plot", tmp_path / "x.png", variables={"PYTHONPATH": paths})
-    assert result.returncode == 1 and result.stdout == ""
-    assert "--plot needs matplotlib: pip install" in result.stderr
-    assert answer(trace, variables={"PYTHONPATH": paths})["events"] == len(EVENTS)
-
-
 # --- the terminal ---------------------------------------------------------------------------------
 
 
@@ -74,11 +64,7 @@ def long(tmp_path_factory):
 
 
 def test_progress_bars(long, tmp_path):
-    (tmp_path / "rich").mkdir()
-    (tmp_path / "rich" / "__init__.py").write_text("raise ImportError('not installed')\n")
-    plain, code = on_a_terminal(
-        long, "--passes", "200", PYTHONPATH=os.pathsep.join([str(tmp_path), PACKAGE])
-    )
+    plain, code = on_a_terminal(long, "--passes", "200", PYTHONPATH=without(tmp_path, "rich"))
     assert code == 0 and "\x1b" not in plain
     percents = [int(n) for n in re.findall(r"\rreplaying \[[#.]{30}\] +(\d+) %", plain)]
     assert len(percents) > 2 and percents == sorted(percents) and percents[-1] <= 100
