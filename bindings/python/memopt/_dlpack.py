@@ -99,9 +99,7 @@ def _python_api(name: str, result: Any, *parameters: Any) -> Any:
 
 _capsule_new = _python_api("PyCapsule_New", ctypes.py_object, c_void_p, ctypes.c_char_p, c_void_p)
 _capsule_pointer = _python_api("PyCapsule_GetPointer", c_void_p, ctypes.py_object, ctypes.c_char_p)
-_capsule_is_valid = _python_api(
-    "PyCapsule_IsValid", ctypes.c_int, ctypes.py_object, ctypes.c_char_p
-)
+_capsule_is_valid = _python_api("PyCapsule_IsValid", ctypes.c_int, ctypes.py_object, ctypes.c_char_p)
 
 
 # --- reading --------------------------------------------------------------------------------------

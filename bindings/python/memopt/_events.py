@@ -50,11 +50,7 @@ def options(events: int, stacks: Optional[Stacks]) -> _abi.HistoryOptions:
     return made
 
 
-def read(
-    handle: int,
-    first: int = 0,
-    frames: Callable[[int], List[Frame]] = no_frames,
-) -> List[HistoryEvent]:
+def read(handle: int, first: int = 0, frames: Callable[[int], List[Frame]] = no_frames) -> List[HistoryEvent]:
     """The events from number `first` on that the ring still has."""
     found: List[HistoryEvent] = []
     room = (_abi.HistoryEventStruct * _PIECE)()

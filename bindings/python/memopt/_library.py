@@ -24,10 +24,7 @@ def _candidates() -> List[Tuple[str, str]]:
     if named:
         return [(named, "MEMOPT_LIBRARY")]
     here = os.path.dirname(os.path.abspath(__file__))
-    return [
-        (os.path.join(here, "lib", _SONAME), "bundled with this package"),
-        (_SONAME, "the system's library path"),
-    ]
+    return [(os.path.join(here, "lib", _SONAME), "bundled with this package"), (_SONAME, "the system's library path")]
 
 
 def _open(path: str) -> ctypes.CDLL:
@@ -62,9 +59,7 @@ def _check_version(library: ctypes.CDLL) -> None:
     version = function()
     major, minor = version // 10000, version // 100 % 100
     if (major, minor) != _abi.HEADER_VERSION:  # before 1.0 a minor version may change anything
-        raise OSError(
-            "it is version %d.%d; this package needs %d.%d" % (major, minor, *_abi.HEADER_VERSION)
-        )
+        raise OSError("it is version %d.%d; this package needs %d.%d" % (major, minor, *_abi.HEADER_VERSION))
 
 
 def _set_prototypes(library: ctypes.CDLL, which: str) -> None:
@@ -96,10 +91,7 @@ def from_status(status: int) -> errors.MemoptError:
     lib.memopt_last_error_info(info)
     if info.status == status:
         return errors.make(
-            status,
-            _text(info.message),
-            driver_code=info.driver_code,
-            driver_message=_text(info.driver_message),
+            status, _text(info.message), driver_code=info.driver_code, driver_message=_text(info.driver_message)
         )
     if status >= _abi.Status.USER:
         return errors.make(status, "a callback returned status %#x" % status)
@@ -132,9 +124,7 @@ def c_text(text: str, what: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:  # bytes on a command line that are no text, say
-        raise ValueError(
-            "%s contains characters that UTF-8 cannot encode: %r" % (what, text)
-        ) from None
+        raise ValueError("%s contains characters that UTF-8 cannot encode: %r" % (what, text)) from None
 
 
 def load() -> Tuple[ctypes.CDLL, str]:

@@ -129,10 +129,7 @@ class Handle:
     def refuse_exports(self, what: str) -> None:
         """BufferError where views are in use; `what` is not done."""
         if self._exports:
-            raise BufferError(
-                "%s cannot be %s: %d memory views of it are in use"
-                % (self.kind, what, self._exports)
-            )
+            raise BufferError("%s cannot be %s: %d memory views of it are in use" % (self.kind, what, self._exports))
 
     def _refuse_holds(self) -> None:
         self.refuse_exports("closed")

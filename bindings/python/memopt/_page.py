@@ -97,10 +97,7 @@ def _segment(segment: Dict[str, Any], stacks: Dict[str, int]) -> Dict[str, Any]:
 
 
 def _stack(frames: Any) -> str:
-    return "\n".join(
-        "%s:%s %s" % (frame["filename"], frame["line"], frame["name"])
-        for frame in list(frames)[:FRAMES]
-    )
+    return "\n".join("%s:%s %s" % (frame["filename"], frame["line"], frame["name"]) for frame in list(frames)[:FRAMES])
 
 
 _PAGE = """<!DOCTYPE html>

@@ -14,10 +14,7 @@ Segment = Dict[str, Any]
 
 
 def read_segments(
-    allocator: int,
-    device: int,
-    pool: Tuple[int, int] = (0, 0),
-    frames: Callable[[int], List[Frame]] = no_frames,
+    allocator: int, device: int, pool: Tuple[int, int] = (0, 0), frames: Callable[[int], List[Frame]] = no_frames
 ) -> List[Segment]:
     """The segments of an allocator, given by its C handle, in the order of addresses.
 
@@ -99,9 +96,7 @@ def _segment(raw: _abi.BlockInfoStruct, device: int, pool: Tuple[int, int]) -> S
     }
 
 
-def _add_block(
-    segment: Segment, raw: _abi.BlockInfoStruct, frames: Callable[[int], List[Frame]]
-) -> None:
+def _add_block(segment: Segment, raw: _abi.BlockInfoStruct, frames: Callable[[int], List[Frame]]) -> None:
     state = BlockState(raw.state)
     segment["total_size"] += raw.bytes
     if state is BlockState.ACTIVE_ALLOCATED:

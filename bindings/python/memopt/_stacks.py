@@ -67,10 +67,7 @@ class Stacks:
     def frames(self, number: int) -> List[Frame]:
         """The frames of a number, innermost first, as torch writes them."""
         stack = self._stacks[number] if number < len(self._stacks) else ()
-        return [
-            {"name": code.co_name, "filename": code.co_filename, "line": line}
-            for code, line in stack
-        ]
+        return [{"name": code.co_name, "filename": code.co_filename, "line": line} for code, line in stack]
 
 
 def no_frames(number: int) -> List[Frame]:

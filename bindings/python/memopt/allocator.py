@@ -7,18 +7,7 @@ import ctypes
 import os
 import sys
 import weakref
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    FrozenSet,
-    Iterable,
-    List,
-    NamedTuple,
-    Optional,
-    Tuple,
-    Union,
-)
+from typing import Any, Callable, Dict, FrozenSet, Iterable, List, NamedTuple, Optional, Tuple, Union
 
 from . import _abi, _dlpack, _events, _lifetime, _snapshot, errors, oom, steps
 from ._abi import Status, Tag
@@ -78,12 +67,7 @@ class Buffer(Memory):
     _kind = "buffer"
 
     def __init__(
-        self,
-        allocator: "Allocator",
-        address: Optional[int],
-        nbytes: int,
-        stream: StreamLike,
-        tag: int = 0,
+        self, allocator: "Allocator", address: Optional[int], nbytes: int, stream: StreamLike, tag: int = 0
     ) -> None:
         super().__init__(allocator.device, address, nbytes, allocator._handle)
         self._allocator = allocator
@@ -129,9 +113,7 @@ class Buffer(Memory):
 
     def _add_export(self) -> None:
         if self._allocator._is_paused(self._tag):
-            raise errors.BusyError(
-                Status.BUSY, "the buffer is in a paused pool: resume it before making a view"
-            )
+            raise errors.BusyError(Status.BUSY, "the buffer is in a paused pool: resume it before making a view")
         super()._add_export()
 
     def _take(self) -> int:
@@ -193,9 +175,7 @@ class Allocator(_lifetime.Closing):
         kept: Tuple[Any, ...] = thunks
         if provider is not None:
             functions = _provider_thunks(*provider)
-            options.provider = ctypes.pointer(
-                _abi.MemoryProvider(alloc=functions[0], free=functions[1])
-            )
+            options.provider = ctypes.pointer(_abi.MemoryProvider(alloc=functions[0], free=functions[1]))
             kept += functions
         self._handle = _lifetime.create(
             self,
@@ -231,14 +211,7 @@ class Allocator(_lifetime.Closing):
         """Whether its memory is page-locked host memory."""
         return self._pinned
 
-    def pool(
-        self,
-        name: str = "",
-        *,
-        limit: Size = 0,
-        config: Optional[str] = None,
-        retain: bool = False,
-    ) -> "Pool":
+    def pool(self, name: str = "", *, limit: Size = 0, config: Optional[str] = None, retain: bool = False) -> "Pool":
         """A pool of this allocator; see :class:`Pool`."""
         return Pool(self, name, limit=limit, config=config, retain=retain)
 
@@ -256,13 +229,7 @@ class Allocator(_lifetime.Closing):
         """Allocates device memory for work on a stream; OutOfMemoryError says what is free."""
         size, number = parse_size(nbytes), self.tag(tag)
         try:
-            address = output(
-                lib.memopt_allocator_alloc,
-                self._handle.pointer,
-                size,
-                number,
-                stream_pointer(stream),
-            )
+            address = output(lib.memopt_allocator_alloc, self._handle.pointer, size, number, stream_pointer(stream))
         except errors.OutOfMemoryError as error:
             with contextlib.suppress(errors.MemoptError):  # never hide the failure
                 self._note_failure(error.message)
@@ -314,9 +281,7 @@ class Allocator(_lifetime.Closing):
     def block(self, pointer: Union[Buffer, int]) -> Tuple[int, int]:
         """The first byte and the usable size of the live block that holds an address."""
         base, size = ctypes.c_void_p(), ctypes.c_uint64()
-        lib.memopt_allocator_get_block(
-            self._handle.pointer, int(pointer), base, size
-        )
+        lib.memopt_allocator_get_block(self._handle.pointer, int(pointer), base, size)
         return base.value or 0, size.value
 
     def trim(self, target: Size = 0) -> int:
@@ -369,9 +334,7 @@ class Allocator(_lifetime.Closing):
         options = _abi.PauseOptions(
             tags=0 if tags is None else self._tag_bits(tags),
             path=None if file is None else os.fsencode(file),
-            how=_abi.Pause.FILE if file is not None
-            else _abi.Pause.KEEP if keep
-            else _abi.Pause.DISCARD,
+            how=_abi.Pause.FILE if file is not None else _abi.Pause.KEEP if keep else _abi.Pause.DISCARD,
         )
         raw = output(lib.memopt_pool_pause_sync, self._handle.pointer, options)
         result = Paused(raw.released_bytes)
@@ -429,9 +392,7 @@ class Allocator(_lifetime.Closing):
             return errors.run_callback(call, lambda error: _abi.Status.USER)
 
         thunk = _abi.RangeObserver(observe)
-        number = output(
-            lib.memopt_allocator_add_range_observer, self._handle.pointer, thunk, None
-        )
+        number = output(lib.memopt_allocator_add_range_observer, self._handle.pointer, thunk, None)
         self._observers[int(number)] = thunk
         return int(number)
 
@@ -457,9 +418,7 @@ class Allocator(_lifetime.Closing):
                 return self._tags[tag]
             except KeyError:
                 names = ", ".join(sorted(self._tags))
-                raise ValueError(
-                    "tag %r is not registered; the tags are %s" % (tag, names)
-                ) from None
+                raise ValueError("tag %r is not registered; the tags are %s" % (tag, names)) from None
         return unsigned(int(tag), 32, "tag")
 
     def tags(self) -> Dict[str, TagStats]:
@@ -467,9 +426,7 @@ class Allocator(_lifetime.Closing):
         result: Dict[str, TagStats] = {}
         while True:
             try:
-                raw = output(
-                    lib.memopt_allocator_get_tag_stats, self._handle.pointer, len(result)
-                )
+                raw = output(lib.memopt_allocator_get_tag_stats, self._handle.pointer, len(result))
             except errors.NotFoundError:
                 return result
             values = TagStats(raw.current_bytes, raw.peak_bytes, raw.blocks)
@@ -495,9 +452,7 @@ class Allocator(_lifetime.Closing):
     def snapshot(self) -> List[Dict[str, Any]]:
         """Segments with their blocks as they were at one moment, in the format of
         torch.cuda.memory_snapshot(), with each block's tag."""
-        return _snapshot.read_segments(
-            self._handle.pointer, self._device.properties.index, frames=self._frames
-        )
+        return _snapshot.read_segments(self._handle.pointer, self._device.properties.index, frames=self._frames)
 
     def full_snapshot(self) -> Dict[str, Any]:
         """The same as torch.cuda.memory._snapshot() gives it, for torch.cuda._memory_viz and other
@@ -592,13 +547,7 @@ class Pool(Allocator):
     __slots__ = ("_parent",)
 
     def __init__(
-        self,
-        parent: Allocator,
-        name: str = "",
-        *,
-        limit: Size = 0,
-        config: Optional[str] = None,
-        retain: bool = False,
+        self, parent: Allocator, name: str = "", *, limit: Size = 0, config: Optional[str] = None, retain: bool = False
     ) -> None:
         self._parent = parent  # which has the callbacks
         self._pinned = parent.pinned
@@ -656,9 +605,7 @@ def stat_names() -> List[str]:
         names.append(name.decode())
 
 
-def _provider_thunks(
-    alloc: Callable[[int], Optional[int]], free: Callable[[int, int], Any]
-) -> Tuple[Any, Any]:
+def _provider_thunks(alloc: Callable[[int], Optional[int]], free: Callable[[int, int], Any]) -> Tuple[Any, Any]:
     """The C functions of a provider. What a function raises is raised by the call that needed it."""
 
     def get(_user: object, nbytes: int, out_pointer: Any) -> int:

@@ -55,17 +55,7 @@ class Region(_lifetime.Closing):
     checkpointing. `check` compares recomputed values by "hash" or "exact"ly.
     """
 
-    __slots__ = (
-        "_allocator",
-        "_handle",
-        "_run",
-        "_random",
-        "_stream",
-        "_leases",
-        "_keeps",
-        "name",
-        "__weakref__",
-    )
+    __slots__ = ("_allocator", "_handle", "_run", "_random", "_stream", "_leases", "_keeps", "name", "__weakref__")
 
     def __init__(
         self,
@@ -187,9 +177,7 @@ def _guarded(call: Callable[[], Optional[int]]) -> int:
     return Status.OK if status is None else int(status)
 
 
-def _callbacks(
-    owner: "weakref.ref[Region]", with_random: bool
-) -> Tuple[_abi.RegionCallbacks, Tuple[Any, ...]]:
+def _callbacks(owner: "weakref.ref[Region]", with_random: bool) -> Tuple[_abi.RegionCallbacks, Tuple[Any, ...]]:
     """The C callbacks of a region and their thunks, which reach it weakly: it can be collected."""
 
     def region() -> Region:
@@ -213,9 +201,7 @@ def _callbacks(
             assert random is not None
             data = bytes(random.save())
             if len(data) != random.nbytes:
-                raise ValueError(
-                    "random.save returned %d bytes instead of %d" % (len(data), random.nbytes)
-                )
+                raise ValueError("random.save returned %d bytes instead of %d" % (len(data), random.nbytes))
             ctypes.memmove(state, data, len(data))
 
         return _guarded(call)

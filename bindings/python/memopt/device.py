@@ -16,15 +16,7 @@ from ._library import c_text, lib, output
 from .open_device import OpenDevice
 from .pinned import PinnedMemory, Registration
 from .sizes import Size, parse_size
-from .streams import (
-    Event,
-    Stream,
-    StreamLike,
-    call_in_order,
-    stream_pointer,
-    sync_stream,
-    wait_event,
-)
+from .streams import Event, Stream, StreamLike, call_in_order, stream_pointer, sync_stream, wait_event
 from .tensors import TensorLike, tensor
 
 
@@ -116,11 +108,7 @@ class Device(OpenDevice):
     # --- copies ---
 
     def copy(
-        self,
-        destination: TensorLike,
-        source: TensorLike,
-        nbytes: Optional[Size] = None,
-        stream: StreamLike = None,
+        self, destination: TensorLike, source: TensorLike, nbytes: Optional[Size] = None, stream: StreamLike = None
     ) -> None:
         """Copies bytes between device and host memory, in either direction, in stream order.
 
@@ -132,25 +120,17 @@ class Device(OpenDevice):
         known = {value for value in (room, size) if value is not None}
         if nbytes is None:
             if len(known) != 1:
-                raise ValueError(
-                    "copy: the sizes differ (%s and %s bytes); pass nbytes" % (size, room)
-                )
+                raise ValueError("copy: the sizes differ (%s and %s bytes); pass nbytes" % (size, room))
             count = known.pop()
         else:
             count = parse_size(nbytes)
             if known and count > min(known):
-                raise ValueError(
-                    "copy: %d bytes were requested, the memory has %d" % (count, min(known))
-                )
+                raise ValueError("copy: %d bytes were requested, the memory has %d" % (count, min(known)))
         lib.memopt_copy(self._handle.pointer, into, start, count, stream_pointer(stream))
         self._keep(stream, owner, source_owner)
 
     def fill(
-        self,
-        destination: TensorLike,
-        value: int = 0,
-        nbytes: Optional[Size] = None,
-        stream: StreamLike = None,
+        self, destination: TensorLike, value: int = 0, nbytes: Optional[Size] = None, stream: StreamLike = None
     ) -> None:
         """Sets every byte of device memory to a value, in stream order."""
         into, room, owner = self._memory(destination, writable=True)

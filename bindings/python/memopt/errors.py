@@ -24,11 +24,7 @@ class MemoptError(RuntimeError):
     """
 
     def __init__(
-        self,
-        status: Union[Status, int],
-        message: str,
-        driver_code: int = 0,
-        driver_message: str = "",
+        self, status: Union[Status, int], message: str, driver_code: int = 0, driver_message: str = ""
     ) -> None:
         super().__init__(message)
         self.status: Union[Status, int] = _known(status)
@@ -96,11 +92,7 @@ class StorageError(MemoptError, OSError):
     """A file could not be read or written; `errno` says why, where the system did."""
 
     def __init__(
-        self,
-        status: Union[Status, int],
-        message: str,
-        driver_code: int = 0,
-        driver_message: str = "",
+        self, status: Union[Status, int], message: str, driver_code: int = 0, driver_message: str = ""
     ) -> None:
         super().__init__(status, message, driver_code, driver_message)
         self.errno = driver_code or None
@@ -135,9 +127,7 @@ def _known(status: Union[Status, int]) -> Union[Status, int]:
         return int(status)
 
 
-def make(
-    status: Union[Status, int], message: str, driver_code: int = 0, driver_message: str = ""
-) -> MemoptError:
+def make(status: Union[Status, int], message: str, driver_code: int = 0, driver_message: str = "") -> MemoptError:
     """The exception of the class that fits a status."""
     return _CLASSES.get(status, MemoptError)(status, message, driver_code, driver_message)
 

@@ -50,9 +50,7 @@ class Memory(Owner):
     #: For messages.
     _kind = "memory"
 
-    def __init__(
-        self, device: OpenDevice, address: Optional[int], nbytes: int, handle: _lifetime.Handle
-    ) -> None:
+    def __init__(self, device: OpenDevice, address: Optional[int], nbytes: int, handle: _lifetime.Handle) -> None:
         self._device = device
         self._address: Optional[int] = address or 0  # None once it is freed
         self._nbytes = nbytes
@@ -109,10 +107,7 @@ class Memory(Owner):
     # --- views ---
 
     def tensor(
-        self,
-        dtype: DTypeLike = DType.U8,
-        shape: Union[None, int, Sequence[int]] = None,
-        offset: int = 0,
+        self, dtype: DTypeLike = DType.U8, shape: Union[None, int, Sequence[int]] = None, offset: int = 0
     ) -> Tensor:
         """A typed view: `shape` elements (all that fit, by default) from byte `offset` on."""
         kind = dtype_of(dtype)
@@ -126,9 +121,7 @@ class Memory(Owner):
         else:
             sizes = tuple(int(size) for size in shape)
         if any(size < 0 for size in sizes) or product(sizes) * kind.itemsize > room:
-            raise ValueError(
-                "shape %s of %s does not fit in %d bytes" % (list(sizes), kind.name.lower(), room)
-            )
+            raise ValueError("shape %s of %s does not fit in %d bytes" % (list(sizes), kind.name.lower(), room))
         device = self.__dlpack_device__()
         return Tensor(self.pointer + offset, sizes, kind, device, False, self)
 
@@ -152,19 +145,13 @@ class Memory(Owner):
     # --- exports ---
 
     def _view_bytes(self, address: int, nbytes: int) -> memoryview:
-        if self.__dlpack_device__()[0] not in (
-            _dlpack.CPU,
-            _dlpack.CUDA_HOST,
-            _dlpack.ROCM_HOST,
-        ):
+        if self.__dlpack_device__()[0] not in (_dlpack.CPU, _dlpack.CUDA_HOST, _dlpack.ROCM_HOST):
             raise BufferError("%s of %s is not host memory" % (self._kind, self._device.name))
         if nbytes == 0:
             return memoryview(bytearray())
         return view_bytes(address, nbytes, _Export(self))
 
-    def _give_dlpack(
-        self, address: int, shape: Tuple[int, ...], dtype: DType, read_only: bool, versioned: bool
-    ) -> Any:
+    def _give_dlpack(self, address: int, shape: Tuple[int, ...], dtype: DType, read_only: bool, versioned: bool) -> Any:
         export = _Export(self)
         device = self.__dlpack_device__()
         return _dlpack.give(address, shape, dtype, device, read_only, versioned, export.drop)
@@ -183,9 +170,7 @@ class Memory(Owner):
         if self._exports:
             _dlpack.sweep()
         if self._exports:
-            raise BufferError(
-                "%s cannot be freed: %d memory views of it are in use" % (self._kind, self._exports)
-            )
+            raise BufferError("%s cannot be freed: %d memory views of it are in use" % (self._kind, self._exports))
 
 
 class Part(Memory):
@@ -194,12 +179,7 @@ class Part(Memory):
     __slots__ = ("_whole",)
 
     def __init__(
-        self,
-        device: OpenDevice,
-        address: Optional[int],
-        nbytes: int,
-        handle: _lifetime.Handle,
-        whole: object,
+        self, device: OpenDevice, address: Optional[int], nbytes: int, handle: _lifetime.Handle, whole: object
     ) -> None:
         super().__init__(device, address, nbytes, handle)
         self._whole = whole

@@ -97,9 +97,7 @@ class Offloader(_lifetime.Closing):
         """Ends it after its copies. BusyError while tickets are not released, unless `force`."""
         self._handle.close(force)
 
-    def pack(
-        self, buffer: Buffer, nbytes: Optional[Size] = None, stream: StreamLike = None
-    ) -> "Ticket":
+    def pack(self, buffer: Buffer, nbytes: Optional[Size] = None, stream: StreamLike = None) -> "Ticket":
         """Takes a buffer over: it is copied to the host after the stream's work so far, and freed.
 
         On success the buffer belongs to the ticket and is as freed; on failure nothing has changed.
@@ -108,13 +106,7 @@ class Offloader(_lifetime.Closing):
             raise ValueError("pack: the buffer belongs to another allocator; use pack_borrowed()")
         buffer._refuse_exports()
         size = buffer.nbytes if nbytes is None else parse_size(nbytes)
-        number = output(
-            lib.memopt_offloader_pack,
-            self._handle.pointer,
-            buffer.pointer,
-            size,
-            stream_pointer(stream),
-        )
+        number = output(lib.memopt_offloader_pack, self._handle.pointer, buffer.pointer, size, stream_pointer(stream))
         self._allocator._disown(buffer)
         return Ticket(self, number, size, stream, None)
 
@@ -129,12 +121,7 @@ class Offloader(_lifetime.Closing):
         self._allocator.device._check_tensor(view)
         out, kept = ctypes.c_uint64(), ctypes.c_int32()
         lib.memopt_offloader_pack_borrowed(
-            self._handle.pointer,
-            view.pointer,
-            view.nbytes,
-            stream_pointer(stream),
-            out,
-            kept,
+            self._handle.pointer, view.pointer, view.nbytes, stream_pointer(stream), out, kept
         )
         return Ticket(self, out.value, view.nbytes, stream, view, kept=bool(kept.value))
 
@@ -164,17 +151,7 @@ class Unpacked(Memory):
 class Ticket:
     """A packed value. Released by release(), on leaving ``with``, or when it is forgotten."""
 
-    __slots__ = (
-        "_offloader",
-        "_number",
-        "nbytes",
-        "kept",
-        "_stream",
-        "_source",
-        "_into",
-        "_view",
-        "__weakref__",
-    )
+    __slots__ = ("_offloader", "_number", "nbytes", "kept", "_stream", "_source", "_into", "_view", "__weakref__")
 
     def __init__(
         self,
@@ -221,9 +198,7 @@ class Ticket:
 
     def wait_packed(self, stream: StreamLike = None) -> None:
         """Makes later work of a stream wait until the copy to the host is done."""
-        lib.memopt_offloader_wait_packed(
-            self._offloader._handle.pointer, self._id(), stream_pointer(stream)
-        )
+        lib.memopt_offloader_wait_packed(self._offloader._handle.pointer, self._id(), stream_pointer(stream))
 
     def prefetch(self) -> None:
         """Begins the copy back, so that unpack() need not wait for all of it."""
@@ -232,10 +207,7 @@ class Ticket:
     def unpack(self, stream: StreamLike = None) -> Unpacked:
         """The value on the device, valid in the order of a stream until release."""
         address = output(
-            lib.memopt_offloader_unpack,
-            self._offloader._handle.pointer,
-            self._id(),
-            stream_pointer(stream),
+            lib.memopt_offloader_unpack, self._offloader._handle.pointer, self._id(), stream_pointer(stream)
         )
         self._stream = stream
         memory = self._memory
@@ -250,11 +222,7 @@ class Ticket:
         device = self._offloader.allocator.device
         device._check_tensor(view)
         lib.memopt_offloader_unpack_into(
-            self._offloader._handle.pointer,
-            self._id(),
-            view.pointer,
-            view.nbytes,
-            stream_pointer(stream),
+            self._offloader._handle.pointer, self._id(), view.pointer, view.nbytes, stream_pointer(stream)
         )
         device._keep(stream, view)
 
@@ -267,19 +235,13 @@ class Ticket:
         device = self._offloader.allocator.device
         device._check_tensor(view)
         lib.memopt_offloader_prefetch_into(
-            self._offloader._handle.pointer,
-            self._id(),
-            view.pointer,
-            view.nbytes,
-            stream_pointer(stream),
+            self._offloader._handle.pointer, self._id(), view.pointer, view.nbytes, stream_pointer(stream)
         )
         self._into = view
 
     def wait_unpacked(self, stream: StreamLike = None) -> None:
         """Makes later work of a stream wait for prefetch_into(); a value on the disk is waited for."""
-        lib.memopt_offloader_wait_unpacked(
-            self._offloader._handle.pointer, self._id(), stream_pointer(stream)
-        )
+        lib.memopt_offloader_wait_unpacked(self._offloader._handle.pointer, self._id(), stream_pointer(stream))
         view, self._into = self._into, None
         self._offloader.allocator.device._keep(stream, view)
 
@@ -290,9 +252,7 @@ class Ticket:
         memory = self._memory
         if memory is not None:
             memory._refuse_exports()
-        lib.memopt_offloader_release(
-            self._offloader._handle.pointer, self._number, stream_pointer(stream)
-        )
+        lib.memopt_offloader_release(self._offloader._handle.pointer, self._number, stream_pointer(stream))
         self._number = 0
         if memory is not None:
             memory._address = None

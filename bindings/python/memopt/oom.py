@@ -24,10 +24,7 @@ _MEANINGS = {
         "enough is free, in holes beside blocks that live long",
         "a pool of its own for blocks that live long, or allocate them first",
     ),
-    OomCause.SEGMENTS: (
-        "enough is free in holes of classic segments",
-        "expandable_segments:True",
-    ),
+    OomCause.SEGMENTS: ("enough is free in holes of classic segments", "expandable_segments:True"),
     OomCause.LEAK: (
         "a leak, or a cache that only grows: blocks are added steadily and never freed",
         "free them; the frames below say who allocates them",
@@ -40,22 +37,10 @@ _MEANINGS = {
         "sizes are rounded up by roundup_power2_divisions or max_split_size_mb",
         "leave these settings out",
     ),
-    OomCause.POOL: (
-        "other pools have enough free and keep it",
-        "trim them, or make them without retain",
-    ),
-    OomCause.LIMIT: (
-        "a limit or per_process_memory_fraction; the device has enough",
-        "a higher limit",
-    ),
-    OomCause.OUTSIDE: (
-        "others use the device: processes, contexts, other allocators",
-        "memopt monitor shows them",
-    ),
-    OomCause.REQUEST: (
-        "the request is larger than the device",
-        "a smaller batch, or the work in parts",
-    ),
+    OomCause.POOL: ("other pools have enough free and keep it", "trim them, or make them without retain"),
+    OomCause.LIMIT: ("a limit or per_process_memory_fraction; the device has enough", "a higher limit"),
+    OomCause.OUTSIDE: ("others use the device: processes, contexts, other allocators", "memopt monitor shows them"),
+    OomCause.REQUEST: ("the request is larger than the device", "a smaller batch, or the work in parts"),
 }
 
 
@@ -77,9 +62,7 @@ class Holder(NamedTuple):
 class OutOfMemoryReport:
     """Why an allocation has failed. ``str()`` is the table, :meth:`as_dict` plain values."""
 
-    def __init__(
-        self, numbers: Dict[str, int], tags: List[str], holders: List[Holder], message: str = ""
-    ) -> None:
+    def __init__(self, numbers: Dict[str, int], tags: List[str], holders: List[Holder], message: str = "") -> None:
         #: What would have served the request.
         self.cause = OomCause(numbers["cause"])
         #: The fields of memopt_oom_report, in bytes and allocations.
@@ -170,10 +153,7 @@ def tag_names(handle: int) -> List[str]:
 
 
 def holders_of(
-    segments: Iterable[Segment],
-    tags: List[str],
-    frames: Callable[[int], List[Frame]],
-    born: Dict[int, float],
+    segments: Iterable[Segment], tags: List[str], frames: Callable[[int], List[Frame]], born: Dict[int, float]
 ) -> List[Holder]:
     """The live blocks of snapshots by tag and place, most bytes first."""
     groups: Dict[Tuple[int, int], List[Dict[str, Any]]] = {}

@@ -120,8 +120,7 @@ class OpenDevice(_lifetime.Closing):
             if self.backend == "hip" and view.device_type in (_dlpack.ROCM, _dlpack.CUDA):
                 return  # torch calls both of them cuda
         raise ValueError(
-            "the tensor is on %s, the device is %s:%d"
-            % (view._device_text(), self.backend, self._properties.index)
+            "the tensor is on %s, the device is %s:%d" % (view._device_text(), self.backend, self._properties.index)
         )
 
     def _forget_done(self) -> None:

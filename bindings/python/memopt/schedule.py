@@ -39,14 +39,7 @@ class Schedule:
     Iterating gives (operation, number of the stage). LimitReachedError names a sufficient budget.
     """
 
-    __slots__ = (
-        "steps",
-        "peak_bytes",
-        "minimum_budget",
-        "recomputed",
-        "seconds",
-        "seconds_plain",
-    )
+    __slots__ = ("steps", "peak_bytes", "minimum_budget", "recomputed", "seconds", "seconds_plain")
 
     def __init__(
         self,

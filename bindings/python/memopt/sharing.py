@@ -74,13 +74,7 @@ class ImportedBlock(Memory):
     def __init__(self, device: OpenDevice, function: Any, *arguments: Any) -> None:
         parent = device._handle
         handle = _lifetime.create(
-            self,
-            self._kind,
-            lib.memopt_import_destroy,
-            function,
-            parent.pointer,
-            *arguments,
-            parents=(parent,),
+            self, self._kind, lib.memopt_import_destroy, function, parent.pointer, *arguments, parents=(parent,)
         )
         address, size = ctypes.c_void_p(), ctypes.c_uint64()
         lib.memopt_import_get(handle.pointer, address, size)
@@ -100,9 +94,7 @@ class ImportedBlock(Memory):
             self.free()
 
 
-def import_block(
-    device: OpenDevice, source: Union[SocketLike, Tuple[bytes, Sequence[int]]]
-) -> ImportedBlock:
+def import_block(device: OpenDevice, source: Union[SocketLike, Tuple[bytes, Sequence[int]]]) -> ImportedBlock:
     """Imports a block of another process, with the same memory: the one that :meth:`Export.send`
     sends to the other end of a connected Unix socket, or a pair of what :meth:`Export.describe` and
     :meth:`Export.open_files` have given. UnsupportedError for memory of another device. After a
@@ -113,11 +105,4 @@ def import_block(
     message, files = bytes(source[0]), [int(file) for file in source[1]]
     text = ctypes.create_string_buffer(message, len(message) or 1)
     numbers = (ctypes.c_int32 * max(len(files), 1))(*files)
-    return ImportedBlock(
-        device,
-        lib.memopt_import_open,
-        ctypes.addressof(text),
-        len(message),
-        numbers,
-        len(files),
-    )
+    return ImportedBlock(device, lib.memopt_import_open, ctypes.addressof(text), len(message), numbers, len(files))

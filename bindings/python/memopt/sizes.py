@@ -18,9 +18,7 @@ def parse_size(size: Size) -> int:
     try:
         number = operator.index(size)
     except TypeError:
-        raise TypeError(
-            "a size must be an int or text such as '1.5GiB', not %s" % type(size).__name__
-        ) from None
+        raise TypeError("a size must be an int or text such as '1.5GiB', not %s" % type(size).__name__) from None
     if not 0 <= number < 1 << 64:
         raise ValueError("the size is %d; it must be from 0 to 2**64 - 1" % number)
     return number

@@ -116,9 +116,7 @@ def stream_pointer(stream: StreamLike) -> Optional[int]:
     handle = getattr(stream, "cuda_stream", stream)
     if isinstance(handle, int):
         return handle or None
-    raise TypeError(
-        "a stream must be None, a memopt.Stream or a driver's handle, not %r" % (stream,)
-    )
+    raise TypeError("a stream must be None, a memopt.Stream or a driver's handle, not %r" % (stream,))
 
 
 def sync_stream(device: OpenDevice, stream: StreamLike) -> None:
@@ -129,9 +127,7 @@ def sync_stream(device: OpenDevice, stream: StreamLike) -> None:
 
 def wait_event(device: OpenDevice, event: Event, stream: StreamLike) -> None:
     """Makes later work of a stream wait for an event's last record."""
-    lib.memopt_stream_wait_event(
-        device._handle.pointer, stream_pointer(stream), event._handle.pointer
-    )
+    lib.memopt_stream_wait_event(device._handle.pointer, stream_pointer(stream), event._handle.pointer)
 
 
 # --- calls in stream order ------------------------------------------------------------------------
@@ -152,16 +148,12 @@ def _run_host_call(number: int) -> None:
 _host_callback = _abi.HostCallback(_run_host_call)
 
 
-def call_in_order(
-    device: OpenDevice, stream: StreamLike, function: Callable[[], Any]
-) -> None:
+def call_in_order(device: OpenDevice, stream: StreamLike, function: Callable[[], Any]) -> None:
     """Calls a function when a stream's work so far is done, on a thread of the library."""
     number = next(_call_numbers)
     _calls[number] = function
     try:
-        lib.memopt_stream_host_callback(
-            device._handle.pointer, stream_pointer(stream), _host_callback, number
-        )
+        lib.memopt_stream_host_callback(device._handle.pointer, stream_pointer(stream), _host_callback, number)
     except errors.MemoptError:
         _calls.pop(number, None)
         raise

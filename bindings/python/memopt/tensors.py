@@ -28,19 +28,13 @@ _BUFFER_DTYPES = {
     "B": DType.U8,
     "c": DType.U8,
 }
-_KINDS_OF_DEVICE = {
-    "cpu": _dlpack.CPU,
-    "cuda": _dlpack.CUDA,
-    "hip": _dlpack.ROCM,
-}
+_KINDS_OF_DEVICE = {"cpu": _dlpack.CPU, "cuda": _dlpack.CUDA, "hip": _dlpack.ROCM}
 
 
 TensorLike = Union[Tensor, Memory, Tuple[int, int, DTypeLike], Any]
 
 
-def tensor(
-    source: TensorLike, dtype: Optional[DTypeLike] = None, *, writable: bool = False
-) -> Tensor:
+def tensor(source: TensorLike, dtype: Optional[DTypeLike] = None, *, writable: bool = False) -> Tensor:
     """A view of `source`, without a copy.
 
     `dtype` sees the same bytes as another type. `writable` refuses read-only memory. TypeError if
@@ -67,9 +61,7 @@ def _type_name(value: object) -> str:
 
 def _from_tuple(source: Tuple[Any, ...]) -> Tensor:
     if len(source) != 3:
-        raise TypeError(
-            "a tensor as a tuple is (pointer, count, dtype); this tuple has %d items" % len(source)
-        )
+        raise TypeError("a tensor as a tuple is (pointer, count, dtype); this tuple has %d items" % len(source))
     pointer, count, dtype = source
     pointer, count = int(pointer), int(count)
     if pointer < 0 or count < 0 or pointer >= 1 << 64 or count >= 1 << 63:
@@ -88,29 +80,22 @@ def _from_framework(source: Any, keep_storage: bool) -> Tensor:
     """torch's way, without DLPack: it works for tensors that require a gradient, and is quicker."""
     layout = getattr(source, "layout", None)
     if layout not in _dense_layouts and not _is_dense(layout):
-        raise TypeError(
-            "%s has layout %s; only dense tensors are supported" % (_type_name(source), layout)
-        )
+        raise TypeError("%s has layout %s; only dense tensors are supported" % (_type_name(source), layout))
     dtype = dtype_of(source.dtype)
     if not source.is_contiguous():
         raise ValueError(
-            "%s of shape %s is not contiguous; call .contiguous() first"
-            % (_type_name(source), tuple(source.shape))
+            "%s of shape %s is not contiguous; call .contiguous() first" % (_type_name(source), tuple(source.shape))
         )
     device = source.device
     kind = _KINDS_OF_DEVICE.get(device.type)
     if kind is None:
-        raise TypeError(
-            "%s is on device %s, whose memory cannot be used" % (_type_name(source), device)
-        )
+        raise TypeError("%s is on device %s, whose memory cannot be used" % (_type_name(source), device))
     pointer, count = source.data_ptr(), source.numel()
     if pointer == 0 and count:
         raise TypeError("%s of %d elements has no memory" % (_type_name(source), count))
     # An alias holds the storage even where the tensor's own is replaced later (p.data = …).
     owner = source.detach() if keep_storage and hasattr(source, "detach") else source
-    return Tensor(
-        pointer, tuple(source.shape), dtype, (kind, device.index or 0), False, owner, count
-    )
+    return Tensor(pointer, tuple(source.shape), dtype, (kind, device.index or 0), False, owner, count)
 
 
 _dense_layouts = {None}  # layouts seen: None where an object has none, and torch.strided
@@ -187,8 +172,7 @@ def _from_dlpack(source: Any) -> Tensor:
     view = _dlpack.read(source)
     if view.dtype is None:
         raise TypeError(
-            "%s has an element type that this library does not have (%s)"
-            % (_type_name(source), view.dtype_text)
+            "%s has an element type that this library does not have (%s)" % (_type_name(source), view.dtype_text)
         )
     if not view.contiguous:
         raise ValueError("%s of shape %s is not contiguous" % (_type_name(source), view.shape))
@@ -200,9 +184,7 @@ def _reinterpret(view: Tensor, dtype: DType) -> Tensor:
     if dtype == view.dtype:
         return view
     if view.nbytes % dtype.itemsize:
-        raise ValueError(
-            "%d bytes are not a multiple of the size of %s" % (view.nbytes, dtype.name.lower())
-        )
+        raise ValueError("%d bytes are not a multiple of the size of %s" % (view.nbytes, dtype.name.lower()))
     shape: Tuple[int, ...] = (view.nbytes // dtype.itemsize,)
     if dtype.itemsize == view.dtype.itemsize:
         shape = view.shape
@@ -230,9 +212,7 @@ def one_f32(source: TensorLike, device: OpenDevice, what: str) -> Tensor:
     view = tensor(source, writable=True)
     device._check_tensor(view)
     if view.dtype is not DType.F32 or view.count < 1:
-        raise ValueError(
-            "%s must be one f32 element, not %d of %s" % (what, view.count, view.dtype.name)
-        )
+        raise ValueError("%s must be one f32 element, not %d of %s" % (what, view.count, view.dtype.name))
     return view
 
 

@@ -37,26 +37,14 @@ class Owner:
     def _view_bytes(self, address: int, nbytes: int) -> memoryview:
         raise NotImplementedError
 
-    def _give_dlpack(
-        self, address: int, shape: Tuple[int, ...], dtype: DType, read_only: bool, versioned: bool
-    ) -> Any:
+    def _give_dlpack(self, address: int, shape: Tuple[int, ...], dtype: DType, read_only: bool, versioned: bool) -> Any:
         raise NotImplementedError
 
 
 class Tensor:
     """A typed view of contiguous memory. Make one with :func:`tensor` or ``Memory.tensor``."""
 
-    __slots__ = (
-        "_pointer",
-        "count",
-        "dtype",
-        "shape",
-        "device_type",
-        "device_id",
-        "readonly",
-        "_owner",
-        "__weakref__",
-    )
+    __slots__ = ("_pointer", "count", "dtype", "shape", "device_type", "device_id", "readonly", "_owner", "__weakref__")
 
     def __init__(
         self,
@@ -96,11 +84,7 @@ class Tensor:
         return self.shape[0] if self.shape else 1
 
     def __repr__(self) -> str:
-        return "<memopt.Tensor %s %s at %#x>" % (
-            self.dtype.name.lower(),
-            list(self.shape),
-            self._pointer,
-        )
+        return "<memopt.Tensor %s %s at %#x>" % (self.dtype.name.lower(), list(self.shape), self._pointer)
 
     def as_memoryview(self) -> memoryview:
         """The elements as a memoryview (raw bits of f16, bf16, 8-bit floats); host memory only."""
@@ -144,18 +128,10 @@ class Tensor:
         versioned = max_version is not None and max_version[0] >= 1
         pointer = self.pointer
         if isinstance(self._owner, Owner):
-            return self._owner._give_dlpack(
-                pointer, self.shape, self.dtype, self.readonly, versioned
-            )
+            return self._owner._give_dlpack(pointer, self.shape, self.dtype, self.readonly, versioned)
         owner = [self._owner]  # kept until the consumer is done
         return _dlpack.give(
-            pointer,
-            self.shape,
-            self.dtype,
-            self.__dlpack_device__(),
-            self.readonly,
-            versioned,
-            owner.clear,
+            pointer, self.shape, self.dtype, self.__dlpack_device__(), self.readonly, versioned, owner.clear
         )
 
     def _is_host(self) -> bool:

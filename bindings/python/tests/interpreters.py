@@ -32,9 +32,7 @@ def path_of(version):
         return sys.executable
     pyenv = os.environ.get("PYENV_ROOT", os.path.expanduser("~/.pyenv"))
     candidates = [shutil.which("python" + version), "/usr/bin/python3"]
-    candidates += sorted(
-        glob.glob(os.path.join(pyenv, "versions", version + ".*", "bin", "python3"))
-    )
+    candidates += sorted(glob.glob(os.path.join(pyenv, "versions", version + ".*", "bin", "python3")))
     for path in candidates:
         # A name on PATH may be a launcher that refuses to start it.
         if path and _version(path) == version:

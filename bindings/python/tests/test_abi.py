@@ -22,9 +22,7 @@ INSTALLED = os.path.join(os.path.dirname(os.path.dirname(memopt.library_path)), 
 INCLUDE = INSTALLED if os.path.isdir(INSTALLED) else os.path.join(ROOT, "include")
 for module in pkgutil.walk_packages(_abi.__path__, _abi.__name__ + "."):
     importlib.import_module(module.name)  # of libraries built on it too, where they are joined to it
-COMPILER = (
-    os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-)
+COMPILER = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 
 
 def enumerators():
@@ -46,8 +44,7 @@ def c_facts(tmp_path_factory):
         for field, *_ in struct._fields_:
             lines.append(
                 'printf("offsetof %s.%s=%%zu size %%zu\\n", '
-                "offsetof(%s, %s), sizeof(((%s *)0)->%s));"
-                % (name, field, name, field, name, field)
+                "offsetof(%s, %s), sizeof(((%s *)0)->%s));" % (name, field, name, field, name, field)
             )
     for name, _ in enumerators():
         lines.append('printf("enum %s=%%lld\\n", (long long)%s);' % (name, name))
@@ -55,9 +52,7 @@ def c_facts(tmp_path_factory):
     folder = tmp_path_factory.mktemp("abi")
     source, program = folder / "facts.c", folder / "facts"
     source.write_text("\n".join(lines))
-    subprocess.run(
-        [COMPILER, "-std=c11", "-I", INCLUDE, str(source), "-o", str(program)], check=True
-    )
+    subprocess.run([COMPILER, "-std=c11", "-I", INCLUDE, str(source), "-o", str(program)], check=True)
     text = subprocess.run([str(program)], check=True, capture_output=True, text=True).stdout
     return dict(line.split("=", 1) for line in text.splitlines())
 

@@ -254,9 +254,7 @@ def test_release_stream(device, allocator):
 
 def test_out_of_memory_says_what_there_is(device):
     reports = []
-    allocator = memopt.Allocator(
-        device, on_oom=lambda asked, free, report: reports.append((asked, report))
-    )
+    allocator = memopt.Allocator(device, on_oom=lambda asked, free, report: reports.append((asked, report)))
     with allocator, allocator.alloc("40MiB", tag="weights"):
         with pytest.raises(memopt.OutOfMemoryError) as caught:
             allocator.alloc("1GiB", tag="activations")

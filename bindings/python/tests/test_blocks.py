@@ -61,9 +61,7 @@ class Case:
         else:
             self.whole = amax if one else oracle.tensor_scale(amax)
         self.amax = None if amax is None else array.array("f", [amax])
-        self.codes, self.scales = oracle.quantize(
-            name, values, signs, rows, columns, whole=self.whole, **how
-        )
+        self.codes, self.scales = oracle.quantize(name, values, signs, rows, columns, whole=self.whole, **how)
         self.layout = memopt.blocks_layout(name, rows, columns)
         self.source = memopt.tensor(bytearray(self.encoded(self.bits)), dtype)
         self.blocks = memopt.Blocks(
@@ -87,9 +85,7 @@ class Case:
         assert bytes(self.blocks.codes) == expected
 
     def check_back(self, device, into):
-        values = oracle.dequantize(
-            self.name, self.codes, self.scales, self.rows, self.columns, whole=self.whole
-        )
+        values = oracle.dequantize(self.name, self.codes, self.scales, self.rows, self.columns, whole=self.whole)
         out = memopt.tensor(bytearray(self.rows * self.columns * SIZES[into]), into)
         memopt.dequantize_blocks(device, out, self.blocks)
         form = "<%d%s" % (len(values), LETTER[SIZES[into]])
@@ -140,9 +136,7 @@ def test_power_of_two(device, name):
     case.check_back(device, "bf16")
 
 
-@pytest.mark.parametrize(
-    "amax", [0.0, 1.0, 5000.0, 3e38, 1e-30, 1e-44, -3.0, float("inf"), float("nan")]
-)
+@pytest.mark.parametrize("amax", [0.0, 1.0, 5000.0, 3e38, 1e-30, 1e-44, -3.0, float("inf"), float("nan")])
 @pytest.mark.parametrize("name", ["nvfp4", *ONE_SCALE])
 def test_two_levels(device, name, amax):
     case = Case(name, "f32", 3, 1200, 3, amax=amax)
@@ -172,13 +166,7 @@ def test_amax(device):
     for source in sources:
         layout = memopt.blocks_layout("mxfp4", 1, len(source))
         blocks.append(
-            memopt.Blocks(
-                bytearray(layout.code_bytes),
-                bytearray(layout.scale_bytes),
-                "mxfp4",
-                1,
-                len(source),
-            )
+            memopt.Blocks(bytearray(layout.code_bytes), bytearray(layout.scale_bytes), "mxfp4", 1, len(source))
         )
     amax = array.array("f", [3.0, 3.0, 3.0])
     memopt.quantize_blocks(device, blocks, sources, amax=amax)
@@ -224,9 +212,7 @@ def test_refusals(device):
     with pytest.raises(memopt.InvalidArgumentError, match=r"has 64 elements; 1 rows of 32"):
         memopt.quantize_blocks(device, good._replace(rows=1), source)
     with pytest.raises(memopt.InvalidArgumentError, match="it is for NVFP4"):
-        memopt.quantize_blocks(
-            device, good._replace(tensor_amax=array.array("f", [1.0])), source
-        )
+        memopt.quantize_blocks(device, good._replace(tensor_amax=array.array("f", [1.0])), source)
     with pytest.raises(memopt.InvalidArgumentError, match="overlap"):
         memopt.quantize_blocks(device, good._replace(scales=good.codes), source)
     with pytest.raises(ValueError, match="1 destinations, 2 sources"):
@@ -247,8 +233,20 @@ def test_scalar_form():
     """The specification itself: the same tests with MEMOPT_ISA=scalar."""
     environment = dict(os.environ, MEMOPT_ISA="scalar")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__,
-         "-k", "(nearest and f32) or stochastic or two_levels or power"],
-        env=environment, capture_output=True, text=True,
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-x",
+            "-p",
+            "no:cacheprovider",
+            __file__,
+            "-k",
+            "(nearest and f32) or stochastic or two_levels or power",
+        ],
+        env=environment,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -360,11 +360,7 @@ def test_a_reader_that_goes_away():
     reader, writer = os.pipe()
     os.close(reader)
     result = subprocess.run(
-        [sys.executable, "-m", "memopt", "info"],
-        env=environment(),
-        stdout=writer,
-        stderr=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-m", "memopt", "info"], env=environment(), stdout=writer, stderr=subprocess.PIPE, text=True
     )
     os.close(writer)
     assert result.returncode == 1 and result.stderr == ""

@@ -6,10 +6,7 @@ from memopt.cli import layout
 from memopt.cli.layout import Cell
 
 PHASES = ("phase", "parameters", "activations", "total")
-ROWS = [
-    ["load", "4.10 GiB", "8.00 KiB", "4.10 GiB"],
-    ["backward", "4.10 GiB", "129.51 GiB", "-1,133.61 GiB"],
-]
+ROWS = [["load", "4.10 GiB", "8.00 KiB", "4.10 GiB"], ["backward", "4.10 GiB", "129.51 GiB", "-1,133.61 GiB"]]
 
 
 def text_of(lines):

@@ -261,9 +261,7 @@ def test_nothing_is_kept_or_asked_while_torch_captures(monkeypatch):
     from types import SimpleNamespace
 
     capturing = True
-    cuda = SimpleNamespace(
-        is_initialized=lambda: True, is_current_stream_capturing=lambda: capturing
-    )
+    cuda = SimpleNamespace(is_initialized=lambda: True, is_current_stream_capturing=lambda: capturing)
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
     with memopt.Device("cpu", capacity=16 * MIB) as device, device.stream() as stream:
         source, into = array.array("f", [1.0]), array.array("f", [0.0])

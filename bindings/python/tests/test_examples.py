@@ -12,9 +12,7 @@ import pytest
 import memopt
 
 PACKAGE = os.path.dirname(os.path.dirname(memopt.__file__))
-EXAMPLES = os.path.abspath(
-    os.path.join(os.path.dirname(__file__), "..", "..", "..", "examples", "python")
-)
+EXAMPLES = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", "..", "examples", "python"))
 
 
 def run(script, folder):

@@ -70,9 +70,7 @@ def test_info() -> None:
     check_options("info", "")
 
 
-def test_a_history(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_history(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     with memopt.Device("cpu", capacity="64MiB") as device:
         with memopt.Allocator(device) as allocator:

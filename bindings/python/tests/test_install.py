@@ -54,9 +54,7 @@ def run(*command, cwd, **variables):
     }
     environment.update(CMAKE_BUILD_PARALLEL_LEVEL="2", PIP_DISABLE_PIP_VERSION_CHECK="1")
     environment.update(variables)
-    return subprocess.run(
-        [str(word) for word in command], cwd=cwd, env=environment, capture_output=True, text=True
-    )
+    return subprocess.run([str(word) for word in command], cwd=cwd, env=environment, capture_output=True, text=True)
 
 
 def run_builder(*command, cwd):
@@ -185,12 +183,7 @@ def test_the_wheel_needs_nothing_but_glibc(wheel):
 def test_an_sdist_has_all_that_it_builds_from(sdist):
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {
-        "PKG-INFO",
-        "LICENSE",
-        "native/lib/memopt.map",
-        "native/include/memopt/memopt.h",
-    } <= names
+    assert {"PKG-INFO", "LICENSE", "native/lib/memopt.map", "native/include/memopt/memopt.h"} <= names
     assert not [name for name in names if name.startswith("native/tests") or "__pycache__" in name]
 
 

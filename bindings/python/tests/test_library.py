@@ -22,9 +22,7 @@ def run(code, tmp_path, **environment):
     values = {key: value for key, value in os.environ.items() if key != "MEMOPT_LIBRARY"}
     values.update(environment)
     values["PYTHONPATH"] = os.path.dirname(PACKAGE)
-    return subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=values, capture_output=True, text=True
-    )
+    return subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=values, capture_output=True, text=True)
 
 
 def test_version_and_path():

@@ -140,9 +140,7 @@ def test_exit(what, tmp_path):
     script = tmp_path / "leave.py"
     with open(__file__, encoding="utf-8") as source:
         world = source.read().partition("class World:")[2].partition("\nNAMES")[0]
-    script.write_text(
-        "import sys, threading, time, memopt\nclass World:" + world + "\n" + code + "\n"
-    )
+    script.write_text("import sys, threading, time, memopt\nclass World:" + world + "\n" + code + "\n")
     result = subprocess.run(
         [sys.executable, "-X", "faulthandler", str(script)],
         env=dict(os.environ, PYTHONPATH=PACKAGE, MEMOPT_LIBRARY=memopt.library_path),
@@ -173,10 +171,7 @@ def test_handles_do_not_pile_up():
 def test_a_failed_construction_leaves_nothing():
     device = memopt.Device("cpu", capacity="8MiB")
     reference = weakref.ref(device)
-    for make in (
-        lambda: memopt.Allocator(device, "nonsense:1"),
-        lambda: memopt.Scaler(device, growth_factor=0.5),
-    ):
+    for make in (lambda: memopt.Allocator(device, "nonsense:1"), lambda: memopt.Scaler(device, growth_factor=0.5)):
         with pytest.raises(ValueError):
             make()
     device.close()

@@ -44,14 +44,10 @@ def python(wheels, *words, **variables):
     for end in ("", ".13", ".12", ".11.2"):
         (hidden / ("libnvrtc.so" + end)).write_text("no library\n")
     values = environment(
-        LD_LIBRARY_PATH=os.pathsep.join([str(hidden), DRIVERS]),
-        MEMOPT_CACHE_DIR=str(wheels.parent),
-        **variables,
+        LD_LIBRARY_PATH=os.pathsep.join([str(hidden), DRIVERS]), MEMOPT_CACHE_DIR=str(wheels.parent), **variables
     )
     values["PYTHONPATH"] += os.pathsep + str(wheels)
-    result = subprocess.run(
-        [sys.executable, *words], env=values, capture_output=True, text=True, timeout=120
-    )
+    result = subprocess.run([sys.executable, *words], env=values, capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
     return result.stdout
 

@@ -149,9 +149,7 @@ def test_forgotten_tickets_are_released(device, allocator):
 
 @pytest.mark.parametrize("null_stream", [False, True])
 def test_values_go_to_a_disk_and_come_back(device, allocator, tmp_path, null_stream):
-    with memopt.Offloader(
-        allocator, host_limit="2MiB", disk=(tmp_path, "64MiB"), null_stream=null_stream
-    ) as offloader:
+    with memopt.Offloader(allocator, host_limit="2MiB", disk=(tmp_path, "64MiB"), null_stream=null_stream) as offloader:
         tickets = [offloader.pack(filled(allocator, number)) for number in range(1, 9)]
         device.sync()
         stats = offloader.stats()

@@ -40,9 +40,7 @@ print(json.dumps(sorted(set(sys.modules) - before)))
 def run(python, *arguments, **variables):
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
     environment.update(PYTHONPATH=PROJECT, MEMOPT_LIBRARY=memopt.library_path, **variables)
-    return subprocess.run(
-        [python, *arguments], cwd=PROJECT, env=environment, capture_output=True, text=True
-    )
+    return subprocess.run([python, *arguments], cwd=PROJECT, env=environment, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: os.path.relpath(path, PACKAGE))

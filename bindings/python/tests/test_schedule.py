@@ -14,9 +14,7 @@ CHAIN = [Stage(1.0, 2.0, 100, 700, 10, 10)] * 12
 def test_without_a_limit_nothing_is_recomputed():
     plan = memopt.Schedule(CHAIN, input_bytes=100)
     assert plan.recomputed == 0 and plan.seconds == plan.seconds_plain == 36.0
-    assert list(plan) == [(Op.FORWARD_SAVE, i) for i in range(12)] + [
-        (Op.BACKWARD, i) for i in reversed(range(12))
-    ]
+    assert list(plan) == [(Op.FORWARD_SAVE, i) for i in range(12)] + [(Op.BACKWARD, i) for i in reversed(range(12))]
     assert plan.peak_bytes > 12 * 700
 
 

@@ -30,9 +30,7 @@ with socket.socket(fileno=int(sys.argv[1])) as line, memopt.Device("cpu", capaci
 
 def start_peer():
     here, there = socket.socketpair()
-    program = subprocess.Popen(
-        [sys.executable, "-c", PEER, str(there.fileno())], pass_fds=[there.fileno()]
-    )
+    program = subprocess.Popen([sys.executable, "-c", PEER, str(there.fileno())], pass_fds=[there.fileno()])
     there.close()
     return here, program
 

@@ -35,8 +35,7 @@ def test_buffer_protocol():
 
 
 @pytest.mark.parametrize(
-    "code, dtype",
-    [("f", "F32"), ("d", "F64"), ("h", "I16"), ("i", "I32"), ("q", "I64"), ("l", "I64"), ("B", "U8")],
+    "code, dtype", [("f", "F32"), ("d", "F64"), ("h", "I16"), ("i", "I32"), ("q", "I64"), ("l", "I64"), ("B", "U8")]
 )
 def test_types_of_buffers(code, dtype):
     assert memopt.tensor(array.array(code, [1, 2])).dtype is memopt.DType[dtype]
@@ -86,16 +85,7 @@ class FakeDLPack:
     """A producer written here: any struct, old or new protocol, with a count of its releases."""
 
     def __init__(
-        self,
-        versioned=False,
-        code=2,
-        bits=32,
-        shape=(2, 3),
-        strides=None,
-        flags=0,
-        device=(1, 0),
-        major=1,
-        offset=0,
+        self, versioned=False, code=2, bits=32, shape=(2, 3), strides=None, flags=0, device=(1, 0), major=1, offset=0
     ):
         self.memory = (ctypes.c_ubyte * 256)()
         self.released = 0

@@ -35,10 +35,7 @@ def make(seed=1, size=1 << 18):
     draw = _Draw(seed)
     letters = _cumulative(len(LETTERS))
     vocabulary = sorted(
-        {
-            "".join(draw.weighted(LETTERS, letters) for _ in range(1 + draw.below(9)))
-            for _ in range(500)
-        }
+        {"".join(draw.weighted(LETTERS, letters) for _ in range(1 + draw.below(9))) for _ in range(500)}
     )
     weights = _cumulative(len(vocabulary))
     for i in range(len(vocabulary) - 1, 0, -1):  # else the common words would all begin with an a

@@ -73,16 +73,11 @@ def module_of(verb: str) -> Any:
 def build_parser(*loaded: str) -> _Parser:
     """The parser of the command, with the options of the verbs named: their modules are imported.
     Man pages and completions are made from the parser with all of them."""
-    parser = _Parser(
-        prog="memopt",
-        description="What a training run needs of memory, and what this machine has.",
-    )
+    parser = _Parser(prog="memopt", description="What a training run needs of memory, and what this machine has.")
     parser.add_argument("--version", action="version", version="memopt " + __version__)
     commands = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs")
     for name, declared in VERBS.items():
-        verb = commands.add_parser(
-            name, help=declared.HELP, formatter_class=argparse.RawDescriptionHelpFormatter
-        )
+        verb = commands.add_parser(name, help=declared.HELP, formatter_class=argparse.RawDescriptionHelpFormatter)
         if name not in loaded:
             continue
         module = module_of(name)

@@ -24,9 +24,7 @@ _FEATURES = ("virtual_memory", "host_functions", "graph_capture", "runtime_compi
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this verb."""
     parser.add_argument(
-        "--no-devices",
-        action="store_true",
-        help="open no device (opening one costs a moment and a context on a GPU)",
+        "--no-devices", action="store_true", help="open no device (opening one costs a moment and a context on a GPU)"
     )
 
 
@@ -163,10 +161,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         return 0
     output.pairs(
         "memopt " + found["version"],
-        [
-            ("library", found["library"]),
-            ("Python", "%(version)s, %(package)s" % found["python"]),
-        ],
+        [("library", found["library"]), ("Python", "%(version)s, %(package)s" % found["python"])],
     )
     output.table(
         "Back ends",
@@ -288,10 +283,7 @@ def _device_row(device: Dict[str, Any]) -> List[Text]:
         str(p["units"]),
         str(p["warp_size"]),
         pages,
-        Cell(
-            form % kernels["image"] if "%" in form else form,
-            "bad" if kernels["form"] == "none" else "",
-        ),
+        Cell(form % kernels["image"] if "%" in form else form, "bad" if kernels["form"] == "none" else ""),
     ]
 
 
@@ -305,11 +297,7 @@ def _notes(backend: Dict[str, Any], device: Dict[str, Any]) -> List[Tuple[str, T
         if not backend["features"]["virtual_memory"]:
             why = "the driver lacks the calls"
         notes.append(
-            (
-                name,
-                "no virtual memory (%s): falls back to plain allocation; expandable segments are "
-                "off" % why,
-            )
+            (name, "no virtual memory (%s): falls back to plain allocation; expandable segments are off" % why)
         )
     if p is not None and p["kernels"]["limit"]:
         notes.append((name, "kernels run as %(image)s: %(limit)s" % p["kernels"]))

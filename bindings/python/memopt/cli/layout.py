@@ -48,8 +48,7 @@ def width(text: str) -> int:
     if text.isascii():
         return len(text)
     return sum(
-        0 if unicodedata.combining(one) else 2 if unicodedata.east_asian_width(one) in "WF" else 1
-        for one in text
+        0 if unicodedata.combining(one) else 2 if unicodedata.east_asian_width(one) in "WF" else 1 for one in text
     )
 
 
@@ -61,9 +60,7 @@ def aligned(text: str, columns: int, right: bool) -> str:
 
 def wrapped(text: str, columns: int, break_words: bool = True) -> List[str]:
     """A text in lines of at most so many columns; at least one line."""
-    lines = textwrap.wrap(
-        text, max(columns, 1), break_on_hyphens=False, break_long_words=break_words
-    )
+    lines = textwrap.wrap(text, max(columns, 1), break_on_hyphens=False, break_long_words=break_words)
     return lines or [""]
 
 
@@ -72,9 +69,7 @@ def numeric(cells: Sequence[str]) -> bool:
     return any(cells) and all(_NUMBER.fullmatch(cell) for cell in cells)
 
 
-def table(
-    columns: Sequence[str], rows: Sequence[Sequence[Text]], room: Optional[int], rule: str = "-"
-) -> List[Line]:
+def table(columns: Sequence[str], rows: Sequence[Sequence[Text]], room: Optional[int], rule: str = "-") -> List[Line]:
     """The lines of a table, in a terminal of `room` columns (None: no terminal)."""
     cells = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
     whole = _Table(list(columns), cells)
@@ -136,19 +131,14 @@ class _Table:
         return self._only([i for i, title in enumerate(self.columns) if title or i == 0])
 
     def _only(self, kept: List[int]) -> "_Table":
-        return _Table(
-            [self.columns[i] for i in kept], [[row[i] for i in kept] for row in self.rows]
-        )
+        return _Table([self.columns[i] for i in kept], [[row[i] for i in kept] for row in self.rows])
 
     def turned(self) -> Optional["_Table"]:
         """Rows and columns change places, if there are few rows and they have names."""
         if not self.columns or not self.columns[0] or len(self.rows) > _MOST_TURNED:
             return None
         columns = [self.columns[0]] + self._texts(0)
-        rows = [
-            [Cell(title, "head")] + [row[i] for row in self.rows]
-            for i, title in enumerate(self.columns)
-        ]
+        rows = [[Cell(title, "head")] + [row[i] for row in self.rows] for i, title in enumerate(self.columns)]
         return _Table(columns, rows[1:])
 
     def lines(self, widths: List[int], rule: str) -> List[Line]:
@@ -165,8 +155,7 @@ class _Table:
         blanks = [[""] * (height - len(part)) for part in parts]
         parts = [b + part if bottom else part + b for b, part in zip(blanks, parts)]
         return [
-            self._line([Cell(part[i], cell.meaning) for part, cell in zip(parts, row)], widths)
-            for i in range(height)
+            self._line([Cell(part[i], cell.meaning) for part, cell in zip(parts, row)], widths) for i in range(height)
         ]
 
     def _line(self, cells: List[Cell], widths: List[int]) -> Line:

@@ -50,9 +50,7 @@ class Arguments:
             items = [self._take(item) for item in value]
         return value if len(self.tensors) == before else _Container(build, items)
 
-    def with_tensors(
-        self, tensors: Sequence[torch.Tensor]
-    ) -> Tuple[Tuple[Any, ...], Dict[str, Any]]:
+    def with_tensors(self, tensors: Sequence[torch.Tensor]) -> Tuple[Tuple[Any, ...], Dict[str, Any]]:
         """The call's arguments again, with these tensors in place of its own."""
         if self._kwargs is None:
             return tuple(tensors), {}

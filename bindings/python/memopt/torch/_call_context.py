@@ -30,8 +30,7 @@ class CallContext:
             self.random += [(g, g.get_state()) for g in map(_gpu_generator, sorted(gpus))]
         #: (device type, enabled, dtype) of each kind that the function can meet.
         self.autocast = [
-            (kind, _is_autocast(kind), _autocast_dtype(kind))
-            for kind in (("cpu", "cuda") if gpus else ("cpu",))
+            (kind, _is_autocast(kind), _autocast_dtype(kind)) for kind in (("cpu", "cuda") if gpus else ("cpu",))
         ]
         #: The default device of new tensors. Threads of backward have their own.
         self.device = _default_device() if _modes() else None

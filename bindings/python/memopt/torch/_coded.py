@@ -65,20 +65,15 @@ def _kind(format: Optional[FormatLike]) -> Optional[BlockFormat]:
         return BlockFormat.MXFP8_E4M3
     kind: BlockFormat = choice(BlockFormat, format, "compress")
     if kind is BlockFormat.E4M3_128X128:
-        raise ValueError(
-            "compress is 'e4m3_128x128', which is of matrices; 'e4m3_1x128' has the same codes"
-        )
+        raise ValueError("compress is 'e4m3_128x128', which is of matrices; 'e4m3_1x128' has the same codes")
     if kind in (BlockFormat.E4M3_TENSOR, BlockFormat.E5M2_TENSOR):
         raise ValueError(
-            "compress is %r, which has one scale for all values; 'e4m3_1x128' has one for each 128"
-            % kind.name.lower()
+            "compress is %r, which has one scale for all values; 'e4m3_1x128' has one for each 128" % kind.name.lower()
         )
     return kind
 
 
-def whole_of(
-    tensor: torch.Tensor, storage: torch.UntypedStorage, total: int
-) -> Optional[torch.Tensor]:
+def whole_of(tensor: torch.Tensor, storage: torch.UntypedStorage, total: int) -> Optional[torch.Tensor]:
     """The tensor, or what it is a view of, if its elements are all of the storage, each once."""
     for whole in (tensor, tensor._base):
         if (
@@ -137,11 +132,7 @@ def decode(buffer: torch.Tensor, coding: Coding) -> torch.UntypedStorage:
     values = _empty(coding.elements, dtype=coding.dtype, device=buffer.device)
     side = native(buffer.device)
     lib.memopt_blocks_dequantize(
-        side.device._handle.pointer,
-        _lists.array([values]),
-        _matrix(coding, buffer.data_ptr()),
-        1,
-        side.stream(),
+        side.device._handle.pointer, _lists.array([values]), _matrix(coding, buffer.data_ptr()), 1, side.stream()
     )
     return values.untyped_storage()
 
@@ -151,9 +142,7 @@ class Coded:
 
     __slots__ = ("saved", "size", "stride", "offset")
 
-    def __init__(
-        self, saved: Saved, size: Tuple[int, ...], stride: Tuple[int, ...], offset: int
-    ) -> None:
+    def __init__(self, saved: Saved, size: Tuple[int, ...], stride: Tuple[int, ...], offset: int) -> None:
         self.saved = saved  # the slot's buffer
         self.size = size
         self.stride = stride

@@ -26,12 +26,7 @@ class History:
     """Events of all devices since it was made, at most `max_entries` for each device, with the
     Python frames of allocations if `stacks` is given."""
 
-    def __init__(
-        self,
-        max_entries: int,
-        skipped: Container[str] = (),
-        stacks: Optional[Stacks] = None,
-    ) -> None:
+    def __init__(self, max_entries: int, skipped: Container[str] = (), stacks: Optional[Stacks] = None) -> None:
         self._most = max_entries
         self._skipped = skipped
         self._stacks = stacks
@@ -132,4 +127,3 @@ class _Ring:
     def __init__(self, pool: Tuple[int, int]) -> None:
         self.next = 0
         self.entries = _events.Entries(pool)
-

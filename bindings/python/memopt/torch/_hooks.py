@@ -22,11 +22,7 @@ Unpack = Callable[[Any], torch.Tensor]
 
 
 def hooked(
-    pack: Pack,
-    unpack: Unpack,
-    function: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Dict[str, Any],
+    pack: Pack, unpack: Unpack, function: Callable[..., Any], args: Sequence[Any], kwargs: Dict[str, Any]
 ) -> Any:
     """Calls a function with hooks in place."""
     if not enabled():

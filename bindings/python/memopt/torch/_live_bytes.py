@@ -23,11 +23,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._note(tensor, count=False)
 
     def __torch_dispatch__(
-        self,
-        function: Any,
-        types: Any,
-        args: Tuple[Any, ...] = (),
-        kwargs: Optional[Dict[str, Any]] = None,
+        self, function: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Optional[Dict[str, Any]] = None
     ) -> Any:
         result = function(*args, **(kwargs or {}))
         for value in tree_iter(result):

@@ -42,9 +42,7 @@ def plan(modules: Sequence[Function], x: torch.Tensor, budget: Size) -> Tuple[An
         found = _known[key] = _Measured(tuple(map(_reference, modules)), stages, costs, {})
     made = found.plans.get(limit)
     if made is None:
-        made = found.plans[limit] = Schedule(
-            found.costs, limit, input_bytes=_bytes(x), input_gradient=x.requires_grad
-        )
+        made = found.plans[limit] = Schedule(found.costs, limit, input_bytes=_bytes(x), input_gradient=x.requires_grad)
     return [_Joined([modules[i] for i in group]) for group in found.stages], made
 
 
@@ -93,17 +91,13 @@ class _Joined:
         return " + ".join(type(module).__qualname__ for module in self.modules)
 
 
-def _measure(
-    modules: Sequence[Function], x: torch.Tensor
-) -> Tuple[List[List[int]], List[schedule.Stage]]:
+def _measure(modules: Sequence[Function], x: torch.Tensor) -> Tuple[List[List[int]], List[schedule.Stage]]:
     """Groups of numbers of modules, and their costs. Nothing of the model is changed."""
     here = CallContext([x], True)
     return here.run(_measure_here, modules, x.detach())  # type: ignore[no-any-return]
 
 
-def _measure_here(
-    modules: Sequence[Function], x: torch.Tensor
-) -> Tuple[List[List[int]], List[schedule.Stage]]:
+def _measure_here(modules: Sequence[Function], x: torch.Tensor) -> Tuple[List[List[int]], List[schedule.Stage]]:
     with _buffers_kept(modules):
         groups = _groups(modules, x)
         costs = []
@@ -135,9 +129,7 @@ def _groups(modules: Sequence[Function], x: torch.Tensor) -> List[List[int]]:
     return groups
 
 
-def _measure_stage(
-    stage: _Joined, x: torch.Tensor, number: int
-) -> Tuple[schedule.Stage, torch.Tensor]:
+def _measure_stage(stage: _Joined, x: torch.Tensor, number: int) -> Tuple[schedule.Stage, torch.Tensor]:
     parameters = [p for p in _parameters(stage.modules) if p.requires_grad]
     known = list(_tensors(stage.modules)) + [x]
     needs = x.is_floating_point() or x.is_complex()
@@ -166,11 +158,7 @@ class _Run:
     """A forward and a backward of a stage, measured. Parameters' gradients are not counted."""
 
     def __init__(
-        self,
-        stage: _Joined,
-        x: torch.Tensor,
-        parameters: List[torch.Tensor],
-        known: List[torch.Tensor],
+        self, stage: _Joined, x: torch.Tensor, parameters: List[torch.Tensor], known: List[torch.Tensor]
     ) -> None:
         storages = {tensor.untyped_storage()._cdata for tensor in known}
         saved: Dict[int, int] = {}
@@ -193,9 +181,7 @@ class _Run:
             self._backward(result, x, parameters, live)
         self.saved_bytes = sum(saved.values())
 
-    def _backward(
-        self, result: torch.Tensor, x: torch.Tensor, parameters: List[torch.Tensor], live: Any
-    ) -> None:
+    def _backward(self, result: torch.Tensor, x: torch.Tensor, parameters: List[torch.Tensor], live: Any) -> None:
         self.backward_seconds, self.backward_peak = 0.0, 0
         wanted = [t for t in [x, *parameters] if t.requires_grad]
         if not result.requires_grad or not wanted:
@@ -243,10 +229,7 @@ class _buffers_kept:
 
     def __init__(self, modules: Sequence[Any]) -> None:
         self._buffers = [
-            (b, b.clone())
-            for module in modules
-            if isinstance(module, torch.nn.Module)
-            for b in module.buffers()
+            (b, b.clone()) for module in modules if isinstance(module, torch.nn.Module) for b in module.buffers()
         ]
 
     def __enter__(self) -> None:

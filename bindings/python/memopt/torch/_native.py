@@ -59,7 +59,6 @@ class Native:
             return None
         return torch.cuda.current_stream(self.torch_device).cuda_stream or None
 
-
     def _follow(self) -> None:
         with _lock:
             threads = _torch_threads()
@@ -81,9 +80,7 @@ def native(device: torch.device) -> Native:
     elif device.type == "cpu":
         index = 0
     else:
-        raise TypeError(
-            "memopt supports tensors on cpu and cuda devices, not on %s" % device
-        )
+        raise TypeError("memopt supports tensors on cpu and cuda devices, not on %s" % device)
     key = (os.getpid(), device.type, index)
     found = _natives.get(key)
     if found is None:

@@ -183,9 +183,7 @@ class Packer:
         self.saved += 1
         return saved
 
-    def find(
-        self, storage: torch.UntypedStorage, tensor: torch.Tensor, start: int, end: int
-    ) -> Optional[Saved]:
+    def find(self, storage: torch.UntypedStorage, tensor: torch.Tensor, start: int, end: int) -> Optional[Saved]:
         """The first tensor of a slot that has these bytes of the storage, as they are now."""
         slot = self.by_storage.get(id(storage))
         if slot is None:
@@ -197,17 +195,11 @@ class Packer:
         if coding is not None:  # the whole storage
             same = coding.version == tensor._version and coding.dtype is tensor.dtype
             return hold if same else None
-        if (
-            slot.version != tensor._version
-            or slot.start > start
-            or slot.start + slot.nbytes < end
-        ):
+        if slot.version != tensor._version or slot.start > start or slot.start + slot.nbytes < end:
             return None
         return hold
 
-    def code(
-        self, store: Store, storage: torch.UntypedStorage, tensor: torch.Tensor, total: int
-    ) -> Optional[Saved]:
+    def code(self, store: Store, storage: torch.UntypedStorage, tensor: torch.Tensor, total: int) -> Optional[Saved]:
         """Stores a storage's elements in a block-scaled format; None: it is to be stored exactly."""
         coder = self.coder
         if coder is None or total < coder.min_bytes:
@@ -230,13 +222,7 @@ class Packer:
         return saved
 
     def store_bytes(
-        self,
-        saved: Saved,
-        store: Store,
-        storage: torch.UntypedStorage,
-        tensor: torch.Tensor,
-        start: int,
-        nbytes: int,
+        self, saved: Saved, store: Store, storage: torch.UntypedStorage, tensor: torch.Tensor, start: int, nbytes: int
     ) -> Slot:
         """Stores bytes of the tensor's storage, for it as the first."""
         slot = new_slot(saved, store, self, storage, tensor._version, start, nbytes)
@@ -253,9 +239,7 @@ class Packer:
         else:
             slot.copy_out(tensor)
 
-    def pack_sparse(
-        self, tensor: torch.Tensor, size: Tuple[int, ...], stride: Tuple[int, ...]
-    ) -> Any:
+    def pack_sparse(self, tensor: torch.Tensor, size: Tuple[int, ...], stride: Tuple[int, ...]) -> Any:
         """Stores the elements of a view with wide gaps, each once."""
         once = [1 if step == 0 else length for length, step in zip(size, stride)]
         elements = tensor.detach().as_strided(once, stride).contiguous()
@@ -317,9 +301,7 @@ class Packer:
             store = slot.store
             ticket = slot.ticket
             if packed.whole == DENSE and ticket and store.inline:
-                value = _empty_strided(
-                    packed.size, packed.stride, dtype=packed.dtype, device=store.device
-                )
+                value = _empty_strided(packed.size, packed.stride, dtype=packed.dtype, device=store.device)
                 store.unpack_inline(ticket, value.data_ptr(), slot.nbytes)
                 return value
         elif kind is Kept:
@@ -349,9 +331,7 @@ class Packer:
         for device, store in list(self.stores.items()):
             if store is not None:
                 for name, value in store.stats().items():
-                    total[name] += value - (
-                        self.baselines[device][name] if name in _COUNTERS else 0
-                    )
+                    total[name] += value - (self.baselines[device][name] if name in _COUNTERS else 0)
         for name in _OWN:
             total[name] = getattr(self, name)
         return total
@@ -394,9 +374,7 @@ def keep(tensor: torch.Tensor) -> Kept:
     return Kept(tensor if tensor.grad_fn is None else tensor.detach())
 
 
-def reach(
-    size: Iterable[int], stride: Iterable[int], offset: int, itemsize: int, total: int
-) -> Tuple[int, int]:
+def reach(size: Iterable[int], stride: Iterable[int], offset: int, itemsize: int, total: int) -> Tuple[int, int]:
     """The bytes of a storage that a view lies in, or all of them where it is the most."""
     last = offset
     for length, step in zip(size, stride):

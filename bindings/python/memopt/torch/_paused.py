@@ -67,8 +67,7 @@ def refuse_nested(call: str, device: int) -> None:
             Status.BUSY,
             "%s: this thread is inside tagged() or pool() on cuda:%d already, with the tag %r, and "
             "torch allocates from that pool until it is left; leave it first, or call "
-            "enable_allocator(), with which tags can be nested"
-            % (call, device, _open.tags[device]),
+            "enable_allocator(), with which tags can be nested" % (call, device, _open.tags[device]),
         )
 
 
@@ -83,20 +82,13 @@ def paused_tags(devices: Sequence[int]) -> FrozenSet[str]:
 
 
 def pause(
-    devices: Sequence[int],
-    names: Sequence[str],
-    keep: bool,
-    file: Union[str, "os.PathLike[str]", None],
+    devices: Sequence[int], names: Sequence[str], keep: bool, file: Union[str, "os.PathLike[str]", None]
 ) -> Paused:
     """Pauses the tags, or all, on all devices; after a failure none is paused."""
     _refuse_open(names)
     options = _abi.PauseOptions(
         path=None if file is None else os.fsencode(file),
-        how=_abi.Pause.FILE
-        if file is not None
-        else _abi.Pause.KEEP
-        if keep
-        else _abi.Pause.DISCARD,
+        how=_abi.Pause.FILE if file is not None else _abi.Pause.KEEP if keep else _abi.Pause.DISCARD,
     )
     sums, done = [0, 0, 0], []
     try:
@@ -127,9 +119,7 @@ def _refuse_open(names: Sequence[str]) -> None:
         used = [name for name, count in _in_pools.items() if count and (not names or name in names)]
     if used:
         raise errors.BusyError(
-            Status.BUSY,
-            "pause: tagged(%r) or a pool() is not left yet, and torch could reuse what is paused"
-            % used[0],
+            Status.BUSY, "pause: tagged(%r) or a pool() is not left yet, and torch could reuse what is paused" % used[0]
         )
 
 
@@ -149,9 +139,7 @@ def _where(devices: Sequence[int], names: Sequence[str], paused: bool) -> List[T
     call, wanted = ("resume", "not paused") if paused else ("pause", "paused already")
     for name in names:
         if name not in known:
-            raise ValueError(
-                "%s: tag %r is not known; the tags are %s" % (call, name, ", ".join(sorted(known)))
-            )
+            raise ValueError("%s: tag %r is not known; the tags are %s" % (call, name, ", ".join(sorted(known))))
         if name not in right:
             raise errors.BusyError(Status.BUSY, "%s: tag %r is %s" % (call, name, wanted))
     if not found:

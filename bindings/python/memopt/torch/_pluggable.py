@@ -49,9 +49,7 @@ def reset_peaks(device: int) -> None:
         lib.memopt_allocator_reset_peaks(handle)
 
 
-def segments(
-    device: int, frames: Callable[[int], List[Frame]] = no_frames
-) -> List[Dict[str, Any]]:
+def segments(device: int, frames: Callable[[int], List[Frame]] = no_frames) -> List[Dict[str, Any]]:
     """The segments of all its allocators; those of graphs come last, with their pools' ids."""
     found: List[Dict[str, Any]] = []
     for number, handle in enumerate(handles(device)):

@@ -95,10 +95,7 @@ def _outline_text(noted: Any, outline: Any) -> str:
 
 def _hashes(tensor: torch.Tensor) -> Optional[torch.Tensor]:
     """A hash for each 4 KiB; None for what has no plain memory (sparse and the like)."""
-    if tensor.layout is not torch.strided or type(tensor) not in (
-        torch.Tensor,
-        torch.nn.Parameter,
-    ):
+    if tensor.layout is not torch.strided or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         return None
     dense = tensor.detach().contiguous()
     size = dense.numel() * dense.element_size()
@@ -112,7 +109,5 @@ def _hashes(tensor: torch.Tensor) -> Optional[torch.Tensor]:
         side = native(tensor.device)
         raw = TensorStruct(data=dense.data_ptr(), count=size, dtype=DType.U8)
         hashes = ctypes.cast(result.data_ptr(), ctypes.POINTER(ctypes.c_uint64))
-        lib.memopt_content_hash(
-            side.device._handle.pointer, hashes, ctypes.byref(raw), side.stream()
-        )
+        lib.memopt_content_hash(side.device._handle.pointer, hashes, ctypes.byref(raw), side.stream())
     return result

@@ -36,9 +36,7 @@ _NAMES = {
     "F64": "float64",
 }
 _DTYPES: Dict[str, torch.dtype] = {  # older versions of torch lack some
-    name: getattr(torch, torch_name)
-    for name, torch_name in _NAMES.items()
-    if hasattr(torch, torch_name)
+    name: getattr(torch, torch_name) for name, torch_name in _NAMES.items() if hasattr(torch, torch_name)
 }
 
 
@@ -97,8 +95,7 @@ def read_index(path: str) -> Dict[str, str]:
             or "\0" in file_name
         ):
             raise ValueError(
-                "%s: tensor %r is in %r, which is not the name of a file in the same folder"
-                % (path, name, file_name)
+                "%s: tensor %r is in %r, which is not the name of a file in the same folder" % (path, name, file_name)
             )
     return {name: os.path.join(folder, file_name) for name, file_name in files.items()}
 
@@ -170,15 +167,9 @@ def _check_ranges(path: str, entries: Dict[str, Entry], start: int, size: int) -
         if entry.offset < end:
             raise ValueError("%s: tensors %r and %r overlap" % (path, last, name))
         if entry.offset > end:
-            raise ValueError(
-                "%s: %d bytes before tensor %r belong to no tensor"
-                % (path, entry.offset - end, name)
-            )
+            raise ValueError("%s: %d bytes before tensor %r belong to no tensor" % (path, entry.offset - end, name))
         end, last = entry.offset + entry.nbytes, name
         if end > size:
-            raise ValueError(
-                "%s: tensor %r ends at byte %d, the file at %d; is it cut off?"
-                % (path, name, end, size)
-            )
+            raise ValueError("%s: tensor %r ends at byte %d, the file at %d; is it cut off?" % (path, name, end, size))
     if end != size:
         raise ValueError("%s: %d bytes at the end belong to no tensor" % (path, size - end))

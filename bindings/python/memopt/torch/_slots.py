@@ -45,17 +45,7 @@ def changed(tensor: torch.Tensor, version: int) -> RuntimeError:
 class Saved:
     """A tensor in a slot."""
 
-    __slots__ = (
-        "slot",
-        "hold",
-        "source",
-        "dtype",
-        "size",
-        "stride",
-        "offset",
-        "whole",
-        "__weakref__",
-    )
+    __slots__ = ("slot", "hold", "source", "dtype", "size", "stride", "offset", "whole", "__weakref__")
 
     slot: "Slot"
     hold: "Optional[Saved]"  # the slot's life; None: this is it
@@ -77,9 +67,7 @@ class Saved:
                 return result
         storage, start = slot.bytes(stream)
         offset = self.offset + start // self.dtype.itemsize
-        return _empty(0, dtype=self.dtype, device=store.device).set_(
-            storage, offset, self.size, self.stride
-        )
+        return _empty(0, dtype=self.dtype, device=store.device).set_(storage, offset, self.size, self.stride)
 
 
 #: Values of Saved.whole: bytes in any order, or those of a contiguous tensor.
@@ -223,13 +211,7 @@ _numbers = itertools.count(1)
 
 
 def new_slot(
-    saved: Saved,
-    store: Store,
-    owner: Any,
-    storage: torch.UntypedStorage,
-    version: int,
-    start: int,
-    nbytes: int,
+    saved: Saved, store: Store, owner: Any, storage: torch.UntypedStorage, version: int, start: int, nbytes: int
 ) -> Slot:
     """A slot without bytes yet, for its first tensor."""
     key, number, origin = id(storage), next(_numbers), weakref.ref(storage)
@@ -261,9 +243,7 @@ class Sparse:
     def tensor(self, stream: Any) -> torch.Tensor:
         """The value, in the order of `stream`."""
         elements = self.saved.tensor(stream)
-        result = _empty_strided(
-            elements.size(), self.stride, dtype=elements.dtype, device=elements.device
-        )
+        result = _empty_strided(elements.size(), self.stride, dtype=elements.dtype, device=elements.device)
         return result.copy_(elements).as_strided(self.size, self.stride)
 
 

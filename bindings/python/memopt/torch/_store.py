@@ -52,20 +52,13 @@ def _function(name: str, *parameters: Any, calls: ctypes.CDLL = _calls) -> Any:
 
 _PACK, _UNPACK = "memopt_offloader_request_pack", "memopt_offloader_request_unpack"
 _pack, _pack_short = _function(_PACK, c_void_p), _function(_PACK, c_void_p, calls=_short_calls)
-_unpack, _unpack_short = (
-    _function(_UNPACK, c_void_p),
-    _function(_UNPACK, c_void_p, calls=_short_calls),
-)
-_prefetch_into = _function(
-    "memopt_offloader_prefetch_into", c_void_p, c_uint64, c_void_p, c_uint64, c_void_p
-)
+_unpack, _unpack_short = (_function(_UNPACK, c_void_p), _function(_UNPACK, c_void_p, calls=_short_calls))
+_prefetch_into = _function("memopt_offloader_prefetch_into", c_void_p, c_uint64, c_void_p, c_uint64, c_void_p)
 _wait_unpacked = _function("memopt_offloader_wait_unpacked", c_void_p, c_uint64, c_void_p)
 _wait_packed = _function("memopt_offloader_wait_packed", c_void_p, c_uint64, c_void_p)
 _query_packed = _function("memopt_offloader_query_packed", c_void_p, c_uint64)
 _release = _function("memopt_offloader_release", c_void_p, c_uint64, c_void_p)
-_release_many = _function(
-    "memopt_offloader_release_many", c_void_p, c_void_p, c_uint64, c_void_p, c_void_p
-)
+_release_many = _function("memopt_offloader_release_many", c_void_p, c_void_p, c_uint64, c_void_p, c_void_p)
 
 
 class Options(NamedTuple):
@@ -319,9 +312,7 @@ class Store:
         released, ended = c_uint64(), 0
         address, count = tickets.buffer_info()
         while ended < count:
-            status = _release_many(
-                self._pointer, address + 8 * ended, count - ended, None, ctypes.addressof(released)
-            )
+            status = _release_many(self._pointer, address + 8 * ended, count - ended, None, ctypes.addressof(released))
             ended += released.value
             if status:
                 self._refused(slots[ended], status)

@@ -11,11 +11,7 @@ import torch
 
 from .._abi import DType, TensorStruct
 
-_WIDE = {
-    torch.float32: DType.F32.value,
-    torch.float16: DType.F16.value,
-    torch.bfloat16: DType.BF16.value,
-}
+_WIDE = {torch.float32: DType.F32.value, torch.float16: DType.F16.value, torch.bfloat16: DType.BF16.value}
 #: The types that gradients have here.
 GRADIENT_TYPES = frozenset(_WIDE)
 _CODES: Dict[torch.dtype, int] = {
@@ -42,9 +38,7 @@ _numel = torch.Tensor.numel
 
 def is_plain(tensor: torch.Tensor) -> bool:
     """Whether it is a strided tensor on a device of the library, not a subclass."""
-    return (
-        type(tensor) in PLAIN and tensor.layout is _strided and (tensor.is_cpu or tensor.is_cuda)
-    )
+    return type(tensor) in PLAIN and tensor.layout is _strided and (tensor.is_cpu or tensor.is_cuda)
 
 
 def is_freed(tensor: torch.Tensor) -> bool:

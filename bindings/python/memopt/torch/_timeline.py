@@ -61,9 +61,7 @@ class Timeline(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """What is accumulated into these is a gradient, even if it is gone at the end."""
         for parameter in parameters:
             if parameter.requires_grad and parameter.is_leaf:
-                self._hooks.append(
-                    parameter.register_post_accumulate_grad_hook(self._note_gradient)
-                )
+                self._hooks.append(parameter.register_post_accumulate_grad_hook(self._note_gradient))
 
     def _note_gradient(self, parameter: torch.Tensor) -> None:
         if parameter.grad is not None:
@@ -108,13 +106,7 @@ class Timeline(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._enter(part, "activations", from_the_start=True)
         return tensor
 
-    def __torch_dispatch__(
-        self,
-        function: Any,
-        types: Any,
-        args: Tuple[Any, ...] = (),
-        kwargs: Any = None,
-    ) -> Any:
+    def __torch_dispatch__(self, function: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         # torch.tensor() makes its result unseen, and then lifts it.
         self._see((args, kwargs), from_the_start=function is not _LIFT)

@@ -162,14 +162,10 @@ class TorchMemory:
                 self._kept.append(table)
             self._history = History(max_entries, frozenset(skip_actions), table)
 
-    def record_legacy(
-        self, enabled: bool, context: bool = True, max_entries: int = 1, *_rest: Any
-    ) -> None:
+    def record_legacy(self, enabled: bool, context: bool = True, max_entries: int = 1, *_rest: Any) -> None:
         """The form with a bool."""
         self.record(
-            "all" if enabled and max_entries > 1 else None,
-            "alloc" if context else None,
-            max_entries=max_entries,
+            "all" if enabled and max_entries > 1 else None, "alloc" if context else None, max_entries=max_entries
         )
 
     def recording(self) -> bool:

@@ -62,9 +62,7 @@ class TorchAllocator:
         self._device = device
         self._seen: Optional[TorchMemory] = None  # once enabled
         global _last
-        lib.memopt_pluggable_configure(
-            _backend().encode(), c_text(self._config, "a configuration"), _torch_raise()
-        )
+        lib.memopt_pluggable_configure(_backend().encode(), c_text(self._config, "a configuration"), _torch_raise())
         _last = self
 
     @property
@@ -201,9 +199,7 @@ class TorchAllocator:
         indexes = range(torch.cuda.device_count()) if device is None else [self._index(device)]
         return sum(output(lib.memopt_pluggable_trim_to_sync, i, most) for i in indexes)
 
-    def mark_step(
-        self, device: DeviceLike = None, *, learn: bool = False, end: bool = False
-    ) -> None:
+    def mark_step(self, device: DeviceLike = None, *, learn: bool = False, end: bool = False) -> None:
         """Marks the end of a training step on a device, as :meth:`memopt.Allocator.mark_step`: after
         ``optimizer.step()``, say. Memory of recorded graphs takes no part. Only of the allocator
         that is enabled for the process."""
@@ -302,9 +298,7 @@ def _refuse_late() -> None:
 
 def _needs_gpu(what: str) -> None:
     if not torch.cuda.is_available():
-        raise RuntimeError(
-            "%s: torch sees no GPU, and on the CPU torch's allocator cannot be replaced" % what
-        )
+        raise RuntimeError("%s: torch sees no GPU, and on the CPU torch's allocator cannot be replaced" % what)
 
 
 def _backend() -> str:
@@ -355,9 +349,7 @@ def _known_items(name: str, text: str) -> str:
         if wrong is None:
             good.append(item)
         else:
-            warnings.warn(
-                "enable_allocator: %r of %s is left out: %s" % (item, name, wrong), stacklevel=5
-            )
+            warnings.warn("enable_allocator: %r of %s is left out: %s" % (item, name, wrong), stacklevel=5)
     return ",".join(good)
 
 

@@ -47,11 +47,7 @@ class GradScaler(torch.amp.GradScaler):
     """
 
     def _unscale_grads_(
-        self,
-        optimizer: torch.optim.Optimizer,
-        inv_scale: torch.Tensor,
-        found_inf: torch.Tensor,
-        allow_fp16: bool,
+        self, optimizer: torch.optim.Optimizer, inv_scale: torch.Tensor, found_inf: torch.Tensor, allow_fp16: bool
     ) -> PerDevice:
         return _visit(optimizer, inv_scale, found_inf, True, allow_fp16)
 
@@ -81,9 +77,7 @@ def _gradients_of(optimizer: torch.optim.Optimizer, allow_fp16: bool) -> List[to
     for number, group in enumerate(optimizer.param_groups):
         for place, parameter in enumerate(group["params"]):
             if not isinstance(parameter, torch.Tensor):
-                raise AssertionError(
-                    "expected param to be torch.Tensor, got %s" % type(parameter).__name__
-                )
+                raise AssertionError("expected param to be torch.Tensor, got %s" % type(parameter).__name__)
             gradient = parameter.grad
             if gradient is None or id(gradient) in found:
                 continue
@@ -124,11 +118,7 @@ def _plain_gradients(optimizer: torch.optim.Optimizer) -> List[torch.Tensor]:
 
 @torch.no_grad()
 def _visit(
-    optimizer: torch.optim.Optimizer,
-    inv_scale: torch.Tensor,
-    found_inf: torch.Tensor,
-    scale: bool,
-    allow_fp16: bool,
+    optimizer: torch.optim.Optimizer, inv_scale: torch.Tensor, found_inf: torch.Tensor, scale: bool, allow_fp16: bool
 ) -> PerDevice:
     """Multiplies the gradients if wanted; the found-inf flag of each device that has some."""
     gradients = _plain_gradients(optimizer)
@@ -159,12 +149,7 @@ def _visit_each(
 
 
 def _visit_ours(
-    side: Native,
-    gradients: List[torch.Tensor],
-    array: Any,
-    factor: torch.Tensor,
-    flag: torch.Tensor,
-    scale: bool,
+    side: Native, gradients: List[torch.Tensor], array: Any, factor: torch.Tensor, flag: torch.Tensor, scale: bool
 ) -> None:
     handle, stream, count = side.device._handle.pointer, side.stream(), len(gradients)
     if not scale:
@@ -201,10 +186,7 @@ def clip_grad_norm_(
         generated = isinstance(parameters, types.GeneratorType)
         parameters = list(parameters)
         if generated and not parameters:
-            warnings.warn(
-                "`parameters` is an empty generator, no gradient clipping will occur.",
-                stacklevel=3,
-            )
+            warnings.warn("`parameters` is an empty generator, no gradient clipping will occur.", stacklevel=3)
     gradients = [gradient for gradient in map(_grad, parameters) if gradient is not None]
     if float(norm_type) == 2.0 and 0.0 < float(max_norm) < math.inf and not error_if_nonfinite:
         alike = _tensor_lists.alike(gradients)
@@ -214,9 +196,7 @@ def clip_grad_norm_(
     if float(norm_type) == math.inf and _are_shards(gradients):
         return _clip_largest(gradients, float(max_norm), error_if_nonfinite)
     if float(norm_type) != 2.0 or _tensor_lists.parted(gradients)[1]:
-        return torch.nn.utils.clip_grad_norm_(
-            parameters, max_norm, norm_type, error_if_nonfinite, foreach
-        )
+        return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite, foreach)
     if not gradients:
         return torch.tensor(0.0)
     return _clip(gradients, float(max_norm), error_if_nonfinite)
@@ -294,9 +274,7 @@ def _scratch(side: Native, array: Any, count: int) -> torch.Tensor:
     return torch.empty(room // 8, dtype=torch.int64, device=side.torch_device)
 
 
-def _clip_here(
-    side: Native, gradients: List[torch.Tensor], array: Any, max_norm: float
-) -> torch.Tensor:
+def _clip_here(side: Native, gradients: List[torch.Tensor], array: Any, max_norm: float) -> torch.Tensor:
     norm = torch.empty((), dtype=torch.float32, device=side.torch_device)
     scratch = _scratch(side, array, len(gradients))
     lib.memopt_clip(

@@ -52,15 +52,11 @@ class _StageFrame(Frame):
 class _Chain:
     """One run of a chain through a schedule."""
 
-    def __init__(
-        self, stages: Sequence[Stage], plan: Schedule, x: torch.Tensor, check: str, random: bool
-    ) -> None:
+    def __init__(self, stages: Sequence[Stage], plan: Schedule, x: torch.Tensor, check: str, random: bool) -> None:
         self.stages = stages
         self.check = check
         self.steps = plan.steps
-        self.next = next(
-            n for n, (operation, _) in enumerate(plan.steps) if operation is Operation.BACKWARD
-        )
+        self.next = next(n for n, (operation, _) in enumerate(plan.steps) if operation is Operation.BACKWARD)
         self.random = random
         #: What each stage met in the first run.
         self.contexts: List[CallContext] = []
@@ -158,8 +154,7 @@ class _Kept:
         if self.tensor._version != self.version:
             raise RuntimeError(
                 "checkpoint_sequential: a value that a module of the chain reads was changed in"
-                " place after it was kept (version %d, expected %d)"
-                % (self.tensor._version, self.version)
+                " place after it was kept (version %d, expected %d)" % (self.tensor._version, self.version)
             )
         return self.tensor.detach()
 
@@ -228,21 +223,16 @@ def _plain(stages: Sequence[Stage], x: Any) -> Any:
     return x
 
 
-def _in_segments(
-    stages: List[Stage], segments: Any, x: Any, random: bool, check: str
-) -> Any:
+def _in_segments(stages: List[Stage], segments: Any, x: Any, random: bool, check: str) -> Any:
     if not isinstance(segments, int) or x is None:
         raise TypeError(
             "checkpoint_sequential: give (functions, input, budget=…), or torch's (functions,"
-            " segments, input); here segments is a %s, and input a %s"
-            % (type(segments).__name__, type(x).__name__)
+            " segments, input); here segments is a %s, and input a %s" % (type(segments).__name__, type(x).__name__)
         )
     if segments < 1:
         raise ValueError("checkpoint_sequential: segments is %d; it must be at least 1" % segments)
     size = max(len(stages) // segments, 1)
     cuts = [size * i for i in range(min(segments, len(stages)))]
     for start, end in zip(cuts, cuts[1:]):
-        x = checkpoint(
-            _plain, stages[start:end], x, preserve_rng_state=random, determinism_check=check
-        )
+        x = checkpoint(_plain, stages[start:end], x, preserve_rng_state=random, determinism_check=check)
     return _plain(stages[cuts[-1] :], x)

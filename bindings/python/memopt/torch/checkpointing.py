@@ -225,22 +225,19 @@ class Frame:
             raise CheckpointError(
                 "checkpoint of %s: saved tensor %d of %d %s. Is a random state not restored, an"
                 " input or a global changed since the first run, or an operation not deterministic,"
-                " or does it leave memory unwritten?"
-                % (self.name, index, len(self.holders), difference)
+                " or does it leave memory unwritten?" % (self.name, index, len(self.holders), difference)
             )
 
     def _more_text(self, count: int) -> str:
         return (
             "checkpoint of %s: the first run saved %d tensors for backward, the recomputation"
-            " at least %d; the function must do the same work each time"
-            % (self.name, len(self.holders), count)
+            " at least %d; the function must do the same work each time" % (self.name, len(self.holders), count)
         )
 
     def _fewer_text(self, count: int) -> str:
         return (
             "checkpoint of %s: the first run saved %d tensors for backward, the recomputation"
-            " only %d; the function must do the same work each time"
-            % (self.name, len(self.holders), count)
+            " only %d; the function must do the same work each time" % (self.name, len(self.holders), count)
         )
 
 
@@ -248,9 +245,7 @@ def _identity(tensor: Any) -> Any:
     return tensor
 
 
-def _within(
-    context: ContextManager[Any], function: Callable[..., Any], args: Any, kwargs: Any
-) -> Any:
+def _within(context: ContextManager[Any], function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     with context:
         return function(*args, **kwargs)
     return _UNFINISHED
@@ -349,12 +344,7 @@ def checkpoint(
         if not early_stop:
             options["early_stop"] = False
         return torch.utils.checkpoint.checkpoint(
-            function,
-            *args,
-            use_reentrant=False,
-            preserve_rng_state=preserve_rng_state,
-            **options,
-            **kwargs,
+            function, *args, use_reentrant=False, preserve_rng_state=preserve_rng_state, **options, **kwargs
         )
     forced = getattr(torch.utils.checkpoint, "_enable_checkpoint_early_stop", None)
     first, again = context_fn()

@@ -93,6 +93,4 @@ class DeepSpeedCPUAdam8bit(DeepSpeedCPUAdam):
 
 
 # ZeRO looks a client's optimizer up here, by its exact class.
-import_module("deepspeed.runtime.zero.utils").ZERO_SUPPORTED_OPTIMIZERS.extend(
-    (DeepSpeedCPUAdam, DeepSpeedCPUAdam8bit)
-)
+import_module("deepspeed.runtime.zero.utils").ZERO_SUPPORTED_OPTIMIZERS.extend((DeepSpeedCPUAdam, DeepSpeedCPUAdam8bit))

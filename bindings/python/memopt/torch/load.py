@@ -70,9 +70,7 @@ def load_safetensors(
     part of the model loaded. Hooks of load_state_dict() are not run.
     """
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-        raise TypeError(
-            "load_safetensors: dtype must be a floating-point type or None, not %s" % dtype
-        )
+        raise TypeError("load_safetensors: dtype must be a floating-point type or None, not %s" % dtype)
     entries = _entries_of(os.fspath(path))
     slots = _slots_of(model)
     tasks, missing, unexpected = _matched(model, entries, slots, strict)
@@ -156,10 +154,7 @@ def _slots_of(model: torch.nn.Module) -> Dict[str, _Slot]:
 
 
 def _matched(
-    model: torch.nn.Module,
-    entries: Dict[str, _safetensors.Entry],
-    slots: Dict[str, _Slot],
-    strict: bool,
+    model: torch.nn.Module, entries: Dict[str, _safetensors.Entry], slots: Dict[str, _Slot], strict: bool
 ) -> Tuple[List[_Task], List[str], List[str]]:
     """What to load, in the order of the files; missing and unexpected names."""
     errors, tasks, given = [], [], set()
@@ -182,10 +177,7 @@ def _matched(
     if strict and missing:
         errors.insert(0, "Missing key(s) in state_dict: %s. " % _quoted(missing))
     if errors:
-        raise RuntimeError(
-            "Error(s) in loading state_dict for %s:\n\t%s"
-            % (type(model).__name__, "\n\t".join(errors))
-        )
+        raise RuntimeError("Error(s) in loading state_dict for %s:\n\t%s" % (type(model).__name__, "\n\t".join(errors)))
     tasks.sort(key=lambda task: (task.entry.path, task.entry.offset))
     return tasks, missing, unexpected
 
@@ -207,12 +199,7 @@ def _check_slot(key: str, tensor: torch.Tensor) -> None:
 
 
 @torch.no_grad()
-def _load(
-    task: _Task,
-    reader: "_Reader",
-    dtype: Optional[torch.dtype],
-    device: Optional[torch.device],
-) -> None:
+def _load(task: _Task, reader: "_Reader", dtype: Optional[torch.dtype], device: Optional[torch.device]) -> None:
     tensor, entry = task.slot.tensor, task.entry
     kind = tensor.dtype
     if kind.is_floating_point and dtype is not None:

@@ -1,10 +1,10 @@
 """Tensors that sleep: tagged(), pause() and resume() of the process's allocator.
 
-    allocator = mt.enable_allocator("expandable_segments:True")
-    with mt.tagged("weights"):
-        model = build()
-    mt.pause("weights")     # another engine uses the GPU
-    mt.resume("weights")    # the same addresses, the same bits
+allocator = mt.enable_allocator("expandable_segments:True")
+with mt.tagged("weights"):
+    model = build()
+mt.pause("weights")     # another engine uses the GPU
+mt.resume("weights")    # the same addresses, the same bits
 """
 
 from __future__ import annotations
@@ -22,10 +22,7 @@ def tagged(name: str, device: DeviceLike = None) -> ContextManager[Any]:
 
 
 def pause(
-    *tags: str,
-    keep: bool = True,
-    file: Union[str, "os.PathLike[str]", None] = None,
-    device: DeviceLike = None,
+    *tags: str, keep: bool = True, file: Union[str, "os.PathLike[str]", None] = None, device: DeviceLike = None
 ) -> Paused:
     """:meth:`TorchAllocator.pause` of the allocator that is enabled, or of the last one made."""
     return any_allocator("pause").pause(*tags, keep=keep, file=file, device=device)

@@ -47,10 +47,7 @@ class MemoryReport:
     """What :func:`report` found. ``str()`` is the table; rich prints its own."""
 
     def __init__(
-        self,
-        devices: Dict[str, DeviceMemory],
-        dtypes: Dict[str, Dict[str, int]],
-        modules: List[ModuleMemory],
+        self, devices: Dict[str, DeviceMemory], dtypes: Dict[str, Dict[str, int]], modules: List[ModuleMemory]
     ) -> None:
         #: By device name.
         self.devices = devices
@@ -98,9 +95,7 @@ class MemoryReport:
         sizes = format_size(self.rss), format_size(self.rss_peak)
         notes = ["host memory of this process: %s, at most %s" % sizes]
         if all(memory.at_peak is None for memory in self.devices.values()):
-            notes.append(
-                "activations and the peak of a step: report(..., step=f), f runs one training step"
-            )
+            notes.append("activations and the peak of a step: report(..., step=f), f runs one training step")
         return "\n".join(notes)
 
     def _tables(self) -> Iterator[Tuple[List[str], List[List[str]]]]:
@@ -118,11 +113,7 @@ class MemoryReport:
 
 
 def report(
-    model: torch.nn.Module,
-    optimizer: Any = None,
-    *,
-    step: Optional[Callable[[], Any]] = None,
-    modules: int = 0,
+    model: torch.nn.Module, optimizer: Any = None, *, step: Optional[Callable[[], Any]] = None, modules: int = 0
 ) -> MemoryReport:
     """The memory of a model by what it is for: live values of the tensors that there are.
 
@@ -190,8 +181,7 @@ def _optimizers(optimizer: Any) -> List[Any]:
     for one in many:
         if not (hasattr(one, "state") and hasattr(one, "param_groups")):
             raise TypeError(
-                "report: optimizer must be a torch.optim.Optimizer or a list of them, not %s"
-                % type(one).__name__
+                "report: optimizer must be a torch.optim.Optimizer or a list of them, not %s" % type(one).__name__
             )
     return many
 
@@ -201,9 +191,7 @@ def _optimized(optimizer: Any) -> Iterator[torch.Tensor]:
         yield from group["params"]
 
 
-def _measure(
-    model: torch.nn.Module, optimizers: List[Any], step: Callable[[], Any]
-) -> Dict[str, Peak]:
+def _measure(model: torch.nn.Module, optimizers: List[Any], step: Callable[[], Any]) -> Dict[str, Peak]:
     timeline = Timeline()
     parameters: List[torch.Tensor] = list(model.parameters())
     known = set(map(id, parameters))
@@ -238,15 +226,7 @@ def _device(name: str, known: Dict[str, int], peaks: Optional[Dict[str, Peak]]) 
     if peaks is not None and name in peaks:
         peak, at_peak = peaks[name]
     return DeviceMemory(
-        known["weights"],
-        known["gradients"],
-        known["optimizer"],
-        other,
-        peak,
-        at_peak,
-        reserved,
-        free,
-        total,
+        known["weights"], known["gradients"], known["optimizer"], other, peak, at_peak, reserved, free, total
     )
 
 
@@ -321,8 +301,6 @@ def _text(header: List[str], rows: List[List[str]]) -> str:
     lines = [header, *rows]
     widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
     return "\n".join(
-        "  ".join(
-            [line[0].ljust(widths[0])] + [c.rjust(w) for c, w in zip(line[1:], widths[1:])]
-        ).rstrip()
+        "  ".join([line[0].ljust(widths[0])] + [c.rjust(w) for c, w in zip(line[1:], widths[1:])]).rstrip()
         for line in lines
     )

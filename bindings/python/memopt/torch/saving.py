@@ -149,26 +149,20 @@ class save_on_cpu(saved_tensors_hooks):
         return sum(store.trim() for store in stores if store is not None)
 
 
-def _options(
-    host_limit: int, overflow: Union[None, str, _abi.Overflow], disk: Optional[Disk]
-) -> Options:
+def _options(host_limit: int, overflow: Union[None, str, _abi.Overflow], disk: Optional[Disk]) -> Options:
     path, limit = parse_disk(disk, host_limit)
     if overflow is None:
         overflow = _abi.Overflow.KEEP if path is None else _abi.Overflow.SPILL
     policy = int(choice(_abi.Overflow, overflow, "overflow"))
     if (policy == _abi.Overflow.SPILL) != (path is not None):
-        raise ValueError(
-            "save_on_cpu: overflow 'spill' and disk need each other: pass both, or leave both out"
-        )
+        raise ValueError("save_on_cpu: overflow 'spill' and disk need each other: pass both, or leave both out")
     return Options(host_limit, policy, None if path is None else (os.fsdecode(path), limit))
 
 
 def _bytes(name: str, size: Optional[Size]) -> Optional[int]:
     number = None if size is None else parse_size(size)
     if number is not None and 0 < number < 512:  # it was a number of tensors once
-        raise ValueError(
-            "save_on_cpu: %s is in bytes, or text as '512MiB'; %d is too few" % (name, number)
-        )
+        raise ValueError("save_on_cpu: %s is in bytes, or text as '512MiB'; %d is too few" % (name, number))
     return number
 
 
@@ -177,9 +171,7 @@ def _last(keep_last: Size) -> Tuple[float, float]:
     if isinstance(keep_last, str):
         return math.inf, parse_size(keep_last)
     if keep_last < 0:
-        raise ValueError(
-            "save_on_cpu: keep_last must be a number of tensors or bytes, not %r" % keep_last
-        )
+        raise ValueError("save_on_cpu: keep_last must be a number of tensors or bytes, not %r" % keep_last)
     return keep_last, math.inf
 
 

@@ -74,9 +74,7 @@ def share_tensor(tensor: torch.Tensor) -> TensorExport:
     return TensorExport(tensor)
 
 
-def import_tensor(
-    source: Union[SocketLike, Tuple[bytes, Sequence[int]]], device: DeviceLike = None
-) -> torch.Tensor:
+def import_tensor(source: Union[SocketLike, Tuple[bytes, Sequence[int]]], device: DeviceLike = None) -> torch.Tensor:
     """The tensor of another process, with the same memory: the one that :meth:`TensorExport.send`
     sends to the other end of a connected Unix socket, or a pair of what
     :meth:`TensorExport.describe` and :meth:`TensorExport.open_files` have given. `device` is the
@@ -95,9 +93,7 @@ def import_tensor(
         block = import_block(owner, source)
     first, end = layout.offset, layout.offset + layout.span * layout.dtype.itemsize
     if end > block.nbytes:
-        raise ValueError(
-            "import_tensor: the tensor ends at byte %d of a block of %d" % (end, block.nbytes)
-        )
+        raise ValueError("import_tensor: the tensor ends at byte %d of a block of %d" % (end, block.nbytes))
     whole: torch.Tensor = from_dlpack(block)  # which keeps the block
     return whole[first:end].view(layout.dtype).as_strided(layout.shape, layout.strides)
 
@@ -113,9 +109,7 @@ def _block_of(tensor: torch.Tensor) -> Tuple[int, int]:
             % (str(tensor.layout)[len("torch.") :], tensor.device)
         )
     if tensor.numel() == 0 or tensor.is_conj() or tensor.is_neg() or tensor.is_quantized:
-        raise ValueError(
-            "share_tensor: an empty, conjugate, negative or quantized tensor is no plain memory"
-        )
+        raise ValueError("share_tensor: an empty, conjugate, negative or quantized tensor is no plain memory")
     any_allocator("share_tensor")
     for handle in _pluggable.handles(tensor.device.index):
         base = ctypes.c_void_p()
@@ -169,9 +163,7 @@ def _parse(message: bytes) -> _Layout:
                 return _Layout(dtype, shape, strides, fields["offset"], span)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass
-    raise ValueError(
-        "import_tensor: the message of %d bytes describes no tensor of this version" % len(message)
-    )
+    raise ValueError("import_tensor: the message of %d bytes describes no tensor of this version" % len(message))
 
 
 # --- the socket, whether it blocks or not ---------------------------------------------------------
@@ -200,7 +192,5 @@ def _moved(move: Callable[[], Any], number: int, reading: bool) -> Any:
             ready.poll()
             continue
         if not moved:
-            raise errors.StorageError(
-                Status.IO_ERROR, "import_tensor: the other end of the socket was closed"
-            )
+            raise errors.StorageError(Status.IO_ERROR, "import_tensor: the other end of the socket was closed")
         return moved

@@ -24,8 +24,6 @@ def theirs(device, **options):
     return torch.amp.GradScaler(device.type, **options)
 
 
-
-
 class Recorder(torch.optim.SGD):
     """SGD that counts its steps."""
 

@@ -51,9 +51,7 @@ def _serve(rank: int, size: int, backend: str, meeting: str, pipe: Any) -> None:
     if backend == "nccl":
         torch.cuda.set_device(rank)
     limit = datetime.timedelta(seconds=COLLECTIVE_LIMIT * max(1, size // 2))
-    dist.init_process_group(
-        backend, init_method="file://" + meeting, rank=rank, world_size=size, timeout=limit
-    )
+    dist.init_process_group(backend, init_method="file://" + meeting, rank=rank, world_size=size, timeout=limit)
     while True:
         call = pipe.recv()
         if call is None:
@@ -83,9 +81,7 @@ class Group:
         os.unlink(meeting)
         for rank in range(self.size):
             ours, theirs = context.Pipe()
-            process = context.Process(
-                target=_serve, args=(rank, self.size, self.backend, meeting, theirs), daemon=True
-            )
+            process = context.Process(target=_serve, args=(rank, self.size, self.backend, meeting, theirs), daemon=True)
             process.start()
             theirs.close()
             self._members.append((process, ours))
@@ -213,9 +209,7 @@ def sharded_model(backend: str) -> Any:
 
 def _network() -> Any:
     torch.manual_seed(3)
-    return torch.nn.Sequential(
-        torch.nn.Linear(64, 130), torch.nn.GELU(), torch.nn.Linear(130, 70)
-    )
+    return torch.nn.Sequential(torch.nn.Linear(64, 130), torch.nn.GELU(), torch.nn.Linear(130, 70))
 
 
 def _sharded(model: Any, **options: Any) -> Any:
@@ -268,10 +262,7 @@ def build(layout: str, backend: str, kind: str, lr: float = 1e-2) -> Any:
 
 
 def local_states(model: Any, optimizer: Any) -> Dict[str, Any]:
-    return {
-        name: {k: v.cpu().clone() for k, v in optimizer.state[p].items()}
-        for name, p in model.named_parameters()
-    }
+    return {name: {k: v.cpu().clone() for k, v in optimizer.state[p].items()} for name, p in model.named_parameters()}
 
 
 def steps_in(rank: int, backend: str, layout: str, kind: str, seeds: List[int]) -> Any:
@@ -296,10 +287,7 @@ def _moments(model: Any, optimizer: Any) -> Dict[str, Any]:
     with mt.portable_states(optimizer):
         states = get_optimizer_state_dict(model, optimizer)["state"]
     return {
-        name: {
-            key: (v.full_tensor() if hasattr(v, "full_tensor") else v).clone()
-            for key, v in state.items()
-        }
+        name: {key: (v.full_tensor() if hasattr(v, "full_tensor") else v).clone() for key, v in state.items()}
         for name, state in states.items()
     }
 
@@ -311,15 +299,7 @@ def _result(model: Any, optimizer: Any, portable: bool) -> Any:
     return kept, whole_parameters(model), moments
 
 
-def save(
-    rank: int,
-    backend: str,
-    layout: str,
-    kind: str,
-    path: str,
-    portable: bool = False,
-    flat: bool = False,
-) -> Any:
+def save(rank: int, backend: str, layout: str, kind: str, path: str, portable: bool = False, flat: bool = False) -> Any:
     """Three steps, a checkpoint, two steps more: the states of this process at the checkpoint, the
     parameters at the end, and, if portable, the decoded states of all processes."""
     import torch.distributed.checkpoint as dcp
@@ -358,11 +338,7 @@ def load(
         whole, options = _both_dicts(model, optimizer, flat)
         dcp.load(whole, checkpoint_id=path)
         set_state_dict(
-            model,
-            optimizer,
-            model_state_dict=whole["weights"],
-            optim_state_dict=whole["states"],
-            options=options,
+            model, optimizer, model_state_dict=whole["weights"], optim_state_dict=whole["states"], options=options
         )
         if again:
             dcp.save(_both_dicts(model, optimizer, flat)[0], checkpoint_id=again)

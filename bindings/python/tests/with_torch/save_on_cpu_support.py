@@ -71,10 +71,7 @@ def through(context, *tensors, between=None):
 def assert_same_tensor(one, other):
     assert one.dtype == other.dtype and one.device == other.device
     assert one.shape == other.shape and one.stride() == other.stride()
-    assert torch.equal(
-        one.contiguous().reshape(-1).view(torch.uint8),
-        other.contiguous().reshape(-1).view(torch.uint8),
-    )
+    assert torch.equal(one.contiguous().reshape(-1).view(torch.uint8), other.contiguous().reshape(-1).view(torch.uint8))
 
 
 def random_tensor(shape, dtype, device):
@@ -85,9 +82,7 @@ def random_tensor(shape, dtype, device):
     length = itemsize
     for size in shape:
         length *= size
-    return (
-        torch.randint(0, 256, (length,), dtype=torch.uint8, device=device).view(dtype).view(shape)
-    )
+    return torch.randint(0, 256, (length,), dtype=torch.uint8, device=device).view(dtype).view(shape)
 
 
 class Net(nn.Module):

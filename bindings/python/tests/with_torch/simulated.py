@@ -137,11 +137,7 @@ def run(program, torch_too=False, **environment):
 
 def _start(source, environment):
     result = subprocess.run(
-        [sys.executable, "-c", source],
-        env=variables(**environment),
-        capture_output=True,
-        text=True,
-        timeout=100,
+        [sys.executable, "-c", source], env=variables(**environment), capture_output=True, text=True, timeout=100
     )
     return result.returncode, result.stdout + result.stderr
 

@@ -223,10 +223,7 @@ def test_configuration_of_the_environment(name):
         assert allocator.stats()["max_split_size"] == 64 * MIB
         """,
         torch_too=True,
-        **{
-            name: "max_split_size_mb:64, brand_new_key:3,"
-            "roundup_power2_divisions:[256:1,512:2,>:4],"
-        },
+        **{name: "max_split_size_mb:64, brand_new_key:3,roundup_power2_divisions:[256:1,512:2,>:4],"},
     )
     assert "Traceback" not in errors
 

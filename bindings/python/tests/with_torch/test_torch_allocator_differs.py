@@ -212,9 +212,7 @@ def compare(config, operations, theirs, ours, counts):
             assert peaks[0] <= peaks[1] + STREAMS * PAGE, what
 
 
-@pytest.mark.parametrize(
-    "cases", [pytest.param(40, id="40"), pytest.param(1500, id="1500", marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("cases", [pytest.param(40, id="40"), pytest.param(1500, id="1500", marks=pytest.mark.long)])
 def test_random_configurations(tmp_path, cases):
     source = random.Random(1)
     asked, given = tmp_path / "cases.json", tmp_path / "results.json"

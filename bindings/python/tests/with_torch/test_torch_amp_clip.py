@@ -59,10 +59,7 @@ def test_gradients_that_are_not_finite(device, bad):
 def test_other_norms_are_torchs(device, norm_type):
     a = parameters_of(device)
     b = clones(a)
-    assert torch.equal(
-        mt.clip_grad_norm_(a, 0.5, norm_type),
-        torch.nn.utils.clip_grad_norm_(b, 0.5, norm_type),
-    )
+    assert torch.equal(mt.clip_grad_norm_(a, 0.5, norm_type), torch.nn.utils.clip_grad_norm_(b, 0.5, norm_type))
     assert all(torch.equal(p.grad, q.grad) for p, q in zip(a, b))
 
 

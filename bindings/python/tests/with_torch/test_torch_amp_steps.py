@@ -110,10 +110,7 @@ def test_training_is_torchs(device, clip, accumulate, optimizer_class):
     """A loop with unscale_, clipping and accumulation, an overflow in the middle: the same bits
     without clipping, and within rounding with it."""
     results = []
-    for make, clipper in (
-        (ours, mt.clip_grad_norm_),
-        (theirs, torch.nn.utils.clip_grad_norm_),
-    ):
+    for make, clipper in ((ours, mt.clip_grad_norm_), (theirs, torch.nn.utils.clip_grad_norm_)):
         torch.manual_seed(9)
         model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4)).to(device)
         optimizer = optimizer_class(model.parameters(), lr=0.1)

@@ -197,9 +197,7 @@ def test_a_leaf_changed_in_place(saver, device):
         y = layers(x.sin())
     with torch.no_grad():
         x.add_(1.0)
-    with pytest.raises(
-        RuntimeError, match="changed in place|modified by an inplace operation.*version"
-    ):
+    with pytest.raises(RuntimeError, match="changed in place|modified by an inplace operation.*version"):
         y.sum().backward()
     assert x.grad is None
 

@@ -8,10 +8,7 @@ torch = pytest.importorskip("torch")
 
 import memopt.torch as mt  # noqa: E402
 
-FORMATS = (
-    "mxfp8_e4m3", "mxfp8_e5m2", "mxfp4", "nvfp4", "e4m3_1x128", "e4m3_128x128", "e4m3_tensor",
-    "e5m2_tensor",
-)
+FORMATS = ("mxfp8_e4m3", "mxfp8_e5m2", "mxfp4", "nvfp4", "e4m3_1x128", "e4m3_128x128", "e4m3_tensor", "e5m2_tensor")
 
 
 def bits(tensor):
@@ -21,8 +18,9 @@ def bits(tensor):
 def values(dtype, rows=96, columns=512):
     """Blocks of many magnitudes, zeros and ties among them."""
     torch.manual_seed(3)
-    x = torch.randn(rows, columns) * torch.exp2(torch.randint(-30, 30, (rows, columns // 16)).float()
-                                                 ).repeat_interleave(16, dim=1)
+    x = torch.randn(rows, columns) * torch.exp2(
+        torch.randint(-30, 30, (rows, columns // 16)).float()
+    ).repeat_interleave(16, dim=1)
     x[::7] = x[::7].clamp(-6, 6).mul(4).round().div(4)
     x[5] = 0
     return x.to(dtype)
@@ -34,11 +32,7 @@ def test_mx_is_torchaos(name, dtype):
     """to_mx with the floor rule. (Blocks of zeros have equal bits too; below 2^-127 times the
     largest code torchao divides by another scale than it stores.)"""
     mx = pytest.importorskip("torchao.prototype.mx_formats.mx_tensor")
-    kind = {
-        "mxfp8_e4m3": torch.float8_e4m3fn,
-        "mxfp8_e5m2": torch.float8_e5m2,
-        "mxfp4": torch.float4_e2m1fn_x2,
-    }[name]
+    kind = {"mxfp8_e4m3": torch.float8_e4m3fn, "mxfp8_e5m2": torch.float8_e5m2, "mxfp4": torch.float4_e2m1fn_x2}[name]
     x = values(dtype)
     if name != "mxfp4":
         x[9, 40] = float("nan")

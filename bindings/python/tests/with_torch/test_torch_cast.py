@@ -214,9 +214,7 @@ def test_layouts(device, rounding):
     shape = (4, 6, 5, 3)
     makes = {
         "plain": lambda d: torch.empty(shape, device=device, dtype=d),
-        "last": lambda d: torch.empty(shape, device=device, dtype=d).to(
-            memory_format=torch.channels_last
-        ),
+        "last": lambda d: torch.empty(shape, device=device, dtype=d).to(memory_format=torch.channels_last),
         "gaps": lambda d: torch.empty(4, 6, 5, 6, device=device, dtype=d)[..., ::2],
         "turned": lambda d: torch.empty(3, 5, 6, 4, device=device, dtype=d).permute(3, 2, 1, 0),
     }
@@ -239,9 +237,7 @@ def test_layouts(device, rounding):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
-@pytest.mark.parametrize(
-    "types", [(torch.float32, torch.bfloat16), (torch.bfloat16, torch.float32)]
-)
+@pytest.mark.parametrize("types", [(torch.float32, torch.bfloat16), (torch.bfloat16, torch.float32)])
 def test_between_devices(types):
     for start, to in (("cpu", "cuda"), ("cuda", "cpu")):
         source = torch.randn(5000, device=start).to(types[0])

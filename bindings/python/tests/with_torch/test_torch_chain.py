@@ -139,16 +139,14 @@ def test_modules_that_work_in_place(device):
 
 
 def test_modules_without_parameters_and_views(device):
-    chain = nn.Sequential(
-        nn.Linear(12, 12), nn.Unflatten(1, (3, 4)), nn.Tanh(), nn.Flatten(), nn.Linear(12, 5)
-    ).to(device)
+    chain = nn.Sequential(nn.Linear(12, 12), nn.Unflatten(1, (3, 4)), nn.Tanh(), nn.Flatten(), nn.Linear(12, 5)).to(
+        device
+    )
     x = torch.randn(64, 12, device=device, requires_grad=True)
     plain = run(chain, x, chain)
     free = plan_of(chain, x)
     for budget in (free.minimum_budget, (free.minimum_budget + free.peak_bytes) // 2):
-        assert_same(
-            plain, run(chain, x, lambda x: mt.checkpoint_sequential(chain, x, budget=budget))
-        )
+        assert_same(plain, run(chain, x, lambda x: mt.checkpoint_sequential(chain, x, budget=budget)))
 
 
 def test_a_parameter_that_its_module_does_not_use(device):
@@ -209,9 +207,7 @@ def test_without_gradients(chain, x):
 @pytest.mark.parametrize("segments", [1, 2, 4, 20])
 def test_torch_s_form(chain, x, segments):
     plain = run(chain, x, chain)
-    ours = run(
-        chain, x, lambda x: mt.checkpoint_sequential(chain, segments, x, use_reentrant=False)
-    )
+    ours = run(chain, x, lambda x: mt.checkpoint_sequential(chain, segments, x, use_reentrant=False))
     assert_same(plain, ours)
     if segments == 4:
         assert ours[2] < 0.7 * plain[2]

@@ -88,9 +88,7 @@ def test_results_of_every_shape(block, x):
 
 def test_inputs_that_need_no_gradient(block, x):
     data, inputs = x.detach(), list(block.parameters())
-    assert_same(
-        results(lambda: block(data), inputs), results(lambda: mt.checkpoint(block, data), inputs)
-    )
+    assert_same(results(lambda: block(data), inputs), results(lambda: mt.checkpoint(block, data), inputs))
 
 
 def test_without_gradients_it_is_a_plain_call(block, x):

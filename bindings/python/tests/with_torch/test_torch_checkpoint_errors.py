@@ -22,18 +22,14 @@ def changing(*functions):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_fewer_tensors(x, mode):
-    y = mt.checkpoint(
-        changing(lambda x: x.sin().cos(), lambda x: x.sin()), x, determinism_check=mode
-    )
+    y = mt.checkpoint(changing(lambda x: x.sin().cos(), lambda x: x.sin()), x, determinism_check=mode)
     with pytest.raises(mt.CheckpointError, match="saved 2 tensors .* only 1"):
         y.sum().backward()
 
 
 def test_another_shape_or_dtype(x):
     y = mt.checkpoint(changing(lambda x: x.sin(), lambda x: x[:2].sin()), x)
-    with pytest.raises(
-        mt.CheckpointError, match=r"tensor 0 of 1 was float32 of \[8, 16\].*\[2, 16\]"
-    ):
+    with pytest.raises(mt.CheckpointError, match=r"tensor 0 of 1 was float32 of \[8, 16\].*\[2, 16\]"):
         y.sum().backward()
     y = mt.checkpoint(changing(lambda x: x.sin(), lambda x: x.double().sin()), x)
     with pytest.raises(mt.CheckpointError, match="float32 .* float64"):

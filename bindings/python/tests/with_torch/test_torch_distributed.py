@@ -33,9 +33,7 @@ coded = pytest.mark.parametrize("kind", CODED)
 
 
 @pytest.mark.parametrize("kind", ONE_KINDS)
-def test_a_step_on_shards_without_blocks_is_that_of_one_process_bit_for_bit(
-    two: Group, kind: str
-) -> None:
+def test_a_step_on_shards_without_blocks_is_that_of_one_process_bit_for_bit(two: Group, kind: str) -> None:
     seeds = [1, 2, 3]
     alone, _ = steps_in(0, "gloo", "weights", kind, seeds)
     for values, _ in two.run(steps_in, two.backend, "shards", kind, seeds):
@@ -121,18 +119,12 @@ def _placed_otherwise(rank: int, backend: str) -> Any:
     optimizer = make("AdamW", model.parameters())
     set_gradients(model, 1)
     before = whole_parameters(model)
-    p = torch.nn.Parameter(
-        DTensor.from_local(torch.ones(3, device=model.cut.device), mesh_of(backend))
-    )
+    p = torch.nn.Parameter(DTensor.from_local(torch.ones(3, device=model.cut.device), mesh_of(backend)))
     optimizer.add_param_group({"params": [p]})
-    p.grad = DTensor.from_local(
-        torch.ones(3, device=model.cut.device), p.device_mesh, [Partial()], run_check=False
-    )
+    p.grad = DTensor.from_local(torch.ones(3, device=model.cut.device), p.device_mesh, [Partial()], run_check=False)
     with pytest.raises(RuntimeError, match="gradient of parameter 0 of group 1 is placed"):
         optimizer.step()
-    return all(same_bits(v, before[k]) for k, v in whole_parameters(model).items()), len(
-        optimizer.state
-    )
+    return all(same_bits(v, before[k]) for k, v in whole_parameters(model).items()), len(optimizer.state)
 
 
 def test_a_gradient_placed_otherwise_than_its_parameter_is_refused(two: Group) -> None:

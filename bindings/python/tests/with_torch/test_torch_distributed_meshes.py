@@ -76,17 +76,13 @@ def test_training_of_matrices_cut_both_ways(four: Group) -> None:
 # --- clipping -------------------------------------------------------------------------------------
 
 
-def _clip(
-    rank: int, layout: str, norm_type: float, spoil: float = 0.0, careful: bool = False
-) -> Any:
+def _clip(rank: int, layout: str, norm_type: float, spoil: float = 0.0, careful: bool = False) -> Any:
     model = LAYOUTS[layout]("gloo")
     set_gradients(model, 5)
     if spoil and rank == 1:
         model.line.grad.to_local()[3] = spoil
     try:
-        norm: Any = mt.clip_grad_norm_(
-            model.parameters(), 0.01, norm_type=norm_type, error_if_nonfinite=careful
-        )
+        norm: Any = mt.clip_grad_norm_(model.parameters(), 0.01, norm_type=norm_type, error_if_nonfinite=careful)
     except RuntimeError as error:
         return str(error), None
     return norm.full_tensor(), [p.grad.full_tensor() for p in model.parameters()]
@@ -109,9 +105,7 @@ def _assert_clipped(results: List[Any], alone: Any) -> None:
 
 @pytest.mark.parametrize("norm_type", NORMS)
 @pytest.mark.parametrize("layout, alone", [("pairs", "weights"), ("both ways", "network")])
-def test_norms_over_two_dimensions(
-    four: Group, layout: str, alone: str, norm_type: float
-) -> None:
+def test_norms_over_two_dimensions(four: Group, layout: str, alone: str, norm_type: float) -> None:
     _assert_clipped(four.run(_clip, layout, norm_type), _clip_alone(alone, norm_type))
 
 
@@ -140,9 +134,7 @@ def test_a_checkpoint_of_two_dimensions_goes_to_one_and_back(
     Codes of rows that are cut go to the same layout only; anything else is refused."""
     first, second = str(tmp_path / "four"), str(tmp_path / "two")
     saved = four.run(save, "gloo", layout, kind, first)
-    for (states, values, _), (states_again, values_again, _) in zip(
-        saved, four.run(load, "gloo", layout, kind, first)
-    ):
+    for (states, values, _), (states_again, values_again, _) in zip(saved, four.run(load, "gloo", layout, kind, first)):
         assert_same_values(states, states_again)
         assert_same_values(values, values_again)
     if kind != "AdamW" and layout == "both ways":  # codes of pieces of rows stay what they are

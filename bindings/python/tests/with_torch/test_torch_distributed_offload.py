@@ -25,9 +25,7 @@ def processes(two: Group) -> Group:
     return two
 
 
-KIND = pytest.mark.parametrize(
-    "kind", ["AdamW", "AdamW8bit", "AdamW4bit", "Adam8bit", "Lion8bit", "SGD8bit"]
-)
+KIND = pytest.mark.parametrize("kind", ["AdamW", "AdamW8bit", "AdamW4bit", "Adam8bit", "Lion8bit", "SGD8bit"])
 
 
 def build(backend: str, kind: str, offload: bool, **options: Any) -> Tuple[Any, Any]:
@@ -101,9 +99,7 @@ def _resumed(rank: int, backend: str, kind: str, path: Optional[str], flat: bool
         train(rank, model, optimizer, [5])
         weights, states = helpers.get_state_dict(model, optimizer, options=options)
         dcp.load({"weights": weights, "states": states}, checkpoint_id=path)
-        helpers.set_state_dict(
-            model, optimizer, model_state_dict=weights, optim_state_dict=states, options=options
-        )
+        helpers.set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=states, options=options)
     losses = train(rank, model, optimizer, [3, 4])
     return losses, whole_parameters(model), local_states(model, optimizer)
 

@@ -38,14 +38,10 @@ def _assert_near(one: Dict[str, Any], other: Dict[str, Any], bound: float) -> No
 
 
 @pytest.mark.parametrize("kind", sorted(BOUNDS))
-def test_columns_of_two_processes_go_to_one_and_back(
-    two: Group, one: Group, kind: str, tmp_path: Any
-) -> None:
+def test_columns_of_two_processes_go_to_one_and_back(two: Group, one: Group, kind: str, tmp_path: Any) -> None:
     first, second = str(tmp_path / "two"), str(tmp_path / "one")
     saved = two.run(save, "gloo", "columns", kind, first, portable=True)
-    ((states, _, alone),) = one.run(
-        load, "gloo", "network", kind, first, portable=True, again=second
-    )
+    ((states, _, alone),) = one.run(load, "gloo", "network", kind, first, portable=True, again=second)
     _assert_near(saved[0][2], alone, BOUNDS[kind])
     keys = {key for state in states.values() for key in state}
     assert any(key[:-1] in ("absmax", "companded", "scale") for key in keys) == (kind != "AdamW")
@@ -68,9 +64,7 @@ def test_a_mesh_of_two_dimensions_goes_to_one_process_and_to_two(
         _assert_near(results[0][2], moments, BOUNDS[kind])
 
 
-def test_another_optimizer_of_the_rule_takes_the_checkpoint(
-    two: Group, one: Group, tmp_path: Any
-) -> None:
+def test_another_optimizer_of_the_rule_takes_the_checkpoint(two: Group, one: Group, tmp_path: Any) -> None:
     path = str(tmp_path / "two")
     saved = two.run(save, "gloo", "columns", "AdamW8bit", path, portable=True)
     ((states, _, alone),) = one.run(load, "gloo", "network", "AdamW", path, portable=True)

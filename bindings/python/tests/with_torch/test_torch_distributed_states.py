@@ -29,8 +29,7 @@ from optim_support import KINDS, make, same_bits  # noqa: E402
 
 
 @pytest.mark.parametrize(
-    "kind, flat",
-    [(kind, False) for kind in sorted(KINDS)] + [("AdamW8bit", True), ("AdamW4bit", True)],
+    "kind, flat", [(kind, False) for kind in sorted(KINDS)] + [("AdamW8bit", True), ("AdamW4bit", True)]
 )
 def test_a_checkpoint_of_the_same_layout_comes_back_bit_for_bit(
     two: Group, kind: str, flat: bool, tmp_path: Any
@@ -44,9 +43,7 @@ def test_a_checkpoint_of_the_same_layout_comes_back_bit_for_bit(
 
 
 @pytest.mark.parametrize("layout", ["split", "split16"])
-def test_split_weights_are_resharded_exactly(
-    layout: str, two: Group, one: Group, tmp_path: Any
-) -> None:
+def test_split_weights_are_resharded_exactly(layout: str, two: Group, one: Group, tmp_path: Any) -> None:
     """The residuals of bf16 shards, through a checkpoint of one process and back."""
     first, second = str(tmp_path / "two"), str(tmp_path / "one")
     saved = two.run(save, "gloo", layout, "AdamW8bit", first)
@@ -63,12 +60,9 @@ def _floats(kind: str, state: Dict[str, Any], shape: Any) -> Dict[str, Any]:
     optimizer = make(kind, [torch.nn.Parameter(torch.zeros(shape))])
     from memopt.torch.optim import _load
 
-    read = _load.read(
-        state, optimizer._kind, optimizer._states, optimizer.param_groups[0]["params"][0], "it"
-    )
+    read = _load.read(state, optimizer._kind, optimizer._states, optimizer.param_groups[0]["params"][0], "it")
     return {
-        str(i): m.floats(torch.Size(shape)) if isinstance(m, _load.Codes) else m
-        for i, m in enumerate(read.moments)
+        str(i): m.floats(torch.Size(shape)) if isinstance(m, _load.Codes) else m for i, m in enumerate(read.moments)
     }
 
 
@@ -143,9 +137,7 @@ def _full_dict(rank: int, backend: str, kind: str) -> Any:
     optimizer = make(kind, model.parameters(), lr=1e-2)
     take_steps(model, optimizer, [1, 2, 3])
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    return get_optimizer_state_dict(model, optimizer, options=options), local_states(
-        model, optimizer
-    )
+    return get_optimizer_state_dict(model, optimizer, options=options), local_states(model, optimizer)
 
 
 def _take_full_dict(rank: int, backend: str, kind: str, whole: Any, broadcast: bool = False) -> Any:
@@ -163,10 +155,7 @@ def _take_full_dict(rank: int, backend: str, kind: str, whole: Any, broadcast: b
     "kind", ["AdamW", "AdamWBf16", "AdamW8bit", "AdamW8bitCompanded", "AdamW4bit"]
 )
 def test_a_full_state_dict_goes_to_a_plain_model_and_back(two: Group, kind: str) -> None:
-    from torch.distributed.checkpoint.state_dict import (
-        get_optimizer_state_dict,
-        set_optimizer_state_dict,
-    )
+    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 
     (whole, first), (_, second) = two.run(_full_dict, two.backend, kind)
     again = two.run(_take_full_dict, two.backend, kind, whole)
@@ -181,10 +170,7 @@ def test_a_full_state_dict_goes_to_a_plain_model_and_back(two: Group, kind: str)
     states = local_states(model, optimizer)
     for name in ALIGNED:
         for key, value in _floats(kind, states[name], SHAPES[name]).items():
-            parts = [
-                _floats(kind, s[name], _part(r, SHAPES[name]))[key]
-                for r, s in enumerate((first, second))
-            ]
+            parts = [_floats(kind, s[name], _part(r, SHAPES[name]))[key] for r, s in enumerate((first, second))]
             assert same_bits(torch.cat(parts), value), (name, key)
     plain = get_optimizer_state_dict(model, optimizer)
     for rank, taken in enumerate(two.run(_take_full_dict, two.backend, kind, plain)):
@@ -193,9 +179,7 @@ def test_a_full_state_dict_goes_to_a_plain_model_and_back(two: Group, kind: str)
 
 
 @pytest.mark.parametrize("pair", [("AdamW8bit", "AdamW"), ("AdamW", "AdamW8bit")])
-def test_codes_are_never_taken_for_values_nor_values_for_codes(
-    two: Group, pair: Any, tmp_path: Any
-) -> None:
+def test_codes_are_never_taken_for_values_nor_values_for_codes(two: Group, pair: Any, tmp_path: Any) -> None:
     path = str(tmp_path / "checkpoint")
     two.run(save, two.backend, "shards", pair[0], path)
     for text in two.run(error_of, load, two.backend, "shards", pair[1], path):
@@ -207,25 +191,19 @@ def _flattened(rank: int, backend: str, kind: str, original: bool) -> Any:
     from torch.distributed.fsdp import FullyShardedDataParallel
 
     network = torch.nn.Sequential(torch.nn.Linear(90, 101), torch.nn.Linear(101, 7))
-    model = FullyShardedDataParallel(
-        network, use_orig_params=original, device_id=device_of(rank, backend)
-    )
+    model = FullyShardedDataParallel(network, use_orig_params=original, device_id=device_of(rank, backend))
     model(torch.ones(3, 90, device=device_of(rank, backend))).square().mean().backward()
     first, second = (make(kind, model.parameters(), lr=1e-2) for _ in range(2))
     first.step()
     whole = FullyShardedDataParallel.optim_state_dict(model, first)
-    second.load_state_dict(
-        FullyShardedDataParallel.optim_state_dict_to_load(model, second, copy.deepcopy(whole))
-    )
+    second.load_state_dict(FullyShardedDataParallel.optim_state_dict_to_load(model, second, copy.deepcopy(whole)))
     again = FullyShardedDataParallel.optim_state_dict(model, second)
     kept = [v.dtype for s in second.state.values() for k, v in s.items() if "step" not in k]
     return whole["state"], again["state"], torch.uint8 in kept
 
 
 @pytest.mark.parametrize("kind, original", [("AdamW8bit", True), ("SGD8bit", False)])
-def test_fully_sharded_data_parallel_gathers_decoded_states(
-    two: Group, kind: str, original: bool
-) -> None:
+def test_fully_sharded_data_parallel_gathers_decoded_states(two: Group, kind: str, original: bool) -> None:
     for whole, again, coded in two.run(_flattened, two.backend, kind, original):
         assert coded
         for name, shape in (("0.weight", (101, 90)), ("1.bias", (7,))):

@@ -51,9 +51,7 @@ def _ddp(rank: int, backend: str, kind: str, views: bool, accumulate: bool, wher
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
     device = device_of(rank, backend)
-    model = torch.nn.parallel.DistributedDataParallel(
-        _network().to(device), gradient_as_bucket_view=views
-    )
+    model = torch.nn.parallel.DistributedDataParallel(_network().to(device), gradient_as_bucket_view=views)
     cls, own, _, _ = KINDS[kind]
     if where == "zero":
         optimizer = ZeroRedundancyOptimizer(model.parameters(), cls, lr=1e-2, **own)
@@ -101,9 +99,7 @@ def _halves_alone(kind: str, accumulate: bool) -> Any:
         ("AdamW8bit", True, True, "host"),
     ],
 )
-def test_ddp_takes_the_steps_of_one_process(
-    two: Group, kind: str, views: bool, accumulate: bool, where: str
-) -> None:
+def test_ddp_takes_the_steps_of_one_process(two: Group, kind: str, views: bool, accumulate: bool, where: str) -> None:
     """Gradients that are views of DDP's buckets at any offset, no_sync, the optimizer on the host,
     and ZeroRedundancyOptimizer, which leaves each process a part of the parameters."""
     alone = _halves_alone(kind, accumulate)
@@ -127,10 +123,7 @@ class Blocks(torch.nn.Module):
         self.save = save
         self.blocks = torch.nn.ModuleList(
             torch.nn.Sequential(
-                torch.nn.Linear(24, 50),
-                torch.nn.GELU(),
-                torch.nn.Dropout(0.2),
-                torch.nn.Linear(50, 24),
+                torch.nn.Linear(24, 50), torch.nn.GELU(), torch.nn.Dropout(0.2), torch.nn.Linear(50, 24)
             )
             for _ in range(3)
         )
@@ -167,9 +160,7 @@ def _gradients(rank: int, backend: str, wrapper: str, save: bool, offload: bool 
 
 
 @pytest.mark.parametrize("wrapper", ["fsdp", "ddp"])
-def test_savers_in_sharded_and_replicated_modules_give_the_same_gradients(
-    two: Group, wrapper: str
-) -> None:
+def test_savers_in_sharded_and_replicated_modules_give_the_same_gradients(two: Group, wrapper: str) -> None:
     kept = two.run(_gradients, two.backend, wrapper, False)
     for save, offload in ((True, False), (False, True), (True, True)):
         saved = two.run(_gradients, two.backend, wrapper, save, offload)

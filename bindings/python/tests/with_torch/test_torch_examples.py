@@ -39,11 +39,7 @@ def start(command, check=True):
         HF_HUB_OFFLINE="1",
     )
     result = subprocess.run(
-        [str(part) for part in command],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
+        [str(part) for part in command], env=environment, capture_output=True, text=True, timeout=240
     )
     if check:
         assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
@@ -82,10 +78,7 @@ def call(tmp_path, text_file, monkeypatch):
 def saved(result):
     """The bytes that the savers took away, as parts of the plain run's."""
     plain, ours = result["plain"], result["ours"]
-    return (
-        ours["state"] / plain["state"],
-        ours["activations"]["device"] / plain["activations"]["device"],
-    )
+    return (ours["state"] / plain["state"], ours["activations"]["device"] / plain["activations"]["device"])
 
 
 def test_plain_loop_with_everything(run):

@@ -25,9 +25,7 @@ def text_of(name):
 def snippets(name):
     """The Python programs of a page, compiled."""
     found = re.findall(r"```python\n(.*?)```", text_of(name), re.S)
-    return [
-        compile(program, "%s, program %d" % (name, i), "exec") for i, program in enumerate(found)
-    ]
+    return [compile(program, "%s, program %d" % (name, i), "exec") for i, program in enumerate(found)]
 
 
 def test_no_program_of_the_pages_is_left_out():

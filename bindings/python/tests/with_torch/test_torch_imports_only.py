@@ -194,9 +194,7 @@ def test_one_import_changed_in_two_processes(name, two, source_ddp, plain_ddp, t
     compare(plain_ddp, losses_of_two(two, changed, text), tolerance)
 
 
-def test_only_the_imports_changed_under_torchrun(
-    two, source_ddp, plain_ddp, tmp_path, text_file
-):
+def test_only_the_imports_changed_under_torchrun(two, source_ddp, plain_ddp, tmp_path, text_file):
     """The whole script as a user starts it, with all five imports changed."""
     names = [name for name in REPLACEMENTS_DDP if name != "AdamW"]
     script = tmp_path / "changed.py"

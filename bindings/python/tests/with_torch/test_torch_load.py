@@ -313,9 +313,7 @@ print(total, peak)
 def write_large(path, tensors, rows, columns):
     """float32 tensors of i + 0.5, without ever holding one whole."""
     size = 4 * rows * columns
-    header = {
-        str(i): item("F32", (rows, columns), (i * size, (i + 1) * size)) for i in range(tensors)
-    }
+    header = {str(i): item("F32", (rows, columns), (i * size, (i + 1) * size)) for i in range(tensors)}
     text = json.dumps(header).encode()
     with open(path, "wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
@@ -332,10 +330,7 @@ def measure_peak(tmp_path, start, tensors, rows, columns):
     command = [sys.executable, "-c", PEAK_PROGRAM, str(path), start]
     try:
         done = subprocess.run(
-            command + [str(tensors), str(rows), str(columns)],
-            stdout=subprocess.PIPE,
-            check=True,
-            text=True,
+            command + [str(tensors), str(rows), str(columns)], stdout=subprocess.PIPE, check=True, text=True
         )
     finally:
         path.unlink()

@@ -29,10 +29,7 @@ MALFORMED = {
     "a list": (file_of([1], b""), "not a JSON object"),
     "an empty header": (file_of(b"", b""), "malformed"),
     "a name twice": (
-        file_of(
-            json.dumps(GOOD)[:-1].encode() + b', "x": ' + json.dumps(item()).encode() + b"}",
-            bytes(14),
-        ),
+        file_of(json.dumps(GOOD)[:-1].encode() + b', "x": ' + json.dumps(item()).encode() + b"}", bytes(14)),
         "'x' occurs twice",
     ),
     "is missing": (file_of({"x": 3}, b""), "'x'"),
@@ -49,10 +46,7 @@ MALFORMED = {
     "range of three": (file_of({"x": item(offsets=(0, 8, 8))}, bytes(8)), "not a range"),
     "negative range": (file_of({"x": item(offsets=(-8, 0))}, bytes(8)), "not a range"),
     "range too short": (file_of({"x": item(offsets=(0, 7))}, bytes(8)), "needs 8 bytes"),
-    "range out of the file": (
-        file_of({"x": item(), "y": item("F32", (2,), (8, 16))}, bytes(15)),
-        "cut off",
-    ),
+    "range out of the file": (file_of({"x": item(), "y": item("F32", (2,), (8, 16))}, bytes(15)), "cut off"),
     "range far out": (file_of({"x": item("U8", (1 << 40,), (0, 1 << 40))}, bytes(8)), "cut off"),
     "cut off": (file_of(GOOD, bytes(14))[:-1], "cut off"),
     "cut off in the header": (file_of(GOOD, b"")[:-3], "header"),

@@ -211,12 +211,7 @@ def test_gaps_and_parts_are_not_read(offload, device):
     """Memory beside a view is not the view's: a NaN there must not reach it."""
     memory = torch.full((96, 256), float("nan"), device=device)
     context = offload(compress="mxfp8")
-    for size, stride in (
-        ((96, 200), (256, 1)),
-        ((81, 255), (255, 1)),
-        ((3, 31), (256, 1)),
-        ((2, 96 * 128), (1, 1)),
-    ):
+    for size, stride in (((96, 200), (256, 1)), ((81, 255), (255, 1)), ((3, 31), (256, 1)), ((2, 96 * 128), (1, 1))):
         memory.fill_(float("nan")).as_strided(size, stride).fill_(3.1)
         alone = torch.empty(0, device=device).set_(memory.untyped_storage(), 0, size, stride)
         assert torch.equal(through(context, alone)[0], alone)
@@ -304,8 +299,7 @@ class Block(nn.Module):
     def forward(self, x):
         batch, length, width = x.shape
         q, k, v = (
-            part.view(batch, length, self.heads, -1).transpose(1, 2)
-            for part in self.qkv(self.one(x)).chunk(3, dim=-1)
+            part.view(batch, length, self.heads, -1).transpose(1, 2) for part in self.qkv(self.one(x)).chunk(3, dim=-1)
         )
         mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))

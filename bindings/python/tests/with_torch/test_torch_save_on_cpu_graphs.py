@@ -79,9 +79,7 @@ def test_a_context_is_reusable_and_nests_in_itself_and_others(offload, device):
     packs = one.stats()["packs"], other.stats()["saved"]
     (got,) = torch.autograd.grad(e.sum(), x)
     assert packs == (3, 1)
-    (wanted,) = torch.autograd.grad(
-        ((((x * 2).exp() * 2).sin() * 2).exp() * 2).cos().mul(2).exp().sum(), x
-    )
+    (wanted,) = torch.autograd.grad(((((x * 2).exp() * 2).sin() * 2).exp() * 2).cos().mul(2).exp().sum(), x)
     assert torch.equal(got, wanted)
 
 

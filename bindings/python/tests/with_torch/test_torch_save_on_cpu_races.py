@@ -68,13 +68,9 @@ def test_a_prefetch_is_in_order_behind_the_copy_to_the_host(streams):
         seen, result = [], anchor
         with context:
             for i in range(12):
-                result = Keeping.apply(
-                    result, seen.extend, torch.full((1 << 17,), float(100 * round_ + i))
-                )
+                result = Keeping.apply(result, seen.extend, torch.full((1 << 17,), float(100 * round_ + i)))
         result.backward()
-        assert [(float(t.min()), float(t.max())) for t in seen] == [
-            (100.0 * round_ + i,) * 2 for i in range(12)
-        ][::-1]
+        assert [(float(t.min()), float(t.max())) for t in seen] == [(100.0 * round_ + i,) * 2 for i in range(12)][::-1]
     assert context.stats()["prefetch_hits"] >= 100
 
 
@@ -95,14 +91,7 @@ def test_prefetch_goes_backwards_and_no_further_than_told(streams):
     result.backward()
     # what an earlier test left for the collector may still live
     own = [[n - first for n in sorted(numbers) if n >= first] for numbers in ahead]
-    assert own == [
-        [3, 4],
-        [2, 3],
-        [1, 2],
-        [0, 1],
-        [0],
-        [],
-    ]
+    assert own == [[3, 4], [2, 3], [1, 2], [0, 1], [0], []]
 
 
 def seen_ahead(context, values):

@@ -159,9 +159,7 @@ def outcome(call):
 )
 def test_checkpoint_does_in_transforms_what_torch_s_does(transform):
     def with_(checkpoint, **options):
-        return outcome(
-            lambda: transform(lambda v: checkpoint(lambda w: (w * w).sin().sum(), v, **options))
-        )
+        return outcome(lambda: transform(lambda v: checkpoint(lambda w: (w * w).sin().sum(), v, **options)))
 
     result, wanted = with_(mt.checkpoint), with_(torchs, use_reentrant=False)
     if isinstance(wanted, torch.Tensor):

@@ -290,9 +290,7 @@ def test_a_second_run_that_would_save_more_is_stopped_before(mode):
     for early_stop in (True, False):
         x = torch.randn(3, requires_grad=True)
         each = iter(runs)
-        y = mt.checkpoint(
-            lambda x, each=each: next(each)(x), x, early_stop=early_stop, determinism_check=mode
-        )
+        y = mt.checkpoint(lambda x, each=each: next(each)(x), x, early_stop=early_stop, determinism_check=mode)
         if early_stop:
             y.sum().backward()
             assert torch.equal(x.grad, torch.autograd.grad(runs[0](x).sum(), x)[0])

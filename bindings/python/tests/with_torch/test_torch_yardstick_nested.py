@@ -53,14 +53,8 @@ g, c = gradient_of, wrapped
 NESTS = [
     (lambda f: f, [lambda f: c(f), lambda f: c(c(f))]),
     (lambda f: g(f), [lambda f: g(c(f)), lambda f: g(c(c(f)))]),
-    (
-        lambda f: g(g(f)),
-        [lambda f: g(c(g(f))), lambda f: c(g(g(c(f)))), lambda f: g(c(g(c(f))))],
-    ),
-    (
-        lambda f: g(g(g(f))),
-        [lambda f: g(c(g(g(c(f))))), lambda f: g(c(g(c(g(c(f))))))],
-    ),
+    (lambda f: g(g(f)), [lambda f: g(c(g(f))), lambda f: c(g(g(c(f)))), lambda f: g(c(g(c(f))))]),
+    (lambda f: g(g(g(f))), [lambda f: g(c(g(g(c(f))))), lambda f: g(c(g(c(g(c(f))))))]),
 ]
 
 

@@ -12,9 +12,7 @@ import memopt.torch as mt  # noqa: E402
 
 
 def test_sparse_tensors_that_an_operation_made(device):
-    x = torch.sparse_coo_tensor(
-        [[1, 1]], [1.0, 1.0], (3,), device=device, check_invariants=True
-    ).requires_grad_()
+    x = torch.sparse_coo_tensor([[1, 1]], [1.0, 1.0], (3,), device=device, check_invariants=True).requires_grad_()
     with mt.save_on_cpu(device_type=device.type):
         y = x * x
         z = y * y

@@ -23,10 +23,7 @@ else:
     params=[
         "cpu",
         pytest.param(
-            "cuda",
-            marks=pytest.mark.skipif(
-                not (torch and torch.cuda.is_available()), reason="torch sees no GPU"
-            ),
+            "cuda", marks=pytest.mark.skipif(not (torch and torch.cuda.is_available()), reason="torch sees no GPU")
         ),
     ]
 )
@@ -67,8 +64,7 @@ def _group(size: int, backend: str) -> Iterator[Any]:
         pytest.param(
             "nccl",
             marks=pytest.mark.skipif(
-                not (torch and torch.cuda.device_count() > 1),
-                reason="torch sees fewer than two GPUs for NCCL",
+                not (torch and torch.cuda.device_count() > 1), reason="torch sees fewer than two GPUs for NCCL"
             ),
         ),
     ],
@@ -107,9 +103,7 @@ class Skipped(pytest.Item):
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_pycollect_makemodule(
-    module_path: pathlib.Path, parent: pytest.Collector
-) -> Optional[pytest.Module]:
+def pytest_pycollect_makemodule(module_path: pathlib.Path, parent: pytest.Collector) -> Optional[pytest.Module]:
     if torch:
         return None
     module: pytest.Module = FileWithoutTorch.from_parent(parent, path=module_path)

@@ -8,13 +8,7 @@ from memopt.cli import apply
 from memopt.cli.apply import KeyMapping, parse_path
 
 #: Every setting, each with a value that the files of the tests do not have.
-ALL = {
-    "micro_batch": 4,
-    "accumulation": 16,
-    "dtype": "bf16",
-    "optimizer": "adamw8bit",
-    "checkpointing": "full",
-}
+ALL = {"micro_batch": 4, "accumulation": 16, "dtype": "bf16", "optimizer": "adamw8bit", "checkpointing": "full"}
 
 
 def write(folder, name, content):
@@ -86,7 +80,5 @@ def everything(folder):
     """Every file below, hidden ones too, with its content."""
     found = {}
     for place, _, names in os.walk(folder):
-        found.update(
-            {os.path.join(place, name): content(os.path.join(place, name)) for name in names}
-        )
+        found.update({os.path.join(place, name): content(os.path.join(place, name)) for name in names})
     return found

@@ -56,9 +56,7 @@ def resident(count):
 def seen(tmp_path, text, **variables):
     """The report and the samples of a program that waits with seen()."""
     path = tmp_path / "samples.csv"
-    report, _, _ = profiled(
-        *python(SEEN + text), options=["--output", str(path)], SAMPLES=str(path), **variables
-    )
+    report, _, _ = profiled(*python(SEEN + text), options=["--output", str(path)], SAMPLES=str(path), **variables)
     with open(path, newline="") as file:
         return report, list(csv.DictReader(file))
 

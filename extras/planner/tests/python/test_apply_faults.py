@@ -89,11 +89,7 @@ except apply.ApplyError as error:
 
 
 def child(batch, paths):
-        return subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(batch), *paths],
-        env=environment(),
-        stdin=subprocess.PIPE,
-    )
+    return subprocess.Popen([sys.executable, "-c", CHILD, str(batch), *paths], env=environment(), stdin=subprocess.PIPE)
 
 
 def test_commands_at_the_same_time(tmp_path, three):

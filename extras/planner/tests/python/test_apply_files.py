@@ -70,9 +70,7 @@ def test_restore(tmp_path, three):
     assert [file.backup for file in edits.files] == [path + ".backup.1" for path in three]
     edits.commit()
     assert [content(path) for path in three] == [after(name) for name in NAMES]
-    assert all(
-        os.path.exists(path + suffix) for path in three for suffix in (".backup", ".backup.1")
-    )
+    assert all(os.path.exists(path + suffix) for path in three for suffix in (".backup", ".backup.1"))
     again = apply.restore(three)
     assert again.changed == []
     again.commit()

@@ -151,16 +151,12 @@ def test_skip_missing(tmp_path):
     stage = write(tmp_path, "stage.json", '{"data": {"init_args": {"batch_size": 8}}}')
     words = ["--apply", "--config-path", base, stage]
     settings = {"micro_batch": 4, "accumulation": 16}
-    with pytest.raises(
-        apply.KeyMissing, match="base.json: it has no key data.init_args.batch_size"
-    ):
+    with pytest.raises(apply.KeyMissing, match="base.json: it has no key data.init_args.batch_size"):
         run(*words, settings=settings)
     text, _ = run(*words, "--skip-missing", settings=settings)
     assert json.loads(content(base)) == {"trainer": {"accumulate_grad_batches": 16}}
     assert json.loads(content(stage)) == {"data": {"init_args": {"batch_size": 4}}}
-    assert (
-        "base.json: micro_batch is not set: the file has no key data.init_args.batch_size" in text
-    )
+    assert "base.json: micro_batch is not set: the file has no key data.init_args.batch_size" in text
     with pytest.raises(apply.KeyMissing, match="no file has a key for optimizer"):
         run(*words, "--skip-missing", settings={**settings, "optimizer": "adamw8bit"})
 
@@ -186,10 +182,7 @@ def test_options_that_do_not_go_together(words, said):
         (["--preset", "keras"], "'keras' is not a preset; presets are lightning, transformers"),
         (["--key", "micro_batch"], "is not SETTING="),
         (["--key", "micro_batch="], "is not SETTING="),
-        (
-            ["--key", "batch=a.b"],
-            "'batch' is not a setting; settings are micro_batch, accumulation",
-        ),
+        (["--key", "batch=a.b"], "'batch' is not a setting; settings are micro_batch, accumulation"),
         (["--key", "dtype=a..b"], "has an empty part"),
         (["--key", "dtype=a."], "has an empty part"),
         (["--key", 'dtype="a'], "is not closed"),

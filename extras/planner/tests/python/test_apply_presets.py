@@ -268,11 +268,7 @@ READ_BY_TRAINERS = [
         {"lora": 8, "quantize": "gptq"},
         {"adapter": "lora", "load_in_4bit": False, "gptq": True},
     ),
-    (
-        {**AXOLOTL, "fsdp_version": 2},
-        {"sharding": "zero2"},
-        {"fsdp_config": {"reshard_after_forward": False}},
-    ),
+    ({**AXOLOTL, "fsdp_version": 2}, {"sharding": "zero2"}, {"fsdp_config": {"reshard_after_forward": False}}),
     # LLaMA-Factory's Transformers has FSDP1, whose strategy is a word
     (LLAMAFACTORY, {"sharding": "zero2"}, {"fsdp": "shard_grad_op auto_wrap"}),
     (LLAMAFACTORY, {"sharding": "zero3"}, {"fsdp": "full_shard auto_wrap"}),
@@ -283,11 +279,7 @@ READ_BY_TRAINERS = [
     ),
     # accelerate's too: a word stays a word, a number a number
     *(
-        (
-            {**FSDP, "fsdp_config": {key: old}},
-            {"sharding": "zero2"},
-            {"fsdp_config": {key: new}},
-        )
+        ({**FSDP, "fsdp_config": {key: old}}, {"sharding": "zero2"}, {"fsdp_config": {key: new}})
         for key, old, new in (
             ("fsdp_sharding_strategy", "FULL_SHARD", "SHARD_GRAD_OP"),
             ("fsdp_sharding_strategy", 1, 2),
@@ -296,11 +288,7 @@ READ_BY_TRAINERS = [
             ("fsdp_reshard_after_forward", "true", "false"),
         )
     ),
-    (
-        {**TORCHTUNE, "loss": {"_component_": "torchtune.modules.loss.LinearCrossEntropyLoss"}},
-        {"loss": "fused"},
-        {},
-    ),
+    ({**TORCHTUNE, "loss": {"_component_": "torchtune.modules.loss.LinearCrossEntropyLoss"}}, {"loss": "fused"}, {}),
 ]
 
 
@@ -405,10 +393,7 @@ def test_the_advice_is_one_that_works(tmp_path):
     with pytest.raises(apply.ApplyError) as raised:
         edit(tmp_path, data)
     said = dict(word.split("=") for word in str(raised.value).split(" --key ")[1:])
-    assert said == {
-        "micro_batch": "x.per_device_train_batch_size",
-        "accumulation": "x.gradient_accumulation_steps",
-    }
+    assert said == {"micro_batch": "x.per_device_train_batch_size", "accumulation": "x.gradient_accumulation_steps"}
 
 
 def test_documents_of_one_preset_are_told_apart_by_nothing(tmp_path):

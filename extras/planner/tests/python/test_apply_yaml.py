@@ -42,8 +42,7 @@ IN_PLACE = {
     "quotes": "t:\n  b: '8'\n",
     "double quotes": 't:\n  b: "8"  # x\n',
     "anchor of its own": "t:\n  b: &bs 8\n",
-    "blocks of text": "a: |\n  t:\n    b: 8\n\n\nc: >-\n  folded\n\n  b: 8\n"
-    "t:\n  b: 8\nd: |+\n  x\n\n",
+    "blocks of text": "a: |\n  t:\n    b: 8\n\n\nc: >-\n  folded\n\n  b: 8\nt:\n  b: 8\nd: |+\n  x\n\n",
     "strings over lines": 'a: "t:\n  b: 8"\nc: plain\n  goes on\nt:\n  b: 8\n',
     "odd indents": "t:\n         a:\n          - 1\n          -   2\n         b: 8\nz:\n - y\n",
     "lists": "l:\n- b: 8\n- {b: 8}\nt:\n  x:\n  - b: 8\n  b: 8\n",
@@ -119,9 +118,7 @@ def test_kinds_of_truth(tmp_path, old, new):
     assert changed(tmp_path, "c.yaml", "c: %s\n" % old, wanted, mapping) == "c: %s\n" % new
 
 
-@pytest.mark.parametrize(
-    "text", ["yes", "No", "on", "8", "1.5", "1e5", "null", "", "a: b", "# c", "y"]
-)
+@pytest.mark.parametrize("text", ["yes", "No", "on", "8", "1.5", "1e5", "null", "", "a: b", "# c", "y"])
 def test_strings_stay_strings_for_every_reader(text):
     written = YamlDocument("a: x\n").set(("a",), text).text
     assert load(written) == {"a": text}
@@ -288,9 +285,7 @@ _SCALARS = st.one_of(
     st.just("two\nlines\n"), st.just("folded " * 30),
 )  # fmt: skip
 _VALUES = st.recursive(
-    _SCALARS,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_KEYS, inner, max_size=4),
-    max_leaves=12,
+    _SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_KEYS, inner, max_size=4), max_leaves=12
 )
 
 

@@ -30,9 +30,7 @@ def program(*words, **variables):
     command = [sys.executable, "-c", PROGRAM, *map(os.fsencode, map(str, words))]
     if redirect:
         command = ["sh", "-c", '"$@" ' + redirect, "sh", *command]
-    return subprocess.run(
-        command, env=environment(**variables), capture_output=True, timeout=300, check=False
-    )
+    return subprocess.run(command, env=environment(**variables), capture_output=True, timeout=300, check=False)
 
 
 # --- locales and names ----------------------------------------------------------------------------
@@ -72,15 +70,9 @@ def test_json_is_valid_in_any_encoding(encoding, tmp_path):
 
 
 def test_names_that_are_no_text():
-    for words in (
-        ["replay", ODD],
-        ["plan", "--model", ODD],
-        ["plan", "--restore", "--config-path", ODD],
-    ):
+    for words in (["replay", ODD], ["plan", "--model", ODD], ["plan", "--restore", "--config-path", ODD]):
         result = program(*words, PYTHONIOENCODING="utf-8:strict")
-        assert result.returncode == 1 and result.stderr.startswith(b"memopt: caf\xe9"), (
-            result.stderr
-        )
+        assert result.returncode == 1 and result.stderr.startswith(b"memopt: caf\xe9"), result.stderr
         assert result.stderr.count(b"\n") == 1
 
 
@@ -112,9 +104,7 @@ def test_a_full_disk(words, unbuffered):
 def test_nobody_reads(words, unbuffered):
     script = 'exec 3>&1; { "$@" 2>&3; echo "code $?" >&3; } | true'
     command = ["sh", "-c", script, "sh", sys.executable, "-c", PROGRAM, *words]
-    result = subprocess.run(
-        command, env=environment(PYTHONUNBUFFERED=unbuffered), capture_output=True, timeout=300
-    )
+    result = subprocess.run(command, env=environment(PYTHONUNBUFFERED=unbuffered), capture_output=True, timeout=300)
     assert result.stdout == b"code 1\n" or result.stdout == b"code 0\n"  # it may all be in the pipe
     assert result.stderr == b""
 

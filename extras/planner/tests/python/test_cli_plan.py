@@ -207,10 +207,7 @@ def applied_options(value):
 @pytest.mark.parametrize(
     "words, batches",
     [
-        (
-            ("--gpu-memory", "1200MiB"),
-            ("--batch", 8, "--target-effective-batch", 32),
-        ),
+        (("--gpu-memory", "1200MiB"), ("--batch", 8, "--target-effective-batch", 32)),
         (("--gpu-memory", 1, "--safety-margin", 0.75), ("--batch", 3, "--accumulation", 2)),
         (("--gpu-memory", 4, "--lora", 8), ("--target-effective-batch", 64)),
     ],

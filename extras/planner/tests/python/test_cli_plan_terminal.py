@@ -23,12 +23,8 @@ def test_a_plan_on_a_terminal(columns, rich, tmp_path):
         text = "\n".join(lines)
         assert "…" not in text and "phase" in text or cards != "24"
         # no figure has lost its unit to another line
-        assert not [
-            line for line in lines if re.fullmatch(r"\s*([KMGT]iB|%|×)(\s+[KMGT]iB)*", line)
-        ]
+        assert not [line for line in lines if re.fullmatch(r"\s*([KMGT]iB|%|×)(\s+[KMGT]iB)*", line)]
         if cards == "24":
             assert "GiB" in next(line for line in lines if "peak  " in line)
             if columns >= 80:
-                assert any(line.split()[:2] == ["phase", "load"] for line in lines) == (
-                    columns == 80
-                )
+                assert any(line.split()[:2] == ["phase", "load"] for line in lines) == (columns == 80)

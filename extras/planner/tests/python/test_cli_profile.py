@@ -141,9 +141,7 @@ def test_what_is_known_of_processes():
 def test_gpus():
     """Another process uses one: that is not the program's."""
     pid = os.getpid()
-    report, _, _ = profiled(
-        "sleep", "0.3", folders=[MONITORS], MEMOPT_SIM_PROCESSES="%d:64M:c" % pid
-    )
+    report, _, _ = profiled("sleep", "0.3", folders=[MONITORS], MEMOPT_SIM_PROCESSES="%d:64M:c" % pid)
     names = [device["device"] for device in report["devices"]]
     assert names == ["cuda:0", "cuda:1", "hip:0", "hip:1"]
     first = report["devices"][0]
@@ -155,17 +153,11 @@ def test_gpus():
 
 @simulated
 def test_processes_that_the_driver_numbers_in_another_way():
-    report, _, errors = profiled(
-        "sleep", "0.2", folders=[MONITORS], MEMOPT_SIM_PROCESSES="4000001:64M:c"
-    )
+    report, _, errors = profiled("sleep", "0.2", folders=[MONITORS], MEMOPT_SIM_PROCESSES="4000001:64M:c")
     first, second = report["devices"][:2]
     assert first["program"] is None and first["everybody"]["bytes"] == 256 * MIB
     assert second["program"]["bytes"] == 0  # nobody uses it, by whatever number
-    result = command(
-        *("profile", "--", "sleep", "0.2"),
-        folders=[MONITORS],
-        MEMOPT_SIM_PROCESSES="4000001:64M:c",
-    )
+    result = command(*("profile", "--", "sleep", "0.2"), folders=[MONITORS], MEMOPT_SIM_PROCESSES="4000001:64M:c")
     assert "look at everybody's" in result.stderr
 
 
@@ -192,10 +184,7 @@ def test_the_bytes_of_the_program_on_gpus(tmp_path):
     path = tmp_path / "samples.csv"
     words = ["profile", "--json", "--interval", "0.02", "--output", str(path), "--", "sleep", "0.4"]
     result = subprocess.run(
-        python(ON_A_GPU) + words,
-        env=environment(MONITORS, MEMOPT_SIM_DEVICES="3"),
-        capture_output=True,
-        text=True,
+        python(ON_A_GPU) + words, env=environment(MONITORS, MEMOPT_SIM_DEVICES="3"), capture_output=True, text=True
     )
     assert result.returncode == 0, result.stderr
     report = json.loads(result.stdout)
@@ -257,9 +246,7 @@ def test_phase_without_profile_does_nothing(tmp_path):
     file = tmp_path / "file"
     file.write_text("untouched")
     for value in ("", "/nowhere", str(file), str(tmp_path)):
-        result = subprocess.run(
-            python(text), env=environment(MEMOPT_PROFILE=value), capture_output=True, text=True
-        )
+        result = subprocess.run(python(text), env=environment(MEMOPT_PROFILE=value), capture_output=True, text=True)
         assert result.returncode == 0 and result.stderr == ""
     assert file.read_text() == "untouched"
 

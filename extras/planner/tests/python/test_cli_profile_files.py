@@ -38,10 +38,7 @@ def test_samples_go_where_a_link_leads(tmp_path):
 
 def test_samples_are_there_when_memopt_itself_is_killed(tmp_path):
     path = tmp_path / "samples.csv"
-    ends_with_it = (
-        "import os, time; p = os.getppid(); print(flush=True)\n"
-        "while os.getppid() == p: time.sleep(0.02)"
-    )
+    ends_with_it = "import os, time; p = os.getppid(); print(flush=True)\nwhile os.getppid() == p: time.sleep(0.02)"
     process = start("profile", "--interval", "0.02", "--output", path, "--", *python(ends_with_it))
     process.stdout.readline()  # it knows its parent
     wait_for(lambda: path.exists() and path.read_text().count("\n") > 5, "samples")
@@ -90,11 +87,7 @@ try:
 except OSError as error: print(error.strerror, error.filename == sys.argv[1])
 """
     result = subprocess.run(
-        [sys.executable, "-c", text, str(path)],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=True,
+        [sys.executable, "-c", text, str(path)], env=environment(), capture_output=True, text=True, check=True
     )
     assert result.stdout == "File too large True\n"
     lines = path.read_text().splitlines()
@@ -118,16 +111,10 @@ for call in (lambda: LogFile("new.csv", ["a" * 50, "b"]), lambda: replace("new",
     for limit in ("0", "10", "40"):
         (tmp_path / "there").write_text("a file of yesterday")
         result = subprocess.run(
-            [sys.executable, "-c", text, limit],
-            cwd=tmp_path,
-            env=environment(),
-            capture_output=True,
-            text=True,
+            [sys.executable, "-c", text, limit], cwd=tmp_path, env=environment(), capture_output=True, text=True
         )
         assert result.stderr == ""
-        assert result.stdout == "".join(
-            "File too large %s\n" % name for name in ("new.csv", "new", "there")
-        )
+        assert result.stdout == "".join("File too large %s\n" % name for name in ("new.csv", "new", "there"))
         assert os.listdir(tmp_path) == ["there"] and "yesterday" in (tmp_path / "there").read_text()
 
 
@@ -194,10 +181,7 @@ from memopt.cli import main
 main(["profile", "--no-gpu", "--", "/nowhere/program"])
 """
     result = subprocess.run(
-        [sys.executable, "-c", text],
-        env=environment(TMPDIR=str(tmp_path)),
-        capture_output=True,
-        text=True,
+        [sys.executable, "-c", text], env=environment(TMPDIR=str(tmp_path)), capture_output=True, text=True
     )
     assert result.returncode == -signal.SIGTERM and list(tmp_path.iterdir()) == []
 

@@ -55,10 +55,7 @@ print(signal.pthread_sigmask(signal.SIG_BLOCK, []))
 def test_a_program_that_is_killed(number, tmp_path):
     path, text = tmp_path / "samples.csv", "import os; os.kill(os.getpid(), %d)" % number
     report, _, _ = profiled(
-        *python(SEEN + "seen()\n" + text),
-        options=["--output", str(path)],
-        code=128 + number,
-        SAMPLES=str(path),
+        *python(SEEN + "seen()\n" + text), options=["--output", str(path)], code=128 + number, SAMPLES=str(path)
     )
     assert report["signal"] == number and report["peaks"]["rss"]["bytes"] > MIB
     result = command("profile", "--", *python(text))
@@ -201,9 +198,7 @@ signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 os.execv(sys.executable, [sys.executable, "-m", "memopt", "profile", "--", *sys.argv[1:]])
 """
     text = "import signal, sys; sys.exit(7 * (signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN))"
-    result = subprocess.run(
-        python(ignoring) + python(text), env=environment(), capture_output=True, timeout=300
-    )
+    result = subprocess.run(python(ignoring) + python(text), env=environment(), capture_output=True, timeout=300)
     assert result.returncode == 7
 
 
@@ -229,10 +224,7 @@ def test_a_program_that_has_just_ended_has_no_memory_to_tell(tmp_path):
     run._figures = type("F", (), {"take": staticmethod(lambda pid: figures), "hidden": None})()
     run._arguments = type("A", (), {"interval": 0.1})()
     run._add = lambda record, recorder, marks: added.append(record)
-    recorder, marks = (
-        type("R", (), {"mark": lambda self, m: None})(),
-        type("M", (), {"read": lambda self: []})(),
-    )
+    recorder, marks = (type("R", (), {"mark": lambda self, m: None})(), type("M", (), {"read": lambda self: []})())
     run._sample(Ended(), recorder, marks)
     assert added == []
 
@@ -243,9 +235,7 @@ def test_a_program_that_has_just_ended_has_no_memory_to_tell(tmp_path):
 def test_commands_that_are_not_there(tmp_path):
     result = command("profile", "--", "no-such-program-here", "x")
     assert result.returncode == 127 and result.stdout == ""
-    assert result.stderr == (
-        "memopt: no-such-program-here: the program was not found in any folder of PATH\n"
-    )
+    assert result.stderr == ("memopt: no-such-program-here: the program was not found in any folder of PATH\n")
     denied = PermissionError(errno.EACCES, "Permission denied")  # a folder of PATH that is closed
     assert program._cannot_start("no-such-program-here", denied).code == 127
     assert program._cannot_start("sh", denied).code == 126
@@ -281,9 +271,7 @@ def test_a_report_that_nobody_takes(stream, option):
         assert "Traceback" not in other
 
 
-@pytest.mark.parametrize(
-    "words", [(), ("--",), ("--interval", "0", "--", "true"), ("--nonsense", "--", "true")]
-)
+@pytest.mark.parametrize("words", [(), ("--",), ("--interval", "0", "--", "true"), ("--nonsense", "--", "true")])
 def test_usage(words):
     """Nothing is run."""
     result = command("profile", *words)

@@ -264,10 +264,7 @@ def test_names_that_take_no_file(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_bytes(OLD)
-    for attempt in (
-        lambda: replace_file.check_writable(name, 100),
-        lambda: replace_file.replace(name, NEW),
-    ):
+    for attempt in (lambda: replace_file.check_writable(name, 100), lambda: replace_file.replace(name, NEW)):
         with pytest.raises(OSError) as raised:
             attempt()
         assert raised.value.filename == name

@@ -84,9 +84,7 @@ def no_proc():
 def test_without_proc(no_proc):
     def memopt(*words):
         command = [*no_proc, sys.executable, "-m", "memopt", *words]
-        return subprocess.run(
-            command, env=environment(), capture_output=True, text=True, timeout=120
-        )
+        return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120)
 
     result = memopt("profile", "--no-gpu", *WORK)
     assert result.returncode == 0, result.stderr

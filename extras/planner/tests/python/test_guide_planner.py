@@ -44,9 +44,7 @@ def test_phases() -> None:
     assert seen == 2 * ["forward", "backward", "step"]
 
 
-def test_applying(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_applying(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("ruamel.yaml")
     text = "per_device_train_batch_size: 16\ngradient_accumulation_steps: 2\nbf16: false\nfp16: false\n"
     (tmp_path / "train.yaml").write_text(text)

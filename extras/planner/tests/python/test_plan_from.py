@@ -124,9 +124,7 @@ def test_options_win_over_the_file(folder):
 
 def test_two_that_do_not_agree_are_an_error_with_both(folder):
     one = train(folder, TRAINER + "fp16: true\n")
-    other = train(
-        folder, "distributed_type: MULTI_GPU\nmixed_precision: bf16\nnum_processes: 2\n", "acc.yaml"
-    )
+    other = train(folder, "distributed_type: MULTI_GPU\nmixed_precision: bf16\nnum_processes: 2\n", "acc.yaml")
     told = refused(1, "--from", one, "--from", other)
     assert "train.yaml: fp16 is true, but" in told and "mixed_precision is bf16" in told
     told = refused(1, "--from", train(folder, TRAINER + "fp16: true\nbf16: true\n"))

@@ -16,9 +16,7 @@ def interpret(**config):
 
 
 def test_what_is_said_wins_over_the_default():
-    reading = interpret(
-        model_type="mistral", hidden_size=512, num_attention_heads=8, tie_word_embeddings=True
-    )
+    reading = interpret(model_type="mistral", hidden_size=512, num_attention_heads=8, tie_word_embeddings=True)
     assert reading.model.hidden == 512
     assert reading.model.kv_heads == 8  # Mistral's own default, not that of Llama
     assert reading.model.as_dict()["tied"] == "yes"
@@ -112,14 +110,7 @@ def test_heads_that_are_not_known_are_refused(model_type, architecture):
         ({"model_type": "opt", "layer_norm_elementwise_affine": False}, "affine"),
         ({"model_type": "llava", "text_config": {}, "vision_feature_layer": [1, 2]}, "layer"),
         ({"model_type": "llava_next", "text_config": {}}, "llava_next"),
-        (
-            {
-                "model_type": "llava",
-                "text_config": {},
-                "vision_config": {"model_type": "siglip_vision_model"},
-            },
-            "siglip",
-        ),
+        ({"model_type": "llava", "text_config": {}, "vision_config": {"model_type": "siglip_vision_model"}}, "siglip"),
     ],
 )
 def test_parts_that_are_not_known_are_refused(config, key):

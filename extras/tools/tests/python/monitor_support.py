@@ -45,9 +45,7 @@ def sampled_once(*words, folders=(), **variables):
 
 
 def fake(number, used, pids=()):
-    processes = [
-        {"pid": pid, "name": "train", "used": use} for pid, use in zip(pids, used)
-    ]
+    processes = [{"pid": pid, "name": "train", "used": use} for pid, use in zip(pids, used)]
     return {
         "sample": number,
         "time": 1000.0 + number,

@@ -64,9 +64,7 @@ def test_when_samples_are_due(monkeypatch):
 
 @simulated
 def test_gpus():
-    value = sampled_once(
-        folders=[MONITORS], MEMOPT_SIM_PROCESSES="%d:64M:cg@1,4000001:?:c" % os.getpid()
-    )
+    value = sampled_once(folders=[MONITORS], MEMOPT_SIM_PROCESSES="%d:64M:cg@1,4000001:?:c" % os.getpid())
     assert value["note"] is None
     names = [device["device"] for device in value["devices"]]
     assert names == ["cuda:0", "cuda:1", "hip:0", "hip:1"]
@@ -125,14 +123,10 @@ def test_what_may_not_be_read_is_left_out():
 
 @simulated
 def test_lines_for_a_pipe():
-    result = command(
-        "monitor", "--count", "2", "--interval", "0.01", folders=[MONITORS], MEMOPT_SIM_DEVICES="1"
-    )
+    result = command("monitor", "--count", "2", "--interval", "0.01", folders=[MONITORS], MEMOPT_SIM_DEVICES="1")
     lines = result.stdout.splitlines()
     assert result.returncode == 0 and "\x1b" not in result.stdout
-    assert lines[0][9:] == (
-        "cuda:0 256.00 MiB of 1.00 GiB used (25 %), peak 256.00 MiB, 37 % busy, 54 °C, 124 W"
-    )
+    assert lines[0][9:] == ("cuda:0 256.00 MiB of 1.00 GiB used (25 %), peak 256.00 MiB, 37 % busy, 54 °C, 124 W")
     assert lines[1][9:] == "cuda:0   process (4000001): 64.00 MiB, peak 64.00 MiB"
     assert "2 samples in" in result.stdout and "Processes by peak" in result.stdout
 
@@ -188,8 +182,7 @@ def test_a_log_that_cannot_be_written(tmp_path):
     assert result.returncode == 1 and "/nowhere/x.csv" in result.stderr
     full = command(*words, "--count", "3", "--log", "/dev/full")
     assert full.returncode == 1 and full.stderr == (
-        "memopt: the log ends here, because it cannot be written: /dev/full: No space left on "
-        "device\n"
+        "memopt: the log ends here, because it cannot be written: /dev/full: No space left on device\n"
     )
     assert "3 samples" in full.stdout  # watching went on
 

@@ -22,9 +22,7 @@ sys.stdin.read()
 
 
 def test_names_cannot_steer_a_terminal():
-    process = subprocess.Popen(
-        [sys.executable, "-c", NAMED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen([sys.executable, "-c", NAMED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "ready\n"
     try:
         (device,) = sampled_once("--device", "cpu")["devices"]
@@ -121,9 +119,7 @@ for line in sys.stdin:
 
 def test_a_leak_of_a_real_process():
     leaking = subprocess.Popen([sys.executable, "-c", LEAKING], stdin=subprocess.PIPE, text=True)
-    watching = start(
-        "monitor", "--json", "--interval", "0.01", "--device", "cpu", "--count", "1000"
-    )
+    watching = start("monitor", "--json", "--interval", "0.01", "--device", "cpu", "--count", "1000")
     found = []
     try:
         for line in watching.stdout:

@@ -22,9 +22,7 @@ def test_the_live_view():
     )
     lines = terminal.until(lambda lines: any("▃▃▃" in line for line in lines), "the course")
     assert lines[0].startswith("memopt monitor  every 0.05 s  q quits  ")
-    assert lines[2].split() == (
-        ["device", "name", "used", "of", "%", "peak", "util", "temp", "power", "over", "time"]
-    )
+    assert lines[2].split() == (["device", "name", "used", "of", "%", "peak", "util", "temp", "power", "over", "time"])
     assert lines[3].startswith(
         "  cuda:0  libmemopt simulated device  256.00 MiB  1.00 GiB  25  256.00 MiB  37 %  54 °C"
     )
@@ -54,13 +52,9 @@ def test_a_narrow_view_says_which_device():
     assert screen._heading(["memopt monitor", "every 1 s", "q quits", "12:00:00"], 40) == (
         "memopt monitor  q quits  12:00:00"
     )
-    assert screen._heading(["memopt monitor", "every 1 s", "q quits", "12:00:00"], 24) == (
-        "memopt monitor  12:00:00"
-    )
+    assert screen._heading(["memopt monitor", "every 1 s", "q quits", "12:00:00"], 24) == ("memopt monitor  12:00:00")
     assert screen._heading(["memopt monitor", "every 1 s", "q quits", "12:00:00"], 8) == "12:00:00"
-    assert screen._aligned("日本語の名前", 7, False) == "日本語…" and (
-        screen._aligned("日本", 6, True) == "  日本"
-    )
+    assert screen._aligned("日本語の名前", 7, False) == "日本語…" and (screen._aligned("日本", 6, True) == "  日本")
 
 
 @idle_processes(40)  # more than there are lines
@@ -91,9 +85,7 @@ def test_the_window_changes():
 
 
 def test_no_colour():
-    terminal = Terminal(
-        "monitor", "--interval", "0.05", "--count", "3", "--device", "cpu", NO_COLOR="1"
-    )
+    terminal = Terminal("monitor", "--interval", "0.05", "--count", "3", "--device", "cpu", NO_COLOR="1")
     code, after = terminal.end()
     assert code == 0 and "3 samples in" in after
     assert b"\x1b[36m" not in terminal.text and b"\x1b[31m" not in terminal.text

@@ -110,9 +110,7 @@ def test_text(trace):
 def test_out_of_memory_says_why(trace):
     text = shown(trace, "--capacity", "32MiB", code=1)
     assert "\nOut of memory\n" in text and "completes      no: event " in text
-    assert (
-        "%s alive at its peak: no configuration makes that fit" % memopt.format_size(PEAK) in text
-    )
+    assert "%s alive at its peak: no configuration makes that fit" % memopt.format_size(PEAK) in text
     enough = (PEAK // (2 * MIB) + 1) * 2 * MIB
     text = shown(trace, "--capacity", enough, code=1)
     assert "lie in holes that are too small" in text and "--config expandable_segments:True" in text
@@ -166,9 +164,7 @@ def test_snapshots(tmp_path):
     path = tmp_path / "snapshot.pickle"
     lived = traces.segment(1, 0x100, [(512, 300, "active_allocated")])
     few = [traces.entry("alloc", 0x50000, MIB), traces.entry("oom", 0, 3 << 30)]
-    path.write_bytes(
-        pickle.dumps(traces.snapshot(few, traces.trace_entries(EVENTS), segments=[lived]))
-    )
+    path.write_bytes(pickle.dumps(traces.snapshot(few, traces.trace_entries(EVENTS), segments=[lived])))
     found = answer(path)
     assert found["format"] == "pytorch" and found["device"] == 1
     assert found["events_by_device"] == [1, len(EVENTS)]
@@ -230,8 +226,6 @@ def test_odd_events_are_told(tmp_path):
         (("TRACE", "--config", b"\xff:1"), "unknown key"),
     ],
 )
-
-
 def test_usage_errors(trace, words, says, capsys):
     words = [os.fsdecode(word) if isinstance(word, bytes) else word for word in words]
     with pytest.raises(SystemExit) as left:
@@ -246,15 +240,10 @@ def test_usage_errors(trace, words, says, capsys):
     [
         ("", "memopt: trace.csv: the trace has no allocation to replay"),
         ("0,0,allocate,0x10,many,0\n", "CORRUPT: trace.csv: trace: line 2: the size 'many' must be"),
-        (
-            "0,0,allocate,0x10,512,0\n0,0,fre",
-            "line 3: '0,0,fre' has 3 fields; the header has 6; it",
-        ),
+        ("0,0,allocate,0x10,512,0\n0,0,fre", "line 3: '0,0,fre' has 3 fields; the header has 6; it"),
         ("0,0,free,0x10,512,0\n", "has no allocation"),
     ],
 )
-
-
 def test_malformed_traces(tmp_path, text, says):
     path = write(tmp_path, text)
     for more in ((), ("--json",)):
@@ -302,6 +291,4 @@ def test_partial(trace, tmp_path):
     found = answer(path, "--partial")
     assert found["events"] == trace.read_bytes()[:5000].count(b"\n") - 1
     assert "cut off" in found["cut"]
-    assert re.search(
-        r"cut off +trace: line \d+: .*what stands before it was repl", shown(path, "--partial")
-    )
+    assert re.search(r"cut off +trace: line \d+: .*what stands before it was repl", shown(path, "--partial"))

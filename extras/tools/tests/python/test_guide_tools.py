@@ -23,9 +23,7 @@ def test_pages_and_the_command(verb: str) -> None:
     check_options(verb, text, *{"replay": ["run.csv"], "profile": ["true"]}.get(verb, []))
 
 
-def test_a_replay(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_replay(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     events = traces.training()
     trace = traces.snapshot(traces.trace_entries(events))
     (tmp_path / "run.pickle").write_bytes(pickle.dumps(trace))

@@ -56,9 +56,7 @@ def test_recorded_streams():
         assert trace.replay().failure is None
 
 
-@pytest.mark.parametrize(
-    "event", [(1, -1, 5, 0), (1, 1, 1 << 64, 0), (1, 1, 5, "0"), (9, 1, 5, 0), (1, 1.5, 5, 0)]
-)
+@pytest.mark.parametrize("event", [(1, -1, 5, 0), (1, 1, 1 << 64, 0), (1, 1, 5, "0"), (9, 1, 5, 0), (1, 1.5, 5, 0)])
 def test_events_that_are_none(event):
     with memopt.tools.Trace() as trace:
         with pytest.raises((ValueError, TypeError)):
@@ -123,13 +121,7 @@ def test_files_that_are_cut_off():
 
 
 @pytest.mark.parametrize(
-    "start, says",
-    [
-        (b"PK\x03\x04", "zip"),
-        (b"\x28\xb5\x2f\xfd", "zstd"),
-        (b"BZh9", "bzip2"),
-        (b"\xfd7zXZ", "xz"),
-    ],
+    "start, says", [(b"PK\x03\x04", "zip"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"BZh9", "bzip2"), (b"\xfd7zXZ", "xz")]
 )
 def test_formats_that_are_told(start, says):
     with pytest.raises(memopt.CorruptError, match=says):

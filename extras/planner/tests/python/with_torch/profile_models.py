@@ -52,9 +52,7 @@ class Picture(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.layers = nn.Sequential(
-            nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3)
-        )
+        self.layers = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3))
         self.head = nn.Linear(8, 10)
 
     def forward(self, pixels):

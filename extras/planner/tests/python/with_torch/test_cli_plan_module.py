@@ -153,10 +153,7 @@ def test_adapters_are_proposed_of_a_traced_model(folder):
     assert again["peak_bytes"] <= value["limit_bytes"]
 
 
-@pytest.mark.parametrize(
-    "targets, told",
-    [("v_proj,up", ["value", "up"]), ("self_attn.q_proj,up", None)],
-)
+@pytest.mark.parametrize("targets, told", [("v_proj,up", ["value", "up"]), ("self_attn.q_proj,up", None)])
 def test_where_adapters_are_is_what_was_asked(folder, targets, told):
     """Names of the module's own are no words of the planner: it says none rather than others."""
     pytest.importorskip("transformers")

@@ -177,14 +177,11 @@ def test_what_cannot_be_traced_is_refused(
         (["--zero", "3", "--world-size", "2"], "parameters"),
     ],
 )
-def test_options_that_a_trace_takes(
-    words: List[str], changed: str, tmp_path: pathlib.Path, capsys: Any
-) -> None:
+def test_options_that_a_trace_takes(words: List[str], changed: str, tmp_path: pathlib.Path, capsys: Any) -> None:
     """Without a card and for one it is the same run."""
     command = ["plan", "--model", write(tmp_path, SMALL), "--seq", "32", "--batch", "2", "--json"]
     plain, bare, fitted = (
-        _answer([*command, "--device", "cpu", *more], capsys)
-        for more in ([], words, [*words, "--gpu-memory", "1GiB"])
+        _answer([*command, "--device", "cpu", *more], capsys) for more in ([], words, [*words, "--gpu-memory", "1GiB"])
     )
     assert bare["phases"] == fitted["phases"]
     if changed == "trainable":

@@ -55,9 +55,7 @@ def test_what_runs_again_runs_by_the_same_rules(reentrant):
     model.train().tie_weights()
     model.gradient_checkpointing_enable({"use_reentrant": reentrant})
     run = Run(batch=4, sequence=256, compute_dtype="bf16", checkpointing="full")
-    reading = hfconfig.interpret(
-        dict(MODELS["BertForMaskedLM"], architectures=["BertForMaskedLM"])
-    )
+    reading = hfconfig.interpret(dict(MODELS["BertForMaskedLM"], architectures=["BertForMaskedLM"]))
     planned = Plan(reading.model, run, Card(device="cuda")).peak
     traced = Trace(model, sequence=256, autocast=torch.bfloat16, gpu=True).at(4)
     live = planned.total - planned.overhead

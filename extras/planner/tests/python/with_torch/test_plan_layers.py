@@ -55,9 +55,7 @@ def traced(model: Any, few: bool, **options: Any) -> Any:
         ("llama", False, {"features": Features(world_size=2, bucket_view=True)}),
     ],
 )
-def test_few_layers_are_all_to_the_byte(
-    kind: str, checkpointing: bool, options: Dict[str, Any]
-) -> None:
+def test_few_layers_are_all_to_the_byte(kind: str, checkpointing: bool, options: Dict[str, Any]) -> None:
     model = model_of(kind)
     if checkpointing:
         model.gradient_checkpointing_enable()

@@ -42,10 +42,7 @@ MODELS = {
 }
 #: A rate of dropout by its names there and here.
 DROPOUTS = {
-    "gpt2": (
-        ("resid_pdrop", "embd_pdrop", "attn_pdrop"),
-        ("hidden_dropout", "embedding_dropout", "attention_dropout"),
-    ),
+    "gpt2": (("resid_pdrop", "embd_pdrop", "attn_pdrop"), ("hidden_dropout", "embedding_dropout", "attention_dropout")),
     "llama": (("attention_dropout",), ("attention_dropout",)),
 }
 
@@ -90,7 +87,6 @@ class Row(NamedTuple):
         model = Model(**shape, **MODELS[self.family], **rates)
         return Plan(model, run, Card(device="cpu"))
 
-
     def module(self):
         """Transformers' own."""
         rates = {key: self.dropout for key in DROPOUTS[self.family][0]} if self.dropout else {}
@@ -120,9 +116,7 @@ class Row(NamedTuple):
 
 def steps(row):
     """Blocks of the making of a model and of two steps on the CPU."""
-    with torch.profiler.profile(
-        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
-    ) as profile:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         model = row.module()
         if row.checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -169,10 +163,7 @@ ROWS = [
     *[pytest.param(row, marks=pytest.mark.long) for row in LONG],
     pytest.param(
         Row("llama", checkpointing=True, dtype="bf16"),
-        marks=[
-            pytest.mark.long,
-            pytest.mark.xfail(strict=True, reason="1.032 of 126 MiB, with expandable segments"),
-        ],
+        marks=[pytest.mark.long, pytest.mark.xfail(strict=True, reason="1.032 of 126 MiB, with expandable segments")],
     ),
 ]
 

@@ -130,9 +130,7 @@ NESTED = {
 
 
 @pytest.mark.parametrize("name", ["4x44gb", "contrastive", "rx6750xt", "t4", "video"])
-def test_the_file_of_a_walk_trains(
-    name: str, recipe: Any, tmp_path: pathlib.Path, monkeypatch: Any
-) -> None:
+def test_the_file_of_a_walk_trains(name: str, recipe: Any, tmp_path: pathlib.Path, monkeypatch: Any) -> None:
     path = applied(name, tmp_path, monkeypatch)
     file, before = File(recipe.load(path)), flat(recipe.load(RECIPES / name / path.name))
     small = RECIPES / name / "small.json"

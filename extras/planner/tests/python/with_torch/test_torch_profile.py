@@ -197,8 +197,6 @@ def test_steps_that_differ_are_matched():
         ("sgd8bit", lambda p: mt.SGD8bit(p, lr=0.1, momentum=0.9)),
     ],
 )
-
-
 def test_rules_are_what_optimizers_do(kind, make):
     target = target_of((Words(), words_of, next_word))
     module = target.module

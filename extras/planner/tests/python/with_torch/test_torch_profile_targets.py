@@ -23,10 +23,7 @@ from profile_models import FLOAT, made  # noqa: E402, F401
 
 def test_targets_by_name(tmp_path, monkeypatch):
     (tmp_path / "shop.py").write_text(
-        "import torch\n"
-        "def model():\n"
-        "    return torch.nn.Linear(3, 2), lambda batch: torch.ones(batch, 3)\n"
-        "price = 3\n"
+        "import torch\ndef model():\n    return torch.nn.Linear(3, 2), lambda batch: torch.ones(batch, 3)\nprice = 3\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -44,8 +41,6 @@ def test_targets_by_name(tmp_path, monkeypatch):
         ("json:decoder", "is a module, not a function"),
     ],
 )
-
-
 def test_bad_names_are_told(name, message):
     with pytest.raises(TargetError, match=message):
         load_target(name)
@@ -60,8 +55,6 @@ def test_bad_names_are_told(name, message):
         ((nn.Linear(2, 2), len, 3), "the loss must be"),
     ],
 )
-
-
 def test_bad_targets_are_told(value, message):
     with pytest.raises(TargetError, match=message):
         target_of(value)
@@ -96,8 +89,6 @@ def test_models_of_transformers_make_their_inputs():
         ("ViTModel", 0),
     ],
 )
-
-
 def test_heads_have_their_labels_or_none(kind, labels):
     transformers = pytest.importorskip("transformers")
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
@@ -169,9 +160,7 @@ class Full(nn.Module):
 def test_it_goes_on_after_out_of_memory_with_half(error):
     module = Full(5, error)
     told = []
-    result = profile(
-        (module, lambda b: torch.randn(b, 16)), batches=(8, 32), check=[64], progress=told.append
-    )
+    result = profile((module, lambda b: torch.randn(b, 16)), batches=(8, 32), check=[64], progress=told.append)
     assert result.ran_out == [32, 16, 8] and module.tried == [32, 16, 8, 4, 2]
     assert sorted(result.measured) == [2, 4] and result.checked == []
     assert told[0].batch == 32 and not told[0].ran_out and told[1].batch == 16 and told[1].ran_out
@@ -258,7 +247,8 @@ def test_sums_of_gradients_count_as_autograd_makes_them():
     sums = [t for t in recorder.tensors if t.node == "sum"]
     assert len(sums) == 1
     assert [account.category(n) for n, t in enumerate(recorder.tensors) if t.into is not None] == [
-        "gradients", "gradients"
+        "gradients",
+        "gradients",
     ]
     with torch.profiler.profile(profile_memory=True) as seen:
         weight.grad = None

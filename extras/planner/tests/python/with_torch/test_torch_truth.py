@@ -109,9 +109,7 @@ FEATURED = [
     "llama-zero3-checkpointed-offload-lora",
     "llama-zero2-reduced-last-gather-bf16-checkpointed",
 ]
-FSDP = pytest.mark.skipif(
-    not torch.distributed.is_available(), reason="FSDP is traced with torch.distributed"
-)
+FSDP = pytest.mark.skipif(not torch.distributed.is_available(), reason="FSDP is traced with torch.distributed")
 
 
 def features_of(plan, run):
@@ -160,9 +158,7 @@ def traced(plan, row, features):
 
 
 @FSDP
-@pytest.mark.parametrize(
-    "row", [*(ROWS[name] for name in (*TRACED, *FEATURED)), *OTHERS], ids=lambda row: row["name"]
-)
+@pytest.mark.parametrize("row", [*(ROWS[name] for name in (*TRACED, *FEATURED)), *OTHERS], ids=lambda row: row["name"])
 def test_traced_without_weights_it_is_the_same_to_the_byte(plan, same_versions, row):
     step = traced(plan, row, features_of(plan, row["run"])).at(row["run"]["batch"])
     assert step.peak_bytes == row["peak_bytes"] and step.peak_phase == row["peak_phase"]
@@ -198,10 +194,7 @@ TRACED_FAMILIES = {
     "starcoder2": ("Starcoder2ForCausalLM", {}),
     "olmo2": ("Olmo2ForCausalLM", {}),
     "gemma2": ("Gemma2ForCausalLM", {"head_dim": 32}),
-    "distilbert": (
-        "DistilBertForMaskedLM",
-        {"dim": 128, "n_layers": 2, "n_heads": 4, "hidden_dim": 256},
-    ),
+    "distilbert": ("DistilBertForMaskedLM", {"dim": 128, "n_layers": 2, "n_heads": 4, "hidden_dim": 256}),
 }
 
 

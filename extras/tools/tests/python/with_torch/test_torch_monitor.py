@@ -112,11 +112,7 @@ LEAKS = {  # values of steps, the step by which it is told, the slope
         180,
         0.01 * GIB,
     ),
-    "every fifty steps": (
-        lambda: [GIB + 8 * MIB * (step // 50) for step in range(3000)],
-        1400,
-        8 * MIB / 50,
-    ),
+    "every fifty steps": (lambda: [GIB + 8 * MIB * (step // 50) for step in range(3000)], 1400, 8 * MIB / 50),
     "above the threshold": (lambda: [GIB + 1100 * step for step in range(5000)], 5000, 1100),
 }
 NO_LEAKS = {

@@ -100,8 +100,6 @@ def test_threads(tmp_path):
         ({"device": "meta"}, "meta"),
     ],
 )
-
-
 def test_wrong_arguments(options, name):
     with pytest.raises(ValueError, match=name):
         mt.monitor.MemoryMonitor(**options)
