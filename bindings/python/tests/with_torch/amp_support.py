@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 
-import pytest
+import torch
+from torch import nn
 
-torch = pytest.importorskip("torch")
-from torch import nn  # noqa: E402
-
-import memopt.torch as mt  # noqa: E402
+import memopt.torch as mt
 
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
 FLT_MAX = torch.finfo(torch.float32).max

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
-torch = pytest.importorskip("torch")
-from torch import nn  # noqa: E402
+import torch
+from torch import nn
 
 MODES = ("none", "default", "hash")
 

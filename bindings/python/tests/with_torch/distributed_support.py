@@ -15,12 +15,10 @@ import tempfile
 import traceback
 from typing import Any, Callable, Dict, List, Tuple
 
-import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import memopt.torch as mt  # noqa: E402
-from optim_support import make, same_bits  # noqa: E402
+import memopt.torch as mt
+from optim_support import make, same_bits
 
 COLLECTIVE_LIMIT = 20  # seconds that two processes wait for each other
 ANSWER_LIMIT = 100  # of two processes; more take longer to start

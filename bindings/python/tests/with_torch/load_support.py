@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-
-torch = pytest.importorskip("torch")
-from torch import nn  # noqa: E402
+import torch
+from torch import nn
 
 NAMES = {
     torch.float64: "F64",

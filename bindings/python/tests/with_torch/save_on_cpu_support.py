@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from torch import nn
 
-torch = pytest.importorskip("torch")
-from torch import nn  # noqa: E402
-
-import memopt.torch as mt  # noqa: E402
-from memopt.torch import _store  # noqa: E402
+import memopt.torch as mt
+from memopt.torch import _store
 
 DTYPES = (
     torch.float32,

@@ -11,12 +11,11 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import memopt  # noqa: E402
-import memopt.torch as mt  # noqa: E402
-from simulated import PACKAGE, run  # noqa: E402
+import memopt
+import memopt.torch as mt
+from simulated import PACKAGE, run
 
 GPU = torch.cuda.is_available()
 
@@ -268,6 +267,7 @@ def test_without_a_gpu():
 
 ON_A_GPU = """
 import torch
+
 import memopt.torch as mt
 allocator = mt.enable_allocator("expandable_segments:True")
 model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 8))

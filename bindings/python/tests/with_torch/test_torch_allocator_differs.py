@@ -12,9 +12,7 @@ import random
 
 import pytest
 
-pytest.importorskip("torch")
-
-from simulated import run  # noqa: E402
+from simulated import run
 
 MIB = 1 << 20
 #: The simulated driver gives out each address once, so a process has room for so many.

@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import json
 
-import pytest
 
-torch = pytest.importorskip("torch")
-
-from simulated import run  # noqa: E402
+from simulated import run
 
 ENABLE = "mt.enable_allocator('')\n"
 

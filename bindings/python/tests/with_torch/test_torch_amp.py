@@ -5,23 +5,11 @@ from __future__ import annotations
 import warnings
 
 import pytest
+import torch
+from torch import nn
 
-torch = pytest.importorskip("torch")
-from torch import nn  # noqa: E402
-
-import memopt.torch as mt  # noqa: E402
-from amp_support import (  # noqa: E402
-    FLT_MAX,
-    INF,
-    NAN,
-    Fused,
-    Recorder,
-    clones,
-    ours,
-    parameters_of,
-    started,
-    theirs,
-)
+import memopt.torch as mt
+from amp_support import FLT_MAX, INF, NAN, Fused, Recorder, clones, ours, parameters_of, started, theirs
 
 # --- it is a torch scaler -------------------------------------------------------------------------
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 
 import pytest
+import torch
+from torch import nn
 
-torch = pytest.importorskip("torch")
-from torch import nn  # noqa: E402
-
-import memopt.torch as mt  # noqa: E402
-from amp_support import INF, NAN, TYPES, clones, parameters_of  # noqa: E402
-from on_threads import on_threads  # noqa: E402
+import memopt.torch as mt
+from amp_support import INF, NAN, TYPES, clones, parameters_of
+from on_threads import on_threads
 
 
 @pytest.mark.parametrize("dtypes", [(torch.float32,), TYPES, (torch.bfloat16,)])

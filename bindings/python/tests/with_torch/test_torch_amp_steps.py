@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from torch import nn
 
-torch = pytest.importorskip("torch")
-from torch import nn  # noqa: E402
-
-import memopt.torch as mt  # noqa: E402
-from amp_support import (  # noqa: E402
-    INF,
-    NAN,
-    Fused,
-    Recorder,
-    ours,
-    parameters_of,
-    started,
-    theirs,
-)
+import memopt.torch as mt
+from amp_support import INF, NAN, Fused, Recorder, ours, parameters_of, started, theirs
 
 # --- update() -------------------------------------------------------------------------------------
 

@@ -10,20 +10,11 @@ from __future__ import annotations
 import copy
 
 import pytest
+import torch
+from torch import nn
 
-torch = pytest.importorskip("torch")
-from torch import nn  # noqa: E402
-
-import memopt.torch as mt  # noqa: E402
-from optim_support import (  # noqa: E402
-    assert_unchanged,
-    fill,
-    kinds,
-    make,
-    parameters,
-    snapshot,
-    walk,
-)
+import memopt.torch as mt
+from optim_support import assert_unchanged, fill, kinds, make, parameters, snapshot, walk
 
 SHAPES = ((50, 100), (60, 100))
 LEAST = 65792  # bytes that the chains below need

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 
 import pytest
+import torch
+from torch import nn
 
-torch = pytest.importorskip("torch")
-from torch import nn  # noqa: E402
-
-import memopt.torch as mt  # noqa: E402
-from memopt.torch import _native  # noqa: E402
+import memopt.torch as mt
+from memopt.torch import _native
 
 FLOATS = (
     torch.float32,

@@ -6,15 +6,14 @@ import gc
 import weakref
 
 import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
 
-torch = pytest.importorskip("torch")
-from torch import nn  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
-
-import memopt  # noqa: E402
-import memopt.torch as mt  # noqa: E402
-from memopt.torch import _measure  # noqa: E402
-from memopt.torch._live_bytes import LiveBytes  # noqa: E402
+import memopt
+import memopt.torch as mt
+from memopt.torch import _measure
+from memopt.torch._live_bytes import LiveBytes
 
 
 class Block(nn.Module):

@@ -8,12 +8,11 @@ import gc
 import weakref
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import memopt.torch as mt  # noqa: E402
-from memopt.torch._live_bytes import LiveBytes  # noqa: E402
-from checkpoint_support import MODES, Block, assert_same, block, results, x  # noqa: E402, F401
+import memopt.torch as mt
+from memopt.torch._live_bytes import LiveBytes
+from checkpoint_support import MODES, Block, assert_same, block, results, x  # noqa: F401
 
 
 # --- values ---------------------------------------------------------------------------------------

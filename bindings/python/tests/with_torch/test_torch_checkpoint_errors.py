@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import memopt.torch as mt  # noqa: E402
-from checkpoint_support import MODES, Block, assert_same, block, results, x  # noqa: E402, F401
-from on_threads import on_threads  # noqa: E402
+import memopt.torch as mt
+from checkpoint_support import MODES, Block, assert_same, block, results, x  # noqa: F401
+from on_threads import on_threads
 
 
 # --- what goes wrong ------------------------------------------------------------------------------

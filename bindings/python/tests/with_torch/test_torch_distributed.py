@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
 pytest.importorskip("torch.distributed.fsdp", reason="no fully_shard")
 
-import memopt.torch as mt  # noqa: E402
+import memopt.torch as mt
 
-from distributed_support import (  # noqa: E402
+from distributed_support import (
     ALIGNED,
     SHAPES,
     Group,
@@ -24,7 +24,7 @@ from distributed_support import (  # noqa: E402
     take_steps,
     whole_parameters,
 )
-from optim_support import KINDS, make, same_bits  # noqa: E402
+from optim_support import KINDS, make, same_bits
 
 # The longer names first, except of what is coded.
 ONE_KINDS = ["AdamW", "Adam", "AdamWBf16", "Lion", "SGD"]

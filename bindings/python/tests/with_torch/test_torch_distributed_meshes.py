@@ -7,12 +7,12 @@ import math
 from typing import Any, List
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
 pytest.importorskip("torch.distributed.fsdp", reason="no fully_shard")
 
-import memopt.torch as mt  # noqa: E402
-from distributed_support import (  # noqa: E402
+import memopt.torch as mt
+from distributed_support import (
     ALIGNED,
     LAYOUTS,
     Group,
@@ -24,7 +24,7 @@ from distributed_support import (  # noqa: E402
     set_gradients,
     steps_in,
 )
-from optim_support import same_bits  # noqa: E402
+from optim_support import same_bits
 
 NORMS = [2.0, math.inf]  # the library's, and what is found here; torch knows the others
 

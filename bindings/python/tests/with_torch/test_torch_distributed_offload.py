@@ -7,14 +7,14 @@ from __future__ import annotations
 from typing import Any, List, Optional, Tuple
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
 pytest.importorskip("torch.distributed.fsdp", reason="no fully_shard")
 
-import memopt.torch as mt  # noqa: E402
+import memopt.torch as mt
 
-from distributed_support import Group, local_states, mesh_of, whole_parameters  # noqa: E402
-from optim_support import KINDS, make, same_bits  # noqa: E402
+from distributed_support import Group, local_states, mesh_of, whole_parameters
+from optim_support import KINDS, make, same_bits
 
 
 @pytest.fixture

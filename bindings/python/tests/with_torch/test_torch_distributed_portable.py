@@ -6,20 +6,11 @@ from typing import Any, Dict
 
 import pytest
 
-torch = pytest.importorskip("torch")
 pytest.importorskip("torch.distributed.fsdp", reason="no fully_shard")
 
-import memopt.torch as mt  # noqa: E402
-from distributed_support import (  # noqa: E402
-    LAYOUTS,
-    Group,
-    assert_same_values,
-    build,
-    load,
-    save,
-    take_steps,
-)
-from optim_support import make, same_bits  # noqa: E402
+import memopt.torch as mt
+from distributed_support import LAYOUTS, Group, assert_same_values, build, load, save, take_steps
+from optim_support import make, same_bits
 
 #: By how much coding a moment once may change it, relative to its norm.
 BOUNDS = {"AdamW8bit": 0.02, "AdamW4bit": 0.2, "Lion8bit": 0.02, "AdamW": 0.0}

@@ -6,23 +6,14 @@ import copy
 from typing import Any, Dict
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
 pytest.importorskip("torch.distributed.fsdp", reason="no fully_shard")
 
-import memopt.torch as mt  # noqa: E402
+import memopt.torch as mt
 
-from distributed_support import (  # noqa: E402
-    ALIGNED,
-    LAYOUTS,
-    Group,
-    Weights,
-    error_of,
-    sharded_model,
-    take_steps,
-    whole_parameters,
-)
-from optim_support import drawn  # noqa: E402
+from distributed_support import ALIGNED, LAYOUTS, Group, Weights, error_of, sharded_model, take_steps, whole_parameters
+from optim_support import drawn
 
 KINDS = {
     "AdEMAMix": (mt.optim.AdEMAMix, {"t_beta3": 4}),

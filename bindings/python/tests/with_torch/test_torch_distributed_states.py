@@ -6,11 +6,11 @@ import copy
 from typing import Any, Dict
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
 pytest.importorskip("torch.distributed.fsdp", reason="no fully_shard")
 
-from distributed_support import (  # noqa: E402
+from distributed_support import (
     ALIGNED,
     SHAPES,
     Group,
@@ -25,7 +25,7 @@ from distributed_support import (  # noqa: E402
     sharded_model,
     take_steps,
 )
-from optim_support import KINDS, make, same_bits  # noqa: E402
+from optim_support import KINDS, make, same_bits
 
 
 @pytest.mark.parametrize(

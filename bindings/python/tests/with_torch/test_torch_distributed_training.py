@@ -5,19 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
 pytest.importorskip("torch.distributed.fsdp", reason="no fully_shard")
 
-import memopt.torch as mt  # noqa: E402
-from distributed_support import (  # noqa: E402
-    Group,
-    assert_same_values,
-    device_of,
-    mesh_of,
-    whole_parameters,
-)
-from optim_support import KINDS, make, same_bits  # noqa: E402
+import memopt.torch as mt
+from distributed_support import Group, assert_same_values, device_of, mesh_of, whole_parameters
+from optim_support import KINDS, make, same_bits
 
 
 # --- DDP ------------------------------------------------------------------------------------------

@@ -15,9 +15,8 @@ import sys
 
 import pytest
 
-pytest.importorskip("torch")
-import memopt  # noqa: E402
-from distributed_support import TORCHRUN  # noqa: E402
+import memopt
+from distributed_support import TORCHRUN
 
 ROOT = pathlib.Path(__file__).resolve().parents[4]
 EXAMPLES = ROOT / "examples" / "python"

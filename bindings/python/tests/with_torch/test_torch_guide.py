@@ -8,9 +8,9 @@ import operator
 import re
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-import memopt.torch as mt  # noqa: E402
+import memopt.torch as mt
 
 HERE = pathlib.Path(__file__).resolve().parent
 GUIDE = HERE.parents[3] / "docs" / "guide"

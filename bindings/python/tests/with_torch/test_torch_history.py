@@ -5,11 +5,8 @@ from __future__ import annotations
 
 import json
 
-import pytest
 
-torch = pytest.importorskip("torch")
-
-from simulated import run  # noqa: E402
+from simulated import run
 
 #: A model's blocks by the lines that make them, and a failure.
 WORK = """

@@ -12,11 +12,11 @@ import sys
 import types
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-import memopt  # noqa: E402
-import memopt.torch  # noqa: E402, F401
-from distributed_support import TORCHRUN  # noqa: E402
+import memopt
+import memopt.torch  # noqa: F401
+from distributed_support import TORCHRUN
 
 pytestmark = pytest.mark.long
 

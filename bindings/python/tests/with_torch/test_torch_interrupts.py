@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import memopt  # noqa: E402
-import memopt.torch as mt  # noqa: E402
-from interrupts import at_every_point, nothing_unraisable  # noqa: E402
-from memopt.torch import _slots  # noqa: E402
-from on_threads import on_threads  # noqa: E402
-from save_on_cpu_support import offload  # noqa: E402, F401
+import memopt
+import memopt.torch as mt
+from interrupts import at_every_point, nothing_unraisable
+from memopt.torch import _slots
+from on_threads import on_threads
+from save_on_cpu_support import offload  # noqa: F401
 
 FOLDER = os.path.dirname(memopt.__file__) + os.sep
 

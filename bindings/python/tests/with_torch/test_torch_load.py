@@ -8,13 +8,12 @@ import subprocess
 import sys
 
 import pytest
+import torch
+from torch import nn
 
-torch = pytest.importorskip("torch")
-from torch import nn  # noqa: E402
-
-import memopt.torch as mt  # noqa: E402
-from memopt.torch import load as load_module  # noqa: E402
-from load_support import (  # noqa: E402, F401
+import memopt.torch as mt
+from memopt.torch import load as load_module
+from load_support import (  # noqa: F401
     NAMES,
     Model,
     item,
@@ -274,6 +273,7 @@ def test_arguments(path):
 PEAK_PROGRAM = """
 import sys
 import torch
+
 import memopt.torch as mt
 
 

@@ -6,13 +6,12 @@ import json
 import os
 
 import pytest
+import torch
+from torch import nn
 
-torch = pytest.importorskip("torch")
-from torch import nn  # noqa: E402
-
-import memopt.torch as mt  # noqa: E402
-from memopt.torch import load as load_module  # noqa: E402
-from load_support import file_of, item, path, save, snapshot, unchanged  # noqa: E402, F401
+import memopt.torch as mt
+from memopt.torch import load as load_module
+from load_support import file_of, item, path, save, snapshot, unchanged  # noqa: F401
 
 
 GOOD = {"x": item(), "y": item("BF16", (3,), (8, 14))}

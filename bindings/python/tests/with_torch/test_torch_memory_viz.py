@@ -7,12 +7,9 @@ import pickle
 import re
 
 import pytest
+from torch.cuda import _memory_viz as viz
 
-torch = pytest.importorskip("torch")
-
-from torch.cuda import _memory_viz as viz  # noqa: E402
-
-import memopt  # noqa: E402
+import memopt
 
 MIB = 1 << 20
 

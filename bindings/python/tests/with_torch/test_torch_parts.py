@@ -8,6 +8,7 @@ import re
 import types
 
 import pytest
+import torch
 
 torch = pytest.importorskip("torch")
 import memopt.torch as mt  # noqa: E402

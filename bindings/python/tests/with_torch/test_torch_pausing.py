@@ -6,11 +6,10 @@ import pathlib
 import re
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import memopt.torch as mt  # noqa: E402
-from simulated import run  # noqa: E402
+import memopt.torch as mt
+from simulated import run
 
 TENSORS = """
 import os, random, signal, socket

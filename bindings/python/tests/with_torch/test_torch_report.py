@@ -7,12 +7,11 @@ import json
 import weakref
 
 import pytest
+import torch
+from torch import nn
 
-torch = pytest.importorskip("torch")
-from torch import nn  # noqa: E402
-
-import memopt.torch as mt  # noqa: E402
-from simulated import run  # noqa: E402
+import memopt.torch as mt
+from simulated import run
 
 WIDE = 4 * 64 * 32  # bytes of a 64 × 32 weight in float32
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import copy
 
 import pytest
+import torch
+from torch import nn
 
-torch = pytest.importorskip("torch")
-from torch import nn  # noqa: E402
-
-from save_on_cpu_support import (  # noqa: E402, F401
+from save_on_cpu_support import (  # noqa: F401
     DTYPES,
     Keeping,
     assert_equal_lists,
@@ -23,8 +22,8 @@ from save_on_cpu_support import (  # noqa: E402, F401
     x,
 )
 
-import memopt.torch as mt  # noqa: E402
-from memopt.torch import _slots  # noqa: E402
+import memopt.torch as mt
+from memopt.torch import _slots
 
 
 # --- values ---------------------------------------------------------------------------------------

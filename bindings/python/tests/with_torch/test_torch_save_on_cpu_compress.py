@@ -5,12 +5,11 @@ from __future__ import annotations
 import copy
 
 import pytest
+import torch
+from torch import nn
+from torch.nn import functional
 
-torch = pytest.importorskip("torch")
-from torch import nn  # noqa: E402
-from torch.nn import functional  # noqa: E402
-
-from save_on_cpu_support import (  # noqa: E402, F401
+from save_on_cpu_support import (  # noqa: F401
     Keeping,
     assert_same_tensor,
     offload,
@@ -19,7 +18,7 @@ from save_on_cpu_support import (  # noqa: E402, F401
     through,
 )
 
-import memopt.torch as mt  # noqa: E402
+import memopt.torch as mt
 
 #: Of each format, its bytes a value, and the guide's error of normal numbers.
 FORMATS = {

@@ -9,10 +9,9 @@ import sys
 import textwrap
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from save_on_cpu_support import (  # noqa: E402, F401
+from save_on_cpu_support import (  # noqa: F401
     Keeping,
     assert_equal_lists,
     net,
@@ -24,8 +23,8 @@ from save_on_cpu_support import (  # noqa: E402, F401
     x,
 )
 
-import memopt  # noqa: E402
-import memopt.torch as mt  # noqa: E402
+import memopt
+import memopt.torch as mt
 
 
 @pytest.mark.parametrize("keep_last", [0, 3])

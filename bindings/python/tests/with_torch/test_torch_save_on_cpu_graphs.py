@@ -7,11 +7,10 @@ import os
 import weakref
 
 import pytest
+import torch
+from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
-torch = pytest.importorskip("torch")
-from torch.utils.checkpoint import checkpoint as torch_checkpoint  # noqa: E402
-
-from save_on_cpu_support import (  # noqa: E402, F401
+from save_on_cpu_support import (  # noqa: F401
     assert_equal_lists,
     net,
     offload,
@@ -19,10 +18,10 @@ from save_on_cpu_support import (  # noqa: E402, F401
     x,
 )
 
-import memopt  # noqa: E402
-import memopt.torch as mt  # noqa: E402
-from memopt.torch import _slots  # noqa: E402
-from on_threads import on_threads  # noqa: E402
+import memopt
+import memopt.torch as mt
+from memopt.torch import _slots
+from on_threads import on_threads
 
 
 # --- graphs ---------------------------------------------------------------------------------------

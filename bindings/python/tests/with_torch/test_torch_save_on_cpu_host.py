@@ -6,10 +6,9 @@ import copy
 import gc
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from save_on_cpu_support import (  # noqa: E402, F401
+from save_on_cpu_support import (  # noqa: F401
     net,
     offload,
     plain,
@@ -18,8 +17,8 @@ from save_on_cpu_support import (  # noqa: E402, F401
     x,
 )
 
-import memopt  # noqa: E402
-import memopt.torch as mt  # noqa: E402
+import memopt
+import memopt.torch as mt
 
 
 def test_the_newest_values_stay_on_the_device(offload, device):

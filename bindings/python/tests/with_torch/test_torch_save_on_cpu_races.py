@@ -7,10 +7,9 @@ import gc
 import weakref
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from save_on_cpu_support import (  # noqa: E402, F401
+from save_on_cpu_support import (  # noqa: F401
     Keeping,
     net,
     offload,
@@ -21,7 +20,7 @@ from save_on_cpu_support import (  # noqa: E402, F401
     x,
 )
 
-from memopt.torch import _ahead, _slots, _store  # noqa: E402
+from memopt.torch import _ahead, _slots, _store
 
 
 # --- bugs of other offloaders ---------------------------------------------------------------------

@@ -6,16 +6,15 @@ import copy
 import warnings
 
 import pytest
+import torch
+from torch import nn
+from torch.autograd import forward_ad
+from torch.func import grad, jvp, vmap
+from torch.utils import checkpoint as theirs
+from torch.utils.checkpoint import checkpoint as torchs
 
-torch = pytest.importorskip("torch")
-from torch import nn  # noqa: E402
-from torch.autograd import forward_ad  # noqa: E402
-from torch.func import grad, jvp, vmap  # noqa: E402
-from torch.utils import checkpoint as theirs  # noqa: E402
-from torch.utils.checkpoint import checkpoint as torchs  # noqa: E402
-
-import memopt.torch as mt  # noqa: E402
-from memopt.torch import checkpoint as ours  # noqa: E402
+import memopt.torch as mt
+from memopt.torch import checkpoint as ours
 
 
 class Masked(nn.Module):

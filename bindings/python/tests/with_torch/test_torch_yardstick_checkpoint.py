@@ -9,14 +9,13 @@ import contextlib
 import functools
 
 import pytest
+import torch
+from torch import nn
+from torch.utils import checkpoint as theirs
+from torch.utils._python_dispatch import TorchDispatchMode
 
-torch = pytest.importorskip("torch")
-from torch import nn  # noqa: E402
-from torch.utils import checkpoint as theirs  # noqa: E402
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-
-import memopt.torch as mt  # noqa: E402
-from on_threads import on_threads  # noqa: E402
+import memopt.torch as mt
+from on_threads import on_threads
 
 aten = torch.ops.aten
 

@@ -10,12 +10,11 @@ import gc
 import weakref
 
 import pytest
+import torch
+from torch.utils import checkpoint as theirs
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-torch = pytest.importorskip("torch")
-from torch.utils import checkpoint as theirs  # noqa: E402
-from torch.utils._python_dispatch import _get_current_dispatch_mode  # noqa: E402
-
-import memopt.torch as mt  # noqa: E402
+import memopt.torch as mt
 
 aten = torch.ops.aten
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import copy
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-import memopt.torch as mt  # noqa: E402
-from optim_support import assert_same_states, walk  # noqa: E402
+import memopt.torch as mt
+from optim_support import assert_same_states, walk
 
 OPTIMIZERS = [mt.AdamW, mt.AdamW8bit, mt.Lion8bit, mt.SGD8bit]
 

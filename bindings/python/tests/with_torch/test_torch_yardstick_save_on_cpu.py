@@ -6,9 +6,9 @@ docs/pytorch-tests.md lists torch's tests one by one and what stands for each he
 from __future__ import annotations
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-import memopt.torch as mt  # noqa: E402
+import memopt.torch as mt
 
 
 def test_sparse_tensors_that_an_operation_made(device):

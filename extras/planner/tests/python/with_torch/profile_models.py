@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-
-torch = pytest.importorskip("torch")
-from torch import nn  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
+import torch
+from torch import nn
+from torch.nn import functional as F
 
 FLOAT = 4
 

@@ -6,10 +6,8 @@ import json
 
 import pytest
 
-pytest.importorskip("torch")
-
-import test_cli_plan  # noqa: E402
-from json_schema import load, validate  # noqa: E402
+import test_cli_plan
+from json_schema import load, validate
 
 MIB = 1 << 20
 
@@ -126,6 +124,7 @@ def test_numbers_of_several_devices_go_together(folder):
 
 LANGUAGE = """
 import torch
+
 from transformers import LlamaConfig, LlamaForCausalLM
 
 def make(dtype=torch.bfloat16):

@@ -7,14 +7,14 @@ import pathlib
 from typing import Any, Dict, List, Tuple
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from memopt.plan import Plan, Run  # noqa: E402
-from memopt.cli import main  # noqa: E402
-from memopt.cli.plan import hfconfig  # noqa: E402
-from transformers.models.auto import modeling_auto  # noqa: E402
+from memopt.plan import Plan, Run
+from memopt.cli import main
+from memopt.cli.plan import hfconfig
+from transformers.models.auto import modeling_auto
 
 MAPPINGS = [
     getattr(modeling_auto, "MODEL_FOR_%s_MAPPING_NAMES" % task)

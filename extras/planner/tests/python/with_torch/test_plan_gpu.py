@@ -1,15 +1,15 @@
 """The rules of a GPU's kernels and workspaces, of configurations and of traces: neither is read off the other."""
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from memopt.cli.plan import hfconfig  # noqa: E402
-from memopt.plan import Card, Plan, Run  # noqa: E402
-from memopt.torch._step import StepRecorder  # noqa: E402
-from memopt.torch._target import target_of  # noqa: E402
-from memopt.torch._trace_model import Trace  # noqa: E402
+from memopt.cli.plan import hfconfig
+from memopt.plan import Card, Plan, Run
+from memopt.torch._step import StepRecorder
+from memopt.torch._target import target_of
+from memopt.torch._trace_model import Trace
 
 SIZES = {"hidden_size": 256, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 2000}
 GATED = {**SIZES, "intermediate_size": 704, "num_key_value_heads": 4}

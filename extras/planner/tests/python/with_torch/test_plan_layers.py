@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any, Dict
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from memopt.torch._features import Features  # noqa: E402
-from memopt.torch._target import TargetError  # noqa: E402
-from memopt.torch._trace_model import Trace  # noqa: E402
+from memopt.torch._features import Features
+from memopt.torch._target import TargetError
+from memopt.torch._trace_model import Trace
 
 SMALL = {
     "hidden_size": 32,

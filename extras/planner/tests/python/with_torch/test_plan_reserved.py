@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from memopt.cli.plan.reserved import CLASSIC, EXPANDABLE, blocks_of, peak_bytes  # noqa: E402
-from memopt.plan import Card, Model, Plan, Run  # noqa: E402
-from memopt.torch._features import Features  # noqa: E402
-from memopt.torch._target import Target  # noqa: E402
-from memopt.torch._trace_model import Trace  # noqa: E402
-from simulated import run  # noqa: E402
+from memopt.cli.plan.reserved import CLASSIC, EXPANDABLE, blocks_of, peak_bytes
+from memopt.plan import Card, Model, Plan, Run
+from memopt.torch._features import Features
+from memopt.torch._target import Target
+from memopt.torch._trace_model import Trace
+from simulated import run
 
 SIZES = {"hidden_size": 256, "num_hidden_layers": 6, "num_attention_heads": 8, "vocab_size": 4000}
 GATED = {"intermediate_size": 704}

@@ -13,15 +13,15 @@ from types import SimpleNamespace
 from typing import Any, Dict, Iterator, List, Set
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("ruamel.yaml")
 pytest.importorskip("tomlkit")
 pytest.importorskip("safetensors")
 
-import memopt.torch as mt  # noqa: E402
-from memopt.cli import main  # noqa: E402
+import memopt.torch as mt
+from memopt.cli import main
 
 ROOT = pathlib.Path(__file__).resolve().parents[5]
 PLANNER = ROOT / "extras" / "planner"

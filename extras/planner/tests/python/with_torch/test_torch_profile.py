@@ -5,18 +5,17 @@ from __future__ import annotations
 import resource
 
 import pytest
+import torch
+from torch import nn
 
-torch = pytest.importorskip("torch")
-from torch import nn  # noqa: E402
-
-import memopt.torch as mt  # noqa: E402
-from memopt.torch._optimizer_bytes import OPTIMIZERS, optimizer_blocks  # noqa: E402
-from memopt.torch._recorder import CATEGORIES  # noqa: E402
-from memopt.torch._step import StepRecorder  # noqa: E402
-from memopt.torch._step_bytes import Line  # noqa: E402
-from memopt.torch._target import TargetError, target_of  # noqa: E402
-from memopt.torch._trace_model import Trace  # noqa: E402
-from profile_models import FLOAT, Words, made, next_word, words_of  # noqa: E402, F401
+import memopt.torch as mt
+from memopt.torch._optimizer_bytes import OPTIMIZERS, optimizer_blocks
+from memopt.torch._recorder import CATEGORIES
+from memopt.torch._step import StepRecorder
+from memopt.torch._step_bytes import Line
+from memopt.torch._target import TargetError, target_of
+from memopt.torch._trace_model import Trace
+from profile_models import FLOAT, Words, made, next_word, words_of  # noqa: F401
 
 
 def real_step(target, batch, optimizer):

@@ -7,15 +7,14 @@ import sys
 import weakref
 
 import pytest
+import torch
+from torch import nn
 
-torch = pytest.importorskip("torch")
-from torch import nn  # noqa: E402
-
-from memopt.torch._profile_model import ProfileError, is_out_of_memory, profile  # noqa: E402
-from memopt.torch._recorder import CATEGORIES, Account, Recorder  # noqa: E402
-from memopt.torch._target import TargetError, load_target, target_of  # noqa: E402
-from memopt.torch._trace_model import Trace  # noqa: E402
-from profile_models import FLOAT, made  # noqa: E402, F401
+from memopt.torch._profile_model import ProfileError, is_out_of_memory, profile
+from memopt.torch._recorder import CATEGORIES, Account, Recorder
+from memopt.torch._target import TargetError, load_target, target_of
+from memopt.torch._trace_model import Trace
+from profile_models import FLOAT, made  # noqa: F401
 
 
 # --- targets ---

@@ -8,13 +8,13 @@ import pathlib
 import sys
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from memopt.torch._features import Features  # noqa: E402
-from memopt.torch._target import Target, TargetError  # noqa: E402
-from memopt.torch._trace_model import Trace  # noqa: E402
+from memopt.torch._features import Features
+from memopt.torch._target import Target, TargetError
+from memopt.torch._trace_model import Trace
 
 FOLDER = pathlib.Path(__file__).resolve().parents[2] / "truth"
 if not FOLDER.is_dir():

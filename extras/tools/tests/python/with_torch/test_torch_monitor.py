@@ -19,14 +19,13 @@ import types
 import warnings
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import memopt  # noqa: E402
-import memopt.torch as mt  # noqa: E402
-import memopt.torch.monitor  # noqa: E402
-from memopt.tools._leaks import LeakDetector  # noqa: E402
-from memopt.torch.monitor import FIELDS  # noqa: E402
+import memopt
+import memopt.torch as mt
+import memopt.torch.monitor
+from memopt.tools._leaks import LeakDetector
+from memopt.torch.monitor import FIELDS
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(memopt.__file__)))
 GIB = 1 << 30

@@ -6,13 +6,11 @@ import json
 import os
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import memopt.torch as mt  # noqa: E402
-import memopt.torch.monitor  # noqa: E402
-from on_threads import on_threads  # noqa: E402
-from simulated import run  # noqa: E402
+import memopt.torch as mt
+from on_threads import on_threads
+from simulated import run
 
 
 def jsonl(path):
