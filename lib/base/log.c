@@ -126,17 +126,6 @@ void mo_log(memopt_log_level level, const char *format, ...)
 
 /* --- for locks of other libraries ------------------------------------------------------------ */
 
-void memopt_log_hold(void)
-{
-    mo_log_held.locks++;
-}
-
-void memopt_log_release(void)
-{
-    if (--mo_log_held.locks == 0 && mo_log_held.lines != 0)
-        mo_log_flush();
-}
-
 /* --- errors are logged as they are recorded */
 
 /* The text may be the last message itself, or NULL. */

@@ -9,6 +9,7 @@
 #include "pluggable/pluggable.h"
 
 #include "base/memory.h"
+#include "device/device.h"
 
 static mo_graph_pool *find(mo_plug_slot *slot, uint64_t high, uint64_t low)
 {
@@ -59,8 +60,7 @@ int mo_plug_pool_alloc(mo_plug_slot *slot, uint64_t bytes, memopt_tag tag, memop
     int32_t recording = 0;
     if (bytes == 0 || atomic_load_explicit(&slot->open_count, memory_order_acquire) == 0)
         return 0;
-    *out_status =
-        memopt_stream_is_capturing(memopt_allocator_get_device(slot->first), stream, &recording);
+    *out_status = mo_stream_capturing(memopt_allocator_get_device(slot->first), stream, &recording);
     if (*out_status != MEMOPT_OK)
         return 1;
     mo_graph_pool *pool = recording ? claim_open(slot) : NULL;

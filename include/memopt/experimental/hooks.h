@@ -26,37 +26,6 @@ MEMOPT_API memopt_status memopt_set_error(memopt_status status, int32_t driver_c
                                           const char *driver_message, const char *message);
 
 /**
- * @brief The calling thread takes a lock of its own: log lines wait until it holds none.
- *
- * The program's log callback may call the library, so it must not run under a lock. Call
- * memopt_log_release() once for each call.
- * @since 0.9
- */
-MEMOPT_API void memopt_log_hold(void);
-
-/**
- * @brief The calling thread has released that lock. The last release hands over the lines that
- *        waited.
- * @since 0.9
- */
-MEMOPT_API void memopt_log_release(void);
-
-/**
- * @brief Whether a stream records a graph.
- * @param device the stream's device.
- * @param stream the stream.
- * @param[out] out_capturing 1 if it does, else 0.
- * @retval MEMOPT_OK done.
- * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL.
- * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST the driver refused; see memopt_last_error().
- *
- * Any thread may call it. It does not wait.
- * @since 0.9
- */
-MEMOPT_API memopt_status memopt_stream_is_capturing(memopt_device *device, memopt_stream stream,
-                                                    int32_t *out_capturing);
-
-/**
  * @brief Whether an address is that of a live block of an allocator. Any thread may call it.
  * @param allocator the allocator; NULL owns nothing.
  * @param pointer any address; it is not read.

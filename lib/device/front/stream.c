@@ -183,18 +183,6 @@ memopt_status mo_stream_capturing(memopt_device *device, memopt_stream stream,
     return MEMOPT_OK;
 }
 
-memopt_status memopt_stream_is_capturing(memopt_device *device, memopt_stream stream,
-                                         int32_t *out_capturing)
-{
-    int32_t capturing = 0;
-    if (out_capturing == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "stream_is_capturing: out_capturing is NULL");
-    MO_TRY(enter(device, "stream_is_capturing"));
-    MO_TRY(mo_stream_capturing(device, stream, &capturing));
-    *out_capturing = capturing;
-    return MEMOPT_OK;
-}
-
 memopt_status memopt_event_create(memopt_device *device, int32_t timing, memopt_event **out_event)
 {
     if (out_event == NULL || (timing != 0 && timing != 1))

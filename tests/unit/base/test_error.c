@@ -36,8 +36,6 @@ TEST(a_failure_is_told_in_parts)
     assert_int_equal(info.driver_code, 5);
     assert_string_equal(info.message, "");
     assert_string_equal(info.driver_message, "");
-    int32_t capturing = 0;
-    assert_int_equal(memopt_stream_is_capturing(NULL, NULL, &capturing), MEMOPT_INVALID_ARGUMENT);
 }
 
 TEST(success_does_not_clear_it)
