@@ -35,7 +35,8 @@ def start_peer():
     return here, program
 
 
-def test_two_processes():
+@pytest.mark.parametrize("killed", [False, True])
+def test_two_processes(killed):
     line, peer = start_peer()
     with line, memopt.Device("cpu", capacity="64MiB") as device:
         with memopt.Allocator(device, "expandable_segments:True") as allocator:
@@ -45,29 +46,19 @@ def test_two_processes():
                 line.settimeout(60)  # a socket with a time limit does not block
                 shared.send(line)
                 assert line.recv(1) == b"d"
+                if killed:
+                    peer.kill()
+                    assert peer.wait(60) == -signal.SIGKILL
+                    with pytest.raises(OSError):
+                        shared.send(line)
                 with block.as_memoryview() as view:
                     assert bytes(view) == b"\x09" * (5 * MIB)
             block.free()
-        line.sendall(b"c")
-        assert peer.wait(60) == 0
-
-
-def test_a_killed_peer():
-    line, peer = start_peer()
-    with line, memopt.Device("cpu", capacity="64MiB") as device:
-        with memopt.Allocator(device, "expandable_segments:True") as allocator:
-            block = allocator.alloc("5MiB")
-            device.fill(block, 7)
-            with allocator.export_block(block) as shared:
-                shared.send(line)
-                assert line.recv(1) == b"d"
-                peer.send_signal(signal.SIGKILL)
-                assert peer.wait(60) == -signal.SIGKILL
-                with pytest.raises(OSError):
-                    shared.send(line)
-            block.free()
             allocator.trim()
-            assert device.memory_info().free == device.memory_info().total
+        if not killed:
+            line.sendall(b"c")
+            assert peer.wait(60) == 0
+        assert device.memory_info().free == device.memory_info().total
 
 
 def test_own_transport():

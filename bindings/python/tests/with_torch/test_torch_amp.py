@@ -52,6 +52,16 @@ def test_one_bad_element_anywhere(device, dtype, bad, which, place):
     assert optimizer.steps == 0 and scaler.get_scale() == 32768.0
 
 
+def test_nothing_bad_is_found_in_large_numbers(device):
+    parameters = parameters_of(device, (100000,))
+    parameters[0].grad.fill_(FLT_MAX)
+    parameters[0].grad[::2] = -FLT_MAX
+    scaler = started(ours(device, init_scale=1.0), device)
+    optimizer = Recorder(parameters, lr=0.0)
+    scaler.step(optimizer)
+    assert optimizer.steps == 1
+
+
 def test_the_refusal_names_the_parameter(device):
     one, two = parameters_of(device, (3,), (torch.float32, torch.float16))
     optimizer = Recorder([{"params": [one]}, {"params": [two]}])
