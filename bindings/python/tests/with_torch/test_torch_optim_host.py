@@ -22,7 +22,7 @@ import memopt as core  # noqa: E402
 import memopt.torch as mt  # noqa: E402
 from memopt.torch._native import native  # noqa: E402
 from memopt.torch.optim import _host, _pinned  # noqa: E402
-from optim_support import KINDS, kinds, same_bits, through_a_file  # noqa: E402
+from optim_support import KINDS, same_bits, through_a_file  # noqa: E402
 
 HALF = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 
@@ -65,18 +65,29 @@ def same(a, b, params, others):
             assert same_bits(a.state[p][key], value), key
 
 
-@kinds
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+OTHERS = {
+    "AdEMAMix": (mt.optim.AdEMAMix, {"t_alpha": 3}),
+    "AdEMAMix8bit": (mt.bnb.AdEMAMix8bit, {"min_8bit_size": 100}),
+    "LAMB8bit": (mt.bnb.LAMB8bit, {"min_8bit_size": 100, "weight_decay": 0.1}),
+    "LARS": (mt.optim.LARS, {"momentum": 0.9, "weight_decay": 0.1}),
+    "LARS8bit": (mt.bnb.LARS8bit, {"momentum": 0.9, "weight_decay": 0.1, "min_8bit_size": 100}),
+    "Adafactor": (mt.Adafactor, {}),
+    "Muon8bit": (mt.Muon8bit, {"min_8bit_size": 100, "weight_decay": 0.1}),
+}
+BITS = [(k, d) for k in sorted(KINDS) for d in (torch.float32, torch.bfloat16, torch.float16)]
+
+
+@pytest.mark.parametrize("kind, dtype", [*BITS, *((k, torch.bfloat16) for k in sorted(OTHERS))])
 def test_the_bits_are_those_of_the_class_on_fp32(kind, dtype, staged):
     """Also with groups, a scheduler, and a parameter that gets its first gradient later."""
-    cls, own = KINDS[kind][0], KINDS[kind][1]
-    params = parameters(dtype)
+    cls, own = OTHERS[kind] if kind in OTHERS else (KINDS[kind][0], {**KINDS[kind][1], "min_8bit_size": 100})
+    params = [p for p in parameters(dtype) if kind != "Muon8bit" or p.dim() == 2]
     others = masters(params)
     groups = [
         [{"params": ps[:2]}, {"params": ps[2:], "lr": 3e-2, "weight_decay": 0.5}]
         for ps in (params, others)
     ]
-    options = dict(lr=1e-2, min_8bit_size=100, **own)
+    options = dict(lr=1e-2, **own)
     a, b = mt.CPUOffloadOptimizer(groups[0], cls, **options), cls(groups[1], **options)
     schedules = [torch.optim.lr_scheduler.StepLR(o, 1, 0.5) for o in (a, b)]
     for step in range(4):
@@ -88,17 +99,6 @@ def test_the_bits_are_those_of_the_class_on_fp32(kind, dtype, staged):
             optimizer.zero_grad()
             schedule.step()
         same(a, b, params, others)
-
-
-OTHERS = {
-    "AdEMAMix": (mt.optim.AdEMAMix, {"t_alpha": 3}),
-    "AdEMAMix8bit": (mt.bnb.AdEMAMix8bit, {"min_8bit_size": 100}),
-    "LAMB8bit": (mt.bnb.LAMB8bit, {"min_8bit_size": 100, "weight_decay": 0.1}),
-    "LARS": (mt.optim.LARS, {"momentum": 0.9, "weight_decay": 0.1}),
-    "LARS8bit": (mt.bnb.LARS8bit, {"momentum": 0.9, "weight_decay": 0.1, "min_8bit_size": 100}),
-    "Adafactor": (mt.Adafactor, {}),
-    "Muon8bit": (mt.Muon8bit, {"min_8bit_size": 100, "weight_decay": 0.1}),
-}
 
 
 @pytest.mark.parametrize("kind", sorted(OTHERS))
@@ -133,19 +133,6 @@ def test_rules_that_the_library_lacks(kind, staged):
         for name, value in state.items():
             value, now = (v["memopt"] if isinstance(v, dict) else v for v in (value, a.state_dict()["state"][key][name]))
             assert same_bits(value, now), name
-
-
-@pytest.mark.parametrize("kind", sorted(OTHERS))
-def test_the_bits_of_other_rules(kind, staged):
-    cls, own = OTHERS[kind]
-    params = [p for p in parameters(torch.bfloat16) if kind != "Muon8bit" or p.dim() == 2]
-    others = masters(params)
-    a, b = mt.CPUOffloadOptimizer(params, cls, lr=1e-2, **own), cls(others, lr=1e-2, **own)
-    for step in range(3):
-        fill(params, others, step)
-        a.step()
-        b.step()
-        same(a, b, params, others)
 
 
 @HALF

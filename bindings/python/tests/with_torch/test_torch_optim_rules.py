@@ -245,6 +245,7 @@ def test_what_bitsandbytes_does_not_have():
     for optimizer, text in (
         (mt.Adafactor(params), "bitsandbytes has no Adafactor"),
         (mt.Muon(params[:1]), "bitsandbytes has no Muon"),
+        (mt.AdamW4bit(params), "states like those of AdamW4bit"),
         (mt.AdamWScheduleFree(params), "bitsandbytes has no AdamWScheduleFree"),
         (O.RMSprop(params, momentum=0.9), "no RMSprop with a momentum buffer"),
     ):

@@ -10,6 +10,8 @@ torch = pytest.importorskip("torch")
 
 import memopt as core  # noqa: E402
 import memopt.torch as mt  # noqa: E402
+from memopt._abi import OptimizerKind, StateFormat  # noqa: E402
+from memopt.torch.optim import _format, _sharded  # noqa: E402
 from optim_support import make, parameters, same_bits, through_a_file, twin, walk  # noqa: E402
 
 
@@ -198,6 +200,23 @@ def test_our_dicts_of_forms_that_are_gone(form, shape):
         walk(a, [p], 1)
 
 
+def test_forms_that_are_gone_and_shards():
+    """A whole parameter's codes are coded anew by rows; rows of such codes are refused with the way."""
+    p, four = torch.zeros(6, 100), StateFormat.COMPANDED4
+    bytes_ = torch.randint(0, 256, (300,), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
+    state = {"exp_avg": bytes_, "exp_avg_sq": bytes_, "absmax1": torch.ones(5), "absmax2": torch.ones(5)}
+    kind, rows = OptimizerKind.ADAMW, _sharded._rows(p, p)
+    codes, scales = _sharded._whole_to_rows(state, 0, p, kind, four, four, "it")
+    moved = _sharded.from_rows(codes, scales, p, rows, True, four, "exp_avg", "it")
+    found = torch.empty(6, 100)
+    _format.decode(found, moved[0], moved[1], four, True)
+    exact = DYNAMIC4[True][torch.stack((bytes_ >> 4, bytes_ & 15), 1).flatten().long()].view(6, 100)
+    assert (found - exact).abs().max() <= 0.135
+    codes[:, 0] = 4  # as rows of dynamic codes were marked
+    with pytest.raises(ValueError, match="of it is in rows of the format 4.*portable_states"):
+        _sharded.from_rows(codes, scales, p, rows, True, four, "exp_avg", "it")
+
+
 def test_bitsandbytes_itself(device):
     """The same inputs; its dict continues here, where its own second moment's floor is ours."""
     bnb = pytest.importorskip("bitsandbytes")
@@ -250,12 +269,6 @@ def test_bitsandbytes_loads_ours(rule, device):
     c.load_state_dict(saved)  # and we load it again
     assert same_bits(c.state[c_params[0]][name], a.state[ours[0]][name])
     assert c.param_groups[0]["lr"] == 1e-4
-
-
-def test_what_bitsandbytes_does_not_have():
-    a = mt.AdamW4bit(parameters())
-    with pytest.raises(TypeError, match="AdamW4bit"):
-        mt.to_bitsandbytes(a)
 
 
 @pytest.mark.long

@@ -126,7 +126,7 @@ class CPUOffloadOptimizer(OnDisk):
                 raise ValueError("offload_gradients keeps all gradients in host memory: not with disk")
             self._disk = DiskStates(disk, host_limit, weakly(self._inner_of))
         example = optimizer_class([torch.zeros(1, 1, requires_grad=True)], **kwargs)
-        own = {k: kwargs[k] for k in ("states", "paged") if k in kwargs}
+        own = {k: v for k, v in kwargs.items() if k not in example.defaults}  # of all groups
         self._new = functools.partial(optimizer_class, **own)
         super().__init__(params, example.defaults)
         for group in self.param_groups:
