@@ -1,4 +1,4 @@
-"""Writes the stubs of the optimizers' modules from memopt/rules.py: `python tests/stubs.py`."""
+"""Writes the stubs of the optimizers' modules from memopt/rules.py: run it after a change of the table."""
 
 from __future__ import annotations
 
