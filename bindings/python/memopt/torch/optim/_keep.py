@@ -149,5 +149,5 @@ def settle(parameters: Iterable[torch.Tensor]) -> None:
         warnings.warn(
             "parameters that keep_32bit() marked are gone: %s. If others have their place, mark"
             " those, or mark by module and name" % ", ".join(lost),
-            stacklevel=6,  # who makes an AdamW
+            stacklevel=7,  # who makes an AdamW
         )
