@@ -17,10 +17,14 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def kernel_names():
-    """The names in the tables of the CPU forms: each must have its GPU form."""
+    """The names in the tables of the CPU forms, and those made of steps.def: each must have its GPU form."""
     names = set()
     for path in (ROOT / "kernels").glob("*/*_kernels.c"):
-        names |= set(re.findall(r'"(mo_\w+)"', path.read_text()))
+        names |= set(re.findall(r'"(mo_\w*[a-z0-9])"', path.read_text()))
+    steps = (ROOT / "kernels/optim/steps.def").read_text()
+    names |= {"mo_step_" + kernel for kernel in re.findall(r"X\((\w+), [A-Z_]+, \w+\)", steps)}
+    for suffix in re.findall(r"X\((c?\d), \w+\)", steps):
+        names |= {"mo_quantize" + suffix, "mo_dequantize" + suffix}
     return names
 
 
