@@ -37,7 +37,7 @@ memopt_status __wrap_memopt_allocator_record_stream(memopt_allocator *allocator,
 memopt_status __wrap_memopt_allocator_trim_sync(memopt_allocator *allocator, uint64_t target,
                                                 uint64_t *out_released)
 {
-    if (broken != TRIMS)
+    if (broken != TRIMS || out_released == NULL)
         return __real_memopt_allocator_trim_sync(allocator, target, out_released);
     *out_released = 0;
     return MEMOPT_OK;

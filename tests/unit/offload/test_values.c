@@ -337,7 +337,7 @@ TEST(test_bad_input)
     REFUSED(memopt_offloader_pack(w.offloader, block, 0, w.s, &ticket));
     REFUSED(memopt_offloader_pack(w.offloader, block, 1025, w.s, &ticket));
     REFUSED(memopt_offloader_pack(w.offloader, block + 512, 8, w.s, &ticket));
-    SAYS("512 bytes behind");
+    SAYS("512 bytes inside");
     REFUSED(memopt_offloader_pack(w.offloader, host, 10, w.s, &ticket));
     REFUSED(memopt_offloader_pack_borrowed(w.offloader, block, 0, w.s, &ticket, &kept));
     REFUSED(memopt_offloader_pack_borrowed(w.offloader, NULL, 8, w.s, &ticket, &kept));
