@@ -289,6 +289,11 @@ MO_INLINE uint64_t step_bf16(uint32_t rule, const mo_optim_span *s, const consta
 
 /* --- other types than bf16, through fp32 ----------------------------------------------------- */
 
+MO_ONE_COPY void write_narrow(const mo_optim_span *s, uint64_t at, const float *values)
+{
+    lane_write_narrow(s, at, BLOCK, values);
+}
+
 /* Whole blocks; gives where the last ends. */
 MO_INLINE uint64_t step_f32(uint32_t rule, const mo_optim_span *s, const constants *k)
 {
@@ -302,7 +307,7 @@ MO_INLINE uint64_t step_f32(uint32_t rule, const mo_optim_span *s, const constan
         if (!step_pair(rule, MO_HALVES, s, k, &b, NULL))
             continue;
         finish_block(rule, MO_HALVES, k, &b);
-        lane_write_narrow(s, at, BLOCK, b.p);
+        write_narrow(s, at, b.p);
     }
     return at;
 }

@@ -28,8 +28,10 @@ enum { LANE_BLOCK = MO_BLOCK_SIZE };
 
 /* --- parameters and gradients ---------------------------------------------------------------- */
 
+#define LANE_CALL static __attribute__((noinline, unused))
+
 /* n elements from `at` on, a multiple of 2 * MO_LANES_N. */
-MO_ONE_COPY void lane_read(const void *data, uint64_t at, int32_t dtype, uint64_t n, float *values)
+LANE_CALL void lane_read(const void *data, uint64_t at, int32_t dtype, uint64_t n, float *values)
 {
     if (dtype == MO_DTYPE_F32)
         for (uint64_t i = 0; i < n; i += MO_LANES_N)
@@ -53,7 +55,7 @@ MO_INLINE const float *lane_floats(const void *data, uint64_t at, int32_t dtype,
 }
 
 /* The values' only NaN is MO_F32_NAN_BITS. */
-MO_ONE_COPY void lane_write(void *data, uint64_t at, int32_t dtype, uint64_t n, const float *values)
+LANE_CALL void lane_write(void *data, uint64_t at, int32_t dtype, uint64_t n, const float *values)
 {
     if (dtype == MO_DTYPE_F32)
         for (uint64_t i = 0; i < n; i += MO_LANES_N)
@@ -80,8 +82,8 @@ MO_INLINE void lane_write_parameters(const mo_optim_span *s, uint64_t at, uint64
 }
 
 /* What a step on fp32 has not written to its place: parameters of 16 bits, and the copy. */
-MO_ONE_COPY void lane_write_narrow(const mo_optim_span *s, uint64_t at, uint64_t n,
-                                   const float *values)
+MO_INLINE void lane_write_narrow(const mo_optim_span *s, uint64_t at, uint64_t n,
+                                 const float *values)
 {
     if (s->parameter_dtype != MO_DTYPE_F32)
         lane_write_parameters(s, at, n, values);
