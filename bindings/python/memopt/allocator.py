@@ -362,7 +362,7 @@ class Allocator(_lifetime.Closing):
     @property
     def paused(self) -> bool:
         """Whether all of it is paused."""
-        return lib.memopt_pool_get_paused_tags(self._handle.pointer) == (1 << 64) - 1
+        return int(lib.memopt_pool_get_paused_tags(self._handle.pointer)) == (1 << 64) - 1
 
     @property
     def paused_tags(self) -> FrozenSet[str]:
