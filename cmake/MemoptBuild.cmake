@@ -99,11 +99,11 @@ function(memopt_public_headers target)
                              $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 endfunction()
 
-# memopt_library(name OBJECTS objects DESCRIPTION text [USES library] [LIBRARIES lib...]):
+# memopt_library(name OBJECTS objects [USES library] [LIBRARIES lib...]):
 # lib<name>.so with the names in lib/<name>.map, and lib<name>.a where MEMOPT_STATIC is on.
 # memopt_libraries_<name> lists both, for installing.
 function(memopt_library name)
-  cmake_parse_arguments(L "" "OBJECTS;DESCRIPTION;USES" "LIBRARIES" ${ARGN})
+  cmake_parse_arguments(L "" "OBJECTS;USES" "LIBRARIES" ${ARGN})
   string(REPLACE "memopt-" "" alias ${name})
   set(map ${PROJECT_SOURCE_DIR}/lib/${name}.map)
   add_library(${name} SHARED $<TARGET_OBJECTS:${L_OBJECTS}> $<TARGET_OBJECTS:memopt_base_objects>)

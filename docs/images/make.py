@@ -1,7 +1,7 @@
 """Makes monitor.svg, profile.png and plan.png anew: what the command draws, by its own code.
 
-    cmake --build build/dev
-    MEMOPT_LIBRARY=build/dev/libmemopt.so PYTHONPATH=bindings/python python docs/images/make.py
+    extras/build
+    MEMOPT_LIBRARY=build/extras/prefix/lib/libmemopt.so PYTHONPATH=build/extras/python python docs/images/make.py
 
 monitor.svg: the live view of `memopt monitor`, of two programs that tell what their allocators
 hold. The GPU, its driver and the library for monitoring are the simulated ones of tests/sim, so the
