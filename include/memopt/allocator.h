@@ -538,7 +538,8 @@ MEMOPT_API memopt_status memopt_allocator_free(memopt_allocator *allocator, void
 
 /**
  * @brief Records that another stream uses a block. After its free, the block is reused only when
- *        the work that was on that stream at the free is done.
+ *        the work that was on that stream at the free is done, or behind it: where no cached block
+ *        fits, the block's own stream waits for that work on the device and reuses the block.
  * @param allocator the allocator.
  * @param pointer a live block.
  * @param stream the other stream. The block's own stream and one that is already recorded are

@@ -33,6 +33,7 @@ typedef uint64_t ptr;
     F(int, cuStreamDestroy_v2, (handle))                                                           \
     F(int, cuStreamSynchronize, (handle))                                                          \
     F(int, cuStreamWaitEvent, (handle, handle, unsigned))                                          \
+    F(int, cuEventQuery, (handle))                                                                 \
     F(int, cuLaunchHostFunc, (handle, void (*)(void *), void *))                                   \
     F(int, cuEventCreate, (handle *, unsigned))                                                    \
     F(int, cuEventDestroy_v2, (handle))                                                            \
@@ -176,6 +177,12 @@ TEST_WITH(hazards_are_told, setup, teardown)
     OK(cuMemcpyAsync(q, p, 4096, b));
     OK(cuCtxSynchronize());
     assert_int_equal(memopt_sim_violations(), 0);
+    /* A stream that waits is not done, and who waits for it waits for that event. */
+    OK(cuMemsetD8Async(p, 3, 4096, a));
+    OK(cuEventRecord(event, a));
+    OK(cuStreamWaitEvent(b, event, 0));
+    OK(cuStreamSynchronize(b));
+    OK(cuEventQuery(event));
     /* So is the host in between. */
     OK(cuMemsetD8Async(p, 3, 4096, a));
     OK(cuStreamSynchronize(a));

@@ -71,6 +71,20 @@ static memopt_status ask_callback(memopt_allocator *allocator, mo_request *reque
     return search(allocator, request, out_block);
 }
 
+/* Pending frees of the stream's own blocks, behind a wait on the device. What other streams have
+ * enqueued by now is seldom far behind what this one will do next, while the host sees both late. */
+static memopt_status wait_on_device(memopt_allocator *allocator, mo_request *request,
+                                    mo_block **out_block)
+{
+    if (allocator->events.first == NULL || allocator->pinned || mo_family_records(allocator))
+        return MEMOPT_OK;
+    MO_TRY(mo_request_enter(allocator, request));
+    const mo_pool *pool = request->pool;
+    while (*out_block == NULL && mo_events_order(allocator, pool, request->size))
+        *out_block = mo_request_serve(allocator, request);
+    return MEMOPT_OK;
+}
+
 /* A free block of the stream's other sizes, rather than pages taken from it. Small blocks do not go
  * there, where they would keep pages. */
 static memopt_status borrow(memopt_allocator *allocator, mo_request *request, mo_block **out_block)
@@ -206,6 +220,19 @@ static memopt_status leave_plan(memopt_allocator *allocator, mo_request *request
         return MEMOPT_OK;
     memopt_status status = search(allocator, request, out_block);
     return status != MEMOPT_OK || *out_block != NULL ? status : grow(allocator, request, out_block);
+}
+
+/* Pending frees of all streams, each behind a wait of its own; growth takes their pages. */
+static memopt_status wait_on_devices(memopt_allocator *allocator, mo_request *request,
+                                     mo_block **out_block)
+{
+    int ordered = 0;
+    if (!allocator->expandable || allocator->events.first == NULL || mo_family_records(allocator))
+        return MEMOPT_OK;
+    for (mo_pool *pool = allocator->pools; pool != NULL; pool = pool->next)
+        if (pool->life == MO_STREAM_LIVE)
+            ordered += mo_events_order(allocator, pool, UINT64_MAX);
+    return ordered > 0 ? grow(allocator, request, out_block) : MEMOPT_OK;
 }
 
 /* Waits for pending frees: first those of the request's own pool, one by one, until one fits. */
@@ -358,12 +385,14 @@ static attempt *const attempts[] = {
     search,           /* pending frees whose events are complete, then best fit */
     ask_callback,     /* the user's callback, then best fit */
     collect,          /* garbage collection, if the threshold is set */
+    wait_on_device,   /* pending frees of the stream's blocks, in its order */
     borrow,           /* a free block of other sizes, if growth would take pages */
     grow,             /* a device allocation or mapped pages */
     release_oversize, /* if max_split_size_mb is set */
     fill_hole,        /* a free block of the stream's other sizes, in pages that others keep */
     leave_plan,       /* what is held for a plan, then growth */
-    wait_for_events,  /* pending frees */
+    wait_on_devices,  /* pending frees of other streams' blocks, then growth */
+    wait_for_events,  /* pending frees that cannot be ordered so */
     release_all,      /* all unsplit segments, then growth */
     fill_lent_hole,   /* a free block of another stream, in pages that others keep */
     release_others,   /* what other members of the family have free, then growth */

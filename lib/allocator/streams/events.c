@@ -3,7 +3,9 @@
  * recorded on each of those streams, and the block goes back to its pool when all are complete.
  *
  * Recording the stream makes what a free needs (the struct, the event, the stream's queue), so a
- * free needs no memory. While a stream records a graph, none of its events is recorded, asked or
+ * free needs no memory. Before new memory is made, the pool's stream waits for such events on the
+ * device: then the block serves that stream although its last use is not complete.
+ * While a stream records a graph, none of its events is recorded, asked or
  * waited for; its uses are deferred until the capture is over. So are the uses of a stream that is
  * ending: its handle may not be used, but its work may still run.
  *
@@ -275,6 +277,7 @@ static void enqueue(memopt_allocator *allocator, mo_block *block)
     }
     block->uses = NULL;
     block->state = MO_BLOCK_PENDING;
+    block->freed_at = allocator->clock;
     mo_tell_block(allocator, MO_WAITS, block);
 }
 
@@ -431,6 +434,73 @@ memopt_status mo_events_wait_one(memopt_allocator *allocator, const mo_pool *poo
         relist(&allocator->events, use->queue);
     }
     return status;
+}
+
+/* --- waits on the device -------------------------------------------------------------------------
+ */
+
+static int is_of(const mo_stream_use *use, const mo_pool *pool)
+{
+    const mo_pool *owner = use->block->segment->pool;
+    return owner->life == MO_STREAM_LIVE && owner->stream == pool->stream;
+}
+
+static int goes_before(const mo_block *a, const mo_block *b)
+{
+    return a->freed_at != b->freed_at ? a->freed_at < b->freed_at : a->address < b->address;
+}
+
+/* The first freed of the pool's pending blocks that are large enough; NULL if there is none. */
+static const mo_block *first_pending(const mo_events *events, const mo_pool *pool, uint64_t size)
+{
+    const mo_block *found = NULL;
+    for (const mo_use_queue *queue = events->first; queue != NULL; queue = queue->later)
+        for (const mo_stream_use *use = queue->head; use != NULL; use = use->next)
+            if (use->block->segment->pool == pool && use->block->size >= size &&
+                (found == NULL || goes_before(use->block, found)))
+                found = use->block;
+    return found;
+}
+
+/* The pool's stream waits for the use, and so for those before it: those of its own blocks are
+ * complete for it. */
+static int order_behind(memopt_allocator *allocator, mo_use_queue *queue, const mo_pool *pool,
+                        const mo_stream_use *last)
+{
+    mo_stream_use **place = &queue->head;
+    if (memopt_stream_wait_event(allocator->device, pool->stream, last->event) != MEMOPT_OK)
+        return 0;
+    for (int done = 0; !done;) {
+        mo_stream_use *use = *place;
+        done = use == last;
+        if (!is_of(use, pool)) {
+            place = &use->next;
+            continue;
+        }
+        *place = use->next;
+        if (*place == NULL)
+            queue->tail = place;
+        complete(allocator, use);
+    }
+    relist(&allocator->events, queue);
+    return 1;
+}
+
+int mo_events_order(memopt_allocator *allocator, const mo_pool *pool, uint64_t size)
+{
+    const mo_block *block = first_pending(&allocator->events, pool, size);
+    mo_use_queue *later;
+    int ordered = 0;
+    for (mo_use_queue *queue = allocator->events.first; queue != NULL; queue = later) {
+        const mo_stream_use *last = NULL;
+        later = queue->later;
+        for (const mo_stream_use *use = queue->head; use != NULL; use = use->next)
+            if (block != NULL ? use->block == block : is_of(use, pool))
+                last = use;
+        if (last != NULL)
+            ordered += order_behind(allocator, queue, pool, last);
+    }
+    return ordered;
 }
 
 void mo_events_trim(memopt_allocator *allocator)

@@ -22,6 +22,9 @@ static inline uint64_t mo_events_in(const mo_events *events, uint64_t clock)
 /* Waits for one pending use, of a block of `pool` if not NULL; releases lock meanwhile. *out_found
  * is 0 if there is none. Slow held. */
 memopt_status mo_events_wait_one(memopt_allocator *allocator, const mo_pool *pool, int *out_found);
+/* Lets the pool's stream wait on the device for the uses of its pending blocks: of one block of at
+ * least that size if there is one, else of all. They go back to the pool; 0 if there are none. */
+int mo_events_order(memopt_allocator *allocator, const mo_pool *pool, uint64_t size);
 /* Returns the uses of a block that is freed by force. */
 void mo_events_drop(memopt_allocator *allocator, mo_block *block);
 /* True while a stream that the allocator knows records a graph. */

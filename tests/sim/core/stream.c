@@ -354,7 +354,11 @@ sim_status sim_stream_wait(sim_stream *stream, sim_event *event)
         return stream->context->sticky;
     if (event->capture != NULL || stream->capture != NULL)
         return sim_capture_wait(stream, event);
-    if (event->stream != NULL)
-        sim_join(&stream->clock, &event->clock);
-    return SIM_OK;
+    if (event->stream == NULL)
+        return SIM_OK;
+    sim_op *op = sim_op_new(SIM_NOTHING, stream->context); /* the stream is not done before it */
+    if (op == NULL)
+        return SIM_OUT_OF_MEMORY;
+    sim_join(&stream->clock, &event->clock);
+    return sim_submit(stream, op);
 }
