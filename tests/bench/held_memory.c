@@ -227,7 +227,7 @@ static int do_step(machine *m, const recorded_step *step)
 
 static mo_cpu_lag_stats waits_of(const machine *m)
 {
-    static const mo_cpu_lag_stats none = {0, 0, 0, 0};
+    static const mo_cpu_lag_stats none = {0, 0, 0, 0, 0};
     return strcmp(device_name, "cpu") == 0 ? mo_cpu(m->device)->waits : none;
 }
 

@@ -77,9 +77,11 @@ int mo_cpu_polled_enough(mo_cpu_device *cpu, uint32_t *polls)
     return 1;
 }
 
-int mo_cpu_is_past(const mo_cpu_device *cpu, uint64_t number)
+int mo_cpu_is_past(const mo_cpu_device *cpu, uint64_t due)
 {
-    return cpu->lag < cpu->adversary.next_number && number <= cpu->adversary.next_number - cpu->lag;
+    if (cpu->clock.runs)
+        return due <= cpu->clock.now;
+    return cpu->lag < cpu->adversary.next_number && due <= cpu->adversary.next_number - cpu->lag;
 }
 
 /* --- which operation runs next ------------------------------------------------------------- */
@@ -376,13 +378,18 @@ static void leave(mo_cpu_device *cpu)
     pthread_cond_broadcast(&cpu->progress);
 }
 
-/* The stream with the operation that was enqueued first; NULL if all are idle. Nothing that its head
+static int is_earlier(const mo_cpu_op *a, const mo_cpu_op *b)
+{
+    return a->due != b->due ? a->due < b->due : a->number < b->number;
+}
+
+/* The stream with the operation that is complete first; NULL if all are idle. Nothing that its head
  * waits for is still to run. */
 static mo_cpu_stream *oldest(mo_cpu_device *cpu)
 {
     mo_cpu_stream *found = NULL;
     for (mo_cpu_stream *stream = &cpu->default_stream; stream != NULL; stream = stream->next)
-        if (stream->head != NULL && (found == NULL || stream->head->number < found->head->number))
+        if (stream->head != NULL && (found == NULL || is_earlier(stream->head, found->head)))
             found = stream;
     return found;
 }
@@ -403,18 +410,17 @@ static void step(mo_cpu_device *cpu, mo_cpu_stream *stream)
 void mo_cpu_catch_up(mo_cpu_device *cpu)
 {
     const mo_cpu_stream *stream = oldest(cpu);
-    if (stream == NULL || !mo_cpu_is_past(cpu, stream->head->number))
+    if (stream == NULL || !mo_cpu_is_past(cpu, stream->head->due))
         return;
     enter(cpu);
-    for (mo_cpu_stream *next;
-         (next = oldest(cpu)) != NULL && mo_cpu_is_past(cpu, next->head->number);)
+    for (mo_cpu_stream *next; (next = oldest(cpu)) != NULL && mo_cpu_is_past(cpu, next->head->due);)
         run_head(cpu, next);
     leave(cpu);
 }
 
 /* A wait for an operation that is not complete. In the adversarial order nothing says how far the
  * device is. */
-static void count_wait(mo_cpu_device *cpu, uint64_t number)
+static void count_wait(mo_cpu_device *cpu, uint64_t number, uint64_t due)
 {
     const mo_cpu_stream *first = oldest(cpu);
     if (cpu->lag == 0 || first == NULL || number < first->head->number)
@@ -424,6 +430,7 @@ static void count_wait(mo_cpu_device *cpu, uint64_t number)
     cpu->waits.waited += length;
     cpu->waits.waited_most = mo_max_u64(cpu->waits.waited_most, length);
     cpu->waits.drains += number == cpu->adversary.next_number;
+    cpu->waits.nanoseconds += mo_cpu_wait_until(cpu, due);
 }
 
 void mo_cpu_force(mo_cpu_device *cpu, mo_cpu_stream *stream, uint64_t target)
@@ -431,7 +438,7 @@ void mo_cpu_force(mo_cpu_device *cpu, mo_cpu_stream *stream, uint64_t target)
     if (stream->completed >= target)
         return;
     if (target == stream->submitted)
-        count_wait(cpu, stream->last_number);
+        count_wait(cpu, stream->last_number, stream->due);
     enter(cpu);
     while (stream->completed < target)
         step(cpu, stream);
@@ -450,11 +457,19 @@ static mo_cpu_stream *any_stream(mo_cpu_device *cpu, uint64_t bound)
     return chosen;
 }
 
+static uint64_t last_due(const mo_cpu_device *cpu)
+{
+    uint64_t due = 0;
+    for (const mo_cpu_stream *stream = &cpu->default_stream; stream != NULL; stream = stream->next)
+        due = mo_max_u64(due, stream->due);
+    return due;
+}
+
 void mo_cpu_force_all(mo_cpu_device *cpu)
 {
     uint64_t bound = cpu->adversary.next_number;
     mo_cpu_stream *stream;
-    count_wait(cpu, bound);
+    count_wait(cpu, bound, last_due(cpu));
     enter(cpu);
     while ((stream = any_stream(cpu, bound)) != NULL)
         step(cpu, stream);
@@ -465,7 +480,7 @@ void mo_cpu_force_marker(mo_cpu_device *cpu, mo_cpu_marker *marker)
 {
     if (marker->done)
         return;
-    count_wait(cpu, marker->number);
+    count_wait(cpu, marker->number, marker->due);
     enter(cpu);
     while (!marker->done)
         step(cpu, marker->stream);

@@ -109,6 +109,7 @@ typedef struct mo_cpu_marker {
     double time;                  /* seconds of the monotonic clock, once done */
     struct mo_cpu_stream *stream; /* where it was recorded; valid until done */
     uint64_t number;              /* of the record's operation */
+    uint64_t due;                 /* as its operation's */
     uint32_t polls;               /* adversarial: queries answered so far */
 } mo_cpu_marker;
 
@@ -128,6 +129,8 @@ typedef struct mo_cpu_op {
     mo_cpu_op_kind kind;
     uint8_t value;     /* fill */
     uint64_t number;   /* order of the calls */
+    uint64_t due;      /* when it is complete: its number, or a time (clock.c) */
+    uint64_t length;   /* of a kernel, in nanoseconds; 0: not told */
     void *destination; /* copy, fill, notes */
     const void *source;
     uint64_t bytes;
@@ -150,15 +153,42 @@ typedef struct mo_cpu_stream {
     pthread_t worker;    /* eager */
     pthread_cond_t work; /* eager */
     uint32_t polls;      /* adversarial: queries answered since it was last idle */
+    uint64_t due;        /* of the last operation */
     uint64_t last_number, overtaken_number;
     int may_overtake;
 } mo_cpu_stream;
 
-/* Waits for work that was not complete: how many, by how many operations in all and at most, and how
- * many left the device without any work. */
+/* Waits for work that was not complete: how many, by how many operations in all and at most, how
+ * many left the device without any work, and the time they took where the device has one. */
 typedef struct mo_cpu_lag_stats {
-    uint64_t waits, waited, waited_most, drains;
+    uint64_t waits, waited, waited_most, drains, nanoseconds;
 } mo_cpu_lag_stats;
+
+/* --- time (clock.c) ------------------------------------------------------------------------ */
+
+/* What things take on a device that keeps time. */
+typedef struct mo_cpu_rates {
+    uint64_t call;  /* nanoseconds of the host for an operation that it enqueues, or a query */
+    uint64_t setup; /* nanoseconds of the device for a copy or a fill beside its bytes, and for a
+                       kernel whose length is not told */
+    double in, out, within; /* bytes in a nanosecond: from the host, to the host, on the device */
+} mo_cpu_rates;
+
+typedef struct mo_cpu_clock {
+    int runs;
+    mo_cpu_rates rates;
+    uint64_t now;     /* the host's time; guarded by the device's lock, as the rest */
+    uint64_t in, out; /* until when the copy engines have work */
+} mo_cpu_clock;
+
+/* From now on an operation is complete at a time: a copy engine for each direction takes one copy
+ * after the other, a stream one operation after the other, and kernels of different streams run
+ * side by side. Equal calls give equal times. Pre: the device was opened with a lag, in the eager
+ * order, and has had no work. */
+void mo_cpu_keep_time(memopt_device *device, const mo_cpu_rates *rates);
+/* Enqueues a kernel that does nothing for so long. */
+memopt_status mo_cpu_work(memopt_device *device, memopt_stream stream, uint64_t nanoseconds);
+uint64_t mo_cpu_now(memopt_device *device);
 
 /* --- the adversarial order (adversary.c) --------------------------------------------------- */
 
@@ -176,8 +206,9 @@ typedef struct mo_cpu_adversary {
 typedef struct mo_cpu_device {
     memopt_device base;
     int adversarial;
-    int queued;             /* no stream has a thread */
-    uint64_t lag;           /* in operations of the device */
+    int queued;   /* no stream has a thread */
+    uint64_t lag; /* in operations of the device */
+    mo_cpu_clock clock;
     mo_cpu_lag_stats waits; /* guarded by lock */
     mo_isa isa;
     char isa_limit[MO_ISA_WHY];

@@ -88,7 +88,8 @@ memopt_status mo_cpu_event_query(memopt_device *device, memopt_event *event)
     if (marker == NULL)
         return MEMOPT_OK;
     mo_lock(&cpu->lock);
-    if (cpu->adversarial && !marker->done && mo_cpu_is_past(cpu, marker->number) &&
+    mo_cpu_ask(cpu);
+    if (cpu->adversarial && !marker->done && mo_cpu_is_past(cpu, marker->due) &&
         mo_cpu_polled_enough(cpu, &marker->polls))
         mo_cpu_force_marker(cpu, marker);
     memopt_status status = marker->done ? MEMOPT_OK : MEMOPT_NOT_READY;

@@ -51,7 +51,7 @@ void mo_cpu_marker_drop(mo_cpu_marker *marker)
 
 void mo_cpu_marker_complete(mo_cpu_device *cpu, mo_cpu_marker *marker)
 {
-    marker->time = now();
+    marker->time = cpu->clock.runs ? 1e-9 * (double)marker->due : now();
     marker->done = 1;
     marker->stream = NULL;
     pthread_cond_broadcast(&cpu->progress);
@@ -72,7 +72,8 @@ void mo_cpu_run(mo_cpu_device *cpu, const mo_cpu_op *op)
         op->function(op->user);
         break;
     case MO_CPU_LAUNCH:
-        mo_cpu_launch_now(cpu, op->kernel, op->args, op->items);
+        if (op->kernel != NULL)
+            mo_cpu_launch_now(cpu, op->kernel, op->args, op->items);
         break;
     case MO_CPU_RECORD:
     case MO_CPU_WAIT:

@@ -206,8 +206,9 @@ memopt_status mo_cpu_stream_query(memopt_device *device, memopt_stream handle)
     mo_lock(&cpu->lock);
     mo_cpu_stream *stream = mo_cpu_find_stream(cpu, handle);
     if (stream != NULL) {
+        mo_cpu_ask(cpu);
         if (cpu->adversarial && stream->completed < stream->submitted &&
-            mo_cpu_is_past(cpu, stream->last_number) && mo_cpu_polled_enough(cpu, &stream->polls))
+            mo_cpu_is_past(cpu, stream->due) && mo_cpu_polled_enough(cpu, &stream->polls))
             mo_cpu_force(cpu, stream, stream->submitted);
         status = stream->completed == stream->submitted ? MEMOPT_OK : MEMOPT_NOT_READY;
     }

@@ -13,7 +13,7 @@
 /* A copy for the queue, the kernel's arguments behind it. */
 static mo_cpu_op *op_copy(const mo_cpu_op *op)
 {
-    size_t args_size = op->kind == MO_CPU_LAUNCH ? op->kernel->args_size : 0;
+    size_t args_size = op->kernel != NULL ? op->kernel->args_size : 0;
     mo_cpu_op *copy = mo_malloc(sizeof *copy + args_size);
     if (copy == NULL)
         return NULL;
@@ -63,11 +63,14 @@ memopt_status mo_cpu_submit(mo_cpu_device *cpu, memopt_stream handle, const mo_c
         if (queued->marker != NULL)
             queued->marker->references++;
         queued->number = ++cpu->adversary.next_number;
+        queued->due = mo_cpu_due(cpu, stream, queued);
         if (queued->kind == MO_CPU_RECORD) {
             queued->marker->stream = stream;
             queued->marker->number = queued->number;
+            queued->marker->due = queued->due;
         }
         stream->last_number = queued->number;
+        stream->due = queued->due;
         *stream->tail = queued;
         stream->tail = &queued->next;
         stream->submitted++;

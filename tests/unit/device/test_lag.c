@@ -146,3 +146,47 @@ TEST(with_the_adversary)
     OK(memopt_stream_destroy(device, stream));
     OK(memopt_device_close(device));
 }
+
+/* Copies of both directions and kernels run side by side; each stream and each engine in order. */
+TEST(operations_take_time)
+{
+    static const mo_cpu_rates rates = {.call = 1, .setup = 10, .in = 2, .out = 1, .within = 100};
+    memopt_device *device = open_lagging(UINT64_MAX, MEMOPT_STREAM_ORDER_EAGER);
+    memopt_stream a = new_stream(device), b = new_stream(device);
+    mapped memory = map_new(device, GRANULE);
+    unsigned char *block = memory.address, host[4000] = {0};
+    memopt_event *first, *last;
+    double seconds = 0;
+    mo_cpu_keep_time(device, &rates);
+    OK(memopt_event_create(device, 1, &first));
+    OK(memopt_event_create(device, 1, &last));
+    OK(mo_cpu_work(device, a, 1000));             /* 1 to 1001 */
+    OK(memopt_copy(device, host, block, 500, b)); /* 2 to 512 */
+    OK(memopt_copy(device, block, host + 1000, 100,
+                   b)); /* behind it, by the other engine: to 572 */
+    OK(memopt_event_record(first, b));
+    assert_int_equal(memopt_stream_query(device, b), MEMOPT_NOT_READY);
+    assert_int_equal(mo_cpu_now(device), 5);
+    OK(memopt_event_sync(first));
+    assert_int_equal(mo_cpu_now(device), 572);
+    assert_int_equal(memopt_stream_query(device, b), MEMOPT_OK);
+    assert_int_equal(memopt_stream_query(device, a), MEMOPT_NOT_READY);
+    OK(memopt_event_record(last, a));
+    OK(memopt_stream_wait_event(device, b, last));
+    OK(memopt_copy(device, host, block, 500, b));       /* 1001 to 1511 */
+    OK(memopt_copy(device, host + 500, block, 500, a)); /* the engine is busy: to 2021 */
+    OK(memopt_event_record(last, a));
+    OK(memopt_device_sync(device));
+    assert_int_equal(mo_cpu_now(device), 2021);
+    assert_int_equal(mo_cpu(device)->waits.nanoseconds, 572 - 5 + 2021 - 579);
+    OK(memopt_event_elapsed(first, last, &seconds));
+    assert_int_equal((int)(1e9 * seconds + 0.5), 2021 - 572);
+    OK(memopt_event_destroy(first));
+    OK(memopt_event_destroy(last));
+    OK(memopt_stream_destroy(device, a));
+    OK(memopt_stream_destroy(device, b));
+    OK(mo_vm_unmap(device, memory.address, GRANULE));
+    OK(mo_vm_release(device, memory.handle, GRANULE));
+    OK(mo_vm_unreserve(device, memory.address, GRANULE));
+    OK(memopt_device_close(device));
+}
