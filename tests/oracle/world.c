@@ -252,6 +252,7 @@ uint64_t world_stat(const world *w, uint32_t index, const char *name)
 static void open_device(world *w)
 {
     static const uint64_t lags[] = {0, 7, 100, UINT64_MAX};
+    const uint64_t lag = w->threads ? 0 : lags[w->c->seed / 4 % 4];
     memopt_device_options options = MEMOPT_DEVICE_OPTIONS_INIT;
     if (strcmp(w->c->device, "cpu") == 0) {
         options.capacity = CAPACITY;
@@ -260,11 +261,13 @@ static void open_device(world *w)
         w->adversarial = !w->threads && w->c->seed % 4 != 0;
         options.stream_order =
             w->adversarial ? MEMOPT_STREAM_ORDER_ADVERSARIAL : MEMOPT_STREAM_ORDER_EAGER;
-        options.lag = w->threads ? 0 : lags[w->c->seed / 4 % 4];
+        options.lag = lag;
     }
     OK(w, memopt_device_open(w->c->device, &options, &w->device));
-    if (driver_of(w->c->device) != NULL)
+    if (driver_of(w->c->device) != NULL) {
         driver_of(w->c->device)->seed(w->c->seed);
+        driver_of(w->c->device)->lag(lag);
+    }
 }
 
 static void open_roots(world *w)

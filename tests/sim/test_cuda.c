@@ -34,6 +34,7 @@ typedef uint64_t ptr;
     F(int, cuStreamSynchronize, (handle))                                                          \
     F(int, cuStreamWaitEvent, (handle, handle, unsigned))                                          \
     F(int, cuEventQuery, (handle))                                                                 \
+    F(int, cuStreamQuery, (handle))                                                                \
     F(int, cuLaunchHostFunc, (handle, void (*)(void *), void *))                                   \
     F(int, cuEventCreate, (handle *, unsigned))                                                    \
     F(int, cuEventDestroy_v2, (handle))                                                            \
@@ -46,6 +47,8 @@ typedef uint64_t ptr;
       (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle,       \
        void **, void **))                                                                          \
     F(int, cuGetProcAddress_v2, (const char *, void **, int, uint64_t, int *))                     \
+    F(void, memopt_sim_lag, (uint64_t))                                                            \
+    F(void, memopt_sim_advance, (uint64_t))                                                        \
     F(uint32_t, memopt_sim_violations, (void))                                                     \
     F(int, memopt_sim_take_violation, (char *, uint64_t))                                          \
     F(uint64_t, memopt_sim_used, (int32_t))
@@ -197,6 +200,29 @@ TEST_WITH(hazards_are_told, setup, teardown)
     OK(cuMemFree_v2(q));
     OK(cuStreamDestroy_v2(a));
     OK(cuStreamDestroy_v2(b));
+}
+
+/* With a lag a query tells how far the program is ahead, and a wait ends it. */
+TEST_WITH(the_device_lags, setup, teardown)
+{
+    handle a = new_stream(), event = NULL;
+    ptr p = allocate(4096);
+    memopt_sim_lag(3);
+    OK(cuEventCreate(&event, 2));
+    OK(cuMemsetD8Async(p, 1, 4096, a));
+    OK(cuEventRecord(event, a));
+    for (int i = 0; i < 20; i++)
+        assert_int_equal(cuEventQuery(event), 600);
+    OK(cuMemsetD8Async(p, 2, 4096, a));
+    memopt_sim_advance(2);
+    OK(cuEventQuery(event));
+    assert_int_equal(cuStreamQuery(a), 600);
+    OK(cuStreamSynchronize(a));
+    OK(cuStreamQuery(a));
+    memopt_sim_lag(0);
+    OK(cuEventDestroy_v2(event));
+    OK(cuMemFree_v2(p));
+    OK(cuStreamDestroy_v2(a));
 }
 
 TEST_WITH(uninitialised_reads_are_told, setup, teardown)

@@ -34,6 +34,7 @@ const driver_hooks *driver_of(const char *device)
         HOOK(pending, "memopt_sim_fault_pending");
         HOOK(mapping, "memopt_sim_mapping");
         HOOK(seed, "memopt_sim_seed");
+        HOOK(lag, "memopt_sim_lag");
         HOOK(violations, "memopt_sim_violations");
         HOOK(take_violation, "memopt_sim_take_violation");
         HOOK(calls, "memopt_sim_calls");

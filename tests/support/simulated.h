@@ -13,6 +13,7 @@ typedef struct driver_hooks {
     int64_t (*pending)(void);
     int (*mapping)(int32_t device, uint64_t index, uint64_t *address, uint64_t *bytes);
     void (*seed)(uint64_t seed);
+    void (*lag)(uint64_t lag);
     uint32_t (*violations)(void);
     int (*take_violation)(char *out, uint64_t bytes);
     int64_t (*calls)(void);

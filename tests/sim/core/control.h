@@ -19,6 +19,10 @@ SIM_EXPORT int64_t memopt_sim_calls(void);
 /* Every later call fails with `code`; 0: the device is back. */
 SIM_EXPORT void memopt_sim_lose_device(int32_t code);
 SIM_EXPORT void memopt_sim_seed(uint64_t seed);
+/* As MEMOPT_SIM_LAG. */
+SIM_EXPORT void memopt_sim_lag(uint64_t lag);
+/* The program is so many operations further: it counts what the driver does not see of it. */
+SIM_EXPORT void memopt_sim_advance(uint64_t operations);
 /* Violations not taken yet; a program that ends with one exits with 98. */
 SIM_EXPORT uint32_t memopt_sim_violations(void);
 /* Removes the oldest one and writes its text; 0: there is none. */

@@ -150,7 +150,7 @@ typedef struct sim_config {
     int virtual_memory, fill, dead_stream, rdma, pageable;
     int noise, handle_files, tail_access, late_maps;
     int keeps, seams, unmap_many, share, peers;
-    uint64_t seed;
+    uint64_t seed, lag;
 } sim_config;
 
 typedef enum sim_op_kind {
@@ -193,6 +193,7 @@ struct sim_stream {
     uint16_t slot;
     int legacy, blocking, destroyed;
     uint32_t submitted, completed;
+    uint64_t number; /* of the last operation, among those of all streams */
     sim_op *head, *tail;
     sim_clock clock; /* what later operations of this stream come after */
     uint32_t polls;
@@ -207,6 +208,7 @@ struct sim_event {
     sim_clock clock;    /* including the record */
     uint16_t slot;
     uint32_t record_clock, records;
+    uint64_t number;      /* as a stream's */
     uint64_t nanoseconds; /* when the last record ran */
     int timing, destroyed, blocking;
     uint32_t polls;

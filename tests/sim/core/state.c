@@ -106,6 +106,7 @@ static void read_options(void)
     sim_options.pageable = (int)read_number("MEMOPT_SIM_PAGEABLE", 0);
     sim_options.dead_stream = (int)read_number("MEMOPT_SIM_DEAD_STREAM", 709);
     sim_options.seed = read_number("MEMOPT_SIM_SEED", 1);
+    sim_options.lag = read_number("MEMOPT_SIM_LAG", 0);
     sim_options.gfx =
         read_text("MEMOPT_SIM_GFX", sim_options.warp_size == 64 ? "gfx90a" : "gfx1030");
     sim_options.name = read_text("MEMOPT_SIM_NAME", "libmemopt simulated device");
@@ -373,6 +374,11 @@ SIM_EXPORT void memopt_sim_lose_device(int32_t code)
 SIM_EXPORT void memopt_sim_seed(uint64_t seed)
 {
     random_state = seed;
+}
+
+SIM_EXPORT void memopt_sim_lag(uint64_t lag)
+{
+    sim_options.lag = lag;
 }
 
 SIM_EXPORT uint32_t memopt_sim_violations(void)

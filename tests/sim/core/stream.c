@@ -10,6 +10,7 @@
  * `busy` is the right to run operations, held by one thread at a time while it gives up the lock
  * around host functions.
  */
+#include "core/control.h"
 #include "core/sim.h"
 
 #include <stdlib.h>
@@ -22,6 +23,7 @@ static sim_stream *slots[SIM_SLOTS];
 static uint32_t slot_clocks[SIM_SLOTS]; /* where the slot's last stream ended */
 static pthread_cond_t progress = PTHREAD_COND_INITIALIZER;
 static int busy;
+static uint64_t enqueued; /* operations of all streams */
 
 void sim_join(sim_clock *into, const sim_clock *other)
 {
@@ -98,10 +100,19 @@ static void host_saw(const sim_clock *clock)
     sim_join(&sim_host_clock, clock);
 }
 
-/* The program polls; now and then the device gets on. */
-static int polled_enough(uint32_t *polls)
+SIM_EXPORT void memopt_sim_advance(uint64_t operations)
+{
+    pthread_mutex_lock(&sim_lock);
+    enqueued += operations;
+    pthread_mutex_unlock(&sim_lock);
+}
+
+/* The program polls; now and then the device gets on. With a lag it has come so far. */
+static int polled_enough(uint64_t number, uint32_t *polls)
 {
     enum { MOST_POLLS = 8 };
+    if (sim_options.lag != 0)
+        return sim_options.lag <= enqueued && number <= enqueued - sim_options.lag;
     if (++*polls < MOST_POLLS && sim_random() % 4 != 0)
         return 0;
     *polls = 0;
@@ -189,7 +200,7 @@ sim_status sim_stream_query(sim_stream *stream)
 {
     if (stream->capture != NULL)
         return sim_capture_break(stream->capture, SIM_CAPTURE_UNSUPPORTED);
-    if (stream->completed < stream->submitted && !polled_enough(&stream->polls))
+    if (stream->completed < stream->submitted && !polled_enough(stream->number, &stream->polls))
         return SIM_NOT_READY;
     return sim_stream_sync(stream);
 }
@@ -244,6 +255,7 @@ sim_status sim_submit_after(sim_stream *stream, sim_op *op, const sim_clock *als
     sim_join(&op->needs, also);
     legacy_order(stream, op);
     op->clock = ++stream->submitted;
+    stream->number = ++enqueued;
     op->needs.at[stream->slot] = op->clock;
     stream->clock = op->needs;
     op->site = sim_site_here(stream->slot, op->clock, sim_kernel_name(op));
@@ -304,6 +316,7 @@ sim_status sim_event_record(sim_event *event, sim_stream *stream)
     event->stream = stream;
     event->slot = stream->slot;
     event->record_clock = stream->submitted;
+    event->number = stream->number;
     event->clock = stream->clock;
     return SIM_OK;
 }
@@ -331,7 +344,8 @@ sim_status sim_event_sync(sim_event *event)
 
 sim_status sim_event_query(sim_event *event)
 {
-    if (event->capture == NULL && !event_done(event) && !polled_enough(&event->polls))
+    if (event->capture == NULL && !event_done(event) &&
+        !polled_enough(event->number, &event->polls))
         return SIM_NOT_READY;
     return sim_event_sync(event);
 }
