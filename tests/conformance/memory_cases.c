@@ -320,6 +320,45 @@ static void a_trim_stops_at_its_target(world *w)
     end_hoard(w, h, &before);
 }
 
+/* --- pages that move ----------------------------------------------------------------------- */
+
+/* Behind work that takes a while, half of the blocks are free, one by one; a larger one needs their
+ * pages. What the stream does before and after is in order, whatever addresses the pages have. */
+static void pages_move_behind_work(world *w)
+{
+    enum { BLOCKS = 8 };
+    const uint64_t bytes = 4 * MIB, whole = BLOCKS / 2 * bytes;
+    memopt_memory_info before = info_of(w);
+    memopt_allocator *allocator;
+    void *blocks[BLOCKS], *large;
+    unsigned char *host;
+    OK(memopt_allocator_create(w->device, config_of(w), NULL, &allocator));
+    OK(memopt_allocator_set_limit(allocator, BLOCKS * bytes));
+    OK(memopt_host_alloc(w->device, BLOCKS * bytes + whole, (void **)&host));
+    for (uint64_t round = 0; round < 3; round++) {
+        for (uint64_t i = 0; i < BLOCKS; i++) {
+            OK(memopt_allocator_alloc(allocator, bytes, MEMOPT_TAG_OTHER, w->stream, &blocks[i]));
+            OK(memopt_fill(w->device, blocks[i], (int)(round * 16 + i), bytes, w->stream));
+        }
+        for (uint64_t i = 0; i < BLOCKS; i++)
+            OK(memopt_copy(w->device, host + i * bytes, blocks[i], bytes, w->stream));
+        for (uint64_t i = 0; i < BLOCKS; i += 2)
+            OK(memopt_allocator_free(allocator, blocks[i]));
+        OK(memopt_allocator_alloc(allocator, whole, MEMOPT_TAG_OTHER, w->stream, &large));
+        OK(memopt_fill(w->device, large, (int)(round * 16 + 8), whole, w->stream));
+        OK(memopt_copy(w->device, host + BLOCKS * bytes, large, whole, w->stream));
+        OK(memopt_stream_sync(w->device, w->stream));
+        for (uint64_t i = 0; i < BLOCKS * bytes + whole; i++)
+            CHECK(host[i] == round * 16 + (i < BLOCKS * bytes ? i / bytes : 8));
+        OK(memopt_allocator_free(allocator, large));
+        for (uint64_t i = 1; i < BLOCKS; i += 2)
+            OK(memopt_allocator_free(allocator, blocks[i]));
+    }
+    OK(memopt_host_free(w->device, host));
+    OK(memopt_allocator_destroy(allocator));
+    CHECK(info_of(w).used == before.used);
+}
+
 /* --- pools --------------------------------------------------------------------------------- */
 
 enum { POOLS = 3 };
@@ -563,6 +602,7 @@ const conformance_case memory_cases[] = {
     {"fragments_classic", segments_recover, 0, CLASSIC, 0},
     {"trim_expandable", a_trim_stops_at_its_target, 0, EXPANDABLE, 0},
     {"trim_classic", a_trim_stops_at_its_target, 0, CLASSIC, 0},
+    {"moves_behind_work", pages_move_behind_work, 0, EXPANDABLE, 0},
     {"pools_expandable", pools_share_a_limit, 0, EXPANDABLE, 0},
     {"pools_classic", pools_share_a_limit, 0, CLASSIC, 0},
     {"pools_pause", pools_pause, 0, 0, 0},

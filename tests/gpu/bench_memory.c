@@ -55,25 +55,47 @@ static memopt_status call_driver(memopt_device *device, int call, void *address,
     }
 }
 
-static void bench_page(bench *b, uint64_t page, uint32_t pages)
+/* Copies on the stream that take the device longer than the calls beside them. */
+static void keep_busy(bench *b, const memopt_tensor *from, const memopt_tensor *to)
 {
+    uint32_t copies = b->small ? 4 : 400;
+    for (uint32_t i = 0; i < copies; i++)
+        OK(memopt_copy(b->device, to->data, from->data, to->count, b->stream));
+}
+
+/* With `busy`, the stream is at work while the driver is called. */
+static void bench_page(bench *b, uint64_t page, uint32_t pages, int busy)
+{
+    uint64_t bytes = b->small ? MIB : 256 * MIB;
+    memopt_tensor from, to;
     static double seconds[MOST_PAGES];
     static mo_vm_handle handles[MOST_PAGES];
     char *range, name[64];
     void *start;
     OK(mo_vm_reserve(b->device, pages * page, &start));
     range = start;
+    if (busy) {
+        from = new_tensor(b, bytes, MEMOPT_DTYPE_U8, 1.0f);
+        to = new_tensor(b, bytes, MEMOPT_DTYPE_U8, 1.0f);
+    }
     for (int call = 0; call < CALLS; call++) {
+        if (busy)
+            keep_busy(b, &from, &to);
         for (uint32_t i = 0; i < pages; i++) {
             double begin = now();
             OK(call_driver(b->device, call, range + i * page, page, &handles[i]));
             seconds[i] = now() - begin;
         }
-        snprintf(name, sizeof name, "%s, %llu MiB", call_names[call],
-                 (unsigned long long)(page / MIB));
+        snprintf(name, sizeof name, "%s, %llu MiB%s", call_names[call],
+                 (unsigned long long)(page / MIB), busy ? ", beside work" : "");
+        OK(memopt_stream_sync(b->device, b->stream));
         figure_row(b, "the driver's calls", name, 1e6 * median(seconds, pages), "us");
     }
     OK(mo_vm_unreserve(b->device, start, pages * page));
+    if (busy) {
+        free_tensor(b, &from);
+        free_tensor(b, &to);
+    }
 }
 
 static void bench_pages(bench *b)
@@ -81,7 +103,8 @@ static void bench_pages(bench *b)
     uint64_t largest = b->small ? 8 * MIB : 64 * MIB;
     for (uint64_t page = 2 * MIB; page <= largest; page *= 2)
         if (page % b->properties.granularity == 0)
-            bench_page(b, page, b->small ? 4 : MOST_PAGES);
+            bench_page(b, page, b->small ? 4 : MOST_PAGES, 0);
+    bench_page(b, b->properties.granularity, b->small ? 4 : MOST_PAGES, 1);
 }
 
 /* --- growth ------------------------------------------------------------------------------------
@@ -95,8 +118,8 @@ static double alloc_seconds(bench *b, memopt_allocator *allocator, uint64_t byte
 }
 
 /* A new allocator takes the block from the driver. One whose limit is reached, and whose free pages
- * lie one by one between blocks, moves them. */
-static void stall(bench *b, uint64_t limit, double *fresh, double *moved)
+ * lie one by one between blocks, moves them; with `busy`, while the stream writes those blocks. */
+static void stall(bench *b, uint64_t limit, int busy, double *fresh, double *moved)
 {
     enum { BLOCKS = 64 };
     void *blocks[BLOCKS], *large;
@@ -108,9 +131,12 @@ static void stall(bench *b, uint64_t limit, double *fresh, double *moved)
     OK(memopt_allocator_trim_sync(allocator, 0, &(uint64_t){0}));
     for (int i = 0; i < BLOCKS; i++)
         (void)alloc_seconds(b, allocator, limit / BLOCKS, &blocks[i]);
+    for (int i = 0; i < BLOCKS; i++)
+        OK(memopt_fill(b->device, blocks[i], 1, limit / BLOCKS, b->stream));
     for (int i = 0; i < BLOCKS; i += 2)
         OK(memopt_allocator_free(allocator, blocks[i]));
-    OK(memopt_stream_sync(b->device, b->stream));
+    if (!busy)
+        OK(memopt_stream_sync(b->device, b->stream));
     *moved = alloc_seconds(b, allocator, limit / 4, &large);
     for (int i = 1; i < BLOCKS; i += 2)
         OK(memopt_allocator_free(allocator, blocks[i]));
@@ -121,17 +147,22 @@ static void stall(bench *b, uint64_t limit, double *fresh, double *moved)
 static void bench_stall(bench *b)
 {
     enum { ROUNDS = 5 };
-    double fresh[ROUNDS], moved[ROUNDS];
+    double fresh[ROUNDS], moved[ROUNDS], beside[ROUNDS];
     uint64_t limit = b->small ? 256 * MIB : 16 * GIB;
     char name[64];
     while (limit > room(b))
         limit /= 2;
     for (int i = 0; i < ROUNDS; i++)
-        stall(b, limit, &fresh[i], &moved[i]);
+        stall(b, limit, 1, &fresh[i], &beside[i]);
+    for (int i = 0; i < ROUNDS; i++)
+        stall(b, limit, 0, &fresh[i], &moved[i]);
     snprintf(name, sizeof name, "%llu MiB, with room", (unsigned long long)(limit / 4 / MIB));
     figure_row(b, "growth", name, 1e3 * median(fresh, ROUNDS), "ms");
     snprintf(name, sizeof name, "%llu MiB, at the limit", (unsigned long long)(limit / 4 / MIB));
     figure_row(b, "growth", name, 1e3 * median(moved, ROUNDS), "ms");
+    snprintf(name, sizeof name, "%llu MiB, at the limit, beside work",
+             (unsigned long long)(limit / 4 / MIB));
+    figure_row(b, "growth", name, 1e3 * median(beside, ROUNDS), "ms");
     figure_row(b, "growth", "at the limit / with room",
                median(moved, ROUNDS) / median(fresh, ROUNDS), "x");
 }

@@ -9,7 +9,7 @@
 #define SIM_VA ((uint64_t)1 << 37)
 #else
 #define SIM_SPAN ((uint64_t)1 << 38) /* physical addresses of an arena */
-#define SIM_VA ((uint64_t)1 << 40)   /* addresses of an arena that programs see */
+#define SIM_VA ((uint64_t)1 << 42)   /* addresses of an arena that programs see */
 #endif
 
 #define SIM_PHYSICAL_MAGIC 0x7068797369636C31u
