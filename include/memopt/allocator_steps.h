@@ -6,7 +6,8 @@
  * the same allocations, the allocator lays the step's blocks out by their sizes and lifetimes. From
  * then on the n-th allocation of a step has its place: no search, no driver call, and hardly more
  * memory than its blocks need. A step that differs is served as without a plan from there on, until
- * the next mark; nothing moves.
+ * the next mark; nothing moves. Steps of two or three kinds that take turns (lengths of batches)
+ * are laid out together, once they have been through their turns twice.
  *
  * **Streams.** Each stream's allocations are compared and placed apart, in memory of the stream as
  * always. So threads with streams of their own do not disturb each other's order. Where
@@ -43,7 +44,9 @@ enum {
  *
  * The first mark begins. After that, steps are recorded until there is a plan, and again after a
  * step that differed from it. A plan is made when a recorded step equals the one before: in sizes
- * after rounding, by stream and order. Plans that did not last make the next one need more equal
+ * after rounding, by stream and order. If they repeat after two or three marks instead, so many
+ * steps count as one in all that follows, until they repeat otherwise; a step that is not the
+ * plan's ends that early, so that the plan begins again with the next mark. Plans that did not last make the next one need more equal
  * steps, up to 64. After 16 steps in a row that differed it is dropped.
  * @param allocator the allocator, or a pool. Each has steps and a plan of its own.
  * @param what a ::memopt_step.

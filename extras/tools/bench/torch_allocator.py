@@ -28,7 +28,7 @@ sys.path.insert(0, os.path.join(ROOT, "bindings", "python", "tests", "with_torch
 
 from simulated import run  # noqa: E402
 
-import memopt.tools  # noqa: E402
+import memopt.tools.trace  # noqa: E402
 
 PAGE = 2 << 20
 
@@ -159,7 +159,7 @@ def main():
     columns = [(name, i) for i in (0, 1) for name in ("classic", "expandable", "ours")]
     print("| trace | reserved: torch, classic | torch, expandable | ours | device: torch, classic | torch, expandable | ours |")
     print("|---|---|---|---|---|---|---|")
-    rows, lag = {}, memopt.tools.LAG_WITHOUT_END if arguments.lag == "inf" else int(arguments.lag)
+    rows, lag = {}, memopt.tools.trace.LAG_WITHOUT_END if arguments.lag == "inf" else int(arguments.lag)
     for path in arguments.traces:
         for scale in arguments.scale:
             name = os.path.basename(path).split(".")[0] + (" × %g" % scale if scale != 1 else "")

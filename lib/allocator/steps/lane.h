@@ -2,8 +2,9 @@
  * Lanes: the types of steps, their recording and their plan. All of it is
  * guarded by the allocator's lock.
  *
- * A step is what happens between two marks. A lane is a stream's part of it: its n-th allocation of
- * a step is compared with the n-th of the step before. A plan gives the n-th allocation of a lane a
+ * A step is what happens between two marks. Steps of two or three kinds that take turns make a
+ * period, which is treated as one step: below, "step" means either. A lane is a stream's part of
+ * it: its n-th allocation of a step is compared with the n-th of the step before. A plan gives the n-th allocation of a lane a
  * place: an address in an ordinary segment of the stream. While the lane is armed, what is free in
  * its regions is held for it: CLAIMED blocks, in no bin, whose `planned` says what they are. While
  * it is not, they are free blocks like others. So places never overlap what is in use, whatever
@@ -51,9 +52,10 @@ typedef struct mo_lane {
     struct mo_lane *next;
     memopt_stream stream;
     int ended; /* the stream has */
-    /* The allocations of this step, and of the one before if that was recorded. */
-    uint64_t count, hash;
-    uint64_t count_before, hash_before;
+    /* The allocations of this period, and of the one before if that was recorded; those of the step
+     * that is under way are in `hash` until its mark. */
+    uint64_t count, whole, hash;
+    uint64_t count_before, whole_before;
     /* The plan; NULL: none. */
     mo_slot *slots;
     uint32_t slot_count;
@@ -99,6 +101,8 @@ typedef struct mo_step_record {
 /* mo_block::entry is 1 + the number in `now`, with this in `before`. */
 #define MO_ENTRY_BEFORE UINT32_C(0x80000000)
 
+enum { MO_MOST_PERIOD = 3 };
+
 struct mo_steps {
     mo_sink sink;
     mo_lane *lanes;
@@ -106,6 +110,10 @@ struct mo_steps {
     int broken; /* host memory did not suffice, or the step is too long: nothing is learned of it */
     mo_step_record now, before;
     int has_before;
+    uint32_t period; /* marks of one, and those since it began */
+    uint32_t phase;
+    uint64_t recent[2 * MO_MOST_PERIOD]; /* hashes of recorded steps, the last one first */
+    uint32_t recent_count;
     uint32_t alike;    /* recorded steps in a row that were as the one before */
     uint32_t wanted;   /* so many make a plan */
     uint32_t unlike;   /* steps in a row that differed from the plan */

@@ -116,7 +116,7 @@ static memopt_status begin_all(const mo_steps *steps, uint64_t page, mo_drafts *
         return MEMOPT_OUT_OF_HOST_MEMORY;
     for (mo_lane *lane = steps->lanes; lane != NULL && status == MEMOPT_OK; lane = lane->next) {
         int alike = steps->has_before && lane->count == lane->count_before &&
-                    lane->hash == lane->hash_before;
+                    lane->whole == lane->whole_before;
         if (takes_part(lane))
             status = begin(drafts, lane, page, alike);
     }

@@ -43,6 +43,12 @@ static int has_room(mo_step_record *record)
                    sizeof *record->entries);
 }
 
+static uint64_t mix(uint64_t hash, uint64_t value)
+{
+    hash = (hash ^ value) * UINT64_C(0x9E3779B97F4A7C15);
+    return hash ^ hash >> 29;
+}
+
 /* The block may be larger than the request. A step with a lent one is not compared: it repeats only
  * by chance. */
 static void note_alloc(memopt_allocator *allocator, mo_block *block, const mo_request *request)
@@ -62,8 +68,7 @@ static void note_alloc(memopt_allocator *allocator, mo_block *block, const mo_re
         (mo_step_entry){.lane = lane, .block = block, .size = request->size, .born = now->clock++};
     block->entry = now->count;
     lane->count++;
-    lane->hash = (lane->hash ^ request->size) * UINT64_C(0x9E3779B97F4A7C15);
-    lane->hash ^= lane->hash >> 29;
+    lane->hash = mix(lane->hash, request->size);
 }
 
 static mo_step_entry *entry_of(mo_steps *steps, const mo_block *block, int *out_before)
@@ -125,8 +130,8 @@ static void turn_lanes(mo_steps *steps)
 {
     for (mo_lane *lane = steps->lanes; lane != NULL; lane = lane->next) {
         lane->count_before = lane->count;
-        lane->hash_before = lane->hash;
-        lane->count = lane->hash = 0;
+        lane->whole_before = lane->whole;
+        lane->count = lane->whole = lane->hash = 0;
     }
 }
 
@@ -154,6 +159,7 @@ void mo_step_stop(mo_steps *steps)
     }
     turn_lanes(steps);
     steps->recording = steps->has_before = steps->broken = 0;
+    steps->recent_count = 0;
 }
 
 int mo_step_is_alike(const mo_steps *steps)
@@ -161,7 +167,32 @@ int mo_step_is_alike(const mo_steps *steps)
     if (!steps->recording || steps->broken || !steps->has_before || steps->now.count == 0)
         return 0;
     for (const mo_lane *lane = steps->lanes; lane != NULL; lane = lane->next)
-        if (lane->count != lane->count_before || lane->hash != lane->hash_before)
+        if (lane->count != lane->count_before || lane->whole != lane->whole_before)
             return 0;
     return 1;
+}
+
+void mo_step_note_mark(mo_steps *steps)
+{
+    uint64_t all = 0;
+    for (mo_lane *lane = steps->lanes; lane != NULL; lane = lane->next) {
+        all += mix((uint64_t)(uintptr_t)lane->stream, lane->hash);
+        lane->whole = mix(lane->whole, lane->hash);
+        lane->hash = 0;
+    }
+    if (!steps->recording || steps->broken) {
+        steps->recent_count = 0;
+        return;
+    }
+    memmove(steps->recent + 1, steps->recent, sizeof steps->recent - sizeof *steps->recent);
+    steps->recent[0] = all;
+    steps->recent_count += steps->recent_count < 2 * MO_MOST_PERIOD;
+}
+
+uint32_t mo_step_find_period(const mo_steps *steps)
+{
+    for (uint32_t period = 1; 2 * period <= steps->recent_count; period++)
+        if (memcmp(steps->recent, steps->recent + period, period * sizeof *steps->recent) == 0)
+            return period;
+    return 0;
 }

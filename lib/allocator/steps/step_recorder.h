@@ -14,6 +14,10 @@ extern const mo_sink mo_step_sink;
 void mo_step_turn(mo_steps *steps);
 /* Ends the recording and forgets what was recorded. */
 void mo_step_stop(mo_steps *steps);
+/* A step ends: its allocations count as part of the period. */
+void mo_step_note_mark(mo_steps *steps);
+/* After how many recorded steps they repeat, as far as that can be told; 0: they do not. */
+uint32_t mo_step_find_period(const mo_steps *steps);
 /* 1: every lane of the recorded step has the allocations that it had in the one before. */
 int mo_step_is_alike(const mo_steps *steps);
 

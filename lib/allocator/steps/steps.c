@@ -29,17 +29,29 @@ static int is_whole(const mo_steps *steps)
     return 1;
 }
 
-/* 1 if every lane has gone through its slots, all from their places. */
-static int was_as_planned(mo_steps *steps)
+/* 1 if every lane has asked for what is planned until now; *out_missed: not all places were free. */
+static int is_as_planned(const mo_steps *steps, int *out_missed)
 {
     int same = steps->planned;
+    *out_missed = 0;
     for (const mo_lane *lane = steps->lanes; lane != NULL; lane = lane->next) {
-        steps->info.missed += lane->missed;
-        if (lane->slots != NULL &&
-            (!lane->armed || lane->left || lane->missed > 0 || lane->at != lane->slot_count))
+        *out_missed |= lane->missed > 0;
+        if (lane->slots != NULL && (!lane->armed || lane->left))
             same = 0;
     }
     return same;
+}
+
+/* 1 if every lane has gone through its slots, all from their places. */
+static int was_as_planned(mo_steps *steps)
+{
+    int missed, same = is_as_planned(steps, &missed);
+    for (const mo_lane *lane = steps->lanes; lane != NULL; lane = lane->next) {
+        steps->info.missed += lane->missed;
+        if (lane->slots != NULL && lane->at != lane->slot_count)
+            same = 0;
+    }
+    return same && !missed;
 }
 
 static void drop_plan(memopt_allocator *allocator)
@@ -53,7 +65,6 @@ static void drop_plan(memopt_allocator *allocator)
 static int judge(memopt_allocator *allocator)
 {
     mo_steps *steps = allocator->steps;
-    steps->info.steps++;
     if (steps->planned && !is_whole(steps))
         drop_plan(allocator);
     int same = was_as_planned(steps);
@@ -146,6 +157,39 @@ static memopt_status settle(memopt_allocator *allocator)
     return mo_segment_release(allocator, &all, &released);
 }
 
+/* Steps take turns in another way than was thought: the plan does not fit, and what is recorded is
+ * of other periods. */
+static void change_period(memopt_allocator *allocator, uint32_t period)
+{
+    mo_steps *steps = allocator->steps;
+    if (steps->planned)
+        drop_plan(allocator);
+    mo_step_turn(steps);
+    steps->has_before = 0;
+    steps->alike = steps->phase = 0;
+    steps->period = period;
+}
+
+/* 1 if the mark is one within a period. After another step than the plan's the period ends, so that
+ * the next one can begin where the program does. */
+static int goes_on(memopt_allocator *allocator)
+{
+    mo_steps *steps = allocator->steps;
+    int missed, same = is_as_planned(steps, &missed);
+    uint32_t period = same ? 0 : mo_step_find_period(steps);
+    if (period != 0 && period != steps->period) {
+        change_period(allocator, period);
+        return 1;
+    }
+    if (steps->phase + 1 >= steps->period || (steps->planned && !same)) {
+        steps->phase = 0;
+        return 0;
+    }
+    steps->phase++;
+    steps->info.planned_steps += same && !missed;
+    return 1;
+}
+
 /* While a graph is recorded or tags are paused, no plan is made, and this step counts as one that
  * was not recorded. */
 static memopt_status mark(memopt_allocator *allocator, memopt_step what)
@@ -153,6 +197,14 @@ static memopt_status mark(memopt_allocator *allocator, memopt_step what)
     mo_steps *steps = allocator->steps;
     memopt_status status = MEMOPT_OK;
     int made = 0, hindered = allocator->paused_tags != 0 || mo_capturing(allocator);
+    steps->info.steps++;
+    mo_step_note_mark(steps);
+    if (!hindered && what == MEMOPT_STEP_NEXT && goes_on(allocator)) {
+        add_served(steps);
+        steps->used = allocator->clock;
+        return MEMOPT_OK;
+    }
+    steps->phase = 0;
     int same = judge(allocator);
     if (hindered && steps->recording)
         mo_step_stop(steps);
@@ -192,7 +244,7 @@ static memopt_status first_mark(memopt_allocator *allocator)
     mo_steps *steps = mo_calloc(1, sizeof *steps);
     if (steps == NULL)
         return MEMOPT_OUT_OF_HOST_MEMORY;
-    steps->wanted = 1;
+    steps->wanted = steps->period = 1;
     steps->recording = 1;
     steps->used = allocator->clock;
     steps->sink = mo_step_sink;

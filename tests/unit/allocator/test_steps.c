@@ -403,6 +403,58 @@ static uint64_t run_random(const char *config, uint32_t order, uint64_t seed)
     return planned;
 }
 
+/* Lengths that take turns: one plan has them all, and finds its beginning again after another step.
+ * Then they take turns in another way. */
+static void take_turns(uint64_t first, uint64_t kinds)
+{
+    static const uint64_t lengths[] = {512, 384, 448};
+    memopt_device *device = open_device((uint64_t)16 << 30, MEMOPT_STREAM_ORDER_EAGER, 0);
+    trainer t = {.allocator = new_allocator(device, "expandable_segments:True"),
+                 .scale = on_cpu() ? 512 : 3};
+    uint64_t calls = 0;
+    make_all(&t, t.weights, 1);
+    make_all(&t, t.states, 2);
+    for (uint64_t i = 0; i < 12 * kinds; i++) {
+        mark(t.allocator);
+        if (i == 7 * kinds)
+            calls = calls_of(t.allocator);
+        train(&t, lengths[(first + i) % kinds]);
+        OK(mo_allocator_check(t.allocator));
+    }
+    mark(t.allocator);
+    memopt_step_plan before = plan_of(t.allocator);
+    assert_int_equal(calls_of(t.allocator), calls);
+    assert_int_equal(before.plans, 1);
+    assert_true(before.planned_steps >= 5 * kinds);
+    train(&t, 600);
+    for (uint64_t i = 0; i < 6 * kinds; i++) {
+        mark(t.allocator);
+        train(&t, lengths[(first + i) % kinds]);
+    }
+    mark(t.allocator);
+    memopt_step_plan after = plan_of(t.allocator);
+    assert_int_equal(after.plans, 1);
+    assert_true(after.planned_steps >= before.planned_steps + 4 * kinds);
+    for (int i = 0; i < 64; i++) {
+        train(&t, 512);
+        mark(t.allocator);
+    }
+    assert_true(plan_of(t.allocator).planned_steps >= after.planned_steps + 16);
+    assert_true(plan_of(t.allocator).active);
+    free_all(&t, t.weights);
+    free_all(&t, t.states);
+    free_all(&t, t.gradients);
+    finish(t.allocator, device);
+}
+
+static void test_lengths_take_turns(void **state)
+{
+    (void)state;
+    take_turns(0, 2);
+    take_turns(0, 3);
+    take_turns(2, 3);
+}
+
 static void test_changes(void **state)
 {
     (void)state;
@@ -673,17 +725,12 @@ static void test_force(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_training),
-        cmocka_unit_test(test_changes),
-        cmocka_unit_test(test_late_streams),
-        cmocka_unit_test(test_equal_steps),
-        cmocka_unit_test(test_pressure),
-        cmocka_unit_test(test_giving_back),
-        cmocka_unit_test(test_pause_of_a_pool),
-        cmocka_unit_test(test_mark_while_paused),
-        cmocka_unit_test(test_idle),
-        cmocka_unit_test(test_arguments),
-        cmocka_unit_test(test_force),
+        cmocka_unit_test(test_training),          cmocka_unit_test(test_lengths_take_turns),
+        cmocka_unit_test(test_changes),           cmocka_unit_test(test_late_streams),
+        cmocka_unit_test(test_equal_steps),       cmocka_unit_test(test_pressure),
+        cmocka_unit_test(test_giving_back),       cmocka_unit_test(test_pause_of_a_pool),
+        cmocka_unit_test(test_mark_while_paused), cmocka_unit_test(test_idle),
+        cmocka_unit_test(test_arguments),         cmocka_unit_test(test_force),
     };
     if (argc > 1)
         device_name = argv[1];
