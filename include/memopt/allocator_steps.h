@@ -64,9 +64,9 @@ enum {
  * streams that this needs, and takes up to a second; so may the two after it, a little. All others
  * wait for nothing. The places together take no more than the most that was held before and 1/64 of
  * it, and a page for each stream, or no plan is made. What they lack is mapped when a block needs
- * it. While a stream that the allocator knows records a graph no plan is made, and while tags are
- * paused none is made or used. Thread-safe; a step should be marked when no other thread allocates
- * for it.
+ * it. While a stream that the allocator, its parent or a pool of it knows records a graph no plan is
+ * made, and while tags are paused none is made or used. Thread-safe; a step should be marked when no
+ * other thread allocates for it.
  */
 MEMOPT_API memopt_status memopt_allocator_mark_step(memopt_allocator *allocator, memopt_step what);
 

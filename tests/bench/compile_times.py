@@ -77,8 +77,8 @@ def by_ptxas(text, kernel, folder):
     return seconds(lambda: subprocess.run([ptxas, "-arch=sm_80", ptx, "-o", folder / "out"], check=True))
 
 
-def table(cmake):
-    text, compilers = flattened(cmake), {major: Nvrtc(major) for major in (12, 13)}
+def table(cmake, build):
+    text, compilers = flattened(cmake, build), {major: Nvrtc(major) for major in (12, 13)}
     lines = ["| what | kernels | NVRTC 12 | NVRTC 13 | ptxas |", "|---|---:|---:|---:|---:|"]
     known = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -107,8 +107,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--cmake", default="cmake")
+    parser.add_argument("--build", default=ROOT / "build/test", help="a build folder, for its tables")
     options = parser.parse_args()
-    page = HEAD.format(**here()) + table(options.cmake)
+    page = HEAD.format(**here()) + table(options.cmake, options.build)
     if options.write:
         PAGE.write_text(page)
     else:

@@ -106,6 +106,10 @@ static const scene scenes[] = {
     {"growth from a provider during a capture", 0, 2, ORACLE_HAS_PROVIDER,
      "pool member=3 kind=0\npool member=7 kind=0\ncapture stream=3 mode=0\n"
      "alloc slot=0 member=7 stream=2 bytes=5000000\n"},
+    {"a plan during a capture of the parent's", 0, 0, ORACLE_HAS_PROVIDER,
+     "pool member=3 kind=0\npool member=7 kind=0\nstep member=7 kind=0\n"
+     "alloc slot=42 member=7 stream=2 bytes=1\ncapture stream=1 mode=0\nfree slot=42\n"
+     "step member=7 kind=1\n"},
     {"provided memory that goes", 0, 4, ORACLE_HAS_PROVIDER,
      "alloc slot=0 member=6 stream=1 bytes=12000000\nalloc slot=1 member=6 stream=2 bytes=8000000\n"
      "free slot=0\nfree slot=1\nalloc slot=2 member=6 stream=0 bytes=20000000\n"},

@@ -1,4 +1,5 @@
 /* Marks between the steps of a training loop: what they say, and when a plan is made or dropped. */
+#include "allocator/memory/family.h"
 #include "allocator/memory/observers.h"
 #include "allocator/memory/segment.h"
 #include "allocator/steps/step_lanes.h"
@@ -196,7 +197,7 @@ static memopt_status mark(memopt_allocator *allocator, memopt_step what)
 {
     mo_steps *steps = allocator->steps;
     memopt_status status = MEMOPT_OK;
-    int made = 0, hindered = allocator->paused_tags != 0 || mo_capturing(allocator);
+    int made = 0, hindered = allocator->paused_tags != 0 || mo_family_records(allocator);
     steps->info.steps++;
     mo_step_note_mark(steps);
     if (!hindered && what == MEMOPT_STEP_NEXT && goes_on(allocator)) {
