@@ -356,6 +356,8 @@ MO_DEVICE void mo_step_block(const mo_optim_span *s, const mo_rule_coef *coef,
                                 s->slow_absmax);
 }
 
+#include "kernels/optim/step_whole_gpu.h"
+
 template <uint32_t RULE, uint32_t FORMAT>
 MO_DEVICE void mo_step_chunk(const mo_optim_step_args &args, uint64_t chunk, mo_optim_span *span,
                              typename mo_codec<FORMAT>::tables *tables)
@@ -374,7 +376,8 @@ MO_DEVICE void mo_step_chunk(const mo_optim_step_args &args, uint64_t chunk, mo_
     mo_barrier();
     mo_span_aligned aligned = mo_span_alignment<8, FORMAT>(span);
     uint32_t blocks = (uint32_t)((span->count + MO_BLOCK_SIZE - 1) / MO_BLOCK_SIZE);
-    for (uint32_t block = 0; block < blocks; block += MO_OPTIM_GROUPS)
+    uint32_t done = mo_step_classes<RULE, FORMAT>(span, &coef, tables, &aligned);
+    for (uint32_t block = done; block < blocks; block += MO_OPTIM_GROUPS)
         mo_step_block<RULE, FORMAT>(span, &coef, tables, &aligned,
                                     block + mo_thread_index() / MO_LANES);
 }
