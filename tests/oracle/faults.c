@@ -106,6 +106,10 @@ static const scene scenes[] = {
     {"growth from a provider during a capture", 0, 2, ORACLE_HAS_PROVIDER,
      "pool member=3 kind=0\npool member=7 kind=0\ncapture stream=3 mode=0\n"
      "alloc slot=0 member=7 stream=2 bytes=5000000\n"},
+    {"a lent hole at the limit", 1, 1, ORACLE_HAS_EXPANDABLE,
+     "alloc slot=43 member=0 stream=3 bytes=1\nalloc slot=3 member=0 stream=1 bytes=1048576\n"
+     "alloc slot=23 member=0 stream=0 bytes=1\nlimit member=0 bytes=1\n"
+     "alloc slot=45 member=0 stream=1 bytes=1417216\n"},
     {"a plan during a capture of the parent's", 0, 0, ORACLE_HAS_PROVIDER,
      "pool member=3 kind=0\npool member=7 kind=0\nstep member=7 kind=0\n"
      "alloc slot=42 member=7 stream=2 bytes=1\ncapture stream=1 mode=0\nfree slot=42\n"

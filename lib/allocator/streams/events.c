@@ -185,15 +185,15 @@ memopt_status mo_events_note(memopt_allocator *allocator, mo_block *block, memop
     return MEMOPT_OK;
 }
 
-/* The block is of no stream's pool (the host writes page-locked memory at once, not in stream
- * order), or of another one's that lends it. So the stream of the allocation is recorded like any
- * other that uses the block. */
-memopt_status mo_events_own(memopt_allocator *allocator, mo_block *block, memopt_stream stream)
+/* The next use of the stream needs no memory and no event. */
+memopt_status mo_events_reserve(memopt_allocator *allocator, memopt_stream stream)
 {
-    memopt_status status = mo_events_note(allocator, block, stream);
-    if (status != MEMOPT_OK)
-        mo_block_discard(allocator, block);
-    return status;
+    mo_stream_use *use;
+    mo_use_queue *queue = find_queue(allocator, stream);
+    MO_TRY(queue == NULL ? new_queue(allocator, stream, &queue) : MEMOPT_OK);
+    MO_TRY(mo_events_borrow(allocator, &use));
+    mo_events_return(allocator, use);
+    return MEMOPT_OK;
 }
 
 void mo_events_drop(memopt_allocator *allocator, mo_block *block)

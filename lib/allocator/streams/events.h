@@ -3,6 +3,7 @@
 #define MO_ALLOCATOR_EVENTS_H
 
 #include "allocator/blocks/block_life.h"
+#include "allocator/blocks/pool.h"
 
 memopt_status mo_events_note(memopt_allocator *allocator, mo_block *block, memopt_stream stream);
 /* Starts the deferred free of a block with uses. On failure the block is live as before. */
@@ -38,21 +39,28 @@ memopt_status mo_events_end(memopt_allocator *allocator);
 /* The work of the queue's stream is complete: so are all uses of it. */
 void mo_events_settle(memopt_allocator *allocator, mo_use_queue *queue);
 
-/* Notes the stream of a new block that is in no pool of it. After a failure the block is cached
- * again. */
-memopt_status mo_events_own(memopt_allocator *allocator, mo_block *block, memopt_stream stream);
+/* What noting the stream needs is had. */
+memopt_status mo_events_reserve(memopt_allocator *allocator, memopt_stream stream);
 
-/* Enters a taken block as live. After a failure it is cached again. */
+/* Enters a taken block as live. After a failure it is cached again.
+ *
+ * A block may be of no stream's pool (the host writes page-locked memory at once, not in stream
+ * order), or of another one's that lends it. Then the stream of the allocation is recorded like any
+ * other that uses the block. */
 static inline memopt_status mo_block_give(memopt_allocator *allocator, mo_block *block,
                                           const mo_request *request, void **out_pointer)
 {
     const mo_pool *pool = request->pool;
-    void *pointer = mo_block_activate(allocator, block, request);
     int own = pool->life == MO_STREAM_LIVE && pool->stream == request->stream;
-    memopt_status status = own ? MEMOPT_OK : mo_events_own(allocator, block, request->stream);
-    if (status == MEMOPT_OK)
-        *out_pointer = pointer;
-    return status;
+    memopt_status status = own ? MEMOPT_OK : mo_events_reserve(allocator, request->stream);
+    if (status != MEMOPT_OK) {
+        mo_pool_put(allocator, block);
+        return status;
+    }
+    *out_pointer = mo_block_activate(allocator, block, request);
+    if (!own)
+        (void)mo_events_note(allocator, block, request->stream);
+    return MEMOPT_OK;
 }
 
 #endif

@@ -418,6 +418,15 @@ void mo_cpu_catch_up(mo_cpu_device *cpu)
     leave(cpu);
 }
 
+void mo_cpu_ask(mo_cpu_device *cpu)
+{
+    MO_PRE(mo_is_locked(&cpu->lock));
+    if (!cpu->clock.runs)
+        return;
+    cpu->clock.now += cpu->clock.rates.call;
+    mo_cpu_catch_up(cpu);
+}
+
 /* A wait for an operation that is not complete. In the adversarial order nothing says how far the
  * device is. */
 static void count_wait(mo_cpu_device *cpu, uint64_t number, uint64_t due)

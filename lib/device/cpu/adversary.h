@@ -28,10 +28,10 @@ void mo_cpu_catch_up(mo_cpu_device *cpu);
 /* Whether the host is so far ahead of an operation that it may be complete. Pre: device.lock. */
 int mo_cpu_is_past(const mo_cpu_device *cpu, uint64_t due);
 
-/* clock.c. When an operation that is being enqueued is complete. Pre: device.lock. */
-uint64_t mo_cpu_due(mo_cpu_device *cpu, const mo_cpu_stream *stream, const mo_cpu_op *op);
 /* The host asks: that takes it time, in which operations complete. Pre: device.lock. */
 void mo_cpu_ask(mo_cpu_device *cpu);
+/* clock.c. When an operation that is being enqueued is complete. Pre: device.lock. */
+uint64_t mo_cpu_due(mo_cpu_device *cpu, const mo_cpu_stream *stream, const mo_cpu_op *op);
 /* The host waits until then; returns how long. Pre: device.lock. */
 uint64_t mo_cpu_wait_until(mo_cpu_device *cpu, uint64_t due);
 

@@ -63,15 +63,6 @@ uint64_t mo_cpu_due(mo_cpu_device *cpu, const mo_cpu_stream *stream, const mo_cp
     }
 }
 
-void mo_cpu_ask(mo_cpu_device *cpu)
-{
-    MO_PRE(mo_is_locked(&cpu->lock));
-    if (!cpu->clock.runs)
-        return;
-    cpu->clock.now += cpu->clock.rates.call;
-    mo_cpu_catch_up(cpu);
-}
-
 uint64_t mo_cpu_wait_until(mo_cpu_device *cpu, uint64_t due)
 {
     MO_PRE(mo_is_locked(&cpu->lock));
@@ -88,12 +79,6 @@ void mo_cpu_keep_time(memopt_device *device, const mo_cpu_rates *rates)
     MO_PRE(cpu->lag != 0 && !cpu->adversarial && cpu->adversary.next_number == 0);
     cpu->clock.rates = *rates;
     cpu->clock.runs = 1;
-}
-
-memopt_status mo_cpu_work(memopt_device *device, memopt_stream stream, uint64_t nanoseconds)
-{
-    mo_cpu_op op = {.kind = MO_CPU_LAUNCH, .items = 1, .length = nanoseconds};
-    return mo_cpu_submit(mo_cpu(device), stream, &op);
 }
 
 uint64_t mo_cpu_now(memopt_device *device)

@@ -73,6 +73,12 @@ memopt_status mo_cpu_launch(memopt_device *device, memopt_stream stream, const m
     return mo_cpu_submit(mo_cpu(device), stream, &op);
 }
 
+memopt_status mo_cpu_work(memopt_device *device, memopt_stream stream, uint64_t nanoseconds)
+{
+    mo_cpu_op op = {.kind = MO_CPU_LAUNCH, .items = 1, .length = nanoseconds};
+    return mo_cpu_submit(mo_cpu(device), stream, &op);
+}
+
 /* --- workers and waiting ------------------------------------------------------------------- */
 
 static void *worker_main(void *argument)
