@@ -92,11 +92,7 @@ def quantize_blocks(
 
 
 def dequantize_blocks(
-    device: Device,
-    destinations: Tensors,
-    sources: Union[Blocks, Sequence[Blocks]],
-    *,
-    stream: StreamLike = None,
+    device: Device, destinations: Tensors, sources: Union[Blocks, Sequence[Blocks]], *, stream: StreamLike = None
 ) -> None:
     """Writes the values of block-scaled matrices into tensors of f32, f16 or bf16."""
     into, outputs = tensor_array(tensor_list(destinations), device, "destination", writable=True)

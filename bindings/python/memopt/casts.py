@@ -50,20 +50,11 @@ def cast(
     cells = None if amax is None else amax_cells(device, amax, len(inputs))
     if cells is not None:
         options.amax = cells.pointer
-    lib.memopt_cast(
-        device._handle.pointer,
-        into,
-        start,
-        len(inputs),
-        options,
-        stream_pointer(stream),
-    )
+    lib.memopt_cast(device._handle.pointer, into, start, len(inputs), options, stream_pointer(stream))
     device._keep(stream, outputs, inputs, cells)
 
 
-def amax(
-    device: Device, amax: TensorLike, tensors: Tensors, *, stream: StreamLike = None
-) -> None:
+def amax(device: Device, amax: TensorLike, tensors: Tensors, *, stream: StreamLike = None) -> None:
     """Raises `amax`, as many f32 as there are tensors, to the largest magnitude of each."""
     array, views = tensor_array(tensor_list(tensors), device, "tensor")
     cells = amax_cells(device, amax, len(views))
@@ -193,14 +184,10 @@ class Scaler(_lifetime.Closing):
             growth_interval=unsigned(state["growth_interval"], 32, "growth_interval"),
             growth_tracker=unsigned(state["_growth_tracker"], 32, "_growth_tracker"),
         )
-        lib.memopt_scaler_set_state_sync(
-            self._handle.pointer, raw, stream_pointer(stream)
-        )
+        lib.memopt_scaler_set_state_sync(self._handle.pointer, raw, stream_pointer(stream))
 
     def _state(self, stream: StreamLike) -> _abi.ScalerState:
-        raw: _abi.ScalerState = output(
-            lib.memopt_scaler_get_state_sync, self._handle.pointer, stream_pointer(stream)
-        )
+        raw: _abi.ScalerState = output(lib.memopt_scaler_get_state_sync, self._handle.pointer, stream_pointer(stream))
         return raw
 
     def _tensors(self, sources: Tensors, what: str, writable: bool = False) -> Tuple[Any, Any]:

@@ -131,10 +131,7 @@ def _values(name: str, tensor: torch.Tensor) -> torch.Tensor:
     if not isinstance(tensor, torch.Tensor) or not _lists.is_plain(tensor):
         raise TypeError("%s must be a dense tensor on cpu or cuda, no subclass" % name)
     if tensor.dtype not in _lists.GRADIENT_TYPES:
-        raise TypeError(
-            "%s is of %s; float32, float16 and bfloat16 can be used"
-            % (name, _lists.name_of(tensor.dtype))
-        )
+        raise TypeError("%s is of %s; float32, float16 and bfloat16 can be used" % (name, _lists.name_of(tensor.dtype)))
     return tensor
 
 
@@ -152,16 +149,11 @@ def _sizes(kind: BlockFormat, shape: Any) -> Tuple[int, int, BlocksLayout]:
 
 
 def _options(
-    rounding: str,
-    seed: Optional[int],
-    power_of_two: bool,
-    amax: Optional[torch.Tensor],
-    values: torch.Tensor,
+    rounding: str, seed: Optional[int], power_of_two: bool, amax: Optional[torch.Tensor], values: torch.Tensor
 ) -> Any:
     if rounding not in _ROUNDINGS:
         raise ValueError(
-            "quantize_blocks: rounding must be one of %s, not %r"
-            % (", ".join(map(repr, _ROUNDINGS)), rounding)
+            "quantize_blocks: rounding must be one of %s, not %r" % (", ".join(map(repr, _ROUNDINGS)), rounding)
         )
     options = _abi.BlocksOptions(rounding=_ROUNDINGS[rounding], power_of_two=int(power_of_two))
     if rounding == "stochastic":
@@ -182,11 +174,7 @@ def _empty(
     elif kind in _MATRICES:
         scale_shape = [layout.scale_rows, layout.scale_columns]
     codes = torch.empty([*lead, layout.code_row_bytes], dtype=torch.uint8, device=device)
-    scales = torch.empty(
-        scale_shape,
-        dtype=torch.float32 if layout.scale_size == 4 else torch.uint8,
-        device=device,
-    )
+    scales = torch.empty(scale_shape, dtype=torch.float32 if layout.scale_size == 4 else torch.uint8, device=device)
     return codes.view(code_type), scales.view(scale_type)
 
 
@@ -203,12 +191,7 @@ def _cell(name: str, cell: Optional[torch.Tensor], values: torch.Tensor) -> Opti
 
 
 def _matrix(
-    kind: BlockFormat,
-    rows: int,
-    columns: int,
-    codes: torch.Tensor,
-    scales: torch.Tensor,
-    tensor_amax: Union[int, None],
+    kind: BlockFormat, rows: int, columns: int, codes: torch.Tensor, scales: torch.Tensor, tensor_amax: Union[int, None]
 ) -> Any:
     return ctypes.byref(
         _abi.BlocksStruct(

@@ -47,10 +47,7 @@ def cast_(
     Nothing is written before all tensors are checked.
     """
     if rounding not in _ROUNDINGS:
-        raise ValueError(
-            "cast_: rounding must be one of %s, not %r"
-            % (", ".join(map(repr, _ROUNDINGS)), rounding)
-        )
+        raise ValueError("cast_: rounding must be one of %s, not %r" % (", ".join(map(repr, _ROUNDINGS)), rounding))
     into, start = _list(destination), _list(source)
     pairs = _checked("cast_", "destination", "source", into, start, _lists.FLOAT_TYPES)
     if amax is not None:
@@ -106,15 +103,12 @@ def accumulate_(accumulators: Tensors, gradients: MaybeTensors, scale: float = 1
     factor = float(scale)
     kept = [i for i, gradient in enumerate(start) if gradient is not None]
     into, start = [into[i] for i in kept], [start[i] for i in kept]
-    pairs = _checked(
-        "accumulate_", "accumulator", "gradient", into, start, _lists.GRADIENT_TYPES, kept
-    )
+    pairs = _checked("accumulate_", "accumulator", "gradient", into, start, _lists.GRADIENT_TYPES, kept)
     devices: Dict[torch.device, List[Pair]] = {}
     for number, (to, given) in zip(kept, pairs):
         if not _lists.is_dense(to):
             raise ValueError(
-                "accumulate_: accumulator %d of strides %s has gaps or overlaps in memory"
-                % (number, list(to.stride()))
+                "accumulate_: accumulator %d of strides %s has gaps or overlaps in memory" % (number, list(to.stride()))
             )
         devices.setdefault(to.device, []).append((to, _with_layout(given, to)))
     for device, some in devices.items():
@@ -134,8 +128,7 @@ def _check_cells(amax: torch.Tensor, count: int) -> None:
     _check("cast_", "amax", 0, amax, (torch.float32,))
     if amax.shape != (count,):
         raise ValueError(
-            "cast_: amax has shape %s; it must be [%d], an element for each pair"
-            % (list(amax.shape), count)
+            "cast_: amax has shape %s; it must be [%d], an element for each pair" % (list(amax.shape), count)
         )
 
 
@@ -181,13 +174,9 @@ def _checked(
     return list(zip(into, start))
 
 
-def _check(
-    call: str, name: str, number: int, tensor: torch.Tensor, allowed: Iterable[torch.dtype]
-) -> None:
+def _check(call: str, name: str, number: int, tensor: torch.Tensor, allowed: Iterable[torch.dtype]) -> None:
     if not isinstance(tensor, torch.Tensor):
-        raise TypeError(
-            "%s: %s %d is a %s, not a tensor" % (call, name, number, type(tensor).__name__)
-        )
+        raise TypeError("%s: %s %d is a %s, not a tensor" % (call, name, number, type(tensor).__name__))
     if not _lists.is_plain(tensor):
         raise TypeError(
             "%s: %s %d is a %s (%s) on %s; it takes dense tensors on cpu or cuda, no subclasses"
@@ -196,21 +185,13 @@ def _check(
     if tensor.dtype not in allowed:
         raise TypeError(
             "%s: %s %d is of %s; %s can be used"
-            % (
-                call,
-                name,
-                number,
-                _lists.name_of(tensor.dtype),
-                ", ".join(sorted(map(_lists.name_of, allowed))),
-            )
+            % (call, name, number, _lists.name_of(tensor.dtype), ", ".join(sorted(map(_lists.name_of, allowed))))
         )
 
 
 def _with_layout(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """`tensor` where and how `like`, which is dense, lies: itself if it does already."""
-    same_order = tensor.stride() == like.stride() or (
-        tensor.is_contiguous() and like.is_contiguous()
-    )
+    same_order = tensor.stride() == like.stride() or (tensor.is_contiguous() and like.is_contiguous())
     if same_order and tensor.device == like.device:
         return tensor
     copy = torch.empty_strided(like.shape, like.stride(), dtype=tensor.dtype, device=like.device)

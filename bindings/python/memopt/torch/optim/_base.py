@@ -79,9 +79,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
     #: By parameter: the half-precision tensor that each step fills with it, rounded.
     _model_copies: Mapping[torch.Tensor, torch.Tensor] = {}
 
-    def __init_subclass__(
-        cls, rule: Optional[str] = None, states: Optional[str] = None, **kwargs: Any
-    ) -> None:
+    def __init_subclass__(cls, rule: Optional[str] = None, states: Optional[str] = None, **kwargs: Any) -> None:
         """Makes the constructor and its description."""
         super().__init_subclass__(**kwargs)
         if rule is not None:
@@ -127,8 +125,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
             _page_memory.check(parameter, self._page_bytes, name)
         if not self._takes_flattened and _layout.is_flattened(parameter):
             raise TypeError(
-                "%s is a piece of FullyShardedDataParallel's; %s needs whole parameters"
-                % (name, type(self).__name__)
+                "%s is a piece of FullyShardedDataParallel's; %s needs whole parameters" % (name, type(self).__name__)
             )
 
     def _check_group(self, group: Dict[str, Any]) -> None:
@@ -168,9 +165,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
         return loss
 
     @_out_of_graphs
-    def _step(
-        self, params: List[torch.Tensor], grads: List[Optional[torch.Tensor]], facts: Facts
-    ) -> None:
+    def _step(self, params: List[torch.Tensor], grads: List[Optional[torch.Tensor]], facts: Facts) -> None:
         groups = self.param_groups
         values = [self._values(group) for group in groups]
         binding = self._binding
@@ -252,9 +247,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
             state = _with_residual(state, own, self._page_bytes)
             empty.append((index_of[id(parameter)], parameter, state))
         count = len(self.param_groups)
-        binding = Binding(
-            self._kind, self._states, params, count, slots, empty, self._page_bytes
-        )
+        binding = Binding(self._kind, self._states, params, count, slots, empty, self._page_bytes)
         self.state.update(made)
         return binding
 
@@ -270,9 +263,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
             state = self._new_state(state, one)
         return _with_residual(state, one, self._page_bytes)
 
-    def _new_state(
-        self, state: Optional[_format.State], one: Member
-    ) -> Optional[_format.State]:
+    def _new_state(self, state: Optional[_format.State], one: Member) -> Optional[_format.State]:
         """Replaces a state without moments: by one with moments if the group needs them, by a step
         count if random numbers depend on it; else keeps it."""
         dense, group = one.dense, one.group
@@ -302,9 +293,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
         dense, name = one.dense, one.name
         for key in ("step",) + _format.keys(self._kind, self._states):
             if not isinstance(state.get(key, dense), torch.Tensor):
-                raise RuntimeError(
-                    "the state of %s has a %s for %s" % (name, type(state[key]).__name__, key)
-                )
+                raise RuntimeError("the state of %s has a %s for %s" % (name, type(state[key]).__name__, key))
         try:
             format_ = _format.of(state, self._kind, dense.numel(), self._states)
             tensors = [state[key] for key in ("step",) + _format.keys(self._kind, format_)]
@@ -321,8 +310,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
         for tensor, place in zip(tensors, chain([dense.device], repeat(home.device))):
             if tensor.device != place:
                 raise RuntimeError(
-                    "the state of %s is on %s, the parameter on %s"
-                    % (name, tensor.device, dense.device)
+                    "the state of %s is on %s, the parameter on %s" % (name, tensor.device, dense.device)
                 )
         types = (torch.uint8, torch.float32, _format.FLOATS.get(self._states))
         if _lies_as_bound(state, tensors, types, dense, len(_format.MOMENTS[self._kind])):
@@ -422,9 +410,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
             value = _sharded.localized(value, parameter, self._kind, self._states, name)
             one = _load.read(value, self._kind, self._states, memory, name)
             if one is None and _load.is_count(value, self._kind):
-                state[parameter] = {
-                    "step": _format.step_tensor(_format.steps_taken(value["step"]), memory.device)
-                }
+                state[parameter] = {"step": _format.step_tensor(_format.steps_taken(value["step"]), memory.device)}
             if one is not None and (memory.numel() or _layout.is_sharded(parameter)):
                 _layout.check_parameter(memory, name, later=self._outlines)
                 read.append(_load.Found(parameter, group, one))
@@ -483,9 +469,7 @@ def _check_split(group: Dict[str, Any], parameter: torch.Tensor, name: str) -> N
         raise TypeError("%s is torch.float16; split_weights is for bfloat16" % name)
 
 
-def _with_residual(
-    state: Optional[_format.State], one: Member, page_bytes: int
-) -> Optional[_format.State]:
+def _with_residual(state: Optional[_format.State], one: Member, page_bytes: int) -> Optional[_format.State]:
     """The state with what a split weight has there."""
     split, dense = _format.split_bytes(one.group, one.dense), one.dense
     if not split:
@@ -514,15 +498,9 @@ def _lies_as_bound(
         return False
     if not all(t.is_contiguous() for t in tensors[1 + moments :]):
         return False
-    if all(
-        m.shape == dense.shape and m.stride() == dense.stride() for m in tensors[1 : 1 + moments]
-    ):
+    if all(m.shape == dense.shape and m.stride() == dense.stride() for m in tensors[1 : 1 + moments]):
         return True
-    return (
-        dense.is_contiguous()
-        and "order" not in state
-        and all(m.is_contiguous() for m in tensors[1 : 1 + moments])
-    )
+    return dense.is_contiguous() and "order" not in state and all(m.is_contiguous() for m in tensors[1 : 1 + moments])
 
 
 def _check_counts(groups: List[Dict[str, Any]], saved: List[Dict[str, Any]]) -> None:
@@ -530,6 +508,5 @@ def _check_counts(groups: List[Dict[str, Any]], saved: List[Dict[str, Any]]) -> 
         raise ValueError("loaded state dict has a different number of parameter groups")
     if any(len(own["params"]) != len(theirs["params"]) for own, theirs in zip(groups, saved)):
         raise ValueError(
-            "loaded state dict contains a parameter group that doesn't match the size of"
-            " optimizer's group"
+            "loaded state dict contains a parameter group that doesn't match the size of optimizer's group"
         )

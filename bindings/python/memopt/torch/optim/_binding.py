@@ -60,13 +60,7 @@ class Executor:
     """An optimizer of the library over slots of one device."""
 
     def __init__(
-        self,
-        kind: Kind,
-        format_: StateFormat,
-        key: Key,
-        groups: int,
-        slots: List[Slot],
-        page_bytes: int,
+        self, kind: Kind, format_: StateFormat, key: Key, groups: int, slots: List[Slot], page_bytes: int
     ) -> None:
         device, stochastic, seed, split = key
         self.native: Native = native(device)
@@ -149,12 +143,7 @@ class Executor:
     def _learning_rate(self, number: int, lr: Any) -> Tuple[Any, ...]:
         """Each step reads a tensor of the device there, also if it is captured; any other is read
         here."""
-        if (
-            isinstance(lr, torch.Tensor)
-            and lr.device == self.device
-            and lr.dtype is torch.float32
-            and lr.numel() == 1
-        ):
+        if isinstance(lr, torch.Tensor) and lr.device == self.device and lr.dtype is torch.float32 and lr.numel() == 1:
             if lr.device.type == "cpu":
                 _options.check_lr(lr)
             self._rates[number] = lr
@@ -187,9 +176,7 @@ class Executor:
         self._words[2::3] = array.array("Q", [_format.DTYPES[dtype] for dtype in dtypes])
         self._dtypes = dtypes
 
-    def _each_gradient(
-        self, grads: Sequence[Optional[torch.Tensor]], rule: str
-    ) -> List[torch.Tensor]:
+    def _each_gradient(self, grads: Sequence[Optional[torch.Tensor]], rule: str) -> List[torch.Tensor]:
         kept: List[torch.Tensor] = []
         dtypes: List[torch.dtype] = []
         pointers: List[int] = []
@@ -210,13 +197,7 @@ class Executor:
         self._set_dtypes(dtypes)
         return kept
 
-    def step_one(
-        self,
-        number: int,
-        gradient: torch.Tensor,
-        facts: Facts,
-        rule: str,
-    ) -> None:
+    def step_one(self, number: int, gradient: torch.Tensor, facts: Facts, rule: str) -> None:
         """Enqueues the step of one slot: to the library, the others have no gradient."""
         slot = self.slots[number]
         _layout.check_gradient(gradient, slot.memory, slot.name, rule)
@@ -241,11 +222,7 @@ class Executor:
         for slot in copied:
             slot.memory.copy_(_layout.local(slot.parameter))
         lib.memopt_optimizer_step(
-            self._pointer,
-            self._array,
-            len(self.slots),
-            self._options_pointer,
-            self.native.stream(),
+            self._pointer, self._array, len(self.slots), self._options_pointer, self.native.stream()
         )
         for slot in copied:
             _layout.local(slot.parameter).copy_(slot.memory)
@@ -280,10 +257,7 @@ class Binding:
         by_key: Dict[Key, List[Slot]] = {}
         for key, slot in slots:
             by_key.setdefault(key, []).append(slot)
-        self.executors = [
-            Executor(kind, format_, key, groups, members, page_bytes)
-            for key, members in by_key.items()
-        ]
+        self.executors = [Executor(kind, format_, key, groups, members, page_bytes) for key, members in by_key.items()]
         every = [slot for executor in self.executors for slot in executor.slots]
         bound = {slot.place for slot in every}.union(place for place, _, _ in idle)
         self._unbound = [i for i in range(len(params)) if i not in bound and params[i].numel()]
@@ -296,9 +270,7 @@ class Binding:
         self.bare = {s.group for s in every if not _format.has_moments(s.state, kind)}
         self._pointers = self._addresses()
         self._where = {
-            slot.place: (executor, number)
-            for executor in self.executors
-            for number, slot in enumerate(executor.slots)
+            slot.place: (executor, number) for executor in self.executors for number, slot in enumerate(executor.slots)
         }
         self._alone = {slot.place: _addresses_of(slot) for slot in every}
 
@@ -309,10 +281,7 @@ class Binding:
         return list(map(_data_ptr, chain(params, self._copies, *map(dict.values, self._kept))))
 
     def is_current(
-        self,
-        params: List[torch.Tensor],
-        grads: List[Optional[torch.Tensor]],
-        state_of: Callable[[torch.Tensor], Any],
+        self, params: List[torch.Tensor], grads: List[Optional[torch.Tensor]], state_of: Callable[[torch.Tensor], Any]
     ) -> bool:
         """Whether all addresses are still the bound ones, and this is not a child process."""
         if os.getpid() != self._process:
@@ -337,19 +306,12 @@ class Binding:
         executor, number = self._where[place]
         slot = executor.slots[number]
         try:
-            return (
-                state_of(slot.parameter) is slot.state and _addresses_of(slot) == self._alone[place]
-            )
+            return state_of(slot.parameter) is slot.state and _addresses_of(slot) == self._alone[place]
         except TypeError:  # something else than tensors in a state
             return False
 
     def run_one(
-        self,
-        place: int,
-        gradient: torch.Tensor,
-        values: Sequence[Tuple[Any, ...]],
-        facts: Facts,
-        rule: str,
+        self, place: int, gradient: torch.Tensor, values: Sequence[Tuple[Any, ...]], facts: Facts, rule: str
     ) -> None:
         """A step of one parameter."""
         executor, number = self._where[place]
@@ -358,11 +320,7 @@ class Binding:
         _changed([self._params[place]])
 
     def run(
-        self,
-        grads: List[Optional[torch.Tensor]],
-        values: Sequence[Tuple[Any, ...]],
-        facts: Facts,
-        rule: str,
+        self, grads: List[Optional[torch.Tensor]], values: Sequence[Tuple[Any, ...]], facts: Facts, rule: str
     ) -> None:
         """One step; everything is checked before the first executor starts."""
         if isinstance(facts.found_inf, torch.Tensor):  # once: a collective call
@@ -376,9 +334,7 @@ class Binding:
         self._count_idle(grads, facts.found_inf)
         _changed([p for p, g in zip(self._params, grads) if g is not None])
 
-    def _count_idle(
-        self, grads: Sequence[Optional[torch.Tensor]], found_inf: Optional[torch.Tensor]
-    ) -> None:
+    def _count_idle(self, grads: Sequence[Optional[torch.Tensor]], found_inf: Optional[torch.Tensor]) -> None:
         """Counts the step of parameters without elements here: other processes have such states
         too."""
         for place, _, state in self._idle:

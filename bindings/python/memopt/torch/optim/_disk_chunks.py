@@ -52,9 +52,7 @@ class Pager:
         #: The most bytes of a chunk.
         self.unit = self.limit // SHARES // _PAGE * _PAGE
         self.offloader = Offloader(
-            native(torch.device("cpu")).allocator,
-            host_limit=self.limit - 4 * self.unit,
-            disk=disk,
+            native(torch.device("cpu")).allocator, host_limit=self.limit - 4 * self.unit, disk=disk
         )
         self._room: List[Optional[torch.Tensor]] = [None, None]
         self._beside: List[Optional[torch.Tensor]] = [None, None]
@@ -73,9 +71,7 @@ class Pager:
         """As many bytes again, which are not kept."""
         return self._make(self._beside, chunk, device)
 
-    def _make(
-        self, rooms: List[Optional[torch.Tensor]], chunk: Chunk, device: torch.device
-    ) -> torch.Tensor:
+    def _make(self, rooms: List[Optional[torch.Tensor]], chunk: Chunk, device: torch.device) -> torch.Tensor:
         at = chunk.number % 2
         room = rooms[at]
         if room is None:
@@ -85,9 +81,7 @@ class Pager:
 
     def nbytes(self) -> Tuple[int, int]:
         """Bytes of host memory that it holds now: beside the chunks, and the rest."""
-        beside, room = (
-            sum(t.nbytes for t in rooms if t is not None) for rooms in (self._beside, self._room)
-        )
+        beside, room = (sum(t.nbytes for t in rooms if t is not None) for rooms in (self._beside, self._room))
         return beside, room + self.offloader.stats()["host_bytes"]
 
     # --- chunks ---

@@ -134,10 +134,7 @@ class DiskStates:
         if self._address[parameter] != parameter.data_ptr():
             self._address[parameter] = parameter.data_ptr()
             for part in self._parts_of[parameter]:
-                part.pieces = [
-                    moved(piece) if piece.kept.parameter is parameter else piece
-                    for piece in part.pieces
-                ]
+                part.pieces = [moved(piece) if piece.kept.parameter is parameter else piece for piece in part.pieces]
                 part.inner = self._inner_of(part)
         flat = dense(parameter).to(_HOST)
         for part, piece in self._pieces(parameter):
@@ -221,16 +218,11 @@ class DiskStates:
         outline = self._kept[p].outline
         if _layout.same_order(gradient, outline) and _layout.is_dense(gradient):
             return _layout.flat(gradient)
-        room = torch.empty_strided(
-            outline.shape, outline.stride(), dtype=gradient.dtype, device=gradient.device
-        )
+        room = torch.empty_strided(outline.shape, outline.stride(), dtype=gradient.dtype, device=gradient.device)
         return _layout.flat(room.copy_(gradient))
 
     def _fetch(
-        self,
-        part: Part,
-        given: Dict[torch.Tensor, torch.Tensor],
-        fetched: Dict[int, List[Tuple[Lane, Any]]],
+        self, part: Part, given: Dict[torch.Tensor, torch.Tensor], fetched: Dict[int, List[Tuple[Lane, Any]]]
     ) -> None:
         """Enqueues the copies of gradients beside the chunk."""
         if id(part) in fetched:
@@ -245,11 +237,7 @@ class DiskStates:
         fetched[id(part)] = [(lane, lane.mark()) for lane in dict.fromkeys(lanes)]
 
     def _step_part(
-        self,
-        part: Part,
-        given: Dict[torch.Tensor, torch.Tensor],
-        groups: List[Dict[str, Any]],
-        facts: Facts,
+        self, part: Part, given: Dict[torch.Tensor, torch.Tensor], groups: List[Dict[str, Any]], facts: Facts
     ) -> None:
         for number, own in zip(part.groups, part.inner.param_groups):
             values = groups[number].items()
@@ -264,10 +252,7 @@ class DiskStates:
         part.inner._step([piece.master for piece in part.pieces], grads, facts)
 
     def _send(
-        self,
-        part: Part,
-        given: Dict[torch.Tensor, torch.Tensor],
-        targets: Dict[torch.Tensor, torch.Tensor],
+        self, part: Part, given: Dict[torch.Tensor, torch.Tensor], targets: Dict[torch.Tensor, torch.Tensor]
     ) -> None:
         """Enqueues the copies of stepped pieces to their parameters."""
         leaving = self._leaving[part.chunk.number % 2]

@@ -141,9 +141,7 @@ def sized_residual(value: torch.Tensor, bytes_: int) -> torch.Tensor:
         limits = torch.iinfo(dtype)
         return value.float().clamp_(limits.min, limits.max).to(dtype)
     if bytes_ != 2 or value.dtype is not torch.uint8:
-        raise ValueError(
-            "the %s is of %s; split_weights=%d keeps %s" % (RESIDUAL, value.dtype, 8 * bytes_, dtype)
-        )
+        raise ValueError("the %s is of %s; split_weights=%d keeps %s" % (RESIDUAL, value.dtype, 8 * bytes_, dtype))
     return value.view(torch.int8).to(dtype).mul_(256)
 
 
@@ -153,8 +151,7 @@ def residual(parameter: torch.Tensor, value: Optional[torch.Tensor], bytes_: int
         return _layout.like(parameter, RESIDUALS[bytes_]).zero_()
     if value.shape != parameter.shape:
         raise ValueError(
-            "the %s has the shape %s, its parameter %s"
-            % (RESIDUAL, tuple(value.shape), tuple(parameter.shape))
+            "the %s has the shape %s, its parameter %s" % (RESIDUAL, tuple(value.shape), tuple(parameter.shape))
         )
     value = sized_residual(value, bytes_)
     if value.device == parameter.device:
@@ -259,9 +256,7 @@ def with_order(state: State, parameter: torch.Tensor, format_: StateFormat) -> S
 
 def structs(tensors: Sequence[torch.Tensor]) -> Any:
     """Dense tensors as an array for the library."""
-    made = [
-        TensorStruct(data=t.data_ptr(), count=t.numel(), dtype=DTYPES[t.dtype]) for t in tensors
-    ]
+    made = [TensorStruct(data=t.data_ptr(), count=t.numel(), dtype=DTYPES[t.dtype]) for t in tensors]
     return (TensorStruct * len(made))(*made)
 
 
@@ -276,11 +271,7 @@ def quantize(
 
 
 def encode(
-    floats: torch.Tensor,
-    moment: torch.Tensor,
-    scales: torch.Tensor,
-    format_: StateFormat,
-    signed: bool,
+    floats: torch.Tensor, moment: torch.Tensor, scales: torch.Tensor, format_: StateFormat, signed: bool
 ) -> None:
     """Writes codes and scales of floats in the moment's order of memory."""
     side = native(floats.device)
@@ -290,11 +281,7 @@ def encode(
 
 
 def decode(
-    floats: torch.Tensor,
-    moment: torch.Tensor,
-    scales: torch.Tensor,
-    format_: StateFormat,
-    signed: bool,
+    floats: torch.Tensor, moment: torch.Tensor, scales: torch.Tensor, format_: StateFormat, signed: bool
 ) -> None:
     """The inverse of encode(): writes the floats."""
     side = native(floats.device)

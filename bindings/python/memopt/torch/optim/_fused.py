@@ -72,13 +72,7 @@ class Part:
         """Whether it was made for these tensors, where they are now."""
         return self._addresses == _addresses(states, targets)
 
-    def run(
-        self,
-        gradients: Sequence[torch.Tensor],
-        values: Sequence[Values],
-        facts: Facts,
-        rule: str,
-    ) -> None:
+    def run(self, gradients: Sequence[torch.Tensor], values: Sequence[Values], facts: Facts, rule: str) -> None:
         """One step; `values` by parameter, the learning rate first."""
         self._executor.set_groups(values)
         kept = self._executor.gradients(gradients, rule)

@@ -96,8 +96,7 @@ class CPUOffloadOptimizer(OnDisk):
         if disk is not None and not optimizer_class._by_pieces:
             raise TypeError(
                 "%s needs a whole parameter for a step, and a disk's masters come by pieces; leave out"
-                " disk, or take AdamW, Adam, Lion, SGD, RMSprop, Adagrad or AdEMAMix"
-                % optimizer_class.__name__
+                " disk, or take AdamW, Adam, Lion, SGD, RMSprop, Adagrad or AdEMAMix" % optimizer_class.__name__
             )
         if max_norm is not None and not 0.0 < number("max_norm", max_norm) < math.inf:
             raise ValueError("Invalid max_norm: %s" % max_norm)
@@ -357,8 +356,7 @@ class CPUOffloadOptimizer(OnDisk):
         given = [g for g in grads if g is not None]
         same = len({(g.device if g is not None else None) for g in there}) == 1
         if same and all(
-            a is not None and a.stride() == b.stride() and a.dtype is b.dtype
-            for a, b in zip(there, given)
+            a is not None and a.stride() == b.stride() and a.dtype is b.dtype for a, b in zip(there, given)
         ):
             return square_sum([g for g in there if g is not None])
         for mark in marks:

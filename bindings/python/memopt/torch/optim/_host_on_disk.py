@@ -128,9 +128,7 @@ class OnDisk(torch.optim.Optimizer):
                             " dict to make it anew" % name
                         )
 
-    def _step_these(
-        self, disk: DiskStates, gradients: Dict[torch.Tensor, Any], facts: Facts, alone: bool
-    ) -> None:
+    def _step_these(self, disk: DiskStates, gradients: Dict[torch.Tensor, Any], facts: Facts, alone: bool) -> None:
         disk.step(gradients, self.param_groups, facts, alone)
         for p in gradients:
             torch.autograd.graph.increment_version(p)
@@ -180,9 +178,7 @@ class OnDisk(torch.optim.Optimizer):
             raise RuntimeError("the optimizer has no disk")
         return self._disk.pager.offloader.stats()
 
-    def _saved_from(
-        self, disk: DiskStates
-    ) -> Tuple[Dict[str, Any], Dict[torch.Tensor, torch.Tensor]]:
+    def _saved_from(self, disk: DiskStates) -> Tuple[Dict[str, Any], Dict[torch.Tensor, torch.Tensor]]:
         """The class's state dict, and the masters (or the parameter)."""
         inner = self._inner
         assert inner is not None

@@ -54,9 +54,7 @@ def check_parameter(tensor: torch.Tensor, name: str, later: bool = False) -> Non
     if tensor.layout is not torch.strided:
         raise TypeError("%s is sparse; only dense parameters are supported" % name)
     if tensor.dtype not in TRAINABLE:
-        raise TypeError(
-            "%s is %s; float32, bfloat16 and float16 are supported" % (name, tensor.dtype)
-        )
+        raise TypeError("%s is %s; float32, bfloat16 and float16 are supported" % (name, tensor.dtype))
     if tensor.is_meta:
         if later:
             return
@@ -73,19 +71,12 @@ def check_gradient(gradient: torch.Tensor, parameter: torch.Tensor, name: str, r
         raise RuntimeError("%s does not support complex gradients: that of %s is" % (rule, name))
     if gradient.dtype not in TRAINABLE:
         raise TypeError(
-            "the gradient of %s is %s; float32, bfloat16 and float16 are supported"
-            % (name, gradient.dtype)
+            "the gradient of %s is %s; float32, bfloat16 and float16 are supported" % (name, gradient.dtype)
         )
     if gradient.device != parameter.device or gradient.shape != parameter.shape:
         raise RuntimeError(
             "the gradient of %s has shape %s on %s, the parameter %s on %s"
-            % (
-                name,
-                tuple(gradient.shape),
-                gradient.device,
-                tuple(parameter.shape),
-                parameter.device,
-            )
+            % (name, tuple(gradient.shape), gradient.device, tuple(parameter.shape), parameter.device)
         )
     if gradient.numel() and not gradient.data_ptr():
         raise RuntimeError("the gradient of %s has no memory: its storage was freed" % name)
@@ -123,10 +114,7 @@ def same_order(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether dense tensors of one shape have their elements in the same order of memory."""
     if a.stride() == b.stride():
         return True
-    return (
-        all(x == y for x, y, size in zip(a.stride(), b.stride(), a.shape) if size != 1)
-        and a.dim() == b.dim()
-    )
+    return all(x == y for x, y, size in zip(a.stride(), b.stride(), a.shape) if size != 1) and a.dim() == b.dim()
 
 
 def flat(tensor: torch.Tensor) -> torch.Tensor:

@@ -70,13 +70,7 @@ class Found(NamedTuple):
 # --- reading ---------------------------------------------------------------------------------------
 
 
-def read(
-    state: Mapping[str, Any],
-    kind: Kind,
-    own: StateFormat,
-    parameter: torch.Tensor,
-    name: str,
-) -> Optional[Saved]:
+def read(state: Mapping[str, Any], kind: Kind, own: StateFormat, parameter: torch.Tensor, name: str) -> Optional[Saved]:
     """The state of a parameter; None where there is none. ValueError if it does not fit."""
     if NESTED in state:
         state = {**state, **state[NESTED]}
@@ -106,9 +100,7 @@ def is_count(state: Mapping[str, Any], kind: Kind) -> bool:
 
 
 def _lacking(name: str, key: str) -> ValueError:
-    return ValueError(
-        "the state of %s has no %s: it is incomplete, or of another rule" % (name, key)
-    )
+    return ValueError("the state of %s has no %s: it is incomplete, or of another rule" % (name, key))
 
 
 def _fail(name: str, what: str, got: Any, parameter: torch.Tensor) -> ValueError:
@@ -169,12 +161,7 @@ def _floats(value: Any, what: str, parameter: torch.Tensor, name: str) -> torch.
 
 
 def moment(
-    state: Mapping[str, Any],
-    index: int,
-    kind: Kind,
-    own: StateFormat,
-    parameter: torch.Tensor,
-    name: str,
+    state: Mapping[str, Any], index: int, kind: Kind, own: StateFormat, parameter: torch.Tensor, name: str
 ) -> Moment:
     """A moment as this package, torch or torchao saves it."""
     what = _format.MOMENTS[kind][index]
@@ -217,9 +204,7 @@ def _torchao(parts: List[Any], what: str, parameter: torch.Tensor, name: str) ->
     return _codes(format_, codes, scales, map_, None, parameter, what, name)
 
 
-def _bitsandbytes(
-    state: Mapping[str, Any], number: int, parameter: torch.Tensor, name: str
-) -> Moment:
+def _bitsandbytes(state: Mapping[str, Any], number: int, parameter: torch.Tensor, name: str) -> Moment:
     what = "state%d" % number
     value = state.get(what)
     if value is None:
@@ -243,13 +228,7 @@ def has_codes(saved: Saved) -> bool:
     return any(isinstance(moment, Codes) for moment in saved.moments)
 
 
-def convert(
-    saved: Saved,
-    kind: Kind,
-    format_: StateFormat,
-    parameter: torch.Tensor,
-    as_it_is: bool,
-) -> _format.State:
+def convert(saved: Saved, kind: Kind, format_: StateFormat, parameter: torch.Tensor, as_it_is: bool) -> _format.State:
     """A state for the parameter (dense memory) of an optimizer that keeps `format_`.
 
     Codes are kept where that format can hold them, else requantised if they were of another format
@@ -289,12 +268,7 @@ def _values(moment: Moment, parameter: torch.Tensor) -> torch.Tensor:
 
 
 def _pair(
-    moment: Moment,
-    format_: StateFormat,
-    parameter: torch.Tensor,
-    signed: bool,
-    as_it_is: bool,
-    lent: bool,
+    moment: Moment, format_: StateFormat, parameter: torch.Tensor, signed: bool, as_it_is: bool, lent: bool
 ) -> Optional[Tuple[torch.Tensor, torch.Tensor]]:
     """Codes and scales in the format; None: it becomes floats."""
     if format_ in _format.FLOATS:

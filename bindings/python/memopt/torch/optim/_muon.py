@@ -54,8 +54,7 @@ class Muon(WholeOptimizer, rule="Muon"):
                 raise ValueError("Invalid ns_coefficients: %s" % (coefficients,))
         if group["adjust_lr_fn"] not in (None, *_ADJUSTMENTS):
             raise ValueError(
-                "Invalid adjust_lr_fn: %r; None or one of %s"
-                % (group["adjust_lr_fn"], ", ".join(_ADJUSTMENTS))
+                "Invalid adjust_lr_fn: %r; None or one of %s" % (group["adjust_lr_fn"], ", ".join(_ADJUSTMENTS))
             )
 
     def _check_saved_group(self, group: Dict[str, Any], index: int) -> None:
@@ -143,9 +142,7 @@ def _orthogonal(x: torch.Tensor, group: Dict[str, Any]) -> torch.Tensor:
 
 def _polynomial(gram: torch.Tensor, b: float, c: float) -> Product:
     """A part of b times the matrix plus c times its square."""
-    return lambda rows, columns: torch.addmm(
-        gram[rows, columns], gram[rows], gram[:, columns], beta=b, alpha=c
-    )
+    return lambda rows, columns: torch.addmm(gram[rows, columns], gram[rows], gram[:, columns], beta=b, alpha=c)
 
 
 def _by_symmetry(like: torch.Tensor, product: Product) -> torch.Tensor:

@@ -25,9 +25,7 @@ _ALIKE = 0.8
 def number(name: str, value: Any) -> float:
     """A hyperparameter as a float; TypeError for text, also for text that reads as a number."""
     if not hasattr(value, "__float__"):
-        raise TypeError(
-            "Invalid %s: %r is a %s, not a number" % (name, value, type(value).__name__)
-        )
+        raise TypeError("Invalid %s: %r is a %s, not a number" % (name, value, type(value).__name__))
     return float(value)
 
 

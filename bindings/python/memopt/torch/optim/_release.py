@@ -22,10 +22,7 @@ class GradientRelease:
     """What `release_gradients()` gives back. Not thread-safe, like the optimizer."""
 
     def __init__(
-        self,
-        optimizer: Union[MemoptOptimizer, CPUOffloadOptimizer],
-        max_norm: Optional[float],
-        norm: str,
+        self, optimizer: Union[MemoptOptimizer, CPUOffloadOptimizer], max_norm: Optional[float], norm: str
     ) -> None:
         self._optimizer, self._max_norm, self._policy = optimizer, max_norm, norm
         self._accumulating = self._measuring = False
@@ -125,10 +122,7 @@ class GradientRelease:
 
 
 def release_gradients(
-    optimizer: Union[MemoptOptimizer, CPUOffloadOptimizer],
-    *,
-    max_norm: Optional[float] = None,
-    norm: str = "measured",
+    optimizer: Union[MemoptOptimizer, CPUOffloadOptimizer], *, max_norm: Optional[float] = None, norm: str = "measured"
 ) -> GradientRelease:
     """Makes backward() step each parameter as soon as its gradient is complete, and free it.
 

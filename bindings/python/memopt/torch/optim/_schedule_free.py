@@ -87,13 +87,10 @@ class AdamWScheduleFree(MemoptOptimizer, rule="AdamWScheduleFree"):
         return (("lr", plan.lr), *super()._values(group)[1:], ("average", plan.average))
 
     @_out_of_graphs
-    def _step(
-        self, params: List[torch.Tensor], grads: List[Optional[torch.Tensor]], facts: Facts
-    ) -> None:
+    def _step(self, params: List[torch.Tensor], grads: List[Optional[torch.Tensor]], facts: Facts) -> None:
         if not all(group["train_mode"] for group in self.param_groups):
             raise RuntimeError(
-                "the parameters hold the average: call train() of the %s before a step"
-                % type(self).__name__
+                "the parameters hold the average: call train() of the %s before a step" % type(self).__name__
             )
         super()._step(params, grads, facts)
         for group in self.param_groups:

@@ -63,9 +63,7 @@ class ShapedOptimizer(WholeOptimizer):
                 result[key] = _layout.same_in_all(state[key], owner.device_mesh)
         return result
 
-    def _localized(
-        self, state: Mapping[str, Any], parameter: torch.Tensor, name: str
-    ) -> Mapping[str, Any]:
+    def _localized(self, state: Mapping[str, Any], parameter: torch.Tensor, name: str) -> Mapping[str, Any]:
         """What a state dict has of a parameter, of the rows of this process."""
         result = dict(state)
         for key, shape in self._shapes(parameter, parameter.shape).items():
@@ -91,9 +89,7 @@ class ShapedOptimizer(WholeOptimizer):
                 state[parameter] = {k: v.clone() for k, v in known.items()}
         return state
 
-    def _known(
-        self, state: Mapping[str, Any], parameter: torch.Tensor, name: str
-    ) -> _format.State:
+    def _known(self, state: Mapping[str, Any], parameter: torch.Tensor, name: str) -> _format.State:
         """A state as a step takes it, with the same tensors where they are so already."""
         steps = _format.steps_taken(state.get("step", 0))
         if not 0 <= steps < 1 << 53:
@@ -105,9 +101,7 @@ class ShapedOptimizer(WholeOptimizer):
         for key, shape in self._shapes(parameter, _layout.local(parameter).shape).items():
             value = state.get(key)
             if not isinstance(value, torch.Tensor) or not value.is_floating_point():
-                raise ValueError(
-                    "the state of %s has no %s: it is incomplete, or of another rule" % (name, key)
-                )
+                raise ValueError("the state of %s has no %s: it is incomplete, or of another rule" % (name, key))
             if tuple(value.shape) != shape:
                 raise ValueError(
                     "the %s of %s has shape %s, which does not fit the parameter's shape %s"

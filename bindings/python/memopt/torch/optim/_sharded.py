@@ -107,12 +107,7 @@ def check_placements(parameter: torch.Tensor, other: torch.Tensor, name: str) ->
 
 
 def present(
-    state: _format.State,
-    parameter: torch.Tensor,
-    kind: Kind,
-    own: StateFormat,
-    name: str,
-    decode: bool,
+    state: _format.State, parameter: torch.Tensor, kind: Kind, own: StateFormat, name: str, decode: bool
 ) -> _format.State:
     """A parameter's state as state dicts hold it."""
     memory = _layout.local(parameter)
@@ -132,9 +127,7 @@ def present(
             for key, value in state.items()
         }
     if not memory.is_contiguous():
-        raise RuntimeError(
-            "the shard of %s is not contiguous, and its coded state cannot be saved by rows" % name
-        )
+        raise RuntimeError("the shard of %s is not contiguous, and its coded state cannot be saved by rows" % name)
     rows = _rows(parameter, memory)
     result = dict(state)
     for moment, scale in zip(_format.MOMENTS[kind], _format.scale_names(kind, format_)):
@@ -157,10 +150,7 @@ def _like_parameter(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tenso
 
 
 def of_shape(
-    value: torch.Tensor,
-    parameter: torch.Tensor,
-    shape: torch.Size,
-    stride: Optional[Tuple[int, ...]] = None,
+    value: torch.Tensor, parameter: torch.Tensor, shape: torch.Size, stride: Optional[Tuple[int, ...]] = None
 ) -> torch.Tensor:
     """A DTensor of what this process has, placed as the parameter is."""
     from torch.distributed.tensor import DTensor
@@ -236,13 +226,7 @@ def _packed(codes: torch.Tensor, signed: bool = False) -> torch.Tensor:
 # --- reading ---------------------------------------------------------------------------------------
 
 
-def localized(
-    state: Any,
-    parameter: torch.Tensor,
-    kind: Kind,
-    own: StateFormat,
-    name: str,
-) -> Any:
+def localized(state: Any, parameter: torch.Tensor, kind: Kind, own: StateFormat, name: str) -> Any:
     """What a state dict holds of a parameter, as the state of what this process has of it.
 
     Whatever is neither by rows nor sharded, of a parameter that is not either, comes back as it is.
@@ -284,13 +268,7 @@ def _is_by_rows(state: Any, index: int, parameter: torch.Tensor) -> bool:
 
 
 def _whole_to_rows(
-    state: Any,
-    index: int,
-    parameter: torch.Tensor,
-    kind: Kind,
-    own: StateFormat,
-    to: StateFormat,
-    name: str,
+    state: Any, index: int, parameter: torch.Tensor, kind: Kind, own: StateFormat, to: StateFormat, name: str
 ) -> Tuple[torch.Tensor, torch.Tensor]:
     """The state of one process that has the whole parameter, by rows."""
     whole = {k: _layout.whole(v) if isinstance(v, torch.Tensor) else v for k, v in state.items()}
@@ -300,8 +278,7 @@ def _whole_to_rows(
     assert isinstance(moment, _load.Codes)
     if moment.strides != outline.stride():
         raise ValueError(
-            "the loaded %s of %s is not in the order of its indices, which sharded parameters need"
-            % (what, name)
+            "the loaded %s of %s is not in the order of its indices, which sharded parameters need" % (what, name)
         )
     format_, codes, scales = moment.format, moment.codes, moment.scales.float()
     if format_ is None or moment.block != _format.BLOCKS[format_]:
@@ -313,12 +290,7 @@ def _whole_to_rows(
 
 
 def piece(
-    value: torch.Tensor,
-    parameter: torch.Tensor,
-    shape: torch.Size,
-    what: str,
-    name: str,
-    rows: bool = False,
+    value: torch.Tensor, parameter: torch.Tensor, shape: torch.Size, what: str, name: str, rows: bool = False
 ) -> torch.Tensor:
     """This process's piece of a tensor that is sharded, or the same in all processes."""
     if value.shape != shape:
@@ -337,9 +309,7 @@ def piece(
         if theirs.device_mesh == own.device_mesh and tuple(theirs.placements) == placements:
             return _layout.local(value)
         value = _layout.whole(value)
-    return _layout.local(
-        distribute_tensor(value.detach(), own.device_mesh, placements, src_data_rank=None)
-    )
+    return _layout.local(distribute_tensor(value.detach(), own.device_mesh, placements, src_data_rank=None))
 
 
 def from_rows(
@@ -354,14 +324,10 @@ def from_rows(
 ) -> Tuple[torch.Tensor, torch.Tensor, StateFormat]:
     """Codes and scales of `memory` with blocks that start at its first element, and their format."""
     format_ = _tagged(codes, name) if rows.here else own
-    if rows.here and (codes.shape[1], scales.shape[1]) != (
-        _HEAD + rows.width(format_),
-        rows.scales(format_),
-    ):
+    if rows.here and (codes.shape[1], scales.shape[1]) != (_HEAD + rows.width(format_), rows.scales(format_)):
         raise ValueError(
             "the loaded %s of %s has codes of shape %s and scales of shape %s, which do not fit the"
-            " parameter's shape %s"
-            % (what, name, tuple(codes.shape), tuple(scales.shape), tuple(memory.shape))
+            " parameter's shape %s" % (what, name, tuple(codes.shape), tuple(scales.shape), tuple(memory.shape))
         )
     units = codes[:, _HEAD:]
     if packed(format_, rows.room):
@@ -385,9 +351,7 @@ def _scale_key(format_: StateFormat, index: int) -> str:
     return _format.scale_names(OptimizerKind.ADEMAMIX, format_)[index]
 
 
-def presented(
-    optimizer: torch.optim.Optimizer, kind: Kind, own: StateFormat, decode: bool
-) -> Dict[Any, Any]:
+def presented(optimizer: torch.optim.Optimizer, kind: Kind, own: StateFormat, decode: bool) -> Dict[Any, Any]:
     """All states of an optimizer as state dicts hold them."""
     result = {}
     for g, group in enumerate(optimizer.param_groups):

@@ -45,8 +45,6 @@ class Snapshot:
             self._file.truncate(self._end)
             memory = mmap.mmap(self._file.fileno(), self._end, access=mmap.ACCESS_WRITE)
         return [
-            torch.frombuffer(memory, dtype=dtype, count=count, offset=offset)
-            if count
-            else torch.empty(0, dtype=dtype)
+            torch.frombuffer(memory, dtype=dtype, count=count, offset=offset) if count else torch.empty(0, dtype=dtype)
             for offset, dtype, count in self._places
         ]

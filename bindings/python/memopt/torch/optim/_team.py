@@ -34,6 +34,4 @@ def check_rows(parameter: torch.Tensor, name: str, rule: str) -> None:
     placements = getattr(parameter, "placements", ())
     cut = [p for p in placements if not p.is_replicate()]
     if len(cut) > 1 or any(type(p).__name__ != "Shard" or p.dim != 0 for p in cut):
-        raise TypeError(
-            "%s is placed %s; %s takes shards of dimension 0" % (name, tuple(placements), rule)
-        )
+        raise TypeError("%s is placed %s; %s takes shards of dimension 0" % (name, tuple(placements), rule))

@@ -51,9 +51,7 @@ class WholeOptimizer(MemoptOptimizer):
     def _check_whole(self, parameter: torch.Tensor, name: str) -> None:
         """Refuses a parameter of which this process has a part only."""
         if _layout.is_sharded(parameter) and not self._takes_shards:
-            raise TypeError(
-                "%s is sharded (a DTensor); %s needs whole parameters" % (name, type(self).__name__)
-            )
+            raise TypeError("%s is sharded (a DTensor); %s needs whole parameters" % (name, type(self).__name__))
 
     def _own_state(self, one: Member) -> _format.State:
         """The parameter's state, which is added to `made` if it is new."""
@@ -73,9 +71,7 @@ class WholeOptimizer(MemoptOptimizer):
             self._step_task(task)
 
     @_out_of_graphs
-    def _step(
-        self, params: Sequence[torch.Tensor], grads: Sequence[Optional[torch.Tensor]], facts: Facts
-    ) -> None:
+    def _step(self, params: Sequence[torch.Tensor], grads: Sequence[Optional[torch.Tensor]], facts: Facts) -> None:
         """Everything is checked first; then states are made where there are none."""
         if is_skipped(facts):
             return
@@ -117,12 +113,7 @@ class WholeOptimizer(MemoptOptimizer):
         self._copy([task])
 
     def _task(
-        self,
-        place: int,
-        g: int,
-        index: int,
-        gradient: torch.Tensor,
-        made: Dict[torch.Tensor, _format.State],
+        self, place: int, g: int, index: int, gradient: torch.Tensor, made: Dict[torch.Tensor, _format.State]
     ) -> Task:
         """A parameter with its state, which is added to `made` if it is new."""
         group = self.param_groups[g]
