@@ -14,7 +14,7 @@ from .._abi import DType, TensorStruct
 _WIDE = {torch.float32: DType.F32.value, torch.float16: DType.F16.value, torch.bfloat16: DType.BF16.value}
 #: The types that gradients have here.
 GRADIENT_TYPES = frozenset(_WIDE)
-_CODES: Dict[torch.dtype, int] = {
+_FLOATS = {
     **_WIDE,
     torch.float8_e4m3fn: DType.F8_E4M3.value,
     torch.float8_e5m2: DType.F8_E5M2.value,
@@ -22,7 +22,9 @@ _CODES: Dict[torch.dtype, int] = {
     torch.float8_e5m2fnuz: DType.F8_E5M2FNUZ.value,
 }
 #: The types that can be cast into each other.
-FLOAT_TYPES = frozenset(_CODES)
+FLOAT_TYPES = frozenset(_FLOATS)
+#: All types, as the library calls them.
+CODES: Dict[torch.dtype, int] = {**_FLOATS, torch.uint8: DType.U8.value, torch.int16: DType.I16.value}
 
 #: The classes of tensors without their own behaviour.
 PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
@@ -76,7 +78,7 @@ def parted(tensors: Sequence[torch.Tensor]) -> Tuple[List[torch.Tensor], List[to
 
 def array(tensors: Sequence[torch.Tensor]) -> Any:
     """The C array. It holds addresses only: the caller must keep the tensors."""
-    codes = _CODES
+    codes = CODES
     words: List[int] = []  # of each: address, count, type with padding behind it
     for tensor in tensors:
         words += (tensor.data_ptr(), tensor.numel(), codes[tensor.dtype])
@@ -114,15 +116,15 @@ def alike(
     words[0::3] = addresses
     words[1::3] = _words("Q", map(_numel, tensors))
     if len(kinds) == 1:
-        words[2::3] = _words("Q", [_CODES[kinds.pop()]]) * len(tensors)
+        words[2::3] = _words("Q", [CODES[kinds.pop()]]) * len(tensors)
     else:
-        words[2::3] = _words("Q", map(_CODES.__getitem__, dtypes))
+        words[2::3] = _words("Q", map(CODES.__getitem__, dtypes))
     return device, (TensorStruct * len(tensors)).from_buffer(words)
 
 
 def raw(address: int, count: int, dtype: torch.dtype) -> TensorStruct:
     """One C tensor."""
-    return TensorStruct(data=address, count=count, dtype=_CODES[dtype])
+    return TensorStruct(data=address, count=count, dtype=CODES[dtype])
 
 
 def cell(tensor: torch.Tensor) -> ctypes.c_void_p:
@@ -132,8 +134,11 @@ def cell(tensor: torch.Tensor) -> ctypes.c_void_p:
 
 def changed(tensors: Sequence[torch.Tensor]) -> None:
     """Marks the tensors as written for autograd."""
-    if tensors:
+    try:
         torch.autograd.graph.increment_version(list(tensors))
+    except TypeError:  # torch before 2.5 takes one at a time
+        for tensor in tensors:
+            torch.autograd.graph.increment_version(tensor)
 
 
 def by_device(tensors: Iterable[torch.Tensor]) -> Dict[torch.device, List[torch.Tensor]]:

@@ -37,7 +37,8 @@ def _loss(model: Any, part: slice, step: int, device: Any) -> Any:
 class _Host(mt.CPUOffloadOptimizer):
     """Whose gradients and parameters go through buffers, also those of the CPU."""
 
-    def _is_staged(self, p: Any) -> bool:
+    @staticmethod
+    def _is_staged(p: Any) -> bool:
         return True
 
 

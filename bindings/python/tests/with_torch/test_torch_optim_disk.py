@@ -24,7 +24,7 @@ LIMIT = "1MiB"  # chunks of 84 KiB
 @pytest.fixture(params=["in place", "staged"])
 def staged(request, monkeypatch):
     if request.param == "staged":
-        monkeypatch.setattr(mt.CPUOffloadOptimizer, "_is_staged", lambda self, p: True)
+        monkeypatch.setattr(mt.CPUOffloadOptimizer, "_is_staged", staticmethod(lambda p: True))
     return request.param == "staged"
 
 

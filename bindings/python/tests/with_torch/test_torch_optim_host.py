@@ -21,7 +21,7 @@ torch = pytest.importorskip("torch")
 import memopt as core  # noqa: E402
 import memopt.torch as mt  # noqa: E402
 from memopt.torch._native import native  # noqa: E402
-from memopt.torch.optim import _host, _pinned  # noqa: E402
+from memopt.torch.optim import _masters, _pinned  # noqa: E402
 from optim_support import KINDS, same_bits, through_a_file  # noqa: E402
 
 HALF = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -30,8 +30,8 @@ HALF = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.fixture(params=["in place", "staged"])
 def staged(request, monkeypatch):
     if request.param == "staged":
-        monkeypatch.setattr(mt.CPUOffloadOptimizer, "_is_staged", lambda self, p: True)
-        monkeypatch.setattr(_host, "_PIECE", 5000)
+        monkeypatch.setattr(mt.CPUOffloadOptimizer, "_is_staged", staticmethod(lambda p: True))
+        monkeypatch.setattr(_masters, "PIECE", 5000)
     return request.param == "staged"
 
 

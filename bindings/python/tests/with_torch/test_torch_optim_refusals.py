@@ -96,7 +96,7 @@ def test_arguments_of_bitsandbytes():
     plain = mt.bnb.AdamW([p], 0.5, optim_bits=8, is_paged=True)
     assert plain._states is StateFormat.BITS8 and plain._page_bytes
     assert plain.defaults == mt.AdamW8bit([p], 0.5).defaults
-    inner = mt.CPUOffloadOptimizer([p], mt.bnb.AdamW, optim_bits=8)._inner
+    inner = mt.CPUOffloadOptimizer([p], mt.bnb.AdamW, optim_bits=8)._masters.inner
     assert inner._states is StateFormat.BITS8 and inner.defaults == plain.defaults | {"lr": 1e-3}
 
 

@@ -75,7 +75,8 @@ class MemoptOptimizer(torch.optim.Optimizer):
     _portable = 0  # how many portable_states() are active
     #: States are in the host's memory, and a step brings them in pages of at most so many bytes.
     _page_bytes = 0
-    _outlines = False  # parameters are meta tensors, which stand for memory elsewhere
+    #: Takes a state dict in the place of _loaded(): parameters are meta tensors, which stand for memory elsewhere.
+    _sink: Optional[Callable[[Any], Dict[Any, Any]]] = None
     #: By parameter: the half-precision tensor that each step fills with it, rounded.
     _model_copies: Mapping[torch.Tensor, torch.Tensor] = {}
 
@@ -229,7 +230,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
         slots: List[Tuple[Key, Slot]] = []
         for _, g, name, parameter, memory in found:
             group = self.param_groups[g]
-            dense = memory if _layout.is_dense(memory) else _layout.like(memory, memory.dtype)
+            dense = _layout.dense(memory)
             state = self._state_for(Member(parameter, dense, group, name, made))
             steps = state["step"] if state else _format.step_tensor(0, memory.device)
             split = _format.split_bytes(group, memory)
@@ -374,31 +375,30 @@ class MemoptOptimizer(torch.optim.Optimizer):
         groups = [_load.group_values(s, own) for s, own in zip(saved_groups, self.param_groups)]
         for group in groups:
             self._check_group(group)
-        state = self._loaded(Loading(state_dict["state"], saved_groups, groups))
+        state = (self._sink or self._loaded)(Loading(state_dict["state"], saved_groups, groups))
         self.__setstate__({"state": state, "param_groups": groups})
         for post_hook in self._optimizer_load_state_dict_post_hooks.values():
             post_hook(self)
 
     def _loaded(self, loading: Loading) -> Dict[Any, Any]:
         """The states of a state dict by parameter."""
-        state, read = self._read(loading)
+        state, read, residuals = self._read(loading)
         coded = any(_load.has_codes(one.saved) for one in read)
         for one in read:
             memory = _layout.local(one.parameter)
-            dense = memory if _layout.is_dense(memory) else _layout.like(memory, memory.dtype)
+            dense = _layout.dense(memory)
             state[one.parameter] = self._converted(one, dense, coded)
-        for parameter, residual in self._read_residuals(loading):
+        for parameter, residual in residuals.items():
             if parameter in state:
                 home = _page_memory.home(_layout.local(parameter), self._page_bytes)
                 kept_ = _format.residual(home, residual.clone(), residual.element_size())
                 state[parameter][_format.RESIDUAL] = _page_memory.pinned(kept_, home, parameter)
         return state
 
-    def _read(self, loading: Loading) -> Tuple[Dict[Any, Any], List[_load.Found]]:
+    def _read(self, loading: Loading) -> Tuple[Dict[Any, Any], List[_load.Found], Dict[torch.Tensor, torch.Tensor]]:
         """What a state dict has: the states of parameters with moments as they were saved, and all
-        others as they are."""
-        place_of = loading.places()
-        read = []
+        others as they are; and the residuals of split weights."""
+        place_of, read, residuals = loading.places(), [], {}
         state: Dict[Any, Any] = defaultdict(dict)
         for number, value in loading.states.items():
             if number not in place_of:
@@ -412,24 +412,13 @@ class MemoptOptimizer(torch.optim.Optimizer):
             if one is None and _load.is_count(value, self._kind):
                 state[parameter] = {"step": _format.step_tensor(_format.steps_taken(value["step"]), memory.device)}
             if one is not None and (memory.numel() or _layout.is_sharded(parameter)):
-                _layout.check_parameter(memory, name, later=self._outlines)
+                _layout.check_parameter(memory, name, later=self._sink is not None)
                 read.append(_load.Found(parameter, group, one))
-        return state, read
-
-    def _read_residuals(self, loading: Loading) -> List[Tuple[torch.Tensor, torch.Tensor]]:
-        """The residuals of split weights, by parameter."""
-        place_of = loading.places()
-        found = []
-        for number, value in loading.states.items():
-            if number not in place_of:
-                continue
-            parameter, group, name = place_of[number]
-            split = _format.split_bytes(group, _layout.local(parameter))
-            if split:
-                residual = _sharded.residual(_format.opened(value), parameter, name)
-                if residual is not None:
-                    found.append((parameter, _format.sized_residual(residual, split)))
-        return found
+            split = _format.split_bytes(group, memory)
+            residual = _sharded.residual(value, parameter, name) if split else None
+            if residual is not None:
+                residuals[parameter] = _format.sized_residual(residual, split)
+        return state, read, residuals
 
     def _converted(self, one: _load.Found, dense: torch.Tensor, coded: bool) -> _format.State:
         """A saved state for a parameter's dense memory. `coded`: there are codes in its dict."""

@@ -19,6 +19,7 @@ import torch
 from ... import _abi, _lifetime, errors
 from ..._abi import StateFormat, TensorStruct
 from ..._library import lib, output
+from .. import _tensor_lists
 from .._native import Native, native
 from . import _format, _layout, _options
 from ._facts import Facts
@@ -111,9 +112,9 @@ class Executor:
                 lib.memopt_optimizer_add_parameter_with_state,
                 self._pointer,
                 slot.group,
-                _format.structs([slot.memory]),
-                None if slot.copy is None else _format.structs([slot.copy]),
-                _format.structs([*states, *residuals]) if count else None,
+                _tensor_lists.array([slot.memory]),
+                None if slot.copy is None else _tensor_lists.array([slot.copy]),
+                _tensor_lists.array([*states, *residuals]) if count else None,
                 count,
                 slot.steps.data_ptr(),
                 self.native.stream(),
@@ -170,10 +171,10 @@ class Executor:
         return self._each_gradient(grads, rule)
 
     def _known(self, dtypes: List[torch.dtype]) -> bool:
-        return dtypes == self._dtypes or all(dtype in _layout.TRAINABLE for dtype in dtypes)
+        return dtypes == self._dtypes or all(dtype in _tensor_lists.GRADIENT_TYPES for dtype in dtypes)
 
     def _set_dtypes(self, dtypes: List[torch.dtype]) -> None:
-        self._words[2::3] = array.array("Q", [_format.DTYPES[dtype] for dtype in dtypes])
+        self._words[2::3] = array.array("Q", [_tensor_lists.CODES[dtype] for dtype in dtypes])
         self._dtypes = dtypes
 
     def _each_gradient(self, grads: Sequence[Optional[torch.Tensor]], rule: str) -> List[torch.Tensor]:
@@ -205,7 +206,7 @@ class Executor:
             gradient = _layout.like(slot.memory, gradient.dtype).copy_(gradient)
         self._words[0::3] = array.array("Q", bytes(8 * len(self.slots)))
         self._words[3 * number] = gradient.data_ptr()
-        self._words[3 * number + 2] = _format.DTYPES[gradient.dtype]
+        self._words[3 * number + 2] = _tensor_lists.CODES[gradient.dtype]
         self._dtypes = None  # the array holds others
         self.step(facts)
 
@@ -317,7 +318,7 @@ class Binding:
         executor, number = self._where[place]
         executor.set_groups(values)
         executor.step_one(number, _layout.local(gradient), facts, rule)
-        _changed([self._params[place]])
+        _tensor_lists.changed([self._params[place]])
 
     def run(
         self, grads: List[Optional[torch.Tensor]], values: Sequence[Tuple[Any, ...]], facts: Facts, rule: str
@@ -332,7 +333,7 @@ class Binding:
         for executor in self.executors:
             executor.step(facts)
         self._count_idle(grads, facts.found_inf)
-        _changed([p for p, g in zip(self._params, grads) if g is not None])
+        _tensor_lists.changed([p for p, g in zip(self._params, grads) if g is not None])
 
     def _count_idle(self, grads: Sequence[Optional[torch.Tensor]], found_inf: Optional[torch.Tensor]) -> None:
         """Counts the step of parameters without elements here: other processes have such states
@@ -351,12 +352,3 @@ def _addresses_of(slot: Slot) -> List[int]:
     copies = [] if slot.copy is None else [slot.copy]
     tensors = [_layout.local(slot.parameter), *copies, *(slot.state or {}).values()]
     return list(map(_data_ptr, tensors))
-
-
-def _changed(params: List[torch.Tensor]) -> None:
-    """Marks the parameters as changed, so that autograd finds a backward pass over older values."""
-    try:
-        torch.autograd.graph.increment_version(params)
-    except TypeError:  # torch before 2.5 takes one at a time
-        for parameter in params:
-            torch.autograd.graph.increment_version(parameter)

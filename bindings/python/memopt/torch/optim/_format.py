@@ -20,19 +20,12 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import torch
 
-from ..._abi import DType, OptimizerKind, StateFormat, TensorStruct
+from ..._abi import OptimizerKind, StateFormat
 from ..._library import lib
 from ...codes import residual_bytes, state_map
 from .._native import native
+from .._tensor_lists import array
 from . import _layout
-
-DTYPES = {
-    torch.float32: DType.F32,
-    torch.bfloat16: DType.BF16,
-    torch.float16: DType.F16,
-    torch.uint8: DType.U8,
-    torch.int16: DType.I16,
-}
 
 State = Dict[str, torch.Tensor]
 
@@ -254,12 +247,6 @@ def with_order(state: State, parameter: torch.Tensor, format_: StateFormat) -> S
     return state
 
 
-def structs(tensors: Sequence[torch.Tensor]) -> Any:
-    """Dense tensors as an array for the library."""
-    made = [TensorStruct(data=t.data_ptr(), count=t.numel(), dtype=DTYPES[t.dtype]) for t in tensors]
-    return (TensorStruct * len(made))(*made)
-
-
 def quantize(
     source: torch.Tensor, parameter: torch.Tensor, format_: StateFormat, signed: bool
 ) -> Tuple[torch.Tensor, torch.Tensor]:
@@ -275,7 +262,7 @@ def encode(
 ) -> None:
     """Writes codes and scales of floats in the moment's order of memory."""
     side = native(floats.device)
-    arrays = map(structs, ([moment], [scales], [floats]))
+    arrays = map(array, ([moment], [scales], [floats]))
     handle = side.device._handle.pointer
     lib.memopt_quantize(handle, format_, *arrays, int(signed), side.stream())
 
@@ -285,6 +272,6 @@ def decode(
 ) -> None:
     """The inverse of encode(): writes the floats."""
     side = native(floats.device)
-    arrays = map(structs, ([floats], [moment], [scales]))
+    arrays = map(array, ([floats], [moment], [scales]))
     handle = side.device._handle.pointer
     lib.memopt_dequantize(handle, format_, *arrays, int(signed), side.stream())

@@ -6,8 +6,8 @@ from typing import Any, Dict
 
 import torch
 
-#: Element types of parameters and gradients.
-TRAINABLE = (torch.float32, torch.bfloat16, torch.float16)
+from .._tensor_lists import GRADIENT_TYPES
+from .._tensor_lists import is_dense as is_dense
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:
@@ -53,7 +53,7 @@ def check_parameter(tensor: torch.Tensor, name: str, later: bool = False) -> Non
     """Refuses what cannot be trained here. `later`: it may get its memory before the first step."""
     if tensor.layout is not torch.strided:
         raise TypeError("%s is sparse; only dense parameters are supported" % name)
-    if tensor.dtype not in TRAINABLE:
+    if tensor.dtype not in GRADIENT_TYPES:
         raise TypeError("%s is %s; float32, bfloat16 and float16 are supported" % (name, tensor.dtype))
     if tensor.is_meta:
         if later:
@@ -69,7 +69,7 @@ def check_gradient(gradient: torch.Tensor, parameter: torch.Tensor, name: str, r
         raise RuntimeError("%s does not support sparse gradients: that of %s is" % (rule, name))
     if gradient.is_complex():
         raise RuntimeError("%s does not support complex gradients: that of %s is" % (rule, name))
-    if gradient.dtype not in TRAINABLE:
+    if gradient.dtype not in GRADIENT_TYPES:
         raise TypeError(
             "the gradient of %s is %s; float32, bfloat16 and float16 are supported" % (name, gradient.dtype)
         )
@@ -82,29 +82,11 @@ def check_gradient(gradient: torch.Tensor, parameter: torch.Tensor, name: str, r
         raise RuntimeError("the gradient of %s has no memory: its storage was freed" % name)
 
 
-def _strides_by_size(tensor: torch.Tensor) -> Any:
-    """(stride, size) of the dimensions that have more than one element, the innermost first."""
-    pairs = zip(tensor.stride(), tensor.shape)
-    return sorted((stride, size) for stride, size in pairs if size != 1)
-
-
-def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether the elements fill a run of memory, each its own place, in whatever order."""
-    if tensor.is_contiguous():
-        return True
-    expected = 1
-    for stride, size in _strides_by_size(tensor):
-        if stride != expected:
-            return False
-        expected *= size
-    return True
-
-
 def shares_elements(tensor: torch.Tensor) -> bool:
     """Whether two indices may mean one place in memory."""
     reach = 0
-    for stride, size in _strides_by_size(tensor):
-        if stride <= reach:
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape)):
+        if size != 1 and stride <= reach:
             return True
         reach += stride * (size - 1)
     return False
@@ -130,3 +112,8 @@ def elements(tensor: torch.Tensor) -> torch.Tensor:
 def like(parameter: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """An empty dense tensor with the parameter's shape, in its order of memory if it is dense."""
     return torch.empty_like(parameter, dtype=dtype, memory_format=torch.preserve_format)
+
+
+def dense(memory: torch.Tensor) -> torch.Tensor:
+    """The memory itself, or an empty tensor like it without gaps."""
+    return memory if is_dense(memory) else like(memory, memory.dtype)

@@ -116,14 +116,13 @@ def present(
     if decode:
         saved = _load.read(state, kind, own, memory, name)
         assert saved is not None
-        dense = memory if _layout.is_dense(memory) else _layout.like(memory, memory.dtype)
-        state = _load.convert(saved, kind, StateFormat.F32, dense, True)
+        state = _load.convert(saved, kind, StateFormat.F32, _layout.dense(memory), True)
     if not _layout.is_sharded(parameter):
         return state
     format_ = _format.of(state, kind, memory.numel(), own)
     if format_ in _format.FLOATS:
         return {
-            key: _like_parameter(value, parameter) if key in _format.MOMENTS[kind] else value
+            key: of_shape(value, parameter, parameter.shape) if key in _format.MOMENTS[kind] else value
             for key, value in state.items()
         }
     if not memory.is_contiguous():
@@ -132,8 +131,8 @@ def present(
     result = dict(state)
     for moment, scale in zip(_format.MOMENTS[kind], _format.scale_names(kind, format_)):
         codes, scales = to_rows(state[moment], state[scale], rows, format_)
-        result[moment] = _distributed(codes, parameter, rows)
-        result[scale] = _distributed(scales, parameter, rows)
+        for key, value in ((moment, codes), (scale, scales)):
+            result[key] = of_shape(value, parameter, torch.Size((rows.total, value.shape[1] * rows.pieces)), True)
     return result
 
 
@@ -145,39 +144,14 @@ def residual(state: Any, parameter: torch.Tensor, name: str) -> Optional[torch.T
     return piece(value, parameter, parameter.shape, _format.RESIDUAL, name)
 
 
-def _like_parameter(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    return of_shape(value, parameter, parameter.shape, parameter.stride())
-
-
-def of_shape(
-    value: torch.Tensor, parameter: torch.Tensor, shape: torch.Size, stride: Optional[Tuple[int, ...]] = None
-) -> torch.Tensor:
-    """A DTensor of what this process has, placed as the parameter is."""
+def of_shape(value: torch.Tensor, parameter: torch.Tensor, shape: torch.Size, rows: bool = False) -> torch.Tensor:
+    """A DTensor of what this process has, placed as the parameter is; `rows`: by rows."""
     from torch.distributed.tensor import DTensor
 
     own: Any = parameter
-    return DTensor.from_local(
-        value,
-        own.device_mesh,
-        own.placements,
-        run_check=False,
-        shape=shape,
-        stride=stride or torch.empty(shape, device="meta").stride(),
-    )
-
-
-def _distributed(value: torch.Tensor, parameter: torch.Tensor, rows: Rows) -> torch.Tensor:
-    from torch.distributed.tensor import DTensor
-
-    width = value.shape[1] * rows.pieces
-    return DTensor.from_local(
-        value,
-        parameter.device_mesh,  # type: ignore[attr-defined]
-        _by_rows(parameter),
-        run_check=False,
-        shape=torch.Size((rows.total, width)),
-        stride=(width, 1),
-    )
+    stride = own.stride() if shape == own.shape and not rows else torch.empty(shape, device="meta").stride()
+    placements = _by_rows(own) if rows else own.placements
+    return DTensor.from_local(value, own.device_mesh, placements, run_check=False, shape=shape, stride=stride)
 
 
 def _blocks(rows: Rows, format_: StateFormat, device: torch.device) -> Tuple[torch.Tensor, ...]:
@@ -365,7 +339,7 @@ def presented(optimizer: torch.optim.Optimizer, kind: Kind, own: StateFormat, de
                 state = present(state, p, kind, own, _layout.name_of(group, g, i), decode)
                 if further is not None:
                     sharded = _layout.is_sharded(p)
-                    further = _like_parameter(further, p) if sharded else further
+                    further = of_shape(further, p, p.shape) if sharded else further
                     state = {**state, _format.RESIDUAL: further}
             sealed = own not in _format.FLOATS and not decode
             result[p] = _format.sealed(state) if sealed else state
