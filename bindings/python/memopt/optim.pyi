@@ -12,20 +12,18 @@ Betas = Tuple[float, float]
 
 class Adam(Optimizer):
     def __init__(
-        self, allocator: 'Allocator', params: 'Params', lr: 'Learning' = ..., betas: 'Betas' = ...,
-        eps: 'float' = ..., weight_decay: 'float' = ..., *, maximize: 'bool' = ...,
-        stream: 'StreamLike' = ..., states: 'str' = ..., min_8bit_size: 'int' = ...,
-        stochastic_rounding: 'bool' = ..., seed: 'int' = ...,
+        self, allocator: 'Allocator', params: 'Params', lr: 'Learning' = ..., betas: 'Betas' = ..., eps: 'float' = ...,
+        weight_decay: 'float' = ..., *, maximize: 'bool' = ..., stream: 'StreamLike' = ..., states: 'str' = ...,
+        min_8bit_size: 'int' = ..., stochastic_rounding: 'bool' = ..., seed: 'int' = ...,
     ) -> None: ...
 
 class Adam8bit(Adam): ...
 
 class AdamW(Optimizer):
     def __init__(
-        self, allocator: 'Allocator', params: 'Params', lr: 'Learning' = ..., betas: 'Betas' = ...,
-        eps: 'float' = ..., weight_decay: 'float' = ..., *, maximize: 'bool' = ...,
-        stream: 'StreamLike' = ..., states: 'str' = ..., min_8bit_size: 'int' = ...,
-        stochastic_rounding: 'bool' = ..., seed: 'int' = ...,
+        self, allocator: 'Allocator', params: 'Params', lr: 'Learning' = ..., betas: 'Betas' = ..., eps: 'float' = ...,
+        weight_decay: 'float' = ..., *, maximize: 'bool' = ..., stream: 'StreamLike' = ..., states: 'str' = ...,
+        min_8bit_size: 'int' = ..., stochastic_rounding: 'bool' = ..., seed: 'int' = ...,
     ) -> None: ...
 
 class AdamW4bit(AdamW): ...
@@ -39,19 +37,17 @@ class AdamWBf16(AdamW): ...
 class Lion(Optimizer):
     def __init__(
         self, allocator: 'Allocator', params: 'Params', lr: 'Learning' = ..., betas: 'Betas' = ...,
-        weight_decay: 'float' = ..., *, maximize: 'bool' = ..., stream: 'StreamLike' = ...,
-        states: 'str' = ..., min_8bit_size: 'int' = ..., stochastic_rounding: 'bool' = ...,
-        seed: 'int' = ...,
+        weight_decay: 'float' = ..., *, maximize: 'bool' = ..., stream: 'StreamLike' = ..., states: 'str' = ...,
+        min_8bit_size: 'int' = ..., stochastic_rounding: 'bool' = ..., seed: 'int' = ...,
     ) -> None: ...
 
 class Lion8bit(Lion): ...
 
 class SGD(Optimizer):
     def __init__(
-        self, allocator: 'Allocator', params: 'Params', lr: 'Learning' = ...,
-        momentum: 'float' = ..., dampening: 'float' = ..., weight_decay: 'float' = ...,
-        nesterov: 'bool' = ..., *, maximize: 'bool' = ..., stream: 'StreamLike' = ...,
-        states: 'str' = ..., min_8bit_size: 'int' = ..., stochastic_rounding: 'bool' = ...,
+        self, allocator: 'Allocator', params: 'Params', lr: 'Learning' = ..., momentum: 'float' = ...,
+        dampening: 'float' = ..., weight_decay: 'float' = ..., nesterov: 'bool' = ..., *, maximize: 'bool' = ...,
+        stream: 'StreamLike' = ..., states: 'str' = ..., min_8bit_size: 'int' = ..., stochastic_rounding: 'bool' = ...,
         seed: 'int' = ...,
     ) -> None: ...
 

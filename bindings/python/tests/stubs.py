@@ -54,7 +54,7 @@ def class_text(cls, base, inherits):
         words += ["*"] if p.kind is not kind and "*" not in words else []
         word = "%s: %s%s" % (p.name, p.annotation, "" if p.default is p.empty else " = ...")
         words.append(word.replace(" ", "~"))
-    lines = textwrap.wrap(", ".join(words) + ",", 92)
+    lines = textwrap.wrap(", ".join(words) + ",", 112)
     lines = ["        " + line.replace("~", " ") for line in lines]
     lines = ["    def __init__(", *lines, "    ) -> None: ..."]
     methods = ["    def %s(self) -> None: ..." % m for m in ("train", "eval") if m in vars(cls)]

@@ -6,23 +6,17 @@ import io
 from typing import Any, Dict, List, Tuple
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import memopt as core  # noqa: E402
-import memopt.torch as mt  # noqa: E402
+import memopt as core
+import memopt.torch as mt
 
 #: Every optimizer, its arguments here, and the same of the core binding and of torch.
 KINDS = {
     "AdamW": (mt.AdamW, {}, core.AdamW, torch.optim.AdamW),
     "AdamW8bit": (mt.AdamW8bit, {}, core.AdamW8bit, torch.optim.AdamW),
     "AdamW4bit": (mt.AdamW4bit, {}, core.AdamW4bit, torch.optim.AdamW),
-    "AdamW8bitCompanded": (
-        mt.AdamW8bitCompanded,
-        {},
-        core.AdamW8bitCompanded,
-        torch.optim.AdamW,
-    ),
+    "AdamW8bitCompanded": (mt.AdamW8bitCompanded, {}, core.AdamW8bitCompanded, torch.optim.AdamW),
     "AdamWBf16": (mt.AdamW, {"states": "bf16"}, core.AdamWBf16, torch.optim.AdamW),
     "Adam": (mt.Adam, {}, core.Adam, torch.optim.Adam),
     "Adam8bit": (mt.Adam8bit, {}, core.Adam8bit, torch.optim.Adam),
@@ -31,19 +25,31 @@ KINDS = {
     "SGD": (mt.SGD, {"momentum": 0.9}, core.SGD, torch.optim.SGD),
     "SGD8bit": (mt.SGD8bit, {"momentum": 0.9}, core.SGD8bit, torch.optim.SGD),
 }
+#: The rules that the core's binding has not.
+OTHERS = {
+    name: (getattr(mt.optim, name, None) or getattr(mt.bnb, name), own, None, None)
+    for own, names in (
+        ({}, "Adafactor AdEMAMix AdEMAMix8bit RMSprop RMSprop8bit Adagrad Adagrad8bit AdamWScheduleFree LAMB LAMB8bit"),
+        ({"momentum": 0.9}, "LARS LARS8bit"),
+        ({}, "Muon Muon8bit"),
+    )
+    for name in names.split()
+}
 kinds = pytest.mark.parametrize("kind", sorted(KINDS))
+every = pytest.mark.parametrize("kind", [*sorted(KINDS), *OTHERS])
 coded = pytest.mark.parametrize("kind", sorted(k for k in KINDS if k.endswith(("bit", "Companded"))))
 
 
 def make(kind: str, params: Any, **values: Any) -> Any:
     """One of our optimizers."""
-    cls, own, _, _ = KINDS[kind]
+    cls, own, _, _ = {**KINDS, **OTHERS}[kind]
     return cls(params, **{**own, **values})
 
 
-def drawn(
-    shapes: Any, seed: int = 0, dtype: Any = torch.float32, device: Any = "cpu"
-) -> List[Any]:
+SHAPES = ((96, 33), (7,), (), (3, 40, 5), (64, 129), (9, 1))
+
+
+def drawn(shapes: Any, seed: int = 0, dtype: Any = torch.float32, device: Any = "cpu") -> List[Any]:
     """Parameters of shapes, the same of every seed."""
     generator = torch.Generator().manual_seed(seed)
     values = [torch.randn(s, generator=generator) * 0.5 for s in shapes]
@@ -55,6 +61,13 @@ def parameters(
 ) -> List[Any]:
     """Parameters of which, with blocks of 128 or 256, no length is even."""
     return [(torch.randn(s, device=device) * 0.5).to(dtype).requires_grad_() for s in shapes]
+
+
+def those(kind: str, device: Any = "cpu", dtype: Any = torch.float32) -> List[Any]:
+    """Parameters that the rule takes: numbers of dimensions, rows and columns of one, and what does not divide
+    into pieces or blocks."""
+    matrices = ((96, 33), (33, 129), (80, 80))
+    return drawn(matrices if kind.startswith("Muon") else SHAPES, 0, dtype, device)
 
 
 def twin(params: List[Any]) -> List[Any]:
@@ -104,9 +117,7 @@ def snapshot(optimizer: Any, params: List[Any]) -> Dict[str, Any]:
             for i, p in enumerate(params)
             if p in optimizer.state
         },
-        "groups": [
-            {k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups
-        ],
+        "groups": [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups],
         "members": [list(map(id, group["params"])) for group in optimizer.param_groups],
     }
 

@@ -193,25 +193,6 @@ def test_a_leaf_changed_in_place(saver, device):
     assert x.grad is None
 
 
-# --- states of another shape ----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", ["AdamW", "AdamW8bit"])
-def test_a_state_dict_of_a_model_of_another_shape(kind):
-    params = parameters(shapes=SHAPES)
-    optimizer = make(kind, params)
-    walk(optimizer, params, 1)
-    others = parameters(shapes=((50, 100), (61, 100)))
-    other = make(kind, others)
-    walk(other, others, 2)
-    before = snapshot(optimizer, params)
-    with pytest.raises(ValueError, match="parameter 1 of group 0"):
-        optimizer.load_state_dict(other.state_dict())
-    assert_unchanged(optimizer, params, before)
-    walk(optimizer, params, 1)
-    assert int(optimizer.state[params[1]]["step"]) == 2
-
-
 def test_a_scaler_s_dict_that_lacks_something_changes_nothing(device):
     scaler = mt.GradScaler(device.type, init_scale=8.0)
     before = scaler.state_dict()

@@ -269,9 +269,7 @@ def test_bad_tensors_change_nothing(bad, kind, text):
     with pytest.raises(kind, match=text):
         mt.cast_(targets, [torch.ones(4), bad()])
     if bad() is not None:
-        with pytest.raises(
-            kind, match=text.replace("source", "gradient").replace("destination", "accumulator")
-        ):
+        with pytest.raises(kind, match=text.replace("source", "gradient").replace("destination", "accumulator")):
             mt.cast.accumulate_(targets, [torch.ones(4), bad()])
     assert not any(t.any() for t in targets)
 

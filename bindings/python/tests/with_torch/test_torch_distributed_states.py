@@ -60,16 +60,13 @@ def _floats(kind: str, state: Dict[str, Any], shape: Any) -> Dict[str, Any]:
     optimizer = make(kind, [torch.nn.Parameter(torch.zeros(shape))])
     from memopt.torch.optim import _load
 
-    read = _load.read(state, optimizer._kind, optimizer._states, optimizer.param_groups[0]["params"][0], "it")
+    read = optimizer._place(optimizer.param_groups[0]["params"][0], "it").read(state)
     return {
         str(i): m.floats(torch.Size(shape)) if isinstance(m, _load.Codes) else m for i, m in enumerate(read.moments)
     }
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["AdamW", "AdamWBf16", "AdamW8bit", "AdamW8bitCompanded", "AdamW4bit", "SGD8bit"],
-)
+@pytest.mark.parametrize("kind", ["AdamW", "AdamWBf16", "AdamW8bit", "AdamW8bitCompanded", "AdamW4bit", "SGD8bit"])
 def test_a_checkpoint_is_resharded_from_two_processes_to_one_and_back(
     two: Group, one: Group, kind: str, tmp_path: Any
 ) -> None:
@@ -151,9 +148,7 @@ def _take_full_dict(rank: int, backend: str, kind: str, whole: Any, broadcast: b
     return local_states(model, optimizer)
 
 
-@pytest.mark.parametrize(
-    "kind", ["AdamW", "AdamWBf16", "AdamW8bit", "AdamW8bitCompanded", "AdamW4bit"]
-)
+@pytest.mark.parametrize("kind", ["AdamW", "AdamWBf16", "AdamW8bit", "AdamW8bitCompanded", "AdamW4bit"])
 def test_a_full_state_dict_goes_to_a_plain_model_and_back(two: Group, kind: str) -> None:
     from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 

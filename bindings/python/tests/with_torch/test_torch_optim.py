@@ -6,24 +6,12 @@ import ctypes
 import warnings
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import memopt  # noqa: E402
-import memopt.torch as mt  # noqa: E402
-from memopt.torch._native import native  # noqa: E402
-from optim_support import (  # noqa: E402
-    KINDS,
-    assert_same_states,
-    coded,
-    fill,
-    kinds,
-    make,
-    parameters,
-    same_bits,
-    twin,
-    walk,
-)
+import memopt
+import memopt.torch as mt
+from memopt.torch._native import native
+from optim_support import KINDS, assert_same_states, coded, every, fill, kinds, make, parameters, same_bits, twin, walk
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
@@ -59,9 +47,7 @@ def test_the_bits_are_the_librarys(kind, dtype, stochastic, device):
                 row = state[key].contiguous()
                 size = row.numel() * row.element_size()
                 assert size == value.nbytes
-                assert ctypes.string_at(row.data_ptr(), size) == ctypes.string_at(
-                    value.pointer, size
-                ), key
+                assert ctypes.string_at(row.data_ptr(), size) == ctypes.string_at(value.pointer, size), key
         expected = value = None
     b.close()
     allocator.close()
@@ -102,21 +88,6 @@ def test_close_to_torch(kind, values, dtype, device):
         torch.testing.assert_close(p.float(), q, atol=atol, rtol=rtol)
 
 
-@kinds
-def test_untouched_rows_stay(kind, device):
-    """Exact zeros have a code: bitsandbytes' CPU form moves parameters that never had a gradient."""
-    p = torch.randn(64, 256, device=device).requires_grad_()
-    before = p.detach().clone()
-    a = make(kind, [p], lr=1e-2, weight_decay=0.0)
-    for t in range(50):
-        p.grad = torch.zeros_like(p)
-        p.grad[3] = 0.1 * (t + 1)
-        a.step()
-    untouched = [i for i in range(64) if i != 3]
-    assert torch.equal(p[untouched], before[untouched])
-    assert not torch.equal(p[3], before[3])
-
-
 def test_min_8bit_size_and_groups():
     p, q, r = (torch.randn(n).requires_grad_() for n in (4096, 5000, 4095))  # from 4096 on
     a = mt.AdamW8bit([{"params": [p, r]}, {"params": [q], "min_8bit_size": 5001}])
@@ -148,9 +119,7 @@ def strange_parameters(device):
     """Dense, but not in the order of their indices; and not dense."""
     base = torch.randn(64, 200, device=device)
     return {
-        "channels_last": torch.randn(8, 6, 10, 11, device=device).to(
-            memory_format=torch.channels_last
-        ),
+        "channels_last": torch.randn(8, 6, 10, 11, device=device).to(memory_format=torch.channels_last),
         "transposed": torch.randn(70, 80, device=device).t(),
         "permuted": torch.randn(5, 30, 40, device=device).permute(2, 0, 1),
         "strided": base[:, ::2],
@@ -212,19 +181,15 @@ def test_gradient_of_another_type(device):
     assert same_bits(p, q)
 
 
-@kinds
+@every
 def test_empty_frozen_and_without_gradient(kind, device):
-    p, q, empty, frozen = (
-        torch.ones(5000, device=device).requires_grad_(),
-        torch.ones(5000, device=device).requires_grad_(),
-        torch.ones(0, 3, device=device).requires_grad_(),
-        torch.ones(10, device=device, dtype=torch.int32),
-    )
+    p, q, empty = (torch.ones(n, 100, device=device).requires_grad_() for n in (50, 50, 0))
+    frozen = torch.ones(10, 1, device=device, dtype=torch.int32)
     a = make(kind, [p, q, empty, frozen])
     fill([p, empty], 1)
     a.step()
     assert q not in a.state and torch.equal(q, torch.ones_like(q))
-    assert frozen not in a.state
+    assert frozen not in a.state and not a.state.get(empty)
     fill([q], 2)
     p.grad = None
     was = p.detach().clone()

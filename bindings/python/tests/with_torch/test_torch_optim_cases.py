@@ -336,9 +336,7 @@ class Faulty(torch.optim.Optimizer):
 
     defect = None
 
-    def __init__(
-        self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, stochastic_rounding=False
-    ):
+    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, stochastic_rounding=False):
         self._rounds = stochastic_rounding and self.defect != bf16_decay
         super().__init__(params, dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay))
         self._count = 0

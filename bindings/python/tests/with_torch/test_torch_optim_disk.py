@@ -11,12 +11,11 @@ import sys
 import textwrap
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import memopt  # noqa: E402
-import memopt.torch as mt  # noqa: E402
-from optim_support import KINDS, same_bits, through_a_file  # noqa: E402
+import memopt
+import memopt.torch as mt
+from optim_support import KINDS, same_bits, through_a_file
 
 LIMIT = "1MiB"  # chunks of 84 KiB
 
@@ -39,9 +38,7 @@ def parameters(dtype, seed=1, large=300):
         torch.randn(411, 150).t(),
         torch.ones(3),
     ]
-    return [
-        torch.nn.Parameter(p.to(dtype)[:, ::2] if i == 3 else p.to(dtype)) for i, p in enumerate(whole)
-    ]
+    return [torch.nn.Parameter(p.to(dtype)[:, ::2] if i == 3 else p.to(dtype)) for i, p in enumerate(whole)]
 
 
 def fill(params, others, seed, scale=0.1):
@@ -67,10 +64,7 @@ def assert_same_dicts(a, b):
 
 def pair(dtype, disk, cls=mt.AdamW8bit, host_limit=LIMIT, **options):
     params, others = parameters(dtype), parameters(dtype)
-    groups = [
-        [{"params": ps[:2]}, {"params": ps[2:], "lr": 3e-2, "weight_decay": 0.5}]
-        for ps in (params, others)
-    ]
+    groups = [[{"params": ps[:2]}, {"params": ps[2:], "lr": 3e-2, "weight_decay": 0.5}] for ps in (params, others)]
     options = dict(lr=1e-2, min_8bit_size=100, **options)
     a = mt.CPUOffloadOptimizer(groups[0], cls, disk=disk, host_limit=host_limit, **options)
     return a, mt.CPUOffloadOptimizer(groups[1], cls, **options), params, others

@@ -15,14 +15,13 @@ import sys
 import types
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import memopt as core  # noqa: E402
-import memopt.torch as mt  # noqa: E402
-from memopt.torch._native import native  # noqa: E402
-from memopt.torch.optim import _masters, _pinned  # noqa: E402
-from optim_support import KINDS, same_bits, through_a_file  # noqa: E402
+import memopt as core
+import memopt.torch as mt
+from memopt.torch._native import native
+from memopt.torch.optim import _masters, _pinned
+from optim_support import KINDS, OTHERS, same_bits, through_a_file
 
 HALF = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 
@@ -39,9 +38,7 @@ def parameters(dtype, seed=1):
     """Of several blocks, transposed, ragged, with gaps, and one that stays without a gradient."""
     torch.manual_seed(seed)
     whole = [torch.randn(70, 130), torch.randn(64, 80).t(), torch.randn(7), torch.randn(90, 100), torch.ones(3)]
-    return [
-        torch.nn.Parameter(p.to(dtype)[:, ::2] if i == 3 else p.to(dtype)) for i, p in enumerate(whole)
-    ]
+    return [torch.nn.Parameter(p.to(dtype)[:, ::2] if i == 3 else p.to(dtype)) for i, p in enumerate(whole)]
 
 
 def masters(params):
@@ -65,29 +62,18 @@ def same(a, b, params, others):
             assert same_bits(a.state[p][key], value), key
 
 
-OTHERS = {
-    "AdEMAMix": (mt.optim.AdEMAMix, {"t_alpha": 3}),
-    "AdEMAMix8bit": (mt.bnb.AdEMAMix8bit, {"min_8bit_size": 100}),
-    "LAMB8bit": (mt.bnb.LAMB8bit, {"min_8bit_size": 100, "weight_decay": 0.1}),
-    "LARS": (mt.optim.LARS, {"momentum": 0.9, "weight_decay": 0.1}),
-    "LARS8bit": (mt.bnb.LARS8bit, {"momentum": 0.9, "weight_decay": 0.1, "min_8bit_size": 100}),
-    "Adafactor": (mt.Adafactor, {}),
-    "Muon8bit": (mt.Muon8bit, {"min_8bit_size": 100, "weight_decay": 0.1}),
-}
+THESE = ("AdEMAMix", "AdEMAMix8bit", "LAMB8bit", "LARS", "LARS8bit", "Adafactor", "Muon8bit")
 BITS = [(k, d) for k in sorted(KINDS) for d in (torch.float32, torch.bfloat16, torch.float16)]
 
 
-@pytest.mark.parametrize("kind, dtype", [*BITS, *((k, torch.bfloat16) for k in sorted(OTHERS))])
+@pytest.mark.parametrize("kind, dtype", [*BITS, *((k, torch.bfloat16) for k in THESE)])
 def test_the_bits_are_those_of_the_class_on_fp32(kind, dtype, staged):
     """Also with groups, a scheduler, and a parameter that gets its first gradient later."""
-    cls, own = OTHERS[kind] if kind in OTHERS else (KINDS[kind][0], {**KINDS[kind][1], "min_8bit_size": 100})
+    cls, own = {**KINDS, **OTHERS}[kind][:2]
     params = [p for p in parameters(dtype) if kind != "Muon8bit" or p.dim() == 2]
     others = masters(params)
-    groups = [
-        [{"params": ps[:2]}, {"params": ps[2:], "lr": 3e-2, "weight_decay": 0.5}]
-        for ps in (params, others)
-    ]
-    options = dict(lr=1e-2, **own)
+    groups = [[{"params": ps[:2]}, {"params": ps[2:], "lr": 3e-2, "weight_decay": 0.5}] for ps in (params, others)]
+    options = dict(lr=1e-2, **own, **({} if kind == "Adafactor" else {"min_8bit_size": 100}))
     a, b = mt.CPUOffloadOptimizer(groups[0], cls, **options), cls(groups[1], **options)
     schedules = [torch.optim.lr_scheduler.StepLR(o, 1, 0.5) for o in (a, b)]
     for step in range(4):
@@ -101,10 +87,11 @@ def test_the_bits_are_those_of_the_class_on_fp32(kind, dtype, staged):
         same(a, b, params, others)
 
 
-@pytest.mark.parametrize("kind", sorted(OTHERS))
+@pytest.mark.parametrize("kind", THESE)
 def test_rules_that_the_library_lacks(kind, staged):
     """The bits of the class on fp32 parameters, clipped; resumed; an infinity changes nothing."""
-    cls, own = OTHERS[kind]
+    cls, own = OTHERS[kind][:2]
+    own = {**own, **({} if kind == "Adafactor" else {"min_8bit_size": 100, "weight_decay": 0.1})}
     params = [p for p in parameters(torch.bfloat16) if kind != "Muon8bit" or p.dim() == 2]
     others = masters(params)
     a, b = mt.CPUOffloadOptimizer(params, cls, lr=1e-2, max_norm=1.0, **own), cls(others, lr=1e-2, **own)
@@ -131,7 +118,9 @@ def test_rules_that_the_library_lacks(kind, staged):
     assert all(map(same_bits, params, before[0]))
     for key, state in before[1]["state"].items():
         for name, value in state.items():
-            value, now = (v["memopt"] if isinstance(v, dict) else v for v in (value, a.state_dict()["state"][key][name]))
+            value, now = (
+                v["memopt"] if isinstance(v, dict) else v for v in (value, a.state_dict()["state"][key][name])
+            )
             assert same_bits(value, now), name
 
 
@@ -178,9 +167,7 @@ def loss_of(model, seed):
 def test_accumulation(moved, staged):
     """Also where gradients leave the device in backward: no two of them are there at once."""
     a_model, b_model = layers(), layers()
-    a = mt.CPUOffloadOptimizer(
-        a_model.parameters(), lr=1e-2, max_norm=0.1, offload_gradients=moved
-    )
+    a = mt.CPUOffloadOptimizer(a_model.parameters(), lr=1e-2, max_norm=0.1, offload_gradients=moved)
     b = mt.CPUOffloadOptimizer(b_model.parameters(), lr=1e-2, max_norm=0.1)
     for step in range(3):
         for micro in range(2):
@@ -424,9 +411,7 @@ def test_page_locked_memory(dtype, monkeypatch):
         monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
         held = []
-        monkeypatch.setattr(
-            torch.cuda, "synchronize", lambda gpu: held.append(device.memory_info().pinned)
-        )
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda gpu: held.append(device.memory_info().pinned))
         gpu, source = torch.device("cuda", 0), torch.randn(3, 700, 411).transpose(0, 2)
         made = _pinned.moved(source.to(dtype), gpu)
         assert same_bits(made, source.to(dtype)) and made.stride() == source.stride()

@@ -7,12 +7,11 @@ import io
 import warnings
 
 import pytest
+import torch
+from torch import nn
 
-torch = pytest.importorskip("torch")
-from torch import nn  # noqa: E402
-
-import memopt.torch as mt  # noqa: E402
-from memopt.torch.optim import _keep  # noqa: E402
+import memopt.torch as mt
+from memopt.torch.optim import _keep
 
 
 @pytest.fixture(autouse=True)
@@ -22,9 +21,7 @@ def alone(monkeypatch):
 
 
 def build(device=None):
-    return nn.Sequential(
-        nn.Linear(64, 80, device=device), nn.Sequential(nn.Linear(80, 70, device=device))
-    )
+    return nn.Sequential(nn.Linear(64, 80, device=device), nn.Sequential(nn.Linear(80, 70, device=device)))
 
 
 def in_32_bits(model, cls=mt.AdamW8bit):
@@ -116,3 +113,18 @@ def test_a_lost_mark_is_told_once():
         mt.AdamW8bit(model.parameters())
         del model
         mt.AdamW8bit(build().parameters())  # what an optimizer has had may end
+
+
+@pytest.mark.parametrize("disk", [False, True])
+def test_a_dict_with_codes_that_is_loaded_before_a_step(disk, tmp_path):
+    """Also to the host, and to a disk."""
+    model = build()
+    plain = mt.AdamW8bit(model.parameters(), min_8bit_size=1)
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    plain.step()
+    mt.keep_32bit(model, "0.weight")
+    optimizer = mt.CPUOffloadOptimizer(model.parameters(), min_8bit_size=1, **({"disk": tmp_path} if disk else {}))
+    optimizer.load_state_dict(plain.state_dict())
+    states = optimizer.state_dict()["state"]
+    assert [states[i]["exp_avg"]["memopt"].dtype for i in range(4)] == [torch.float32] + [torch.uint8] * 3

@@ -6,12 +6,11 @@ import copy
 import pickle
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import memopt.torch as mt  # noqa: E402
-from memopt.torch.optim import _format  # noqa: E402
-from optim_support import assert_same_states, fill, parameters, twin, walk  # noqa: E402
+import memopt.torch as mt
+from memopt.torch.optim import _format
+from optim_support import assert_same_states, fill, parameters, twin, walk
 
 both = pytest.mark.parametrize("kind", [mt.SGD, mt.SGD8bit])
 

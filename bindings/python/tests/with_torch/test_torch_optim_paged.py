@@ -4,18 +4,20 @@ library's streams; the names are there on any machine."""
 from __future__ import annotations
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import memopt.torch as mt  # noqa: E402
-from memopt.torch.optim import _base, _binding  # noqa: E402
-from optim_support import assert_same_states, drawn, fill, through_a_file, twin  # noqa: E402
+import memopt.torch as mt
+from memopt.torch.optim import _base, _binding
+from optim_support import assert_same_states, drawn, fill, through_a_file, twin
 
 CASES = [
     (mt.AdamW, "fp32"), (mt.AdamW, "8bit"), (mt.Adam, "8bit"), (mt.Lion, "fp32"),
     (mt.optim.AdEMAMix, "8bit"),
 ]  # fmt: skip
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU"))]
+DEVICES = [
+    "cpu",
+    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")),
+]
 
 
 @pytest.fixture(params=["as on a CPU", "paged"])
@@ -63,9 +65,7 @@ def test_pages_are_made(monkeypatch):
     """What the library is told."""
     seen = []
     made = _binding._abi.OptimizerOptions
-    monkeypatch.setattr(
-        _binding._abi, "OptimizerOptions", lambda **values: seen.append(values) or made(**values)
-    )
+    monkeypatch.setattr(_binding._abi, "OptimizerOptions", lambda **values: seen.append(values) or made(**values))
     params = drawn([(64, 80)])
     for forced in (False, True):
         monkeypatch.setattr(_binding, "is_paged", lambda device, forced=forced: forced)

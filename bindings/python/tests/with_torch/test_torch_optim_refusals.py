@@ -6,20 +6,11 @@ from __future__ import annotations
 import copy
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import memopt.torch as mt  # noqa: E402
-from memopt._abi import StateFormat  # noqa: E402
-from optim_support import (  # noqa: E402
-    assert_unchanged,
-    fill,
-    kinds,
-    make,
-    parameters,
-    snapshot,
-    walk,
-)
+import memopt.torch as mt
+from memopt._abi import StateFormat
+from optim_support import assert_unchanged, fill, kinds, make, parameters, snapshot, walk
 
 
 @kinds
@@ -137,11 +128,35 @@ def test_arguments_that_a_constructor_does_not_have(cls, values, error, text):
         (mt.SGD, {"momentum": 0.9, "dampening": float("-inf")}, "Invalid dampening value: -inf"),
         (mt.SGD8bit, {"nesterov": True}, "Nesterov momentum requires a momentum"),
         (mt.SGD, {"momentum": 0.9, "dampening": 0.1, "nesterov": True}, "zero dampening"),
+        (mt.Adafactor, {"eps": 1e-3}, "Invalid eps: 0.001; two numbers"),
+        (mt.Adafactor, {"d": 0.5}, "Invalid d value: 0.5"),
+        (mt.Adafactor, {"beta2_decay": 0.1}, "Invalid beta2_decay value: 0.1"),
+        (mt.optim.AdEMAMix, {"betas": (0.9, 0.999)}, "Invalid betas: .*; three numbers"),
+        (mt.optim.AdEMAMix, {"alpha": -1.0}, "Invalid alpha value: -1.0"),
+        (mt.optim.AdEMAMix, {"t_alpha": 0}, "Invalid t_alpha value: 0; None or above 0"),
+        (mt.optim.AdEMAMix, {"betas": (0.0, 0.9, 0.9), "t_beta3": 5}, "t_beta3 needs two above 0"),
+        (mt.optim.RMSprop, {"centered": True}, "does not support centered=True"),
+        (mt.optim.RMSprop, {"alpha": 1.0}, "Invalid alpha value: 1.0"),
+        (mt.optim.Adagrad, {"lr_decay": 0.1}, "Adagrad does not support lr_decay=0.1"),
+        (mt.optim.Adagrad, {"initial_accumulator_value": 1.0}, "not support initial_accumulator_value=1.0"),
+        (mt.AdamWScheduleFree, {"betas": (0.0, 0.9)}, "index 0: 0.0; the average needs more"),
+        (mt.AdamWScheduleFree, {"warmup_steps": -1}, "Invalid warmup_steps value: -1"),
+        (mt.AdamWScheduleFree, {"r": float("nan")}, "Invalid r value: nan"),
+        (mt.optim.LAMB, {"max_unorm": -1.0}, "Invalid max_unorm value: -1.0"),
+        (mt.optim.LARS, {"momentum": -1.0}, "Invalid momentum value"),
+        (mt.optim.LARS, {"nesterov": True}, "Nesterov momentum requires a momentum"),
+        (mt.Muon, {"ns_steps": 100}, "Invalid ns_steps value: 100"),
+        (mt.Muon, {"ns_coefficients": (1.0, 2.0)}, "Invalid ns_coefficients"),
+        (mt.Muon8bit, {"adjust_lr_fn": "best"}, "Invalid adjust_lr_fn: 'best'"),
     ],
 )
 def test_values_of_a_rule(cls, values, text):
     with pytest.raises(ValueError, match=text):
-        cls([torch.ones(3).requires_grad_()], **values)
+        cls(parameters(shapes=((8, 9),)), **values)
+    optimizer = cls(parameters(shapes=((8, 9),)))
+    with pytest.raises(ValueError, match=text):
+        optimizer.add_param_group({"params": parameters(shapes=((8, 9),)), **values})
+    assert len(optimizer.param_groups) == 1
 
 
 @kinds

@@ -5,11 +5,10 @@ from __future__ import annotations
 import copy
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import memopt.torch as mt  # noqa: E402
-from optim_support import (  # noqa: E402
+import memopt.torch as mt
+from optim_support import (
     assert_same_states,
     assert_unchanged,
     coded,

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import memopt.torch as mt  # noqa: E402
-from optim_support import KINDS, fill, kinds, make, parameters, same_bits, through_a_file, walk  # noqa: E402
+import memopt.torch as mt
+from optim_support import KINDS, fill, kinds, make, parameters, same_bits, through_a_file, walk
 
 KEY = "weight_residual"
 BITS = pytest.mark.parametrize("bits", [8, 16])

@@ -6,21 +6,22 @@ import copy
 import pickle
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import memopt as core  # noqa: E402
-import memopt.torch as mt  # noqa: E402
-from optim_support import (  # noqa: E402
+import memopt as core
+import memopt.torch as mt
+from optim_support import (
     assert_same_states,
     assert_unchanged,
     coded,
+    every,
     fill,
     kinds,
     make,
     parameters,
     same_bits,
     snapshot,
+    those,
     through_a_file,
     twin,
     walk,
@@ -32,14 +33,14 @@ OTHER_TYPES = [torch.float32, torch.bfloat16, torch.float16]
 # --- our own ---------------------------------------------------------------------------------------
 
 
-@kinds
+@every
 @pytest.mark.parametrize("way", ["dict", "file", "pickle", "deepcopy"])
 def test_a_resumed_run_is_the_run(kind, way, device):
     """Bit for bit, and codes are byte-equal after each of several saves."""
-    whole = parameters(device, torch.bfloat16)
+    whole = those(kind, device, torch.float32 if way == "dict" else torch.bfloat16)
     part = twin(whole)
-    a = make(kind, whole, lr=1e-2, stochastic_rounding=True, seed=5)
-    b = make(kind, part, lr=1e-2, stochastic_rounding=True, seed=5)
+    options = dict(lr=1e-2, stochastic_rounding=way != "dict", seed=5)
+    a, b = make(kind, whole, **options), make(kind, part, **options)
     for round_ in range(3):
         walk(a, whole, 2, 10 * round_)
         walk(b, part, 2, 10 * round_)
@@ -152,12 +153,8 @@ def test_another_order_of_memory(kind):
     assert_same_states(b, c, [q], [r])
 
 
-@pytest.mark.parametrize(
-    "target", ["AdamW", "AdamWBf16", "AdamW8bit", "AdamW8bitCompanded", "AdamW4bit"]
-)
-@pytest.mark.parametrize(
-    "source", ["AdamWBf16", "AdamW8bit", "AdamW8bitCompanded", "AdamW4bit"]
-)
+@pytest.mark.parametrize("target", ["AdamW", "AdamWBf16", "AdamW8bit", "AdamW8bitCompanded", "AdamW4bit"])
+@pytest.mark.parametrize("source", ["AdamWBf16", "AdamW8bit", "AdamW8bitCompanded", "AdamW4bit"])
 def test_between_formats(source, target):
     """The values are the codes' values exactly, or as near as the other format can be."""
     p = torch.randn(50, 100).requires_grad_()
@@ -222,10 +219,7 @@ def test_distributed_checkpoint(kind, tmp_path):
     """torch.distributed.checkpoint makes states by a step without gradients' values, and loads into
     those."""
     dcp = pytest.importorskip("torch.distributed.checkpoint")
-    from torch.distributed.checkpoint.state_dict import (
-        get_optimizer_state_dict,
-        set_optimizer_state_dict,
-    )
+    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 
     def model():
         return torch.nn.Sequential(torch.nn.Linear(90, 100), torch.nn.Linear(100, 7))
@@ -251,102 +245,58 @@ def test_distributed_checkpoint(kind, tmp_path):
 # --- torch's ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["AdamW", "AdamW8bit"])
-def test_a_dict_of_torchs_adamw(kind):
-    params = parameters(shapes=((50, 100), (9,)))
-    theirs = twin(params)
-    b = torch.optim.AdamW(theirs, lr=1e-2)
-    walk(b, theirs, 3)
-    a = make(kind, twin(theirs))
-    a.load_state_dict(b.state_dict())
-    ours = a.param_groups[0]["params"]
-    assert int(a.state[ours[0]]["step"]) == 3
-    assert same_bits(a.state[ours[1]]["exp_avg"], b.state[theirs[1]]["exp_avg"])
-    assert a.state[ours[0]]["exp_avg"].dtype is (torch.float32 if kind == "AdamW" else torch.uint8)
-    walk(a, ours, 2, 30)
-    walk(b, theirs, 2, 30)
-    for p, q in zip(ours, theirs):
-        torch.testing.assert_close(p, q, atol=1e-6 if kind == "AdamW" else 1e-2, rtol=1e-5)
-
-
-def test_torch_loads_ours():
-    ours = parameters()
-    a = mt.AdamW(ours, lr=1e-2)
-    walk(a, ours, 3)
-    theirs = twin(ours)
-    b = torch.optim.AdamW(theirs)
-    b.load_state_dict(copy.deepcopy(a.state_dict()))  # torch would share the tensors
-    walk(a, ours, 2, 5)
-    walk(b, theirs, 2, 5)
-    for p, q in zip(ours, theirs):
-        torch.testing.assert_close(p, q, atol=1e-6, rtol=1e-5)
-
-
-def test_a_dict_of_torchs_sgd():
-    theirs = parameters()
-    b = torch.optim.SGD(theirs, lr=0.1, momentum=0.9, dampening=0.5)
+@pytest.mark.parametrize("kind", ["AdamW", "AdamW8bit", "Adam", "SGD", "Adafactor", "RMSprop", "Adagrad"])
+def test_between_ours_and_torch(kind, device):
+    """A run goes on from the dict of either."""
+    theirs = parameters(device, shapes=((96, 33), (64, 129), (7,), (3, 40, 5)))
+    peer, plain = getattr(torch.optim, kind.replace("8bit", "")), kind != "AdamW8bit"
+    b = peer(theirs, **({"momentum": 0.9, "dampening": 0.5} if kind == "SGD" else {}))
     walk(b, theirs, 2)
     ours = twin(theirs)
-    a = mt.SGD(ours, lr=1.0)
-    a.load_state_dict(b.state_dict())
-    walk(a, ours, 2, 5)
-    walk(b, theirs, 2, 5)
-    for p, q in zip(ours, theirs):
-        torch.testing.assert_close(p, q, atol=1e-6, rtol=1e-5)
-    b = torch.optim.SGD(theirs, lr=0.1)  # without momentum it has no state
-    walk(b, theirs, 1)
-    a = mt.SGD(ours)
-    a.load_state_dict(b.state_dict())
-    walk(a, ours, 1)
+    a = make(kind, ours, lr=0.5)
+    a.load_state_dict(through_a_file(b.state_dict()))
+    state = a.state[ours[1]]
+    assert a.param_groups[0]["lr"] == b.defaults["lr"] and int(state["step"]) == (1 if kind == "SGD" else 2)
+    assert plain or state["exp_avg"].dtype is torch.uint8
+    back = twin(theirs)
+    c = peer(back)
+    with mt.portable_states(a):
+        c.load_state_dict(through_a_file(a.state_dict()))
+    for optimizer, own in ((a, ours), (b, theirs), (c, back)):
+        walk(optimizer, own, 2, 5)
+    for p, q, r in zip(ours, theirs, back):
+        assert not plain or same_bits(q, r)
+        torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6 if plain else 1e-2)
 
 
 # --- refusals --------------------------------------------------------------------------------------
 
 
-def _shape(state):
-    state["exp_avg"] = state["exp_avg"].flatten()[:-1]
-
-
-def _scales(state):
-    state["absmax2"] = state["absmax2"][:-1]
-
-
-def _lacking(state):
-    del state["exp_avg_sq"]
-
-
-def _lacking_scales(state):
-    del state["absmax1"]
-
-
-def _amsgrad(state):
-    state["max_exp_avg_sq"] = state["exp_avg_sq"]
-
-
-def _negative(state):
-    state["step"] = torch.tensor(-1)
-
-
 @pytest.mark.parametrize(
-    "harm, text",
+    "kind, harm, text",
     [
-        (_shape, "shape"),
-        (_scales, "scales"),
-        (_lacking, "has no exp_avg_sq"),
-        (_lacking_scales, "has no absmax1"),
-        (_amsgrad, "AMSGrad"),
-        (_negative, "-1 steps"),
+        ("AdamW8bit", lambda s: s.update(exp_avg=s["exp_avg"].flatten()[:-1]), "shape"),
+        ("AdamW8bit", lambda s: s.update(absmax2=s["absmax2"][:-1]), "scales"),
+        ("AdamW8bit", lambda s: s.pop("exp_avg_sq"), "has no exp_avg_sq"),
+        ("AdamW8bit", lambda s: s.pop("absmax1"), "has no absmax1"),
+        ("AdamW8bit", lambda s: s.update(max_exp_avg_sq=s["exp_avg_sq"]), "AMSGrad"),
+        ("AdamW8bit", lambda s: s.update(step=torch.tensor(-1)), "-1 steps"),
+        ("Adafactor", lambda s: s.pop("row_var"), "has no row_var"),
+        ("Adafactor", lambda s: s.update(col_var=torch.zeros(8)), r"shape \(8,\)"),
+        ("Adafactor", lambda s: s.update(step=torch.tensor(-1.0)), "has taken"),
+        ("AdEMAMix", lambda s: s.pop("exp_avg_slow"), "has no exp_avg_slow"),
+        ("LAMB", lambda s: s.update(exp_avg=torch.zeros(8)), r"shape \(8,\)"),
     ],
 )
-def test_a_damaged_dict_changes_nothing(harm, text):
+def test_a_damaged_dict_changes_nothing(kind, harm, text):
     params = parameters(shapes=((50, 100), (60, 100)))
-    a = mt.AdamW8bit(params)
+    a = make(kind, params)
     walk(a, params, 2)
     saved = copy.deepcopy(a.state_dict())
     saved["param_groups"][0]["lr"] = 77.0
-    state = {key: value["memopt"] for key, value in saved["state"][1].items()}
+    state = {key: value["memopt"] if isinstance(value, dict) else value for key, value in saved["state"][1].items()}
     harm(state)
-    saved["state"][1] = {key: {"memopt": value} for key, value in state.items()}
+    saved["state"][1] = {key: {"memopt": value} if kind == "AdamW8bit" else value for key, value in state.items()}
     before = snapshot(a, params)
     with pytest.raises(ValueError, match="parameter 1 of group 0.*" + text + "|" + text):
         a.load_state_dict(saved)

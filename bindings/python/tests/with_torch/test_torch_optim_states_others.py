@@ -5,14 +5,13 @@ from __future__ import annotations
 import io
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import memopt as core  # noqa: E402
-import memopt.torch as mt  # noqa: E402
-from memopt._abi import OptimizerKind, StateFormat  # noqa: E402
-from memopt.torch.optim import _format, _sharded  # noqa: E402
-from optim_support import make, parameters, same_bits, through_a_file, twin, walk  # noqa: E402
+import memopt as core
+import memopt.torch as mt
+from memopt._abi import OptimizerKind, StateFormat
+from memopt.torch.optim import _format, _load, _sharded
+from optim_support import assert_same_states, make, parameters, same_bits, through_a_file, twin, walk
 
 
 def peers_map(signed):
@@ -28,9 +27,7 @@ def bitsandbytes_state(p, block, signed=(True, False), nested=False, seed=0):
     blocks = -(-p.numel() // block)
     state = {}
     for i, s in enumerate(signed):
-        state["state%d" % (i + 1)] = torch.randint(
-            0, 256, p.shape, generator=generator, dtype=torch.uint8
-        )
+        state["state%d" % (i + 1)] = torch.randint(0, 256, p.shape, generator=generator, dtype=torch.uint8)
         state["qmap%d" % (i + 1)] = peers_map(s)
         state["absmax%d" % (i + 1)] = torch.rand(blocks, generator=generator)
     return {"step": 17, **({"__bnb_optimizer_quant_state__": state} if nested else state)}
@@ -40,9 +37,7 @@ def dict_of(states, **group):
     """A state dict of one group."""
     return {
         "state": dict(enumerate(states)),
-        "param_groups": [
-            {"lr": 0.25, "weight_decay": 0.5, **group, "params": [*range(len(states))]}
-        ],
+        "param_groups": [{"lr": 0.25, "weight_decay": 0.5, **group, "params": [*range(len(states))]}],
     }
 
 
@@ -123,12 +118,7 @@ def torchao_state(p, bits, seed=0):
             "scale": torch.rand(n // block, generator=generator),
         }
         if bits != "fp8":
-            moment.update(
-                qmap=peers_map(signed)
-                if bits == 8
-                else DYNAMIC4[signed],
-                signed=signed,
-            )
+            moment.update(qmap=peers_map(signed) if bits == 8 else DYNAMIC4[signed], signed=signed)
         state[key] = moment
     return state
 
@@ -151,9 +141,7 @@ def test_torchao_codes_are_kept(bits):
         assert same_bits(a.state[q][key], odd[key].float()), "32-bit beside codes stay exact"
         if bits == 8 or bits == 4 and i == 1:
             assert torch.equal(a.state[p][key], theirs["codes"])
-            assert torch.equal(
-                a.state[p]["%s%d" % ("absmax" if bits == 8 else "companded", i + 1)], theirs["scale"]
-            )
+            assert torch.equal(a.state[p]["%s%d" % ("absmax" if bits == 8 else "companded", i + 1)], theirs["scale"])
             continue
         # another curve: rounded once, to half of our widest step
         codes = theirs["codes"]
@@ -205,16 +193,16 @@ def test_forms_that_are_gone_and_shards():
     p, four = torch.zeros(6, 100), StateFormat.COMPANDED4
     bytes_ = torch.randint(0, 256, (300,), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
     state = {"exp_avg": bytes_, "exp_avg_sq": bytes_, "absmax1": torch.ones(5), "absmax2": torch.ones(5)}
-    kind, rows = OptimizerKind.ADAMW, _sharded._rows(p, p)
-    codes, scales = _sharded._whole_to_rows(state, 0, p, kind, four, four, "it")
-    moved = _sharded.from_rows(codes, scales, p, rows, True, four, "exp_avg", "it")
+    place, rows = _load.Place(OptimizerKind.ADAMW, four, p, "it"), _sharded._rows(p, p)
+    codes, scales = _sharded._whole_to_rows(state, 0, p, place, four)
+    moved = _sharded.from_rows(codes, scales, rows, 0, four, place)
     found = torch.empty(6, 100)
     _format.decode(found, moved[0], moved[1], four, True)
     exact = DYNAMIC4[True][torch.stack((bytes_ >> 4, bytes_ & 15), 1).flatten().long()].view(6, 100)
     assert (found - exact).abs().max() <= 0.135
     codes[:, 0] = 4  # as rows of dynamic codes were marked
     with pytest.raises(ValueError, match="of it is in rows of the format 4.*portable_states"):
-        _sharded.from_rows(codes, scales, p, rows, True, four, "exp_avg", "it")
+        _sharded.from_rows(codes, scales, rows, 0, four, place)
 
 
 def test_bitsandbytes_itself(device):
@@ -241,34 +229,41 @@ def test_bitsandbytes_itself(device):
         assert (p - q).abs().max() < 2e-3 and (p - q).abs().mean() < 6e-5
 
 
-@pytest.mark.parametrize("rule", ["AdamW8bit", "AdamW", "Lion8bit", "SGD8bit"])
-def test_bitsandbytes_loads_ours(rule, device):
-    """And goes on from there as we do."""
+@pytest.mark.parametrize("kind", [
+    "AdamW8bit", "AdamW", "Lion8bit", "SGD8bit", "AdEMAMix", "AdEMAMix8bit", "RMSprop", "RMSprop8bit", "Adagrad",
+    "Adagrad8bit", "LAMB", "LAMB8bit", "LARS", "LARS8bit",
+])  # fmt: skip
+def test_bitsandbytes_loads_ours(kind, device):
+    """And goes on from there as we do; codes and scales come back as they were; its own dict goes on here."""
     bnb = pytest.importorskip("bitsandbytes")
     ours = parameters(device, torch.float32, ((128, 256), (40,)))
-    a = make(rule, ours, lr=1e-4)
+    a = make(kind, ours, lr=1e-4)
     walk(a, ours, 5)
-    theirs = twin(ours)
-    momentum = {"momentum": 0.9} if rule == "SGD8bit" else {}
-    b = getattr(bnb.optim, rule)(theirs, lr=1.0, **momentum)
-    saved = mt.to_bitsandbytes(a)
-    b.load_state_dict(through_a_file(saved))
+    theirs, needed = twin(ours), {"momentum": 0.9} if kind[:3] in ("SGD", "LAR") else {}
+    b = getattr(bnb.optim, kind)(theirs, lr=1.0, **needed)
+    b.load_state_dict(through_a_file(mt.to_bitsandbytes(a)))
     found, name = b.state[theirs[0]], [k for k in a.state[ours[0]] if k != "step"][0]
-    assert same_bits(found["state1"], a.state[ours[0]][name]) and found["step"] == 5
-    if "8" in rule:
-        assert same_bits(found["absmax1"], a.state[ours[0]]["absmax1"])
-    try:
-        walk(b, theirs, 1, 50)
-    except NotImplementedError as error:
-        pytest.skip("bitsandbytes cannot step this here: %s" % error)
-    walk(a, ours, 1, 50)
-    for p, q in zip(ours, theirs):
-        assert (p - q).abs().mean() < 6e-5
-    c_params = twin(ours)
-    c = make(rule, c_params)
-    c.load_state_dict(saved)  # and we load it again
-    assert same_bits(c.state[c_params[0]][name], a.state[ours[0]][name])
-    assert c.param_groups[0]["lr"] == 1e-4
+    first = found["state1"][0] if kind.startswith("AdEMAMix") else found["state1"]
+    assert same_bits(first, a.state[ours[0]][name]) and found["step"] == 5
+    back = twin(ours)
+    c = make(kind, back, lr=1.0)
+    c.load_state_dict(b.state_dict())
+    assert_same_states(a, c, ours, back)
+    assert c.param_groups[0]["lr"] == 1e-4 and ("betas" in c.param_groups[0]) == ("betas" in c.defaults)
+    if not kind.startswith("LARS"):  # its own dicts do not tell it from SGD
+        own, last = twin(ours), twin(ours)
+        d, e = getattr(bnb.optim, kind)(own, lr=0.02, **needed), make(kind, last)
+        walk(d, own, 2)
+        e.load_state_dict(d.state_dict())
+        walk(e, last, 1, 9)
+        assert all(torch.isfinite(p).all() and not torch.equal(p, q) for p, q in zip(last, ours))
+    if kind in ("AdamW8bit", "AdamW", "Lion8bit", "SGD8bit"):
+        try:
+            walk(b, theirs, 1, 50)
+        except NotImplementedError as error:
+            pytest.skip("bitsandbytes cannot step this here: %s" % error)
+        walk(a, ours, 1, 50)
+        assert all((p - q).abs().mean() < 6e-5 for p, q in zip(ours, theirs))
 
 
 @pytest.mark.long
@@ -320,9 +315,7 @@ def test_torchao_tensors_without_a_step():
         exact.load_state_dict(a.state_dict())
         for key in ("exp_avg", "exp_avg_sq"):
             coarse = {OptimState8bit: 0.0, OptimStateFp8: 0.01}.get(cls, 0.135)  # of the largest
-            torch.testing.assert_close(
-                exact.state[p][key], state[key].dequantize(), atol=coarse, rtol=2.5e-7
-            )
+            torch.testing.assert_close(exact.state[p][key], state[key].dequantize(), atol=coarse, rtol=2.5e-7)
 
 
 def through_a_file_unsafe(value):

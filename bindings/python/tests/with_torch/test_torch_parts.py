@@ -8,21 +8,13 @@ import re
 import types
 
 import pytest
+import stubs
 import torch
 
-torch = pytest.importorskip("torch")
-import memopt.torch as mt  # noqa: E402
-from memopt.torch import (  # noqa: E402
-    _arguments,
-    _call_context,
-    _pluggable,
-    _storages,
-    amp,
-)
-from memopt.torch._live_bytes import LiveBytes  # noqa: E402
-from memopt.torch._moved import MOVED  # noqa: E402
-
-import stubs  # noqa: E402
+import memopt.torch as mt
+from memopt.torch import _arguments, _call_context, _pluggable, _storages, amp
+from memopt.torch._live_bytes import LiveBytes
+from memopt.torch._moved import MOVED
 
 # --- storages -------------------------------------------------------------------------------------
 

@@ -17,38 +17,34 @@ Betas = Tuple[Learning, Learning]
 
 class AdEMAMix(MemoptOptimizer):
     def __init__(
-        self, params: 'Params', lr: 'Learning' = ..., betas: 'Tuple[float, float, float]' = ...,
-        alpha: 'float' = ..., t_alpha: 'Optional[int]' = ..., t_beta3: 'Optional[int]' = ...,
-        eps: 'float' = ..., weight_decay: 'float' = ..., *, maximize: 'bool' = ...,
-        states: 'str' = ..., paged: 'bool' = ..., min_8bit_size: 'int' = ...,
+        self, params: 'Params', lr: 'Learning' = ..., betas: 'Tuple[float, float, float]' = ..., alpha: 'float' = ...,
+        t_alpha: 'Optional[int]' = ..., t_beta3: 'Optional[int]' = ..., eps: 'float' = ..., weight_decay: 'float' = ...,
+        *, maximize: 'bool' = ..., states: 'str' = ..., paged: 'bool' = ..., min_8bit_size: 'int' = ...,
         stochastic_rounding: 'bool' = ..., seed: 'int' = ...,
     ) -> None: ...
 
 class Adafactor(MemoptOptimizer):
     def __init__(
         self, params: 'Params', lr: 'Learning' = ..., beta2_decay: 'float' = ...,
-        eps: 'Tuple[Optional[float], float]' = ..., d: 'float' = ..., weight_decay: 'float' = ...,
-        *, foreach: 'Optional[bool]' = ..., maximize: 'bool' = ...,
-        stochastic_rounding: 'bool' = ..., seed: 'int' = ...,
+        eps: 'Tuple[Optional[float], float]' = ..., d: 'float' = ..., weight_decay: 'float' = ..., *,
+        foreach: 'Optional[bool]' = ..., maximize: 'bool' = ..., stochastic_rounding: 'bool' = ..., seed: 'int' = ...,
     ) -> None: ...
 
 class Adagrad(MemoptOptimizer):
     def __init__(
-        self, params: 'Params', lr: 'Learning' = ..., lr_decay: 'float' = ...,
-        weight_decay: 'float' = ..., initial_accumulator_value: 'float' = ..., eps: 'float' = ...,
-        *, maximize: 'bool' = ..., foreach: 'Optional[bool]' = ..., differentiable: 'bool' = ...,
-        fused: 'Optional[bool]' = ..., states: 'str' = ..., paged: 'bool' = ...,
-        min_8bit_size: 'int' = ..., stochastic_rounding: 'bool' = ..., seed: 'int' = ...,
-        split_weights: 'Union[bool, int]' = ...,
+        self, params: 'Params', lr: 'Learning' = ..., lr_decay: 'float' = ..., weight_decay: 'float' = ...,
+        initial_accumulator_value: 'float' = ..., eps: 'float' = ..., *, maximize: 'bool' = ...,
+        foreach: 'Optional[bool]' = ..., differentiable: 'bool' = ..., fused: 'Optional[bool]' = ...,
+        states: 'str' = ..., paged: 'bool' = ..., min_8bit_size: 'int' = ..., stochastic_rounding: 'bool' = ...,
+        seed: 'int' = ..., split_weights: 'Union[bool, int]' = ...,
     ) -> None: ...
 
 class Adam(MemoptOptimizer):
     def __init__(
         self, params: 'Params', lr: 'Learning' = ..., betas: 'Betas' = ..., eps: 'float' = ...,
-        weight_decay: 'float' = ..., amsgrad: 'bool' = ..., *, maximize: 'bool' = ...,
-        foreach: 'Optional[bool]' = ..., capturable: 'bool' = ..., differentiable: 'bool' = ...,
-        fused: 'Optional[bool]' = ..., states: 'str' = ..., paged: 'bool' = ...,
-        min_8bit_size: 'int' = ..., stochastic_rounding: 'bool' = ..., seed: 'int' = ...,
+        weight_decay: 'float' = ..., amsgrad: 'bool' = ..., *, maximize: 'bool' = ..., foreach: 'Optional[bool]' = ...,
+        capturable: 'bool' = ..., differentiable: 'bool' = ..., fused: 'Optional[bool]' = ..., states: 'str' = ...,
+        paged: 'bool' = ..., min_8bit_size: 'int' = ..., stochastic_rounding: 'bool' = ..., seed: 'int' = ...,
         split_weights: 'Union[bool, int]' = ...,
     ) -> None: ...
 
@@ -57,10 +53,9 @@ class Adam8bit(Adam): ...
 class AdamW(MemoptOptimizer):
     def __init__(
         self, params: 'Params', lr: 'Learning' = ..., betas: 'Betas' = ..., eps: 'float' = ...,
-        weight_decay: 'float' = ..., amsgrad: 'bool' = ..., *, maximize: 'bool' = ...,
-        foreach: 'Optional[bool]' = ..., capturable: 'bool' = ..., differentiable: 'bool' = ...,
-        fused: 'Optional[bool]' = ..., states: 'str' = ..., paged: 'bool' = ...,
-        min_8bit_size: 'int' = ..., stochastic_rounding: 'bool' = ..., seed: 'int' = ...,
+        weight_decay: 'float' = ..., amsgrad: 'bool' = ..., *, maximize: 'bool' = ..., foreach: 'Optional[bool]' = ...,
+        capturable: 'bool' = ..., differentiable: 'bool' = ..., fused: 'Optional[bool]' = ..., states: 'str' = ...,
+        paged: 'bool' = ..., min_8bit_size: 'int' = ..., stochastic_rounding: 'bool' = ..., seed: 'int' = ...,
         split_weights: 'Union[bool, int]' = ...,
     ) -> None: ...
 
@@ -73,50 +68,45 @@ class AdamW8bitCompanded(AdamW): ...
 class AdamWScheduleFree(MemoptOptimizer):
     def __init__(
         self, params: 'Params', lr: 'Learning' = ..., betas: 'Betas' = ..., eps: 'float' = ...,
-        weight_decay: 'float' = ..., warmup_steps: 'int' = ..., r: 'float' = ...,
-        weight_lr_power: 'float' = ..., foreach: 'Optional[bool]' = ..., *, maximize: 'bool' = ...,
-        min_8bit_size: 'int' = ..., stochastic_rounding: 'bool' = ..., seed: 'int' = ...,
+        weight_decay: 'float' = ..., warmup_steps: 'int' = ..., r: 'float' = ..., weight_lr_power: 'float' = ...,
+        foreach: 'Optional[bool]' = ..., *, maximize: 'bool' = ..., min_8bit_size: 'int' = ...,
+        stochastic_rounding: 'bool' = ..., seed: 'int' = ...,
     ) -> None: ...
     def train(self) -> None: ...
     def eval(self) -> None: ...
 
 class LAMB(MemoptOptimizer):
     def __init__(
-        self, params: 'Params', lr: 'Learning' = ..., bias_correction: 'bool' = ...,
-        betas: 'Betas' = ..., eps: 'float' = ..., weight_decay: 'float' = ...,
-        amsgrad: 'bool' = ..., adam_w_mode: 'bool' = ..., *, max_unorm: 'float' = ...,
-        trust_clip: 'bool' = ..., maximize: 'bool' = ..., states: 'str' = ...,
+        self, params: 'Params', lr: 'Learning' = ..., bias_correction: 'bool' = ..., betas: 'Betas' = ...,
+        eps: 'float' = ..., weight_decay: 'float' = ..., amsgrad: 'bool' = ..., adam_w_mode: 'bool' = ..., *,
+        max_unorm: 'float' = ..., trust_clip: 'bool' = ..., maximize: 'bool' = ..., states: 'str' = ...,
         min_8bit_size: 'int' = ..., stochastic_rounding: 'bool' = ..., seed: 'int' = ...,
     ) -> None: ...
 
 class LARS(MemoptOptimizer):
     def __init__(
-        self, params: 'Params', lr: 'Learning' = ..., momentum: 'float' = ...,
-        dampening: 'float' = ..., weight_decay: 'float' = ..., nesterov: 'bool' = ..., *,
-        max_unorm: 'float' = ..., trust_clip: 'bool' = ..., maximize: 'bool' = ...,
-        states: 'str' = ..., min_8bit_size: 'int' = ..., stochastic_rounding: 'bool' = ...,
+        self, params: 'Params', lr: 'Learning' = ..., momentum: 'float' = ..., dampening: 'float' = ...,
+        weight_decay: 'float' = ..., nesterov: 'bool' = ..., *, max_unorm: 'float' = ..., trust_clip: 'bool' = ...,
+        maximize: 'bool' = ..., states: 'str' = ..., min_8bit_size: 'int' = ..., stochastic_rounding: 'bool' = ...,
         seed: 'int' = ...,
     ) -> None: ...
 
 class Lion(MemoptOptimizer):
     def __init__(
-        self, params: 'Params', lr: 'Learning' = ..., betas: 'Betas' = ...,
-        weight_decay: 'float' = ..., *, maximize: 'bool' = ..., foreach: 'Optional[bool]' = ...,
-        capturable: 'bool' = ..., differentiable: 'bool' = ..., fused: 'Optional[bool]' = ...,
-        states: 'str' = ..., paged: 'bool' = ..., min_8bit_size: 'int' = ...,
-        stochastic_rounding: 'bool' = ..., seed: 'int' = ...,
-        split_weights: 'Union[bool, int]' = ...,
+        self, params: 'Params', lr: 'Learning' = ..., betas: 'Betas' = ..., weight_decay: 'float' = ..., *,
+        maximize: 'bool' = ..., foreach: 'Optional[bool]' = ..., capturable: 'bool' = ..., differentiable: 'bool' = ...,
+        fused: 'Optional[bool]' = ..., states: 'str' = ..., paged: 'bool' = ..., min_8bit_size: 'int' = ...,
+        stochastic_rounding: 'bool' = ..., seed: 'int' = ..., split_weights: 'Union[bool, int]' = ...,
     ) -> None: ...
 
 class Lion8bit(Lion): ...
 
 class Muon(MemoptOptimizer):
     def __init__(
-        self, params: 'Params', lr: 'Learning' = ..., weight_decay: 'float' = ...,
-        momentum: 'float' = ..., nesterov: 'bool' = ...,
-        ns_coefficients: 'Tuple[float, float, float]' = ..., eps: 'float' = ...,
-        ns_steps: 'int' = ..., adjust_lr_fn: 'Optional[str]' = ..., *, states: 'str' = ...,
-        min_8bit_size: 'int' = ..., stochastic_rounding: 'bool' = ..., seed: 'int' = ...,
+        self, params: 'Params', lr: 'Learning' = ..., weight_decay: 'float' = ..., momentum: 'float' = ...,
+        nesterov: 'bool' = ..., ns_coefficients: 'Tuple[float, float, float]' = ..., eps: 'float' = ...,
+        ns_steps: 'int' = ..., adjust_lr_fn: 'Optional[str]' = ..., *, states: 'str' = ..., min_8bit_size: 'int' = ...,
+        stochastic_rounding: 'bool' = ..., seed: 'int' = ...,
     ) -> None: ...
 
 class Muon8bit(Muon): ...
@@ -124,19 +114,17 @@ class Muon8bit(Muon): ...
 class RMSprop(MemoptOptimizer):
     def __init__(
         self, params: 'Params', lr: 'Learning' = ..., alpha: 'float' = ..., eps: 'float' = ...,
-        weight_decay: 'float' = ..., momentum: 'float' = ..., centered: 'bool' = ..., *,
-        maximize: 'bool' = ..., foreach: 'Optional[bool]' = ..., capturable: 'bool' = ...,
-        differentiable: 'bool' = ..., states: 'str' = ..., paged: 'bool' = ...,
-        min_8bit_size: 'int' = ..., stochastic_rounding: 'bool' = ..., seed: 'int' = ...,
+        weight_decay: 'float' = ..., momentum: 'float' = ..., centered: 'bool' = ..., *, maximize: 'bool' = ...,
+        foreach: 'Optional[bool]' = ..., capturable: 'bool' = ..., differentiable: 'bool' = ..., states: 'str' = ...,
+        paged: 'bool' = ..., min_8bit_size: 'int' = ..., stochastic_rounding: 'bool' = ..., seed: 'int' = ...,
         split_weights: 'Union[bool, int]' = ...,
     ) -> None: ...
 
 class SGD(MemoptOptimizer):
     def __init__(
-        self, params: 'Params', lr: 'Learning' = ..., momentum: 'float' = ...,
-        dampening: 'float' = ..., weight_decay: 'float' = ..., nesterov: 'bool' = ..., *,
-        maximize: 'bool' = ..., foreach: 'Optional[bool]' = ..., differentiable: 'bool' = ...,
-        fused: 'Optional[bool]' = ..., states: 'str' = ..., paged: 'bool' = ...,
+        self, params: 'Params', lr: 'Learning' = ..., momentum: 'float' = ..., dampening: 'float' = ...,
+        weight_decay: 'float' = ..., nesterov: 'bool' = ..., *, maximize: 'bool' = ..., foreach: 'Optional[bool]' = ...,
+        differentiable: 'bool' = ..., fused: 'Optional[bool]' = ..., states: 'str' = ..., paged: 'bool' = ...,
         min_8bit_size: 'int' = ..., stochastic_rounding: 'bool' = ..., seed: 'int' = ...,
         split_weights: 'Union[bool, int]' = ...,
     ) -> None: ...

@@ -14,7 +14,7 @@ from ..._abi import OptimizerKind, StateFormat
 from ...groups import VALUES
 from . import _format, _layout, _load, _options, _other_rules, _page_memory, _sharded
 from ._binding import Binding, Key, Slot
-from ._facts import Facts
+from ._facts import Facts, loss_of
 from ._keep import kept, settle
 
 Params = Union[Iterable[torch.Tensor], Iterable[Dict[str, Any]], Iterable[Tuple[str, torch.Tensor]]]
@@ -156,10 +156,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
         `closure` reevaluates the model and returns the loss. A GradScaler's scale and verdict are
         read on the device.
         """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         params = [p for group in self.param_groups for p in group["params"]]
         facts = Facts(getattr(self, "grad_scale", None), getattr(self, "found_inf", None))
         self._step(params, [p.grad for p in params], facts)
@@ -316,13 +313,17 @@ class MemoptOptimizer(torch.optim.Optimizer):
         types = (torch.uint8, torch.float32, _format.FLOATS.get(self._states))
         if _lies_as_bound(state, tensors, types, dense, len(_format.MOMENTS[self._kind])):
             return state
-        saved = _load.read(state, self._kind, self._states, dense, name)
+        saved = self._place(dense, name).read(state)
         assert saved is not None
         converted = _load.convert(saved, self._kind, self._states, home, True)
         one.made[one.parameter] = _page_memory.moved(converted, home, dense)
         return one.made[one.parameter]
 
     # --- states ---
+
+    def _place(self, memory: torch.Tensor, name: str) -> _load.Place:
+        """For what a state is read."""
+        return _load.Place(self._kind, self._states, memory, name)
 
     def __getstate__(self) -> Dict[str, Any]:
         kept_ = {"_states": self._states, "_page_bytes": self._page_bytes}
@@ -347,7 +348,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
         flattened = any(_layout.is_flattened(p) for g in self.param_groups for p in g["params"])
         decode = self._portable > 0 or flattened
         own = self.state
-        presented = _sharded.presented(self, self._kind, self._states, decode)
+        presented = _sharded.presented(self, self._place, decode)
         self.state = defaultdict(dict, presented)
         try:
             return super().state_dict()
@@ -369,7 +370,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
             if result is not None:
                 state_dict = result
         saved_groups = deepcopy(state_dict["param_groups"])
-        _check_counts(self.param_groups, saved_groups)
+        check_counts(self.param_groups, saved_groups)
         for number, group in enumerate(saved_groups):
             self._check_saved_group(group, number)
         groups = [_load.group_values(s, own) for s, own in zip(saved_groups, self.param_groups)]
@@ -406,17 +407,17 @@ class MemoptOptimizer(torch.optim.Optimizer):
                 continue
             parameter, group, name = place_of[number]
             memory = _layout.local(parameter)
-            value = _format.opened(value)
-            value = _sharded.localized(value, parameter, self._kind, self._states, name)
-            one = _load.read(value, self._kind, self._states, memory, name)
-            if one is None and _load.is_count(value, self._kind):
+            place = self._place(memory, name)
+            value = _sharded.localized(_format.opened(value), parameter, place)
+            one = place.read(value)
+            if one is None and self._kind is OptimizerKind.SGD and isinstance(value.get("step"), torch.Tensor):
                 state[parameter] = {"step": _format.step_tensor(_format.steps_taken(value["step"]), memory.device)}
             if one is not None and (memory.numel() or _layout.is_sharded(parameter)):
                 _layout.check_parameter(memory, name, later=self._sink is not None)
                 read.append(_load.Found(parameter, group, one))
             split = _format.split_bytes(group, memory)
-            residual = _sharded.residual(value, parameter, name) if split else None
-            if residual is not None:
+            if split and value.get(_format.RESIDUAL) is not None:
+                residual = _sharded.piece(value[_format.RESIDUAL], parameter, parameter.shape, _format.RESIDUAL, name)
                 residuals[parameter] = _format.sized_residual(residual, split)
         return state, read, residuals
 
@@ -492,7 +493,7 @@ def _lies_as_bound(
     return dense.is_contiguous() and "order" not in state and all(m.is_contiguous() for m in tensors[1 : 1 + moments])
 
 
-def _check_counts(groups: List[Dict[str, Any]], saved: List[Dict[str, Any]]) -> None:
+def check_counts(groups: List[Dict[str, Any]], saved: List[Dict[str, Any]]) -> None:
     if len(groups) != len(saved):
         raise ValueError("loaded state dict has a different number of parameter groups")
     if any(len(own["params"]) != len(theirs["params"]) for own, theirs in zip(groups, saved)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, List, NamedTuple, Optional
+from typing import Any, Callable, List, NamedTuple, Optional
 
 import torch
 
@@ -19,6 +19,14 @@ class Facts(NamedTuple):
     found_inf: Optional[torch.Tensor] = None  # not 0: nothing changes
     square_sum: Optional[torch.Tensor] = None  # of all gradients; if not finite, nothing changes
     max_norm: float = 0.0  # clip by square_sum
+
+
+def loss_of(closure: Optional[Callable[[], Any]]) -> Any:
+    """What a step's closure gives, which makes gradients."""
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()
 
 
 def on_host(value: Any) -> Optional[torch.Tensor]:

@@ -13,10 +13,10 @@ import torch
 from ...offload import Disk
 from ...sizes import Size
 from . import _keep, _layout
-from ._base import MemoptOptimizer, Params
+from ._base import Loading, MemoptOptimizer, Params, check_counts
 from ._disk_pieces import MASTER
 from ._disk_steps import OnDisk
-from ._facts import Facts, is_skipped, on_host
+from ._facts import Facts, is_skipped, loss_of, on_host
 from ._masters import Masters, copy_values
 from ._options import number
 from ._rules import AdamW8bit
@@ -136,10 +136,7 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
 
         `closure` reevaluates the model and returns the loss.
         """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         self._masters.follow()
         facts = Facts(getattr(self, "grad_scale", None), getattr(self, "found_inf", None), None, self._max_norm)
         self._step(self._masters.gradients(), facts, None)
@@ -208,13 +205,9 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
 
     def _numbered(self, groups: List[Dict[str, Any]]) -> Dict[torch.Tensor, Tuple[Any, str]]:
         """The number in a state dict, and the name, of each parameter."""
-        if [len(g["params"]) for g in groups] != [len(g["params"]) for g in self.param_groups]:
-            raise ValueError("loaded state dict has other parameter groups than the optimizer")
-        found: Dict[torch.Tensor, Tuple[Any, str]] = {}
-        for g, (own, saved) in enumerate(zip(self.param_groups, groups)):
-            for i, (p, number_) in enumerate(zip(own["params"], saved["params"])):
-                found.setdefault(p, (number_, _layout.name_of(own, g, i)))
-        return found
+        check_counts(self.param_groups, groups)
+        places = Loading({}, groups, self.param_groups).places()
+        return {p: (number_, name) for number_, (p, _, name) in places.items()}
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:

@@ -17,10 +17,10 @@ from ._format import Kind
 
 #: Where bitsandbytes puts a parameter's states in a dict.
 NESTED = "__bnb_optimizer_quant_state__"
-
-
 #: Sizes of blocks in dicts, the formats' own first where several fit.
 _SIZES = (256, 128, 32, 64, 512, 1024, 2048, 4096)
+#: Parts of torchao's moments.
+_PARTS = ("codes", "scale", "qmap")
 #: The dynamic 4-bit map of torchao, with signs; without signs it is the companded one.
 _DYNAMIC4 = (0.0, 0.0055, 0.0325, 0.0775, 0.2125, 0.4375, 0.6625, 0.8875, 1.0)
 
@@ -70,154 +70,117 @@ class Found(NamedTuple):
 # --- reading ---------------------------------------------------------------------------------------
 
 
-def read(state: Mapping[str, Any], kind: Kind, own: StateFormat, parameter: torch.Tensor, name: str) -> Optional[Saved]:
-    """The state of a parameter; None where there is none. ValueError if it does not fit."""
-    if NESTED in state:
-        state = {**state, **state[NESTED]}
-    _other_rules.check_state(state, kind, name)
-    names = _format.MOMENTS[kind]
-    if "max_exp_avg_sq" in state:
-        raise ValueError("the state of %s is AMSGrad's, which is not supported" % name)
-    if "state1" in state:
-        moments = [_bitsandbytes(state, i + 1, parameter, name) for i in range(len(names))]
-    else:
-        if all(state.get(key) is None for key in names):
+class Place(NamedTuple):
+    """For what a state is read: an optimizer's rule and format, the memory of a parameter, and its name."""
+
+    kind: Kind
+    own: StateFormat
+    parameter: torch.Tensor
+    name: str
+
+    def read(self, state: Mapping[str, Any]) -> Optional[Saved]:
+        """The state of the parameter; None where there is none. ValueError if it does not fit."""
+        if NESTED in state:
+            state = {**state, **state[NESTED]}
+        _other_rules.check_state(state, self.kind, self.name)
+        if "max_exp_avg_sq" in state:
+            raise ValueError("the state of %s is AMSGrad's, which is not supported" % self.name)
+        keys, theirs = _format.MOMENTS[self.kind], "state1" in state  # as bitsandbytes names them
+        keys = tuple("state%d" % (i + 1) for i in range(len(keys))) if theirs else keys
+        missing = [key for key in keys if state.get(key) is None]
+        if len(missing) == len(keys) and not theirs:
             return None
-        missing = [key for key in names if state.get(key) is None]
         if missing:
-            raise _lacking(name, missing[0])
-        moments = [moment(state, i, kind, own, parameter, name) for i in range(len(names))]
-    steps = int(state["step"]) if state.get("step") is not None else 1
-    negative = steps < 0 and kind not in (OptimizerKind.SGD, _format.OwnKind.LARS)  # NOT_BEGUN
-    if negative or _format.steps_taken(steps) >= 1 << 53:
-        raise ValueError("the state of %s has taken %d steps" % (name, steps))
-    return Saved(steps, moments)
+            raise ValueError(
+                "the state of %s has no %s: it is incomplete, or of another rule" % (self.name, missing[0])
+            )
+        moments = [self.moment(state, i, key) for i, key in enumerate(keys)]
+        steps = int(state["step"]) if state.get("step") is not None else 1
+        negative = steps < 0 and self.kind not in (OptimizerKind.SGD, _format.OwnKind.LARS)  # NOT_BEGUN
+        if negative or _format.steps_taken(steps) >= 1 << 53:
+            raise ValueError("the state of %s has taken %d steps" % (self.name, steps))
+        return Saved(steps, moments)
 
+    def moment(self, state: Mapping[str, Any], index: int, what: str) -> Moment:
+        """A moment as this package, torch, torchao (tensors of its own classes, or dicts) or bitsandbytes saves
+        it."""
+        value: Any = _layout.local(state[what]) if isinstance(state[what], torch.Tensor) else state[what]
+        parts = value if isinstance(value, Mapping) else {k: getattr(value, k, None) for k in _PARTS}
+        codes, scales, map_ = map(parts.get, _PARTS)
+        if codes is not None and scales is not None:
+            format_ = StateFormat.BITS8 if map_ is not None and map_.numel() == 256 else None
+            return self._codes(what, format_, codes, scales, _e4m3() if map_ is None else map_)
+        if not isinstance(value, torch.Tensor) or value.dtype is not torch.uint8:
+            return self._floats(what, value)
+        if what == "state%d" % (index + 1):
+            scales, map_ = (state.get("%s%d" % (key, index + 1)) for key in ("absmax", "qmap"))
+            if scales is None or map_ is None:
+                raise ValueError(
+                    "the state of %s has codes without absmax%d and qmap%d, of which only the block-wise"
+                    " form is known" % (self.name, index + 1, index + 1)
+                )
+            return self._codes(what, StateFormat.BITS8, value, scales, map_)
+        return self._own_codes(what, state, index, value)
 
-def is_count(state: Mapping[str, Any], kind: Kind) -> bool:
-    """Whether it is the state of SGD without momentum that rounds stochastically."""
-    return kind is OptimizerKind.SGD and isinstance(state.get("step"), torch.Tensor)
+    def _own_codes(self, what: str, state: Mapping[str, Any], index: int, value: torch.Tensor) -> Codes:
+        key, signed = _format.scale_of(state, index), _format.is_signed(self.kind, index)
+        if key is None:
+            raise ValueError("the state of %s has no absmax%d" % (self.name, index + 1))
+        format_: Optional[StateFormat] = _format.of(dict(state), self.kind, self.parameter.numel(), self.own)
+        if key.startswith("scale"):
+            format_, map_ = None, _e4m3()
+        elif format_ is StateFormat.BITS8 and value.numel() < self.parameter.numel():
+            format_, map_ = None, _dynamic4(signed)
+        else:
+            assert format_ is not None
+            map_ = _format.values(format_, signed)
+        order = state["order"].tolist() if "order" in state else None
+        return self._codes(what, format_, value, state[key], map_, order)
 
-
-def _lacking(name: str, key: str) -> ValueError:
-    return ValueError("the state of %s has no %s: it is incomplete, or of another rule" % (name, key))
-
-
-def _fail(name: str, what: str, got: Any, parameter: torch.Tensor) -> ValueError:
-    return ValueError(
-        "the loaded %s of %s has %s, which does not fit the parameter's shape %s"
-        % (what, name, got, tuple(parameter.shape))
-    )
-
-
-def _codes(
-    format_: Optional[StateFormat],
-    codes: torch.Tensor,
-    scales: torch.Tensor,
-    map_: torch.Tensor,
-    order: Optional[Sequence[int]],
-    parameter: torch.Tensor,
-    what: str,
-    name: str,
-) -> Codes:
-    count, pairs = parameter.numel(), len(map_) == 16
-    if pairs:
-        good = codes.numel() == (count + 1) // 2
-        strides = tuple(order) if order is not None else _contiguous(parameter.shape)
-    else:
-        good = codes.shape == parameter.shape
-        if not _layout.is_dense(codes):
+    def _codes(
+        self,
+        what: str,
+        format_: Optional[StateFormat],
+        codes: torch.Tensor,
+        scales: torch.Tensor,
+        map_: torch.Tensor,
+        order: Optional[Sequence[int]] = None,
+    ) -> Codes:
+        shape, pairs = self.parameter.shape, len(map_) == 16
+        if not pairs and not _layout.is_dense(codes):
             codes = codes.contiguous()
-        strides = codes.stride()
-    if not good:
-        raise _fail(name, what, "shape %s" % (tuple(codes.shape),), parameter)
-    block = block_of(count, scales.numel(), 128 if pairs else 256)
-    if scales.dim() != 1 or not block:
-        raise _fail(name, what, "%d scales" % scales.numel(), parameter)
-    flat = _layout.flat(codes.view(torch.uint8))
-    return Codes(format_, pairs, flat, scales, map_, block, strides)
+        if codes.numel() != (shape.numel() + 1) // 2 if pairs else codes.shape != shape:
+            raise self._misfit(what, "shape %s" % (tuple(codes.shape),))
+        strides = codes.stride() if not pairs else order or torch.empty(shape, device="meta").stride()
+        # Only elements that are one block together leave a choice of its size.
+        sizes = (128 if pairs else 256, *_SIZES)
+        block = next((s for s in sizes if -(-shape.numel() // s) == scales.numel()), 0)
+        if scales.dim() != 1 or not block:
+            raise self._misfit(what, "%d scales" % scales.numel())
+        return Codes(format_, pairs, _layout.flat(codes.view(torch.uint8)), scales, map_, block, tuple(strides))
 
+    def _floats(self, what: str, value: Any) -> torch.Tensor:
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+            raise ValueError("the loaded %s of %s is %r" % (what, self.name, type(value).__name__))
+        if value.shape != self.parameter.shape:
+            raise self._misfit(what, "shape %s" % (tuple(value.shape),))
+        return value
 
-def block_of(count: int, scales: int, own: int) -> int:
-    """The size of the blocks of which `count` elements have so many scales: `own` if it fits, 0 if
-    none does. Only elements that are one block together leave a choice."""
-    return next((s for s in (own, *_SIZES) if -(-count // s) == scales), 0)
+    def _misfit(self, what: str, got: str) -> ValueError:
+        return ValueError(
+            "the loaded %s of %s has %s, which does not fit the parameter's shape %s"
+            % (what, self.name, got, tuple(self.parameter.shape))
+        )
 
 
 def _e4m3() -> torch.Tensor:
     return torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
 
 
-def _contiguous(shape: torch.Size) -> Tuple[int, ...]:
-    return torch.empty(shape, device="meta").stride()
-
-
-def _floats(value: Any, what: str, parameter: torch.Tensor, name: str) -> torch.Tensor:
-    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
-        raise ValueError("the loaded %s of %s is %r" % (what, name, type(value).__name__))
-    if value.shape != parameter.shape:
-        raise _fail(name, what, "shape %s" % (tuple(value.shape),), parameter)
-    return value
-
-
-def moment(
-    state: Mapping[str, Any], index: int, kind: Kind, own: StateFormat, parameter: torch.Tensor, name: str
-) -> Moment:
-    """A moment as this package, torch or torchao saves it."""
-    what = _format.MOMENTS[kind][index]
-    value = _layout.local(state[what]) if isinstance(state[what], torch.Tensor) else state[what]
-    parts = [_part(value, key) for key in ("codes", "scale", "qmap")]
-    if parts[0] is not None and parts[1] is not None:
-        return _torchao(parts, what, parameter, name)
-    if not isinstance(value, torch.Tensor) or value.dtype is not torch.uint8:
-        return _floats(value, what, parameter, name)
-    order = state["order"].tolist() if "order" in state else None
-    key, signed = _format.scale_of(state, index), _format.is_signed(kind, index)
-    if key is None:
-        raise ValueError("the state of %s has no absmax%d" % (name, index + 1))
-    format_: Optional[StateFormat] = _format.of(dict(state), kind, parameter.numel(), own)
-    if key.startswith("scale"):
-        format_, map_ = None, _e4m3()
-    elif format_ is StateFormat.BITS8 and value.numel() < parameter.numel():
-        format_, map_ = None, _dynamic4(signed)
-    else:
-        assert format_ is not None
-        map_ = _format.values(format_, signed)
-    return _codes(format_, value, state[key], map_, order, parameter, what, name)
-
-
 def _dynamic4(signed: bool) -> torch.Tensor:
     if not signed:
         return _format.values(StateFormat.COMPANDED4, False)
     return torch.tensor([-x for x in _DYNAMIC4[7:0:-1]] + list(_DYNAMIC4))
-
-
-def _part(value: Any, key: str) -> Any:
-    """A part of torchao's states, which are tensors of its own classes, or dicts."""
-    return value.get(key) if isinstance(value, Mapping) else getattr(value, key, None)
-
-
-def _torchao(parts: List[Any], what: str, parameter: torch.Tensor, name: str) -> Codes:
-    codes, scales, map_ = parts
-    format_ = StateFormat.BITS8 if map_ is not None and map_.numel() == 256 else None
-    map_ = _e4m3() if map_ is None else map_
-    return _codes(format_, codes, scales, map_, None, parameter, what, name)
-
-
-def _bitsandbytes(state: Mapping[str, Any], number: int, parameter: torch.Tensor, name: str) -> Moment:
-    what = "state%d" % number
-    value = state.get(what)
-    if value is None:
-        raise _lacking(name, what)
-    if value.dtype is not torch.uint8:
-        return _floats(value, what, parameter, name)
-    scales, map_ = state.get("absmax%d" % number), state.get("qmap%d" % number)
-    if scales is None or map_ is None:
-        raise ValueError(
-            "the state of %s has codes without absmax%d and qmap%d, of which only the block-wise"
-            " form is known" % (name, number, number)
-        )
-    return _codes(StateFormat.BITS8, value, scales, map_, None, parameter, what, name)
 
 
 # --- converting ------------------------------------------------------------------------------------
@@ -239,7 +202,8 @@ def convert(saved: Saved, kind: Kind, format_: StateFormat, parameter: torch.Ten
         _pair(m, format_, parameter, _format.is_signed(kind, i), as_it_is, saved.lent)
         for i, m in enumerate(saved.moments)
     ]
-    if any(pair is None for pair in pairs) and not _is_rounded(saved, format_, as_it_is):
+    wide = any(isinstance(m, torch.Tensor) and m.dtype is torch.float32 for m in saved.moments)
+    if any(pair is None for pair in pairs) and (format_ is not StateFormat.BF16 or as_it_is and wide):
         format_ = StateFormat.F32
     state = {"step": _format.step_tensor(saved.steps, parameter.device)}
     names = _format.MOMENTS[kind]
@@ -257,12 +221,6 @@ def convert(saved: Saved, kind: Kind, format_: StateFormat, parameter: torch.Ten
     return _format.with_order(state, parameter, format_)
 
 
-def _is_rounded(saved: Saved, format_: StateFormat, as_it_is: bool) -> bool:
-    """Whether the moments are kept in 16 bits."""
-    wide = any(isinstance(m, torch.Tensor) and m.dtype is torch.float32 for m in saved.moments)
-    return format_ is StateFormat.BF16 and not (as_it_is and wide)
-
-
 def _values(moment: Moment, parameter: torch.Tensor) -> torch.Tensor:
     return moment.floats(parameter.shape) if isinstance(moment, Codes) else moment
 
@@ -274,9 +232,11 @@ def _pair(
     if format_ in _format.FLOATS:
         return None
     if isinstance(moment, Codes):
+        own = torch.empty_like(parameter, device="meta").stride()
+        in_order = all(a == b for a, b, size in zip(own, moment.strides, parameter.shape) if size != 1)
         same = moment.format is format_
         narrow = moment.pairs and format_ is _format.PAIRS  # all have the same second moments
-        if _same_strides(moment, parameter) and (same or narrow):
+        if in_order and (same or narrow):
             kept = _kept(moment, format_, parameter, signed, lent)
             if kept is not None or same:
                 return kept
@@ -293,11 +253,6 @@ def _lies_as(values: torch.Tensor, parameter: torch.Tensor, dtype: torch.dtype) 
         and _layout.is_dense(values)
         and _layout.same_order(values, parameter)
     )
-
-
-def _same_strides(moment: Codes, parameter: torch.Tensor) -> bool:
-    own = torch.empty_like(parameter, device="meta").stride()
-    return all(a == b for a, b, size in zip(own, moment.strides, parameter.shape) if size != 1)
 
 
 def _kept(

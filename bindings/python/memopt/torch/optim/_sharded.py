@@ -22,13 +22,13 @@ moments have one shape in every layout.
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
 import torch
 
 from ..._abi import OptimizerKind, StateFormat
 from . import _format, _layout, _load
-from ._format import Kind
+from ._load import Place
 
 _TAGS = {StateFormat.BITS8: 8, StateFormat.COMPANDED: 2, StateFormat.COMPANDED4: 3}
 _FORMATS = {tag: format_ for format_, tag in _TAGS.items()}
@@ -106,15 +106,13 @@ def check_placements(parameter: torch.Tensor, other: torch.Tensor, name: str) ->
 # --- writing ---------------------------------------------------------------------------------------
 
 
-def present(
-    state: _format.State, parameter: torch.Tensor, kind: Kind, own: StateFormat, name: str, decode: bool
-) -> _format.State:
+def _present(state: _format.State, parameter: torch.Tensor, place: Place, decode: bool) -> _format.State:
     """A parameter's state as state dicts hold it."""
-    memory = _layout.local(parameter)
+    kind, own, memory, name = place
     if not state or any(key not in state for key in _format.MOMENTS[kind]):
         return state
     if decode:
-        saved = _load.read(state, kind, own, memory, name)
+        saved = place.read(state)
         assert saved is not None
         state = _load.convert(saved, kind, StateFormat.F32, _layout.dense(memory), True)
     if not _layout.is_sharded(parameter):
@@ -134,14 +132,6 @@ def present(
         for key, value in ((moment, codes), (scale, scales)):
             result[key] = of_shape(value, parameter, torch.Size((rows.total, value.shape[1] * rows.pieces)), True)
     return result
-
-
-def residual(state: Any, parameter: torch.Tensor, name: str) -> Optional[torch.Tensor]:
-    """The residual that a state dict holds of a parameter, of what this process has of it."""
-    value = state.get(_format.RESIDUAL)
-    if value is None:
-        return None
-    return piece(value, parameter, parameter.shape, _format.RESIDUAL, name)
 
 
 def of_shape(value: torch.Tensor, parameter: torch.Tensor, shape: torch.Size, rows: bool = False) -> torch.Tensor:
@@ -200,20 +190,19 @@ def _packed(codes: torch.Tensor, signed: bool = False) -> torch.Tensor:
 # --- reading ---------------------------------------------------------------------------------------
 
 
-def localized(state: Any, parameter: torch.Tensor, kind: Kind, own: StateFormat, name: str) -> Any:
+def localized(state: Any, parameter: torch.Tensor, place: Place) -> Any:
     """What a state dict holds of a parameter, as the state of what this process has of it.
 
     Whatever is neither by rows nor sharded, of a parameter that is not either, comes back as it is.
     """
-    moments = _format.MOMENTS[kind]
-    sharded = _layout.is_sharded(parameter)
+    kind, own, memory, name = place
+    moments, sharded = _format.MOMENTS[kind], _layout.is_sharded(parameter)
     if not all(isinstance(state.get(key), torch.Tensor) for key in moments):
         return state
     by_rows = any(_is_by_rows(state, i, parameter) for i in range(len(moments)))
     if not (sharded or by_rows or any(_layout.is_sharded(state[key]) for key in moments)):
         return state
     result = dict(state)
-    memory = _layout.local(parameter)
     for i, key in enumerate(moments):
         if state[key].dtype is not torch.uint8:
             result[key] = piece(state[key], parameter, parameter.shape, key, name)
@@ -224,15 +213,15 @@ def localized(state: Any, parameter: torch.Tensor, kind: Kind, own: StateFormat,
             raise ValueError("the state of %s has no absmax%d" % (name, i + 1))
         codes, scales = state[key], state[scale]
         if not _is_by_rows(state, i, parameter):
-            codes, scales = _whole_to_rows(state, i, parameter, kind, own, to, name)
+            codes, scales = _whole_to_rows(state, i, parameter, place, to)
         rows = _rows(parameter, memory)
         wide = torch.Size((rows.total, codes.shape[1])), torch.Size((rows.total, scales.shape[1]))
         codes = piece(codes, parameter, wide[0], key, name, rows=True)
         scales = piece(scales, parameter, wide[1], scale, name, rows=True)
         here = codes.to(memory.device), scales.to(memory.device, torch.float32)
-        moved = from_rows(*here, memory, rows, _format.is_signed(kind, i), to, key, name)
+        moved = from_rows(*here, rows, i, to, place)
         del result[scale]
-        result[key], result[_scale_key(moved[2], i)] = moved[:2]
+        result[key], result[_format.scale_names(OptimizerKind.ADEMAMIX, moved[2])[i]] = moved[:2]
     return result
 
 
@@ -242,21 +231,21 @@ def _is_by_rows(state: Any, index: int, parameter: torch.Tensor) -> bool:
 
 
 def _whole_to_rows(
-    state: Any, index: int, parameter: torch.Tensor, kind: Kind, own: StateFormat, to: StateFormat, name: str
+    state: Any, index: int, parameter: torch.Tensor, place: Place, to: StateFormat
 ) -> Tuple[torch.Tensor, torch.Tensor]:
     """The state of one process that has the whole parameter, by rows."""
     whole = {k: _layout.whole(v) if isinstance(v, torch.Tensor) else v for k, v in state.items()}
-    what, shape = _format.MOMENTS[kind][index], parameter.shape
+    what, shape = _format.MOMENTS[place.kind][index], parameter.shape
     outline = torch.empty(shape, device=whole[what].device)
-    moment = _load.moment(whole, index, kind, own, outline, name)
+    moment = place._replace(parameter=outline).moment(whole, index, what)
     assert isinstance(moment, _load.Codes)
     if moment.strides != outline.stride():
         raise ValueError(
-            "the loaded %s of %s is not in the order of its indices, which sharded parameters need" % (what, name)
+            "the loaded %s of %s is not in the order of its indices, which sharded parameters need" % (what, place.name)
         )
     format_, codes, scales = moment.format, moment.codes, moment.scales.float()
     if format_ is None or moment.block != _format.BLOCKS[format_]:
-        format_, signed = to, _format.is_signed(kind, index)
+        format_, signed = to, _format.is_signed(place.kind, index)
         codes, scales = _format.quantize(moment.floats(shape), outline, to, signed)
     count = shape[0] if len(shape) else 1
     length = outline.numel() // count if count else 0
@@ -287,21 +276,16 @@ def piece(
 
 
 def from_rows(
-    codes: torch.Tensor,
-    scales: torch.Tensor,
-    memory: torch.Tensor,
-    rows: Rows,
-    signed: bool,
-    own: StateFormat,
-    what: str,
-    name: str,
+    codes: torch.Tensor, scales: torch.Tensor, rows: Rows, index: int, to: StateFormat, place: Place
 ) -> Tuple[torch.Tensor, torch.Tensor, StateFormat]:
-    """Codes and scales of `memory` with blocks that start at its first element, and their format."""
-    format_ = _tagged(codes, name) if rows.here else own
+    """Codes and scales of what is here, with blocks that start at its first element, and their format."""
+    kind, _, memory, name = place
+    format_, signed = _tagged(codes, name) if rows.here else to, _format.is_signed(kind, index)
     if rows.here and (codes.shape[1], scales.shape[1]) != (_HEAD + rows.width(format_), rows.scales(format_)):
         raise ValueError(
             "the loaded %s of %s has codes of shape %s and scales of shape %s, which do not fit the"
-            " parameter's shape %s" % (what, name, tuple(codes.shape), tuple(scales.shape), tuple(memory.shape))
+            " parameter's shape %s"
+            % (_format.MOMENTS[kind][index], name, tuple(codes.shape), tuple(scales.shape), tuple(memory.shape))
         )
     units = codes[:, _HEAD:]
     if packed(format_, rows.room):
@@ -321,11 +305,9 @@ def from_rows(
     return *_format.quantize(floats.reshape(memory.shape), memory, format_, signed), format_
 
 
-def _scale_key(format_: StateFormat, index: int) -> str:
-    return _format.scale_names(OptimizerKind.ADEMAMIX, format_)[index]
-
-
-def presented(optimizer: torch.optim.Optimizer, kind: Kind, own: StateFormat, decode: bool) -> Dict[Any, Any]:
+def presented(
+    optimizer: torch.optim.Optimizer, place_of: Callable[[torch.Tensor, str], Place], decode: bool
+) -> Dict[Any, Any]:
     """All states of an optimizer as state dicts hold them."""
     result = {}
     for g, group in enumerate(optimizer.param_groups):
@@ -333,15 +315,15 @@ def presented(optimizer: torch.optim.Optimizer, kind: Kind, own: StateFormat, de
         for i, p in enumerate(group["params"]):
             if p not in optimizer.state:
                 continue
+            place = place_of(_layout.local(p), _layout.name_of(group, g, i))
             state = _format.opened(optimizer.state[p])
             if decode or _layout.is_sharded(p):
                 further = state.get(_format.RESIDUAL)
-                state = present(state, p, kind, own, _layout.name_of(group, g, i), decode)
+                state = _present(state, p, place, decode)
                 if further is not None:
-                    sharded = _layout.is_sharded(p)
-                    further = of_shape(further, p, p.shape) if sharded else further
+                    further = of_shape(further, p, p.shape) if _layout.is_sharded(p) else further
                     state = {**state, _format.RESIDUAL: further}
-            sealed = own not in _format.FLOATS and not decode
+            sealed = place.own not in _format.FLOATS and not decode
             result[p] = _format.sealed(state) if sealed else state
     for key, state in optimizer.state.items():
         result.setdefault(key, state)
