@@ -83,6 +83,16 @@ def fill(params: List[Any], seed: int, scale: float = 0.01) -> None:
         p.grad = torch.empty_like(p).copy_(g)
 
 
+def fill_both(params: List[Any], others: List[Any], seed: int, scale: float = 0.1) -> None:
+    """The same gradients for both, in their own types. Of three elements is what stays without one."""
+    generator = torch.Generator().manual_seed(seed)
+    for p, q in zip(params, others):
+        if p.numel() == 3:
+            continue
+        g = (torch.randn(p.shape, generator=generator) * scale).to(p.dtype)
+        p.grad, q.grad = torch.empty_like(p).copy_(g), torch.empty_like(q).copy_(g)
+
+
 def walk(optimizer: Any, params: List[Any], steps: int, seed: int = 0, scale: float = 0.01) -> None:
     """Some steps."""
     for t in range(steps):

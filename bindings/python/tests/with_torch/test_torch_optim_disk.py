@@ -16,15 +16,9 @@ import torch
 import memopt
 import memopt.torch as mt
 from optim_support import KINDS, same_bits, through_a_file
+from optim_support import fill_both as fill
 
 LIMIT = "1MiB"  # chunks of 84 KiB
-
-
-@pytest.fixture(params=["in place", "staged"])
-def staged(request, monkeypatch):
-    if request.param == "staged":
-        monkeypatch.setattr(mt.CPUOffloadOptimizer, "_is_staged", staticmethod(lambda p: True))
-    return request.param == "staged"
 
 
 def parameters(dtype, seed=1, large=300):
@@ -39,14 +33,6 @@ def parameters(dtype, seed=1, large=300):
         torch.ones(3),
     ]
     return [torch.nn.Parameter(p.to(dtype)[:, ::2] if i == 3 else p.to(dtype)) for i, p in enumerate(whole)]
-
-
-def fill(params, others, seed, scale=0.1):
-    generator = torch.Generator().manual_seed(seed)
-    for p, q in list(zip(params, others))[:-1]:
-        g = (torch.randn(p.shape, generator=generator) * scale).to(p.dtype)
-        p.grad = torch.empty_like(p).copy_(g)
-        q.grad = p.grad.clone()
 
 
 def assert_same_dicts(a, b):

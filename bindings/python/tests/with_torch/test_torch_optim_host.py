@@ -20,18 +20,11 @@ import torch
 import memopt as core
 import memopt.torch as mt
 from memopt.torch._native import native
-from memopt.torch.optim import _masters, _pinned
+from memopt.torch.optim import _pinned
 from optim_support import KINDS, OTHERS, same_bits, through_a_file
+from optim_support import fill_both as fill
 
 HALF = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-
-
-@pytest.fixture(params=["in place", "staged"])
-def staged(request, monkeypatch):
-    if request.param == "staged":
-        monkeypatch.setattr(mt.CPUOffloadOptimizer, "_is_staged", staticmethod(lambda p: True))
-        monkeypatch.setattr(_masters, "PIECE", 5000)
-    return request.param == "staged"
 
 
 def parameters(dtype, seed=1):
@@ -43,15 +36,6 @@ def parameters(dtype, seed=1):
 
 def masters(params):
     return [torch.nn.Parameter(p.detach().float().clone()) for p in params]
-
-
-def fill(params, others, seed, scale=0.1):
-    """The same gradients for both; the second are fp32."""
-    generator = torch.Generator().manual_seed(seed)
-    for p, q in list(zip(params, others))[:4]:
-        g = (torch.randn(p.shape, generator=generator) * scale).to(p.dtype)
-        p.grad = torch.empty_like(p).copy_(g)
-        q.grad = torch.empty_like(q).copy_(g)
 
 
 def same(a, b, params, others):
@@ -73,7 +57,8 @@ def test_the_bits_are_those_of_the_class_on_fp32(kind, dtype, staged):
     params = [p for p in parameters(dtype) if kind != "Muon8bit" or p.dim() == 2]
     others = masters(params)
     groups = [[{"params": ps[:2]}, {"params": ps[2:], "lr": 3e-2, "weight_decay": 0.5}] for ps in (params, others)]
-    options = dict(lr=1e-2, **own, **({} if kind == "Adafactor" else {"min_8bit_size": 100}))
+    options = {"lr": 1e-2, **own, **({} if kind == "Adafactor" else {"min_8bit_size": 100})}
+    options.update({"weight_decay": 0.1} if kind in THESE[2:5] else {})
     a, b = mt.CPUOffloadOptimizer(groups[0], cls, **options), cls(groups[1], **options)
     schedules = [torch.optim.lr_scheduler.StepLR(o, 1, 0.5) for o in (a, b)]
     for step in range(4):

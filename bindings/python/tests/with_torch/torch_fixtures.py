@@ -49,6 +49,18 @@ def seeded() -> None:
         torch.manual_seed(1234)
 
 
+@pytest.fixture(params=["in place", "staged"])
+def staged(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether gradients and parameters of the CPU go through CPUOffloadOptimizer's buffers, as a device's do."""
+    if request.param == "staged":
+        import memopt.torch as mt
+        from memopt.torch.optim import _masters
+
+        monkeypatch.setattr(mt.CPUOffloadOptimizer, "_is_staged", staticmethod(lambda p: True))
+        monkeypatch.setattr(_masters, "PIECE", 5000)
+    return bool(request.param == "staged")
+
+
 def _group(size: int, backend: str) -> Iterator[Any]:
     import distributed_support
 

@@ -199,55 +199,50 @@ class MemoptOptimizer(torch.optim.Optimizer):
 
     def _bind(self, params: List[torch.Tensor], grads: List[Optional[torch.Tensor]]) -> Binding:
         """Everything is checked first; then states are made where there are none."""
-        found = []
-        idle = []
-        seen = set()
-        gradient = iter(grads)
+        made: Dict[torch.Tensor, _format.State] = {}
+        found: Dict[torch.Tensor, Tuple[int, int, Member]] = {}
+        given = enumerate(grads)
         for g, group in enumerate(self.param_groups):
             for i, parameter in enumerate(group["params"]):
-                grad = next(gradient)
-                if parameter in seen or (grad is None and not self.state.get(parameter)):
-                    continue
-                seen.add(parameter)
-                name = _layout.name_of(group, g, i)
-                memory = _layout.local(parameter)
-                _layout.check_parameter(memory, name)
-                if _layout.shares_elements(memory):
-                    raise RuntimeError("%s has elements that share memory" % name)
-                if grad is not None:
-                    _layout.check_gradient(_layout.local(grad), memory, name, type(self).__name__)
-                    if _layout.is_sharded(parameter):
-                        _sharded.check_placements(parameter, grad, name)
-                if memory.numel():
-                    found.append((len(seen), g, name, parameter, memory))
-                elif _layout.is_sharded(parameter):  # the shards of other processes have elements
-                    idle.append((parameter, memory, group, name))
-        index_of = {id(p): i for i, p in reversed(list(enumerate(params)))}
-        made: Dict[torch.Tensor, _format.State] = {}
+                place, grad = next(given)
+                if parameter not in found and (grad is not None or self.state.get(parameter)):
+                    name = _layout.name_of(group, g, i)
+                    memory = self._memory_of(parameter, grad, name)
+                    found[parameter] = place, g, Member(parameter, memory, group, name, made)
         slots: List[Tuple[Key, Slot]] = []
-        for _, g, name, parameter, memory in found:
-            group = self.param_groups[g]
-            dense = _layout.dense(memory)
-            state = self._state_for(Member(parameter, dense, group, name, made))
-            steps = state["step"] if state else _format.step_tensor(0, memory.device)
-            split = _format.split_bytes(group, memory)
-            key = (memory.device, bool(group["stochastic_rounding"]), int(group["seed"]), split)
-            place, copied = index_of[id(parameter)], dense is not memory
-            copy = self._model_copies.get(parameter)
-            slot = Slot(place, g, name, parameter, dense, copied, state, steps, copy, split)
-            slots.append((key, slot))
-        empty = []
-        for parameter, memory, group, name in idle:
-            state = self.state.get(parameter)
-            if not _format.has_moments(state, self._kind):
-                state = self._new_state(state, Member(parameter, memory, group, name, made))
-            own = Member(parameter, memory, group, name, made)
-            state = _with_residual(state, own, self._page_bytes)
-            empty.append((index_of[id(parameter)], parameter, state))
+        idle = []
+        for place, g, one in found.values():
+            parameter, memory, group, name, _ = one
+            if memory.numel():
+                one = one._replace(dense=_layout.dense(memory))
+                state = self._state_for(one)
+                steps = state["step"] if state else _format.step_tensor(0, memory.device)
+                split = _format.split_bytes(group, memory)
+                key = (memory.device, bool(group["stochastic_rounding"]), int(group["seed"]), split)
+                copy, copied = self._model_copies.get(parameter), one.dense is not memory
+                slot = Slot(place, g, name, parameter, one.dense, copied, state, steps, copy, split)
+                slots.append((key, slot))
+            elif _layout.is_sharded(parameter):  # the shards of other processes have elements
+                state = self.state.get(parameter)
+                if not _format.has_moments(state, self._kind):
+                    state = self._new_state(state, one)
+                idle.append((place, parameter, _with_residual(state, one, self._page_bytes)))
         count = len(self.param_groups)
-        binding = Binding(self._kind, self._states, params, count, slots, empty, self._page_bytes)
+        binding = Binding(self._kind, self._states, params, count, slots, idle, self._page_bytes)
         self.state.update(made)
         return binding
+
+    def _memory_of(self, parameter: torch.Tensor, gradient: Optional[torch.Tensor], name: str) -> torch.Tensor:
+        """What this process has of a parameter; refuses what a step cannot take."""
+        memory = _layout.local(parameter)
+        _layout.check_parameter(memory, name)
+        if _layout.shares_elements(memory):
+            raise RuntimeError("%s has elements that share memory" % name)
+        if gradient is not None:
+            _layout.check_gradient(_layout.local(gradient), memory, name, type(self).__name__)
+            if _layout.is_sharded(parameter):
+                _sharded.check_placements(parameter, gradient, name)
+        return memory
 
     def _state_for(self, one: Member) -> Optional[_format.State]:
         """The state to bind: the existing one, or a new one, which is also added to `made`."""

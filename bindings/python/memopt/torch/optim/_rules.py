@@ -78,7 +78,7 @@ class RMSprop(MemoptOptimizer, rule="RMSprop"):
     def _checked_state(self, state: _format.State, one: Member) -> _format.State:
         """A state from before there was a momentum gets a buffer of zeros."""
         if self._kind is OptimizerKind.RMSPROP_MOMENTUM and _BUFFER not in state:
-            one.made[one.parameter] = state = _with_buffer(state, one.dense)
+            one.made[one.parameter] = state = _buffered(state)
         return super()._checked_state(state, one)
 
     def _loaded(self, loading: Loading) -> Dict[Any, Any]:
@@ -103,26 +103,16 @@ class RMSprop(MemoptOptimizer, rule="RMSprop"):
             self.__dict__["_buffered"] = True
 
 
-def _with_buffer(state: _format.State, dense: torch.Tensor) -> _format.State:
-    """A state of RMSprop without momentum, and zeros for the buffer."""
-    single = _format.of(state, OptimizerKind.RMSPROP, dense.numel(), StateFormat.BITS8)
-    new = _format.new(dense, OptimizerKind.RMSPROP_MOMENTUM, single)
-    new.update({k: v for k, v in state.items() if k in ("step", "square_avg", _format.RESIDUAL)})
-    if "absmax1" in state:
-        new["absmax2"] = state["absmax1"]
-    return new
-
-
-def _buffered(saved: Any) -> Any:
-    """A saved state with a buffer of zeros where it has none."""
-    if not isinstance(saved, dict) or _BUFFER in saved or "square_avg" not in saved:
-        return saved
-    squares = saved["square_avg"]
-    if squares.dtype is not torch.uint8:
-        return {**saved, _BUFFER: torch.zeros_like(squares)}
-    zero = _format.zero_byte(StateFormat.BITS8, True)
-    scales = {"absmax1": torch.zeros_like(saved["absmax1"]), "absmax2": saved["absmax1"]}
-    return {**saved, _BUFFER: torch.full_like(squares, zero), **scales}
+def _buffered(state: Any) -> Any:
+    """A state with a buffer of zeros where it has none."""
+    if not isinstance(state, dict) or _BUFFER in state or "square_avg" not in state:
+        return state
+    squares, scales, zero = state["square_avg"], {}, 0
+    if squares.dtype is torch.uint8:
+        zero = _format.zero_byte(StateFormat.BITS8, True)
+        scales = {"absmax1": torch.zeros_like(state["absmax1"]), "absmax2": state["absmax1"]}
+    rest = {key: value for key, value in state.items() if key not in ("square_avg", "absmax1")}
+    return {**rest, _BUFFER: torch.full_like(squares, zero), "square_avg": squares, **scales}
 
 
 _FAST, _SLOW, _SQUARES = _format.MOMENTS[OptimizerKind.ADEMAMIX]

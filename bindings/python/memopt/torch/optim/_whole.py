@@ -13,7 +13,7 @@ import torch
 
 from ..._abi import OptimizerKind
 from ..cast import cast_
-from . import _format, _layout, _sharded
+from . import _format, _layout
 from ._base import Member, MemoptOptimizer, _out_of_graphs
 from ._facts import Facts, factor_of, is_skipped
 
@@ -120,19 +120,10 @@ class WholeOptimizer(MemoptOptimizer):
         parameter = group["params"][index]
         name = _layout.name_of(group, g, index)
         self._check_whole(parameter, name)
-        memory, own = _layout.local(parameter), _layout.local(gradient)
-        _layout.check_parameter(memory, name)
-        if _layout.shares_elements(memory):
-            raise RuntimeError("%s has elements that share memory" % name)
-        _layout.check_gradient(own, memory, name, type(self).__name__)
-        if _layout.is_sharded(parameter):
-            _sharded.check_placements(parameter, gradient, name)
-        elif not memory.numel():
+        memory, own = self._memory_of(parameter, gradient, name), _layout.local(gradient)
+        if not (memory.numel() or _layout.is_sharded(parameter)):
             return Task(place, memory, own, {}, group, parameter)
-        dense = memory.detach()
-        if not _layout.is_dense(dense):
-            dense = _layout.like(dense, dense.dtype)
-        state = self._own_state(Member(parameter, dense, group, name, made))
+        state = self._own_state(Member(parameter, _layout.dense(memory.detach()), group, name, made))
         return Task(place, memory, own, state, group, parameter)
 
 
