@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Tuple, Type, Union
 from . import _nvrtc
 from ._abi import BackendFeature, Status
 from ._library import c_text, lib, output, values_of
+from .errors import known
 
 #: Every back end that this version knows.
 BACKENDS: Tuple[str, ...] = ("cpu", "cuda", "hip")
@@ -55,16 +56,8 @@ def info_of(kind: Any, raw: ctypes.Structure) -> Any:
     for name in ("tried", "missing", "targets"):
         if name in values:
             values[name] = tuple(values[name].split(", ")) if values[name] else ()
-    values["status"] = _status_of(values["status"])
+    values["status"] = known(values["status"])
     return kind(**values)
-
-
-def _status_of(value: int) -> Union[Status, int]:
-    """The status, or the number of one that a later library has."""
-    try:
-        return Status(value)
-    except ValueError:
-        return value
 
 
 def names_of(kind: Type[enum.IntEnum], bits: int) -> Tuple[str, ...]:

@@ -27,7 +27,7 @@ class MemoptError(RuntimeError):
         self, status: Union[Status, int], message: str, driver_code: int = 0, driver_message: str = ""
     ) -> None:
         super().__init__(message)
-        self.status: Union[Status, int] = _known(status)
+        self.status: Union[Status, int] = known(status)
         self.message = message
         self.driver_code = driver_code
         self.driver_message = driver_message
@@ -120,7 +120,8 @@ _CLASSES: Dict[int, Type[MemoptError]] = {
 }
 
 
-def _known(status: Union[Status, int]) -> Union[Status, int]:
+def known(status: Union[Status, int]) -> Union[Status, int]:
+    """The status, or the number of one that a later library has."""
     try:
         return Status(status)
     except ValueError:

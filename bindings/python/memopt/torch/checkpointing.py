@@ -184,7 +184,7 @@ class Frame:
             if index >= len(wanted):
                 if not self.complete:
                     return tensor
-                raise CheckpointError(self._more_text(count))
+                raise self._miscounted("at least %d" % count)
             if self.check != "none":
                 self._compare(index, tensor)
             if wanted[index]:
@@ -195,7 +195,7 @@ class Frame:
 
         result = self.call_context.run(self._run, pack, arguments, keywords)
         if count <= last:
-            raise CheckpointError(self._fewer_text(count))
+            raise self._miscounted("only %d" % count)
         if task != -1:  # otherwise nothing would use them
             for reference in self.holders:
                 holder = reference()
@@ -228,16 +228,10 @@ class Frame:
                 " or does it leave memory unwritten?" % (self.name, index, len(self.holders), difference)
             )
 
-    def _more_text(self, count: int) -> str:
-        return (
+    def _miscounted(self, count: str) -> CheckpointError:
+        return CheckpointError(
             "checkpoint of %s: the first run saved %d tensors for backward, the recomputation"
-            " at least %d; the function must do the same work each time" % (self.name, len(self.holders), count)
-        )
-
-    def _fewer_text(self, count: int) -> str:
-        return (
-            "checkpoint of %s: the first run saved %d tensors for backward, the recomputation"
-            " only %d; the function must do the same work each time" % (self.name, len(self.holders), count)
+            " %s; the function must do the same work each time" % (self.name, len(self.holders), count)
         )
 
 

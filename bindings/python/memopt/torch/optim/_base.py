@@ -122,7 +122,8 @@ class MemoptOptimizer(torch.optim.Optimizer):
         """Refuses a parameter that the rule cannot step, or not in this group."""
         if parameter.requires_grad:
             _layout.check_parameter(parameter, name, later=True)
-            _check_split(group, parameter, name)
+            if group.get("split_weights") and parameter.dtype is torch.float16:
+                raise TypeError("%s is torch.float16; split_weights is for bfloat16" % name)
             _page_memory.check(parameter, self._page_bytes, name)
         if not self._takes_flattened and _layout.is_flattened(parameter):
             raise TypeError(
@@ -447,11 +448,6 @@ def _in_library(group: Dict[str, Any], names: Iterable[str]) -> Iterable[Tuple[s
             yield "beta2", float(group[name])
         elif name != "lr" and name in group:
             yield name, float(group[name] or 0.0)
-
-
-def _check_split(group: Dict[str, Any], parameter: torch.Tensor, name: str) -> None:
-    if group.get("split_weights") and parameter.dtype is torch.float16:
-        raise TypeError("%s is torch.float16; split_weights is for bfloat16" % name)
 
 
 def _with_residual(state: Optional[_format.State], one: Member, page_bytes: int) -> Optional[_format.State]:

@@ -104,11 +104,6 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
     return torch.as_strided(tensor, (tensor.numel(),), (1,), tensor.storage_offset())
 
 
-def elements(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor's elements in some order, without a copy where it is dense."""
-    return flat(tensor) if is_dense(tensor) else tensor.reshape(-1)
-
-
 def like(parameter: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """An empty dense tensor with the parameter's shape, in its order of memory if it is dense."""
     return torch.empty_like(parameter, dtype=dtype, memory_format=torch.preserve_format)
