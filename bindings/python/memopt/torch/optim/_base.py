@@ -12,13 +12,14 @@ import torch
 from ... import rules
 from ..._abi import OptimizerKind, StateFormat
 from ...groups import VALUES
-from . import _format, _layout, _load, _options, _other_rules, _page_memory, _sharded
+from . import _binding, _format, _layout, _load, _options, _other_rules, _pinned, _sharded
 from ._binding import Binding, Key, Slot
 from ._facts import Facts, loss_of
 from ._keep import kept, settle
 
 Params = Union[Iterable[torch.Tensor], Iterable[Dict[str, Any]], Iterable[Tuple[str, torch.Tensor]]]
 
+_HOST = torch.device("cpu")
 #: Paged states: two areas of so many bytes, or of the largest parameter's states, are on the GPU.
 PAGE_BYTES = 64 << 20
 
@@ -124,7 +125,8 @@ class MemoptOptimizer(torch.optim.Optimizer):
             _layout.check_parameter(parameter, name, later=True)
             if group.get("split_weights") and parameter.dtype is torch.float16:
                 raise TypeError("%s is torch.float16; split_weights is for bfloat16" % name)
-            _page_memory.check(parameter, self._page_bytes, name)
+            if self._page_bytes and _layout.is_sharded(parameter) and _binding.is_paged(parameter.device):
+                raise TypeError("%s is a DTensor on a GPU; its states cannot be paged" % name)
         if not self._takes_flattened and _layout.is_flattened(parameter):
             raise TypeError(
                 "%s is a piece of FullyShardedDataParallel's; %s needs whole parameters" % (name, type(self).__name__)
@@ -165,14 +167,9 @@ class MemoptOptimizer(torch.optim.Optimizer):
 
     @_out_of_graphs
     def _step(self, params: List[torch.Tensor], grads: List[Optional[torch.Tensor]], facts: Facts) -> None:
-        groups = self.param_groups
-        values = [self._values(group) for group in groups]
+        values = [self._values(group) for group in self.param_groups]
         binding = self._binding
-        if (
-            binding is None
-            or not binding.is_current(params, grads, self.state.get)
-            or any(self._keeps_moments(groups[g]) for g in binding.bare)
-        ):
+        if binding is None or not binding.is_current(params, grads, self.state.get) or self._is_lacking(binding):
             binding = self._binding = self._bind(params, grads)
         binding.run(grads, values, facts, type(self).__name__)
 
@@ -184,19 +181,18 @@ class MemoptOptimizer(torch.optim.Optimizer):
             self._step_alone(place, parameter.grad, facts)
 
     def _step_alone(self, place: int, gradient: torch.Tensor, facts: Facts) -> None:
-        groups = self.param_groups
         binding = self._binding
-        if (
-            binding is None
-            or not binding.is_current_at(place, self.state.get)
-            or any(self._keeps_moments(groups[g]) for g in binding.bare)
-        ):
-            params = [p for group in groups for p in group["params"]]
+        if binding is None or not binding.is_current_at(place, self.state.get) or self._is_lacking(binding):
+            params = [p for group in self.param_groups for p in group["params"]]
             # A gradient like the parameter stands for the one that each will get.
             expected = [p if p.requires_grad else None for p in params]
             binding = self._binding = self._bind(params, expected)
-        values = [self._values(group) for group in groups]
+        values = [self._values(group) for group in self.param_groups]
         binding.run_one(place, gradient, values, facts, type(self).__name__)
+
+    def _is_lacking(self, binding: Binding) -> bool:
+        """Whether a group needs moments now that its parameters do not have."""
+        return any(self._keeps_moments(self.param_groups[g]) for g in binding.bare)
 
     def _bind(self, params: List[torch.Tensor], grads: List[Optional[torch.Tensor]]) -> Binding:
         """Everything is checked first; then states are made where there are none."""
@@ -227,7 +223,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
                 state = self.state.get(parameter)
                 if not _format.has_moments(state, self._kind):
                     state = self._new_state(state, one)
-                idle.append((place, parameter, _with_residual(state, one, self._page_bytes)))
+                idle.append((place, parameter, self._with_residual(state, one)))
         count = len(self.param_groups)
         binding = Binding(self._kind, self._states, params, count, slots, idle, self._page_bytes)
         self.state.update(made)
@@ -255,17 +251,32 @@ class MemoptOptimizer(torch.optim.Optimizer):
             state = self._checked_state(state, one)
         else:
             state = self._new_state(state, one)
-        return _with_residual(state, one, self._page_bytes)
+        return self._with_residual(state, one)
+
+    def _with_residual(self, state: Optional[_format.State], one: Member) -> Optional[_format.State]:
+        """The state with what a split weight has there."""
+        split, dense = _format.split_bytes(one.group, one.dense), one.dense
+        if not split:
+            return state
+        state = state or {"step": _format.step_tensor(0, dense.device)}
+        own = state.get(_format.RESIDUAL)
+
+        def missing(home: torch.Tensor) -> _format.State:
+            residual = _format.residual(home, own, split)
+            return {} if residual is own else {_format.RESIDUAL: residual}
+
+        made = self._at_home(dense, missing)
+        if made:
+            one.made[one.parameter] = state = {**state, **made}
+        return state
 
     def _new_state(self, state: Optional[_format.State], one: Member) -> Optional[_format.State]:
         """Replaces a state without moments: by one with moments if the group needs them, by a step
         count if random numbers depend on it; else keeps it."""
         dense, group = one.dense, one.group
         if self._keeps_moments(group):
-            home = _page_memory.home(dense, self._page_bytes)
             format_ = self._format_of(group, one.parameter)
-            new = _format.new(home, self._kind, format_)
-            new = _page_memory.moved(new, home, dense)
+            new = self._at_home(dense, lambda home: _format.new(home, self._kind, format_))
             if state:
                 new["step"].copy_(state["step"]).bitwise_or_(_format.NOT_BEGUN)
                 new.update({k: v for k, v in state.items() if k == _format.RESIDUAL})
@@ -300,8 +311,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
                     "the state of %s has %d elements where its shape %s asks for %d"
                     % (name, tensor.numel(), tuple(one.parameter.shape), count)
                 )
-        home = _page_memory.home(dense, self._page_bytes)
-        for tensor, place in zip(tensors, chain([dense.device], repeat(home.device))):
+        for tensor, place in zip(tensors, chain([dense.device], repeat(self._home(dense)))):
             if tensor.device != place:
                 raise RuntimeError(
                     "the state of %s is on %s, the parameter on %s" % (name, tensor.device, dense.device)
@@ -309,13 +319,24 @@ class MemoptOptimizer(torch.optim.Optimizer):
         types = (torch.uint8, torch.float32, _format.FLOATS.get(self._states))
         if _lies_as_bound(state, tensors, types, dense, len(_format.MOMENTS[self._kind])):
             return state
-        saved = self._place(dense, name).read(state)
-        assert saved is not None
-        converted = _load.convert(saved, self._kind, self._states, home, True)
-        one.made[one.parameter] = _page_memory.moved(converted, home, dense)
-        return one.made[one.parameter]
+        saved: Any = self._place(dense, name).read(state)
+        own = self._at_home(dense, lambda home: _load.convert(saved, self._kind, self._states, home, True))
+        one.made[one.parameter] = own
+        return own
 
     # --- states ---
+
+    def _home(self, memory: torch.Tensor) -> torch.device:
+        """Where the states of a parameter lie: paged ones on the host."""
+        return _HOST if self._page_bytes and _binding.is_paged(memory.device) else memory.device
+
+    def _at_home(self, memory: torch.Tensor, make: Callable[[torch.Tensor], _format.State]) -> _format.State:
+        """A state made of a tensor like a parameter's memory where its states lie: on the host page-locked, but
+        for the step count, which stays with the parameter."""
+        if self._home(memory) == memory.device:
+            return make(memory)
+        state, device = make(torch.empty_like(memory, device=_HOST)), memory.device
+        return {k: v.to(device) if k == "step" else _pinned.moved(v, device) for k, v in state.items()}
 
     def _place(self, memory: torch.Tensor, name: str) -> _load.Place:
         """For what a state is read."""
@@ -341,15 +362,16 @@ class MemoptOptimizer(torch.optim.Optimizer):
         FullyShardedDataParallel it always behaves so. States of sharded parameters (DTensors) are
         DTensors as well: any number of processes can load them.
         """
-        flattened = any(_layout.is_flattened(p) for g in self.param_groups for p in g["params"])
-        decode = self._portable > 0 or flattened
-        own = self.state
-        presented = _sharded.presented(self, self._place, decode)
-        self.state = defaultdict(dict, presented)
+        own, self.state = self.state, defaultdict(dict, self._presented())
         try:
             return super().state_dict()
         finally:
             self.state = own
+
+    def _presented(self) -> Dict[Any, Any]:
+        """The states by parameter, as state dicts have them."""
+        flattened = any(_layout.is_flattened(p) for g in self.param_groups for p in g["params"])
+        return _sharded.presented(self, self._place, self._portable > 0 or flattened)
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         """Loads a state dict of this rule, made here, by torch, by bitsandbytes or by torchao.
@@ -382,14 +404,15 @@ class MemoptOptimizer(torch.optim.Optimizer):
         state, read, residuals = self._read(loading)
         coded = any(_load.has_codes(one.saved) for one in read)
         for one in read:
-            memory = _layout.local(one.parameter)
-            dense = _layout.dense(memory)
-            state[one.parameter] = self._converted(one, dense, coded)
+            dense = _layout.dense(_layout.local(one.parameter))
+            state[one.parameter] = self._at_home(dense, lambda home: self._converted(one, home, coded))
         for parameter, residual in residuals.items():
             if parameter in state:
-                home = _page_memory.home(_layout.local(parameter), self._page_bytes)
-                kept_ = _format.residual(home, residual.clone(), residual.element_size())
-                state[parameter][_format.RESIDUAL] = _page_memory.pinned(kept_, home, parameter)
+                own, size = residual.clone(), residual.element_size()
+                made = self._at_home(
+                    _layout.local(parameter), lambda home: {_format.RESIDUAL: _format.residual(home, own, size)}
+                )
+                state[parameter].update(made)
         return state
 
     def _read(self, loading: Loading) -> Tuple[Dict[Any, Any], List[_load.Found], Dict[torch.Tensor, torch.Tensor]]:
@@ -417,13 +440,11 @@ class MemoptOptimizer(torch.optim.Optimizer):
                 residuals[parameter] = _format.sized_residual(residual, split)
         return state, read, residuals
 
-    def _converted(self, one: _load.Found, dense: torch.Tensor, coded: bool) -> _format.State:
-        """A saved state for a parameter's dense memory. `coded`: there are codes in its dict."""
+    def _converted(self, one: _load.Found, home: torch.Tensor, coded: bool) -> _format.State:
+        """A saved state for memory like the parameter's. `coded`: there are codes in its dict."""
         coded_before = _load.has_codes(one.saved) and not kept(one.parameter)
         format_ = self._states if coded_before else self._format_of(one.group, one.parameter)
-        home = _page_memory.home(dense, self._page_bytes)
-        state = _load.convert(one.saved, self._kind, format_, home, coded)
-        return _page_memory.moved(state, home, dense)
+        return _load.convert(one.saved, self._kind, format_, home, coded)
 
 
 def _start(self: Any, params: Params, values: Dict[str, Any]) -> None:
@@ -450,20 +471,6 @@ def _in_library(group: Dict[str, Any], names: Iterable[str]) -> Iterable[Tuple[s
             yield name, float(group[name] or 0.0)
 
 
-def _with_residual(state: Optional[_format.State], one: Member, page_bytes: int) -> Optional[_format.State]:
-    """The state with what a split weight has there."""
-    split, dense = _format.split_bytes(one.group, one.dense), one.dense
-    if not split:
-        return state
-    state = state or {"step": _format.step_tensor(0, dense.device)}
-    home = _page_memory.home(dense, page_bytes)
-    residual = _format.residual(home, state.get(_format.RESIDUAL), split)
-    if residual is not state.get(_format.RESIDUAL):
-        residual = _page_memory.pinned(residual, home, dense)
-        one.made[one.parameter] = state = {**state, _format.RESIDUAL: residual}
-    return state
-
-
 def _lies_as_bound(
     state: _format.State,
     tensors: List[torch.Tensor],
@@ -473,15 +480,14 @@ def _lies_as_bound(
 ) -> bool:
     """Whether the tensors of a state ("step", moments, scales) have one of the types, and the order
     of memory, with which a step can work on them."""
-    if tensors[0].dtype is not torch.int64:
+    own, scales = tensors[1 : 1 + moments], tensors[1 + moments :]
+    if tensors[0].dtype is not torch.int64 or any(t.dtype not in types for t in tensors[1:]):
         return False
-    if any(t.dtype not in types for t in tensors[1:]):
+    if not all(t.is_contiguous() for t in scales):
         return False
-    if not all(t.is_contiguous() for t in tensors[1 + moments :]):
-        return False
-    if all(m.shape == dense.shape and m.stride() == dense.stride() for m in tensors[1 : 1 + moments]):
+    if all(m.shape == dense.shape and m.stride() == dense.stride() for m in own):
         return True
-    return dense.is_contiguous() and "order" not in state and all(m.is_contiguous() for m in tensors[1 : 1 + moments])
+    return dense.is_contiguous() and "order" not in state and all(m.is_contiguous() for m in own)
 
 
 def check_counts(groups: List[Dict[str, Any]], saved: List[Dict[str, Any]]) -> None:

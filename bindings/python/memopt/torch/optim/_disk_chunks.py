@@ -41,6 +41,12 @@ class Chunk:
         #: Only the buffer has what it holds now.
         self.is_new = False
 
+    def release(self) -> None:
+        """Ends the offloader's copy."""
+        ticket, self.ticket = self.ticket, None
+        if ticket is not None:
+            ticket.release()
+
 
 class Pager:
     """The buffers and the offloader."""
@@ -125,9 +131,7 @@ class Pager:
     def wrote(self, chunk: Chunk) -> None:
         """The buffer has another value of the chunk, or will have: the offloader's ends."""
         chunk.is_new = True
-        ticket, chunk.ticket = chunk.ticket, None
-        if ticket is not None:
-            ticket.release()
+        chunk.release()
 
     def leave(self) -> None:
         """Both buffers give up what they hold."""
@@ -142,9 +146,7 @@ class Pager:
                 if self._arriving[at] and chunk.ticket is not None:
                     self._let_arrive(chunk.ticket)
                 self._held[at], self._arriving[at] = None, False
-            ticket, chunk.ticket = chunk.ticket, None
-            if ticket is not None:
-                ticket.release()
+            chunk.release()
 
     def fill_the_file(self, most: int) -> None:
         """Makes the file as large as it will ever be beside chunks of at most so many bytes, so that

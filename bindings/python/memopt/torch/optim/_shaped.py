@@ -41,17 +41,10 @@ class ShapedOptimizer(WholeOptimizer):
         """Whether shards of a parameter have parts of this state, not all of it."""
         return True
 
-    def state_dict(self) -> Dict[str, Any]:
-        """torch's; states of sharded parameters are DTensors: any number of processes can load them."""
-        own = self.state
-        presented = {p: self._presented(p, s) for p, s in own.items() if s}
-        self.state = defaultdict(dict, presented)
-        try:
-            return super().state_dict()
-        finally:
-            self.state = own
+    def _presented(self) -> Dict[Any, Any]:
+        return {parameter: self._as_whole(parameter, state) for parameter, state in self.state.items() if state}
 
-    def _presented(self, parameter: torch.Tensor, state: _format.State) -> _format.State:
+    def _as_whole(self, parameter: torch.Tensor, state: _format.State) -> _format.State:
         if not _layout.is_sharded(parameter):
             return state
         owner: Any = parameter
