@@ -25,7 +25,7 @@ static void read_stats(fixture *f, uint64_t values[STATS])
 {
     uint64_t total = 0;
     memset(values, 0, STATS * sizeof *values);
-    assert_int_equal(memopt_allocator_get_stats(f->allocator, STATS, values, &total), MEMOPT_OK);
+    OK(memopt_allocator_get_stats(f->allocator, STATS, values, &total));
     assert_true(total <= STATS + 1);
 }
 
@@ -44,8 +44,8 @@ TORTURE_UNDO(undo_create, memopt_allocator_destroy(f->allocator))
 static void make(memopt_device *device, void *context)
 {
     fixture *f = context;
-    assert_int_equal(run_create(device, f), MEMOPT_OK);
-    assert_int_equal(memopt_stream_create(device, &f->other), MEMOPT_OK);
+    OK(run_create(device, f));
+    OK(memopt_stream_create(device, &f->other));
     f->block = NULL;
     read_stats(f, f->before);
 }
@@ -53,9 +53,9 @@ static void make(memopt_device *device, void *context)
 static void end(memopt_device *device, void *context)
 {
     fixture *f = context;
-    assert_int_equal(mo_allocator_check(f->allocator), MEMOPT_OK);
-    assert_int_equal(memopt_allocator_destroy(f->allocator), MEMOPT_OK);
-    assert_int_equal(memopt_stream_destroy(device, f->other), MEMOPT_OK);
+    OK(mo_allocator_check(f->allocator));
+    OK(memopt_allocator_destroy(f->allocator));
+    OK(memopt_stream_destroy(device, f->other));
 }
 
 /* A freed block of page-locked memory is active until a later call finds its stream's work over. */
@@ -73,7 +73,7 @@ static void check_unchanged(memopt_device *device, void *context)
     fixture *f = context;
     uint64_t now[STATS];
     (void)device;
-    assert_int_equal(mo_allocator_check(f->allocator), MEMOPT_OK);
+    OK(mo_allocator_check(f->allocator));
     read_stats(f, now);
     for (uint64_t i = 0; i < STATS && memopt_allocator_stat_name(i) != NULL; i++)
         for (size_t s = 0; s < sizeof same / sizeof same[0]; s++)
@@ -93,7 +93,7 @@ static void undo_alloc(memopt_device *device, void *context)
     (void)device;
     assert_non_null(f->block);
     memset(f->block, 1, 7 * MIB);
-    assert_int_equal(memopt_allocator_free(f->allocator, f->block), MEMOPT_OK);
+    OK(memopt_allocator_free(f->allocator, f->block));
     f->block = NULL;
 }
 
@@ -110,7 +110,7 @@ TORTURE_UNDO(undo_start_history, memopt_allocator_stop_history(f->allocator))
 static void make_watched(memopt_device *device, void *context)
 {
     make(device, context);
-    assert_int_equal(run_start_history(device, context), MEMOPT_OK);
+    OK(run_start_history(device, context));
 }
 
 /* --- record_stream, free, trim, snapshot ---------------------------------------------------------
@@ -120,7 +120,7 @@ static void make_block(memopt_device *device, void *context)
 {
     fixture *f = context;
     make(device, context);
-    assert_int_equal(memopt_allocator_alloc(f->allocator, 7 * MIB, 0, NULL, &f->block), MEMOPT_OK);
+    OK(memopt_allocator_alloc(f->allocator, 7 * MIB, 0, NULL, &f->block));
     read_stats(f, f->before);
 }
 
@@ -130,7 +130,7 @@ static void make_recorded(memopt_device *device, void *context)
 {
     fixture *f = context;
     make_block(device, context);
-    assert_int_equal(memopt_allocator_record_stream(f->allocator, f->block, f->other), MEMOPT_OK);
+    OK(memopt_allocator_record_stream(f->allocator, f->block, f->other));
 }
 
 TORTURE_CALL(run_free, memopt_allocator_free(f->allocator, f->block))
@@ -138,7 +138,7 @@ TORTURE_CALL(run_free, memopt_allocator_free(f->allocator, f->block))
 static void make_pending(memopt_device *device, void *context)
 {
     make_recorded(device, context);
-    assert_int_equal(run_free(device, context), MEMOPT_OK);
+    OK(run_free(device, context));
 }
 
 static memopt_status visit(void *user, const memopt_block_info *block)
@@ -177,7 +177,7 @@ static const torture_scenario scenarios[] = {
 static void end_kept(memopt_device *device, void *context)
 {
     fixture *f = context;
-    assert_int_equal(memopt_allocator_free(f->allocator, f->kept), MEMOPT_OK);
+    OK(memopt_allocator_free(f->allocator, f->kept));
     end(device, context);
 }
 
@@ -192,7 +192,7 @@ static memopt_device *open_busy(void *context)
     options.capacity = 64 * MIB;
     options.threads = 1;
     options.lag = UINT64_MAX;
-    assert_int_equal(memopt_device_open("cpu", &options, &device), MEMOPT_OK);
+    OK(memopt_device_open("cpu", &options, &device));
     return device;
 }
 
@@ -201,14 +201,14 @@ static void make_busy(memopt_device *device, void *context)
     fixture *f = context;
     void *first, *last;
     make(device, context);
-    assert_int_equal(memopt_allocator_alloc(f->allocator, 20 * MIB, 0, NULL, &first), MEMOPT_OK);
-    assert_int_equal(memopt_allocator_alloc(f->allocator, 16 * MIB, 0, NULL, &f->kept), MEMOPT_OK);
-    assert_int_equal(memopt_allocator_alloc(f->allocator, 24 * MIB, 0, NULL, &last), MEMOPT_OK);
-    assert_int_equal(memopt_fill(device, first, 1, 20 * MIB, NULL), MEMOPT_OK);
-    assert_int_equal(memopt_fill(device, f->kept, 2, 16 * MIB, NULL), MEMOPT_OK);
-    assert_int_equal(memopt_fill(device, last, 3, 24 * MIB, NULL), MEMOPT_OK);
-    assert_int_equal(memopt_allocator_free(f->allocator, first), MEMOPT_OK);
-    assert_int_equal(memopt_allocator_free(f->allocator, last), MEMOPT_OK);
+    OK(memopt_allocator_alloc(f->allocator, 20 * MIB, 0, NULL, &first));
+    OK(memopt_allocator_alloc(f->allocator, 16 * MIB, 0, NULL, &f->kept));
+    OK(memopt_allocator_alloc(f->allocator, 24 * MIB, 0, NULL, &last));
+    OK(memopt_fill(device, first, 1, 20 * MIB, NULL));
+    OK(memopt_fill(device, f->kept, 2, 16 * MIB, NULL));
+    OK(memopt_fill(device, last, 3, 24 * MIB, NULL));
+    OK(memopt_allocator_free(f->allocator, first));
+    OK(memopt_allocator_free(f->allocator, last));
     read_stats(f, f->before);
 }
 
@@ -218,13 +218,13 @@ static void end_busy(memopt_device *device, void *context)
 {
     fixture *f = context;
     const unsigned char *kept = f->kept;
-    assert_int_equal(memopt_device_sync(device), MEMOPT_OK); /* nothing was unmapped too early */
+    OK(memopt_device_sync(device)); /* nothing was unmapped too early */
     for (uint64_t i = 0; i < 16 * MIB; i += 4096)
         assert_int_equal(kept[i], 2);
     end_kept(device, context);
 }
 
-static void test_busy(void **state)
+TEST(busy)
 {
     static const torture_scenario scenario = {"alloc with pages of a busy stream",
                                               open_busy,
@@ -236,7 +236,6 @@ static void test_busy(void **state)
                                               1,
                                               1};
     fixture f = {.config = "expandable_segments:True"};
-    (void)state;
     int64_t struck = torture(&scenario, &f);
     print_message("%s: %lld faults\n", scenario.name, (long long)struck);
     assert_true(struck > 20);
@@ -249,17 +248,16 @@ static void test_busy(void **state)
 static void do_step(fixture *f)
 {
     void *a, *b, *c, *d;
-    assert_int_equal(memopt_allocator_alloc(f->allocator, 7 * MIB, 0, NULL, &a), MEMOPT_OK);
-    assert_int_equal(memopt_allocator_alloc(f->allocator, 9 * MIB, 0, NULL, &b), MEMOPT_OK);
-    assert_int_equal(memopt_allocator_alloc(f->allocator, 3 * MIB, 0, f->other, &c), MEMOPT_OK);
+    OK(memopt_allocator_alloc(f->allocator, 7 * MIB, 0, NULL, &a));
+    OK(memopt_allocator_alloc(f->allocator, 9 * MIB, 0, NULL, &b));
+    OK(memopt_allocator_alloc(f->allocator, 3 * MIB, 0, f->other, &c));
     if (f->kept == NULL)
-        assert_int_equal(memopt_allocator_alloc(f->allocator, MIB / 2, 0, NULL, &f->kept),
-                         MEMOPT_OK);
-    assert_int_equal(memopt_allocator_free(f->allocator, a), MEMOPT_OK);
-    assert_int_equal(memopt_allocator_alloc(f->allocator, 5 * MIB, 0, NULL, &d), MEMOPT_OK);
-    assert_int_equal(memopt_allocator_free(f->allocator, b), MEMOPT_OK);
-    assert_int_equal(memopt_allocator_free(f->allocator, c), MEMOPT_OK);
-    assert_int_equal(memopt_allocator_free(f->allocator, d), MEMOPT_OK);
+        OK(memopt_allocator_alloc(f->allocator, MIB / 2, 0, NULL, &f->kept));
+    OK(memopt_allocator_free(f->allocator, a));
+    OK(memopt_allocator_alloc(f->allocator, 5 * MIB, 0, NULL, &d));
+    OK(memopt_allocator_free(f->allocator, b));
+    OK(memopt_allocator_free(f->allocator, c));
+    OK(memopt_allocator_free(f->allocator, d));
 }
 
 TORTURE_CALL(run_mark, memopt_allocator_mark_step(f->allocator, MEMOPT_STEP_LEARN))
@@ -271,7 +269,7 @@ static void make_step(memopt_device *device, void *context)
     make(device, context);
     f->kept = NULL;
     do_step(f);
-    assert_int_equal(memopt_allocator_mark_step(f->allocator, MEMOPT_STEP_NEXT), MEMOPT_OK);
+    OK(memopt_allocator_mark_step(f->allocator, MEMOPT_STEP_NEXT));
     do_step(f);
     read_stats(f, f->before);
 }
@@ -283,17 +281,17 @@ static void make_plan(memopt_device *device, void *context)
 {
     fixture *f = context;
     make_step(device, context);
-    assert_int_equal(run_mark(device, context), MEMOPT_OK);
+    OK(run_mark(device, context));
     do_step(f);
-    assert_int_equal(memopt_allocator_trim_sync(f->allocator, 0, NULL), MEMOPT_OK);
-    assert_int_equal(memopt_allocator_mark_step(f->allocator, MEMOPT_STEP_NEXT), MEMOPT_OK);
+    OK(memopt_allocator_trim_sync(f->allocator, 0, NULL));
+    OK(memopt_allocator_mark_step(f->allocator, MEMOPT_STEP_NEXT));
     memopt_step_plan plan = MEMOPT_STEP_PLAN_INIT;
-    assert_int_equal(memopt_allocator_get_step_plan(f->allocator, &plan), MEMOPT_OK);
+    OK(memopt_allocator_get_step_plan(f->allocator, &plan));
     assert_int_equal(plan.active, 1);
     read_stats(f, f->before);
 }
 
-static void test_steps(void **state)
+TEST(steps)
 {
     static const torture_scenario scenario[] = {
         {"mark_step", NULL, make_step, run_mark, undo_mark, check_unchanged, end_kept, 1, 1},
@@ -301,7 +299,6 @@ static void test_steps(void **state)
         {"alloc at a place without memory", NULL, make_plan, run_first, undo_alloc, check_unchanged,
          end_kept, 1, 1},
     };
-    (void)state;
     for (int i = 0; i < 3; i++) {
         fixture f = {.config = i == 0 ? "" : "expandable_segments:True"};
         int64_t struck = torture(&scenario[i], &f);
@@ -310,10 +307,9 @@ static void test_steps(void **state)
     }
 }
 
-static void test_all(void **state)
+TEST(all)
 {
     static const char *const configs[] = {"", "expandable_segments:True", ""};
-    (void)state;
     for (int c = 0; c < 3; c++) {
         fixture f = {.config = configs[c],
                      .memory = c == 2 ? MEMOPT_MEMORY_PINNED : MEMOPT_MEMORY_DEVICE};
@@ -340,10 +336,10 @@ static int end_with_fault(const char *config, int by_force, int host, int64_t n)
     memopt_device_options options = MEMOPT_DEVICE_OPTIONS_INIT;
     options.capacity = 64 * MIB;
     options.threads = 1;
-    assert_int_equal(memopt_device_open("cpu", &options, &device), MEMOPT_OK);
+    OK(memopt_device_open("cpu", &options, &device));
     make_pending(device, &f);
     if (by_force)
-        assert_int_equal(memopt_allocator_alloc(f.allocator, 3 * MIB, 0, NULL, &f.kept), MEMOPT_OK);
+        OK(memopt_allocator_alloc(f.allocator, 3 * MIB, 0, NULL, &f.kept));
     if (host)
         mo_memory_fail_at(n);
     else
@@ -354,17 +350,16 @@ static int end_with_fault(const char *config, int by_force, int host, int64_t n)
     mo_memory_fail_at(0);
     mo_device_fail_at(device, 0);
     if (!struck)
-        assert_int_equal(status, MEMOPT_OK);
-    assert_int_equal(memopt_stream_destroy(device, f.other), MEMOPT_OK);
-    assert_int_equal(memopt_device_close(device), MEMOPT_OK); /* nothing of it is left */
+        OK(status);
+    OK(memopt_stream_destroy(device, f.other));
+    OK(memopt_device_close(device)); /* nothing of it is left */
     assert_int_equal(mo_memory_live_blocks(), blocks);
     return struck;
 }
 
-static void test_end(void **state)
+TEST(test_end)
 {
     static const char *const configs[] = {"", "expandable_segments:True"};
-    (void)state;
     for (int c = 0; c < 2; c++) {
         for (int by_force = 0; by_force < 2; by_force++) {
             int64_t struck = 0;
@@ -376,11 +371,4 @@ static void test_end(void **state)
             assert_true(struck > 0);
         }
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_all), cmocka_unit_test(test_busy),
-                                       cmocka_unit_test(test_steps), cmocka_unit_test(test_end)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

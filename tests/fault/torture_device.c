@@ -28,15 +28,15 @@ static memopt_device *open_cpu(void *context)
 static void make(memopt_device *device, void *context)
 {
     fixture *f = context;
-    assert_int_equal(memopt_stream_create(device, &f->stream), MEMOPT_OK);
-    assert_int_equal(memopt_event_create(device, 1, &f->event), MEMOPT_OK);
-    assert_int_equal(memopt_event_create(device, 1, &f->second), MEMOPT_OK);
-    assert_int_equal(memopt_event_record(f->event, f->stream), MEMOPT_OK);
-    assert_int_equal(memopt_event_record(f->second, f->stream), MEMOPT_OK);
-    assert_int_equal(mo_vm_reserve(device, 2 * GRANULE, &f->address), MEMOPT_OK);
-    assert_int_equal(mo_vm_create(device, GRANULE, &f->handle), MEMOPT_OK);
-    assert_int_equal(mo_vm_map(device, f->address, GRANULE, f->handle), MEMOPT_OK);
-    assert_int_equal(mo_vm_set_access(device, f->address, GRANULE), MEMOPT_OK);
+    OK(memopt_stream_create(device, &f->stream));
+    OK(memopt_event_create(device, 1, &f->event));
+    OK(memopt_event_create(device, 1, &f->second));
+    OK(memopt_event_record(f->event, f->stream));
+    OK(memopt_event_record(f->second, f->stream));
+    OK(mo_vm_reserve(device, 2 * GRANULE, &f->address));
+    OK(mo_vm_create(device, GRANULE, &f->handle));
+    OK(mo_vm_map(device, f->address, GRANULE, f->handle));
+    OK(mo_vm_set_access(device, f->address, GRANULE));
     memset(f->from, 5, sizeof f->from);
     memset(f->to, 9, sizeof f->to);
 }
@@ -44,13 +44,13 @@ static void make(memopt_device *device, void *context)
 static void end(memopt_device *device, void *context)
 {
     fixture *f = context;
-    assert_int_equal(memopt_device_sync(device), MEMOPT_OK);
-    assert_int_equal(mo_vm_unmap(device, f->address, GRANULE), MEMOPT_OK);
-    assert_int_equal(mo_vm_release(device, f->handle, GRANULE), MEMOPT_OK);
-    assert_int_equal(mo_vm_unreserve(device, f->address, 2 * GRANULE), MEMOPT_OK);
-    assert_int_equal(memopt_event_destroy(f->event), MEMOPT_OK);
-    assert_int_equal(memopt_event_destroy(f->second), MEMOPT_OK);
-    assert_int_equal(memopt_stream_destroy(device, f->stream), MEMOPT_OK);
+    OK(memopt_device_sync(device));
+    OK(mo_vm_unmap(device, f->address, GRANULE));
+    OK(mo_vm_release(device, f->handle, GRANULE));
+    OK(mo_vm_unreserve(device, f->address, 2 * GRANULE));
+    OK(memopt_event_destroy(f->event));
+    OK(memopt_event_destroy(f->second));
+    OK(memopt_stream_destroy(device, f->stream));
 }
 
 /* --- one call each; its undo ---------------------------------------------------------------- */
@@ -65,8 +65,8 @@ TORTURE_CALL(event_record, memopt_event_record(f->event, f->stream))
 static void record_unchanged(memopt_device *device, void *context)
 {
     fixture *f = context;
-    assert_int_equal(memopt_event_sync(f->second), MEMOPT_OK);
-    assert_int_equal(memopt_event_elapsed(f->event, f->second, &f->seconds), MEMOPT_OK);
+    OK(memopt_event_sync(f->second));
+    OK(memopt_event_elapsed(f->event, f->second, &f->seconds));
     assert_true(f->seconds >= 0);
 }
 
@@ -114,7 +114,7 @@ static void nothing_written(memopt_device *device, void *context)
 static void written(memopt_device *device, void *context)
 {
     const fixture *f = context;
-    assert_int_equal(memopt_stream_sync(device, f->stream), MEMOPT_OK);
+    OK(memopt_stream_sync(device, f->stream));
     for (size_t i = 0; i < sizeof f->to; i++)
         assert_int_equal(f->to[i], 5);
 }
@@ -163,7 +163,7 @@ static memopt_status vm_map_and_access(memopt_device *device, void *context)
     if (status == MEMOPT_OK)
         address[0] = 1;
     else
-        assert_int_equal(mo_vm_unmap(device, address, GRANULE), MEMOPT_OK);
+        OK(mo_vm_unmap(device, address, GRANULE));
     return status;
 }
 
@@ -242,7 +242,7 @@ TEST(opening)
             if (struck)
                 assert_int_equal(mo_memory_live_blocks(), blocks);
         }
-        assert_int_equal(memopt_device_close(device), MEMOPT_OK);
+        OK(memopt_device_close(device));
         assert_int_equal(mo_memory_live_blocks(), blocks);
     }
 }

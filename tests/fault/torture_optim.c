@@ -1,19 +1,8 @@
 /* Every public function of the optimizer under failing host allocations and device operations. */
-/* clang-format off */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-/* clang-format on */
-
-#include "memopt/optim.h"
-
+#include "support/checks.h"
 #include "support/torture.h"
 
-#include <stdlib.h>
-#include <string.h>
+#include "memopt/optim.h"
 
 enum { N = 20000 };
 
@@ -40,8 +29,7 @@ typedef struct fixture {
 static void *device_block(fixture *f, uint64_t bytes)
 {
     void *block = NULL;
-    assert_int_equal(memopt_allocator_alloc(f->allocator, bytes, MEMOPT_TAG_OTHER, NULL, &block),
-                     MEMOPT_OK);
+    OK(memopt_allocator_alloc(f->allocator, bytes, MEMOPT_TAG_OTHER, NULL, &block));
     memset(block, 0, bytes);
     return block;
 }
@@ -50,8 +38,8 @@ static void make_allocator(memopt_device *device, void *context)
 {
     fixture *f = context;
     memset(f, 0, sizeof *f);
-    assert_int_equal(memopt_allocator_create(device, NULL, NULL, &f->allocator), MEMOPT_OK);
-    assert_int_equal(memopt_scaler_create(device, NULL, &f->scaler), MEMOPT_OK);
+    OK(memopt_allocator_create(device, NULL, NULL, &f->allocator));
+    OK(memopt_scaler_create(device, NULL, &f->scaler));
     for (int i = 0; i < 2; i++) {
         uint64_t count = i == 0 ? N : 100;
         f->p[i] = (memopt_tensor){device_block(f, count * 4), count, MEMOPT_DTYPE_F32};
@@ -106,12 +94,11 @@ static void remember(memopt_device *device, void *context)
 {
     (void)device;
     fixture *f = context;
-    assert_int_equal(memopt_optimizer_get_export_size(f->optimizer, &f->bytes), MEMOPT_OK);
+    OK(memopt_optimizer_get_export_size(f->optimizer, &f->bytes));
     uint64_t all = f->bytes + (N + 100) * 4;
     f->before = calloc(1, all);
     f->buffer = calloc(1, all);
-    assert_int_equal(memopt_optimizer_export_sync(f->optimizer, f->bytes, NULL, f->before),
-                     MEMOPT_OK);
+    OK(memopt_optimizer_export_sync(f->optimizer, f->bytes, NULL, f->before));
     memcpy(f->before + f->bytes, f->p[0].data, N * 4);
     memcpy(f->before + f->bytes + N * 4, f->p[1].data, 400);
 }
@@ -121,9 +108,9 @@ static void check_unchanged(memopt_device *device, void *context)
     (void)device;
     fixture *f = context;
     uint64_t bytes;
-    assert_int_equal(memopt_optimizer_get_export_size(f->optimizer, &bytes), MEMOPT_OK);
+    OK(memopt_optimizer_get_export_size(f->optimizer, &bytes));
     assert_int_equal(bytes, f->bytes);
-    assert_int_equal(memopt_optimizer_export_sync(f->optimizer, bytes, NULL, f->buffer), MEMOPT_OK);
+    OK(memopt_optimizer_export_sync(f->optimizer, bytes, NULL, f->buffer));
     assert_memory_equal(f->buffer, f->before, bytes);
     assert_memory_equal(f->before + bytes, f->p[0].data, N * 4);
     assert_memory_equal(f->before + bytes + N * 4, f->p[1].data, 400);
@@ -137,8 +124,7 @@ static void check_whole(memopt_device *device, void *context)
     if (status != MEMOPT_OK) {
         assert_int_equal(status, MEMOPT_CORRUPT);
         assert_int_equal(memopt_optimizer_step(f->optimizer, f->g, 2, NULL, NULL), MEMOPT_CORRUPT);
-        assert_int_equal(memopt_optimizer_import_sync(f->optimizer, f->before, f->bytes, NULL),
-                         MEMOPT_OK);
+        OK(memopt_optimizer_import_sync(f->optimizer, f->before, f->bytes, NULL));
         memcpy(f->p[0].data, f->before + f->bytes, N * 4);
         memcpy(f->p[1].data, f->before + f->bytes + N * 4, 400);
         torn_steps++;
@@ -150,7 +136,7 @@ static void make_optimizer(memopt_device *device, void *context)
 {
     fixture *f = context;
     make_allocator(device, f);
-    assert_int_equal(create(device, f), MEMOPT_OK);
+    OK(create(device, f));
     remember(device, f);
 }
 
@@ -158,8 +144,8 @@ static void make_group(memopt_device *device, void *context)
 {
     fixture *f = context;
     make_allocator(device, f);
-    assert_int_equal(create(device, f), MEMOPT_OK);
-    assert_int_equal(add_group(device, f), MEMOPT_OK);
+    OK(create(device, f));
+    OK(add_group(device, f));
     remember(device, f);
 }
 
@@ -167,12 +153,10 @@ static void make_parameters(memopt_device *device, void *context)
 {
     fixture *f = context;
     make_allocator(device, f);
-    assert_int_equal(create(device, f), MEMOPT_OK);
-    assert_int_equal(add_group(device, f), MEMOPT_OK);
-    assert_int_equal(add_parameter(device, f), MEMOPT_OK);
-    assert_int_equal(
-        memopt_optimizer_add_parameter(f->optimizer, 0, &f->p[1], NULL, NULL, &f->index),
-        MEMOPT_OK);
+    OK(create(device, f));
+    OK(add_group(device, f));
+    OK(add_parameter(device, f));
+    OK(memopt_optimizer_add_parameter(f->optimizer, 0, &f->p[1], NULL, NULL, &f->index));
     remember(device, f);
 }
 
@@ -182,15 +166,13 @@ static void make_late(memopt_device *device, void *context)
     fixture *f = context;
     memopt_optimizer_group group = MEMOPT_OPTIMIZER_GROUP_INIT;
     make_allocator(device, f);
-    assert_int_equal(create(device, f), MEMOPT_OK);
-    assert_int_equal(memopt_optimizer_add_group(f->optimizer, &group, &f->group), MEMOPT_OK);
+    OK(create(device, f));
+    OK(memopt_optimizer_add_group(f->optimizer, &group, &f->group));
     for (int i = 0; i < 2; i++)
-        assert_int_equal(
-            memopt_optimizer_add_parameter(f->optimizer, 0, &f->p[i], NULL, NULL, &f->index),
-            MEMOPT_OK);
+        OK(memopt_optimizer_add_parameter(f->optimizer, 0, &f->p[i], NULL, NULL, &f->index));
     remember(device, f);
     group.momentum = 0.9;
-    assert_int_equal(memopt_optimizer_set_group(f->optimizer, 0, &group), MEMOPT_OK);
+    OK(memopt_optimizer_set_group(f->optimizer, 0, &group));
 }
 
 /* Buffers of zeros are no change. */
@@ -202,7 +184,7 @@ static void check_parameters(memopt_device *device, void *context)
     assert_memory_equal(f->before + f->bytes, f->p[0].data, N * 4);
     assert_memory_equal(f->before + f->bytes + N * 4, f->p[1].data, 400);
     for (uint64_t i = 0; i < 2; i++) {
-        assert_int_equal(memopt_optimizer_get_steps_sync(f->optimizer, i, NULL, &steps), MEMOPT_OK);
+        OK(memopt_optimizer_get_steps_sync(f->optimizer, i, NULL, &steps));
         assert_int_equal(steps, 0);
     }
 }
@@ -211,9 +193,8 @@ static void make_stepped(memopt_device *device, void *context)
 {
     fixture *f = context;
     make_parameters(device, f);
-    assert_int_equal(memopt_optimizer_step(f->optimizer, f->g, 2, NULL, NULL), MEMOPT_OK);
-    assert_int_equal(memopt_optimizer_export_sync(f->optimizer, f->bytes, NULL, f->before),
-                     MEMOPT_OK);
+    OK(memopt_optimizer_step(f->optimizer, f->g, 2, NULL, NULL));
+    OK(memopt_optimizer_export_sync(f->optimizer, f->bytes, NULL, f->before));
     memcpy(f->before + f->bytes, f->p[0].data, N * 4);
     memcpy(f->before + f->bytes + N * 4, f->p[1].data, 400);
 }
@@ -222,7 +203,7 @@ static void end_optimizer(memopt_device *device, void *context)
 {
     (void)device;
     fixture *f = context;
-    assert_int_equal(memopt_optimizer_destroy(f->optimizer), MEMOPT_OK);
+    OK(memopt_optimizer_destroy(f->optimizer));
     f->optimizer = NULL;
 }
 
@@ -231,8 +212,8 @@ static void end_all(memopt_device *device, void *context)
     fixture *f = context;
     if (f->optimizer != NULL)
         end_optimizer(device, f);
-    assert_int_equal(memopt_scaler_destroy(f->scaler), MEMOPT_OK);
-    assert_int_equal(memopt_allocator_destroy_force(f->allocator), MEMOPT_OK);
+    OK(memopt_scaler_destroy(f->scaler));
+    OK(memopt_allocator_destroy_force(f->allocator));
     free(f->before);
     free(f->buffer);
     free(f->foreign);
@@ -291,8 +272,7 @@ static void check_foreign(memopt_device *device, void *context)
 {
     fixture *f = context;
     if (f->status != MEMOPT_OUT_OF_HOST_MEMORY && f->status != MEMOPT_OUT_OF_DEVICE_MEMORY)
-        assert_int_equal(memopt_optimizer_import_sync(f->optimizer, f->before, f->bytes, NULL),
-                         MEMOPT_OK);
+        OK(memopt_optimizer_import_sync(f->optimizer, f->before, f->bytes, NULL));
     check_unchanged(device, f);
 }
 
@@ -337,9 +317,8 @@ static const torture_scenario paged_scenarios[] = {
     {"import", NULL, make_stepped, import_all, NULL, check_unchanged, end_all, 0, 0},
 };
 
-static void paged_states(void **state)
+TEST(paged_states)
 {
-    (void)state;
     static const uint32_t kinds[] = {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_OPTIMIZER_SGD,
                                      MEMOPT_OPTIMIZER_ADEMAMIX};
     torture_format = MEMOPT_STATE_8BIT;
@@ -358,9 +337,8 @@ static void paged_states(void **state)
     torture_page = 0;
 }
 
-static void every_function(void **state)
+TEST(every_function)
 {
-    (void)state;
     static const uint32_t all[][2] = {{MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT},
                                       {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_COMPANDED4},
                                       {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_COMPANDED},
@@ -382,11 +360,4 @@ static void every_function(void **state)
             assert_true(faults > 0);
         }
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_function),
-                                       cmocka_unit_test(paged_states)};
-    return cmocka_run_group_tests_name("optimizer faults", tests, NULL, NULL);
 }

@@ -22,13 +22,12 @@ static void limit_addresses(uint64_t more)
     assert_int_equal(setrlimit(RLIMIT_AS, &limit), 0);
 }
 
-static void segments_fit_the_limit(void **state)
+TEST(segments_fit_the_limit)
 {
     memopt_device *device = NULL;
     memopt_stream stream;
     memopt_device_properties p = MEMOPT_DEVICE_PROPERTIES_INIT;
     void *blocks[5], *none = NULL;
-    (void)state;
     OK(memopt_device_open("cpu", NULL, &device));
     OK(memopt_device_get_properties(device, &p));
     OK(memopt_stream_create(device, &stream));
@@ -54,10 +53,4 @@ static void segments_fit_the_limit(void **state)
         OK(memopt_allocator_free(allocator, blocks[i]));
     OK(memopt_stream_destroy(device, stream));
     finish(allocator, device);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(segments_fit_the_limit)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -27,9 +27,8 @@ static void check_sizes(const char *config, uint64_t asked, uint64_t block, uint
     finish(allocator, device);
 }
 
-static void test_sizes(void **state)
+TEST(test_sizes)
 {
-    (void)state;
     check_sizes("", 1, 512, 2 * MIB);
     check_sizes("", 513, 1024, 2 * MIB);
     check_sizes("", MIB, MIB, 2 * MIB);
@@ -51,11 +50,10 @@ static void test_sizes(void **state)
  */
 
 /* Holes of several sizes between live blocks: the smallest that fits is taken, the lowest first. */
-static void test_best_fit(void **state)
+TEST(best_fit)
 {
     static const uint64_t sizes[] = {8, 5, 3, 5, 9, 3};
     enum { HOLES = 6 };
-    (void)state;
     for (int c = 0; c < 2; c++) {
         memopt_device *device = open_cpu(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
         memopt_allocator *allocator = new_allocator(device, c ? "expandable_segments:True" : "");
@@ -81,11 +79,10 @@ static void test_best_fit(void **state)
 }
 
 /* Many equal holes: always the lowest. */
-static void test_ties_go_to_the_lowest_address(void **state)
+TEST(ties_go_to_the_lowest_address)
 {
     enum { BLOCKS = 600 };
     void *block[BLOCKS];
-    (void)state;
     memopt_device *device = open_cpu(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_allocator *allocator = new_allocator(device, "expandable_segments:True");
     for (int i = 0; i < BLOCKS; i++)
@@ -104,10 +101,9 @@ static void test_ties_go_to_the_lowest_address(void **state)
  */
 
 /* 8 × 16 MiB freed, then 4 × 32 MiB: the same memory serves both. */
-static void test_expandable_reuses_what_classic_cannot(void **state)
+TEST(expandable_reuses_what_classic_cannot)
 {
     static const uint64_t wanted[] = {256, 128};
-    (void)state;
     for (int c = 0; c < 2; c++) {
         memopt_device *device = open_cpu(512 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
         memopt_allocator *allocator = new_allocator(device, c ? "expandable_segments:True" : "");
@@ -127,10 +123,9 @@ static void test_expandable_reuses_what_classic_cannot(void **state)
 
 /* Trim gives back every whole free page and no other; what stays keeps its bytes; growth fills the
  * hole again at the same addresses. */
-static void test_trim_of_pages(void **state)
+TEST(trim_of_pages)
 {
     uint64_t released = 0;
-    (void)state;
     memopt_device *device = open_cpu(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_allocator *allocator = new_allocator(device, "expandable_segments:True");
     unsigned char *low = alloc(allocator, 5 * MIB), *hole = alloc(allocator, 10 * MIB);
@@ -182,10 +177,9 @@ static uint64_t cached_at(memopt_allocator *allocator, void *address)
 
 /* A trim to a target gives back what was freed longest ago, whatever its address or the age of its
  * segment; a page of a block, where that suffices. */
-static void test_trim_gives_back_the_oldest_first(void **state)
+TEST(trim_gives_back_the_oldest_first)
 {
     static const int order[4] = {2, 0, 3, 1};
-    (void)state;
     for (int expandable = 0; expandable < 2; expandable++) {
         memopt_device *device = open_cpu(256 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
         memopt_allocator *allocator =
@@ -224,9 +218,8 @@ static void test_trim_gives_back_the_oldest_first(void **state)
 /* --- bad input
  * ------------------------------------------------------------------------------------- */
 
-static void test_bad_pointers(void **state)
+TEST(bad_pointers)
 {
-    (void)state;
     for (int c = 0; c < 2; c++) {
         memopt_device *device = open_cpu(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
         memopt_allocator *allocator = new_allocator(device, c ? "expandable_segments:True" : "");
@@ -262,7 +255,7 @@ static void test_bad_pointers(void **state)
     }
 }
 
-static void test_bad_arguments(void **state)
+TEST(bad_arguments)
 {
     struct {
         memopt_allocator_options known;
@@ -271,7 +264,6 @@ static void test_bad_arguments(void **state)
     memopt_device *device = open_cpu(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_allocator *allocator = NULL, *untouched = NULL;
     void *pointer = device;
-    (void)state;
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "device",
                  memopt_allocator_create(NULL, "", NULL, &allocator));
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "out_", memopt_allocator_create(device, "", NULL, NULL));
@@ -315,11 +307,10 @@ static void test_bad_arguments(void **state)
     finish(allocator, device);
 }
 
-static void test_destroy_with_live_blocks(void **state)
+TEST(destroy_with_live_blocks)
 {
     memopt_tag mine;
     void *pointer;
-    (void)state;
     memopt_device *device = open_cpu(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_allocator *allocator = new_allocator(device, "");
     OK(memopt_allocator_register_tag(allocator, "cache", &mine));
@@ -331,20 +322,4 @@ static void test_destroy_with_live_blocks(void **state)
     OK(memopt_allocator_free(allocator, pointer)); /* nothing was changed */
     OK(memopt_allocator_destroy_force(allocator));
     OK(memopt_device_close(device));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sizes),
-        cmocka_unit_test(test_best_fit),
-        cmocka_unit_test(test_ties_go_to_the_lowest_address),
-        cmocka_unit_test(test_expandable_reuses_what_classic_cannot),
-        cmocka_unit_test(test_trim_of_pages),
-        cmocka_unit_test(test_trim_gives_back_the_oldest_first),
-        cmocka_unit_test(test_bad_pointers),
-        cmocka_unit_test(test_bad_arguments),
-        cmocka_unit_test(test_destroy_with_live_blocks),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -73,9 +73,8 @@ static memopt_status device_sync(memopt_device *device)
 
 /* Free pages of a stream that is at work are not taken while the device has others. At the limit the
  * stream that gets them waits for an event, on the device. */
-static void test_nothing_waits_while_there_is_room(void **state)
+TEST(nothing_waits_while_there_is_room)
 {
-    (void)state;
     memopt_device *device = open_watched();
     memopt_allocator *allocator = new_allocator(device, "expandable_segments:True");
     ops.stream_query = busy;
@@ -100,9 +99,8 @@ static void test_nothing_waits_while_there_is_room(void **state)
 
 /* During a capture: frees are deferred, nothing is asked or waited for, and memory still comes from
  * the cache and the device. Afterwards the deferred block is given out again. */
-static void test_capture_defers(void **state)
+TEST(capture_defers)
 {
-    (void)state;
     for (int c = 0; c < 2; c++) {
         memopt_device *device = open_watched();
         memopt_allocator *allocator = new_allocator(device, c ? "expandable_segments:True" : "");
@@ -119,8 +117,8 @@ static void test_capture_defers(void **state)
         assert_ptr_equal(alloc(allocator, 1000), plain);
         assert_int_equal(stat_of(allocator, "active_bytes.large_pool.current"), 40 * MIB);
         void *more = alloc(allocator, 12 * MIB);
-        assert_int_equal(memopt_allocator_alloc(allocator, 40 * MIB, 0, NULL, &none),
-                         MEMOPT_OUT_OF_DEVICE_MEMORY);
+        GIVES(MEMOPT_OUT_OF_DEVICE_MEMORY,
+              memopt_allocator_alloc(allocator, 40 * MIB, 0, NULL, &none));
         OK(memopt_allocator_trim_sync(allocator, 0, &released));
         assert_int_equal(released, 0);
         assert_int_equal(events_touched, 0);
@@ -138,10 +136,9 @@ static void test_capture_defers(void **state)
 
 /* One free that waits costs each allocation one question to the driver, whatever the number of
  * streams; a capture of another stream does not hold it up. */
-static void test_few_questions(void **state)
+TEST(few_questions)
 {
     enum { STREAMS = 24 }; /* of 2 MiB each */
-    (void)state;
     memopt_device *device = open_watched();
     memopt_allocator *allocator = new_allocator(device, "");
     memopt_stream streams[STREAMS];
@@ -177,10 +174,9 @@ static memopt_status never_over(memopt_device *device, memopt_event *event)
 }
 
 /* However many frees wait, for however many streams, a pair makes at most two driver calls. */
-static void test_few_calls_with_many_pending(void **state)
+TEST(few_calls_with_many_pending)
 {
     enum { STREAMS = 24, EACH = 4, PAIRS = 100 };
-    (void)state;
     for (int c = 0; c < 2; c++) {
         memopt_device *device = open_watched();
         memopt_allocator *allocator = new_allocator(device, c ? "expandable_segments:True" : "");
@@ -210,9 +206,8 @@ static void test_few_calls_with_many_pending(void **state)
     }
 }
 
-static void test_without_virtual_memory(void **state)
+TEST(without_virtual_memory)
 {
-    (void)state;
     memopt_device *device = open_watched();
     memopt_allocator *allocator = NULL;
     ops.vm_reserve = NULL;
@@ -225,9 +220,8 @@ static void test_without_virtual_memory(void **state)
 }
 
 /* Streams that come and go leave nothing behind after a trim. */
-static void test_stream_churn(void **state)
+TEST(stream_churn)
 {
-    (void)state;
     for (int c = 0; c < 2; c++) {
         memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
         memopt_allocator *allocator = new_allocator(device, c ? "expandable_segments:True" : "");
@@ -250,17 +244,4 @@ static void test_stream_churn(void **state)
         assert_null(allocator->events.queues);
         finish(allocator, device);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nothing_waits_while_there_is_room),
-        cmocka_unit_test(test_capture_defers),
-        cmocka_unit_test(test_few_questions),
-        cmocka_unit_test(test_few_calls_with_many_pending),
-        cmocka_unit_test(test_without_virtual_memory),
-        cmocka_unit_test(test_stream_churn),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -99,8 +99,8 @@ static void work_before(scene *s)
 static void one_that_fails(scene *s, uint64_t bytes)
 {
     void *none = s;
-    assert_int_equal(memopt_allocator_alloc(s->allocator, bytes, MEMOPT_TAG_GRADIENTS, NULL, &none),
-                     MEMOPT_OUT_OF_DEVICE_MEMORY);
+    GIVES(MEMOPT_OUT_OF_DEVICE_MEMORY,
+          memopt_allocator_alloc(s->allocator, bytes, MEMOPT_TAG_GRADIENTS, NULL, &none));
     assert_ptr_equal(none, s);
 }
 
@@ -362,11 +362,10 @@ static int is_named(const expectation *expected, uint64_t seed)
 }
 
 /* All causes are named with every seed; the aim is nine of ten. */
-static void test_the_cause_is_named(void **state)
+TEST(the_cause_is_named)
 {
     uint64_t first = first_seed(), seeds = is_long() ? 100 : 3;
     int missed = 0;
-    (void)state;
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         int named = 0;
         for (uint64_t seed = 0; seed < seeds; seed++)
@@ -377,12 +376,11 @@ static void test_the_cause_is_named(void **state)
     assert_int_equal(missed, 0);
 }
 
-static void test_refusals(void **state)
+TEST(refusals)
 {
     memopt_oom_report report = MEMOPT_OOM_REPORT_INIT, before;
     memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_allocator *allocator = new_allocator(device, "");
-    (void)state;
     before = report;
     FAILS_SAYING(MEMOPT_NOT_FOUND, "no allocation has failed",
                  memopt_allocator_get_oom_report(allocator, &report));
@@ -398,13 +396,4 @@ static void test_refusals(void **state)
     assert_int_equal(report.cause, MEMOPT_OOM_REQUEST);
     assert_int_equal(report.asked_bytes, 0); /* behind the caller's size */
     finish(allocator, device);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_cause_is_named),
-        cmocka_unit_test(test_refusals),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

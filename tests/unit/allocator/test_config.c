@@ -9,9 +9,8 @@ static mo_config parse(const char *text)
     return config;
 }
 
-static void test_defaults(void **state)
+TEST(defaults)
 {
-    (void)state;
     static const char *const empty[] = {NULL, "", "  \n\t "};
     for (int i = 0; i < 3; i++) {
         mo_config c = parse(empty[i]);
@@ -27,9 +26,8 @@ static void test_defaults(void **state)
     }
 }
 
-static void test_every_key(void **state)
+TEST(every_key)
 {
-    (void)state;
     mo_config c = parse(" large_segment_size_mb : 12 , max_split_size_mb:128,"
                         "max_non_split_rounding_mb:64, garbage_collection_threshold:0.75,"
                         "expandable_segments:True,per_process_memory_fraction:.5,"
@@ -62,7 +60,7 @@ static void test_every_key(void **state)
 }
 
 /* What AcceleratorAllocatorConfig::roundup_power2_divisions() of torch 2.15 returns for them. */
-static void test_divisions_by_size(void **state)
+TEST(divisions_by_size)
 {
     static const struct {
         const char *list;
@@ -78,7 +76,6 @@ static void test_divisions_by_size(void **state)
         {"8,roundup_power2_divisions:[64:2]", {2, 2, 2, 2, 2, 2, 2, 8, 8, 8, 8, 8, 8, 8, 8, 8}},
         {"[]", {0}},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         char text[100];
         snprintf(text, sizeof text, "roundup_power2_divisions : %s", rows[i].list);
@@ -87,14 +84,13 @@ static void test_divisions_by_size(void **state)
     }
 }
 
-static void test_fractions(void **state)
+TEST(fractions)
 {
-    (void)state;
     assert_true(parse("garbage_collection_threshold:1e-1").garbage_collection_threshold == 0.1);
     assert_true(parse("per_process_memory_fraction:2.5E-1").per_process_memory_fraction == 0.25);
 }
 
-static void test_refused(void **state)
+TEST(refused)
 {
     static const struct {
         const char *text, *says;
@@ -139,7 +135,6 @@ static void test_refused(void **state)
         {"expandable_segments_reserve:", "column 29: \"\" is not a value"},
         {"expandable_segments_reserve_by_class:[a:1", "column 42: the list of"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         mo_config config, before;
         memset(&config, 0x5A, sizeof config);
@@ -157,35 +152,19 @@ static void count_lines(void *user, memopt_log_level level, const char *message)
 }
 
 /* Keys that concern only PyTorch's insides are told in the log. */
-static void test_ineffective_keys_are_told(void **state)
+TEST(ineffective_keys_are_told)
 {
     int lines = 0;
-    (void)state;
     OK(memopt_set_log(count_lines, &lines, MEMOPT_LOG_INFO));
     (void)parse("backend:native,expandable_segments:True,release_lock_on_cudamalloc:True");
     OK(memopt_set_log(NULL, NULL, MEMOPT_LOG_INFO));
     assert_int_equal(lines, 2);
 }
 
-static void test_check_config(void **state)
+TEST(check_config)
 {
-    (void)state;
     OK(memopt_allocator_check_config(NULL));
     OK(memopt_allocator_check_config("expandable_segments:True,max_split_size_mb:64"));
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "expandable_segments",
                  memopt_allocator_check_config("expandable_segment:True"));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_check_config),
-        cmocka_unit_test(test_defaults),
-        cmocka_unit_test(test_every_key),
-        cmocka_unit_test(test_divisions_by_size),
-        cmocka_unit_test(test_fractions),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_ineffective_keys_are_told),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -126,9 +126,8 @@ static void expect_bytes(memopt_device *device, const void *at, int value, uint6
 
 /* --- what is left is for everybody ------------------------------------------------------------ */
 
-static void test_cached_memory_is_taken_over(void **state)
+TEST(cached_memory_is_taken_over)
 {
-    (void)state;
     FOR_SEEDS (seed, SEEDS) {
         for (int c = 0; c < 2; c++) {
             memopt_device *device = open_watched(seed);
@@ -159,9 +158,8 @@ static void test_cached_memory_is_taken_over(void **state)
 }
 
 /* Blocks outlive their stream; what is freed then is everybody's, and use after it is found. */
-static void test_live_blocks_outlive_their_stream(void **state)
+TEST(live_blocks_outlive_their_stream)
 {
-    (void)state;
     FOR_SEEDS (seed, SEEDS) {
         for (int c = 0; c < 2; c++) {
             memopt_device *device = open_watched(seed);
@@ -189,9 +187,8 @@ static void test_live_blocks_outlive_their_stream(void **state)
 }
 
 /* Uses that the ended stream had are over, of blocks that are live and that wait for it. */
-static void test_recorded_uses_are_over(void **state)
+TEST(recorded_uses_are_over)
 {
-    (void)state;
     for (int c = 0; c < 2; c++) {
         memopt_device *device = open_watched(3);
         memopt_allocator *allocator = new_allocator(device, configs[c]);
@@ -219,9 +216,8 @@ static void test_recorded_uses_are_over(void **state)
 }
 
 /* Pages of an ended stream's expandable segment and its addresses serve a larger request. */
-static void test_addresses_are_taken_over(void **state)
+TEST(addresses_are_taken_over)
 {
-    (void)state;
     memopt_device *device = open_watched(1);
     memopt_allocator *allocator = new_allocator(device, configs[1]);
     memopt_memory_info before = {.struct_size = sizeof before}, after = before;
@@ -241,10 +237,9 @@ static void test_addresses_are_taken_over(void **state)
 }
 
 /* Streams that come and go leave no trace but the blocks they leave. */
-static void test_no_trace_of_many_streams(void **state)
+TEST(no_trace_of_many_streams)
 {
     enum { MANY = 60 };
-    (void)state;
     for (int c = 0; c < 2; c++) {
         memopt_device *device = open_watched(1);
         memopt_allocator *allocator = new_allocator(device, configs[c]);
@@ -276,9 +271,8 @@ static void test_no_trace_of_many_streams(void **state)
 /* --- the same handle again -------------------------------------------------------------------- */
 
 /* The handle goes on after the leave, as that of a new stream that the driver gave it to. */
-static void test_same_handle(void **state)
+TEST(same_handle)
 {
-    (void)state;
     FOR_SEEDS (seed, SEEDS) {
         for (int c = 0; c < 2; c++) {
             memopt_device *device = open_watched(seed);
@@ -311,9 +305,8 @@ static void test_same_handle(void **state)
 }
 
 /* Until the new stream has done its work, its uses count, whatever the old one's did. */
-static void test_same_handle_waits_again(void **state)
+TEST(same_handle_waits_again)
 {
-    (void)state;
     for (int c = 0; c < 2; c++) {
         memopt_device *device = open_watched(1);
         memopt_allocator *allocator = new_allocator(device, configs[c]);
@@ -339,9 +332,8 @@ static void test_same_handle_waits_again(void **state)
 /* --- captures -----------------------------------------------------------------------------------
  */
 
-static void test_deferred_frees(void **state)
+TEST(deferred_frees)
 {
-    (void)state;
     for (int c = 0; c < 2; c++) {
         memopt_device *device = open_watched(1);
         memopt_allocator *allocator = new_allocator(device, configs[c]);
@@ -435,9 +427,8 @@ static void meanwhile(void *user)
     dead = NULL; /* the device itself still has to end it */
 }
 
-static void test_meanwhile(void **state)
+TEST(test_meanwhile)
 {
-    (void)state;
     for (int c = 0; c < 4; c++) {
         scene x;
         make_scene(&x, configs[c % 2]);
@@ -466,9 +457,8 @@ static void replace_allocator(void *user)
     x->own = alloc(x->allocator, 1000);
 }
 
-static void test_allocators_come_and_go_meanwhile(void **state)
+TEST(allocators_come_and_go_meanwhile)
 {
-    (void)state;
     for (int c = 0; c < 2; c++) {
         scene x;
         make_scene(&x, configs[c]);
@@ -521,17 +511,15 @@ static void end_unwaited(const char *config, int by_release, int by_pressure)
     finish(x.allocator, x.device);
 }
 
-static void test_unwaited(void **state)
+TEST(unwaited)
 {
-    (void)state;
     for (int i = 0; i < 8; i++)
         end_unwaited(configs[i % 2], i / 2 % 2, i / 4);
 }
 
 /* An old stream that could not be waited for does not become free with the next of its handle. */
-static void test_unwaited_keeps_apart_from_the_next(void **state)
+TEST(unwaited_keeps_apart_from_the_next)
 {
-    (void)state;
     memopt_device *device = open_watched(1);
     memopt_allocator *allocator = new_allocator(device, "");
     memopt_stream s = new_stream(device);
@@ -556,9 +544,8 @@ static void test_unwaited_keeps_apart_from_the_next(void **state)
 /* --- arguments -----------------------------------------------------------------------------------
  */
 
-static void test_arguments(void **state)
+TEST(arguments)
 {
-    (void)state;
     memopt_device *device = open_watched(0);
     memopt_allocator *allocator = new_allocator(device, "");
     memopt_stream s = new_stream(device), unknown = (memopt_stream)&records;
@@ -577,24 +564,4 @@ static void test_arguments(void **state)
     end_stream(device, s);
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "not a live stream", memopt_stream_destroy(device, s));
     finish(allocator, device);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cached_memory_is_taken_over),
-        cmocka_unit_test(test_live_blocks_outlive_their_stream),
-        cmocka_unit_test(test_recorded_uses_are_over),
-        cmocka_unit_test(test_addresses_are_taken_over),
-        cmocka_unit_test(test_no_trace_of_many_streams),
-        cmocka_unit_test(test_same_handle),
-        cmocka_unit_test(test_same_handle_waits_again),
-        cmocka_unit_test(test_deferred_frees),
-        cmocka_unit_test(test_meanwhile),
-        cmocka_unit_test(test_allocators_come_and_go_meanwhile),
-        cmocka_unit_test(test_unwaited),
-        cmocka_unit_test(test_unwaited_keeps_apart_from_the_next),
-        cmocka_unit_test(test_arguments),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

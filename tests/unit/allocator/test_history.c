@@ -52,14 +52,13 @@ static void check_events(const memopt_history_event *events, const expected *wan
     }
 }
 
-static void test_events(void **state)
+TEST(test_events)
 {
     memopt_history_event events[ROOM];
     uint64_t first;
     uint32_t numbers = 10;
     void *none = NULL, *block = NULL, *other = NULL;
     struct timespec now;
-    (void)state;
     memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_allocator *allocator = new_allocator(device, "");
     void *before = alloc(allocator, 20 * MIB);
@@ -92,11 +91,10 @@ static void test_events(void **state)
 }
 
 /* The last events are kept; the number of the first tells how many were lost. */
-static void test_a_full_ring(void **state)
+TEST(a_full_ring)
 {
     memopt_history_event events[ROOM];
     uint64_t first, count;
-    (void)state;
     memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_allocator *allocator = new_allocator(device, "expandable_segments:True");
     void *block = alloc(allocator, 1000);
@@ -120,12 +118,11 @@ static void test_a_full_ring(void **state)
 }
 
 /* A free that waits for a stream has a second event when the stream is done. */
-static void test_pending_frees(void **state)
+TEST(pending_frees)
 {
     memopt_history_event events[ROOM];
     uint64_t first;
     memopt_stream stream;
-    (void)state;
     memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_ADVERSARIAL, 0);
     memopt_allocator *allocator = new_allocator(device, "expandable_segments:True");
     OK(memopt_stream_create(device, &stream));
@@ -157,11 +154,10 @@ static memopt_status look(void *user, const memopt_block_info *block)
     return MEMOPT_OK;
 }
 
-static void test_snapshots(void **state)
+TEST(snapshots)
 {
     uint32_t numbers = 0;
     memopt_block_info found = MEMOPT_BLOCK_INFO_INIT;
-    (void)state;
     memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_allocator *allocator = new_allocator(device, "");
     begin(allocator, 2, &numbers);
@@ -177,12 +173,11 @@ static void test_snapshots(void **state)
     finish(allocator, device);
 }
 
-static void test_pools(void **state)
+TEST(pools)
 {
     memopt_history_event events[ROOM];
     uint64_t first;
     memopt_pool *before, *after;
-    (void)state;
     memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_allocator *allocator = new_allocator(device, "");
     OK(memopt_pool_create(allocator, NULL, &before));
@@ -199,11 +194,10 @@ static void test_pools(void **state)
     finish(allocator, device);
 }
 
-static void test_refusals(void **state)
+TEST(refusals)
 {
     uint64_t first = 7, count = 7;
     memopt_history_options options = MEMOPT_HISTORY_OPTIONS_INIT;
-    (void)state;
     memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_allocator *allocator = new_allocator(device, "");
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_allocator_start_history(NULL, NULL));
@@ -256,11 +250,10 @@ static void *work(void *user)
     return NULL;
 }
 
-static void test_threads(void **state)
+TEST(test_threads)
 {
     pthread_t threads[3];
     worker workers[3];
-    (void)state;
     memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_allocator *allocator = new_allocator(device, "");
     for (int i = 0; i < 3; i++) {
@@ -270,15 +263,4 @@ static void test_threads(void **state)
     for (int i = 0; i < 3; i++)
         assert_int_equal(pthread_join(threads[i], NULL), 0);
     finish(allocator, device);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_events),        cmocka_unit_test(test_a_full_ring),
-        cmocka_unit_test(test_pending_frees), cmocka_unit_test(test_snapshots),
-        cmocka_unit_test(test_pools),         cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_threads),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

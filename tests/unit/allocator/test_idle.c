@@ -55,9 +55,8 @@ static const char *const configs[] = {
 };
 
 /* Free for two seconds, it goes; at one it stays, and so does what is used again and again. */
-static void test_idle_goes(void **state)
+TEST(idle_goes)
 {
-    (void)state;
     for (int classic = 0; classic < 2; classic++) {
         memopt_device *device = open_here();
         memopt_allocator *allocator = new_allocator(device, configs[classic]);
@@ -86,9 +85,8 @@ static void test_idle_goes(void **state)
 }
 
 /* One member's allocations serve all that have the key, but for what is retained or paused. */
-static void test_family(void **state)
+TEST(family)
 {
-    (void)state;
     memopt_device *device = open_here();
     memopt_allocator *allocator = new_allocator(device, configs[0]);
     memopt_pool_options options = MEMOPT_POOL_OPTIONS_INIT;
@@ -124,9 +122,8 @@ static void hold(void *user)
         ;
 }
 
-static void test_no_wait(void **state)
+TEST(no_wait)
 {
-    (void)state;
     atomic_int go = 0;
     if (strcmp(device_name, "cpu") != 0)
         return; /* the simulated devices do not work while nobody waits */
@@ -157,9 +154,8 @@ static uint64_t clock_of(memopt_allocator *allocator)
     return clock;
 }
 
-static void test_costs(void **state)
+TEST(costs)
 {
-    (void)state;
     memopt_device *device = open_here();
     memopt_allocator *off = new_allocator(device, "expandable_segments:True");
     memopt_allocator *on = new_allocator(device, configs[0]);
@@ -181,9 +177,8 @@ static void test_costs(void **state)
 
 /* The n-th operation of the device fails while idle memory goes: the allocation is had all the
  * same, and what did not go is used or goes later. */
-static void test_faults(void **state)
+TEST(faults)
 {
-    (void)state;
     for (int classic = 0; classic < 2; classic++)
         for (int64_t n = 1, struck = 1; struck; n++) {
             memopt_device *device = open_here();
@@ -213,12 +208,7 @@ static int set_clock(void **state)
 
 int main(int count, char **values)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_idle_goes), cmocka_unit_test(test_family),
-        cmocka_unit_test(test_no_wait),   cmocka_unit_test(test_costs),
-        cmocka_unit_test(test_faults),
-    };
     if (count > 1)
         device_name = values[1];
-    return cmocka_run_group_tests(tests, set_clock, NULL);
+    return run_all_tests(set_clock, NULL);
 }

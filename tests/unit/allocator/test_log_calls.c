@@ -104,23 +104,12 @@ static void through(memopt_status (*use)(world *, memopt_stream))
     alarm(0);
 }
 
-static void the_allocator_is_called_back(void **state)
+TEST(the_allocator_is_called_back)
 {
-    (void)state;
     through(use_allocator);
 }
 
-static void the_optimizer_holds_no_lock(void **state)
+TEST(the_optimizer_holds_no_lock)
 {
-    (void)state;
     through(use_optimizer);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_allocator_is_called_back),
-        cmocka_unit_test(the_optimizer_holds_no_lock),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

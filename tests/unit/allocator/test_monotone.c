@@ -110,9 +110,8 @@ static int completes(const program *p, uint64_t limit, uint64_t *out_held)
     return completed;
 }
 
-static void test_more_memory_never_fails(void **state)
+TEST(more_memory_never_fails)
 {
-    (void)state;
     program *p = malloc(sizeof *p);
     uint64_t held, limits = 0, failures = 0, programs = 0, strained = 0;
     assert_non_null(p);
@@ -138,10 +137,4 @@ static void test_more_memory_never_fails(void **state)
     assert_true(strained > 0); /* limits below what is held with room sufficed */
     assert_int_equal(failures, 0);
     free(p);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_more_memory_never_fails)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -97,9 +97,8 @@ static void end(scene *s)
 
 /* In any order of streams: what was under way is complete, all memory of the device serves others,
  * and what comes back is what went. */
-static void test_contents_are_kept(void **state)
+TEST(contents_are_kept)
 {
-    (void)state;
     for (uint64_t seed = 0; seed < (is_long() ? 6 : 2); seed++) {
         uint32_t order = seed == 0 ? MEMOPT_STREAM_ORDER_EAGER : MEMOPT_STREAM_ORDER_ADVERSARIAL;
         scene s = begin(order, seed, 0);
@@ -153,9 +152,8 @@ static void watch(memopt_device *device)
     device->ops = &ops;
 }
 
-static void test_statuses(void **state)
+TEST(statuses)
 {
-    (void)state;
     scene s = begin(MEMOPT_STREAM_ORDER_EAGER, 0, 0);
     void *none = NULL;
     uint64_t released = 7;
@@ -187,9 +185,8 @@ static void test_statuses(void **state)
     end(&s);
 }
 
-static void test_classic_segments(void **state)
+TEST(classic_segments)
 {
-    (void)state;
     memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_allocator *allocator = new_allocator(device, "");
     unsigned char *block = alloc(allocator, 3 * MIB);
@@ -202,9 +199,8 @@ static void test_classic_segments(void **state)
     finish(allocator, device);
 }
 
-static void test_the_end_while_paused(void **state)
+TEST(the_end_while_paused)
 {
-    (void)state;
     for (int by_force = 0; by_force < 2; by_force++) {
         for (int keep = 0; keep < 2; keep++) {
             scene s = begin(MEMOPT_STREAM_ORDER_ADVERSARIAL, 3, 0);
@@ -220,9 +216,8 @@ static void test_the_end_while_paused(void **state)
 }
 
 /* A graph's pool keeps its free memory, at the addresses that replays write to. */
-static void test_retained_memory_comes_back(void **state)
+TEST(retained_memory_comes_back)
 {
-    (void)state;
     scene s = begin(MEMOPT_STREAM_ORDER_EAGER, 0, 1);
     unsigned char *scratch = alloc(s.pool, 6 * MIB);
     OK(memopt_allocator_free(s.pool, scratch));
@@ -238,9 +233,8 @@ static void test_retained_memory_comes_back(void **state)
 
 /* --- too little memory ------------------------------------------------------------------------ */
 
-static void test_resume_without_memory(void **state)
+TEST(resume_without_memory)
 {
-    (void)state;
     for (int limited = 0; limited < 2; limited++) {
         scene s = begin(MEMOPT_STREAM_ORDER_EAGER, 0, 0);
         OK(pause_pool(s.pool, MEMOPT_PAUSE_KEEP, NULL));
@@ -330,9 +324,8 @@ static int run_with_refusals(int n, int count)
     return struck;
 }
 
-static void test_refusals(void **state)
+TEST(test_refusals)
 {
-    (void)state;
     for (int count = 1; count < 3; count++) {
         int64_t n = first_place();
         while (run_with_refusals((int)n, count))
@@ -354,9 +347,8 @@ static uint64_t pause_for_room(void *user, uint64_t bytes)
     return released;
 }
 
-static void test_a_callback_pauses(void **state)
+TEST(a_callback_pauses)
 {
-    (void)state;
     memopt_pool *pool = NULL;
     memopt_allocator_options options = MEMOPT_ALLOCATOR_OPTIONS_INIT;
     memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
@@ -377,19 +369,4 @@ static void test_a_callback_pauses(void **state)
     OK(memopt_allocator_free(idle, block));
     OK(memopt_allocator_destroy(idle));
     finish(parent, device);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_contents_are_kept),
-        cmocka_unit_test(test_statuses),
-        cmocka_unit_test(test_classic_segments),
-        cmocka_unit_test(test_the_end_while_paused),
-        cmocka_unit_test(test_retained_memory_comes_back),
-        cmocka_unit_test(test_resume_without_memory),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_a_callback_pauses),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

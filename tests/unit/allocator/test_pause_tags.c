@@ -238,9 +238,8 @@ static int faulty_sync(int file)
     return -1;
 }
 
-static void test_io_faults(void **state)
+TEST(io_faults)
 {
-    (void)state;
     const mo_file_system real = mo_file_calls;
     mo_file_calls = (mo_file_system){faulty_write, faulty_read, faulty_sync, 0};
     for (int code = 0; code < 2; code++)
@@ -265,9 +264,8 @@ static void test_io_faults(void **state)
 }
 
 /* What comes back wrong is not taken, and is taken once it is right. The file has no name. */
-static void test_damage(void **state)
+TEST(damage)
 {
-    (void)state;
     for (int way = 0; way < 2; way++) {
         scene s = begin(5);
         unsigned char byte = 0, wrong;
@@ -300,9 +298,8 @@ static void test_damage(void **state)
     }
 }
 
-static void test_statuses(void **state)
+TEST(statuses)
 {
-    (void)state;
     scene s = begin(6);
     memopt_pause_options options = MEMOPT_PAUSE_OPTIONS_INIT;
     memopt_pause_report report = MEMOPT_PAUSE_REPORT_INIT;
@@ -370,9 +367,8 @@ static memopt_status copy(memopt_device *device, void *destination, const void *
     return real_ops->copy(device, destination, source, bytes, stream);
 }
 
-static void test_calls_while_contents_move(void **state)
+TEST(calls_while_contents_move)
 {
-    (void)state;
     for (int how = MEMOPT_PAUSE_KEEP; how <= MEMOPT_PAUSE_FILE; how++) {
         scene s = begin(8);
         fill_blocks(&s);
@@ -397,9 +393,8 @@ static void test_calls_while_contents_move(void **state)
 }
 
 /* One tag's memory serves the others while it is paused, and an end needs no resume. */
-static void test_others_use_the_memory(void **state)
+TEST(others_use_the_memory)
 {
-    (void)state;
     scene s = begin(7);
     void *large = NULL, *more = NULL;
     OK(memopt_allocator_set_limit(s.allocator, 40 * MIB));
@@ -424,9 +419,8 @@ static void test_others_use_the_memory(void **state)
 
 /* A block beside one that sleeps is freed in the order of its stream: its page goes at the end of
  * the allocator, and not before that work. */
-static void test_end_beside_sleep(void **state)
+TEST(end_beside_sleep)
 {
-    (void)state;
     for (uint64_t seed = 1; seed < 5; seed++) {
         memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed);
         memopt_allocator *allocator = new_allocator(device, "expandable_segments:True");
@@ -453,15 +447,7 @@ static void test_end_beside_sleep(void **state)
 
 int main(int count, char **values)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_io_faults),
-        cmocka_unit_test(test_damage),
-        cmocka_unit_test(test_statuses),
-        cmocka_unit_test(test_calls_while_contents_move),
-        cmocka_unit_test(test_others_use_the_memory),
-        cmocka_unit_test(test_end_beside_sleep),
-    };
     if (count > 1)
         device_name = values[1];
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return run_all_tests(make_folder, remove_folder);
 }

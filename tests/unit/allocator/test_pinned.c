@@ -21,13 +21,12 @@ static memopt_memory_info info_of(memopt_device *device)
     return info;
 }
 
-static void test_sizes_are_exact(void **state)
+TEST(sizes_are_exact)
 {
     static const uint64_t asked[] = {100, MIB, MIB + 1, 3 * MIB + 5, 10 * MIB, 33 * MIB + 513};
     static const uint64_t held[] = {2 * MIB,        2 * MIB,  MIB + 4096,
                                     3 * MIB + 4096, 10 * MIB, 33 * MIB + 4096};
     memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
-    (void)state;
     for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++) {
         memopt_allocator *allocator = new_pinned(device, 0);
         void *block = alloc(allocator, asked[i]);
@@ -45,10 +44,9 @@ static void test_sizes_are_exact(void **state)
 }
 
 /* Whichever stream runs first, what a copy reads or writes is no other block's yet. */
-static void test_blocks_wait_for_their_streams(void **state)
+TEST(blocks_wait_for_their_streams)
 {
     enum { COPIES = 40, BYTES = 3000 };
-    (void)state;
     for (uint64_t seed = 1; seed <= 12; seed++) {
         memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed);
         memopt_allocator *pinned = new_pinned(device, 0), *allocator = new_allocator(device, "");
@@ -83,14 +81,13 @@ static void test_blocks_wait_for_their_streams(void **state)
 }
 
 /* What is free serves any stream, and goes back before the limit is exceeded. */
-static void test_the_limit(void **state)
+TEST(the_limit)
 {
     memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_allocator *allocator = new_pinned(device, 8 * MIB);
     memopt_pool *pool = NULL;
     memopt_stream other;
     void *pointer = NULL;
-    (void)state;
     OK(memopt_stream_create(device, &other));
     void *block = alloc(allocator, 5 * MIB);
     OK(memopt_allocator_free(allocator, block));
@@ -113,14 +110,13 @@ static void test_the_limit(void **state)
     finish(allocator, device);
 }
 
-static void test_what_is_for_device_memory_only(void **state)
+TEST(what_is_for_device_memory_only)
 {
     memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_allocator_options options = MEMOPT_ALLOCATOR_OPTIONS_INIT;
     memopt_pool_options expandable = MEMOPT_POOL_OPTIONS_INIT;
     memopt_allocator *allocator = NULL;
     memopt_pool *pool = NULL;
-    (void)state;
     options.memory = 2;
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "memory is 2",
                  memopt_allocator_create(device, "", &options, &allocator));
@@ -138,15 +134,4 @@ static void test_what_is_for_device_memory_only(void **state)
     FAILS_SAYING(MEMOPT_UNSUPPORTED, "expandable_segments",
                  pause_pool(allocator, MEMOPT_PAUSE_KEEP, NULL));
     finish(allocator, device);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sizes_are_exact),
-        cmocka_unit_test(test_blocks_wait_for_their_streams),
-        cmocka_unit_test(test_the_limit),
-        cmocka_unit_test(test_what_is_for_device_memory_only),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

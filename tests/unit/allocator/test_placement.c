@@ -92,25 +92,22 @@ static void place_step(uint64_t seed)
     assert_int_equal(rects[0].offset, first);
 }
 
-static void test_places(void **state)
+TEST(places)
 {
-    (void)state;
     FOR_SEEDS (seed, 64)
         place_step(seed);
 }
 
 /* Small steps whose first places are 2.6 to 7.8 % above the bound. */
-static void test_small_steps(void **state)
+TEST(small_steps)
 {
-    (void)state;
     static const uint64_t seeds[] = {9860990, 2510, 20142, 44452, 53998};
     for (size_t i = 0; i < sizeof seeds / sizeof *seeds; i++)
         place_step(seeds[i]);
 }
 
-static void test_host_faults(void **state)
+TEST(host_faults)
 {
-    (void)state;
     static mo_rect rects[MOST];
     uint64_t random = 3;
     uint32_t span, count = make_step(rects, 1000, &random, &span);
@@ -121,7 +118,7 @@ static void test_host_faults(void **state)
         memopt_status status = mo_placement_find(&p);
         assert_int_equal(mo_memory_live_blocks(), blocks);
         if (!mo_memory_fault_struck()) {
-            assert_int_equal(status, MEMOPT_OK);
+            OK(status);
             assert_true(n > 5);
             break;
         }
@@ -130,21 +127,9 @@ static void test_host_faults(void **state)
     mo_memory_fail_at(0);
 }
 
-static void test_too_much(void **state)
+TEST(too_much)
 {
-    (void)state;
     mo_rect rects[3] = {{UINT32_MAX / 2, 0, 4, 0}, {UINT32_MAX / 2, 1, 4, 0}, {9, 2, 4, 0}};
     mo_placement p = {.rects = rects, .count = 3, .span = 4, .grain = 8};
     assert_int_equal(mo_placement_find(&p), MEMOPT_LIMIT_REACHED);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_places),
-        cmocka_unit_test(test_small_steps),
-        cmocka_unit_test(test_host_faults),
-        cmocka_unit_test(test_too_much),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

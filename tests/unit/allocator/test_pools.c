@@ -49,9 +49,8 @@ static void end_pool(memopt_pool *pool)
 
 /* --- handles -------------------------------------------------------------------------------- */
 
-static void test_arguments(void **state)
+TEST(arguments)
 {
-    (void)state;
     memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_allocator *parent = new_allocator(device, "");
     memopt_pool_options options = MEMOPT_POOL_OPTIONS_INIT;
@@ -83,9 +82,8 @@ static void test_arguments(void **state)
     finish(parent, device);
 }
 
-static void test_the_parent_is_busy(void **state)
+TEST(the_parent_is_busy)
 {
-    (void)state;
     memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_allocator *parent = new_allocator(device, "");
     memopt_pool *first = new_pool(parent, "first"), *second = new_pool(parent, "second");
@@ -101,9 +99,8 @@ static void test_the_parent_is_busy(void **state)
     finish(parent, device);
 }
 
-static void test_each_has_its_own_blocks(void **state)
+TEST(each_has_its_own_blocks)
 {
-    (void)state;
     for (int c = 0; c < CONFIGS; c++) {
         memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
         memopt_allocator *parent = new_allocator(device, configs[c]);
@@ -132,9 +129,8 @@ static void test_each_has_its_own_blocks(void **state)
 }
 
 /* A pool may have another configuration. */
-static void test_configurations_differ(void **state)
+TEST(configurations_differ)
 {
-    (void)state;
     memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_allocator *parent = new_allocator(device, "expandable_segments:True");
     memopt_pool_options options = MEMOPT_POOL_OPTIONS_INIT;
@@ -153,9 +149,8 @@ static void test_configurations_differ(void **state)
     finish(parent, device);
 }
 
-static void test_tags_are_shared(void **state)
+TEST(tags_are_shared)
 {
-    (void)state;
     memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_allocator *parent = new_allocator(device, "");
     memopt_tag before, between, after, again;
@@ -188,9 +183,8 @@ static void test_tags_are_shared(void **state)
 /* --- when memory is short -------------------------------------------------------------------- */
 
 /* One runs out at the device's end, or at the limit; the others' free memory serves it. */
-static void test_free_memory_of_others_serves(void **state)
+TEST(free_memory_of_others_serves)
 {
-    (void)state;
     for (int c = 0; c < CONFIGS; c++) {
         for (int limited = 0; limited < 2; limited++) {
             memopt_device *device =
@@ -230,9 +224,8 @@ static void test_free_memory_of_others_serves(void **state)
 }
 
 /* Its own limit stops a pool, and then nobody gives anything for it. */
-static void test_own_limit(void **state)
+TEST(own_limit)
 {
-    (void)state;
     for (int c = 0; c < CONFIGS; c++) {
         memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
         memopt_allocator *parent = new_allocator(device, configs[c]);
@@ -252,9 +245,8 @@ static void test_own_limit(void **state)
     }
 }
 
-static void test_retained_memory_stays(void **state)
+TEST(retained_memory_stays)
 {
-    (void)state;
     for (int c = 0; c < CONFIGS; c++) {
         memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
         memopt_allocator *parent = new_allocator(device, configs[c]);
@@ -274,9 +266,8 @@ static void test_retained_memory_stays(void **state)
 }
 
 /* Frees that wait for another stream are waited for in all members. */
-static void test_pending_frees_of_others(void **state)
+TEST(pending_frees_of_others)
 {
-    (void)state;
     for (int c = 0; c < CONFIGS; c++) {
         for (uint64_t seed = 0; seed < 3; seed++) {
             memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed);
@@ -316,9 +307,8 @@ static memopt_status stream_capturing(memopt_device *device, memopt_stream strea
 }
 
 /* While any member's stream records a graph nothing is given back, by pressure or by a trim. */
-static void test_captures(void **state)
+TEST(captures)
 {
-    (void)state;
     for (int c = 0; c < CONFIGS; c++) {
         memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
         memopt_stream stream;
@@ -374,9 +364,8 @@ static void on_oom(void *user, uint64_t asked, uint64_t free_bytes, const char *
 }
 
 /* The parent's callbacks are told of its pools' needs. */
-static void test_callbacks(void **state)
+TEST(callbacks)
 {
-    (void)state;
     for (int c = 0; c < CONFIGS; c++) {
         observed seen = {NULL, NULL, 0, 0};
         memopt_allocator_options options = MEMOPT_ALLOCATOR_OPTIONS_INIT;
@@ -403,9 +392,8 @@ static void test_callbacks(void **state)
 }
 
 /* Above the threshold of the whole family, a member that grows gives its oldest memory back. */
-static void test_garbage_collection_counts_the_family(void **state)
+TEST(garbage_collection_counts_the_family)
 {
-    (void)state;
     memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_allocator *parent = new_allocator(device, "garbage_collection_threshold:0.5");
     memopt_pool *pool = new_pool(parent, "pool");
@@ -420,9 +408,8 @@ static void test_garbage_collection_counts_the_family(void **state)
 }
 
 /* A pool whose end fails at some call is gone, and counts in no limit any more. */
-static void test_failing_ends(void **state)
+TEST(failing_ends)
 {
-    (void)state;
     for (int c = 0; c < CONFIGS; c++) {
         memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
         memopt_allocator *parent = new_allocator(device, configs[c]);
@@ -489,9 +476,8 @@ static void load(memopt_pool *pool, void *layers[LAYERS])
 }
 
 /* A pool is made beside a live one again and again; what they hold grows as their blocks do. */
-static void test_loading_grows_no_more_than_its_blocks(void **state)
+TEST(loading_grows_no_more_than_its_blocks)
 {
-    (void)state;
     memopt_device *device = open_cpu(1024 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_allocator *parent = new_allocator(device, "expandable_segments:True");
     void *layers[ROUNDS][LAYERS];
@@ -511,25 +497,4 @@ static void test_loading_grows_no_more_than_its_blocks(void **state)
                                            (round < 2 ? held(pools[2]) : 0));
     }
     finish(parent, device);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_arguments),
-        cmocka_unit_test(test_the_parent_is_busy),
-        cmocka_unit_test(test_each_has_its_own_blocks),
-        cmocka_unit_test(test_configurations_differ),
-        cmocka_unit_test(test_tags_are_shared),
-        cmocka_unit_test(test_free_memory_of_others_serves),
-        cmocka_unit_test(test_own_limit),
-        cmocka_unit_test(test_retained_memory_stays),
-        cmocka_unit_test(test_pending_frees_of_others),
-        cmocka_unit_test(test_captures),
-        cmocka_unit_test(test_callbacks),
-        cmocka_unit_test(test_garbage_collection_counts_the_family),
-        cmocka_unit_test(test_failing_ends),
-        cmocka_unit_test(test_loading_grows_no_more_than_its_blocks),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

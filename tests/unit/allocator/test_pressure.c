@@ -55,9 +55,8 @@ static void *tagged(memopt_allocator *allocator, uint64_t bytes, memopt_tag tag)
     return pointer;
 }
 
-static void test_report(void **state)
+TEST(test_report)
 {
-    (void)state;
     for (int c = 0; c < 2; c++) {
         seen s;
         memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
@@ -96,9 +95,8 @@ static void test_report(void **state)
 }
 
 /* Fragmented: much is cached, nothing fits; classic segments are told to become expandable. */
-static void test_fragmentation_advice(void **state)
+TEST(fragmentation_advice)
 {
-    (void)state;
     for (int c = 0; c < 2; c++) {
         memopt_device *device = open_cpu(80 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
         memopt_allocator *allocator = new_allocator(device, configs[c]);
@@ -123,9 +121,8 @@ static void test_fragmentation_advice(void **state)
     }
 }
 
-static void test_pressure_callback_frees(void **state)
+TEST(pressure_callback_frees)
 {
-    (void)state;
     for (int c = 0; c < 2; c++) {
         seen s;
         memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
@@ -143,9 +140,8 @@ static void test_pressure_callback_frees(void **state)
 }
 
 /* Cached memory of other sizes and streams goes back before the allocation fails. */
-static void test_cache_is_given_back(void **state)
+TEST(cache_is_given_back)
 {
-    (void)state;
     for (int c = 0; c < 2; c++) {
         memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
         memopt_allocator *allocator = new_allocator(device, configs[c]);
@@ -164,9 +160,8 @@ static void test_cache_is_given_back(void **state)
 }
 
 /* At the limit only the pages that are missing move, those that were freed first. */
-static void test_the_oldest_pages_move(void **state)
+TEST(the_oldest_pages_move)
 {
-    (void)state;
     memopt_device *device = open_cpu(48 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_allocator *allocator = new_allocator(device, "expandable_segments:True");
     memopt_stream stream;
@@ -189,9 +184,8 @@ static void test_the_oldest_pages_move(void **state)
 }
 
 /* Where pages keep moving between two streams, more may be held, up to a twentieth. */
-static void test_pages_that_keep_moving(void **state)
+TEST(pages_that_keep_moving)
 {
-    (void)state;
     memopt_device *device = open_cpu(1024 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_allocator *allocator = new_allocator(device, "expandable_segments:True");
     memopt_stream streams[2] = {NULL, NULL};
@@ -209,9 +203,8 @@ static void test_pages_that_keep_moving(void **state)
 }
 
 /* Four pages that move beyond the store buy one page of slack: 19 move, and 5 more may be held. */
-static void test_moves_buy_slack(void **state)
+TEST(moves_buy_slack)
 {
-    (void)state;
     memopt_device *device = open_cpu(1024 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_allocator *allocator = new_allocator(device, "expandable_segments:True");
     memopt_stream stream;
@@ -227,9 +220,8 @@ static void test_moves_buy_slack(void **state)
 
 /* A small request fills a hole between larger blocks rather than a page of its own, unless the hole
  * is much larger. */
-static void test_small_blocks_fill_holes(void **state)
+TEST(small_blocks_fill_holes)
 {
-    (void)state;
     memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_allocator *allocator = new_allocator(device, "expandable_segments:True");
     void *blocks[3];
@@ -250,11 +242,10 @@ static void test_small_blocks_fill_holes(void **state)
 }
 
 /* Blocks of 1 MiB that stay keep no pages between larger ones that have gone. */
-static void test_small_blocks_that_stay(void **state)
+TEST(small_blocks_that_stay)
 {
     enum { PINS = 60, LATER = PINS * 6 / 8 };
     void *pins[PINS], *first[PINS], *later[LATER];
-    (void)state;
     memopt_device *device = open_cpu(1024 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_allocator *allocator = new_allocator(device, "expandable_segments:True");
     for (int i = 0; i < PINS; i++) {
@@ -275,9 +266,8 @@ static void test_small_blocks_that_stay(void **state)
 }
 
 /* Before pages move, a free block of the stream's other sizes serves. */
-static void test_other_sizes_serve(void **state)
+TEST(other_sizes_serve)
 {
-    (void)state;
     memopt_device *device = open_cpu(128 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_allocator *allocator = new_allocator(device, "expandable_segments:True");
     void *medium[3], *large = alloc(allocator, 60 * MIB);
@@ -295,9 +285,8 @@ static void test_other_sizes_serve(void **state)
 }
 
 /* A request that cannot be served takes no pages from the cache. */
-static void test_a_failed_growth_keeps_the_cache(void **state)
+TEST(a_failed_growth_keeps_the_cache)
 {
-    (void)state;
     memopt_device *device = open_cpu(48 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_allocator *allocator = new_allocator(device, "expandable_segments:True");
     void *first = alloc(allocator, 16 * MIB), *live = alloc(allocator, 16 * MIB), *none = NULL;
@@ -317,9 +306,8 @@ static void test_a_failed_growth_keeps_the_cache(void **state)
     finish(allocator, device);
 }
 
-static void test_limits(void **state)
+TEST(limits)
 {
-    (void)state;
     for (int c = 0; c < 2; c++) {
         memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
         memopt_allocator *allocator = new_allocator(device, configs[c]);
@@ -337,9 +325,8 @@ static void test_limits(void **state)
 }
 
 /* Where a segment for many blocks does not fit any more, one of the block's own size does. */
-static void test_last_megabytes(void **state)
+TEST(last_megabytes)
 {
-    (void)state;
     memopt_device *device = open_cpu(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_allocator *allocator = new_allocator(device, "");
     void *none = NULL, *most = alloc(allocator, 54 * MIB), *blocks[4];
@@ -354,15 +341,13 @@ static void test_last_megabytes(void **state)
     finish(allocator, device);
 }
 
-static void test_fraction_and_rejection(void **state)
+TEST(fraction_and_rejection)
 {
-    (void)state;
     memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_allocator *allocator =
         new_allocator(device, "per_process_memory_fraction:0.5,throw_on_cudamalloc_oom:True");
     void *none = NULL, *block = alloc(allocator, 30 * MIB);
-    assert_int_equal(memopt_allocator_alloc(allocator, 4 * MIB, 0, NULL, &none),
-                     MEMOPT_OUT_OF_DEVICE_MEMORY);
+    GIVES(MEMOPT_OUT_OF_DEVICE_MEMORY, memopt_allocator_alloc(allocator, 4 * MIB, 0, NULL, &none));
     assert_true(stat_of(allocator, "num_oom_rejections") >= 1);
     assert_int_equal(stat_of(allocator, "num_device_alloc"), 1); /* the driver was not asked */
     OK(memopt_allocator_free(allocator, block));
@@ -370,11 +355,10 @@ static void test_fraction_and_rejection(void **state)
 }
 
 /* Above the threshold, what was free the longest goes back; it needs no memory fraction. */
-static void test_garbage_collection(void **state)
+TEST(garbage_collection)
 {
     static const char *const with[] = {"garbage_collection_threshold:0.7",
                                        "garbage_collection_threshold:0.7,expandable_segments:True"};
-    (void)state;
     for (int c = 0; c < 2; c++) {
         memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
         memopt_allocator *allocator = new_allocator(device, with[c]);
@@ -401,8 +385,7 @@ static uint64_t allocate_on_pressure(void *user, uint64_t bytes)
     seen *s = user;
     void *none = NULL;
     s->pressed++;
-    assert_int_equal(memopt_allocator_alloc(s->allocator, bytes, 0, NULL, &none),
-                     MEMOPT_OUT_OF_DEVICE_MEMORY);
+    GIVES(MEMOPT_OUT_OF_DEVICE_MEMORY, memopt_allocator_alloc(s->allocator, bytes, 0, NULL, &none));
     return 0;
 }
 
@@ -412,13 +395,11 @@ static void allocate_on_oom(void *user, uint64_t asked, uint64_t free_bytes, con
     seen *s = user;
     void *none = NULL;
     s->failed++;
-    assert_int_equal(memopt_allocator_alloc(s->allocator, asked, 0, NULL, &none),
-                     MEMOPT_OUT_OF_DEVICE_MEMORY);
+    GIVES(MEMOPT_OUT_OF_DEVICE_MEMORY, memopt_allocator_alloc(s->allocator, asked, 0, NULL, &none));
 }
 
-static void test_callbacks_that_allocate(void **state)
+TEST(callbacks_that_allocate)
 {
-    (void)state;
     memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_allocator_options options = MEMOPT_ALLOCATOR_OPTIONS_INIT;
     seen s = {0};
@@ -427,17 +408,16 @@ static void test_callbacks_that_allocate(void **state)
     options.oom = allocate_on_oom;
     options.pressure_user = options.oom_user = &s;
     OK(memopt_allocator_create(device, "", &options, &s.allocator));
-    assert_int_equal(memopt_allocator_alloc(s.allocator, 2 * CAPACITY, 0, NULL, &none),
-                     MEMOPT_OUT_OF_DEVICE_MEMORY);
+    GIVES(MEMOPT_OUT_OF_DEVICE_MEMORY,
+          memopt_allocator_alloc(s.allocator, 2 * CAPACITY, 0, NULL, &none));
     assert_int_equal(s.pressed, 1);
     assert_int_equal(s.failed, 1);
     finish(s.allocator, device);
 }
 
 /* Blocks of max_split_size and more stay whole, serve only their like, and go back first. */
-static void test_max_split(void **state)
+TEST(max_split)
 {
-    (void)state;
     memopt_device *device = open_cpu(160 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_allocator *allocator = new_allocator(device, "max_split_size_mb:30");
     assert_int_equal(stat_of(allocator, "max_split_size"), 30 * MIB);
@@ -462,9 +442,8 @@ static void test_max_split(void **state)
 }
 
 /* A segment that is made for a request serves it, even where it is of max_split_size or more. */
-static void test_requests_just_below_max_split(void **state)
+TEST(requests_just_below_max_split)
 {
-    (void)state;
     memopt_device *device = open_cpu(512 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_allocator *allocator = new_allocator(device, "max_split_size_mb:128");
     void *odd = alloc(allocator, 127 * MIB), *blocks[200];
@@ -482,10 +461,9 @@ static void test_requests_just_below_max_split(void **state)
 
 /* The peers' unbounded case: max_split with expandable segments, cycles of two sizes that go and a
  * third that stays. What is held follows what is live. */
-static void test_expandable_with_max_split_stays_bounded(void **state)
+TEST(expandable_with_max_split_stays_bounded)
 {
     enum { CYCLES = 40 };
-    (void)state;
     memopt_device *device = open_cpu(2048 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_allocator *allocator =
         new_allocator(device, "expandable_segments:True,max_split_size_mb:128");
@@ -518,9 +496,8 @@ static int fill_up(memopt_allocator *allocator, memopt_stream stream)
 }
 
 /* A page that holds a small block holds seven of 256 KiB more. */
-static void test_holes_of_other_sizes_serve(void **state)
+TEST(holes_of_other_sizes_serve)
 {
-    (void)state;
     memopt_device *device = open_cpu(10 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_allocator *allocator = new_allocator(device, configs[1]);
     void *small = alloc(allocator, KIB);
@@ -533,12 +510,11 @@ static void test_holes_of_other_sizes_serve(void **state)
 }
 
 /* Less than a page in all, but more than the request. */
-static void test_small_holes_are_the_cause(void **state)
+TEST(small_holes_are_the_cause)
 {
     enum { PAIRS = 28, HOLES = 6 };
     void *kept[PAIRS], *freed[PAIRS], *none = NULL;
     memopt_oom_report report = MEMOPT_OOM_REPORT_INIT;
-    (void)state;
     memopt_device *device = open_cpu(10 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_allocator *allocator = new_allocator(device, configs[1]);
     for (int i = 0; i < PAIRS; i++) {
@@ -561,10 +537,9 @@ static void test_small_holes_are_the_cause(void **state)
 }
 
 /* The same of other streams, when their work is over; and these get it back. */
-static void test_holes_of_idle_streams_serve(void **state)
+TEST(holes_of_idle_streams_serve)
 {
     enum { STREAMS = 8 };
-    (void)state;
     memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_allocator *allocator = new_allocator(device, configs[1]);
     memopt_stream streams[STREAMS];
@@ -592,9 +567,8 @@ static memopt_status never_idle(memopt_device *device, memopt_stream stream)
 }
 
 /* Neither stream works on the memory before the other one is done with it. */
-static void test_lent_holes_are_ordered(void **state)
+TEST(lent_holes_are_ordered)
 {
-    (void)state;
     for (uint64_t seed = 0; seed < 4; seed++) {
         memopt_device *device = open_cpu(4 * MIB, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed);
         memopt_allocator *allocator = new_allocator(device, configs[1]);
@@ -630,34 +604,4 @@ static void test_lent_holes_are_ordered(void **state)
         device->ops = real;
         finish(allocator, device);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_report),
-        cmocka_unit_test(test_fragmentation_advice),
-        cmocka_unit_test(test_pressure_callback_frees),
-        cmocka_unit_test(test_cache_is_given_back),
-        cmocka_unit_test(test_the_oldest_pages_move),
-        cmocka_unit_test(test_pages_that_keep_moving),
-        cmocka_unit_test(test_moves_buy_slack),
-        cmocka_unit_test(test_small_blocks_fill_holes),
-        cmocka_unit_test(test_small_blocks_that_stay),
-        cmocka_unit_test(test_other_sizes_serve),
-        cmocka_unit_test(test_a_failed_growth_keeps_the_cache),
-        cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_last_megabytes),
-        cmocka_unit_test(test_fraction_and_rejection),
-        cmocka_unit_test(test_garbage_collection),
-        cmocka_unit_test(test_max_split),
-        cmocka_unit_test(test_requests_just_below_max_split),
-        cmocka_unit_test(test_callbacks_that_allocate),
-        cmocka_unit_test(test_expandable_with_max_split_stays_bounded),
-        cmocka_unit_test(test_holes_of_other_sizes_serve),
-        cmocka_unit_test(test_small_holes_are_the_cause),
-        cmocka_unit_test(test_holes_of_idle_streams_serve),
-        cmocka_unit_test(test_lent_holes_are_ordered),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -60,9 +60,8 @@ static memopt_allocator *over(memopt_device *device, store *s, uint32_t memory)
     return allocator;
 }
 
-static void test_memory_comes_from_the_provider(void **state)
+TEST(memory_comes_from_the_provider)
 {
-    (void)state;
     for (uint32_t memory = MEMOPT_MEMORY_DEVICE; memory <= MEMOPT_MEMORY_PINNED; memory++) {
         store s = {.most = 32 * MIB};
         memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_ADVERSARIAL, 3);
@@ -90,13 +89,12 @@ static void test_memory_comes_from_the_provider(void **state)
     }
 }
 
-static void test_what_the_provider_says(void **state)
+TEST(what_the_provider_says)
 {
     store s = {.most = 8 * MIB, .failure = MEMOPT_DEVICE_LOST};
     memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_allocator *allocator = over(device, &s, MEMOPT_MEMORY_DEVICE);
     void *pointer = NULL;
-    (void)state;
     FAILS_SAYING(MEMOPT_OUT_OF_DEVICE_MEMORY, "provider",
                  memopt_allocator_alloc(allocator, 11 * MIB, 0, NULL, &pointer));
     s.fail_at = s.calls + 1;
@@ -121,13 +119,12 @@ static void test_what_the_provider_says(void **state)
     assert_int_equal(s.held, 0);
 }
 
-static void test_refusals(void **state)
+TEST(refusals)
 {
     memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_allocator_options options = MEMOPT_ALLOCATOR_OPTIONS_INIT;
     memopt_memory_provider provider = MEMOPT_MEMORY_PROVIDER_INIT;
     memopt_allocator *allocator = NULL;
-    (void)state;
     options.provider = &provider;
     provider.alloc = give;
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "free is NULL",
@@ -140,14 +137,4 @@ static void test_refusals(void **state)
                  memopt_allocator_create(device, "", &options, &allocator));
     assert_null(allocator);
     OK(memopt_device_close(device));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_memory_comes_from_the_provider),
-        cmocka_unit_test(test_what_the_provider_says),
-        cmocka_unit_test(test_refusals),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

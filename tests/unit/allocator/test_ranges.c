@@ -196,9 +196,8 @@ static memopt_status step_block(scene *s)
 static const char *const configs[] = {"expandable_segments:True", ""};
 
 /* One that comes late is told of what there is, also while a pool is paused. */
-static void test_late_observer(void **state)
+TEST(late_observer)
 {
-    (void)state;
     for (int classic = 0; classic < 2; classic++) {
         observer late;
         uint64_t number;
@@ -264,9 +263,8 @@ static memopt_status call_back(void *user, const memopt_range_event *event)
     return MEMOPT_OK;
 }
 
-static void test_calls_inside(void **state)
+TEST(calls_inside)
 {
-    (void)state;
     memopt_device *device = open_here();
     memopt_allocator *allocator = new_allocator(device, configs[0]);
     caller c = {.cached = alloc(allocator, 8192)};
@@ -293,9 +291,8 @@ static void test_calls_inside(void **state)
 
 /* A growth in two parts, with a free page between them, of which the second fails: the observer is
  * told that the first goes again. */
-static void test_growth_undone(void **state)
+TEST(growth_undone)
 {
-    (void)state;
     for (int64_t n = 1, struck = 1; struck; n++) {
         observer o;
         uint64_t number;
@@ -325,9 +322,8 @@ static void test_growth_undone(void **state)
 }
 
 /* A paused pool of three ranges, of which one is refused at the resume. */
-static void test_resume_refused(void **state)
+TEST(resume_refused)
 {
-    (void)state;
     for (uint64_t n = 0; n < 4; n++) {
         observer first, second;
         uint64_t number;
@@ -362,9 +358,8 @@ static void test_resume_refused(void **state)
 }
 
 /* Trims cannot take what an observer keeps, but a destruction does. */
-static void test_destruction(void **state)
+TEST(destruction)
 {
-    (void)state;
     for (int i = 0; i < 4; i++) {
         observer first, second;
         uint64_t number, before;
@@ -406,12 +401,7 @@ static void test_destruction(void **state)
 
 int main(int count, char **values)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_late_observer), cmocka_unit_test(test_calls_inside),
-        cmocka_unit_test(test_growth_undone), cmocka_unit_test(test_resume_refused),
-        cmocka_unit_test(test_destruction),
-    };
     if (count > 1)
         device_name = values[1];
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_all_tests(NULL, NULL);
 }

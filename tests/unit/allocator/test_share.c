@@ -197,9 +197,8 @@ static void send_all(scene *s, int socket)
 }
 
 /* Each sees what the other one writes, and the importer's memory outlives the exporter's. */
-static void test_two_processes(void **state)
+TEST(two_processes)
 {
-    (void)state;
     int socket, files = open_files();
     scene s = begin();
     export_all(&s);
@@ -225,9 +224,8 @@ static void test_two_processes(void **state)
 }
 
 /* A peer that is killed leaves nothing behind, also with descriptors that it never took. */
-static void test_killed(void **state)
+TEST(killed)
 {
-    (void)state;
     for (int early = 0; early < 2; early++) {
         int socket, files = open_files();
         scene s = begin();
@@ -267,9 +265,8 @@ static memopt_status pass(memopt_export *shared, memopt_device *device, memopt_i
 }
 
 /* While it is exported, a block's memory is nobody else's, whatever happens. */
-static void test_pinned(void **state)
+TEST(pinned)
 {
-    (void)state;
     scene s = begin();
     memopt_import *import = NULL;
     void *data = NULL;
@@ -310,9 +307,8 @@ static void test_pinned(void **state)
     end(&s);
 }
 
-static void test_forced_end(void **state)
+TEST(forced_end)
 {
-    (void)state;
     scene s = begin();
     memopt_import *import = NULL;
     void *data = NULL;
@@ -332,9 +328,8 @@ static void test_forced_end(void **state)
         OK(memopt_export_destroy(s.shared[i]));
 }
 
-static void test_statuses(void **state)
+TEST(statuses)
 {
-    (void)state;
     scene s = begin();
     memopt_export *shared = NULL;
     memopt_allocator *classic = new_allocator(s.device, "");
@@ -371,9 +366,8 @@ static void refuse(memopt_device *device, const void *message, uint64_t bytes, c
     assert_int_equal(open_files(), before);
 }
 
-static void test_bad_messages(void **state)
+TEST(bad_messages)
 {
-    (void)state;
     scene s = begin();
     char message[MESSAGE], wrong[MESSAGE];
     int32_t files[256];
@@ -416,9 +410,8 @@ static void test_bad_messages(void **state)
 }
 
 /* The stream of bytes ends after each of its parts; then without descriptors. */
-static void test_cut_streams(void **state)
+TEST(cut_streams)
 {
-    (void)state;
     scene s = begin();
     char message[MESSAGE];
     uint64_t count = 0;
@@ -449,17 +442,11 @@ static void test_cut_streams(void **state)
 
 int main(int count, char **values)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_two_processes), cmocka_unit_test(test_killed),
-        cmocka_unit_test(test_pinned),        cmocka_unit_test(test_forced_end),
-        cmocka_unit_test(test_statuses),      cmocka_unit_test(test_bad_messages),
-        cmocka_unit_test(test_cut_streams),
-    };
     program = "/proc/self/exe";
     if (count > 1)
         device_name = values[1];
     if (count > 2)
         return peer(atoi(values[2]));
     (void)driver_of(device_name); /* it is loaded before open files are counted */
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_all_tests(NULL, NULL);
 }

@@ -84,9 +84,8 @@ static void end(scene *s)
 }
 
 /* A block that needs pages of both is there without a wait, on its own stream or on another one. */
-static void test_nothing_is_waited_for(void **state)
+TEST(nothing_is_waited_for)
 {
-    (void)state;
     for (int own = 0; own < 2; own++) {
         scene s;
         begin(&s, UINT64_MAX);
@@ -112,10 +111,9 @@ static void test_nothing_is_waited_for(void **state)
 }
 
 /* A trim waits for old addresses, since a handle that is mapped cannot go back. */
-static void test_trim(void **state)
+TEST(trim)
 {
     scene s;
-    (void)state;
     begin(&s, UINT64_MAX);
     OK(memopt_allocator_free(s.allocator, alloc_on(s.allocator, 40 * MIB, s.stream)));
     uint64_t released = 0;
@@ -125,10 +123,9 @@ static void test_trim(void **state)
     end(&s);
 }
 
-static void test_pause(void **state)
+TEST(test_pause)
 {
     scene s;
-    (void)state;
     begin(&s, UINT64_MAX);
     void *block = alloc_on(s.allocator, 40 * MIB, s.stream);
     use third = use_block(s.device, block, 40 * MIB, 3, s.stream);
@@ -142,10 +139,9 @@ static void test_pause(void **state)
 }
 
 /* Frees of the stream's end: old addresses outlive it. */
-static void test_the_stream_ends(void **state)
+TEST(the_stream_ends)
 {
     scene s;
-    (void)state;
     begin(&s, UINT64_MAX);
     void *block = alloc_on(s.allocator, 40 * MIB, s.stream);
     OK(memopt_stream_destroy(s.device, s.stream));
@@ -168,9 +164,8 @@ static memopt_status refuse(void *user, const memopt_range_event *event)
     return MEMOPT_BUSY;
 }
 
-static void test_an_observer_refuses(void **state)
+TEST(an_observer_refuses)
 {
-    (void)state;
     for (int agrees = 0; agrees < 2; agrees++) {
         scene s;
         uint64_t number;
@@ -189,16 +184,4 @@ static void test_an_observer_refuses(void **state)
         OK(memopt_allocator_remove_range_observer(s.allocator, number));
         end(&s);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nothing_is_waited_for),
-        cmocka_unit_test(test_trim),
-        cmocka_unit_test(test_pause),
-        cmocka_unit_test(test_the_stream_ends),
-        cmocka_unit_test(test_an_observer_refuses),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

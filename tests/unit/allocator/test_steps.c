@@ -157,9 +157,8 @@ static void train_planned(const training *how)
     finish(t.allocator, device);
 }
 
-static void test_training(void **state)
+TEST(test_training)
 {
-    (void)state;
     static const training on_a_cpu[] = {
         {"expandable_segments:True", 256, 1, 200},
         {"expandable_segments:True", 256, 0, 80}, /* gaps that large blocks do not fill */
@@ -447,17 +446,15 @@ static void take_turns(uint64_t first, uint64_t kinds)
     finish(t.allocator, device);
 }
 
-static void test_lengths_take_turns(void **state)
+TEST(lengths_take_turns)
 {
-    (void)state;
     take_turns(0, 2);
     take_turns(0, 3);
     take_turns(2, 3);
 }
 
-static void test_changes(void **state)
+TEST(changes)
 {
-    (void)state;
     static const char *const configs[] = {"expandable_segments:True", "",
                                           "expandable_segments:True,roundup_power2_divisions:4",
                                           "garbage_collection_threshold:0.2"};
@@ -470,9 +467,8 @@ static void test_changes(void **state)
 
 /* Each asynchronous operation runs at its latest legal moment: what is given out too early is a
  * fault. */
-static void test_late_streams(void **state)
+TEST(late_streams)
 {
-    (void)state;
     if (!on_cpu())
         return;
     FOR_SEEDS (seed, 64)
@@ -506,9 +502,8 @@ static void run_equal_steps(uint64_t seed)
 /* The same step every time, on three streams: no driver call once the plan has settled, and every
  * place is free when it is wanted. That needs streams that are as far at each free as in the step
  * before: memory that a late stream still uses cannot be given out. */
-static void test_equal_steps(void **state)
+TEST(equal_steps)
 {
-    (void)state;
     run_equal_steps(1606477); /* the end of a place is in use at every mark */
     FOR_SEEDS (seed, 64)
         run_equal_steps(seed);
@@ -560,9 +555,8 @@ static void close_pair(pair p, void *kept)
 
 /* What is held for places serves a request of another stream that finds no other memory; later
  * steps go on. */
-static void test_pressure(void **state)
+TEST(pressure)
 {
-    (void)state;
     void *kept, *large;
     memopt_stream other;
     pair p = open_planned(&kept);
@@ -580,9 +574,8 @@ static void test_pressure(void **state)
 }
 
 /* A pool that retains its memory gives it all to a pause, also what is held for places. */
-static void test_pause_of_a_pool(void **state)
+TEST(pause_of_a_pool)
 {
-    (void)state;
     memopt_device *device = open_device(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_allocator *parent = new_allocator(device, "expandable_segments:True");
     memopt_pool_options options = MEMOPT_POOL_OPTIONS_INIT;
@@ -602,9 +595,8 @@ static void test_pause_of_a_pool(void **state)
 }
 
 /* A mark while tags are paused holds nothing for places: what is freed then sleeps. */
-static void test_mark_while_paused(void **state)
+TEST(mark_while_paused)
 {
-    (void)state;
     memopt_device *device = open_device(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_allocator *allocator = new_allocator(device, "expandable_segments:True");
     void *stays, *other;
@@ -625,9 +617,8 @@ static void test_mark_while_paused(void **state)
 }
 
 /* Trims, pauses and the end of steps give memory back; a pause keeps what is in a place. */
-static void test_giving_back(void **state)
+TEST(giving_back)
 {
-    (void)state;
     void *kept;
     uint64_t released = 0;
     unsigned char byte = 0;
@@ -661,9 +652,8 @@ static uint64_t read_now(void)
 }
 
 /* When no step goes on, what is held for places goes back after a time. */
-static void test_idle(void **state)
+TEST(idle)
 {
-    (void)state;
     memopt_stream other;
     memopt_device *device = open_device(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
     now = 0;
@@ -687,9 +677,8 @@ static void test_idle(void **state)
     finish(allocator, device);
 }
 
-static void test_arguments(void **state)
+TEST(arguments)
 {
-    (void)state;
     memopt_device *device = open_device(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_allocator *allocator = new_allocator(device, ""), *pinned = NULL;
     memopt_allocator_options options = MEMOPT_ALLOCATOR_OPTIONS_INIT;
@@ -712,9 +701,8 @@ static void test_arguments(void **state)
 }
 
 /* Live blocks in places, and what is held, when the allocator is destroyed by force. */
-static void test_force(void **state)
+TEST(force)
 {
-    (void)state;
     void *kept;
     pair p = open_planned(&kept);
     (void)alloc(p.allocator, 16 * MIB);
@@ -724,15 +712,7 @@ static void test_force(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_training),          cmocka_unit_test(test_lengths_take_turns),
-        cmocka_unit_test(test_changes),           cmocka_unit_test(test_late_streams),
-        cmocka_unit_test(test_equal_steps),       cmocka_unit_test(test_pressure),
-        cmocka_unit_test(test_giving_back),       cmocka_unit_test(test_pause_of_a_pool),
-        cmocka_unit_test(test_mark_while_paused), cmocka_unit_test(test_idle),
-        cmocka_unit_test(test_arguments),         cmocka_unit_test(test_force),
-    };
     if (argc > 1)
         device_name = argv[1];
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_all_tests(NULL, NULL);
 }

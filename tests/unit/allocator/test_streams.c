@@ -46,34 +46,30 @@ static memopt_status share_block(const char *config, uint64_t seed, int record, 
     return fault;
 }
 
-static void test_correct_program_is_clean(void **state)
+TEST(correct_program_is_clean)
 {
-    (void)state;
     FOR_SEEDS (seed, 200)
         for (int c = 0; c < 2; c++)
-            assert_int_equal(share_block(configs[c], seed, 1, 1), MEMOPT_OK);
+            OK(share_block(configs[c], seed, 1, 1));
 }
 
-static void test_missing_record_stream_is_caught(void **state)
+TEST(missing_record_stream_is_caught)
 {
-    (void)state;
     FOR_SEEDS (seed, 200)
         for (int c = 0; c < 2; c++)
             assert_int_equal(share_block(configs[c], seed, 0, 1), MEMOPT_DEVICE_FAULT);
 }
 
-static void test_missing_wait_is_caught(void **state)
+TEST(missing_wait_is_caught)
 {
-    (void)state;
     FOR_SEEDS (seed, 200)
         for (int c = 0; c < 2; c++)
             assert_int_not_equal(share_block(configs[c], seed, 1, 0), MEMOPT_OK);
 }
 
 /* A block freed on its stream is given out again at once on that stream, and not on others. */
-static void test_reuse_is_by_stream(void **state)
+TEST(reuse_is_by_stream)
 {
-    (void)state;
     for (int c = 0; c < 2; c++) {
         memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
         memopt_allocator *allocator = new_allocator(device, configs[c]);
@@ -99,9 +95,8 @@ static void pause_stream(void *user)
 }
 
 /* A recorded block is pending until the other stream is done; then it is reused. */
-static void test_free_is_deferred(void **state)
+TEST(free_is_deferred)
 {
-    (void)state;
     pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
     memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_allocator *allocator = new_allocator(device, "");
@@ -132,9 +127,8 @@ static void test_free_is_deferred(void **state)
 }
 
 /* At the limit pending frees are waited for, by their own stream or, for another one, by the host. */
-static void test_pressure_waits_for_pending_frees(void **state)
+TEST(pressure_waits_for_pending_frees)
 {
-    (void)state;
     for (int c = 0; c < 4; c++) {
         memopt_device *device = open_cpu(40 * MIB, MEMOPT_STREAM_ORDER_ADVERSARIAL, 3);
         memopt_allocator *allocator = new_allocator(device, configs[c % 2]);
@@ -158,9 +152,8 @@ static void test_pressure_waits_for_pending_frees(void **state)
 }
 
 /* Destroy waits for pending frees; destroy by force frees what is live and recorded. */
-static void test_destroy_with_pending(void **state)
+TEST(destroy_with_pending)
 {
-    (void)state;
     for (int c = 0; c < 2; c++) {
         memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_ADVERSARIAL, 1);
         memopt_allocator *allocator = new_allocator(device, configs[c]);
@@ -181,9 +174,8 @@ static void test_destroy_with_pending(void **state)
 
 /* What docs/guide/porting.md says of a host kernel: it writes a new block after a wait for the
  * block's stream; without it, work of the previous owner comes later. */
-static void test_host_kernel_waits_behind_alloc(void **unused)
+TEST(host_kernel_waits_behind_alloc)
 {
-    (void)unused;
     memopt_device *device = open_cpu(64 * MIB, MEMOPT_STREAM_ORDER_ADVERSARIAL, 1);
     memopt_allocator *allocator = new_allocator(device, "");
     for (int waits = 0; waits < 2; waits++) {
@@ -200,19 +192,4 @@ static void test_host_kernel_waits_behind_alloc(void **unused)
         OK(memopt_allocator_free(allocator, block));
     }
     finish(allocator, device);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_host_kernel_waits_behind_alloc),
-        cmocka_unit_test(test_correct_program_is_clean),
-        cmocka_unit_test(test_missing_record_stream_is_caught),
-        cmocka_unit_test(test_missing_wait_is_caught),
-        cmocka_unit_test(test_reuse_is_by_stream),
-        cmocka_unit_test(test_free_is_deferred),
-        cmocka_unit_test(test_pressure_waits_for_pending_frees),
-        cmocka_unit_test(test_destroy_with_pending),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -199,12 +199,11 @@ static void step(side *s, uint64_t random)
     }
 }
 
-static void test_they_do_not_show(void **state)
+TEST(they_do_not_show)
 {
     static const char *const configs[] = {"expandable_segments:True", "",
                                           "expandable_segments:True,roundup_power2_divisions:4",
                                           "max_split_size_mb:11,large_segment_size_mb:11"};
-    (void)state;
     FOR_SEEDS (seed, 32) {
         side open, closed;
         uint64_t random = seed;
@@ -244,11 +243,10 @@ static void train(side *open, side *closed, uint64_t seed, int round)
     compare(open, closed);
 }
 
-static void test_plans_do_not_show_them(void **state)
+TEST(plans_do_not_show_them)
 {
     static const char *const configs[] = {"expandable_segments:True", ""};
     uint64_t all = 0;
-    (void)state;
     FOR_SEEDS (seed, 32) {
         side open, closed;
         memopt_step_plan plan = MEMOPT_STEP_PLAN_INIT;
@@ -324,9 +322,8 @@ static void check_events(memopt_allocator *allocator, uint64_t events)
 
 /* Own streams, then one for all: no count and no event is lost, and the peak is one that can have
  * been. */
-static void test_threads(void **state)
+TEST(threads)
 {
-    (void)state;
     for (int shared = 0; shared < 2; shared++) {
         worker workers[THREADS];
         uint64_t allocated = 0;
@@ -356,12 +353,4 @@ static void test_threads(void **state)
                         THREADS * 8 * 64 * 512);
         finish(allocator, device);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_they_do_not_show),
-                                       cmocka_unit_test(test_plans_do_not_show_them),
-                                       cmocka_unit_test(test_threads)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

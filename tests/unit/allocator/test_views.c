@@ -1,7 +1,7 @@
 /* What can be seen from outside: statistics, tags, snapshots. */
 #include "support.h"
 
-static void test_stat_names(void **state)
+TEST(stat_names)
 {
     static const char *const some[] = {"allocation.all.current",
                                        "segment.small_pool.peak",
@@ -24,7 +24,6 @@ static void test_stat_names(void **state)
     uint64_t total = 0, values[256];
     memopt_device *device = open_cpu(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_allocator *allocator = new_allocator(device, "");
-    (void)state;
     OK(memopt_allocator_get_stats(allocator, 0, NULL, &total));
     assert_int_equal(total, 9 * 3 * 4 + 2 * 4 + 7);
     assert_null(memopt_allocator_stat_name(total));
@@ -45,9 +44,8 @@ static void test_stat_names(void **state)
     finish(allocator, device);
 }
 
-static void test_stats_follow(void **state)
+TEST(stats_follow)
 {
-    (void)state;
     memopt_device *device = open_cpu(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_allocator *allocator = new_allocator(device, "");
     void *a = alloc(allocator, 1000), *b = alloc(allocator, 3 * MIB), *c = alloc(allocator, 600);
@@ -82,12 +80,11 @@ static memopt_tag_stats tag_of(memopt_allocator *allocator, memopt_tag tag)
     return stats;
 }
 
-static void test_tags(void **state)
+TEST(tags)
 {
     char name[40];
     memopt_tag tag = 0, again = 0;
     void *a, *b;
-    (void)state;
     memopt_device *device = open_cpu(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_allocator *allocator = new_allocator(device, "");
     assert_string_equal(tag_of(allocator, MEMOPT_TAG_ACTIVATIONS).name, "activations");
@@ -150,10 +147,9 @@ static memopt_status visit(void *user, const memopt_block_info *block)
     return w->answer;
 }
 
-static void test_snapshot(void **state)
+TEST(snapshot)
 {
     enum { BLOCKS = 200 };
-    (void)state;
     for (int c = 0; c < 2; c++) {
         memopt_device *device = open_cpu(512 * MIB, MEMOPT_STREAM_ORDER_ADVERSARIAL, 0);
         memopt_allocator *allocator = new_allocator(device, c ? "expandable_segments:True" : "");
@@ -183,15 +179,4 @@ static void test_snapshot(void **state)
         OK(memopt_stream_destroy(device, other));
         OK(memopt_device_close(device));
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stat_names),
-        cmocka_unit_test(test_stats_follow),
-        cmocka_unit_test(test_tags),
-        cmocka_unit_test(test_snapshot),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -82,8 +82,8 @@ static mo_steps least(const mo_chain *c, uint64_t *budget)
 {
     mo_steps steps = {NULL, 0, 0};
     mo_cuts cuts;
-    assert_int_equal(mo_schedule_minimum(c, &cuts, budget), MEMOPT_OK);
-    assert_int_equal(mo_schedule_expand(&cuts, UINT64_MAX, &steps), MEMOPT_OK);
+    OK(mo_schedule_minimum(c, &cuts, budget));
+    OK(mo_schedule_expand(&cuts, UINT64_MAX, &steps));
     mo_free(cuts.table);
     return steps;
 }
@@ -92,9 +92,9 @@ static mo_steps fastest(const mo_chain *c, uint64_t budget, uint64_t slots, int 
 {
     mo_steps steps = {NULL, 0, 0};
     mo_cuts cuts;
-    assert_int_equal(mo_schedule_fastest(c, budget, slots, &cuts, fits), MEMOPT_OK);
+    OK(mo_schedule_fastest(c, budget, slots, &cuts, fits));
     if (*fits) {
-        assert_int_equal(mo_schedule_expand(&cuts, cuts.slots, &steps), MEMOPT_OK);
+        OK(mo_schedule_expand(&cuts, cuts.slots, &steps));
         mo_free(cuts.table);
     }
     return steps;
@@ -118,7 +118,7 @@ TEST(test_shared_cells_change_nothing)
         random_stages(stages, c.count);
         c.input_gradient = (int)below(2);
         c.input_bytes = below(2) ? stages[0].output_bytes : below(40);
-        assert_int_equal(mo_chain_find_cells(&c), MEMOPT_OK);
+        OK(mo_chain_find_cells(&c));
         mo_chain own = apart(&c);
         uint64_t floor, own_floor;
         mo_steps steps = least(&c, &floor);
@@ -147,16 +147,16 @@ TEST(test_equal_stages_share_all)
     mo_chain c = {.stages = stages, .count = 80, .input_bytes = 10, .input_gradient = 1};
     for (uint64_t i = 0; i < c.count; i++)
         stages[i] = (memopt_chain_stage){1, 2, 10, 30, 5, 5};
-    assert_int_equal(mo_chain_find_cells(&c), MEMOPT_OK);
+    OK(mo_chain_find_cells(&c));
     assert_int_equal(c.cell_count, 80);
     mo_free(c.cells);
     c.input_gradient = 0;
-    assert_int_equal(mo_chain_find_cells(&c), MEMOPT_OK);
+    OK(mo_chain_find_cells(&c));
     assert_int_equal(c.cell_count, 79 + 80);
     mo_free(c.cells);
     c.input_gradient = 1;
     stages[79].backward_extra_bytes = 6;
-    assert_int_equal(mo_chain_find_cells(&c), MEMOPT_OK);
+    OK(mo_chain_find_cells(&c));
     assert_int_equal(c.cell_count, 79 + 80);
     mo_free(c.cells);
 }

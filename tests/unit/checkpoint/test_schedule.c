@@ -183,7 +183,7 @@ static memopt_status make(const chain *c, uint64_t budget, uint32_t slots, memop
 static memopt_schedule_info info_of(const memopt_schedule *s)
 {
     memopt_schedule_info info = {.struct_size = sizeof info};
-    assert_int_equal(memopt_schedule_get_info(s, &info), MEMOPT_OK);
+    OK(memopt_schedule_get_info(s, &info));
     return info;
 }
 
@@ -213,7 +213,7 @@ static memopt_schedule_info replay(const chain *c, memopt_schedule *s)
 static uint64_t floor_of(const chain *c)
 {
     memopt_schedule *s = NULL;
-    assert_int_equal(make(c, 0, 0, &s), MEMOPT_OK);
+    OK(make(c, 0, 0, &s));
     uint64_t floor = info_of(s).minimum_budget;
     memopt_schedule_destroy(s);
     return floor;
@@ -227,7 +227,7 @@ static int compare_with_best(const chain *c)
     assert_true(isinf(best_seconds(c, floor - 1)));
     for (uint64_t budget = floor;; budget++) {
         memopt_schedule *s = NULL;
-        assert_int_equal(make(c, budget, 1000, &s), MEMOPT_OK); /* a slot is a byte */
+        OK(make(c, budget, 1000, &s)); /* a slot is a byte */
         memopt_schedule_info info = replay(c, s);
         memopt_schedule_destroy(s);
         assert_true(info.peak_bytes <= budget);
@@ -264,12 +264,12 @@ TEST(test_long_chains_stay_in_budget)
         chain c = random_chain(2 + below(MOST - 1), 1 << 20);
         uint64_t floor = floor_of(&c);
         memopt_schedule *s = NULL;
-        assert_int_equal(make(&c, 0, 0, &s), MEMOPT_OK);
+        OK(make(&c, 0, 0, &s));
         uint64_t all = replay(&c, s).peak_bytes;
         memopt_schedule_destroy(s);
         double before = INFINITY;
         for (uint64_t budget = floor; budget <= all; budget += (all - floor) / 5 + 1) {
-            assert_int_equal(make(&c, budget, 0, &s), MEMOPT_OK);
+            OK(make(&c, budget, 0, &s));
             memopt_schedule_info info = replay(&c, s);
             memopt_schedule_destroy(s);
             assert_true(info.peak_bytes <= budget);
@@ -286,8 +286,7 @@ static void expect_refused(const chain *c, uint64_t count, const char *text)
     memopt_schedule *s = (void *)&state;
     memopt_schedule_options options = MEMOPT_SCHEDULE_OPTIONS_INIT;
     options.input_bytes = c->input;
-    assert_int_equal(memopt_schedule_create(c->stages, count, &options, &s),
-                     MEMOPT_INVALID_ARGUMENT);
+    GIVES(MEMOPT_INVALID_ARGUMENT, memopt_schedule_create(c->stages, count, &options, &s));
     assert_non_null(strstr(memopt_last_error(), text));
     assert_ptr_equal(s, &state);
 }
@@ -332,7 +331,7 @@ TEST(test_no_host_memory)
         int struck = mo_memory_fault_struck();
         mo_memory_fail_at(0);
         if (!struck) {
-            assert_int_equal(status, MEMOPT_OK);
+            OK(status);
             break;
         }
         assert_int_equal(status, MEMOPT_OUT_OF_HOST_MEMORY);
@@ -354,7 +353,7 @@ TEST(test_longest_chain)
     memopt_schedule_options options = MEMOPT_SCHEDULE_OPTIONS_INIT;
     options.budget = count * 100;
     memopt_schedule *s = NULL;
-    assert_int_equal(memopt_schedule_create(stages, count, &options, &s), MEMOPT_OK);
+    OK(memopt_schedule_create(stages, count, &options, &s));
     assert_true(info_of(s).peak_bytes <= count * 100);
     assert_true(info_of(s).recomputed > 0);
     memopt_schedule_destroy(s);

@@ -198,7 +198,7 @@ TEST(devices_come_while_others_map)
         close_side(&b);
     }
     assert_int_equal(pthread_join(thread, NULL), 0);
-    assert_int_equal(outcome, MEMOPT_OK);
+    OK(outcome);
     close_side(&mapping);
 }
 

@@ -227,7 +227,7 @@ TEST_WITH(kernels_keep_subnormals_whatever_the_caller_flushes, open_device, clos
         memopt_status status = mo_launch(device, NULL, &kernel, &there, items);
         unsigned after = _mm_getcsr();
         _mm_setcsr(before);
-        assert_int_equal(status, MEMOPT_OK);
+        OK(status);
         assert_int_equal(after & FLUSH, FLUSH);
         for (uint64_t i = 0; i < items; i++)
             assert_true(numbers[i] == 0x1p-127F);

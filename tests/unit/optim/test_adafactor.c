@@ -131,10 +131,9 @@ static void train(trained *t, const layout *l, uint64_t step)
     OK(memopt_stream_sync(t->device, NULL));
 }
 
-static void test_rule(void **state)
+TEST(rule)
 {
     static double g[MOST];
-    (void)state;
     for (size_t k = 0; k < sizeof layouts / sizeof layouts[0]; k++) {
         const layout *l = &layouts[k];
         trained *t = new_trained(l, MEMOPT_DTYPE_F32, 2);
@@ -167,10 +166,9 @@ static void test_rule(void **state)
     }
 }
 
-static void test_threads(void **state)
+TEST(test_threads)
 {
     static const memopt_dtype types[] = {MEMOPT_DTYPE_F32, MEMOPT_DTYPE_BF16, MEMOPT_DTYPE_F16};
-    (void)state;
     for (size_t k = 0; k < sizeof layouts / sizeof layouts[0]; k++)
         for (int type = 0; type < 3; type++) {
             trained *one = new_trained(&layouts[k], types[type], 1);
@@ -188,9 +186,8 @@ static void test_threads(void **state)
 }
 
 /* A flag that is set keeps all bits; one that is not changes nothing. */
-static void test_flag(void **state)
+TEST(flag)
 {
-    (void)state;
     for (int k = 0; k < 4; k += 3) {
         trained *t = new_trained(&layouts[k], MEMOPT_DTYPE_F32, 2),
                 *before = malloc(sizeof *before);
@@ -210,13 +207,12 @@ static void test_flag(void **state)
     }
 }
 
-static void test_refusals(void **state)
+TEST(refusals)
 {
     const layout *l = &layouts[3];
     trained *t = new_trained(l, MEMOPT_DTYPE_F32, 1), *before = malloc(sizeof *before);
     const memopt_adafactor good = t->a;
     uint64_t bytes = 77;
-    (void)state;
     t->a.step = 1;
     *before = *t;
 #define REFUSED_AS(status, saying, field, value)                                                   \
@@ -261,15 +257,4 @@ static void test_refusals(void **state)
     OK(memopt_adafactor_step(t->device, &t->a, NULL, 0, NULL));
     free(before);
     free_trained(t);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rule),
-        cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_flag),
-        cmocka_unit_test(test_refusals),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

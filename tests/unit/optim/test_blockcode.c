@@ -18,9 +18,8 @@ static uint32_t crc32_of(const void *data, size_t size)
     return ~crc;
 }
 
-static void test_maps(void **state)
+TEST(maps)
 {
-    (void)state;
     assert_int_equal(crc32_of(mo_map_signed, sizeof mo_map_signed), 0x416941e6u);
     assert_int_equal(crc32_of(mo_map_unsigned, sizeof mo_map_unsigned), 0x9495592eu);
     assert_true(mo_f32_from_bits(mo_map_signed[0]) < -0.99296f);
@@ -61,9 +60,8 @@ static void check_near(const uint32_t *levels, uint32_t top, uint32_t bits, int 
     }
 }
 
-static void test_thresholds_against_brute_force(void **state)
+TEST(thresholds_against_brute_force)
 {
-    (void)state;
     for (uint32_t g = 1; g <= MO_SIGNED_TOP; g++)
         for (uint32_t d = 0; d < 9; d++)
             check_near(mo_map_signed + 127, MO_SIGNED_TOP, mo_threshold_signed[g] + d - 4, 1);
@@ -114,9 +112,8 @@ static void check_forms(int is_signed, uint32_t stride)
     }
 }
 
-static void test_forms_over_zero_to_one(void **state)
+TEST(forms_over_zero_to_one)
 {
-    (void)state;
     uint32_t stride = is_long() ? 1 : 257;
     for (uint32_t g = 2; g <= MO_UNSIGNED_TOP; g++)
         assert_true(mo_threshold_unsigned[g] > mo_threshold_unsigned[g - 1]);
@@ -127,9 +124,8 @@ static void test_forms_over_zero_to_one(void **state)
 }
 
 /* At the thresholds themselves, whatever the stride above. */
-static void test_forms_at_thresholds(void **state)
+TEST(forms_at_thresholds)
 {
-    (void)state;
     for (int is_signed = 0; is_signed < 2; is_signed++) {
         const uint32_t *t = is_signed ? mo_threshold_signed : mo_threshold_unsigned;
         uint32_t top = is_signed ? MO_SIGNED_TOP : MO_UNSIGNED_TOP;
@@ -179,9 +175,8 @@ static void check_scale(float largest, int is_signed)
     }
 }
 
-static void test_forms_at_scales(void **state)
+TEST(forms_at_scales)
 {
-    (void)state;
     uint64_t seed = 31;
     int rounds = is_long() ? 500 : 20;
     for (uint32_t exponent = 0; exponent < 255; exponent++)
@@ -210,9 +205,8 @@ static float wild(uint64_t *seed, int kind)
 }
 
 /* All sizes, types and kinds of data: quantise and dequantise of each form equal the scalar. */
-static void test_forms_on_wild_data(void **state)
+TEST(forms_on_wild_data)
 {
-    (void)state;
     enum { N = 700 };
     float x[N], out[2][N], absmax[2][3];
     uint8_t codes[2][N];
@@ -240,9 +234,8 @@ static void test_forms_on_wild_data(void **state)
     }
 }
 
-static void test_special_blocks(void **state)
+TEST(special_blocks)
 {
-    (void)state;
     mo_block_scale zero = mo_block_scale_of(0), bad = mo_block_scale_of(0x7f800000u);
     assert_true(zero.inverse == 0.0f && zero.absmax == 0.0f);
     assert_true(mo_f32_is_nan(bad.absmax));
@@ -255,18 +248,4 @@ static void test_special_blocks(void **state)
     assert_int_equal(mo_code_unsigned(0.0f, 0.0f), 0);
     assert_int_equal(mo_code_unsigned(0x1p-149f, 0.0f), 1); /* its quotient underflowed */
     assert_int_equal(mo_code_unsigned(-3.0f, -1.0f), 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_maps),
-        cmocka_unit_test(test_thresholds_against_brute_force),
-        cmocka_unit_test(test_forms_over_zero_to_one),
-        cmocka_unit_test(test_forms_at_thresholds),
-        cmocka_unit_test(test_forms_at_scales),
-        cmocka_unit_test(test_forms_on_wild_data),
-        cmocka_unit_test(test_special_blocks),
-    };
-    return cmocka_run_group_tests_name("block codes", tests, NULL, NULL);
 }

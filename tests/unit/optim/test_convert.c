@@ -176,9 +176,8 @@ static void convert(trainer *from, trainer *to)
     free(saved);
 }
 
-static void test_each_to_each(void **state)
+TEST(each_to_each)
 {
-    (void)state;
     for (uint32_t a = 1; a < MO_STATE_FORMATS; a++)
         for (uint32_t b = 1; b < MO_STATE_FORMATS; b++) {
             if (mo_format_is_old(a) || mo_format_is_old(b))
@@ -191,9 +190,8 @@ static void test_each_to_each(void **state)
         }
 }
 
-static void test_rules_and_places(void **state)
+TEST(rules_and_places)
 {
-    (void)state;
     enum { CODED = MEMOPT_STATE_8BIT, F32 = MEMOPT_STATE_F32, C8 = MEMOPT_STATE_COMPANDED };
     enum { ADAMW = MEMOPT_OPTIMIZER_ADAMW, MIX = MEMOPT_OPTIMIZER_ADEMAMIX };
     enum { SGD = MEMOPT_OPTIMIZER_SGD, RMSPROP = MEMOPT_OPTIMIZER_RMSPROP };
@@ -290,9 +288,8 @@ static unsigned char *older(const unsigned char *head, const uint64_t *counts, u
     return bytes;
 }
 
-static void test_older(void **state)
+TEST(test_older)
 {
-    (void)state;
     static const uint32_t formats[][3] = {
         /* of the export, its block, the optimizer's */
         {MEMOPT_STATE_8BIT, 64, MEMOPT_STATE_8BIT},
@@ -326,9 +323,8 @@ static void test_older(void **state)
 
 /* An import that does not convert names both formats; another rule or other residuals are never
  * converted. */
-static void test_refusals(void **state)
+TEST(refusals)
 {
-    (void)state;
     uint64_t bytes;
     trainer from = make((setup){MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT, 0, 0}, usual, 2, 1);
     unsigned char *saved = export_all(&from.w, from.o, &bytes);
@@ -359,9 +355,8 @@ static void test_refusals(void **state)
 }
 
 /* There must be room for the conversion; the import needs none. */
-static void test_no_room(void **state)
+TEST(no_room)
 {
-    (void)state;
     uint64_t bytes;
     void *all = NULL;
     trainer from = make((setup){MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT, 0, 0}, usual, 2, 1);
@@ -378,14 +373,4 @@ static void test_no_room(void **state)
     free(saved);
     end(&from);
     end(&to);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_each_to_each), cmocka_unit_test(test_rules_and_places),
-        cmocka_unit_test(test_older),        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_no_room),
-    };
-    return cmocka_run_group_tests_name("optimizer conversions", tests, NULL, NULL);
 }

@@ -63,9 +63,8 @@ static void stop(run *r)
     close_world(&r->w);
 }
 
-static void test_crc(void **state)
+TEST(test_crc)
 {
-    (void)state;
     unsigned char bytes[1000];
     assert_int_equal(mo_crc32(0, "123456789", 9), 0xcbf43926u);
     assert_int_equal(mo_crc32(0, "", 0), 0);
@@ -97,9 +96,8 @@ static memopt_status take(void *user, const void *piece, uint64_t bytes)
 }
 
 /* States of several pieces; the same bytes as in one buffer. */
-static void test_pieces(void **state)
+TEST(test_pieces)
 {
-    (void)state;
     run r = start(100);
     memopt_tensor large = new_tensor(&r.w, 1200001, MEMOPT_DTYPE_BF16, NULL);
     memopt_memory_info info = MEMOPT_MEMORY_INFO_INIT;
@@ -129,9 +127,8 @@ static void test_pieces(void **state)
     stop(&r);
 }
 
-static void test_resume(void **state)
+TEST(resume)
 {
-    (void)state;
     uint64_t bytes, again;
     run whole = start(100), first = start(100), second = start(100);
     go(&whole, 12);
@@ -193,9 +190,8 @@ static void refused(run *r, const unsigned char *bad, uint64_t bytes, memopt_sta
     free(is);
 }
 
-static void test_damage(void **state)
+TEST(damage)
 {
-    (void)state;
     uint64_t bytes;
     run r = start(100), other = start(1);
     go(&r, 2);
@@ -237,23 +233,10 @@ static void test_damage(void **state)
     memset(bad + 64 + 96 + 16, 0xff, 8); /* 2^64 - 1 steps */
     seal(bad, bytes);
     refused(&r, bad, bytes, MEMOPT_CORRUPT);
-    assert_int_equal(memopt_optimizer_export_sync(r.o, bytes - 1, r.w.stream, bad),
-                     MEMOPT_INVALID_ARGUMENT);
-    assert_int_equal(memopt_optimizer_import_sync(r.o, NULL, bytes, r.w.stream),
-                     MEMOPT_INVALID_ARGUMENT);
+    GIVES(MEMOPT_INVALID_ARGUMENT, memopt_optimizer_export_sync(r.o, bytes - 1, r.w.stream, bad));
+    GIVES(MEMOPT_INVALID_ARGUMENT, memopt_optimizer_import_sync(r.o, NULL, bytes, r.w.stream));
     free(good);
     free(bad);
     stop(&r);
     stop(&other);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_crc),
-        cmocka_unit_test(test_pieces),
-        cmocka_unit_test(test_resume),
-        cmocka_unit_test(test_damage),
-    };
-    return cmocka_run_group_tests_name("optimizer export", tests, NULL, NULL);
 }

@@ -160,9 +160,8 @@ static void assert_same(setup *a, setup *b)
 }
 
 /* Step for step the optimizer with its own states, whatever the kind; also through an export. */
-static void test_equal_bits(void **state)
+TEST(equal_bits)
 {
-    (void)state;
     for (int k = 0; k < KINDS; k++) {
         setup a = make_owning(all_kinds[k]);
         setup b = make_borrowing(all_kinds[k], &a);
@@ -194,9 +193,8 @@ static void test_equal_bits(void **state)
 }
 
 /* The memory outlives the optimizer, which another one takes up: a run in two halves is the run. */
-static void test_outlives_the_optimizer(void **state)
+TEST(outlives_the_optimizer)
 {
-    (void)state;
     setup a = make_owning(all_kinds[1]);
     setup b = make_borrowing(all_kinds[1], &a);
     step(&a, 1);
@@ -216,9 +214,8 @@ static void test_outlives_the_optimizer(void **state)
 }
 
 /* 32-bit states for a large parameter, whatever min_8bit_size. */
-static void test_the_states_say_the_format(void **state)
+TEST(the_states_say_the_format)
 {
-    (void)state;
     uint64_t index;
     setup a = make_owning(all_kinds[0]);
     setup b = make_borrowing((struct kind){MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT}, &a);
@@ -238,17 +235,16 @@ static void test_the_states_say_the_format(void **state)
         {b.g[1].data, (N + 255) / 256, MEMOPT_DTYPE_F32},
     };
     memopt_optimizer *o = create(&a, all_kinds[0]);
-    assert_int_equal(memopt_optimizer_add_parameter_with_state(o, 0, &b.p[0], NULL, codes, 4,
-                                                               b.steps[0], a.w.stream, &index),
-                     MEMOPT_INVALID_ARGUMENT);
+    GIVES(MEMOPT_INVALID_ARGUMENT,
+          memopt_optimizer_add_parameter_with_state(o, 0, &b.p[0], NULL, codes, 4, b.steps[0],
+                                                    a.w.stream, &index));
     OK(memopt_optimizer_destroy(o));
     end(&a);
     end(&b);
 }
 
-static void test_refusals(void **state)
+TEST(refusals)
 {
-    (void)state;
     setup a = make_owning(all_kinds[1]);
     setup b;
     memset(&b, 0, sizeof b);
@@ -308,12 +304,12 @@ static void test_refusals(void **state)
         assert_int_equal(index, 99);
     }
     uint64_t index;
-    assert_int_equal(memopt_optimizer_add_parameter_with_state(b.o, 0, &b.p[0], NULL, NULL, 4,
-                                                               b.steps[0], b.w.stream, &index),
-                     MEMOPT_INVALID_ARGUMENT);
-    assert_int_equal(memopt_optimizer_add_parameter_with_state(b.o, 1, &b.p[0], NULL, b.states[0],
-                                                               4, b.steps[0], b.w.stream, &index),
-                     MEMOPT_INVALID_ARGUMENT);
+    GIVES(MEMOPT_INVALID_ARGUMENT,
+          memopt_optimizer_add_parameter_with_state(b.o, 0, &b.p[0], NULL, NULL, 4, b.steps[0],
+                                                    b.w.stream, &index));
+    GIVES(MEMOPT_INVALID_ARGUMENT,
+          memopt_optimizer_add_parameter_with_state(b.o, 1, &b.p[0], NULL, b.states[0], 4,
+                                                    b.steps[0], b.w.stream, &index));
     OK(memopt_optimizer_add_parameter_with_state(b.o, 0, &b.p[0], NULL, b.states[0], 4, b.steps[0],
                                                  b.w.stream, &index));
     assert_int_equal(index, 0);
@@ -322,9 +318,8 @@ static void test_refusals(void **state)
 }
 
 /* The caller's scale and verdict do what a scaler's do. */
-static void test_scale_and_verdict_of_the_caller(void **state)
+TEST(scale_and_verdict_of_the_caller)
 {
-    (void)state;
     setup a = make_owning(all_kinds[1]), b = make_owning(all_kinds[1]);
     float scale = 1024.0f, zero = 0.0f, one = 1.0f, flag;
     memopt_tensor facts = new_tensor(&b.w, 2, MEMOPT_DTYPE_F32, NULL);
@@ -362,21 +357,18 @@ static void test_scale_and_verdict_of_the_caller(void **state)
     memopt_scaler *scaler;
     OK(memopt_scaler_create(b.w.device, NULL, &scaler));
     options.scaler = scaler;
-    assert_int_equal(memopt_optimizer_step(b.o, b.g, 2, &options, b.w.stream),
-                     MEMOPT_INVALID_ARGUMENT);
+    GIVES(MEMOPT_INVALID_ARGUMENT, memopt_optimizer_step(b.o, b.g, 2, &options, b.w.stream));
     options.scaler = NULL;
     options.found_inf = (float *)(void *)((char *)facts.data + 2);
-    assert_int_equal(memopt_optimizer_step(b.o, b.g, 2, &options, b.w.stream),
-                     MEMOPT_INVALID_ARGUMENT);
+    GIVES(MEMOPT_INVALID_ARGUMENT, memopt_optimizer_step(b.o, b.g, 2, &options, b.w.stream));
     OK(memopt_scaler_destroy(scaler));
     end(&a);
     end(&b);
 }
 
 /* A learning rate in device memory is what each step reads; an import leaves it in place. */
-static void test_learning_rate_in_device_memory(void **state)
+TEST(learning_rate_in_device_memory)
 {
-    (void)state;
     for (int k = 0; k < KINDS; k++) {
         setup a = make_owning(all_kinds[k]), b = make_owning(all_kinds[k]);
         memopt_tensor rate = new_tensor(&b.w, 1, MEMOPT_DTYPE_F32, NULL);
@@ -408,9 +400,8 @@ static void test_learning_rate_in_device_memory(void **state)
 }
 
 /* On "cpu", memory of malloc is stepped in place like that of the device. */
-static void test_memory_of_malloc(void **state)
+TEST(memory_of_malloc)
 {
-    (void)state;
     for (uint32_t order = MEMOPT_STREAM_ORDER_EAGER; order <= MEMOPT_STREAM_ORDER_ADVERSARIAL;
          order++) {
         world w = open_world(order, 1);
@@ -447,18 +438,4 @@ static void test_memory_of_malloc(void **state)
         free(copy[1].data);
         close_world(&w);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_equal_bits),
-        cmocka_unit_test(test_outlives_the_optimizer),
-        cmocka_unit_test(test_the_states_say_the_format),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_scale_and_verdict_of_the_caller),
-        cmocka_unit_test(test_learning_rate_in_device_memory),
-        cmocka_unit_test(test_memory_of_malloc),
-    };
-    return cmocka_run_group_tests_name("optimizer states of the caller", tests, NULL, NULL);
 }

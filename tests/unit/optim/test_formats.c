@@ -19,9 +19,8 @@ static uint32_t nearest(const float *map, uint32_t codes, double y)
 }
 
 /* Of second moments of 4 bits. */
-static void test_4bit_codes(void **state)
+TEST(codes_of_4_bits)
 {
-    (void)state;
     float map[16];
     uint64_t seed = 4;
     OK(memopt_state_map(MEMOPT_STATE_COMPANDED4, 0, map));
@@ -45,9 +44,8 @@ static void test_4bit_codes(void **state)
 enum { N = 1001 };
 
 /* Quantise and back by the public functions: the absmax kept; packing as documented. */
-static void test_4bit_tensors(void **state)
+TEST(tensors_of_4_bits)
 {
-    (void)state;
     world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0);
     static float x[N], y[N];
     float map[16];
@@ -109,9 +107,8 @@ static void check_companded(const float *map, int is_signed, float y)
 /* Every code means what it should and is its own value's; every fp32 in [0, 1] is within half a
  * step (and what the cubics add) of its code, of a small root less than one below it, and its
  * negative has the negative code. */
-static void test_companded_codes(void **state)
+TEST(companded_codes)
 {
-    (void)state;
     float maps[2][256];
     mo_block_scale one = mo_format_scale(MO_STATE_COMPANDED, 1, 0x3f800000u);
     OK(memopt_state_map(MEMOPT_STATE_COMPANDED, 1, maps[1]));
@@ -141,9 +138,8 @@ static void test_companded_codes(void **state)
 
 /* 4 bits: what a code stands for, that a code's own value keeps it, and that a value's code is the
  * nearest on the curve but for what the cubic adds. */
-static void test_companded4_codes(void **state)
+TEST(companded4_codes)
 {
-    (void)state;
     float map[16];
     OK(memopt_state_map(MEMOPT_STATE_COMPANDED4, 1, map));
     assert_true(map[7] == 0.0f && map[14] == 1.0f);
@@ -187,18 +183,16 @@ static void forms_agree(const mo_kernel *kernel)
         }
 }
 
-static void test_companded_forms(void **state)
+TEST(companded_forms)
 {
-    (void)state;
     forms_agree(&mo_kernel_quantizec8);
     forms_agree(&mo_kernel_quantizec4);
 }
 
 /* Quantise and back: the absmax and the largest value are kept, tiny and huge blocks are as exact
  * as others, no positive second moment vanishes, and a block that is not finite is poisoned. */
-static void test_companded_tensors(void **state)
+TEST(companded_tensors)
 {
-    (void)state;
     world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0);
     static float x[N], y[N];
     uint64_t seed = 9;
@@ -240,11 +234,10 @@ static void test_companded_tensors(void **state)
 }
 
 /* The mean of bf16 codes over many steps is the value; each is one of its two neighbours. */
-static void test_bf16_codes(void **state)
+TEST(bf16_codes)
 {
     enum { STEPS = 20000 };
     uint64_t seed = 4;
-    (void)state;
     for (int k = 0; k < 40; k++) {
         float m = normal(&seed) * ldexpf(1.0f, k % 40 - 20), v = fabsf(normal(&seed)) * m * m;
         double mean[2] = {0.0, 0.0}, unit[2] = {fabs((double)m) / 128, (double)v / 128};
@@ -272,12 +265,11 @@ static void test_bf16_codes(void **state)
 }
 
 /* A second moment falls and rises as the rule says; rounded to nearest it would do neither. */
-static void test_bf16_means_move(void **state)
+TEST(bf16_means_move)
 {
     enum { COUNT = 4000, STEPS = 2000 };
     static float v[COUNT];
     uint64_t seed = 5;
-    (void)state;
     for (int rises = 0; rises < 2; rises++) {
         double mean = 0.0, start = 0.0, exact = pow(0.999, STEPS);
         for (int i = 0; i < COUNT; i++) {
@@ -306,9 +298,8 @@ typedef struct expected {
 } expected;
 
 /* Names, types and counts of state tensors; new ones decode to zero; small ones are 32-bit. */
-static void test_views(void **state)
+TEST(test_views)
 {
-    (void)state;
     static const expected all[] = {
         {1, 7, {"exp_avg", "exp_avg_sq", "companded1", "companded2"}, MEMOPT_DTYPE_U8, 501, 8},
         {1, 5, {"exp_avg", "exp_avg_sq", "companded1", "companded2"}, MEMOPT_DTYPE_U8, 1001, 4},
@@ -344,7 +335,7 @@ static void test_views(void **state)
                 assert_int_equal(status, MEMOPT_NOT_FOUND);
                 break;
             }
-            assert_int_equal(status, MEMOPT_OK);
+            OK(status);
             assert_string_equal(view[views].name, e->names[views]);
         }
         assert_int_equal(view[0].tensor.dtype, e->moment);
@@ -379,9 +370,8 @@ static void test_views(void **state)
     }
 }
 
-static void test_refusals(void **state)
+TEST(refusals)
 {
-    (void)state;
     world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_optimizer *o;
     memopt_optimizer_options options = MEMOPT_OPTIMIZER_OPTIONS_INIT;
@@ -451,9 +441,8 @@ static void test_refusals(void **state)
 }
 
 /* Formats of older versions are refused with the name of what to use instead. */
-static void test_old_formats(void **state)
+TEST(old_formats)
 {
-    (void)state;
     world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0);
     static const struct {
         uint32_t format;
@@ -479,9 +468,8 @@ static void test_old_formats(void **state)
 }
 
 /* What the message about an unknown format lists is what the rule has, and it steps. */
-static void test_listed_formats(void **state)
+TEST(listed_formats)
 {
-    (void)state;
     world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_tensor p = new_tensor(&w, 300, MEMOPT_DTYPE_F32, NULL);
     memopt_tensor g = new_tensor(&w, 300, MEMOPT_DTYPE_F32, NULL);
@@ -510,9 +498,8 @@ static void test_listed_formats(void **state)
 }
 
 /* A group's own limit, for parameters that are added later; 0 is the options'. */
-static void test_limit_of_a_group(void **state)
+TEST(limit_of_a_group)
 {
-    (void)state;
     static const uint64_t limits[] = {0, 1, 300, 301, UINT64_MAX};
     static const memopt_dtype types[] = {MEMOPT_DTYPE_F32, MEMOPT_DTYPE_U8, MEMOPT_DTYPE_U8,
                                          MEMOPT_DTYPE_F32, MEMOPT_DTYPE_F32};
@@ -546,24 +533,4 @@ static void test_limit_of_a_group(void **state)
     free(saved);
     OK(memopt_optimizer_destroy(o));
     close_world(&w);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_4bit_codes),
-        cmocka_unit_test(test_4bit_tensors),
-        cmocka_unit_test(test_companded_codes),
-        cmocka_unit_test(test_companded4_codes),
-        cmocka_unit_test(test_companded_forms),
-        cmocka_unit_test(test_companded_tensors),
-        cmocka_unit_test(test_bf16_codes),
-        cmocka_unit_test(test_bf16_means_move),
-        cmocka_unit_test(test_views),
-        cmocka_unit_test(test_old_formats),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_listed_formats),
-        cmocka_unit_test(test_limit_of_a_group),
-    };
-    return cmocka_run_group_tests_name("optimizer formats", tests, NULL, NULL);
 }

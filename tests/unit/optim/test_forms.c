@@ -215,9 +215,8 @@ static void check_in_place(const step_case *c)
     in_place = 0;
 }
 
-static void test_copy_over_gradient(void **state)
+TEST(copy_over_gradient)
 {
-    (void)state;
     uint64_t seed = 5000;
     for (int kind = 0; kind < KINDS; kind++)
         for (int types = 0; types < 3 * 4; types++) /* p is any; g and copy are f16 or bf16 */
@@ -228,9 +227,8 @@ static void test_copy_over_gradient(void **state)
                                                 &forms[mode >> 1]});
 }
 
-static void test_every_size(void **state)
+TEST(every_size)
 {
-    (void)state;
     for (uint64_t n = 1 + phase; n <= 600; n += every)
         for (int k = 0; k < 2 * FORMS; k++)
             check(&(step_case){n, (unsigned)(n % 5), (int)(n % KINDS), 1 + (int)(n % 3),
@@ -238,9 +236,8 @@ static void test_every_size(void **state)
                                &forms[k / 2]});
 }
 
-static void test_every_kind_and_type(void **state)
+TEST(every_kind_and_type)
 {
-    (void)state;
     uint64_t seed = 1000;
     for (int kind = 0; kind < KINDS; kind++)
         for (int p = 1; p <= 3; p++)
@@ -253,9 +250,8 @@ static void test_every_kind_and_type(void **state)
 }
 
 /* Many steps in a row from zero states: what one form leaves, the next takes up. */
-static void test_many_steps(void **state)
+TEST(many_steps)
 {
-    (void)state;
     static buffers expected, actual;
     for (int k = (int)phase; k < KINDS * FORMS; k += (int)every) {
         step_case c = {1111, 0, k % KINDS, MO_DTYPE_BF16,    MO_DTYPE_F32, MO_DTYPE_F16,
@@ -280,9 +276,8 @@ static void test_many_steps(void **state)
 }
 
 /* A skipped step touches nothing. */
-static void test_skip(void **state)
+TEST(skips)
 {
-    (void)state;
     static buffers before, after;
     step_case c = {1500, 0, 0, MO_DTYPE_F32, MO_DTYPE_F32, 0, 1, 0, 5, NULL};
     prepare(&c, &before);
@@ -309,12 +304,5 @@ int main(int argc, char **argv)
 {
     every = argc > 1 ? strtoull(argv[1], NULL, 10) : is_long() ? 1 : 5;
     phase = first_seed() % every;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_size),
-        cmocka_unit_test(test_copy_over_gradient),
-        cmocka_unit_test(test_every_kind_and_type),
-        cmocka_unit_test(test_many_steps),
-        cmocka_unit_test(test_skip),
-    };
-    return cmocka_run_group_tests_name("optimizer forms", tests, NULL, NULL);
+    return run_all_tests(NULL, NULL);
 }

@@ -91,9 +91,8 @@ static void same_parameters(setup *a, setup *b)
     free(y);
 }
 
-static void test_the_same_bits_without(void **state)
+TEST(the_same_bits_without)
 {
-    (void)state;
     static const char *const sets[] = {"scalar", "avx2", "avx512-base", "avx512"};
     static const memopt_dtype dtypes[] = {MEMOPT_DTYPE_F32, MEMOPT_DTYPE_BF16, MEMOPT_DTYPE_F16};
     for (int d = 0; d < 3; d++) {
@@ -123,9 +122,8 @@ static void test_the_same_bits_without(void **state)
 }
 
 /* What it takes: the step count, not four bytes an element. */
-static void test_no_bytes(void **state)
+TEST(no_bytes)
 {
-    (void)state;
     for (int with = 0; with < 2; with++) {
         setup s = make(MEMOPT_STATE_F32, MEMOPT_DTYPE_F32, with ? 0.9 : 0.0, 0);
         uint64_t bytes;
@@ -135,9 +133,8 @@ static void test_no_bytes(void **state)
     }
 }
 
-static void test_momentum_later(void **state)
+TEST(momentum_later)
 {
-    (void)state;
     uint64_t steps;
     setup none = make(MEMOPT_STATE_F32, MEMOPT_DTYPE_F32, 0.0, 0);
     setup kept = make(MEMOPT_STATE_F32, MEMOPT_DTYPE_F32, 0.0, 1);
@@ -208,9 +205,8 @@ static void goes_on_elsewhere(setup *s)
 }
 
 /* Momenta come and go, steps are skipped, and the first that has a momentum is not damped. */
-static void test_dampening_begins_with_the_first_momentum(void **state)
+TEST(dampening_begins_with_the_first_momentum)
 {
-    (void)state;
     static const float momenta[] = {0, 0, 0.9f, 0.5f, 0.5f, 0, 0.25f, 0, 0, 0.75f};
     enum { STEPS = sizeof momenta / sizeof *momenta };
     static const char *const sets[] = {"scalar", "avx2", "avx512"};
@@ -241,9 +237,8 @@ static void test_dampening_begins_with_the_first_momentum(void **state)
 }
 
 /* A buffer that is not finite plays no part without momentum. */
-static void test_a_buffer_is_left_alone_without_momentum(void **state)
+TEST(a_buffer_is_left_alone_without_momentum)
 {
-    (void)state;
     for (uint32_t format = MEMOPT_STATE_F32; format <= MEMOPT_STATE_8BIT; format++) {
         setup s = make(format, MEMOPT_DTYPE_F32, 0.9, 0);
         setup none = make(format, MEMOPT_DTYPE_F32, 0.0, 0);
@@ -265,9 +260,8 @@ static void test_a_buffer_is_left_alone_without_momentum(void **state)
 }
 
 /* A parameter of the caller's without a state cannot grow one. */
-static void test_the_callers_own(void **state)
+TEST(the_callers_own)
 {
-    (void)state;
     uint64_t index, *steps;
     setup s = make(MEMOPT_STATE_F32, MEMOPT_DTYPE_F32, 0.0, 0);
     memopt_tensor p = new_tensor(&s.w, N, MEMOPT_DTYPE_F32, noise(1, 0.5f)), both[2] = {s.g, s.g};
@@ -284,19 +278,18 @@ static void test_the_callers_own(void **state)
     assert_memory_equal(before, p.data, N * 4);
     assert_memory_equal(other, s.p.data, N * 4);
     assert_int_equal(*steps, 1);
-    assert_int_equal(
-        memopt_optimizer_add_parameter_with_state(s.o, 0, &s.g, NULL, NULL, 0, steps, NULL, &index),
-        MEMOPT_INVALID_ARGUMENT); /* the group has a momentum */
-    both[1].data = NULL;          /* without a gradient it does not matter */
+    GIVES(MEMOPT_INVALID_ARGUMENT,
+          memopt_optimizer_add_parameter_with_state(s.o, 0, &s.g, NULL, NULL, 0, steps, NULL,
+                                                    &index)); /* the group has a momentum */
+    both[1].data = NULL; /* without a gradient it does not matter */
     OK(memopt_optimizer_step(s.o, both, 2, NULL, NULL));
     free(before);
     free(other);
     end(&s);
 }
 
-static void test_exports(void **state)
+TEST(exports)
 {
-    (void)state;
     uint64_t bytes, steps;
     setup a = make(MEMOPT_STATE_8BIT, MEMOPT_DTYPE_BF16, 0.0, 0);
     setup b = make(MEMOPT_STATE_8BIT, MEMOPT_DTYPE_BF16, 0.0, 0);
@@ -310,8 +303,7 @@ static void test_exports(void **state)
     step(&a, 6);
     step(&b, 6);
     same_parameters(&a, &b);
-    assert_int_equal(memopt_optimizer_import_sync(with.o, data, bytes, NULL),
-                     MEMOPT_INVALID_ARGUMENT);
+    GIVES(MEMOPT_INVALID_ARGUMENT, memopt_optimizer_import_sync(with.o, data, bytes, NULL));
     assert_non_null(strstr(memopt_last_error(), "SGD without momentum"));
     free(data);
     data = export_all(&with.w, with.o, &bytes);
@@ -320,18 +312,4 @@ static void test_exports(void **state)
     end(&a);
     end(&b);
     end(&with);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_same_bits_without),
-        cmocka_unit_test(test_no_bytes),
-        cmocka_unit_test(test_momentum_later),
-        cmocka_unit_test(test_dampening_begins_with_the_first_momentum),
-        cmocka_unit_test(test_a_buffer_is_left_alone_without_momentum),
-        cmocka_unit_test(test_the_callers_own),
-        cmocka_unit_test(test_exports),
-    };
-    return cmocka_run_group_tests_name("SGD without momentum", tests, NULL, NULL);
 }

@@ -119,7 +119,7 @@ static void compare(uint32_t order, int own_stream, uint32_t kind, uint32_t form
     close_world(&w);
 }
 
-static void test_bits(void **unused)
+TEST(bits)
 {
     static const struct {
         uint32_t kind, format;
@@ -132,7 +132,6 @@ static void test_bits(void **unused)
                  {MEMOPT_OPTIMIZER_ADEMAMIX, MEMOPT_STATE_F32},
                  {MEMOPT_OPTIMIZER_ADEMAMIX, MEMOPT_STATE_8BIT}};
     static const uint64_t pages[] = {1, 20000, UINT64_MAX};
-    (void)unused;
     for (size_t r = 0; r < sizeof rules / sizeof *rules; r += UNDER_TSAN ? 4 : 1)
         for (size_t p = 0; p < sizeof pages / sizeof *pages; p++) {
             compare(MEMOPT_STREAM_ORDER_EAGER, (int)(p % 2), rules[r].kind, rules[r].format,
@@ -142,10 +141,9 @@ static void test_bits(void **unused)
 }
 
 /* What the device holds of the states: two areas, and a step count for each parameter. */
-static void test_memory(void **unused)
+TEST(memory)
 {
     world w = open_world(0, 1);
-    (void)unused;
     enum { COUNT = 16 };
     static const uint64_t elements = 1 << 18;
     memopt_tensor p[COUNT], g[COUNT];
@@ -165,13 +163,4 @@ static void test_memory(void **unused)
     assert_true(taken <= 2 * 2 * elements * 8 + 64 * 1024);
     OK(memopt_optimizer_destroy(o));
     close_world(&w);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bits),
-        cmocka_unit_test(test_memory),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,9 +13,8 @@ static float joined(mo_split_weight split)
 static const uint32_t low_bytes[] = {0x00, 0x01, 0x7f, 0x80, 0x81, 0xff};
 
 /* Every value of 24 bits comes back, and its bf16 is the nearest: ties away from zero. */
-static void test_every_value(void **state)
+TEST(every_value)
 {
-    (void)state;
     for (uint32_t kept = 0; kept < 1u << 24; kept++) {
         float x = mo_f32_from_bits(kept << 8);
         if (mo_f32_is_nan(x))
@@ -49,9 +48,8 @@ static float rounded(float x)
     return (float)(nearbyint((double)x / unit) * unit);
 }
 
-static void test_rounding(void **state)
+TEST(rounding)
 {
-    (void)state;
     uint64_t seed = 3;
     for (int i = 0; i < 1000000; i++) {
         uint32_t bits = (uint32_t)next_random(&seed) & (i % 4 ? 0xffffffffu : 0x81ffffffu);
@@ -116,9 +114,8 @@ static memopt_state_view residual_of(memopt_optimizer *o, uint64_t states)
 }
 
 /* After each step the weights are those of the step in fp32, with 8 bits rounded to 24. */
-static void test_the_step_of_fp32(void **state)
+TEST(the_step_of_fp32)
 {
-    (void)state;
     static const struct {
         uint32_t kind, format, states;
     } cases[] = {{MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_F32, 2},
@@ -178,15 +175,14 @@ static void export_and_states_of_the_caller(uint32_t residual)
         states[i].dtype = coded ? MEMOPT_DTYPE_U8 : MEMOPT_DTYPE_F32;
     }
     states[4].dtype = residual == 1 ? MEMOPT_DTYPE_U8 : MEMOPT_DTYPE_I16;
-    assert_int_equal(memopt_optimizer_add_parameter_with_state(
-                         o, 0, &weights, NULL, states, 4, (uint64_t *)steps.data, w.stream, &index),
-                     MEMOPT_INVALID_ARGUMENT);
+    GIVES(MEMOPT_INVALID_ARGUMENT,
+          memopt_optimizer_add_parameter_with_state(o, 0, &weights, NULL, states, 4,
+                                                    (uint64_t *)steps.data, w.stream, &index));
     OK(memopt_optimizer_add_parameter_with_state(o, 0, &weights, NULL, states, 5,
                                                  (uint64_t *)steps.data, w.stream, &index));
-    assert_int_equal(memopt_optimizer_add_parameter_with_state(unlike, 0, &other, NULL, states, 5,
-                                                               (uint64_t *)steps.data, w.stream,
-                                                               &index),
-                     MEMOPT_INVALID_ARGUMENT);
+    GIVES(MEMOPT_INVALID_ARGUMENT,
+          memopt_optimizer_add_parameter_with_state(unlike, 0, &other, NULL, states, 5,
+                                                    (uint64_t *)steps.data, w.stream, &index));
     OK(memopt_optimizer_add_parameter(plain, 0, &other, NULL, w.stream, &index));
     OK(memopt_optimizer_add_parameter(unlike, 0, &other, NULL, w.stream, &index));
     for (int step = 0; step < 2; step++)
@@ -209,17 +205,15 @@ static void export_and_states_of_the_caller(uint32_t residual)
     close_world(&w);
 }
 
-static void test_export_and_states_of_the_caller(void **state)
+TEST(test_export_and_states_of_the_caller)
 {
-    (void)state;
     export_and_states_of_the_caller(1);
     export_and_states_of_the_caller(2);
 }
 
 /* SGD's first momentum makes a new state; the residual moves into it. */
-static void test_the_residual_outlives_a_new_momentum(void **state)
+TEST(the_residual_outlives_a_new_momentum)
 {
-    (void)state;
     world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0);
     pair p = begin(&w, MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_F32, 2);
     memopt_optimizer_group group = MEMOPT_OPTIMIZER_GROUP_INIT;
@@ -245,9 +239,8 @@ static void test_the_residual_outlives_a_new_momentum(void **state)
     close_world(&w);
 }
 
-static void test_refusals(void **state)
+TEST(refusals)
 {
-    (void)state;
     world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_optimizer_options options = MEMOPT_OPTIMIZER_OPTIONS_INIT;
     memopt_optimizer *o = NULL;
@@ -260,23 +253,9 @@ static void test_refusals(void **state)
     memopt_tensor half = new_tensor(&w, N, MEMOPT_DTYPE_F16, NULL);
     memopt_tensor full = new_tensor(&w, N, MEMOPT_DTYPE_F32, NULL);
     memopt_state_view view = MEMOPT_STATE_VIEW_INIT;
-    assert_int_equal(memopt_optimizer_add_parameter(o, 0, &half, NULL, w.stream, &index),
-                     MEMOPT_UNSUPPORTED);
+    GIVES(MEMOPT_UNSUPPORTED, memopt_optimizer_add_parameter(o, 0, &half, NULL, w.stream, &index));
     OK(memopt_optimizer_add_parameter(o, 0, &full, NULL, w.stream, &index));
     assert_int_equal(memopt_optimizer_get_state(o, 0, 4, &view), MEMOPT_NOT_FOUND);
     OK(memopt_optimizer_destroy(o));
     close_world(&w);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_value),
-        cmocka_unit_test(test_rounding),
-        cmocka_unit_test(test_the_step_of_fp32),
-        cmocka_unit_test(test_export_and_states_of_the_caller),
-        cmocka_unit_test(test_the_residual_outlives_a_new_momentum),
-        cmocka_unit_test(test_refusals),
-    };
-    return cmocka_run_group_tests_name("split weights", tests, NULL, NULL);
 }

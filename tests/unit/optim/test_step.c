@@ -83,9 +83,8 @@ static void poison(setup *s, int tensor, uint64_t at, float value)
 }
 
 /* Inf and NaN in the first, a middle and the last element of each tensor: nothing changes. */
-static void test_non_finite_changes_nothing(void **state)
+TEST(non_finite_changes_nothing)
 {
-    (void)state;
     memopt_step_options check = MEMOPT_STEP_OPTIONS_INIT;
     check.skip_non_finite = 1;
     for (int tensor = 0; tensor < 3; tensor++) {
@@ -112,9 +111,8 @@ static void test_non_finite_changes_nothing(void **state)
 }
 
 /* After memopt_scaler_unscale() the step takes the flag's verdict and does not unscale again. */
-static void test_already_unscaled(void **state)
+TEST(test_already_unscaled)
 {
-    (void)state;
     setup a = make(MEMOPT_STREAM_ORDER_EAGER, 0), b = make(MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_scaler *scaler;
     uint64_t bytes, bytes_b;
@@ -132,8 +130,7 @@ static void test_already_unscaled(void **state)
     y = everything(&b, &bytes_b);
     assert_memory_equal(x, y, bytes);
     options.scaler = NULL;
-    assert_int_equal(memopt_optimizer_step(b.o, b.g, 3, &options, b.w.stream),
-                     MEMOPT_INVALID_ARGUMENT);
+    GIVES(MEMOPT_INVALID_ARGUMENT, memopt_optimizer_step(b.o, b.g, 3, &options, b.w.stream));
     free(x);
     free(y);
     OK(memopt_scaler_destroy(scaler));
@@ -142,9 +139,8 @@ static void test_already_unscaled(void **state)
 }
 
 /* The norm is the scaler's norm; a clipped step is the step of the clipped gradients. */
-static void test_norm_and_clip(void **state)
+TEST(norm_and_clip)
 {
-    (void)state;
     setup a = make(MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_scaler *scaler;
     OK(memopt_scaler_create(a.w.device, NULL, &scaler));
@@ -185,9 +181,8 @@ static void test_norm_and_clip(void **state)
 }
 
 /* The same bits on an own stream, in adversarial order, and for every split over threads. */
-static void test_streams_and_orders(void **state)
+TEST(streams_and_orders)
 {
-    (void)state;
     static const struct {
         uint32_t order;
         int own;
@@ -226,9 +221,8 @@ static void test_streams_and_orders(void **state)
 }
 
 /* Parameters added later, tables that grow while steps are in flight. */
-static void test_growing(void **state)
+TEST(growing)
 {
-    (void)state;
     setup s = make(MEMOPT_STREAM_ORDER_ADVERSARIAL, 1);
     memopt_tensor p[15], g[15];
     uint64_t index;
@@ -247,9 +241,8 @@ static void test_growing(void **state)
 }
 
 /* Groups have their own values; maximize climbs by what minimising falls. */
-static void test_groups_and_copies(void **state)
+TEST(groups_and_copies)
 {
-    (void)state;
     world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_optimizer *o = new_optimizer(&w, MEMOPT_STATE_F32, NULL);
     memopt_optimizer_group group = MEMOPT_OPTIMIZER_GROUP_INIT;
@@ -343,9 +336,8 @@ static void train_pieces(int pieces, int apart, double max_norm, unsigned char *
 }
 
 /* A copy in the gradient's memory, and shards cut between blocks, have the bits of the whole. */
-static void test_in_place_and_in_parts(void **state)
+TEST(in_place_and_in_parts)
 {
-    (void)state;
     static unsigned char whole[PIECE], other[PIECE], unclipped[PIECE];
     train_pieces(1, 1, 0.5, whole);
     train_pieces(1, 0, 0.5, other);
@@ -356,9 +348,8 @@ static void test_in_place_and_in_parts(void **state)
     assert_memory_not_equal(whole, unclipped, PIECE);
 }
 
-static void test_bad_input(void **state)
+TEST(bad_input)
 {
-    (void)state;
     setup s = make(MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_optimizer *none;
     memopt_optimizer_options options = MEMOPT_OPTIMIZER_OPTIONS_INIT;
@@ -437,19 +428,4 @@ static void test_bad_input(void **state)
     free(was);
     free(is);
     end(&s);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_non_finite_changes_nothing),
-        cmocka_unit_test(test_already_unscaled),
-        cmocka_unit_test(test_norm_and_clip),
-        cmocka_unit_test(test_streams_and_orders),
-        cmocka_unit_test(test_growing),
-        cmocka_unit_test(test_groups_and_copies),
-        cmocka_unit_test(test_in_place_and_in_parts),
-        cmocka_unit_test(test_bad_input),
-    };
-    return cmocka_run_group_tests_name("optimizer step", tests, NULL, NULL);
 }

@@ -57,15 +57,8 @@ static void end_stream_first(int fails)
     close_world(&w);
 }
 
-static void test_ended_stream(void **state)
+TEST(ended_stream)
 {
-    (void)state;
     end_stream_first(0);
     end_stream_first(1);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_ended_stream)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

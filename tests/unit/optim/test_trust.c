@@ -188,13 +188,12 @@ static double distance(uint32_t kind, uint32_t format, const memopt_trust *what,
     return apart;
 }
 
-static void test_rules(void **state)
+TEST(rules)
 {
     static const struct {
         double weight_decay, max_ratio;
         uint32_t clip;
     } cases[] = {{0.1, 1.0, 1}, {0.0, 1.0, 0}, {0.3, 0.02, 0}, {0.1, 0.0, 1}};
-    (void)state;
     for (int k = 0; k < 16; k++) {
         const uint32_t kind = k % 2 ? MEMOPT_OPTIMIZER_SGD : MEMOPT_OPTIMIZER_ADAMW;
         const uint32_t format = k / 2 % 2 ? MEMOPT_STATE_8BIT : MEMOPT_STATE_F32;
@@ -217,10 +216,9 @@ static void test_rules(void **state)
 /* --- bits ---------------------------------------------------------------------------------------
  */
 
-static void test_threads(void **state)
+TEST(test_threads)
 {
     static const memopt_dtype types[] = {MEMOPT_DTYPE_F32, MEMOPT_DTYPE_BF16, MEMOPT_DTYPE_F16};
-    (void)state;
     for (int k = 0; k < 3; k++) {
         trained *one = new_trained(MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT, types[k], 1);
         trained *many = new_trained(MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT, types[k], 3);
@@ -238,11 +236,10 @@ static void test_threads(void **state)
 
 /* The squares of shards, added up, are the whole's, and with those each shard steps as the whole.
  */
-static void test_shards(void **state)
+TEST(shards)
 {
     trained *whole = new_trained(MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_F32, MEMOPT_DTYPE_F32, 1);
     trained *cut = new_trained(MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_F32, MEMOPT_DTYPE_F32, 1);
-    (void)state;
     whole->what.weight_decay = cut->what.weight_decay = 0.1;
     find_updates(whole, 1);
     squares(whole);
@@ -269,11 +266,10 @@ static void test_shards(void **state)
 }
 
 /* The momentum itself as the update, with its own sign: the step on zeros gives the same. */
-static void test_sign(void **state)
+TEST(sign)
 {
     trained *t = new_trained(MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_F32, MEMOPT_DTYPE_BF16, 2);
     trained *other = new_trained(MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_F32, MEMOPT_DTYPE_BF16, 2);
-    (void)state;
     t->what.max_ratio = other->what.max_ratio = 0.02;
     t->what.weight_decay = other->what.weight_decay = 0.2;
     find_updates(t, 1);
@@ -292,11 +288,10 @@ static void test_sign(void **state)
 
 /* A flag that is set keeps all bits, those of a negative zero too; one that is not changes nothing.
  */
-static void test_flag(void **state)
+TEST(flag)
 {
     trained *t = new_trained(MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT, MEMOPT_DTYPE_F32, 2);
     float *before = malloc(sizeof t->p);
-    (void)state;
     t->what.weight_decay = 0.1;
     t->what.found_inf = &t->found_inf;
     train(t, 1);
@@ -315,11 +310,10 @@ static void test_flag(void **state)
 }
 
 /* An infinite update leaves NaN where it is and nothing elsewhere, as lr · 0 · ∞ says. */
-static void test_infinity(void **state)
+TEST(infinity)
 {
     trained *t = new_trained(MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_F32, MEMOPT_DTYPE_F32, 1);
     float *before = malloc(sizeof t->p);
-    (void)state;
     find_updates(t, 1);
     t->u[5] = INFINITY;
     memcpy(before, t->p, sizeof t->p);
@@ -335,13 +329,12 @@ static void test_infinity(void **state)
 /* --- bad input ----------------------------------------------------------------------------------
  */
 
-static void test_refusals(void **state)
+TEST(refusals)
 {
     trained *t = new_trained(MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_F32, MEMOPT_DTYPE_F32, 1);
     const memopt_trust good = t->what;
     float *before = malloc(sizeof t->p);
     uint64_t bytes = 77;
-    (void)state;
     find_updates(t, 1);
     memcpy(before, t->p, sizeof t->p);
 #define REFUSED_AS(status, saying, parameters, updates, squares, bytes)                            \
@@ -394,15 +387,4 @@ static void test_refusals(void **state)
     OK(memopt_trust_apply(t->device, &t->what, NULL, NULL, 0, NULL, NULL, 0, NULL));
     free(before);
     free_trained(t);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rules),    cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_shards),   cmocka_unit_test(test_sign),
-        cmocka_unit_test(test_flag),     cmocka_unit_test(test_infinity),
-        cmocka_unit_test(test_refusals),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }
