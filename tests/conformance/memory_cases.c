@@ -555,8 +555,7 @@ static void pools_do_anything(world *w)
     CHECK(info_of(w).used == before.used && info_of(w).pinned == before.pinned);
 }
 
-/* --- page-locked memory ------------------------------------------------------------------------
- */
+/* --- page-locked memory ----------------------------------------------------------------------- */
 
 enum { SENT = 64, SENT_BYTES = 200 * 1000 };
 

@@ -72,7 +72,6 @@ static void check_unchanged(memopt_device *device, void *context)
                                        "active_bytes.small_pool.current"};
     fixture *f = context;
     uint64_t now[STATS];
-    (void)device;
     OK(mo_allocator_check(f->allocator));
     read_stats(f, now);
     for (uint64_t i = 0; i < STATS && memopt_allocator_stat_name(i) != NULL; i++)
@@ -81,8 +80,7 @@ static void check_unchanged(memopt_device *device, void *context)
                 assert_int_equal(now[i], f->before[i]);
 }
 
-/* --- the first allocation, and one that needs a page more than the cache has -------------------
- */
+/* --- the first allocation, and one that needs a page more than the cache has ------------------ */
 
 TORTURE_CALL(run_alloc,
              memopt_allocator_alloc(f->allocator, 21 * MIB, MEMOPT_TAG_WEIGHTS, NULL, &f->block))
@@ -90,15 +88,13 @@ TORTURE_CALL(run_alloc,
 static void undo_alloc(memopt_device *device, void *context)
 {
     fixture *f = context;
-    (void)device;
     assert_non_null(f->block);
     memset(f->block, 1, 7 * MIB);
     OK(memopt_allocator_free(f->allocator, f->block));
     f->block = NULL;
 }
 
-/* --- pools -------------------------------------------------------------------------------------
- */
+/* --- pools ------------------------------------------------------------------------------------ */
 
 TORTURE_CALL(run_create_pool, memopt_pool_create(f->allocator, NULL, &f->pool))
 TORTURE_UNDO(undo_create_pool, memopt_allocator_destroy(f->pool))
@@ -113,8 +109,7 @@ static void make_watched(memopt_device *device, void *context)
     OK(run_start_history(device, context));
 }
 
-/* --- record_stream, free, trim, snapshot ---------------------------------------------------------
- */
+/* --- record_stream, free, trim, snapshot ------------------------------------------------------ */
 
 static void make_block(memopt_device *device, void *context)
 {
@@ -143,7 +138,6 @@ static void make_pending(memopt_device *device, void *context)
 
 static memopt_status visit(void *user, const memopt_block_info *block)
 {
-    (void)block;
     ++*(int *)user;
     return MEMOPT_OK;
 }
@@ -152,14 +146,12 @@ static memopt_status run_snapshot(memopt_device *device, void *context)
 {
     fixture *f = context;
     int blocks = 0;
-    (void)device;
     memopt_status status = memopt_allocator_snapshot(f->allocator, visit, &blocks);
     assert_int_equal(blocks > 0, status == MEMOPT_OK);
     return status;
 }
 
-/* --- the matrix
- * ------------------------------------------------------------------------------------ */
+/* --- the matrix ------------------------------------------------------------------------------- */
 
 static const torture_scenario create = {.name = "create", .run = run_create, .undo = undo_create};
 static const torture_scenario scenarios[] = {
@@ -181,14 +173,12 @@ static void end_kept(memopt_device *device, void *context)
     end(device, context);
 }
 
-/* --- pages that move while their stream is at work -----------------------------------------------
- */
+/* --- pages that move while their stream is at work -------------------------------------------- */
 
 static memopt_device *open_busy(void *context)
 {
     memopt_device_options options = MEMOPT_DEVICE_OPTIONS_INIT;
     memopt_device *device = NULL;
-    (void)context;
     options.capacity = 64 * MIB;
     options.threads = 1;
     options.lag = UINT64_MAX;
@@ -241,8 +231,7 @@ TEST(busy)
     assert_true(struck > 20);
 }
 
-/* --- steps ---------------------------------------------------------------------------------------
- */
+/* --- steps ------------------------------------------------------------------------------------ */
 
 /* On two streams, with a block that stays between. */
 static void do_step(fixture *f)
@@ -323,8 +312,7 @@ TEST(all)
     }
 }
 
-/* --- the end -------------------------------------------------------------------------------------
- */
+/* --- the end ---------------------------------------------------------------------------------- */
 
 /* Destroy with a fault: the handle is gone, and nothing is left whatever failed. 1 if one struck.
  */

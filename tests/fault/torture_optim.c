@@ -57,7 +57,6 @@ static void make_allocator(memopt_device *device, void *context)
 
 static memopt_status create(memopt_device *device, void *context)
 {
-    (void)device;
     fixture *f = context;
     memopt_optimizer_options options = MEMOPT_OPTIMIZER_OPTIONS_INIT;
     options.kind = torture_kind;
@@ -68,7 +67,6 @@ static memopt_status create(memopt_device *device, void *context)
 
 static memopt_status add_group(memopt_device *device, void *context)
 {
-    (void)device;
     fixture *f = context;
     memopt_optimizer_group group = MEMOPT_OPTIMIZER_GROUP_INIT;
     group.momentum = 0.9;
@@ -80,7 +78,6 @@ TORTURE_CALL(add_parameter, memopt_optimizer_add_parameter(f->optimizer, f->grou
 
 static memopt_status add_parameter_with_state(memopt_device *device, void *context)
 {
-    (void)device;
     fixture *f = context;
     int single = torture_kind == MEMOPT_OPTIMIZER_LION || torture_kind == MEMOPT_OPTIMIZER_SGD ||
                  torture_kind == MEMOPT_OPTIMIZER_RMSPROP;
@@ -92,7 +89,6 @@ static memopt_status add_parameter_with_state(memopt_device *device, void *conte
 /* All that must not change, through public functions. */
 static void remember(memopt_device *device, void *context)
 {
-    (void)device;
     fixture *f = context;
     OK(memopt_optimizer_get_export_size(f->optimizer, &f->bytes));
     uint64_t all = f->bytes + (N + 100) * 4;
@@ -105,7 +101,6 @@ static void remember(memopt_device *device, void *context)
 
 static void check_unchanged(memopt_device *device, void *context)
 {
-    (void)device;
     fixture *f = context;
     uint64_t bytes;
     OK(memopt_optimizer_get_export_size(f->optimizer, &bytes));
@@ -178,7 +173,6 @@ static void make_late(memopt_device *device, void *context)
 /* Buffers of zeros are no change. */
 static void check_parameters(memopt_device *device, void *context)
 {
-    (void)device;
     fixture *f = context;
     uint64_t steps;
     assert_memory_equal(f->before + f->bytes, f->p[0].data, N * 4);
@@ -201,7 +195,6 @@ static void make_stepped(memopt_device *device, void *context)
 
 static void end_optimizer(memopt_device *device, void *context)
 {
-    (void)device;
     fixture *f = context;
     OK(memopt_optimizer_destroy(f->optimizer));
     f->optimizer = NULL;
@@ -224,7 +217,6 @@ TORTURE_CALL(plain_step, memopt_optimizer_step(f->optimizer, f->g, 2, NULL, NULL
 
 static memopt_status full_step(memopt_device *device, void *context)
 {
-    (void)device;
     fixture *f = context;
     memopt_step_options options = MEMOPT_STEP_OPTIONS_INIT;
     options.scaler = f->scaler;
@@ -261,7 +253,6 @@ static void make_foreign(memopt_device *device, void *context)
 
 static memopt_status import_foreign(memopt_device *device, void *context)
 {
-    (void)device;
     fixture *f = context;
     return f->status = memopt_optimizer_import_converted_sync(f->optimizer, f->foreign,
                                                               f->foreign_bytes, NULL);

@@ -261,7 +261,6 @@ OPERATION void v_pk_fma_f32(wave *w, uint32_t *to, const uint32_t *pa, const uin
 OPERATION void v_pk_mov_b32(wave *w, uint32_t *to, const uint32_t *pa, const uint32_t *pb, int low,
                             int high)
 {
-    (void)high;
     EACH_LANE
     {
         const uint32_t a = HALF(pa, low, 0), b = HALF(pb, low, 1);

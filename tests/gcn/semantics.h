@@ -106,7 +106,6 @@ static uint32_t s_not_b32(wave *w, uint32_t a)
 static uint32_t s_brev_b32(wave *w, uint32_t a)
 {
     uint32_t r = 0;
-    (void)w;
     for (int i = 0; i < 32; i++)
         r |= (a >> i & 1) << (31 - i);
     return r;

@@ -45,25 +45,21 @@ static struct ptx_run enter(uint32_t shared_bytes, char *ran)
 
 static uint32_t thread_index(const struct ptx_run *run)
 {
-    (void)run;
     return calls->thread();
 }
 
 static uint32_t block_index(const struct ptx_run *run)
 {
-    (void)run;
     return calls->block();
 }
 
 static uint32_t block_threads(const struct ptx_run *run)
 {
-    (void)run;
     return calls->threads();
 }
 
 static void bar_sync(const struct ptx_run *run, uint64_t barrier, int line)
 {
-    (void)run;
     calls->barrier(barrier == 0 ? "ptx" : "ptx, a barrier of another number", line);
 }
 
@@ -71,7 +67,6 @@ static void bar_sync(const struct ptx_run *run, uint64_t barrier, int line)
 static uint32_t shfl_sync_bfly_b32(const struct ptx_run *run, uint32_t value, uint32_t mask,
                                    uint64_t clamp, uint64_t members, int line)
 {
-    (void)run;
     int whole = clamp == 31 && (uint32_t)members == UINT32_MAX;
     return (uint32_t)calls->shuffle_xor(value, whole ? mask % LANES : UINT32_MAX, "ptx", line);
 }
@@ -91,7 +86,6 @@ static uint32_t redux_sync_max_u32(const struct ptx_run *run, uint32_t value, ui
 static unsigned char *global(const struct ptx_run *run, uint64_t address, uint32_t bytes, int write,
                              int atomic)
 {
-    (void)run;
     if (address % bytes != 0)
         calls->illegal(address, bytes, write, "misaligned");
     calls->touch(address, bytes, write, atomic);

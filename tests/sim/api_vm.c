@@ -31,7 +31,6 @@ sim_status sim_call_vm_granularity(size_t *out, const sim_allocation *wanted, in
 sim_status sim_call_vm_reserve(void **out, size_t bytes, size_t align, void *wanted, uint64_t flags)
 {
     uintptr_t address = 0;
-    (void)wanted;
     if (!sim_options.virtual_memory)
         return SIM_NOT_SUPPORTED;
     if (out == NULL || flags != 0)

@@ -132,7 +132,6 @@ int cudaGetDeviceProperties(char *properties, int device)
     enum { NAME = 0, TOTAL_MEMORY = 288, WARP = 308, MAJOR = 360, KNOWN = 400 };
     int warp = 32, major = 8;
     size_t total, free;
-    (void)device;
     int code = cudaMemGetInfo(&free, &total);
     memset(properties, 0, KNOWN);
     strcpy(properties + NAME, "libmemopt simulated device");
@@ -144,16 +143,12 @@ int cudaGetDeviceProperties(char *properties, int device)
 
 int cudaDeviceGetAttribute(int *value, int attribute, int device)
 {
-    (void)attribute;
-    (void)device;
     *value = 1;
     return 0;
 }
 
 int cudaDeviceCanAccessPeer(int *value, int device, int peer)
 {
-    (void)device;
-    (void)peer;
     *value = 0;
     return 0;
 }
@@ -194,7 +189,6 @@ int cudaFree(void *pointer)
 
 int cudaStreamCreateWithPriority(handle *stream, unsigned flags, int priority)
 {
-    (void)priority;
     FORWARD(cuStreamCreate(stream, flags));
 }
 
@@ -223,7 +217,6 @@ int cudaStreamGetCaptureInfo(handle stream, int *status, uint64_t *id)
 
 int cudaThreadExchangeStreamCaptureMode(int *mode)
 {
-    (void)mode;
     return 0;
 }
 
@@ -239,7 +232,6 @@ int cudaEventRecord(handle event, handle stream)
 
 int cudaEventRecordWithFlags(handle event, handle stream, unsigned flags)
 {
-    (void)flags;
     return cudaEventRecord(event, stream);
 }
 

@@ -88,7 +88,6 @@ void __tsan_init(void)
 void __tsan_func_entry(void *caller);
 void __tsan_func_entry(void *caller)
 {
-    (void)caller;
 }
 
 void __tsan_func_exit(void);
@@ -180,8 +179,6 @@ int __tsan_atomic32_compare_exchange_weak(volatile uint32_t *p, uint32_t *expect
 int __tsan_atomic32_compare_exchange_weak(volatile uint32_t *p, uint32_t *expected, uint32_t value,
                                           int order, int otherwise)
 {
-    (void)order;
-    (void)otherwise;
     sim_touch((uintptr_t)p, sizeof *p, 1, SIM_ATOMIC);
     return __atomic_compare_exchange_n(p, expected, value, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }

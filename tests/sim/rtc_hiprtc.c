@@ -71,8 +71,7 @@ int rtc_finish(rtc_program *p, const rtc_job *job, char *output, size_t bytes)
     return p->code != NULL ? RTC_OK : RTC_OUT_OF_MEMORY;
 }
 
-/* --- the interface -----------------------------------------------------------------------------
- */
+/* --- the interface ---------------------------------------------------------------------------- */
 
 #define CALL(name, parameters)                                                                     \
     RTC_EXPORT int name parameters;                                                                \

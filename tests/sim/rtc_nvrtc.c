@@ -171,8 +171,7 @@ int rtc_finish(rtc_program *p, const rtc_job *job, char *output, size_t bytes)
     return p->text == NULL || (!job->no_code && p->code == NULL) ? RTC_OUT_OF_MEMORY : RTC_OK;
 }
 
-/* --- the interface -----------------------------------------------------------------------------
- */
+/* --- the interface ---------------------------------------------------------------------------- */
 
 #define CALL(name, parameters)                                                                     \
     RTC_EXPORT int name parameters;                                                                \

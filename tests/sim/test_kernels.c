@@ -52,14 +52,11 @@ static void race_shared(const void *args, uint64_t first_item)
 static void race_global(const void *args, uint64_t first_item)
 {
     const sim_test_args *a = args;
-    (void)first_item;
     ((uint32_t *)(uintptr_t)a->to)[0] = mo_sim_block() + mo_sim_thread();
 }
 
 static void diverge(const void *args, uint64_t first_item)
 {
-    (void)args;
-    (void)first_item;
     if (mo_sim_thread() != 7)
         mo_sim_barrier(__FILE__, __LINE__);
 }

@@ -128,7 +128,6 @@ static void move_buffer(worker *w, buffer *b)
 
 static void polled_check(worker *w, buffer *b)
 {
-    (void)w;
     memopt_status status;
     while ((status = memopt_event_query(b->last_use)) == MEMOPT_NOT_READY)
         sched_yield();

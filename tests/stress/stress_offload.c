@@ -333,7 +333,6 @@ static double now(void)
 
 static void test_stress(void **unused)
 {
-    (void)unused;
     double begin = now();
     mo_file_calls = (mo_file_system){unreliable_write, unreliable_read, fdatasync, 0};
     uint64_t checked = 0;

@@ -4,7 +4,7 @@
 
 #include "support/checks.h"
 
-#include "device/device.h"
+#include "device/front/handle.h"
 #include "memopt/allocator.h"
 
 /* How the device is to be. */
@@ -34,11 +34,70 @@ static inline void bench_open_device(const bench_device *wanted, memopt_device *
     OK(memopt_allocator_create(*out_device, NULL, NULL, out_allocator));
 }
 
-/* Nothing may be left: these calls say BUSY otherwise. */
+static inline memopt_memory_info info_of(memopt_device *device)
+{
+    memopt_memory_info info = MEMOPT_MEMORY_INFO_INIT;
+    OK(memopt_device_get_memory_info(device, &info));
+    return info;
+}
+
+static inline memopt_stream stream_on(memopt_device *device)
+{
+    memopt_stream stream = NULL;
+    OK(memopt_stream_create(device, &stream));
+    return stream;
+}
+
+/* Without timing. */
+static inline memopt_event *event_on(memopt_device *device)
+{
+    memopt_event *event = NULL;
+    OK(memopt_event_create(device, 0, &event));
+    return event;
+}
+
+enum { LIVE_AT_A_TIME = 1024 };
+
+typedef struct live_blocks {
+    void *blocks[LIVE_AT_A_TIME];
+    uint64_t count;
+} live_blocks;
+
+static inline memopt_status note_live(void *user, const memopt_block_info *block)
+{
+    live_blocks *live = user;
+    if (block->state == MEMOPT_BLOCK_ACTIVE_ALLOCATED && live->count < LIVE_AT_A_TIME)
+        live->blocks[live->count++] = block->address;
+    return MEMOPT_OK;
+}
+
+/* Frees what is live. */
+static inline void free_live(memopt_allocator *allocator)
+{
+    live_blocks live = {.count = 1};
+    while (live.count != 0) {
+        live.count = 0;
+        OK(memopt_allocator_snapshot(allocator, note_live, &live));
+        for (uint64_t i = 0; i < live.count; i++)
+            OK(memopt_allocator_free(allocator, live.blocks[i]));
+    }
+}
+
+/* Ends the device's streams, and the device; nothing else may be left, or it says BUSY. */
+static inline void end_device(memopt_device *device)
+{
+    const mo_range *stream;
+    while ((stream = mo_ranges_after(&device->account.streams, 0)) != NULL)
+        OK(memopt_stream_destroy(device, (memopt_stream)stream->start));
+    OK(memopt_device_close(device));
+}
+
+/* Ends live blocks, the allocator, and the device with its streams. */
 static inline void bench_close_device(memopt_device *device, memopt_allocator *allocator)
 {
+    free_live(allocator);
     OK(memopt_allocator_destroy(allocator));
-    OK(memopt_device_close(device));
+    end_device(device);
 }
 
 /* Bytes in use of the tags from `first` up to but not `end`. */

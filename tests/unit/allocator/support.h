@@ -7,6 +7,8 @@
 
 #include "support/allocator_check.h"
 
+#define CAPACITY (64 * MIB)
+
 static inline memopt_device *open_cpu(uint64_t capacity, uint32_t order, uint64_t seed)
 {
     const bench_device wanted = {order, seed, capacity, 1};
@@ -40,12 +42,50 @@ static inline uint64_t stat_of(memopt_allocator *allocator, const char *name)
     return value;
 }
 
-/* Destroys both; nothing may be left. */
+static inline uint64_t held_by(memopt_allocator *allocator)
+{
+    return stat_of(allocator, "reserved_bytes.all.current");
+}
+
+static inline memopt_pool *pool_of(memopt_allocator *parent, const memopt_pool_options *options)
+{
+    memopt_pool *pool = NULL;
+    OK(memopt_pool_create(parent, options, &pool));
+    return pool;
+}
+
+/* Frees what is live, and destroys both, with the device's streams. */
 static inline void finish(memopt_allocator *allocator, memopt_device *device)
 {
+    free_live(allocator);
     OK(mo_allocator_check(allocator));
-    OK(memopt_allocator_destroy(allocator));
-    OK(memopt_device_close(device));
+    bench_close_device(device, allocator);
 }
+
+/* In eager order. */
+static inline memopt_device *eager(uint64_t capacity)
+{
+    return open_cpu(capacity, MEMOPT_STREAM_ORDER_EAGER, 0);
+}
+
+/* A test of an allocator, called `allocator` in it, on a device opened so; with each of the
+ * configurations, the number of which is `c`. What is live at its end goes (finish). */
+#define ALLOCATOR_TEST(name, allocator, opened, ...)                                               \
+    static void name(memopt_device *device, memopt_allocator *allocator, int c);                   \
+    TEST_NAMED(#name, name##_with_each, NULL, NULL, no_fixture)                                    \
+    {                                                                                              \
+        static const char *const with[] = {__VA_ARGS__};                                           \
+        for (int i = 0; i < (int)(sizeof with / sizeof *with); i++) {                              \
+            memopt_device *device = opened;                                                        \
+            memopt_allocator *made = new_allocator(device, with[i]);                               \
+            name(device, made, i);                                                                 \
+            finish(made, device);                                                                  \
+        }                                                                                          \
+    }                                                                                              \
+    static void name(memopt_device *device, memopt_allocator *allocator, int c)
+#define CLASSIC ""
+#define EXPANDABLE "expandable_segments:True"
+#define BOTH CLASSIC, EXPANDABLE
+static const char *const configs[] = {BOTH};
 
 #endif

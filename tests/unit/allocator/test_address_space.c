@@ -25,32 +25,28 @@ static void limit_addresses(uint64_t more)
 TEST(segments_fit_the_limit)
 {
     memopt_device *device = NULL;
-    memopt_stream stream;
     memopt_device_properties p = MEMOPT_DEVICE_PROPERTIES_INIT;
-    void *blocks[5], *none = NULL;
+    void *none = NULL;
     OK(memopt_device_open("cpu", NULL, &device));
     OK(memopt_device_get_properties(device, &p));
-    OK(memopt_stream_create(device, &stream));
+    memopt_stream stream = stream_on(device);
     if (p.total_memory < 4 * ROOM) { /* a small machine */
         OK(memopt_stream_destroy(device, stream));
         OK(memopt_device_close(device));
         skip();
     }
     limit_addresses(ROOM);
-    memopt_allocator *allocator = new_allocator(device, "expandable_segments:True");
-    blocks[0] = alloc(allocator, KIB);
-    blocks[1] = alloc(allocator, 200 * KIB);
-    blocks[2] = alloc(allocator, 40 * MIB);
-    blocks[3] = alloc_on(allocator, 40 * MIB, stream);
-    blocks[4] = alloc(allocator, 300 * MIB); /* more than an eighth */
+    memopt_allocator *allocator = new_allocator(device, EXPANDABLE);
+    (void)alloc(allocator, KIB);
+    (void)alloc(allocator, 200 * KIB);
+    (void)alloc(allocator, 40 * MIB);
+    (void)alloc_on(allocator, 40 * MIB, stream);
+    (void)alloc(allocator, 300 * MIB); /* more than an eighth */
     void *own = malloc(100 * MIB);
     assert_non_null(own);
     free(own);
     FAILS_SAYING(MEMOPT_OUT_OF_HOST_MEMORY, "vm_reserve: 2.00 GiB of addresses asked, ",
                  memopt_allocator_alloc(allocator, 2 * ROOM, MEMOPT_TAG_OTHER, NULL, &none));
     SAYS("raise ulimit -v");
-    for (int i = 0; i < 5; i++)
-        OK(memopt_allocator_free(allocator, blocks[i]));
-    OK(memopt_stream_destroy(device, stream));
     finish(allocator, device);
 }

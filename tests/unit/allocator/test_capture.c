@@ -4,8 +4,6 @@
 
 #include "device/front/handle.h"
 
-#define CAPACITY (64 * MIB)
-
 static mo_device_ops ops;
 static const mo_device_ops *real;
 static memopt_stream captured;
@@ -13,7 +11,6 @@ static int capturing, events_touched, states_asked;
 
 static memopt_status stream_capturing(memopt_device *device, memopt_stream stream, int32_t *out)
 {
-    (void)device;
     states_asked++;
     *out = capturing && stream == captured;
     return MEMOPT_OK;
@@ -39,7 +36,7 @@ static memopt_status event_sync(memopt_device *device, memopt_event *event)
 
 static memopt_device *open_watched(void)
 {
-    memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_device *device = eager(CAPACITY);
     real = device->ops;
     ops = *real;
     ops.stream_capturing = stream_capturing;
@@ -55,7 +52,6 @@ static int waits;
 
 static memopt_status busy(memopt_device *device, memopt_stream stream)
 {
-    (void)device;
     return stream == captured ? MEMOPT_NOT_READY : MEMOPT_OK;
 }
 
@@ -73,74 +69,55 @@ static memopt_status device_sync(memopt_device *device)
 
 /* Free pages of a stream that is at work are not taken while the device has others. At the limit the
  * stream that gets them waits for an event, on the device. */
-TEST(nothing_waits_while_there_is_room)
+ALLOCATOR_TEST(nothing_waits_while_there_is_room, allocator, open_watched(), EXPANDABLE)
 {
-    memopt_device *device = open_watched();
-    memopt_allocator *allocator = new_allocator(device, "expandable_segments:True");
     ops.stream_query = busy;
     ops.stream_sync = stream_sync;
     ops.sync = device_sync;
     waits = 0;
     OK(memopt_stream_create(device, &captured));
     OK(memopt_allocator_free(allocator, alloc_on(allocator, 20 * MIB, captured)));
-    void *block = alloc(allocator, 24 * MIB);
+    (void)alloc(allocator, 24 * MIB);
     assert_int_equal(waits, 0);
     assert_int_equal(events_touched, 0);
-    assert_int_equal(stat_of(allocator, "reserved_bytes.all.current"), 44 * MIB);
-    void *most = alloc(allocator, 40 * MIB);
-    assert_int_equal(stat_of(allocator, "reserved_bytes.all.current"), 64 * MIB);
+    assert_int_equal(held_by(allocator), 44 * MIB);
+    (void)alloc(allocator, 40 * MIB);
+    assert_int_equal(held_by(allocator), 64 * MIB);
     assert_int_equal(events_touched, 1); /* recorded; the host does not wait for it */
     assert_int_equal(waits, 0);
-    OK(memopt_allocator_free(allocator, block));
-    OK(memopt_allocator_free(allocator, most));
-    OK(memopt_stream_destroy(device, captured));
-    finish(allocator, device);
 }
 
 /* During a capture: frees are deferred, nothing is asked or waited for, and memory still comes from
  * the cache and the device. Afterwards the deferred block is given out again. */
-TEST(capture_defers)
+ALLOCATOR_TEST(capture_defers, allocator, open_watched(), BOTH)
 {
-    for (int c = 0; c < 2; c++) {
-        memopt_device *device = open_watched();
-        memopt_allocator *allocator = new_allocator(device, c ? "expandable_segments:True" : "");
-        memopt_stream other;
-        uint64_t released = 7;
-        void *none = NULL;
-        OK(memopt_stream_create(device, &other));
-        captured = other;
-        void *block = alloc(allocator, 40 * MIB), *plain = alloc(allocator, 1000);
-        OK(memopt_allocator_record_stream(allocator, block, other));
-        capturing = 1;
-        OK(memopt_allocator_free(allocator, block));
-        OK(memopt_allocator_free(allocator, plain)); /* no recorded stream: free at once */
-        assert_ptr_equal(alloc(allocator, 1000), plain);
-        assert_int_equal(stat_of(allocator, "active_bytes.large_pool.current"), 40 * MIB);
-        void *more = alloc(allocator, 12 * MIB);
-        GIVES(MEMOPT_OUT_OF_DEVICE_MEMORY,
-              memopt_allocator_alloc(allocator, 40 * MIB, 0, NULL, &none));
-        OK(memopt_allocator_trim_sync(allocator, 0, &released));
-        assert_int_equal(released, 0);
-        assert_int_equal(events_touched, 0);
-        OK(mo_allocator_check(allocator));
-        capturing = 0;
-        assert_ptr_equal(alloc(allocator, 40 * MIB), block);
-        assert_true(events_touched > 0);
-        OK(memopt_allocator_free(allocator, block));
-        OK(memopt_allocator_free(allocator, plain));
-        OK(memopt_allocator_free(allocator, more));
-        OK(memopt_stream_destroy(device, other));
-        finish(allocator, device);
-    }
+    uint64_t released = 7;
+    void *none = NULL;
+    memopt_stream other = stream_on(device);
+    captured = other;
+    void *block = alloc(allocator, 40 * MIB), *plain = alloc(allocator, 1000);
+    OK(memopt_allocator_record_stream(allocator, block, other));
+    capturing = 1;
+    OK(memopt_allocator_free(allocator, block));
+    OK(memopt_allocator_free(allocator, plain)); /* no recorded stream: free at once */
+    assert_ptr_equal(alloc(allocator, 1000), plain);
+    assert_int_equal(stat_of(allocator, "active_bytes.large_pool.current"), 40 * MIB);
+    (void)alloc(allocator, 12 * MIB);
+    GIVES(MEMOPT_OUT_OF_DEVICE_MEMORY, memopt_allocator_alloc(allocator, 40 * MIB, 0, NULL, &none));
+    OK(memopt_allocator_trim_sync(allocator, 0, &released));
+    assert_int_equal(released, 0);
+    assert_int_equal(events_touched, 0);
+    OK(mo_allocator_check(allocator));
+    capturing = 0;
+    assert_ptr_equal(alloc(allocator, 40 * MIB), block);
+    assert_true(events_touched > 0);
 }
 
 /* One free that waits costs each allocation one question to the driver, whatever the number of
  * streams; a capture of another stream does not hold it up. */
-TEST(few_questions)
+ALLOCATOR_TEST(few_questions, allocator, open_watched(), CLASSIC)
 {
     enum { STREAMS = 24 }; /* of 2 MiB each */
-    memopt_device *device = open_watched();
-    memopt_allocator *allocator = new_allocator(device, "");
     memopt_stream streams[STREAMS];
     for (int i = 0; i < STREAMS; i++) {
         OK(memopt_stream_create(device, &streams[i]));
@@ -161,49 +138,38 @@ TEST(few_questions)
     assert_int_equal(events_touched, 2);
     OK(memopt_allocator_free(allocator, block));
     capturing = 0;
-    for (int i = 0; i < STREAMS; i++)
-        OK(memopt_stream_destroy(device, streams[i]));
-    finish(allocator, device);
 }
 
 static memopt_status never_over(memopt_device *device, memopt_event *event)
 {
-    (void)device, (void)event;
     events_touched++;
     return MEMOPT_NOT_READY;
 }
 
 /* However many frees wait, for however many streams, a pair makes at most two driver calls. */
-TEST(few_calls_with_many_pending)
+ALLOCATOR_TEST(few_calls_with_many_pending, allocator, open_watched(), BOTH)
 {
     enum { STREAMS = 24, EACH = 4, PAIRS = 100 };
-    for (int c = 0; c < 2; c++) {
-        memopt_device *device = open_watched();
-        memopt_allocator *allocator = new_allocator(device, c ? "expandable_segments:True" : "");
-        memopt_stream streams[STREAMS];
-        void *waiting[STREAMS][EACH];
-        ops.event_query = never_over;
-        for (int i = 0; i < STREAMS; i++) {
-            OK(memopt_stream_create(device, &streams[i]));
-            for (int k = 0; k < EACH; k++) {
-                waiting[i][k] = alloc(allocator, 1000);
-                OK(memopt_allocator_record_stream(allocator, waiting[i][k], streams[i]));
-            }
+    memopt_stream streams[STREAMS];
+    void *waiting[STREAMS][EACH];
+    ops.event_query = never_over;
+    for (int i = 0; i < STREAMS; i++) {
+        OK(memopt_stream_create(device, &streams[i]));
+        for (int k = 0; k < EACH; k++) {
+            waiting[i][k] = alloc(allocator, 1000);
+            OK(memopt_allocator_record_stream(allocator, waiting[i][k], streams[i]));
         }
-        OK(memopt_allocator_free(allocator, alloc(allocator, 1000)));
-        for (int i = 0; i < STREAMS; i++)
-            for (int k = 0; k < EACH; k++)
-                OK(memopt_allocator_free(allocator, waiting[i][k]));
-        for (int i = 0; i < PAIRS; i++) {
-            states_asked = events_touched = 0;
-            OK(memopt_allocator_free(allocator, alloc(allocator, 1000)));
-            assert_in_range(states_asked + events_touched, 1, 2);
-        }
-        ops.event_query = event_query;
-        for (int i = 0; i < STREAMS; i++)
-            OK(memopt_stream_destroy(device, streams[i]));
-        finish(allocator, device);
     }
+    OK(memopt_allocator_free(allocator, alloc(allocator, 1000)));
+    for (int i = 0; i < STREAMS; i++)
+        for (int k = 0; k < EACH; k++)
+            OK(memopt_allocator_free(allocator, waiting[i][k]));
+    for (int i = 0; i < PAIRS; i++) {
+        states_asked = events_touched = 0;
+        OK(memopt_allocator_free(allocator, alloc(allocator, 1000)));
+        assert_in_range(states_asked + events_touched, 1, 2);
+    }
+    ops.event_query = event_query;
 }
 
 TEST(without_virtual_memory)
@@ -212,36 +178,30 @@ TEST(without_virtual_memory)
     memopt_allocator *allocator = NULL;
     ops.vm_reserve = NULL;
     FAILS_SAYING(MEMOPT_UNSUPPORTED, "virtual memory",
-                 memopt_allocator_create(device, "expandable_segments:True", NULL, &allocator));
+                 memopt_allocator_create(device, EXPANDABLE, NULL, &allocator));
     assert_null(allocator);
     allocator = new_allocator(device, "expandable_segments:False");
-    OK(memopt_allocator_free(allocator, alloc(allocator, 1000)));
+    (void)alloc(allocator, 1000);
     finish(allocator, device);
 }
 
 /* Streams that come and go leave nothing behind after a trim. */
-TEST(stream_churn)
+ALLOCATOR_TEST(stream_churn, allocator, eager(CAPACITY), BOTH)
 {
-    for (int c = 0; c < 2; c++) {
-        memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
-        memopt_allocator *allocator = new_allocator(device, c ? "expandable_segments:True" : "");
-        memopt_memory_info info = {.struct_size = sizeof info};
-        for (int i = 0; i < 50; i++) {
-            memopt_stream stream;
-            OK(memopt_stream_create(device, &stream));
-            void *block = alloc_on(allocator, 1000, stream), *own = alloc(allocator, 1000);
-            OK(memopt_allocator_record_stream(allocator, own, stream));
-            OK(memopt_allocator_free(allocator, own));
-            OK(memopt_allocator_free(allocator, block));
-            OK(memopt_stream_destroy(device, stream));
-            if (i % 10 == 9)
-                OK(memopt_allocator_trim_sync(allocator, 0, NULL));
-        }
-        OK(memopt_device_get_memory_info(device, &info));
-        assert_int_equal(info.used, 0);
-        assert_int_equal(info.reserved_va, 0);
-        assert_null(allocator->pools);
-        assert_null(allocator->events.queues);
-        finish(allocator, device);
+    memopt_memory_info info = {.struct_size = sizeof info};
+    for (int i = 0; i < 50; i++) {
+        memopt_stream stream = stream_on(device);
+        void *block = alloc_on(allocator, 1000, stream), *own = alloc(allocator, 1000);
+        OK(memopt_allocator_record_stream(allocator, own, stream));
+        OK(memopt_allocator_free(allocator, own));
+        OK(memopt_allocator_free(allocator, block));
+        OK(memopt_stream_destroy(device, stream));
+        if (i % 10 == 9)
+            OK(memopt_allocator_trim_sync(allocator, 0, NULL));
     }
+    OK(memopt_device_get_memory_info(device, &info));
+    assert_int_equal(info.used, 0);
+    assert_int_equal(info.reserved_va, 0);
+    assert_null(allocator->pools);
+    assert_null(allocator->events.queues);
 }

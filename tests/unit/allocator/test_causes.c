@@ -9,8 +9,7 @@
 
 #include <stdlib.h>
 
-#define CAPACITY (256 * MIB)
-#define EXPANDABLE "expandable_segments:True"
+#define DEVICE_BYTES (256 * MIB)
 
 enum { MOST = 20000 };
 
@@ -20,7 +19,6 @@ static memopt_stream captured;
 
 static memopt_status stream_capturing(memopt_device *device, memopt_stream stream, int32_t *out)
 {
-    (void)device;
     *out = captured != NULL && stream == captured;
     return MEMOPT_OK;
 }
@@ -49,7 +47,7 @@ static const char *either(scene *s)
 
 static void open_scene(scene *s, const char *config)
 {
-    s->device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
+    s->device = eager(DEVICE_BYTES);
     s->allocator = new_allocator(s->device, config);
 }
 
@@ -142,9 +140,8 @@ static void leak(scene *s)
 /* Frees wait for a stream that records a graph, or the cache is kept meanwhile. */
 static void stream(scene *s)
 {
-    memopt_stream other;
     open_scene(s, either(s));
-    OK(memopt_stream_create(s->device, &other));
+    memopt_stream other = stream_on(s->device);
     real = s->device->ops;
     ops = *real;
     ops.stream_capturing = stream_capturing;
@@ -261,7 +258,7 @@ static void request(scene *s)
 {
     open_scene(s, either(s));
     work_before(s);
-    one_that_fails(s, CAPACITY + draw(s, 1, CAPACITY));
+    one_that_fails(s, DEVICE_BYTES + draw(s, 1, DEVICE_BYTES));
 }
 
 /* Steps of which each needs more than the one before, all of it freed at the end of the step.
@@ -286,8 +283,7 @@ static void growth(scene *s)
     }
 }
 
-/* --- the table ---------------------------------------------------------------------------------
- */
+/* --- the table -------------------------------------------------------------------------------- */
 
 typedef struct expectation {
     const char *name;
@@ -328,14 +324,14 @@ static void check_numbers(scene *s, const memopt_oom_report *report)
 {
     assert_int_equal(report->struct_size, sizeof *report);
     assert_int_equal(report->number, stat_of(s->allocator, "num_ooms"));
-    assert_int_equal(report->total_bytes, CAPACITY);
+    assert_int_equal(report->total_bytes, DEVICE_BYTES);
     assert_true(report->asked_bytes > 0 && report->missing_bytes > 0);
     assert_true(report->spare_bytes <= report->cached_bytes);
     assert_true(report->largest_free_bytes <= report->cached_bytes);
     assert_true(report->requested_bytes <= report->live_bytes);
     assert_true(report->live_bytes + report->cached_bytes <= report->held_bytes);
     assert_true(report->unsplit_bytes <= report->rounding_bytes);
-    assert_int_equal(report->held_bytes + report->free_bytes + report->outside_bytes, CAPACITY);
+    assert_int_equal(report->held_bytes + report->free_bytes + report->outside_bytes, DEVICE_BYTES);
     assert_true(report->holder_newest <= report->holder_oldest);
     assert_true(report->holder_oldest <= report->clock);
 }
@@ -376,24 +372,20 @@ TEST(the_cause_is_named)
     assert_int_equal(missed, 0);
 }
 
-TEST(refusals)
+ALLOCATOR_TEST(refusals, allocator, eager(DEVICE_BYTES), CLASSIC)
 {
     memopt_oom_report report = MEMOPT_OOM_REPORT_INIT, before;
-    memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
-    memopt_allocator *allocator = new_allocator(device, "");
     before = report;
     FAILS_SAYING(MEMOPT_NOT_FOUND, "no allocation has failed",
                  memopt_allocator_get_oom_report(allocator, &report));
     assert_memory_equal(&report, &before, sizeof report);
-    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "allocator is NULL",
-                 memopt_allocator_get_oom_report(NULL, &report));
+    REFUSED_SAYING("allocator is NULL", memopt_allocator_get_oom_report(NULL, &report));
     void *none = NULL;
     FAILS(MEMOPT_OUT_OF_DEVICE_MEMORY,
-          memopt_allocator_alloc(allocator, CAPACITY + 1, 0, NULL, &none));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_allocator_get_oom_report(allocator, NULL));
+          memopt_allocator_alloc(allocator, DEVICE_BYTES + 1, 0, NULL, &none));
+    REFUSED(memopt_allocator_get_oom_report(allocator, NULL));
     report.struct_size = offsetof(memopt_oom_report, asked_bytes);
     OK(memopt_allocator_get_oom_report(allocator, &report));
     assert_int_equal(report.cause, MEMOPT_OOM_REQUEST);
     assert_int_equal(report.asked_bytes, 0); /* behind the caller's size */
-    finish(allocator, device);
 }

@@ -5,12 +5,8 @@
 #include "device/front/handle.h"
 #include "support/sweep.h"
 
-#define CAPACITY (64 * MIB)
-
 /* Every operation on watched memory is some thirty times slower under ThreadSanitizer. */
 enum { SEEDS = UNDER_TSAN ? 4 : 40 };
-
-static const char *const configs[] = {"", "expandable_segments:True"};
 
 static mo_device_ops ops;
 static const mo_device_ops *real;
@@ -29,7 +25,6 @@ static void not_dead(memopt_stream stream)
 
 static memopt_status stream_capturing(memopt_device *device, memopt_stream stream, int32_t *out)
 {
-    (void)device;
     not_dead(stream);
     *out = stream != NULL && stream == captured;
     return MEMOPT_OK;
@@ -91,8 +86,7 @@ static memopt_device *open_watched(uint64_t seed)
 
 static memopt_stream new_stream(memopt_device *device)
 {
-    memopt_stream stream = NULL;
-    OK(memopt_stream_create(device, &stream));
+    memopt_stream stream = stream_on(device);
     if (stream == dead)
         dead = NULL; /* the handle lives again */
     return stream;
@@ -102,13 +96,6 @@ static void end_stream(memopt_device *device, memopt_stream stream)
 {
     OK(memopt_stream_destroy(device, stream));
     dead = stream;
-}
-
-static uint64_t memory_used(memopt_device *device)
-{
-    memopt_memory_info info = {.struct_size = sizeof info};
-    OK(memopt_device_get_memory_info(device, &info));
-    return info.used;
 }
 
 static void expect_bytes(memopt_device *device, const void *at, int value, uint64_t bytes,
@@ -138,12 +125,12 @@ TEST(cached_memory_is_taken_over)
             OK(memopt_fill(device, large, 1, 7 * MIB, s));
             OK(memopt_allocator_free(allocator, small));
             OK(memopt_allocator_free(allocator, large));
-            uint64_t used = memory_used(device);
+            uint64_t used = info_of(device).used;
             end_stream(device, s);
             OK(mo_allocator_check(allocator));
             assert_ptr_equal(alloc_on(allocator, 7 * MIB, t), large);
             assert_ptr_equal(alloc_on(allocator, 1000, NULL), small);
-            assert_int_equal(memory_used(device), used);
+            assert_int_equal(info_of(device).used, used);
             OK(memopt_fill(device, large, 2, 7 * MIB, t));
             OK(memopt_fill(device, small, 3, 1000, NULL));
             expect_bytes(device, large, 2, 7 * MIB, t);
@@ -151,7 +138,6 @@ TEST(cached_memory_is_taken_over)
             OK(memopt_allocator_free(allocator, large));
             OK(memopt_allocator_free(allocator, small));
             OK(memopt_device_sync(device));
-            OK(memopt_stream_destroy(device, t));
             finish(allocator, device);
         }
     }
@@ -180,46 +166,38 @@ TEST(live_blocks_outlive_their_stream)
             OK(memopt_allocator_free(allocator, block));
             OK(memopt_fill(device, block, 7, 100, NULL));
             FAILS_SAYING(MEMOPT_DEVICE_FAULT, "free", memopt_device_sync(device));
-            OK(memopt_stream_destroy(device, t));
             finish(allocator, device);
         }
     }
 }
 
 /* Uses that the ended stream had are over, of blocks that are live and that wait for it. */
-TEST(recorded_uses_are_over)
+ALLOCATOR_TEST(recorded_uses_are_over, allocator, open_watched(3), BOTH)
 {
-    for (int c = 0; c < 2; c++) {
-        memopt_device *device = open_watched(3);
-        memopt_allocator *allocator = new_allocator(device, configs[c]);
-        memopt_stream s = new_stream(device);
-        void *pending = alloc(allocator, 1000), *live = alloc(allocator, 3 * MIB);
-        OK(memopt_device_sync(device)); /* the fills need not wait for the notes */
-        OK(memopt_fill(device, pending, 1, 1000, s));
-        OK(memopt_fill(device, live, 1, MIB, s));
-        OK(memopt_allocator_record_stream(allocator, pending, s));
-        OK(memopt_allocator_record_stream(allocator, live, s));
-        OK(memopt_allocator_free(allocator, pending));
-        assert_int_equal(stat_of(allocator, "active.all.current"), 2);
-        end_stream(device, s);
-        assert_int_equal(stat_of(allocator, "active.all.current"), 1);
-        assert_ptr_equal(alloc(allocator, 1000), pending);
-        assert_int_equal(queries, 0); /* nothing was left to ask */
-        records = 0;
-        OK(memopt_allocator_free(allocator, live));
-        assert_int_equal(records, 0);
-        assert_int_equal(stat_of(allocator, "active.all.current"), 1);
-        OK(memopt_allocator_free(allocator, pending));
-        OK(memopt_device_sync(device));
-        finish(allocator, device);
-    }
+    memopt_stream s = new_stream(device);
+    void *pending = alloc(allocator, 1000), *live = alloc(allocator, 3 * MIB);
+    OK(memopt_device_sync(device)); /* the fills need not wait for the notes */
+    OK(memopt_fill(device, pending, 1, 1000, s));
+    OK(memopt_fill(device, live, 1, MIB, s));
+    OK(memopt_allocator_record_stream(allocator, pending, s));
+    OK(memopt_allocator_record_stream(allocator, live, s));
+    OK(memopt_allocator_free(allocator, pending));
+    assert_int_equal(stat_of(allocator, "active.all.current"), 2);
+    end_stream(device, s);
+    assert_int_equal(stat_of(allocator, "active.all.current"), 1);
+    assert_ptr_equal(alloc(allocator, 1000), pending);
+    assert_int_equal(queries, 0); /* nothing was left to ask */
+    records = 0;
+    OK(memopt_allocator_free(allocator, live));
+    assert_int_equal(records, 0);
+    assert_int_equal(stat_of(allocator, "active.all.current"), 1);
+    OK(memopt_allocator_free(allocator, pending));
+    OK(memopt_device_sync(device));
 }
 
 /* Pages of an ended stream's expandable segment and its addresses serve a larger request. */
-TEST(addresses_are_taken_over)
+ALLOCATOR_TEST(addresses_are_taken_over, allocator, open_watched(1), EXPANDABLE)
 {
-    memopt_device *device = open_watched(1);
-    memopt_allocator *allocator = new_allocator(device, configs[1]);
     memopt_memory_info before = {.struct_size = sizeof before}, after = before;
     for (int i = 0; i < 8; i++) {
         memopt_stream s = new_stream(device);
@@ -233,38 +211,31 @@ TEST(addresses_are_taken_over)
     OK(memopt_device_get_memory_info(device, &after));
     assert_int_equal(after.reserved_va, before.reserved_va);
     assert_int_equal(after.used, 12 * MIB);
-    finish(allocator, device);
 }
 
 /* Streams that come and go leave no trace but the blocks they leave. */
-TEST(no_trace_of_many_streams)
+ALLOCATOR_TEST(no_trace_of_many_streams, allocator, open_watched(1), BOTH)
 {
     enum { MANY = 60 };
-    for (int c = 0; c < 2; c++) {
-        memopt_device *device = open_watched(1);
-        memopt_allocator *allocator = new_allocator(device, configs[c]);
-        void *kept[MANY], *own = alloc(allocator, 5000);
-        int pools = 0, queues = 0;
-        for (int i = 0; i < MANY; i++) {
-            memopt_stream s = new_stream(device);
-            kept[i] = alloc_on(allocator, 700 * KIB, s);
-            OK(memopt_fill(device, kept[i], i, 700 * KIB, s));
-            OK(memopt_allocator_record_stream(allocator, own, s));
-            end_stream(device, s);
-        }
-        for (const mo_pool *pool = allocator->pools; pool != NULL; pool = pool->next)
-            pools++;
-        for (const mo_use_queue *q = allocator->events.queues; q != NULL; q = q->next)
-            queues++;
-        assert_true(pools <= 2);
-        assert_int_equal(queues, 1);
-        assert_true(memory_used(device) <= (MANY + 4) * MIB);
-        for (int i = 0; i < MANY; i++) {
-            expect_bytes(device, kept[i], i, 700 * KIB, NULL);
-            OK(memopt_allocator_free(allocator, kept[i]));
-        }
-        OK(memopt_allocator_free(allocator, own));
-        finish(allocator, device);
+    void *kept[MANY], *own = alloc(allocator, 5000);
+    int pools = 0, queues = 0;
+    for (int i = 0; i < MANY; i++) {
+        memopt_stream s = new_stream(device);
+        kept[i] = alloc_on(allocator, 700 * KIB, s);
+        OK(memopt_fill(device, kept[i], i, 700 * KIB, s));
+        OK(memopt_allocator_record_stream(allocator, own, s));
+        end_stream(device, s);
+    }
+    for (const mo_pool *pool = allocator->pools; pool != NULL; pool = pool->next)
+        pools++;
+    for (const mo_use_queue *q = allocator->events.queues; q != NULL; q = q->next)
+        queues++;
+    assert_true(pools <= 2);
+    assert_int_equal(queues, 1);
+    assert_true(info_of(device).used <= (MANY + 4) * MIB);
+    for (int i = 0; i < MANY; i++) {
+        expect_bytes(device, kept[i], i, 700 * KIB, NULL);
+        OK(memopt_allocator_free(allocator, kept[i]));
     }
 }
 
@@ -305,67 +276,54 @@ TEST(same_handle)
 }
 
 /* Until the new stream has done its work, its uses count, whatever the old one's did. */
-TEST(same_handle_waits_again)
+ALLOCATOR_TEST(same_handle_waits_again, allocator, open_watched(1), BOTH)
 {
-    for (int c = 0; c < 2; c++) {
-        memopt_device *device = open_watched(1);
-        memopt_allocator *allocator = new_allocator(device, configs[c]);
-        memopt_stream s = new_stream(device);
-        void *block = alloc(allocator, 30 * MIB), *again = NULL;
-        OK(memopt_allocator_record_stream(allocator, block, s));
-        OK(memopt_stream_release_sync(device, s));
-        OK(memopt_fill(device, block, 2, 30 * MIB, s));
-        OK(memopt_allocator_record_stream(allocator, block, s));
-        records = 0;
-        OK(memopt_allocator_free(allocator, block));
-        assert_int_equal(records, 1);
-        assert_int_equal(stat_of(allocator, "active.all.current"), 1);
-        OK(memopt_stream_release_sync(device, s));
-        assert_int_equal(stat_of(allocator, "active.all.current"), 0);
-        again = alloc_on(allocator, 30 * MIB, s);
-        OK(memopt_allocator_free(allocator, again));
-        end_stream(device, s);
-        finish(allocator, device);
-    }
+    memopt_stream s = new_stream(device);
+    void *block = alloc(allocator, 30 * MIB), *again = NULL;
+    OK(memopt_allocator_record_stream(allocator, block, s));
+    OK(memopt_stream_release_sync(device, s));
+    OK(memopt_fill(device, block, 2, 30 * MIB, s));
+    OK(memopt_allocator_record_stream(allocator, block, s));
+    records = 0;
+    OK(memopt_allocator_free(allocator, block));
+    assert_int_equal(records, 1);
+    assert_int_equal(stat_of(allocator, "active.all.current"), 1);
+    OK(memopt_stream_release_sync(device, s));
+    assert_int_equal(stat_of(allocator, "active.all.current"), 0);
+    again = alloc_on(allocator, 30 * MIB, s);
+    OK(memopt_allocator_free(allocator, again));
+    end_stream(device, s);
 }
 
-/* --- captures -----------------------------------------------------------------------------------
- */
+/* --- captures --------------------------------------------------------------------------------- */
 
-TEST(deferred_frees)
+ALLOCATOR_TEST(deferred_frees, allocator, open_watched(1), BOTH)
 {
-    for (int c = 0; c < 2; c++) {
-        memopt_device *device = open_watched(1);
-        memopt_allocator *allocator = new_allocator(device, configs[c]);
-        memopt_stream s = new_stream(device), graph = new_stream(device);
-        void *both = alloc(allocator, 1000), *block = alloc(allocator, 3 * MIB);
-        void *known = alloc_on(allocator, 1000, graph);
-        OK(memopt_allocator_record_stream(allocator, block, s));
-        OK(memopt_allocator_record_stream(allocator, both, s));
-        OK(memopt_allocator_record_stream(allocator, both, graph));
-        captured = graph;
-        OK(memopt_allocator_free(allocator, block));
-        OK(memopt_allocator_free(allocator, both));
-        assert_int_equal(stat_of(allocator, "active.all.current"), 3);
-        end_stream(device, s);
-        assert_int_equal(records, 2); /* on s, which records no graph */
-        assert_ptr_equal(alloc(allocator, 3 * MIB), block);
-        assert_int_equal(stat_of(allocator, "active.all.current"), 3); /* both, block, known */
-        FAILS_SAYING(MEMOPT_BUSY, "graph", memopt_stream_release_sync(device, graph));
-        captured = NULL;
-        OK(memopt_allocator_trim_sync(allocator, 0, NULL)); /* the capture is over */
-        assert_true(records >= 3);
-        assert_int_equal(stat_of(allocator, "active.all.current"), 2);
-        OK(memopt_allocator_free(allocator, block));
-        OK(memopt_allocator_free(allocator, known));
-        OK(memopt_device_sync(device));
-        OK(memopt_stream_destroy(device, graph));
-        finish(allocator, device);
-    }
+    memopt_stream s = new_stream(device), graph = new_stream(device);
+    void *both = alloc(allocator, 1000), *block = alloc(allocator, 3 * MIB);
+    void *known = alloc_on(allocator, 1000, graph);
+    OK(memopt_allocator_record_stream(allocator, block, s));
+    OK(memopt_allocator_record_stream(allocator, both, s));
+    OK(memopt_allocator_record_stream(allocator, both, graph));
+    captured = graph;
+    OK(memopt_allocator_free(allocator, block));
+    OK(memopt_allocator_free(allocator, both));
+    assert_int_equal(stat_of(allocator, "active.all.current"), 3);
+    end_stream(device, s);
+    assert_int_equal(records, 2); /* on s, which records no graph */
+    assert_ptr_equal(alloc(allocator, 3 * MIB), block);
+    assert_int_equal(stat_of(allocator, "active.all.current"), 3); /* both, block, known */
+    FAILS_SAYING(MEMOPT_BUSY, "graph", memopt_stream_release_sync(device, graph));
+    captured = NULL;
+    OK(memopt_allocator_trim_sync(allocator, 0, NULL)); /* the capture is over */
+    assert_true(records >= 3);
+    assert_int_equal(stat_of(allocator, "active.all.current"), 2);
+    OK(memopt_allocator_free(allocator, block));
+    OK(memopt_allocator_free(allocator, known));
+    OK(memopt_device_sync(device));
 }
 
-/* --- between the leave and the end --------------------------------------------------------------
- */
+/* --- between the leave and the end ------------------------------------------------------------ */
 
 typedef struct scene {
     memopt_device *device;
@@ -412,9 +370,9 @@ static void meanwhile(void *user)
         assert_ptr_not_equal(blocks[i], x->recorded);
     }
     if (x->trim) { /* waits for the device, since it may not wait for the stream */
-        uint64_t used = memory_used(x->device);
+        uint64_t used = info_of(x->device).used;
         OK(memopt_allocator_trim_sync(x->allocator, 0, NULL));
-        assert_true(memory_used(x->device) < used);
+        assert_true(info_of(x->device).used < used);
         assert_int_equal(stat_of(x->allocator, "active.all.current"), 3);
     }
     for (int i = 0; i < 3; i++) {
@@ -472,8 +430,7 @@ TEST(allocators_come_and_go_meanwhile)
     }
 }
 
-/* --- a stream that cannot be waited for ---------------------------------------------------------
- */
+/* --- a stream that cannot be waited for ------------------------------------------------------- */
 
 /* Its memory stays apart until the device has been waited for. by_release: told by its owner. */
 static void end_unwaited(const char *config, int by_release, int by_pressure)
@@ -518,10 +475,8 @@ TEST(unwaited)
 }
 
 /* An old stream that could not be waited for does not become free with the next of its handle. */
-TEST(unwaited_keeps_apart_from_the_next)
+ALLOCATOR_TEST(unwaited_keeps_apart_from_the_next, allocator, open_watched(1), CLASSIC)
 {
-    memopt_device *device = open_watched(1);
-    memopt_allocator *allocator = new_allocator(device, "");
     memopt_stream s = new_stream(device);
     void *first = alloc_on(allocator, 3 * MIB, s);
     OK(memopt_allocator_free(allocator, first));
@@ -538,30 +493,23 @@ TEST(unwaited_keeps_apart_from_the_next)
     OK(memopt_allocator_free(allocator, second));
     OK(memopt_allocator_free(allocator, third));
     end_stream(device, s);
-    finish(allocator, device);
 }
 
-/* --- arguments -----------------------------------------------------------------------------------
- */
+/* --- arguments -------------------------------------------------------------------------------- */
 
-TEST(arguments)
+ALLOCATOR_TEST(arguments, allocator, open_watched(0), CLASSIC)
 {
-    memopt_device *device = open_watched(0);
-    memopt_allocator *allocator = new_allocator(device, "");
     memopt_stream s = new_stream(device), unknown = (memopt_stream)&records;
-    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "device is NULL", memopt_stream_release_sync(NULL, s));
-    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "default", memopt_stream_release_sync(device, NULL));
-    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "not a live stream",
-                 memopt_stream_release_sync(device, unknown));
+    REFUSED_SAYING("device is NULL", memopt_stream_release_sync(NULL, s));
+    REFUSED_SAYING("default", memopt_stream_release_sync(device, NULL));
+    REFUSED_SAYING("not a live stream", memopt_stream_release_sync(device, unknown));
     void *block = alloc_on(allocator, 1000, s);
     OK(memopt_allocator_free(allocator, block));
-    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "not a live stream",
-                 memopt_stream_destroy(device, unknown));
+    REFUSED_SAYING("not a live stream", memopt_stream_destroy(device, unknown));
     assert_ptr_equal(alloc_on(allocator, 1000, s), block);
     OK(memopt_allocator_free(allocator, block));
     FAILS_SAYING(MEMOPT_BUSY, "1 allocators, optimizers and offloaders",
                  memopt_device_close(device));
     end_stream(device, s);
-    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "not a live stream", memopt_stream_destroy(device, s));
-    finish(allocator, device);
+    REFUSED_SAYING("not a live stream", memopt_stream_destroy(device, s));
 }

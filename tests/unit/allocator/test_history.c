@@ -3,8 +3,6 @@
 
 #include <pthread.h>
 
-#define CAPACITY (64 * MIB)
-
 enum { ROOM = 64 };
 
 static uint32_t ask(void *user)
@@ -52,15 +50,13 @@ static void check_events(const memopt_history_event *events, const expected *wan
     }
 }
 
-TEST(test_events)
+ALLOCATOR_TEST(test_events, allocator, eager(CAPACITY), CLASSIC)
 {
     memopt_history_event events[ROOM];
     uint64_t first;
     uint32_t numbers = 10;
     void *none = NULL, *block = NULL, *other = NULL;
     struct timespec now;
-    memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
-    memopt_allocator *allocator = new_allocator(device, "");
     void *before = alloc(allocator, 20 * MIB);
     begin(allocator, 0, &numbers);
     OK(memopt_allocator_alloc(allocator, 1000, MEMOPT_TAG_WEIGHTS, NULL, &block));
@@ -85,19 +81,14 @@ TEST(test_events)
     check_events(events, wanted, sizeof wanted / sizeof wanted[0]);
     clock_gettime(CLOCK_REALTIME, &now);
     assert_true(events[8].time_ns / 1000000000 - (uint64_t)now.tv_sec + 2 <= 4);
-    OK(memopt_allocator_free(allocator, other));
-    OK(memopt_allocator_free(allocator, before));
-    finish(allocator, device);
 }
 
 /* The last events are kept; the number of the first tells how many were lost. */
-TEST(a_full_ring)
+ALLOCATOR_TEST(a_full_ring, allocator, eager(CAPACITY), EXPANDABLE)
 {
     memopt_history_event events[ROOM];
     uint64_t first, count;
-    memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
-    memopt_allocator *allocator = new_allocator(device, "expandable_segments:True");
-    void *block = alloc(allocator, 1000);
+    (void)alloc(allocator, 1000);
     begin(allocator, 5, NULL);
     for (uint64_t i = 0; i < 10; i++)
         OK(memopt_allocator_free(allocator, alloc(allocator, 100 + i)));
@@ -113,19 +104,15 @@ TEST(a_full_ring)
     assert_true(first == 22 && count == 0);
     OK(memopt_allocator_read_history(allocator, 1000, 0, NULL, &first, &count));
     assert_true(first == 22 && count == 0);
-    OK(memopt_allocator_free(allocator, block));
-    finish(allocator, device);
 }
 
 /* A free that waits for a stream has a second event when the stream is done. */
-TEST(pending_frees)
+ALLOCATOR_TEST(pending_frees, allocator, open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_ADVERSARIAL, 0),
+               EXPANDABLE)
 {
     memopt_history_event events[ROOM];
     uint64_t first;
-    memopt_stream stream;
-    memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_ADVERSARIAL, 0);
-    memopt_allocator *allocator = new_allocator(device, "expandable_segments:True");
-    OK(memopt_stream_create(device, &stream));
+    memopt_stream stream = stream_on(device);
     begin(allocator, 0, NULL);
     void *block = alloc(allocator, 1000);
     OK(memopt_fill(device, block, 0, 1000, stream));
@@ -141,8 +128,6 @@ TEST(pending_frees)
     assert_int_equal(events[4].action, MEMOPT_HISTORY_COMPLETED);
     assert_ptr_equal(events[4].address, block);
     assert_int_equal(events[4].bytes, 1000);
-    OK(memopt_stream_destroy(device, stream));
-    finish(allocator, device);
 }
 
 /* A snapshot has each block's number and age. */
@@ -154,12 +139,10 @@ static memopt_status look(void *user, const memopt_block_info *block)
     return MEMOPT_OK;
 }
 
-TEST(snapshots)
+ALLOCATOR_TEST(snapshots, allocator, eager(CAPACITY), CLASSIC)
 {
     uint32_t numbers = 0;
     memopt_block_info found = MEMOPT_BLOCK_INFO_INIT;
-    memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
-    memopt_allocator *allocator = new_allocator(device, "");
     begin(allocator, 2, &numbers);
     void *blocks[4];
     for (int i = 0; i < 4; i++)
@@ -168,18 +151,13 @@ TEST(snapshots)
     OK(memopt_allocator_snapshot(allocator, look, &found));
     assert_int_equal(found.context, 2); /* the ring has lost its event */
     assert_int_equal(found.age, 3);
-    for (int i = 0; i < 4; i++)
-        OK(memopt_allocator_free(allocator, blocks[i]));
-    finish(allocator, device);
 }
 
-TEST(pools)
+ALLOCATOR_TEST(pools, allocator, eager(CAPACITY), CLASSIC)
 {
     memopt_history_event events[ROOM];
     uint64_t first;
     memopt_pool *before, *after;
-    memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
-    memopt_allocator *allocator = new_allocator(device, "");
     OK(memopt_pool_create(allocator, NULL, &before));
     begin(allocator, 3, NULL);
     OK(memopt_pool_create(allocator, NULL, &after));
@@ -191,30 +169,24 @@ TEST(pools)
     FAILS(MEMOPT_NOT_FOUND, memopt_allocator_read_history(before, 0, 0, NULL, &first, &first));
     OK(memopt_allocator_destroy(before));
     OK(memopt_allocator_destroy(after));
-    finish(allocator, device);
 }
 
-TEST(refusals)
+ALLOCATOR_TEST(refusals, allocator, eager(CAPACITY), CLASSIC)
 {
     uint64_t first = 7, count = 7;
     memopt_history_options options = MEMOPT_HISTORY_OPTIONS_INIT;
-    memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
-    memopt_allocator *allocator = new_allocator(device, "");
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_allocator_start_history(NULL, NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_allocator_stop_history(NULL));
+    REFUSED(memopt_allocator_start_history(NULL, NULL));
+    REFUSED(memopt_allocator_stop_history(NULL));
     FAILS_SAYING(MEMOPT_NOT_FOUND, "no history", memopt_allocator_stop_history(allocator));
     options.events = UINT64_MAX / 2;
     FAILS(MEMOPT_OUT_OF_HOST_MEMORY, memopt_allocator_start_history(allocator, &options));
     OK(memopt_allocator_start_history(allocator, NULL));
     FAILS_SAYING(MEMOPT_BUSY, "stop_history", memopt_allocator_start_history(allocator, NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT,
-          memopt_allocator_read_history(allocator, 0, 1, NULL, &first, &count));
-    FAILS(MEMOPT_INVALID_ARGUMENT,
-          memopt_allocator_read_history(allocator, 0, 0, NULL, NULL, &count));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_allocator_read_history(NULL, 0, 0, NULL, &first, &count));
+    REFUSED(memopt_allocator_read_history(allocator, 0, 1, NULL, &first, &count));
+    REFUSED(memopt_allocator_read_history(allocator, 0, 0, NULL, NULL, &count));
+    REFUSED(memopt_allocator_read_history(NULL, 0, 0, NULL, &first, &count));
     assert_true(first == 7 && count == 7);
     OK(memopt_allocator_stop_history(allocator));
-    finish(allocator, device);
 }
 
 /* Threads allocate while others read, begin and end histories. */
@@ -250,17 +222,14 @@ static void *work(void *user)
     return NULL;
 }
 
-TEST(test_threads)
+ALLOCATOR_TEST(test_threads, allocator, eager(CAPACITY), CLASSIC)
 {
     pthread_t threads[3];
     worker workers[3];
-    memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
-    memopt_allocator *allocator = new_allocator(device, "");
     for (int i = 0; i < 3; i++) {
         workers[i] = (worker){allocator, i};
         assert_int_equal(pthread_create(&threads[i], NULL, work, &workers[i]), 0);
     }
     for (int i = 0; i < 3; i++)
         assert_int_equal(pthread_join(threads[i], NULL), 0);
-    finish(allocator, device);
 }

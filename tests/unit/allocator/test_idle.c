@@ -7,7 +7,6 @@
 #include "allocator/memory/idle.h"
 #include "device/front/handle.h"
 
-#define CAPACITY (64 * MIB)
 #define SECOND UINT64_C(1000000000)
 
 static const char *device_name = "cpu";
@@ -24,14 +23,9 @@ static memopt_device *open_here(void)
     memopt_device *device = NULL;
     now_is = 100 * SECOND;
     if (strcmp(device_name, "cpu") == 0)
-        return open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 1);
+        return eager(CAPACITY);
     OK(memopt_device_open(device_name, NULL, &device));
     return device;
-}
-
-static uint64_t held(memopt_allocator *allocator)
-{
-    return stat_of(allocator, "reserved_bytes.all.current");
 }
 
 /* An allocation from the cache, which looks. */
@@ -49,70 +43,64 @@ static void pass(memopt_allocator *allocator, uint64_t seconds)
     }
 }
 
-static const char *const configs[] = {
-    "expandable_segments:True,idle_release_seconds:2",
-    "idle_release_seconds:2",
-};
+#define IDLE_EXPANDABLE "expandable_segments:True,idle_release_seconds:2"
+#define IDLE_CLASSIC "idle_release_seconds:2"
 
 /* Free for two seconds, it goes; at one it stays, and so does what is used again and again. */
 TEST(idle_goes)
 {
     for (int classic = 0; classic < 2; classic++) {
         memopt_device *device = open_here();
-        memopt_allocator *allocator = new_allocator(device, configs[classic]);
-        memopt_stream stream;
-        OK(memopt_stream_create(device, &stream));
+        memopt_allocator *allocator =
+            new_allocator(device, classic ? IDLE_CLASSIC : IDLE_EXPANDABLE);
+        memopt_stream stream = stream_on(device);
         touch(allocator);
         void *live = alloc(allocator, 12 * MIB);
-        uint64_t base = held(allocator);
+        uint64_t base = held_by(allocator);
         void *busy = alloc_on(allocator, 14 * MIB, stream);
         OK(memopt_allocator_free(allocator, alloc(allocator, 16 * MIB)));
-        assert_int_equal(held(allocator), base + 30 * MIB);
+        assert_int_equal(held_by(allocator), base + 30 * MIB);
         for (int i = 0; i < 4; i++) {
             OK(memopt_allocator_free(allocator, busy));
             pass(allocator, 1);
-            assert_int_equal(held(allocator), base + (i < 2 ? 30 : 14) * MIB);
+            assert_int_equal(held_by(allocator), base + (i < 2 ? 30 : 14) * MIB);
             busy = alloc_on(allocator, 14 * MIB, stream);
         }
-        assert_int_equal(held(allocator), base + 14 * MIB);
+        assert_int_equal(held_by(allocator), base + 14 * MIB);
         OK(memopt_allocator_free(allocator, busy));
         OK(memopt_allocator_free(allocator, live));
         pass(allocator, 3);
-        assert_int_equal(held(allocator), base - 12 * MIB); /* the small block's */
-        OK(memopt_stream_destroy(device, stream));
+        assert_int_equal(held_by(allocator), base - 12 * MIB); /* the small block's */
         finish(allocator, device);
     }
 }
 
 /* One member's allocations serve all that have the key, but for what is retained or paused. */
-TEST(family)
+ALLOCATOR_TEST(family, allocator, open_here(), IDLE_EXPANDABLE)
 {
-    memopt_device *device = open_here();
-    memopt_allocator *allocator = new_allocator(device, configs[0]);
     memopt_pool_options options = MEMOPT_POOL_OPTIONS_INIT;
     memopt_pool *pools[4];
     for (int i = 0; i < 4; i++) {
         options.retain = i == 1;
-        options.config = i == 2 ? "expandable_segments:True" : NULL;
+        options.config = i == 2 ? EXPANDABLE : NULL;
         OK(memopt_pool_create(allocator, &options, &pools[i]));
         void *kept = alloc(pools[i], 2 * MIB);
         OK(memopt_allocator_free(pools[i], alloc(pools[i], 8 * MIB)));
-        assert_true(held(pools[i]) >= 10 * MIB);
+        assert_true(held_by(pools[i]) >= 10 * MIB);
         if (i != 3)
             OK(memopt_allocator_free(pools[i], kept));
         else
             OK(pause_pool(pools[i], MEMOPT_PAUSE_DISCARD, NULL));
     }
     pass(allocator, 3);
-    assert_int_equal(held(pools[0]), 0);
-    assert_true(held(pools[1]) >= 10 * MIB && held(pools[2]) >= 10 * MIB);
+    assert_int_equal(held_by(pools[0]), 0);
+    assert_true(held_by(pools[1]) >= 10 * MIB && held_by(pools[2]) >= 10 * MIB);
     assert_int_equal(pool_is_paused(pools[3]), 1);
     OK(memopt_pool_resume_sync(pools[3], 0));
-    assert_int_equal(held(pools[3]), 2 * MIB);
+    assert_int_equal(held_by(pools[3]), 2 * MIB);
     for (int i = 0; i < 3; i++)
         OK(memopt_allocator_destroy(pools[i]));
     OK(memopt_allocator_destroy_force(pools[3]));
-    finish(allocator, device);
 }
 
 /* A stream that works keeps its memory: nobody waits for it. */
@@ -128,20 +116,18 @@ TEST(no_wait)
     if (strcmp(device_name, "cpu") != 0)
         return; /* the simulated devices do not work while nobody waits */
     memopt_device *device = open_here();
-    memopt_allocator *allocator = new_allocator(device, configs[0]);
-    memopt_stream stream;
-    OK(memopt_stream_create(device, &stream));
+    memopt_allocator *allocator = new_allocator(device, IDLE_EXPANDABLE);
+    memopt_stream stream = stream_on(device);
     OK(memopt_allocator_free(allocator, alloc_on(allocator, 8 * MIB, stream)));
     touch(allocator);
-    uint64_t before = held(allocator);
+    uint64_t before = held_by(allocator);
     OK(memopt_stream_host_callback(device, stream, hold, &go));
     pass(allocator, 4);
-    assert_int_equal(held(allocator), before);
+    assert_int_equal(held_by(allocator), before);
     atomic_store(&go, 1);
     OK(memopt_stream_sync(device, stream));
     pass(allocator, 1);
-    assert_int_equal(held(allocator), before - 8 * MIB);
-    OK(memopt_stream_destroy(device, stream));
+    assert_int_equal(held_by(allocator), before - 8 * MIB);
     finish(allocator, device);
 }
 
@@ -157,8 +143,8 @@ static uint64_t clock_of(memopt_allocator *allocator)
 TEST(costs)
 {
     memopt_device *device = open_here();
-    memopt_allocator *off = new_allocator(device, "expandable_segments:True");
-    memopt_allocator *on = new_allocator(device, configs[0]);
+    memopt_allocator *off = new_allocator(device, EXPANDABLE);
+    memopt_allocator *on = new_allocator(device, IDLE_EXPANDABLE);
     looks = 0;
     touch(off);
     assert_int_equal(looks, 0);
@@ -182,9 +168,10 @@ TEST(faults)
     for (int classic = 0; classic < 2; classic++)
         for (int64_t n = 1, struck = 1; struck; n++) {
             memopt_device *device = open_here();
-            memopt_allocator *allocator = new_allocator(device, configs[classic]);
+            memopt_allocator *allocator =
+                new_allocator(device, classic ? IDLE_CLASSIC : IDLE_EXPANDABLE);
             touch(allocator);
-            uint64_t base = held(allocator);
+            uint64_t base = held_by(allocator);
             OK(memopt_allocator_free(allocator, alloc(allocator, 16 * MIB)));
             pass(allocator, 1);
             mo_device_fail_at(device, n);
@@ -193,7 +180,7 @@ TEST(faults)
             mo_device_fail_at(device, 0);
             OK(mo_allocator_check(allocator));
             pass(allocator, 3);
-            assert_int_equal(held(allocator), base);
+            assert_int_equal(held_by(allocator), base);
             assert_true(!struck || n < 200);
             finish(allocator, device);
         }
@@ -201,7 +188,6 @@ TEST(faults)
 
 static int set_clock(void **state)
 {
-    (void)state;
     mo_idle_set_clock(now);
     return 0;
 }

@@ -24,7 +24,6 @@ static void call_back(void *user, memopt_log_level level, const char *message)
 {
     world *w = user;
     memopt_stream stream = NULL;
-    (void)level, (void)message;
     w->lines++;
     if (w->allocator != NULL)
         OK(memopt_allocator_trim_sync(w->allocator, 0, NULL));
@@ -75,8 +74,7 @@ static memopt_status use_optimizer(world *w, memopt_stream stream)
 static int run(int64_t n, const char *config, memopt_status (*use)(world *, memopt_stream))
 {
     world w = {open_cpu(64 * MIB, 0, 0), NULL, 0, 0};
-    memopt_stream stream = NULL;
-    OK(memopt_stream_create(w.device, &stream));
+    memopt_stream stream = stream_on(w.device);
     OK(memopt_set_log(call_back, &w, MEMOPT_LOG_DEBUG));
     OK(memopt_allocator_create(w.device, config, NULL, &w.allocator));
     mo_memory_fail_at(n);
@@ -93,7 +91,6 @@ static int run(int64_t n, const char *config, memopt_status (*use)(world *, memo
 
 static void through(memopt_status (*use)(world *, memopt_stream))
 {
-    static const char *const configs[] = {"", "expandable_segments:True"};
     alarm(PATIENCE);
     for (int c = 0; c < 2; c++) {
         int64_t n = 1;

@@ -81,8 +81,8 @@ static void make_program(uint64_t seed, program *p)
 /* Whether it completes; *out_held is what was held at most. */
 static int completes(const program *p, uint64_t limit, uint64_t *out_held)
 {
-    memopt_device *device = open_cpu(MOST_PAGES * PAGE, MEMOPT_STREAM_ORDER_EAGER, 0);
-    memopt_allocator *allocator = new_allocator(device, "expandable_segments:True");
+    memopt_device *device = eager(MOST_PAGES * PAGE);
+    memopt_allocator *allocator = new_allocator(device, EXPANDABLE);
     memopt_stream streams[STREAMS] = {NULL};
     void *blocks[BLOCKS] = {NULL};
     int completed = 1;

@@ -4,8 +4,6 @@
 #include "device/front/handle.h"
 #include "support/sweep.h"
 
-#define CAPACITY (64 * MIB)
-
 enum { BLOCKS = 12 };
 
 typedef struct scene {
@@ -22,25 +20,6 @@ static uint64_t size_of(int i)
     return sizes[i % 6];
 }
 
-static uint64_t held(memopt_allocator *allocator)
-{
-    return stat_of(allocator, "reserved_bytes.all.current");
-}
-
-static uint64_t used(memopt_device *device)
-{
-    memopt_memory_info info = MEMOPT_MEMORY_INFO_INIT;
-    OK(memopt_device_get_memory_info(device, &info));
-    return info.used;
-}
-
-static uint64_t pinned(memopt_device *device)
-{
-    memopt_memory_info info = MEMOPT_MEMORY_INFO_INIT;
-    OK(memopt_device_get_memory_info(device, &info));
-    return info.pinned;
-}
-
 /* A pool whose blocks, of two streams and with gaps between them, hold their numbers. */
 static scene begin(uint32_t order, uint64_t seed, uint32_t retain)
 {
@@ -49,7 +28,7 @@ static scene begin(uint32_t order, uint64_t seed, uint32_t retain)
     void *gaps[BLOCKS];
     options.name = "generator";
     options.retain = retain;
-    s.parent = new_allocator(s.device, "expandable_segments:True");
+    s.parent = new_allocator(s.device, EXPANDABLE);
     OK(memopt_pool_create(s.parent, &options, &s.pool));
     OK(memopt_stream_create(s.device, &s.stream));
     for (int i = 0; i < BLOCKS; i++) {
@@ -89,7 +68,7 @@ static void end(scene *s)
     OK(mo_allocator_check(s->pool));
     OK(memopt_allocator_destroy(s->pool));
     OK(memopt_stream_destroy(s->device, s->stream));
-    assert_int_equal(used(s->device), held(s->parent));
+    assert_int_equal(info_of(s->device).used, held_by(s->parent));
     finish(s->parent, s->device);
 }
 
@@ -102,26 +81,27 @@ TEST(contents_are_kept)
     for (uint64_t seed = 0; seed < (is_long() ? 6 : 2); seed++) {
         uint32_t order = seed == 0 ? MEMOPT_STREAM_ORDER_EAGER : MEMOPT_STREAM_ORDER_ADVERSARIAL;
         scene s = begin(order, seed, 0);
-        uint64_t before = held(s.pool), live = stat_of(s.pool, "allocated_bytes.all.current");
+        uint64_t before = held_by(s.pool), live = stat_of(s.pool, "allocated_bytes.all.current");
         uint64_t released = 0, active = stat_of(s.pool, "allocation.all.current");
         for (int round = 0; round < 3; round++) {
             OK(pause_pool(s.pool, MEMOPT_PAUSE_KEEP, &released));
             assert_true(round > 0 || released == before);
             assert_int_equal(pool_is_paused(s.pool), 1);
-            assert_int_equal(held(s.pool), 0);
+            assert_int_equal(held_by(s.pool), 0);
             assert_int_equal(stat_of(s.pool, "allocated_bytes.all.current"), live);
             assert_int_equal(stat_of(s.pool, "allocation.all.current"), active);
-            assert_true(pinned(s.device) >= live && pinned(s.device) <= before);
+            assert_true(info_of(s.device).pinned >= live && info_of(s.device).pinned <= before);
             OK(mo_allocator_check(s.pool));
             OK(memopt_allocator_trim_sync(s.parent, 0, NULL));
-            assert_int_equal(used(s.device), 0);
+            assert_int_equal(info_of(s.device).used, 0);
             void *all = alloc(s.parent, CAPACITY);
             OK(memopt_fill(s.device, all, 0x55, MIB, NULL));
             OK(memopt_allocator_free(s.parent, all)); /* cached: the resume takes it */
             OK(memopt_pool_resume_sync(s.pool, 0));
             assert_int_equal(pool_is_paused(s.pool), 0);
-            assert_int_equal(pinned(s.device), 0);
-            assert_true(held(s.pool) <= before && held(s.pool) + held(s.parent) <= CAPACITY);
+            assert_int_equal(info_of(s.device).pinned, 0);
+            assert_true(held_by(s.pool) <= before &&
+                        held_by(s.pool) + held_by(s.parent) <= CAPACITY);
             OK(mo_allocator_check(s.pool));
             check_contents(&s);
         }
@@ -139,7 +119,6 @@ static memopt_stream captured;
 
 static memopt_status stream_capturing(memopt_device *device, memopt_stream stream, int32_t *out)
 {
-    (void)device;
     *out = captured != NULL && stream == captured;
     return MEMOPT_OK;
 }
@@ -158,9 +137,9 @@ TEST(statuses)
     void *none = NULL;
     uint64_t released = 7;
     watch(s.device);
-    FAILS(MEMOPT_INVALID_ARGUMENT, pause_pool(NULL, MEMOPT_PAUSE_KEEP, &released));
-    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "how is 3", pause_pool(s.pool, 3, &released));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_pool_resume_sync(NULL, 0));
+    REFUSED(pause_pool(NULL, MEMOPT_PAUSE_KEEP, &released));
+    REFUSED_SAYING("how is 3", pause_pool(s.pool, 3, &released));
+    REFUSED(memopt_pool_resume_sync(NULL, 0));
     FAILS_SAYING(MEMOPT_BUSY, "\"generator\" is not paused", memopt_pool_resume_sync(s.pool, 0));
     assert_int_equal(pool_is_paused(NULL), 0);
     captured = s.stream;
@@ -185,18 +164,14 @@ TEST(statuses)
     end(&s);
 }
 
-TEST(classic_segments)
+ALLOCATOR_TEST(classic_segments, allocator, eager(CAPACITY), CLASSIC)
 {
-    memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
-    memopt_allocator *allocator = new_allocator(device, "");
     unsigned char *block = alloc(allocator, 3 * MIB);
     memset(block, 3, 3 * MIB);
     FAILS_SAYING(MEMOPT_UNSUPPORTED, "20.00 MiB in classic segments",
                  pause_pool(allocator, MEMOPT_PAUSE_KEEP, NULL));
     assert_int_equal(pool_is_paused(allocator), 0);
     assert_true(holds(block, 3, 3 * MIB));
-    OK(memopt_allocator_free(allocator, block));
-    finish(allocator, device);
 }
 
 TEST(the_end_while_paused)
@@ -221,11 +196,11 @@ TEST(retained_memory_comes_back)
     scene s = begin(MEMOPT_STREAM_ORDER_EAGER, 0, 1);
     unsigned char *scratch = alloc(s.pool, 6 * MIB);
     OK(memopt_allocator_free(s.pool, scratch));
-    uint64_t before = held(s.pool);
+    uint64_t before = held_by(s.pool);
     OK(pause_pool(s.pool, MEMOPT_PAUSE_KEEP, NULL));
-    assert_int_equal(used(s.device), 0);
+    assert_int_equal(info_of(s.device).used, 0);
     OK(memopt_pool_resume_sync(s.pool, 0));
-    assert_int_equal(held(s.pool), before);
+    assert_int_equal(held_by(s.pool), before);
     memset(scratch, 1, 6 * MIB); /* as a replay would */
     check_contents(&s);
     end(&s);
@@ -241,11 +216,11 @@ TEST(resume_without_memory)
         if (limited)
             OK(memopt_allocator_set_limit(s.parent, 40 * MIB));
         void *live = alloc(s.parent, limited ? 24 * MIB : 50 * MIB);
-        uint64_t before = used(s.device);
+        uint64_t before = info_of(s.device).used;
         FAILS_SAYING(MEMOPT_OUT_OF_DEVICE_MEMORY, "\"generator\" lacks",
                      memopt_pool_resume_sync(s.pool, 0));
         assert_int_equal(pool_is_paused(s.pool), 1);
-        assert_int_equal(used(s.device), before);
+        assert_int_equal(info_of(s.device).used, before);
         OK(mo_allocator_check(s.pool));
         OK(memopt_allocator_free(s.parent, live));
         OK(memopt_pool_resume_sync(s.pool, 0));
@@ -287,7 +262,7 @@ static memopt_status vm_map(memopt_device *device, void *address, uint64_t size,
 static int run_with_refusals(int n, int count)
 {
     scene s = begin(MEMOPT_STREAM_ORDER_EAGER, 0, 0);
-    uint64_t before = held(s.pool);
+    uint64_t before = held_by(s.pool);
     OK(memopt_allocator_trim_sync(s.pool, 0, NULL));
     watch(s.device);
     ops.vm_unmap = vm_unmap;
@@ -298,7 +273,7 @@ static int run_with_refusals(int n, int count)
     memopt_status status = pause_pool(s.pool, MEMOPT_PAUSE_KEEP, NULL);
     OK(mo_allocator_check(s.pool));
     assert_int_equal(pool_is_paused(s.pool), status == MEMOPT_OK);
-    assert_true(held(s.pool) <= before);
+    assert_true(held_by(s.pool) <= before);
     if (status == MEMOPT_OK) {
         void *most = NULL;
         int left = countdown;
@@ -319,7 +294,7 @@ static int run_with_refusals(int n, int count)
     if (pool_is_paused(s.pool))
         OK(memopt_pool_resume_sync(s.pool, 0));
     check_contents(&s);
-    assert_int_equal(used(s.device), held(s.pool) + held(s.parent));
+    assert_int_equal(info_of(s.device).used, held_by(s.pool) + held_by(s.parent));
     end(&s);
     return struck;
 }
@@ -340,7 +315,6 @@ TEST(test_refusals)
 static uint64_t pause_for_room(void *user, uint64_t bytes)
 {
     uint64_t released = 0;
-    (void)bytes;
     memopt_pool **pool = user;
     if (*pool != NULL && !pool_is_paused(*pool))
         OK(pause_pool(*pool, MEMOPT_PAUSE_KEEP, &released));
@@ -351,11 +325,11 @@ TEST(a_callback_pauses)
 {
     memopt_pool *pool = NULL;
     memopt_allocator_options options = MEMOPT_ALLOCATOR_OPTIONS_INIT;
-    memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_device *device = eager(CAPACITY);
     memopt_allocator *parent = NULL;
     options.pressure = pause_for_room;
     options.pressure_user = &pool;
-    OK(memopt_allocator_create(device, "expandable_segments:True", &options, &parent));
+    OK(memopt_allocator_create(device, EXPANDABLE, &options, &parent));
     memopt_pool *idle = NULL;
     OK(memopt_pool_create(parent, NULL, &idle));
     unsigned char *block = alloc(idle, 40 * MIB);

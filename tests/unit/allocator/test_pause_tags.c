@@ -13,8 +13,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define CAPACITY (64 * MIB)
-
 enum { TAGS = 3, BLOCKS = 30, NOTHING = -1 };
 
 static const char *device_name = "cpu";
@@ -24,25 +22,22 @@ static memopt_device *open_here(void)
 {
     memopt_device *device = NULL;
     if (strcmp(device_name, "cpu") == 0)
-        return open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
+        return eager(CAPACITY);
     OK(memopt_device_open(device_name, NULL, &device));
     return device;
 }
 
 static int make_folder(void **state)
 {
-    (void)state;
     return mkdtemp(folder) == NULL;
 }
 
 static int remove_folder(void **state)
 {
-    (void)state;
     return rmdir(folder); /* fails if a file is left */
 }
 
-/* --- a model -------------------------------------------------------------------------------------
- */
+/* --- a model ---------------------------------------------------------------------------------- */
 
 typedef struct block {
     unsigned char *data; /* NULL: none */
@@ -70,13 +65,8 @@ static uint64_t below(scene *s, uint64_t limit)
 static scene begin(uint64_t seed)
 {
     scene s = {.device = open_here(), .random = seed};
-    s.allocator = new_allocator(s.device, "expandable_segments:True");
+    s.allocator = new_allocator(s.device, EXPANDABLE);
     return s;
-}
-
-static uint64_t held(const scene *s)
-{
-    return stat_of(s->allocator, "reserved_bytes.all.current");
 }
 
 static void fill(scene *s, block *b, int value)
@@ -175,13 +165,10 @@ static void end(scene *s)
 {
     resume_all(s);
     check_all(s);
-    for (int i = 0; i < BLOCKS; i++)
-        OK(memopt_allocator_free(s->allocator, s->blocks[i].data));
     finish(s->allocator, s->device);
 }
 
-/* --- tests ---------------------------------------------------------------------------------------
- */
+/* --- tests ------------------------------------------------------------------------------------ */
 
 static void fill_blocks(scene *s)
 {
@@ -285,10 +272,10 @@ TEST(damage)
             assert_int_equal(pwrite(file, &wrong, 1, place), 1);
         else
             assert_int_equal(ftruncate(file, end_of_file - 1), 0);
-        uint64_t before = held(&s);
-        FAILS(way == 0 ? MEMOPT_CORRUPT : MEMOPT_IO_ERROR, resume(&s, 0));
-        SAYS(way == 0 ? "damaged" : "too short");
-        assert_int_equal(held(&s), before);
+        uint64_t before = held_by(s.allocator);
+        FAILS_SAYING(way == 0 ? MEMOPT_CORRUPT : MEMOPT_IO_ERROR,
+                     way == 0 ? "damaged" : "too short", resume(&s, 0));
+        assert_int_equal(held_by(s.allocator), before);
         check_all(&s);
         if (way == 0)
             assert_int_equal(pwrite(file, &byte, 1, place), 1);
@@ -306,23 +293,21 @@ TEST(statuses)
     void *data = NULL;
     fill_blocks(&s);
     options.tags = MEMOPT_TAG_BIT(40);
-    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "tag 40 is not registered",
-                 memopt_pool_pause_sync(s.allocator, &options, &report));
+    REFUSED_SAYING("tag 40 is not registered",
+                   memopt_pool_pause_sync(s.allocator, &options, &report));
     options.tags = MEMOPT_TAG_BIT(1);
     options.how = 3;
-    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "how is 3",
-                 memopt_pool_pause_sync(s.allocator, &options, &report));
+    REFUSED_SAYING("how is 3", memopt_pool_pause_sync(s.allocator, &options, &report));
     options.how = MEMOPT_PAUSE_FILE;
-    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "path is NULL",
-                 memopt_pool_pause_sync(s.allocator, &options, &report));
+    REFUSED_SAYING("path is NULL", memopt_pool_pause_sync(s.allocator, &options, &report));
     options.path = "/nowhere/at/all";
     FAILS_SAYING(MEMOPT_IO_ERROR, "/nowhere/at/all",
                  memopt_pool_pause_sync(s.allocator, &options, &report));
     options.path = folder;
     report.struct_size = 4;
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_pool_pause_sync(s.allocator, &options, &report));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_pool_pause_sync(NULL, &options, NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_pool_resume_sync(NULL, 1));
+    REFUSED(memopt_pool_pause_sync(s.allocator, &options, &report));
+    REFUSED(memopt_pool_pause_sync(NULL, &options, NULL));
+    REFUSED(memopt_pool_resume_sync(NULL, 1));
     check_all(&s);
     OK(memopt_pool_pause_sync(s.allocator, &options, NULL));
     note_pause(&s, options.tags, MEMOPT_PAUSE_FILE);
@@ -423,12 +408,11 @@ TEST(end_beside_sleep)
 {
     for (uint64_t seed = 1; seed < 5; seed++) {
         memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed);
-        memopt_allocator *allocator = new_allocator(device, "expandable_segments:True");
+        memopt_allocator *allocator = new_allocator(device, EXPANDABLE);
         memopt_pause_options some = MEMOPT_PAUSE_OPTIONS_INIT;
         memopt_pause_report report = MEMOPT_PAUSE_REPORT_INIT;
-        memopt_stream stream = NULL;
         void *sleeper = NULL;
-        OK(memopt_stream_create(device, &stream));
+        memopt_stream stream = stream_on(device);
         OK(memopt_allocator_alloc(allocator, 5000, MEMOPT_TAG_WEIGHTS, stream, &sleeper));
         void *used = alloc_on(allocator, 9000, stream);
         some.tags = MEMOPT_TAG_BIT(MEMOPT_TAG_WEIGHTS);

@@ -3,17 +3,6 @@
 
 #include "device/front/handle.h"
 
-#define CAPACITY (64 * MIB)
-
-static const char *const configs[] = {"", "expandable_segments:True"};
-
-enum { CONFIGS = sizeof configs / sizeof configs[0] };
-
-static uint64_t held(memopt_allocator *allocator)
-{
-    return stat_of(allocator, "reserved_bytes.all.current");
-}
-
 static memopt_pool *new_pool(memopt_allocator *parent, const char *name)
 {
     memopt_pool_options options = MEMOPT_POOL_OPTIONS_INIT;
@@ -43,30 +32,27 @@ static memopt_pool *retaining_pool(memopt_allocator *parent)
 
 static void end_pool(memopt_pool *pool)
 {
+    free_live(pool);
     OK(mo_allocator_check(pool));
     OK(memopt_allocator_destroy(pool));
 }
 
 /* --- handles -------------------------------------------------------------------------------- */
 
-TEST(arguments)
+ALLOCATOR_TEST(arguments, parent, eager(CAPACITY), CLASSIC)
 {
-    memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
-    memopt_allocator *parent = new_allocator(device, "");
     memopt_pool_options options = MEMOPT_POOL_OPTIONS_INIT;
     memopt_pool *pool = NULL;
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_pool_create(NULL, NULL, &pool));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_pool_create(parent, NULL, NULL));
+    REFUSED(memopt_pool_create(NULL, NULL, &pool));
+    REFUSED(memopt_pool_create(parent, NULL, NULL));
     options.name = "12345678901234567890123456789012";
-    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "32 characters",
-                 memopt_pool_create(parent, &options, &pool));
+    REFUSED_SAYING("32 characters", memopt_pool_create(parent, &options, &pool));
     options.name++;
     options.config = "expandable_segment:True";
-    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "expandable_segments",
-                 memopt_pool_create(parent, &options, &pool));
+    REFUSED_SAYING("expandable_segments", memopt_pool_create(parent, &options, &pool));
     options.config = NULL;
     options.struct_size = 1;
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_pool_create(parent, &options, &pool));
+    REFUSED(memopt_pool_create(parent, &options, &pool));
     options.struct_size = sizeof options;
     assert_null(pool);
     OK(memopt_pool_create(parent, &options, &pool));
@@ -75,17 +61,13 @@ TEST(arguments)
     assert_null(memopt_pool_get_name(NULL));
     assert_ptr_equal(memopt_allocator_get_device(pool), device);
     memopt_pool *inner = NULL;
-    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "2345678901234567890123456789012",
-                 memopt_pool_create(pool, NULL, &inner));
+    REFUSED_SAYING("2345678901234567890123456789012", memopt_pool_create(pool, NULL, &inner));
     assert_null(inner);
     end_pool(pool);
-    finish(parent, device);
 }
 
-TEST(the_parent_is_busy)
+ALLOCATOR_TEST(the_parent_is_busy, parent, eager(CAPACITY), CLASSIC)
 {
-    memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
-    memopt_allocator *parent = new_allocator(device, "");
     memopt_pool *first = new_pool(parent, "first"), *second = new_pool(parent, "second");
     void *block = alloc(first, 3 * MIB);
     memset(block, 7, 3 * MIB);
@@ -96,63 +78,52 @@ TEST(the_parent_is_busy)
     end_pool(second);
     FAILS_SAYING(MEMOPT_BUSY, "1 pools", memopt_allocator_destroy(parent));
     OK(memopt_allocator_destroy_force(first));
-    finish(parent, device);
 }
 
-TEST(each_has_its_own_blocks)
+ALLOCATOR_TEST(each_has_its_own_blocks, parent, eager(CAPACITY), BOTH)
 {
-    for (int c = 0; c < CONFIGS; c++) {
-        memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
-        memopt_allocator *parent = new_allocator(device, configs[c]);
-        memopt_pool *pool = new_pool(parent, "weights");
-        void *mine = alloc(parent, 2 * MIB), *its = alloc(pool, 12 * MIB);
-        assert_int_equal(stat_of(parent, "allocated_bytes.all.current"), 2 * MIB);
-        assert_int_equal(stat_of(pool, "allocated_bytes.all.current"), 12 * MIB);
-        FAILS(MEMOPT_INVALID_ARGUMENT, memopt_allocator_free(parent, its));
-        FAILS(MEMOPT_INVALID_ARGUMENT, memopt_allocator_free(pool, mine));
-        OK(memopt_allocator_free(pool, its));
-        void *other = alloc(parent, 12 * MIB); /* the pool keeps its cache while there is room */
-        assert_ptr_not_equal(other, its);
-        assert_int_equal(held(pool), 12 * MIB);
-        assert_ptr_equal(alloc(pool, 12 * MIB), its);
-        OK(memopt_allocator_free(pool, its));
-        uint64_t released = 0;
-        OK(memopt_allocator_trim_sync(parent, 0, &released)); /* its own only */
-        assert_int_equal(held(pool), 12 * MIB);
-        OK(memopt_allocator_trim_sync(pool, 0, &released));
-        assert_int_equal(released, 12 * MIB);
-        OK(memopt_allocator_free(parent, mine));
-        OK(memopt_allocator_free(parent, other));
-        end_pool(pool);
-        finish(parent, device);
-    }
+    memopt_pool *pool = new_pool(parent, "weights");
+    void *mine = alloc(parent, 2 * MIB), *its = alloc(pool, 12 * MIB);
+    assert_int_equal(stat_of(parent, "allocated_bytes.all.current"), 2 * MIB);
+    assert_int_equal(stat_of(pool, "allocated_bytes.all.current"), 12 * MIB);
+    REFUSED(memopt_allocator_free(parent, its));
+    REFUSED(memopt_allocator_free(pool, mine));
+    OK(memopt_allocator_free(pool, its));
+    void *other = alloc(parent, 12 * MIB); /* the pool keeps its cache while there is room */
+    assert_ptr_not_equal(other, its);
+    assert_int_equal(held_by(pool), 12 * MIB);
+    assert_ptr_equal(alloc(pool, 12 * MIB), its);
+    OK(memopt_allocator_free(pool, its));
+    uint64_t released = 0;
+    OK(memopt_allocator_trim_sync(parent, 0, &released)); /* its own only */
+    assert_int_equal(held_by(pool), 12 * MIB);
+    OK(memopt_allocator_trim_sync(pool, 0, &released));
+    assert_int_equal(released, 12 * MIB);
+    OK(memopt_allocator_free(parent, mine));
+    OK(memopt_allocator_free(parent, other));
+    end_pool(pool);
 }
 
 /* A pool may have another configuration. */
-TEST(configurations_differ)
+ALLOCATOR_TEST(configurations_differ, parent, eager(CAPACITY), EXPANDABLE)
 {
-    memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
-    memopt_allocator *parent = new_allocator(device, "expandable_segments:True");
     memopt_pool_options options = MEMOPT_POOL_OPTIONS_INIT;
     memopt_pool *same = new_pool(parent, "same"), *other = NULL;
     options.config = "";
     OK(memopt_pool_create(parent, &options, &other));
     void *a = alloc(same, 3 * MIB), *b = alloc(other, 3 * MIB);
-    assert_int_equal(held(same), 4 * MIB);
-    assert_int_equal(held(other), 20 * MIB);
+    assert_int_equal(held_by(same), 4 * MIB);
+    assert_int_equal(held_by(other), 20 * MIB);
     OK(memopt_allocator_free(same, a));
     OK(memopt_allocator_free(other, b));
     OK(memopt_allocator_free(parent, alloc(parent, 60 * MIB))); /* pages and segments go back */
-    assert_int_equal(held(other), 0);
+    assert_int_equal(held_by(other), 0);
     end_pool(same);
     end_pool(other);
-    finish(parent, device);
 }
 
-TEST(tags_are_shared)
+ALLOCATOR_TEST(tags_are_shared, parent, eager(CAPACITY), CLASSIC)
 {
-    memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
-    memopt_allocator *parent = new_allocator(device, "");
     memopt_tag before, between, after, again;
     OK(memopt_allocator_register_tag(parent, "before", &before));
     memopt_pool *first = new_pool(parent, "first"), *second = new_pool(parent, "second");
@@ -177,7 +148,6 @@ TEST(tags_are_shared)
     }
     end_pool(first);
     end_pool(second);
-    finish(parent, device);
 }
 
 /* --- when memory is short -------------------------------------------------------------------- */
@@ -185,10 +155,9 @@ TEST(tags_are_shared)
 /* One runs out at the device's end, or at the limit; the others' free memory serves it. */
 TEST(free_memory_of_others_serves)
 {
-    for (int c = 0; c < CONFIGS; c++) {
+    for (int c = 0; c < 2; c++) {
         for (int limited = 0; limited < 2; limited++) {
-            memopt_device *device =
-                open_cpu(limited ? 4 * CAPACITY : CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
+            memopt_device *device = eager(limited ? 4 * CAPACITY : CAPACITY);
             memopt_allocator *parent = new_allocator(device, configs[c]);
             memopt_pool *first = new_pool(parent, "first"), *second = new_pool(parent, "second");
             if (limited)
@@ -206,16 +175,15 @@ TEST(free_memory_of_others_serves)
             OK(memopt_allocator_free(first, a));
             OK(memopt_allocator_free(parent, c1));
             void *big = alloc(second, 20 * MIB);
-            assert_int_equal(held(second), 32 * MIB);
-            assert_int_equal(held(first) + held(parent), 32 * MIB); /* no more than it lacked */
+            assert_int_equal(held_by(second), 32 * MIB);
+            assert_int_equal(held_by(first) + held_by(parent),
+                             32 * MIB); /* no more than it lacked */
             assert_true(all_bytes(live, 5, MIB));
             OK(memopt_allocator_free(second, b));
             OK(memopt_allocator_free(second, big));
-            void *rest = alloc(first, 44 * MIB); /* all that is left, from both */
-            assert_int_equal(held(second) + held(parent), 0);
+            (void)alloc(first, 44 * MIB); /* all that is left, from both */
+            assert_int_equal(held_by(second) + held_by(parent), 0);
             assert_true(all_bytes(live, 5, MIB));
-            OK(memopt_allocator_free(first, rest));
-            OK(memopt_allocator_free(first, live));
             end_pool(first);
             end_pool(second);
             finish(parent, device);
@@ -224,59 +192,44 @@ TEST(free_memory_of_others_serves)
 }
 
 /* Its own limit stops a pool, and then nobody gives anything for it. */
-TEST(own_limit)
+ALLOCATOR_TEST(own_limit, parent, eager(CAPACITY), BOTH)
 {
-    for (int c = 0; c < CONFIGS; c++) {
-        memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
-        memopt_allocator *parent = new_allocator(device, configs[c]);
-        memopt_pool *pool = limited_pool(parent, 24 * MIB);
-        void *none = NULL, *block = alloc(pool, 24 * MIB);
-        OK(memopt_allocator_free(parent, alloc(parent, 20 * MIB)));
-        FAILS_SAYING(MEMOPT_OUT_OF_DEVICE_MEMORY, "limited to 24.00 MiB here",
-                     memopt_allocator_alloc(pool, 512, 0, NULL, &none));
-        FAILS(MEMOPT_OUT_OF_DEVICE_MEMORY, memopt_allocator_alloc(pool, 40 * MIB, 0, NULL, &none));
-        assert_int_equal(held(parent), 20 * MIB);
-        OK(memopt_allocator_set_limit(pool, 0));
-        void *more = alloc(pool, 34 * MIB);
-        OK(memopt_allocator_free(pool, more));
-        OK(memopt_allocator_free(pool, block));
-        end_pool(pool);
-        finish(parent, device);
-    }
+    memopt_pool *pool = limited_pool(parent, 24 * MIB);
+    void *none = NULL;
+    (void)alloc(pool, 24 * MIB);
+    OK(memopt_allocator_free(parent, alloc(parent, 20 * MIB)));
+    FAILS_SAYING(MEMOPT_OUT_OF_DEVICE_MEMORY, "limited to 24.00 MiB here",
+                 memopt_allocator_alloc(pool, 512, 0, NULL, &none));
+    FAILS(MEMOPT_OUT_OF_DEVICE_MEMORY, memopt_allocator_alloc(pool, 40 * MIB, 0, NULL, &none));
+    assert_int_equal(held_by(parent), 20 * MIB);
+    OK(memopt_allocator_set_limit(pool, 0));
+    (void)alloc(pool, 34 * MIB);
+    end_pool(pool);
 }
 
-TEST(retained_memory_stays)
+ALLOCATOR_TEST(retained_memory_stays, parent, eager(CAPACITY), BOTH)
 {
-    for (int c = 0; c < CONFIGS; c++) {
-        memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
-        memopt_allocator *parent = new_allocator(device, configs[c]);
-        memopt_pool *graph = retaining_pool(parent);
-        void *none = NULL;
-        OK(memopt_allocator_free(graph, alloc(graph, 40 * MIB)));
-        FAILS(MEMOPT_OUT_OF_DEVICE_MEMORY,
-              memopt_allocator_alloc(parent, 40 * MIB, 0, NULL, &none));
-        assert_int_equal(held(graph), 40 * MIB);
-        OK(memopt_allocator_trim_sync(graph, 0, NULL));
-        OK(memopt_allocator_free(parent, alloc(parent, 40 * MIB)));
-        void *block = alloc(graph, 40 * MIB); /* it may take what the others have free */
-        OK(memopt_allocator_free(graph, block));
-        end_pool(graph);
-        finish(parent, device);
-    }
+    memopt_pool *graph = retaining_pool(parent);
+    void *none = NULL;
+    OK(memopt_allocator_free(graph, alloc(graph, 40 * MIB)));
+    FAILS(MEMOPT_OUT_OF_DEVICE_MEMORY, memopt_allocator_alloc(parent, 40 * MIB, 0, NULL, &none));
+    assert_int_equal(held_by(graph), 40 * MIB);
+    OK(memopt_allocator_trim_sync(graph, 0, NULL));
+    OK(memopt_allocator_free(parent, alloc(parent, 40 * MIB)));
+    (void)alloc(graph, 40 * MIB); /* it may take what the others have free */
+    end_pool(graph);
 }
 
 /* Frees that wait for another stream are waited for in all members. */
 TEST(pending_frees_of_others)
 {
-    for (int c = 0; c < CONFIGS; c++) {
+    for (int c = 0; c < 2; c++) {
         for (uint64_t seed = 0; seed < 3; seed++) {
             memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed);
             memopt_allocator *parent = new_allocator(device, configs[c]);
             memopt_pool *pool = new_pool(parent, "pool");
-            memopt_stream stream, other;
             unsigned char host[64];
-            OK(memopt_stream_create(device, &stream));
-            OK(memopt_stream_create(device, &other));
+            memopt_stream stream = stream_on(device), other = stream_on(device);
             void *block = alloc_on(pool, 40 * MIB, stream);
             OK(memopt_fill(device, block, 9, 64, stream));
             OK(memopt_stream_sync(device, stream));
@@ -289,8 +242,6 @@ TEST(pending_frees_of_others)
             OK(memopt_device_sync(device));
             assert_true(all_bytes(host, 9, 64));
             end_pool(pool);
-            OK(memopt_stream_destroy(device, stream));
-            OK(memopt_stream_destroy(device, other));
             finish(parent, device);
         }
     }
@@ -301,43 +252,33 @@ static memopt_stream captured;
 
 static memopt_status stream_capturing(memopt_device *device, memopt_stream stream, int32_t *out)
 {
-    (void)device;
     *out = captured != NULL && stream == captured;
     return MEMOPT_OK;
 }
 
 /* While any member's stream records a graph nothing is given back, by pressure or by a trim. */
-TEST(captures)
+ALLOCATOR_TEST(captures, parent, eager(CAPACITY), BOTH)
 {
-    for (int c = 0; c < CONFIGS; c++) {
-        memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
-        memopt_stream stream;
-        const mo_device_ops *real = device->ops;
-        uint64_t released = 1;
-        ops = *real;
-        ops.stream_capturing = stream_capturing;
-        device->ops = &ops;
-        OK(memopt_stream_create(device, &stream));
-        memopt_allocator *parent = new_allocator(device, configs[c]);
-        memopt_pool *first = new_pool(parent, "first"), *graph = retaining_pool(parent);
-        void *none = NULL, *block = alloc_on(graph, 4 * MIB, stream);
-        OK(memopt_allocator_free(first, alloc(first, 24 * MIB)));
-        captured = stream;
-        FAILS(MEMOPT_OUT_OF_DEVICE_MEMORY,
-              memopt_allocator_alloc(parent, 40 * MIB, 0, NULL, &none));
-        FAILS(MEMOPT_OUT_OF_DEVICE_MEMORY,
-              memopt_allocator_alloc(graph, 40 * MIB, 0, stream, &none));
-        OK(memopt_allocator_trim_sync(first, 0, &released));
-        assert_int_equal(released, 0);
-        assert_int_equal(held(first), 24 * MIB);
-        captured = NULL;
-        OK(memopt_allocator_free(parent, alloc(parent, 36 * MIB)));
-        OK(memopt_allocator_free(graph, block));
-        end_pool(first);
-        end_pool(graph);
-        OK(memopt_stream_destroy(device, stream));
-        finish(parent, device);
-    }
+    const mo_device_ops *real = device->ops;
+    uint64_t released = 1;
+    ops = *real;
+    ops.stream_capturing = stream_capturing;
+    device->ops = &ops;
+    memopt_stream stream = stream_on(device);
+    memopt_pool *first = new_pool(parent, "first"), *graph = retaining_pool(parent);
+    void *none = NULL, *block = alloc_on(graph, 4 * MIB, stream);
+    OK(memopt_allocator_free(first, alloc(first, 24 * MIB)));
+    captured = stream;
+    FAILS(MEMOPT_OUT_OF_DEVICE_MEMORY, memopt_allocator_alloc(parent, 40 * MIB, 0, NULL, &none));
+    FAILS(MEMOPT_OUT_OF_DEVICE_MEMORY, memopt_allocator_alloc(graph, 40 * MIB, 0, stream, &none));
+    OK(memopt_allocator_trim_sync(first, 0, &released));
+    assert_int_equal(released, 0);
+    assert_int_equal(held_by(first), 24 * MIB);
+    captured = NULL;
+    OK(memopt_allocator_free(parent, alloc(parent, 36 * MIB)));
+    OK(memopt_allocator_free(graph, block));
+    end_pool(first);
+    end_pool(graph);
 }
 
 typedef struct observed {
@@ -359,17 +300,16 @@ static uint64_t on_pressure(void *user, uint64_t bytes)
 
 static void on_oom(void *user, uint64_t asked, uint64_t free_bytes, const char *report)
 {
-    (void)asked, (void)free_bytes, (void)report;
     ((observed *)user)->failed++;
 }
 
 /* The parent's callbacks are told of its pools' needs. */
 TEST(callbacks)
 {
-    for (int c = 0; c < CONFIGS; c++) {
+    for (int c = 0; c < 2; c++) {
         observed seen = {NULL, NULL, 0, 0};
         memopt_allocator_options options = MEMOPT_ALLOCATOR_OPTIONS_INIT;
-        memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
+        memopt_device *device = eager(CAPACITY);
         memopt_allocator *parent = NULL;
         options.pressure = on_pressure;
         options.oom = on_oom;
@@ -392,53 +332,36 @@ TEST(callbacks)
 }
 
 /* Above the threshold of the whole family, a member that grows gives its oldest memory back. */
-TEST(garbage_collection_counts_the_family)
+ALLOCATOR_TEST(garbage_collection_counts_the_family, parent, eager(CAPACITY),
+               "garbage_collection_threshold:0.5")
 {
-    memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
-    memopt_allocator *parent = new_allocator(device, "garbage_collection_threshold:0.5");
     memopt_pool *pool = new_pool(parent, "pool");
     void *block = alloc(parent, 24 * MIB);
     OK(memopt_allocator_free(pool, alloc(pool, 12 * MIB)));
     void *more = alloc(pool, 14 * MIB);
-    assert_int_equal(held(pool), 14 * MIB);
+    assert_int_equal(held_by(pool), 14 * MIB);
     OK(memopt_allocator_free(pool, more));
     OK(memopt_allocator_free(parent, block));
     end_pool(pool);
-    finish(parent, device);
 }
 
 /* A pool whose end fails at some call is gone, and counts in no limit any more. */
-TEST(failing_ends)
+ALLOCATOR_TEST(failing_ends, parent, eager(CAPACITY), BOTH)
 {
-    for (int c = 0; c < CONFIGS; c++) {
-        memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
-        memopt_allocator *parent = new_allocator(device, configs[c]);
-        OK(memopt_allocator_set_limit(parent, 40 * MIB));
-        memopt_stream stream;
-        OK(memopt_stream_create(device, &stream));
-        memopt_pool *pool = new_pool(parent, "pool");
-        OK(memopt_allocator_free(pool, alloc_on(pool, 40 * MIB, stream)));
-        mo_device_fail_at(device, 1);
-        FAILS(MEMOPT_DRIVER_ERROR, memopt_allocator_destroy(pool));
-        assert_int_equal(mo_device_fault_struck(device), 1);
-        mo_device_fail_at(device, 0);
-        OK(memopt_allocator_free(parent, alloc(parent, 40 * MIB)));
-        OK(memopt_stream_destroy(device, stream));
-        finish(parent, device);
-    }
+    OK(memopt_allocator_set_limit(parent, 40 * MIB));
+    memopt_stream stream = stream_on(device);
+    memopt_pool *pool = new_pool(parent, "pool");
+    OK(memopt_allocator_free(pool, alloc_on(pool, 40 * MIB, stream)));
+    mo_device_fail_at(device, 1);
+    FAILS(MEMOPT_DRIVER_ERROR, memopt_allocator_destroy(pool));
+    assert_int_equal(mo_device_fault_struck(device), 1);
+    mo_device_fail_at(device, 0);
+    (void)alloc(parent, 40 * MIB);
 }
 
-/* --- the pattern of a model that is loaded and converted layer by layer -------------------------
- */
+/* --- the pattern of a model that is loaded and converted layer by layer ----------------------- */
 
 enum { LAYERS = 48, ROUNDS = 3 };
-
-static uint64_t used(memopt_device *device)
-{
-    memopt_memory_info info = MEMOPT_MEMORY_INFO_INIT;
-    OK(memopt_device_get_memory_info(device, &info));
-    return info.used;
-}
 
 /* Layers of 9.08 GiB become ones of 9.61 GiB, at a 64th of the size: a converted layer is allocated
  * before the old one is freed. */
@@ -465,7 +388,7 @@ static void load(memopt_pool *pool, void *layers[LAYERS])
 {
     for (int i = 0; i < LAYERS; i++)
         layers[i] = alloc(pool, LAYER);
-    uint64_t live = stat_of(pool, "allocated_bytes.all.current"), had = held(pool);
+    uint64_t live = stat_of(pool, "allocated_bytes.all.current"), had = held_by(pool);
     double more = 0.02 * (double)live;
     convert(pool, layers);
     assert_true(growth(pool, "reserved_bytes.all.peak", had) <=
@@ -476,10 +399,8 @@ static void load(memopt_pool *pool, void *layers[LAYERS])
 }
 
 /* A pool is made beside a live one again and again; what they hold grows as their blocks do. */
-TEST(loading_grows_no_more_than_its_blocks)
+ALLOCATOR_TEST(loading_grows_no_more_than_its_blocks, parent, eager(1024 * MIB), EXPANDABLE)
 {
-    memopt_device *device = open_cpu(1024 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
-    memopt_allocator *parent = new_allocator(device, "expandable_segments:True");
     void *layers[ROUNDS][LAYERS];
     memopt_pool *pools[ROUNDS];
     for (int round = 0; round < ROUNDS; round++) {
@@ -489,12 +410,10 @@ TEST(loading_grows_no_more_than_its_blocks)
             assert_true(all_bytes(layers[round][i], i, 4 * KIB));
     }
     for (int round = 0; round < ROUNDS; round++) {
-        for (int i = 0; i < LAYERS; i++)
-            OK(memopt_allocator_free(pools[round], layers[round][i]));
         end_pool(pools[round]);
         /* What was destroyed serves the next: nothing is left of it. */
-        assert_int_equal(used(device), held(parent) + (round < 1 ? held(pools[1]) : 0) +
-                                           (round < 2 ? held(pools[2]) : 0));
+        assert_int_equal(info_of(device).used, held_by(parent) +
+                                                   (round < 1 ? held_by(pools[1]) : 0) +
+                                                   (round < 2 ? held_by(pools[2]) : 0));
     }
-    finish(parent, device);
 }

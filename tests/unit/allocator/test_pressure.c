@@ -3,10 +3,6 @@
 
 #include "device/front/handle.h"
 
-#define CAPACITY (64 * MIB)
-
-static const char *const configs[] = {"", "expandable_segments:True"};
-
 typedef struct seen {
     memopt_allocator *allocator;
     void *to_free;
@@ -59,12 +55,12 @@ TEST(test_report)
 {
     for (int c = 0; c < 2; c++) {
         seen s;
-        memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
+        memopt_device *device = eager(CAPACITY);
         memopt_allocator *allocator = observed(device, configs[c], &s);
-        void *weights = tagged(allocator, 16 * MIB, MEMOPT_TAG_WEIGHTS);
-        void *activations = tagged(allocator, 24 * MIB, MEMOPT_TAG_ACTIVATIONS);
-        void *states = tagged(allocator, 4 * MIB, MEMOPT_TAG_OPTIMIZER);
-        void *gradients = tagged(allocator, MIB, MEMOPT_TAG_GRADIENTS);
+        (void)tagged(allocator, 16 * MIB, MEMOPT_TAG_WEIGHTS);
+        (void)tagged(allocator, 24 * MIB, MEMOPT_TAG_ACTIVATIONS);
+        (void)tagged(allocator, 4 * MIB, MEMOPT_TAG_OPTIMIZER);
+        (void)tagged(allocator, MIB, MEMOPT_TAG_GRADIENTS);
         void *none = &s;
         FAILS_SAYING(MEMOPT_OUT_OF_DEVICE_MEMORY, "allocator: 40.00 MiB asked for other, ",
                      memopt_allocator_alloc(allocator, 40 * MIB, MEMOPT_TAG_OTHER, NULL, &none));
@@ -85,39 +81,28 @@ TEST(test_report)
         assert_int_equal(s.asked, 40 * MIB);
         assert_string_equal(s.report, memopt_last_error());
         assert_int_equal(stat_of(allocator, "num_ooms"), 1);
-        OK(memopt_allocator_free(allocator, weights));
-        OK(memopt_allocator_free(allocator, activations));
-        OK(memopt_allocator_free(allocator, states));
-        OK(memopt_allocator_free(allocator, gradients));
-        OK(memopt_allocator_free(allocator, tagged(allocator, 40 * MIB, 0)));
+        free_live(allocator);
+        (void)tagged(allocator, 40 * MIB, 0);
         finish(allocator, device);
     }
 }
 
 /* Fragmented: much is cached, nothing fits; classic segments are told to become expandable. */
-TEST(fragmentation_advice)
+ALLOCATOR_TEST(fragmentation_advice, allocator, eager(80 * MIB), BOTH)
 {
-    for (int c = 0; c < 2; c++) {
-        memopt_device *device = open_cpu(80 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
-        memopt_allocator *allocator = new_allocator(device, configs[c]);
-        void *big[4], *small[4], *block = NULL;
-        for (int i = 0; i < 4; i++) {
-            big[i] = alloc(allocator, 9 * MIB);
-            small[i] = alloc(allocator, 9 * MIB);
-        }
-        for (int i = 0; i < 4; i++)
-            OK(memopt_allocator_free(allocator, big[i]));
-        memopt_status status = memopt_allocator_alloc(allocator, 30 * MIB, 0, NULL, &block);
-        if (c == 0) {
-            assert_int_equal(status, MEMOPT_OUT_OF_DEVICE_MEMORY);
-            assert_non_null(strstr(memopt_last_error(), "try: expandable_segments:True"));
-        } else {
-            OK(status); /* the holes' pages were moved behind the rest */
-        }
-        OK(memopt_allocator_free(allocator, block));
-        for (int i = 0; i < 4; i++)
-            OK(memopt_allocator_free(allocator, small[i]));
-        finish(allocator, device);
+    void *big[4], *block = NULL;
+    for (int i = 0; i < 4; i++) {
+        big[i] = alloc(allocator, 9 * MIB);
+        (void)alloc(allocator, 9 * MIB);
+    }
+    for (int i = 0; i < 4; i++)
+        OK(memopt_allocator_free(allocator, big[i]));
+    memopt_status status = memopt_allocator_alloc(allocator, 30 * MIB, 0, NULL, &block);
+    if (c == 0) {
+        assert_int_equal(status, MEMOPT_OUT_OF_DEVICE_MEMORY);
+        assert_non_null(strstr(memopt_last_error(), "try: expandable_segments:True"));
+    } else {
+        OK(status); /* the holes' pages were moved behind the rest */
     }
 }
 
@@ -125,7 +110,7 @@ TEST(pressure_callback_frees)
 {
     for (int c = 0; c < 2; c++) {
         seen s;
-        memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
+        memopt_device *device = eager(CAPACITY);
         memopt_allocator *allocator = observed(device, configs[c], &s);
         void *block = alloc(allocator, 60 * MIB);
         s.to_free = block;
@@ -134,96 +119,69 @@ TEST(pressure_callback_frees)
         assert_int_equal(s.pressed, before + 1);
         assert_int_equal(s.needed, 50 * MIB);
         assert_int_equal(stat_of(allocator, "num_alloc_retries"), 0);
-        OK(memopt_allocator_free(allocator, block));
         finish(allocator, device);
     }
 }
 
 /* Cached memory of other sizes and streams goes back before the allocation fails. */
-TEST(cache_is_given_back)
+ALLOCATOR_TEST(cache_is_given_back, allocator, eager(CAPACITY), BOTH)
 {
-    for (int c = 0; c < 2; c++) {
-        memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
-        memopt_allocator *allocator = new_allocator(device, configs[c]);
-        memopt_stream stream;
-        OK(memopt_stream_create(device, &stream));
-        OK(memopt_allocator_free(allocator, alloc_on(allocator, 30 * MIB, stream)));
-        OK(memopt_allocator_free(allocator, alloc_on(allocator, 28 * MIB, NULL)));
-        OK(memopt_allocator_free(allocator, alloc_on(allocator, 1000, NULL)));
-        void *block = alloc_on(allocator, 64 * MIB, NULL);
-        assert_int_equal(stat_of(allocator, "num_alloc_retries"), c == 0); /* pages move at once */
-        assert_int_equal(stat_of(allocator, "reserved_bytes.all.current"), 64 * MIB);
-        OK(memopt_allocator_free(allocator, block));
-        OK(memopt_stream_destroy(device, stream));
-        finish(allocator, device);
-    }
+    memopt_stream stream = stream_on(device);
+    OK(memopt_allocator_free(allocator, alloc_on(allocator, 30 * MIB, stream)));
+    OK(memopt_allocator_free(allocator, alloc_on(allocator, 28 * MIB, NULL)));
+    OK(memopt_allocator_free(allocator, alloc_on(allocator, 1000, NULL)));
+    (void)alloc_on(allocator, 64 * MIB, NULL);
+    assert_int_equal(stat_of(allocator, "num_alloc_retries"), c == 0); /* pages move at once */
+    assert_int_equal(held_by(allocator), 64 * MIB);
 }
 
 /* At the limit only the pages that are missing move, those that were freed first. */
-TEST(the_oldest_pages_move)
+ALLOCATOR_TEST(the_oldest_pages_move, allocator, eager(48 * MIB), EXPANDABLE)
 {
-    memopt_device *device = open_cpu(48 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
-    memopt_allocator *allocator = new_allocator(device, "expandable_segments:True");
-    memopt_stream stream;
-    OK(memopt_stream_create(device, &stream));
-    void *young = alloc(allocator, 16 * MIB), *live = alloc(allocator, 16 * MIB);
+    memopt_stream stream = stream_on(device);
+    void *young = alloc(allocator, 16 * MIB);
+    (void)alloc(allocator, 16 * MIB);
     void *old = alloc(allocator, 16 * MIB);
     OK(memopt_allocator_free(allocator, old));
     assert_ptr_equal(alloc(allocator, 4 * MIB), old);
     OK(memopt_allocator_free(allocator, young));
-    void *other = alloc_on(allocator, 8 * MIB, stream);
+    (void)alloc_on(allocator, 8 * MIB, stream);
     assert_int_equal(stat_of(allocator, "num_device_free"), 4);
     uint64_t calls = stat_of(allocator, "num_device_alloc");
     assert_ptr_equal(alloc(allocator, 16 * MIB), young);
     assert_int_equal(stat_of(allocator, "num_device_alloc"), calls);
-    void *const all[] = {young, live, old, other};
-    for (int i = 0; i < 4; i++)
-        OK(memopt_allocator_free(allocator, all[i]));
-    OK(memopt_stream_destroy(device, stream));
-    finish(allocator, device);
 }
 
 /* Where pages keep moving between two streams, more may be held, up to a twentieth. */
-TEST(pages_that_keep_moving)
+ALLOCATOR_TEST(pages_that_keep_moving, allocator, eager(1024 * MIB), EXPANDABLE)
 {
-    memopt_device *device = open_cpu(1024 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
-    memopt_allocator *allocator = new_allocator(device, "expandable_segments:True");
     memopt_stream streams[2] = {NULL, NULL};
     uint64_t held[60];
     OK(memopt_stream_create(device, &streams[1]));
     for (int i = 0; i < 60; i++) {
         OK(memopt_allocator_free(allocator, alloc_on(allocator, 200 * MIB, streams[i % 2])));
-        held[i] = stat_of(allocator, "reserved_bytes.all.current");
+        held[i] = held_by(allocator);
     }
     assert_int_equal(held[0], 200 * MIB);
     assert_int_equal(held[1], 202 * MIB); /* a sixty-fourth more, in whole pages */
     assert_int_equal(held[59], 210 * MIB);
-    OK(memopt_stream_destroy(device, streams[1]));
-    finish(allocator, device);
 }
 
 /* Four pages that move beyond the store buy one page of slack: 19 move, and 5 more may be held. */
-TEST(moves_buy_slack)
+ALLOCATOR_TEST(moves_buy_slack, allocator, eager(1024 * MIB), EXPANDABLE)
 {
-    memopt_device *device = open_cpu(1024 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
-    memopt_allocator *allocator = new_allocator(device, "expandable_segments:True");
-    memopt_stream stream;
-    OK(memopt_stream_create(device, &stream));
+    memopt_stream stream = stream_on(device);
     OK(memopt_allocator_free(allocator, alloc(allocator, 400 * MIB)));
     OK(memopt_allocator_free(allocator, alloc_on(allocator, 40 * MIB, stream)));
-    assert_int_equal(stat_of(allocator, "reserved_bytes.all.current"), 402 * MIB);
+    assert_int_equal(held_by(allocator), 402 * MIB);
     OK(memopt_allocator_free(allocator, alloc(allocator, 400 * MIB)));
-    assert_int_equal(stat_of(allocator, "reserved_bytes.all.current"), 412 * MIB);
-    OK(memopt_stream_destroy(device, stream));
-    finish(allocator, device);
+    assert_int_equal(held_by(allocator), 412 * MIB);
 }
 
 /* A small request fills a hole between larger blocks rather than a page of its own, unless the hole
  * is much larger. */
-TEST(small_blocks_fill_holes)
+ALLOCATOR_TEST(small_blocks_fill_holes, allocator, eager(CAPACITY), EXPANDABLE)
 {
-    memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
-    memopt_allocator *allocator = new_allocator(device, "expandable_segments:True");
     void *blocks[3];
     for (int i = 0; i < 3; i++)
         blocks[i] = alloc(allocator, 100 * KIB);
@@ -238,120 +196,89 @@ TEST(small_blocks_fill_holes)
         OK(memopt_allocator_free(allocator, blocks[i]));
     OK(memopt_allocator_free(allocator, tiny));
     assert_int_equal(stat_of(allocator, "allocated_bytes.large_pool.current"), 0);
-    finish(allocator, device);
 }
 
 /* Blocks of 1 MiB that stay keep no pages between larger ones that have gone. */
-TEST(small_blocks_that_stay)
+ALLOCATOR_TEST(small_blocks_that_stay, allocator, eager(1024 * MIB), EXPANDABLE)
 {
     enum { PINS = 60, LATER = PINS * 6 / 8 };
-    void *pins[PINS], *first[PINS], *later[LATER];
-    memopt_device *device = open_cpu(1024 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
-    memopt_allocator *allocator = new_allocator(device, "expandable_segments:True");
+    void *first[PINS];
     for (int i = 0; i < PINS; i++) {
         first[i] = alloc(allocator, 6 * MIB);
-        pins[i] = alloc(allocator, MIB);
+        (void)alloc(allocator, MIB);
     }
     for (int i = 0; i < PINS; i++)
         OK(memopt_allocator_free(allocator, first[i]));
     for (int i = 0; i < LATER; i++)
-        later[i] = alloc(allocator, 8 * MIB);
+        (void)alloc(allocator, 8 * MIB);
     assert_true(stat_of(allocator, "reserved_bytes.all.peak") <=
                 stat_of(allocator, "requested_bytes.all.peak") + 4 * MIB);
-    for (int i = 0; i < LATER; i++)
-        OK(memopt_allocator_free(allocator, later[i]));
-    for (int i = 0; i < PINS; i++)
-        OK(memopt_allocator_free(allocator, pins[i]));
-    finish(allocator, device);
 }
 
 /* Before pages move, a free block of the stream's other sizes serves. */
-TEST(other_sizes_serve)
+ALLOCATOR_TEST(other_sizes_serve, allocator, eager(128 * MIB), EXPANDABLE)
 {
-    memopt_device *device = open_cpu(128 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
-    memopt_allocator *allocator = new_allocator(device, "expandable_segments:True");
     void *medium[3], *large = alloc(allocator, 60 * MIB);
     medium[0] = alloc(allocator, 2 * MIB);
     OK(memopt_allocator_free(allocator, large));
     medium[1] = alloc(allocator, 2 * MIB); /* up to a page above the peak new memory is made */
-    assert_int_equal(stat_of(allocator, "reserved_bytes.all.current"), 64 * MIB);
+    assert_int_equal(held_by(allocator), 64 * MIB);
     uint64_t calls = stat_of(allocator, "num_device_alloc");
     medium[2] = alloc(allocator, 2 * MIB);
     assert_ptr_equal(medium[2], large);
     assert_int_equal(stat_of(allocator, "num_device_alloc"), calls);
-    for (int i = 0; i < 3; i++)
-        OK(memopt_allocator_free(allocator, medium[i]));
-    finish(allocator, device);
 }
 
 /* A request that cannot be served takes no pages from the cache. */
-TEST(a_failed_growth_keeps_the_cache)
+ALLOCATOR_TEST(a_failed_growth_keeps_the_cache, allocator, eager(48 * MIB), EXPANDABLE)
 {
-    memopt_device *device = open_cpu(48 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
-    memopt_allocator *allocator = new_allocator(device, "expandable_segments:True");
-    void *first = alloc(allocator, 16 * MIB), *live = alloc(allocator, 16 * MIB), *none = NULL;
+    void *first = alloc(allocator, 16 * MIB);
+    (void)alloc(allocator, 16 * MIB);
+    void *none = NULL;
     void *last = alloc(allocator, 16 * MIB);
     OK(memopt_allocator_free(allocator, first));
     OK(memopt_allocator_free(allocator, last));
     uint64_t calls = stat_of(allocator, "num_device_alloc");
     FAILS(MEMOPT_OUT_OF_DEVICE_MEMORY, memopt_allocator_alloc(allocator, 34 * MIB, 0, NULL, &none));
-    assert_int_equal(stat_of(allocator, "reserved_bytes.all.current"), 48 * MIB);
+    assert_int_equal(held_by(allocator), 48 * MIB);
     assert_int_equal(stat_of(allocator, "num_device_free"), 0);
     assert_ptr_equal(alloc(allocator, 16 * MIB), first);
     assert_ptr_equal(alloc(allocator, 16 * MIB), last);
     assert_int_equal(stat_of(allocator, "num_device_alloc"), calls);
-    void *const all[] = {first, live, last};
-    for (int i = 0; i < 3; i++)
-        OK(memopt_allocator_free(allocator, all[i]));
-    finish(allocator, device);
 }
 
-TEST(limits)
+ALLOCATOR_TEST(limits, allocator, eager(CAPACITY), BOTH)
 {
-    for (int c = 0; c < 2; c++) {
-        memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
-        memopt_allocator *allocator = new_allocator(device, configs[c]);
-        void *none = NULL;
-        OK(memopt_allocator_set_limit(allocator, 20 * MIB));
-        void *block = alloc(allocator, 12 * MIB);
-        FAILS_SAYING(MEMOPT_OUT_OF_DEVICE_MEMORY, "limited to 20.00 MiB here",
-                     memopt_allocator_alloc(allocator, 12 * MIB, 0, NULL, &none));
-        assert_int_equal(stat_of(allocator, "num_oom_rejections"), 0);
-        OK(memopt_allocator_set_limit(allocator, 0));
-        OK(memopt_allocator_free(allocator, alloc(allocator, 40 * MIB)));
-        OK(memopt_allocator_free(allocator, block));
-        finish(allocator, device);
-    }
+    void *none = NULL;
+    OK(memopt_allocator_set_limit(allocator, 20 * MIB));
+    (void)alloc(allocator, 12 * MIB);
+    FAILS_SAYING(MEMOPT_OUT_OF_DEVICE_MEMORY, "limited to 20.00 MiB here",
+                 memopt_allocator_alloc(allocator, 12 * MIB, 0, NULL, &none));
+    assert_int_equal(stat_of(allocator, "num_oom_rejections"), 0);
+    OK(memopt_allocator_set_limit(allocator, 0));
+    (void)alloc(allocator, 40 * MIB);
 }
 
 /* Where a segment for many blocks does not fit any more, one of the block's own size does. */
-TEST(last_megabytes)
+ALLOCATOR_TEST(last_megabytes, allocator, eager(64 * MIB), CLASSIC)
 {
-    memopt_device *device = open_cpu(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
-    memopt_allocator *allocator = new_allocator(device, "");
-    void *none = NULL, *most = alloc(allocator, 54 * MIB), *blocks[4];
+    void *none = NULL;
+    (void)alloc(allocator, 54 * MIB);
     for (int i = 0; i < 4; i++)
-        blocks[i] = alloc(allocator, 1200 * 1024);
-    assert_int_equal(stat_of(allocator, "reserved_bytes.all.current"), 62 * MIB);
+        (void)alloc(allocator, 1200 * 1024);
+    assert_int_equal(held_by(allocator), 62 * MIB);
     FAILS_SAYING(MEMOPT_OUT_OF_DEVICE_MEMORY, "2.34 MiB asked",
                  memopt_allocator_alloc(allocator, 2400 * 1024, 0, NULL, &none));
-    for (int i = 0; i < 4; i++)
-        OK(memopt_allocator_free(allocator, blocks[i]));
-    OK(memopt_allocator_free(allocator, most));
-    finish(allocator, device);
 }
 
-TEST(fraction_and_rejection)
+ALLOCATOR_TEST(fraction_and_rejection, allocator, eager(CAPACITY),
+               "per_process_memory_fraction:0.5,throw_on_cudamalloc_oom:True")
 {
-    memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
-    memopt_allocator *allocator =
-        new_allocator(device, "per_process_memory_fraction:0.5,throw_on_cudamalloc_oom:True");
-    void *none = NULL, *block = alloc(allocator, 30 * MIB);
+    void *none = NULL;
+    (void)alloc(allocator, 30 * MIB);
     GIVES(MEMOPT_OUT_OF_DEVICE_MEMORY, memopt_allocator_alloc(allocator, 4 * MIB, 0, NULL, &none));
     assert_true(stat_of(allocator, "num_oom_rejections") >= 1);
     assert_int_equal(stat_of(allocator, "num_device_alloc"), 1); /* the driver was not asked */
-    OK(memopt_allocator_free(allocator, block));
-    finish(allocator, device);
 }
 
 /* Above the threshold, what was free the longest goes back; it needs no memory fraction. */
@@ -360,22 +287,21 @@ TEST(garbage_collection)
     static const char *const with[] = {"garbage_collection_threshold:0.7",
                                        "garbage_collection_threshold:0.7,expandable_segments:True"};
     for (int c = 0; c < 2; c++) {
-        memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
+        memopt_device *device = eager(CAPACITY);
         memopt_allocator *allocator = new_allocator(device, with[c]);
-        void *old = alloc(allocator, 14 * MIB), *live = alloc(allocator, 14 * MIB);
+        void *old = alloc(allocator, 14 * MIB);
+        (void)alloc(allocator, 14 * MIB);
         void *young = alloc(allocator, 16 * MIB);
         OK(memopt_allocator_free(allocator, old));
         for (int i = 0; i < 50; i++)
             OK(memopt_allocator_free(allocator, alloc(allocator, 600)));
         OK(memopt_allocator_free(allocator, young));
         assert_int_equal(stat_of(allocator, "num_device_free"), 0);
-        void *more = alloc(allocator, 20 * MIB);
-        uint64_t held = stat_of(allocator, "reserved_bytes.all.current");
+        (void)alloc(allocator, 20 * MIB);
+        uint64_t held = held_by(allocator);
         assert_true(stat_of(allocator, "num_device_free") > 0);
         assert_int_equal(stat_of(allocator, "num_alloc_retries"), 0);
         assert_true(held <= (14 + 16 + 20 + 2) * MIB);
-        OK(memopt_allocator_free(allocator, live));
-        OK(memopt_allocator_free(allocator, more));
         finish(allocator, device);
     }
 }
@@ -391,7 +317,6 @@ static uint64_t allocate_on_pressure(void *user, uint64_t bytes)
 
 static void allocate_on_oom(void *user, uint64_t asked, uint64_t free_bytes, const char *report)
 {
-    (void)free_bytes, (void)report;
     seen *s = user;
     void *none = NULL;
     s->failed++;
@@ -400,7 +325,7 @@ static void allocate_on_oom(void *user, uint64_t asked, uint64_t free_bytes, con
 
 TEST(callbacks_that_allocate)
 {
-    memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_device *device = eager(CAPACITY);
     memopt_allocator_options options = MEMOPT_ALLOCATOR_OPTIONS_INIT;
     seen s = {0};
     void *none = NULL;
@@ -416,69 +341,48 @@ TEST(callbacks_that_allocate)
 }
 
 /* Blocks of max_split_size and more stay whole, serve only their like, and go back first. */
-TEST(max_split)
+ALLOCATOR_TEST(max_split, allocator, eager(160 * MIB), "max_split_size_mb:30")
 {
-    memopt_device *device = open_cpu(160 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
-    memopt_allocator *allocator = new_allocator(device, "max_split_size_mb:30");
     assert_int_equal(stat_of(allocator, "max_split_size"), 30 * MIB);
     void *big = alloc(allocator, 60 * MIB);
     assert_int_equal(stat_of(allocator, "oversize_allocations.current"), 1);
     assert_int_equal(stat_of(allocator, "oversize_segments.current"), 1);
     OK(memopt_allocator_free(allocator, big));
     assert_int_equal(stat_of(allocator, "oversize_allocations.current"), 0);
-    void *small = alloc(allocator, 12 * MIB); /* not out of the big one */
+    (void)alloc(allocator, 12 * MIB); /* not out of the big one */
     assert_int_equal(stat_of(allocator, "segment.all.current"), 2);
     void *similar = alloc(allocator, 50 * MIB); /* within the rounding of 20 MiB */
     assert_ptr_equal(similar, big);
     OK(memopt_allocator_free(allocator, similar));
     void *other = alloc(allocator, 36 * MIB); /* 60 MiB would waste more than 20 */
     assert_ptr_not_equal(other, big);
-    void *needs_room = alloc(allocator, 100 * MIB); /* the idle 60 MiB go back */
+    (void)alloc(allocator, 100 * MIB); /* the idle 60 MiB go back */
     assert_int_equal(stat_of(allocator, "num_device_free"), 1);
-    OK(memopt_allocator_free(allocator, needs_room));
-    OK(memopt_allocator_free(allocator, other));
-    OK(memopt_allocator_free(allocator, small));
-    finish(allocator, device);
 }
 
 /* A segment that is made for a request serves it, even where it is of max_split_size or more. */
-TEST(requests_just_below_max_split)
+ALLOCATOR_TEST(requests_just_below_max_split, allocator, eager(512 * MIB), "max_split_size_mb:128",
+               "max_split_size_mb:20")
 {
-    memopt_device *device = open_cpu(512 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
-    memopt_allocator *allocator = new_allocator(device, "max_split_size_mb:128");
-    void *odd = alloc(allocator, 127 * MIB), *blocks[200];
-    assert_int_equal(stat_of(allocator, "reserved_bytes.all.current"), 128 * MIB);
-    OK(memopt_allocator_free(allocator, odd));
-    OK(memopt_allocator_destroy(allocator));
-    allocator = new_allocator(device, "max_split_size_mb:20");
-    for (int i = 0; i < 200; i++)
-        blocks[i] = alloc(allocator, 2 * MIB);
-    assert_int_equal(stat_of(allocator, "reserved_bytes.all.current"), 400 * MIB);
-    for (int i = 0; i < 200; i++)
-        OK(memopt_allocator_free(allocator, blocks[i]));
-    finish(allocator, device);
+    for (int i = 0; i < (c == 0 ? 1 : 200); i++)
+        (void)alloc(allocator, (c == 0 ? 127 : 2) * MIB);
+    assert_int_equal(held_by(allocator), (c == 0 ? 128 : 400) * MIB);
 }
 
 /* The peers' unbounded case: max_split with expandable segments, cycles of two sizes that go and a
  * third that stays. What is held follows what is live. */
-TEST(expandable_with_max_split_stays_bounded)
+ALLOCATOR_TEST(expandable_with_max_split_stays_bounded, allocator, eager(2048 * MIB),
+               "expandable_segments:True,max_split_size_mb:128")
 {
     enum { CYCLES = 40 };
-    memopt_device *device = open_cpu(2048 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
-    memopt_allocator *allocator =
-        new_allocator(device, "expandable_segments:True,max_split_size_mb:128");
-    void *kept[CYCLES];
     for (int i = 0; i < CYCLES; i++) {
         void *a = alloc(allocator, 91 * MIB), *b = alloc(allocator, 91 * MIB / 2);
-        kept[i] = alloc(allocator, 2 * MIB);
+        (void)alloc(allocator, 2 * MIB);
         OK(memopt_allocator_free(allocator, a));
         OK(memopt_allocator_free(allocator, b));
     }
     assert_true(stat_of(allocator, "reserved_bytes.all.peak") <
                 stat_of(allocator, "requested_bytes.all.peak") * 3 / 2);
-    for (int i = 0; i < CYCLES; i++)
-        OK(memopt_allocator_free(allocator, kept[i]));
-    finish(allocator, device);
 }
 
 /* Blocks of 256 KiB until memory runs out, freed again. */
@@ -496,27 +400,21 @@ static int fill_up(memopt_allocator *allocator, memopt_stream stream)
 }
 
 /* A page that holds a small block holds seven of 256 KiB more. */
-TEST(holes_of_other_sizes_serve)
+ALLOCATOR_TEST(holes_of_other_sizes_serve, allocator, eager(10 * MIB), EXPANDABLE)
 {
-    memopt_device *device = open_cpu(10 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
-    memopt_allocator *allocator = new_allocator(device, configs[1]);
     void *small = alloc(allocator, KIB);
     assert_int_equal(fill_up(allocator, NULL), 39);
-    assert_int_equal(stat_of(allocator, "reserved_bytes.all.current"), 10 * MIB);
+    assert_int_equal(held_by(allocator), 10 * MIB);
     OK(memopt_allocator_free(allocator, small));
-    void *large = alloc(allocator, 10 * MIB); /* and all pages are free again */
-    OK(memopt_allocator_free(allocator, large));
-    finish(allocator, device);
+    (void)alloc(allocator, 10 * MIB); /* and all pages are free again */
 }
 
 /* Less than a page in all, but more than the request. */
-TEST(small_holes_are_the_cause)
+ALLOCATOR_TEST(small_holes_are_the_cause, allocator, eager(10 * MIB), EXPANDABLE)
 {
     enum { PAIRS = 28, HOLES = 6 };
     void *kept[PAIRS], *freed[PAIRS], *none = NULL;
     memopt_oom_report report = MEMOPT_OOM_REPORT_INIT;
-    memopt_device *device = open_cpu(10 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
-    memopt_allocator *allocator = new_allocator(device, configs[1]);
     for (int i = 0; i < PAIRS; i++) {
         kept[i] = alloc(allocator, 160 * KIB);
         freed[i] = alloc(allocator, 200 * KIB);
@@ -533,15 +431,12 @@ TEST(small_holes_are_the_cause)
         if (i >= HOLES)
             OK(memopt_allocator_free(allocator, freed[i]));
     }
-    finish(allocator, device);
 }
 
 /* The same of other streams, when their work is over; and these get it back. */
-TEST(holes_of_idle_streams_serve)
+ALLOCATOR_TEST(holes_of_idle_streams_serve, allocator, eager(CAPACITY), EXPANDABLE)
 {
     enum { STREAMS = 8 };
-    memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
-    memopt_allocator *allocator = new_allocator(device, configs[1]);
     memopt_stream streams[STREAMS];
     void *small[STREAMS];
     for (int i = 0; i < STREAMS; i++) {
@@ -552,17 +447,12 @@ TEST(holes_of_idle_streams_serve)
     assert_int_equal(fill_up(allocator, streams[3]), 24 * 8 + STREAMS * 7);
     for (int i = 0; i < STREAMS; i++)
         OK(memopt_allocator_free(allocator, small[i]));
-    void *large = alloc(allocator, CAPACITY);
-    OK(memopt_allocator_free(allocator, large));
-    for (int i = 0; i < STREAMS; i++)
-        OK(memopt_stream_destroy(device, streams[i]));
-    finish(allocator, device);
+    (void)alloc(allocator, CAPACITY);
 }
 
 /* Asking must not be what makes the work go on. */
 static memopt_status never_idle(memopt_device *device, memopt_stream stream)
 {
-    (void)device, (void)stream;
     return MEMOPT_NOT_READY;
 }
 
@@ -574,11 +464,9 @@ TEST(lent_holes_are_ordered)
         memopt_allocator *allocator = new_allocator(device, configs[1]);
         const mo_device_ops *real = device->ops;
         mo_device_ops ops = *real;
-        memopt_stream lender, borrower;
         ops.stream_query = never_idle;
         device->ops = &ops;
-        OK(memopt_stream_create(device, &lender));
-        OK(memopt_stream_create(device, &borrower));
+        memopt_stream lender = stream_on(device), borrower = stream_on(device);
         void *stays = alloc_on(allocator, 256 * KIB, lender);
         void *used = alloc_on(allocator, MIB, lender);
         void *rest = alloc_on(allocator, 2 * MIB, borrower);

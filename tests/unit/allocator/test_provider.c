@@ -3,8 +3,6 @@
 
 #include <stdlib.h>
 
-#define CAPACITY (64 * MIB)
-
 /* A provider that counts, has an end, and does as a test says. */
 typedef struct store {
     uint64_t most, held, calls;
@@ -74,8 +72,7 @@ TEST(memory_comes_from_the_provider)
         OK(memopt_copy(device, b, a, 3 * MIB, NULL));
         OK(memopt_device_sync(device));
         assert_true(all_bytes(b, 7, 3 * MIB));
-        assert_int_equal(s.held, stat_of(allocator, "reserved_bytes.all.current") +
-                                     stat_of(pool, "reserved_bytes.all.current"));
+        assert_int_equal(s.held, held_by(allocator) + held_by(pool));
         OK(memopt_device_get_memory_info(device, &info));
         assert_int_equal(info.used + info.pinned, 0);
         OK(memopt_allocator_free(allocator, a));
@@ -92,7 +89,7 @@ TEST(memory_comes_from_the_provider)
 TEST(what_the_provider_says)
 {
     store s = {.most = 8 * MIB, .failure = MEMOPT_DEVICE_LOST};
-    memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_device *device = eager(CAPACITY);
     memopt_allocator *allocator = over(device, &s, MEMOPT_MEMORY_DEVICE);
     void *pointer = NULL;
     FAILS_SAYING(MEMOPT_OUT_OF_DEVICE_MEMORY, "provider",
@@ -101,8 +98,7 @@ TEST(what_the_provider_says)
     FAILS_SAYING(MEMOPT_DEVICE_LOST, "could not give 2097152 bytes",
                  memopt_allocator_alloc(allocator, MIB, 0, NULL, &pointer));
     s.shift = 256;
-    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "a multiple of 512",
-                 memopt_allocator_alloc(allocator, MIB, 0, NULL, &pointer));
+    REFUSED_SAYING("a multiple of 512", memopt_allocator_alloc(allocator, MIB, 0, NULL, &pointer));
     assert_int_equal(s.held, 0);
     s.shift = 0;
     s.used = allocator;
@@ -114,27 +110,25 @@ TEST(what_the_provider_says)
     s.fail_at = s.calls + 1;
     FAILS_SAYING(MEMOPT_DEVICE_LOST, "could not take back 2097152 bytes",
                  memopt_allocator_trim_sync(allocator, 0, NULL));
-    assert_int_equal(stat_of(allocator, "reserved_bytes.all.current"), 2 * MIB);
+    assert_int_equal(held_by(allocator), 2 * MIB);
     finish(allocator, device);
     assert_int_equal(s.held, 0);
 }
 
 TEST(refusals)
 {
-    memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_device *device = eager(CAPACITY);
     memopt_allocator_options options = MEMOPT_ALLOCATOR_OPTIONS_INIT;
     memopt_memory_provider provider = MEMOPT_MEMORY_PROVIDER_INIT;
     memopt_allocator *allocator = NULL;
     options.provider = &provider;
     provider.alloc = give;
-    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "free is NULL",
-                 memopt_allocator_create(device, "", &options, &allocator));
+    REFUSED_SAYING("free is NULL", memopt_allocator_create(device, "", &options, &allocator));
     provider.free = take;
     FAILS_SAYING(MEMOPT_UNSUPPORTED, "expandable_segments",
-                 memopt_allocator_create(device, "expandable_segments:True", &options, &allocator));
+                 memopt_allocator_create(device, EXPANDABLE, &options, &allocator));
     provider.struct_size = 4;
-    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "struct_size",
-                 memopt_allocator_create(device, "", &options, &allocator));
+    REFUSED_SAYING("struct_size", memopt_allocator_create(device, "", &options, &allocator));
     assert_null(allocator);
     OK(memopt_device_close(device));
 }

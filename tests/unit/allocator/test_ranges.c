@@ -12,14 +12,11 @@
 
 #include <stdlib.h>
 
-#define CAPACITY (64 * MIB)
-
 enum { POOLS = 3, LIVE = 24, ANOTHER = MEMOPT_STATUS_USER + 7 };
 
 static const char *device_name = "cpu";
 
-/* --- the driver's picture ------------------------------------------------------------------------
- */
+/* --- the driver's picture --------------------------------------------------------------------- */
 
 static void take(mo_ranges *all, uint64_t address, uint64_t bytes)
 {
@@ -48,8 +45,7 @@ static void driver_picture(memopt_device *device, mo_ranges *out)
         take(out, address, bytes);
 }
 
-/* --- the observer --------------------------------------------------------------------------------
- */
+/* --- the observer ----------------------------------------------------------------------------- */
 
 typedef struct observer {
     memopt_device *device;
@@ -117,8 +113,7 @@ static void check_picture(const observer *o, int exactly)
     mo_ranges_fini(&driver);
 }
 
-/* --- the scene -----------------------------------------------------------------------------------
- */
+/* --- the scene -------------------------------------------------------------------------------- */
 
 typedef struct live {
     memopt_allocator *owner;
@@ -138,7 +133,7 @@ static memopt_device *open_here(void)
 {
     memopt_device *device = NULL;
     if (driver_of(device_name) == NULL)
-        return open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 1);
+        return eager(CAPACITY);
     OK(memopt_device_open(device_name, NULL, &device));
     return device;
 }
@@ -190,10 +185,7 @@ static memopt_status step_block(scene *s)
     return status == MEMOPT_OUT_OF_DEVICE_MEMORY || status == MEMOPT_BUSY ? MEMOPT_OK : status;
 }
 
-/* --- tests ---------------------------------------------------------------------------------------
- */
-
-static const char *const configs[] = {"expandable_segments:True", ""};
+/* --- tests ------------------------------------------------------------------------------------ */
 
 /* One that comes late is told of what there is, also while a pool is paused. */
 TEST(late_observer)
@@ -201,7 +193,7 @@ TEST(late_observer)
     for (int classic = 0; classic < 2; classic++) {
         observer late;
         uint64_t number;
-        scene s = begin(configs[classic], 3);
+        scene s = begin(configs[!classic], 3);
         for (int i = 0; i < 60; i++)
             OK(step_block(&s));
         if (!classic)
@@ -229,8 +221,7 @@ TEST(late_observer)
     }
 }
 
-/* --- calls from an observer ----------------------------------------------------------------------
- */
+/* --- calls from an observer ------------------------------------------------------------------- */
 
 typedef struct caller {
     memopt_allocator *allocator;
@@ -263,31 +254,26 @@ static memopt_status call_back(void *user, const memopt_range_event *event)
     return MEMOPT_OK;
 }
 
-TEST(calls_inside)
+ALLOCATOR_TEST(calls_inside, allocator, open_here(), EXPANDABLE)
 {
-    memopt_device *device = open_here();
-    memopt_allocator *allocator = new_allocator(device, configs[0]);
-    caller c = {.cached = alloc(allocator, 8192)};
+    caller inside = {.cached = alloc(allocator, 8192)};
     uint64_t number;
-    OK(memopt_allocator_add_range_observer(allocator, call_back, &c, &number));
-    c.allocator = allocator;
+    OK(memopt_allocator_add_range_observer(allocator, call_back, &inside, &number));
+    inside.allocator = allocator;
     void *block = alloc(allocator, 10 * MIB);
-    const memopt_status busy[] = {c.trim, c.add,   c.remove, c.grow,
-                                  c.pool, c.pause, c.tag,    c.destroy};
+    const memopt_status busy[] = {inside.trim, inside.add,   inside.remove, inside.grow,
+                                  inside.pool, inside.pause, inside.tag,    inside.destroy};
     for (size_t i = 0; i < sizeof busy / sizeof busy[0]; i++)
         assert_int_equal(busy[i], MEMOPT_BUSY);
     SAYS("range observer");
-    OK(memopt_allocator_free(allocator, c.small));
+    OK(memopt_allocator_free(allocator, inside.small));
     OK(memopt_allocator_free(allocator, block));
     OK(memopt_allocator_remove_range_observer(allocator, number));
-    FAILS(MEMOPT_INVALID_ARGUMENT,
-          memopt_allocator_add_range_observer(allocator, NULL, NULL, &number));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_allocator_remove_range_observer(NULL, 1));
-    finish(allocator, device);
+    REFUSED(memopt_allocator_add_range_observer(allocator, NULL, NULL, &number));
+    REFUSED(memopt_allocator_remove_range_observer(NULL, 1));
 }
 
-/* --- what is undone ------------------------------------------------------------------------------
- */
+/* --- what is undone --------------------------------------------------------------------------- */
 
 /* A growth in two parts, with a free page between them, of which the second fails: the observer is
  * told that the first goes again. */
@@ -297,7 +283,7 @@ TEST(growth_undone)
         observer o;
         uint64_t number;
         memopt_device *device = open_here();
-        memopt_allocator *allocator = new_allocator(device, configs[0]);
+        memopt_allocator *allocator = new_allocator(device, EXPANDABLE);
         void *pages[3], *whole = NULL;
         for (int i = 0; i < 3; i++)
             pages[i] = alloc(allocator, 4 * MIB);
@@ -328,7 +314,7 @@ TEST(resume_refused)
         observer first, second;
         uint64_t number;
         void *blocks[6];
-        scene s = begin(configs[0], 1);
+        scene s = begin(EXPANDABLE, 1);
         memopt_pool *pool = s.members[1];
         for (int i = 0; i < 6; i++)
             blocks[i] = alloc(pool, 2 * MIB);
@@ -364,19 +350,19 @@ TEST(destruction)
         observer first, second;
         uint64_t number, before;
         memopt_device *device = open_here();
-        memopt_allocator *allocator = new_allocator(device, configs[i % 2]);
+        memopt_allocator *allocator = new_allocator(device, configs[i % 2 == 0]);
         OK(memopt_allocator_free(allocator, alloc(allocator, 12 * MIB)));
         void *used = alloc(allocator, 3 * MIB);
         begin_observer(&first, allocator, &number);
         begin_observer(&second, allocator, &number);
         second.refuse_unmapping = 1;
-        before = stat_of(allocator, "reserved_bytes.all.current");
+        before = held_by(allocator);
         if (i >= 2)
             OK(memopt_allocator_free(allocator, used));
         if (i != 1) /* one classic segment, which is in use */
             FAILS_SAYING(ANOTHER, "a range observer returned status 65543",
                          memopt_allocator_trim_sync(allocator, 0, NULL));
-        assert_int_equal(stat_of(allocator, "reserved_bytes.all.current"), before);
+        assert_int_equal(held_by(allocator), before);
         if (i == 0)
             GIVES(ANOTHER, pause_pool(allocator, MEMOPT_PAUSE_DISCARD, NULL));
         check_picture(&first, 1);

@@ -60,7 +60,7 @@ typedef struct scene {
 static void begin(scene *s, uint64_t lag)
 {
     s->device = open_busy(lag);
-    s->allocator = new_allocator(s->device, "expandable_segments:True");
+    s->allocator = new_allocator(s->device, EXPANDABLE);
     OK(memopt_stream_create(s->device, &s->stream));
     void *a = alloc_on(s->allocator, 20 * MIB, s->stream);
     s->between = alloc_on(s->allocator, 16 * MIB, s->stream);
@@ -94,7 +94,7 @@ TEST(nothing_is_waited_for)
         use third = use_block(s.device, block, 40 * MIB, 3, stream);
         assert_int_equal(waits_of(s.device), 0);
         assert_non_null(s.allocator->stale);
-        assert_true(stat_of(s.allocator, "reserved_bytes.all.current") <= CAPACITY_MIB * MIB);
+        assert_true(held_by(s.allocator) <= CAPACITY_MIB * MIB);
         OK(mo_allocator_check(s.allocator));
         /* Another call of the slow path leaves what is in use. */
         void *rest = alloc_on(s.allocator, 8 * MIB, stream), *none;
@@ -119,7 +119,7 @@ TEST(trim)
     uint64_t released = 0;
     OK(memopt_allocator_trim_sync(s.allocator, 0, &released));
     assert_null(s.allocator->stale);
-    assert_int_equal(stat_of(s.allocator, "reserved_bytes.all.current"), 16 * MIB);
+    assert_int_equal(held_by(s.allocator), 16 * MIB);
     end(&s);
 }
 
@@ -157,7 +157,6 @@ static int refusals;
 
 static memopt_status refuse(void *user, const memopt_range_event *event)
 {
-    (void)user;
     if (event->kind != MEMOPT_RANGE_UNMAPPING || refusals == 0)
         return MEMOPT_OK;
     refusals--;

@@ -31,11 +31,6 @@ static uint64_t calls_of(memopt_allocator *allocator)
     return stat_of(allocator, "num_device_alloc") + stat_of(allocator, "num_device_free");
 }
 
-static uint64_t held_by(memopt_allocator *allocator)
-{
-    return stat_of(allocator, "reserved_bytes.all.current");
-}
-
 static memopt_step_plan plan_of(memopt_allocator *allocator)
 {
     memopt_step_plan plan = MEMOPT_STEP_PLAN_INIT;
@@ -48,8 +43,7 @@ static void mark(memopt_allocator *allocator)
     OK(memopt_allocator_mark_step(allocator, MEMOPT_STEP_NEXT));
 }
 
-/* --- a trainer -----------------------------------------------------------------------------------
- */
+/* --- a trainer -------------------------------------------------------------------------------- */
 
 enum { LAYERS = 24, PARTS = 6 };
 
@@ -160,19 +154,18 @@ static void train_planned(const training *how)
 TEST(test_training)
 {
     static const training on_a_cpu[] = {
-        {"expandable_segments:True", 256, 1, 200},
-        {"expandable_segments:True", 256, 0, 80}, /* gaps that large blocks do not fill */
-        {"", 256, 1, 17},                         /* blocks that stay keep segments of 20 MiB */
+        {EXPANDABLE, 256, 1, 200},
+        {EXPANDABLE, 256, 0, 80}, /* gaps that large blocks do not fill */
+        {"", 256, 1, 17},         /* blocks that stay keep segments of 20 MiB */
     };
-    static const training small = {"expandable_segments:True", 3, 1, 6}; /* whole pages of 16 MiB */
+    static const training small = {EXPANDABLE, 3, 1, 6}; /* whole pages of 16 MiB */
     for (int i = 0; on_cpu() && i < 3; i++)
         train_planned(&on_a_cpu[i]);
     if (!on_cpu())
         train_planned(&small);
 }
 
-/* --- steps that change ---------------------------------------------------------------------------
- */
+/* --- steps that change ------------------------------------------------------------------------ */
 
 enum { OPERATIONS = 160, IDS = 96, STREAMS = 3 };
 
@@ -371,8 +364,6 @@ static void close_machine(machine *m)
     OK(memopt_device_sync(m->device));
     OK(memopt_allocator_free(m->allocator, m->sink));
     OK(memopt_event_destroy(m->event));
-    for (int i = 1; i < STREAMS; i++)
-        OK(memopt_stream_destroy(m->device, m->streams[i]));
     finish(m->allocator, m->device);
 }
 
@@ -455,12 +446,12 @@ TEST(lengths_take_turns)
 
 TEST(changes)
 {
-    static const char *const configs[] = {"expandable_segments:True", "",
-                                          "expandable_segments:True,roundup_power2_divisions:4",
-                                          "garbage_collection_threshold:0.2"};
+    static const char *const mixes[] = {"expandable_segments:True", "",
+                                        "expandable_segments:True,roundup_power2_divisions:4",
+                                        "garbage_collection_threshold:0.2"};
     uint64_t planned = 0, all = on_cpu() ? 96 : 16;
     FOR_SEEDS (seed, all)
-        planned += run_random(configs[seed % 4], MEMOPT_STREAM_ORDER_EAGER, seed);
+        planned += run_random(mixes[seed % 4], MEMOPT_STREAM_ORDER_EAGER, seed);
     print_message("%d steps as planned\n", (int)planned);
     assert_true(planned > seeds_of(all) * (on_cpu() ? 9 : 5));
 }
@@ -472,7 +463,7 @@ TEST(late_streams)
     if (!on_cpu())
         return;
     FOR_SEEDS (seed, 64)
-        (void)run_random("expandable_segments:True", MEMOPT_STREAM_ORDER_ADVERSARIAL, seed + 500);
+        (void)run_random(EXPANDABLE, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed + 500);
 }
 
 static void run_equal_steps(uint64_t seed)
@@ -480,8 +471,7 @@ static void run_equal_steps(uint64_t seed)
     machine m;
     program p;
     uint64_t calls = 0, missed = 0;
-    open_machine(&m, seed % 2 == 0 ? "expandable_segments:True" : "", MEMOPT_STREAM_ORDER_EAGER,
-                 seed);
+    open_machine(&m, seed % 2 == 0 ? EXPANDABLE : "", MEMOPT_STREAM_ORDER_EAGER, seed);
     m.prompt = 1;
     make_program(&m, &p);
     for (int step = 0; step < 40; step++) {
@@ -509,8 +499,7 @@ TEST(equal_steps)
         run_equal_steps(seed);
 }
 
-/* --- what else there is --------------------------------------------------------------------------
- */
+/* --- what else there is ----------------------------------------------------------------------- */
 
 typedef struct pair {
     memopt_device *device;
@@ -540,7 +529,7 @@ static void *do_steps(memopt_allocator *allocator, void *kept, int count)
 static pair open_planned(void **out_kept)
 {
     pair p = {open_device(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0), NULL};
-    p.allocator = new_allocator(p.device, "expandable_segments:True");
+    p.allocator = new_allocator(p.device, EXPANDABLE);
     *out_kept = do_steps(p.allocator, NULL, 6);
     assert_int_equal(plan_of(p.allocator).active, 1);
     assert_int_equal(held_by(p.allocator), 24 * MIB);
@@ -549,7 +538,6 @@ static pair open_planned(void **out_kept)
 
 static void close_pair(pair p, void *kept)
 {
-    OK(memopt_allocator_free(p.allocator, kept));
     finish(p.allocator, p.device);
 }
 
@@ -558,9 +546,8 @@ static void close_pair(pair p, void *kept)
 TEST(pressure)
 {
     void *kept, *large;
-    memopt_stream other;
     pair p = open_planned(&kept);
-    OK(memopt_stream_create(p.device, &other));
+    memopt_stream other = stream_on(p.device);
     OK(memopt_allocator_set_limit(p.allocator, 40 * MIB));
     large = alloc_on(p.allocator, 30 * MIB, other);
     assert_true(held_by(p.allocator) <= 40 * MIB);
@@ -574,10 +561,9 @@ TEST(pressure)
 }
 
 /* A pool that retains its memory gives it all to a pause, also what is held for places. */
-TEST(pause_of_a_pool)
+ALLOCATOR_TEST(pause_of_a_pool, parent, open_device(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0),
+               EXPANDABLE)
 {
-    memopt_device *device = open_device(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
-    memopt_allocator *parent = new_allocator(device, "expandable_segments:True");
     memopt_pool_options options = MEMOPT_POOL_OPTIONS_INIT;
     memopt_pool *pool;
     options.retain = 1;
@@ -591,14 +577,12 @@ TEST(pause_of_a_pool)
     OK(memopt_pool_resume_sync(pool, 0));
     (void)do_steps(pool, NULL, 4);
     OK(memopt_allocator_destroy_force(pool));
-    finish(parent, device);
 }
 
 /* A mark while tags are paused holds nothing for places: what is freed then sleeps. */
-TEST(mark_while_paused)
+ALLOCATOR_TEST(mark_while_paused, allocator, open_device(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0),
+               EXPANDABLE)
 {
-    memopt_device *device = open_device(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
-    memopt_allocator *allocator = new_allocator(device, "expandable_segments:True");
     void *stays, *other;
     OK(memopt_allocator_mark_step(allocator, MEMOPT_STEP_NEXT));
     OK(memopt_allocator_alloc(allocator, 1, 0, NULL, &stays));
@@ -613,7 +597,6 @@ TEST(mark_while_paused)
     OK(memopt_pool_resume_sync(allocator, 0));
     OK(memopt_allocator_free(allocator, stays));
     OK(mo_allocator_check(allocator));
-    finish(allocator, device);
 }
 
 /* Trims, pauses and the end of steps give memory back; a pause keeps what is in a place. */
@@ -652,15 +635,12 @@ static uint64_t read_now(void)
 }
 
 /* When no step goes on, what is held for places goes back after a time. */
-TEST(idle)
+ALLOCATOR_TEST(idle, allocator, open_device(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0),
+               "expandable_segments:True,idle_release_seconds:4")
 {
-    memopt_stream other;
-    memopt_device *device = open_device(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
     now = 0;
     mo_idle_set_clock(read_now);
-    memopt_allocator *allocator =
-        new_allocator(device, "expandable_segments:True,idle_release_seconds:4");
-    OK(memopt_stream_create(device, &other));
+    memopt_stream other = stream_on(device);
     void *kept = NULL;
     for (int i = 0; i < 20; i++, now += 1000000000u) {
         mark(allocator);
@@ -672,9 +652,6 @@ TEST(idle)
         OK(memopt_allocator_free(allocator, alloc_on(allocator, MIB, other)));
     assert_int_equal(held_by(allocator), 10 * MIB);
     mo_idle_set_clock(NULL);
-    OK(memopt_allocator_free(allocator, kept));
-    OK(memopt_stream_destroy(device, other));
-    finish(allocator, device);
 }
 
 TEST(arguments)
@@ -685,12 +662,12 @@ TEST(arguments)
     memopt_step_plan plan = {.struct_size = 4};
     options.memory = MEMOPT_MEMORY_PINNED;
     OK(memopt_allocator_create(device, "", &options, &pinned));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_allocator_mark_step(NULL, MEMOPT_STEP_NEXT));
-    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "is 3", memopt_allocator_mark_step(allocator, 3));
+    REFUSED(memopt_allocator_mark_step(NULL, MEMOPT_STEP_NEXT));
+    REFUSED_SAYING("is 3", memopt_allocator_mark_step(allocator, 3));
     FAILS(MEMOPT_UNSUPPORTED, memopt_allocator_mark_step(pinned, MEMOPT_STEP_NEXT));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_allocator_get_step_plan(allocator, NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_allocator_get_step_plan(NULL, &plan));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_allocator_get_step_plan(allocator, &plan));
+    REFUSED(memopt_allocator_get_step_plan(allocator, NULL));
+    REFUSED(memopt_allocator_get_step_plan(NULL, &plan));
+    REFUSED(memopt_allocator_get_step_plan(allocator, &plan));
     OK(memopt_allocator_mark_step(allocator, MEMOPT_STEP_END)); /* of nothing */
     for (int i = 0; i < 3; i++)                                 /* steps of nothing */
         OK(memopt_allocator_mark_step(allocator, MEMOPT_STEP_LEARN));

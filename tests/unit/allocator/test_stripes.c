@@ -43,7 +43,7 @@ static void open_side(side *s, const char *config, unsigned streams, int closed)
     memopt_history_options options = MEMOPT_HISTORY_OPTIONS_INIT;
     options.events = RING;
     memset(s, 0, sizeof *s);
-    s->device = open_cpu(512 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
+    s->device = eager(512 * MIB);
     real = s->device->ops;
     ops = *real;
     ops.event_query = event_query;
@@ -62,12 +62,6 @@ static void open_side(side *s, const char *config, unsigned streams, int closed)
 
 static void close_side(side *s)
 {
-    for (int i = 0; i < BLOCKS; i++)
-        OK(memopt_allocator_free(s->allocator, s->blocks[i]));
-    for (int i = 1; i < STREAMS; i++)
-        OK(memopt_stream_destroy(s->device, s->streams[i]));
-    for (int i = 0; i < BUSY; i++)
-        OK(memopt_stream_destroy(s->device, s->busy[i]));
     finish(s->allocator, s->device);
 }
 
@@ -201,15 +195,15 @@ static void step(side *s, uint64_t random)
 
 TEST(they_do_not_show)
 {
-    static const char *const configs[] = {"expandable_segments:True", "",
-                                          "expandable_segments:True,roundup_power2_divisions:4",
-                                          "max_split_size_mb:11,large_segment_size_mb:11"};
+    static const char *const mixes[] = {"expandable_segments:True", "",
+                                        "expandable_segments:True,roundup_power2_divisions:4",
+                                        "max_split_size_mb:11,large_segment_size_mb:11"};
     FOR_SEEDS (seed, 32) {
         side open, closed;
         uint64_t random = seed;
         const unsigned streams = (seed + seed / 4) % 2 ? STREAMS : 1;
-        open_side(&open, configs[seed % 4], streams, 0);
-        open_side(&closed, configs[seed % 4], streams, 1);
+        open_side(&open, mixes[seed % 4], streams, 0);
+        open_side(&closed, mixes[seed % 4], streams, 1);
         for (int i = 0; i < STEPS; i++) {
             uint64_t now = next_random(&random);
             step(&open, now);
@@ -245,13 +239,13 @@ static void train(side *open, side *closed, uint64_t seed, int round)
 
 TEST(plans_do_not_show_them)
 {
-    static const char *const configs[] = {"expandable_segments:True", ""};
+    static const char *const mixes[] = {"expandable_segments:True", ""};
     uint64_t all = 0;
     FOR_SEEDS (seed, 32) {
         side open, closed;
         memopt_step_plan plan = MEMOPT_STEP_PLAN_INIT;
-        open_side(&open, configs[seed % 2], seed / 2 % 2 ? STREAMS : 1, 0);
-        open_side(&closed, configs[seed % 2], seed / 2 % 2 ? STREAMS : 1, 1);
+        open_side(&open, mixes[seed % 2], seed / 2 % 2 ? STREAMS : 1, 0);
+        open_side(&closed, mixes[seed % 2], seed / 2 % 2 ? STREAMS : 1, 1);
         for (int round = 0; round < 2 * ROUNDS; round++) {
             train(&open, &closed, seed, round);
         }
@@ -267,8 +261,7 @@ TEST(plans_do_not_show_them)
     assert_true(all > 0);
 }
 
-/* --- threads ------------------------------------------------------------------------------------
- */
+/* --- threads ---------------------------------------------------------------------------------- */
 
 typedef struct worker {
     memopt_allocator *allocator;
@@ -328,8 +321,8 @@ TEST(threads)
         worker workers[THREADS];
         uint64_t allocated = 0;
         memopt_history_options options = MEMOPT_HISTORY_OPTIONS_INIT;
-        memopt_device *device = open_cpu(512 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
-        memopt_allocator *allocator = new_allocator(device, "expandable_segments:True");
+        memopt_device *device = eager(512 * MIB);
+        memopt_allocator *allocator = new_allocator(device, EXPANDABLE);
         options.events = 4096;
         OK(memopt_allocator_start_history(allocator, &options));
         for (int i = 0; i < THREADS; i++) {

@@ -212,9 +212,8 @@ TEST_WITH(refuses, begin, end)
     const double bounds[] = {0.0, -1.0, (double)INFINITY, (double)NAN};
     set(f, 100, 100, 100, 100);
     for (int i = 0; i < 4; i++)
-        FAILS_SAYING(
-            MEMOPT_INVALID_ARGUMENT, "max_norm",
-            memopt_clip(f->device, f->norm, &f->tensor, 1, bounds[i], f->scratch, SCRATCH, NULL));
+        REFUSED_SAYING("max_norm", memopt_clip(f->device, f->norm, &f->tensor, 1, bounds[i],
+                                               f->scratch, SCRATCH, NULL));
     REFUSED_SAYING("norm is NULL",
                    memopt_norm(f->device, NULL, &f->tensor, 1, f->scratch, SCRATCH, NULL));
     REFUSED_SAYING("device is NULL",

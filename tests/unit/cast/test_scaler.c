@@ -190,11 +190,10 @@ TEST(stream_order)
 {
     memopt_device *device =
         bench_open_cpu(&(bench_device){MEMOPT_STREAM_ORDER_ADVERSARIAL, 0, 64 * MIB, 2});
-    memopt_stream stream;
     memopt_scaler *scaler = NULL;
     memopt_scaler_options scaler_options = {sizeof scaler_options, 8.0, 2.0, 0.5, 1, 0, NULL, 0};
     memopt_scaler_state state = {.struct_size = sizeof state};
-    OK(memopt_stream_create(device, &stream));
+    memopt_stream stream = stream_on(device);
     OK(memopt_scaler_create(device, &scaler_options, &scaler));
     float *memory = device_memory(device, 4096), norm[2];
     norm[0] = norm[1] = -1;

@@ -42,8 +42,7 @@ TEST(test_wrong_random_state)
         layer_open(&l, &b, "dropout.7", 0, modes[m], &random, WORDS);
         OK(memopt_region_forward(l.region, b.stream));
         l.draw_more = 1;
-        FAILS(MEMOPT_MISMATCH, memopt_region_recompute(l.region, b.stream));
-        SAYS("'dropout.7'");
+        FAILS_SAYING(MEMOPT_MISMATCH, "'dropout.7'", memopt_region_recompute(l.region, b.stream));
         SAYS("'hidden'");
         SAYS("random state");
         assert_int_equal(region_stats(l.region).leased_bytes, 0);
@@ -75,8 +74,8 @@ TEST(test_place_is_named)
             l.drift = was ^ 0x10u; /* the byte of the recomputed value */
             l.drift += l.drift == 0 ? 1 : 0;
             l.drift_at = places[i];
-            FAILS(MEMOPT_MISMATCH, memopt_region_recompute(l.region, b.stream));
-            SAYS("region 'attention'");
+            FAILS_SAYING(MEMOPT_MISMATCH, "region 'attention'",
+                         memopt_region_recompute(l.region, b.stream));
             SAYS("'hidden'");
             if (modes[m] == MEMOPT_CHECK_EXACT) {
                 snprintf(text, sizeof text, "at byte %llu of %d: 0x%02x was 0x%02x",
@@ -107,16 +106,17 @@ TEST(test_declarations_must_agree)
             OK(memopt_region_forward(l.region, b.stream));
             l.ignore_status = ignore;
             l.no_declaration = 1;
-            FAILS(MEMOPT_MISMATCH, memopt_region_recompute(l.region, b.stream));
-            SAYS("'out' of 24000 bytes is missing");
+            FAILS_SAYING(MEMOPT_MISMATCH, "'out' of 24000 bytes is missing",
+                         memopt_region_recompute(l.region, b.stream));
             l.no_declaration = 0;
             l.extra_declaration = 1;
-            FAILS(MEMOPT_MISMATCH, memopt_region_recompute(l.region, b.stream));
-            SAYS("'more' of 24000 bytes");
+            FAILS_SAYING(MEMOPT_MISMATCH, "'more' of 24000 bytes",
+                         memopt_region_recompute(l.region, b.stream));
             l.extra_declaration = 0;
             l.other_name = "value";
-            FAILS(MEMOPT_MISMATCH, memopt_region_recompute(l.region, b.stream));
-            SAYS("is 'value' of 24000 bytes in recompute, but was 'hidden' of 24000 bytes");
+            FAILS_SAYING(MEMOPT_MISMATCH,
+                         "is 'value' of 24000 bytes in recompute, but was 'hidden' of 24000 bytes",
+                         memopt_region_recompute(l.region, b.stream));
             l.other_name = NULL;
             OK(memopt_region_recompute(l.region, b.stream));
             layer_close(&l);
@@ -217,9 +217,8 @@ TEST(test_forward_on_another_stream)
         for (uint64_t seed = 0; seed < 100; seed++) {
             bench b;
             layer l, second;
-            memopt_stream other;
             bench_open(&b, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed);
-            OK(memopt_stream_create(b.device, &other));
+            memopt_stream other = stream_on(b.device);
             layer_open(&l, &b, "block", 0, modes[m], NULL, WORDS);
             layer_open(&second, &b, "memory", 0, 0, NULL, WORDS);
             OK(memopt_fill(b.device, (void *)(uintptr_t)second.in, 0x17, WORDS * 8, b.stream));

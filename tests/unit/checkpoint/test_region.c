@@ -64,14 +64,12 @@ TEST(test_kept_leases_on_two_streams)
     for (uint64_t seed = 0; seed < 50; seed++) {
         bench b;
         layer l;
-        memopt_stream other;
-        memopt_event *event;
         void *result, *next;
         uint64_t host = 0;
         bench_open(&b, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed);
         layer_open(&l, &b, "block", MEMOPT_REGION_KEEP, MEMOPT_CHECK_NONE, NULL, WORDS);
-        OK(memopt_stream_create(b.device, &other));
-        OK(memopt_event_create(b.device, 0, &event));
+        memopt_stream other = stream_on(b.device);
+        memopt_event *event = event_on(b.device);
         OK(memopt_allocator_alloc(b.allocator, 64, MEMOPT_TAG_OTHER, other, &result));
         OK(memopt_region_forward(l.region, b.stream));
         OK(memopt_event_record(event, b.stream));
@@ -353,17 +351,16 @@ TEST(test_leases_must_agree)
     for (int ignore = 0; ignore < 2; ignore++) { /* also if the callback goes on */
         l.ignore_status = ignore;
         l.other_words = WORDS + 1;
-        FAILS(MEMOPT_MISMATCH, memopt_region_recompute(l.region, b.stream));
-        SAYS("'ffn.3'");
+        FAILS_SAYING(MEMOPT_MISMATCH, "'ffn.3'", memopt_region_recompute(l.region, b.stream));
         SAYS("lease 0 is 24008 bytes in recompute, but was 24000 bytes");
         l.other_words = 0;
         l.extra_lease = 1;
-        FAILS(MEMOPT_MISMATCH, memopt_region_recompute(l.region, b.stream));
-        SAYS("lease 1 of 64 bytes");
+        FAILS_SAYING(MEMOPT_MISMATCH, "lease 1 of 64 bytes",
+                     memopt_region_recompute(l.region, b.stream));
         l.extra_lease = 0;
         l.no_lease = 1;
-        FAILS(MEMOPT_MISMATCH, memopt_region_recompute(l.region, b.stream));
-        SAYS("lease 0 of 24000 bytes is missing");
+        FAILS_SAYING(MEMOPT_MISMATCH, "lease 0 of 24000 bytes is missing",
+                     memopt_region_recompute(l.region, b.stream));
         l.no_lease = 0;
         assert_int_equal(active_bytes(&b), 0);
     }

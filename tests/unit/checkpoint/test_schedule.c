@@ -180,7 +180,7 @@ static memopt_status make(const chain *c, uint64_t budget, uint32_t slots, memop
     return memopt_schedule_create(c->stages, c->count, &options, out);
 }
 
-static memopt_schedule_info info_of(const memopt_schedule *s)
+static memopt_schedule_info schedule_info(const memopt_schedule *s)
 {
     memopt_schedule_info info = {.struct_size = sizeof info};
     OK(memopt_schedule_get_info(s, &info));
@@ -190,7 +190,7 @@ static memopt_schedule_info info_of(const memopt_schedule *s)
 /* Runs all steps: they are possible, do all the work, and cost what is told. */
 static memopt_schedule_info replay(const chain *c, memopt_schedule *s)
 {
-    memopt_schedule_info info = info_of(s);
+    memopt_schedule_info info = schedule_info(s);
     memopt_schedule_step step = {.struct_size = sizeof step};
     machine m = new_machine(c);
     uint64_t steps = 0, peak = held(&m), forwards = 0;
@@ -214,7 +214,7 @@ static uint64_t floor_of(const chain *c)
 {
     memopt_schedule *s = NULL;
     OK(make(c, 0, 0, &s));
-    uint64_t floor = info_of(s).minimum_budget;
+    uint64_t floor = schedule_info(s).minimum_budget;
     memopt_schedule_destroy(s);
     return floor;
 }
@@ -354,7 +354,7 @@ TEST(test_longest_chain)
     options.budget = count * 100;
     memopt_schedule *s = NULL;
     OK(memopt_schedule_create(stages, count, &options, &s));
-    assert_true(info_of(s).peak_bytes <= count * 100);
-    assert_true(info_of(s).recomputed > 0);
+    assert_true(schedule_info(s).peak_bytes <= count * 100);
+    assert_true(schedule_info(s).recomputed > 0);
     memopt_schedule_destroy(s);
 }

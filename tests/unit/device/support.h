@@ -12,13 +12,6 @@ static inline memopt_device *open_cpu(uint64_t capacity, uint32_t order, uint64_
     return bench_open_cpu(&wanted);
 }
 
-static inline memopt_memory_info info_of(memopt_device *device)
-{
-    memopt_memory_info info = {.struct_size = sizeof info};
-    OK(memopt_device_get_memory_info(device, &info));
-    return info;
-}
-
 /* Mapped and accessible memory at new addresses. */
 typedef struct mapped {
     char *address;

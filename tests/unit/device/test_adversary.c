@@ -297,8 +297,7 @@ TEST(use_of_free_memory_is_caught)
     mo_note_alloc(r.device, r.x, BYTES, r.a);
     mo_note_free(r.device, r.x, BYTES, r.a);
     OK(memopt_fill(r.device, r.x + BYTES - 1, 1, 1, r.a));
-    FAILS(MEMOPT_DEVICE_FAULT, memopt_stream_sync(r.device, r.a));
-    SAYS("fill of 1 bytes");
+    FAILS_SAYING(MEMOPT_DEVICE_FAULT, "fill of 1 bytes", memopt_stream_sync(r.device, r.a));
     SAYS("memory that is free");
     OK(memopt_stream_sync(r.device, r.a)); /* told once */
     OK(memopt_fill(r.device, r.x + BYTES, 1, 1, r.a));
@@ -341,8 +340,8 @@ TEST(work_on_unmapped_memory_is_left_out)
         OK(memopt_copy(r.device, r.result, other.address, BYTES, r.a));
         OK(memopt_fill(r.device, r.x, 5, BYTES, r.a));
         OK(mo_vm_unmap(r.device, other.address, GRANULE));
-        FAILS(MEMOPT_DEVICE_FAULT, memopt_stream_sync(r.device, r.a));
-        SAYS("nothing was mapped there");
+        FAILS_SAYING(MEMOPT_DEVICE_FAULT, "nothing was mapped there",
+                     memopt_stream_sync(r.device, r.a));
         assert_true(all_bytes(r.x, 5, BYTES)); /* later work runs */
         OK(mo_vm_map(r.device, other.address, GRANULE, other.handle));
         OK(mo_vm_set_access(r.device, other.address, GRANULE));

@@ -29,8 +29,8 @@ TEST(names_and_properties)
     memopt_device_properties p = {.struct_size = sizeof p};
     OK(memopt_device_count(backend, &count));
     assert_int_equal(count, 2);
-    FAILS(MEMOPT_NOT_FOUND, memopt_device_open(is_cuda() ? "cuda:2" : "hip:2", NULL, &device));
-    SAYS("2 devices");
+    FAILS_SAYING(MEMOPT_NOT_FOUND, "2 devices",
+                 memopt_device_open(is_cuda() ? "cuda:2" : "hip:2", NULL, &device));
     device = open_gpu(second);
     OK(memopt_device_get_properties(device, &p));
     assert_string_equal(p.backend, backend);
@@ -51,8 +51,8 @@ TEST(memory)
     void *a = NULL, *none = (void *)1;
     OK(mo_mem_alloc(device, MIB, &a));
     assert_int_equal((uintptr_t)a % 512, 0);
-    FAILS(MEMOPT_OUT_OF_DEVICE_MEMORY, mo_mem_alloc(device, 256 * MIB, &none));
-    SAYS("256.00 MiB asked");
+    FAILS_SAYING(MEMOPT_OUT_OF_DEVICE_MEMORY, "256.00 MiB asked",
+                 mo_mem_alloc(device, 256 * MIB, &none));
     SAYS("of 64.00 MiB");
     assert_true(none == (void *)1);
     REFUSED(mo_mem_free(other, a, MIB));
@@ -87,11 +87,10 @@ TEST(virtual_memory_of_another_device)
 TEST(not_ready_is_no_error)
 {
     memopt_device *device = open_gpu(backend);
-    memopt_stream stream;
     memopt_event *done, *timed;
     double seconds = -1;
     void *memory = NULL;
-    OK(memopt_stream_create(device, &stream));
+    memopt_stream stream = stream_on(device);
     OK(memopt_event_create(device, 0, &done));
     OK(memopt_event_create(device, 1, &timed));
     OK(memopt_event_query(done)); /* never recorded */

@@ -213,8 +213,7 @@ MODE_TEST(real, wrong_source)
     uint64_t bytes = 7;
     int64_t blocks = mo_memory_live_blocks();
     OK(mo_gpu_find_recipe(gpu, &recipe));
-    FAILS(MEMOPT_UNSUPPORTED, mo_gpu_compile(gpu, &recipe, "f", &binary, &bytes));
-    SAYS("sm_90");
+    FAILS_SAYING(MEMOPT_UNSUPPORTED, "sm_90", mo_gpu_compile(gpu, &recipe, "f", &binary, &bytes));
     SAYS("NVRTC_ERROR_COMPILATION (6)");
     SAYS("memopt.cu(2): error");
     SAYS("wrong_name");
@@ -303,8 +302,8 @@ MODE_TEST(choice, best_compiler)
     chosen(80, 11040, "nvrtc13/libnvrtc.so.13", "--gpu-architecture=sm_80"); /* both are newer */
     made_device made;
     mo_gpu_recipe recipe;
-    FAILS(MEMOPT_UNSUPPORTED, mo_gpu_find_recipe(make_device(&made, 35, 13000, NULL), &recipe));
-    SAYS("compiles for sm_75 and newer, not for sm_35");
+    FAILS_SAYING(MEMOPT_UNSUPPORTED, "compiles for sm_75 and newer, not for sm_35",
+                 mo_gpu_find_recipe(make_device(&made, 35, 13000, NULL), &recipe));
     SAYS("compiles for sm_50 and newer, not for sm_35");
 }
 
@@ -327,8 +326,10 @@ MODE_TEST(choice, named_compiler)
     chosen(70, 13000, "nvrtc12/libnvrtc.so.12", "--gpu-architecture=sm_70");
     setenv("MEMOPT_NVRTC", "/nowhere/libnvrtc.so.12", 1);
     make_device(&made, 90, 13000, NULL);
-    FAILS(MEMOPT_UNSUPPORTED, mo_gpu_find_recipe(&made.gpu, &recipe));
-    SAYS("MEMOPT_NVRTC is \"/nowhere/libnvrtc.so.12\"; /nowhere/libnvrtc.so.12: cannot open");
+    FAILS_SAYING(
+        MEMOPT_UNSUPPORTED,
+        "MEMOPT_NVRTC is \"/nowhere/libnvrtc.so.12\"; /nowhere/libnvrtc.so.12: cannot open",
+        mo_gpu_find_recipe(&made.gpu, &recipe));
     assert_non_null(mkdtemp(wrong));
     setenv("MEMOPT_NVRTC", wrong, 1);
     FAILS(MEMOPT_UNSUPPORTED, mo_gpu_find_recipe(&made.gpu, &recipe));
@@ -406,8 +407,7 @@ static void fail_with(const char *fault, memopt_status status, const char *says,
     memopt_device *device = open_device("cuda:0");
     int64_t blocks = mo_memory_live_blocks();
     assert_int_equal(setenv("MEMOPT_SIM_NVRTC_FAIL", fault, 1), 0);
-    FAILS(status, launch(device));
-    SAYS(says);
+    FAILS_SAYING(status, says, launch(device));
     snprintf(first, sizeof first, "%s", memopt_last_error());
     assert_int_equal(mo_memory_live_blocks(), blocks);
     assert_int_equal(compiler_says("cuda", "memopt_sim_rtc_programs"), 0);
@@ -480,8 +480,8 @@ MODE_TEST(faults, first_error)
     uint64_t bytes = 0;
     make_device(&made, 70, 0, "int good;\nint bad = first_name;\nint worse = other_name;\n");
     OK(mo_gpu_find_recipe(&made.gpu, &recipe));
-    FAILS(MEMOPT_UNSUPPORTED, mo_gpu_compile(&made.gpu, &recipe, "mo_cast", &binary, &bytes));
-    SAYS("memopt.cu:2:");
+    FAILS_SAYING(MEMOPT_UNSUPPORTED,
+                 "memopt.cu:2:", mo_gpu_compile(&made.gpu, &recipe, "mo_cast", &binary, &bytes));
     SAYS("first_name");
     assert_null(strstr(memopt_last_error(), "other_name"));
     assert_null(strstr(memopt_last_error(), "warning"));
@@ -551,8 +551,7 @@ MODE_TEST(hip, hip_device)
 MODE_TEST(hip_unknown, hip_unknown)
 {
     memopt_device *device = open_device("hip:0");
-    FAILS(MEMOPT_UNSUPPORTED, launch(device));
-    SAYS("no kernels for gfx1999");
+    FAILS_SAYING(MEMOPT_UNSUPPORTED, "no kernels for gfx1999", launch(device));
     SAYS("HIPRTC_ERROR_COMPILATION (6)");
     SAYS("invalid target ID 'gfx1999'");
     OK(memopt_device_close(device));

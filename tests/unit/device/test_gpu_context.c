@@ -347,7 +347,6 @@ TEST(captures_of_the_program_survive)
     int32_t capturing = 0;
     float values[4] = {1, 2, 3, 4};
     uint16_t bits[4] = {0, 0, 0, 0};
-    memopt_event *event = NULL;
     find(&begin, is_cuda() ? "cuStreamBeginCapture_v2" : "hipStreamBeginCapture");
     find(&end, is_cuda() ? "cuStreamEndCapture" : "hipStreamEndCapture");
     find(&instantiate, is_cuda() ? "cuGraphInstantiateWithFlags" : "hipGraphInstantiateWithFlags");
@@ -359,7 +358,7 @@ TEST(captures_of_the_program_survive)
     assert_int_equal(make_stream(&captured, 1), 0);
     memopt_stream stream = (memopt_stream)captured;
     OK(memopt_device_open(own_name, NULL, &device));
-    OK(memopt_event_create(device, 0, &event));
+    memopt_event *event = event_on(device);
     OK(mo_mem_alloc(device, 4096, &memory));
     OK(memopt_copy(device, memory, values, sizeof values, NULL));
     OK(memopt_stream_sync(device, NULL));
@@ -459,12 +458,11 @@ TEST(large_grids_are_split)
 
 TEST(a_lost_device_keeps_what_is_current)
 {
-    memopt_stream stream = NULL;
     void *memory = NULL;
     expected = 0;
     make_current(0);
     OK(memopt_device_open(own_name, NULL, &device));
-    OK(memopt_stream_create(device, &stream));
+    memopt_stream stream = stream_on(device);
     OK(mo_mem_alloc(device, MIB, &memory));
     sim->lose(719);
     FAILS(MEMOPT_DEVICE_LOST, memopt_stream_sync(device, stream));

@@ -42,12 +42,10 @@ static void refused_as(memopt_status status, const char *backend, const char *wo
     contains(info.tried, backend[0] == 'c' ? "libcuda.so.1" : "libamdhip64.so");
     contains(info.problem, word);
     contains(info.missing, missing);
-    FAILS(status, memopt_device_count(backend, &count));
-    SAYS(info.problem);
+    FAILS_SAYING(status, info.problem, memopt_device_count(backend, &count));
     SAYS(missing);
     assert_int_equal(count, -7);
-    FAILS(status, memopt_device_open(name, NULL, &device));
-    SAYS(info.problem);
+    FAILS_SAYING(status, info.problem, memopt_device_open(name, NULL, &device));
     assert_true(device == (memopt_device *)1);
     assert_int_equal(mo_memory_live_blocks(), blocks);
 }
@@ -82,8 +80,8 @@ TEST(starts_once)
         OK(memopt_device_count("cuda", &count));
         return;
     }
-    FAILS(MEMOPT_DRIVER_ERROR, memopt_device_count("cuda", &count));
-    SAYS("CUDA_ERROR_UNKNOWN (999)");
+    FAILS_SAYING(MEMOPT_DRIVER_ERROR, "CUDA_ERROR_UNKNOWN (999)",
+                 memopt_device_count("cuda", &count));
 }
 
 /* The same: the program's own drivers are used, and no second ones are loaded beside them. */
@@ -164,8 +162,7 @@ static void works_with_an_old_driver(const char *backend, const char *isa, const
     OK(memopt_device_get_properties(device, &p));
     assert_string_equal(p.isa, isa);
     assert_int_equal(p.warp_size, strcmp(backend, "hip") == 0 ? 64 : 32);
-    memopt_stream stream;
-    OK(memopt_stream_create(device, &stream));
+    memopt_stream stream = stream_on(device);
     OK(memopt_stream_host_callback(device, stream, call_once, &called));
     assert_int_equal(called, 0);
     OK(memopt_stream_sync(device, stream));
@@ -205,8 +202,7 @@ TEST(no_card)
         OK(info.status);
         assert_int_equal(info.device_count, 0);
         contains(info.problem, why);
-        FAILS(MEMOPT_NOT_FOUND, memopt_device_open("hip:0", NULL, &device));
-        SAYS(info.problem);
+        FAILS_SAYING(MEMOPT_NOT_FOUND, info.problem, memopt_device_open("hip:0", NULL, &device));
         assert_null(strstr(memopt_last_error(), "install"));
     }
 }

@@ -89,8 +89,7 @@ TEST(own_memory_is_known)
     unmap(first_device, &m);
     REFUSED(ask(m.address, GRANULE));
     OK(mo_mem_free(first_device, plain, BYTES));
-    REFUSED(ask(plain, BYTES));
-    SAYS("test: thing 7");
+    REFUSED_SAYING("test: thing 7", ask(plain, BYTES));
     SAYS("freed");
 }
 
@@ -121,10 +120,8 @@ TEST(another_devices_memory_is_refused)
     mapped m = map_new(second_device, GRANULE);
     snprintf(message, sizeof message, "memory of %s", second);
     for (int i = 0; i < 2; i++) { /* a refusal is not remembered as a pass */
-        REFUSED(ask(plain, BYTES));
-        SAYS(message);
-        REFUSED(ask(m.address, GRANULE));
-        SAYS(message);
+        REFUSED_SAYING(message, ask(plain, BYTES));
+        REFUSED_SAYING(message, ask(m.address, GRANULE));
     }
     unmap(second_device, &m);
     OK(mo_mem_free(second_device, plain, BYTES));
@@ -149,9 +146,8 @@ TEST(a_capture_is_not_disturbed)
 {
     const mo_gpu_vendor *vendor = mo_gpu(first_device)->driver->vendor;
     void *plain = NULL, *graph = NULL, *saved = NULL;
-    memopt_stream stream;
     OK(mo_mem_alloc(again, BYTES, &plain));
-    OK(memopt_stream_create(first_device, &stream));
+    memopt_stream stream = stream_on(first_device);
     assert_int_equal(vendor->enter_context(mo_gpu(first_device), &saved), 0);
     assert_int_equal(begin_capture(stream, 0), 0);
     begin_counting();
@@ -220,12 +216,12 @@ static void refuse_optimizers(const things *t, void *bad)
     memopt_tensor mine = tensor((char *)t->mine + 6144, MEMOPT_DTYPE_F32);
     memopt_step_options options = MEMOPT_STEP_OPTIONS_INIT;
     uint64_t index = 99;
-    REFUSED(memopt_optimizer_add_parameter(t->optimizer, 0, &f16, NULL, NULL, &index));
-    SAYS("optimizer: parameter 1");
+    REFUSED_SAYING("optimizer: parameter 1",
+                   memopt_optimizer_add_parameter(t->optimizer, 0, &f16, NULL, NULL, &index));
     REFUSED(memopt_optimizer_add_parameter(t->optimizer, 0, &good, &f16, NULL, &index));
     assert_int_equal(index, 99);
-    REFUSED(memopt_optimizer_step(t->optimizer, &gradient, 1, NULL, NULL));
-    SAYS("optimizer step: gradient 0");
+    REFUSED_SAYING("optimizer step: gradient 0",
+                   memopt_optimizer_step(t->optimizer, &gradient, 1, NULL, NULL));
     options.out_norm = bad;
     REFUSED(memopt_optimizer_step(t->optimizer, &mine, 1, &options, NULL));
 }

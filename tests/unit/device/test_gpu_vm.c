@@ -179,8 +179,7 @@ TEST(descriptors_are_spared)
         OK(memopt_allocator_alloc(allocator, 16 * MIB, MEMOPT_TAG_OTHER, NULL, &blocks[i]));
         fill_block(device, blocks[i], i);
     }
-    FAILS(MEMOPT_UNSUPPORTED, mo_vm_create(device, 16 * MIB, &handle));
-    SAYS("each of 4 pages");
+    FAILS_SAYING(MEMOPT_UNSUPPORTED, "each of 4 pages", mo_vm_create(device, 16 * MIB, &handle));
     SAYS("may have 68; raise ulimit -n");
     int file = open("/dev/null", O_RDONLY | O_CLOEXEC);
     assert_true(file >= 0);

@@ -20,8 +20,7 @@ static memopt_device *open_lagging(uint64_t lag, memopt_stream_order order)
 
 static memopt_stream new_stream(memopt_device *device)
 {
-    memopt_stream stream;
-    OK(memopt_stream_create(device, &stream));
+    memopt_stream stream = stream_on(device);
     return stream;
 }
 
@@ -36,9 +35,8 @@ TEST(completes_when_the_host_is_ahead)
 {
     memopt_device *device = open_lagging(3, MEMOPT_STREAM_ORDER_EAGER);
     memopt_stream a = new_stream(device), b = new_stream(device);
-    memopt_event *event;
     unsigned char bytes[16] = {0};
-    OK(memopt_event_create(device, 0, &event));
+    memopt_event *event = event_on(device);
     work(device, bytes, 1, a);
     OK(memopt_event_record(event, a));
     assert_int_equal(memopt_stream_query(device, a), MEMOPT_NOT_READY);
@@ -65,9 +63,8 @@ TEST(waits_are_counted)
     memopt_device *device = open_lagging(UINT64_MAX, MEMOPT_STREAM_ORDER_EAGER);
     const mo_cpu_lag_stats *waits = &mo_cpu(device)->waits;
     memopt_stream a = new_stream(device), b = new_stream(device);
-    memopt_event *event;
     unsigned char bytes[64] = {0};
-    OK(memopt_event_create(device, 0, &event));
+    memopt_event *event = event_on(device);
     work(device, bytes, 5, a);
     OK(memopt_event_record(event, a));
     OK(memopt_stream_wait_event(device, b, event));

@@ -29,8 +29,8 @@ TEST_WITH(capacity_is_counted_at_create, open_device, close_device)
     assert_int_equal(info.total, 64 * MIB);
     for (int i = 0; i < 31; i++)
         OK(mo_vm_create(device, GRANULE, &handles[i]));
-    FAILS(MEMOPT_OUT_OF_DEVICE_MEMORY, mo_vm_create(device, 2 * GRANULE, &handles[31]));
-    SAYS("4.00 MiB asked, 2.00 MiB free of 64.00 MiB");
+    FAILS_SAYING(MEMOPT_OUT_OF_DEVICE_MEMORY, "4.00 MiB asked, 2.00 MiB free of 64.00 MiB",
+                 mo_vm_create(device, 2 * GRANULE, &handles[31]));
     void *plain;
     FAILS(MEMOPT_OUT_OF_DEVICE_MEMORY, mo_mem_alloc(device, GRANULE + 1, &plain));
     OK(mo_mem_alloc(device, GRANULE, &plain));
@@ -143,8 +143,8 @@ TEST_WITH(misuse_is_refused, open_device, close_device)
     assert_true(handle == (mo_vm_handle)1);
     REFUSED_SAYING("is mapped already", mo_vm_map(device, m.address, m.size, m.handle));
     OK(mo_vm_create(device, GRANULE, &other));
-    REFUSED(mo_vm_map(device, m.address + m.size, GRANULE, other));
-    SAYS("does not lie in one reservation");
+    REFUSED_SAYING("does not lie in one reservation",
+                   mo_vm_map(device, m.address + m.size, GRANULE, other));
     REFUSED_SAYING("the handle has 2097152", mo_vm_map(device, m.address, 2 * GRANULE, other));
     REFUSED_SAYING("not a live handle", mo_vm_map(device, m.address, GRANULE, (mo_vm_handle)&m));
     REFUSED(mo_vm_map(device, m.address + 1, GRANULE, other));

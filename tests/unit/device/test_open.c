@@ -12,8 +12,7 @@ TEST(names)
     OK(memopt_device_count("cpu", &count));
     assert_int_equal(count, 1);
     count = -1;
-    FAILS(MEMOPT_NOT_FOUND, memopt_device_count("tpu", &count));
-    SAYS("\"tpu\"");
+    FAILS_SAYING(MEMOPT_NOT_FOUND, "\"tpu\"", memopt_device_count("tpu", &count));
     SAYS("\"cuda:N\"");
     REFUSED(memopt_device_count(NULL, &count));
     REFUSED(memopt_device_count("cpu", NULL));
@@ -102,13 +101,11 @@ static void no_work(const void *args, uint64_t begin, uint64_t end)
 TEST(closing_with_live_objects)
 {
     memopt_device *device = open_cpu(8 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
-    memopt_stream stream;
-    memopt_event *event;
     void *pinned, *plain, *address;
     mo_vm_handle handle;
     char registered[100];
-    OK(memopt_stream_create(device, &stream));
-    OK(memopt_event_create(device, 0, &event));
+    memopt_stream stream = stream_on(device);
+    memopt_event *event = event_on(device);
     OK(memopt_host_alloc(device, 10, &pinned));
     OK(memopt_host_register(device, registered, sizeof registered));
     OK(mo_mem_alloc(device, 512, &plain));
@@ -191,10 +188,9 @@ static void nothing_to_call(void *user)
 
 static void each_call_refuses_a_stream(memopt_device *device, memopt_stream bad)
 {
-    memopt_event *event;
     char x[4] = {0}, y[4] = {0};
     static const mo_kernel kernel = {"test_none", 0, 1, {no_work, NULL, NULL}, NULL};
-    OK(memopt_event_create(device, 0, &event));
+    memopt_event *event = event_on(device);
     REFUSED(memopt_stream_sync(device, bad));
     REFUSED(memopt_stream_query(device, bad));
     REFUSED(memopt_stream_destroy(device, bad));
@@ -223,8 +219,7 @@ TEST(foreign_and_dead_streams)
         each_call_refuses_a_stream(device, dead);
         each_call_refuses_a_stream(device, foreign);
         each_call_refuses_a_stream(device, (memopt_stream)&not_a_stream);
-        memopt_event *event;
-        OK(memopt_event_create(other, 0, &event));
+        memopt_event *event = event_on(other);
         REFUSED_SAYING("of another device", memopt_stream_wait_event(device, NULL, event));
         OK(memopt_event_destroy(event));
         OK(memopt_stream_destroy(other, foreign));

@@ -269,8 +269,8 @@ TEST_WITH(test_options, healthy_disk, NULL)
     REFUSED_SAYING("disk_path is NULL", memopt_offloader_create(w.device, w.allocator, &o, &none));
     o = spilling(MIB, 0);
     o.overflow = MEMOPT_OVERFLOW_KEEP;
-    REFUSED(memopt_offloader_create(w.device, w.allocator, &o, &none));
-    SAYS("overflow is not spill");
+    REFUSED_SAYING("overflow is not spill",
+                   memopt_offloader_create(w.device, w.allocator, &o, &none));
     o.disk_path = NULL;
     o.disk_limit = 1;
     REFUSED(memopt_offloader_create(w.device, w.allocator, &o, &none));
@@ -278,11 +278,11 @@ TEST_WITH(test_options, healthy_disk, NULL)
     o.disk_path = "";
     REFUSED(memopt_offloader_create(w.device, w.allocator, &o, &none));
     o.disk_path = "/nowhere/to/be/found";
-    FAILS(MEMOPT_IO_ERROR, memopt_offloader_create(w.device, w.allocator, &o, &none));
-    SAYS("No such file or directory");
+    FAILS_SAYING(MEMOPT_IO_ERROR, "No such file or directory",
+                 memopt_offloader_create(w.device, w.allocator, &o, &none));
     o.disk_path = "/dev/null";
-    REFUSED(memopt_offloader_create(w.device, w.allocator, &o, &none));
-    SAYS("exists and is not a directory");
+    REFUSED_SAYING("exists and is not a directory",
+                   memopt_offloader_create(w.device, w.allocator, &o, &none));
     assert_null(none);
     world_close(&w);
 }

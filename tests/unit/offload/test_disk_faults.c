@@ -33,8 +33,8 @@ static void write_fails(int problem, const char *words, uint32_t order, uint32_t
     void *block = filled_block(&w, MIB, 4, w.s);
     OK(memopt_device_sync(w.device));
     for (int again = 0; again < 2; again++) {
-        FAILS(MEMOPT_IO_ERROR, memopt_offloader_pack(w.offloader, block, MIB, w.s, &none));
-        SAYS("writing 1.00 MiB to the disk tier");
+        FAILS_SAYING(MEMOPT_IO_ERROR, "writing 1.00 MiB to the disk tier",
+                     memopt_offloader_pack(w.offloader, block, MIB, w.s, &none));
         SAYS(words);
         SAYS("the value stays where it was");
         assert_int_equal(none, 0);
@@ -114,8 +114,8 @@ static void read_fails(int problem, memopt_status wanted, const char *words, int
     disk_problem = problem;
     if (prefetch)
         OK(memopt_offloader_prefetch(w.offloader, tickets[0]));
-    FAILS(wanted, memopt_offloader_unpack(w.offloader, tickets[0], w.s, &data));
-    SAYS("reading 1.00 MiB from the disk tier");
+    FAILS_SAYING(wanted, "reading 1.00 MiB from the disk tier",
+                 memopt_offloader_unpack(w.offloader, tickets[0], w.s, &data));
     SAYS(words);
     assert_null(data);
     OK(memopt_device_sync(w.device));
@@ -189,8 +189,8 @@ TEST_WITH(test_damage_is_noticed, healthy_disk, NULL)
             assert_int_equal(byte, 1);
             byte ^= 0x40;
             assert_int_equal(pwrite(file, &byte, 1, place), 1);
-            FAILS(MEMOPT_CORRUPT, memopt_offloader_unpack(w.offloader, first, w.s, &data));
-            SAYS("the bytes are not the ones that were written");
+            FAILS_SAYING(MEMOPT_CORRUPT, "the bytes are not the ones that were written",
+                         memopt_offloader_unpack(w.offloader, first, w.s, &data));
             byte ^= 0x40;
             assert_int_equal(pwrite(file, &byte, 1, place), 1);
             assert_true(is_value(&w, first, 1, bytes));
@@ -253,8 +253,8 @@ TEST_WITH(test_file_size_limit, healthy_disk, NULL)
         for (int i = 0; i < 3; i++)
             tickets[i] = packed(&w, MIB, i + 1, NULL);
         void *block = filled_block(&w, MIB, 4, NULL);
-        FAILS(MEMOPT_IO_ERROR, memopt_offloader_pack(w.offloader, block, MIB, NULL, &none));
-        SAYS("File too large");
+        FAILS_SAYING(MEMOPT_IO_ERROR, "File too large",
+                     memopt_offloader_pack(w.offloader, block, MIB, NULL, &none));
         assert_int_equal(sigpending(&pending), 0);
         assert_int_equal(sigismember(&pending, SIGXFSZ), blocked);
         assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);

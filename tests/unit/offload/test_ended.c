@@ -19,9 +19,8 @@ static void check_bytes(world *w, const void *block, int value, memopt_stream st
 /* `how`: 0 destroys the stream, 1 is a stream of the program's that it says goodbye to. */
 static memopt_ticket pack_and_end(world *w, int value, int how)
 {
-    memopt_stream stream = NULL;
     memopt_ticket ticket = 0;
-    OK(memopt_stream_create(w->device, &stream));
+    memopt_stream stream = stream_on(w->device);
     OK(memopt_offloader_pack(w->offloader, filled_block(w, BYTES, value, stream), BYTES, stream,
                              &ticket));
     if (how == 1)
@@ -68,11 +67,10 @@ TEST(memory_brought_for_a_stream_that_ends)
 {
     FOR_SEEDS (seed, 20) {
         world w;
-        memopt_stream stream = NULL;
         void *back = NULL;
         world_open(&w, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 64 * MIB, NULL);
         memopt_ticket ticket = pack_and_end(&w, 5, 0), forced = pack_and_end(&w, 6, 0);
-        OK(memopt_stream_create(w.device, &stream));
+        memopt_stream stream = stream_on(w.device);
         OK(memopt_offloader_unpack(w.offloader, ticket, stream, &back));
         OK(memopt_offloader_unpack(w.offloader, forced, stream, &back));
         OK(memopt_stream_destroy(w.device, stream));

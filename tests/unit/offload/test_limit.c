@@ -53,8 +53,8 @@ TEST(test_fail_on_overflow)
     open_with(&w, MIB, MEMOPT_OVERFLOW_FAIL);
     memopt_ticket first = packed(&w, MIB, 1, w.s);
     void *block = filled_block(&w, 4096, 2, w.s);
-    FAILS(MEMOPT_LIMIT_REACHED, memopt_offloader_pack(w.offloader, block, 4096, w.s, &ticket));
-    SAYS("4.00 KiB to pack");
+    FAILS_SAYING(MEMOPT_LIMIT_REACHED, "4.00 KiB to pack",
+                 memopt_offloader_pack(w.offloader, block, 4096, w.s, &ticket));
     SAYS("1.00 MiB of the host limit of 1.00 MiB");
     assert_int_equal(ticket, 0);
     assert_int_equal(stats_of(&w).packs, 1);

@@ -216,10 +216,9 @@ static int joined_slab_kept_until_read(world *w)
 static int kept_value_written_before_reuse(world *w)
 {
     memopt_ticket ticket = 0;
-    memopt_event *event = NULL;
     void *block = device_block(w, BYTES, w->t);
     w->offloader->options.min_bytes = BYTES + 1;
-    OK(memopt_event_create(w->device, 0, &event));
+    memopt_event *event = event_on(w->device);
     OK(memopt_event_record(event, w->t));
     OK(memopt_stream_wait_event(w->device, w->s, event));
     OK(memopt_fill(w->device, block, A, BYTES, w->s));

@@ -24,8 +24,8 @@ TEST(test_round_trip)
                 OK(memopt_offloader_unpack(w.offloader, tickets[i], s, &again));
                 assert_ptr_equal(data, again);
                 OK(memopt_offloader_release(w.offloader, tickets[i], s));
-                FAILS(MEMOPT_NOT_FOUND, memopt_offloader_release(w.offloader, tickets[i], s));
-                SAYS("released before");
+                FAILS_SAYING(MEMOPT_NOT_FOUND, "released before",
+                             memopt_offloader_release(w.offloader, tickets[i], s));
             }
             memopt_offloader_stats stats = stats_of(&w);
             assert_int_equal(stats.packs, 9);
@@ -80,8 +80,8 @@ TEST(test_unpack_into)
         world_open(&w, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 16 * MIB, NULL);
         void *mine = filled_block(&w, 20000, 9, w.t);
         memopt_ticket ticket = packed(&w, 12345, 3, w.s);
-        REFUSED(memopt_offloader_unpack_into(w.offloader, ticket, mine, 12344, w.t));
-        SAYS("12345");
+        REFUSED_SAYING("12345",
+                       memopt_offloader_unpack_into(w.offloader, ticket, mine, 12344, w.t));
         OK(memopt_offloader_unpack_into(w.offloader, ticket, mine, 20000, w.t));
         assert_true(holds(&w, mine, 3, 12345, w.t));
         assert_true(holds(&w, (char *)mine + 12345, 9, 20000 - 12345, w.t));
@@ -270,13 +270,13 @@ TEST(test_release_many)
     assert_int_equal(released, 2);
     assert_int_equal(stats_of(&w).tickets, 4);
     memopt_ticket mixed[4] = {tickets[2], tickets[3], tickets[0], tickets[4]};
-    FAILS(MEMOPT_NOT_FOUND, memopt_offloader_release_many(w.offloader, mixed, 4, w.s, &released));
-    SAYS("released before");
+    FAILS_SAYING(MEMOPT_NOT_FOUND, "released before",
+                 memopt_offloader_release_many(w.offloader, mixed, 4, w.s, &released));
     assert_int_equal(released, 2);
     OK(memopt_offloader_unpack(w.offloader, tickets[4], w.s, &data));
     assert_true(holds(&w, data, 5, 4096, w.s));
-    REFUSED(memopt_offloader_release_many(w.offloader, NULL, 1, w.s, &released));
-    SAYS("tickets is NULL");
+    REFUSED_SAYING("tickets is NULL",
+                   memopt_offloader_release_many(w.offloader, NULL, 1, w.s, &released));
     REFUSED(memopt_offloader_release_many(NULL, tickets, 1, w.s, &released));
     REFUSED(memopt_offloader_release_many(w.offloader, tickets, 1, w.s, NULL));
     assert_int_equal(released, 2);
@@ -336,8 +336,8 @@ TEST(test_bad_input)
     REFUSED(memopt_offloader_pack(w.offloader, block, 10, w.s, NULL));
     REFUSED(memopt_offloader_pack(w.offloader, block, 0, w.s, &ticket));
     REFUSED(memopt_offloader_pack(w.offloader, block, 1025, w.s, &ticket));
-    REFUSED(memopt_offloader_pack(w.offloader, block + 512, 8, w.s, &ticket));
-    SAYS("512 bytes inside");
+    REFUSED_SAYING("512 bytes inside",
+                   memopt_offloader_pack(w.offloader, block + 512, 8, w.s, &ticket));
     REFUSED(memopt_offloader_pack(w.offloader, host, 10, w.s, &ticket));
     REFUSED(memopt_offloader_pack_borrowed(w.offloader, block, 0, w.s, &ticket, &kept));
     REFUSED(memopt_offloader_pack_borrowed(w.offloader, NULL, 8, w.s, &ticket, &kept));
@@ -366,8 +366,8 @@ TEST(test_bad_input)
     REFUSED(memopt_offloader_unpack_into(NULL, ticket, host, 64, w.s));
     REFUSED(memopt_offloader_unpack_into(w.offloader, ticket, NULL, 1000, w.s));
     REFUSED(memopt_offloader_prefetch_into(w.offloader, ticket, NULL, 1000, w.s));
-    REFUSED(memopt_offloader_prefetch_into(w.offloader, ticket, host, 1, w.s));
-    SAYS("offloader_prefetch_into: bytes is too small");
+    REFUSED_SAYING("offloader_prefetch_into: bytes is too small",
+                   memopt_offloader_prefetch_into(w.offloader, ticket, host, 1, w.s));
     FAILS(MEMOPT_NOT_FOUND, memopt_offloader_prefetch_into(w.offloader, 999, host, 1000, w.s));
     FAILS(MEMOPT_NOT_FOUND, memopt_offloader_wait_unpacked(w.offloader, 999, w.s));
     REFUSED(memopt_offloader_wait_unpacked(NULL, ticket, w.s));

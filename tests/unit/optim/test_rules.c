@@ -47,8 +47,7 @@ static const kind kinds[] = {
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
-/* --- the rules in double -----------------------------------------------------------------------
- */
+/* --- the rules in double ---------------------------------------------------------------------- */
 
 typedef struct reference {
     double p, m, v, slow;
@@ -311,8 +310,7 @@ TEST(untouched_rows_stay_zero)
     }
 }
 
-/* --- training ----------------------------------------------------------------------------------
- */
+/* --- training --------------------------------------------------------------------------------- */
 
 enum { IN = 64, OUT = 32, ROWS = 96 };
 
@@ -378,8 +376,7 @@ TEST(losses)
     }
 }
 
-/* --- what a step does beside the update ---------------------------------------------------------
- */
+/* --- what a step does beside the update ------------------------------------------------------- */
 
 typedef struct setup {
     world w;

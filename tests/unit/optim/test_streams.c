@@ -29,10 +29,9 @@ static memopt_status failing_sync(memopt_device *device, memopt_stream stream)
 static void end_stream_first(int fails)
 {
     world w = open_world(MEMOPT_STREAM_ORDER_ADVERSARIAL, 1);
-    memopt_stream other;
     memopt_tensor t = {NULL, 5000, MEMOPT_DTYPE_F32};
     uint64_t index;
-    OK(memopt_stream_create(w.device, &other));
+    memopt_stream other = stream_on(w.device);
     real = w.device->ops;
     ops = *real;
     ops.event_record = event_record;
