@@ -146,6 +146,13 @@ static inline void layer_close(layer *l)
     OK(memopt_allocator_free(l->b->allocator, l->out));
 }
 
+/* The bench too. */
+static inline void layer_end(layer *l)
+{
+    layer_close(l);
+    bench_close(l->b);
+}
+
 /* The words of the last run's lease, read in stream order. */
 static inline uint64_t *layer_saved(layer *l)
 {

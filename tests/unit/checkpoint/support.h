@@ -11,18 +11,17 @@ typedef struct bench {
     memopt_stream stream;
 } bench;
 
-static inline void bench_open(bench *b, uint32_t order, uint64_t seed)
+static inline bench open_bench(uint32_t order, uint64_t seed)
 {
-    bench_device wanted = {order, seed, 64 * MIB, 2};
-    memset(b, 0, sizeof *b);
-    bench_open_device(&wanted, &b->device, &b->allocator);
-    OK(memopt_stream_create(b->device, &b->stream));
+    bench b;
+    bench_open_device(&(bench_device){order, seed, 64 * MIB, 2}, &b.device, &b.allocator);
+    b.stream = stream_on(b.device);
+    return b;
 }
 
 static inline void bench_close(bench *b)
 {
     OK(memopt_device_sync(b->device));
-    OK(memopt_stream_destroy(b->device, b->stream));
     bench_close_device(b->device, b->allocator);
 }
 

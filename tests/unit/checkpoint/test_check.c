@@ -9,11 +9,10 @@ TEST(test_equal_runs_pass)
 {
     for (int m = 0; m < 2; m++) {
         for (uint64_t seed = 0; seed < 30; seed++) {
-            bench b;
             layer l;
             random_state random = {seed};
             uint64_t checked = 0;
-            bench_open(&b, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed);
+            bench b = open_bench(MEMOPT_STREAM_ORDER_ADVERSARIAL, seed);
             layer_open(&l, &b, "block", 0, modes[m], &random, WORDS + seed);
             for (int step = 0; step < 3; step++) {
                 OK(memopt_region_forward(l.region, step == 1 ? NULL : b.stream));
@@ -25,8 +24,7 @@ TEST(test_equal_runs_pass)
                 l.words -= 700; /* sizes may change from step to step */
             }
             assert_int_equal(region_stats(l.region).checked_bytes, checked);
-            layer_close(&l);
-            bench_close(&b);
+            layer_end(&l);
         }
     }
 }
@@ -35,10 +33,9 @@ TEST(test_equal_runs_pass)
 TEST(test_wrong_random_state)
 {
     for (int m = 0; m < 2; m++) {
-        bench b;
         layer l;
         random_state random = {3};
-        bench_open(&b, MEMOPT_STREAM_ORDER_ADVERSARIAL, 1);
+        bench b = open_bench(MEMOPT_STREAM_ORDER_ADVERSARIAL, 1);
         layer_open(&l, &b, "dropout.7", 0, modes[m], &random, WORDS);
         OK(memopt_region_forward(l.region, b.stream));
         l.draw_more = 1;
@@ -49,8 +46,7 @@ TEST(test_wrong_random_state)
         l.draw_more = 0;
         OK(memopt_region_recompute(l.region, b.stream));
         OK(memopt_region_release(l.region));
-        layer_close(&l);
-        bench_close(&b);
+        layer_end(&l);
     }
 }
 
@@ -60,10 +56,9 @@ TEST(test_place_is_named)
     const uint64_t places[] = {0, 1, 4095, 4096, 12345, WORDS * 8 - 1};
     for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
         for (int m = 0; m < 2; m++) {
-            bench b;
             layer l;
             char text[96];
-            bench_open(&b, MEMOPT_STREAM_ORDER_ADVERSARIAL, i);
+            bench b = open_bench(MEMOPT_STREAM_ORDER_ADVERSARIAL, i);
             layer_open(&l, &b, "attention", 0, modes[m], NULL, WORDS);
             OK(memopt_region_forward(l.region, b.stream));
             OK(memopt_region_recompute(l.region, b.stream));
@@ -89,8 +84,7 @@ TEST(test_place_is_named)
             SAYS(text);
             l.drift = 0;
             OK(memopt_region_recompute(l.region, b.stream));
-            layer_close(&l);
-            bench_close(&b);
+            layer_end(&l);
         }
     }
 }
@@ -99,9 +93,8 @@ TEST(test_declarations_must_agree)
 {
     for (int m = 0; m < 2; m++) {
         for (int ignore = 0; ignore < 2; ignore++) {
-            bench b;
             layer l;
-            bench_open(&b, MEMOPT_STREAM_ORDER_EAGER, 0);
+            bench b = open_bench(MEMOPT_STREAM_ORDER_EAGER, 0);
             layer_open(&l, &b, "block", 0, modes[m], NULL, WORDS);
             OK(memopt_region_forward(l.region, b.stream));
             l.ignore_status = ignore;
@@ -119,8 +112,7 @@ TEST(test_declarations_must_agree)
                          memopt_region_recompute(l.region, b.stream));
             l.other_name = NULL;
             OK(memopt_region_recompute(l.region, b.stream));
-            layer_close(&l);
-            bench_close(&b);
+            layer_end(&l);
         }
     }
 }
@@ -128,17 +120,15 @@ TEST(test_declarations_must_agree)
 /* Without a check mode a declaration is looked at and forgotten. */
 TEST(test_no_check_costs_nothing)
 {
-    bench b;
     layer l;
-    bench_open(&b, MEMOPT_STREAM_ORDER_EAGER, 0);
+    bench b = open_bench(MEMOPT_STREAM_ORDER_EAGER, 0);
     layer_open(&l, &b, "block", 0, MEMOPT_CHECK_NONE, NULL, WORDS);
     OK(memopt_region_forward(l.region, b.stream));
     assert_int_equal(active_bytes(&b), 0);
     l.drift = 1;
     OK(memopt_region_recompute(l.region, b.stream));
     assert_int_equal(region_stats(l.region).checked_bytes, 0);
-    layer_close(&l);
-    bench_close(&b);
+    layer_end(&l);
 }
 
 static memopt_status declare_bad(void *user, memopt_region *region, memopt_region_pass pass,
@@ -159,8 +149,7 @@ static memopt_status declare_bad(void *user, memopt_region *region, memopt_regio
 
 TEST(test_bad_tensors)
 {
-    bench b;
-    bench_open(&b, MEMOPT_STREAM_ORDER_EAGER, 0);
+    bench b = open_bench(MEMOPT_STREAM_ORDER_EAGER, 0);
     for (uint32_t check = 0; check <= MEMOPT_CHECK_EXACT; check++) {
         memopt_region *region;
         memopt_region_callbacks callbacks = {sizeof callbacks, declare_bad, NULL, NULL, NULL};
@@ -192,9 +181,8 @@ TEST(test_values_count_as_declared)
 {
     for (int m = 0; m < 2; m++) {
         for (uint64_t seed = 0; seed < 30; seed++) {
-            bench b;
             layer l;
-            bench_open(&b, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed);
+            bench b = open_bench(MEMOPT_STREAM_ORDER_ADVERSARIAL, seed);
             layer_open(&l, &b, "block", 0, modes[m], NULL, WORDS);
             OK(memopt_region_destroy(l.region));
             memopt_region_callbacks callbacks = {sizeof callbacks, overwrite_after, NULL, NULL, &l};
@@ -203,8 +191,7 @@ TEST(test_values_count_as_declared)
             OK(memopt_region_create(b.device, b.allocator, &callbacks, &options, &l.region));
             OK(memopt_region_forward(l.region, b.stream));
             OK(memopt_region_recompute(l.region, b.stream));
-            layer_close(&l);
-            bench_close(&b);
+            layer_end(&l);
         }
     }
 }
@@ -215,9 +202,8 @@ TEST(test_forward_on_another_stream)
 {
     for (int m = 0; m < 2; m++) {
         for (uint64_t seed = 0; seed < 100; seed++) {
-            bench b;
             layer l, second;
-            bench_open(&b, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed);
+            bench b = open_bench(MEMOPT_STREAM_ORDER_ADVERSARIAL, seed);
             memopt_stream other = stream_on(b.device);
             layer_open(&l, &b, "block", 0, modes[m], NULL, WORDS);
             layer_open(&second, &b, "memory", 0, 0, NULL, WORDS);
@@ -238,7 +224,6 @@ TEST(test_forward_on_another_stream)
             OK(memopt_device_sync(b.device));
             layer_close(&l);
             layer_close(&second);
-            OK(memopt_stream_destroy(b.device, other));
             bench_close(&b);
         }
     }

@@ -7,9 +7,8 @@ enum { WORDS = 3000 };
 
 TEST(test_leases_end_with_forward_and_come_back)
 {
-    bench b;
     layer l;
-    bench_open(&b, MEMOPT_STREAM_ORDER_EAGER, 0);
+    bench b = open_bench(MEMOPT_STREAM_ORDER_EAGER, 0);
     layer_open(&l, &b, "block", MEMOPT_REGION_RECOMPUTE, MEMOPT_CHECK_NONE, NULL, WORDS);
     OK(memopt_region_forward(l.region, b.stream));
     assert_int_equal(active_bytes(&b), 0);
@@ -29,15 +28,13 @@ TEST(test_leases_end_with_forward_and_come_back)
     }
     assert_int_equal(region_stats(l.region).forwards, 1);
     assert_int_equal(region_stats(l.region).recomputes, 3);
-    layer_close(&l);
-    bench_close(&b);
+    layer_end(&l);
 }
 
 TEST(test_keep_mode_recomputes_nothing)
 {
-    bench b;
     layer l;
-    bench_open(&b, MEMOPT_STREAM_ORDER_EAGER, 0);
+    bench b = open_bench(MEMOPT_STREAM_ORDER_EAGER, 0);
     layer_open(&l, &b, "block", MEMOPT_REGION_KEEP, MEMOPT_CHECK_NONE, NULL, WORDS);
     OK(memopt_region_forward(l.region, b.stream));
     assert_int_equal(active_bytes(&b), WORDS * 8);
@@ -54,19 +51,17 @@ TEST(test_keep_mode_recomputes_nothing)
     assert_int_equal(l.runs, 3);
     assert_int_equal(active_bytes(&b), WORDS * 8);
     OK(memopt_region_release(l.region));
-    layer_close(&l);
-    bench_close(&b);
+    layer_end(&l);
 }
 
 /* Backward on another stream than a keeping forward: the free waits for it. */
 TEST(test_kept_leases_on_two_streams)
 {
     for (uint64_t seed = 0; seed < 50; seed++) {
-        bench b;
         layer l;
         void *result, *next;
         uint64_t host = 0;
-        bench_open(&b, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed);
+        bench b = open_bench(MEMOPT_STREAM_ORDER_ADVERSARIAL, seed);
         layer_open(&l, &b, "block", MEMOPT_REGION_KEEP, MEMOPT_CHECK_NONE, NULL, WORDS);
         memopt_stream other = stream_on(b.device);
         memopt_event *event = event_on(b.device);
@@ -88,7 +83,6 @@ TEST(test_kept_leases_on_two_streams)
         OK(memopt_allocator_free(b.allocator, result));
         OK(memopt_event_destroy(event));
         layer_close(&l);
-        OK(memopt_stream_destroy(b.device, other));
         bench_close(&b);
     }
 }
@@ -97,9 +91,8 @@ TEST(test_kept_leases_on_two_streams)
 TEST(test_frees_are_in_stream_order)
 {
     for (uint64_t seed = 0; seed < 50; seed++) {
-        bench b;
         layer first, second;
-        bench_open(&b, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed);
+        bench b = open_bench(MEMOPT_STREAM_ORDER_ADVERSARIAL, seed);
         layer_open(&first, &b, "first", 0, MEMOPT_CHECK_NONE, NULL, WORDS);
         layer_open(&second, &b, "second", 0, MEMOPT_CHECK_NONE, NULL, WORDS);
         OK(memopt_region_forward(first.region, b.stream));
@@ -115,17 +108,15 @@ TEST(test_frees_are_in_stream_order)
         free(saved);
         OK(memopt_region_release(first.region));
         layer_close(&first);
-        layer_close(&second);
-        bench_close(&b);
+        layer_end(&second);
     }
 }
 
 TEST(test_nested)
 {
-    bench b;
     layer outer, inner;
     random_state random = {1};
-    bench_open(&b, MEMOPT_STREAM_ORDER_EAGER, 0);
+    bench b = open_bench(MEMOPT_STREAM_ORDER_EAGER, 0);
     layer_open(&outer, &b, "outer", 0, MEMOPT_CHECK_HASH, &random, WORDS);
     layer_open(&inner, &b, "inner", 0, MEMOPT_CHECK_HASH, &random, WORDS / 2);
     outer.inner = &inner;
@@ -152,16 +143,14 @@ TEST(test_nested)
     free(inner_out);
     free(outer_out);
     layer_close(&outer);
-    layer_close(&inner);
-    bench_close(&b);
+    layer_end(&inner);
 }
 
 TEST(test_random_state)
 {
-    bench b;
     layer l;
     random_state random = {77};
-    bench_open(&b, MEMOPT_STREAM_ORDER_EAGER, 0);
+    bench b = open_bench(MEMOPT_STREAM_ORDER_EAGER, 0);
     layer_open(&l, &b, "dropout", 0, MEMOPT_CHECK_NONE, &random, WORDS);
     OK(memopt_region_forward(l.region, b.stream));
     uint64_t after = random.counter;
@@ -194,8 +183,7 @@ TEST(test_random_state)
     FAILS_SAYING(MEMOPT_STATUS_USER + 8, "callback run returned",
                  memopt_region_forward(l.region, b.stream));
     assert_int_equal(random.counter, 77);
-    layer_close(&l);
-    bench_close(&b);
+    layer_end(&l);
 }
 
 static int random_status[4], random_calls;
@@ -217,10 +205,9 @@ static memopt_status failing_restore(void *user, const void *in)
 /* Each of the three calls around a recompute may fail; the region stays as it was. */
 TEST(test_random_callbacks_fail)
 {
-    bench b;
     layer l;
     random_state random = {5};
-    bench_open(&b, MEMOPT_STREAM_ORDER_EAGER, 0);
+    bench b = open_bench(MEMOPT_STREAM_ORDER_EAGER, 0);
     layer_open(&l, &b, "dropout", 0, MEMOPT_CHECK_NONE, &random, WORDS);
     OK(memopt_region_destroy(l.region));
     memopt_region_callbacks callbacks = {sizeof callbacks, layer_run, failing_save, failing_restore,
@@ -260,8 +247,7 @@ TEST(test_random_callbacks_fail)
     random_calls = 0;
     OK(memopt_region_recompute(l.region, b.stream));
     OK(memopt_region_release(l.region));
-    layer_close(&l);
-    bench_close(&b);
+    layer_end(&l);
 }
 
 static memopt_status meddle(void *user, memopt_region *region, memopt_region_pass pass,
@@ -278,10 +264,9 @@ static memopt_status meddle(void *user, memopt_region *region, memopt_region_pas
 
 TEST(test_states)
 {
-    bench b;
     layer l;
     int calls = 0;
-    bench_open(&b, MEMOPT_STREAM_ORDER_EAGER, 0);
+    bench b = open_bench(MEMOPT_STREAM_ORDER_EAGER, 0);
     layer_open(&l, &b, "block", 0, MEMOPT_CHECK_NONE, NULL, WORDS);
     REFUSED_SAYING("'block'", memopt_region_recompute(l.region, b.stream));
     OK(memopt_region_release(l.region));
@@ -308,9 +293,8 @@ TEST(test_states)
 
 TEST(test_errors_come_out_unchanged)
 {
-    bench b;
     layer l;
-    bench_open(&b, MEMOPT_STREAM_ORDER_EAGER, 0);
+    bench b = open_bench(MEMOPT_STREAM_ORDER_EAGER, 0);
     layer_open(&l, &b, "block", 0, MEMOPT_CHECK_NONE, NULL, WORDS);
     l.fail_with = MEMOPT_STATUS_USER + 41;
     l.fail_pass = MEMOPT_PASS_FORWARD;
@@ -336,16 +320,14 @@ TEST(test_errors_come_out_unchanged)
     assert_int_equal(active_bytes(&b), 0);
     l.words = WORDS;
     OK(memopt_region_forward(l.region, b.stream));
-    layer_close(&l);
-    bench_close(&b);
+    layer_end(&l);
 }
 
 /* The two runs must lease the same; what differs is named. */
 TEST(test_leases_must_agree)
 {
-    bench b;
     layer l;
-    bench_open(&b, MEMOPT_STREAM_ORDER_EAGER, 0);
+    bench b = open_bench(MEMOPT_STREAM_ORDER_EAGER, 0);
     layer_open(&l, &b, "ffn.3", 0, MEMOPT_CHECK_NONE, NULL, WORDS);
     OK(memopt_region_forward(l.region, b.stream));
     for (int ignore = 0; ignore < 2; ignore++) { /* also if the callback goes on */
@@ -365,18 +347,16 @@ TEST(test_leases_must_agree)
         assert_int_equal(active_bytes(&b), 0);
     }
     OK(memopt_region_recompute(l.region, b.stream));
-    layer_close(&l);
-    bench_close(&b);
+    layer_end(&l);
 }
 
 TEST(test_bad_input)
 {
-    bench b;
+    bench b = open_bench(MEMOPT_STREAM_ORDER_EAGER, 0);
     layer l;
     memopt_region *region = NULL;
     void *pointer = NULL;
     memopt_tensor tensor = {&b, 1, MEMOPT_DTYPE_F32};
-    bench_open(&b, MEMOPT_STREAM_ORDER_EAGER, 0);
     layer_open(&l, &b, "block", 0, MEMOPT_CHECK_NONE, NULL, WORDS);
     memopt_region_callbacks ok = {sizeof ok, layer_run, NULL, NULL, &l}, callbacks = ok;
     memopt_region_options options = MEMOPT_REGION_OPTIONS_INIT;
@@ -430,8 +410,7 @@ TEST(test_bad_input)
     REFUSED(memopt_region_get_stats(l.region, &stats));
     REFUSED(memopt_region_get_stats(NULL, &stats));
     REFUSED(memopt_region_get_stats(l.region, NULL));
-    layer_close(&l);
-    bench_close(&b);
+    layer_end(&l);
 }
 
 /* Steps allocate no host memory that stays: bookkeeping is used again. The device allocates some
@@ -439,10 +418,9 @@ TEST(test_bad_input)
  * structs take some steps to reach their sizes. */
 TEST(test_steady_state_holds_no_more)
 {
-    bench b;
     layer l;
     random_state random = {1};
-    bench_open(&b, MEMOPT_STREAM_ORDER_EAGER, 0);
+    bench b = open_bench(MEMOPT_STREAM_ORDER_EAGER, 0);
     layer_open(&l, &b, "block", 0, MEMOPT_CHECK_HASH, &random, WORDS);
     int64_t blocks = 0;
     uint64_t bytes = 0;
@@ -459,8 +437,7 @@ TEST(test_steady_state_holds_no_more)
     assert_int_equal(mo_memory_live_blocks(), blocks);
     assert_int_equal(active_bytes(&b), bytes);
     assert_int_equal(bytes, 2 * 6 * 8); /* the hashes of two values of 24,000 bytes */
-    layer_close(&l);
-    bench_close(&b);
+    layer_end(&l);
 }
 
 static jmp_buf away;
@@ -491,10 +468,9 @@ static void try_pass(memopt_region *region, memopt_region_pass pass, memopt_stre
 
 TEST(test_reset)
 {
-    bench b;
     layer l;
     random_state random = {5};
-    bench_open(&b, MEMOPT_STREAM_ORDER_EAGER, 0);
+    bench b = open_bench(MEMOPT_STREAM_ORDER_EAGER, 0);
     layer_open(&l, &b, "left", 0, MEMOPT_CHECK_NONE, &random, WORDS);
     OK(memopt_region_destroy(l.region));
     memopt_region_callbacks callbacks = {sizeof callbacks, left_run, layer_random_save,

@@ -43,10 +43,10 @@ static inline memopt_offloader_options spilling(uint64_t host_limit, uint64_t di
     return options;
 }
 
-static inline void spill_open(world *w, uint64_t host_limit, uint64_t disk_limit)
+static inline world open_spilling(uint64_t host_limit, uint64_t disk_limit)
 {
     memopt_offloader_options options = spilling(host_limit, disk_limit);
-    world_open(w, MEMOPT_STREAM_ORDER_EAGER, 0, 256 * MIB, &options);
+    return open_world(MEMOPT_STREAM_ORDER_EAGER, 0, 256 * MIB, &options);
 }
 
 /* Unpacks and compares; the ticket stays. */

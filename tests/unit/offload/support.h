@@ -13,23 +13,22 @@ typedef struct world {
     memopt_stream s, t;
 } world;
 
-static inline void world_open(world *w, uint32_t order, uint64_t seed, uint64_t capacity,
-                              const memopt_offloader_options *options)
+static inline world open_world(uint32_t order, uint64_t seed, uint64_t capacity,
+                               const memopt_offloader_options *options)
 {
-    bench_device wanted = {order, seed, capacity, 1};
-    memset(w, 0, sizeof *w);
-    bench_open_device(&wanted, &w->device, &w->allocator);
-    OK(memopt_stream_create(w->device, &w->s));
-    OK(memopt_stream_create(w->device, &w->t));
-    OK(memopt_offloader_create(w->device, w->allocator, options, &w->offloader));
+    world w;
+    bench_open_device(&(bench_device){order, seed, capacity, 1}, &w.device, &w.allocator);
+    w.s = stream_on(w.device);
+    w.t = stream_on(w.device);
+    OK(memopt_offloader_create(w.device, w.allocator, options, &w.offloader));
+    return w;
 }
 
+/* Tickets must have ended; blocks go. */
 static inline void world_close(world *w)
 {
     OK(memopt_device_sync(w->device));
     OK(memopt_offloader_destroy(w->offloader));
-    OK(memopt_stream_destroy(w->device, w->s));
-    OK(memopt_stream_destroy(w->device, w->t));
     bench_close_device(w->device, w->allocator);
 }
 

@@ -35,8 +35,7 @@ static void check_step(world *w, int prefetch)
 
 TEST_WITH(test_step, healthy_disk, NULL)
 {
-    world w;
-    spill_open(&w, 3 * MIB, 0);
+    world w = open_spilling(3 * MIB, 0);
     for (int step = 0; step < 4; step++)
         check_step(&w, step % 2);
     memopt_offloader_stats stats = stats_of(&w);
@@ -57,10 +56,9 @@ TEST_WITH(test_step, healthy_disk, NULL)
 /* The same on the NULL stream: at once, and nothing is written that need not be. */
 TEST_WITH(test_null_stream, healthy_disk, NULL)
 {
-    world w;
     memopt_offloader_options options = spilling(3 * MIB, 0);
     options.flags = MEMOPT_OFFLOADER_NULL_STREAM;
-    world_open(&w, MEMOPT_STREAM_ORDER_EAGER, 0, 64 * MIB, &options);
+    world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0, 64 * MIB, &options);
     memopt_ticket tickets[LAYERS];
     for (int i = 0; i < LAYERS; i++)
         tickets[i] = packed(&w, MIB, i + 1, NULL);
@@ -80,9 +78,8 @@ TEST_WITH(test_null_stream, healthy_disk, NULL)
 /* Below the limit the file is not touched; near it the oldest are written ahead, and stay. */
 TEST_WITH(test_written_ahead, healthy_disk, NULL)
 {
-    world w;
     memopt_ticket tickets[8];
-    spill_open(&w, 8 * MIB, 0);
+    world w = open_spilling(8 * MIB, 0);
     for (int i = 0; i < 6; i++)
         tickets[i] = packed(&w, MIB, i + 1, w.s);
     OK(memopt_device_sync(w.device));
@@ -109,9 +106,8 @@ TEST_WITH(test_written_ahead, healthy_disk, NULL)
 /* Both tiers full: the value stays on the device. */
 TEST_WITH(test_disk_limit, healthy_disk, NULL)
 {
-    world w;
     memopt_ticket tickets[8];
-    spill_open(&w, 2 * MIB, 3 * MIB + 4095);
+    world w = open_spilling(2 * MIB, 3 * MIB + 4095);
     for (int i = 0; i < 8; i++)
         tickets[i] = packed(&w, MIB, i + 1, w.s);
     OK(memopt_device_sync(w.device));
@@ -133,9 +129,8 @@ TEST_WITH(test_disk_limit, healthy_disk, NULL)
 TEST_WITH(test_sizes, healthy_disk, NULL)
 {
     enum { COUNT = 64 };
-    world w;
     memopt_ticket tickets[COUNT];
-    spill_open(&w, MIB, 0);
+    world w = open_spilling(MIB, 0);
     memopt_ticket huge = packed(&w, MIB + 1, 7, w.s);
     assert_int_equal(stats_of(&w).kept_overflow, 1);
     for (int i = 0; i < COUNT; i++)
@@ -160,10 +155,9 @@ TEST_WITH(test_sizes, healthy_disk, NULL)
  * leaves the value, one into the caller's memory says so. */
 TEST_WITH(test_full_host, healthy_disk, NULL)
 {
-    world w;
     void *data = NULL;
     uint64_t bytes = 3 * MIB + 123;
-    spill_open(&w, 4 * MIB, 4 * MIB);
+    world w = open_spilling(4 * MIB, 4 * MIB);
     memopt_ticket first = packed(&w, bytes, 1, w.s);
     memopt_ticket second = packed(&w, 4 * MIB, 2, w.s); /* fills the host; the file is full too */
     assert_int_equal(stats_of(&w).disk_tickets, 1);
@@ -188,9 +182,8 @@ TEST_WITH(test_full_host, healthy_disk, NULL)
 /* Into the caller's memory, twice, on two streams; and what is on the device already. */
 TEST_WITH(test_into, healthy_disk, NULL)
 {
-    world w;
     memopt_ticket tickets[4];
-    spill_open(&w, 2 * MIB, 0);
+    world w = open_spilling(2 * MIB, 0);
     for (int i = 0; i < 4; i++)
         tickets[i] = packed(&w, MIB, i + 1, w.s);
     OK(memopt_device_sync(w.device)); /* one of those on the host was written ahead */
@@ -214,10 +207,9 @@ TEST_WITH(test_into, healthy_disk, NULL)
 TEST_WITH(test_released_early, healthy_disk, NULL)
 {
     FOR_SEEDS (seed, 50) {
-        world w;
         memopt_offloader_options options = spilling(2 * MIB, 0);
         memopt_ticket tickets[6];
-        world_open(&w, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 64 * MIB, &options);
+        world w = open_world(MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 64 * MIB, &options);
         for (int i = 0; i < 6; i++)
             tickets[i] = packed(&w, MIB, i + 1, w.s);
         OK(memopt_offloader_prefetch(w.offloader, tickets[0]));
@@ -238,9 +230,8 @@ TEST_WITH(test_released_early, healthy_disk, NULL)
 TEST_WITH(test_memory_of_a_pending_write, healthy_disk, NULL)
 {
     FOR_SEEDS (seed, 30) {
-        world w;
         memopt_offloader_options options = spilling(2 * MIB, 0);
-        world_open(&w, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 64 * MIB, &options);
+        world w = open_world(MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 64 * MIB, &options);
         memopt_ticket first = packed(&w, MIB + MIB * 3 / 4, 1, w.s);
         assert_int_equal(stats_of(&w).disk_bytes, MIB + MIB * 3 / 4); /* written ahead, later */
         OK(memopt_offloader_release(w.offloader, first, w.s));
@@ -259,9 +250,8 @@ TEST_WITH(test_memory_of_a_pending_write, healthy_disk, NULL)
 
 TEST_WITH(test_options, healthy_disk, NULL)
 {
-    world w;
     memopt_offloader *none = NULL;
-    spill_open(&w, MIB, 0);
+    world w = open_spilling(MIB, 0);
     memopt_offloader_options o = spilling(0, 0);
     REFUSED_SAYING("host_limit is 0", memopt_offloader_create(w.device, w.allocator, &o, &none));
     o = spilling(MIB, 0);
@@ -294,12 +284,11 @@ TEST_WITH(test_file, healthy_disk, NULL)
     char name[sizeof disk_folder + 8];
     snprintf(name, sizeof name, "%s/spill", disk_folder);
     for (int way = 0; way < 3; way++) {
-        world w;
         struct stat file;
         memopt_offloader_options options = spilling(MIB, 0);
         options.disk_path = way == 2 ? name : disk_folder;
         mo_file_calls.no_unnamed = way == 1;
-        world_open(&w, MEMOPT_STREAM_ORDER_EAGER, 0, 64 * MIB, &options);
+        world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0, 64 * MIB, &options);
         assert_int_equal(files_left(), 0);
         assert_int_equal(fstat(w.offloader->disk->file, &file), 0);
         assert_int_equal(file.st_nlink, 0);

@@ -21,11 +21,10 @@ static void check_all(world *w, const memopt_ticket *tickets, int count)
 /* The fourth value needs room that a disk refusing `problem` does not make. */
 static void write_fails(int problem, const char *words, uint32_t order, uint32_t flags)
 {
-    world w;
     memopt_ticket tickets[COUNT], none = 0;
     memopt_offloader_options options = spilling(3 * MIB, 0);
     options.flags = flags;
-    world_open(&w, order, 1, 64 * MIB, &options);
+    world w = open_world(order, 1, 64 * MIB, &options);
     fail_write = disk_writes + 1;
     disk_problem = problem;
     for (int i = 0; i < 3; i++)
@@ -72,10 +71,9 @@ TEST_WITH(test_write_fails, healthy_disk, NULL)
 TEST_WITH(test_some_writes_fail, healthy_disk, NULL)
 {
     for (int nth = 1; nth <= 12; nth++) {
-        world w;
         memopt_ticket tickets[16];
         (void)healthy_disk(NULL);
-        spill_open(&w, 3 * MIB, 0);
+        world w = open_spilling(3 * MIB, 0);
         disk_problem = EIO;
         int count = 0;
         for (int i = 0; i < 16; i++) {
@@ -102,10 +100,9 @@ TEST_WITH(test_some_writes_fail, healthy_disk, NULL)
 /* Reads that fail: unpack says so and gives nothing; the value can be asked for again. */
 static void read_fails(int problem, memopt_status wanted, const char *words, int prefetch)
 {
-    world w;
     memopt_ticket tickets[COUNT];
     void *data = NULL;
-    spill_open(&w, 3 * MIB, 0);
+    world w = open_spilling(3 * MIB, 0);
     for (int i = 0; i < COUNT; i++)
         tickets[i] = packed(&w, MIB, i + 1, w.s);
     OK(memopt_device_sync(w.device));
@@ -149,10 +146,9 @@ TEST_WITH(test_read_fails, healthy_disk, NULL)
  * again meanwhile. */
 TEST_WITH(test_failure_is_not_lost, healthy_disk, NULL)
 {
-    world w;
     memopt_ticket tickets[COUNT];
     void *data = NULL;
-    spill_open(&w, 3 * MIB, 0);
+    world w = open_spilling(3 * MIB, 0);
     for (int i = 0; i < COUNT; i++)
         tickets[i] = packed(&w, MIB, i + 1, w.s);
     OK(memopt_device_sync(w.device));
@@ -175,11 +171,10 @@ TEST_WITH(test_damage_is_noticed, healthy_disk, NULL)
     const uint64_t places[] = {0, 4095, 4096, 300000, 2 * MIB - 1, 2 * MIB + 76};
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         for (int slowly = 0; slowly < 2; slowly++) {
-            world w;
             uint64_t bytes = 2 * MIB + 77;
             unsigned char byte = 0;
             void *data = NULL;
-            spill_open(&w, 4 * MIB, 0);
+            world w = open_spilling(4 * MIB, 0);
             memopt_ticket first = packed(&w, bytes, 1, w.s);
             memopt_ticket second = packed(&w, slowly ? 4 * MIB : bytes, 2, w.s);
             OK(memopt_device_sync(w.device));
@@ -205,13 +200,12 @@ TEST_WITH(test_damage_is_noticed, healthy_disk, NULL)
 TEST_WITH(test_short_transfers, healthy_disk, NULL)
 {
     static unsigned char pattern[MIB], copy[MIB];
-    world w;
     memopt_ticket tickets[COUNT];
     void *data = NULL;
     for (uint32_t i = 0; i < MIB; i++)
         pattern[i] = (unsigned char)(i * 2654435761u >> 24);
     write_at_most = 100001;
-    spill_open(&w, 2 * MIB, 0);
+    world w = open_spilling(2 * MIB, 0);
     data = filled_block(&w, MIB, 0, w.s);
     OK(memopt_copy(w.device, data, pattern, MIB, w.s));
     OK(memopt_offloader_pack(w.offloader, data, MIB, w.s, &tickets[0]));
@@ -234,14 +228,13 @@ TEST_WITH(test_file_size_limit, healthy_disk, NULL)
 {
     for (int blocked = 0; blocked < 2; blocked++) {
         struct rlimit before, small;
-        world w;
         memopt_ticket tickets[COUNT], none = 0;
         sigset_t set, pending;
         sigemptyset(&set);
         sigaddset(&set, SIGXFSZ);
         memopt_offloader_options options = spilling(2 * MIB, 0);
         options.flags = MEMOPT_OFFLOADER_NULL_STREAM; /* the write is on this thread */
-        world_open(&w, MEMOPT_STREAM_ORDER_EAGER, 0, 64 * MIB, &options);
+        world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0, 64 * MIB, &options);
         assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
         small = before;
         small.rlim_cur = MIB + MIB / 2; /* the second write stops in its middle */
@@ -281,10 +274,9 @@ static memopt_status no_callback(memopt_device *device, memopt_stream stream,
 TEST_WITH(test_no_host_functions, healthy_disk, NULL)
 {
     for (uint32_t order = 0; order < 2; order++) {
-        world w;
         memopt_ticket tickets[COUNT];
         memopt_offloader_options options = spilling(2 * MIB, 0);
-        world_open(&w, order, 3, 64 * MIB, &options);
+        world w = open_world(order, 3, 64 * MIB, &options);
         const mo_device_ops *ops = w.device->ops;
         mo_device_ops without = *ops;
         without.host_callback = no_callback;

@@ -100,9 +100,8 @@ static int written_after_abandoned_read(world *w)
 
 static int run(program race, uint32_t omitted, uint64_t seed)
 {
-    world w;
     memopt_offloader_options options = spilling(PAGES, 0);
-    world_open(&w, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 16 * MIB, &options);
+    world w = open_world(MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 16 * MIB, &options);
     return runs_without(&w, race, omitted);
 }
 
@@ -131,10 +130,9 @@ static void test_two_steps(void **unused)
 {
     enum { LAYERS = 8 };
     FOR_SEEDS (seed, 80) {
-        world w;
         memopt_offloader_options options = spilling(LAYERS / 4 * PAGES, 0);
         memopt_ticket tickets[LAYERS];
-        world_open(&w, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 16 * MIB, &options);
+        world w = open_world(MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 16 * MIB, &options);
         unsigned char *results = device_block(&w, 2 * LAYERS * BYTES, w.s);
         for (int step = 0; step < 2; step++) {
             for (int i = 0; i < LAYERS; i++)
@@ -154,7 +152,6 @@ static void test_two_steps(void **unused)
             assert_true(all_bytes(results + i * BYTES, 16 * (i / LAYERS) + i % LAYERS + 1, BYTES));
         assert_int_equal(stats_of(&w).kept_overflow, 0);
         assert_true(stats_of(&w).disk_read_bytes >= LAYERS * BYTES);
-        OK(memopt_allocator_free(w.allocator, results));
         world_close(&w);
     }
 }

@@ -31,10 +31,9 @@ static memopt_ticket pack_and_end(world *w, int value, int how)
 
 static void use_after_the_end(uint32_t order, uint64_t seed, uint64_t min_bytes)
 {
-    world w;
     memopt_offloader_options options = MEMOPT_OFFLOADER_OPTIONS_INIT;
     options.min_bytes = min_bytes; /* above the size: values are kept on the device */
-    world_open(&w, order, seed, 64 * MIB, &options);
+    world w = open_world(order, seed, 64 * MIB, &options);
     for (int how = 0; how < 2; how++) {
         void *back = NULL;
         memopt_ticket first = pack_and_end(&w, 3, how), second = pack_and_end(&w, 4, how);
@@ -66,9 +65,8 @@ TEST(kept_values_outlive_their_stream)
 TEST(memory_brought_for_a_stream_that_ends)
 {
     FOR_SEEDS (seed, 20) {
-        world w;
         void *back = NULL;
-        world_open(&w, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 64 * MIB, NULL);
+        world w = open_world(MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 64 * MIB, NULL);
         memopt_ticket ticket = pack_and_end(&w, 5, 0), forced = pack_and_end(&w, 6, 0);
         memopt_stream stream = stream_on(w.device);
         OK(memopt_offloader_unpack(w.offloader, ticket, stream, &back));
@@ -126,10 +124,9 @@ static void end_on_another_thread(world *w)
 /* A stream may end on any thread, while the offloader's works with values of that stream. */
 TEST(streams_end_on_another_thread)
 {
-    world w;
     memopt_offloader_options options = MEMOPT_OFFLOADER_OPTIONS_INIT;
     options.min_bytes = MIB; /* kept: unpack asks whether the stream is the value's own */
-    world_open(&w, MEMOPT_STREAM_ORDER_EAGER, 0, 64 * MIB, &options);
+    world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0, 64 * MIB, &options);
     for (int round = 0; round < 10; round++)
         end_on_another_thread(&w);
     world_close(&w);

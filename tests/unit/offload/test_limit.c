@@ -2,12 +2,12 @@
 #include "support.h"
 #include "support/sweep.h"
 
-static void open_with(world *w, uint64_t limit, uint32_t overflow)
+static world open_with(uint64_t limit, uint32_t overflow)
 {
     memopt_offloader_options options = MEMOPT_OFFLOADER_OPTIONS_INIT;
     options.host_limit = limit;
     options.overflow = overflow;
-    world_open(w, MEMOPT_STREAM_ORDER_EAGER, 0, 256 * MIB, &options);
+    return open_world(MEMOPT_STREAM_ORDER_EAGER, 0, 256 * MIB, &options);
 }
 
 /* What the offloader says it holds is what the device has page-locked. */
@@ -24,10 +24,9 @@ static void check_accounts(world *w, uint64_t limit)
 
 TEST(test_keep_on_overflow)
 {
-    world w;
     memopt_ticket tickets[5];
     void *data = NULL;
-    open_with(&w, 3 * MIB, MEMOPT_OVERFLOW_KEEP);
+    world w = open_with(3 * MIB, MEMOPT_OVERFLOW_KEEP);
     for (int i = 0; i < 5; i++)
         tickets[i] = packed(&w, MIB, i + 1, w.s);
     assert_int_equal(stats_of(&w).kept_overflow, 2);
@@ -48,9 +47,8 @@ TEST(test_keep_on_overflow)
 
 TEST(test_fail_on_overflow)
 {
-    world w;
     memopt_ticket ticket = 0;
-    open_with(&w, MIB, MEMOPT_OVERFLOW_FAIL);
+    world w = open_with(MIB, MEMOPT_OVERFLOW_FAIL);
     memopt_ticket first = packed(&w, MIB, 1, w.s);
     void *block = filled_block(&w, 4096, 2, w.s);
     FAILS_SAYING(MEMOPT_LIMIT_REACHED, "4.00 KiB to pack",
@@ -74,13 +72,12 @@ TEST(test_wait_on_overflow)
     uint64_t waits = 0;
     FOR_SEEDS (seed, 60) {
         for (uint32_t policy = 0; policy < 3; policy++) {
-            world w;
             memopt_offloader_options options = MEMOPT_OFFLOADER_OPTIONS_INIT;
             memopt_ticket first, second = 0;
             void *data = NULL;
             options.host_limit = 2 * MIB;
             options.overflow = policy;
-            world_open(&w, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 64 * MIB, &options);
+            world w = open_world(MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 64 * MIB, &options);
             first = packed(&w, 2 * MIB, 1, w.s);
             void *into = device_block(&w, 2 * MIB, w.s);
             OK(memopt_offloader_unpack_into(w.offloader, first, into, 2 * MIB, w.s));
@@ -114,9 +111,8 @@ TEST(test_wait_on_overflow)
 /* Nothing is on its way back: waiting would be for ever. */
 TEST(test_wait_fails_where_nothing_comes)
 {
-    world w;
     memopt_ticket ticket = 0;
-    open_with(&w, 2 * MIB, MEMOPT_OVERFLOW_WAIT);
+    world w = open_with(2 * MIB, MEMOPT_OVERFLOW_WAIT);
     memopt_ticket first = packed(&w, 2 * MIB, 1, w.s);
     void *block = device_block(&w, 3 * MIB, w.s);
     FAILS(MEMOPT_LIMIT_REACHED, memopt_offloader_pack(w.offloader, block, MIB, w.s, &ticket));
@@ -159,10 +155,9 @@ TEST(test_waste)
         {"1 value of 4 KiB", 4 * KIB, 4 * KIB, 1, 1},
     };
     for (size_t m = 0; m < sizeof mixes / sizeof mixes[0]; m++) {
-        world w;
         memopt_ticket *tickets = malloc((size_t)mixes[m].count * sizeof *tickets);
         assert_non_null(tickets);
-        open_with(&w, 0, 0);
+        world w = open_with(0, 0);
         double worst = 0;
         for (int step = 0; step < 3; step++) { /* sizes change from step to step */
             for (int i = 0; i < mixes[m].count; i++) {
@@ -197,10 +192,9 @@ TEST(test_waste)
 /* The same sizes again need nothing new from the system. */
 TEST(test_cache_is_used_again)
 {
-    world w;
     memopt_ticket tickets[12];
     uint64_t held = 0;
-    open_with(&w, 0, 0);
+    world w = open_with(0, 0);
     for (int step = 0; step < 6; step++) {
         for (int i = 0; i < 12; i++)
             tickets[i] = packed(&w, 10000 + (uint64_t)i * 50000, i, w.s);
@@ -224,10 +218,9 @@ TEST(test_cache_is_used_again)
 TEST(test_trim_under_way)
 {
     FOR_SEEDS (seed, 30) {
-        world w;
         uint64_t released = 0;
         void *data = NULL;
-        world_open(&w, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 64 * MIB, NULL);
+        world w = open_world(MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 64 * MIB, NULL);
         memopt_ticket live = packed(&w, MIB, 1, w.s), gone = packed(&w, MIB, 2, w.s);
         void *into = device_block(&w, MIB, w.s);
         OK(memopt_offloader_unpack_into(w.offloader, gone, into, MIB, w.s));
@@ -238,7 +231,6 @@ TEST(test_trim_under_way)
         OK(memopt_offloader_unpack(w.offloader, live, w.s, &data));
         assert_true(holds(&w, data, 1, MIB, w.s));
         OK(memopt_offloader_release(w.offloader, live, w.s));
-        OK(memopt_allocator_free(w.allocator, into));
         world_close(&w);
     }
 }

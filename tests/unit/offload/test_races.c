@@ -235,8 +235,7 @@ static int kept_value_written_before_reuse(world *w)
 
 static int run(program race, uint32_t omitted, uint64_t seed)
 {
-    world w;
-    world_open(&w, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 16 * MIB, NULL);
+    world w = open_world(MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 16 * MIB, NULL);
     return runs_without(&w, race, omitted);
 }
 
@@ -268,9 +267,8 @@ static void test_failed_pack_gives_the_block_back(void **unused)
     for (int device_fault = 0; device_fault < 2; device_fault++) {
         memopt_status status = MEMOPT_BUSY;
         for (int64_t n = 1; status != MEMOPT_OK; n++) {
-            world w;
             memopt_ticket ticket = 0;
-            world_open(&w, MEMOPT_STREAM_ORDER_ADVERSARIAL, (uint64_t)n, 16 * MIB, NULL);
+            world w = open_world(MEMOPT_STREAM_ORDER_ADVERSARIAL, (uint64_t)n, 16 * MIB, NULL);
             void *block = filled_block(&w, BYTES, A, w.s);
             if (device_fault)
                 mo_device_fail_at(w.device, n);

@@ -16,11 +16,11 @@ static memopt_offloader_request request_for(world *w)
 TEST(test_many_values)
 {
     FOR_SEEDS (seed, 50) {
-        world w;
         memopt_ticket tickets[COUNT];
         void *blocks[COUNT];
-        world_open(&w, seed == 0 ? MEMOPT_STREAM_ORDER_EAGER : MEMOPT_STREAM_ORDER_ADVERSARIAL,
-                   seed, 16 * MIB, NULL);
+        world w =
+            open_world(seed == 0 ? MEMOPT_STREAM_ORDER_EAGER : MEMOPT_STREAM_ORDER_ADVERSARIAL,
+                       seed, 16 * MIB, NULL);
         memopt_offloader_request request = request_for(&w);
         for (int i = 0; i < COUNT; i++) {
             request.bytes = BYTES + (uint64_t)i;
@@ -53,22 +53,18 @@ TEST(test_many_values)
 
 TEST(test_kept)
 {
-    world w;
     memopt_offloader_options options = MEMOPT_OFFLOADER_OPTIONS_INIT;
     options.min_bytes = BYTES + 1;
-    world_open(&w, MEMOPT_STREAM_ORDER_EAGER, 0, 16 * MIB, &options);
+    world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0, 16 * MIB, &options);
     memopt_offloader_request request = request_for(&w);
     request.data = filled_block(&w, BYTES, 3, w.s);
     request.bytes = BYTES;
     OK(memopt_offloader_request_pack(&request));
     assert_int_equal(request.kept, 1);
-    void *kept = request.data;
     request.data = device_block(&w, BYTES, w.s);
     OK(memopt_offloader_request_unpack(&request));
     assert_true(holds(&w, request.data, 3, BYTES, w.s));
     OK(memopt_offloader_release(w.offloader, request.ticket, w.s));
-    OK(memopt_allocator_free(w.allocator, request.data));
-    OK(memopt_allocator_free(w.allocator, kept));
     world_close(&w);
 }
 
@@ -80,8 +76,7 @@ typedef struct longer {
 
 TEST(test_sizes)
 {
-    world w;
-    world_open(&w, MEMOPT_STREAM_ORDER_EAGER, 0, 16 * MIB, NULL);
+    world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0, 16 * MIB, NULL);
     longer r = {request_for(&w), 0};
     void *block = filled_block(&w, BYTES, 3, w.s);
     r.request.data = block;
@@ -106,14 +101,12 @@ TEST(test_sizes)
     assert_true(holds(&w, block, 3, BYTES, w.s));
     assert_int_equal(stats_of(&w).packs, 1);
     OK(memopt_offloader_release(w.offloader, r.request.ticket, w.s));
-    OK(memopt_allocator_free(w.allocator, block));
     world_close(&w);
 }
 
 TEST(test_bad_input)
 {
-    world w;
-    world_open(&w, MEMOPT_STREAM_ORDER_EAGER, 0, 16 * MIB, NULL);
+    world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0, 16 * MIB, NULL);
     void *block = filled_block(&w, BYTES, 3, w.s);
     memopt_offloader_request request = MEMOPT_OFFLOADER_REQUEST_INIT;
     REFUSED_SAYING("request is NULL", memopt_offloader_request_pack(NULL));
@@ -139,6 +132,5 @@ TEST(test_bad_input)
     request.bytes = BYTES - 1;
     REFUSED_SAYING("bytes is too small", memopt_offloader_request_unpack(&request));
     OK(memopt_offloader_release(w.offloader, request.ticket, w.s));
-    OK(memopt_allocator_free(w.allocator, block));
     world_close(&w);
 }

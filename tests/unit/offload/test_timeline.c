@@ -12,7 +12,7 @@ typedef struct tape {
 static void tape_open(tape *t, uint64_t seed)
 {
     memset(t, 0, sizeof *t);
-    world_open(&t->w, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 16 * MIB, NULL);
+    t->w = open_world(MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 16 * MIB, NULL);
     t->device = device_block(&t->w, 64, t->w.s);
     OK(memopt_fill(t->w.device, t->device, 9, 64, t->w.s));
     OK(memopt_device_sync(t->w.device));

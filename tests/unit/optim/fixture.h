@@ -11,41 +11,55 @@ typedef struct world {
     memopt_device *device;
     memopt_allocator *allocator;
     memopt_stream stream;
-    void *blocks[64];
-    int block_count;
+    memopt_optimizer *optimizers[8];
+    int optimizer_count;
 } world;
 
 /* order: a memopt_stream_order. With a stream of its own, work is asynchronous. */
 static inline world open_world(uint32_t order, int own_stream)
 {
-    world w;
-    memset(&w, 0, sizeof w);
-    const bench_device wanted = {order, 12345, 512 * MIB, 2};
-    w.device = bench_open_cpu(&wanted);
+    world w = {.device = bench_open_cpu(&(bench_device){order, 12345, 512 * MIB, 2})};
     OK(memopt_allocator_create(w.device, "expandable_segments:True", NULL, &w.allocator));
-    if (own_stream)
-        OK(memopt_stream_create(w.device, &w.stream));
+    w.stream = own_stream ? stream_on(w.device) : NULL;
     return w;
 }
 
+/* Before the world ends. */
+static inline void end_optimizer(world *w, memopt_optimizer *o)
+{
+    int at = 0;
+    while (w->optimizers[at] != o)
+        at++;
+    w->optimizers[at] = w->optimizers[--w->optimizer_count];
+    OK(memopt_optimizer_destroy(o));
+}
+
+/* With its optimizers, tensors and streams. */
 static inline void close_world(world *w)
 {
     OK(memopt_stream_sync(w->device, w->stream));
-    for (int i = 0; i < w->block_count; i++)
-        OK(memopt_allocator_free(w->allocator, w->blocks[i]));
-    OK(memopt_allocator_destroy(w->allocator));
-    OK(memopt_stream_destroy(w->device, w->stream));
-    OK(memopt_device_close(w->device));
+    while (w->optimizer_count > 0)
+        end_optimizer(w, w->optimizers[0]);
+    bench_close_device(w->device, w->allocator);
 }
 
-/* A tensor filled from host floats; freed with the world. */
+/* Nearly normal numbers; the next call overwrites them. */
+static inline float *noise(uint64_t seed, float scale)
+{
+    enum { COUNT = 20001 };
+    static float values[COUNT];
+    for (int i = 0; i < COUNT; i++)
+        values[i] = normal(&seed) * scale;
+    return values;
+}
+
+/* A tensor filled from host floats. */
 static inline memopt_tensor new_tensor(world *w, uint64_t count, memopt_dtype dtype,
                                        const float *values)
 {
     memopt_tensor t = {NULL, count, dtype};
     uint64_t bytes = count * memopt_dtype_size(dtype);
     OK(memopt_allocator_alloc(w->allocator, bytes, MEMOPT_TAG_OTHER, w->stream, &t.data));
-    w->blocks[w->block_count++] = t.data;
     void *host = malloc(bytes);
     for (uint64_t i = 0; i < count; i++)
         mo_store_element(host, i, dtype, values == NULL ? 0.0f : values[i]);
@@ -93,19 +107,50 @@ static inline unsigned char *export_all(world *w, memopt_optimizer *o, uint64_t 
     return buffer;
 }
 
+/* group NULL: AdamW's. */
+static inline memopt_optimizer *make_optimizer(world *w, memopt_optimizer_options options,
+                                               const memopt_optimizer_group *group)
+{
+    memopt_optimizer_group defaults = MEMOPT_OPTIMIZER_GROUP_INIT;
+    memopt_optimizer *o;
+    uint32_t number;
+    options.struct_size = sizeof options;
+    OK(memopt_optimizer_create(w->allocator, &options, &o));
+    OK(memopt_optimizer_add_group(o, group == NULL ? &defaults : group, &number));
+    return w->optimizers[w->optimizer_count++] = o;
+}
+
 static inline memopt_optimizer *new_optimizer_of(world *w, uint32_t kind, uint32_t format,
                                                  const memopt_optimizer_group *group)
 {
-    memopt_optimizer *o;
-    memopt_optimizer_options options = MEMOPT_OPTIMIZER_OPTIONS_INIT;
-    memopt_optimizer_group defaults = MEMOPT_OPTIMIZER_GROUP_INIT;
-    uint32_t number;
-    options.kind = kind;
-    options.state_format = format;
-    options.min_8bit_size = 1;
-    OK(memopt_optimizer_create(w->allocator, &options, &o));
-    OK(memopt_optimizer_add_group(o, group == NULL ? &defaults : group, &number));
-    return o;
+    const memopt_optimizer_options options = {
+        .kind = kind, .state_format = format, .min_8bit_size = 1};
+    return make_optimizer(w, options, group);
+}
+
+/* Its number. */
+static inline uint64_t add_parameter(world *w, memopt_optimizer *o, const memopt_tensor *p)
+{
+    uint64_t index;
+    OK(memopt_optimizer_add_parameter(o, 0, p, NULL, w->stream, &index));
+    return index;
+}
+
+/* All that a step may change: an export, and the bytes of the tensors. The caller frees it. */
+static inline unsigned char *everything_of(world *w, memopt_optimizer *o,
+                                           const memopt_tensor *tensors, int count,
+                                           uint64_t *out_bytes)
+{
+    unsigned char *all = export_all(w, o, out_bytes);
+    for (int i = 0; i < count; i++) {
+        uint64_t size = tensors[i].count * memopt_dtype_size(tensors[i].dtype);
+        void *bytes = read_bytes(w, &tensors[i]);
+        all = realloc(all, *out_bytes + size);
+        memcpy(all + *out_bytes, bytes, size);
+        *out_bytes += size;
+        free(bytes);
+    }
+    return all;
 }
 
 static inline memopt_optimizer *new_optimizer(world *w, uint32_t format,

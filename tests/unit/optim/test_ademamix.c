@@ -65,12 +65,12 @@ static void train(uint32_t kind, uint32_t format, const memopt_optimizer_group *
 {
     world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_optimizer *o = new_optimizer_of(&w, kind, format, group);
-    uint64_t seed = 21, index;
+    uint64_t seed = 21;
     for (int i = 0; i < N; i++)
         out[i] = normal(&seed);
     memopt_tensor p = new_tensor(&w, N, MEMOPT_DTYPE_F32, out);
     memopt_tensor g = new_tensor(&w, N, MEMOPT_DTYPE_F32, NULL);
-    OK(memopt_optimizer_add_parameter(o, 0, &p, NULL, NULL, &index));
+    (void)add_parameter(&w, o, &p);
     for (int step = 0; step < STEPS; step++) {
         for (int i = 0; i < N; i++)
             out[i] = normal(&seed) * 0.1f;
@@ -78,7 +78,6 @@ static void train(uint32_t kind, uint32_t format, const memopt_optimizer_group *
         OK(memopt_optimizer_step(o, &g, 1, NULL, NULL));
     }
     read_floats(&w, &p, out);
-    OK(memopt_optimizer_destroy(o));
     close_world(&w);
 }
 
@@ -125,7 +124,6 @@ TEST(refused_values)
     OK(memopt_optimizer_set_group(o, 0, &short_one));
     OK(memopt_optimizer_get_group(o, 0, &back));
     assert_true(back.beta3 == 0.0 && back.alpha == 0.0 && back.t_alpha == 0.0);
-    OK(memopt_optimizer_destroy(o));
     close_world(&w);
 }
 
@@ -154,8 +152,5 @@ TEST(export)
     data = export_all(&w, other, &bytes);
     assert_int_equal(data[8], 1);
     free(data);
-    OK(memopt_optimizer_destroy(from));
-    OK(memopt_optimizer_destroy(to));
-    OK(memopt_optimizer_destroy(other));
     close_world(&w);
 }

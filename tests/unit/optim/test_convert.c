@@ -24,39 +24,28 @@ static const uint64_t usual[PARAMETERS] = {1, 4097, 3000}, large[PARAMETERS] = {
 static trainer make(setup is, const uint64_t *counts, uint64_t min_8bit_size, uint64_t seed)
 {
     trainer t;
-    memset(&t, 0, sizeof t);
-    memopt_optimizer_options options = MEMOPT_OPTIMIZER_OPTIONS_INIT;
+    const memopt_optimizer_options options = {.kind = is.kind,
+                                              .state_format = is.format,
+                                              .min_8bit_size = min_8bit_size,
+                                              .split_weights = is.split,
+                                              .page_bytes = is.paged};
     memopt_optimizer_group group = MEMOPT_OPTIMIZER_GROUP_INIT;
     float *x = malloc(LARGE * sizeof *x);
-    uint32_t number;
-    uint64_t index;
     t.w = open_world(MEMOPT_STREAM_ORDER_EAGER, 1);
     t.is = is;
-    options.kind = is.kind;
-    options.state_format = is.format;
-    options.min_8bit_size = min_8bit_size;
-    options.split_weights = is.split;
-    options.page_bytes = is.paged;
     group.momentum = 0.9;
-    OK(memopt_optimizer_create(t.w.allocator, &options, &t.o));
-    OK(memopt_optimizer_add_group(t.o, &group, &number));
+    t.o = make_optimizer(&t.w, options, &group);
     memopt_dtype dtype = is.split ? MEMOPT_DTYPE_BF16 : MEMOPT_DTYPE_F32;
     for (int i = 0; i < PARAMETERS; i++) {
         for (uint64_t k = 0; k < counts[i]; k++)
             x[k] = normal(&seed) * (float)(1 + k % 7);
         t.p[i] = new_tensor(&t.w, counts[i], dtype, x);
         t.g[i] = new_tensor(&t.w, counts[i], MEMOPT_DTYPE_F32, x);
-        OK(memopt_optimizer_add_parameter(t.o, 0, &t.p[i], NULL, t.w.stream, &index));
+        (void)add_parameter(&t.w, t.o, &t.p[i]);
     }
     OK(memopt_optimizer_step(t.o, t.g, PARAMETERS, NULL, t.w.stream));
     free(x);
     return t;
-}
-
-static void end(trainer *t)
-{
-    OK(memopt_optimizer_destroy(t->o));
-    close_world(&t->w);
 }
 
 static memopt_state_view view_of(const trainer *t, uint64_t parameter, uint64_t index)
@@ -185,8 +174,8 @@ TEST(each_to_each)
             trainer from = make((setup){MEMOPT_OPTIMIZER_ADAMW, a, 0, 0}, usual, 2, 5);
             trainer to = make((setup){MEMOPT_OPTIMIZER_ADAMW, b, 0, 0}, usual, 3001, 6);
             convert(&from, &to); /* of 3000 elements to 32-bit */
-            end(&from);
-            end(&to);
+            close_world(&from.w);
+            close_world(&to.w);
         }
 }
 
@@ -207,8 +196,8 @@ TEST(rules_and_places)
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         trainer from = make(pairs[i][0], large, 1, 7), to = make(pairs[i][1], large, 1, 8);
         convert(&from, &to);
-        end(&from);
-        end(&to);
+        close_world(&from.w);
+        close_world(&to.w);
     }
 }
 
@@ -315,10 +304,10 @@ TEST(test_older)
                 free(values[p][k]);
             }
         free(saved);
-        end(&to);
+        close_world(&to.w);
     }
     free(head);
-    end(&from);
+    close_world(&from.w);
 }
 
 /* An import that does not convert names both formats; another rule or other residuals are never
@@ -348,29 +337,27 @@ TEST(refusals)
         trainer to = make(rows[i].to, usual, 2, 2);
         refused(&to, rows[i].converted, saved, bytes, MEMOPT_INVALID_ARGUMENT, rows[i].word,
                 rows[i].other);
-        end(&to);
+        close_world(&to.w);
     }
     free(saved);
-    end(&from);
+    close_world(&from.w);
 }
 
 /* There must be room for the conversion; the import needs none. */
 TEST(no_room)
 {
     uint64_t bytes;
-    void *all = NULL;
+    void *all = NULL, *one = NULL;
     trainer from = make((setup){MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT, 0, 0}, usual, 2, 1);
     trainer to = make((setup){MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_F32, 0, 0}, usual, 2, 2);
     unsigned char *saved = export_all(&from.w, from.o, &bytes);
     for (uint64_t size = 512 * MIB; size >= 512; size /= 2)
-        while (to.w.block_count < 64 &&
-               memopt_allocator_alloc(to.w.allocator, size, 0, to.w.stream, &all) == MEMOPT_OK)
-            to.w.blocks[to.w.block_count++] = all;
+        while (memopt_allocator_alloc(to.w.allocator, size, 0, to.w.stream, &all) == MEMOPT_OK)
+            one = one == NULL ? all : one;
     refused(&to, 1, saved, bytes, MEMOPT_OUT_OF_DEVICE_MEMORY, "allocator", "free");
-    OK(memopt_allocator_free(to.w.allocator, to.w.blocks[2 * PARAMETERS]));
-    to.w.blocks[2 * PARAMETERS] = to.w.blocks[--to.w.block_count];
+    OK(memopt_allocator_free(to.w.allocator, one));
     OK(memopt_optimizer_import_converted_sync(to.o, saved, bytes, to.w.stream));
     free(saved);
-    end(&from);
-    end(&to);
+    close_world(&from.w);
+    close_world(&to.w);
 }

@@ -6,15 +6,6 @@
 
 enum { N = 5001 };
 
-static float values[N];
-
-static float *noise(uint64_t seed, float scale)
-{
-    for (int i = 0; i < N; i++)
-        values[i] = normal(&seed) * scale;
-    return values;
-}
-
 static const struct kind {
     uint32_t kind, format;
 } all_kinds[] = {
@@ -58,31 +49,25 @@ static void make_tensors(setup *s)
 
 static memopt_optimizer *create(setup *s, struct kind kind)
 {
-    memopt_optimizer_options options = MEMOPT_OPTIMIZER_OPTIONS_INIT;
+    const memopt_optimizer_options options = {.kind = kind.kind,
+                                              .state_format = kind.format,
+                                              .min_8bit_size = 101,
+                                              .stochastic_rounding = 1};
     memopt_optimizer_group group = MEMOPT_OPTIMIZER_GROUP_INIT;
-    memopt_optimizer *o;
-    uint32_t number;
-    options.kind = kind.kind;
-    options.state_format = kind.format;
-    options.min_8bit_size = 101;
-    options.stochastic_rounding = 1;
     group.momentum = 0.9;
     group.beta3 = 0.999;
     group.alpha = 5.0;
-    OK(memopt_optimizer_create(s->w.allocator, &options, &o));
-    OK(memopt_optimizer_add_group(o, &group, &number));
-    return o;
+    return make_optimizer(&s->w, options, &group);
 }
 
 static setup make_owning(struct kind kind)
 {
     setup s;
-    uint64_t index;
     memset(&s, 0, sizeof s);
     make_tensors(&s);
     s.o = create(&s, kind);
     for (int i = 0; i < 2; i++)
-        OK(memopt_optimizer_add_parameter(s.o, 0, &s.p[i], NULL, s.w.stream, &index));
+        (void)add_parameter(&s.w, s.o, &s.p[i]);
     return s;
 }
 
@@ -130,12 +115,6 @@ static setup make_borrowing(struct kind kind, const setup *like)
     return s;
 }
 
-static void end(setup *s)
-{
-    OK(memopt_optimizer_destroy(s->o));
-    close_world(&s->w);
-}
-
 static void step(setup *s, uint64_t seed)
 {
     for (uint64_t i = 0; i < 2; i++)
@@ -146,17 +125,12 @@ static void step(setup *s, uint64_t seed)
 static void assert_same(setup *a, setup *b)
 {
     uint64_t bytes, other;
-    unsigned char *x = export_all(&a->w, a->o, &bytes), *y = export_all(&b->w, b->o, &other);
+    unsigned char *x = everything_of(&a->w, a->o, a->p, 2, &bytes);
+    unsigned char *y = everything_of(&b->w, b->o, b->p, 2, &other);
     assert_int_equal(bytes, other);
     assert_memory_equal(x, y, bytes);
     free(x);
     free(y);
-    for (int i = 0; i < 2; i++) {
-        void *p = read_bytes(&a->w, &a->p[i]), *q = read_bytes(&b->w, &b->p[i]);
-        assert_memory_equal(p, q, counts[i] * 2);
-        free(p);
-        free(q);
-    }
 }
 
 /* Step for step the optimizer with its own states, whatever the kind; also through an export. */
@@ -187,8 +161,8 @@ TEST(equal_bits)
         step(&b, 70);
         assert_same(&a, &b);
         free(saved);
-        end(&a);
-        end(&b);
+        close_world(&a.w);
+        close_world(&b.w);
     }
 }
 
@@ -199,7 +173,7 @@ TEST(outlives_the_optimizer)
     setup b = make_borrowing(all_kinds[1], &a);
     step(&a, 1);
     step(&b, 1);
-    OK(memopt_optimizer_destroy(b.o));
+    end_optimizer(&b.w, b.o);
     b.o = create(&b, all_kinds[1]);
     bind(&b);
     step(&a, 2);
@@ -209,8 +183,8 @@ TEST(outlives_the_optimizer)
     OK(memopt_optimizer_get_state(b.o, 0, 3, &view));
     assert_ptr_equal(view.tensor.data, b.states[0][3].data);
     assert_string_equal(view.name, "absmax2");
-    end(&a);
-    end(&b);
+    close_world(&a.w);
+    close_world(&b.w);
 }
 
 /* 32-bit states for a large parameter, whatever min_8bit_size. */
@@ -238,9 +212,8 @@ TEST(the_states_say_the_format)
     GIVES(MEMOPT_INVALID_ARGUMENT,
           memopt_optimizer_add_parameter_with_state(o, 0, &b.p[0], NULL, codes, 4, b.steps[0],
                                                     a.w.stream, &index));
-    OK(memopt_optimizer_destroy(o));
-    end(&a);
-    end(&b);
+    close_world(&a.w);
+    close_world(&b.w);
 }
 
 TEST(refusals)
@@ -313,8 +286,8 @@ TEST(refusals)
     OK(memopt_optimizer_add_parameter_with_state(b.o, 0, &b.p[0], NULL, b.states[0], 4, b.steps[0],
                                                  b.w.stream, &index));
     assert_int_equal(index, 0);
-    end(&a);
-    end(&b);
+    close_world(&a.w);
+    close_world(&b.w);
 }
 
 /* The caller's scale and verdict do what a scaler's do. */
@@ -345,6 +318,7 @@ TEST(scale_and_verdict_of_the_caller)
 
     OK(memopt_copy(b.w.device, options.found_inf, &zero, 4, b.w.stream));
     OK(memopt_stream_sync(b.w.device, b.w.stream));
+    float *values = noise(7, 0.01f);
     values[0] = INFINITY;
     write_tensor(&b.w, &b.g[1], values);
     options.skip_non_finite = 1;
@@ -362,8 +336,8 @@ TEST(scale_and_verdict_of_the_caller)
     options.found_inf = (float *)(void *)((char *)facts.data + 2);
     GIVES(MEMOPT_INVALID_ARGUMENT, memopt_optimizer_step(b.o, b.g, 2, &options, b.w.stream));
     OK(memopt_scaler_destroy(scaler));
-    end(&a);
-    end(&b);
+    close_world(&a.w);
+    close_world(&b.w);
 }
 
 /* A learning rate in device memory is what each step reads; an import leaves it in place. */
@@ -394,8 +368,8 @@ TEST(learning_rate_in_device_memory)
         }
         group.device_lr = (const float *)(const void *)((const char *)rate.data + 2);
         assert_int_equal(memopt_optimizer_set_group(b.o, 0, &group), MEMOPT_INVALID_ARGUMENT);
-        end(&a);
-        end(&b);
+        close_world(&a.w);
+        close_world(&b.w);
     }
 }
 
@@ -429,8 +403,6 @@ TEST(memory_of_malloc)
         assert_memory_equal(p[1].data, is, N * 4);
         assert_memory_equal(copy[1].data, short_is, N * 2);
         assert_memory_not_equal(p[1].data, noise(1, 0.5f), N * 4);
-        for (int i = 0; i < 2; i++)
-            OK(memopt_optimizer_destroy(o[i]));
         free(is);
         free(short_is);
         free(p[1].data);

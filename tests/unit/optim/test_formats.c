@@ -326,8 +326,8 @@ TEST(test_views)
         memopt_tensor p = new_tensor(&w, N, MEMOPT_DTYPE_F32, NULL);
         memopt_tensor values = new_tensor(&w, N, MEMOPT_DTYPE_F32, NULL);
         memopt_state_view view[6];
-        uint64_t index, views = 0;
-        OK(memopt_optimizer_add_parameter(o, 0, &p, NULL, NULL, &index));
+        uint64_t views = 0;
+        (void)add_parameter(&w, o, &p);
         for (; views < 6; views++) {
             view[views].struct_size = sizeof view[views];
             memopt_status status = memopt_optimizer_get_state(o, 0, views, &view[views]);
@@ -354,18 +354,13 @@ TEST(test_views)
                     assert_true(out[i] == 0.0f);
             }
         }
-        OK(memopt_optimizer_destroy(o));
-        memopt_optimizer_options options = MEMOPT_OPTIMIZER_OPTIONS_INIT;
-        uint32_t number;
-        options.kind = e->kind;
-        options.state_format = e->format;
-        OK(memopt_optimizer_create(w.allocator, &options, &o)); /* min_8bit_size 4096 */
-        OK(memopt_optimizer_add_group(o, &group, &number));
-        OK(memopt_optimizer_add_parameter(o, 0, &p, NULL, NULL, &index));
+        end_optimizer(&w, o);
+        const memopt_optimizer_options options = {.kind = e->kind, .state_format = e->format};
+        o = make_optimizer(&w, options, &group); /* min_8bit_size 4096 */
+        (void)add_parameter(&w, o, &p);
         OK(memopt_optimizer_get_state(o, 0, 0, &view[0]));
         assert_int_equal(view[0].tensor.dtype, MEMOPT_DTYPE_F32);
         OK(memopt_optimizer_step(o, &values, 1, NULL, NULL));
-        OK(memopt_optimizer_destroy(o));
         close_world(&w);
     }
 }
@@ -477,7 +472,6 @@ TEST(listed_formats)
         for (uint32_t format = 1; format <= MO_STATE_FORMATS; format++) {
             memopt_optimizer_options options = MEMOPT_OPTIMIZER_OPTIONS_INIT;
             memopt_optimizer *o = NULL;
-            uint64_t index;
             char entry[16];
             options.kind = kind;
             options.state_format = 99;
@@ -490,9 +484,9 @@ TEST(listed_formats)
                 continue;
             }
             o = new_optimizer_of(&w, kind, format, NULL);
-            OK(memopt_optimizer_add_parameter(o, 0, &p, NULL, NULL, &index));
+            (void)add_parameter(&w, o, &p);
             OK(memopt_optimizer_step(o, &g, 1, NULL, NULL));
-            OK(memopt_optimizer_destroy(o));
+            end_optimizer(&w, o);
         }
     close_world(&w);
 }

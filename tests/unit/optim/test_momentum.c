@@ -7,15 +7,6 @@
 
 enum { N = 20001 };
 
-static float values[N];
-
-static float *noise(uint64_t seed, float scale)
-{
-    for (int i = 0; i < N; i++)
-        values[i] = normal(&seed) * scale;
-    return values;
-}
-
 typedef struct setup {
     world w;
     memopt_optimizer *o;
@@ -26,23 +17,18 @@ typedef struct setup {
 /* format: of the optimizer; buffered: the parameter has a buffer of the caller's, of zeros. */
 static setup make(uint32_t format, memopt_dtype dtype, double momentum, int buffered)
 {
-    setup s;
-    uint32_t number;
-    uint64_t index;
-    memset(&s, 0, sizeof s);
-    s.w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0);
-    memopt_optimizer_options options = MEMOPT_OPTIMIZER_OPTIONS_INIT;
+    setup s = {.w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0)};
+    const memopt_optimizer_options options = {.kind = MEMOPT_OPTIMIZER_SGD,
+                                              .state_format = format,
+                                              .min_8bit_size = 1,
+                                              .stochastic_rounding = 1};
     memopt_optimizer_group group = MEMOPT_OPTIMIZER_GROUP_SGD_INIT;
-    options.kind = MEMOPT_OPTIMIZER_SGD;
-    options.state_format = format;
-    options.min_8bit_size = 1;
-    options.stochastic_rounding = 1;
+    uint64_t index;
     group.lr = 0.05;
     group.weight_decay = 0.01;
     group.momentum = momentum;
     group.dampening = 0.3;
-    OK(memopt_optimizer_create(s.w.allocator, &options, &s.o));
-    OK(memopt_optimizer_add_group(s.o, &group, &number));
+    s.o = make_optimizer(&s.w, options, &group);
     s.p = new_tensor(&s.w, N, dtype, noise(1, 0.5f));
     s.g = new_tensor(&s.w, N, MEMOPT_DTYPE_F32, NULL);
     if (buffered) {
@@ -51,14 +37,8 @@ static setup make(uint32_t format, memopt_dtype dtype, double momentum, int buff
         OK(memopt_optimizer_add_parameter_with_state(s.o, 0, &s.p, NULL, &s.buffer, 1, s.steps,
                                                      NULL, &index));
     } else
-        OK(memopt_optimizer_add_parameter(s.o, 0, &s.p, NULL, NULL, &index));
+        (void)add_parameter(&s.w, s.o, &s.p);
     return s;
-}
-
-static void end(setup *s)
-{
-    OK(memopt_optimizer_destroy(s->o));
-    close_world(&s->w);
 }
 
 static void step(setup *s, uint64_t seed)
@@ -108,15 +88,15 @@ TEST(the_same_bits_without)
             assert_false(has_state(&none));
             assert_true(has_state(&kept));
             same_parameters(&none, &kept);
-            end(&kept);
+            close_world(&kept.w);
             if (i == 0) {
                 reference = none;
                 continue;
             }
             same_parameters(&none, &reference);
-            end(&none);
+            close_world(&none.w);
         }
-        end(&reference);
+        close_world(&reference.w);
     }
     unsetenv("MEMOPT_ISA");
 }
@@ -129,7 +109,7 @@ TEST(no_bytes)
         uint64_t bytes;
         OK(memopt_optimizer_get_export_size(s.o, &bytes));
         assert_true(with ? bytes > N * 4 : bytes < 256);
-        end(&s);
+        close_world(&s.w);
     }
 }
 
@@ -155,15 +135,15 @@ TEST(momentum_later)
     }
     OK(memopt_optimizer_get_steps_sync(none.o, 0, NULL, &steps));
     assert_int_equal(steps, 8);
-    end(&none);
-    end(&kept);
+    close_world(&none.w);
+    close_world(&kept.w);
     none = make(MEMOPT_STATE_8BIT, MEMOPT_DTYPE_F32, 0.0, 0);
     set_momentum(&none, 0.5);
     step(&none, 1);
     memopt_state_view view = {sizeof view, NULL, {NULL, 0, 0}};
     OK(memopt_optimizer_get_state(none.o, 0, 0, &view));
     assert_int_equal(view.tensor.dtype, MEMOPT_DTYPE_U8);
-    end(&none);
+    close_world(&none.w);
 }
 
 /* What torch.optim.SGD does to parameter and buffer, with the roundings of
@@ -186,13 +166,16 @@ static void model_step(model *r, const float *gradients, float momentum)
     r->begun |= momentum != 0.0f;
 }
 
-static void step_unless(setup *s, uint64_t seed, float found)
+/* Returns the gradients. */
+static const float *step_unless(setup *s, uint64_t seed, float found)
 {
+    const float *gradients = noise(seed, 1.0f);
     float *found_inf = new_tensor(&s->w, 1, MEMOPT_DTYPE_F32, &found).data;
     memopt_step_options options = MEMOPT_STEP_OPTIONS_INIT;
     options.found_inf = found_inf;
-    write_tensor(&s->w, &s->g, noise(seed, 1.0f));
+    write_tensor(&s->w, &s->g, gradients);
     OK(memopt_optimizer_step(s->o, &s->g, 1, &options, NULL));
+    return gradients;
 }
 
 static void goes_on_elsewhere(setup *s)
@@ -223,15 +206,15 @@ TEST(dampening_begins_with_the_first_momentum)
                 int skip = t == skipped || (skipped == 2 && t == 3);
                 float momentum = skipped == 2 && t == 4 ? 0.0f : momenta[t];
                 set_momentum(&s, momentum);
-                step_unless(&s, 10 + (uint64_t)t, skip ? 1.0f : 0.0f);
+                const float *gradients = step_unless(&s, 10 + (uint64_t)t, skip ? 1.0f : 0.0f);
                 goes_on_elsewhere(&s);
                 if (!skip)
-                    model_step(&r, values, momentum);
+                    model_step(&r, gradients, momentum);
                 assert_memory_equal(r.p, s.p.data, sizeof r.p);
             }
             OK(memopt_optimizer_get_steps_sync(s.o, 0, NULL, &steps));
             assert_int_equal(steps, STEPS - (skipped >= 0) - (skipped == 2));
-            end(&s);
+            close_world(&s.w);
         }
     unsetenv("MEMOPT_ISA");
 }
@@ -254,8 +237,8 @@ TEST(a_buffer_is_left_alone_without_momentum)
         same_parameters(&s, &none);
         assert_memory_equal(before, view.tensor.data, view.tensor.count * 4);
         free(before);
-        end(&s);
-        end(&none);
+        close_world(&s.w);
+        close_world(&none.w);
     }
 }
 
@@ -285,7 +268,7 @@ TEST(the_callers_own)
     OK(memopt_optimizer_step(s.o, both, 2, NULL, NULL));
     free(before);
     free(other);
-    end(&s);
+    close_world(&s.w);
 }
 
 TEST(exports)
@@ -309,7 +292,7 @@ TEST(exports)
     data = export_all(&with.w, with.o, &bytes);
     assert_int_equal(memopt_optimizer_import_sync(a.o, data, bytes, NULL), MEMOPT_INVALID_ARGUMENT);
     free(data);
-    end(&a);
-    end(&b);
-    end(&with);
+    close_world(&a.w);
+    close_world(&b.w);
+    close_world(&with.w);
 }

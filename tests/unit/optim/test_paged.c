@@ -15,39 +15,25 @@ typedef struct model {
     memopt_tensor parameters[TENSORS], gradients[TENSORS];
 } model;
 
-static memopt_optimizer *make(world *w, uint32_t kind, uint32_t format, uint64_t page_bytes,
-                              uint32_t split)
+static memopt_optimizer *make(world *w, uint32_t kind, uint32_t format, uint64_t page_bytes)
 {
-    memopt_optimizer *o;
-    memopt_optimizer_options options = MEMOPT_OPTIMIZER_OPTIONS_INIT;
+    const memopt_optimizer_options options = {.kind = kind,
+                                              .state_format = format,
+                                              .min_8bit_size = 64,
+                                              .page_bytes = page_bytes,
+                                              .stochastic_rounding = 1};
     memopt_optimizer_group group = MEMOPT_OPTIMIZER_GROUP_INIT;
-    uint32_t number;
-    options.kind = kind;
-    options.state_format = format;
-    options.min_8bit_size = 64;
-    options.page_bytes = page_bytes;
-    options.split_weights = split;
-    options.stochastic_rounding = !split;
     group.momentum = 0.9;
-    OK(memopt_optimizer_create(w->allocator, &options, &o));
-    OK(memopt_optimizer_add_group(o, &group, &number));
-    return o;
+    return make_optimizer(w, options, &group);
 }
 
 static model new_model(world *w, uint32_t kind, uint32_t format, uint64_t page_bytes)
 {
-    model m;
-    uint64_t index, state = 7;
-    m.optimizer = make(w, kind, format, page_bytes, 0);
-    for (int i = 0; i < TENSORS; i++) {
-        float *values = malloc(sizes[i] * sizeof *values);
-        for (uint64_t k = 0; k < sizes[i]; k++)
-            values[k] = normal(&state);
-        m.parameters[i] = new_tensor(w, sizes[i], MEMOPT_DTYPE_BF16, values);
-        m.gradients[i] = new_tensor(w, sizes[i], MEMOPT_DTYPE_F32, values);
-        free(values);
-        OK(memopt_optimizer_add_parameter(m.optimizer, 0, &m.parameters[i], NULL, w->stream,
-                                          &index));
+    model m = {.optimizer = make(w, kind, format, page_bytes)};
+    for (uint64_t i = 0; i < TENSORS; i++) {
+        m.parameters[i] = new_tensor(w, sizes[i], MEMOPT_DTYPE_BF16, noise(7 + i, 1.0f));
+        m.gradients[i] = new_tensor(w, sizes[i], MEMOPT_DTYPE_F32, NULL);
+        (void)add_parameter(w, m.optimizer, &m.parameters[i]);
     }
     return m;
 }
@@ -57,13 +43,8 @@ static void step(world *w, model *m, int number, double max_norm, float *out_nor
 {
     memopt_tensor gradients[TENSORS];
     memopt_step_options options = MEMOPT_STEP_OPTIONS_INIT;
-    uint64_t state = 100 + (uint64_t)number;
     for (int i = 0; i < TENSORS; i++) {
-        float *values = malloc(sizes[i] * sizeof *values);
-        for (uint64_t k = 0; k < sizes[i]; k++)
-            values[k] = normal(&state);
-        write_tensor(w, &m->gradients[i], values);
-        free(values);
+        write_tensor(w, &m->gradients[i], noise(100 + (uint64_t)(number * TENSORS + i), 1.0f));
         gradients[i] = m->gradients[i];
         if (i == number % TENSORS)
             gradients[i].data = NULL;
@@ -75,19 +56,13 @@ static void step(world *w, model *m, int number, double max_norm, float *out_nor
 
 static void same_models(world *w, model *a, model *b)
 {
-    uint64_t bytes[2];
-    unsigned char *saved[2] = {export_all(w, a->optimizer, &bytes[0]),
-                               export_all(w, b->optimizer, &bytes[1])};
-    assert_int_equal(bytes[0], bytes[1]);
-    assert_memory_equal(saved[0], saved[1], bytes[0]);
-    for (int i = 0; i < TENSORS; i++) {
-        void *one = read_bytes(w, &a->parameters[i]), *other = read_bytes(w, &b->parameters[i]);
-        assert_memory_equal(one, other, sizes[i] * 2);
-        free(one);
-        free(other);
-    }
-    free(saved[0]);
-    free(saved[1]);
+    uint64_t bytes, other;
+    unsigned char *x = everything_of(w, a->optimizer, a->parameters, TENSORS, &bytes);
+    unsigned char *y = everything_of(w, b->optimizer, b->parameters, TENSORS, &other);
+    assert_int_equal(bytes, other);
+    assert_memory_equal(x, y, bytes);
+    free(x);
+    free(y);
 }
 
 static void compare(uint32_t order, int own_stream, uint32_t kind, uint32_t format,
@@ -114,8 +89,6 @@ static void compare(uint32_t order, int own_stream, uint32_t kind, uint32_t form
     step(&w, &plain, 8, 0.0, NULL);
     same_models(&w, &plain, &paged);
     free(saved);
-    OK(memopt_optimizer_destroy(plain.optimizer));
-    OK(memopt_optimizer_destroy(paged.optimizer));
     close_world(&w);
 }
 
@@ -151,16 +124,14 @@ TEST(memory)
         p[i] = new_tensor(&w, elements, MEMOPT_DTYPE_BF16, NULL);
         g[i] = new_tensor(&w, elements, MEMOPT_DTYPE_BF16, NULL);
     }
-    memopt_optimizer *o = make(&w, MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_F32, 2 * elements * 8, 0);
-    uint64_t index;
+    memopt_optimizer *o = make(&w, MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_F32, 2 * elements * 8);
     for (int i = 0; i < COUNT; i++)
-        OK(memopt_optimizer_add_parameter(o, 0, &p[i], NULL, w.stream, &index));
+        (void)add_parameter(&w, o, &p[i]);
     OK(memopt_optimizer_step(o, g, COUNT, NULL, w.stream));
     memopt_tag_stats stats = MEMOPT_TAG_STATS_INIT;
     OK(memopt_allocator_get_tag_stats(w.allocator, MEMOPT_TAG_OPTIMIZER, &stats));
     uint64_t taken = stats.peak_bytes;
     assert_true(taken >= 2 * 2 * elements * 8);
     assert_true(taken <= 2 * 2 * elements * 8 + 64 * 1024);
-    OK(memopt_optimizer_destroy(o));
     close_world(&w);
 }

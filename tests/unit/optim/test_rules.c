@@ -157,14 +157,14 @@ static errors follow(const kind *k, int steps, int spread)
     memopt_optimizer *o = new_optimizer_of(&w, k->kind, k->format, &k->group);
     static float start[N], g[N], out[N];
     static reference r[N];
-    uint64_t seed = 31, index;
+    uint64_t seed = 31;
     for (int i = 0; i < N; i++) {
         start[i] = normal(&seed) * 0.3f;
         r[i] = (reference){(double)start[i], 0.0, 0.0, 0.0};
     }
     memopt_tensor p = new_tensor(&w, N, MEMOPT_DTYPE_F32, start);
     memopt_tensor gradient = new_tensor(&w, N, MEMOPT_DTYPE_F32, NULL);
-    OK(memopt_optimizer_add_parameter(o, 0, &p, NULL, w.stream, &index));
+    (void)add_parameter(&w, o, &p);
     for (int t = 1; t <= steps; t++) {
         for (int i = 0; i < N; i++) {
             g[i] = normal(&seed) * 0.01f;
@@ -187,7 +187,6 @@ static errors follow(const kind *k, int steps, int spread)
     }
     print_message("  %s, spread 2^%d, %d steps: mean %.2e, most %.2e, moved %.2e\n", k->name,
                   spread, steps, e.mean, e.most, e.moved);
-    OK(memopt_optimizer_destroy(o));
     close_world(&w);
     return e;
 }
@@ -289,11 +288,11 @@ TEST(untouched_rows_stay_zero)
     for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
         world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0);
         memopt_optimizer *o = new_optimizer(&w, MEMOPT_STATE_8BIT, NULL);
-        uint64_t n = sizes[k], index, seed = 3;
+        uint64_t n = sizes[k], seed = 3;
         float *g = calloc(n, 4), *out = calloc(n, 4);
         memopt_tensor p = new_tensor(&w, n, MEMOPT_DTYPE_F32, g);
         memopt_tensor gradient = new_tensor(&w, n, MEMOPT_DTYPE_F32, NULL);
-        OK(memopt_optimizer_add_parameter(o, 0, &p, NULL, w.stream, &index));
+        (void)add_parameter(&w, o, &p);
         for (int step = 0; step < 50; step++) {
             for (uint64_t i = 0; i < n; i++)
                 g[i] = i % 2 == 0 ? (i % 4 ? -0.0f : 0.0f) : normal(&seed);
@@ -305,7 +304,6 @@ TEST(untouched_rows_stay_zero)
             assert_true(i % 2 == 0 ? out[i] == 0.0f : out[i] != 0.0f);
         free(g);
         free(out);
-        OK(memopt_optimizer_destroy(o));
         close_world(&w);
     }
 }
@@ -320,7 +318,7 @@ static double regression(const kind *k, double lr, int steps)
     world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_optimizer_group group = k->group;
     static float weights[IN * OUT], gradient[IN * OUT], truth[IN * OUT];
-    uint64_t seed = 5, index;
+    uint64_t seed = 5;
     double loss = 0.0;
     group.lr = lr;
     memopt_optimizer *o = new_optimizer_of(&w, k->kind, k->format, &group);
@@ -329,7 +327,7 @@ static double regression(const kind *k, double lr, int steps)
         truth[i] = normal(&seed);
     memopt_tensor p = new_tensor(&w, IN * OUT, MEMOPT_DTYPE_F32, weights);
     memopt_tensor g = new_tensor(&w, IN * OUT, MEMOPT_DTYPE_F32, NULL);
-    OK(memopt_optimizer_add_parameter(o, 0, &p, NULL, w.stream, &index));
+    (void)add_parameter(&w, o, &p);
     for (int step = 0; step < steps; step++) {
         double sum = 0.0;
         memset(gradient, 0, sizeof gradient);
@@ -351,7 +349,6 @@ static double regression(const kind *k, double lr, int steps)
         OK(memopt_optimizer_step(o, &g, 1, NULL, w.stream));
         loss = step == 0 ? sum : 0.9 * loss + 0.1 * sum;
     }
-    OK(memopt_optimizer_destroy(o));
     close_world(&w);
     return loss;
 }
@@ -384,50 +381,30 @@ typedef struct setup {
     memopt_tensor p, copy, g;
 } setup;
 
-static setup make(const kind *k, uint32_t order, int own_stream)
+static setup make(const kind *k, uint32_t order)
 {
-    setup s;
-    static float values[N];
-    uint64_t seed = 7, index;
-    s.w = open_world(order, own_stream);
+    setup s = {.w = open_world(order, order != MEMOPT_STREAM_ORDER_EAGER)};
+    uint64_t index;
     s.o = new_optimizer_of(&s.w, k->kind, k->format, &k->group);
-    for (int i = 0; i < N; i++)
-        values[i] = normal(&seed);
-    s.p = new_tensor(&s.w, N - 3, MEMOPT_DTYPE_F32, values);
+    s.p = new_tensor(&s.w, N - 3, MEMOPT_DTYPE_F32, noise(7, 1.0f));
     s.copy = new_tensor(&s.w, N - 3, MEMOPT_DTYPE_BF16, NULL);
-    for (int i = 0; i < N; i++)
-        values[i] = normal(&seed) * 0.01f;
-    s.g = new_tensor(&s.w, N - 3, MEMOPT_DTYPE_F32, values);
+    s.g = new_tensor(&s.w, N - 3, MEMOPT_DTYPE_F32, noise(8, 0.01f));
     OK(memopt_optimizer_add_parameter(s.o, 0, &s.p, &s.copy, s.w.stream, &index));
     return s;
 }
 
 static unsigned char *everything(setup *s, uint64_t *bytes)
 {
-    unsigned char *all = export_all(&s->w, s->o, bytes);
-    void *p = read_bytes(&s->w, &s->p), *copy = read_bytes(&s->w, &s->copy);
-    uint64_t n = s->p.count;
-    all = realloc(all, *bytes + n * 6);
-    memcpy(all + *bytes, p, n * 4);
-    memcpy(all + *bytes + n * 4, copy, n * 2);
-    *bytes += n * 6;
-    free(p);
-    free(copy);
-    return all;
-}
-
-static void end(setup *s)
-{
-    OK(memopt_optimizer_destroy(s->o));
-    close_world(&s->w);
+    const memopt_tensor tensors[] = {s->p, s->copy};
+    return everything_of(&s->w, s->o, tensors, 2, bytes);
 }
 
 /* A non-finite gradient changes nothing; a scaled one is unscaled; the copy is the parameter. */
 TEST(verdict_scale_and_copy)
 {
     for (int i = 0; i < KINDS; i++) {
-        setup a = make(&kinds[i], MEMOPT_STREAM_ORDER_EAGER, 0), b = a;
-        b = make(&kinds[i], MEMOPT_STREAM_ORDER_EAGER, 0);
+        setup a = make(&kinds[i], MEMOPT_STREAM_ORDER_EAGER), b = a;
+        b = make(&kinds[i], MEMOPT_STREAM_ORDER_EAGER);
         memopt_scaler *scaler;
         memopt_step_options options = MEMOPT_STEP_OPTIONS_INIT;
         uint64_t bytes, now;
@@ -455,8 +432,8 @@ TEST(verdict_scale_and_copy)
         free(x);
         free(y);
         OK(memopt_scaler_destroy(scaler));
-        end(&a);
-        end(&b);
+        close_world(&a.w);
+        close_world(&b.w);
     }
 }
 
@@ -468,24 +445,23 @@ TEST(orders_and_resuming)
         uint64_t bytes = 0, now, size;
         for (int way = 0; way < 3; way++) {
             setup s = make(&kinds[i],
-                           way == 1 ? MEMOPT_STREAM_ORDER_ADVERSARIAL : MEMOPT_STREAM_ORDER_EAGER,
-                           way == 1);
-            for (int step = 0; step < 3; step++)
+                           way == 1 ? MEMOPT_STREAM_ORDER_ADVERSARIAL : MEMOPT_STREAM_ORDER_EAGER);
+            for (int step = 0; step < 7; step++) {
+                if (way == 2 && step == 3) { /* go on in another optimizer */
+                    unsigned char *half = export_all(&s.w, s.o, &size);
+                    setup later = make(&kinds[i], MEMOPT_STREAM_ORDER_EAGER);
+                    GIVES(MEMOPT_CORRUPT,
+                          memopt_optimizer_import_sync(later.o, half, size - 1, NULL));
+                    OK(memopt_optimizer_import_sync(later.o, half, size, NULL));
+                    memcpy(later.p.data, s.p.data, s.p.count * 4);
+                    free(half);
+                    close_world(&s.w);
+                    s = later;
+                }
                 OK(memopt_optimizer_step(s.o, &s.g, 1, NULL, s.w.stream));
-            if (way == 2) { /* go on in another optimizer */
-                unsigned char *half = export_all(&s.w, s.o, &size);
-                setup later = make(&kinds[i], MEMOPT_STREAM_ORDER_EAGER, 0);
-                GIVES(MEMOPT_CORRUPT, memopt_optimizer_import_sync(later.o, half, size - 1, NULL));
-                OK(memopt_optimizer_import_sync(later.o, half, size, NULL));
-                memcpy(later.p.data, s.p.data, s.p.count * 4);
-                free(half);
-                end(&s);
-                s = later;
             }
-            for (int step = 0; step < 4; step++)
-                OK(memopt_optimizer_step(s.o, &s.g, 1, NULL, s.w.stream));
             unsigned char *all = everything(&s, &now);
-            if (expected == NULL) {
+            if (way == 0) {
                 expected = all;
                 bytes = now;
             } else {
@@ -493,7 +469,7 @@ TEST(orders_and_resuming)
                 assert_memory_equal(expected, all, bytes);
                 free(all);
             }
-            end(&s);
+            close_world(&s.w);
         }
         free(expected);
     }
@@ -505,11 +481,11 @@ TEST(export_of_groups)
     kind k = {"SGD", MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_8BIT, SGD};
     k.group.nesterov = 1;
     k.group.momentum = 0.75;
-    setup s = make(&k, MEMOPT_STREAM_ORDER_EAGER, 0);
+    setup s = make(&k, MEMOPT_STREAM_ORDER_EAGER);
     k.group = (memopt_optimizer_group)SGD;
     k.group.dampening = 0.5;
-    setup other = make(&k, MEMOPT_STREAM_ORDER_EAGER, 0);
-    setup foreign = make(&kinds[3], MEMOPT_STREAM_ORDER_EAGER, 0);
+    setup other = make(&k, MEMOPT_STREAM_ORDER_EAGER);
+    setup foreign = make(&kinds[3], MEMOPT_STREAM_ORDER_EAGER);
     memopt_optimizer_group back = {.struct_size = sizeof back};
     uint64_t bytes;
     unsigned char *data = export_all(&s.w, s.o, &bytes);
@@ -518,9 +494,9 @@ TEST(export_of_groups)
     assert_true(back.nesterov == 1 && back.momentum == 0.75 && back.dampening == 0.0);
     GIVES(MEMOPT_INVALID_ARGUMENT, memopt_optimizer_import_sync(foreign.o, data, bytes, NULL));
     free(data);
-    end(&s);
-    end(&other);
-    end(&foreign);
+    close_world(&s.w);
+    close_world(&other.w);
+    close_world(&foreign.w);
 }
 
 /* bf16 parameters rounded stochastically: on average nothing is lost. */
@@ -529,12 +505,12 @@ TEST(test_stochastic_rounding)
     enum { STEPS = 400 };
     for (int i = 0; i < KINDS; i++) {
         world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0);
-        memopt_optimizer_options options = MEMOPT_OPTIMIZER_OPTIONS_INIT;
+        const memopt_optimizer_options options = {.kind = kinds[i].kind,
+                                                  .state_format = kinds[i].format,
+                                                  .min_8bit_size = 1,
+                                                  .stochastic_rounding = 1};
         memopt_optimizer_group group = kinds[i].group;
-        memopt_optimizer *o;
         static float ones[N], out[N];
-        uint32_t number;
-        uint64_t index;
         double mean = 0.0;
         int squares =
             kinds[i].kind >= MEMOPT_OPTIMIZER_RMSPROP && /* decay of any size moves as far */
@@ -545,17 +521,12 @@ TEST(test_stochastic_rounding)
                 ? 1e-4
                 : 1e-3;
         group.weight_decay = 0.05;
-        options.kind = kinds[i].kind;
-        options.state_format = kinds[i].format;
-        options.min_8bit_size = 1;
-        options.stochastic_rounding = 1;
-        OK(memopt_optimizer_create(w.allocator, &options, &o));
-        OK(memopt_optimizer_add_group(o, &group, &number));
+        memopt_optimizer *o = make_optimizer(&w, options, &group);
         for (int k = 0; k < N; k++)
             ones[k] = 1.0f;
         memopt_tensor p = new_tensor(&w, N, MEMOPT_DTYPE_BF16, ones);
         memopt_tensor g = new_tensor(&w, N, MEMOPT_DTYPE_BF16, NULL); /* zero: only decay */
-        OK(memopt_optimizer_add_parameter(o, 0, &p, NULL, NULL, &index));
+        (void)add_parameter(&w, o, &p);
         reference r = {1.0, 0.0, 0.0, 0.0};
         for (int t = 1; t <= STEPS; t++) {
             OK(memopt_optimizer_step(o, &g, 1, NULL, NULL));
@@ -567,7 +538,6 @@ TEST(test_stochastic_rounding)
         print_message("  %s: %.5f, exact %.5f\n", kinds[i].name, mean, r.p);
         double coded = squares ? 0.03 * (1.0 - r.p) : 0.0; /* error of the codes */
         assert_true(fabs(mean - r.p) < 1e-3 + coded && r.p < 0.99);
-        OK(memopt_optimizer_destroy(o));
         close_world(&w);
     }
 }

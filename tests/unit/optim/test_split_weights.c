@@ -69,25 +69,18 @@ typedef struct pair {
 
 static memopt_optimizer *new_split(world *w, uint32_t kind, uint32_t format, uint32_t bytes)
 {
-    memopt_optimizer *o;
-    memopt_optimizer_options options = MEMOPT_OPTIMIZER_OPTIONS_INIT;
+    const memopt_optimizer_options options = {
+        .kind = kind, .state_format = format, .min_8bit_size = 1, .split_weights = bytes};
     memopt_optimizer_group group = MEMOPT_OPTIMIZER_GROUP_INIT;
-    uint32_t number;
-    options.kind = kind;
-    options.state_format = format;
-    options.min_8bit_size = 1;
-    options.split_weights = bytes;
     group.momentum = 0.9;
-    OK(memopt_optimizer_create(w->allocator, &options, &o));
-    OK(memopt_optimizer_add_group(o, &group, &number));
-    return o;
+    return make_optimizer(w, options, &group);
 }
 
 /* bf16 weights with a residual and the same values as fp32. */
 static pair begin(world *w, uint32_t kind, uint32_t format, uint32_t bytes)
 {
     static float x[N];
-    uint64_t seed = 11, index;
+    uint64_t seed = 11;
     memopt_optimizer_group group = MEMOPT_OPTIMIZER_GROUP_INIT;
     pair p;
     group.momentum = 0.9;
@@ -98,8 +91,8 @@ static pair begin(world *w, uint32_t kind, uint32_t format, uint32_t bytes)
     p.gradient = new_tensor(w, N, MEMOPT_DTYPE_BF16, x);
     p.split = new_split(w, kind, format, bytes);
     p.whole = new_optimizer_of(w, kind, format, &group);
-    OK(memopt_optimizer_add_parameter(p.split, 0, &p.weights, NULL, w->stream, &index));
-    OK(memopt_optimizer_add_parameter(p.whole, 0, &p.values, NULL, w->stream, &index));
+    (void)add_parameter(w, p.split, &p.weights);
+    (void)add_parameter(w, p.whole, &p.values);
     return p;
 }
 
@@ -148,8 +141,6 @@ TEST(the_step_of_fp32)
             }
         }
         assert_true(kept > N);
-        OK(memopt_optimizer_destroy(p.split));
-        OK(memopt_optimizer_destroy(p.whole));
         close_world(&w);
     }
 }
@@ -183,8 +174,8 @@ static void export_and_states_of_the_caller(uint32_t residual)
     GIVES(MEMOPT_INVALID_ARGUMENT,
           memopt_optimizer_add_parameter_with_state(unlike, 0, &other, NULL, states, 5,
                                                     (uint64_t *)steps.data, w.stream, &index));
-    OK(memopt_optimizer_add_parameter(plain, 0, &other, NULL, w.stream, &index));
-    OK(memopt_optimizer_add_parameter(unlike, 0, &other, NULL, w.stream, &index));
+    (void)add_parameter(&w, plain, &other);
+    (void)add_parameter(&w, unlike, &other);
     for (int step = 0; step < 2; step++)
         OK(memopt_optimizer_step(p.split, &p.gradient, 1, NULL, w.stream));
     unsigned char *export = export_all(&w, p.split, &bytes);
@@ -197,11 +188,6 @@ static void export_and_states_of_the_caller(uint32_t residual)
     assert_memory_equal(weights.data, p.weights.data, N * 2);
     assert_memory_equal(states[4].data, residual_of(p.split, 4).tensor.data, N * residual);
     free(export);
-    OK(memopt_optimizer_destroy(o));
-    OK(memopt_optimizer_destroy(unlike));
-    OK(memopt_optimizer_destroy(plain));
-    OK(memopt_optimizer_destroy(p.split));
-    OK(memopt_optimizer_destroy(p.whole));
     close_world(&w);
 }
 
@@ -220,9 +206,8 @@ TEST(the_residual_outlives_a_new_momentum)
     memopt_optimizer *o = new_split(&w, MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_8BIT, 2);
     memopt_tensor weights = new_tensor(&w, N, MEMOPT_DTYPE_BF16, NULL);
     memopt_state_view view = MEMOPT_STATE_VIEW_INIT;
-    uint64_t index;
     OK(memopt_optimizer_set_group(o, 0, &group));
-    OK(memopt_optimizer_add_parameter(o, 0, &weights, NULL, w.stream, &index));
+    (void)add_parameter(&w, o, &weights);
     OK(memopt_optimizer_step(o, &p.gradient, 1, NULL, w.stream));
     view = residual_of(o, 0);
     unsigned char *was = read_bytes(&w, &view.tensor);
@@ -233,9 +218,6 @@ TEST(the_residual_outlives_a_new_momentum)
     view = residual_of(o, 2);
     assert_memory_equal(view.tensor.data, was, N * 2);
     free(was);
-    OK(memopt_optimizer_destroy(o));
-    OK(memopt_optimizer_destroy(p.split));
-    OK(memopt_optimizer_destroy(p.whole));
     close_world(&w);
 }
 
@@ -254,8 +236,7 @@ TEST(refusals)
     memopt_tensor full = new_tensor(&w, N, MEMOPT_DTYPE_F32, NULL);
     memopt_state_view view = MEMOPT_STATE_VIEW_INIT;
     GIVES(MEMOPT_UNSUPPORTED, memopt_optimizer_add_parameter(o, 0, &half, NULL, w.stream, &index));
-    OK(memopt_optimizer_add_parameter(o, 0, &full, NULL, w.stream, &index));
+    (void)add_parameter(&w, o, &full);
     assert_int_equal(memopt_optimizer_get_state(o, 0, 4, &view), MEMOPT_NOT_FOUND);
-    OK(memopt_optimizer_destroy(o));
     close_world(&w);
 }

@@ -12,58 +12,27 @@ typedef struct setup {
     memopt_tensor p[3], g[3];
 } setup;
 
-static float values[N];
-
-static float *noise(uint64_t seed, float scale)
-{
-    for (int i = 0; i < N; i++)
-        values[i] = normal(&seed) * scale;
-    return values;
-}
-
 /* Three parameters: 8-bit bf16, 32-bit f32 (small), 8-bit f32 ragged. */
 static setup make(uint32_t order, int own_stream)
 {
-    setup s;
     static const uint64_t counts[3] = {N, 100, 777};
     static const memopt_dtype types[3] = {MEMOPT_DTYPE_BF16, MEMOPT_DTYPE_F32, MEMOPT_DTYPE_F32};
-    memopt_optimizer_options options = MEMOPT_OPTIMIZER_OPTIONS_INIT;
-    memopt_optimizer_group group = MEMOPT_OPTIMIZER_GROUP_INIT;
-    uint32_t number;
-    s.w = open_world(order, own_stream);
-    options.state_format = MEMOPT_STATE_8BIT;
-    options.min_8bit_size = 101;
-    OK(memopt_optimizer_create(s.w.allocator, &options, &s.o));
-    OK(memopt_optimizer_add_group(s.o, &group, &number));
-    for (int i = 0; i < 3; i++) {
-        uint64_t index;
-        s.p[i] = new_tensor(&s.w, counts[i], types[i], noise((uint64_t)i + 1, 0.5f));
-        s.g[i] = new_tensor(&s.w, counts[i], types[i], noise((uint64_t)i + 9, 0.01f));
-        OK(memopt_optimizer_add_parameter(s.o, 0, &s.p[i], NULL, s.w.stream, &index));
-        assert_int_equal(index, i);
+    const memopt_optimizer_options options = {.state_format = MEMOPT_STATE_8BIT,
+                                              .min_8bit_size = 101};
+    setup s = {.w = open_world(order, own_stream)};
+    s.o = make_optimizer(&s.w, options, NULL);
+    for (uint64_t i = 0; i < 3; i++) {
+        s.p[i] = new_tensor(&s.w, counts[i], types[i], noise(i + 1, 0.5f));
+        s.g[i] = new_tensor(&s.w, counts[i], types[i], noise(i + 9, 0.01f));
+        assert_int_equal(add_parameter(&s.w, s.o, &s.p[i]), i);
     }
     return s;
-}
-
-static void end(setup *s)
-{
-    OK(memopt_optimizer_destroy(s->o));
-    close_world(&s->w);
 }
 
 /* All that a step may change, in one buffer. */
 static unsigned char *everything(setup *s, uint64_t *bytes)
 {
-    unsigned char *all = export_all(&s->w, s->o, bytes);
-    for (int i = 0; i < 3; i++) {
-        uint64_t size = s->p[i].count * memopt_dtype_size(s->p[i].dtype);
-        void *p = read_bytes(&s->w, &s->p[i]);
-        all = realloc(all, *bytes + size);
-        memcpy(all + *bytes, p, size);
-        *bytes += size;
-        free(p);
-    }
-    return all;
+    return everything_of(&s->w, s->o, s->p, 3, bytes);
 }
 
 static uint64_t steps_of(setup *s, uint64_t parameter)
@@ -105,7 +74,7 @@ TEST(non_finite_changes_nothing)
             assert_int_equal(steps_of(&s, 0), 2);
             free(was);
             free(is);
-            end(&s);
+            close_world(&s.w);
         }
     }
 }
@@ -134,8 +103,8 @@ TEST(test_already_unscaled)
     free(x);
     free(y);
     OK(memopt_scaler_destroy(scaler));
-    end(&a);
-    end(&b);
+    close_world(&a.w);
+    close_world(&b.w);
 }
 
 /* The norm is the scaler's norm; a clipped step is the step of the clipped gradients. */
@@ -174,10 +143,10 @@ TEST(norm_and_clip)
     free(u);
     free(v);
     OK(memopt_scaler_destroy(scaler));
-    end(&a);
-    end(&b);
-    end(&c);
-    end(&d);
+    close_world(&a.w);
+    close_world(&b.w);
+    close_world(&c.w);
+    close_world(&d.w);
 }
 
 /* The same bits on an own stream, in adversarial order, and for every split over threads. */
@@ -215,7 +184,7 @@ TEST(streams_and_orders)
         }
         assert_int_equal(steps_of(&s, 0), 6);
         assert_int_equal(steps_of(&s, 1), 3); /* it sat three steps out */
-        end(&s);
+        close_world(&s.w);
     }
     free(expected);
 }
@@ -225,19 +194,18 @@ TEST(growing)
 {
     setup s = make(MEMOPT_STREAM_ORDER_ADVERSARIAL, 1);
     memopt_tensor p[15], g[15];
-    uint64_t index;
     memcpy(p, s.p, sizeof s.p);
     memcpy(g, s.g, sizeof s.g);
     for (uint64_t n = 3; n < 15; n++) {
         OK(memopt_optimizer_step(s.o, g, n, NULL, s.w.stream));
         p[n] = new_tensor(&s.w, 500 * n, MEMOPT_DTYPE_F32, noise(n, 1.0f));
         g[n] = new_tensor(&s.w, 500 * n, MEMOPT_DTYPE_F16, noise(n + 50, 0.1f));
-        OK(memopt_optimizer_add_parameter(s.o, 0, &p[n], NULL, s.w.stream, &index));
+        (void)add_parameter(&s.w, s.o, &p[n]);
     }
     OK(memopt_optimizer_step(s.o, g, 15, NULL, s.w.stream));
     for (uint64_t n = 3; n < 15; n++)
         assert_int_equal(steps_of(&s, n), 15 - n);
-    end(&s);
+    close_world(&s.w);
 }
 
 /* Groups have their own values; maximize climbs by what minimising falls. */
@@ -282,7 +250,6 @@ TEST(groups_and_copies)
     memopt_optimizer_group back = {.struct_size = sizeof back};
     OK(memopt_optimizer_get_group(o, 1, &back));
     assert_true(back.maximize == 1 && back.lr == 1e-3);
-    OK(memopt_optimizer_destroy(o));
     close_world(&w);
 }
 
@@ -331,7 +298,6 @@ static void train_pieces(int pieces, int apart, double max_norm, unsigned char *
             OK(memopt_optimizer_get_state(o, (uint64_t)i, k, &view));
             memcpy(out + N * (6 + k) + from[i], view.tensor.data, view.tensor.count);
         }
-    OK(memopt_optimizer_destroy(o));
     close_world(&w);
 }
 
@@ -427,5 +393,5 @@ TEST(bad_input)
     assert_int_equal(steps_of(&s, 2), 42);
     free(was);
     free(is);
-    end(&s);
+    close_world(&s.w);
 }

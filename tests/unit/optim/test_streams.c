@@ -48,7 +48,7 @@ static void end_stream_first(int fails)
         OK(memopt_stream_destroy(w.device, other));
     }
     dead = other;
-    OK(memopt_optimizer_destroy(o));
+    end_optimizer(&w, o);
     OK(memopt_allocator_free(w.allocator, t.data));
     OK(memopt_allocator_trim_sync(w.allocator, 0, NULL));
     dead = NULL;
