@@ -7,8 +7,6 @@
 #include <stdint.h>
 #include <string.h>
 
-#define SHIM __attribute__((visibility("default")))
-
 /* What the simulated driver has of cuda.h. */
 typedef void *handle;
 int cuInit(unsigned flags);
@@ -52,50 +50,24 @@ static int enter(void)
         return code_ == 0 ? (call) : code_;                                                        \
     } while (0)
 
-/* The declarations of the runtime; nobody includes them. */
-SHIM int cudaGetDeviceCount(int *count);
-SHIM int cudaGetDevice(int *device);
-SHIM int cudaSetDevice(int device);
-SHIM int cudaDriverGetVersion(int *version);
-SHIM int cudaRuntimeGetVersion(int *version);
-SHIM int cudaGetLastError(void);
-SHIM int cudaPeekAtLastError(void);
-SHIM int cudaGetDeviceProperties(char *properties, int device);
-SHIM int cudaDeviceGetAttribute(int *value, int attribute, int device);
-SHIM int cudaDeviceCanAccessPeer(int *value, int device, int peer);
-SHIM int cudaDeviceGetStreamPriorityRange(int *least, int *greatest);
-SHIM int cudaDeviceSynchronize(void);
-SHIM int cudaMemGetInfo(size_t *free, size_t *total);
-SHIM int cudaMalloc(void **pointer, size_t bytes);
-SHIM int cudaFree(void *pointer);
-SHIM int cudaStreamCreateWithPriority(handle *stream, unsigned flags, int priority);
-SHIM int cudaStreamSynchronize(handle stream);
-SHIM int cudaStreamQuery(handle stream);
-SHIM int cudaStreamIsCapturing(handle stream, int *status);
-SHIM int cudaStreamGetCaptureInfo(handle stream, int *status, uint64_t *id);
-SHIM int cudaThreadExchangeStreamCaptureMode(int *mode);
-SHIM int cudaEventCreateWithFlags(handle *event, unsigned flags);
-SHIM int cudaEventRecord(handle event, handle stream);
-SHIM int cudaEventRecordWithFlags(handle event, handle stream, unsigned flags);
-SHIM int cudaEventQuery(handle event);
-SHIM int cudaEventSynchronize(handle event);
-SHIM int cudaEventDestroy(handle event);
-SHIM int cudaGetDriverEntryPointByVersion(const char *symbol, void **out, unsigned version,
-                                          uint64_t flags, int *found);
+/* Nobody includes a declaration of these. */
+#define SHIM(name, parameters)                                                                     \
+    __attribute__((visibility("default"))) int name parameters;                                    \
+    int name parameters
 
-int cudaGetDeviceCount(int *count)
+SHIM(cudaGetDeviceCount, (int *count))
 {
     int code = cuInit(0);
     return code == 0 ? cuDeviceGetCount(count) : code;
 }
 
-int cudaGetDevice(int *device)
+SHIM(cudaGetDevice, (int *device))
 {
     *device = current;
     return 0;
 }
 
-int cudaSetDevice(int device)
+SHIM(cudaSetDevice, (int device))
 {
     int count = 0;
     int code = cudaGetDeviceCount(&count);
@@ -105,29 +77,34 @@ int cudaSetDevice(int device)
     return 0;
 }
 
-int cudaDriverGetVersion(int *version)
+SHIM(cudaDriverGetVersion, (int *version))
 {
     *version = 13020;
     return 0;
 }
 
-int cudaRuntimeGetVersion(int *version)
+SHIM(cudaRuntimeGetVersion, (int *version))
 {
     return cudaDriverGetVersion(version);
 }
 
-int cudaGetLastError(void)
+SHIM(cudaGetLastError, (void))
 {
     return 0;
 }
 
-int cudaPeekAtLastError(void)
+SHIM(cudaPeekAtLastError, (void))
 {
     return 0;
+}
+
+SHIM(cudaMemGetInfo, (size_t * free, size_t *total))
+{
+    FORWARD(cuMemGetInfo_v2(free, total));
 }
 
 /* Places within cudaDeviceProp, the same in CUDA 12 and 13. */
-int cudaGetDeviceProperties(char *properties, int device)
+SHIM(cudaGetDeviceProperties, (char *properties, int device))
 {
     enum { NAME = 0, TOTAL_MEMORY = 288, WARP = 308, MAJOR = 360, KNOWN = 400 };
     int warp = 32, major = 8;
@@ -141,36 +118,31 @@ int cudaGetDeviceProperties(char *properties, int device)
     return code;
 }
 
-int cudaDeviceGetAttribute(int *value, int attribute, int device)
+SHIM(cudaDeviceGetAttribute, (int *value, int attribute, int device))
 {
     *value = 1;
     return 0;
 }
 
-int cudaDeviceCanAccessPeer(int *value, int device, int peer)
+SHIM(cudaDeviceCanAccessPeer, (int *value, int device, int peer))
 {
     *value = 0;
     return 0;
 }
 
-int cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
+SHIM(cudaDeviceGetStreamPriorityRange, (int *least, int *greatest))
 {
     *least = 0;
     *greatest = -1;
     return 0;
 }
 
-int cudaDeviceSynchronize(void)
+SHIM(cudaDeviceSynchronize, (void))
 {
     return 0;
 }
 
-int cudaMemGetInfo(size_t *free, size_t *total)
-{
-    FORWARD(cuMemGetInfo_v2(free, total));
-}
-
-int cudaMalloc(void **pointer, size_t bytes)
+SHIM(cudaMalloc, (void **pointer, size_t bytes))
 {
     uint64_t address = 0;
     int code = enter();
@@ -180,72 +152,72 @@ int cudaMalloc(void **pointer, size_t bytes)
     return code;
 }
 
-int cudaFree(void *pointer)
+SHIM(cudaFree, (void *pointer))
 {
     if (pointer == NULL)
         return 0;
     FORWARD(cuMemFree_v2((uint64_t)(uintptr_t)pointer));
 }
 
-int cudaStreamCreateWithPriority(handle *stream, unsigned flags, int priority)
+SHIM(cudaStreamCreateWithPriority, (handle * stream, unsigned flags, int priority))
 {
     FORWARD(cuStreamCreate(stream, flags));
 }
 
-int cudaStreamSynchronize(handle stream)
+SHIM(cudaStreamSynchronize, (handle stream))
 {
     FORWARD(cuStreamSynchronize(stream));
 }
 
-int cudaStreamQuery(handle stream)
+SHIM(cudaStreamQuery, (handle stream))
 {
     FORWARD(cuStreamQuery(stream));
 }
 
-int cudaStreamIsCapturing(handle stream, int *status)
+SHIM(cudaStreamIsCapturing, (handle stream, int *status))
 {
     FORWARD(cuStreamIsCapturing(stream, status));
 }
 
 /* Further results are asked for only while a graph is recorded, and by torch's own allocator. */
-int cudaStreamGetCaptureInfo(handle stream, int *status, uint64_t *id)
+SHIM(cudaStreamGetCaptureInfo, (handle stream, int *status, uint64_t *id))
 {
     if (id != NULL)
         *id = 1;
     return cudaStreamIsCapturing(stream, status);
 }
 
-int cudaThreadExchangeStreamCaptureMode(int *mode)
+SHIM(cudaThreadExchangeStreamCaptureMode, (int *mode))
 {
     return 0;
 }
 
-int cudaEventCreateWithFlags(handle *event, unsigned flags)
+SHIM(cudaEventCreateWithFlags, (handle * event, unsigned flags))
 {
     FORWARD(cuEventCreate(event, flags));
 }
 
-int cudaEventRecord(handle event, handle stream)
+SHIM(cudaEventRecord, (handle event, handle stream))
 {
     FORWARD(cuEventRecord(event, stream));
 }
 
-int cudaEventRecordWithFlags(handle event, handle stream, unsigned flags)
+SHIM(cudaEventRecordWithFlags, (handle event, handle stream, unsigned flags))
 {
     return cudaEventRecord(event, stream);
 }
 
-int cudaEventQuery(handle event)
+SHIM(cudaEventQuery, (handle event))
 {
     FORWARD(cuEventQuery(event));
 }
 
-int cudaEventSynchronize(handle event)
+SHIM(cudaEventSynchronize, (handle event))
 {
     FORWARD(cuEventSynchronize(event));
 }
 
-int cudaEventDestroy(handle event)
+SHIM(cudaEventDestroy, (handle event))
 {
     FORWARD(cuEventDestroy_v2(event));
 }
@@ -256,8 +228,8 @@ static int lacking(void)
     return NOT_SUPPORTED;
 }
 
-int cudaGetDriverEntryPointByVersion(const char *symbol, void **out, unsigned version,
-                                     uint64_t flags, int *found)
+SHIM(cudaGetDriverEntryPointByVersion,
+     (const char *symbol, void **out, unsigned version, uint64_t flags, int *found))
 {
     int code = cuGetProcAddress_v2(symbol, out, (int)version, flags, NULL);
     if (code != 0 || *out == NULL)

@@ -72,4 +72,50 @@ char *rtc_container(uint16_t machine, uint8_t abi, uint32_t flags, const char *n
  * `only`: no other name. */
 char *rtc_names(const char *text, const char *word, const char *only, size_t *out_bytes);
 
+/* --- the vendor's functions, whose names begin with v --- */
+#define RTC_CALL(name, parameters)                                                                 \
+    __attribute__((visibility("default"))) int name parameters;                                    \
+    int name parameters
+
+#define RTC_PROGRAMS(v, V, other)                                                                  \
+    RTC_CALL(v##CreateProgram, (rtc_program * *out, const char *source, const char *name,          \
+                                int headers, const char *const *texts, const char *const *names))  \
+    {                                                                                              \
+        return rtc_create(out, source, name, headers);                                             \
+    }                                                                                              \
+    RTC_CALL(v##DestroyProgram, (rtc_program * *program))                                          \
+    {                                                                                              \
+        return rtc_destroy(program);                                                               \
+    }                                                                                              \
+    RTC_CALL(v##CompileProgram, (rtc_program * program, int count, const char *const *options))    \
+    {                                                                                              \
+        return rtc_compile(program, count, options);                                               \
+    }                                                                                              \
+    RTC_PART(v##GetProgramLog, RTC_LOG)                                                            \
+    __attribute__((visibility("default"))) const char *v##GetErrorString(int code);                \
+    const char *v##GetErrorString(int code)                                                        \
+    {                                                                                              \
+        static const char *const names[] = {                                                       \
+            V "_SUCCESS",                                                                          \
+            V "_ERROR_OUT_OF_MEMORY",                                                              \
+            V "_ERROR_PROGRAM_CREATION_FAILURE",                                                   \
+            V "_ERROR_INVALID_INPUT",                                                              \
+            V "_ERROR_INVALID_PROGRAM",                                                            \
+            V "_ERROR_INVALID_OPTION",                                                             \
+            V "_ERROR_COMPILATION",                                                                \
+        };                                                                                         \
+        const char *name = rtc_error_name(code, names, sizeof names / sizeof names[0]);            \
+        return name[0] != '\0' ? name : V other;                                                   \
+    }
+
+#define RTC_PART(name, part)                                                                       \
+    RTC_CALL(name##Size, (rtc_program * program, size_t * out))                                    \
+    {                                                                                              \
+        return rtc_size(program, part, out);                                                       \
+    }                                                                                              \
+    RTC_CALL(name, (rtc_program * program, char *out))                                             \
+    {                                                                                              \
+        return rtc_get(program, part, out);                                                        \
+    }
+
 #endif

@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RTC_EXPORT __attribute__((visibility("default")))
-
 const char *const rtc_environment = "MEMOPT_SIM_HIPRTC";
 
 enum { EM_AMDGPU_ = 224, ABI_VERSION_OF_V4 = 2 };
@@ -73,11 +71,7 @@ int rtc_finish(rtc_program *p, const rtc_job *job, char *output, size_t bytes)
 
 /* --- the interface ---------------------------------------------------------------------------- */
 
-#define CALL(name, parameters)                                                                     \
-    RTC_EXPORT int name parameters;                                                                \
-    RTC_EXPORT int name parameters
-
-CALL(hiprtcVersion, (int *major, int *minor))
+RTC_CALL(hiprtcVersion, (int *major, int *minor))
 {
     if (major == NULL || minor == NULL)
         return RTC_INVALID_INPUT;
@@ -86,55 +80,5 @@ CALL(hiprtcVersion, (int *major, int *minor))
     return RTC_OK;
 }
 
-CALL(hiprtcCreateProgram, (rtc_program * *out, const char *source, const char *name, int headers,
-                           const char *const *texts, const char *const *names))
-{
-    (void)texts, (void)names;
-    return rtc_create(out, source, name, headers);
-}
-
-CALL(hiprtcDestroyProgram, (rtc_program * *program))
-{
-    return rtc_destroy(program);
-}
-
-CALL(hiprtcCompileProgram, (rtc_program * program, int count, const char *const *options))
-{
-    return rtc_compile(program, count, options);
-}
-
-CALL(hiprtcGetProgramLogSize, (rtc_program * program, size_t *out))
-{
-    return rtc_size(program, RTC_LOG, out);
-}
-
-CALL(hiprtcGetProgramLog, (rtc_program * program, char *out))
-{
-    return rtc_get(program, RTC_LOG, out);
-}
-
-CALL(hiprtcGetCodeSize, (rtc_program * program, size_t *out))
-{
-    return rtc_size(program, RTC_CODE, out);
-}
-
-CALL(hiprtcGetCode, (rtc_program * program, char *out))
-{
-    return rtc_get(program, RTC_CODE, out);
-}
-
-RTC_EXPORT const char *hiprtcGetErrorString(int code);
-RTC_EXPORT const char *hiprtcGetErrorString(int code)
-{
-    static const char *const names[] = {
-        "HIPRTC_SUCCESS",
-        "HIPRTC_ERROR_OUT_OF_MEMORY",
-        "HIPRTC_ERROR_PROGRAM_CREATION_FAILURE",
-        "HIPRTC_ERROR_INVALID_INPUT",
-        "HIPRTC_ERROR_INVALID_PROGRAM",
-        "HIPRTC_ERROR_INVALID_OPTION",
-        "HIPRTC_ERROR_COMPILATION",
-    };
-    const char *name = rtc_error_name(code, names, sizeof names / sizeof names[0]);
-    return name[0] != '\0' ? name : "HIPRTC_ERROR_UNKNOWN";
-}
+RTC_PROGRAMS(hiprtc, "HIPRTC", "_ERROR_UNKNOWN")
+RTC_PART(hiprtcGetCode, RTC_CODE)

@@ -9,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RTC_EXPORT __attribute__((visibility("default")))
-
 const char *const rtc_environment = "MEMOPT_SIM_NVRTC";
 
 static const int targets[] = {RTC_TARGETS};
@@ -173,11 +171,7 @@ int rtc_finish(rtc_program *p, const rtc_job *job, char *output, size_t bytes)
 
 /* --- the interface ---------------------------------------------------------------------------- */
 
-#define CALL(name, parameters)                                                                     \
-    RTC_EXPORT int name parameters;                                                                \
-    RTC_EXPORT int name parameters
-
-CALL(nvrtcVersion, (int *major, int *minor))
+RTC_CALL(nvrtcVersion, (int *major, int *minor))
 {
     if (major == NULL || minor == NULL)
         return RTC_INVALID_INPUT;
@@ -186,55 +180,13 @@ CALL(nvrtcVersion, (int *major, int *minor))
     return RTC_OK;
 }
 
-CALL(nvrtcCreateProgram, (rtc_program * *out, const char *source, const char *name, int headers,
-                          const char *const *texts, const char *const *names))
-{
-    (void)texts, (void)names;
-    return rtc_create(out, source, name, headers);
-}
-
-CALL(nvrtcDestroyProgram, (rtc_program * *program))
-{
-    return rtc_destroy(program);
-}
-
-CALL(nvrtcCompileProgram, (rtc_program * program, int count, const char *const *options))
-{
-    return rtc_compile(program, count, options);
-}
-
-CALL(nvrtcGetProgramLogSize, (rtc_program * program, size_t *out))
-{
-    return rtc_size(program, RTC_LOG, out);
-}
-
-CALL(nvrtcGetProgramLog, (rtc_program * program, char *out))
-{
-    return rtc_get(program, RTC_LOG, out);
-}
-
-CALL(nvrtcGetPTXSize, (rtc_program * program, size_t *out))
-{
-    return rtc_size(program, RTC_TEXT, out);
-}
-
-CALL(nvrtcGetPTX, (rtc_program * program, char *out))
-{
-    return rtc_get(program, RTC_TEXT, out);
-}
+RTC_PROGRAMS(nvrtc, "NVRTC", "_ERROR unknown")
+RTC_PART(nvrtcGetPTX, RTC_TEXT)
 
 #if !defined(RTC_WITHOUT_CUBIN)
-CALL(nvrtcGetCUBINSize, (rtc_program * program, size_t *out))
-{
-    return rtc_size(program, RTC_CODE, out);
-}
+RTC_PART(nvrtcGetCUBIN, RTC_CODE)
 
-CALL(nvrtcGetCUBIN, (rtc_program * program, char *out))
-{
-    return rtc_get(program, RTC_CODE, out);
-}
-
-CALL(nvrtcGetNumSupportedArchs, (int *out))
+RTC_CALL(nvrtcGetNumSupportedArchs, (int *out))
 {
     if (out == NULL)
         return RTC_INVALID_INPUT;
@@ -242,7 +194,7 @@ CALL(nvrtcGetNumSupportedArchs, (int *out))
     return RTC_OK;
 }
 
-CALL(nvrtcGetSupportedArchs, (int *out))
+RTC_CALL(nvrtcGetSupportedArchs, (int *out))
 {
     if (out == NULL)
         return RTC_INVALID_INPUT;
@@ -250,19 +202,3 @@ CALL(nvrtcGetSupportedArchs, (int *out))
     return RTC_OK;
 }
 #endif
-
-RTC_EXPORT const char *nvrtcGetErrorString(int code);
-RTC_EXPORT const char *nvrtcGetErrorString(int code)
-{
-    static const char *const names[] = {
-        "NVRTC_SUCCESS",
-        "NVRTC_ERROR_OUT_OF_MEMORY",
-        "NVRTC_ERROR_PROGRAM_CREATION_FAILURE",
-        "NVRTC_ERROR_INVALID_INPUT",
-        "NVRTC_ERROR_INVALID_PROGRAM",
-        "NVRTC_ERROR_INVALID_OPTION",
-        "NVRTC_ERROR_COMPILATION",
-    };
-    const char *name = rtc_error_name(code, names, sizeof names / sizeof names[0]);
-    return name[0] != '\0' ? name : "NVRTC_ERROR unknown";
-}

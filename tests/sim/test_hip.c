@@ -146,8 +146,6 @@ TEST_WITH(virtual_memory, setup, teardown)
     FAILS(1, hipMemRelease(third));
 }
 
-/* --- streams ------------------------------------------------------------------------------- */
-
 /* --- kernels ------------------------------------------------------------------------------- */
 
 /* As much of a code object as the runtime looks at before it runs something: a header with the
