@@ -92,6 +92,21 @@ static inline void end_device(memopt_device *device)
     OK(memopt_device_close(device));
 }
 
+/* A test of a device, called `device` in it. What is left of it is streams. */
+#define DEVICE_TEST(name, device, opened)                                                          \
+    static void name(memopt_device *device);                                                       \
+    TEST_NAMED(#name, name##_on_a_device, NULL, NULL, no_fixture)                                  \
+    {                                                                                              \
+        memopt_device *open = opened;                                                              \
+        name(open);                                                                                \
+        memopt_memory_info info = info_of(open);                                                   \
+        assert_int_equal(info.used, 0);                                                            \
+        assert_int_equal(info.free, info.total);                                                   \
+        assert_int_equal(info.reserved_va, 0);                                                     \
+        end_device(open);                                                                          \
+    }                                                                                              \
+    static void name(memopt_device *device)
+
 /* Ends live blocks, the allocator, and the device with its streams. */
 static inline void bench_close_device(memopt_device *device, memopt_allocator *allocator)
 {

@@ -70,9 +70,8 @@ TEST(each_form)
     }
 }
 
-TEST(bad_tensors)
+DEVICE_TEST(bad_tensors, device, open_cpu(1))
 {
-    memopt_device *device = open_cpu(1);
     float *memory = device_memory(device, 400);
     memopt_tensor to = tensor_of(memory, 10, MEMOPT_DTYPE_F32);
     memopt_tensor from = tensor_of(memory + 20, 10, MEMOPT_DTYPE_F32);
@@ -97,14 +96,12 @@ TEST(bad_tensors)
         assert_true(memory[i] == 3.0f);
     OK(memopt_accumulate(device, NULL, NULL, 0, 1.0f, NULL));
     OK(mo_mem_free(device, memory, 400));
-    OK(memopt_device_close(device));
 }
 
 /* --- memopt_scale and memopt_check_finite ---------------------------------------------------- */
 
-TEST(bad_cells)
+DEVICE_TEST(bad_cells, device, open_cpu(1))
 {
-    memopt_device *device = open_cpu(1);
     float *memory = device_memory(device, 64), *crooked = (void *)((char *)memory + 2);
     memopt_tensor tensor = tensor_of(memory + 4, 4, MEMOPT_DTYPE_F32);
     memory[0] = 2.0f, memory[1] = 0.0f, memory[4] = 3.0f;
@@ -119,12 +116,10 @@ TEST(bad_cells)
     OK(memopt_scale(device, &tensor, 1, memory, NULL, NULL));
     assert_true(memory[4] == 6.0f);
     OK(mo_mem_free(device, memory, 64));
-    OK(memopt_device_close(device));
 }
 
-TEST(fills_tensors)
+DEVICE_TEST(fills_tensors, device, open_cpu(1))
 {
-    memopt_device *device = open_cpu(1);
     unsigned char *memory = device_memory(device, 4096);
     memopt_tensor tensors[3] = {tensor_of(memory, 10, MEMOPT_DTYPE_F32),
                                 tensor_of(memory + 100, 7, MEMOPT_DTYPE_U8),
@@ -139,5 +134,4 @@ TEST(fills_tensors)
     assert_true(all_bytes(memory, 255, 40) && all_bytes(memory + 40, 1, 60));
     assert_true(all_bytes(memory + 100, 255, 7) && all_bytes(memory + 107, 1, 3989));
     OK(mo_mem_free(device, memory, 4096));
-    OK(memopt_device_close(device));
 }

@@ -71,9 +71,8 @@ TEST(stochastic_bits_are_those_told)
     }
 }
 
-TEST(in_place_and_saturate)
+DEVICE_TEST(in_place_and_saturate, device, open_cpu(2))
 {
-    memopt_device *device = open_cpu(2);
     memopt_cast_options options = MEMOPT_CAST_OPTIONS_INIT;
     uint16_t *halves = device_memory(device, 4096);
     float *floats = device_memory(device, 4096);
@@ -99,7 +98,6 @@ TEST(in_place_and_saturate)
     OK(mo_mem_free(device, halves, 4096));
     OK(mo_mem_free(device, floats, 4096));
     OK(mo_mem_free(device, bytes, 4096));
-    OK(memopt_device_close(device));
 }
 
 /* --- what is refused ------------------------------------------------------------------------- */
@@ -227,9 +225,8 @@ TEST_WITH(refuses_overlap, begin, end)
 }
 
 /* What looks near is allowed: touching ranges, shared sources, the same range in place. */
-TEST(allows_neighbours)
+DEVICE_TEST(allows_neighbours, device, open_cpu(1))
 {
-    memopt_device *device = open_cpu(1);
     unsigned char *memory = device_memory(device, 4096);
     memset(memory, 0, 4096);
     memopt_tensor from[3] = {tensor_of(memory, 100, MEMOPT_DTYPE_F32),
@@ -240,7 +237,6 @@ TEST(allows_neighbours)
                            tensor_of(memory + 1024, 10, MEMOPT_DTYPE_F16)};
     OK(memopt_cast(device, to, from, 3, NULL, NULL));
     OK(mo_mem_free(device, memory, 4096));
-    OK(memopt_device_close(device));
 }
 
 /* 20,000 tensors: the overlap check is not quadratic, and finds the one pair. */

@@ -186,10 +186,9 @@ TEST(unscale_judges_the_input)
 }
 
 /* On a stream of its own under the adversarial order: nothing waits, all in order. */
-TEST(stream_order)
+DEVICE_TEST(stream_order, device,
+            bench_open_cpu(&(bench_device){MEMOPT_STREAM_ORDER_ADVERSARIAL, 0, 64 * MIB, 2}))
 {
-    memopt_device *device =
-        bench_open_cpu(&(bench_device){MEMOPT_STREAM_ORDER_ADVERSARIAL, 0, 64 * MIB, 2});
     memopt_scaler *scaler = NULL;
     memopt_scaler_options scaler_options = {sizeof scaler_options, 8.0, 2.0, 0.5, 1, 0, NULL, 0};
     memopt_scaler_state state = {.struct_size = sizeof state};
@@ -210,8 +209,6 @@ TEST(stream_order)
     assert_true(state.scale == 16.0);
     OK(mo_mem_free(device, memory, 4096));
     OK(memopt_scaler_destroy(scaler));
-    OK(memopt_stream_destroy(device, stream));
-    OK(memopt_device_close(device));
 }
 
 TEST(memory_of_an_allocator)
@@ -238,9 +235,8 @@ TEST(memory_of_an_allocator)
 
 /* --- what is refused ------------------------------------------------------------------------- */
 
-TEST(refuses_options)
+DEVICE_TEST(refuses_options, device, open_cpu(1))
 {
-    memopt_device *device = open_cpu(1);
     memopt_scaler *scaler = NULL;
     const memopt_scaler_options good = MEMOPT_SCALER_OPTIONS_INIT;
     memopt_scaler_options bad;
@@ -269,7 +265,6 @@ TEST(refuses_options)
     OK(memopt_scaler_destroy(NULL));
     assert_null(memopt_scaler_get_scale(NULL));
     assert_null(memopt_scaler_get_found_inf(NULL));
-    OK(memopt_device_close(device));
 }
 
 TEST(refuses_states)

@@ -84,9 +84,8 @@ TEST(virtual_memory_of_another_device)
 }
 
 /* What is not ready is no failure: the last error stays. */
-TEST(not_ready_is_no_error)
+DEVICE_TEST(not_ready_is_no_error, device, open_gpu(backend))
 {
-    memopt_device *device = open_gpu(backend);
     memopt_event *done, *timed;
     double seconds = -1;
     void *memory = NULL;
@@ -115,7 +114,6 @@ TEST(not_ready_is_no_error)
     OK(memopt_event_destroy(timed));
     OK(memopt_stream_destroy(device, stream));
     REFUSED(memopt_stream_destroy(device, stream));
-    OK(memopt_device_close(device));
 }
 
 /* Counts the calls of cuMemCreate, with memory for remote access and without. */

@@ -31,9 +31,8 @@ static void work(memopt_device *device, unsigned char *bytes, int count, memopt_
         OK(memopt_fill(device, bytes + i, 1, 1, stream));
 }
 
-TEST(completes_when_the_host_is_ahead)
+DEVICE_TEST(completes_when_the_host_is_ahead, device, open_lagging(3, MEMOPT_STREAM_ORDER_EAGER))
 {
-    memopt_device *device = open_lagging(3, MEMOPT_STREAM_ORDER_EAGER);
     memopt_stream a = new_stream(device), b = new_stream(device);
     unsigned char bytes[16] = {0};
     memopt_event *event = event_on(device);
@@ -52,15 +51,11 @@ TEST(completes_when_the_host_is_ahead)
     assert_int_equal(bytes[10], 1);
     OK(memopt_stream_query(device, NULL));
     OK(memopt_event_destroy(event));
-    OK(memopt_stream_destroy(device, a));
-    OK(memopt_stream_destroy(device, b));
-    OK(memopt_device_close(device));
 }
 
 /* Nothing is complete that is not waited for; a wait completes what came before it on any stream. */
-TEST(waits_are_counted)
+DEVICE_TEST(waits_are_counted, device, open_lagging(UINT64_MAX, MEMOPT_STREAM_ORDER_EAGER))
 {
-    memopt_device *device = open_lagging(UINT64_MAX, MEMOPT_STREAM_ORDER_EAGER);
     const mo_cpu_lag_stats *waits = &mo_cpu(device)->waits;
     memopt_stream a = new_stream(device), b = new_stream(device);
     unsigned char bytes[64] = {0};
@@ -84,15 +79,11 @@ TEST(waits_are_counted)
     assert_int_equal(waits->waited_most, 6);
     assert_int_equal(waits->drains, 1);
     OK(memopt_event_destroy(event));
-    OK(memopt_stream_destroy(device, a));
-    OK(memopt_stream_destroy(device, b));
-    OK(memopt_device_close(device));
 }
 
 /* Allocations and frees of an allocator move the clock. */
-TEST(an_allocator_moves_the_clock)
+DEVICE_TEST(an_allocator_moves_the_clock, device, open_lagging(4, MEMOPT_STREAM_ORDER_EAGER))
 {
-    memopt_device *device = open_lagging(4, MEMOPT_STREAM_ORDER_EAGER);
     memopt_stream stream = new_stream(device);
     memopt_allocator *allocator;
     unsigned char byte = 0;
@@ -106,14 +97,11 @@ TEST(an_allocator_moves_the_clock)
     }
     assert_int_equal(byte, 1);
     OK(memopt_allocator_destroy(allocator));
-    OK(memopt_stream_destroy(device, stream));
-    OK(memopt_device_close(device));
 }
 
 /* Work on memory that is unmapped before it ran is found, as in the adversarial order. */
-TEST(unmapped_too_early)
+DEVICE_TEST(unmapped_too_early, device, open_lagging(100, MEMOPT_STREAM_ORDER_EAGER))
 {
-    memopt_device *device = open_lagging(100, MEMOPT_STREAM_ORDER_EAGER);
     memopt_stream stream = new_stream(device);
     mapped memory = map_new(device, GRANULE);
     OK(memopt_fill(device, memory.address, 7, 100, stream));
@@ -122,14 +110,11 @@ TEST(unmapped_too_early)
                  memopt_stream_sync(device, stream));
     OK(mo_vm_release(device, memory.handle, GRANULE));
     OK(mo_vm_unreserve(device, memory.address, GRANULE));
-    OK(memopt_stream_destroy(device, stream));
-    OK(memopt_device_close(device));
 }
 
 /* In the adversarial order nothing that is within the lag is reported as complete. */
-TEST(with_the_adversary)
+DEVICE_TEST(with_the_adversary, device, open_lagging(20, MEMOPT_STREAM_ORDER_ADVERSARIAL))
 {
-    memopt_device *device = open_lagging(20, MEMOPT_STREAM_ORDER_ADVERSARIAL);
     memopt_stream stream = new_stream(device);
     unsigned char bytes[64] = {0};
     int ready = 0;
@@ -140,8 +125,6 @@ TEST(with_the_adversary)
     for (int i = 0; i < 100 && !ready; i++)
         ready = memopt_stream_query(device, stream) == MEMOPT_OK;
     assert_true(ready);
-    OK(memopt_stream_destroy(device, stream));
-    OK(memopt_device_close(device));
 }
 
 /* Copies of both directions and kernels run side by side; each stream and each engine in order. */

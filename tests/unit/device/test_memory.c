@@ -5,25 +5,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static int open_device(void **state)
+static memopt_device *small(void)
 {
-    *state = open_cpu(64 * MIB + 5, MEMOPT_STREAM_ORDER_EAGER, 0);
-    return 0;
+    return open_cpu(64 * MIB + 5, MEMOPT_STREAM_ORDER_EAGER, 0);
 }
 
-static int close_device(void **state)
+DEVICE_TEST(capacity_is_counted_at_create, device, small())
 {
-    memopt_device *device = *state;
-    memopt_memory_info info = info_of(device);
-    assert_int_equal(info.used, 0);
-    assert_int_equal(info.free, info.total);
-    assert_int_equal(info.reserved_va, 0);
-    return memopt_device_close(device) != MEMOPT_OK;
-}
-
-TEST_WITH(capacity_is_counted_at_create, open_device, close_device)
-{
-    memopt_device *device = *state;
     mo_vm_handle handles[33];
     memopt_memory_info info = info_of(device);
     assert_int_equal(info.total, 64 * MIB);
@@ -46,9 +34,9 @@ TEST_WITH(capacity_is_counted_at_create, open_device, close_device)
 
 /* An allocator takes the lowest of equal blocks: a replay's result depends on this order. Those of
  * another device are in the way. */
-TEST_WITH(plain_allocations_ascend, open_device, close_device)
+DEVICE_TEST(plain_allocations_ascend, device, small())
 {
-    memopt_device *devices[2] = {*state};
+    memopt_device *devices[2] = {device};
     char *blocks[2][8];
     OK(memopt_device_open("cpu", NULL, &devices[1]));
     for (uint64_t i = 0; i < 8; i++)
@@ -64,9 +52,8 @@ TEST_WITH(plain_allocations_ascend, open_device, close_device)
 }
 
 /* Several mappings side by side are one range to programs, and one call gives access to all. */
-TEST_WITH(mappings_join, open_device, close_device)
+DEVICE_TEST(mappings_join, device, small())
 {
-    memopt_device *device = *state;
     mo_vm_handle handles[3];
     void *base;
     OK(mo_vm_reserve(device, 3 * GRANULE, &base));
@@ -106,10 +93,9 @@ static uint64_t file_bytes(void)
 }
 
 /* The pages themselves, not only this process's view of them. */
-TEST_WITH(the_file_shrinks, open_device, close_device)
+DEVICE_TEST(the_file_shrinks, device, small())
 {
     enum { BYTES = 16 << 20 };
-    memopt_device *device = *state;
     assert_int_equal(file_bytes(), 0);
     mapped kept = map_new(device, GRANULE);
     memset(kept.address, 1, GRANULE);
@@ -127,9 +113,8 @@ TEST_WITH(the_file_shrinks, open_device, close_device)
     unmap(device, &kept);
 }
 
-TEST_WITH(misuse_is_refused, open_device, close_device)
+DEVICE_TEST(misuse_is_refused, device, small())
 {
-    memopt_device *device = *state;
     mapped m = map_new(device, 2 * GRANULE);
     void *address = (void *)1;
     mo_vm_handle other, handle = (mo_vm_handle)1;
@@ -165,9 +150,8 @@ TEST_WITH(misuse_is_refused, open_device, close_device)
     unmap(device, &m);
 }
 
-TEST_WITH(plain_allocations, open_device, close_device)
+DEVICE_TEST(plain_allocations, device, small())
 {
-    memopt_device *device = *state;
     void *one = NULL, *two = NULL;
     OK(mo_mem_alloc(device, 1, &one));
     OK(mo_mem_alloc(device, 5 * MIB + 1, &two));

@@ -68,9 +68,8 @@ TEST(options)
     assert_int_equal(mo_memory_live_blocks(), blocks);
 }
 
-TEST(properties)
+DEVICE_TEST(properties, device, open_cpu(10 * MIB + 77, MEMOPT_STREAM_ORDER_EAGER, 0))
 {
-    memopt_device *device = open_cpu(10 * MIB + 77, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_device_properties p = {.struct_size = sizeof p};
     OK(memopt_device_get_properties(device, &p));
     assert_string_equal(p.backend, "cpu");
@@ -91,16 +90,14 @@ TEST(properties)
     REFUSED(memopt_device_get_properties(device, NULL));
     REFUSED(memopt_device_get_properties(NULL, &p));
     REFUSED(memopt_device_get_memory_info(device, NULL));
-    OK(memopt_device_close(device));
 }
 
 static void no_work(const void *args, uint64_t begin, uint64_t end)
 {
 }
 
-TEST(closing_with_live_objects)
+DEVICE_TEST(closing_with_live_objects, device, open_cpu(8 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0))
 {
-    memopt_device *device = open_cpu(8 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
     void *pinned, *plain, *address;
     mo_vm_handle handle;
     char registered[100];
@@ -123,12 +120,10 @@ TEST(closing_with_live_objects)
     LEFT("1 mapped memory handles (2.00 MiB)", mo_vm_release(device, handle, GRANULE));
     LEFT("1 reservations", mo_vm_unreserve(device, address, GRANULE));
 #undef LEFT
-    OK(memopt_device_close(device));
 }
 
-TEST(page_locked_memory)
+DEVICE_TEST(page_locked_memory, device, open_cpu(8 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0))
 {
-    memopt_device *device = open_cpu(8 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
     void *a = NULL, *b = NULL, *none = (void *)1;
     OK(memopt_host_alloc(device, 5000, &a));
     OK(memopt_host_alloc(device, 20 * MIB, &b)); /* more than systems lock by default */
@@ -150,12 +145,10 @@ TEST(page_locked_memory)
     memopt_memory_info info = info_of(device);
     assert_int_equal(info.pinned, 0);
     assert_int_equal(info.pinned_peak, 8192 + 20 * MIB);
-    OK(memopt_device_close(device));
 }
 
-TEST(registered_memory)
+DEVICE_TEST(registered_memory, device, open_cpu(8 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0))
 {
-    memopt_device *device = open_cpu(8 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
     char *host = malloc(10000);
     void *pinned;
     OK(memopt_host_register(device, host + 3, 4000));
@@ -179,7 +172,6 @@ TEST(registered_memory)
     OK(memopt_host_unregister(device, host + 4003));
     assert_int_equal(info_of(device).registered, 0);
     free(host);
-    OK(memopt_device_close(device));
 }
 
 static void nothing_to_call(void *user)
@@ -228,9 +220,8 @@ TEST(foreign_and_dead_streams)
     }
 }
 
-TEST(bad_arguments)
+DEVICE_TEST(bad_arguments, device, open_cpu(8 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0))
 {
-    memopt_device *device = open_cpu(8 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_stream stream;
     memopt_event *event = NULL;
     char x[64];
@@ -271,7 +262,6 @@ TEST(bad_arguments)
     static const mo_kernel too_large = {"test_large", MO_KERNEL_ARGS_MAX + 1, 1, {no_work}, NULL};
     FAILS(MEMOPT_INTERNAL, mo_launch(device, NULL, &no_form, x, 1));
     FAILS(MEMOPT_INTERNAL, mo_launch(device, NULL, &too_large, x, 1));
-    OK(memopt_device_close(device));
 }
 
 TEST(the_default_capacity_is_the_machine)

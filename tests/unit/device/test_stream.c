@@ -9,18 +9,9 @@
 #include <xmmintrin.h>
 #endif
 
-static int open_device(void **state)
+static memopt_device *small(void)
 {
-    *state = open_cpu(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
-    return 0;
-}
-
-static int close_device(void **state)
-{
-    memopt_device *device = *state;
-    memopt_memory_info info = info_of(device);
-    assert_int_equal(info.used, 0);
-    return memopt_device_close(device) != MEMOPT_OK;
+    return open_cpu(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
 }
 
 /* A callback that holds its stream until it is told to go on. */
@@ -43,9 +34,8 @@ static void let_workers_run(void)
     usleep(20000);
 }
 
-TEST_WITH(the_null_stream_runs_inline, open_device, close_device)
+DEVICE_TEST(the_null_stream_runs_inline, device, small())
 {
-    memopt_device *device = *state;
     char bytes[256];
     OK(memopt_fill(device, bytes, 7, sizeof bytes, NULL));
     assert_true(all_bytes(bytes, 7, sizeof bytes));
@@ -55,9 +45,8 @@ TEST_WITH(the_null_stream_runs_inline, open_device, close_device)
     OK(memopt_stream_query(device, NULL));
 }
 
-TEST_WITH(streams_run_beside_the_caller_in_order, open_device, close_device)
+DEVICE_TEST(streams_run_beside_the_caller_in_order, device, small())
 {
-    memopt_device *device = *state;
     gate g = {0, 0};
     char bytes[256];
     memset(bytes, 1, sizeof bytes);
@@ -72,13 +61,11 @@ TEST_WITH(streams_run_beside_the_caller_in_order, open_device, close_device)
     OK(memopt_stream_sync(device, stream));
     OK(memopt_stream_query(device, stream));
     assert_true(all_bytes(bytes, 3, sizeof bytes));
-    OK(memopt_stream_destroy(device, stream));
 }
 
 /* A wait keeps the record that was the last when it was called. */
-TEST_WITH(a_wait_keeps_its_record, open_device, close_device)
+DEVICE_TEST(a_wait_keeps_its_record, device, small())
 {
-    memopt_device *device = *state;
     gate first = {0, 0}, second = {0, 0};
     char seen = 0;
     memopt_stream a = stream_on(device), b = stream_on(device);
@@ -97,13 +84,11 @@ TEST_WITH(a_wait_keeps_its_record, open_device, close_device)
     assert_int_equal(memopt_event_query(event), MEMOPT_NOT_READY);
     OK(memopt_event_destroy(event)); /* while its record waits */
     atomic_store(&second.open, 1);
-    OK(memopt_stream_destroy(device, a));
-    OK(memopt_stream_destroy(device, b));
+    OK(memopt_device_sync(device)); /* before the gates go */
 }
 
-TEST_WITH(destroying_an_event_keeps_its_waits, open_device, close_device)
+DEVICE_TEST(destroying_an_event_keeps_its_waits, device, small())
 {
-    memopt_device *device = *state;
     gate g = {0, 0};
     int from = 0, to = 0, value = 42;
     memopt_stream a = stream_on(device), b = stream_on(device);
@@ -118,8 +103,6 @@ TEST_WITH(destroying_an_event_keeps_its_waits, open_device, close_device)
     atomic_store(&g.open, 1);
     OK(memopt_device_sync(device));
     assert_int_equal(to, 42);
-    OK(memopt_stream_destroy(device, a));
-    OK(memopt_stream_destroy(device, b));
 }
 
 static void *open_later(void *user)
@@ -131,9 +114,8 @@ static void *open_later(void *user)
     return NULL;
 }
 
-TEST_WITH(the_null_stream_waits_inline, open_device, close_device)
+DEVICE_TEST(the_null_stream_waits_inline, device, small())
 {
-    memopt_device *device = *state;
     gate g = {0, 0};
     pthread_t opener;
     memopt_stream a = stream_on(device);
@@ -145,12 +127,10 @@ TEST_WITH(the_null_stream_waits_inline, open_device, close_device)
     assert_true(atomic_load(&g.passed));
     pthread_join(opener, NULL);
     OK(memopt_event_destroy(event));
-    OK(memopt_stream_destroy(device, a));
 }
 
-TEST_WITH(elapsed_time_is_of_completion, open_device, close_device)
+DEVICE_TEST(elapsed_time_is_of_completion, device, small())
 {
-    memopt_device *device = *state;
     memopt_event *start, *end, *silent;
     double seconds = -1;
     OK(memopt_event_create(device, 1, &start));
@@ -202,13 +182,12 @@ static void halve(const void *args, uint64_t begin, uint64_t end)
         numbers[i] *= 0.5F;
 }
 
-TEST_WITH(kernels_keep_subnormals_whatever_the_caller_flushes, open_device, close_device)
+DEVICE_TEST(kernels_keep_subnormals_whatever_the_caller_flushes, device, small())
 {
     static const mo_kernel kernel = {"test_halve", sizeof(float *), 1, {halve, NULL, NULL}, NULL};
     enum { MANY = 4096, FLUSH = 0x8040 };
     static float numbers[MANY];
     float *there = numbers;
-    memopt_device *device = *state;
     for (uint64_t items = 1; items <= MANY; items *= 64) {
         for (int i = 0; i < MANY; i++)
             numbers[i] = 0x1p-126F;
@@ -244,12 +223,11 @@ static uint64_t tally_elements(const void *args)
 }
 
 /* Many items are divided among threads, but not where they hold few elements in all. */
-TEST_WITH(little_work_stays_in_one_thread, open_device, close_device)
+DEVICE_TEST(little_work_stays_in_one_thread, device, small())
 {
     static const mo_kernel whole = {"test_tally", sizeof(tally_args), 1, {tally, NULL, NULL}, NULL};
     static const mo_kernel small = {
         "test_tally", sizeof(tally_args), 1, {tally, NULL, NULL}, tally_elements};
-    memopt_device *device = *state;
     _Atomic uint64_t calls;
     tally_args args = {&calls, 0};
     const struct {
@@ -265,9 +243,8 @@ TEST_WITH(little_work_stays_in_one_thread, open_device, close_device)
     }
 }
 
-TEST_WITH(kernels_cover_every_item_once, open_device, close_device)
+DEVICE_TEST(kernels_cover_every_item_once, device, small())
 {
-    memopt_device *device = *state;
     static const uint64_t counts[] = {0, 1, 2, 3, 4, 5, 15, 16, 17, 1000, 4099};
     memopt_stream streams[2] = {NULL, NULL};
     OK(memopt_stream_create(device, &streams[1]));
@@ -284,13 +261,11 @@ TEST_WITH(kernels_cover_every_item_once, open_device, close_device)
             free(out);
         }
     }
-    OK(memopt_stream_destroy(device, streams[1]));
 }
 
 /* The copy of a scalar is there when the call returns, whatever runs late. */
-TEST(test_copy_sync)
+DEVICE_TEST(test_copy_sync, device, open_cpu(64 * MIB, MEMOPT_STREAM_ORDER_ADVERSARIAL, 1))
 {
-    memopt_device *device = open_cpu(64 * MIB, MEMOPT_STREAM_ORDER_ADVERSARIAL, 1);
     void *memory = NULL;
     uint32_t read = 0;
     memopt_stream stream = stream_on(device);
@@ -300,6 +275,4 @@ TEST(test_copy_sync)
     assert_int_equal(read, 0x05050505);
     REFUSED(memopt_copy_sync(device, NULL, memory, 4, stream));
     OK(mo_mem_free(device, memory, 512));
-    OK(memopt_stream_destroy(device, stream));
-    OK(memopt_device_close(device));
 }

@@ -133,9 +133,9 @@ static int crowd_of(memopt_device *device, memopt_stream stream, int wanted)
 }
 
 /* Up, down, to one and back, also where threads run already and on a stream's worker. */
-TEST(an_open_device_changes_its_threads)
+DEVICE_TEST(an_open_device_changes_its_threads, device,
+            open_cpu(GRANULE, MEMOPT_STREAM_ORDER_EAGER, 0))
 {
-    memopt_device *device = open_cpu(GRANULE, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_device_properties p = {.struct_size = sizeof p};
     memopt_stream streams[2] = {NULL, NULL};
     static const uint32_t numbers[] = {4, 3, 1, 5, 5};
@@ -150,8 +150,6 @@ TEST(an_open_device_changes_its_threads)
     REFUSED_SAYING("1025 threads, at most 1024", memopt_device_set_threads(device, 1025));
     REFUSED(memopt_device_set_threads(NULL, 1));
     assert_int_equal(crowd_of(device, NULL, 5), 5);
-    OK(memopt_stream_destroy(device, streams[1]));
-    OK(memopt_device_close(device));
 }
 
 typedef struct changes {
