@@ -102,15 +102,12 @@ static memopt_status check_piece(const char *subject, uint64_t index, const char
 static memopt_status check_matrix(const char *subject, uint64_t i, const memopt_blocks *blocks)
 {
     memopt_blocks_layout layout;
-    memopt_status status =
-        find_layout(subject, i, blocks->format, blocks->rows, blocks->columns, &layout);
-    if (status == MEMOPT_OK)
-        status = check_piece(subject, i, "codes", blocks->codes, layout.code_bytes, 1);
-    if (status == MEMOPT_OK)
-        status = check_piece(subject, i, "scales", blocks->scales, layout.scale_bytes,
-                             layout.scale_size);
-    if (status != MEMOPT_OK || blocks->tensor_amax == NULL)
-        return status;
+    MO_TRY(find_layout(subject, i, blocks->format, blocks->rows, blocks->columns, &layout));
+    MO_TRY(check_piece(subject, i, "codes", blocks->codes, layout.code_bytes, 1));
+    MO_TRY(
+        check_piece(subject, i, "scales", blocks->scales, layout.scale_bytes, layout.scale_size));
+    if (blocks->tensor_amax == NULL)
+        return MEMOPT_OK;
     if (blocks->format != MEMOPT_BLOCKS_NVFP4 && !mo_blocks_is_tensor(blocks->format))
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "%s[%" PRIu64 "]: tensor_amax is given, but format %" PRIu32

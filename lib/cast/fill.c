@@ -13,21 +13,18 @@ static int any_type(memopt_dtype dtype)
 memopt_status memopt_fill_tensors(memopt_device *device, const memopt_tensor *tensors,
                                   uint64_t count, int32_t value, memopt_stream stream)
 {
-    memopt_status status = MEMOPT_OK;
     if (device == NULL || (tensors == NULL && count != 0))
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "fill_tensors: %s is NULL",
                        device == NULL ? "device" : "tensors");
     if (mo_device_inherited(device))
         return mo_fail_inherited("fill_tensors");
-    for (uint64_t i = 0; i < count && status == MEMOPT_OK; i++)
-        status = mo_tensor_check("fill_tensors: tensors", i, &tensors[i], any_type);
-    if (status == MEMOPT_OK)
-        status = mo_tensors_reachable(device, "fill_tensors: tensors", tensors, count);
+    for (uint64_t i = 0; i < count; i++)
+        MO_TRY(mo_tensor_check("fill_tensors: tensors", i, &tensors[i], any_type));
+    MO_TRY(mo_tensors_reachable(device, "fill_tensors: tensors", tensors, count));
     /* The value and the stream are checked too if there is nothing to fill. */
-    if (status == MEMOPT_OK)
-        status = memopt_fill(device, NULL, value, 0, stream);
-    for (uint64_t i = 0; i < count && status == MEMOPT_OK; i++)
-        status = memopt_fill(device, tensors[i].data, value,
-                             tensors[i].count * memopt_dtype_size(tensors[i].dtype), stream);
-    return status;
+    MO_TRY(memopt_fill(device, NULL, value, 0, stream));
+    for (uint64_t i = 0; i < count; i++)
+        MO_TRY(memopt_fill(device, tensors[i].data, value,
+                           tensors[i].count * memopt_dtype_size(tensors[i].dtype), stream));
+    return MEMOPT_OK;
 }

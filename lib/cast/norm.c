@@ -129,16 +129,12 @@ memopt_status memopt_clip(memopt_device *device, float *norm, const memopt_tenso
 {
     reduction r = {.device = device, .tensors = tensors, .count = count, .stream = stream};
     const double *sum = NULL;
-    memopt_status status = start(&r, "clip", 1, scratch, scratch_bytes);
-    if (status == MEMOPT_OK)
-        status = check_norm(device, "clip", norm, 0);
-    if (status == MEMOPT_OK && !(max_norm > 0.0 && max_norm <= 1.7976931348623157e308))
-        status = mo_fail(MEMOPT_INVALID_ARGUMENT,
-                         "clip: max_norm is %g; it must be finite and above 0", max_norm);
-    if (status == MEMOPT_OK)
-        status = enqueue_total(&r, &sum);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(start(&r, "clip", 1, scratch, scratch_bytes));
+    MO_TRY(check_norm(device, "clip", norm, 0));
+    if (!(max_norm > 0.0 && max_norm <= 1.7976931348623157e308))
+        MO_TRY(mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "clip: max_norm is %g; it must be finite and above 0", max_norm));
+    MO_TRY(enqueue_total(&r, &sum));
     float *coefficient = (float *)scratch;
     mo_norm_args args = {
         .sum = sum, .norm = norm, .coefficient = coefficient, .max_norm = max_norm};

@@ -59,22 +59,19 @@ static memopt_status check_tensors(const call *c, int moves_parameters)
 static memopt_status check_room(const call *c)
 {
     uint64_t least;
-    memopt_status status = memopt_trust_get_scratch(c->parameters, c->count, &least);
-    if (status == MEMOPT_OK)
-        status = mo_scratch_check("trust", c->scratch, c->scratch_bytes, least);
-    if (status == MEMOPT_OK)
-        status = mo_reachable(c->device, "trust: scratch", 0, c->scratch, least);
-    if (status == MEMOPT_OK && (c->squares == NULL || (uintptr_t)c->squares % sizeof(double) != 0))
-        status = mo_fail(MEMOPT_INVALID_ARGUMENT, "trust: squares %p is NULL or not aligned to 8",
-                         (const void *)c->squares);
-    if (status == MEMOPT_OK)
-        status = mo_reachable(c->device, "trust: squares", 0, c->squares, 16 * c->count);
-    if (status == MEMOPT_OK && (uintptr_t)c->what.found_inf % sizeof(float) != 0)
-        status = mo_fail(MEMOPT_INVALID_ARGUMENT, "trust: found_inf %p is not aligned to an f32",
-                         (const void *)c->what.found_inf);
-    if (status == MEMOPT_OK && c->what.found_inf != NULL)
-        status = mo_reachable(c->device, "trust: found_inf", 0, c->what.found_inf, sizeof(float));
-    return status;
+    MO_TRY(memopt_trust_get_scratch(c->parameters, c->count, &least));
+    MO_TRY(mo_scratch_check("trust", c->scratch, c->scratch_bytes, least));
+    MO_TRY(mo_reachable(c->device, "trust: scratch", 0, c->scratch, least));
+    if (c->squares == NULL || (uintptr_t)c->squares % sizeof(double) != 0)
+        MO_TRY(mo_fail(MEMOPT_INVALID_ARGUMENT, "trust: squares %p is NULL or not aligned to 8",
+                       (const void *)c->squares));
+    MO_TRY(mo_reachable(c->device, "trust: squares", 0, c->squares, 16 * c->count));
+    if ((uintptr_t)c->what.found_inf % sizeof(float) != 0)
+        MO_TRY(mo_fail(MEMOPT_INVALID_ARGUMENT, "trust: found_inf %p is not aligned to an f32",
+                       (const void *)c->what.found_inf));
+    if (c->what.found_inf != NULL)
+        MO_TRY(mo_reachable(c->device, "trust: found_inf", 0, c->what.found_inf, sizeof(float)));
+    return MEMOPT_OK;
 }
 
 /* The options are read, and all is well. */

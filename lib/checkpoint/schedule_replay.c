@@ -13,12 +13,11 @@ static memopt_status add(mo_steps *steps, uint32_t operation, uint64_t stage)
 
 memopt_status mo_schedule_save_all(const mo_chain *c, mo_steps *steps)
 {
-    memopt_status status = MEMOPT_OK;
-    for (uint64_t i = 0; status == MEMOPT_OK && i < c->count; i++)
-        status = add(steps, MEMOPT_SCHEDULE_FORWARD_SAVE, i);
-    for (uint64_t i = c->count; status == MEMOPT_OK && i-- > 0;)
-        status = add(steps, MEMOPT_SCHEDULE_BACKWARD, i);
-    return status;
+    for (uint64_t i = 0; i < c->count; i++)
+        MO_TRY(add(steps, MEMOPT_SCHEDULE_FORWARD_SAVE, i));
+    for (uint64_t i = c->count; i-- > 0;)
+        MO_TRY(add(steps, MEMOPT_SCHEDULE_BACKWARD, i));
+    return MEMOPT_OK;
 }
 
 /* What is still to be expanded; the last is the next. A range, or one backward (backward = 1). */
@@ -42,11 +41,10 @@ static memopt_status push(tasks *t, task next)
 
 static memopt_status expand_saved(const mo_cuts *cuts, const task *range, tasks *t, mo_steps *steps)
 {
-    memopt_status status = add(steps, MEMOPT_SCHEDULE_FORWARD_SAVE, range->i);
-    if (status == MEMOPT_OK)
-        status = push(t, (task){range->i, range->i, 0, 1});
-    if (status != MEMOPT_OK || range->i == range->j)
-        return status;
+    MO_TRY(add(steps, MEMOPT_SCHEDULE_FORWARD_SAVE, range->i));
+    MO_TRY(push(t, (task){range->i, range->i, 0, 1}));
+    if (range->i == range->j)
+        return MEMOPT_OK;
     uint64_t saved = cuts->size(cuts, cuts->chain->stages[range->i].saved_bytes);
     return push(t, (task){range->i + 1, range->j, range->memory - saved, 0});
 }
@@ -54,13 +52,12 @@ static memopt_status expand_saved(const mo_cuts *cuts, const task *range, tasks 
 static memopt_status expand_kept(const mo_cuts *cuts, const task *range, uint64_t k, tasks *t,
                                  mo_steps *steps)
 {
-    memopt_status status = add(steps, MEMOPT_SCHEDULE_FORWARD_KEEP, range->i);
-    for (uint64_t q = range->i + 1; status == MEMOPT_OK && q < k; q++)
-        status = add(steps, MEMOPT_SCHEDULE_FORWARD, q);
-    if (status == MEMOPT_OK)
-        status = push(t, (task){range->i, k - 1, range->memory, 0});
+    MO_TRY(add(steps, MEMOPT_SCHEDULE_FORWARD_KEEP, range->i));
+    for (uint64_t q = range->i + 1; q < k; q++)
+        MO_TRY(add(steps, MEMOPT_SCHEDULE_FORWARD, q));
+    MO_TRY(push(t, (task){range->i, k - 1, range->memory, 0}));
     uint64_t value = cuts->size(cuts, mo_chain_value(cuts->chain, k));
-    return status != MEMOPT_OK ? status : push(t, (task){k, range->j, range->memory - value, 0});
+    return push(t, (task){k, range->j, range->memory - value, 0});
 }
 
 memopt_status mo_schedule_expand(const mo_cuts *cuts, uint64_t memory, mo_steps *steps)

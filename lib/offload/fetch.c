@@ -32,14 +32,10 @@ memopt_status mo_fetch_start(memopt_offloader *offloader, mo_packed *value, mo_f
 {
     mo_disk *disk = offloader->disk;
     mo_host_range *range = NULL;
-    memopt_status status = mo_fetch_finish(offloader, value); /* one job of a slot at a time */
-    if (status == MEMOPT_OK)
-        status = mo_timeline_reserve(&disk->line);
-    if (status == MEMOPT_OK)
-        status = take_staging(offloader, value->bytes, &range);
-    if (status != MEMOPT_OK)
-        return status;
-    status = mo_timeline_order(&offloader->out, range->written, disk->line.stream);
+    MO_TRY(mo_fetch_finish(offloader, value)); /* one job of a slot at a time */
+    MO_TRY(mo_timeline_reserve(&disk->line));
+    MO_TRY(take_staging(offloader, value->bytes, &range));
+    memopt_status status = mo_timeline_order(&offloader->out, range->written, disk->line.stream);
     if (status == MEMOPT_OK)
         status = mo_timeline_order(&offloader->back, range->read, disk->line.stream);
     if (status == MEMOPT_OK)

@@ -152,12 +152,12 @@ memopt_status memopt_offloader_trim_sync(memopt_offloader *offloader, uint64_t *
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "offloader_trim_sync: offloader is NULL");
     if (mo_device_inherited(offloader->device))
         return mo_fail_inherited("offloader_trim_sync");
-    memopt_status status = mo_host_pool_trim(&offloader->pool, &released);
-    if (status == MEMOPT_OK && offloader->disk != NULL)
+    MO_TRY(mo_host_pool_trim(&offloader->pool, &released));
+    if (offloader->disk != NULL)
         mo_disk_trim(offloader->disk);
-    if (status == MEMOPT_OK && out_released != NULL)
+    if (out_released != NULL)
         *out_released = released;
-    return status;
+    return MEMOPT_OK;
 }
 
 static void describe_disk(mo_disk *disk, memopt_offloader_stats *stats)

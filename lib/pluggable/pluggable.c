@@ -26,12 +26,10 @@ memopt_status memopt_pluggable_configure(const char *backend, const char *config
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "pluggable_configure: config has %zu characters; write fewer than %d",
                        strlen(config), MO_PLUG_CONFIG);
-    memopt_status status = memopt_allocator_check_config(config);
-    if (status == MEMOPT_OK)
-        status = mo_plug_set_config(backend, config);
-    if (status == MEMOPT_OK)
-        atomic_store(&raise_function, raise);
-    return status;
+    MO_TRY(memopt_allocator_check_config(config));
+    MO_TRY(mo_plug_set_config(backend, config));
+    atomic_store(&raise_function, raise);
+    return MEMOPT_OK;
 }
 
 static memopt_allocator *first_of(mo_plug_slot *slot)
@@ -146,12 +144,11 @@ memopt_status memopt_pluggable_trim_to_sync(int32_t device, uint64_t target, uin
 {
     mo_plug_slot *slot;
     uint64_t released = 0;
-    memopt_status status = mo_plug_find(device, &slot);
-    if (status == MEMOPT_OK)
-        status = trim(slot, target, &released);
-    if (status == MEMOPT_OK && out_released != NULL)
+    MO_TRY(mo_plug_find(device, &slot));
+    MO_TRY(trim(slot, target, &released));
+    if (out_released != NULL)
         *out_released = released;
-    return status;
+    return MEMOPT_OK;
 }
 
 void memopt_pluggable_empty_cache(void)

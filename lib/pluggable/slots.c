@@ -105,12 +105,10 @@ static memopt_status make(memopt_device *device, memopt_allocator **out_allocato
     mo_lock(&mo_plug_lock);
     memcpy(config, mo_plug_config, sizeof config);
     mo_unlock(&mo_plug_lock);
-    memopt_status status = memopt_allocator_create(device, config, NULL, out_allocator);
-    if (status == MEMOPT_OK)
-        begin_trace(device, *out_allocator);
-    if (status == MEMOPT_OK)
-        begin_history(*out_allocator);
-    return status;
+    MO_TRY(memopt_allocator_create(device, config, NULL, out_allocator));
+    begin_trace(device, *out_allocator);
+    begin_history(*out_allocator);
+    return MEMOPT_OK;
 }
 
 memopt_status mo_plug_make_pool(memopt_allocator *first, memopt_pool **out_pool)
@@ -118,10 +116,9 @@ memopt_status mo_plug_make_pool(memopt_allocator *first, memopt_pool **out_pool)
     memopt_pool_options options = MEMOPT_POOL_OPTIONS_INIT;
     options.name = "graph";
     options.retain = 1;
-    memopt_status status = memopt_pool_create(first, &options, out_pool);
-    if (status == MEMOPT_OK)
-        begin_trace(memopt_allocator_get_device(first), *out_pool);
-    return status;
+    MO_TRY(memopt_pool_create(first, &options, out_pool));
+    begin_trace(memopt_allocator_get_device(first), *out_pool);
+    return MEMOPT_OK;
 }
 
 /* Opens the device and makes its first allocator, unless another thread was quicker. */

@@ -143,11 +143,11 @@ static memopt_status complete_options(memopt_device_options *options)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "device_open: stream_order %" PRIu32 " is not a memopt_stream_order",
                        options->stream_order);
-    memopt_status status = check_threads("device_open", options->threads);
-    if (status == MEMOPT_OK && options->capacity > physical)
+    MO_TRY(check_threads("device_open", options->threads));
+    if (options->capacity > physical)
         mo_log(MEMOPT_LOG_WARNING, "cpu: a capacity of %s is more than the machine's %s",
                MO_SIZE(options->capacity), MO_SIZE(physical));
-    return status;
+    return MEMOPT_OK;
 }
 
 memopt_status mo_cpu_open(const memopt_device_options *given, memopt_device **out_device)
