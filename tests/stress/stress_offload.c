@@ -331,7 +331,7 @@ static double now(void)
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-static void test_stress(void **unused)
+TEST(test_stress)
 {
     double begin = now();
     mo_file_calls = (mo_file_system){unreliable_write, unreliable_read, fdatasync, 0};
@@ -356,6 +356,5 @@ int main(int count, char **arguments)
         else if (strcmp(arguments[i], "--seconds") == 0)
             seconds = strtod(arguments[i + 1], NULL);
     }
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_stress)};
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return run_all_tests(make_folder, remove_folder);
 }

@@ -71,16 +71,27 @@ static inline memopt_device *eager(uint64_t capacity)
 /* A test of an allocator, called `allocator` in it, on a device opened so; with each of the
  * configurations, the number of which is `c`. What is live at its end goes (finish). */
 #define ALLOCATOR_TEST(name, allocator, opened, ...)                                               \
+    ALLOCATOR_TEST_OF(name, allocator, opened, new_allocator(device, config), __VA_ARGS__)
+/* With an allocator made so of `device` and `config`. */
+#define ALLOCATOR_TEST_OF(name, allocator, opened, made, ...)                                      \
+    ALLOCATOR_TESTS(name, allocator, , opened, made, __VA_ARGS__)
+/* Again and again: a loop over seeds. */
+#define ALLOCATOR_SWEEP(name, allocator, loop, opened, ...)                                        \
+    ALLOCATOR_TESTS(name, allocator, loop, opened, new_allocator(device, config), __VA_ARGS__)
+#define ALLOCATOR_TESTS(name, allocator, loop, opened, made, ...)                                  \
     static void name(memopt_device *device, memopt_allocator *allocator, int c);                   \
     TEST_NAMED(#name, name##_with_each, NULL, NULL, no_fixture)                                    \
     {                                                                                              \
         static const char *const with[] = {__VA_ARGS__};                                           \
-        for (int i = 0; i < (int)(sizeof with / sizeof *with); i++) {                              \
-            memopt_device *device = opened;                                                        \
-            memopt_allocator *made = new_allocator(device, with[i]);                               \
-            name(device, made, i);                                                                 \
-            finish(made, device);                                                                  \
-        }                                                                                          \
+        for (int i = 0; i < (int)(sizeof with / sizeof *with); i++)                                \
+            loop                                                                                   \
+            {                                                                                      \
+                const char *config = with[i];                                                      \
+                memopt_device *device = opened;                                                    \
+                memopt_allocator *one = ((void)config, made);                                      \
+                name(device, one, i);                                                              \
+                finish(one, device);                                                               \
+            }                                                                                      \
     }                                                                                              \
     static void name(memopt_device *device, memopt_allocator *allocator, int c)
 #define CLASSIC ""

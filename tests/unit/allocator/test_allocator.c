@@ -48,32 +48,25 @@ TEST(test_sizes)
 /* --- fit -------------------------------------------------------------------------------------- */
 
 /* Holes of several sizes between live blocks: the smallest that fits is taken, the lowest first. */
-TEST(best_fit)
+ALLOCATOR_TEST(best_fit, allocator, eager(64 * MIB), BOTH)
 {
     static const uint64_t sizes[] = {8, 5, 3, 5, 9, 3};
     enum { HOLES = 6 };
-    for (int c = 0; c < 2; c++) {
-        memopt_device *device = eager(64 * MIB);
-        memopt_allocator *allocator = new_allocator(device, c ? EXPANDABLE : "");
-        void *hole[HOLES], *wall[HOLES];
-        for (int i = 0; i < HOLES; i++) {
-            hole[i] = alloc(allocator, sizes[i] * KIB);
-            wall[i] = alloc(allocator, KIB);
-            assert_ptr_equal(wall[i], (char *)hole[i] + sizes[i] * KIB);
-        }
-        for (int i = 0; i < HOLES; i++)
-            OK(memopt_allocator_free(allocator, hole[i]));
-        assert_ptr_equal(alloc(allocator, 3 * KIB), hole[2]);
-        assert_ptr_equal(alloc(allocator, 2 * KIB), hole[5]);
-        assert_ptr_equal(alloc(allocator, 4 * KIB), hole[1]);
-        assert_ptr_equal(alloc(allocator, 5 * KIB), hole[3]);
-        assert_ptr_equal(alloc(allocator, 6 * KIB), hole[0]);
-        assert_ptr_equal(alloc(allocator, 9 * KIB), hole[4]);
-        assert_ptr_equal(alloc(allocator, KIB), (char *)hole[1] + 4 * KIB);
-        OK(mo_allocator_check(allocator));
-        OK(memopt_allocator_destroy_force(allocator));
-        OK(memopt_device_close(device));
+    void *hole[HOLES], *wall[HOLES];
+    for (int i = 0; i < HOLES; i++) {
+        hole[i] = alloc(allocator, sizes[i] * KIB);
+        wall[i] = alloc(allocator, KIB);
+        assert_ptr_equal(wall[i], (char *)hole[i] + sizes[i] * KIB);
     }
+    for (int i = 0; i < HOLES; i++)
+        OK(memopt_allocator_free(allocator, hole[i]));
+    assert_ptr_equal(alloc(allocator, 3 * KIB), hole[2]);
+    assert_ptr_equal(alloc(allocator, 2 * KIB), hole[5]);
+    assert_ptr_equal(alloc(allocator, 4 * KIB), hole[1]);
+    assert_ptr_equal(alloc(allocator, 5 * KIB), hole[3]);
+    assert_ptr_equal(alloc(allocator, 6 * KIB), hole[0]);
+    assert_ptr_equal(alloc(allocator, 9 * KIB), hole[4]);
+    assert_ptr_equal(alloc(allocator, KIB), (char *)hole[1] + 4 * KIB);
 }
 
 /* Many equal holes: always the lowest. */

@@ -2,18 +2,14 @@
  * virtual memory. The cpu device's operations are replaced one by one. */
 #include "support.h"
 
-#include "device/front/handle.h"
+#include "support/watched.h"
 
-static mo_device_ops ops;
-static const mo_device_ops *real;
-static memopt_stream captured;
-static int capturing, events_touched, states_asked;
+static int events_touched, states_asked;
 
 static memopt_status stream_capturing(memopt_device *device, memopt_stream stream, int32_t *out)
 {
     states_asked++;
-    *out = capturing && stream == captured;
-    return MEMOPT_OK;
+    return says_captured(device, stream, out);
 }
 
 static memopt_status event_record(memopt_device *device, memopt_event *event, memopt_stream stream)
@@ -36,23 +32,21 @@ static memopt_status event_sync(memopt_device *device, memopt_event *event)
 
 static memopt_device *open_watched(void)
 {
-    memopt_device *device = eager(CAPACITY);
-    real = device->ops;
-    ops = *real;
+    memopt_device *device = watch(eager(CAPACITY));
     ops.stream_capturing = stream_capturing;
     ops.event_record = event_record;
     ops.event_query = event_query;
     ops.event_sync = event_sync;
-    device->ops = &ops;
-    capturing = events_touched = 0;
+    events_touched = 0;
     return device;
 }
 
 static int waits;
+static memopt_stream at_work;
 
 static memopt_status busy(memopt_device *device, memopt_stream stream)
 {
-    return stream == captured ? MEMOPT_NOT_READY : MEMOPT_OK;
+    return stream == at_work ? MEMOPT_NOT_READY : MEMOPT_OK;
 }
 
 static memopt_status stream_sync(memopt_device *device, memopt_stream stream)
@@ -75,8 +69,8 @@ ALLOCATOR_TEST(nothing_waits_while_there_is_room, allocator, open_watched(), EXP
     ops.stream_sync = stream_sync;
     ops.sync = device_sync;
     waits = 0;
-    OK(memopt_stream_create(device, &captured));
-    OK(memopt_allocator_free(allocator, alloc_on(allocator, 20 * MIB, captured)));
+    at_work = stream_on(device);
+    OK(memopt_allocator_free(allocator, alloc_on(allocator, 20 * MIB, at_work)));
     (void)alloc(allocator, 24 * MIB);
     assert_int_equal(waits, 0);
     assert_int_equal(events_touched, 0);
@@ -94,10 +88,9 @@ ALLOCATOR_TEST(capture_defers, allocator, open_watched(), BOTH)
     uint64_t released = 7;
     void *none = NULL;
     memopt_stream other = stream_on(device);
-    captured = other;
     void *block = alloc(allocator, 40 * MIB), *plain = alloc(allocator, 1000);
     OK(memopt_allocator_record_stream(allocator, block, other));
-    capturing = 1;
+    captured = other;
     OK(memopt_allocator_free(allocator, block));
     OK(memopt_allocator_free(allocator, plain)); /* no recorded stream: free at once */
     assert_ptr_equal(alloc(allocator, 1000), plain);
@@ -108,7 +101,7 @@ ALLOCATOR_TEST(capture_defers, allocator, open_watched(), BOTH)
     assert_int_equal(released, 0);
     assert_int_equal(events_touched, 0);
     OK(mo_allocator_check(allocator));
-    capturing = 0;
+    captured = NULL;
     assert_ptr_equal(alloc(allocator, 40 * MIB), block);
     assert_true(events_touched > 0);
 }
@@ -127,7 +120,6 @@ ALLOCATOR_TEST(few_questions, allocator, open_watched(), CLASSIC)
     void *block = alloc(allocator, 1000);
     OK(memopt_allocator_record_stream(allocator, block, streams[0]));
     captured = streams[1];
-    capturing = 1;
     states_asked = events_touched = 0;
     OK(memopt_allocator_free(allocator, block));
     assert_int_equal(states_asked, 1);
@@ -137,7 +129,7 @@ ALLOCATOR_TEST(few_questions, allocator, open_watched(), CLASSIC)
     assert_int_equal(states_asked, 2);
     assert_int_equal(events_touched, 2);
     OK(memopt_allocator_free(allocator, block));
-    capturing = 0;
+    captured = NULL;
 }
 
 static memopt_status never_over(memopt_device *device, memopt_event *event)
@@ -183,25 +175,4 @@ TEST(without_virtual_memory)
     allocator = new_allocator(device, "expandable_segments:False");
     (void)alloc(allocator, 1000);
     finish(allocator, device);
-}
-
-/* Streams that come and go leave nothing behind after a trim. */
-ALLOCATOR_TEST(stream_churn, allocator, eager(CAPACITY), BOTH)
-{
-    memopt_memory_info info = {.struct_size = sizeof info};
-    for (int i = 0; i < 50; i++) {
-        memopt_stream stream = stream_on(device);
-        void *block = alloc_on(allocator, 1000, stream), *own = alloc(allocator, 1000);
-        OK(memopt_allocator_record_stream(allocator, own, stream));
-        OK(memopt_allocator_free(allocator, own));
-        OK(memopt_allocator_free(allocator, block));
-        OK(memopt_stream_destroy(device, stream));
-        if (i % 10 == 9)
-            OK(memopt_allocator_trim_sync(allocator, 0, NULL));
-    }
-    OK(memopt_device_get_memory_info(device, &info));
-    assert_int_equal(info.used, 0);
-    assert_int_equal(info.reserved_va, 0);
-    assert_null(allocator->pools);
-    assert_null(allocator->events.queues);
 }

@@ -4,24 +4,14 @@
 
 #include "allocator/blocks/state.h"
 
-#include "device/front/handle.h"
 #include "support/sweep.h"
+#include "support/watched.h"
 
 #include <stdlib.h>
 
 #define DEVICE_BYTES (256 * MIB)
 
 enum { MOST = 20000 };
-
-static mo_device_ops ops;
-static const mo_device_ops *real;
-static memopt_stream captured;
-
-static memopt_status stream_capturing(memopt_device *device, memopt_stream stream, int32_t *out)
-{
-    *out = captured != NULL && stream == captured;
-    return MEMOPT_OK;
-}
 
 /* A device, the allocator that is asked, and what is alive. */
 typedef struct scene {
@@ -142,10 +132,7 @@ static void stream(scene *s)
 {
     open_scene(s, either(s));
     memopt_stream other = stream_on(s->device);
-    real = s->device->ops;
-    ops = *real;
-    ops.stream_capturing = stream_capturing;
-    s->device->ops = &ops;
+    (void)watch(s->device);
     work_before(s);
     int first = s->count, records = (int)draw(s, 0, 3) != 0;
     assert_true(keep(s, 1000, MEMOPT_TAG_OTHER, other)); /* it is known */

@@ -2,16 +2,13 @@
  * watched: none may be given a handle after the allocator has taken leave of it. */
 #include "support.h"
 
-#include "device/front/handle.h"
 #include "support/sweep.h"
+#include "support/watched.h"
 
 /* Every operation on watched memory is some thirty times slower under ThreadSanitizer. */
 enum { SEEDS = UNDER_TSAN ? 4 : 40 };
 
-static mo_device_ops ops;
-static const mo_device_ops *real;
 static memopt_stream dead;      /* no operation may see it */
-static memopt_stream captured;  /* says that it records a graph */
 static memopt_status sync_says; /* what waiting for a stream returns */
 static void (*on_sync)(void *); /* called while a stream is waited for */
 static void *on_sync_user;
@@ -26,8 +23,7 @@ static void not_dead(memopt_stream stream)
 static memopt_status stream_capturing(memopt_device *device, memopt_stream stream, int32_t *out)
 {
     not_dead(stream);
-    *out = stream != NULL && stream == captured;
-    return MEMOPT_OK;
+    return says_captured(device, stream, out);
 }
 
 static memopt_status event_record(memopt_device *device, memopt_event *event, memopt_stream stream)
@@ -67,17 +63,14 @@ static void note_free(memopt_device *device, void *pointer, uint64_t bytes, memo
 
 static memopt_device *open_watched(uint64_t seed)
 {
-    memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed);
-    real = device->ops;
-    ops = *real;
+    memopt_device *device = watch(open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed));
     ops.stream_capturing = stream_capturing;
     ops.event_record = event_record;
     ops.event_query = event_query;
     ops.stream_sync = stream_sync;
     ops.note_alloc = note_alloc;
     ops.note_free = note_free;
-    device->ops = &ops;
-    dead = captured = NULL;
+    dead = NULL;
     sync_says = MEMOPT_OK;
     on_sync = NULL;
     records = queries = 0;
@@ -113,62 +106,50 @@ static void expect_bytes(memopt_device *device, const void *at, int value, uint6
 
 /* --- what is left is for everybody ------------------------------------------------------------ */
 
-TEST(cached_memory_is_taken_over)
+ALLOCATOR_SWEEP(cached_memory_is_taken_over, allocator, FOR_SEEDS (seed, SEEDS), open_watched(seed),
+                BOTH)
 {
-    FOR_SEEDS (seed, SEEDS) {
-        for (int c = 0; c < 2; c++) {
-            memopt_device *device = open_watched(seed);
-            memopt_allocator *allocator = new_allocator(device, configs[c]);
-            memopt_stream s = new_stream(device), t = new_stream(device);
-            void *small = alloc_on(allocator, 1000, s), *large = alloc_on(allocator, 7 * MIB, s);
-            OK(memopt_fill(device, small, 1, 1000, s));
-            OK(memopt_fill(device, large, 1, 7 * MIB, s));
-            OK(memopt_allocator_free(allocator, small));
-            OK(memopt_allocator_free(allocator, large));
-            uint64_t used = info_of(device).used;
-            end_stream(device, s);
-            OK(mo_allocator_check(allocator));
-            assert_ptr_equal(alloc_on(allocator, 7 * MIB, t), large);
-            assert_ptr_equal(alloc_on(allocator, 1000, NULL), small);
-            assert_int_equal(info_of(device).used, used);
-            OK(memopt_fill(device, large, 2, 7 * MIB, t));
-            OK(memopt_fill(device, small, 3, 1000, NULL));
-            expect_bytes(device, large, 2, 7 * MIB, t);
-            expect_bytes(device, small, 3, 1000, NULL);
-            OK(memopt_allocator_free(allocator, large));
-            OK(memopt_allocator_free(allocator, small));
-            OK(memopt_device_sync(device));
-            finish(allocator, device);
-        }
-    }
+    memopt_stream s = new_stream(device), t = new_stream(device);
+    void *small = alloc_on(allocator, 1000, s), *large = alloc_on(allocator, 7 * MIB, s);
+    OK(memopt_fill(device, small, 1, 1000, s));
+    OK(memopt_fill(device, large, 1, 7 * MIB, s));
+    OK(memopt_allocator_free(allocator, small));
+    OK(memopt_allocator_free(allocator, large));
+    uint64_t used = info_of(device).used;
+    end_stream(device, s);
+    OK(mo_allocator_check(allocator));
+    assert_ptr_equal(alloc_on(allocator, 7 * MIB, t), large);
+    assert_ptr_equal(alloc_on(allocator, 1000, NULL), small);
+    assert_int_equal(info_of(device).used, used);
+    OK(memopt_fill(device, large, 2, 7 * MIB, t));
+    OK(memopt_fill(device, small, 3, 1000, NULL));
+    expect_bytes(device, large, 2, 7 * MIB, t);
+    expect_bytes(device, small, 3, 1000, NULL);
+    OK(memopt_allocator_free(allocator, large));
+    OK(memopt_allocator_free(allocator, small));
+    OK(memopt_device_sync(device));
 }
 
 /* Blocks outlive their stream; what is freed then is everybody's, and use after it is found. */
-TEST(live_blocks_outlive_their_stream)
+ALLOCATOR_SWEEP(live_blocks_outlive_their_stream, allocator, FOR_SEEDS (seed, SEEDS),
+                open_watched(seed), BOTH)
 {
-    FOR_SEEDS (seed, SEEDS) {
-        for (int c = 0; c < 2; c++) {
-            memopt_device *device = open_watched(seed);
-            memopt_allocator *allocator = new_allocator(device, configs[c]);
-            memopt_stream s = new_stream(device), t = new_stream(device);
-            void *block = alloc_on(allocator, 3 * MIB, s);
-            OK(memopt_fill(device, block, 5, 3 * MIB, s));
-            end_stream(device, s);
-            expect_bytes(device, block, 5, 3 * MIB, t);
-            OK(memopt_copy(device, block, (char *)block + MIB, MIB, t));
-            OK(memopt_allocator_record_stream(allocator, block, t)); /* not its own */
-            OK(memopt_allocator_free(allocator, block));
-            assert_int_equal(stat_of(allocator, "active.all.current"), 1);
-            OK(memopt_stream_sync(device, t));
-            assert_ptr_equal(alloc_on(allocator, 3 * MIB, NULL), block);
-            OK(memopt_fill(device, block, 6, 3 * MIB, NULL));
-            expect_bytes(device, block, 6, 3 * MIB, NULL);
-            OK(memopt_allocator_free(allocator, block));
-            OK(memopt_fill(device, block, 7, 100, NULL));
-            FAILS_SAYING(MEMOPT_DEVICE_FAULT, "free", memopt_device_sync(device));
-            finish(allocator, device);
-        }
-    }
+    memopt_stream s = new_stream(device), t = new_stream(device);
+    void *block = alloc_on(allocator, 3 * MIB, s);
+    OK(memopt_fill(device, block, 5, 3 * MIB, s));
+    end_stream(device, s);
+    expect_bytes(device, block, 5, 3 * MIB, t);
+    OK(memopt_copy(device, block, (char *)block + MIB, MIB, t));
+    OK(memopt_allocator_record_stream(allocator, block, t)); /* not its own */
+    OK(memopt_allocator_free(allocator, block));
+    assert_int_equal(stat_of(allocator, "active.all.current"), 1);
+    OK(memopt_stream_sync(device, t));
+    assert_ptr_equal(alloc_on(allocator, 3 * MIB, NULL), block);
+    OK(memopt_fill(device, block, 6, 3 * MIB, NULL));
+    expect_bytes(device, block, 6, 3 * MIB, NULL);
+    OK(memopt_allocator_free(allocator, block));
+    OK(memopt_fill(device, block, 7, 100, NULL));
+    FAILS_SAYING(MEMOPT_DEVICE_FAULT, "free", memopt_device_sync(device));
 }
 
 /* Uses that the ended stream had are over, of blocks that are live and that wait for it. */
@@ -237,61 +218,36 @@ ALLOCATOR_TEST(no_trace_of_many_streams, allocator, open_watched(1), BOTH)
         expect_bytes(device, kept[i], i, 700 * KIB, NULL);
         OK(memopt_allocator_free(allocator, kept[i]));
     }
+    OK(memopt_allocator_free(allocator, own));
+    OK(memopt_allocator_trim_sync(allocator, 0, NULL));
+    assert_int_equal(info_of(device).used + info_of(device).reserved_va, 0);
+    assert_null(allocator->pools);
+    assert_null(allocator->events.queues);
 }
 
 /* --- the same handle again -------------------------------------------------------------------- */
 
-/* The handle goes on after the leave, as that of a new stream that the driver gave it to. */
-TEST(same_handle)
-{
-    FOR_SEEDS (seed, SEEDS) {
-        for (int c = 0; c < 2; c++) {
-            memopt_device *device = open_watched(seed);
-            memopt_allocator *allocator = new_allocator(device, configs[c]);
-            memopt_stream s = new_stream(device);
-            void *old = alloc_on(allocator, 3 * MIB, s), *shared = alloc(allocator, 4 * MIB);
-            OK(memopt_allocator_record_stream(allocator, shared, s));
-            OK(memopt_device_sync(device));
-            OK(memopt_stream_release_sync(device, s));
-            /* Work of the new stream on both: the old one's own block is not the new one's. */
-            OK(memopt_fill(device, old, 1, 3 * MIB, s));
-            OK(memopt_fill(device, shared, 2, 4 * MIB, s));
-            OK(memopt_allocator_record_stream(allocator, old, s));
-            OK(memopt_allocator_record_stream(allocator, shared, s));
-            OK(memopt_allocator_free(allocator, old));
-            OK(memopt_allocator_free(allocator, shared));
-            assert_int_equal(stat_of(allocator, "active.all.current"), 2);
-            void *other = alloc(allocator, 3 * MIB);
-            OK(memopt_fill(device, other, 3, 3 * MIB, NULL));
-            expect_bytes(device, other, 3, 3 * MIB, NULL);
-            OK(memopt_stream_sync(device, s));
-            expect_bytes(device, other, 3, 3 * MIB, NULL);
-            OK(memopt_allocator_free(allocator, other));
-            OK(memopt_device_sync(device));
-            OK(mo_allocator_check(allocator));
-            end_stream(device, s);
-            finish(allocator, device);
-        }
-    }
-}
-
-/* Until the new stream has done its work, its uses count, whatever the old one's did. */
+/* The handle goes on after the leave, as that of a new stream that the driver gave it to. Until that
+ * has done its work its uses count, whatever the old one's did: of a block of the old one's, too. */
 ALLOCATOR_TEST(same_handle_waits_again, allocator, open_watched(1), BOTH)
 {
     memopt_stream s = new_stream(device);
-    void *block = alloc(allocator, 30 * MIB), *again = NULL;
+    void *old = alloc_on(allocator, 3 * MIB, s), *block = alloc(allocator, 30 * MIB);
     OK(memopt_allocator_record_stream(allocator, block, s));
     OK(memopt_stream_release_sync(device, s));
-    OK(memopt_fill(device, block, 2, 30 * MIB, s));
-    OK(memopt_allocator_record_stream(allocator, block, s));
-    records = 0;
-    OK(memopt_allocator_free(allocator, block));
-    assert_int_equal(records, 1);
+    void *const both[] = {old, block};
+    for (int i = 0; i < 2; i++) {
+        OK(memopt_fill(device, both[i], 2, 3 * MIB, s));
+        OK(memopt_allocator_record_stream(allocator, both[i], s));
+        records = 0;
+        OK(memopt_allocator_free(allocator, both[i]));
+        assert_int_equal(records, 1);
+        assert_int_equal(stat_of(allocator, "active.all.current"), 2);
+    }
+    assert_ptr_not_equal(alloc(allocator, 3 * MIB), old);
+    OK(memopt_stream_release_sync(device, s));
     assert_int_equal(stat_of(allocator, "active.all.current"), 1);
-    OK(memopt_stream_release_sync(device, s));
-    assert_int_equal(stat_of(allocator, "active.all.current"), 0);
-    again = alloc_on(allocator, 30 * MIB, s);
-    OK(memopt_allocator_free(allocator, again));
+    (void)alloc_on(allocator, 30 * MIB, s);
     end_stream(device, s);
 }
 

@@ -47,32 +47,26 @@ static void pass(memopt_allocator *allocator, uint64_t seconds)
 #define IDLE_CLASSIC "idle_release_seconds:2"
 
 /* Free for two seconds, it goes; at one it stays, and so does what is used again and again. */
-TEST(idle_goes)
+ALLOCATOR_TEST(idle_goes, allocator, open_here(), IDLE_EXPANDABLE, IDLE_CLASSIC)
 {
-    for (int classic = 0; classic < 2; classic++) {
-        memopt_device *device = open_here();
-        memopt_allocator *allocator =
-            new_allocator(device, classic ? IDLE_CLASSIC : IDLE_EXPANDABLE);
-        memopt_stream stream = stream_on(device);
-        touch(allocator);
-        void *live = alloc(allocator, 12 * MIB);
-        uint64_t base = held_by(allocator);
-        void *busy = alloc_on(allocator, 14 * MIB, stream);
-        OK(memopt_allocator_free(allocator, alloc(allocator, 16 * MIB)));
-        assert_int_equal(held_by(allocator), base + 30 * MIB);
-        for (int i = 0; i < 4; i++) {
-            OK(memopt_allocator_free(allocator, busy));
-            pass(allocator, 1);
-            assert_int_equal(held_by(allocator), base + (i < 2 ? 30 : 14) * MIB);
-            busy = alloc_on(allocator, 14 * MIB, stream);
-        }
-        assert_int_equal(held_by(allocator), base + 14 * MIB);
+    memopt_stream stream = stream_on(device);
+    touch(allocator);
+    void *live = alloc(allocator, 12 * MIB);
+    uint64_t base = held_by(allocator);
+    void *busy = alloc_on(allocator, 14 * MIB, stream);
+    OK(memopt_allocator_free(allocator, alloc(allocator, 16 * MIB)));
+    assert_int_equal(held_by(allocator), base + 30 * MIB);
+    for (int i = 0; i < 4; i++) {
         OK(memopt_allocator_free(allocator, busy));
-        OK(memopt_allocator_free(allocator, live));
-        pass(allocator, 3);
-        assert_int_equal(held_by(allocator), base - 12 * MIB); /* the small block's */
-        finish(allocator, device);
+        pass(allocator, 1);
+        assert_int_equal(held_by(allocator), base + (i < 2 ? 30 : 14) * MIB);
+        busy = alloc_on(allocator, 14 * MIB, stream);
     }
+    assert_int_equal(held_by(allocator), base + 14 * MIB);
+    OK(memopt_allocator_free(allocator, busy));
+    OK(memopt_allocator_free(allocator, live));
+    pass(allocator, 3);
+    assert_int_equal(held_by(allocator), base - 12 * MIB); /* the small block's */
 }
 
 /* One member's allocations serve all that have the key, but for what is retained or paused. */
@@ -110,13 +104,11 @@ static void hold(void *user)
         ;
 }
 
-TEST(no_wait)
+ALLOCATOR_TEST(no_wait, allocator, open_here(), IDLE_EXPANDABLE)
 {
     atomic_int go = 0;
     if (strcmp(device_name, "cpu") != 0)
         return; /* the simulated devices do not work while nobody waits */
-    memopt_device *device = open_here();
-    memopt_allocator *allocator = new_allocator(device, IDLE_EXPANDABLE);
     memopt_stream stream = stream_on(device);
     OK(memopt_allocator_free(allocator, alloc_on(allocator, 8 * MIB, stream)));
     touch(allocator);
@@ -128,7 +120,6 @@ TEST(no_wait)
     OK(memopt_stream_sync(device, stream));
     pass(allocator, 1);
     assert_int_equal(held_by(allocator), before - 8 * MIB);
-    finish(allocator, device);
 }
 
 /* Without the key no clock is read, and with it one in a quarter of the time looks further. */
@@ -140,11 +131,9 @@ static uint64_t clock_of(memopt_allocator *allocator)
     return clock;
 }
 
-TEST(costs)
+ALLOCATOR_TEST(costs, on, open_here(), IDLE_EXPANDABLE)
 {
-    memopt_device *device = open_here();
     memopt_allocator *off = new_allocator(device, EXPANDABLE);
-    memopt_allocator *on = new_allocator(device, IDLE_EXPANDABLE);
     looks = 0;
     touch(off);
     assert_int_equal(looks, 0);
@@ -158,7 +147,6 @@ TEST(costs)
     touch(on);
     assert_int_equal(clock_of(on), clock + 103);
     OK(memopt_allocator_destroy(off));
-    finish(on, device);
 }
 
 /* The n-th operation of the device fails while idle memory goes: the allocation is had all the

@@ -1,8 +1,8 @@
 /* Pausing a pool: its memory goes, its addresses stay, and a resume brings both together again. */
 #include "support.h"
 
-#include "device/front/handle.h"
 #include "support/sweep.h"
+#include "support/watched.h"
 
 enum { BLOCKS = 12 };
 
@@ -113,30 +113,12 @@ TEST(contents_are_kept)
 
 /* --- calls on a paused pool ------------------------------------------------------------------- */
 
-static mo_device_ops ops;
-static const mo_device_ops *real;
-static memopt_stream captured;
-
-static memopt_status stream_capturing(memopt_device *device, memopt_stream stream, int32_t *out)
-{
-    *out = captured != NULL && stream == captured;
-    return MEMOPT_OK;
-}
-
-static void watch(memopt_device *device)
-{
-    real = device->ops;
-    ops = *real;
-    ops.stream_capturing = stream_capturing;
-    device->ops = &ops;
-}
-
 TEST(statuses)
 {
     scene s = begin(MEMOPT_STREAM_ORDER_EAGER, 0, 0);
     void *none = NULL;
     uint64_t released = 7;
-    watch(s.device);
+    (void)watch(s.device);
     REFUSED(pause_pool(NULL, MEMOPT_PAUSE_KEEP, &released));
     REFUSED_SAYING("how is 3", pause_pool(s.pool, 3, &released));
     REFUSED(memopt_pool_resume_sync(NULL, 0));
@@ -264,7 +246,7 @@ static int run_with_refusals(int n, int count)
     scene s = begin(MEMOPT_STREAM_ORDER_EAGER, 0, 0);
     uint64_t before = held_by(s.pool);
     OK(memopt_allocator_trim_sync(s.pool, 0, NULL));
-    watch(s.device);
+    (void)watch(s.device);
     ops.vm_unmap = vm_unmap;
     ops.vm_release = vm_release;
     ops.vm_map = vm_map;
@@ -312,35 +294,35 @@ TEST(test_refusals)
 }
 
 /* A pressure callback may pause a pool to make room. */
+static memopt_pool *to_pause;
+
 static uint64_t pause_for_room(void *user, uint64_t bytes)
 {
     uint64_t released = 0;
-    memopt_pool **pool = user;
-    if (*pool != NULL && !pool_is_paused(*pool))
-        OK(pause_pool(*pool, MEMOPT_PAUSE_KEEP, &released));
+    if (to_pause != NULL && !pool_is_paused(to_pause))
+        OK(pause_pool(to_pause, MEMOPT_PAUSE_KEEP, &released));
     return released;
 }
 
-TEST(a_callback_pauses)
+static memopt_allocator *calling(memopt_device *device, const char *config)
 {
-    memopt_pool *pool = NULL;
     memopt_allocator_options options = MEMOPT_ALLOCATOR_OPTIONS_INIT;
-    memopt_device *device = eager(CAPACITY);
-    memopt_allocator *parent = NULL;
+    memopt_allocator *allocator = NULL;
     options.pressure = pause_for_room;
-    options.pressure_user = &pool;
-    OK(memopt_allocator_create(device, EXPANDABLE, &options, &parent));
-    memopt_pool *idle = NULL;
-    OK(memopt_pool_create(parent, NULL, &idle));
+    OK(memopt_allocator_create(device, config, &options, &allocator));
+    return allocator;
+}
+
+ALLOCATOR_TEST_OF(a_callback_pauses, parent, eager(CAPACITY), calling(device, config), EXPANDABLE)
+{
+    memopt_pool *idle = pool_of(parent, NULL);
     unsigned char *block = alloc(idle, 40 * MIB);
     memset(block, 6, 40 * MIB);
-    pool = idle;
-    void *big = alloc(parent, 60 * MIB);
+    to_pause = idle;
+    (void)alloc(parent, 60 * MIB);
     assert_int_equal(pool_is_paused(idle), 1);
-    OK(memopt_allocator_free(parent, big));
+    free_live(parent);
     OK(memopt_pool_resume_sync(idle, 0));
     assert_true(holds(block, 6, 40 * MIB));
-    OK(memopt_allocator_free(idle, block));
-    OK(memopt_allocator_destroy(idle));
-    finish(parent, device);
+    OK(memopt_allocator_destroy_force(idle));
 }

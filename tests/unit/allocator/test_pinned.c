@@ -70,11 +70,8 @@ TEST(blocks_wait_for_their_streams)
 }
 
 /* What is free serves any stream, and goes back before the limit is exceeded. */
-TEST(the_limit)
+ALLOCATOR_TEST_OF(the_limit, allocator, eager(CAPACITY), new_pinned(device, 8 * MIB), CLASSIC)
 {
-    memopt_device *device = eager(CAPACITY);
-    memopt_allocator *allocator = new_pinned(device, 8 * MIB);
-    memopt_pool *pool = NULL;
     void *pointer = NULL;
     memopt_stream other = stream_on(device);
     void *block = alloc(allocator, 5 * MIB);
@@ -86,15 +83,13 @@ TEST(the_limit)
     OK(memopt_allocator_free(allocator, block));
     block = alloc(allocator, 7 * MIB);
     assert_int_equal(info_of(device).pinned, 7 * MIB);
-    OK(memopt_pool_create(allocator, NULL, &pool));
+    memopt_pool *pool = pool_of(allocator, NULL);
     FAILS_SAYING(MEMOPT_OUT_OF_HOST_MEMORY, "page-locked",
                  memopt_allocator_alloc(pool, 2 * MIB, MEMOPT_TAG_OTHER, NULL, &pointer));
     OK(memopt_allocator_free(allocator, block));
-    block = alloc(pool, 2 * MIB);
+    (void)alloc(pool, 2 * MIB);
     assert_int_equal(info_of(device).pinned, 2 * MIB);
-    OK(memopt_allocator_free(pool, block));
-    OK(memopt_allocator_destroy(pool));
-    finish(allocator, device);
+    OK(memopt_allocator_destroy_force(pool));
 }
 
 TEST(what_is_for_device_memory_only)

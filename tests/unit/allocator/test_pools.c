@@ -1,33 +1,24 @@
 /* Pools: what they share with their parent and with each other, and what they do not. */
 #include "support.h"
 
-#include "device/front/handle.h"
+#include "support/watched.h"
 
 static memopt_pool *new_pool(memopt_allocator *parent, const char *name)
 {
-    memopt_pool_options options = MEMOPT_POOL_OPTIONS_INIT;
-    memopt_pool *pool = NULL;
-    options.name = name;
-    OK(memopt_pool_create(parent, &options, &pool));
-    return pool;
+    return pool_of(
+        parent, &(memopt_pool_options){.struct_size = sizeof(memopt_pool_options), .name = name});
 }
 
 static memopt_pool *limited_pool(memopt_allocator *parent, uint64_t limit)
 {
-    memopt_pool_options options = MEMOPT_POOL_OPTIONS_INIT;
-    memopt_pool *pool = NULL;
-    options.limit = limit;
-    OK(memopt_pool_create(parent, &options, &pool));
-    return pool;
+    return pool_of(
+        parent, &(memopt_pool_options){.struct_size = sizeof(memopt_pool_options), .limit = limit});
 }
 
 static memopt_pool *retaining_pool(memopt_allocator *parent)
 {
-    memopt_pool_options options = MEMOPT_POOL_OPTIONS_INIT;
-    memopt_pool *pool = NULL;
-    options.retain = 1;
-    OK(memopt_pool_create(parent, &options, &pool));
-    return pool;
+    return pool_of(parent,
+                   &(memopt_pool_options){.struct_size = sizeof(memopt_pool_options), .retain = 1});
 }
 
 static void end_pool(memopt_pool *pool)
@@ -221,49 +212,30 @@ ALLOCATOR_TEST(retained_memory_stays, parent, eager(CAPACITY), BOTH)
 }
 
 /* Frees that wait for another stream are waited for in all members. */
-TEST(pending_frees_of_others)
+ALLOCATOR_SWEEP(pending_frees_of_others, parent, for (uint64_t seed = 0; seed < 3; seed++),
+                open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed), BOTH)
 {
-    for (int c = 0; c < 2; c++) {
-        for (uint64_t seed = 0; seed < 3; seed++) {
-            memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed);
-            memopt_allocator *parent = new_allocator(device, configs[c]);
-            memopt_pool *pool = new_pool(parent, "pool");
-            unsigned char host[64];
-            memopt_stream stream = stream_on(device), other = stream_on(device);
-            void *block = alloc_on(pool, 40 * MIB, stream);
-            OK(memopt_fill(device, block, 9, 64, stream));
-            OK(memopt_stream_sync(device, stream));
-            OK(memopt_copy(device, host, block, 64, other));
-            OK(memopt_allocator_record_stream(pool, block, other));
-            OK(memopt_allocator_free(pool, block));
-            void *mine = alloc_on(parent, 40 * MIB, stream);
-            OK(memopt_fill(device, mine, 1, 64, stream));
-            OK(memopt_allocator_free(parent, mine));
-            OK(memopt_device_sync(device));
-            assert_true(all_bytes(host, 9, 64));
-            end_pool(pool);
-            finish(parent, device);
-        }
-    }
-}
-
-static mo_device_ops ops;
-static memopt_stream captured;
-
-static memopt_status stream_capturing(memopt_device *device, memopt_stream stream, int32_t *out)
-{
-    *out = captured != NULL && stream == captured;
-    return MEMOPT_OK;
+    memopt_pool *pool = new_pool(parent, "pool");
+    unsigned char host[64];
+    memopt_stream stream = stream_on(device), other = stream_on(device);
+    void *block = alloc_on(pool, 40 * MIB, stream);
+    OK(memopt_fill(device, block, 9, 64, stream));
+    OK(memopt_stream_sync(device, stream));
+    OK(memopt_copy(device, host, block, 64, other));
+    OK(memopt_allocator_record_stream(pool, block, other));
+    OK(memopt_allocator_free(pool, block));
+    void *mine = alloc_on(parent, 40 * MIB, stream);
+    OK(memopt_fill(device, mine, 1, 64, stream));
+    OK(memopt_allocator_free(parent, mine));
+    OK(memopt_device_sync(device));
+    assert_true(all_bytes(host, 9, 64));
+    end_pool(pool);
 }
 
 /* While any member's stream records a graph nothing is given back, by pressure or by a trim. */
-ALLOCATOR_TEST(captures, parent, eager(CAPACITY), BOTH)
+ALLOCATOR_TEST(captures, parent, watch(eager(CAPACITY)), BOTH)
 {
-    const mo_device_ops *real = device->ops;
     uint64_t released = 1;
-    ops = *real;
-    ops.stream_capturing = stream_capturing;
-    device->ops = &ops;
     memopt_stream stream = stream_on(device);
     memopt_pool *first = new_pool(parent, "first"), *graph = retaining_pool(parent);
     void *none = NULL, *block = alloc_on(graph, 4 * MIB, stream);

@@ -33,15 +33,17 @@ static void on_oom(void *user, uint64_t asked, uint64_t free_bytes, const char *
     snprintf(s->report, sizeof s->report, "%s", report);
 }
 
-static memopt_allocator *observed(memopt_device *device, const char *config, seen *s)
+static seen told;
+
+static memopt_allocator *observed(memopt_device *device, const char *config)
 {
     memopt_allocator_options options = MEMOPT_ALLOCATOR_OPTIONS_INIT;
-    memset(s, 0, sizeof *s);
+    memset(&told, 0, sizeof told);
     options.pressure = on_pressure;
     options.oom = on_oom;
-    options.pressure_user = options.oom_user = s;
-    OK(memopt_allocator_create(device, config, &options, &s->allocator));
-    return s->allocator;
+    options.pressure_user = options.oom_user = &told;
+    OK(memopt_allocator_create(device, config, &options, &told.allocator));
+    return told.allocator;
 }
 
 static void *tagged(memopt_allocator *allocator, uint64_t bytes, memopt_tag tag)
@@ -51,40 +53,34 @@ static void *tagged(memopt_allocator *allocator, uint64_t bytes, memopt_tag tag)
     return pointer;
 }
 
-TEST(test_report)
+ALLOCATOR_TEST_OF(test_report, allocator, eager(CAPACITY), observed(device, config), BOTH)
 {
-    for (int c = 0; c < 2; c++) {
-        seen s;
-        memopt_device *device = eager(CAPACITY);
-        memopt_allocator *allocator = observed(device, configs[c], &s);
-        (void)tagged(allocator, 16 * MIB, MEMOPT_TAG_WEIGHTS);
-        (void)tagged(allocator, 24 * MIB, MEMOPT_TAG_ACTIVATIONS);
-        (void)tagged(allocator, 4 * MIB, MEMOPT_TAG_OPTIMIZER);
-        (void)tagged(allocator, MIB, MEMOPT_TAG_GRADIENTS);
-        void *none = &s;
-        FAILS_SAYING(MEMOPT_OUT_OF_DEVICE_MEMORY, "allocator: 40.00 MiB asked for other, ",
-                     memopt_allocator_alloc(allocator, 40 * MIB, MEMOPT_TAG_OTHER, NULL, &none));
-        assert_ptr_equal(none, &s);
-        static const char *const parts[] = {
-            "free of 64.00 MiB on the device",
-            "held here: 45.00 MiB allocated",
-            " cached",
-            "largest free block",
-            "largest tags: activations 24.00 MiB in 1, weights 16.00 MiB in 1, optimizer 4.00 MiB",
-            "checkpoint regions or offload for the activations",
-        };
-        for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
-            if (strstr(memopt_last_error(), parts[i]) == NULL)
-                fail_msg("\"%s\" is not in \"%s\"", parts[i], memopt_last_error());
-        assert_null(strstr(memopt_last_error(), "gradients"));
-        assert_int_equal(s.failed, 1);
-        assert_int_equal(s.asked, 40 * MIB);
-        assert_string_equal(s.report, memopt_last_error());
-        assert_int_equal(stat_of(allocator, "num_ooms"), 1);
-        free_live(allocator);
-        (void)tagged(allocator, 40 * MIB, 0);
-        finish(allocator, device);
-    }
+    (void)tagged(allocator, 16 * MIB, MEMOPT_TAG_WEIGHTS);
+    (void)tagged(allocator, 24 * MIB, MEMOPT_TAG_ACTIVATIONS);
+    (void)tagged(allocator, 4 * MIB, MEMOPT_TAG_OPTIMIZER);
+    (void)tagged(allocator, MIB, MEMOPT_TAG_GRADIENTS);
+    void *none = &told;
+    FAILS_SAYING(MEMOPT_OUT_OF_DEVICE_MEMORY, "allocator: 40.00 MiB asked for other, ",
+                 memopt_allocator_alloc(allocator, 40 * MIB, MEMOPT_TAG_OTHER, NULL, &none));
+    assert_ptr_equal(none, &told);
+    static const char *const parts[] = {
+        "free of 64.00 MiB on the device",
+        "held here: 45.00 MiB allocated",
+        " cached",
+        "largest free block",
+        "largest tags: activations 24.00 MiB in 1, weights 16.00 MiB in 1, optimizer 4.00 MiB",
+        "checkpoint regions or offload for the activations",
+    };
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        if (strstr(memopt_last_error(), parts[i]) == NULL)
+            fail_msg("\"%s\" is not in \"%s\"", parts[i], memopt_last_error());
+    assert_null(strstr(memopt_last_error(), "gradients"));
+    assert_int_equal(told.failed, 1);
+    assert_int_equal(told.asked, 40 * MIB);
+    assert_string_equal(told.report, memopt_last_error());
+    assert_int_equal(stat_of(allocator, "num_ooms"), 1);
+    free_live(allocator);
+    (void)tagged(allocator, 40 * MIB, 0);
 }
 
 /* Fragmented: much is cached, nothing fits; classic segments are told to become expandable. */
@@ -106,21 +102,16 @@ ALLOCATOR_TEST(fragmentation_advice, allocator, eager(80 * MIB), BOTH)
     }
 }
 
-TEST(pressure_callback_frees)
+ALLOCATOR_TEST_OF(pressure_callback_frees, allocator, eager(CAPACITY), observed(device, config),
+                  BOTH)
 {
-    for (int c = 0; c < 2; c++) {
-        seen s;
-        memopt_device *device = eager(CAPACITY);
-        memopt_allocator *allocator = observed(device, configs[c], &s);
-        void *block = alloc(allocator, 60 * MIB);
-        s.to_free = block;
-        int before = s.pressed;
-        assert_ptr_equal(alloc(allocator, 50 * MIB), block);
-        assert_int_equal(s.pressed, before + 1);
-        assert_int_equal(s.needed, 50 * MIB);
-        assert_int_equal(stat_of(allocator, "num_alloc_retries"), 0);
-        finish(allocator, device);
-    }
+    void *block = alloc(allocator, 60 * MIB);
+    told.to_free = block;
+    int before = told.pressed;
+    assert_ptr_equal(alloc(allocator, 50 * MIB), block);
+    assert_int_equal(told.pressed, before + 1);
+    assert_int_equal(told.needed, 50 * MIB);
+    assert_int_equal(stat_of(allocator, "num_alloc_retries"), 0);
 }
 
 /* Cached memory of other sizes and streams goes back before the allocation fails. */
@@ -282,28 +273,22 @@ ALLOCATOR_TEST(fraction_and_rejection, allocator, eager(CAPACITY),
 }
 
 /* Above the threshold, what was free the longest goes back; it needs no memory fraction. */
-TEST(garbage_collection)
+ALLOCATOR_TEST(garbage_collection, allocator, eager(CAPACITY), "garbage_collection_threshold:0.7",
+               "garbage_collection_threshold:0.7,expandable_segments:True")
 {
-    static const char *const with[] = {"garbage_collection_threshold:0.7",
-                                       "garbage_collection_threshold:0.7,expandable_segments:True"};
-    for (int c = 0; c < 2; c++) {
-        memopt_device *device = eager(CAPACITY);
-        memopt_allocator *allocator = new_allocator(device, with[c]);
-        void *old = alloc(allocator, 14 * MIB);
-        (void)alloc(allocator, 14 * MIB);
-        void *young = alloc(allocator, 16 * MIB);
-        OK(memopt_allocator_free(allocator, old));
-        for (int i = 0; i < 50; i++)
-            OK(memopt_allocator_free(allocator, alloc(allocator, 600)));
-        OK(memopt_allocator_free(allocator, young));
-        assert_int_equal(stat_of(allocator, "num_device_free"), 0);
-        (void)alloc(allocator, 20 * MIB);
-        uint64_t held = held_by(allocator);
-        assert_true(stat_of(allocator, "num_device_free") > 0);
-        assert_int_equal(stat_of(allocator, "num_alloc_retries"), 0);
-        assert_true(held <= (14 + 16 + 20 + 2) * MIB);
-        finish(allocator, device);
-    }
+    void *old = alloc(allocator, 14 * MIB);
+    (void)alloc(allocator, 14 * MIB);
+    void *young = alloc(allocator, 16 * MIB);
+    OK(memopt_allocator_free(allocator, old));
+    for (int i = 0; i < 50; i++)
+        OK(memopt_allocator_free(allocator, alloc(allocator, 600)));
+    OK(memopt_allocator_free(allocator, young));
+    assert_int_equal(stat_of(allocator, "num_device_free"), 0);
+    (void)alloc(allocator, 20 * MIB);
+    uint64_t held = held_by(allocator);
+    assert_true(stat_of(allocator, "num_device_free") > 0);
+    assert_int_equal(stat_of(allocator, "num_alloc_retries"), 0);
+    assert_true(held <= (14 + 16 + 20 + 2) * MIB);
 }
 
 static uint64_t allocate_on_pressure(void *user, uint64_t bytes)

@@ -654,10 +654,9 @@ ALLOCATOR_TEST(idle, allocator, open_device(64 * MIB, MEMOPT_STREAM_ORDER_EAGER,
     mo_idle_set_clock(NULL);
 }
 
-TEST(arguments)
+ALLOCATOR_TEST(arguments, allocator, open_device(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0), CLASSIC)
 {
-    memopt_device *device = open_device(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
-    memopt_allocator *allocator = new_allocator(device, ""), *pinned = NULL;
+    memopt_allocator *pinned = NULL;
     memopt_allocator_options options = MEMOPT_ALLOCATOR_OPTIONS_INIT;
     memopt_step_plan plan = {.struct_size = 4};
     options.memory = MEMOPT_MEMORY_PINNED;
@@ -674,7 +673,6 @@ TEST(arguments)
     assert_int_equal(plan_of(allocator).steps, 2);
     assert_int_equal(plan_of(allocator).plans, 0);
     OK(memopt_allocator_destroy(pinned));
-    finish(allocator, device);
 }
 
 /* Live blocks in places, and what is held, when the allocator is destroyed by force. */

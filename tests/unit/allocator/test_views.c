@@ -134,34 +134,27 @@ static memopt_status visit(void *user, const memopt_block_info *block)
     return w->answer;
 }
 
-TEST(snapshot)
+ALLOCATOR_TEST(snapshot, allocator, open_cpu(512 * MIB, MEMOPT_STREAM_ORDER_ADVERSARIAL, 0), BOTH)
 {
     enum { BLOCKS = 200 };
-    for (int c = 0; c < 2; c++) {
-        memopt_device *device = open_cpu(512 * MIB, MEMOPT_STREAM_ORDER_ADVERSARIAL, 0);
-        memopt_allocator *allocator = new_allocator(device, c ? EXPANDABLE : "");
-        walk w = {.allocator = allocator};
-        void *block[BLOCKS];
-        memopt_stream other = stream_on(device);
-        for (int i = 0; i < BLOCKS; i++)
-            block[i] = alloc(allocator, 1000 + (uint64_t)i * 10000);
-        OK(memopt_fill(device, block[1], 0, 16, other));
-        OK(memopt_allocator_record_stream(allocator, block[1], other));
-        for (int i = 0; i < BLOCKS; i += 3)
-            OK(memopt_allocator_free(allocator, block[i]));
-        OK(memopt_allocator_free(allocator, block[1]));
-        OK(memopt_allocator_snapshot(allocator, visit, &w));
-        assert_int_equal(w.live, stat_of(allocator, "allocated_bytes.all.current"));
-        assert_int_equal(w.live + w.pending, stat_of(allocator, "active_bytes.all.current"));
-        assert_true(w.pending > 0);
-        assert_int_equal(w.live + w.pending + w.inactive, held_by(allocator));
-        assert_int_equal(w.unmapped > 0, c);
-        walk stopped = {.allocator = allocator, .answer = MEMOPT_STATUS_USER + 5};
-        FAILS_SAYING(MEMOPT_STATUS_USER + 5, "the visitor returned status 65541",
-                     memopt_allocator_snapshot(allocator, visit, &stopped));
-        assert_int_equal(stopped.blocks, 1);
-        OK(memopt_allocator_destroy_force(allocator));
-        OK(memopt_stream_destroy(device, other));
-        OK(memopt_device_close(device));
-    }
+    walk w = {.allocator = allocator};
+    void *block[BLOCKS];
+    memopt_stream other = stream_on(device);
+    for (int i = 0; i < BLOCKS; i++)
+        block[i] = alloc(allocator, 1000 + (uint64_t)i * 10000);
+    OK(memopt_fill(device, block[1], 0, 16, other));
+    OK(memopt_allocator_record_stream(allocator, block[1], other));
+    for (int i = 0; i < BLOCKS; i += 3)
+        OK(memopt_allocator_free(allocator, block[i]));
+    OK(memopt_allocator_free(allocator, block[1]));
+    OK(memopt_allocator_snapshot(allocator, visit, &w));
+    assert_int_equal(w.live, stat_of(allocator, "allocated_bytes.all.current"));
+    assert_int_equal(w.live + w.pending, stat_of(allocator, "active_bytes.all.current"));
+    assert_true(w.pending > 0);
+    assert_int_equal(w.live + w.pending + w.inactive, held_by(allocator));
+    assert_int_equal(w.unmapped > 0, c);
+    walk stopped = {.allocator = allocator, .answer = MEMOPT_STATUS_USER + 5};
+    FAILS_SAYING(MEMOPT_STATUS_USER + 5, "the visitor returned status 65541",
+                 memopt_allocator_snapshot(allocator, visit, &stopped));
+    assert_int_equal(stopped.blocks, 1);
 }

@@ -8,6 +8,7 @@
 #include "support.h"
 
 #include "memopt/experimental/hooks.h"
+#include "support/sweep.h"
 
 /* What waits for what. */
 enum {
@@ -99,18 +100,45 @@ memopt_status __wrap_memopt_allocator_record_stream(memopt_allocator *allocator,
 
 typedef int (*program)(world *w);
 
+/* Of the program: where it runs, and for how many seeds. */
+static world race_world(uint64_t seed);
+static uint64_t race_seeds(void);
+
 /* 1 if the program goes right without a dependency. What nobody has read yet counts, too. */
-static int runs_without(world *w, program race, uint32_t what)
+static int runs_without(program race, uint32_t what, uint64_t seed)
 {
-    watched = w->offloader;
+    world w = race_world(seed);
+    watched = w.offloader;
     left_out = what;
-    int good = race(w);
+    int good = race(&w);
     left_out = LEFT_OUT_NOTHING;
-    memopt_status late = memopt_device_sync(w->device);
+    memopt_status late = memopt_device_sync(w.device);
     if (what == LEFT_OUT_NOTHING)
         OK(late);
-    world_close(w);
+    world_close(&w);
     return good && late == MEMOPT_OK;
 }
+
+static void check_race(program race, uint32_t guard, uint64_t one_in)
+{
+    uint64_t noticed = 0, seeds = race_seeds(), first = first_seed();
+    for (uint64_t seed = first; seed < first + seeds; seed++) {
+        if (!runs_without(race, LEFT_OUT_NOTHING, seed))
+            fail_msg("seed %d goes wrong: %s", (int)seed, memopt_last_error());
+        noticed += !runs_without(race, guard, seed);
+    }
+    if (noticed < seeds / one_in)
+        fail_msg("without its guard, only %d of %d seeds go wrong", (int)noticed, (int)seeds);
+}
+
+/* A program, which returns 1 if it went right, is a test: it does for every seed, and without the
+ * dependency that it needs goes wrong for one seed in `one_in` at least. */
+#define RACE(name, guard, one_in, begin)                                                           \
+    static int name(world *w);                                                                     \
+    TEST_NAMED(#name, name##_is_guarded, begin, NULL, no_fixture)                                  \
+    {                                                                                              \
+        check_race(name, guard, one_in);                                                           \
+    }                                                                                              \
+    static int name(world *w)
 
 #endif

@@ -6,9 +6,19 @@
  */
 #include "disk_support.h"
 #include "left_out.h"
-#include "support/sweep.h"
 
 enum { BYTES = 200000, PAGES = 49 * 4096, A = 0x11, B = 0x22, C = 0x33 };
+
+static world race_world(uint64_t seed)
+{
+    memopt_offloader_options options = spilling(PAGES, 0);
+    return open_world(MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 16 * MIB, &options);
+}
+
+static uint64_t race_seeds(void)
+{
+    return is_long() ? 80 : 40;
+}
 
 /* 1 if the ticket gives `value` on the stream; what the disk found out counts, too. */
 static int gives(world *w, memopt_ticket ticket, int value, memopt_stream stream)
@@ -22,7 +32,7 @@ static int gives(world *w, memopt_ticket ticket, int value, memopt_stream stream
 }
 
 /* The file is written after the copy to the host. */
-static int written_after_copy(world *w)
+RACE(written_after_copy, STORE_WAIT, 1, healthy_disk)
 {
     memopt_ticket first = packed(w, BYTES, A, w->s);
     memopt_ticket second = packed(w, BYTES, B, w->s); /* the host has room for one */
@@ -35,7 +45,7 @@ static int written_after_copy(world *w)
 }
 
 /* The copy back comes after the disk has read. */
-static int copied_after_read(world *w)
+RACE(copied_after_read, FETCH_WAIT, 1, healthy_disk)
 {
     memopt_ticket first = packed(w, BYTES, A, w->s), second = packed(w, BYTES, B, w->s);
     void *mine = filled_block(w, BYTES, C, w->t);
@@ -49,7 +59,7 @@ static int copied_after_read(world *w)
 }
 
 /* The disk reads into host memory after the copies that are still to use it. */
-static int read_after_former_copies(world *w)
+RACE(read_after_former_copies, STAGING_WAIT, 5, healthy_disk)
 {
     memopt_ticket first = packed(w, BYTES, A, w->s), second = packed(w, BYTES, B, w->s);
     void *mine = filled_block(w, BYTES, C, w->t), *other = filled_block(w, BYTES, C, w->s);
@@ -69,7 +79,7 @@ static int read_after_former_copies(world *w)
 }
 
 /* Host memory that was taken for a read whose copy back failed is written again after the read. */
-static int written_after_abandoned_read(world *w)
+RACE(written_after_abandoned_read, STORED_WAIT, 5, healthy_disk)
 {
     memopt_ticket first = packed(w, BYTES, A, w->s), second = packed(w, BYTES, B, w->s);
     void *mine = filled_block(w, BYTES, C, w->t), *block = filled_block(w, BYTES, C, w->t);
@@ -98,35 +108,8 @@ static int written_after_abandoned_read(world *w)
     return good;
 }
 
-static int run(program race, uint32_t omitted, uint64_t seed)
-{
-    memopt_offloader_options options = spilling(PAGES, 0);
-    world w = open_world(MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 16 * MIB, &options);
-    return runs_without(&w, race, omitted);
-}
-
-/* A program, and the dependency that it needs: one seed in `one_in` at least goes wrong without. */
-typedef struct guarded {
-    program race;
-    uint32_t guard;
-    int one_in;
-} guarded;
-
-static void check_race(void **state)
-{
-    const guarded *g = *state;
-    int noticed = 0, seeds = is_long() ? 80 : 40;
-    for (int seed = 0; seed < seeds; seed++) {
-        if (!run(g->race, LEFT_OUT_NOTHING, (uint64_t)seed))
-            fail_msg("seed %d goes wrong: %s", seed, memopt_last_error());
-        noticed += !run(g->race, g->guard, (uint64_t)seed);
-    }
-    if (noticed < seeds / g->one_in)
-        fail_msg("without its guard, only %d of %d seeds go wrong", noticed, seeds);
-}
-
 /* Two training steps in a quarter of the host memory that they need, nothing waited for by hand. */
-static void test_two_steps(void **unused)
+TEST_WITH(test_two_steps, healthy_disk, NULL)
 {
     enum { LAYERS = 8 };
     FOR_SEEDS (seed, 80) {
@@ -156,22 +139,7 @@ static void test_two_steps(void **unused)
     }
 }
 
-#define RACE(program, guard, one_in)                                                               \
-    {                                                                                              \
-#program, check_race, healthy_disk, NULL, &(guarded)                                       \
-        {                                                                                          \
-            program, guard, one_in                                                                 \
-        }                                                                                          \
-    }
-
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        RACE(written_after_copy, STORE_WAIT, 1),
-        RACE(copied_after_read, FETCH_WAIT, 1),
-        RACE(read_after_former_copies, STAGING_WAIT, 5),
-        RACE(written_after_abandoned_read, STORED_WAIT, 5),
-        cmocka_unit_test_setup(test_two_steps, healthy_disk),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return run_all_tests(make_folder, remove_folder);
 }

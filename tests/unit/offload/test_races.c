@@ -7,9 +7,18 @@
 #include "left_out.h"
 
 #include "base/memory.h"
-#include "support/sweep.h"
 
-enum { SEEDS = 300, BYTES = 40000, A = 0x11, B = 0x22, C = 0x33 };
+enum { BYTES = 40000, A = 0x11, B = 0x22, C = 0x33 };
+
+static world race_world(uint64_t seed)
+{
+    return open_world(MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 16 * MIB, NULL);
+}
+
+static uint64_t race_seeds(void)
+{
+    return seeds_of(300);
+}
 
 /* 1 if what the stream reads there is `value` and the device saw no misuse. */
 static int right(world *w, const void *device, int value, memopt_stream stream)
@@ -27,7 +36,7 @@ static int right(world *w, const void *device, int value, memopt_stream stream)
 }
 
 /* The copy to the host must come after the work that wrote the value. */
-static int copy_after_value(world *w)
+RACE(copy_after_value, PACK_WAIT, 1, NULL)
 {
     memopt_ticket ticket = packed(w, BYTES, A, w->s);
     void *data = NULL;
@@ -38,7 +47,7 @@ static int copy_after_value(world *w)
 }
 
 /* The source is given to the next owner only after the copy (freed source before copy done). */
-static int source_kept_until_copied(world *w)
+RACE(source_kept_until_copied, FREE_RECORD, 1, NULL)
 {
     memopt_ticket ticket = packed(w, BYTES, A, w->s);
     void *next = filled_block(w, BYTES, B, w->s); /* likely the same memory */
@@ -52,7 +61,7 @@ static int source_kept_until_copied(world *w)
 }
 
 /* The copy back must come after the copy to the host (unpack before the pack is done). */
-static int back_after_out(world *w)
+RACE(back_after_out, BRING_WAIT, 1, NULL)
 {
     memopt_ticket old = packed(w, BYTES, B, w->s); /* leaves other bytes in the slab */
     OK(memopt_device_sync(w->device));
@@ -70,7 +79,7 @@ static int back_after_out(world *w)
 }
 
 /* Host memory is written again only after the copy back that reads it. */
-static int slab_kept_until_read(world *w)
+RACE(slab_kept_until_read, REUSE_WAIT, 1, NULL)
 {
     void *result = filled_block(w, BYTES, C, w->s);
     memopt_ticket first = packed(w, BYTES, A, w->s);
@@ -87,7 +96,7 @@ static int slab_kept_until_read(world *w)
 }
 
 /* Device memory for the copy back may still be in use by its former owner's work. */
-static int memory_free_before_back(world *w)
+RACE(memory_free_before_back, MEMORY_WAIT, 1, NULL)
 {
     memopt_ticket ticket = packed(w, BYTES, A, w->s);
     OK(memopt_device_sync(w->device));
@@ -104,7 +113,7 @@ static int memory_free_before_back(world *w)
 }
 
 /* The stream that uses the value waits for the copy back, prefetched or not. */
-static int consumer_waits(world *w)
+RACE(consumer_waits, UNPACK_WAIT, 1, NULL)
 {
     memopt_ticket ticket = packed(w, BYTES, A, w->s);
     OK(memopt_device_sync(w->device));
@@ -122,7 +131,7 @@ static int consumer_waits(world *w)
 }
 
 /* The same for a prefetch into the caller's memory. */
-static int consumer_of_own_memory_waits(world *w)
+RACE(consumer_of_own_memory_waits, UNPACK_WAIT, 1, NULL)
 {
     memopt_ticket ticket = packed(w, BYTES, A, w->s);
     void *mine = filled_block(w, BYTES, B, w->s);
@@ -137,7 +146,7 @@ static int consumer_of_own_memory_waits(world *w)
 }
 
 /* The caller's memory may still be in use by work of the stream that it is free on. */
-static int own_memory_free_before_back(world *w)
+RACE(own_memory_free_before_back, MEMORY_WAIT, 1, NULL)
 {
     memopt_ticket ticket = packed(w, BYTES, A, w->s);
     OK(memopt_device_sync(w->device));
@@ -151,7 +160,7 @@ static int own_memory_free_before_back(world *w)
 }
 
 /* Device memory that another stream reads is given to the next owner only after that. */
-static int memory_kept_for_other_stream(world *w)
+RACE(memory_kept_for_other_stream, RELEASE_RECORD, 1, NULL)
 {
     void *result = filled_block(w, BYTES, C, w->t);
     memopt_ticket ticket = packed(w, BYTES, A, w->s);
@@ -170,7 +179,7 @@ static int memory_kept_for_other_stream(world *w)
 }
 
 /* The same for a prefetch that nobody unpacked: the late copy must not hit the next owner. */
-static int unused_prefetch(world *w)
+RACE(unused_prefetch, RELEASE_RECORD, 1, NULL)
 {
     memopt_ticket ticket = packed(w, BYTES, A, w->s);
     OK(memopt_device_sync(w->device));
@@ -186,7 +195,7 @@ static int unused_prefetch(world *w)
 }
 
 /* The same for small values that shared a slab, whose places are one again. */
-static int joined_slab_kept_until_read(world *w)
+RACE(joined_slab_kept_until_read, REUSE_WAIT, 1, NULL)
 {
     enum { HALF = 20032 };
     void *result = filled_block(w, BYTES, C, w->s), *mine = filled_block(w, BYTES, A, w->s);
@@ -213,7 +222,7 @@ static int joined_slab_kept_until_read(world *w)
 }
 
 /* A value that was kept on the device, released on another stream than the one that wrote it. */
-static int kept_value_written_before_reuse(world *w)
+RACE(kept_value_written_before_reuse, KEPT_WAIT, 1, NULL)
 {
     memopt_ticket ticket = 0;
     void *block = device_block(w, BYTES, w->t);
@@ -233,35 +242,9 @@ static int kept_value_written_before_reuse(world *w)
     return good;
 }
 
-static int run(program race, uint32_t omitted, uint64_t seed)
-{
-    world w = open_world(MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 16 * MIB, NULL);
-    return runs_without(&w, race, omitted);
-}
-
-/* A program, and the dependency that it needs. */
-typedef struct guarded {
-    program race;
-    uint32_t guard;
-} guarded;
-
-static void check_race(void **state)
-{
-    const guarded *g = *state;
-    int noticed = 0, seeds = 0;
-    FOR_SEEDS (seed, SEEDS) {
-        if (!run(g->race, LEFT_OUT_NOTHING, seed))
-            fail_msg("seed %d goes wrong: %s", (int)seed, memopt_last_error());
-        noticed += !run(g->race, g->guard, seed);
-        seeds++;
-    }
-    if (noticed != seeds)
-        fail_msg("without its guard, only %d of %d seeds go wrong", noticed, seeds);
-}
-
 /* A pack that fails after its copy was enqueued gives the block back as it was: the caller may
  * overwrite and free it in stream order at once. */
-static void test_failed_pack_gives_the_block_back(void **unused)
+TEST(test_failed_pack_gives_the_block_back)
 {
     int failures = 0;
     for (int device_fault = 0; device_fault < 2; device_fault++) {
@@ -291,32 +274,4 @@ static void test_failed_pack_gives_the_block_back(void **unused)
         }
     }
     assert_true(failures > 10);
-}
-
-#define RACE(program, guard)                                                                       \
-    {                                                                                              \
-#program, check_race, NULL, NULL, &(guarded)                                               \
-        {                                                                                          \
-            program, guard                                                                         \
-        }                                                                                          \
-    }
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        RACE(copy_after_value, PACK_WAIT),
-        RACE(source_kept_until_copied, FREE_RECORD),
-        RACE(back_after_out, BRING_WAIT),
-        RACE(slab_kept_until_read, REUSE_WAIT),
-        RACE(joined_slab_kept_until_read, REUSE_WAIT),
-        RACE(kept_value_written_before_reuse, KEPT_WAIT),
-        RACE(memory_free_before_back, MEMORY_WAIT),
-        RACE(consumer_waits, UNPACK_WAIT),
-        RACE(consumer_of_own_memory_waits, UNPACK_WAIT),
-        RACE(own_memory_free_before_back, MEMORY_WAIT),
-        RACE(memory_kept_for_other_stream, RELEASE_RECORD),
-        RACE(unused_prefetch, RELEASE_RECORD),
-        cmocka_unit_test(test_failed_pack_gives_the_block_back),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

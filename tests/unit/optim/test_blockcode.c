@@ -123,33 +123,8 @@ TEST(forms_over_zero_to_one)
     check_forms(1, stride);
 }
 
-/* At the thresholds themselves, whatever the stride above. */
-TEST(forms_at_thresholds)
-{
-    for (int is_signed = 0; is_signed < 2; is_signed++) {
-        const uint32_t *t = is_signed ? mo_threshold_signed : mo_threshold_unsigned;
-        uint32_t top = is_signed ? MO_SIGNED_TOP : MO_UNSIGNED_TOP;
-        float x[MO_BLOCK_SIZE], absmax;
-        uint8_t codes[MO_BLOCK_SIZE];
-        for (uint32_t shift = 0; shift < 9; shift++) {
-            for (uint32_t i = 0; i < MO_BLOCK_SIZE; i++)
-                x[i] = i == 0 || i > top || t[i] < 4
-                           ? 1.0f
-                           : mo_f32_from_bits((t[i] + shift - 4) | (is_signed ? shift << 31 : 0));
-            mo_blockcode_args args = {
-                x, codes, &absmax, MO_BLOCK_SIZE, MO_DTYPE_F32, (uint32_t)is_signed};
-            FOR_EACH_FORM (isa, &mo_kernel_quantize8) {
-                mo_kernel_quantize8.cpu[isa](&args, 0, 1);
-                for (uint32_t i = 0; i < MO_BLOCK_SIZE; i++)
-                    assert_int_equal(codes[i], is_signed ? mo_code_signed(x[i])
-                                                         : mo_code_unsigned(x[i], x[i]));
-            }
-        }
-    }
-}
-
-/* Beside all thresholds in blocks of any scale: 1 / absmax is rounded there, and subnormal or
- * scaled at the ends. */
+/* At and beside all thresholds in blocks of any scale: 1 / absmax is rounded there, and subnormal
+ * or scaled at the ends. Where it is 1, the scalar form's codes are those of the search. */
 static void check_scale(float largest, int is_signed)
 {
     const uint32_t *t = is_signed ? mo_threshold_signed : mo_threshold_unsigned;
@@ -159,14 +134,19 @@ static void check_scale(float largest, int is_signed)
     mo_blockcode_args args = {x, NULL, &absmax, MO_BLOCK_SIZE, MO_DTYPE_F32, (uint32_t)is_signed};
     for (uint32_t shift = 0; shift < 9; shift++) {
         for (uint32_t i = 0; i < MO_BLOCK_SIZE; i++) {
-            float near = i == 0 || i > top ? largest : mo_f32_from_bits(t[i]) * largest;
-            uint32_t bits = mo_f32_bits(near) + (shift < 4 && near == 0 ? 0 : shift - 4);
-            if (bits > mo_f32_bits(largest))
-                bits = mo_f32_bits(largest);
+            uint32_t bits = mo_f32_bits(largest);
+            if (i > 0 && i <= top) {
+                float near = mo_f32_from_bits(t[i]) * largest;
+                uint32_t beside = mo_f32_bits(near) + (shift < 4 && near == 0 ? 0 : shift - 4);
+                bits = beside < bits ? beside : bits;
+            }
             x[i] = mo_f32_from_bits(bits | (is_signed ? (i + shift) << 31 : 0));
         }
         args.codes = expected;
         mo_kernel_quantize8.cpu[MO_ISA_SCALAR](&args, 0, 1);
+        for (uint32_t i = 0; i < MO_BLOCK_SIZE && largest == 1.0f; i++)
+            assert_int_equal(expected[i],
+                             is_signed ? mo_code_signed(x[i]) : mo_code_unsigned(x[i], x[i]));
         args.codes = codes;
         FOR_EACH_WIDE_FORM (isa, &mo_kernel_quantize8) {
             mo_kernel_quantize8.cpu[isa](&args, 0, 1);

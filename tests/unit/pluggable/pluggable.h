@@ -4,20 +4,11 @@
 
 #include "unit/allocator/support.h"
 
-#include "device/front/handle.h"
 #include "pluggable/pluggable.h"
+#include "support/watched.h"
 
-static mo_device_ops ops;
-static memopt_stream captured;
-static int capturing, synced;
-static const mo_device_ops *real;
-
-static inline memopt_status stream_capturing(memopt_device *device, memopt_stream stream,
-                                             int32_t *out)
-{
-    *out = capturing && stream == captured;
-    return MEMOPT_OK;
-}
+static memopt_stream recorder; /* records where `captured` is it */
+static int synced;
 
 static inline memopt_status device_sync(memopt_device *device)
 {
@@ -32,20 +23,29 @@ static inline memopt_allocator *start(const char *config)
     OK(memopt_pluggable_configure("cpu", config, NULL));
     OK(memopt_pluggable_get_allocator(0, 0, &allocator));
     memopt_device *device = memopt_allocator_get_device(allocator);
-    real = device->ops;
-    ops = *real;
-    ops.stream_capturing = stream_capturing;
+    (void)watch(device);
     ops.sync = device_sync;
-    device->ops = &ops;
-    OK(memopt_stream_create(device, &captured));
-    capturing = synced = 0;
+    recorder = stream_on(device);
+    synced = 0;
     return allocator;
 }
 
+/* The allocator's blocks go. */
 static inline void stop(memopt_allocator *allocator)
 {
-    OK(memopt_stream_destroy(memopt_allocator_get_device(allocator), captured));
+    free_live(allocator);
+    OK(memopt_stream_destroy(memopt_allocator_get_device(allocator), recorder));
     OK(memopt_pluggable_end());
 }
+
+#define PLUGGABLE_TEST(name, allocator, config)                                                    \
+    static void name(memopt_allocator *allocator);                                                 \
+    TEST_NAMED(#name, name##_started, NULL, NULL, no_fixture)                                      \
+    {                                                                                              \
+        memopt_allocator *first_one = start(config);                                               \
+        name(first_one);                                                                           \
+        stop(first_one);                                                                           \
+    }                                                                                              \
+    static void name(memopt_allocator *allocator)
 
 #endif

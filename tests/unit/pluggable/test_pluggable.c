@@ -11,18 +11,9 @@
 
 /* --- helpers ---------------------------------------------------------------------------------- */
 
-static uint64_t reserved(memopt_allocator *allocator)
-{
-    uint64_t bytes = 0;
-    OK(memopt_allocator_get_stat(allocator, "reserved_bytes.all.current", &bytes));
-    return bytes;
-}
-
 static uint64_t allocated(memopt_allocator *allocator)
 {
-    uint64_t bytes = 0;
-    OK(memopt_allocator_get_stat(allocator, "requested_bytes.all.current", &bytes));
-    return bytes;
+    return stat_of(allocator, "requested_bytes.all.current");
 }
 
 static int logged;
@@ -34,9 +25,8 @@ static void count_log(void *user, memopt_log_level level, const char *message)
 
 /* --- blocks ----------------------------------------------------------------------------------- */
 
-TEST(test_alloc_and_free)
+PLUGGABLE_TEST(test_alloc_and_free, allocator, "expandable_segments:True")
 {
-    memopt_allocator *allocator = start("expandable_segments:True");
     void *block = memopt_pluggable_alloc(3000, 0, NULL);
     assert_non_null(block);
     memset(block, 7, 3000);
@@ -47,37 +37,30 @@ TEST(test_alloc_and_free)
     assert_int_equal(allocated(allocator), 0);
     assert_ptr_equal(memopt_pluggable_alloc_or_raise(3000, 0, NULL), block);
     memopt_pluggable_free(block, 3000, 0, NULL);
-    assert_true(reserved(allocator) > 0);
+    assert_true(held_by(allocator) > 0);
     memopt_pluggable_empty_cache();
-    assert_int_equal(reserved(allocator), 0);
-    stop(allocator);
+    assert_int_equal(held_by(allocator), 0);
 }
 
 /* A block that another stream uses is not given out again before that stream is done. */
-TEST(test_record_stream)
+PLUGGABLE_TEST(test_record_stream, allocator, "")
 {
-    memopt_allocator *allocator = start("");
     void *block = memopt_pluggable_alloc(4096, 0, NULL);
-    uint64_t active = 0;
-    memopt_pluggable_record_stream(block, captured);
-    capturing = 1; /* the event cannot be recorded now: the free is put off */
+    memopt_pluggable_record_stream(block, recorder);
+    captured = recorder; /* the event cannot be recorded now: the free is put off */
     memopt_pluggable_free(block, 4096, 0, NULL);
-    OK(memopt_allocator_get_stat(allocator, "active.all.current", &active));
-    assert_int_equal(active, 1);
+    assert_int_equal(stat_of(allocator, "active.all.current"), 1);
     void *other = memopt_pluggable_alloc(4096, 0, NULL);
     assert_ptr_not_equal(other, block);
-    capturing = 0;
+    captured = NULL;
     memopt_pluggable_free(other, 4096, 0, NULL);
     memopt_pluggable_empty_cache();
-    OK(memopt_allocator_get_stat(allocator, "active.all.current", &active));
-    assert_int_equal(active, 0);
-    stop(allocator);
+    assert_int_equal(stat_of(allocator, "active.all.current"), 0);
 }
 
-TEST(test_mistakes_are_logged)
+PLUGGABLE_TEST(test_mistakes_are_logged, allocator, "")
 {
     int other = 0;
-    memopt_allocator *allocator = start("");
     void *block = memopt_pluggable_alloc(100, 0, NULL);
     OK(memopt_set_log(count_log, NULL, MEMOPT_LOG_ERROR));
     logged = 0;
@@ -96,7 +79,6 @@ TEST(test_mistakes_are_logged)
     assert_null(memopt_pluggable_alloc(10, -1, NULL));
     assert_null(memopt_pluggable_alloc(10, 64, NULL));
     assert_null(memopt_pluggable_alloc(10, 1, NULL)); /* there is one cpu */
-    stop(allocator);
 }
 
 /* --- out of memory ---------------------------------------------------------------------------- */
@@ -114,9 +96,8 @@ static void raise_by_jump(const char *function, const char *file, uint32_t line,
     longjmp(back, 1);
 }
 
-TEST(test_failure_is_raised)
+PLUGGABLE_TEST(test_failure_is_raised, allocator, "")
 {
-    memopt_allocator *allocator = start("");
     memopt_memory_info info = {.struct_size = sizeof info};
     OK(memopt_device_get_memory_info(memopt_allocator_get_device(allocator), &info));
     memopt_pluggable_memory_fraction(64.0 * (double)MIB / (double)info.total, 0);
@@ -139,8 +120,6 @@ TEST(test_failure_is_raised)
     memopt_pluggable_free(block, 0, 0, NULL);
     block = memopt_pluggable_alloc_or_raise(30 * MIB, 0, NULL); /* no lock was left */
     assert_non_null(block);
-    memopt_pluggable_free(block, 0, 0, NULL);
-    stop(allocator);
 }
 
 static int32_t seen_device;
@@ -154,11 +133,10 @@ static void observe(int32_t device, uint64_t asked, uint64_t allocated_bytes, ui
     assert_null(memopt_pluggable_alloc(1, 99, NULL)); /* changes the last error */
 }
 
-TEST(test_observer)
+PLUGGABLE_TEST(test_observer, allocator, "")
 {
-    memopt_allocator *allocator = start("");
     memopt_memory_info memory = MEMOPT_MEMORY_INFO_INIT;
-    void *block = memopt_pluggable_alloc(5 * MIB, 0, NULL);
+    (void)memopt_pluggable_alloc(5 * MIB, 0, NULL);
     OK(memopt_allocator_set_limit(allocator, 40 * MIB));
     memopt_pluggable_observe(observe);
     seen_device = 7;
@@ -177,8 +155,6 @@ TEST(test_observer)
     assert_int_equal(seen[0], 60 * MIB);
     assert_int_equal(seen[1], 5 * MIB);
     assert_int_equal(seen[2], memory.free);
-    memopt_pluggable_free(block, 0, 0, NULL);
-    stop(allocator);
 }
 
 /* Traces of allocators that are made while a folder is given. */
@@ -258,8 +234,6 @@ TEST(test_base_alloc)
         assert_ptr_equal(memopt_pluggable_base_alloc(blocks[0], NULL), blocks[0]);
         assert_null(memopt_pluggable_base_alloc(blocks[1], &bytes));
         assert_int_equal(bytes, expandable ? 8 * MIB : 20 * MIB);
-        for (int i = 0; i < 4; i++)
-            memopt_pluggable_free(i == 1 ? NULL : blocks[i], 0, 0, NULL);
         stop(allocator);
     }
 }
@@ -290,9 +264,7 @@ TEST(test_configure)
     REFUSED_SAYING("max_split_size_mb", memopt_pluggable_configure("cpu", "max_split:1", NULL));
     REFUSED_SAYING("1000", memopt_pluggable_configure("cpu", longer, NULL));
     allocator = start("max_split_size_mb:64");
-    uint64_t split = 0;
-    OK(memopt_allocator_get_stat(allocator, "max_split_size", &split));
-    assert_int_equal(split, 64 * MIB);
+    assert_int_equal(stat_of(allocator, "max_split_size"), 64 * MIB);
     OK(memopt_pluggable_configure("cpu", "max_split_size_mb:64", NULL));
     FAILS_SAYING(MEMOPT_BUSY, "max_split_size_mb:64",
                  memopt_pluggable_configure("cpu", NULL, NULL));
@@ -310,23 +282,23 @@ TEST(test_configure)
 /* --- graphs ----------------------------------------------------------------------------------- */
 
 /* What a graph's recording allocates and frees is given to nobody else while the graph lives. */
-TEST(test_graph_keeps_its_memory)
+PLUGGABLE_TEST(test_graph_keeps_its_memory, first, "")
 {
-    memopt_allocator *first = start(""), *pool = NULL;
-    void *before = memopt_pluggable_alloc(5000, 0, captured);
-    memopt_pluggable_free(before, 5000, 0, captured); /* cached: the recording must not get it */
+    memopt_allocator *pool = NULL;
+    void *before = memopt_pluggable_alloc(5000, 0, recorder);
+    memopt_pluggable_free(before, 5000, 0, recorder); /* cached: the recording must not get it */
     memopt_pluggable_begin_pool(0, 3, 9, NULL);
-    void *outside = memopt_pluggable_alloc(5000, 0, NULL); /* does not record yet */
-    capturing = 1;
-    void *temporary = memopt_pluggable_alloc(5000, 0, captured);
-    void *elsewhere = memopt_pluggable_alloc(5000, 0, NULL);
+    (void)memopt_pluggable_alloc(5000, 0, NULL); /* does not record yet */
+    captured = recorder;
+    void *temporary = memopt_pluggable_alloc(5000, 0, recorder);
+    (void)memopt_pluggable_alloc(5000, 0, NULL);
     assert_ptr_not_equal(temporary, before);
-    memopt_pluggable_free(temporary, 5000, 0, captured);
-    void *result = memopt_pluggable_alloc(5000, 0, captured);
+    memopt_pluggable_free(temporary, 5000, 0, recorder);
+    void *result = memopt_pluggable_alloc(5000, 0, recorder);
     assert_ptr_equal(result, temporary); /* within the graph it is reused */
-    void *kept = memopt_pluggable_alloc(5000, 0, captured);
-    memopt_pluggable_free(kept, 5000, 0, captured);
-    capturing = 0;
+    void *kept = memopt_pluggable_alloc(5000, 0, recorder);
+    memopt_pluggable_free(kept, 5000, 0, recorder);
+    captured = NULL;
     memopt_pluggable_end_pool(0, 3, 9);
     OK(memopt_pluggable_get_allocator(0, 1, &pool));
     assert_int_equal(allocated(pool), 5000);
@@ -340,108 +312,101 @@ TEST(test_graph_keeps_its_memory)
     assert_ptr_equal(memopt_pluggable_base_alloc(result, &id[0]), temporary);
     assert_int_equal(allocated(first), 10000);
     memopt_pluggable_empty_cache();
-    assert_true(reserved(pool) > 0);
-    void *later = memopt_pluggable_alloc(5000, 0, captured);
+    assert_true(held_by(pool) > 0);
+    void *later = memopt_pluggable_alloc(5000, 0, recorder);
     assert_ptr_not_equal(later, kept);
     memopt_pluggable_release_pool(0, 3, 9);
-    assert_true(reserved(pool) > 0); /* its result lives on */
-    memopt_pluggable_free(result, 5000, 0, captured);
+    assert_true(held_by(pool) > 0); /* its result lives on */
+    memopt_pluggable_free(result, 5000, 0, recorder);
     synced = 0;
     memopt_pluggable_empty_cache();
-    assert_int_equal(reserved(pool), 0);
+    assert_int_equal(held_by(pool), 0);
     assert_true(synced > 0); /* replays may have been running */
-    memopt_pluggable_free(outside, 0, 0, NULL);
-    memopt_pluggable_free(elsewhere, 0, 0, NULL);
-    memopt_pluggable_free(later, 0, 0, NULL);
-    stop(first);
 }
 
 /* The fraction of the device counts what graphs hold, which stays theirs when the rest runs out. */
-TEST(test_graphs_count_in_the_fraction)
+PLUGGABLE_TEST(test_graphs_count_in_the_fraction, first, "")
 {
-    memopt_allocator *first = start(""), *pool = NULL;
+    memopt_allocator *pool = NULL;
     OK(memopt_allocator_set_limit(first, 64 * MIB)); /* as memopt_pluggable_memory_fraction() */
     memopt_pluggable_begin_pool(0, 5, 5, NULL);
-    capturing = 1;
-    void *kept = memopt_pluggable_alloc(20 * MIB, 0, captured);
-    memopt_pluggable_free(memopt_pluggable_alloc(20 * MIB, 0, captured), 0, 0, captured);
-    capturing = 0;
+    captured = recorder;
+    void *kept = memopt_pluggable_alloc(20 * MIB, 0, recorder);
+    memopt_pluggable_free(memopt_pluggable_alloc(20 * MIB, 0, recorder), 0, 0, recorder);
+    captured = NULL;
     memopt_pluggable_end_pool(0, 5, 5);
     OK(memopt_pluggable_get_allocator(0, 1, &pool));
     assert_string_equal(memopt_pool_get_name(pool), "graph");
     assert_null(memopt_pluggable_alloc(30 * MIB, 0, NULL));
-    assert_int_equal(reserved(pool), 40 * MIB);
+    assert_int_equal(held_by(pool), 40 * MIB);
     void *block = memopt_pluggable_alloc(24 * MIB, 0, NULL);
     assert_non_null(block);
     memopt_pluggable_free(block, 0, 0, NULL);
-    memopt_pluggable_free(kept, 0, 0, captured);
+    memopt_pluggable_free(kept, 0, 0, recorder);
     memopt_pluggable_release_pool(0, 5, 5);
-    assert_int_equal(reserved(pool), 0);
-    stop(first);
+    assert_int_equal(held_by(pool), 0);
 }
 
 /* A trim counts what graphs hold, gives released ones' memory back first, and no live graph's. */
-TEST(test_trim_to_a_target)
+PLUGGABLE_TEST(test_trim_to_a_target, first, "expandable_segments:True")
 {
     uint64_t released = 77;
-    memopt_allocator *first = start("expandable_segments:True"), *pool = NULL;
+    memopt_allocator *pool = NULL;
     OK(memopt_pluggable_trim_to_sync(1, 0, &released)); /* a device without an allocator */
     assert_int_equal(released, 0);
     released = 77;
     REFUSED_SAYING("device 64 is not 0 to 63", memopt_pluggable_trim_to_sync(64, 0, &released));
     REFUSED(memopt_pluggable_trim_to_sync(-1, 0, &released));
     assert_int_equal(released, 77);
-    void *kept = memopt_pluggable_alloc(2 * MIB, 0, NULL);
+    (void)memopt_pluggable_alloc(2 * MIB, 0, NULL);
     memopt_pluggable_free(memopt_pluggable_alloc(20 * MIB, 0, NULL), 0, 0, NULL);
     memopt_pluggable_begin_pool(0, 5, 5, NULL);
-    capturing = 1;
-    void *result = memopt_pluggable_alloc(8 * MIB, 0, captured);
+    captured = recorder;
+    void *result = memopt_pluggable_alloc(8 * MIB, 0, recorder);
     OK(memopt_pluggable_trim_to_sync(0, 0, &released)); /* while a stream records */
     assert_int_equal(released, 0);
-    capturing = 0;
+    captured = NULL;
     memopt_pluggable_end_pool(0, 5, 5);
     OK(memopt_pluggable_get_allocator(0, 1, &pool));
-    assert_int_equal(reserved(first), 22 * MIB);
-    assert_int_equal(reserved(pool), 8 * MIB);
+    assert_int_equal(held_by(first), 22 * MIB);
+    assert_int_equal(held_by(pool), 8 * MIB);
     OK(memopt_pluggable_trim_to_sync(0, 30 * MIB, &released));
     assert_int_equal(released, 0);
     OK(memopt_pluggable_trim_to_sync(0, 24 * MIB, &released));
     assert_int_equal(released, 6 * MIB);
-    assert_int_equal(reserved(first), 16 * MIB);
-    capturing = 1; /* an open pool keeps the memory of a released one */
+    assert_int_equal(held_by(first), 16 * MIB);
+    captured = recorder; /* an open pool keeps the memory of a released one */
     memopt_pluggable_begin_pool(0, 6, 6, NULL);
     memopt_pluggable_release_pool(0, 5, 5);
-    memopt_pluggable_free(result, 0, 0, captured);
-    capturing = 0;
+    memopt_pluggable_free(result, 0, 0, recorder);
+    captured = NULL;
     memopt_pluggable_end_pool(0, 6, 6);
     synced = 0;
     OK(memopt_pluggable_trim_to_sync(0, 24 * MIB, NULL));
     assert_int_equal(synced, 0); /* so much is held: nothing is waited for */
     OK(memopt_pluggable_trim_to_sync(0, 14 * MIB, &released));
     assert_int_equal(released, 10 * MIB);
-    assert_int_equal(reserved(pool), 0);
-    assert_int_equal(reserved(first), 14 * MIB);
+    assert_int_equal(held_by(pool), 0);
+    assert_int_equal(held_by(first), 14 * MIB);
     assert_true(synced > 0);
     OK(memopt_pluggable_trim_to_sync(0, 0, &released));
     assert_int_equal(released, 12 * MIB);
-    assert_int_equal(reserved(first), 2 * MIB);
+    assert_int_equal(held_by(first), 2 * MIB);
     memopt_pluggable_release_pool(0, 6, 6);
-    memopt_pluggable_free(kept, 0, 0, NULL);
-    stop(first);
 }
 
 /* Two graphs that share a pool: it lives until both are gone. The next graph takes it over empty.
  */
-TEST(test_shared_pools)
+PLUGGABLE_TEST(test_shared_pools, first, "")
 {
-    memopt_allocator *first = start(""), *pool = NULL, *none = NULL;
+    memopt_allocator *pool = NULL, *none = NULL;
     void *temporary[2];
     for (int i = 0; i < 2; i++) {
         memopt_pluggable_begin_pool(0, 1, 0, NULL);
-        capturing = 1;
-        temporary[i] = memopt_pluggable_alloc(100, 0, captured);
-        memopt_pluggable_free(temporary[i], 100, 0, captured);
-        capturing = 0;
+        captured = recorder;
+        temporary[i] = memopt_pluggable_alloc(100, 0, recorder);
+        memopt_pluggable_free(temporary[i], 100, 0, recorder);
+        captured = NULL;
         memopt_pluggable_end_pool(0, 1, 0);
     }
     assert_ptr_equal(temporary[0], temporary[1]);
@@ -449,28 +414,27 @@ TEST(test_shared_pools)
     FAILS_SAYING(MEMOPT_NOT_FOUND, "no allocator with this index",
                  memopt_pluggable_get_allocator(0, 2, &none));
     memopt_pluggable_release_pool(0, 1, 0);
-    assert_true(reserved(pool) > 0);
+    assert_true(held_by(pool) > 0);
     memopt_pluggable_release_pool(0, 1, 0);
-    assert_int_equal(reserved(pool), 0);
+    assert_int_equal(held_by(pool), 0);
     memopt_pluggable_begin_pool(0, 2, 0, NULL);
     FAILS_SAYING(MEMOPT_NOT_FOUND, "no allocator with this index",
                  memopt_pluggable_get_allocator(0, 2, &none));
     memopt_pluggable_begin_pool(0, 4, 0, NULL); /* begun last: takes the allocations */
     OK(memopt_pluggable_get_allocator(0, 1, &none));
-    capturing = 1;
-    void *block = memopt_pluggable_alloc(100, 0, captured);
+    captured = recorder;
+    void *block = memopt_pluggable_alloc(100, 0, recorder);
     assert_int_equal(allocated(none), 100);
     assert_int_equal(allocated(pool), 0);
-    capturing = 0;
+    captured = NULL;
     memopt_pluggable_release_pool(0, 4, 0); /* without an end */
-    memopt_pluggable_free(block, 100, 0, captured);
+    memopt_pluggable_free(block, 100, 0, recorder);
     memopt_pluggable_release_pool(0, 2, 0);
-    capturing = 1;
-    block = memopt_pluggable_alloc(100, 0, captured);
-    capturing = 0;
+    captured = recorder;
+    block = memopt_pluggable_alloc(100, 0, recorder);
+    captured = NULL;
     assert_int_equal(allocated(first), 100);
-    memopt_pluggable_free(block, 100, 0, captured);
-    stop(first);
+    memopt_pluggable_free(block, 100, 0, recorder);
 }
 
 /* --- threads and faults ----------------------------------------------------------------------- */

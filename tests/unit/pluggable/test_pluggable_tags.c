@@ -36,9 +36,9 @@ TEST(test_tags)
     assert_int_equal(pthread_join(thread, &blocks[2]), 0);
     assert_string_equal(elsewhere, "other");
     memopt_pluggable_begin_pool(0, 1, 2, NULL);
-    capturing = 1;
-    blocks[3] = memopt_pluggable_alloc(9000, 0, captured);
-    capturing = 0;
+    captured = recorder;
+    blocks[3] = memopt_pluggable_alloc(9000, 0, recorder);
+    captured = NULL;
     memopt_pluggable_end_pool(0, 1, 2);
     OK(memopt_pluggable_get_allocator(0, 1, &of_graph));
     assert_int_equal(tagged(allocator, "weights"), 3000);
