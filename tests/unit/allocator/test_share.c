@@ -122,21 +122,21 @@ static char hear(int socket)
     return read(socket, &what, 1) == 1 ? what : 0;
 }
 
-/* Imports, checks and changes every block; after 'c' finds the changes still there. */
+/* Imports, checks and changes every block, and waits for its end. */
 static int peer(int socket)
 {
     memopt_device *device = open_here();
-    memopt_import *imports[BLOCKS];
-    void *data[BLOCKS];
+    memopt_import *import = NULL;
+    void *data = NULL;
     uint64_t bytes = 0;
     uint64_t before = info_of(device).reserved_va;
     for (int i = 0; i < BLOCKS; i++) {
-        if (memopt_import_receive(device, socket, &imports[i]) != MEMOPT_OK)
+        if (memopt_import_receive(device, socket, &import) != MEMOPT_OK)
             return fprintf(stderr, "peer: %s\n", memopt_last_error()), 1;
-        OK(memopt_import_get(imports[i], &data[i], &bytes));
-        if (bytes != sizes[i] || !has(device, data[i], i + 1, bytes))
+        OK(memopt_import_get(import, &data, &bytes));
+        if (bytes != sizes[i] || !has(device, data, i + 1, bytes))
             return fprintf(stderr, "peer: block %d is wrong\n", i), 2;
-        fill(device, data[i], 100 + i, bytes);
+        fill(device, data, 100 + i, bytes);
         uint64_t page = mo_device_granularity(device), more = info_of(device).reserved_va - before;
         if (more > (bytes + page - 1) / page * page + page)
             return fprintf(stderr, "peer: %llu bytes reserved for block %d\n",
@@ -145,15 +145,8 @@ static int peer(int socket)
         before += more;
     }
     say(socket, 'd');
-    if (hear(socket) != 'c')
-        return 4;
-    for (int i = 0; i < BLOCKS; i++) {
-        if (!has(device, data[i], 100 + i, sizes[i]))
-            return fprintf(stderr, "peer: block %d is lost\n", i), 5;
-        OK(memopt_import_destroy(imports[i]));
-    }
-    OK(memopt_device_close(device)); /* nothing is left */
-    return 0;
+    (void)hear(socket);
+    return 4;
 }
 
 static pid_t start_peer(int *out_socket)
@@ -186,33 +179,8 @@ static void send_all(scene *s, int socket)
         OK(memopt_export_send(s->shared[i], socket));
 }
 
-/* Each sees what the other one writes, and the importer's memory outlives the exporter's. */
-TEST(two_processes)
-{
-    int socket, files = open_files();
-    scene s = begin();
-    export_all(&s);
-    pid_t child = start_peer(&socket);
-    send_all(&s, socket);
-    assert_int_equal(hear(socket), 'd');
-    for (int i = 0; i < BLOCKS; i++)
-        assert_true(has(s.device, s.blocks[i], 100 + i, sizes[i]));
-    for (int i = 0; i < BLOCKS; i++) {
-        OK(memopt_export_destroy(s.shared[i]));
-        OK(memopt_allocator_free(s.allocator, s.blocks[i]));
-    }
-    OK(memopt_allocator_trim_sync(s.allocator, 0, NULL));
-    assert_int_equal(info_of(s.device).used, 0);
-    void *other = alloc(s.allocator, 20 * MIB); /* none of the memory that is imported */
-    fill(s.device, other, 7, 20 * MIB);
-    finish(s.allocator, s.device);
-    say(socket, 'c');
-    assert_int_equal(end_of(child), 0);
-    close(socket);
-    assert_int_equal(open_files(), files);
-}
-
-/* A peer that is killed leaves nothing behind, also with descriptors that it never took. */
+/* Each sees what the other one writes (what outlives the exporter: conformance/share_cases.c). A peer
+ * that is killed leaves nothing behind, also with descriptors that it never took. */
 TEST(killed)
 {
     for (int early = 0; early < 2; early++) {
