@@ -501,11 +501,6 @@ TEST(equal_steps)
 
 /* --- what else there is ----------------------------------------------------------------------- */
 
-typedef struct pair {
-    memopt_device *device;
-    memopt_allocator *allocator;
-} pair;
-
 /* A planned step of 24 MiB, of which a block of 8 MiB lives on. */
 static void *do_step(memopt_allocator *allocator, void *before)
 {
@@ -526,49 +521,45 @@ static void *do_steps(memopt_allocator *allocator, void *kept, int count)
     return kept;
 }
 
-static pair open_planned(void **out_kept)
+static void *kept;
+
+/* With a plan of such steps, and the block that lives on. */
+static memopt_allocator *with_plan(memopt_device *device, const char *config)
 {
-    pair p = {open_device(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0), NULL};
-    p.allocator = new_allocator(p.device, EXPANDABLE);
-    *out_kept = do_steps(p.allocator, NULL, 6);
-    assert_int_equal(plan_of(p.allocator).active, 1);
-    assert_int_equal(held_by(p.allocator), 24 * MIB);
-    return p;
+    memopt_allocator *allocator = new_allocator(device, config);
+    kept = do_steps(allocator, NULL, 6);
+    assert_int_equal(plan_of(allocator).active, 1);
+    assert_int_equal(held_by(allocator), 24 * MIB);
+    return allocator;
 }
 
-static void close_pair(pair p, void *kept)
+static memopt_device *open_small(void)
 {
-    finish(p.allocator, p.device);
+    return open_device(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
 }
 
 /* What is held for places serves a request of another stream that finds no other memory; later
  * steps go on. */
-TEST(pressure)
+ALLOCATOR_TEST_OF(pressure, allocator, open_small(), with_plan(device, config), EXPANDABLE)
 {
-    void *kept, *large;
-    pair p = open_planned(&kept);
-    memopt_stream other = stream_on(p.device);
-    OK(memopt_allocator_set_limit(p.allocator, 40 * MIB));
-    large = alloc_on(p.allocator, 30 * MIB, other);
-    assert_true(held_by(p.allocator) <= 40 * MIB);
-    OK(memopt_allocator_free(p.allocator, large));
-    OK(memopt_allocator_set_limit(p.allocator, 0));
-    uint64_t planned = plan_of(p.allocator).planned_steps;
-    kept = do_steps(p.allocator, kept, 4);
-    assert_true(plan_of(p.allocator).planned_steps > planned);
-    OK(memopt_stream_destroy(p.device, other));
-    close_pair(p, kept);
+    memopt_stream other = stream_on(device);
+    OK(memopt_allocator_set_limit(allocator, 40 * MIB));
+    void *large = alloc_on(allocator, 30 * MIB, other);
+    assert_true(held_by(allocator) <= 40 * MIB);
+    OK(memopt_allocator_free(allocator, large));
+    OK(memopt_allocator_set_limit(allocator, 0));
+    uint64_t before = plan_of(allocator).planned_steps;
+    kept = do_steps(allocator, kept, 4);
+    assert_true(plan_of(allocator).planned_steps > before);
 }
 
 /* A pool that retains its memory gives it all to a pause, also what is held for places. */
-ALLOCATOR_TEST(pause_of_a_pool, parent, open_device(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0),
-               EXPANDABLE)
+ALLOCATOR_TEST(pause_of_a_pool, parent, open_small(), EXPANDABLE)
 {
     memopt_pool_options options = MEMOPT_POOL_OPTIONS_INIT;
-    memopt_pool *pool;
     options.retain = 1;
-    OK(memopt_pool_create(parent, &options, &pool));
-    void *kept = do_steps(pool, NULL, 6);
+    memopt_pool *pool = pool_of(parent, &options);
+    kept = do_steps(pool, NULL, 6);
     assert_int_equal(plan_of(pool).active, 1);
     OK(memopt_fill(device, kept, 1, 8 * MIB, NULL)); /* the pause reads it */
     OK(pause_pool(pool, MEMOPT_PAUSE_KEEP, NULL));
@@ -580,8 +571,7 @@ ALLOCATOR_TEST(pause_of_a_pool, parent, open_device(64 * MIB, MEMOPT_STREAM_ORDE
 }
 
 /* A mark while tags are paused holds nothing for places: what is freed then sleeps. */
-ALLOCATOR_TEST(mark_while_paused, allocator, open_device(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0),
-               EXPANDABLE)
+ALLOCATOR_TEST(mark_while_paused, allocator, open_small(), EXPANDABLE)
 {
     void *stays, *other;
     OK(memopt_allocator_mark_step(allocator, MEMOPT_STEP_NEXT));
@@ -600,31 +590,28 @@ ALLOCATOR_TEST(mark_while_paused, allocator, open_device(64 * MIB, MEMOPT_STREAM
 }
 
 /* Trims, pauses and the end of steps give memory back; a pause keeps what is in a place. */
-TEST(giving_back)
+ALLOCATOR_TEST_OF(giving_back, allocator, open_small(), with_plan(device, config), EXPANDABLE)
 {
-    void *kept;
     uint64_t released = 0;
     unsigned char byte = 0;
-    pair p = open_planned(&kept);
-    OK(memopt_fill(p.device, kept, 77, 8 * MIB, NULL));
-    OK(memopt_allocator_trim_sync(p.allocator, 24 * MIB, &released)); /* nothing above it */
+    OK(memopt_fill(device, kept, 77, 8 * MIB, NULL));
+    OK(memopt_allocator_trim_sync(allocator, 24 * MIB, &released)); /* nothing above it */
     assert_int_equal(released, 0);
-    OK(memopt_allocator_trim_sync(p.allocator, 0, &released));
+    OK(memopt_allocator_trim_sync(allocator, 0, &released));
     assert_int_equal(released, 16 * MIB);
-    mark(p.allocator);
-    OK(pause_pool(p.allocator, MEMOPT_PAUSE_KEEP, NULL));
-    assert_int_equal(held_by(p.allocator), 0);
-    mark(p.allocator);
-    OK(memopt_pool_resume_sync(p.allocator, 0));
-    OK(memopt_copy_sync(p.device, &byte, (char *)kept + 5 * MIB, 1, NULL));
+    mark(allocator);
+    OK(pause_pool(allocator, MEMOPT_PAUSE_KEEP, NULL));
+    assert_int_equal(held_by(allocator), 0);
+    mark(allocator);
+    OK(memopt_pool_resume_sync(allocator, 0));
+    OK(memopt_copy_sync(device, &byte, (char *)kept + 5 * MIB, 1, NULL));
     assert_int_equal(byte, 77);
-    kept = do_steps(p.allocator, kept, 4);
-    assert_int_equal(held_by(p.allocator), 24 * MIB);
-    OK(memopt_allocator_mark_step(p.allocator, MEMOPT_STEP_END));
-    assert_int_equal(plan_of(p.allocator).steps, 0);
-    OK(memopt_allocator_trim_sync(p.allocator, 0, &released));
+    kept = do_steps(allocator, kept, 4);
+    assert_int_equal(held_by(allocator), 24 * MIB);
+    OK(memopt_allocator_mark_step(allocator, MEMOPT_STEP_END));
+    assert_int_equal(plan_of(allocator).steps, 0);
+    OK(memopt_allocator_trim_sync(allocator, 0, &released));
     assert_int_equal(released, 16 * MIB);
-    close_pair(p, kept);
 }
 
 static uint64_t now;
@@ -635,13 +622,12 @@ static uint64_t read_now(void)
 }
 
 /* When no step goes on, what is held for places goes back after a time. */
-ALLOCATOR_TEST(idle, allocator, open_device(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0),
-               "expandable_segments:True,idle_release_seconds:4")
+ALLOCATOR_TEST(idle, allocator, open_small(), "expandable_segments:True,idle_release_seconds:4")
 {
     now = 0;
     mo_idle_set_clock(read_now);
     memopt_stream other = stream_on(device);
-    void *kept = NULL;
+    kept = NULL;
     for (int i = 0; i < 20; i++, now += 1000000000u) {
         mark(allocator);
         kept = do_step(allocator, kept);
@@ -654,7 +640,7 @@ ALLOCATOR_TEST(idle, allocator, open_device(64 * MIB, MEMOPT_STREAM_ORDER_EAGER,
     mo_idle_set_clock(NULL);
 }
 
-ALLOCATOR_TEST(arguments, allocator, open_device(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0), CLASSIC)
+ALLOCATOR_TEST(arguments, allocator, open_small(), CLASSIC)
 {
     memopt_allocator *pinned = NULL;
     memopt_allocator_options options = MEMOPT_ALLOCATOR_OPTIONS_INIT;
@@ -678,11 +664,11 @@ ALLOCATOR_TEST(arguments, allocator, open_device(64 * MIB, MEMOPT_STREAM_ORDER_E
 /* Live blocks in places, and what is held, when the allocator is destroyed by force. */
 TEST(force)
 {
-    void *kept;
-    pair p = open_planned(&kept);
-    (void)alloc(p.allocator, 16 * MIB);
-    OK(memopt_allocator_destroy_force(p.allocator));
-    OK(memopt_device_close(p.device));
+    memopt_device *device = open_small();
+    memopt_allocator *allocator = with_plan(device, EXPANDABLE);
+    (void)alloc(allocator, 16 * MIB);
+    OK(memopt_allocator_destroy_force(allocator));
+    OK(memopt_device_close(device));
 }
 
 int main(int argc, char **argv)

@@ -105,26 +105,22 @@ ALLOCATOR_TEST(free_is_deferred, allocator, eager(CAPACITY), CLASSIC)
 }
 
 /* At the limit pending frees are waited for, by their own stream or, for another one, by the host. */
-TEST(pressure_waits_for_pending_frees)
+ALLOCATOR_TEST(pressure_waits_for_pending_frees, allocator,
+               open_cpu(40 * MIB, MEMOPT_STREAM_ORDER_ADVERSARIAL, 3), BOTH, BOTH)
 {
-    for (int c = 0; c < 4; c++) {
-        memopt_device *device = open_cpu(40 * MIB, MEMOPT_STREAM_ORDER_ADVERSARIAL, 3);
-        memopt_allocator *allocator = new_allocator(device, configs[c % 2]);
-        memopt_stream other = stream_on(device);
-        void *block = alloc(allocator, 30 * MIB);
-        OK(memopt_fill(device, block, 1, 30 * MIB, NULL));
-        OK(memopt_allocator_record_stream(allocator, block, other));
-        OK(memopt_allocator_free(allocator, block));
-        void *next = alloc_on(allocator, 30 * MIB, c < 2 ? NULL : other);
-        if (c < 2)
-            assert_ptr_equal(next, block);
-        assert_int_equal(stat_of(allocator, "num_alloc_retries"), c < 2 ? 0 : 1);
-        assert_int_equal(stat_of(allocator, "num_ooms"), 0);
-        OK(memopt_allocator_free(allocator, next));
-        OK(memopt_device_sync(device));
-        OK(memopt_allocator_trim_sync(allocator, 0, NULL));
-        finish(allocator, device);
-    }
+    memopt_stream other = stream_on(device);
+    void *block = alloc(allocator, 30 * MIB);
+    OK(memopt_fill(device, block, 1, 30 * MIB, NULL));
+    OK(memopt_allocator_record_stream(allocator, block, other));
+    OK(memopt_allocator_free(allocator, block));
+    void *next = alloc_on(allocator, 30 * MIB, c < 2 ? NULL : other);
+    if (c < 2)
+        assert_ptr_equal(next, block);
+    assert_int_equal(stat_of(allocator, "num_alloc_retries"), c < 2 ? 0 : 1);
+    assert_int_equal(stat_of(allocator, "num_ooms"), 0);
+    OK(memopt_allocator_free(allocator, next));
+    OK(memopt_device_sync(device));
+    OK(memopt_allocator_trim_sync(allocator, 0, NULL));
 }
 
 /* Destroy waits for pending frees; destroy by force frees what is live and recorded. */
