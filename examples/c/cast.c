@@ -114,10 +114,7 @@ static int train(void)
     memopt_scaler_options options = MEMOPT_SCALER_OPTIONS_INIT;
     memopt_scaler_state state = MEMOPT_SCALER_STATE_INIT;
     memopt_scaler *scaler = NULL;
-    uint64_t bytes;
     int skipped = 0;
-    CHECK(memopt_norm_get_scratch(&wide, 1, &bytes));
-    void *scratch = room(bytes);
 
     options.growth_interval = 20; /* short, to see it grow */
     CHECK(memopt_scaler_create(device, &options, &scaler));
@@ -131,7 +128,7 @@ static int train(void)
 
         CHECK(memopt_cast(device, &wide, &half, 1, NULL, NULL));
         CHECK(memopt_scaler_unscale(scaler, &wide, 1, NULL)); /* notes non-finite gradients */
-        CHECK(memopt_clip(device, norm, &wide, 1, 1e-3, scratch, bytes, NULL));
+        CHECK(memopt_clip(device, norm, &wide, 1, 1e-3, NULL));
         CHECK(memopt_copy_sync(device, &found_inf, memopt_scaler_get_found_inf(scaler), 4, NULL));
         if (found_inf == 0.0f) {
             for (int i = 0; i < WEIGHTS; i++)

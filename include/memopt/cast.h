@@ -9,7 +9,7 @@
  * **Threads.** A scaler may be used by one thread at a time, the stateless functions by any number
  * of threads.
  *
- * **Streams.** All calls of a scaler share its scale, flag and scratch memory. If they use
+ * **Streams.** All calls of a scaler share its scale and flag. If they use
  * different streams, order the streams by events.
  */
 #ifndef MEMOPT_CAST_H
@@ -320,41 +320,27 @@ MEMOPT_API memopt_status memopt_check_finite(memopt_device *device, const memopt
                                              memopt_stream stream);
 
 /**
- * @brief Bytes of scratch that memopt_norm(), memopt_square_sum() and memopt_clip() need for these
- *        tensors.
- * @param tensors `count` tensors; only their counts are read.
- * @param count how many.
- * @param[out] out_bytes the size: about 8 bytes for each 16,384 elements or part of them of
- *        a tensor.
- * @retval MEMOPT_OK done.
- * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, or there are 2^64 elements or more.
- * @since 0.9
- */
-MEMOPT_API memopt_status memopt_norm_get_scratch(const memopt_tensor *tensors, uint64_t count,
-                                                 uint64_t *out_bytes);
-
-/**
  * @brief The Euclidean norm over all elements of all tensors, summed in double in a fixed order.
  * @param device the device.
  * @param norm one f32 in device memory. Written.
  * @param tensors `count` tensors of f32, f16 or bf16.
  * @param count how many; 0 gives 0.
- * @param scratch device memory, aligned to 8; the call's own until its work is done.
- * @param scratch_bytes its size, at least memopt_norm_get_scratch().
  * @param stream the stream.
  * @retval MEMOPT_OK enqueued.
- * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, misaligned or not the device's, or scratch is
- *         too small.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, misaligned or not the device's.
  * @retval MEMOPT_UNSUPPORTED an element type that is not supported.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_DRIVER_ERROR host
  *         allocation or driver failure; see memopt_last_error().
  *
- * Any thread may call it. It does not wait, and can be captured in a graph.
+ * Any thread may call it. It does not wait, and can be captured in a graph. The device provides 8
+ * bytes of scratch for each 16,384 elements or part of them of a tensor, rounded up to a power of
+ * two of 4,096 at least, and keeps it: one for each stream, whose next call uses it again, and one
+ * for each call that was captured, until the device closes.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_norm(memopt_device *device, float *norm,
-                                     const memopt_tensor *tensors, uint64_t count, void *scratch,
-                                     uint64_t scratch_bytes, memopt_stream stream);
+                                     const memopt_tensor *tensors, uint64_t count,
+                                     memopt_stream stream);
 
 /**
  * @brief The square of memopt_norm() as the f64 that it is before the root: sums of parts or of
@@ -363,15 +349,12 @@ MEMOPT_API memopt_status memopt_norm(memopt_device *device, float *norm,
  * @param sum one f64 in device memory. Written; not finite if an element is not.
  * @param tensors as of memopt_norm().
  * @param count how many; 0 gives 0.
- * @param scratch as of memopt_norm().
- * @param scratch_bytes as of memopt_norm().
  * @param stream the stream.
  * @return the status as of memopt_norm(). Any thread may call it; it does not wait.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_square_sum(memopt_device *device, double *sum,
                                            const memopt_tensor *tensors, uint64_t count,
-                                           void *scratch, uint64_t scratch_bytes,
                                            memopt_stream stream);
 
 /**
@@ -385,8 +368,6 @@ MEMOPT_API memopt_status memopt_square_sum(memopt_device *device, double *sum,
  * @param tensors `count` tensors of f32, f16 or bf16.
  * @param count how many; 0 writes 0 as the norm.
  * @param max_norm the bound, finite and above 0.
- * @param scratch as of memopt_norm().
- * @param scratch_bytes as of memopt_norm().
  * @param stream the stream.
  * @return the status as of memopt_norm(); MEMOPT_INVALID_ARGUMENT too where max_norm is out of
  *         range or tensors overlap.
@@ -394,7 +375,7 @@ MEMOPT_API memopt_status memopt_square_sum(memopt_device *device, double *sum,
  */
 MEMOPT_API memopt_status memopt_clip(memopt_device *device, float *norm,
                                      const memopt_tensor *tensors, uint64_t count, double max_norm,
-                                     void *scratch, uint64_t scratch_bytes, memopt_stream stream);
+                                     memopt_stream stream);
 
 /** @brief A dynamic loss scaler. */
 typedef struct memopt_scaler memopt_scaler;

@@ -40,6 +40,9 @@ memopt_status mo_gradient_list_check(memopt_device *device, const char *subject,
     for (uint64_t i = 0; i < count && status == MEMOPT_OK; i++) {
         status = mo_tensor_check(list, i, &gradients[i], mo_dtype_is_gradient);
         chunks += mo_chunks_of(gradients[i].count);
+        if (status == MEMOPT_OK && chunks >> 60 != 0) /* their sums would not fit 64 bits */
+            status = mo_fail(MEMOPT_INVALID_ARGUMENT,
+                             "%s: the first %" PRIu64 " have 2^74 elements or more", list, i + 1);
     }
     if (status == MEMOPT_OK && written && count != 0)
         status = check_written(list, gradients, count);

@@ -229,6 +229,14 @@ memopt_status mo_launch(memopt_device *device, memopt_stream stream, const mo_ke
 memopt_status mo_launch_sum(memopt_device *device, memopt_stream stream, double *values,
                             uint64_t count, const double **out_total);
 
+/* Device memory, aligned to 512, for the work that a call enqueues on a stream: it is the call's
+ * until it returns it, behind its last launch. Returned before or not, it stays the work's; that of
+ * a stream that records a graph, the graph's. *out_scratch may be NULL, also on success. */
+typedef struct mo_scratch mo_scratch;
+memopt_status mo_scratch_take(memopt_device *device, uint64_t bytes, memopt_stream stream,
+                              mo_scratch **out_scratch, void **out_pointer);
+void mo_scratch_return(memopt_device *device, mo_scratch *scratch);
+
 /* Whether the device wants them; the others are no calls then. */
 int mo_device_takes_notes(const memopt_device *device);
 void mo_note_alloc(memopt_device *device, void *pointer, uint64_t bytes, memopt_stream stream);

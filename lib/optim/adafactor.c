@@ -14,7 +14,6 @@
 /* How many of each thing there are. */
 typedef struct shape {
     uint64_t stack, tiles, row_blocks, column_blocks;
-    uint64_t norm_bytes; /* of memopt_square_sum(): the parameter's norm */
     uint64_t bytes;
 } shape;
 
@@ -31,13 +30,10 @@ static memopt_status shape_of(const memopt_adafactor *w, shape *out)
     out->tiles = stack * across * down;
     out->row_blocks = stack * mo_tiles_of(w->rows, MO_ROW_BLOCK);
     out->column_blocks = stack * across;
-    status = memopt_norm_get_scratch(&w->parameter, 1, &out->norm_bytes);
-    if (status != MEMOPT_OK)
-        return status;
     /* No term exceeds the elements. */
     uint64_t doubles = 1 + out->row_blocks + mo_total_scratch(out->tiles);
     uint64_t floats = stack * (across * w->rows + down * w->columns + w->rows + w->columns);
-    out->bytes = out->norm_bytes + 8 * doubles + 4 * (1 + (w->row_var == NULL ? 0 : floats));
+    out->bytes = 8 * doubles + 4 * (1 + (w->row_var == NULL ? 0 : floats));
     return MEMOPT_OK;
 }
 
@@ -184,8 +180,7 @@ memopt_status memopt_adafactor_step(memopt_device *device, const memopt_adafacto
         status = check(device, &w, &s, scratch, scratch_bytes);
     if (status != MEMOPT_OK)
         return status;
-    double *sum = (double *)((unsigned char *)scratch + s.norm_bytes);
-    mo_adafactor_args args = arguments_of(&w, &s, sum);
-    status = memopt_square_sum(device, sum, &w.parameter, 1, scratch, s.norm_bytes, stream);
+    mo_adafactor_args args = arguments_of(&w, &s, scratch);
+    status = memopt_square_sum(device, scratch, &w.parameter, 1, stream);
     return status == MEMOPT_OK ? launch(device, stream, &args, &s) : status;
 }

@@ -18,7 +18,7 @@ typedef struct step_state {
     memopt_scaler *scaler;
     memopt_tensor parameters[PARAMETERS], copies[PARAMETERS], lows[PARAMETERS];
     memopt_tensor gradients[PARAMETERS];
-    memopt_tensor source, gradient_bytes, norm, scratch;
+    memopt_tensor source, gradient_bytes, norm;
     uint64_t elements;
     uint32_t formats;
 } step_state;
@@ -60,7 +60,6 @@ static void begin_steps(world *w, step_state *s)
     s->source = new_tensor(w, s->elements, MEMOPT_DTYPE_F16, NULL);
     s->gradient_bytes = new_tensor(w, s->elements, MEMOPT_DTYPE_F16, NULL);
     s->norm = new_tensor(w, 1, MEMOPT_DTYPE_F32, NULL);
-    s->scratch = new_tensor(w, 1024, MEMOPT_DTYPE_F32, NULL);
     uint16_t *gradient = s->gradient_bytes.data;
     for (int i = 0; i < PARAMETERS; i++) {
         int narrow = i % 3 == 2;
@@ -87,8 +86,7 @@ static void enqueue_step(world *w, step_state *s)
     OK(memopt_copy(w->device, s->gradient_bytes.data, s->source.data, tensor_bytes(&s->source),
                    w->stream));
     OK(memopt_scaler_unscale(s->scaler, s->gradients, PARAMETERS, w->stream));
-    OK(memopt_clip(w->device, s->norm.data, s->gradients, PARAMETERS, 2.0, s->scratch.data,
-                   tensor_bytes(&s->scratch), w->stream));
+    OK(memopt_clip(w->device, s->norm.data, s->gradients, PARAMETERS, 2.0, w->stream));
     for (int k = 0; k < (int)s->formats; k++) {
         uint64_t count = 0;
         for (int i = k; i < PARAMETERS; i += (int)s->formats)
@@ -151,7 +149,6 @@ static void end_steps(world *w, step_state *s)
     free_tensor(w, &s->source);
     free_tensor(w, &s->gradient_bytes);
     free_tensor(w, &s->norm);
-    free_tensor(w, &s->scratch);
 }
 
 /* mode < 0: plain calls. The first step is always plain, since it uploads tables. */
@@ -273,6 +270,36 @@ static void the_allocator_works_in_captures(world *w)
     CHECK(after.used == before.used);
 }
 
+/* Each captured norm has scratch of its own, which no later call gets: the stream's next norm runs
+ * beside a replay on another stream, and takes one more. */
+static void a_graph_keeps_its_scratch(world *w)
+{
+    memopt_memory_info info = {.struct_size = sizeof info};
+    float four[4] = {1, 1, 1, 1}, back[2];
+    need_graphs(w);
+    memopt_tensor values = new_tensor(w, 4, MEMOPT_DTYPE_F32, four);
+    memopt_tensor norms = new_tensor(w, 2, MEMOPT_DTYPE_F32, NULL);
+    OK(memopt_device_get_memory_info(w->device, &info));
+    const uint64_t before = info.used;
+    begin_capture(w, w->stream, 0);
+    for (int i = 0; i < 2; i++)
+        OK(memopt_norm(w->device, norms.data, &values, 1, w->stream));
+    void *graph = end_capture(w, w->stream);
+    OK(memopt_device_get_memory_info(w->device, &info));
+    CHECK(info.used == before + 2 * 4096);
+    launch_graph(w, graph, w->other);
+    for (int i = 0; i < 2; i++)
+        OK(memopt_norm(w->device, (float *)norms.data + 1, &values, 1, w->stream));
+    OK(memopt_device_get_memory_info(w->device, &info));
+    CHECK(info.used == before + 3 * 4096);
+    OK(memopt_stream_sync(w->device, w->other));
+    OK(memopt_copy_sync(w->device, back, norms.data, sizeof back, w->stream));
+    CHECK(back[0] == 2.0f && back[1] == 2.0f);
+    destroy_graph(w, graph);
+    free_tensor(w, &values);
+    free_tensor(w, &norms);
+}
+
 /* One value there and back; 1 if all is well, 0 if a call refused, whose status must be clear. */
 static int offload_once(world *w, memopt_offloader *offloader, int value, int in_capture)
 {
@@ -362,6 +389,7 @@ const conformance_case graph_cases[] = {
     {"graph_step", a_captured_step_replays, 0, 0, 0},
     {"graph_allocator", the_allocator_works_in_captures, 0, 0, 0},
     {"graph_offload", offloading_in_captures_is_clear, 0, 0, 0},
+    {"graph_scratch", a_graph_keeps_its_scratch, 0, 0, 0},
     {"graph_waiting", waiting_in_captures_is_refused, 0, 0, 0},
     {NULL, NULL, 0, 0, 0},
 };

@@ -30,31 +30,20 @@ static void result_of_state(world *w, memopt_scaler *scaler)
     result_of(w, memopt_scaler_get_found_inf(scaler), 4);
 }
 
-static memopt_tensor new_scratch(world *w, const memopt_tensor *tensors, uint64_t count)
-{
-    uint64_t bytes = 0;
-    OK(memopt_norm_get_scratch(tensors, count, &bytes));
-    return new_tensor(w, bytes / sizeof(float), MEMOPT_DTYPE_F32, NULL);
-}
-
 /* Check, unscale, norm and clip of one list; then the update. */
 static void whole_step(world *w, memopt_scaler *scaler, const memopt_tensor *tensors,
                        uint64_t count, double max_norm)
 {
     memopt_tensor norm = new_tensor(w, 2, MEMOPT_DTYPE_F32, NULL);
-    memopt_tensor scratch = new_scratch(w, tensors, count);
     OK(memopt_scaler_check(scaler, tensors, count, w->stream));
     result_of_state(w, scaler);
     OK(memopt_scaler_unscale(scaler, tensors, count, w->stream));
-    OK(memopt_norm(w->device, norm.data, tensors, count, scratch.data, tensor_bytes(&scratch),
-                   w->stream));
-    OK(memopt_clip(w->device, (float *)norm.data + 1, tensors, count, max_norm, scratch.data,
-                   tensor_bytes(&scratch), w->stream));
+    OK(memopt_norm(w->device, norm.data, tensors, count, w->stream));
+    OK(memopt_clip(w->device, (float *)norm.data + 1, tensors, count, max_norm, w->stream));
     result_of_tensor(w, &norm);
     OK(memopt_scaler_update(scaler, w->stream));
     result_of_state(w, scaler);
     free_tensor(w, &norm);
-    free_tensor(w, &scratch);
 }
 
 /* Each size alone and all together, in each type, aligned and not. */
@@ -121,33 +110,31 @@ static void non_finite_values_are_found(world *w)
 static void norms_agree(world *w)
 {
     static const float sizes[] = {1e-30f, 1.0f, 1e30f};
-    enum { COUNT = 40000, SCRATCH = 64 };
+    enum { COUNT = 40000 };
     float *values = host_memory(sizeof *values * COUNT);
     memopt_scaler *scaler = new_scaler(w, 1, 0);
     memopt_tensor norm = new_tensor(w, 1, MEMOPT_DTYPE_F32, NULL);
-    memopt_tensor scratch = new_tensor(w, SCRATCH / 4, MEMOPT_DTYPE_F32, NULL);
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         fill_smooth(values, COUNT, i, sizes[i]);
         for (int type = 0; type < WIDE_TYPES; type++) {
             memopt_tensor t = new_shifted_tensor(w, COUNT - i, float_types[type], values, i);
             label(w, "norm of %s around %g", memopt_dtype_name(t.dtype), (double)sizes[i]);
-            OK(memopt_norm(w->device, norm.data, &t, 1, scratch.data, SCRATCH, w->stream));
+            OK(memopt_norm(w->device, norm.data, &t, 1, w->stream));
             result_of_tensor(w, &norm);
-            OK(memopt_clip(w->device, norm.data, &t, 1, 1e-3, scratch.data, SCRATCH, w->stream));
+            OK(memopt_clip(w->device, norm.data, &t, 1, 1e-3, w->stream));
             result_of_tensor(w, &t);
             free_tensor(w, &t);
         }
     }
     label(w, "norm of nothing");
     OK(memopt_fill(w->device, norm.data, 0xFF, 4, w->stream));
-    OK(memopt_norm(w->device, norm.data, NULL, 0, scratch.data, SCRATCH, w->stream));
+    OK(memopt_norm(w->device, norm.data, NULL, 0, w->stream));
     result_of_tensor(w, &norm);
-    OK(memopt_clip(w->device, norm.data, NULL, 0, 1, scratch.data, SCRATCH, w->stream));
+    OK(memopt_clip(w->device, norm.data, NULL, 0, 1, w->stream));
     OK(memopt_scaler_unscale(scaler, NULL, 0, w->stream));
     OK(memopt_scaler_check(scaler, NULL, 0, w->stream));
     result_of_state(w, scaler);
     free_tensor(w, &norm);
-    free_tensor(w, &scratch);
     end_scaler(w, scaler);
     free(values);
 }

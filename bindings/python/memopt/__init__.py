@@ -64,7 +64,7 @@ from .errors import (
 from .groups import Group
 from .log import set_log
 from .memory import Memory
-from .norms import clip, norm, norm_scratch
+from .norms import clip, norm
 from .offload import Offloader, Ticket
 from .oom import Holder, OutOfMemoryReport
 from .optim import (
@@ -178,7 +178,6 @@ __all__ = [
     "import_block",
     "library_path",
     "norm",
-    "norm_scratch",
     "parse_size",
     "quantize",
     "quantize_blocks",

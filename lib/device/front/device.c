@@ -36,6 +36,7 @@ memopt_status mo_device_init(memopt_device *device, const mo_device_ops *ops)
     pthread_mutex_init(&device->lock, NULL);
     pthread_mutex_init(&device->listening, NULL);
     device->listeners = NULL;
+    device->scratch = NULL;
     atomic_init(&device->fault_countdown, 0);
     atomic_init(&device->fault_struck, 0);
     return MEMOPT_OK;
@@ -68,6 +69,7 @@ memopt_status memopt_device_close(memopt_device *device)
     uint64_t allocators = count_listeners(device);
     mo_lock(&device->lock);
     mo_device_account live = device->account;
+    live.allocations -= mo_scratch_count(device);
     mo_unlock(&device->lock);
     if (allocators + live.allocations + live.handles + live.reservations + live.streams.count +
             live.events + live.pinned_ranges.count + live.registered_ranges.count !=
@@ -81,6 +83,7 @@ memopt_status memopt_device_close(memopt_device *device)
                        allocators, live.allocations, live.handles, MO_SIZE(live.used),
                        live.reservations, live.streams.count, live.events, live.pinned_ranges.count,
                        live.registered_ranges.count);
+    mo_scratch_end(device);
     return device->ops->close(device);
 }
 

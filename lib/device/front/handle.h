@@ -29,6 +29,7 @@ struct memopt_device {
     memopt_device_properties properties; /* fixed once opened, but threads: guarded by lock */
     pthread_mutex_t lock;                /* innermost: nothing is called under it */
     mo_device_account account;
+    mo_scratch *scratch;       /* scratch.c; guarded by lock */
     pthread_mutex_t listening; /* held over the listeners' functions; before any lock of theirs */
     mo_stream_listener *listeners;
     atomic_int_fast64_t fault_countdown; /* 0: no fault armed */
@@ -62,6 +63,15 @@ static inline memopt_status mo_device_enter(memopt_device *device, const char *o
         return mo_fail_inherited(operation);
     return mo_device_fault(device, operation, fault);
 }
+
+/* --- scratch.c */
+
+/* Pre: a wait for the stream is over; 0 in `complete`: it failed, and work may go on. */
+void mo_scratch_stream_ended(memopt_device *device, memopt_stream stream, int complete);
+/* How many allocations it has. Pre: locked. */
+uint64_t mo_scratch_count(const memopt_device *device);
+/* Frees all. Pre: no call of the device runs. */
+void mo_scratch_end(memopt_device *device);
 
 /* --- process.c */
 

@@ -64,6 +64,7 @@ static void tell_ended(memopt_device *device, memopt_stream stream, int complete
     for (mo_stream_listener *each = device->listeners; each != NULL; each = each->next)
         each->ended(each, stream, complete);
     mo_unlock(&device->listening);
+    mo_scratch_stream_ended(device, stream, complete);
 }
 
 memopt_status memopt_stream_create(memopt_device *device, memopt_stream *out_stream)

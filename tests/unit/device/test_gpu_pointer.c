@@ -196,10 +196,10 @@ static void refuse_casts(const things *t, void *bad)
     REFUSED_SAYING("cast: source 0", memopt_cast(first_device, &good, &f16, 1, NULL, NULL));
     REFUSED(memopt_scaler_unscale(t->scaler, &f16, 1, NULL));
     REFUSED(memopt_scaler_check(t->scaler, &f16, 1, NULL));
-    REFUSED(memopt_norm(first_device, t->mine, &f16, 1, t->mine, 64, NULL));
-    REFUSED(memopt_norm(first_device, bad, &good, 1, t->mine, 64, NULL));
-    REFUSED(memopt_clip(first_device, NULL, &f16, 1, 1.0, t->mine, 64, NULL));
-    REFUSED(memopt_clip(first_device, NULL, &good, 1, 1.0, bad, 64, NULL));
+    REFUSED(memopt_norm(first_device, t->mine, &f16, 1, NULL));
+    REFUSED(memopt_norm(first_device, bad, &good, 1, NULL));
+    REFUSED(memopt_clip(first_device, NULL, &f16, 1, 1.0, NULL));
+    REFUSED(memopt_clip(first_device, bad, &good, 1, 1.0, NULL));
     one.data = (char *)t->mine + 4096;
     REFUSED(memopt_quantize(first_device, MEMOPT_STATE_8BIT, &byte, &one, &good, 1, NULL));
     byte.data = (char *)t->mine + 2048;

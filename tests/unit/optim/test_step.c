@@ -113,11 +113,11 @@ TEST(norm_and_clip)
     setup a = make(MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_scaler *scaler;
     OK(memopt_scaler_create(a.w.device, NULL, &scaler));
-    memopt_tensor norm = new_tensor(&a.w, 2 + 256, MEMOPT_DTYPE_F32, NULL); /* and scratch */
+    memopt_tensor norm = new_tensor(&a.w, 2, MEMOPT_DTYPE_F32, NULL);
     float *norms = norm.data;
     memopt_step_options options = MEMOPT_STEP_OPTIONS_INIT;
     options.out_norm = norms;
-    OK(memopt_norm(a.w.device, norms + 1, a.g, 3, norms + 2, 1024, a.w.stream));
+    OK(memopt_norm(a.w.device, norms + 1, a.g, 3, a.w.stream));
     OK(memopt_optimizer_step(a.o, a.g, 3, &options, a.w.stream));
     assert_true(norms[0] > 1.0f);
     assert_int_equal(mo_f32_bits(norms[0]), mo_f32_bits(norms[1]));
@@ -267,7 +267,6 @@ static void train_pieces(int pieces, int apart, double max_norm, unsigned char *
     memopt_tensor g = new_tensor(&w, N, MEMOPT_DTYPE_BF16, NULL);
     memopt_tensor copy = apart ? new_tensor(&w, N, MEMOPT_DTYPE_BF16, NULL) : g, parts[2];
     memopt_tensor sum = new_tensor(&w, 2, MEMOPT_DTYPE_F32, NULL);
-    memopt_tensor scratch = new_tensor(&w, 1024, MEMOPT_DTYPE_F32, NULL);
     for (int i = 0; i < pieces; i++) {
         uint64_t n = from[i + 1] - from[i], index;
         memopt_tensor pi = {(float *)p.data + from[i], n, p.dtype};
@@ -281,7 +280,7 @@ static void train_pieces(int pieces, int apart, double max_norm, unsigned char *
         write_tensor(&w, &g, noise(9 + step, 0.1f));
         if (pieces > 1) {
             options.square_sum = sum.data;
-            OK(memopt_square_sum(w.device, sum.data, &g, 1, scratch.data, 4096, w.stream));
+            OK(memopt_square_sum(w.device, sum.data, &g, 1, w.stream));
         }
         for (int i = 0; i < pieces; i++) { /* a call for each */
             memopt_tensor given[2] = {{NULL, 0, 0}, {NULL, 0, 0}};

@@ -15,7 +15,7 @@ from typing import Any, Dict, Iterable, List, Optional, Union
 
 import torch
 
-from .._library import lib, output
+from .._library import lib
 from . import _tensor_lists
 from ._native import Native, native
 from .optim import _layout
@@ -268,25 +268,10 @@ def _largest(shards: List[torch.Tensor], place: Any) -> torch.Tensor:
     return torch.where(facts[1] > 0, math.nan, facts[0])
 
 
-def _scratch(side: Native, array: Any, count: int) -> torch.Tensor:
-    """Memory for sums, from torch's allocator: reused in the order of the stream."""
-    room = output(lib.memopt_norm_get_scratch, array, count)
-    return torch.empty(room // 8, dtype=torch.int64, device=side.torch_device)
-
-
 def _clip_here(side: Native, gradients: List[torch.Tensor], array: Any, max_norm: float) -> torch.Tensor:
     norm = torch.empty((), dtype=torch.float32, device=side.torch_device)
-    scratch = _scratch(side, array, len(gradients))
-    lib.memopt_clip(
-        side.device._handle.pointer,
-        _tensor_lists.cell(norm),
-        array,
-        len(gradients),
-        max_norm,
-        _tensor_lists.cell(scratch),
-        scratch.nbytes,
-        side.stream(),
-    )
+    cell, handle = _tensor_lists.cell(norm), side.device._handle.pointer
+    lib.memopt_clip(handle, cell, array, len(gradients), max_norm, side.stream())
     _tensor_lists.changed(gradients)
     return norm
 
@@ -294,14 +279,6 @@ def _clip_here(side: Native, gradients: List[torch.Tensor], array: Any, max_norm
 def _norm(side: Native, gradients: List[torch.Tensor]) -> torch.Tensor:
     norm = torch.empty((), dtype=torch.float32, device=side.torch_device)
     array = _tensor_lists.array(gradients)
-    scratch = _scratch(side, array, len(gradients))
-    lib.memopt_norm(
-        side.device._handle.pointer,
-        _tensor_lists.cell(norm),
-        array,
-        len(gradients),
-        _tensor_lists.cell(scratch),
-        scratch.nbytes,
-        side.stream(),
-    )
+    cell, handle = _tensor_lists.cell(norm), side.device._handle.pointer
+    lib.memopt_norm(handle, cell, array, len(gradients), side.stream())
     return norm

@@ -7,7 +7,7 @@ from typing import Any, Callable, List, NamedTuple, Optional
 
 import torch
 
-from ..._library import lib, output
+from ..._library import lib
 from .. import _tensor_lists
 from .._native import native
 
@@ -62,15 +62,6 @@ def device_square_sum(grads: List[torch.Tensor]) -> torch.Tensor:
     side = native(grads[0].device)
     array = _tensor_lists.array(grads)
     total = torch.empty(1, dtype=torch.float64, device=grads[0].device)
-    room = output(lib.memopt_norm_get_scratch, array, len(grads))
-    scratch = torch.empty(room // 8, dtype=torch.int64, device=grads[0].device)
-    lib.memopt_square_sum(
-        side.device._handle.pointer,
-        _tensor_lists.cell(total),
-        array,
-        len(grads),
-        _tensor_lists.cell(scratch),
-        scratch.nbytes,
-        side.stream(),
-    )
+    cell, handle = _tensor_lists.cell(total), side.device._handle.pointer
+    lib.memopt_square_sum(handle, cell, array, len(grads), side.stream())
     return total
