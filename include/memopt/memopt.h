@@ -7,7 +7,6 @@
 #ifndef MEMOPT_MEMOPT_H
 #define MEMOPT_MEMOPT_H
 
-#include <memopt/adafactor.h>
 #include <memopt/allocator.h>
 #include <memopt/base.h>
 #include <memopt/cast.h>
@@ -17,6 +16,5 @@
 #include <memopt/optim.h>
 #include <memopt/pluggable.h>
 #include <memopt/share.h>
-#include <memopt/trust.h>
 
 #endif /* MEMOPT_MEMOPT_H */

@@ -50,14 +50,3 @@ memopt_status mo_ranges_check(const char *call, const mo_value_range *ranges, si
                            r->name, r->value, r->least, r->most);
     return MEMOPT_OK;
 }
-
-memopt_status mo_scratch_check(const char *call, const void *scratch, uint64_t bytes,
-                               uint64_t least)
-{
-    if ((scratch == NULL && least != 0) || (uintptr_t)scratch % 8 != 0 || bytes < least)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "%s: scratch %p has %" PRIu64 " bytes; %" PRIu64
-                       " are needed, aligned to 8 (memopt_%s_get_scratch)",
-                       call, scratch, bytes, least, call);
-    return MEMOPT_OK;
-}

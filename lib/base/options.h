@@ -22,8 +22,4 @@ typedef struct mo_value_range {
 memopt_status mo_ranges_check(const char *call, const mo_value_range *ranges, size_t count);
 #define MO_F32_MOST 3.4028234663852886e38
 
-/* Scratch memory of a call that has memopt_<call>_get_scratch(). */
-memopt_status mo_scratch_check(const char *call, const void *scratch, uint64_t bytes,
-                               uint64_t least);
-
 #endif

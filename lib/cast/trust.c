@@ -1,13 +1,11 @@
-/* Trust ratios: checks, then launches over the chunks of all tensors. Scratch holds the sums of
- * chunks, or the rates. */
-#include "memopt/trust.h"
-
+/* Trust ratios: checks, then launches over the chunks of all tensors. The device's scratch holds
+ * the sums of chunks, or the rates. */
+#include "kernels/trust/trust.h"
 #include "base/checked.h"
 #include "base/options.h"
 #include "cast/gradients.h"
 #include "cast/tensors.h"
 #include "kernels/cast/accumulate.h"
-#include "kernels/trust/trust.h"
 
 #include <inttypes.h>
 
@@ -18,26 +16,10 @@ typedef struct call {
     const memopt_tensor *parameters, *updates;
     uint64_t count;
     const double *squares;
-    void *scratch;
-    uint64_t scratch_bytes;
     memopt_stream stream;
+    mo_scratch *piece;
+    void *scratch;
 } call;
-
-memopt_status memopt_trust_get_scratch(const memopt_tensor *parameters, uint64_t count,
-                                       uint64_t *out_bytes)
-{
-    uint64_t words = 0, bytes;
-    if (out_bytes == NULL || (parameters == NULL && count != 0))
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "trust_get_scratch: %s is NULL",
-                       out_bytes == NULL ? "out_bytes" : "parameters");
-    for (uint64_t i = 0; i < count; i++)
-        if (!mo_add_u64(words, mo_chunks_of(parameters[i].count), &words))
-            return mo_fail(MEMOPT_INVALID_ARGUMENT, "trust_get_scratch: 2^64 elements or more");
-    if (!mo_add_u64(words, count / 2 + count % 2, &words) || !mo_mul_u64(words, 8, &bytes))
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "trust_get_scratch: 2^64 bytes or more");
-    *out_bytes = bytes;
-    return MEMOPT_OK;
-}
 
 /* --- checks ---------------------------------------------------------------------------------- */
 
@@ -56,22 +38,18 @@ static memopt_status check_tensors(const call *c, int moves_parameters)
                : status;
 }
 
-static memopt_status check_room(const call *c)
+static memopt_status check_cells(const call *c)
 {
-    uint64_t least;
-    MO_TRY(memopt_trust_get_scratch(c->parameters, c->count, &least));
-    MO_TRY(mo_scratch_check("trust", c->scratch, c->scratch_bytes, least));
-    MO_TRY(mo_reachable(c->device, "trust: scratch", 0, c->scratch, least));
     if (c->squares == NULL || (uintptr_t)c->squares % sizeof(double) != 0)
-        MO_TRY(mo_fail(MEMOPT_INVALID_ARGUMENT, "trust: squares %p is NULL or not aligned to 8",
-                       (const void *)c->squares));
-    MO_TRY(mo_reachable(c->device, "trust: squares", 0, c->squares, 16 * c->count));
-    if ((uintptr_t)c->what.found_inf % sizeof(float) != 0)
-        MO_TRY(mo_fail(MEMOPT_INVALID_ARGUMENT, "trust: found_inf %p is not aligned to an f32",
-                       (const void *)c->what.found_inf));
-    if (c->what.found_inf != NULL)
-        MO_TRY(mo_reachable(c->device, "trust: found_inf", 0, c->what.found_inf, sizeof(float)));
-    return MEMOPT_OK;
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "trust: squares %p is NULL or not aligned to 8",
+                       (const void *)c->squares);
+    memopt_status status = mo_reachable(c->device, "trust: squares", 0, c->squares, 16 * c->count);
+    if (status == MEMOPT_OK && (uintptr_t)c->what.found_inf % sizeof(float) != 0)
+        status = mo_fail(MEMOPT_INVALID_ARGUMENT, "trust: found_inf %p is not aligned to an f32",
+                         (const void *)c->what.found_inf);
+    if (status == MEMOPT_OK && c->what.found_inf != NULL)
+        status = mo_reachable(c->device, "trust: found_inf", 0, c->what.found_inf, sizeof(float));
+    return status;
 }
 
 /* The options are read, and all is well. */
@@ -80,6 +58,8 @@ static memopt_status check(call *c, const memopt_trust *what, int moves_paramete
     if (c->device == NULL || what == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "trust: %s is NULL",
                        c->device == NULL ? "device" : "what");
+    if (mo_device_inherited(c->device))
+        return mo_fail_inherited("trust");
     memopt_status status = mo_options_read(&c->what, sizeof c->what, what, "memopt_trust");
     const mo_value_range ranges[] = {
         {"lr", c->what.lr, 0.0, MO_F32_MOST},
@@ -90,7 +70,7 @@ static memopt_status check(call *c, const memopt_trust *what, int moves_paramete
         status = mo_ranges_check("trust", ranges, sizeof ranges / sizeof ranges[0]);
     if (status == MEMOPT_OK && c->count != 0)
         status = check_tensors(c, moves_parameters);
-    return status == MEMOPT_OK && c->count != 0 ? check_room(c) : status;
+    return status == MEMOPT_OK && c->count != 0 ? check_cells(c) : status;
 }
 
 /* --- squares --------------------------------------------------------------------------------- */
@@ -121,61 +101,71 @@ static memopt_status enqueue_squares(const call *c, const memopt_tensor *tensors
     return enqueue_totals(c, totals);
 }
 
+static memopt_status enqueue_decay(const call *c)
+{
+    const double sign = c->what.negated ? -1.0 : 1.0;
+    mo_accumulate_args decay = {.scale = (float)(sign * c->what.weight_decay),
+                                .found_inf = c->what.found_inf};
+    return c->what.weight_decay == 0.0
+               ? MEMOPT_OK
+               : mo_pairs_launch(c->device, &mo_kernel_accumulate, &decay, decay.segments,
+                                 &decay.count, c->updates, c->parameters, c->count, c->stream);
+}
+
 memopt_status memopt_trust_squares(memopt_device *device, const memopt_trust *what,
                                    const memopt_tensor *parameters, const memopt_tensor *updates,
-                                   uint64_t count, double *squares, void *scratch,
-                                   uint64_t scratch_bytes, memopt_stream stream)
+                                   uint64_t count, double *squares, memopt_stream stream)
 {
     call c = {.device = device,
               .parameters = parameters,
               .updates = updates,
               .count = count,
               .squares = squares,
-              .scratch = scratch,
-              .stream = stream,
-              .scratch_bytes = scratch_bytes};
-    memopt_status status = check(&c, what, 0);
-    if (status != MEMOPT_OK || count == 0)
-        return status;
-    if (c.what.weight_decay != 0.0) {
-        const double sign = c.what.negated ? -1.0 : 1.0;
-        mo_accumulate_args decay = {.scale = (float)(sign * c.what.weight_decay),
-                                    .found_inf = c.what.found_inf};
-        status = mo_pairs_launch(device, &mo_kernel_accumulate, &decay, decay.segments,
-                                 &decay.count, updates, parameters, count, stream);
-    }
+              .stream = stream};
+    MO_TRY(check(&c, what, 0));
+    if (count == 0)
+        return MEMOPT_OK;
+    uint64_t chunks = 0; /* of a list that passed the checks it does not overflow */
+    for (uint64_t i = 0; i < count; i++)
+        chunks += mo_chunks_of(parameters[i].count);
+    MO_TRY(mo_scratch_take(device, chunks * sizeof(double), stream, &c.piece, &c.scratch));
+    memopt_status status = enqueue_decay(&c);
     if (status == MEMOPT_OK)
         status = enqueue_squares(&c, parameters, squares);
-    return status == MEMOPT_OK ? enqueue_squares(&c, updates, squares + count) : status;
+    if (status == MEMOPT_OK)
+        status = enqueue_squares(&c, updates, squares + count);
+    mo_scratch_return(device, c.piece);
+    return status;
 }
 
 /* --- the step -------------------------------------------------------------------------------- */
 
 memopt_status memopt_trust_apply(memopt_device *device, const memopt_trust *what,
                                  const memopt_tensor *parameters, const memopt_tensor *updates,
-                                 uint64_t count, const double *squares, void *scratch,
-                                 uint64_t scratch_bytes, memopt_stream stream)
+                                 uint64_t count, const double *squares, memopt_stream stream)
 {
     call c = {.device = device,
               .parameters = parameters,
               .updates = updates,
               .count = count,
               .squares = squares,
-              .scratch = scratch,
-              .stream = stream,
-              .scratch_bytes = scratch_bytes};
-    memopt_status status = check(&c, what, 1);
-    if (status != MEMOPT_OK || count == 0)
-        return status;
+              .stream = stream};
+    MO_TRY(check(&c, what, 1));
+    if (count == 0)
+        return MEMOPT_OK;
+    MO_TRY(mo_scratch_take(device, count * sizeof(float), stream, &c.piece, &c.scratch));
     const mo_trust_rates_args rates = {.squares = squares,
-                                       .rates = scratch,
+                                       .rates = c.scratch,
                                        .scale = c.what.negated ? c.what.lr : -c.what.lr,
                                        .most = c.what.max_ratio,
                                        .count = count,
                                        .clip = c.what.clip};
-    MO_TRY(mo_launch(device, stream, &mo_kernel_trust_rates, &rates,
-                     mo_ceil_div_u64(count, MO_ONE_THREADS)));
-    mo_accumulate_args step = {.scales = scratch, .found_inf = c.what.found_inf};
-    return mo_pairs_launch(device, &mo_kernel_accumulate, &step, step.segments, &step.count,
-                           parameters, updates, count, stream);
+    memopt_status status = mo_launch(device, stream, &mo_kernel_trust_rates, &rates,
+                                     mo_ceil_div_u64(count, MO_ONE_THREADS));
+    mo_accumulate_args step = {.scales = c.scratch, .found_inf = c.what.found_inf};
+    if (status == MEMOPT_OK)
+        status = mo_pairs_launch(device, &mo_kernel_accumulate, &step, step.segments, &step.count,
+                                 parameters, updates, count, stream);
+    mo_scratch_return(device, c.piece);
+    return status;
 }

@@ -1,10 +1,7 @@
 /* Adafactor's step: checks, the places of the scratch, and the launches. */
-#include "memopt/adafactor.h"
-
-#include "base/options.h"
 #include "kernels/adafactor/adafactor.h"
+#include "base/options.h"
 #include "kernels/optim/schedules.h"
-#include "memopt/cast.h"
 #include "optim/optim.h"
 
 #include <inttypes.h>
@@ -37,21 +34,6 @@ static memopt_status shape_of(const memopt_adafactor *w, shape *out)
     return MEMOPT_OK;
 }
 
-memopt_status memopt_adafactor_get_scratch(const memopt_adafactor *what, uint64_t *out_bytes)
-{
-    memopt_adafactor w;
-    shape s;
-    if (what == NULL || out_bytes == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "adafactor_get_scratch: %s is NULL",
-                       what == NULL ? "what" : "out_bytes");
-    memopt_status status = mo_options_read(&w, sizeof w, what, "memopt_adafactor");
-    if (status == MEMOPT_OK)
-        status = shape_of(&w, &s);
-    if (status == MEMOPT_OK)
-        *out_bytes = s.bytes;
-    return status;
-}
-
 /* --- checks ---------------------------------------------------------------------------------- */
 
 static memopt_status check_values(const memopt_adafactor *w)
@@ -69,22 +51,19 @@ static memopt_status check_values(const memopt_adafactor *w)
     return mo_ranges_check("adafactor", ranges, sizeof ranges / sizeof ranges[0]);
 }
 
-static memopt_status check_memory(memopt_device *device, const memopt_adafactor *w, const shape *s,
-                                  void *scratch, uint64_t scratch_bytes)
+static memopt_status check_memory(memopt_device *device, const memopt_adafactor *w, const shape *s)
 {
     const mo_optim_argument parts[] = {
         {"parameter", w->parameter, 0},
         {"gradient", w->gradient, 0},
         {"row_var", {w->row_var, s->stack * w->rows, MEMOPT_DTYPE_F32}, 1},
         {"column_var", {w->column_var, s->stack * w->columns, MEMOPT_DTYPE_F32}, 0},
-        {"scratch", {scratch, scratch_bytes, MEMOPT_DTYPE_U8}, 0},
         {"found_inf", {(void *)(uintptr_t)w->found_inf, 1, MEMOPT_DTYPE_F32}, 1},
     };
     return mo_optim_arguments_check(device, "adafactor", parts, sizeof parts / sizeof parts[0]);
 }
 
-static memopt_status check(memopt_device *device, const memopt_adafactor *w, const shape *s,
-                           void *scratch, uint64_t scratch_bytes)
+static memopt_status check(memopt_device *device, const memopt_adafactor *w, const shape *s)
 {
     if (w->gradient.count != w->parameter.count)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
@@ -94,10 +73,8 @@ static memopt_status check(memopt_device *device, const memopt_adafactor *w, con
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "adafactor: row_var is NULL, and there are %" PRIu64 " rows; vectors have 1",
                        w->rows);
-    memopt_status status = mo_scratch_check("adafactor", scratch, scratch_bytes, s->bytes);
-    if (status == MEMOPT_OK)
-        status = check_values(w);
-    return status == MEMOPT_OK ? check_memory(device, w, s, scratch, scratch_bytes) : status;
+    MO_TRY(check_values(w));
+    return check_memory(device, w, s);
 }
 
 /* --- the step -------------------------------------------------------------------------------- */
@@ -164,23 +141,27 @@ static memopt_status launch(memopt_device *device, memopt_stream stream, mo_adaf
 }
 
 memopt_status memopt_adafactor_step(memopt_device *device, const memopt_adafactor *what,
-                                    void *scratch, uint64_t scratch_bytes, memopt_stream stream)
+                                    memopt_stream stream)
 {
     memopt_adafactor w;
     shape s;
+    mo_scratch *piece = NULL;
+    void *scratch = NULL;
     if (device == NULL || what == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "adafactor_step: %s is NULL",
                        device == NULL ? "device" : "what");
-    memopt_status status = mo_options_read(&w, sizeof w, what, "memopt_adafactor");
-    if (status == MEMOPT_OK && w.parameter.count == 0)
+    if (mo_device_inherited(device))
+        return mo_fail_inherited("adafactor_step");
+    MO_TRY(mo_options_read(&w, sizeof w, what, "memopt_adafactor"));
+    if (w.parameter.count == 0)
         return MEMOPT_OK;
-    if (status == MEMOPT_OK)
-        status = shape_of(&w, &s);
-    if (status == MEMOPT_OK)
-        status = check(device, &w, &s, scratch, scratch_bytes);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(shape_of(&w, &s));
+    MO_TRY(check(device, &w, &s));
+    MO_TRY(mo_scratch_take(device, s.bytes, stream, &piece, &scratch));
     mo_adafactor_args args = arguments_of(&w, &s, scratch);
-    status = memopt_square_sum(device, scratch, &w.parameter, 1, stream);
-    return status == MEMOPT_OK ? launch(device, stream, &args, &s) : status;
+    memopt_status status = memopt_square_sum(device, scratch, &w.parameter, 1, stream);
+    if (status == MEMOPT_OK)
+        status = launch(device, stream, &args, &s);
+    mo_scratch_return(device, piece);
+    return status;
 }

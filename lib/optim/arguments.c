@@ -76,9 +76,7 @@ static memopt_status check_part(memopt_device *device, const char *call,
 {
     char subject[48];
     snprintf(subject, sizeof subject, "%s: %s", call, part->name);
-    memopt_status status = part->tensor.dtype == MEMOPT_DTYPE_U8
-                               ? check_memory(subject, 0, &part->tensor)
-                               : mo_optim_tensor_check(subject, 0, &part->tensor);
+    memopt_status status = mo_optim_tensor_check(subject, 0, &part->tensor);
     return status == MEMOPT_OK ? mo_optim_tensor_reachable(device, subject, 0, &part->tensor)
                                : status;
 }

@@ -197,7 +197,7 @@ int mo_optim_tensors_overlap(const memopt_tensor *a, const memopt_tensor *b);
 /* Whole matrices, and fewer than 2^60 elements. */
 memopt_status mo_optim_matrices_check(const char *call, uint64_t count, uint64_t rows,
                                       uint64_t columns);
-/* All memory of a call: f32, f16 or bf16, or bytes (u8). */
+/* All memory of a call: f32, f16 or bf16. */
 typedef struct mo_optim_argument {
     const char *name;
     memopt_tensor tensor;

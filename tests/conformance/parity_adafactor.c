@@ -12,16 +12,12 @@ enum { SHAPES = sizeof shapes / sizeof shapes[0], STEPS = 2 };
 
 static void step(world *w, memopt_adafactor *a, uint64_t number, const float *values)
 {
-    uint64_t bytes = 0;
     memopt_tensor gradient =
         new_shifted_tensor(w, a->parameter.count, a->gradient.dtype, values, number % 2);
     a->gradient = gradient;
     a->step = number;
-    OK(memopt_adafactor_get_scratch(a, &bytes));
-    memopt_tensor scratch = new_raw_tensor(w, bytes, MEMOPT_DTYPE_U8, NULL, 0);
-    OK(memopt_adafactor_step(w->device, a, scratch.data, bytes, w->stream));
+    OK(memopt_adafactor_step(w->device, a, w->stream));
     OK(memopt_stream_sync(w->device, w->stream));
-    free_tensor(w, &scratch);
     free_tensor(w, &gradient);
 }
 

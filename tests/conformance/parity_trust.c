@@ -14,7 +14,6 @@ static void ratios_agree(world *w)
     CHECK(sizes <= MOST_SIZES);
     for (int type = 0; type < WIDE_TYPES; type++) {
         memopt_trust what = MEMOPT_TRUST_INIT;
-        uint64_t bytes = 0;
         what.weight_decay = 0.1;
         what.max_ratio = type == 1 ? 0.02 : 1.0;
         what.clip = type != 2;
@@ -27,13 +26,11 @@ static void ratios_agree(world *w)
                 fill_any_floats(values, size[i], i);
             updates[i] = new_tensor(w, size[i], MEMOPT_DTYPE_F32, values);
         }
-        OK(memopt_trust_get_scratch(parameters, sizes, &bytes));
-        memopt_tensor scratch = new_raw_tensor(w, bytes, MEMOPT_DTYPE_U8, NULL, 0);
         memopt_tensor squares = new_raw_tensor(w, 16 * sizes, MEMOPT_DTYPE_U8, NULL, 0);
         OK(memopt_trust_squares(w->device, &what, parameters, updates, sizes, squares.data,
-                                scratch.data, bytes, w->stream));
+                                w->stream));
         OK(memopt_trust_apply(w->device, &what, parameters, updates, sizes, squares.data,
-                              scratch.data, bytes, w->stream));
+                              w->stream));
         for (uint32_t i = 0; i < sizes; i++) {
             label(w, "%llu of %s", (unsigned long long)size[i],
                   memopt_dtype_name(float_types[type]));
@@ -42,7 +39,6 @@ static void ratios_agree(world *w)
             free_tensor(w, &parameters[i]);
             free_tensor(w, &updates[i]);
         }
-        free_tensor(w, &scratch);
         free_tensor(w, &squares);
     }
     free(values);

@@ -10,12 +10,12 @@
  */
 #include "device/front/handle.h"
 
+#include "base/checked.h"
 #include "base/lock.h"
 #include "base/memory.h"
 
-/* Bytes are a power of two, at least this: a stream whose calls grow holds the smaller ones, too,
- * together less than the largest. */
-enum { LEAST = 4096 };
+/* Bytes are a power of two up to the most, then a multiple of it. */
+enum { LEAST = 4096, MOST = 1 << 20 };
 
 struct mo_scratch {
     mo_scratch *next;
@@ -58,8 +58,10 @@ static memopt_status make(memopt_device *device, uint64_t bytes, memopt_stream s
     if (piece == NULL)
         return MEMOPT_OUT_OF_HOST_MEMORY;
     *piece = (mo_scratch){.bytes = LEAST, .stream = stream, .taken = 1};
-    while (piece->bytes < bytes && piece->bytes <= UINT64_MAX / 2)
+    while (piece->bytes < bytes && piece->bytes < MOST)
         piece->bytes *= 2;
+    if (!mo_round_up_u64(mo_max_u64(bytes, piece->bytes), piece->bytes, &piece->bytes))
+        piece->bytes = UINT64_MAX; /* the device says that it has not so much */
     memopt_status status = mo_mem_alloc(device, piece->bytes, &piece->pointer);
     if (status != MEMOPT_OK) {
         mo_free(piece);

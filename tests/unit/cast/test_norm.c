@@ -246,7 +246,7 @@ TEST_WITH(scratch_is_the_streams, begin, end)
     }
     OK(memopt_stream_destroy(f->device, streams[0]));
     OK(memopt_stream_create(f->device, &streams[0]));
-    OK(memopt_clip(f->device, f->norm, &f->tensor, 1, 1.0, streams[0]));
+    OK(memopt_clip(f->device, f->norm, &f->tensor, 1, 100.0, streams[0]));
     assert_int_equal(used(f->device), before + 3 * 4096);
     for (int i = 0; i < 2; i++)
         OK(memopt_stream_destroy(f->device, streams[i]));

@@ -26,8 +26,6 @@ typedef struct trained {
     float p[MOST], u[MOST], g[MOST];
     float found_inf;
     double squares[2 * TENSORS];
-    void *scratch;
-    uint64_t scratch_bytes;
 } trained;
 
 static void add_optimizer(trained *t, uint32_t kind, uint32_t format)
@@ -72,8 +70,6 @@ static trained *new_trained(uint32_t kind, uint32_t format, memopt_dtype type, u
     }
     assert_true(at <= MOST);
     add_optimizer(t, kind, format);
-    OK(memopt_trust_get_scratch(t->parameters, TENSORS, &t->scratch_bytes));
-    t->scratch = malloc(t->scratch_bytes);
     return t;
 }
 
@@ -81,7 +77,6 @@ static void free_trained(trained *t)
 {
     OK(memopt_optimizer_destroy(t->o));
     bench_close_device(t->device, t->allocator);
-    free(t->scratch);
     free(t);
 }
 
@@ -103,13 +98,13 @@ static void find_updates(trained *t, uint64_t step)
 static void squares(trained *t)
 {
     OK(memopt_trust_squares(t->device, &t->what, t->parameters, t->updates, TENSORS, t->squares,
-                            t->scratch, t->scratch_bytes, NULL));
+                            NULL));
 }
 
 static void apply(trained *t)
 {
     OK(memopt_trust_apply(t->device, &t->what, t->parameters, t->updates, TENSORS, t->squares,
-                          t->scratch, t->scratch_bytes, NULL));
+                          NULL));
     OK(memopt_stream_sync(t->device, NULL));
 }
 
@@ -247,15 +242,13 @@ TEST(shards)
                          {cut->p + half, count - half, MEMOPT_DTYPE_F32}};
     memopt_tensor u[] = {{cut->u, half, MEMOPT_DTYPE_F32},
                          {cut->u + half, count - half, MEMOPT_DTYPE_F32}};
-    OK(memopt_trust_squares(cut->device, &cut->what, p, u, 2, cut->squares, cut->scratch,
-                            cut->scratch_bytes, NULL));
+    OK(memopt_trust_squares(cut->device, &cut->what, p, u, 2, cut->squares, NULL));
     for (int i = 0; i < 2; i++) {
         const double sum = cut->squares[2 * i] + cut->squares[2 * i + 1];
         assert_true(fabs(sum / whole->squares[i * TENSORS] - 1) < 1e-14);
         cut->squares[2 * i] = cut->squares[2 * i + 1] = whole->squares[i * TENSORS];
     }
-    OK(memopt_trust_apply(cut->device, &cut->what, p, u, 2, cut->squares, cut->scratch,
-                          cut->scratch_bytes, NULL));
+    OK(memopt_trust_apply(cut->device, &cut->what, p, u, 2, cut->squares, NULL));
     apply(whole);
     OK(memopt_stream_sync(cut->device, NULL));
     assert_memory_equal(whole->p, cut->p, 4 * count);
@@ -331,23 +324,22 @@ TEST(refusals)
     trained *t = new_trained(MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_F32, MEMOPT_DTYPE_F32, 1);
     const memopt_trust good = t->what;
     float *before = malloc(sizeof t->p);
-    uint64_t bytes = 77;
+    (void)state;
     find_updates(t, 1);
     memcpy(before, t->p, sizeof t->p);
-#define REFUSED_AS(status, saying, parameters, updates, squares, bytes)                            \
+#define REFUSED_AS(status, saying, parameters, updates, squares)                                   \
     do {                                                                                           \
         FAILS_SAYING(status, saying,                                                               \
                      memopt_trust_squares(t->device, &t->what, parameters, updates, TENSORS,       \
-                                          squares, t->scratch, bytes, NULL));                      \
-        FAILS_SAYING(status, saying,                                                               \
-                     memopt_trust_apply(t->device, &t->what, parameters, updates, TENSORS,         \
-                                        squares, t->scratch, bytes, NULL));                        \
+                                          squares, NULL));                                         \
+        FAILS_SAYING(                                                                              \
+            status, saying,                                                                        \
+            memopt_trust_apply(t->device, &t->what, parameters, updates, TENSORS, squares, NULL)); \
     } while (0)
 #define REFUSED_VALUE(saying, field, value)                                                        \
     do {                                                                                           \
         t->what.field = value;                                                                     \
-        REFUSED_AS(MEMOPT_INVALID_ARGUMENT, saying, t->parameters, t->updates, t->squares,         \
-                   t->scratch_bytes);                                                              \
+        REFUSED_AS(MEMOPT_INVALID_ARGUMENT, saying, t->parameters, t->updates, t->squares);        \
         t->what = good;                                                                            \
     } while (0)
     REFUSED_VALUE("lr is -1", lr, -1.0);
@@ -355,32 +347,23 @@ TEST(refusals)
     REFUSED_VALUE("max_ratio is nan", max_ratio, (double)NAN);
     REFUSED_VALUE("memopt_trust", struct_size, 3);
     REFUSED_VALUE("not aligned to an f32", found_inf, (const float *)((uintptr_t)t->p + 1));
-    REFUSED_AS(MEMOPT_INVALID_ARGUMENT, "is NULL", NULL, t->updates, t->squares, t->scratch_bytes);
-    REFUSED_AS(MEMOPT_INVALID_ARGUMENT, "is NULL", t->parameters, NULL, t->squares,
-               t->scratch_bytes);
-    REFUSED_AS(MEMOPT_INVALID_ARGUMENT, "squares", t->parameters, t->updates, NULL,
-               t->scratch_bytes);
-    REFUSED_AS(MEMOPT_INVALID_ARGUMENT, "are needed", t->parameters, t->updates, t->squares,
-               t->scratch_bytes - 1);
-    REFUSED_AS(MEMOPT_INVALID_ARGUMENT, "overlap", t->parameters, t->parameters, t->squares,
-               t->scratch_bytes);
+    REFUSED_AS(MEMOPT_INVALID_ARGUMENT, "is NULL", NULL, t->updates, t->squares);
+    REFUSED_AS(MEMOPT_INVALID_ARGUMENT, "is NULL", t->parameters, NULL, t->squares);
+    REFUSED_AS(MEMOPT_INVALID_ARGUMENT, "squares", t->parameters, t->updates, NULL);
+    REFUSED_AS(MEMOPT_INVALID_ARGUMENT, "overlap", t->parameters, t->parameters, t->squares);
     memopt_tensor updates[TENSORS];
     memcpy(updates, t->updates, sizeof updates);
     updates[4].count = 32;
-    REFUSED_AS(MEMOPT_INVALID_ARGUMENT, " 4 has 3", t->parameters, updates, t->squares,
-               t->scratch_bytes);
+    REFUSED_AS(MEMOPT_INVALID_ARGUMENT, " 4 has 3", t->parameters, updates, t->squares);
     updates[4].count = 33;
     updates[5].dtype = MEMOPT_DTYPE_BF16;
-    REFUSED_AS(MEMOPT_UNSUPPORTED, "update 5 is bf16", t->parameters, updates, t->squares,
-               t->scratch_bytes);
-    REFUSED_SAYING("device is NULL",
-                   memopt_trust_apply(NULL, &t->what, t->parameters, t->updates, TENSORS,
-                                      t->squares, t->scratch, t->scratch_bytes, NULL));
-    REFUSED_SAYING("parameters is NULL", memopt_trust_get_scratch(NULL, 1, &bytes));
-    assert_true(bytes == 77);
+    REFUSED_AS(MEMOPT_UNSUPPORTED, "update 5 is bf16", t->parameters, updates, t->squares);
+    FAILS_SAYING(
+        MEMOPT_INVALID_ARGUMENT, "device is NULL",
+        memopt_trust_apply(NULL, &t->what, t->parameters, t->updates, TENSORS, t->squares, NULL));
     assert_memory_equal(t->p, before, sizeof t->p);
-    OK(memopt_trust_squares(t->device, &t->what, NULL, NULL, 0, NULL, NULL, 0, NULL));
-    OK(memopt_trust_apply(t->device, &t->what, NULL, NULL, 0, NULL, NULL, 0, NULL));
+    OK(memopt_trust_squares(t->device, &t->what, NULL, NULL, 0, NULL, NULL));
+    OK(memopt_trust_apply(t->device, &t->what, NULL, NULL, 0, NULL, NULL));
     free(before);
     free_trained(t);
 }

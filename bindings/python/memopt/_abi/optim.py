@@ -78,6 +78,22 @@ class StateView(Struct):
     _fields_ = [("struct_size", SIZE), ("name", TEXT), ("tensor", TensorStruct)]
 
 
+@struct("memopt_adafactor")
+class AdafactorStruct(Struct):
+    _fields_ = [
+        ("struct_size", SIZE),
+        ("parameter", TensorStruct),
+        ("gradient", TensorStruct),
+        *each(ADDRESS, "row_var column_var"),
+        *each(U64, "rows columns step"),
+        *each(F64, "lr beta2_decay"),
+        ("eps", F64 * 2),
+        *each(F64, "d weight_decay gradient_scale"),
+        ("maximize", U32),
+        ("found_inf", ADDRESS),
+    ]
+
+
 ExportWriter = CFUNCTYPE(I32, ADDRESS, ADDRESS, U64)
 
 
@@ -112,4 +128,5 @@ functions(
     memopt_quantize=(CHECKED, HANDLE, U32, TENSORS, TENSORS, TENSORS, I32, STREAM),
     memopt_dequantize=(CHECKED, HANDLE, U32, TENSORS, TENSORS, TENSORS, I32, STREAM),
     memopt_state_map=(CHECKED, U32, I32, OUT_F32),
+    memopt_adafactor_step=(CHECKED, HANDLE, AdafactorStruct, STREAM),
 )

@@ -23,8 +23,9 @@ import torch
 
 from ..._abi import AdafactorStruct
 from ..._library import lib
+from .._native import native
+from .._tensor_lists import changed, raw
 from . import _format, _layout, _options, _other_rules
-from ._one_call import step_by
 from ._options import number
 from ._shaped import ShapedOptimizer
 from ._team import Team, check_rows
@@ -104,16 +105,30 @@ def _step_whole(task: Task) -> None:
     what = AdafactorStruct(
         rows=1,
         columns=task.parameter.numel(),
+        step=int(state["step"]) + 1,
+        lr=float(group["lr"]),
         beta2_decay=float(group["beta2_decay"]),
         eps=(_least(group), float(group["eps"][1])),
         d=float(group["d"]),
+        weight_decay=float(group["weight_decay"]),
+        gradient_scale=1.0,
+        maximize=bool(group["maximize"]),
     )
     if len(shape) < 2:
         what.column_var = state["variance"].data_ptr()
     else:
         what.row_var, what.column_var = (state[key].data_ptr() for key in ("row_var", "col_var"))
         what.rows, what.columns = shape[-2:]
-    step_by(lib.memopt_adafactor_step, lib.memopt_adafactor_get_scratch, what, task)
+    exact = task.parameter.detach()  # in fp32 where it is not to be rounded to nearest
+    if group["stochastic_rounding"] or not exact.is_contiguous():
+        exact = exact.float().contiguous()
+    gradient = task.gradient.contiguous()
+    what.parameter = raw(exact.data_ptr(), exact.numel(), exact.dtype)
+    what.gradient = raw(gradient.data_ptr(), gradient.numel(), gradient.dtype)
+    side = native(exact.device)
+    lib.memopt_adafactor_step(side.device._handle.pointer, what, side.stream())
+    changed([exact, *state.values()])
+    write(task, exact)
 
 
 def _cut(rate: float, squares: torch.Tensor, count: int, d: float) -> float:

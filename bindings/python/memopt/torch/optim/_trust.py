@@ -3,7 +3,7 @@ parameter.
 
 Parameters are stepped in two passes. The first is a step of the library, AdamW's or SGD's, on scratch
 memory of zeros: it brings the moments up to date and leaves minus the updates there. Then both norms are
-known, and the second pass takes each update from its parameter (memopt/trust.h). Of shards the processes
+known, and the second pass takes each update from its parameter (memopt_trust_squares()). Of shards the processes
 add up the squares of both norms: they step as the whole.
 
 States are Adam's and SGD's, in 32 or 8 bits. In state dicts groups have "max_unorm".
@@ -18,7 +18,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 import torch
 
 from ..._abi import OptimizerKind, TrustStruct
-from ..._library import lib, output
+from ..._library import lib
 from .. import _tensor_lists
 from .._native import native
 from . import _format, _fused, _layout, _options, _other_rules
@@ -148,12 +148,10 @@ def _call(
     into = [task.parameter.detach() for task, _ in pairs] if exact is None else [exact]
     parameters = _tensor_lists.array(into)
     lists = (parameters, _tensor_lists.array([update for _, update in pairs]), count)
-    words = int(output(lib.memopt_trust_get_scratch, parameters, count)) // 8
-    room = torch.empty(2 * count + words, dtype=torch.float64, device=device)
-    memory = (room.data_ptr(), room[2 * count :].data_ptr(), 8 * words, side.stream())
+    squares = torch.empty(2, count, dtype=torch.float64, device=device)
+    memory = (squares.data_ptr(), side.stream())
     handle = side.device._handle.pointer
     lib.memopt_trust_squares(handle, what, *lists, *memory)
-    squares = room[: 2 * count].view(2, count)
     for i, (task, _) in enumerate(pairs):
         if _layout.is_sharded(task.owner):
             squares[:, i] = Team(task.owner).add(squares[:, i].contiguous())
