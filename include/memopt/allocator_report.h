@@ -43,26 +43,21 @@ MEMOPT_API memopt_status memopt_allocator_get_tag_stats(memopt_allocator *alloca
                                                         memopt_tag_stats *out_stats);
 
 /**
- * @brief Returns the name of a statistic.
- * @param index position, from 0.
- * @return a static string, a key of PyTorch's memory_stats() such as "reserved_bytes.all.peak";
- *        NULL if index is behind the last one.
- * @since 0.9
- */
-MEMOPT_API const char *memopt_allocator_stat_name(uint64_t index);
-
-/**
- * @brief Reads all statistics at one moment, in the order of memopt_allocator_stat_name().
- * @param allocator the allocator.
- * @param count the number of values to write, from the first.
- * @param[out] out_values room for `count` values; may be NULL if count is 0.
+ * @brief Reads all statistics at one moment, with their names: keys of PyTorch's memory_stats() such
+ *        as "reserved_bytes.all.peak". Names and their order do not change in a process.
+ * @param allocator the allocator; may be NULL if out_values is NULL.
+ * @param count the number of names and values to write, from the first.
+ * @param[out] out_names room for `count` static strings; may be NULL.
+ * @param[out] out_values room for `count` values; may be NULL.
  * @param[out] out_total the number of statistics; may be NULL.
  * @retval MEMOPT_OK done.
- * @retval MEMOPT_INVALID_ARGUMENT allocator is NULL, or out_values is NULL while count is not 0.
+ * @retval MEMOPT_INVALID_ARGUMENT allocator is NULL while out_values is not, or both out_names and
+ *         out_values are NULL while count is not 0.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_allocator_get_stats(memopt_allocator *allocator, uint64_t count,
-                                                    uint64_t *out_values, uint64_t *out_total);
+                                                    const char **out_names, uint64_t *out_values,
+                                                    uint64_t *out_total);
 
 /**
  * @brief Reads one statistic by name.
@@ -228,8 +223,8 @@ MEMOPT_API memopt_status memopt_allocator_snapshot(memopt_allocator *allocator,
                                                    memopt_block_visitor visitor, void *user);
 
 /**
- * @brief Begins to record a trace: a line of CSV for each allocation, recorded stream and free,
- *        which `memopt replay` and memopt_trace_read_csv() read.
+ * @brief Records a trace: a line of CSV for each allocation, recorded stream and free, which `memopt
+ *        replay` and memopt_trace_read_csv() read. Destroying the allocator ends it too.
  *
  * The columns are Thread, Time (microseconds since the start), Action, Pointer, Size (as
  * requested), Stream and Tag. Blocks that are alive are recorded first, as allocations. Everything
@@ -239,35 +234,24 @@ MEMOPT_API memopt_status memopt_allocator_snapshot(memopt_allocator *allocator,
  *
  * The recording takes 64 KiB of host memory. The call whose line fills them, about each thousandth,
  * writes them to the file while other threads wait for it. If the file cannot be written, recording
- * ends, the program goes on, and memopt_allocator_stop_trace() tells.
+ * ends, the program goes on, and the call that ends the trace tells.
  * @param allocator the allocator.
- * @param path the file; an existing one is replaced.
- * @retval MEMOPT_OK recording.
- * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL.
+ * @param path the file that the trace begins; an existing one is replaced. NULL: the trace ends, and
+ *        its file is closed.
+ * @param[out] out_events with path NULL: the number of lines without the header; may be NULL.
+ * @retval MEMOPT_OK recording; or the file is complete.
+ * @retval MEMOPT_INVALID_ARGUMENT allocator is NULL.
  * @retval MEMOPT_BUSY the allocator is being recorded already.
- * @retval MEMOPT_IO_ERROR the file cannot be opened; the driver code is errno.
+ * @retval MEMOPT_NOT_FOUND path is NULL, and no trace is being recorded.
+ * @retval MEMOPT_IO_ERROR the file cannot be opened; or, with path NULL, a write failed, now or
+ *         earlier: the disk is full, for example. The driver code is errno. The recording has ended;
+ *         the file has the events before that, in whole lines.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY a host allocation failed.
  * @retval MEMOPT_UNSUPPORTED this is the child of a fork of the process that made the allocator.
  * @since 0.9
  */
-MEMOPT_API memopt_status memopt_allocator_start_trace(memopt_allocator *allocator,
-                                                      const char *path);
-
-/**
- * @brief Ends the recording of a trace and closes its file. Destroying the allocator does it too.
- * @param allocator the allocator.
- * @param[out] out_events the number of lines without the header; may be NULL.
- * @retval MEMOPT_OK the file is complete.
- * @retval MEMOPT_INVALID_ARGUMENT allocator is NULL.
- * @retval MEMOPT_NOT_FOUND no trace is being recorded.
- * @retval MEMOPT_IO_ERROR a write failed, now or earlier: the disk is full, for example. The driver
- *         code is errno. The recording has ended; the file has the events before that, in whole
- *         lines.
- * @retval MEMOPT_UNSUPPORTED this is the child of a fork of the process that made the allocator.
- * @since 0.9
- */
-MEMOPT_API memopt_status memopt_allocator_stop_trace(memopt_allocator *allocator,
-                                                     uint64_t *out_events);
+MEMOPT_API memopt_status memopt_allocator_trace(memopt_allocator *allocator, const char *path,
+                                                uint64_t *out_events);
 
 /** @brief What happened in an event of a history. */
 typedef uint32_t memopt_history_action;
@@ -305,8 +289,8 @@ typedef struct memopt_history_event {
  * @return any number; 0 for nothing.
  *
  * It runs on the thread that allocates, without a lock held, and on several threads at once. It
- * must not allocate from the allocator. A call may still run when memopt_allocator_stop_history()
- * has returned, so user stays valid until the allocator is destroyed.
+ * must not allocate from the allocator. A call may still run when the history has ended, so user
+ * stays valid until the allocator is destroyed.
  */
 typedef uint32_t (*memopt_history_context)(void *user);
 
@@ -326,35 +310,25 @@ typedef struct memopt_history_options {
     }
 
 /**
- * @brief Begins to keep the last events in host memory. Nothing is written to a file, and an event
- *        takes some ten nanoseconds.
+ * @brief Keeps the last events in host memory. Nothing is written to a file, and an event takes some
+ *        ten nanoseconds. Destroying the allocator ends it too.
  * @param allocator the allocator. Pools that are made of it from now on have a history of their
  *        own, with the same options.
- * @param options NULL for defaults.
+ * @param options how; NULL: the history ends, and its memory is given back.
  * @retval MEMOPT_OK done. The first events are the memory that is held and the blocks that are
  *         alive.
  * @retval MEMOPT_INVALID_ARGUMENT allocator is NULL, or options->struct_size is too small.
  * @retval MEMOPT_BUSY there is a history already.
+ * @retval MEMOPT_NOT_FOUND options is NULL, and there is none.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY no memory for so many events.
  * @retval MEMOPT_UNSUPPORTED options sets a field that this version does not know, or this is the
  *         child of a fork of the process that made the allocator.
  *
- * It can be read at any time, also after an allocation has failed, until it is stopped.
+ * It can be read at any time, also after an allocation has failed, until it ends.
  * @since 0.9
  */
-MEMOPT_API memopt_status memopt_allocator_start_history(memopt_allocator *allocator,
-                                                        const memopt_history_options *options);
-
-/**
- * @brief Ends a history and gives its memory back. Destroying the allocator does it too.
- * @param allocator the allocator.
- * @retval MEMOPT_OK done.
- * @retval MEMOPT_INVALID_ARGUMENT allocator is NULL.
- * @retval MEMOPT_NOT_FOUND there is none.
- * @retval MEMOPT_UNSUPPORTED this is the child of a fork of the process that made the allocator.
- * @since 0.9
- */
-MEMOPT_API memopt_status memopt_allocator_stop_history(memopt_allocator *allocator);
+MEMOPT_API memopt_status memopt_allocator_set_history(memopt_allocator *allocator,
+                                                      const memopt_history_options *options);
 
 /**
  * @brief Copies events of a history, oldest first. Events are numbered from 0.

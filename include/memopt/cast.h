@@ -305,7 +305,8 @@ MEMOPT_API memopt_status memopt_scale(memopt_device *device, const memopt_tensor
                                       memopt_stream stream);
 
 /**
- * @brief Sets a flag if an element is not finite: memopt_scale() without the multiplication.
+ * @brief Sets a flag, such as memopt_scaler_get_found_inf(), if an element is not finite:
+ *        memopt_scale() without the multiplication.
  * @param device the device.
  * @param tensors `count` tensors of f32, f16 or bf16.
  * @param count the number of tensors; 0 does nothing.
@@ -394,7 +395,7 @@ MEMOPT_API memopt_status memopt_clip(memopt_device *device, float *norm,
  *
  * 1. create a ::memopt_optimizer of that kind with a learning rate of 1 and no decay, and give it
  *    f32 tensors for the updates as its parameters;
- * 2. in each step fill them with zeros (memopt_fill_tensors()), call memopt_optimizer_step(), then
+ * 2. in each step fill them with zeros (memopt_fill()), call memopt_optimizer_step(), then
  *    memopt_trust_squares() and memopt_trust_apply() with `negated` 1.
  *
  * LARS adds its decay to the gradient: memopt_accumulate() with the parameters before the step, and
@@ -586,18 +587,6 @@ MEMOPT_API memopt_status memopt_scaler_unscale(memopt_scaler *scaler,
                                                memopt_stream stream);
 
 /**
- * @brief Sets the found-inf flag if a gradient is not finite, without changing the gradients.
- * @param scaler the scaler.
- * @param gradients `count` tensors of f32, f16 or bf16.
- * @param count the number of tensors; 0 does nothing.
- * @param stream the stream.
- * @return the status as for memopt_scaler_unscale().
- * @since 0.9
- */
-MEMOPT_API memopt_status memopt_scaler_check(memopt_scaler *scaler, const memopt_tensor *gradients,
-                                             uint64_t count, memopt_stream stream);
-
-/**
  * @brief Completes a step: reduces the scale after an overflow, or increases it after
  *        growth_interval steps without overflow (only if it stays finite), and clears the found-inf
  *        flag.
@@ -638,29 +627,6 @@ MEMOPT_API memopt_status memopt_scaler_get_state_sync(memopt_scaler *scaler, mem
 MEMOPT_API memopt_status memopt_scaler_set_state_sync(memopt_scaler *scaler,
                                                       const memopt_scaler_state *state,
                                                       memopt_stream stream);
-
-/**
- * @brief Sets every byte of many tensors, in stream order: 0 for gradients before they are added
- *        to, 255 for memory that must be written before it is read (every float type reads it as
- *        NaN).
- *
- * All tensors are checked before the first is filled.
- * @param device the device.
- * @param tensors `count` tensors of any element type, written. They may overlap.
- * @param count the number of tensors; 0 does nothing.
- * @param value the byte, 0 to 255.
- * @param stream the stream.
- * @retval MEMOPT_OK enqueued.
- * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, value is no byte, stream is not a live stream
- *         of the device, or a tensor is misaligned, beyond the address space or not reachable; the
- *         message names its index.
- * @retval MEMOPT_UNSUPPORTED as for every call with the device of a parent process.
- * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR a host allocation or the driver failed;
- *         see memopt_last_error(). Earlier tensors may be filled.
- * @since 0.9
- */
-MEMOPT_API memopt_status memopt_fill_tensors(memopt_device *device, const memopt_tensor *tensors,
-                                             uint64_t count, int32_t value, memopt_stream stream);
 
 MEMOPT_END_DECLS
 

@@ -274,7 +274,7 @@ MEMOPT_API void memopt_pluggable_observe(memopt_pluggable_observer observer);
 
 /**
  * @brief Lets allocators that are created from now on record their traces, from their first block
- *        on: memopt_allocator_start_trace() to FOLDER/DEVICE-TIME-NUMBER.csv, with the microseconds
+ *        on: memopt_allocator_trace() to FOLDER/DEVICE-TIME-NUMBER.csv, with the microseconds
  *        since 1970 at which it begins and a new number for each. A file that cannot be written is
  *        logged, and the allocator works without it.
  * @param folder an existing folder, below 1,000 characters; NULL: no more traces.
@@ -286,7 +286,7 @@ MEMOPT_API memopt_status memopt_pluggable_trace(const char *folder);
 
 /**
  * @brief Lets allocators that are created from now on keep a history, from their first event on:
- *        memopt_allocator_start_history().
+ *        memopt_allocator_set_history().
  * @param options how; NULL: no more histories. What its pointers refer to stays valid until
  *        memopt_pluggable_end().
  * @retval MEMOPT_OK done.

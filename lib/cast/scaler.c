@@ -7,7 +7,6 @@
 #include "base/options.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 
 struct memopt_scaler {
     memopt_device *device;
@@ -166,35 +165,17 @@ float *memopt_scaler_get_found_inf(const memopt_scaler *scaler)
 
 /* --- steps ----------------------------------------------------------------------------------- */
 
-static memopt_status check_gradients(const char *verb, const memopt_scaler *scaler,
-                                     const memopt_tensor *gradients, uint64_t count, int written,
-                                     uint64_t *out_chunks)
-{
-    char subject[32];
-    if (scaler == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "scaler %s: scaler is NULL", verb);
-    if (mo_device_inherited(scaler->device))
-        return mo_fail_inherited("scaler");
-    snprintf(subject, sizeof subject, "scaler %s", verb);
-    return mo_gradient_list_check(scaler->device, subject, gradients, count, written, out_chunks);
-}
-
 memopt_status memopt_scaler_unscale(memopt_scaler *scaler, const memopt_tensor *gradients,
                                     uint64_t count, memopt_stream stream)
 {
     uint64_t chunks;
-    MO_TRY(check_gradients("unscale", scaler, gradients, count, 1, &chunks));
+    if (scaler == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "scaler unscale: scaler is NULL");
+    if (mo_device_inherited(scaler->device))
+        return mo_fail_inherited("scaler_unscale");
+    MO_TRY(mo_gradient_list_check(scaler->device, "scaler unscale", gradients, count, 1, &chunks));
     mo_scale_args args = {.scale = &scaler->block->scale, .found_inf = &scaler->block->found_inf};
     return mo_gradients_scale(scaler->device, &args, gradients, count, stream);
-}
-
-memopt_status memopt_scaler_check(memopt_scaler *scaler, const memopt_tensor *gradients,
-                                  uint64_t count, memopt_stream stream)
-{
-    uint64_t chunks;
-    MO_TRY(check_gradients("check", scaler, gradients, count, 0, &chunks));
-    mo_reduce_args args = {.found_inf = &scaler->block->found_inf};
-    return mo_gradients_reduce(scaler->device, &mo_kernel_check, &args, gradients, count, stream);
 }
 
 memopt_status memopt_scaler_update(memopt_scaler *scaler, memopt_stream stream)

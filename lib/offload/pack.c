@@ -1,17 +1,17 @@
 /* Packing: from the device to the host; see offload.h for the order of the work. */
 #include "offload/offload.h"
 
+#include "allocator/allocator.h"
 #include "base/error.h"
 #include "device/device.h"
-#include "memopt/experimental/hooks.h"
 
 /* What a pack is about to do. */
 typedef struct request {
     void *data;
     uint64_t bytes;
     memopt_stream stream;
-    int owned;           /* data is a block to take over */
-    memopt_taken *taken; /* that block, once it is found */
+    int owned;       /* data is a block to take over */
+    mo_taken *taken; /* that block, once it is found */
 } request;
 
 static memopt_status check_request(memopt_offloader *offloader, request *r, const char *call,
@@ -27,7 +27,7 @@ static memopt_status check_request(memopt_offloader *offloader, request *r, cons
     if (r->bytes == 0)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: bytes is 0; a value has at least 1", call);
     MO_TRY(mo_offload_check_stream(offloader, r->stream, call));
-    return r->owned ? memopt_allocator_take(offloader->allocator, r->data, r->bytes, &r->taken)
+    return r->owned ? mo_allocator_take(offloader->allocator, r->data, r->bytes, &r->taken)
                     : mo_reachable(offloader->device, "offloader_pack_borrowed: value", 0, r->data,
                                    r->bytes);
 }
@@ -82,7 +82,7 @@ static memopt_status enqueue(memopt_offloader *offloader, const request *r,
 static memopt_status free_source(memopt_offloader *offloader, const request *r, uint64_t mark)
 {
     memopt_status status =
-        memopt_allocator_free_taken(offloader->allocator, r->taken, &offloader->out.stream, 1);
+        mo_allocator_free_taken(offloader->allocator, r->taken, &offloader->out.stream, 1);
     if (status != MEMOPT_OK && mo_timeline_order(&offloader->out, mark, r->stream) != MEMOPT_OK)
         (void)mo_timeline_sync(&offloader->out, mark);
     return status;

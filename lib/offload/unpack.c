@@ -1,9 +1,9 @@
 /* Bringing values back and ending tickets; see offload.h for the order of the work. */
 #include "offload/offload.h"
 
+#include "allocator/allocator.h"
 #include "base/error.h"
 #include "device/device.h"
-#include "memopt/experimental/hooks.h"
 
 /* A copy back. */
 typedef struct transfer {
@@ -264,11 +264,11 @@ static memopt_status drop_device(memopt_offloader *offloader, mo_packed *value,
 {
     const memopt_stream users[] = {stream, offloader->back.stream};
     int on_back = value->origin == MO_ORIGIN_HOST && !value->awaited;
-    memopt_taken *taken;
+    mo_taken *taken;
     if (value->origin == MO_ORIGIN_KEPT && stream != mo_offload_writer(offloader, value))
         MO_TRY(mo_timeline_order(&offloader->out, value->written, stream));
-    MO_TRY(memopt_allocator_take(offloader->allocator, value->device, value->bytes, &taken));
-    return memopt_allocator_free_taken(offloader->allocator, taken, users, on_back ? 2 : 1);
+    MO_TRY(mo_allocator_take(offloader->allocator, value->device, value->bytes, &taken));
+    return mo_allocator_free_taken(offloader->allocator, taken, users, on_back ? 2 : 1);
 }
 
 memopt_status mo_offload_drop(memopt_offloader *offloader, mo_packed *value, memopt_stream stream)

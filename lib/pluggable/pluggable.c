@@ -107,7 +107,7 @@ void memopt_pluggable_record_stream(void *pointer, memopt_stream stream)
         memopt_allocator *allocator = first_of(slot);
         if (allocator == NULL)
             continue;
-        if (memopt_allocator_owns(allocator, pointer)) {
+        if (mo_allocator_owns(allocator, pointer)) {
             memopt_allocator_record_stream(allocator, pointer, stream);
             return;
         }

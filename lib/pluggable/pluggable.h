@@ -16,7 +16,7 @@
 #ifndef MO_ALLOCATOR_PLUGGABLE_H
 #define MO_ALLOCATOR_PLUGGABLE_H
 
-#include "memopt/experimental/hooks.h"
+#include "allocator/allocator.h"
 #include "memopt/pluggable.h"
 
 #include <pthread.h>

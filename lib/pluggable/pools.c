@@ -22,7 +22,7 @@ static mo_graph_pool *find(mo_plug_slot *slot, uint64_t high, uint64_t low)
 static mo_graph_pool *find_owner(mo_plug_slot *slot, const void *pointer)
 {
     mo_graph_pool *pool = slot->pools;
-    while (pool != NULL && !memopt_allocator_owns(pool->allocator, pointer))
+    while (pool != NULL && !mo_allocator_owns(pool->allocator, pointer))
         pool = pool->next;
     return pool;
 }

@@ -14,11 +14,11 @@ static _Atomic(memopt_pluggable_observer) observer_function;
 static memopt_allocator *owner_in(mo_plug_slot *slot, const void *pointer)
 {
     memopt_allocator *found = atomic_load_explicit(&slot->first, memory_order_acquire);
-    if (found == NULL || memopt_allocator_owns(found, pointer))
+    if (found == NULL || mo_allocator_owns(found, pointer))
         return found;
     mo_lock(&mo_plug_lock);
     mo_graph_pool *pool = slot->pools;
-    while (pool != NULL && !memopt_allocator_owns(pool->allocator, pointer))
+    while (pool != NULL && !mo_allocator_owns(pool->allocator, pointer))
         pool = pool->next;
     found = pool == NULL ? NULL : pool->allocator;
     mo_unlock(&mo_plug_lock);

@@ -79,7 +79,7 @@ static void begin_history(memopt_allocator *made)
     const memopt_history_options options = history_options;
     mo_unlock(&mo_plug_lock);
     if (wanted)
-        (void)memopt_allocator_start_history(made, &options);
+        (void)memopt_allocator_set_history(made, &options);
 }
 
 /* Begins the trace of a new allocator. One that cannot be written is logged, no more. */
@@ -96,7 +96,7 @@ static void begin_trace(memopt_device *device, memopt_allocator *made)
              (long long)now.tv_sec * 1000000 + now.tv_nsec / 1000, trace_count++);
     mo_unlock(&mo_plug_lock);
     if (traced)
-        memopt_allocator_start_trace(made, path);
+        memopt_allocator_trace(made, path, NULL);
 }
 
 static memopt_status make(memopt_device *device, memopt_allocator **out_allocator)

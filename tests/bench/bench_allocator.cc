@@ -195,7 +195,7 @@ void pair_history(benchmark::State &state)
 {
     memopt_history_options options = MEMOPT_HISTORY_OPTIONS_INIT;
     Memopt a(expandable);
-    need(memopt_allocator_start_history(a.allocator, &options));
+    need(memopt_allocator_set_history(a.allocator, &options));
     for (auto _ : state)
         a.give(a.take(4096));
 }

@@ -222,8 +222,17 @@ void blocks(benchmark::State &state, memopt_block_format format, memopt_dtype dt
                       static_cast<double>(layout.code_bytes + layout.scale_bytes) / kElements);
 }
 
-using scaler_call = memopt_status (*)(memopt_scaler *, const memopt_tensor *, uint64_t,
-                                      memopt_stream);
+using scaler_call = memopt_status (*)(const bench_device &, const memopt_tensor *);
+
+memopt_status unscale(const bench_device &d, const memopt_tensor *tensor)
+{
+    return memopt_scaler_unscale(d.scaler, tensor, 1, nullptr);
+}
+
+memopt_status check(const bench_device &d, const memopt_tensor *tensor)
+{
+    return memopt_check_finite(d.device, tensor, 1, memopt_scaler_get_found_inf(d.scaler), nullptr);
+}
 
 // The scale is set to 1 beforehand, so that unscaling again and again changes nothing.
 void scaler(benchmark::State &state, scaler_call call, memopt_dtype dtype, double passes)
@@ -234,7 +243,7 @@ void scaler(benchmark::State &state, scaler_call call, memopt_dtype dtype, doubl
     memopt_tensor tensor = {d.from, kElements, dtype};
     must(memopt_scaler_set_state_sync(d.scaler, &one, nullptr));
     for (auto _ : state)
-        must(call(d.scaler, &tensor, 1, nullptr));
+        must(call(d, &tensor));
     finish(state, passes * static_cast<double>(memopt_dtype_size(dtype)));
 }
 
@@ -299,10 +308,10 @@ BESIDE(blocks, bf16_128x128, 2, 1, false, MEMOPT_BLOCKS_E4M3_128X128, BF16, fals
 BESIDE(blocks, bf16_mxfp4, 2, 0, false, MEMOPT_BLOCKS_MXFP4, BF16, false, false);
 BESIDE(blocks, bf16_nvfp4, 2, 0, false, MEMOPT_BLOCKS_NVFP4, BF16, false, false);
 BESIDE(blocks, nvfp4_bf16, 0, 2, false, MEMOPT_BLOCKS_NVFP4, BF16, true, false);
-BESIDE(scaler, unscale_f32, 4, 4, true, memopt_scaler_unscale, F32, 2.0);
-BESIDE(scaler, unscale_bf16, 2, 2, true, memopt_scaler_unscale, BF16, 2.0);
-BESIDE(scaler, check_f32, 4, 0, false, memopt_scaler_check, F32, 1.0);
-BESIDE(scaler, check_bf16, 2, 0, false, memopt_scaler_check, BF16, 1.0);
+BESIDE(scaler, unscale_f32, 4, 4, true, unscale, F32, 2.0);
+BESIDE(scaler, unscale_bf16, 2, 2, true, unscale, BF16, 2.0);
+BESIDE(scaler, check_f32, 4, 0, false, check, F32, 1.0);
+BESIDE(scaler, check_bf16, 2, 0, false, check, BF16, 1.0);
 BESIDE(norm, f32, 4, 0, false, F32);
 BESIDE(norm, bf16, 2, 0, false, BF16);
 BESIDE(hash, f32, 4, 0, false, F32);

@@ -1,5 +1,5 @@
 /*
- * A recorded list of operations, as memopt_allocator_start_trace() writes it and tests/traces use it: CSV with
+ * A recorded list of operations, as memopt_allocator_trace() writes it and tests/traces use it: CSV with
  * the columns Thread,Time,Action,Pointer,Size,Stream and more that are ignored. Blocks and streams get
  * numbers; those of freed blocks are given out again. A file that is anything else ends the program.
  */

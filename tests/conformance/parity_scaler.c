@@ -35,7 +35,8 @@ static void whole_step(world *w, memopt_scaler *scaler, const memopt_tensor *ten
                        uint64_t count, double max_norm)
 {
     memopt_tensor norm = new_tensor(w, 2, MEMOPT_DTYPE_F32, NULL);
-    OK(memopt_scaler_check(scaler, tensors, count, w->stream));
+    OK(memopt_check_finite(w->device, tensors, count, memopt_scaler_get_found_inf(scaler),
+                           w->stream));
     result_of_state(w, scaler);
     OK(memopt_scaler_unscale(scaler, tensors, count, w->stream));
     OK(memopt_norm(w->device, norm.data, tensors, count, w->stream));
@@ -93,7 +94,8 @@ static void non_finite_values_are_found(world *w)
         }
         label(w, "a bad value at %llu", (unsigned long long)places[p]);
         float flag = 0.0f;
-        OK(memopt_scaler_check(scaler, tensors, TENSORS, w->stream));
+        OK(memopt_check_finite(w->device, tensors, TENSORS, memopt_scaler_get_found_inf(scaler),
+                               w->stream));
         OK(memopt_copy(w->device, &flag, memopt_scaler_get_found_inf(scaler), 4, w->stream));
         OK(memopt_stream_sync(w->device, w->stream));
         CHECK(flag == 1.0f);
@@ -132,7 +134,7 @@ static void norms_agree(world *w)
     result_of_tensor(w, &norm);
     OK(memopt_clip(w->device, norm.data, NULL, 0, 1, w->stream));
     OK(memopt_scaler_unscale(scaler, NULL, 0, w->stream));
-    OK(memopt_scaler_check(scaler, NULL, 0, w->stream));
+    OK(memopt_check_finite(w->device, NULL, 0, memopt_scaler_get_found_inf(scaler), w->stream));
     result_of_state(w, scaler);
     free_tensor(w, &norm);
     end_scaler(w, scaler);

@@ -2,6 +2,8 @@
  * failing. What the allocator keeps for later (block structs, the table, events, pools) may grow in
  * a failing call; what its user sees may not, and at the end nothing is left. */
 #include "support/checks.h"
+
+#include "allocator/watch/stats.h"
 #include "support/torture.h"
 
 #include "allocator/blocks/state.h"
@@ -25,7 +27,8 @@ static void read_stats(fixture *f, uint64_t values[STATS])
 {
     uint64_t total = 0;
     memset(values, 0, STATS * sizeof *values);
-    OK(memopt_allocator_get_stats(f->allocator, STATS, values, &total));
+    assert_int_equal(memopt_allocator_get_stats(f->allocator, STATS, NULL, values, &total),
+                     MEMOPT_OK);
     assert_true(total <= STATS + 1);
 }
 
@@ -74,9 +77,9 @@ static void check_unchanged(memopt_device *device, void *context)
     uint64_t now[STATS];
     OK(mo_allocator_check(f->allocator));
     read_stats(f, now);
-    for (uint64_t i = 0; i < STATS && memopt_allocator_stat_name(i) != NULL; i++)
+    for (uint64_t i = 0; i < STATS && mo_stat_name(i) != NULL; i++)
         for (size_t s = 0; s < sizeof same / sizeof same[0]; s++)
-            if (strcmp(memopt_allocator_stat_name(i), same[s]) == 0 && !is_late(f, same[s]))
+            if (strcmp(mo_stat_name(i), same[s]) == 0 && !is_late(f, same[s]))
                 assert_int_equal(now[i], f->before[i]);
 }
 
@@ -99,8 +102,10 @@ static void undo_alloc(memopt_device *device, void *context)
 TORTURE_CALL(run_create_pool, memopt_pool_create(f->allocator, NULL, &f->pool))
 TORTURE_UNDO(undo_create_pool, memopt_allocator_destroy(f->pool))
 
-TORTURE_CALL(run_start_history, memopt_allocator_start_history(f->allocator, NULL))
-TORTURE_UNDO(undo_start_history, memopt_allocator_stop_history(f->allocator))
+TORTURE_CALL(run_start_history,
+             memopt_allocator_set_history(f->allocator,
+                                          &(memopt_history_options)MEMOPT_HISTORY_OPTIONS_INIT))
+TORTURE_UNDO(undo_start_history, memopt_allocator_set_history(f->allocator, NULL))
 
 /* A pool gets a history, too. */
 static void make_watched(memopt_device *device, void *context)

@@ -82,7 +82,8 @@ TORTURE_CALL(scale, memopt_scale(device, &f->gradients, 1, f->memory + FLOATS - 
 TORTURE_CALL(check_finite,
              memopt_check_finite(device, &f->gradients, 1, f->memory + FLOATS - 1, NULL))
 TORTURE_CALL(unscale, memopt_scaler_unscale(f->scaler, &f->gradients, 1, NULL))
-TORTURE_CALL(check, memopt_scaler_check(f->scaler, &f->gradients, 1, NULL))
+TORTURE_CALL(check, memopt_check_finite(device, &f->gradients, 1,
+                                        memopt_scaler_get_found_inf(f->scaler), NULL))
 TORTURE_CALL(norm, memopt_norm(device, f->memory + FLOATS - 1, &f->gradients, 1, NULL))
 TORTURE_CALL(clip, memopt_clip(device, f->memory + FLOATS - 1, &f->gradients, 1, 1.0, NULL))
 TORTURE_CALL(update, memopt_scaler_update(f->scaler, NULL))

@@ -283,7 +283,7 @@ static void open_roots(world *w)
         memopt_history_options options = MEMOPT_HISTORY_OPTIONS_INIT;
         options.events = 4096;
         if (has(w, ORACLE_HAS_HISTORY)) {
-            OK(w, memopt_allocator_start_history(m->handle, &options));
+            OK(w, memopt_allocator_set_history(m->handle, &options));
             m->history = 1;
         }
         for (uint32_t t = MEMOPT_TAG_USER; t < ORACLE_TAGS; t++) {

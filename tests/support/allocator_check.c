@@ -4,6 +4,8 @@
  */
 #include "support/allocator_check.h"
 
+#include "allocator/watch/stats.h"
+
 #include "allocator/steps/lane.h"
 #include "base/lock.h"
 
@@ -275,7 +277,7 @@ static memopt_status check_totals(const memopt_allocator *allocator, const total
         for (int id = 0; id < MO_STAT_COUNT; id++)
             if (allocator->stats.by_pool[pool][id].current != sum->values[pool][id])
                 return BROKEN("%s is %llu, counted %llu",
-                              memopt_allocator_stat_name((uint64_t)(id * MO_POOL_KINDS + pool) * 4),
+                              mo_stat_name((uint64_t)(id * MO_POOL_KINDS + pool) * 4),
                               (unsigned long long)allocator->stats.by_pool[pool][id].current,
                               (unsigned long long)sum->values[pool][id]);
     for (uint32_t tag = 0; tag < allocator->tag_count; tag++)

@@ -39,7 +39,7 @@ class HistoryEvent(NamedTuple):
 
 def start(handle: int, events: int, stacks: Optional[Stacks]) -> None:
     """Begins the history of an allocator."""
-    lib.memopt_allocator_start_history(handle, options(events, stacks))
+    lib.memopt_allocator_set_history(handle, options(events, stacks))
 
 
 def options(events: int, stacks: Optional[Stacks]) -> _abi.HistoryOptions:

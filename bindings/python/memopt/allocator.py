@@ -437,7 +437,7 @@ class Allocator(_lifetime.Closing):
     def stats(self) -> Dict[str, int]:
         """All statistics at one moment, under PyTorch's keys: "reserved_bytes.all.peak" …"""
         values = (ctypes.c_uint64 * len(self._names))()
-        lib.memopt_allocator_get_stats(self._handle.pointer, len(self._names), values, None)
+        lib.memopt_allocator_get_stats(self._handle.pointer, len(self._names), None, values, None)
         return dict(zip(self._names, values))
 
     def stat(self, name: str) -> int:
@@ -489,7 +489,7 @@ class Allocator(_lifetime.Closing):
 
     def stop_history(self) -> None:
         """Ends the history and forgets its events."""
-        lib.memopt_allocator_stop_history(self._handle.pointer)
+        lib.memopt_allocator_set_history(self._handle.pointer, None)
         self._recording = False
 
     def history(self, first: int = 0) -> List[HistoryEvent]:
@@ -528,11 +528,11 @@ class Allocator(_lifetime.Closing):
         name = os.fsencode(path)
         if b"\0" in name:
             raise ValueError("start_trace: a path holds no NUL character")
-        lib.memopt_allocator_start_trace(self._handle.pointer, name)
+        lib.memopt_allocator_trace(self._handle.pointer, name, None)
 
     def stop_trace(self) -> int:
         """Ends the recording; how many events it has. StorageError if the file is not complete."""
-        return int(output(lib.memopt_allocator_stop_trace, self._handle.pointer))
+        return int(output(lib.memopt_allocator_trace, self._handle.pointer, None))
 
 
 class Pool(Allocator):
@@ -597,12 +597,10 @@ def config_items(text: str) -> List[Tuple[int, str]]:
 
 def stat_names() -> List[str]:
     """The keys of all statistics, in the library's order."""
-    names: List[str] = []
-    while True:
-        name = lib.memopt_allocator_stat_name(len(names))
-        if name is None:
-            return names
-        names.append(name.decode())
+    count = int(output(lib.memopt_allocator_get_stats, None, 0, None, None))
+    names = (ctypes.c_char_p * count)()
+    lib.memopt_allocator_get_stats(None, count, names, None, None)
+    return [name.decode() for name in names]
 
 
 def _provider_thunks(alloc: Callable[[int], Optional[int]], free: Callable[[int, int], Any]) -> Tuple[Any, Any]:

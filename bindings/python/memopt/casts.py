@@ -146,7 +146,9 @@ class Scaler(_lifetime.Closing):
     def check(self, gradients: Tensors, stream: StreamLike = None) -> None:
         """Notes non-finite gradients without changing them."""
         array, views = self._tensors(gradients, "gradient")
-        lib.memopt_scaler_check(self._handle.pointer, array, len(views), stream_pointer(stream))
+        flag = lib.memopt_scaler_get_found_inf(self._handle.pointer)
+        handle, at = self._device._handle.pointer, stream_pointer(stream)
+        lib.memopt_check_finite(handle, array, len(views), flag, at)
         self._device._keep(stream, views)
 
     def update(self, stream: StreamLike = None) -> None:

@@ -3,7 +3,6 @@
 
 #include "allocator/blocks/state.h"
 #include "memopt/checkpoint.h"
-#include "memopt/experimental/hooks.h"
 #include "memopt/offload.h"
 #include "memopt/optim.h"
 #include "trace/trace.h"
@@ -91,16 +90,16 @@ static void test_same_peaks(void **state)
     void *before = alloc(allocator, 2 * MIB), *named = NULL;
     OK(memopt_stream_create(device, &side));
     OK(memopt_allocator_register_tag(allocator, "a,\"b\"\n", &tag));
-    OK(memopt_allocator_start_trace(allocator, path));
-    FAILS_SAYING(MEMOPT_BUSY, "stop_trace", memopt_allocator_start_trace(allocator, path));
+    OK(memopt_allocator_trace(allocator, path, NULL));
+    FAILS_SAYING(MEMOPT_BUSY, "end it first", memopt_allocator_trace(allocator, path, NULL));
     OK(memopt_allocator_alloc(allocator, MIB, tag, side, &named));
     train(allocator, device, side);
     OK(memopt_device_sync(device));
     FAILS(MEMOPT_OUT_OF_DEVICE_MEMORY,
           memopt_allocator_alloc(allocator, 300 * MIB, tag, side, &(void *){NULL}));
     OK(memopt_allocator_free(allocator, named));
-    OK(memopt_allocator_stop_trace(allocator, &events));
-    FAILS(MEMOPT_NOT_FOUND, memopt_allocator_stop_trace(allocator, &events));
+    OK(memopt_allocator_trace(allocator, NULL, &events));
+    FAILS(MEMOPT_NOT_FOUND, memopt_allocator_trace(allocator, NULL, &events));
     memopt_trace *trace = read_back();
     memopt_trace_info info = info_of(trace);
     options.config = "expandable_segments:True";
@@ -127,21 +126,20 @@ static void test_streams(void **state)
     memopt_replay_result result = MEMOPT_REPLAY_RESULT_INIT;
     memopt_stream side[3];
     uint64_t events = 0, uses = 0;
-    memopt_taken *taken;
     void *before = alloc(allocator, MIB);
     for (int i = 0; i < 3; i++)
         OK(memopt_stream_create(device, &side[i]));
     OK(memopt_allocator_record_stream(allocator, before, side[0]));
-    OK(memopt_allocator_start_trace(allocator, path));
+    OK(memopt_allocator_trace(allocator, path, NULL));
     void *shared = alloc(allocator, 2 * MIB);
     OK(memopt_allocator_record_stream(allocator, shared, side[1]));
     OK(memopt_allocator_record_stream(allocator, shared, side[0]));
     OK(memopt_allocator_record_stream(allocator, shared, side[1])); /* known */
     OK(memopt_allocator_record_stream(allocator, shared, NULL));    /* its own */
     OK(memopt_allocator_free(allocator, shared));
-    OK(memopt_allocator_take(allocator, before, 1, &taken));
-    OK(memopt_allocator_free_taken(allocator, taken, &side[2], 1));
-    OK(memopt_allocator_stop_trace(allocator, &events));
+    OK(memopt_allocator_record_stream(allocator, before, side[2]));
+    OK(memopt_allocator_free(allocator, before));
+    OK(memopt_allocator_trace(allocator, NULL, &events));
     memopt_trace *trace = read_back();
     for (uint64_t i = 0; i < trace->count; i++)
         uses += mo_trace_is_use(&trace->steps[i]) != 0;
@@ -181,7 +179,7 @@ static void test_threads(void **state)
     memopt_allocator *allocator = new_allocator(device, "");
     pthread_t threads[THREADS];
     void *failed = NULL;
-    OK(memopt_allocator_start_trace(allocator, path));
+    OK(memopt_allocator_trace(allocator, path, NULL));
     for (int i = 0; i < THREADS; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, churn, allocator), 0);
     for (int i = 0; i < THREADS; i++) {
@@ -206,13 +204,13 @@ static void test_full_disk(void **state)
     memopt_allocator *allocator = new_allocator(device, "");
     struct rlimit before, small;
     FAILS_SAYING(MEMOPT_IO_ERROR, "writable directory",
-                 memopt_allocator_start_trace(allocator, "/nowhere/at/all"));
-    OK(memopt_allocator_start_trace(allocator, path));
+                 memopt_allocator_trace(allocator, "/nowhere/at/all", NULL));
+    OK(memopt_allocator_trace(allocator, path, NULL));
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
     small = (struct rlimit){70000, before.rlim_max};
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
     void *failed = churn(allocator);
-    memopt_status status = memopt_allocator_stop_trace(allocator, NULL);
+    memopt_status status = memopt_allocator_trace(allocator, NULL, NULL);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
     assert_null(failed);
     assert_int_equal(status, MEMOPT_IO_ERROR);

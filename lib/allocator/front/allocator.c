@@ -1,4 +1,5 @@
 /* The public functions of blocks. */
+#include "allocator/allocator.h"
 #include "allocator/blocks/pool.h"
 #include "allocator/front/pressure.h"
 #include "allocator/front/request.h"
@@ -7,7 +8,6 @@
 #include "allocator/memory/segment_common.h"
 #include "allocator/streams/events.h"
 #include "allocator/watch/history.h"
-#include "memopt/experimental/hooks.h"
 
 #include "base/lock.h"
 
@@ -147,8 +147,8 @@ memopt_status memopt_allocator_record_stream(memopt_allocator *allocator, void *
     return status;
 }
 
-memopt_status memopt_allocator_take(memopt_allocator *allocator, const void *pointer,
-                                    uint64_t bytes, memopt_taken **out_taken)
+memopt_status mo_allocator_take(memopt_allocator *allocator, const void *pointer, uint64_t bytes,
+                                mo_taken **out_taken)
 {
     mo_block *block;
     MO_TRY(lock_block(allocator, pointer, "allocator_take", &block));
@@ -158,12 +158,12 @@ memopt_status memopt_allocator_take(memopt_allocator *allocator, const void *poi
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "allocator_take: %" PRIu64 " bytes of a block of %" PRIu64 " bytes", bytes,
                        size);
-    *out_taken = (memopt_taken *)block;
+    *out_taken = (mo_taken *)block;
     return MEMOPT_OK;
 }
 
-memopt_status memopt_allocator_free_taken(memopt_allocator *allocator, memopt_taken *taken,
-                                          const memopt_stream *streams, uint64_t count)
+memopt_status mo_allocator_free_taken(memopt_allocator *allocator, mo_taken *taken,
+                                      const memopt_stream *streams, uint64_t count)
 {
     mo_block *block = (mo_block *)taken;
     memopt_status status = MEMOPT_OK;
@@ -208,7 +208,7 @@ memopt_status memopt_allocator_get_block(memopt_allocator *allocator, const void
     return live ? MEMOPT_OK : fail_not_live("allocator_get_block", pointer, reason);
 }
 
-int32_t memopt_allocator_owns(memopt_allocator *allocator, const void *pointer)
+int mo_allocator_owns(memopt_allocator *allocator, const void *pointer)
 {
     if (allocator == NULL || mo_device_inherited(allocator->device))
         return 0;

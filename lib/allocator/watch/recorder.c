@@ -124,7 +124,7 @@ static memopt_status open_recorder(const char *path, mo_recorder **out_recorder)
     }
     recorder->file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0666);
     if (recorder->file < 0) {
-        memopt_status status = cannot("allocator_start_trace", path, errno);
+        memopt_status status = cannot("allocator_trace", path, errno);
         discard(recorder);
         return status;
     }
@@ -139,14 +139,9 @@ static memopt_status open_recorder(const char *path, mo_recorder **out_recorder)
     return MEMOPT_OK;
 }
 
-memopt_status memopt_allocator_start_trace(memopt_allocator *allocator, const char *path)
+static memopt_status start(memopt_allocator *allocator, const char *path)
 {
     mo_recorder *recorder = NULL;
-    if (allocator == NULL || path == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_start_trace: %s is NULL",
-                       allocator == NULL ? "allocator" : "path");
-    if (mo_device_inherited(allocator->device))
-        return mo_fail_inherited("allocator_start_trace");
     mo_lock(&allocator->lock);
     int busy = allocator->recorder != NULL;
     mo_unlock(&allocator->lock);
@@ -167,8 +162,8 @@ memopt_status memopt_allocator_start_trace(memopt_allocator *allocator, const ch
         close(recorder->file);
         discard(recorder);
     }
-    return mo_fail(MEMOPT_BUSY, "allocator_start_trace: a trace is already being recorded; call "
-                                "memopt_allocator_stop_trace first");
+    return mo_fail(MEMOPT_BUSY, "allocator_trace: a trace is already being recorded; end it first, "
+                                "by a path of NULL");
 }
 
 /* Writes what is left; 0 or the first errno. The file then ends with a whole line. */
@@ -196,7 +191,7 @@ memopt_status mo_recorder_end(memopt_allocator *allocator, uint64_t *out_events)
     int error = finish(recorder);
     if (error != 0)
         status = mo_fail_driver(MEMOPT_IO_ERROR, error, strerror(error),
-                                "allocator_stop_trace: %s: %s; the file has the first %" PRIu64
+                                "allocator_trace: %s: %s; the file has the first %" PRIu64
                                 " events; free space and record again",
                                 recorder->path, strerror(error), recorder->in_file);
     else if (out_events != NULL)
@@ -205,17 +200,24 @@ memopt_status mo_recorder_end(memopt_allocator *allocator, uint64_t *out_events)
     return status;
 }
 
-memopt_status memopt_allocator_stop_trace(memopt_allocator *allocator, uint64_t *out_events)
+static memopt_status stop(memopt_allocator *allocator, uint64_t *out_events)
 {
-    if (allocator == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_stop_trace: allocator is NULL");
-    if (mo_device_inherited(allocator->device))
-        return mo_fail_inherited("allocator_stop_trace");
     mo_lock(&allocator->lock);
     int recording = allocator->recorder != NULL;
     mo_unlock(&allocator->lock);
     if (!recording)
-        return mo_fail(MEMOPT_NOT_FOUND, "allocator_stop_trace: no trace is being recorded; call "
-                                         "memopt_allocator_start_trace first");
+        return mo_fail(MEMOPT_NOT_FOUND,
+                       "allocator_trace: path is NULL, which ends a trace, but no "
+                       "trace is being recorded");
     return mo_recorder_end(allocator, out_events);
+}
+
+memopt_status memopt_allocator_trace(memopt_allocator *allocator, const char *path,
+                                     uint64_t *out_events)
+{
+    if (allocator == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_trace: allocator is NULL");
+    if (mo_device_inherited(allocator->device))
+        return mo_fail_inherited("allocator_trace");
+    return path != NULL ? start(allocator, path) : stop(allocator, out_events);
 }

@@ -41,23 +41,31 @@ static uint64_t value_at(const mo_stats *stats, uint64_t index)
     return form_of(&stats->by_pool[row % MO_POOL_KINDS][row / MO_POOL_KINDS], index % FORMS);
 }
 
-const char *memopt_allocator_stat_name(uint64_t index)
+const char *mo_stat_name(uint64_t index)
 {
     return index < NAME_COUNT ? names[index] : NULL;
 }
 
 memopt_status memopt_allocator_get_stats(memopt_allocator *allocator, uint64_t count,
-                                         uint64_t *out_values, uint64_t *out_total)
+                                         const char **out_names, uint64_t *out_values,
+                                         uint64_t *out_total)
 {
-    if (allocator == NULL || (out_values == NULL && count != 0))
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_get_stats: %s is NULL",
-                       allocator == NULL ? "allocator" : "out_values");
-    if (mo_device_inherited(allocator->device))
+    if (count != 0 && out_names == NULL && out_values == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "allocator_get_stats: out_names and out_values are NULL, count is %" PRIu64,
+                       count);
+    if (allocator == NULL && out_values != NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_get_stats: allocator is NULL");
+    if (allocator != NULL && mo_device_inherited(allocator->device))
         return mo_fail_inherited("allocator_get_stats");
-    mo_lock(&allocator->lock);
-    for (uint64_t i = 0; i < count && i < NAME_COUNT; i++)
-        out_values[i] = value_at(&allocator->stats, i);
-    mo_unlock(&allocator->lock);
+    if (out_values != NULL) {
+        mo_lock(&allocator->lock);
+        for (uint64_t i = 0; i < count && i < NAME_COUNT; i++)
+            out_values[i] = value_at(&allocator->stats, i);
+        mo_unlock(&allocator->lock);
+    }
+    for (uint64_t i = 0; out_names != NULL && i < count && i < NAME_COUNT; i++)
+        out_names[i] = names[i];
     if (out_total != NULL)
         *out_total = NAME_COUNT;
     return MEMOPT_OK;
@@ -80,7 +88,7 @@ memopt_status memopt_allocator_get_stat(memopt_allocator *allocator, const char 
     }
     return mo_fail(MEMOPT_NOT_FOUND,
                    "allocator_get_stat: no statistic is called \"%.60s\"; "
-                   "memopt_allocator_stat_name lists all %d",
+                   "memopt_allocator_get_stats lists all %d",
                    name, (int)NAME_COUNT);
 }
 

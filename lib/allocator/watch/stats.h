@@ -7,4 +7,7 @@
 /* A new allocator counts its blocks. */
 void mo_stats_init(memopt_allocator *allocator);
 
+/* The key of a statistic; NULL behind the last one. */
+const char *mo_stat_name(uint64_t index);
+
 #endif

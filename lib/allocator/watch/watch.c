@@ -5,15 +5,10 @@
 #include "base/memory.h"
 #include "base/options.h"
 
-memopt_status memopt_allocator_start_history(memopt_allocator *allocator,
-                                             const memopt_history_options *options)
+static memopt_status start(memopt_allocator *allocator, const memopt_history_options *options)
 {
     memopt_history_options copy;
     mo_history *history;
-    if (allocator == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_start_history: allocator is NULL");
-    if (mo_device_inherited(allocator->device))
-        return mo_fail_inherited("allocator_start_history");
     MO_TRY(mo_options_read(&copy, sizeof copy, options, "memopt_history_options"));
     MO_TRY(mo_history_make(&copy, &history));
     mo_lock(&allocator->lock);
@@ -22,17 +17,13 @@ memopt_status memopt_allocator_start_history(memopt_allocator *allocator,
     if (begun)
         return MEMOPT_OK;
     mo_history_discard(history);
-    return mo_fail(MEMOPT_BUSY, "allocator_start_history: there is a history already; call "
-                                "memopt_allocator_stop_history first");
+    return mo_fail(MEMOPT_BUSY, "allocator_set_history: there is a history already; end it first, "
+                                "by options of NULL");
 }
 
-memopt_status memopt_allocator_stop_history(memopt_allocator *allocator)
+static memopt_status stop(memopt_allocator *allocator)
 {
     void *events = NULL;
-    if (allocator == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_stop_history: allocator is NULL");
-    if (mo_device_inherited(allocator->device))
-        return mo_fail_inherited("allocator_stop_history");
     mo_lock(&allocator->lock);
     int stopped = allocator->history != NULL;
     if (stopped)
@@ -40,8 +31,18 @@ memopt_status memopt_allocator_stop_history(memopt_allocator *allocator)
     mo_unlock(&allocator->lock);
     mo_free(events);
     return stopped ? MEMOPT_OK
-                   : mo_fail(MEMOPT_NOT_FOUND, "allocator_stop_history: there is no history; call "
-                                               "memopt_allocator_start_history first");
+                   : mo_fail(MEMOPT_NOT_FOUND, "allocator_set_history: options is NULL, which ends "
+                                               "a history, but there is no history");
+}
+
+memopt_status memopt_allocator_set_history(memopt_allocator *allocator,
+                                           const memopt_history_options *options)
+{
+    if (allocator == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_set_history: allocator is NULL");
+    if (mo_device_inherited(allocator->device))
+        return mo_fail_inherited("allocator_set_history");
+    return options != NULL ? start(allocator, options) : stop(allocator);
 }
 
 memopt_status memopt_allocator_read_history(memopt_allocator *allocator, uint64_t first,
@@ -64,7 +65,7 @@ memopt_status memopt_allocator_read_history(memopt_allocator *allocator, uint64_
     mo_unlock(&allocator->lock);
     if (!found)
         return mo_fail(MEMOPT_NOT_FOUND, "allocator_read_history: there is no history; call "
-                                         "memopt_allocator_start_history first");
+                                         "memopt_allocator_set_history first");
     *out_first = first;
     *out_count = count;
     return MEMOPT_OK;

@@ -17,7 +17,7 @@ static void begin(memopt_allocator *allocator, uint64_t events, uint32_t *number
     options.events = events;
     options.context = numbers == NULL ? NULL : ask;
     options.context_user = numbers;
-    OK(memopt_allocator_start_history(allocator, &options));
+    OK(memopt_allocator_set_history(allocator, &options));
 }
 
 /* Reads all; returns how many. */
@@ -175,18 +175,24 @@ ALLOCATOR_TEST(refusals, allocator, eager(CAPACITY), CLASSIC)
 {
     uint64_t first = 7, count = 7;
     memopt_history_options options = MEMOPT_HISTORY_OPTIONS_INIT;
-    REFUSED(memopt_allocator_start_history(NULL, NULL));
-    REFUSED(memopt_allocator_stop_history(NULL));
-    FAILS_SAYING(MEMOPT_NOT_FOUND, "no history", memopt_allocator_stop_history(allocator));
+    (void)state;
+    memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_allocator *allocator = new_allocator(device, "");
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_allocator_set_history(NULL, &options));
+    FAILS_SAYING(MEMOPT_NOT_FOUND, "no history", memopt_allocator_set_history(allocator, NULL));
     options.events = UINT64_MAX / 2;
-    FAILS(MEMOPT_OUT_OF_HOST_MEMORY, memopt_allocator_start_history(allocator, &options));
-    OK(memopt_allocator_start_history(allocator, NULL));
-    FAILS_SAYING(MEMOPT_BUSY, "stop_history", memopt_allocator_start_history(allocator, NULL));
-    REFUSED(memopt_allocator_read_history(allocator, 0, 1, NULL, &first, &count));
-    REFUSED(memopt_allocator_read_history(allocator, 0, 0, NULL, NULL, &count));
-    REFUSED(memopt_allocator_read_history(NULL, 0, 0, NULL, &first, &count));
+    FAILS(MEMOPT_OUT_OF_HOST_MEMORY, memopt_allocator_set_history(allocator, &options));
+    options.events = 0;
+    OK(memopt_allocator_set_history(allocator, &options));
+    FAILS_SAYING(MEMOPT_BUSY, "end it first", memopt_allocator_set_history(allocator, &options));
+    FAILS(MEMOPT_INVALID_ARGUMENT,
+          memopt_allocator_read_history(allocator, 0, 1, NULL, &first, &count));
+    FAILS(MEMOPT_INVALID_ARGUMENT,
+          memopt_allocator_read_history(allocator, 0, 0, NULL, NULL, &count));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_allocator_read_history(NULL, 0, 0, NULL, &first, &count));
     assert_true(first == 7 && count == 7);
-    OK(memopt_allocator_stop_history(allocator));
+    OK(memopt_allocator_set_history(allocator, NULL));
+    finish(allocator, device);
 }
 
 /* Threads allocate while others read, begin and end histories. */
@@ -215,8 +221,8 @@ static void *work(void *user)
             OK(memopt_allocator_free(w->allocator, alloc(w->allocator, 600)));
         } else if (i % 10 != 0) {
             (void)memopt_allocator_read_history(w->allocator, 0, ROOM, events, &first, &count);
-        } else if (memopt_allocator_start_history(w->allocator, &options) != MEMOPT_OK) {
-            OK(memopt_allocator_stop_history(w->allocator));
+        } else if (memopt_allocator_set_history(w->allocator, &options) != MEMOPT_OK) {
+            OK(memopt_allocator_set_history(w->allocator, NULL));
         }
     }
     return NULL;

@@ -2,6 +2,8 @@
  * with them as through the closed gate, which the recording of a trace keeps closed. */
 #include "support.h"
 
+#include "allocator/watch/stats.h"
+
 #include "device/front/handle.h"
 #include "support/sweep.h"
 
@@ -55,9 +57,9 @@ static void open_side(side *s, const char *config, unsigned streams, int closed)
         OK(memopt_stream_create(s->device, &s->streams[i]));
     for (int i = 0; i < BUSY; i++)
         OK(memopt_stream_create(s->device, &s->busy[i]));
-    OK(memopt_allocator_start_history(s->allocator, &options));
+    OK(memopt_allocator_set_history(s->allocator, &options));
     if (closed)
-        OK(memopt_allocator_start_trace(s->allocator, "/dev/null"));
+        OK(memopt_allocator_trace(s->allocator, "/dev/null", NULL));
 }
 
 static void close_side(side *s)
@@ -110,13 +112,13 @@ static void compare_histories(side *open, side *closed)
 static void compare(side *open, side *closed)
 {
     uint64_t a[STATS] = {0}, b[STATS] = {0}, total = 0;
-    OK(memopt_allocator_get_stats(open->allocator, STATS, a, &total));
-    OK(memopt_allocator_get_stats(closed->allocator, STATS, b, NULL));
+    OK(memopt_allocator_get_stats(open->allocator, STATS, NULL, a, &total));
+    OK(memopt_allocator_get_stats(closed->allocator, STATS, NULL, b, NULL));
     assert_true(total <= STATS);
     for (uint64_t i = 0; i < total; i++)
         if (a[i] != b[i])
-            fail_msg("%s is %llu, not %llu", memopt_allocator_stat_name(i),
-                     (unsigned long long)a[i], (unsigned long long)b[i]);
+            fail_msg("%s is %llu, not %llu", mo_stat_name(i), (unsigned long long)a[i],
+                     (unsigned long long)b[i]);
     for (memopt_tag tag = 0; tag < MEMOPT_TAG_USER; tag++) {
         memopt_tag_stats x = MEMOPT_TAG_STATS_INIT, y = MEMOPT_TAG_STATS_INIT;
         OK(memopt_allocator_get_tag_stats(open->allocator, tag, &x));
@@ -324,7 +326,7 @@ TEST(threads)
         memopt_device *device = eager(512 * MIB);
         memopt_allocator *allocator = new_allocator(device, EXPANDABLE);
         options.events = 4096;
-        OK(memopt_allocator_start_history(allocator, &options));
+        OK(memopt_allocator_set_history(allocator, &options));
         for (int i = 0; i < THREADS; i++) {
             workers[i] = (worker){allocator, NULL, (uint64_t)i, 0, 0};
             if (!shared)

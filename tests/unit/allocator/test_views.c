@@ -1,7 +1,9 @@
 /* What can be seen from outside: statistics, tags, snapshots. */
 #include "support.h"
 
-ALLOCATOR_TEST(stat_names, allocator, eager(64 * MIB), CLASSIC)
+#include "allocator/watch/stats.h"
+
+static void test_stat_names(void **state)
 {
     static const char *const some[] = {"allocation.all.current",
                                        "segment.small_pool.peak",
@@ -22,17 +24,19 @@ ALLOCATOR_TEST(stat_names, allocator, eager(64 * MIB), CLASSIC)
                                        "num_device_free",
                                        "num_oom_rejections"};
     uint64_t total = 0, values[256];
-    OK(memopt_allocator_get_stats(allocator, 0, NULL, &total));
+    memopt_device *device = open_cpu(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_allocator *allocator = new_allocator(device, "");
+    (void)state;
+    OK(memopt_allocator_get_stats(allocator, 0, NULL, NULL, &total));
     assert_int_equal(total, 9 * 3 * 4 + 2 * 4 + 7);
-    assert_null(memopt_allocator_stat_name(total));
-    (void)alloc(allocator, 1000);
-    (void)alloc(allocator, 3 * MIB);
-    OK(memopt_allocator_get_stats(allocator, 256, values, NULL));
+    assert_null(mo_stat_name(total));
+    void *small = alloc(allocator, 1000), *large = alloc(allocator, 3 * MIB);
+    OK(memopt_allocator_get_stats(allocator, 256, NULL, values, NULL));
     for (uint64_t i = 0; i < total; i++) {
-        const char *name = memopt_allocator_stat_name(i);
+        const char *name = mo_stat_name(i);
         assert_int_equal(stat_of(allocator, name), values[i]);
         for (uint64_t j = 0; j < i; j++)
-            assert_string_not_equal(name, memopt_allocator_stat_name(j));
+            assert_string_not_equal(name, mo_stat_name(j));
     }
     for (size_t i = 0; i < sizeof some / sizeof some[0]; i++)
         (void)stat_of(allocator, some[i]);

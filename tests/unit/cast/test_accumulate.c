@@ -117,21 +117,3 @@ DEVICE_TEST(bad_cells, device, open_cpu(1))
     assert_true(memory[4] == 6.0f);
     OK(mo_mem_free(device, memory, 64));
 }
-
-DEVICE_TEST(fills_tensors, device, open_cpu(1))
-{
-    unsigned char *memory = device_memory(device, 4096);
-    memopt_tensor tensors[3] = {tensor_of(memory, 10, MEMOPT_DTYPE_F32),
-                                tensor_of(memory + 100, 7, MEMOPT_DTYPE_U8),
-                                tensor_of(NULL, 0, MEMOPT_DTYPE_BF16)};
-    OK(memopt_fill(device, memory, 1, 4096, NULL));
-    tensors[2].count = 1;
-    REFUSED_SAYING("[2]", memopt_fill_tensors(device, tensors, 3, 0, NULL));
-    assert_true(all_bytes(memory, 1, 4096)); /* all are checked first */
-    tensors[2].count = 0;
-    REFUSED_SAYING("256", memopt_fill_tensors(device, tensors, 0, 256, NULL));
-    OK(memopt_fill_tensors(device, tensors, 3, 255, NULL));
-    assert_true(all_bytes(memory, 255, 40) && all_bytes(memory + 40, 1, 60));
-    assert_true(all_bytes(memory + 100, 255, 7) && all_bytes(memory + 107, 1, 3989));
-    OK(mo_mem_free(device, memory, 4096));
-}

@@ -5,11 +5,11 @@
  */
 #include "support.h"
 
+#include "allocator/allocator.h"
 #include "allocator/blocks/state.h"
 #include "device/front/handle.h"
 #include "memopt/cast.h"
 #include "memopt/checkpoint.h"
-#include "memopt/experimental/hooks.h"
 #include "memopt/offload.h"
 #include "memopt/optim.h"
 #include "support/pausing.h"
@@ -147,13 +147,13 @@ static void try_allocator(handles *h)
     AS_CHILD(memopt_allocator_alloc(h->allocator, 4 * MIB, MEMOPT_TAG_OTHER, h->stream, &pointer));
     AS_CHILD(memopt_allocator_record_stream(h->allocator, h->block, h->stream));
     AS_CHILD(memopt_allocator_get_block(h->allocator, h->block, &pointer, &value));
-    AS_CHILD(memopt_allocator_get_stats(h->allocator, 1, &value, NULL));
+    AS_CHILD(memopt_allocator_get_stats(h->allocator, 1, NULL, &value, NULL));
     AS_CHILD(memopt_allocator_get_stat(h->allocator, "num_ooms", &value));
     AS_CHILD(memopt_allocator_get_tag_stats(h->allocator, MEMOPT_TAG_OTHER, &stats));
     AS_CHILD(memopt_allocator_register_tag(h->allocator, "child", &tag));
     AS_CHILD(memopt_allocator_reset_peaks(h->allocator));
-    AS_CHILD(memopt_allocator_start_trace(h->allocator, "/nowhere"));
-    AS_CHILD(memopt_allocator_stop_trace(h->allocator, NULL));
+    AS_CHILD(memopt_allocator_trace(h->allocator, "/nowhere", NULL));
+    AS_CHILD(memopt_allocator_trace(h->allocator, NULL, NULL));
     AS_CHILD(memopt_allocator_set_limit(h->allocator, MIB));
     AS_CHILD(memopt_allocator_free(h->allocator, h->block));
     AS_CHILD(memopt_allocator_trim_sync(h->allocator, 0, &value));
@@ -162,7 +162,7 @@ static void try_allocator(handles *h)
     AS_CHILD(memopt_pool_resume_sync(h->allocator, 0));
     if (pool_is_paused(h->allocator))
         _exit(2);
-    if (memopt_allocator_owns(h->allocator, h->block))
+    if (mo_allocator_owns(h->allocator, h->block))
         _exit(2);
 }
 
@@ -206,7 +206,7 @@ static void try_primitives(handles *h)
     AS_CHILD(memopt_optimizer_import_converted_sync(h->optimizer, h->pinned, MIB, h->stream));
     AS_CHILD(memopt_optimizer_export_pieces_sync(h->optimizer, keep_nothing, NULL, h->stream));
     AS_CHILD(memopt_scaler_update(h->scaler, h->stream));
-    AS_CHILD(memopt_fill_tensors(h->device, &h->tensor, 1, 0, h->stream));
+    AS_CHILD(memopt_norm(h->device, h->pinned, &h->tensor, 1, h->stream));
     AS_CHILD(memopt_scaler_unscale(h->scaler, &h->tensor, 1, h->stream));
     AS_CHILD(memopt_scaler_get_state_sync(h->scaler, h->stream, &state));
     AS_CHILD(memopt_check_finite(h->device, &h->tensor, 1, h->pinned, h->stream));

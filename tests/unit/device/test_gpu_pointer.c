@@ -195,7 +195,8 @@ static void refuse_casts(const things *t, void *bad)
     REFUSED_SAYING("cast: destination 0", memopt_cast(first_device, &f16, &good, 1, NULL, NULL));
     REFUSED_SAYING("cast: source 0", memopt_cast(first_device, &good, &f16, 1, NULL, NULL));
     REFUSED(memopt_scaler_unscale(t->scaler, &f16, 1, NULL));
-    REFUSED(memopt_scaler_check(t->scaler, &f16, 1, NULL));
+    REFUSED(
+        memopt_check_finite(first_device, &f16, 1, memopt_scaler_get_found_inf(t->scaler), NULL));
     REFUSED(memopt_norm(first_device, t->mine, &f16, 1, NULL));
     REFUSED(memopt_norm(first_device, bad, &good, 1, NULL));
     REFUSED(memopt_clip(first_device, NULL, &f16, 1, 1.0, NULL));

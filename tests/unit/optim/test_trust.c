@@ -91,7 +91,7 @@ static void find_updates(trained *t, uint64_t step)
     for (int i = 0; i < TENSORS; i++)
         if (t->gradients[i].count != 0)
             given[used++] = t->gradients[i];
-    OK(memopt_fill_tensors(t->device, t->updates, TENSORS, 0, NULL));
+    OK(memopt_fill(t->device, t->u, 0, sizeof t->u, NULL));
     OK(memopt_optimizer_step(t->o, given, used, &options, NULL));
 }
 

@@ -172,7 +172,7 @@ TEST(test_trace)
     memopt_allocator *allocator = start("");
     memopt_pluggable_free(memopt_pluggable_alloc(5000, 0, NULL), 0, 0, NULL);
     uint64_t events = 0;
-    OK(memopt_allocator_stop_trace(allocator, &events));
+    OK(memopt_allocator_trace(allocator, NULL, &events));
     assert_int_equal(events, 2);
     stop(allocator);
     stop(start("")); /* the end has forgotten the folder */
@@ -211,7 +211,7 @@ TEST(test_history)
     assert_int_equal(events[2].action, MEMOPT_HISTORY_FREE);
     stop(allocator);
     allocator = start(""); /* the end has forgotten the options */
-    FAILS(MEMOPT_NOT_FOUND, memopt_allocator_stop_history(allocator));
+    FAILS(MEMOPT_NOT_FOUND, memopt_allocator_set_history(allocator, NULL));
     stop(allocator);
 }
 

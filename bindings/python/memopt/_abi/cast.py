@@ -116,7 +116,6 @@ functions(
     memopt_scaler_get_scale=(ADDRESS, HANDLE),
     memopt_scaler_get_found_inf=(ADDRESS, HANDLE),
     memopt_scaler_unscale=(CHECKED, HANDLE, TENSORS, U64, STREAM),
-    memopt_scaler_check=(CHECKED, HANDLE, TENSORS, U64, STREAM),
     memopt_square_sum=(CHECKED, HANDLE, ADDRESS, TENSORS, U64, STREAM),
     memopt_norm=(CHECKED, HANDLE, ADDRESS, TENSORS, U64, STREAM),
     memopt_clip=(CHECKED, HANDLE, ADDRESS, TENSORS, U64, F64, STREAM),
@@ -125,5 +124,4 @@ functions(
     memopt_scaler_update=(CHECKED, HANDLE, STREAM),
     memopt_scaler_get_state_sync=(CHECKED, HANDLE, STREAM, ScalerState),
     memopt_scaler_set_state_sync=(CHECKED, HANDLE, ScalerState, STREAM),
-    memopt_fill_tensors=(CHECKED, HANDLE, TENSORS, U64, I32, STREAM),
 )

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from ctypes import CFUNCTYPE, POINTER
+from ctypes import CFUNCTYPE
 
 from .allocator import HistoryOptions
 from .words import *
 
 PluggableRaise = CFUNCTYPE(None, TEXT, TEXT, U32, TEXT)
 PluggableObserver = CFUNCTYPE(None, I32, U64, U64, U64)
-
-OUT_TEXT = POINTER(TEXT)
-
 
 functions(
     memopt_pluggable_find_torch=(CHECKED, TEXT, OUT_HANDLE),

@@ -19,7 +19,7 @@ CHAR = ctypes.c_char
 TEXT = ctypes.c_char_p
 #: Memory of any type; a handle is the library's own, and a stream the driver's.
 ADDRESS = HANDLE = STREAM = ctypes.c_void_p
-OUT_I32, OUT_U32, OUT_U64 = POINTER(I32), POINTER(U32), POINTER(U64)
+OUT_I32, OUT_U32, OUT_U64, OUT_TEXT = POINTER(I32), POINTER(U32), POINTER(U64), POINTER(TEXT)
 OUT_F32, OUT_F64 = POINTER(F32), POINTER(F64)
 OUT_ADDRESS = OUT_HANDLE = POINTER(ctypes.c_void_p)
 

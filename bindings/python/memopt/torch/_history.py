@@ -77,7 +77,7 @@ class History:
             for device in _pluggable.in_use():
                 for handle in _pluggable.handles(device):
                     try:
-                        lib.memopt_allocator_stop_history(handle)
+                        lib.memopt_allocator_set_history(handle, None)
                     except errors.NotFoundError:
                         pass
 

@@ -37,7 +37,7 @@ def stats(device: int) -> Dict[str, int]:
     names = stat_names()
     for handle in handles(device):
         values = (ctypes.c_uint64 * len(names))()
-        lib.memopt_allocator_get_stats(handle, len(names), values, None)
+        lib.memopt_allocator_get_stats(handle, len(names), None, values, None)
         for name, value in zip(names, values):
             total[name] = value if name == "max_split_size" else total.get(name, 0) + value
     return total

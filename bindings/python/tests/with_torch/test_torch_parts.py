@@ -81,7 +81,7 @@ def test_which_gpu_an_allocator_is_asked_of(monkeypatch):
 
 
 def test_figures_of_graphs_are_added_but_for_the_setting_among_them(monkeypatch):
-    def get_stats(handle, count, values, _):
+    def get_stats(handle, count, names, values, _):
         values[:] = [{7: 1, 8: 10, 9: 100}[handle], 4]
 
     names = ["reserved_bytes.all.current", "max_split_size"]

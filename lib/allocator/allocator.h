@@ -1,0 +1,25 @@
+/*
+ * What other primitives call of an allocator beyond memopt/allocator.h. Any thread may call it, and
+ * nothing waits.
+ */
+#ifndef MO_ALLOCATOR_ALLOCATOR_H
+#define MO_ALLOCATOR_ALLOCATOR_H
+
+#include "memopt/allocator.h"
+
+/* 1 if the address is that of a live block of the allocator. It is not read; NULL owns nothing. */
+int mo_allocator_owns(memopt_allocator *allocator, const void *pointer);
+
+/* A live block that its user is about to give away. Valid while it lives; nothing has to be given
+ * back. */
+typedef struct mo_taken mo_taken;
+
+/* INVALID_ARGUMENT where the address is not the start of a live block of so many bytes or more. */
+memopt_status mo_allocator_take(memopt_allocator *allocator, const void *pointer, uint64_t bytes,
+                                mo_taken **out_taken);
+/* Frees it behind the work so far of the streams. On failure it is live, and some of the streams may
+ * be recorded. */
+memopt_status mo_allocator_free_taken(memopt_allocator *allocator, mo_taken *taken,
+                                      const memopt_stream *streams, uint64_t count);
+
+#endif
