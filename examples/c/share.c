@@ -34,8 +34,7 @@ static int generate(const char *name, int socket)
     memopt_import *import;
     void *weights;
     uint64_t bytes;
-    CHECK(memopt_import_receive(device, socket, &import));
-    CHECK(memopt_import_get(import, &weights, &bytes));
+    CHECK(memopt_import_receive(device, socket, &weights, &bytes, &import));
     for (int step = 1; step <= 3 && hear(socket); step++) {
         CHECK(memopt_copy_sync(device, host, weights, BYTES, NULL));
         int right = host[0] == step && host[BYTES - 1] == step;

@@ -225,14 +225,33 @@ MEMOPT_API memopt_status memopt_pool_create(memopt_allocator *parent,
                                             const memopt_pool_options *options,
                                             memopt_pool **out_pool);
 
+/** @brief What an allocator or a pool is. */
+typedef struct memopt_allocator_info {
+    size_t struct_size;    /**< Set by the caller. */
+    memopt_device *device; /**< The device. */
+    const char *name; /**< Of a pool, as its options gave it, as long as the pool lives; "" of an
+                                allocator, or where there is none. */
+    uint64_t paused_tags; /**< #MEMOPT_TAG_BIT of each paused tag; UINT64_MAX: all are, those of the
+                                future, too. */
+} memopt_allocator_info;
+
+/** @brief Initialiser of ::memopt_allocator_info. */
+#define MEMOPT_ALLOCATOR_INFO_INIT                                                                 \
+    {                                                                                              \
+        sizeof(memopt_allocator_info), NULL, NULL, 0                                               \
+    }
+
 /**
- * @brief The name of a pool.
- * @param pool a pool, or an allocator.
- * @return the name given in the options, which lives as long as the pool; "" if there is none or
- *         pool is an allocator that is no pool; NULL if pool is NULL.
+ * @brief Tells what an allocator or a pool is.
+ * @param allocator the allocator, or a pool.
+ * @param[in,out] out_info the caller sets struct_size; the call fills at most that many bytes.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or struct_size is too small.
+ * @retval MEMOPT_UNSUPPORTED this is the child of a fork of the process that made the allocator.
  * @since 0.9
  */
-MEMOPT_API const char *memopt_pool_get_name(const memopt_pool *pool);
+MEMOPT_API memopt_status memopt_allocator_get_info(memopt_allocator *allocator,
+                                                   memopt_allocator_info *out_info);
 
 /** @brief What happens to the contents of a pool's blocks while it is paused. */
 typedef uint32_t memopt_pause;
@@ -347,15 +366,6 @@ MEMOPT_API memopt_status memopt_pool_pause_sync(memopt_pool *pool,
  * Waits for the copies on the default stream. Thread-safe.
  */
 MEMOPT_API memopt_status memopt_pool_resume_sync(memopt_pool *pool, uint64_t tags);
-
-/**
- * @brief The paused tags of a pool.
- * @param pool a pool, or an allocator.
- * @return #MEMOPT_TAG_BIT of each; UINT64_MAX: all are paused, those of the future, too; 0: none,
- *         or pool is NULL.
- * @since 0.9
- */
-MEMOPT_API uint64_t memopt_pool_get_paused_tags(memopt_pool *pool);
 
 /** @brief The values of memopt_range_event::kind. */
 enum {
@@ -480,14 +490,6 @@ MEMOPT_API memopt_status memopt_allocator_destroy(memopt_allocator *allocator);
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_allocator_destroy_force(memopt_allocator *allocator);
-
-/**
- * @brief The device that an allocator takes its memory from.
- * @param allocator the allocator.
- * @return the device given to memopt_allocator_create(); NULL if allocator is NULL.
- * @since 0.9
- */
-MEMOPT_API memopt_device *memopt_allocator_get_device(const memopt_allocator *allocator);
 
 /**
  * @brief Allocates device memory for work on a stream.

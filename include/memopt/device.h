@@ -132,20 +132,6 @@ typedef struct memopt_memory_info {
         sizeof(memopt_memory_info), 0, 0, 0, 0, 0, 0, 0, 0                                         \
     }
 
-/**
- * @brief The number of devices of a back end.
- * @param backend "cpu" (always 1), "cuda" or "hip".
- * @param[out] out_count the number of devices; 0 is a success.
- * @retval MEMOPT_OK done.
- * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL.
- * @retval MEMOPT_NOT_FOUND there is no such back end; the message lists the existing ones.
- * @retval MEMOPT_UNSUPPORTED this build of the library was made without that back end.
- * @retval MEMOPT_DRIVER_MISSING the driver cannot be loaded; memopt_last_error() says why.
- * @retval MEMOPT_DRIVER_ERROR the driver does not start, or returned an error.
- * @since 0.9
- */
-MEMOPT_API memopt_status memopt_device_count(const char *backend, int32_t *out_count);
-
 /** @brief What a back end's driver can do; bits of memopt_backend_info::features. */
 typedef uint32_t memopt_backend_feature;
 

@@ -284,19 +284,54 @@ MEMOPT_API memopt_status memopt_optimizer_set_group(memopt_optimizer *optimizer,
 MEMOPT_API memopt_status memopt_optimizer_get_group(memopt_optimizer *optimizer, uint32_t group,
                                                     memopt_optimizer_group *out_values);
 
+/** @brief What a parameter may have; zero means that it has not. */
+typedef struct memopt_parameter_options {
+    size_t struct_size; /**< sizeof(memopt_parameter_options). */
+    /** An f16 or bf16 tensor of the parameter's count that each step fills with the rounded
+     * parameter (mixed precision with an f32 master). Of no elements: none. */
+    memopt_tensor model_copy;
+    /** The states in the caller's memory, with `steps`: nothing is allocated, zeroed or copied, and
+     * the next step starts from the values there. The memory must exist until the optimizer is
+     * destroyed and the work that uses it is complete. It is device memory; with page_bytes host
+     * memory, best page-locked, which the caller may use after a step's stream was waited for.
+     *
+     * Order, element types and counts are those that memopt_optimizer_get_state() lists. The element
+     * type decides the format, whatever min_8bit_size says: f32 moments give 32-bit states, others
+     * the optimizer's format. Fill new states with zeros; if moments are coded, fill them with the
+     * code of zero (see memopt_state_map()). */
+    const memopt_tensor *states;
+    /** AdamW (schedule-free too) and Adam have 2 with 32-bit and bf16 states, else 4; AdEMAMix has 3
+     * or 6; Lion and SGD have 1 with 32-bit states, else 2. SGD in a group without momentum needs
+     * none: then it may be 0. With split_weights a bf16 parameter has one more. */
+    uint64_t state_count;
+    /** One u64 in device memory: the steps taken, below 2^53. With SGD and states, also set the
+     * highest bit if none of those steps had a momentum; then the next step with a momentum does not
+     * damp the gradient. Steps set and clear this bit. NULL: the optimizer has states of its own,
+     * which start as zeros. */
+    uint64_t *steps;
+} memopt_parameter_options;
+
+/** @brief Initialiser of ::memopt_parameter_options. */
+#define MEMOPT_PARAMETER_OPTIONS_INIT                                                              \
+    {                                                                                              \
+        sizeof(memopt_parameter_options), {NULL, 0, 0}, NULL, 0, NULL                              \
+    }
+
 /**
- * @brief Adds a parameter. Its states start as zeros.
+ * @brief Adds a parameter.
  * @param optimizer the optimizer.
  * @param group its group.
  * @param parameter f32, f16 or bf16 in device memory, at least one element. It must not move.
- * @param model_copy f16 or bf16 tensor of the same count that each step fills with the rounded
- *        parameter (mixed precision with an f32 master), or NULL.
- * @param stream the stream in whose order the states are zeroed.
+ * @param options a model copy, states of the caller's; NULL: neither.
+ * @param stream the stream in whose order the states are zeroed, or the caller's are ready.
  * @param[out] out_index the parameter's number, from 0.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, the group does not exist, a tensor is
- *         misaligned or overlaps another parameter or model copy, or model_copy has another count.
- * @retval MEMOPT_UNSUPPORTED this element type cannot be trained, or not with split_weights.
+ *         misaligned or overlaps another parameter or model copy, or model_copy has another count;
+ *         or the number of states is wrong; or a state has a wrong type or count, is misaligned, or
+ *         overlaps another state, steps, the parameter or its model copy.
+ * @retval MEMOPT_UNSUPPORTED this element type cannot be trained, or not with split_weights; or
+ *         options sets a field that this version does not know.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_DRIVER_ERROR a host
  *         allocation, a device allocation or the driver failed; see memopt_last_error(); nothing
  *         added.
@@ -304,46 +339,8 @@ MEMOPT_API memopt_status memopt_optimizer_get_group(memopt_optimizer *optimizer,
  */
 MEMOPT_API memopt_status memopt_optimizer_add_parameter(memopt_optimizer *optimizer, uint32_t group,
                                                         const memopt_tensor *parameter,
-                                                        const memopt_tensor *model_copy,
+                                                        const memopt_parameter_options *options,
                                                         memopt_stream stream, uint64_t *out_index);
-
-/**
- * @brief Adds a parameter whose states and step count are in the caller's memory.
- *
- * Nothing is allocated, zeroed or copied: the next step starts from the values in that memory. The
- * memory must exist until the optimizer is destroyed and the work that uses it is complete.
- * @param optimizer the optimizer.
- * @param group its group.
- * @param parameter as for memopt_optimizer_add_parameter().
- * @param model_copy as for memopt_optimizer_add_parameter(), or NULL.
- * @param states the state tensors in device memory (with page_bytes: in host memory, best
- *        page-locked; the caller may use them after a step's stream was waited for), with the
- *        order, element types and counts that memopt_optimizer_get_state() lists. The element type
- *        decides the format, whatever min_8bit_size says: f32 moments give 32-bit states, others
- *        the optimizer's format. Fill new states with zeros; if moments are coded, fill them with
- *        the code of zero (see memopt_state_map()).
- * @param state_count the number of states: AdamW (schedule-free too) and Adam have 2 with 32-bit
- *        and bf16 states, else 4; AdEMAMix has 3 or 6; Lion and SGD have 1 with 32-bit states, else
- *        2. SGD in a group without momentum needs none: then state_count is 0 and states may be
- *        NULL. With split_weights a bf16 parameter has one more.
- * @param steps one u64 in device memory: the steps taken, below 2^53. With SGD and states, also set
- *        the highest bit if none of those steps had a momentum; then the next step with a momentum
- *        does not damp the gradient. Steps set and clear this bit.
- * @param stream the stream in whose order the memory is ready.
- * @param[out] out_index the parameter's number, from 0.
- * @retval MEMOPT_OK done.
- * @retval MEMOPT_INVALID_ARGUMENT as for memopt_optimizer_add_parameter(); or the number of states
- *         is wrong; or a state has a wrong type or count, is misaligned, or overlaps another state,
- *         steps, the parameter or its model copy.
- * @retval MEMOPT_UNSUPPORTED this element type cannot be trained.
- * @retval MEMOPT_OUT_OF_HOST_MEMORY a host allocation failed; see memopt_last_error(); nothing
- *         added.
- * @since 0.9
- */
-MEMOPT_API memopt_status memopt_optimizer_add_parameter_with_state(
-    memopt_optimizer *optimizer, uint32_t group, const memopt_tensor *parameter,
-    const memopt_tensor *model_copy, const memopt_tensor *states, uint64_t state_count,
-    uint64_t *steps, memopt_stream stream, uint64_t *out_index);
 
 /** @brief Options of a step; zero means the default. */
 typedef struct memopt_step_options {
@@ -401,7 +398,7 @@ typedef struct memopt_step_options {
  * @retval MEMOPT_INVALID_ARGUMENT optimizer or gradients is NULL, count is wrong, a gradient is
  *         misaligned or overlaps its parameter or a part of its model copy (the message names the
  *         parameter's number), or an SGD group now has a momentum and
- *         memopt_optimizer_add_parameter_with_state() added one of its parameters without a state.
+ *         one of its parameters was added with `steps` but without a state.
  * @retval MEMOPT_UNSUPPORTED this element type cannot be a gradient; or, with page_bytes, the
  *         stream records a graph.
  * @retval MEMOPT_CORRUPT with page_bytes: an earlier step ended in part; import a saved state.
@@ -426,7 +423,7 @@ typedef struct memopt_state_view {
                                "weight_residual" (split_weights: signed bytes, as u8; or i16). */
     memopt_tensor tensor; /**< Device memory (with page_bytes host memory). It belongs to the
                                optimizer and exists as long as it, or it belongs to the caller
-                               (memopt_optimizer_add_parameter_with_state()). */
+                               (memopt_parameter_options::states). */
 } memopt_state_view;
 
 /** @brief Initialiser of ::memopt_state_view. */
@@ -494,23 +491,13 @@ MEMOPT_API memopt_status memopt_optimizer_set_steps_sync(memopt_optimizer *optim
                                                          memopt_stream stream);
 
 /**
- * @brief Returns the number of bytes that memopt_optimizer_export_sync() will write.
- * @param optimizer the optimizer.
- * @param[out] out_bytes the size.
- * @retval MEMOPT_OK done.
- * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL.
- * @since 0.9
- */
-MEMOPT_API memopt_status memopt_optimizer_get_export_size(memopt_optimizer *optimizer,
-                                                          uint64_t *out_bytes);
-
-/**
  * @brief Writes groups, step counts and states into host memory, in a versioned, checksummed format
  *        that is the same on every back end. Waits for the stream.
  * @param optimizer the optimizer.
- * @param bytes the size of buffer, at least memopt_optimizer_get_export_size().
+ * @param bytes the size of buffer, at least *out_bytes.
  * @param stream the stream.
- * @param[out] buffer host memory.
+ * @param[out] buffer host memory. NULL: nothing is written and nothing waits; ask so for the size.
+ * @param[out] out_bytes the size of the export; may be NULL if buffer is not.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or bytes is too small.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_FAULT a host allocation or
@@ -518,7 +505,8 @@ MEMOPT_API memopt_status memopt_optimizer_get_export_size(memopt_optimizer *opti
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_optimizer_export_sync(memopt_optimizer *optimizer, uint64_t bytes,
-                                                      memopt_stream stream, void *buffer);
+                                                      memopt_stream stream, void *buffer,
+                                                      uint64_t *out_bytes);
 
 /**
  * @brief Receives the pieces of an export in their order.
@@ -550,17 +538,26 @@ MEMOPT_API memopt_status memopt_optimizer_export_pieces_sync(memopt_optimizer *o
 /**
  * @brief Reads the output of memopt_optimizer_export_sync(). Everything is checked before anything
  *        changes. Waits for the stream.
- * @param optimizer an optimizer with the same parameters (count, sizes, state formats).
+ *
+ * With `converts` it takes states of every format of the rule, and those of older versions: AdamW's
+ * in the dynamic map of 4 bits (3) and in e4m3 (4), and blocks of other sizes (powers of two from 32
+ * to 4096), which are decoded on the host. Moments of another format or of other blocks become f32
+ * and then this optimizer's: the bits are those of memopt_dequantize() and memopt_quantize(), and of
+ * memopt_cast() to nearest for ::MEMOPT_STATE_BF16. Moments of the same format, step counts and
+ * residuals keep their bits. The conversion runs on the device, a part at a time, and takes at most
+ * 2 MiB of the optimizer's allocator.
+ * @param optimizer an optimizer of the same rule with the same parameters (count, sizes and, unless
+ *        it converts, state formats).
  * @param buffer host memory.
  * @param bytes its size.
+ * @param converts 1: states of other formats are converted; 0: they are refused.
  * @param stream the stream.
  * @retval MEMOPT_OK done.
- * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, or the rule, split_weights or the parameters
- *         are not the same; the message names the first difference. If it is a state format or the
- *         size of blocks, which older versions let one choose,
- *         memopt_optimizer_import_converted_sync() reads the export.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, converts is neither 0 nor 1, or the rule,
+ *         split_weights or the parameters are not the same; the message names the first difference.
  * @retval MEMOPT_CORRUPT the bytes are damaged, cut short, or not an export.
  * @retval MEMOPT_UNSUPPORTED the export has a newer version of the format.
+ * @retval MEMOPT_OUT_OF_DEVICE_MEMORY there is no room for the conversion; nothing has changed.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_FAULT a host allocation or
  *         the driver failed, or device memory was misused; see memopt_last_error(). If the device
  *         fails while states are being copied, some may hold imported values: import again.
@@ -568,29 +565,7 @@ MEMOPT_API memopt_status memopt_optimizer_export_pieces_sync(memopt_optimizer *o
  */
 MEMOPT_API memopt_status memopt_optimizer_import_sync(memopt_optimizer *optimizer,
                                                       const void *buffer, uint64_t bytes,
-                                                      memopt_stream stream);
-
-/**
- * @brief memopt_optimizer_import_sync() that takes states of every format of the rule, and those of
- *        older versions: AdamW's in the dynamic map of 4 bits (3) and in e4m3 (4), and blocks of
- *        other sizes (powers of two from 32 to 4096), which are decoded on the host.
- *
- * Moments of another format or of other blocks become f32 and then this optimizer's: the bits are
- * those of memopt_dequantize() and memopt_quantize(), and of memopt_cast() to nearest for
- * ::MEMOPT_STATE_BF16. Moments of the same format, step counts and residuals keep their bits. The
- * conversion runs on the device, a part at a time, and takes at most 2 MiB of the optimizer's
- * allocator.
- * @param optimizer an optimizer of the same rule with the same parameters (count, sizes).
- * @param buffer host memory.
- * @param bytes its size.
- * @param stream the stream.
- * @retval MEMOPT_OUT_OF_DEVICE_MEMORY there is no room for the conversion; nothing has changed.
- * @return otherwise as memopt_optimizer_import_sync().
- * @since 0.9
- */
-MEMOPT_API memopt_status memopt_optimizer_import_converted_sync(memopt_optimizer *optimizer,
-                                                                const void *buffer, uint64_t bytes,
-                                                                memopt_stream stream);
+                                                      uint32_t converts, memopt_stream stream);
 
 /**
  * @brief Quantises a tensor in a state format.

@@ -6,8 +6,7 @@
  * memory, without a copy. What travels is a message of #MEMOPT_SHARE_MESSAGE_BYTES bytes and a
  * POSIX file descriptor for each page of the block, over a Unix socket. memopt_export_send() and
  * memopt_import_receive() do that; programs with their own transport take message and descriptors
- * from memopt_export_describe() and memopt_export_open_files() and give them to
- * memopt_import_open().
+ * from memopt_export_describe() and give them to memopt_import_open().
  *
  * **Lifetimes.** While an export exists, its block keeps its memory: a free is completed when the
  * export ends; trims, moves and pauses leave the pages alone, and a pause leaves the block usable.
@@ -75,26 +74,16 @@ MEMOPT_API memopt_status memopt_export_create(memopt_allocator *allocator, void 
 MEMOPT_API memopt_status memopt_export_destroy(memopt_export *shared);
 
 /**
- * @brief Writes the message that describes an export, and tells how many descriptors belong to it.
+ * @brief Writes the message that describes an export, and opens the file descriptors that belong to
+ *        it, one for each page.
  * @param shared the export.
+ * @param room how many descriptors out_files has room for: at least as many as there are.
  * @param[out] out_message #MEMOPT_SHARE_MESSAGE_BYTES bytes.
- * @param[out] out_files the number of its descriptors, one for each page.
+ * @param[out] out_files the descriptors, which the caller closes. They are closed by an exec. NULL:
+ *        none is opened.
+ * @param[out] out_count the number of descriptors.
  * @retval MEMOPT_OK done.
- * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL.
- * @retval MEMOPT_UNSUPPORTED this is the child of a fork of the process that made it.
- * @since 0.9
- */
-MEMOPT_API memopt_status memopt_export_describe(const memopt_export *shared, void *out_message,
-                                                uint64_t *out_files);
-
-/**
- * @brief Opens file descriptors of an export.
- * @param shared the export.
- * @param first the number of the first one.
- * @param count how many.
- * @param[out] out_files the descriptors, which the caller closes. They are closed by an exec.
- * @retval MEMOPT_OK done.
- * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, there are not so many, or the allocator was
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, room is too small, or the allocator was
  *         destroyed by force.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY no descriptor is left.
  * @retval MEMOPT_UNSUPPORTED the driver cannot do it, or this is the child of a fork.
@@ -102,8 +91,9 @@ MEMOPT_API memopt_status memopt_export_describe(const memopt_export *shared, voi
  *         is open.
  * @since 0.9
  */
-MEMOPT_API memopt_status memopt_export_open_files(const memopt_export *shared, uint64_t first,
-                                                  uint64_t count, int32_t *out_files);
+MEMOPT_API memopt_status memopt_export_describe(const memopt_export *shared, uint64_t room,
+                                                void *out_message, int32_t *out_files,
+                                                uint64_t *out_count);
 
 /**
  * @brief Sends an export over a Unix socket, for one memopt_import_receive() at its other end.
@@ -113,7 +103,7 @@ MEMOPT_API memopt_status memopt_export_open_files(const memopt_export *shared, u
  * @retval MEMOPT_INVALID_ARGUMENT shared is NULL, or its allocator was destroyed by force.
  * @retval MEMOPT_IO_ERROR the socket failed, or its other end was closed. Close it: a part of the
  *         export may have been written.
- * @return also what memopt_export_open_files() returns.
+ * @return also what memopt_export_describe() returns.
  * @since 0.9
  *
  * It has at most 64 descriptors open at a time, and waits while the socket is full, also if the
@@ -128,6 +118,8 @@ MEMOPT_API memopt_status memopt_export_send(const memopt_export *shared, int32_t
  * @param bytes of it.
  * @param files all descriptors of the export, in order. The caller closes them, at any time.
  * @param count how many.
+ * @param[out] out_pointer the first byte of the block.
+ * @param[out] out_bytes its size as the exporting allocator rounded it; may be NULL.
  * @param[out] out_import the import; end it with memopt_import_destroy().
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, the message is cut short or damaged, the
@@ -145,12 +137,15 @@ MEMOPT_API memopt_status memopt_export_send(const memopt_export *shared, int32_t
  */
 MEMOPT_API memopt_status memopt_import_open(memopt_device *device, const void *message,
                                             uint64_t bytes, const int32_t *files, uint64_t count,
+                                            void **out_pointer, uint64_t *out_bytes,
                                             memopt_import **out_import);
 
 /**
  * @brief Imports the block that memopt_export_send() writes to the other end of a Unix socket.
  * @param device the device that has the memory. It must outlive the import.
  * @param socket a connected Unix stream or seqpacket socket. Nobody else reads from it meanwhile.
+ * @param[out] out_pointer the first byte of the block.
+ * @param[out] out_bytes its size as the exporting allocator rounded it; may be NULL.
  * @param[out] out_import the import; end it with memopt_import_destroy().
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_IO_ERROR the socket failed, or its other end was closed before all was there.
@@ -161,19 +156,8 @@ MEMOPT_API memopt_status memopt_import_open(memopt_device *device, const void *m
  * Waits for the other end, also if the socket does not block.
  */
 MEMOPT_API memopt_status memopt_import_receive(memopt_device *device, int32_t socket,
+                                               void **out_pointer, uint64_t *out_bytes,
                                                memopt_import **out_import);
-
-/**
- * @brief Tells where an imported block is.
- * @param import the import.
- * @param[out] out_pointer its first byte; may be NULL.
- * @param[out] out_bytes its size as the exporting allocator rounded it; may be NULL.
- * @retval MEMOPT_OK done.
- * @retval MEMOPT_INVALID_ARGUMENT import is NULL.
- * @since 0.9
- */
-MEMOPT_API memopt_status memopt_import_get(const memopt_import *import, void **out_pointer,
-                                           uint64_t *out_bytes);
 
 /**
  * @brief Waits for all work of the device and gives an imported block back.

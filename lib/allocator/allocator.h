@@ -7,6 +7,9 @@
 
 #include "memopt/allocator.h"
 
+/* Its device. */
+memopt_device *mo_allocator_device(const memopt_allocator *allocator);
+
 /* 1 if the address is that of a live block of the allocator. It is not read; NULL owns nothing. */
 int mo_allocator_owns(memopt_allocator *allocator, const void *pointer);
 

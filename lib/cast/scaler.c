@@ -1,6 +1,8 @@
 /* The loss scaler, one block in device memory (kernels/reduce/scale.h): making, ending, unscale,
  * check, update and state. One thread at a time per scaler; no lock. */
 #include "cast/gradients.h"
+
+#include "allocator/allocator.h"
 #include "memopt/allocator.h"
 
 #include "base/memory.h"
@@ -56,7 +58,7 @@ static memopt_status read_options(memopt_device *device, const memopt_scaler_opt
     state->growth_interval = o.growth_interval != 0 ? o.growth_interval : 2000;
     state->growth_tracker = 0;
     MO_TRY(check_state("scaler", state));
-    if (o.allocator != NULL && memopt_allocator_get_device(o.allocator) != device)
+    if (o.allocator != NULL && mo_allocator_device(o.allocator) != device)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "scaler: the allocator is of another device");
     if (o.allocator == NULL && o.tag != 0)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,

@@ -1,6 +1,8 @@
 /* Making, ending and describing a region; region.h describes the states. */
 #include "checkpoint/region.h"
 
+#include "allocator/allocator.h"
+
 #include "base/memory.h"
 #include "base/options.h"
 #include "device/device.h"
@@ -74,7 +76,7 @@ memopt_status memopt_region_create(memopt_device *device, memopt_allocator *allo
                                            : "out_region");
     if (mo_device_inherited(device))
         return mo_fail_inherited("region_create");
-    if (memopt_allocator_get_device(allocator) != device)
+    if (mo_allocator_device(allocator) != device)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "region_create: the allocator is of another device");
     MO_TRY(mo_options_read(&read_callbacks, sizeof read_callbacks, callbacks,

@@ -1,6 +1,8 @@
 /* Making, ending and describing an offloader; offload.h describes the order of its work. */
 #include "offload/offload.h"
 
+#include "allocator/allocator.h"
+
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/options.h"
@@ -76,7 +78,7 @@ memopt_status memopt_offloader_create(memopt_device *device, memopt_allocator *a
                                            : "out_offloader");
     if (mo_device_inherited(device))
         return mo_fail_inherited("offloader_create");
-    if (memopt_allocator_get_device(allocator) != device)
+    if (mo_allocator_device(allocator) != device)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "offloader_create: the allocator is of another device");
     MO_TRY(mo_options_read(&read, sizeof read, options, "memopt_offloader_options"));

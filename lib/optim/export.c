@@ -10,17 +10,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-memopt_status memopt_optimizer_get_export_size(memopt_optimizer *o, uint64_t *out_bytes)
-{
-    if (o == NULL || out_bytes == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "optimizer export: %s is NULL",
-                       o == NULL ? "the handle" : "out_bytes");
-    if (mo_device_inherited(o->device))
-        return mo_fail_inherited("optimizer_get_export_size");
-    *out_bytes = mo_export_bytes(o);
-    return MEMOPT_OK;
-}
-
 /* Multiples of 8. Other sizes only change how often the writer is called. */
 enum { PIECE = 1 << 20, LEAST_PIECE = 4096 };
 
@@ -217,18 +206,22 @@ static memopt_status append(void *user, const void *piece, uint64_t bytes)
 }
 
 memopt_status memopt_optimizer_export_sync(memopt_optimizer *o, uint64_t bytes,
-                                           memopt_stream stream, void *buffer)
+                                           memopt_stream stream, void *buffer, uint64_t *out_bytes)
 {
-    if (o == NULL || buffer == NULL)
+    if (o == NULL || (buffer == NULL && out_bytes == NULL))
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "optimizer export: %s is NULL",
-                       o == NULL ? "the handle" : "buffer");
+                       o == NULL ? "the handle" : "buffer, and so is out_bytes");
     if (mo_device_inherited(o->device))
         return mo_fail_inherited("optimizer_export_sync");
     uint64_t needed = mo_export_bytes(o);
-    if (bytes < needed)
+    if (buffer != NULL && bytes < needed)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "optimizer export: %" PRIu64 " bytes of buffer, %" PRIu64 " needed", bytes,
                        needed);
     unsigned char *at = buffer;
-    return export_to(o, append, &at, stream);
+    if (buffer != NULL)
+        MO_TRY(export_to(o, append, &at, stream));
+    if (out_bytes != NULL)
+        *out_bytes = needed;
+    return MEMOPT_OK;
 }

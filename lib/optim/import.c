@@ -151,7 +151,7 @@ static int same_states(const mo_parameter *a, const mo_parameter *b)
 
 static memopt_status fail_format(const mo_parameter *p, const mo_parameter *q, uint64_t i)
 {
-    static const char hint[] = "memopt_optimizer_import_converted_sync() converts them";
+    static const char hint[] = "import it with `converts` 1";
     if (p->format == q->format)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "optimizer import: parameter %" PRIu64
@@ -375,13 +375,10 @@ static memopt_status import_any(memopt_optimizer *o, const void *buffer, uint64_
 }
 
 memopt_status memopt_optimizer_import_sync(memopt_optimizer *o, const void *buffer, uint64_t bytes,
-                                           memopt_stream stream)
+                                           uint32_t converts, memopt_stream stream)
 {
-    return import_any(o, buffer, bytes, 0, stream);
-}
-
-memopt_status memopt_optimizer_import_converted_sync(memopt_optimizer *o, const void *buffer,
-                                                     uint64_t bytes, memopt_stream stream)
-{
-    return import_any(o, buffer, bytes, 1, stream);
+    if (converts > 1)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "optimizer import: converts is %" PRIu32 ", must be 0 or 1", converts);
+    return import_any(o, buffer, bytes, (int)converts, stream);
 }

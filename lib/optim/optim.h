@@ -5,7 +5,7 @@
  *   streams.c     the streams that have used it
  *   parameters.c  parameters, their states
  *   views.c       state tensors as the caller sees them
- *   external.c    parameters whose states the caller owns
+ *   add.c         adding a parameter, whose states the caller may own
  *   tables.c      the tables in device memory that the kernels read
  *   step.c        one step: checks, reductions, prologue, update
  *   paged.c       states in host memory, brought to the device page by page; paged_life.c makes and
@@ -182,6 +182,9 @@ memopt_status mo_parameter_check(const memopt_optimizer *o, uint32_t group,
 /* Makes room for one more; then append cannot fail. */
 memopt_status mo_parameter_room(memopt_optimizer *o);
 void mo_parameter_append(memopt_optimizer *o, const mo_parameter *p, uint64_t *out_index);
+/* Appends it with states of the allocator, zeroed in stream order. Pre: there is room. */
+memopt_status mo_parameter_add(memopt_optimizer *o, mo_parameter *p, memopt_stream stream,
+                               uint64_t *out_index);
 /* Gives it the moments that its group now needs, zeroed in stream order. */
 memopt_status mo_parameter_grow(memopt_optimizer *o, uint64_t index, memopt_stream stream);
 

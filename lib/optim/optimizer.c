@@ -1,6 +1,8 @@
 /* The optimizer's life and its groups. */
 #include "optim/optim.h"
 
+#include "allocator/allocator.h"
+
 #include "base/memory.h"
 #include "base/options.h"
 
@@ -127,7 +129,7 @@ memopt_status memopt_optimizer_create(memopt_allocator *allocator,
     if (allocator == NULL || out_optimizer == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "optimizer: %s is NULL",
                        allocator == NULL ? "allocator" : "out_optimizer");
-    memopt_device *device = memopt_allocator_get_device(allocator);
+    memopt_device *device = mo_allocator_device(allocator);
     if (mo_device_inherited(device))
         return mo_fail_inherited("optimizer_create");
     memopt_status status = mo_options_read(&copy, sizeof copy, options, "memopt_optimizer_options");

@@ -296,29 +296,11 @@ void mo_parameter_append(memopt_optimizer *o, const mo_parameter *p, uint64_t *o
     *out_index = o->parameter_count++;
 }
 
-memopt_status memopt_optimizer_add_parameter(memopt_optimizer *o, uint32_t group,
-                                             const memopt_tensor *parameter,
-                                             const memopt_tensor *model_copy, memopt_stream stream,
-                                             uint64_t *out_index)
+memopt_status mo_parameter_add(memopt_optimizer *o, mo_parameter *p, memopt_stream stream,
+                               uint64_t *out_index)
 {
-    if (o == NULL || parameter == NULL || out_index == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "optimizer: %s is NULL",
-                       o == NULL           ? "the handle"
-                       : parameter == NULL ? "parameter"
-                                           : "out_index");
-    if (mo_device_inherited(o->device))
-        return mo_fail_inherited("optimizer_add_parameter");
-    memopt_status status = mo_parameter_check(o, group, parameter, model_copy);
+    memopt_status status = make_state(o, p, o->parameter_count, stream);
     if (status == MEMOPT_OK)
-        status = mo_parameter_room(o);
-    if (status != MEMOPT_OK)
-        return status;
-    mo_parameter p = mo_parameter_of(o, group, parameter, model_copy);
-    status = mo_optimizer_use_stream(o, stream);
-    if (status == MEMOPT_OK)
-        status = make_state(o, &p, o->parameter_count, stream);
-    if (status != MEMOPT_OK)
-        return status;
-    mo_parameter_append(o, &p, out_index);
-    return MEMOPT_OK;
+        mo_parameter_append(o, p, out_index);
+    return status;
 }

@@ -167,7 +167,7 @@ void memopt_pluggable_memory_fraction(double fraction, int32_t device)
     if (status == MEMOPT_OK) {
         memopt_allocator *allocator = first_of(slot);
         memopt_memory_info memory = MEMOPT_MEMORY_INFO_INIT;
-        status = memopt_device_get_memory_info(memopt_allocator_get_device(allocator), &memory);
+        status = memopt_device_get_memory_info(mo_allocator_device(allocator), &memory);
         if (status != MEMOPT_OK)
             return;
         uint64_t limit = (uint64_t)((double)memory.total * fraction);
@@ -215,7 +215,7 @@ static memopt_status end_slot(mo_plug_slot *slot)
     memopt_allocator *allocator = first_of(slot);
     if (allocator == NULL)
         return MEMOPT_OK;
-    memopt_device *device = memopt_allocator_get_device(allocator);
+    memopt_device *device = mo_allocator_device(allocator);
     memopt_status status = mo_plug_pools_end(slot);
     mo_keep_first(&status, memopt_allocator_destroy(allocator));
     atomic_store(&slot->first, NULL);

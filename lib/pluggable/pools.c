@@ -60,7 +60,7 @@ int mo_plug_pool_alloc(mo_plug_slot *slot, uint64_t bytes, memopt_tag tag, memop
     int32_t recording = 0;
     if (bytes == 0 || atomic_load_explicit(&slot->open_count, memory_order_acquire) == 0)
         return 0;
-    *out_status = mo_stream_capturing(memopt_allocator_get_device(slot->first), stream, &recording);
+    *out_status = mo_stream_capturing(mo_allocator_device(slot->first), stream, &recording);
     if (*out_status != MEMOPT_OK)
         return 1;
     mo_graph_pool *pool = recording ? claim_open(slot) : NULL;
@@ -132,7 +132,7 @@ static memopt_status give_back(mo_graph_pool *pool, uint64_t *released)
     uint64_t bytes = 0;
     if (held_bytes(pool) == 0)
         return MEMOPT_OK;
-    memopt_status status = memopt_device_sync(memopt_allocator_get_device(pool->allocator));
+    memopt_status status = memopt_device_sync(mo_allocator_device(pool->allocator));
     if (status == MEMOPT_OK)
         status = memopt_allocator_trim_sync(pool->allocator, 0, &bytes);
     *released += bytes;

@@ -112,6 +112,6 @@ void mo_plug_observed(int32_t device, uint64_t asked)
     if (observer == NULL || mo_plug_enter(device, &slot) != MEMOPT_OK)
         return;
     memopt_allocator_get_stat(slot->first, "allocated_bytes.all.current", &allocated);
-    memopt_device_get_memory_info(memopt_allocator_get_device(slot->first), &memory);
+    memopt_device_get_memory_info(mo_allocator_device(slot->first), &memory);
     observer(device, asked, allocated, memory.free);
 }

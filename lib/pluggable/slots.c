@@ -116,9 +116,10 @@ memopt_status mo_plug_make_pool(memopt_allocator *first, memopt_pool **out_pool)
     memopt_pool_options options = MEMOPT_POOL_OPTIONS_INIT;
     options.name = "graph";
     options.retain = 1;
-    MO_TRY(memopt_pool_create(first, &options, out_pool));
-    begin_trace(memopt_allocator_get_device(first), *out_pool);
-    return MEMOPT_OK;
+    memopt_status status = memopt_pool_create(first, &options, out_pool);
+    if (status == MEMOPT_OK)
+        begin_trace(mo_allocator_device(first), *out_pool);
+    return status;
 }
 
 /* Opens the device and makes its first allocator, unless another thread was quicker. */

@@ -262,7 +262,10 @@ void step(benchmark::State &state, const step_case &c)
     fill(b, g, 0.01f, c.gradients);
     must(memopt_optimizer_create(b.allocator, &options, &o));
     must(memopt_optimizer_add_group(o, &group, &number));
-    must(memopt_optimizer_add_parameter(o, number, &p, c.copy ? &copy : nullptr, nullptr, &index));
+    memopt_parameter_options of_parameter = MEMOPT_PARAMETER_OPTIONS_INIT;
+    if (c.copy)
+        of_parameter.model_copy = copy;
+    must(memopt_optimizer_add_parameter(o, number, &p, &of_parameter, nullptr, &index));
     must(memopt_optimizer_step(o, &g, 1, &step_options, nullptr));
     for (auto _ : state)
         must(memopt_optimizer_step(o, &g, 1, &step_options, nullptr));

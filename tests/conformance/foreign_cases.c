@@ -148,7 +148,10 @@ static void step_in_foreign_memory(world *w, uint32_t format)
     memopt_tensor gradient = foreign_tensor(w, MEMOPT_DTYPE_F16, values);
     OK(memopt_optimizer_create(w->allocator, &options, &optimizer));
     OK(memopt_optimizer_add_group(optimizer, &group, &number));
-    OK(memopt_optimizer_add_parameter(optimizer, number, &parameter, &copy, w->stream, &index));
+    OK(memopt_optimizer_add_parameter(
+        optimizer, number, &parameter,
+        &(memopt_parameter_options){sizeof(memopt_parameter_options), copy, NULL, 0, NULL},
+        w->stream, &index));
     for (int i = 0; i < 3; i++)
         OK(memopt_optimizer_step(optimizer, &gradient, 1, &step, w->stream));
     label(w, "step in memory of the driver's, format %u", format);

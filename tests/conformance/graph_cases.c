@@ -70,8 +70,12 @@ static void begin_steps(world *w, step_state *s)
         s->lows[i] = new_tensor(w, sizes[i], MEMOPT_DTYPE_F16, NULL);
         s->gradients[i] = (memopt_tensor){gradient, sizes[i], MEMOPT_DTYPE_F16};
         gradient += sizes[i];
-        OK(memopt_optimizer_add_parameter(s->optimizers[i % (int)s->formats], 0, &s->parameters[i],
-                                          narrow ? NULL : &s->copies[i], w->stream, &index));
+        OK(memopt_optimizer_add_parameter(
+            s->optimizers[i % (int)s->formats], 0, &s->parameters[i],
+            &(memopt_parameter_options){sizeof(memopt_parameter_options),
+                                        narrow ? (memopt_tensor){NULL, 0, 0} : s->copies[i], NULL,
+                                        0, NULL},
+            w->stream, &index));
     }
 }
 
@@ -132,9 +136,9 @@ static void end_steps(world *w, step_state *s)
     OK(memopt_stream_sync(w->device, w->stream));
     for (uint32_t k = 0; k < s->formats; k++) {
         uint64_t bytes = 0;
-        OK(memopt_optimizer_get_export_size(s->optimizers[k], &bytes));
+        OK(memopt_optimizer_export_sync(s->optimizers[k], 0, NULL, NULL, &bytes));
         void *state = host_memory(bytes);
-        OK(memopt_optimizer_export_sync(s->optimizers[k], bytes, w->stream, state));
+        OK(memopt_optimizer_export_sync(s->optimizers[k], bytes, w->stream, state, NULL));
         label(w, "state of optimizer %u", k);
         result(w, state, bytes);
         free(state);

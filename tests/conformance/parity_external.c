@@ -66,9 +66,14 @@ static void begin(world *w, external *e, memopt_dtype type)
         e->gradients[i] = new_tensor(w, sizes[i], MEMOPT_DTYPE_F32, values);
         OK(memopt_optimizer_add_parameter(like, 0, &e->parameters[i], NULL, w->stream, &index));
         mirror(w, e, like, i);
-        OK(memopt_optimizer_add_parameter_with_state(e->optimizer, 0, &e->parameters[i], NULL,
-                                                     e->states[i], e->parts[i], e->steps[i].data,
-                                                     w->stream, &index));
+        OK(memopt_optimizer_add_parameter(
+            e->optimizer, 0, &e->parameters[i],
+            &(memopt_parameter_options){sizeof(memopt_parameter_options),
+                                        {NULL, 0, 0},
+                                        e->states[i],
+                                        e->parts[i],
+                                        e->steps[i].data},
+            w->stream, &index));
     }
     OK(memopt_stream_sync(w->device, w->stream));
     OK(memopt_optimizer_destroy(like));

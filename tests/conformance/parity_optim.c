@@ -144,9 +144,12 @@ static void begin(world *w, run *r, const variant *v, memopt_dtype type, memopt_
             r->copies[i] = r->gradients[i];
         else if (v->copy != NO_COPY)
             r->copies[i] = new_raw_tensor(w, size[i], v->copy, NULL, i / 4 % 2);
-        OK(memopt_optimizer_add_parameter(r->optimizer, 0, &r->parameters[i],
-                                          v->copy != NO_COPY ? &r->copies[i] : NULL, w->stream,
-                                          &index));
+        OK(memopt_optimizer_add_parameter(
+            r->optimizer, 0, &r->parameters[i],
+            &(memopt_parameter_options){
+                sizeof(memopt_parameter_options),
+                v->copy != NO_COPY ? r->copies[i] : (memopt_tensor){NULL, 0, 0}, NULL, 0, NULL},
+            w->stream, &index));
     }
     free(values);
 }
@@ -207,11 +210,11 @@ static void report(world *w, run *r)
             result_of_tensor(w, &r->copies[i]);
     }
     result_of_tensor(w, &r->norm);
-    OK(memopt_optimizer_get_export_size(r->optimizer, &bytes));
+    OK(memopt_optimizer_export_sync(r->optimizer, 0, NULL, NULL, &bytes));
     void *state = host_memory(bytes);
-    OK(memopt_optimizer_export_sync(r->optimizer, bytes, w->stream, state));
+    OK(memopt_optimizer_export_sync(r->optimizer, bytes, w->stream, state, NULL));
     result(w, state, bytes);
-    OK(memopt_optimizer_import_sync(r->optimizer, state, bytes, w->stream));
+    OK(memopt_optimizer_import_sync(r->optimizer, state, bytes, 0, w->stream));
     free(state);
 }
 
@@ -305,9 +308,9 @@ static void train_thousands(world *w)
     for (int i = 0; i < 2; i++)
         OK(memopt_optimizer_step(optimizer, gradients, TENSORS, NULL, w->stream));
     result_of_tensor(w, &parameters);
-    OK(memopt_optimizer_get_export_size(optimizer, &bytes));
+    OK(memopt_optimizer_export_sync(optimizer, 0, NULL, NULL, &bytes));
     void *state = host_memory(bytes);
-    OK(memopt_optimizer_export_sync(optimizer, bytes, w->stream, state));
+    OK(memopt_optimizer_export_sync(optimizer, bytes, w->stream, state, NULL));
     result(w, state, bytes);
     OK(memopt_optimizer_destroy(optimizer));
     free_tensor(w, &parameters);

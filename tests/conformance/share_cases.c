@@ -40,8 +40,7 @@ static memopt_status use(memopt_device *device, int socket, int *out_right)
     uint64_t bytes = 0;
     char word = 'd';
     int first = 0, second = 0;
-    TRY(memopt_import_receive(device, socket, &import));
-    TRY(memopt_import_get(import, &data, &bytes));
+    TRY(memopt_import_receive(device, socket, &data, &bytes, &import));
     TRY(has(device, data, 17, &first));
     TRY(memopt_fill(device, data, 23, SHARED_BYTES, NULL));
     TRY(memopt_stream_sync(device, NULL));

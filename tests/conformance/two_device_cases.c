@@ -16,9 +16,10 @@
 static void open_second(world *w, world *second)
 {
     char name[32];
-    int32_t devices = 0;
+    memopt_backend_info info = MEMOPT_BACKEND_INFO_INIT;
     memopt_device *device = NULL;
-    OK(memopt_device_count(w->properties.backend, &devices));
+    OK(memopt_backend_get_info(w->properties.backend, &info));
+    const int32_t devices = info.device_count;
     int cpu = strcmp(w->properties.backend, "cpu") == 0;
     if (devices < 2 && !cpu)
         skip("there is one %s device", w->properties.backend);

@@ -82,19 +82,24 @@ static memopt_status add_parameter_with_state(memopt_device *device, void *conte
     int single = torture_kind == MEMOPT_OPTIMIZER_LION || torture_kind == MEMOPT_OPTIMIZER_SGD ||
                  torture_kind == MEMOPT_OPTIMIZER_RMSPROP;
     uint64_t moments = single ? 1 : torture_kind == MEMOPT_OPTIMIZER_ADEMAMIX ? 3 : 2;
-    return memopt_optimizer_add_parameter_with_state(f->optimizer, f->group, &f->p[0], NULL,
-                                                     f->states, moments, f->steps, NULL, &f->index);
+    return memopt_optimizer_add_parameter(
+        f->optimizer, f->group, &f->p[0],
+        &(memopt_parameter_options){
+            sizeof(memopt_parameter_options), {NULL, 0, 0}, f->states, moments, f->steps},
+        NULL, &f->index);
 }
 
 /* All that must not change, through public functions. */
 static void remember(memopt_device *device, void *context)
 {
     fixture *f = context;
-    OK(memopt_optimizer_get_export_size(f->optimizer, &f->bytes));
+    assert_int_equal(memopt_optimizer_export_sync(f->optimizer, 0, NULL, NULL, &f->bytes),
+                     MEMOPT_OK);
     uint64_t all = f->bytes + (N + 100) * 4;
     f->before = calloc(1, all);
     f->buffer = calloc(1, all);
-    OK(memopt_optimizer_export_sync(f->optimizer, f->bytes, NULL, f->before));
+    assert_int_equal(memopt_optimizer_export_sync(f->optimizer, f->bytes, NULL, f->before, NULL),
+                     MEMOPT_OK);
     memcpy(f->before + f->bytes, f->p[0].data, N * 4);
     memcpy(f->before + f->bytes + N * 4, f->p[1].data, 400);
 }
@@ -103,9 +108,10 @@ static void check_unchanged(memopt_device *device, void *context)
 {
     fixture *f = context;
     uint64_t bytes;
-    OK(memopt_optimizer_get_export_size(f->optimizer, &bytes));
+    assert_int_equal(memopt_optimizer_export_sync(f->optimizer, 0, NULL, NULL, &bytes), MEMOPT_OK);
     assert_int_equal(bytes, f->bytes);
-    OK(memopt_optimizer_export_sync(f->optimizer, bytes, NULL, f->buffer));
+    assert_int_equal(memopt_optimizer_export_sync(f->optimizer, bytes, NULL, f->buffer, NULL),
+                     MEMOPT_OK);
     assert_memory_equal(f->buffer, f->before, bytes);
     assert_memory_equal(f->before + bytes, f->p[0].data, N * 4);
     assert_memory_equal(f->before + bytes + N * 4, f->p[1].data, 400);
@@ -115,11 +121,13 @@ static void check_unchanged(memopt_device *device, void *context)
 static void check_whole(memopt_device *device, void *context)
 {
     fixture *f = context;
-    memopt_status status = memopt_optimizer_export_sync(f->optimizer, f->bytes, NULL, f->buffer);
+    memopt_status status =
+        memopt_optimizer_export_sync(f->optimizer, f->bytes, NULL, f->buffer, NULL);
     if (status != MEMOPT_OK) {
         assert_int_equal(status, MEMOPT_CORRUPT);
         assert_int_equal(memopt_optimizer_step(f->optimizer, f->g, 2, NULL, NULL), MEMOPT_CORRUPT);
-        OK(memopt_optimizer_import_sync(f->optimizer, f->before, f->bytes, NULL));
+        assert_int_equal(memopt_optimizer_import_sync(f->optimizer, f->before, f->bytes, 0, NULL),
+                         MEMOPT_OK);
         memcpy(f->p[0].data, f->before + f->bytes, N * 4);
         memcpy(f->p[1].data, f->before + f->bytes + N * 4, 400);
         torn_steps++;
@@ -187,8 +195,9 @@ static void make_stepped(memopt_device *device, void *context)
 {
     fixture *f = context;
     make_parameters(device, f);
-    OK(memopt_optimizer_step(f->optimizer, f->g, 2, NULL, NULL));
-    OK(memopt_optimizer_export_sync(f->optimizer, f->bytes, NULL, f->before));
+    assert_int_equal(memopt_optimizer_step(f->optimizer, f->g, 2, NULL, NULL), MEMOPT_OK);
+    assert_int_equal(memopt_optimizer_export_sync(f->optimizer, f->bytes, NULL, f->before, NULL),
+                     MEMOPT_OK);
     memcpy(f->before + f->bytes, f->p[0].data, N * 4);
     memcpy(f->before + f->bytes + N * 4, f->p[1].data, 400);
 }
@@ -226,11 +235,12 @@ static memopt_status full_step(memopt_device *device, void *context)
 }
 
 TORTURE_CALL(get_steps, memopt_optimizer_get_steps_sync(f->optimizer, 0, NULL, &f->index))
-TORTURE_CALL(export_all, memopt_optimizer_export_sync(f->optimizer, f->bytes, NULL, f->buffer))
+TORTURE_CALL(export_all,
+             memopt_optimizer_export_sync(f->optimizer, f->bytes, NULL, f->buffer, NULL))
 
 /* The export of the state as it is: an import that fails half-way has changed nothing either. */
 
-TORTURE_CALL(import_all, memopt_optimizer_import_sync(f->optimizer, f->before, f->bytes, NULL))
+TORTURE_CALL(import_all, memopt_optimizer_import_sync(f->optimizer, f->before, f->bytes, 0, NULL))
 
 /* The export of another run, in another format. */
 static void make_foreign(memopt_device *device, void *context)
@@ -254,8 +264,8 @@ static void make_foreign(memopt_device *device, void *context)
 static memopt_status import_foreign(memopt_device *device, void *context)
 {
     fixture *f = context;
-    return f->status = memopt_optimizer_import_converted_sync(f->optimizer, f->foreign,
-                                                              f->foreign_bytes, NULL);
+    return f->status =
+               memopt_optimizer_import_sync(f->optimizer, f->foreign, f->foreign_bytes, 1, NULL);
 }
 
 /* Only a device that fails leaves a part. */
@@ -263,7 +273,8 @@ static void check_foreign(memopt_device *device, void *context)
 {
     fixture *f = context;
     if (f->status != MEMOPT_OUT_OF_HOST_MEMORY && f->status != MEMOPT_OUT_OF_DEVICE_MEMORY)
-        OK(memopt_optimizer_import_sync(f->optimizer, f->before, f->bytes, NULL));
+        assert_int_equal(memopt_optimizer_import_sync(f->optimizer, f->before, f->bytes, 0, NULL),
+                         MEMOPT_OK);
     check_unchanged(device, f);
 }
 

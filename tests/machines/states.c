@@ -76,9 +76,9 @@ static void step(run *r, uint64_t seed)
 
 static unsigned char *export_of(run *r, uint64_t *bytes)
 {
-    MUST(memopt_optimizer_get_export_size(r->optimizer, bytes));
+    MUST(memopt_optimizer_export_sync(r->optimizer, 0, NULL, NULL, bytes));
     unsigned char *buffer = malloc(*bytes);
-    MUST(memopt_optimizer_export_sync(r->optimizer, *bytes, NULL, buffer));
+    MUST(memopt_optimizer_export_sync(r->optimizer, *bytes, NULL, buffer, NULL));
     return buffer;
 }
 
@@ -117,7 +117,7 @@ static void export_case(uint32_t kind, uint32_t format, FILE *in, FILE *out)
         states = read_export(in, &bytes);
     }
     begin(&second, kind, format);
-    MUST(memopt_optimizer_import_sync(second.optimizer, states, bytes, NULL));
+    MUST(memopt_optimizer_import_sync(second.optimizer, states, bytes, 0, NULL));
     step(&second, 400);
     free(states);
     states = export_of(&second, &bytes);

@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "support/allocator_check.h"
+#include "support/pausing.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -89,7 +90,7 @@ static uint64_t check_member(world *w, uint32_t index)
         REQUIRE(w, world_stat(w, index, "requested_bytes.all.peak") == m->peak);
     }
     REQUIRE(w, pool_is_paused(m->handle) == (m->paused == UINT64_MAX));
-    REQUIRE(w, memopt_pool_get_paused_tags(m->handle) == m->paused);
+    REQUIRE(w, paused_tags_of(m->handle) == m->paused);
     if (!m->paused)
         REQUIRE(w, reserved >= world_stat(w, index, "allocated_bytes.all.current"));
     else if (!w->disturbed && m->paused == UINT64_MAX)

@@ -1,5 +1,6 @@
 /* Pausing and resuming: a member as a whole, or some of its tags; contents are lost, kept in host
  * memory or in a file. */
+#include "support/pausing.h"
 #include "world.h"
 
 #include <string.h>
@@ -118,7 +119,7 @@ static void note_resume(hand *h, uint32_t index, uint64_t tags, int done)
 {
     world *w = h->w;
     member *m = &w->members[index];
-    uint64_t now = memopt_pool_get_paused_tags(m->handle), back = m->paused & ~now;
+    uint64_t now = paused_tags_of(m->handle), back = m->paused & ~now;
     for (int i = 0; i <= ORACLE_TAGS; i++) {
         uint64_t group = m->groups[i];
         REQUIRE(w, (group & back) == 0 || ((group & back) == group && (group & tags) != 0));

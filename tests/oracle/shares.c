@@ -88,7 +88,7 @@ static void take_export(world *w, oracle_share *e, const slot *s)
 {
     char message[MEMOPT_SHARE_MESSAGE_BYTES];
     uint64_t files = 0;
-    OK(w, memopt_export_describe(e->out, message, &files));
+    OK(w, memopt_export_describe(e->out, 0, message, NULL, &files));
     e->slot = (uint8_t)(s - w->slots);
     e->block = *s;
     e->known = 1;
@@ -157,12 +157,13 @@ static memopt_status open_import(world *w, oracle_share *e)
 {
     char message[MEMOPT_SHARE_MESSAGE_BYTES];
     int32_t files[MOST_FILES];
-    uint64_t count = 0;
-    OK(w, memopt_export_describe(e->out, message, &count));
-    REQUIRE(w, count <= MOST_FILES);
-    OK(w, memopt_export_open_files(e->out, 0, count, files));
-    memopt_status status =
-        CALL(w, memopt_import_open(w->device, message, sizeof message, files, count, &e->in));
+    uint64_t count = 0, bytes = 0;
+    void *at = NULL;
+    OK(w, memopt_export_describe(e->out, MOST_FILES, message, files, &count));
+    memopt_status status = CALL(w, memopt_import_open(w->device, message, sizeof message, files,
+                                                      count, &at, &bytes, &e->in));
+    REQUIRE(w, status != MEMOPT_OK || bytes == e->block.usable);
+    e->at = at;
     for (uint64_t i = 0; i < count; i++)
         (void)close(files[i]);
     return status;
@@ -171,11 +172,6 @@ static memopt_status open_import(world *w, oracle_share *e)
 static void take_import(hand *h, oracle_share *e, int write)
 {
     world *w = h->w;
-    void *at = NULL;
-    uint64_t bytes = 0;
-    OK(w, memopt_import_get(e->in, &at, &bytes));
-    REQUIRE(w, bytes == e->block.usable);
-    e->at = at;
     verify_import(h, e);
     slot *s = block_of(w, e);
     if (w->threads || !write || e->freed || is_paused(w, s))

@@ -4,6 +4,8 @@
  */
 #include "support/checks.h"
 
+#include "allocator/allocator.h"
+
 #include "memopt/allocator.h"
 #include "oracle.h"
 
@@ -58,7 +60,7 @@ memopt_status __wrap_memopt_pool_resume_sync(memopt_pool *pool, uint64_t tags)
     if (broken != RESUMES || status != MEMOPT_OK ||
         memopt_allocator_snapshot(pool, find_block, &block) != MEMOPT_OK || block == NULL)
         return status;
-    return memopt_fill(memopt_allocator_get_device(pool), block, 0, 1, NULL);
+    return memopt_fill(mo_allocator_device(pool), block, 0, 1, NULL);
 }
 
 static void print_line(void *user, const char *text)

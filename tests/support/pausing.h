@@ -15,9 +15,16 @@ static inline memopt_status pause_pool(memopt_pool *pool, memopt_pause how, uint
     return status;
 }
 
+/* 0 in a child process. */
+static inline uint64_t paused_tags_of(memopt_pool *pool)
+{
+    memopt_allocator_info info = MEMOPT_ALLOCATOR_INFO_INIT;
+    return memopt_allocator_get_info(pool, &info) == MEMOPT_OK ? info.paused_tags : 0;
+}
+
 static inline int pool_is_paused(memopt_pool *pool)
 {
-    return memopt_pool_get_paused_tags(pool) == UINT64_MAX;
+    return paused_tags_of(pool) == UINT64_MAX;
 }
 
 #endif

@@ -362,16 +362,16 @@ class Allocator(_lifetime.Closing):
     @property
     def paused(self) -> bool:
         """Whether all of it is paused."""
-        return int(lib.memopt_pool_get_paused_tags(self._handle.pointer)) == (1 << 64) - 1
+        return paused_bits(self._handle.pointer) == (1 << 64) - 1
 
     @property
     def paused_tags(self) -> FrozenSet[str]:
         """The names of the paused tags."""
-        bits = lib.memopt_pool_get_paused_tags(self._handle.pointer)
+        bits = paused_bits(self._handle.pointer)
         return frozenset(name for name, number in self._tags.items() if bits >> number & 1)
 
     def _is_paused(self, tag: int) -> bool:
-        return bool(lib.memopt_pool_get_paused_tags(self._handle.pointer) >> tag & 1)
+        return bool(paused_bits(self._handle.pointer) >> tag & 1)
 
     # --- ranges ---
 
@@ -577,7 +577,7 @@ class Pool(Allocator):
     @property
     def name(self) -> str:
         """Who uses it, in messages."""
-        name: bytes = lib.memopt_pool_get_name(self._handle.pointer)
+        name: bytes = output(lib.memopt_allocator_get_info, self._handle.pointer).name
         return name.decode()
 
 
@@ -593,6 +593,11 @@ def config_items(text: str) -> List[Tuple[int, str]]:
                 items.append((start + len(part) - len(part.lstrip()), part.strip()))
             start = position + 1
     return items
+
+
+def paused_bits(handle: int) -> int:
+    """The paused tags of an allocator; all bits: all are."""
+    return int(output(lib.memopt_allocator_get_info, handle).paused_tags)
 
 
 def stat_names() -> List[str]:

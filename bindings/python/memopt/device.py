@@ -9,10 +9,11 @@ from __future__ import annotations
 import sys
 from typing import Any, Callable, Optional, Tuple, Union
 
-from . import _abi, _lifetime
+from . import _abi, _lifetime, errors
 from ._abi import StreamOrder
 from ._arguments import choice, unsigned
 from ._library import c_text, lib, output
+from .backends import backend_info
 from .open_device import OpenDevice
 from .pinned import PinnedMemory, Registration
 from .sizes import Size, parse_size
@@ -68,7 +69,10 @@ class Device(OpenDevice):
     @staticmethod
     def count(backend: str) -> int:
         """The number of devices of a back end: "cpu" (1), "cuda" or "hip"."""
-        return int(output(lib.memopt_device_count, c_text(backend, "a back end")))
+        info = backend_info(backend)
+        if not info.available:
+            raise errors.make(info.status, "%s: %s" % (backend, info.problem))
+        return info.device_count
 
     # --- streams and events ---
 

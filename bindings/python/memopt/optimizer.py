@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 from . import _abi, _lifetime, errors
-from ._abi import DType, OptimizerKind, StateFormat, TensorStruct
+from ._abi import DType, OptimizerKind, ParameterOptions, StateFormat, TensorStruct
 from ._arguments import choice, unsigned
 from ._library import lib, output
 from .allocator import Allocator
@@ -152,15 +152,15 @@ class Optimizer(_lifetime.Closing):
         mixed precision with an f32 master.
         """
         view, struct = self._struct(parameter, "parameter", writable=True)
-        copy = copy_struct = None
+        copy, options = None, ParameterOptions()
         if model_copy is not None:
-            copy, copy_struct = self._struct(model_copy, "model copy of parameter", writable=True)
+            copy, options.model_copy = self._struct(model_copy, "model copy of parameter", writable=True)
         number = output(
             lib.memopt_optimizer_add_parameter,
             self._handle.pointer,
             group.index if isinstance(group, Group) else unsigned(group, 32, "group"),
             struct,
-            copy_struct,
+            options,
             stream_pointer(stream),
         )
         self._parameters.append(_Parameter(view, parameter, copy))
@@ -315,10 +315,9 @@ class Optimizer(_lifetime.Closing):
 
     def export_bytes(self, stream: StreamLike = None) -> bytearray:
         """Groups, step counts and states, in a checksummed format that is the same everywhere."""
-        data = bytearray(output(lib.memopt_optimizer_get_export_size, self._handle.pointer))
-        lib.memopt_optimizer_export_sync(
-            self._handle.pointer, len(data), stream_pointer(stream), tensor(data).pointer
-        )
+        write, handle = lib.memopt_optimizer_export_sync, self._handle.pointer
+        data = bytearray(output(write, handle, 0, None, None))
+        write(handle, len(data), stream_pointer(stream), tensor(data).pointer, None)
         return data
 
     def import_bytes(
@@ -327,9 +326,5 @@ class Optimizer(_lifetime.Closing):
         """Reads what export_bytes() gave; everything is checked before anything changes. `convert`:
         moments of other state formats are converted, by way of fp32."""
         view = tensor(data)
-        read = (
-            lib.memopt_optimizer_import_converted_sync
-            if convert
-            else lib.memopt_optimizer_import_sync
-        )
-        read(self._handle.pointer, view.pointer, view.nbytes, stream_pointer(stream))
+        handle, at = self._handle.pointer, stream_pointer(stream)
+        lib.memopt_optimizer_import_sync(handle, view.pointer, view.nbytes, convert, at)

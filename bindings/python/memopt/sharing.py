@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, List, Sequence, Tuple, Union
 
 from . import _lifetime
 from ._abi.share import SHARE_MESSAGE_BYTES
-from ._library import lib
+from ._library import lib, output
 from .memory import Memory
 from .open_device import OpenDevice
 
@@ -49,20 +49,21 @@ class Export(_lifetime.Closing):
 
     def describe(self) -> bytes:
         """The message that describes the block, for a transport of your own."""
-        return self._describe()[0]
+        return self._describe(0, None)[0]
 
     def open_files(self) -> List[int]:
         """New file descriptors, one for each page of the block, which the caller closes. They belong
         to the message of :meth:`describe`."""
-        count = self._describe()[1]
+        count = self._describe(0, None)[1]
         files = (ctypes.c_int32 * count)()
-        lib.memopt_export_open_files(self._handle.pointer, 0, count, files)
+        self._describe(count, files)
         return list(files)
 
-    def _describe(self) -> Tuple[bytes, int]:
-        message, count = ctypes.create_string_buffer(SHARE_MESSAGE_BYTES), ctypes.c_uint64()
-        lib.memopt_export_describe(self._handle.pointer, ctypes.addressof(message), count)
-        return message.raw, count.value
+    def _describe(self, room: int, files: Any) -> Tuple[bytes, int]:
+        message = ctypes.create_string_buffer(SHARE_MESSAGE_BYTES)
+        handle, at = self._handle.pointer, ctypes.addressof(message)
+        count = int(output(lib.memopt_export_describe, handle, room, at, files))
+        return message.raw, count
 
 
 class ImportedBlock(Memory):
@@ -72,12 +73,10 @@ class ImportedBlock(Memory):
     _kind = "imported block"
 
     def __init__(self, device: OpenDevice, function: Any, *arguments: Any) -> None:
-        parent = device._handle
-        handle = _lifetime.create(
-            self, self._kind, lib.memopt_import_destroy, function, parent.pointer, *arguments, parents=(parent,)
-        )
-        address, size = ctypes.c_void_p(), ctypes.c_uint64()
-        lib.memopt_import_get(handle.pointer, address, size)
+        parent, address, size = device._handle, ctypes.c_void_p(), ctypes.c_uint64()
+        given = (parent.pointer, *arguments, address, size)
+        end = lib.memopt_import_destroy
+        handle = _lifetime.create(self, self._kind, end, function, *given, parents=(parent,))
         super().__init__(device, address.value, size.value, handle)
 
     def free(self) -> None:

@@ -126,7 +126,7 @@ static memopt_status fill_image(image *i, trainer *t, const char *config, uint32
             TRY(put_tensor(i, t, &p->master));
     }
     put(i, &optimizer, sizeof optimizer);
-    TRY(memopt_optimizer_export_sync(t->optimizer, optimizer, NULL, i->bytes + i->length));
+    TRY(memopt_optimizer_export_sync(t->optimizer, optimizer, NULL, i->bytes + i->length, NULL));
     i->length += (size_t)optimizer;
     uint32_t crc = crc32_add(0, i->bytes, i->length);
     put(i, &crc, sizeof crc);
@@ -191,7 +191,7 @@ memopt_status resume_save(trainer *t, const char *path)
     char config[CONFIG_MOST];
     uint32_t config_length = describe(t, config);
     uint64_t optimizer;
-    TRY(memopt_optimizer_get_export_size(t->optimizer, &optimizer));
+    TRY(memopt_optimizer_export_sync(t->optimizer, 0, NULL, NULL, &optimizer));
     image i = {NULL, 0, image_size(t, config_length, optimizer)};
     i.bytes = malloc(i.room);
     if (!i.bytes)
@@ -323,7 +323,7 @@ static memopt_status take_tensor(trainer *t, const memopt_tensor *tensor, image 
 static memopt_status apply(trainer *t, image *i, const parts *found)
 {
     size_t at = found->parameters;
-    TRY(memopt_optimizer_import_sync(t->optimizer, found->optimizer, found->optimizer_length,
+    TRY(memopt_optimizer_import_sync(t->optimizer, found->optimizer, found->optimizer_length, 0,
                                      NULL));
     for (uint64_t n = 0; n < t->model.parameters.count; n++) {
         const parameter *p = &t->model.parameters.list[n];

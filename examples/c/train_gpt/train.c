@@ -47,10 +47,12 @@ static memopt_status add_parameters(trainer *t)
         parameter *p = &t->model.parameters.list[i];
         /* With masters the optimizer updates those and rounds them into the weights. */
         const memopt_tensor *trained = p->master.data ? &p->master : &p->weight;
-        const memopt_tensor *copy = p->master.data ? &p->weight : NULL;
+        memopt_parameter_options given = MEMOPT_PARAMETER_OPTIONS_INIT;
         uint64_t index;
+        if (p->master.data)
+            given.model_copy = p->weight;
         TRY(memopt_optimizer_add_parameter(t->optimizer, p->decays ? GROUP_DECAY : GROUP_PLAIN,
-                                           trained, copy, NULL, &index));
+                                           trained, &given, NULL, &index));
         t->gradients[index] = p->gradient;
     }
     return memory_sync(&t->memory);

@@ -10,6 +10,7 @@
 #include "allocator/watch/history.h"
 
 #include "base/lock.h"
+#include "base/options.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -180,9 +181,24 @@ memopt_status mo_allocator_free_taken(memopt_allocator *allocator, mo_taken *tak
     return status;
 }
 
-memopt_device *memopt_allocator_get_device(const memopt_allocator *allocator)
+memopt_device *mo_allocator_device(const memopt_allocator *allocator)
 {
-    return allocator == NULL ? NULL : allocator->device;
+    return allocator->device;
+}
+
+memopt_status memopt_allocator_get_info(memopt_allocator *allocator,
+                                        memopt_allocator_info *out_info)
+{
+    if (allocator == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_get_info: allocator is NULL");
+    if (mo_device_inherited(allocator->device))
+        return mo_fail_inherited("allocator_get_info");
+    memopt_allocator_info info = {
+        .struct_size = sizeof info, .device = allocator->device, .name = allocator->name};
+    mo_lock(&allocator->lock);
+    info.paused_tags = allocator->paused_tags;
+    mo_unlock(&allocator->lock);
+    return mo_result_write(out_info, &info, sizeof info, "memopt_allocator_info");
 }
 
 memopt_status memopt_allocator_get_block(memopt_allocator *allocator, const void *pointer,

@@ -263,11 +263,6 @@ memopt_status memopt_pool_create(memopt_allocator *parent, const memopt_pool_opt
     return MEMOPT_OK;
 }
 
-const char *memopt_pool_get_name(const memopt_pool *pool)
-{
-    return pool == NULL ? NULL : pool->name;
-}
-
 /* --- ending
  * -------------------------------------------------------------------------------------- */
 

@@ -326,13 +326,3 @@ memopt_status memopt_pool_resume_sync(memopt_pool *pool, uint64_t tags)
     mo_family_leave(pool->family);
     return status;
 }
-
-uint64_t memopt_pool_get_paused_tags(memopt_pool *pool)
-{
-    if (pool == NULL || mo_device_inherited(pool->device))
-        return 0;
-    mo_lock(&pool->lock);
-    uint64_t tags = pool->paused_tags;
-    mo_unlock(&pool->lock);
-    return tags;
-}

@@ -124,11 +124,30 @@ static void leave_block(memopt_export *shared)
 /* --- calls ---------------------------------------------------------------------------------------
  */
 
+/* Descriptors of pages. They are those of a block that is in use, so no lock is needed. */
+static memopt_status open_files(const memopt_export *shared, uint64_t first, uint64_t count,
+                                int32_t *out_files)
+{
+    const uint64_t page = shared->message.page_bytes;
+    const mo_segment *segment = shared->block->segment;
+    uint64_t start = (uint64_t)(shared->block->address - segment->address) / page + first;
+    for (uint64_t i = 0; i < count; i++) {
+        int file;
+        memopt_status status = mo_vm_export(shared->device, segment->pages[start + i], page, &file);
+        if (status != MEMOPT_OK) {
+            mo_share_close(out_files, i);
+            return status;
+        }
+        out_files[i] = file;
+    }
+    return MEMOPT_OK;
+}
+
 /* A first descriptor shows whether the driver gives any. */
 static memopt_status try_file(const memopt_export *shared)
 {
     int32_t file = -1;
-    MO_TRY(memopt_export_open_files(shared, 0, 1, &file));
+    MO_TRY(open_files(shared, 0, 1, &file));
     (void)close(file);
     return MEMOPT_OK;
 }
@@ -193,42 +212,22 @@ static memopt_status check(const memopt_export *shared, const char *call)
     return mo_device_inherited(shared->device) ? mo_fail_inherited(call) : MEMOPT_OK;
 }
 
-memopt_status memopt_export_describe(const memopt_export *shared, void *out_message,
-                                     uint64_t *out_files)
+memopt_status memopt_export_describe(const memopt_export *shared, uint64_t room, void *out_message,
+                                     int32_t *out_files, uint64_t *out_count)
 {
     MO_TRY(check(shared, "export_describe"));
-    if (out_message == NULL || out_files == NULL)
+    const uint64_t pages = shared->message.pages;
+    if (out_message == NULL || out_count == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "export_describe: %s is NULL",
-                       out_message == NULL ? "out_message" : "out_files");
-    memcpy(out_message, &shared->message, sizeof shared->message);
-    *out_files = shared->message.pages;
-    return MEMOPT_OK;
-}
-
-/* The pages are those of a block that is in use, so no lock is needed. */
-memopt_status memopt_export_open_files(const memopt_export *shared, uint64_t first, uint64_t count,
-                                       int32_t *out_files)
-{
-    memopt_status status = check(shared, "export_open_files");
-    if (status != MEMOPT_OK)
-        return status;
-    uint64_t pages = shared->message.pages, page = shared->message.page_bytes;
-    if (out_files == NULL || count > pages || first > pages - count)
+                       out_message == NULL ? "out_message" : "out_count");
+    if (out_files != NULL && room < pages)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "export_open_files: %" PRIu64 " descriptors from %" PRIu64
-                       " on; there are %" PRIu64 "%s",
-                       count, first, pages, out_files == NULL ? ", and out_files is NULL" : "");
-    const mo_segment *segment = shared->block->segment;
-    uint64_t start = (uint64_t)(shared->block->address - segment->address) / page + first;
-    for (uint64_t i = 0; i < count; i++) {
-        int file;
-        status = mo_vm_export(shared->device, segment->pages[start + i], page, &file);
-        if (status != MEMOPT_OK) {
-            mo_share_close(out_files, i);
-            return status;
-        }
-        out_files[i] = file;
-    }
+                       "export_describe: room for %" PRIu64 " descriptors; there are %" PRIu64,
+                       room, pages);
+    if (out_files != NULL)
+        MO_TRY(open_files(shared, 0, pages, out_files));
+    memcpy(out_message, &shared->message, sizeof shared->message);
+    *out_count = pages;
     return MEMOPT_OK;
 }
 
@@ -240,7 +239,7 @@ memopt_status memopt_export_send(const memopt_export *shared, int32_t socket)
     for (uint64_t done = 0, count; done < shared->message.pages && status == MEMOPT_OK;
          done += count) {
         count = mo_min_u64(shared->message.pages - done, MO_SHARE_FILES);
-        status = memopt_export_open_files(shared, done, count, files);
+        status = open_files(shared, done, count, files);
         if (status != MEMOPT_OK)
             return status;
         status = mo_share_send(socket, &count, sizeof count, files, count);

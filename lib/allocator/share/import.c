@@ -100,19 +100,30 @@ static memopt_status finish(memopt_import *import, memopt_status status, memopt_
 /* --- calls ---------------------------------------------------------------------------------------
  */
 
-static memopt_status check(memopt_device *device, const void *out_import, const char *call)
+static memopt_status check(memopt_device *device, const void *out_import, const void *out_pointer,
+                           const char *call)
 {
-    if (device == NULL || out_import == NULL)
+    if (device == NULL || out_import == NULL || out_pointer == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: %s is NULL", call,
-                       device == NULL ? "device" : "out_import");
+                       device == NULL       ? "device"
+                       : out_import == NULL ? "out_import"
+                                            : "out_pointer");
     return mo_device_inherited(device) ? mo_fail_inherited(call) : MEMOPT_OK;
 }
 
+static void tell(const memopt_import *import, void **out_pointer, uint64_t *out_bytes)
+{
+    *out_pointer = import->address + import->message.offset;
+    if (out_bytes != NULL)
+        *out_bytes = import->message.bytes;
+}
+
 memopt_status memopt_import_open(memopt_device *device, const void *message, uint64_t bytes,
-                                 const int32_t *files, uint64_t count, memopt_import **out_import)
+                                 const int32_t *files, uint64_t count, void **out_pointer,
+                                 uint64_t *out_bytes, memopt_import **out_import)
 {
     memopt_import *import = NULL;
-    MO_TRY(check(device, out_import, "import_open"));
+    MO_TRY(check(device, out_import, out_pointer, "import_open"));
     if (message == NULL || files == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "import_open: %s is NULL",
                        message == NULL ? "message" : "files");
@@ -126,7 +137,9 @@ memopt_status memopt_import_open(memopt_device *device, const void *message, uin
                     count, import->message.pages);
     else
         status = add_all(import, files, count);
-    return finish(import, status, out_import);
+    MO_TRY(finish(import, status, out_import));
+    tell(import, out_pointer, out_bytes);
+    return MEMOPT_OK;
 }
 
 static memopt_status receive_some(memopt_import *import, int socket)
@@ -146,12 +159,12 @@ static memopt_status receive_some(memopt_import *import, int socket)
     return status;
 }
 
-memopt_status memopt_import_receive(memopt_device *device, int32_t socket,
-                                    memopt_import **out_import)
+memopt_status memopt_import_receive(memopt_device *device, int32_t socket, void **out_pointer,
+                                    uint64_t *out_bytes, memopt_import **out_import)
 {
     char message[MEMOPT_SHARE_MESSAGE_BYTES];
     memopt_import *import = NULL;
-    memopt_status status = check(device, out_import, "import_receive");
+    memopt_status status = check(device, out_import, out_pointer, "import_receive");
     if (status == MEMOPT_OK)
         status = mo_share_receive(socket, message, sizeof message, NULL, 0);
     if (status == MEMOPT_OK)
@@ -160,18 +173,8 @@ memopt_status memopt_import_receive(memopt_device *device, int32_t socket,
         return status;
     while (status == MEMOPT_OK && import->count < import->message.pages)
         status = receive_some(import, socket);
-    return finish(import, status, out_import);
-}
-
-memopt_status memopt_import_get(const memopt_import *import, void **out_pointer,
-                                uint64_t *out_bytes)
-{
-    if (import == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "import_get: import is NULL");
-    if (out_pointer != NULL)
-        *out_pointer = import->address + import->message.offset;
-    if (out_bytes != NULL)
-        *out_bytes = import->message.bytes;
+    MO_TRY(finish(import, status, out_import));
+    tell(import, out_pointer, out_bytes);
     return MEMOPT_OK;
 }
 

@@ -74,21 +74,6 @@ static memopt_status parse_name(const char *name, backend *out_backend, int32_t 
     return MEMOPT_OK;
 }
 
-memopt_status memopt_device_count(const char *backend_name, int32_t *out_count)
-{
-    if (backend_name == NULL || out_count == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "device_count: backend or out_count is NULL");
-    backend which = find_backend(backend_name, strlen(backend_name));
-    if (which == BACKEND_NONE)
-        return no_backend(backend_name);
-    if (which != BACKEND_CPU) {
-        mo_gpu_driver *driver = find_driver(which);
-        return driver != NULL ? mo_gpu_count(driver, out_count) : not_built(which);
-    }
-    *out_count = 1;
-    return MEMOPT_OK;
-}
-
 memopt_status memopt_backend_get_info(const char *backend_name, memopt_backend_info *out_info)
 {
     memopt_backend_info info = MEMOPT_BACKEND_INFO_INIT;

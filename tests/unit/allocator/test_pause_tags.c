@@ -6,6 +6,7 @@
 
 #include "base/unnamed_file.h"
 #include "device/front/handle.h"
+#include "support/pausing.h"
 #include "support/sweep.h"
 
 #include <dirent.h>
@@ -95,7 +96,7 @@ static int is_paused(const scene *s, const block *b)
 static void check_all(scene *s)
 {
     OK(mo_allocator_check(s->allocator));
-    assert_int_equal(memopt_pool_get_paused_tags(s->allocator), s->paused);
+    assert_int_equal(paused_tags_of(s->allocator), s->paused);
     for (int i = 0; i < BLOCKS; i++)
         if (s->blocks[i].data != NULL && !s->blocks[i].freed && !is_paused(s, &s->blocks[i]))
             check_block(s, &s->blocks[i]);

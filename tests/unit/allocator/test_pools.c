@@ -1,7 +1,20 @@
 /* Pools: what they share with their parent and with each other, and what they do not. */
 #include "support.h"
 
-#include "support/watched.h"
+#include "allocator/allocator.h"
+
+#include "device/front/handle.h"
+
+#define CAPACITY (64 * MIB)
+
+static const char *const configs[] = {"", "expandable_segments:True"};
+
+enum { CONFIGS = sizeof configs / sizeof configs[0] };
+
+static uint64_t held(memopt_allocator *allocator)
+{
+    return stat_of(allocator, "reserved_bytes.all.current");
+}
 
 static memopt_pool *new_pool(memopt_allocator *parent, const char *name)
 {
@@ -47,10 +60,14 @@ ALLOCATOR_TEST(arguments, parent, eager(CAPACITY), CLASSIC)
     options.struct_size = sizeof options;
     assert_null(pool);
     OK(memopt_pool_create(parent, &options, &pool));
-    assert_string_equal(memopt_pool_get_name(pool), "2345678901234567890123456789012");
-    assert_string_equal(memopt_pool_get_name(parent), "");
-    assert_null(memopt_pool_get_name(NULL));
-    assert_ptr_equal(memopt_allocator_get_device(pool), device);
+    memopt_allocator_info info = MEMOPT_ALLOCATOR_INFO_INIT;
+    OK(memopt_allocator_get_info(pool, &info));
+    assert_string_equal(info.name, "2345678901234567890123456789012");
+    assert_ptr_equal(info.device, device);
+    OK(memopt_allocator_get_info(parent, &info));
+    assert_string_equal(info.name, "");
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_allocator_get_info(NULL, &info));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_allocator_get_info(pool, NULL));
     memopt_pool *inner = NULL;
     REFUSED_SAYING("2345678901234567890123456789012", memopt_pool_create(pool, NULL, &inner));
     assert_null(inner);

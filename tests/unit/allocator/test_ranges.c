@@ -6,6 +6,8 @@
 
 #include "support.h"
 
+#include "allocator/allocator.h"
+
 #include "device/cpu/cpu.h"
 #include "device/front/ranges.h"
 #include "support/simulated.h"
@@ -90,7 +92,7 @@ static memopt_status observe(void *user, const memopt_range_event *event)
 static void begin_observer(observer *o, memopt_allocator *allocator, uint64_t *out_number)
 {
     memset(o, 0, sizeof *o);
-    o->device = memopt_allocator_get_device(allocator);
+    o->device = mo_allocator_device(allocator);
     assert_int_equal(mo_ranges_init(&o->seen), 1);
     OK(memopt_allocator_add_range_observer(allocator, observe, o, out_number));
 }

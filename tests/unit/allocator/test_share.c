@@ -131,10 +131,9 @@ static int peer(int socket)
     uint64_t bytes = 0;
     uint64_t before = info_of(device).reserved_va;
     for (int i = 0; i < BLOCKS; i++) {
-        if (memopt_import_receive(device, socket, &import) != MEMOPT_OK)
+        if (memopt_import_receive(device, socket, &data[i], &bytes, &imports[i]) != MEMOPT_OK)
             return fprintf(stderr, "peer: %s\n", memopt_last_error()), 1;
-        OK(memopt_import_get(import, &data, &bytes));
-        if (bytes != sizes[i] || !has(device, data, i + 1, bytes))
+        if (bytes != sizes[i] || !has(device, data[i], i + 1, bytes))
             return fprintf(stderr, "peer: block %d is wrong\n", i), 2;
         fill(device, data, 100 + i, bytes);
         uint64_t page = mo_device_granularity(device), more = info_of(device).reserved_va - before;
@@ -208,13 +207,14 @@ TEST(killed)
 
 /* --- in one process --------------------------------------------------------------------------- */
 
-static memopt_status pass(memopt_export *shared, memopt_device *device, memopt_import **out)
+static memopt_status pass(memopt_export *shared, memopt_device *device, void **out_data,
+                          memopt_import **out)
 {
     int ends[2];
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
     memopt_status status = memopt_export_send(shared, ends[0]);
     shutdown(ends[0], SHUT_WR);
-    memopt_status received = memopt_import_receive(device, ends[1], out);
+    memopt_status received = memopt_import_receive(device, ends[1], out_data, NULL, out);
     close(ends[0]);
     close(ends[1]);
     return status != MEMOPT_OK ? status : received;
@@ -227,9 +227,8 @@ TEST(pinned)
     memopt_import *import = NULL;
     void *data = NULL;
     export_all(&s);
-    OK(pass(s.shared[3], s.device, &import));
-    OK(memopt_import_get(import, &data, NULL));
-    uint64_t held = held_by(s.allocator);
+    OK(pass(s.shared[3], s.device, &data, &import));
+    uint64_t held = stat_of(s.allocator, "reserved_bytes.all.current");
     memopt_pause_report report = MEMOPT_PAUSE_REPORT_INIT;
     OK(memopt_pool_pause_sync(s.allocator, NULL, &report));
     assert_int_equal(report.shared_bytes, held);
@@ -268,13 +267,15 @@ TEST(forced_end)
     scene s = begin();
     memopt_import *import = NULL;
     void *data = NULL;
+    char message[MESSAGE];
+    uint64_t count = 0;
     int32_t file;
     export_all(&s);
-    OK(pass(s.shared[2], s.device, &import));
-    OK(memopt_import_get(import, &data, NULL));
+    OK(pass(s.shared[2], s.device, &data, &import));
     OK(memopt_allocator_free(s.allocator, s.blocks[2]));
     OK(memopt_allocator_destroy_force(s.allocator));
-    REFUSED_SAYING("by force", memopt_export_open_files(s.shared[1], 0, 1, &file));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "by force",
+                 memopt_export_describe(s.shared[1], 1, message, &file, &count));
     assert_true(has(s.device, data, 3, sizes[2]));
     FAILS(MEMOPT_BUSY, memopt_device_close(s.device));
     OK(memopt_import_destroy(import));
@@ -291,11 +292,11 @@ TEST(statuses)
     void *block = alloc(classic, 4096);
     FAILS_SAYING(MEMOPT_UNSUPPORTED, "classic segment",
                  memopt_export_create(classic, block, &shared));
-    REFUSED_SAYING("not the start of a live block",
-                   memopt_export_create(s.allocator, (char *)s.blocks[2] + 512, &shared));
-    REFUSED(memopt_export_create(s.allocator, NULL, &shared));
-    REFUSED(memopt_export_send(NULL, 0));
-    REFUSED(memopt_import_receive(NULL, 0, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "not the start of a live block",
+                 memopt_export_create(s.allocator, (char *)s.blocks[2] + 512, &shared));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_export_create(s.allocator, NULL, &shared));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_export_send(NULL, 0));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_import_receive(NULL, 0, NULL, NULL, NULL));
     OK(memopt_export_destroy(NULL));
     OK(memopt_import_destroy(NULL));
     OK(memopt_allocator_free(classic, block));
@@ -310,9 +311,11 @@ static void refuse(memopt_device *device, const void *message, uint64_t bytes, c
                    uint64_t count)
 {
     memopt_import *import = NULL;
+    void *data = NULL;
     int before = open_files();
     memopt_memory_info was = info_of(device);
-    memopt_status status = memopt_import_open(device, message, bytes, files, count, &import);
+    memopt_status status =
+        memopt_import_open(device, message, bytes, files, count, &data, NULL, &import);
     assert_true(status == MEMOPT_INVALID_ARGUMENT || status == MEMOPT_UNSUPPORTED);
     assert_true(memopt_last_error()[0] != '\0' && import == NULL);
     assert_int_equal(info_of(device).reserved_va, was.reserved_va);
@@ -327,10 +330,11 @@ TEST(bad_messages)
     int32_t files[256];
     uint64_t count = 0;
     export_all(&s);
-    OK(memopt_export_describe(s.shared[2], message, &count));
+    OK(memopt_export_describe(s.shared[2], 0, message, NULL, &count));
     assert_true(count >= 2 && count < 256);
-    REFUSED(memopt_export_open_files(s.shared[2], 1, count, files));
-    OK(memopt_export_open_files(s.shared[2], 0, count, files));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "room for",
+                 memopt_export_describe(s.shared[2], count - 1, message, files, &count));
+    OK(memopt_export_describe(s.shared[2], count, message, files, &count));
     for (uint64_t n = 0; n < MESSAGE; n += n < 8 ? 1 : 17)
         refuse(s.device, message, n, files, count);
     for (int i = 0; i < MESSAGE; i++) {
@@ -353,11 +357,10 @@ TEST(bad_messages)
     close(bad[4]);
     files[count - 1] = kept;
     memopt_import *import = NULL;
-    OK(memopt_import_open(s.device, message, sizeof message, files, count, &import));
+    void *data = NULL;
+    OK(memopt_import_open(s.device, message, sizeof message, files, count, &data, NULL, &import));
     for (uint64_t i = 0; i < count; i++)
         close(files[i]);
-    void *data = NULL;
-    OK(memopt_import_get(import, &data, NULL));
     assert_true(has(s.device, data, 3, sizes[2]));
     OK(memopt_import_destroy(import));
     end(&s);
@@ -370,11 +373,12 @@ TEST(cut_streams)
     char message[MESSAGE];
     uint64_t count = 0;
     export_all(&s);
-    OK(memopt_export_describe(s.shared[2], message, &count));
+    OK(memopt_export_describe(s.shared[2], 0, message, NULL, &count));
     for (uint64_t part = 0; part < MESSAGE + 9; part += part < MESSAGE - 1 ? 63 : 1) {
         int ends[2], before = open_files();
         uint64_t told = count < 64 ? count : 64;
         memopt_import *import = NULL;
+        void *data = NULL;
         memopt_memory_info was = info_of(s.device);
         assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
         size_t whole = part < MESSAGE ? (size_t)part : MESSAGE;
@@ -382,7 +386,7 @@ TEST(cut_streams)
         size_t more = part > MESSAGE ? (size_t)part - MESSAGE : 0;
         assert_int_equal(write(ends[0], &told, more), more);
         shutdown(ends[0], SHUT_WR);
-        memopt_status status = memopt_import_receive(s.device, ends[1], &import);
+        memopt_status status = memopt_import_receive(s.device, ends[1], &data, NULL, &import);
         assert_int_equal(status, more == 8 ? MEMOPT_INVALID_ARGUMENT : MEMOPT_IO_ERROR);
         close(ends[0]);
         close(ends[1]);
@@ -390,7 +394,7 @@ TEST(cut_streams)
         assert_int_equal(open_files(), before);
     }
     memopt_import *import = NULL;
-    GIVES(MEMOPT_IO_ERROR, memopt_import_receive(s.device, -1, &import));
+    GIVES(MEMOPT_IO_ERROR, memopt_import_receive(s.device, -1, &(void *){NULL}, NULL, &import));
     end(&s);
 }
 

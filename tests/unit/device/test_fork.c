@@ -143,6 +143,7 @@ static void try_allocator(handles *h)
     uint64_t value = 0;
     memopt_tag tag = 0;
     memopt_tag_stats stats = MEMOPT_TAG_STATS_INIT;
+    memopt_allocator_info info = MEMOPT_ALLOCATOR_INFO_INIT;
     AS_CHILD(memopt_allocator_create(h->device, NULL, NULL, &other));
     AS_CHILD(memopt_allocator_alloc(h->allocator, 4 * MIB, MEMOPT_TAG_OTHER, h->stream, &pointer));
     AS_CHILD(memopt_allocator_record_stream(h->allocator, h->block, h->stream));
@@ -152,6 +153,7 @@ static void try_allocator(handles *h)
     AS_CHILD(memopt_allocator_get_tag_stats(h->allocator, MEMOPT_TAG_OTHER, &stats));
     AS_CHILD(memopt_allocator_register_tag(h->allocator, "child", &tag));
     AS_CHILD(memopt_allocator_reset_peaks(h->allocator));
+    AS_CHILD(memopt_allocator_get_info(h->allocator, &info));
     AS_CHILD(memopt_allocator_trace(h->allocator, "/nowhere", NULL));
     AS_CHILD(memopt_allocator_trace(h->allocator, NULL, NULL));
     AS_CHILD(memopt_allocator_set_limit(h->allocator, MIB));
@@ -200,10 +202,10 @@ static void try_primitives(handles *h)
     AS_CHILD(memopt_optimizer_add_parameter(h->optimizer, 0, &h->tensor, NULL, NULL, &index));
     AS_CHILD(memopt_optimizer_step(h->optimizer, &h->tensor, 1, NULL, h->stream));
     AS_CHILD(memopt_optimizer_get_steps_sync(h->optimizer, 0, h->stream, &index));
-    AS_CHILD(memopt_optimizer_get_export_size(h->optimizer, &index));
-    AS_CHILD(memopt_optimizer_export_sync(h->optimizer, MIB, h->stream, h->pinned));
-    AS_CHILD(memopt_optimizer_import_sync(h->optimizer, h->pinned, MIB, h->stream));
-    AS_CHILD(memopt_optimizer_import_converted_sync(h->optimizer, h->pinned, MIB, h->stream));
+    AS_CHILD(memopt_optimizer_export_sync(h->optimizer, 0, NULL, NULL, &index));
+    AS_CHILD(memopt_optimizer_export_sync(h->optimizer, MIB, h->stream, h->pinned, NULL));
+    AS_CHILD(memopt_optimizer_import_sync(h->optimizer, h->pinned, MIB, 0, h->stream));
+    AS_CHILD(memopt_optimizer_import_sync(h->optimizer, h->pinned, MIB, 1, h->stream));
     AS_CHILD(memopt_optimizer_export_pieces_sync(h->optimizer, keep_nothing, NULL, h->stream));
     AS_CHILD(memopt_scaler_update(h->scaler, h->stream));
     AS_CHILD(memopt_norm(h->device, h->pinned, &h->tensor, 1, h->stream));

@@ -193,12 +193,10 @@ static void stream_calls(memopt_stream stream)
 TEST(every_call_keeps_what_is_current)
 {
     for (expected = is_cuda() ? -1 : 0; expected <= 1; expected++) {
-        int32_t count = 0;
         memopt_stream stream = NULL;
         memopt_backend_info info = {.struct_size = sizeof info};
         make_current(expected);
         KEEPS(memopt_backend_get_info(backend, &info));
-        KEEPS(memopt_device_count(backend, &count));
         KEEPS(memopt_device_open(own_name, NULL, &device));
         memory_calls();
         KEEPS(memopt_stream_create(device, &stream));

@@ -217,9 +217,12 @@ static void refuse_optimizers(const things *t, void *bad)
     memopt_tensor mine = tensor((char *)t->mine + 6144, MEMOPT_DTYPE_F32);
     memopt_step_options options = MEMOPT_STEP_OPTIONS_INIT;
     uint64_t index = 99;
-    REFUSED_SAYING("optimizer: parameter 1",
-                   memopt_optimizer_add_parameter(t->optimizer, 0, &f16, NULL, NULL, &index));
-    REFUSED(memopt_optimizer_add_parameter(t->optimizer, 0, &good, &f16, NULL, &index));
+    REFUSED(memopt_optimizer_add_parameter(t->optimizer, 0, &f16, NULL, NULL, &index));
+    SAYS("optimizer: parameter 1");
+    REFUSED(memopt_optimizer_add_parameter(
+        t->optimizer, 0, &good,
+        &(memopt_parameter_options){sizeof(memopt_parameter_options), f16, NULL, 0, NULL}, NULL,
+        &index));
     assert_int_equal(index, 99);
     REFUSED_SAYING("optimizer step: gradient 0",
                    memopt_optimizer_step(t->optimizer, &gradient, 1, NULL, NULL));

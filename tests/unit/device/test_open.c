@@ -8,15 +8,16 @@
 TEST(names)
 {
     memopt_device *device = (memopt_device *)1;
-    int32_t count = -1;
-    OK(memopt_device_count("cpu", &count));
-    assert_int_equal(count, 1);
-    count = -1;
-    FAILS_SAYING(MEMOPT_NOT_FOUND, "\"tpu\"", memopt_device_count("tpu", &count));
+    memopt_backend_info info = MEMOPT_BACKEND_INFO_INIT;
+    OK(memopt_backend_get_info("cpu", &info));
+    assert_int_equal(info.device_count, 1);
+    info.device_count = -1;
+    FAILS(MEMOPT_NOT_FOUND, memopt_backend_get_info("tpu", &info));
+    SAYS("\"tpu\"");
     SAYS("\"cuda:N\"");
-    REFUSED(memopt_device_count(NULL, &count));
-    REFUSED(memopt_device_count("cpu", NULL));
-    assert_int_equal(count, -1);
+    REFUSED(memopt_backend_get_info(NULL, &info));
+    REFUSED(memopt_backend_get_info("cpu", NULL));
+    assert_int_equal(info.device_count, -1);
     static const char *const unknown[] = {"",      "CPU",   "cpu:",   "cpu:1",      "cpu:-1",
                                           "cpu:x", "cpux",  "cpu:0x", "cpu:999999", ":0",
                                           "cp",    "cuda:", "rocm:0"};

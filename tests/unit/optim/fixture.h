@@ -101,9 +101,9 @@ static inline void read_floats(world *w, const memopt_tensor *t, float *out)
 /* A whole export; the caller frees it. */
 static inline unsigned char *export_all(world *w, memopt_optimizer *o, uint64_t *bytes)
 {
-    OK(memopt_optimizer_get_export_size(o, bytes));
+    OK(memopt_optimizer_export_sync(o, 0, NULL, NULL, bytes));
     unsigned char *buffer = malloc(*bytes);
-    OK(memopt_optimizer_export_sync(o, *bytes, w->stream, buffer));
+    OK(memopt_optimizer_export_sync(o, *bytes, w->stream, buffer, NULL));
     return buffer;
 }
 

@@ -158,7 +158,7 @@ static void convert(trainer *from, trainer *to)
     uint64_t bytes;
     OK(memopt_optimizer_step(from->o, from->g, PARAMETERS, NULL, from->w.stream));
     unsigned char *saved = export_all(&from->w, from->o, &bytes);
-    OK(memopt_optimizer_import_converted_sync(to->o, saved, bytes, to->w.stream));
+    OK(memopt_optimizer_import_sync(to->o, saved, bytes, 1, to->w.stream));
     for (uint64_t i = 0; i < PARAMETERS; i++)
         check_parameter(from, to, i);
     OK(memopt_optimizer_step(to->o, to->g, PARAMETERS, NULL, to->w.stream)); /* and it goes on */
@@ -207,8 +207,8 @@ static void refused(trainer *t, int converted, const unsigned char *saved, uint6
 {
     uint64_t size;
     unsigned char *was = export_all(&t->w, t->o, &size);
-    GIVES(status, converted ? memopt_optimizer_import_converted_sync(t->o, saved, bytes, NULL)
-                            : memopt_optimizer_import_sync(t->o, saved, bytes, NULL));
+    GIVES(status, converted ? memopt_optimizer_import_sync(t->o, saved, bytes, 1, NULL)
+                            : memopt_optimizer_import_sync(t->o, saved, bytes, 0, NULL));
     assert_non_null(strstr(memopt_last_error(), word));
     assert_non_null(strstr(memopt_last_error(), other));
     unsigned char *is = export_all(&t->w, t->o, &size);
@@ -294,9 +294,8 @@ TEST(test_older)
         float *values[PARAMETERS][2];
         trainer to = make((setup){MEMOPT_OPTIMIZER_ADAMW, formats[i][2], 0, 0}, large, 1, 4);
         unsigned char *saved = older(head, large, formats[i][0], formats[i][1], values, &bytes);
-        refused(&to, 0, saved, bytes, MEMOPT_INVALID_ARGUMENT, "was exported with",
-                "memopt_optimizer_import_converted_sync()");
-        OK(memopt_optimizer_import_converted_sync(to.o, saved, bytes, to.w.stream));
+        refused(&to, 0, saved, bytes, MEMOPT_INVALID_ARGUMENT, "was exported with", "converts");
+        OK(memopt_optimizer_import_sync(to.o, saved, bytes, 1, to.w.stream));
         for (uint64_t p = 0; p < PARAMETERS; p++)
             for (uint64_t k = 0; k < 2; k++) {
                 const memopt_tensor wanted = {values[p][k], large[p], MEMOPT_DTYPE_F32};
@@ -355,8 +354,9 @@ TEST(no_room)
         while (memopt_allocator_alloc(to.w.allocator, size, 0, to.w.stream, &all) == MEMOPT_OK)
             one = one == NULL ? all : one;
     refused(&to, 1, saved, bytes, MEMOPT_OUT_OF_DEVICE_MEMORY, "allocator", "free");
-    OK(memopt_allocator_free(to.w.allocator, one));
-    OK(memopt_optimizer_import_converted_sync(to.o, saved, bytes, to.w.stream));
+    OK(memopt_allocator_free(to.w.allocator, to.w.blocks[2 * PARAMETERS]));
+    to.w.blocks[2 * PARAMETERS] = to.w.blocks[--to.w.block_count];
+    OK(memopt_optimizer_import_sync(to.o, saved, bytes, 1, to.w.stream));
     free(saved);
     close_world(&from.w);
     close_world(&to.w);

@@ -96,9 +96,14 @@ static void bind(setup *s)
 {
     for (uint64_t i = 0; i < 2; i++) {
         uint64_t index = 99;
-        OK(memopt_optimizer_add_parameter_with_state(s->o, 0, &s->p[i], NULL, s->states[i],
-                                                     s->state_count[i], s->steps[i], s->w.stream,
-                                                     &index));
+        OK(memopt_optimizer_add_parameter(
+            s->o, 0, &s->p[i],
+            &(memopt_parameter_options){sizeof(memopt_parameter_options),
+                                        {NULL, 0, 0},
+                                        s->states[i],
+                                        s->state_count[i],
+                                        s->steps[i]},
+            s->w.stream, &index));
         assert_int_equal(index, i);
     }
 }
@@ -148,11 +153,11 @@ TEST(equal_bits)
         unsigned char *saved = export_all(&a.w, a.o, &bytes);
         step(&a, 50);
         step(&b, 60);
-        OK(memopt_optimizer_import_sync(b.o, saved, bytes, b.w.stream));
+        OK(memopt_optimizer_import_sync(b.o, saved, bytes, 0, b.w.stream));
         OK(memopt_copy(b.w.device, &steps, b.steps[0], 8, b.w.stream));
         OK(memopt_stream_sync(b.w.device, b.w.stream));
         assert_int_equal(steps, 4);
-        OK(memopt_optimizer_import_sync(a.o, saved, bytes, a.w.stream));
+        OK(memopt_optimizer_import_sync(a.o, saved, bytes, 0, a.w.stream));
         for (int i = 0; i < 2; i++) { /* an export holds no parameters */
             write_tensor(&a.w, &a.p[i], noise(7, 1.0f));
             write_tensor(&b.w, &b.p[i], noise(7, 1.0f));
@@ -209,11 +214,15 @@ TEST(the_states_say_the_format)
         {b.g[1].data, (N + 255) / 256, MEMOPT_DTYPE_F32},
     };
     memopt_optimizer *o = create(&a, all_kinds[0]);
-    GIVES(MEMOPT_INVALID_ARGUMENT,
-          memopt_optimizer_add_parameter_with_state(o, 0, &b.p[0], NULL, codes, 4, b.steps[0],
-                                                    a.w.stream, &index));
-    close_world(&a.w);
-    close_world(&b.w);
+    assert_int_equal(memopt_optimizer_add_parameter(
+                         o, 0, &b.p[0],
+                         &(memopt_parameter_options){
+                             sizeof(memopt_parameter_options), {NULL, 0, 0}, codes, 4, b.steps[0]},
+                         a.w.stream, &index),
+                     MEMOPT_INVALID_ARGUMENT);
+    OK(memopt_optimizer_destroy(o));
+    end(&a);
+    end(&b);
 }
 
 TEST(refusals)
@@ -270,21 +279,34 @@ TEST(refusals)
             o = NULL;
             break;
         }
-        memopt_status status = memopt_optimizer_add_parameter_with_state(
-            o, 0, &parameter, NULL, states, count, steps, b.w.stream, &index);
+        memopt_status status = memopt_optimizer_add_parameter(
+            o, 0, &parameter,
+            &(memopt_parameter_options){
+                sizeof(memopt_parameter_options), {NULL, 0, 0}, states, count, steps},
+            b.w.stream, &index);
         if (status != MEMOPT_INVALID_ARGUMENT)
             fail_msg("fault %d: %s", fault, memopt_status_name(status));
         assert_int_equal(index, 99);
     }
     uint64_t index;
-    GIVES(MEMOPT_INVALID_ARGUMENT,
-          memopt_optimizer_add_parameter_with_state(b.o, 0, &b.p[0], NULL, NULL, 4, b.steps[0],
-                                                    b.w.stream, &index));
-    GIVES(MEMOPT_INVALID_ARGUMENT,
-          memopt_optimizer_add_parameter_with_state(b.o, 1, &b.p[0], NULL, b.states[0], 4,
-                                                    b.steps[0], b.w.stream, &index));
-    OK(memopt_optimizer_add_parameter_with_state(b.o, 0, &b.p[0], NULL, b.states[0], 4, b.steps[0],
-                                                 b.w.stream, &index));
+    assert_int_equal(memopt_optimizer_add_parameter(
+                         b.o, 0, &b.p[0],
+                         &(memopt_parameter_options){
+                             sizeof(memopt_parameter_options), {NULL, 0, 0}, NULL, 4, b.steps[0]},
+                         b.w.stream, &index),
+                     MEMOPT_INVALID_ARGUMENT);
+    assert_int_equal(
+        memopt_optimizer_add_parameter(
+            b.o, 1, &b.p[0],
+            &(memopt_parameter_options){
+                sizeof(memopt_parameter_options), {NULL, 0, 0}, b.states[0], 4, b.steps[0]},
+            b.w.stream, &index),
+        MEMOPT_INVALID_ARGUMENT);
+    OK(memopt_optimizer_add_parameter(
+        b.o, 0, &b.p[0],
+        &(memopt_parameter_options){
+            sizeof(memopt_parameter_options), {NULL, 0, 0}, b.states[0], 4, b.steps[0]},
+        b.w.stream, &index));
     assert_int_equal(index, 0);
     close_world(&a.w);
     close_world(&b.w);
@@ -362,7 +384,7 @@ TEST(learning_rate_in_device_memory)
             step(&b, 10 + t);
             uint64_t bytes;
             unsigned char *saved = export_all(&a.w, a.o, &bytes);
-            OK(memopt_optimizer_import_sync(b.o, saved, bytes, b.w.stream));
+            OK(memopt_optimizer_import_sync(b.o, saved, bytes, 0, b.w.stream));
             free(saved);
             assert_same(&a, &b);
         }
@@ -394,7 +416,11 @@ TEST(memory_of_malloc)
         memopt_optimizer *o[2];
         for (int i = 0; i < 2; i++) {
             o[i] = new_optimizer(&w, MEMOPT_STATE_8BIT, NULL);
-            OK(memopt_optimizer_add_parameter(o[i], 0, &p[i], &copy[i], w.stream, &index));
+            OK(memopt_optimizer_add_parameter(
+                o[i], 0, &p[i],
+                &(memopt_parameter_options){sizeof(memopt_parameter_options), copy[i], NULL, 0,
+                                            NULL},
+                w.stream, &index));
             for (int t = 0; t < 3; t++)
                 OK(memopt_optimizer_step(o[i], &g[i], 1, &step, w.stream));
         }

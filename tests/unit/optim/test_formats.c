@@ -517,7 +517,7 @@ TEST(limit_of_a_group)
     OK(memopt_optimizer_get_state(o, 4, 0, &view));
     assert_int_equal(view.tensor.dtype, MEMOPT_DTYPE_F32);
     unsigned char *saved = export_all(&w, o, &bytes); /* an import keeps the limit */
-    OK(memopt_optimizer_import_sync(o, saved, bytes, NULL));
+    OK(memopt_optimizer_import_sync(o, saved, bytes, 0, NULL));
     memopt_tensor p = new_tensor(&w, 300, MEMOPT_DTYPE_F32, NULL);
     OK(memopt_optimizer_add_parameter(o, 4, &p, NULL, NULL, &index));
     OK(memopt_optimizer_get_state(o, index, 0, &view));

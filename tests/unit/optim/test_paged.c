@@ -83,8 +83,8 @@ static void compare(uint32_t order, int own_stream, uint32_t kind, uint32_t form
     unsigned char *saved = export_all(&w, plain.optimizer, &bytes);
     step(&w, &paged, 9, 0.0, NULL);
     step(&w, &plain, 9, 0.0, NULL);
-    OK(memopt_optimizer_import_sync(paged.optimizer, saved, bytes, w.stream));
-    OK(memopt_optimizer_import_sync(plain.optimizer, saved, bytes, w.stream));
+    OK(memopt_optimizer_import_sync(paged.optimizer, saved, bytes, 0, w.stream));
+    OK(memopt_optimizer_import_sync(plain.optimizer, saved, bytes, 0, w.stream));
     step(&w, &paged, 8, 0.0, NULL);
     step(&w, &plain, 8, 0.0, NULL);
     same_models(&w, &plain, &paged);

@@ -166,22 +166,35 @@ static void export_and_states_of_the_caller(uint32_t residual)
         states[i].dtype = coded ? MEMOPT_DTYPE_U8 : MEMOPT_DTYPE_F32;
     }
     states[4].dtype = residual == 1 ? MEMOPT_DTYPE_U8 : MEMOPT_DTYPE_I16;
-    GIVES(MEMOPT_INVALID_ARGUMENT,
-          memopt_optimizer_add_parameter_with_state(o, 0, &weights, NULL, states, 4,
-                                                    (uint64_t *)steps.data, w.stream, &index));
-    OK(memopt_optimizer_add_parameter_with_state(o, 0, &weights, NULL, states, 5,
-                                                 (uint64_t *)steps.data, w.stream, &index));
-    GIVES(MEMOPT_INVALID_ARGUMENT,
-          memopt_optimizer_add_parameter_with_state(unlike, 0, &other, NULL, states, 5,
-                                                    (uint64_t *)steps.data, w.stream, &index));
-    (void)add_parameter(&w, plain, &other);
-    (void)add_parameter(&w, unlike, &other);
+    assert_int_equal(
+        memopt_optimizer_add_parameter(
+            o, 0, &weights,
+            &(memopt_parameter_options){
+                sizeof(memopt_parameter_options), {NULL, 0, 0}, states, 4, (uint64_t *)steps.data},
+            w.stream, &index),
+        MEMOPT_INVALID_ARGUMENT);
+    OK(memopt_optimizer_add_parameter(
+        o, 0, &weights,
+        &(memopt_parameter_options){
+            sizeof(memopt_parameter_options), {NULL, 0, 0}, states, 5, (uint64_t *)steps.data},
+        w.stream, &index));
+    assert_int_equal(
+        memopt_optimizer_add_parameter(
+            unlike, 0, &other,
+            &(memopt_parameter_options){
+                sizeof(memopt_parameter_options), {NULL, 0, 0}, states, 5, (uint64_t *)steps.data},
+            w.stream, &index),
+        MEMOPT_INVALID_ARGUMENT);
+    OK(memopt_optimizer_add_parameter(plain, 0, &other, NULL, w.stream, &index));
+    OK(memopt_optimizer_add_parameter(unlike, 0, &other, NULL, w.stream, &index));
     for (int step = 0; step < 2; step++)
         OK(memopt_optimizer_step(p.split, &p.gradient, 1, NULL, w.stream));
     unsigned char *export = export_all(&w, p.split, &bytes);
-    assert_int_not_equal(memopt_optimizer_import_sync(plain, export, bytes, w.stream), MEMOPT_OK);
-    assert_int_not_equal(memopt_optimizer_import_sync(unlike, export, bytes, w.stream), MEMOPT_OK);
-    OK(memopt_optimizer_import_sync(o, export, bytes, w.stream));
+    assert_int_not_equal(memopt_optimizer_import_sync(plain, export, bytes, 0, w.stream),
+                         MEMOPT_OK);
+    assert_int_not_equal(memopt_optimizer_import_sync(unlike, export, bytes, 0, w.stream),
+                         MEMOPT_OK);
+    OK(memopt_optimizer_import_sync(o, export, bytes, 0, w.stream));
     OK(memopt_copy(w.device, weights.data, p.weights.data, N * 2, w.stream));
     OK(memopt_optimizer_step(p.split, &p.gradient, 1, NULL, w.stream));
     OK(memopt_optimizer_step(o, &p.gradient, 1, NULL, w.stream));

@@ -227,8 +227,11 @@ TEST(groups_and_copies)
     for (int i = 0; i < 2; i++) {
         p[i] = new_tensor(&w, 300, MEMOPT_DTYPE_F32, zero);
         g[i] = new_tensor(&w, 300, MEMOPT_DTYPE_F32, noise(4, 1.0f));
-        OK(memopt_optimizer_add_parameter(o, (uint32_t)i, &p[i], i == 0 ? &copy : NULL, NULL,
-                                          &index));
+        OK(memopt_optimizer_add_parameter(
+            o, (uint32_t)i, &p[i],
+            &(memopt_parameter_options){sizeof(memopt_parameter_options),
+                                        i == 0 ? copy : (memopt_tensor){NULL, 0, 0}, NULL, 0, NULL},
+            NULL, &index));
     }
     const memopt_tensor over[2] = {shifted, g[1]};
     assert_int_equal(memopt_optimizer_step(o, over, 2, NULL, NULL), MEMOPT_INVALID_ARGUMENT);
@@ -272,7 +275,10 @@ static void train_pieces(int pieces, int apart, double max_norm, unsigned char *
         memopt_tensor pi = {(float *)p.data + from[i], n, p.dtype};
         memopt_tensor ci = {(uint16_t *)copy.data + from[i], n, copy.dtype};
         parts[i] = (memopt_tensor){(uint16_t *)g.data + from[i], n, g.dtype};
-        OK(memopt_optimizer_add_parameter(o, 0, &pi, &ci, w.stream, &index));
+        OK(memopt_optimizer_add_parameter(
+            o, 0, &pi,
+            &(memopt_parameter_options){sizeof(memopt_parameter_options), ci, NULL, 0, NULL},
+            w.stream, &index));
     }
     for (uint64_t step = 0; step < 3; step++) {
         memopt_step_options options = MEMOPT_STEP_OPTIONS_INIT;
@@ -343,7 +349,11 @@ TEST(bad_input)
     REFUSED_AS(INVALID_ARGUMENT, memopt_optimizer_add_parameter(s.o, 7, &p, NULL, NULL, &index));
     REFUSED_AS(INVALID_ARGUMENT,
                memopt_optimizer_add_parameter(s.o, 0, &s.p[0], NULL, NULL, &index));
-    REFUSED_AS(INVALID_ARGUMENT, memopt_optimizer_add_parameter(s.o, 0, &p, &s.p[0], NULL, &index));
+    REFUSED_AS(INVALID_ARGUMENT, memopt_optimizer_add_parameter(
+                                     s.o, 0, &p,
+                                     &(memopt_parameter_options){sizeof(memopt_parameter_options),
+                                                                 s.p[0], NULL, 0, NULL},
+                                     NULL, &index));
     REFUSED_AS(INVALID_ARGUMENT, memopt_optimizer_add_parameter(s.o, 0, NULL, NULL, NULL, &index));
     p.data = (char *)p.data + 1;
     REFUSED_AS(INVALID_ARGUMENT, memopt_optimizer_add_parameter(s.o, 0, &p, NULL, NULL, &index));

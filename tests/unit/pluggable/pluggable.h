@@ -4,6 +4,9 @@
 
 #include "unit/allocator/support.h"
 
+#include "allocator/allocator.h"
+
+#include "device/front/handle.h"
 #include "pluggable/pluggable.h"
 #include "support/watched.h"
 
@@ -22,8 +25,10 @@ static inline memopt_allocator *start(const char *config)
     memopt_allocator *allocator = NULL;
     OK(memopt_pluggable_configure("cpu", config, NULL));
     OK(memopt_pluggable_get_allocator(0, 0, &allocator));
-    memopt_device *device = memopt_allocator_get_device(allocator);
-    (void)watch(device);
+    memopt_device *device = mo_allocator_device(allocator);
+    real = device->ops;
+    ops = *real;
+    ops.stream_capturing = stream_capturing;
     ops.sync = device_sync;
     recorder = stream_on(device);
     synced = 0;
@@ -33,8 +38,7 @@ static inline memopt_allocator *start(const char *config)
 /* The allocator's blocks go. */
 static inline void stop(memopt_allocator *allocator)
 {
-    free_live(allocator);
-    OK(memopt_stream_destroy(memopt_allocator_get_device(allocator), recorder));
+    OK(memopt_stream_destroy(mo_allocator_device(allocator), captured));
     OK(memopt_pluggable_end());
 }
 

@@ -2,6 +2,8 @@
  */
 #include "pluggable.h"
 
+#include "allocator/allocator.h"
+
 #include "base/memory.h"
 
 #include <dirent.h>
@@ -99,7 +101,7 @@ static void raise_by_jump(const char *function, const char *file, uint32_t line,
 PLUGGABLE_TEST(test_failure_is_raised, allocator, "")
 {
     memopt_memory_info info = {.struct_size = sizeof info};
-    OK(memopt_device_get_memory_info(memopt_allocator_get_device(allocator), &info));
+    OK(memopt_device_get_memory_info(mo_allocator_device(allocator), &info));
     memopt_pluggable_memory_fraction(64.0 * (double)MIB / (double)info.total, 0);
     assert_null(memopt_pluggable_alloc_or_raise(65 * MIB, 0, NULL)); /* none configured */
     OK(memopt_pluggable_configure("cpu", "", raise_by_jump));
@@ -150,7 +152,7 @@ PLUGGABLE_TEST(test_observer, allocator, "")
         fail();
     }
     assert_non_null(strstr(raised, "60.00 MiB"));
-    OK(memopt_device_get_memory_info(memopt_allocator_get_device(allocator), &memory));
+    OK(memopt_device_get_memory_info(mo_allocator_device(allocator), &memory));
     assert_int_equal(seen_device, 0);
     assert_int_equal(seen[0], 60 * MIB);
     assert_int_equal(seen[1], 5 * MIB);
@@ -336,7 +338,9 @@ PLUGGABLE_TEST(test_graphs_count_in_the_fraction, first, "")
     captured = NULL;
     memopt_pluggable_end_pool(0, 5, 5);
     OK(memopt_pluggable_get_allocator(0, 1, &pool));
-    assert_string_equal(memopt_pool_get_name(pool), "graph");
+    memopt_allocator_info info = MEMOPT_ALLOCATOR_INFO_INIT;
+    OK(memopt_allocator_get_info(pool, &info));
+    assert_string_equal(info.name, "graph");
     assert_null(memopt_pluggable_alloc(30 * MIB, 0, NULL));
     assert_int_equal(held_by(pool), 40 * MIB);
     void *block = memopt_pluggable_alloc(24 * MIB, 0, NULL);

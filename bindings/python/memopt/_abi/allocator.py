@@ -52,6 +52,11 @@ class AllocatorOptions(Struct):
     ]
 
 
+@struct("memopt_allocator_info")
+class AllocatorInfo(Struct):
+    _fields_ = [("struct_size", SIZE), ("device", ADDRESS), ("name", TEXT), ("paused_tags", U64)]
+
+
 @struct("memopt_pool_options")
 class PoolOptions(Struct):
     _fields_ = [
@@ -255,7 +260,7 @@ functions(
     memopt_allocator_check_config=(CHECKED, TEXT),
     memopt_allocator_destroy=(CHECKED, HANDLE),
     memopt_allocator_destroy_force=(CHECKED, HANDLE),
-    memopt_allocator_get_device=(HANDLE, HANDLE),
+    memopt_allocator_get_info=(CHECKED, HANDLE, AllocatorInfo),
     memopt_allocator_alloc=(CHECKED, HANDLE, U64, U32, STREAM, OUT_ADDRESS),
     memopt_allocator_free=(CHECKED, HANDLE, ADDRESS),
     memopt_allocator_record_stream=(CHECKED, HANDLE, ADDRESS, STREAM),
@@ -272,10 +277,8 @@ functions(
     memopt_allocator_set_history=(CHECKED, HANDLE, HistoryOptions),
     memopt_allocator_read_history=(CHECKED, HANDLE, U64, U64, HistoryEventStruct, OUT_U64, OUT_U64),
     memopt_pool_create=(CHECKED, HANDLE, PoolOptions, OUT_HANDLE),
-    memopt_pool_get_name=(TEXT, HANDLE),
     memopt_pool_pause_sync=(CHECKED, HANDLE, PauseOptions, PauseReport),
     memopt_pool_resume_sync=(CHECKED, HANDLE, U64),
-    memopt_pool_get_paused_tags=(U64, HANDLE),
     memopt_allocator_add_range_observer=(CHECKED, HANDLE, RangeObserver, ADDRESS, OUT_U64),
     memopt_allocator_remove_range_observer=(CHECKED, HANDLE, U64),
     memopt_allocator_mark_step=(CHECKED, HANDLE, U32),

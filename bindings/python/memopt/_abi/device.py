@@ -82,7 +82,6 @@ HostCallback = CFUNCTYPE(None, ADDRESS)
 
 
 functions(
-    memopt_device_count=(CHECKED, TEXT, OUT_I32),
     memopt_backend_get_info=(CHECKED, TEXT, BackendInfoStruct),
     memopt_device_open=(CHECKED, TEXT, DeviceOptions, OUT_HANDLE),
     memopt_device_close=(CHECKED, HANDLE),

@@ -61,6 +61,17 @@ class OptimizerGroup(Struct):
     ]
 
 
+@struct("memopt_parameter_options")
+class ParameterOptions(Struct):
+    _fields_ = [
+        ("struct_size", SIZE),
+        ("model_copy", TensorStruct),
+        ("states", ADDRESS),
+        ("state_count", U64),
+        ("steps", ADDRESS),
+    ]
+
+
 @struct("memopt_step_options")
 class StepOptions(Struct):
     _fields_ = [
@@ -103,28 +114,14 @@ functions(
     memopt_optimizer_add_group=(CHECKED, HANDLE, OptimizerGroup, OUT_U32),
     memopt_optimizer_set_group=(CHECKED, HANDLE, U32, OptimizerGroup),
     memopt_optimizer_get_group=(CHECKED, HANDLE, U32, OptimizerGroup),
-    memopt_optimizer_add_parameter=(CHECKED, HANDLE, U32, TENSORS, TENSORS, STREAM, OUT_U64),
-    memopt_optimizer_add_parameter_with_state=(
-        CHECKED,
-        HANDLE,
-        U32,
-        TENSORS,
-        TENSORS,
-        TENSORS,
-        U64,
-        ADDRESS,
-        STREAM,
-        OUT_U64,
-    ),
+    memopt_optimizer_add_parameter=(CHECKED, HANDLE, U32, TENSORS, ParameterOptions, STREAM, OUT_U64),
     memopt_optimizer_step=(CHECKED, HANDLE, TENSORS, U64, StepOptions, STREAM),
     memopt_optimizer_get_state=(CHECKED, HANDLE, U64, U64, StateView),
     memopt_optimizer_get_steps_sync=(CHECKED, HANDLE, U64, STREAM, OUT_U64),
     memopt_optimizer_set_steps_sync=(CHECKED, HANDLE, U64, U64, STREAM),
-    memopt_optimizer_get_export_size=(CHECKED, HANDLE, OUT_U64),
     memopt_optimizer_export_pieces_sync=(CHECKED, HANDLE, ExportWriter, ADDRESS, STREAM),
-    memopt_optimizer_export_sync=(CHECKED, HANDLE, U64, STREAM, ADDRESS),
-    memopt_optimizer_import_sync=(CHECKED, HANDLE, ADDRESS, U64, STREAM),
-    memopt_optimizer_import_converted_sync=(CHECKED, HANDLE, ADDRESS, U64, STREAM),
+    memopt_optimizer_export_sync=(CHECKED, HANDLE, U64, STREAM, ADDRESS, OUT_U64),
+    memopt_optimizer_import_sync=(CHECKED, HANDLE, ADDRESS, U64, U32, STREAM),
     memopt_quantize=(CHECKED, HANDLE, U32, TENSORS, TENSORS, TENSORS, I32, STREAM),
     memopt_dequantize=(CHECKED, HANDLE, U32, TENSORS, TENSORS, TENSORS, I32, STREAM),
     memopt_state_map=(CHECKED, U32, I32, OUT_F32),

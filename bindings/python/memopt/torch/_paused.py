@@ -13,7 +13,7 @@ from .. import _abi, errors
 from .._abi import Status
 from .._library import c_text, lib, output
 from .._lock import Guard
-from ..allocator import Paused
+from ..allocator import Paused, paused_bits
 from ..oom import tag_names
 from . import _pluggable
 
@@ -76,7 +76,7 @@ def paused_tags(devices: Sequence[int]) -> FrozenSet[str]:
     found = set()
     for device in devices:
         for handle in _pluggable.handles(device):
-            bits = lib.memopt_pool_get_paused_tags(handle)
+            bits = paused_bits(handle)
             found |= {name for i, name in enumerate(tag_names(handle)) if bits >> i & 1}
     return frozenset(found)
 
@@ -93,10 +93,10 @@ def pause(
     sums, done = [0, 0, 0], []
     try:
         for handle, bits in _where(devices, names, paused=False):
-            before = lib.memopt_pool_get_paused_tags(handle)
+            before = paused_bits(handle)
             options.tags = bits
             raw = output(lib.memopt_pool_pause_sync, handle, options)
-            done.append((handle, lib.memopt_pool_get_paused_tags(handle) & ~before))
+            done.append((handle, paused_bits(handle) & ~before))
             for i, value in enumerate((raw.released_bytes, raw.shared_bytes, raw.kept_bytes)):
                 sums[i] += value
     except BaseException:
@@ -129,7 +129,7 @@ def _where(devices: Sequence[int], names: Sequence[str], paused: bool) -> List[T
     found, known, right = [], set(), set()
     for handle in (h for device in devices for h in _pluggable.handles(device)):
         numbers = {name: i for i, name in enumerate(tag_names(handle))}
-        state = lib.memopt_pool_get_paused_tags(handle)
+        state = paused_bits(handle)
         fit = state if paused else ~state & _ALL
         bits = _ALL if not names else sum(1 << numbers[n] for n in set(names) if n in numbers)
         known |= set(numbers)

@@ -106,19 +106,15 @@ class Executor:
             format_ = _format.of(state, kind, slot.memory.numel(), format_)
             states = [state[name] for name in _format.keys(kind, format_)]
         residuals = [state[_format.RESIDUAL]] if state is not None and slot.split else []
-        count = len(states) + len(residuals)
+        given = _format.structs([*states, *residuals])
+        options = _abi.ParameterOptions(state_count=len(given), steps=slot.steps.data_ptr())
+        if len(given):
+            options.states = ctypes.addressof(given)
+        if slot.copy is not None:
+            options.model_copy = _format.structs([slot.copy])[0]
+        parameter, add = _format.structs([slot.memory]), lib.memopt_optimizer_add_parameter
         try:
-            output(
-                lib.memopt_optimizer_add_parameter_with_state,
-                self._pointer,
-                slot.group,
-                _tensor_lists.array([slot.memory]),
-                None if slot.copy is None else _tensor_lists.array([slot.copy]),
-                _tensor_lists.array([*states, *residuals]) if count else None,
-                count,
-                slot.steps.data_ptr(),
-                self.native.stream(),
-            )
+            output(add, self._pointer, slot.group, parameter, options, self.native.stream())
         except errors.InvalidArgumentError as error:
             raise ValueError("%s: %s" % (slot.name, error)) from None
 

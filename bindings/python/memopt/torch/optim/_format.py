@@ -45,7 +45,7 @@ RESIDUAL = "weight_residual"
 RESIDUALS = {1: torch.uint8, 2: torch.int16}
 
 #: A bit of SGD's step count: no counted step has written the momentum buffer (see
-#: memopt_optimizer_add_parameter_with_state). As an int64 the count is then negative.
+#: memopt_parameter_options). As an int64 the count is then negative.
 NOT_BEGUN = -(1 << 63)
 
 MOMENTS: Dict[Kind, Tuple[str, ...]] = {

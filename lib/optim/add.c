@@ -1,5 +1,7 @@
-/* Parameters whose states and step count lie in the caller's memory. */
+/* Adding a parameter, with states of the allocator or in the caller's memory. */
 #include "optim/optim.h"
+
+#include "base/options.h"
 
 #include <inttypes.h>
 
@@ -74,42 +76,49 @@ static memopt_status check_states(const memopt_optimizer *o, const mo_parameter 
     return status;
 }
 
-memopt_status memopt_optimizer_add_parameter_with_state(memopt_optimizer *o, uint32_t group,
-                                                        const memopt_tensor *parameter,
-                                                        const memopt_tensor *model_copy,
-                                                        const memopt_tensor *states,
-                                                        uint64_t state_count, uint64_t *steps,
-                                                        memopt_stream stream, uint64_t *out_index)
+/* Appends it with states in the caller's memory. */
+static memopt_status add_external(memopt_optimizer *o, mo_parameter *p,
+                                  const memopt_parameter_options *options, uint64_t *out_index)
 {
-    if (o == NULL || parameter == NULL || (states == NULL && state_count != 0) || steps == NULL ||
-        out_index == NULL)
+    const memopt_tensor *states = options->states;
+    void *places[MO_STATES_MAX];
+    if (p->moments == 0 && options->state_count > (p->split != 0))
+        p->moments = 1; /* a buffer from when there was a momentum */
+    if (p->moments == 0 || (options->state_count != 0 && states[0].dtype == MEMOPT_DTYPE_F32))
+        p->format = MEMOPT_STATE_F32;
+    MO_TRY(check_states(o, p, states, options->state_count, options->steps));
+    for (uint64_t i = 0; i < options->state_count; i++)
+        places[i] = states[i].data;
+    mo_parameter_describe(p, places, options->steps);
+    mo_parameter_append(o, p, out_index);
+    return MEMOPT_OK;
+}
+
+memopt_status memopt_optimizer_add_parameter(memopt_optimizer *o, uint32_t group,
+                                             const memopt_tensor *parameter,
+                                             const memopt_parameter_options *options,
+                                             memopt_stream stream, uint64_t *out_index)
+{
+    memopt_parameter_options given;
+    if (o == NULL || parameter == NULL || out_index == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "optimizer: %s is NULL",
                        o == NULL           ? "the handle"
                        : parameter == NULL ? "parameter"
-                       : steps == NULL     ? "steps"
-                       : out_index != NULL ? "states"
                                            : "out_index");
     if (mo_device_inherited(o->device))
-        return mo_fail_inherited("optimizer_add_parameter_with_state");
-    memopt_status status = mo_parameter_check(o, group, parameter, model_copy);
-    if (status != MEMOPT_OK)
-        return status;
-    mo_parameter p = mo_parameter_of(o, group, parameter, model_copy);
-    if (p.moments == 0 && state_count > (p.split != 0))
-        p.moments = 1; /* a buffer from when there was a momentum */
-    if (p.moments == 0 || (state_count != 0 && states[0].dtype == MEMOPT_DTYPE_F32))
-        p.format = MEMOPT_STATE_F32;
-    status = check_states(o, &p, states, state_count, steps);
-    if (status == MEMOPT_OK)
-        status = mo_parameter_room(o);
-    if (status == MEMOPT_OK)
-        status = mo_optimizer_use_stream(o, stream);
-    if (status != MEMOPT_OK)
-        return status;
-    void *places[MO_STATES_MAX];
-    for (uint64_t i = 0; i < state_count; i++)
-        places[i] = states[i].data;
-    mo_parameter_describe(&p, places, steps);
-    mo_parameter_append(o, &p, out_index);
-    return MEMOPT_OK;
+        return mo_fail_inherited("optimizer_add_parameter");
+    MO_TRY(mo_options_read(&given, sizeof given, options, "memopt_parameter_options"));
+    if (given.state_count != 0 && (given.states == NULL || given.steps == NULL))
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "optimizer: state_count is %" PRIu64 ", but %s is NULL", given.state_count,
+                       given.states == NULL ? "states" : "steps");
+    const memopt_tensor *copy = &given.model_copy;
+    if (copy->data == NULL && copy->count == 0)
+        copy = NULL;
+    MO_TRY(mo_parameter_check(o, group, parameter, copy));
+    MO_TRY(mo_parameter_room(o));
+    mo_parameter p = mo_parameter_of(o, group, parameter, copy);
+    MO_TRY(mo_optimizer_use_stream(o, stream));
+    return given.steps != NULL ? add_external(o, &p, &given, out_index)
+                               : mo_parameter_add(o, &p, stream, out_index);
 }
