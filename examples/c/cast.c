@@ -128,7 +128,7 @@ static int train(void)
 
         CHECK(memopt_cast(device, &wide, &half, 1, NULL, NULL));
         CHECK(memopt_scaler_unscale(scaler, &wide, 1, NULL)); /* notes non-finite gradients */
-        CHECK(memopt_clip(device, norm, &wide, 1, 1e-3, NULL));
+        CHECK(memopt_norm(device, norm, &wide, 1, 1e-3, NULL));
         CHECK(memopt_copy_sync(device, &found_inf, memopt_scaler_get_found_inf(scaler), 4, NULL));
         if (found_inf == 0.0f) {
             for (int i = 0; i < WEIGHTS; i++)

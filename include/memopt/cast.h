@@ -60,7 +60,8 @@ typedef struct memopt_cast_options {
  * @param device the device.
  * @param destinations `count` tensors. A destination may start at the address of its source if
  *        their element sizes are equal (a cast in place). Otherwise it must overlap neither its
- *        source nor any other tensor of the call. Sources may overlap each other.
+ *        source nor any other tensor of the call. Sources may overlap each other. NULL with `amax`
+ *        in the options: nothing is cast, and only the largest magnitudes are found.
  * @param sources `count` tensors; sources[i].count = destinations[i].count.
  * @param count the number of tensors tensors, below 2^32; 0 does nothing.
  * @param options NULL for defaults.
@@ -79,30 +80,6 @@ typedef struct memopt_cast_options {
 MEMOPT_API memopt_status memopt_cast(memopt_device *device, const memopt_tensor *destinations,
                                      const memopt_tensor *sources, uint64_t count,
                                      const memopt_cast_options *options, memopt_stream stream);
-
-/**
- * @brief Finds the largest magnitude of each of many tensors: memopt_cast() without the cast.
- * @param device the device.
- * @param amax `count` f32 in device memory. Each is raised to the largest magnitude of its tensor,
- *        if that is larger; a NaN is larger than all numbers. Set them to 0 first.
- * @param tensors `count` tensors of any of the seven types of memopt_cast(), read. They may overlap
- *        each other.
- * @param count the number of tensors, below 2^32; 0 does nothing.
- * @param stream the stream.
- * @retval MEMOPT_OK enqueued.
- * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, or a range is misaligned or overlaps amax. The
- *         message names the tensor's index. Nothing is enqueued.
- * @retval MEMOPT_UNSUPPORTED an element type is not one of the seven. Nothing is enqueued.
- * @retval MEMOPT_OUT_OF_HOST_MEMORY a host allocation failed; see memopt_last_error(). Nothing is
- *         enqueued.
- * @retval MEMOPT_DRIVER_ERROR the driver failed; see memopt_last_error(); some cells may be raised.
- *
- * Any thread may call it. It does not wait, and can be captured in a graph.
- * @since 0.9
- */
-MEMOPT_API memopt_status memopt_amax(memopt_device *device, float *amax,
-                                     const memopt_tensor *tensors, uint64_t count,
-                                     memopt_stream stream);
 
 /** @brief A block-scaled format of a matrix: codes of 8 or 4 bits, and a scale for each block. */
 typedef uint32_t memopt_block_format;
@@ -151,7 +128,7 @@ typedef struct memopt_blocks {
     void *codes;  /**< memopt_blocks_layout::code_bytes bytes. */
     void *scales; /**< memopt_blocks_layout::scale_bytes bytes, aligned to a scale. */
     /** NVFP4 and the formats of one scale: one f32 in device memory, read in stream order: the
-     * largest magnitude of the whole tensor, as memopt_amax() finds it, or of the step before. The
+     * largest magnitude of the whole tensor, as memopt_cast() finds it, or of the step before. The
      * tensor's scale is this number over 2688 (NVFP4), 448 (e4m3) or 57344 (e5m2). NULL: the
      * tensor's scale is 1. The other formats: NULL. To bring a matrix of one scale back it is not
      * read. */
@@ -321,14 +298,23 @@ MEMOPT_API memopt_status memopt_check_finite(memopt_device *device, const memopt
                                              memopt_stream stream);
 
 /**
- * @brief The Euclidean norm over all elements of all tensors, summed in double in a fixed order.
+ * @brief The Euclidean norm over all elements of all tensors, summed in double in a fixed order, and
+ *        clipping by it.
+ *
+ * Clipping scales all tensors by min(1, max_norm / (norm + 1e-6)), as torch's clip_grad_norm_. The
+ * coefficient is computed in double from the norm in double and rounded to f32 once; where it is 1
+ * nothing is written. An infinite element makes it 0, a NaN makes it NaN, as in torch with
+ * error_if_nonfinite=False.
  * @param device the device.
- * @param norm one f32 in device memory. Written.
- * @param tensors `count` tensors of f32, f16 or bf16.
+ * @param norm the norm, before clipping: one f32 in device memory. Written; may be NULL where the
+ *        call clips.
+ * @param tensors `count` tensors of f32, f16 or bf16. Where the call clips, none overlaps another.
  * @param count how many; 0 gives 0.
+ * @param max_norm clip the norm to this; 0: the tensors are only read.
  * @param stream the stream.
  * @retval MEMOPT_OK enqueued.
- * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, misaligned or not the device's.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, misaligned or not the device's, max_norm is not
+ *         finite or below 0, or tensors that are clipped overlap.
  * @retval MEMOPT_UNSUPPORTED an element type that is not supported.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_DRIVER_ERROR host
  *         allocation or driver failure; see memopt_last_error().
@@ -340,7 +326,7 @@ MEMOPT_API memopt_status memopt_check_finite(memopt_device *device, const memopt
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_norm(memopt_device *device, float *norm,
-                                     const memopt_tensor *tensors, uint64_t count,
+                                     const memopt_tensor *tensors, uint64_t count, double max_norm,
                                      memopt_stream stream);
 
 /**
@@ -357,26 +343,6 @@ MEMOPT_API memopt_status memopt_norm(memopt_device *device, float *norm,
 MEMOPT_API memopt_status memopt_square_sum(memopt_device *device, double *sum,
                                            const memopt_tensor *tensors, uint64_t count,
                                            memopt_stream stream);
-
-/**
- * @brief Scales all tensors by min(1, max_norm / (norm + 1e-6)), as torch's clip_grad_norm_.
- *
- * The coefficient is computed in double from the norm in double and rounded to f32 once; where it
- * is 1 nothing is written. An infinite element makes it 0, a NaN makes it NaN, as in torch with
- * error_if_nonfinite=False.
- * @param device the device.
- * @param norm the norm before clipping: one f32 in device memory, or NULL. Written.
- * @param tensors `count` tensors of f32, f16 or bf16.
- * @param count how many; 0 writes 0 as the norm.
- * @param max_norm the bound, finite and above 0.
- * @param stream the stream.
- * @return the status as of memopt_norm(); MEMOPT_INVALID_ARGUMENT too where max_norm is out of
- *         range or tensors overlap.
- * @since 0.9
- */
-MEMOPT_API memopt_status memopt_clip(memopt_device *device, float *norm,
-                                     const memopt_tensor *tensors, uint64_t count, double max_norm,
-                                     memopt_stream stream);
 
 /**
  * @brief Hyperparameters of trust ratios: LAMB's and LARS's bound of an update by its parameter's

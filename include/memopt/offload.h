@@ -170,33 +170,6 @@ MEMOPT_API memopt_status memopt_offloader_pack(memopt_offloader *offloader, void
                                                memopt_ticket *out_ticket);
 
 /**
- * @brief Packs device memory that the caller continues to own, for example a framework's tensor.
- *
- * The caller must not overwrite or free the memory before the copy is complete. Either enqueue
- * memopt_offloader_wait_packed() on the stream that will do so, or keep the memory until
- * memopt_offloader_query_packed() returns #MEMOPT_OK.
- * @param offloader the offloader.
- * @param data device memory.
- * @param bytes the number of bytes, at least 1.
- * @param stream the stream whose work so far wrote it.
- * @param[out] out_ticket the ticket.
- * @param[out] out_kept 1: the value was not copied (min_bytes or overflow). The caller must keep it
- *        unchanged until memopt_offloader_release(), and then free it behind the streams that
- *        unpacked it. 0: it was copied.
- * @retval MEMOPT_OK the copy is enqueued, or the value is kept (see out_kept).
- * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or bytes is 0.
- * @retval MEMOPT_LIMIT_REACHED, MEMOPT_IO_ERROR, MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as
- *         for memopt_offloader_pack(); nothing changed.
- * @retval MEMOPT_UNSUPPORTED the stream records a graph; nothing changed.
- * @since 0.9
- */
-MEMOPT_API memopt_status memopt_offloader_pack_borrowed(memopt_offloader *offloader,
-                                                        const void *data, uint64_t bytes,
-                                                        memopt_stream stream,
-                                                        memopt_ticket *out_ticket,
-                                                        int32_t *out_kept);
-
-/**
  * @brief Makes later work of a stream wait until a ticket's copy to the host is done.
  * @param offloader the offloader.
  * @param ticket the ticket.
@@ -274,29 +247,6 @@ MEMOPT_API memopt_status memopt_offloader_prefetch(memopt_offloader *offloader,
  */
 MEMOPT_API memopt_status memopt_offloader_unpack(memopt_offloader *offloader, memopt_ticket ticket,
                                                  memopt_stream stream, void **out_data);
-
-/**
- * @brief Copies a value into the caller's device memory, in the order of a stream.
- *
- * The copy starts after the stream's work so far; later work of the stream runs after the copy. For
- * a value on the disk the call waits as memopt_offloader_unpack() does. On failure the contents of
- * destination are undefined.
- * @param offloader the offloader.
- * @param ticket the ticket.
- * @param destination device memory for all of the ticket's bytes.
- * @param bytes the size of destination, at least the ticket's size.
- * @param stream the stream that will use the value; destination is free in its order.
- * @retval MEMOPT_OK enqueued.
- * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or bytes is too small.
- * @retval MEMOPT_NOT_FOUND no such ticket.
- * @retval MEMOPT_DRIVER_ERROR, MEMOPT_OUT_OF_HOST_MEMORY a host allocation or the driver failed;
- *         see memopt_last_error().
- * @retval MEMOPT_IO_ERROR, MEMOPT_CORRUPT, MEMOPT_UNSUPPORTED as for memopt_offloader_unpack().
- * @since 0.9
- */
-MEMOPT_API memopt_status memopt_offloader_unpack_into(memopt_offloader *offloader,
-                                                      memopt_ticket ticket, void *destination,
-                                                      uint64_t bytes, memopt_stream stream);
 
 /**
  * @brief Starts copying a value into the caller's device memory.
@@ -379,12 +329,12 @@ MEMOPT_API memopt_status memopt_offloader_release_many(memopt_offloader *offload
                                                        uint64_t *out_released);
 
 /**
- * @brief Arguments of a pack or an unpack, for callers that move many values. The caller keeps the
- *        struct from one value to the next and writes only the fields that change.
+ * @brief Arguments of a pack or an unpack of memory that the caller owns. The caller keeps the struct
+ *        from one value to the next and writes only the fields that change: the cheapest way if each
+ *        argument of a call costs time, as in bindings for other languages.
  *
- * This is the cheapest way if each argument of a call costs time, as in bindings for other
- * languages. One request serves both directions. It belongs to the caller; the library does not
- * keep its address.
+ * One request serves both directions. It belongs to the caller; the library does not keep its
+ * address.
  *
  *     memopt_offloader_request request = MEMOPT_OFFLOADER_REQUEST_INIT;
  *     request.offloader = offloader;
@@ -410,15 +360,20 @@ typedef struct memopt_offloader_request {
     }
 
 /**
- * @brief Packs device memory that the caller continues to own, as memopt_offloader_pack_borrowed()
- *        does.
- * @param[in,out] request offloader, data, bytes and stream are read. On success ticket and kept are
- *        written.
- * @retval MEMOPT_OK as for memopt_offloader_pack_borrowed(), which also explains kept.
+ * @brief Packs device memory that the caller continues to own, for example a framework's tensor.
+ *
+ * The caller must not overwrite or free the memory before the copy is complete. Either enqueue
+ * memopt_offloader_wait_packed() on the stream that will do so, or keep the memory until
+ * memopt_offloader_query_packed() returns #MEMOPT_OK.
+ * @param[in,out] request offloader, data, bytes (at least 1) and stream are read. On success ticket
+ *        and kept are written. kept 1: the value was not copied (min_bytes or overflow); the caller
+ *        must keep it unchanged until memopt_offloader_release(), and then free it behind the
+ *        streams that unpacked it. 0: it was copied.
+ * @retval MEMOPT_OK the copy is enqueued, or the value is kept.
  * @retval MEMOPT_INVALID_ARGUMENT request, its offloader or its data is NULL, bytes is 0, or
  *         struct_size is too small.
  * @retval MEMOPT_LIMIT_REACHED, MEMOPT_IO_ERROR, MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as
- *         for memopt_offloader_pack_borrowed(); nothing changed.
+ *         for memopt_offloader_pack(); nothing changed.
  * @retval MEMOPT_UNSUPPORTED the stream records a graph, or the request is larger than this library
  *         knows and its additional bytes are not zero; nothing changed.
  * @since 0.9
@@ -426,16 +381,22 @@ typedef struct memopt_offloader_request {
 MEMOPT_API memopt_status memopt_offloader_request_pack(memopt_offloader_request *request);
 
 /**
- * @brief Copies a value into the caller's device memory, as memopt_offloader_unpack_into() does.
- * @param request offloader, ticket, data, bytes and stream are read. Nothing is written.
- * @retval MEMOPT_OK as for memopt_offloader_unpack_into().
+ * @brief Copies a value into the caller's device memory, in the order of a stream.
+ *
+ * The copy starts after the stream's work so far; later work of the stream runs after the copy. For
+ * a value on the disk the call waits as memopt_offloader_unpack() does. On failure the contents of
+ * the memory are undefined.
+ * @param request offloader, ticket, stream, data (device memory that is free in the stream's order)
+ *        and bytes (its size) are read. Nothing is written.
+ * @retval MEMOPT_OK enqueued.
  * @retval MEMOPT_INVALID_ARGUMENT request, its offloader or its data is NULL, bytes is less than
  *         the ticket's, or struct_size is too small.
  * @retval MEMOPT_NOT_FOUND no such ticket.
- * @retval MEMOPT_DRIVER_ERROR, MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_IO_ERROR, MEMOPT_CORRUPT as for
- *         memopt_offloader_unpack_into().
- * @retval MEMOPT_UNSUPPORTED as for memopt_offloader_unpack_into(), or the request is larger than
- *         this library knows and its additional bytes are not zero.
+ * @retval MEMOPT_DRIVER_ERROR, MEMOPT_OUT_OF_HOST_MEMORY a host allocation or the driver failed;
+ *         see memopt_last_error().
+ * @retval MEMOPT_IO_ERROR, MEMOPT_CORRUPT as for memopt_offloader_unpack().
+ * @retval MEMOPT_UNSUPPORTED as for memopt_offloader_unpack(), or the request is larger than this
+ *         library knows and its additional bytes are not zero.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_offloader_request_unpack(const memopt_offloader_request *request);

@@ -18,14 +18,6 @@ _Static_assert((int)MO_DTYPE_F32 == (int)MEMOPT_DTYPE_F32 &&
                    (int)MO_DTYPE_F8_E5M2FNUZ == (int)MEMOPT_DTYPE_F8_E5M2FNUZ,
                "kernels use the values of memopt_dtype");
 
-static memopt_status check_cells(const char *verb, const float *amax)
-{
-    if ((uintptr_t)amax % sizeof *amax != 0)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: amax: %p is not aligned to 4 bytes", verb,
-                       (const void *)amax);
-    return MEMOPT_OK;
-}
-
 static memopt_status read_options(memopt_cast_options *copy, const memopt_cast_options *options)
 {
     MO_TRY(mo_options_read(copy, sizeof *copy, options, "memopt_cast_options"));
@@ -36,7 +28,21 @@ static memopt_status read_options(memopt_cast_options *copy, const memopt_cast_o
     if (copy->saturate > 1)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "cast: saturate is %" PRIu32 "; it is 0 or 1",
                        copy->saturate);
-    return check_cells("cast", copy->amax);
+    if ((uintptr_t)copy->amax % sizeof *copy->amax != 0)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "cast: amax: %p is not aligned to 4 bytes",
+                       (const void *)copy->amax);
+    return MEMOPT_OK;
+}
+
+/* No destinations: the sources' magnitudes alone. */
+static memopt_status find_amax(memopt_device *device, const memopt_tensor *sources, uint64_t count,
+                               float *amax, memopt_stream stream)
+{
+    MO_TRY(mo_pairs_check("cast", sources, sources, count, mo_dtype_is_float));
+    MO_TRY(mo_pairs_memory_check(device, "cast", NULL, sources, count, 0, amax));
+    mo_cast_args args = {.amax = (uint32_t *)amax};
+    return mo_pairs_launch(device, &mo_kernel_cast_amax, &args, args.segments, &args.count, NULL,
+                           sources, count, stream);
 }
 
 memopt_status memopt_cast(memopt_device *device, const memopt_tensor *destinations,
@@ -50,6 +56,8 @@ memopt_status memopt_cast(memopt_device *device, const memopt_tensor *destinatio
     status = read_options(&how, options);
     if (status != MEMOPT_OK || count == 0)
         return status;
+    if (destinations == NULL && how.amax != NULL)
+        return find_amax(device, sources, count, how.amax, stream);
     MO_TRY(mo_pairs_check("cast", destinations, sources, count, mo_dtype_is_float));
     MO_TRY(mo_pairs_memory_check(device, "cast", destinations, sources, count, 1, how.amax));
     mo_cast_args args = {.seed = how.seed,
@@ -60,21 +68,4 @@ memopt_status memopt_cast(memopt_device *device, const memopt_tensor *destinatio
                          .amax = (uint32_t *)how.amax};
     return mo_pairs_launch(device, how.amax ? &mo_kernel_cast_amax : &mo_kernel_cast, &args,
                            args.segments, &args.count, destinations, sources, count, stream);
-}
-
-memopt_status memopt_amax(memopt_device *device, float *amax, const memopt_tensor *tensors,
-                          uint64_t count, memopt_stream stream)
-{
-    if (device == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "amax: device is NULL");
-    if (count == 0)
-        return MEMOPT_OK;
-    if (amax == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "amax: amax is NULL");
-    MO_TRY(check_cells("amax", amax));
-    MO_TRY(mo_pairs_check("amax", tensors, tensors, count, mo_dtype_is_float));
-    MO_TRY(mo_pairs_memory_check(device, "amax", NULL, tensors, count, 0, amax));
-    mo_cast_args args = {.amax = (uint32_t *)amax};
-    return mo_pairs_launch(device, &mo_kernel_cast_amax, &args, args.segments, &args.count, NULL,
-                           tensors, count, stream);
 }

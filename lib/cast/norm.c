@@ -20,15 +20,14 @@ static memopt_status check_sum(memopt_device *device, const double *sum)
     return mo_reachable(device, "square_sum", 0, sum, sizeof *sum);
 }
 
-static memopt_status check_norm(memopt_device *device, const char *verb, const float *norm,
-                                int required)
+static memopt_status check_norm(memopt_device *device, const float *norm, int required)
 {
     if (norm == NULL && required)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: norm is NULL", verb);
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "norm: norm is NULL");
     if ((uintptr_t)norm % sizeof(float) != 0)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: norm %p is not aligned to an f32", verb,
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "norm: norm %p is not aligned to an f32",
                        (const void *)norm);
-    return norm == NULL ? MEMOPT_OK : mo_reachable(device, verb, 0, norm, sizeof *norm);
+    return norm == NULL ? MEMOPT_OK : mo_reachable(device, "norm", 0, norm, sizeof *norm);
 }
 
 /* Enqueues the total over all tensors; *out_sum is its address (NULL: no elements, the total is
@@ -64,22 +63,6 @@ static memopt_status take(reduction *r)
     return status;
 }
 
-memopt_status memopt_norm(memopt_device *device, float *norm, const memopt_tensor *tensors,
-                          uint64_t count, memopt_stream stream)
-{
-    reduction r = {.device = device, .tensors = tensors, .count = count, .stream = stream};
-    const double *sum = NULL;
-    MO_TRY(start(&r, "norm", 0));
-    MO_TRY(check_norm(device, "norm", norm, 1));
-    MO_TRY(take(&r));
-    memopt_status status = enqueue_total(&r, &sum);
-    mo_norm_args args = {.sum = sum, .norm = norm};
-    if (status == MEMOPT_OK)
-        status = mo_launch(device, stream, &mo_kernel_norm, &args, 1);
-    mo_scratch_return(device, r.piece);
-    return status;
-}
-
 memopt_status memopt_square_sum(memopt_device *device, double *sum, const memopt_tensor *tensors,
                                 uint64_t count, memopt_stream stream)
 {
@@ -97,29 +80,31 @@ memopt_status memopt_square_sum(memopt_device *device, double *sum, const memopt
     return status;
 }
 
-static memopt_status enqueue_clip(const reduction *r, float *norm, double max_norm)
+static memopt_status enqueue_norm(const reduction *r, float *norm, double max_norm)
 {
     const double *sum = NULL;
-    float *coefficient = (float *)(void *)r->scratch;
+    const int clips = max_norm > 0.0;
+    float *coefficient = clips ? (float *)(void *)r->scratch : NULL;
     MO_TRY(enqueue_total(r, &sum));
     mo_norm_args args = {
         .sum = sum, .norm = norm, .coefficient = coefficient, .max_norm = max_norm};
     MO_TRY(mo_launch(r->device, r->stream, &mo_kernel_norm, &args, 1));
     mo_scale_args scale = {.factor = coefficient};
-    return mo_gradients_scale(r->device, &scale, r->tensors, r->count, r->stream);
+    return clips ? mo_gradients_scale(r->device, &scale, r->tensors, r->count, r->stream)
+                 : MEMOPT_OK;
 }
 
-memopt_status memopt_clip(memopt_device *device, float *norm, const memopt_tensor *tensors,
+memopt_status memopt_norm(memopt_device *device, float *norm, const memopt_tensor *tensors,
                           uint64_t count, double max_norm, memopt_stream stream)
 {
     reduction r = {.device = device, .tensors = tensors, .count = count, .stream = stream};
-    MO_TRY(start(&r, "clip", 1));
-    MO_TRY(check_norm(device, "clip", norm, 0));
-    if (!(max_norm > 0.0 && max_norm <= 1.7976931348623157e308))
+    if (!(max_norm >= 0.0 && max_norm <= 1.7976931348623157e308))
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "clip: max_norm is %g; it must be finite and above 0", max_norm);
+                       "norm: max_norm is %g; it must be finite and at least 0", max_norm);
+    MO_TRY(start(&r, "norm", max_norm > 0.0));
+    MO_TRY(check_norm(device, norm, max_norm == 0.0));
     MO_TRY(take(&r));
-    memopt_status status = enqueue_clip(&r, norm, max_norm);
+    memopt_status status = enqueue_norm(&r, norm, max_norm);
     mo_scratch_return(device, r.piece);
     return status;
 }

@@ -177,4 +177,11 @@ memopt_status mo_fetch_finish(memopt_offloader *offloader, mo_packed *value);
 memopt_status mo_fetch_slowly(memopt_offloader *offloader, mo_packed *value, void *destination,
                               memopt_stream stream);
 
+/* pack.c, unpack.c: what the requests do, and what memopt/offload.h says of them. */
+memopt_status mo_offloader_pack_borrowed(memopt_offloader *offloader, const void *data,
+                                         uint64_t bytes, memopt_stream stream,
+                                         memopt_ticket *out_ticket, int32_t *out_kept);
+memopt_status mo_offloader_unpack_into(memopt_offloader *offloader, memopt_ticket ticket,
+                                       void *destination, uint64_t bytes, memopt_stream stream);
+
 #endif

@@ -28,7 +28,7 @@ static memopt_status check_request(memopt_offloader *offloader, request *r, cons
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: bytes is 0; a value has at least 1", call);
     MO_TRY(mo_offload_check_stream(offloader, r->stream, call));
     return r->owned ? mo_allocator_take(offloader->allocator, r->data, r->bytes, &r->taken)
-                    : mo_reachable(offloader->device, "offloader_pack_borrowed: value", 0, r->data,
+                    : mo_reachable(offloader->device, "offloader_request_pack: value", 0, r->data,
                                    r->bytes);
 }
 
@@ -146,13 +146,13 @@ memopt_status memopt_offloader_pack(memopt_offloader *offloader, void *data, uin
     return pack(offloader, &r, out_ticket, &kept);
 }
 
-memopt_status memopt_offloader_pack_borrowed(memopt_offloader *offloader, const void *data,
-                                             uint64_t bytes, memopt_stream stream,
-                                             memopt_ticket *out_ticket, int32_t *out_kept)
+memopt_status mo_offloader_pack_borrowed(memopt_offloader *offloader, const void *data,
+                                         uint64_t bytes, memopt_stream stream,
+                                         memopt_ticket *out_ticket, int32_t *out_kept)
 {
     /* Only unpack returns the pointer, unchanged, to the caller. */
     request r = {(void *)(uintptr_t)data, bytes, stream, 0, NULL};
-    MO_TRY(check_request(offloader, &r, "offloader_pack_borrowed",
+    MO_TRY(check_request(offloader, &r, "offloader_request_pack",
                          out_ticket != NULL ? (const void *)out_kept : NULL));
     return pack(offloader, &r, out_ticket, out_kept);
 }

@@ -22,8 +22,7 @@ memopt_status memopt_offloader_request_pack(memopt_offloader_request *request)
     memopt_offloader_request r;
     int32_t kept = 0;
     MO_TRY(read_request(&r, request, "offloader_request_pack"));
-    MO_TRY(
-        memopt_offloader_pack_borrowed(r.offloader, r.data, r.bytes, r.stream, &r.ticket, &kept));
+    MO_TRY(mo_offloader_pack_borrowed(r.offloader, r.data, r.bytes, r.stream, &r.ticket, &kept));
     request->ticket = r.ticket;
     request->kept = (uint64_t)kept;
     return MEMOPT_OK;
@@ -33,5 +32,5 @@ memopt_status memopt_offloader_request_unpack(const memopt_offloader_request *re
 {
     memopt_offloader_request r;
     MO_TRY(read_request(&r, request, "offloader_request_unpack"));
-    return memopt_offloader_unpack_into(r.offloader, r.ticket, r.data, r.bytes, r.stream);
+    return mo_offloader_unpack_into(r.offloader, r.ticket, r.data, r.bytes, r.stream);
 }

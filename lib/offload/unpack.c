@@ -244,14 +244,14 @@ memopt_status memopt_offloader_wait_unpacked(memopt_offloader *offloader, memopt
     return MEMOPT_OK;
 }
 
-memopt_status memopt_offloader_unpack_into(memopt_offloader *offloader, memopt_ticket ticket,
-                                           void *destination, uint64_t bytes, memopt_stream stream)
+memopt_status mo_offloader_unpack_into(memopt_offloader *offloader, memopt_ticket ticket,
+                                       void *destination, uint64_t bytes, memopt_stream stream)
 {
     mo_packed *value = NULL;
-    MO_TRY(find_for(offloader, ticket, "offloader_unpack_into", destination, bytes, &value));
-    MO_TRY(mo_offload_check_stream(offloader, stream, "offloader_unpack_into"));
-    MO_TRY(mo_reachable(offloader->device, "offloader_unpack_into: destination of ticket", ticket,
-                        destination, value->bytes));
+    MO_TRY(find_for(offloader, ticket, "offloader_request_unpack", destination, bytes, &value));
+    MO_TRY(mo_offload_check_stream(offloader, stream, "offloader_request_unpack"));
+    MO_TRY(mo_reachable(offloader->device, "offloader_request_unpack: destination of ticket",
+                        ticket, destination, value->bytes));
     MO_TRY(value->device != NULL ? copy_from_device(offloader, value, destination, stream)
                                  : copy_from_host(offloader, value, destination, stream));
     count_hit(offloader, value);

@@ -254,7 +254,7 @@ void norm(benchmark::State &state, memopt_dtype dtype)
     memopt_tensor tensor = {d.from, kElements, dtype};
     float *result = reinterpret_cast<float *>(d.to);
     for (auto _ : state)
-        must(memopt_norm(d.device, result, &tensor, 1, nullptr));
+        must(memopt_norm(d.device, result, &tensor, 1, 0, nullptr));
     finish(state, static_cast<double>(memopt_dtype_size(dtype)));
 }
 

@@ -4,6 +4,8 @@
  */
 #include "driver.h"
 
+#include "offload/offload.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -175,11 +177,11 @@ static void offload_foreign_memory(world *w)
     memopt_tensor value = foreign_tensor(w, MEMOPT_DTYPE_F32, values);
     memopt_tensor into = foreign_tensor(w, MEMOPT_DTYPE_F32, NULL);
     OK(memopt_offloader_create(w->device, w->allocator, NULL, &offloader));
-    OK(memopt_offloader_pack_borrowed(offloader, value.data, 4 * COUNT, w->stream, &ticket, &kept));
+    OK(mo_offloader_pack_borrowed(offloader, value.data, 4 * COUNT, w->stream, &ticket, &kept));
     CHECK(kept == 0);
     OK(memopt_offloader_wait_packed(offloader, ticket, w->stream));
     OK(memopt_fill(w->device, value.data, 0xAA, 4 * COUNT, w->stream));
-    OK(memopt_offloader_unpack_into(offloader, ticket, into.data, 4 * COUNT, w->stream));
+    OK(mo_offloader_unpack_into(offloader, ticket, into.data, 4 * COUNT, w->stream));
     OK(memopt_offloader_unpack(offloader, ticket, w->stream, &back));
     label(w, "offloaded memory of the driver's");
     result_of_tensor(w, &into);

@@ -90,7 +90,7 @@ static void enqueue_step(world *w, step_state *s)
     OK(memopt_copy(w->device, s->gradient_bytes.data, s->source.data, tensor_bytes(&s->source),
                    w->stream));
     OK(memopt_scaler_unscale(s->scaler, s->gradients, PARAMETERS, w->stream));
-    OK(memopt_clip(w->device, s->norm.data, s->gradients, PARAMETERS, 2.0, w->stream));
+    OK(memopt_norm(w->device, s->norm.data, s->gradients, PARAMETERS, 2.0, w->stream));
     for (int k = 0; k < (int)s->formats; k++) {
         uint64_t count = 0;
         for (int i = k; i < PARAMETERS; i += (int)s->formats)
@@ -287,13 +287,13 @@ static void a_graph_keeps_its_scratch(world *w)
     const uint64_t before = info.used;
     begin_capture(w, w->stream, 0);
     for (int i = 0; i < 2; i++)
-        OK(memopt_norm(w->device, norms.data, &values, 1, w->stream));
+        OK(memopt_norm(w->device, norms.data, &values, 1, 0, w->stream));
     void *graph = end_capture(w, w->stream);
     OK(memopt_device_get_memory_info(w->device, &info));
     CHECK(info.used == before + 2 * 4096);
     launch_graph(w, graph, w->other);
     for (int i = 0; i < 2; i++)
-        OK(memopt_norm(w->device, (float *)norms.data + 1, &values, 1, w->stream));
+        OK(memopt_norm(w->device, (float *)norms.data + 1, &values, 1, 0, w->stream));
     OK(memopt_device_get_memory_info(w->device, &info));
     CHECK(info.used == before + 3 * 4096);
     OK(memopt_stream_sync(w->device, w->other));

@@ -233,7 +233,10 @@ static void amax_agrees(world *w)
             label(w, "amax of %llu of %s to %s", (unsigned long long)size[i], name_of(source.dtype),
                   name_of(target.dtype));
             OK(memopt_cast(w->device, &target, &source, 1, &options, w->stream));
-            OK(memopt_amax(w->device, (float *)cells.data + 1, &source, 1, w->stream));
+            OK(memopt_cast(w->device, NULL, &source, 1,
+                           &(memopt_cast_options){.struct_size = sizeof(memopt_cast_options),
+                                                  .amax = (float *)cells.data + 1},
+                           w->stream));
             result_of_tensor(w, &target);
             result_of_tensor(w, &cells);
             free_tensor(w, &cells);

@@ -39,8 +39,8 @@ static void whole_step(world *w, memopt_scaler *scaler, const memopt_tensor *ten
                            w->stream));
     result_of_state(w, scaler);
     OK(memopt_scaler_unscale(scaler, tensors, count, w->stream));
-    OK(memopt_norm(w->device, norm.data, tensors, count, w->stream));
-    OK(memopt_clip(w->device, (float *)norm.data + 1, tensors, count, max_norm, w->stream));
+    OK(memopt_norm(w->device, norm.data, tensors, count, 0, w->stream));
+    OK(memopt_norm(w->device, (float *)norm.data + 1, tensors, count, max_norm, w->stream));
     result_of_tensor(w, &norm);
     OK(memopt_scaler_update(scaler, w->stream));
     result_of_state(w, scaler);
@@ -121,18 +121,18 @@ static void norms_agree(world *w)
         for (int type = 0; type < WIDE_TYPES; type++) {
             memopt_tensor t = new_shifted_tensor(w, COUNT - i, float_types[type], values, i);
             label(w, "norm of %s around %g", memopt_dtype_name(t.dtype), (double)sizes[i]);
-            OK(memopt_norm(w->device, norm.data, &t, 1, w->stream));
+            OK(memopt_norm(w->device, norm.data, &t, 1, 0, w->stream));
             result_of_tensor(w, &norm);
-            OK(memopt_clip(w->device, norm.data, &t, 1, 1e-3, w->stream));
+            OK(memopt_norm(w->device, norm.data, &t, 1, 1e-3, w->stream));
             result_of_tensor(w, &t);
             free_tensor(w, &t);
         }
     }
     label(w, "norm of nothing");
     OK(memopt_fill(w->device, norm.data, 0xFF, 4, w->stream));
-    OK(memopt_norm(w->device, norm.data, NULL, 0, w->stream));
+    OK(memopt_norm(w->device, norm.data, NULL, 0, 0, w->stream));
     result_of_tensor(w, &norm);
-    OK(memopt_clip(w->device, norm.data, NULL, 0, 1, w->stream));
+    OK(memopt_norm(w->device, norm.data, NULL, 0, 1, w->stream));
     OK(memopt_scaler_unscale(scaler, NULL, 0, w->stream));
     OK(memopt_check_finite(w->device, NULL, 0, memopt_scaler_get_found_inf(scaler), w->stream));
     result_of_state(w, scaler);

@@ -5,6 +5,8 @@
  */
 #include "conformance.h"
 
+#include "offload/offload.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -110,8 +112,7 @@ static void unpack(stress *s, block *b)
     OK(memopt_allocator_alloc(w->allocator, b->bytes, MEMOPT_TAG_ACTIVATIONS, s->streams[stream],
                               &into));
     if (below(s, 2) == 0) {
-        OK(memopt_offloader_unpack_into(s->offloader, b->ticket, into, b->bytes,
-                                        s->streams[stream]));
+        OK(mo_offloader_unpack_into(s->offloader, b->ticket, into, b->bytes, s->streams[stream]));
     } else {
         OK(memopt_offloader_unpack(s->offloader, b->ticket, s->streams[stream], &data));
         OK(memopt_copy(w->device, into, data, b->bytes, s->streams[stream]));

@@ -4,6 +4,8 @@
  */
 #include "conformance.h"
 
+#include "offload/offload.h"
+
 #include "device/device.h"
 #include "kernels/hash/hash.h"
 
@@ -92,8 +94,8 @@ static void part_of_step(side *s, int part)
         OK(memopt_cast(w->device, &s->copy, &s->parameter, 1, NULL, w->stream));
         break;
     case 2:
-        OK(memopt_offloader_pack_borrowed(s->offloader, s->copy.data, tensor_bytes(&s->copy),
-                                          w->stream, &s->ticket, &kept));
+        OK(mo_offloader_pack_borrowed(s->offloader, s->copy.data, tensor_bytes(&s->copy), w->stream,
+                                      &s->ticket, &kept));
         break;
     case 3:
         OK(memopt_offloader_unpack(s->offloader, s->ticket, w->stream, &back));

@@ -6,6 +6,8 @@
 #define TEST_FAULT_OFFLOAD_SUPPORT_H
 
 #include "support/torture.h"
+
+#include "offload/offload.h"
 #include "unit/offload/support.h"
 
 enum { BYTES = 300000, VALUE = 0x37 };
@@ -75,7 +77,7 @@ TORTURE_CALL(run_pack,
 TORTURE_CALL(run_prefetch, memopt_offloader_prefetch(f->w.offloader, f->ticket))
 TORTURE_CALL(run_unpack, memopt_offloader_unpack(f->w.offloader, f->ticket, f->w.t, &f->data))
 TORTURE_CALL(run_unpack_into,
-             memopt_offloader_unpack_into(f->w.offloader, f->ticket, f->into, f->bytes, f->w.t))
+             mo_offloader_unpack_into(f->w.offloader, f->ticket, f->into, f->bytes, f->w.t))
 TORTURE_CALL(run_release, memopt_offloader_release(f->w.offloader, f->ticket, f->w.t))
 
 /* The handle is gone whatever happens, and takes everything with it. */

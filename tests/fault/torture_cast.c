@@ -74,7 +74,10 @@ static void unchanged(memopt_device *device, void *context)
 
 /* The last two floats are the calls' cells. */
 TORTURE_CALL(cast, memopt_cast(device, &f->half, &f->gradients, 1, NULL, NULL))
-TORTURE_CALL(amax, memopt_amax(device, f->memory + FLOATS - 1, &f->gradients, 1, NULL))
+TORTURE_CALL(amax, memopt_cast(device, NULL, &f->gradients, 1,
+                               &(memopt_cast_options){.struct_size = sizeof(memopt_cast_options),
+                                                      .amax = f->memory + FLOATS - 1},
+                               NULL))
 TORTURE_CALL(quantize, memopt_blocks_quantize(device, &f->made, &f->gradients, 1, NULL, NULL))
 TORTURE_CALL(dequantize, memopt_blocks_dequantize(device, &f->wide, &f->codes, 1, NULL))
 TORTURE_CALL(accumulate, memopt_accumulate(device, &f->wide, &f->gradients, 1, 1.0f, NULL))
@@ -84,8 +87,8 @@ TORTURE_CALL(check_finite,
 TORTURE_CALL(unscale, memopt_scaler_unscale(f->scaler, &f->gradients, 1, NULL))
 TORTURE_CALL(check, memopt_check_finite(device, &f->gradients, 1,
                                         memopt_scaler_get_found_inf(f->scaler), NULL))
-TORTURE_CALL(norm, memopt_norm(device, f->memory + FLOATS - 1, &f->gradients, 1, NULL))
-TORTURE_CALL(clip, memopt_clip(device, f->memory + FLOATS - 1, &f->gradients, 1, 1.0, NULL))
+TORTURE_CALL(norm, memopt_norm(device, f->memory + FLOATS - 1, &f->gradients, 1, 0, NULL))
+TORTURE_CALL(clip, memopt_norm(device, f->memory + FLOATS - 1, &f->gradients, 1, 1.0, NULL))
 TORTURE_CALL(update, memopt_scaler_update(f->scaler, NULL))
 
 static memopt_status get_state(memopt_device *device, void *context)

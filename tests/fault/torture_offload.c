@@ -62,8 +62,8 @@ static memopt_status run_borrow(memopt_device *device, void *context)
 {
     fixture *f = context;
     int32_t kept;
-    return memopt_offloader_pack_borrowed(f->w.offloader, f->block, f->bytes, f->w.s, &f->ticket,
-                                          &kept);
+    return mo_offloader_pack_borrowed(f->w.offloader, f->block, f->bytes, f->w.s, &f->ticket,
+                                      &kept);
 }
 
 static memopt_offloader_request request_of(const fixture *f, memopt_stream stream, void *data)
@@ -137,7 +137,7 @@ static void setup_cached(memopt_device *device, void *context)
 {
     fixture *f = context;
     setup_ticket(device, context);
-    OK(memopt_offloader_unpack_into(f->w.offloader, f->ticket, f->into, f->bytes, f->w.t));
+    OK(mo_offloader_unpack_into(f->w.offloader, f->ticket, f->into, f->bytes, f->w.t));
     OK(memopt_offloader_release(f->w.offloader, f->ticket, f->w.t));
 }
 

@@ -128,8 +128,8 @@ static int pack_one(worker *k, value *v)
     if (next(k, 3) != 0) {
         status = memopt_offloader_pack(k->w.offloader, block, v->bytes, stream, &v->ticket);
     } else {
-        status = memopt_offloader_pack_borrowed(k->w.offloader, block, v->bytes, stream, &v->ticket,
-                                                &kept);
+        status =
+            mo_offloader_pack_borrowed(k->w.offloader, block, v->bytes, stream, &v->ticket, &kept);
         if (status == MEMOPT_OK && kept) {
             v->borrowed = block;
         } else if (status == MEMOPT_OK) { /* overwrite it behind the copy, then free it */
@@ -169,7 +169,7 @@ static int copy_out(worker *k, value *v)
     TRY(status);
     TRY(memopt_fill(k->w.device, mine, 0, v->bytes, stream));
     if (next(k, 2)) {
-        status = memopt_offloader_unpack_into(k->w.offloader, v->ticket, mine, v->bytes, stream);
+        status = mo_offloader_unpack_into(k->w.offloader, v->ticket, mine, v->bytes, stream);
     } else {
         status = memopt_offloader_prefetch_into(k->w.offloader, v->ticket, mine, v->bytes, stream);
         if (status == MEMOPT_OK)

@@ -59,7 +59,8 @@ def amax(device: Device, amax: TensorLike, tensors: Tensors, *, stream: StreamLi
     array, views = tensor_array(tensor_list(tensors), device, "tensor")
     cells = amax_cells(device, amax, len(views))
     at = stream_pointer(stream)
-    lib.memopt_amax(device._handle.pointer, cells.pointer, array, len(views), at)
+    options = _abi.CastOptions(amax=cells.pointer)
+    lib.memopt_cast(device._handle.pointer, None, array, len(views), options, at)
     device._keep(stream, views, cells)
 
 

@@ -27,7 +27,7 @@ def norm(
 
     def enqueue(pointer: int) -> None:
         at = stream_pointer(stream)
-        lib.memopt_norm(device._handle.pointer, pointer, array, len(views), at)
+        lib.memopt_norm(device._handle.pointer, pointer, array, len(views), 0.0, at)
 
     return _with_norm(device, out, stream, views, enqueue)
 
@@ -40,11 +40,13 @@ def clip(
     stream: StreamLike = None,
 ) -> Optional[float]:
     """Scales all tensors by min(1, max_norm / (norm + 1e-6)); the norm before as in :func:`norm`."""
+    if not max_norm > 0:
+        raise ValueError("clip: max_norm is %s; it must be above 0" % max_norm)
     array, views = tensor_array(tensor_list(tensors), device, "tensor", writable=True)
 
     def enqueue(pointer: int) -> None:
         handle, at = device._handle.pointer, stream_pointer(stream)
-        lib.memopt_clip(handle, pointer, array, len(views), max_norm, at)
+        lib.memopt_norm(handle, pointer, array, len(views), max_norm, at)
 
     return _with_norm(device, out, stream, views, enqueue)
 

@@ -119,11 +119,18 @@ class Offloader(_lifetime.Closing):
         """
         view = tensor(source)
         self._allocator.device._check_tensor(view)
-        out, kept = ctypes.c_uint64(), ctypes.c_int32()
-        lib.memopt_offloader_pack_borrowed(
-            self._handle.pointer, view.pointer, view.nbytes, stream_pointer(stream), out, kept
+        request = self._request(view, stream)
+        lib.memopt_offloader_request_pack(request)
+        return Ticket(self, request.ticket, view.nbytes, stream, view, kept=bool(request.kept))
+
+    def _request(self, view: Tensor, stream: StreamLike, ticket: int = 0) -> _abi.OffloadRequest:
+        return _abi.OffloadRequest(
+            offloader=self._handle.pointer,
+            stream=stream_pointer(stream),
+            data=view.pointer,
+            bytes=view.nbytes,
+            ticket=ticket,
         )
-        return Ticket(self, out.value, view.nbytes, stream, view, kept=bool(kept.value))
 
     def trim(self) -> int:
         """Gives cached host memory and unused space of the disk back; the bytes of host memory."""
@@ -221,9 +228,7 @@ class Ticket:
         view = tensor(destination, writable=True)
         device = self._offloader.allocator.device
         device._check_tensor(view)
-        lib.memopt_offloader_unpack_into(
-            self._offloader._handle.pointer, self._id(), view.pointer, view.nbytes, stream_pointer(stream)
-        )
+        lib.memopt_offloader_request_unpack(self._offloader._request(view, stream, self._id()))
         device._keep(stream, view)
 
     def prefetch_into(self, destination: TensorLike, stream: StreamLike = None) -> None:

@@ -203,7 +203,7 @@ DEVICE_TEST(stream_order, device,
     float eight = 8.0f;
     OK(memopt_copy(device, memory + 7, &eight, sizeof eight, stream));
     OK(memopt_scaler_unscale(scaler, &tensor, 1, stream));
-    OK(memopt_norm(device, memory + 1020, &tensor, 1, stream));
+    OK(memopt_norm(device, memory + 1020, &tensor, 1, 0, stream));
     OK(memopt_scaler_update(scaler, stream));
     OK(memopt_copy(device, norm, memory + 1020, sizeof *norm, stream));
     OK(memopt_scaler_get_state_sync(scaler, stream, &state));

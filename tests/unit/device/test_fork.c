@@ -5,6 +5,8 @@
  */
 #include "support.h"
 
+#include "offload/offload.h"
+
 #include "allocator/allocator.h"
 #include "allocator/blocks/state.h"
 #include "device/front/handle.h"
@@ -190,11 +192,10 @@ static void try_primitives(handles *h)
     AS_CHILD(memopt_region_reset(h->region));
     AS_CHILD(memopt_offloader_get_stats(h->offloader, &offloader));
     AS_CHILD(memopt_offloader_pack(h->offloader, h->block, MIB, h->stream, &ticket));
-    AS_CHILD(
-        memopt_offloader_pack_borrowed(h->offloader, h->block, MIB, h->stream, &ticket, &kept));
+    AS_CHILD(mo_offloader_pack_borrowed(h->offloader, h->block, MIB, h->stream, &ticket, &kept));
     AS_CHILD(memopt_offloader_prefetch(h->offloader, h->ticket));
     AS_CHILD(memopt_offloader_unpack(h->offloader, h->ticket, h->stream, &pointer));
-    AS_CHILD(memopt_offloader_unpack_into(h->offloader, h->ticket, h->block, MIB, h->stream));
+    AS_CHILD(mo_offloader_unpack_into(h->offloader, h->ticket, h->block, MIB, h->stream));
     AS_CHILD(memopt_offloader_release(h->offloader, h->ticket, h->stream));
     AS_CHILD(memopt_offloader_trim_sync(h->offloader, NULL));
     AS_CHILD(memopt_optimizer_add_group(h->optimizer, &group, &(uint32_t){0}));
@@ -208,7 +209,7 @@ static void try_primitives(handles *h)
     AS_CHILD(memopt_optimizer_import_sync(h->optimizer, h->pinned, MIB, 1, h->stream));
     AS_CHILD(memopt_optimizer_export_pieces_sync(h->optimizer, keep_nothing, NULL, h->stream));
     AS_CHILD(memopt_scaler_update(h->scaler, h->stream));
-    AS_CHILD(memopt_norm(h->device, h->pinned, &h->tensor, 1, h->stream));
+    AS_CHILD(memopt_norm(h->device, h->pinned, &h->tensor, 1, 0, h->stream));
     AS_CHILD(memopt_scaler_unscale(h->scaler, &h->tensor, 1, h->stream));
     AS_CHILD(memopt_scaler_get_state_sync(h->scaler, h->stream, &state));
     AS_CHILD(memopt_check_finite(h->device, &h->tensor, 1, h->pinned, h->stream));

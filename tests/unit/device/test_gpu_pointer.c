@@ -6,6 +6,8 @@
  */
 #include "support.h"
 
+#include "offload/offload.h"
+
 #include "device/gpu/gpu.h"
 #include "memopt/cast.h"
 #include "memopt/checkpoint.h"
@@ -197,10 +199,10 @@ static void refuse_casts(const things *t, void *bad)
     REFUSED(memopt_scaler_unscale(t->scaler, &f16, 1, NULL));
     REFUSED(
         memopt_check_finite(first_device, &f16, 1, memopt_scaler_get_found_inf(t->scaler), NULL));
-    REFUSED(memopt_norm(first_device, t->mine, &f16, 1, NULL));
-    REFUSED(memopt_norm(first_device, bad, &good, 1, NULL));
-    REFUSED(memopt_clip(first_device, NULL, &f16, 1, 1.0, NULL));
-    REFUSED(memopt_clip(first_device, bad, &good, 1, 1.0, NULL));
+    REFUSED(memopt_norm(first_device, t->mine, &f16, 1, 0, NULL));
+    REFUSED(memopt_norm(first_device, bad, &good, 1, 0, NULL));
+    REFUSED(memopt_norm(first_device, NULL, &f16, 1, 1.0, NULL));
+    REFUSED(memopt_norm(first_device, bad, &good, 1, 1.0, NULL));
     one.data = (char *)t->mine + 4096;
     REFUSED(memopt_quantize(first_device, MEMOPT_STATE_8BIT, &byte, &one, &good, 1, NULL));
     byte.data = (char *)t->mine + 2048;
@@ -234,11 +236,11 @@ static void refuse_offload(const things *t, void *bad)
 {
     memopt_ticket ticket = 0;
     int32_t kept = 7;
-    REFUSED(memopt_offloader_pack_borrowed(t->offloader, bad, 1024, NULL, &ticket, &kept));
+    REFUSED(mo_offloader_pack_borrowed(t->offloader, bad, 1024, NULL, &ticket, &kept));
     assert_true(ticket == 0 && kept == 7);
-    OK(memopt_offloader_pack_borrowed(t->offloader, t->mine, 1024, NULL, &ticket, &kept));
-    REFUSED(memopt_offloader_unpack_into(t->offloader, ticket, bad, 1024, NULL));
-    OK(memopt_offloader_unpack_into(t->offloader, ticket, t->mine, 1024, NULL));
+    OK(mo_offloader_pack_borrowed(t->offloader, t->mine, 1024, NULL, &ticket, &kept));
+    REFUSED(mo_offloader_unpack_into(t->offloader, ticket, bad, 1024, NULL));
+    OK(mo_offloader_unpack_into(t->offloader, ticket, t->mine, 1024, NULL));
     OK(memopt_offloader_release(t->offloader, ticket, NULL));
 }
 

@@ -166,7 +166,7 @@ TEST_WITH(test_full_host, healthy_disk, NULL)
     void *mine = device_block(&w, bytes, w.s);
     FAILS_SAYING(MEMOPT_LIMIT_REACHED, "3.00 MiB to bring back from the disk",
                  memopt_offloader_prefetch_into(w.offloader, first, mine, bytes, w.s));
-    OK(memopt_offloader_unpack_into(w.offloader, first, mine, bytes, w.s));
+    OK(mo_offloader_unpack_into(w.offloader, first, mine, bytes, w.s));
     assert_true(holds(&w, mine, 1, bytes, w.s));
     OK(memopt_offloader_unpack(w.offloader, first, w.t, &data));
     assert_true(holds(&w, data, 1, bytes, w.t));
@@ -195,7 +195,7 @@ TEST_WITH(test_into, healthy_disk, NULL)
     OK(memopt_offloader_wait_unpacked(w.offloader, tickets[0], w.t));
     assert_true(holds(&w, b, 1, MIB, w.t));
     assert_true(is_value(&w, tickets[1], 2, MIB));
-    OK(memopt_offloader_unpack_into(w.offloader, tickets[1], a, MIB, w.s));
+    OK(mo_offloader_unpack_into(w.offloader, tickets[1], a, MIB, w.s));
     assert_true(holds(&w, a, 2, MIB, w.s));
     OK(memopt_allocator_free(w.allocator, a));
     OK(memopt_allocator_free(w.allocator, b));

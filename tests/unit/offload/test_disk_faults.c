@@ -119,12 +119,12 @@ static void read_fails(int problem, memopt_status wanted, const char *words, int
     assert_int_equal(active_bytes(&w), active);
     assert_int_equal(stats_of(&w).disk_read_bytes, 0);
     void *mine = filled_block(&w, MIB, 0, w.s);
-    FAILS(wanted, memopt_offloader_unpack_into(w.offloader, tickets[0], mine, MIB, w.s));
+    FAILS(wanted, mo_offloader_unpack_into(w.offloader, tickets[0], mine, MIB, w.s));
     OK(memopt_offloader_prefetch_into(w.offloader, tickets[0], mine, MIB, w.s));
     FAILS(wanted, memopt_offloader_wait_unpacked(w.offloader, tickets[0], w.s));
     assert_null(broken_disk(w.offloader));
     fail_read = 0;
-    OK(memopt_offloader_unpack_into(w.offloader, tickets[0], mine, MIB, w.s));
+    OK(mo_offloader_unpack_into(w.offloader, tickets[0], mine, MIB, w.s));
     OK(memopt_offloader_wait_unpacked(w.offloader, tickets[0], w.s)); /* it was told */
     assert_true(holds(&w, mine, 1, MIB, w.s));
     check_all(&w, tickets, COUNT);

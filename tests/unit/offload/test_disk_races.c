@@ -51,7 +51,7 @@ RACE(copied_after_read, FETCH_WAIT, 1, healthy_disk)
     void *mine = filled_block(w, BYTES, C, w->t);
     OK(memopt_device_sync(w->device));
     OK(memopt_offloader_release(w->offloader, second, w->s)); /* leaves its bytes on the host */
-    OK(memopt_offloader_unpack_into(w->offloader, first, mine, BYTES, w->t));
+    OK(mo_offloader_unpack_into(w->offloader, first, mine, BYTES, w->t));
     int good = holds(w, mine, A, BYTES, w->t);
     OK(memopt_offloader_release(w->offloader, first, w->s));
     OK(memopt_allocator_free(w->allocator, mine));
@@ -95,11 +95,11 @@ RACE(written_after_abandoned_read, STORED_WAIT, 5, healthy_disk)
         begun = w->offloader->packed[0].fetching != MO_FETCH_NONE;
     }
     memopt_ticket third = 0;
-    OK(memopt_offloader_pack_borrowed(w->offloader, block, BYTES, w->t, &third, &kept));
+    OK(mo_offloader_pack_borrowed(w->offloader, block, BYTES, w->t, &third, &kept));
     OK(memopt_offloader_wait_packed(w->offloader, third, w->t));
     OK(memopt_stream_sync(w->device, w->t));
     OK(memopt_device_sync(w->device));
-    OK(memopt_offloader_unpack_into(w->offloader, third, mine, BYTES, w->t));
+    OK(mo_offloader_unpack_into(w->offloader, third, mine, BYTES, w->t));
     int good = holds(w, mine, C, BYTES, w->t);
     OK(memopt_offloader_release(w->offloader, third, w->t));
     OK(memopt_offloader_release(w->offloader, first, w->s));

@@ -80,7 +80,7 @@ TEST(test_wait_on_overflow)
             world w = open_world(MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 64 * MIB, &options);
             first = packed(&w, 2 * MIB, 1, w.s);
             void *into = device_block(&w, 2 * MIB, w.s);
-            OK(memopt_offloader_unpack_into(w.offloader, first, into, 2 * MIB, w.s));
+            OK(mo_offloader_unpack_into(w.offloader, first, into, 2 * MIB, w.s));
             OK(memopt_offloader_release(w.offloader, first, w.s));
             void *block = filled_block(&w, MIB, 2, w.s);
             memopt_status status = memopt_offloader_pack(w.offloader, block, MIB, w.s, &second);
@@ -223,7 +223,7 @@ TEST(test_trim_under_way)
         world w = open_world(MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 64 * MIB, NULL);
         memopt_ticket live = packed(&w, MIB, 1, w.s), gone = packed(&w, MIB, 2, w.s);
         void *into = device_block(&w, MIB, w.s);
-        OK(memopt_offloader_unpack_into(w.offloader, gone, into, MIB, w.s));
+        OK(mo_offloader_unpack_into(w.offloader, gone, into, MIB, w.s));
         OK(memopt_offloader_release(w.offloader, gone, w.s));
         OK(memopt_offloader_trim_sync(w.offloader, &released));
         assert_int_equal(released, MIB);

@@ -69,7 +69,7 @@ RACE(back_after_out, BRING_WAIT, 1, NULL)
     void *source = filled_block(w, BYTES, A, w->s), *data = NULL;
     memopt_ticket ticket = 0;
     int32_t kept;
-    OK(memopt_offloader_pack_borrowed(w->offloader, source, BYTES, w->s, &ticket, &kept));
+    OK(mo_offloader_pack_borrowed(w->offloader, source, BYTES, w->s, &ticket, &kept));
     OK(memopt_offloader_unpack(w->offloader, ticket, w->t, &data));
     int good = right(w, data, A, w->t);
     OK(memopt_offloader_release(w->offloader, ticket, w->t));
@@ -84,7 +84,7 @@ RACE(slab_kept_until_read, REUSE_WAIT, 1, NULL)
     void *result = filled_block(w, BYTES, C, w->s);
     memopt_ticket first = packed(w, BYTES, A, w->s);
     OK(memopt_device_sync(w->device));
-    OK(memopt_offloader_unpack_into(w->offloader, first, result, BYTES, w->s));
+    OK(mo_offloader_unpack_into(w->offloader, first, result, BYTES, w->s));
     OK(memopt_offloader_release(w->offloader, first, w->s));
     memopt_ticket second = packed(w, BYTES, B, w->t); /* the same host memory */
     OK(memopt_offloader_wait_packed(w->offloader, second, w->t));
@@ -203,11 +203,11 @@ RACE(joined_slab_kept_until_read, REUSE_WAIT, 1, NULL)
     int32_t kept;
     OK(memopt_device_sync(w->device));
     OK(memopt_offloader_release(w->offloader, whole, w->s));
-    OK(memopt_offloader_pack_borrowed(w->offloader, mine, HALF, w->s, &first, &kept));
-    OK(memopt_offloader_pack_borrowed(w->offloader, mine, HALF, w->s, &second, &kept));
+    OK(mo_offloader_pack_borrowed(w->offloader, mine, HALF, w->s, &first, &kept));
+    OK(mo_offloader_pack_borrowed(w->offloader, mine, HALF, w->s, &second, &kept));
     OK(memopt_device_sync(w->device));
     OK(memopt_fill(w->device, result, A, BYTES, w->s));
-    OK(memopt_offloader_unpack_into(w->offloader, second, result, HALF, w->s));
+    OK(mo_offloader_unpack_into(w->offloader, second, result, HALF, w->s));
     OK(memopt_offloader_release(w->offloader, second, w->s));
     OK(memopt_offloader_release(w->offloader, first, w->s));
     memopt_ticket third = packed(w, 2 * HALF, B, w->t); /* over both */

@@ -117,7 +117,7 @@ TEST(norm_and_clip)
     float *norms = norm.data;
     memopt_step_options options = MEMOPT_STEP_OPTIONS_INIT;
     options.out_norm = norms;
-    OK(memopt_norm(a.w.device, norms + 1, a.g, 3, a.w.stream));
+    OK(memopt_norm(a.w.device, norms + 1, a.g, 3, 0, a.w.stream));
     OK(memopt_optimizer_step(a.o, a.g, 3, &options, a.w.stream));
     assert_true(norms[0] > 1.0f);
     assert_int_equal(mo_f32_bits(norms[0]), mo_f32_bits(norms[1]));

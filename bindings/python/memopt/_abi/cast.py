@@ -104,7 +104,6 @@ class TrustStruct(Struct):
 
 functions(
     memopt_cast=(CHECKED, HANDLE, TENSORS, TENSORS, U64, CastOptions, STREAM),
-    memopt_amax=(CHECKED, HANDLE, ADDRESS, TENSORS, U64, STREAM),
     memopt_blocks_get_layout=(CHECKED, U32, U64, U64, BlocksLayout),
     memopt_blocks_quantize=(CHECKED, HANDLE, BlocksStruct, TENSORS, U64, BlocksOptions, STREAM),
     memopt_blocks_dequantize=(CHECKED, HANDLE, TENSORS, BlocksStruct, U64, STREAM),
@@ -117,8 +116,7 @@ functions(
     memopt_scaler_get_found_inf=(ADDRESS, HANDLE),
     memopt_scaler_unscale=(CHECKED, HANDLE, TENSORS, U64, STREAM),
     memopt_square_sum=(CHECKED, HANDLE, ADDRESS, TENSORS, U64, STREAM),
-    memopt_norm=(CHECKED, HANDLE, ADDRESS, TENSORS, U64, STREAM),
-    memopt_clip=(CHECKED, HANDLE, ADDRESS, TENSORS, U64, F64, STREAM),
+    memopt_norm=(CHECKED, HANDLE, ADDRESS, TENSORS, U64, F64, STREAM),
     memopt_trust_squares=(CHECKED, HANDLE, TrustStruct, TENSORS, TENSORS, U64, ADDRESS, STREAM),
     memopt_trust_apply=(CHECKED, HANDLE, TrustStruct, TENSORS, TENSORS, U64, ADDRESS, STREAM),
     memopt_scaler_update=(CHECKED, HANDLE, STREAM),

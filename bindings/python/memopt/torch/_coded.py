@@ -122,7 +122,7 @@ def encode(whole: torch.Tensor, coding: Coding) -> torch.Tensor:
     device, stream = side.device._handle.pointer, side.stream()
     if coding.kind is BlockFormat.NVFP4:
         lib.memopt_fill(device, address + cell, 0, 4, stream)
-        lib.memopt_amax(device, address + cell, values, 1, stream)
+        lib.memopt_cast(device, None, values, 1, _abi.CastOptions(amax=address + cell), stream)
     lib.memopt_blocks_quantize(device, _matrix(coding, address), values, 1, None, stream)
     return buffer
 

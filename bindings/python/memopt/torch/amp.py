@@ -271,7 +271,7 @@ def _largest(shards: List[torch.Tensor], place: Any) -> torch.Tensor:
 def _clip_here(side: Native, gradients: List[torch.Tensor], array: Any, max_norm: float) -> torch.Tensor:
     norm = torch.empty((), dtype=torch.float32, device=side.torch_device)
     cell, handle = _tensor_lists.cell(norm), side.device._handle.pointer
-    lib.memopt_clip(handle, cell, array, len(gradients), max_norm, side.stream())
+    lib.memopt_norm(handle, cell, array, len(gradients), max_norm, side.stream())
     _tensor_lists.changed(gradients)
     return norm
 
@@ -280,5 +280,5 @@ def _norm(side: Native, gradients: List[torch.Tensor]) -> torch.Tensor:
     norm = torch.empty((), dtype=torch.float32, device=side.torch_device)
     array = _tensor_lists.array(gradients)
     cell, handle = _tensor_lists.cell(norm), side.device._handle.pointer
-    lib.memopt_norm(handle, cell, array, len(gradients), side.stream())
+    lib.memopt_norm(handle, cell, array, len(gradients), 0.0, side.stream())
     return norm
