@@ -2,6 +2,8 @@
  * any thread count, and torch's clipping rule. */
 #include "support.h"
 
+#include <pthread.h>
+
 static double square_at(const memopt_tensor *tensor, uint64_t i)
 {
     float value;
@@ -269,4 +271,49 @@ TEST_WITH(scratch_grows, begin, end)
     assert_int_equal(used(f->device), before + 4096 + 8192);
     OK(memopt_stream_sync(f->device, NULL));
     assert_true(*f->norm == 20.0f);
+}
+
+/* --- threads on one stream ------------------------------------------------------------------- */
+
+enum { CALLS = 1000, LIST = 200, PART = 40 };
+
+typedef struct caller {
+    memopt_device *device;
+    const float *values; /* PART each */
+    float *norm, wanted;
+    int wrong;
+} caller;
+
+static void *call_norms(void *given)
+{
+    caller *c = given;
+    memopt_tensor list[LIST];
+    for (int i = 0; i < LIST; i++)
+        list[i] = tensor_of((void *)(uintptr_t)c->values, PART, MEMOPT_DTYPE_F32);
+    for (int i = 0; i < CALLS; i++) {
+        c->wrong += memopt_norm(c->device, c->norm, list, LIST, 0, NULL) != MEMOPT_OK;
+        c->wrong += memopt_stream_sync(c->device, NULL) != MEMOPT_OK || *c->norm != c->wanted;
+    }
+    return NULL;
+}
+
+/* A call has its scratch to itself until all its work is enqueued. */
+TEST_WITH(threads_share_a_stream, begin, end)
+{
+    fixture *f = *state;
+    caller callers[2];
+    pthread_t threads[2];
+    for (int k = 0; k < 2; k++) {
+        const float value = k == 0 ? 1.0f : 3.0f;
+        for (int i = 0; i < PART; i++)
+            f->data[100 * k + i] = value;
+        callers[k] = (caller){f->device, f->data + 100 * k, f->data + 1000 + k,
+                              (float)sqrt(LIST * PART * (double)(value * value)), 0};
+    }
+    for (int k = 0; k < 2; k++)
+        assert_int_equal(pthread_create(&threads[k], NULL, call_norms, &callers[k]), 0);
+    for (int k = 0; k < 2; k++)
+        assert_int_equal(pthread_join(threads[k], NULL), 0);
+    assert_int_equal(callers[0].wrong, 0);
+    assert_int_equal(callers[1].wrong, 0);
 }
