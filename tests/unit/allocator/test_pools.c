@@ -1,20 +1,7 @@
 /* Pools: what they share with their parent and with each other, and what they do not. */
 #include "support.h"
 
-#include "allocator/allocator.h"
-
-#include "device/front/handle.h"
-
-#define CAPACITY (64 * MIB)
-
-static const char *const configs[] = {"", "expandable_segments:True"};
-
-enum { CONFIGS = sizeof configs / sizeof configs[0] };
-
-static uint64_t held(memopt_allocator *allocator)
-{
-    return stat_of(allocator, "reserved_bytes.all.current");
-}
+#include "support/watched.h"
 
 static memopt_pool *new_pool(memopt_allocator *parent, const char *name)
 {

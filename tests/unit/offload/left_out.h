@@ -8,6 +8,7 @@
 #include "support.h"
 
 #include "allocator/allocator.h"
+#include "support/sweep.h"
 
 /* What waits for what. */
 enum {

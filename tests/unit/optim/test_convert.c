@@ -354,8 +354,7 @@ TEST(no_room)
         while (memopt_allocator_alloc(to.w.allocator, size, 0, to.w.stream, &all) == MEMOPT_OK)
             one = one == NULL ? all : one;
     refused(&to, 1, saved, bytes, MEMOPT_OUT_OF_DEVICE_MEMORY, "allocator", "free");
-    OK(memopt_allocator_free(to.w.allocator, to.w.blocks[2 * PARAMETERS]));
-    to.w.blocks[2 * PARAMETERS] = to.w.blocks[--to.w.block_count];
+    OK(memopt_allocator_free(to.w.allocator, one));
     OK(memopt_optimizer_import_sync(to.o, saved, bytes, 1, to.w.stream));
     free(saved);
     close_world(&from.w);

@@ -6,7 +6,6 @@
 
 #include "allocator/allocator.h"
 
-#include "device/front/handle.h"
 #include "pluggable/pluggable.h"
 #include "support/watched.h"
 
@@ -26,9 +25,7 @@ static inline memopt_allocator *start(const char *config)
     OK(memopt_pluggable_configure("cpu", config, NULL));
     OK(memopt_pluggable_get_allocator(0, 0, &allocator));
     memopt_device *device = mo_allocator_device(allocator);
-    real = device->ops;
-    ops = *real;
-    ops.stream_capturing = stream_capturing;
+    (void)watch(device);
     ops.sync = device_sync;
     recorder = stream_on(device);
     synced = 0;
@@ -38,7 +35,8 @@ static inline memopt_allocator *start(const char *config)
 /* The allocator's blocks go. */
 static inline void stop(memopt_allocator *allocator)
 {
-    OK(memopt_stream_destroy(mo_allocator_device(allocator), captured));
+    free_live(allocator);
+    OK(memopt_stream_destroy(mo_allocator_device(allocator), recorder));
     OK(memopt_pluggable_end());
 }
 
