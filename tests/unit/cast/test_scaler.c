@@ -188,9 +188,10 @@ TEST(unscale_judges_the_input)
 }
 
 /* On a stream of its own under the adversarial order: nothing waits, all in order. */
-DEVICE_TEST(stream_order, device,
-            bench_open_cpu(&(bench_device){MEMOPT_STREAM_ORDER_ADVERSARIAL, 0, 64 * MIB, 2}))
+TEST(stream_order)
 {
+    memopt_device *device =
+        bench_open_cpu(&(bench_device){MEMOPT_STREAM_ORDER_ADVERSARIAL, 0, 64 * MIB, 2});
     memopt_scaler *scaler = NULL;
     memopt_scaler_options scaler_options = {sizeof scaler_options, 8.0, 2.0, 0.5, 1, 0, NULL, 0};
     memopt_scaler_state state = {.struct_size = sizeof state};
@@ -211,6 +212,7 @@ DEVICE_TEST(stream_order, device,
     assert_true(state.scale == 16.0);
     OK(mo_mem_free(device, memory, 4096));
     OK(memopt_scaler_destroy(scaler));
+    end_device(device);
 }
 
 TEST(memory_of_an_allocator)

@@ -91,7 +91,7 @@ TEST(test_pieces)
     memopt_memory_info info = MEMOPT_MEMORY_INFO_INIT;
     uint64_t bytes;
     go(&r, 3);
-    OK(memopt_optimizer_add_parameter(r.o, 0, &large, NULL, r.w.stream, &index));
+    (void)add_parameter(&r.w, r.o, &large);
     OK(memopt_optimizer_export_sync(r.o, 0, NULL, NULL, &bytes));
     unsigned char *whole = malloc(bytes);
     pieces p = {malloc(bytes), 0, 0, 0};
@@ -216,10 +216,9 @@ TEST(damage)
     memset(bad + 64 + 96 + 16, 0xff, 8); /* 2^64 - 1 steps */
     seal(bad, bytes);
     refused(&r, bad, bytes, MEMOPT_CORRUPT);
-    assert_int_equal(memopt_optimizer_export_sync(r.o, bytes - 1, r.w.stream, bad, NULL),
-                     MEMOPT_INVALID_ARGUMENT);
-    assert_int_equal(memopt_optimizer_import_sync(r.o, NULL, bytes, 0, r.w.stream),
-                     MEMOPT_INVALID_ARGUMENT);
+    GIVES(MEMOPT_INVALID_ARGUMENT,
+          memopt_optimizer_export_sync(r.o, bytes - 1, r.w.stream, bad, NULL));
+    GIVES(MEMOPT_INVALID_ARGUMENT, memopt_optimizer_import_sync(r.o, NULL, bytes, 0, r.w.stream));
     free(good);
     free(bad);
     close_world(&r.w);
