@@ -13,29 +13,34 @@ import weakref
 from typing import Any, Dict, List
 
 import torch
-from torch.nn.modules.module import register_module_forward_pre_hook
-
-from .._lock import Guard
+from torch.nn.modules import module as _module
 
 _known: Dict[int, "weakref.ref[torch.UntypedStorage]"] = {}
-_lock = Guard()
 #: The contexts that are active, each as often as it was entered.
 watchers: List[Any] = []
-_hook: Any = None
+#: What register_module_forward_pre_hook() writes to; a context is entered and left at every step.
+_hooks: Dict[Any, Any] = _module._global_forward_pre_hooks
+_KEY = "memopt.save_on_cpu"
+_filter: Any = None
 
 
 def settle() -> None:
-    """Hooks modules while there are watchers."""
-    global _hook
-    with _lock:
-        if watchers and _hook is None:
-            # Calling the hook for a compiled module is what is wanted.
-            told = r"Using `torch\.compile\(module\)` when there are global hooks"
-            warnings.filterwarnings("ignore", told)
-            _hook = register_module_forward_pre_hook(_note)
-        elif _hook is not None and not watchers:
-            _hook.remove()
-            _hook = None
+    """Hooks modules while there are watchers: whoever changes those calls this afterwards, and the last
+    one to look finds it right."""
+    while bool(watchers) != (_KEY in _hooks):
+        if watchers:
+            _allow_compiled()
+            _hooks[_KEY] = _note
+        else:
+            _hooks.pop(_KEY, None)
+
+
+def _allow_compiled() -> None:
+    """That our hook is called for a compiled module is what is wanted: no warning."""
+    global _filter
+    if _filter is None or warnings.filters[:1] != [_filter]:
+        warnings.filterwarnings("ignore", r"Using `torch\.compile\(module\)` when there are global hooks")
+        _filter = warnings.filters[0]
 
 
 def is_buffer(storage: torch.UntypedStorage) -> bool:

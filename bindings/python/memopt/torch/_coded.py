@@ -38,7 +38,6 @@ class Coding(NamedTuple):
     kind: BlockFormat
     dtype: torch.dtype
     elements: int
-    version: int  # of the tensor when it was saved
 
 
 class Coder:

@@ -7,29 +7,45 @@ stored, or its bytes are stored. :meth:`Packer.unpack` returns it.
 from __future__ import annotations
 
 import collections
+import math
+import weakref
+from threading import get_ident
 from typing import Any, Deque, Dict, Iterable, Optional, Tuple
 
 import torch
 
 from .. import _abi
-from . import _buffers, _coded
+from . import _batches, _buffers, _coded
 from . import _tensor_lists as _lists
 from ._ahead import Ahead
+from ._batches import Batch, Piece, Whole
 from ._coded import Coded, Coder
-from ._slots import DENSE, WHOLE, Kept, Saved, Slot, Sparse, new_slot
-from ._store import Options, Store, open_store, owners
+from ._slots import DENSE, WHOLE, Kept, Place, Saved, Slot, Sparse, new_slot
+from ._store import Options, Store, give_store, open_store, owners
 
 _Tensor = torch.Tensor
 _empty_strided = torch.empty_strided
+_ref = weakref.ref
 
 #: A range starts at a multiple of this, so that the returned tensor has its alignment.
 ALIGNMENT = 512
+_UNIT = _batches.UNIT
 #: Views smaller than this are stored with the gaps in them.
 SPARSE_BYTES = 1 << 16
 
 
 class Packer:
-    """The hooks and what they know."""
+    """The hooks and what they know. It is made at every step: what is only needed where tensors are
+    saved, is made then."""
+
+    # What differs later
+    context: "Optional[weakref.ref[Any]]" = None  # at whose end the stores go to the next one
+    main: Optional[Store] = None  # the first store, for the short way through pack()
+    small = batch_bytes = 0  # values below `small` go to batches, of so many bytes
+    waiting_bytes = 0
+    saved = shared = kept_last = kept_overflow = 0
+    kept_parameters = kept_buffers = kept_small = kept_other = 0
+    compressed = compressed_bytes = 0
 
     def __init__(
         self,
@@ -53,23 +69,22 @@ class Packer:
         self.stores: Dict[torch.device, Optional[Store]] = {}
         #: For stores whose copies are not inline.
         self.ahead: Dict[Store, Ahead] = {}
-        #: The first of them, for the short way through pack().
-        self.main: Optional[Store] = None
-        #: The newest slot of a storage, by the storage's id.
-        self.by_storage: Dict[int, Slot] = {}
+        #: Where a storage's bytes were stored last, by the storage's id.
+        self.by_storage: Dict[int, Place] = {}
+        #: The open batch of a thread.
+        self.open: Dict[int, Batch] = {}
+        #: Batches that stay on their devices.
+        self.recent: Deque[Batch] = collections.deque()
         self.waiting: Deque[Slot] = collections.deque()
-        self.waiting_bytes = 0
         self.baselines: Dict[torch.device, Dict[str, int]] = {}
-        self.saved = self.shared = self.kept_last = self.kept_overflow = 0
-        self.kept_parameters = self.kept_buffers = self.kept_small = self.kept_other = 0
-        self.compressed = self.compressed_bytes = 0
-        owners.add(self)
 
     def start_over(self) -> None:
         """For a child process: stored values can be read, new values go elsewhere."""
         self.stores.clear()
         self.ahead.clear()
         self.main = None
+        self.open.clear()
+        self.recent.clear()
         self.by_storage.clear()
         self.waiting.clear()
         self.waiting_bytes = 0
@@ -104,10 +119,15 @@ class Packer:
         except (RuntimeError, NotImplementedError):  # no storage, or no strides
             return self.pack_any(tensor)
         known = self.by_storage.get(key)
-        if known is not None and known.origin() is storage:
+        if known is not None and known[0]() is storage:
             return self.pack_any(tensor)  # else that storage is gone, and its id is another's
+        if nbytes < self.small and not store.inline:
+            piece = self.add_piece(store, storage, tensor, 0, nbytes)
+            if piece is not None:
+                self.saved += 1
+                return Piece((piece[0], piece[1], nbytes, dtype, tensor.shape, tensor.stride()))
         saved = Saved()
-        slot = new_slot(saved, store, self, storage, tensor._version, 0, nbytes)
+        slot = new_slot(saved, store, self, tensor._version, 0, nbytes)
         if self.keeps or not store.inline:
             self.fill(slot, tensor)
         else:
@@ -116,7 +136,8 @@ class Packer:
                 slot.keep(tensor)
         saved.dtype, saved.size, saved.stride = dtype, tensor.shape, tensor.stride()
         saved.offset, saved.whole = 0, DENSE
-        self.by_storage[key] = slot
+        slot.keys = (key,)
+        self.by_storage[key] = (_ref(storage), slot, slot.version, 0, nbytes, 0)
         self.saved += 1
         return saved
 
@@ -161,43 +182,60 @@ class Packer:
         found = self.find(storage, tensor, start, end)
         if found is None and nbytes * 2 <= end - start and end - start > SPARSE_BYTES:
             return self.pack_sparse(tensor, size, stride)
-        if found is None and end - start == total and dtype in _lists.GRADIENT_TYPES:
-            found = self.code(store, storage, tensor, total)
-        elif found is not None:
+        coded = None
+        if found is not None:
             self.shared += 1
-            found.slot.shared = True
-        if found is not None and found.slot.coding is not None:
-            self.saved += 1
-            return Coded(found, size, stride, offset)
+            found[0].slot.shared = True
+            coded = None if found[0].slot.coding is None else found[0]
+        elif end - start == total and dtype in _lists.GRADIENT_TYPES:
+            coded = self.code(store, storage, tensor, total)
+        self.saved += 1
+        if coded is not None:
+            return Coded(coded, size, stride, offset)
+        if found is None and end - start < self.small and not store.inline:
+            found = self.add_piece(store, storage, tensor, start, end)
         saved = Saved()
         if found is None:
             slot = self.store_bytes(saved, store, storage, tensor, start, end - start)
+            shift = -start
         else:
-            saved.hold, slot = found, found.slot
-            saved.slot = slot
-            found.whole = 0
-        if slot.start:
-            offset -= slot.start // dtype.itemsize
+            hold, shift = found
+            slot = hold.slot
+            if type(slot) is Batch and tensor.is_contiguous():
+                return Piece((hold, offset * dtype.itemsize + shift, nbytes, dtype, size, stride))
+            saved.hold, saved.source, saved.slot = hold, None, slot
+            hold.whole = 0
+        offset += shift // dtype.itemsize
         saved.dtype, saved.size, saved.stride, saved.offset = dtype, size, stride, offset
         saved.whole = WHOLE if found is None and offset == 0 and nbytes == slot.nbytes else 0
-        self.saved += 1
         return saved
 
-    def find(self, storage: torch.UntypedStorage, tensor: torch.Tensor, start: int, end: int) -> Optional[Saved]:
-        """The first tensor of a slot that has these bytes of the storage, as they are now."""
-        slot = self.by_storage.get(id(storage))
-        if slot is None:
+    def find(
+        self, storage: torch.UntypedStorage, tensor: torch.Tensor, start: int, end: int
+    ) -> Optional[Tuple[Saved, int]]:
+        """The first tensor of a slot that has these bytes of the storage, as they are now, and from
+        their place in the storage to that in the slot."""
+        place = self.by_storage.get(id(storage))
+        if place is None:
             return None
+        of, slot, version, first, last, shift = place
         hold: Optional[Saved] = slot()
-        if hold is None or slot.origin() is not storage:
+        if hold is None or of() is not storage or version != tensor._version or first > start or last < end:
             return None
-        coding = slot.coding
-        if coding is not None:  # the whole storage
-            same = coding.version == tensor._version and coding.dtype is tensor.dtype
-            return hold if same else None
-        if slot.version != tensor._version or slot.start > start or slot.start + slot.nbytes < end:
+        if slot.coding is not None and slot.coding.dtype is not tensor.dtype:
             return None
-        return hold
+        return hold, shift
+
+    def note(
+        self, storage: torch.UntypedStorage, tensor: torch.Tensor, slot: Slot, start: int, end: int, shift: int
+    ) -> None:
+        """From now on the range of the storage is found in the slot."""
+        key = id(storage)
+        if type(slot) is Batch:
+            slot.keys.append(key)
+        else:
+            slot.keys = (key,)
+        self.by_storage[key] = (_ref(storage), slot, tensor._version, start, end, shift)
 
     def code(self, store: Store, storage: torch.UntypedStorage, tensor: torch.Tensor, total: int) -> Optional[Saved]:
         """Stores a storage's elements in a block-scaled format; None: it is to be stored exactly."""
@@ -208,15 +246,15 @@ class Packer:
         kind = None if whole is None else coder.kind_of(tensor)
         if whole is None or kind is None:
             return None
-        coding = _coded.Coding(kind, tensor.dtype, whole.numel(), tensor._version)
+        coding = _coded.Coding(kind, tensor.dtype, whole.numel())
         buffer = _coded.encode(whole, coding)
         saved = Saved()
-        slot = new_slot(saved, store, self, storage, buffer._version, 0, buffer.nbytes)
+        slot = new_slot(saved, store, self, buffer._version, 0, buffer.nbytes)
         slot.coding = coding
         saved.dtype, saved.size, saved.stride = buffer.dtype, buffer.size(), buffer.stride()
         saved.offset, saved.whole = 0, WHOLE
         self.fill(slot, buffer)
-        self.by_storage[slot.key] = slot
+        self.note(storage, tensor, slot, 0, total, 0)
         self.compressed += 1
         self.compressed_bytes += total
         return saved
@@ -225,15 +263,19 @@ class Packer:
         self, saved: Saved, store: Store, storage: torch.UntypedStorage, tensor: torch.Tensor, start: int, nbytes: int
     ) -> Slot:
         """Stores bytes of the tensor's storage, for it as the first."""
-        slot = new_slot(saved, store, self, storage, tensor._version, start, nbytes)
+        slot = new_slot(saved, store, self, tensor._version, start, nbytes)
         self.fill(slot, tensor)
-        self.by_storage[slot.key] = slot  # now that another thread may use it
+        self.note(storage, tensor, slot, start, start + nbytes, -start)  # now another thread may use it
         return slot
 
     def fill(self, slot: Slot, tensor: torch.Tensor) -> None:
         """Stores a new slot's bytes, or lets them wait."""
         if not slot.store.inline:
             slot.stream = slot.store.stream()
+        self.send(slot, tensor)
+
+    def send(self, slot: Slot, tensor: torch.Tensor) -> None:
+        """The same for a slot that knows its stream."""
         if self.keeps:
             self.let_wait(slot, tensor)
         else:
@@ -263,6 +305,67 @@ class Packer:
             if source is not None and source._version == slot.version:
                 slot.copy_out(source)  # if the version differs, unpack raises
 
+    # --- batches ---
+
+    def _batched(self) -> Tuple[int, int]:
+        """Below how many bytes a value goes to a batch, and the bytes of one. Zeros: errors are to
+        be raised, or tensors counted, one by one."""
+        limit, overflow = self.options.host_limit, self.options.overflow
+        if self.keeps and self.keep_count < math.inf or overflow not in (_abi.Overflow.KEEP, _abi.Overflow.SPILL):
+            return 0, 0
+        nbytes = min(_batches.BATCH_BYTES, limit // _batches.LIMIT_PARTS if limit else _batches.BATCH_BYTES)
+        return nbytes // _batches.LEAST_PIECES, nbytes
+
+    def add_piece(
+        self, store: Store, storage: torch.UntypedStorage, tensor: torch.Tensor, start: int, end: int
+    ) -> Optional[Tuple[Whole, int]]:
+        """Stores a range of a storage in the open batch: what to hold, and from the range's place in the
+        storage to that in the batch. None: it is to be stored alone."""
+        stream = None
+        if not store.on_cpu:
+            if torch.cuda.is_current_stream_capturing():  # of that the offloader's error tells
+                return None
+            stream = store.stream()
+        batch: Any = self.open.get(get_ident())
+        whole: Any = None if batch is None else batch()
+        nbytes = end - start
+        if (
+            whole is None
+            or ((batch.nbytes + _UNIT - 1) & -_UNIT) + nbytes > self.batch_bytes
+            or batch.store is not store
+            or batch.stream != stream
+        ):
+            self.close_batch()
+            try:
+                whole = _batches.open_batch(store, self, stream, self.batch_bytes)
+            except torch.cuda.OutOfMemoryError:
+                return None
+            self.open[get_ident()] = batch = whole.slot
+        place = (batch.nbytes + _UNIT - 1) & -_UNIT
+        batch.nbytes = place + nbytes  # without a call in between: a signal's handler may add values, too
+        store.copy(whole.back[2] + place, storage.data_ptr() + start, nbytes, stream)
+        if batch.ticket:  # such a handler has closed it
+            return self.add_piece(store, storage, tensor, start, end)
+        self.note(storage, tensor, batch, start, end, place - start)
+        return whole, place - start
+
+    def close_batch(self) -> None:
+        """Sends this thread's open batch to the host."""
+        batch = self.open.pop(get_ident(), None)
+        whole = None if batch is None else batch()
+        if batch is not None and whole is not None and whole.source is not None:
+            self.send(batch, whole.source)
+
+    def stays(self, batch: Batch) -> None:
+        """A batch is on its device again; another leaves it."""
+        recent = self.recent
+        recent.append(batch)
+        if len(recent) > _batches.RESIDENT:
+            oldest = recent.popleft()
+            whole: Any = oldest()
+            if whole is not None and oldest is not batch:
+                whole.back = None
+
     # --- what stays ---
 
     def keep_special(self, tensor: torch.Tensor) -> Any:
@@ -283,6 +386,11 @@ class Packer:
             wanted = "cuda" if torch.cuda.is_available() else "cpu"
         store = None
         if device.type == wanted and wanted in ("cpu", "cuda"):
+            if not self.baselines:  # an empty context has nothing to give back
+                owners.add(self)
+                self.small, self.batch_bytes = self._batched()
+                context = None if self.context is None else self.context()
+                weakref.finalize(self if context is None else context, _give_stores, self.stores).atexit = False
             store = open_store(device, self.options)
             self.baselines[device] = store.stats()
             if not store.inline:
@@ -304,6 +412,11 @@ class Packer:
                 value = _empty_strided(packed.size, packed.stride, dtype=packed.dtype, device=store.device)
                 store.unpack_inline(ticket, value.data_ptr(), slot.nbytes)
                 return value
+        elif kind is Piece:
+            slot = packed[0].slot
+            store = slot.store
+            if packed[0].back is not None:
+                return packed.tensor(None if store.on_cpu else store.stream())  # type: ignore[no-any-return]
         elif kind is Kept:
             kept: torch.Tensor = packed.tensor()
             return kept
@@ -327,6 +440,7 @@ class Packer:
 
     def stats(self) -> Dict[str, int]:
         """See save_on_cpu.stats()."""
+        self.close_batch()
         total = dict.fromkeys([field[0] for field in _abi.OffloaderStats._fields_[1:]], 0)
         for device, store in list(self.stores.items()):
             if store is not None:
@@ -367,6 +481,12 @@ _COUNTERS = frozenset(
         "disk_waits",
     )
 )
+
+
+def _give_stores(stores: Dict[torch.device, Optional[Store]]) -> None:
+    for store in stores.values():
+        if store is not None:
+            give_store(store)
 
 
 def keep(tensor: torch.Tensor) -> Kept:

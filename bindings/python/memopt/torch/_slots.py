@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Optional, Sequence, Tuple, Type
 
 import torch
 
@@ -80,9 +80,8 @@ class Slot(weakref.ref):  # type: ignore[type-arg]
     __slots__ = (
         "store",
         "owner",
-        "key",
+        "keys",
         "number",
-        "origin",
         "version",
         "start",
         "nbytes",
@@ -92,9 +91,8 @@ class Slot(weakref.ref):  # type: ignore[type-arg]
 
     store: Store
     owner: Any  # the packer, whose tables know the slot
-    key: int  # the storage's id
+    keys: Sequence[int]  # the ids of storages whose places may name it
     number: int  # in the order of packing
-    origin: "weakref.ref[torch.UntypedStorage]"
     version: int  # of the tensor when it was saved
     start: int
     nbytes: int
@@ -127,7 +125,7 @@ class Slot(weakref.ref):  # type: ignore[type-arg]
     def keep(self, tensor: torch.Tensor) -> None:
         """Keeps the tensor on the device, because host memory is full."""
         self.first.source = tensor.detach()
-        self.owner.kept_overflow += 1
+        self.owner.kept_overflow += len(self.keys) or 1
 
     @property
     def first(self) -> Saved:
@@ -156,9 +154,13 @@ class Slot(weakref.ref):  # type: ignore[type-arg]
         if storage is None:
             storage = self.room()
             self.store.unpack_into(self.ticket, storage.data_ptr(), self.nbytes, stream)
+        self.brought(storage, stream)
+        return storage, 0
+
+    def brought(self, storage: torch.UntypedStorage, stream: Any) -> None:
+        """Remembers what came back, for the other tensors in it."""
         if self.shared:
             self.restored = weakref.ref(storage), stream
-        return storage, 0
 
     def fetched(self, stream: Any) -> Optional[torch.UntypedStorage]:
         """What a prefetch brings, if it is of this stream."""
@@ -202,26 +204,33 @@ class Slot(weakref.ref):  # type: ignore[type-arg]
         """It has ended, and nothing of it is left."""
         _live.pop(self.number, None)
         table = self.owner.by_storage
-        if table.get(self.key) is self:
-            table.pop(self.key, None)
+        for key in self.keys:
+            place = table.get(key)
+            if place is not None and place[1] is self:
+                table.pop(key, None)
 
 
 _live: Dict[int, Slot] = {}
 _numbers = itertools.count(1)
 
 
+#: Where the bytes of a storage are stored: a weak reference to the storage, the slot, the tensor's
+#: version when it was saved, the range of the storage, and how far behind its place in the storage a
+#: byte lies in the slot. A tuple, for it is made once per saved tensor.
+Place = Tuple["weakref.ref[torch.UntypedStorage]", Slot, int, int, int, int]
+
+
 def new_slot(
-    saved: Saved, store: Store, owner: Any, storage: torch.UntypedStorage, version: int, start: int, nbytes: int
+    saved: Saved, store: Store, owner: Any, version: int, start: int, nbytes: int, kind: Type[Slot] = Slot
 ) -> Slot:
     """A slot without bytes yet, for its first tensor."""
-    key, number, origin = id(storage), next(_numbers), weakref.ref(storage)
+    number = next(_numbers)
     saved.hold = saved.source = None
-    saved.slot = slot = Slot(saved, store.end)  # whole before the next call: a signal may end it
+    saved.slot = slot = kind(saved, store.end)  # whole before the next call: a signal may end it
     slot.store = store
     slot.owner = owner
-    slot.key = key
+    slot.keys = ()
     slot.number = number
-    slot.origin = origin
     slot.version = version
     slot.start = start
     slot.nbytes = nbytes

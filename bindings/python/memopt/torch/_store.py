@@ -57,15 +57,28 @@ _prefetch_into = _function("memopt_offloader_prefetch_into", c_void_p, c_uint64,
 _wait_unpacked = _function("memopt_offloader_wait_unpacked", c_void_p, c_uint64, c_void_p)
 _wait_packed = _function("memopt_offloader_wait_packed", c_void_p, c_uint64, c_void_p)
 _query_packed = _function("memopt_offloader_query_packed", c_void_p, c_uint64)
+_COPY = (c_void_p, c_void_p, c_void_p, c_uint64, c_void_p)
+_copy, _copy_short = _function("memopt_copy", *_COPY), _function("memopt_copy", *_COPY, calls=_short_calls)
 _release = _function("memopt_offloader_release", c_void_p, c_uint64, c_void_p)
 _release_many = _function("memopt_offloader_release_many", c_void_p, c_void_p, c_uint64, c_void_p, c_void_p)
+
+
+#: Places of a request's fields, all of 64 bits: as words they are written in half the time.
+_DATA, _BYTES, _TICKET, _KEPT = (
+    getattr(_abi.OffloadRequest, field).offset // 8 for field in ("data", "bytes", "ticket", "kept")
+)
+
+
+def _words(request: _abi.OffloadRequest) -> Any:
+    size = ctypes.sizeof(request)
+    return memoryview((c_uint64 * (size // 8)).from_buffer(request)).cast("B").cast("Q")
 
 
 class Options(NamedTuple):
     """What a store is made with; stores of equal options may follow each other."""
 
     host_limit: int
-    overflow: int
+    overflow: int = int(_abi.Overflow.KEEP)
     disk: Optional[Tuple[str, int]] = None  # the path, and the most bytes
 
 
@@ -108,14 +121,17 @@ class Store:
             null_stream=inline,
             disk=options.disk,
         )
+        self._device = self.offloader.allocator.device._handle.pointer
         self._handle = self.offloader._handle
         self._pointer = self._handle.pointer
         # Used again and again, under `lock`: ctypes converts nothing but what is new in a call. The
         # stream of inline copies is never written.
         self._request = _abi.OffloadRequest(offloader=self._pointer)
         self._request_at = c_void_p(ctypes.addressof(self._request))
+        self._request_words = _words(self._request)
         self._back = _abi.OffloadRequest(offloader=self._pointer)
         self._back_at = c_void_p(ctypes.addressof(self._back))
+        self._back_words = _words(self._back)
         _stores.add(self)
 
     # --- streams ---
@@ -123,6 +139,15 @@ class Store:
     def stream(self) -> Any:
         """torch's current stream; None on the CPU."""
         return None if self.device.type == "cpu" else torch.cuda.current_stream(self.device)
+
+    def copy(self, destination: int, source: int, nbytes: int, stream: Any) -> None:
+        """Copies a few bytes on the device, in the order of `stream`."""
+        if stream is None:
+            status = _copy_short(self._device, destination, source, nbytes, None)
+        else:
+            status = _copy(self._device, destination, source, nbytes, stream.cuda_stream)
+        if status:
+            raise _library.from_status(status)
 
     # --- calls of the offloader ---
 
@@ -156,17 +181,17 @@ class Store:
 
     def pack_inline(self, slot: Any, address: int, nbytes: int) -> None:
         """The same where copies are inline."""
-        lock, request = self.lock, self._request
+        lock, request = self.lock, self._request_words
         try:
             lock.acquire()
             if self.dead:
                 self._bury()
-            request.data, request.bytes = address, nbytes
+            request[_DATA], request[_BYTES] = address, nbytes
             try:
                 status = (_pack_short if nbytes < self.short_bytes else _pack)(self._request_at)
             finally:
-                ticket, request.ticket = request.ticket, 0
-                if request.kept:
+                ticket, request[_TICKET] = request[_TICKET], 0
+                if request[_KEPT]:
                     slot.refused = ticket
                 else:
                     slot.ticket = ticket
@@ -188,13 +213,13 @@ class Store:
 
     def unpack_inline(self, ticket: int, address: int, nbytes: int) -> None:
         """unpack_into() where copies are inline."""
-        lock, request = self.lock, self._back
+        lock, request = self.lock, self._back_words
         try:
             lock.acquire()
             self.unpacked_bytes += nbytes  # backward drops what it has read
             if self.unpacked_bytes >= WAITING_BYTES:
                 self._bury()
-            request.data, request.bytes, request.ticket = address, nbytes, ticket
+            request[_DATA], request[_BYTES], request[_TICKET] = address, nbytes, ticket
             status = (_unpack_short if nbytes < self.short_bytes else _unpack)(self._back_at)
         finally:
             try:

@@ -21,7 +21,7 @@ from ..sizes import Size, parse_size
 from . import _buffers, _hooks
 from ._coded import Coder, Compress
 from ._packer import Packer
-from ._store import Options, Store, give_store
+from ._store import Options
 
 
 class save_on_cpu(saved_tensors_hooks):
@@ -98,8 +98,8 @@ class save_on_cpu(saved_tensors_hooks):
             (_bytes("prefetch", prefetch), _bytes("in_flight", in_flight)),
             None if compress is None else Coder(compress, parse_size(compress_min_bytes)),
         )
-        super().__init__(packer.pack, packer.unpack)
-        weakref.finalize(self, _give_stores, packer.stores).atexit = False
+        packer.context = weakref.ref(self)
+        self.pack_hook, self.unpack_hook = packer.pack, packer.unpack
 
     def __enter__(self) -> "save_on_cpu":  # type: ignore[override]
         if not _hooks.enabled():
@@ -127,6 +127,8 @@ class save_on_cpu(saved_tensors_hooks):
         finally:
             _buffers.watchers.remove(self._packer)
         _buffers.settle()
+        if self._packer.open and (not arguments or arguments[0] is None):
+            self._packer.close_batch()
 
     def stats(self) -> Dict[str, int]:
         """What it holds and has done.
@@ -149,7 +151,12 @@ class save_on_cpu(saved_tensors_hooks):
         return sum(store.trim() for store in stores if store is not None)
 
 
+_NO_LIMIT = Options(0)
+
+
 def _options(host_limit: int, overflow: Union[None, str, _abi.Overflow], disk: Optional[Disk]) -> Options:
+    if disk is None and overflow is None:
+        return Options(host_limit) if host_limit else _NO_LIMIT
     path, limit = parse_disk(disk, host_limit)
     if overflow is None:
         overflow = _abi.Overflow.KEEP if path is None else _abi.Overflow.SPILL
@@ -173,9 +180,3 @@ def _last(keep_last: Size) -> Tuple[float, float]:
     if keep_last < 0:
         raise ValueError("save_on_cpu: keep_last must be a number of tensors or bytes, not %r" % keep_last)
     return keep_last, math.inf
-
-
-def _give_stores(stores: Dict[torch.device, Optional[Store]]) -> None:
-    for store in stores.values():
-        if store is not None:
-            give_store(store)

@@ -125,7 +125,7 @@ def test_a_snapshot_is_the_value_at_the_time_of_saving(offload, device):
 
 
 def test_views_of_one_storage_are_stored_once(offload, device):
-    qkv = torch.randn(16, 3 * 64, device=device)
+    qkv = torch.randn(64, 3 * 64, device=device)
     parts = qkv.chunk(3, dim=-1)
     context = offload()
     got = through(context, *parts, qkv, qkv.t(), qkv[4:8])
@@ -139,7 +139,7 @@ def test_views_of_one_storage_are_stored_once(offload, device):
 
 def test_a_value_and_a_view_of_it_come_back_in_one_storage(offload, device):
     """The value itself is what stores the bytes, from an operation, contiguous and whole."""
-    value = torch.randn(64, 32, device=device, requires_grad=True) * 2
+    value = torch.randn(640, 32, device=device, requires_grad=True) * 2
     context = offload()
     seen = through(context, value, value.view(-1), value.t())
     assert context.stats()["shared"] == 2

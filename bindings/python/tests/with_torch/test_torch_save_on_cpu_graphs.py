@@ -64,7 +64,7 @@ def hooked(context, function):
 
 
 def test_a_context_is_reusable_and_nests_in_itself_and_others(offload, device):
-    x = torch.randn(64, 64, device=device, requires_grad=True)
+    x = torch.randn(256, 64, device=device, requires_grad=True)
     one, other = offload(), offload(keep_last=1)
     with one as entered:
         assert entered is one

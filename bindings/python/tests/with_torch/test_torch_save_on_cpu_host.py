@@ -22,14 +22,14 @@ import memopt.torch as mt
 
 
 def test_the_newest_values_stay_on_the_device(offload, device):
-    values = [torch.randn(1024, device=device) for _ in range(6)]
+    values = [torch.randn(1 << 15, device=device) for _ in range(6)]
     wanted = [value.clone() for value in values]
     context = offload(keep_last=2)
     got = through(context, *values)
     assert [a.data_ptr() == b.data_ptr() for a, b in zip(got, values)] == [False] * 4 + [True] * 2
     assert all(torch.equal(a, b) for a, b in zip(got, wanted))
     assert context.stats()["packs"] == 4 and context.stats()["kept_last"] == 2
-    context = offload(keep_last="8KiB")
+    context = offload(keep_last="256KiB")
     through(context, *values)
     assert context.stats()["packs"] == 4
 
@@ -92,7 +92,7 @@ def test_host_memory_is_used_again(offload, net, x):
     context = offload()
     train(net, x, context)  # another object, the same memory
     stats = context.stats()
-    assert stats["host_bytes"] == held and stats["packs"] * 6 >= stats["saved"]
+    assert stats["host_bytes"] == held and stats["packs"] > 0
     assert context.trim() == held and context.stats()["host_bytes"] == 0
 
 
@@ -122,8 +122,8 @@ def test_what_an_object_leaves_is_the_next_one_s(offload, device):
     x = torch.randn(1000, device=device, requires_grad=True)
     with context:
         y = (x * 2).sin()
-        assert _buffers._hook is not None
-    assert _buffers._hook is None
+        assert _buffers._KEY in _buffers._hooks
+    assert _buffers._KEY not in _buffers._hooks
     y.sum().backward()
     (store,) = context._packer.stores.values()
     assert not any(_store._idle.values())

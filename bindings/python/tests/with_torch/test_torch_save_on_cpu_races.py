@@ -20,7 +20,7 @@ from save_on_cpu_support import (  # noqa: F401
     x,
 )
 
-from memopt.torch import _ahead, _slots, _store
+from memopt.torch import _ahead, _batches, _slots, _store
 
 
 # --- bugs of other offloaders ---------------------------------------------------------------------
@@ -111,8 +111,9 @@ def seen_ahead(context, values):
     return seen[::-1], ahead
 
 
-def test_the_way_ahead_is_counted_in_bytes(streams):
+def test_the_way_ahead_is_counted_in_bytes(streams, monkeypatch):
     """Few large values among many tiny ones: by numbers it is nothing, or all of them."""
+    monkeypatch.setattr(_batches, "BATCH_BYTES", 0)
     tiny, large = 2048, 1 << 20
     sizes = [large] * 3 + [tiny] * 100 + [large] + [tiny] * 100 + [large] * 2
     values = [torch.randint(0, 255, (n,), dtype=torch.uint8) for n in sizes]
@@ -160,6 +161,7 @@ def test_copies_under_way_are_counted_in_bytes(streams, monkeypatch):
     """Tiny values are not waited for because they are many, large ones are beyond the limit; the
     last copy never is."""
     left = []
+    monkeypatch.setattr(_batches, "BATCH_BYTES", 0)
     real = _store.Store._follow
 
     def follow(self, in_flight):
@@ -198,7 +200,7 @@ def test_the_stream_is_asked_for_at_every_call(streams, monkeypatch):
     real = _store.Store.stream
     monkeypatch.setattr(_store.Store, "stream", lambda self: asked.append(1) or real(self))
     context = streams()
-    values = [torch.randn(1000) for _ in range(5)]
+    values = [torch.randn(1 << 15) for _ in range(5)]
     through(context, *values)
     assert len(asked) == 10
 
