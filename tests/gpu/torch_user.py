@@ -115,7 +115,7 @@ def compare_with_plain(gpu, forward, what):
 
 def save_on_cpu(gpu):
     """With prefetch: plain PyTorch's gradients, less memory, and values that were brought back ahead."""
-    context = mt.save_on_cpu(device_type=gpu.device.type, prefetch=2)
+    context = mt.save_on_cpu(device_type=gpu.device.type)
 
     def forward(model, data):
         with context:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+import simulated
 import torch
 from save_on_cpu_support import Keeping, assert_same_tensor, random_tensor, streams, through  # noqa: F401
 
@@ -189,3 +190,69 @@ def test_a_step_that_fails_leaves_its_error(streams, monkeypatch):
     with pytest.raises(ZeroDivisionError), context:
         kept = Keeping.apply(torch.ones((), requires_grad=True), None, torch.randn(500))
     assert kept is not None
+
+
+def test_batches_on_cuda():
+    """On the streams that save and read; not while a graph is recorded; without memory, alone."""
+    simulated.run(
+        """
+        from memopt.torch._native import native
+        class Keeping(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, anchor, see, tensor):
+                ctx.save_for_backward(tensor)
+                ctx.see = see
+                return anchor * 1.0
+            @staticmethod
+            def backward(ctx, gradient):
+                ctx.see(*ctx.saved_tensors)
+                return gradient, None, None
+
+        device = native(torch.device("cuda", 0)).device
+        def move(to, of):
+            lib.memopt_copy(device._handle.pointer, to.data_ptr(), of.data_ptr(), of.nbytes, stream().cuda_stream)
+        stream = torch.cuda.current_stream
+        def on_device(number):
+            tensor = torch.empty(1024, device="cuda")
+            move(tensor, torch.full((1024,), float(number)))
+            return tensor
+        seen = []
+        def see(tensor):
+            host = torch.empty(1024)
+            move(host, tensor)
+            stream().synchronize()
+            seen.append(host)
+        def step(context, count):
+            result = torch.ones((), requires_grad=True)
+            seen.clear()
+            with context:
+                for i in range(count):
+                    result = Keeping.apply(result, see, on_device(i))
+            return result
+
+        context = mt.save_on_cpu()
+        step(context, 300).backward()
+        assert [one.unique().tolist() for one in seen] == [[float(i)] for i in reversed(range(300))]
+        assert context.stats()["packs"] == 2 and context.stats()["prefetch_hits"] == 1, context.stats()
+        other = torch.cuda.Stream()
+        with torch.cuda.stream(other):
+            result = step(context, 4)
+            with context:
+                result = Keeping.apply(result, see, on_device(4))
+        with context:
+            result = Keeping.apply(result, see, on_device(5))
+        result.backward()
+        assert [one.unique().tolist() for one in seen] == [[float(i)] for i in reversed(range(6))]
+        assert context.stats()["packs"] == 5, context.stats()
+
+        with torch.cuda.stream(other):
+            tensor = on_device(0)
+            begin_capture(other.cuda_stream)
+            with context:
+                raises(memopt.UnsupportedError, "records a graph", Keeping.apply, result, see, tensor)
+            end_capture(other.cuda_stream)
+        del result, tensor
+        assert context.stats()["tickets"] == 0
+        """,
+        torch_too=True,
+    )
