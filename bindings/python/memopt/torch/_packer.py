@@ -20,7 +20,7 @@ from . import _tensor_lists as _lists
 from ._ahead import Ahead
 from ._batches import Batch, Piece, Whole
 from ._coded import Coded, Coder
-from ._slots import DENSE, WHOLE, Kept, Place, Saved, Slot, Sparse, new_slot
+from ._slots import DENSE, WHOLE, Kept, Place, Saved, Slot, Sparse, _live, new_slot
 from ._store import Options, Store, give_store, open_store, owners
 
 _Tensor = torch.Tensor
@@ -416,7 +416,7 @@ class Packer:
             slot = packed[0].slot
             store = slot.store
             if packed[0].back is not None:
-                return packed.tensor(None if store.on_cpu else store.stream())  # type: ignore[no-any-return]
+                return self.restore(packed, store, store.stream())
         elif kind is Kept:
             kept: torch.Tensor = packed.tensor()
             return kept
@@ -430,10 +430,22 @@ class Packer:
             store.collect()
         slot.check()
         stream = store.stream()
-        result = packed.tensor(stream)
+        result = self.restore(packed, store, stream)
         ahead = self.ahead.get(store)
         if ahead is not None:
             ahead.fetch(slot, stream)
+        return result
+
+    def restore(self, packed: Any, store: Store, stream: Any) -> torch.Tensor:
+        """The tensor; where there is no memory for it, that of values which came ahead of need."""
+        result: torch.Tensor
+        try:
+            result = packed.tensor(stream)
+        except torch.cuda.OutOfMemoryError:
+            given = [slot.give_way() for slot in list(_live.values()) if slot.owner is self and slot.store is store]
+            if not any(given):
+                raise
+            result = packed.tensor(stream)
         return result
 
     # --- about all of it ---

@@ -189,6 +189,17 @@ class Slot(weakref.ref):  # type: ignore[type-arg]
             return False
         return True
 
+    def give_way(self) -> bool:
+        """Gives up the bytes that are being brought back, which are on the host still. False: none are."""
+        hold = self()
+        with self.store.fetching:
+            prefetched = self.prefetched
+            if hold is None or prefetched is None:
+                return False
+            self.store.wait_unpacked(self.ticket, prefetched[1])
+            self.prefetched = None
+        return True
+
     def room(self) -> torch.UntypedStorage:
         """New memory for the range."""
         return _empty(self.nbytes, dtype=_BYTE, device=self.store.device).untyped_storage()

@@ -157,6 +157,34 @@ def test_no_memory_for_the_way_ahead_is_no_error(streams, monkeypatch):
     assert len(asked) == 5 and context.stats()["prefetch_hits"] == 0
 
 
+@pytest.mark.parametrize("nbytes", [16 << 10, 64 << 10])
+def test_what_came_ahead_gives_way_to_what_is_needed(streams, monkeypatch, nbytes):
+    """A device that has room for one value beside those on their way back: an unpack takes theirs."""
+    real, refused, context = _slots._empty_strided, [], streams()
+
+    def ahead():
+        return [slot for slot in _slots._live.values() if slot.owner is context._packer and slot.prefetched]
+
+    def limited(*arguments, **options):
+        if ahead() or refused == ["for good"]:
+            refused.append(len(ahead()))
+            raise torch.cuda.OutOfMemoryError("full")
+        return real(*arguments, **options)
+
+    for module in (_slots, _batches):
+        monkeypatch.setattr(module, "_empty_strided", limited)
+    values = [torch.full((nbytes // 4,), float(i)) for i in range(150)]
+    if nbytes < 32 << 10:  # in batches, in the order of backward
+        got, _ = seen_ahead(context, values)
+    else:
+        got = through(context, *values)  # and not
+    assert all(torch.equal(one, other) for one, other in zip(got, values))
+    assert refused and min(refused) > 0 and context.stats()["tickets"] == 0
+    refused[:] = ["for good"]
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        through(context, values[0])
+
+
 def test_copies_under_way_are_counted_in_bytes(streams, monkeypatch):
     """Tiny values are not waited for because they are many, large ones are beyond the limit; the
     last copy never is."""
