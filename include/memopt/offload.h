@@ -402,6 +402,29 @@ MEMOPT_API memopt_status memopt_offloader_request_pack(memopt_offloader_request 
 MEMOPT_API memopt_status memopt_offloader_request_unpack(const memopt_offloader_request *request);
 
 /**
+ * @brief Frees device memory of values that memopt_offloader_prefetch() brought and nobody has
+ *        unpacked since, the oldest first: backward needs them last. They stay on the host, and are
+ *        copied again when they are needed.
+ *
+ * This is what a ::memopt_pressure_callback calls, so that a prefetch never makes an allocation fail.
+ * memopt_offloader_unpack() does it by itself where it has no room. A prefetch does not: while it
+ * allocates, nothing is freed.
+ * @param offloader the offloader. An allocation by the thread that uses it may call this; otherwise,
+ *        as everywhere, one thread at a time.
+ * @param bytes how many bytes are needed; as many values are freed as have them, or all.
+ * @param[out] out_bytes the bytes of the values that were freed. A value that is still being read
+ *        from the disk is not. The allocator reuses the memory behind the copies that fill it.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL.
+ * @retval MEMOPT_UNSUPPORTED this process was forked from the one that opened the device.
+ * @retval MEMOPT_DRIVER_ERROR, MEMOPT_OUT_OF_HOST_MEMORY a value could not be freed; see
+ *         memopt_last_error(). It is as before.
+ * @since 0.9
+ */
+MEMOPT_API memopt_status memopt_offloader_give_way(memopt_offloader *offloader, uint64_t bytes,
+                                                   uint64_t *out_bytes);
+
+/**
  * @brief Gives cached host memory back, and unused space at the end of the file on the disk. Waits
  *        for copies that still use the memory.
  * @param offloader the offloader.

@@ -112,6 +112,7 @@ struct memopt_offloader {
     uint64_t packed_capacity;
     uint64_t first_free; /* packed_count: none */
     uint64_t serial;
+    int prefetching; /* memory for a prefetch is being allocated */
     memopt_offloader_stats stats;
 };
 

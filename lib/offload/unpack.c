@@ -57,6 +57,83 @@ static memopt_status enqueue_back(memopt_offloader *offloader, const transfer *t
     return status;
 }
 
+/* Frees the ticket's device memory behind every stream that uses it. */
+static memopt_status drop_device(memopt_offloader *offloader, mo_packed *value,
+                                 memopt_stream stream)
+{
+    const memopt_stream users[] = {stream, offloader->back.stream};
+    int on_back = value->origin == MO_ORIGIN_HOST && !value->awaited;
+    mo_taken *taken;
+    if (value->origin == MO_ORIGIN_KEPT && stream != mo_offload_writer(offloader, value))
+        MO_TRY(mo_timeline_order(&offloader->out, value->written, stream));
+    MO_TRY(mo_allocator_take(offloader->allocator, value->device, value->bytes, &taken));
+    return mo_allocator_free_taken(offloader->allocator, taken, users, on_back ? 2 : 1);
+}
+
+/* The oldest of the values that came ahead: no stream of the caller waits for them. Those that the
+ * disk is reading stay. NULL: there is none. */
+static mo_packed *farthest_ahead(memopt_offloader *offloader)
+{
+    mo_packed *oldest = NULL;
+    for (uint64_t i = 0; i < offloader->packed_count; i++) {
+        mo_packed *value = &offloader->packed[i];
+        if (value->ticket != 0 && value->device != NULL && value->origin == MO_ORIGIN_HOST &&
+            !value->awaited && value->fetching == MO_FETCH_NONE &&
+            (oldest == NULL || value->ticket < oldest->ticket))
+            oldest = value;
+    }
+    return oldest;
+}
+
+/* Frees the device memory of such values, `bytes` of it if there is so much: backward needs the
+ * oldest last. */
+static memopt_status give_way(memopt_offloader *offloader, uint64_t bytes, uint64_t *out_bytes)
+{
+    uint64_t freed = 0;
+    mo_packed *value = NULL;
+    while (freed < bytes && (value = farthest_ahead(offloader)) != NULL) {
+        MO_TRY(drop_device(offloader, value, mo_offload_writer(offloader, value)));
+        value->device = NULL;
+        value->prefetched = 0;
+        freed += value->bytes;
+    }
+    *out_bytes = freed;
+    return MEMOPT_OK;
+}
+
+memopt_status memopt_offloader_give_way(memopt_offloader *offloader, uint64_t bytes,
+                                        uint64_t *out_bytes)
+{
+    if (offloader == NULL || out_bytes == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "offloader_give_way: %s is NULL",
+                       offloader == NULL ? "offloader" : "out_bytes");
+    if (mo_device_inherited(offloader->device))
+        return mo_fail_inherited("offloader_give_way");
+    if (offloader->prefetching) {
+        *out_bytes = 0;
+        return MEMOPT_OK;
+    }
+    return give_way(offloader, bytes, out_bytes);
+}
+
+/* Device memory for a value. What is needed takes that of values which came ahead of need, and a
+ * prefetch does not. */
+static memopt_status find_room(memopt_offloader *offloader, const mo_packed *value,
+                               memopt_stream stream, int needed, void **out_device)
+{
+    for (;;) {
+        offloader->prefetching = !needed;
+        memopt_status status = memopt_allocator_alloc(offloader->allocator, value->bytes,
+                                                      MEMOPT_TAG_ACTIVATIONS, stream, out_device);
+        offloader->prefetching = 0;
+        uint64_t freed = 0;
+        if (status != MEMOPT_OUT_OF_DEVICE_MEMORY || !needed)
+            return status;
+        if (give_way(offloader, value->bytes, &freed) != MEMOPT_OK || freed == 0)
+            return status;
+    }
+}
+
 /* Starts bringing a value to new device memory, allocated in the order of `stream`. */
 static memopt_status bring(memopt_offloader *offloader, mo_packed *value, memopt_stream stream,
                            int wait)
@@ -64,8 +141,7 @@ static memopt_status bring(memopt_offloader *offloader, mo_packed *value, memopt
     void *device = NULL;
     uint64_t mark = 0;
     MO_TRY(mo_timeline_reserve(&offloader->back));
-    MO_TRY(memopt_allocator_alloc(offloader->allocator, value->bytes, MEMOPT_TAG_ACTIVATIONS,
-                                  stream, &device));
+    MO_TRY(find_room(offloader, value, stream, wait, &device));
     transfer t = {value, device, stream, MO_FETCH_OWN, wait};
     memopt_status status = enqueue_back(offloader, &t, &mark);
     if (status != MEMOPT_OK) {
@@ -256,19 +332,6 @@ memopt_status mo_offloader_unpack_into(memopt_offloader *offloader, memopt_ticke
                                  : copy_from_host(offloader, value, destination, stream));
     count_hit(offloader, value);
     return MEMOPT_OK;
-}
-
-/* Frees the ticket's device memory behind every stream that uses it. */
-static memopt_status drop_device(memopt_offloader *offloader, mo_packed *value,
-                                 memopt_stream stream)
-{
-    const memopt_stream users[] = {stream, offloader->back.stream};
-    int on_back = value->origin == MO_ORIGIN_HOST && !value->awaited;
-    mo_taken *taken;
-    if (value->origin == MO_ORIGIN_KEPT && stream != mo_offload_writer(offloader, value))
-        MO_TRY(mo_timeline_order(&offloader->out, value->written, stream));
-    MO_TRY(mo_allocator_take(offloader->allocator, value->device, value->bytes, &taken));
-    return mo_allocator_free_taken(offloader->allocator, taken, users, on_back ? 2 : 1);
 }
 
 memopt_status mo_offload_drop(memopt_offloader *offloader, mo_packed *value, memopt_stream stream)

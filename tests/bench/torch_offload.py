@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """What save_on_cpu costs per saved tensor, beside torch's and bare hooks, in one run.
 
-    python tests/bench/torch_offload.py [--device cpu|cuda] [--repeats N] [--json FILE]
+    python tests/bench/torch_offload.py [--device cpu|cuda] [--streams] [--repeats N] [--json FILE]
 
 Each round times every contender once, in random order; the best of all rounds counts. A step is
 forward and backward of a chain of `y.relu()`, each of which saves one tensor. "none" runs without
 hooks, "hooks" with hooks that return what they get, and "copies" is what cannot be avoided: hooks
 that copy each tensor to other memory and back (on the CPU; on a GPU into and out of one page-locked
-buffer). Times are nanoseconds per saved tensor above "none". Prints a table and writes JSON; nothing
-passes or fails.
+buffer). Times are nanoseconds per saved tensor above "none". The last lines are of a context without a
+tensor, made for it or entered again. On the CPU they are of processor time of the calling thread. With
+--streams the CPU's copies run on threads of their own, as a GPU's on its streams: what is left is the
+host's bookkeeping as a GPU needs it, with batches. Prints tables and writes JSON; nothing passes or fails.
 """
 
 from __future__ import annotations
@@ -24,8 +26,9 @@ import torch
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 
 import memopt.torch as mt
+from memopt.torch import _store
 
-SIZES = (4 << 10, 64 << 10, 1 << 20, 4 << 20)
+SIZES = (256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 1 << 20)
 
 
 def copying_hooks(device):
@@ -46,7 +49,7 @@ def copying_hooks(device):
 
 
 def contenders(device):
-    kind = {"device_type": device.type}
+    kind = {"device_type": device.type, "min_bytes": 1}
     return {
         "none": lambda: None,
         "hooks": lambda: saved_tensors_hooks(lambda t: t, lambda t: t),
@@ -68,7 +71,8 @@ def chain(x, count):
 def step(context, x, count, gradient):
     """Seconds of one forward and backward."""
     x.grad = None
-    start = time.perf_counter()
+    clock = time.perf_counter if x.is_cuda else time.thread_time
+    start = clock()
     if context is None:
         y = chain(x, count)
     else:
@@ -78,12 +82,12 @@ def step(context, x, count, gradient):
     del y
     if x.is_cuda:
         torch.cuda.synchronize()
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def measure(device, nbytes, repeats):
     """Nanoseconds per saved tensor of each contender."""
-    count = max(4, min(32, (32 << 20) // nbytes))
+    count = max(8, min(128, (2 << 20) // nbytes))
     x = torch.randn(nbytes // 4, device=device, requires_grad=True)
     gradient = torch.ones_like(x)
     contexts = {name: make() for name, make in contenders(device).items()}
@@ -96,14 +100,38 @@ def measure(device, nbytes, repeats):
     return {name: 1e9 * seconds / count for name, seconds in best.items()}
 
 
+def measure_contexts(device, repeats):
+    """Nanoseconds of a context under which nothing happens: made for it, and entered again."""
+    makers = {
+        "torch": save_on_cpu,
+        "memopt": lambda: mt.save_on_cpu(device_type=device.type),
+    }
+    best = {}
+    for name, make in makers.items():
+        kept = make()
+        for kind, get in (("new", make), ("again", lambda kept=kept: kept)):
+            times = []
+            for _ in range(repeats):
+                start = time.thread_time()
+                for _ in range(20):
+                    with get():
+                        pass
+                times.append(time.thread_time() - start)
+            best[name + ", " + kind] = 1e9 * min(times) / 20
+    return best
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--streams", action="store_true", help="the CPU's copies on threads of their own")
     parser.add_argument("--repeats", type=int, default=200)
     parser.add_argument("--json", metavar="FILE")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     gc.disable()
+    if arguments.streams:
+        _store.copies_inline = lambda device: False
     device = torch.device(arguments.device)
     results = []
     for nbytes in SIZES:
@@ -115,12 +143,17 @@ def main():
     print("%-22s" % "ns per saved tensor", *("%12d B" % row["bytes"] for row in results))
     for name in names:
         print("%-22s" % name, *("%14.0f" % row[name] for row in results))
+    empty = measure_contexts(device, arguments.repeats)
+    print("\n%-22s %14s" % ("an empty context", "ns"))
+    for name, nanoseconds in empty.items():
+        print("%-22s %14.0f" % (name, nanoseconds))
     report = {
         "device": arguments.device,
         "torch": torch.__version__,
         "repeats": arguments.repeats,
         "unit": "ns per saved tensor above 'none'",
         "results": results,
+        "empty": empty,
     }
     if arguments.json:
         with open(arguments.json, "w") as file:

@@ -132,6 +132,11 @@ class Offloader(_lifetime.Closing):
             ticket=ticket,
         )
 
+    def give_way(self, nbytes: Size) -> int:
+        """Frees device memory of values that prefetch() brought and unpack() has not asked for: what an
+        allocator's ``on_pressure`` calls. They stay on the host. The bytes."""
+        return int(output(lib.memopt_offloader_give_way, self._handle.pointer, parse_size(nbytes)))
+
     def trim(self) -> int:
         """Gives cached host memory and unused space of the disk back; the bytes of host memory."""
         return int(output(lib.memopt_offloader_trim_sync, self._handle.pointer))

@@ -46,6 +46,24 @@ def test_pack_and_unpack(device, allocator):
     assert device.memory_info().pinned == 0
 
 
+def test_what_came_ahead_gives_way(device):
+    """An allocation takes the memory of values that a prefetch brought and nobody asked for."""
+    offloaders = []
+    room = memopt.Allocator(device, limit="8MiB", on_pressure=lambda needed: offloaders[0].give_way(needed))
+    with room as allocator, memopt.Offloader(allocator) as offloader:
+        offloaders.append(offloader)
+        assert offloader.give_way("1MiB") == 0
+        tickets = [offloader.pack(filled(allocator, i, 3 * MIB)) for i in range(2)]
+        for ticket in tickets:
+            ticket.prefetch()
+        with allocator.alloc(3 * MIB):
+            assert tickets[1].unpack().as_memoryview()[5] == 1
+        assert tickets[0].unpack().as_memoryview()[5] == 0
+        assert offloader.stats()["prefetch_hits"] == 1
+        for ticket in tickets:
+            ticket.release()
+
+
 def test_borrowed_memory_is_kept_until_it_is_copied(device, allocator):
     class Bytes(bytearray):
         pass

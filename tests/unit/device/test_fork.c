@@ -197,6 +197,7 @@ static void try_primitives(handles *h)
     AS_CHILD(memopt_offloader_unpack(h->offloader, h->ticket, h->stream, &pointer));
     AS_CHILD(mo_offloader_unpack_into(h->offloader, h->ticket, h->block, MIB, h->stream));
     AS_CHILD(memopt_offloader_release(h->offloader, h->ticket, h->stream));
+    AS_CHILD(memopt_offloader_give_way(h->offloader, MIB, &index));
     AS_CHILD(memopt_offloader_trim_sync(h->offloader, NULL));
     AS_CHILD(memopt_optimizer_add_group(h->optimizer, &group, &(uint32_t){0}));
     AS_CHILD(memopt_optimizer_get_group(h->optimizer, 0, &group));

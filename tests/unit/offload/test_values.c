@@ -353,6 +353,8 @@ TEST(test_bad_input)
     REFUSED(memopt_offloader_query_packed(NULL, ticket));
     REFUSED(memopt_offloader_release(NULL, ticket, w.s));
     REFUSED(memopt_offloader_trim_sync(NULL, NULL));
+    REFUSED(memopt_offloader_give_way(NULL, 1, &(uint64_t){0}));
+    REFUSED(memopt_offloader_give_way(w.offloader, 1, NULL));
     memopt_offloader_stats stats = {.struct_size = 4};
     REFUSED(memopt_offloader_get_stats(w.offloader, &stats));
     REFUSED(memopt_offloader_get_stats(w.offloader, NULL));

@@ -78,5 +78,6 @@ functions(
     memopt_offloader_request_pack=(CHECKED, OffloadRequest),
     memopt_offloader_request_unpack=(CHECKED, OffloadRequest),
     memopt_offloader_trim_sync=(CHECKED, HANDLE, OUT_U64),
+    memopt_offloader_give_way=(CHECKED, HANDLE, U64, OUT_U64),
     memopt_offloader_get_stats=(CHECKED, HANDLE, OffloaderStats),
 )
