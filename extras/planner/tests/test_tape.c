@@ -52,8 +52,8 @@ static void offloaded_values_are_held_by_the_host(void **state)
     mo_plan_tape t;
     (void)state;
     start(&t);
-    mo_plan_value leaf = mo_plan_value_new(&t, 1024, 1, MO_PLAN_ACTIVATIONS);
-    mo_plan_value_learns(&t, leaf, 1024);
+    mo_plan_value leaf = mo_plan_value_new(&t, 4096, 1, MO_PLAN_ACTIVATIONS);
+    mo_plan_value_learns(&t, leaf, 4096);
     t.offload = 1;
     mo_plan_value x = mo_plan_op_scale(&t, leaf);
     mo_plan_value y = mo_plan_op_of_input(&t, x, "f"), z = mo_plan_op_of_input(&t, x, "g");
@@ -62,15 +62,15 @@ static void offloaded_values_are_held_by_the_host(void **state)
     mo_plan_drop(&t, x);
     mo_plan_drop(&t, y);
     mo_plan_drop(&t, z);
-    assert_int_equal(t.total, 1025);
-    assert_int_equal(t.host, 1024); /* x once, though two nodes need it */
+    assert_int_equal(t.total, 4097);
+    assert_int_equal(t.host, 4096); /* x once, though two nodes need it */
     mo_plan_tape_backward(&t, loss);
     assert_int_equal(t.host, 0);
-    assert_int_equal(t.host_peak, 1024);
-    assert_int_equal(t.link, 3 * 1024); /* out once, in for each node */
+    assert_int_equal(t.host_peak, 4096);
+    assert_int_equal(t.link, 3 * 4096); /* out once, in for each node */
     /* Leaf and loss; x back, gradients of the sum, of x by g and by f; not the sum of both, which
      * comes when x and the sum's have gone. */
-    assert_int_equal(peak(&t, MO_PLAN_PHASE_BACKWARD), 1025 + 4 * 1024);
+    assert_int_equal(peak(&t, MO_PLAN_PHASE_BACKWARD), 4097 + 4 * 4096);
     mo_plan_tape_end(&t);
 }
 
@@ -80,13 +80,13 @@ static void small_values_are_not_offloaded(void **state)
     mo_plan_tape t;
     (void)state;
     start(&t);
-    mo_plan_value leaf = mo_plan_value_new(&t, 1023, 1, MO_PLAN_ACTIVATIONS);
-    mo_plan_value_learns(&t, leaf, 1023);
+    mo_plan_value leaf = mo_plan_value_new(&t, 4095, 1, MO_PLAN_ACTIVATIONS);
+    mo_plan_value_learns(&t, leaf, 4095);
     t.offload = 1;
     mo_plan_value x = mo_plan_op_scale(&t, leaf), y = mo_plan_op_of_input(&t, x, "f"),
                   loss = mean_of(&t, y);
     mo_plan_drop(&t, x);
-    assert_int_equal(t.total, 2 * 1023 + 1);
+    assert_int_equal(t.total, 2 * 4095 + 1);
     assert_int_equal(t.host_peak, 0);
     mo_plan_tape_backward(&t, loss);
     assert_int_equal(t.link, 0);

@@ -43,7 +43,7 @@ class save_on_cpu(saved_tensors_hooks):
             without, the CPU's.
         host_limit: the most host memory to hold for each device, as a number or as "8GiB"; 0 is
             no limit.
-        min_bytes: storages smaller than this stay.
+        min_bytes: storages smaller than this stay. Saving one costs as much of the host's time as saving 4 KiB.
         prefetch: how many bytes to bring back ahead of what backward asks for, as a number or as
             "512MiB"; at least the next value comes ahead, with 0 none. None: a sixteenth of what a
             forward pass stores (the largest so far), at least 32 MiB. On the CPU there is nothing to
@@ -80,7 +80,7 @@ class save_on_cpu(saved_tensors_hooks):
         device_type: Optional[str] = None,
         *,
         host_limit: Size = 0,
-        min_bytes: Size = 1024,
+        min_bytes: Size = 4096,
         prefetch: Optional[Size] = None,
         in_flight: Optional[Size] = None,
         keep_last: Size = 0,
@@ -135,8 +135,9 @@ class save_on_cpu(saved_tensors_hooks):
 
         Of this object: `saved` tensors that went to the host or wait to (keep_last), of which
         `shared` needed no copy of their own; `kept_parameters`, `kept_buffers`, `kept_small`,
-        `kept_overflow`, `kept_other`: tensors that stayed, by reason; `kept_last`: of them those
-        that keep_last holds back; `compressed`: values that were quantised, and `compressed_bytes`
+        `kept_overflow`, `kept_other`: tensors that stayed, by reason; `kept_last`: of those saved
+        what keep_last holds back (values below 32 KiB share batches, each counted as one, as in
+        `packs` and `tickets`); `compressed`: values that were quantised, and `compressed_bytes`
         theirs before; `packs`, `copied_out_bytes`, `copied_back_bytes`,
         `prefetch_hits`, `waits`, `disk_written_bytes`, `disk_read_bytes`, `disk_waits`. Of its host
         memory and its file, now: `tickets`, `host_bytes`, `host_bytes_peak`, `host_bytes_used`,

@@ -121,7 +121,7 @@ static int add_edge(mo_plan_tape *t, uint32_t node, mo_plan_value v, uint64_t by
 }
 
 /* Smaller storages are not worth a copy: memopt.torch.save_on_cpu leaves them where they are. */
-enum { LEAST_OFFLOADED = 1024 };
+enum { LEAST_OFFLOADED = 4096 };
 
 static int goes_to_host(const mo_plan_tape *t, const mo_plan_storage *s)
 {

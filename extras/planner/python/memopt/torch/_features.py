@@ -41,7 +41,7 @@ _RENAMED = ("mixtral", "qwen2_moe")
 CHUNK = 256
 
 #: Saved storages smaller than this stay on the device.
-_LEAST_OFFLOADED = 1024
+_LEAST_OFFLOADED = 4096
 
 
 class Features(NamedTuple):
