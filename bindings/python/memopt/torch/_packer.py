@@ -231,10 +231,7 @@ class Packer:
     ) -> None:
         """From now on the range of the storage is found in the slot."""
         key = id(storage)
-        if type(slot) is Batch:
-            slot.keys.append(key)
-        else:
-            slot.keys = (key,)
+        slot.keys = (key,)
         self.by_storage[key] = (_ref(storage), slot, tensor._version, start, end, shift)
 
     def code(self, store: Store, storage: torch.UntypedStorage, tensor: torch.Tensor, total: int) -> Optional[Saved]:
@@ -346,8 +343,10 @@ class Packer:
         store.copy(whole.back[2] + place, storage.data_ptr() + start, nbytes, stream)
         if batch.ticket:  # such a handler has closed it
             return self.add_piece(store, storage, tensor, start, end)
-        self.note(storage, tensor, batch, start, end, place - start)
-        return whole, place - start
+        shift, key = place - start, id(storage)
+        batch.keys.append(key)
+        self.by_storage[key] = (_ref(storage), batch, tensor._version, start, end, shift)
+        return whole, shift
 
     def close_batch(self) -> None:
         """Sends this thread's open batch to the host."""
@@ -416,7 +415,10 @@ class Packer:
             slot = packed[0].slot
             store = slot.store
             if packed[0].back is not None:
-                return self.restore(packed, store, store.stream())
+                try:
+                    return packed.tensor(None if store.on_cpu else store.stream())  # type: ignore[no-any-return]
+                except torch.cuda.OutOfMemoryError:
+                    pass  # once more, below
         elif kind is Kept:
             kept: torch.Tensor = packed.tensor()
             return kept
