@@ -12,7 +12,7 @@ tensor, made for it or entered again. On the CPU they are of processor time of t
 
 With --streams the CPU's copies run on threads of their own, as a GPU's on its streams. Then the table is
 of what the host does for a value, without the copies: nanoseconds of the calling thread in the hooks of
-256 values, forward and backward. Prints tables and writes JSON; nothing passes or fails.
+256 values, forward and backward, and again with each value copied alone. Prints tables and writes JSON; nothing passes or fails.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ import json
 import random
 import sys
 import time
+import unittest.mock
 
 import torch
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 
 import memopt.torch as mt
-from memopt.torch import _store
+from memopt.torch import _batches, _store
 
 SIZES = (256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 1 << 20)
 
@@ -160,7 +161,11 @@ def main():
     results = []
     for nbytes in SIZES:
         if arguments.streams:
-            results.append({"bytes": nbytes, **measure_hooks(nbytes, max(1, arguments.repeats // 5))})
+            rounds = max(1, arguments.repeats // 20)
+            row = measure_hooks(nbytes, rounds)
+            with unittest.mock.patch.object(_batches, "BATCH_BYTES", 0):
+                row.update({name + ", alone": value for name, value in measure_hooks(nbytes, rounds).items()})
+            results.append({"bytes": nbytes, **row})
             continue
         times = measure(device, nbytes, arguments.repeats)
         base = times["none"]
