@@ -17,7 +17,7 @@ static uint64_t give_way(void *user, uint64_t bytes_needed)
 static void open_small(world *w, uint64_t seed, int asks, memopt_ticket *tickets)
 {
     memopt_allocator_options options = MEMOPT_ALLOCATOR_OPTIONS_INIT;
-    world_open(w, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 3 * VALUE + 4 * MIB, NULL);
+    *w = open_world(MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 3 * VALUE + 4 * MIB, NULL);
     OK(memopt_offloader_destroy(w->offloader));
     OK(memopt_allocator_destroy(w->allocator));
     options.pressure = asks ? give_way : NULL;
