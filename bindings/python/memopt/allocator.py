@@ -605,7 +605,7 @@ def stat_names() -> List[str]:
     count = int(output(lib.memopt_allocator_get_stats, None, 0, None, None))
     names = (ctypes.c_char_p * count)()
     lib.memopt_allocator_get_stats(None, count, names, None, None)
-    return [name.decode() for name in names]
+    return [(name or b"").decode() for name in names]
 
 
 def _provider_thunks(alloc: Callable[[int], Optional[int]], free: Callable[[int, int], Any]) -> Tuple[Any, Any]:

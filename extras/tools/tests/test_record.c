@@ -26,7 +26,7 @@ static memopt_trace *read_back(void)
     return trace;
 }
 
-static memopt_trace_info info_of(const memopt_trace *trace)
+static memopt_trace_info told_of(const memopt_trace *trace)
 {
     memopt_trace_info info = MEMOPT_TRACE_INFO_INIT;
     OK(memopt_trace_get_info(trace, &info));
@@ -101,7 +101,7 @@ static void test_same_peaks(void **state)
     OK(memopt_allocator_trace(allocator, NULL, &events));
     FAILS(MEMOPT_NOT_FOUND, memopt_allocator_trace(allocator, NULL, &events));
     memopt_trace *trace = read_back();
-    memopt_trace_info info = info_of(trace);
+    memopt_trace_info info = told_of(trace);
     options.config = "expandable_segments:True";
     OK(memopt_trace_replay(trace, &options, &result));
     assert_int_equal(result.peak_live_bytes, stat_of(allocator, "requested_bytes.all.peak"));
@@ -145,8 +145,8 @@ static void test_streams(void **state)
         uses += mo_trace_is_use(&trace->steps[i]) != 0;
     assert_int_equal(uses, 4);
     assert_int_equal(events, 2 + 4 + 2);
-    assert_int_equal(info_of(trace).events, events);
-    assert_int_equal(info_of(trace).streams, 4);
+    assert_int_equal(told_of(trace).events, events);
+    assert_int_equal(told_of(trace).streams, 4);
     OK(memopt_trace_replay(trace, NULL, &result));
     assert_int_equal(result.events, events);
     assert_false(result.out_of_memory);
@@ -188,7 +188,7 @@ static void test_threads(void **state)
     }
     finish(allocator, device); /* ends the recording too */
     memopt_trace *trace = read_back();
-    memopt_trace_info info = info_of(trace);
+    memopt_trace_info info = told_of(trace);
     assert_int_equal(info.allocations, THREADS * ROUNDS);
     assert_int_equal(info.events, 2 * THREADS * ROUNDS);
     assert_int_equal(info.unknown_frees + info.lost_frees + info.double_frees, 0);
@@ -216,7 +216,7 @@ static void test_full_disk(void **state)
     assert_int_equal(status, MEMOPT_IO_ERROR);
     SAYS("record again");
     memopt_trace *trace = read_back(); /* whole lines */
-    assert_true(info_of(trace).events > 500 && info_of(trace).events < 2 * ROUNDS);
+    assert_true(told_of(trace).events > 500 && told_of(trace).events < 2 * ROUNDS);
     OK(memopt_trace_destroy(trace));
     finish(allocator, device);
 }

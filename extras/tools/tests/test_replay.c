@@ -100,7 +100,7 @@ static uint64_t by_hand(const memopt_trace_event *events, uint64_t streams, cons
     return i;
 }
 
-static const char *const configs[] = {"", "expandable_segments:True", "max_split_size_mb:32"};
+static const char *const settings[] = {"", "expandable_segments:True", "max_split_size_mb:32"};
 
 static void test_figures(void **state)
 {
@@ -113,8 +113,8 @@ static void test_figures(void **state)
         for (int c = 0; c < 3; c++) {
             for (int short_of = 0; short_of < 2; short_of++) {
                 uint64_t capacity = short_of ? info.peak_live_bytes / PAGE * PAGE : 64 * KIB * MIB;
-                memopt_replay_result hand = {0}, got = replay(trace, configs[c], capacity);
-                uint64_t done = by_hand(events, streams, configs[c], capacity, &hand);
+                memopt_replay_result hand = {0}, got = replay(trace, settings[c], capacity);
+                uint64_t done = by_hand(events, streams, settings[c], capacity, &hand);
                 assert_int_equal(got.events, done);
                 assert_int_equal(got.out_of_memory, done < EVENTS);
                 assert_int_equal(got.out_of_memory, short_of);
@@ -201,7 +201,7 @@ static void test_smallest_capacity(void **state)
         for (int c = 0; c < 4; c++) {
             memopt_replay_options options = MEMOPT_REPLAY_OPTIONS_INIT;
             uint64_t capacity = 0, again = 0;
-            options.config = c < 3 ? configs[c] : half;
+            options.config = c < 3 ? settings[c] : half;
             OK(memopt_trace_find_capacity(trace, &options, &capacity));
             assert_int_equal(capacity % PAGE, 0);
             assert_true(capacity >= peak * (c < 3 ? 1 : 2));

@@ -17,7 +17,7 @@ static memopt_trace *new_trace(void)
     return trace;
 }
 
-static memopt_trace_info info_of(const memopt_trace *trace)
+static memopt_trace_info told_of(const memopt_trace *trace)
 {
     memopt_trace_info info = {.struct_size = sizeof info};
     OK(memopt_trace_get_info(trace, &info));
@@ -79,7 +79,7 @@ static void test_events(void **state)
     memopt_trace *trace = new_trace();
     OK(memopt_trace_add(trace, events, 6));
     assert_string_equal(steps_of(trace), "+100@0/0 +200@1/1 -0 +50@0/1 -1/2 -0 ");
-    memopt_trace_info info = info_of(trace);
+    memopt_trace_info info = told_of(trace);
     assert_int_equal(info.events, 6);
     assert_int_equal(info.allocations, 3);
     assert_int_equal(info.streams, 3);
@@ -119,7 +119,7 @@ static void test_odd_events(void **state)
     OK(memopt_trace_add(trace, events, 5));
     OK(memopt_trace_add(trace, events + 5, 11));
     assert_string_equal(steps_of(trace), "+10@0/0 -0 +20@0/0 -0 +30@0/0 ~0/2 ");
-    memopt_trace_info info = info_of(trace);
+    memopt_trace_info info = told_of(trace);
     assert_int_equal(info.events, 6);
     assert_int_equal(info.streams, 2);
     assert_int_equal(info.unknown_frees, 2);
@@ -146,8 +146,8 @@ static void test_failed_allocations_on_request(void **state)
     OK(memopt_trace_create(&options, &trace));
     OK(parse(trace, HEADER "0,0,allocate,0x10,100,0\n0,0,allocate failure,(nil),900,3\n"));
     assert_string_equal(steps_of(trace), "+100@0/0 +900@1/1 -1 ");
-    assert_int_equal(info_of(trace).peak_live_bytes, 1000);
-    assert_int_equal(info_of(trace).failed_allocations, 1);
+    assert_int_equal(told_of(trace).peak_live_bytes, 1000);
+    assert_int_equal(told_of(trace).failed_allocations, 1);
     OK(memopt_trace_destroy(trace));
 }
 
@@ -167,14 +167,14 @@ static void test_refused_events(void **state)
     events[1].action = MEMOPT_TRACE_RECORD_STREAM;
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "events[1] records MEMOPT_TRACE_OWN_STREAM",
                  memopt_trace_add(trace, events, 2));
-    assert_int_equal(info_of(trace).events, 0);
+    assert_int_equal(told_of(trace).events, 0);
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "trace is NULL", memopt_trace_add(NULL, events, 1));
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "events is NULL", memopt_trace_add(trace, NULL, 1));
     events[0].bytes = UINT64_MAX;
     events[1] = (memopt_trace_event){2, 1, 0, MEMOPT_TRACE_ALLOC};
     FAILS_SAYING(MEMOPT_LIMIT_REACHED, "event 2: 1 bytes and the",
                  memopt_trace_add(trace, events, 2));
-    assert_int_equal(info_of(trace).live_bytes, UINT64_MAX);
+    assert_int_equal(told_of(trace).live_bytes, UINT64_MAX);
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "out_trace", memopt_trace_create(NULL, NULL));
     memopt_trace_options options = {.struct_size = 3};
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "struct_size", memopt_trace_create(&options, &trace));
@@ -203,7 +203,7 @@ static void test_many_ids_and_streams(void **state)
             live -= e.bytes;
         }
     }
-    memopt_trace_info info = info_of(trace);
+    memopt_trace_info info = told_of(trace);
     assert_int_equal(info.allocations, IDS);
     assert_int_equal(info.events, IDS + (IDS + 2) / 3);
     assert_int_equal(info.streams, STREAMS);
@@ -258,7 +258,7 @@ static void test_pieces(void **state)
         }
         OK(memopt_trace_end_csv(trace));
         assert_string_equal(steps_of(trace), "+512@0/0 +64@1/1 -0 ");
-        assert_int_equal(info_of(trace).lines, 5);
+        assert_int_equal(told_of(trace).lines, 5);
         OK(memopt_trace_destroy(trace));
     }
 }
@@ -270,7 +270,7 @@ static void test_two_texts(void **state)
     OK(parse(trace, HEADER "0,1,allocate,0x10,512,0\n"));
     OK(parse(trace, "Action,Size,Pointer\nfree,0,10\nfree,0,10\n"));
     assert_string_equal(steps_of(trace), "+512@0/0 -0 ");
-    assert_int_equal(info_of(trace).first_double, 3); /* its line in the second */
+    assert_int_equal(told_of(trace).first_double, 3); /* its line in the second */
     OK(memopt_trace_destroy(trace));
 }
 
@@ -383,9 +383,9 @@ static void test_files(void **state)
     memopt_trace *trace = new_trace();
     assert_int_equal(lseek(file, 0, SEEK_SET), 0);
     OK(memopt_trace_read_csv(trace, file));
-    assert_int_equal(info_of(trace).events, 20000);
-    assert_int_equal(info_of(trace).lines, 20001);
-    assert_int_equal(info_of(trace).peak_live_blocks, 1);
+    assert_int_equal(told_of(trace).events, 20000);
+    assert_int_equal(told_of(trace).lines, 20001);
+    assert_int_equal(told_of(trace).peak_live_blocks, 1);
     FAILS_SAYING(MEMOPT_CORRUPT, "empty",
                  memopt_trace_read_csv(trace, file)); /* it is at its end */
     OK(memopt_trace_destroy(trace));

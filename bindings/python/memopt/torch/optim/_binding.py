@@ -106,13 +106,14 @@ class Executor:
             format_ = _format.of(state, kind, slot.memory.numel(), format_)
             states = [state[name] for name in _format.keys(kind, format_)]
         residuals = [state[_format.RESIDUAL]] if state is not None and slot.split else []
-        given = _format.structs([*states, *residuals])
+        given = [*states, *residuals]
+        structs = _tensor_lists.array(given)
         options = _abi.ParameterOptions(state_count=len(given), steps=slot.steps.data_ptr())
-        if len(given):
-            options.states = ctypes.addressof(given)
+        if given:
+            options.states = ctypes.addressof(structs)
         if slot.copy is not None:
-            options.model_copy = _format.structs([slot.copy])[0]
-        parameter, add = _format.structs([slot.memory]), lib.memopt_optimizer_add_parameter
+            options.model_copy = _tensor_lists.array([slot.copy])[0]
+        parameter, add = _tensor_lists.array([slot.memory]), lib.memopt_optimizer_add_parameter
         try:
             output(add, self._pointer, slot.group, parameter, options, self.native.stream())
         except errors.InvalidArgumentError as error:
