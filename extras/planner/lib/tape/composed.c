@@ -163,14 +163,15 @@ static mo_plan_value rms_norm(mo_plan_tape *t, const mo_plan_norm *n, mo_plan_va
     return out;
 }
 
-/* Saves its input and two numbers per row. */
+/* Saves its input, and mean and deviation of each row. */
 static mo_plan_value layer_norm(mo_plan_tape *t, const mo_plan_norm *n, mo_plan_value x)
 {
     uint64_t rows = mo_plan_elements(t, x) / mo_plan_elements(t, n->weight);
     mo_plan_value out =
         mo_plan_value_new(t, mo_plan_elements(t, x), mo_plan_width(t, x), t->category);
     uint32_t narrow = !t->gpu && mo_plan_width(t, n->weight) < 4 ? mo_plan_width(t, x) : 4;
-    mo_plan_value rest = mo_plan_value_new(t, 2 * rows, narrow, t->category);
+    mo_plan_value mean = mo_plan_value_new(t, rows, narrow, t->category);
+    mo_plan_value deviation = mo_plan_value_new(t, rows, narrow, t->category);
     mo_plan_tape_record(
         t, &(mo_plan_record){.label = "a norm",
                              .out[0] = out,
@@ -179,9 +180,8 @@ static mo_plan_value layer_norm(mo_plan_tape *t, const mo_plan_norm *n, mo_plan_
                              .in[2] = n->bias,
                              .grad = {mo_plan_bytes_of(t, x), mo_plan_bytes_of(t, n->weight),
                                       mo_plan_bytes_of(t, n->bias)},
-                             .saved[0] = x,
-                             .saved[1] = rest});
-    mo_plan_drop(t, rest);
+                             .saved = {x, mean, deviation}});
+    MO_PLAN_DROP(t, mean, deviation);
     return out;
 }
 
