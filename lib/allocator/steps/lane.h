@@ -1,14 +1,14 @@
 /*
- * Lanes: the types of steps, their recording and their plan. All of it is
- * guarded by the allocator's lock.
+ * Lanes: the types of steps, their recording and their plan. All of it is guarded by the allocator's
+ * lock.
  *
  * A step is what happens between two marks. Steps of two or three kinds that take turns make a
  * period, which is treated as one step: below, "step" means either. A lane is a stream's part of
- * it: its n-th allocation of a step is compared with the n-th of the step before. A plan gives the n-th allocation of a lane a
- * place: an address in an ordinary segment of the stream. While the lane is armed, what is free in
- * its regions is held for it: CLAIMED blocks, in no bin, whose `planned` says what they are. While
- * it is not, they are free blocks like others. So places never overlap what is in use, whatever
- * the program does.
+ * it: its n-th allocation of a step is compared with the n-th of the step before. A plan gives the
+ * n-th allocation of a lane a place: an address in an ordinary segment of the stream. While the lane
+ * is armed, what is free in its regions is held for it: CLAIMED blocks, in no bin, whose `planned`
+ * says what they are. While it is not, they are free blocks like others. So places never overlap
+ * what is in use, whatever the program does.
  */
 #ifndef MO_ALLOCATOR_LANE_H
 #define MO_ALLOCATOR_LANE_H
