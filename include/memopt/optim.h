@@ -56,18 +56,21 @@ enum {
     MEMOPT_STATE_F32 = 1,  /**< 32-bit floats. */
     MEMOPT_STATE_8BIT = 2, /**< Block-wise codes of the dynamic map with an absmax per block of 256
                                 (Dettmers et al. 2022). */
-    /* 3 and 4 are reserved: the dynamic map of 4 bits and e4m3, of older versions. */
-    MEMOPT_STATE_COMPANDED = 5, /**< Block-wise 8-bit codes with an absmax per block of 256: of a
-                                     first moment on a curve, near 127 * 2y / (1 + |y|), of a second
-                                     one's root in even steps. */
+    /* 3, 4 and 5 are reserved: the dynamic map of 4 bits, e4m3 and even companded codes, of older
+     * versions. */
     MEMOPT_STATE_BF16 = 6, /**< bf16 floats, rounded stochastically: to nearest a mean that changes
                                 slowly would stop. The random bits depend on the element's new
                                 moments and the step alone, not on a seed or a place. */
-    MEMOPT_STATE_COMPANDED4 = 7 /**< Block-wise 4-bit codes with an absmax per block of 128. A byte
+    MEMOPT_STATE_COMPANDED4 = 7, /**< Block-wise 4-bit codes with an absmax per block of 128. A byte
                                      holds two codes, the even element in the upper half. A first
                                      moment's code is 7 plus a whole number near 7 * 2y / (1 + |y|);
                                      a second one's stands for (code + 1) / 16 (Li et al. 2023).
                                      @since 0.9 */
+    MEMOPT_STATE_COMPANDED = 8 /**< Block-wise 8-bit codes with an absmax per block of 256. A first
+                                    moment's code, a signed byte, stands for (code / 127)^3, a second
+                                    one's for ((code + 3) / 258)^4. Between two codes of a second
+                                    moment its own lowest bits draw the upper or the lower one, so
+                                    that a mean which changes slowly stays the mean. @since 0.9 */
 };
 
 /** @brief How to make an optimizer; zero means the default. */
@@ -420,8 +423,9 @@ typedef struct memopt_state_view {
     const char *name;     /**< A static string: "exp_avg", "exp_avg_slow" (AdEMAMix), "exp_avg_sq",
                                "momentum_buffer" (SGD), "z" (schedule-free AdamW), "square_avg"
                                (RMSprop), "sum" (Adagrad); "absmax1", "absmax2", "absmax3";
-                               "companded1", "companded2", "companded3" (the absmax of
-                               ::MEMOPT_STATE_COMPANDED and ::MEMOPT_STATE_COMPANDED4);
+                               "power1", "power2", "power3" (the absmax of
+                               ::MEMOPT_STATE_COMPANDED), "companded1", "companded2" (of
+                               ::MEMOPT_STATE_COMPANDED4);
                                "weight_residual" (split_weights: signed bytes, as u8; or i16). */
     memopt_tensor tensor; /**< Device memory (with page_bytes host memory). It belongs to the
                                optimizer and exists as long as it, or it belongs to the caller

@@ -354,8 +354,8 @@ MO_DEVICE void mo_step_block(const mo_optim_span *s, const mo_rule_coef *coef,
         mo_encode_block<FORMAT>(tables, 0, v, absmax2, range.least_v, at, rest, aligned->v, s->v,
                                 s->absmax2);
     if (mo_rule_has_slow(RULE))
-        mo_encode_block<FORMAT>(tables, 1, slow, slow_absmax, 0, at, rest, aligned->slow, s->slow,
-                                s->slow_absmax);
+        mo_encode_block<FORMAT>(tables, MO_SLOW, slow, slow_absmax, 0, at, rest, aligned->slow,
+                                s->slow, s->slow_absmax);
 }
 
 #include "kernels/optim/step_whole_gpu.h"

@@ -467,7 +467,7 @@ MO_HD static inline int mo_rule_has_slow(uint32_t rule)
 /* Whether the first moment may be negative; if not, its codes are those of second moments. */
 MO_HD static inline int mo_rule_first_signed(uint32_t rule)
 {
-    return rule != MO_RULE_RMSPROP && rule != MO_RULE_ADAGRAD;
+    return rule == MO_RULE_LION ? MO_SLOW : rule != MO_RULE_RMSPROP && rule != MO_RULE_ADAGRAD;
 }
 
 /* step: the count before this step plus one, with MO_STEPS_NOT_BEGUN unchanged. factor: unscale

@@ -110,92 +110,120 @@ MO_HD static inline float mo_decode_unsigned(uint8_t code, float absmax)
     return mo_f32_from_bits(mo_map_unsigned[code]) * absmax;
 }
 
-/* --- companded 8 bits (the curves of FlashOptim) -------------------------------------------------
+/* --- companded 8 bits ---------------------------------------------------------------------------
  *
  * Blocks of 256 elements with their absmax. Arithmetic instead of tables, and no division.
  *
- * A first moment is a signed byte near 127 * 2y / (1 + |y|), with y the normalised value: a cubic
- * of |y| times y codes, one of |code| times the code decodes. The cubics are fitted to each other:
- * a decoded code gets the same code again, and no value is farther than 0.52 steps from its code's.
- * Code 0 is 0, codes 127 and -127 are 1 and -1; -128 is not made.
+ * A first moment's code c, from -127 to 127, stands for (c / 127)^3. The nearest is taken by a cube
+ * root that is at most 0.02 codes off: a guess from the exponent, and a parabola that mends it.
+ * -128 is not made. A slow one, Lion's or AdEMAMix's mean, is drawn as a second moment is.
  *
- * A second moment is its root, in 255 even steps to the absmax's: up to 4 steps rounded up, beyond
- * to nearest. Beside much larger elements a root rounded down would make a step up to 1.5 times too
- * long. All roots rounded up would never shrink again: a step takes less than one from them. A
- * positive one never gets code 0, and a decoded code gets the same code again.
+ * A second moment's code stands for ((c + 3) / 258)^4: never 0 in a block that is not all zeros.
+ * Between two codes the upper one is taken as often as the value is near it: bits of the value that
+ * decide nothing else are the draw. To nearest, a mean that changes by a thousandth a step would
+ * stay where it is. A decoded code gets the same code again.
  *
- * Adding 1.5 * 2^23 rounds to a whole number, ties to even, whose low byte is the code.
+ * Roots of higher order hold elements a thousand times smaller than their block's largest: with even
+ * steps these would become 0 or the lowest code, and their steps be wrong.
  */
 
-#define MO_COMPAND_ROUND 0x1.8p23f
-/* Near 127 * 2 / (1 + |y|), and near 1 / (254 - |code|), by powers. */
-#define MO_COMPAND_0 0x1.f38ac6p+7f
-#define MO_COMPAND_1 -0x1.ab959ep+7f
-#define MO_COMPAND_2 0x1.e662ap+6f
-#define MO_COMPAND_3 -0x1.e933bep+4f
-#define MO_EXPAND_0 0x1.0566aep-8f
-#define MO_EXPAND_1 0x1.fcd448p-17f
-#define MO_EXPAND_2 0x1.521964p-26f
-#define MO_EXPAND_3 0x1.b8b4fep-31f
-#define MO_EXPAND_SQUARE 0x1.020304p-16f /* 1 / 65025 */
+#define MO_SLOW 2                  /* is_signed of a slow first moment */
+#define MO_COMPAND_ROUND 0x1.8p23f /* adding it rounds to a whole number, in the low byte */
+/* Near 127 * u^(-2/3) for u from 0.902 to 1.109. */
+#define MO_COMPAND_0 0x1.1a4414p+8f
+#define MO_COMPAND_1 -0x1.c2bb18p+7f
+#define MO_COMPAND_2 0x1.186824p+6f
+#define MO_COMPAND_GUESS 0x1.fe99f6p+23f
+#define MO_EXPAND_SIGNED 0x1.020408p-7f /* 1 / 127 */
+#define MO_EXPAND_STEP 0x1.fc07fp-9f    /* 1 / 258 */
+#define MO_EXPAND_LEAST 0x1.7d05f4p-7f  /* 3 / 258 */
+#define MO_COMPAND_TOP 258.0f
 
 MO_HD static inline float mo_magnitude(float x)
 {
     return mo_f32_from_bits(mo_f32_bits(x) & 0x7fffffffu);
 }
 
-MO_HD static inline float mo_cubic(float x, float c0, float c1, float c2, float c3)
+/* x^(-1/3), up to 3.5 % off: x's bits over 256, as a number above 2^23, times -1/3. */
+MO_HD static inline float mo_inverse_cube_root_near(float x)
 {
-    return mo_fmaf(mo_fmaf(mo_fmaf(c3, x, c2), x, c1), x, c0);
+    float bits = mo_f32_from_bits(mo_f32_bits(x) >> 8 | 0x4b000000u);
+    return mo_f32_from_bits(mo_f32_bits(mo_fmaf(bits, -1.0f / 3.0f, MO_COMPAND_GUESS)) << 8);
+}
+
+/* Near 127 times the cube root of a normalised value, plus an addend. */
+MO_HD static inline float mo_companded_cube_root(float y, float addend)
+{
+    float r = mo_inverse_cube_root_near(mo_magnitude(y));
+    float root = y * (r * r), u = mo_magnitude(root) * r;
+    float slope = mo_fmaf(mo_fmaf(MO_COMPAND_2, u, MO_COMPAND_1), u, MO_COMPAND_0);
+    return mo_fmaf(root, slope, addend);
 }
 
 /* The code of a normalised value; of NaN that of 0. */
 MO_HD static inline uint32_t mo_code_companded_signed(float y)
 {
-    float slope = mo_cubic(mo_magnitude(y), MO_COMPAND_0, MO_COMPAND_1, MO_COMPAND_2, MO_COMPAND_3);
-    return y != y ? 0u : mo_f32_bits(mo_fmaf(y, slope, MO_COMPAND_ROUND)) & 0xffu;
+    return y != y ? 0u : mo_f32_bits(mo_companded_cube_root(y, MO_COMPAND_ROUND)) & 0xffu;
 }
 
-/* For roots: `inverse` is 255 / sqrt(absmax), both correctly rounded. */
+/* What is added to a slow one before it is rounded: from -15 to 15 odd numbers of 32nds, which y
+ * draws. */
+#define MO_COMPAND_SLOW_MASK 0xf0u
+#define MO_COMPAND_SLOW_BITS 0x47400008u
+#define MO_COMPAND_SLOW_MIDDLE 49152.5f
+
+MO_HD static inline float mo_companded_slow_draw(float y)
+{
+    uint32_t bits = (mo_f32_bits(y) & MO_COMPAND_SLOW_MASK) | MO_COMPAND_SLOW_BITS;
+    return mo_f32_from_bits(bits) - MO_COMPAND_SLOW_MIDDLE;
+}
+
+MO_HD static inline uint32_t mo_code_companded_slow(float y)
+{
+    float sum = mo_companded_cube_root(y, mo_companded_slow_draw(y)) + MO_COMPAND_ROUND;
+    return y != y ? 0u : mo_f32_bits(sum) & 0xffu;
+}
+
+/* For roots: `inverse` is 258^2 / sqrt(absmax), both correctly rounded. */
 MO_HD static inline mo_block_scale mo_block_scale_companded_of(uint32_t absmax_bits)
 {
     mo_block_scale s = mo_block_scale_of(absmax_bits);
     s.prescale = 1.0f;
     if (absmax_bits != 0 && absmax_bits < MO_F32_INF_BITS)
-        s.inverse = 255.0f / mo_sqrtf(s.absmax);
+        s.inverse = MO_COMPAND_TOP * MO_COMPAND_TOP / mo_sqrtf(s.absmax);
     return s;
 }
 
-/* What is rounded to nearest of a normalised root: little less than half a step more, so that a
- * code's own value keeps it. */
-#define MO_COMPAND_UP 0.498f
-#define MO_COMPAND_UP_TO 4.0f
+/* What is added to the fourth root: 2^15 - 3, so that the whole number is in the second byte, and
+ * an odd number of 64ths that x draws, less half of what the sum is rounded to (2^-8). */
+#define MO_COMPAND_DRAW_MASK 0x1f0u
+#define MO_COMPAND_DRAW_BITS 0x46fffa07u
+#define MO_COMPAND_DRAW_LEAST 0x1p15f
 
-MO_HD static inline float mo_companded_up(float y)
+MO_HD static inline float mo_companded_draw(float x)
 {
-    float up = y + MO_COMPAND_UP;
-    up = up < MO_COMPAND_UP_TO ? up : MO_COMPAND_UP_TO;
-    return y > up ? y : up;
+    return mo_f32_from_bits((mo_f32_bits(x) & MO_COMPAND_DRAW_MASK) | MO_COMPAND_DRAW_BITS);
 }
 
-/* y: the normalised root of x, at most 255. Negative values get code 0. */
+/* y: the root of x times the inverse. Negative values and NaN get code 0. */
 MO_HD static inline uint32_t mo_code_companded_unsigned(float x, float y)
 {
-    if (!(y >= 0.0f) || !(x > 0.0f))
-        return 0;
-    uint32_t code = mo_f32_bits(mo_companded_up(y) + MO_COMPAND_ROUND) & 0xffu;
-    return code == 0 ? 1 : code;
+    float sum = mo_sqrtf(y) + mo_companded_draw(x);
+    sum = sum > MO_COMPAND_DRAW_LEAST ? sum : MO_COMPAND_DRAW_LEAST;
+    return mo_f32_bits(sum) >> 8 & 0xffu;
 }
 
 /* The values of codes as floats, -128 to 127 and 0 to 255. */
 MO_HD static inline float mo_expand_signed(float code)
 {
-    return code * mo_cubic(mo_magnitude(code), MO_EXPAND_0, MO_EXPAND_1, MO_EXPAND_2, MO_EXPAND_3);
+    float root = code * MO_EXPAND_SIGNED;
+    return root * root * root;
 }
 
 MO_HD static inline float mo_expand_unsigned(float code)
 {
-    return code * code * MO_EXPAND_SQUARE;
+    float root = mo_fmaf(code, MO_EXPAND_STEP, MO_EXPAND_LEAST);
+    return root * root * (root * root);
 }
 
 /* --- companded 4 bits ----------------------------------------------------------------------------
@@ -233,12 +261,17 @@ MO_HD static inline float mo_decode4_unsigned(uint32_t code, float absmax)
     return (float)(code + 1) * 0.0625f * absmax;
 }
 
-/* Near 7 * 2 / (1 + |y|), by powers: the curve of the 8-bit format. */
+/* Near 7 * 2 / (1 + |y|), by powers. */
 #define MO_COMPAND4_0 0x1.b88a82p+3f
 #define MO_COMPAND4_1 -0x1.791514p+3f
 #define MO_COMPAND4_2 0x1.acf02cp+2f
 #define MO_COMPAND4_3 -0x1.af6c1ep+0f
 #define MO_COMPAND4_ROUND (MO_COMPAND_ROUND + (float)MO_SIGNED4_ZERO)
+
+MO_HD static inline float mo_cubic(float x, float c0, float c1, float c2, float c3)
+{
+    return mo_fmaf(mo_fmaf(mo_fmaf(c3, x, c2), x, c1), x, c0);
+}
 
 MO_LOOKUP_TABLE uint32_t mo_map4_companded[16] = {
     0xbf800000, 0xbf400000, 0xbf0e38e4, 0xbecccccd, 0xbe8ba2e9, 0xbe2aaaab, 0xbd9d89d9, 0x00000000,
@@ -365,7 +398,9 @@ MO_HD static inline uint32_t mo_format_code(uint32_t format, int is_signed, floa
 {
     float y = mo_format_measure(format, is_signed, x) * scale->prescale * scale->inverse;
     if (format == MO_STATE_COMPANDED)
-        return is_signed ? mo_code_companded_signed(y) : mo_code_companded_unsigned(x, y);
+        return is_signed == MO_SLOW ? mo_code_companded_slow(y)
+               : is_signed          ? mo_code_companded_signed(y)
+                                    : mo_code_companded_unsigned(x, y);
     if (format == MO_STATE_COMPANDED4)
         return is_signed ? mo_code4_companded(y) : mo_code4_unsigned(y);
     return is_signed ? mo_code_signed(y) : mo_code_unsigned(x, y);

@@ -180,6 +180,31 @@ MO_DEVICE uint32_t mo_lower_bytes(const uint32_t of[4])
 #endif
 }
 
+/* The bytes from bit 8 on of four words. */
+MO_DEVICE uint32_t mo_second_bytes(const uint32_t of[4])
+{
+#if defined(__CUDA_ARCH__)
+    uint32_t low, high, all;
+    asm("prmt.b32 %0, %1, %2, 0x0051;" : "=r"(low) : "r"(of[0]), "r"(of[1]));
+    asm("prmt.b32 %0, %1, %2, 0x5100;" : "=r"(high) : "r"(of[2]), "r"(of[3]));
+    asm("prmt.b32 %0, %1, %2, 0x7610;" : "=r"(all) : "r"(low), "r"(high));
+    return all;
+#else
+    return (of[0] >> 8 & 0xffu) | (of[1] & 0xff00u) | (of[2] & 0xff00u) << 8 |
+           (of[3] & 0xff00u) << 16;
+#endif
+}
+
+/* value, or least if that is larger or value is NaN. */
+MO_DEVICE float mo_at_least(float value, float least)
+{
+#if MO_NVCC_DEVICE
+    return fmaxf(value, least);
+#else
+    return value > least ? value : least;
+#endif
+}
+
 /* The codes of values that are not positive become 0; all, if their block is poisoned. */
 MO_DEVICE void mo_zero_codes(const float values[8], int poisoned, uint32_t words[2])
 {
@@ -310,11 +335,6 @@ template <> struct mo_codec<MO_STATE_8BIT> {
         mo_decode_bytes(is_signed ? t->map_signed : t->map_unsigned, words, scale, values);
     }
 
-    MO_DEVICE float least()
-    {
-        return mo_f32_from_bits(MO_UNSIGNED_UMIN << 16);
-    }
-
     MO_DEVICE void encode(const tables *t, int is_signed, const float y[8], uint32_t words[2])
     {
         mo_codes_of(t, is_signed, y, words);
@@ -371,11 +391,6 @@ template <> struct mo_codec<MO_STATE_COMPANDED4> {
         }
     }
 
-    MO_DEVICE float least()
-    {
-        return 0.0f;
-    }
-
     MO_DEVICE uint32_t encode_signed(const float y[8])
     {
         uint32_t word = 0;
@@ -397,10 +412,10 @@ template <> struct mo_codec<MO_STATE_COMPANDED4> {
     }
 };
 
-/* All that is below a codec's beginning becomes it. */
-template <uint32_t FORMAT> MO_DEVICE void mo_from_least(float y[8])
+/* All that is below the first cell of the unsigned map becomes its beginning. */
+MO_DEVICE void mo_from_least(float y[8])
 {
-    const float least = mo_codec<FORMAT>::least();
+    const float least = mo_f32_from_bits(MO_UNSIGNED_UMIN << 16);
     MO_UNROLL
     for (int k = 0; k < 8; k++)
         y[k] = y[k] > least ? y[k] : least;
@@ -494,11 +509,9 @@ MO_DEVICE void mo_decode_block(const typename mo_codec<FORMAT>::tables *tables, 
     }
 }
 
-/* mo_format_scale of such an absmax, without divisions. */
-template <uint32_t FORMAT> MO_DEVICE mo_block_scale mo_plain_scale(int is_signed, uint32_t largest)
+/* mo_block_scale_of such an absmax, without a division. */
+MO_DEVICE mo_block_scale mo_plain_scale(uint32_t largest)
 {
-    if (FORMAT == MO_STATE_COMPANDED && !is_signed)
-        return mo_format_scale(FORMAT, is_signed, largest);
     mo_block_scale s;
     s.absmax = mo_f32_from_bits(largest);
     s.prescale = 1.0f;
@@ -514,30 +527,24 @@ template <uint32_t FORMAT> MO_DEVICE uint32_t mo_block_largest(uint32_t largest)
 
 /* Writes y, the scaled values of a block with this absmax, and returns the scale; *y_least: the
  * least of positive ones, or 0. In a poisoned block, which stores codes of zeros, all become 0. */
-template <uint32_t FORMAT>
-MO_DEVICE mo_block_scale mo_normalise(int is_signed, const float values[8], uint32_t largest,
-                                      int32_t *least, float y[8], float *y_least)
+MO_DEVICE mo_block_scale mo_normalise(const float values[8], uint32_t largest, int32_t *least,
+                                      float y[8], float *y_least)
 {
     mo_block_scale scale;
-    MO_UNROLL
-    for (int k = 0; k < 8; k++)
-        y[k] = mo_format_measure(FORMAT, is_signed, values[k]);
     if (MO_RARE(!mo_scale_is_plain(largest))) { /* the same for all of a group */
-        scale = mo_format_scale(FORMAT, is_signed, largest);
+        scale = mo_block_scale_of(largest);
         int poisoned = mo_f32_is_nan(scale.inverse);
         MO_UNROLL
         for (int k = 0; k < 8; k++)
-            y[k] = poisoned ? 0.0f : y[k] * scale.prescale * scale.inverse;
+            y[k] = poisoned ? 0.0f : values[k] * scale.prescale * scale.inverse;
         *least = poisoned ? 0 : *least;
         *y_least = 0.0f;
     } else {
-        scale = mo_plain_scale<FORMAT>(is_signed, largest);
+        scale = mo_plain_scale(largest);
         MO_UNROLL
         for (int k = 0; k < 8; k++)
-            y[k] *= scale.inverse;
-        *y_least = FORMAT == MO_STATE_COMPANDED
-                       ? 0.0f
-                       : mo_f32_from_bits((uint32_t)*least) * scale.inverse;
+            y[k] = values[k] * scale.inverse;
+        *y_least = mo_f32_from_bits((uint32_t)*least) * scale.inverse;
     }
     return scale;
 }
@@ -550,16 +557,16 @@ MO_DEVICE void mo_encode_block(const typename mo_codec<FORMAT>::tables *tables, 
                                uint32_t rest, int aligned, void *data, float *scales)
 {
     uint32_t words[mo_code_words<FORMAT>::N];
-    float stored = mo_f32_from_bits(largest);
-    if (FORMAT != MO_STATE_COMPANDED || is_signed ||
-        MO_RARE(!mo_companded_near(values, largest, least, words))) {
-        float y[8], y_least;
-        stored = mo_normalise<FORMAT>(is_signed, values, largest, &least, y, &y_least).absmax;
-        if (!mo_format_is_4bit(FORMAT) && !is_signed &&
-            MO_RARE(!(y_least >= mo_codec<FORMAT>::least())))
-            mo_from_least<FORMAT>(y);
+    float stored, y[8], y_least;
+    if (FORMAT == MO_STATE_COMPANDED && !is_signed) {
+        stored = mo_companded_second(values, largest, words);
+    } else {
+        stored = mo_normalise(values, largest, &least, y, &y_least).absmax;
+        if (FORMAT == MO_STATE_8BIT && !is_signed &&
+            MO_RARE(!(y_least >= mo_f32_from_bits(MO_UNSIGNED_UMIN << 16))))
+            mo_from_least(y);
         mo_codec<FORMAT>::encode(tables, is_signed, y, words);
-        if (!mo_format_is_4bit(FORMAT) && !is_signed && MO_RARE(least <= 0))
+        if (FORMAT == MO_STATE_8BIT && !is_signed && MO_RARE(least <= 0))
             mo_zero_codes(values, largest >= MO_F32_INF_BITS, words);
     }
     mo_write_codes<FORMAT>(data, at, rest, aligned, is_signed, words);

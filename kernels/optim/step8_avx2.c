@@ -119,8 +119,8 @@ MO_INLINE __m256 lion(const mo_lane_coef *c, __m256 g, __m256 p, __m256 *m)
 MO_INLINE __m256 update8(uint32_t rule, const mo_lane_coef *c, __m256 g, __m256 p, __m256 *m,
                          __m256 *v)
 {
-    __m256 slow = p, root;
-    return rule == MO_RULE_LION ? lion(c, g, p, m) : lane_rule(rule, c, g, p, m, v, &slow, &root);
+    __m256 slow = p;
+    return rule == MO_RULE_LION ? lion(c, g, p, m) : lane_rule(rule, c, g, p, m, v, &slow);
 }
 
 /* --- a block --------------------------------------------------------------------------------- */

@@ -109,12 +109,12 @@ MO_INLINE void update64(form f, const mo_optim_span *s, const mo_lane_coef *c, u
     uint64_t i = at + 64 * (uint64_t)part;
     for (int k = 0; k < 4; k++) {
         int to = 64 * part + 16 * k;
-        __m512 g = mo_load16(s->gradient, i + 16 * (uint64_t)k, f.g_dtype), root;
+        __m512 g = mo_load16(s->gradient, i + 16 * (uint64_t)k, f.g_dtype);
         __m512 p = mo_load16(s->parameter, i + 16 * (uint64_t)k, f.p_dtype);
         if (is_adam(f))
             p = mo_update16(f.rule, c, g, p, &x->m.part[k], &x->v.part[k]);
         else
-            p = lane_rule(f.rule, c, g, p, &x->m.part[k], &x->v.part[k], &x->slow.part[k], &root);
+            p = lane_rule(f.rule, c, g, p, &x->m.part[k], &x->v.part[k], &x->slow.part[k]);
         _mm512_store_ps(w->m + to, x->m.part[k]);
         if (mo_rule_has_second(f.rule))
             _mm512_store_ps(w->v + to, x->v.part[k]);

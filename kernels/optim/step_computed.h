@@ -21,7 +21,7 @@ typedef struct mo_types {
 
 typedef struct mo_computed_block {
     _Alignas(64) float m[LANE_BLOCK];
-    float v[LANE_BLOCK];                 /* of companded second moments the root */
+    float v[LANE_BLOCK];
     float *slow, *g_room, *p_room;       /* elsewhere; the rooms: where types are converted */
     float *new_p;                        /* unless the rule is late */
     mo_lane_moment first, second, third; /* as they were */
@@ -68,20 +68,18 @@ MO_INLINE void note(uint32_t rule, VF m, VF v, VF slow, mo_computed_seen *seen)
 MO_INLINE void update1(uint32_t rule, uint32_t format, const mo_lane_coef *c, mo_computed_block *w,
                        uint32_t i, VF g, VF p, mo_computed_seen *seen)
 {
-    VF m = lane_value(format, mo_rule_first_signed(rule), &w->first, i), v = m, slow = m, root;
+    VF m = lane_value(format, mo_rule_first_signed(rule), &w->first, i), v = m, slow = m;
     if (mo_rule_has_second(rule))
         v = lane_value(format, 0, &w->second, i);
     if (mo_rule_has_slow(rule))
         slow = lane_value(format, 1, &w->third, i);
-    if (lane_is_late(rule)) {
+    if (lane_is_late(rule))
         lane_moments(rule, c, g, p, &m, &v, &slow);
-        root = format == MO_STATE_COMPANDED ? v_sqrt(v) : v;
-    } else {
-        v_store(w->new_p + i, lane_rule(rule, c, g, p, &m, &v, &slow, &root));
-    }
-    v_store(w->m + i, mo_rule_first_signed(rule) ? m : root);
+    else
+        v_store(w->new_p + i, lane_rule(rule, c, g, p, &m, &v, &slow));
+    v_store(w->m + i, m);
     if (mo_rule_has_second(rule))
-        v_store(w->v + i, root);
+        v_store(w->v + i, v);
     if (mo_rule_has_slow(rule))
         v_store(w->slow + i, slow);
     note(rule, m, v, slow, seen);
@@ -127,26 +125,27 @@ MO_INLINE void put(mo_types types, const mo_computed_block *w, uint32_t at, VF x
         v_store((float *)w->p + at + k * MO_LANES_N, x[k]);
 }
 
-MO_INLINE void code4(uint32_t format, int is_signed, const float *values,
+MO_INLINE void code4(uint32_t format, int is_signed, const float *values, const VF *roots,
                      const mo_block_scale *scale, uint8_t *codes, uint32_t at)
 {
-    VI bytes = lane_codes(format, is_signed, values + at, v_set(scale->inverse));
+    VI bytes = lane_codes(format, is_signed, values + at, roots, v_set(scale->inverse));
     if (mo_format_is_4bit(format))
         v_store_bytes4(codes + at / 2, bytes);
     else
         v_put(codes + at, bytes, 0);
 }
 
-/* The quotients of GROUP elements. */
-MO_INLINE void quotients4(uint32_t rule, uint32_t format, const mo_lane_coef *c,
-                          const mo_computed_block *w, uint32_t at, VF u[4])
+/* The quotients of GROUP elements, and the roots of v. */
+MO_INLINE void quotients4(uint32_t rule, const mo_lane_coef *c, const mo_computed_block *w,
+                          uint32_t at, VF u[4], VF roots[4])
 {
     for (uint32_t k = 0; k < 4; k++) {
         uint32_t i = at + k * MO_LANES_N;
-        VF m = v_load(w->m + i), root = v_load(w->v + i), slow = m;
+        VF m = v_load(w->m + i), slow = m;
         if (mo_rule_has_slow(rule))
             slow = v_load(w->slow + i);
-        u[k] = lane_quotient(rule, c, m, slow, format == MO_STATE_COMPANDED ? root : v_sqrt(root));
+        roots[k] = v_sqrt(v_load(w->v + i));
+        u[k] = lane_quotient(rule, c, m, slow, roots[k]);
     }
 }
 
@@ -154,17 +153,17 @@ MO_INLINE void quotients4(uint32_t rule, uint32_t format, const mo_lane_coef *c,
 MO_INLINE void finish4(uint32_t rule, uint32_t format, mo_types types, const mo_lane_coef *c,
                        const mo_computed_block *w, uint32_t at)
 {
-    VF u[4], p[4];
+    VF u[4], p[4], roots[4];
     if (lane_is_late(rule))
-        quotients4(rule, format, c, w, at, u);
+        quotients4(rule, c, w, at, u, roots);
     if (mo_rule_first_signed(rule))
-        code4(format, 1, w->m, &w->scale1, w->m_codes, at);
+        code4(format, mo_rule_first_signed(rule), w->m, NULL, &w->scale1, w->m_codes, at);
     else
-        code4(format, 0, w->m, &w->scale1, w->m_codes, at);
+        code4(format, 0, w->m, NULL, &w->scale1, w->m_codes, at);
     if (mo_rule_has_second(rule))
-        code4(format, 0, w->v, &w->scale2, w->v_codes, at);
+        code4(format, 0, w->v, lane_is_late(rule) ? roots : NULL, &w->scale2, w->v_codes, at);
     if (mo_rule_has_slow(rule))
-        code4(format, 1, w->slow, &w->slow_scale, w->slow_codes, at);
+        code4(format, MO_SLOW, w->slow, NULL, &w->slow_scale, w->slow_codes, at);
     for (uint32_t k = 0; k < 4; k += 2)
         load2(lane_is_late(rule) ? w->p : w->new_p, at + k * MO_LANES_N,
               lane_is_late(rule) ? types.p : MO_DTYPE_F32, p + k);
@@ -214,14 +213,14 @@ static __attribute__((noinline)) void code_tiny(uint32_t rule, uint32_t format,
     const uint32_t n = mo_format_block(format);
     lane_prescale(format, w->m, n, &w->scale1);
     if (mo_rule_first_signed(rule))
-        lane_encode(format, 1, w->m, n, &w->scale1, w->m_codes);
+        lane_encode(format, mo_rule_first_signed(rule), w->m, n, &w->scale1, w->m_codes);
     if (mo_rule_has_second(rule)) {
         lane_prescale(format, w->v, n, &w->scale2);
         lane_encode(format, 0, w->v, n, &w->scale2, w->v_codes);
     }
     if (mo_rule_has_slow(rule)) {
         lane_prescale(format, w->slow, n, &w->slow_scale);
-        lane_encode(format, 1, w->slow, n, &w->slow_scale, w->slow_codes);
+        lane_encode(format, MO_SLOW, w->slow, n, &w->slow_scale, w->slow_codes);
     }
 }
 

@@ -64,7 +64,8 @@ MO_SCALAR void mo_step_block_scalar(uint32_t rule, uint32_t format, const mo_opt
     if (second)
         mo_block_encode(format, 0, v, begin, n, (uint8_t *)s->v, &s->absmax2[block]);
     if (third)
-        mo_block_encode(format, 1, slow, begin, n, (uint8_t *)s->slow, &s->slow_absmax[block]);
+        mo_block_encode(format, MO_SLOW, slow, begin, n, (uint8_t *)s->slow,
+                        &s->slow_absmax[block]);
 }
 
 /* Elements [first, first + n), one block. */

@@ -123,17 +123,17 @@ typedef struct mo_lane_block {
 } mo_lane_block;
 
 /* mo_rule_update of MO_LANES_N elements with these moments; the results go to `to`, from i on. */
-MO_INLINE void lane_apply(uint32_t rule, uint32_t format, const mo_lane_coef *c, VF g, VF p, VF m,
-                          VF v, VF slow, const mo_lane_block *to, uint32_t i, mo_lane_seen *seen)
+MO_INLINE void lane_apply(uint32_t rule, const mo_lane_coef *c, VF g, VF p, VF m, VF v, VF slow,
+                          const mo_lane_block *to, uint32_t i, mo_lane_seen *seen)
 {
     const VI magnitude = v_seti(0x7fffffff);
-    VF root = v, x = lane_rule(rule, c, g, p, &m, &v, &slow, &root);
+    VF x = lane_rule(rule, c, g, p, &m, &v, &slow);
     v_store(to->p + i, x);
-    v_store(to->m + i, format == MO_STATE_COMPANDED && !mo_rule_first_signed(rule) ? root : m);
+    v_store(to->m + i, m);
     seen->largest1 = v_maxi(seen->largest1, v_and(v_ints(m), magnitude));
     seen->not_finite = v_fma(x, v_set(0.0f), seen->not_finite);
     if (mo_rule_has_second(rule)) {
-        v_store(to->v + i, format == MO_STATE_COMPANDED ? root : v);
+        v_store(to->v + i, v);
         seen->largest2 = v_maxi(seen->largest2, v_and(v_ints(v), magnitude));
     }
     if (mo_rule_has_slow(rule)) {
@@ -170,8 +170,8 @@ MO_INLINE mo_lane_seen lane_update_as(uint32_t rule, uint32_t format, const mo_o
             v = decoded ? v_load(w->v + i) : lane_value(format, 0, &x2, i);
         if (third)
             slow = decoded ? v_load(w->slow + i) : lane_value(format, 1, &x3, i);
-        lane_apply(rule, format, c, v_load_as(g, i, dtype), v_load_as(p, i, dtype), m, v, slow, &to,
-                   i, &seen);
+        lane_apply(rule, c, v_load_as(g, i, dtype), v_load_as(p, i, dtype), m, v, slow, &to, i,
+                   &seen);
     }
     return seen;
 }
@@ -238,7 +238,7 @@ MO_INLINE void lane_finish(uint32_t rule, uint32_t format, const mo_optim_span *
     if (mo_rule_has_second(rule))
         lane_encode(format, 0, w->v, n, &w->scale2, w->v_codes);
     if (mo_rule_has_slow(rule))
-        lane_encode(format, 1, w->slow, n, &w->slow_scale, w->slow_codes);
+        lane_encode(format, MO_SLOW, w->slow, n, &w->slow_scale, w->slow_codes);
     lane_write_parameters(s, w->at, n, w->p);
 }
 
@@ -291,9 +291,8 @@ MO_INLINE void lane_update16(uint32_t rule, const mo_lane_coef *c, int32_t dtype
         for (int k = 0; k < 2; k++) {
             uint64_t at = i + (uint64_t)k * MO_LANES_N;
             VF first = v_load_as(m, at, MO_DTYPE_BF16), second = v_load_as(v, at, MO_DTYPE_BF16);
-            VF none, root,
-                x = lane_rule(rule, c, v_load_as(g, at, dtype), v_load_as(p, at, dtype), &first,
-                              &second, &none, &root);
+            VF none, x = lane_rule(rule, c, v_load_as(g, at, dtype), v_load_as(p, at, dtype),
+                                   &first, &second, &none);
             lane_moment_codes(first, second, key, &m_codes[k], &v_codes[k]);
             v_store(out + at, v_one_nan(x));
         }
@@ -314,8 +313,8 @@ MO_INLINE void lane_update32(uint32_t rule, const mo_lane_coef *c, int32_t dtype
             second = v_load(v + i);
         if (mo_rule_has_slow(rule))
             third = v_load(slow + i);
-        VF root, x = lane_rule(rule, c, v_load_as(g, i, dtype), v_load_as(p, i, dtype), &first,
-                               &second, &third, &root);
+        VF x = lane_rule(rule, c, v_load_as(g, i, dtype), v_load_as(p, i, dtype), &first, &second,
+                         &third);
         if (mo_rule_has_slow(rule))
             v_store(slow + i, v_one_nan(third));
         if (mo_rule_has_second(rule))
@@ -402,7 +401,7 @@ MO_INLINE void lane_quantize(uint32_t format, const mo_blockcode_args *a, uint64
         mo_block_scale scale = mo_format_scale(format, a->is_signed != 0, largest);
         for (uint32_t i = 0; i < n && !a->is_signed; i += MO_LANES_N) {
             VF x = v_bits(v_maxi(v_ints(v_load(values + i)), v_seti(0))); /* negatives are 0 */
-            v_store(values + i, format == MO_STATE_COMPANDED ? v_sqrt(x) : x);
+            v_store(values + i, x);
         }
         lane_prescale(format, values, n, &scale);
         a->absmax[at / n] = scale.absmax;

@@ -21,47 +21,62 @@ MO_INLINE VI lane_codes4_unsigned(const VF y[4])
     return v_bytes(code);
 }
 
-MO_INLINE VF lane_cubic(VF x, float c0, float c1, float c2, float c3)
+MO_INLINE VF lane_magnitude(VF x)
 {
-    return v_fma(v_fma(v_fma(v_set(c3), x, v_set(c2)), x, v_set(c1)), x, v_set(c0));
+    return v_bits(v_and(v_ints(x), v_seti(0x7fffffff)));
 }
 
 MO_INLINE VF lane_value_companded_signed(VI code)
 {
-    VF c = v_float(code);
-    VF a = v_bits(v_and(v_ints(c), v_seti(0x7fffffff)));
-    return v_mul(c, lane_cubic(a, MO_EXPAND_0, MO_EXPAND_1, MO_EXPAND_2, MO_EXPAND_3));
+    VF root = v_mul(v_float(code), v_set(MO_EXPAND_SIGNED));
+    return v_mul(v_mul(root, root), root);
 }
 
 MO_INLINE VF lane_value_companded_unsigned(VI code)
 {
-    VF c = v_float(code);
-    return v_mul(v_mul(c, c), v_set(MO_EXPAND_SQUARE));
+    VF root = v_fma(v_float(code), v_set(MO_EXPAND_STEP), v_set(MO_EXPAND_LEAST));
+    VF square = v_mul(root, root);
+    return v_mul(square, square);
+}
+
+/* mo_companded_cube_root. */
+MO_INLINE VF lane_companded_cube_root(VF y, VF addend)
+{
+    VI bits = v_or(v_srl(v_ints(lane_magnitude(y)), 8), v_seti(0x4b000000));
+    VF guess = v_fma(v_bits(bits), v_set(-1.0f / 3.0f), v_set(MO_COMPAND_GUESS));
+    VF r = v_bits(v_sll(v_ints(guess), 8));
+    VF root = v_mul(y, v_mul(r, r)), u = v_mul(lane_magnitude(root), r);
+    VF slope = v_fma(v_fma(v_set(MO_COMPAND_2), u, v_set(MO_COMPAND_1)), u, v_set(MO_COMPAND_0));
+    return v_fma(root, slope, addend);
 }
 
 /* The code is the lowest byte. */
 MO_INLINE VI lane_code_companded_signed(VF y)
 {
-    VF a = v_bits(v_and(v_ints(y), v_seti(0x7fffffff)));
-    VF slope = lane_cubic(a, MO_COMPAND_0, MO_COMPAND_1, MO_COMPAND_2, MO_COMPAND_3);
-    return v_ints(v_fma(y, slope, v_set(MO_COMPAND_ROUND)));
+    return v_ints(lane_companded_cube_root(y, v_set(MO_COMPAND_ROUND)));
+}
+
+MO_INLINE VI lane_code_companded_slow(VF y)
+{
+    VI draw = v_merge(v_seti(MO_COMPAND_SLOW_BITS), v_ints(y), v_seti(MO_COMPAND_SLOW_MASK));
+    VF from_middle = v_sub(v_bits(draw), v_set(MO_COMPAND_SLOW_MIDDLE));
+    return v_ints(v_add(lane_companded_cube_root(y, from_middle), v_set(MO_COMPAND_ROUND)));
+}
+
+/* Of a value that is not negative, and the square of its normalised fourth root. */
+MO_INLINE VI lane_code_companded_unsigned(VF value, VF y)
+{
+    VI draw = v_merge(v_seti(MO_COMPAND_DRAW_BITS), v_ints(value), v_seti(MO_COMPAND_DRAW_MASK));
+    VI sum = v_ints(v_add(v_sqrt(y), v_bits(draw)));
+    return v_srl(v_maxi(sum, v_ints(v_set(MO_COMPAND_DRAW_LEAST))), 8);
 }
 
 /* The code is the lowest byte. */
 MO_INLINE VI lane_code4_companded(VF y)
 {
-    VF a = v_bits(v_and(v_ints(y), v_seti(0x7fffffff)));
-    VF slope = lane_cubic(a, MO_COMPAND4_0, MO_COMPAND4_1, MO_COMPAND4_2, MO_COMPAND4_3);
+    VF a = lane_magnitude(y), slope = v_fma(v_set(MO_COMPAND4_3), a, v_set(MO_COMPAND4_2));
+    slope = v_fma(v_fma(slope, a, v_set(MO_COMPAND4_1)), a, v_set(MO_COMPAND4_0));
     return v_ints(v_fma(y, slope, v_set(MO_COMPAND4_ROUND)));
-}
-
-/* Of a root that is not negative and its normalised value. */
-MO_INLINE VI lane_code_companded_root(VF root, VF y)
-{
-    VF up = v_min(v_add(y, v_set(MO_COMPAND_UP)), v_set(MO_COMPAND_UP_TO));
-    VF raised = v_bits(v_maxi(v_ints(y), v_ints(up)));
-    VI code = v_ints(v_add(raised, v_set(MO_COMPAND_ROUND)));
-    return v_max_bytes(code, v_mini(v_ints(root), v_seti(1)));
 }
 
 /* A coded moment from a block's first element on. */
@@ -109,22 +124,25 @@ MO_INLINE void lane_decode(uint32_t format, int is_signed, const void *data, flo
         v_store(values + i, lane_value(format, is_signed, &x, i));
 }
 
-/* The codes of 4 * MO_LANES_N values; with companded second moments, of their roots. */
-MO_INLINE VI lane_codes(uint32_t format, int is_signed, const float *values, VF inverse)
+/* The codes of 4 * MO_LANES_N values. roots: theirs, if the caller has them; else NULL. */
+MO_INLINE VI lane_codes(uint32_t format, int is_signed, const float *values, const VF *roots,
+                        VF inverse)
 {
+    const int rooted = format == MO_STATE_COMPANDED && !is_signed;
     VF x[4], y[4];
     for (int k = 0; k < 4; k++) {
         x[k] = v_load(values + k * MO_LANES_N);
-        y[k] = v_mul(x[k], inverse);
+        y[k] = v_mul(!rooted ? x[k] : roots != NULL ? roots[k] : v_sqrt(x[k]), inverse);
     }
     if (mo_format_is_4bit(format) && !is_signed)
         return lane_codes4_unsigned(y);
     VI code[4];
     for (int k = 0; k < 4; k++)
         code[k] = format == MO_STATE_COMPANDED4 ? lane_code4_companded(y[k])
+                  : is_signed == MO_SLOW        ? lane_code_companded_slow(y[k])
                   : is_signed                   ? lane_code_companded_signed(y[k])
-                                                : lane_code_companded_root(x[k], y[k]);
-    return v_low_bytes(code, is_signed);
+                                                : lane_code_companded_unsigned(x[k], y[k]);
+    return v_low_bytes(code, is_signed != 0);
 }
 
 /* Values ready for lane_codes. The 8-bit form does this itself. */
@@ -146,7 +164,7 @@ MO_INLINE void lane_encode(uint32_t format, int is_signed, float *values, uint32
         return;
     }
     for (uint32_t i = 0; i < n; i += 4 * MO_LANES_N) {
-        VI code = lane_codes(format, is_signed, values + i, v_set(scale->inverse));
+        VI code = lane_codes(format, is_signed, values + i, NULL, v_set(scale->inverse));
         if (mo_format_is_4bit(format))
             v_store_bytes4(codes + i / 2, code);
         else

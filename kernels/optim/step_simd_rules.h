@@ -57,13 +57,11 @@ MO_INLINE VF lane_moved(uint32_t rule, const mo_lane_coef *c, VF p, VF quotient)
     return v_fma(c->rate, quotient, rule == MO_RULE_ADAM ? p : v_fma(c->decay, p, p));
 }
 
-MO_INLINE VF lane_late(uint32_t rule, const mo_lane_coef *c, VF g, VF p, VF *m, VF *v, VF *slow,
-                       VF *root)
+MO_INLINE VF lane_late(uint32_t rule, const mo_lane_coef *c, VF g, VF p, VF *m, VF *v, VF *slow)
 {
     lane_moments(rule, c, g, p, m, v, slow);
     *v = v_min(v_set(0x1.fffffep127f), *v); /* the second operand where one is NaN */
-    *root = v_sqrt(*v);
-    return lane_moved(rule, c, p, lane_quotient(rule, c, *m, *slow, *root));
+    return lane_moved(rule, c, p, lane_quotient(rule, c, *m, *slow, v_sqrt(*v)));
 }
 
 MO_INLINE VF lane_lion(const mo_lane_coef *c, VF g, VF p, VF *m)
@@ -97,32 +95,28 @@ MO_INLINE VF lane_schedule_free(const mo_lane_coef *c, VF g, VF p, VF *m, VF *v)
     return v_fma(c->one_minus_beta1, u, v_fma(c->beta1, v_sub(z, p), p));
 }
 
-MO_INLINE VF lane_rmsprop_quotient(const mo_lane_coef *c, VF g, VF p, VF *v, VF *root)
+MO_INLINE VF lane_rmsprop_quotient(const mo_lane_coef *c, VF g, VF p, VF *v)
 {
     VF d = v_fma(c->decay, p, v_mul(g, c->factor));
     *v = v_fma(c->beta2, *v, v_mul(v_mul(c->one_minus_beta2, d), d));
     *v = v_min(v_set(0x1.fffffep127f), *v);
-    *root = v_sqrt(*v);
-    return v_div(d, v_add(*root, c->eps));
+    return v_div(d, v_add(v_sqrt(*v), c->eps));
 }
 
-MO_INLINE VF lane_rmsprop_momentum(const mo_lane_coef *c, VF g, VF p, VF *m, VF *v, VF *root)
+MO_INLINE VF lane_rmsprop_momentum(const mo_lane_coef *c, VF g, VF p, VF *m, VF *v)
 {
-    *m = v_fma(c->beta1, *m, lane_rmsprop_quotient(c, g, p, v, root));
+    *m = v_fma(c->beta1, *m, lane_rmsprop_quotient(c, g, p, v));
     return v_fma(c->rate, *m, p);
 }
 
-/* *root: of the new second moment, where the rule has coded forms and such a moment (RMSprop's is
- * its first). */
-MO_INLINE VF lane_rule(uint32_t rule, const mo_lane_coef *c, VF g, VF p, VF *m, VF *v, VF *slow,
-                       VF *root)
+MO_INLINE VF lane_rule(uint32_t rule, const mo_lane_coef *c, VF g, VF p, VF *m, VF *v, VF *slow)
 {
-    return lane_is_late(rule)                 ? lane_late(rule, c, g, p, m, v, slow, root)
+    return lane_is_late(rule)                 ? lane_late(rule, c, g, p, m, v, slow)
            : rule == MO_RULE_LION             ? lane_lion(c, g, p, m)
            : rule == MO_RULE_SGD              ? lane_sgd(c, g, p, m)
-           : rule == MO_RULE_RMSPROP_MOMENTUM ? lane_rmsprop_momentum(c, g, p, m, v, root)
-           : rule == MO_RULE_RMSPROP ? v_fma(c->rate, lane_rmsprop_quotient(c, g, p, m, root), p)
-                                     : lane_schedule_free(c, g, p, m, v);
+           : rule == MO_RULE_RMSPROP_MOMENTUM ? lane_rmsprop_momentum(c, g, p, m, v)
+           : rule == MO_RULE_RMSPROP          ? v_fma(c->rate, lane_rmsprop_quotient(c, g, p, m), p)
+                                              : lane_schedule_free(c, g, p, m, v);
 }
 
 #endif

@@ -135,8 +135,8 @@ MO_DEVICE void mo_step_whole_block(const mo_optim_span *s, const mo_rule_coef *c
         mo_encode_block<FORMAT>(tables, 0, v, mo_block_largest<FORMAT>(range.largest_v),
                                 range.least_v, at, N, 1, s->v, s->absmax2);
     if (mo_rule_has_slow(RULE))
-        mo_encode_block<FORMAT>(tables, 1, slow, mo_block_largest<FORMAT>(range.largest_slow), 0,
-                                at, N, 1, s->slow, s->slow_absmax);
+        mo_encode_block<FORMAT>(tables, MO_SLOW, slow, mo_block_largest<FORMAT>(range.largest_slow),
+                                0, at, N, 1, s->slow, s->slow_absmax);
 }
 
 /* The whole blocks of a chunk, from the group's own on. */

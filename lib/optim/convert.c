@@ -1,7 +1,7 @@
 /*
  * Moments of an export in another format than the optimizer's: to f32 and on to that format, a run
  * of blocks at a time in device memory. What no kernel decodes becomes f32 on the host: blocks of
- * other sizes and the two formats that older libraries had. Nothing here allocates once a run has begun.
+ * other sizes and the formats that older libraries had. Nothing here allocates once a run has begun.
  */
 #include "optim/convert.h"
 #include "optim/layout.h"
@@ -81,10 +81,22 @@ static const uint32_t old_map4[16] = {/* bits of fp32 */
                                       0x3bb43958, 0x3d051eb9, 0x3d9eb852, 0x3e599999,
                                       0x3ee00000, 0x3f29999a, 0x3f633333, 0x3f800000};
 
+/* Before the scale: near c / (254 - |c|), by powers; or a root in 255 even steps. */
+static float even_companded(int is_signed, uint32_t code)
+{
+    float c = is_signed ? (float)(int8_t)code : (float)code;
+    if (!is_signed)
+        return c * c * 0x1.020304p-16f;
+    return c * mo_cubic(mo_magnitude(c), 0x1.0566aep-8f, 0x1.fcd448p-17f, 0x1.521964p-26f,
+                        0x1.b8b4fep-31f);
+}
+
 static float value_of(uint32_t format, int is_signed, uint32_t code, float scale)
 {
     if (format == MO_STATE_OLD_F8) /* torchao's AdamWFp8: the scale is absmax / 448 */
         return mo_e4m3_to_f32((uint8_t)code) * scale;
+    if (format == MO_STATE_OLD_COMPANDED)
+        return even_companded(is_signed, code) * scale;
     if (format == MO_STATE_OLD_4BIT)
         return is_signed ? mo_f32_from_bits(old_map4[code]) * scale
                          : mo_decode4_unsigned(code, scale);

@@ -39,7 +39,7 @@ void check_from(uint32_t first, uint32_t stride)
             continue;
         float from[8];
         memcpy(from, y, sizeof from);
-        mo_from_least<MO_STATE_8BIT>(from);
+        mo_from_least(from);
         mo_codes_of(&tables, 0, from, words);
         for (int k = 0; k < 8; k++)
             compare("unsigned", y[k], mo_code_unsigned(1.0f, y[k]),

@@ -229,6 +229,13 @@ static float old_value(uint32_t format, int is_signed, const unsigned char *code
     const int code = (int)(e % 2 ? pair & 15 : pair >> 4);
     if (format == MO_STATE_OLD_F8)
         return mo_e4m3_to_f32(codes[e]);
+    if (format == MO_STATE_OLD_COMPANDED) { /* codes are at most 126 here */
+        const float c = (float)codes[e];
+        return is_signed
+                   ? c * fmaf(fmaf(fmaf(0x1.b8b4fep-31f, c, 0x1.521964p-26f), c, 0x1.fcd448p-17f),
+                              c, 0x1.0566aep-8f)
+                   : c * c * 0x1.020304p-16f;
+    }
     if (format == MO_STATE_OLD_4BIT && !is_signed)
         return (float)(code + 1) / 16.0f;
     if (format == MO_STATE_OLD_4BIT)
@@ -286,6 +293,7 @@ TEST(test_older)
         {MEMOPT_STATE_COMPANDED, 2048, MEMOPT_STATE_COMPANDED},
         {MO_STATE_OLD_4BIT, 128, MEMOPT_STATE_COMPANDED4},
         {MO_STATE_OLD_F8, 64, MEMOPT_STATE_F32},
+        {MO_STATE_OLD_COMPANDED, 256, MEMOPT_STATE_COMPANDED},
     };
     trainer from = make((setup){MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_COMPANDED, 0, 0}, large, 1, 3);
     uint64_t bytes;
@@ -324,7 +332,7 @@ TEST(refusals)
         {{MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_COMPANDED, 0, 0},
          0,
          "8-bit states (2)",
-         "companded ones (5)"},
+         "companded ones (8)"},
         {{MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_COMPANDED4, 0, 0},
          0,
          "8-bit states (2)",

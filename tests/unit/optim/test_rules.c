@@ -31,7 +31,7 @@ static const kind kinds[] = {
     {"schedule-free", MEMOPT_OPTIMIZER_SCHEDULE_FREE, MEMOPT_STATE_F32, 1e-4, 1.01, FREE},
     {"Lion", MEMOPT_OPTIMIZER_LION, MEMOPT_STATE_F32, 1e-3, 1.01, LION},
     {"Lion 8-bit", MEMOPT_OPTIMIZER_LION, MEMOPT_STATE_8BIT, 0.035, 1.1, LION},
-    {"Lion companded", MEMOPT_OPTIMIZER_LION, MEMOPT_STATE_COMPANDED, 0.022, 1.1, LION},
+    {"Lion companded", MEMOPT_OPTIMIZER_LION, MEMOPT_STATE_COMPANDED, 0.035, 1.1, LION},
     {"SGD", MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_F32, 1e-3, 1.01, SGD},
     {"SGD 8-bit", MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_8BIT, 0.025, 1.1, SGD},
     {"SGD companded", MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_COMPANDED, 0.022, 1.1, SGD},
@@ -544,7 +544,10 @@ TEST(test_stochastic_rounding)
         for (int k = 0; k < N; k++)
             mean += (double)out[k] / N;
         print_message("  %s: %.5f, exact %.5f\n", kinds[i].name, mean, r.p);
-        double coded = squares ? 0.03 * (1.0 - r.p) : 0.0; /* error of the codes */
+        /* Error of the codes; Adam's gradients, the decays, differ by less than half a step. */
+        int equal =
+            kinds[i].kind == MEMOPT_OPTIMIZER_ADAM && kinds[i].format == MEMOPT_STATE_COMPANDED;
+        double coded = (squares ? 0.03 : equal ? 0.06 : 0.0) * (1.0 - r.p);
         assert_true(fabs(mean - r.p) < 1e-3 + coded && r.p < 0.99);
         close_world(&w);
     }

@@ -30,7 +30,7 @@ class StateFormat(enum.IntEnum):
 
     F32 = 1
     BITS8 = 2
-    COMPANDED = 5
+    COMPANDED = 8
     BF16 = 6
     COMPANDED4 = 7
 
