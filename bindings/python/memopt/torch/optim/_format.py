@@ -70,6 +70,8 @@ PAIRS = StateFormat.COMPANDED4
 #: The element types of moments that are no codes.
 FLOATS = {StateFormat.F32: torch.float32, StateFormat.BF16: torch.bfloat16}
 _ABSMAX, _COMPANDED = "absmax", "companded"
+#: The 8-bit format by the begin of its scales' keys.
+FORMATS_OF_SCALES = {_ABSMAX: StateFormat.BITS8, _COMPANDED: StateFormat.COMPANDED}
 
 
 def is_signed(kind: Kind, index: int) -> bool:

@@ -210,7 +210,7 @@ def localized(state: Any, parameter: torch.Tensor, place: Place) -> Any:
         to = own if own in _TAGS else StateFormat.BITS8
         scale = _format.scale_of(state, i)
         if scale is None:
-            raise ValueError("the state of %s has no absmax%d" % (name, i + 1))
+            raise ValueError("the state of %s has no scales of %s" % (name, key))
         codes, scales = state[key], state[scale]
         if not _is_by_rows(state, i, parameter):
             codes, scales = _whole_to_rows(state, i, parameter, place, to)
