@@ -26,7 +26,6 @@ CONTEXT, IMAGE = 64, 24
 OPTIMIZERS = (
     "AdamW",
     "AdamW8bit",
-    "AdamW8bitCompanded",
     "AdamW4bit",
     "Lion8bit",
     "SGD8bit",
@@ -387,7 +386,7 @@ def report(options, plain, ours, more=None):
 
 def _saving_checks(options, plain, ours):
     checks = {}
-    if options.optimizer.endswith(("8bit", "4bit", "Companded")):
+    if options.optimizer.endswith(("8bit", "4bit")):
         checks["the states take less than a third"] = ours["state"] < plain["state"] / 3
     theirs, mine = plain["activations"], ours["activations"]
     if options.save_on_cpu or options.checkpoint != "none":

@@ -38,7 +38,7 @@ CLASSES = {
     "torch.AdamW, moved": ("torch.AdamW", ADAM),
     "AdamW": ("torch.AdamW", ADAM),
     "AdamW8bit": ("torch.AdamW", ADAM),
-    "AdamW8bitCompanded": ("torch.AdamW", ADAM),
+    "AdamW8bit, dynamic": ("torch.AdamW", dict(ADAM, codes="dynamic")),
     "AdamWBf16": ("torch.AdamW", ADAM),
     "AdamW4bit": ("torch.AdamW", ADAM),
     "torch.Adam": (None, dict(betas=(0.9, 0.95))),

@@ -17,7 +17,7 @@ import torch
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "examples" / "python" / "plain_training.py"
 SAVERS = ("GradScaler", "save_on_cpu", "checkpoint")
-OPTIMIZERS = ("AdamW", "AdamW8bit", "AdamW8bitCompanded", "AdamW4bit")
+OPTIMIZERS = ("AdamW", "AdamW8bit", "AdamW4bit")
 
 
 def script_with(names):

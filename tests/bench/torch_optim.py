@@ -128,7 +128,7 @@ OURS = {
         "AdamW": 16,
         "AdamWBf16": 8,
         "AdamW8bit": 4.06,
-        "AdamW8bitCompanded": 4.06,
+        "AdamW8bit, dynamic": 4.06,
         "AdamW4bit": 2.13,
     },
     "Adam": {"Adam": 16, "Adam8bit": 4.06},
@@ -151,6 +151,8 @@ def named(name):
     """A class of ours, at the top or not."""
     if name == "AdamWBf16":
         return functools.partial(mt.AdamW, states="bf16")
+    if name.endswith(", dynamic"):
+        return functools.partial(named(name.split(",")[0]), codes="dynamic")
     return getattr(mt.optim, name, None) or getattr(mt.bnb, name)
 
 
@@ -172,7 +174,7 @@ def host_cases(shapes):
     fused = functools.partial(torch.optim.AdamW, lr=LR, weight_decay=WD, fused=True)
     family = "host"
     cases = [("torch AdamW fused + casts", lambda: HostStep(shapes, fused, True), None, family)]
-    for cls, bytes_ in ((mt.AdamW8bit, 16.06), (mt.AdamW8bitCompanded, 16.06), (mt.AdamW, 28)):
+    for cls, bytes_ in ((mt.AdamW8bit, 16.06), (mt.AdamW, 28)):
         make = functools.partial(mt.CPUOffloadOptimizer, optimizer_class=cls, lr=LR)
         name = "memopt host " + cls.__name__
         cases.append((name, functools.partial(HostStep, shapes, make, False), bytes_, family))

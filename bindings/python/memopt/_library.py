@@ -105,9 +105,19 @@ def output(function: Any, *arguments: Any) -> Any:
     return out if isinstance(out, _abi.Struct) else out.value
 
 
-def values_of(raw: ctypes.Structure, names: Iterable[str]) -> Dict[str, Any]:
-    """Fields of a struct by name, texts as str."""
-    values = {name: getattr(raw, name) for name in names}
+def listed(function: Any, *arguments: Any) -> List[Any]:
+    """What a function gives for the numbers 0, 1, …, its last argument, up to the first that there is not."""
+    found: List[Any] = []
+    while True:
+        try:
+            found.append(output(function, *arguments, len(found)))
+        except errors.NotFoundError:
+            return found
+
+
+def values_of(raw: ctypes.Structure, names: Iterable[str] = ()) -> Dict[str, Any]:
+    """Fields of a struct by name, all but its size where none are named; texts as str."""
+    values = {name: getattr(raw, name) for name in names or [field[0] for field in raw._fields_[1:]]}
     return {name: _text(v) if isinstance(v, bytes) else v for name, v in values.items()}
 
 

@@ -7,13 +7,13 @@ import ctypes
 import os
 import sys
 import weakref
-from typing import Any, Callable, Dict, FrozenSet, Iterable, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Callable, Dict, FrozenSet, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _abi, _dlpack, _events, _lifetime, _snapshot, errors, oom, steps
 from ._abi import Status, Tag
 from ._arguments import unsigned
 from ._events import HistoryEvent
-from ._library import c_text, lib, output
+from ._library import c_text, lib, listed, output, values_of
 from ._stacks import Stacks, no_frames
 from .device import Device
 from .memory import Memory
@@ -45,6 +45,13 @@ class Paused(int):
     shared: int  #: bytes of pages that stay, because other blocks are in them, too
     kept: int  #: bytes of contents that have moved
 
+    @classmethod
+    def of(cls, reports: Sequence[Any]) -> "Paused":
+        """What several allocators have given back together."""
+        result = cls(sum(raw.released_bytes for raw in reports))
+        result.shared, result.kept = (sum(getattr(raw, f) for raw in reports) for f in ("shared_bytes", "kept_bytes"))
+        return result
+
 
 class RangeEvent(NamedTuple):
     """A range of addresses that has got memory, or (`mapped` false) is about to lose it."""
@@ -62,40 +69,32 @@ class Buffer(Memory):
     forgotten. Wherever an address is wanted, ``int(buffer)`` is it.
     """
 
-    __slots__ = ("_allocator", "_stream", "_tag")
+    __slots__ = ("allocator", "_stream", "_tag")
 
+    device: Device
     _kind = "buffer"
 
     def __init__(
         self, allocator: "Allocator", address: Optional[int], nbytes: int, stream: StreamLike, tag: int = 0
     ) -> None:
         super().__init__(allocator.device, address, nbytes, allocator._handle)
-        self._allocator = allocator
+        #: Where it came from.
+        self.allocator = allocator
         self._tag = tag
         self._stream = stream  # a Stream must not end before its blocks
 
     @property
     def _on_host(self) -> bool:
-        return self._allocator.pinned
-
-    @property
-    def allocator(self) -> "Allocator":
-        """Where it came from."""
-        return self._allocator
-
-    @property
-    def device(self) -> Device:
-        """The device it belongs to."""
-        return self._allocator.device
+        return self.allocator.pinned
 
     def free(self) -> None:
         """Frees the block. Work of its own stream may still be pending. ClosedError the second
         time."""
-        self._allocator.free(self)
+        self.allocator.free(self)
 
     def record_stream(self, stream: StreamLike) -> None:
         """Says that work on another stream uses it."""
-        self._allocator.record_stream(self, stream)
+        self.allocator.record_stream(self, stream)
 
     def __enter__(self) -> "Buffer":
         self.pointer
@@ -109,10 +108,10 @@ class Buffer(Memory):
         # An instance whose making failed has no address; one that was freed has None.
         if finalizing() or not getattr(self, "_address", None) or self._handle.lost:
             return
-        self._allocator._give_back(self)
+        self.allocator._give_back(self)
 
     def _add_export(self) -> None:
-        if self._allocator._is_paused(self._tag):
+        if self.allocator._is_paused(self._tag):
             raise errors.BusyError(Status.BUSY, "the buffer is in a paused pool: resume it before making a view")
         super()._add_export()
 
@@ -139,14 +138,14 @@ class Allocator(_lifetime.Closing):
 
     __slots__ = (
         "_config",
-        "_device",
+        "device",
         "_handle",
         "_live",
         "_tags",
         "_names",
         "_on_pressure",
         "_on_oom",
-        "_pinned",
+        "pinned",
         "_observers",
         "_stacks",
         "_recording",
@@ -167,7 +166,8 @@ class Allocator(_lifetime.Closing):
     ) -> None:
         self._on_pressure = on_pressure
         self._on_oom = on_oom
-        self._pinned = bool(pinned)
+        #: Whether its memory is page-locked host memory.
+        self.pinned = bool(pinned)
         self._begin(device, config, {t.name.lower(): int(t) for t in Tag if t is not Tag.USER})
         memory = _abi.AllocatorMemory.PINNED if pinned else _abi.AllocatorMemory.DEVICE
         options = _abi.AllocatorOptions(limit=parse_size(limit), memory=memory)
@@ -191,7 +191,8 @@ class Allocator(_lifetime.Closing):
         )
 
     def _begin(self, device: Device, config: str, tags: Dict[str, int]) -> None:
-        self._device = device
+        #: The device whose memory it gives out.
+        self.device = device
         self._config = config
         self._tags = tags  # one for an allocator and its pools
         self._live: Dict[int, "weakref.ref[Buffer]"] = {}  # Buffers by address
@@ -200,16 +201,6 @@ class Allocator(_lifetime.Closing):
         self._stacks: Optional[Stacks] = None  # of the last history with frames
         self._recording = False
         self._oom: Optional[OutOfMemoryReport] = None
-
-    @property
-    def device(self) -> Device:
-        """The device whose memory it gives out."""
-        return self._device
-
-    @property
-    def pinned(self) -> bool:
-        """Whether its memory is page-locked host memory."""
-        return self._pinned
 
     def pool(self, name: str = "", *, limit: Size = 0, config: Optional[str] = None, retain: bool = False) -> "Pool":
         """A pool of this allocator; see :class:`Pool`."""
@@ -250,7 +241,7 @@ class Allocator(_lifetime.Closing):
                 lib.memopt_allocator_free(self._handle.pointer, int(block))
                 return
             block = buffer
-        if block._allocator is not self:
+        if block.allocator is not self:
             raise ValueError("free: the buffer belongs to another allocator")
         self._give_back(block)
 
@@ -327,19 +318,11 @@ class Allocator(_lifetime.Closing):
         stay usable. A page with blocks of other tags stays: see :attr:`Paused.shared`. BufferError
         where blocks are host memory ("cpu") with views in use; UnsupportedError without
         ``expandable_segments:True``."""
-        if self._device._dlpack_device(False)[0] == _dlpack.CPU:
+        if self.device._dlpack_device(False)[0] == _dlpack.CPU:
             self._handle.refuse_exports("paused")
-        if file is not None and not keep:
-            raise ValueError("pause: a file keeps the contents, keep=False discards them")
-        options = _abi.PauseOptions(
-            tags=0 if tags is None else self._tag_bits(tags),
-            path=None if file is None else os.fsencode(file),
-            how=_abi.Pause.FILE if file is not None else _abi.Pause.KEEP if keep else _abi.Pause.DISCARD,
-        )
-        raw = output(lib.memopt_pool_pause_sync, self._handle.pointer, options)
-        result = Paused(raw.released_bytes)
-        result.shared, result.kept = raw.shared_bytes, raw.kept_bytes
-        return result
+        options = pause_options(keep, file)
+        options.tags = 0 if tags is None else self._tag_bits(tags)
+        return Paused.of([output(lib.memopt_pool_pause_sync, self._handle.pointer, options)])
 
     def resume(self, *, tags: Optional[Iterable[TagLike]] = None) -> None:
         """Gives the blocks memory again, with the contents that were kept: those of `tags`, and of
@@ -423,14 +406,8 @@ class Allocator(_lifetime.Closing):
 
     def tags(self) -> Dict[str, TagStats]:
         """Current and peak bytes of every tag, by name."""
-        result: Dict[str, TagStats] = {}
-        while True:
-            try:
-                raw = output(lib.memopt_allocator_get_tag_stats, self._handle.pointer, len(result))
-            except errors.NotFoundError:
-                return result
-            values = TagStats(raw.current_bytes, raw.peak_bytes, raw.blocks)
-            result[raw.name.decode("utf-8", "replace")] = values
+        every = map(values_of, listed(lib.memopt_allocator_get_tag_stats, self._handle.pointer))
+        return {raw["name"]: TagStats(*(raw[field] for field in TagStats._fields)) for raw in every}
 
     # --- statistics ---
 
@@ -452,13 +429,13 @@ class Allocator(_lifetime.Closing):
     def snapshot(self) -> List[Dict[str, Any]]:
         """Segments with their blocks as they were at one moment, in the format of
         torch.cuda.memory_snapshot(), with each block's tag."""
-        return _snapshot.read_segments(self._handle.pointer, self._device.properties.index, frames=self._frames)
+        return _snapshot.read_segments(self._handle.pointer, self.device.properties.index, frames=self._frames)
 
     def full_snapshot(self) -> Dict[str, Any]:
         """The same as torch.cuda.memory._snapshot() gives it, for torch.cuda._memory_viz and other
         viewers, with the history that :meth:`start_history` has begun."""
         events = self.history() if self._recording else []
-        index = self._device.properties.index
+        index = self.device.properties.index
         traces: List[List[Any]] = [[] for _ in range(index)] + [_events.Entries().of(events)]
         whole = _snapshot.whole(self.snapshot(), self._config, traces)
         whole["memopt"] = {
@@ -544,13 +521,14 @@ class Pool(Allocator):
     parent cannot be closed before its pools.
     """
 
-    __slots__ = ("_parent",)
+    __slots__ = ("parent",)
 
     def __init__(
         self, parent: Allocator, name: str = "", *, limit: Size = 0, config: Optional[str] = None, retain: bool = False
     ) -> None:
-        self._parent = parent  # which has the callbacks
-        self._pinned = parent.pinned
+        #: The allocator that it was made from, which has the callbacks.
+        self.parent = parent
+        self.pinned = parent.pinned
         self._begin(parent.device, parent._config if config is None else config, parent._tags)
         text = None if config is None else c_text(config, "a configuration")
         options = _abi.PoolOptions(
@@ -568,11 +546,6 @@ class Pool(Allocator):
         )
         self._handle.keep = self._observers
         self._stacks, self._recording = parent._stacks, parent._recording
-
-    @property
-    def parent(self) -> Allocator:
-        """The allocator that it was made from."""
-        return self._parent
 
     @property
     def name(self) -> str:
@@ -593,6 +566,16 @@ def config_items(text: str) -> List[Tuple[int, str]]:
                 items.append((start + len(part) - len(part.lstrip()), part.strip()))
             start = position + 1
     return items
+
+
+def pause_options(keep: bool, file: Union[str, "os.PathLike[str]", None]) -> _abi.PauseOptions:
+    """Of all tags. ValueError for a file that would keep nothing."""
+    if file is not None and not keep:
+        raise ValueError("pause: a file keeps the contents, keep=False discards them")
+    return _abi.PauseOptions(
+        path=None if file is None else os.fsencode(file),
+        how=_abi.Pause.FILE if file is not None else _abi.Pause.KEEP if keep else _abi.Pause.DISCARD,
+    )
 
 
 def paused_bits(handle: int) -> int:

@@ -79,7 +79,7 @@ class Scaler(_lifetime.Closing):
     device: get_scale(), found_inf(), state_dict() and load_state_dict().
     """
 
-    __slots__ = ("_device", "_handle", "__weakref__")
+    __slots__ = ("device", "_handle", "__weakref__")
 
     def __init__(
         self,
@@ -106,7 +106,8 @@ class Scaler(_lifetime.Closing):
             growth_interval=unsigned(growth_interval, 32, "growth_interval"),
             disabled=int(not enabled),
         )
-        self._device = device
+        #: The device it lives on.
+        self.device = device
         self._handle = _lifetime.create(
             self,
             "scaler",
@@ -116,11 +117,6 @@ class Scaler(_lifetime.Closing):
             options,
             parents=(device._handle,),
         )
-
-    @property
-    def device(self) -> Device:
-        """The device it lives on."""
-        return self._device
 
     def scale_tensor(self) -> Tensor:
         """The scale in device memory (one f32), to multiply a loss by. Not to be written."""
@@ -133,7 +129,7 @@ class Scaler(_lifetime.Closing):
         return self._cell(pointer, readonly=False)
 
     def _cell(self, pointer: int, readonly: bool) -> Tensor:
-        part = Part(self._device, pointer, DType.F32.itemsize, self._handle, self)
+        part = Part(self.device, pointer, DType.F32.itemsize, self._handle, self)
         cell = part.tensor(DType.F32)
         cell.readonly = readonly
         return cell
@@ -142,15 +138,15 @@ class Scaler(_lifetime.Closing):
         """Multiplies gradients by 1 / scale in place and notes non-finite ones."""
         array, views = self._tensors(gradients, "gradient", writable=True)
         lib.memopt_scaler_unscale(self._handle.pointer, array, len(views), stream_pointer(stream))
-        self._device._keep(stream, views)
+        self.device._keep(stream, views)
 
     def check(self, gradients: Tensors, stream: StreamLike = None) -> None:
         """Notes non-finite gradients without changing them."""
         array, views = self._tensors(gradients, "gradient")
         flag = lib.memopt_scaler_get_found_inf(self._handle.pointer)
-        handle, at = self._device._handle.pointer, stream_pointer(stream)
+        handle, at = self.device._handle.pointer, stream_pointer(stream)
         lib.memopt_check_finite(handle, array, len(views), flag, at)
-        self._device._keep(stream, views)
+        self.device._keep(stream, views)
 
     def update(self, stream: StreamLike = None) -> None:
         """Ends a step: shrinks or grows the scale and clears the flag."""
@@ -163,8 +159,8 @@ class Scaler(_lifetime.Closing):
     def found_inf(self, stream: StreamLike = None) -> bool:
         """Whether a check since the last update found a non-finite gradient."""
         cell = (ctypes.c_float * 1)()
-        self._device.copy(cell, self.found_inf_tensor(), stream=stream)
-        self._device.sync_stream(stream)
+        self.device.copy(cell, self.found_inf_tensor(), stream=stream)
+        self.device.sync_stream(stream)
         return bool(cell[0])
 
     def state_dict(self, stream: StreamLike = None) -> Dict[str, Any]:
@@ -194,4 +190,4 @@ class Scaler(_lifetime.Closing):
         return raw
 
     def _tensors(self, sources: Tensors, what: str, writable: bool = False) -> Tuple[Any, Any]:
-        return tensor_array(tensor_list(sources), self._device, what, writable=writable)
+        return tensor_array(tensor_list(sources), self.device, what, writable=writable)

@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 from . import _abi, _lifetime, errors
 from ._abi import CheckMode, Pass, RegionMode, Status
 from ._arguments import choice, unsigned
-from ._library import c_text, lib, output
+from ._library import c_text, lib, output, values_of
 from .allocator import Allocator
 from .memory import Memory
 from .sizes import Size, parse_size
@@ -155,8 +155,7 @@ class Region(_lifetime.Closing):
 
     def stats(self) -> Dict[str, int]:
         """What the region has done."""
-        raw = output(lib.memopt_region_get_stats, self._handle.pointer)
-        return {field[0]: getattr(raw, field[0]) for field in raw._fields_[1:]}
+        return values_of(output(lib.memopt_region_get_stats, self._handle.pointer))
 
     def _refuse_exports(self) -> None:
         """C ends leases when `run` returns: they must not be used any more."""

@@ -13,19 +13,10 @@ from .rules import FORMATS
 from .streams import StreamLike, stream_pointer
 from .tensors import TensorLike, tensor_array
 
-_FORMAT_NAMES = {
-    **FORMATS,
-    "f32": StateFormat.F32,
-    "32bit": StateFormat.F32,
-    "companded": StateFormat.COMPANDED,
-}
-
 
 def format_of(states: Union[str, StateFormat]) -> StateFormat:
     """A format of states by itself, its number or its name: "8bit"."""
-    if states in _FORMAT_NAMES:
-        states = _FORMAT_NAMES[str(states)]
-    return StateFormat(choice(StateFormat, states, "states"))
+    return StateFormat(choice(StateFormat, FORMATS.get(str(states), states), "states"))
 
 
 def residual_bytes(split_weights: Union[bool, int]) -> int:
@@ -45,8 +36,8 @@ def quantize(
     signed: bool = True,
     stream: StreamLike = None,
 ) -> None:
-    """Quantises as a state format does: "8bit", "companded8" or "companded4" (u8 codes, f32 scales).
-    `signed` is False for a second moment."""
+    """Quantises as a state format does: "8bit", "4bit" or StateFormat.BITS8, bitsandbytes' (u8 codes, f32
+    scales). `signed` is False for a second moment."""
     parts = (("codes", codes, True), ("scales", scales, True), ("source", source, False))
     _run(lib.memopt_quantize, device, format_of(states), parts, signed, stream)
 

@@ -68,24 +68,9 @@ class Group:
         #: The group's number.
         self.index = index
 
-    def set(
-        self,
-        *,
-        lr: Optional[float] = None,
-        betas: Optional[Tuple[float, ...]] = None,
-        alpha: Optional[float] = None,
-        t_alpha: Optional[float] = None,
-        t_beta3: Optional[float] = None,
-        eps: Optional[float] = None,
-        weight_decay: Optional[float] = None,
-        momentum: Optional[float] = None,
-        dampening: Optional[float] = None,
-        nesterov: Optional[bool] = None,
-        maximize: Optional[bool] = None,
-        average: Optional[float] = None,
-    ) -> None:
+    def set(self, **values: Any) -> None:
         """Changes some hyperparameters at once, for later steps; all are checked first."""
-        self._set(given(locals()))
+        self._set(values)
 
     def _set(self, values: Dict[str, Any]) -> None:
         raw = self._get()
@@ -116,12 +101,6 @@ class Group:
 
 def _betas(kind: OptimizerKind) -> int:
     return 3 if kind is OptimizerKind.ADEMAMIX else 2
-
-
-def given(arguments: Dict[str, Any]) -> Dict[str, Any]:
-    """The hyperparameters that a caller gave, out of a function's arguments."""
-    names = {name for values in VALUES.values() for name in values}
-    return {k: v for k, v in arguments.items() if k in names and v is not None}
 
 
 def set_values(kind: OptimizerKind, raw: _abi.OptimizerGroup, values: Dict[str, Any]) -> None:

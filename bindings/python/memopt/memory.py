@@ -45,13 +45,14 @@ class _Export:
 class Memory(Owner):
     """A range of bytes in device or pinned memory; see the module's text."""
 
-    __slots__ = ("_device", "_address", "_nbytes", "_handle", "_exports", "__weakref__")
+    __slots__ = ("device", "_address", "_nbytes", "_handle", "_exports", "__weakref__")
 
     #: For messages.
     _kind = "memory"
 
     def __init__(self, device: OpenDevice, address: Optional[int], nbytes: int, handle: _lifetime.Handle) -> None:
-        self._device = device
+        #: The device it belongs to.
+        self.device = device
         self._address: Optional[int] = address or 0  # None once it is freed
         self._nbytes = nbytes
         self._handle = handle  # the native object whose end would take the memory away
@@ -74,11 +75,6 @@ class Memory(Owner):
     def nbytes(self) -> int:
         """The size that was asked for."""
         return self._nbytes
-
-    @property
-    def device(self) -> OpenDevice:
-        """The device it belongs to."""
-        return self._device
 
     @property
     def freed(self) -> bool:
@@ -130,7 +126,7 @@ class Memory(Owner):
         return self._view_bytes(self.pointer, self._nbytes)
 
     def __dlpack_device__(self) -> Tuple[int, int]:
-        return self._device._dlpack_device(self._on_host)
+        return self.device._dlpack_device(self._on_host)
 
     def __dlpack__(
         self,
@@ -146,7 +142,7 @@ class Memory(Owner):
 
     def _view_bytes(self, address: int, nbytes: int) -> memoryview:
         if self.__dlpack_device__()[0] not in (_dlpack.CPU, _dlpack.CUDA_HOST, _dlpack.ROCM_HOST):
-            raise BufferError("%s of %s is not host memory" % (self._kind, self._device.name))
+            raise BufferError("%s of %s is not host memory" % (self._kind, self.device.name))
         if nbytes == 0:
             return memoryview(bytearray())
         return view_bytes(address, nbytes, _Export(self))

@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, Optional, Tuple, Union
 from . import _abi, _lifetime, errors
 from ._abi import OffloaderFlags, Overflow
 from ._arguments import choice
-from ._library import c_text, lib, output
+from ._library import c_text, lib, output, values_of
 from .allocator import Allocator, Buffer
 from .memory import Memory
 from .sizes import Size, parse_size
@@ -50,7 +50,7 @@ class Offloader(_lifetime.Closing):
     process.
     """
 
-    __slots__ = ("_allocator", "_handle", "__weakref__")
+    __slots__ = ("allocator", "_handle", "__weakref__")
 
     def __init__(
         self,
@@ -75,7 +75,8 @@ class Offloader(_lifetime.Closing):
             disk_limit=disk_limit,
         )
         device = allocator.device
-        self._allocator = allocator
+        #: Where packed blocks come from and unpacked ones go.
+        self.allocator = allocator
         self._handle = _lifetime.create(
             self,
             "offloader",
@@ -88,11 +89,6 @@ class Offloader(_lifetime.Closing):
             force_end=lib.memopt_offloader_destroy_force,
         )
 
-    @property
-    def allocator(self) -> Allocator:
-        """Where packed blocks come from and unpacked ones go."""
-        return self._allocator
-
     def close(self, force: bool = False) -> None:
         """Ends it after its copies. BusyError while tickets are not released, unless `force`."""
         self._handle.close(force)
@@ -102,12 +98,12 @@ class Offloader(_lifetime.Closing):
 
         On success the buffer belongs to the ticket and is as freed; on failure nothing has changed.
         """
-        if buffer.allocator is not self._allocator:
+        if buffer.allocator is not self.allocator:
             raise ValueError("pack: the buffer belongs to another allocator; use pack_borrowed()")
         buffer._refuse_exports()
         size = buffer.nbytes if nbytes is None else parse_size(nbytes)
         number = output(lib.memopt_offloader_pack, self._handle.pointer, buffer.pointer, size, stream_pointer(stream))
-        self._allocator._disown(buffer)
+        self.allocator._disown(buffer)
         return Ticket(self, number, size, stream, None)
 
     def pack_borrowed(self, source: TensorLike, stream: StreamLike = None) -> "Ticket":
@@ -118,7 +114,7 @@ class Offloader(_lifetime.Closing):
         ``ticket.wait_packed(stream)``.
         """
         view = tensor(source)
-        self._allocator.device._check_tensor(view)
+        self.allocator.device._check_tensor(view)
         request = self._request(view, stream)
         lib.memopt_offloader_request_pack(request)
         return Ticket(self, request.ticket, view.nbytes, stream, view, kept=bool(request.kept))
@@ -143,8 +139,7 @@ class Offloader(_lifetime.Closing):
 
     def stats(self) -> Dict[str, int]:
         """What it holds and has done."""
-        raw = output(lib.memopt_offloader_get_stats, self._handle.pointer)
-        return {field[0]: getattr(raw, field[0]) for field in raw._fields_[1:]}
+        return values_of(output(lib.memopt_offloader_get_stats, self._handle.pointer))
 
 
 class Unpacked(Memory):

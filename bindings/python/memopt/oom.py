@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
-from . import _abi, errors
+from . import errors
 from ._abi import OomCause
-from ._library import lib, output
+from ._library import lib, listed, output, values_of
 from ._snapshot import Segment
 from ._stacks import Frame
 from .sizes import format_size
@@ -143,13 +143,7 @@ def _told(holder: Holder) -> str:
 
 def tag_names(handle: int) -> List[str]:
     """The names of an allocator's tags, by number."""
-    names: List[str] = []
-    while True:
-        try:
-            raw = output(lib.memopt_allocator_get_tag_stats, handle, len(names))
-        except errors.NotFoundError:
-            return names
-        names.append(raw.name.decode("utf-8", "replace"))
+    return [values_of(raw)["name"] for raw in listed(lib.memopt_allocator_get_tag_stats, handle)]
 
 
 def holders_of(
@@ -181,7 +175,6 @@ def holders_of(
 def numbers_of(handle: int) -> Optional[Dict[str, int]]:
     """The report of the last failure, or None if there was none."""
     try:
-        raw = output(lib.memopt_allocator_get_oom_report, handle)
+        return values_of(output(lib.memopt_allocator_get_oom_report, handle))
     except errors.NotFoundError:
         return None
-    return {field[0]: getattr(raw, field[0]) for field in _abi.OomReportStruct._fields_[1:]}

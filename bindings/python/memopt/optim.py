@@ -39,8 +39,7 @@ class _WithParameters(Optimizer):
             groups = [{"params": params}]
         for values in groups:
             own: Dict[str, Any] = {k: v for k, v in values.items() if k != "params"}
-            least = own.pop("min_8bit_size", None)
-            group = self._add_group({**defaults, **own}, least)
+            group = self.add_group(**{**defaults, **own})
             for parameter in values["params"]:
                 self.add_parameter(parameter, group, stream=stream)
 
@@ -48,7 +47,7 @@ class _WithParameters(Optimizer):
 def _start(self: Any, allocator: Any, params: Any, values: Dict[str, Any]) -> None:
     stream = values.pop("stream")
     options = {k: values.pop(k) for k in ("min_8bit_size", "stochastic_rounding", "seed")}
-    states = rules.format_named(values.pop("states"), self._rule)
+    states = rules.format_named(values.pop("states"), values.pop("codes"), self._rule)
     Optimizer.__init__(self, allocator, kind=self._rule.kind, states=states, **options)
     try:
         self._add_all(list(params), values, stream)
@@ -61,47 +60,11 @@ class AdamW(_WithParameters, rule="AdamW"):
     __slots__ = ()
 
 
-class AdamW8bit(AdamW, states="8bit"):
-    """AdamW with 8-bit states in blocks of 256 (Dettmers et al. 2022)."""
-
-    __slots__ = ()
-
-
-class AdamW4bit(AdamW, states="companded4"):
-    """AdamW with companded 4-bit states in blocks of 128."""
-
-    __slots__ = ()
-
-
-class AdamW8bitCompanded(AdamW, states="companded8"):
-    """AdamW with companded 8-bit states, quicker to compute."""
-
-    __slots__ = ()
-
-
-class AdamWBf16(AdamW, states="bf16"):
-    """AdamW with bf16 states, rounded stochastically."""
-
-    __slots__ = ()
-
-
 class Adam(_WithParameters, rule="Adam"):
     __slots__ = ()
 
 
-class Adam8bit(Adam, states="8bit"):
-    """Adam with 8-bit states in blocks of 256."""
-
-    __slots__ = ()
-
-
 class Lion(_WithParameters, rule="Lion"):
-    __slots__ = ()
-
-
-class Lion8bit(Lion, states="8bit"):
-    """Lion with an 8-bit state in blocks of 256."""
-
     __slots__ = ()
 
 
@@ -111,7 +74,5 @@ class SGD(_WithParameters, rule="SGD"):
     __slots__ = ()
 
 
-class SGD8bit(SGD, states="8bit"):
-    """SGD with an 8-bit momentum buffer in blocks of 256."""
-
-    __slots__ = ()
+AdamW8bit, AdamW4bit, AdamWBf16 = (rules.variant(AdamW, states) for states in ("8bit", "4bit", "bf16"))
+Adam8bit, Lion8bit, SGD8bit = (rules.variant(cls, "8bit") for cls in (Adam, Lion, SGD))

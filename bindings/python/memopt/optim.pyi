@@ -1,5 +1,5 @@
 # Written by tests/stubs.py from memopt/rules.py.
-from typing import Any, Dict, Iterable, Tuple, Union
+from typing import Any, Dict, Iterable, Optional, Tuple, Union
 
 from .allocator import Allocator
 from .optimizer import Optimizer
@@ -14,7 +14,7 @@ class Adam(Optimizer):
     def __init__(
         self, allocator: 'Allocator', params: 'Params', lr: 'Learning' = ..., betas: 'Betas' = ..., eps: 'float' = ...,
         weight_decay: 'float' = ..., *, maximize: 'bool' = ..., stream: 'StreamLike' = ..., states: 'str' = ...,
-        min_8bit_size: 'int' = ..., stochastic_rounding: 'bool' = ..., seed: 'int' = ...,
+        codes: 'Optional[str]' = ..., min_8bit_size: 'int' = ..., stochastic_rounding: 'bool' = ..., seed: 'int' = ...,
     ) -> None: ...
 
 class Adam8bit(Adam): ...
@@ -23,14 +23,12 @@ class AdamW(Optimizer):
     def __init__(
         self, allocator: 'Allocator', params: 'Params', lr: 'Learning' = ..., betas: 'Betas' = ..., eps: 'float' = ...,
         weight_decay: 'float' = ..., *, maximize: 'bool' = ..., stream: 'StreamLike' = ..., states: 'str' = ...,
-        min_8bit_size: 'int' = ..., stochastic_rounding: 'bool' = ..., seed: 'int' = ...,
+        codes: 'Optional[str]' = ..., min_8bit_size: 'int' = ..., stochastic_rounding: 'bool' = ..., seed: 'int' = ...,
     ) -> None: ...
 
 class AdamW4bit(AdamW): ...
 
 class AdamW8bit(AdamW): ...
-
-class AdamW8bitCompanded(AdamW): ...
 
 class AdamWBf16(AdamW): ...
 
@@ -38,7 +36,7 @@ class Lion(Optimizer):
     def __init__(
         self, allocator: 'Allocator', params: 'Params', lr: 'Learning' = ..., betas: 'Betas' = ...,
         weight_decay: 'float' = ..., *, maximize: 'bool' = ..., stream: 'StreamLike' = ..., states: 'str' = ...,
-        min_8bit_size: 'int' = ..., stochastic_rounding: 'bool' = ..., seed: 'int' = ...,
+        codes: 'Optional[str]' = ..., min_8bit_size: 'int' = ..., stochastic_rounding: 'bool' = ..., seed: 'int' = ...,
     ) -> None: ...
 
 class Lion8bit(Lion): ...
@@ -47,8 +45,8 @@ class SGD(Optimizer):
     def __init__(
         self, allocator: 'Allocator', params: 'Params', lr: 'Learning' = ..., momentum: 'float' = ...,
         dampening: 'float' = ..., weight_decay: 'float' = ..., nesterov: 'bool' = ..., *, maximize: 'bool' = ...,
-        stream: 'StreamLike' = ..., states: 'str' = ..., min_8bit_size: 'int' = ..., stochastic_rounding: 'bool' = ...,
-        seed: 'int' = ...,
+        stream: 'StreamLike' = ..., states: 'str' = ..., codes: 'Optional[str]' = ..., min_8bit_size: 'int' = ...,
+        stochastic_rounding: 'bool' = ..., seed: 'int' = ...,
     ) -> None: ...
 
 class SGD8bit(SGD): ...

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
-from . import _abi, _lifetime, errors
+from . import _abi, _lifetime
 from ._abi import DType, OptimizerKind, ParameterOptions, StateFormat, TensorStruct
 from ._arguments import choice, unsigned
-from ._library import lib, output
+from ._library import lib, listed, output
 from .allocator import Allocator
 from .casts import Scaler
 from .codes import format_of, residual_bytes
 from .device import Device
-from .groups import VALUES, Group, given, set_values
+from .groups import VALUES, Group, set_values
 from .memory import Part
 from .rules import MIN_8BIT_SIZE
 from .sizes import Size, parse_size
@@ -38,14 +38,14 @@ class _Parameter:
 class Optimizer(_lifetime.Closing):
     """An optimizer over groups of parameters; states come from the allocator.
 
-    `kind` is "adamw", "adam", "lion" or "sgd". `states` is "fp32" or "8bit", with AdamW also "bf16",
-    "companded8" or "companded4"; tensors below `min_8bit_size` elements keep 32-bit states whatever it
-    is. `stochastic_rounding` is for bf16 and f16 parameters. `split_weights` (True or 8, or 16) gives
+    `kind` is "adamw", "adam", "lion" or "sgd". `states` is "fp32", "8bit" or StateFormat.BITS8 (8 bits as
+    bitsandbytes'), with AdamW also "bf16" or "4bit"; tensors below `min_8bit_size` elements keep 32-bit states
+    whatever it is. `stochastic_rounding` is for bf16 and f16 parameters. `split_weights` (True or 8, or 16) gives
     bf16 parameters a state of so many more bits, in place of an f32 master, which 16 bits keep exactly.
     One thread at a time.
     """
 
-    __slots__ = ("_allocator", "_device", "_handle", "_parameters", "groups", "kind", "__weakref__")
+    __slots__ = ("allocator", "device", "_handle", "_parameters", "groups", "kind", "__weakref__")
 
     def __init__(
         self,
@@ -68,8 +68,10 @@ class Optimizer(_lifetime.Closing):
             seed=unsigned(seed, 64, "seed"),
             split_weights=residual_bytes(split_weights),
         )
-        self._allocator = allocator
-        self._device = allocator.device
+        #: Where states come from.
+        self.allocator = allocator
+        #: Where parameters live.
+        self.device: Device = allocator.device
         self._handle = _lifetime.create(
             self,
             "optimizer",
@@ -83,16 +85,6 @@ class Optimizer(_lifetime.Closing):
         #: The groups by number.
         self.groups: List[Group] = []
 
-    @property
-    def allocator(self) -> Allocator:
-        """Where states come from."""
-        return self._allocator
-
-    @property
-    def device(self) -> Device:
-        """Where parameters live."""
-        return self._device
-
     def close(self) -> None:
         """Frees the states, and lets go of the parameters."""
         self._handle.close()
@@ -104,31 +96,12 @@ class Optimizer(_lifetime.Closing):
 
     # --- setting up ---
 
-    def add_group(
-        self,
-        *,
-        lr: Optional[float] = None,
-        betas: Optional[Tuple[float, ...]] = None,
-        alpha: Optional[float] = None,
-        t_alpha: Optional[float] = None,
-        t_beta3: Optional[float] = None,
-        eps: Optional[float] = None,
-        weight_decay: Optional[float] = None,
-        momentum: Optional[float] = None,
-        dampening: Optional[float] = None,
-        nesterov: Optional[bool] = None,
-        maximize: Optional[bool] = None,
-        average: Optional[float] = None,
-        min_8bit_size: Optional[Size] = None,
-    ) -> Group:
+    def add_group(self, *, min_8bit_size: Optional[Size] = None, **values: Any) -> Group:
         """Adds a group with the kind's hyperparameters: AdamW and Adam have lr, betas, eps and weight_decay,
         Lion lr, betas and weight_decay, SGD lr, momentum, dampening, weight_decay and nesterov;
         schedule-free AdamW AdamW's and average; RMSprop lr, alpha, eps and weight_decay, with momentum that
         too; Adagrad lr, eps and weight_decay; AdEMAMix AdamW's with three betas, alpha, t_alpha and t_beta3; each
         maximize. Defaults are torch's, for Lion its paper's. `min_8bit_size` is the group's own."""
-        return self._add_group(given(locals()), min_8bit_size)
-
-    def _add_group(self, values: Dict[str, Any], min_8bit_size: Optional[Size] = None) -> Group:
         raw = _abi.OptimizerGroup()
         if min_8bit_size is not None:
             raw.min_8bit_size = max(parse_size(min_8bit_size), 1)  # to C, 0 is the optimizer's
@@ -171,7 +144,7 @@ class Optimizer(_lifetime.Closing):
     ) -> Tuple[Tensor, TensorStruct]:
         with naming(what, len(self)):
             view = tensor(source, writable=writable)
-            self._device._check_tensor(view)
+            self.device._check_tensor(view)
         struct = TensorStruct()
         fill_struct(struct, view)
         return view, struct
@@ -211,7 +184,7 @@ class Optimizer(_lifetime.Closing):
             already_unscaled=int(bool(already_unscaled)),
         )
         if out_norm is not None:
-            norm = one_f32(out_norm, self._device, "out_norm")
+            norm = one_f32(out_norm, self.device, "out_norm")
             views.append(norm)
             options.out_norm = norm.pointer
         lib.memopt_optimizer_step(
@@ -221,7 +194,7 @@ class Optimizer(_lifetime.Closing):
             options,
             stream_pointer(stream),
         )
-        self._device._keep(stream, views)
+        self.device._keep(stream, views)
 
     def _gradients(self, gradients: Sequence[Optional[TensorLike]]) -> Tuple[Any, List[Tensor]]:
         array = (TensorStruct * max(len(gradients), 1))()
@@ -245,7 +218,7 @@ class Optimizer(_lifetime.Closing):
     def _gradient(self, index: int, gradient: TensorLike) -> Tensor:
         with naming("gradient", index):
             view = passing(gradient)
-            self._device._check_tensor(view)
+            self.device._check_tensor(view)
             return view
 
     @staticmethod
@@ -265,28 +238,15 @@ class Optimizer(_lifetime.Closing):
 
         "exp_avg" and, with AdamW, "exp_avg_sq"; "momentum_buffer" with SGD. Coded ones are u8
         codes, or pairs of codes (4-bit), with a scale per block: "absmax1" and "absmax2", of
-        companded codes "companded1" and "companded2".
+        companded codes "power1" to "power3", of 4 bits "companded1" and "companded2".
         """
         result: Dict[str, Tensor] = {}
-        while True:
-            try:
-                raw = output(
-                    lib.memopt_optimizer_get_state,
-                    self._handle.pointer,
-                    unsigned(parameter, 64, "parameter"),
-                    len(result),
-                )
-            except errors.NotFoundError:
-                return result
-            dtype = DType(raw.tensor.dtype)
-            part = Part(
-                self._device,
-                raw.tensor.data,
-                raw.tensor.count * dtype.itemsize,
-                self._handle,
-                self,
-            )
-            result[raw.name.decode()] = part.tensor(dtype, raw.tensor.count)
+        number = unsigned(parameter, 64, "parameter")
+        for raw in listed(lib.memopt_optimizer_get_state, self._handle.pointer, number):
+            data, count, dtype = raw.tensor.data, raw.tensor.count, DType(raw.tensor.dtype)
+            part = Part(self.device, data, count * dtype.itemsize, self._handle, self)
+            result[raw.name.decode()] = part.tensor(dtype, count)
+        return result
 
     @property
     def state_bytes(self) -> int:

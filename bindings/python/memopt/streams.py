@@ -19,11 +19,12 @@ from .open_device import OpenDevice
 class Stream(_lifetime.Closing):
     """A stream of a device. On a GPU ``int(stream)`` is the driver's own handle."""
 
-    __slots__ = ("_device", "_handle", "__weakref__")
+    __slots__ = ("device", "_handle", "__weakref__")
 
     def __init__(self, device: OpenDevice) -> None:
         parent = device._handle
-        self._device = device
+        #: The stream's device.
+        self.device = device
         self._handle = _lifetime.create(
             self,
             "stream",
@@ -33,11 +34,6 @@ class Stream(_lifetime.Closing):
             parents=(parent,),
         )
 
-    @property
-    def device(self) -> OpenDevice:
-        """The stream's device."""
-        return self._device
-
     def __index__(self) -> int:
         return self._handle.pointer
 
@@ -45,19 +41,19 @@ class Stream(_lifetime.Closing):
 
     def sync(self) -> None:
         """Waits for all work that is on the stream now."""
-        sync_stream(self._device, self)
+        sync_stream(self.device, self)
 
     def query(self) -> bool:
         """Whether the stream's work is done, without waiting."""
-        return ready(lib.memopt_stream_query(self._device._handle.pointer, self._handle.pointer))
+        return ready(lib.memopt_stream_query(self.device._handle.pointer, self._handle.pointer))
 
     def wait(self, event: Event) -> None:
         """Makes later work of this stream wait for an event's last record."""
-        wait_event(self._device, event, self)
+        wait_event(self.device, event, self)
 
     def call(self, function: Callable[[], Any]) -> None:
         """As :meth:`Device.call`, on this stream."""
-        call_in_order(self._device, self, function)
+        call_in_order(self.device, self, function)
 
 
 class Event(_lifetime.Closing):

@@ -9,7 +9,7 @@ import sys
 import textwrap
 
 CORE = """# Written by tests/stubs.py from memopt/rules.py.
-from typing import Any, Dict, Iterable, Tuple, Union
+from typing import Any, Dict, Iterable, Optional, Tuple, Union
 
 from .allocator import Allocator
 from .optimizer import Optimizer

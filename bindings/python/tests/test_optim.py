@@ -182,7 +182,7 @@ def test_import_of_another_format(allocator):
         data = optimizer.export_bytes()
         codes = optimizer.state(0)["exp_avg"].tolist()
     with memopt.AdamW4bit(allocator, [parameter]) as other:
-        with pytest.raises(memopt.InvalidArgumentError, match="8-bit states.*companded 4-bit ones"):
+        with pytest.raises(memopt.InvalidArgumentError, match="companded states.*companded 4-bit ones"):
             other.import_bytes(data)
         other.import_bytes(data, convert=True)
         assert other.steps(0) == 1
@@ -269,8 +269,8 @@ def test_split_weights_keep_what_bf16_rounds_away(allocator, bits, dtype):
             0.4,
         ),
         (
-            memopt.AdamW8bitCompanded,
-            ["exp_avg", "exp_avg_sq", "companded1", "companded2"],
+            memopt.AdamW8bit,
+            ["exp_avg", "exp_avg_sq", "power1", "power2"],
             "U8",
             10001,
             20002 + 320,
@@ -336,7 +336,7 @@ def test_hyperparameters_are_those_of_the_kind(allocator):
             "weight_decay": 0.0,
             "maximize": False,
         }
-    for options in (dict(kind="lion", states="companded4"), dict(kind="sgd", states="bf16")):
+    for options in (dict(kind="lion", states="4bit"), dict(kind="sgd", states="bf16")):
         with pytest.raises(memopt.UnsupportedError):
             memopt.Optimizer(allocator, **options)
     with pytest.raises(ValueError):
@@ -344,7 +344,7 @@ def test_hyperparameters_are_those_of_the_kind(allocator):
 
 
 @pytest.mark.parametrize("states, block", [
-    ("8bit", 256), ("companded8", 256), ("companded4", 128),
+    ("8bit", 256), (memopt.StateFormat.BITS8, 256), ("4bit", 128),
 ])  # fmt: skip
 @pytest.mark.parametrize("signed", (True, False))
 def test_codes_of_states(device, states, block, signed):
@@ -360,7 +360,7 @@ def test_codes_of_states(device, states, block, signed):
     assert len(table) == (16 if pairs else 256)
     raw = bytes(codes.as_memoryview())
     for i in range(1000):
-        assert abs(back[i] - values[i]) <= (0.135 if states == "companded4" else 0.13) * max(
+        assert abs(back[i] - values[i]) <= (0.135 if states == "4bit" else 0.13) * max(
             abs(v) for v in values[i // block * block : (i // block + 1) * block]
         )
         byte = raw[i // 2] if pairs else raw[i]

@@ -36,7 +36,6 @@ from .optim import (  # noqa: E402
     AdamW,
     AdamW4bit,
     AdamW8bit,
-    AdamW8bitCompanded,
     AdamWScheduleFree,
     CPUOffloadOptimizer,
     Lion,
@@ -54,8 +53,8 @@ from .reports import report  # noqa: E402
 from .saving import save_on_cpu  # noqa: E402
 
 __all__ = [
-    "Adafactor", "Adam", "Adam8bit", "AdamW", "AdamW4bit", "AdamW8bit", "AdamW8bitCompanded",
-    "AdamWScheduleFree", "CPUOffloadOptimizer", "CheckpointError", "GradScaler", "Lion", "Lion8bit",
+    "Adafactor", "Adam", "Adam8bit", "AdamW", "AdamW4bit", "AdamW8bit", "AdamWScheduleFree",
+    "CPUOffloadOptimizer", "CheckpointError", "GradScaler", "Lion", "Lion8bit",
     "Muon", "Muon8bit", "SGD", "SGD8bit", "cast_", "checkpoint",
     "checkpoint_sequential", "clip_grad_norm_", "enable_allocator", "keep_32bit",
     "load_safetensors", "pause", "portable_states", "release_gradients", "report", "resume",

@@ -29,7 +29,7 @@ MOVED: Dict[str, str] = {
         for name in _PAGED
     },
     "AdamWBf16": 'take AdamW(..., states="bf16")',
-    "AdamWFp8": 'it is gone; AdamW8bitCompanded, which is AdamW(..., states="companded8"), is nearer to'
-    " fp32 with as many bytes and loads its state dicts",
+    "AdamW8bitCompanded": 'take AdamW8bit, which has these codes now; bitsandbytes\' are codes="dynamic"',
+    "AdamWFp8": "it is gone; AdamW8bit is nearer to fp32 with as many bytes and loads its state dicts",
 }
 MOVED = {name: "memopt.torch.%s: %s" % (name, text) for name, text in MOVED.items()}

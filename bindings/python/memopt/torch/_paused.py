@@ -9,11 +9,11 @@ import threading
 from collections import Counter
 from typing import Dict, FrozenSet, Iterator, List, Sequence, Tuple, Union
 
-from .. import _abi, errors
+from .. import errors
 from .._abi import Status
 from .._library import c_text, lib, output
 from .._lock import Guard
-from ..allocator import Paused, paused_bits
+from ..allocator import Paused, pause_options, paused_bits
 from ..oom import tag_names
 from . import _pluggable
 
@@ -85,27 +85,19 @@ def pause(
     devices: Sequence[int], names: Sequence[str], keep: bool, file: Union[str, "os.PathLike[str]", None]
 ) -> Paused:
     """Pauses the tags, or all, on all devices; after a failure none is paused."""
+    options, reports, done = pause_options(keep, file), [], []
     _refuse_open(names)
-    options = _abi.PauseOptions(
-        path=None if file is None else os.fsencode(file),
-        how=_abi.Pause.FILE if file is not None else _abi.Pause.KEEP if keep else _abi.Pause.DISCARD,
-    )
-    sums, done = [0, 0, 0], []
     try:
         for handle, bits in _where(devices, names, paused=False):
             before = paused_bits(handle)
             options.tags = bits
-            raw = output(lib.memopt_pool_pause_sync, handle, options)
+            reports.append(output(lib.memopt_pool_pause_sync, handle, options))
             done.append((handle, paused_bits(handle) & ~before))
-            for i, value in enumerate((raw.released_bytes, raw.shared_bytes, raw.kept_bytes)):
-                sums[i] += value
     except BaseException:
         for handle, bits in done:
             lib.memopt_pool_resume_sync(handle, bits)
         raise
-    result = Paused(sums[0])
-    result.shared, result.kept = sums[1:]
-    return result
+    return Paused.of(reports)
 
 
 def resume(devices: Sequence[int], names: Sequence[str]) -> None:

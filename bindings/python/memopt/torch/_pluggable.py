@@ -7,8 +7,7 @@ from typing import Any, Callable, Dict, List, Tuple
 
 import torch
 
-from .. import errors
-from .._library import lib, output
+from .._library import lib, listed, output
 from .._snapshot import read_segments
 from .._stacks import Frame, no_frames
 from ..allocator import stat_names
@@ -16,14 +15,8 @@ from ..allocator import stat_names
 
 def handles(device: int) -> List[int]:
     """The allocators of a device: the one for everything but graphs, then those of graphs."""
-    found: List[int] = []
-    while True:
-        try:
-            found.append(output(lib.memopt_pluggable_get_allocator, device, len(found)))
-        except errors.NotFoundError:
-            if not found:
-                raise
-            return found
+    get = lib.memopt_pluggable_get_allocator
+    return listed(get, device) or [output(get, device, 0)]  # which raises
 
 
 def in_use() -> List[int]:

@@ -19,7 +19,7 @@ from .._abi import Status
 from .._abi import PluggableRaise
 from .._library import c_text, lib, output
 from .._lock import Guard
-from ..allocator import Paused, config_items
+from ..allocator import Paused, config_items, pause_options
 from ..oom import OutOfMemoryReport
 from ..sizes import Size, parse_size
 from ..steps import StepPlan
@@ -136,8 +136,7 @@ class TorchAllocator:
         the tags; all else goes on. A page that holds other tensors, too, stays: see
         :attr:`memopt.allocator.Paused.shared`. Waits for the device. Without a `device`, on every
         device; after a failure on none. It needs ``expandable_segments:True``."""
-        if file is not None and not keep:
-            raise ValueError("pause: a file keeps the contents, keep=False discards them")
+        pause_options(keep, file)
         _needs_gpu("pause")
         return _paused.pause(self._indexes(device), tags, keep, file)
 

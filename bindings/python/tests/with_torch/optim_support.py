@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 from typing import Any, Dict, List, Tuple
 
@@ -16,7 +17,9 @@ KINDS = {
     "AdamW": (mt.AdamW, {}, core.AdamW, torch.optim.AdamW),
     "AdamW8bit": (mt.AdamW8bit, {}, core.AdamW8bit, torch.optim.AdamW),
     "AdamW4bit": (mt.AdamW4bit, {}, core.AdamW4bit, torch.optim.AdamW),
-    "AdamW8bitCompanded": (mt.AdamW8bitCompanded, {}, core.AdamW8bitCompanded, torch.optim.AdamW),
+    "AdamW8bitDynamic": (
+        mt.AdamW8bit, {"codes": "dynamic"}, functools.partial(core.AdamW8bit, codes="dynamic"), torch.optim.AdamW
+    ),
     "AdamWBf16": (mt.AdamW, {"states": "bf16"}, core.AdamWBf16, torch.optim.AdamW),
     "Adam": (mt.Adam, {}, core.Adam, torch.optim.Adam),
     "Adam8bit": (mt.Adam8bit, {}, core.Adam8bit, torch.optim.Adam),
@@ -37,7 +40,7 @@ OTHERS = {
 }
 kinds = pytest.mark.parametrize("kind", sorted(KINDS))
 every = pytest.mark.parametrize("kind", [*sorted(KINDS), *OTHERS])
-coded = pytest.mark.parametrize("kind", sorted(k for k in KINDS if k.endswith(("bit", "Companded"))))
+coded = pytest.mark.parametrize("kind", sorted(k for k in KINDS if k.endswith(("bit", "Dynamic"))))
 
 
 def make(kind: str, params: Any, **values: Any) -> Any:

@@ -66,7 +66,7 @@ def _floats(kind: str, state: Dict[str, Any], shape: Any) -> Dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("kind", ["AdamW", "AdamWBf16", "AdamW8bit", "AdamW8bitCompanded", "AdamW4bit", "SGD8bit"])
+@pytest.mark.parametrize("kind", ["AdamW", "AdamWBf16", "AdamW8bit", "AdamW8bitDynamic", "AdamW4bit", "SGD8bit"])
 def test_a_checkpoint_is_resharded_from_two_processes_to_one_and_back(
     two: Group, one: Group, kind: str, tmp_path: Any
 ) -> None:
@@ -148,7 +148,7 @@ def _take_full_dict(rank: int, backend: str, kind: str, whole: Any, broadcast: b
     return local_states(model, optimizer)
 
 
-@pytest.mark.parametrize("kind", ["AdamW", "AdamWBf16", "AdamW8bit", "AdamW8bitCompanded", "AdamW4bit"])
+@pytest.mark.parametrize("kind", ["AdamW", "AdamWBf16", "AdamW8bit", "AdamW8bitDynamic", "AdamW4bit"])
 def test_a_full_state_dict_goes_to_a_plain_model_and_back(two: Group, kind: str) -> None:
     from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 

@@ -21,7 +21,7 @@ from memopt import _host_memory
 from optim_rules import Rule, rule_of
 
 OURS = [
-    mt.AdamW, mt.AdamW8bit, mt.AdamW8bitCompanded, mt.AdamW4bit,
+    mt.AdamW, mt.AdamW8bit, mt.AdamW4bit,
     mt.Adam, mt.Adam8bit, mt.Lion, mt.Lion8bit, mt.SGD, mt.SGD8bit, mt.Muon, mt.Muon8bit, mt.Adafactor,
     mt.AdamWScheduleFree, mt.optim.AdEMAMix, mt.bnb.AdEMAMix8bit, mt.bnb.RMSprop8bit, mt.bnb.Adagrad8bit,
     mt.bnb.LAMB8bit, mt.bnb.LARS8bit,

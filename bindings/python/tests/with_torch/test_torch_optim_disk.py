@@ -147,7 +147,7 @@ def test_resuming(split, staged, tmp_path):
     with pytest.raises(ValueError, match=r"master of .* has the shape \(3,\)"):
         a.load_state_dict(saved)
     saved["state"][4].pop("master")
-    saved["state"][4]["absmax2"] = {"memopt": torch.zeros(5)}
+    saved["state"][4]["power2"] = {"memopt": torch.zeros(5)}
     with pytest.raises(ValueError, match="5 scales"):
         a.load_state_dict(saved)
     assert_same_dicts(a.state_dict(), before)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import gc
 import inspect
 import os
@@ -202,30 +201,6 @@ def test_what_steps_are_bound_to_ends_with_them():
     del a
     gc.collect()
     assert blocks() == before
-
-
-@pytest.mark.parametrize("kind", ["AdamW8bit", "SGD8bit"])
-def test_a_step_in_backward(kind):
-    """By torch's hooks, an optimizer for each parameter: the bits of a step after backward."""
-    first = torch.nn.Sequential(torch.nn.Linear(70, 80), torch.nn.Linear(80, 1))
-    second = copy.deepcopy(first)
-    optimizers = {p: make(kind, [p], lr=1e-2) for p in first.parameters()}
-    after = make(kind, second.parameters(), lr=1e-2)
-
-    def step(parameter):
-        optimizers[parameter].step()
-        optimizers[parameter].zero_grad()
-
-    for parameter in optimizers:
-        parameter.register_post_accumulate_grad_hook(step)
-    for t in range(3):
-        x = torch.full((2, 70), float(t + 1))
-        first(x).sum().backward()
-        second(x).sum().backward()
-        after.step()
-        after.zero_grad()
-    for p, q in zip(first.parameters(), second.parameters()):
-        assert p.grad is None and same_bits(p, q) and int(optimizers[p].state[p]["step"]) == 3
 
 
 @pytest.mark.filterwarnings("ignore")

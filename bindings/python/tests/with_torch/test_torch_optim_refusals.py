@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import memopt.torch as mt
+from memopt import rules
 from memopt._abi import StateFormat
 from optim_support import assert_unchanged, fill, kinds, make, parameters, snapshot, walk
 
@@ -81,14 +82,15 @@ def test_arguments_of_bitsandbytes():
     for name in mt.bnb.__all__:
         optimizer = getattr(mt.bnb, name)([p], lr=0.5, **NEUTRAL)
         assert optimizer._page_bytes == (64 << 20 if name.startswith("Paged") else 0)
-        assert optimizer._states is (StateFormat.BITS8 if name.endswith("8bit") else StateFormat.F32)
+        bits = "8bit" if name.endswith("8bit") else "fp32"
+        assert optimizer._states is rules.format_named(bits, None, optimizer._rule)
         twin_ = copy.deepcopy(optimizer)
         assert (twin_._states, twin_._page_bytes) == (optimizer._states, optimizer._page_bytes)
     plain = mt.bnb.AdamW([p], 0.5, optim_bits=8, is_paged=True)
-    assert plain._states is StateFormat.BITS8 and plain._page_bytes
+    assert plain._states is StateFormat.COMPANDED and plain._page_bytes
     assert plain.defaults == mt.AdamW8bit([p], 0.5).defaults
     inner = mt.CPUOffloadOptimizer([p], mt.bnb.AdamW, optim_bits=8)._masters.inner
-    assert inner._states is StateFormat.BITS8 and inner.defaults == plain.defaults | {"lr": 1e-3}
+    assert inner._states is StateFormat.COMPANDED and inner.defaults == plain.defaults | {"lr": 1e-3}
 
 
 @pytest.mark.parametrize(
@@ -105,7 +107,9 @@ def test_arguments_of_bitsandbytes():
         (mt.Adam8bit, {"weigth_decay": 0}, ValueError, "Adam8bit has no .* mean 'weight_decay'"),
         (mt.SGD8bit, {"learning_rate": 0}, ValueError, "did you mean 'lr'"),
         (mt.AdamW8bit, {"block_size": 64}, TypeError, "no argument 'block_size'"),
-        (mt.AdamW, {"states": "fp8"}, ValueError, "companded4; take 'companded8'"),
+        (mt.AdamW, {"states": "fp8"}, ValueError, "4bit; take '8bit'"),
+        (mt.AdamW, {"codes": "dynamic"}, ValueError, "codes='dynamic', states='fp32'"),
+        (mt.AdamW8bit, {"codes": "linear"}, ValueError, "companded, or dynamic of 8-bit states"),
         (mt.Lion, {"states": "bf16"}, ValueError, "states='bf16': Lion has fp32, 8bit$"),
         (mt.CPUOffloadOptimizer, {"weigth_decay": 0}, ValueError, "AdamW8bit .* 'weight_decay'"),
     ],
@@ -269,7 +273,7 @@ def test_a_shape_changed_under_the_gradient():
     assert torch.equal(p, torch.ones(5000))
 
 
-@pytest.mark.parametrize("key", ["step", "exp_avg", "absmax1"])
+@pytest.mark.parametrize("key", ["step", "exp_avg", "power1"])
 @pytest.mark.parametrize("value", [3, [1.0], None])
 def test_a_state_with_something_else_than_a_tensor(key, value):
     p = torch.ones(5000).requires_grad_()
@@ -289,7 +293,7 @@ def test_a_state_that_lacks_something():
     a = mt.AdamW8bit([p])
     walk(a, [p], 1)
     was = p.detach().clone()
-    del a.state[p]["absmax2"]
-    with pytest.raises(ValueError, match="state of parameter 0 of group 0 has no 'absmax2'"):
+    del a.state[p]["power2"]
+    with pytest.raises(ValueError, match="state of parameter 0 of group 0 has no scales of exp_avg_sq"):
         a.step()
     assert torch.equal(p, was)

@@ -76,7 +76,7 @@ def test_others_raise_with_a_dict_of_distributed_checkpoint(kind, flat):
     assert all(map(same_bits, params, before))
 
 
-@pytest.mark.parametrize("kind", ["AdamW8bit", "AdamW8bitCompanded", "AdamW4bit", "SGD8bit"])
+@pytest.mark.parametrize("kind", ["AdamW8bit", "AdamW8bitDynamic", "AdamW4bit", "SGD8bit"])
 def test_torch_goes_on_from_portable_states(kind):
     """As the 32-bit optimizer does that decodes the same codes."""
     params, a = walked(kind)

@@ -196,7 +196,8 @@ def test_the_top_has_few_names():
 @pytest.mark.parametrize(
     "name, now",
     [
-        ("AdamWFp8", "AdamW8bitCompanded"),
+        ("AdamWFp8", "AdamW8bit"),
+        ("AdamW8bitCompanded", 'codes="dynamic"'),
         ("AdamWBf16", 'states="bf16"'),
         ("PagedAdamW8bit", "memopt.torch.bnb.PagedAdamW8bit"),
         ("RMSprop", "memopt.torch.optim.RMSprop"),

@@ -21,7 +21,6 @@ from ._rules import (
     AdamW,
     AdamW4bit,
     AdamW8bit,
-    AdamW8bitCompanded,
     AdEMAMix,
     Lion,
     Lion8bit,
@@ -34,7 +33,7 @@ from ._trust import LAMB, LARS
 
 __all__ = [
     "AdEMAMix", "Adafactor", "Adagrad", "Adam", "Adam8bit", "AdamW", "AdamW4bit", "AdamW8bit",
-    "AdamW8bitCompanded", "AdamWScheduleFree", "CPUOffloadOptimizer", "GradientRelease", "LAMB",
+    "AdamWScheduleFree", "CPUOffloadOptimizer", "GradientRelease", "LAMB",
     "LARS", "Lion", "Lion8bit", "Muon", "Muon8bit", "RMSprop", "SGD", "SGD8bit", "keep_32bit",
     "portable_states", "release_gradients", "to_bitsandbytes",
 ]  # fmt: skip

@@ -19,8 +19,8 @@ class AdEMAMix(MemoptOptimizer):
     def __init__(
         self, params: 'Params', lr: 'Learning' = ..., betas: 'Tuple[float, float, float]' = ..., alpha: 'float' = ...,
         t_alpha: 'Optional[int]' = ..., t_beta3: 'Optional[int]' = ..., eps: 'float' = ..., weight_decay: 'float' = ...,
-        *, maximize: 'bool' = ..., states: 'str' = ..., paged: 'bool' = ..., min_8bit_size: 'int' = ...,
-        stochastic_rounding: 'bool' = ..., seed: 'int' = ...,
+        *, maximize: 'bool' = ..., states: 'str' = ..., codes: 'Optional[str]' = ..., paged: 'bool' = ...,
+        min_8bit_size: 'int' = ..., stochastic_rounding: 'bool' = ..., seed: 'int' = ...,
     ) -> None: ...
 
 class Adafactor(MemoptOptimizer):
@@ -35,8 +35,8 @@ class Adagrad(MemoptOptimizer):
         self, params: 'Params', lr: 'Learning' = ..., lr_decay: 'float' = ..., weight_decay: 'float' = ...,
         initial_accumulator_value: 'float' = ..., eps: 'float' = ..., *, maximize: 'bool' = ...,
         foreach: 'Optional[bool]' = ..., differentiable: 'bool' = ..., fused: 'Optional[bool]' = ...,
-        states: 'str' = ..., paged: 'bool' = ..., min_8bit_size: 'int' = ..., stochastic_rounding: 'bool' = ...,
-        seed: 'int' = ..., split_weights: 'Union[bool, int]' = ...,
+        states: 'str' = ..., codes: 'Optional[str]' = ..., paged: 'bool' = ..., min_8bit_size: 'int' = ...,
+        stochastic_rounding: 'bool' = ..., seed: 'int' = ..., split_weights: 'Union[bool, int]' = ...,
     ) -> None: ...
 
 class Adam(MemoptOptimizer):
@@ -44,8 +44,8 @@ class Adam(MemoptOptimizer):
         self, params: 'Params', lr: 'Learning' = ..., betas: 'Betas' = ..., eps: 'float' = ...,
         weight_decay: 'float' = ..., amsgrad: 'bool' = ..., *, maximize: 'bool' = ..., foreach: 'Optional[bool]' = ...,
         capturable: 'bool' = ..., differentiable: 'bool' = ..., fused: 'Optional[bool]' = ..., states: 'str' = ...,
-        paged: 'bool' = ..., min_8bit_size: 'int' = ..., stochastic_rounding: 'bool' = ..., seed: 'int' = ...,
-        split_weights: 'Union[bool, int]' = ...,
+        codes: 'Optional[str]' = ..., paged: 'bool' = ..., min_8bit_size: 'int' = ...,
+        stochastic_rounding: 'bool' = ..., seed: 'int' = ..., split_weights: 'Union[bool, int]' = ...,
     ) -> None: ...
 
 class Adam8bit(Adam): ...
@@ -55,15 +55,13 @@ class AdamW(MemoptOptimizer):
         self, params: 'Params', lr: 'Learning' = ..., betas: 'Betas' = ..., eps: 'float' = ...,
         weight_decay: 'float' = ..., amsgrad: 'bool' = ..., *, maximize: 'bool' = ..., foreach: 'Optional[bool]' = ...,
         capturable: 'bool' = ..., differentiable: 'bool' = ..., fused: 'Optional[bool]' = ..., states: 'str' = ...,
-        paged: 'bool' = ..., min_8bit_size: 'int' = ..., stochastic_rounding: 'bool' = ..., seed: 'int' = ...,
-        split_weights: 'Union[bool, int]' = ...,
+        codes: 'Optional[str]' = ..., paged: 'bool' = ..., min_8bit_size: 'int' = ...,
+        stochastic_rounding: 'bool' = ..., seed: 'int' = ..., split_weights: 'Union[bool, int]' = ...,
     ) -> None: ...
 
 class AdamW4bit(AdamW): ...
 
 class AdamW8bit(AdamW): ...
-
-class AdamW8bitCompanded(AdamW): ...
 
 class AdamWScheduleFree(MemoptOptimizer):
     def __init__(
@@ -80,23 +78,24 @@ class LAMB(MemoptOptimizer):
         self, params: 'Params', lr: 'Learning' = ..., bias_correction: 'bool' = ..., betas: 'Betas' = ...,
         eps: 'float' = ..., weight_decay: 'float' = ..., amsgrad: 'bool' = ..., adam_w_mode: 'bool' = ..., *,
         max_unorm: 'float' = ..., trust_clip: 'bool' = ..., maximize: 'bool' = ..., states: 'str' = ...,
-        min_8bit_size: 'int' = ..., stochastic_rounding: 'bool' = ..., seed: 'int' = ...,
+        codes: 'Optional[str]' = ..., min_8bit_size: 'int' = ..., stochastic_rounding: 'bool' = ..., seed: 'int' = ...,
     ) -> None: ...
 
 class LARS(MemoptOptimizer):
     def __init__(
         self, params: 'Params', lr: 'Learning' = ..., momentum: 'float' = ..., dampening: 'float' = ...,
         weight_decay: 'float' = ..., nesterov: 'bool' = ..., *, max_unorm: 'float' = ..., trust_clip: 'bool' = ...,
-        maximize: 'bool' = ..., states: 'str' = ..., min_8bit_size: 'int' = ..., stochastic_rounding: 'bool' = ...,
-        seed: 'int' = ...,
+        maximize: 'bool' = ..., states: 'str' = ..., codes: 'Optional[str]' = ..., min_8bit_size: 'int' = ...,
+        stochastic_rounding: 'bool' = ..., seed: 'int' = ...,
     ) -> None: ...
 
 class Lion(MemoptOptimizer):
     def __init__(
         self, params: 'Params', lr: 'Learning' = ..., betas: 'Betas' = ..., weight_decay: 'float' = ..., *,
         maximize: 'bool' = ..., foreach: 'Optional[bool]' = ..., capturable: 'bool' = ..., differentiable: 'bool' = ...,
-        fused: 'Optional[bool]' = ..., states: 'str' = ..., paged: 'bool' = ..., min_8bit_size: 'int' = ...,
-        stochastic_rounding: 'bool' = ..., seed: 'int' = ..., split_weights: 'Union[bool, int]' = ...,
+        fused: 'Optional[bool]' = ..., states: 'str' = ..., codes: 'Optional[str]' = ..., paged: 'bool' = ...,
+        min_8bit_size: 'int' = ..., stochastic_rounding: 'bool' = ..., seed: 'int' = ...,
+        split_weights: 'Union[bool, int]' = ...,
     ) -> None: ...
 
 class Lion8bit(Lion): ...
@@ -105,8 +104,8 @@ class Muon(MemoptOptimizer):
     def __init__(
         self, params: 'Params', lr: 'Learning' = ..., weight_decay: 'float' = ..., momentum: 'float' = ...,
         nesterov: 'bool' = ..., ns_coefficients: 'Tuple[float, float, float]' = ..., eps: 'float' = ...,
-        ns_steps: 'int' = ..., adjust_lr_fn: 'Optional[str]' = ..., *, states: 'str' = ..., min_8bit_size: 'int' = ...,
-        stochastic_rounding: 'bool' = ..., seed: 'int' = ...,
+        ns_steps: 'int' = ..., adjust_lr_fn: 'Optional[str]' = ..., *, states: 'str' = ...,
+        codes: 'Optional[str]' = ..., min_8bit_size: 'int' = ..., stochastic_rounding: 'bool' = ..., seed: 'int' = ...,
     ) -> None: ...
 
 class Muon8bit(Muon): ...
@@ -116,16 +115,16 @@ class RMSprop(MemoptOptimizer):
         self, params: 'Params', lr: 'Learning' = ..., alpha: 'float' = ..., eps: 'float' = ...,
         weight_decay: 'float' = ..., momentum: 'float' = ..., centered: 'bool' = ..., *, maximize: 'bool' = ...,
         foreach: 'Optional[bool]' = ..., capturable: 'bool' = ..., differentiable: 'bool' = ..., states: 'str' = ...,
-        paged: 'bool' = ..., min_8bit_size: 'int' = ..., stochastic_rounding: 'bool' = ..., seed: 'int' = ...,
-        split_weights: 'Union[bool, int]' = ...,
+        codes: 'Optional[str]' = ..., paged: 'bool' = ..., min_8bit_size: 'int' = ...,
+        stochastic_rounding: 'bool' = ..., seed: 'int' = ..., split_weights: 'Union[bool, int]' = ...,
     ) -> None: ...
 
 class SGD(MemoptOptimizer):
     def __init__(
         self, params: 'Params', lr: 'Learning' = ..., momentum: 'float' = ..., dampening: 'float' = ...,
         weight_decay: 'float' = ..., nesterov: 'bool' = ..., *, maximize: 'bool' = ..., foreach: 'Optional[bool]' = ...,
-        differentiable: 'bool' = ..., fused: 'Optional[bool]' = ..., states: 'str' = ..., paged: 'bool' = ...,
-        min_8bit_size: 'int' = ..., stochastic_rounding: 'bool' = ..., seed: 'int' = ...,
+        differentiable: 'bool' = ..., fused: 'Optional[bool]' = ..., states: 'str' = ..., codes: 'Optional[str]' = ...,
+        paged: 'bool' = ..., min_8bit_size: 'int' = ..., stochastic_rounding: 'bool' = ..., seed: 'int' = ...,
         split_weights: 'Union[bool, int]' = ...,
     ) -> None: ...
 

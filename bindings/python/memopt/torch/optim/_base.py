@@ -69,6 +69,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
     _binding: Optional[Binding]
     _kind: _format.Kind
     _states = StateFormat.F32
+    _codes: Optional[str] = None  # of 8-bit states, if they were chosen
     _steps_on_host = True  # CPUOffloadOptimizer may step it on masters
     _by_pieces = True  # a part of a parameter steps as in the whole, so that they may be on a disk
     _takes_flattened = True  # pieces of FullyShardedDataParallel's are stepped
@@ -89,7 +90,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
             if cls._rule.kind is not None and not hasattr(cls, "_kind"):
                 cls._kind = cls._rule.kind
         if states is not None:
-            cls._states = rules.FORMATS[states]
+            cls._states = rules.format_named(states, None, cls._rule)
         if rule is not None or states is not None:
             call = rules.call_of_torch(cls._rule, states or "fp32")
             cls.__doc__ = rules.described(cls._rule, cls.__doc__ or cls._rule.text, call)
@@ -295,31 +296,15 @@ class MemoptOptimizer(torch.optim.Optimizer):
 
     def _checked_state(self, state: _format.State, one: Member) -> _format.State:
         """An existing state, in the parameter's order of memory; ValueError if it is invalid."""
-        dense, name = one.dense, one.name
-        for key in ("step",) + _format.keys(self._kind, self._states):
-            if not isinstance(state.get(key, dense), torch.Tensor):
-                raise RuntimeError("the state of %s has a %s for %s" % (name, type(state[key]).__name__, key))
-        try:
-            format_ = _format.of(state, self._kind, dense.numel(), self._states)
-            tensors = [state[key] for key in ("step",) + _format.keys(self._kind, format_)]
-        except KeyError as error:
-            raise ValueError("the state of %s has no %s" % (name, error)) from None
-        counts = [1, *_format.counts(self._kind, format_, dense.numel())]
-        for tensor, count in zip(tensors, counts):
-            if tensor.numel() != count:
-                raise RuntimeError(
-                    "the state of %s has %d elements where its shape %s asks for %d"
-                    % (name, tensor.numel(), tuple(one.parameter.shape), count)
-                )
-        for tensor, place in zip(tensors, chain([dense.device], repeat(self._home(dense)))):
-            if tensor.device != place:
-                raise RuntimeError(
-                    "the state of %s is on %s, the parameter on %s" % (name, tensor.device, dense.device)
-                )
-        types = (torch.uint8, torch.float32, _format.FLOATS.get(self._states))
-        if _lies_as_bound(state, tensors, types, dense, len(_format.MOMENTS[self._kind])):
+        dense, place = one.dense, self._place(one.dense, one.name)
+        for key, value in state.items():
+            if not isinstance(value, torch.Tensor):
+                raise RuntimeError("the state of %s has a %s for %s" % (one.name, type(value).__name__, key))
+        if _lies_as_bound(state, place, self._home(dense)):
             return state
-        saved: Any = self._place(dense, name).read(state)
+        saved = place.read(state)
+        if saved is None or "step" not in state:
+            raise ValueError("the state of %s is without %s" % (one.name, "moments" if saved is None else "a step"))
         own = self._at_home(dense, lambda home: _load.convert(saved, self._kind, self._states, home, True))
         one.made[one.parameter] = own
         return own
@@ -343,8 +328,8 @@ class MemoptOptimizer(torch.optim.Optimizer):
         return _load.Place(self._kind, self._states, memory, name)
 
     def __getstate__(self) -> Dict[str, Any]:
-        kept_ = {"_states": self._states, "_page_bytes": self._page_bytes}
-        return {**super().__getstate__(), **kept_}
+        kept_ = ("_states", "_codes", "_page_bytes")
+        return {**super().__getstate__(), **{name: getattr(self, name) for name in kept_}}
 
     def __setstate__(self, state: Dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -377,10 +362,10 @@ class MemoptOptimizer(torch.optim.Optimizer):
         """Loads a state dict of this rule, made here, by torch, by bitsandbytes or by torchao.
 
         States go to the devices of their parameters and keep their types whatever the parameters'
-        are. Codes are kept byte by byte where this optimizer has such codes. In a dict without any
-        codes, 32-bit states are converted to this optimizer's format; in a dict with codes they
-        stay. ValueError for a dict of another rule. Everything is checked before anything changes;
-        the message names the parameter.
+        are. Codes are kept byte by byte where this optimizer has such codes; 8-bit codes that were not
+        chosen (`codes`) are those of the dict from then on. In a dict without any codes, 32-bit states
+        are converted to this optimizer's format; in a dict with codes they stay. ValueError for a dict
+        of another rule. Everything is checked before anything changes; the message names the parameter.
         """
         state_dict = state_dict.copy()
         for pre_hook in self._optimizer_load_state_dict_pre_hooks.values():
@@ -394,7 +379,12 @@ class MemoptOptimizer(torch.optim.Optimizer):
         groups = [_load.group_values(s, own) for s, own in zip(saved_groups, self.param_groups)]
         for group in groups:
             self._check_group(group)
-        state = (self._sink or self._loaded)(Loading(state_dict["state"], saved_groups, groups))
+        before = self._states
+        try:
+            state = (self._sink or self._loaded)(Loading(state_dict["state"], saved_groups, groups))
+        except BaseException:
+            self._states = before
+            raise
         self.__setstate__({"state": state, "param_groups": groups})
         for post_hook in self._optimizer_load_state_dict_post_hooks.values():
             post_hook(self)
@@ -427,7 +417,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
             parameter, group, name = place_of[number]
             memory = _layout.local(parameter)
             place = self._place(memory, name)
-            value = _sharded.localized(_format.opened(value), parameter, place)
+            value = _sharded.localized(self._completed(_format.opened(value), group), parameter, place)
             one = place.read(value)
             if one is None and self._kind is OptimizerKind.SGD and isinstance(value.get("step"), torch.Tensor):
                 state[parameter] = {"step": _format.step_tensor(_format.steps_taken(value["step"]), memory.device)}
@@ -438,7 +428,14 @@ class MemoptOptimizer(torch.optim.Optimizer):
             if split and value.get(_format.RESIDUAL) is not None:
                 residual = _sharded.piece(value[_format.RESIDUAL], parameter, parameter.shape, _format.RESIDUAL, name)
                 residuals[parameter] = _format.sized_residual(residual, split)
+        found = {moment.format for one in read for moment in one.saved.moments if isinstance(moment, _load.Codes)}
+        if self._codes is None and self._states in rules.CODES.values() and found & {*rules.CODES.values()}:
+            self._states = StateFormat.BITS8 if StateFormat.BITS8 in found else StateFormat.COMPANDED
         return state, read, residuals
+
+    def _completed(self, state: Any, group: Dict[str, Any]) -> Any:
+        """A saved state with what a rule needs and others do not save."""
+        return state
 
     def _converted(self, one: _load.Found, home: torch.Tensor, coded: bool) -> _format.State:
         """A saved state for memory like the parameter's. `coded`: there are codes in its dict."""
@@ -450,9 +447,9 @@ class MemoptOptimizer(torch.optim.Optimizer):
 def _start(self: Any, params: Params, values: Dict[str, Any]) -> None:
     """What every constructor does."""
     self._binding = None
-    states, paged = values.pop("states", None), values.pop("paged", False)
+    states, paged, self._codes = values.pop("states", None), values.pop("paged", False), values.pop("codes", None)
     if states is not None:
-        self._states = rules.format_named(states, self._rule)
+        self._states = rules.format_named(states, self._codes, self._rule)
     if paged:
         self._page_bytes = PAGE_BYTES
     torch.optim.Optimizer.__init__(self, params, {**values, **self._counts})
@@ -471,23 +468,26 @@ def _in_library(group: Dict[str, Any], names: Iterable[str]) -> Iterable[Tuple[s
             yield name, float(group[name] or 0.0)
 
 
-def _lies_as_bound(
-    state: _format.State,
-    tensors: List[torch.Tensor],
-    types: Tuple[Optional[torch.dtype], ...],
-    dense: torch.Tensor,
-    moments: int,
-) -> bool:
-    """Whether the tensors of a state ("step", moments, scales) have one of the types, and the order
-    of memory, with which a step can work on them."""
-    own, scales = tensors[1 : 1 + moments], tensors[1 + moments :]
-    if tensors[0].dtype is not torch.int64 or any(t.dtype not in types for t in tensors[1:]):
+def _lies_as_bound(state: _format.State, place: _load.Place, home: torch.device) -> bool:
+    """Whether a state has the tensors, types and order of memory with which a step can work on it."""
+    kind, own, dense, _ = place
+    names = _format.MOMENTS[kind]
+    if not state.keys() >= {"step", *names}:
         return False
-    if not all(t.is_contiguous() for t in scales):
+    format_ = _format.of(state, kind, own)
+    if format_ not in (own, StateFormat.F32):
         return False
-    if all(m.shape == dense.shape and m.stride() == dense.stride() for m in own):
+    found: List[Any] = [state.get(key) for key in _format.keys(kind, format_)]
+    types = [_format.FLOATS.get(format_, torch.uint8)] * len(names) + [torch.float32] * (len(found) - len(names))
+    for tensor, dtype, count in zip(found, types, _format.counts(kind, format_, dense.numel())):
+        if tensor is None or (tensor.dtype, tensor.numel(), tensor.device) != (dtype, count, home):
+            return False
+    own_, step = found[: len(names)], state["step"]
+    if (step.dtype, step.device) != (torch.int64, dense.device) or not all(t.is_contiguous() for t in found[len(names):]):
+        return False
+    if all(m.shape == dense.shape and m.stride() == dense.stride() for m in own_):
         return True
-    return dense.is_contiguous() and "order" not in state and all(m.is_contiguous() for m in own)
+    return dense.is_contiguous() and "order" not in state and all(m.is_contiguous() for m in own_)
 
 
 def check_counts(groups: List[Dict[str, Any]], saved: List[Dict[str, Any]]) -> None:

@@ -103,7 +103,7 @@ class Executor:
     def _add(self, kind: Kind, format_: StateFormat, slot: Slot) -> None:
         state, states = slot.state, []
         if state is not None and _format.has_moments(state, kind):
-            format_ = _format.of(state, kind, slot.memory.numel(), format_)
+            format_ = _format.of(state, kind, format_)
             states = [state[name] for name in _format.keys(kind, format_)]
         residuals = [state[_format.RESIDUAL]] if state is not None and slot.split else []
         given = [*states, *residuals]

@@ -132,7 +132,7 @@ class OnDisk(Masters):
             members.setdefault(piece.kept.group, []).append(piece.master)
         part.groups = list(members)
         part.inner = self._make([with_params(self.groups[g], own) for g, own in members.items()])
-        part.inner._model_copies = {}
+        part.inner._model_copies, part.inner._states = {}, self.inner._states
         for piece in part.pieces:
             p = piece.parameter
             if len(piece.state) > 1 or piece.kept.moments:
@@ -249,7 +249,7 @@ class OnDisk(Masters):
         }
         masters = {p: wholes.get(p, {}).pop(MASTER, p) for p in self.all()}
         own = self._make([with_params(g, [masters[p] for p in g["params"]]) for g in self.groups])
-        own._portable = self.inner._portable
+        own._portable, own._states = self.inner._portable, self.inner._states
         for p, kept in self._kept.items():
             step = self._parts_of[p][0].of(p)[0].state["step"].clone()
             if _format.steps_taken(step) > 0:
@@ -291,7 +291,7 @@ class OnDisk(Masters):
                     if one is not None:
                         state = inner._converted(one, room, coded)
                         steps = int(state["step"])
-                        format_ = _format.of(state, kept.kind, p.numel(), kept.format)
+                        format_ = _format.of(state, kept.kind, kept.format)
                         kept = kept._replace(moments=True, format=format_)
                         flats = {key: _layout.flat(state[key]) for key in _format.keys(kept.kind, format_)}
                     if residual is not None:

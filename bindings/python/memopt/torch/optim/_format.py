@@ -2,8 +2,8 @@
 
 ``optimizer.state[parameter]`` holds "step" (int64, without dimensions, on the parameter's device),
 the moments ("exp_avg" and, with AdamW, "exp_avg_sq"; of SGD "momentum_buffer") and, where these are
-coded, their scales ("absmax1", "absmax2"; of companded codes "companded1", "companded2"). 32-bit, bf16
-and 8-bit moments have the parameter's shape and order of memory; blocks go by the order of memory. SGD
+coded, their scales ("absmax1", "absmax2"; of companded codes "power1", "power2", of 4 bits "companded1",
+"companded2"). 32-bit, bf16 and 8-bit moments have the parameter's shape and order of memory; blocks go by the order of memory. SGD
 without momentum has no state, or "step" alone if it rounds stochastically, because the random numbers
 depend on it. 4-bit moments are a row of bytes with two codes each, and where the parameter's order of
 memory is not that of its indices, "order" holds its strides. A split weight's "weight_residual" has a
@@ -69,7 +69,11 @@ BLOCKS = {StateFormat.BITS8: 256, StateFormat.COMPANDED: 256, StateFormat.COMPAN
 PAIRS = StateFormat.COMPANDED4
 #: The element types of moments that are no codes.
 FLOATS = {StateFormat.F32: torch.float32, StateFormat.BF16: torch.bfloat16}
-_ABSMAX, _COMPANDED = "absmax", "companded"
+#: The format by the begin of its scales' keys. "companded" beside whole bytes are older codes.
+FORMATS_OF_SCALES = {
+    "absmax": StateFormat.BITS8, "power": StateFormat.COMPANDED, "companded": StateFormat.COMPANDED4,
+}
+_STEMS = {format_: stem for stem, format_ in FORMATS_OF_SCALES.items()}
 
 
 def is_signed(kind: Kind, index: int) -> bool:
@@ -107,13 +111,12 @@ def scale_names(kind: Kind, format_: StateFormat) -> Tuple[str, ...]:
     """The keys of the scales."""
     if format_ in FLOATS:
         return ()
-    stem = _ABSMAX if format_ is StateFormat.BITS8 else _COMPANDED
-    return tuple("%s%d" % (stem, i + 1) for i in range(len(MOMENTS[kind])))
+    return tuple("%s%d" % (_STEMS[format_], i + 1) for i in range(len(MOMENTS[kind])))
 
 
 def scale_of(state: Any, index: int) -> Optional[str]:
     """The key of a moment's scales in a state of any format; None if it has no such tensor."""
-    keys_ = ("%s%d" % (stem, index + 1) for stem in (_ABSMAX, _COMPANDED, "scale"))
+    keys_ = ("%s%d" % (stem, index + 1) for stem in (*FORMATS_OF_SCALES, "scale"))
     return next((key for key in keys_ if isinstance(state.get(key), torch.Tensor)), None)
 
 
@@ -167,17 +170,13 @@ def counts(kind: Kind, format_: StateFormat, count: int) -> List[int]:
     return [codes] * moments + [blocks(format_, count)] * moments
 
 
-def of(state: State, kind: Kind, count: int, own: StateFormat) -> StateFormat:
-    """The format in which the state of a parameter of `count` elements is kept; `own` is the
-    optimizer's, which decides if a byte could be either."""
+def of(state: State, kind: Kind, own: StateFormat) -> StateFormat:
+    """The format in which a state is kept, in an optimizer with `own`."""
     moment = state[MOMENTS[kind][0]]
     if moment.dtype is not torch.uint8:
         return own if moment.dtype is FLOATS.get(own) else StateFormat.F32
-    if _COMPANDED + "1" not in state:
-        return StateFormat.BITS8
-    if count <= 1 and own is PAIRS:
-        return own
-    return StateFormat.COMPANDED if moment.numel() == count else PAIRS
+    stems = (stem for stem in FORMATS_OF_SCALES if stem + "1" in state)
+    return FORMATS_OF_SCALES[next(stems, "absmax")]
 
 
 @functools.lru_cache(maxsize=None)

@@ -80,8 +80,7 @@ class Place(NamedTuple):
 
     def read(self, state: Mapping[str, Any]) -> Optional[Saved]:
         """The state of the parameter; None where there is none. ValueError if it does not fit."""
-        if NESTED in state:
-            state = {**state, **state[NESTED]}
+        state = _of_bitsandbytes({**state, **state.get(NESTED, {})}, self.kind)
         _other_rules.check_state(state, self.kind, self.name)
         if "max_exp_avg_sq" in state:
             raise ValueError("the state of %s is AMSGrad's, which is not supported" % self.name)
@@ -125,12 +124,14 @@ class Place(NamedTuple):
     def _own_codes(self, what: str, state: Mapping[str, Any], index: int, value: torch.Tensor) -> Codes:
         key, signed = _format.scale_of(state, index), _format.is_signed(self.kind, index)
         if key is None:
-            raise ValueError("the state of %s has no absmax%d" % (self.name, index + 1))
-        format_: Optional[StateFormat] = _format.of(dict(state), self.kind, self.parameter.numel(), self.own)
+            raise ValueError("the state of %s has no scales of %s" % (self.name, what))
+        format_: Optional[StateFormat] = _format.of(dict(state), self.kind, self.own)
         if key.startswith("scale"):
             format_, map_ = None, _e4m3()
         elif format_ is StateFormat.BITS8 and value.numel() < self.parameter.numel():
             format_, map_ = None, _dynamic4(signed)
+        elif format_ is _format.PAIRS and value.numel() > (self.parameter.numel() + 1) // 2:
+            format_, map_ = None, _even(signed)
         else:
             assert format_ is not None
             map_ = _format.values(format_, signed)
@@ -173,8 +174,29 @@ class Place(NamedTuple):
         )
 
 
+def _of_bitsandbytes(state: Mapping[str, Any], kind: Kind) -> Mapping[str, Any]:
+    """AdEMAMix's state, whose two means bitsandbytes has in one tensor, under our names; any other as it is."""
+    means, scales = state.get("state1"), state.get("absmax1")
+    if kind is not OptimizerKind.ADEMAMIX or not isinstance(means, torch.Tensor) or means.shape[:1] != (2,):
+        return state
+    moments: List[Any] = [*means, state.get("state2")]
+    if means.dtype is torch.uint8 and isinstance(scales, torch.Tensor):
+        further = zip(moments, (*scales, state.get("absmax2")), ("qmap1", "qmap1", "qmap2"))
+        moments = [dict(zip(_PARTS, (codes, scale, state.get(qmap)))) for codes, scale, qmap in further]
+    return {"step": state.get("step", 0), **dict(zip(_format.MOMENTS[kind], moments))}
+
+
 def _e4m3() -> torch.Tensor:
     return torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
+
+
+def _even(signed: bool) -> torch.Tensor:
+    """The companded 8-bit codes of older versions, those of a first moment by c / (254 - |c|)."""
+    if not signed:
+        return (torch.arange(256) / 255.0) ** 2
+    c = torch.arange(256, dtype=torch.uint8).view(torch.int8).double()
+    slope = (8.016413644007514e-10, 1.9679962548480034e-08, 1.5164292562985793e-05, 0.003988664131611586)
+    return sum(k * c.abs() ** (3 - i) for i, k in enumerate(slope)).mul(c).float()
 
 
 def _dynamic4(signed: bool) -> torch.Tensor:

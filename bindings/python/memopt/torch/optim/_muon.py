@@ -17,13 +17,14 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import torch
 
+from ... import rules
 from ..._abi import StateFormat
 from . import _format, _layout, _other_rules
 from ._options import number
 from ._whole import PIECE, Task, Wide, WholeOptimizer, room_for
 
-BLOCK = _format.BLOCKS[StateFormat.BITS8]
-_MOMENT, _SCALES = "momentum_buffer", "absmax1"
+BLOCK = _format.BLOCKS[StateFormat.COMPANDED]
+_MOMENT = "momentum_buffer"
 #: torch's limit.
 _MOST_STEPS = 99
 #: Multiplications of a symmetric product below which parts cost more than they save.
@@ -75,8 +76,7 @@ class Muon(WholeOptimizer, rule="Muon"):
         values.finish()
 
 
-class Muon8bit(Muon, states="8bit"):
-    """Muon with an 8-bit momentum buffer in blocks of 256."""
+Muon8bit = rules.variant(Muon, "8bit")
 
 
 def _direction(task: Task) -> torch.Tensor:
@@ -90,19 +90,21 @@ def _direction(task: Task) -> torch.Tensor:
     count, most = moment.numel(), PIECE[moment.device.type]
     most = -(-most // BLOCK) * BLOCK
     flat = [_layout.flat(tensor) for tensor in (moment, gradient, result)]
-    coded = _SCALES in task.state
-    rooms = [gradient.new_empty(min(most, count), dtype=torch.float32) for _ in range(1 + coded)]
+    key = _format.scale_of(task.state, 0)
+    format_ = StateFormat.F32 if key is None else _format.FORMATS_OF_SCALES[key[:-1]]
+    rooms = [gradient.new_empty(min(most, count), dtype=torch.float32) for _ in range(1 if key is None else 2)]
     for first in range(0, count, most):
         here = slice(first, first + most)
         blocks = slice(first // BLOCK, -(-here.stop // BLOCK))
-        scales = task.state[_SCALES].view(-1)[blocks] if coded else None
+        scales = None if key is None else task.state[key].view(-1)[blocks]
         old, fresh, into = (tensor[here] for tensor in flat)
-        into.copy_(_moved(task.group, old, scales, fresh, rooms))
+        into.copy_(_moved(task.group, format_, old, scales, fresh, rooms))
     return result
 
 
 def _moved(
     group: Dict[str, Any],
+    format_: StateFormat,
     moment: torch.Tensor,
     scales: Optional[torch.Tensor],
     gradient: torch.Tensor,
@@ -116,9 +118,9 @@ def _moved(
         moment.lerp_(gradient, 1 - momentum)
         return torch.lerp(gradient, moment, momentum, out=first) if group["nesterov"] else moment
     second = room_for(moment, rooms[1])
-    _format.decode(second, moment, scales, StateFormat.BITS8, True)
+    _format.decode(second, moment, scales, format_, True)
     second.lerp_(gradient, 1 - momentum)
-    _format.encode(second, moment, scales, StateFormat.BITS8, True)
+    _format.encode(second, moment, scales, format_, True)
     return torch.lerp(gradient, second, momentum, out=second) if group["nesterov"] else second
 
 

@@ -8,11 +8,10 @@ from typing import Any, Dict, Iterator
 import torch
 
 from ..._abi import OptimizerKind, StateFormat
-from . import _format, _rules
+from ...rules import CODES
+from . import _format, _layout, _load
+from ._base import Loading, MemoptOptimizer
 from ._format import Kind
-from ._base import MemoptOptimizer
-from ._schedule_free import AdamWScheduleFree
-from ._whole import WholeOptimizer
 
 
 @contextlib.contextmanager
@@ -43,59 +42,72 @@ def portable_states(*optimizers: MemoptOptimizer) -> Iterator[None]:
             optimizer._portable -= 1
 
 
+#: The rules that bitsandbytes has.
+_THEIRS = ("AdamW", "Adam", "Lion", "SGD", "Adagrad", "RMSprop", "AdEMAMix", "LAMB", "LARS")
+
+
 def to_bitsandbytes(optimizer: MemoptOptimizer) -> Dict[str, Any]:
     """The optimizer's state dict as bitsandbytes' 8-bit or 32-bit optimizer of the rule loads it.
 
-    Codes, scales and 32-bit states are the optimizer's own tensors, as in ``state_dict()``; AdEMAMix's
-    means are copied into one tensor. TypeError for companded and bf16 states, and for rules that
-    bitsandbytes does not have: Muon, Adafactor, schedule-free AdamW, RMSprop with a momentum buffer.
+    Dynamic codes, scales and 32-bit states are the optimizer's own tensors, as in ``state_dict()``;
+    companded codes are coded anew, and AdEMAMix's means are copied into one tensor. TypeError for bf16
+    states, and for rules that bitsandbytes does not have: Muon, Adafactor, schedule-free AdamW, RMSprop
+    with a momentum buffer.
     """
-    kind = optimizer._kind
-    mixed = isinstance(optimizer, _rules.AdEMAMix)
-    trust = kind in (_format.OwnKind.LAMB, _format.OwnKind.LARS)
-    if isinstance(optimizer, (WholeOptimizer, AdamWScheduleFree)) and not trust:
-        raise TypeError("bitsandbytes has no %s" % type(optimizer).__name__)
-    if optimizer._states not in (StateFormat.F32, StateFormat.BITS8):
-        raise TypeError("bitsandbytes has no states like those of %s" % type(optimizer).__name__)
+    kind, name = optimizer._kind, type(optimizer).__name__
+    if optimizer._rule.name not in _THEIRS:
+        raise TypeError("bitsandbytes has no %s" % name)
+    if optimizer._states not in (StateFormat.F32, *CODES.values()):
+        raise TypeError("bitsandbytes has no states like those of %s" % name)
     if kind is OptimizerKind.RMSPROP_MOMENTUM:
         raise TypeError("bitsandbytes has no RMSprop with a momentum buffer")
     saved = optimizer.state_dict()
-    if mixed:
-        states = saved["state"].items()
-        return {**saved, "state": {key: _rules.to_bitsandbytes(value) for key, value in states}}
-    places = [place for group in saved["param_groups"] for place in group["params"]]
-    params = [p for group in optimizer.param_groups for p in group["params"]]
-    counts = {place: p.numel() for place, p in zip(places, params)}
+    places = Loading(saved["state"], saved["param_groups"], optimizer.param_groups).places()
     saved["state"] = {
-        place: _state(_format.opened(state), kind, counts[place]) if place in counts else state
-        for place, state in saved["state"].items()
-        if place not in counts or _format.has_moments(state, kind)
+        number: _state(_dynamic(optimizer, _format.opened(state), *places[number]), kind) if number in places else state
+        for number, state in saved["state"].items()
+        if number not in places or _format.has_moments(state, kind)
     }
     saved["param_groups"] = [_group(group, kind) for group in saved["param_groups"]]
     return saved
 
 
-def _state(state: Dict[str, Any], kind: Kind, count: int) -> Dict[str, Any]:
+def _dynamic(optimizer: MemoptOptimizer, state: Any, p: torch.Tensor, group: Any, name: str) -> Dict[str, Any]:
+    """A state with bitsandbytes' codes in the place of others."""
+    memory = _layout.local(p)
+    saved = optimizer._place(memory, name).read(state)
+    assert saved is not None
+    lent = saved._replace(lent=True)
+    return _load.convert(lent, optimizer._kind, StateFormat.BITS8, _layout.dense(memory), True)
+
+
+def _state(state: Dict[str, Any], kind: Kind) -> Dict[str, Any]:
     result: Dict[str, Any] = {"step": _format.steps_taken(state["step"])}
-    coded = _format.of(state, kind, count, StateFormat.BITS8) is StateFormat.BITS8
-    for i, name in enumerate(_format.MOMENTS[kind]):
-        number = str(i + 1)
-        result["state" + number] = state[name]
+    coded = "absmax1" in state
+    for i, name in enumerate(_format.MOMENTS[kind], 1):
+        result["state%d" % i] = state[name]
         if coded:
-            table: torch.Tensor = _format.values(StateFormat.BITS8, _format.is_signed(kind, i))
-            result["qmap" + number] = table.to(state[name].device, copy=True)
-            result["absmax" + number] = state["absmax" + number]
+            table: torch.Tensor = _format.values(StateFormat.BITS8, _format.is_signed(kind, i - 1))
+            result["qmap%d" % i] = table.to(state[name].device, copy=True)
+            result["absmax%d" % i] = state["absmax%d" % i]
+    if kind is OptimizerKind.ADEMAMIX:  # its means are one tensor
+        for key in ("state", "absmax") if coded else ("state",):
+            means = [result.pop("%s%d" % (key, i)) for i in (1, 2)]
+            result.update({key + "1": torch.stack(means), key + "2": result.pop(key + "3")})
+        if coded:
+            result["qmap2"] = result.pop("qmap3")
     return result
 
 
 def _group(group: Dict[str, Any], kind: Kind) -> Dict[str, Any]:
-    own = ("params", "lr", "betas", "eps", "weight_decay", "initial_lr", "param_names")
-    result = {key: group[key] for key in own if key in group}
+    own = ["params", "lr", "betas", "eps", "weight_decay", "initial_lr", "param_names"]
+    own += ["alpha", "t_alpha", "t_beta3"] if kind is OptimizerKind.ADEMAMIX else []
+    result: Dict[str, Any] = {"eps": 0.0, "alpha": 0.0, "t_alpha": None, "t_beta3": None}
+    result.update({key: group[key] for key in own if key in group})
     if kind in (OptimizerKind.SGD, _format.OwnKind.LARS):
         result["betas"] = (group["momentum"], group["dampening"])
     if kind is OptimizerKind.RMSPROP:
         result["betas"] = (group["alpha"], 0.0)
     if kind is OptimizerKind.ADAGRAD:
         result["betas"] = (0.0, 0.0)
-    result.setdefault("eps", 0.0)
-    return {**result, "alpha": 0.0, "t_alpha": None, "t_beta3": None}
+    return result

@@ -10,13 +10,12 @@ gives them, so its state dicts load here.
 from __future__ import annotations
 
 import math
-from itertools import chain
 from typing import Any, Dict, List, NamedTuple, Optional
 
 import torch
 
 from . import _format, _layout
-from ._base import Loading, MemoptOptimizer, _out_of_graphs
+from ._base import MemoptOptimizer, _out_of_graphs
 from ._facts import Facts
 from ._options import number
 
@@ -97,13 +96,6 @@ class AdamWScheduleFree(MemoptOptimizer, rule="AdamWScheduleFree"):
             plan = self._plan(group)
             group.update(k=group["k"] + 1, lr_max=plan.lr_max, weight_sum=plan.weight_sum)
 
-    def _loaded(self, loading: Loading) -> Dict[Any, Any]:
+    def _completed(self, state: Any, group: Dict[str, Any]) -> Any:
         """The authors' states have no count of their own."""
-        counts = chain.from_iterable((g.get("k", 0),) * len(g["params"]) for g in loading.saved_groups)
-        keys = chain.from_iterable(g["params"] for g in loading.saved_groups)
-        known = dict(zip(keys, counts))
-        states = {
-            key: {"step": torch.tensor(known[key]), **value} if key in known and value else value
-            for key, value in loading.states.items()
-        }
-        return super()._loaded(loading._replace(states=states))
+        return {"step": torch.tensor(group["k"]), **state} if state else state

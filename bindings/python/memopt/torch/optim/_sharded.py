@@ -117,7 +117,7 @@ def _present(state: _format.State, parameter: torch.Tensor, place: Place, decode
         state = _load.convert(saved, kind, StateFormat.F32, _layout.dense(memory), True)
     if not _layout.is_sharded(parameter):
         return state
-    format_ = _format.of(state, kind, memory.numel(), own)
+    format_ = _format.of(state, kind, own)
     if format_ in _format.FLOATS:
         return {
             key: of_shape(value, parameter, parameter.shape) if key in _format.MOMENTS[kind] else value
@@ -210,7 +210,7 @@ def localized(state: Any, parameter: torch.Tensor, place: Place) -> Any:
         to = own if own in _TAGS else StateFormat.BITS8
         scale = _format.scale_of(state, i)
         if scale is None:
-            raise ValueError("the state of %s has no absmax%d" % (name, i + 1))
+            raise ValueError("the state of %s has no scales of %s" % (name, key))
         codes, scales = state[key], state[scale]
         if not _is_by_rows(state, i, parameter):
             codes, scales = _whole_to_rows(state, i, parameter, place, to)

@@ -100,17 +100,8 @@ class WholeOptimizer(MemoptOptimizer):
                 round_to(task, copy.detach(), task.parameter.detach())
 
     def _step_alone(self, place: int, gradient: torch.Tensor, facts: Facts) -> None:
-        if is_skipped(facts):
-            return
-        g, index = 0, place
-        while index >= len(self.param_groups[g]["params"]):
-            index -= len(self.param_groups[g]["params"])
-            g += 1
-        made: Dict[torch.Tensor, _format.State] = {}
-        task = self._task(place, g, index, gradient, made)
-        self.state.update(made)
-        self._step_tasks([task], facts)
-        self._copy([task])
+        params = [p for group in self.param_groups for p in group["params"]]
+        self._step(params, [gradient if i == place else None for i in range(len(params))], facts)
 
     def _task(
         self, place: int, g: int, index: int, gradient: torch.Tensor, made: Dict[torch.Tensor, _format.State]

@@ -191,7 +191,7 @@ def test_steps_that_differ_are_matched():
         ("sgd-momentum", lambda p: torch.optim.SGD(p, momentum=0.9, foreach=False)),
         ("adamw8bit", mt.AdamW8bit),
         ("adamw4bit", mt.AdamW4bit),
-        ("adamwfp8", mt.AdamW8bitCompanded),
+        ("adamwfp8", mt.AdamW8bit),
         ("lion8bit", mt.Lion8bit),
         ("sgd8bit", lambda p: mt.SGD8bit(p, lr=0.1, momentum=0.9)),
     ],

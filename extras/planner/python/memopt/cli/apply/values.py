@@ -81,7 +81,7 @@ _OPTIMIZERS: Dict[str, Tuple[str, Optional[str], Tuple[str, ...]]] = {
         ("torchao.optim.AdamW4bit", "torchao.prototype.low_bit_optim.AdamW4bit"),
     ),
     "adamwfp8": (
-        "memopt.torch.AdamW8bitCompanded",
+        "memopt.torch.AdamW8bit",
         None,
         ("torchao.optim.AdamWFp8", "torchao.prototype.low_bit_optim.AdamWFp8"),
     ),
