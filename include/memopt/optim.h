@@ -23,27 +23,29 @@ typedef struct memopt_optimizer memopt_optimizer;
 /** @brief The update rule. */
 typedef uint32_t memopt_optimizer_kind;
 
-/** @brief The values of ::memopt_optimizer_kind. */
+/** @brief The values of ::memopt_optimizer_kind. A rule has 32-bit, 8-bit and
+ * companded states where nothing else is said. */
 enum {
     MEMOPT_OPTIMIZER_ADAMW = 1, /**< Adam with decoupled weight decay (Loshchilov & Hutter 2019):
                                      two moments, every state format. */
     MEMOPT_OPTIMIZER_LION = 2,  /**< Sign of an interpolated momentum, decoupled weight decay (Chen
-                                     et al. 2023): one moment, 32-bit or 8-bit. */
+                                     et al. 2023): one moment. */
     MEMOPT_OPTIMIZER_SGD = 3,   /**< Gradient descent with momentum as torch.optim.SGD defines it
-                                     (Sutskever et al. 2013): one moment, 32-bit or 8-bit; none
-                                     while the momentum is 0. */
+                                     (Sutskever et al. 2013): one moment; none while the momentum
+                                     is 0. */
     MEMOPT_OPTIMIZER_ADAM = 4,  /**< Adam with the decay in the gradient (Kingma & Ba 2015), as
-                                     torch.optim.Adam: two moments, 32-bit or 8-bit. */
+                                     torch.optim.Adam: two moments. */
     MEMOPT_OPTIMIZER_SCHEDULE_FREE = 5, /**< Schedule-free AdamW (Defazio et al. 2024): a second
                                              moment and the sequence z, 32-bit. */
     MEMOPT_OPTIMIZER_RMSPROP = 6,       /**< RMSprop (Hinton 2012) as torch.optim.RMSprop without
-                                             momentum: a second moment alone, 32-bit or 8-bit. */
+                                             momentum: a second moment alone. */
     MEMOPT_OPTIMIZER_ADAGRAD = 7, /**< Adagrad (Duchi et al. 2011) as torch.optim.Adagrad: a sum of
-                                       squares, 32-bit or 8-bit. */
+                                       squares, coded as a second moment. */
     MEMOPT_OPTIMIZER_RMSPROP_MOMENTUM = 8, /**< RMSprop with a momentum, as torch.optim.RMSprop's:
-                                                two moments, 32-bit or 8-bit. */
+                                                two moments. */
     MEMOPT_OPTIMIZER_ADEMAMIX = 9 /**< AdEMAMix (Pagliardini et al. 2024): a fast and a slow mean of
-                                       gradients and a mean of squares, 32-bit or 8-bit. */
+                                       gradients, both coded as first moments; a mean of
+                                       squares. */
 };
 
 /** @brief How states are kept. */
@@ -418,7 +420,7 @@ typedef struct memopt_state_view {
     const char *name;     /**< A static string: "exp_avg", "exp_avg_slow" (AdEMAMix), "exp_avg_sq",
                                "momentum_buffer" (SGD), "z" (schedule-free AdamW), "square_avg"
                                (RMSprop), "sum" (Adagrad); "absmax1", "absmax2", "absmax3";
-                               "companded1", "companded2" (the absmax of
+                               "companded1", "companded2", "companded3" (the absmax of
                                ::MEMOPT_STATE_COMPANDED and ::MEMOPT_STATE_COMPANDED4);
                                "weight_residual" (split_weights: signed bytes, as u8; or i16). */
     memopt_tensor tensor; /**< Device memory (with page_bytes host memory). It belongs to the

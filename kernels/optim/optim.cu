@@ -185,22 +185,35 @@ MO_DEVICE int mo_adamw_bf16(float decay, const mo_near_rates *near, const float 
     return mo_kept(differ | mo_odd_bf16<N / 2>(words)) == 0;
 }
 
-/* Writes the new parameters of a pack, whose moments are new already and plain, if they are bf16
- * and approximations decide. */
-template <int N, class INDEX>
-MO_DEVICE int mo_adamw_near(const mo_optim_span *s, const mo_rule_coef *c, INDEX at, uint32_t rest,
-                            const mo_span_aligned *aligned, const float p[N], const float m[N],
-                            const float v[N])
+/* A rule's step: new moments and their range, and new parameters in p. Where `near`, parameters
+ * may become bf16 by approximations: then they are in `words`, and the result is 1. */
+template <uint32_t RULE, int N, int CODED>
+MO_DEVICE int mo_update_values(const mo_rule_coef *c, const mo_near_rates *rates, int near,
+                               const float g[N], float p[N], float m[N], float v[N], float slow[N],
+                               mo_pack_range *range, uint32_t words[N / 2])
 {
-    uint32_t words[N / 2], codes[N];
-    if (s->parameter_dtype != MO_DTYPE_BF16 || aligned->exact ||
-        MO_RARE(!mo_adamw_bf16<N>(c->decay, &aligned->near, p, m, v, words)))
+    if (RULE == MO_RULE_ADAMW && CODED) {
+        mo_adamw_moments_of<N>(c, g, m, v, range);
+        if (MO_RARE(!mo_adamw_is_plain(range)))
+            mo_adamw_bound<N>(v, range);
+        else if (near && !MO_RARE(!mo_adamw_bf16<N>(c->decay, rates, p, m, v, words)))
+            return 1;
+        MO_UNROLL
+        for (int k = 0; k < N; k++)
+            p[k] = mo_adamw_parameter(c, p[k], m[k], v[k]);
         return 0;
+    }
     MO_UNROLL
     for (int k = 0; k < N; k++)
-        codes[k] = words[k / 2] >> k % 2 * 16 & 0xffffu;
-    mo_write_pack<N, 0, 2>(s->parameter, at, rest, 2, aligned->parameter, codes);
-    return 1;
+        p[k] = mo_rule_update_raw(RULE, c, g[k], p[k], &m[k], &v[k], &slow[k]);
+    range->largest_m = mo_largest<N>(m);
+    if (mo_rule_has_second(RULE)) {
+        range->largest_v = mo_largest<N>(v);
+        range->least_v = mo_least<N>(v);
+    }
+    if (mo_rule_has_slow(RULE))
+        range->largest_slow = mo_largest<N>(slow);
+    return 0;
 }
 
 /* Updates the pack at `at` of m, v and slow in registers, whose range is written, and of the
@@ -211,30 +224,19 @@ MO_DEVICE int mo_update_pack(const mo_optim_span *s, const mo_rule_coef *coef, I
                              float slow[N], mo_pack_range *range)
 {
     float g[N], p[N];
+    uint32_t words[N / 2], codes[N];
     mo_load_pack<N>(s->gradient, at, rest, (uint32_t)s->gradient_dtype, aligned->gradient, g);
     mo_load_pack<N>(s->parameter, at, rest, (uint32_t)s->parameter_dtype, aligned->parameter, p);
     if (MO_RARE(s->residual != 0))
         mo_join_weights<N>(s, at, rest, aligned->residual, p);
-    if (RULE == MO_RULE_ADAMW && CODED) {
-        mo_adamw_moments_of<N>(coef, g, m, v, range);
-        if (MO_RARE(!mo_adamw_is_plain(range)))
-            mo_adamw_bound<N>(v, range);
-        else if (mo_adamw_near<N>(s, coef, at, rest, aligned, p, m, v))
-            return 0;
+    int near = s->parameter_dtype == MO_DTYPE_BF16 && !aligned->exact;
+    if (mo_update_values<RULE, N, CODED>(coef, &aligned->near, near, g, p, m, v, slow, range,
+                                         words)) {
         MO_UNROLL
         for (int k = 0; k < N; k++)
-            p[k] = mo_adamw_parameter(coef, p[k], m[k], v[k]);
-    } else {
-        MO_UNROLL
-        for (int k = 0; k < N; k++)
-            p[k] = mo_rule_update_raw(RULE, coef, g[k], p[k], &m[k], &v[k], &slow[k]);
-        range->largest_m = mo_largest<N>(m);
-        if (mo_rule_has_second(RULE)) {
-            range->largest_v = mo_largest<N>(v);
-            range->least_v = mo_least<N>(v);
-        }
-        if (mo_rule_has_slow(RULE))
-            range->largest_slow = mo_largest<N>(slow);
+            codes[k] = words[k / 2] >> k % 2 * 16 & 0xffffu;
+        mo_write_pack<N, 0, 2>(s->parameter, at, rest, 2, aligned->parameter, codes);
+        return 0;
     }
     int any_nan = mo_any_nan<N>(p);
     if (MO_RARE(any_nan))
@@ -399,6 +401,12 @@ MO_STEP_KERNEL(mo_step_adam8, MO_RULE_ADAM, MO_STATE_8BIT)
 MO_STEP_KERNEL(mo_step_rmsprop8, MO_RULE_RMSPROP, MO_STATE_8BIT)
 MO_STEP_KERNEL(mo_step_rmspropm8, MO_RULE_RMSPROP_MOMENTUM, MO_STATE_8BIT)
 MO_STEP_KERNEL(mo_step_ademamix8, MO_RULE_ADEMAMIX, MO_STATE_8BIT)
+MO_STEP_KERNEL(mo_step_lionc8, MO_RULE_LION, MO_STATE_COMPANDED)
+MO_STEP_KERNEL(mo_step_sgdc8, MO_RULE_SGD, MO_STATE_COMPANDED)
+MO_STEP_KERNEL(mo_step_adamc8, MO_RULE_ADAM, MO_STATE_COMPANDED)
+MO_STEP_KERNEL(mo_step_rmspropc8, MO_RULE_RMSPROP, MO_STATE_COMPANDED)
+MO_STEP_KERNEL(mo_step_rmspropmc8, MO_RULE_RMSPROP_MOMENTUM, MO_STATE_COMPANDED)
+MO_STEP_KERNEL(mo_step_ademamixc8, MO_RULE_ADEMAMIX, MO_STATE_COMPANDED)
 
 /* A chunk with states that have no scales. */
 template <uint32_t RULE, uint32_t FORMAT>

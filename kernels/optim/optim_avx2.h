@@ -33,8 +33,4 @@ MO_INLINE void mo_write_stochastic(const mo_optim_span *s, uint64_t at, uint64_t
 
 #define v_write_stochastic mo_write_stochastic
 
-#define mo_lane_table int /* tables would be slower here */
-#define mo_lane_table_of(format) 0
-#define v_look_companded(format, table, codes, scale, x, odd) ((void)(table), 0)
-
 #endif

@@ -84,71 +84,22 @@ static inline mo_optim_span mo_optim_part(const mo_optim_span *s, uint64_t at, u
     return part;
 }
 
-/* Split weights: n of them to fp32 and back, in loops that compilers turn into vectors. */
-static inline void mo_join_weights(const uint16_t *restrict weights, const void *restrict residuals,
-                                   uint32_t bytes, uint64_t n, float *restrict values)
-{
-    const uint8_t *narrow = residuals;
-    const uint16_t *wide = residuals;
-    if (bytes == 1)
-        for (uint64_t i = 0; i < n; i++)
-            values[i] = mo_weight_join(weights[i], (uint32_t)narrow[i] << 8);
-    else
-        for (uint64_t i = 0; i < n; i++)
-            values[i] = mo_weight_join(weights[i], wide[i]);
-}
-
-static inline void mo_split_weights(const float *restrict values, uint64_t n,
-                                    uint16_t *restrict weights, void *restrict residuals,
-                                    uint32_t bytes)
-{
-    uint8_t *narrow = residuals;
-    uint16_t *wide = residuals;
-    if (bytes == 1)
-        for (uint64_t i = 0; i < n; i++) {
-            mo_split_weight split = mo_weight_split(values[i], 1);
-            weights[i] = split.weight;
-            narrow[i] = (uint8_t)(split.residual >> 8);
-        }
-    else
-        for (uint64_t i = 0; i < n; i++) {
-            mo_split_weight split = mo_weight_split(values[i], 2);
-            weights[i] = split.weight;
-            wide[i] = split.residual;
-        }
-}
-
-/* A span of split weights: some blocks at a time become fp32 in the first-level cache, are stepped
- * there as fp32 parameters, and are split again. */
-MO_ONE_COPY void mo_step_split(const mo_optim_span *s, void (*step)(const mo_optim_span *))
-{
-    enum { RUN = 4096 };
-    _Alignas(64) float values[RUN];
-    for (uint64_t at = 0; at < s->count; at += RUN) {
-        uint64_t n = s->count - at < RUN ? s->count - at : (uint64_t)RUN;
-        mo_optim_span part = mo_optim_part(s, at, n);
-        uint16_t *weights = part.parameter;
-        mo_join_weights(weights, part.residual, s->residual_bytes, n, values);
-        part.parameter = values;
-        part.parameter_dtype = MO_DTYPE_F32;
-        step(&part);
-        mo_split_weights(values, n, weights, part.residual, s->residual_bytes);
-    }
-}
+/* --- step_spans.h: once for AVX2, AVX-512 and NEON --------------------------------------------- */
 
 /* A launch: `step` for the span of each chunk. */
-static inline void mo_each_span(const mo_optim_step_args *a, uint64_t begin, uint64_t end,
-                                void (*step)(const mo_optim_span *))
-{
-    mo_optim_span span;
-    for (uint64_t chunk = begin; chunk < end && !a->control->skip; chunk++) {
-        mo_optim_span_of(a, chunk, &span);
-        if (span.residual == NULL)
-            step(&span);
-        else
-            mo_step_split(&span, step);
-    }
-}
+#if defined(__aarch64__)
+#define MO_SPANS_FORM(name) name##_neon
+#elif defined(__AVX512F__)
+#define MO_SPANS_FORM(name) name##_avx512
+#else
+#define MO_SPANS_FORM(name) name##_avx2
+#endif
+void MO_SPANS_FORM(mo_each_span)(const mo_optim_step_args *a, uint64_t begin, uint64_t end,
+                                 void (*step)(const mo_optim_span *));
+#if !defined(MO_SPANS)
+#define MO_SPANS
+#define mo_each_span MO_SPANS_FORM(mo_each_span)
+#endif
 
 /* --- step_scalar.h for SIMD forms: compiled once, AVX-512's forms use AVX2's ------------------ */
 
@@ -178,19 +129,13 @@ void MO_SCALAR_FORM(mo_dequantize_run_scalar)(uint32_t format, const mo_blockcod
 
 /* --- the forms ------------------------------------------------------------------------------- */
 
-#define MO_DECLARE_SPAN(name) void name(const mo_optim_span *span);
-/* Of 32-bit states. */
-#define MO_DECLARE_SPANS32(kernel, rule, format)                                                   \
-    MO_DECLARE_SPAN(mo_##kernel##_span32_avx2)                                                     \
-    MO_DECLARE_SPAN(mo_##kernel##_span32_avx512)
-/* What coded forms leave to those of a lower set. */
+/* 32-bit states of the rules that have coded ones. */
+void mo_span32_avx2(uint32_t rule, const mo_optim_span *s);
+void mo_span32_avx512(uint32_t rule, const mo_optim_span *s);
+/* What forms of AVX-512 with BF16 leave to those of a lower set. */
 #define MO_DECLARE_SPANS(kernel, rule, format)                                                     \
-    MO_DECLARE_SPAN(mo_##kernel##_span_avx2)                                                       \
-    MO_DECLARE_SPAN(mo_##kernel##_span_avx512)                                                     \
-    MO_DECLARE_SPAN(mo_##kernel##_span_avx512vbmi)                                                 \
-    MO_DECLARE_SPAN(mo_##kernel##_span_avx512bf16)
-MO_EACH_STEP_8BIT(MO_DECLARE_SPANS32)
-MO_EACH_STEP_CODED(MO_DECLARE_SPANS)
+    void mo_##kernel##_span_avx512vbmi(const mo_optim_span *s);
+MO_EACH_STEP_8BIT(MO_DECLARE_SPANS)
 
 #define MO_DECLARE_FORM(name) void name(const void *args, uint64_t begin, uint64_t end);
 #define MO_DECLARE_FORMS(name)                                                                     \

@@ -27,11 +27,13 @@ const mo_kernel mo_kernel_optim_prologue = {
     const mo_kernel mo_kernel_step_##kernel = {                                                    \
         "mo_step_" #kernel, sizeof(mo_optim_step_args), MO_OPTIM_THREADS,                          \
         FORMS(mo_step_##kernel, vbmi, bf16), step_elements};
-/* Coded states also use the hardware's rounding to bf16, and its lookups of bytes. */
+/* Coded states also use the hardware's rounding to bf16, codes of tables its lookups of bytes. */
 #define CODED(kernel, rule, format)                                                                \
     STEP(kernel, mo_step_##kernel##_avx512vbmi, mo_step_##kernel##_avx512bf16)
+#define COMPUTED(kernel, rule, format) STEP(kernel, NULL, mo_step_##kernel##_avx512bf16)
 #define PLAIN(kernel, rule, format) STEP(kernel, NULL, NULL)
-MO_EACH_STEP_CODED(CODED)
+MO_EACH_STEP_8BIT(CODED)
+MO_EACH_STEP_COMPUTED(COMPUTED)
 MO_EACH_STEP_PLAIN(PLAIN)
 
 #define CODE(symbol)                                                                               \

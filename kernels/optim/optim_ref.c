@@ -1,6 +1,8 @@
 /* The optimizer's kernels, scalar forms: the specification. */
 #define MO_SCALAR static inline
+#define MO_SPANS static inline
 #include "kernels/optim/step_scalar.h"
+#include "kernels/optim/step_spans.h"
 
 #include <string.h>
 

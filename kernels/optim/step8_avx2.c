@@ -339,7 +339,7 @@ MO_INLINE void step_span(uint32_t rule, int order, const mo_optim_span *s)
     static void kernel##_span(const mo_optim_span *s)                                              \
     {                                                                                              \
         if (s->absmax1 == NULL)                                                                    \
-            mo_##kernel##_span32_avx2(s);                                                          \
+            mo_span32_avx2(MO_RULE_##rule, s);                                                     \
         else if (s->parameter_dtype == MO_DTYPE_BF16 && s->gradient_dtype == MO_DTYPE_BF16 &&      \
                  !s->stochastic && s->copy == NULL)                                                \
             kernel##_bf16(s);                                                                      \

@@ -459,7 +459,7 @@ MO_ONE_COPY void step_any(const mo_optim_span *s, uint64_t blocks, blocks_form f
     static void name##_others(const mo_optim_span *s)                                              \
     {                                                                                              \
         if (s->absmax1 == NULL)                                                                    \
-            mo_##name##8_span32_avx512(s);                                                         \
+            mo_span32_avx512(rule, s);                                                             \
         else if (types_are(s, MO_DTYPE_F32, MO_DTYPE_F32))                                         \
             step_span(rule, s, f32);                                                               \
         else if (types_are(s, MO_DTYPE_F32, MO_DTYPE_BF16))                                        \

@@ -129,7 +129,7 @@ MO_INLINE void lane_apply(uint32_t rule, uint32_t format, const mo_lane_coef *c,
     const VI magnitude = v_seti(0x7fffffff);
     VF root = v, x = lane_rule(rule, c, g, p, &m, &v, &slow, &root);
     v_store(to->p + i, x);
-    v_store(to->m + i, m);
+    v_store(to->m + i, format == MO_STATE_COMPANDED && !mo_rule_first_signed(rule) ? root : m);
     seen->largest1 = v_maxi(seen->largest1, v_and(v_ints(m), magnitude));
     seen->not_finite = v_fma(x, v_set(0.0f), seen->not_finite);
     if (mo_rule_has_second(rule)) {
@@ -198,10 +198,12 @@ MO_INLINE mo_lane_work *lane_settle(uint32_t rule, uint32_t format, const mo_opt
     uint32_t largest1 = v_largest(seen->largest1), largest2 = v_largest(seen->largest2);
     int second = mo_rule_has_second(rule), third = mo_rule_has_slow(rule);
     uint32_t slow_largest = third ? v_largest(seen->slow_largest) : 0;
-    if (__builtin_expect(largest1 >= MO_F32_INF_BITS || largest2 >= MO_F32_INF_BITS ||
-                             slow_largest >= MO_F32_INF_BITS ||
-                             (second && lane_odd_scale(format, s->absmax2[at / n])),
-                         0)) {
+    if (__builtin_expect(
+            largest1 >= MO_F32_INF_BITS || largest2 >= MO_F32_INF_BITS ||
+                slow_largest >= MO_F32_INF_BITS ||
+                (second && lane_odd_scale(format, s->absmax2[at / n])) ||
+                (!mo_rule_first_signed(rule) && lane_odd_scale(format, s->absmax1[at / n])),
+            0)) {
         mo_step_block_scalar(rule, format, s, at);
         return NULL;
     }

@@ -32,11 +32,18 @@ MO_EACH_STEP_PLAIN(STEP)
 MO_EACH_STEP_CODED(STEP)
 #else
 #define SPAN32(kernel, rule, format)                                                               \
-    void MO_FORM(mo_##kernel##_span32)(const mo_optim_span *s)                                     \
+    static __attribute__((noinline)) void kernel##_span32(const mo_optim_span *s)                  \
     {                                                                                              \
         lane_step(MO_RULE_##rule, MO_STATE_F32, s);                                                \
     }
+#define SPAN32_OF(kernel, rule, format) [MO_RULE_##rule] = kernel##_span32,
 MO_EACH_STEP_8BIT(SPAN32)
+
+void MO_FORM(mo_span32)(uint32_t rule, const mo_optim_span *s)
+{
+    static void (*const forms[MO_RULES])(const mo_optim_span *) = {MO_EACH_STEP_8BIT(SPAN32_OF)};
+    forms[rule](s);
+}
 #endif
 
 #endif

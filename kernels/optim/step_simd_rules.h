@@ -24,26 +24,46 @@ MO_INLINE mo_lane_coef mo_lane_coef_of(const mo_rule_coef *c)
                           c->step == 1};
 }
 
-/* The moments of h, and their quotient. root: of the new second moment. */
-MO_INLINE VF lane_adam_quotient(const mo_lane_coef *c, VF h, VF *m, VF *v, VF *root)
+/* Rules whose new parameter needs but the old one and new moments: AdamW's, Adam's and AdEMAMix's.
+ * It may wait until they are coded. */
+MO_INLINE int lane_is_late(uint32_t rule)
 {
+    return rule == MO_RULE_ADAMW || rule == MO_RULE_ADAM || rule == MO_RULE_ADEMAMIX;
+}
+
+/* Their moments; v may become infinite. p: Adam's parameter. */
+MO_INLINE void lane_moments(uint32_t rule, const mo_lane_coef *c, VF g, VF p, VF *m, VF *v,
+                            VF *slow)
+{
+    VF h = v_mul(g, c->factor);
+    if (rule == MO_RULE_ADAM)
+        h = v_fma(c->decay, p, h);
     *m = v_fma(c->beta1, *m, v_mul(c->one_minus_beta1, h));
     *v = v_fma(c->beta2, *v, v_mul(v_mul(c->one_minus_beta2, h), h));
+    if (rule == MO_RULE_ADEMAMIX)
+        *slow = v_fma(c->beta3, *slow, v_mul(c->one_minus_beta3, h));
+}
+
+/* The quotient of their moments, of which v has this root. */
+MO_INLINE VF lane_quotient(uint32_t rule, const mo_lane_coef *c, VF m, VF slow, VF root)
+{
+    if (rule == MO_RULE_ADEMAMIX)
+        m = v_fma(c->mix, slow, m);
+    return v_div(m, v_add(root, c->eps));
+}
+
+MO_INLINE VF lane_moved(uint32_t rule, const mo_lane_coef *c, VF p, VF quotient)
+{
+    return v_fma(c->rate, quotient, rule == MO_RULE_ADAM ? p : v_fma(c->decay, p, p));
+}
+
+MO_INLINE VF lane_late(uint32_t rule, const mo_lane_coef *c, VF g, VF p, VF *m, VF *v, VF *slow,
+                       VF *root)
+{
+    lane_moments(rule, c, g, p, m, v, slow);
     *v = v_min(v_set(0x1.fffffep127f), *v); /* the second operand where one is NaN */
     *root = v_sqrt(*v);
-    return v_div(*m, v_add(*root, c->eps));
-}
-
-MO_INLINE VF lane_adamw(const mo_lane_coef *c, VF g, VF p, VF *m, VF *v, VF *root)
-{
-    VF u = lane_adam_quotient(c, v_mul(g, c->factor), m, v, root);
-    return v_fma(c->rate, u, v_fma(c->decay, p, p));
-}
-
-MO_INLINE VF lane_adam(const mo_lane_coef *c, VF g, VF p, VF *m, VF *v, VF *root)
-{
-    VF d = v_fma(c->decay, p, v_mul(g, c->factor));
-    return v_fma(c->rate, lane_adam_quotient(c, d, m, v, root), p);
+    return lane_moved(rule, c, p, lane_quotient(rule, c, *m, *slow, *root));
 }
 
 MO_INLINE VF lane_lion(const mo_lane_coef *c, VF g, VF p, VF *m)
@@ -77,43 +97,32 @@ MO_INLINE VF lane_schedule_free(const mo_lane_coef *c, VF g, VF p, VF *m, VF *v)
     return v_fma(c->one_minus_beta1, u, v_fma(c->beta1, v_sub(z, p), p));
 }
 
-MO_INLINE VF lane_rmsprop_quotient(const mo_lane_coef *c, VF g, VF p, VF *v)
+MO_INLINE VF lane_rmsprop_quotient(const mo_lane_coef *c, VF g, VF p, VF *v, VF *root)
 {
     VF d = v_fma(c->decay, p, v_mul(g, c->factor));
     *v = v_fma(c->beta2, *v, v_mul(v_mul(c->one_minus_beta2, d), d));
     *v = v_min(v_set(0x1.fffffep127f), *v);
-    return v_div(d, v_add(v_sqrt(*v), c->eps));
+    *root = v_sqrt(*v);
+    return v_div(d, v_add(*root, c->eps));
 }
 
-MO_INLINE VF lane_rmsprop_momentum(const mo_lane_coef *c, VF g, VF p, VF *m, VF *v)
+MO_INLINE VF lane_rmsprop_momentum(const mo_lane_coef *c, VF g, VF p, VF *m, VF *v, VF *root)
 {
-    *m = v_fma(c->beta1, *m, lane_rmsprop_quotient(c, g, p, v));
+    *m = v_fma(c->beta1, *m, lane_rmsprop_quotient(c, g, p, v, root));
     return v_fma(c->rate, *m, p);
 }
 
-MO_INLINE VF lane_ademamix(const mo_lane_coef *c, VF g, VF p, VF *m, VF *v, VF *slow)
-{
-    VF h = v_mul(g, c->factor);
-    *m = v_fma(c->beta1, *m, v_mul(c->one_minus_beta1, h));
-    *slow = v_fma(c->beta3, *slow, v_mul(c->one_minus_beta3, h));
-    *v = v_fma(c->beta2, *v, v_mul(v_mul(c->one_minus_beta2, h), h));
-    *v = v_min(v_set(0x1.fffffep127f), *v);
-    VF u = v_div(v_fma(c->mix, *slow, *m), v_add(v_sqrt(*v), c->eps));
-    return v_fma(c->rate, u, v_fma(c->decay, p, p));
-}
-
-/* *root: of the new second moment, where the rule has one. */
+/* *root: of the new second moment, where the rule has coded forms and such a moment (RMSprop's is
+ * its first). */
 MO_INLINE VF lane_rule(uint32_t rule, const mo_lane_coef *c, VF g, VF p, VF *m, VF *v, VF *slow,
                        VF *root)
 {
-    return rule == MO_RULE_ADAMW              ? lane_adamw(c, g, p, m, v, root)
-           : rule == MO_RULE_ADEMAMIX         ? lane_ademamix(c, g, p, m, v, slow)
-           : rule == MO_RULE_ADAM             ? lane_adam(c, g, p, m, v, root)
+    return lane_is_late(rule)                 ? lane_late(rule, c, g, p, m, v, slow, root)
            : rule == MO_RULE_LION             ? lane_lion(c, g, p, m)
            : rule == MO_RULE_SGD              ? lane_sgd(c, g, p, m)
-           : rule == MO_RULE_RMSPROP_MOMENTUM ? lane_rmsprop_momentum(c, g, p, m, v)
-           : rule == MO_RULE_RMSPROP          ? v_fma(c->rate, lane_rmsprop_quotient(c, g, p, m), p)
-                                              : lane_schedule_free(c, g, p, m, v);
+           : rule == MO_RULE_RMSPROP_MOMENTUM ? lane_rmsprop_momentum(c, g, p, m, v, root)
+           : rule == MO_RULE_RMSPROP ? v_fma(c->rate, lane_rmsprop_quotient(c, g, p, m, root), p)
+                                     : lane_schedule_free(c, g, p, m, v);
 }
 
 #endif

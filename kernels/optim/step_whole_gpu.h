@@ -95,27 +95,8 @@ MO_DEVICE void mo_update_whole(const mo_rule_coef *c, const mo_near_rates *near,
 {
     enum { N = 8 };
     *out_nan = 0;
-    if (RULE == MO_RULE_ADAMW) {
-        mo_adamw_moments_of<N>(c, g, m, v, range);
-        if (MO_RARE(!mo_adamw_is_plain(range)))
-            mo_adamw_bound<N>(v, range);
-        else if (P == MO_DTYPE_BF16 && !MO_RARE(!mo_adamw_bf16<N>(c->decay, near, p, m, v, words)))
-            return;
-        MO_UNROLL
-        for (int k = 0; k < N; k++)
-            p[k] = mo_adamw_parameter(c, p[k], m[k], v[k]);
-    } else {
-        MO_UNROLL
-        for (int k = 0; k < N; k++)
-            p[k] = mo_rule_update_raw(RULE, c, g[k], p[k], &m[k], &v[k], &slow[k]);
-        range->largest_m = mo_largest<N>(m);
-        if (mo_rule_has_second(RULE)) {
-            range->largest_v = mo_largest<N>(v);
-            range->least_v = mo_least<N>(v);
-        }
-        if (mo_rule_has_slow(RULE))
-            range->largest_slow = mo_largest<N>(slow);
-    }
+    if (mo_update_values<RULE, N, 1>(c, near, P == MO_DTYPE_BF16, g, p, m, v, slow, range, words))
+        return;
     *out_nan = mo_any_nan<N>(p);
     if (MO_RARE(*out_nan))
         mo_one_nan<N>(p);

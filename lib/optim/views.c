@@ -23,7 +23,7 @@ static const char *moment_name(uint32_t kind, uint64_t index)
 static const char *scale_name(uint32_t format, uint64_t index)
 {
     static const char *const absmax[] = {"absmax1", "absmax2", "absmax3"};
-    static const char *const companded[] = {"companded1", "companded2"};
+    static const char *const companded[] = {"companded1", "companded2", "companded3"};
     return format == MEMOPT_STATE_8BIT ? absmax[index] : companded[index];
 }
 

@@ -23,8 +23,6 @@ FORMATS = {
 }
 #: 8-bit states by the names of their codes; "dynamic" are bitsandbytes'.
 CODES = {"companded": StateFormat.COMPANDED, "dynamic": StateFormat.BITS8}
-#: Rules that have no others.
-_DYNAMIC = ("Adam", "Lion", "SGD", "RMSprop", "Adagrad", "AdEMAMix", "LARS")
 #: What help() says first of a class that is named for its states.
 _STATES = {
     "8bit": "%s with 8-bit states in blocks of 256: a first moment on a curve, the root of a second one in even"
@@ -99,8 +97,8 @@ _RULES = (
     Rule(
         "Adagrad", OptimizerKind.ADAGRAD,
         "Adagrad as torch.optim.Adagrad. With 8 bits, what a step adds to the sum of squares is lost where"
-        " it is less than half a code's distance, about one part in 150: late in long runs the sum grows"
-        " too slowly, so that steps stay longer than with 32 bits.",
+        " it is less than half a code's distance: late in long runs the sum grows too slowly, so that steps"
+        " stay longer than with 32 bits.",
         dict(lr=1e-2, lr_decay=0.0, weight_decay=0.0, initial_accumulator_value=0.0, eps=1e-10),
         {k: v for k, v in _TORCH.items() if k != "capturable"},
         texts=dict(weight_decay="the share of a parameter that is added to its gradient."),
@@ -278,8 +276,6 @@ def format_named(states: str, codes: Optional[str], rule: Rule) -> StateFormat:
         )
     if codes not in (None, *CODES) or codes == "dynamic" and states != "8bit":
         raise ValueError("codes=%r, states=%r: codes are companded, or dynamic of 8-bit states" % (codes, states))
-    if states == "8bit" and codes is None and rule.name in _DYNAMIC:
-        codes = "dynamic"
     return CODES[codes] if codes is not None and states == "8bit" else FORMATS[states]
 
 

@@ -316,6 +316,13 @@ TEST(test_views)
          MEMOPT_DTYPE_U8,
          1001,
          4},
+        {9,
+         5,
+         {"exp_avg", "exp_avg_slow", "exp_avg_sq", "companded1", "companded2", "companded3"},
+         MEMOPT_DTYPE_U8,
+         1001,
+         4},
+        {6, 5, {"square_avg", "companded1"}, MEMOPT_DTYPE_U8, 1001, 0},
     };
     for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
         const expected *e = &all[k];
@@ -378,7 +385,7 @@ TEST(refusals)
         uint32_t kind, format;
         const char *says;
     } lacking[] = {{MEMOPT_OPTIMIZER_LION, MEMOPT_STATE_COMPANDED4, "Lion"},
-                   {MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_COMPANDED, ""},
+                   {MEMOPT_OPTIMIZER_SCHEDULE_FREE, MEMOPT_STATE_COMPANDED, ""},
                    {MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_COMPANDED4, ""},
                    {MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_BF16, ""},
                    {MEMOPT_OPTIMIZER_ADEMAMIX, MEMOPT_STATE_BF16, "AdEMAMix"},

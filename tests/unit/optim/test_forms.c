@@ -42,7 +42,9 @@ static const struct form {
 #define FORM(kernel, rule, format)                                                                 \
     {#kernel, &mo_kernel_step_##kernel, MO_RULE_##rule, MO_STATE_##format, 0},
     MO_EACH_STEP(FORM){"adagrad8", &mo_kernel_step_rmsprop8, MO_RULE_ADAGRAD, MO_STATE_8BIT, 0},
+    {"adagradc8", &mo_kernel_step_rmspropc8, MO_RULE_ADAGRAD, MO_STATE_COMPANDED, 0},
     {"sgd8 nesterov", &mo_kernel_step_sgd8, MO_RULE_SGD, MO_STATE_8BIT, 1},
+    {"sgdc8 nesterov", &mo_kernel_step_sgdc8, MO_RULE_SGD, MO_STATE_COMPANDED, 1},
 };
 enum { FORMS = sizeof forms / sizeof *forms, LEAST_BLOCK = MO_BLOCK4_SIZE };
 

@@ -116,7 +116,9 @@ TEST(the_step_of_fp32)
                  {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_COMPANDED4, 4},
                  {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_COMPANDED, 4},
                  {MEMOPT_OPTIMIZER_ADAM, MEMOPT_STATE_8BIT, 4},
+                 {MEMOPT_OPTIMIZER_ADAM, MEMOPT_STATE_COMPANDED, 4},
                  {MEMOPT_OPTIMIZER_LION, MEMOPT_STATE_8BIT, 2},
+                 {MEMOPT_OPTIMIZER_LION, MEMOPT_STATE_COMPANDED, 2},
                  {MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_F32, 1},
                  {MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_8BIT, 2}};
     for (size_t k = 0; k < 2 * (sizeof cases / sizeof *cases); k++) {
