@@ -96,8 +96,8 @@ _RULES = (
     Rule(
         "Adagrad", OptimizerKind.ADAGRAD,
         "Adagrad as torch.optim.Adagrad. With 8 bits, what a step adds to the sum of squares is lost where"
-        " it is less than half a code's distance, about one part in 150: late in long runs the sum grows"
-        " too slowly, so that steps stay longer than with 32 bits.",
+        " it is less than half a code's distance: late in long runs the sum grows too slowly, so that steps"
+        " stay longer than with 32 bits.",
         dict(lr=1e-2, lr_decay=0.0, weight_decay=0.0, initial_accumulator_value=0.0, eps=1e-10),
         {k: v for k, v in _TORCH.items() if k != "capturable"},
         texts=dict(weight_decay="the share of a parameter that is added to its gradient."),

@@ -80,7 +80,7 @@ def test_without_processes_and_within_each_other() -> None:
     with pytest.raises(KeyError), mt.portable_states(other):
         raise KeyError
     take_steps(another, other, [1])
-    assert sorted(other.state_dict()["state"][0]) == ["absmax1", "momentum_buffer", "step"]
+    assert sorted(other.state_dict()["state"][0]) == ["momentum_buffer", "power1", "step"]
     after = optimizer.state_dict()
     for i in range(4):
         assert_same_values(after["state"][i], coded["state"][i])

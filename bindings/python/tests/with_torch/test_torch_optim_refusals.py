@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import memopt.torch as mt
-from memopt import rules
 from memopt._abi import StateFormat
 from optim_support import assert_unchanged, fill, kinds, make, parameters, snapshot, walk
 
@@ -82,8 +81,7 @@ def test_arguments_of_bitsandbytes():
     for name in mt.bnb.__all__:
         optimizer = getattr(mt.bnb, name)([p], lr=0.5, **NEUTRAL)
         assert optimizer._page_bytes == (64 << 20 if name.startswith("Paged") else 0)
-        bits = "8bit" if name.endswith("8bit") else "fp32"
-        assert optimizer._states is rules.format_named(bits, None, optimizer._rule)
+        assert optimizer._states is (StateFormat.COMPANDED if name.endswith("8bit") else StateFormat.F32)
         twin_ = copy.deepcopy(optimizer)
         assert (twin_._states, twin_._page_bytes) == (optimizer._states, optimizer._page_bytes)
     plain = mt.bnb.AdamW([p], 0.5, optim_bits=8, is_paged=True)

@@ -119,7 +119,7 @@ def test_the_rule(name, values, piece, device, monkeypatch):
             assert apart < (CASES[name].bound if small else CASES[name].coded), (states, p.shape)
 
 
-@pytest.mark.parametrize("states, codes", [("fp32", None), ("8bit", "dynamic")])
+@pytest.mark.parametrize("states, codes", [("fp32", None), ("8bit", None), ("8bit", "dynamic")])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_ademamix_without_the_slow_mean_is_adamw(states, codes, dtype, device):
     ours, theirs = parameters(device, dtype), parameters(device, dtype)

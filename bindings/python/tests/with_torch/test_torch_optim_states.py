@@ -195,7 +195,7 @@ def _values(optimizer, parameter):
     state = optimizer.state[parameter]
     if state["exp_avg"].dtype is not torch.uint8:
         return [state["exp_avg"].float(), state["exp_avg_sq"].float()]
-    name, stem = optimizer._states, "absmax" if "absmax1" in state else "power"
+    name, stem = optimizer._states, next(s for s in ("absmax", "power", "companded") if s + "1" in state)
     count = parameter.numel()
     result = []
     for i, key in enumerate(("exp_avg", "exp_avg_sq")):
