@@ -58,8 +58,7 @@ const char *memopt_dtype_name(memopt_dtype dtype)
 
 memopt_status memopt_dtype_parse(const char *name, memopt_dtype *out_dtype)
 {
-    if (name == NULL || out_dtype == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "dtype_parse: a pointer is NULL");
+    MO_NOT_NULL("dtype_parse", name, out_dtype);
     for (int i = 0; i < DTYPE_ROWS; i++) {
         for (int j = 0; j < 4 && dtypes[i].names[j] != NULL; j++) {
             if (strcasecmp(dtypes[i].names[j], name) == 0) {
@@ -137,8 +136,7 @@ memopt_status memopt_parse_size(const char *text, uint64_t *out_bytes)
 {
     uint64_t whole, factor, bytes;
     double fraction;
-    if (text == NULL || out_bytes == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "parse_size: a pointer is NULL");
+    MO_NOT_NULL("parse_size", text, out_bytes);
     const char *end = parse_decimal(text + strspn(text, " \t\n"), &whole, &fraction);
     if (end == NULL || (factor = parse_suffix(end)) == 0 || !mo_mul_u64(whole, factor, &bytes) ||
         !mo_add_u64(bytes, (uint64_t)(fraction * (double)factor + 0.5), &bytes))
@@ -151,8 +149,7 @@ memopt_status memopt_parse_size(const char *text, uint64_t *out_bytes)
 
 memopt_status memopt_last_error_info(memopt_error_info *out_info)
 {
-    if (out_info == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "last_error_info: out_info is NULL");
+    MO_NOT_NULL("last_error_info", out_info);
     if (out_info->struct_size < sizeof(size_t))
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "last_error_info: struct_size is %zu, below %zu",
                        out_info->struct_size, sizeof(size_t));

@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #ifdef MEMOPT_TEST_HOOKS
 void (*mo_precondition_hook)(const char *condition, const char *file, int line);
@@ -31,6 +32,14 @@ memopt_status mo_fail_driver(memopt_status status, int32_t code, const char *nam
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     return memopt_set_error(status, code, name, text);
+}
+
+memopt_status mo_fail_null(const char *call, const char *names, size_t index)
+{
+    for (; index > 0; index--)
+        names = strchr(names, ',') + 2;
+    return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: %.*s is NULL", call, (int)strcspn(names, ","),
+                   names);
 }
 
 const char *mo_size_text(char *text, uint64_t bytes)

@@ -38,6 +38,23 @@ mo_error_record *mo_error_here(void);
             return mo_tried;                                                                       \
     } while (0)
 
+/* "call: name is NULL" for the first pointer that is NULL; `names` is "first, second". */
+memopt_status mo_fail_null(const char *call, const char *names, size_t index);
+static inline memopt_status mo_not_null(const char *call, const char *names,
+                                        const void *const *pointers, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (pointers[i] == NULL)
+            return mo_fail_null(call, names, i);
+    return MEMOPT_OK;
+}
+
+/* Returns INVALID_ARGUMENT from the function that it stands in where one of the pointers, variables
+ * with the parameters' names, is NULL. */
+#define MO_NOT_NULL(call, ...)                                                                     \
+    MO_TRY(mo_not_null(call, #__VA_ARGS__, (const void *const[]){__VA_ARGS__},                     \
+                       sizeof((const void *const[]){__VA_ARGS__}) / sizeof(void *)))
+
 /* Several calls that are all made, whatever the others give: the first failure is kept. */
 static inline void mo_keep_first(memopt_status *first, memopt_status status)
 {

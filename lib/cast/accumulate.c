@@ -10,8 +10,7 @@ memopt_status memopt_accumulate(memopt_device *device, const memopt_tensor *dest
                                 const memopt_tensor *sources, uint64_t count, float scale,
                                 memopt_stream stream)
 {
-    if (device == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "accumulate: device is NULL");
+    MO_NOT_NULL("accumulate", device);
     if (!mo_f32_is_finite(scale))
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "accumulate: scale is %g; it must be finite",
                        (double)scale);

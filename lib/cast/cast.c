@@ -51,8 +51,7 @@ memopt_status memopt_cast(memopt_device *device, const memopt_tensor *destinatio
 {
     memopt_cast_options how;
     memopt_status status;
-    if (device == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "cast: device is NULL");
+    MO_NOT_NULL("cast", device);
     status = read_options(&how, options);
     if (status != MEMOPT_OK || count == 0)
         return status;

@@ -110,8 +110,7 @@ memopt_status memopt_scale(memopt_device *device, const memopt_tensor *tensors, 
                            const float *factor, float *found_inf, memopt_stream stream)
 {
     uint64_t chunks;
-    if (device == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "scale: device is NULL");
+    MO_NOT_NULL("scale", device);
     MO_TRY(mo_gradient_list_check(device, "scale", tensors, count, 1, &chunks));
     MO_TRY(check_cell(device, "scale", "factor", factor, 1));
     MO_TRY(check_cell(device, "scale", "found_inf", found_inf, 0));
@@ -123,8 +122,7 @@ memopt_status memopt_check_finite(memopt_device *device, const memopt_tensor *te
                                   uint64_t count, float *found_inf, memopt_stream stream)
 {
     uint64_t chunks;
-    if (device == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "check finite: device is NULL");
+    MO_NOT_NULL("check finite", device);
     MO_TRY(mo_gradient_list_check(device, "check finite", tensors, count, 0, &chunks));
     MO_TRY(check_cell(device, "check finite", "found_inf", found_inf, 1));
     mo_reduce_args args = {.found_inf = found_inf};

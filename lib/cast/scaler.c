@@ -114,11 +114,8 @@ memopt_status memopt_scaler_create(memopt_device *device, const memopt_scaler_op
     memopt_scaler_state state = MEMOPT_SCALER_STATE_INIT;
     memopt_scaler made;
     memopt_tag tag = 0;
-    if (device == NULL || out_scaler == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "scaler: %s is NULL",
-                       device == NULL ? "device" : "out_scaler");
-    if (mo_device_inherited(device))
-        return mo_fail_inherited("scaler_create");
+    MO_NOT_NULL("scaler", device, out_scaler);
+    MO_TRY(mo_check_process(device, "scaler_create"));
     MO_TRY(read_options(device, options, &state, &made, &tag));
     memopt_scaler *scaler = mo_malloc(sizeof *scaler);
     if (scaler == NULL)
@@ -145,8 +142,7 @@ memopt_status memopt_scaler_destroy(memopt_scaler *scaler)
     memopt_status status, first;
     if (scaler == NULL)
         return MEMOPT_OK;
-    if (mo_device_inherited(scaler->device))
-        return mo_fail_inherited("scaler_destroy");
+    MO_TRY(mo_check_process(scaler->device, "scaler_destroy"));
     int lost = mo_device_lost(scaler->device);
     first = lost ? MEMOPT_OK : memopt_device_sync(scaler->device);
     status = give_block(scaler);
@@ -171,10 +167,8 @@ memopt_status memopt_scaler_unscale(memopt_scaler *scaler, const memopt_tensor *
                                     uint64_t count, memopt_stream stream)
 {
     uint64_t chunks;
-    if (scaler == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "scaler unscale: scaler is NULL");
-    if (mo_device_inherited(scaler->device))
-        return mo_fail_inherited("scaler_unscale");
+    MO_NOT_NULL("scaler unscale", scaler);
+    MO_TRY(mo_check_process(scaler->device, "scaler_unscale"));
     MO_TRY(mo_gradient_list_check(scaler->device, "scaler unscale", gradients, count, 1, &chunks));
     mo_scale_args args = {.scale = &scaler->block->scale, .found_inf = &scaler->block->found_inf};
     return mo_gradients_scale(scaler->device, &args, gradients, count, stream);
@@ -182,10 +176,8 @@ memopt_status memopt_scaler_unscale(memopt_scaler *scaler, const memopt_tensor *
 
 memopt_status memopt_scaler_update(memopt_scaler *scaler, memopt_stream stream)
 {
-    if (scaler == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "scaler update: scaler is NULL");
-    if (mo_device_inherited(scaler->device))
-        return mo_fail_inherited("scaler_update");
+    MO_NOT_NULL("scaler update", scaler);
+    MO_TRY(mo_check_process(scaler->device, "scaler_update"));
     mo_scaler_update_args args = {scaler->block, scaler->disabled, 0};
     return mo_launch(scaler->device, stream, &mo_kernel_scaler_update, &args, 1);
 }
@@ -196,11 +188,8 @@ memopt_status memopt_scaler_get_state_sync(memopt_scaler *scaler, memopt_stream 
                                            memopt_scaler_state *out_state)
 {
     mo_scaler_block block;
-    if (scaler == NULL || out_state == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "scaler get state: %s is NULL",
-                       scaler == NULL ? "scaler" : "out_state");
-    if (mo_device_inherited(scaler->device))
-        return mo_fail_inherited("scaler_get_state_sync");
+    MO_NOT_NULL("scaler get state", scaler, out_state);
+    MO_TRY(mo_check_process(scaler->device, "scaler_get_state_sync"));
     if (out_state->struct_size < sizeof out_state->struct_size)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "scaler get state: struct_size is %zu; set it to "
@@ -217,11 +206,8 @@ memopt_status memopt_scaler_set_state_sync(memopt_scaler *scaler, const memopt_s
                                            memopt_stream stream)
 {
     memopt_scaler_state copy;
-    if (scaler == NULL || state == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "scaler set state: %s is NULL",
-                       scaler == NULL ? "scaler" : "state");
-    if (mo_device_inherited(scaler->device))
-        return mo_fail_inherited("scaler_set_state_sync");
+    MO_NOT_NULL("scaler set state", scaler, state);
+    MO_TRY(mo_check_process(scaler->device, "scaler_set_state_sync"));
     MO_TRY(mo_options_read(&copy, sizeof copy, state, "memopt_scaler_state"));
     MO_TRY(check_state("scaler set state", &copy));
     if (scaler->disabled)

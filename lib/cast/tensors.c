@@ -146,9 +146,7 @@ memopt_status mo_pairs_check(const char *verb, const memopt_tensor *destinations
 {
     char from[32], into[32];
     memopt_status status = MEMOPT_OK;
-    if (destinations == NULL || sources == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: %s is NULL", verb,
-                       destinations == NULL ? "destinations" : "sources");
+    MO_NOT_NULL(verb, destinations, sources);
     if (count > UINT32_MAX)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "%s: %" PRIu64 " tensors; a call takes at most 2^32 - 1", verb, count);

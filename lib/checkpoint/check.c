@@ -140,13 +140,8 @@ static memopt_status keep_or_compare(memopt_region *region, mo_check *check, con
 memopt_status memopt_region_check(memopt_region *region, const char *name,
                                   const memopt_tensor *tensor)
 {
-    if (region == NULL || name == NULL || tensor == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "region_check: %s is NULL",
-                       region == NULL ? "region"
-                       : name == NULL ? "name"
-                                      : "tensor");
-    if (mo_device_inherited(region->device))
-        return mo_fail_inherited("region_check");
+    MO_NOT_NULL("region_check", region, name, tensor);
+    MO_TRY(mo_check_process(region->device, "region_check"));
     if (region->activity != MO_ACTIVITY_RUN)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "checkpoint: region '%s' declares values only inside its run callback",

@@ -16,12 +16,10 @@ enum { VERDICT_WORDS = 2 };
 
 memopt_status mo_check_hash_drop(memopt_region *region, mo_check *check)
 {
-    memopt_status status = memopt_allocator_free(region->allocator, check->hashes);
-    if (status == MEMOPT_OK) {
-        check->hashes = NULL;
-        check->granules = 0;
-    }
-    return status;
+    MO_TRY(memopt_allocator_free(region->allocator, check->hashes));
+    check->hashes = NULL;
+    check->granules = 0;
+    return MEMOPT_OK;
 }
 
 memopt_status mo_check_hash_drop_verdict(memopt_region *region)

@@ -40,9 +40,7 @@ memopt_status memopt_content_hash(memopt_device *device, uint64_t *hashes,
                                   const memopt_tensor *tensor, memopt_stream stream)
 {
     uint64_t bytes = 0;
-    if (device == NULL || tensor == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "content hash: %s is NULL",
-                       device == NULL ? "device" : "tensor");
+    MO_NOT_NULL("content hash", device, tensor);
     memopt_status status = check(device, tensor, hashes, &bytes);
     if (status != MEMOPT_OK || bytes == 0)
         return status;

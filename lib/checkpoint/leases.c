@@ -77,11 +77,8 @@ static memopt_status agree(memopt_region *region, uint64_t bytes)
 
 memopt_status memopt_region_alloc(memopt_region *region, uint64_t bytes, void **out_pointer)
 {
-    if (region == NULL || out_pointer == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "region_alloc: %s is NULL",
-                       region == NULL ? "region" : "out_pointer");
-    if (mo_device_inherited(region->device))
-        return mo_fail_inherited("region_alloc");
+    MO_NOT_NULL("region_alloc", region, out_pointer);
+    MO_TRY(mo_check_process(region->device, "region_alloc"));
     if (region->activity != MO_ACTIVITY_RUN)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "checkpoint: region '%s' leases memory only inside its run callback",

@@ -89,10 +89,8 @@ static memopt_status run(memopt_region *region, memopt_region_pass pass, memopt_
 
 memopt_status memopt_region_forward(memopt_region *region, memopt_stream stream)
 {
-    if (region == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "region_forward: region is NULL");
-    if (mo_device_inherited(region->device))
-        return mo_fail_inherited("region_forward");
+    MO_NOT_NULL("region_forward", region);
+    MO_TRY(mo_check_process(region->device, "region_forward"));
     MO_TRY(refuse_forward(region));
     MO_TRY(mo_region_drop_leases(region));
     region->state = MO_REGION_IDLE;
@@ -172,10 +170,8 @@ static memopt_status take_kept(memopt_region *region, memopt_stream stream)
 
 memopt_status memopt_region_recompute(memopt_region *region, memopt_stream stream)
 {
-    if (region == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "region_recompute: region is NULL");
-    if (mo_device_inherited(region->device))
-        return mo_fail_inherited("region_recompute");
+    MO_NOT_NULL("region_recompute", region);
+    MO_TRY(mo_check_process(region->device, "region_recompute"));
     MO_TRY(refuse_if_busy(region, "recompute"));
     if (region->state == MO_REGION_KEPT)
         return take_kept(region, stream);
@@ -197,10 +193,8 @@ memopt_status memopt_region_recompute(memopt_region *region, memopt_stream strea
 
 memopt_status memopt_region_release(memopt_region *region)
 {
-    if (region == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "region_release: region is NULL");
-    if (mo_device_inherited(region->device))
-        return mo_fail_inherited("region_release");
+    MO_NOT_NULL("region_release", region);
+    MO_TRY(mo_check_process(region->device, "region_release"));
     MO_TRY(refuse_if_busy(region, "be released"));
     MO_TRY(mo_region_drop_leases(region));
     if (region->state == MO_REGION_KEPT || region->state == MO_REGION_HELD)
@@ -210,10 +204,8 @@ memopt_status memopt_region_release(memopt_region *region)
 
 memopt_status memopt_region_reset(memopt_region *region)
 {
-    if (region == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "region_reset: region is NULL");
-    if (mo_device_inherited(region->device))
-        return mo_fail_inherited("region_reset");
+    MO_NOT_NULL("region_reset", region);
+    MO_TRY(mo_check_process(region->device, "region_reset"));
     const void *due = region->random_due;
     memopt_status status =
         region->activity == MO_ACTIVITY_RUN ? mo_region_checks_end(region) : MEMOPT_OK;

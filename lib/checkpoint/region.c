@@ -68,14 +68,8 @@ memopt_status memopt_region_create(memopt_device *device, memopt_allocator *allo
 {
     memopt_region_options read_options;
     memopt_region_callbacks read_callbacks;
-    if (device == NULL || allocator == NULL || callbacks == NULL || out_region == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "region_create: %s is NULL",
-                       device == NULL      ? "device"
-                       : allocator == NULL ? "allocator"
-                       : callbacks == NULL ? "callbacks"
-                                           : "out_region");
-    if (mo_device_inherited(device))
-        return mo_fail_inherited("region_create");
+    MO_NOT_NULL("region_create", device, allocator, callbacks, out_region);
+    MO_TRY(mo_check_process(device, "region_create"));
     if (mo_allocator_device(allocator) != device)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "region_create: the allocator is of another device");
@@ -103,8 +97,7 @@ memopt_status memopt_region_destroy(memopt_region *region)
 {
     if (region == NULL)
         return MEMOPT_OK;
-    if (mo_device_inherited(region->device))
-        return mo_fail_inherited("region_destroy");
+    MO_TRY(mo_check_process(region->device, "region_destroy"));
     if (region->activity != MO_ACTIVITY_NONE)
         return mo_fail(MEMOPT_BUSY,
                        "checkpoint: region '%s' cannot be destroyed while its callback is running",
@@ -118,10 +111,8 @@ memopt_status memopt_region_destroy(memopt_region *region)
 
 memopt_status memopt_region_get_stats(memopt_region *region, memopt_region_stats *out_stats)
 {
-    if (region == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "region_get_stats: region is NULL");
-    if (mo_device_inherited(region->device))
-        return mo_fail_inherited("region_get_stats");
+    MO_NOT_NULL("region_get_stats", region);
+    MO_TRY(mo_check_process(region->device, "region_get_stats"));
     memopt_region_stats now = region->stats;
     now.leased_bytes = mo_region_leased_bytes(region);
     return mo_result_write(out_stats, &now, sizeof now, "memopt_region_stats");

@@ -149,9 +149,7 @@ memopt_status memopt_schedule_create(const memopt_chain_stage *stages, uint64_t 
 {
     memopt_schedule_options o;
     MO_TRY(mo_options_read(&o, sizeof o, options, "memopt_schedule_options"));
-    if (stages == NULL || out_schedule == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "schedule: %s is NULL",
-                       stages == NULL ? "stages" : "out_schedule");
+    MO_NOT_NULL("schedule", stages, out_schedule);
     MO_TRY(check(stages, count, &o));
     memopt_schedule *s = mo_calloc(1, sizeof *s);
     if (s == NULL)
@@ -180,16 +178,14 @@ memopt_status memopt_schedule_destroy(memopt_schedule *schedule)
 memopt_status memopt_schedule_get_info(const memopt_schedule *schedule,
                                        memopt_schedule_info *out_info)
 {
-    if (schedule == NULL || out_info == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "schedule info: a pointer is NULL");
+    MO_NOT_NULL("schedule info", schedule, out_info);
     return mo_result_write(out_info, &schedule->info, sizeof schedule->info,
                            "memopt_schedule_info");
 }
 
 memopt_status memopt_schedule_next(memopt_schedule *schedule, memopt_schedule_step *out_step)
 {
-    if (schedule == NULL || out_step == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "schedule step: a pointer is NULL");
+    MO_NOT_NULL("schedule step", schedule, out_step);
     if (schedule->next == schedule->steps.count)
         return MEMOPT_NOT_READY;
     const mo_step *step = &schedule->steps.items[schedule->next];

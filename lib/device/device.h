@@ -140,14 +140,32 @@ typedef struct mo_device_ops {
     int (*lost)(memopt_device *device);
 } mo_device_ops;
 
+/* The operations that all back ends have, as mo_cpu_<name> and mo_gpu_<name>. */
+/* clang-format off */
+#define MO_DEVICE_OPS(X) \
+    X(close) X(properties) X(memory_info) X(sync) X(mem_alloc) X(mem_free) \
+    X(vm_reserve) X(vm_unreserve) X(vm_create) X(vm_map) X(vm_set_access) X(vm_unmap) \
+    X(vm_unmap_run) X(vm_release) X(vm_export) X(vm_import) X(identity) \
+    X(stream_create) X(stream_destroy) X(stream_sync) X(stream_query) X(stream_wait_event) \
+    X(stream_capturing) X(event_create) X(event_destroy) X(event_record) X(event_query) \
+    X(event_sync) X(event_elapsed) X(copy) X(fill) X(host_callback) X(launch) \
+    X(host_alloc) X(host_free) X(host_register) X(host_unregister)
+/* clang-format on */
+/* Declares the function of an operation. */
+#define MO_DEVICE_OP(function, name) __typeof__(*((mo_device_ops *)0)->name) function
+
 /* --- what primitives call beyond memopt/device.h ------------------------------------------- */
 
 /* 1 in the child of a fork, for a device that the parent opened. Threads and locks of the parent
- * are not there, and shared memory is the parent's: each public function that takes a handle asks
- * this before anything else, and returns mo_fail_inherited, destroy and close too. */
+ * are not there, and shared memory is the parent's: each public function that takes a handle calls
+ * mo_check_process before anything else, destroy and close too. */
 int mo_device_inherited(const memopt_device *device);
 /* UNSUPPORTED; `call` begins the message. */
 memopt_status mo_fail_inherited(const char *call);
+static inline memopt_status mo_check_process(const memopt_device *device, const char *call)
+{
+    return mo_device_inherited(device) ? mo_fail_inherited(call) : MEMOPT_OK;
+}
 
 memopt_status mo_mem_alloc(memopt_device *device, uint64_t size, void **out_pointer);
 memopt_status mo_mem_free(memopt_device *device, void *pointer, uint64_t size);

@@ -71,13 +71,8 @@ memopt_status memopt_offloader_create(memopt_device *device, memopt_allocator *a
                                       memopt_offloader **out_offloader)
 {
     memopt_offloader_options read;
-    if (device == NULL || allocator == NULL || out_offloader == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "offloader_create: %s is NULL",
-                       device == NULL      ? "device"
-                       : allocator == NULL ? "allocator"
-                                           : "out_offloader");
-    if (mo_device_inherited(device))
-        return mo_fail_inherited("offloader_create");
+    MO_NOT_NULL("offloader_create", device, allocator, out_offloader);
+    MO_TRY(mo_check_process(device, "offloader_create"));
     if (mo_allocator_device(allocator) != device)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "offloader_create: the allocator is of another device");
@@ -104,8 +99,7 @@ memopt_status memopt_offloader_destroy(memopt_offloader *offloader)
 {
     if (offloader == NULL)
         return MEMOPT_OK;
-    if (mo_device_inherited(offloader->device))
-        return mo_fail_inherited("offloader_destroy");
+    MO_TRY(mo_check_process(offloader->device, "offloader_destroy"));
     if (offloader->stats.tickets != 0)
         return mo_fail(MEMOPT_BUSY,
                        "offload: %llu tickets are not released (%s on the host, %s kept on the "
@@ -135,8 +129,7 @@ memopt_status memopt_offloader_destroy_force(memopt_offloader *offloader)
     memopt_status first = MEMOPT_OK;
     if (offloader == NULL)
         return MEMOPT_OK;
-    if (mo_device_inherited(offloader->device))
-        return mo_fail_inherited("offloader_destroy_force");
+    MO_TRY(mo_check_process(offloader->device, "offloader_destroy_force"));
     int lost = mo_device_lost(offloader->device);
     for (uint64_t i = 0; i < offloader->packed_count; i++) {
         if (offloader->packed[i].ticket == 0)
@@ -150,10 +143,8 @@ memopt_status memopt_offloader_destroy_force(memopt_offloader *offloader)
 memopt_status memopt_offloader_trim_sync(memopt_offloader *offloader, uint64_t *out_released)
 {
     uint64_t released = 0;
-    if (offloader == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "offloader_trim_sync: offloader is NULL");
-    if (mo_device_inherited(offloader->device))
-        return mo_fail_inherited("offloader_trim_sync");
+    MO_NOT_NULL("offloader_trim_sync", offloader);
+    MO_TRY(mo_check_process(offloader->device, "offloader_trim_sync"));
     MO_TRY(mo_host_pool_trim(&offloader->pool, &released));
     if (offloader->disk != NULL)
         mo_disk_trim(offloader->disk);
@@ -174,10 +165,8 @@ static void describe_disk(mo_disk *disk, memopt_offloader_stats *stats)
 memopt_status memopt_offloader_get_stats(memopt_offloader *offloader,
                                          memopt_offloader_stats *out_stats)
 {
-    if (offloader == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "offloader_get_stats: offloader is NULL");
-    if (mo_device_inherited(offloader->device))
-        return mo_fail_inherited("offloader_get_stats");
+    MO_NOT_NULL("offloader_get_stats", offloader);
+    MO_TRY(mo_check_process(offloader->device, "offloader_get_stats"));
     memopt_offloader_stats now = offloader->stats;
     now.host_bytes = offloader->pool.held;
     now.host_bytes_peak = offloader->pool.held_peak;

@@ -22,8 +22,7 @@ static memopt_status check_request(memopt_offloader *offloader, request *r, cons
                        offloader == NULL ? "offloader"
                        : r->data == NULL ? "data"
                                          : "an output pointer");
-    if (mo_device_inherited(offloader->device))
-        return mo_fail_inherited(call);
+    MO_TRY(mo_check_process(offloader->device, call));
     if (r->bytes == 0)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: bytes is 0; a value has at least 1", call);
     MO_TRY(mo_offload_check_stream(offloader, r->stream, call));

@@ -7,8 +7,7 @@
 static memopt_status read_request(memopt_offloader_request *copy,
                                   const memopt_offloader_request *request, const char *call)
 {
-    if (request == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: request is NULL", call);
+    MO_NOT_NULL(call, request);
     if (request->struct_size < sizeof *copy)
         return mo_fail(
             MEMOPT_INVALID_ARGUMENT,

@@ -49,10 +49,8 @@ memopt_ticket mo_tickets_add(memopt_offloader *offloader, const mo_packed *value
 memopt_status mo_tickets_find(memopt_offloader *offloader, memopt_ticket ticket, const char *call,
                               mo_packed **out_value)
 {
-    if (offloader == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: offloader is NULL", call);
-    if (mo_device_inherited(offloader->device))
-        return mo_fail_inherited(call);
+    MO_NOT_NULL(call, offloader);
+    MO_TRY(mo_check_process(offloader->device, call));
     uint64_t place = ticket & place_mask;
     if (ticket != 0 && place < offloader->packed_count &&
         offloader->packed[place].ticket == ticket) {

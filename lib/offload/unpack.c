@@ -104,11 +104,8 @@ static memopt_status give_way(memopt_offloader *offloader, uint64_t bytes, uint6
 memopt_status memopt_offloader_give_way(memopt_offloader *offloader, uint64_t bytes,
                                         uint64_t *out_bytes)
 {
-    if (offloader == NULL || out_bytes == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "offloader_give_way: %s is NULL",
-                       offloader == NULL ? "offloader" : "out_bytes");
-    if (mo_device_inherited(offloader->device))
-        return mo_fail_inherited("offloader_give_way");
+    MO_NOT_NULL("offloader_give_way", offloader, out_bytes);
+    MO_TRY(mo_check_process(offloader->device, "offloader_give_way"));
     if (offloader->prefetching) {
         *out_bytes = 0;
         return MEMOPT_OK;
@@ -225,8 +222,7 @@ memopt_status memopt_offloader_unpack(memopt_offloader *offloader, memopt_ticket
 {
     mo_packed *value = NULL;
     MO_TRY(mo_tickets_find(offloader, ticket, "offloader_unpack", &value));
-    if (out_data == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "offloader_unpack: out_data is NULL");
+    MO_NOT_NULL("offloader_unpack", out_data);
     MO_TRY(mo_offload_check_stream(offloader, stream, "offloader_unpack"));
     if (value->device == NULL)
         MO_TRY(bring(offloader, value, stream, 1));
@@ -366,8 +362,7 @@ memopt_status memopt_offloader_release_many(memopt_offloader *offloader,
                        offloader == NULL      ? "offloader"
                        : out_released == NULL ? "out_released"
                                               : "tickets");
-    if (mo_device_inherited(offloader->device))
-        return mo_fail_inherited("offloader_release_many");
+    MO_TRY(mo_check_process(offloader->device, "offloader_release_many"));
     while (released < count && status == MEMOPT_OK) {
         status = memopt_offloader_release(offloader, tickets[released], stream);
         released += status == MEMOPT_OK;

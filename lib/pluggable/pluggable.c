@@ -181,11 +181,8 @@ memopt_status memopt_pluggable_get_allocator(int32_t device, uint64_t index,
                                              memopt_allocator **out_allocator)
 {
     mo_plug_slot *slot;
-    if (out_allocator == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "pluggable_get_allocator: out_allocator is NULL");
-    memopt_status status = mo_plug_enter(device, &slot);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_NOT_NULL("pluggable_get_allocator", out_allocator);
+    MO_TRY(mo_plug_enter(device, &slot));
     memopt_allocator *found = index == 0 ? first_of(slot) : NULL;
     mo_lock(&mo_plug_lock);
     for (mo_graph_pool *pool = slot->pools; pool != NULL && found == NULL; pool = pool->next)

@@ -61,9 +61,7 @@ memopt_status memopt_pluggable_trace(const char *folder)
 memopt_status memopt_pluggable_history(const memopt_history_options *options)
 {
     memopt_history_options copy;
-    memopt_status status = mo_options_read(&copy, sizeof copy, options, "memopt_history_options");
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_options_read(&copy, sizeof copy, options, "memopt_history_options"));
     mo_lock(&mo_plug_lock);
     history_options = copy;
     history_wanted = options != NULL;
@@ -116,10 +114,9 @@ memopt_status mo_plug_make_pool(memopt_allocator *first, memopt_pool **out_pool)
     memopt_pool_options options = MEMOPT_POOL_OPTIONS_INIT;
     options.name = "graph";
     options.retain = 1;
-    memopt_status status = memopt_pool_create(first, &options, out_pool);
-    if (status == MEMOPT_OK)
-        begin_trace(mo_allocator_device(first), *out_pool);
-    return status;
+    MO_TRY(memopt_pool_create(first, &options, out_pool));
+    begin_trace(mo_allocator_device(first), *out_pool);
+    return MEMOPT_OK;
 }
 
 /* Opens the device and makes its first allocator, unless another thread was quicker. */
@@ -131,10 +128,8 @@ static memopt_status make_first(mo_plug_slot *slot, int index)
     mo_lock(&mo_plug_lock);
     snprintf(name, sizeof name, "%s:%d", mo_plug_backend, index);
     mo_unlock(&mo_plug_lock);
-    memopt_status status = memopt_device_open(name, NULL, &device);
-    if (status != MEMOPT_OK)
-        return status;
-    status = make(device, &made);
+    MO_TRY(memopt_device_open(name, NULL, &device));
+    memopt_status status = make(device, &made);
     if (status == MEMOPT_OK && atomic_compare_exchange_strong(&slot->first, &none, made))
         return MEMOPT_OK;
     if (status == MEMOPT_OK)
@@ -154,9 +149,7 @@ memopt_status mo_plug_find(int32_t device, mo_plug_slot **out_slot)
 
 memopt_status mo_plug_enter(int32_t device, mo_plug_slot **out_slot)
 {
-    memopt_status status = mo_plug_find(device, out_slot);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_TRY(mo_plug_find(device, out_slot));
     return atomic_load_explicit(&(*out_slot)->first, memory_order_acquire) != NULL
                ? MEMOPT_OK
                : make_first(*out_slot, device);

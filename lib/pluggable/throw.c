@@ -88,9 +88,7 @@ static void raise_torch(const char *function, const char *file, uint32_t line, c
 memopt_status memopt_pluggable_find_torch(const char *libc10, memopt_pluggable_raise *out_raise)
 {
     void *found[NAME_COUNT];
-    if (libc10 == NULL || out_raise == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "pluggable_find_torch: %s is NULL",
-                       libc10 == NULL ? "libc10" : "out_raise");
+    MO_NOT_NULL("pluggable_find_torch", libc10, out_raise);
     void *library = dlopen(libc10, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
     if (library == NULL)
         return mo_fail(MEMOPT_NOT_FOUND,

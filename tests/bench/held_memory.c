@@ -45,8 +45,7 @@ static void need(memopt_status status, const char *what)
 
 #define NEED(call) need((call), #call)
 
-/* --- counting the driver's calls --------------------------------------------------------------
- */
+/* --- counting the driver's calls -------------------------------------------------------------- */
 
 static struct {
     const mo_device_ops *real;
@@ -119,8 +118,7 @@ static void count_calls_of(memopt_device *device)
     driver.all = driver.created = driver.mapped = driver.unmapped = driver.moved = driver.moves = 0;
 }
 
-/* --- pages that blocks touch ------------------------------------------------------------------
- */
+/* --- pages that blocks touch ------------------------------------------------------------------ */
 
 static struct {
     uintptr_t page[TOUCH_SLOTS];
@@ -144,8 +142,7 @@ static void touch(const char *address, uint64_t bytes, int begins)
     touched.most = mo_max_u64(touched.most, touched.now);
 }
 
-/* --- a pass ------------------------------------------------------------------------------------
- */
+/* --- a pass ----------------------------------------------------------------------------------- */
 
 typedef struct machine {
     const recorded *trace;
@@ -258,8 +255,7 @@ static int completes_in(const recorded *trace, uint64_t pages)
     return completed;
 }
 
-/* --- a row -------------------------------------------------------------------------------------
- */
+/* --- a row ------------------------------------------------------------------------------------ */
 
 enum {
     HELD,
@@ -361,8 +357,7 @@ static void measure(const recorded *trace, double *row)
         row[i] /= (double)peak;
 }
 
-/* --- the table --------------------------------------------------------------------------------
- */
+/* --- the table -------------------------------------------------------------------------------- */
 
 static void print_row(const char *name, double scale, const double *row)
 {

@@ -11,6 +11,8 @@
 #define MEMOPT_CONFORMANCE_H
 
 #include "memopt/memopt.h"
+#include "support/clock.h"
+#include "support/random.h"
 
 #include <stdint.h>
 
@@ -21,7 +23,7 @@
 typedef enum suite_scale { SCALE_SMALL, SCALE_NORMAL, SCALE_LARGE } suite_scale;
 
 typedef struct suite_options {
-    const char *device, *only, *sampled, *json;
+    const char *device, *only, *sampled, *json, *digests;
     uint64_t capacity; /* of the "cpu" devices */
     uint64_t seed, rounds;
     double seconds; /* of each stress case; 0: `rounds` decide */
@@ -86,7 +88,6 @@ _Noreturn void skip(const char *format, ...) __attribute__((format(printf, 1, 2)
 _Noreturn void end_as(case_outcome outcome, const char *message);
 /* Runs a function that may fail or skip. The text of why goes to message[size]. */
 case_outcome run_guarded(void (*function)(world *w), world *w, char *message, uint64_t size);
-double seconds_now(void);
 
 /* --- world.c: worlds, tensors, results ----------------------------------------------------- */
 
@@ -95,6 +96,8 @@ memopt_status open_device(const suite_options *options, const char *name,
 void open_world(world *w, memopt_device *device, const suite_options *options);
 void close_world(world *w);
 void free_results(world *w);
+/* Of all results: the same on every processor of this byte order. */
+uint64_t digest_of(const world *w);
 memopt_memory_info info_of(world *w);
 /* An allocator with expandable segments where the device can, else a plain one. */
 memopt_allocator *new_allocator(world *w);
@@ -107,7 +110,6 @@ void result_of(world *w, const void *device_data, uint64_t bytes);
 /* 1 if both worlds have the same results; else says in message what differs first. */
 int same_results(const world *mine, const world *reference, char *message, uint64_t size);
 
-uint64_t next_random(uint64_t *state);
 /* Host floats that exercise a format: normal, tiny, huge, negative, zero; the same every time. */
 void fill_floats(float *out, uint64_t count, uint64_t seed);
 /* The same with infinities and NaNs. */

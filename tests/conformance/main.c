@@ -3,8 +3,16 @@
  *
  * Runs every case on the device, and those that compute on "cpu" too. Exits with 0 if none fails,
  * 1 if one does, 2 if the arguments are wrong, 77 if the device is not there (1 with --require).
+ *
+ * With --digests the device is the cpu, with each instruction set in turn that this processor has (or
+ * MEMOPT_ISA alone), and what a case computes is that of the file, but for optimizers. This writes one:
+ *
+ *     MEMOPT_ISA=scalar conformance --digests /dev/null | sed -n 's/.* digest: //p'
  */
 #include "driver.h"
+
+#include "device/cpu/cpu.h"
+#include "support/flush.h"
 #include "support/sweep.h"
 
 #include <setjmp.h>
@@ -12,7 +20,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* --- ending a case ------------------------------------------------------------------------- */
 
@@ -65,13 +72,6 @@ case_outcome run_guarded(void (*function)(world *w), world *w, char *message, ui
     return jumped == 0 ? PASSED : (case_outcome)(jumped - 1);
 }
 
-double seconds_now(void)
-{
-    struct timespec time;
-    (void)clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
-
 /* --- running ------------------------------------------------------------------------------- */
 
 typedef struct suite {
@@ -110,6 +110,25 @@ static case_outcome run_on(const suite *s, const conformance_case *c, memopt_dev
     return outcome;
 }
 
+/* 1 where the file has the line. */
+static int is_known(const char *digests, const char *name, uint64_t digest, char *message,
+                    uint64_t size)
+{
+    char line[160], wanted[100];
+    int known = 0;
+    FILE *file = fopen(digests, "r");
+    snprintf(wanted, sizeof wanted, "%s %016llx", name, (unsigned long long)digest);
+    while (!known && file != NULL && fgets(line, sizeof line, file) != NULL) {
+        line[strcspn(line, "\n")] = '\0';
+        known = strcmp(line, wanted) == 0;
+    }
+    if (file != NULL)
+        fclose(file);
+    if (!known)
+        snprintf(message, size, "not in %s; digest: %s", digests, wanted);
+    return known;
+}
+
 static void run_case(const suite *s, const conformance_case *c)
 {
     static world mine, reference;
@@ -126,6 +145,9 @@ static void run_case(const suite *s, const conformance_case *c)
             !same_results(&mine, &reference, message, sizeof message))
             outcome = FAILED;
     }
+    if (outcome == PASSED && c->compared && s->options.digests != NULL &&
+        !is_known(s->options.digests, c->name, digest_of(&mine), message, sizeof message))
+        outcome = FAILED;
     report_case(c->name, outcome, seconds_now() - start, message);
     free_results(&mine);
     free_results(&reference);
@@ -180,7 +202,8 @@ static void run_all(const suite *s)
     for (size_t t = 0; t < sizeof tables / sizeof tables[0]; t++)
         for (const conformance_case *c = tables[t]; c->name != NULL; c++) {
             if (!is_wanted(s->options.only, c->name) ||
-                is_sampled_out(&s->options, c->name, &sampled))
+                is_sampled_out(&s->options, c->name, &sampled) ||
+                (s->options.digests != NULL && (!c->compared || c->kind != 0)))
                 continue;
             if (s->options.list)
                 puts(c->name);
@@ -199,6 +222,7 @@ static const char *const usage =
     "            [--small|--large]  sizes of tensors; --large is for real devices\n"
     "            [--seed N] [--rounds N] [--seconds S]  of the stress cases\n"
     "            [--json FILE]      one entry for each case\n"
+    "            [--digests FILE]   what the cpu computes is that of the file\n"
     "            [--capacity BYTES] memory of the cpu device\n"
     "            [--require]        a device that is not there is a failure\n";
 
@@ -214,6 +238,8 @@ static int read_value(suite_options *o, const char *name, const char *value)
         o->sampled = value;
     else if (strcmp(name, "--json") == 0)
         o->json = value;
+    else if (strcmp(name, "--digests") == 0)
+        o->digests = value, o->scale = SCALE_SMALL;
     else if (strcmp(name, "--capacity") == 0)
         o->capacity = strtoull(value, NULL, 0);
     else if (strcmp(name, "--seed") == 0)
@@ -260,37 +286,52 @@ static int cannot_open(const suite *s, memopt_status status)
     return absent && !s->options.require ? 77 : 1;
 }
 
-int main(int count, char **words)
+static int run(suite *s)
 {
-    static suite s;
     static world w;
     char message[512];
-    if (!read_arguments(count, words, &s.options)) {
-        fputs(usage, stderr);
-        return 2;
-    }
-    memopt_status status = open_device(&s.options, "cpu", &s.cpu);
-    if (status == MEMOPT_OK && !s.options.list)
-        status = open_device(&s.options, s.options.device, &s.device);
+    memopt_status status = open_device(&s->options, "cpu", &s->cpu);
+    if (status == MEMOPT_OK && !s->options.list)
+        status = open_device(&s->options, s->options.device, &s->device);
     if (status != MEMOPT_OK)
-        return cannot_open(&s, status);
-    if (s.options.peer != 0)
-        return share_peer(s.device, s.options.peer);
-    w.device = s.cpu;
-    w.options = &s.options;
+        return cannot_open(s, status);
+    if (s->options.peer != 0)
+        return share_peer(s->device, s->options.peer);
+    w.device = s->cpu;
+    w.options = &s->options;
     if (run_guarded(find_optimizers, &w, message, sizeof message) != PASSED) {
         fprintf(stderr, "%s\n", message);
         return 1;
     }
-    run_all(&s);
-    if (s.options.list)
+    run_all(s);
+    if (s->options.list)
         return 0;
-    s.properties.struct_size = sizeof s.properties;
-    (void)memopt_device_get_properties(s.device, &s.properties);
+    s->properties.struct_size = sizeof s->properties;
+    (void)memopt_device_get_properties(s->device, &s->properties);
     double start = seconds_now();
-    status = memopt_device_close(s.device);
+    status = memopt_device_close(s->device);
     report_case("close", status == MEMOPT_OK ? PASSED : FAILED, seconds_now() - start,
                 status == MEMOPT_OK ? "" : memopt_last_error());
-    (void)memopt_device_close(s.cpu);
-    return report_end(&s.options, &s.properties);
+    (void)memopt_device_close(s->cpu);
+    return report_end(&s->options, &s->properties);
+}
+
+int main(int count, char **words)
+{
+    static suite s;
+    int failed = 0;
+    if (!read_arguments(count, words, &s.options)) {
+        fputs(usage, stderr);
+        return 2;
+    }
+    if (s.options.digests == NULL)
+        return run(&s);
+    flush_subnormals();
+    const int best = (int)mo_cpu_best_isa();
+    for (int isa = getenv("MEMOPT_ISA") != NULL ? best : MO_ISA_SCALAR; isa <= best; isa++) {
+        setenv("MEMOPT_ISA", mo_isa_name((mo_isa)isa), 1);
+        printf("%s:\n", mo_isa_name((mo_isa)isa));
+        failed |= run(&s);
+    }
+    return failed;
 }

@@ -96,6 +96,10 @@ int report_end(const suite_options *options, const memopt_device_properties *pro
             written = 0;
         }
     }
+    int good = counts[FAILED] == 0 && entry_count > 1 && written; /* one is the end */
     free(entries);
-    return counts[FAILED] == 0 && entry_count > 1 && written ? 0 : 1; /* one is the end */
+    entries = NULL;
+    entry_count = entry_capacity = 0;
+    memset(counts, 0, sizeof counts);
+    return good ? 0 : 1;
 }

@@ -77,14 +77,6 @@ void *host_memory(uint64_t bytes)
     return memory;
 }
 
-uint64_t next_random(uint64_t *state)
-{
-    uint64_t z = *state += 0x9E3779B97F4A7C15u;
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-    return z ^ (z >> 31);
-}
-
 void fill_bytes(void *out, uint64_t count, uint64_t seed)
 {
     for (uint64_t i = 0; i < count; i++)
@@ -244,6 +236,14 @@ void free_results(world *w)
     w->segments = NULL;
     w->bytes = NULL;
     w->segment_count = w->segment_capacity = w->byte_count = w->byte_capacity = 0;
+}
+
+uint64_t digest_of(const world *w)
+{
+    uint64_t digest = 0xcbf29ce484222325u;
+    for (uint64_t i = 0; i < w->segment_count; i++)
+        digest = (digest ^ w->segments[i].hash) * 0x100000001b3u;
+    return digest;
 }
 
 int same_results(const world *mine, const world *reference, char *message, uint64_t size)

@@ -17,7 +17,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 STAMPS = pathlib.Path(__file__).with_name("stamps.txt")
 STAGES = {
     # The same bits as other processors.
-    "machines": ("kernels", "cmake/make_tables.c", "lib/device/cpu", "tests/machines", "examples/c"),
+    "machines": ("kernels", "cmake/make_tables.c", "lib/device/cpu", "tests/conformance", "tests/machines",
+                 "examples/c"),
     # The kernels as the GPUs' compilers make them, executed; and those compiled at run time.
     "gpu-code": (
         "kernels",

@@ -6,6 +6,7 @@
  *
  *   PROGRAM [--runs N] [--seed N] FOLDER_OR_FILE...
  */
+#include "support/random.h"
 #include "support/sweep.h"
 
 #include <dirent.h>
@@ -29,18 +30,9 @@ static size_t corpus_count;
 static uint64_t random_state;
 static const char *crash_path;
 
-/* splitmix64 */
-static uint64_t next_random(void)
-{
-    uint64_t z = (random_state += UINT64_C(0x9e3779b97f4a7c15));
-    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return z ^ (z >> 31);
-}
-
 static size_t below(size_t limit)
 {
-    return limit == 0 ? 0 : (size_t)(next_random() % limit);
+    return limit == 0 ? 0 : (size_t)(next_random(&random_state) % limit);
 }
 
 static void add_file(const char *path)
@@ -106,10 +98,10 @@ static size_t mutate_once(uint8_t *data, size_t size)
     const input *other = &corpus[below(corpus_count)];
     uint8_t piece[64];
     size_t start, count;
-    switch (next_random() % 6) {
+    switch (next_random(&random_state) % 6) {
     case 0:
         if (size > 0)
-            data[below(size)] ^= (uint8_t)(1u << (next_random() % 8));
+            data[below(size)] ^= (uint8_t)(1u << (next_random(&random_state) % 8));
         return size;
     case 1:
         if (size > 0)
@@ -131,7 +123,7 @@ static size_t mutate_once(uint8_t *data, size_t size)
         return count == 0 ? size : insert_bytes(data, size, other->bytes + start, count);
     default:
         for (count = 0; count < 8; count++)
-            piece[count] = (uint8_t)next_random();
+            piece[count] = (uint8_t)next_random(&random_state);
         return insert_bytes(data, size, piece, 1 + below(8));
     }
 }

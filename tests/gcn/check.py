@@ -8,34 +8,22 @@ BUILD is a build folder with the suite and the simulated driver; TARGET is gfx10
 Status: 0 as it should be, 1 not so, 77 where no llvm-objdump is.
 """
 import argparse
-import os
 import pathlib
 import re
-import signal
-import subprocess
 import sys
 import tempfile
-from typing import NamedTuple
 
 import translate
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent / "sim"))
+from executed import Mutant, Suite  # noqa: E402
+
 DIVIDING_CASES = "scaler*,codes_*,optimizer_*,step_plain"
-COMPILE = [os.environ.get("CC", "cc"), "-std=gnu11", "-O1", "-ffp-contract=off", "-fPIC", "-shared",
-           "-fvisibility=hidden", "-Werror=implicit-function-declaration", "-I", str(HERE)]
 NOTHING = "s_nop 0"
 
 
-class Mutant(NamedTuple):
-    what: str
-    kernel: str
-    cases: str
-    pattern: str
-    replacement: str  # instructions, with semicolons between them
-    which: int = 0  # of the pattern's places in the kernel, from 0
-    target: str = ""  # the only one that has such a place
-
-
+# A replacement: instructions, with semicolons between them.
 MUTANTS = [
     Mutant("a barrier is missing", "mo_step_adamw8", "optimizer_adamw_8bit", r"s_barrier", NOTHING),
     Mutant("a barrier is missing", "mo_square_sum", "scaler_norms", r"s_barrier", NOTHING, 1),
@@ -87,56 +75,6 @@ MUTANTS = [
 ]
 
 
-class Suite:
-    """The conformance suite on one device of the simulated HIP driver."""
-
-    def __init__(self, build, target, folder):
-        self.build, self.target, self.folder = build, target, folder
-        self.object = translate.CodeObject(build / "gpu" / (target + ".hsaco"))
-
-    def compile(self, text=None, only=None):
-        source, out = self.folder / "kernels.c", self.folder / "kernels.so"
-        source.write_text(translate.translate(self.object, text, only))
-        subprocess.run([*COMPILE, str(source), "-o", str(out), "-lm"], check=True)
-        return out
-
-    def run(self, kernels, *arguments, approximation=0, seconds=None):
-        drivers = str(self.build / "tests" / "sim" / "lib")
-        ran = self.folder / "ran"
-        ran.unlink(missing_ok=True)
-        environment = dict(
-            os.environ, LD_LIBRARY_PATH=drivers, MEMOPT_DRIVER_PATH=drivers, MEMOPT_SIM_QUIET="1",
-            MEMOPT_SIM_MEMORY="256M", MEMOPT_CACHE_DIR="", MEMOPT_SIM_GFX=self.target,
-            MEMOPT_SIM_WARP=str(self.object.lanes), MEMOPT_SIM_KERNELS=str(kernels),
-            MEMOPT_GCN_RAN=str(ran), MEMOPT_GCN_APPROXIMATION=str(approximation))
-        done = subprocess.run(
-            [str(self.build / "tests" / "conformance" / "conformance"), "--device", "hip:0",
-             *arguments], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, timeout=seconds)
-        return done, set(ran.read_text().split()) if ran.exists() else set()
-
-    def kernels(self):
-        return set(re.findall(r"^[0-9a-f]{16} <(\w+)>:", self.object.text, re.M))
-
-
-def all_pass(suite):
-    """The suite passes, and every kernel of the code object runs in it."""
-    done, ran = suite.run(suite.compile())
-    missing = suite.kernels() - ran
-    print(done.stdout if done.returncode != 0 else done.stdout.splitlines()[-1])
-    print("%d kernels ran; never:" % len(ran), ", ".join(sorted(missing)) or "none")
-    return done.returncode == 0 and not missing
-
-
-def any_approximation_passes(suite):
-    kernels = suite.compile()
-    runs = [suite.run(kernels, "--small", "--only", DIVIDING_CASES, approximation=away)[0]
-            for away in (-1, 1)]
-    for done in runs:
-        print(done.stdout if done.returncode != 0 else done.stdout.splitlines()[-1])
-    return all(done.returncode == 0 for done in runs)
-
-
 def change(text, mutant):
     """The disassembly with one place of a kernel changed; the new lines keep the old address."""
     begin = re.search(r"^[0-9a-f]{16} <%s>:\n" % mutant.kernel, text, re.M).end()
@@ -149,35 +87,27 @@ def change(text, mutant):
     return text[:start] + "\n".join(lines) + text[text.index("\n", start):]
 
 
-def is_caught(suite, mutant):
-    """By other bits, a violation, a fault, or no end."""
-    kernels = suite.compile(change(suite.object.text, mutant), mutant.kernel)
-    try:
-        done, _ = suite.run(kernels, "--small", "--only", mutant.cases, seconds=120)
-    except subprocess.TimeoutExpired:
-        return True
-    return done.returncode in (1, 98, -signal.SIGSEGV)
-
-
-def all_caught(suite):
-    caught = {mutant: is_caught(suite, mutant) for mutant in MUTANTS
-              if mutant.target in ("", suite.target)}
-    for mutant, found in caught.items():
-        print("%-9s %-18s %s" % ("caught" if found else "SURVIVED", mutant.kernel, mutant.what))
-    print("%d of %d caught" % (sum(caught.values()), len(caught)))
-    return all(caught.values())
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("build", type=pathlib.Path)
     parser.add_argument("target", choices=["gfx1030", "gfx90a"])
     parser.add_argument("what", choices=["embedded", "approximations", "mutants"])
     options = parser.parse_args()
+    build = options.build.resolve()
+    code = translate.CodeObject(build / "gpu" / (options.target + ".hsaco"))
     with tempfile.TemporaryDirectory() as folder:
-        suite = Suite(options.build.resolve(), options.target, pathlib.Path(folder))
-        good = {"embedded": all_pass, "approximations": any_approximation_passes,
-                "mutants": all_caught}[options.what](suite)
+        suite = Suite(build, pathlib.Path(folder), "hip:0", HERE, MEMOPT_SIM_GFX=options.target,
+                      MEMOPT_SIM_WARP=str(code.lanes))
+        if options.what == "mutants":
+            good = suite.catches(
+                [mutant for mutant in MUTANTS if mutant.target in ("", options.target)],
+                lambda m: suite.compiled(translate.translate(code, change(code.text, m), m.kernel)))
+        else:
+            kernels = suite.compiled(translate.translate(code))
+            if options.what == "approximations":
+                good = suite.passes_beside(kernels, DIVIDING_CASES, 1)
+            else:
+                good = suite.proves(kernels, set(re.findall(r"^[0-9a-f]{16} <(\w+)>:", code.text, re.M)))
     return 0 if good else 1
 
 

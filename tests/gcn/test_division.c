@@ -5,10 +5,10 @@
 #define LANES 32
 #include "numbers.h"
 
-char gcn_ran[1];
+char translated_ran[1];
 const unsigned char gcn_image[1];
-const uint64_t gcn_image_bytes = 1, gcn_image_digests[] = {0};
-const mo_sim_kernel gcn_kernels[] = {{NULL, 0, NULL}};
+const uint64_t gcn_image_bytes = 1, translated_digests[] = {0};
+const mo_sim_kernel translated_kernels[] = {{NULL, 0, NULL}};
 
 enum { ROUNDS = 4000, N = 0, D = 2, SCALED_D = 4, SCALED_N = 6, R = 8, E = 10, Q = 12, OUT = 14 };
 

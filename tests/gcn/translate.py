@@ -431,7 +431,7 @@ class Kernel:
         if self.block_register is not None:
             begin.append("w->s[%d] = calls->block();" % self.block_register)
         lines = ["HIDDEN void %s(const void *args, uint64_t first_item)" % self.name, "{",
-                 "wave *w = enter(args, %d, first_item, %d, &gcn_ran[%d]);" % (
+                 "wave *w = enter(args, %d, first_item, %d, &translated_ran[%d]);" % (
                      self.kernarg - 8, self.lds, index), *begin]
         for i in self.instructions:
             if i.address in targets:
@@ -464,11 +464,11 @@ def translate(object_, text=None, only=None):
         "#define LANES %d" % object_.lanes, object_.define, '#include "numbers.h"', CALLS_ONLY,
         *in_parts(k.code(n) for n, k in enumerate(kernels)), shared("\n".join([
             *("HIDDEN void %s(const void *args, uint64_t first_item);" % k.name for k in kernels),
-            "char gcn_ran[%d];" % len(kernels),
+            "char translated_ran[%d];" % len(kernels),
             "const unsigned char gcn_image[] __attribute__((aligned(4096))) = {%s};" % image,
             "const uint64_t gcn_image_bytes = sizeof gcn_image;",
-            "const mo_sim_kernel gcn_kernels[] = {%s {NULL, 0, NULL}};" % " ".join(rows),
-            "const uint64_t gcn_image_digests[] = {0x%xull, 0};" % object_.digest()])), ""])
+            "const mo_sim_kernel translated_kernels[] = {%s {NULL, 0, NULL}};" % " ".join(rows),
+            "const uint64_t translated_digests[] = {0x%xull, 0};" % object_.digest()])), ""])
 
 
 def main():

@@ -10,6 +10,7 @@
 
 #include "../sim/kernels.h"
 #include "../sim/number_bits.h"
+#define BY_WARP 1
 #include "../sim/parts.h"
 
 #include <math.h>
@@ -57,8 +58,6 @@ typedef struct wave {
 
 static wave waves[MOST_WAVES];
 
-extern const char __ehdr_start __attribute__((visibility("hidden")));
-extern const char _end __attribute__((visibility("hidden")));
 extern const unsigned char gcn_image[] __attribute__((visibility("hidden")));
 extern const uint64_t gcn_image_bytes __attribute__((visibility("hidden")));
 
@@ -412,37 +411,5 @@ OPERATION void ds_bpermute_b32(wave *w, uint32_t *to, const uint32_t *lane, cons
     }
     poison(t);
 }
-
-/* --- the registry ---------------------------------------------------------------------------- */
-
-extern char gcn_ran[] __attribute__((visibility("hidden")));
-extern const mo_sim_kernel gcn_kernels[] __attribute__((visibility("hidden")));
-extern const uint64_t gcn_image_digests[] __attribute__((visibility("hidden")));
-
-#if MO_FIRST_PART
-__attribute__((visibility("default"))) const mo_sim_loaded *mo_sim_load(const mo_sim_calls *given);
-const mo_sim_loaded *mo_sim_load(const mo_sim_calls *given)
-{
-    static mo_sim_loaded loaded;
-    const char *away = getenv("MEMOPT_GCN_APPROXIMATION");
-    loaded = (mo_sim_loaded){gcn_kernels, &__ehdr_start, &_end, gcn_image_digests, 1};
-    approximation = away == NULL ? 0 : atoi(away);
-    calls = given;
-    return &loaded;
-}
-
-/* The names of the kernels that ran, into the file that MEMOPT_GCN_RAN names. */
-__attribute__((destructor)) static void tell_what_ran(void)
-{
-    const char *path = getenv("MEMOPT_GCN_RAN");
-    FILE *file = path != NULL ? fopen(path, "w") : NULL;
-    for (int i = 0; file != NULL && gcn_kernels[i].name != NULL; i++)
-        if (gcn_ran[i])
-            fprintf(file, "%s\n", gcn_kernels[i].name);
-    if (file != NULL)
-        fclose(file);
-}
-
-#endif
 
 #endif

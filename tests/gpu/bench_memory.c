@@ -32,8 +32,7 @@ static void bench_pairs(bench *b)
     }
 }
 
-/* --- the driver's calls ------------------------------------------------------------------------
- */
+/* --- the driver's calls ----------------------------------------------------------------------- */
 
 enum { CALLS = 5, MOST_PAGES = 64 };
 static const char *const call_names[CALLS] = {"create", "map", "set_access", "unmap", "release"};
@@ -107,8 +106,7 @@ static void bench_pages(bench *b)
     bench_page(b, b->properties.granularity, b->small ? 4 : MOST_PAGES, 1);
 }
 
-/* --- growth ------------------------------------------------------------------------------------
- */
+/* --- growth ----------------------------------------------------------------------------------- */
 
 static double alloc_seconds(bench *b, memopt_allocator *allocator, uint64_t bytes, void **block)
 {

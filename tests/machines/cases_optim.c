@@ -1,5 +1,5 @@
 /* The optimizers' kernels: every rule, format of states, type of parameter and gradient, to nearest
- * and stochastic, with and without a model copy; the prologue; block-wise codes. */
+ * and stochastic, with and without a model copy; the prologue. */
 #include "machines/digest.h"
 
 #include "optim/optim.h"
@@ -163,46 +163,8 @@ static void prologue(uint32_t rule)
     digest_report(digest, "mo_optim_prologue.%u", rule);
 }
 
-static void upload(void)
-{
-    static mo_optim_upload_args args;
-    static unsigned char table[MO_UPLOAD_BYTES];
-    uint64_t digest = DIGEST_START;
-    args.destination = table;
-    args.bytes = 3001;
-    digest_fill_any(args.payload, sizeof args.payload, MO_DTYPE_F8_E4M3, 8);
-    digest_launch(&mo_kernel_optim_upload, &args, 1);
-    digest_add(&digest, table, sizeof table, 1);
-    digest_report(digest, "mo_optim_upload");
-}
-
-/* Quantised from each type; every code decoded, with scales of every kind. */
-static void codes(uint32_t format, const mo_kernel *quantize, const mo_kernel *dequantize)
-{
-    const uint64_t count = MO_CHUNK_ELEMENTS + 600;
-    static float values[MO_CHUNK_ELEMENTS + 600];
-    static float scales[MO_CHUNK_ELEMENTS / MO_BLOCK4_SIZE + 20];
-    static uint8_t bytes[MO_CHUNK_ELEMENTS + 600];
-    uint64_t coded = DIGEST_START, decoded = DIGEST_START;
-    for (uint32_t k = 0; k < 6; k++) {
-        uint32_t dtype = 1 + k / 2;
-        mo_blockcode_args args = {values, bytes, scales, count, (int32_t)dtype, k % 2};
-        digest_fill_runs(values, count, dtype, 60 + k);
-        digest_launch(quantize, &args, mo_chunks_of(count));
-        digest_add(&coded, bytes, mo_format_bytes(format, count), 1);
-        digest_add(&coded, scales, (count - 1) / mo_format_block(format) + 1, 4);
-        for (uint64_t i = 0; i < count; i++)
-            bytes[i] = (uint8_t)(i * 7);
-        digest_launch(dequantize, &args, mo_chunks_of(count));
-        digest_add(&decoded, values, count, mo_element_size(dtype));
-    }
-    digest_report(coded, "%s", quantize->name);
-    digest_report(decoded, "%s", dequantize->name);
-}
-
 void digest_optimizers(void)
 {
-    upload();
     for (uint32_t rule = 1; rule < MOST; rule++)
         if (mo_optimizer_kernel(rule, MO_STATE_F32) != NULL)
             prologue(rule);
@@ -210,7 +172,4 @@ void digest_optimizers(void)
         for (uint32_t format = 1; format < MOST; format++)
             if (mo_optimizer_kernel(rule, format) != NULL)
                 step_types(rule, format);
-#define CODES(suffix, format)                                                                      \
-    codes(MO_STATE_##format, &mo_kernel_quantize##suffix, &mo_kernel_dequantize##suffix);
-    MO_EACH_CODE(CODES)
 }

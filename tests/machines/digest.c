@@ -1,6 +1,6 @@
 /*
- * Runs every kernel of the library on fixed inputs and prints a digest for each case, which must be
- * the same for every instruction set, processor and byte order.
+ * Runs the optimizers' kernels on fixed inputs and prints a digest for each case, which must be the
+ * same for every instruction set and processor; states also for every byte order.
  *
  *   digest                     prints the digests
  *   digest FILE                compares them with those in the file, for each instruction set that
@@ -14,12 +14,9 @@
 #include "machines/digest.h"
 
 #include "device/cpu/cpu.h"
+#include "support/flush.h"
 
 #include <stdarg.h>
-
-#if defined(__x86_64__)
-#include <xmmintrin.h>
-#endif
 
 static memopt_device *device;
 static FILE *expected; /* NULL: print */
@@ -69,12 +66,6 @@ void digest_add_f32(uint64_t *digest, float value)
     digest_add_u64(digest, mo_f32_bits(mo_f32_one_nan(value)));
 }
 
-void digest_add_f64(uint64_t *digest, double value)
-{
-    uint64_t bits = mo_f64_bits(value), infinity = 0x7ff0000000000000u;
-    digest_add_u64(digest, (bits & ~((uint64_t)1 << 63)) > infinity ? infinity + 1 : bits);
-}
-
 /* The digest that is expected of a name: the rest of its line. */
 static const char *wanted(const char *name)
 {
@@ -118,31 +109,13 @@ static int expected_lines(void)
     return count;
 }
 
-/* The caller flushes subnormals to zero, as a framework may: that must change nothing. */
-static void flush_subnormals(void)
-{
-#if defined(__x86_64__)
-    _mm_setcsr(_mm_getcsr() | 0x8040);
-#elif defined(__aarch64__)
-    uint64_t fpcr;
-    __asm__ volatile("mrs %0, fpcr" : "=r"(fpcr));
-    __asm__ volatile("msr fpcr, %0" : : "r"(fpcr | (uint64_t)1 << 24));
-#endif
-}
-
 static void run_isa(FILE *in, FILE *out)
 {
     lines = differences = 0;
     MUST(memopt_device_open("cpu", NULL, &device));
-    if (!only_states) {
-        digest_casts();
-        digest_reductions();
-        digest_optimizers();
-        digest_adafactor();
-    }
-    digest_states(in, out);
     if (!only_states)
-        digest_blocks();
+        digest_optimizers();
+    digest_states(in, out);
     MUST(memopt_device_close(device));
 }
 

@@ -28,7 +28,6 @@ void digest_add(uint64_t *digest, const void *values, uint64_t count, uint32_t s
 /* The same of one number; floats that may be a NaN of the processor's choice count as one NaN. */
 void digest_add_u64(uint64_t *digest, uint64_t value);
 void digest_add_f32(uint64_t *digest, float value);
-void digest_add_f64(uint64_t *digest, double value);
 
 /* Prints the line, or compares it with the next one that is expected. */
 void digest_report(uint64_t digest, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -36,19 +35,11 @@ void digest_report(uint64_t digest, const char *format, ...) __attribute__((form
 void digest_launch(const mo_kernel *kernel, const void *args, uint64_t items);
 memopt_device *digest_device(void);
 
-/* Numbers of every kind, one beside the other: of f32 also those that a smaller type rounds,
- * overflows and underflows; infinities, quiet and signalling NaNs with payloads. */
-void digest_fill_any(void *to, uint64_t count, uint32_t dtype, uint64_t seed);
 /* Runs of 128 numbers of f32, f16 or bf16: a run is of one kind, so that blocks of codes differ. */
 void digest_fill_runs(void *to, uint64_t count, uint32_t dtype, uint64_t seed);
-const char *digest_dtype(uint32_t dtype);
 
 /* The cases, by file. `in` (or NULL): where the states come from; `out` (or NULL): where to. */
-void digest_casts(void);
-void digest_blocks(void);
-void digest_reductions(void);
 void digest_optimizers(void);
-void digest_adafactor(void);
 void digest_states(FILE *in, FILE *out);
 
 #endif

@@ -216,7 +216,7 @@ extern const mo_kernel mo_kernel_hash_granules;
         mo_free(segment);
 """,
         "asan",
-        "^torture_allocator$",
+        "^oracle_faults_cpu$",
     ),
     Mutant(
         "device_context_after_failure",

@@ -35,7 +35,16 @@ typedef struct scene {
     "alloc slot=1 member=1 stream=1 bytes=2000000\nalloc slot=2 member=1 stream=2 bytes=70000\n"   \
     "alloc slot=3 member=1 stream=0 bytes=1000\nuse slot=1 stream=2 write=0\nfree slot=1\n"
 
+/* On two streams, beside a block that stays. */
+#define A_STEP                                                                                     \
+    "alloc slot=0 member=0 stream=0 bytes=4000000\nalloc slot=1 member=0 stream=0 bytes=5000000\n" \
+    "alloc slot=2 member=0 stream=1 bytes=2000000\nalloc slot=4 member=0 stream=0 bytes=500000\n"  \
+    "free slot=0\nalloc slot=3 member=0 stream=0 bytes=3000000\n"                                  \
+    "free slot=1\nfree slot=2\nfree slot=3\n"
+#define STEPS A_STEP "step member=0 kind=0\n" A_STEP "step member=0 kind=1\n"
 #define SHARED "export slot=0 share=0\nimport share=0 write=0\n"
+#define USED(member)                                                                               \
+    "alloc slot=0 member=" #member " stream=1 bytes=70000\nuse slot=0 stream=2 write=1\n"
 #define TAGS "64" /* that of slot 0 */
 
 static const scene scenes[] = {
@@ -50,6 +59,10 @@ static const scene scenes[] = {
      "alloc slot=0 member=0 stream=1 bytes=12000000\nalloc slot=1 member=0 stream=2 bytes=8000000\n"
      "use slot=0 stream=3 write=1\nuse slot=1 stream=3 write=1\nfree slot=0\nfree slot=1\n"
      "alloc slot=2 member=0 stream=0 bytes=16000000\n"},
+    {"pages of a busy stream", 1, 9, ORACLE_HAS_REMAP,
+     "alloc slot=0 member=0 stream=1 bytes=6000000\nalloc slot=1 member=0 stream=1 bytes=5000000\n"
+     "alloc slot=2 member=0 stream=1 bytes=8000000\nfree slot=0\nfree slot=2\n"
+     "alloc slot=3 member=0 stream=1 bytes=12000000\n"},
     {"pages of a stream that has ended", 1, 5, ORACLE_HAS_EXPANDABLE,
      "alloc slot=0 member=0 stream=1 bytes=12000000\nalloc slot=1 member=0 stream=1 bytes=3000000\n"
      "free slot=0\nend_stream stream=1 reuse=1\nalloc slot=2 member=0 stream=2 bytes=18000000\n"},
@@ -117,10 +130,17 @@ static const scene scenes[] = {
     {"provided memory that goes", 0, 4, ORACLE_HAS_PROVIDER,
      "alloc slot=0 member=6 stream=1 bytes=12000000\nalloc slot=1 member=6 stream=2 bytes=8000000\n"
      "free slot=0\nfree slot=1\nalloc slot=2 member=6 stream=0 bytes=20000000\n"},
-    {"record_stream", 1, 2, -1,
-     "alloc slot=0 member=0 stream=1 bytes=70000\nuse slot=0 stream=2 write=1\n"},
-    {"free", 1, 1, -1,
-     "alloc slot=0 member=0 stream=1 bytes=70000\nuse slot=0 stream=2 write=1\nfree slot=0\n"},
+    {"record_stream", 1, 2, -1, USED(0)},
+    {"free", 1, 1, -1, USED(0) "free slot=0\n"},
+    {"record_stream in classic segments", 0, 2, -1, USED(0)},
+    {"free in classic segments", 0, 1, -1, USED(0) "free slot=0\n"},
+    {"record_stream of page-locked memory", 0, 1, ORACLE_HAS_PINNED, USED(4)},
+    {"free of page-locked memory", 0, 1, ORACLE_HAS_PINNED, USED(4) "free slot=0\n"},
+    {"a plan", 1, 6, ORACLE_HAS_EXPANDABLE, STEPS},
+    {"a plan of classic segments", 0, 6, -1, STEPS},
+    {"a place without memory", 1, 6, ORACLE_HAS_EXPANDABLE,
+     STEPS A_STEP "trim member=0 target=0\nstep member=0 kind=0\n"
+                  "alloc slot=0 member=0 stream=0 bytes=4000000\n"},
     {"a pool", 1, 1, -1, "pool member=1 kind=0\n"},
     {"the end of a pool", 1, 2, -1, POOL_WITH_BLOCKS "drop member=1 free=1\n"},
     {"an observer", 1, 1, ORACLE_HAS_OBSERVERS,
@@ -136,7 +156,7 @@ static int make(const scene *s, const char *device, uint32_t kind, uint64_t n, o
     char text[2048];
     snprintf(text, sizeof text,
              "case device=%s config=0 seed=4 remap pools graphs pauses pinned provider observers "
-             "sharing%s\n%s",
+             "sharing history%s\n%s",
              device, s->virtual_memory ? " expandable" : "", s->text);
     if (!oracle_parse(text, out))
         return 0;

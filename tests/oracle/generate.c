@@ -1,24 +1,12 @@
 /* Random operations: by a seed, or by a fuzzer's bytes. */
 #include "oracle.h"
 
+#include "support/random.h"
+
 #include <stdlib.h>
 
 #define KIB ((uint64_t)1 << 10)
 #define MIB ((uint64_t)1 << 20)
-
-/* splitmix64 */
-uint64_t oracle_random(uint64_t *state)
-{
-    uint64_t z = (*state += UINT64_C(0x9e3779b97f4a7c15));
-    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return z ^ (z >> 31);
-}
-
-static uint64_t below(uint64_t *random, uint64_t limit)
-{
-    return oracle_random(random) % limit;
-}
 
 /* How often an operation is drawn, and the feature without which it is not; features: plus 1. */
 static const struct {
@@ -151,14 +139,14 @@ void oracle_draw(const oracle_case *c, uint64_t *random, oracle_op *out)
     uint64_t total = 0, at;
     for (uint32_t kind = 0; kind < ORACLE_KINDS; kind++)
         total += possible(c, kind) ? mix[kind].weight : 0;
-    at = below(random, total);
+    at = random_below(random, total);
     out->kind = 0;
     while (!possible(c, out->kind) || at >= mix[out->kind].weight) {
         at -= possible(c, out->kind) ? mix[out->kind].weight : 0;
         out->kind++;
     }
-    fill_fields(c, out, below(random, 240), below(random, 256), below(random, 240),
-                below(random, 240));
+    fill_fields(c, out, random_below(random, 240), random_below(random, 256),
+                random_below(random, 240), random_below(random, 240));
     clear_rest(out);
 }
 
@@ -176,10 +164,10 @@ static void append_fault(oracle_case *c, uint64_t most, oracle_op op, uint64_t *
         ORACLE_ALLOC,  ORACLE_ALLOC,  ORACLE_TRIM,      ORACLE_PAUSE,      ORACLE_ALLOC,
         ORACLE_RESUME, ORACLE_USE,    ORACLE_FREE,      ORACLE_PAUSE_TAGS, ORACLE_RESUME_TAGS,
         ORACLE_EXPORT, ORACLE_IMPORT, ORACLE_END_IMPORT};
-    oracle_op next = {.kind = kinds[below(random, sizeof kinds)]};
+    oracle_op next = {.kind = kinds[random_below(random, sizeof kinds)]};
     append(c, most, op);
-    fill_fields(c, &next, 15 * below(random, 16), below(random, 256), below(random, 240),
-                below(random, 240));
+    fill_fields(c, &next, 15 * random_below(random, 16), random_below(random, 256),
+                random_below(random, 240), random_below(random, 240));
     append(c, most, next);
 }
 
@@ -189,21 +177,22 @@ static void append_capture(oracle_case *c, uint64_t most, oracle_op op, uint64_t
     append(c, most, op);
     for (uint8_t i = 0; i < 3; i++)
         append(c, most,
-               (oracle_op){ORACLE_ALLOC, (uint8_t)below(random, ORACLE_SLOTS), ORACLE_GRAPH_POOL,
-                           op.stream, size_by(c, below(random, 240), below(random, 256))});
+               (oracle_op){ORACLE_ALLOC, (uint8_t)random_below(random, ORACLE_SLOTS),
+                           ORACLE_GRAPH_POOL, op.stream,
+                           size_by(c, random_below(random, 240), random_below(random, 256))});
 }
 
 /* Something is exported, and mostly imported soon. */
 static void append_export(oracle_case *c, uint64_t most, oracle_op op, uint64_t *random)
 {
     oracle_op block = {.kind = ORACLE_ALLOC};
-    fill_fields(c, &block, below(random, 240), below(random, 256), below(random, 240),
-                below(random, 240));
+    fill_fields(c, &block, random_below(random, 240), random_below(random, 256),
+                random_below(random, 240), random_below(random, 240));
     op.slot = block.slot;
     append(c, most, block);
     append(c, most, op);
-    if (below(random, 4) != 0)
-        append(c, most, (oracle_op){ORACLE_IMPORT, (uint8_t)op.n, 0, 0, below(random, 2)});
+    if (random_below(random, 4) != 0)
+        append(c, most, (oracle_op){ORACLE_IMPORT, (uint8_t)op.n, 0, 0, random_below(random, 2)});
 }
 
 /* Pools are there from the beginning. In a graph's recording blocks of its stream come from its
@@ -215,7 +204,7 @@ void oracle_generate(oracle_case *c, uint64_t seed, uint64_t count)
     uint8_t recorded = 0;
     c->count = 0;
     for (uint8_t i = 0; i < ORACLE_MEMBERS; i++)
-        append(c, count, (oracle_op){ORACLE_POOL, 0, i, 0, below(&random, 3) == 0 ? 7 : 0});
+        append(c, count, (oracle_op){ORACLE_POOL, 0, i, 0, random_below(&random, 3) == 0 ? 7 : 0});
     while (c->count < count) {
         oracle_draw(c, &random, &op);
         if (op.kind == ORACLE_FAULT) {
@@ -230,7 +219,7 @@ void oracle_generate(oracle_case *c, uint64_t seed, uint64_t count)
             append(c, count, op);
             append(c, count, (oracle_op){.kind = ORACLE_REPLAY});
         } else {
-            if (op.kind == ORACLE_ALLOC && recorded != 0 && below(&random, 2) == 0) {
+            if (op.kind == ORACLE_ALLOC && recorded != 0 && random_below(&random, 2) == 0) {
                 op.member = ORACLE_GRAPH_POOL;
                 op.stream = recorded;
             }

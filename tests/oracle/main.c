@@ -6,6 +6,7 @@
  */
 #define _GNU_SOURCE
 #include "oracle.h"
+#include "support/random.h"
 #include "support/sweep.h"
 
 #include "memopt/device.h"
@@ -61,8 +62,8 @@ static void make_case(oracle_case *c, uint64_t seed, uint64_t number)
             b = a + 1;
         }
     c->seed = seed + number;
-    c->config = (uint32_t)(oracle_random(&random) % 4);
-    c->features = (uint32_t)oracle_random(&random) & ((1u << ORACLE_FEATURE_COUNT) - 1);
+    c->config = (uint32_t)(next_random(&random) % 4);
+    c->features = (uint32_t)next_random(&random) & ((1u << ORACLE_FEATURE_COUNT) - 1);
     c->features |= 1u << a | 1u << b;
     if ((c->features &
          (1u << ORACLE_HAS_REMAP | 1u << ORACLE_HAS_PAUSES | 1u << ORACLE_HAS_SHARING)) != 0)

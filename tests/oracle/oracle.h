@@ -138,6 +138,4 @@ void oracle_print(const oracle_case *c, void (*line)(void *user, const char *tex
 int oracle_parse(const char *text, oracle_case *out); /* allocates ops */
 const char *oracle_feature_name(uint32_t feature);
 
-uint64_t oracle_random(uint64_t *state);
-
 #endif

@@ -2,13 +2,14 @@
 #define _GNU_SOURCE
 #include "world.h"
 
+#include "support/clock.h"
+
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 static void do_fault(hand *h, const oracle_op *op)
@@ -140,13 +141,6 @@ static void *work(void *user)
     return NULL;
 }
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* Nothing runs: what is in the slots is what the allocator must have. */
 static void meet(worker *first)
 {
@@ -164,7 +158,7 @@ void oracle_run_threads(const oracle_case *c, uint32_t threads, double seconds)
     static oracle_seen seen;
     static worker workers[MOST_THREADS];
     uint64_t rounds = 0;
-    double end = now() + seconds;
+    double end = seconds_now() + seconds;
     world_open(&w, c, &seen, 1);
     for (uint32_t i = 0; i < threads; i++) {
         workers[i].random = c->seed * 1000 + i;
@@ -178,7 +172,7 @@ void oracle_run_threads(const oracle_case *c, uint32_t threads, double seconds)
             REQUIRE(&w, pthread_join(workers[i].thread, NULL) == 0);
         meet(&workers[0]);
         rounds++;
-    } while (now() < end);
+    } while (seconds_now() < end);
     for (uint32_t i = 1; i < threads; i++)
         hand_close(&workers[i].hand);
     finish(&workers[0].hand);

@@ -9,32 +9,22 @@ BUILD is a build folder with the suite and the simulated driver. Status: 0 as it
 77 where nvcc is missing.
 """
 import argparse
-import os
 import pathlib
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from typing import NamedTuple
 
 import translate
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+sys.path.append(str(ROOT / "tests" / "sim"))
+from executed import Mutant, Suite  # noqa: E402
+
 NVCC_FLAGS = ["--std=c++17", "-O3", "--fmad=false", "--prec-div=true", "--prec-sqrt=true",
               "--ftz=false", "--diag-suppress=177"]
-COMPILE = [os.environ.get("CC", "cc"), "-std=gnu11", "-O1", "-ffp-contract=off", "-fPIC", "-shared",
-           "-fvisibility=hidden", "-Werror=implicit-function-declaration", "-I", str(HERE)]
-
-
-class Mutant(NamedTuple):
-    what: str
-    kernel: str
-    cases: str
-    pattern: str
-    replacement: str
-    which: int = 0  # of the pattern's places in the kernel, from 0
 
 
 MUTANTS = [
@@ -95,53 +85,12 @@ MUTANTS = [
 ]
 
 
-class Suite:
-    """The conformance suite on one device of the simulated CUDA driver."""
-
-    def __init__(self, build, folder):
-        self.build, self.folder = build, folder
-        self.image = build / "gpu" / "kernels.ptx"
-
-    def compile(self, text, only=None):
-        source, out = self.folder / "kernels.c", self.folder / "kernels.so"
-        source.write_text(translate.translate(text, self.image.read_text(), only))
-        subprocess.run([*COMPILE, str(source), "-o", str(out), "-lm"], check=True)
-        return out
-
-    def run(self, kernels, *arguments, capability="8.0", approximation=0):
-        drivers = str(self.build / "tests" / "sim" / "lib")
-        ran = self.folder / "ran"
-        ran.unlink(missing_ok=True)
-        environment = dict(
-            os.environ, LD_LIBRARY_PATH=drivers, MEMOPT_DRIVER_PATH=drivers, MEMOPT_SIM_QUIET="1",
-            MEMOPT_SIM_MEMORY="256M", MEMOPT_CACHE_DIR="", MEMOPT_SIM_DEAD_STREAM="400",
-            MEMOPT_SIM_CAPABILITY=capability, MEMOPT_SIM_KERNELS=str(kernels),
-            MEMOPT_PTX_RAN=str(ran), MEMOPT_PTX_APPROXIMATION=str(approximation))
-        done = subprocess.run(
-            [str(self.build / "tests" / "conformance" / "conformance"), "--device", "cuda:0",
-             *arguments], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True)
-        return done, set(ran.read_text().split()) if ran.exists() else set()
-
-    def proves(self, text, *arguments, **more):
-        """The suite passes, and every kernel of the text ran in it."""
-        done, ran = self.run(self.compile(text), *arguments, **more)
-        missing = {found[1] for found in translate.ENTRY.finditer(text)} - ran
-        print("\n".join(done.stdout.splitlines()[-1:]), "%d kernels ran" % len(ran))
-        if done.returncode != 0:
-            print(done.stdout)
-        if missing:
-            print("never ran:", ", ".join(sorted(missing)))
-        return done.returncode == 0 and not missing
+def compiled(suite, text, only=None):
+    return suite.compiled(translate.translate(text, image_of(suite.build).read_text(), only))
 
 
-def any_approximation_passes(suite):
-    kernels = suite.compile(suite.image.read_text())
-    runs = [suite.run(kernels, "--small", "--only", "optimizer_*,step_plain", approximation=steps)[0]
-            for steps in (-2, 2)]
-    for done in runs:
-        print(done.stdout if done.returncode != 0 else done.stdout.splitlines()[-1])
-    return all(done.returncode == 0 for done in runs)
+def image_of(build):
+    return build / "gpu" / "kernels.ptx"
 
 
 def change(text, mutant):
@@ -155,20 +104,6 @@ def change(text, mutant):
     place = places[mutant.which]
     return text[:begin + place.start()] + place.expand(mutant.replacement) + \
         text[begin + place.end():]
-
-
-def all_caught(suite):
-    text = suite.image.read_text()
-    survivors = []
-    for mutant in MUTANTS:
-        kernels = suite.compile(change(text, mutant), mutant.kernel)
-        done, _ = suite.run(kernels, "--small", "--only", mutant.cases)
-        caught = done.returncode in (1, 98)  # other bits, a violation
-        print("%-9s %-18s %s" % ("caught" if caught else "SURVIVED", mutant.kernel, mutant.what),
-              flush=True)
-        survivors += [] if caught else [mutant]
-    print("%d of %d caught" % (len(MUTANTS) - len(survivors), len(MUTANTS)))
-    return not survivors
 
 
 def nvcc_text(build, folder, sm):
@@ -190,19 +125,23 @@ def main():
     parser.add_argument("sm", nargs="?")
     parser.add_argument("--small", action="store_true")
     options = parser.parse_args()
+    build = options.build.resolve()
+    text = image_of(build).read_text()
+    more = {}
     with tempfile.TemporaryDirectory() as folder:
-        suite = Suite(options.build.resolve(), pathlib.Path(folder))
-        small = ["--small"] if options.small else []
+        suite = Suite(build, pathlib.Path(folder), "cuda:0", HERE, MEMOPT_SIM_DEAD_STREAM="400",
+                      MEMOPT_SIM_CAPABILITY="8.0")
+        if options.what == "nvcc":
+            text = nvcc_text(build, suite.folder, options.sm)
+            more = {"MEMOPT_SIM_CAPABILITY": "%s.%s" % (options.sm[:-1], options.sm[-1])}
         if options.what == "mutants":
-            good = all_caught(suite)
+            good = suite.catches(MUTANTS, lambda mutant: compiled(suite, change(text, mutant), mutant.kernel))
         elif options.what == "approximations":
-            good = any_approximation_passes(suite)
-        elif options.what == "nvcc":
-            text = nvcc_text(options.build, suite.folder, options.sm)
-            good = suite.proves(text, "--small",
-                                capability="%s.%s" % (options.sm[:-1], options.sm[-1]))
+            good = suite.passes_beside(compiled(suite, text), "optimizer_*,step_plain", 2)
         else:
-            good = suite.proves(suite.image.read_text(), *small)
+            names = {found[1] for found in translate.ENTRY.finditer(text)}
+            small = ["--small"] if options.small or more else []
+            good = suite.proves(compiled(suite, text), names, *small, **more)
     return 0 if good else 1
 
 

@@ -10,6 +10,7 @@
 
 #include "../sim/kernels.h"
 #include "../sim/number_bits.h"
+#define BY_WARP 0
 #include "../sim/parts.h"
 
 #include <fenv.h>
@@ -532,39 +533,5 @@ static uint32_t cvt_rn_f16x2_e4m3x2(uint16_t a)
 {
     return half_of_e4m3(a >> 8) << 16 | half_of_e4m3(a & 255);
 }
-
-/* --- the registry ---------------------------------------------------------------------------- */
-
-extern const char __ehdr_start __attribute__((visibility("hidden")));
-extern const char _end __attribute__((visibility("hidden")));
-extern char ptx_ran[] __attribute__((visibility("hidden")));
-extern const mo_sim_kernel ptx_kernels[] __attribute__((visibility("hidden")));
-extern const uint64_t ptx_image_digests[] __attribute__((visibility("hidden")));
-
-#if MO_FIRST_PART
-__attribute__((visibility("default"))) const mo_sim_loaded *mo_sim_load(const mo_sim_calls *given);
-const mo_sim_loaded *mo_sim_load(const mo_sim_calls *given)
-{
-    static mo_sim_loaded loaded;
-    loaded = (mo_sim_loaded){ptx_kernels, &__ehdr_start, &_end, ptx_image_digests, 0};
-    const char *steps = getenv("MEMOPT_PTX_APPROXIMATION");
-    approximation = steps == NULL ? 0 : atoi(steps);
-    calls = given;
-    return &loaded;
-}
-
-/* The names of the kernels that ran, into the file that MEMOPT_PTX_RAN names. */
-__attribute__((destructor)) static void tell_what_ran(void)
-{
-    const char *path = getenv("MEMOPT_PTX_RAN");
-    FILE *file = path != NULL ? fopen(path, "w") : NULL;
-    for (int i = 0; file != NULL && ptx_kernels[i].name != NULL; i++)
-        if (ptx_ran[i])
-            fprintf(file, "%s\n", ptx_kernels[i].name);
-    if (file != NULL)
-        fclose(file);
-}
-
-#endif
 
 #endif

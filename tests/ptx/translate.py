@@ -240,7 +240,7 @@ class Kernel:
         return "\n".join([
             "HIDDEN void %s(const void *args, uint64_t first_item)" % self.name,
             "{",
-            "const struct ptx_run state = enter(%d, &ptx_ran[%d]), *run = &state;" % (
+            "const struct ptx_run state = enter(%d, &translated_ran[%d]), *run = &state;" % (
                 self.used, index),
             *(line for line in self.body if line), "}", ""])
 
@@ -297,9 +297,9 @@ def translate(text, image, only=None):
     rows = ['{"%s", %d, %s},' % (k.name, k.first[1], k.name) for k in kernels]
     parts.append(shared("\n".join([
         *("HIDDEN void %s(const void *args, uint64_t first_item);" % k.name for k in kernels),
-        "char ptx_ran[%d];" % len(kernels),
-        "const mo_sim_kernel ptx_kernels[] = {%s {NULL, 0, NULL}};" % " ".join(rows),
-        "const uint64_t ptx_image_digests[] = {%s, 0};" % ", ".join(map(str, digests(image)))])))
+        "char translated_ran[%d];" % len(kernels),
+        "const mo_sim_kernel translated_kernels[] = {%s {NULL, 0, NULL}};" % " ".join(rows),
+        "const uint64_t translated_digests[] = {%s, 0};" % ", ".join(map(str, digests(image)))])))
     return "\n".join(parts) + "\n"
 
 

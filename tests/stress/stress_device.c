@@ -8,6 +8,8 @@
 #include "device/device.h"
 
 #include "base/memory.h"
+#include "support/clock.h"
+#include "support/random.h"
 #include "support/sweep.h"
 
 #include <pthread.h>
@@ -15,7 +17,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define GRANULE ((uint64_t)65536)
 
@@ -52,10 +53,7 @@ typedef struct worker {
 
 static uint64_t below(worker *w, uint64_t n)
 {
-    w->random ^= w->random << 13;
-    w->random ^= w->random >> 7;
-    w->random ^= w->random << 17;
-    return (w->random >> 20) % n;
+    return next_random(&w->random) % n;
 }
 
 typedef struct add_args {
@@ -246,13 +244,6 @@ static void one_round(uint32_t order, uint64_t seed)
     CHECK(mo_memory_live_blocks() == blocks);
 }
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 int main(int argc, char **argv)
 {
     uint64_t seed = first_seed(), rounds = 0;
@@ -263,7 +254,7 @@ int main(int argc, char **argv)
         else if (strcmp(argv[i], "--seconds") == 0)
             seconds = strtod(argv[i + 1], NULL);
     }
-    double end = now() + seconds;
+    double end = seconds_now() + seconds;
     do {
         uint64_t round_seed = seed * 1000003 + rounds;
         one_round(rounds % 2 == 0 ? MEMOPT_STREAM_ORDER_EAGER : MEMOPT_STREAM_ORDER_ADVERSARIAL,
@@ -274,7 +265,7 @@ int main(int argc, char **argv)
                     (unsigned long long)rounds, (unsigned long long)seed);
             return 1;
         }
-    } while (now() < end);
+    } while (seconds_now() < end);
     printf("stress_device: seed %llu, %llu rounds of %d operations on %d threads\n",
            (unsigned long long)seed, (unsigned long long)rounds, OPERATIONS, THREADS);
     return 0;

@@ -6,12 +6,13 @@
  *
  *     stress_offload [--seed N] [--seconds S]
  */
+#include "support/clock.h"
+#include "support/random.h"
 #include "support/sweep.h"
 #include "unit/offload/disk_support.h"
 
 #include <inttypes.h>
 #include <pthread.h>
-#include <time.h>
 
 enum { THREADS = 3, LIVE = 40, OPERATIONS = 400, LARGEST = 600 * 1024 };
 
@@ -65,10 +66,7 @@ static int met_trouble(worker *k, memopt_status status)
 
 static uint64_t next(worker *k, uint64_t below)
 {
-    k->random ^= k->random << 13;
-    k->random ^= k->random >> 7;
-    k->random ^= k->random << 17;
-    return (k->random >> 11) % below;
+    return next_random(&k->random) % below;
 }
 
 /* cmocka's assertions belong to one thread, so workers write their failure down. */
@@ -324,23 +322,16 @@ static uint64_t one_round(uint64_t seed)
 static uint64_t chosen_seed;
 static double seconds = 1;
 
-static double now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
-
 TEST(test_stress)
 {
-    double begin = now();
+    double begin = seconds_now();
     mo_file_calls = (mo_file_system){unreliable_write, unreliable_read, fdatasync, 0};
     uint64_t checked = 0;
     int rounds = 0;
     do {
         checked += one_round(chosen_seed * 1000 + (uint64_t)rounds);
         rounds++;
-    } while (now() - begin < seconds);
+    } while (seconds_now() - begin < seconds);
     printf("%d rounds of %d threads, %" PRIu64 " MiB compared, %" PRIu64 " MiB on a disk that "
            "failed %" PRIu64 " calls\n",
            rounds, THREADS, checked >> 20, spilled >> 20, troubles);

@@ -12,6 +12,12 @@ static inline uint64_t next_random(uint64_t *state)
     return z ^ (z >> 31);
 }
 
+/* Below the limit. */
+static inline uint64_t random_below(uint64_t *state, uint64_t limit)
+{
+    return next_random(state) % limit;
+}
+
 /* Uniform in [-1, 1). */
 static inline float next_float(uint64_t *state)
 {

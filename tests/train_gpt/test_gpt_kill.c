@@ -7,6 +7,7 @@
 #include "support.h"
 
 #include "ops.h"
+#include "support/clock.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -91,19 +92,12 @@ static void sleep_for(double seconds)
     nanosleep(&t, NULL);
 }
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 TEST(a_killed_run_resumes_to_the_same_losses)
 {
     static char alone[STEPS + 1][32], killed[STEPS + 1][32];
-    double begin = now();
+    double begin = seconds_now();
     assert_int_equal(finish(start(0, 1)), 0);
-    double whole = now() - begin;
+    double whole = seconds_now() - begin;
     collect(alone);
     unlink(save_path);
 

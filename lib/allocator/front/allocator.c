@@ -15,8 +15,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-/* --- allocating
- * ---------------------------------------------------------------------------------------- */
+/* --- allocating ------------------------------------------------------------------------------- */
 
 /* From the cache; OK without a block if there is none. */
 static memopt_status alloc_cached(memopt_allocator *allocator, mo_request *request,
@@ -35,11 +34,8 @@ memopt_status memopt_allocator_alloc(memopt_allocator *allocator, uint64_t bytes
                                      memopt_stream stream, void **out_pointer)
 {
     void *pointer = NULL;
-    if (allocator == NULL || out_pointer == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_alloc: %s is NULL",
-                       allocator == NULL ? "allocator" : "out_pointer");
-    if (mo_device_inherited(allocator->device))
-        return mo_fail_inherited("allocator_alloc");
+    MO_NOT_NULL("allocator_alloc", allocator, out_pointer);
+    MO_TRY(mo_check_process(allocator->device, "allocator_alloc"));
     if (bytes == 0) {
         *out_pointer = NULL;
         return MEMOPT_OK;
@@ -74,8 +70,7 @@ memopt_status memopt_allocator_alloc(memopt_allocator *allocator, uint64_t bytes
     return status;
 }
 
-/* --- freeing
- * ------------------------------------------------------------------------------------------- */
+/* --- freeing ---------------------------------------------------------------------------------- */
 
 enum { REASON_BYTES = 128 };
 
@@ -103,10 +98,8 @@ static memopt_status lock_block(memopt_allocator *allocator, const void *pointer
                                 const char *function, mo_block **out_block)
 {
     char reason[REASON_BYTES];
-    if (allocator == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: allocator is NULL", function);
-    if (mo_device_inherited(allocator->device))
-        return mo_fail_inherited(function);
+    MO_NOT_NULL(function, allocator);
+    MO_TRY(mo_check_process(allocator->device, function));
     mo_lock(&allocator->lock);
     *out_block = mo_block_table_find(&allocator->live, pointer);
     if (*out_block != NULL)
@@ -170,8 +163,7 @@ memopt_status mo_allocator_free_taken(memopt_allocator *allocator, mo_taken *tak
     memopt_status status = MEMOPT_OK;
     if (allocator == NULL || taken == NULL || (streams == NULL && count != 0))
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_free_taken: a pointer is NULL");
-    if (mo_device_inherited(allocator->device))
-        return mo_fail_inherited("allocator_free_taken");
+    MO_TRY(mo_check_process(allocator->device, "allocator_free_taken"));
     mo_lock(&allocator->lock);
     for (uint64_t i = 0; i < count && status == MEMOPT_OK; i++)
         status = mo_events_note(allocator, block, streams[i]);
@@ -189,10 +181,8 @@ memopt_device *mo_allocator_device(const memopt_allocator *allocator)
 memopt_status memopt_allocator_get_info(memopt_allocator *allocator,
                                         memopt_allocator_info *out_info)
 {
-    if (allocator == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_get_info: allocator is NULL");
-    if (mo_device_inherited(allocator->device))
-        return mo_fail_inherited("allocator_get_info");
+    MO_NOT_NULL("allocator_get_info", allocator);
+    MO_TRY(mo_check_process(allocator->device, "allocator_get_info"));
     memopt_allocator_info info = {
         .struct_size = sizeof info, .device = allocator->device, .name = allocator->name};
     mo_lock(&allocator->lock);
@@ -205,10 +195,8 @@ memopt_status memopt_allocator_get_block(memopt_allocator *allocator, const void
                                          void **out_base, uint64_t *out_bytes)
 {
     char reason[REASON_BYTES];
-    if (allocator == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_get_block: allocator is NULL");
-    if (mo_device_inherited(allocator->device))
-        return mo_fail_inherited("allocator_get_block");
+    MO_NOT_NULL("allocator_get_block", allocator);
+    MO_TRY(mo_check_process(allocator->device, "allocator_get_block"));
     mo_lock(&allocator->lock);
     const mo_block *block = mo_block_table_find(&allocator->live, pointer);
     if (block == NULL)

@@ -28,8 +28,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* --- families
- * -------------------------------------------------------------------------------------- */
+/* --- families --------------------------------------------------------------------------------- */
 
 static mo_family *new_family(memopt_allocator *parent)
 {
@@ -77,8 +76,7 @@ static void leave(const memopt_allocator *allocator)
     mo_free(family);
 }
 
-/* --- making
- * -------------------------------------------------------------------------------------- */
+/* --- making ----------------------------------------------------------------------------------- */
 
 static void apply_config(memopt_allocator *allocator)
 {
@@ -174,11 +172,8 @@ memopt_status memopt_allocator_create(memopt_device *device, const char *config,
     mo_config parsed;
     memopt_allocator_options copy;
     memopt_memory_provider provider;
-    if (device == NULL || out_allocator == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_create: %s is NULL",
-                       device == NULL ? "device" : "out_allocator");
-    if (mo_device_inherited(device))
-        return mo_fail_inherited("allocator_create");
+    MO_NOT_NULL("allocator_create", device, out_allocator);
+    MO_TRY(mo_check_process(device, "allocator_create"));
     MO_TRY(mo_config_parse(config, &parsed));
     MO_TRY(mo_options_read(&copy, sizeof copy, options, "memopt_allocator_options"));
     MO_TRY(mo_source_read(&copy, &provider));
@@ -237,11 +232,8 @@ memopt_status memopt_pool_create(memopt_allocator *parent, const memopt_pool_opt
 {
     mo_config config;
     memopt_pool_options copy;
-    if (parent == NULL || out_pool == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "pool_create: %s is NULL",
-                       parent == NULL ? "parent" : "out_pool");
-    if (mo_device_inherited(parent->device))
-        return mo_fail_inherited("pool_create");
+    MO_NOT_NULL("pool_create", parent, out_pool);
+    MO_TRY(mo_check_process(parent->device, "pool_create"));
     MO_TRY(mo_options_read(&copy, sizeof copy, options, "memopt_pool_options"));
     MO_TRY(check_pool(parent, &copy, &config));
     memopt_allocator_options as_parent = parent->options;
@@ -263,8 +255,7 @@ memopt_status memopt_pool_create(memopt_allocator *parent, const memopt_pool_opt
     return MEMOPT_OK;
 }
 
-/* --- ending
- * -------------------------------------------------------------------------------------- */
+/* --- ending ----------------------------------------------------------------------------------- */
 
 /* Frees blocks that are still allocated; the device has been waited for. */
 static void retire_live(memopt_allocator *allocator)
@@ -354,8 +345,7 @@ memopt_status memopt_allocator_destroy(memopt_allocator *allocator)
     char tags[400];
     if (allocator == NULL)
         return MEMOPT_OK;
-    if (mo_device_inherited(allocator->device))
-        return mo_fail_inherited("allocator_destroy");
+    MO_TRY(mo_check_process(allocator->device, "allocator_destroy"));
     MO_TRY(check_pools(allocator, "allocator_destroy"));
     mo_lock(&allocator->lock);
     uint64_t blocks = allocator->live.count;
@@ -380,8 +370,7 @@ memopt_status memopt_allocator_destroy_force(memopt_allocator *allocator)
 {
     if (allocator == NULL)
         return MEMOPT_OK;
-    if (mo_device_inherited(allocator->device))
-        return mo_fail_inherited("allocator_destroy_force");
+    MO_TRY(mo_check_process(allocator->device, "allocator_destroy_force"));
     MO_TRY(check_pools(allocator, "allocator_destroy_force"));
     int lost = mo_device_lost(allocator->device);
     memopt_status status = lost ? MEMOPT_OK : memopt_device_sync(allocator->device);
@@ -396,10 +385,8 @@ memopt_status memopt_allocator_destroy_force(memopt_allocator *allocator)
 
 memopt_status memopt_allocator_set_limit(memopt_allocator *allocator, uint64_t limit)
 {
-    if (allocator == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_set_limit: allocator is NULL");
-    if (mo_device_inherited(allocator->device))
-        return mo_fail_inherited("allocator_set_limit");
+    MO_NOT_NULL("allocator_set_limit", allocator);
+    MO_TRY(mo_check_process(allocator->device, "allocator_set_limit"));
     allocator->limit = limit;
     return MEMOPT_OK;
 }

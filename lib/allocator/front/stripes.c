@@ -19,8 +19,7 @@ static memopt_allocator *owner_of(mo_gate *gate)
     return (memopt_allocator *)(void *)((char *)gate - offsetof(memopt_allocator, lock));
 }
 
-/* --- closing -----------------------------------------------------------------------------------
- */
+/* --- closing ---------------------------------------------------------------------------------- */
 
 static void add_to(mo_stat *stat, int64_t change, uint64_t added)
 {
@@ -101,8 +100,7 @@ void mo_stripes_entered(mo_gate *gate)
             settle(allocator, &allocator->stripes[i]);
 }
 
-/* --- opening -----------------------------------------------------------------------------------
- */
+/* --- opening ---------------------------------------------------------------------------------- */
 
 static uint64_t below_peak(const mo_stat *stat)
 {

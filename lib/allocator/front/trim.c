@@ -23,10 +23,8 @@ memopt_status memopt_allocator_trim_sync(memopt_allocator *allocator, uint64_t t
 {
     uint64_t released = 0;
     memopt_status status = MEMOPT_OK;
-    if (allocator == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_trim_sync: allocator is NULL");
-    if (mo_device_inherited(allocator->device))
-        return mo_fail_inherited("allocator_trim_sync");
+    MO_NOT_NULL("allocator_trim_sync", allocator);
+    MO_TRY(mo_check_process(allocator->device, "allocator_trim_sync"));
     MO_TRY(mo_family_enter(allocator->family, "allocator_trim_sync"));
     if (!mo_family_capturing(allocator->family)) {
         mo_lock(&allocator->lock);

@@ -16,8 +16,7 @@
 #include "base/lock.h"
 #include "base/memory.h"
 
-/* --- the place ---------------------------------------------------------------------------------
- */
+/* --- the place -------------------------------------------------------------------------------- */
 
 /* The memory held may exceed the most that was ever in use before free pages are moved instead of
  * new ones made: by this part of it, and where pages keep moving by more, up to the larger part. */
@@ -158,8 +157,7 @@ static void restore_place(memopt_allocator *allocator, const mo_place *place)
     }
 }
 
-/* --- handles and their mapping ------------------------------------------------------------------
- */
+/* --- handles and their mapping ---------------------------------------------------------------- */
 
 /* Where the place's pages stand that still lack a handle. */
 typedef struct cursor {
@@ -306,8 +304,7 @@ static memopt_status map_place(memopt_allocator *allocator, const mo_place *plac
     return status;
 }
 
-/* --- taking pages from free blocks ---------------------------------------------------------------
- */
+/* --- taking pages from free blocks ------------------------------------------------------------ */
 
 typedef struct spared {
     const memopt_allocator *allocator;
@@ -498,8 +495,7 @@ static void put_pages_back(memopt_allocator *allocator, const mo_place *place, c
     mo_stale_restore(allocator);
 }
 
-/* --- all of it -----------------------------------------------------------------------------------
- */
+/* --- all of it -------------------------------------------------------------------------------- */
 
 /* `count` new pages of the place, of which `taken` will be those of free blocks. */
 static memopt_status add_pages(memopt_allocator *allocator, const mo_place *place, uint64_t count,

@@ -21,8 +21,7 @@ struct mo_observer {
     uint64_t number;
 };
 
-/* --- the turn ------------------------------------------------------------------------------------
- */
+/* --- the turn --------------------------------------------------------------------------------- */
 
 memopt_status mo_family_enter(mo_family *family, const char *function)
 {
@@ -39,8 +38,7 @@ void mo_family_leave(mo_family *family)
     mo_turn_give(&family->slow);
 }
 
-/* --- telling -------------------------------------------------------------------------------------
- */
+/* --- telling ---------------------------------------------------------------------------------- */
 
 static memopt_status tell(const mo_observer *observer, const memopt_range_event *event)
 {
@@ -114,8 +112,7 @@ void mo_observe_stays(memopt_allocator *allocator, const void *address, uint64_t
     tell_before(allocator, NULL, MEMOPT_RANGE_MAPPED, address, bytes);
 }
 
-/* --- what is there already -----------------------------------------------------------------------
- */
+/* --- what is there already -------------------------------------------------------------------- */
 
 /* One more observer is told of [address, +bytes). */
 static memopt_status tell_one(const mo_observer *observer, memopt_allocator *member,
@@ -173,8 +170,7 @@ static memopt_status tell_member(const mo_observer *observer, memopt_allocator *
     return status;
 }
 
-/* --- calls ---------------------------------------------------------------------------------------
- */
+/* --- calls ------------------------------------------------------------------------------------ */
 
 static memopt_status add(memopt_allocator *allocator, mo_observer *fresh)
 {
@@ -197,13 +193,10 @@ memopt_status memopt_allocator_add_range_observer(memopt_allocator *allocator,
                                                   memopt_range_observer function, void *user,
                                                   uint64_t *out_number)
 {
-    if (allocator == NULL || function == NULL || out_number == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_add_range_observer: %s is NULL",
-                       allocator == NULL  ? "allocator"
-                       : function == NULL ? "function"
-                                          : "out_number");
-    if (mo_device_inherited(allocator->device))
-        return mo_fail_inherited("allocator_add_range_observer");
+    MO_NOT_NULL("allocator_add_range_observer", allocator, out_number);
+    if (function == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_add_range_observer: function is NULL");
+    MO_TRY(mo_check_process(allocator->device, "allocator_add_range_observer"));
     mo_observer *fresh = mo_calloc(1, sizeof *fresh);
     if (fresh == NULL)
         return MEMOPT_OUT_OF_HOST_MEMORY;
@@ -224,11 +217,8 @@ memopt_status memopt_allocator_add_range_observer(memopt_allocator *allocator,
 
 memopt_status memopt_allocator_remove_range_observer(memopt_allocator *allocator, uint64_t number)
 {
-    if (allocator == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_remove_range_observer: allocator is "
-                                                "NULL");
-    if (mo_device_inherited(allocator->device))
-        return mo_fail_inherited("allocator_remove_range_observer");
+    MO_NOT_NULL("allocator_remove_range_observer", allocator);
+    MO_TRY(mo_check_process(allocator->device, "allocator_remove_range_observer"));
     MO_TRY(mo_family_enter(allocator->family, "allocator_remove_range_observer"));
     mo_observer **place = &allocator->family->observers;
     while (*place != NULL && (*place)->number != number)

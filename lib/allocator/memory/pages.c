@@ -6,8 +6,7 @@
 #include "base/checked.h"
 #include "base/precondition.h"
 
-/* --- the list of unmapped blocks ---------------------------------------------------------------
- */
+/* --- the list of unmapped blocks -------------------------------------------------------------- */
 
 static void unmapped_link(mo_block *block)
 {
@@ -58,8 +57,7 @@ void mo_pages_put_unmapped(memopt_allocator *allocator, mo_block *block)
     unmapped_link(block);
 }
 
-/* --- single pages ------------------------------------------------------------------------------
- */
+/* --- single pages ----------------------------------------------------------------------------- */
 
 uint64_t mo_page_of(const memopt_allocator *allocator, const mo_block *block)
 {
@@ -85,8 +83,7 @@ memopt_status mo_page_release(memopt_allocator *allocator, mo_segment *segment, 
     return MEMOPT_OK;
 }
 
-/* --- pages of free blocks ----------------------------------------------------------------------
- */
+/* --- pages of free blocks --------------------------------------------------------------------- */
 
 int mo_pages_whole(const memopt_allocator *allocator, const mo_block *block, uint64_t wanted,
                    uint64_t *out_from, uint64_t *out_to)

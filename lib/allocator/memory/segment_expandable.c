@@ -21,8 +21,7 @@
 #include "base/lock.h"
 #include "base/memory.h"
 
-/* --- segments ------------------------------------------------------------------------------------
- */
+/* --- segments --------------------------------------------------------------------------------- */
 
 /* 9/8 of the device's memory, so that holes do not exhaust the addresses. Where these are limited,
  * at most an eighth of those left: the program and other segments need some too. */
@@ -162,8 +161,7 @@ static memopt_status grow(memopt_allocator *allocator, const mo_request *request
     return status;
 }
 
-/* --- giving back
- * ----------------------------------------------------------------------------------- */
+/* --- giving back ------------------------------------------------------------------------------ */
 
 static uint64_t spare(const memopt_allocator *allocator, const mo_block *block)
 {

@@ -18,8 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* --- what is copied ------------------------------------------------------------------------------
- */
+/* --- what is copied --------------------------------------------------------------------------- */
 
 /* Bytes of live blocks next to each other, here and where they are kept. */
 typedef struct range {
@@ -90,8 +89,7 @@ static memopt_status find_ranges(const memopt_allocator *allocator, const mo_pau
     return MEMOPT_OK;
 }
 
-/* --- copies --------------------------------------------------------------------------------------
- */
+/* --- copies ----------------------------------------------------------------------------------- */
 
 /* True if copies are over for sure. */
 static int quiet(memopt_allocator *allocator)
@@ -123,8 +121,7 @@ static memopt_status copy(memopt_allocator *allocator, mo_kept *kept, const rang
     return status;
 }
 
-/* --- files ---------------------------------------------------------------------------------------
- */
+/* --- files ------------------------------------------------------------------------------------ */
 
 enum { BUFFER_BYTES = 8 << 20 };
 
@@ -226,8 +223,7 @@ static memopt_status move_by_file(memopt_allocator *allocator, mo_pause *pause, 
     return status;
 }
 
-/* --- calls ---------------------------------------------------------------------------------------
- */
+/* --- calls ------------------------------------------------------------------------------------ */
 
 /* Without lock. */
 static memopt_status save(memopt_allocator *allocator, mo_pause *pause, const ranges *all)

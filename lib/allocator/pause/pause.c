@@ -29,8 +29,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* --- records -------------------------------------------------------------------------------------
- */
+/* --- records ---------------------------------------------------------------------------------- */
 
 /* NULL: no host memory. */
 static mo_pause *new_pause(uint64_t tags)
@@ -83,8 +82,7 @@ static memopt_status drop_failed(memopt_allocator *allocator)
     return status;
 }
 
-/* --- the two ways --------------------------------------------------------------------------------
- */
+/* --- the two ways ----------------------------------------------------------------------------- */
 
 static uint64_t classic_bytes(const memopt_allocator *allocator)
 {
@@ -220,8 +218,7 @@ memopt_status mo_pause_end(memopt_allocator *allocator)
     return result;
 }
 
-/* --- calls ---------------------------------------------------------------------------------------
- */
+/* --- calls ------------------------------------------------------------------------------------ */
 
 static uint32_t lowest(uint64_t tags)
 {
@@ -246,10 +243,8 @@ static memopt_status check(memopt_pool *pool, const char *function, uint64_t wro
 /* Takes `slow`; a failure leaves it free. */
 static memopt_status enter(memopt_pool *pool, const char *function)
 {
-    if (pool == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: pool is NULL", function);
-    if (mo_device_inherited(pool->device))
-        return mo_fail_inherited(function);
+    MO_NOT_NULL(function, pool);
+    MO_TRY(mo_check_process(pool->device, function));
     return mo_family_enter(pool->family, function);
 }
 

@@ -125,8 +125,7 @@ void mo_paused_unmap_fresh(memopt_allocator *allocator, mo_pause *pause)
     }
 }
 
-/* --- mapping -----------------------------------------------------------------------------------
- */
+/* --- mapping ---------------------------------------------------------------------------------- */
 
 static uint64_t bytes_missing(const memopt_allocator *allocator, const mo_pause *pause)
 {

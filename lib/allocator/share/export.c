@@ -25,8 +25,7 @@ struct memopt_export {
     mo_share_message message;
 };
 
-/* --- blocks --------------------------------------------------------------------------------------
- */
+/* --- blocks ----------------------------------------------------------------------------------- */
 
 /* A free that was put off is completed. Lock held. */
 static void let_go(memopt_allocator *allocator, mo_block *block)
@@ -121,8 +120,7 @@ static void leave_block(memopt_export *shared)
     mo_unlock(&allocator->lock);
 }
 
-/* --- calls ---------------------------------------------------------------------------------------
- */
+/* --- calls ------------------------------------------------------------------------------------ */
 
 /* Descriptors of pages. They are those of a block that is in use, so no lock is needed. */
 static memopt_status open_files(const memopt_export *shared, uint64_t first, uint64_t count,
@@ -169,13 +167,8 @@ static memopt_status enter(memopt_export *shared, const void *pointer)
 memopt_status memopt_export_create(memopt_allocator *allocator, void *pointer,
                                    memopt_export **out_export)
 {
-    if (allocator == NULL || pointer == NULL || out_export == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "export_create: %s is NULL",
-                       allocator == NULL ? "allocator"
-                       : pointer == NULL ? "pointer"
-                                         : "out_export");
-    if (mo_device_inherited(allocator->device))
-        return mo_fail_inherited("export_create");
+    MO_NOT_NULL("export_create", allocator, pointer, out_export);
+    MO_TRY(mo_check_process(allocator->device, "export_create"));
     memopt_export *shared = mo_calloc(1, sizeof *shared);
     if (shared == NULL)
         return MEMOPT_OUT_OF_HOST_MEMORY;
@@ -204,12 +197,11 @@ memopt_status memopt_export_destroy(memopt_export *shared)
 /* A device whose allocators are gone may be closed. */
 static memopt_status check(const memopt_export *shared, const char *call)
 {
-    if (shared == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: shared is NULL", call);
+    MO_NOT_NULL(call, shared);
     if (shared->allocator == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: the block's allocator was destroyed by force",
                        call);
-    return mo_device_inherited(shared->device) ? mo_fail_inherited(call) : MEMOPT_OK;
+    return mo_check_process(shared->device, call);
 }
 
 memopt_status memopt_export_describe(const memopt_export *shared, uint64_t room, void *out_message,
@@ -217,9 +209,7 @@ memopt_status memopt_export_describe(const memopt_export *shared, uint64_t room,
 {
     MO_TRY(check(shared, "export_describe"));
     const uint64_t pages = shared->message.pages;
-    if (out_message == NULL || out_count == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "export_describe: %s is NULL",
-                       out_message == NULL ? "out_message" : "out_count");
+    MO_NOT_NULL("export_describe", out_message, out_count);
     if (out_files != NULL && room < pages)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "export_describe: room for %" PRIu64 " descriptors; there are %" PRIu64,

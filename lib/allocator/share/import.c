@@ -97,18 +97,13 @@ static memopt_status finish(memopt_import *import, memopt_status status, memopt_
     return status;
 }
 
-/* --- calls ---------------------------------------------------------------------------------------
- */
+/* --- calls ------------------------------------------------------------------------------------ */
 
 static memopt_status check(memopt_device *device, const void *out_import, const void *out_pointer,
                            const char *call)
 {
-    if (device == NULL || out_import == NULL || out_pointer == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: %s is NULL", call,
-                       device == NULL       ? "device"
-                       : out_import == NULL ? "out_import"
-                                            : "out_pointer");
-    return mo_device_inherited(device) ? mo_fail_inherited(call) : MEMOPT_OK;
+    MO_NOT_NULL(call, device, out_import, out_pointer);
+    return mo_check_process(device, call);
 }
 
 static void tell(const memopt_import *import, void **out_pointer, uint64_t *out_bytes)
@@ -124,9 +119,7 @@ memopt_status memopt_import_open(memopt_device *device, const void *message, uin
 {
     memopt_import *import = NULL;
     MO_TRY(check(device, out_import, out_pointer, "import_open"));
-    if (message == NULL || files == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "import_open: %s is NULL",
-                       message == NULL ? "message" : "files");
+    MO_NOT_NULL("import_open", message, files);
     memopt_status status = begin(device, message, bytes, &import);
     if (status != MEMOPT_OK)
         return status;
@@ -182,8 +175,7 @@ memopt_status memopt_import_destroy(memopt_import *import)
 {
     if (import == NULL)
         return MEMOPT_OK;
-    if (mo_device_inherited(import->device))
-        return mo_fail_inherited("import_destroy");
+    MO_TRY(mo_check_process(import->device, "import_destroy"));
     int lost = mo_device_lost(import->device);
     memopt_status waited = lost ? MEMOPT_OK : memopt_device_sync(import->device);
     if (!mo_work_is_over(waited))

@@ -91,8 +91,7 @@ static uint64_t peak_below(const mo_placement *all, uint64_t size, int64_t *chan
     return (uint64_t)most;
 }
 
-/* --- one by one ---------------------------------------------------------------------------------
- */
+/* --- one by one ------------------------------------------------------------------------------- */
 
 static mo_rect *rect_of(job *j, uint32_t index)
 {
@@ -264,8 +263,7 @@ static memopt_status place_coarse(job *j)
     return MEMOPT_OK;
 }
 
-/* --- the small ones ------------------------------------------------------------------------------
- */
+/* --- the small ones --------------------------------------------------------------------------- */
 
 /* Rects that are alive, by offset. */
 typedef struct sweep {
@@ -363,8 +361,7 @@ static memopt_status place_small(job *j, uint64_t size, int64_t *ending)
     return status;
 }
 
-/* --- all of them ---------------------------------------------------------------------------------
- */
+/* --- all of them ------------------------------------------------------------------------------ */
 
 static uint32_t count_from(const mo_placement *all, uint64_t size)
 {

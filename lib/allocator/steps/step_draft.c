@@ -23,8 +23,7 @@
 static const uint64_t widths[] = {0, 4 * MO_MIB, 16 * MO_MIB, UINT64_MAX};
 enum { WIDTHS = sizeof widths / sizeof widths[0] };
 
-/* --- lifetimes -----------------------------------------------------------------------------------
- */
+/* --- lifetimes -------------------------------------------------------------------------------- */
 
 /* An event of the step, or of the next one from `span` on. */
 static uint64_t end_of(const mo_step_entry *entry)
@@ -76,8 +75,7 @@ static memopt_status make_rects(mo_draft *draft, uint32_t span)
     return MEMOPT_OK;
 }
 
-/* --- drafts --------------------------------------------------------------------------------------
- */
+/* --- drafts ----------------------------------------------------------------------------------- */
 
 static mo_draft *draft_of(const mo_drafts *drafts, const mo_lane *lane)
 {
@@ -159,8 +157,7 @@ memopt_status mo_drafts_make(memopt_allocator *allocator, mo_drafts *out)
     return status;
 }
 
-/* --- choosing -----------------------------------------------------------------------------------
- */
+/* --- choosing --------------------------------------------------------------------------------- */
 
 static uint64_t base_of(const mo_draft *draft)
 {
@@ -311,8 +308,7 @@ void mo_drafts_end(mo_drafts *drafts)
     drafts->count = 0;
 }
 
-/* --- places --------------------------------------------------------------------------------------
- */
+/* --- places ----------------------------------------------------------------------------------- */
 
 static void find_place(const mo_draft *draft, uint64_t offset, mo_slot *slot)
 {

@@ -17,8 +17,7 @@
 /* Blocks of other origin between a place and the one below it that are passed by. */
 enum { MOST_STRAYS = 16 };
 
-/* --- ranks ---------------------------------------------------------------------------------------
- */
+/* --- ranks ------------------------------------------------------------------------------------ */
 
 int mo_lane_make_ranks(mo_lane *lane)
 {
@@ -74,8 +73,7 @@ static uint32_t rank_below(const mo_lane *lane, uint32_t rank)
     return UINT32_MAX;
 }
 
-/* --- serving -------------------------------------------------------------------------------------
- */
+/* --- serving ---------------------------------------------------------------------------------- */
 
 static int holds(const mo_block *block, const char *address, uint64_t size)
 {
@@ -311,8 +309,7 @@ int mo_lane_hold(mo_slab *slab, mo_block *block)
     return 1;
 }
 
-/* --- arming --------------------------------------------------------------------------------------
- */
+/* --- arming ----------------------------------------------------------------------------------- */
 
 static mo_block *block_in(const mo_region *region, const char *address)
 {
@@ -420,8 +417,7 @@ int mo_lanes_leave(memopt_allocator *allocator, uint64_t since)
     return steps->planned;
 }
 
-/* --- forgetting ----------------------------------------------------------------------------------
- */
+/* --- forgetting ------------------------------------------------------------------------------- */
 
 static void drop(memopt_allocator *allocator, mo_lane *lane)
 {

@@ -24,8 +24,7 @@
 
 enum { SLACK_PART = 64 };
 
-/* --- learning ------------------------------------------------------------------------------------
- */
+/* --- learning --------------------------------------------------------------------------------- */
 
 static uint64_t held(const memopt_allocator *allocator)
 {
@@ -266,8 +265,7 @@ memopt_status mo_step_plan_learn(memopt_allocator *allocator)
     return MEMOPT_OK;
 }
 
-/* --- memory for one place ------------------------------------------------------------------------
- */
+/* --- memory for one place --------------------------------------------------------------------- */
 
 /* The block of the place goes to it, if the lane still wants it; else it is one like others. */
 static memopt_status settle(memopt_allocator *allocator, mo_request *request, mo_block *block,
@@ -333,8 +331,7 @@ memopt_status mo_step_grow(memopt_allocator *allocator, mo_request *request, mo_
     return status;
 }
 
-/* --- the end ------------------------------------------------------------------------------------
- */
+/* --- the end ---------------------------------------------------------------------------------- */
 
 void mo_steps_end(memopt_allocator *allocator)
 {

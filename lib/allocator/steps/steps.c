@@ -275,8 +275,7 @@ memopt_status memopt_allocator_mark_step(memopt_allocator *allocator, memopt_ste
                            : "allocator_mark_step: what is %" PRIu32
                              "; give MEMOPT_STEP_NEXT, MEMOPT_STEP_LEARN or MEMOPT_STEP_END",
                        what);
-    if (mo_device_inherited(allocator->device))
-        return mo_fail_inherited("allocator_mark_step");
+    MO_TRY(mo_check_process(allocator->device, "allocator_mark_step"));
     if (allocator->pinned)
         return mo_fail(MEMOPT_UNSUPPORTED,
                        "allocator_mark_step: blocks of page-locked memory are reused when their "
@@ -293,11 +292,8 @@ memopt_status memopt_allocator_get_step_plan(memopt_allocator *allocator,
                                              memopt_step_plan *out_plan)
 {
     memopt_step_plan plan = MEMOPT_STEP_PLAN_INIT;
-    if (allocator == NULL || out_plan == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_get_step_plan: %s is NULL",
-                       allocator == NULL ? "allocator" : "out_plan");
-    if (mo_device_inherited(allocator->device))
-        return mo_fail_inherited("allocator_get_step_plan");
+    MO_NOT_NULL("allocator_get_step_plan", allocator, out_plan);
+    MO_TRY(mo_check_process(allocator->device, "allocator_get_step_plan"));
     mo_lock(&allocator->lock);
     if (allocator->steps != NULL) {
         add_served(allocator->steps);

@@ -24,8 +24,7 @@
 /* Allocations within which every stream with pending frees is asked, if they are not too many. */
 enum { MOST_INTERVAL = 32 };
 
-/* --- queues ------------------------------------------------------------------------------------
- */
+/* --- queues ----------------------------------------------------------------------------------- */
 
 static mo_use_queue *find_queue(const memopt_allocator *allocator, memopt_stream stream)
 {
@@ -206,8 +205,7 @@ void mo_events_drop(memopt_allocator *allocator, mo_block *block)
     }
 }
 
-/* --- what the driver says of a stream -----------------------------------------------------------
- */
+/* --- what the driver says of a stream --------------------------------------------------------- */
 
 /* Events may be recorded on the queue's stream. */
 static int usable(memopt_allocator *allocator, const mo_use_queue *queue)
@@ -227,8 +225,7 @@ int mo_capturing(memopt_allocator *allocator)
     return 0;
 }
 
-/* --- frees ---------------------------------------------------------------------------------------
- */
+/* --- frees ------------------------------------------------------------------------------------ */
 
 /* Records the use's event. A lost device has no work left: the event is complete. On a stream that
  * is gone nothing is recorded, and the use waits for the device. */
@@ -436,8 +433,7 @@ memopt_status mo_events_wait_one(memopt_allocator *allocator, const mo_pool *poo
     return status;
 }
 
-/* --- waits on the device -------------------------------------------------------------------------
- */
+/* --- waits on the device ---------------------------------------------------------------------- */
 
 static int is_of(const mo_stream_use *use, const mo_pool *pool)
 {

@@ -59,8 +59,7 @@ typedef struct survey {
     cohort cohorts[COHORTS];
 } survey;
 
-/* --- the walk ----------------------------------------------------------------------------------
- */
+/* --- the walk --------------------------------------------------------------------------------- */
 
 static void hold(holder *of, const mo_block *block)
 {
@@ -147,8 +146,7 @@ static void walk(survey *s, const memopt_allocator *allocator)
         }
 }
 
-/* --- a leak ------------------------------------------------------------------------------------
- */
+/* --- a leak ----------------------------------------------------------------------------------- */
 
 /* The slots up to now in which the cohort has blocks. */
 static unsigned slots_of(const cohort *of, unsigned last)
@@ -207,8 +205,7 @@ static const cohort *find_leak(const survey *s, uint64_t *out_bytes)
     return found;
 }
 
-/* --- the decision ------------------------------------------------------------------------------
- */
+/* --- the decision ----------------------------------------------------------------------------- */
 
 /* The tag that has most of these blocks. */
 static uint32_t largest_holder(const holder *holders)

@@ -33,8 +33,7 @@ struct mo_history {
     memopt_history_event *events;
 };
 
-/* --- time --------------------------------------------------------------------------------------
- */
+/* --- time ------------------------------------------------------------------------------------- */
 
 static uint64_t now(void)
 {
@@ -76,8 +75,7 @@ static void give_times(mo_history *history, uint64_t oldest)
     history->tick = tick;
 }
 
-/* --- events ------------------------------------------------------------------------------------
- */
+/* --- events ----------------------------------------------------------------------------------- */
 
 uint32_t mo_this_thread(void)
 {
@@ -133,8 +131,7 @@ uint32_t mo_history_ask(memopt_allocator *allocator)
     return asks == NULL ? 0 : asks->options.context(asks->options.context_user);
 }
 
-/* --- begin and end -----------------------------------------------------------------------------
- */
+/* --- begin and end ---------------------------------------------------------------------------- */
 
 void mo_history_discard(mo_history *history)
 {
@@ -221,8 +218,7 @@ void mo_history_end(memopt_allocator *allocator)
     allocator->history = NULL;
 }
 
-/* --- reading -----------------------------------------------------------------------------------
- */
+/* --- reading ---------------------------------------------------------------------------------- */
 
 void mo_history_copy(mo_history *history, uint64_t *first, uint64_t *count,
                      memopt_history_event *out_events)

@@ -215,9 +215,7 @@ static memopt_status stop(memopt_allocator *allocator, uint64_t *out_events)
 memopt_status memopt_allocator_trace(memopt_allocator *allocator, const char *path,
                                      uint64_t *out_events)
 {
-    if (allocator == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_trace: allocator is NULL");
-    if (mo_device_inherited(allocator->device))
-        return mo_fail_inherited("allocator_trace");
+    MO_NOT_NULL("allocator_trace", allocator);
+    MO_TRY(mo_check_process(allocator->device, "allocator_trace"));
     return path != NULL ? start(allocator, path) : stop(allocator, out_events);
 }

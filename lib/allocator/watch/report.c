@@ -64,8 +64,7 @@ void mo_report_tags(const memopt_allocator *allocator, unsigned most, char *text
     say_tags(&out, allocator, most);
 }
 
-/* --- the cause ---------------------------------------------------------------------------------
- */
+/* --- the cause -------------------------------------------------------------------------------- */
 
 /* Whose live blocks are in the way. */
 static void say_holder(writer *out, const memopt_allocator *allocator)
@@ -210,8 +209,7 @@ static void say_advice(writer *out, const memopt_allocator *allocator)
     say(out, "a smaller batch with accumulation");
 }
 
-/* --- the message -------------------------------------------------------------------------------
- */
+/* --- the message ------------------------------------------------------------------------------ */
 
 static void say_who(writer *out, const memopt_allocator *allocator)
 {
@@ -265,10 +263,8 @@ void mo_report_oom(const memopt_allocator *allocator, char text[MO_REPORT_BYTES]
 memopt_status memopt_allocator_get_oom_report(memopt_allocator *allocator,
                                               memopt_oom_report *out_report)
 {
-    if (allocator == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_get_oom_report: allocator is NULL");
-    if (mo_device_inherited(allocator->device))
-        return mo_fail_inherited("allocator_get_oom_report");
+    MO_NOT_NULL("allocator_get_oom_report", allocator);
+    MO_TRY(mo_check_process(allocator->device, "allocator_get_oom_report"));
     mo_lock(&allocator->lock);
     const memopt_oom_report oom = allocator->oom;
     mo_unlock(&allocator->lock);

@@ -95,8 +95,7 @@ memopt_status memopt_allocator_snapshot(memopt_allocator *allocator, memopt_bloc
     if (allocator == NULL || visitor == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_snapshot: %s is NULL",
                        allocator == NULL ? "allocator" : "visitor");
-    if (mo_device_inherited(allocator->device))
-        return mo_fail_inherited("allocator_snapshot");
+    MO_TRY(mo_check_process(allocator->device, "allocator_snapshot"));
     memopt_block_info *infos = copy_blocks(allocator, &count);
     if (infos == NULL)
         return MEMOPT_OUT_OF_HOST_MEMORY;

@@ -74,10 +74,8 @@ memopt_status memopt_allocator_get_stats(memopt_allocator *allocator, uint64_t c
 memopt_status memopt_allocator_get_stat(memopt_allocator *allocator, const char *name,
                                         uint64_t *out_value)
 {
-    if (allocator == NULL || name == NULL || out_value == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_get_stat: a pointer is NULL");
-    if (mo_device_inherited(allocator->device))
-        return mo_fail_inherited("allocator_get_stat");
+    MO_NOT_NULL("allocator_get_stat", allocator, name, out_value);
+    MO_TRY(mo_check_process(allocator->device, "allocator_get_stat"));
     for (uint64_t i = 0; i < NAME_COUNT; i++) {
         if (strcmp(names[i], name) != 0)
             continue;
@@ -94,10 +92,8 @@ memopt_status memopt_allocator_get_stat(memopt_allocator *allocator, const char 
 
 memopt_status memopt_allocator_reset_peaks(memopt_allocator *allocator)
 {
-    if (allocator == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_reset_peaks: allocator is NULL");
-    if (mo_device_inherited(allocator->device))
-        return mo_fail_inherited("allocator_reset_peaks");
+    MO_NOT_NULL("allocator_reset_peaks", allocator);
+    MO_TRY(mo_check_process(allocator->device, "allocator_reset_peaks"));
     mo_lock(&allocator->lock);
     uint64_t active = allocator->stats.by_pool[MO_POOL_ALL][MO_STAT_ACTIVE_BYTES].peak;
     allocator->most_active = mo_max_u64(allocator->most_active, active);

@@ -83,10 +83,8 @@ static memopt_status find_or_add(memopt_allocator *allocator, const char *name, 
 memopt_status memopt_allocator_register_tag(memopt_allocator *allocator, const char *name,
                                             memopt_tag *out_tag)
 {
-    if (allocator == NULL || name == NULL || out_tag == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_register_tag: a pointer is NULL");
-    if (mo_device_inherited(allocator->device))
-        return mo_fail_inherited("allocator_register_tag");
+    MO_NOT_NULL("allocator_register_tag", allocator, name, out_tag);
+    MO_TRY(mo_check_process(allocator->device, "allocator_register_tag"));
     size_t length = strlen(name);
     if (length == 0 || length >= MO_TAG_NAME)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
@@ -106,10 +104,8 @@ memopt_status memopt_allocator_get_tag_stats(memopt_allocator *allocator, memopt
                                              memopt_tag_stats *out_stats)
 {
     memopt_tag_stats full = MEMOPT_TAG_STATS_INIT;
-    if (allocator == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_get_tag_stats: allocator is NULL");
-    if (mo_device_inherited(allocator->device))
-        return mo_fail_inherited("allocator_get_tag_stats");
+    MO_NOT_NULL("allocator_get_tag_stats", allocator);
+    MO_TRY(mo_check_process(allocator->device, "allocator_get_tag_stats"));
     mo_lock(&allocator->lock);
     uint32_t count = allocator->tag_count;
     if (tag < count) {

@@ -38,10 +38,8 @@ static memopt_status stop(memopt_allocator *allocator)
 memopt_status memopt_allocator_set_history(memopt_allocator *allocator,
                                            const memopt_history_options *options)
 {
-    if (allocator == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_set_history: allocator is NULL");
-    if (mo_device_inherited(allocator->device))
-        return mo_fail_inherited("allocator_set_history");
+    MO_NOT_NULL("allocator_set_history", allocator);
+    MO_TRY(mo_check_process(allocator->device, "allocator_set_history"));
     return options != NULL ? start(allocator, options) : stop(allocator);
 }
 
@@ -56,8 +54,7 @@ memopt_status memopt_allocator_read_history(memopt_allocator *allocator, uint64_
                        : out_first == NULL ? "out_first"
                        : out_count == NULL ? "out_count"
                                            : "out_events");
-    if (mo_device_inherited(allocator->device))
-        return mo_fail_inherited("allocator_read_history");
+    MO_TRY(mo_check_process(allocator->device, "allocator_read_history"));
     mo_lock(&allocator->lock);
     int found = allocator->history != NULL;
     if (found)

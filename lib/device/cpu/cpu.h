@@ -252,62 +252,16 @@ void mo_cpu_marker_complete(mo_cpu_device *cpu, mo_cpu_marker *marker);
 /* Gives a reference back; NULL is allowed. Pre: device.lock is held. */
 void mo_cpu_marker_drop(mo_cpu_marker *marker);
 
-/* --- operations of the table, by file ------------------------------------------------------ */
+/* --- operations of the table --------------------------------------------------------------- */
 
-memopt_status mo_cpu_mem_alloc(memopt_device *device, uint64_t size, void **out_pointer);
-memopt_status mo_cpu_mem_free(memopt_device *device, void *pointer, uint64_t size);
-memopt_status mo_cpu_vm_reserve(memopt_device *device, uint64_t size, void **out_address);
-memopt_status mo_cpu_vm_unreserve(memopt_device *device, void *address, uint64_t size);
-memopt_status mo_cpu_vm_create(memopt_device *device, uint64_t size, mo_vm_handle *out_handle);
-memopt_status mo_cpu_vm_map(memopt_device *device, void *address, uint64_t size,
-                            mo_vm_handle handle);
-memopt_status mo_cpu_vm_set_access(memopt_device *device, void *address, uint64_t size);
-memopt_status mo_cpu_vm_unmap(memopt_device *device, void *address, uint64_t size);
-memopt_status mo_cpu_vm_unmap_run(memopt_device *device, void *address, uint64_t size,
-                                  uint64_t mapping);
-memopt_status mo_cpu_vm_release(memopt_device *device, mo_vm_handle handle, uint64_t size);
+#define MO_CPU_OP(name) MO_DEVICE_OP(mo_cpu_##name, name);
+MO_DEVICE_OPS(MO_CPU_OP)
+#undef MO_CPU_OP
 
-/* share.c */
-memopt_status mo_cpu_vm_export(memopt_device *device, mo_vm_handle handle, uint64_t size,
-                               int *out_file);
-memopt_status mo_cpu_vm_import(memopt_device *device, int file, uint64_t size,
-                               mo_vm_handle *out_handle);
-memopt_status mo_cpu_identity(memopt_device *device, uint8_t *out_bytes);
-
-memopt_status mo_cpu_sync(memopt_device *device);
-memopt_status mo_cpu_stream_create(memopt_device *device, memopt_stream *out_stream);
-memopt_status mo_cpu_stream_destroy(memopt_device *device, memopt_stream stream);
-memopt_status mo_cpu_stream_sync(memopt_device *device, memopt_stream stream);
-memopt_status mo_cpu_stream_query(memopt_device *device, memopt_stream stream);
-memopt_status mo_cpu_stream_capturing(memopt_device *device, memopt_stream stream,
-                                      int32_t *out_capturing);
-memopt_status mo_cpu_copy(memopt_device *device, void *destination, const void *source,
-                          uint64_t bytes, memopt_stream stream);
-memopt_status mo_cpu_fill(memopt_device *device, void *destination, uint8_t value, uint64_t bytes,
-                          memopt_stream stream);
-memopt_status mo_cpu_host_callback(memopt_device *device, memopt_stream stream,
-                                   void (*function)(void *user), void *user);
-
-memopt_status mo_cpu_event_create(memopt_device *device, int32_t timing, memopt_event **out_event);
-memopt_status mo_cpu_event_destroy(memopt_device *device, memopt_event *event);
-memopt_status mo_cpu_event_record(memopt_device *device, memopt_event *event, memopt_stream stream);
-memopt_status mo_cpu_event_query(memopt_device *device, memopt_event *event);
-memopt_status mo_cpu_event_sync(memopt_device *device, memopt_event *event);
-memopt_status mo_cpu_event_elapsed(memopt_device *device, memopt_event *start, memopt_event *end,
-                                   double *out_seconds);
-memopt_status mo_cpu_stream_wait_event(memopt_device *device, memopt_stream stream,
-                                       memopt_event *event);
-
-memopt_status mo_cpu_launch(memopt_device *device, memopt_stream stream, const mo_kernel *kernel,
-                            const void *args, uint64_t items);
+/* launch.c */
 void mo_cpu_launch_now(mo_cpu_device *cpu, const mo_kernel *kernel, const void *args,
                        uint64_t items);
 /* Waits for the kernel that uses the threads, and ends them if their number changes. */
 void mo_cpu_pool_resize(mo_cpu_device *cpu, uint32_t thread_count);
-
-memopt_status mo_cpu_host_alloc(memopt_device *device, uint64_t bytes, void **out_pointer);
-memopt_status mo_cpu_host_free(memopt_device *device, void *pointer, uint64_t bytes);
-memopt_status mo_cpu_host_register(memopt_device *device, void *pointer, uint64_t bytes);
-memopt_status mo_cpu_host_unregister(memopt_device *device, void *pointer, uint64_t bytes);
 
 #endif

@@ -13,7 +13,7 @@
 
 enum { DEFAULT_GRANULARITY = 2 << 20, LEAST_GRANULARITY = 4096 };
 
-static memopt_status cpu_properties(memopt_device *device, memopt_device_properties *out)
+memopt_status mo_cpu_properties(memopt_device *device, memopt_device_properties *out)
 {
     const mo_cpu_device *cpu = mo_cpu(device);
     snprintf(out->name, sizeof out->name, "%s", cpu->model);
@@ -30,7 +30,7 @@ static memopt_status cpu_properties(memopt_device *device, memopt_device_propert
     return MEMOPT_OK;
 }
 
-static memopt_status cpu_memory_info(memopt_device *device, memopt_memory_info *out)
+memopt_status mo_cpu_memory_info(memopt_device *device, memopt_memory_info *out)
 {
     mo_cpu_memory *memory = &mo_cpu(device)->memory;
     mo_lock(&memory->lock);
@@ -57,7 +57,7 @@ static memopt_status cpu_set_threads(memopt_device *device, uint32_t threads)
     return MEMOPT_OK;
 }
 
-static memopt_status cpu_close(memopt_device *device)
+memopt_status mo_cpu_close(memopt_device *device)
 {
     mo_cpu_device *cpu = mo_cpu(device);
     memopt_status status = mo_cpu_sync(device);
@@ -69,48 +69,15 @@ static memopt_status cpu_close(memopt_device *device)
     return status;
 }
 
+/* clang-format off */
+#define ENTRY(name) .name = mo_cpu_##name,
 static const mo_device_ops cpu_ops = {
-    .close = cpu_close,
-    .properties = cpu_properties,
-    .memory_info = cpu_memory_info,
+    MO_DEVICE_OPS(ENTRY)
     .set_threads = cpu_set_threads,
-    .sync = mo_cpu_sync,
-    .mem_alloc = mo_cpu_mem_alloc,
-    .mem_free = mo_cpu_mem_free,
-    .vm_reserve = mo_cpu_vm_reserve,
-    .vm_unreserve = mo_cpu_vm_unreserve,
-    .vm_create = mo_cpu_vm_create,
-    .vm_map = mo_cpu_vm_map,
-    .vm_set_access = mo_cpu_vm_set_access,
-    .vm_unmap = mo_cpu_vm_unmap,
-    .vm_unmap_run = mo_cpu_vm_unmap_run,
-    .vm_release = mo_cpu_vm_release,
-    .vm_export = mo_cpu_vm_export,
-    .vm_import = mo_cpu_vm_import,
-    .identity = mo_cpu_identity,
-    .stream_create = mo_cpu_stream_create,
-    .stream_destroy = mo_cpu_stream_destroy,
-    .stream_sync = mo_cpu_stream_sync,
-    .stream_query = mo_cpu_stream_query,
-    .stream_wait_event = mo_cpu_stream_wait_event,
-    .stream_capturing = mo_cpu_stream_capturing,
-    .event_create = mo_cpu_event_create,
-    .event_destroy = mo_cpu_event_destroy,
-    .event_record = mo_cpu_event_record,
-    .event_query = mo_cpu_event_query,
-    .event_sync = mo_cpu_event_sync,
-    .event_elapsed = mo_cpu_event_elapsed,
-    .copy = mo_cpu_copy,
-    .fill = mo_cpu_fill,
-    .host_callback = mo_cpu_host_callback,
-    .launch = mo_cpu_launch,
-    .host_alloc = mo_cpu_host_alloc,
-    .host_free = mo_cpu_host_free,
-    .host_register = mo_cpu_host_register,
-    .host_unregister = mo_cpu_host_unregister,
     .note_alloc = mo_cpu_note_alloc,
     .note_free = mo_cpu_note_free,
 };
+/* clang-format on */
 
 static uint64_t physical_memory(void)
 {

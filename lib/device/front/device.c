@@ -64,8 +64,7 @@ memopt_status memopt_device_close(memopt_device *device)
 {
     if (device == NULL)
         return MEMOPT_OK;
-    if (mo_device_inherited(device))
-        return mo_fail_inherited("device_close");
+    MO_TRY(mo_check_process(device, "device_close"));
     uint64_t allocators = count_listeners(device);
     mo_lock(&device->lock);
     mo_device_account live = device->account;
@@ -90,10 +89,8 @@ memopt_status memopt_device_close(memopt_device *device)
 memopt_status memopt_device_get_properties(memopt_device *device,
                                            memopt_device_properties *out_properties)
 {
-    if (device == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "device_get_properties: device is NULL");
-    if (mo_device_inherited(device))
-        return mo_fail_inherited("device_get_properties");
+    MO_NOT_NULL("device_get_properties", device);
+    MO_TRY(mo_check_process(device, "device_get_properties"));
     mo_lock(&device->lock);
     memopt_device_properties properties = device->properties;
     mo_unlock(&device->lock);
@@ -103,10 +100,8 @@ memopt_status memopt_device_get_properties(memopt_device *device,
 
 memopt_status memopt_device_set_threads(memopt_device *device, uint32_t threads)
 {
-    if (device == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "device_set_threads: device is NULL");
-    if (mo_device_inherited(device))
-        return mo_fail_inherited("device_set_threads");
+    MO_NOT_NULL("device_set_threads", device);
+    MO_TRY(mo_check_process(device, "device_set_threads"));
     if (device->ops->set_threads == NULL)
         return mo_fail(MEMOPT_UNSUPPORTED,
                        "device_set_threads: the device is %s; only on \"cpu\" do threads run "
@@ -118,10 +113,8 @@ memopt_status memopt_device_set_threads(memopt_device *device, uint32_t threads)
 memopt_status memopt_device_get_memory_info(memopt_device *device, memopt_memory_info *out_info)
 {
     memopt_memory_info info = MEMOPT_MEMORY_INFO_INIT;
-    if (device == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "device_get_memory_info: device is NULL");
-    if (mo_device_inherited(device))
-        return mo_fail_inherited("device_get_memory_info");
+    MO_NOT_NULL("device_get_memory_info", device);
+    MO_TRY(mo_check_process(device, "device_get_memory_info"));
     MO_TRY(mo_device_enter(device, "memory_info", MEMOPT_DRIVER_ERROR));
     MO_TRY(device->ops->memory_info(device, &info));
     mo_lock(&device->lock);
@@ -137,8 +130,7 @@ memopt_status memopt_device_get_memory_info(memopt_device *device, memopt_memory
 
 memopt_status memopt_device_sync(memopt_device *device)
 {
-    if (device == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "device_sync: device is NULL");
+    MO_NOT_NULL("device_sync", device);
     MO_TRY(mo_device_enter(device, "device_sync", MEMOPT_DRIVER_ERROR));
     return device->ops->sync(device);
 }

@@ -50,10 +50,8 @@ static uint64_t take_range(memopt_device *device, mo_ranges *set, uint64_t *tota
 
 memopt_status memopt_host_free(memopt_device *device, void *pointer)
 {
-    if (device == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "host_free: device is NULL");
-    if (mo_device_inherited(device))
-        return mo_fail_inherited("host_free");
+    MO_NOT_NULL("host_free", device);
+    MO_TRY(mo_check_process(device, "host_free"));
     if (pointer == NULL)
         return MEMOPT_OK;
     uint64_t bytes =
@@ -104,10 +102,8 @@ memopt_status memopt_host_register(memopt_device *device, void *pointer, uint64_
 
 memopt_status memopt_host_unregister(memopt_device *device, void *pointer)
 {
-    if (device == NULL || pointer == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "host_unregister: device or pointer is NULL");
-    if (mo_device_inherited(device))
-        return mo_fail_inherited("host_unregister");
+    MO_NOT_NULL("host_unregister", device, pointer);
+    MO_TRY(mo_check_process(device, "host_unregister"));
     uint64_t bytes = take_range(device, &device->account.registered_ranges,
                                 &device->account.registered, pointer);
     if (bytes == 0)

@@ -77,8 +77,7 @@ static memopt_status parse_name(const char *name, backend *out_backend, int32_t 
 memopt_status memopt_backend_get_info(const char *backend_name, memopt_backend_info *out_info)
 {
     memopt_backend_info info = MEMOPT_BACKEND_INFO_INIT;
-    if (backend_name == NULL || out_info == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "backend_get_info: backend or out_info is NULL");
+    MO_NOT_NULL("backend_get_info", backend_name, out_info);
     backend which = find_backend(backend_name, strlen(backend_name));
     if (which == BACKEND_NONE)
         return no_backend(backend_name);
@@ -103,9 +102,7 @@ memopt_status memopt_device_open(const char *name, const memopt_device_options *
     memopt_device_options copy;
     backend which = BACKEND_NONE;
     int32_t index = 0;
-    if (name == NULL || out_device == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "device_open: %s is NULL",
-                       name == NULL ? "name" : "out_device");
+    MO_NOT_NULL("device_open", name, out_device);
     MO_TRY(parse_name(name, &which, &index));
     MO_TRY(mo_options_read(&copy, sizeof copy, options, "memopt_device_options"));
     if (which != BACKEND_CPU) {

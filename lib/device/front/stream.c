@@ -11,15 +11,13 @@
 
 static memopt_status enter(memopt_device *device, const char *operation)
 {
-    if (device == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: device is NULL", operation);
+    MO_NOT_NULL(operation, device);
     return mo_device_enter(device, operation, MEMOPT_DRIVER_ERROR);
 }
 
 static memopt_status enter_event(const memopt_event *event, const char *operation)
 {
-    if (event == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: event is NULL", operation);
+    MO_NOT_NULL(operation, event);
     return mo_device_enter(event->device, operation, MEMOPT_DRIVER_ERROR);
 }
 
@@ -70,8 +68,7 @@ static void tell_ended(memopt_device *device, memopt_stream stream, int complete
 memopt_status memopt_stream_create(memopt_device *device, memopt_stream *out_stream)
 {
     memopt_stream stream;
-    if (out_stream == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "stream_create: out_stream is NULL");
+    MO_NOT_NULL("stream_create", out_stream);
     MO_TRY(enter(device, "stream_create"));
     MO_TRY(device->ops->stream_create(device, &stream));
     mo_lock(&device->lock);
@@ -114,8 +111,7 @@ memopt_status memopt_stream_release_sync(memopt_device *device, memopt_stream st
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "stream_release_sync: %s",
                        device == NULL ? "device is NULL"
                                       : "stream is NULL; the default stream cannot end");
-    if (mo_device_inherited(device))
-        return mo_fail_inherited("stream_release_sync");
+    MO_TRY(mo_check_process(device, "stream_release_sync"));
     if (!mo_device_lost(device) && mo_stream_capturing(device, stream, &capturing) == MEMOPT_OK &&
         capturing)
         return mo_fail(MEMOPT_BUSY,
@@ -126,10 +122,8 @@ memopt_status memopt_stream_release_sync(memopt_device *device, memopt_stream st
 
 memopt_status memopt_stream_destroy(memopt_device *device, memopt_stream stream)
 {
-    if (device == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "stream_destroy: device is NULL");
-    if (mo_device_inherited(device))
-        return mo_fail_inherited("stream_destroy");
+    MO_NOT_NULL("stream_destroy", device);
+    MO_TRY(mo_check_process(device, "stream_destroy"));
     if (stream == NULL)
         return MEMOPT_OK;
     if (!take_stream(device, stream))
@@ -200,8 +194,7 @@ memopt_status memopt_event_destroy(memopt_event *event)
 {
     if (event == NULL)
         return MEMOPT_OK;
-    if (mo_device_inherited(event->device))
-        return mo_fail_inherited("event_destroy");
+    MO_TRY(mo_check_process(event->device, "event_destroy"));
     memopt_device *device = event->device;
     memopt_status status = device->ops->event_destroy(device, event);
     count_event(device, 0);

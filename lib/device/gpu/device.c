@@ -26,7 +26,7 @@ static const char *best_image(const mo_gpu_device *gpu)
     return target;
 }
 
-static memopt_status gpu_properties(memopt_device *device, memopt_device_properties *out)
+memopt_status mo_gpu_properties(memopt_device *device, memopt_device_properties *out)
 {
     const mo_gpu_device *gpu = mo_gpu(device);
     snprintf(out->name, sizeof out->name, "%s", gpu->name);
@@ -43,21 +43,19 @@ static memopt_status gpu_properties(memopt_device *device, memopt_device_propert
     return MEMOPT_OK;
 }
 
-static memopt_status gpu_memory_info(memopt_device *device, memopt_memory_info *out)
+memopt_status mo_gpu_memory_info(memopt_device *device, memopt_memory_info *out)
 {
     size_t free_bytes = 0, total = 0;
     mo_gpu_scope in;
     if (mo_gpu_enter(&in, device, "memory_info", 0))
         in.code = in.call->memory_info(&free_bytes, &total);
-    memopt_status status = mo_gpu_leave(&in, MEMOPT_OUT_OF_DEVICE_MEMORY);
-    if (status == MEMOPT_OK) {
-        out->free = free_bytes;
-        out->total = total;
-    }
-    return status;
+    MO_TRY(mo_gpu_leave(&in, MEMOPT_OUT_OF_DEVICE_MEMORY));
+    out->free = free_bytes;
+    out->total = total;
+    return MEMOPT_OK;
 }
 
-static memopt_status gpu_sync(memopt_device *device)
+memopt_status mo_gpu_sync(memopt_device *device)
 {
     mo_gpu_scope in;
     if (mo_gpu_enter(&in, device, "device_sync", 0))
@@ -94,14 +92,14 @@ static int gpu_lost(memopt_device *device)
     return atomic_load(&mo_gpu(device)->lost) != 0;
 }
 
-static memopt_status gpu_close(memopt_device *device)
+memopt_status mo_gpu_close(memopt_device *device)
 {
     mo_gpu_device *gpu = mo_gpu(device);
     const mo_gpu_vendor *vendor = gpu->driver->vendor;
     void *saved;
     mo_gpu_part(gpu);
     /* A loss that was known before is not a failure of the close. */
-    memopt_status status = gpu_lost(device) ? MEMOPT_OK : gpu_sync(device);
+    memopt_status status = gpu_lost(device) ? MEMOPT_OK : mo_gpu_sync(device);
     if ((gpu->kernel_count != 0 || gpu->image != NULL) &&
         vendor->enter_context(gpu, &saved) == MO_GPU_SUCCESS) {
         mo_gpu_unload(gpu);
@@ -114,47 +112,14 @@ static memopt_status gpu_close(memopt_device *device)
     return status;
 }
 
+/* clang-format off */
+#define ENTRY(name) .name = mo_gpu_##name,
 static const mo_device_ops gpu_ops = {
-    .close = gpu_close,
-    .properties = gpu_properties,
-    .memory_info = gpu_memory_info,
-    .sync = gpu_sync,
-    .mem_alloc = mo_gpu_mem_alloc,
-    .mem_free = mo_gpu_mem_free,
-    .vm_reserve = mo_gpu_vm_reserve,
-    .vm_unreserve = mo_gpu_vm_unreserve,
-    .vm_create = mo_gpu_vm_create,
-    .vm_map = mo_gpu_vm_map,
-    .vm_set_access = mo_gpu_vm_set_access,
-    .vm_unmap = mo_gpu_vm_unmap,
-    .vm_unmap_run = mo_gpu_vm_unmap_run,
-    .vm_release = mo_gpu_vm_release,
-    .vm_export = mo_gpu_vm_export,
-    .vm_import = mo_gpu_vm_import,
-    .identity = mo_gpu_identity,
-    .stream_create = mo_gpu_stream_create,
-    .stream_destroy = mo_gpu_stream_destroy,
-    .stream_sync = mo_gpu_stream_sync,
-    .stream_query = mo_gpu_stream_query,
-    .stream_wait_event = mo_gpu_stream_wait_event,
-    .stream_capturing = mo_gpu_stream_capturing,
-    .event_create = mo_gpu_event_create,
-    .event_destroy = mo_gpu_event_destroy,
-    .event_record = mo_gpu_event_record,
-    .event_query = mo_gpu_event_query,
-    .event_sync = mo_gpu_event_sync,
-    .event_elapsed = mo_gpu_event_elapsed,
-    .copy = mo_gpu_copy,
-    .fill = mo_gpu_fill,
-    .host_callback = mo_gpu_host_callback,
-    .launch = mo_gpu_launch,
-    .host_alloc = mo_gpu_host_alloc,
-    .host_free = mo_gpu_host_free,
-    .host_register = mo_gpu_host_register,
-    .host_unregister = mo_gpu_host_unregister,
+    MO_DEVICE_OPS(ENTRY)
     .reachable = mo_gpu_reachable,
     .lost = gpu_lost,
 };
+/* clang-format on */
 
 /* A GPU has no settings; all of them belong to "cpu". */
 static memopt_status refuse_options(const mo_gpu_driver *driver,

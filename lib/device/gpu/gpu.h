@@ -261,23 +261,12 @@ void mo_gpu_restrict(const mo_gpu_device *gpu, int earlier);
 /* Pre: entered. Decides whether the device's virtual memory is used, and the granularity. */
 void mo_gpu_check_vm(mo_gpu_scope *in);
 
-/* --- memory.c, stream.c, launch.c: the operations of the table --- */
-memopt_status mo_gpu_mem_alloc(memopt_device *device, uint64_t size, void **out_pointer);
-memopt_status mo_gpu_mem_free(memopt_device *device, void *pointer, uint64_t size);
-memopt_status mo_gpu_vm_reserve(memopt_device *device, uint64_t size, void **out_address);
-memopt_status mo_gpu_vm_unreserve(memopt_device *device, void *address, uint64_t size);
-memopt_status mo_gpu_vm_create(memopt_device *device, uint64_t size, mo_vm_handle *out_handle);
-memopt_status mo_gpu_vm_map(memopt_device *device, void *address, uint64_t size,
-                            mo_vm_handle handle);
-memopt_status mo_gpu_vm_set_access(memopt_device *device, void *address, uint64_t size);
-memopt_status mo_gpu_vm_unmap(memopt_device *device, void *address, uint64_t size);
-memopt_status mo_gpu_vm_unmap_run(memopt_device *device, void *address, uint64_t size,
-                                  uint64_t mapping);
-memopt_status mo_gpu_vm_release(memopt_device *device, mo_vm_handle handle, uint64_t size);
-memopt_status mo_gpu_host_alloc(memopt_device *device, uint64_t bytes, void **out_pointer);
-memopt_status mo_gpu_host_free(memopt_device *device, void *pointer, uint64_t bytes);
-memopt_status mo_gpu_host_register(memopt_device *device, void *pointer, uint64_t bytes);
-memopt_status mo_gpu_host_unregister(memopt_device *device, void *pointer, uint64_t bytes);
+/* --- device.c, memory.c, share.c, stream.c, launch.c: the operations of the table --- */
+#define MO_GPU_OP(name) MO_DEVICE_OP(mo_gpu_##name, name);
+MO_DEVICE_OPS(MO_GPU_OP)
+#undef MO_GPU_OP
+
+/* --- memory.c --- */
 mo_gpu_allocation mo_gpu_allocation_of(const mo_gpu_device *gpu);
 /* Creates memory; what the driver refuses to make it for is not asked for again. Its status. */
 int mo_gpu_create(mo_gpu_device *gpu, uint64_t size, uint64_t *out_handle);
@@ -295,43 +284,13 @@ void mo_gpu_part(mo_gpu_device *gpu);
 memopt_status mo_gpu_check_copy(mo_gpu_device *gpu, const void *destination, const void *source,
                                 uint64_t bytes);
 
-/* --- share.c --- */
-memopt_status mo_gpu_vm_export(memopt_device *device, mo_vm_handle handle, uint64_t size,
-                               int *out_file);
-memopt_status mo_gpu_vm_import(memopt_device *device, int file, uint64_t size,
-                               mo_vm_handle *out_handle);
-memopt_status mo_gpu_identity(memopt_device *device, uint8_t *out_bytes);
-
 /* --- pointer.c --- */
 memopt_status mo_gpu_reachable(memopt_device *device, const char *subject, uint64_t index,
                                const void *pointer, uint64_t bytes);
 /* Memory was freed: forgets which ranges were reachable. */
 void mo_gpu_forget_seen(mo_gpu_device *gpu);
 
-memopt_status mo_gpu_stream_create(memopt_device *device, memopt_stream *out_stream);
-memopt_status mo_gpu_stream_destroy(memopt_device *device, memopt_stream stream);
-memopt_status mo_gpu_stream_sync(memopt_device *device, memopt_stream stream);
-memopt_status mo_gpu_stream_query(memopt_device *device, memopt_stream stream);
-memopt_status mo_gpu_stream_wait_event(memopt_device *device, memopt_stream stream,
-                                       memopt_event *event);
-memopt_status mo_gpu_stream_capturing(memopt_device *device, memopt_stream stream,
-                                      int32_t *out_capturing);
-memopt_status mo_gpu_event_create(memopt_device *device, int32_t timing, memopt_event **out_event);
-memopt_status mo_gpu_event_destroy(memopt_device *device, memopt_event *event);
-memopt_status mo_gpu_event_record(memopt_device *device, memopt_event *event, memopt_stream stream);
-memopt_status mo_gpu_event_query(memopt_device *device, memopt_event *event);
-memopt_status mo_gpu_event_sync(memopt_device *device, memopt_event *event);
-memopt_status mo_gpu_event_elapsed(memopt_device *device, memopt_event *start, memopt_event *end,
-                                   double *out_seconds);
-memopt_status mo_gpu_copy(memopt_device *device, void *destination, const void *source,
-                          uint64_t bytes, memopt_stream stream);
-memopt_status mo_gpu_fill(memopt_device *device, void *destination, uint8_t value, uint64_t bytes,
-                          memopt_stream stream);
-memopt_status mo_gpu_host_callback(memopt_device *device, memopt_stream stream,
-                                   void (*function)(void *user), void *user);
-
-memopt_status mo_gpu_launch(memopt_device *device, memopt_stream stream, const mo_kernel *kernel,
-                            const void *args, uint64_t items);
+/* --- launch.c --- */
 void mo_gpu_unload(mo_gpu_device *gpu);
 
 /* --- module.c --- */

@@ -212,8 +212,7 @@ void sim_close_mappings(void)
     }
 }
 
-/* --- memory that is visible late ---------------------------------------------------------------
- */
+/* --- memory that is visible late -------------------------------------------------------------- */
 
 struct sim_late {
     struct sim_late *next;

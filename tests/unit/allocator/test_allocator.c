@@ -233,6 +233,8 @@ TEST(bad_arguments)
     allocator = new_allocator(device, "");
     REFUSED_SAYING("NULL", memopt_allocator_alloc(NULL, 1, 0, NULL, &pointer));
     REFUSED_SAYING("NULL", memopt_allocator_alloc(allocator, 1, 0, NULL, NULL));
+    REFUSED_SAYING("allocator_get_stat: out_value is NULL",
+                   memopt_allocator_get_stat(allocator, "active.all.current", NULL));
     REFUSED_SAYING("tag 5 is not registered",
                    memopt_allocator_alloc(allocator, 1, 5, NULL, &pointer));
     REFUSED_SAYING("overflow", memopt_allocator_alloc(allocator, UINT64_MAX, 0, NULL, &pointer));

@@ -7,6 +7,7 @@
 #include "base/unnamed_file.h"
 #include "device/front/handle.h"
 #include "support/pausing.h"
+#include "support/random.h"
 #include "support/sweep.h"
 
 #include <dirent.h>
@@ -57,10 +58,7 @@ typedef struct scene {
 
 static uint64_t below(scene *s, uint64_t limit)
 {
-    uint64_t z = (s->random += UINT64_C(0x9E3779B97F4A7C15));
-    z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
-    return (z ^ (z >> 31)) % limit;
+    return next_random(&s->random) % limit;
 }
 
 static scene begin(uint64_t seed)

@@ -5,6 +5,7 @@
 #include "allocator/watch/stats.h"
 
 #include "device/front/handle.h"
+#include "support/random.h"
 #include "support/sweep.h"
 
 enum { STREAMS = 5, BLOCKS = 300, STATS = 200, STEPS = 4000, THREADS = 4, PAIRS = 20000 };
@@ -23,14 +24,6 @@ typedef struct side {
 } side;
 
 /* splitmix64 */
-static uint64_t next_random(uint64_t *state)
-{
-    uint64_t z = (*state += UINT64_C(0x9e3779b97f4a7c15));
-    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return z ^ (z >> 31);
-}
-
 static mo_device_ops ops; /* the cpu device's, but for one */
 static const mo_device_ops *real;
 static int late; /* no event is complete until it is waited for; else all are */

@@ -29,4 +29,33 @@ static inline void *device_memory(memopt_device *device, uint64_t bytes)
     return pointer;
 }
 
+/* For norms of a tensor of four elements. */
+typedef struct norm_fixture {
+    memopt_device *device;
+    float *data; /* 1024 floats, 0; norm is the last but one */
+    float *norm;
+    memopt_tensor tensor; /* four elements */
+} norm_fixture;
+
+static inline int begin_norm(void **state)
+{
+    norm_fixture *f = calloc(1, sizeof *f);
+    f->device = open_cpu(2);
+    f->data = device_memory(f->device, 4096);
+    memset(f->data, 0, 4096);
+    f->norm = f->data + 1022;
+    f->tensor = tensor_of(f->data, 4, MEMOPT_DTYPE_F32);
+    *state = f;
+    return 0;
+}
+
+static inline int end_norm(void **state)
+{
+    norm_fixture *f = *state;
+    OK(mo_mem_free(f->device, f->data, 4096));
+    OK(memopt_device_close(f->device));
+    free(f);
+    return 0;
+}
+
 #endif

@@ -99,34 +99,7 @@ TEST(order_of_additions)
     assert_int_equal(bits[0], bits[1]);
 }
 
-typedef struct fixture {
-    memopt_device *device;
-    float *data; /* 1024 floats; norm is the last but one */
-    float *norm;
-    memopt_tensor tensor; /* four elements */
-} fixture;
-
-static int begin(void **state)
-{
-    fixture *f = calloc(1, sizeof *f);
-    f->device = open_cpu(2);
-    f->data = device_memory(f->device, 4096);
-    f->norm = f->data + 1022;
-    f->tensor = tensor_of(f->data, 4, MEMOPT_DTYPE_F32);
-    *state = f;
-    return 0;
-}
-
-static int end(void **state)
-{
-    fixture *f = *state;
-    OK(mo_mem_free(f->device, f->data, 4096));
-    OK(memopt_device_close(f->device));
-    free(f);
-    return 0;
-}
-
-static void set(fixture *f, float a, float b, float c, float d)
+static void set(norm_fixture *f, float a, float b, float c, float d)
 {
     f->data[0] = a;
     f->data[1] = b;
@@ -134,9 +107,9 @@ static void set(fixture *f, float a, float b, float c, float d)
     f->data[3] = d;
 }
 
-TEST_WITH(clip_scales_large_norms, begin, end)
+TEST_WITH(clip_scales_large_norms, begin_norm, end_norm)
 {
-    fixture *f = *state;
+    norm_fixture *f = *state;
     set(f, 3, -4, 0, -0.0f);
     OK(memopt_norm(f->device, f->norm, &f->tensor, 1, 1.0, NULL));
     float factor = (float)(1.0 / (5.0 + 1e-6));
@@ -145,9 +118,9 @@ TEST_WITH(clip_scales_large_norms, begin, end)
     assert_true(signbit(f->data[3]));
 }
 
-TEST_WITH(clip_leaves_small_norms, begin, end)
+TEST_WITH(clip_leaves_small_norms, begin_norm, end_norm)
 {
-    fixture *f = *state;
+    norm_fixture *f = *state;
     set(f, 3, -4, 1e-40f, 0);
     float before[4];
     memcpy(before, f->data, sizeof before);
@@ -158,9 +131,9 @@ TEST_WITH(clip_leaves_small_norms, begin, end)
 }
 
 /* As torch without error_if_nonfinite: inf scales by 0, NaN makes everything NaN. */
-TEST_WITH(clip_non_finite, begin, end)
+TEST_WITH(clip_non_finite, begin_norm, end_norm)
 {
-    fixture *f = *state;
+    norm_fixture *f = *state;
     set(f, INFINITY, 2, -3, 0);
     OK(memopt_norm(f->device, f->norm, &f->tensor, 1, 1.0, NULL));
     assert_true(isinf(*f->norm) && *f->norm > 0);
@@ -174,18 +147,18 @@ TEST_WITH(clip_non_finite, begin, end)
         assert_true(isnan(f->data[i]));
 }
 
-TEST_WITH(norm_beyond_f32, begin, end)
+TEST_WITH(norm_beyond_f32, begin_norm, end_norm)
 {
-    fixture *f = *state;
+    norm_fixture *f = *state;
     set(f, 3e38f, 3e38f, 0, 0); /* finite in double, 4.2e38 as the norm */
     OK(memopt_norm(f->device, f->norm, &f->tensor, 1, 1.0, NULL));
     assert_true(isinf(*f->norm));
     assert_true(fabsf(f->data[0] - 0.70710677f) < 1e-6f);
 }
 
-TEST_WITH(nothing_has_norm_zero, begin, end)
+TEST_WITH(nothing_has_norm_zero, begin_norm, end_norm)
 {
-    fixture *f = *state;
+    norm_fixture *f = *state;
     memopt_tensor empty = tensor_of(NULL, 0, MEMOPT_DTYPE_BF16);
     *f->norm = -1;
     OK(memopt_norm(f->device, f->norm, NULL, 0, 0, NULL));
@@ -198,9 +171,9 @@ TEST_WITH(nothing_has_norm_zero, begin, end)
     assert_true(*f->norm == 0.0f);
 }
 
-TEST_WITH(refuses, begin, end)
+TEST_WITH(refuses, begin_norm, end_norm)
 {
-    fixture *f = *state;
+    norm_fixture *f = *state;
     const double bounds[] = {-1.0, -1e-300, (double)INFINITY, (double)NAN};
     set(f, 100, 100, 100, 100);
     for (int i = 0; i < 4; i++)

@@ -4,81 +4,46 @@
 
 #include <pthread.h>
 
-typedef struct fixture {
-    memopt_device *device;
-    float *data; /* 1024 floats, 0; norm is the last but one */
-    float *norm;
-    memopt_tensor tensor; /* four elements */
-} fixture;
-
-static int begin(void **state)
-{
-    fixture *f = calloc(1, sizeof *f);
-    f->device = open_cpu(2);
-    f->data = device_memory(f->device, 4096);
-    memset(f->data, 0, 4096);
-    f->norm = f->data + 1022;
-    f->tensor = tensor_of(f->data, 4, MEMOPT_DTYPE_F32);
-    *state = f;
-    return 0;
-}
-
-static int end(void **state)
-{
-    fixture *f = *state;
-    OK(mo_mem_free(f->device, f->data, 4096));
-    OK(memopt_device_close(f->device));
-    free(f);
-    return 0;
-}
-
-static uint64_t used(memopt_device *device)
-{
-    memopt_memory_info info = MEMOPT_MEMORY_INFO_INIT;
-    OK(memopt_device_get_memory_info(device, &info));
-    return info.used;
-}
-
 /* One piece for each stream, used again; after the stream's end by another one. Calls that do not
  * wait for each other do not share one. */
-TEST_WITH(is_the_streams, begin, end)
+TEST_WITH(is_the_streams, begin_norm, end_norm)
 {
-    fixture *f = *state;
-    const uint64_t before = used(f->device);
+    norm_fixture *f = *state;
+    const uint64_t before = info_of(f->device).used;
     memopt_stream streams[2];
     f->data[0] = 3;
     f->data[1] = -4;
     for (int i = 0; i < 3; i++)
         OK(memopt_norm(f->device, f->norm, &f->tensor, 1, 0, NULL));
-    assert_int_equal(used(f->device), before + 4096);
+    assert_int_equal(info_of(f->device).used, before + 4096);
     for (int i = 0; i < 2; i++) {
         OK(memopt_stream_create(f->device, &streams[i]));
         OK(memopt_norm(f->device, f->norm, &f->tensor, 1, 0, streams[i]));
-        assert_int_equal(used(f->device), before + (uint64_t)(i + 2) * 4096);
+        assert_int_equal(info_of(f->device).used, before + (uint64_t)(i + 2) * 4096);
     }
     OK(memopt_stream_destroy(f->device, streams[0]));
     OK(memopt_stream_create(f->device, &streams[0]));
     OK(memopt_norm(f->device, f->norm, &f->tensor, 1, 100.0, streams[0]));
-    assert_int_equal(used(f->device), before + 3 * 4096);
+    assert_int_equal(info_of(f->device).used, before + 3 * 4096);
     for (int i = 0; i < 2; i++)
         OK(memopt_stream_destroy(f->device, streams[i]));
     assert_true(*f->norm == 5.0f);
 }
 
 /* The sums of a longer list have a piece twice as large. */
-TEST_WITH(grows, begin, end)
+TEST_WITH(grows, begin_norm, end_norm)
 {
-    fixture *f = *state;
-    const uint64_t before = used(f->device);
+    norm_fixture *f = *state;
+    const uint64_t before = info_of(f->device).used;
     memopt_tensor list[512];
     for (int i = 0; i < 512; i++)
         list[i] = tensor_of(f->data, 4, MEMOPT_DTYPE_F32);
     f->data[0] = 1;
     OK(memopt_norm(f->device, f->norm, list, 1, 0, NULL));
     OK(memopt_norm(f->device, f->norm, list, 512, 0, NULL));
-    assert_int_equal(used(f->device), before + 4096 + 8192);
+    assert_int_equal(info_of(f->device).used, before + 4096 + 8192);
     OK(memopt_norm(f->device, f->norm, list, 400, 0, NULL));
-    assert_int_equal(used(f->device), before + 4096 + 8192);
+    assert_int_equal(info_of(f->device).used, before + 4096 + 8192);
     OK(memopt_stream_sync(f->device, NULL));
     assert_true(*f->norm == 20.0f);
 }
@@ -106,9 +71,9 @@ static void *call_norms(void *given)
 }
 
 /* A call has its scratch to itself until all its work is enqueued. */
-TEST_WITH(threads_share_a_stream, begin, end)
+TEST_WITH(threads_share_a_stream, begin_norm, end_norm)
 {
-    fixture *f = *state;
+    norm_fixture *f = *state;
     caller callers[2];
     pthread_t threads[2];
     for (int k = 0; k < 2; k++) {

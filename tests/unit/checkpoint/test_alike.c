@@ -6,6 +6,7 @@
 
 #include "base/memory.h"
 #include "checkpoint/schedule.h"
+#include "support/random.h"
 
 #include <string.h>
 
@@ -13,19 +14,15 @@ enum { MOST = 40, ROUNDS = 400 };
 
 static uint64_t state = 0x9E3779B97F4A7C15u;
 
-static uint64_t below(uint64_t n)
-{
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return state % n;
-}
-
 static memopt_chain_stage random_stage(void)
 {
-    uint64_t output = 1 + below(30);
-    return (memopt_chain_stage){(double)below(4),   (double)below(4), output,
-                                output + below(30), below(20),        below(20)};
+    uint64_t output = 1 + random_below(&state, 30);
+    return (memopt_chain_stage){(double)random_below(&state, 4),
+                                (double)random_below(&state, 4),
+                                output,
+                                output + random_below(&state, 30),
+                                random_below(&state, 20),
+                                random_below(&state, 20)};
 }
 
 /* A pattern of a few stages again and again, with strangers among them; at times the strangers
@@ -33,14 +30,14 @@ static memopt_chain_stage random_stage(void)
 static void random_stages(memopt_chain_stage *stages, uint64_t count)
 {
     memopt_chain_stage pattern[4];
-    uint64_t period = 1 + below(4), strangers = below(4);
+    uint64_t period = 1 + random_below(&state, 4), strangers = random_below(&state, 4);
     for (uint64_t i = 0; i < period; i++)
         pattern[i] = random_stage();
     for (uint64_t i = 0; i < count; i++)
         stages[i] = pattern[i % period];
     for (uint64_t n = 0; n < strangers; n++) {
-        memopt_chain_stage *s = &stages[below(count)], other = random_stage();
-        switch (below(7)) {
+        memopt_chain_stage *s = &stages[random_below(&state, count)], other = random_stage();
+        switch (random_below(&state, 7)) {
         case 0:
             s->forward_seconds += 1;
             break;
@@ -51,10 +48,10 @@ static void random_stages(memopt_chain_stage *stages, uint64_t count)
             s->saved_bytes += 1;
             break;
         case 3:
-            s->forward_extra_bytes += 1 + below(40);
+            s->forward_extra_bytes += 1 + random_below(&state, 40);
             break;
         case 4:
-            s->backward_extra_bytes += 1 + below(40);
+            s->backward_extra_bytes += 1 + random_below(&state, 40);
             break;
         case 5:
             s->output_bytes -= s->output_bytes > 1;
@@ -114,19 +111,20 @@ TEST(test_shared_cells_change_nothing)
     uint64_t shared = 0, fitting = 0;
     for (int round = 0; round < ROUNDS; round++) {
         memopt_chain_stage stages[MOST];
-        mo_chain c = {.stages = stages, .count = 1 + below(MOST)};
+        mo_chain c = {.stages = stages, .count = 1 + random_below(&state, MOST)};
         random_stages(stages, c.count);
-        c.input_gradient = (int)below(2);
-        c.input_bytes = below(2) ? stages[0].output_bytes : below(40);
+        c.input_gradient = (int)random_below(&state, 2);
+        c.input_bytes = random_below(&state, 2) ? stages[0].output_bytes : random_below(&state, 40);
         OK(mo_chain_find_cells(&c));
         mo_chain own = apart(&c);
         uint64_t floor, own_floor;
         mo_steps steps = least(&c, &floor);
         same_steps(steps, least(&own, &own_floor));
         assert_int_equal(floor, own_floor);
-        for (uint64_t budget = floor; budget < floor + 200; budget += 1 + below(90)) {
+        for (uint64_t budget = floor; budget < floor + 200;
+             budget += 1 + random_below(&state, 90)) {
             int fits, own_fits;
-            uint64_t slots = 20 + below(100);
+            uint64_t slots = 20 + random_below(&state, 100);
             steps = fastest(&c, budget, slots, &fits);
             same_steps(steps, fastest(&own, budget, slots, &own_fits));
             assert_int_equal(fits, own_fits);

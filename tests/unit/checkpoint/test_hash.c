@@ -3,6 +3,7 @@
 
 #include "kernels/hash/hash.h"
 #include "support/forms.h"
+#include "support/random.h"
 
 #include <stdio.h>
 
@@ -10,17 +11,10 @@ enum { MOST = 3 * MO_HASH_GRANULE };
 
 static uint64_t state = 88172645463325252u;
 
-static uint64_t next(void)
-{
-    state ^= state << 13;
-    state ^= state >> 7;
-    return state ^= state << 17;
-}
-
 static void fill(unsigned char *bytes, uint64_t count)
 {
     for (uint64_t i = 0; i < count; i++)
-        bytes[i] = (unsigned char)(next() >> 24);
+        bytes[i] = (unsigned char)(next_random(&state) >> 24);
 }
 
 static uint64_t hash_one(const void *data, uint64_t bytes)
@@ -57,7 +51,8 @@ TEST(test_forms_are_equal)
     static unsigned char data[MOST + 8];
     fill(data, sizeof data);
     for (int round = 0; round < 3000; round++) {
-        uint64_t shift = next() % 8, bytes = round < 300 ? (uint64_t)round + 1 : 1 + next() % MOST;
+        uint64_t shift = next_random(&state) % 8,
+                 bytes = round < 300 ? (uint64_t)round + 1 : 1 + next_random(&state) % MOST;
         uint64_t granules = (bytes + MO_HASH_GRANULE - 1) / MO_HASH_GRANULE;
         for (uint64_t g = 0; g < granules; g++) {
             uint64_t rest = bytes - g * MO_HASH_GRANULE;

@@ -3,6 +3,7 @@
  * with the best that an exhaustive search finds.
  */
 #include "support.h"
+#include "support/random.h"
 #include "support/sweep.h"
 
 #include "base/memory.h"
@@ -21,14 +22,6 @@ enum { ROUNDS = 80, RECOMPUTING = 100, LONGEST = 1024 };
 
 static uint64_t state = 0x243F6A8885A308D3u;
 
-static uint64_t below(uint64_t n)
-{
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return state % n;
-}
-
 typedef struct chain {
     memopt_chain_stage stages[MOST];
     uint64_t count, input;
@@ -44,13 +37,18 @@ static uint64_t value(const chain *c, uint64_t i)
  * what takes the most. */
 static chain random_chain(uint64_t count, uint64_t scale)
 {
-    chain c = {.count = count, .input = below(4 * scale), .input_gradient = (uint32_t)below(2)};
-    uint64_t large = below(2), rest = large ? scale : 3 * scale;
+    chain c = {.count = count,
+               .input = random_below(&state, 4 * scale),
+               .input_gradient = (uint32_t)random_below(&state, 2)};
+    uint64_t large = random_below(&state, 2), rest = large ? scale : 3 * scale;
     for (uint64_t i = 0; i < count; i++) {
-        uint64_t output = 1 + below(large ? 12 * scale : 4 * scale);
-        c.stages[i] =
-            (memopt_chain_stage){(double)(1 + below(9)),   (double)(1 + below(9)), output,
-                                 output + below(2 * rest), below(3 * rest),        below(rest)};
+        uint64_t output = 1 + random_below(&state, large ? 12 * scale : 4 * scale);
+        c.stages[i] = (memopt_chain_stage){(double)(1 + random_below(&state, 9)),
+                                           (double)(1 + random_below(&state, 9)),
+                                           output,
+                                           output + random_below(&state, 2 * rest),
+                                           random_below(&state, 3 * rest),
+                                           random_below(&state, rest)};
     }
     return c;
 }
@@ -242,7 +240,7 @@ TEST(test_best_of_all)
 {
     int recomputing = 0;
     for (int round = 0; round < ROUNDS; round++) {
-        chain c = random_chain(1 + below(SMALL), 1);
+        chain c = random_chain(1 + random_below(&state, SMALL), 1);
         recomputing += compare_with_best(&c);
     }
     assert_true(recomputing > RECOMPUTING);
@@ -261,7 +259,7 @@ TEST(test_forward_is_the_peak)
 TEST(test_long_chains_stay_in_budget)
 {
     for (int round = 0; round < (ROUNDS + 1) / 2; round++) {
-        chain c = random_chain(2 + below(MOST - 1), 1 << 20);
+        chain c = random_chain(2 + random_below(&state, MOST - 1), 1 << 20);
         uint64_t floor = floor_of(&c);
         memopt_schedule *s = NULL;
         OK(make(&c, 0, 0, &s));
@@ -349,7 +347,7 @@ TEST(test_longest_chain)
     static memopt_chain_stage stages[LONGEST];
     uint64_t count = is_long() ? LONGEST : LONGEST / 2; /* the time grows with its cube */
     for (uint64_t i = 0; i < count; i++)
-        stages[i] = (memopt_chain_stage){1, 2, 100, 500 + below(100), 10, 10};
+        stages[i] = (memopt_chain_stage){1, 2, 100, 500 + random_below(&state, 100), 10, 10};
     memopt_schedule_options options = MEMOPT_SCHEDULE_OPTIONS_INIT;
     options.budget = count * 100;
     memopt_schedule *s = NULL;

@@ -3,16 +3,11 @@
 
 #include "base/precondition.h"
 #include "device/front/ranges.h"
+#include "support/random.h"
 
 enum { UNITS = 256, STEPS = 200000 };
 
 static uint64_t random_state = 1;
-
-static uint64_t random_below(uint64_t n)
-{
-    random_state = random_state * 6364136223846793005U + 1442695040888963407U;
-    return (random_state >> 33) % n;
-}
 
 static void check(const mo_ranges *set, const int *owner)
 {
@@ -102,8 +97,8 @@ TEST(against_a_naive_model)
     int owner[UNITS] = {0}, next = 1;
     assert_true(mo_ranges_init(&set));
     for (int step = 0; step < STEPS; step++) {
-        uint64_t start = random_below(UNITS - 1),
-                 size = 1 + random_below(UNITS - start < 20 ? UNITS - start : 20);
+        uint64_t start = random_below(&random_state, UNITS - 1),
+                 size = 1 + random_below(&random_state, UNITS - start < 20 ? UNITS - start : 20);
         uint64_t owned = count_owned(owner, start, size);
         mo_range *overlap = mo_ranges_overlapping(&set, start, size);
         assert_true((overlap != NULL) == (owned != 0));
@@ -111,17 +106,17 @@ TEST(against_a_naive_model)
         mo_range *found = mo_ranges_find(&set, start);
         int starts = owner[start] != 0 && (start == 0 || owner[start - 1] != owner[start]);
         assert_true((found != NULL) == starts);
-        if (random_below(2) && owned == 0) {
+        if (random_below(&random_state, 2) && owned == 0) {
             assert_true(mo_ranges_insert(&set, start, size, (void *)(intptr_t)next));
             for (uint64_t u = start; u < start + size; u++)
                 owner[u] = next;
             next++;
-        } else if (random_below(2) && found != NULL) {
+        } else if (random_below(&random_state, 2) && found != NULL) {
             uint64_t end = found->start + found->size;
             mo_ranges_remove(&set, found);
             for (uint64_t u = start; u < end; u++)
                 owner[u] = 0;
-        } else if (random_below(2)) {
+        } else if (random_below(&random_state, 2)) {
             mo_ranges_subtract(&set, start, size);
             for (uint64_t u = start; u < start + size; u++)
                 owner[u] = 0;

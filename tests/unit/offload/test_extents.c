@@ -2,6 +2,7 @@
 #include "disk_support.h"
 
 #include "offload/extents.h"
+#include "support/random.h"
 
 enum { BLOCKS = 200, ROUNDS = 20000 };
 
@@ -12,14 +13,6 @@ typedef struct model {
 } model;
 
 static uint64_t random_bits = 7;
-
-static uint64_t below(uint64_t bound)
-{
-    random_bits ^= random_bits << 13;
-    random_bits ^= random_bits >> 7;
-    random_bits ^= random_bits << 17;
-    return (random_bits >> 11) % bound;
-}
 
 static void paint(model *m, int owner, uint64_t offset, uint64_t bytes, int from)
 {
@@ -73,13 +66,15 @@ TEST(test_against_a_map)
     m.extents.limit = (uint64_t)BLOCKS * MO_DISK_BLOCK;
     int refused = 0;
     for (int round = 0; round < ROUNDS; round++) {
-        int owner = 1 + (int)below(BLOCKS / 4);
+        int owner = 1 + (int)random_below(&random_bits, BLOCKS / 4);
         if (m.bytes[owner] != 0) {
             paint(&m, 0, m.offset[owner], m.bytes[owner], owner);
             mo_extents_give(&m.extents, m.offset[owner], m.bytes[owner]);
             m.bytes[owner] = 0;
         } else {
-            uint64_t bytes = (1 + below(below(4) ? 5 : 60)) * MO_DISK_BLOCK;
+            uint64_t bytes =
+                (1 + random_below(&random_bits, random_below(&random_bits, 4) ? 5 : 60)) *
+                MO_DISK_BLOCK;
             memopt_status status = mo_extents_take(&m.extents, bytes, &m.offset[owner]);
             assert_int_equal(status, fits(&m, bytes) ? MEMOPT_OK : MEMOPT_LIMIT_REACHED);
             refused += status != MEMOPT_OK;

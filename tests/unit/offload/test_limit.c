@@ -1,5 +1,6 @@
 /* Host memory: the hard limit, the three policies, exact sizes, the cache. */
 #include "support.h"
+#include "support/random.h"
 #include "support/sweep.h"
 
 static world open_with(uint64_t limit, uint32_t overflow)
@@ -124,15 +125,7 @@ TEST(test_wait_fails_where_nothing_comes)
     world_close(&w);
 }
 
-static uint64_t random_state = 99;
-
-static uint64_t next(uint64_t below)
-{
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return random_state % below;
-}
+static uint64_t random_bits = 99;
 
 /* Page-locked bytes over payload at the peak, for mixes as training has them. */
 TEST(test_waste)
@@ -161,7 +154,8 @@ TEST(test_waste)
         double worst = 0;
         for (int step = 0; step < 3; step++) { /* sizes change from step to step */
             for (int i = 0; i < mixes[m].count; i++) {
-                uint64_t bytes = mixes[m].low + next(mixes[m].high - mixes[m].low + 1);
+                uint64_t bytes =
+                    mixes[m].low + random_below(&random_bits, mixes[m].high - mixes[m].low + 1);
                 tickets[i] = packed(&w, bytes / mixes[m].unit * mixes[m].unit, i % 251, w.s);
             }
             memopt_offloader_stats stats = stats_of(&w);
