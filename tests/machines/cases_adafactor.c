@@ -15,9 +15,18 @@ enum {
 
 /* The gradient's numbers must not lie at the end of what squares hold, or all is infinite. */
 static float parameter[COUNT], gradient[COUNT], row_var[STACK * ROWS], column_var[COUNT];
-static float row_squares[STACK * ACROSS * ROWS], column_squares[STACK * DOWN * COLUMNS];
-static float row_factor[STACK * ROWS], column_factor[STACK * COLUMNS], rate;
-static double row_totals[STACK], tile_squares[COUNT / MO_TILE_COLUMNS + 1], squares[2];
+/* row_squares, column_squares, row_factor, column_factor */
+enum { ROW = STACK * ACROSS * ROWS, COLUMN = STACK * DOWN * COLUMNS };
+static float floats[ROW + COLUMN + STACK * ROWS + STACK * COLUMNS], rate;
+static double row_totals[STACK], tile_squares[COUNT / MO_TILE_COLUMNS + 1];
+static double chunk_squares[COUNT / MO_CHUNK_ELEMENTS + 1], levels[8];
+static uint64_t steps;
+static mo_optim_tensor tensor;
+static mo_tensor_segment segment;
+static mo_rule_group group;
+static mo_rule_coef coef;
+static mo_optim_control control;
+static mo_adafactor_plan plan;
 
 static void fill(void *to, uint32_t dtype, uint64_t seed, int any)
 {
@@ -35,36 +44,35 @@ static void fill(void *to, uint32_t dtype, uint64_t seed, int any)
     }
 }
 
-static mo_adafactor_args arguments(uint32_t type, uint32_t gradient_type, int any)
+static mo_adafactor_args arguments(uint32_t type, uint32_t gradient_type, int any, int vector)
 {
-    mo_adafactor_args args = {
-        .parameter = (unsigned char *)parameter,
-        .gradient = (const unsigned char *)gradient,
-        .row_var = row_var,
-        .column_var = column_var,
-        .parameter_squares = &squares[0],
-        .update_squares = &squares[1],
-        .row_totals = row_totals,
-        .tile_squares = tile_squares,
-        .row_squares = row_squares,
-        .column_squares = column_squares,
-        .row_factor = row_factor,
-        .column_factor = column_factor,
-        .rate = &rate,
-        .stack = STACK,
-        .rows = ROWS,
-        .columns = COLUMNS,
-        .step_rate = 0.03,
-        .least_size = 1e-3,
-        .longest = 1.0,
-        .least = 0x1p-12f,
-        .cap = 0x1p12f,
-        .fresh = any ? 1.0f : 0.3f,
-        .scale = 0.75f,
-        .keep = 0.999f,
-        .parameter_dtype = type,
-        .gradient_dtype = gradient_type,
-    };
+    tensor = (mo_optim_tensor){.parameter = parameter,
+                               .m = vector ? column_var : row_var,
+                               .v = vector ? NULL : column_var,
+                               .steps = &steps,
+                               .parameter_dtype = (int32_t)type};
+    segment = (mo_tensor_segment){gradient, COUNT, 0, gradient_type, 0};
+    group = (mo_rule_group){.lr = 0.03, .eps2 = 1e-3, .d = 1.0};
+    coef = (mo_rule_coef){.one_minus_beta2 = any ? 1.0f : 0.3f,
+                          .eps = 0x1p-12f,
+                          .factor = 0.75f,
+                          .decay = 0.999f,
+                          .step = 2};
+    plan = (mo_adafactor_plan){.rows = vector ? 1 : ROWS, .columns = vector ? COUNT : COLUMNS};
+    const mo_adafactor_args args = {.tensors = &tensor,
+                                    .gradients = &segment,
+                                    .groups = &group,
+                                    .coefs = &coef,
+                                    .control = &control,
+                                    .plans = &plan,
+                                    .chunk_squares = chunk_squares,
+                                    .tile_squares = tile_squares,
+                                    .row_totals = row_totals,
+                                    .levels = levels,
+                                    .floats = floats,
+                                    .rates = &rate,
+                                    .elements = COUNT,
+                                    .count = 1};
     fill(parameter, type, 3 + type, 0);
     fill(gradient, gradient_type, 7 + gradient_type, any);
     for (uint32_t i = 0; i < STACK * ROWS; i++)
@@ -80,51 +88,47 @@ static void add(uint64_t *digest, const float *values, uint64_t count)
         digest_add_f32(digest, values[i]);
 }
 
-static void move(mo_adafactor_args *args, uint64_t tiles, uint64_t *of_rate, uint64_t *of_apply)
+static void move(const mo_adafactor_args *args, uint64_t tiles, uint64_t *of_rate,
+                 uint64_t *of_apply)
 {
-    squares[0] = 123.0;
-    squares[1] = tile_squares[0];
+    for (uint64_t i = 0; i < sizeof chunk_squares / sizeof *chunk_squares; i++)
+        chunk_squares[i] = 123.0 / (double)(i + 1);
     digest_launch(&mo_kernel_adafactor_rate, args, 1);
     digest_add_f32(of_rate, rate);
     rate = 0.01f; /* a number, also where the update is not */
-    digest_launch(&mo_kernel_adafactor_apply, args, tiles);
-    digest_add(of_apply, parameter, COUNT, mo_element_size(args->parameter_dtype));
+    digest_launch(&mo_kernel_step_adafactor, args, tiles);
+    digest_add(of_apply, parameter, COUNT, mo_element_size(tensor.parameter_dtype));
 }
 
 void digest_adafactor(void)
 {
-    uint64_t of[7];
-    for (int i = 0; i < 7; i++)
+    uint64_t of[6];
+    for (int i = 0; i < 6; i++)
         of[i] = DIGEST_START;
     for (uint32_t turn = 0; turn < 12; turn++) {
         uint32_t type = 1 + turn % 3, other = 1 + turn / 3 % 3;
-        mo_adafactor_args args = arguments(type, other, turn >= 9);
+        mo_adafactor_args args = arguments(type, other, turn >= 9, 0);
         digest_launch(&mo_kernel_adafactor_squares, &args, TILES);
-        add(&of[0], row_squares, STACK * ACROSS * ROWS);
-        add(&of[0], column_squares, STACK * DOWN * COLUMNS);
+        add(&of[0], floats, ROW + COLUMN);
         digest_launch(&mo_kernel_adafactor_rows, &args, STACK);
         add(&of[1], row_var, STACK * ROWS);
-        add(&of[1], row_factor, STACK * ROWS);
+        add(&of[1], floats + ROW + COLUMN, STACK * ROWS);
         digest_launch(&mo_kernel_adafactor_columns, &args, STACK * ACROSS);
         add(&of[2], column_var, STACK * COLUMNS);
-        add(&of[2], column_factor, STACK * COLUMNS);
+        add(&of[2], floats + ROW + COLUMN + STACK * ROWS, STACK * COLUMNS);
         digest_launch(&mo_kernel_adafactor_update, &args, TILES);
         for (int i = 0; i < TILES; i++)
             digest_add_f64(&of[3], tile_squares[i]);
-        move(&args, TILES, &of[5], &of[6]);
-        args = arguments(type, other, turn >= 9);
-        args.row_var = NULL;
-        args.rows = args.stack = 1;
-        args.columns = COUNT;
+        move(&args, TILES, &of[4], &of[5]);
+        args = arguments(type, other, turn >= 9, 1);
         uint64_t tiles = mo_tiles_of(COUNT, MO_TILE_COLUMNS);
-        digest_launch(&mo_kernel_adafactor_vector, &args, tiles);
-        add(&of[4], column_var, COUNT);
+        digest_launch(&mo_kernel_adafactor_update, &args, tiles);
+        add(&of[3], column_var, COUNT);
         for (uint64_t i = 0; i < tiles; i++)
-            digest_add_f64(&of[4], tile_squares[i]);
-        move(&args, tiles, &of[5], &of[6]);
+            digest_add_f64(&of[3], tile_squares[i]);
+        move(&args, tiles, &of[4], &of[5]);
     }
-    static const char *const names[] = {"squares", "rows", "columns", "update",
-                                        "vector",  "rate", "apply"};
-    for (int i = 0; i < 7; i++)
+    static const char *const names[] = {"squares", "rows", "columns", "update", "rate", "apply"};
+    for (int i = 0; i < 6; i++)
         digest_report(of[i], "mo_adafactor_%s", names[i]);
 }
