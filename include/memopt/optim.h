@@ -43,9 +43,13 @@ enum {
                                        squares, coded as a second moment. */
     MEMOPT_OPTIMIZER_RMSPROP_MOMENTUM = 8, /**< RMSprop with a momentum, as torch.optim.RMSprop's:
                                                 two moments. */
-    MEMOPT_OPTIMIZER_ADEMAMIX = 9 /**< AdEMAMix (Pagliardini et al. 2024): a fast and a slow mean of
+    MEMOPT_OPTIMIZER_ADEMAMIX = 9, /**< AdEMAMix (Pagliardini et al. 2024): a fast and a slow mean of
                                        gradients, both coded as first moments; a mean of
                                        squares. */
+    MEMOPT_OPTIMIZER_ADAFACTOR = 10 /**< Adafactor (Shazeer & Stern 2018) as torch.optim.Adafactor:
+                                         means of squares of rows and of columns, of a vector of
+                                         elements, 32-bit. Without a model copy, pages, split
+                                         weights and stochastic rounding. @since 0.9 */
 };
 
 /** @brief How states are kept. */
@@ -130,6 +134,11 @@ typedef struct memopt_optimizer_options {
  *   (1 − β1^t) + α s) / (√(v / (1 − β2^t)) + eps). In the first t_alpha steps α is
  *   alpha t / t_alpha; in the first t_beta3 steps the half-life of s grows linearly from β1's to
  *   β3's.
+ * - Adafactor, with x = g and f = t^beta2_decay: of a matrix r = r + f (mean of x² in the row − r),
+ *   columns c the same, v(i, j) = r(i) c(j) / max(mean of r, eps); of a vector v = v + f (x² − v);
+ *   u = x / max(√v, eps); p ← p (1 − lr λ) − u max(RMS(p), eps2) min(lr, 1 / √t) / max(1, RMS(u) /
+ *   d). RMS is the root of the mean square, over all matrices of a parameter. The order of
+ *   additions, and so every bit, is the same on all back ends (docs/guide/numerics-optimizers.md).
  *
  * λ is weight_decay, μ is momentum. A rule ignores values that its formula does not name, but every
  * value must be in its range.
@@ -141,7 +150,8 @@ typedef struct memopt_optimizer_group {
                        first moment; Lion: weight of the moment in the update. In [0, 1). */
     double beta2; /**< AdamW, Adam, RMSprop, AdEMAMix: decay of the second moment; Lion: of the
                        moment. In [0, 1). */
-    double eps;   /**< AdamW, Adam, RMSprop, Adagrad, AdEMAMix: added to the root, finite, ≥ 0. */
+    double eps;   /**< AdamW, Adam, RMSprop, Adagrad, AdEMAMix: added to the root; Adafactor: the
+                       least root. Finite, ≥ 0. */
     double weight_decay; /**< Decay, finite, ≥ 0. Decoupled; with SGD, Adam, RMSprop and Adagrad
                               added to the gradient. */
     uint32_t maximize;   /**< 1: maximise instead of minimise. */
@@ -167,44 +177,54 @@ typedef struct memopt_optimizer_group {
      * options say; 1: no parameter does; UINT64_MAX: all do. States that exist stay as they are. It
      * is not exported. @since 0.9 */
     uint64_t min_8bit_size;
+    double beta2_decay; /**< Adafactor: the second moments take t^beta2_decay of the squares in step
+                             t, finite, ≤ 0. @since 0.9 */
+    double eps2;        /**< Adafactor: the least RMS of a parameter that counts, finite, ≥ 0.
+                             @since 0.9 */
+    double d;           /**< Adafactor: the longest RMS of an update, finite, ≥ 1; 0: any. @since
+                             0.9 */
 } memopt_optimizer_group;
 
 /** @brief Initialiser of ::memopt_optimizer_group with torch's AdamW defaults. */
 #define MEMOPT_OPTIMIZER_GROUP_INIT                                                                \
     {                                                                                              \
         sizeof(memopt_optimizer_group), 1e-3, 0.9, 0.999, 1e-8, 1e-2, 0, 0, 0, 0, NULL, 0, 0, 0,   \
-            0, 0, 0                                                                                \
+            0, 0, 0, 0, 0, 0                                                                       \
     }
 
 /** @brief Initialiser of ::memopt_optimizer_group with the defaults of the paper on Lion. */
 #define MEMOPT_OPTIMIZER_GROUP_LION_INIT                                                           \
     {                                                                                              \
-        sizeof(memopt_optimizer_group), 1e-4, 0.9, 0.99, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0, 0, 0  \
+        sizeof(memopt_optimizer_group), 1e-4, 0.9, 0.99, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0, 0, 0, \
+            0, 0, 0                                                                                \
     }
 
 /** @brief Initialiser of ::memopt_optimizer_group with torch's SGD defaults and momentum 0.9. */
 #define MEMOPT_OPTIMIZER_GROUP_SGD_INIT                                                            \
     {                                                                                              \
-        sizeof(memopt_optimizer_group), 1e-3, 0, 0, 0, 0, 0, 0, 0.9, 0, NULL, 0, 0, 0, 0, 0, 0     \
+        sizeof(memopt_optimizer_group), 1e-3, 0, 0, 0, 0, 0, 0, 0.9, 0, NULL, 0, 0, 0, 0, 0, 0, 0, \
+            0, 0                                                                                   \
     }
 
 /** @brief Initialiser of ::memopt_optimizer_group with torch's RMSprop defaults. */
 #define MEMOPT_OPTIMIZER_GROUP_RMSPROP_INIT                                                        \
     {                                                                                              \
-        sizeof(memopt_optimizer_group), 1e-2, 0, 0.99, 1e-8, 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0, 0, 0 \
+        sizeof(memopt_optimizer_group), 1e-2, 0, 0.99, 1e-8, 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0, 0,   \
+            0, 0, 0, 0                                                                             \
     }
 
 /** @brief Initialiser of ::memopt_optimizer_group with torch's Adagrad defaults. */
 #define MEMOPT_OPTIMIZER_GROUP_ADAGRAD_INIT                                                        \
     {                                                                                              \
-        sizeof(memopt_optimizer_group), 1e-2, 0, 0, 1e-10, 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0, 0, 0   \
+        sizeof(memopt_optimizer_group), 1e-2, 0, 0, 1e-10, 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0, 0, 0,  \
+            0, 0, 0                                                                                \
     }
 
 /** @brief Initialiser of ::memopt_optimizer_group with the defaults of schedule-free AdamW. */
 #define MEMOPT_OPTIMIZER_GROUP_SCHEDULE_FREE_INIT                                                  \
     {                                                                                              \
         sizeof(memopt_optimizer_group), 2.5e-3, 0.9, 0.999, 1e-8, 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0, \
-            0, 0                                                                                   \
+            0, 0, 0, 0, 0                                                                          \
     }
 
 /** @brief Initialiser of ::memopt_optimizer_group with AdEMAMix's defaults: those of AdamW, and of
@@ -212,7 +232,14 @@ typedef struct memopt_optimizer_group {
 #define MEMOPT_OPTIMIZER_GROUP_ADEMAMIX_INIT                                                       \
     {                                                                                              \
         sizeof(memopt_optimizer_group), 1e-3, 0.9, 0.999, 1e-8, 1e-2, 0, 0, 0, 0, NULL, 0, 0.9999, \
-            5, 0, 0, 0                                                                             \
+            5, 0, 0, 0, 0, 0, 0                                                                    \
+    }
+
+/** @brief Initialiser of ::memopt_optimizer_group with torch's Adafactor defaults. */
+#define MEMOPT_OPTIMIZER_GROUP_ADAFACTOR_INIT                                                      \
+    {                                                                                              \
+        sizeof(memopt_optimizer_group), 1e-2, 0, 0, 1.1920928955078125e-7, 0, 0, 0, 0, 0, NULL, 0, \
+            0, 0, 0, 0, 0, -0.8, 1e-3, 1                                                           \
     }
 
 /**
@@ -306,7 +333,7 @@ typedef struct memopt_parameter_options {
      * code of zero (see memopt_state_map()). */
     const memopt_tensor *states;
     /** AdamW (schedule-free too) and Adam have 2 with 32-bit and bf16 states, else 4; AdEMAMix has 3
-     * or 6; Lion and SGD have 1 with 32-bit states, else 2. SGD in a group without momentum needs
+     * or 6; Lion and SGD have 1 with 32-bit states, else 2; Adafactor has 2, of a vector 1. SGD in a group without momentum needs
      * none: then it may be 0. With split_weights a bf16 parameter has one more. */
     uint64_t state_count;
     /** One u64 in device memory: the steps taken, below 2^53. With SGD and states, also set the
@@ -314,12 +341,16 @@ typedef struct memopt_parameter_options {
      * damp the gradient. Steps set and clear this bit. NULL: the optimizer has states of its own,
      * which start as zeros. */
     uint64_t *steps;
+    /** Adafactor: the parameter is some matrices of `rows` times `columns`, one after the other, each
+     * below 2^32. 0: a vector. @since 0.9 */
+    uint64_t rows;
+    uint64_t columns; /**< See rows. @since 0.9 */
 } memopt_parameter_options;
 
 /** @brief Initialiser of ::memopt_parameter_options. */
 #define MEMOPT_PARAMETER_OPTIONS_INIT                                                              \
     {                                                                                              \
-        sizeof(memopt_parameter_options), {NULL, 0, 0}, NULL, 0, NULL                              \
+        sizeof(memopt_parameter_options), {NULL, 0, 0}, NULL, 0, NULL, 0, 0                        \
     }
 
 /**
@@ -334,8 +365,10 @@ typedef struct memopt_parameter_options {
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, the group does not exist, a tensor is
  *         misaligned or overlaps another parameter or model copy, or model_copy has another count;
  *         or the number of states is wrong; or a state has a wrong type or count, is misaligned, or
- *         overlaps another state, steps, the parameter or its model copy.
- * @retval MEMOPT_UNSUPPORTED this element type cannot be trained, or not with split_weights; or
+ *         overlaps another state, steps, the parameter or its model copy; or rows and columns are
+ *         not Adafactor's, or the elements are not such matrices.
+ * @retval MEMOPT_UNSUPPORTED this element type cannot be trained, or not with split_weights; a model
+ *         copy with Adafactor; or
  *         options sets a field that this version does not know.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_DRIVER_ERROR a host
  *         allocation, a device allocation or the driver failed; see memopt_last_error(); nothing
@@ -409,7 +442,9 @@ typedef struct memopt_step_options {
  * @retval MEMOPT_CORRUPT with page_bytes: an earlier step ended in part; import a saved state.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_DRIVER_ERROR a host
  *         allocation, a device allocation or the driver failed; see memopt_last_error(). No
- *         parameter changed, but with page_bytes see there.
+ *         parameter changed, but with page_bytes see there; Adafactor's states may have. Its scratch
+ *         is as memopt_norm()'s: 4.4 MiB, or 4 bytes for each 60 elements of the largest parameter
+ *         and 8 for each of its rows.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_optimizer_step(memopt_optimizer *optimizer,
@@ -422,7 +457,8 @@ typedef struct memopt_state_view {
     size_t struct_size;   /**< Set by the caller. */
     const char *name;     /**< A static string: "exp_avg", "exp_avg_slow" (AdEMAMix), "exp_avg_sq",
                                "momentum_buffer" (SGD), "z" (schedule-free AdamW), "square_avg"
-                               (RMSprop), "sum" (Adagrad); "absmax1", "absmax2", "absmax3";
+                               (RMSprop), "sum" (Adagrad), "row_var", "col_var", "variance"
+                               (Adafactor); "absmax1", "absmax2", "absmax3";
                                "power1", "power2", "power3" (the absmax of
                                ::MEMOPT_STATE_COMPANDED), "companded1", "companded2" (of
                                ::MEMOPT_STATE_COMPANDED4);
@@ -445,7 +481,7 @@ typedef struct memopt_state_view {
  * @brief Returns a state tensor of a parameter, to be read or written in stream order.
  *
  * The moments come first: two of AdamW and Adam (schedule-free: z and one; RMSprop with momentum:
- * the buffer and the mean of squares), three of AdEMAMix (fast, slow, squares), one of Lion, SGD,
+ * the buffer and the mean of squares; Adafactor: of rows, one each, and of columns), three of AdEMAMix (fast, slow, squares), one of Lion, SGD,
  * RMSprop and Adagrad. If they are coded, their f32 absmax per block follows, then the
  * residual of a split weight. SGD has no moment while the momentum of its group is 0. A moment is
  * f32 or bf16; or u8 codes (8-bit, companded); or ceil(count / 2) bytes with two codes each
@@ -629,75 +665,6 @@ MEMOPT_API memopt_status memopt_dequantize(memopt_device *device, uint32_t state
  */
 MEMOPT_API memopt_status memopt_state_map(uint32_t state_format, int32_t is_signed,
                                           float *out_values);
-
-/**
- * @brief Adafactor's step on one parameter: its state, a second moment of rows and columns in place
- *        of one for each element, and the hyperparameters. Zero is not a default here: use the
- *        initialiser, which has torch's.
- *
- * N. Shazeer and M. Stern, "Adafactor: adaptive learning rates with sublinear memory cost", ICML
- * 2018. With x the gradient, in step t, and f = t^beta2_decay:
- *
- * - rows: r = r + f (mean of x² in the row − r); columns c the same;
- * - v(i, j) = r(i) c(j) / max(mean of r, eps[0]), of a vector its c; u = x / max(√v, eps[0]);
- * - rate = max(RMS(p), eps[1]) min(lr, 1 / √t) / max(1, RMS(u) / d);
- * - p ← p (1 − lr λ) − rate u.
- *
- * It is torch.optim.Adafactor's rule; RMS is the root of the mean square. The order of additions,
- * and so every bit, is the same on all back ends (docs/guide/numerics-optimizers.md).
- */
-typedef struct memopt_adafactor {
-    size_t struct_size; /**< sizeof(memopt_adafactor). */
-    /** Some matrices of `rows` times `columns`, one after the other, or with `rows` 1 and `row_var`
-     * NULL vectors of `columns`: f32, f16 or bf16, contiguous. Rounded once, to nearest. */
-    memopt_tensor parameter;
-    memopt_tensor gradient; /**< As many elements of f32, f16 or bf16. It is only read. */
-    float *row_var;      /**< A mean of squares for each row of each matrix, 0 before step 1; NULL:
-                              vectors. */
-    float *column_var;   /**< For each column of each matrix, each element of a vector. */
-    uint64_t rows;       /**< Of a matrix. */
-    uint64_t columns;    /**< Of a matrix. */
-    uint64_t step;       /**< The number t of this step, from 1. */
-    double lr;           /**< The learning rate, at least 0. */
-    double beta2_decay;  /**< At most 0. */
-    double eps[2];       /**< The least √v and the least RMS of a parameter that counts. */
-    double d;            /**< The longest RMS of an update, at least 1. */
-    double weight_decay; /**< λ, at least 0. */
-    double gradient_scale; /**< Every gradient is multiplied by this f32. */
-    uint32_t maximize;     /**< 1: climb. */
-    /** One f32 in device memory; if it is not 0, parameter and state keep their bits. NULL: none.
-     */
-    const float *found_inf;
-} memopt_adafactor;
-
-/** @brief Initialiser of ::memopt_adafactor. */
-#define MEMOPT_ADAFACTOR_INIT                                                                      \
-    {                                                                                              \
-        sizeof(memopt_adafactor), {NULL, 0, MEMOPT_DTYPE_F32}, {NULL, 0, MEMOPT_DTYPE_F32}, NULL,  \
-            NULL, 0, 0, 0, 1e-2, -0.8, {1.1920928955078125e-7, 1e-3}, 1, 0, 1, 0, NULL             \
-    }
-
-/**
- * @brief One step of one parameter. It reads the gradient three times and the parameter twice.
- * @param device the device of all memory.
- * @param what the parameter, its gradient and state, and the hyperparameters; read before the call
- *        returns. A parameter of no elements does nothing.
- * @param stream the stream.
- * @retval MEMOPT_OK enqueued.
- * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, misaligned or not the device's, memory
- *         overlaps, the elements are not whole matrices, or a hyperparameter
- *         is out of range (the message has the number).
- * @retval MEMOPT_UNSUPPORTED an element type that is not supported.
- * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_DRIVER_ERROR host
- *         allocation or driver failure; see memopt_last_error().
- *
- * Any thread may call it, for one parameter at a time. It does not wait for the device, and can be
- * captured in a graph, which repeats the step of the same number. It has its scratch as
- * memopt_norm() has: about 4 bytes for each 64 elements and 8 for each row of a matrix.
- * @since 0.9
- */
-MEMOPT_API memopt_status memopt_adafactor_step(memopt_device *device, const memopt_adafactor *what,
-                                               memopt_stream stream);
 
 MEMOPT_END_DECLS
 

@@ -2,9 +2,8 @@
  * Adafactor on a GPU. The order of additions is adafactor.h's: a group of 32 threads is a stripe's
  * lanes, whatever the width of the warp; a block's groups take the rows of a tile in turn.
  */
-#include "kernels/core/gpu_vector_io.h"
-
 #include "kernels/adafactor/adafactor.h"
+#include "kernels/reduce/reduce_gpu.h"
 
 enum { MO_ADAFACTOR_GROUPS = MO_ADAFACTOR_THREADS / MO_STRIPE_LANES };
 
@@ -22,7 +21,7 @@ MO_DEVICE float mo_adafactor_lanes_tree(float value)
 }
 
 template <uint32_t DTYPE>
-MO_DEVICE float mo_adafactor_value(const mo_adafactor_args &a, uint64_t element)
+MO_DEVICE float mo_adafactor_value(const mo_adafactor_matrix &a, uint64_t element)
 {
     uint32_t code = mo_read_code(a.gradient, element, DTYPE == MO_DTYPE_F32 ? 4 : 2);
     return mo_decode_as<DTYPE>(code) * a.scale;
@@ -31,7 +30,7 @@ MO_DEVICE float mo_adafactor_value(const mo_adafactor_args &a, uint64_t element)
 /* --- squares --------------------------------------------------------------------------------- */
 
 template <uint32_t DTYPE>
-MO_DEVICE void mo_adafactor_add_columns(const mo_adafactor_args &a, const mo_adafactor_tile &tile)
+MO_DEVICE void mo_adafactor_add_columns(const mo_adafactor_matrix &a, const mo_adafactor_tile &tile)
 {
     const uint64_t down = mo_tiles_of(a.rows, MO_TILE_ROWS);
     float *sums = a.column_squares + (tile.matrix * down + tile.down) * a.columns + tile.column;
@@ -46,7 +45,7 @@ MO_DEVICE void mo_adafactor_add_columns(const mo_adafactor_args &a, const mo_ada
 }
 
 template <uint32_t DTYPE>
-MO_DEVICE void mo_adafactor_add_rows(const mo_adafactor_args &a, const mo_adafactor_tile &tile)
+MO_DEVICE void mo_adafactor_add_rows(const mo_adafactor_matrix &a, const mo_adafactor_tile &tile)
 {
     const uint64_t across = mo_tiles_of(a.columns, MO_TILE_COLUMNS);
     const uint32_t lane = mo_thread_index() % MO_STRIPE_LANES;
@@ -66,7 +65,7 @@ MO_DEVICE void mo_adafactor_add_rows(const mo_adafactor_args &a, const mo_adafac
 }
 
 template <uint32_t DTYPE>
-MO_DEVICE void mo_adafactor_add(const mo_adafactor_args &a, const mo_adafactor_tile &tile)
+MO_DEVICE void mo_adafactor_add(const mo_adafactor_matrix &a, const mo_adafactor_tile &tile)
 {
     mo_adafactor_add_columns<DTYPE>(a, tile);
     mo_adafactor_add_rows<DTYPE>(a, tile);
@@ -74,14 +73,21 @@ MO_DEVICE void mo_adafactor_add(const mo_adafactor_args &a, const mo_adafactor_t
 
 MO_GLOBAL(mo_adafactor_squares, mo_adafactor_args, MO_ADAFACTOR_THREADS)
 {
+    mo_adafactor_matrix m;
     mo_adafactor_tile tile;
-    mo_adafactor_tile_of(&args, first_item + mo_block_index(), &tile);
-    if (args.gradient_dtype == MO_DTYPE_F32)
-        mo_adafactor_add<MO_DTYPE_F32>(args, tile);
-    else if (args.gradient_dtype == MO_DTYPE_BF16)
-        mo_adafactor_add<MO_DTYPE_BF16>(args, tile);
+    if (args.control->skip)
+        return;
+    uint64_t own =
+        mo_adafactor_find(&args, &args.plans->first_tile, first_item + mo_block_index(), &m);
+    mo_adafactor_tile_of(&m, own, &tile);
+    if (!m.row_var)
+        return;
+    if (m.gradient_dtype == MO_DTYPE_F32)
+        mo_adafactor_add<MO_DTYPE_F32>(m, tile);
+    else if (m.gradient_dtype == MO_DTYPE_BF16)
+        mo_adafactor_add<MO_DTYPE_BF16>(m, tile);
     else
-        mo_adafactor_add<MO_DTYPE_F16>(args, tile);
+        mo_adafactor_add<MO_DTYPE_F16>(m, tile);
 }
 
 /* --- moments --------------------------------------------------------------------------------- */
@@ -93,44 +99,47 @@ typedef struct mo_adafactor_row_block {
 MO_GLOBAL(mo_adafactor_rows, mo_adafactor_args, MO_ADAFACTOR_THREADS)
 {
     MO_SHARED(mo_adafactor_row_block, block);
-    const uint64_t blocks = mo_tiles_of(args.rows, MO_ROW_BLOCK);
-    const uint64_t item = first_item + mo_block_index(), first = item % blocks * MO_ROW_BLOCK;
-    uint64_t rest = args.rows - first;
-    rest = rest < MO_ROW_BLOCK ? rest : (uint64_t)MO_ROW_BLOCK;
-    if (mo_adafactor_is_skipped(&args))
+    mo_adafactor_matrix m;
+    if (args.control->skip)
         return;
+    const uint64_t item = first_item + mo_block_index();
+    const uint64_t own = mo_adafactor_find(&args, &args.plans->first_row_block, item, &m);
+    const uint64_t blocks = mo_tiles_of(m.rows, MO_ROW_BLOCK), first = own % blocks * MO_ROW_BLOCK;
+    uint64_t rest = m.rows - first;
+    rest = rest < MO_ROW_BLOCK ? rest : (uint64_t)MO_ROW_BLOCK;
     for (uint64_t i = mo_thread_index(); i < rest; i += MO_ADAFACTOR_THREADS)
-        block.moments[i] = mo_adafactor_row(&args, item / blocks, first + i);
+        block.moments[i] = mo_adafactor_row(&m, own / blocks, first + i);
     mo_barrier();
     double sum = 0;
     if (mo_thread_index() < MO_STRIPE_LANES)
         for (uint64_t i = mo_thread_index(); i < rest; i += MO_STRIPE_LANES)
             sum += (double)block.moments[i];
-    MO_UNROLL
-    for (uint32_t distance = MO_STRIPE_LANES / 2; distance > 0; distance /= 2)
-        sum += mo_shuffle_xor_f64(sum, distance);
+    sum = mo_lanes_tree(sum);
     if (mo_thread_index() == 0)
         MO_AT(double, args.row_totals + item) = sum;
 }
 
 MO_GLOBAL(mo_adafactor_columns, mo_adafactor_args, MO_ADAFACTOR_THREADS)
 {
-    const uint64_t across = mo_tiles_of(args.columns, MO_TILE_COLUMNS);
-    const uint64_t item = first_item + mo_block_index(), first = item % across * MO_TILE_COLUMNS;
-    uint64_t rest = args.columns - first;
-    rest = rest < MO_TILE_COLUMNS ? rest : (uint64_t)MO_TILE_COLUMNS;
-    if (mo_adafactor_is_skipped(&args))
+    mo_adafactor_matrix m;
+    if (args.control->skip)
         return;
-    float mean = mo_adafactor_row_mean(&args, item / across);
+    const uint64_t own = mo_adafactor_find(&args, &args.plans->first_column_block,
+                                           first_item + mo_block_index(), &m);
+    const uint64_t across = mo_tiles_of(m.columns, MO_TILE_COLUMNS);
+    const uint64_t first = own % across * MO_TILE_COLUMNS;
+    uint64_t rest = m.columns - first;
+    rest = rest < MO_TILE_COLUMNS ? rest : (uint64_t)MO_TILE_COLUMNS;
+    float mean = mo_adafactor_row_mean(&m, own / across);
     for (uint64_t j = mo_thread_index(); j < rest; j += MO_ADAFACTOR_THREADS)
-        mo_adafactor_column(&args, item / across, first + j, mean);
+        mo_adafactor_column(&m, own / across, first + j, mean);
 }
 
 /* --- the update ------------------------------------------------------------------------------ */
 
 /* The sum of the squares in each row of the tile. */
 template <uint32_t DTYPE>
-MO_DEVICE void mo_adafactor_lengths(const mo_adafactor_args &a, const mo_adafactor_tile &tile,
+MO_DEVICE void mo_adafactor_lengths(const mo_adafactor_matrix &a, const mo_adafactor_tile &tile,
                                     mo_adafactor_row_sums *sums)
 {
     const uint32_t lane = mo_thread_index() % MO_STRIPE_LANES;
@@ -151,18 +160,59 @@ MO_DEVICE void mo_adafactor_lengths(const mo_adafactor_args &a, const mo_adafact
     }
 }
 
+typedef struct mo_adafactor_updates {
+    float of[MO_TILE_COLUMNS];
+} mo_adafactor_updates;
+
+/* A tile of a vector: its moments, and its updates' squares. */
+template <uint32_t DTYPE>
+MO_DEVICE void
+mo_adafactor_vector_length(const mo_adafactor_matrix &a, const mo_adafactor_tile &tile,
+                           mo_adafactor_updates *updates, mo_adafactor_row_sums *sums)
+{
+    float *moments = a.column_var + tile.element;
+    for (uint32_t j = mo_thread_index(); j < tile.columns; j += MO_ADAFACTOR_THREADS) {
+        float x = mo_adafactor_value<DTYPE>(a, tile.element + j);
+        float moment = mo_adafactor_moment(MO_AT(float, moments + j), x * x, a.fresh);
+        MO_AT(float, moments + j) = moment;
+        updates->of[j] = x * mo_adafactor_factor(moment, a.cap);
+    }
+    mo_barrier();
+    float sum = 0;
+    if (mo_thread_index() < MO_STRIPE_LANES)
+        for (uint32_t j = mo_thread_index(); j < tile.columns; j += MO_STRIPE_LANES)
+            sum = mo_fmaf(updates->of[j], updates->of[j], sum);
+    sum = mo_adafactor_lanes_tree(sum);
+    if (mo_thread_index() == 0)
+        sums->of[0] = sum;
+}
+
+template <uint32_t DTYPE>
+MO_DEVICE void mo_adafactor_tile_length(const mo_adafactor_matrix &a, const mo_adafactor_tile &tile,
+                                        mo_adafactor_updates *updates, mo_adafactor_row_sums *sums)
+{
+    if (a.row_var)
+        mo_adafactor_lengths<DTYPE>(a, tile, sums);
+    else
+        mo_adafactor_vector_length<DTYPE>(a, tile, updates, sums);
+}
+
 MO_GLOBAL(mo_adafactor_update, mo_adafactor_args, MO_ADAFACTOR_THREADS)
 {
     MO_SHARED(mo_adafactor_row_sums, sums);
+    MO_SHARED(mo_adafactor_updates, updates);
     const uint64_t item = first_item + mo_block_index();
+    mo_adafactor_matrix m;
     mo_adafactor_tile tile;
-    mo_adafactor_tile_of(&args, item, &tile);
-    if (args.gradient_dtype == MO_DTYPE_F32)
-        mo_adafactor_lengths<MO_DTYPE_F32>(args, tile, &sums);
-    else if (args.gradient_dtype == MO_DTYPE_BF16)
-        mo_adafactor_lengths<MO_DTYPE_BF16>(args, tile, &sums);
+    if (args.control->skip)
+        return;
+    mo_adafactor_tile_of(&m, mo_adafactor_find(&args, &args.plans->first_tile, item, &m), &tile);
+    if (m.gradient_dtype == MO_DTYPE_F32)
+        mo_adafactor_tile_length<MO_DTYPE_F32>(m, tile, &updates, &sums);
+    else if (m.gradient_dtype == MO_DTYPE_BF16)
+        mo_adafactor_tile_length<MO_DTYPE_BF16>(m, tile, &updates, &sums);
     else
-        mo_adafactor_lengths<MO_DTYPE_F16>(args, tile, &sums);
+        mo_adafactor_tile_length<MO_DTYPE_F16>(m, tile, &updates, &sums);
     mo_barrier();
     if (mo_thread_index() != 0)
         return;
@@ -172,63 +222,57 @@ MO_GLOBAL(mo_adafactor_update, mo_adafactor_args, MO_ADAFACTOR_THREADS)
     MO_AT(double, args.tile_squares + item) = total;
 }
 
-typedef struct mo_adafactor_updates {
-    float of[MO_TILE_COLUMNS];
-} mo_adafactor_updates;
-
-/* A tile of a vector: its moments, and its updates. */
-template <uint32_t DTYPE>
-MO_DEVICE void mo_adafactor_vector_tile(const mo_adafactor_args &a, const mo_adafactor_tile &tile,
-                                        mo_adafactor_updates *updates)
+/* The sum of values in the order of mo_launch_sum(); every thread's. */
+MO_DEVICE double mo_adafactor_total(const double *values, uint64_t count, double *levels)
 {
-    float *moments = a.column_var + tile.element;
-    for (uint32_t j = mo_thread_index(); j < tile.columns; j += MO_ADAFACTOR_THREADS) {
-        float x = mo_adafactor_value<DTYPE>(a, tile.element + j);
-        float moment = mo_adafactor_moment(MO_AT(float, moments + j), x * x, a.fresh);
-        MO_AT(float, moments + j) = moment;
-        updates->of[j] = x * mo_adafactor_factor(moment, a.cap);
+    while (count > 1) {
+        const uint64_t sums = mo_tiles_of(count, MO_STRIPE_ELEMENTS);
+        for (uint64_t k = 0; k < sums; k++) {
+            const uint64_t first = k * MO_STRIPE_ELEMENTS, rest = count - first;
+            double sum = 0;
+            /* The second half of the block only fills whole warps. */
+            if (mo_thread_index() < MO_STRIPE_LANES)
+                for (uint64_t i = mo_thread_index(); i < rest && i < MO_STRIPE_ELEMENTS;
+                     i += MO_STRIPE_LANES)
+                    sum += MO_AT(const double, values + first + i);
+            sum = mo_lanes_tree(sum);
+            if (mo_thread_index() == 0)
+                MO_AT(double, levels + k) = sum;
+        }
+        mo_barrier();
+        values = levels;
+        levels += sums;
+        count = sums;
     }
+    return MO_AT(const double, values);
 }
 
-MO_GLOBAL(mo_adafactor_vector, mo_adafactor_args, MO_ADAFACTOR_THREADS)
+MO_GLOBAL(mo_adafactor_rate, mo_adafactor_args, MO_SUM_THREADS)
 {
-    MO_SHARED(mo_adafactor_updates, updates);
-    const uint64_t item = first_item + mo_block_index();
-    mo_adafactor_tile tile;
-    mo_adafactor_tile_of(&args, item, &tile);
-    if (mo_adafactor_is_skipped(&args))
+    const uint64_t i = first_item + mo_block_index();
+    if (args.control->skip)
         return;
-    if (args.gradient_dtype == MO_DTYPE_F32)
-        mo_adafactor_vector_tile<MO_DTYPE_F32>(args, tile, &updates);
-    else if (args.gradient_dtype == MO_DTYPE_BF16)
-        mo_adafactor_vector_tile<MO_DTYPE_BF16>(args, tile, &updates);
-    else
-        mo_adafactor_vector_tile<MO_DTYPE_F16>(args, tile, &updates);
+    const mo_tensor_segment *g = &args.gradients[i];
+    const mo_adafactor_plan *plan = &args.plans[i];
+    double *levels = args.levels + plan->first_double;
+    const uint64_t chunk = g->first_chunk - args.gradients->first_chunk;
+    const double parameter =
+        mo_adafactor_total(args.chunk_squares + chunk, mo_chunks_of(g->count), levels);
     mo_barrier();
-    float sum = 0;
-    if (mo_thread_index() < MO_STRIPE_LANES)
-        for (uint32_t j = mo_thread_index(); j < tile.columns; j += MO_STRIPE_LANES)
-            sum = mo_fmaf(updates.of[j], updates.of[j], sum);
-    sum = mo_adafactor_lanes_tree(sum);
+    const uint64_t tiles = mo_adafactor_tiles(g->count, plan->rows, plan->columns);
+    const double update = mo_adafactor_total(args.tile_squares + plan->first_tile, tiles, levels);
     if (mo_thread_index() == 0)
-        MO_AT(double, args.tile_squares + item) = (double)sum;
-}
-
-MO_GLOBAL(mo_adafactor_rate, mo_adafactor_args, MO_ONE_THREADS)
-{
-    (void)first_item;
-    if (mo_thread_index() == 0)
-        *args.rate = mo_adafactor_rate_of(&args);
+        MO_AT(float, args.rates + i) = mo_adafactor_rate_of(&args, (uint32_t)i, parameter, update);
 }
 
 template <uint32_t PARAMETER, uint32_t GRADIENT>
-MO_DEVICE void mo_adafactor_move(const mo_adafactor_args &a, const mo_adafactor_tile &tile)
+MO_DEVICE void mo_adafactor_move(const mo_adafactor_matrix &a, const mo_adafactor_tile &tile)
 {
     const uint32_t size = PARAMETER == MO_DTYPE_F32 ? 4 : 2;
     const float *columns =
         (a.row_var ? a.column_factor : a.column_var) + tile.matrix * a.columns + tile.column;
     const float *rows = a.row_factor + tile.matrix * a.rows + tile.row;
-    const float rate = *a.rate;
+    const float rate = MO_AT(const float, a.rate);
     for (uint32_t j = mo_thread_index(); j < tile.columns; j += MO_ADAFACTOR_THREADS) {
         float column = MO_AT(const float, columns + j);
         float alone = a.row_var ? 0.0f : mo_adafactor_factor(column, a.cap);
@@ -246,7 +290,7 @@ MO_DEVICE void mo_adafactor_move(const mo_adafactor_args &a, const mo_adafactor_
 }
 
 template <uint32_t PARAMETER>
-MO_DEVICE void mo_adafactor_move_by(const mo_adafactor_args &a, const mo_adafactor_tile &tile)
+MO_DEVICE void mo_adafactor_move_by(const mo_adafactor_matrix &a, const mo_adafactor_tile &tile)
 {
     if (a.gradient_dtype == MO_DTYPE_F32)
         mo_adafactor_move<PARAMETER, MO_DTYPE_F32>(a, tile);
@@ -258,14 +302,19 @@ MO_DEVICE void mo_adafactor_move_by(const mo_adafactor_args &a, const mo_adafact
 
 MO_GLOBAL(mo_adafactor_apply, mo_adafactor_args, MO_ADAFACTOR_THREADS)
 {
+    mo_adafactor_matrix m;
     mo_adafactor_tile tile;
-    mo_adafactor_tile_of(&args, first_item + mo_block_index(), &tile);
-    if (mo_adafactor_is_skipped(&args))
+    if (args.control->skip)
         return;
-    if (args.parameter_dtype == MO_DTYPE_F32)
-        mo_adafactor_move_by<MO_DTYPE_F32>(args, tile);
-    else if (args.parameter_dtype == MO_DTYPE_BF16)
-        mo_adafactor_move_by<MO_DTYPE_BF16>(args, tile);
+    uint64_t own =
+        mo_adafactor_find(&args, &args.plans->first_tile, first_item + mo_block_index(), &m);
+    mo_adafactor_tile_of(&m, own, &tile);
+    if (m.parameter_dtype == MO_DTYPE_F32)
+        mo_adafactor_move_by<MO_DTYPE_F32>(m, tile);
+    else if (m.parameter_dtype == MO_DTYPE_BF16)
+        mo_adafactor_move_by<MO_DTYPE_BF16>(m, tile);
     else
-        mo_adafactor_move_by<MO_DTYPE_F16>(args, tile);
+        mo_adafactor_move_by<MO_DTYPE_F16>(m, tile);
+    if (tile.element == 0 && mo_thread_index() == 0)
+        MO_AT(uint64_t, m.steps) = m.step;
 }

@@ -26,8 +26,6 @@ void mo_adafactor_squares_run(const void *args, uint64_t begin, uint64_t end,
                               mo_adafactor_squares squares);
 void mo_adafactor_update_run(const void *args, uint64_t begin, uint64_t end,
                              mo_adafactor_length length);
-void mo_adafactor_vector_run(const void *args, uint64_t begin, uint64_t end,
-                             mo_adafactor_length length);
 void mo_adafactor_apply_run(const void *args, uint64_t begin, uint64_t end,
                             mo_adafactor_apply apply);
 
@@ -36,15 +34,12 @@ void mo_adafactor_squares_tail(const mo_adafactor_piece *piece, uint32_t gradien
                                float lanes[MO_STRIPE_LANES]);
 void mo_adafactor_length_tail(const mo_adafactor_piece *piece, uint32_t gradient, uint32_t first,
                               float lanes[MO_STRIPE_LANES]);
-void mo_adafactor_vector_tail(const mo_adafactor_piece *piece, uint32_t gradient, uint32_t first,
-                              float lanes[MO_STRIPE_LANES]);
 void mo_adafactor_apply_tail(const mo_adafactor_piece *piece, uint32_t parameter, uint32_t gradient,
                              uint32_t first);
 
 #define MO_ADAFACTOR_DECLARE(isa)                                                                  \
     void mo_adafactor_squares_##isa(const void *args, uint64_t begin, uint64_t end);               \
     void mo_adafactor_update_##isa(const void *args, uint64_t begin, uint64_t end);                \
-    void mo_adafactor_vector_##isa(const void *args, uint64_t begin, uint64_t end);                \
     void mo_adafactor_apply_##isa(const void *args, uint64_t begin, uint64_t end);
 MO_ADAFACTOR_DECLARE(ref)
 MO_ADAFACTOR_DECLARE(neon)

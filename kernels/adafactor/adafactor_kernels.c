@@ -1,12 +1,11 @@
 /* Adafactor's kernels: their names, arguments and forms. */
 #include "kernels/adafactor/adafactor_cpu.h"
 
-_Static_assert(sizeof(mo_adafactor_args) == 192, "layout shared with the GPU");
+_Static_assert(sizeof(mo_adafactor_args) == 112, "layout shared with the GPU");
 
 static uint64_t elements(const void *args)
 {
-    const mo_adafactor_args *a = args;
-    return a->stack * a->rows * a->columns;
+    return ((const mo_adafactor_args *)args)->elements;
 }
 
 #define FORMS(name)                                                                                \
@@ -25,9 +24,7 @@ const mo_kernel mo_kernel_adafactor_columns =
     KERNEL("mo_adafactor_columns", MO_ADAFACTOR_THREADS, {mo_adafactor_columns_ref});
 const mo_kernel mo_kernel_adafactor_update =
     KERNEL("mo_adafactor_update", MO_ADAFACTOR_THREADS, FORMS(update));
-const mo_kernel mo_kernel_adafactor_vector =
-    KERNEL("mo_adafactor_vector", MO_ADAFACTOR_THREADS, FORMS(vector));
 const mo_kernel mo_kernel_adafactor_rate =
-    KERNEL("mo_adafactor_rate", MO_ONE_THREADS, {mo_adafactor_rate_ref});
-const mo_kernel mo_kernel_adafactor_apply =
+    KERNEL("mo_adafactor_rate", MO_SUM_THREADS, {mo_adafactor_rate_ref});
+const mo_kernel mo_kernel_step_adafactor =
     KERNEL("mo_adafactor_apply", MO_ADAFACTOR_THREADS, FORMS(apply));

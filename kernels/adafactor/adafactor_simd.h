@@ -71,10 +71,7 @@ MO_INLINE float adafactor_length_as(const mo_adafactor_piece *p, int32_t dtype, 
         }
     float lanes[MO_STRIPE_LANES];
     adafactor_lanes(sums, lanes);
-    if (vector)
-        mo_adafactor_vector_tail(p, (uint32_t)dtype, j, lanes);
-    else
-        mo_adafactor_length_tail(p, (uint32_t)dtype, j, lanes);
+    mo_adafactor_length_tail(p, (uint32_t)dtype, j, lanes);
     return mo_adafactor_tree(lanes);
 }
 
@@ -109,12 +106,8 @@ MO_INLINE float adafactor_length_of(const mo_adafactor_piece *piece, uint32_t gr
 
 static float adafactor_length(const mo_adafactor_piece *piece, uint32_t gradient)
 {
-    return adafactor_length_of(piece, gradient, 0);
-}
-
-static float adafactor_vector(const mo_adafactor_piece *piece, uint32_t gradient)
-{
-    return adafactor_length_of(piece, gradient, 1);
+    return piece->vector ? adafactor_length_of(piece, gradient, 1)
+                         : adafactor_length_of(piece, gradient, 0);
 }
 
 MO_INLINE void adafactor_apply_to(const mo_adafactor_piece *piece, int32_t parameter,
@@ -156,11 +149,6 @@ void MO_FORM(mo_adafactor_squares)(const void *args, uint64_t begin, uint64_t en
 void MO_FORM(mo_adafactor_update)(const void *args, uint64_t begin, uint64_t end)
 {
     mo_adafactor_update_run(args, begin, end, adafactor_length);
-}
-
-void MO_FORM(mo_adafactor_vector)(const void *args, uint64_t begin, uint64_t end)
-{
-    mo_adafactor_vector_run(args, begin, end, adafactor_vector);
 }
 
 void MO_FORM(mo_adafactor_apply)(const void *args, uint64_t begin, uint64_t end)

@@ -28,7 +28,6 @@ const mo_sim_kernel mo_sim_kernels[] = {
     mo_adafactor_rows_sim,
     mo_adafactor_columns_sim,
     mo_adafactor_update_sim,
-    mo_adafactor_vector_sim,
     mo_adafactor_rate_sim,
     mo_adafactor_apply_sim,
     mo_trust_totals_sim,

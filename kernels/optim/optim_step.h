@@ -35,6 +35,7 @@ typedef struct mo_rule_group {
     const float *device_lr;                /* in place of lr; or NULL */
     double average;                        /* 0: 1 / step */
     double beta3, alpha, t_alpha, t_beta3; /* a t of 0: no growth */
+    double beta2_decay, eps2, d;           /* of Adafactor; d of 0: no update is cut */
 } mo_rule_group;
 
 /* A bit of a step count: the tensor has moments, and none of the counted steps has written them.
@@ -449,6 +450,22 @@ MO_HD static inline float mo_ademamix_update(const mo_rule_coef *c, float gradie
     return mo_adamw_parameter(c, parameter, mo_fmaf(c->mix, *slow, *m), *v);
 }
 
+/* --- Adafactor: kernels/adafactor/adafactor.h has the rule ----------------------------------------
+ *
+ * Coefficients: one_minus_beta2 is t^beta2_decay, eps the least root of a second moment, decay what
+ * is left of a parameter. The rate depends on norms.
+ */
+
+MO_HD static inline mo_rule_coef mo_adafactor_coef_of(const mo_rule_group *group, uint64_t step,
+                                                      double factor)
+{
+    mo_rule_coef c = mo_lion_coef_of(group, step, factor);
+    c.one_minus_beta2 = (float)mo_exp_minus(-group->beta2_decay * mo_minus_log(1.0 / (double)step));
+    c.eps = (float)group->eps;
+    c.decay = (float)(1.0 - group->lr * group->weight_decay);
+    return c;
+}
+
 /* --- the rules by number; callers pass a constant, so the choice is made by the compiler ----- */
 
 /* A rule has one moment or more; the second is never negative. */
@@ -487,6 +504,8 @@ MO_HD static inline mo_rule_coef mo_rule_coef_of(uint32_t rule, const mo_rule_gr
         return mo_rmsprop_coef_of(group, step, factor, rule == MO_RULE_ADAGRAD);
     if (rule == MO_RULE_ADEMAMIX)
         return mo_ademamix_coef_of(group, step, factor);
+    if (rule == MO_RULE_ADAFACTOR)
+        return mo_adafactor_coef_of(group, step, factor);
     return mo_adamw_coef_of(group, step, factor);
 }
 

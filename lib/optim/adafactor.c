@@ -1,167 +1,195 @@
-/* Adafactor's step: checks, the places of the scratch, and the launches. */
+/*
+ * Adafactor's step. Norms of a whole parameter lie between its passes over the gradient, so it has
+ * several launches, each over many parameters. Its scratch is the device's: first the tables that
+ * the kernels read, then sums. Parameters are taken in batches that bound the scratch.
+ */
 #include "kernels/adafactor/adafactor.h"
-#include "base/options.h"
-#include "kernels/optim/schedules.h"
+#include "kernels/reduce/reduce.h"
 #include "optim/optim.h"
 
+#include "base/checked.h"
+
 #include <inttypes.h>
+#include <string.h>
 
-/* --- the scratch ----------------------------------------------------------------------------- */
+/* Elements of a batch, or one parameter: about 4 MiB of scratch. */
+enum { BATCH_ELEMENTS = 1 << 26 };
 
-/* How many of each thing there are. */
-typedef struct shape {
-    uint64_t stack, tiles, row_blocks, column_blocks;
-    uint64_t bytes;
-} shape;
+/* A run of the step's gradients, and how many of each thing they have. */
+typedef struct batch {
+    uint64_t first, count;
+    uint64_t elements, chunks, tiles, row_blocks, column_blocks, doubles, floats;
+} batch;
 
-static memopt_status shape_of(const memopt_adafactor *w, shape *out)
+static mo_adafactor_plan plan_of(const mo_parameter *p)
 {
-    memopt_status status =
-        mo_optim_matrices_check("adafactor", w->parameter.count, w->rows, w->columns);
-    if (status != MEMOPT_OK)
-        return status;
-    const uint64_t across = mo_tiles_of(w->columns, MO_TILE_COLUMNS);
-    const uint64_t down = mo_tiles_of(w->rows, MO_TILE_ROWS);
-    const uint64_t stack = w->parameter.count / (w->rows * w->columns);
-    out->stack = stack;
-    out->tiles = stack * across * down;
-    out->row_blocks = stack * mo_tiles_of(w->rows, MO_ROW_BLOCK);
-    out->column_blocks = stack * across;
-    /* No term exceeds the elements. */
-    uint64_t doubles = 1 + out->row_blocks + mo_total_scratch(out->tiles);
-    uint64_t floats = stack * (across * w->rows + down * w->columns + w->rows + w->columns);
-    out->bytes = 8 * doubles + 4 * (1 + (w->row_var == NULL ? 0 : floats));
+    mo_adafactor_plan plan = {.rows = 1, .columns = p->tensor.count};
+    if (p->columns != 0) {
+        plan.rows = p->rows;
+        plan.columns = p->columns;
+    }
+    return plan;
+}
+
+/* The plan of gradient number i behind those of the batch; it becomes one of them. */
+static mo_adafactor_plan append(const memopt_optimizer *o, uint64_t i, batch *b)
+{
+    const mo_tensor_segment *g = &o->segments[i];
+    const mo_parameter *p = &o->parameters[g->number];
+    mo_adafactor_plan plan = plan_of(p);
+    const uint64_t chunks = mo_chunks_of(g->count);
+    const uint64_t tiles = mo_adafactor_tiles(g->count, plan.rows, plan.columns);
+    const uint64_t stack = g->count / plan.rows / plan.columns;
+    plan.first_tile = b->tiles;
+    plan.first_row_block = b->row_blocks;
+    plan.first_column_block = b->column_blocks;
+    plan.first_double = b->doubles;
+    plan.first_float = b->floats;
+    b->count++;
+    b->elements += g->count;
+    b->chunks += chunks;
+    b->tiles += tiles;
+    b->doubles += mo_max_u64(mo_total_scratch(chunks) - chunks, mo_total_scratch(tiles) - tiles);
+    if (p->columns != 0) {
+        b->row_blocks += stack * mo_tiles_of(plan.rows, MO_ROW_BLOCK);
+        b->column_blocks += stack * mo_tiles_of(plan.columns, MO_TILE_COLUMNS);
+        b->floats += mo_adafactor_floats(stack, plan.rows, plan.columns);
+    }
+    return plan;
+}
+
+/* The batch that begins with gradient number `first`. */
+static batch batch_at(const memopt_optimizer *o, uint64_t first)
+{
+    batch b = {.first = first};
+    for (uint64_t i = first; i < o->segment_count; i++)
+        if (i == first || b.elements + o->segments[i].count <= BATCH_ELEMENTS)
+            (void)append(o, i, &b);
+        else
+            break;
+    return b;
+}
+
+static uint64_t bytes_of(const batch *b)
+{
+    return b->count * (sizeof(mo_tensor_segment) + sizeof(mo_adafactor_plan) + sizeof(float)) +
+           8 * (b->chunks + b->tiles + b->row_blocks + b->doubles) + 4 * b->floats;
+}
+
+/* Writes the batch's tables: its parameters as segments, and plans. */
+static memopt_status upload(memopt_optimizer *o, const batch *b, mo_tensor_segment *segments,
+                            mo_adafactor_plan *plans, memopt_stream stream)
+{
+    enum { MOST = MO_UPLOAD_BYTES / sizeof(mo_adafactor_plan) };
+    mo_tensor_segment some_segments[MOST];
+    mo_adafactor_plan some_plans[MOST];
+    batch done = {0};
+    while (done.count < b->count) {
+        const uint64_t at = done.count, n = mo_min_u64(b->count - at, MOST);
+        for (uint64_t k = 0; k < n; k++) {
+            const mo_tensor_segment *g = &o->segments[b->first + at + k];
+            const memopt_tensor *p = &o->parameters[g->number].tensor;
+            some_segments[k] =
+                (mo_tensor_segment){p->data, p->count, done.chunks, (uint32_t)p->dtype, 0};
+            some_plans[k] = append(o, b->first + at + k, &done);
+        }
+        MO_TRY(mo_upload(o, segments + at, some_segments, n * sizeof *segments, stream));
+        MO_TRY(mo_upload(o, plans + at, some_plans, n * sizeof *plans, stream));
+    }
     return MEMOPT_OK;
 }
 
-/* --- checks ---------------------------------------------------------------------------------- */
-
-static memopt_status check_values(const memopt_adafactor *w)
+static memopt_status launch(memopt_optimizer *o, const batch *b, void *scratch,
+                            memopt_stream stream)
 {
-    const mo_value_range ranges[] = {
-        {"lr", w->lr, 0.0, MO_F32_MOST},
-        {"beta2_decay", w->beta2_decay, -MO_F32_MOST, 0.0},
-        {"eps[0]", w->eps[0], 0.0, MO_F32_MOST},
-        {"eps[1]", w->eps[1], 0.0, MO_F32_MOST},
-        {"d", w->d, 1.0, MO_F32_MOST},
-        {"weight_decay", w->weight_decay, 0.0, MO_F32_MOST},
-        {"gradient_scale", w->gradient_scale, -MO_F32_MOST, MO_F32_MOST},
-        {"step", (double)w->step, 1.0, 0x1p64},
+    mo_tensor_segment *segments = scratch;
+    mo_adafactor_plan *plans = (mo_adafactor_plan *)(segments + b->count);
+    double *doubles = (double *)(plans + b->count);
+    const mo_adafactor_args a = {
+        .tensors = o->tensor_table.data,
+        .gradients = (const mo_tensor_segment *)o->segment_table.data + b->first,
+        .groups = o->group_table.data,
+        .coefs = (const mo_rule_coef *)o->coef_table.data + b->first,
+        .control = o->control.data,
+        .plans = plans,
+        .chunk_squares = doubles,
+        .tile_squares = doubles + b->chunks,
+        .row_totals = doubles + b->chunks + b->tiles,
+        .levels = doubles + b->chunks + b->tiles + b->row_blocks,
+        .floats = (float *)(doubles + b->chunks + b->tiles + b->row_blocks + b->doubles),
+        .rates = (float *)(doubles + b->chunks + b->tiles + b->row_blocks + b->doubles) + b->floats,
+        .elements = b->elements,
+        .count = (uint32_t)b->count,
     };
-    return mo_ranges_check("adafactor", ranges, sizeof ranges / sizeof ranges[0]);
-}
-
-static memopt_status check_memory(memopt_device *device, const memopt_adafactor *w, const shape *s)
-{
-    const mo_optim_argument parts[] = {
-        {"parameter", w->parameter, 0},
-        {"gradient", w->gradient, 0},
-        {"row_var", {w->row_var, s->stack * w->rows, MEMOPT_DTYPE_F32}, 1},
-        {"column_var", {w->column_var, s->stack * w->columns, MEMOPT_DTYPE_F32}, 0},
-        {"found_inf", {(void *)(uintptr_t)w->found_inf, 1, MEMOPT_DTYPE_F32}, 1},
-    };
-    return mo_optim_arguments_check(device, "adafactor", parts, sizeof parts / sizeof parts[0]);
-}
-
-static memopt_status check(memopt_device *device, const memopt_adafactor *w, const shape *s)
-{
-    if (w->gradient.count != w->parameter.count)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "adafactor: the gradient has %" PRIu64 " elements, the parameter %" PRIu64,
-                       w->gradient.count, w->parameter.count);
-    if (w->row_var == NULL && w->rows != 1)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "adafactor: row_var is NULL, and there are %" PRIu64 " rows; vectors have 1",
-                       w->rows);
-    MO_TRY(check_values(w));
-    return check_memory(device, w, s);
-}
-
-/* --- the step -------------------------------------------------------------------------------- */
-
-static mo_adafactor_args arguments_of(const memopt_adafactor *w, const shape *s, double *doubles)
-{
-    mo_adafactor_args a = {
-        .parameter = w->parameter.data,
-        .gradient = w->gradient.data,
-        .row_var = w->row_var,
-        .column_var = w->column_var,
-        .found_inf = w->found_inf,
-        .parameter_squares = doubles,
-        .row_totals = doubles + 1,
-        .tile_squares = doubles + 1 + s->row_blocks,
-        .stack = s->stack,
-        .rows = w->rows,
-        .columns = w->columns,
-        .step_rate = w->lr,
-        .least_size = w->eps[1],
-        .longest = w->d,
-        .fresh = (float)mo_exp_minus(-w->beta2_decay * mo_minus_log(1.0 / (double)w->step)),
-        .least = (float)w->eps[0],
-        .scale = (float)w->gradient_scale,
-        .keep = (float)(1.0 - w->lr * w->weight_decay),
-        .parameter_dtype = (uint32_t)w->parameter.dtype,
-        .gradient_dtype = (uint32_t)w->gradient.dtype,
-    };
-    const double slowed = 1.0 / mo_sqrt((double)w->step);
-    a.rate = (float *)(a.tile_squares + mo_total_scratch(s->tiles));
-    a.row_squares = a.rate + 1; /* from here on not of vectors */
-    a.column_squares = a.row_squares + s->column_blocks * w->rows;
-    a.row_factor = a.column_squares + s->stack * mo_tiles_of(w->rows, MO_TILE_ROWS) * w->columns;
-    a.column_factor = a.row_factor + s->stack * w->rows;
-    a.cap = 1.0f / a.least;
-    if (slowed < a.step_rate)
-        a.step_rate = slowed;
-    if (w->maximize)
-        a.step_rate = -a.step_rate;
-    return a;
-}
-
-static memopt_status launch(memopt_device *device, memopt_stream stream, mo_adafactor_args *a,
-                            const shape *s)
-{
     const struct {
         const mo_kernel *kernel;
-        uint64_t items, of_vectors;
-    } before[] = {{&mo_kernel_adafactor_squares, s->tiles, 0},
-                  {&mo_kernel_adafactor_rows, s->row_blocks, 0},
-                  {&mo_kernel_adafactor_columns, s->column_blocks, 0},
-                  {&mo_kernel_adafactor_update, s->tiles, 0},
-                  {&mo_kernel_adafactor_vector, 0, s->tiles}};
-    memopt_status status = MEMOPT_OK;
-    for (size_t i = 0; i < sizeof before / sizeof before[0] && status == MEMOPT_OK; i++)
-        status = mo_launch(device, stream, before[i].kernel, a,
-                           a->row_var != NULL ? before[i].items : before[i].of_vectors);
-    if (status == MEMOPT_OK)
-        status = mo_launch_sum(device, stream, a->tile_squares, s->tiles, &a->update_squares);
-    if (status == MEMOPT_OK)
-        status = mo_launch(device, stream, &mo_kernel_adafactor_rate, a, 1);
-    return status == MEMOPT_OK ? mo_launch(device, stream, &mo_kernel_adafactor_apply, a, s->tiles)
-                               : status;
+        uint64_t items;
+    } launches[] = {{&mo_kernel_adafactor_squares, b->floats != 0 ? b->tiles : 0},
+                    {&mo_kernel_adafactor_rows, b->row_blocks},
+                    {&mo_kernel_adafactor_columns, b->column_blocks},
+                    {&mo_kernel_adafactor_update, b->tiles},
+                    {&mo_kernel_adafactor_rate, b->count},
+                    {&mo_kernel_step_adafactor, b->tiles}};
+    mo_reduce_args squares = {.table = segments, .partials = doubles, .count = (uint32_t)b->count};
+    MO_TRY(upload(o, b, segments, plans, stream));
+    MO_TRY(mo_launch(o->device, stream, &mo_kernel_square_sum, &squares, b->chunks));
+    for (size_t i = 0; i < sizeof launches / sizeof *launches; i++)
+        MO_TRY(mo_launch(o->device, stream, launches[i].kernel, &a, launches[i].items));
+    return MEMOPT_OK;
 }
 
-memopt_status memopt_adafactor_step(memopt_device *device, const memopt_adafactor *what,
-                                    memopt_stream stream)
+memopt_status mo_adafactor_launch(memopt_optimizer *o, memopt_stream stream)
 {
-    memopt_adafactor w;
-    shape s;
+    uint64_t bytes = 0;
     mo_scratch *piece = NULL;
     void *scratch = NULL;
-    if (device == NULL || what == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "adafactor_step: %s is NULL",
-                       device == NULL ? "device" : "what");
-    if (mo_device_inherited(device))
-        return mo_fail_inherited("adafactor_step");
-    MO_TRY(mo_options_read(&w, sizeof w, what, "memopt_adafactor"));
-    if (w.parameter.count == 0)
-        return MEMOPT_OK;
-    MO_TRY(shape_of(&w, &s));
-    MO_TRY(check(device, &w, &s));
-    MO_TRY(mo_scratch_take(device, s.bytes, stream, &piece, &scratch));
-    mo_adafactor_args args = arguments_of(&w, &s, scratch);
-    memopt_status status = memopt_square_sum(device, scratch, &w.parameter, 1, stream);
-    if (status == MEMOPT_OK)
-        status = launch(device, stream, &args, &s);
-    mo_scratch_return(device, piece);
+    memopt_status status = MEMOPT_OK;
+    batch b;
+    for (uint64_t i = 0; i < o->segment_count; i += b.count) {
+        b = batch_at(o, i);
+        bytes = mo_max_u64(bytes, bytes_of(&b));
+    }
+    MO_TRY(mo_scratch_take(o->device, bytes, stream, &piece, &scratch));
+    for (uint64_t i = 0; i < o->segment_count && status == MEMOPT_OK; i += b.count) {
+        b = batch_at(o, i);
+        status = launch(o, &b, scratch, stream);
+    }
+    mo_scratch_return(o->device, piece);
     return status;
+}
+
+/* --- what it takes --------------------------------------------------------------------------- */
+
+memopt_status mo_adafactor_options_check(const memopt_optimizer_options *o)
+{
+    if (o->stochastic_rounding || o->split_weights || o->page_bytes)
+        return mo_fail(MEMOPT_UNSUPPORTED,
+                       "optimizer: Adafactor with stochastic_rounding %" PRIu32
+                       ", split_weights %" PRIu32 ", page_bytes %" PRIu64 "; each must be 0",
+                       o->stochastic_rounding, o->split_weights, o->page_bytes);
+    return MEMOPT_OK;
+}
+
+memopt_status mo_matrices_check(const memopt_optimizer *o, const memopt_tensor *parameter,
+                                const memopt_parameter_options *options)
+{
+    const uint64_t rows = options->rows, columns = options->columns, index = o->parameter_count;
+    if (o->options.kind != MEMOPT_OPTIMIZER_ADAFACTOR)
+        return rows == 0 && columns == 0
+                   ? MEMOPT_OK
+                   : mo_fail(MEMOPT_INVALID_ARGUMENT,
+                             "optimizer: parameter %" PRIu64 ": %" PRIu64 " rows and %" PRIu64
+                             " columns are for Adafactor; kind is %" PRIu32,
+                             index, rows, columns, o->options.kind);
+    if (options->model_copy.data != NULL)
+        return mo_fail(MEMOPT_UNSUPPORTED,
+                       "optimizer: parameter %" PRIu64 ": Adafactor fills no model copy", index);
+    if ((rows == 0) != (columns == 0) || (rows | columns) >> 32 != 0 ||
+        parameter->count >> 60 != 0 || (rows != 0 && parameter->count % (rows * columns) != 0))
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "optimizer: parameter %" PRIu64 ": %" PRIu64
+                       " elements are not whole matrices of %" PRIu64 " x %" PRIu64
+                       ", each below 2^32, or are 2^60 or more",
+                       index, parameter->count, rows, columns);
+    return MEMOPT_OK;
 }

@@ -116,8 +116,9 @@ memopt_status memopt_optimizer_add_parameter(memopt_optimizer *o, uint32_t group
     if (copy->data == NULL && copy->count == 0)
         copy = NULL;
     MO_TRY(mo_parameter_check(o, group, parameter, copy));
+    MO_TRY(mo_matrices_check(o, parameter, &given));
     MO_TRY(mo_parameter_room(o));
-    mo_parameter p = mo_parameter_of(o, group, parameter, copy);
+    mo_parameter p = mo_parameter_of(o, group, parameter, &given);
     MO_TRY(mo_optimizer_use_stream(o, stream));
     return given.steps != NULL ? add_external(o, &p, &given, out_index)
                                : mo_parameter_add(o, &p, stream, out_index);

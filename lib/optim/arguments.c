@@ -5,7 +5,6 @@
 #include "base/precondition.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 
 /* An address of so many elements. */
 static memopt_status check_memory(const char *subject, uint64_t index, const memopt_tensor *tensor)
@@ -53,46 +52,4 @@ int mo_optim_tensors_overlap(const memopt_tensor *a, const memopt_tensor *b)
         return 0;
     return mo_ranges_overlap(a->data, a->count * memopt_dtype_size(a->dtype), b->data,
                              b->count * memopt_dtype_size(b->dtype));
-}
-
-/* --- the steps of one parameter -------------------------------------------------------------- */
-
-memopt_status mo_optim_matrices_check(const char *call, uint64_t count, uint64_t rows,
-                                      uint64_t columns)
-{
-    uint64_t matrix;
-    if (rows == 0 || columns == 0 || !mo_mul_u64(rows, columns, &matrix) || count % matrix != 0)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "%s: %" PRIu64 " elements are not whole matrices of %" PRIu64 " x %" PRIu64,
-                       call, count, rows, columns);
-    if (count >> 60 != 0)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "%s: %" PRIu64 " elements; 2^60 or more are too many", call, count);
-    return MEMOPT_OK;
-}
-
-static memopt_status check_part(memopt_device *device, const char *call,
-                                const mo_optim_argument *part)
-{
-    char subject[48];
-    snprintf(subject, sizeof subject, "%s: %s", call, part->name);
-    memopt_status status = mo_optim_tensor_check(subject, 0, &part->tensor);
-    return status == MEMOPT_OK ? mo_optim_tensor_reachable(device, subject, 0, &part->tensor)
-                               : status;
-}
-
-memopt_status mo_optim_arguments_check(memopt_device *device, const char *call,
-                                       const mo_optim_argument *parts, size_t count)
-{
-    memopt_status status = MEMOPT_OK;
-    for (const mo_optim_argument *p = parts; p < parts + count && status == MEMOPT_OK; p++) {
-        if (p->optional && p->tensor.data == NULL)
-            continue;
-        status = check_part(device, call, p);
-        for (const mo_optim_argument *k = parts; k < p && status == MEMOPT_OK; k++)
-            if (mo_optim_tensors_overlap(&p->tensor, &k->tensor))
-                status = mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: %s and %s overlap at %p", call,
-                                 k->name, p->name, p->tensor.data);
-    }
-    return status;
 }

@@ -72,6 +72,11 @@ static void put_group(const memopt_optimizer_group *g, uint32_t version, unsigne
     mo_put_f64(at + 56, g->dampening);
     mo_put_u32(at + 64, g->nesterov);
     mo_put_u32(at + 68, 0);
+    if (version == 6) {
+        mo_put_f64(at + 72, g->beta2_decay);
+        mo_put_f64(at + 80, g->eps2);
+        mo_put_f64(at + 88, g->d);
+    }
     if (version != 4)
         return;
     mo_put_f64(at + 72, g->beta3);
@@ -105,6 +110,8 @@ static memopt_status write_records(sink *s, uint64_t first, uint64_t count)
         mo_put_u64(at, p->tensor.count);
         mo_put_u32(at + 8, mo_export_format(p));
         mo_put_u32(at + 12, p->group);
+        mo_put_u32(at + 24, p->rows);
+        mo_put_u32(at + 28, p->columns);
         status = memopt_copy(s->o->device, at + 16, p->device.steps, sizeof(uint64_t), s->stream);
     }
     if (status == MEMOPT_OK)

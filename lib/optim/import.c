@@ -56,7 +56,9 @@ static uint32_t split_of(uint32_t version)
 static memopt_status check_version(const memopt_optimizer *o, uint32_t version)
 {
     int slow = mo_rule_has_slow(o->options.kind);
-    if ((version == 4) != slow || (version == 1 && o->options.kind != MEMOPT_OPTIMIZER_ADAMW))
+    int factored = o->options.kind == MEMOPT_OPTIMIZER_ADAFACTOR;
+    if ((version == 4) != slow || (version == 6) != factored ||
+        (version == 1 && o->options.kind != MEMOPT_OPTIMIZER_ADAMW))
         return mo_fail(MEMOPT_CORRUPT,
                        "optimizer import: version %" PRIu32 " of the format; kind %" PRIu32
                        " is not written so",
@@ -113,6 +115,11 @@ static memopt_optimizer_group get_group(const sections *s, uint64_t index)
     g.momentum = mo_get_f64(at + 48);
     g.dampening = mo_get_f64(at + 56);
     g.nesterov = mo_get_u32(at + 64);
+    if (s->version == 6) {
+        g.beta2_decay = mo_get_f64(at + 72);
+        g.eps2 = mo_get_f64(at + 80);
+        g.d = mo_get_f64(at + 88);
+    }
     if (s->version != 4)
         return g;
     g.beta3 = mo_get_f64(at + 72);
@@ -195,6 +202,12 @@ static memopt_status check_parameter(const memopt_optimizer *o, const sections *
                        "optimizer import: parameter %" PRIu64 " was exported with %" PRIu64
                        " elements in group %" PRIu32 "; here it has %" PRIu64 " in group %" PRIu32,
                        i, mo_get_u64(at), mo_get_u32(at + 12), p->tensor.count, p->group);
+    if (mo_get_u32(at + 24) != p->rows || mo_get_u32(at + 28) != p->columns)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "optimizer import: parameter %" PRIu64
+                       " was exported with matrices of %" PRIu32 " x %" PRIu32
+                       "; here they are of %" PRIu32 " x %" PRIu32,
+                       i, mo_get_u32(at + 24), mo_get_u32(at + 28), p->rows, p->columns);
     if (mo_steps_taken(mo_get_u64(at + 16)) >= MO_STEPS_LIMIT)
         return mo_fail(MEMOPT_CORRUPT,
                        "optimizer import: parameter %" PRIu64 " has taken %" PRIu64

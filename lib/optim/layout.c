@@ -44,6 +44,8 @@ uint32_t mo_export_version(const memopt_optimizer *o)
 {
     if (o->options.kind == MEMOPT_OPTIMIZER_ADEMAMIX)
         return 4;
+    if (o->options.kind == MEMOPT_OPTIMIZER_ADAFACTOR)
+        return 6;
     if (o->options.split_weights)
         return o->options.split_weights == 1 ? 3 : 5;
     return o->options.kind == MEMOPT_OPTIMIZER_ADAMW && o->options.state_format <= MEMOPT_STATE_8BIT
@@ -58,7 +60,7 @@ uint32_t mo_export_format(const mo_parameter *p)
 
 uint64_t mo_export_group_bytes(uint32_t version)
 {
-    return version == 1 ? 48 : version == 4 ? 104 : 72;
+    return version == 1 ? 48 : version == 4 ? 104 : version == 6 ? 96 : 72;
 }
 
 uint64_t mo_export_bytes(const memopt_optimizer *o)

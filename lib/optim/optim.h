@@ -8,6 +8,7 @@
  *   add.c         adding a parameter, whose states the caller may own
  *   tables.c      the tables in device memory that the kernels read
  *   step.c        one step: checks, reductions, prologue, update
+ *   adafactor.c   the launches of Adafactor in place of the update's
  *   paged.c       states in host memory, brought to the device page by page; paged_life.c makes and
  *                 ends what that needs
  *   steps.c       step counts of parameters
@@ -42,11 +43,12 @@ typedef struct mo_parameter {
     memopt_tensor tensor;
     memopt_tensor copy; /* data NULL: none */
     uint32_t group;
-    uint32_t format;  /* a memopt_state_format */
-    uint32_t block;   /* elements that share a scale, where the format has scales */
-    uint32_t moments; /* kept: 1 to 3; 0 of SGD while its group has no momentum */
-    uint32_t split;   /* bytes of an element's residual: 1 or 2; 0: not split */
-    void *state;      /* the allocator's block; NULL: the caller owns the states */
+    uint32_t format;        /* a memopt_state_format */
+    uint32_t block;         /* elements that share a scale, where the format has scales */
+    uint32_t moments;       /* kept: 1 to 3; 0 of SGD while its group has no momentum */
+    uint32_t split;         /* bytes of an element's residual: 1 or 2; 0: not split */
+    uint32_t rows, columns; /* of matrices of Adafactor, which have two moments; else 0 */
+    void *state;            /* the allocator's block; NULL: the caller owns the states */
     uint64_t state_bytes;
     void *host;    /* with pages: the states, where the state block has the step count alone */
     uint64_t page; /* its number, and the place of the states in the page's area */
@@ -164,6 +166,13 @@ enum { MO_FORMAT_LIST = 128 };
 /* Writes "32-bit (1), 8-bit (2)", the formats whose bit is in the set; returns text. */
 const char *mo_format_list(char *text, uint32_t set);
 
+/* adafactor.c: the step of all segments behind the prologue. */
+memopt_status mo_adafactor_launch(memopt_optimizer *o, memopt_stream stream);
+memopt_status mo_adafactor_options_check(const memopt_optimizer_options *o);
+/* Rows and columns of a new parameter. */
+memopt_status mo_matrices_check(const memopt_optimizer *o, const memopt_tensor *parameter,
+                                const memopt_parameter_options *options);
+
 /* parameters.c */
 uint64_t mo_parameter_blocks(const mo_parameter *p);
 /* State tensors: moments, their scales, the residual. */
@@ -176,7 +185,8 @@ void mo_parameter_place(const mo_parameter *p, void *const *states, mo_optim_ten
 void mo_parameter_describe(mo_parameter *p, void *const *states, void *steps);
 /* What is known of a new one before its states are. */
 mo_parameter mo_parameter_of(const memopt_optimizer *o, uint32_t group,
-                             const memopt_tensor *parameter, const memopt_tensor *copy);
+                             const memopt_tensor *parameter,
+                             const memopt_parameter_options *options);
 memopt_status mo_parameter_check(const memopt_optimizer *o, uint32_t group,
                                  const memopt_tensor *parameter, const memopt_tensor *copy);
 /* Makes room for one more; then append cannot fail. */
@@ -195,18 +205,5 @@ memopt_status mo_optim_tensor_check(const char *subject, uint64_t index,
 memopt_status mo_optim_tensor_reachable(memopt_device *device, const char *subject, uint64_t index,
                                         const memopt_tensor *tensor);
 int mo_optim_tensors_overlap(const memopt_tensor *a, const memopt_tensor *b);
-
-/* The steps of one parameter; `call` is "adafactor" or the like. */
-/* Whole matrices, and fewer than 2^60 elements. */
-memopt_status mo_optim_matrices_check(const char *call, uint64_t count, uint64_t rows,
-                                      uint64_t columns);
-/* All memory of a call: f32, f16 or bf16. */
-typedef struct mo_optim_argument {
-    const char *name;
-    memopt_tensor tensor;
-    int optional; /* 1: data may be NULL */
-} mo_optim_argument;
-memopt_status mo_optim_arguments_check(memopt_device *device, const char *call,
-                                       const mo_optim_argument *parts, size_t count);
 
 #endif

@@ -1,4 +1,5 @@
 /* The optimizer's life and its groups. */
+#include "kernels/adafactor/adafactor.h"
 #include "optim/optim.h"
 
 #include "allocator/allocator.h"
@@ -109,6 +110,8 @@ static memopt_status options_check(memopt_optimizer_options *o)
     if (mo_optimizer_kernel(o->kind, o->state_format) == NULL)
         return mo_format_is_old(o->state_format) ? mo_format_fail_old("optimizer", o->state_format)
                                                  : no_such_format(o);
+    if (o->kind == MEMOPT_OPTIMIZER_ADAFACTOR)
+        return mo_adafactor_options_check(o);
     if (o->stochastic_rounding > 1)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "optimizer: stochastic_rounding is %" PRIu32 ", must be 0 or 1",
@@ -211,6 +214,13 @@ memopt_status mo_optimizer_group_check(const memopt_optimizer_group *g)
     if (!(g->average >= 0.0 && g->average <= 1.0))
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "optimizer group: average %g must be in [0, 1]",
                        g->average);
+    if (!isfinite(g->beta2_decay) || g->beta2_decay > 0.0 || !is_amount(g->eps2) ||
+        !is_amount(g->d) || (g->d != 0.0 && g->d < 1.0))
+        return mo_fail(
+            MEMOPT_INVALID_ARGUMENT,
+            "optimizer group: beta2_decay %g must be finite and at most 0, eps2 %g finite "
+            "and at least 0, d %g finite and 0 or at least 1",
+            g->beta2_decay, g->eps2, g->d);
     if (!is_amount(g->momentum) || !isfinite(g->dampening))
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "optimizer group: momentum %g must be finite and at least 0, dampening %g "

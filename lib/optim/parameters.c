@@ -28,6 +28,8 @@ memopt_tensor mo_parameter_state(const mo_parameter *p, uint64_t index)
                   : p->format == MEMOPT_STATE_BF16 ? MEMOPT_DTYPE_BF16
                                                    : MEMOPT_DTYPE_U8;
         t.count = mo_format_bytes(p->format, p->tensor.count) / memopt_dtype_size(t.dtype);
+        if (p->columns != 0)
+            t.count = p->tensor.count / (index == 0 ? p->columns : p->rows);
     } else if (p->split && index == mo_parameter_states(p) - 1) {
         t.dtype = p->split == 1 ? MEMOPT_DTYPE_U8 : MEMOPT_DTYPE_I16;
         t.count = p->tensor.count;
@@ -35,16 +37,24 @@ memopt_tensor mo_parameter_state(const mo_parameter *p, uint64_t index)
     return t;
 }
 
+/* A matrix has means of rows and of columns. */
+static uint32_t moments_of(const memopt_optimizer *o, const mo_parameter *p)
+{
+    return mo_optimizer_moments(o, p->group) + (p->columns != 0);
+}
+
 mo_parameter mo_parameter_of(const memopt_optimizer *o, uint32_t group,
-                             const memopt_tensor *parameter, const memopt_tensor *copy)
+                             const memopt_tensor *parameter,
+                             const memopt_parameter_options *options)
 {
     mo_parameter p = {.tensor = *parameter,
                       .group = group,
                       .format = o->options.state_format,
-                      .block = mo_format_block(o->options.state_format)};
-    if (copy != NULL)
-        p.copy = *copy;
-    p.moments = mo_optimizer_moments(o, group);
+                      .block = mo_format_block(o->options.state_format),
+                      .copy = options->model_copy,
+                      .rows = (uint32_t)options->rows,
+                      .columns = (uint32_t)options->columns};
+    p.moments = moments_of(o, &p);
     p.split = parameter->dtype == MEMOPT_DTYPE_BF16 ? o->options.split_weights : 0;
     return p;
 }
@@ -85,21 +95,20 @@ typedef struct state_layout {
 
 static int layout_of(const mo_parameter *p, int has_second, state_layout *out)
 {
-    uint64_t unused, moment, absmax, at = 0, residual = 0;
-    if (!mo_mul_u64(p->tensor.count, 4, &unused) ||
-        !mo_round_up_u64(mo_format_bytes(p->format, p->tensor.count), PART_ALIGNMENT, &moment) ||
-        moment > UINT64_MAX / 8)
-        return 0;
-    absmax = mo_format_has_scales(p->format) ? mo_parameter_blocks(p) * 4 : 0;
-    if (!mo_round_up_u64(absmax, PART_ALIGNMENT, &absmax))
-        return 0;
-    if (!mo_round_up_u64(p->tensor.count * p->split, PART_ALIGNMENT, &residual))
+    uint64_t at = 0;
+    out->plain = 0;
+    if (p->tensor.count > UINT64_MAX / 64)
         return 0;
     for (uint64_t k = 0, n = mo_parameter_states(p); k < n; k++) {
+        const memopt_tensor t = mo_parameter_state(p, k);
+        uint64_t bytes = t.count * memopt_dtype_size(t.dtype);
         out->states[k] = at;
-        at += k < p->moments ? moment : p->split && k == n - 1 ? residual : absmax;
+        if (!mo_round_up_u64(bytes, PART_ALIGNMENT, &bytes))
+            return 0;
+        at += bytes;
+        if (k + (uint64_t)(has_second != 0) < p->moments)
+            out->plain = at;
     }
-    out->plain = p->moments == 0 ? 0 : moment * (p->moments - (uint32_t)(has_second != 0));
     out->steps = at;
     out->bytes = at + sizeof(uint64_t);
     return 1;
@@ -171,7 +180,7 @@ static memopt_status make_state(memopt_optimizer *o, mo_parameter *p, uint64_t i
     state_layout layout;
     uint64_t least = o->groups[p->group].min_8bit_size;
     least = least != 0 ? least : o->options.min_8bit_size;
-    p->moments = mo_optimizer_moments(o, p->group);
+    p->moments = moments_of(o, p);
     p->format = p->moments == 0 || p->tensor.count < least ? (uint32_t)MEMOPT_STATE_F32
                                                            : o->options.state_format;
     if (!layout_of(p, mo_rule_has_second(o->options.kind), &layout))

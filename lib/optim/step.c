@@ -1,7 +1,8 @@
 /*
  * One step. Everything that can fail on the host comes first; then, in stream order: tables that
  * changed, the reductions (if a verdict or a norm is asked for), the prologue, and as the very last
- * launch the update, the only one that writes parameters, states and step counts.
+ * launch the update, the only one that writes parameters, states and step counts (Adafactor's states
+ * are written by launches before it).
  */
 #include "optim/optim.h"
 
@@ -219,6 +220,8 @@ static memopt_status launch(memopt_optimizer *o, const memopt_step_options *s,
     memopt_status status = mo_launch(o->device, stream, &mo_kernel_optim_prologue, &prologue, 1);
     if (status != MEMOPT_OK)
         return status;
+    if (o->options.kind == MEMOPT_OPTIMIZER_ADAFACTOR)
+        return mo_adafactor_launch(o, stream);
     mo_optim_step_args step = {
         .tensors = prologue.tensors,
         .gradients = prologue.gradients,

@@ -5,7 +5,7 @@
 
 #include <inttypes.h>
 
-static const char *moment_name(uint32_t kind, uint64_t index)
+static const char *moment_name(uint32_t kind, const mo_parameter *p, uint64_t index)
 {
     static const char *const own[][3] = {
         [MEMOPT_OPTIMIZER_SGD] = {"momentum_buffer"},
@@ -14,8 +14,12 @@ static const char *moment_name(uint32_t kind, uint64_t index)
         [MEMOPT_OPTIMIZER_ADAGRAD] = {"sum"},
         [MEMOPT_OPTIMIZER_RMSPROP_MOMENTUM] = {"momentum_buffer", "square_avg"},
         [MEMOPT_OPTIMIZER_ADEMAMIX] = {"exp_avg", "exp_avg_slow", "exp_avg_sq"},
+        [MEMOPT_OPTIMIZER_ADAFACTOR] = {"variance"},
     };
+    static const char *const factored[] = {"row_var", "col_var"};
     static const char *const usual[] = {"exp_avg", "exp_avg_sq"};
+    if (p->columns != 0)
+        return factored[index];
     const char *name = kind < sizeof own / sizeof *own ? own[kind][index] : NULL;
     return name != NULL ? name : usual[index];
 }
@@ -48,7 +52,7 @@ memopt_status memopt_optimizer_get_state(memopt_optimizer *o, uint64_t parameter
                        parameter, views, index);
     memopt_state_view view = {.tensor = mo_parameter_state(p, index)};
     view.name = p->split && index == views - 1 ? "weight_residual"
-                : index < moments              ? moment_name(o->options.kind, index)
+                : index < moments              ? moment_name(o->options.kind, p, index)
                                                : scale_name(p->format, index - moments);
     mo_state_part parts[MO_EXPORT_PARTS];
     (void)mo_state_parts(p, parts);

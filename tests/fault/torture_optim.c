@@ -85,7 +85,7 @@ static memopt_status add_parameter_with_state(memopt_device *device, void *conte
     return memopt_optimizer_add_parameter(
         f->optimizer, f->group, &f->p[0],
         &(memopt_parameter_options){
-            sizeof(memopt_parameter_options), {NULL, 0, 0}, f->states, moments, f->steps},
+            sizeof(memopt_parameter_options), {NULL, 0, 0}, f->states, moments, f->steps, 0, 0},
         NULL, &f->index);
 }
 

@@ -271,9 +271,9 @@ class Kernel:
                 return "w->s[%d] = 0x%xu;" % (to, value)
             return "w->s[%d] = %s(w, w->s[%d], 0x%xu);" % (
                 to, i.name.replace("k_", "_"), to, value)
-        if i.name == "s_bitset0_b32":
-            to = registers(i.operands[0], "s", 32)
-            return "w->s[%d] &= ~(1u << (%s & 31));" % (to, scalar(i.operands[1], 32))
+        if i.name in ("s_bitset0_b32", "s_bitset1_b32"):
+            to, change = registers(i.operands[0], "s", 32), "&= ~" if i.name == "s_bitset0_b32" else "|= "
+            return "w->s[%d] %s(1u << (%s & 31));" % (to, change, scalar(i.operands[1], 32))
         bits, sources = bits_of_types(i.name)
         # s_cmpk_… compares with a constant of 16 bits, which is not negative in these two.
         name = i.name.replace("cmpk", "cmp") if i.name in ("s_cmpk_gt_u32", "s_cmpk_lt_u32") else i.name

@@ -39,7 +39,7 @@ static void begin(run *r, uint32_t kind, uint32_t format)
     options.kind = kind;
     options.state_format = format;
     options.min_8bit_size = 2;
-    options.stochastic_rounding = 1;
+    options.stochastic_rounding = kind != MEMOPT_OPTIMIZER_ADAFACTOR;
     group.momentum = 0.9;
     group.beta3 = 0.999;
     group.alpha = 5.0;

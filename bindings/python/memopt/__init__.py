@@ -69,6 +69,7 @@ from .offload import Offloader, Ticket
 from .oom import Holder, OutOfMemoryReport
 from .optim import (
     SGD,
+    Adafactor,
     Adam,
     Adam8bit,
     AdamW,
@@ -94,6 +95,7 @@ from .views import Tensor
 __version__: str = _lib.memopt_version_string().decode()
 
 __all__ = [
+    "Adafactor",
     "Adam",
     "Adam8bit",
     "AdamW",

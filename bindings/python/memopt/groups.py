@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Generic, Optional, Tuple, TypeVar
+from typing import Any, Dict, Generic, Optional, Tuple, TypeVar, Union
 
 from . import _abi
 from ._abi import OptimizerKind
@@ -18,6 +18,8 @@ VALUES[OptimizerKind.SCHEDULE_FREE]["average"] = 0.0
 VALUES[OptimizerKind.RMSPROP_MOMENTUM] = {**VALUES[OptimizerKind.RMSPROP], "momentum": 0.9}
 del VALUES[OptimizerKind.RMSPROP]["momentum"]
 
+#: Adafactor's first eps, where it is None.
+F32_EPS = 2.0**-23
 
 _T = TypeVar("_T")
 
@@ -54,7 +56,9 @@ class Group:
     alpha = _Value[float]("RMSprop: decay of the second moment. AdEMAMix: weight of the slow mean.")
     t_alpha = _Value[float]("AdEMAMix: steps in which alpha grows; 0: none.")
     t_beta3 = _Value[float]("AdEMAMix: steps in which the third beta grows; 0: none.")
-    eps = _Value[float]("Added to the root.")
+    eps = _Value[Any]("Added to the root. Adafactor: the least root, and the least RMS of a parameter.")
+    beta2_decay = _Value[float]("Adafactor: step t takes t ** beta2_decay of the square.")
+    d = _Value[float]("Adafactor: the longest RMS of an update.")
     weight_decay = _Value[float]("Weight decay, decoupled; of SGD, Adam, RMSprop and Adagrad part of the gradient.")
     momentum = _Value[float]("SGD, RMSprop: decay of the momentum buffer.")
     dampening = _Value[float]("SGD: damping of the gradients after the first.")
@@ -88,6 +92,7 @@ class Group:
         raw = self._get()
         every = {
             **{name: getattr(raw, name, None) for name in VALUES[self._kind]},
+            "eps": (raw.eps, raw.eps2) if self._kind is OptimizerKind.ADAFACTOR else raw.eps,
             "alpha": raw.alpha if self._kind is OptimizerKind.ADEMAMIX else raw.beta2,
             "betas": (raw.beta1, raw.beta2, raw.beta3)[: _betas(self._kind)],
             "nesterov": bool(raw.nesterov),
@@ -116,6 +121,8 @@ def set_values(kind: OptimizerKind, raw: _abi.OptimizerGroup, values: Dict[str, 
             raw.beta1, raw.beta2, raw.beta3 = (*value, 0.0)[:3]
         elif name == "alpha" and kind is not OptimizerKind.ADEMAMIX:
             raw.beta2 = float(value)
+        elif name == "eps" and kind is OptimizerKind.ADAFACTOR:
+            raw.eps, raw.eps2 = (F32_EPS if value[0] is None else float(value[0])), float(value[1])
         elif name in ("maximize", "nesterov"):
             setattr(raw, name, int(bool(value)))
         else:

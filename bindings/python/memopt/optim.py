@@ -1,4 +1,4 @@
-"""AdamW, Adam, Lion and SGD with states of 4 to 32 bits, used as torch's are.
+"""AdamW, Adam, Adafactor, Lion and SGD with states of 4 to 32 bits, used as torch's are.
 
 They take parameters or groups on construction, and gradients from each parameter's ``.grad``. What
 they are made of is :class:`Optimizer`, the library's own. Their arguments are those of
@@ -61,6 +61,10 @@ class AdamW(_WithParameters, rule="AdamW"):
 
 
 class Adam(_WithParameters, rule="Adam"):
+    __slots__ = ()
+
+
+class Adafactor(_WithParameters, rule="Adafactor"):
     __slots__ = ()
 
 

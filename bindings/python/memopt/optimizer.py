@@ -100,8 +100,8 @@ class Optimizer(_lifetime.Closing):
         """Adds a group with the kind's hyperparameters: AdamW and Adam have lr, betas, eps and weight_decay,
         Lion lr, betas and weight_decay, SGD lr, momentum, dampening, weight_decay and nesterov;
         schedule-free AdamW AdamW's and average; RMSprop lr, alpha, eps and weight_decay, with momentum that
-        too; Adagrad lr, eps and weight_decay; AdEMAMix AdamW's with three betas, alpha, t_alpha and t_beta3; each
-        maximize. Defaults are torch's, for Lion its paper's. `min_8bit_size` is the group's own."""
+        too; Adagrad lr, eps and weight_decay; AdEMAMix AdamW's with three betas, alpha, t_alpha and t_beta3;
+        Adafactor lr, beta2_decay, two eps, d and weight_decay; each maximize. Defaults are torch's, for Lion its paper's. `min_8bit_size` is the group's own."""
         raw = _abi.OptimizerGroup()
         if min_8bit_size is not None:
             raw.min_8bit_size = max(parse_size(min_8bit_size), 1)  # to C, 0 is the optimizer's
@@ -119,7 +119,8 @@ class Optimizer(_lifetime.Closing):
         model_copy: Optional[TensorLike] = None,
         stream: StreamLike = None,
     ) -> int:
-        """Adds a parameter (f32, f16 or bf16) with states of zero; its number.
+        """Adds a parameter (f32, f16 or bf16) with states of zero; its number. Of one of two dimensions or
+        more Adafactor keeps means of rows and columns, which are the last two.
 
         `model_copy` is an f16 or bf16 tensor that receives the rounded parameter at each step, for
         mixed precision with an f32 master.
@@ -128,6 +129,8 @@ class Optimizer(_lifetime.Closing):
         copy, options = None, ParameterOptions()
         if model_copy is not None:
             copy, options.model_copy = self._struct(model_copy, "model copy of parameter", writable=True)
+        if self.kind is OptimizerKind.ADAFACTOR and len(view.shape) > 1:
+            options.rows, options.columns = view.shape[-2:]
         number = output(
             lib.memopt_optimizer_add_parameter,
             self._handle.pointer,

@@ -150,7 +150,7 @@ _RULES = (
         ),
     ),
     Rule(
-        "Adafactor", None,
+        "Adafactor", OptimizerKind.ADAFACTOR,
         "Adafactor (Shazeer & Stern 2018) as torch.optim.Adafactor, with fp32 states: R + C numbers for a"
         " matrix of R rows and C columns.",
         dict(lr=1e-2, beta2_decay=-0.8, eps=(None, 1e-3), d=1.0, weight_decay=0.0),
@@ -254,7 +254,7 @@ _TYPES = dict(
 #: Hyperparameters of a group of the library's, under torch's names.
 _IN_GROUPS = (
     "lr", "betas", "alpha", "t_alpha", "t_beta3", "eps", "weight_decay", "momentum", "dampening",
-    "nesterov", "maximize", "average",
+    "nesterov", "maximize", "average", "beta2_decay", "d",
 )  # fmt: skip
 
 

@@ -73,6 +73,21 @@ def test_groups(allocator):
         assert optimizer.groups[0].lr == 0.0
 
 
+def test_adafactor_keeps_rows_and_columns(allocator):
+    vector, matrix = f32([0.5] * 6), f32([0.5] * 12)
+    shaped = memoryview(matrix).cast("B").cast("f", [3, 4])
+    with memopt.Adafactor(allocator, [vector, shaped], d=2.0) as optimizer:
+        assert optimizer.groups[0].eps == (2.0**-23, 1e-3)
+        assert (optimizer.groups[0].d, optimizer.groups[0].beta2_decay) == (2.0, -0.8)
+        optimizer.step([f32([1.0] * 6), f32([-1.0] * 12)])
+        assert [state.count for state in optimizer.state(0).values()] == [6]
+        assert {k: v.count for k, v in optimizer.state(1).items()} == {"row_var": 3, "col_var": 4}
+        for value, way in [(vector[0], -1), (matrix[0], 1)]:  # lr times the parameter's RMS
+            assert math.isclose(value, 0.5 + way * 0.01 * 0.5, rel_tol=1e-6)
+        optimizer.groups[0].eps = (1e-3, 0.25)
+        assert optimizer.groups[0].eps == (1e-3, 0.25)
+
+
 def test_missing_gradients_and_step_counts(allocator):
     a, b = f32([1.0] * 4), f32([1.0] * 4)
     with memopt.AdamW(allocator, [a, b]) as optimizer:

@@ -20,7 +20,7 @@ typedef struct kind {
 #define HEAVY                                                                                      \
     {                                                                                              \
         sizeof(memopt_optimizer_group), 1e-2, 0, 0.99, 1e-8, 0, 0, 0, 0.9, 0, NULL, 0, 0, 0, 0, 0, \
-            0                                                                                      \
+            0, 0, 0, 0                                                                             \
     }
 #define ADEMAMIX MEMOPT_OPTIMIZER_GROUP_ADEMAMIX_INIT
 
@@ -396,7 +396,7 @@ static setup make(const kind *k, uint32_t order)
     s.g = new_tensor(&s.w, N - 3, MEMOPT_DTYPE_F32, noise(8, 0.01f));
     OK(memopt_optimizer_add_parameter(
         s.o, 0, &s.p,
-        &(memopt_parameter_options){sizeof(memopt_parameter_options), s.copy, NULL, 0, NULL},
+        &(memopt_parameter_options){sizeof(memopt_parameter_options), s.copy, NULL, 0, NULL, 0, 0},
         s.w.stream, &index));
     return s;
 }

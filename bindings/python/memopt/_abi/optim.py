@@ -22,6 +22,7 @@ class OptimizerKind(enum.IntEnum):
     ADAGRAD = 7
     RMSPROP_MOMENTUM = 8
     ADEMAMIX = 9
+    ADAFACTOR = 10
 
 
 @enumeration("MEMOPT_STATE_", BITS8="MEMOPT_STATE_8BIT")
@@ -58,6 +59,7 @@ class OptimizerGroup(Struct):
         ("device_lr", ADDRESS),
         *each(F64, "average beta3 alpha t_alpha t_beta3"),
         ("min_8bit_size", U64),
+        *each(F64, "beta2_decay eps2 d"),
     ]
 
 
@@ -69,6 +71,7 @@ class ParameterOptions(Struct):
         ("states", ADDRESS),
         ("state_count", U64),
         ("steps", ADDRESS),
+        *each(U64, "rows columns"),
     ]
 
 
@@ -87,22 +90,6 @@ class StepOptions(Struct):
 @struct("memopt_state_view")
 class StateView(Struct):
     _fields_ = [("struct_size", SIZE), ("name", TEXT), ("tensor", TensorStruct)]
-
-
-@struct("memopt_adafactor")
-class AdafactorStruct(Struct):
-    _fields_ = [
-        ("struct_size", SIZE),
-        ("parameter", TensorStruct),
-        ("gradient", TensorStruct),
-        *each(ADDRESS, "row_var column_var"),
-        *each(U64, "rows columns step"),
-        *each(F64, "lr beta2_decay"),
-        ("eps", F64 * 2),
-        *each(F64, "d weight_decay gradient_scale"),
-        ("maximize", U32),
-        ("found_inf", ADDRESS),
-    ]
 
 
 ExportWriter = CFUNCTYPE(I32, ADDRESS, ADDRESS, U64)
@@ -125,5 +112,4 @@ functions(
     memopt_quantize=(CHECKED, HANDLE, U32, TENSORS, TENSORS, TENSORS, I32, STREAM),
     memopt_dequantize=(CHECKED, HANDLE, U32, TENSORS, TENSORS, TENSORS, I32, STREAM),
     memopt_state_map=(CHECKED, U32, I32, OUT_F32),
-    memopt_adafactor_step=(CHECKED, HANDLE, AdafactorStruct, STREAM),
 )

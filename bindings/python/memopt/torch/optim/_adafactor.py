@@ -2,10 +2,10 @@
 element, steps relative to the parameter, and no momentum.
 
 The rule is torch.optim.Adafactor's. What differs: states are in fp32 whatever the parameter's type
-is, and a half-precision parameter is rounded once a step. A parameter that this process has whole is
-stepped by one call of the library.
+is, and a half-precision parameter is rounded once a step. Parameters that this process has whole are
+stepped by one call of the library for each device.
 
-``optimizer.state[parameter]`` holds "step" (int64, on the host, which needs it) and, of fp32,
+``optimizer.state[parameter]`` holds "step" (int64, on the parameter's device) and, of fp32,
 "row_var" and "col_var" of the last two dimensions, or "variance" where there is only one. In state
 dicts only Adafactor's groups have "beta2_decay".
 
@@ -17,25 +17,27 @@ they add up sums of squares, of a matrix those of its columns too. Of a matrix e
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
-from ..._abi import AdafactorStruct
-from ..._library import lib
-from .._native import native
-from .._tensor_lists import changed, raw
-from . import _format, _layout, _options, _other_rules
+from ..._abi import OptimizerKind, StateFormat
+from ...groups import F32_EPS
+from .. import _tensor_lists
+from . import _format, _fused, _layout, _options, _other_rules
+from ._base import _out_of_graphs
+from ._facts import Facts
 from ._options import number
 from ._shaped import ShapedOptimizer
 from ._team import Team, check_rows
-from ._whole import PIECE, Task, write
+from ._whole import PIECE, Task, round_to, write
 
 #: Which of a stack of matrices, and which rows.
 Piece = Tuple[slice, slice]
 
 
 class Adafactor(ShapedOptimizer, rule="Adafactor"):
+    _kind = OptimizerKind.ADAFACTOR
     _takes_shards = True
     _together = True
 
@@ -73,10 +75,41 @@ class Adafactor(ShapedOptimizer, rule="Adafactor"):
     def _is_cut(self, key: str, parameter: torch.Tensor) -> bool:
         return key != "col_var" or parameter.dim() > 2
 
+    @_out_of_graphs
+    def _step(self, params: Sequence[torch.Tensor], grads: Sequence[Optional[torch.Tensor]], facts: Facts) -> None:
+        """One call for all parameters that the library can step in their memory."""
+        given, known, binding = list(params), list(grads), self._binding
+        if binding is None or not binding.is_current(given, known, self.state.get):
+            self._binding = None
+            if self._model_copies or not all(map(_is_direct, self.param_groups)):
+                return super()._step(params, grads, facts)
+            binding = self._binding = self._bind(given, known)
+        binding.run(known, [_values(group) for group in self.param_groups], facts, type(self).__name__)
+
+    def _step_tasks(self, tasks: List[Task], facts: Facts) -> None:
+        """Those that are sharded in their order: processes that share them add up together."""
+        super()._step_tasks([task for task in tasks if _layout.is_sharded(task.owner)], facts)
+        direct: List[_fused.Run] = []
+        for task in tasks:
+            if _layout.is_sharded(task.owner):
+                continue
+            if _is_direct({**task.group, "params": [task.parameter]}):
+                direct.append(_fused.whole(task))
+            else:  # in fp32 where it is not to be rounded to nearest
+                exact = task.parameter.detach().float().contiguous()
+                _fused.Part(OptimizerKind.ADAFACTOR, StateFormat.F32, [task.state], [exact]).run([task.gradient], [_values(task.group)], facts, type(self).__name__)
+                round_to(task, task.parameter, exact)
+        for batch in _fused.batches(direct, sum(run.parameter.numel() for run in direct)):
+            memory = [run.parameter.detach() for run in batch]
+            part = _fused.of(self).part(
+                "step", batch, OptimizerKind.ADAFACTOR, StateFormat.F32, [run.state for run in batch], memory
+            )
+            values = [_values(run.task.group) for run in batch]
+            part.run([run.gradient for run in batch], values, facts, type(self).__name__)
+            _tensor_lists.changed(memory)
+
     def _step_task(self, task: Task) -> None:
-        if not _layout.is_sharded(task.owner):
-            _step_whole(task)
-            return
+        """The step of a shard."""
         group, state, team = task.group, task.state, Team(task.owner)
         gradient = task.gradient.float().contiguous()
         if group["maximize"]:
@@ -94,41 +127,24 @@ class Adafactor(ShapedOptimizer, rule="Adafactor"):
         write(task, exact)
 
 
+def _is_direct(group: Dict[str, Any]) -> bool:
+    """Whether the library can step the group's parameters in their memory."""
+    return not group["stochastic_rounding"] and all(
+        parameter.is_contiguous() and not _layout.is_sharded(parameter) for parameter in group["params"]
+    )
+
+
 def _least(group: Dict[str, Any]) -> float:
     """What the root of the second moment counts as at least."""
     least = group["eps"][0]
-    return torch.finfo(torch.float32).eps if least is None else float(least)
+    return F32_EPS if least is None else float(least)
 
 
-def _step_whole(task: Task) -> None:
-    group, state, shape = task.group, task.state, task.parameter.shape
-    what = AdafactorStruct(
-        rows=1,
-        columns=task.parameter.numel(),
-        step=int(state["step"]) + 1,
-        lr=float(group["lr"]),
-        beta2_decay=float(group["beta2_decay"]),
-        eps=(_least(group), float(group["eps"][1])),
-        d=float(group["d"]),
-        weight_decay=float(group["weight_decay"]),
-        gradient_scale=1.0,
-        maximize=bool(group["maximize"]),
-    )
-    if len(shape) < 2:
-        what.column_var = state["variance"].data_ptr()
-    else:
-        what.row_var, what.column_var = (state[key].data_ptr() for key in ("row_var", "col_var"))
-        what.rows, what.columns = shape[-2:]
-    exact = task.parameter.detach()  # in fp32 where it is not to be rounded to nearest
-    if group["stochastic_rounding"] or not exact.is_contiguous():
-        exact = exact.float().contiguous()
-    gradient = task.gradient.contiguous()
-    what.parameter = raw(exact.data_ptr(), exact.numel(), exact.dtype)
-    what.gradient = raw(gradient.data_ptr(), gradient.numel(), gradient.dtype)
-    side = native(exact.device)
-    lib.memopt_adafactor_step(side.device._handle.pointer, what, side.stream())
-    changed([exact, *state.values()])
-    write(task, exact)
+def _values(group: Dict[str, Any]) -> _fused.Values:
+    """A group's values, under the library's names."""
+    names = ("beta2_decay", "d", "weight_decay")
+    own = ("eps", _least(group)), ("eps2", float(group["eps"][1])), ("maximize", int(bool(group["maximize"])))
+    return (("lr", group["lr"]), *((name, float(group[name])) for name in names), *own)
 
 
 def _cut(rate: float, squares: torch.Tensor, count: int, d: float) -> float:

@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Se
 import torch
 
 from ... import _abi, _lifetime, errors
-from ..._abi import StateFormat, TensorStruct
+from ..._abi import OptimizerKind, StateFormat, TensorStruct
 from ..._library import lib, output
 from .. import _tensor_lists
 from .._native import Native, native
@@ -102,7 +102,9 @@ class Executor:
 
     def _add(self, kind: Kind, format_: StateFormat, slot: Slot) -> None:
         state, states = slot.state, []
-        if state is not None and _format.has_moments(state, kind):
+        if kind is OptimizerKind.ADAFACTOR and state is not None:
+            states = [value for key, value in state.items() if key != "step"]  # as _shaped.py has them
+        elif state is not None and _format.has_moments(state, kind):
             format_ = _format.of(state, kind, format_)
             states = [state[name] for name in _format.keys(kind, format_)]
         residuals = [state[_format.RESIDUAL]] if state is not None and slot.split else []
@@ -111,6 +113,8 @@ class Executor:
         options = _abi.ParameterOptions(state_count=len(given), steps=slot.steps.data_ptr())
         if given:
             options.states = ctypes.addressof(structs)
+        if kind is OptimizerKind.ADAFACTOR and slot.memory.dim() > 1:
+            options.rows, options.columns = slot.memory.shape[-2:]
         if slot.copy is not None:
             options.model_copy = _tensor_lists.array([slot.copy])[0]
         parameter, add = _tensor_lists.array([slot.memory]), lib.memopt_optimizer_add_parameter

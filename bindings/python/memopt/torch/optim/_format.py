@@ -58,6 +58,7 @@ MOMENTS: Dict[Kind, Tuple[str, ...]] = {
     OptimizerKind.ADAGRAD: ("sum",),
     OptimizerKind.RMSPROP_MOMENTUM: ("momentum_buffer", "square_avg"),
     OptimizerKind.ADEMAMIX: ("exp_avg", "exp_avg_slow", "exp_avg_sq"),
+    OptimizerKind.ADAFACTOR: ("row_var", "col_var"),  # of a vector "variance": _shaped.py
     OwnKind.LAMB: ("exp_avg", "exp_avg_sq"),
     OwnKind.LARS: ("momentum_buffer",),
 }

@@ -31,6 +31,7 @@ _RULES: Dict[Kind, str] = {
     OptimizerKind.RMSPROP_MOMENTUM: "RMSprop",
     OptimizerKind.ADAGRAD: "Adagrad",
     OptimizerKind.ADEMAMIX: "AdEMAMix",
+    OptimizerKind.ADAFACTOR: "Adafactor",
     **{kind: kind.value for kind in _format.OwnKind},
 }
 _RMSPROPS = (OptimizerKind.RMSPROP, OptimizerKind.RMSPROP_MOMENTUM)

@@ -1,5 +1,5 @@
 """Rules by torch's operations whose states are fp32 tensors of shapes that the parameter's gives, beside
-"step" (int64, on the host, which needs it). Of a sharded parameter a process has the states of its rows;
+"step" (int64). Of a sharded parameter a process has the states of its rows;
 in state dicts they are DTensors."""
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from . import _format, _layout, _sharded
 from ._base import Loading, Member
 from ._whole import WholeOptimizer
 
-_HOST = torch.device("cpu")
-
 
 class ShapedOptimizer(WholeOptimizer):
     """What such rules have in common."""
@@ -23,7 +21,7 @@ class ShapedOptimizer(WholeOptimizer):
         """Those of a parameter's states by their keys; shape: of all of it, or of a shard."""
         raise NotImplementedError
 
-    def _own_state(self, one: Member) -> _format.State:
+    def _state_for(self, one: Member) -> _format.State:
         parameter, dense, _, name, made = one
         state = self.state.get(parameter)
         if state:
@@ -31,7 +29,7 @@ class ShapedOptimizer(WholeOptimizer):
             if any(known[key] is not state[key] for key in known):
                 made[parameter] = known
             return known
-        new = {"step": _format.step_tensor(0, _HOST)}
+        new = {"step": _format.step_tensor(0, dense.device)}
         for key, shape in self._shapes(parameter, dense.shape).items():
             new[key] = torch.zeros(shape, dtype=torch.float32, device=dense.device)
         made[parameter] = new
@@ -88,8 +86,8 @@ class ShapedOptimizer(WholeOptimizer):
         if not 0 <= steps < 1 << 53:
             raise ValueError("the state of %s has taken %d steps" % (name, steps))
         step = state.get("step")
-        known: _format.State = {"step": _format.step_tensor(steps, _HOST)}
-        if isinstance(step, torch.Tensor) and step.dtype is torch.int64 and step.device == _HOST:
+        known: _format.State = {"step": _format.step_tensor(steps, parameter.device)}
+        if isinstance(step, torch.Tensor) and step.dtype is torch.int64 and step.device == parameter.device:
             known["step"] = step
         for key, shape in self._shapes(parameter, _layout.local(parameter).shape).items():
             value = state.get(key)
