@@ -15,9 +15,10 @@ enum {
 
 /* The gradient's numbers must not lie at the end of what squares hold, or all is infinite. */
 static float parameter[COUNT], gradient[COUNT], row_var[STACK * ROWS], column_var[COUNT];
-/* row_squares, column_squares, row_factor, column_factor */
+/* row_squares, column_squares, row_factor, column_factor, row_moment, column_moment */
 enum { ROW = STACK * ACROSS * ROWS, COLUMN = STACK * DOWN * COLUMNS };
-static float floats[ROW + COLUMN + STACK * ROWS + STACK * COLUMNS], rate;
+enum { FACTORS = ROW + COLUMN, MOMENTS = FACTORS + STACK * (ROWS + COLUMNS) };
+static float floats[MOMENTS + STACK * (ROWS + COLUMNS)], rate;
 static double row_totals[STACK], tile_squares[COUNT / MO_TILE_COLUMNS + 1];
 static double chunk_squares[COUNT / MO_CHUNK_ELEMENTS + 1], levels[8];
 static uint64_t steps;
@@ -97,7 +98,9 @@ static void move(const mo_adafactor_args *args, uint64_t tiles, uint64_t *of_rat
     digest_add_f32(of_rate, rate);
     rate = 0.01f; /* a number, also where the update is not */
     digest_launch(&mo_kernel_step_adafactor, args, tiles);
-    digest_add(of_apply, parameter, COUNT, mo_element_size(tensor.parameter_dtype));
+    digest_add(of_apply, parameter, COUNT, mo_element_size((uint32_t)tensor.parameter_dtype));
+    add(of_apply, row_var, STACK * ROWS);
+    add(of_apply, column_var, COUNT);
 }
 
 void digest_adafactor(void)
@@ -111,11 +114,11 @@ void digest_adafactor(void)
         digest_launch(&mo_kernel_adafactor_squares, &args, TILES);
         add(&of[0], floats, ROW + COLUMN);
         digest_launch(&mo_kernel_adafactor_rows, &args, STACK);
-        add(&of[1], row_var, STACK * ROWS);
-        add(&of[1], floats + ROW + COLUMN, STACK * ROWS);
+        add(&of[1], floats + MOMENTS, STACK * ROWS);
+        add(&of[1], floats + FACTORS, STACK * ROWS);
         digest_launch(&mo_kernel_adafactor_columns, &args, STACK * ACROSS);
-        add(&of[2], column_var, STACK * COLUMNS);
-        add(&of[2], floats + ROW + COLUMN + STACK * ROWS, STACK * COLUMNS);
+        add(&of[2], floats + MOMENTS + STACK * ROWS, STACK * COLUMNS);
+        add(&of[2], floats + FACTORS + STACK * ROWS, STACK * COLUMNS);
         digest_launch(&mo_kernel_adafactor_update, &args, TILES);
         for (int i = 0; i < TILES; i++)
             digest_add_f64(&of[3], tile_squares[i]);
@@ -123,7 +126,6 @@ void digest_adafactor(void)
         args = arguments(type, other, turn >= 9, 1);
         uint64_t tiles = mo_tiles_of(COUNT, MO_TILE_COLUMNS);
         digest_launch(&mo_kernel_adafactor_update, &args, tiles);
-        add(&of[3], column_var, COUNT);
         for (uint64_t i = 0; i < tiles; i++)
             digest_add_f64(&of[3], tile_squares[i]);
         move(&args, tiles, &of[4], &of[5]);
