@@ -442,9 +442,10 @@ typedef struct memopt_step_options {
  * @retval MEMOPT_CORRUPT with page_bytes: an earlier step ended in part; import a saved state.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_DRIVER_ERROR a host
  *         allocation, a device allocation or the driver failed; see memopt_last_error(). No
- *         parameter changed, but with page_bytes see there; Adafactor's states may have. Its scratch
- *         is as memopt_norm()'s: 4.4 MiB, or 4 bytes for each 60 elements of the largest parameter
- *         and 8 for each of its rows.
+ *         parameter changed, but with page_bytes see there.
+ *
+ * Adafactor keeps scratch of the allocator's: 5 MiB, or 4 bytes for each 60 elements of the largest
+ * parameter and 12 for each of its rows.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_optimizer_step(memopt_optimizer *optimizer,

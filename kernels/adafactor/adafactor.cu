@@ -164,18 +164,24 @@ typedef struct mo_adafactor_updates {
     float of[MO_TILE_COLUMNS];
 } mo_adafactor_updates;
 
-/* A tile of a vector: its moments, and its updates' squares. */
+/* Of an element of a vector: its new moment. */
+template <uint32_t DTYPE>
+MO_DEVICE float mo_adafactor_moment_at(const mo_adafactor_matrix &a, uint64_t element)
+{
+    float x = mo_adafactor_value<DTYPE>(a, element);
+    return mo_adafactor_moment(MO_AT(const float, a.column_var + element), x * x, a.fresh);
+}
+
+/* A tile of a vector: its updates' squares. */
 template <uint32_t DTYPE>
 MO_DEVICE void
 mo_adafactor_vector_length(const mo_adafactor_matrix &a, const mo_adafactor_tile &tile,
                            mo_adafactor_updates *updates, mo_adafactor_row_sums *sums)
 {
-    float *moments = a.column_var + tile.element;
     for (uint32_t j = mo_thread_index(); j < tile.columns; j += MO_ADAFACTOR_THREADS) {
-        float x = mo_adafactor_value<DTYPE>(a, tile.element + j);
-        float moment = mo_adafactor_moment(MO_AT(float, moments + j), x * x, a.fresh);
-        MO_AT(float, moments + j) = moment;
-        updates->of[j] = x * mo_adafactor_factor(moment, a.cap);
+        const uint64_t at = tile.element + j;
+        updates->of[j] = mo_adafactor_value<DTYPE>(a, at) *
+                         mo_adafactor_factor(mo_adafactor_moment_at<DTYPE>(a, at), a.cap);
     }
     mo_barrier();
     float sum = 0;
@@ -269,13 +275,18 @@ template <uint32_t PARAMETER, uint32_t GRADIENT>
 MO_DEVICE void mo_adafactor_move(const mo_adafactor_matrix &a, const mo_adafactor_tile &tile)
 {
     const uint32_t size = PARAMETER == MO_DTYPE_F32 ? 4 : 2;
-    const float *columns =
-        (a.row_var ? a.column_factor : a.column_var) + tile.matrix * a.columns + tile.column;
+    const float *columns = a.column_factor + tile.matrix * a.columns + tile.column;
     const float *rows = a.row_factor + tile.matrix * a.rows + tile.row;
     const float rate = MO_AT(const float, a.rate);
     for (uint32_t j = mo_thread_index(); j < tile.columns; j += MO_ADAFACTOR_THREADS) {
-        float column = MO_AT(const float, columns + j);
-        float alone = a.row_var ? 0.0f : mo_adafactor_factor(column, a.cap);
+        float column, alone = 0.0f;
+        if (a.row_var) {
+            column = MO_AT(const float, columns + j);
+        } else {
+            column = mo_adafactor_moment_at<GRADIENT>(a, tile.element + j);
+            alone = mo_adafactor_factor(column, a.cap);
+            MO_AT(float, a.column_var + tile.element + j) = column;
+        }
         for (uint32_t i = 0; i < tile.rows; i++) {
             uint64_t at = tile.element + i * a.columns + j;
             float value = mo_decode_as<PARAMETER>(mo_read_code(a.parameter, at, size));
@@ -300,6 +311,22 @@ MO_DEVICE void mo_adafactor_move_by(const mo_adafactor_matrix &a, const mo_adafa
         mo_adafactor_move<PARAMETER, MO_DTYPE_F16>(a, tile);
 }
 
+/* The tiles of the first column keep the moments of rows, those of the first row those of columns. */
+MO_DEVICE void mo_adafactor_keep(const mo_adafactor_matrix &a, const mo_adafactor_tile &tile)
+{
+    const uint64_t row = tile.matrix * a.rows + tile.row;
+    const uint64_t column = tile.matrix * a.columns + tile.column;
+    const uint32_t thread = mo_thread_index();
+    if (a.row_var && tile.across == 0)
+        for (uint64_t i = row + thread; i < row + tile.rows; i += MO_ADAFACTOR_THREADS)
+            MO_AT(float, a.row_var + i) = MO_AT(const float, a.row_moment + i);
+    if (a.row_var && tile.down == 0)
+        for (uint64_t j = column + thread; j < column + tile.columns; j += MO_ADAFACTOR_THREADS)
+            MO_AT(float, a.column_var + j) = MO_AT(const float, a.column_moment + j);
+    if (tile.element == 0 && thread == 0)
+        MO_AT(uint64_t, a.steps) = a.step;
+}
+
 MO_GLOBAL(mo_adafactor_apply, mo_adafactor_args, MO_ADAFACTOR_THREADS)
 {
     mo_adafactor_matrix m;
@@ -315,6 +342,5 @@ MO_GLOBAL(mo_adafactor_apply, mo_adafactor_args, MO_ADAFACTOR_THREADS)
         mo_adafactor_move_by<MO_DTYPE_BF16>(m, tile);
     else
         mo_adafactor_move_by<MO_DTYPE_F16>(m, tile);
-    if (tile.element == 0 && mo_thread_index() == 0)
-        MO_AT(uint64_t, m.steps) = m.step;
+    mo_adafactor_keep(m, tile);
 }

@@ -65,7 +65,7 @@ typedef struct mo_adafactor_args {
     uint32_t reserved;
 } mo_adafactor_args;
 
-/* In the order of their launches. */
+/* In the order of their launches. Only the last one writes parameters, states and step counts. */
 extern const mo_kernel mo_kernel_adafactor_squares; /* an item for each tile */
 extern const mo_kernel mo_kernel_adafactor_rows;    /* for each 1,024 rows of a matrix */
 extern const mo_kernel mo_kernel_adafactor_columns; /* for each 1,024 columns of a matrix */
@@ -85,6 +85,8 @@ typedef struct mo_adafactor_matrix {
     float *column_squares; /* stack * tiles down * columns */
     float *row_factor;     /* stack * rows */
     float *column_factor;  /* stack * columns */
+    float *row_moment;     /* stack * rows: what the last launch copies to row_var */
+    float *column_moment;  /* stack * columns */
     const float *rate;
     uint64_t *steps;
     uint64_t stack, rows, columns, step;
@@ -108,7 +110,7 @@ MO_HD static inline uint64_t mo_adafactor_tiles(uint64_t count, uint64_t rows, u
 MO_HD static inline uint64_t mo_adafactor_floats(uint64_t stack, uint64_t rows, uint64_t columns)
 {
     return stack * (mo_tiles_of(columns, MO_TILE_COLUMNS) * rows +
-                    mo_tiles_of(rows, MO_TILE_ROWS) * columns + rows + columns);
+                    mo_tiles_of(rows, MO_TILE_ROWS) * columns + 2 * rows + 2 * columns);
 }
 
 MO_HD static inline void mo_adafactor_matrix_of(const mo_adafactor_args *a, uint32_t i,
@@ -133,6 +135,8 @@ MO_HD static inline void mo_adafactor_matrix_of(const mo_adafactor_args *a, uint
     out->row_factor =
         out->column_squares + out->stack * mo_tiles_of(out->rows, MO_TILE_ROWS) * out->columns;
     out->column_factor = out->row_factor + out->stack * out->rows;
+    out->row_moment = out->column_factor + out->stack * out->columns;
+    out->column_moment = out->row_moment + out->stack * out->rows;
     out->rate = a->rates + i;
     out->steps = t->steps;
     out->step = c->step;
@@ -208,7 +212,7 @@ MO_HD static inline float mo_adafactor_tree(float lanes[MO_STRIPE_LANES])
     return lanes[0];
 }
 
-/* Row i of matrix s: brings the moment up to date and returns it. */
+/* Row i of matrix s: finds its new moment and returns it. */
 MO_HD static inline float mo_adafactor_row(const mo_adafactor_matrix *a, uint64_t s, uint64_t i)
 {
     const uint64_t across = mo_tiles_of(a->columns, MO_TILE_COLUMNS), at = s * a->rows + i;
@@ -217,7 +221,7 @@ MO_HD static inline float mo_adafactor_row(const mo_adafactor_matrix *a, uint64_
         sum += (double)MO_AT(float, a->row_squares + (s * across + t) * a->rows + i);
     float mean = (float)(sum / (double)a->columns);
     float moment = mo_adafactor_moment(MO_AT(float, a->row_var + at), mean, a->fresh);
-    MO_AT(float, a->row_var + at) = moment;
+    MO_AT(float, a->row_moment + at) = moment;
     MO_AT(float, a->row_factor + at) = mo_f32_one_nan(1.0f / mo_sqrtf(moment));
     return moment;
 }
@@ -243,7 +247,7 @@ MO_HD static inline void mo_adafactor_column(const mo_adafactor_matrix *a, uint6
         sum += (double)MO_AT(float, a->column_squares + (s * down + k) * a->columns + j);
     float mean = (float)(sum / (double)a->rows);
     float moment = mo_adafactor_moment(MO_AT(float, a->column_var + at), mean, a->fresh);
-    MO_AT(float, a->column_var + at) = moment;
+    MO_AT(float, a->column_moment + at) = moment;
     MO_AT(float, a->column_factor + at) = mo_f32_one_nan(mo_sqrtf(row_mean / moment));
 }
 

@@ -17,8 +17,9 @@ typedef struct mo_adafactor_piece {
 
 /* Adds each square to its column; the sum of all. */
 typedef float (*mo_adafactor_squares)(const mo_adafactor_piece *piece, uint32_t gradient);
-/* The sum of the update's squares; brings the moments of a vector up to date. */
+/* The sum of the update's squares. */
 typedef float (*mo_adafactor_length)(const mo_adafactor_piece *piece, uint32_t gradient);
+/* Moves the parameter, and the moments of a vector. */
 typedef void (*mo_adafactor_apply)(const mo_adafactor_piece *piece, uint32_t parameter,
                                    uint32_t gradient);
 

@@ -11,9 +11,16 @@ static float value_at(const mo_adafactor_piece *p, uint32_t gradient, uint32_t j
     return mo_load_element(p->gradient, j, (int32_t)gradient) * p->scale;
 }
 
+/* Of an element of a vector: the new moment. */
+static float moment_at(const mo_adafactor_piece *p, uint32_t gradient, uint32_t j)
+{
+    float x = value_at(p, gradient, j);
+    return mo_adafactor_moment(p->columns[j], x * x, p->fresh);
+}
+
 static float update_at(const mo_adafactor_piece *p, uint32_t gradient, uint32_t j)
 {
-    float factor = p->vector ? mo_adafactor_factor(p->columns[j], p->cap)
+    float factor = p->vector ? mo_adafactor_factor(moment_at(p, gradient, j), p->cap)
                              : mo_adafactor_capped(p->row * p->columns[j], p->cap);
     return value_at(p, gradient, j) * factor;
 }
@@ -33,9 +40,6 @@ void mo_adafactor_length_tail(const mo_adafactor_piece *p, uint32_t gradient, ui
                               float lanes[MO_STRIPE_LANES])
 {
     for (uint32_t j = first; j < p->count; j++) {
-        float x = value_at(p, gradient, j);
-        if (p->vector)
-            p->columns[j] = mo_adafactor_moment(p->columns[j], x * x, p->fresh);
         float u = update_at(p, gradient, j);
         float *lane = &lanes[j % MO_STRIPE_LANES];
         *lane = mo_fmaf(u, u, *lane);
@@ -49,6 +53,8 @@ void mo_adafactor_apply_tail(const mo_adafactor_piece *p, uint32_t parameter, ui
         float kept = mo_load_element(p->parameter, j, (int32_t)parameter) * p->keep;
         float moved = mo_fmaf(-p->rate, update_at(p, gradient, j), kept);
         mo_store_element(p->parameter, j, (int32_t)parameter, mo_f32_one_nan(moved));
+        if (p->vector)
+            p->columns[j] = moment_at(p, gradient, j);
     }
 }
 
@@ -152,6 +158,19 @@ void mo_adafactor_update_run(const void *args, uint64_t begin, uint64_t end,
     }
 }
 
+/* The tiles of the first column keep the moments of rows, those of the first row those of columns. */
+static void keep_moments(const mo_adafactor_matrix *m, const mo_adafactor_tile *tile)
+{
+    const uint64_t row = tile->matrix * m->rows + tile->row;
+    const uint64_t column = tile->matrix * m->columns + tile->column;
+    for (uint32_t i = 0; i < tile->rows && m->row_var && tile->across == 0; i++)
+        m->row_var[row + i] = m->row_moment[row + i];
+    for (uint32_t j = 0; j < tile->columns && m->row_var && tile->down == 0; j++)
+        m->column_var[column + j] = m->column_moment[column + j];
+    if (tile->element == 0)
+        *m->steps = m->step;
+}
+
 void mo_adafactor_apply_run(const void *args, uint64_t begin, uint64_t end,
                             mo_adafactor_apply apply)
 {
@@ -165,8 +184,7 @@ void mo_adafactor_apply_run(const void *args, uint64_t begin, uint64_t end,
             mo_adafactor_piece piece = row_of(&t, i);
             apply(&piece, m->parameter_dtype, m->gradient_dtype);
         }
-        if (t.tile.element == 0)
-            *m->steps = m->step;
+        keep_moments(m, &t.tile);
     }
 }
 

@@ -17,23 +17,27 @@ MO_INLINE VF adafactor_value(const mo_adafactor_piece *p, uint64_t j, int32_t dt
     return v_mul(v_load_as(p->gradient, j, dtype), v_set(p->scale));
 }
 
-/* NaN of a factor stays. */
-MO_INLINE VF adafactor_update_lanes(const mo_adafactor_piece *p, uint64_t j, int32_t dtype,
-                                    int vector)
+/* mo_adafactor_moment. */
+MO_INLINE VF adafactor_moment_lanes(const mo_adafactor_piece *p, uint64_t j, int32_t dtype)
 {
-    VF column = v_load(p->columns + j);
+    VF x = adafactor_value(p, j, dtype), mean = v_mul(x, x), old = v_load(p->columns + j);
+    VF way = v_sub(mean, old);
+    return v_one_nan(p->fresh < 0.5f ? v_fma(v_set(p->fresh), way, old)
+                                     : v_fma(v_set(p->fresh - 1.0f), way, mean));
+}
+
+/* `column`: its factor, of a vector its new moments. NaN of a factor stays. */
+MO_INLINE VF adafactor_update_lanes(const mo_adafactor_piece *p, uint64_t j, int32_t dtype,
+                                    VF column, int vector)
+{
     VF factor = vector ? v_div(v_set(1.0f), v_sqrt(column)) : v_mul(v_set(p->row), column);
     return v_mul(adafactor_value(p, j, dtype), v_min(v_set(p->cap), factor));
 }
 
-/* mo_adafactor_moment. */
-MO_INLINE void adafactor_moment_lanes(const mo_adafactor_piece *p, uint64_t j, int32_t dtype)
+MO_INLINE VF adafactor_column_lanes(const mo_adafactor_piece *p, uint64_t j, int32_t dtype,
+                                    int vector)
 {
-    VF x = adafactor_value(p, j, dtype), mean = v_mul(x, x), old = v_load(p->columns + j);
-    VF way = v_sub(mean, old);
-    VF moment = p->fresh < 0.5f ? v_fma(v_set(p->fresh), way, old)
-                                : v_fma(v_set(p->fresh - 1.0f), way, mean);
-    v_store(p->columns + j, v_one_nan(moment));
+    return vector ? adafactor_moment_lanes(p, j, dtype) : v_load(p->columns + j);
 }
 
 MO_INLINE float adafactor_squares_as(const mo_adafactor_piece *p, int32_t dtype)
@@ -64,9 +68,8 @@ MO_INLINE float adafactor_length_as(const mo_adafactor_piece *p, int32_t dtype, 
     for (; j + MO_STRIPE_LANES <= p->count; j += MO_STRIPE_LANES)
         for (uint32_t k = 0; k < ADAFACTOR_VECTORS; k++) {
             uint64_t at = j + k * MO_LANES_N;
-            if (vector)
-                adafactor_moment_lanes(p, at, dtype);
-            VF u = adafactor_update_lanes(p, at, dtype, vector);
+            VF column = adafactor_column_lanes(p, at, dtype, vector);
+            VF u = adafactor_update_lanes(p, at, dtype, column, vector);
             sums[k] = v_fma(u, u, sums[k]);
         }
     float lanes[MO_STRIPE_LANES];
@@ -82,7 +85,10 @@ MO_INLINE void adafactor_apply_as(const mo_adafactor_piece *p, int32_t parameter
     uint32_t j = 0;
     for (; j + MO_LANES_N <= p->count; j += MO_LANES_N) {
         VF kept = v_mul(v_load_as(p->parameter, j, parameter), keep);
-        VF moved = v_fma(rate, adafactor_update_lanes(p, j, gradient, vector), kept);
+        VF column = adafactor_column_lanes(p, j, gradient, vector);
+        VF moved = v_fma(rate, adafactor_update_lanes(p, j, gradient, column, vector), kept);
+        if (vector)
+            v_store(p->columns + j, column);
         v_store_as(p->parameter, j, parameter, v_one_nan(moved));
     }
     mo_adafactor_apply_tail(p, (uint32_t)parameter, (uint32_t)gradient, j);

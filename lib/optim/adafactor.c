@@ -99,10 +99,9 @@ static memopt_status upload(memopt_optimizer *o, const batch *b, mo_tensor_segme
     return MEMOPT_OK;
 }
 
-static memopt_status launch(memopt_optimizer *o, const batch *b, void *scratch,
-                            memopt_stream stream)
+static memopt_status launch(memopt_optimizer *o, const batch *b, memopt_stream stream)
 {
-    mo_tensor_segment *segments = scratch;
+    mo_tensor_segment *segments = o->scratch.data;
     mo_adafactor_plan *plans = (mo_adafactor_plan *)(segments + b->count);
     double *doubles = (double *)(plans + b->count);
     const mo_adafactor_args a = {
@@ -138,24 +137,25 @@ static memopt_status launch(memopt_optimizer *o, const batch *b, void *scratch,
     return MEMOPT_OK;
 }
 
-memopt_status mo_adafactor_launch(memopt_optimizer *o, memopt_stream stream)
+memopt_status mo_adafactor_prepare(memopt_optimizer *o, memopt_stream stream)
 {
     uint64_t bytes = 0;
-    mo_scratch *piece = NULL;
-    void *scratch = NULL;
-    memopt_status status = MEMOPT_OK;
-    batch b;
-    for (uint64_t i = 0; i < o->segment_count; i += b.count) {
-        b = batch_at(o, i);
+    for (uint64_t i = 0; i < o->segment_count;) {
+        const batch b = batch_at(o, i);
         bytes = mo_max_u64(bytes, bytes_of(&b));
+        i += b.count;
     }
-    MO_TRY(mo_scratch_take(o->device, bytes, stream, &piece, &scratch));
-    for (uint64_t i = 0; i < o->segment_count && status == MEMOPT_OK; i += b.count) {
-        b = batch_at(o, i);
-        status = launch(o, &b, scratch, stream);
+    return mo_table_reserve(o, &o->scratch, bytes, stream);
+}
+
+memopt_status mo_adafactor_launch(memopt_optimizer *o, memopt_stream stream)
+{
+    for (uint64_t i = 0; i < o->segment_count;) {
+        const batch b = batch_at(o, i);
+        MO_TRY(launch(o, &b, stream));
+        i += b.count;
     }
-    mo_scratch_return(o->device, piece);
-    return status;
+    return MEMOPT_OK;
 }
 
 /* --- what it takes --------------------------------------------------------------------------- */

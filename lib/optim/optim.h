@@ -166,7 +166,8 @@ enum { MO_FORMAT_LIST = 128 };
 /* Writes "32-bit (1), 8-bit (2)", the formats whose bit is in the set; returns text. */
 const char *mo_format_list(char *text, uint32_t set);
 
-/* adafactor.c: the step of all segments behind the prologue. */
+/* adafactor.c: room for its scratch, and the step of all segments behind the prologue. */
+memopt_status mo_adafactor_prepare(memopt_optimizer *o, memopt_stream stream);
 memopt_status mo_adafactor_launch(memopt_optimizer *o, memopt_stream stream);
 memopt_status mo_adafactor_options_check(const memopt_optimizer_options *o);
 /* Rows and columns of a new parameter. */

@@ -1,8 +1,7 @@
 /*
  * One step. Everything that can fail on the host comes first; then, in stream order: tables that
  * changed, the reductions (if a verdict or a norm is asked for), the prologue, and as the very last
- * launch the update, the only one that writes parameters, states and step counts (Adafactor's states
- * are written by launches before it).
+ * launch the update, the only one that writes parameters, states and step counts.
  */
 #include "optim/optim.h"
 
@@ -298,6 +297,8 @@ memopt_status memopt_optimizer_step(memopt_optimizer *o, const memopt_tensor *gr
         status = mo_paged_prepare(o, stream);
     if (status == MEMOPT_OK)
         status = upload_tables(o, present, stream);
+    if (status == MEMOPT_OK && o->options.kind == MEMOPT_OPTIMIZER_ADAFACTOR)
+        status = mo_adafactor_prepare(o, stream);
     if (status == MEMOPT_OK)
         status = find_square_sum(o, &s, present, chunks, stream, &square_sum);
     if (status != MEMOPT_OK)

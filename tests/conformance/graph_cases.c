@@ -74,7 +74,7 @@ static void begin_steps(world *w, step_state *s)
             s->optimizers[i % (int)s->formats], 0, &s->parameters[i],
             &(memopt_parameter_options){sizeof(memopt_parameter_options),
                                         narrow ? (memopt_tensor){NULL, 0, 0} : s->copies[i], NULL,
-                                        0, NULL},
+                                        0, NULL, 0, 0},
             w->stream, &index));
     }
 }

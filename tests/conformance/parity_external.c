@@ -72,7 +72,9 @@ static void begin(world *w, external *e, memopt_dtype type)
                                         {NULL, 0, 0},
                                         e->states[i],
                                         e->parts[i],
-                                        e->steps[i].data},
+                                        e->steps[i].data,
+                                        0,
+                                        0},
             w->stream, &index));
     }
     OK(memopt_stream_sync(w->device, w->stream));

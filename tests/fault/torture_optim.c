@@ -73,14 +73,24 @@ static memopt_status add_group(memopt_device *device, void *context)
     return memopt_optimizer_add_group(f->optimizer, &group, &f->group);
 }
 
-TORTURE_CALL(add_parameter, memopt_optimizer_add_parameter(f->optimizer, f->group, &f->p[0], NULL,
-                                                           NULL, &f->index))
+/* Adafactor's is a matrix. */
+static const memopt_parameter_options *shape(void)
+{
+    static memopt_parameter_options matrix = MEMOPT_PARAMETER_OPTIONS_INIT;
+    matrix.rows = 100;
+    matrix.columns = N / 100;
+    return torture_kind == MEMOPT_OPTIMIZER_ADAFACTOR ? &matrix : NULL;
+}
+
+TORTURE_CALL(add_parameter, memopt_optimizer_add_parameter(f->optimizer, f->group, &f->p[0],
+                                                           shape(), NULL, &f->index))
 
 static memopt_status add_parameter_with_state(memopt_device *device, void *context)
 {
     fixture *f = context;
     int single = torture_kind == MEMOPT_OPTIMIZER_LION || torture_kind == MEMOPT_OPTIMIZER_SGD ||
-                 torture_kind == MEMOPT_OPTIMIZER_RMSPROP;
+                 torture_kind == MEMOPT_OPTIMIZER_RMSPROP ||
+                 torture_kind == MEMOPT_OPTIMIZER_ADAFACTOR;
     uint64_t moments = single ? 1 : torture_kind == MEMOPT_OPTIMIZER_ADEMAMIX ? 3 : 2;
     return memopt_optimizer_add_parameter(
         f->optimizer, f->group, &f->p[0],
@@ -248,7 +258,8 @@ static void make_foreign(memopt_device *device, void *context)
     fixture *f = context;
     uint32_t format = torture_format;
     torture_format = format == MEMOPT_STATE_8BIT ? MEMOPT_STATE_F32 : MEMOPT_STATE_8BIT;
-    if (torture_kind == MEMOPT_OPTIMIZER_SCHEDULE_FREE)
+    if (torture_kind == MEMOPT_OPTIMIZER_SCHEDULE_FREE ||
+        torture_kind == MEMOPT_OPTIMIZER_ADAFACTOR)
         torture_format = MEMOPT_STATE_F32;
     make_stepped(device, f);
     torture_format = format;
@@ -346,6 +357,7 @@ TEST(every_function)
                                       {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_COMPANDED},
                                       {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_BF16},
                                       {MEMOPT_OPTIMIZER_SCHEDULE_FREE, MEMOPT_STATE_F32},
+                                      {MEMOPT_OPTIMIZER_ADAFACTOR, MEMOPT_STATE_F32},
                                       {MEMOPT_OPTIMIZER_RMSPROP, MEMOPT_STATE_8BIT},
                                       {MEMOPT_OPTIMIZER_ADEMAMIX, MEMOPT_STATE_8BIT},
                                       {MEMOPT_OPTIMIZER_LION, MEMOPT_STATE_8BIT},

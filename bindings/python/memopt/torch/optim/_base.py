@@ -334,7 +334,8 @@ class MemoptOptimizer(torch.optim.Optimizer):
     def __setstate__(self, state: Dict[str, Any]) -> None:
         super().__setstate__(state)
         self._binding = None
-        self.__dict__.pop("_parts", None)
+        for own in ("_parts", "_tasks"):
+            self.__dict__.pop(own, None)
         for group in self.param_groups:
             for key, value in self.defaults.items():
                 group.setdefault(key, value)

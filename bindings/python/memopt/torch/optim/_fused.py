@@ -1,12 +1,13 @@
 """Steps of the library over many parameters at once, as parts of rules that it does not have: one call
 brings moments up to date and writes what they say into scratch memory (or into the parameters).
 
-Scratch memory is one fp32 tensor for each device and use, as large as the largest batch, and there during a
-step only. A batch is of many small parameters, so a model of them costs few calls.
+Scratch memory is one fp32 tensor for each device and use, as large as the largest batch. More than 16 MiB are
+there during a step only. A batch is of many small parameters, so a model of them costs few calls.
 """
 
 from __future__ import annotations
 
+import operator
 import os
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Tuple
 
@@ -17,6 +18,9 @@ from . import _format
 from ._binding import Executor, Slot
 from ._facts import Facts
 from ._whole import Task
+
+#: Elements of a batch of small parameters: 16 MiB of scratch memory.
+BATCH = 1 << 22
 
 Values = Tuple[Tuple[str, Any], ...]
 
@@ -90,21 +94,26 @@ class Parts:
 
     def __init__(self) -> None:
         self._rooms: Dict[Tuple[torch.device, str], Tuple[torch.Tensor, int]] = {}
+        self._views: Dict[Tuple[str, Tuple[int, ...]], Tuple[List[torch.Tensor], List[torch.Tensor]]] = {}
         self._parts: Dict[Tuple[str, Tuple[int, ...]], Part] = {}
         self._process = os.getpid()
 
     def scratch(self, use: str, batch: Sequence[Run]) -> List[torch.Tensor]:
-        """An fp32 tensor for each run, with its shape and the order of memory of its states. It is
+        """An fp32 tensor of zeros for each run, with its shape and the order of memory of its states. It is
         there until release()."""
         if not batch:
             return []
         total = sum(run.parameter.numel() for run in batch)
-        room = self._room(batch[0].parameter.device, use, total)
-        views, start = [], 0
-        for run in batch:
-            outline = torch.empty_like(run.parameter, device="meta")
-            views.append(torch.as_strided(room, outline.shape, outline.stride(), start))
-            start += outline.numel()
+        room = self._room(batch[0].parameter.device, use, total).zero_()
+        key, parameters = (use, tuple(run.place for run in batch)), [run.parameter for run in batch]
+        before, views = self._views.get(key, ([], []))
+        if len(before) != len(parameters) or not all(map(operator.is_, before, parameters)):
+            views, start = [], 0
+            for parameter in parameters:
+                outline = torch.empty_like(parameter, device="meta")
+                views.append(torch.as_strided(room, outline.shape, outline.stride(), start))
+                start += outline.numel()
+            self._views[key] = parameters, views
         return views
 
     def _room(self, device: torch.device, use: str, count: int) -> torch.Tensor:
@@ -117,9 +126,10 @@ class Parts:
         return torch.as_strided(room, (count,), (1,), 0)
 
     def release(self) -> None:
-        """Frees the scratch memory, whose tensors stay: between steps there is none."""
-        for room, _ in self._rooms.values():
-            room.untyped_storage().resize_(0)
+        """Frees large scratch memory, whose tensors stay. Small one keeps its address, which parts are bound to."""
+        for room, most in self._rooms.values():
+            if most > BATCH:
+                room.untyped_storage().resize_(0)
 
     def part(
         self,

@@ -61,7 +61,8 @@ class _Trust(WholeOptimizer):
         """In the order of the tasks: processes that share parameters add up norms together."""
         runs = [_fused.whole(task) for task in tasks]
         try:
-            for batch in _fused.batches(runs, max((r.parameter.numel() for r in runs), default=0)):
+            most = max((run.parameter.numel() for run in runs), default=0)
+            for batch in _fused.batches(runs, max(most, _fused.BATCH)):
                 updates = self._updates([run for run in batch if run.parameter.numel()], facts)
                 pairs = []
                 for run in batch:
@@ -81,9 +82,7 @@ class _Trust(WholeOptimizer):
         if not batch:
             return []
         parts = _fused.of(self)
-        updates = parts.scratch("updates", batch)
-        for update in updates:
-            update.zero_()
+        updates = list(parts.scratch("updates", batch))
         states = [run.state for run in batch]
         part = parts.part("updates", batch, self._step_kind, self._states, states, updates)
         values = [
