@@ -35,6 +35,7 @@ MO_INLINE void mo_write_stochastic(const mo_optim_span *s, uint64_t at, uint64_t
 
 /* --- what step_coded.h needs ------------------------------------------------------------------ */
 
+#define V_TYPES 1
 #define V_MASTER(format) ((format) != MO_STATE_8BIT)
 enum { V_PART = 16 };
 

@@ -82,6 +82,11 @@ MO_INLINE void v_write_stochastic(const mo_optim_span *s, uint64_t at, uint64_t 
 
 /* --- what step_coded.h needs ------------------------------------------------------------------ */
 
+#if defined(__AVX512VBMI__)
+#define V_TYPES 1
+#else
+#define V_TYPES 0
+#endif
 #define V_MASTER(format) 1
 enum { V_PART = 64, MO_HALVES = 0, MO_EVEN_ODD = 1 };
 

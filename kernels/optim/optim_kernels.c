@@ -27,10 +27,10 @@ const mo_kernel mo_kernel_optim_prologue = {
     const mo_kernel mo_kernel_step_##kernel = {                                                    \
         "mo_step_" #kernel, sizeof(mo_optim_step_args), MO_OPTIM_THREADS,                          \
         FORMS(mo_step_##kernel, avx512, vbmi, bf16), step_elements};
-/* Coded states also use the hardware's rounding to bf16. Codes of tables gain little from AVX-512
- * without VBMI's look-ups of bytes. */
+/* Coded states also use the hardware's rounding to bf16, codes of tables its look-ups of bytes. */
 #define TABLES(kernel, rule, format)                                                               \
-    STEP(kernel, NULL, mo_step_##kernel##_avx512vbmi, mo_step_##kernel##_avx512bf16)
+    STEP(kernel, mo_step_##kernel##_avx512, mo_step_##kernel##_avx512vbmi,                         \
+         mo_step_##kernel##_avx512bf16)
 #define COMPUTED(kernel, rule, format)                                                             \
     STEP(kernel, mo_step_##kernel##_avx512, NULL, mo_step_##kernel##_avx512bf16)
 #define PLAIN(kernel, rule, format) STEP(kernel, mo_step_##kernel##_avx512, NULL, NULL)

@@ -32,6 +32,7 @@ MO_INLINE void v_write_stochastic(const mo_optim_span *s, uint64_t at, uint64_t 
 
 /* --- what step_coded.h needs ------------------------------------------------------------------ */
 
+#define V_TYPES 1
 #define V_MASTER(format) 1
 enum { V_PART = 16, MO_HALVES = 0, MO_EVEN_ODD = 1 };
 
