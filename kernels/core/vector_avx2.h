@@ -1,6 +1,6 @@
 /*
  * The vocabulary of vectors on AVX2 with FMA and F16C: maths that stands once, for every
- * instruction set, uses these names (optim/step_simd.h); vector_avx512.h and vector_neon.h have the
+ * instruction set, uses these names (optim/step_coded.h); vector_avx512.h and vector_neon.h have the
  * same ones.
  *
  * VF and VI are MO_LANES_N floats and int32, VD half as many doubles, VM what compares give.
@@ -52,6 +52,7 @@ typedef __m256d VD;
 #define v_srl _mm256_srli_epi32
 #define v_is_nan(x) _mm256_cmp_ps(x, x, _CMP_UNORD_Q)
 #define v_any_nan(x) (_mm256_movemask_ps(v_is_nan(x)) != 0)
+#define v_not_zero(x) _mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_NEQ_OQ) /* nor NaN */
 #define v_lt(a, b) _mm256_cmp_ps(a, b, _CMP_LT_OQ)
 #define v_gti(a, b) _mm256_castsi256_ps(_mm256_cmpgt_epi32(a, b))
 #define v_eqi(a, b) _mm256_castsi256_ps(_mm256_cmpeq_epi32(a, b))

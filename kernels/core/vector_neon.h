@@ -57,6 +57,9 @@ typedef struct VM {
 #define mo_fma2(a, b, c) vfmaq_f64(c, a, b)
 #define mo_is_nan4(x) vmvnq_u32(vceqq_f32(x, x))
 #define mo_min4(x, y) vbslq_f32(vcltq_f32(x, y), x, y) /* y where one is NaN, unlike FMIN */
+#define mo_not_zero4(x) vorrq_u32(vcgtzq_f32(x), vcltzq_f32(x))
+#define mo_unsigned4(x) vreinterpretq_u32_s32(x)
+#define mo_maxu4(x, y) vreinterpretq_s32_u32(vmaxq_u32(mo_unsigned4(x), mo_unsigned4(y)))
 #define mo_count4(n, mask) vsubq_s32(n, vreinterpretq_s32_u32(mask))
 
 /* Lanes of 64 bits; of the factors only the lower halves count. */
@@ -95,6 +98,7 @@ MO_WORD2(VI, v_subi, VI, vsubq_s32)
 MO_WORD2(VI, v_muli, VI, vmulq_s32)
 MO_WORD2(VI, v_maxi, VI, vmaxq_s32)
 MO_WORD2(VI, v_mini, VI, vminq_s32)
+MO_WORD2(VI, v_maxu, VI, mo_maxu4)
 MO_SHIFT(v_sll, uint32x4_t, <<)
 MO_SHIFT(v_srl, uint32x4_t, >>)
 MO_WORD2(VI, v_add64, VI, mo_add64_2)
@@ -108,6 +112,7 @@ MO_SET(VD, v_setd, double, vdupq_n_f64)
 MO_WORD2(VD, v_addd, VD, vaddq_f64)
 MO_WORD3(VD, v_fmad, VD, VD, VD, mo_fma2)
 MO_WORD1(VM, v_is_nan, VF, mo_is_nan4)
+MO_WORD1(VM, v_not_zero, VF, mo_not_zero4) /* nor NaN */
 MO_WORD2(VM, v_lt, VF, vcltq_f32)
 MO_WORD2(VM, v_gti, VI, vcgtq_s32)
 MO_WORD2(VM, v_eqi, VI, vceqq_s32)
@@ -159,6 +164,22 @@ MO_INLINE int v_any_nan(VF x)
 MO_INLINE uint32_t v_largest(VI x)
 {
     return (uint32_t)vmaxvq_s32(vmaxq_s32(x.low, x.high));
+}
+
+MO_INLINE uint32_t v_largestu(VI x)
+{
+    return vmaxvq_u32(vmaxq_u32(mo_unsigned4(x.low), mo_unsigned4(x.high)));
+}
+
+MO_INLINE VF v_max_magnitude(VF top, VF x)
+{
+    return v_bits(v_maxi(v_ints(top), v_and(v_ints(x), v_seti(0x7fffffff))));
+}
+
+/* Whether one of four is NaN. */
+MO_INLINE int v_odd4(const VF x[4])
+{
+    return v_any_nan(x[0]) | v_any_nan(x[1]) | v_any_nan(x[2]) | v_any_nan(x[3]);
 }
 
 /* --- elements in memory ---------------------------------------------------------------------- */
@@ -260,6 +281,20 @@ MO_INLINE void v_store_bf16_pair(uint16_t *halves, VF a, VF b)
 {
     v_store_as(halves, 0, MO_DTYPE_BF16, a);
     v_store_as(halves, 8, MO_DTYPE_BF16, b);
+}
+
+/* Four vectors to bf16. */
+MO_INLINE void v_store_bf16x4(uint16_t *halves, const VF x[4], int careful)
+{
+    (void)careful;
+    v_store_bf16_pair(halves, x[0], x[1]);
+    v_store_bf16_pair(halves + 16, x[2], x[3]);
+}
+
+MO_INLINE void v_load2_as(const void *data, uint64_t i, int32_t dtype, VF x[2])
+{
+    x[0] = v_load_as(data, i, dtype);
+    x[1] = v_load_as(data, i + 8, dtype);
 }
 
 /* --- codes of a byte, a lane each ------------------------------------------------------------ */

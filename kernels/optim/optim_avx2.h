@@ -33,4 +33,65 @@ MO_INLINE void mo_write_stochastic(const mo_optim_span *s, uint64_t at, uint64_t
 
 #define v_write_stochastic mo_write_stochastic
 
+/* --- what step_coded.h needs ------------------------------------------------------------------ */
+
+#define V_TYPES 1
+#define V_MASTER(format) ((format) != MO_STATE_8BIT)
+enum { V_PART = 16 };
+
+/* Pairs of bf16 come apart as even and odd ones: no shuffles. */
+#define v_order(f) ((f).format == MO_STATE_8BIT && (f).p == MO_DTYPE_BF16 ? MO_EVEN_ODD : MO_HALVES)
+
+#define v_turns(f) ((void)(f), 0)
+
+MO_INLINE void v_load_pairs(const uint16_t *halves, VF x[2])
+{
+    VI pairs = v_loadi(halves);
+    x[0] = v_bits(v_sll(pairs, 16));
+    x[1] = v_bits(v_and(pairs, v_seti((int)0xffff0000u)));
+}
+
+MO_INLINE VI round_bf16(VF x)
+{
+    VI u = v_ints(x), odd = v_and(v_srl(u, 16), v_seti(1));
+    return _mm256_add_epi32(_mm256_add_epi32(u, v_seti(0x7fff)), odd);
+}
+
+/* To nearest even; the only NaN is MO_F32_NAN_BITS. */
+MO_INLINE void v_store_pairs(uint16_t *halves, const VF x[2])
+{
+    v_put(halves, mo_upper16(round_bf16(x[0]), round_bf16(x[1])), 0);
+}
+
+MO_INLINE void v_decode_part(int is_signed, const uint8_t *codes, VF scale, int order, VF x[2])
+{
+    mo_f32x16 y = mo_decode16(is_signed ? mo_map_signed : mo_map_unsigned, codes, scale, order);
+    x[0] = y.a;
+    x[1] = y.b;
+}
+
+typedef struct v_coder {
+    mo_coder of;
+    int doubts; /* mo_encode32_store */
+} v_coder;
+
+MO_INLINE void v_coder_of(int is_signed, const mo_block_scale *scale, float *values, v_coder *coder)
+{
+    (void)values;
+    coder->of = mo_coder_of(scale, is_signed ? &mo_lines_signed : &mo_lines_unsigned);
+    coder->doubts = 0;
+}
+
+typedef int v_coding; /* all at its end */
+#define v_code_begin(m, m_coder, v, v_coder, x) ((void)(m), (void)(v), (void)(x))
+#define v_code_compare(x) ((void)(x))
+
+/* GROUP values. */
+MO_INLINE void v_code_end(const v_steps *steps, int is_signed, const float *values, v_coder *coder,
+                          int order, const v_coding *x, uint8_t *codes)
+{
+    (void)x;
+    mo_encode32_store(steps, &coder->of, values, order, is_signed, codes, &coder->doubts);
+}
+
 #endif

@@ -8,35 +8,6 @@
 #include "kernels/optim/state_codes_avx512.h"
 #include "kernels/optim/step_simd_rules.h"
 
-/* Where the hardware's conversion to bf16 differs from the specification: it flushes subnormals
- * (and NaNs take the careful path too). */
-MO_INLINE __mmask16 mo_bf16_odd(__m512 value)
-{
-    return _mm512_fpclass_ps_mask(value, 0xa1);
-}
-
-/* Nearest even, with values that are not mo_bf16_odd. */
-MO_INLINE void mo_store64_plain(void *data, uint64_t i, int32_t dtype, const mo_f32x64 *x)
-{
-#if defined(__AVX512BF16__)
-    if (dtype == MO_DTYPE_BF16) {
-        uint16_t *halves = (uint16_t *)data + i;
-        _mm512_storeu_si512(halves, (__m512i)_mm512_cvtne2ps_pbh(x->part[1], x->part[0]));
-        _mm512_storeu_si512(halves + 32, (__m512i)_mm512_cvtne2ps_pbh(x->part[3], x->part[2]));
-        return;
-    }
-#endif
-    for (uint64_t k = 0; k < 4; k++)
-        mo_store16(data, i + 16 * k, dtype, x->part[k]);
-}
-
-/* Nearest even. */
-MO_INLINE void mo_store64(void *data, uint64_t i, int32_t dtype, const mo_f32x64 *x)
-{
-    for (uint64_t k = 0; k < 4; k++)
-        mo_store16(data, i + 16 * k, dtype, x->part[k]);
-}
-
 /* The random bits of 64 elements from `first` (a multiple of 64) on, 32 halfwords a vector: eight
  * Philox blocks, one in each 64-bit lane. */
 MO_INLINE void mo_random64(const mo_random_stream *r, uint64_t first, __m512i out[2])
@@ -66,19 +37,6 @@ MO_INLINE void mo_store64_stochastic(void *data, uint64_t i, int32_t dtype, cons
                                               : mo_f16_stochastic_lanes(u, r);
         _mm256_storeu_si256((__m256i *)(void *)(halves + 16 * k), _mm512_cvtepi32_epi16(code));
     }
-}
-
-/* The update of AdamW or Adam, 16 elements; the caller handles values that are not finite. */
-MO_INLINE __m512 mo_update16(uint32_t rule, const mo_lane_coef *c, __m512 g, __m512 p, __m512 *m,
-                             __m512 *v)
-{
-    __m512 h = _mm512_mul_ps(g, c->factor);
-    if (rule == MO_RULE_ADAM)
-        h = _mm512_fmadd_ps(c->decay, p, h);
-    *m = _mm512_fmadd_ps(c->beta1, *m, _mm512_mul_ps(c->one_minus_beta1, h));
-    *v = _mm512_fmadd_ps(c->beta2, *v, _mm512_mul_ps(_mm512_mul_ps(c->one_minus_beta2, h), h));
-    __m512 u = _mm512_div_ps(*m, _mm512_add_ps(_mm512_sqrt_ps(*v), c->eps));
-    return _mm512_fmadd_ps(c->rate, u, rule == MO_RULE_ADAM ? p : _mm512_fmadd_ps(c->decay, p, p));
 }
 
 /* --- what step_simd.h needs ------------------------------------------------------------------ */
@@ -120,6 +78,57 @@ MO_INLINE void v_write_stochastic(const mo_optim_span *s, uint64_t at, uint64_t 
         mo_store64_stochastic(s->parameter, at + i, s->parameter_dtype, &x, &s->random,
                               s->start + at + i);
     }
+}
+
+/* --- what step_coded.h needs ------------------------------------------------------------------ */
+
+#if defined(__AVX512VBMI__)
+#define V_TYPES 1
+#else
+#define V_TYPES 0
+#endif
+#define V_MASTER(format) 1
+enum { V_PART = 64, MO_HALVES = 0, MO_EVEN_ODD = 1 };
+
+#define v_order(f) ((void)(f), MO_HALVES)
+#define v_turns(f) ((f).format == MO_STATE_8BIT)
+#define v_load_pairs(halves, x) ((void)(halves), (void)(x))
+#define v_store_pairs(halves, x) ((void)(halves), (void)(x))
+
+MO_INLINE void v_decode_part(int is_signed, const uint8_t *codes, VF scale, int order, VF x[4])
+{
+    mo_f32x64 y = is_signed ? mo_decode64_signed(codes, scale) : mo_decode64_unsigned(codes, scale);
+    (void)order;
+    MO_EACH x[i] = y.part[i];
+}
+
+typedef int v_steps;
+#define v_steps_of(is_signed) 0
+
+typedef float v_coder; /* the factor of mo_normalize64 */
+
+MO_INLINE void v_coder_of(int is_signed, const mo_block_scale *scale, float *values, v_coder *coder)
+{
+    *coder = mo_normalize_block(values, scale, is_signed);
+}
+
+typedef mo_encode64 v_coding;
+
+MO_INLINE void v_code_begin(const float *m, const v_coder *coder, const float *v,
+                            const v_coder *other, v_coding *x)
+{
+    x->y[0] = mo_normalize64(m, *coder);
+    x->y[1] = mo_normalize64(v, *other);
+    mo_encode64_lines(x);
+}
+
+#define v_code_compare mo_encode64_compare
+
+MO_INLINE void v_code_end(const v_steps *steps, int is_signed, const float *values,
+                          const v_coder *coder, int order, const v_coding *x, uint8_t *codes)
+{
+    (void)steps, (void)values, (void)coder, (void)order;
+    v_put(codes, is_signed ? mo_encode64_signed(x) : mo_encode64_unsigned(x), 0);
 }
 
 #endif

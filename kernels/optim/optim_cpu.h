@@ -11,13 +11,6 @@
 
 #include <stddef.h>
 
-/* One copy in a file, not inlined: what is rare, or waits for memory. */
-#if defined(__clang__)
-#define MO_ONE_COPY static __attribute__((noinline, unused))
-#else
-#define MO_ONE_COPY static __attribute__((noinline, noclone, unused))
-#endif
-
 /* Writes the new parameter: the one rounding of the step. i is relative to the span. */
 static inline void mo_optim_store(const mo_optim_span *s, uint64_t i, float value)
 {
@@ -84,7 +77,7 @@ static inline mo_optim_span mo_optim_part(const mo_optim_span *s, uint64_t at, u
     return part;
 }
 
-/* --- step_spans.h: once for AVX2, AVX-512 and NEON --------------------------------------------- */
+/* --- step_spans.h: once for AVX2, AVX-512 and NEON -------------------------------------------- */
 
 /* A launch: `step` for the span of each chunk. */
 #if defined(__aarch64__)
@@ -130,12 +123,17 @@ void MO_SCALAR_FORM(mo_dequantize_run_scalar)(uint32_t format, const mo_blockcod
 /* --- the forms ------------------------------------------------------------------------------- */
 
 /* 32-bit states of the rules that have coded ones. */
+void mo_span32_neon(uint32_t rule, const mo_optim_span *s);
 void mo_span32_avx2(uint32_t rule, const mo_optim_span *s);
 void mo_span32_avx512(uint32_t rule, const mo_optim_span *s);
-/* What forms of AVX-512 with BF16 leave to those of a lower set. */
+/* Coded ones; forms of AVX-512 with BF16 leave some types to those of a lower set. */
 #define MO_DECLARE_SPANS(kernel, rule, format)                                                     \
-    void mo_##kernel##_span_avx512vbmi(const mo_optim_span *s);
-MO_EACH_STEP_8BIT(MO_DECLARE_SPANS)
+    void mo_##kernel##_span_neon(const mo_optim_span *s);                                          \
+    void mo_##kernel##_span_avx2(const mo_optim_span *s);                                          \
+    void mo_##kernel##_span_avx512(const mo_optim_span *s);                                        \
+    void mo_##kernel##_span_avx512vbmi(const mo_optim_span *s);                                    \
+    void mo_##kernel##_span_avx512bf16(const mo_optim_span *s);
+MO_EACH_STEP_CODED(MO_DECLARE_SPANS)
 
 #define MO_DECLARE_FORM(name) void name(const void *args, uint64_t begin, uint64_t end);
 #define MO_DECLARE_FORMS(name)                                                                     \

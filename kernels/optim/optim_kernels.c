@@ -20,26 +20,28 @@ const mo_kernel mo_kernel_optim_prologue = {
     .cpu = {mo_prologue_ref},
 };
 
-/* vbmi, bf16: NULL where the set brings nothing. */
-#define FORMS(symbol, vbmi, bf16)                                                                  \
-    MO_CPU_FORMS(symbol##_ref, symbol##_neon, symbol##_avx2, symbol##_avx512, vbmi, bf16)
-#define STEP(kernel, vbmi, bf16)                                                                   \
+/* NULL where a set brings nothing. */
+#define FORMS(symbol, avx512, vbmi, bf16)                                                          \
+    MO_CPU_FORMS(symbol##_ref, symbol##_neon, symbol##_avx2, avx512, vbmi, bf16)
+#define STEP(kernel, avx512, vbmi, bf16)                                                           \
     const mo_kernel mo_kernel_step_##kernel = {                                                    \
         "mo_step_" #kernel, sizeof(mo_optim_step_args), MO_OPTIM_THREADS,                          \
-        FORMS(mo_step_##kernel, vbmi, bf16), step_elements};
-/* Coded states also use the hardware's rounding to bf16, codes of tables its lookups of bytes. */
-#define CODED(kernel, rule, format)                                                                \
-    STEP(kernel, mo_step_##kernel##_avx512vbmi, mo_step_##kernel##_avx512bf16)
-#define COMPUTED(kernel, rule, format) STEP(kernel, NULL, mo_step_##kernel##_avx512bf16)
-#define PLAIN(kernel, rule, format) STEP(kernel, NULL, NULL)
-MO_EACH_STEP_8BIT(CODED)
+        FORMS(mo_step_##kernel, avx512, vbmi, bf16), step_elements};
+/* Coded states also use the hardware's rounding to bf16, codes of tables its look-ups of bytes. */
+#define TABLES(kernel, rule, format)                                                               \
+    STEP(kernel, mo_step_##kernel##_avx512, mo_step_##kernel##_avx512vbmi,                         \
+         mo_step_##kernel##_avx512bf16)
+#define COMPUTED(kernel, rule, format)                                                             \
+    STEP(kernel, mo_step_##kernel##_avx512, NULL, mo_step_##kernel##_avx512bf16)
+#define PLAIN(kernel, rule, format) STEP(kernel, mo_step_##kernel##_avx512, NULL, NULL)
+MO_EACH_STEP_8BIT(TABLES)
 MO_EACH_STEP_COMPUTED(COMPUTED)
 MO_EACH_STEP_PLAIN(PLAIN)
 
 #define CODE(symbol)                                                                               \
     const mo_kernel mo_kernel_##symbol = {                                                         \
         "mo_" #symbol, sizeof(mo_blockcode_args), MO_OPTIM_THREADS,                                \
-        FORMS(mo_##symbol, mo_##symbol##_avx512vbmi, NULL), NULL};
+        FORMS(mo_##symbol, mo_##symbol##_avx512, mo_##symbol##_avx512vbmi, NULL), NULL};
 #define CODES(suffix, format)                                                                      \
     CODE(quantize##suffix)                                                                         \
     CODE(dequantize##suffix)

@@ -30,4 +30,39 @@ MO_INLINE void v_write_stochastic(const mo_optim_span *s, uint64_t at, uint64_t 
     }
 }
 
+/* --- what step_coded.h needs ------------------------------------------------------------------ */
+
+#define V_TYPES 1
+#define V_MASTER(format) 1
+enum { V_PART = 16, MO_HALVES = 0, MO_EVEN_ODD = 1 };
+
+#define v_order(f) ((void)(f), MO_HALVES)
+#define v_turns(f) ((void)(f), 0)
+#define v_load_pairs(halves, x) ((void)(halves), (void)(x))
+#define v_store_pairs(halves, x) ((void)(halves), (void)(x))
+
+MO_INLINE void v_decode_part(int is_signed, const uint8_t *codes, VF scale, int order, VF x[2])
+{
+    const uint32_t *map = is_signed ? mo_map_signed : mo_map_unsigned;
+    (void)order;
+    for (int k = 0; k < 2; k++) {
+        uint64_t index = vget_lane_u64(vreinterpret_u64_u8(vld1_u8(codes + 8 * k)), 0);
+        x[k] = v_mul(v_bits(mo_look8(map, index)), scale);
+    }
+}
+
+typedef mo_block_scale v_coder;
+#define v_coder_of(is_signed, scale, values, coder) ((void)(values), (void)(*(coder) = *(scale)))
+
+typedef int v_coding; /* all at its end */
+#define v_code_begin(m, m_coder, v, v_coder, x) ((void)(m), (void)(v), (void)(x))
+#define v_code_compare(x) ((void)(x))
+
+MO_INLINE void v_code_end(const v_steps *steps, int is_signed, const float *values,
+                          const v_coder *coder, int order, const v_coding *x, uint8_t *codes)
+{
+    (void)order, (void)x;
+    v_encode_part(steps, is_signed, values, 4 * MO_LANES_N, coder, codes);
+}
+
 #endif

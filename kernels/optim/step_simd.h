@@ -1,13 +1,9 @@
 /*
- * The step in blocks of 256 elements (128 with 4-bit states), for any rule and format, over the
- * vectors of one instruction set (core/vector_avx2.h has the words v_…). A block is updated into
- * fp32 buffers in the first-level cache, and coded, rounded and written after the next block's
- * update: so its scales are there when they are needed, and the latency of the update's divisions
- * and square roots is hidden. Nothing is written before the block is known to be finite; the scalar
- * form does a block that is not, and a shorter last one.
+ * Block-wise codes, and the step with states that have no scales, over the vectors of one
+ * instruction set (core/vector_avx2.h has the words v_…); step_coded.h has the other states.
  *
- * The first header defines v_decode_8bit, v_encode_8bit and v_write_stochastic. Rules and formats are
- * constants to the compiler.
+ * The first header defines v_decode_8bit, v_encode_8bit and v_write_stochastic. Rules and formats
+ * are constants to the compiler.
  */
 #if defined(__aarch64__)
 #include "kernels/optim/optim_neon.h"
@@ -93,173 +89,19 @@ MO_INLINE void lane_write_narrow(const mo_optim_span *s, uint64_t at, uint64_t n
 
 /* --- the step -------------------------------------------------------------------------------- */
 
-/* A block between its update and its coding. */
+/* Room for a block as fp32. */
 typedef struct mo_lane_work {
     _Alignas(64) float g[LANE_BLOCK];
     _Alignas(64) float p[LANE_BLOCK];
     _Alignas(64) float m[LANE_BLOCK];
     _Alignas(64) float v[LANE_BLOCK];
     _Alignas(64) float slow[LANE_BLOCK];
-    mo_block_scale scale1, scale2, slow_scale;
-    uint8_t *m_codes, *v_codes, *slow_codes;
-    uint64_t at;
 } mo_lane_work;
-
-/* What an update finds: the largest magnitudes, and NaN where a parameter is not finite. */
-typedef struct mo_lane_seen {
-    VI largest1, largest2, slow_largest;
-    VF not_finite;
-} mo_lane_seen;
 
 MO_INLINE void lane_one_nan_all(float *values, uint64_t n)
 {
     for (uint64_t i = 0; i < n; i += MO_LANES_N)
         v_store(values + i, v_one_nan(v_load(values + i)));
-}
-
-/* A block as fp32. */
-typedef struct mo_lane_block {
-    float *g, *p, *m, *v, *slow;
-} mo_lane_block;
-
-/* mo_rule_update of MO_LANES_N elements with these moments; the results go to `to`, from i on. */
-MO_INLINE void lane_apply(uint32_t rule, const mo_lane_coef *c, VF g, VF p, VF m, VF v, VF slow,
-                          const mo_lane_block *to, uint32_t i, mo_lane_seen *seen)
-{
-    const VI magnitude = v_seti(0x7fffffff);
-    VF x = lane_rule(rule, c, g, p, &m, &v, &slow);
-    v_store(to->p + i, x);
-    v_store(to->m + i, m);
-    seen->largest1 = v_maxi(seen->largest1, v_and(v_ints(m), magnitude));
-    seen->not_finite = v_fma(x, v_set(0.0f), seen->not_finite);
-    if (mo_rule_has_second(rule)) {
-        v_store(to->v + i, v);
-        seen->largest2 = v_maxi(seen->largest2, v_and(v_ints(v), magnitude));
-    }
-    if (mo_rule_has_slow(rule)) {
-        v_store(to->slow + i, slow);
-        seen->slow_largest = v_maxi(seen->slow_largest, v_and(v_ints(slow), magnitude));
-    }
-}
-
-/* One block, from memory to `w`; g and p are its gradients and parameters, of type `dtype`. */
-MO_INLINE mo_lane_seen lane_update_as(uint32_t rule, uint32_t format, const mo_optim_span *s,
-                                      const mo_lane_coef *c, mo_lane_work *w, uint64_t at,
-                                      int32_t dtype, const void *g, const void *p)
-{
-    const mo_lane_block to = {w->g, w->p, w->m, w->v, w->slow};
-    uint32_t n = mo_format_block(format);
-    int decoded = format == MO_STATE_8BIT, second = mo_rule_has_second(rule);
-    int third = mo_rule_has_slow(rule);
-    mo_lane_seen seen = {v_seti(0), v_seti(0), v_seti(0), v_set(0.0f)};
-    mo_lane_moment x1 = lane_moment(format, s->m, s->absmax1[at / n], at), x2 = x1, x3 = x1;
-    if (second)
-        x2 = lane_moment(format, s->v, s->absmax2[at / n], at);
-    if (third)
-        x3 = lane_moment(format, s->slow, s->slow_absmax[at / n], at);
-    if (decoded)
-        lane_decode(format, mo_rule_first_signed(rule), s->m, s->absmax1[at / n], at, n, w->m);
-    if (decoded && second)
-        lane_decode(format, 0, s->v, s->absmax2[at / n], at, n, w->v);
-    if (decoded && third)
-        lane_decode(format, 1, s->slow, s->slow_absmax[at / n], at, n, w->slow);
-    for (uint32_t i = 0; i < n; i += MO_LANES_N) {
-        VF m = decoded ? v_load(w->m + i) : lane_value(format, mo_rule_first_signed(rule), &x1, i);
-        VF v = m, slow = m;
-        if (second)
-            v = decoded ? v_load(w->v + i) : lane_value(format, 0, &x2, i);
-        if (third)
-            slow = decoded ? v_load(w->slow + i) : lane_value(format, 1, &x3, i);
-        lane_apply(rule, c, v_load_as(g, i, dtype), v_load_as(p, i, dtype), m, v, slow, &to, i,
-                   &seen);
-    }
-    return seen;
-}
-
-MO_INLINE mo_lane_seen lane_update(uint32_t rule, uint32_t format, const mo_optim_span *s,
-                                   const mo_lane_coef *c, mo_lane_work *w, uint64_t at)
-{
-    if (s->gradient_dtype == MO_DTYPE_BF16 && s->parameter_dtype == MO_DTYPE_BF16)
-        return lane_update_as(rule, format, s, c, w, at, MO_DTYPE_BF16,
-                              (const uint16_t *)s->gradient + at,
-                              (const uint16_t *)s->parameter + at);
-    uint32_t n = mo_format_block(format);
-    const float *g = lane_floats(s->gradient, at, s->gradient_dtype, n, w->g);
-    const float *p = lane_floats(s->parameter, at, s->parameter_dtype, n, w->p);
-    return lane_update_as(rule, format, s, c, w, at, MO_DTYPE_F32, g, p);
-}
-
-/* After the update: the block's scales, and what coding and writing it needs. Returns NULL where
- * the scalar form had to do the block. */
-MO_INLINE mo_lane_work *lane_settle(uint32_t rule, uint32_t format, const mo_optim_span *s,
-                                    const mo_lane_seen *seen, mo_lane_work *w, uint64_t at)
-{
-    uint32_t n = mo_format_block(format);
-    uint32_t largest1 = v_largest(seen->largest1), largest2 = v_largest(seen->largest2);
-    int second = mo_rule_has_second(rule), third = mo_rule_has_slow(rule);
-    uint32_t slow_largest = third ? v_largest(seen->slow_largest) : 0;
-    if (__builtin_expect(
-            largest1 >= MO_F32_INF_BITS || largest2 >= MO_F32_INF_BITS ||
-                slow_largest >= MO_F32_INF_BITS ||
-                (second && lane_odd_scale(format, s->absmax2[at / n])) ||
-                (!mo_rule_first_signed(rule) && lane_odd_scale(format, s->absmax1[at / n])),
-            0)) {
-        mo_step_block_scalar(rule, format, s, at);
-        return NULL;
-    }
-    w->at = at;
-    w->scale1 = mo_format_scale(format, mo_rule_first_signed(rule), largest1);
-    w->m_codes = (uint8_t *)s->m + mo_format_bytes(format, at);
-    s->absmax1[at / n] = w->scale1.absmax;
-    lane_prescale(format, w->m, n, &w->scale1);
-    if (second) {
-        w->scale2 = mo_format_scale(format, 0, largest2);
-        w->v_codes = (uint8_t *)s->v + mo_format_bytes(format, at);
-        s->absmax2[at / n] = w->scale2.absmax;
-        lane_prescale(format, w->v, n, &w->scale2);
-    }
-    if (third) {
-        w->slow_scale = mo_format_scale(format, 1, slow_largest);
-        w->slow_codes = (uint8_t *)s->slow + mo_format_bytes(format, at);
-        s->slow_absmax[at / n] = w->slow_scale.absmax;
-        lane_prescale(format, w->slow, n, &w->slow_scale);
-    }
-    if (v_largest(v_and(v_ints(seen->not_finite), v_seti(0x7fffffff))) != 0)
-        lane_one_nan_all(w->p, n);
-    return w;
-}
-
-MO_INLINE void lane_finish(uint32_t rule, uint32_t format, const mo_optim_span *s, mo_lane_work *w)
-{
-    const uint32_t n = mo_format_block(format);
-    if (w == NULL)
-        return;
-    lane_encode(format, mo_rule_first_signed(rule), w->m, n, &w->scale1, w->m_codes);
-    if (mo_rule_has_second(rule))
-        lane_encode(format, 0, w->v, n, &w->scale2, w->v_codes);
-    if (mo_rule_has_slow(rule))
-        lane_encode(format, MO_SLOW, w->slow, n, &w->slow_scale, w->slow_codes);
-    lane_write_parameters(s, w->at, n, w->p);
-}
-
-MO_INLINE void lane_step_coded(uint32_t rule, uint32_t format, const mo_optim_span *s,
-                               const mo_lane_coef *c, mo_lane_work works[2])
-{
-    uint32_t n = mo_format_block(format);
-    mo_lane_work *before = NULL;
-    for (uint64_t at = 0; at < s->count || before != NULL; at += n) {
-        mo_lane_work *w = &works[at / n % 2], *updated = NULL;
-        mo_lane_seen seen;
-        int whole = at + n <= s->count;
-        if (whole) {
-            seen = lane_update(rule, format, s, c, w, at);
-            updated = lane_settle(rule, format, s, &seen, w, at);
-        } else if (at < s->count) {
-            mo_step_block_scalar(rule, format, s, at);
-        }
-        lane_finish(rule, format, s, before);
-        before = updated;
-    }
 }
 
 /* --- bf16 states ------------------------------------------------------------------------------ */
@@ -370,16 +212,15 @@ MO_INLINE void lane_step_plain(uint32_t rule, uint32_t format, const mo_optim_sp
         mo_step32_scalar(rule, s, at, s->count);
 }
 
+/* Of a format without scales, or of 32-bit states. */
 MO_INLINE void lane_step(uint32_t rule, uint32_t format, const mo_optim_span *s)
 {
-    mo_lane_work w[2];
+    mo_lane_work w;
     mo_lane_coef c = mo_lane_coef_of(&s->coef);
     if (format == MO_STATE_BF16 && s->format == MO_STATE_BF16)
-        lane_step_plain(rule, MO_STATE_BF16, s, &c, w);
-    else if (!mo_format_has_scales(format) || s->absmax1 == NULL)
-        lane_step_plain(rule, MO_STATE_F32, s, &c, w);
+        lane_step_plain(rule, MO_STATE_BF16, s, &c, &w);
     else
-        lane_step_coded(rule, format, s, &c, w);
+        lane_step_plain(rule, MO_STATE_F32, s, &c, &w);
 }
 
 /* --- block-wise codes on their own ----------------------------------------------------------- */

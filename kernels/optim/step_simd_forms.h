@@ -1,6 +1,6 @@
 /*
- * The forms made of step_simd.h: block-wise codes, states without scales, the 32-bit states of steps
- * that have coded forms of their own, and on NEON those steps, too. VBMI only makes codes faster.
+ * The forms made of step_simd.h: block-wise codes, states without scales, the 32-bit states of
+ * steps that have coded ones. VBMI only makes codes faster.
  */
 #include "kernels/optim/step_simd.h"
 
@@ -28,9 +28,6 @@ MO_EACH_CODE(CODES)
     }
 MO_EACH_STEP_PLAIN(STEP)
 
-#if defined(__aarch64__)
-MO_EACH_STEP_CODED(STEP)
-#else
 #define SPAN32(kernel, rule, format)                                                               \
     static __attribute__((noinline)) void kernel##_span32(const mo_optim_span *s)                  \
     {                                                                                              \
@@ -44,6 +41,4 @@ void MO_FORM(mo_span32)(uint32_t rule, const mo_optim_span *s)
     static void (*const forms[MO_RULES])(const mo_optim_span *) = {MO_EACH_STEP_8BIT(SPAN32_OF)};
     forms[rule](s);
 }
-#endif
-
 #endif

@@ -68,8 +68,8 @@ MO_INLINE VF lane_lion(const mo_lane_coef *c, VF g, VF p, VF *m)
 {
     VF h = v_mul(g, c->factor);
     VF x = v_fma(c->beta1, *m, v_mul(c->one_minus_beta1, h));
-    VF u = v_select(v_lt(v_set(0.0f), x), v_set(1.0f), x);
-    u = v_select(v_lt(x, v_set(0.0f)), v_set(-1.0f), u);
+    VI one = v_or(v_and(v_ints(x), v_seti((int)0x80000000u)), v_ints(v_set(1.0f)));
+    VF u = v_select(v_not_zero(x), v_bits(one), x);
     *m = v_fma(c->beta2, *m, v_mul(c->one_minus_beta2, h));
     return v_fma(c->rate, u, v_fma(c->decay, p, p));
 }

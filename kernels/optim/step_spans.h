@@ -1,6 +1,6 @@
 /*
- * A launch of the step: the span of each chunk, and split weights on their way through fp32. The same
- * for all rules and formats.
+ * A launch of the step: the span of each chunk, and split weights on their way through fp32. The
+ * same for all rules and formats.
  */
 #include "kernels/optim/optim_cpu.h"
 
