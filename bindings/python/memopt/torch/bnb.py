@@ -6,7 +6,8 @@
 
 The classes are those of memopt.torch.optim with other defaults: of each rule one with `optim_bits`, one that
 ends in "8bit" and one in "32bit"; of AdamW, Adam, Lion and AdEMAMix also "Paged" ones. bitsandbytes' arguments
-that ask for what there is anyway have no effect; others raise, and the message says what does the same here.
+that ask for what there is anyway have no effect; others raise, and the message says what does the same here. 8-bit
+states have companded codes; bitsandbytes' are codes="dynamic", and those of a state dict that is loaded.
 """
 
 from __future__ import annotations
