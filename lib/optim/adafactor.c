@@ -160,16 +160,6 @@ memopt_status mo_adafactor_launch(memopt_optimizer *o, memopt_stream stream)
 
 /* --- what it takes --------------------------------------------------------------------------- */
 
-memopt_status mo_adafactor_options_check(const memopt_optimizer_options *o)
-{
-    if (o->stochastic_rounding || o->split_weights || o->page_bytes)
-        return mo_fail(MEMOPT_UNSUPPORTED,
-                       "optimizer: Adafactor with stochastic_rounding %" PRIu32
-                       ", split_weights %" PRIu32 ", page_bytes %" PRIu64 "; each must be 0",
-                       o->stochastic_rounding, o->split_weights, o->page_bytes);
-    return MEMOPT_OK;
-}
-
 memopt_status mo_matrices_check(const memopt_optimizer *o, const memopt_tensor *parameter,
                                 const memopt_parameter_options *options)
 {

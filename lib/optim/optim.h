@@ -169,7 +169,6 @@ const char *mo_format_list(char *text, uint32_t set);
 /* adafactor.c: room for its scratch, and the step of all segments behind the prologue. */
 memopt_status mo_adafactor_prepare(memopt_optimizer *o, memopt_stream stream);
 memopt_status mo_adafactor_launch(memopt_optimizer *o, memopt_stream stream);
-memopt_status mo_adafactor_options_check(const memopt_optimizer_options *o);
 /* Rows and columns of a new parameter. */
 memopt_status mo_matrices_check(const memopt_optimizer *o, const memopt_tensor *parameter,
                                 const memopt_parameter_options *options);

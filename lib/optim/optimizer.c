@@ -100,6 +100,16 @@ static memopt_status no_such_format(const memopt_optimizer_options *o)
                    kinds[o->kind].name, o->state_format, mo_format_list(list, set));
 }
 
+static memopt_status adafactor_check(const memopt_optimizer_options *o)
+{
+    if (o->stochastic_rounding || o->split_weights || o->page_bytes)
+        return mo_fail(MEMOPT_UNSUPPORTED,
+                       "optimizer: Adafactor with stochastic_rounding %" PRIu32
+                       ", split_weights %" PRIu32 ", page_bytes %" PRIu64 "; each must be 0",
+                       o->stochastic_rounding, o->split_weights, o->page_bytes);
+    return MEMOPT_OK;
+}
+
 static memopt_status options_check(memopt_optimizer_options *o)
 {
     o->kind = o->kind ? o->kind : MEMOPT_OPTIMIZER_ADAMW;
@@ -111,7 +121,7 @@ static memopt_status options_check(memopt_optimizer_options *o)
         return mo_format_is_old(o->state_format) ? mo_format_fail_old("optimizer", o->state_format)
                                                  : no_such_format(o);
     if (o->kind == MEMOPT_OPTIMIZER_ADAFACTOR)
-        return mo_adafactor_options_check(o);
+        return adafactor_check(o);
     if (o->stochastic_rounding > 1)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "optimizer: stochastic_rounding is %" PRIu32 ", must be 0 or 1",
