@@ -7,7 +7,6 @@
 #include "support.h"
 
 #include "ops.h"
-#include "support/clock.h"
 
 #include <fcntl.h>
 #include <signal.h>
