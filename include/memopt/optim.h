@@ -43,7 +43,8 @@ enum {
                                        squares, coded as a second moment. */
     MEMOPT_OPTIMIZER_RMSPROP_MOMENTUM = 8, /**< RMSprop with a momentum, as torch.optim.RMSprop's:
                                                 two moments. */
-    MEMOPT_OPTIMIZER_ADEMAMIX = 9, /**< AdEMAMix (Pagliardini et al. 2024): a fast and a slow mean of
+    MEMOPT_OPTIMIZER_ADEMAMIX =
+        9, /**< AdEMAMix (Pagliardini et al. 2024): a fast and a slow mean of
                                        gradients, both coded as first moments; a mean of
                                        squares. */
     MEMOPT_OPTIMIZER_ADAFACTOR = 10 /**< Adafactor (Shazeer & Stern 2018) as torch.optim.Adafactor:
