@@ -398,3 +398,22 @@ def test_trains_in_the_stated_memory(layers, capsys):
     assert float(parts["last loss"]) < 0.7 * float(parts["first loss"])
     assert float(parts["held"]) <= 16.0
     assert ended[1].returncode != 0 and "memory" in ended[1].stdout.lower()
+
+
+def test_states_that_a_rule_completes(tmp_path):
+    """bitsandbytes' two means of AdEMAMix in one tensor, and a state from before RMSprop had a momentum."""
+    p = torch.ones(5000).requires_grad_()
+    mixed, plain = mt.optim.AdEMAMix([p], lr=1e-3), mt.optim.RMSprop([p], lr=1e-3)
+    for optimizer in (mixed, plain):
+        p.grad = torch.full_like(p, 0.5)
+        optimizer.step()
+    before = plain.state_dict()
+    before["param_groups"][0]["momentum"] = 0.9
+    for cls, saved, key in (
+        (mt.optim.AdEMAMix, mt.to_bitsandbytes(mixed), "exp_avg_slow"),
+        (mt.optim.RMSprop, before, "momentum_buffer"),
+    ):
+        a = mt.CPUOffloadOptimizer([p.detach().clone().requires_grad_()], cls, disk=tmp_path, host_limit="4MiB")
+        a.load_state_dict(saved)
+        want = mixed.state[p][key] if cls is mt.optim.AdEMAMix else torch.zeros_like(p)
+        assert torch.equal(a.state_dict()["state"][0][key], want)
