@@ -127,7 +127,8 @@ class Optimizer(_lifetime.Closing):
         Lion lr, betas and weight_decay, SGD lr, momentum, dampening, weight_decay and nesterov;
         schedule-free AdamW AdamW's and average; RMSprop lr, alpha, eps and weight_decay, with momentum that
         too; Adagrad lr, eps and weight_decay; AdEMAMix AdamW's with three betas, alpha, t_alpha and t_beta3;
-        Adafactor lr, beta2_decay, two eps, d and weight_decay; each maximize. Defaults are torch's, for Lion its paper's. `min_8bit_size` is the group's own."""
+        Adafactor lr, beta2_decay, two eps, d and weight_decay; each maximize. Defaults are torch's, for Lion
+        its paper's. `min_8bit_size` is the group's own."""
         return self._add_group(given(locals()), min_8bit_size)
 
     def _add_group(self, values: Dict[str, Any], min_8bit_size: Optional[Size] = None) -> Group:
