@@ -334,8 +334,9 @@ typedef struct memopt_parameter_options {
      * code of zero (see memopt_state_map()). */
     const memopt_tensor *states;
     /** AdamW (schedule-free too) and Adam have 2 with 32-bit and bf16 states, else 4; AdEMAMix has 3
-     * or 6; Lion and SGD have 1 with 32-bit states, else 2; Adafactor has 2, of a vector 1. SGD in a group without momentum needs
-     * none: then it may be 0. With split_weights a bf16 parameter has one more. */
+     * or 6; Lion and SGD have 1 with 32-bit states, else 2; Adafactor has 2, of a vector 1. SGD in a
+     * group without momentum needs none: then it may be 0. With split_weights a bf16 parameter has
+     * one more. */
     uint64_t state_count;
     /** One u64 in device memory: the steps taken, below 2^53. With SGD and states, also set the
      * highest bit if none of those steps had a momentum; then the next step with a momentum does not
@@ -483,8 +484,8 @@ typedef struct memopt_state_view {
  * @brief Returns a state tensor of a parameter, to be read or written in stream order.
  *
  * The moments come first: two of AdamW and Adam (schedule-free: z and one; RMSprop with momentum:
- * the buffer and the mean of squares; Adafactor: of rows, one each, and of columns), three of AdEMAMix (fast, slow, squares), one of Lion, SGD,
- * RMSprop and Adagrad. If they are coded, their f32 absmax per block follows, then the
+ * the buffer and the mean of squares; Adafactor: one for each row, one for each column), three of
+ * AdEMAMix (fast, slow, squares), one of Lion, SGD, RMSprop, Adagrad and Adafactor's vectors. If they are coded, their f32 absmax per block follows, then the
  * residual of a split weight. SGD has no moment while the momentum of its group is 0. A moment is
  * f32 or bf16; or u8 codes (8-bit, companded); or ceil(count / 2) bytes with two codes each
  * (companded 4-bit).

@@ -4,8 +4,8 @@
  * mean(row), where row and column are moving means of the squares in a row and in a column. A
  * vector is a row whose elements have second moments of their own.
  *
- * A launch is over many parameters. A matrix is cut into tiles of MO_TILE_ROWS rows and MO_TILE_COLUMNS columns (a stripe), one item
- * of a launch each. All values are fp32 unless a line says double. The order of additions:
+ * A launch is over many parameters. A matrix is cut into tiles of MO_TILE_ROWS rows and
+ * MO_TILE_COLUMNS columns (a stripe), one item of a launch each. All values are fp32 unless a line says double. The order of additions:
  *
  *   stripe   a row of a tile: lane l of 32 takes columns l, l + 32, ... in order, starting from 0,
  * by fma(x, x, lane); then the lanes are added as a tree: l + 16, then 8, 4, 2, 1. row      its

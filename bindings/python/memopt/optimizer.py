@@ -101,7 +101,8 @@ class Optimizer(_lifetime.Closing):
         Lion lr, betas and weight_decay, SGD lr, momentum, dampening, weight_decay and nesterov;
         schedule-free AdamW AdamW's and average; RMSprop lr, alpha, eps and weight_decay, with momentum that
         too; Adagrad lr, eps and weight_decay; AdEMAMix AdamW's with three betas, alpha, t_alpha and t_beta3;
-        Adafactor lr, beta2_decay, two eps, d and weight_decay; each maximize. Defaults are torch's, for Lion its paper's. `min_8bit_size` is the group's own."""
+        Adafactor lr, beta2_decay, two eps, d and weight_decay; each maximize. Defaults are torch's, for Lion
+        its paper's. `min_8bit_size` is the group's own."""
         raw = _abi.OptimizerGroup()
         if min_8bit_size is not None:
             raw.min_8bit_size = max(parse_size(min_8bit_size), 1)  # to C, 0 is the optimizer's

@@ -1,5 +1,6 @@
 /* Adafactor: the rule in double, the same bits with any number of threads and of parameters in a
- * step, steps that are skipped, exports, bad input. (Each form's bits: tests/machines; the GPUs': tests/conformance.) */
+ * step, steps that are skipped, exports, bad input. (Each form's bits: tests/machines; the GPUs':
+ * tests/conformance.) */
 #include "support.h"
 
 #include "memopt/memopt.h"

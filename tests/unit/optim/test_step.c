@@ -334,7 +334,7 @@ TEST(bad_input)
 #define REFUSED_AS(status, call) assert_int_equal(call, MEMOPT_##status)
     REFUSED_AS(INVALID_ARGUMENT, memopt_optimizer_create(NULL, NULL, &none));
     REFUSED_AS(INVALID_ARGUMENT, memopt_optimizer_create(s.w.allocator, NULL, NULL));
-    options.kind = 10;
+    options.kind = 11;
     REFUSED_AS(UNSUPPORTED, memopt_optimizer_create(s.w.allocator, &options, &none));
     options.kind = 0;
     options.struct_size = 4;

@@ -82,7 +82,8 @@ class Adafactor(ShapedOptimizer, rule="Adafactor"):
         if binding is None or not binding.is_current(given, known, self.state.get):
             self._binding = None
             if self._model_copies or not all(map(_is_direct, self.param_groups)):
-                return super()._step(params, grads, facts)
+                super()._step(params, grads, facts)
+                return
             binding = self._binding = self._bind(given, known)
         binding.run(known, [_values(group) for group in self.param_groups], facts, type(self).__name__)
 
@@ -97,7 +98,8 @@ class Adafactor(ShapedOptimizer, rule="Adafactor"):
                 direct.append(_fused.whole(task))
             else:  # in fp32 where it is not to be rounded to nearest
                 exact = task.parameter.detach().float().contiguous()
-                _fused.Part(OptimizerKind.ADAFACTOR, StateFormat.F32, [task.state], [exact]).run([task.gradient], [_values(task.group)], facts, type(self).__name__)
+                part = _fused.Part(OptimizerKind.ADAFACTOR, StateFormat.F32, [task.state], [exact])
+                part.run([task.gradient], [_values(task.group)], facts, type(self).__name__)
                 round_to(task, task.parameter, exact)
         for batch in _fused.batches(direct, sum(run.parameter.numel() for run in direct)):
             memory = [run.parameter.detach() for run in batch]
