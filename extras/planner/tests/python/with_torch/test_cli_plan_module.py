@@ -179,7 +179,7 @@ def test_what_waits_on_the_host_is_that_of_the_described_model(folder, what):
 
 @pytest.mark.long
 def test_measured_beside_traced(folder):
-    words = ("--model", "net:plain", "--batch", 4, "--profile", "--profile-check", "8,16")
+    words = ("--model", "net:plain", "--batch", 4, "--profile", "8,16")
     value = plan(folder, *words)
     profile = value["profile"]
     assert [each["batch"] for each in profile["estimates"]] == [2, 4, 8, 16]
@@ -194,9 +194,9 @@ def test_measured_beside_traced(folder):
 @pytest.mark.long
 def test_a_configuration_measured(folder):
     pytest.importorskip("transformers")
-    words = ("--model", "config.json", "--batch", 4, "--seq", 64, "--profile")
+    words = ("--model", "config.json", "--batch", 4, "--seq", 64, "--profile", 8)
     for extra in ((), ("--dtype", "bf16", "--checkpointing", "full", "--attention", "eager")):
-        profile = plan(folder, *words, "--profile-check", 8, *extra)["profile"]
+        profile = plan(folder, *words, *extra)["profile"]
         for each in profile["estimates"]:
             assert 0 <= each["error"] <= 0.1, (extra, each)
         assert abs(profile["checked"][0]["error"]) <= 0.03
@@ -214,7 +214,7 @@ def test_a_configuration_measured(folder):
         (("--model", "net:plain", "--layers", "4"), 2, "--layers"),
         (("--model", "net:plain", "--dtype", "bf16"), 2, "--dtype"),
         (("--params", "1M", "--profile"), 2, "--profile"),
-        (("--model", "net:plain", "--profile", "--profile-check", "many"), 2, "many"),
+        (("--model", "net:plain", "--profile", "many"), 2, "many"),
         (("--model", "config.json", "--profile", "--lora", "8"), 2, "--lora"),
         (("--model", "net:plain", "--set", "image_dtype=bf16"), 2, "--set"),
         (("--model", "net:plain", "--lora", "8"), 1, "all-linear"),

@@ -34,7 +34,7 @@ class FileEdit:
         """Lines of a unified diff, without line ends."""
         texts = [data.decode("utf-8", "replace") for data in (self.source.data, self.data)]
         lines = [text.split("\n")[: -1 if text.endswith("\n") else None] for text in texts]
-        return list(difflib.unified_diff(*lines, self.source.name, self.source.name, lineterm=""))
+        return list(difflib.unified_diff(lines[0], lines[1], self.source.name, self.source.name, lineterm=""))
 
 
 @dataclass
@@ -122,16 +122,16 @@ def _news(reading: Reading, setting: str, value: Any, readings: Sequence[Reading
     if setting in reading.by_key or (there and not any(one.row in known for one in there)) or elsewhere:
         known = []
     said = elsewhere or (value in (1, "fp32", "none", "plain", "ddp") and not there and not known)
-    for one in there:
-        if not one.row.say(value, one.raw) and len(there) > 1:
+    for row, leaf, raw, _ in there:
+        if leaf is None or (not row.say(value, raw) and len(there) > 1):
             continue
         try:
-            new = written(one.row.say, value, one.leaf.value)
+            new = written(row.say, value, leaf.value)
         except ApplyError as error:
             told = own.by_hand.get(setting, error) if own else error
-            raise ApplyError("line %d: %s: %s" % (one.leaf.line, one.leaf.key, told)) from None
+            raise ApplyError("line %d: %s: %s" % (leaf.line, leaf.key, told)) from None
         said = True
-        yield New(one.leaf, new)
+        yield New(leaf, new)
     for row in known:
         words = row.say(value, None)
         if row.default == NEVER or not words or row in [one.row for one in there]:
