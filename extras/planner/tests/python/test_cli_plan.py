@@ -495,45 +495,6 @@ def test_what_cannot_be_written_is_an_error_before_anything_is(config, tmp_path)
     assert len(plan(*words, "--partial")["apply"]["files"][0]["notes"]) >= len(lacking)
 
 
-def test_keys_of_changes(config, tmp_path):
-    path = trainer(tmp_path, max_length=512, lora_r=0, use_liger_kernel=False, dtype="float32")
-    words = ("--model", config, "--seq", 512, "--gpu-memory", "750MiB", "--allocator", "expandable", "--allow", "other")
-    value = plan(*words, "--apply", "--partial", "--config-path", path)
-    applied = {c["kind"] for c in value["changes"] if c["applied"]}
-    written = json.loads(path.read_text())
-    assert "lora" in applied and written["lora_r"] == 16
-    assert ("loss" in applied) == written["use_liger_kernel"]
-    assert ("sequence" in applied) == (written["max_length"] < 512)
-
-
-def test_lora_is_no_key_of_training_arguments(config, tmp_path):
-    path = trainer(tmp_path)
-    words = ("--model", config, "--seq", 128, "--gpu-memory", 8, "--lora", 16)
-    words += ("--config-path", path, "--apply")
-    before = path.read_text()
-    assert "TrainingArguments has no LoRA" in refused(1, *words, "--json")
-    assert path.read_text() == before
-    notes = plan(*words, "--partial")["apply"]["files"][0]["notes"]
-    assert any("PEFT's LoraConfig" in note for note in notes)
-    assert "lora" not in path.read_text() != before
-
-
-def test_the_file_s_effective_batch_is_kept(config, tmp_path):
-    path = trainer(tmp_path)
-    words = ("--model", config, "--seq", 128, "--gpu-memory", 8, "--apply", "--config-path", path)
-    value = plan(*words)
-    assert value["target_effective_batch"] == value["effective_batch"] == 8
-    assert json.loads(path.read_text())["per_device_train_batch_size"] == value["micro_batch"] == 8
-
-
-def test_fp16_of_a_file_stays(config, tmp_path):
-    path = trainer(tmp_path, fp16=True, bf16=False, optim="adamw_torch")
-    words = ("--model", config, "--seq", 128, "--gpu-memory", "900MiB", "--partial", "--apply", "--allow", "other")
-    value = plan(*words, "--config-path", path)
-    assert value["dtype"] == "fp16" and not any(c["kind"] == "dtype" for c in value["changes"])
-    assert json.loads(path.read_text())["fp16"] is True
-
-
 # --- dtypes ---------------------------------------------------------------------------------------
 
 
@@ -578,13 +539,3 @@ def test_a_plot_draws_the_runs_of_the_table(config, monkeypatch):
         assert one.proposed.peak.total == one.solution.peak_bytes
         assert "micro-batch %d" % one.run.batch in plot._card(one)
     assert "with changes" in plot._card(changed) and "with" not in plot._card(fits)
-
-
-def test_a_quantised_base_is_not_left_out_of_a_file(config, tmp_path):
-    """Where there is no key for it: an error before anything is written."""
-    path = trainer(tmp_path, lora_r=8)
-    words = ("--lora", 8, "--quantize", "nf4", "--gpu-memory", 4, "--apply", "--config-path", path)
-    before = path.read_text()
-    told = command("--model", config, *words)
-    assert told.returncode == 1 and "weights of nf4" in told.stderr
-    assert "BitsAndBytesConfig" in told.stderr and path.read_text() == before
