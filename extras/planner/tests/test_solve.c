@@ -51,7 +51,7 @@ static void test_one_that_is_enough(void **state)
     c.card.flops_per_second = 1e12;
     c.run.sequence = 1024;
     c.run.batch = c.run.accumulation = 1;
-    keep.keep_dtype = keep.keep_optimizer = keep.keep_weights = keep.keep_batch = MO_PLAN_YES;
+    keep.keep_dtype = keep.keep_optimizer = keep.keep_training = keep.keep_batch = MO_PLAN_YES;
     keep.min_sequence = c.run.sequence;
     mo_plan_cost plain;
     OK(mo_plan_case_cost(&c, &plain));

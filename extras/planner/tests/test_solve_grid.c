@@ -91,10 +91,10 @@ static int kind(const offer *q, const offer *p)
 {
     if (q->sequence != p->sequence)
         return q->sequence > p->sequence ? 1 : -1;
-    int training = takes_less(q, p, MO_PLAN_TIERS - 1, MO_PLAN_TIER_MEANING);
+    int training = takes_less(q, p, MO_PLAN_TIERS - 1, MO_PLAN_TIER_WEIGHTS);
     if (training != 0)
         return training;
-    return takes_less(q, p, MO_PLAN_TIER_WEIGHTS, MO_PLAN_TIER_STATES) < 0 ? -1 : 0;
+    return takes_less(q, p, MO_PLAN_TIER_STATES, MO_PLAN_TIER_STATES) < 0 ? -1 : 0;
 }
 
 static int dominates(const offer *q, const offer *p)
@@ -104,7 +104,7 @@ static int dominates(const offer *q, const offer *p)
     if (q->time < p->time * (1 - 1e-6))
         return 1;
     return q->time <= p->time &&
-           (takes_less(q, p, MO_PLAN_TIER_WEIGHTS, MO_PLAN_TIER_STATES) > 0 || q->count < p->count);
+           (takes_less(q, p, MO_PLAN_TIER_STATES, MO_PLAN_TIER_STATES) > 0 || q->count < p->count);
 }
 
 static void check_other(const asked *a, uint32_t set, uint32_t other, const offer *p,

@@ -131,7 +131,7 @@
     X(SWITCH, keep_batch, 0, "do not propose a smaller run.batch")                                 \
     X(SWITCH, keep_dtype, 0, "do not propose another dtype")                                       \
     X(SWITCH, keep_optimizer, 0, "do not propose another optimizer")                               \
-    X(SWITCH, keep_weights, 0, "do not propose LoRA or QLoRA")                                              \
+    X(SWITCH, keep_training, 0, "propose no other training: 16-bit weights, LoRA, shorter samples")  \
     X(SWITCH, all_changes, 0, "list every change, also if the run fits")
 /* clang-format on */
 

@@ -36,6 +36,8 @@ static const change changes[MO_PLAN_CHANGES] = {
     {MO_PLAN_CHANGE_QUANTIZE, MO_PLAN_TIER_STORED, 1.02, MO_PLAN_QUANTIZE_NF4_DOUBLE},
     {MO_PLAN_CHANGE_SEQUENCE, MO_PLAN_TIER_SHORTER, 1.0, 2},
     {MO_PLAN_CHANGE_SEQUENCE, MO_PLAN_TIER_SHORTER, 1.0, 4},
+    {MO_PLAN_CHANGE_NEGATIVES, MO_PLAN_TIER_SHORTER, 1.0, 0},
+    {MO_PLAN_CHANGE_IMAGES, MO_PLAN_TIER_SHORTER, 1.0, 0},
 };
 
 mo_plan_tier mo_plan_change_tier(int index)
@@ -200,6 +202,21 @@ static int shorter(mo_plan_case *c, const mo_plan_target *options, mo_plan_chang
     return 1;
 }
 
+/* A third of the negatives less, or a quarter of the images or frames. */
+static int fewer(mo_plan_case *c, mo_plan_change *out, mo_plan_change_kind kind)
+{
+    int negatives = kind == MO_PLAN_CHANGE_NEGATIVES;
+    uint64_t *count = negatives ? &c->run.negatives : &c->run.images;
+    const char *name = negatives ? "negatives" : "images";
+    uint64_t from = *count, to = negatives ? from * 2 / 3 : from * 3 / 4;
+    if (to < 1)
+        return 0;
+    *count = to;
+    SAY(out, change, "%s %" PRIu64 " → %" PRIu64, name, from, to);
+    SAY(out, option, "--%s %" PRIu64, name, to);
+    return 1;
+}
+
 static int adapters(mo_plan_case *c, mo_plan_change *out, uint32_t rank)
 {
     if (c->model.lora_rank != 0)
@@ -227,7 +244,7 @@ static int stored(mo_plan_case *c, mo_plan_change *out, uint32_t to)
     else
         SAY(out, change, "scales of %s in 8 bits (double quantisation)",
             MO_PLAN_WORD(model.quantize, from));
-    SAY(out, option, "--quantize %s --base-dtype %s", word, computed);
+    SAY(out, option, "--quantize %s --set base_dtype=%s", word, computed);
     return 1;
 }
 
@@ -246,7 +263,8 @@ static int others(mo_plan_case *c, mo_plan_change *out, mo_plan_change_kind kind
         SAY(out, change, "a fused loss: logits never exist as a whole");
         SAY(out, option, "--loss fused");
     } else {
-        if (c->card.allocator == MO_PLAN_ALLOCATOR_EXPANDABLE)
+        if (c->card.allocator == MO_PLAN_ALLOCATOR_EXPANDABLE ||
+            c->card.device == MO_PLAN_DEVICE_HIP) /* of PyTorch for ROCm 7 only, where some hang */
             return 0;
         c->card.allocator = MO_PLAN_ALLOCATOR_EXPANDABLE;
         SAY(out, change, "expandable segments");
@@ -255,12 +273,13 @@ static int others(mo_plan_case *c, mo_plan_change *out, mo_plan_change_kind kind
     return 1;
 }
 
-static int forbidden(mo_plan_change_kind kind, const mo_plan_target *o)
+static int forbidden(const change *what, const mo_plan_target *o)
 {
+    mo_plan_change_kind kind = what->kind;
     return (kind == MO_PLAN_CHANGE_MICRO_BATCH && o->keep_batch) ||
            (kind == MO_PLAN_CHANGE_DTYPE && o->keep_dtype) ||
            (kind == MO_PLAN_CHANGE_OPTIMIZER && o->keep_optimizer) ||
-           ((kind == MO_PLAN_CHANGE_LORA || kind == MO_PLAN_CHANGE_QUANTIZE) && o->keep_weights);
+           (what->tier >= MO_PLAN_TIER_WEIGHTS && o->keep_training);
 }
 
 static int apply(const change *what, mo_plan_case *c, const mo_plan_target *options,
@@ -281,6 +300,9 @@ static int apply(const change *what, mo_plan_case *c, const mo_plan_target *opti
         return other_offload(c, out, what->target);
     case MO_PLAN_CHANGE_SEQUENCE:
         return shorter(c, options, out, what->target);
+    case MO_PLAN_CHANGE_NEGATIVES:
+    case MO_PLAN_CHANGE_IMAGES:
+        return fewer(c, out, what->kind);
     case MO_PLAN_CHANGE_LORA:
         return adapters(c, out, what->target);
     case MO_PLAN_CHANGE_QUANTIZE:
@@ -294,10 +316,13 @@ int mo_plan_change_make(int index, const mo_plan_case *c, const mo_plan_target *
                         mo_plan_case *changed, mo_plan_change *out)
 {
     const change *what = &changes[index];
-    if (forbidden(what->kind, options))
+    if (forbidden(what, options))
         return 0;
     *changed = *c;
     *out = (mo_plan_change){.kind = (uint32_t)what->kind};
     out->time_factor = what->time;
+    int rounds = what->tier == MO_PLAN_TIER_STATES || what->kind == MO_PLAN_CHANGE_ATTENTION ||
+                 what->kind == MO_PLAN_CHANGE_LOSS;
+    out->training = what->tier >= MO_PLAN_TIER_WEIGHTS ? 2 : (uint32_t)rounds;
     return apply(what, changed, options, out);
 }

@@ -7,7 +7,7 @@
 
 #include "base/words.h"
 
-enum { WHOLE, SIGNED, REAL, TRUTH, TEXT, PHASE, LAYER, CHANGE };
+enum { WHOLE, SIGNED, REAL, TRUTH, TEXT, PHASE, LAYER, CHANGE, TRAINING };
 
 typedef struct row {
     const char *name; /* the first member, for mo_nearest_word */
@@ -87,7 +87,7 @@ static const row change_rows[] = {
     ROW(mo_plan_change, kind, CHANGE),       ROW(mo_plan_change, applied, TRUTH),
     ROW(mo_plan_change, change, TEXT),       ROW(mo_plan_change, option, TEXT),
     ROW(mo_plan_change, saves_bytes, WHOLE), ROW(mo_plan_change, peak_bytes, WHOLE),
-    ROW(mo_plan_change, time_factor, REAL),
+    ROW(mo_plan_change, time_factor, REAL),  ROW(mo_plan_change, training, TRAINING),
 };
 
 #define ROWS(table) table, sizeof table / sizeof *table
@@ -175,12 +175,14 @@ static scalar value_of(const row *r, const void *of)
 static const char *word_of(const row *r, uint32_t value)
 {
     static const char *const layers[] = {"embedding", "block", "vision", "head"};
-    static const char *const changes[] = {"micro_batch", "dtype",     "optimizer", "checkpointing",
-                                          "offload",     "attention", "loss",      "sequence",
-                                          "sharding",    "lora",      "allocator", "quantize"};
-    return r->kind == PHASE   ? mo_plan_phase_name(value)
-           : r->kind == LAYER ? layers[value]
-                              : changes[value];
+    static const char *const changes[] = {
+        "micro_batch", "dtype",    "optimizer", "checkpointing", "offload",  "attention", "loss",
+        "sequence",    "sharding", "lora",      "allocator",     "quantize", "negatives", "images"};
+    static const char *const trainings[] = {"same", "close", "other"};
+    return r->kind == PHASE      ? mo_plan_phase_name(value)
+           : r->kind == LAYER    ? layers[value]
+           : r->kind == TRAINING ? trainings[value]
+                                 : changes[value];
 }
 
 static void put_row(writer *w, const row *r, const void *of)

@@ -157,6 +157,7 @@ static memopt_status list_changes(mo_plan_solution *s)
     mo_plan_target options = s->target;
     if (!s->batch_given)
         options.keep_batch = 1; /* a smaller one is no change of what was asked for */
+    options.keep_training = 0;  /* it is listed, and not taken */
     if (s->fit.fits || (!s->batch_given && s->found.fits)) {
         s->given.run.batch = s->chosen.run.batch;
         s->given.run.accumulation = s->chosen.run.accumulation;
@@ -206,7 +207,7 @@ static mo_plan_target target_of(const mo_plan_given *given)
     t.keep_batch = t.keep_batch == MO_PLAN_YES;
     t.keep_dtype = t.keep_dtype == MO_PLAN_YES;
     t.keep_optimizer = t.keep_optimizer == MO_PLAN_YES;
-    t.keep_weights = t.keep_weights == MO_PLAN_YES;
+    t.keep_training = t.keep_training == MO_PLAN_YES;
     t.all_changes = t.all_changes == MO_PLAN_YES;
     return t;
 }

@@ -88,14 +88,17 @@ typedef enum mo_plan_change_kind {
     MO_PLAN_CHANGE_SHARDING,
     MO_PLAN_CHANGE_LORA,
     MO_PLAN_CHANGE_ALLOCATOR,
-    MO_PLAN_CHANGE_QUANTIZE
+    MO_PLAN_CHANGE_QUANTIZE,
+    MO_PLAN_CHANGE_NEGATIVES,
+    MO_PLAN_CHANGE_IMAGES
 } mo_plan_change_kind;
 
 typedef struct mo_plan_change {
     uint32_t kind;
     uint32_t applied;
-    char change[96]; /* in words: "optimizer adamw → adamw8bit" */
-    char option[48]; /* of `memopt plan`: "--optimizer adamw8bit" */
+    uint32_t training; /* 0: the same numbers, 1: other rounding, 2: another training */
+    char change[96];   /* in words: "optimizer adamw → adamw8bit" */
+    char option[48];   /* of `memopt plan`: "--optimizer adamw8bit" */
     uint64_t saves_bytes, peak_bytes;
     double time_factor; /* of a step with it, relative to that before */
 } mo_plan_change;
@@ -104,15 +107,15 @@ typedef struct mo_plan_change {
 typedef enum mo_plan_tier {
     MO_PLAN_TIER_FREE,    /* the same numbers at the same speed */
     MO_PLAN_TIER_STATES,  /* other rounding of what is computed or of the optimizer's states */
-    MO_PLAN_TIER_WEIGHTS, /* other rounding of the weights */
     MO_PLAN_TIER_TIME,    /* the same numbers, slower */
-    MO_PLAN_TIER_MEANING, /* another training: fewer weights learn */
+    MO_PLAN_TIER_WEIGHTS, /* from here on another training: other rounding of the weights */
+    MO_PLAN_TIER_MEANING, /* fewer weights learn */
     MO_PLAN_TIER_STORED,  /* other rounding of the weights that do not learn, and slower */
     MO_PLAN_TIER_SHORTER, /* shorter samples: what was asked for no longer fits in them */
     MO_PLAN_TIERS
 } mo_plan_tier;
 
-enum { MO_PLAN_CHANGES = 19 };
+enum { MO_PLAN_CHANGES = 21 };
 
 /* Makes the change `index` (below MO_PLAN_CHANGES) of a case: 0 if it does not apply to it or
  * `options` forbid it. out->saves_bytes and peak_bytes are left to the caller. */
@@ -123,7 +126,7 @@ mo_plan_tier mo_plan_change_tier(int index);
  * changes; above MO_PLAN_LOSS_ROUNDING are those that round, by tier, and above
  * MO_PLAN_LOSS_TRAINING those that make another training. A larger number is worse. */
 uint64_t mo_plan_change_loss(int index);
-enum { MO_PLAN_LOSS_ROUNDING = 8, MO_PLAN_LOSS_TRAINING = 8 * MO_PLAN_TIER_MEANING };
+enum { MO_PLAN_LOSS_ROUNDING = 8, MO_PLAN_LOSS_TRAINING = 8 * MO_PLAN_TIER_WEIGHTS };
 /* Another micro-batch and accumulation: one change, in words. */
 enum { MO_PLAN_CHANGE_BATCH = 0 };
 void mo_plan_change_batch(mo_plan_case *c, uint64_t batch, uint64_t accumulation,

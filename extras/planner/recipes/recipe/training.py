@@ -97,4 +97,4 @@ def _optimizer(model: torch.nn.Module, settings: Settings) -> torch.optim.Optimi
         return torch.optim.AdamW(parameters, lr=1e-3, foreach=False)
     if name not in _OURS:
         raise ValueError("optimizer %r is none of adamw, %s" % (name, ", ".join(_OURS)))
-    return _OURS[name](parameters, lr=1e-3, min_8bit_size=settings.get("min-8bit-size", 4096))
+    return _OURS[name](parameters, lr=1e-3, min_8bit_size=4096)

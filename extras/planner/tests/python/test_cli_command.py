@@ -38,7 +38,7 @@ def program(*words, **variables):
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp437", "utf-8"])
 def test_any_encoding(encoding):
-    result = program("plan", *CARD, PYTHONIOENCODING=encoding)
+    result = program("plan", *CARD, "--details", PYTHONIOENCODING=encoding)
     assert result.returncode == 0 and result.stderr == b""
     text = result.stdout.decode(encoding)
     changes = [line for line in text.splitlines() if "--optimizer adamw8bit" in line]
@@ -70,7 +70,7 @@ def test_json_is_valid_in_any_encoding(encoding, tmp_path):
 
 
 def test_names_that_are_no_text():
-    for words in (["replay", ODD], ["plan", "--model", ODD], ["plan", "--restore", "--config-path", ODD]):
+    for words in (["replay", ODD], ["plan", "--model", ODD], ["plan", "--apply", "--config-path", ODD]):
         result = program(*words, PYTHONIOENCODING="utf-8:strict")
         assert result.returncode == 1 and result.stderr.startswith(b"memopt: caf\xe9"), result.stderr
         assert result.stderr.count(b"\n") == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -10,6 +12,7 @@ import sys
 import pytest
 
 import memopt
+import memopt.cli
 from memopt.plan import Model, Plan, Run
 from cli_support import environment
 from json_schema import load, validate
@@ -40,8 +43,18 @@ def config(tmp_path):
 
 
 def command(*words, folder=None, timeout=120, **variables):
+    """In this process, unless another folder or environment is asked for."""
+    words = list(map(str, words))
+    if not (folder or variables):
+        said, complained = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(complained):
+            try:
+                code = memopt.cli.main(["plan", *words])
+            except SystemExit as end:  # argparse
+                code = end.code
+        return subprocess.CompletedProcess(words, code, said.getvalue(), complained.getvalue())
     return subprocess.run(
-        [sys.executable, "-m", "memopt", "plan", *map(str, words)],
+        [sys.executable, "-m", "memopt", "plan", *words],
         env=environment(**variables),
         cwd=folder,
         capture_output=True,
@@ -125,12 +138,12 @@ def test_options_move_the_categories_they_are_about(config):
     sharded = plan(*base, "--world-size", 4, "--zero", 1)["phases"]
     assert sharded["load"]["optimizer"] < 0.3 * plain["load"]["optimizer"]
     twice = plan(*base, "--world-size", 4)["phases"]["step"]["gradients"]
-    assert plan(*base, "--world-size", 4, "--bucket-view")["phases"]["step"]["gradients"] == twice / 2
+    assert plan(*base, "--world-size", 4, "--set", "bucket_view=yes")["phases"]["step"]["gradients"] == twice / 2
     gathered = plan(*base, "--world-size", 4, "--zero", 3)["phases"]["forward"]["parameters"]
-    narrow = (*base, "--world-size", 4, "--zero", 3, "--gather-dtype", "bf16")
+    narrow = (*base, "--world-size", 4, "--zero", 3, "--set", "gather_dtype=bf16")
     assert plan(*narrow)["phases"]["forward"]["parameters"] < gathered
-    waits = (*base, "--world-size", 4, "--zero", 3, "--accumulation", 2, "--no-sync")
-    shares = plan(*waits[:-1])["phases"]["forward"]["gradients"]
+    waits = (*base, "--world-size", 4, "--zero", 3, "--accumulation", 2, "--set", "gradient_sync=no")
+    shares = plan(*waits[:-2])["phases"]["forward"]["gradients"]
     assert plan(*waits)["phases"]["forward"]["gradients"] > 3 * shares > 0
 
 
@@ -186,12 +199,12 @@ def test_adapters_of_experts(tmp_path):
     kept = plan(*words, "q,k,v,o,gate,up,down")["phases"]["forward"]["activations"]
     assert kept > 2 * 32 * 8 * 3 * 14336 * 4096  # the copies
     assert "one of gate and up" in refused(1, *words, "gate")
-    assert "adapters of experts have none" in refused(1, *words, "down", "--lora-dropout", 0.05)
+    assert "adapters of experts have none" in refused(1, *words, "down", "--set", "lora_dropout=0.05")
 
 
 def test_dropout_of_adapters(config):
     words = ("--model", config, "--batch", 8, "--seq", 256, "--lora", 8)
-    plain, dropped = plan(*words), plan(*words, "--lora-dropout", 0.05)
+    plain, dropped = plan(*words), plan(*words, "--set", "lora_dropout=0.05")
     assert dropped["peak_bytes"] > 1.05 * plain["peak_bytes"]
 
 
@@ -208,7 +221,7 @@ def applied_options(value):
     "words, batches",
     [
         (("--gpu-memory", "1200MiB"), ("--batch", 8, "--target-effective-batch", 32)),
-        (("--gpu-memory", 1, "--safety-margin", 0.75), ("--batch", 3, "--accumulation", 2)),
+        (("--gpu-memory", 1, "--safety-margin", 0.75, "--allow", "other"), ("--batch", 3, "--accumulation", 2)),
         (("--gpu-memory", 4, "--lora", 8), ("--target-effective-batch", 64)),
     ],
 )
@@ -231,7 +244,7 @@ def test_what_is_proposed_takes_what_was_said(config, words, batches):
 def test_words_of_a_batch_that_does_not_fit(config):
     words = ("--model", config, "--seq", 512, "--batch", 8, "--gpu-memory", 1)
     words += ("--target-effective-batch", 33, "--world-size", 2)
-    value, text = plan(*words), command(*words).stdout
+    value, text = plan(*words), command(*words, "--details").stdout
     batch, steps = value["micro_batch"], value["accumulation"]
     assert "micro-batch 8, sequence 512, accumulation 2, 2 devices" in text
     assert "micro-batch 8 → %d, accumulation 2 → %d" % (batch, steps) in text
@@ -273,7 +286,7 @@ def test_what_cannot_fit_says_its_floor():
 
 def test_a_shorter_sequence_comes_last_and_the_fused_loss_is_named():
     size = ("--layers", 32, "--hidden", 4096, "--heads", 32, "--kv-heads", 8, "--ffn", 14336)
-    words = (*size, "--vocab", 128256, "--dtype", "bf16", "--batch", 1, "--seq", 2048)
+    words = (*size, "--vocab", 128256, "--dtype", "bf16", "--batch", 1, "--seq", 2048, "--allow", "other")
     value = plan(*words, "--gpu-memory", 8)
     applied = {change["kind"]: change for change in value["changes"] if change["applied"]}
     assert value["fits_after_changes"] and "sequence" not in applied and "loss" in applied
@@ -308,7 +321,7 @@ def test_reserved_bytes(config):
         "expandable": {"bytes": expandable["bytes"], "fits": True},
     }
     assert "default allocator" in value["environment"]["why"]
-    assert "does not fit the card" in command(*tight).stdout
+    assert "does not fit the card" in command(*tight, "--details").stdout
     ample = plan(*words, "--gpu-memory", 80)["reserved"]
     assert ample["classic"] == {"bytes": classic["bytes"], "fits": True}
 
@@ -321,8 +334,7 @@ def test_the_environment_where_it_is_tight(config):
     assert not changed["fits"] and "%.2f GiB of 4.00 GiB" % planned in changed["environment"]["why"]
     assert plan("--params", "70B", "--gpu-memory", 8)["environment"] is None
     assert tight["name"] == "PYTORCH_CUDA_ALLOC_CONF" and "expandable" in tight["value"]
-    amd = plan("--model", config, "--gpu-memory", 4, "--device", "hip")["environment"]
-    assert amd["name"] == "PYTORCH_HIP_ALLOC_CONF"
+    assert plan("--model", config, "--gpu-memory", 4, "--device", "hip")["environment"] is None
     assert plan("--model", config, "--gpu-memory", 80, "--batch", 1)["environment"] is None
 
 
@@ -369,16 +381,13 @@ def test_a_plot_that_cannot_be_written(config, tmp_path):
         (("--params", "1B", "--gpu-memory", os.fsdecode(b"\xff")), "UTF-8 cannot encode"),
         (("--params", "1B", "--safety-margin", "1.2"), "1.2"),
         (("--params", "1B", "--zero", "3"), "--world-size"),
-        (("--params", "1B", "--world-size", "2", "--gather-dtype", "bf16"), "--zero 2"),
-        (("--params", "1B", "--bucket-view"), "--world-size"),
-        (("--params", "1B", "--accumulation", "2", "--no-sync"), "--zero 2"),
-        (("--params", "1B", "--world-size", "2", "--zero", "2", "--bucket-view"), "--zero 0"),
+        (("--params", "1B", "--set", "kv_head=2"), "kv_heads"),
+        (("--params", "1B", "--set", "batch"), "not KEY=VALUE"),
+        (("--params", "1B", "--gpu-memory", "24576"), "24576MiB?"),
+        (("--params", "1B", "--gpu", "A100"), "40 or 80 GB?"),
         (("--params", "1B", "--zero", "4"), "4"),
         (("--params", "1B", "--auto", "--gpu-memory", "8"), "exclude"),
-        (("--params", "1B", "--adapter-dtype", "int8"), "int8"),
-        (("--params", "1B", "--checkpointing", "full", "--checkpoint-every", "2"), "exclude"),
         (("--params", "1B", "--apply"), "--config-path"),
-        (("--params", "1B", "--config-path", "x.yaml"), "--apply"),
     ],
 )
 def test_usage(words, say):
@@ -402,8 +411,7 @@ def test_an_unknown_architecture(tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"model_type": "brand_new", "hidden_size": 512}))
     text = refused(1, "--model", path)
-    assert "brand_new" in text and "--like" in text and "num_hidden_layers" in text
-    assert plan("--model", path, "--like", "llama", "--layers", 2, "--heads", 8, "--batch", 1)
+    assert "brand_new" in text and '"model_type" of a known one' in text and "num_hidden_layers" in text
 
 
 def test_no_gpu():
@@ -447,15 +455,14 @@ def test_applied_to_a_file(config, tmp_path):
     assert after["per_device_train_batch_size"] == value["micro_batch"] < 64
     assert after["gradient_accumulation_steps"] == value["accumulation"]
     assert after["lr"] == 1e-3
-    assert command("--restore", "--config-path", path).returncode == 0
-    assert path.read_text() == before
+    assert (tmp_path / "train.json.backup").read_text() == before
 
 
 def test_nothing_is_applied_that_does_not_fit(tmp_path):
     path = tmp_path / "train.json"
     path.write_text('{"batch_size": 64}\n')
     result = command(
-        "--params", "70B", "--gpu-memory", 8, "--apply", "--config-path", path, "--preset", "torchtune"
+        "--params", "70B", "--gpu-memory", 8, "--apply", "--config-path", path
     )  # fmt: skip
     assert result.returncode == 1 and "nothing that fits" in result.stderr
     assert path.read_text() == '{"batch_size": 64}\n'
@@ -475,56 +482,17 @@ def test_what_cannot_be_written_is_an_error_before_anything_is(config, tmp_path)
     """The plan fits by what the file has no key for."""
     path = trainer(tmp_path, optim="adamw_torch", bf16=False, fp16=False, use_liger_kernel=False,
                    gradient_checkpointing=False)  # fmt: skip
-    words = ("--model", config, "--seq", 128, "--gpu-memory", "750MiB", "--config-path", path)
+    words = ("--model", config, "--seq", 128, "--gpu-memory", "750MiB", "--allow", "other", "--config-path", path)
     before, base = path.read_text(), ("--target-effective-batch", 8)
-    found = [c for c in plan(*words[:6], *base)["changes"] if c["applied"]]
+    found = [c for c in plan(*words[:8], *base)["changes"] if c["applied"]]
     kinds = {c["kind"]: c["change"] for c in found}
     lacking = [kinds[kind] for kind in ("lora", "allocator", "offload", "sequence") if kind in kinds]
     assert lacking
     words += ("--apply",)
     said = refused(1, *words, "--json")
-    assert all(change in said for change in lacking) and "pass --partial" in said
+    assert all(change in said for change in lacking) and "--partial writes the rest" in said
     assert path.read_text() == before
-    assert plan(*words, "--partial")["apply"]["files"][0]["changed"]
-
-
-def test_keys_of_changes(config, tmp_path):
-    path = trainer(tmp_path, max_length=512, lora_r=0, use_liger_kernel=False, dtype="float32")
-    words = ("--model", config, "--seq", 512, "--gpu-memory", "750MiB", "--allocator", "expandable")
-    value = plan(*words, "--apply", "--create-keys", "--partial", "--config-path", path)
-    applied = {c["kind"] for c in value["changes"] if c["applied"]}
-    written = json.loads(path.read_text())
-    assert "lora" in applied and written["lora_r"] == 16
-    assert ("loss" in applied) == written["use_liger_kernel"]
-    assert ("sequence" in applied) == (written["max_length"] < 512)
-
-
-def test_lora_is_no_key_of_training_arguments(config, tmp_path):
-    path = trainer(tmp_path)
-    words = ("--model", config, "--seq", 128, "--gpu-memory", 8, "--lora", 16, "--create-keys")
-    words += ("--config-path", path, "--apply")
-    before = path.read_text()
-    assert "TrainingArguments has no LoRA" in refused(1, *words, "--json")
-    assert path.read_text() == before
-    notes = plan(*words, "--partial")["apply"]["files"][0]["notes"]
-    assert any("PEFT's LoraConfig" in note for note in notes)
-    assert "lora" not in path.read_text() != before
-
-
-def test_the_file_s_effective_batch_is_kept(config, tmp_path):
-    path = trainer(tmp_path)
-    words = ("--model", config, "--seq", 128, "--gpu-memory", 8, "--apply", "--config-path", path)
-    value = plan(*words)
-    assert value["target_effective_batch"] == value["effective_batch"] == 8
-    assert json.loads(path.read_text())["per_device_train_batch_size"] == value["micro_batch"] == 8
-
-
-def test_fp16_of_a_file_stays(config, tmp_path):
-    path = trainer(tmp_path, fp16=True, bf16=False, optim="adamw_torch")
-    words = ("--model", config, "--seq", 128, "--gpu-memory", "900MiB", "--partial", "--apply")
-    value = plan(*words, "--create-keys", "--config-path", path)
-    assert value["dtype"] == "fp16" and not any(c["kind"] == "dtype" for c in value["changes"])
-    assert json.loads(path.read_text())["fp16"] is True
+    assert len(plan(*words, "--partial")["apply"]["files"][0]["notes"]) >= len(lacking)
 
 
 # --- dtypes ---------------------------------------------------------------------------------------
@@ -552,7 +520,7 @@ def test_fp16_where_a_card_has_no_bf16(config):
 
 
 def test_changes_that_would_allow_more(config):
-    text = command("--model", config, "--batch", 3, "--target-effective-batch", 64, "--gpu", "A10")
+    text = command("--model", config, "--batch", 3, "--target-effective-batch", 64, "--gpu", "A10", "--details")
     assert "To fit more" in text.stdout and "--optimizer adamw8bit" in text.stdout
     assert "micro-batch      2 in place of 3, which divides 64 less evenly" in text.stdout
 
@@ -571,13 +539,3 @@ def test_a_plot_draws_the_runs_of_the_table(config, monkeypatch):
         assert one.proposed.peak.total == one.solution.peak_bytes
         assert "micro-batch %d" % one.run.batch in plot._card(one)
     assert "with changes" in plot._card(changed) and "with" not in plot._card(fits)
-
-
-def test_a_quantised_base_is_not_left_out_of_a_file(config, tmp_path):
-    """Where there is no key for it: an error before anything is written."""
-    path = trainer(tmp_path, lora_r=8)
-    words = ("--lora", 8, "--quantize", "nf4", "--gpu-memory", 4, "--apply", "--config-path", path)
-    before = path.read_text()
-    told = command("--model", config, *words)
-    assert told.returncode == 1 and "weights of nf4" in told.stderr
-    assert "BitsAndBytesConfig" in told.stderr and path.read_text() == before

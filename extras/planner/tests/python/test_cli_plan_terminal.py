@@ -8,7 +8,7 @@ import pytest
 
 from cli_support import Terminal, without
 
-PLAN = ["--params", "1.1B", "--layers", "22", "--batch", "8", "--seq", "2048", "--dtype", "bf16"]
+PLAN = ["--params", "1.1B", "--layers", "22", "--batch", "8", "--seq", "2048", "--dtype", "bf16", "--details"]
 
 
 @pytest.mark.parametrize("columns, rich", [(40, True), (80, True), (80, False), (300, True)])
@@ -16,7 +16,7 @@ def test_a_plan_on_a_terminal(columns, rich, tmp_path):
     pytest.importorskip("pyte")
     variables = {} if rich else {"PYTHONPATH": without(tmp_path, "rich")}
     for cards in ("24", "8,16,24,40,80") if columns == 40 else ("24",):
-        terminal = Terminal("plan", *PLAN, "--gpu-memory", cards, size=(250, columns), **variables)
+        terminal = Terminal("plan", *PLAN, "--gpu-memory", cards, size=(600, columns), **variables)
         code, _ = terminal.end()
         assert code == 0 and ("\x1b[1m" in terminal.text.decode()) == rich
         lines = [line.rstrip() for line in terminal.screen.display]

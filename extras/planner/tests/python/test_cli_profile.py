@@ -329,3 +329,17 @@ def test_a_long_run_keeps_a_short_course_with_its_peaks():
 def test_a_quick_program():
     result = command("profile", "--", "true")
     assert result.returncode == 0 and "too quick" in result.stderr
+
+
+def test_a_floor_that_rises_and_a_device_hardly_used_are_notes():
+    from memopt.cli.profile import report
+
+    def notes(values, total):
+        course = [{"rss": 1, "devices": {"cuda:0": {"program": value}}} for value in values]
+        device = {"device": "cuda:0", "program": {"bytes": max(values)}, "memory_total": total}
+        return dict(report._trends({"course": course, "devices": [device]}))
+
+    rising = notes([(100 + n) << 20 for n in range(300)], 1 << 29)["cuda:0"]
+    assert "floor creeps up, to 399.00 MiB at the end" in rising.text
+    assert "at most 20 % were used: memopt plan --fill" in notes([200 << 20] * 150, 1000 << 20)["cuda:0"]
+    assert notes([800 << 20] * 150, 1000 << 20) == {}

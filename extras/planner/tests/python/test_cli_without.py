@@ -98,7 +98,7 @@ def test_a_model_that_only_transformers_knows(folder, names):
         if name != names:
             pytest.importorskip(name)
     said = refusal(without(folder, names, "plan", "--model", "odd.json"))
-    assert 'unknown model_type "mamba"' in said and "--like TYPE" in said
+    assert 'unknown model_type "mamba"' in said and 'the "model_type" of a known one' in said
     assert "  pip install %s   Transformers' own class" % names.replace(",", " ") in said
     said = refusal(without(folder, names, "plan", "--model", "notype.json"))
     assert "pip install" not in said  # it would not help

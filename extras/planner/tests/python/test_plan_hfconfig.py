@@ -154,8 +154,7 @@ def refused(**config):
 
 def test_unknown_architectures_say_what_is_needed():
     text = refused(model_type="brand_new")
-    assert "brand_new" in text and "num_hidden_layers" in text and "--like" in text
-    assert "--like" in refused()
+    assert "brand_new" in text and "num_hidden_layers" in text
 
 
 @pytest.mark.parametrize(

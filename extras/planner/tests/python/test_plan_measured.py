@@ -102,7 +102,7 @@ def test_adapters_of_what_is_known():
 
     given = Model(lora_rank=4, lora_targets="all-linear", lora_dropout=0.25)
     found = Solution.measured(measure, Run(batch=1), card(8 * MIB), model=given)
-    assert [change.option for change in found.changes] == ["--quantize nf4 --base-dtype bf16"]
+    assert [change.option for change in found.changes] == ["--quantize nf4 --set base_dtype=bf16"]
     assert found.model.quantize == "nf4" and found.start.model.quantize == "none"
     assert asked[0].lora_rank == 4 and asked[0].lora_dropout == 0.25
     found = Solution.measured(measure, Run(batch=1), card(10 * MIB))

@@ -63,6 +63,8 @@ class Change(NamedTuple):
     saves_bytes: int
     peak_bytes: int
     time_factor: float
+    #: "same" numbers, "close" ones of other rounding, or an "other" training.
+    training: str
 
 
 class Plan:

@@ -226,5 +226,5 @@ class Target(Settings):
     keep_batch: Optional[Switch] = None
     keep_dtype: Optional[Switch] = None
     keep_optimizer: Optional[Switch] = None
-    keep_weights: Optional[Switch] = None
+    keep_training: Optional[Switch] = None
     all_changes: Optional[Switch] = None

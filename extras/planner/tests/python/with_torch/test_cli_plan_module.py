@@ -147,7 +147,7 @@ def test_adapters_are_proposed_of_a_traced_model(folder):
     assert "--lora 16" in options and options[-1].startswith("--quantize nf4")
     kinds = {change["kind"] for change in value["changes"]}
     assert {"optimizer", "offload", "lora", "quantize"} <= kinds
-    again = plan(folder, *words, "--lora", 16, "--quantize", "nf4", "--base-dtype", "bf16",
+    again = plan(folder, *words, "--lora", 16, "--quantize", "nf4", "--set", "base_dtype=bf16",
                  "--checkpointing", "full")  # fmt: skip
     assert again["peak_bytes"] <= value["limit_bytes"]
 
@@ -170,7 +170,7 @@ def test_what_waits_on_the_host_is_that_of_the_described_model(folder, what):
     config = dict(SMALL, hidden_size=512, intermediate_size=1024, num_hidden_layers=5,
                   num_attention_heads=8, num_key_value_heads=8, vocab_size=512)  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config))
-    words = ("--batch", 4, "--seq", 64, "--offload", what, "--offload-host-limit", "4MiB")
+    words = ("--batch", 4, "--seq", 64, "--offload", what, "--set", "host_limit=4MiB")
     said, of = (plan(folder, "--model", m, *words) for m in ("config.json", "language:wide"))
     assert of["host_bytes"] == said["host_bytes"] == 4 * MIB
     assert said["disk_bytes"] * 0.999 <= of["disk_bytes"] <= said["disk_bytes"]
@@ -179,7 +179,7 @@ def test_what_waits_on_the_host_is_that_of_the_described_model(folder, what):
 
 @pytest.mark.long
 def test_measured_beside_traced(folder):
-    words = ("--model", "net:plain", "--batch", 4, "--profile", "--profile-check", "8,16")
+    words = ("--model", "net:plain", "--batch", 4, "--profile", "8,16")
     value = plan(folder, *words)
     profile = value["profile"]
     assert [each["batch"] for each in profile["estimates"]] == [2, 4, 8, 16]
@@ -194,9 +194,9 @@ def test_measured_beside_traced(folder):
 @pytest.mark.long
 def test_a_configuration_measured(folder):
     pytest.importorskip("transformers")
-    words = ("--model", "config.json", "--batch", 4, "--seq", 64, "--profile")
+    words = ("--model", "config.json", "--batch", 4, "--seq", 64, "--profile", 8)
     for extra in ((), ("--dtype", "bf16", "--checkpointing", "full", "--attention", "eager")):
-        profile = plan(folder, *words, "--profile-check", 8, *extra)["profile"]
+        profile = plan(folder, *words, *extra)["profile"]
         for each in profile["estimates"]:
             assert 0 <= each["error"] <= 0.1, (extra, each)
         assert abs(profile["checked"][0]["error"]) <= 0.03
@@ -214,14 +214,13 @@ def test_a_configuration_measured(folder):
         (("--model", "net:plain", "--layers", "4"), 2, "--layers"),
         (("--model", "net:plain", "--dtype", "bf16"), 2, "--dtype"),
         (("--params", "1M", "--profile"), 2, "--profile"),
-        (("--model", "net:plain", "--profile", "--profile-batches", "4,2"), 2, "smaller first"),
-        (("--model", "net:plain", "--profile", "--profile-check", "many"), 2, "many"),
+        (("--model", "net:plain", "--profile", "many"), 2, "many"),
         (("--model", "config.json", "--profile", "--lora", "8"), 2, "--lora"),
-        (("--model", "net:plain", "--image-dtype", "bf16"), 2, "--image-dtype"),
+        (("--model", "net:plain", "--set", "image_dtype=bf16"), 2, "--set"),
         (("--model", "net:plain", "--lora", "8"), 1, "all-linear"),
         (("--model", "net:plain", "--checkpointing", "full"), 1, "gradient_checkpointing_enable"),
-        (("--model", "config.json", "--profile", "--adapter-dtype", "bf16"), 2, "--adapter-dtype"),
-        (("--model", "config.json", "--profile", "--image-dtype", "bf16"), 2, "--image-dtype"),
+        (("--model", "config.json", "--profile", "--set", "adapter_dtype=bf16"), 2, "--set"),
+        (("--model", "config.json", "--profile", "--set", "image_dtype=bf16"), 2, "--set"),
     ],
 )
 def test_refusals(folder, words, code, say):

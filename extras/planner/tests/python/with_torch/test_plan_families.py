@@ -120,7 +120,7 @@ def test_what_is_not_known_is_refused(model_type: str) -> None:
     config = json.loads(transformers.AutoConfig.for_model(model_type).to_json_string())
     with pytest.raises(hfconfig.UnknownModel) as refused:
         hfconfig.interpret(config)
-    for word in (model_type, "module:function", "--like", "num_hidden_layers", "--params"):
+    for word in (model_type, "module:function", "a copy of config.json", "num_hidden_layers", "--params"):
         assert word in str(refused.value)
 
 

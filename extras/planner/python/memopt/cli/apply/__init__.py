@@ -1,8 +1,6 @@
-"""Sets batch size, accumulation, dtype, optimizer and checkpointing in users' configuration files.
+"""Reads what users' training files say of a run, and sets batch size, accumulation and the rest in them.
 
-``prepare`` works out the changes, ``Edits`` shows and makes them, ``restore`` takes them back;
-``add_arguments``, ``wanted`` and ``run`` are the same as options of a verb. YAML needs ruamel.yaml
-and TOML needs tomlkit; JSON needs nothing.
+``prepare`` works out the changes, ``Edits`` shows and makes them. YAML needs ruamel.yaml and TOML needs tomlkit.
 
     edits = prepare(["config.yaml"], {"micro_batch": 4, "accumulation": 8, "dtype": "bf16"})
     print("\\n".join(edits.diff()))
@@ -11,28 +9,21 @@ and TOML needs tomlkit; JSON needs nothing.
 
 from __future__ import annotations
 
-from .edits import Change, Edits, FileEdit, KeyMapping, prepare, restore
-from .errors import ApplyError, KeyMissing
-from .options import OptionError, add_arguments, as_it_is, run, wanted
-from .presets import PRESETS
-from .tree import parse_path
-from .values import SETTINGS
+from .edits import Edits, FileEdit, prepare
+from .errors import ApplyError
+from .options import OptionError, add_arguments, files, keys_of, run, wanted
+from .synonyms import SETTINGS
 
 __all__ = [
     "ApplyError",
-    "Change",
     "Edits",
     "FileEdit",
-    "KeyMapping",
-    "KeyMissing",
     "OptionError",
-    "PRESETS",
     "SETTINGS",
     "add_arguments",
-    "as_it_is",
-    "parse_path",
+    "files",
+    "keys_of",
     "prepare",
-    "restore",
     "run",
     "wanted",
 ]

@@ -36,7 +36,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     describe.add_arguments(parser)
     cards.add_arguments(parser)
     group = parser.add_argument_group("answer")
-    group.add_argument("--layers-table", action="store_true", help="show every layer")
+    group.add_argument(
+        "--fill",
+        action="store_true",
+        help="the largest micro-batch that fits, with as much less accumulation; with --from and without --batch "
+        "this is what is answered",
+    )
+    group.add_argument(
+        "--allow",
+        choices=("other",),
+        help="take changes that make another training too: 16-bit weights, LoRA, QLoRA, shorter samples",
+    )
+    group.add_argument("--details", action="store_true", help="show phases, layers and every change")
     group.add_argument("--plot", metavar="FILE", help="draw the breakdown: .png, .svg or .pdf")
     profiled.add_arguments(parser)
     apply.add_arguments(parser)
@@ -45,40 +56,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, output: Output) -> int:
     """Plans, prints, and changes files where that is asked for."""
     try:
-        notes = training.fill_in(arguments)
         changing = apply.wanted(arguments)
+        notes = training.fill_in(arguments)
     except apply.OptionError as error:
         raise UsageError(str(error)) from None
     except apply.ApplyError as error:
         output.error(str(error))
         return FAILURE
     try:
-        if changing and arguments.restore:
-            return _restore(arguments, output)
         return _plan(arguments, output, changing, notes)
     except _REFUSALS as error:
         output.error(str(error))
         return FAILURE
 
 
-def _restore(arguments: argparse.Namespace, output: Output) -> int:
-    done = apply.run(arguments, {}, quiet=output.wants_json)
-    if output.wants_json:
-        output.json({"apply": done})
-    return SUCCESS
-
-
 def _plan(
     arguments: argparse.Namespace, output: Output, changing: bool, notes: List[str]
 ) -> int:
-    if changing:
-        apply.as_it_is(arguments)
     with contextlib.redirect_stdout(sys.stderr):  # what the user's module prints is no answer
         description, measured, answers = _answers(arguments, changing)
     description.notes[:0] = notes
+    assumed = describe.assumed(arguments, answers[0].plan)
     done = None
     if not output.wants_json:
-        show.show(answers, description, output, arguments.layers_table)
+        show.show(answers, description, assumed, output, arguments.details)
         if measured is not None:
             measured.show(output)
     if arguments.plot is not None:
@@ -90,6 +91,7 @@ def _plan(
         done = apply.run(arguments, settings, required, quiet=output.wants_json)
     if output.wants_json:
         result = answer.as_json(answers, description)
+        result["assumed"] = assumed
         if measured is not None:
             result["profile"] = measured.as_json()
         if done is not None:
@@ -115,7 +117,13 @@ def _answers(
         description = description._replace(run=module.run_of(description.run))
     source = module or answer.Played(description.model or Model())
     bare, target = cards.bare(arguments), arguments.target_effective_batch
-    found = [answer.answer(source, description.run, card, bare, target) for card in chosen]
+    fill = arguments.fill or bool(arguments.from_files and "batch" in arguments.read)
+    found = []
+    for card in chosen:
+        run, told = describe.on_card(description.run, card)
+        description.notes.extend(told)
+        arguments.narrowed = bool(told)
+        found.append(answer.answer(source, run, card, bare, target, fill, arguments.allow == "other"))
     return description, measured, found
 
 
@@ -128,12 +136,10 @@ def _described(
     try:
         return describe.describe(arguments), None
     except hfconfig.UnknownModel as unknown:
-        if arguments.like:
-            raise
         obstacle = ofconfig.obstacle(arguments.model)
         if obstacle is not None:
             raise hfconfig.UnknownModel("%s%s" % (unknown, obstacle)) from None
-        if arguments.profile:
+        if arguments.profile is not None:
             return ofconfig.description(arguments), None
         module = ofconfig.TracedConfig(arguments, unknown)
         return ofconfig.description(arguments), module
@@ -142,7 +148,7 @@ def _described(
 def _measured(
     arguments: argparse.Namespace, description: describe.Description
 ) -> Optional[profiled.Profiled]:
-    if not arguments.profile:
+    if arguments.profile is None:
         return None
     if arguments.model is None:
         raise UsageError("--profile runs a module: --model config.json or module:function")
@@ -161,6 +167,8 @@ def _settings(
     applied = [change for change in solution.changes if change.applied] if solution else []
     changed = {change.kind: change.change for change in applied if change.kind != "micro_batch"}
     run = given.run
+    if given.raised:
+        changed["micro_batch"] = changed["accumulation"] = "the larger micro-batch"
     # 16-bit weights are another thing than autocast, and a file must say which.
     pure = not run.compute_dtype and describe.dtype_word(run) != "fp32"
     engine = "deepspeed_" if arguments.of_deepspeed else ""
@@ -172,6 +180,9 @@ def _settings(
         "optimizer": (training.asked(arguments, "optimizer"), describe.optimizer_word(run)),
         "checkpointing": (training.asked(arguments, "checkpointing"), run.checkpointing or "none"),
         "sequence": ("sequence" in arguments.said and training.asked(arguments, "seq"), run.sequence),
+        "images": (training.asked(arguments, "images"), run.images),
+        "positives": (training.asked(arguments, "positives"), run.positives),
+        "negatives": (training.asked(arguments, "negatives"), run.negatives),
         "lora": (training.asked(arguments, "lora"), given.model.lora_rank),
         "quantize": (training.asked(arguments, "quantize"), given.model.quantize),
         "loss": (training.asked(arguments, "loss"), run.loss),
@@ -183,6 +194,8 @@ def _settings(
         "micro_batch": run.batch or 1,
         "accumulation": run.accumulation or 1,
     }
+    if arguments.narrowed:
+        changed["dtype"] = "fp16 in place of bf16, which the card has not"
     if training.asked(arguments, "quantize") not in (None, "none"):
         changed.setdefault("quantize", "weights of %s" % arguments.quantize)
     for name, (asked, value) in values.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from ...plan import Bytes, Model, Plan, Run, Solution, Target
 from ...plan import Card as PlanCard
@@ -32,6 +32,8 @@ class Answer(NamedTuple):
     proposed: Plan
     #: What allocators hold for it; None where that is not known.
     reserved: Optional[Reserved]
+    #: The micro-batch and accumulation that were raised; None: they were not.
+    raised: Optional[Tuple[int, int]] = None
 
 
 class Source:
@@ -60,16 +62,32 @@ class Played(Source):
 
 
 def answer(
-    source: Source, run: Run, card: Optional[Card], bare: PlanCard, target: Optional[int]
+    source: Source,
+    run: Run,
+    card: Optional[Card],
+    bare: PlanCard,
+    target: Optional[int],
+    fill: bool = False,
+    other: bool = True,
 ) -> Answer:
-    """Plans for one card, or without one."""
+    """Plans for one card, or without one. `fill`: a larger micro-batch where one fits; `other`: changes that
+    make another training are taken too."""
     if card is None:
         plan = source.plan(_accumulated(run, target) if target else run, bare)
         held = reserved(plan)
         return Answer(None, plan, None, plan.run, plan.model, target, run.batch, plan, held)
     room = card.card
     while True:
-        solution = source.solve(run, room, Target(effective_batch=target, all_changes=True))
+        wanted = Target(effective_batch=target, all_changes=True, keep_training=not other)
+        solution = source.solve(run, room, wanted)
+        given = solution.run
+        if fill and run.batch and solution.fits:
+            whole = target or given.batch * given.accumulation * given.world_size
+            larger = source.solve(
+                run.replace(batch=None, accumulation=None), room, wanted.replace(effective_batch=whole)
+            )
+            if larger.fits and larger.micro_batch > given.batch:
+                solution = larger
         proposed = source.plan(solution.run, solution.card, solution.model)
         held = reserved(proposed)
         if not solution.fits_after or held is None or held.fits is not False:
@@ -77,8 +95,9 @@ def answer(
         # The solver estimates what allocators hold, the replay knows: as much less of the card.
         share = min(0.98, proposed.card.capacity / held.expandable.nbytes)
         room = room.replace(margin=proposed.card.margin * share)
+    raised = (given.batch, given.accumulation) if solution.run.batch > given.batch else None
     return Answer(
-        card, solution.start, solution, solution.run, solution.model, target, run.batch, proposed, held
+        card, solution.start, solution, solution.run, solution.model, target, run.batch, proposed, held, raised
     )
 
 
@@ -167,5 +186,6 @@ def _change(change: Any) -> Dict[str, Any]:
         "saves_bytes": change.saves_bytes,
         "peak_bytes": change.peak_bytes,
         "time_factor": change.time_factor,
+        "training": change.training,
         "applied": change.applied,
     }

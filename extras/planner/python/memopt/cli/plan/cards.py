@@ -13,9 +13,9 @@ from ...tools import Monitor
 from ...sizes import format_size
 from .. import UsageError
 from ..info import briefly
-from ..option_types import positive_size
 from ..option_types import size as parsed_size
 from ..standard_streams import drivers_quiet
+from .describe import card_fields
 from .gpus import GPUS, Gpu, named, recognised
 
 DEFAULT_MARGIN = 0.85
@@ -71,25 +71,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="classic",
         help="how the device's memory is handed out (default: %(default)s)",
     )
-    group.add_argument(
-        "--tflops",
-        type=_tflops,
-        metavar="N",
-        help="what the device does in training, in 10^12 operations a second; default: 60",
-    )
-    group.add_argument(
-        "--link", type=positive_size, metavar="SIZE", help="bytes per second to the host; default: 12GB"
-    )
 
 
 def _gpus(text: str) -> List[str]:
-    names = [(part, named(part)) for part in text.split(",")]
-    for part, name in names:
-        if name is None:
+    names = []
+    for part in text.split(","):
+        found = named(part)
+        if len(found) > 1:
+            sizes = " or ".join(name.rpartition("-")[2] for name in found)
+            raise argparse.ArgumentTypeError("%s: %s GB? Say %s" % (part, sizes, " or ".join(found)))
+        if not found:
             raise argparse.ArgumentTypeError(
                 "%r is not one of %s; --gpu-memory takes any size" % (part, ", ".join(GPUS))
             )
-    return [name for _, name in names if name is not None]
+        names += found
+    return names
 
 
 def _memories(text: str) -> List[int]:
@@ -103,8 +99,9 @@ def _memory(text: str) -> int:
     except ValueError:
         size = parsed_size(text.strip())
     else:
-        if not 0 < plain < 1 << 20:
-            raise argparse.ArgumentTypeError("%s is not the memory of a card in GiB" % text)
+        if not 0 < plain <= 1024:
+            also = ": do you mean %sMiB?" % text if 1024 < plain < 1 << 20 else ""
+            raise argparse.ArgumentTypeError("%s is not the memory of a card in GiB%s" % (text, also))
         size = round(plain * (1 << 30))
     if not 1 << 20 <= size < 1 << 50:
         raise argparse.ArgumentTypeError(
@@ -125,10 +122,6 @@ def _number(text: str, most: float, what: str) -> float:
 
 def _margin(text: str) -> float:
     return _number(text, 1, "a share")
-
-
-def _tflops(text: str) -> float:
-    return _number(text, 1e6, "a rate in TFLOP/s")
 
 
 def cards(arguments: argparse.Namespace) -> List[Card]:
@@ -164,7 +157,6 @@ def _card(
     other: int = 0,
     gpu: Optional[Gpu] = None,
 ) -> Settings:
-    tflops = 1e12 * arguments.tflops if arguments.tflops else gpu and gpu.flops
     fields: Any = {
         "capacity": capacity or None,
         "margin": arguments.safety_margin,
@@ -172,8 +164,8 @@ def _card(
         "bf16": None if gpu is None else gpu.bf16,
         "allocator": arguments.allocator,
         "other_bytes": other or None,
-        "link_bytes_per_second": arguments.link,
-        "flops_per_second": tflops,
+        "flops_per_second": gpu and gpu.flops,
+        **card_fields(arguments),
     }
     return Settings(**fields)
 

@@ -6,16 +6,17 @@ Names, words and help come from the library's table of keys.
 from __future__ import annotations
 
 import argparse
+import difflib
 import re
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from ...plan import Model, Run, keys, words
 from .. import UsageError
 from ..option_types import positive_size
-from ..apply.values import optimizer_key, optimizer_named
+from ..apply.words import optimizer_key, optimizer_named
 from . import hfconfig
 
-#: Options that set one key.
+#: Options that set one key; --set has the others.
 _MODEL = {
     "--params": "model.parameters",
     "--layers": "model.layers",
@@ -24,22 +25,10 @@ _MODEL = {
     "--kv-heads": "model.kv_heads",
     "--ffn": "model.ffn",
     "--vocab": "model.vocabulary",
-    "--experts": "model.experts",
-    "--top-k": "model.experts_per_token",
-    "--positions": "model.positions",
-    "--labels": "model.labels",
-    "--vision-layers": "model.vision_layers",
-    "--vision-hidden": "model.vision_hidden",
-    "--vision-tokens": "model.vision_tokens",
-    "--image-size": "model.image_size",
-    "--patch-size": "model.patch_size",
-    "--family": "model.family",
-    "--head": "model.head",
 }
 _RUN = {
     "--batch": "run.batch",
     "--seq": "run.sequence",
-    "--seq-mean": "run.sequence_mean",
     "--images": "run.images",
     "--positives": "run.positives",
     "--negatives": "run.negatives",
@@ -48,22 +37,11 @@ _RUN = {
     "--target-effective-batch": "target.effective_batch",
     "--dtype": "run.weight_dtype",
     "--autocast": "run.compute_dtype",
-    "--image-dtype": "run.image_dtype",
     "--optimizer": "run.optimizer",
     "--attention": "run.attention",
-    "--min-8bit-size": "run.min_8bit_size",
 }
-_SAVERS = {
-    "--checkpoint-every": "run.checkpoint_every",
-    "--offload-host-limit": "run.host_limit",
-    "--lora": "model.lora_rank",
-    "--lora-dropout": "model.lora_dropout",
-    "--adapter-dtype": "run.adapter_dtype",
-    "--quantize": "model.quantize",
-    "--base-dtype": "run.base_dtype",
-    "--gather-dtype": "run.gather_dtype",
-    "--loss": "run.loss",
-}
+_SAVERS = {"--lora": "model.lora_rank", "--quantize": "model.quantize", "--loss": "run.loss"}
+_ALIASES = {"--batch": "--batch-size"}
 
 _LONG_DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "f32": "fp32"}
 #: What a module's name, less "_proj", says of LoRA. Of projections in one weight each part says all.
@@ -103,17 +81,26 @@ def _add(group: Any, options: Dict[str, str]) -> None:
         if option == "--optimizer":
             kind, more["metavar"] = _optimizer, "NAME"
             more["help"] = "one of %s; or what Hugging Face calls it" % key.accepts.replace("|", ", ")
-        group.add_argument(option, type=kind, **{"help": key.help, **more})
+        names = [name for name in (option, _ALIASES.get(option)) if name]
+        group.add_argument(*names, type=kind, **{"help": key.help, **more})
 
 
 def _fields(arguments: argparse.Namespace, group: str) -> Dict[str, Any]:
-    """Fields of a group of settings that options set."""
+    """Fields of a group of settings that options set; --set wins."""
     found: Dict[str, Any] = {}
     for option, name in {**_MODEL, **_RUN, **_SAVERS}.items():
         value = getattr(arguments, option.strip("-").replace("-", "_"))
         if name.startswith(group + ".") and value is not None:
             found[name.split(".")[1]] = value
+    for name, value in settings_of(arguments).items():
+        if name.startswith(group + "."):
+            found[name.split(".")[1]] = value
     return found
+
+
+def settings_of(arguments: argparse.Namespace) -> Dict[str, Any]:
+    """What --set says, and what a training file says beside the options."""
+    return {**getattr(arguments, "filed", {}), **dict(arguments.set)}
 
 
 def _model_arguments(group: Any) -> None:
@@ -123,24 +110,21 @@ def _model_arguments(group: Any) -> None:
         help="a Hugging Face config.json or a folder with one, or module:function that makes a "
         "torch module (traced on the meta device: no weights are allocated)",
     )
-    group.add_argument(
-        "--like", metavar="TYPE", help="read the configuration as one of this model_type"
-    )
     _add(group, _MODEL)
-    tied = group.add_mutually_exclusive_group()
-    tied.add_argument("--tied", action="store_true", help="the head shares the embeddings")
-    tied.add_argument("--untied", action="store_true", help="the head has a weight of its own")
     group.add_argument(
-        "--freeze-vision", action="store_true", help="the vision tower does not learn"
+        "--set",
+        action="append",
+        type=_set,
+        default=[],
+        metavar="KEY=VALUE",
+        help="any other setting of the planner, model.family=gpt2, "
+        "run.gather_dtype=bf16, card.flops_per_second=3e13; may be repeated; keys: "
+        + ", ".join(name for name in keys() if name not in {**_MODEL, **_RUN, **_SAVERS}.values()),
     )
 
 
 def _run_arguments(group: Any) -> None:
     _add(group, _RUN)
-    group.add_argument(
-        "--master-weights", action="store_true", help="the optimizer keeps fp32 copies"
-    )
-    group.add_argument("--padding-mask", action="store_true", help="batches carry a padding mask")
 
 
 def _saver_arguments(group: Any) -> None:
@@ -168,17 +152,6 @@ def _saver_arguments(group: Any) -> None:
         help="what is sharded: 1 states; 2 and 3 all, by FSDP, which keeps what it gathered for "
         "backward (2) or gathers it again (3)",
     )
-    group.add_argument(
-        "--no-sync",
-        action="store_true",
-        help="FSDP reduces gradients with the last micro-batch only, as accelerate and Trainer do "
-        "(set_requires_gradient_sync(False))",
-    )
-    group.add_argument(
-        "--bucket-view",
-        action="store_true",
-        help="gradients are views of DDP's buckets (gradient_as_bucket_view)",
-    )
 
 
 # --- types of values ------------------------------------------------------------------------------
@@ -194,6 +167,16 @@ def _count(text: str) -> int:
     if not 0 < value < 1 << 48 or (not match.group(2) and value != int(value)):
         raise argparse.ArgumentTypeError("%s is not a whole number from 1 to 2^48" % text)
     return round(value)
+
+
+def _set(text: str) -> Tuple[str, str]:
+    """A key of the library, or the end of one."""
+    name, equals, value = (part.strip() for part in text.partition("="))
+    found = [key for key in keys() if name in (key, key.partition(".")[2])]
+    if not equals or not value or len(found) != 1:
+        near = difflib.get_close_matches(name, [*keys(), *(key.partition(".")[2] for key in keys())], 3)
+        raise argparse.ArgumentTypeError("%r is not KEY=VALUE of one key%s" % (text, "; near: " + ", ".join(near) if near else ""))
+    return found[0], value
 
 
 def _dtype(text: str) -> str:
@@ -236,7 +219,7 @@ def describe(arguments: argparse.Namespace) -> Description:
         raise UsageError("--model and --params exclude each other")
     reading = None
     if arguments.model is not None:
-        reading = hfconfig.read(arguments.model, arguments.like)
+        reading = hfconfig.read(arguments.model)
         model, title = reading.model, "%s (%s)" % (arguments.model, reading.model_type)
     else:
         model, title = Model(), "a model by its totals"
@@ -266,29 +249,26 @@ def _model_fields(arguments: argparse.Namespace) -> Dict[str, Any]:
         for name in set(arguments.lora_targets) - set(known):
             raise UsageError("--lora-targets: %r is not one of %s" % (name, ", ".join(known)))
         fields["lora_targets"] = arguments.lora_targets
-    if arguments.experts and not arguments.family and not arguments.model:
-        fields["family"] = "mixtral"
+    if "experts" in fields and not arguments.model:
+        fields.setdefault("family", "mixtral")
     if arguments.positives or arguments.negatives:
         fields.setdefault("head", "contrastive")
-    if arguments.tied or arguments.untied:
-        fields["tied"] = bool(arguments.tied)
-    if arguments.freeze_vision:
-        fields["vision_mode"] = "frozen"
     return fields
 
 
 def run_fields(arguments: argparse.Namespace) -> Dict[str, Any]:
     """Fields of a run that options set."""
     return {
-        **_fields(arguments, "run"),
-        "master_dtype": "fp32" if arguments.master_weights else None,
         "offload": _offload(arguments.offload),
         "sharding": _sharding(arguments),
-        "bucket_view": arguments.bucket_view or None,
-        "gradient_sync": False if arguments.no_sync else None,
-        "attention_mask": arguments.padding_mask or None,
-        "checkpointing": _checkpointing(arguments),
+        "checkpointing": arguments.checkpointing,
+        **_fields(arguments, "run"),
     }
+
+
+def card_fields(arguments: argparse.Namespace) -> Dict[str, Any]:
+    """Fields of the card that --set has."""
+    return _fields(arguments, "card")
 
 
 def _offload(value: Optional[str]) -> Optional[List[str]]:
@@ -298,12 +278,6 @@ def _offload(value: Optional[str]) -> Optional[List[str]]:
 
 
 def _sharding(arguments: argparse.Namespace) -> Optional[str]:
-    if arguments.gather_dtype and (arguments.zero or 0) < 2:
-        raise UsageError("--gather-dtype needs --zero 2 or 3, which gather weights in it")
-    if arguments.no_sync and (arguments.zero or 0) < 2:
-        raise UsageError("--no-sync needs --zero 2 or 3: else gradients are whole in any case")
-    if arguments.bucket_view and ((arguments.world_size or 1) < 2 or (arguments.zero or 0) > 1):
-        raise UsageError("--bucket-view needs DDP: --world-size of 2 or more, --zero 0 or 1")
     if arguments.zero is None:
         return None
     if arguments.zero and (arguments.world_size or 1) < 2:
@@ -313,10 +287,28 @@ def _sharding(arguments: argparse.Namespace) -> Optional[str]:
     return ("ddp", "zero1", "zero2", "zero3")[arguments.zero]
 
 
-def _checkpointing(arguments: argparse.Namespace) -> Optional[str]:
-    if arguments.checkpointing is not None and arguments.checkpoint_every is not None:
-        raise UsageError("--checkpointing and --checkpoint-every exclude each other")
-    return "every" if arguments.checkpoint_every is not None else arguments.checkpointing
+def on_card(run: Run, card: Any) -> Tuple[Run, List[str]]:
+    """A run as the card can do it: one without bf16 computes in fp16, with a gradient scaler."""
+    narrow = {name: "fp16" for name, value in run.as_dict().items() if name.endswith("_dtype") and value == "bf16"}
+    if card is None or card.card.bf16 != "no" or not narrow:
+        return run, []
+    return run.replace(**narrow), ["%s has no bf16: planned as fp16 with a gradient scaler" % card.name]
+
+
+def assumed(arguments: argparse.Namespace, plan: Any) -> List[str]:
+    """What the plan takes that nobody said."""
+    found = []
+    if not arguments.seq and plan.run.sequence and plan.layers:
+        found.append("sequence %d" % plan.run.sequence)
+    if not arguments.model and plan.layers:
+        shape = (("layers", "layers"), ("hidden", "hidden"), ("heads", "heads"), ("vocab", "vocabulary"))
+        found += ["%s %s" % (key, getattr(plan.model, key)) for name, key in shape if not getattr(arguments, name)]
+        found.append("the layers of a %s" % plan.model.family)
+    if not (arguments.batch or arguments.gpu or arguments.gpu_memory or arguments.auto):
+        found.append("micro-batch %d" % plan.run.batch)
+    if arguments.gpu_memory and (plan.time_factor > 1.0005):
+        found.append("60 TFLOP/s")
+    return found
 
 
 def dtype_word(run: Run) -> str:

@@ -17,8 +17,8 @@ def line(
 ) -> Optional[Dict[str, str]]:
     """name, value and why of the variable to set for the run that fits; None where it would not
     help."""
-    if solution is None or not solution.fits_after or card.device == "cpu":
-        return None
+    if solution is None or not solution.fits_after or card.device != "cuda":
+        return None  # PyTorch has expandable segments on ROCm from version 7 on, where some hang
     share = solution.peak_bytes / card.capacity
     saved = held is not None and held.saved_by_expandable
     if share < _TIGHT and not saved and card.allocator != "expandable":
@@ -38,7 +38,4 @@ def line(
     if share >= _VERY_TIGHT:
         value += ",garbage_collection_threshold:0.8"
         why += "; above 80 % cached blocks are given back first"
-    name = "PYTORCH_CUDA_ALLOC_CONF"
-    if card.device == "hip":
-        name = "PYTORCH_HIP_ALLOC_CONF"
-    return {"name": name, "value": value, "why": why}
+    return {"name": "PYTORCH_CUDA_ALLOC_CONF", "value": value, "why": why}

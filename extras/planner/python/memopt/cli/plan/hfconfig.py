@@ -52,7 +52,7 @@ What to do:
         def make():
             return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained("FOLDER"))
     is --model model:make
-  --like TYPE   reads it as one of those known, nearly: hidden_size, num_hidden_layers,
+  a copy of config.json with the "model_type" of a known one, nearly: hidden_size, num_hidden_layers,
     num_attention_heads, intermediate_size and vocab_size are needed
   --params N --layers N --hidden N --heads N --vocab N   of a model by its totals"""
 
@@ -97,40 +97,36 @@ def load(path: str) -> Tuple[Dict[str, Any], str]:
     return config, place
 
 
-def read(path: str, like: Optional[str] = None) -> Reading:
-    """The model of a configuration. `like`: the model_type to read it as."""
+def read(path: str) -> Reading:
+    """The model of a configuration."""
     config, place = load(path)
     try:
-        return interpret(config, like)
+        return interpret(config)
     except ConfigError as error:
         raise type(error)("%s: %s" % (place, error)) from None
 
 
-def interpret(config: Dict[str, Any], like: Optional[str] = None) -> Reading:
+def interpret(config: Dict[str, Any]) -> Reading:
     """The model of the object of a ``config.json``."""
     check_types(config)
     if isinstance(config.get("text_config"), dict):
-        return _with_tower(config, like)
-    model_type = like or config.get("model_type")
+        return _with_tower(config)
+    model_type = config.get("model_type")
     family = _family(model_type)
-    if like is None:
-        _check(config, family)
+    _check(config, family)
     keys = Keys(config, family.defaults)
     fields = FIELDS[family.family](keys)
     fields["family"] = family.family
     fields["variant"] = family.variant
-    fields.update(_head(config, family.family, like is not None))
+    fields.update(_head(config, family.family))
     fields["labels"] = len(config.get("id2label") or ()) or keys.count("num_labels") or 2
-    notes = []
-    if like is not None and like != config.get("model_type"):
-        notes.append("read as %s, as --like says: what differs is not counted" % like)
     quantized, more = _quantized(config)
     fields["quantize"] = quantized
     try:
         model = Model(**fields)
     except (TypeError, ValueError) as error:
         raise ConfigError(str(error)) from None
-    return Reading(model, str(model_type), notes + more, _run(config, keys))
+    return Reading(model, str(model_type), more, _run(config, keys))
 
 
 def _run(config: Dict[str, Any], keys: Keys) -> Dict[str, Any]:
@@ -184,8 +180,8 @@ def _check(config: Dict[str, Any], family: Family) -> None:
             )
 
 
-def _head(config: Dict[str, Any], family: str, anyhow: bool) -> Dict[str, Any]:
-    """The head of the architecture. `anyhow`: one that is not known is the family's default."""
+def _head(config: Dict[str, Any], family: str) -> Dict[str, Any]:
+    """The head of the architecture; the family's default where none is named."""
     architectures = config.get("architectures")
     name = str(architectures[0]) if architectures else ""
     for end, head, families in _HEADS:
@@ -194,7 +190,7 @@ def _head(config: Dict[str, Any], family: str, anyhow: bool) -> Dict[str, Any]:
                 pooled = head in ("none", "sequence") and family in ("bert", "vit")
                 return {"head": head, "pooler": True} if pooled else {"head": head}
             break
-    if not name or anyhow:
+    if not name:
         return {}
     ends = ", ".join("…" + end for end, _, families in _HEADS if family in families)
     raise UnknownModel(
@@ -227,10 +223,9 @@ _LLAVA_TOWER = {
 }
 
 
-def _with_tower(config: Dict[str, Any], like: Optional[str]) -> Reading:
+def _with_tower(config: Dict[str, Any]) -> Reading:
     """Llava: CLIP's tower, a projector of two layers, and a language model."""
-    if like is None:
-        _check_llava(config)
+    _check_llava(config)
     text = dict(config["text_config"])
     text["architectures"] = _text_architecture(config, text)
     text.setdefault("model_type", "llama")
@@ -239,14 +234,14 @@ def _with_tower(config: Dict[str, Any], like: Optional[str]) -> Reading:
     for key in ("dtype", "torch_dtype", "quantization_config"):
         if key in config:
             text[key] = config[key]
-    reading = interpret(text, like)
+    reading = interpret(text)
     vision = config.get("vision_config")
     fields = _tower(_LLAVA_TOWER if vision is None else vision, config)
     try:
         model = reading.model.replace(**fields)
     except (TypeError, ValueError) as error:
         raise ConfigError(str(error)) from None
-    notes = [*reading.notes, "the vision tower is CLIP's and learns (--freeze-vision)"]
+    notes = [*reading.notes, "the vision tower is CLIP's and learns (--set vision_mode=frozen)"]
     return Reading(model, str(config.get("model_type")), notes, reading.run)
 
 

@@ -17,8 +17,7 @@ from .traced import DTYPES, Sizes, TraceFailed, Traced, torch_parts
 
 #: Options that Transformers' own classes have no switch for here.
 _NOT_MEASURED = (
-    "lora", "lora_dropout", "quantize", "base_dtype", "adapter_dtype", "image_dtype", "offload", "loss", "zero", "gather_dtype",
-    "bucket_view", "no_sync", "checkpoint_every",
+    "lora", "quantize", "offload", "loss", "zero", "set"
 )  # fmt: skip
 
 
@@ -27,22 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("measuring")
     group.add_argument(
         "--profile",
-        action="store_true",
-        help="run one real forward and backward at two small batches, and compare (needs torch)",
-    )
-    group.add_argument(
-        "--profile-batches",
-        type=_pair,
-        default=(2, 4),
-        metavar="A,B",
-        help="the two batches (default: 2,4)",
-    )
-    group.add_argument(
-        "--profile-check",
+        nargs="?",
+        const=(),
+        default=None,
         type=_batches,
-        default=(),
         metavar="N,…",
-        help="larger batches to measure too, and compare with what the two predict",
+        help="run one real forward and backward at batches of 2 and 4, and compare (needs torch); larger batches "
+        "are measured too, and compared with what the two predict",
     )
 
 
@@ -54,13 +44,6 @@ def _batches(text: str) -> Tuple[int, ...]:
     if not all(0 < value < 1 << 20 for value in values):
         raise argparse.ArgumentTypeError("%s: a batch is from 1 to 2^20" % text)
     return values
-
-
-def _pair(text: str) -> Tuple[int, int]:
-    values = _batches(text)
-    if len(values) != 2 or values[0] >= values[1]:
-        raise argparse.ArgumentTypeError("%s: two batches, the smaller first" % text)
-    return values[0], values[1]
 
 
 class Compared(NamedTuple):
@@ -121,8 +104,8 @@ class Profiled(Traced):
                 self.profile = self._parts.profile.profile(
                     self.target,
                     sequence=self._sequence,
-                    batches=arguments.profile_batches,
-                    check=arguments.profile_check,
+                    batches=(2, 4),
+                    check=arguments.profile,
                     optimizer=optimizer_word(self._description.run),
                     autocast=getattr(torch, DTYPES[autocast]) if autocast else None,
                     accumulation=self._micro_batches(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List
+from typing import Any, List, Tuple
 
 from ...plan import Plan, Solution
 from ...sizes import format_size
@@ -27,19 +27,104 @@ _FUSED = (
 )
 
 
-def show(answers: List[Answer], description: Description, output: Output, layers: bool) -> None:
-    """Prints everything for one card, a table side by side for several."""
+def show(
+    answers: List[Answer], description: Description, assumed: List[str], output: Output, details: bool
+) -> None:
+    """Ten lines for one card, or with `details` everything; a table side by side for several."""
     first = answers[0]
+    if not details and len(answers) == 1:
+        brief(first, description, assumed, output)
+        return
+    description.notes.extend(["assumed: " + ", ".join(assumed)] if assumed else [])
     output.pairs("memopt plan", _head(first, description, len(answers) > 1))
     if len(answers) > 1:
         _tiers(answers, output)
         return
     _breakdown(first.plan, output)
     _phases(first.plan, output)
-    if layers:
-        _layers(first.plan, output)
+    _layers(first.plan, output)
     _reserved(first, output)
     _verdict(first, output)
+
+
+def brief(answer: Answer, description: Description, assumed: List[str], output: Output) -> None:
+    """The answer in ten lines; --details has the rest."""
+    plan, solution = answer.plan, answer.solution
+    name, value = description.title, "%s parameters" % _count(plan.parameter_count)
+    parts = sorted(((getattr(plan.peak, part), LABELS[part]) for part in CATEGORIES), reverse=True)[:3]
+    needs = "%s in %s: %s" % (
+        format_size(plan.peak.total),
+        plan.peak_phase,
+        ", ".join("%s %s" % (label, format_size(size)) for size, label in parts if size),
+    )
+    lines: List[Any] = [("model", "%s, %s" % (name, value)), ("run", _run(plan, False)), ("needs", needs)]
+    title, meaning = "Without a card", ""
+    if solution is not None:
+        title, meaning = _title(answer, solution)
+        lines += [("card", _of_card(answer, solution)), *_what_to_do(answer, solution)]
+    elif answer.target:
+        lines += _batch(answer)
+    if assumed:
+        lines.append(("assumed", ", ".join(assumed)))
+    lines += [("note", Cell(note, "dim")) for note in description.notes]
+    output.pairs(title, lines, meaning)
+
+
+def _title(answer: Answer, solution: Solution) -> Tuple[str, str]:
+    only = " with expandable segments" if answer.reserved and answer.reserved.saved_by_expandable else ""
+    if not solution.fits_after:
+        return "It cannot fit", "bad"
+    return ("It fits" + only, "good") if solution.fits else ("It fits after changes" + only, "warn")
+
+
+def _of_card(answer: Answer, solution: Solution) -> str:
+    plan = answer.plan
+    limit = "%s (%.0f %% of %s)" % (
+        format_size(plan.limit_bytes), 100 * plan.card.margin, format_size(plan.card.capacity)
+    )  # fmt: skip
+    if not solution.fits_after:
+        floor = format_size(solution.floor_bytes)
+        return "limit %s; floor, with all changes of the same training: %s" % (limit, floor)
+    used = "%.0f %%" % (100 * solution.peak_bytes / plan.card.capacity)
+    return "peak %s, %s used; limit %s" % (format_size(solution.peak_bytes), used, limit)
+
+
+def _what_to_do(answer: Answer, solution: Solution) -> List[Any]:
+    applied = [change for change in solution.changes if change.applied]
+    lines: List[Any] = []
+    if answer.raised:
+        run = answer.run
+        text = "micro-batch %d → %d, accumulation %d → %d" % (answer.raised[0], run.batch, answer.raised[1], run.accumulation)
+        lines.append(("raise", text + "; the largest that fits is %d (training: same)" % solution.largest_micro_batch))
+    for change in applied:
+        saved = "saves %s, %.2f × time (training: %s)" % (format_size(change.saves_bytes), change.time_factor, change.training)
+        lines.append(("change", "%s: %s" % (change.change, saved)))
+    others = [change for change in solution.changes if change.training == "other" and not change.applied]
+    if not solution.fits_after and others:
+        words = "; ".join(change.change for change in others[:3])
+        lines.append(("other", "--allow other takes changes to another training too: %s" % words))
+    if solution.fits_after:
+        run = answer.run
+        if solution.fits and answer.asked and run.batch < answer.asked:
+            lines.append(("instead", "micro-batch %d in place of %d" % (run.batch, answer.asked)))
+        options = [change.option for change in applied if change.kind != "micro_batch"]
+        lines += _batch(answer)
+        batch = "--batch %d --accumulation %d" % (run.batch, run.accumulation)
+        lines.append(("use", " ".join([batch, *options])))
+        if answer.proposed.step_seconds > 0:
+            rate = answer.proposed.card.flops_per_second / 1e12
+            told = "about %s a step at %.0f TFLOP/s" % (_seconds(answer.proposed.step_seconds), rate)
+            lines.append(("time", "%s, %.2f × the run as given" % (told, solution.time_factor)))
+        if any(change.kind == "loss" for change in applied):
+            lines.append(("fused loss", _FUSED))
+    line = environment.line(answer.plan.card, solution, answer.reserved)
+    if line is not None:
+        lines.append(("set", "%(name)s=%(value)s" % line))
+    return lines
+
+
+def _seconds(seconds: float) -> str:
+    return "%.1f s" % seconds if seconds >= 1 else "%.0f ms" % (1000 * seconds)
 
 
 def _head(answer: Answer, description: Description, several: bool) -> List[Any]:
@@ -179,11 +264,9 @@ def _layers(plan: Plan, output: Output) -> None:
         ]
         for layer in plan.layers
     ]
-    output.table(
-        "By layer",
-        ("layer", "weights", "weights and states", "kept", "peak in backward", "run"),
-        rows,
-    )
+    columns = ("layer", "weights", "weights and states", "kept", "peak in backward", "run")
+    if rows:
+        output.table("By layer", columns, rows)
 
 
 def _verdict(answer: Answer, output: Output) -> None:
@@ -253,13 +336,14 @@ def _changes(
             format_size(change.saves_bytes),
             format_size(change.peak_bytes),
             "%.2f ×" % change.time_factor,
+            change.training,
             change.option,
         ]
         for change in solution.changes
     ]
     if not rows:
         return
-    output.table(title, ("", "change", "saves", "peak", "time", "option"), rows)
+    output.table(title, ("", "change", "saves", "peak", "time", "training", "option"), rows)
     notes: List[Any] = [("time", _assumed(answer.plan, solution))]
     if any(change.kind == "loss" and change.applied for change in solution.changes):
         notes.append(("fused loss", _FUSED))

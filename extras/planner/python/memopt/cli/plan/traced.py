@@ -15,15 +15,15 @@ from .. import UsageError
 from ..progress import Progress
 from . import cards
 from .answer import Source
-from .describe import Description, run_fields
+from .describe import Description, run_fields, settings_of
 
 #: Options that describe a model or what cannot be seen in a module.
 _NOT_HERE = (
-    "params", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "experts", "top_k",
-    "positions", "labels", "vision_layers", "vision_hidden", "vision_tokens", "image_size",
-    "patch_size", "family", "head", "like", "attention", "dtype", "master_weights", "images",
-    "positives", "negatives", "seq_mean", "padding_mask", "min_8bit_size", "image_dtype",
+    "params", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "attention", "dtype", "images", "positives",
+    "negatives",
 )  # fmt: skip
+
+_SEEN = ("run.master_dtype", "run.sequence_mean", "run.attention_mask", "run.min_8bit_size", "run.image_dtype")
 
 #: torch's names.
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
@@ -70,6 +70,9 @@ def check(arguments: argparse.Namespace, taken: Tuple[str, ...] = ()) -> None:
             raise UsageError(
                 "--%s describes a configuration; a module says it itself" % name.replace("_", "-")
             )
+    for key, _ in arguments.set:
+        if key.startswith("model.") and key != "model.lora_dropout" or key in _SEEN:
+            raise UsageError("--set %s describes a configuration; a module says it itself" % key)
 
 
 def describe(arguments: argparse.Namespace, taken: Tuple[str, ...] = ()) -> Description:
@@ -128,7 +131,7 @@ class Traced(Source):
         self._adapters = Model(
             lora_rank=arguments.lora or 0,
             lora_targets=None if self._own_targets else targets,
-            lora_dropout=arguments.lora_dropout or 0.0,
+            lora_dropout=float(settings_of(arguments).get("model.lora_dropout", 0.0)),
             quantize=arguments.quantize or "none",
         )
         self._known: Dict[Any, Any] = {}

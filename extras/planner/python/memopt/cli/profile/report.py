@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from ... import _host_memory
 from ...sizes import format_size
-from ..monitor.trends import duration
+from ..monitor.trends import UNDERUSE, UNDERUSE_AFTER, Course, duration
 from ..output import Cell, Output, Text
 from .program import End
 from .recorder import Figures, Recorder
@@ -204,6 +204,27 @@ def _show_phases(report: Dict[str, Any], output: Output) -> None:
     output.table("Most in each phase", columns, rows)
 
 
+def _trends(report: Dict[str, Any]) -> List[Tuple[str, Text]]:
+    """A floor that rises to the end, and a device that is hardly used."""
+    notes: List[Tuple[str, Text]] = []
+    course = report["course"]
+    series = {d["device"]: [one["devices"][d["device"]]["program"] for one in course] for d in report["devices"]}
+    series = {name: of for name, of in series.items() if any(of)} or {"host": [one["rss"] for one in course]}
+    for name, values in series.items():
+        follow, slope = Course(), None
+        for number, value in enumerate(values):
+            slope = follow.add(number, value or 0) or slope
+        if slope is not None and follow.values[-1] > 0.9 * follow.peak:
+            text = "its floor creeps up, to %s at the end, %s a sample: does it keep tensors, such as a loss with its graph?"
+            notes.append((name, Cell(text % (format_size(follow.values[-1]), format_size(round(slope))), "warn")))
+    for device in report["devices"]:
+        of, total = device["program"], device["memory_total"]
+        if of and total and len(course) >= UNDERUSE_AFTER and of["bytes"] < UNDERUSE * total:
+            text = "at most %.0f %% were used: memopt plan --fill finds a larger micro-batch" % (100 * of["bytes"] / total)
+            notes.append((device["device"], text))
+    return notes
+
+
 def _notes(report: Dict[str, Any]) -> List[Tuple[str, Text]]:
     notes: List[Tuple[str, Text]] = []
     for device in report["devices"]:
@@ -213,6 +234,7 @@ def _notes(report: Dict[str, Any]) -> List[Tuple[str, Text]]:
                 "this container does: look at everybody's"
             )
             notes.append((device["device"], text))
+    notes += _trends(report)
     if any(phase["samples"] == 0 for phase in report["phases"]):
         notes.append(("phases", "some were too short for a sample: a smaller --interval sees them"))
     blind = report["samples"] and not report["peaks"]  # the reason is reported elsewhere
