@@ -37,7 +37,7 @@ OPTIMIZERS: Dict[str, Tuple[str, Optional[str], str]] = {
                   "torchao.prototype.low_bit_optim.AdamW8bit adamw_8bit adamw_torch_8bit paged_adamw_8bit"),
     "adamw4bit": ("memopt.torch.AdamW4bit", "adamw_torch_4bit",
                   "torchao.optim.AdamW4bit torchao.prototype.low_bit_optim.AdamW4bit"),
-    "adamwfp8": ("memopt.torch.AdamW8bitCompanded", None,
+    "adamwfp8": ("memopt.torch.AdamW8bit", None,
                  "torchao.optim.AdamWFp8 torchao.prototype.low_bit_optim.AdamWFp8"),
     "lion": ("memopt.torch.Lion", "lion_32bit", "bitsandbytes.optim.Lion paged_lion_32bit"),
     "lion8bit": ("memopt.torch.Lion8bit", "lion_8bit",
