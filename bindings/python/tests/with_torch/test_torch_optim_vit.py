@@ -59,7 +59,7 @@ def distances(common, text_file, kinds):
     return {name: norm(params, goal) / norm(start, goal) for name, params in copies.items()}
 
 
-def test_coded_states_are_near_and_8_bits_as_near_as_bitsandbytes(common, text_file):
+def test_coded_states_are_near_and_8_bits_nearer_than_bitsandbytes(common, text_file):
     kinds = {"8bit": mt.AdamW8bit, "32bit": mt.AdamW, "4bit": mt.AdamW4bit}
     kinds["dynamic"] = functools.partial(mt.AdamW8bit, codes="dynamic")
     if importlib.util.find_spec("bitsandbytes"):
@@ -67,4 +67,4 @@ def test_coded_states_are_near_and_8_bits_as_near_as_bitsandbytes(common, text_f
     found = distances(common, text_file, kinds)
     assert found["32bit"] < 1e-4 and 0.05 < found["4bit"] < 0.6
     assert max(found["8bit"], found["dynamic"]) < 0.05
-    assert found["8bit"] <= 1.05 * found.get("theirs", 1.0)
+    assert found["8bit"] < 0.85 * min(found["dynamic"], found.get("theirs", 1.0))
