@@ -59,7 +59,7 @@ static const scene scenes[] = {
      "alloc slot=0 member=0 stream=1 bytes=12000000\nalloc slot=1 member=0 stream=2 bytes=8000000\n"
      "use slot=0 stream=3 write=1\nuse slot=1 stream=3 write=1\nfree slot=0\nfree slot=1\n"
      "alloc slot=2 member=0 stream=0 bytes=16000000\n"},
-    {"pages of a busy stream", 1, 9, ORACLE_HAS_REMAP,
+    {"pages of a busy stream", 1, 5, ORACLE_HAS_EXPANDABLE,
      "alloc slot=0 member=0 stream=1 bytes=6000000\nalloc slot=1 member=0 stream=1 bytes=5000000\n"
      "alloc slot=2 member=0 stream=1 bytes=8000000\nfree slot=0\nfree slot=2\n"
      "alloc slot=3 member=0 stream=1 bytes=12000000\n"},

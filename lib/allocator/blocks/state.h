@@ -133,6 +133,7 @@ typedef struct mo_segment {
     mo_block *unmapped;  /* expandable: the unmapped blocks by address */
     mo_vm_handle *pages; /* expandable: NULL where unmapped; NULL in a classic segment */
     uint32_t places;     /* parts of it that a plan uses */
+    uint32_t drafts;     /* parts that a plan in the making may use: it stays meanwhile */
 } mo_segment;
 
 /* One recorded stream of one block. Its event is kept when the struct is reused. */

@@ -76,7 +76,7 @@ static memopt_status end_segments(memopt_allocator *allocator, uint64_t mapped)
     for (mo_segment *segment = allocator->segments, *next; segment != NULL; segment = next) {
         next = segment->next;
         if (segment->mapped > mapped ||
-            (mapped == 0 && (has_blocks(segment) || segment->places > 0)))
+            (mapped == 0 && (has_blocks(segment) || segment->places + segment->drafts > 0)))
             continue;
         mo_keep_first(&result, kind_of(segment)->end(allocator, segment));
     }

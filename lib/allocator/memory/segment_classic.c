@@ -76,7 +76,7 @@ static void claim(memopt_allocator *allocator, const mo_release *what, mo_releas
         if (*claimed >= what->wanted)
             return;
         if (mo_segment_is_expandable(segment) || spare(allocator, block) == 0 ||
-            !mo_release_matches(what, turn, block))
+            segment->drafts > 0 || !mo_release_matches(what, turn, block))
             continue;
         mo_pool_remove(allocator, block);
         block->state = MO_BLOCK_CLAIMED;

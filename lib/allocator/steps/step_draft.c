@@ -298,7 +298,7 @@ void mo_drafts_end(mo_drafts *drafts)
         mo_free(draft->earlier);
         mo_free(draft->which);
         mo_free(draft->placement.rects);
-        mo_free(draft->room.gaps);
+        mo_room_end(&draft->room);
         mo_free(draft->regions);
         mo_free(draft->holes);
         mo_free(draft->used);

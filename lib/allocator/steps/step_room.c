@@ -39,6 +39,7 @@ static void add_gap(const memopt_allocator *allocator, mo_room_for *room, mo_seg
         gap.tail = segment->address + tail;
     }
     room->gaps[room->gap_count++] = gap;
+    segment->drafts++;
 }
 
 static void add_gaps(const memopt_allocator *allocator, mo_room_for *room, mo_segment *segment)
@@ -102,7 +103,18 @@ memopt_status mo_room_find(memopt_allocator *allocator, mo_lane *lane, mo_room_f
     for (mo_segment *segment = allocator->segments; segment != NULL; segment = segment->next)
         if (segment->pool->lane == lane)
             add_gaps(allocator, out, segment);
+    if (out->open.segment != NULL)
+        out->open.segment->drafts++;
     return MEMOPT_OK;
+}
+
+void mo_room_end(mo_room_for *room)
+{
+    for (uint32_t i = 0; i < room->gap_count; i++)
+        room->gaps[i].segment->drafts--;
+    if (room->open.segment != NULL)
+        room->open.segment->drafts--;
+    mo_free(room->gaps);
 }
 
 static void add_region(mo_segment *segment, char *start, char *end, mo_region *regions,

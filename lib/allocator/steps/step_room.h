@@ -19,8 +19,11 @@ typedef struct mo_room_for {
 } mo_room_for;
 
 /* What there is for a lane, whose pools know it from then on. Blocks whose entries are `placed`
- * count as free. Lock held. OUT_OF_HOST_MEMORY. */
+ * count as free. Their segments stay until mo_room_end(): meanwhile the places are found without
+ * lock. Lock held. OUT_OF_HOST_MEMORY. */
 memopt_status mo_room_find(memopt_allocator *allocator, mo_lane *lane, mo_room_for *out);
+/* Lock held. */
+void mo_room_end(mo_room_for *room);
 /* Regions of the gaps with at most `most` bytes of whole pages, of the ends of the others, and the
  * open range, which comes last: one more than twice the gaps at most. *out_count is without that.
  * holes: their units. */
