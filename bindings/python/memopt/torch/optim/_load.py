@@ -81,6 +81,9 @@ class Place(NamedTuple):
     def read(self, state: Mapping[str, Any]) -> Optional[Saved]:
         """The state of the parameter; None where there is none. ValueError if it does not fit."""
         state = _of_bitsandbytes({**state, **state.get(NESTED, {})}, self.kind)
+        meta = [key for key, value in state.items() if isinstance(value, torch.Tensor) and value.is_meta]
+        if meta:
+            raise ValueError("the %s of %s is a meta tensor, without data" % (meta[0], self.name))
         _other_rules.check_state(state, self.kind, self.name)
         if "max_exp_avg_sq" in state:
             raise ValueError("the state of %s is AMSGrad's, which is not supported" % self.name)
