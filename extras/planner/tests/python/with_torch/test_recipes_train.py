@@ -139,6 +139,8 @@ def test_the_file_of_a_walk_trains(name: str, recipe: Any, tmp_path: pathlib.Pat
         data = "data_loader." if "data_loader.batch_size" in file.values else "data."
         sequence = file["data.sequence"] if "data.sequence" in file.values else 512
         shape = {"batch": file[data + "batch_size"], "seq": sequence // SHORTER}
+        if "images" in more:
+            more = {"images": max(file["data_loader.max_frames"] // 2, 1)}
         task = recipe.models.Task(small, {**shape, **more})
         model = getattr(task.model, "encoder", task.model)
         checkpointing = file[rest + ".gradient_checkpointing"]
