@@ -42,6 +42,8 @@ typedef __m256d VD;
 #define v_addi _mm256_add_epi32
 #define v_subi _mm256_sub_epi32
 #define v_muli _mm256_mullo_epi32
+/* The upper halves of numbers that are not negative, times a constant of 16 bits. */
+#define v_mul_upper(x, k) _mm256_madd_epi16(x, v_seti((int)((uint32_t)(k) << 16)))
 #define v_maxi _mm256_max_epi32
 #define v_mini _mm256_min_epi32
 #define v_max_bytes _mm256_max_epu8

@@ -35,6 +35,7 @@ typedef __m512d VD;
 #define v_addi _mm512_add_epi32
 #define v_subi _mm512_sub_epi32
 #define v_muli _mm512_mullo_epi32
+#define v_mul_upper(x, k) _mm512_madd_epi16(x, v_seti((int)((uint32_t)(k) << 16)))
 #define v_maxi _mm512_max_epi32
 #define v_mini _mm512_min_epi32
 #define v_max_bytes _mm512_max_epu8

@@ -49,7 +49,7 @@ static inline void mo_block_encode(uint32_t format, int is_signed, const float *
         uint32_t bits = mo_f32_bits(values[i]) & 0x7fffffffu;
         largest = bits > largest ? bits : largest;
     }
-    mo_block_scale scale = mo_format_scale(format, is_signed, largest);
+    mo_block_scale scale = mo_block_scale_of(largest);
     for (uint32_t i = 0; i < n; i++)
         mo_format_write(format, is_signed, codes, begin + i,
                         mo_format_code(format, is_signed, values[i], &scale));

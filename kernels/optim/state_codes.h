@@ -129,26 +129,38 @@ MO_HD static inline float mo_decode_unsigned(uint8_t code, float absmax)
 
 #define MO_SLOW 2                  /* is_signed of a slow first moment */
 #define MO_COMPAND_ROUND 0x1.8p23f /* adding it rounds to a whole number, in the low byte */
-/* Near 127 * u^(-2/3) for u from 0.902 to 1.109. */
-#define MO_COMPAND_0 0x1.1a4414p+8f
-#define MO_COMPAND_1 -0x1.c2bb18p+7f
-#define MO_COMPAND_2 0x1.186824p+6f
-#define MO_COMPAND_GUESS 0x1.fe99f6p+23f
+/* Guesses of roots subtract a share of a number's bits; polynomials mend them: near 127 * u^(-2/3) for
+ * u from 0.900 to 1.111, near 258 * u^(-3/4) from 0.882 to 1.134. */
+#define MO_COMPAND_GUESS 0x54a24a00
+#define MO_COMPAND_THIRD (-21846) /* of the upper half */
+#define MO_COMPAND_0 0x1.1a43fep+8f
+#define MO_COMPAND_1 -0x1.c2afc2p+7f
+#define MO_COMPAND_2 0x1.1851fap+6f
+#define MO_COMPAND_FOURTH_GUESS 0x4f5878c0u
+#define MO_COMPAND_FOURTH_0 0x1.ccd12cp+9f
+#define MO_COMPAND_FOURTH_1 -0x1.8a5fe8p+10f
+#define MO_COMPAND_FOURTH_2 0x1.772162p+10f
+#define MO_COMPAND_FOURTH_3 -0x1.6ccc14p+9f
+#define MO_COMPAND_FOURTH_4 0x1.1ddfd6p+7f
 #define MO_EXPAND_SIGNED 0x1.020408p-7f /* 1 / 127 */
 #define MO_EXPAND_STEP 0x1.fc07fp-9f    /* 1 / 258 */
 #define MO_EXPAND_LEAST 0x1.7d05f4p-7f  /* 3 / 258 */
-#define MO_COMPAND_TOP 258.0f
 
 MO_HD static inline float mo_magnitude(float x)
 {
     return mo_f32_from_bits(mo_f32_bits(x) & 0x7fffffffu);
 }
 
-/* x^(-1/3), up to 3.5 % off: x's bits over 256, as a number above 2^23, times -1/3. */
+MO_HD static inline float mo_cubic(float x, float c0, float c1, float c2, float c3)
+{
+    return mo_fmaf(mo_fmaf(mo_fmaf(c3, x, c2), x, c1), x, c0);
+}
+
+/* x^(-1/3), up to 3.6 % off. */
 MO_HD static inline float mo_inverse_cube_root_near(float x)
 {
-    float bits = mo_f32_from_bits(mo_f32_bits(x) >> 8 | 0x4b000000u);
-    return mo_f32_from_bits(mo_f32_bits(mo_fmaf(bits, -1.0f / 3.0f, MO_COMPAND_GUESS)) << 8);
+    int32_t upper = (int32_t)(mo_f32_bits(x) >> 16);
+    return mo_f32_from_bits((uint32_t)(MO_COMPAND_GUESS + upper * MO_COMPAND_THIRD));
 }
 
 /* Near 127 times the cube root of a normalised value, plus an addend. */
@@ -184,31 +196,31 @@ MO_HD static inline uint32_t mo_code_companded_slow(float y)
     return y != y ? 0u : mo_f32_bits(sum) & 0xffu;
 }
 
-/* For roots: `inverse` is 258^2 / sqrt(absmax), both correctly rounded. */
-MO_HD static inline mo_block_scale mo_block_scale_companded_of(uint32_t absmax_bits)
-{
-    mo_block_scale s = mo_block_scale_of(absmax_bits);
-    s.prescale = 1.0f;
-    if (absmax_bits != 0 && absmax_bits < MO_F32_INF_BITS)
-        s.inverse = MO_COMPAND_TOP * MO_COMPAND_TOP / mo_sqrtf(s.absmax);
-    return s;
-}
-
 /* What is added to the fourth root: 2^15 - 3, so that the whole number is in the second byte, and
- * an odd number of 64ths that x draws, less half of what the sum is rounded to (2^-8). */
+ * an odd number of 64ths that y draws, less half of what the sum is rounded to (2^-8). */
 #define MO_COMPAND_DRAW_MASK 0x1f0u
 #define MO_COMPAND_DRAW_BITS 0x46fffa07u
 #define MO_COMPAND_DRAW_LEAST 0x1p15f
 
-MO_HD static inline float mo_companded_draw(float x)
+MO_HD static inline float mo_companded_draw(float y)
 {
-    return mo_f32_from_bits((mo_f32_bits(x) & MO_COMPAND_DRAW_MASK) | MO_COMPAND_DRAW_BITS);
+    return mo_f32_from_bits((mo_f32_bits(y) & MO_COMPAND_DRAW_MASK) | MO_COMPAND_DRAW_BITS);
 }
 
-/* y: the root of x times the inverse. Negative values and NaN get code 0. */
-MO_HD static inline uint32_t mo_code_companded_unsigned(float x, float y)
+/* Near 258 times the fourth root of a normalised value, plus an addend. */
+MO_HD static inline float mo_companded_fourth_root(float y, float addend)
 {
-    float sum = mo_sqrtf(y) + mo_companded_draw(x);
+    float r = mo_f32_from_bits(MO_COMPAND_FOURTH_GUESS - (mo_f32_bits(y) >> 2)); /* y^(-1/4) */
+    float square = r * r, root = y * square, u = root * square;
+    float slope = mo_cubic(u, MO_COMPAND_FOURTH_1, MO_COMPAND_FOURTH_2, MO_COMPAND_FOURTH_3,
+                           MO_COMPAND_FOURTH_4);
+    return mo_fmaf(root * r, mo_fmaf(slope, u, MO_COMPAND_FOURTH_0), addend);
+}
+
+/* The code of a normalised value. Negative ones and NaN get code 0. */
+MO_HD static inline uint32_t mo_code_companded_unsigned(float y)
+{
+    float sum = mo_companded_fourth_root(y, mo_companded_draw(y));
     sum = sum > MO_COMPAND_DRAW_LEAST ? sum : MO_COMPAND_DRAW_LEAST;
     return mo_f32_bits(sum) >> 8 & 0xffu;
 }
@@ -267,11 +279,6 @@ MO_HD static inline float mo_decode4_unsigned(uint32_t code, float absmax)
 #define MO_COMPAND4_2 0x1.acf02cp+2f
 #define MO_COMPAND4_3 -0x1.af6c1ep+0f
 #define MO_COMPAND4_ROUND (MO_COMPAND_ROUND + (float)MO_SIGNED4_ZERO)
-
-MO_HD static inline float mo_cubic(float x, float c0, float c1, float c2, float c3)
-{
-    return mo_fmaf(mo_fmaf(mo_fmaf(c3, x, c2), x, c1), x, c0);
-}
 
 MO_LOOKUP_TABLE uint32_t mo_map4_companded[16] = {
     0xbf800000, 0xbf400000, 0xbf0e38e4, 0xbecccccd, 0xbe8ba2e9, 0xbe2aaaab, 0xbd9d89d9, 0x00000000,
@@ -378,29 +385,14 @@ MO_HD static inline uint32_t mo_format_zero(uint32_t format, int is_signed)
     return mo_format_zero_code(format, is_signed) * (mo_format_is_4bit(format) ? 0x11u : 1u);
 }
 
-/* absmax_bits: the largest of all bits(x) & 0x7fffffff of the block. */
-MO_HD static inline mo_block_scale mo_format_scale(uint32_t format, int is_signed,
-                                                   uint32_t absmax_bits)
-{
-    if (format == MO_STATE_COMPANDED && !is_signed)
-        return mo_block_scale_companded_of(absmax_bits);
-    return mo_block_scale_of(absmax_bits);
-}
-
-/* What is normalised: the value, or its root. */
-MO_HD static inline float mo_format_measure(uint32_t format, int is_signed, float x)
-{
-    return format == MO_STATE_COMPANDED && !is_signed ? mo_sqrtf(x) : x;
-}
-
 MO_HD static inline uint32_t mo_format_code(uint32_t format, int is_signed, float x,
                                             const mo_block_scale *scale)
 {
-    float y = mo_format_measure(format, is_signed, x) * scale->prescale * scale->inverse;
+    float y = x * scale->prescale * scale->inverse;
     if (format == MO_STATE_COMPANDED)
         return is_signed == MO_SLOW ? mo_code_companded_slow(y)
                : is_signed          ? mo_code_companded_signed(y)
-                                    : mo_code_companded_unsigned(x, y);
+                                    : mo_code_companded_unsigned(y);
     if (format == MO_STATE_COMPANDED4)
         return is_signed ? mo_code4_companded(y) : mo_code4_unsigned(y);
     return is_signed ? mo_code_signed(y) : mo_code_unsigned(x, y);

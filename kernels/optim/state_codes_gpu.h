@@ -557,18 +557,13 @@ MO_DEVICE void mo_encode_block(const typename mo_codec<FORMAT>::tables *tables, 
                                uint32_t rest, int aligned, void *data, float *scales)
 {
     uint32_t words[mo_code_words<FORMAT>::N];
-    float stored, y[8], y_least;
-    if (FORMAT == MO_STATE_COMPANDED && !is_signed) {
-        stored = mo_companded_second(values, largest, words);
-    } else {
-        stored = mo_normalise(values, largest, &least, y, &y_least).absmax;
-        if (FORMAT == MO_STATE_8BIT && !is_signed &&
-            MO_RARE(!(y_least >= mo_f32_from_bits(MO_UNSIGNED_UMIN << 16))))
-            mo_from_least(y);
-        mo_codec<FORMAT>::encode(tables, is_signed, y, words);
-        if (FORMAT == MO_STATE_8BIT && !is_signed && MO_RARE(least <= 0))
-            mo_zero_codes(values, largest >= MO_F32_INF_BITS, words);
-    }
+    float y[8], y_least, stored = mo_normalise(values, largest, &least, y, &y_least).absmax;
+    if (FORMAT == MO_STATE_8BIT && !is_signed &&
+        MO_RARE(!(y_least >= mo_f32_from_bits(MO_UNSIGNED_UMIN << 16))))
+        mo_from_least(y);
+    mo_codec<FORMAT>::encode(tables, is_signed, y, words);
+    if (FORMAT == MO_STATE_8BIT && !is_signed && MO_RARE(least <= 0))
+        mo_zero_codes(values, largest >= MO_F32_INF_BITS, words);
     mo_write_codes<FORMAT>(data, at, rest, aligned, is_signed, words);
     if (mo_thread_index() % (mo_format_block(FORMAT) / 8) == 0)
         mo_store_as<float>(&scales[at / mo_format_block(FORMAT)], stored);

@@ -15,6 +15,7 @@
  * The first header has the words of tables: v_order, v_turns, V_PART, v_decode_part, v_coder,
  * v_coding.
  */
+#include "kernels/core/prefetch.h"
 #include "kernels/optim/step_simd.h"
 
 enum { GROUP = 4 * MO_LANES_N };
@@ -210,11 +211,10 @@ MO_INLINE void update(mo_form f, const mo_lane_coef *c, mo_coded_block *w, uint3
 
 /* --- the second time -------------------------------------------------------------------------- */
 
-/* roots: of the values, if they are known; else NULL. */
-MO_INLINE void code4(mo_form f, int moment, mo_coded_block *w, uint32_t at, const VF *roots)
+MO_INLINE void code4(mo_form f, int moment, mo_coded_block *w, uint32_t at)
 {
     const mo_coded_moment *x = &w->of[moment];
-    VI bytes = lane_codes(f.format, is_signed(f, moment), values_of(f, w, moment) + at, roots,
+    VI bytes = lane_codes(f.format, is_signed(f, moment), values_of(f, w, moment) + at,
                           v_set(x->scale.inverse));
     if (mo_format_is_4bit(f.format))
         v_store_bytes4(x->codes + at / 2, bytes);
@@ -222,15 +222,13 @@ MO_INLINE void code4(mo_form f, int moment, mo_coded_block *w, uint32_t at, cons
         v_put(x->codes + at, bytes, 0);
 }
 
-/* The late quotients of MO_LANES_N elements, and the roots of v. */
-MO_INLINE VF quotient1(mo_form f, const mo_lane_coef *c, const mo_coded_block *w, uint32_t i,
-                       VF *root)
+/* The late quotients of MO_LANES_N elements. */
+MO_INLINE VF quotient1(mo_form f, const mo_lane_coef *c, const mo_coded_block *w, uint32_t i)
 {
     VF m = v_load(w->m + i), slow = m;
-    *root = v_sqrt(v_load(w->v + i));
     if (has(f, 2))
         slow = v_load(w->slow + i);
-    return lane_quotient(f.rule, c, m, slow, *root);
+    return lane_quotient(f.rule, c, m, slow, v_sqrt(v_load(w->v + i)));
 }
 
 /* GROUP new parameters; u: their quotients, where they are late. */
@@ -251,14 +249,14 @@ MO_INLINE void parameters4(mo_form f, const mo_lane_coef *c, const mo_coded_bloc
 /* GROUP elements of computed codes. The quotients come first: the coding does not wait for them. */
 MO_INLINE void finish_computed(mo_form f, const mo_lane_coef *c, mo_coded_block *w, uint32_t at)
 {
-    VF u[4], roots[4];
+    VF u[4];
     for (uint32_t k = 0; k < 4 && is_late(f); k++)
-        u[k] = quotient1(f, c, w, at + k * MO_LANES_N, &roots[k]);
-    code4(f, 0, w, at, NULL);
+        u[k] = quotient1(f, c, w, at + k * MO_LANES_N);
+    code4(f, 0, w, at);
     if (has(f, 1))
-        code4(f, 1, w, at, is_late(f) ? roots : NULL);
+        code4(f, 1, w, at);
     if (has(f, 2))
-        code4(f, 2, w, at, NULL);
+        code4(f, 2, w, at);
     parameters4(f, c, w, at, u);
 }
 
@@ -342,6 +340,16 @@ MO_INLINE void begin_moment(mo_form f, const void *codes, const float *scales, u
     x->codes = (uint8_t *)(uintptr_t)codes + mo_format_bytes(f.format, at);
 }
 
+/* Asks for a page further on of what a block has of these types. */
+MO_INLINE void ask_ahead(mo_form f, const mo_optim_span *s, uint64_t at)
+{
+    const uint64_t n = mo_format_block(f.format);
+    if (f.g == MO_DTYPE_F32)
+        mo_prefetch_page_ahead((const float *)s->gradient + at, n * sizeof(float));
+    if (f.p == MO_DTYPE_F32)
+        mo_prefetch_page_ahead((const float *)s->parameter + at, n * sizeof(float));
+}
+
 MO_INLINE void begin_block(mo_form f, const mo_optim_span *s, uint64_t at, mo_coded_block *w)
 {
     const uint32_t n = mo_format_block(f.format);
@@ -368,14 +376,10 @@ MO_INLINE void end_block(mo_form f, const mo_optim_span *s, uint64_t at, const m
         lane_write_narrow(s, at, mo_format_block(f.format), w->p);
 }
 
-/* Whether the scalar form has to do the block: it is not finite, or its scale is no step's. */
+/* Whether the scalar form has to do the block: it is not finite. */
 MO_INLINE int is_odd(mo_form f, const mo_optim_span *s, uint64_t block, const uint32_t largest[3])
 {
     int odd = lane_is_late(f.rule) && !mo_f32_is_finite(s->absmax1[block]);
-    if (!is_signed(f, 0))
-        odd |= lane_odd_scale(f.format, s->absmax1[block]);
-    if (has(f, 1))
-        odd |= lane_odd_scale(f.format, s->absmax2[block]);
     for (int k = 0; k < 3; k++)
         odd |= largest[k] >= MO_F32_INF_BITS;
     return odd;
@@ -385,7 +389,7 @@ MO_INLINE void settle_moment(mo_form f, int moment, uint32_t largest, float *out
                              mo_coded_block *w)
 {
     mo_coded_moment *x = &w->of[moment];
-    x->scale = mo_format_scale(f.format, is_signed(f, moment), largest);
+    x->scale = mo_block_scale_of(largest);
     *out_scale = x->scale.absmax;
     if (has_tables(f))
         v_coder_of(is_signed(f, moment), &x->scale, values_of(f, w, moment), &x->coder);
@@ -444,6 +448,7 @@ MO_INLINE void step_in_loops(mo_form f, const mo_coded_span *k, const mo_optim_s
         mo_coded_block *now = &blocks[at / n % 2];
         mo_coded_seen seen = nothing_seen();
         if (at < whole) {
+            ask_ahead(f, s, at);
             begin_block(f, s, at, now);
             for (uint32_t i = 0; i < n; i += GROUP)
                 first(f, k, now, i, &seen);

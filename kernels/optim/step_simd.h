@@ -239,7 +239,7 @@ MO_INLINE void lane_quantize(uint32_t format, const mo_blockcode_args *a, uint64
             mo_quantize_block_scalar(format, a, at, n);
             continue;
         }
-        mo_block_scale scale = mo_format_scale(format, a->is_signed != 0, largest);
+        mo_block_scale scale = mo_block_scale_of(largest);
         for (uint32_t i = 0; i < n && !a->is_signed; i += MO_LANES_N) {
             VF x = v_bits(v_maxi(v_ints(v_load(values + i)), v_seti(0))); /* negatives are 0 */
             v_store(values + i, x);

@@ -42,9 +42,8 @@ MO_INLINE VF lane_value_companded_unsigned(VI code)
 /* mo_companded_cube_root. */
 MO_INLINE VF lane_companded_cube_root(VF y, VF addend)
 {
-    VI bits = v_or(v_srl(v_ints(lane_magnitude(y)), 8), v_seti(0x4b000000));
-    VF guess = v_fma(v_bits(bits), v_set(-1.0f / 3.0f), v_set(MO_COMPAND_GUESS));
-    VF r = v_bits(v_sll(v_ints(guess), 8));
+    VI part = v_mul_upper(v_ints(lane_magnitude(y)), MO_COMPAND_THIRD);
+    VF r = v_bits(v_addi(part, v_seti(MO_COMPAND_GUESS)));
     VF root = v_mul(y, v_mul(r, r)), u = v_mul(lane_magnitude(root), r);
     VF slope = v_fma(v_fma(v_set(MO_COMPAND_2), u, v_set(MO_COMPAND_1)), u, v_set(MO_COMPAND_0));
     return v_fma(root, slope, addend);
@@ -63,11 +62,16 @@ MO_INLINE VI lane_code_companded_slow(VF y)
     return v_ints(v_add(lane_companded_cube_root(y, from_middle), v_set(MO_COMPAND_ROUND)));
 }
 
-/* Of a value that is not negative, and the square of its normalised fourth root. */
-MO_INLINE VI lane_code_companded_unsigned(VF value, VF y)
+/* Of a value that is not negative. */
+MO_INLINE VI lane_code_companded_unsigned(VF y)
 {
-    VI draw = v_merge(v_seti(MO_COMPAND_DRAW_BITS), v_ints(value), v_seti(MO_COMPAND_DRAW_MASK));
-    VI sum = v_ints(v_add(v_sqrt(y), v_bits(draw)));
+    VF r = v_bits(v_subi(v_seti((int)MO_COMPAND_FOURTH_GUESS), v_srl(v_ints(y), 2)));
+    VF square = v_mul(r, r), root = v_mul(y, square), u = v_mul(root, square);
+    VF slope = v_fma(v_set(MO_COMPAND_FOURTH_4), u, v_set(MO_COMPAND_FOURTH_3));
+    slope = v_fma(v_fma(slope, u, v_set(MO_COMPAND_FOURTH_2)), u, v_set(MO_COMPAND_FOURTH_1));
+    VI draw = v_merge(v_seti(MO_COMPAND_DRAW_BITS), v_ints(y), v_seti(MO_COMPAND_DRAW_MASK));
+    VF near = v_fma(slope, u, v_set(MO_COMPAND_FOURTH_0));
+    VI sum = v_ints(v_fma(v_mul(root, r), near, v_bits(draw)));
     return v_srl(v_maxi(sum, v_ints(v_set(MO_COMPAND_DRAW_LEAST))), 8);
 }
 
@@ -104,12 +108,6 @@ MO_INLINE VF lane_value(uint32_t format, int is_signed, const mo_lane_moment *x,
     return is_signed ? v_look16(&x->table, code) : v_mul(lane_value4_unsigned(code), x->scale);
 }
 
-/* Only states of others have negative scales, whose values have no root. */
-MO_INLINE int lane_odd_scale(uint32_t format, float scale)
-{
-    return format == MO_STATE_COMPANDED && mo_f32_bits(scale) >= MO_F32_INF_BITS;
-}
-
 /* n elements of a moment from `at` on, all of one block, to fp32. n is a multiple of 32 here and
  * where values are coded. */
 MO_INLINE void lane_decode(uint32_t format, int is_signed, const void *data, float scale,
@@ -124,16 +122,12 @@ MO_INLINE void lane_decode(uint32_t format, int is_signed, const void *data, flo
         v_store(values + i, lane_value(format, is_signed, &x, i));
 }
 
-/* The codes of 4 * MO_LANES_N values. roots: theirs, if the caller has them; else NULL. */
-MO_INLINE VI lane_codes(uint32_t format, int is_signed, const float *values, const VF *roots,
-                        VF inverse)
+/* The codes of 4 * MO_LANES_N values. */
+MO_INLINE VI lane_codes(uint32_t format, int is_signed, const float *values, VF inverse)
 {
-    const int rooted = format == MO_STATE_COMPANDED && !is_signed;
-    VF x[4], y[4];
-    for (int k = 0; k < 4; k++) {
-        x[k] = v_load(values + k * MO_LANES_N);
-        y[k] = v_mul(!rooted ? x[k] : roots != NULL ? roots[k] : v_sqrt(x[k]), inverse);
-    }
+    VF y[4];
+    for (int k = 0; k < 4; k++)
+        y[k] = v_mul(v_load(values + k * MO_LANES_N), inverse);
     if (mo_format_is_4bit(format) && !is_signed)
         return lane_codes4_unsigned(y);
     VI code[4];
@@ -141,7 +135,7 @@ MO_INLINE VI lane_codes(uint32_t format, int is_signed, const float *values, con
         code[k] = format == MO_STATE_COMPANDED4 ? lane_code4_companded(y[k])
                   : is_signed == MO_SLOW        ? lane_code_companded_slow(y[k])
                   : is_signed                   ? lane_code_companded_signed(y[k])
-                                                : lane_code_companded_unsigned(x[k], y[k]);
+                                                : lane_code_companded_unsigned(y[k]);
     return v_low_bytes(code, is_signed != 0);
 }
 
@@ -164,7 +158,7 @@ MO_INLINE void lane_encode(uint32_t format, int is_signed, float *values, uint32
         return;
     }
     for (uint32_t i = 0; i < n; i += 4 * MO_LANES_N) {
-        VI code = lane_codes(format, is_signed, values + i, NULL, v_set(scale->inverse));
+        VI code = lane_codes(format, is_signed, values + i, v_set(scale->inverse));
         if (mo_format_is_4bit(format))
             v_store_bytes4(codes + i / 2, code);
         else

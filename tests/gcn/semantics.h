@@ -213,6 +213,10 @@ VECTOR2(v_mul_lo_u32, 32, 32, 32, a *b)
 VECTOR2(v_mul_hi_u32, 32, 32, 32, (uint64_t)a *b >> 32)
 VECTOR2(v_mul_u32_u24, 32, 32, 32, (uint64_t)(a & 0xFFFFFF) * (b & 0xFFFFFF))
 VECTOR3(v_mad_u32_u24, 32, (a & 0xFFFFFF) * (b & 0xFFFFFF) + c)
+VECTOR3(v_mad_i32_i24, 32,
+        (uint32_t)((int64_t)((int32_t)((uint32_t)a << 8) >> 8) *
+                   ((int32_t)((uint32_t)b << 8) >> 8)) +
+            c)
 VECTOR3(v_add3_u32, 32, a + b + c)
 VECTOR3(v_xad_u32, 32, (a ^ b) + c)
 VECTOR3(v_or3_b32, 32, a | b | c)
