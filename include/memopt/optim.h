@@ -86,9 +86,11 @@ typedef struct memopt_optimizer_options {
     uint32_t stochastic_rounding; /**< 1: bf16/f16 parameters are rounded stochastically. */
     /** Bytes of a residual, 1 or 2, that a bf16 parameter keeps as its last state,
      * "weight_residual", so that steps add to a weight of 24 or 32 bits: the parameter is that
-     * weight rounded to nearest, ties away from zero, and updates below half its last place are not
-     * lost. It takes the place of an f32 master: with 2 bytes the weight is exactly that master, in
-     * 4 bytes in all, not 6; with 1 byte it is that rounded to 24 bits after each step, in 3 bytes.
+     * weight rounded to nearest, and updates below half its last place are not lost. It takes the
+     * place of an f32 master. With 2 bytes the weight is that master, in 4 bytes in all, not 6: the
+     * parameter is what a cast gives, and where that is a tie (one step in 131,072) the master
+     * moves by its last place. With 1 byte it is the master rounded to 24 bits after each step, in
+     * 3 bytes, ties away from zero.
      * f32 parameters stay as they are; f16 ones and stochastic_rounding cannot be combined with it.
      * After something else has written a parameter, the residual still counts: at most half a last
      * place. */

@@ -1,9 +1,12 @@
 /*
  * Split weights: a bf16 parameter with a residual of 8 or 16 bits, together a float of 24 or 32.
- * The parameter is that float rounded to nearest, ties away from zero; the residual is what the
- * rounding has taken away, in units of 2^-8 or 2^-16 of a bf16's last place, as a signed number
- * (two's complement). So the model reads ordinary bf16 weights, and updates below half their last
- * place are not lost; with 16 bits nothing is.
+ * The parameter is that float rounded to nearest; the residual is what the rounding has taken away,
+ * in units of 2^-8 or 2^-16 of a bf16's last place, as a signed number (two's complement). So the
+ * model reads ordinary bf16 weights, and updates below half their last place are not lost.
+ *
+ * A residual of half a place is negative: ties are away from zero. With 16 bits the model has to
+ * read what a cast of the float would give, whose ties are to even. So a float in the middle of an
+ * even weight and the next one becomes the float before it, a 2^24th less, and is no tie.
  */
 #ifndef MO_KERNELS_OPTIM_SPLIT_WEIGHTS_H
 #define MO_KERNELS_OPTIM_SPLIT_WEIGHTS_H
@@ -31,6 +34,8 @@ MO_HD static inline mo_split_weight mo_weight_split(float value, uint32_t residu
     uint32_t bits = mo_f32_bits(value), magnitude = bits & 0x7fffffffu;
     if (residual_bytes == 1)
         magnitude = (magnitude + 0x7f + (magnitude >> 8 & 1)) & ~0xffu;
+    else
+        magnitude -= (magnitude & 0x1ffffu) == 0x8000u;
     mo_split_weight split;
     split.weight = (uint16_t)((magnitude + 0x8000) >> 16 | (bits >> 16 & 0x8000u));
     split.residual = (uint16_t)magnitude;
