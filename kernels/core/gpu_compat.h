@@ -231,6 +231,19 @@ MO_DEVICE uint64_t mo_shuffle_xor_u64(uint64_t value, uint32_t mask)
 
 #include "kernels/core/host_device.h"
 
+/* The number of a thread's warp, which compilers keep where all of a warp share it. */
+MO_DEVICE uint32_t mo_warp_index(void)
+{
+    uint32_t warp = mo_thread_index() / mo_warp_size();
+#if MO_NVCC_DEVICE
+    return __shfl_sync(0xffffffffu, warp, 0);
+#elif defined(__HIP__)
+    return (uint32_t)__builtin_amdgcn_readfirstlane((int)warp);
+#else
+    return warp;
+#endif
+}
+
 /* With MO_ONLY, only the kernel `name` with MO_ONLY_name is compiled: one of these takes a compiler
  * seconds, all of them a minute. The others become templates, which nothing instantiates. */
 #if defined(MO_ONLY)

@@ -38,11 +38,13 @@ typedef struct mo_span_aligned {
 } mo_span_aligned;
 
 /* What mo_adamw_bf16 is not for: other results than bf16, coefficients that may leave the range in
- * which numbers keep their precision. */
+ * which numbers keep their precision, an eps (0: of a rule without one) that the root of a number
+ * below all normal ones, which counts as 0, is not small beside. */
 MO_DEVICE int mo_span_is_exact(const mo_optim_span *s)
 {
     float rate = s->coef.rate < 0.0f ? -s->coef.rate : s->coef.rate;
-    int plain = s->coef.eps <= 0x1p20f && rate <= 0x1p30f && (rate >= 0x1p-40f || rate == 0.0f);
+    int plain = s->coef.eps <= 0x1p20f && (s->coef.eps >= 0x1p-37f || s->coef.eps == 0.0f) &&
+                rate <= 0x1p30f && (rate >= 0x1p-40f || rate == 0.0f);
     return s->copy || s->stochastic || s->residual || !plain;
 }
 
@@ -142,7 +144,7 @@ MO_DEVICE void mo_adamw_moments_of(const mo_rule_coef *c, const float g[N], floa
 /* Whether all of v is in the range for which mo_adamw_bf16 is right. */
 MO_DEVICE int mo_adamw_is_plain(const mo_pack_range *range)
 {
-    return range->least_v >= 0x0d800000 && range->largest_v < 0x53800000u; /* 2^-100, 2^40 */
+    return range->largest_v < 0x53800000u; /* 2^40; negative numbers and NaN are above it */
 }
 
 /* The bound of v, and the range of what may be anything. */
@@ -185,6 +187,22 @@ MO_DEVICE int mo_adamw_bf16(float decay, const mo_near_rates *near, const float 
     return mo_kept(differ | mo_odd_bf16<N / 2>(words)) == 0;
 }
 
+/* AdamW's parameters of new moments, whose range is known. */
+template <int N>
+MO_DEVICE int mo_adamw_parameters(const mo_rule_coef *c, const mo_near_rates *rates, int near,
+                                  float p[N], const float m[N], float v[N], mo_pack_range *range,
+                                  uint32_t words[N / 2])
+{
+    if (MO_RARE(!mo_adamw_is_plain(range)))
+        mo_adamw_bound<N>(v, range);
+    else if (near && !MO_RARE(!mo_adamw_bf16<N>(c->decay, rates, p, m, v, words)))
+        return 1;
+    MO_UNROLL
+    for (int k = 0; k < N; k++)
+        p[k] = mo_adamw_parameter(c, p[k], m[k], v[k]);
+    return 0;
+}
+
 /* A rule's step: new moments and their range, and new parameters in p. Where `near`, parameters
  * may become bf16 by approximations: then they are in `words`, and the result is 1. */
 template <uint32_t RULE, int N, int CODED>
@@ -194,14 +212,7 @@ MO_DEVICE int mo_update_values(const mo_rule_coef *c, const mo_near_rates *rates
 {
     if (RULE == MO_RULE_ADAMW && CODED) {
         mo_adamw_moments_of<N>(c, g, m, v, range);
-        if (MO_RARE(!mo_adamw_is_plain(range)))
-            mo_adamw_bound<N>(v, range);
-        else if (near && !MO_RARE(!mo_adamw_bf16<N>(c->decay, rates, p, m, v, words)))
-            return 1;
-        MO_UNROLL
-        for (int k = 0; k < N; k++)
-            p[k] = mo_adamw_parameter(c, p[k], m[k], v[k]);
-        return 0;
+        return mo_adamw_parameters<N>(c, rates, near, p, m, v, range, words);
     }
     MO_UNROLL
     for (int k = 0; k < N; k++)
@@ -376,9 +387,13 @@ MO_DEVICE void mo_step_chunk(const mo_optim_step_args &args, uint64_t chunk, mo_
     }
     mo_codec<FORMAT>::load(tables);
     mo_barrier();
-    mo_span_aligned aligned = mo_span_alignment<8, FORMAT>(span);
     uint32_t blocks = (uint32_t)((span->count + MO_BLOCK_SIZE - 1) / MO_BLOCK_SIZE);
-    uint32_t done = mo_step_classes<RULE, FORMAT>(span, &coef, tables, &aligned);
+    uint32_t done = mo_step_classes<RULE, FORMAT>(span, &coef, tables);
+    if (done >= blocks)
+        return;
+    mo_barrier(); /* what follows is read anew: kept, it would take the loop's registers */
+    coef = span->coef;
+    mo_span_aligned aligned = mo_span_alignment<8, FORMAT>(span);
     for (uint32_t block = done; block < blocks; block += MO_OPTIM_GROUPS)
         mo_step_block<RULE, FORMAT>(span, &coef, tables, &aligned,
                                     block + mo_thread_index() / MO_LANES);

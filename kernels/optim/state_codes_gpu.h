@@ -549,21 +549,33 @@ MO_DEVICE mo_block_scale mo_normalise(const float values[8], uint32_t largest, i
     return scale;
 }
 
-/* Of eight values, of which `rest` exist, more than none. largest: mo_largest of their block;
- * least: mo_least of unsigned values. A block's first thread stores its scale. */
+/* The codes of eight values, and the scale to store. largest: mo_largest of their block; least:
+ * mo_least of unsigned values. */
 template <uint32_t FORMAT>
-MO_DEVICE void mo_encode_block(const typename mo_codec<FORMAT>::tables *tables, int is_signed,
-                               const float values[8], uint32_t largest, int32_t least, uint32_t at,
-                               uint32_t rest, int aligned, void *data, float *scales)
+MO_DEVICE float mo_encode_words(const typename mo_codec<FORMAT>::tables *tables, int is_signed,
+                                const float values[8], uint32_t largest, int32_t least,
+                                uint32_t words[mo_code_words<FORMAT>::N])
 {
-    uint32_t words[mo_code_words<FORMAT>::N];
-    float y[8], y_least, stored = mo_normalise(values, largest, &least, y, &y_least).absmax;
+    float y[8], y_least;
+    float stored = mo_normalise(values, largest, &least, y, &y_least).absmax;
     if (FORMAT == MO_STATE_8BIT && !is_signed &&
         MO_RARE(!(y_least >= mo_f32_from_bits(MO_UNSIGNED_UMIN << 16))))
         mo_from_least(y);
     mo_codec<FORMAT>::encode(tables, is_signed, y, words);
     if (FORMAT == MO_STATE_8BIT && !is_signed && MO_RARE(least <= 0))
         mo_zero_codes(values, largest >= MO_F32_INF_BITS, words);
+    return stored;
+}
+
+/* Writes the codes of eight values, of which `rest` exist, more than none. A block's first thread
+ * stores its scale. */
+template <uint32_t FORMAT>
+MO_DEVICE void mo_encode_block(const typename mo_codec<FORMAT>::tables *tables, int is_signed,
+                               const float values[8], uint32_t largest, int32_t least, uint32_t at,
+                               uint32_t rest, int aligned, void *data, float *scales)
+{
+    uint32_t words[mo_code_words<FORMAT>::N];
+    float stored = mo_encode_words<FORMAT>(tables, is_signed, values, largest, least, words);
     mo_write_codes<FORMAT>(data, at, rest, aligned, is_signed, words);
     if (mo_thread_index() % (mo_format_block(FORMAT) / 8) == 0)
         mo_store_as<float>(&scales[at / mo_format_block(FORMAT)], stored);

@@ -2,9 +2,9 @@
  * Whole blocks of the types that most programs have, all tensors aligned: bf16 parameters and
  * gradients; f32 both; f32 parameters with bf16 gradients and a bf16 copy. Part of optim.cu.
  *
- * Types and alignments are known to the compiler here. A thread has the eight elements of the next
- * block on their way, of all tensors at once, while it computes this one: a GPU needs that many
- * bytes in flight to reach its memory's speed.
+ * Types and alignments are known to the compiler here. A warp has a run of blocks, one after the
+ * other. A thread has its eight elements of the next block on their way, of all tensors at once,
+ * while it computes this one: a GPU needs that many bytes in flight to reach its memory's speed.
  */
 #ifndef MO_KERNELS_OPTIM_STEP_WHOLE_GPU_H
 #define MO_KERNELS_OPTIM_STEP_WHOLE_GPU_H
@@ -18,32 +18,98 @@ template <uint32_t DTYPE> struct mo_eight {
 template <uint32_t FORMAT, uint32_t P, uint32_t G> struct mo_eight_raw {
     uint32_t m[mo_code_words<FORMAT>::N], v[mo_code_words<FORMAT>::N],
         slow[mo_code_words<FORMAT>::N], p[mo_eight<P>::WORDS], g[mo_eight<G>::WORDS];
-    float m_scale, v_scale, slow_scale;
+    uint32_t m_scale, v_scale, slow_scale;
 };
 
-template <int WORDS> MO_DEVICE void mo_read_words(const void *data, uint32_t offset, uint32_t *to)
+/* Where these are in the tensors, and where the results go. */
+typedef struct mo_eight_place {
+    unsigned char *m, *v, *slow, *m_scale, *v_scale, *slow_scale, *p, *copy;
+    const unsigned char *g;
+} mo_eight_place;
+
+/* Bytes of a block of 256 elements. */
+template <uint32_t FORMAT, uint32_t P, uint32_t G> struct mo_whole_bytes {
+    enum {
+        CODES = MO_LANES * 4 * mo_code_words<FORMAT>::N,
+        SCALES = 4 * (MO_BLOCK_SIZE / mo_format_block(FORMAT)),
+        P_BYTES = MO_LANES * mo_eight<P>::BYTES,
+        G_BYTES = MO_LANES * mo_eight<G>::BYTES,
+        COPY = MO_BLOCK_SIZE * 2
+    };
+};
+
+/* `bytes` further in each half of a warp of 64. */
+MO_DEVICE uint32_t mo_ahead(uint32_t bytes)
+{
+    return bytes * (mo_warp_size() / MO_LANES);
+}
+
+/* Reads what lies so many bytes ahead, if there is `more`. As a branch, the loads would move down to
+ * where they are needed. */
+template <int WORDS, int BYTES>
+MO_DEVICE void mo_read_ahead(uint32_t more, const unsigned char *at, uint32_t *to)
 {
     enum { PART = WORDS < 4 ? WORDS : 4 };
     MO_UNROLL
     for (int w = 0; w < WORDS; w += PART) {
-        mo_words<PART> raw = mo_load_words<PART, 0>((const unsigned char *)data + offset + 4 * w);
-        MO_UNROLL
-        for (int k = 0; k < PART; k++)
-            to[w + k] = raw.of[k];
+#if MO_NVCC_DEVICE
+        uint32_t *part = to + w;
+        if (PART == 1)
+            asm volatile("{.reg .pred %%more; setp.ne.u32 %%more, %2, 0; "
+                         "@%%more ld.global.u32 %0, [%1+%3];}"
+                         : "+r"(part[0])
+                         : "l"(at), "r"(more), "n"(BYTES));
+        else if (PART == 2)
+            asm volatile("{.reg .pred %%more; setp.ne.u32 %%more, %3, 0; "
+                         "@%%more ld.global.v2.u32 {%0, %1}, [%2+%4];}"
+                         : "+r"(part[0]), "+r"(part[PART / 2])
+                         : "l"(at), "r"(more), "n"(BYTES));
+        else
+            asm volatile("{.reg .pred %%more; setp.ne.u32 %%more, %5, 0; "
+                         "@%%more ld.global.v4.u32 {%0, %1, %2, %3}, [%4+%6];}"
+                         : "+r"(part[0]), "+r"(part[PART / 4]), "+r"(part[PART / 2]),
+                           "+r"(part[PART - 1])
+                         : "l"(at + 4 * w), "r"(more), "n"(BYTES));
+#else
+        if (more) {
+            mo_words<PART> raw = mo_load_words<PART, 0>(at + mo_ahead(BYTES) + 4 * w);
+            MO_UNROLL
+            for (int k = 0; k < PART; k++)
+                to[w + k] = raw.of[k];
+        }
+#endif
     }
 }
 
-template <int WORDS>
-MO_DEVICE void mo_write_words(void *data, uint32_t offset, const uint32_t *from)
+/* Writes there. In these words too, for else a compiler moves two pointers, of which one is known to
+ * be global. */
+template <int WORDS, int BYTES>
+MO_DEVICE void mo_write_ahead(unsigned char *at, const uint32_t *from)
 {
     enum { PART = WORDS < 4 ? WORDS : 4 };
     MO_UNROLL
     for (int w = 0; w < WORDS; w += PART) {
+        const uint32_t *part = from + w;
+#if MO_NVCC_DEVICE
+        if (PART == 1)
+            asm volatile("st.global.u32 [%0+%1], %2;" ::"l"(at), "n"(BYTES), "r"(part[0])
+                         : "memory");
+        else if (PART == 2)
+            asm volatile("st.global.v2.u32 [%0+%1], {%2, %3};" ::"l"(at), "n"(BYTES), "r"(part[0]),
+                         "r"(part[PART / 2])
+                         : "memory");
+        else
+            asm volatile("st.global.v4.u32 [%0+%1], {%2, %3, %4, %5};" ::"l"(at + 4 * w),
+                         "n"(BYTES), "r"(part[0]), "r"(part[PART / 4]), "r"(part[PART / 2]),
+                         "r"(part[PART - 1])
+                         : "memory");
+#else
         mo_words<PART> raw;
         MO_UNROLL
         for (int k = 0; k < PART; k++)
-            raw.of[k] = from[w + k];
-        mo_store_words<PART, 0>((unsigned char *)data + offset + 4 * w, raw);
+            raw.of[k] = part[k];
+        mo_store_words<PART, 0>(at + mo_ahead(BYTES) + 4 * w, raw);
+#endif
     }
 }
 
@@ -56,23 +122,28 @@ template <uint32_t DTYPE> MO_DEVICE void mo_eight_values(const uint32_t *words, 
                                                            : words[k / 2] & 0xffff0000u);
 }
 
-template <uint32_t RULE, uint32_t FORMAT, uint32_t P, uint32_t G>
-MO_DEVICE mo_eight_raw<FORMAT, P, G> mo_read_whole(const mo_optim_span *s, uint32_t at)
+/* All but the parameters, of the block AHEAD of the place. */
+template <uint32_t RULE, uint32_t FORMAT, uint32_t P, uint32_t G, int AHEAD>
+MO_DEVICE void mo_read_states(const mo_eight_place *at, uint32_t more,
+                              mo_eight_raw<FORMAT, P, G> *raw)
 {
-    enum { N = mo_code_words<FORMAT>::N };
-    mo_eight_raw<FORMAT, P, G> raw;
-    uint32_t codes = at / (8 / (4 * N)), block = at / mo_format_block(FORMAT);
-    mo_read_words<N>(s->m, codes, raw.m);
-    if (mo_rule_has_second(RULE))
-        mo_read_words<N>(s->v, codes, raw.v);
-    if (mo_rule_has_slow(RULE))
-        mo_read_words<N>(s->slow, codes, raw.slow);
-    mo_read_words<mo_eight<G>::WORDS>(s->gradient, at / 8 * mo_eight<G>::BYTES, raw.g);
-    mo_read_words<mo_eight<P>::WORDS>(s->parameter, at / 8 * mo_eight<P>::BYTES, raw.p);
-    raw.m_scale = mo_load_as<float>(&s->absmax1[block]);
-    raw.v_scale = mo_rule_has_second(RULE) ? mo_load_as<float>(&s->absmax2[block]) : 0.0f;
-    raw.slow_scale = mo_rule_has_slow(RULE) ? mo_load_as<float>(&s->slow_absmax[block]) : 0.0f;
-    return raw;
+    typedef mo_whole_bytes<FORMAT, P, G> bytes;
+    enum {
+        N = mo_code_words<FORMAT>::N,
+        CODES = AHEAD * bytes::CODES,
+        SCALES = AHEAD * bytes::SCALES
+    };
+    mo_read_ahead<N, CODES>(more, at->m, raw->m);
+    mo_read_ahead<1, SCALES>(more, at->m_scale, &raw->m_scale);
+    if (mo_rule_has_second(RULE)) {
+        mo_read_ahead<N, CODES>(more, at->v, raw->v);
+        mo_read_ahead<1, SCALES>(more, at->v_scale, &raw->v_scale);
+    }
+    if (mo_rule_has_slow(RULE)) {
+        mo_read_ahead<N, CODES>(more, at->slow, raw->slow);
+        mo_read_ahead<1, SCALES>(more, at->slow_scale, &raw->slow_scale);
+    }
+    mo_read_ahead<mo_eight<G>::WORDS, AHEAD * bytes::G_BYTES>(more, at->g, raw->g);
 }
 
 /* Codes of eight parameters, or of their copy. */
@@ -87,97 +158,159 @@ MO_DEVICE void mo_eight_codes(const float values[8], int any_nan, uint32_t *word
         words[w] = DTYPE == MO_DTYPE_F32 ? codes[w] : codes[2 * w] | codes[2 * w + 1] << 16;
 }
 
-/* New moments, their range, and the words of new parameters in p. */
-template <uint32_t RULE, uint32_t P>
-MO_DEVICE void mo_update_whole(const mo_rule_coef *c, const mo_near_rates *near, const float g[8],
-                               float p[8], float m[8], float v[8], float slow[8],
-                               mo_pack_range *range, uint32_t *words, int *out_nan)
+/* Encodes eight values of a moment and writes them and, once, their block's scale. */
+template <uint32_t FORMAT, int CODES, int SCALES>
+MO_DEVICE void mo_write_moment(const typename mo_codec<FORMAT>::tables *tables, int is_signed,
+                               const float values[8], uint32_t largest, int32_t least,
+                               unsigned char *codes, unsigned char *scale)
 {
-    enum { N = 8 };
-    *out_nan = 0;
-    if (mo_update_values<RULE, N, 1>(c, near, P == MO_DTYPE_BF16, g, p, m, v, slow, range, words))
-        return;
-    *out_nan = mo_any_nan<N>(p);
-    if (MO_RARE(*out_nan))
-        mo_one_nan<N>(p);
-    mo_eight_codes<P>(p, *out_nan, words);
+    enum { N = mo_code_words<FORMAT>::N };
+    uint32_t words[N];
+    uint32_t stored = mo_f32_bits(mo_encode_words<FORMAT>(
+        tables, is_signed, values, mo_block_largest<FORMAT>(largest), least, words));
+    mo_write_ahead<N, CODES>(codes, words);
+    if (mo_thread_index() % (mo_format_block(FORMAT) / 8) == 0)
+        mo_write_ahead<1, SCALES>(scale, &stored);
 }
 
-template <uint32_t RULE, uint32_t FORMAT, uint32_t P, uint32_t G, int COPY>
-MO_DEVICE void mo_step_whole_block(const mo_optim_span *s, const mo_rule_coef *coef,
-                                   const mo_near_rates *near,
+/* The block AHEAD of the place, of which raw has been read; reads the one behind it if there is
+ * `more`. */
+template <uint32_t RULE, uint32_t FORMAT, uint32_t P, uint32_t G, int COPY, int AHEAD>
+MO_DEVICE void mo_step_whole_block(const mo_eight_place *at, uint32_t more,
+                                   const mo_rule_coef *coef, const mo_near_rates *near,
                                    const typename mo_codec<FORMAT>::tables *tables,
-                                   const mo_eight_raw<FORMAT, P, G> *raw, uint32_t at)
+                                   mo_eight_raw<FORMAT, P, G> *raw)
 {
-    enum { N = 8 };
-    const int is_signed = mo_rule_first_signed(RULE);
+    typedef mo_whole_bytes<FORMAT, P, G> bytes;
+    enum { N = 8, CODES = AHEAD * bytes::CODES, SCALES = AHEAD * bytes::SCALES };
+    const int is_signed = mo_rule_first_signed(RULE), narrow = P == MO_DTYPE_BF16;
     mo_pack_range range = {0, 0, 0, 0};
     float m[N], v[N], slow[N], g[N], p[N];
     uint32_t words[mo_eight<P>::WORDS];
-    int any_nan;
-    mo_codec<FORMAT>::decode(tables, is_signed, raw->m, raw->m_scale, m);
+    int any_nan = 0, done;
+    mo_codec<FORMAT>::decode(tables, is_signed, raw->m, mo_f32_from_bits(raw->m_scale), m);
     if (mo_rule_has_second(RULE))
-        mo_codec<FORMAT>::decode(tables, 0, raw->v, raw->v_scale, v);
+        mo_codec<FORMAT>::decode(tables, 0, raw->v, mo_f32_from_bits(raw->v_scale), v);
     if (mo_rule_has_slow(RULE))
-        mo_codec<FORMAT>::decode(tables, 1, raw->slow, raw->slow_scale, slow);
+        mo_codec<FORMAT>::decode(tables, 1, raw->slow, mo_f32_from_bits(raw->slow_scale), slow);
     mo_eight_values<G>(raw->g, g);
     mo_eight_values<P>(raw->p, p);
-    mo_update_whole<RULE, P>(coef, near, g, p, m, v, slow, &range, words, &any_nan);
-    mo_write_words<mo_eight<P>::WORDS>(s->parameter, at / 8 * mo_eight<P>::BYTES, words);
+    if (RULE == MO_RULE_ADAMW && narrow) { /* room for what is read while parameters are computed */
+        mo_adamw_moments_of<N>(coef, g, m, v, &range);
+        mo_read_states<RULE, FORMAT, P, G, AHEAD + 1>(at, more, raw);
+        done = mo_adamw_parameters<N>(coef, near, 1, p, m, v, &range, words);
+    } else {
+        done = mo_update_values<RULE, N, 1>(coef, near, narrow, g, p, m, v, slow, &range, words);
+        mo_read_states<RULE, FORMAT, P, G, AHEAD + 1>(at, more, raw);
+    }
+    if (!done) {
+        any_nan = mo_any_nan<N>(p);
+        if (MO_RARE(any_nan))
+            mo_one_nan<N>(p);
+        mo_eight_codes<P>(p, any_nan, words);
+    }
+    mo_read_ahead<mo_eight<P>::WORDS, (AHEAD + 1) * bytes::P_BYTES>(more, at->p, raw->p);
+    mo_write_ahead<mo_eight<P>::WORDS, AHEAD * bytes::P_BYTES>(at->p, words);
     if (COPY) {
         uint32_t copy[4];
         mo_eight_codes<MO_DTYPE_BF16>(p, any_nan, copy);
-        mo_write_words<4>(s->copy, at * 2, copy);
+        mo_write_ahead<4, AHEAD * bytes::COPY>(at->copy, copy);
     }
-    mo_encode_block<FORMAT>(tables, is_signed, m, mo_block_largest<FORMAT>(range.largest_m),
-                            is_signed ? 0 : mo_least<N>(m), at, N, 1, s->m, s->absmax1);
+    mo_write_moment<FORMAT, CODES, SCALES>(tables, is_signed, m, range.largest_m,
+                                           is_signed ? 0 : mo_least<N>(m), at->m, at->m_scale);
     if (mo_rule_has_second(RULE))
-        mo_encode_block<FORMAT>(tables, 0, v, mo_block_largest<FORMAT>(range.largest_v),
-                                range.least_v, at, N, 1, s->v, s->absmax2);
+        mo_write_moment<FORMAT, CODES, SCALES>(tables, 0, v, range.largest_v, range.least_v, at->v,
+                                               at->v_scale);
     if (mo_rule_has_slow(RULE))
-        mo_encode_block<FORMAT>(tables, MO_SLOW, slow, mo_block_largest<FORMAT>(range.largest_slow),
-                                0, at, N, 1, s->slow, s->slow_absmax);
+        mo_write_moment<FORMAT, CODES, SCALES>(tables, MO_SLOW, slow, range.largest_slow, 0,
+                                               at->slow, at->slow_scale);
 }
 
-/* The whole blocks of a chunk, from the group's own on. */
+/* The place of a thread in block `block` of a span. */
 template <uint32_t RULE, uint32_t FORMAT, uint32_t P, uint32_t G, int COPY>
-MO_DEVICE void mo_step_whole(const mo_optim_span *span, const mo_rule_coef *coef,
+MO_DEVICE mo_eight_place mo_eight_place_of(const mo_optim_span *s, uint32_t block)
+{
+    enum { N = mo_code_words<FORMAT>::N };
+    mo_eight_place at;
+    uint32_t eight = block * MO_LANES + mo_thread_index() % MO_LANES;
+    uint32_t scale = eight / (mo_format_block(FORMAT) / 8) * 4;
+    at.m = (unsigned char *)s->m + eight * 4 * N;
+    at.m_scale = (unsigned char *)s->absmax1 + scale;
+    at.v = mo_rule_has_second(RULE) ? (unsigned char *)s->v + eight * 4 * N : 0;
+    at.v_scale = mo_rule_has_second(RULE) ? (unsigned char *)s->absmax2 + scale : 0;
+    at.slow = mo_rule_has_slow(RULE) ? (unsigned char *)s->slow + eight * 4 * N : 0;
+    at.slow_scale = mo_rule_has_slow(RULE) ? (unsigned char *)s->slow_absmax + scale : 0;
+    at.p = (unsigned char *)s->parameter + eight * mo_eight<P>::BYTES;
+    at.g = (const unsigned char *)s->gradient + eight * mo_eight<G>::BYTES;
+    at.copy = COPY ? (unsigned char *)s->copy + eight * 16 : 0;
+    return at;
+}
+
+/* On to the second next block. */
+template <uint32_t RULE, uint32_t FORMAT, uint32_t P, uint32_t G, int COPY>
+MO_DEVICE void mo_advance(mo_eight_place *at)
+{
+    typedef mo_whole_bytes<FORMAT, P, G> bytes;
+    at->m += mo_ahead(2 * bytes::CODES);
+    at->m_scale += mo_ahead(2 * bytes::SCALES);
+    if (mo_rule_has_second(RULE)) {
+        at->v += mo_ahead(2 * bytes::CODES);
+        at->v_scale += mo_ahead(2 * bytes::SCALES);
+    }
+    if (mo_rule_has_slow(RULE)) {
+        at->slow += mo_ahead(2 * bytes::CODES);
+        at->slow_scale += mo_ahead(2 * bytes::SCALES);
+    }
+    at->p += mo_ahead(2 * bytes::P_BYTES);
+    at->g += mo_ahead(2 * bytes::G_BYTES);
+    if (COPY)
+        at->copy += mo_ahead(2 * bytes::COPY);
+}
+
+/* The whole blocks of a chunk, an even number in each half of a warp of 64. Two a turn, whose places
+ * are constants away from one another. */
+template <uint32_t RULE, uint32_t FORMAT, uint32_t P, uint32_t G, int COPY>
+MO_DEVICE void mo_step_whole(const mo_optim_span *s, const mo_rule_coef *coef,
                              const typename mo_codec<FORMAT>::tables *tables, uint32_t whole)
 {
-    const uint32_t stride = MO_OPTIM_GROUPS * MO_BLOCK_SIZE, end = whole * MO_BLOCK_SIZE;
+    const uint32_t halves = mo_warp_size() / MO_LANES;
+    const uint32_t run = MO_CHUNK_BLOCKS / MO_OPTIM_GROUPS * halves, first = mo_warp_index() * run;
+    uint32_t left = first >= whole ? 0 : first + run < whole ? run : whole - first;
     const mo_near_rates near = mo_near_rates_of(coef);
-    mo_optim_span s = *span;
-    uint32_t at = mo_thread_index() * 8; /* MO_LANES threads of eight are a block */
-    if (at >= end)
+    mo_eight_raw<FORMAT, P, G> raw;
+    if (left == 0)
         return;
-    mo_eight_raw<FORMAT, P, G> now = mo_read_whole<RULE, FORMAT, P, G>(&s, at), ahead;
+    mo_eight_place at = mo_eight_place_of<RULE, FORMAT, P, G, COPY>(
+        s, first + mo_thread_index() / MO_LANES % halves);
+    mo_read_states<RULE, FORMAT, P, G, 0>(&at, 1, &raw);
+    mo_read_ahead<mo_eight<P>::WORDS, 0>(1, at.p, raw.p);
     MO_ROLLED
-    for (; at < end; at += stride) {
-        uint32_t next = at + stride < end ? at + stride : at; /* the last one once more */
-        ahead = mo_read_whole<RULE, FORMAT, P, G>(&s, next);
-        mo_step_whole_block<RULE, FORMAT, P, G, COPY>(&s, coef, &near, tables, &now, at);
-        now = ahead;
+    for (; left != 0; left -= 2 * halves) {
+        mo_step_whole_block<RULE, FORMAT, P, G, COPY, 0>(&at, 1, coef, &near, tables, &raw);
+        mo_step_whole_block<RULE, FORMAT, P, G, COPY, 1>(&at, mo_kept(left - 2 * halves), coef,
+                                                         &near, tables, &raw);
+        mo_advance<RULE, FORMAT, P, G, COPY>(&at);
     }
 }
 
 /* Does the whole blocks of a chunk if it is of one of the classes; returns how many. */
 template <uint32_t RULE, uint32_t FORMAT>
 MO_DEVICE uint32_t mo_step_classes(const mo_optim_span *s, const mo_rule_coef *coef,
-                                   const typename mo_codec<FORMAT>::tables *tables,
-                                   const mo_span_aligned *aligned)
+                                   const typename mo_codec<FORMAT>::tables *tables)
 {
+    const mo_span_aligned aligned = mo_span_alignment<8, FORMAT>(s);
     uint32_t whole = (uint32_t)s->count / MO_BLOCK_SIZE;
-    whole -= whole % (mo_warp_size() / MO_LANES); /* so that all of a warp take part */
-    int states = aligned->m && (!mo_rule_has_second(RULE) || aligned->v) &&
-                 (!mo_rule_has_slow(RULE) || aligned->slow) && s->m != 0;
+    whole -= whole % (2 * mo_warp_size() / MO_LANES); /* all of a warp take part, in pairs */
+    int states = aligned.m && (!mo_rule_has_second(RULE) || aligned.v) &&
+                 (!mo_rule_has_slow(RULE) || aligned.slow) && s->m != 0;
     int narrow = s->gradient_dtype == MO_DTYPE_BF16;
-    if (!states || !aligned->parameter || !aligned->gradient || s->residual || s->stochastic)
+    if (!states || !aligned.parameter || !aligned.gradient || s->residual || s->stochastic)
         return 0;
-    if (s->parameter_dtype == MO_DTYPE_BF16 && narrow && !aligned->exact)
+    if (s->parameter_dtype == MO_DTYPE_BF16 && narrow && !aligned.exact)
         mo_step_whole<RULE, FORMAT, MO_DTYPE_BF16, MO_DTYPE_BF16, 0>(s, coef, tables, whole);
     else if (s->parameter_dtype == MO_DTYPE_F32 && s->gradient_dtype == MO_DTYPE_F32 && !s->copy)
         mo_step_whole<RULE, FORMAT, MO_DTYPE_F32, MO_DTYPE_F32, 0>(s, coef, tables, whole);
-    else if (s->parameter_dtype == MO_DTYPE_F32 && narrow && aligned->copy &&
+    else if (s->parameter_dtype == MO_DTYPE_F32 && narrow && aligned.copy &&
              s->copy_dtype == MO_DTYPE_BF16)
         mo_step_whole<RULE, FORMAT, MO_DTYPE_F32, MO_DTYPE_BF16, 1>(s, coef, tables, whole);
     else

@@ -83,6 +83,7 @@ SCALAR(s_lshr_b64, uint64_t, a >> (b & 63), r != 0)
     SCALAR(s_or_b##bits, uint##bits##_t, a | b, r != 0)                                            \
     SCALAR(s_xor_b##bits, uint##bits##_t, a ^ b, r != 0)                                           \
     SCALAR(s_andn2_b##bits, uint##bits##_t, a & ~b, r != 0)                                        \
+    SCALAR(s_orn2_b##bits, uint##bits##_t, a | ~b, r != 0)                                         \
     SCALAR(s_cselect_b##bits, uint##bits##_t, w->scc ? a : b, w->scc)
 SCALAR_BITS(32)
 SCALAR_BITS(64)

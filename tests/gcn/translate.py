@@ -355,6 +355,12 @@ class Kernel:
         if i.name == "v_readfirstlane_b32":
             return "w->s[%d] = v_readfirstlane_b32(w, w->v[%d]);" % (
                 registers(i.operands[0], "s", 32), registers(i.operands[1], "v", 32))
+        if i.name in ("v_readlane_b32", "v_writelane_b32"):  # as compilers keep scalars: of a constant lane
+            to, source, lane = i.operands
+            kinds = ("s", "v") if i.name == "v_readlane_b32" else ("v", "s")
+            places = registers(to, kinds[0], 32), registers(source, kinds[1], 32)
+            put = "w->s[%d] = w->v[%d][%d];" if kinds[0] == "s" else "w->v[%d][%d] = w->s[%d];"
+            return put % (places + (int(lane),) if kinds[0] == "s" else (places[0], int(lane), places[1]))
         if i.name.startswith("v_pk_"):
             return self.packed(i)
         bits, types = bits_of_types(i.name)

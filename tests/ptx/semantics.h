@@ -72,6 +72,17 @@ static uint32_t shfl_sync_bfly_b32(const struct ptx_run *run, uint32_t value, ui
     return (uint32_t)calls->shuffle_xor(value, whole ? mask % LANES : UINT32_MAX, "ptx", line);
 }
 
+/* Lane 0's bits for all. */
+static uint32_t shfl_sync_idx_b32(const struct ptx_run *run, uint32_t value, uint64_t lane,
+                                  uint64_t clamp, uint64_t members, int line)
+{
+    for (uint32_t mask = LANES / 2; mask > 0; mask /= 2) {
+        uint32_t other = shfl_sync_bfly_b32(run, value, mask, clamp, members, line);
+        value = thread_index(run) & mask ? other : value;
+    }
+    return lane == 0 ? value : UINT32_MAX;
+}
+
 static uint32_t redux_sync_max_u32(const struct ptx_run *run, uint32_t value, uint64_t members,
                                    int line)
 {
@@ -182,6 +193,7 @@ MEMORY(f64, uint64_t)
     COMPARE(setp_eq_b##bits, uint##bits##_t, a == b)                                               \
     COMPARE(setp_lt_s##bits, int##bits##_t, a < b)                                                 \
     COMPARE(setp_gt_s##bits, int##bits##_t, a > b)                                                 \
+    COMPARE(setp_ne_u##bits, uint##bits##_t, a != b)                                               \
     COMPARE(setp_lt_u##bits, uint##bits##_t, a < b)                                                \
     COMPARE(setp_le_u##bits, uint##bits##_t, a <= b)                                               \
     COMPARE(setp_gt_u##bits, uint##bits##_t, a > b)                                                \
@@ -240,6 +252,16 @@ static uint32_t mad_lo_s32(uint32_t a, uint32_t b, uint32_t c)
 static uint64_t mad_lo_s64(uint64_t a, uint64_t b, uint64_t c)
 {
     return a * b + c;
+}
+
+/* For the bits of a, b and c the bit of the table. */
+static uint32_t lop3_b32(uint32_t a, uint32_t b, uint32_t c, uint64_t table)
+{
+    uint32_t result = 0;
+    for (uint32_t row = 0; row < 8; row++)
+        if (table >> row & 1)
+            result |= (row & 4 ? a : ~a) & (row & 2 ? b : ~b) & (row & 1 ? c : ~c);
+    return result;
 }
 
 /* The sum of c and the products of bytes; of a's halves with b's lower two bytes. */
