@@ -165,7 +165,7 @@ _RULES = (
         ),
     ),
     Rule(
-        "LAMB", None,
+        "LAMB", OptimizerKind.ADAMW,
         "LAMB (You et al. 2020): an update is at most as long as its parameter.",
         dict(
             lr=1e-3, bias_correction=True, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0,
@@ -178,7 +178,7 @@ _RULES = (
         ),
     ),
     Rule(
-        "LARS", None,
+        "LARS", OptimizerKind.SGD,
         "LARS (You et al. 2017): an update is at most as long as a share of its parameter.",
         dict(lr=1e-3, momentum=0.0, dampening=0.0, weight_decay=0.0, nesterov=False),
         dict(max_unorm=0.02, trust_clip=True, maximize=False),
@@ -304,7 +304,7 @@ def call_of_core(rule: Rule, states: str) -> Call:
     """What a class of memopt.optim takes."""
     known = in_library(rule)
     values = {k: known[k] for k in rule.values if k in known}
-    options = {k: v for k, v in _OPTIONS.items() if k in ("codes", *_ROUNDING)}
+    options = {k: v for k, v in _OPTIONS.items() if k in _ROUNDING or k == "codes" and k in rule.options}
     return Call(("allocator", "params"), values, dict(maximize=False, stream=None, states=states, **options))
 
 

@@ -23,10 +23,10 @@ import torch
 
 from ..._abi import OptimizerKind, StateFormat
 from ...groups import F32_EPS
-from .. import _tensor_lists
-from . import _format, _fused, _layout, _options, _other_rules
+from . import _format, _layout, _options, _other_rules
 from ._base import _out_of_graphs
-from ._facts import Facts
+from ._binding import Executor, Slot
+from ._facts import Facts, is_skipped
 from ._options import number
 from ._shaped import ShapedOptimizer
 from ._team import Team, check_rows
@@ -77,38 +77,34 @@ class Adafactor(ShapedOptimizer, rule="Adafactor"):
 
     @_out_of_graphs
     def _step(self, params: Sequence[torch.Tensor], grads: Sequence[Optional[torch.Tensor]], facts: Facts) -> None:
-        """One call for all parameters that the library can step in their memory."""
+        """One call if the library can step all parameters in their memory."""
         given, known, binding = list(params), list(grads), self._binding
+        if self._model_copies and is_skipped(facts):
+            return
         if binding is None or not binding.is_current(given, known, self.state.get):
             self._binding = None
-            if self._model_copies or not all(map(_is_direct, self.param_groups)):
+            if not all(map(_is_direct, self.param_groups)):
                 super()._step(params, grads, facts)
                 return
             binding = self._binding = self._bind(given, known)
         binding.run(known, [_values(group) for group in self.param_groups], facts, type(self).__name__)
+        for master, gradient in zip(given, known):
+            if gradient is not None and master in self._model_copies:
+                self._model_copies[master].detach().copy_(master.detach())
 
     def _step_tasks(self, tasks: List[Task], facts: Facts) -> None:
         """Those that are sharded in their order: processes that share them add up together."""
         super()._step_tasks([task for task in tasks if _layout.is_sharded(task.owner)], facts)
-        direct: List[_fused.Run] = []
         for task in tasks:
-            if _layout.is_sharded(task.owner):
-                continue
-            if _is_direct({**task.group, "params": [task.parameter]}):
-                direct.append(_fused.whole(task))
-            else:  # in fp32 where it is not to be rounded to nearest
+            if not _layout.is_sharded(task.owner):  # in fp32, perhaps in its memory
                 exact = task.parameter.detach().float().contiguous()
-                part = _fused.Part(OptimizerKind.ADAFACTOR, StateFormat.F32, [task.state], [exact])
-                part.run([task.gradient], [_values(task.group)], facts, type(self).__name__)
+                slot = Slot(0, 0, "a parameter", exact, exact, False, task.state, task.state["step"])
+                executor = Executor(self._kind, StateFormat.F32, (exact.device, False, 0, 0), 1, [slot], 0)
+                executor.set_groups([_values(task.group)])
+                kept = executor.gradients([task.gradient], type(self).__name__)
+                executor.step(facts)
                 round_to(task, task.parameter, exact)
-        for batch in _fused.batches(direct, sum(run.parameter.numel() for run in direct)):
-            memory = [run.parameter.detach() for run in batch]
-            part = _fused.of(self).part(
-                "step", batch, OptimizerKind.ADAFACTOR, StateFormat.F32, [run.state for run in batch], memory
-            )
-            values = [_values(run.task.group) for run in batch]
-            part.run([run.gradient for run in batch], values, facts, type(self).__name__)
-            _tensor_lists.changed(memory)
+                del kept
 
     def _step_task(self, task: Task) -> None:
         """The step of a shard."""
@@ -142,7 +138,7 @@ def _least(group: Dict[str, Any]) -> float:
     return F32_EPS if least is None else float(least)
 
 
-def _values(group: Dict[str, Any]) -> _fused.Values:
+def _values(group: Dict[str, Any]) -> Tuple[Tuple[str, Any], ...]:
     """A group's values, under the library's names."""
     names = ("beta2_decay", "d", "weight_decay")
     own = ("eps", _least(group)), ("eps2", float(group["eps"][1])), ("maximize", int(bool(group["maximize"])))

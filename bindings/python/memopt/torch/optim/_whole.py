@@ -38,7 +38,7 @@ class Task(NamedTuple):
 class WholeOptimizer(MemoptOptimizer):
     """What such rules have in common."""
 
-    _kind: _format.Kind = OptimizerKind.SGD
+    _kind: OptimizerKind = OptimizerKind.SGD
     _by_pieces = False
     _takes_flattened = _takes_shards = False
     _together = False  # all processes take part in a step of a sharded parameter
