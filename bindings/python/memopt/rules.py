@@ -157,6 +157,7 @@ _RULES = (
         dict(foreach=None, maximize=False),
         states=("fp32",),
         options=("stochastic_rounding", "seed"),
+        limits=dict(beta2_decay=(-math.inf, 5e-324), d=(1.0, math.inf)),
         texts=dict(
             lr="the learning rate, a number or a tensor of one element: step t takes at most 1 / sqrt(t),"
             " times the root of the mean square of the parameter.",

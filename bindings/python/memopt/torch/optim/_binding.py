@@ -114,7 +114,7 @@ class Executor:
     def _add(self, kind: OptimizerKind, format_: StateFormat, slot: Slot) -> None:
         state, states = slot.state, []
         if kind is OptimizerKind.ADAFACTOR and state is not None:
-            states = [value for key, value in state.items() if key != "step"]  # as _shaped.py has them
+            states = [value for key, value in state.items() if key != "step"]  # as _adafactor.py has them
         elif state is not None and _format.has_moments(state, kind):
             format_ = _format.of(state, kind, format_)
             states = [state[name] for name in _format.keys(kind, format_)]

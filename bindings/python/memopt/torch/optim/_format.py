@@ -48,7 +48,7 @@ MOMENTS: Dict[OptimizerKind, Tuple[str, ...]] = {
     OptimizerKind.ADAGRAD: ("sum",),
     OptimizerKind.RMSPROP_MOMENTUM: ("momentum_buffer", "square_avg"),
     OptimizerKind.ADEMAMIX: ("exp_avg", "exp_avg_slow", "exp_avg_sq"),
-    OptimizerKind.ADAFACTOR: ("row_var", "col_var"),  # of a vector "variance": _shaped.py
+    OptimizerKind.ADAFACTOR: ("row_var", "col_var"),  # of a vector "variance": _adafactor.py
 }
 #: Moments that are never negative.
 _SQUARES = ("exp_avg_sq", "square_avg", "sum")
