@@ -66,50 +66,62 @@ MO_HD static inline mo_rule_coef mo_trust_coef(const mo_rule_coef *c, float fact
     return move;
 }
 
+/* Structs are changed where they are, not copied: a copy would lie in a GPU thread's own memory. */
 MO_HD static inline void mo_trust_plan_coefs(const mo_trust_args *a, uint32_t k, float decay)
 {
-    mo_rule_coef own = a->coefs[k];
-    a->steps[MO_TRUST_COPY * a->count + k] = mo_trust_coef(&own, own.factor, 1.0f);
+    const mo_rule_coef *given = &a->coefs[k];
+    mo_rule_coef *own = a->steps + MO_TRUST_RULE * a->count + k;
+    *own = *given;
     if (a->direct) {
-        own.rate = 0.0f;
-        own.decay = decay;
+        own->rate = 0.0f;
+        own->decay = decay;
     } else if (a->rule == MO_RULE_SGD) {
-        own.factor = 1.0f;
+        own->factor = 1.0f;
     } else {
         decay = -decay; /* of minus the update */
     }
-    a->steps[MO_TRUST_RULE * a->count + k] = own;
-    a->steps[MO_TRUST_DECAY * a->count + k] = mo_trust_coef(&own, 1.0f, decay);
+    a->steps[MO_TRUST_COPY * a->count + k] = mo_trust_coef(given, given->factor, 1.0f);
+    a->steps[MO_TRUST_DECAY * a->count + k] = mo_trust_coef(given, 1.0f, decay);
 }
 
-/* Gradient k of the batch. */
+MO_HD static inline void mo_trust_target(mo_optim_tensor *out, const mo_optim_tensor *tensor,
+                                         float *memory)
+{
+    *out = *tensor;
+    out->copy = 0;
+    if (memory == 0)
+        return;
+    out->parameter = memory;
+    out->parameter_dtype = MO_DTYPE_F32;
+}
+
+/* Gradient k of the batch in one of the lists: other memory with as many elements. */
+MO_HD static inline void mo_trust_segment(const mo_trust_args *a, uint32_t k, uint32_t list,
+                                          void *data, uint32_t dtype, uint32_t number)
+{
+    mo_tensor_segment *out = a->segments + (uint64_t)list * a->count + k;
+    out->data = data;
+    out->count = a->gradients[k].count;
+    out->first_chunk = a->gradients[k].first_chunk - a->gradients[0].first_chunk;
+    out->dtype = dtype;
+    out->number = number;
+}
+
+/* The tables of gradient k of the batch. */
 MO_HD static inline void mo_trust_plan_one(const mo_trust_args *a, uint32_t k)
 {
-    mo_tensor_segment *segments = a->segments + k, segment = a->gradients[k];
-    const uint32_t number = segment.number, n = a->count;
-    mo_optim_tensor target = a->tensors[number];
-    segment.first_chunk -= a->gradients[0].first_chunk;
-    segment.number = k;
-    segments[MO_TRUST_GRADIENTS * n] = segment;
-    segment.data = target.parameter;
-    segment.dtype = (uint32_t)target.parameter_dtype;
-    segments[MO_TRUST_PARAMETERS * n] = segment;
-    const uint64_t place = a->places[k];
-    segment.dtype = MO_DTYPE_F32;
-    segment.data = a->sources + place;
-    segments[MO_TRUST_SOURCES * n] = segment;
-    segment.data = a->direct ? target.m : a->updates + place;
-    segment.number = number;
-    segments[MO_TRUST_UPDATES * n] = segment;
-    target.copy = 0;
-    if (!a->direct) {
-        target.parameter = segment.data;
-        target.parameter_dtype = MO_DTYPE_F32;
-    }
-    a->targets[k] = target;
-    target.parameter = a->sources + place;
-    a->targets[n + k] = target;
-    mo_trust_plan_coefs(a, k, (float)a->groups[target.group].weight_decay);
+    const mo_tensor_segment *gradient = &a->gradients[k];
+    const mo_optim_tensor *tensor = &a->tensors[gradient->number];
+    float *update = a->updates + a->places[k], *source = a->sources + a->places[k];
+    mo_trust_segment(a, k, MO_TRUST_GRADIENTS, gradient->data, gradient->dtype, k);
+    mo_trust_segment(a, k, MO_TRUST_PARAMETERS, tensor->parameter,
+                     (uint32_t)tensor->parameter_dtype, k);
+    mo_trust_segment(a, k, MO_TRUST_SOURCES, source, MO_DTYPE_F32, k);
+    mo_trust_segment(a, k, MO_TRUST_UPDATES, a->direct ? tensor->m : update, MO_DTYPE_F32,
+                     gradient->number);
+    mo_trust_target(a->targets + k, tensor, a->direct ? 0 : update);
+    mo_trust_target(a->targets + a->count + k, tensor, source);
+    mo_trust_plan_coefs(a, k, (float)a->groups[tensor->group].weight_decay);
 }
 
 /* Where the total of gradient k of the batch goes. */
