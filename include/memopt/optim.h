@@ -109,12 +109,18 @@ typedef struct memopt_optimizer_options {
      * driver fails in the middle of one, pages may be of two steps: then steps and exports return
      * #MEMOPT_CORRUPT until an import. memopt_optimizer_destroy() waits for the copies. */
     uint64_t page_bytes;
+    /** 1: an update is not longer than its parameter allows (memopt_optimizer_group::max_ratio).
+     * AdamW becomes LAMB (You et al., "Large batch optimization for deep learning: training BERT in
+     * 76 minutes", 2020), SGD becomes LARS (You et al., "Large batch training of convolutional
+     * networks", 2017); other kinds do not have it. Without split_weights and page_bytes. A device
+     * or driver that fails in the middle of a step is as with page_bytes. @since 0.9 */
+    uint32_t trust;
 } memopt_optimizer_options;
 
 /** @brief Initialiser of ::memopt_optimizer_options. */
 #define MEMOPT_OPTIMIZER_OPTIONS_INIT                                                              \
     {                                                                                              \
-        sizeof(memopt_optimizer_options), 0, 0, 0, 0, 0, 0, 0                                      \
+        sizeof(memopt_optimizer_options), 0, 0, 0, 0, 0, 0, 0, 0                                   \
     }
 
 /**
@@ -142,6 +148,10 @@ typedef struct memopt_optimizer_options {
  *   u = x / max(√v, eps); p ← p (1 − lr λ) − u max(RMS(p), eps2) min(lr, 1 / √t) / max(1, RMS(u) /
  *   d). RMS is the root of the mean square, over all matrices of a parameter. The order of
  *   additions, and so every bit, is the same on all back ends (docs/guide/numerics-optimizers.md).
+ *
+ * With trust, u is what AdamW without a decay takes from p, or SGD, at a rate of 1. LAMB: u ← u +
+ * λ p. r = max_ratio ‖p‖ / ‖u‖ (2-norms of the parameter, of its shards together), at most 1 with
+ * trust_clip; 1 where a norm is 0 or max_ratio is 0; p ← p − lr r u.
  *
  * λ is weight_decay, μ is momentum. A rule ignores values that its formula does not name, but every
  * value must be in its range.
@@ -186,48 +196,54 @@ typedef struct memopt_optimizer_group {
                              @since 0.9 */
     double d;           /**< Adafactor: the longest RMS of an update, finite, ≥ 1; 0: any. @since
                              0.9 */
+    double max_ratio;   /**< Trust: the norm of an update is at most this times the parameter's,
+                             finite, ≥ 0; 0: any. It is not exported. @since 0.9 */
+    uint32_t trust_clip; /**< Trust: 1: shorter updates stay as they are; 0: each gets that norm, as
+                              in the papers. It is not exported. @since 0.9 */
+    uint32_t uncorrected; /**< AdamW, Adam: 1: the moments are not corrected for their start at 0:
+                               both 1 − β^t are 1. It is not exported. @since 0.9 */
 } memopt_optimizer_group;
 
 /** @brief Initialiser of ::memopt_optimizer_group with torch's AdamW defaults. */
 #define MEMOPT_OPTIMIZER_GROUP_INIT                                                                \
     {                                                                                              \
         sizeof(memopt_optimizer_group), 1e-3, 0.9, 0.999, 1e-8, 1e-2, 0, 0, 0, 0, NULL, 0, 0, 0,   \
-            0, 0, 0, 0, 0, 0                                                                       \
+            0, 0, 0, 0, 0, 0, 0, 0, 0                                                              \
     }
 
 /** @brief Initialiser of ::memopt_optimizer_group with the defaults of the paper on Lion. */
 #define MEMOPT_OPTIMIZER_GROUP_LION_INIT                                                           \
     {                                                                                              \
         sizeof(memopt_optimizer_group), 1e-4, 0.9, 0.99, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0, 0, 0, \
-            0, 0, 0                                                                                \
+            0, 0, 0, 0, 0, 0                                                                       \
     }
 
 /** @brief Initialiser of ::memopt_optimizer_group with torch's SGD defaults and momentum 0.9. */
 #define MEMOPT_OPTIMIZER_GROUP_SGD_INIT                                                            \
     {                                                                                              \
         sizeof(memopt_optimizer_group), 1e-3, 0, 0, 0, 0, 0, 0, 0.9, 0, NULL, 0, 0, 0, 0, 0, 0, 0, \
-            0, 0                                                                                   \
+            0, 0, 0, 0, 0                                                                          \
     }
 
 /** @brief Initialiser of ::memopt_optimizer_group with torch's RMSprop defaults. */
 #define MEMOPT_OPTIMIZER_GROUP_RMSPROP_INIT                                                        \
     {                                                                                              \
         sizeof(memopt_optimizer_group), 1e-2, 0, 0.99, 1e-8, 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0, 0,   \
-            0, 0, 0, 0                                                                             \
+            0, 0, 0, 0, 0, 0, 0                                                                    \
     }
 
 /** @brief Initialiser of ::memopt_optimizer_group with torch's Adagrad defaults. */
 #define MEMOPT_OPTIMIZER_GROUP_ADAGRAD_INIT                                                        \
     {                                                                                              \
         sizeof(memopt_optimizer_group), 1e-2, 0, 0, 1e-10, 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0, 0, 0,  \
-            0, 0, 0                                                                                \
+            0, 0, 0, 0, 0, 0                                                                       \
     }
 
 /** @brief Initialiser of ::memopt_optimizer_group with the defaults of schedule-free AdamW. */
 #define MEMOPT_OPTIMIZER_GROUP_SCHEDULE_FREE_INIT                                                  \
     {                                                                                              \
         sizeof(memopt_optimizer_group), 2.5e-3, 0.9, 0.999, 1e-8, 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0, \
-            0, 0, 0, 0, 0                                                                          \
+            0, 0, 0, 0, 0, 0, 0, 0                                                                 \
     }
 
 /** @brief Initialiser of ::memopt_optimizer_group with AdEMAMix's defaults: those of AdamW, and of
@@ -235,14 +251,30 @@ typedef struct memopt_optimizer_group {
 #define MEMOPT_OPTIMIZER_GROUP_ADEMAMIX_INIT                                                       \
     {                                                                                              \
         sizeof(memopt_optimizer_group), 1e-3, 0.9, 0.999, 1e-8, 1e-2, 0, 0, 0, 0, NULL, 0, 0.9999, \
-            5, 0, 0, 0, 0, 0, 0                                                                    \
+            5, 0, 0, 0, 0, 0, 0, 0, 0, 0                                                           \
     }
 
 /** @brief Initialiser of ::memopt_optimizer_group with torch's Adafactor defaults. */
 #define MEMOPT_OPTIMIZER_GROUP_ADAFACTOR_INIT                                                      \
     {                                                                                              \
         sizeof(memopt_optimizer_group), 1e-2, 0, 0, 1.1920928955078125e-7, 0, 0, 0, 0, 0, NULL, 0, \
-            0, 0, 0, 0, 0, -0.8, 1e-3, 1                                                           \
+            0, 0, 0, 0, 0, -0.8, 1e-3, 1, 0, 0, 0                                                  \
+    }
+
+/** @brief Initialiser of ::memopt_optimizer_group with LAMB's defaults: AdamW's without a decay, and
+ *        updates at most as long as their parameters. */
+#define MEMOPT_OPTIMIZER_GROUP_LAMB_INIT                                                           \
+    {                                                                                              \
+        sizeof(memopt_optimizer_group), 1e-3, 0.9, 0.999, 1e-8, 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0,   \
+            0, 0, 0, 0, 0, 1, 1, 0                                                                 \
+    }
+
+/** @brief Initialiser of ::memopt_optimizer_group with LARS's defaults and momentum 0.9: updates at
+ *        most as long as 0.02 of their parameters. */
+#define MEMOPT_OPTIMIZER_GROUP_LARS_INIT                                                           \
+    {                                                                                              \
+        sizeof(memopt_optimizer_group), 1e-3, 0, 0, 0, 0, 0, 0, 0.9, 0, NULL, 0, 0, 0, 0, 0, 0, 0, \
+            0, 0, 0.02, 1, 0                                                                       \
     }
 
 /**
@@ -414,12 +446,22 @@ typedef struct memopt_step_options {
      * one norm and one verdict for all: with it max_norm, out_norm and the check are about the sum.
      * NULL: the step takes the sum itself. Cannot be combined with already_unscaled. */
     const double *square_sum;
+    /** Trust, of parameters that are cut into shards: 2 × count f64 in device memory, for the sums
+     * of squares of the parameters, then of their updates. A step is made in two halves, of the same
+     * gradients: the first finds the updates, moves the moments and writes the sums; then the
+     * processes add up their sums there (those of absent gradients are not written); the second
+     * steps the parameters by them. Between the halves, on one stream, no other step is made. All
+     * updates are there at once: 4 bytes an element, LARS's 8 but for an f32 momentum without
+     * Nesterov's form, which needs none. NULL: the step is whole. @since 0.9 */
+    double *squares;
+    uint32_t half; /**< With squares: 1 or 2; else 0. The second ignores the other options. @since
+                        0.9 */
 } memopt_step_options;
 
 /** @brief Initialiser of ::memopt_step_options. */
 #define MEMOPT_STEP_OPTIONS_INIT                                                                   \
     {                                                                                              \
-        sizeof(memopt_step_options), NULL, 0, 0, 0, NULL, NULL, NULL, NULL                         \
+        sizeof(memopt_step_options), NULL, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, 0                \
     }
 
 /**
@@ -440,16 +482,20 @@ typedef struct memopt_step_options {
  * @retval MEMOPT_INVALID_ARGUMENT optimizer or gradients is NULL, count is wrong, a gradient is
  *         misaligned or overlaps its parameter or a part of its model copy (the message names the
  *         parameter's number), or an SGD group now has a momentum and
- *         one of its parameters was added with `steps` but without a state.
+ *         one of its parameters was added with `steps` but without a state; or a second half is
+ *         not of the first's gradients, or follows none.
  * @retval MEMOPT_UNSUPPORTED this element type cannot be a gradient; or, with page_bytes, the
  *         stream records a graph.
- * @retval MEMOPT_CORRUPT with page_bytes: an earlier step ended in part; import a saved state.
+ * @retval MEMOPT_CORRUPT with page_bytes or trust: an earlier step ended in part; import a saved
+ *         state.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_DRIVER_ERROR a host
  *         allocation, a device allocation or the driver failed; see memopt_last_error(). No
- *         parameter changed, but with page_bytes see there.
+ *         parameter changed, but with page_bytes or trust see there.
  *
  * Adafactor keeps scratch of the allocator's: 5 MiB, or 4 bytes for each 60 elements of the largest
- * parameter and 12 for each of its rows.
+ * parameter and 12 for each of its rows. Trust has 4 bytes for each element of the largest
+ * parameter, or 17 MiB, and keeps them if they are not more or a graph records the step; twice as
+ * much where memopt_step_options::squares says 8 bytes an element.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_optimizer_step(memopt_optimizer *optimizer,

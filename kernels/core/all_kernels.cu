@@ -30,6 +30,7 @@ const mo_sim_kernel mo_sim_kernels[] = {
     mo_adafactor_update_sim,
     mo_adafactor_rate_sim,
     mo_adafactor_apply_sim,
+    mo_trust_plan_sim,
     mo_trust_totals_sim,
     mo_trust_rates_sim,
     mo_square_sum_sim,

@@ -36,6 +36,8 @@ typedef struct mo_rule_group {
     double average;                        /* 0: 1 / step */
     double beta3, alpha, t_alpha, t_beta3; /* a t of 0: no growth */
     double beta2_decay, eps2, d;           /* of Adafactor; d of 0: no update is cut */
+    double max_ratio;                      /* of kernels/trust */
+    uint32_t trust_clip, uncorrected;
 } mo_rule_group;
 
 /* A bit of a step count: the tensor has moments, and none of the counted steps has written them.
@@ -108,7 +110,8 @@ typedef struct mo_optim_prologue_args {
     double max_norm;          /* 0: no clipping */
     uint32_t count;           /* gradients */
     uint32_t check;           /* 1: a square_sum that is not finite skips the step */
-    uint32_t rule, reserved;
+    uint32_t rule;
+    uint32_t trust; /* 1: the step is kernels/trust's */
 } mo_optim_prologue_args;
 
 typedef struct mo_optim_step_args {
@@ -148,8 +151,8 @@ MO_EACH_CODE(MO_DECLARE_CODERS)
  *     p = fma(rate, u, fma(decay, p, p))
  *
  * with decay = -lr * weight_decay, rate = -lr * sqrt(1 - beta2^t) / (1 - beta1^t) and
- * eps' = eps * sqrt(1 - beta2^t), at least 2^-126 so that 0 / 0 does not arise. p is then rounded
- * once to its type.
+ * eps' = eps * sqrt(1 - beta2^t), at least 2^-126 so that 0 / 0 does not arise; uncorrected, both
+ * 1 - beta^t are 1. p is then rounded once to its type.
  */
 
 /* step: the count after this step. factor: unscale times clip. */
@@ -157,8 +160,8 @@ MO_HD static inline mo_rule_coef mo_adamw_coef_of(const mo_rule_group *group, ui
                                                   double factor)
 {
     mo_rule_coef c;
-    double correction1 = 1.0 - mo_power(group->beta1, step);
-    double correction2 = mo_sqrt(1.0 - mo_power(group->beta2, step));
+    double correction1 = group->uncorrected ? 1.0 : 1.0 - mo_power(group->beta1, step);
+    double correction2 = group->uncorrected ? 1.0 : mo_sqrt(1.0 - mo_power(group->beta2, step));
     double eps = group->eps * correction2;
     c.beta1 = (float)group->beta1;
     c.one_minus_beta1 = (float)(1.0 - group->beta1);
@@ -566,6 +569,11 @@ MO_HD static inline void mo_optim_prepare(const mo_optim_prologue_args *a, uint3
     mo_rule_group group = a->groups[t->group];
     if (group.device_lr != 0)
         group.lr = (double)MO_AT(const float, group.device_lr);
+    if (a->trust) {
+        group.lr = 1.0;
+        group.weight_decay = 0.0;
+    }
+    group.uncorrected &= a->rule == MO_RULE_ADAMW || a->rule == MO_RULE_ADAM;
     a->coefs[i] = mo_rule_coef_of(a->rule, &group, MO_AT(uint64_t, t->steps) + 1, factor);
 }
 

@@ -2,23 +2,31 @@
 #include "kernels/reduce/reduce_gpu.h"
 #include "kernels/trust/trust.h"
 
-MO_GLOBAL(mo_trust_totals, mo_trust_totals_args, MO_SUM_THREADS)
+MO_GLOBAL(mo_trust_plan, mo_trust_args, MO_ONE_THREADS)
 {
-    const uint64_t tensor = first_item + mo_block_index();
+    const uint64_t k = (first_item + mo_block_index()) * MO_ONE_THREADS + mo_thread_index();
+    if (k < args.count)
+        mo_trust_plan_one(&args, (uint32_t)k);
+}
+
+MO_GLOBAL(mo_trust_totals, mo_trust_args, MO_SUM_THREADS)
+{
+    const uint64_t k = first_item + mo_block_index();
+    const mo_tensor_segment *s = args.segments + k;
+    const uint64_t end = s->first_chunk + mo_chunks_of(s->count);
     double sum = 0;
     /* The second half of the block only fills whole warps. */
     if (mo_thread_index() < MO_STRIPE_LANES)
-        for (uint64_t i = args.first[tensor] + mo_thread_index(); i < args.first[tensor + 1];
-             i += MO_STRIPE_LANES)
+        for (uint64_t i = s->first_chunk + mo_thread_index(); i < end; i += MO_STRIPE_LANES)
             sum += MO_AT(const double, args.partials + i);
     sum = mo_lanes_tree(sum);
     if (mo_thread_index() == 0)
-        MO_AT(double, args.totals + tensor) = sum;
+        MO_AT(double, mo_trust_total(&args, (uint32_t)k)) = sum;
 }
 
-MO_GLOBAL(mo_trust_rates, mo_trust_rates_args, MO_ONE_THREADS)
+MO_GLOBAL(mo_trust_rates, mo_trust_args, MO_ONE_THREADS)
 {
-    const uint64_t tensor = (first_item + mo_block_index()) * MO_ONE_THREADS + mo_thread_index();
-    if (tensor < args.count)
-        MO_AT(float, args.rates + tensor) = mo_trust_rate(&args, tensor);
+    const uint64_t k = (first_item + mo_block_index()) * MO_ONE_THREADS + mo_thread_index();
+    if (k < args.count)
+        mo_trust_rate_one(&args, (uint32_t)k);
 }

@@ -2,37 +2,46 @@
  * numbers a tensor: a wider form would not pay. */
 #include "kernels/trust/trust.h"
 
-static void totals(const void *args, uint64_t begin, uint64_t end)
+static void each(const void *args, uint64_t begin, uint64_t end,
+                 void (*one)(const mo_trust_args *a, uint32_t k))
 {
-    const mo_trust_totals_args *a = args;
-    for (uint64_t tensor = begin; tensor < end; tensor++) {
-        const uint64_t first = a->first[tensor];
-        double lanes[MO_STRIPE_LANES] = {0};
-        for (uint64_t i = first; i < a->first[tensor + 1]; i++)
-            lanes[(i - first) % MO_STRIPE_LANES] += a->partials[i];
-        a->totals[tensor] = mo_stripe_tree(lanes);
-    }
+    const mo_trust_args *a = args;
+    for (uint64_t k = begin * MO_ONE_THREADS; k < end * MO_ONE_THREADS && k < a->count; k++)
+        one(a, (uint32_t)k);
+}
+
+static void plan(const void *args, uint64_t begin, uint64_t end)
+{
+    each(args, begin, end, mo_trust_plan_one);
 }
 
 static void rates(const void *args, uint64_t begin, uint64_t end)
 {
-    const mo_trust_rates_args *a = args;
-    for (uint64_t i = begin * MO_ONE_THREADS; i < end * MO_ONE_THREADS && i < a->count; i++)
-        a->rates[i] = mo_trust_rate(a, i);
+    each(args, begin, end, mo_trust_rate_one);
 }
 
-_Static_assert(sizeof(mo_trust_totals_args) <= MO_KERNEL_ARGS_MAX, "arguments too large");
+static void totals(const void *args, uint64_t begin, uint64_t end)
+{
+    const mo_trust_args *a = args;
+    for (uint64_t k = begin; k < end; k++) {
+        const mo_tensor_segment *s = a->segments + k;
+        const double *sums = a->partials + s->first_chunk;
+        double lanes[MO_STRIPE_LANES] = {0};
+        for (uint64_t i = 0; i < mo_chunks_of(s->count); i++)
+            lanes[i % MO_STRIPE_LANES] += sums[i];
+        *mo_trust_total(a, (uint32_t)k) = mo_stripe_tree(lanes);
+    }
+}
 
-const mo_kernel mo_kernel_trust_totals = {
-    .name = "mo_trust_totals",
-    .args_size = sizeof(mo_trust_totals_args),
-    .threads = MO_SUM_THREADS,
-    .cpu = {totals},
-};
+_Static_assert(sizeof(mo_trust_args) == 120, "layout shared with the GPU");
 
-const mo_kernel mo_kernel_trust_rates = {
-    .name = "mo_trust_rates",
-    .args_size = sizeof(mo_trust_rates_args),
-    .threads = MO_ONE_THREADS,
-    .cpu = {rates},
-};
+#define KERNEL(word, threads_)                                                                     \
+    const mo_kernel mo_kernel_trust_##word = {                                                     \
+        .name = "mo_trust_" #word,                                                                 \
+        .args_size = sizeof(mo_trust_args),                                                        \
+        .threads = threads_,                                                                       \
+        .cpu = {word},                                                                             \
+    };
+KERNEL(plan, MO_ONE_THREADS)
+KERNEL(totals, MO_SUM_THREADS)
+KERNEL(rates, MO_ONE_THREADS)

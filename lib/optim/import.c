@@ -381,6 +381,9 @@ static memopt_status import_any(memopt_optimizer *o, const void *buffer, uint64_
         o->groups[i].device_lr = before.device_lr;
         o->groups[i].average = before.average;
         o->groups[i].min_8bit_size = before.min_8bit_size;
+        o->groups[i].max_ratio = before.max_ratio;
+        o->groups[i].trust_clip = before.trust_clip;
+        o->groups[i].uncorrected = before.uncorrected;
     }
     o->group_table.current = 0;
     o->pages.torn = 0;

@@ -8,7 +8,7 @@
  *   add.c         adding a parameter, whose states the caller may own
  *   tables.c      the tables in device memory that the kernels read
  *   step.c        one step: checks, reductions, prologue, update
- *   adafactor.c   the launches of Adafactor in place of the update's
+ *   adafactor.c   the launches of Adafactor in place of the update's; trust.c those of LAMB and LARS
  *   paged.c       states in host memory, brought to the device page by page; paged_life.c makes and
  *                 ends what that needs
  *   steps.c       step counts of parameters
@@ -78,7 +78,7 @@ typedef struct mo_paged {
     uint64_t area_bytes, count;
     int opened;  /* streams and events are made */
     int planned; /* each parameter has its page, and the areas have room */
-    int torn;    /* a step ended in part */
+    int torn;    /* a step ended in part; of trust too */
 } mo_paged;
 
 struct memopt_optimizer {
@@ -98,6 +98,8 @@ struct memopt_optimizer {
     mo_table tensor_table, segment_table, group_table, coef_table, scratch;
     mo_table control;
     mo_paged pages;
+    int halfway; /* of trust: the first half of a step is made, not the second; 2: of a direct one */
+    int recorded; /* a graph has recorded a step of trust */
 
     pthread_mutex_t streams_lock; /* guards what follows, up to the listener */
     mo_optimizer_stream *streams; /* that have used any of it */
@@ -172,6 +174,12 @@ memopt_status mo_adafactor_launch(memopt_optimizer *o, memopt_stream stream);
 /* Rows and columns of a new parameter. */
 memopt_status mo_matrices_check(const memopt_optimizer *o, const memopt_tensor *parameter,
                                 const memopt_parameter_options *options);
+
+/* trust.c: room for its scratch, and the step of all segments behind the prologue, or a half. */
+memopt_status mo_trust_prepare(memopt_optimizer *o, const memopt_step_options *s,
+                               memopt_stream stream);
+memopt_status mo_trust_launch(memopt_optimizer *o, const memopt_step_options *s,
+                              memopt_stream stream);
 
 /* parameters.c */
 uint64_t mo_parameter_blocks(const mo_parameter *p);

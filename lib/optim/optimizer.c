@@ -110,6 +110,22 @@ static memopt_status adafactor_check(const memopt_optimizer_options *o)
     return MEMOPT_OK;
 }
 
+static memopt_status trust_check(const memopt_optimizer_options *o)
+{
+    if (o->trust > 1)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "optimizer: trust is %" PRIu32 ", must be 0 or 1",
+                       o->trust);
+    if (o->trust && o->kind != MEMOPT_OPTIMIZER_ADAMW && o->kind != MEMOPT_OPTIMIZER_SGD)
+        return mo_fail(MEMOPT_UNSUPPORTED, "optimizer: %s with trust; AdamW and SGD have it",
+                       kinds[o->kind].name);
+    if (o->trust && (o->split_weights || o->page_bytes))
+        return mo_fail(MEMOPT_UNSUPPORTED,
+                       "optimizer: trust with split_weights %" PRIu32 ", page_bytes %" PRIu64
+                       "; each must be 0",
+                       o->split_weights, o->page_bytes);
+    return MEMOPT_OK;
+}
+
 static memopt_status options_check(memopt_optimizer_options *o)
 {
     o->kind = o->kind ? o->kind : MEMOPT_OPTIMIZER_ADAMW;
@@ -120,6 +136,7 @@ static memopt_status options_check(memopt_optimizer_options *o)
     if (mo_optimizer_kernel(o->kind, o->state_format) == NULL)
         return mo_format_is_old(o->state_format) ? mo_format_fail_old("optimizer", o->state_format)
                                                  : no_such_format(o);
+    MO_TRY(trust_check(o));
     if (o->kind == MEMOPT_OPTIMIZER_ADAFACTOR)
         return adafactor_check(o);
     if (o->stochastic_rounding > 1)
@@ -236,11 +253,14 @@ memopt_status mo_optimizer_group_check(const memopt_optimizer_group *g)
                        "optimizer group: momentum %g must be finite and at least 0, dampening %g "
                        "finite",
                        g->momentum, g->dampening);
-    if (g->maximize > 1 || g->nesterov > 1)
+    if (g->maximize > 1 || g->nesterov > 1 || g->trust_clip > 1 || g->uncorrected > 1)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "optimizer group: maximize %" PRIu32 " and nesterov %" PRIu32
-                       " must be 0 or 1",
-                       g->maximize, g->nesterov);
+                       "optimizer group: maximize %" PRIu32 ", nesterov %" PRIu32
+                       ", trust_clip %" PRIu32 " and uncorrected %" PRIu32 " must be 0 or 1",
+                       g->maximize, g->nesterov, g->trust_clip, g->uncorrected);
+    if (!is_amount(g->max_ratio))
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "optimizer group: max_ratio %g must be finite and at least 0", g->max_ratio);
     if ((uintptr_t)g->device_lr % sizeof(float) != 0)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "optimizer group: device_lr %p is not aligned to an f32",

@@ -4,8 +4,8 @@
 memopt_status mo_paged_check(const memopt_optimizer *o, const char *call)
 {
     return o->pages.torn ? mo_fail(MEMOPT_CORRUPT,
-                                   "%s: an earlier step of paged states failed in its middle, so "
-                                   "states are of two steps; import a saved state",
+                                   "%s: an earlier step failed in its middle, so states are of two "
+                                   "steps; import a saved state",
                                    call)
                          : MEMOPT_OK;
 }

@@ -13,11 +13,30 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <string.h>
 
 /* The one float that a step reads or writes in the caller's or a scaler's memory. */
 static memopt_status check_scalar(const memopt_optimizer *o, const char *subject, const float *at)
 {
     return at == NULL ? MEMOPT_OK : mo_reachable(o->device, subject, 0, at, sizeof *at);
+}
+
+/* What belongs to the halves of a step of trust. */
+static memopt_status check_half(const memopt_optimizer *o, const memopt_step_options *s)
+{
+    if (s->squares == NULL && s->half == 0)
+        return MEMOPT_OK;
+    if (!o->options.trust || s->half < 1 || s->half > 2 || s->squares == NULL ||
+        (uintptr_t)s->squares % sizeof(double) != 0)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "optimizer step: half is %" PRIu32 ", squares %p, trust %" PRIu32
+                       "; with trust half is 1 or 2 and squares is aligned to an f64",
+                       s->half, (void *)s->squares, o->options.trust);
+    if (s->half == 2 && !o->halfway)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "optimizer step: half is 2, but no first half was made since the last step");
+    return mo_reachable(o->device, "optimizer step: squares", 0, s->squares,
+                        2 * o->parameter_count * sizeof(double));
 }
 
 static memopt_status check_scalars(const memopt_optimizer *o, const memopt_step_options *s)
@@ -70,6 +89,7 @@ static memopt_status check_options(const memopt_optimizer *o, const memopt_step_
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "optimizer step: square_sum is of gradients as they are, already_unscaled "
                        "for a verdict that was made before");
+    MO_TRY(check_half(o, s));
     return check_scalars(o, s);
 }
 
@@ -215,12 +235,15 @@ static memopt_status launch(memopt_optimizer *o, const memopt_step_options *s,
         .count = (uint32_t)count,
         .check = (uint32_t)has_verdict(s),
         .rule = o->options.kind,
+        .trust = o->options.trust,
     };
     memopt_status status = mo_launch(o->device, stream, &mo_kernel_optim_prologue, &prologue, 1);
     if (status != MEMOPT_OK)
         return status;
     if (o->options.kind == MEMOPT_OPTIMIZER_ADAFACTOR)
         return mo_adafactor_launch(o, stream);
+    if (o->options.trust)
+        return mo_trust_launch(o, s, stream);
     mo_optim_step_args step = {
         .tensors = prologue.tensors,
         .gradients = prologue.gradients,
@@ -266,6 +289,20 @@ static memopt_status step_pages(memopt_optimizer *o, const memopt_tensor *gradie
     return status;
 }
 
+/* The second half of a step of `count` gradients, which are gathered. */
+static memopt_status finish(memopt_optimizer *o, const memopt_step_options *s, uint64_t count,
+                            memopt_stream stream)
+{
+    if (count != o->segment_count ||
+        (count != 0 && memcmp(o->next, o->segments, (size_t)count * sizeof *o->next) != 0))
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "optimizer step: half is 2 of %" PRIu64
+                       " gradients, which are not the %" PRIu64 " of the first half",
+                       count, o->segment_count);
+    MO_TRY(mo_optimizer_use_stream(o, stream));
+    return mo_trust_launch(o, s, stream);
+}
+
 memopt_status memopt_optimizer_step(memopt_optimizer *o, const memopt_tensor *gradients,
                                     uint64_t count, const memopt_step_options *options,
                                     memopt_stream stream)
@@ -289,6 +326,8 @@ memopt_status memopt_optimizer_step(memopt_optimizer *o, const memopt_tensor *gr
         status = mo_paged_check(o, "optimizer step");
     if (status == MEMOPT_OK)
         status = gather(o, gradients, ALL_PAGES, &present, &chunks);
+    if (status == MEMOPT_OK && s.half == 2)
+        return finish(o, &s, present, stream);
     if (status == MEMOPT_OK)
         status = mo_optimizer_use_stream(o, stream);
     if (status == MEMOPT_OK)
@@ -299,6 +338,8 @@ memopt_status memopt_optimizer_step(memopt_optimizer *o, const memopt_tensor *gr
         status = upload_tables(o, present, stream);
     if (status == MEMOPT_OK && o->options.kind == MEMOPT_OPTIMIZER_ADAFACTOR)
         status = mo_adafactor_prepare(o, stream);
+    if (status == MEMOPT_OK && o->options.trust)
+        status = mo_trust_prepare(o, &s, stream);
     if (status == MEMOPT_OK)
         status = find_square_sum(o, &s, present, chunks, stream, &square_sum);
     if (status != MEMOPT_OK)

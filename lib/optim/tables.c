@@ -75,10 +75,11 @@ static void fill_tensor(const memopt_optimizer *o, uint64_t i, void *out)
 static void fill_group(const memopt_optimizer *o, uint64_t i, void *out)
 {
     const memopt_optimizer_group *g = &o->groups[i];
-    mo_rule_group group = {g->lr,          g->beta1,     g->beta2,    g->eps,      g->weight_decay,
-                           g->momentum,    g->dampening, g->maximize, g->nesterov, g->device_lr,
-                           g->average,     g->beta3,     g->alpha,    g->t_alpha,  g->t_beta3,
-                           g->beta2_decay, g->eps2,      g->d};
+    mo_rule_group group = {g->lr,          g->beta1,     g->beta2,    g->eps,       g->weight_decay,
+                           g->momentum,    g->dampening, g->maximize, g->nesterov,  g->device_lr,
+                           g->average,     g->beta3,     g->alpha,    g->t_alpha,   g->t_beta3,
+                           g->beta2_decay, g->eps2,      g->d,        g->max_ratio, g->trust_clip,
+                           g->uncorrected};
     memcpy(out, &group, sizeof group);
 }
 

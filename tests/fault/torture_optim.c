@@ -10,6 +10,7 @@ enum { N = 20000 };
 static uint32_t torture_kind, torture_format;
 static uint64_t torture_page;
 static int torn_steps;
+static uint32_t torture_trust;
 
 typedef struct fixture {
     memopt_allocator *allocator;
@@ -62,6 +63,7 @@ static memopt_status create(memopt_device *device, void *context)
     options.kind = torture_kind;
     options.state_format = torture_format;
     options.page_bytes = torture_page;
+    options.trust = torture_trust;
     return memopt_optimizer_create(f->allocator, &options, &f->optimizer);
 }
 
@@ -348,6 +350,23 @@ TEST(paged_states)
         }
     assert_true(torn_steps > 0);
     torture_page = 0;
+}
+
+/* So may a step whose updates are bounded. */
+TEST(trust)
+{
+    torture_trust = 1;
+    torn_steps = 0;
+    for (size_t k = 0; k < 2; k++)
+        for (size_t i = 0; i < sizeof paged_scenarios / sizeof *paged_scenarios; i++) {
+            fixture f;
+            memset(&f, 0, sizeof f);
+            torture_kind = k == 0 ? MEMOPT_OPTIMIZER_ADAMW : MEMOPT_OPTIMIZER_SGD;
+            torture_format = k == 0 ? MEMOPT_STATE_8BIT : MEMOPT_STATE_F32;
+            assert_true(torture(&paged_scenarios[i], &f) > 0);
+        }
+    assert_true(torn_steps > 0);
+    torture_trust = 0;
 }
 
 TEST(every_function)

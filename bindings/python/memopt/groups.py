@@ -12,7 +12,7 @@ from .rules import RULES, in_library
 
 #: The hyperparameters of each kind and their defaults: torch's, for Lion its paper's.
 VALUES: Dict[OptimizerKind, Dict[str, Any]] = {
-    rule.kind: in_library(rule) for rule in RULES.values() if rule.kind is not None
+    rule.kind: in_library(rule) for rule in RULES.values() if rule.kind is not None and "max_unorm" not in rule.further
 }
 VALUES[OptimizerKind.SCHEDULE_FREE]["average"] = 0.0
 VALUES[OptimizerKind.RMSPROP_MOMENTUM] = {**VALUES[OptimizerKind.RMSPROP], "momentum": 0.9}

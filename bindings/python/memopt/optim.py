@@ -47,7 +47,7 @@ class _WithParameters(Optimizer):
 def _start(self: Any, allocator: Any, params: Any, values: Dict[str, Any]) -> None:
     stream = values.pop("stream")
     options = {k: values.pop(k) for k in ("min_8bit_size", "stochastic_rounding", "seed")}
-    states = rules.format_named(values.pop("states"), values.pop("codes"), self._rule)
+    states = rules.format_named(values.pop("states"), values.pop("codes", None), self._rule)
     Optimizer.__init__(self, allocator, kind=self._rule.kind, states=states, **options)
     try:
         self._add_all(list(params), values, stream)

@@ -14,8 +14,8 @@ class Adafactor(Optimizer):
     def __init__(
         self, allocator: 'Allocator', params: 'Params', lr: 'Learning' = ..., beta2_decay: 'float' = ...,
         eps: 'Tuple[Optional[float], float]' = ..., d: 'float' = ..., weight_decay: 'float' = ..., *,
-        maximize: 'bool' = ..., stream: 'StreamLike' = ..., states: 'str' = ..., codes: 'Optional[str]' = ...,
-        min_8bit_size: 'int' = ..., stochastic_rounding: 'bool' = ..., seed: 'int' = ...,
+        maximize: 'bool' = ..., stream: 'StreamLike' = ..., states: 'str' = ..., min_8bit_size: 'int' = ...,
+        stochastic_rounding: 'bool' = ..., seed: 'int' = ...,
     ) -> None: ...
 
 class Adam(Optimizer):

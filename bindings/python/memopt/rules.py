@@ -157,6 +157,7 @@ _RULES = (
         dict(foreach=None, maximize=False),
         states=("fp32",),
         options=("stochastic_rounding", "seed"),
+        limits=dict(beta2_decay=(-math.inf, 5e-324), d=(1.0, math.inf)),
         texts=dict(
             lr="the learning rate, a number or a tensor of one element: step t takes at most 1 / sqrt(t),"
             " times the root of the mean square of the parameter.",
@@ -165,7 +166,7 @@ _RULES = (
         ),
     ),
     Rule(
-        "LAMB", None,
+        "LAMB", OptimizerKind.ADAMW,
         "LAMB (You et al. 2020): an update is at most as long as its parameter.",
         dict(
             lr=1e-3, bias_correction=True, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0,
@@ -178,7 +179,7 @@ _RULES = (
         ),
     ),
     Rule(
-        "LARS", None,
+        "LARS", OptimizerKind.SGD,
         "LARS (You et al. 2017): an update is at most as long as a share of its parameter.",
         dict(lr=1e-3, momentum=0.0, dampening=0.0, weight_decay=0.0, nesterov=False),
         dict(max_unorm=0.02, trust_clip=True, maximize=False),
@@ -304,7 +305,7 @@ def call_of_core(rule: Rule, states: str) -> Call:
     """What a class of memopt.optim takes."""
     known = in_library(rule)
     values = {k: known[k] for k in rule.values if k in known}
-    options = {k: v for k, v in _OPTIONS.items() if k in ("codes", *_ROUNDING)}
+    options = {k: v for k, v in _OPTIONS.items() if k in _ROUNDING or k == "codes" and k in rule.options}
     return Call(("allocator", "params"), values, dict(maximize=False, stream=None, states=states, **options))
 
 

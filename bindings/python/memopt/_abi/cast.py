@@ -92,16 +92,6 @@ class ScalerState(Struct):
     ]
 
 
-@struct("memopt_trust")
-class TrustStruct(Struct):
-    _fields_ = [
-        ("struct_size", SIZE),
-        *each(F64, "lr weight_decay max_ratio"),
-        *each(U32, "clip negated"),
-        ("found_inf", ADDRESS),
-    ]
-
-
 functions(
     memopt_cast=(CHECKED, HANDLE, TENSORS, TENSORS, U64, CastOptions, STREAM),
     memopt_blocks_get_layout=(CHECKED, U32, U64, U64, BlocksLayout),
@@ -117,8 +107,6 @@ functions(
     memopt_scaler_unscale=(CHECKED, HANDLE, TENSORS, U64, STREAM),
     memopt_square_sum=(CHECKED, HANDLE, ADDRESS, TENSORS, U64, STREAM),
     memopt_norm=(CHECKED, HANDLE, ADDRESS, TENSORS, U64, F64, STREAM),
-    memopt_trust_squares=(CHECKED, HANDLE, TrustStruct, TENSORS, TENSORS, U64, ADDRESS, STREAM),
-    memopt_trust_apply=(CHECKED, HANDLE, TrustStruct, TENSORS, TENSORS, U64, ADDRESS, STREAM),
     memopt_scaler_update=(CHECKED, HANDLE, STREAM),
     memopt_scaler_get_state_sync=(CHECKED, HANDLE, STREAM, ScalerState),
     memopt_scaler_set_state_sync=(CHECKED, HANDLE, ScalerState, STREAM),

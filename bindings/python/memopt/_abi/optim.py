@@ -44,6 +44,7 @@ class OptimizerOptions(Struct):
         ("min_8bit_size", U64),
         ("seed", U64),
         ("page_bytes", U64),
+        ("trust", U32),
     ]
 
 
@@ -59,7 +60,8 @@ class OptimizerGroup(Struct):
         ("device_lr", ADDRESS),
         *each(F64, "average beta3 alpha t_alpha t_beta3"),
         ("min_8bit_size", U64),
-        *each(F64, "beta2_decay eps2 d"),
+        *each(F64, "beta2_decay eps2 d max_ratio"),
+        *each(U32, "trust_clip uncorrected"),
     ]
 
 
@@ -83,7 +85,8 @@ class StepOptions(Struct):
         ("max_norm", F64),
         ("skip_non_finite", U32),
         ("already_unscaled", U32),
-        *each(ADDRESS, "out_norm grad_scale found_inf square_sum"),
+        *each(ADDRESS, "out_norm grad_scale found_inf square_sum squares"),
+        ("half", U32),
     ]
 
 

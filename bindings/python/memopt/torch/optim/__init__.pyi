@@ -81,13 +81,7 @@ class LAMB(MemoptOptimizer):
         codes: 'Optional[str]' = ..., min_8bit_size: 'int' = ..., stochastic_rounding: 'bool' = ..., seed: 'int' = ...,
     ) -> None: ...
 
-class LARS(MemoptOptimizer):
-    def __init__(
-        self, params: 'Params', lr: 'Learning' = ..., momentum: 'float' = ..., dampening: 'float' = ...,
-        weight_decay: 'float' = ..., nesterov: 'bool' = ..., *, max_unorm: 'float' = ..., trust_clip: 'bool' = ...,
-        maximize: 'bool' = ..., states: 'str' = ..., codes: 'Optional[str]' = ..., min_8bit_size: 'int' = ...,
-        stochastic_rounding: 'bool' = ..., seed: 'int' = ...,
-    ) -> None: ...
+class LARS(SGD): ...
 
 class Lion(MemoptOptimizer):
     def __init__(

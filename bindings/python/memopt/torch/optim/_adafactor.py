@@ -17,46 +17,36 @@ they add up sums of squares, of a matrix those of its columns too. Of a matrix e
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from collections import defaultdict
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 
 from ..._abi import OptimizerKind, StateFormat
 from ...groups import F32_EPS
-from .. import _tensor_lists
-from . import _format, _fused, _layout, _options, _other_rules
-from ._base import _out_of_graphs
-from ._facts import Facts
+from . import _format, _layout, _other_rules, _sharded
+from ._base import Loading, Member, _out_of_graphs
+from ._binding import Executor, Slot
+from ._facts import Facts, is_skipped
 from ._options import number
-from ._shaped import ShapedOptimizer
 from ._team import Team, check_rows
-from ._whole import PIECE, Task, round_to, write
+from ._whole import PIECE, Task, WholeOptimizer, round_to, write
 
 #: Which of a stack of matrices, and which rows.
 Piece = Tuple[slice, slice]
 
 
-class Adafactor(ShapedOptimizer, rule="Adafactor"):
+class Adafactor(WholeOptimizer, rule="Adafactor"):
     _kind = OptimizerKind.ADAFACTOR
     _takes_shards = True
-    _together = True
 
     def _check_group(self, group: Dict[str, Any]) -> None:
-        _options.check_lr(group["lr"])
+        super()._check_group(group)
         if not isinstance(group["eps"], (tuple, list)) or len(group["eps"]) != 2:
             raise ValueError("Invalid eps: %s; two numbers" % (group["eps"],))
-        least = [0.0 if value is None and i == 0 else value for i, value in enumerate(group["eps"])]
-        for name, value, low in (
-            ("first eps", least[0], 0.0),
-            ("second eps", least[1], 0.0),
-            ("weight_decay", group["weight_decay"], 0.0),
-            ("d", group["d"], 1.0),
-        ):
-            if not low <= number("%s value" % name, value) < math.inf:
+        for name, value in (("first eps", _least(group)), ("second eps", group["eps"][1])):
+            if not 0.0 <= number("%s value" % name, value) < math.inf:
                 raise ValueError("Invalid %s value: %s" % (name, value))
-        if not -math.inf < number("beta2_decay value", group["beta2_decay"]) <= 0.0:
-            raise ValueError("Invalid beta2_decay value: %s" % group["beta2_decay"])
-        _options.check_states(group)
 
     def _check_whole(self, parameter: torch.Tensor, name: str) -> None:
         super()._check_whole(parameter, name)
@@ -67,48 +57,46 @@ class Adafactor(ShapedOptimizer, rule="Adafactor"):
             what = "group %d has no beta2_decay" % index
             raise _other_rules.refused(what, "another rule", "Adafactor")
 
-    def _shapes(self, parameter: torch.Tensor, shape: torch.Size) -> Dict[str, Tuple[int, ...]]:
+    def _shapes(self, shape: torch.Size) -> Dict[str, Tuple[int, ...]]:
+        """Those of a parameter's states by their keys, or of a shard's."""
         if len(shape) < 2:
             return {"variance": tuple(shape)}
         return {"row_var": (*shape[:-1], 1), "col_var": (*shape[:-2], 1, shape[-1])}
 
     def _is_cut(self, key: str, parameter: torch.Tensor) -> bool:
+        """Whether shards of a parameter have parts of this state, not all of it."""
         return key != "col_var" or parameter.dim() > 2
 
     @_out_of_graphs
     def _step(self, params: Sequence[torch.Tensor], grads: Sequence[Optional[torch.Tensor]], facts: Facts) -> None:
-        """One call for all parameters that the library can step in their memory."""
+        """One call if the library can step all parameters in their memory."""
         given, known, binding = list(params), list(grads), self._binding
+        if self._model_copies and is_skipped(facts):
+            return
         if binding is None or not binding.is_current(given, known, self.state.get):
             self._binding = None
-            if self._model_copies or not all(map(_is_direct, self.param_groups)):
+            if not all(map(_is_direct, self.param_groups)):
                 super()._step(params, grads, facts)
                 return
             binding = self._binding = self._bind(given, known)
         binding.run(known, [_values(group) for group in self.param_groups], facts, type(self).__name__)
+        for master, gradient in zip(given, known):
+            if gradient is not None and master in self._model_copies:
+                self._model_copies[master].detach().copy_(master.detach())
 
     def _step_tasks(self, tasks: List[Task], facts: Facts) -> None:
         """Those that are sharded in their order: processes that share them add up together."""
         super()._step_tasks([task for task in tasks if _layout.is_sharded(task.owner)], facts)
-        direct: List[_fused.Run] = []
         for task in tasks:
-            if _layout.is_sharded(task.owner):
-                continue
-            if _is_direct({**task.group, "params": [task.parameter]}):
-                direct.append(_fused.whole(task))
-            else:  # in fp32 where it is not to be rounded to nearest
+            if not _layout.is_sharded(task.owner):  # in fp32, perhaps in its memory
                 exact = task.parameter.detach().float().contiguous()
-                part = _fused.Part(OptimizerKind.ADAFACTOR, StateFormat.F32, [task.state], [exact])
-                part.run([task.gradient], [_values(task.group)], facts, type(self).__name__)
+                slot = Slot(0, 0, "a parameter", exact, exact, False, task.state, task.state["step"])
+                executor = Executor(self._kind, StateFormat.F32, (exact.device, False, 0, 0), 1, [slot], 0)
+                executor.set_groups([_values(task.group)])
+                kept = executor.gradients([task.gradient], type(self).__name__)
+                executor.step(facts)
                 round_to(task, task.parameter, exact)
-        for batch in _fused.batches(direct, sum(run.parameter.numel() for run in direct)):
-            memory = [run.parameter.detach() for run in batch]
-            part = _fused.of(self).part(
-                "step", batch, OptimizerKind.ADAFACTOR, StateFormat.F32, [run.state for run in batch], memory
-            )
-            values = [_values(run.task.group) for run in batch]
-            part.run([run.gradient for run in batch], values, facts, type(self).__name__)
-            _tensor_lists.changed(memory)
+                del kept
 
     def _step_task(self, task: Task) -> None:
         """The step of a shard."""
@@ -128,6 +116,84 @@ class Adafactor(ShapedOptimizer, rule="Adafactor"):
         step(exact, gradient, state, fresh, _least(group), rate, float(group["d"]), team)
         write(task, exact)
 
+    # --- states ---
+
+    def _state_for(self, one: Member) -> _format.State:
+        parameter, dense, _, name, made = one
+        state = self.state.get(parameter)
+        if state:
+            known = self._known(state, parameter, name)
+            if any(known[key] is not state[key] for key in known):
+                made[parameter] = known
+            return known
+        new = {"step": _format.step_tensor(0, dense.device)}
+        for key, shape in self._shapes(dense.shape).items():
+            new[key] = torch.zeros(shape, dtype=torch.float32, device=dense.device)
+        made[parameter] = new
+        return new
+
+    def _presented(self) -> Dict[Any, Any]:
+        return {parameter: self._as_whole(parameter, state) for parameter, state in self.state.items() if state}
+
+    def _as_whole(self, parameter: torch.Tensor, state: _format.State) -> _format.State:
+        if not _layout.is_sharded(parameter):
+            return state
+        owner: Any = parameter
+        result = {"step": state["step"]}
+        for key, shape in self._shapes(parameter.shape).items():
+            if self._is_cut(key, parameter):
+                result[key] = _sharded.of_shape(state[key], parameter, torch.Size(shape))
+            else:
+                result[key] = _layout.same_in_all(state[key], owner.device_mesh)
+        return result
+
+    def _localized(self, state: Mapping[str, Any], parameter: torch.Tensor, name: str) -> Mapping[str, Any]:
+        """What a state dict has of a parameter, of the rows of this process."""
+        result = dict(state)
+        for key, shape in self._shapes(parameter.shape).items():
+            value = state.get(key)
+            if not isinstance(value, torch.Tensor):
+                continue
+            if not self._is_cut(key, parameter):
+                result[key] = _layout.whole(value)
+            elif _layout.is_sharded(parameter) or _layout.is_sharded(value):
+                result[key] = _sharded.piece(value, parameter, torch.Size(shape), key, name)
+        return result
+
+    def _loaded(self, loading: Loading) -> Dict[Any, Any]:
+        place_of = loading.places()
+        state: Dict[Any, Any] = defaultdict(dict)
+        for key, value in loading.states.items():
+            if key not in place_of:
+                state[key] = value
+            elif value:
+                parameter, _, name = place_of[key]
+                value = self._localized(_format.opened(value), parameter, name)
+                known = self._known(value, parameter, name)
+                state[parameter] = {k: v.clone() for k, v in known.items()}
+        return state
+
+    def _known(self, state: Mapping[str, Any], parameter: torch.Tensor, name: str) -> _format.State:
+        """A state as a step takes it, with the same tensors where they are so already."""
+        steps = _format.steps_taken(state.get("step", 0))
+        if not 0 <= steps < 1 << 53:
+            raise ValueError("the state of %s has taken %d steps" % (name, steps))
+        step = state.get("step")
+        known: _format.State = {"step": _format.step_tensor(steps, parameter.device)}
+        if isinstance(step, torch.Tensor) and step.dtype is torch.int64 and step.device == parameter.device:
+            known["step"] = step
+        for key, shape in self._shapes(_layout.local(parameter).shape).items():
+            value = state.get(key)
+            if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+                raise ValueError("the state of %s has no %s: it is incomplete, or of another rule" % (name, key))
+            if tuple(value.shape) != shape:
+                raise ValueError(
+                    "the %s of %s has shape %s, which does not fit the parameter's shape %s"
+                    % (key, name, tuple(value.shape), tuple(parameter.shape))
+                )
+            known[key] = value.to(parameter.device, torch.float32).contiguous()
+        return known
+
 
 def _is_direct(group: Dict[str, Any]) -> bool:
     """Whether the library can step the group's parameters in their memory."""
@@ -139,10 +205,10 @@ def _is_direct(group: Dict[str, Any]) -> bool:
 def _least(group: Dict[str, Any]) -> float:
     """What the root of the second moment counts as at least."""
     least = group["eps"][0]
-    return F32_EPS if least is None else float(least)
+    return F32_EPS if least is None else number("first eps value", least)
 
 
-def _values(group: Dict[str, Any]) -> _fused.Values:
+def _values(group: Dict[str, Any]) -> Tuple[Tuple[str, Any], ...]:
     """A group's values, under the library's names."""
     names = ("beta2_decay", "d", "weight_decay")
     own = ("eps", _least(group)), ("eps2", float(group["eps"][1])), ("maximize", int(bool(group["maximize"])))

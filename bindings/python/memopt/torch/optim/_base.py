@@ -67,7 +67,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
 
     _rule: rules.Rule
     _binding: Optional[Binding]
-    _kind: _format.Kind
+    _kind: OptimizerKind
     _states = StateFormat.F32
     _codes: Optional[str] = None  # of 8-bit states, if they were chosen
     _steps_on_host = True  # CPUOffloadOptimizer may step it on masters
@@ -77,6 +77,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
     _portable = 0  # how many portable_states() are active
     #: States are in the host's memory, and a step brings them in pages of at most so many bytes.
     _page_bytes = 0
+    _trust = False  # an update is bounded by its parameter's norm
     #: Takes a state dict in the place of _loaded(): parameters are meta tensors, which stand for memory elsewhere.
     _sink: Optional[Callable[[Any], Dict[Any, Any]]] = None
     #: By parameter: the half-precision tensor that each step fills with it, rounded.
@@ -143,9 +144,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
 
     def _values(self, group: Dict[str, Any]) -> Tuple[Any, ...]:
         """The group's hyperparameters as (name in the library, value), the learning rate first."""
-        kind = self._kind
-        assert isinstance(kind, OptimizerKind)
-        return (("lr", group["lr"]), *_in_library(group, VALUES[kind]))
+        return (("lr", group["lr"]), *_in_library(group, VALUES[self._kind]))
 
     def _keeps_moments(self, group: Dict[str, Any]) -> bool:
         """Whether the group's parameters need moments."""
@@ -226,7 +225,8 @@ class MemoptOptimizer(torch.optim.Optimizer):
                     state = self._new_state(state, one)
                 idle.append((place, parameter, self._with_residual(state, one)))
         count = len(self.param_groups)
-        binding = Binding(self._kind, self._states, params, count, slots, idle, self._page_bytes)
+        how = self._page_bytes, self._trust
+        binding = Binding(self._kind, self._states, params, count, slots, idle, *how)
         self.state.update(made)
         return binding
 
@@ -334,8 +334,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
     def __setstate__(self, state: Dict[str, Any]) -> None:
         super().__setstate__(state)
         self._binding = None
-        for own in ("_parts", "_tasks"):
-            self.__dict__.pop(own, None)
+        self.__dict__.pop("_tasks", None)
         for group in self.param_groups:
             for key, value in self.defaults.items():
                 group.setdefault(key, value)

@@ -12,7 +12,7 @@ import ctypes
 import operator
 import os
 from itertools import chain
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
@@ -23,11 +23,14 @@ from .. import _tensor_lists
 from .._native import Native, native
 from . import _format, _layout, _options
 from ._facts import Facts
-from ._format import Kind
+from ._team import Team
 
 _data_ptr = torch.Tensor.data_ptr
 _stride = torch.Tensor.stride
 _numel = torch.Tensor.numel
+
+#: Elements of sharded parameters whose updates are in scratch memory at once.
+_TURN = 1 << 22
 
 #: Executors: device, stochastic rounding, seed, bytes of residuals.
 Key = Tuple[torch.device, bool, int, int]
@@ -61,7 +64,14 @@ class Executor:
     """An optimizer of the library over slots of one device."""
 
     def __init__(
-        self, kind: Kind, format_: StateFormat, key: Key, groups: int, slots: List[Slot], page_bytes: int
+        self,
+        kind: OptimizerKind,
+        format_: StateFormat,
+        key: Key,
+        groups: int,
+        slots: List[Slot],
+        page_bytes: int,
+        trust: bool = False,
     ) -> None:
         device, stochastic, seed, split = key
         self.native: Native = native(device)
@@ -76,6 +86,7 @@ class Executor:
             seed=seed,
             split_weights=split,
             page_bytes=page_bytes if is_paged(device) else 0,
+            trust=int(trust),
         )
         self._handle = _lifetime.create(
             self,
@@ -100,10 +111,10 @@ class Executor:
         self._copied = [(3 * i, slot) for i, slot in enumerate(slots) if slot.copied]
         self._fill(len(slots))
 
-    def _add(self, kind: Kind, format_: StateFormat, slot: Slot) -> None:
+    def _add(self, kind: OptimizerKind, format_: StateFormat, slot: Slot) -> None:
         state, states = slot.state, []
         if kind is OptimizerKind.ADAFACTOR and state is not None:
-            states = [value for key, value in state.items() if key != "step"]  # as _shaped.py has them
+            states = [value for key, value in state.items() if key != "step"]  # as _adafactor.py has them
         elif state is not None and _format.has_moments(state, kind):
             format_ = _format.of(state, kind, format_)
             states = [state[name] for name in _format.keys(kind, format_)]
@@ -115,7 +126,7 @@ class Executor:
             options.states = ctypes.addressof(structs)
         if kind is OptimizerKind.ADAFACTOR and slot.memory.dim() > 1:
             options.rows, options.columns = slot.memory.shape[-2:]
-        if slot.copy is not None:
+        if slot.copy is not None and kind is not OptimizerKind.ADAFACTOR:  # it fills its own
             options.model_copy = _tensor_lists.array([slot.copy])[0]
         parameter, add = _tensor_lists.array([slot.memory]), lib.memopt_optimizer_add_parameter
         try:
@@ -211,8 +222,8 @@ class Executor:
         self._dtypes = None  # the array holds others
         self.step(facts)
 
-    def step(self, facts: Facts) -> None:
-        """Enqueues the step of the array's gradients on torch's current stream."""
+    def step(self, facts: Facts, half: int = 0, squares: Optional[torch.Tensor] = None) -> None:
+        """Enqueues the step of the array's gradients on torch's current stream, or a half of it."""
         scale, found_inf = self._fact(facts.scale), self._fact(facts.found_inf)
         options, total = self._options, facts.square_sum
         options.max_norm = facts.max_norm
@@ -220,13 +231,14 @@ class Executor:
         options.square_sum = None if total is None else total.data_ptr()
         options.grad_scale = None if scale is None else scale.data_ptr()
         options.found_inf = None if found_inf is None else found_inf.data_ptr()
+        options.half, options.squares = half, None if squares is None else squares.data_ptr()
         copied = [slot for word, slot in self._copied if self._words[word]]
-        for slot in copied:
+        for slot in copied if half != 2 else ():
             slot.memory.copy_(_layout.local(slot.parameter))
         lib.memopt_optimizer_step(
             self._pointer, self._array, len(self.slots), self._options_pointer, self.native.stream()
         )
-        for slot in copied:
+        for slot in copied if half != 1 else ():
             _layout.local(slot.parameter).copy_(slot.memory)
 
     def _fact(self, value: Any) -> Optional[torch.Tensor]:
@@ -245,13 +257,14 @@ class Binding:
 
     def __init__(
         self,
-        kind: Kind,
+        kind: OptimizerKind,
         format_: StateFormat,
         params: List[torch.Tensor],
         groups: int,
         slots: List[Tuple[Key, Slot]],
         idle: Sequence[Idle] = (),
         page_bytes: int = 0,
+        trust: bool = False,
     ) -> None:
         self._params = params
         self._idle = idle
@@ -259,7 +272,10 @@ class Binding:
         by_key: Dict[Key, List[Slot]] = {}
         for key, slot in slots:
             by_key.setdefault(key, []).append(slot)
-        self.executors = [Executor(kind, format_, key, groups, members, page_bytes) for key, members in by_key.items()]
+        self.executors = [
+            Executor(kind, format_, key, groups, members, page_bytes, trust) for key, members in by_key.items()
+        ]
+        self._together = trust and any(map(_layout.is_sharded, params))
         every = [slot for executor in self.executors for slot in executor.slots]
         bound = {slot.place for slot in every}.union(place for place, _, _ in idle)
         self._unbound = [i for i in range(len(params)) if i not in bound and params[i].numel()]
@@ -331,10 +347,36 @@ class Binding:
         for executor in self.executors:
             executor.set_groups(values)
             kept.append(executor.gradients(grads, rule))
-        for executor in self.executors:
-            executor.step(facts)
+        if self._together:
+            for part in _parts(self._params, grads):
+                self._step_together(part, facts, rule)
+        else:
+            for executor in self.executors:
+                executor.step(facts)
         self._count_idle(grads, facts.found_inf)
         _tensor_lists.changed([p for p, g in zip(self._params, grads) if g is not None])
+
+    def _step_together(self, grads: List[Optional[torch.Tensor]], facts: Facts, rule: str) -> None:
+        """A step of trust whose squares the processes add up."""
+        kept = [executor.gradients(grads, rule) for executor in self.executors]
+        squares = {
+            executor: torch.zeros(2, len(executor.slots), dtype=torch.float64, device=executor.device)
+            for executor in self.executors
+        }
+        for executor, sums in squares.items():
+            executor.step(facts, 1, sums)
+        for place, (parameter, gradient) in enumerate(zip(self._params, grads)):
+            if gradient is None or not _layout.is_sharded(parameter):
+                continue
+            if place in self._where:
+                executor, number = self._where[place]
+                own = squares[executor][:, number]
+                own.copy_(Team(parameter).add(own.contiguous()))
+            else:  # no elements here
+                Team(parameter).add(torch.zeros(2, dtype=torch.float64, device=_layout.local(parameter).device))
+        for executor, sums in squares.items():
+            executor.step(facts, 2, sums)
+        del kept
 
     def _count_idle(self, grads: Sequence[Optional[torch.Tensor]], found_inf: Optional[torch.Tensor]) -> None:
         """Counts the step of parameters without elements here: other processes have such states
@@ -347,6 +389,22 @@ class Binding:
                 steps.add_(1)
             else:
                 steps.add_((found_inf == 0).to(steps.device, steps.dtype))
+
+
+def _parts(params: List[torch.Tensor], grads: List[Optional[torch.Tensor]]) -> Iterator[List[Optional[torch.Tensor]]]:
+    """The gradients in turns, the same in all processes, which bound the scratch memory of a step."""
+    most = max([_TURN, *(p.numel() for p in params)])
+    part: List[Optional[torch.Tensor]] = [None] * len(params)
+    count = 0
+    for place, (parameter, gradient) in enumerate(zip(params, grads)):
+        if gradient is None:
+            continue
+        if count + parameter.numel() > most:
+            yield part
+            part, count = [None] * len(params), 0
+        part[place] = gradient
+        count += parameter.numel()
+    yield part
 
 
 def _addresses_of(slot: Slot) -> List[int]:

@@ -10,10 +10,9 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tu
 
 import torch
 
-from ..._abi import StateFormat
+from ..._abi import OptimizerKind, StateFormat
 from . import _format, _layout
 from ._disk_chunks import Chunk, Pager
-from ._format import Kind
 from ._masters import HOST, Piece
 
 MASTER = "master"
@@ -33,7 +32,7 @@ class Kept(NamedTuple):
     parameter: torch.Tensor
     outline: torch.Tensor  # a meta tensor with the master's type, shape and order of memory
     group: int
-    kind: Kind
+    kind: OptimizerKind
     format: StateFormat
     moments: bool
     split: int  # bytes of an element's residual

@@ -15,8 +15,7 @@ In the state dicts of optimizers with coded states every entry is sealed: see :f
 from __future__ import annotations
 
 import functools
-from enum import Enum
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -30,15 +29,6 @@ from . import _layout
 State = Dict[str, torch.Tensor]
 
 
-class OwnKind(Enum):
-    """Rules that the library does not have."""
-
-    LAMB = "LAMB"
-    LARS = "LARS"
-
-
-Kind = Union[OptimizerKind, OwnKind]
-
 _SEAL = "memopt"
 #: The key of a split weight's further bits, and their types by the bytes of an element.
 RESIDUAL = "weight_residual"
@@ -48,7 +38,7 @@ RESIDUALS = {1: torch.uint8, 2: torch.int16}
 #: memopt_parameter_options). As an int64 the count is then negative.
 NOT_BEGUN = -(1 << 63)
 
-MOMENTS: Dict[Kind, Tuple[str, ...]] = {
+MOMENTS: Dict[OptimizerKind, Tuple[str, ...]] = {
     OptimizerKind.ADAMW: ("exp_avg", "exp_avg_sq"),
     OptimizerKind.ADAM: ("exp_avg", "exp_avg_sq"),
     OptimizerKind.SCHEDULE_FREE: ("z", "exp_avg_sq"),
@@ -58,9 +48,7 @@ MOMENTS: Dict[Kind, Tuple[str, ...]] = {
     OptimizerKind.ADAGRAD: ("sum",),
     OptimizerKind.RMSPROP_MOMENTUM: ("momentum_buffer", "square_avg"),
     OptimizerKind.ADEMAMIX: ("exp_avg", "exp_avg_slow", "exp_avg_sq"),
-    OptimizerKind.ADAFACTOR: ("row_var", "col_var"),  # of a vector "variance": _shaped.py
-    OwnKind.LAMB: ("exp_avg", "exp_avg_sq"),
-    OwnKind.LARS: ("momentum_buffer",),
+    OptimizerKind.ADAFACTOR: ("row_var", "col_var"),  # of a vector "variance": _adafactor.py
 }
 #: Moments that are never negative.
 _SQUARES = ("exp_avg_sq", "square_avg", "sum")
@@ -77,12 +65,12 @@ FORMATS_OF_SCALES = {
 _STEMS = {format_: stem for stem, format_ in FORMATS_OF_SCALES.items()}
 
 
-def is_signed(kind: Kind, index: int) -> bool:
+def is_signed(kind: OptimizerKind, index: int) -> bool:
     """Whether a rule's moment may be negative, which decides its codes."""
     return MOMENTS[kind][index] not in _SQUARES
 
 
-def has_moments(state: Any, kind: Kind) -> bool:
+def has_moments(state: Any, kind: OptimizerKind) -> bool:
     """Whether it is a state with moments: SGD's has none where there never was a momentum."""
     return bool(state) and MOMENTS[kind][0] in state
 
@@ -108,7 +96,7 @@ def _is_sealed(value: Any) -> bool:
     return isinstance(value, dict) and list(value) == [_SEAL]
 
 
-def scale_names(kind: Kind, format_: StateFormat) -> Tuple[str, ...]:
+def scale_names(kind: OptimizerKind, format_: StateFormat) -> Tuple[str, ...]:
     """The keys of the scales."""
     if format_ in FLOATS:
         return ()
@@ -157,12 +145,12 @@ def residual(parameter: torch.Tensor, value: Optional[torch.Tensor], bytes_: int
     return _layout.like(parameter, RESIDUALS[bytes_]).copy_(value)
 
 
-def keys(kind: Kind, format_: StateFormat) -> Tuple[str, ...]:
+def keys(kind: OptimizerKind, format_: StateFormat) -> Tuple[str, ...]:
     """The keys of a state's tensors in the library's order."""
     return MOMENTS[kind] + scale_names(kind, format_)
 
 
-def counts(kind: Kind, format_: StateFormat, count: int) -> List[int]:
+def counts(kind: OptimizerKind, format_: StateFormat, count: int) -> List[int]:
     """The elements of each of keys() for a parameter of `count` elements."""
     moments = len(MOMENTS[kind])
     if format_ in FLOATS:
@@ -171,7 +159,7 @@ def counts(kind: Kind, format_: StateFormat, count: int) -> List[int]:
     return [codes] * moments + [blocks(format_, count)] * moments
 
 
-def of(state: State, kind: Kind, own: StateFormat) -> StateFormat:
+def of(state: State, kind: OptimizerKind, own: StateFormat) -> StateFormat:
     """The format in which a state is kept, in an optimizer with `own`."""
     moment = state[MOMENTS[kind][0]]
     if moment.dtype is not torch.uint8:
@@ -228,7 +216,7 @@ def step_tensor(steps: int, device: torch.device) -> torch.Tensor:
     return torch.full((), steps, dtype=torch.int64, device=device)
 
 
-def new(parameter: torch.Tensor, kind: Kind, format_: StateFormat) -> State:
+def new(parameter: torch.Tensor, kind: OptimizerKind, format_: StateFormat) -> State:
     """The state of a parameter before its first step."""
     state = {"step": step_tensor(0, parameter.device)}
     for i, name in enumerate(MOMENTS[kind]):

@@ -13,7 +13,6 @@ import torch
 
 from ..._abi import OptimizerKind, StateFormat
 from . import _format, _layout, _other_rules
-from ._format import Kind
 
 #: Where bitsandbytes puts a parameter's states in a dict.
 NESTED = "__bnb_optimizer_quant_state__"
@@ -73,7 +72,7 @@ class Found(NamedTuple):
 class Place(NamedTuple):
     """For what a state is read: an optimizer's rule and format, the memory of a parameter, and its name."""
 
-    kind: Kind
+    kind: OptimizerKind
     own: StateFormat
     parameter: torch.Tensor
     name: str
@@ -98,7 +97,7 @@ class Place(NamedTuple):
             )
         moments = [self.moment(state, i, key) for i, key in enumerate(keys)]
         steps = int(state["step"]) if state.get("step") is not None else 1
-        negative = steps < 0 and self.kind not in (OptimizerKind.SGD, _format.OwnKind.LARS)  # NOT_BEGUN
+        negative = steps < 0 and self.kind is not OptimizerKind.SGD  # NOT_BEGUN
         if negative or _format.steps_taken(steps) >= 1 << 53:
             raise ValueError("the state of %s has taken %d steps" % (self.name, steps))
         return Saved(steps, moments)
@@ -177,7 +176,7 @@ class Place(NamedTuple):
         )
 
 
-def _of_bitsandbytes(state: Mapping[str, Any], kind: Kind) -> Mapping[str, Any]:
+def _of_bitsandbytes(state: Mapping[str, Any], kind: OptimizerKind) -> Mapping[str, Any]:
     """AdEMAMix's state, whose two means bitsandbytes has in one tensor, under our names; any other as it is."""
     means, scales = state.get("state1"), state.get("absmax1")
     if kind is not OptimizerKind.ADEMAMIX or not isinstance(means, torch.Tensor) or means.shape[:1] != (2,):
@@ -216,7 +215,9 @@ def has_codes(saved: Saved) -> bool:
     return any(isinstance(moment, Codes) for moment in saved.moments)
 
 
-def convert(saved: Saved, kind: Kind, format_: StateFormat, parameter: torch.Tensor, as_it_is: bool) -> _format.State:
+def convert(
+    saved: Saved, kind: OptimizerKind, format_: StateFormat, parameter: torch.Tensor, as_it_is: bool
+) -> _format.State:
     """A state for the parameter (dense memory) of an optimizer that keeps `format_`.
 
     Codes are kept where that format can hold them, else requantised if they were of another format

@@ -50,7 +50,7 @@ def check_betas(betas: Any, count: int) -> None:
 def check_values(group: Dict[str, Any], rule: Rule, name: str) -> None:
     """Refuses hyperparameters out of range, in torch's words. `name`: the class's."""
     check_lr(group["lr"])
-    for key, default in rule.values.items():
+    for key, default in {**rule.values, **rule.further}.items():
         value = group[key]
         if key == "betas":
             check_betas(value, len(default))

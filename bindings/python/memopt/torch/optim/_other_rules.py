@@ -8,7 +8,6 @@ import torch
 
 from ..._abi import OptimizerKind
 from . import _format
-from ._format import Kind
 
 #: Entries that only one rule's state has.
 _OWN = {
@@ -21,7 +20,7 @@ _OWN = {
     "sum": "Adagrad",
     "acc_delta": "Adadelta",
 }
-_RULES: Dict[Kind, str] = {
+_RULES: Dict[OptimizerKind, str] = {
     OptimizerKind.ADAMW: "AdamW",
     OptimizerKind.ADAM: "Adam",
     OptimizerKind.LION: "Lion",
@@ -32,12 +31,11 @@ _RULES: Dict[Kind, str] = {
     OptimizerKind.ADAGRAD: "Adagrad",
     OptimizerKind.ADEMAMIX: "AdEMAMix",
     OptimizerKind.ADAFACTOR: "Adafactor",
-    **{kind: kind.value for kind in _format.OwnKind},
 }
 _RMSPROPS = (OptimizerKind.RMSPROP, OptimizerKind.RMSPROP_MOMENTUM)
 _ADAMS = (OptimizerKind.ADAMW, OptimizerKind.ADAM)
 #: Keys that only one rule's groups have, the rule, and its kinds.
-_MARKS: Tuple[Tuple[str, str, Tuple[Kind, ...]], ...] = (
+_MARKS: Tuple[Tuple[str, str, Tuple[OptimizerKind, ...]], ...] = (
     ("ns_steps", "Muon", ()),
     ("weight_lr_power", "schedule-free AdamW", (OptimizerKind.SCHEDULE_FREE,)),
     ("max_unorm", "LAMB or LARS", ()),
@@ -57,13 +55,8 @@ def refused(what: str, rule: str, own: str) -> ValueError:
     )
 
 
-def _refused(what: str, rule: str, kind: Kind) -> ValueError:
+def _refused(what: str, rule: str, kind: OptimizerKind) -> ValueError:
     return refused(what, rule, _RULES[kind])
-
-
-def name_of(kind: Kind) -> str:
-    """What messages call a rule."""
-    return _RULES[kind]
 
 
 def has_three_betas(group: Mapping[str, Any]) -> bool:
@@ -72,7 +65,7 @@ def has_three_betas(group: Mapping[str, Any]) -> bool:
     return isinstance(betas, (tuple, list)) and len(betas) == 3
 
 
-def check_group(group: Mapping[str, Any], kind: Kind, number: int) -> None:
+def check_group(group: Mapping[str, Any], kind: OptimizerKind, number: int) -> None:
     """Refuses a group whose keys are those of another rule."""
     where = "group %d has " % number
     for key, rule, kinds in _MARKS:
@@ -98,7 +91,7 @@ def check_group(group: Mapping[str, Any], kind: Kind, number: int) -> None:
             raise _refused(where + what, "Adam", kind)
 
 
-def check_state(state: Mapping[str, Any], kind: Kind, name: str) -> None:
+def check_state(state: Mapping[str, Any], kind: OptimizerKind, name: str) -> None:
     """Refuses a parameter's state that has other moments than those of the rule."""
     moments = _format.MOMENTS[kind]
     kept = (*moments, *("state%d" % (i + 1) for i in range(len(moments))))

@@ -11,7 +11,6 @@ from ..._abi import OptimizerKind, StateFormat
 from ...rules import CODES
 from . import _format, _layout, _load
 from ._base import Loading, MemoptOptimizer
-from ._format import Kind
 
 
 @contextlib.contextmanager
@@ -81,7 +80,7 @@ def _dynamic(optimizer: MemoptOptimizer, state: Any, p: torch.Tensor, group: Any
     return _load.convert(lent, optimizer._kind, StateFormat.BITS8, _layout.dense(memory), True)
 
 
-def _state(state: Dict[str, Any], kind: Kind) -> Dict[str, Any]:
+def _state(state: Dict[str, Any], kind: OptimizerKind) -> Dict[str, Any]:
     result: Dict[str, Any] = {"step": _format.steps_taken(state["step"])}
     coded = "absmax1" in state
     for i, name in enumerate(_format.MOMENTS[kind], 1):
@@ -99,12 +98,12 @@ def _state(state: Dict[str, Any], kind: Kind) -> Dict[str, Any]:
     return result
 
 
-def _group(group: Dict[str, Any], kind: Kind) -> Dict[str, Any]:
+def _group(group: Dict[str, Any], kind: OptimizerKind) -> Dict[str, Any]:
     own = ["params", "lr", "betas", "eps", "weight_decay", "initial_lr", "param_names"]
     own += ["alpha", "t_alpha", "t_beta3"] if kind is OptimizerKind.ADEMAMIX else []
     result: Dict[str, Any] = {"eps": 0.0, "alpha": 0.0, "t_alpha": None, "t_beta3": None}
     result.update({key: group[key] for key in own if key in group})
-    if kind in (OptimizerKind.SGD, _format.OwnKind.LARS):
+    if kind is OptimizerKind.SGD:
         result["betas"] = (group["momentum"], group["dampening"])
     if kind is OptimizerKind.RMSPROP:
         result["betas"] = (group["alpha"], 0.0)

@@ -14,9 +14,7 @@ class Team:
         self.shape = owner.shape
         own: Any = owner
         placements: Any = getattr(owner, "placements", ())
-        self._cut = [i for i, p in enumerate(placements) if not p.is_replicate()]
-        self._mesh: Any = getattr(own, "device_mesh", None)
-        self._groups: List[Any] = [own.device_mesh.get_group(i) for i in self._cut]
+        self._groups: List[Any] = [own.device_mesh.get_group(i) for i, p in enumerate(placements) if not p.is_replicate()]
 
     def add(self, value: torch.Tensor) -> torch.Tensor:
         """The sum of their values, which takes the place of this one."""

@@ -38,10 +38,10 @@ class Task(NamedTuple):
 class WholeOptimizer(MemoptOptimizer):
     """What such rules have in common."""
 
-    _kind: _format.Kind = OptimizerKind.SGD
+    _kind: OptimizerKind = OptimizerKind.SGD
     _by_pieces = False
-    _takes_flattened = _takes_shards = False
-    _together = False  # all processes take part in a step of a sharded parameter
+    _takes_flattened = False
+    _takes_shards = False  # all processes take part in a step of a sharded parameter
     _step_supports_amp_scaling = False  # GradScaler unscales, checks and skips by itself
 
     def _check_member(self, parameter: torch.Tensor, group: Dict[str, Any], name: str) -> None:
@@ -82,19 +82,9 @@ class WholeOptimizer(MemoptOptimizer):
             if gradient is not None and parameter not in tasks:
                 tasks[parameter] = self._task(place, *places[place], gradient, made)
         self.state.update(made)
-        stepped: List[Task] = []
-        for task in tasks.values():
-            together = self._together and _layout.is_sharded(task.owner)
-            if task.parameter.numel() or together:
-                stepped.append(task)
-            elif task.state:  # other processes have elements
-                task.state["step"].add_(1)
+        stepped = [task for task in tasks.values() if task.parameter.numel() or _layout.is_sharded(task.owner)]
         self._step_tasks(stepped, facts)
-        self._copy(stepped)
-
-    def _copy(self, tasks: List[Task]) -> None:
-        """Fills the half-precision copies of masters."""
-        for task in tasks:
+        for task in stepped:
             copy = self._model_copies.get(task.owner)
             if copy is not None:
                 round_to(task, copy.detach(), task.parameter.detach())
