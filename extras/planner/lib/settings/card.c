@@ -66,14 +66,16 @@ void mo_plan_card_add_overhead(const mo_plan_card *c, mo_plan_bytes *b)
     b->total = sum(b->total, b->overhead);
 }
 
-void mo_plan_card_explain(const mo_plan_card *c, const mo_plan_bytes *b, char *text, size_t size)
+void mo_plan_card_explain(const mo_plan_card *c, const mo_plan_bytes *b, uint64_t kernels,
+                          char *text, size_t size)
 {
+    uint64_t workspaces = sum(c->workspace_bytes, kernels);
     if (b->overhead == 0)
         (void)snprintf(text, size, "none: tensors alone are counted");
     else
-        (void)snprintf(
-            text, size, "context %s, workspaces %s, other use %s, rounding of the %s allocator %s",
-            MO_SIZE(c->context_bytes), MO_SIZE(c->workspace_bytes), MO_SIZE(c->other_bytes),
-            c->allocator == MO_PLAN_ALLOCATOR_EXPANDABLE ? "expandable" : "classic",
-            MO_SIZE(b->overhead - c->context_bytes - c->workspace_bytes - c->other_bytes));
+        (void)snprintf(text, size,
+                       "context %s, workspaces %s, other use %s, rounding of the %s allocator %s",
+                       MO_SIZE(c->context_bytes), MO_SIZE(workspaces), MO_SIZE(c->other_bytes),
+                       c->allocator == MO_PLAN_ALLOCATOR_EXPANDABLE ? "expandable" : "classic",
+                       MO_SIZE(b->overhead - c->context_bytes - workspaces - c->other_bytes));
 }

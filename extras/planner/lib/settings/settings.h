@@ -102,6 +102,7 @@ uint64_t mo_plan_card_limit(const mo_plan_card *c);
 /* Sets overhead and adds it to the total. */
 void mo_plan_card_add_overhead(const mo_plan_card *c, mo_plan_bytes *b);
 /* Says what overhead is made of. */
-void mo_plan_card_explain(const mo_plan_card *c, const mo_plan_bytes *b, char *text, size_t size);
+void mo_plan_card_explain(const mo_plan_card *c, const mo_plan_bytes *b, uint64_t kernels,
+                          char *text, size_t size);
 
 #endif

@@ -8,7 +8,7 @@ from .words import *
 
 #: Phases and categories of the bytes that a measuring function gives, in their order.
 PLAN_PHASES = ("load", "forward", "loss", "backward", "step")
-PLAN_CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "logits", "batch")
+PLAN_CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "logits", "batch", "overhead")
 
 PlanMeasure = CFUNCTYPE(I32, ADDRESS, TEXT, POINTER(U64))
 

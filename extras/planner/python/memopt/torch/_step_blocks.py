@@ -74,6 +74,9 @@ class Blocks:
             self._like.setdefault(key, []).append(block)
         self._alive.add(block)
         self.events.append(block + 1)
+        if self._tensors[tensor].within:  # of the kernel that made it
+            self.sizes.append(self._tensors[tensor].within)
+            self.events += [len(self.sizes), -len(self.sizes)]
         return block
 
     def _find(self, tensor: int, names: Dict[int, int]) -> int:

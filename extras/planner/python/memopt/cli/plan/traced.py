@@ -60,6 +60,8 @@ class Sizes(NamedTuple):
         for name, of in live.items():
             if name == "load" or not self.counted:
                 live[name] = dict(of, gradients=of.get("gradients", 0) + self.buckets)
+        fullest = "step" if step.peak_phase == "optimizer" else step.peak_phase
+        live[fullest] = dict(live[fullest], overhead=step.overhead)
         return live
 
 
