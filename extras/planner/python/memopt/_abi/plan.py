@@ -12,6 +12,7 @@ PLAN_CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "logit
 
 PlanMeasure = CFUNCTYPE(I32, ADDRESS, TEXT, POINTER(U64))
 
+
 @struct("memopt_plan_event")
 class PlanEventStruct(Struct):
     _fields_ = each(U64, "id bytes")

@@ -93,11 +93,7 @@ class Recorder(LiveBytes):
         return super().__exit__(*exception)  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(
-        self,
-        function: Any,
-        types: Any,
-        args: Tuple[Any, ...] = (),
-        kwargs: Optional[Dict[str, Any]] = None,
+        self, function: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Optional[Dict[str, Any]] = None
     ) -> Any:
         if function is _DEVICE and hasattr(args[0], "fake_device"):  # asked of each, often
             return args[0].fake_device
@@ -193,9 +189,7 @@ class Peak(NamedTuple):
 class Account:
     """What a recorder saw."""
 
-    def __init__(
-        self, recorder: Recorder, logits: Callable[[Tensor], bool] = lambda tensor: False
-    ) -> None:
+    def __init__(self, recorder: Recorder, logits: Callable[[Tensor], bool] = lambda tensor: False) -> None:
         self.tensors = recorder.tensors
         self.events = list(recorder.events)
         self.marks = list(recorder.marks)

@@ -120,9 +120,7 @@ def _firsts(account: Account, repeats: Sequence[Repeat]) -> Dict[int, int]:
     return found
 
 
-def two_steps(
-    blocks: Blocks, sizes: Sequence[int], optimizer: OptimizerBlocks
-) -> "array.array[int]":
+def two_steps(blocks: Blocks, sizes: Sequence[int], optimizer: OptimizerBlocks) -> "array.array[int]":
     """What two steps allocate and free, in order, as `memopt.plan.Plan.events` has it."""
     words, alive, stay = array.array("Q"), set(), set(blocks.stay)
     states = range(len(sizes), len(sizes) + len(optimizer.states))

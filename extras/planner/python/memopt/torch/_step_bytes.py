@@ -145,9 +145,7 @@ class Line:
     moments that they share count, and the peaks of the phases.
     """
 
-    def __init__(
-        self, first: Tuple[int, Series], second: Tuple[int, Series], optimizer: OptimizerBytes
-    ) -> None:
+    def __init__(self, first: Tuple[int, Series], second: Tuple[int, Series], optimizer: OptimizerBytes) -> None:
         if first[0] == second[0]:
             raise ValueError("two different batch sizes are needed, not %d twice" % first[0])
         self._batches = (first[0], second[0])
@@ -226,9 +224,7 @@ def _pairs(a: List[Tuple[bool, str]], b: List[Tuple[bool, str]]) -> Iterator[Tup
     while end < min(len(a), len(b)) - start and a[-1 - end] == b[-1 - end]:
         end += 1
     yield from ((i, i) for i in range(start))
-    middle = difflib.SequenceMatcher(
-        None, a[start : len(a) - end], b[start : len(b) - end], autojunk=False
-    )
+    middle = difflib.SequenceMatcher(None, a[start : len(a) - end], b[start : len(b) - end], autojunk=False)
     for block in middle.get_matching_blocks():
         yield from ((start + block.a + i, start + block.b + i) for i in range(block.size))
     yield from ((len(a) - i, len(b) - i) for i in range(end, 0, -1))

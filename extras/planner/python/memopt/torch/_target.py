@@ -75,8 +75,7 @@ def target_of(value: Any, sequence: Optional[int] = None) -> Target:
         return _of_transformers(value, sequence)
     if not isinstance(value, (tuple, list)) or not 2 <= len(value) <= 3:
         raise TargetError(
-            "expected a module, (module, inputs) or (module, inputs, loss), not %s"
-            % type(value).__name__
+            "expected a module, (module, inputs) or (module, inputs, loss), not %s" % type(value).__name__
         )
     module, inputs = value[0], value[1]
     if not isinstance(module, torch.nn.Module) or not callable(inputs):
@@ -120,9 +119,7 @@ def _plain_loss(outputs: Any, inputs: Any) -> torch.Tensor:
         return own
     first = scores(outputs)
     if first is None:
-        raise TargetError(
-            "the module returns no floating-point tensor for a loss; give (module, inputs, loss)"
-        )
+        raise TargetError("the module returns no floating-point tensor for a loss; give (module, inputs, loss)")
     return first if first.dim() == 0 else first.mean()
 
 
@@ -130,9 +127,7 @@ def _plain_loss(outputs: Any, inputs: Any) -> torch.Tensor:
 
 
 def _is_of_transformers(module: Any) -> bool:
-    return hasattr(getattr(module, "config", None), "model_type") and hasattr(
-        module, "main_input_name"
-    )
+    return hasattr(getattr(module, "config", None), "model_type") and hasattr(module, "main_input_name")
 
 
 def _of_transformers(module: Any, sequence: Optional[int]) -> Target:

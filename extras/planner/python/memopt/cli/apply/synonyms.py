@@ -54,14 +54,17 @@ class Row(NamedTuple):
 
 
 _ON_OFF = words(none=False, activations=True)
-_SHARDS = {"zero2": ("shard_grad_op auto_wrap", "shard_grad_op", True), "zero3": ("full_shard auto_wrap", "full_shard", True)}
+_SHARDS = {
+    "zero2": ("shard_grad_op auto_wrap", "shard_grad_op", True),
+    "zero3": ("full_shard auto_wrap", "full_shard", True),
+}
 _STAGES = {"deepspeed_zero%d" % stage: stage for stage in (1, 2, 3)}
 _ATTENTION = words(sdpa=("sdpa",), eager=("eager",), flash=("flash_attention_2", "flash_attention_3", "flash"))
 _RESHARD = words(zero2=(False, "SHARD_GRAD_OP", 2), zero3=(True, "FULL_SHARD", 1))
 
 
 def _adapted(yes: Any, no: Any, *also: Any) -> Say:
-    return lambda ranks, old: ((yes, *also) if ranks else (no,))
+    return lambda ranks, old: (yes, *also) if ranks else (no,)
 
 
 def _row(setting: str, names: str, say: Say = number, of: str = "", default: Any = OPEN) -> Row:

@@ -22,12 +22,7 @@ from ..pictures import check_picture
 from . import answer, cards, describe, hfconfig, ofconfig, plot, profiled, show, traced, training
 
 
-_REFUSALS = (
-    hfconfig.ConfigError,
-    cards.NoCard,
-    apply.ApplyError,
-    traced.TraceFailed,
-)
+_REFUSALS = (hfconfig.ConfigError, cards.NoCard, apply.ApplyError, traced.TraceFailed)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,9 +65,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         return FAILURE
 
 
-def _plan(
-    arguments: argparse.Namespace, output: Output, changing: bool, notes: List[str]
-) -> int:
+def _plan(arguments: argparse.Namespace, output: Output, changing: bool, notes: List[str]) -> int:
     with contextlib.redirect_stdout(sys.stderr):  # what the user's module prints is no answer
         description, measured, answers = _answers(arguments, changing)
     description.notes[:0] = notes
@@ -127,9 +120,7 @@ def _answers(
     return description, measured, found
 
 
-def _described(
-    arguments: argparse.Namespace,
-) -> Tuple[describe.Description, Optional[traced.Traced]]:
+def _described(arguments: argparse.Namespace) -> Tuple[describe.Description, Optional[traced.Traced]]:
     """The model and the run; and what traces a configuration that is not known."""
     if describe.traced(arguments):
         return traced.describe(arguments), None
@@ -145,9 +136,7 @@ def _described(
         return ofconfig.description(arguments), module
 
 
-def _measured(
-    arguments: argparse.Namespace, description: describe.Description
-) -> Optional[profiled.Profiled]:
+def _measured(arguments: argparse.Namespace, description: describe.Description) -> Optional[profiled.Profiled]:
     if arguments.profile is None:
         return None
     if arguments.model is None:
@@ -157,9 +146,7 @@ def _measured(
     return module
 
 
-def _settings(
-    given: answer.Answer, arguments: argparse.Namespace
-) -> Tuple[Dict[str, Any], Dict[str, str]]:
+def _settings(given: answer.Answer, arguments: argparse.Namespace) -> Tuple[Dict[str, Any], Dict[str, str]]:
     """What --apply sets: what was asked for or changed; and what the plan does not hold without."""
     solution = given.solution
     if solution is not None and not solution.fits_after:
@@ -190,10 +177,7 @@ def _settings(
         "sharding": (training.asked(arguments, "zero"), engine + (run.sharding or "")),
         "attention": (training.asked(arguments, "attention"), run.attention),
     }
-    settings: Dict[str, Any] = {
-        "micro_batch": run.batch or 1,
-        "accumulation": run.accumulation or 1,
-    }
+    settings: Dict[str, Any] = {"micro_batch": run.batch or 1, "accumulation": run.accumulation or 1}
     if arguments.narrowed:
         changed["dtype"] = "fp16 in place of bf16, which the card has not"
     if training.asked(arguments, "quantize") not in (None, "none"):

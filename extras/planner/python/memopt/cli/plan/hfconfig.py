@@ -174,10 +174,7 @@ def _check(config: Dict[str, Any], family: Family) -> None:
         for part in key.split("."):
             value = value.get(part) if isinstance(value, dict) else None
         if value is not None and value != known:
-            raise UnknownModel(
-                "%s is %r; only %r is known of %s%s"
-                % (key, value, known, config["model_type"], _WAYS)
-            )
+            raise UnknownModel("%s is %r; only %r is known of %s%s" % (key, value, known, config["model_type"], _WAYS))
 
 
 def _head(config: Dict[str, Any], family: str) -> Dict[str, Any]:
@@ -193,9 +190,7 @@ def _head(config: Dict[str, Any], family: str) -> Dict[str, Any]:
     if not name:
         return {}
     ends = ", ".join("…" + end for end, _, families in _HEADS if family in families)
-    raise UnknownModel(
-        'architecture "%s": the heads known of this family are %s%s' % (name, ends, _WAYS)
-    )
+    raise UnknownModel('architecture "%s": the heads known of this family are %s%s' % (name, ends, _WAYS))
 
 
 # --- a language model with a vision tower ---------------------------------------------------------

@@ -63,18 +63,9 @@ _VIT: Dict[str, Any] = {
     "qkv_bias": True,
 }
 
-_QWEN2 = dict(
-    _LLAMA, vocab_size=151936, intermediate_size=22016, num_key_value_heads=32, qkv_bias=True
-)
-_MIXTRAL = dict(
-    _LLAMA,
-    intermediate_size=14336,
-    num_key_value_heads=8,
-    num_local_experts=8,
-    num_experts_per_tok=2,
-)
+_QWEN2 = dict(_LLAMA, vocab_size=151936, intermediate_size=22016, num_key_value_heads=32, qkv_bias=True)
+_MIXTRAL = dict(_LLAMA, intermediate_size=14336, num_key_value_heads=8, num_local_experts=8, num_experts_per_tok=2)
 _ENCODER = {"is_decoder": False, "add_cross_attention": False}
-
 
 
 #: model_type: how it is read.

@@ -212,11 +212,4 @@ def _vit(keys: Keys) -> Dict[str, Any]:
     }
 
 
-FIELDS = {
-    "llama": _decoder,
-    "mixtral": _mixture,
-    "gpt2": _gpt2,
-    "opt": _opt,
-    "bert": _bert,
-    "vit": _vit,
-}
+FIELDS = {"llama": _decoder, "mixtral": _mixture, "gpt2": _gpt2, "opt": _opt, "bert": _bert, "vit": _vit}

@@ -33,9 +33,7 @@ def plot(answers: List[Answer], path: str, title: str) -> None:
         axes.set_title(_title(answers, title), fontsize=11)
         handles, labels = axes.get_legend_handles_labels()
         # As the parts of a bar lie, one upon the other.
-        axes.legend(
-            handles[::-1], labels[::-1], loc="center left", bbox_to_anchor=(1, 0.5), frameon=False
-        )
+        axes.legend(handles[::-1], labels[::-1], loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
         write_picture(figure, path)
@@ -97,12 +95,7 @@ def _bars(axes: Any, columns: List[Any], unit: Tuple[float, str]) -> None:
             ha="center",
             va="bottom",
             zorder=3,
-            bbox={
-                "boxstyle": "square,pad=0.15",
-                "facecolor": "white",
-                "linewidth": 0,
-                "alpha": 0.8,
-            },
+            bbox={"boxstyle": "square,pad=0.15", "facecolor": "white", "linewidth": 0, "alpha": 0.8},
         )
     axes.set_xticks(places, [name for name, _ in columns])
     axes.margins(y=0.12)
@@ -119,10 +112,7 @@ def _limit(axes: Any, answer: Answer, unit: Tuple[float, str]) -> None:
 
 
 def _mark(axes: Any, position: int, answer: Answer, unit: Tuple[float, str]) -> None:
-    for size, style, label in (
-        (answer.plan.limit_bytes, "--", "limit"),
-        (answer.plan.card.capacity, "-", "card"),
-    ):
+    for size, style, label in ((answer.plan.limit_bytes, "--", "limit"), (answer.plan.card.capacity, "-", "card")):
         axes.hlines(
             size / unit[0],
             position - 0.4,

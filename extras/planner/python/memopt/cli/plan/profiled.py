@@ -189,9 +189,7 @@ class Profiled(Traced):
         output.table("Measured on %s" % self.profile.device, columns, rows)
         if self.profile.ran_out:
             words = ", ".join(map(str, self.profile.ran_out))
-            output.pairs(
-                "", [("note", "memory ran out at batch %s; smaller ones were run" % words)]
-            )
+            output.pairs("", [("note", "memory ran out at batch %s; smaller ones were run" % words)])
 
 
 def _beside(said: Optional[int], measured: int) -> List[Text]:

@@ -42,9 +42,7 @@ class Reserved(NamedTuple):
 
     def as_json(self) -> Dict[str, Any]:
         """As --json has it."""
-        return {
-            name: {"bytes": held.nbytes, "fits": held.fits} for name, held in self._asdict().items()
-        }
+        return {name: {"bytes": held.nbytes, "fits": held.fits} for name, held in self._asdict().items()}
 
 
 def reserved(plan: Plan) -> Optional[Reserved]:

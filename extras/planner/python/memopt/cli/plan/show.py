@@ -27,9 +27,7 @@ _FUSED = (
 )
 
 
-def show(
-    answers: List[Answer], description: Description, assumed: List[str], output: Output, details: bool
-) -> None:
+def show(answers: List[Answer], description: Description, assumed: List[str], output: Output, details: bool) -> None:
     """Ten lines for one card, or with `details` everything; a table side by side for several."""
     first = answers[0]
     if not details and len(answers) == 1:
@@ -94,10 +92,19 @@ def _what_to_do(answer: Answer, solution: Solution) -> List[Any]:
     lines: List[Any] = []
     if answer.raised:
         run = answer.run
-        text = "micro-batch %d → %d, accumulation %d → %d" % (answer.raised[0], run.batch, answer.raised[1], run.accumulation)
+        text = "micro-batch %d → %d, accumulation %d → %d" % (
+            answer.raised[0],
+            run.batch,
+            answer.raised[1],
+            run.accumulation,
+        )
         lines.append(("raise", text + "; the largest that fits is %d (training: same)" % solution.largest_micro_batch))
     for change in applied:
-        saved = "saves %s, %.2f × time (training: %s)" % (format_size(change.saves_bytes), change.time_factor, change.training)
+        saved = "saves %s, %.2f × time (training: %s)" % (
+            format_size(change.saves_bytes),
+            change.time_factor,
+            change.training,
+        )
         lines.append(("change", "%s: %s" % (change.change, saved)))
     others = [change for change in solution.changes if change.training == "other" and not change.applied]
     if not solution.fits_after and others:
@@ -197,10 +204,7 @@ def _breakdown(plan: Plan, output: Output) -> None:
 def _time(plan: Plan) -> str:
     if plan.time_factor <= 1.0005:
         return ""
-    return "%.2f × a step without recomputation and offload: %s" % (
-        plan.time_factor,
-        plan.time_assumption,
-    )
+    return "%.2f × a step without recomputation and offload: %s" % (plan.time_factor, plan.time_assumption)
 
 
 def _bar(share: float) -> str:
@@ -242,11 +246,7 @@ def _reserved(answer: Answer, output: Output) -> None:
     batch = "Reserved with micro-batch %d" % answer.run.batch
     names = (("PyTorch's default allocator", held.classic), ("expandable segments, or memopt's", held.expandable))
     rows: List[List[Text]] = [
-        [
-            name,
-            format_size(of.nbytes),
-            Cell("does not fit the card", "bad") if of.fits is False else "",
-        ]
+        [name, format_size(of.nbytes), Cell("does not fit the card", "bad") if of.fits is False else ""]
         for name, of in names
     ]
     output.table(batch, ("allocator", "bytes", ""), rows)
@@ -291,9 +291,7 @@ def _verdict(answer: Answer, output: Output) -> None:
     else:
         floor = format_size(solution.floor_bytes)
         output.pairs(
-            "It cannot fit",
-            [("limit", limit), ("floor", "%s: the least that all changes reach" % floor)],
-            "bad",
+            "It cannot fit", [("limit", limit), ("floor", "%s: the least that all changes reach" % floor)], "bad"
         )
         _changes(answer, solution, output)
     line = environment.line(plan.card, solution, answer.reserved)
@@ -326,9 +324,7 @@ def _batches(answer: Answer, solution: Solution) -> List[Any]:
     return lines
 
 
-def _changes(
-    answer: Answer, solution: Solution, output: Output, title: str = "Changes"
-) -> None:
+def _changes(answer: Answer, solution: Solution, output: Output, title: str = "Changes") -> None:
     rows: List[List[Text]] = [
         [
             "→" if change.applied else "",

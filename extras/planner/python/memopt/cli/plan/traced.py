@@ -69,9 +69,7 @@ def check(arguments: argparse.Namespace, taken: Tuple[str, ...] = ()) -> None:
     """UsageError for options that say what the module itself says, but for those taken."""
     for name in _NOT_HERE:
         if name not in taken and getattr(arguments, name, None):
-            raise UsageError(
-                "--%s describes a configuration; a module says it itself" % name.replace("_", "-")
-            )
+            raise UsageError("--%s describes a configuration; a module says it itself" % name.replace("_", "-"))
     for key, _ in arguments.set:
         if key.startswith("model.") and key != "model.lora_dropout" or key in _SEEN:
             raise UsageError("--set %s describes a configuration; a module says it itself" % key)
@@ -119,8 +117,7 @@ class Traced(Source):
     needs = (
         "--model module:function",
         "torch",
-        "describe the model by a config.json or by --params, --layers, --hidden, --heads and "
-        "--vocab",
+        "describe the model by a config.json or by --params, --layers, --hidden, --heads and --vocab",
     )
 
     def __init__(self, arguments: argparse.Namespace) -> None:
@@ -190,9 +187,7 @@ class Traced(Source):
         return self._parts.features.Features(
             adapter_dtype=dtype(run.adapter_dtype or "fp32"),
             lora_rank=model.lora_rank or 0,
-            lora_targets=tuple(
-                self._arguments.lora_targets or model.lora_targets or ("query", "value")
-            ),
+            lora_targets=tuple(self._arguments.lora_targets or model.lora_targets or ("query", "value")),
             lora_dropout=model.lora_dropout or 0.0,
             quantize=model.quantize or "none",
             base_dtype=dtype(run.base_dtype),
