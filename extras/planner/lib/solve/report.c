@@ -183,7 +183,7 @@ static void fill_counts(mo_plan_estimate *e, const mo_plan_play *p)
 static void fill_layers(mo_plan_estimate *e, const mo_plan_play *p)
 {
     const mo_plan_run *run = &e->settings.run;
-    mo_plan_tape unused = {0};
+    mo_plan_tape unused = {.gpu = p->tape.gpu};
     for (uint64_t i = 0; i < e->layer_count; i++) {
         mo_plan_layer_bytes *l = &e->layers[i];
         const mo_plan_layer_info *info = &p->info[i];

@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 import memopt.torch as mt
+from memopt import plan
 from memopt.torch._optimizer_bytes import OPTIMIZERS, optimizer_blocks
-from memopt.torch._recorder import CATEGORIES
+from memopt.torch._recorder import CATEGORIES, tensors_in
 from memopt.torch._step import StepRecorder, states_of
 from memopt.torch._step_bytes import Line
 from memopt.torch._target import TargetError, target_of
@@ -261,6 +262,25 @@ def test_rules_are_what_optimizers_do(kind, make):
     peak = account.categories(account.peaks()["optimizer"].event)["optimizer"]
     assert rule.states + rule.temporaries == peak
     assert after["optimizer"] <= peak
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("kind, made", [("adamw8bit", mt.AdamW8bit), ("adamw", mt.AdamW)])
+def test_states_on_the_host_are_what_our_optimizer_has_there(kind, made, dtype):
+    shapes = [(512, 512)] * 4 + [(1408, 512)] * 2 + [(512, 1408), (2000, 512), (2000, 512)]
+    weights = [nn.Parameter(torch.zeros(shape, dtype={"bf16": torch.bfloat16}.get(dtype))) for shape in shapes]
+    optimizer = mt.CPUOffloadOptimizer(weights, made)
+    for weight in weights:
+        weight.grad = torch.zeros_like(weight)
+    optimizer.step()
+    held = {v.data_ptr(): v.nbytes for v in tensors_in(optimizer.state_dict()["state"])}
+    own = {weight.data_ptr() for weight in weights}
+    bytes_there = sum(size for place, size in held.items() if place not in own)
+    model = plan.Model(hidden=512, layers=1, heads=8, ffn=1408, vocabulary=2000)
+    run = plan.Run(batch=1, sequence=8, weight_dtype=dtype, optimizer=kind, offload=["optimizer"])
+    planned = plan.Plan(model, run, plan.Card(device="cpu"))
+    each = bytes_there / sum(weight.numel() for weight in weights)
+    assert planned.host_bytes / planned.parameter_count == pytest.approx(each, rel=2e-3)
 
 
 def test_unknown_optimizers_are_refused():

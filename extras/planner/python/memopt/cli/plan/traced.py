@@ -49,6 +49,8 @@ class Sizes(NamedTuple):
     events: Callable[[int], Any] = lambda batch: None
 
     def phases(self, run: Run) -> Phases:
+    #: Bytes of gradients.
+    gradients: int = 0
         """Live bytes by phase of a run, in the words of plan.h."""
         step = self.at(run.batch or 1)
         live = {"step" if name == "optimizer" else name: of for name, of in step.phases.items()}
@@ -173,7 +175,7 @@ class Traced(Source):
         buckets = gradients if several else 0
         states = trace.optimizer(optimizer)
         events = functools.partial(line.blocks, optimizer=states)
-        return Sizes(line.at, whole, learning, buckets, _note(line.exact), True, events)
+        return Sizes(line.at, whole, learning, buckets, _note(line.exact), True, events, gradients)
 
     def _features(self, run: Run, model: Model) -> Any:
         """What a run and adapters change of the module; the options know its layers' names."""
@@ -269,14 +271,23 @@ class Traced(Source):
         return plan
 
     def _on_host(self, plan: Plan, sizes: Sizes) -> int:
-        """What a trace of all on the device has beyond one with offload."""
-        whole = self.sizes(plan.run.replace(offload=None), plan.model)
+        """What a trace of all on the device has beyond one with offload; of states on the host those of
+        ours, fp32 masters, and buffers for gradients of a device."""
+        run, beside = plan.run.replace(offload=None), 0
+        if "optimizer" in self._features(plan.run, plan.model).offload:
+            narrow, count = run.weight_dtype != "fp32", sizes.trainable
+            masters = 4 * count * (self._gpu or narrow)
+            if (run.optimizer or "adamw") in ("adamw", "adamw-foreach", "adamw-fused"):
+                masters += 4 * count * narrow  # moments of fp32 too
+            parts = run.world_size or 1 if run.sharding not in (None, "ddp") else 1
+            beside = (masters + sizes.gradients * self._gpu) // parts
+        whole = self.sizes(run, plan.model)
 
         def kept(of: Sizes) -> int:
             states: int = of.phases(plan.run)["load"].get("optimizer", 0)
             return states + int(of.at(plan.run.batch or 1).saved)
 
-        return kept(whole) - kept(sizes)
+        return kept(whole) - kept(sizes) + beside
 
 
 def _note(exact: bool) -> str:
