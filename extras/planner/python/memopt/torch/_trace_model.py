@@ -72,9 +72,9 @@ class Trace:
     def _changed(self) -> Target:
         return changed(self._plain, self.features, self._autocast, self._gpu)
 
-    def at(self, batch: int) -> StepBytes:
+    def at(self, batch: int, optimizer: Optional[str] = None) -> StepBytes:
         """What a batch size needs, traced."""
-        return step_bytes(batch, self.series(batch).highest(), self.optimizer().total())
+        return step_bytes(batch, self.series(batch).highest(), self.optimizer(optimizer).total())
 
     def optimizer(self, name: Optional[str] = None) -> OptimizerBlocks:
         """What an optimizer takes on the device that keeps most, by default the trace's."""

@@ -348,7 +348,10 @@ def _constants(tree: ast.AST) -> Iterator[Tuple[str, Any]]:
         pairs: List[Tuple[Optional[str], Any]] = []
         if isinstance(node, ast.Call):
             called = getattr(node.func, "attr", getattr(node.func, "id", ""))
-            pairs = [(word.arg, word.value) for word in node.keywords]
+            before = "compile_" if called == "compile" else ""
+            pairs = [(before + word.arg, word.value) for word in node.keywords if word.arg]
+            if called in ("CUDAGraph", "make_graphed_callables"):
+                pairs.append(("cuda_graphs", ast.copy_location(ast.Constant(True), node)))
             if called == "add_argument":
                 flags = [a.value for a in node.args if isinstance(a, ast.Constant) and str(a.value).startswith("--")]
                 name = str(flags[0]).strip("-").replace("-", "_") if flags else None

@@ -16,10 +16,13 @@ import sys
 from typing import Any, Dict, List, Optional, Tuple
 
 from ...plan import Model
+from ...sizes import format_size
 from .. import FAILURE, SUCCESS, UsageError, apply
 from ..output import Output
 from ..pictures import check_picture
 from . import answer, cards, describe, hfconfig, ofconfig, plot, profiled, show, traced, training
+from .reserved import graphs_pool
+from .waiting import waiting
 
 
 _REFUSALS = (hfconfig.ConfigError, cards.NoCard, apply.ApplyError, traced.TraceFailed)
@@ -96,7 +99,8 @@ def _plan(arguments: argparse.Namespace, output: Output, changing: bool, notes: 
 def _answers(
     arguments: argparse.Namespace, changing: bool
 ) -> Tuple[describe.Description, Optional[profiled.Profiled], List[answer.Answer]]:
-    description, module = _described(arguments)
+    with waiting("reading the model"):
+        description, module = _described(arguments)
     chosen: List[Optional[cards.Card]] = [*cards.cards(arguments)] or [None]
     if changing and len(chosen) > 1:
         raise UsageError("--apply needs one card, not %d" % len(chosen))
@@ -112,11 +116,21 @@ def _answers(
     bare, target = cards.bare(arguments), arguments.target_effective_batch
     fill = arguments.fill or bool(arguments.from_files and "batch" in arguments.read)
     found = []
-    for card in chosen:
-        run, told = describe.on_card(description.run, card)
-        description.notes.extend(told)
-        arguments.narrowed = bool(told)
-        found.append(answer.answer(source, run, card, bare, target, fill, arguments.allow == "other"))
+    bar = waiting("planning", len(chosen)) if module is None else contextlib.nullcontext(lambda: None)
+    with bar as done:  # a trace has a bar of its own
+        for card in chosen:
+            run, told = describe.on_card(description.run, card)
+            description.notes.extend(told)
+            arguments.narrowed = bool(told)
+            found.append(answer.answer(source, run, card, bare, target, fill, arguments.allow == "other"))
+            done()
+    pool = graphs_pool(found[0].proposed)
+    if pool:
+        told = "CUDA graphs: %s of a private pool are counted, as much as the activations at their peak"
+        description.notes.append(told % format_size(pool))
+    if module is not None and (arguments.details or set(module.target.settings) - {"sequence"}):
+        growth = module.growth(found[0].plan.run, found[0].plan.model)
+        description.notes.extend(each.sentence() for each in growth)
     return description, measured, found
 
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from ...plan import Card, Model, Phases, Plan, Run, Solution, Target, words
-from ...sizes import parse_size
+from ...sizes import format_size, parse_size
 from .. import UsageError
 from ..progress import Progress
 from . import cards
@@ -19,9 +19,11 @@ from .describe import Description, run_fields, settings_of
 
 #: Options that describe a model or what cannot be seen in a module.
 _NOT_HERE = (
-    "params", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "attention", "dtype", "images", "positives",
-    "negatives",
+    "params", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "attention", "dtype",
 )  # fmt: skip
+
+#: Options that are arguments of the module's `inputs`, by their names there.
+_OF_INPUTS = {"images": ("images", "frames"), "positives": ("positives",), "negatives": ("negatives",)}
 
 _SEEN = ("run.master_dtype", "run.sequence_mean", "run.attention_mask", "run.min_8bit_size", "run.image_dtype")
 
@@ -47,10 +49,10 @@ class Sizes(NamedTuple):
     counted: bool = False
     #: What two steps of a micro-batch allocate and free; None where that is not known.
     events: Callable[[int], Any] = lambda batch: None
-
-    def phases(self, run: Run) -> Phases:
     #: Bytes of gradients.
     gradients: int = 0
+
+    def phases(self, run: Run) -> Phases:
         """Live bytes by phase of a run, in the words of plan.h."""
         step = self.at(run.batch or 1)
         live = {"step" if name == "optimizer" else name: of for name, of in step.phases.items()}
@@ -65,6 +67,30 @@ class Sizes(NamedTuple):
         fullest = "step" if step.peak_phase == "optimizer" else step.peak_phase
         live[fullest] = dict(live[fullest], overhead=step.overhead)
         return live
+
+
+class Growth(NamedTuple):
+    """What one more of a setting costs, and one more where there are half as many more."""
+
+    name: str
+    value: int
+    bytes: int
+    later: int
+
+    @property
+    def linear(self) -> bool:
+        """Whether each costs the same."""
+        return abs(self.later - self.bytes) <= 0.02 * max(abs(self.bytes), 1)
+
+    def sentence(self) -> str:
+        """In words."""
+        name = "token of sequence" if self.name == "sequence" else "sample" if self.name == "batch" else self.name[:-1]
+        more = "" if self.linear else ", not linear: %s later" % _size(self.later)
+        return "one more %s than %d costs %s%s" % (name, self.value, _size(self.bytes), more)
+
+
+def _size(size: int) -> str:
+    return ("-" if size < 0 else "") + format_size(abs(size))
 
 
 def check(arguments: argparse.Namespace, taken: Tuple[str, ...] = ()) -> None:
@@ -137,7 +163,7 @@ class Traced(Source):
         )
         self._known: Dict[Any, Any] = {}
         with self._parts.torch.device("meta"):
-            self.target = self._load(arguments.model)
+            self.target = self._as_asked(self._load(arguments.model))
         self.notes: List[str] = list(self.target.notes)
 
     def _load(self, name: str) -> Any:
@@ -147,6 +173,42 @@ class Traced(Source):
             raise TraceFailed(str(error)) from None
         except Exception as error:  # the user's own code
             raise TraceFailed("%s: %s: %s" % (name, type(error).__name__, error)) from error
+
+    def _as_asked(self, target: Any) -> Any:
+        """With the options that are arguments of its inputs."""
+        for option, names in _OF_INPUTS.items():
+            value = getattr(self._arguments, option)
+            own = [name for name in names if name in target.settings]
+            if value and not own:
+                wanted = "--%s: the model's inputs have no such argument; write inputs(batch, %s=%d)"
+                raise UsageError(wanted % (option, option, value))
+            target = target.at(**{name: value for name in own if value})
+        return target
+
+    def growth(self, run: Run, model: Model) -> List[Growth]:
+        """What one more of each setting costs, traced at two more values of it."""
+        features, several = self._features(run, model), (run.accumulation or 1) > 1
+        optimizer = run.optimizer or "adamw"
+        given = {"batch": run.batch or 1, **self.target.settings}
+
+        def peak(**values: int) -> int:
+            own = {name: value for name, value in values.items() if name != "batch"}
+            trace = self._trace(features, run.compute_dtype or "", several, self.target.at(**own))
+            step = trace.at(values.get("batch", given["batch"]), optimizer)
+            return int(step.peak_bytes + step.overhead)
+
+        result: List[Growth] = []
+        try:
+            with Progress("growth") as bar:
+                self._bar = lambda done, total: bar(len(result), len(given))
+                start = peak()
+                for name, value in given.items():
+                    step = max(value // 2, 1)
+                    two = [peak(**{name: value + n * step}) for n in (1, 2)]
+                    result.append(Growth(name, value, round((two[0] - start) / step), round((two[1] - two[0]) / step)))
+        except self._parts.target.TargetError:  # what is run depends on values
+            return []
+        return result
 
     def run_of(self, given: Run) -> Run:
         """A run of the options, of this module."""
@@ -204,9 +266,9 @@ class Traced(Source):
             gradient_sync=run.gradient_sync not in (False, "no"),
         )
 
-    def _trace(self, features: Any, autocast: str, several: bool) -> Any:
+    def _trace(self, features: Any, autocast: str, several: bool, target: Any = None) -> Any:
         return self._parts.trace.Trace(
-            self.target,
+            target or self.target,
             sequence=self._sequence,
             autocast=getattr(self._parts.torch, DTYPES[autocast]) if autocast else None,
             accumulation=2 if several else 1,
