@@ -63,7 +63,8 @@ static uint64_t rounding(const mo_plan_card *c, const mo_plan_bytes *b)
  * a step makes is there twice. */
 static uint64_t graphs(const mo_plan_card *c, const mo_plan_bytes *b)
 {
-    return c->cuda_graphs == MO_PLAN_YES && mo_plan_card_is_gpu(c) ? sum(b->activations, b->logits) : 0;
+    return c->cuda_graphs == MO_PLAN_YES && mo_plan_card_is_gpu(c) ? sum(b->activations, b->logits)
+                                                                   : 0;
 }
 
 void mo_plan_card_add_overhead(const mo_plan_card *c, mo_plan_bytes *b)
@@ -81,10 +82,11 @@ void mo_plan_card_explain(const mo_plan_card *c, const mo_plan_bytes *b, uint64_
     if (b->overhead == 0)
         (void)snprintf(text, size, "none: tensors alone are counted");
     else
-        (void)snprintf(text, size,
-                       "context %s, workspaces %s, other use %s, %s%srounding of the %s allocator %s",
-                       MO_SIZE(c->context_bytes), MO_SIZE(workspaces), MO_SIZE(c->other_bytes),
-                       pool > 0 ? MO_SIZE(pool) : "", pool > 0 ? " of CUDA graphs, " : "",
-                       c->allocator == MO_PLAN_ALLOCATOR_EXPANDABLE ? "expandable" : "classic",
-                       MO_SIZE(b->overhead - known));
+        (void)snprintf(
+            text, size,
+            "context %s, workspaces %s, other use %s, %s%srounding of the %s allocator %s",
+            MO_SIZE(c->context_bytes), MO_SIZE(workspaces), MO_SIZE(c->other_bytes),
+            pool > 0 ? MO_SIZE(pool) : "", pool > 0 ? " of CUDA graphs, " : "",
+            c->allocator == MO_PLAN_ALLOCATOR_EXPANDABLE ? "expandable" : "classic",
+            MO_SIZE(b->overhead - known));
 }

@@ -9,6 +9,7 @@ from memopt.cli.plan import answer as answer_module
 from memopt.cli.plan import show
 from memopt.cli.plan.answer import CATEGORIES
 from memopt.cli.plan.cards import Card
+from memopt.cli.plan.describe import Description
 from memopt.cli.plan.reserved import Held, Reserved
 from memopt.plan import Card as Settings
 from memopt.plan import Model, Run
@@ -125,5 +126,5 @@ def test_what_replays_say_does_not_fit_is_planned_smaller(monkeypatch):
 
 def test_what_fits_with_expandable_segments_alone(monkeypatch):
     told = Told()
-    show._verdict(answered(monkeypatch, lambda plan: True), told)
+    show.brief(answered(monkeypatch, lambda plan: True), Description(None, Run(), "a model", []), [], told)
     assert "It fits with expandable segments" in told.found
