@@ -126,8 +126,8 @@ def _answers(
             done()
     pool = graphs_pool(found[0].proposed)
     if pool:
-        told = "CUDA graphs: %s of a private pool are counted, as much as the activations at their peak"
-        description.notes.append(told % format_size(pool))
+        text = "CUDA graphs: %s of a private pool are counted, as much as the activations at their peak"
+        description.notes.append(text % format_size(pool))
     if module is not None and (arguments.details or set(module.target.settings) - {"sequence"}):
         growth = module.growth(found[0].plan.run, found[0].plan.model)
         description.notes.extend(each.sentence() for each in growth)
