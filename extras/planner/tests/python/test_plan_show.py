@@ -99,7 +99,7 @@ def test_what_the_times_of_changes_assume():
 
 
 def test_how_many():
-    shown = [show._count(n) for n in (999, 1000, 999_990, 999_999, 10**6, 1_234_000_000)]
+    shown = [show.count(n) for n in (999, 1000, 999_990, 999_999, 10**6, 1_234_000_000)]
     assert shown == ["999", "1.00 k", "999.99 k", "1.00 M", "1.00 M", "1.23 B"]
 
 

@@ -9,7 +9,7 @@ from ...sizes import format_size
 from ..pictures import write_picture
 from .answer import CATEGORIES, Answer
 from .describe import dtype_word, optimizer_word
-from .show import LABELS
+from .show import LABELS, count
 
 _COLOURS = ("#4c72b0", "#55a868", "#c44e52", "#dd8452", "#8172b3", "#937860", "#b0b0b0")
 
@@ -52,19 +52,12 @@ def _unit(answers: List[Answer]) -> Tuple[float, str]:
 def _title(answers: List[Answer], title: str) -> str:
     """The model, and the run where it is the same for all."""
     plan = answers[0].plan
-    parts = ["%s parameters" % _count(plan.parameter_count)]
+    parts = ["%s parameters" % count(plan.parameter_count)]
     if len(answers) == 1:
         parts.append("micro-batch %d" % plan.run.batch)
     parts += ["sequence %d" % plan.run.sequence] if plan.run.sequence else []
     parts += [dtype_word(plan.run), optimizer_word(plan.run)]
     return "%s\n%s" % (title if len(title) <= 80 else "…" + title[-79:], ", ".join(parts))
-
-
-def _count(number: int) -> str:
-    for factor, unit in ((10**9, "B"), (10**6, "M"), (10**3, "k")):
-        if number >= factor:
-            return "%.3g %s" % (number / factor, unit)
-    return str(number)
 
 
 def _card(answer: Answer) -> str:

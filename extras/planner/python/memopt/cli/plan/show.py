@@ -69,11 +69,11 @@ def brief(answer: Answer, description: Description, assumed: List[str], output: 
 
 def _model(answer: Answer, description: Description) -> str:
     plan = answer.plan
-    text = "%s, %s parameters" % (description.title, _count(plan.parameter_count))
+    text = "%s, %s parameters" % (description.title, count(plan.parameter_count))
     if plan.trainable_count == plan.parameter_count:
         return text
     share = 100.0 * plan.trainable_count / max(plan.parameter_count, 1)
-    return text + ", of which %s learn (%.2f %%)" % (_count(plan.trainable_count), share)
+    return text + ", of which %s learn (%.2f %%)" % (count(plan.trainable_count), share)
 
 
 def _title(answer: Answer, solution: Solution) -> Tuple[str, str]:
@@ -165,7 +165,8 @@ def _run(plan: Plan, several: bool) -> str:
     return ", ".join(parts)
 
 
-def _count(number: int) -> str:
+def count(number: int) -> str:
+    """Of weights, for people."""
     for factor, unit in ((10**9, "B"), (10**6, "M"), (10**3, "k")):
         if round(number / factor, 5) >= 1:  # 999,999 are 1.00 M, and not 1000.00 k
             return "%.2f %s" % (number / factor, unit)
@@ -251,7 +252,7 @@ def _layers(plan: Plan, output: Output) -> None:
     rows: List[List[Text]] = [
         [
             layer.name,
-            _count(layer.parameter_count),
+            count(layer.parameter_count),
             format_size(layer.parameter_bytes + layer.gradient_bytes + layer.optimizer_bytes),
             format_size(layer.saved_bytes),
             format_size(layer.backward_bytes),
