@@ -70,7 +70,7 @@ def brief(answer: Answer, description: Description, assumed: List[str], output: 
 def _model(answer: Answer, description: Description) -> str:
     plan = answer.plan
     text = "%s, %s parameters" % (description.title, count(plan.parameter_count))
-    if plan.trainable_count == plan.parameter_count:
+    if plan.trainable_count > 0.995 * plan.parameter_count:
         return text
     share = 100.0 * plan.trainable_count / max(plan.parameter_count, 1)
     return text + ", of which %s learn (%.2f %%)" % (count(plan.trainable_count), share)
