@@ -1,4 +1,5 @@
 """Mutants of the planner; tests/mutants/run.py takes them with its own."""
+
 from run import Mutant
 
 MUTANTS = (

@@ -162,6 +162,7 @@ typedef struct asked {
     memopt_status status;
     int count;
     uint64_t adapted; /* bytes of a sample with adapters; 0: nothing is known of them */
+    uint64_t kernels; /* what they take beside tensors in the step */
 } asked;
 
 /* So many bytes a sample; with adapters others, and weights of few bits under them save half. */
@@ -181,6 +182,7 @@ static memopt_status line(void *user, const char *settings, uint64_t *bytes)
     }
     bytes[3 * MEMOPT_PLAN_CATEGORIES + 3] = samples * sample; /* backward, activations */
     bytes[4 * MEMOPT_PLAN_CATEGORIES + 2] = MIB + MIB / 2;    /* step, optimizer */
+    bytes[4 * MEMOPT_PLAN_CATEGORIES + 6] = a->kernels;
     return a->batch != 0 && samples > a->batch ? a->status : MEMOPT_OK;
 }
 
@@ -197,6 +199,12 @@ static void bytes_may_be_measured(void **state)
     GIVES(MEMOPT_UNSUPPORTED, memopt_plan_get_events(plan, NULL, 0, &count));
     assert_true(count == 7);
     OK(memopt_plan_destroy(plan));
+    a.kernels = 2 * MIB; /* 3.5 MiB in the step, where 1.5 MiB are of tensors */
+    OK(memopt_plan_create("run.batch=3;card.device=cpu", line, &a, &plan));
+    assert_true(value(plan, "peak_bytes") == 3.5 * (double)MIB);
+    assert_true(value(plan, "categories.overhead") == 0.5 * (double)MIB);
+    OK(memopt_plan_destroy(plan));
+    a.kernels = 0;
     OK(memopt_plan_solve("card.capacity=10MiB;card.margin=1;card.device=cpu", line, &a, &plan));
     assert_true(value(plan, "solution.micro_batch") == 10);
     assert_true(value(plan, "solution.peak_bytes") == 10 * (double)MIB);

@@ -33,11 +33,7 @@ from memopt.sizes import format_size
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[3]
 #: Pages beside the recipes that quote the command.
-OTHERS = (
-    ROOT / "README.md",
-    HERE.parent / "command-plan.md",
-    ROOT / "docs" / "guide" / "pytorch-8gb.md",
-)
+OTHERS = (ROOT / "README.md", HERE.parent / "command-plan.md", ROOT / "docs" / "guide" / "pytorch-8gb.md")
 _PLAN = "$ memopt plan "
 _CLAIM = "the guide"
 _BLOCK = re.compile(r"(```console\n)(.*?)(```\n)", re.S)
@@ -156,10 +152,7 @@ def _row(columns: List[str], base: List[str], line: str) -> str:
         raise Failed("%d cells below %d headings: %s" % (len(cells), len(columns), line))
     code = re.match(r"`([^`]*)`", cells[0])
     result = json.loads(call([*base, *shlex.split(code.group(1) if code else ""), "--json"]))
-    filled = [
-        COLUMNS[column](result) if column in COLUMNS else cell
-        for column, cell in zip(columns, cells)
-    ]
+    filled = [COLUMNS[column](result) if column in COLUMNS else cell for column, cell in zip(columns, cells)]
     return "| " + " | ".join(filled) + " |"
 
 

@@ -51,8 +51,8 @@ typedef struct memopt_plan memopt_plan;
 #define MEMOPT_PLAN_PHASES 5
 
 /** @brief Categories of bytes, in this order: parameters, gradients, optimizer, activations,
- *        logits, batch. */
-#define MEMOPT_PLAN_CATEGORIES 6
+ *        logits, batch, overhead. */
+#define MEMOPT_PLAN_CATEGORIES 7
 
 /**
  * @brief Gives the bytes of a run that you measured or traced.
@@ -65,7 +65,9 @@ typedef struct memopt_plan memopt_plan;
  *        `model.quantize` too. Valid during the call.
  * @param[out] out_bytes ::MEMOPT_PLAN_PHASES × ::MEMOPT_PLAN_CATEGORIES numbers, all zero on entry.
  *        Set number phase × ::MEMOPT_PLAN_CATEGORIES + category to the bytes of live tensors of one
- *        device at the fullest moment of the phase. A larger batch must not take fewer bytes.
+ *        device at the fullest moment of the phase; overhead is what kernels take beside tensors, as
+ *        far as the phase needs more because of it. What the card takes is added to the fullest
+ *        phase's. A larger batch must not take fewer bytes.
  * @return MEMOPT_OK; MEMOPT_UNSUPPORTED or MEMOPT_INVALID_ARGUMENT if you do not know such a run:
  * the planner then does not propose changes that lead to it. Any other status ends the planner's
  *         call, which returns it.

@@ -25,10 +25,17 @@ uint32_t mo_plan_gradient_width(const mo_plan_run *run, const mo_plan_weight *w)
     return (uint32_t)memopt_dtype_size(own_type(run, w, run->gradient_dtype));
 }
 
-/* Of torch's optimizers: a copy's states are of one type for all. */
+static int is_on_host(const mo_plan_run *run)
+{
+    return (run->offload & MO_PLAN_OFFLOAD_OPTIMIZER) != 0;
+}
+
+/* Of torch's optimizers: a copy's states are of one type for all. On the host ours step, in fp32. */
 static uint64_t state_width(const mo_plan_run *run, const mo_plan_weight *w)
 {
     memopt_dtype type = run->state_dtype;
+    if (is_on_host(run))
+        return memopt_dtype_size(MEMOPT_DTYPE_F32);
     return memopt_dtype_size(run->master_dtype ? type : own_type(run, w, type));
 }
 
@@ -37,6 +44,19 @@ static uint64_t master_width(const mo_plan_run *run, const mo_plan_weight *w)
 {
     uint64_t width = run->master_dtype ? memopt_dtype_size(run->master_dtype) : 0;
     return w->adapter && mo_plan_weight_width(run, w) >= width ? 0 : width;
+}
+
+/* What `CPUOffloadOptimizer` has on the host beside states: an fp32 master, where the parameter is
+ * none itself, and a buffer for the gradient of a parameter that is on a device. */
+static uint64_t beside_states(const mo_plan_tape *t, const mo_plan_run *run,
+                              const mo_plan_weight *w)
+{
+    uint64_t master = memopt_dtype_size(MEMOPT_DTYPE_F32);
+    if (!is_on_host(run))
+        return master_width(run, w);
+    if (t->gpu)
+        return master + mo_plan_gradient_width(run, w);
+    return mo_plan_weight_width(run, w) < master ? master : 0;
 }
 
 /* Codes of `bits` and an fp32 number per block. */
@@ -58,7 +78,7 @@ static mo_plan_moments moments(const mo_plan_run *run, const mo_plan_weight *w)
     case MO_PLAN_ADAMW:
     case MO_PLAN_ADAMW_FOREACH:
     case MO_PLAN_ADAMW_FUSED:
-        return (mo_plan_moments){n * width, 2, 4};
+        return (mo_plan_moments){n * width, 2, is_on_host(run) ? 8 : 4};
     case MO_PLAN_ADAMW_8BIT:
     case MO_PLAN_ADAMW_FP8:
         return (mo_plan_moments){small ? 4 * n : coded(n, 8, 256), 2, 8};
@@ -91,7 +111,7 @@ uint64_t mo_plan_optimizer_state_bytes(mo_plan_tape *t, const mo_plan_run *run,
         return 0;
     }
     mo_plan_moments m = moments(run, w);
-    return m.each * m.count + m.rest + w->count * master_width(run, w);
+    return m.each * m.count + m.rest + w->count * beside_states(t, run, w);
 }
 
 void mo_plan_optimizer_make_states(mo_plan_tape *t, const mo_plan_run *run, const mo_plan_weight *w)

@@ -59,21 +59,34 @@ static uint64_t rounding(const mo_plan_card *c, const mo_plan_bytes *b)
     return moving + resting + 20 * MIB;
 }
 
+/* A captured step's private pool shares nothing with the cache that the steps before it left: what
+ * a step makes is there twice. */
+static uint64_t graphs(const mo_plan_card *c, const mo_plan_bytes *b)
+{
+    return c->cuda_graphs == MO_PLAN_YES && mo_plan_card_is_gpu(c) ? sum(b->activations, b->logits)
+                                                                   : 0;
+}
+
 void mo_plan_card_add_overhead(const mo_plan_card *c, mo_plan_bytes *b)
 {
-    b->overhead =
-        sum(sum(c->context_bytes, c->workspace_bytes), sum(c->other_bytes, rounding(c, b)));
+    uint64_t fixed = sum(sum(c->context_bytes, c->workspace_bytes), c->other_bytes);
+    b->overhead = sum(fixed, sum(rounding(c, b), graphs(c, b)));
     b->total = sum(b->total, b->overhead);
 }
 
-void mo_plan_card_explain(const mo_plan_card *c, const mo_plan_bytes *b, char *text, size_t size)
+void mo_plan_card_explain(const mo_plan_card *c, const mo_plan_bytes *b, uint64_t kernels,
+                          char *text, size_t size)
 {
+    uint64_t workspaces = sum(c->workspace_bytes, kernels), pool = graphs(c, b);
+    uint64_t known = sum(sum(c->context_bytes, workspaces), sum(c->other_bytes, pool));
     if (b->overhead == 0)
         (void)snprintf(text, size, "none: tensors alone are counted");
     else
         (void)snprintf(
-            text, size, "context %s, workspaces %s, other use %s, rounding of the %s allocator %s",
-            MO_SIZE(c->context_bytes), MO_SIZE(c->workspace_bytes), MO_SIZE(c->other_bytes),
+            text, size,
+            "context %s, workspaces %s, other use %s, %s%srounding of the %s allocator %s",
+            MO_SIZE(c->context_bytes), MO_SIZE(workspaces), MO_SIZE(c->other_bytes),
+            pool > 0 ? MO_SIZE(pool) : "", pool > 0 ? " of CUDA graphs, " : "",
             c->allocator == MO_PLAN_ALLOCATOR_EXPANDABLE ? "expandable" : "classic",
-            MO_SIZE(b->overhead - c->context_bytes - c->workspace_bytes - c->other_bytes));
+            MO_SIZE(b->overhead - known));
 }

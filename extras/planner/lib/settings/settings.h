@@ -101,7 +101,8 @@ int mo_plan_card_is_gpu(const mo_plan_card *c);
 uint64_t mo_plan_card_limit(const mo_plan_card *c);
 /* Sets overhead and adds it to the total. */
 void mo_plan_card_add_overhead(const mo_plan_card *c, mo_plan_bytes *b);
-/* Says what overhead is made of. */
-void mo_plan_card_explain(const mo_plan_card *c, const mo_plan_bytes *b, char *text, size_t size);
+/* Says what overhead is made of; kernels: what they take beside tensors. */
+void mo_plan_card_explain(const mo_plan_card *c, const mo_plan_bytes *b, uint64_t kernels,
+                          char *text, size_t size);
 
 #endif

@@ -30,7 +30,7 @@ static memopt_status measure(void *context, const mo_plan_settings *settings, mo
     mo_free(text);
     for (int i = 0; i < MEMOPT_PLAN_PHASES; i++) {
         const uint64_t *b = &bytes[i * MEMOPT_PLAN_CATEGORIES];
-        phases[i] = (mo_plan_bytes){b[0], b[1], b[2], b[3], b[4], b[5], 0, 0};
+        phases[i] = (mo_plan_bytes){b[0], b[1], b[2], b[3], b[4], b[5], b[6], 0};
     }
     return mo_callback_status(status, "plan: the callback measure");
 }

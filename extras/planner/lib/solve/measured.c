@@ -8,7 +8,6 @@
 static memopt_status add_up(mo_plan_bytes *b)
 {
     const uint64_t live[] = {b->gradients, b->optimizer, b->activations, b->logits, b->batch};
-    b->overhead = 0;
     b->total = b->parameters;
     for (size_t i = 0; i < sizeof live / sizeof *live; i++)
         if (!mo_add_u64(b->total, live[i], &b->total))

@@ -25,21 +25,31 @@ const char *mo_plan_phase_name(uint32_t phase)
     return names[phase];
 }
 
-/* The same for every phase: what the allocator holds in between does not go with a tensor. */
-static void add_overhead(mo_plan_estimate *e)
+static uint64_t sum(uint64_t a, uint64_t b)
+{
+    uint64_t all;
+    return mo_add_u64(a, b, &all) ? all : UINT64_MAX;
+}
+
+/* The same for every phase: what the allocator holds in between does not go with a tensor, and what
+ * kernels take beside tensors counts as far as the step needs more because of it. Returns that. */
+static uint64_t add_overhead(mo_plan_estimate *e)
 {
     mo_plan_report *r = &e->report;
-    uint64_t most = 0;
+    uint64_t most = 0, live = 0, full = 0;
     for (uint32_t i = 0; i < MO_PLAN_PHASES; i++) {
         mo_plan_bytes phase = r->phases[i];
+        live = mo_max_u64(live, phase.total);
+        full = mo_max_u64(full, sum(phase.total, phase.overhead));
         mo_plan_card_add_overhead(&e->settings.card, &phase);
         most = mo_max_u64(most, phase.overhead);
     }
+    most = sum(most, full - live);
     for (uint32_t i = 0; i < MO_PLAN_PHASES; i++) {
         r->phases[i].overhead = most;
-        if (!mo_add_u64(r->phases[i].total, most, &r->phases[i].total))
-            r->phases[i].total = UINT64_MAX;
+        r->phases[i].total = sum(r->phases[i].total, most);
     }
+    return full - live;
 }
 
 /* The layer's name as the list of layers has it. */
@@ -95,10 +105,10 @@ void mo_plan_fill_moments(mo_plan_estimate *e)
     for (uint32_t i = 0; i < MO_PLAN_PHASES; i++)
         if (r->phases[i].total > r->phases[at].total)
             at = i;
-    add_overhead(e);
+    uint64_t kernels = add_overhead(e);
     r->peak = r->phases[at];
     r->peak_phase = at;
-    mo_plan_card_explain(c, &r->peak, r->overhead_reason, sizeof r->overhead_reason);
+    mo_plan_card_explain(c, &r->peak, kernels, r->overhead_reason, sizeof r->overhead_reason);
     r->limit_bytes = mo_plan_card_limit(c);
     r->fits = c->capacity == 0 || r->peak.total <= r->limit_bytes;
 }
@@ -173,7 +183,7 @@ static void fill_counts(mo_plan_estimate *e, const mo_plan_play *p)
 static void fill_layers(mo_plan_estimate *e, const mo_plan_play *p)
 {
     const mo_plan_run *run = &e->settings.run;
-    mo_plan_tape unused = {0};
+    mo_plan_tape unused = {.gpu = p->tape.gpu};
     for (uint64_t i = 0; i < e->layer_count; i++) {
         mo_plan_layer_bytes *l = &e->layers[i];
         const mo_plan_layer_info *info = &p->info[i];

@@ -113,8 +113,7 @@ def _columns(lines: List[List[str]], left: int) -> List[str]:
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     return [
         "  ".join(
-            cell.ljust(width) if i < left else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths))
+            cell.ljust(width) if i < left else cell.rjust(width) for i, (cell, width) in enumerate(zip(line, widths))
         ).rstrip()
         for line in lines
     ]

@@ -38,8 +38,7 @@ def record(trainer: Trainer, prepare: Optional[Callable[[], None]] = None) -> Ac
     recorder.claim(states_of(trainer.optimizer), "optimizer")
     learning = [p for p in model.parameters() if p.requires_grad]
     hooks: List[Any] = [
-        p.register_post_accumulate_grad_hook(lambda p: recorder.claim([p.grad], "gradients"))
-        for p in learning
+        p.register_post_accumulate_grad_hook(lambda p: recorder.claim([p.grad], "gradients")) for p in learning
     ]
     # A gradient that comes to one that is there is none of the activations either.
     hooks += [p.register_hook(lambda g: recorder.claim([g], "gradients")) for p in learning]
@@ -65,9 +64,7 @@ def measure(trainer: Trainer, prepare: Optional[Callable[[], None]] = None) -> B
     """The bytes of a recorded step."""
     account = record(trainer, prepare)
     peaks = {name: peak for name, peak in account.peaks().items() if name in _PHASES}
-    moments: Dict[str, Dict[str, int]] = {
-        name: account.categories(peak.event) for name, peak in peaks.items()
-    }
+    moments: Dict[str, Dict[str, int]] = {name: account.categories(peak.event) for name, peak in peaks.items()}
     top = max(peaks.values(), key=lambda peak: peak.bytes)
     model = trainer.task.model
     host = 0 if trainer.host is None else int(trainer.host.stats()["host_bytes_peak"])

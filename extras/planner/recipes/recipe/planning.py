@@ -30,9 +30,7 @@ def call(arguments: List[str]) -> str:
         except SystemExit as end:  # argparse
             code = int(end.code or 0)
     if code != 0:
-        raise PlanFailed(
-            "memopt plan %s: exit code %d: %s" % (" ".join(arguments), code, complained.getvalue())
-        )
+        raise PlanFailed("memopt plan %s: exit code %d: %s" % (" ".join(arguments), code, complained.getvalue()))
     return said.getvalue()
 
 

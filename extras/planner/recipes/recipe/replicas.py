@@ -35,9 +35,7 @@ def measured(model: pathlib.Path, settings: Settings, size: int) -> List[Bytes]:
 def member(rank: int, size: int, meeting: str, model: pathlib.Path, settings: Settings) -> Bytes:
     """One process of them."""
     torch.set_num_threads(1)
-    distributed.init_process_group(
-        "gloo", init_method="file://" + meeting, rank=rank, world_size=size
-    )
+    distributed.init_process_group("gloo", init_method="file://" + meeting, rank=rank, world_size=size)
     try:
         trainer = Trainer(model, settings)
         trainer.task.samples.manual_seed(rank + 1)

@@ -53,9 +53,7 @@ def run(folder: pathlib.Path, extras: Extras, count: int) -> bool:
     return all(holds for _, holds in checks + more)
 
 
-def _print(
-    recipe: Recipe, rows: List[comparing.Row], lines: List[str], checks: List[Check]
-) -> None:
+def _print(recipe: Recipe, rows: List[comparing.Row], lines: List[str], checks: List[Check]) -> None:
     print(recipe.described["title"])
     print("\nBytes of a step")
     print("\n".join("  " + line for line in comparing.table(rows)))

@@ -61,11 +61,7 @@ def steps(described: Dict[str, Any]) -> List[Step]:
         settings.update(change["set"])
         result.append(
             Step(
-                change["title"],
-                dict(settings),
-                change.get("guide", ""),
-                change.get("saves", {}),
-                change.get("losses"),
+                change["title"], dict(settings), change.get("guide", ""), change.get("saves", {}), change.get("losses")
             )
         )
     return result

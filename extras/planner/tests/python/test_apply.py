@@ -363,7 +363,9 @@ def test_killed_at_any_moment(tmp_path, three):
         partly += 0 < sum(changed) < 3
         prepared(three).commit()
         left = [name for name in everything(tmp_path) if name.endswith(".tmp")]
-        assert all(json.loads(open(path).read())["batch_size"] == 4 for path in three) and not (left and not all(changed))
+        assert all(json.loads(open(path).read())["batch_size"] == 4 for path in three) and not (
+            left and not all(changed)
+        )
     assert partly >= 2
 
 

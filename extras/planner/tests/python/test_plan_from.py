@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("ruamel.yaml")  # most of these files are YAML
 
+from memopt.sizes import format_size
 from test_cli_plan import SMALL, command, plan, refused
 
 TRAINER = """\
@@ -37,6 +38,14 @@ gradient_accumulation_steps: 4
 optimizer: {_component_: torch.optim.AdamW, fused: true}
 dtype: bf16
 """
+#: Files that capture steps, and one that does not.
+GRAPHS = [
+    ("own.yaml", "batch_size: 2\ncuda_graphs: true\n", True),
+    ("mode.yaml", "batch_size: 2\ntorch_compile_mode: reduce-overhead\n", True),
+    ("train.py", "batch_size = 2\nmodel = torch.compile(model, mode='reduce-overhead')\n", True),
+    ("graph.py", "batch_size = 2\ngraph = torch.cuda.CUDAGraph()\n", True),
+    ("plain.py", "batch_size = 2\nmodel = torch.compile(model, mode='default')\n", False),
+]
 LORA = "--lora-targets all-linear"
 #: Files, and the options that they stand for.
 FILES = {
@@ -254,3 +263,18 @@ def test_qlora_is_an_error_where_there_are_none(folder):
     result = command(*words, "--partial")
     assert result.returncode == 0, result.stderr
     assert "by hand: quantize" in result.stdout
+
+
+@pytest.mark.parametrize("name, text, captured", GRAPHS, ids=lambda value: str(value)[:9])
+def test_graphs_have_a_pool_of_their_own(tmp_path, name, text, captured):
+    """As large as the activations are at their peak, once more."""
+    (tmp_path / name).write_text(text)
+    (tmp_path / "config.json").write_text(json.dumps(SMALL))
+    words = ("--model", str(tmp_path / "config.json"), "--batch", 2, "--seq", 256, "--gpu-memory", 24)
+    without, value = plan(*words), plan(*words, "--from", str(tmp_path / name), "--accumulation", 1)
+    kept = max(of["activations"] + of["logits"] for of in value["phases"].values())
+    more = value["peak_bytes"] - without["peak_bytes"]
+    assert more == (kept if captured else 0) and value["peak_phase"] == without["peak_phase"]
+    held = [of["reserved"]["classic"]["bytes"] for of in (without, value)]
+    assert held[1] - held[0] == more
+    assert any("CUDA graphs: %s" % format_size(kept) in note for note in value["notes"]) == captured

@@ -9,6 +9,7 @@ from memopt.cli.plan import answer as answer_module
 from memopt.cli.plan import show
 from memopt.cli.plan.answer import CATEGORIES
 from memopt.cli.plan.cards import Card
+from memopt.cli.plan.describe import Description
 from memopt.cli.plan.reserved import Held, Reserved
 from memopt.plan import Card as Settings
 from memopt.plan import Model, Run
@@ -98,7 +99,7 @@ def test_what_the_times_of_changes_assume():
 
 
 def test_how_many():
-    shown = [show._count(n) for n in (999, 1000, 999_990, 999_999, 10**6, 1_234_000_000)]
+    shown = [show.count(n) for n in (999, 1000, 999_990, 999_999, 10**6, 1_234_000_000)]
     assert shown == ["999", "1.00 k", "999.99 k", "1.00 M", "1.00 M", "1.23 B"]
 
 
@@ -125,5 +126,5 @@ def test_what_replays_say_does_not_fit_is_planned_smaller(monkeypatch):
 
 def test_what_fits_with_expandable_segments_alone(monkeypatch):
     told = Told()
-    show._verdict(answered(monkeypatch, lambda plan: True), told)
+    show.brief(answered(monkeypatch, lambda plan: True), Description(None, Run(), "a model", []), [], told)
     assert "It fits with expandable segments" in told.found

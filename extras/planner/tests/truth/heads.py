@@ -42,9 +42,7 @@ class Gradients(torch.autograd.Function):
     """Cross entropy of all tokens, whose gradients are computed with it, a chunk at a time."""
 
     @staticmethod
-    def forward(
-        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor
-    ) -> torch.Tensor:
+    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         of_hidden = torch.empty_like(hidden)
         of_weight = torch.zeros_like(weight) if weight.requires_grad else None
         total = torch.zeros((), dtype=torch.float32)
@@ -73,9 +71,7 @@ class Gradients(torch.autograd.Function):
 class Fused(torch.nn.Module):
     """As fused kernels do it."""
 
-    def forward(
-        self, hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor
-    ) -> torch.Tensor:
+    def forward(self, hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         loss: torch.Tensor = Gradients.apply(hidden, weight, labels)  # type: ignore
         return loss
 
@@ -83,9 +79,7 @@ class Fused(torch.nn.Module):
 class Chunked(torch.nn.Module):
     """Each chunk is a checkpoint: its logits exist in forward, and again in backward."""
 
-    def forward(
-        self, hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor
-    ) -> torch.Tensor:
+    def forward(self, hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         total = torch.zeros(())
         for part, words in zip(hidden.split(CHUNK), labels.split(CHUNK)):
             total = total + checkpoint(chunk_loss, part, weight, words, use_reentrant=False)

@@ -52,10 +52,7 @@ class Step:
         """Of the next step."""
         target = Target(self.model, lambda batch: None, lambda outputs, inputs: outputs.loss, [])
         return StepRecorder(
-            target,
-            models.DTYPES.get(self.run.get("autocast")),
-            self.run.get("accumulation", 1),
-            self.optimizer,
+            target, models.DTYPES.get(self.run.get("autocast")), self.run.get("accumulation", 1), self.optimizer
         )
 
 
@@ -91,8 +88,7 @@ def told(row: Dict[str, Any], parameters: int, recorder: StepRecorder) -> Dict[s
         "peak_phase": top.phase,
         "categories": account.categories(top.event),
         "phases": {
-            name: {"bytes": peak.bytes, **_short(account.categories(peak.event))}
-            for name, peak in peaks.items()
+            name: {"bytes": peak.bytes, **_short(account.categories(peak.event))} for name, peak in peaks.items()
         },
         "held_peak_bytes": _peak(held),
         "in_place_peak_bytes": _peak(in_place),

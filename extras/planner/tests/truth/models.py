@@ -26,9 +26,7 @@ def build(row: Dict[str, Any], device: str = "cpu") -> torch.nn.Module:
     torch.manual_seed(0)
     kind = getattr(transformers, row["config"]["architectures"][0])
     with torch.device(device):
-        model = kind._from_config(
-            config_of(row), dtype=DTYPES[run["dtype"]], attn_implementation=run["attention"]
-        )
+        model = kind._from_config(config_of(row), dtype=DTYPES[run["dtype"]], attn_implementation=run["attention"])
     if device == "meta":
         model.tie_weights()
     if run.get("quantize"):

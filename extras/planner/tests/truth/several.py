@@ -66,17 +66,10 @@ class GlooRecorder(ShardRecorder):
     #: How many hold the output and the input of a collective once it is over. The input of an
     #: all-gather is a view of its output, which nobody needs any more; the output of a
     #: reduce-scatter stays.
-    HOLDERS = {
-        "c10d._allgather_base_.default": (1, 0),
-        "c10d._reduce_scatter_base_.default": (sys.maxsize, 1),
-    }
+    HOLDERS = {"c10d._allgather_base_.default": (1, 0), "c10d._reduce_scatter_base_.default": (sys.maxsize, 1)}
 
     def __torch_dispatch__(
-        self,
-        function: Any,
-        types: Any,
-        args: Tuple[Any, ...] = (),
-        kwargs: Optional[Dict[str, Any]] = None,
+        self, function: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Optional[Dict[str, Any]] = None
     ) -> Any:
         if threading.get_ident() != self._thread:
             return function(*args, **(kwargs or {}))  # gloo's, inside a collective

@@ -8,9 +8,10 @@ from .words import *
 
 #: Phases and categories of the bytes that a measuring function gives, in their order.
 PLAN_PHASES = ("load", "forward", "loss", "backward", "step")
-PLAN_CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "logits", "batch")
+PLAN_CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "logits", "batch", "overhead")
 
 PlanMeasure = CFUNCTYPE(I32, ADDRESS, TEXT, POINTER(U64))
+
 
 @struct("memopt_plan_event")
 class PlanEventStruct(Struct):

@@ -103,9 +103,7 @@ class Plan:
     _measure: Optional[Measure] = None
     _listed: Optional["array.array[int]"] = None
 
-    def __init__(
-        self, model: Model, run: Optional[Run] = None, card: Optional[Card] = None
-    ) -> None:
+    def __init__(self, model: Model, run: Optional[Run] = None, card: Optional[Card] = None) -> None:
         self._read(_call("memopt_plan_create", None, model, run, card))
 
     @classmethod
@@ -183,9 +181,7 @@ class Solution:
     run: Any
     card: Any
 
-    def __init__(
-        self, model: Model, run: Optional[Run], card: Card, target: Optional[Target] = None
-    ) -> None:
+    def __init__(self, model: Model, run: Optional[Run], card: Card, target: Optional[Target] = None) -> None:
         self._read(_call("memopt_plan_solve", None, model, run, card, target))
 
     @classmethod
@@ -212,9 +208,7 @@ class Solution:
         vars(self).update(found)
 
 
-def _call(
-    name: str, measure: Optional[Measure], *settings: Optional[Settings]
-) -> Dict[str, Any]:
+def _call(name: str, measure: Optional[Measure], *settings: Optional[Settings]) -> Dict[str, Any]:
     """The JSON of a call."""
     with _made(name, measure, *settings) as handle:
         result: Dict[str, Any] = json.loads(lib.memopt_plan_get_json(handle))
@@ -222,9 +216,7 @@ def _call(
 
 
 @contextlib.contextmanager
-def _made(
-    name: str, measure: Optional[Measure], *settings: Optional[Settings]
-) -> Iterator[ctypes.c_void_p]:
+def _made(name: str, measure: Optional[Measure], *settings: Optional[Settings]) -> Iterator[ctypes.c_void_p]:
     lines = [line for group in settings if group is not None for line in group.lines()]
     text = c_text("\n".join(lines), "settings")
     thunk = _abi_plan.PlanMeasure() if measure is None else _thunk(measure)

@@ -20,9 +20,7 @@ Switch = Union[bool, Literal["yes", "no"]]
 DType = Literal["fp32", "fp16", "bf16"]
 #: Words, or a text of them with commas between.
 Flags = Union[str, List[str], Tuple[str, ...]]
-Activation = Literal[
-    "default", "silu", "gelu", "gelu-new", "relu", "quick-gelu", "tanh", "gelu-fast"
-]
+Activation = Literal["default", "silu", "gelu", "gelu-new", "relu", "quick-gelu", "tanh", "gelu-fast"]
 
 _FLAGS = ("lora_targets", "offload")
 _S = TypeVar("_S", bound="Settings")
@@ -117,7 +115,9 @@ class Model(Settings):
 
     family: Optional[Literal["llama", "mixtral", "gpt2", "opt", "bert", "vit"]] = None
     variant: Optional[Literal["none", "qwen-moe", "roberta"]] = None
-    head: Optional[Literal["default", "causal-lm", "masked-lm", "sequence", "token", "image", "contrastive", "none"]] = None
+    head: Optional[
+        Literal["default", "causal-lm", "masked-lm", "sequence", "token", "image", "contrastive", "none"]
+    ] = None
     parameters: Union[int, str, None] = None
     layers: Optional[int] = None
     hidden: Optional[int] = None
@@ -184,7 +184,24 @@ class Run(Settings):
     base_dtype: Optional[DType] = None
     image_dtype: Optional[DType] = None
     gather_dtype: Optional[DType] = None
-    optimizer: Optional[Literal["adamw", "adamw-foreach", "adamw-fused", "adamw8bit", "adamw4bit", "adamwfp8", "adamw-memopt", "lion", "lion8bit", "sgd", "sgd-momentum", "sgd8bit", "adafactor", "none"]] = None
+    optimizer: Optional[
+        Literal[
+            "adamw",
+            "adamw-foreach",
+            "adamw-fused",
+            "adamw8bit",
+            "adamw4bit",
+            "adamwfp8",
+            "adamw-memopt",
+            "lion",
+            "lion8bit",
+            "sgd",
+            "sgd-momentum",
+            "sgd8bit",
+            "adafactor",
+            "none",
+        ]
+    ] = None
     attention: Optional[Literal["sdpa", "eager", "flash"]] = None
     checkpointing: Optional[Literal["none", "full", "selective", "every"]] = None
     checkpoint_every: Optional[int] = None
@@ -211,6 +228,7 @@ class Card(Settings):
     context_bytes: Optional[Size] = None
     workspace_bytes: Optional[Size] = None
     other_bytes: Optional[Size] = None
+    cuda_graphs: Optional[Switch] = None
     link_bytes_per_second: Optional[float] = None
     disk_bytes_per_second: Optional[float] = None
     flops_per_second: Optional[float] = None

@@ -28,9 +28,7 @@ class Lora(nn.Module):
     """A frozen layer and the product of two thin ones (`peft.tuners.lora`). `cast` says whether PEFT
     casts beside a quantised weight: on a GPU it leaves that to autocast."""
 
-    def __init__(
-        self, base: Any, sizes: Tuple[int, int], rank: int, dropout: float, dtype: Any, cast: bool
-    ) -> None:
+    def __init__(self, base: Any, sizes: Tuple[int, int], rank: int, dropout: float, dtype: Any, cast: bool) -> None:
         super().__init__()
         self.base = base
         self.down = _thin(sizes[0], rank, dtype)
@@ -155,12 +153,7 @@ class FourBits(nn.Module):
     temporaries are a GPU's, `storage` what its codes are stored in (`bnb_4bit_quant_storage`)."""
 
     def __init__(
-        self,
-        linear: Any,
-        kind: str,
-        dtype: Optional[torch.dtype],
-        seen: bool,
-        storage: torch.dtype = torch.uint8,
+        self, linear: Any, kind: str, dtype: Optional[torch.dtype], seen: bool, storage: torch.dtype = torch.uint8
     ) -> None:
         super().__init__()
         inside, outside = self.sizes = sizes_of(linear) or (0, 0)

@@ -71,9 +71,7 @@ class Features(NamedTuple):
         return self.world_size > 1 and self.sharding in ("zero2", "zero3")
 
 
-def changed(
-    target: Target, features: Features, autocast: Optional[torch.dtype], gpu: bool
-) -> Target:
+def changed(target: Target, features: Features, autocast: Optional[torch.dtype], gpu: bool) -> Target:
     """A copy of a target with features. TargetError for what the module does not have."""
     if features == Features():
         return target
@@ -81,10 +79,7 @@ def changed(
     if features.quantize != "none" and not features.lora_rank:
         raise TargetError("weights of %s do not learn: give --lora" % features.quantize)
     if features.divides and features.quantize not in ("none", "nf4", "nf4-double"):
-        raise TargetError(
-            "weights of %s are not divided: give --quantize nf4, or --zero 0 or 1"
-            % features.quantize
-        )
+        raise TargetError("weights of %s are not divided: give --quantize nf4, or --zero 0 or 1" % features.quantize)
     if features.lora_rank:
         _adapt(module, features, autocast, gpu)
     _run_again(module, features)
@@ -158,18 +153,12 @@ def _experts_in_place(module: Any) -> bool:
     return kind == "mixtral" or known.get(kind) in _RENAMED
 
 
-def _of_experts(
-    path: str, part: nn.Module, features: Features, renamed: bool
-) -> List[Tuple[str, int]]:
+def _of_experts(path: str, part: nn.Module, features: Features, renamed: bool) -> List[Tuple[str, int]]:
     """Parameters of experts that are adapted, and their ranks: gate and up are one, of both's; of
     all linear layers the router is one. Those of other models are named, as in PEFT's
     `target_parameters`: experts.down_proj."""
     targets = features.lora_targets
-    words = [
-        word
-        for word in _MLP
-        if "all-linear" in targets or any(t == word or t in NAMES[word] for t in targets)
-    ]
+    words = [word for word in _MLP if "all-linear" in targets or any(t == word or t in NAMES[word] for t in targets)]
     ranks = []
     router = part._parameters.get("weight") if path.rpartition(".")[2] == "gate" else None
     if renamed and router is not None and router.dim() == 2 and not isinstance(part, nn.Linear):
@@ -200,8 +189,7 @@ def _few_bits(linear: Any, features: Features, autocast: Any, gpu: bool) -> nn.M
 def _run_again(module: Any, features: Features) -> None:
     if features.checkpointing == "selective" and not _has_attention(module):
         raise TargetError(
-            "%s has no attention of Transformers that could run again: --checkpointing full"
-            % type(module).__name__
+            "%s has no attention of Transformers that could run again: --checkpointing full" % type(module).__name__
         )
     if features.checkpointing in ("none", "selective"):
         return
@@ -276,9 +264,7 @@ def _offload(module: Any) -> None:
     def unpack(packed: Any) -> torch.Tensor:
         if not isinstance(packed, _Waiting):
             return packed  # type: ignore[no-any-return]
-        return torch.empty_strided(
-            packed.shape, packed.stride, dtype=packed.dtype, device=packed.device
-        )
+        return torch.empty_strided(packed.shape, packed.stride, dtype=packed.dtype, device=packed.device)
 
     forward = module.forward
 

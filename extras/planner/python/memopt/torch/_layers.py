@@ -73,9 +73,7 @@ class Layers:
         for layer in list(kept)[:RUN]:
             hooks.append(layer.register_forward_pre_hook(forward))
             learning: Any = list(layer.parameters())[learns.index(True)]
-            hooks.append(
-                learning.register_post_accumulate_grad_hook(lambda p: note(self._backward))
-            )
+            hooks.append(learning.register_post_accumulate_grad_hook(lambda p: note(self._backward)))
         try:
             yield
         finally:
@@ -112,10 +110,7 @@ def _piece(events: List[Any], places: List[int]) -> Tuple[int, int, int]:
 
 
 def _late(
-    numbers: List[int],
-    events: List[Any],
-    piece: Tuple[int, int, int],
-    spans: List[Tuple[int, int]],
+    numbers: List[int], events: List[Any], piece: Tuple[int, int, int], spans: List[Tuple[int, int]]
 ) -> List[Tuple[int, List[int]]]:
     """What dies outside all layers of what two pieces made, in any order, as weights that autocast
     has cast do."""
@@ -153,8 +148,7 @@ def _equal(module: torch.nn.Module, layers: torch.nn.ModuleList) -> bool:
 def _same(settings: List[Any], first: List[Any], number: int) -> bool:
     """Whether a layer's settings are the first's, but where both are the layer's number."""
     return len(settings) == len(first) and all(
-        (name == of)
-        and (a is b or (type(a) is int and (a, b) == (number, 0)) or bool(a == b))
+        (name == of) and (a is b or (type(a) is int and (a, b) == (number, 0)) or bool(a == b))
         for (name, a), (of, b) in zip(settings, first)
     )
 

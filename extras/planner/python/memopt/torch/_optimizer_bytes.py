@@ -33,9 +33,7 @@ class OptimizerBlocks(NamedTuple):
         return OptimizerBytes(sum(self.states), most)
 
 
-def optimizer_blocks(
-    kind: str, parameters: Sequence[torch.Tensor], gpu: bool = False
-) -> OptimizerBlocks:
+def optimizer_blocks(kind: str, parameters: Sequence[torch.Tensor], gpu: bool = False) -> OptimizerBlocks:
     """For the parameters that are trained, in the optimizer's order. "none" has nothing. On a GPU
     torch's AdamW takes foreach."""
     try:

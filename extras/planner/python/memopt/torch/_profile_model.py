@@ -139,9 +139,7 @@ class _Profiling:
     ) -> None:
         self.target = target
         self.device = _device_of(target.module)
-        self._blocks = optimizer_blocks(
-            optimizer, list(target.module.parameters()), self.device.type == "cuda"
-        )
+        self._blocks = optimizer_blocks(optimizer, list(target.module.parameters()), self.device.type == "cuda")
         self._optimizer = self._blocks.total()
         self._recorder = StepRecorder(target, autocast, accumulation)
         self._progress = progress
@@ -158,9 +156,7 @@ class _Profiling:
         first, second = ((b, self._series[b]) for b in (low, high))
         line = Line(first, second, self._optimizer)
         fitted = {b: self._measured[b] for b in (low, high)}
-        result = Profile(
-            line, self._blocks, fitted, self._allocator, self._ran_out, self.device
-        )
+        result = Profile(line, self._blocks, fitted, self._allocator, self._ran_out, self.device)
         for batch in check:
             fits = self._largest_that_runs(batch, high)
             if fits is not None and fits not in result.measured:
@@ -257,8 +253,7 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     text = str(error).lower()
     return isinstance(error, RuntimeError) and any(
-        words in text
-        for words in ("out of memory", "can't allocate memory", "not enough memory", "alloc_failed")
+        words in text for words in ("out of memory", "can't allocate memory", "not enough memory", "alloc_failed")
     )
 
 
@@ -282,8 +277,7 @@ def _device_of(module: torch.nn.Module) -> torch.device:
 
 def _bytes_of(module: torch.nn.Module) -> int:
     sizes = {
-        t.untyped_storage()._cdata: t.untyped_storage().nbytes()
-        for t in [*module.parameters(), *module.buffers()]
+        t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in [*module.parameters(), *module.buffers()]
     }
     return sum(sizes.values())
 

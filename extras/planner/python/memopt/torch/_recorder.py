@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Op
 import torch
 from torch.utils._pytree import tree_iter
 
+from ._kernels import KERNELS
 from ._live_bytes import LiveBytes
 
 #: The categories of live bytes; the planner's words.
@@ -25,8 +26,8 @@ class Tensor:
     """One storage: what made it, and what it turned out to be."""
 
     __slots__ = (
-        "bytes", "shape", "dtype", "operation", "node", "module", "phase", "category", "into", "onto"
-    )
+        "bytes", "shape", "dtype", "operation", "node", "module", "phase", "category", "into", "onto", "within"
+    )  # fmt: skip
 
     def __init__(self, tensor: torch.Tensor, size: int, phase: str) -> None:
         self.bytes = size
@@ -43,6 +44,8 @@ class Tensor:
         self.into: Optional[int] = None
         #: Of such a sum, the gradient that autograd would add to, without a recorder.
         self.onto: Optional[int] = None
+        #: What the kernel that made it, and nothing after it, took beside tensors.
+        self.within = 0
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
@@ -90,11 +93,7 @@ class Recorder(LiveBytes):
         return super().__exit__(*exception)  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(
-        self,
-        function: Any,
-        types: Any,
-        args: Tuple[Any, ...] = (),
-        kwargs: Optional[Dict[str, Any]] = None,
+        self, function: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Optional[Dict[str, Any]] = None
     ) -> Any:
         if function is _DEVICE and hasattr(args[0], "fake_device"):  # asked of each, often
             return args[0].fake_device
@@ -109,6 +108,8 @@ class Recorder(LiveBytes):
             if isinstance(value, torch.Tensor):
                 self._note(value, count=True)
         self._operation = None
+        if len(self.tensors) > born and function in KERNELS:
+            self.tensors[-1].within = KERNELS[function](args, result)
         if len(self.tensors) == born + 1 and self.tensors[born].node == "sum":
             if not args[0]._is_view():  # whose base holds the storage too
                 self.tensors[born].onto = self._number(args[0])
@@ -188,9 +189,7 @@ class Peak(NamedTuple):
 class Account:
     """What a recorder saw."""
 
-    def __init__(
-        self, recorder: Recorder, logits: Callable[[Tensor], bool] = lambda tensor: False
-    ) -> None:
+    def __init__(self, recorder: Recorder, logits: Callable[[Tensor], bool] = lambda tensor: False) -> None:
         self.tensors = recorder.tensors
         self.events = list(recorder.events)
         self.marks = list(recorder.marks)

@@ -38,11 +38,7 @@ class ShardRecorder(Recorder):
     }
 
     def __torch_dispatch__(
-        self,
-        function: Any,
-        types: Any,
-        args: Tuple[Any, ...] = (),
-        kwargs: Optional[Dict[str, Any]] = None,
+        self, function: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Optional[Dict[str, Any]] = None
     ) -> Any:
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # it comes again with what is in them

@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_iter
 from ._recorder import Account, Recorder, Tensor, tensors_in
 from ._target import Target, head_of, scores
 
+
 class Recorded:
     """The account of a step, and the numbers of the tensors in its outputs."""
 

@@ -74,6 +74,9 @@ class Blocks:
             self._like.setdefault(key, []).append(block)
         self._alive.add(block)
         self.events.append(block + 1)
+        if self._tensors[tensor].within:  # of the kernel that made it
+            self.sizes.append(self._tensors[tensor].within)
+            self.events += [len(self.sizes), -len(self.sizes)]
         return block
 
     def _find(self, tensor: int, names: Dict[int, int]) -> int:
@@ -117,9 +120,7 @@ def _firsts(account: Account, repeats: Sequence[Repeat]) -> Dict[int, int]:
     return found
 
 
-def two_steps(
-    blocks: Blocks, sizes: Sequence[int], optimizer: OptimizerBlocks
-) -> "array.array[int]":
+def two_steps(blocks: Blocks, sizes: Sequence[int], optimizer: OptimizerBlocks) -> "array.array[int]":
     """What two steps allocate and free, in order, as `memopt.plan.Plan.events` has it."""
     words, alive, stay = array.array("Q"), set(), set(blocks.stay)
     states = range(len(sizes), len(sizes) + len(optimizer.states))

@@ -13,8 +13,8 @@ from ._step_blocks import Blocks, two_steps
 
 #: The phases.
 PHASES = ("forward", "loss", "backward", "optimizer")
-#: The moment between loss and backward.
-_SAVED = "saved"
+#: The moment between loss and backward, and those within kernels.
+_SAVED, _WITHIN = "saved", "within"
 
 #: Bytes by category, in the order of CATEGORIES.
 Bytes = Tuple[int, ...]
@@ -27,6 +27,8 @@ class StepBytes(NamedTuple):
     phases: Dict[str, Dict[str, int]]
     #: Activations and logits as backward begins.
     saved: int = 0
+    #: What kernels take beside tensors, as far as it makes the peak higher.
+    overhead: int = 0
 
     @property
     def peak_phase(self) -> str:
@@ -54,14 +56,14 @@ class StepBytes(NamedTuple):
         }
 
 
-#: A category's index, its bytes more or less, and what happened.
-_Event = Tuple[int, int, Tuple[bool, str]]
+#: A category's index, its bytes more or less, what happened, and bytes within the kernel.
+_Event = Tuple[int, int, Tuple[bool, str], int]
 
 
 def _event(account: Account, of: List[int], event: int) -> _Event:
     tensor = account.tensors[abs(event) - 1]
     size = tensor.bytes if event > 0 else -tensor.bytes
-    return of[abs(event) - 1], size, (event > 0, tensor.operation)
+    return of[abs(event) - 1], size, (event > 0, tensor.operation), tensor.within * (event > 0)
 
 
 class Series:
@@ -95,9 +97,11 @@ class Series:
                 self._row(live, phase, (True, "mark"))
             if phase == "backward":
                 self._row(live, _SAVED, (True, "mark"))
-            for category, change, what in events[start:end]:
+            for category, change, what, within in events[start:end]:
                 live[category] += change
                 self._row(live, phase, what)
+                if within:
+                    self._row([live[0] + within, *live[1:]], _WITHIN, (True, "within"))
 
     def _row(self, live: List[int], phase: str, what: Tuple[bool, str]) -> None:
         self.rows.append(tuple(live))
@@ -123,7 +127,9 @@ def step_bytes(batch: int, highest: Dict[str, Bytes], optimizer: OptimizerBytes)
             phases[name]["optimizer"] += optimizer.states
     phases["optimizer"]["optimizer"] += optimizer.temporaries
     saved = dict(zip(CATEGORIES, highest.get(_SAVED, ())))
-    return StepBytes(batch, phases, saved.get("activations", 0) + saved.get("logits", 0))
+    step = StepBytes(batch, phases, saved.get("activations", 0) + saved.get("logits", 0))
+    within = sum(highest.get(_WITHIN, ())) + optimizer.states
+    return step._replace(overhead=max(within - step.peak_bytes, 0))
 
 
 #: A phase, and bytes at the two batch sizes.
@@ -139,9 +145,7 @@ class Line:
     moments that they share count, and the peaks of the phases.
     """
 
-    def __init__(
-        self, first: Tuple[int, Series], second: Tuple[int, Series], optimizer: OptimizerBytes
-    ) -> None:
+    def __init__(self, first: Tuple[int, Series], second: Tuple[int, Series], optimizer: OptimizerBytes) -> None:
         if first[0] == second[0]:
             raise ValueError("two different batch sizes are needed, not %d twice" % first[0])
         self._batches = (first[0], second[0])
@@ -220,9 +224,7 @@ def _pairs(a: List[Tuple[bool, str]], b: List[Tuple[bool, str]]) -> Iterator[Tup
     while end < min(len(a), len(b)) - start and a[-1 - end] == b[-1 - end]:
         end += 1
     yield from ((i, i) for i in range(start))
-    middle = difflib.SequenceMatcher(
-        None, a[start : len(a) - end], b[start : len(b) - end], autojunk=False
-    )
+    middle = difflib.SequenceMatcher(None, a[start : len(a) - end], b[start : len(b) - end], autojunk=False)
     for block in middle.get_matching_blocks():
         yield from ((start + block.a + i, start + block.b + i) for i in range(block.size))
     yield from ((len(a) - i, len(b) - i) for i in range(end, 0, -1))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import os
 import sys
-from typing import Any, Callable, Dict, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 
 import torch
 from torch.utils._pytree import tree_iter, tree_map
@@ -17,6 +18,10 @@ Loss = Callable[[Any, Any], torch.Tensor]
 
 class TargetError(ValueError):
     """A function gave something that cannot be traced; the message says what it should give."""
+
+
+#: What inputs may grow with besides the batch: names of whole-number arguments of `inputs`.
+SETTINGS = ("sequence", "images", "frames", "positives", "negatives")
 
 
 class Target(NamedTuple):
@@ -31,6 +36,12 @@ class Target(NamedTuple):
     loss: Loss
     #: The assumptions, in sentences.
     notes: List[str]
+    #: Arguments of `inputs` that are SETTINGS, and their values.
+    settings: Mapping[str, int] = {}
+
+    def at(self, **values: int) -> "Target":
+        """The same with other values of its settings."""
+        return self._replace(inputs=functools.partial(self.inputs, **values), settings={**self.settings, **values})
 
     def run(self, inputs: Any) -> Any:
         """The module's outputs."""
@@ -75,8 +86,7 @@ def target_of(value: Any, sequence: Optional[int] = None) -> Target:
         return _of_transformers(value, sequence)
     if not isinstance(value, (tuple, list)) or not 2 <= len(value) <= 3:
         raise TargetError(
-            "expected a module, (module, inputs) or (module, inputs, loss), not %s"
-            % type(value).__name__
+            "expected a module, (module, inputs) or (module, inputs, loss), not %s" % type(value).__name__
         )
     module, inputs = value[0], value[1]
     if not isinstance(module, torch.nn.Module) or not callable(inputs):
@@ -91,7 +101,17 @@ def target_of(value: Any, sequence: Optional[int] = None) -> Target:
     loss = value[2] if len(value) == 3 else _plain_loss
     if len(value) == 2:
         notes.append("loss: the outputs' own, else the mean of the first output")
-    return Target(module, inputs, loss, notes)
+    target = Target(module, inputs, loss, notes, _settings(inputs))
+    return target.at(sequence=sequence) if sequence and "sequence" in target.settings else target
+
+
+def _settings(inputs: Inputs) -> Dict[str, int]:
+    try:
+        arguments = inspect.signature(inputs).parameters
+    except (TypeError, ValueError):  # of a function that is not Python's
+        return {}
+    values = {name: arguments[name].default for name in SETTINGS if name in arguments}
+    return {name: value for name, value in values.items() if type(value) is int}
 
 
 def to_device(inputs: Any, device: torch.device) -> Any:
@@ -120,9 +140,7 @@ def _plain_loss(outputs: Any, inputs: Any) -> torch.Tensor:
         return own
     first = scores(outputs)
     if first is None:
-        raise TargetError(
-            "the module returns no floating-point tensor for a loss; give (module, inputs, loss)"
-        )
+        raise TargetError("the module returns no floating-point tensor for a loss; give (module, inputs, loss)")
     return first if first.dim() == 0 else first.mean()
 
 
@@ -130,9 +148,7 @@ def _plain_loss(outputs: Any, inputs: Any) -> torch.Tensor:
 
 
 def _is_of_transformers(module: Any) -> bool:
-    return hasattr(getattr(module, "config", None), "model_type") and hasattr(
-        module, "main_input_name"
-    )
+    return hasattr(getattr(module, "config", None), "model_type") and hasattr(module, "main_input_name")
 
 
 def _of_transformers(module: Any, sequence: Optional[int]) -> Target:
@@ -147,18 +163,18 @@ def _of_transformers(module: Any, sequence: Optional[int]) -> Target:
     if sequence is None:
         raise TargetError("a language model needs the sequence length (--seq)")
     words = module.get_output_embeddings() is not None
-    single = (int(sequence),) if "TokenClassification" in type(module).__name__ else ()
+    single = "TokenClassification" in type(module).__name__
 
-    def inputs(batch: int) -> Dict[str, torch.Tensor]:
-        ids = torch.randint(0, int(config.vocab_size), (batch, int(sequence or 0)))
+    def inputs(batch: int, sequence: int = int(sequence)) -> Dict[str, torch.Tensor]:
+        ids = torch.randint(0, int(config.vocab_size), (batch, sequence))
         result = {"input_ids": ids}
         if words:
             result["labels"] = ids.clone()
         elif _takes_labels(module):
-            result["labels"] = torch.zeros((batch, *single), dtype=torch.int64)
+            result["labels"] = torch.zeros((batch, *[sequence] * single), dtype=torch.int64)
         return result
 
-    return Target(module, inputs, _plain_loss, _notes(module))
+    return Target(module, inputs, _plain_loss, _notes(module), _settings(inputs))
 
 
 def _notes(module: Any) -> List[str]:

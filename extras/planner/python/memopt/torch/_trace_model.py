@@ -72,9 +72,9 @@ class Trace:
     def _changed(self) -> Target:
         return changed(self._plain, self.features, self._autocast, self._gpu)
 
-    def at(self, batch: int) -> StepBytes:
+    def at(self, batch: int, optimizer: Optional[str] = None) -> StepBytes:
         """What a batch size needs, traced."""
-        return step_bytes(batch, self.series(batch).highest(), self.optimizer().total())
+        return step_bytes(batch, self.series(batch).highest(), self.optimizer(optimizer).total())
 
     def optimizer(self, name: Optional[str] = None) -> OptimizerBlocks:
         """What an optimizer takes on the device that keeps most, by default the trace's."""
@@ -90,9 +90,7 @@ class Trace:
         each = [optimizer_blocks(name or self._optimizer, part, self._gpu) for part in taken]
         return max(each, key=lambda of: of.total())
 
-    def line(
-        self, batches: Tuple[int, int] = (2, 4), optimizer: Optional[str] = None
-    ) -> Line:
+    def line(self, batches: Tuple[int, int] = (2, 4), optimizer: Optional[str] = None) -> Line:
         """Traces two batch sizes; the others follow from them. 1 is often special: not copied."""
         taken = self.optimizer(optimizer).total()
         first, second = ((batch, self.series(batch)) for batch in batches)
@@ -139,11 +137,7 @@ class Trace:
                         recorder.run(lambda: _fake(target.inputs(1)))
                         module.zero_grad(set_to_none=True)
                     recorded = recorder.record(lambda: _fake(target.inputs(batch)))
-            except (
-                DataDependentOutputException,
-                DynamicOutputShapeException,
-                UnsupportedOperatorException,
-            ) as error:
+            except (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException) as error:
                 raise TargetError(
                     "%s cannot be traced without data, since %s depends on values (experts and"
                     " other routing do). Measure it instead: --profile"
@@ -152,9 +146,7 @@ class Trace:
             return Series(recorded.account, layers)
 
     def _run_few(self, recorder: StepRecorder, layers: Layers, batch: int) -> None:
-        recorder.around = lambda live: layers.run(
-            live, lambda done: self._progress(batch, done / self._accumulation)
-        )
+        recorder.around = lambda live: layers.run(live, lambda done: self._progress(batch, done / self._accumulation))
 
     @contextlib.contextmanager
     def _recorder(self, target: Target) -> Iterator[StepRecorder]:
@@ -182,9 +174,7 @@ _INDEXED = {torch.ops.aten.select.int: 2, torch.ops.aten.select_backward.default
 class _Fakes(FakeTensorMode):  # type: ignore[no-untyped-call]
     """Fake tensors, whose cache knows what has run at another index: a loop over tokens."""
 
-    def dispatch(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
-    ) -> Any:
+    def dispatch(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
         place = _INDEXED.get(func)
         if place is not None and len(args) > place and args[place]:
             args = (*args[:place], 0, *args[place + 1 :])
@@ -244,9 +234,7 @@ class _GpuRules(TorchFunctionMode):
     """Operations on a CPU's fakes that keep what a GPU's keep: dropout a mask of bytes, attention
     under dropout no scores, and autocast more in fp32."""
 
-    def __torch_function__(
-        self, function: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, function: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         name = getattr(function, "__name__", "")
         if function is functional.dropout:
@@ -273,9 +261,7 @@ def _wide(value: Any) -> Any:
 class _Workspaces(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A recurrent layer's workspace, whose size its kernel alone knows: a run with zeros tells."""
 
-    def __torch_dispatch__(
-        self, function: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, function: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         result = function(*args, **(kwargs or {}))
         if function is not torch.ops.aten.mkldnn_rnn_layer.default:
             return result

@@ -58,6 +58,37 @@ class Picture(nn.Module):
         return self.head(self.layers(pixels).mean((2, 3)))
 
 
+class Unet(nn.Module):
+    """Down by pooling, up by a transposed convolution."""
+
+    def __init__(self, width=24):
+        super().__init__()
+        self.down, self.low = self._twice(3, width), self._twice(width, 2 * width)
+        self.up, self.last = nn.ConvTranspose2d(2 * width, width, 2, 2), self._twice(2 * width, width)
+        self.out = nn.Conv2d(width, 3, 1)
+
+    @staticmethod
+    def _twice(a, b):
+        both = ((nn.Conv2d(c, b, 3, padding=1), nn.GroupNorm(8, b), nn.SiLU()) for c in (a, b))
+        return nn.Sequential(*(part for parts in both for part in parts))
+
+    def forward(self, x):
+        high = self.down(x)
+        return self.out(self.last(torch.cat([self.up(self.low(F.max_pool2d(high, 2))), high], 1)))
+
+
+def videos():
+    """Convolutions of three dimensions."""
+    parts = nn.Conv3d(3, 16, 3, padding=1), nn.BatchNorm3d(16), nn.ReLU(), nn.Conv3d(16, 24, 3, stride=2)
+    return nn.Sequential(*parts), lambda batch: torch.randn(batch, 3, 8, 20, 20)
+
+
+def channels_last():
+    """What is in the kernels' layout is not copied."""
+    last = torch.channels_last
+    return Unet().to(memory_format=last), lambda batch: torch.randn(batch, 3, 32, 32).to(memory_format=last)
+
+
 MODELS = {
     "words": lambda: (Words(), words_of, next_word),
     "picture": lambda: (Picture(), lambda batch: torch.randn(batch, 3, 24, 24)),

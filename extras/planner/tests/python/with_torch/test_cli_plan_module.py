@@ -8,6 +8,7 @@ import pytest
 
 import test_cli_plan
 from json_schema import load, validate
+from memopt.sizes import format_size
 
 MIB = 1 << 20
 
@@ -51,6 +52,20 @@ class Routed(torch.nn.Module):
 
 def routed():
     return Routed(), lambda batch: torch.randn(16 * batch, 64)
+
+def curriculum():
+    def inputs(batch, negatives=24, frames=8):
+        return torch.randn(batch * (1 + negatives) * frames, 512)
+
+    return torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.Tanh()), inputs
+
+class Square(torch.nn.Linear):
+    def forward(self, x):
+        x = super().forward(x)
+        return (x @ x.transpose(1, 2)).softmax(-1)
+
+def square():
+    return Square(32, 32), lambda batch, sequence=64: torch.randn(batch, sequence, 32)
 
 number = 7
 """
@@ -120,6 +135,21 @@ def test_numbers_of_several_devices_go_together(folder):
     assert kinds == {"micro_batch", "optimizer", "dtype", "allocator", "sharding", "offload"}
     # Replicas hold a copy of all gradients.
     assert value["phases"]["load"]["gradients"] == 4 * value["model"]["parameters"]
+
+
+def test_what_one_more_of_each_costs(folder):
+    """A stage of a curriculum: its inputs say what it grows with. A row, its output and two gradients."""
+    words = ("--model", "net:curriculum", "--batch", 4)
+    notes = plan(folder, *words)["notes"]
+    row = 4 * 512 * 4
+    for told in (25 * 8 * row, 4 * 8 * row, 4 * 25 * row):
+        assert any(note.endswith(" costs " + format_size(told)) for note in notes), notes
+    assert any(note.startswith("one more negative than 24") for note in notes)
+    assert any(note.startswith("one more frame than 8") for note in notes)
+    fewer, more = (plan(folder, *words, "--negatives", n, "--images", 32) for n in (16, 24))
+    assert more["peak_bytes"] - fewer["peak_bytes"] == 8 * 4 * 32 * row
+    notes = plan(folder, "--model", "net:square", "--details")["notes"]
+    assert any("one more token of sequence than 64" in note and "not linear" in note for note in notes), notes
 
 
 LANGUAGE = """
@@ -212,6 +242,7 @@ def test_a_configuration_measured(folder):
         (("--model", "net:absent"), 1, "absent"),
         (("--model", "absent:plain"), 1, "absent"),
         (("--model", "net:plain", "--layers", "4"), 2, "--layers"),
+        (("--model", "net:plain", "--negatives", "4"), 2, "inputs(batch, negatives=4)"),
         (("--model", "net:plain", "--dtype", "bf16"), 2, "--dtype"),
         (("--params", "1M", "--profile"), 2, "--profile"),
         (("--model", "net:plain", "--profile", "many"), 2, "many"),

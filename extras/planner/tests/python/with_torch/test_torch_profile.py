@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import resource
 
 import pytest
@@ -9,13 +10,14 @@ import torch
 from torch import nn
 
 import memopt.torch as mt
+from memopt import plan
 from memopt.torch._optimizer_bytes import OPTIMIZERS, optimizer_blocks
-from memopt.torch._recorder import CATEGORIES
-from memopt.torch._step import StepRecorder
+from memopt.torch._recorder import CATEGORIES, tensors_in
+from memopt.torch._step import StepRecorder, states_of
 from memopt.torch._step_bytes import Line
 from memopt.torch._target import TargetError, target_of
 from memopt.torch._trace_model import Trace
-from profile_models import FLOAT, Words, made, next_word, words_of  # noqa: F401
+from profile_models import FLOAT, Unet, Words, channels_last, made, next_word, videos, words_of  # noqa: F401
 
 
 def real_step(target, batch, optimizer):
@@ -60,6 +62,60 @@ def test_a_trace_is_a_real_step_to_the_byte(made):
         if name in traced.phases:
             assert traced.phases[name] == account.categories(peak.event), name
     assert traced.peak_bytes == account.peak().bytes
+
+
+def picture_model(kind, **sizes):
+    """One of Transformers', with pictures of 64 × 64."""
+    transformers = pytest.importorskip("transformers")
+    config = getattr(transformers, kind + "Config")(**sizes)
+    module = getattr(transformers, kind + "ForImageClassification")(config)
+
+    def inputs(batch):
+        return {"pixel_values": torch.randn(batch, 3, 64, 64), "labels": torch.zeros(batch, dtype=torch.long)}
+
+    return module, inputs, lambda outputs, inputs: outputs.loss
+
+
+CONVOLUTIONS = {
+    "unet": lambda: (Unet(), lambda batch: torch.randn(batch, 3, 32, 32)),
+    "channels-last": channels_last,
+    "videos": videos,
+    "resnet": lambda: picture_model("ResNet", embedding_size=32, hidden_sizes=[64, 128], depths=[2, 2]),
+    "convnext": lambda: picture_model("ConvNext", hidden_sizes=[32, 64], depths=[1, 1], num_stages=2),
+    "regnet": lambda: picture_model("RegNet", embedding_size=32, hidden_sizes=[32, 64], depths=[1, 1], groups_width=16),
+    "mobilenet": lambda: picture_model("MobileNetV2", depth_multiplier=0.5),
+}
+
+
+def allocated(target, batch, optimizer):
+    """All that a real step allocates at most, within kernels too."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        inputs = target.inputs(batch)
+        loss = target.loss(target.run(inputs), inputs)
+        loss.backward()
+        del loss, inputs
+        optimizer.step()
+        optimizer.zero_grad()
+    found, left = [], list(profile.profiler.kineto_results.experimental_event_tree())
+    while left:
+        event = left.pop()
+        left.extend(event.children)
+        if hasattr(event.extra_fields, "alloc_size"):
+            found.append((event.start_time_ns, event.extra_fields.alloc_size))
+    sizes = [size for _, size in sorted(found, key=lambda one: one[0])]
+    kept = [*target.module.parameters(), *target.module.buffers(), *states_of(optimizer)]
+    return sum(t.nbytes for t in kept) + max(itertools.accumulate(sizes))
+
+
+@pytest.mark.parametrize("kind", CONVOLUTIONS)
+def test_convolutions_take_what_their_kernels_do(kind):
+    target = target_of(CONVOLUTIONS[kind]())
+    optimizer = torch.optim.AdamW(target.module.parameters(), foreach=False)
+    tensors = real_step(target, 6, optimizer).peak().bytes
+    step = Trace(target).line().at(6)
+    assert step.peak_bytes == tensors
+    real = allocated(target, 6, optimizer)
+    assert 0.9995 * real <= step.peak_bytes + step.overhead <= 1.1 * real
 
 
 def test_nothing_is_allocated_for_a_large_model():
@@ -206,6 +262,25 @@ def test_rules_are_what_optimizers_do(kind, make):
     peak = account.categories(account.peaks()["optimizer"].event)["optimizer"]
     assert rule.states + rule.temporaries == peak
     assert after["optimizer"] <= peak
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("kind, made", [("adamw8bit", mt.AdamW8bit), ("adamw", mt.AdamW)])
+def test_states_on_the_host_are_what_our_optimizer_has_there(kind, made, dtype):
+    shapes = [(512, 512)] * 4 + [(1408, 512)] * 2 + [(512, 1408), (2000, 512), (2000, 512)]
+    weights = [nn.Parameter(torch.zeros(shape, dtype={"bf16": torch.bfloat16}.get(dtype))) for shape in shapes]
+    optimizer = mt.CPUOffloadOptimizer(weights, made)
+    for weight in weights:
+        weight.grad = torch.zeros_like(weight)
+    optimizer.step()
+    held = {v.data_ptr(): v.nbytes for v in tensors_in(optimizer.state_dict()["state"])}
+    own = {weight.data_ptr() for weight in weights}
+    bytes_there = sum(size for place, size in held.items() if place not in own)
+    model = plan.Model(hidden=512, layers=1, heads=8, ffn=1408, vocabulary=2000)
+    run = plan.Run(batch=1, sequence=8, weight_dtype=dtype, optimizer=kind, offload=["optimizer"])
+    planned = plan.Plan(model, run, plan.Card(device="cpu"))
+    each = bytes_there / sum(weight.numel() for weight in weights)
+    assert planned.host_bytes / planned.parameter_count == pytest.approx(each, rel=2e-3)
 
 
 def test_unknown_optimizers_are_refused():

@@ -172,7 +172,9 @@ def _edit(reading: Reading, news: Mapping[Tuple[str, ...], Tuple[str, New]]) -> 
         edit.changes.append({"setting": setting, "key": ".".join(path), "line": new.leaf.line, "old": old,
                              "new": new.value, "added": bool(new.name)})  # fmt: skip
         if setting == "optimizer" and str(new.value).startswith("memopt."):
-            beside = [leaf.key for leaf in text.leaves if leaf.path[-1] in ("fused", "foreach") and "optimizer" in leaf.path]
+            beside = [
+                leaf.key for leaf in text.leaves if leaf.path[-1] in ("fused", "foreach") and "optimizer" in leaf.path
+            ]
             edit.notes += ["%s has no argument %s: take it out" % (new.value, key) for key in beside]
     if edit.changes:
         edit.data = text.changed([new for _, new in news.values()]).encode("utf-8")
@@ -180,5 +182,3 @@ def _edit(reading: Reading, news: Mapping[Tuple[str, ...], Tuple[str, New]]) -> 
             raise ApplyError("%s: line %d: %s" % (text.name, leaf.line, why))
         swap.check_writable(source)
     return edit
-
-

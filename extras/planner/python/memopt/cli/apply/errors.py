@@ -5,7 +5,3 @@ from __future__ import annotations
 
 class ApplyError(Exception):
     """The change failed, and every file is unchanged (or the message says which is not)."""
-
-
-class KeyMissing(ApplyError):
-    """The file does not have the key to set."""

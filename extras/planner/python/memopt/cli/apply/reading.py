@@ -96,7 +96,10 @@ def read(names: Sequence[str], keys: Keys) -> List[Reading]:
         for pattern in patterns:
             if not any(_matching(text, pattern) for _, text in texts):
                 near = difflib.get_close_matches(pattern, every, 3, 0.4)
-                raise ApplyError("--key %s=%s: no file has this key%s" % (setting, pattern, near and "; near: " + ", ".join(near) or ""))
+                raise ApplyError(
+                    "--key %s=%s: no file has this key%s"
+                    % (setting, pattern, near and "; near: " + ", ".join(near) or "")
+                )
     return [_read(source, text, keys) for source, text in texts]
 
 
@@ -239,7 +242,9 @@ def _value(setting: str, places: List[Place], name: str) -> Any:
     if setting in NUMBERS:
         numbers = [_whole(one.raw) for one in written or places if one.raw is not None]
         if None in numbers:
-            raise ApplyError("%s: %s is %s, which is no number" % (name, setting, [p.raw for p in written or places][0]))
+            raise ApplyError(
+                "%s: %s is %s, which is no number" % (name, setting, [p.raw for p in written or places][0])
+            )
         return max(numbers, key=int, default=None)  # type: ignore[arg-type]
     ranks = [one.raw for one in places if one.row.say is rank and one.raw]
     candidates = _DOMAINS.get(setting) or ([*ranks, 0] if ranks else [one.raw for one in places if one.raw is not None])

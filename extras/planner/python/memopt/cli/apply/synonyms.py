@@ -35,7 +35,7 @@ NUMBERS = ("micro_batch", "accumulation", "sequence", "images", "positives", "ne
            "nodes")  # fmt: skip
 #: What is only read.
 READ = ("weights", "effective", "model", "deepspeed", "world_size", "nodes", "packing", "lora_targets", "lora_dropout",
-        "all_linear", "lora_mlp", "lora_head", "builder", "states")  # fmt: skip
+        "all_linear", "lora_mlp", "lora_head", "builder", "states", "graphs")  # fmt: skip
 
 #: In place of a default: what an absent key means is not known; and the key is never added.
 OPEN, NEVER = "open", "never"
@@ -54,14 +54,17 @@ class Row(NamedTuple):
 
 
 _ON_OFF = words(none=False, activations=True)
-_SHARDS = {"zero2": ("shard_grad_op auto_wrap", "shard_grad_op", True), "zero3": ("full_shard auto_wrap", "full_shard", True)}
+_SHARDS = {
+    "zero2": ("shard_grad_op auto_wrap", "shard_grad_op", True),
+    "zero3": ("full_shard auto_wrap", "full_shard", True),
+}
 _STAGES = {"deepspeed_zero%d" % stage: stage for stage in (1, 2, 3)}
 _ATTENTION = words(sdpa=("sdpa",), eager=("eager",), flash=("flash_attention_2", "flash_attention_3", "flash"))
 _RESHARD = words(zero2=(False, "SHARD_GRAD_OP", 2), zero3=(True, "FULL_SHARD", 1))
 
 
 def _adapted(yes: Any, no: Any, *also: Any) -> Say:
-    return lambda ranks, old: ((yes, *also) if ranks else (no,))
+    return lambda ranks, old: (yes, *also) if ranks else (no,)
 
 
 def _row(setting: str, names: str, say: Say = number, of: str = "", default: Any = OPEN) -> Row:
@@ -182,6 +185,8 @@ ROWS: Sequence[Row] = (
     _row("world_size", "num_processes", of="accelerate"),
     _row("world_size", "trainer.devices devices num_gpus n_gpus gpus world_size nproc_per_node num_devices n_gpu"),
     _row("nodes", "num_nodes nnodes trainer.num_nodes"),
+    _row("graphs", "cuda_graphs use_cuda_graphs use_cudagraphs cudagraphs enable_cuda_graphs torch_compile_mode compile_mode "
+         "compile.mode"),
     _row("packing", "packing neat_packing", of="trl llamafactory", default=False),
     _row("packing", "sample_packing", of="axolotl", default=False),
     _row("packing", "dataset.packed", of="torchtune", default=False),
@@ -252,7 +257,7 @@ _OTHERS: Dict[str, Tuple[Any, ...]] = {
         "use_muon use_unsloth use_unsloth_gc optim_target_modules fp8 enable_fp8_training bfloat16 float16 "
         "mixture_of_depths ref_model rl reward_model num_generations optimizer_in_bwd fsdp_cpu_offload offload_params "
         "parallelism_config fsdp_offload_params cpu_offload selective_checkpointing chunked_cross_entropy "
-        "freeze_vision_tower peft_layers_to_transform cuda_graphs use_cuda_graphs use_cudagraphs".split(),
+        "freeze_vision_tower peft_layers_to_transform".split(),
         (False, None, [], 0),
     ),
     "stage": ("sft", "pt", 0, 1, 2, 3),

@@ -106,7 +106,9 @@ class Text:
                 % (self.name, leaf.line, leaf.key, ", ".join(also))
             )
         if node.start < 0 or node.style == "fixed":
-            raise ApplyError("%s: line %d: %s is not a single value; change it by hand" % (self.name, leaf.line, leaf.key))
+            raise ApplyError(
+                "%s: line %d: %s is not a single value; change it by hand" % (self.name, leaf.line, leaf.key)
+            )
         if new.name:
             return self._added(new, node)
         word = self._word(new.value, node.style, self.text[node.start : node.end])
@@ -211,7 +213,9 @@ def _json_value(text: str, at: int) -> Node:
 
 
 _INT = re.compile(r"[-+]?(0b[01_]+|0o?[0-7_]+|0x[0-9a-fA-F_]+|[0-9][0-9_]*)")
-_FLOAT = re.compile(r"[-+]?([0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_FLOAT = re.compile(
+    r"[-+]?([0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
+)
 
 
 def resolved(text: str) -> Any:
@@ -344,7 +348,10 @@ def _constants(tree: ast.AST) -> Iterator[Tuple[str, Any]]:
         pairs: List[Tuple[Optional[str], Any]] = []
         if isinstance(node, ast.Call):
             called = getattr(node.func, "attr", getattr(node.func, "id", ""))
-            pairs = [(word.arg, word.value) for word in node.keywords]
+            before = "compile_" if called == "compile" else ""
+            pairs = [(before + word.arg, word.value) for word in node.keywords if word.arg]
+            if called in ("CUDAGraph", "make_graphed_callables"):
+                pairs.append(("cuda_graphs", ast.copy_location(ast.Constant(True), node)))
             if called == "add_argument":
                 flags = [a.value for a in node.args if isinstance(a, ast.Constant) and str(a.value).startswith("--")]
                 name = str(flags[0]).strip("-").replace("-", "_") if flags else None
@@ -358,9 +365,4 @@ def _constants(tree: ast.AST) -> Iterator[Tuple[str, Any]]:
                 yield name, value
 
 
-_PARSERS: Dict[str, Callable[[str], Iterator[Node]]] = {
-    ".yaml": _yaml,
-    ".json": _json,
-    ".toml": _toml,
-    ".py": _python,
-}
+_PARSERS: Dict[str, Callable[[str], Iterator[Node]]] = {".yaml": _yaml, ".json": _json, ".toml": _toml, ".py": _python}

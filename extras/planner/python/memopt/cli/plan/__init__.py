@@ -16,18 +16,16 @@ import sys
 from typing import Any, Dict, List, Optional, Tuple
 
 from ...plan import Model
+from ...sizes import format_size
 from .. import FAILURE, SUCCESS, UsageError, apply
 from ..output import Output
 from ..pictures import check_picture
 from . import answer, cards, describe, hfconfig, ofconfig, plot, profiled, show, traced, training
+from .reserved import graphs_pool
+from .waiting import waiting
 
 
-_REFUSALS = (
-    hfconfig.ConfigError,
-    cards.NoCard,
-    apply.ApplyError,
-    traced.TraceFailed,
-)
+_REFUSALS = (hfconfig.ConfigError, cards.NoCard, apply.ApplyError, traced.TraceFailed)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,9 +68,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         return FAILURE
 
 
-def _plan(
-    arguments: argparse.Namespace, output: Output, changing: bool, notes: List[str]
-) -> int:
+def _plan(arguments: argparse.Namespace, output: Output, changing: bool, notes: List[str]) -> int:
     with contextlib.redirect_stdout(sys.stderr):  # what the user's module prints is no answer
         description, measured, answers = _answers(arguments, changing)
     description.notes[:0] = notes
@@ -103,7 +99,8 @@ def _plan(
 def _answers(
     arguments: argparse.Namespace, changing: bool
 ) -> Tuple[describe.Description, Optional[profiled.Profiled], List[answer.Answer]]:
-    description, module = _described(arguments)
+    with waiting("reading the model"):
+        description, module = _described(arguments)
     chosen: List[Optional[cards.Card]] = [*cards.cards(arguments)] or [None]
     if changing and len(chosen) > 1:
         raise UsageError("--apply needs one card, not %d" % len(chosen))
@@ -119,17 +116,25 @@ def _answers(
     bare, target = cards.bare(arguments), arguments.target_effective_batch
     fill = arguments.fill or bool(arguments.from_files and "batch" in arguments.read)
     found = []
-    for card in chosen:
-        run, told = describe.on_card(description.run, card)
-        description.notes.extend(told)
-        arguments.narrowed = bool(told)
-        found.append(answer.answer(source, run, card, bare, target, fill, arguments.allow == "other"))
+    bar = waiting("planning", len(chosen)) if module is None else contextlib.nullcontext(lambda: None)
+    with bar as done:  # a trace has a bar of its own
+        for card in chosen:
+            run, told = describe.on_card(description.run, card)
+            description.notes.extend(told)
+            arguments.narrowed = bool(told)
+            found.append(answer.answer(source, run, card, bare, target, fill, arguments.allow == "other"))
+            done()
+    pool = graphs_pool(found[0].proposed)
+    if pool:
+        text = "CUDA graphs: %s of a private pool are counted, as much as the activations at their peak"
+        description.notes.append(text % format_size(pool))
+    if module is not None and (arguments.details or set(module.target.settings) - {"sequence"}):
+        growth = module.growth(found[0].plan.run, found[0].plan.model)
+        description.notes.extend(each.sentence() for each in growth)
     return description, measured, found
 
 
-def _described(
-    arguments: argparse.Namespace,
-) -> Tuple[describe.Description, Optional[traced.Traced]]:
+def _described(arguments: argparse.Namespace) -> Tuple[describe.Description, Optional[traced.Traced]]:
     """The model and the run; and what traces a configuration that is not known."""
     if describe.traced(arguments):
         return traced.describe(arguments), None
@@ -145,9 +150,7 @@ def _described(
         return ofconfig.description(arguments), module
 
 
-def _measured(
-    arguments: argparse.Namespace, description: describe.Description
-) -> Optional[profiled.Profiled]:
+def _measured(arguments: argparse.Namespace, description: describe.Description) -> Optional[profiled.Profiled]:
     if arguments.profile is None:
         return None
     if arguments.model is None:
@@ -157,9 +160,7 @@ def _measured(
     return module
 
 
-def _settings(
-    given: answer.Answer, arguments: argparse.Namespace
-) -> Tuple[Dict[str, Any], Dict[str, str]]:
+def _settings(given: answer.Answer, arguments: argparse.Namespace) -> Tuple[Dict[str, Any], Dict[str, str]]:
     """What --apply sets: what was asked for or changed; and what the plan does not hold without."""
     solution = given.solution
     if solution is not None and not solution.fits_after:
@@ -190,10 +191,7 @@ def _settings(
         "sharding": (training.asked(arguments, "zero"), engine + (run.sharding or "")),
         "attention": (training.asked(arguments, "attention"), run.attention),
     }
-    settings: Dict[str, Any] = {
-        "micro_batch": run.batch or 1,
-        "accumulation": run.accumulation or 1,
-    }
+    settings: Dict[str, Any] = {"micro_batch": run.batch or 1, "accumulation": run.accumulation or 1}
     if arguments.narrowed:
         changed["dtype"] = "fp16 in place of bf16, which the card has not"
     if training.asked(arguments, "quantize") not in (None, "none"):

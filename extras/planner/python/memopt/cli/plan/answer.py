@@ -156,7 +156,7 @@ def _one(answer: Answer) -> Dict[str, Any]:
         "planned_peak_bytes": solution.peak_bytes if solution else plan.peak.total,
         "fits_after_changes": solution.fits_after if solution else plan.fits,
         "floor_bytes": (solution.floor_bytes or None) if solution else None,
-        "changes": [_change(change) for change in solution.changes] if solution else [],
+        "changes": [change._asdict() for change in solution.changes] if solution else [],
         "dtype": dtype_word(plan.run),
         "adapter_dtype": adapter_word(plan.model, plan.run),
         "image_dtype": image_word(plan.model, plan.run),
@@ -176,16 +176,3 @@ def _one(answer: Answer) -> Dict[str, Any]:
 
 def _categories(of: Bytes) -> Dict[str, int]:
     return {name: getattr(of, name) for name in CATEGORIES}
-
-
-def _change(change: Any) -> Dict[str, Any]:
-    return {
-        "change": change.change,
-        "kind": change.kind,
-        "option": change.option,
-        "saves_bytes": change.saves_bytes,
-        "peak_bytes": change.peak_bytes,
-        "time_factor": change.time_factor,
-        "training": change.training,
-        "applied": change.applied,
-    }

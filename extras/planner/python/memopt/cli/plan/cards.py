@@ -44,15 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "again) are shown side by side",
     )
     group.add_argument(
-        "--gpu",
-        action="append",
-        type=_gpus,
-        metavar="NAME",
-        help="a card by name, or several: %s" % ", ".join(GPUS),
+        "--gpu", action="append", type=_gpus, metavar="NAME", help="a card by name, or several: %s" % ", ".join(GPUS)
     )
-    group.add_argument(
-        "--auto", action="store_true", help="the GPUs of this machine, and what is free on them"
-    )
+    group.add_argument("--auto", action="store_true", help="the GPUs of this machine, and what is free on them")
     group.add_argument(
         "--safety-margin",
         type=_margin,
@@ -104,9 +98,7 @@ def _memory(text: str) -> int:
             raise argparse.ArgumentTypeError("%s is not the memory of a card in GiB%s" % (text, also))
         size = round(plain * (1 << 30))
     if not 1 << 20 <= size < 1 << 50:
-        raise argparse.ArgumentTypeError(
-            "%s is %s: a card has from 1 MiB to 1024 TiB" % (text, format_size(size))
-        )
+        raise argparse.ArgumentTypeError("%s is %s: a card has from 1 MiB to 1024 TiB" % (text, format_size(size)))
     return size
 
 
@@ -213,15 +205,11 @@ def _devices(arguments: argparse.Namespace, backend: str) -> List[Card]:
             if reading.memory_total is None:
                 continue
             used = reading.memory_used or 0
-            result.append(
-                _seen(arguments, backend, index, reading.name or "", reading.memory_total, used)
-            )
+            result.append(_seen(arguments, backend, index, reading.name or "", reading.memory_total, used))
     return result
 
 
-def _seen(
-    arguments: argparse.Namespace, backend: str, index: int, name: str, total: int, used: int
-) -> Card:
+def _seen(arguments: argparse.Namespace, backend: str, index: int, name: str, total: int, used: int) -> Card:
     """A card of this machine."""
     card = _card(arguments, total, backend, used, recognised(name))
     return Card(("%s:%d %s" % (backend, index, name)).strip(), card)

@@ -128,11 +128,7 @@ def _run_arguments(group: Any) -> None:
 
 
 def _saver_arguments(group: Any) -> None:
-    group.add_argument(
-        "--checkpointing",
-        choices=("none", "selective", "full"),
-        help=keys()["run.checkpointing"].help,
-    )
+    group.add_argument("--checkpointing", choices=("none", "selective", "full"), help=keys()["run.checkpointing"].help)
     _add(group, _SAVERS)
     group.add_argument(
         "--offload",
@@ -142,8 +138,10 @@ def _saver_arguments(group: Any) -> None:
         help="what goes to the host; without a value: activations",
     )
     group.add_argument(
-        "--lora-targets", type=_targets, metavar="LIST",
-        help="q,k,v,o,gate,up,down, or all-linear: all but the head, as of PEFT; default: q,v"
+        "--lora-targets",
+        type=_targets,
+        metavar="LIST",
+        help="q,k,v,o,gate,up,down, or all-linear: all but the head, as of PEFT; default: q,v",
     )
     group.add_argument(
         "--zero",
@@ -175,7 +173,9 @@ def _set(text: str) -> Tuple[str, str]:
     found = [key for key in keys() if name in (key, key.partition(".")[2])]
     if not equals or not value or len(found) != 1:
         near = difflib.get_close_matches(name, [*keys(), *(key.partition(".")[2] for key in keys())], 3)
-        raise argparse.ArgumentTypeError("%r is not KEY=VALUE of one key%s" % (text, "; near: " + ", ".join(near) if near else ""))
+        raise argparse.ArgumentTypeError(
+            "%r is not KEY=VALUE of one key%s" % (text, "; near: " + ", ".join(near) if near else "")
+        )
     return found[0], value
 
 
@@ -203,9 +203,7 @@ def _targets(text: str) -> List[str]:
 
 def traced(arguments: argparse.Namespace) -> bool:
     """Whether --model names a function that makes a torch module."""
-    return bool(
-        arguments.model and re.fullmatch(r"[A-Za-z_][\w.]*(\.py)?:[A-Za-z_][\w.]*", arguments.model)
-    )
+    return bool(arguments.model and re.fullmatch(r"[A-Za-z_][\w.]*(\.py)?:[A-Za-z_][\w.]*", arguments.model))
 
 
 def describe(arguments: argparse.Namespace) -> Description:
@@ -281,9 +279,7 @@ def _sharding(arguments: argparse.Namespace) -> Optional[str]:
     if arguments.zero is None:
         return None
     if arguments.zero and (arguments.world_size or 1) < 2:
-        raise UsageError(
-            "--zero %d shards over devices: --world-size of 2 or more is needed" % arguments.zero
-        )
+        raise UsageError("--zero %d shards over devices: --world-size of 2 or more is needed" % arguments.zero)
     return ("ddp", "zero1", "zero2", "zero3")[arguments.zero]
 
 

@@ -12,9 +12,7 @@ from .reserved import Reserved
 _TIGHT, _VERY_TIGHT = 0.6, 0.85
 
 
-def line(
-    card: Any, solution: Optional[Solution], held: Optional[Reserved]
-) -> Optional[Dict[str, str]]:
+def line(card: Any, solution: Optional[Solution], held: Optional[Reserved]) -> Optional[Dict[str, str]]:
     """name, value and why of the variable to set for the run that fits; None where it would not
     help."""
     if solution is None or not solution.fits_after or card.device != "cuda":

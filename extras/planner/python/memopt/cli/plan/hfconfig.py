@@ -174,10 +174,7 @@ def _check(config: Dict[str, Any], family: Family) -> None:
         for part in key.split("."):
             value = value.get(part) if isinstance(value, dict) else None
         if value is not None and value != known:
-            raise UnknownModel(
-                "%s is %r; only %r is known of %s%s"
-                % (key, value, known, config["model_type"], _WAYS)
-            )
+            raise UnknownModel("%s is %r; only %r is known of %s%s" % (key, value, known, config["model_type"], _WAYS))
 
 
 def _head(config: Dict[str, Any], family: str) -> Dict[str, Any]:
@@ -193,34 +190,21 @@ def _head(config: Dict[str, Any], family: str) -> Dict[str, Any]:
     if not name:
         return {}
     ends = ", ".join("…" + end for end, _, families in _HEADS if family in families)
-    raise UnknownModel(
-        'architecture "%s": the heads known of this family are %s%s' % (name, ends, _WAYS)
-    )
+    raise UnknownModel('architecture "%s": the heads known of this family are %s%s' % (name, ends, _WAYS))
 
 
 # --- a language model with a vision tower ---------------------------------------------------------
 
 #: What a vision_config of this type leaves out.
 _CLIP: Dict[str, Any] = {
-    "hidden_size": 768,
-    "intermediate_size": 3072,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "image_size": 224,
-    "patch_size": 32,
-    "num_channels": 3,
-    "hidden_act": "quick_gelu",
-    "attention_dropout": 0.0,
-}
+    "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,
+    "image_size": 224, "patch_size": 32, "num_channels": 3, "hidden_act": "quick_gelu", "attention_dropout": 0.0,
+}  # fmt: skip
 #: What Llava has where its file has no vision_config.
 _LLAVA_TOWER = {
-    "hidden_size": 1024,
-    "intermediate_size": 4096,
-    "num_hidden_layers": 24,
-    "num_attention_heads": 16,
-    "image_size": 336,
-    "patch_size": 14,
-}
+    "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16,
+    "image_size": 336, "patch_size": 14,
+}  # fmt: skip
 
 
 def _with_tower(config: Dict[str, Any]) -> Reading:
@@ -279,16 +263,14 @@ def _tower(vision: Dict[str, Any], config: Dict[str, Any]) -> Dict[str, Any]:
         raise ConfigError("vision_feature_layer is %d; the tower has %d layers" % (taken, layers))
     image, patch = keys.side("image_size") or 0, keys.side("patch_size") or 1
     fields: Dict[str, Any] = {
+        **keys.counts("vision_hidden=hidden_size vision_heads=num_attention_heads vision_ffn=intermediate_size "
+                      "channels=num_channels"),
         "vision_layers": layers,
         "vision_skipped": skipped,
-        "vision_hidden": keys.count("hidden_size"),
-        "vision_heads": keys.count("num_attention_heads"),
-        "vision_ffn": keys.count("intermediate_size"),
         "vision_activation": keys.activation("hidden_act"),
         "image_size": image,
         "patch_size": patch,
-        "channels": keys.count("num_channels"),
-    }
+    }  # fmt: skip
     if config.get("vision_feature_select_strategy") == "full":
         fields["vision_tokens"] = (image // patch) ** 2 + 1
     return fields

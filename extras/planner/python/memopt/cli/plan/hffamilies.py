@@ -23,58 +23,25 @@ class Family(NamedTuple):
 
 
 _LLAMA: Dict[str, Any] = {
-    "vocab_size": 32000,
-    "hidden_size": 4096,
-    "intermediate_size": 11008,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": None,
-    "hidden_act": "silu",
-    "attention_bias": False,
-    "mlp_bias": False,
-    "tie_word_embeddings": False,
-    "attention_dropout": 0.0,
-    "use_cache": True,
-}
+    "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "num_key_value_heads": None, "hidden_act": "silu", "attention_bias": False,
+    "mlp_bias": False, "tie_word_embeddings": False, "attention_dropout": 0.0, "use_cache": True,
+}  # fmt: skip
 _BERT: Dict[str, Any] = {
-    "vocab_size": 30522,
-    "hidden_size": 768,
-    "intermediate_size": 3072,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "hidden_act": "gelu",
-    "hidden_dropout_prob": 0.1,
-    "attention_probs_dropout_prob": 0.1,
-    "max_position_embeddings": 512,
-    "type_vocab_size": 2,
+    "vocab_size": 30522, "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12,
+    "num_attention_heads": 12, "hidden_act": "gelu", "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1, "max_position_embeddings": 512, "type_vocab_size": 2,
     "tie_word_embeddings": True,
-}
+}  # fmt: skip
 _VIT: Dict[str, Any] = {
-    "hidden_size": 768,
-    "intermediate_size": 3072,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "hidden_act": "gelu",
-    "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-    "image_size": 224,
-    "patch_size": 16,
-    "num_channels": 3,
-    "qkv_bias": True,
-}
+    "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,
+    "hidden_act": "gelu", "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "image_size": 224,
+    "patch_size": 16, "num_channels": 3, "qkv_bias": True,
+}  # fmt: skip
 
-_QWEN2 = dict(
-    _LLAMA, vocab_size=151936, intermediate_size=22016, num_key_value_heads=32, qkv_bias=True
-)
-_MIXTRAL = dict(
-    _LLAMA,
-    intermediate_size=14336,
-    num_key_value_heads=8,
-    num_local_experts=8,
-    num_experts_per_tok=2,
-)
+_QWEN2 = dict(_LLAMA, vocab_size=151936, intermediate_size=22016, num_key_value_heads=32, qkv_bias=True)
+_MIXTRAL = dict(_LLAMA, intermediate_size=14336, num_key_value_heads=8, num_local_experts=8, num_experts_per_tok=2)
 _ENCODER = {"is_decoder": False, "add_cross_attention": False}
-
 
 
 #: model_type: how it is read.

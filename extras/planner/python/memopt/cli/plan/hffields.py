@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 _KNOWN_ABSURD = 1 << 40
 
@@ -12,17 +12,9 @@ class ConfigError(Exception):
 
 
 _ACTIVATIONS = {
-    "silu": "silu",
-    "swish": "silu",
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "gelu_pytorch_tanh": "gelu",
-    "gelu_new": "gelu-new",
-    "gelu_fast": "gelu-fast",
-    "relu": "relu",
-    "quick_gelu": "quick-gelu",
-    "tanh": "tanh",
-}
+    "silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_python": "gelu", "gelu_pytorch_tanh": "gelu",
+    "gelu_new": "gelu-new", "gelu_fast": "gelu-fast", "relu": "relu", "quick_gelu": "quick-gelu", "tanh": "tanh",
+}  # fmt: skip
 
 
 #: Keys by what JSON has to have there; those of numbers are checked where they are read.
@@ -53,6 +45,10 @@ def check_types(config: Dict[str, Any]) -> None:
             value = config.get(key)
             if value is not None and not isinstance(value, kind):
                 raise ConfigError("%s is %r, not %s" % (key, value, name))
+
+
+def _pairs(fields: str) -> List[List[str]]:
+    return [pair.split("=") for pair in fields.split()]
 
 
 class Keys:
@@ -97,6 +93,16 @@ class Keys:
             raise ConfigError("%s is %r, not a share from 0 to below 1" % (names[0], value))
         return float(value)
 
+    def counts(self, fields: str) -> Dict[str, Optional[int]]:
+        """Of "field=key field=key …"."""
+        return {field: self.count(key) for field, key in _pairs(fields)}
+
+    def flags(self, fields: str) -> Dict[str, bool]:
+        return {field: bool(self.get(key)) for field, key in _pairs(fields)}
+
+    def shares(self, fields: str) -> Dict[str, float]:
+        return {field: self.share(key) for field, key in _pairs(fields)}
+
     def activation(self, *names: str) -> str:
         value = self.get(*names)
         if value not in _ACTIVATIONS:
@@ -108,22 +114,15 @@ class Keys:
 def _decoder(keys: Keys) -> Dict[str, Any]:
     bias = keys.get("attention_bias", "qkv_bias", "use_qkv_bias")
     fields = {
-        "layers": keys.count("num_hidden_layers"),
-        "hidden": keys.count("hidden_size"),
-        "heads": keys.count("num_attention_heads"),
+        **keys.counts("layers=num_hidden_layers hidden=hidden_size heads=num_attention_heads head_dim=head_dim "
+                      "ffn=intermediate_size vocabulary=vocab_size"),
+        **keys.flags("tied=tie_word_embeddings output_bias=attention_bias mlp_bias=mlp_bias qk_norm=qk_norm"),
         "kv_heads": keys.count("num_key_value_heads") or keys.count("num_attention_heads"),
-        "head_dim": keys.count("head_dim"),
-        "ffn": keys.count("intermediate_size"),
-        "vocabulary": keys.count("vocab_size"),
         "activation": keys.activation("hidden_act", "hidden_activation"),
         "gated": True,
-        "tied": bool(keys.get("tie_word_embeddings")),
         "attention_bias": bool(bias) or bool(keys.get("qkv_bias")),
-        "output_bias": bool(keys.get("attention_bias")),
-        "mlp_bias": bool(keys.get("mlp_bias")),
-        "qk_norm": bool(keys.get("qk_norm")),
         "attention_dropout": keys.share("attention_dropout"),
-    }
+    }  # fmt: skip
     if keys.get("sliding_window") and keys.get("use_sliding_window") is not False:
         fields["sliding_window"] = keys.count("sliding_window")
     return fields
@@ -142,6 +141,7 @@ def _mixture(keys: Keys) -> Dict[str, Any]:
 def _gpt2(keys: Keys) -> Dict[str, Any]:
     hidden = keys.count("n_embd", "hidden_size")
     return {
+        **keys.shares("embedding_dropout=embd_pdrop attention_dropout=attn_pdrop hidden_dropout=resid_pdrop"),
         "layers": keys.count("n_layer", "num_hidden_layers"),
         "hidden": hidden,
         "heads": keys.count("n_head", "num_attention_heads"),
@@ -150,61 +150,42 @@ def _gpt2(keys: Keys) -> Dict[str, Any]:
         "positions": keys.count("n_positions", "max_position_embeddings"),
         "activation": keys.activation("activation_function"),
         "tied": bool(keys.get("tie_word_embeddings")),
-        "embedding_dropout": keys.share("embd_pdrop"),
-        "attention_dropout": keys.share("attn_pdrop"),
-        "hidden_dropout": keys.share("resid_pdrop"),
     }
 
 
 def _opt(keys: Keys) -> Dict[str, Any]:
-    bias = bool(keys.get("enable_bias"))
     return {
-        "layers": keys.count("num_hidden_layers"),
-        "hidden": keys.count("hidden_size"),
-        "heads": keys.count("num_attention_heads"),
-        "ffn": keys.count("ffn_dim"),
-        "vocabulary": keys.count("vocab_size"),
-        "positions": keys.count("max_position_embeddings"),
-        "embedding": keys.count("word_embed_proj_dim"),
+        **keys.counts("layers=num_hidden_layers hidden=hidden_size heads=num_attention_heads ffn=ffn_dim "
+                      "vocabulary=vocab_size positions=max_position_embeddings embedding=word_embed_proj_dim"),
+        **keys.flags("tied=tie_word_embeddings attention_bias=enable_bias output_bias=enable_bias mlp_bias=enable_bias"),
+        **keys.shares("hidden_dropout=dropout attention_dropout=attention_dropout"),
         "activation": keys.activation("activation_function"),
-        "tied": bool(keys.get("tie_word_embeddings")),
-        "attention_bias": bias,
-        "output_bias": bias,
-        "mlp_bias": bias,
         "post_norm": not keys.get("do_layer_norm_before"),
-        "hidden_dropout": keys.share("dropout"),
-        "attention_dropout": keys.share("attention_dropout"),
-    }
+    }  # fmt: skip
 
 
 def _encoder(keys: Keys) -> Dict[str, Any]:
     """What BERT and ViT have in common."""
     return {
-        "layers": keys.count("num_hidden_layers"),
-        "hidden": keys.count("hidden_size"),
-        "heads": keys.count("num_attention_heads"),
-        "ffn": keys.count("intermediate_size"),
+        **keys.counts("layers=num_hidden_layers hidden=hidden_size heads=num_attention_heads ffn=intermediate_size"),
+        **keys.shares("embedding_dropout=hidden_dropout_prob hidden_dropout=hidden_dropout_prob"),
         "activation": keys.activation("hidden_act"),
-        "embedding_dropout": keys.share("hidden_dropout_prob"),
-        "hidden_dropout": keys.share("hidden_dropout_prob"),
     }
 
 
 def _bert(keys: Keys) -> Dict[str, Any]:
     return {
         **_encoder(keys),
-        "vocabulary": keys.count("vocab_size"),
-        "positions": keys.count("max_position_embeddings"),
-        "token_types": keys.count("type_vocab_size"),
-        "tied": bool(keys.get("tie_word_embeddings")),
-        "attention_dropout": keys.share("attention_probs_dropout_prob"),
+        **keys.counts("vocabulary=vocab_size positions=max_position_embeddings token_types=type_vocab_size"),
+        **keys.flags("tied=tie_word_embeddings"),
+        **keys.shares("attention_dropout=attention_probs_dropout_prob"),
     }
 
 
 def _vit(keys: Keys) -> Dict[str, Any]:
     return {
         **_encoder(keys),
-        "attention_bias": bool(keys.get("qkv_bias")),
+        **keys.flags("attention_bias=qkv_bias"),
         "attention_dropout": keys.share("attention_probs_dropout_prob", "attention_dropout"),
         "image_size": keys.side("image_size"),
         "patch_size": keys.side("patch_size"),
@@ -212,11 +193,4 @@ def _vit(keys: Keys) -> Dict[str, Any]:
     }
 
 
-FIELDS = {
-    "llama": _decoder,
-    "mixtral": _mixture,
-    "gpt2": _gpt2,
-    "opt": _opt,
-    "bert": _bert,
-    "vit": _vit,
-}
+FIELDS = {"llama": _decoder, "mixtral": _mixture, "gpt2": _gpt2, "opt": _opt, "bert": _bert, "vit": _vit}

@@ -13,11 +13,7 @@ from .describe import Description
 from .traced import DTYPES, Sizes, TraceFailed, Traced, check, describe
 
 #: What to give Transformers where a configuration does not name its class.
-_CLASSES = {
-    "gpt2": "GPT2LMHeadModel",
-    "bert": "BertForMaskedLM",
-    "vit": "ViTForImageClassification",
-}
+_CLASSES = {"gpt2": "GPT2LMHeadModel", "bert": "BertForMaskedLM", "vit": "ViTForImageClassification"}
 
 #: Options that a class of Transformers takes, of those that a module says itself.
 _TAKEN = ("dtype", "attention")
@@ -41,9 +37,7 @@ def target(parts: Any, arguments: argparse.Namespace, sequence: Any) -> Any:
         raise TraceFailed("%s: %s: %s" % (place, type(error).__name__, error)) from error
 
 
-def _module(
-    transformers: Any, values: Dict[str, Any], torch: Any, arguments: argparse.Namespace
-) -> Any:
+def _module(transformers: Any, values: Dict[str, Any], torch: Any, arguments: argparse.Namespace) -> Any:
     kind = values.pop("model_type", None)
     named = (values.get("architectures") or [_CLASSES.get(str(kind))])[0]
     config = transformers.AutoConfig.for_model(kind, **values)
@@ -78,9 +72,8 @@ def obstacle(path: str) -> Optional[str]:
         return ""
     missing = [name for name in ("torch", "transformers") if not importlib.util.find_spec(name)]
     if missing:
-        return (
-            "\n  pip install %s   Transformers' own class is then traced, where it knows the type"
-            % " ".join(missing)
+        return "\n  pip install %s   Transformers' own class is then traced, where it knows the type" % " ".join(
+            missing
         )
     try:
         from transformers import CONFIG_MAPPING

@@ -9,7 +9,7 @@ from ...sizes import format_size
 from ..pictures import write_picture
 from .answer import CATEGORIES, Answer
 from .describe import dtype_word, optimizer_word
-from .show import LABELS
+from .show import LABELS, count
 
 _COLOURS = ("#4c72b0", "#55a868", "#c44e52", "#dd8452", "#8172b3", "#937860", "#b0b0b0")
 
@@ -33,9 +33,7 @@ def plot(answers: List[Answer], path: str, title: str) -> None:
         axes.set_title(_title(answers, title), fontsize=11)
         handles, labels = axes.get_legend_handles_labels()
         # As the parts of a bar lie, one upon the other.
-        axes.legend(
-            handles[::-1], labels[::-1], loc="center left", bbox_to_anchor=(1, 0.5), frameon=False
-        )
+        axes.legend(handles[::-1], labels[::-1], loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
         write_picture(figure, path)
@@ -54,19 +52,12 @@ def _unit(answers: List[Answer]) -> Tuple[float, str]:
 def _title(answers: List[Answer], title: str) -> str:
     """The model, and the run where it is the same for all."""
     plan = answers[0].plan
-    parts = ["%s parameters" % _count(plan.parameter_count)]
+    parts = ["%s parameters" % count(plan.parameter_count)]
     if len(answers) == 1:
         parts.append("micro-batch %d" % plan.run.batch)
     parts += ["sequence %d" % plan.run.sequence] if plan.run.sequence else []
     parts += [dtype_word(plan.run), optimizer_word(plan.run)]
     return "%s\n%s" % (title if len(title) <= 80 else "…" + title[-79:], ", ".join(parts))
-
-
-def _count(number: int) -> str:
-    for factor, unit in ((10**9, "B"), (10**6, "M"), (10**3, "k")):
-        if number >= factor:
-            return "%.3g %s" % (number / factor, unit)
-    return str(number)
 
 
 def _card(answer: Answer) -> str:
@@ -97,12 +88,7 @@ def _bars(axes: Any, columns: List[Any], unit: Tuple[float, str]) -> None:
             ha="center",
             va="bottom",
             zorder=3,
-            bbox={
-                "boxstyle": "square,pad=0.15",
-                "facecolor": "white",
-                "linewidth": 0,
-                "alpha": 0.8,
-            },
+            bbox={"boxstyle": "square,pad=0.15", "facecolor": "white", "linewidth": 0, "alpha": 0.8},
         )
     axes.set_xticks(places, [name for name, _ in columns])
     axes.margins(y=0.12)
@@ -119,10 +105,7 @@ def _limit(axes: Any, answer: Answer, unit: Tuple[float, str]) -> None:
 
 
 def _mark(axes: Any, position: int, answer: Answer, unit: Tuple[float, str]) -> None:
-    for size, style, label in (
-        (answer.plan.limit_bytes, "--", "limit"),
-        (answer.plan.card.capacity, "-", "card"),
-    ):
+    for size, style, label in ((answer.plan.limit_bytes, "--", "limit"), (answer.plan.card.capacity, "-", "card")):
         axes.hlines(
             size / unit[0],
             position - 0.4,

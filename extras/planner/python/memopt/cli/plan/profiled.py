@@ -71,12 +71,12 @@ class Profiled(Traced):
         if names_a_function(arguments):
             self._check_measured("checkpointing")
             self._parts = torch_parts(*self.needs)
-            self.target = self._load(arguments.model)
+            self.target = self._as_asked(self._load(arguments.model))
         else:
             self._check_measured()
             without = "leave --profile out: the plan of %s does without both" % arguments.model
             self._parts = torch_parts("--profile", "torch transformers", without)
-            self.target = ofconfig.target(self._parts, arguments, self._sequence)
+            self.target = self._as_asked(ofconfig.target(self._parts, arguments, self._sequence))
             if arguments.checkpointing == "full":
                 self.target.module.gradient_checkpointing_enable()
         self._gpu = any(p.is_cuda for p in self.target.module.parameters())
@@ -189,9 +189,7 @@ class Profiled(Traced):
         output.table("Measured on %s" % self.profile.device, columns, rows)
         if self.profile.ran_out:
             words = ", ".join(map(str, self.profile.ran_out))
-            output.pairs(
-                "", [("note", "memory ran out at batch %s; smaller ones were run" % words)]
-            )
+            output.pairs("", [("note", "memory ran out at batch %s; smaller ones were run" % words)])
 
 
 def _beside(said: Optional[int], measured: int) -> List[Text]:

@@ -42,9 +42,7 @@ class Reserved(NamedTuple):
 
     def as_json(self) -> Dict[str, Any]:
         """As --json has it."""
-        return {
-            name: {"bytes": held.nbytes, "fits": held.fits} for name, held in self._asdict().items()
-        }
+        return {name: {"bytes": held.nbytes, "fits": held.fits} for name, held in self._asdict().items()}
 
 
 def reserved(plan: Plan) -> Optional[Reserved]:
@@ -75,10 +73,17 @@ def peak_bytes(trace: Trace, config: str) -> int:
     return trace.replay(config).peak_reserved_bytes + _WITHIN_KERNELS
 
 
+def graphs_pool(plan: Plan) -> int:
+    """The private pool of a captured step: its activations, which the cache before it holds too."""
+    if plan.card.cuda_graphs != "yes" or plan.card.device == "cpu":
+        return 0
+    return max(of.activations + of.logits for of in plan.phases.values())
+
+
 def _held(trace: Trace, plan: Plan, config: str) -> Held:
     """With as much memory as it takes, and where the card has less, with that."""
     card = plan.card
-    beside = card.context_bytes + card.workspace_bytes + (card.other_bytes or 0)
+    beside = card.context_bytes + card.workspace_bytes + (card.other_bytes or 0) + graphs_pool(plan)
     most = peak_bytes(trace, config)
     if not card.capacity:
         return Held(most + beside, None)

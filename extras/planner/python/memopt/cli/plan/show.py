@@ -27,37 +27,34 @@ _FUSED = (
 )
 
 
-def show(
-    answers: List[Answer], description: Description, assumed: List[str], output: Output, details: bool
-) -> None:
-    """Ten lines for one card, or with `details` everything; a table side by side for several."""
+def show(answers: List[Answer], description: Description, assumed: List[str], output: Output, details: bool) -> None:
+    """Ten lines for one card, and with `details` everything else; a table side by side for several."""
     first = answers[0]
-    if not details and len(answers) == 1:
-        brief(first, description, assumed, output)
-        return
-    description.notes.extend(["assumed: " + ", ".join(assumed)] if assumed else [])
-    output.pairs("memopt plan", _head(first, description, len(answers) > 1))
     if len(answers) > 1:
+        lines: List[Any] = [("model", _model(first, description)), ("run", _run(first.plan, True))]
+        notes = description.notes + (["assumed: " + ", ".join(assumed)] if assumed else [])
+        output.pairs("memopt plan", lines + [("note", Cell(note, "dim")) for note in notes])
         _tiers(answers, output)
         return
-    _breakdown(first.plan, output)
-    _phases(first.plan, output)
-    _layers(first.plan, output)
-    _reserved(first, output)
-    _verdict(first, output)
+    brief(first, description, assumed, output)
+    if details:
+        _breakdown(first.plan, output)
+        _phases(first.plan, output)
+        _layers(first.plan, output)
+        _reserved(first, output)
+        _changes(first, output)
 
 
 def brief(answer: Answer, description: Description, assumed: List[str], output: Output) -> None:
     """The answer in ten lines; --details has the rest."""
     plan, solution = answer.plan, answer.solution
-    name, value = description.title, "%s parameters" % _count(plan.parameter_count)
     parts = sorted(((getattr(plan.peak, part), LABELS[part]) for part in CATEGORIES), reverse=True)[:3]
     needs = "%s in %s: %s" % (
         format_size(plan.peak.total),
         plan.peak_phase,
         ", ".join("%s %s" % (label, format_size(size)) for size, label in parts if size),
     )
-    lines: List[Any] = [("model", "%s, %s" % (name, value)), ("run", _run(plan, False)), ("needs", needs)]
+    lines: List[Any] = [("model", _model(answer, description)), ("run", _run(plan, False)), ("needs", needs)]
     title, meaning = "Without a card", ""
     if solution is not None:
         title, meaning = _title(answer, solution)
@@ -68,6 +65,15 @@ def brief(answer: Answer, description: Description, assumed: List[str], output: 
         lines.append(("assumed", ", ".join(assumed)))
     lines += [("note", Cell(note, "dim")) for note in description.notes]
     output.pairs(title, lines, meaning)
+
+
+def _model(answer: Answer, description: Description) -> str:
+    plan = answer.plan
+    text = "%s, %s parameters" % (description.title, count(plan.parameter_count))
+    if plan.trainable_count > 0.995 * plan.parameter_count:
+        return text
+    share = 100.0 * plan.trainable_count / max(plan.parameter_count, 1)
+    return text + ", of which %s learn (%.2f %%)" % (count(plan.trainable_count), share)
 
 
 def _title(answer: Answer, solution: Solution) -> Tuple[str, str]:
@@ -94,10 +100,19 @@ def _what_to_do(answer: Answer, solution: Solution) -> List[Any]:
     lines: List[Any] = []
     if answer.raised:
         run = answer.run
-        text = "micro-batch %d → %d, accumulation %d → %d" % (answer.raised[0], run.batch, answer.raised[1], run.accumulation)
+        text = "micro-batch %d → %d, accumulation %d → %d" % (
+            answer.raised[0],
+            run.batch,
+            answer.raised[1],
+            run.accumulation,
+        )
         lines.append(("raise", text + "; the largest that fits is %d (training: same)" % solution.largest_micro_batch))
     for change in applied:
-        saved = "saves %s, %.2f × time (training: %s)" % (format_size(change.saves_bytes), change.time_factor, change.training)
+        saved = "saves %s, %.2f × time (training: %s)" % (
+            format_size(change.saves_bytes),
+            change.time_factor,
+            change.training,
+        )
         lines.append(("change", "%s: %s" % (change.change, saved)))
     others = [change for change in solution.changes if change.training == "other" and not change.applied]
     if not solution.fits_after and others:
@@ -106,7 +121,8 @@ def _what_to_do(answer: Answer, solution: Solution) -> List[Any]:
     if solution.fits_after:
         run = answer.run
         if solution.fits and answer.asked and run.batch < answer.asked:
-            lines.append(("instead", "micro-batch %d in place of %d" % (run.batch, answer.asked)))
+            why = "which divides %d less evenly" % solution.target_batch
+            lines.append(("instead", "micro-batch %d in place of %d, %s" % (run.batch, answer.asked, why)))
         options = [change.option for change in applied if change.kind != "micro_batch"]
         lines += _batch(answer)
         batch = "--batch %d --accumulation %d" % (run.batch, run.accumulation)
@@ -125,20 +141,6 @@ def _what_to_do(answer: Answer, solution: Solution) -> List[Any]:
 
 def _seconds(seconds: float) -> str:
     return "%.1f s" % seconds if seconds >= 1 else "%.0f ms" % (1000 * seconds)
-
-
-def _head(answer: Answer, description: Description, several: bool) -> List[Any]:
-    plan = answer.plan
-    trainable = ""
-    if plan.trainable_count != plan.parameter_count:
-        share = 100.0 * plan.trainable_count / max(plan.parameter_count, 1)
-        trainable = ", %s of them learn (%.2f %%)" % (_count(plan.trainable_count), share)
-    lines = [
-        ("model", description.title),
-        ("parameters", _count(plan.parameter_count) + trainable),
-        ("run", _run(plan, several)),
-    ]
-    return lines + [("note", Cell(note, "dim")) for note in description.notes]
 
 
 def _run(plan: Plan, several: bool) -> str:
@@ -163,7 +165,8 @@ def _run(plan: Plan, several: bool) -> str:
     return ", ".join(parts)
 
 
-def _count(number: int) -> str:
+def count(number: int) -> str:
+    """Of weights, for people."""
     for factor, unit in ((10**9, "B"), (10**6, "M"), (10**3, "k")):
         if round(number / factor, 5) >= 1:  # 999,999 are 1.00 M, and not 1000.00 k
             return "%.2f %s" % (number / factor, unit)
@@ -197,10 +200,7 @@ def _breakdown(plan: Plan, output: Output) -> None:
 def _time(plan: Plan) -> str:
     if plan.time_factor <= 1.0005:
         return ""
-    return "%.2f × a step without recomputation and offload: %s" % (
-        plan.time_factor,
-        plan.time_assumption,
-    )
+    return "%.2f × a step without recomputation and offload: %s" % (plan.time_factor, plan.time_assumption)
 
 
 def _bar(share: float) -> str:
@@ -242,11 +242,7 @@ def _reserved(answer: Answer, output: Output) -> None:
     batch = "Reserved with micro-batch %d" % answer.run.batch
     names = (("PyTorch's default allocator", held.classic), ("expandable segments, or memopt's", held.expandable))
     rows: List[List[Text]] = [
-        [
-            name,
-            format_size(of.nbytes),
-            Cell("does not fit the card", "bad") if of.fits is False else "",
-        ]
+        [name, format_size(of.nbytes), Cell("does not fit the card", "bad") if of.fits is False else ""]
         for name, of in names
     ]
     output.table(batch, ("allocator", "bytes", ""), rows)
@@ -256,7 +252,7 @@ def _layers(plan: Plan, output: Output) -> None:
     rows: List[List[Text]] = [
         [
             layer.name,
-            _count(layer.parameter_count),
+            count(layer.parameter_count),
             format_size(layer.parameter_bytes + layer.gradient_bytes + layer.optimizer_bytes),
             format_size(layer.saved_bytes),
             format_size(layer.backward_bytes),
@@ -267,38 +263,6 @@ def _layers(plan: Plan, output: Output) -> None:
     columns = ("layer", "weights", "weights and states", "kept", "peak in backward", "run")
     if rows:
         output.table("By layer", columns, rows)
-
-
-def _verdict(answer: Answer, output: Output) -> None:
-    solution, plan = answer.solution, answer.plan
-    if solution is None:
-        if answer.target:
-            output.pairs("Batch", _batch(answer))
-        return
-    limit = "%s (%.0f %% of %s)" % (
-        format_size(plan.limit_bytes),
-        100 * plan.card.margin,
-        format_size(plan.card.capacity),
-    )
-    only = " with expandable segments" if answer.reserved and answer.reserved.saved_by_expandable else ""
-    if solution.fits:
-        output.pairs("It fits" + only, [("limit", limit), *_batches(answer, solution)], "good")
-        _changes(answer, solution, output, "To fit more")
-    elif solution.fits_after:
-        output.pairs("It fits after changes%s" % only, [("limit", limit)], "warn")
-        _changes(answer, solution, output)
-        output.pairs("Then", _batches(answer, solution))
-    else:
-        floor = format_size(solution.floor_bytes)
-        output.pairs(
-            "It cannot fit",
-            [("limit", limit), ("floor", "%s: the least that all changes reach" % floor)],
-            "bad",
-        )
-        _changes(answer, solution, output)
-    line = environment.line(plan.card, solution, answer.reserved)
-    if line is not None:
-        output.pairs("Environment", [("set", "%(name)s=%(value)s" % line), ("why", line["why"])])
 
 
 def _batch(answer: Answer) -> List[Any]:
@@ -313,22 +277,10 @@ def _batch(answer: Answer) -> List[Any]:
     return lines
 
 
-def _batches(answer: Answer, solution: Solution) -> List[Any]:
-    batch, asked = answer.run.batch, answer.asked
-    words = str(batch)
-    if solution.fits and asked and asked != batch:
-        words += " in place of %d, which divides %d less evenly" % (asked, solution.target_batch)
-    words += "; the largest that fits is %d" % solution.largest_micro_batch
-    lines: List[Any] = [("micro-batch", words), *_batch(answer)]
-    lines.append(("peak", format_size(solution.peak_bytes)))
-    if solution.time_factor > 1.0005:
-        lines.append(("time", "%.2f × a step of the run as given" % solution.time_factor))
-    return lines
-
-
-def _changes(
-    answer: Answer, solution: Solution, output: Output, title: str = "Changes"
-) -> None:
+def _changes(answer: Answer, output: Output) -> None:
+    solution = answer.solution
+    if solution is None or not solution.changes:
+        return
     rows: List[List[Text]] = [
         [
             "→" if change.applied else "",
@@ -341,14 +293,11 @@ def _changes(
         ]
         for change in solution.changes
     ]
-    if not rows:
-        return
+    title = "To fit more" if solution.fits else "Changes"
     output.table(title, ("", "change", "saves", "peak", "time", "training", "option"), rows)
-    notes: List[Any] = [("time", _assumed(answer.plan, solution))]
-    if any(change.kind == "loss" and change.applied for change in solution.changes):
-        notes.append(("fused loss", _FUSED))
-    if any(text for _, text in notes):
-        output.pairs("", [note for note in notes if note[1]])
+    told = _assumed(answer.plan, solution)
+    if told:
+        output.pairs("", [("time", told)])
 
 
 def _assumed(plan: Plan, solution: Solution) -> str:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from ...plan import Card, Model, Phases, Plan, Run, Solution, Target, words
-from ...sizes import parse_size
+from ...sizes import format_size, parse_size
 from .. import UsageError
 from ..progress import Progress
 from . import cards
@@ -19,9 +19,11 @@ from .describe import Description, run_fields, settings_of
 
 #: Options that describe a model or what cannot be seen in a module.
 _NOT_HERE = (
-    "params", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "attention", "dtype", "images", "positives",
-    "negatives",
+    "params", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "attention", "dtype",
 )  # fmt: skip
+
+#: Options that are arguments of the module's `inputs`, by their names there.
+_OF_INPUTS = {"images": ("images", "frames"), "positives": ("positives",), "negatives": ("negatives",)}
 
 _SEEN = ("run.master_dtype", "run.sequence_mean", "run.attention_mask", "run.min_8bit_size", "run.image_dtype")
 
@@ -47,6 +49,8 @@ class Sizes(NamedTuple):
     counted: bool = False
     #: What two steps of a micro-batch allocate and free; None where that is not known.
     events: Callable[[int], Any] = lambda batch: None
+    #: Bytes of gradients.
+    gradients: int = 0
 
     def phases(self, run: Run) -> Phases:
         """Live bytes by phase of a run, in the words of plan.h."""
@@ -60,16 +64,40 @@ class Sizes(NamedTuple):
         for name, of in live.items():
             if name == "load" or not self.counted:
                 live[name] = dict(of, gradients=of.get("gradients", 0) + self.buckets)
+        fullest = "step" if step.peak_phase == "optimizer" else step.peak_phase
+        live[fullest] = dict(live[fullest], overhead=step.overhead)
         return live
+
+
+class Growth(NamedTuple):
+    """What one more of a setting costs, and one more where there are half as many more."""
+
+    name: str
+    value: int
+    bytes: int
+    later: int
+
+    @property
+    def linear(self) -> bool:
+        """Whether each costs the same."""
+        return abs(self.later - self.bytes) <= 0.02 * max(abs(self.bytes), 1)
+
+    def sentence(self) -> str:
+        """In words."""
+        name = "token of sequence" if self.name == "sequence" else "sample" if self.name == "batch" else self.name[:-1]
+        more = "" if self.linear else ", not linear: %s later" % _size(self.later)
+        return "one more %s than %d costs %s%s" % (name, self.value, _size(self.bytes), more)
+
+
+def _size(size: int) -> str:
+    return ("-" if size < 0 else "") + format_size(abs(size))
 
 
 def check(arguments: argparse.Namespace, taken: Tuple[str, ...] = ()) -> None:
     """UsageError for options that say what the module itself says, but for those taken."""
     for name in _NOT_HERE:
         if name not in taken and getattr(arguments, name, None):
-            raise UsageError(
-                "--%s describes a configuration; a module says it itself" % name.replace("_", "-")
-            )
+            raise UsageError("--%s describes a configuration; a module says it itself" % name.replace("_", "-"))
     for key, _ in arguments.set:
         if key.startswith("model.") and key != "model.lora_dropout" or key in _SEEN:
             raise UsageError("--set %s describes a configuration; a module says it itself" % key)
@@ -117,8 +145,7 @@ class Traced(Source):
     needs = (
         "--model module:function",
         "torch",
-        "describe the model by a config.json or by --params, --layers, --hidden, --heads and "
-        "--vocab",
+        "describe the model by a config.json or by --params, --layers, --hidden, --heads and --vocab",
     )
 
     def __init__(self, arguments: argparse.Namespace) -> None:
@@ -136,7 +163,7 @@ class Traced(Source):
         )
         self._known: Dict[Any, Any] = {}
         with self._parts.torch.device("meta"):
-            self.target = self._load(arguments.model)
+            self.target = self._as_asked(self._load(arguments.model))
         self.notes: List[str] = list(self.target.notes)
 
     def _load(self, name: str) -> Any:
@@ -146,6 +173,42 @@ class Traced(Source):
             raise TraceFailed(str(error)) from None
         except Exception as error:  # the user's own code
             raise TraceFailed("%s: %s: %s" % (name, type(error).__name__, error)) from error
+
+    def _as_asked(self, target: Any) -> Any:
+        """With the options that are arguments of its inputs."""
+        for option, names in _OF_INPUTS.items():
+            value = getattr(self._arguments, option)
+            own = [name for name in names if name in target.settings]
+            if value and not own:
+                wanted = "--%s: the model's inputs have no such argument; write inputs(batch, %s=%d)"
+                raise UsageError(wanted % (option, option, value))
+            target = target.at(**{name: value for name in own if value})
+        return target
+
+    def growth(self, run: Run, model: Model) -> List[Growth]:
+        """What one more of each setting costs, traced at two more values of it."""
+        features, several = self._features(run, model), (run.accumulation or 1) > 1
+        optimizer = run.optimizer or "adamw"
+        given = {"batch": run.batch or 1, **self.target.settings}
+
+        def peak(**values: int) -> int:
+            own = {name: value for name, value in values.items() if name != "batch"}
+            trace = self._trace(features, run.compute_dtype or "", several, self.target.at(**own))
+            step = trace.at(values.get("batch", given["batch"]), optimizer)
+            return int(step.peak_bytes + step.overhead)
+
+        result: List[Growth] = []
+        try:
+            with Progress("growth") as bar:
+                self._bar = lambda done, total: bar(len(result), len(given))
+                start = peak()
+                for name, value in given.items():
+                    step = max(value // 2, 1)
+                    two = [peak(**{name: value + n * step}) for n in (1, 2)]
+                    result.append(Growth(name, value, round((two[0] - start) / step), round((two[1] - two[0]) / step)))
+        except self._parts.target.TargetError:  # what is run depends on values
+            return []
+        return result
 
     def run_of(self, given: Run) -> Run:
         """A run of the options, of this module."""
@@ -174,7 +237,7 @@ class Traced(Source):
         buckets = gradients if several else 0
         states = trace.optimizer(optimizer)
         events = functools.partial(line.blocks, optimizer=states)
-        return Sizes(line.at, whole, learning, buckets, _note(line.exact), True, events)
+        return Sizes(line.at, whole, learning, buckets, _note(line.exact), True, events, gradients)
 
     def _features(self, run: Run, model: Model) -> Any:
         """What a run and adapters change of the module; the options know its layers' names."""
@@ -188,9 +251,7 @@ class Traced(Source):
         return self._parts.features.Features(
             adapter_dtype=dtype(run.adapter_dtype or "fp32"),
             lora_rank=model.lora_rank or 0,
-            lora_targets=tuple(
-                self._arguments.lora_targets or model.lora_targets or ("query", "value")
-            ),
+            lora_targets=tuple(self._arguments.lora_targets or model.lora_targets or ("query", "value")),
             lora_dropout=model.lora_dropout or 0.0,
             quantize=model.quantize or "none",
             base_dtype=dtype(run.base_dtype),
@@ -205,9 +266,9 @@ class Traced(Source):
             gradient_sync=run.gradient_sync not in (False, "no"),
         )
 
-    def _trace(self, features: Any, autocast: str, several: bool) -> Any:
+    def _trace(self, features: Any, autocast: str, several: bool, target: Any = None) -> Any:
         return self._parts.trace.Trace(
-            self.target,
+            target or self.target,
             sequence=self._sequence,
             autocast=getattr(self._parts.torch, DTYPES[autocast]) if autocast else None,
             accumulation=2 if several else 1,
@@ -272,14 +333,23 @@ class Traced(Source):
         return plan
 
     def _on_host(self, plan: Plan, sizes: Sizes) -> int:
-        """What a trace of all on the device has beyond one with offload."""
-        whole = self.sizes(plan.run.replace(offload=None), plan.model)
+        """What a trace of all on the device has beyond one with offload; of states on the host those of
+        ours, fp32 masters, and buffers for gradients of a device."""
+        run, beside = plan.run.replace(offload=None), 0
+        if "optimizer" in self._features(plan.run, plan.model).offload:
+            narrow, count = run.weight_dtype != "fp32", sizes.trainable
+            masters = 4 * count * (self._gpu or narrow)
+            if (run.optimizer or "adamw") in ("adamw", "adamw-foreach", "adamw-fused"):
+                masters += 4 * count * narrow  # moments of fp32 too
+            parts = run.world_size or 1 if run.sharding not in (None, "ddp") else 1
+            beside = (masters + sizes.gradients * self._gpu) // parts
+        whole = self.sizes(run, plan.model)
 
         def kept(of: Sizes) -> int:
             states: int = of.phases(plan.run)["load"].get("optimizer", 0)
             return states + int(of.at(plan.run.batch or 1).saved)
 
-        return kept(whole) - kept(sizes)
+        return kept(whole) - kept(sizes) + beside
 
 
 def _note(exact: bool) -> str:

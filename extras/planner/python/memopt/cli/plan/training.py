@@ -138,6 +138,8 @@ def _values(said: Dict[str, Said], readings: List[Reading], arguments: argparse.
     found.update(_precision(value, readings, arguments))
     if value.get("states") not in (None, "none"):
         found["offload"] = "optimizer"
+    if value.get("graphs") in (True, "reduce-overhead", "max-autotune"):
+        found["card.cuda_graphs"] = "yes"
     if value.get("packing") is False and str(value.get("micro_batch", 1)) != "1":
         found["run.attention_mask"] = "yes"
     return {option: one for option, one in found.items() if one not in (None, 0, "none")}

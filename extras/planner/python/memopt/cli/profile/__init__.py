@@ -55,14 +55,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output",
         metavar="FILE",
-        help="write every sample as it is taken (FILE.csv), or the report with its course in the "
-        "end (FILE.json)",
+        help="write every sample as it is taken (FILE.csv), or the report with its course in the end (FILE.json)",
     )
     parser.add_argument("--plot", metavar="FILE.png", help="draw the course (needs matplotlib)")
     parser.add_argument("--no-gpu", action="store_true", help="look at host memory only")
-    parser.add_argument(
-        "command", nargs=argparse.REMAINDER, metavar="COMMAND", help="the program and its arguments"
-    )
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="the program and its arguments")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
@@ -71,9 +68,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     if not command:
         from .. import UsageError
 
-        raise UsageError(
-            "no program was given; write it after --: memopt profile -- python train.py"
-        )
+        raise UsageError("no program was given; write it after --: memopt profile -- python train.py")
     if arguments.plot is not None:
         check_picture(arguments.plot)
     figures = Figures(gpus=not arguments.no_gpu)
@@ -86,9 +81,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
 class _Run:
     """One run of a program."""
 
-    def __init__(
-        self, arguments: argparse.Namespace, output: Output, command: List[str], figures: Figures
-    ) -> None:
+    def __init__(self, arguments: argparse.Namespace, output: Output, command: List[str], figures: Figures) -> None:
         self._arguments, self._output = arguments, output
         self._command, self._figures = command, figures
         self._columns = report.columns_of(figures)
@@ -135,9 +128,7 @@ class _Run:
                 self._csv.close()
         seconds = time.monotonic() - recorder.start
         recorder.finish(recorder.start + seconds)
-        value = report.build(
-            self._command, end, self._arguments.interval, self._figures, recorder, seconds
-        )
+        value = report.build(self._command, end, self._arguments.interval, self._figures, recorder, seconds)
         try:
             self._tell(value, recorder)
             sys.stdout.flush()

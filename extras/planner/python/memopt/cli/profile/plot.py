@@ -62,11 +62,7 @@ def _lines(report: Dict[str, Any]) -> List[Tuple[str, List[Tuple[float, int]]]]:
         for whose in ("program", "everybody"):
             got = values(lambda one: one["devices"][name][whose])  # noqa: B023
             found.append(("%s, %s" % (name, whose), got))
-    for key, label in (
-        ("rss", "host, resident"),
-        ("pss", _SELDOM),
-        ("locked", "host, page-locked"),
-    ):
+    for key, label in (("rss", "host, resident"), ("pss", _SELDOM), ("locked", "host, page-locked")):
         found.append((label, values(lambda one: one[key])))  # noqa: B023
     return [(label, got) for label, got in found if any(value for _, value in got)]
 

@@ -15,14 +15,7 @@ import time
 from typing import Any, List, Mapping, NamedTuple, Optional, Set
 
 #: Handed on to the program.
-FORWARDED = (
-    signal.SIGINT,
-    signal.SIGTERM,
-    signal.SIGHUP,
-    signal.SIGQUIT,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-)
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _WAITED = {*FORWARDED, signal.SIGCHLD}
 _SI_KERNEL = 0x80  # signals of a terminal: the whole process group has got them
 _PR_SET_CHILD_SUBREAPER = 36
@@ -80,9 +73,7 @@ class Signals:
 class Child:
     """The program while it runs."""
 
-    def __init__(
-        self, command: List[str], environment: Mapping[str, str], signals: Signals
-    ) -> None:
+    def __init__(self, command: List[str], environment: Mapping[str, str], signals: Signals) -> None:
         try:
             self._process = subprocess.Popen(
                 command, env=dict(environment), close_fds=False, preexec_fn=signals.restore
@@ -138,9 +129,7 @@ def _adopt_orphans() -> None:
 def _cannot_start(program: str, error: OSError) -> CannotStart:
     if isinstance(error, FileNotFoundError) or not _is_there(program):
         if os.path.sep in program and os.path.exists(program):
-            return CannotStart(
-                "%s: the interpreter in its first line does not exist" % program, NOT_FOUND
-            )
+            return CannotStart("%s: the interpreter in its first line does not exist" % program, NOT_FOUND)
         where = "" if os.path.sep in program else " in any folder of PATH"
         name = program or "''"
         return CannotStart("%s: the program was not found%s" % (name, where), NOT_FOUND)

@@ -22,19 +22,12 @@ HOST = (
 
 def columns_of(figures: Figures) -> List[str]:
     """Every figure that a record may have, in the order of the report."""
-    devices = [
-        name for target in figures.devices for name in (target.name, target.name + " device")
-    ]
+    devices = [name for target in figures.devices for name in (target.name, target.name + " device")]
     return [name for name, _ in HOST] + devices + ["largest"]
 
 
 def build(
-    command: List[str],
-    end: End,
-    interval: float,
-    figures: Figures,
-    recorder: Recorder,
-    seconds: float,
+    command: List[str], end: End, interval: float, figures: Figures, recorder: Recorder, seconds: float
 ) -> Dict[str, Any]:
     """What --json prints."""
     return {
@@ -49,9 +42,7 @@ def build(
         "processes": len(figures.seen),
         "largest_process_bytes": _largest(end, recorder),
         "host_memory_total": _host_memory.total(),
-        "peaks": {
-            name: _peak(recorder, name) for name, _ in HOST if name in recorder.peaks
-        },
+        "peaks": {name: _peak(recorder, name) for name, _ in HOST if name in recorder.peaks},
         "devices": [_device(target.name, figures, recorder) for target in figures.devices],
         "phases": _phases(figures, recorder),
         "course": [_course(record, figures) for record in recorder.records],
@@ -104,10 +95,7 @@ def _course(record: Dict[str, Any], figures: Figures) -> Dict[str, Any]:
     value = {"seconds": record["time"], "phase": record["phase"] or None}
     value.update((name, record.get(name)) for name, _ in HOST)
     value["devices"] = {
-        target.name: {
-            "program": record.get(target.name),
-            "everybody": record.get(target.name + " device"),
-        }
+        target.name: {"program": record.get(target.name), "everybody": record.get(target.name + " device")}
         for target in figures.devices
     }
     return value
@@ -197,9 +185,7 @@ def _show_phases(report: Dict[str, Any], output: Output) -> None:
     for phase in report["phases"]:
         figures = [phase["devices"][name] for name in used] + [phase["rss"]]
         cells = ["-" if value is None else format_size(value) for value in figures]
-        rows.append(
-            [phase["phase"] or "(none)", "%.2f s" % phase["seconds"], str(phase["samples"])] + cells
-        )
+        rows.append([phase["phase"] or "(none)", "%.2f s" % phase["seconds"], str(phase["samples"])] + cells)
     columns = ["phase", "time", "samples"] + used + ["host"]
     output.table("Most in each phase", columns, rows)
 
@@ -220,7 +206,9 @@ def _trends(report: Dict[str, Any]) -> List[Tuple[str, Text]]:
     for device in report["devices"]:
         of, total = device["program"], device["memory_total"]
         if of and total and len(course) >= UNDERUSE_AFTER and of["bytes"] < UNDERUSE * total:
-            text = "at most %.0f %% were used: memopt plan --fill finds a larger micro-batch" % (100 * of["bytes"] / total)
+            text = "at most %.0f %% were used: memopt plan --fill finds a larger micro-batch" % (
+                100 * of["bytes"] / total
+            )
             notes.append((device["device"], text))
     return notes
 
@@ -242,8 +230,7 @@ def _notes(report: Dict[str, Any]) -> List[Tuple[str, Text]]:
         notes.append(
             (
                 "samples",
-                "the program was too quick for more: peaks between them are not seen; a smaller "
-                "--interval helps",
+                "the program was too quick for more: peaks between them are not seen; a smaller --interval helps",
             )
         )
     return notes
