@@ -19,8 +19,8 @@ typedef struct kind {
 #define ADAGRAD MEMOPT_OPTIMIZER_GROUP_ADAGRAD_INIT
 #define HEAVY                                                                                      \
     {                                                                                              \
-        sizeof(memopt_optimizer_group), 1e-2, 0, 0.99, 1e-8, 0, 0, 0, 0.9, 0, NULL, 0, 0, 0, 0, 0, \
-            0, 0, 0, 0                                                                             \
+        .struct_size = sizeof(memopt_optimizer_group), .lr = 1e-2, .beta2 = 0.99, .eps = 1e-8,     \
+        .momentum = 0.9                                                                            \
     }
 #define ADEMAMIX MEMOPT_OPTIMIZER_GROUP_ADEMAMIX_INIT
 
