@@ -493,9 +493,9 @@ typedef struct memopt_step_options {
  *         parameter changed, but with page_bytes or trust see there.
  *
  * Adafactor keeps scratch of the allocator's: 5 MiB, or 4 bytes for each 60 elements of the largest
- * parameter and 12 for each of its rows. Trust has 4 bytes for each element of the largest
- * parameter, or 17 MiB, and keeps them if they are not more or a graph records the step; twice as
- * much where memopt_step_options::squares says 8 bytes an element.
+ * parameter and 12 for each of its rows. Trust has 4 bytes for each element of the
+ * largest parameter, or 17 MiB; twice as much where memopt_step_options::squares says 8 bytes an
+ * element. More than 40 MiB are there during a step only, unless a graph has recorded one.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_optimizer_step(memopt_optimizer *optimizer,
