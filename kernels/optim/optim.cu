@@ -399,8 +399,16 @@ MO_DEVICE void mo_step_chunk(const mo_optim_step_args &args, uint64_t chunk, mo_
                                     block + mo_thread_index() / MO_LANES);
 }
 
+/* Blocks of a multiprocessor for which registers suffice: three moments take more than two, and so
+ * do tables but on sm_90. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900
+#define MO_STEP_ROOM(rule, format) (rule == MO_RULE_ADEMAMIX || format == MO_STATE_8BIT ? 2 : 3)
+#else
+#define MO_STEP_ROOM(rule, format) (rule == MO_RULE_ADEMAMIX ? 2 : 3)
+#endif
+
 #define MO_STEP_KERNEL(name, rule, format)                                                         \
-    MO_GLOBAL_ROOM(name, mo_optim_step_args, MO_OPTIM_THREADS, 3)                                  \
+    MO_GLOBAL_ROOM(name, mo_optim_step_args, MO_OPTIM_THREADS, MO_STEP_ROOM(rule, format))         \
     {                                                                                              \
         MO_SHARED(mo_optim_span, span);                                                            \
         MO_SHARED(mo_codec<format>::tables, tables);                                               \

@@ -306,6 +306,10 @@ MO_DEVICE uint32_t mo_step_classes(const mo_optim_span *s, const mo_rule_coef *c
     int narrow = s->gradient_dtype == MO_DTYPE_BF16;
     if (!states || !aligned.parameter || !aligned.gradient || s->residual || s->stochastic)
         return 0;
+#if defined(__HIP__)
+    if (mo_rule_has_slow(RULE)) /* three moments have more places than there are scalar registers */
+        return 0;
+#endif
     if (s->parameter_dtype == MO_DTYPE_BF16 && narrow && !aligned.exact)
         mo_step_whole<RULE, FORMAT, MO_DTYPE_BF16, MO_DTYPE_BF16, 0>(s, coef, tables, whole);
     else if (s->parameter_dtype == MO_DTYPE_F32 && s->gradient_dtype == MO_DTYPE_F32 && !s->copy)

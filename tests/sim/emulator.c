@@ -414,9 +414,21 @@ const mo_sim_loaded *sim_loaded_kernels(void)
 extern const mo_sim_kernel mo_sim_kernels[] __attribute__((weak));
 extern const mo_sim_kernel sim_test_kernels[];
 
+/* Into the file that MEMOPT_SIM_RAN names, as translated kernels (parts.h) do. */
+static void tell_found(const char *name)
+{
+    const char *path = getenv("MEMOPT_SIM_RAN");
+    FILE *file = path != NULL && sim_loaded_kernels() == NULL ? fopen(path, "a") : NULL;
+    if (file == NULL)
+        return;
+    fprintf(file, "%s\n", name);
+    fclose(file);
+}
+
 const mo_sim_kernel *sim_find_kernel(const char *name)
 {
     const mo_sim_loaded *loaded = sim_loaded_kernels();
+    tell_found(name);
     const mo_sim_kernel *kernel = loaded != NULL ? find_in(loaded->kernels, name) : NULL;
     if (kernel == NULL)
         kernel = find_in(sim_test_kernels, name);

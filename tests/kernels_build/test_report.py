@@ -1,0 +1,47 @@
+"""kernel_report.py counts the kernels that the library launches for AdamW, and finds their loops.
+
+    test_report.py CMAKE BUILD PROGRAM
+
+PROGRAM (examples/c/optimizer.c) makes steps with 8-bit states on the simulated driver, which names the kernels that it
+is asked for. Exit status 77 without it, and where neither nvcc and nvdisasm nor clang can make the machine code.
+"""
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+CMAKE, BUILD, PROGRAM = sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3]
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "bench"))
+import kernel_report  # noqa: E402
+
+
+class Report(unittest.TestCase):
+    def launched(self):
+        drivers = str(BUILD / "tests/sim/lib")
+        with tempfile.TemporaryDirectory() as folder:
+            ran = pathlib.Path(folder, "ran")
+            subprocess.run([PROGRAM, "--device", "cuda"], check=True, stdout=subprocess.DEVNULL, env=dict(
+                os.environ, LD_LIBRARY_PATH=drivers, MEMOPT_DRIVER_PATH=drivers, MEMOPT_SIM_QUIET="1",
+                MEMOPT_CACHE_DIR="", MEMOPT_SIM_RAN=str(ran)))
+            return {name for name in ran.read_text().split() if name.startswith("mo_step_")}
+
+    def test_counts_what_is_launched(self):
+        self.assertEqual(self.launched(), {kernel_report.symbol_of("8BIT")})
+
+    def test_finds_every_class(self):
+        text = kernel_report.flattened(CMAKE, BUILD)
+        found = kernel_report.kernel(text, kernel_report.symbol_of("COMPANDED"), TARGET, "nvdisasm")
+        self.assertEqual(sorted(loop.name for loop in found.loops),
+                         sorted(name for name, _ in kernel_report.CLASSES.values()))
+        self.assertEqual(found.spilled, 0)
+
+
+if __name__ == "__main__":
+    TARGET = "sm_90" if shutil.which("nvcc") and shutil.which("nvdisasm") else "gfx942"
+    if not pathlib.Path(PROGRAM).exists() or (TARGET == "gfx942" and not shutil.which("clang-19")):
+        print("there is no example to run, or neither nvcc and nvdisasm nor clang 19")
+        sys.exit(77)
+    unittest.main(argv=sys.argv[:1])
