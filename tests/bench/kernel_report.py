@@ -57,6 +57,7 @@ class Loop(NamedTuple):
     instructions: float  # an element
     issued: float     # ... in turns of the unit that is busiest with them
     flight: int       # bytes of a thread on their way
+    spills: int       # instructions that move registers to a thread's memory and back
 
 
 class Kernel(NamedTuple):
@@ -70,10 +71,11 @@ class Kernel(NamedTuple):
 # --- machine code ---------------------------------------------------------------------------------
 
 NVIDIA = {"label": r"(\.L_x_\d+):", "branch": r"\bBRA\b.*?(\.L_x_\d+)", "always": r"BRA(\.U)? `",
-          "load": r"LDG\.E(?:\.(64|128))?\b", "store": r"STG\b", "reduce": r"REDUX|SHFL"}
+          "load": r"LDG\.E(?:\.(64|128))?\b", "store": r"STG\b", "reduce": r"REDUX|SHFL",
+          "spill": r"\b(?:LDL|STL)\b"}
 AMD = {"label": r"(\.LBB\d+_\d+):", "branch": r"s_c?branch\w* (\.LBB\d+_\d+)", "always": r"s_branch ",
        "load": r"global_load_(?:dword|b)(x2|x4|64|128|32)?\b", "store": r"global_store_",
-       "reduce": r"ds_bpermute|_dpp|v_permlane|row_"}
+       "reduce": r"ds_bpermute|_dpp|v_permlane|row_", "spill": r"scratch_|v_(?:read|write)lane"}
 WIDTH = {"64": 8, "x2": 8, "128": 16, "x4": 16}
 
 
@@ -161,7 +163,8 @@ def loops(code, labels, words):
         if way:
             flight = sum(width for _, width in loads) // 2 - 8  # scales are shared by a warp
             yield Loop(name, beside, len(way) / ELEMENTS,
-                       sum(turns(code[i], words is AMD) for i in way) / ELEMENTS, flight)
+                       sum(turns(code[i], words is AMD) for i in way) / ELEMENTS, flight,
+                       sum(bool(re.search(words["spill"], code[i])) for i in way))
 
 
 def kernel(text, symbol, target, nvdisasm):

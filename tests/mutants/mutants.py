@@ -136,9 +136,9 @@ MUTANTS = [
         "kernels/optim/optim.cu",
         """    mo_codec<FORMAT>::load(tables);
     mo_barrier();
-    mo_span_aligned""",
+    uint32_t blocks""",
         """    mo_codec<FORMAT>::load(tables);
-    mo_span_aligned""",
+    uint32_t blocks""",
         "test",
         "^conformance_cuda_sim$",
     ),

@@ -198,7 +198,7 @@ def _even(signed: bool) -> torch.Tensor:
         return (torch.arange(256) / 255.0) ** 2
     c = torch.arange(256, dtype=torch.uint8).view(torch.int8).double()
     slope = (8.016413644007514e-10, 1.9679962548480034e-08, 1.5164292562985793e-05, 0.003988664131611586)
-    return sum(k * c.abs() ** (3 - i) for i, k in enumerate(slope)).mul(c).float()
+    return sum((k * c.abs() ** (3 - i) for i, k in enumerate(slope)), torch.zeros(())).mul(c).float()
 
 
 def _dynamic4(signed: bool) -> torch.Tensor:
