@@ -27,7 +27,7 @@ CODES = {"companded": StateFormat.COMPANDED, "dynamic": StateFormat.BITS8}
 _STATES = {
     "8bit": "%s with 8-bit states in blocks of 256: cubes of codes, of second moments fourth powers.",
     "4bit": "%s with 4-bit states in blocks of 128: the first moment on a curve, the second in even steps (Li et"
-    " al. 2023). Parameters end 18 to 24 %% of the way that they moved from where 32 bits bring them. torchao's"
+    " al. 2023). Parameters end 18 to 38 %% of the way that they moved from where 32 bits bring them. torchao's"
     " states load with one more rounding of the first moment.",
     "bf16": "%s with bf16 states, rounded stochastically.",
 }
