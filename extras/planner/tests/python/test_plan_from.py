@@ -122,6 +122,13 @@ def test_a_file_is_what_its_options_are(folder, name):
             assert read[key] == said[key], key
 
 
+@pytest.mark.parametrize("batch", ["batch_size", "per_device_train_batch_size", "micro_batch_size"])
+@pytest.mark.parametrize("times", ["gradient_accumulation_steps", "accumulate_grad_batches", "grad_accum_steps"])
+def test_frameworks_names_in_somebodys_own_file(folder, batch, times):
+    read = plan("--from", train(folder, "train: {%s: 2, %s: 4}" % (batch, times)), "--model", folder / "model")
+    assert (read["batch"], read["accumulation"]) == (2, 4)
+
+
 def test_options_win_over_the_file(folder):
     path = train(folder, FILES["axolotl"][0])
     words = ("--from", path, "--batch", 1, "--optimizer", "sgd", "--lora", 4, "--quantize", "none")

@@ -75,13 +75,13 @@ ROWS: Sequence[Row] = (
     _row("micro_batch", "per_device_train_batch_size", of="transformers", default=8),
     _row("micro_batch", "micro_batch_size", of="axolotl", default=1),
     _row("micro_batch", "train_micro_batch_size_per_gpu", of="deepspeed"),
-    _row("micro_batch", "per_gpu_batch_size device_batch_size micro_batch microbatch_size per_device_batch_size "
+    _row("micro_batch", "per_device_train_batch_size micro_batch_size per_gpu_batch_size device_batch_size micro_batch microbatch_size per_device_batch_size "
          "batch_size_per_gpu batch_size train.batch bs batch"),
     _row("accumulation", "gradient_accumulation_steps", of="transformers axolotl torchtune deepspeed", default=1),
     _row("accumulation", "accumulate_grad_batches", of="lightning", default=1),
     _row("accumulation", "deepspeed_config.gradient_accumulation_steps", of="accelerate", default=NEVER),
-    _row("accumulation", "grad_accumulation_steps grad_accum_steps gradient_accumulation grad_accumulation "
-         "accumulation_steps accum_steps grad_accum accum accumulate_steps accumulation accumulate"),
+    _row("accumulation", "gradient_accumulation_steps accumulate_grad_batches grad_accumulation_steps grad_accum_steps "
+         "gradient_accumulation grad_accumulation accumulation_steps accum_steps grad_accum accum accumulate_steps accumulation accumulate"),
     _row("effective", "global_batch_size effective_batch_size total_batch_size target_effective_batch train_batch_size"),
     _row("dtype", "bf16", flag("bf16"), "transformers", False),
     _row("dtype", "fp16", flag("fp16"), "transformers", False),
