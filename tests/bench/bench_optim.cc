@@ -14,7 +14,6 @@ extern "C" {
 #include "memopt/optim.h"
 }
 
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -88,17 +87,12 @@ void copy_kernel(const void *args, uint64_t begin, uint64_t end)
 
 const mo_kernel kCopy = {"copy", sizeof(copy_args), 256, {copy_kernel, nullptr, nullptr}, nullptr};
 
-// Gradients of one size, from 2^-20 of it up, or zero but for one in 16.
-enum class spread { even, wide, sparse };
-
 struct step_case {
     const char *name;
     uint32_t format;
-    memopt_dtype parameter, gradient, copy;
-    bool stochastic, clip;
+    memopt_dtype parameter, gradient, copy; // the copy is written over the gradient
+    bool clip;
     uint32_t kind = MEMOPT_OPTIMIZER_ADAMW;
-    spread gradients = spread::even;
-    bool over = false;  // the copy is written over the gradient
     uint32_t split = 0; // bytes of a residual
 
     double bytes() const // read and written at least, per element
@@ -109,7 +103,7 @@ struct step_case {
                        : half                        ? 0.5 + 4.0 / 128
                                                      : 1 + 4.0 / 256;
         bool single = kind == MEMOPT_OPTIMIZER_LION || kind == MEMOPT_OPTIMIZER_SGD ||
-                      kind == MEMOPT_OPTIMIZER_RMSPROP;
+                      kind == MEMOPT_OPTIMIZER_RMSPROP || kind == MEMOPT_OPTIMIZER_ADAGRAD;
         double moments = single ? 1 : kind == MEMOPT_OPTIMIZER_ADEMAMIX ? 3 : 2;
         double extra = copy == 0 ? 0.0 : double(memopt_dtype_size(copy));
         double twice = clip ? double(memopt_dtype_size(gradient)) : 0.0;
@@ -118,55 +112,28 @@ struct step_case {
     }
 };
 
-constexpr memopt_dtype F32 = MEMOPT_DTYPE_F32, BF16 = MEMOPT_DTYPE_BF16, F16 = MEMOPT_DTYPE_F16;
+constexpr memopt_dtype F32 = MEMOPT_DTYPE_F32, BF16 = MEMOPT_DTYPE_BF16;
 
+// Without a letter behind the 8: the default codes. adamw8d: the dynamic codes.
 const step_case kCases[] = {
-    {"adamw8_bf16", MEMOPT_STATE_8BIT, BF16, BF16, 0, false, false},
-    {"adamw8_bf16_wide", MEMOPT_STATE_8BIT, BF16, BF16, 0, false, false, MEMOPT_OPTIMIZER_ADAMW,
-     spread::wide},
-    {"adamw8_bf16_sparse", MEMOPT_STATE_8BIT, BF16, BF16, 0, false, false, MEMOPT_OPTIMIZER_ADAMW,
-     spread::sparse},
-    {"adamw8_f32", MEMOPT_STATE_8BIT, F32, F32, 0, false, false},
-    {"adamw32_f32", MEMOPT_STATE_F32, F32, F32, 0, false, false},
-    {"adamw32_bf16", MEMOPT_STATE_F32, BF16, BF16, 0, false, false},
-    {"adamw8_f16", MEMOPT_STATE_8BIT, F16, F16, 0, false, false},
-    {"adamw8_f32_bf16_copy", MEMOPT_STATE_8BIT, F32, BF16, BF16, false, false},
-    {"adamw8_host", MEMOPT_STATE_8BIT, F32, BF16, BF16, false, false, MEMOPT_OPTIMIZER_ADAMW,
-     spread::even, true},
-    {"adamw8_host_clip", MEMOPT_STATE_8BIT, F32, BF16, BF16, false, true, MEMOPT_OPTIMIZER_ADAMW,
-     spread::even, true},
-    {"adamwc8_host", MEMOPT_STATE_COMPANDED, F32, BF16, BF16, false, false, MEMOPT_OPTIMIZER_ADAMW,
-     spread::even, true},
-    {"adamw8_split", MEMOPT_STATE_8BIT, BF16, BF16, 0, false, false, MEMOPT_OPTIMIZER_ADAMW,
-     spread::even, false, 1},
-    {"adamw8_split16", MEMOPT_STATE_8BIT, BF16, BF16, 0, false, false, MEMOPT_OPTIMIZER_ADAMW,
-     spread::even, false, 2},
-    {"adamwc8_split", MEMOPT_STATE_COMPANDED, BF16, BF16, 0, false, false, MEMOPT_OPTIMIZER_ADAMW,
-     spread::even, false, 1},
-    {"adamwc8_split16", MEMOPT_STATE_COMPANDED, BF16, BF16, 0, false, false, MEMOPT_OPTIMIZER_ADAMW,
-     spread::even, false, 2},
-    {"adamw8_bf16_stochastic", MEMOPT_STATE_8BIT, BF16, BF16, 0, true, false},
-    {"adamw8_bf16_clip", MEMOPT_STATE_8BIT, BF16, BF16, 0, false, true},
-    {"adamw8_f16_stochastic", MEMOPT_STATE_8BIT, F16, F16, 0, true, false},
-    {"adamwc4_bf16", MEMOPT_STATE_COMPANDED4, BF16, BF16, 0, false, false},
-    {"adamw16_bf16", MEMOPT_STATE_BF16, BF16, BF16, 0, false, false},
-    {"schedule_free_f32", MEMOPT_STATE_F32, F32, F32, 0, false, false,
-     MEMOPT_OPTIMIZER_SCHEDULE_FREE},
-    {"adamw16_f32", MEMOPT_STATE_BF16, F32, F32, 0, false, false},
-    {"adamwc8_bf16", MEMOPT_STATE_COMPANDED, BF16, BF16, 0, false, false},
-    {"adamwc8_f32", MEMOPT_STATE_COMPANDED, F32, F32, 0, false, false},
-    {"adamwc8_f32_bf16_copy", MEMOPT_STATE_COMPANDED, F32, BF16, BF16, false, false},
-    {"adamwc8_bf16_stochastic", MEMOPT_STATE_COMPANDED, BF16, BF16, 0, true, false},
-    {"adam8_bf16", MEMOPT_STATE_8BIT, BF16, BF16, 0, false, false, MEMOPT_OPTIMIZER_ADAM},
-    {"ademamix8_bf16", MEMOPT_STATE_8BIT, BF16, BF16, 0, false, false, MEMOPT_OPTIMIZER_ADEMAMIX},
-    {"ademamix32_f32", MEMOPT_STATE_F32, F32, F32, 0, false, false, MEMOPT_OPTIMIZER_ADEMAMIX},
-    {"lion8_bf16", MEMOPT_STATE_8BIT, BF16, BF16, 0, false, false, MEMOPT_OPTIMIZER_LION},
-    {"lion32_f32", MEMOPT_STATE_F32, F32, F32, 0, false, false, MEMOPT_OPTIMIZER_LION},
-    {"rmsprop8_bf16", MEMOPT_STATE_8BIT, BF16, BF16, 0, false, false, MEMOPT_OPTIMIZER_RMSPROP},
-    {"rmsprop8_f32", MEMOPT_STATE_8BIT, F32, F32, 0, false, false, MEMOPT_OPTIMIZER_RMSPROP},
-    {"sgd8_f32", MEMOPT_STATE_8BIT, F32, F32, 0, false, false, MEMOPT_OPTIMIZER_SGD},
-    {"sgd8_bf16", MEMOPT_STATE_8BIT, BF16, BF16, 0, false, false, MEMOPT_OPTIMIZER_SGD},
-    {"sgd32_f32", MEMOPT_STATE_F32, F32, F32, 0, false, false, MEMOPT_OPTIMIZER_SGD},
+    {"adamw8_bf16", MEMOPT_STATE_COMPANDED, BF16, BF16, 0, false},
+    {"adamw8_f32", MEMOPT_STATE_COMPANDED, F32, F32, 0, false},
+    {"adamw8_host", MEMOPT_STATE_COMPANDED, F32, BF16, BF16, false},
+    {"adamw8_host_clip", MEMOPT_STATE_COMPANDED, F32, BF16, BF16, true},
+    {"adamw8_split", MEMOPT_STATE_COMPANDED, BF16, BF16, 0, false, MEMOPT_OPTIMIZER_ADAMW, 1},
+    {"adamw8_split16", MEMOPT_STATE_COMPANDED, BF16, BF16, 0, false, MEMOPT_OPTIMIZER_ADAMW, 2},
+    {"adamw8d_bf16", MEMOPT_STATE_8BIT, BF16, BF16, 0, false},
+    {"adamw8d_f32", MEMOPT_STATE_8BIT, F32, F32, 0, false},
+    {"adamw4_bf16", MEMOPT_STATE_COMPANDED4, BF16, BF16, 0, false},
+    {"adamw16_bf16", MEMOPT_STATE_BF16, BF16, BF16, 0, false},
+    {"adamw32_f32", MEMOPT_STATE_F32, F32, F32, 0, false},
+    {"adamw32_bf16", MEMOPT_STATE_F32, BF16, BF16, 0, false},
+    {"adam8_bf16", MEMOPT_STATE_COMPANDED, BF16, BF16, 0, false, MEMOPT_OPTIMIZER_ADAM},
+    {"lion8_bf16", MEMOPT_STATE_COMPANDED, BF16, BF16, 0, false, MEMOPT_OPTIMIZER_LION},
+    {"sgd8_bf16", MEMOPT_STATE_COMPANDED, BF16, BF16, 0, false, MEMOPT_OPTIMIZER_SGD},
+    {"rmsprop8_bf16", MEMOPT_STATE_COMPANDED, BF16, BF16, 0, false, MEMOPT_OPTIMIZER_RMSPROP},
+    {"adagrad8_bf16", MEMOPT_STATE_COMPANDED, BF16, BF16, 0, false, MEMOPT_OPTIMIZER_ADAGRAD},
+    {"ademamix8_bf16", MEMOPT_STATE_COMPANDED, BF16, BF16, 0, false, MEMOPT_OPTIMIZER_ADEMAMIX},
 };
 
 // One device and allocator per number of threads; one optimizer at a time, so that the memory of
@@ -205,7 +172,7 @@ memopt_tensor tensor(bench &b, uint64_t n, memopt_dtype dtype)
 }
 
 // Values like those of training, made as f32 pieces and cast.
-void fill(bench &b, const memopt_tensor &t, float scale, spread how)
+void fill(bench &b, const memopt_tensor &t, float scale)
 {
     constexpr uint64_t kPiece = 1 << 16;
     static float piece[kPiece];
@@ -215,10 +182,6 @@ void fill(bench &b, const memopt_tensor &t, float scale, spread how)
         state ^= state >> 7;
         state ^= state << 17;
         x = scale * float(double(int64_t(state)) / 9223372036854775808.0);
-        if (how == spread::wide)
-            x = std::ldexp(x, -int(state % 21));
-        else if (how == spread::sparse && state % 16 != 0)
-            x = 0.0f;
     }
     for (uint64_t i = 0; i < t.count; i += kPiece) {
         uint64_t n = t.count - i < kPiece ? t.count - i : kPiece;
@@ -250,21 +213,15 @@ void step(benchmark::State &state, const step_case &c)
     options.kind = c.kind;
     options.state_format = c.format;
     options.split_weights = c.split;
-    options.stochastic_rounding = c.stochastic;
     step_options.max_norm = c.clip ? 1.0 : 0.0;
     memopt_tensor p = tensor(b, elements(), c.parameter), g = tensor(b, elements(), c.gradient);
-    memopt_tensor copy = {nullptr, 0, 0};
-    if (c.over)
-        copy = g;
-    else if (c.copy != 0)
-        copy = tensor(b, elements(), c.copy);
-    fill(b, p, 0.3f, spread::even);
-    fill(b, g, 0.01f, c.gradients);
+    fill(b, p, 0.3f);
+    fill(b, g, 0.01f);
     must(memopt_optimizer_create(b.allocator, &options, &o));
     must(memopt_optimizer_add_group(o, &group, &number));
     memopt_parameter_options of_parameter = MEMOPT_PARAMETER_OPTIONS_INIT;
     if (c.copy)
-        of_parameter.model_copy = copy;
+        of_parameter.model_copy = g;
     must(memopt_optimizer_add_parameter(o, number, &p, &of_parameter, nullptr, &index));
     must(memopt_optimizer_step(o, &g, 1, &step_options, nullptr));
     for (auto _ : state)
@@ -273,15 +230,13 @@ void step(benchmark::State &state, const step_case &c)
     must(memopt_optimizer_destroy(o));
     must(memopt_allocator_free(b.allocator, p.data));
     must(memopt_allocator_free(b.allocator, g.data));
-    if (!c.over)
-        must(memopt_allocator_free(b.allocator, copy.data));
 }
 
 void copy(benchmark::State &state, const step_case &c)
 {
     bench &b = with_threads(uint32_t(state.range(0)));
     uint64_t bytes = uint64_t(double(elements()) * c.bytes() / 2) / 64 * 64;
-    memopt_tensor from = tensor(b, bytes / 2, F16), to = tensor(b, bytes / 2, F16);
+    memopt_tensor from = tensor(b, bytes / 2, BF16), to = tensor(b, bytes / 2, BF16);
     must(memopt_fill(b.device, from.data, 1, bytes, nullptr));
     must(memopt_fill(b.device, to.data, 2, bytes, nullptr));
     copy_args args = {static_cast<unsigned char *>(from.data),
