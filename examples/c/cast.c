@@ -104,7 +104,33 @@ static int show_blocks(void)
     return error < 0.13;
 }
 
-/* 3. Training under a loss scale. */
+/* 3. Cross-entropy of 4 rows and 4096 classes, of which 1024 are there at a time. */
+static int show_cross_entropy(void)
+{
+    enum { ROWS = 4, PIECE = 1024 };
+    memopt_tensor logits = tensor(MEMOPT_DTYPE_F32); /* ROWS * PIECE of them */
+    memopt_cross_entropy_row *rows = room(ROWS * sizeof *rows);
+    int32_t *targets = room(ROWS * sizeof *targets);
+    float *losses = room(ROWS * sizeof *losses), *gradient = logits.data;
+    memopt_logits piece = MEMOPT_LOGITS_INIT;
+
+    targets[1] = 1, targets[2] = 4095, targets[3] = -1; /* the last row is ignored */
+    piece.data = logits.data;
+    piece.rows = ROWS;
+    piece.columns = PIECE;
+    for (piece.first_class = 0; piece.first_class < WEIGHTS; piece.first_class += PIECE)
+        CHECK(memopt_cross_entropy_add(device, &piece, targets, rows, NULL)); /* all logits are 0 */
+    CHECK(memopt_cross_entropy_losses(device, rows, targets, ROWS, losses, NULL));
+    piece.first_class = 0; /* the first piece's gradient takes the place of its logits */
+    CHECK(memopt_cross_entropy_gradient(device, &piece, targets, rows, 1.0f, NULL));
+    wait_for_device();
+    printf("a loss of %.4f, the logarithm of %d; a gradient of %.6f\n", (double)losses[2], WEIGHTS,
+           (double)gradient[1]);
+    return fabs((double)losses[2] - log(WEIGHTS)) < 1e-6 && losses[3] == 0.0f &&
+           gradient[1] == 1.0f / WEIGHTS && gradient[0] == 1.0f / WEIGHTS - 1.0f;
+}
+
+/* 4. Training under a loss scale. */
 static int train(void)
 {
     memopt_tensor master = tensor(MEMOPT_DTYPE_F32), copy = tensor(MEMOPT_DTYPE_BF16);
@@ -156,6 +182,7 @@ int main(int count, char **words)
     memory = shared_memory(device);
     int good = show_rounding();
     good = show_blocks() && good;
+    good = show_cross_entropy() && good;
     good = train() && good;
     CHECK(memopt_allocator_destroy_force(memory)); /* with all that is still in it */
     CHECK(memopt_device_close(device));

@@ -6,6 +6,7 @@
 #include "kernels/cast/blocks.h"
 #include "kernels/cast/cast.h"
 #include "kernels/hash/hash.h"
+#include "kernels/loss/loss.h"
 #include "kernels/optim/optim_step.h"
 #include "kernels/reduce/reduce.h"
 #include "kernels/reduce/scale.h"
@@ -39,5 +40,8 @@ const mo_kernel *const mo_all_kernels[] = {&mo_kernel_accumulate,
                                            &mo_kernel_blocks_quantize,
                                            &mo_kernel_blocks_dequantize,
                                            &mo_kernel_cast_amax,
+                                           &mo_kernel_logits_add,
+                                           &mo_kernel_logits_gradient,
+                                           &mo_kernel_losses,
                                            MO_EACH_STEP(STEP) MO_EACH_CODE(CODES)};
 const uint32_t mo_all_kernels_count = sizeof mo_all_kernels / sizeof mo_all_kernels[0];

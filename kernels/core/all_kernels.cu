@@ -6,6 +6,7 @@
 #include "kernels/cast/blocks.cu"
 #include "kernels/cast/cast.cu"
 #include "kernels/hash/hash.cu"
+#include "kernels/loss/loss.cu"
 #include "kernels/optim/optim.cu"
 #include "kernels/reduce/reduce.cu"
 #include "kernels/trust/trust.cu"
@@ -40,6 +41,9 @@ const mo_sim_kernel mo_sim_kernels[] = {
     mo_norm_sim,
     mo_scaler_update_sim,
     mo_scaler_set_sim,
+    mo_logits_add_sim,
+    mo_logits_gradient_sim,
+    mo_losses_sim,
     {0, 0, 0},
 };
 #endif

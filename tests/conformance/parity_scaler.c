@@ -1,4 +1,5 @@
-/* Non-finite check, unscale, norm, clip, sums and the scale itself: the same bits as on the cpu. */
+/* Non-finite check, unscale, norm, clip, sums, the scale itself and cross-entropy: the same bits as on the
+ * cpu. */
 #include "conformance.h"
 
 #include <stdlib.h>
@@ -326,6 +327,58 @@ static void accumulation_agrees(world *w)
     free(values);
 }
 
+/* Widths around a stripe and a block's eight, two pieces, in each type; rows of special values. */
+static void cross_entropies_agree(world *w)
+{
+    static const uint32_t odd[] = {0x7F800000u, 0xFF800000u, 0x7F800001u, 0xC2F00000u};
+    static const uint64_t widths[] = {1, 33, 1000, 1025, 9000};
+    enum { ROWS = 5, MOST = 9000 };
+    float *values = host_memory(sizeof *values * ROWS * MOST);
+    memopt_tensor targets = new_tensor(w, ROWS, MEMOPT_DTYPE_F32, NULL);
+    memopt_tensor losses = new_tensor(w, ROWS, MEMOPT_DTYPE_F32, NULL);
+    memopt_tensor rows = new_tensor(w, ROWS * 6, MEMOPT_DTYPE_F32, NULL);
+    for (uint32_t round = 0; round < 5 * WIDE_TYPES; round++) {
+        uint64_t columns = widths[round % 5], half = columns > 1024 ? 1024 : columns;
+        int32_t wanted[ROWS] = {-1, 0, (int32_t)columns - 1, (int32_t)columns / 2, 12345};
+        memopt_logits l = MEMOPT_LOGITS_INIT;
+        fill_smooth(values, ROWS * columns, round, 20.0f);
+        for (uint64_t r = 1; r < ROWS; r++) /* any but the target's */
+            memcpy(&values[r * columns + columns / 3], &odd[(r + round) % 4], round % 2 ? 4 : 0);
+        memopt_tensor logits = new_shifted_tensor(
+            w, ROWS * columns, float_types[round % WIDE_TYPES], values, round % 3);
+        label(w, "%llu classes of %s", (unsigned long long)columns,
+              memopt_dtype_name(logits.dtype));
+        OK(memopt_copy(w->device, targets.data, wanted, sizeof wanted, w->stream));
+        OK(memopt_fill(w->device, rows.data, 0, ROWS * sizeof(memopt_cross_entropy_row),
+                       w->stream));
+        for (int pass = 0; pass < 2; pass++) {
+            for (uint64_t at = 0; at < columns; at += half, half = columns - half) {
+                l.data = (char *)logits.data + at * memopt_dtype_size(logits.dtype);
+                l.rows = ROWS, l.columns = half, l.stride = columns, l.first_class = at;
+                l.dtype = logits.dtype;
+                if (pass == 0)
+                    OK(memopt_cross_entropy_add(w->device, &l, targets.data, rows.data, w->stream));
+                else
+                    OK(memopt_cross_entropy_gradient(w->device, &l, targets.data, rows.data, 0.3f,
+                                                     w->stream));
+                if (half == columns)
+                    break;
+            }
+            half = columns > 1024 ? 1024 : columns;
+            OK(memopt_cross_entropy_losses(w->device, rows.data, targets.data, ROWS, losses.data,
+                                           w->stream));
+        }
+        result_of_tensor(w, &rows);
+        result_of_tensor(w, &losses);
+        result_of_tensor(w, &logits);
+        free_tensor(w, &logits);
+    }
+    free_tensor(w, &rows);
+    free_tensor(w, &losses);
+    free_tensor(w, &targets);
+    free(values);
+}
+
 const conformance_case scaler_cases[] = {
     {"scaler_sizes", sizes_agree, 1, 0, 0},
     {"scaler_non_finite", non_finite_values_are_found, 1, 0, 0},
@@ -335,5 +388,6 @@ const conformance_case scaler_cases[] = {
     {"accumulate_odd", odd_sums_agree, 1, 0, 0},
     {"accumulate_short", short_sums_agree, 1, 0, 0},
     {"scaler_scale", the_scale_agrees, 1, 0, 0},
+    {"cross_entropy", cross_entropies_agree, 1, 0, 0},
     {NULL, NULL, 0, 0, 0},
 };

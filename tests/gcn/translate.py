@@ -125,6 +125,8 @@ def scalar(text, bits):
 
 def vector(text, bits, is_float, spare, part=None):
     """A source of a vector instruction, as a pointer to its lanes."""
+    extended = re.fullmatch(r"sext\((.*)\)", text)  # SDWA: the part is a signed number
+    text = extended[1] if extended else text
     sign = re.fullmatch(r"(-?)(\|?)((?:[sv]|vcc|exec|m0).*?)(\|?)", text)
     negative, absolute = bool(sign and sign[1]), bool(sign and sign[2])
     text = sign[3] if sign else text
@@ -136,7 +138,9 @@ def vector(text, bits, is_float, spare, part=None):
     else:
         code = "all(w, %d, 0x%xull)" % (spare, constant(text, bits, is_float))
     if part is not None:
-        code = "part_of(w, %d, %s, %d, 0x%x)" % (spare, code, *part)
+        shift, mask = part
+        code = "part_of(w, %d, %s, %d, 0x%x, 0x%x)" % (
+            spare, code, shift, mask, mask + 1 >> 1 if extended else 0)
     if negative or absolute:
         code = "sign_of(w, %d, %s, %d, 0x%xu, 0x%xu)" % (
             spare, code, bits // 64, 0x7FFFFFFF if absolute else 0xFFFFFFFF,

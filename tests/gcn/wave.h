@@ -111,12 +111,12 @@ OPERATION const uint32_t *sign_of(wave *w, int spare, const uint32_t *from, int 
     return to;
 }
 
-/* A byte or a half of each lane. */
+/* A byte or a half of each lane; `sign`: its highest bit, where it is a signed number, else 0. */
 OPERATION const uint32_t *part_of(wave *w, int spare, const uint32_t *from, int shift,
-                                  uint32_t bits)
+                                  uint32_t bits, uint32_t sign)
 {
     for (uint32_t i = 0; i < LANES; i++)
-        w->spare[spare][i] = from[i] >> shift & bits;
+        w->spare[spare][i] = ((from[i] >> shift & bits) ^ sign) - sign;
     return w->spare[spare];
 }
 

@@ -354,6 +354,7 @@ static uint32_t out_f32(float value)
     COMPARE(setp_geu_f##bits, uint##bits##_t, !(in(a) < in(b)))                                    \
     COMPARE(setp_gtu_f##bits, uint##bits##_t, !(in(a) <= in(b)))                                   \
     COMPARE(setp_nan_f##bits, uint##bits##_t, isnan(in(a)) || isnan(in(b)))                        \
+    COMPARE(setp_num_f##bits, uint##bits##_t, !isnan(in(a)) && !isnan(in(b)))                      \
     /* One that is no number gives way to the other; −0 is below 0. */                           \
     static type least_##bits(type a, type b)                                                       \
     {                                                                                              \
@@ -453,6 +454,11 @@ static uint32_t cvt_rn_f32_u32(uint32_t a)
 static inline uint32_t cvt_rn_f32_u16(uint16_t a)
 {
     return out_f32((float)a);
+}
+
+static uint64_t cvt_rn_f64_s32(uint32_t a)
+{
+    return bits_f64((double)(int32_t)a);
 }
 
 static uint32_t cvt_rn_f32_s32(uint32_t a)
