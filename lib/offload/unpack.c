@@ -42,6 +42,11 @@ static memopt_status enqueue_back(memopt_offloader *offloader, const transfer *t
     mo_packed *value = t->value;
     mo_host_range *range = value->range;
     memopt_status status = MEMOPT_OK;
+    if (value->hosted == MEMOPT_HOST_WRITE)
+        return mo_fail(MEMOPT_BUSY,
+                       "offload: the host writes ticket %llu (%s); call "
+                       "memopt_offloader_host_end() before it is copied",
+                       (unsigned long long)value->ticket, MO_SIZE(value->bytes));
     if (range == NULL)
         status = mo_fetch_start(offloader, value, t->where, &range);
     if (status == MEMOPT_OK) {
@@ -327,6 +332,26 @@ memopt_status mo_offloader_unpack_into(memopt_offloader *offloader, memopt_ticke
     MO_TRY(value->device != NULL ? copy_from_device(offloader, value, destination, stream)
                                  : copy_from_host(offloader, value, destination, stream));
     count_hit(offloader, value);
+    return MEMOPT_OK;
+}
+
+memopt_status memopt_offloader_evict(memopt_offloader *offloader, memopt_ticket ticket,
+                                     memopt_stream stream)
+{
+    mo_packed *value = NULL;
+    MO_TRY(mo_tickets_find(offloader, ticket, "offloader_evict", &value));
+    if (value->origin != MO_ORIGIN_HOST)
+        return mo_fail(MEMOPT_UNSUPPORTED,
+                       "offloader_evict: ticket %llu (%s) was kept on the device and is nowhere "
+                       "else; release it",
+                       (unsigned long long)ticket, MO_SIZE(value->bytes));
+    if (value->device != NULL && value->fetching == MO_FETCH_OWN)
+        (void)arrive(offloader, value); /* where the disk failed, the memory is gone */
+    if (value->device == NULL)
+        return MEMOPT_OK;
+    MO_TRY(drop_device(offloader, value, stream));
+    value->device = NULL;
+    value->prefetched = 0;
     return MEMOPT_OK;
 }
 

@@ -40,7 +40,7 @@ NAMES = {
     "offload.md": (
         "enum { BYTES = 64 };",
         "memopt_offloader *offloader; void *activation; memopt_stream stream;"
-        "memopt_ticket *tickets; int i;",
+        "memopt_ticket *tickets, ticket; int i; void *host; FILE *file;",
     ),
     "optimizer.md": (
         "",
