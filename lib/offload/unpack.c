@@ -250,6 +250,17 @@ static memopt_status copy_from_device(memopt_offloader *offloader, mo_packed *va
     return memopt_copy(offloader->device, destination, value->device, value->bytes, stream);
 }
 
+/* The same on `back`, so that all copies into the caller's memory are in one order. */
+static memopt_status start_from_device(memopt_offloader *offloader, mo_packed *value,
+                                       void *destination, memopt_stream stream)
+{
+    memopt_stream back = offloader->back.stream;
+    MO_TRY(mo_timeline_reserve(&offloader->back));
+    MO_TRY(mo_offload_follow(offloader, stream, back));
+    MO_TRY(copy_from_device(offloader, value, destination, back));
+    return mo_timeline_mark(&offloader->back, &value->into);
+}
+
 static memopt_status start_from_host(memopt_offloader *offloader, const transfer *t)
 {
     MO_TRY(mo_timeline_reserve(&offloader->back));
@@ -289,7 +300,7 @@ memopt_status memopt_offloader_prefetch_into(memopt_offloader *offloader, memopt
     MO_TRY(find_for(offloader, ticket, "offloader_prefetch_into", destination, bytes, &value));
     MO_TRY(mo_offload_check_stream(offloader, stream, "offloader_prefetch_into"));
     transfer t = {value, destination, stream, MO_FETCH_INTO, 0};
-    MO_TRY(value->device != NULL ? copy_from_device(offloader, value, destination, stream)
+    MO_TRY(value->device != NULL ? start_from_device(offloader, value, destination, stream)
                                  : start_from_host(offloader, &t));
     value->prefetched = 1;
     return MEMOPT_OK;

@@ -145,6 +145,22 @@ RACE(consumer_of_own_memory_waits, UNPACK_WAIT, 1, NULL)
     return good;
 }
 
+/* The same where the value is on the device, too, and is copied from there. */
+RACE(consumer_of_own_copy_waits, UNPACK_WAIT, 1, NULL)
+{
+    memopt_ticket ticket = packed(w, BYTES, A, w->s);
+    void *mine = filled_block(w, BYTES, B, w->s), *data = NULL;
+    OK(memopt_offloader_unpack(w->offloader, ticket, w->s, &data));
+    OK(memopt_device_sync(w->device));
+    OK(memopt_offloader_prefetch_into(w->offloader, ticket, mine, BYTES, w->s));
+    OK(memopt_offloader_wait_unpacked(w->offloader, ticket, w->t));
+    int good = right(w, mine, A, w->t);
+    OK(memopt_device_sync(w->device));
+    OK(memopt_offloader_release(w->offloader, ticket, w->t));
+    OK(memopt_allocator_free(w->allocator, mine));
+    return good;
+}
+
 /* The caller's memory may still be in use by work of the stream that it is free on. */
 RACE(own_memory_free_before_back, MEMORY_WAIT, 1, NULL)
 {
