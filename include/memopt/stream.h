@@ -32,7 +32,8 @@
  * **Graphs.** While the stream records a graph, begin, end and write return #MEMOPT_UNSUPPORTED:
  * a layer has another address each time.
  *
- * **Threads.** One thread at a time per streamer and its offloader.
+ * **Threads.** One thread at a time per streamer and its offloader. In a process that was forked from
+ * the one that opened the device every call returns #MEMOPT_UNSUPPORTED.
  */
 #ifndef MEMOPT_STREAM_H
 #define MEMOPT_STREAM_H
@@ -62,7 +63,6 @@ typedef struct memopt_stream_part {
  * @retval MEMOPT_OUT_OF_DEVICE_MEMORY the device has no room for the budget.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR a host allocation or the driver failed; see
  *         memopt_last_error().
- * @retval MEMOPT_UNSUPPORTED this process was forked from the one that opened the device.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_streamer_create(memopt_device *device, memopt_offloader *offloader,
@@ -77,7 +77,6 @@ MEMOPT_API memopt_status memopt_streamer_create(memopt_device *device, memopt_of
  * @retval MEMOPT_DEVICE_FAULT, MEMOPT_DEVICE_LOST, MEMOPT_DRIVER_ERROR waiting failed; the streamer
  *         and its memory are gone anyway. If the device was already known to be lost, the call
  *         succeeds.
- * @retval MEMOPT_UNSUPPORTED this process was forked from the one that opened the device.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_streamer_destroy(memopt_streamer *streamer);
@@ -87,10 +86,8 @@ MEMOPT_API memopt_status memopt_streamer_destroy(memopt_streamer *streamer);
  *        waits for all work of the device.
  * @param streamer the streamer; NULL does nothing.
  * @retval MEMOPT_OK done.
- * @retval MEMOPT_DEVICE_FAULT, MEMOPT_DEVICE_LOST, MEMOPT_DRIVER_ERROR waiting failed; the streamer
- *         and its memory are gone anyway. If the device was already known to be lost, the call
- *         succeeds.
- * @retval MEMOPT_UNSUPPORTED this process was forked from the one that opened the device.
+ * @retval MEMOPT_DEVICE_FAULT, MEMOPT_DEVICE_LOST, MEMOPT_DRIVER_ERROR as for
+ *         memopt_streamer_destroy().
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_streamer_destroy_force(memopt_streamer *streamer);
@@ -108,7 +105,6 @@ MEMOPT_API memopt_status memopt_streamer_destroy_force(memopt_streamer *streamer
  * @retval MEMOPT_NOT_FOUND a part's ticket is not in the offloader.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR a host allocation or the driver failed; see
  *         memopt_last_error(). After a failure there is no new layer.
- * @retval MEMOPT_UNSUPPORTED this process was forked from the one that opened the device.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_streamer_add(memopt_streamer *streamer,
@@ -124,7 +120,6 @@ MEMOPT_API memopt_status memopt_streamer_add(memopt_streamer *streamer,
  * @param count the number of begins in a round, at least 1.
  * @retval MEMOPT_OK done. Copies that could not start are tried again when they are needed.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, count is 0, or a number is not that of a layer.
- * @retval MEMOPT_UNSUPPORTED this process was forked from the one that opened the device.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_streamer_expect(memopt_streamer *streamer, const uint32_t *layers,
@@ -152,8 +147,7 @@ MEMOPT_API memopt_status memopt_streamer_expect(memopt_streamer *streamer, const
  *         repeated.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR a host allocation or the driver failed; see
  *         memopt_last_error(). After a failure the layer is not in use by this call.
- * @retval MEMOPT_UNSUPPORTED the stream records a graph, or this process was forked from the one that
- *         opened the device.
+ * @retval MEMOPT_UNSUPPORTED the stream records a graph.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_streamer_begin(memopt_streamer *streamer, uint32_t layer,
@@ -167,8 +161,7 @@ MEMOPT_API memopt_status memopt_streamer_begin(memopt_streamer *streamer, uint32
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT streamer is NULL, there is no such layer, or it is not in use.
  * @retval MEMOPT_DRIVER_ERROR the driver failed; see memopt_last_error(). The layer is still in use.
- * @retval MEMOPT_UNSUPPORTED the stream records a graph, or this process was forked from the one that
- *         opened the device.
+ * @retval MEMOPT_UNSUPPORTED the stream records a graph.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_streamer_end(memopt_streamer *streamer, uint32_t layer,
@@ -202,7 +195,6 @@ MEMOPT_API memopt_status memopt_streamer_write(memopt_streamer *streamer, uint32
  * @retval MEMOPT_INVALID_ARGUMENT streamer is NULL or there is no such layer.
  * @retval MEMOPT_BUSY the layer is in use.
  * @retval MEMOPT_DRIVER_ERROR the driver failed; see memopt_last_error(). The copy is still there.
- * @retval MEMOPT_UNSUPPORTED this process was forked from the one that opened the device.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_streamer_evict(memopt_streamer *streamer, uint32_t layer);
@@ -236,7 +228,6 @@ typedef struct memopt_stream_plan {
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, a number is not that of a layer, or struct_size
  *         is too small.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY a host allocation failed.
- * @retval MEMOPT_UNSUPPORTED this process was forked from the one that opened the device.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_streamer_get_plan(const memopt_streamer *streamer,
@@ -268,7 +259,6 @@ typedef struct memopt_stream_stats {
  * @param[in,out] out_stats the caller sets struct_size; the call fills at most that many bytes.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or struct_size is too small.
- * @retval MEMOPT_UNSUPPORTED this process was forked from the one that opened the device.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_streamer_get_stats(const memopt_streamer *streamer,

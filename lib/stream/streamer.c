@@ -56,16 +56,15 @@ static unsigned char *part_memory(const memopt_streamer *s, uint32_t number, uin
 }
 
 /* Later work of order comes after the layer's copies, whether they went well or not. */
-static memopt_status wait_for_copies(memopt_streamer *s, uint32_t number, uint32_t count)
+static memopt_status wait_for_copies(memopt_streamer *s, uint32_t number)
 {
     const streamed *l = &s->layers[number];
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < l->count; i++) {
         memopt_ticket ticket = l->parts[i].of.ticket;
         memopt_status status = memopt_offloader_wait_unpacked(s->offloader, ticket, s->order);
         if (status == MEMOPT_OK && l->written)
             status = memopt_offloader_wait_packed(s->offloader, ticket, s->order);
-        if (status ==
-            MEMOPT_NOT_FOUND) /* released too early: its copies cannot be named any more */
+        if (status == MEMOPT_NOT_FOUND) /* released: its copies cannot be named any more */
             status = memopt_device_sync(s->device);
         if (status != MEMOPT_OK && status != MEMOPT_IO_ERROR && status != MEMOPT_CORRUPT)
             return status;
@@ -81,7 +80,7 @@ static void note_absent(memopt_streamer *s, uint32_t number)
 
 static memopt_status leave(memopt_streamer *s, uint32_t number)
 {
-    MO_TRY(wait_for_copies(s, number, s->layers[number].count));
+    MO_TRY(wait_for_copies(s, number));
     note_absent(s, number);
     s->layers[number].written = 0;
     mo_schedule_remove(&s->schedule, number);
@@ -133,7 +132,7 @@ static memopt_status fetch(memopt_streamer *s, uint32_t number, uint64_t offset,
         return MEMOPT_OK;
     }
     mo_error_record reason = *mo_error_here();
-    if (wait_for_copies(s, number, l->count) != MEMOPT_OK)
+    if (wait_for_copies(s, number) != MEMOPT_OK)
         (void)memopt_device_sync(s->device);
     *mo_error_here() = reason;
     note_absent(s, number);
@@ -161,7 +160,7 @@ static memopt_status dismantle(memopt_streamer *s)
     memopt_status first = MEMOPT_OK;
     for (uint32_t i = 0; i < s->schedule.count; i++) {
         if (s->schedule.layers[i].placed)
-            mo_keep_first(&first, wait_for_copies(s, i, s->layers[i].count));
+            mo_keep_first(&first, wait_for_copies(s, i));
         mo_free(s->layers[i].parts);
     }
     if (first != MEMOPT_OK) /* a copy may still write to the arena */

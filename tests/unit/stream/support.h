@@ -35,7 +35,9 @@ static inline void add_layer(streaming *s, uint32_t parts, uint64_t bytes)
 
 static inline streaming open_streaming(uint32_t order, uint64_t seed, uint64_t budget)
 {
-    streaming s = {.w = open_world(order, seed, 64 * MIB, NULL)};
+    memopt_offloader_options options = MEMOPT_OFFLOADER_OPTIONS_INIT;
+    options.flags = seed % 4 == 3 ? MEMOPT_OFFLOADER_NULL_STREAM : 0;
+    streaming s = {.w = open_world(order, seed, 64 * MIB, &options)};
     OK(memopt_streamer_create(s.w.device, s.w.offloader, budget, &s.streamer));
     return s;
 }

@@ -1,6 +1,5 @@
 /* What the streamer decides: places and order, without a device. */
 #include "stream/schedule.h"
-#include "support/sweep.h"
 #include "support/unit.h"
 
 enum { STEP = MO_STREAM_STEP };
@@ -101,42 +100,4 @@ TEST(test_places)
     assert_null(broken(&s));
     assert_int_equal(s.bytes, 8 * STEP);
     mo_schedule_close(&s);
-}
-
-/* Any sizes, any order: the invariants hold, and one layer always finds a place. */
-TEST(test_random_orders)
-{
-    FOR_SEEDS (seed, 400) {
-        unsigned random = (unsigned)seed;
-        mo_schedule s = scheduled((uint64_t)(10 + rand_r(&random) % 20) * STEP, 0, 0);
-        uint32_t number, layers = 2 + (uint32_t)rand_r(&random) % 10, now = 0;
-        for (uint32_t i = 0; i < layers; i++)
-            assert_int_equal(
-                mo_schedule_add(&s, (uint64_t)(1 + rand_r(&random) % 10) * STEP, &number),
-                MEMOPT_OK);
-        for (int use = 0; use < 200; use++) {
-            uint64_t offset;
-            now =
-                rand_r(&random) % 8 == 0 ? (uint32_t)rand_r(&random) % layers : (now + 1) % layers;
-            if (!s.layers[now].placed) {
-                assert_true(mo_schedule_place(&s, now, &offset));
-                drop_going(&s);
-                mo_schedule_put(&s, now, offset);
-            }
-            mo_schedule_use(&s, now);
-            s.layers[now].uses = 1;
-            while ((number = mo_schedule_ahead(&s, &offset)) != MO_NO_LAYER) {
-                uint64_t needed = s.layers[number].next_use;
-                for (uint32_t i = 0; i < layers; i++)
-                    assert_true(!s.layers[i].goes ||
-                                (s.layers[i].uses == 0 && s.layers[i].next_use > needed));
-                drop_going(&s);
-                mo_schedule_put(&s, number, offset);
-                assert_null(broken(&s));
-            }
-            s.layers[now].uses = 0;
-            assert_null(broken(&s));
-        }
-        mo_schedule_close(&s);
-    }
 }
