@@ -17,5 +17,6 @@
 #include <memopt/optim.h>
 #include <memopt/pluggable.h>
 #include <memopt/share.h>
+#include <memopt/stream.h>
 
 #endif /* MEMOPT_MEMOPT_H */

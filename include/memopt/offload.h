@@ -28,8 +28,12 @@
  * what is read. So a full or broken disk loses only values that it had already accepted, and never
  * returns wrong bytes.
  *
+ * **Fixed values.** memopt_offloader_reserve() gives host memory for a value that the host fills, and
+ * memopt_offloader_map_file() makes a part of a file a value. They are unpacked again and again, as
+ * frozen weights are, and the spilling of others leaves them where they are.
+ *
  * **Graphs.** While the stream that the caller passes (for a prefetch: the packing stream) records
- * a graph, pack, prefetch, unpack and the waits return #MEMOPT_UNSUPPORTED and leave the capture as
+ * a graph, pack, prefetch, unpack, rewrite and the waits return #MEMOPT_UNSUPPORTED and leave the capture as
  * it is. Reason: a replay would copy from and to host memory that other values use by then.
  *
  * **Threads.** One thread at a time per offloader. pack and unpack may run on different threads.
@@ -400,6 +404,159 @@ MEMOPT_API memopt_status memopt_offloader_request_pack(memopt_offloader_request 
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_offloader_request_unpack(const memopt_offloader_request *request);
+
+/** @brief What the host does with the memory of a value. */
+typedef uint32_t memopt_host_access;
+
+/** @brief The values of ::memopt_host_access. */
+enum {
+    MEMOPT_HOST_READ = 1, /**< Reads. Copies to the device may run meanwhile. */
+    MEMOPT_HOST_WRITE = 2 /**< Reads and writes. No copy runs meanwhile. */
+};
+
+/**
+ * @brief Makes a value of page-locked host memory that the host fills: weights read from a file, for
+ *        example. The value stays there until release: ::MEMOPT_OVERFLOW_SPILL never moves it to the
+ *        disk, and min_bytes has no effect on it.
+ *
+ * The calling thread has the access of #MEMOPT_HOST_WRITE to the memory. It ends with
+ * memopt_offloader_host_end(); after it the value can be unpacked and prefetched like a packed one,
+ * as often as needed. memopt_offloader_prefetch() allocates its device memory in the order of a
+ * stream of the offloader. With every policy the call may wait for copies of released tickets, and
+ * with ::MEMOPT_OVERFLOW_SPILL for the disk.
+ * @param offloader the offloader.
+ * @param bytes the number of bytes, at least 1.
+ * @param[out] out_ticket the ticket; release it with memopt_offloader_release().
+ * @param[out] out_host the memory, with undefined contents, aligned to 64 bytes. It belongs to the
+ *        ticket and is valid until its release; use it only during an access.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or bytes is 0.
+ * @retval MEMOPT_LIMIT_REACHED the value does not fit below host_limit, or 2^24 tickets are live;
+ *         the message has the numbers.
+ * @retval MEMOPT_IO_ERROR an older value could not be written to the disk.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_FAULT, MEMOPT_DEVICE_LOST a
+ *         host allocation, the driver or a copy that was waited for failed; see memopt_last_error().
+ *         There is no ticket then.
+ * @retval MEMOPT_UNSUPPORTED this process was forked from the one that opened the device.
+ * @since 0.9
+ */
+MEMOPT_API memopt_status memopt_offloader_reserve(memopt_offloader *offloader, uint64_t bytes,
+                                                  memopt_ticket *out_ticket, void **out_host);
+
+/**
+ * @brief Makes a part of a file a value, without a copy of it: the file is the store. Each copy to
+ *        the device reads it as a value on the disk is read.
+ *
+ * The file is only read. It may be unlinked meanwhile; its bytes must not change. The first read
+ * decides what they are, and each later read compares. Values of one file share its descriptor.
+ * Reads need host memory for the time of the copy, below host_limit; see memopt_offloader_unpack().
+ * @param offloader the offloader, with any policy.
+ * @param path the name of a regular file. Copied.
+ * @param offset where the value begins in the file, in bytes.
+ * @param bytes its size, at least 1.
+ * @param[out] out_ticket the ticket; release it with memopt_offloader_release(). A copy of it
+ *        returns #MEMOPT_IO_ERROR where the file has become too short or cannot be read, and
+ *        #MEMOPT_CORRUPT where its bytes have changed.
+ * @retval MEMOPT_OK done; nothing was read.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, bytes is 0, path is not a regular file, or the
+ *         file ends before the value does.
+ * @retval MEMOPT_IO_ERROR the file cannot be opened; the message and memopt_last_error_info() have
+ *         the system's reason.
+ * @retval MEMOPT_LIMIT_REACHED 2^24 tickets are live.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR a host allocation or the driver failed;
+ *         see memopt_last_error(). There is no ticket after a failure.
+ * @retval MEMOPT_UNSUPPORTED this process was forked from the one that opened the device.
+ * @since 0.9
+ */
+MEMOPT_API memopt_status memopt_offloader_map_file(memopt_offloader *offloader, const char *path,
+                                                   uint64_t offset, uint64_t bytes,
+                                                   memopt_ticket *out_ticket);
+
+/**
+ * @brief Gives the calling thread access to the host memory of a value of memopt_offloader_reserve().
+ *        Waits for the copies that write the memory; for #MEMOPT_HOST_WRITE also for those that read
+ *        it.
+ *
+ * The access ends with memopt_offloader_host_end() or the ticket's release. Until then a rewrite and
+ * a second access return #MEMOPT_BUSY; during #MEMOPT_HOST_WRITE so does each call that would begin
+ * a copy of the value. Copies that begin later have what was written.
+ * @param offloader the offloader.
+ * @param ticket the ticket.
+ * @param access what the host will do.
+ * @param[out] out_host the memory, which belongs to the ticket.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or access is unknown.
+ * @retval MEMOPT_NOT_FOUND no such ticket.
+ * @retval MEMOPT_BUSY the host has access already; or it wants to write, and the value is also in
+ *         device memory of the ticket, which memopt_offloader_evict() frees.
+ * @retval MEMOPT_UNSUPPORTED the ticket is not one of memopt_offloader_reserve(), or this process was
+ *         forked from the one that opened the device.
+ * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_FAULT, MEMOPT_DEVICE_LOST waiting failed; see
+ *         memopt_last_error(). There is no access then.
+ * @since 0.9
+ */
+MEMOPT_API memopt_status memopt_offloader_host(memopt_offloader *offloader, memopt_ticket ticket,
+                                               memopt_host_access access, void **out_host);
+
+/**
+ * @brief Ends the access of memopt_offloader_host() or memopt_offloader_reserve(). Does not wait.
+ * @param offloader the offloader.
+ * @param ticket the ticket.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT offloader is NULL, or the host has no access.
+ * @retval MEMOPT_NOT_FOUND no such ticket.
+ * @retval MEMOPT_UNSUPPORTED this process was forked from the one that opened the device.
+ * @since 0.9
+ */
+MEMOPT_API memopt_status memopt_offloader_host_end(memopt_offloader *offloader,
+                                                   memopt_ticket ticket);
+
+/**
+ * @brief Replaces a value of memopt_offloader_reserve() by device memory of the same size: trained
+ *        weights go back into the same host memory.
+ *
+ * The copy starts after the stream's work so far and after the copies that read the old value. Later
+ * copies back have the new one. As for memopt_offloader_request_pack(), data must not be overwritten
+ * or freed before memopt_offloader_wait_packed() or memopt_offloader_query_packed() says so; memory
+ * that memopt_offloader_unpack() returned for the ticket may be released or evicted at once.
+ * @param offloader the offloader.
+ * @param ticket the ticket.
+ * @param data device memory with the ticket's number of bytes; it is only read.
+ * @param stream the stream whose work so far wrote it.
+ * @retval MEMOPT_OK enqueued.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, or the device cannot use data.
+ * @retval MEMOPT_NOT_FOUND no such ticket.
+ * @retval MEMOPT_BUSY the host has access to the memory; or the value is in device memory of the
+ *         ticket, and data is not that.
+ * @retval MEMOPT_UNSUPPORTED the ticket is not one of memopt_offloader_reserve(), the stream records a
+ *         graph, or this process was forked from the one that opened the device.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR a host allocation or the driver failed; see
+ *         memopt_last_error(). The value is the old one or, if only the end of the copy could not be
+ *         recorded, the new one; no copy is pending.
+ * @since 0.9
+ */
+MEMOPT_API memopt_status memopt_offloader_rewrite(memopt_offloader *offloader, memopt_ticket ticket,
+                                                  const void *data, memopt_stream stream);
+
+/**
+ * @brief Frees a ticket's device memory without releasing the ticket: the value stays on the host or
+ *        on the disk, and is copied again when it is needed. The memory is freed behind the work so
+ *        far of the stream and of the streams that it was unpacked on. Does nothing if there is
+ *        none. Waits for a read from the disk that is under way.
+ * @param offloader the offloader.
+ * @param ticket the ticket.
+ * @param stream the stream that used the unpacked value last.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT offloader is NULL.
+ * @retval MEMOPT_NOT_FOUND no such ticket.
+ * @retval MEMOPT_UNSUPPORTED the value was kept on the device and is nowhere else, or this process
+ *         was forked from the one that opened the device.
+ * @retval MEMOPT_DRIVER_ERROR, MEMOPT_OUT_OF_HOST_MEMORY the memory could not be freed; see
+ *         memopt_last_error(). The value is as before.
+ * @since 0.9
+ */
+MEMOPT_API memopt_status memopt_offloader_evict(memopt_offloader *offloader, memopt_ticket ticket,
+                                                memopt_stream stream);
 
 /**
  * @brief Frees device memory of values that memopt_offloader_prefetch() brought and nobody has

@@ -20,9 +20,10 @@ memopt_status mo_disk_open(memopt_device *device, const char *path, uint64_t lim
     disk->device = device;
     disk->file = -1;
     disk->extents.limit = limit / MO_DISK_BLOCK * MO_DISK_BLOCK;
-    disk->path = mo_strdup(path);
-    memopt_status status = disk->path == NULL ? MEMOPT_OUT_OF_HOST_MEMORY : MEMOPT_OK;
-    if (status == MEMOPT_OK)
+    memopt_status status = MEMOPT_OK;
+    if (path != NULL && (disk->path = mo_strdup(path)) == NULL)
+        status = MEMOPT_OUT_OF_HOST_MEMORY;
+    if (status == MEMOPT_OK && path != NULL)
         status = mo_file_open("offload", "disk_path", path, &disk->file);
     if (status == MEMOPT_OK)
         status = mo_timeline_open(&disk->line, device, own_stream);
@@ -50,6 +51,7 @@ memopt_status mo_disk_close(mo_disk *disk)
     memopt_status status = mo_timeline_close(&disk->line);
     free_slots(disk->released);
     free_slots(disk->spare);
+    mo_mapped_close_all(&disk->mapped);
     mo_extents_close(&disk->extents);
     if (disk->file >= 0)
         (void)close(disk->file);
@@ -60,6 +62,26 @@ memopt_status mo_disk_close(mo_disk *disk)
 
 /* --- jobs: on a thread of the driver */
 
+static int file_of(const mo_disk_slot *slot)
+{
+    return slot->mapped != NULL ? slot->mapped->file : slot->disk->file;
+}
+
+static const char *path_of(const mo_disk_slot *slot)
+{
+    return slot->mapped != NULL ? slot->mapped->path : slot->disk->path;
+}
+
+/* What was read has this hash: 0 if it is that of the value, else what is wrong. */
+static int compare(mo_disk_slot *slot, uint64_t hash)
+{
+    if (!slot->hashed) {
+        slot->hash = hash;
+        slot->hashed = 1;
+    }
+    return hash == slot->hash ? 0 : MO_DISK_DAMAGED;
+}
+
 static void run_job(void *user)
 {
     mo_disk_slot *slot = user;
@@ -67,11 +89,12 @@ static void run_job(void *user)
     int problem;
     if (slot->writes) {
         slot->hash = mo_hash_bytes(0, slot->memory, slot->bytes);
+        slot->hashed = 1;
         problem = mo_file_write(disk->file, slot->memory, slot->bytes, slot->offset);
     } else {
-        problem = mo_file_read(disk->file, slot->memory, slot->bytes, slot->offset);
-        if (problem == 0 && mo_hash_bytes(0, slot->memory, slot->bytes) != slot->hash)
-            problem = MO_DISK_DAMAGED;
+        problem = mo_file_read(file_of(slot), slot->memory, slot->bytes, slot->offset);
+        if (problem == 0)
+            problem = compare(slot, mo_hash_bytes(0, slot->memory, slot->bytes));
     }
     if (problem == 0)
         atomic_fetch_add_explicit(slot->writes ? &disk->written : &disk->read, slot->bytes,
@@ -107,17 +130,18 @@ memopt_status mo_disk_result(const mo_disk_slot *slot)
             MEMOPT_IO_ERROR, problem, mo_errno_name(problem),
             "offload: %s %s %s the disk tier at %s: %s (%s of the file are in use); the "
             "value stays where it was",
-            verb, MO_SIZE(slot->bytes), slot->writes ? "to" : "from", disk->path, strerror(problem),
-            MO_SIZE(disk->extents.used));
+            verb, MO_SIZE(slot->bytes), slot->writes ? "to" : "from", path_of(slot),
+            strerror(problem), MO_SIZE(disk->extents.used));
     if (problem == MO_DISK_PENDING)
         return mo_fail(MEMOPT_DRIVER_ERROR,
                        "offload: %s %s of the disk tier at %s: the driver did not call the host "
                        "function",
-                       verb, MO_SIZE(slot->bytes), disk->path);
+                       verb, MO_SIZE(slot->bytes), path_of(slot));
     return mo_fail(problem == MO_FILE_SHORT ? MEMOPT_IO_ERROR : MEMOPT_CORRUPT,
                    "offload: reading %s from the disk tier at %s, %llu bytes into it: %s",
-                   MO_SIZE(slot->bytes), disk->path, (unsigned long long)slot->offset,
+                   MO_SIZE(slot->bytes), path_of(slot), (unsigned long long)slot->offset,
                    problem == MO_FILE_SHORT ? "the file is too short"
+                   : slot->mapped != NULL   ? "the bytes are not those of the first read"
                                             : "the bytes are not the ones that were written");
 }
 
@@ -130,7 +154,10 @@ static uint64_t extent_bytes(const mo_disk_slot *slot)
 
 static void retire(mo_disk_slot *slot)
 {
-    mo_extents_give(&slot->disk->extents, slot->offset, extent_bytes(slot));
+    if (slot->mapped != NULL)
+        mo_mapped_close(&slot->disk->mapped, slot->mapped);
+    else
+        mo_extents_give(&slot->disk->extents, slot->offset, extent_bytes(slot));
     slot->next = slot->disk->spare;
     slot->disk->spare = slot;
 }
@@ -155,31 +182,48 @@ void mo_disk_trim(mo_disk *disk)
     (void)!ftruncate(disk->file, (off_t)disk->extents.end); /* a failure is harmless */
 }
 
-static memopt_status new_slot(mo_disk *disk, uint64_t bytes, mo_disk_slot **out_slot)
+static memopt_status reserve_slot(mo_disk *disk)
 {
-    uint64_t rounded;
     mo_disk_sweep(disk);
-    if (!mo_round_up_u64(bytes, MO_DISK_BLOCK, &rounded))
-        return MEMOPT_LIMIT_REACHED;
     if (disk->spare == NULL)
         disk->spare = mo_calloc(1, sizeof *disk->spare);
+    return disk->spare == NULL ? MEMOPT_OUT_OF_HOST_MEMORY : MEMOPT_OK;
+}
+
+/* The slot that was reserved. */
+static mo_disk_slot *new_slot(mo_disk *disk, mo_mapped_file *mapped, uint64_t offset,
+                              uint64_t bytes)
+{
     mo_disk_slot *slot = disk->spare;
-    if (slot == NULL)
-        return MEMOPT_OUT_OF_HOST_MEMORY;
-    MO_TRY(mo_extents_take(&disk->extents, rounded, &slot->offset));
     disk->spare = slot->next;
     slot->disk = disk;
+    slot->mapped = mapped;
+    slot->offset = offset;
     slot->bytes = bytes;
     slot->mark = 0;
+    slot->hashed = 0;
     slot->next = NULL;
-    *out_slot = slot;
+    return slot;
+}
+
+memopt_status mo_disk_map(mo_disk *disk, const char *path, uint64_t offset, uint64_t bytes,
+                          mo_disk_slot **out_slot)
+{
+    mo_mapped_file *mapped = NULL;
+    MO_TRY(reserve_slot(disk));
+    MO_TRY(mo_mapped_open(&disk->mapped, path, offset, bytes, &mapped));
+    *out_slot = new_slot(disk, mapped, offset, bytes);
     return MEMOPT_OK;
 }
 
 memopt_status mo_disk_write(mo_disk *disk, void *memory, uint64_t bytes, mo_disk_slot **out_slot)
 {
-    mo_disk_slot *slot = NULL;
-    MO_TRY(new_slot(disk, bytes, &slot));
+    uint64_t rounded, offset;
+    MO_TRY(reserve_slot(disk));
+    if (!mo_round_up_u64(bytes, MO_DISK_BLOCK, &rounded))
+        return MEMOPT_LIMIT_REACHED;
+    MO_TRY(mo_extents_take(&disk->extents, rounded, &offset));
+    mo_disk_slot *slot = new_slot(disk, NULL, offset, bytes);
     memopt_status status = submit(disk, slot, memory, 1);
     if (status != MEMOPT_OK) {
         retire(slot); /* no job is pending: submit waited for one that it could not mark */
@@ -205,15 +249,15 @@ memopt_status mo_disk_read_pieces(mo_disk_slot *slot, void *buffer, uint64_t buf
     slot->writes = 0;
     for (uint64_t done = 0; problem == 0 && done < slot->bytes;) {
         uint64_t piece = mo_min_u64(buffer_bytes, slot->bytes - done);
-        problem = mo_file_read(disk->file, buffer, piece, slot->offset + done);
+        problem = mo_file_read(file_of(slot), buffer, piece, slot->offset + done);
         if (problem != 0)
             break;
         hash = mo_hash_bytes(hash, buffer, piece);
         MO_TRY(take(context, buffer, done, piece));
         done += piece;
     }
-    if (problem == 0 && hash != slot->hash)
-        problem = MO_DISK_DAMAGED;
+    if (problem == 0)
+        problem = compare(slot, hash);
     if (problem == 0)
         atomic_fetch_add_explicit(&disk->read, slot->bytes, memory_order_relaxed);
     atomic_store_explicit(&slot->problem, problem, memory_order_relaxed);

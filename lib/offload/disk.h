@@ -8,7 +8,9 @@
  * A job's result is in its slot, and may be read once the slot's mark is complete. A slot has one
  * job at a time. A slot that is released while its job runs stays until the job ends.
  *
- * A value is read back with a check of its content, so lost or changed bytes are found.
+ * A value is read back with a check of its content, so lost or changed bytes are found. A slot may
+ * also be a part of a file of the caller's, which is only read: its first read decides what the
+ * content is.
  *
  * Threads: as the offloader's, one at a time; jobs run on others, and touch nothing but their slot,
  * its memory, the file and the counters.
@@ -18,6 +20,7 @@
 
 #include "base/unnamed_file.h"
 #include "offload/extents.h"
+#include "offload/mapped.h"
 #include "offload/timeline.h"
 
 #include <stdatomic.h>
@@ -36,10 +39,12 @@ typedef struct mo_disk_slot {
     mo_disk *disk;
     uint64_t offset; /* in the file */
     uint64_t bytes;  /* of the value */
-    uint64_t hash;   /* of the value */
+    uint64_t hash;   /* of the value, once it is `hashed` */
     uint64_t mark;   /* the end of the last job, on the disk's timeline */
     void *memory;    /* of that job */
     int writes;      /* what that job does */
+    int hashed;
+    mo_mapped_file *mapped; /* NULL: the tier's own file */
     _Atomic int problem;
     struct mo_disk_slot *next; /* among the released or the spare ones */
 } mo_disk_slot;
@@ -48,15 +53,16 @@ struct mo_disk {
     memopt_device *device;
     mo_timeline line;
     mo_extents extents;
-    char *path;
+    char *path; /* NULL, with file -1: there is no file of its own */
     int file;
-    int troubled; /* the last write that is known of failed */
+    mo_mapped_file *mapped; /* the files of the caller's */
+    int troubled;           /* the last write that is known of failed */
     mo_disk_slot *released;
     mo_disk_slot *spare;
     _Atomic uint64_t written, read; /* bytes in all */
 };
 
-/* limit: of the file, in bytes. */
+/* limit: of the file, in bytes. path NULL: for mapped files only. */
 memopt_status mo_disk_open(memopt_device *device, const char *path, uint64_t limit, int own_stream,
                            mo_disk **out_disk);
 
@@ -67,6 +73,10 @@ memopt_status mo_disk_close(mo_disk *disk);
  * without a message if the limit leaves no room. On failure no job is pending. The timeline was
  * reserved. */
 memopt_status mo_disk_write(mo_disk *disk, void *memory, uint64_t bytes, mo_disk_slot **out_slot);
+
+/* A new slot, a part of a file of the caller's; mapped.h has the statuses. */
+memopt_status mo_disk_map(mo_disk *disk, const char *path, uint64_t offset, uint64_t bytes,
+                          mo_disk_slot **out_slot);
 
 /* Begins to read a slot into memory, after earlier work of the timeline's stream. On failure no job
  * is pending. The timeline was reserved, and the slot's last job was waited for. */

@@ -84,6 +84,7 @@ memopt_status memopt_offloader_create(memopt_device *device, memopt_allocator *a
     offloader->device = device;
     offloader->allocator = allocator;
     offloader->options = read;
+    offloader->spills = read.overflow == MEMOPT_OVERFLOW_SPILL;
     offloader->stats.struct_size = sizeof offloader->stats;
     mo_offload_listen(offloader);
     memopt_status status = assemble(offloader);

@@ -34,6 +34,13 @@
  *            copy. The calling thread waits for the disk and checks the data before it returns the
  *            value.
  *
+ * Fixed values (fixed.c) never leave their place: those of memopt_offloader_reserve() the host, those
+ * of memopt_offloader_map_file() the file. They are in no list by age. While the host writes one
+ * (`hosted`), no copy of it begins; before that the calling thread has waited for those that read it.
+ *
+ *   rewrite  as a pack into the same host memory: out waits for the caller's stream and for the last
+ *            copy back that read it.
+ *
  * Failure. Whatever needs memory is reserved before the first piece of work is enqueued. A pack
  * that fails after its copy was enqueued makes the caller's stream wait for that copy, so that the
  * caller may use the block again.
@@ -79,6 +86,8 @@ typedef struct mo_packed {
     uint64_t next_free;        /* place of the next free one */
     uint64_t older, newer;     /* places + 1 of the neighbours in its list; 0: none */
     mo_origin origin;
+    int fixed;         /* it stays where it is: range, or a slot of a file of the caller's */
+    uint32_t hosted;   /* the host's access that was not ended: a memopt_host_access, or 0 */
     int prefetched;    /* device came by prefetch and was not unpacked yet */
     int awaited;       /* a stream of the caller waits for `brought` */
     mo_fetch fetching; /* where to the last read of the slot goes that was not looked at yet */
@@ -100,9 +109,11 @@ struct memopt_offloader {
     mo_timeline out;
     mo_timeline back;
     mo_host_pool pool;
-    mo_disk *disk; /* NULL: no disk tier */
+    mo_disk *disk; /* NULL: no disk tier, and no mapped file */
     mo_age_list lists[MO_LIST_COUNT];
     uint64_t stored_bytes; /* payload of the values in MO_LIST_STORED */
+    uint64_t fixed_bytes;  /* payload of fixed values on the host */
+    int spills;            /* MEMOPT_OVERFLOW_SPILL */
     memopt_event *ready; /* recorded on a caller's stream and waited for at once, again and again */
 
     mo_stream_listener listener;

@@ -156,6 +156,50 @@ memopt_status mo_offloader_pack_borrowed(memopt_offloader *offloader, const void
     return pack(offloader, &r, out_ticket, out_kept);
 }
 
+/* What a rewrite may not meet. */
+static memopt_status check_rewrite(const memopt_offloader *offloader, const mo_packed *value,
+                                   const void *data)
+{
+    if (value->range == NULL || !value->fixed)
+        return mo_fail(MEMOPT_UNSUPPORTED,
+                       "offloader_rewrite: ticket %llu is not one of memopt_offloader_reserve(); "
+                       "pack the new value and release the old one",
+                       (unsigned long long)value->ticket);
+    if (value->hosted != 0)
+        return mo_fail(MEMOPT_BUSY,
+                       "offloader_rewrite: the host has access to ticket %llu (%s); call "
+                       "memopt_offloader_host_end() first",
+                       (unsigned long long)value->ticket, MO_SIZE(value->bytes));
+    if (value->device != NULL && value->device != data)
+        return mo_fail(
+            MEMOPT_BUSY,
+            "offloader_rewrite: ticket %llu is also at %p on the device; rewrite it from "
+            "there, or call memopt_offloader_evict() first",
+            (unsigned long long)value->ticket, value->device);
+    return mo_reachable(offloader->device, "offloader_rewrite: data of ticket", value->ticket, data,
+                        value->bytes);
+}
+
+memopt_status memopt_offloader_rewrite(memopt_offloader *offloader, memopt_ticket ticket,
+                                       const void *data, memopt_stream stream)
+{
+    mo_packed *value = NULL;
+    uint64_t mark = 0;
+    MO_TRY(mo_tickets_find(offloader, ticket, "offloader_rewrite", &value));
+    MO_NOT_NULL("offloader_rewrite", data);
+    MO_TRY(mo_offload_check_stream(offloader, stream, "offloader_rewrite"));
+    MO_TRY(check_rewrite(offloader, value, data));
+    MO_TRY(mo_timeline_reserve(&offloader->out));
+    if (value->device != NULL) /* evict and release free it: only after this copy */
+        MO_TRY(memopt_allocator_record_stream(offloader->allocator, value->device,
+                                              offloader->out.stream));
+    request r = {(void *)(uintptr_t)data, value->bytes, stream, 0, NULL};
+    MO_TRY(enqueue(offloader, &r, value->range, &mark));
+    value->range->written = value->written = mark;
+    offloader->stats.copied_out_bytes += value->bytes;
+    return MEMOPT_OK;
+}
+
 memopt_status memopt_offloader_wait_packed(memopt_offloader *offloader, memopt_ticket ticket,
                                            memopt_stream stream)
 {

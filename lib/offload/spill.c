@@ -1,6 +1,8 @@
 /* Moving values from the host to the disk; see offload.h. */
 #include "offload/offload.h"
 
+#include "base/checked.h"
+
 /* --- lists of values by age */
 
 static mo_packed *at(memopt_offloader *offloader, uint64_t link)
@@ -163,14 +165,17 @@ memopt_status mo_spill_take(memopt_offloader *offloader, uint64_t bytes, mo_host
 /* --- ahead of need */
 
 /* Writes the oldest values before the host is full, so that host memory can then be freed at once.
- * Keeps a quarter of the limit written. Does nothing if jobs run inline, since the work may be
+ * Keeps a quarter of what fixed
+ * values leave of the limit written. Does nothing if jobs run inline, since the work may be
  * unnecessary. A failure is reported when the value is needed. */
 static void write_ahead(memopt_offloader *offloader)
 {
-    uint64_t threshold = offloader->pool.limit - offloader->pool.limit / 4;
+    uint64_t share =
+        offloader->pool.limit - mo_min_u64(offloader->pool.limit, offloader->fixed_bytes);
+    uint64_t threshold = share - share / 4;
     if ((offloader->options.flags & MEMOPT_OFFLOADER_NULL_STREAM) != 0 || offloader->disk->troubled)
         return;
-    while (offloader->pool.used - offloader->stored_bytes > threshold) {
+    while (offloader->pool.used - offloader->fixed_bytes - offloader->stored_bytes > threshold) {
         mo_packed *value = oldest_on_host(offloader);
         if (value == NULL || store(offloader, value) != MEMOPT_OK)
             return;
@@ -180,7 +185,7 @@ static void write_ahead(memopt_offloader *offloader)
 void mo_spill_packed(memopt_offloader *offloader, memopt_ticket ticket)
 {
     mo_packed *value = NULL;
-    if (offloader->disk == NULL ||
+    if (!offloader->spills ||
         mo_tickets_find(offloader, ticket, "offloader_pack", &value) != MEMOPT_OK)
         return;
     link_value(offloader, value, 0);
@@ -189,11 +194,11 @@ void mo_spill_packed(memopt_offloader *offloader, memopt_ticket ticket)
 
 void mo_spill_forget(memopt_offloader *offloader, mo_packed *value)
 {
-    if (offloader->disk == NULL)
-        return;
-    if (value->range != NULL) {
+    if (value->range != NULL && value->fixed) {
+        offloader->fixed_bytes -= value->bytes;
+    } else if (value->range != NULL && offloader->spills) {
         unlink_value(offloader, value);
-    } else if (value->slot != NULL) {
+    } else if (value->range == NULL && value->slot != NULL) {
         offloader->stats.disk_tickets--;
         offloader->stats.disk_bytes_used -= value->bytes;
     }

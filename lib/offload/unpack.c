@@ -42,6 +42,11 @@ static memopt_status enqueue_back(memopt_offloader *offloader, const transfer *t
     mo_packed *value = t->value;
     mo_host_range *range = value->range;
     memopt_status status = MEMOPT_OK;
+    if (value->hosted == MEMOPT_HOST_WRITE)
+        return mo_fail(MEMOPT_BUSY,
+                       "offload: the host writes ticket %llu (%s); call "
+                       "memopt_offloader_host_end() before it is copied",
+                       (unsigned long long)value->ticket, MO_SIZE(value->bytes));
     if (range == NULL)
         status = mo_fetch_start(offloader, value, t->where, &range);
     if (status == MEMOPT_OK) {
@@ -245,6 +250,17 @@ static memopt_status copy_from_device(memopt_offloader *offloader, mo_packed *va
     return memopt_copy(offloader->device, destination, value->device, value->bytes, stream);
 }
 
+/* The same on `back`, so that all copies into the caller's memory are in one order. */
+static memopt_status start_from_device(memopt_offloader *offloader, mo_packed *value,
+                                       void *destination, memopt_stream stream)
+{
+    memopt_stream back = offloader->back.stream;
+    MO_TRY(mo_timeline_reserve(&offloader->back));
+    MO_TRY(mo_offload_follow(offloader, stream, back));
+    MO_TRY(copy_from_device(offloader, value, destination, back));
+    return mo_timeline_mark(&offloader->back, &value->into);
+}
+
 static memopt_status start_from_host(memopt_offloader *offloader, const transfer *t)
 {
     MO_TRY(mo_timeline_reserve(&offloader->back));
@@ -284,7 +300,7 @@ memopt_status memopt_offloader_prefetch_into(memopt_offloader *offloader, memopt
     MO_TRY(find_for(offloader, ticket, "offloader_prefetch_into", destination, bytes, &value));
     MO_TRY(mo_offload_check_stream(offloader, stream, "offloader_prefetch_into"));
     transfer t = {value, destination, stream, MO_FETCH_INTO, 0};
-    MO_TRY(value->device != NULL ? copy_from_device(offloader, value, destination, stream)
+    MO_TRY(value->device != NULL ? start_from_device(offloader, value, destination, stream)
                                  : start_from_host(offloader, &t));
     value->prefetched = 1;
     return MEMOPT_OK;
@@ -327,6 +343,26 @@ memopt_status mo_offloader_unpack_into(memopt_offloader *offloader, memopt_ticke
     MO_TRY(value->device != NULL ? copy_from_device(offloader, value, destination, stream)
                                  : copy_from_host(offloader, value, destination, stream));
     count_hit(offloader, value);
+    return MEMOPT_OK;
+}
+
+memopt_status memopt_offloader_evict(memopt_offloader *offloader, memopt_ticket ticket,
+                                     memopt_stream stream)
+{
+    mo_packed *value = NULL;
+    MO_TRY(mo_tickets_find(offloader, ticket, "offloader_evict", &value));
+    if (value->origin != MO_ORIGIN_HOST)
+        return mo_fail(MEMOPT_UNSUPPORTED,
+                       "offloader_evict: ticket %llu (%s) was kept on the device and is nowhere "
+                       "else; release it",
+                       (unsigned long long)ticket, MO_SIZE(value->bytes));
+    if (value->device != NULL && value->fetching == MO_FETCH_OWN)
+        (void)arrive(offloader, value); /* where the disk failed, the memory is gone */
+    if (value->device == NULL)
+        return MEMOPT_OK;
+    MO_TRY(drop_device(offloader, value, stream));
+    value->device = NULL;
+    value->prefetched = 0;
     return MEMOPT_OK;
 }
 

@@ -3,6 +3,7 @@
 
 #include "memopt/checkpoint.h"
 #include "memopt/offload.h"
+#include "memopt/stream.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -173,11 +174,51 @@ static void offloaded_values_return_from_a_disk(world *w)
     free(back);
 }
 
+/* Five layers through the place of two, forward and backward; each pass changes the weights. */
+static void streamed_weights_come_and_go(world *w)
+{
+    enum { LAYERS = 5, ROUNDS = 3, BYTES = 200000, PLACE = 200192 };
+    memopt_offloader *store = NULL;
+    memopt_streamer *streamer = NULL;
+    memopt_stream_part parts[LAYERS];
+    memopt_stream_stats stats = MEMOPT_STREAM_STATS_INIT;
+    unsigned char *back = host_memory(BYTES);
+    void *weights = NULL;
+    OK(memopt_offloader_create(w->device, w->allocator, NULL, &store));
+    OK(memopt_streamer_create(w->device, store, 2 * PLACE, &streamer));
+    for (uint32_t i = 0, number; i < LAYERS; i++) {
+        parts[i].bytes = BYTES;
+        OK(memopt_offloader_reserve(store, BYTES, &parts[i].ticket, &weights));
+        memset(weights, (int)i * 10, BYTES);
+        OK(memopt_offloader_host_end(store, parts[i].ticket));
+        OK(memopt_streamer_add(streamer, &parts[i], 1, &number));
+    }
+    for (uint32_t i = 0; i < ROUNDS * 2 * LAYERS; i++) {
+        uint32_t pass = i / LAYERS, n = pass % 2 == 0 ? i % LAYERS : LAYERS - 1 - i % LAYERS;
+        OK(memopt_streamer_begin(streamer, n, w->stream, &weights));
+        OK(memopt_copy(w->device, back, weights, BYTES, w->stream));
+        OK(memopt_fill(w->device, weights, (uint8_t)(n * 10 + pass + 1), BYTES, w->stream));
+        OK(memopt_streamer_write(streamer, n, w->stream));
+        OK(memopt_streamer_end(streamer, n, w->stream));
+        OK(memopt_stream_sync(w->device, w->stream));
+        for (int k = 0; k < BYTES; k++)
+            CHECK(back[k] == n * 10 + pass);
+    }
+    OK(memopt_streamer_get_stats(streamer, &stats));
+    CHECK(stats.resident_bytes_peak == 2 * PLACE && stats.copies <= 7 + 2 * 6 + 2);
+    OK(memopt_streamer_destroy(streamer));
+    for (uint32_t i = 0; i < LAYERS; i++)
+        OK(memopt_offloader_release(store, parts[i].ticket, w->stream));
+    OK(memopt_offloader_destroy(store));
+    free(back);
+}
+
 const conformance_case primitive_cases[] = {
     {"allocator", allocator_blocks_are_separate, 0, 0, 0},
     {"record_stream", recorded_streams_protect_blocks, 0, 0, 0},
     {"checkpoint", regions_recompute, 0, 0, 0},
     {"offload", offloaded_values_return, 0, 0, 0},
     {"offload_disk", offloaded_values_return_from_a_disk, 0, 0, 0},
+    {"stream", streamed_weights_come_and_go, 0, 0, 0},
     {NULL, NULL, 0, 0, 0},
 };

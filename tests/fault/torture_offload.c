@@ -237,6 +237,98 @@ TEST(test_unpack)
                                     teardown_offloader, 0, 1});
 }
 
+/* --- fixed values */
+
+static void setup_fixed(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    setup_block(device, context);
+    f->ticket = reserved(&f->w, f->bytes, 1);
+}
+
+static void setup_fixed_unpacked(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    setup_fixed(device, context);
+    OK(memopt_offloader_prefetch(f->w.offloader, f->ticket));
+    OK(memopt_offloader_unpack(f->w.offloader, f->ticket, f->w.t, &f->data));
+}
+
+TORTURE_CALL(run_reserve, memopt_offloader_reserve(f->w.offloader, f->bytes, &f->ticket, &f->data))
+TORTURE_CALL(run_map, memopt_offloader_map_file(f->w.offloader, "/proc/self/exe", 64, f->bytes / 64,
+                                                &f->ticket))
+TORTURE_CALL(run_host,
+             memopt_offloader_host(f->w.offloader, f->ticket, MEMOPT_HOST_WRITE, &f->data))
+TORTURE_CALL(run_rewrite, memopt_offloader_rewrite(f->w.offloader, f->ticket, f->block, f->w.s))
+TORTURE_CALL(run_evict, memopt_offloader_evict(f->w.offloader, f->ticket, f->w.t))
+
+static void end_fixed(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    OK(memopt_offloader_release(f->w.offloader, f->ticket, f->w.t));
+    OK(memopt_device_sync(device));
+    OK(memopt_allocator_free(f->w.allocator, f->block));
+    f->ticket = 0;
+}
+
+static void rewritten(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    OK(mo_offloader_unpack_into(f->w.offloader, f->ticket, f->into, f->bytes, f->w.t));
+    assert_true(holds(&f->w, f->into, VALUE, f->bytes, f->w.t));
+    end_fixed(device, context);
+}
+
+/* Whole: the old value, or the new one. */
+static void not_torn(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    void *host = NULL;
+    OK(memopt_offloader_host(f->w.offloader, f->ticket, MEMOPT_HOST_READ, &host));
+    assert_true(all_bytes(host, 1, f->bytes) || all_bytes(host, VALUE, f->bytes));
+    OK(memopt_offloader_host_end(f->w.offloader, f->ticket));
+}
+
+static void evicted(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    OK(mo_offloader_unpack_into(f->w.offloader, f->ticket, f->into, f->bytes, f->w.t));
+    assert_true(holds(&f->w, f->into, 1, f->bytes, f->w.t));
+    end_fixed(device, context);
+}
+
+static void still_hosted_by_none(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offloader_host_end(f->w.offloader, f->ticket));
+}
+
+TEST(test_fixed)
+{
+    in_all_kinds((torture_scenario){"offloader_reserve", NULL, setup_block, run_reserve, end_fixed,
+                                    not_packed, teardown_offloader, 1, 1});
+    in_all_kinds((torture_scenario){"offloader_map_file", NULL, setup_block, run_map, end_fixed,
+                                    not_packed, teardown_offloader, 1, 1});
+    in_all_kinds((torture_scenario){"offloader_rewrite", NULL, setup_fixed, run_rewrite, rewritten,
+                                    not_torn, teardown_offloader, 1, 1});
+    in_all_kinds((torture_scenario){"offloader_evict", NULL, setup_fixed_unpacked, run_evict,
+                                    evicted, still_hosted_by_none, teardown_offloader, 1, 1});
+}
+
+static void setup_read_back(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    setup_fixed(device, context);
+    OK(memopt_offloader_rewrite(f->w.offloader, f->ticket, f->block, f->w.s));
+    OK(mo_offloader_unpack_into(f->w.offloader, f->ticket, f->into, f->bytes, f->w.t));
+}
+
+TEST(test_host_access)
+{
+    in_all_kinds((torture_scenario){"offloader_host", NULL, setup_read_back, run_host, end_fixed,
+                                    still_hosted_by_none, teardown_offloader, 0, 1});
+}
+
 TEST(test_release)
 {
     in_all_kinds((torture_scenario){"offloader_release", NULL, setup_unpacked, run_release,

@@ -113,6 +113,23 @@ MUTANTS = [
         "tsan",
         "^offload_ended$",
     ),
+    Mutant(
+        "offload_host_write_while_copies_read",
+        "lib/offload/fixed.c",
+        "    MO_TRY(mo_timeline_sync(&offloader->back, range->read));\n",
+        "",
+        "asan",
+        "^offload_fixed$",
+    ),
+    # --- stream
+    Mutant(
+        "stream_leaves_while_the_store_is_written",
+        "lib/stream/streamer.c",
+        "status == MEMOPT_OK && l->written",
+        "0 && l->written",
+        "asan",
+        "^stream_weights$",
+    ),
     # --- optim
     Mutant(
         "optim_import_keeps_groups",

@@ -40,7 +40,9 @@ NAMES = {
     "offload.md": (
         "enum { BYTES = 64 };",
         "memopt_offloader *offloader; void *activation; memopt_stream stream;"
-        "memopt_ticket *tickets; int i;",
+        "memopt_ticket *tickets, ticket; int i; void *host; FILE *file;"
+        "memopt_device *device; memopt_streamer *streamer; memopt_stream_part *parts; void **pointers;"
+        "uint64_t budget; uint32_t count, layer;",
     ),
     "optimizer.md": (
         "",

@@ -52,6 +52,8 @@ run 0 "held-out text" "${small[@]}" --steps 3
 run 0 '"loss_hex":"0x' "${small[@]}" --steps 2 --json
 run 0 "step 2/2" "${small[@]}" --steps 2 --stream-order=adversarial --offload on --check hash \
     --checkpoint on
+run 0 "5 copies" "${small[@]}" --steps 4 --layers 3 --stream-weights on
+run 0 '"streamed_weights":{"layers":3' "${small[@]}" --steps 2 --layers 3 --stream-weights on --json
 
 "$program" "${small[@]}" --steps 3 >"$work/out"
 if grep -q $'\x1b' "$work/out"; then

@@ -46,7 +46,7 @@ TEST(goes_on_with_the_same_bits)
         assert_ok(resume_save(&one, path));
         steps(&one, 6, whole + 6);
 
-        o.checkpoint = o.offload = 1; /* what changes no bit may change */
+        o.checkpoint = o.offload = o.stream = 1; /* what changes no bit may change */
         assert_ok(trainer_create(&two, &o, &text));
         assert_ok(resume_load(&two, path));
         assert_int_equal(two.step, 6);

@@ -113,6 +113,7 @@ CLASSES = {
     "memopt_dtype": "i32",
     "memopt_block_format": "u32",
     "memopt_tag": "u32",
+    "memopt_host_access": "u32",
     "memopt_step": "u32",
     "memopt_pause": "u32",
     "memopt_ticket": "u64",

@@ -17,7 +17,7 @@ static memopt_status train(trainer *t)
 {
     const options *o = &t->options;
     progress bar;
-    step_result r = {0, 0, 0, 1, 0, 0};
+    step_result r = {.scale = 1};
     progress_begin(&bar, t, o->steps);
     while (t->step < o->steps) {
         TRY(trainer_step(t, &r));
@@ -32,7 +32,7 @@ static memopt_status train(trainer *t)
     memory_figures figures;
     TRY(trainer_evaluate(t, HELD_OUT_BATCHES, &held_out));
     TRY(memory_measure(&t->memory, &figures));
-    report_summary(t, &figures, r.loss, held_out);
+    report_summary(t, &figures, &r, held_out);
     return MEMOPT_OK;
 }
 

@@ -27,6 +27,8 @@ memopt_status memory_open(memory *m, const options *o)
         offload.overflow = MEMOPT_OVERFLOW_KEEP; /* what does not fit stays on the device */
         status = memopt_offloader_create(m->device, m->allocator, &offload, &m->offloader);
     }
+    if (status == MEMOPT_OK && o->stream)
+        status = memopt_offloader_create(m->device, m->allocator, NULL, &m->store);
     if (status != MEMOPT_OK)
         memory_close(m);
     return status;
@@ -34,13 +36,13 @@ memopt_status memory_open(memory *m, const options *o)
 
 memopt_status memory_close(memory *m)
 {
-    memopt_status first = memopt_offloader_destroy_force(m->offloader);
-    memopt_status status = memopt_allocator_destroy_force(m->allocator);
-    if (first == MEMOPT_OK)
-        first = status;
-    status = memopt_device_close(m->device);
-    if (first == MEMOPT_OK)
-        first = status;
+    const memopt_status ends[] = {
+        memopt_streamer_destroy_force(m->streamer), memopt_offloader_destroy_force(m->store),
+        memopt_offloader_destroy_force(m->offloader), memopt_allocator_destroy_force(m->allocator),
+        memopt_device_close(m->device)};
+    memopt_status first = MEMOPT_OK;
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)
+        first = first == MEMOPT_OK ? ends[i] : first;
     memset(m, 0, sizeof *m);
     return first;
 }
@@ -160,9 +162,18 @@ static memopt_status tag_peak(memory *m, memopt_tag tag, uint64_t *out_peak)
     return MEMOPT_OK;
 }
 
+memopt_status memory_streamed(memory *m, memopt_stream_stats *out_stats)
+{
+    *out_stats = (memopt_stream_stats)MEMOPT_STREAM_STATS_INIT;
+    return m->streamer ? memopt_streamer_get_stats(m->streamer, out_stats) : MEMOPT_OK;
+}
+
 memopt_status memory_measure(memory *m, memory_figures *out_figures)
 {
-    memory_figures figures;
+    memory_figures figures = {.plan = MEMOPT_STREAM_PLAN_INIT};
+    TRY(memory_streamed(m, &figures.streamed));
+    if (m->streamer)
+        TRY(memopt_streamer_get_plan(m->streamer, NULL, 0, &figures.plan));
     TRY(tag_peak(m, MEMOPT_TAG_WEIGHTS, &figures.weights));
     TRY(tag_peak(m, MEMOPT_TAG_GRADIENTS, &figures.gradients));
     TRY(tag_peak(m, MEMOPT_TAG_OPTIMIZER, &figures.optimizer));

@@ -19,6 +19,8 @@ typedef struct memory {
     memopt_device *device;
     memopt_allocator *allocator;
     memopt_offloader *offloader; /* NULL where nothing is offloaded */
+    memopt_offloader *store;     /* of weights that stream; NULL where none do, as the next */
+    memopt_streamer *streamer;   /* made with the parameters */
     memopt_tag workspace;        /* the tag of short-lived scratch memory */
 } memory;
 
@@ -87,7 +89,12 @@ typedef struct memory_figures {
     uint64_t reserved, reserved_peak;                               /* bytes held from the device */
     uint64_t capacity;
     uint64_t pinned_peak; /* page-locked host memory */
+    memopt_stream_stats streamed;
+    memopt_stream_plan plan; /* of the streamed weights; no layers where there are none */
 } memory_figures;
+
+/* What streamed so far; all 0 where no weights stream. */
+memopt_status memory_streamed(memory *m, memopt_stream_stats *out_stats);
 
 memopt_status memory_measure(memory *m, memory_figures *out_figures);
 

@@ -172,7 +172,9 @@ static memopt_status run_layer(model *m, uint32_t i, double probability)
     l->dropout = probability;
     l->input = m->inputs[i].tensor;
     l->output = m->inputs[i + 1].tensor;
-    return layer_forward(l);
+    TRY(parameters_to_device(l->parameters, m->memory, i));
+    TRY(layer_forward(l));
+    return parameters_to_host(l->parameters, m->memory, i);
 }
 
 static memopt_status forward(model *m)
@@ -192,9 +194,11 @@ static memopt_status backward_layer(model *m, uint32_t i, float *d)
         TRY(prefetch_layer(m, i - 1));
     TRY(saved_fetch(m->memory, &m->inputs[i]));
     l->input = m->inputs[i].tensor;
+    TRY(parameters_to_device(l->parameters, m->memory, i));
     TRY(layer_restore(l));
     TRY(layer_backward(l, d));
     TRY(layer_release(l));
+    TRY(parameters_to_host(l->parameters, m->memory, i));
     return saved_drop(m->memory, &m->inputs[i]);
 }
 

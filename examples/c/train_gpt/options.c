@@ -88,6 +88,9 @@ static const option table[] = {
     {"offload", CHOICE, AT(offload), 0, 0, on_off, "on|off",
      "park what backward needs in host memory (off): the layers'\n"
      "inputs with --checkpoint on, else all of it"},
+    {"stream-weights", CHOICE, AT(stream), 0, 0, on_off, "on|off",
+     "keep the layers' weights on the host (off); the device holds\n"
+     "a third of them at a time, or one layer"},
     {"host-limit", SIZE, AT(host_limit), 0, 0, NULL, "SIZE",
      "most page-locked host memory; the rest stays on the device\n"
      "(no limit)"},

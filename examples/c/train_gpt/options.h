@@ -21,12 +21,13 @@ typedef struct options {
     const char *text; /* a file or a folder; NULL: the repository, else the current folder */
 
     /* memory */
-    memopt_dtype dtype;    /* of weights, gradients and activations */
-    uint32_t master;       /* 1: fp32 master weights beside narrower ones */
-    uint32_t adamw8bit;    /* 1: 8-bit optimizer states */
-    uint32_t checkpoint;   /* 1: layers are recomputed in backward */
-    uint32_t offload;      /* 1: values kept for backward go to host memory */
-    uint32_t check;        /* a memopt_region_check_mode */
+    memopt_dtype dtype;  /* of weights, gradients and activations */
+    uint32_t master;     /* 1: fp32 master weights beside narrower ones */
+    uint32_t adamw8bit;  /* 1: 8-bit optimizer states */
+    uint32_t checkpoint; /* 1: layers are recomputed in backward */
+    uint32_t offload;    /* 1: values kept for backward go to host memory */
+    uint32_t stream;     /* 1: the layers' weights are on the host and stream through the device */
+    uint32_t check;      /* a memopt_region_check_mode */
     const char *allocator; /* configuration string */
     uint64_t capacity;     /* of the device; 0: the machine's memory */
     uint64_t host_limit;   /* most page-locked host bytes; 0: no limit */

@@ -18,6 +18,17 @@ typedef struct start {
     float value;
 } start;
 
+/* The next free host memory of a layer's; NULL: it is on the device. */
+typedef struct host_memory {
+    unsigned char *weights, *masters;
+} host_memory;
+
+/* What a tensor takes in the store, and in the streamer's memory. */
+static uint64_t stored_bytes(memopt_dtype dtype, uint64_t count)
+{
+    return (count * memopt_dtype_size(dtype) + 255) / 256 * 256;
+}
+
 static memopt_status fill_parameter(const parameter *p, memory *m, const start *s, uint64_t key)
 {
     float *values = malloc(s->count * sizeof *values);
@@ -40,19 +51,56 @@ static memopt_status fill_parameter(const parameter *p, memory *m, const start *
     return frame_end(&f);
 }
 
+/* Memory of a tensor: of the device, or the next part of `host`. */
+static memopt_status place_tensor(memory *m, memopt_dtype dtype, uint64_t count,
+                                  unsigned char **host, memopt_tensor *out_tensor)
+{
+    if (!*host)
+        return memory_tensor(m, dtype, count, MEMOPT_TAG_WEIGHTS, out_tensor);
+    *out_tensor = (memopt_tensor){*host, count, dtype};
+    *host += stored_bytes(dtype, count);
+    return MEMOPT_OK;
+}
+
 static memopt_status create_parameter(parameter_set *list, memory *m, const options *o,
-                                      const char *prefix, const start *s)
+                                      const char *prefix, const start *s, host_memory *host)
 {
     uint64_t index = list->count;
     parameter *p = &list->list[list->count++];
     snprintf(p->name, sizeof p->name, "%s%s", prefix, s->name);
     p->decays = s->deviation > 0;
     list->elements += s->count;
-    TRY(memory_tensor(m, o->dtype, s->count, MEMOPT_TAG_WEIGHTS, &p->weight));
+    TRY(place_tensor(m, o->dtype, s->count, &host->weights, &p->weight));
     if (o->dtype != MEMOPT_DTYPE_F32 && o->master)
-        TRY(memory_tensor(m, MEMOPT_DTYPE_F32, s->count, MEMOPT_TAG_WEIGHTS, &p->master));
+        TRY(place_tensor(m, MEMOPT_DTYPE_F32, s->count, &host->masters, &p->master));
     TRY(memory_tensor(m, o->dtype, s->count, MEMOPT_TAG_GRADIENTS, &p->gradient));
     return fill_parameter(p, m, s, random_draw(o->seed, UINT64_MAX - index));
+}
+
+/* Host memory for the weights of a layer, which the streamer gets to know, and for its masters. */
+static memopt_status store_layer(parameter_set *p, memory *m, const options *o, const start *plans,
+                                 host_memory *out_host)
+{
+    memopt_stream_part part = {0, 0};
+    uint64_t master_bytes = 0;
+    void *weights = NULL, *masters = NULL;
+    for (int i = 0; i < LAYER_PARAMETERS; i++) {
+        part.bytes += stored_bytes(o->dtype, plans[i].count);
+        master_bytes += stored_bytes(MEMOPT_DTYPE_F32, plans[i].count);
+    }
+    if (!m->streamer) {
+        uint64_t budget = part.bytes * o->layers / 3;
+        budget = (budget < part.bytes ? part.bytes : budget) + 511; /* it is rounded down */
+        TRY(memopt_streamer_create(m->device, m->store, budget, &m->streamer));
+    }
+    TRY(memopt_offloader_reserve(m->store, part.bytes, &part.ticket, &weights));
+    p->stored[p->stored_count] = part.ticket;
+    TRY(memopt_streamer_add(m->streamer, &part, 1, &p->stored_count));
+    p->stored_count++;
+    if (o->dtype != MEMOPT_DTYPE_F32 && o->master)
+        TRY(memopt_offloader_reserve(m->store, master_bytes, &part.ticket, &masters));
+    *out_host = (host_memory){weights, masters};
+    return MEMOPT_OK;
 }
 
 static memopt_status create_layer(parameter_set *p, memory *m, const options *o, uint32_t number)
@@ -75,9 +123,12 @@ static memopt_status create_layer(parameter_set *p, memory *m, const options *o,
     };
     char prefix[24];
     snprintf(prefix, sizeof prefix, "layer%u.", number);
+    host_memory host = {NULL, NULL};
+    if (m->store)
+        TRY(store_layer(p, m, o, plans, &host));
     for (int i = 0; i < LAYER_PARAMETERS; i++)
-        TRY(create_parameter(p, m, o, prefix, &plans[i]));
-    return MEMOPT_OK;
+        TRY(create_parameter(p, m, o, prefix, &plans[i], &host));
+    return m->store ? memopt_offloader_host_end(m->store, p->stored[number]) : MEMOPT_OK;
 }
 
 memopt_status parameters_create(parameter_set *p, memory *m, const options *o)
@@ -96,10 +147,14 @@ memopt_status parameters_create(parameter_set *p, memory *m, const options *o)
     if (!p->list)
         return gpt_fail(MEMOPT_OUT_OF_HOST_MEMORY, "parameters: no memory for %u layers",
                         o->layers);
+    p->stored = m->store ? calloc(o->layers, sizeof *p->stored) : NULL;
+    if (m->store && !p->stored)
+        return gpt_fail(MEMOPT_OUT_OF_HOST_MEMORY, "parameters: no memory for %u layers",
+                        o->layers);
     p->head = &p->list[o->tied ? TOKEN_EMBEDDING : HEAD_OR_LAYERS];
     p->layers = p->list + outside;
     for (int i = 0; i < outside; i++)
-        TRY(create_parameter(p, m, o, "", &plans[i]));
+        TRY(create_parameter(p, m, o, "", &plans[i], &(host_memory){NULL, NULL}));
     for (uint32_t i = 0; i < o->layers; i++)
         TRY(create_layer(p, m, o, i));
     return MEMOPT_OK;
@@ -108,6 +163,9 @@ memopt_status parameters_create(parameter_set *p, memory *m, const options *o)
 memopt_status parameters_free(parameter_set *p, memory *m)
 {
     memopt_status first = MEMOPT_OK;
+    for (uint64_t i = 0; p->stored && i < p->count; i++)
+        if (&p->list[i] >= p->layers) /* the store's */
+            p->list[i].weight.data = p->list[i].master.data = NULL;
     for (uint64_t i = 0; i < p->count; i++) {
         memopt_tensor *tensors[] = {&p->list[i].weight, &p->list[i].master, &p->list[i].gradient};
         for (int t = 0; t < 3; t++) {
@@ -116,8 +174,55 @@ memopt_status parameters_free(parameter_set *p, memory *m)
         }
     }
     free(p->list);
+    free(p->stored);
     memset(p, 0, sizeof *p);
     return first;
+}
+
+/* --- weights that stream ------------------------------------------------------------------- */
+
+/* The weights of a layer lie one behind the other, wherever they are: the first one is at `base`. */
+static void move_weights(parameter *layer, unsigned char *base)
+{
+    const unsigned char *old = layer->weight.data;
+    for (int i = 0; i < LAYER_PARAMETERS; i++)
+        layer[i].weight.data = base + ((const unsigned char *)layer[i].weight.data - old);
+}
+
+memopt_status parameters_to_device(parameter *layer, memory *m, uint32_t number)
+{
+    void *base = NULL;
+    if (!m->streamer)
+        return MEMOPT_OK;
+    TRY(memopt_streamer_begin(m->streamer, number, NULL, &base));
+    layer->host = layer->weight.data;
+    move_weights(layer, base);
+    return memory_sync(m);
+}
+
+memopt_status parameters_to_host(parameter *layer, memory *m, uint32_t number)
+{
+    if (!m->streamer)
+        return MEMOPT_OK;
+    move_weights(layer, layer->host);
+    return memopt_streamer_end(m->streamer, number, NULL);
+}
+
+memopt_status parameters_write(parameter_set *p, memory *m)
+{
+    void *host = NULL;
+    for (uint32_t i = 0; i < p->stored_count; i++)
+        TRY(memopt_offloader_host(m->store, p->stored[i], MEMOPT_HOST_WRITE, &host));
+    return MEMOPT_OK;
+}
+
+memopt_status parameters_written(parameter_set *p, memory *m)
+{
+    for (uint32_t i = 0; i < p->stored_count; i++)
+        TRY(memopt_offloader_host_end(m->store, p->stored[i]));
+    for (uint32_t i = 0; i < p->stored_count; i++) /* the device's copies are the old ones */
+        TRY(memopt_streamer_evict(m->streamer, i));
+    return MEMOPT_OK;
 }
 
 memopt_status parameters_zero_gradients(parameter_set *p, memory *m)

@@ -7,21 +7,40 @@
 
 typedef unsigned long long ull;
 
-static void summary_json(const trainer *t, const memory_figures *f, double loss, double held_out)
+static void summary_json(const trainer *t, const memory_figures *f, const step_result *last,
+                         double held_out)
 {
     printf("{\"steps\":%llu,\"parameters\":%llu,\"loss\":%.6f,\"held_out_loss\":%.6f,"
            "\"memory\":{\"weights\":%llu,\"gradients\":%llu,\"optimizer\":%llu,"
            "\"activations\":%llu,\"workspace\":%llu,\"live_peak\":%llu,\"reserved_peak\":%llu,"
-           "\"capacity\":%llu,\"host_pinned_peak\":%llu}}\n",
-           (ull)t->step, (ull)t->model.parameters.elements, loss, held_out, (ull)f->weights,
+           "\"capacity\":%llu,\"host_pinned_peak\":%llu}",
+           (ull)t->step, (ull)t->model.parameters.elements, last->loss, held_out, (ull)f->weights,
            (ull)f->gradients, (ull)f->optimizer, (ull)f->activations, (ull)f->workspace,
            (ull)f->live_peak, (ull)f->reserved_peak, (ull)f->capacity, (ull)f->pinned_peak);
+    if (f->plan.layers)
+        printf(",\"streamed_weights\":{\"layers\":%llu,\"bytes\":%llu,\"budget\":%llu,"
+               "\"peak\":%llu,\"copies\":%llu,\"copied_bytes\":%llu}",
+               (ull)f->plan.layers, (ull)f->plan.layer_bytes, (ull)f->plan.budget,
+               (ull)f->streamed.resident_bytes_peak, (ull)last->copies, (ull)last->copied_bytes);
+    printf("}\n");
 }
 
-void report_summary(const trainer *t, const memory_figures *f, double loss, double held_out)
+static void streamed_line(const memory_figures *f, const step_result *last)
+{
+    char all[SIZE_TEXT], peak[SIZE_TEXT], copied[SIZE_TEXT];
+    printf("streamed weights: %llu layers of %s together, at most %s of them on the device; in the "
+           "last "
+           "step %llu copies of a layer, %s\n",
+           (ull)f->plan.layers, size_text(all, f->plan.layer_bytes),
+           size_text(peak, f->streamed.resident_bytes_peak), (ull)last->copies,
+           size_text(copied, last->copied_bytes));
+}
+
+void report_summary(const trainer *t, const memory_figures *f, const step_result *last,
+                    double held_out)
 {
     if (t->options.json) {
-        summary_json(t, f, loss, held_out);
+        summary_json(t, f, last, held_out);
         return;
     }
     const struct {
@@ -34,13 +53,15 @@ void report_summary(const trainer *t, const memory_figures *f, double loss, doub
         {"host (pinned)", f->pinned_peak},
     };
     printf("%llu steps, %.2f M parameters: loss %.4f, %.4f on held-out text\n", (ull)t->step,
-           (double)t->model.parameters.elements / 1e6, loss, held_out);
+           (double)t->model.parameters.elements / 1e6, last->loss, held_out);
     printf("peak memory:");
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
         char text[SIZE_TEXT];
         printf("%s %s %s", i ? "," : "", lines[i].name, size_text(text, lines[i].bytes));
     }
     printf("\n");
+    if (f->plan.layers)
+        streamed_line(f, last);
 }
 
 static void cell(uint64_t bytes)

@@ -14,7 +14,8 @@ typedef struct report_row {
 } report_row;
 
 /* What a run came to, as text or JSON on standard output. */
-void report_summary(const trainer *t, const memory_figures *f, double loss, double held_out);
+void report_summary(const trainer *t, const memory_figures *f, const step_result *last,
+                    double held_out);
 
 /* The table, a line at a time: peaks by tag, memory held from the device, page-locked host memory,
  * time. */

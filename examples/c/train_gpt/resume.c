@@ -325,6 +325,7 @@ static memopt_status apply(trainer *t, image *i, const parts *found)
     size_t at = found->parameters;
     TRY(memopt_optimizer_import_sync(t->optimizer, found->optimizer, found->optimizer_length, 0,
                                      NULL));
+    TRY(parameters_write(&t->model.parameters, &t->memory));
     for (uint64_t n = 0; n < t->model.parameters.count; n++) {
         const parameter *p = &t->model.parameters.list[n];
         at += 8;
@@ -332,6 +333,7 @@ static memopt_status apply(trainer *t, image *i, const parts *found)
         TRY(take_tensor(t, &p->master, i, &at));
     }
     TRY(memory_sync(&t->memory));
+    TRY(parameters_written(&t->model.parameters, &t->memory));
     return counters_set(t, &found->counters);
 }
 

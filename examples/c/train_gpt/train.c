@@ -163,6 +163,7 @@ memopt_status trainer_update(trainer *t, step_result *result)
         TRY(memopt_optimizer_set_group(t->optimizer, group, &values));
     }
     result->lr = learning_rate(t);
+    TRY(parameters_write(&t->model.parameters, &t->memory));
 
     memopt_step_options how = MEMOPT_STEP_OPTIONS_INIT;
     how.scaler = t->scaler;
@@ -173,6 +174,7 @@ memopt_status trainer_update(trainer *t, step_result *result)
     if (t->scaler)
         TRY(memopt_scaler_update(t->scaler, NULL));
     TRY(memory_sync(&t->memory));
+    TRY(parameters_written(&t->model.parameters, &t->memory));
     result->norm = (double)*(const float *)t->norm.data;
     result->skipped = !isfinite(result->norm);
     t->step++;
@@ -182,9 +184,14 @@ memopt_status trainer_update(trainer *t, step_result *result)
 memopt_status trainer_step(trainer *t, step_result *out_result)
 {
     double start = seconds_now();
+    memopt_stream_stats before, after;
+    TRY(memory_streamed(&t->memory, &before));
     TRY(trainer_gradients(t, out_result));
     TRY(trainer_update(t, out_result));
     out_result->seconds = seconds_now() - start;
+    TRY(memory_streamed(&t->memory, &after));
+    out_result->copies = after.copies - before.copies;
+    out_result->copied_bytes = after.copied_bytes - before.copied_bytes;
     return MEMOPT_OK;
 }
 

@@ -23,12 +23,13 @@ typedef struct trainer {
 
 /* What one step came to. */
 typedef struct step_result {
-    double loss;    /* mean over the micro-batches */
-    double norm;    /* of the gradients, before clipping */
-    double lr;      /* that was used */
-    double scale;   /* loss scale that was used; 1 without a scaler */
-    int skipped;    /* 1: a gradient was not finite, and nothing was updated */
-    double seconds; /* wall time */
+    double loss;                   /* mean over the micro-batches */
+    double norm;                   /* of the gradients, before clipping */
+    double lr;                     /* that was used */
+    double scale;                  /* loss scale that was used; 1 without a scaler */
+    int skipped;                   /* 1: a gradient was not finite, and nothing was updated */
+    double seconds;                /* wall time */
+    uint64_t copies, copied_bytes; /* of layers whose weights stream */
 } step_result;
 
 /* Opens a device and makes everything on it; o is copied. On failure nothing is left behind. */

@@ -14,6 +14,7 @@
 #include "memopt/checkpoint.h"
 #include "memopt/offload.h"
 #include "memopt/optim.h"
+#include "memopt/stream.h"
 #include "support/pausing.h"
 
 #include <pthread.h>
@@ -29,7 +30,8 @@ typedef struct handles {
     memopt_allocator *allocator;
     memopt_region *region;
     memopt_offloader *offloader;
-    memopt_ticket ticket;
+    memopt_ticket ticket, weight;
+    memopt_streamer *streamer;
     memopt_optimizer *optimizer;
     memopt_scaler *scaler;
     void *block, *cached, *pinned;
@@ -59,6 +61,12 @@ static void make_primitives(handles *h)
     OK(memopt_allocator_alloc(h->allocator, MIB, MEMOPT_TAG_OTHER, h->stream, &value));
     OK(memopt_fill(h->device, value, 0, MIB, h->stream));
     OK(memopt_offloader_pack(h->offloader, value, MIB, h->stream, &h->ticket));
+    OK(memopt_offloader_reserve(h->offloader, MIB, &h->weight, &value));
+    OK(memopt_offloader_host_end(h->offloader, h->weight));
+    OK(memopt_streamer_create(h->device, h->offloader, MIB, &h->streamer));
+    OK(memopt_streamer_add(h->streamer, &(memopt_stream_part){h->weight, MIB}, 1, &first));
+    OK(memopt_streamer_begin(h->streamer, 0, h->stream, &value));
+    OK(memopt_streamer_end(h->streamer, 0, h->stream));
     OK(memopt_optimizer_create(h->allocator, NULL, &h->optimizer));
     OK(memopt_optimizer_add_group(h->optimizer, &group, &first));
     OK(memopt_optimizer_add_parameter(h->optimizer, first, &h->tensor, NULL, h->stream, &index));
@@ -89,6 +97,8 @@ static void end(handles *h)
 {
     OK(memopt_scaler_destroy(h->scaler));
     OK(memopt_optimizer_destroy(h->optimizer));
+    OK(memopt_streamer_destroy(h->streamer));
+    OK(memopt_offloader_release(h->offloader, h->weight, h->stream));
     OK(memopt_offloader_release(h->offloader, h->ticket, h->stream));
     OK(memopt_offloader_destroy(h->offloader));
     OK(memopt_region_destroy(h->region));
@@ -185,6 +195,9 @@ static void try_primitives(handles *h)
     memopt_offloader_stats offloader = MEMOPT_OFFLOADER_STATS_INIT;
     memopt_optimizer_group group = MEMOPT_OPTIMIZER_GROUP_INIT;
     memopt_scaler_state state = MEMOPT_SCALER_STATE_INIT;
+    memopt_stream_plan plan = MEMOPT_STREAM_PLAN_INIT;
+    memopt_stream_stats streamed = MEMOPT_STREAM_STATS_INIT;
+    memopt_stream_part part = {h->weight, MIB};
     AS_CHILD(memopt_region_get_stats(h->region, &region));
     AS_CHILD(memopt_region_recompute(h->region, h->stream));
     AS_CHILD(memopt_region_forward(h->region, h->stream));
@@ -199,6 +212,22 @@ static void try_primitives(handles *h)
     AS_CHILD(memopt_offloader_release(h->offloader, h->ticket, h->stream));
     AS_CHILD(memopt_offloader_give_way(h->offloader, MIB, &index));
     AS_CHILD(memopt_offloader_trim_sync(h->offloader, NULL));
+    AS_CHILD(memopt_offloader_reserve(h->offloader, MIB, &ticket, &pointer));
+    AS_CHILD(memopt_offloader_map_file(h->offloader, "/proc/self/exe", 0, 1, &ticket));
+    AS_CHILD(memopt_offloader_host(h->offloader, h->weight, MEMOPT_HOST_READ, &pointer));
+    AS_CHILD(memopt_offloader_host_end(h->offloader, h->weight));
+    AS_CHILD(memopt_offloader_rewrite(h->offloader, h->weight, h->block, h->stream));
+    AS_CHILD(memopt_offloader_evict(h->offloader, h->ticket, h->stream));
+    AS_CHILD(memopt_streamer_begin(h->streamer, 0, h->stream, &pointer));
+    AS_CHILD(memopt_streamer_end(h->streamer, 0, h->stream));
+    AS_CHILD(memopt_streamer_write(h->streamer, 0, h->stream));
+    AS_CHILD(memopt_streamer_evict(h->streamer, 0));
+    AS_CHILD(memopt_streamer_expect(h->streamer, &(uint32_t){0}, 1));
+    AS_CHILD(memopt_streamer_add(h->streamer, &part, 1, &(uint32_t){0}));
+    AS_CHILD(memopt_streamer_get_plan(h->streamer, NULL, 0, &plan));
+    AS_CHILD(memopt_streamer_get_stats(h->streamer, &streamed));
+    AS_CHILD(memopt_streamer_destroy(h->streamer));
+    AS_CHILD(memopt_streamer_destroy_force(h->streamer));
     AS_CHILD(memopt_optimizer_add_group(h->optimizer, &group, &(uint32_t){0}));
     AS_CHILD(memopt_optimizer_get_group(h->optimizer, 0, &group));
     AS_CHILD(memopt_optimizer_add_parameter(h->optimizer, 0, &h->tensor, NULL, NULL, &index));

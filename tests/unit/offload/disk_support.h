@@ -71,7 +71,8 @@ static inline const char *broken_disk(memopt_offloader *o)
         uint64_t before = 0;
         for (uint64_t at = o->lists[list].oldest; at != 0; at = o->packed[at - 1].newer) {
             const mo_packed *value = &o->packed[at - 1];
-            if (value->ticket == 0 || value->range == NULL || value->older != before)
+            if (value->ticket == 0 || value->range == NULL || value->fixed ||
+                value->older != before)
                 return "a list is broken";
             if ((value->slot != NULL) != (list == MO_LIST_STORED))
                 return "a value is in the wrong list";
@@ -88,8 +89,8 @@ static inline const char *broken_disk(memopt_offloader *o)
         const mo_packed *value = &o->packed[i];
         if (value->ticket == 0)
             continue;
-        on_host += value->range != NULL;
-        slots += value->slot != NULL;
+        on_host += value->range != NULL && !value->fixed;
+        slots += value->slot != NULL && !value->fixed;
         if (value->slot != NULL && value->range == NULL) {
             on_disk++;
             on_disk_bytes += value->bytes;

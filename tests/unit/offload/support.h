@@ -56,6 +56,17 @@ static inline memopt_ticket packed(world *w, uint64_t bytes, int value, memopt_s
     return ticket;
 }
 
+/* A value of the host's: `value` in each byte. */
+static inline memopt_ticket reserved(world *w, uint64_t bytes, int value)
+{
+    memopt_ticket ticket = 0;
+    void *host = NULL;
+    OK(memopt_offloader_reserve(w->offloader, bytes, &ticket, &host));
+    memset(host, value, bytes);
+    OK(memopt_offloader_host_end(w->offloader, ticket));
+    return ticket;
+}
+
 /* Reads device memory behind a stream's work; 1 if each byte is `value`. */
 static inline int holds(world *w, const void *device, int value, uint64_t bytes,
                         memopt_stream stream)

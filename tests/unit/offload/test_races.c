@@ -145,6 +145,22 @@ RACE(consumer_of_own_memory_waits, UNPACK_WAIT, 1, NULL)
     return good;
 }
 
+/* The same where the value is on the device, too, and is copied from there. */
+RACE(consumer_of_own_copy_waits, UNPACK_WAIT, 1, NULL)
+{
+    memopt_ticket ticket = packed(w, BYTES, A, w->s);
+    void *mine = filled_block(w, BYTES, B, w->s), *data = NULL;
+    OK(memopt_offloader_unpack(w->offloader, ticket, w->s, &data));
+    OK(memopt_device_sync(w->device));
+    OK(memopt_offloader_prefetch_into(w->offloader, ticket, mine, BYTES, w->s));
+    OK(memopt_offloader_wait_unpacked(w->offloader, ticket, w->t));
+    int good = right(w, mine, A, w->t);
+    OK(memopt_device_sync(w->device));
+    OK(memopt_offloader_release(w->offloader, ticket, w->t));
+    OK(memopt_allocator_free(w->allocator, mine));
+    return good;
+}
+
 /* The caller's memory may still be in use by work of the stream that it is free on. */
 RACE(own_memory_free_before_back, MEMORY_WAIT, 1, NULL)
 {
@@ -239,6 +255,71 @@ RACE(kept_value_written_before_reuse, KEPT_WAIT, 1, NULL)
     int good = right(w, next, B, w->t) && status == MEMOPT_OK;
     OK(memopt_allocator_free(w->allocator, next));
     OK(memopt_event_destroy(event));
+    return good;
+}
+
+/* A rewrite comes after the work that wrote the new value. */
+RACE(rewrite_after_value, PACK_WAIT, 1, NULL)
+{
+    memopt_ticket ticket = reserved(w, BYTES, B);
+    void *trained = filled_block(w, BYTES, A, w->s), *data = NULL;
+    OK(memopt_offloader_rewrite(w->offloader, ticket, trained, w->s));
+    OK(memopt_offloader_unpack(w->offloader, ticket, w->t, &data));
+    int good = right(w, data, A, w->t);
+    OK(memopt_device_sync(w->device));
+    OK(memopt_offloader_release(w->offloader, ticket, w->t));
+    OK(memopt_allocator_free(w->allocator, trained));
+    return good;
+}
+
+/* Host memory is rewritten only after the copy back that reads the old value. */
+RACE(rewrite_after_readers, REUSE_WAIT, 1, NULL)
+{
+    memopt_ticket ticket = reserved(w, BYTES, A);
+    void *trained = filled_block(w, BYTES, B, w->t), *old = filled_block(w, BYTES, C, w->s);
+    OK(memopt_device_sync(w->device));
+    OK(mo_offloader_unpack_into(w->offloader, ticket, old, BYTES, w->s));
+    OK(memopt_offloader_rewrite(w->offloader, ticket, trained, w->t));
+    OK(memopt_offloader_wait_packed(w->offloader, ticket, w->t));
+    OK(memopt_stream_sync(w->device, w->t));
+    int good = right(w, old, A, w->s);
+    OK(memopt_offloader_release(w->offloader, ticket, w->s));
+    OK(memopt_allocator_free(w->allocator, trained));
+    OK(memopt_allocator_free(w->allocator, old));
+    return good;
+}
+
+/* A copy back has the value of the rewrite before it. */
+RACE(back_after_rewrite, BRING_WAIT, 1, NULL)
+{
+    memopt_ticket ticket = reserved(w, BYTES, B);
+    void *trained = filled_block(w, BYTES, A, w->s), *data = NULL;
+    OK(memopt_device_sync(w->device));
+    OK(memopt_offloader_rewrite(w->offloader, ticket, trained, w->s));
+    OK(memopt_offloader_unpack(w->offloader, ticket, w->t, &data));
+    int good = right(w, data, A, w->t);
+    OK(memopt_device_sync(w->device));
+    OK(memopt_offloader_release(w->offloader, ticket, w->t));
+    OK(memopt_allocator_free(w->allocator, trained));
+    return good;
+}
+
+/* Device memory of the ticket that is rewritten from goes to the next owner only after the copy. */
+RACE(evicted_after_rewrite, FREE_RECORD, 1, NULL)
+{
+    memopt_ticket ticket = reserved(w, BYTES, B);
+    void *data = NULL, *host = NULL;
+    OK(memopt_offloader_unpack(w->offloader, ticket, w->s, &data));
+    OK(memopt_fill(w->device, data, A, BYTES, w->s));
+    OK(memopt_offloader_rewrite(w->offloader, ticket, data, w->s));
+    OK(memopt_offloader_evict(w->offloader, ticket, w->s));
+    void *next = filled_block(w, BYTES, B, w->s);
+    int good = right(w, next, B, w->s);
+    memopt_status status = memopt_device_sync(w->device);
+    OK(memopt_offloader_host(w->offloader, ticket, MEMOPT_HOST_READ, &host));
+    good = good && status == MEMOPT_OK && all_bytes(host, A, BYTES);
+    OK(memopt_offloader_release(w->offloader, ticket, w->s));
+    OK(memopt_allocator_free(w->allocator, next));
     return good;
 }
 

@@ -13,4 +13,5 @@ from .offload import *
 from .optim import *
 from .pluggable import *
 from .share import *
+from .stream import *
 from .words import *

@@ -24,6 +24,14 @@ class OffloaderFlags(enum.IntEnum):
     NULL_STREAM = 1
 
 
+@enumeration("MEMOPT_HOST_")
+class HostAccess(enum.IntEnum):
+    """What the host does with the memory of a value."""
+
+    READ = 1
+    WRITE = 2
+
+
 @struct("memopt_offloader_options")
 class OffloaderOptions(Struct):
     _fields_ = [
@@ -77,6 +85,12 @@ functions(
     memopt_offloader_release_many=(CHECKED, HANDLE, OUT_U64, U64, STREAM, OUT_U64),
     memopt_offloader_request_pack=(CHECKED, OffloadRequest),
     memopt_offloader_request_unpack=(CHECKED, OffloadRequest),
+    memopt_offloader_reserve=(CHECKED, HANDLE, U64, OUT_U64, OUT_ADDRESS),
+    memopt_offloader_map_file=(CHECKED, HANDLE, TEXT, U64, U64, OUT_U64),
+    memopt_offloader_host=(CHECKED, HANDLE, U64, U32, OUT_ADDRESS),
+    memopt_offloader_host_end=(CHECKED, HANDLE, U64),
+    memopt_offloader_rewrite=(CHECKED, HANDLE, U64, ADDRESS, STREAM),
+    memopt_offloader_evict=(CHECKED, HANDLE, U64, STREAM),
     memopt_offloader_trim_sync=(CHECKED, HANDLE, OUT_U64),
     memopt_offloader_give_way=(CHECKED, HANDLE, U64, OUT_U64),
     memopt_offloader_get_stats=(CHECKED, HANDLE, OffloaderStats),
