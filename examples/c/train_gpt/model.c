@@ -89,8 +89,34 @@ static memopt_status embed_backward(model *m, const batch *b, uint64_t mask_key,
 
 /* The buffers of the head in one frame. */
 typedef struct head_buffers {
-    float *normed, *stats, *logits, *scratch;
+    float *normed, *stats, *logits, *scratch, *losses;
+    memopt_cross_entropy_row *rows;
+    int32_t *targets;
 } head_buffers;
+
+/* The sum of all rows' losses; with `learns` the gradient of `scale` times it in the place of the
+ * logits. */
+static memopt_status cross_entropy(model *m, head_buffers *b, const uint8_t *targets, float scale,
+                                   int learns, double *out_sum)
+{
+    memopt_device *device = m->memory->device;
+    memopt_logits logits = MEMOPT_LOGITS_INIT;
+    logits.data = b->logits;
+    logits.rows = rows_of(m);
+    logits.columns = CLASSES;
+    memset(b->rows, 0, logits.rows * sizeof *b->rows);
+    for (size_t row = 0; row < logits.rows; row++)
+        b->targets[row] = targets[row];
+    TRY(memopt_cross_entropy_add(device, &logits, b->targets, b->rows, NULL));
+    TRY(memopt_cross_entropy_losses(device, b->rows, b->targets, logits.rows, b->losses, NULL));
+    if (learns)
+        TRY(memopt_cross_entropy_gradient(device, &logits, b->targets, b->rows, scale, NULL));
+    TRY(memory_sync(m->memory));
+    *out_sum = 0;
+    for (size_t row = 0; row < logits.rows; row++)
+        *out_sum += (double)b->losses[row];
+    return MEMOPT_OK;
+}
 
 static memopt_status head_gradients(model *m, const head_buffers *b, const float *x,
                                     const float *gain, const float *weight, float *d)
@@ -124,13 +150,16 @@ static memopt_status head(model *m, const batch *given, float scale, float *d, d
     b.normed = frame_scratch(&f, stream_count(m));
     b.stats = frame_scratch(&f, 2 * rows);
     b.logits = frame_scratch(&f, rows * CLASSES);
-    b.scratch = frame_scratch(&f, 2 * width + CLASSES);
+    b.scratch = frame_scratch(&f, 2 * width);
+    b.losses = frame_scratch(&f, rows);
+    b.rows = (void *)frame_scratch(&f, rows * sizeof *b.rows / sizeof(float));
+    b.targets = (void *)frame_scratch(&f, rows);
     if (frame_ok(&f)) {
         norm_forward(x, gain, bias, b.normed, b.stats, rows, width);
         head_forward(b.normed, weight, b.logits, rows, width, CLASSES);
-        double sum = cross_entropy(b.logits, given->targets, scale / (float)rows,
-                                   d ? b.logits : NULL, b.scratch, rows, CLASSES);
-        if (d)
+        double sum = 0;
+        f.status = cross_entropy(m, &b, given->targets, scale / (float)rows, d != NULL, &sum);
+        if (d && frame_ok(&f))
             f.status = head_gradients(m, &b, x, gain, weight, d);
         *out_loss = sum / (double)rows;
     }

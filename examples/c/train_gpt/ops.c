@@ -291,23 +291,3 @@ void causal_softmax_backward(const float *probabilities, float *d, size_t length
         memset(g + row + 1, 0, (length - row - 1) * sizeof *g);
     }
 }
-
-double cross_entropy(const float *logits, const uint8_t *targets, float scale, float *d_logits,
-                     float *scratch, size_t rows, size_t classes)
-{
-    double loss = 0;
-    for (size_t row = 0; row < rows; row++) {
-        const float *x = logits + row * classes;
-        memcpy(scratch, x, classes * sizeof *scratch);
-        float wanted = x[targets[row]] - row_max(x, classes);
-        float sum = row_exp(scratch, classes);
-        loss += log((double)sum) - (double)wanted;
-        if (!d_logits)
-            continue;
-        float *d = d_logits + row * classes;
-        for (size_t i = 0; i < classes; i++)
-            d[i] = scratch[i] / sum * scale;
-        d[targets[row]] -= scale;
-    }
-    return loss;
-}

@@ -78,9 +78,4 @@ void causal_softmax(float *scores, size_t length);
 /* d_scores (in place of d) from probabilities and their gradient, as causal_softmax() masks. */
 void causal_softmax_backward(const float *probabilities, float *d, size_t length);
 
-/* Cross entropy over rows: returns the sum of the losses and, where d_logits is not NULL, writes
- * (probabilities - one hot) * scale into it; it may be logits itself. scratch: classes. */
-double cross_entropy(const float *logits, const uint8_t *targets, float scale, float *d_logits,
-                     float *scratch, size_t rows, size_t classes);
-
 #endif
