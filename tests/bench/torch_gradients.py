@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Unscaling, clipping and accumulating gradients: ours beside torch's, in interleaved rounds.
+"""Unscaling, clipping and accumulating gradients, and cross-entropy with its gradient: ours beside torch's, in interleaved rounds.
 
     MEMOPT_LIBRARY=build/demo/libmemopt.so PYTHONPATH=bindings/python \\
         python tests/bench/torch_gradients.py [--rounds 30]
@@ -9,13 +9,17 @@ each case's best round. It reports and never fails on a time.
 """
 
 import argparse
+import ctypes
 import os
 import time
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle threads of torch must not spin beside us
 
+import memopt
 import memopt.torch as mt
 import torch
+from memopt import _abi
+from memopt._library import lib
 
 
 def parameters(shapes):
@@ -50,7 +54,37 @@ def cases():
     name = "accumulate 10 Mi bf16 into f32"
     found[name, "torch"] = lambda: torch._foreach_add_(sums, gradients)
     found[name, "memopt"] = lambda: mt.cast.accumulate_(sums, gradients)
+    for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+        name = "cross-entropy of 512 x 50257 in %s" % name
+        found[name, "torch"], found[name, "memopt"] = cross_entropies(512, 50257, dtype)
     return found
+
+
+def cross_entropies(rows, classes, dtype):
+    """torch's and ours, of equal logits. Ours are gradients from the second round on, which takes as long."""
+    logits = torch.randn(rows, classes).to(dtype)
+    targets = torch.randint(0, classes, (rows,))
+    theirs = logits.clone().requires_grad_()
+
+    def of_torch():
+        theirs.grad = None
+        torch.nn.functional.cross_entropy(theirs, targets).backward()
+
+    device = memopt.Device("cpu")
+    narrow, losses = targets.int(), torch.zeros(rows)
+    states = (_abi.CrossEntropyRow * rows)()
+    code = _abi.DType.F32 if dtype is torch.float32 else _abi.DType.BF16
+    piece = _abi.Logits(rows=rows, columns=classes, dtype=int(code))
+
+    def of_memopt():
+        pointer, piece.data = device._handle.pointer, logits.data_ptr()
+        ctypes.memset(states, 0, ctypes.sizeof(states))
+        lib.memopt_cross_entropy_add(pointer, piece, narrow.data_ptr(), states, None)
+        cells = ctypes.cast(losses.data_ptr(), _abi.OUT_F32)
+        lib.memopt_cross_entropy_losses(pointer, states, narrow.data_ptr(), rows, cells, None)
+        lib.memopt_cross_entropy_gradient(pointer, piece, narrow.data_ptr(), states, 1 / rows, None)
+
+    return of_torch, of_memopt
 
 
 def main():
