@@ -9,7 +9,7 @@ function(memopt_install name)
   install(TARGETS ${targets} EXPORT ${name}Targets
           LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/memopt DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-          FILES_MATCHING PATTERN "*.h")
+          FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp")
   install(EXPORT ${name}Targets NAMESPACE memopt:: DESTINATION ${folder})
 
   set(memopt_needs "${I_USES}")
