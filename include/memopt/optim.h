@@ -58,24 +58,24 @@ typedef uint32_t memopt_state_format;
 
 /** @brief The values of ::memopt_state_format. */
 enum {
-    MEMOPT_STATE_F32 = 1,  /**< 32-bit floats. */
-    MEMOPT_STATE_8BIT = 2, /**< Block-wise codes of the dynamic map with an absmax per block of 256
-                                (Dettmers et al. 2022). */
+    MEMOPT_STATE_F32 = 1, /**< 32-bit floats. */
+    /** Block-wise 8-bit codes with an absmax per block of 256. A first moment's code, a signed byte,
+     * stands for (code / 127)^3, a second one's for ((code + 3) / 258)^4. Between two codes of a
+     * second moment its own lowest bits draw the upper or the lower one, so that a mean which
+     * changes slowly stays the mean. */
+    MEMOPT_STATE_8BIT = 8,
+    /** Block-wise 8-bit codes of the dynamic map with an absmax per block of 256 (Dettmers et al.
+     * 2022): for states of bitsandbytes. */
+    MEMOPT_STATE_8BIT_DYNAMIC = 2,
+    /** Block-wise 4-bit codes with an absmax per block of 128. A byte holds two codes, the even
+     * element in the upper half. A first moment's code is 7 plus a whole number near 7 * 2y / (1 +
+     * |y|); a second one's stands for (code + 1) / 16 (Li et al. 2023). */
+    MEMOPT_STATE_4BIT = 7,
+    /** bf16 floats, rounded stochastically: to nearest a mean that changes slowly would stop. The
+     * random bits depend on the element's new moments and the step alone, not on a seed or a place. */
+    MEMOPT_STATE_BF16 = 6
     /* 3, 4 and 5 are reserved: the dynamic map of 4 bits, e4m3 and even companded codes, of older
      * versions. */
-    MEMOPT_STATE_BF16 = 6, /**< bf16 floats, rounded stochastically: to nearest a mean that changes
-                                slowly would stop. The random bits depend on the element's new
-                                moments and the step alone, not on a seed or a place. */
-    MEMOPT_STATE_COMPANDED4 = 7, /**< Block-wise 4-bit codes with an absmax per block of 128. A byte
-                                     holds two codes, the even element in the upper half. A first
-                                     moment's code is 7 plus a whole number near 7 * 2y / (1 + |y|);
-                                     a second one's stands for (code + 1) / 16 (Li et al. 2023).
-                                     @since 0.9 */
-    MEMOPT_STATE_COMPANDED = 8 /**< Block-wise 8-bit codes with an absmax per block of 256. A first
-                                    moment's code, a signed byte, stands for (code / 127)^3, a second
-                                    one's for ((code + 3) / 258)^4. Between two codes of a second
-                                    moment its own lowest bits draw the upper or the lower one, so
-                                    that a mean which changes slowly stays the mean. @since 0.9 */
 };
 
 /** @brief How to make an optimizer; zero means the default. */
@@ -511,8 +511,8 @@ typedef struct memopt_state_view {
                                (RMSprop), "sum" (Adagrad), "row_var", "col_var", "variance"
                                (Adafactor); "absmax1", "absmax2", "absmax3";
                                "power1", "power2", "power3" (the absmax of
-                               ::MEMOPT_STATE_COMPANDED), "companded1", "companded2" (of
-                               ::MEMOPT_STATE_COMPANDED4);
+                               ::MEMOPT_STATE_8BIT), "companded1", "companded2" (of
+                               ::MEMOPT_STATE_4BIT);
                                "weight_residual" (split_weights: signed bytes, as u8; or i16). */
     memopt_tensor tensor; /**< Device memory (with page_bytes host memory). It belongs to the
                                optimizer and exists as long as it, or it belongs to the caller
@@ -667,7 +667,7 @@ MEMOPT_API memopt_status memopt_optimizer_import_sync(memopt_optimizer *optimize
  * arXiv:2110.02861); ties go to the smaller magnitude. Companded: of x / absmax as the format says.
  * With 8 bits an unsigned value that is positive never gets code 0.
  * @param device the device.
- * @param state_format ::MEMOPT_STATE_8BIT, ::MEMOPT_STATE_COMPANDED or ::MEMOPT_STATE_COMPANDED4.
+ * @param state_format ::MEMOPT_STATE_8BIT_DYNAMIC, ::MEMOPT_STATE_8BIT or ::MEMOPT_STATE_4BIT.
  * @param codes u8 tensor of the same count, with 4 bits of ceil(count / 2). Written.
  * @param scales f32 tensor, one element per block of 256 (4-bit: 128): the absmax. Written.
  * @param source f32, f16 or bf16.
@@ -705,8 +705,8 @@ MEMOPT_API memopt_status memopt_dequantize(memopt_device *device, uint32_t state
 
 /**
  * @brief Returns the value of each code of a state format, before the multiplication by the scale.
- * @param state_format ::MEMOPT_STATE_8BIT (256 values), ::MEMOPT_STATE_COMPANDED (256) or
- *        ::MEMOPT_STATE_COMPANDED4 (16; code 15 of a first moment is not made).
+ * @param state_format ::MEMOPT_STATE_8BIT_DYNAMIC (256 values), ::MEMOPT_STATE_8BIT (256) or
+ *        ::MEMOPT_STATE_4BIT (16; code 15 of a first moment is not made).
  * @param is_signed 1: codes of a first moment; 0: of a second moment.
  * @param[out] out_values host memory for that many floats.
  * @retval MEMOPT_OK done.

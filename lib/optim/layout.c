@@ -48,7 +48,8 @@ uint32_t mo_export_version(const memopt_optimizer *o)
         return 6;
     if (o->options.split_weights)
         return o->options.split_weights == 1 ? 3 : 5;
-    return o->options.kind == MEMOPT_OPTIMIZER_ADAMW && o->options.state_format <= MEMOPT_STATE_8BIT
+    return o->options.kind == MEMOPT_OPTIMIZER_ADAMW &&
+                   o->options.state_format <= MEMOPT_STATE_8BIT_DYNAMIC
                ? 1
                : 2;
 }

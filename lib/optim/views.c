@@ -29,9 +29,9 @@ static const char *scale_name(uint32_t format, uint64_t index)
     static const char *const absmax[] = {"absmax1", "absmax2", "absmax3"};
     static const char *const power[] = {"power1", "power2", "power3"};
     static const char *const companded[] = {"companded1", "companded2"};
-    return format == MEMOPT_STATE_8BIT ? absmax[index]
-           : mo_format_is_4bit(format) ? companded[index]
-                                       : power[index];
+    return format == MEMOPT_STATE_8BIT_DYNAMIC ? absmax[index]
+           : mo_format_is_4bit(format)         ? companded[index]
+                                               : power[index];
 }
 
 memopt_status memopt_optimizer_get_state(memopt_optimizer *o, uint64_t parameter, uint64_t index,

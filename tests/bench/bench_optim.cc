@@ -97,7 +97,7 @@ struct step_case {
 
     double bytes() const // read and written at least, per element
     {
-        bool half = format == MEMOPT_STATE_COMPANDED4;
+        bool half = format == MEMOPT_STATE_4BIT;
         double state = format == MEMOPT_STATE_F32    ? 4
                        : format == MEMOPT_STATE_BF16 ? 2
                        : half                        ? 0.5 + 4.0 / 128
@@ -116,24 +116,24 @@ constexpr memopt_dtype F32 = MEMOPT_DTYPE_F32, BF16 = MEMOPT_DTYPE_BF16;
 
 // Without a letter behind the 8: the default codes. adamw8d: the dynamic codes.
 const step_case kCases[] = {
-    {"adamw8_bf16", MEMOPT_STATE_COMPANDED, BF16, BF16, 0, false},
-    {"adamw8_f32", MEMOPT_STATE_COMPANDED, F32, F32, 0, false},
-    {"adamw8_host", MEMOPT_STATE_COMPANDED, F32, BF16, BF16, false},
-    {"adamw8_host_clip", MEMOPT_STATE_COMPANDED, F32, BF16, BF16, true},
-    {"adamw8_split", MEMOPT_STATE_COMPANDED, BF16, BF16, 0, false, MEMOPT_OPTIMIZER_ADAMW, 1},
-    {"adamw8_split16", MEMOPT_STATE_COMPANDED, BF16, BF16, 0, false, MEMOPT_OPTIMIZER_ADAMW, 2},
-    {"adamw8d_bf16", MEMOPT_STATE_8BIT, BF16, BF16, 0, false},
-    {"adamw8d_f32", MEMOPT_STATE_8BIT, F32, F32, 0, false},
-    {"adamw4_bf16", MEMOPT_STATE_COMPANDED4, BF16, BF16, 0, false},
+    {"adamw8_bf16", MEMOPT_STATE_8BIT, BF16, BF16, 0, false},
+    {"adamw8_f32", MEMOPT_STATE_8BIT, F32, F32, 0, false},
+    {"adamw8_host", MEMOPT_STATE_8BIT, F32, BF16, BF16, false},
+    {"adamw8_host_clip", MEMOPT_STATE_8BIT, F32, BF16, BF16, true},
+    {"adamw8_split", MEMOPT_STATE_8BIT, BF16, BF16, 0, false, MEMOPT_OPTIMIZER_ADAMW, 1},
+    {"adamw8_split16", MEMOPT_STATE_8BIT, BF16, BF16, 0, false, MEMOPT_OPTIMIZER_ADAMW, 2},
+    {"adamw8d_bf16", MEMOPT_STATE_8BIT_DYNAMIC, BF16, BF16, 0, false},
+    {"adamw8d_f32", MEMOPT_STATE_8BIT_DYNAMIC, F32, F32, 0, false},
+    {"adamw4_bf16", MEMOPT_STATE_4BIT, BF16, BF16, 0, false},
     {"adamw16_bf16", MEMOPT_STATE_BF16, BF16, BF16, 0, false},
     {"adamw32_f32", MEMOPT_STATE_F32, F32, F32, 0, false},
     {"adamw32_bf16", MEMOPT_STATE_F32, BF16, BF16, 0, false},
-    {"adam8_bf16", MEMOPT_STATE_COMPANDED, BF16, BF16, 0, false, MEMOPT_OPTIMIZER_ADAM},
-    {"lion8_bf16", MEMOPT_STATE_COMPANDED, BF16, BF16, 0, false, MEMOPT_OPTIMIZER_LION},
-    {"sgd8_bf16", MEMOPT_STATE_COMPANDED, BF16, BF16, 0, false, MEMOPT_OPTIMIZER_SGD},
-    {"rmsprop8_bf16", MEMOPT_STATE_COMPANDED, BF16, BF16, 0, false, MEMOPT_OPTIMIZER_RMSPROP},
-    {"adagrad8_bf16", MEMOPT_STATE_COMPANDED, BF16, BF16, 0, false, MEMOPT_OPTIMIZER_ADAGRAD},
-    {"ademamix8_bf16", MEMOPT_STATE_COMPANDED, BF16, BF16, 0, false, MEMOPT_OPTIMIZER_ADEMAMIX},
+    {"adam8_bf16", MEMOPT_STATE_8BIT, BF16, BF16, 0, false, MEMOPT_OPTIMIZER_ADAM},
+    {"lion8_bf16", MEMOPT_STATE_8BIT, BF16, BF16, 0, false, MEMOPT_OPTIMIZER_LION},
+    {"sgd8_bf16", MEMOPT_STATE_8BIT, BF16, BF16, 0, false, MEMOPT_OPTIMIZER_SGD},
+    {"rmsprop8_bf16", MEMOPT_STATE_8BIT, BF16, BF16, 0, false, MEMOPT_OPTIMIZER_RMSPROP},
+    {"adagrad8_bf16", MEMOPT_STATE_8BIT, BF16, BF16, 0, false, MEMOPT_OPTIMIZER_ADAGRAD},
+    {"ademamix8_bf16", MEMOPT_STATE_8BIT, BF16, BF16, 0, false, MEMOPT_OPTIMIZER_ADEMAMIX},
 };
 
 // One device and allocator per number of threads; one optimizer at a time, so that the memory of

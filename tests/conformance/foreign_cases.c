@@ -207,7 +207,7 @@ static void foreign_memory_works(world *w)
     free_foreign(w, source.data);
     free_foreign(w, target.data);
     step_in_foreign_memory(w, MEMOPT_STATE_F32);
-    step_in_foreign_memory(w, MEMOPT_STATE_8BIT);
+    step_in_foreign_memory(w, MEMOPT_STATE_8BIT_DYNAMIC);
     offload_foreign_memory(w);
 }
 

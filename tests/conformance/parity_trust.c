@@ -12,9 +12,9 @@ static const struct {
     uint32_t kind, format, nesterov, halves, stochastic;
 } runs[] = {
     {"LAMB", MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_F32, 0, 1, 0},
-    {"LAMB, companded", MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_COMPANDED, 0, 0, 1},
+    {"LAMB, companded", MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT, 0, 0, 1},
     {"LARS", MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_F32, 0, 0, 1},
-    {"LARS, 8-bit, Nesterov", MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_8BIT, 1, 1, 0},
+    {"LARS, 8-bit, Nesterov", MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_8BIT_DYNAMIC, 1, 1, 0},
 };
 enum { RUNS = sizeof runs / sizeof runs[0] };
 

@@ -68,7 +68,7 @@ static void begin_side(side *s, world *w)
     uint64_t index = 0;
     s->w = w;
     s->ticket = 0;
-    options.state_format = MEMOPT_STATE_8BIT;
+    options.state_format = MEMOPT_STATE_8BIT_DYNAMIC;
     fill_smooth(values, COUNT, 9, 1.0f);
     s->parameter = new_tensor(w, COUNT, MEMOPT_DTYPE_F32, values);
     s->gradient = new_tensor(w, COUNT, MEMOPT_DTYPE_BF16, values);

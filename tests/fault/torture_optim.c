@@ -259,7 +259,8 @@ static void make_foreign(memopt_device *device, void *context)
 {
     fixture *f = context;
     uint32_t format = torture_format;
-    torture_format = format == MEMOPT_STATE_8BIT ? MEMOPT_STATE_F32 : MEMOPT_STATE_8BIT;
+    torture_format =
+        format == MEMOPT_STATE_8BIT_DYNAMIC ? MEMOPT_STATE_F32 : MEMOPT_STATE_8BIT_DYNAMIC;
     if (torture_kind == MEMOPT_OPTIMIZER_SCHEDULE_FREE ||
         torture_kind == MEMOPT_OPTIMIZER_ADAFACTOR)
         torture_format = MEMOPT_STATE_F32;
@@ -291,18 +292,18 @@ static void check_foreign(memopt_device *device, void *context)
     check_unchanged(device, f);
 }
 
-TORTURE_CALL(quantize,
-             memopt_quantize(device, MEMOPT_STATE_8BIT, &f->codes, &f->absmax, &f->g[0], 1, NULL))
+TORTURE_CALL(quantize, memopt_quantize(device, MEMOPT_STATE_8BIT_DYNAMIC, &f->codes, &f->absmax,
+                                       &f->g[0], 1, NULL))
 
 static memopt_status quantize_state(memopt_device *device, void *context)
 {
     fixture *f = context;
     memopt_tensor codes = f->codes;
-    return memopt_quantize(device, MEMOPT_STATE_COMPANDED, &codes, &f->absmax, &f->g[0], 1, NULL);
+    return memopt_quantize(device, MEMOPT_STATE_8BIT, &codes, &f->absmax, &f->g[0], 1, NULL);
 }
 
-TORTURE_CALL(dequantize,
-             memopt_dequantize(device, MEMOPT_STATE_8BIT, &f->g[0], &f->codes, &f->absmax, 1, NULL))
+TORTURE_CALL(dequantize, memopt_dequantize(device, MEMOPT_STATE_8BIT_DYNAMIC, &f->g[0], &f->codes,
+                                           &f->absmax, 1, NULL))
 
 static const torture_scenario scenarios[] = {
     {"create", NULL, make_allocator, create, end_optimizer, NULL, end_all, 0, 0},
@@ -336,7 +337,7 @@ TEST(paged_states)
 {
     static const uint32_t kinds[] = {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_OPTIMIZER_SGD,
                                      MEMOPT_OPTIMIZER_ADEMAMIX};
-    torture_format = MEMOPT_STATE_8BIT;
+    torture_format = MEMOPT_STATE_8BIT_DYNAMIC;
     torture_page = 1;
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
         for (size_t i = 0; i < sizeof paged_scenarios / sizeof *paged_scenarios; i++) {
@@ -362,7 +363,7 @@ TEST(trust)
             fixture f;
             memset(&f, 0, sizeof f);
             torture_kind = k == 0 ? MEMOPT_OPTIMIZER_ADAMW : MEMOPT_OPTIMIZER_SGD;
-            torture_format = k == 0 ? MEMOPT_STATE_8BIT : MEMOPT_STATE_F32;
+            torture_format = k == 0 ? MEMOPT_STATE_8BIT_DYNAMIC : MEMOPT_STATE_F32;
             assert_true(torture(&paged_scenarios[i], &f) > 0);
         }
     assert_true(torn_steps > 0);
@@ -371,16 +372,16 @@ TEST(trust)
 
 TEST(every_function)
 {
-    static const uint32_t all[][2] = {{MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT},
-                                      {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_COMPANDED4},
-                                      {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_COMPANDED},
+    static const uint32_t all[][2] = {{MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT_DYNAMIC},
+                                      {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_4BIT},
+                                      {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT},
                                       {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_BF16},
                                       {MEMOPT_OPTIMIZER_SCHEDULE_FREE, MEMOPT_STATE_F32},
                                       {MEMOPT_OPTIMIZER_ADAFACTOR, MEMOPT_STATE_F32},
-                                      {MEMOPT_OPTIMIZER_RMSPROP, MEMOPT_STATE_8BIT},
-                                      {MEMOPT_OPTIMIZER_ADEMAMIX, MEMOPT_STATE_8BIT},
-                                      {MEMOPT_OPTIMIZER_LION, MEMOPT_STATE_8BIT},
-                                      {MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_8BIT}};
+                                      {MEMOPT_OPTIMIZER_RMSPROP, MEMOPT_STATE_8BIT_DYNAMIC},
+                                      {MEMOPT_OPTIMIZER_ADEMAMIX, MEMOPT_STATE_8BIT_DYNAMIC},
+                                      {MEMOPT_OPTIMIZER_LION, MEMOPT_STATE_8BIT_DYNAMIC},
+                                      {MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_8BIT_DYNAMIC}};
     for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
         torture_kind = all[k][0];
         torture_format = all[k][1];

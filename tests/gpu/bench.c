@@ -205,7 +205,7 @@ static void bench_first(bench *b)
                                   &of[i].data));
         OK(memopt_fill(b->device, of[i].data, 0, 4 * of[i].count, b->stream));
     }
-    options.state_format = MEMOPT_STATE_8BIT;
+    options.state_format = MEMOPT_STATE_8BIT_DYNAMIC;
     double begin = now();
     OK(memopt_optimizer_create(b->allocator, &options, &optimizer));
     OK(memopt_optimizer_add_group(optimizer, &group, &(uint32_t){0}));

@@ -25,9 +25,9 @@ typedef struct kind {
 static const kind kinds[] = {
     {"AdamW f32", MEMOPT_DTYPE_F32, MEMOPT_STATE_F32, 0, 28, 16},
     {"AdamW bf16", MEMOPT_DTYPE_BF16, MEMOPT_STATE_F32, 0, 22, 12},
-    {"AdamW 8-bit f32", MEMOPT_DTYPE_F32, MEMOPT_STATE_8BIT, 0, 16.0625, 10.1},
-    {"AdamW 8-bit bf16", MEMOPT_DTYPE_BF16, MEMOPT_STATE_8BIT, 0, 10.0625, 6.1},
-    {"AdamW 8-bit bf16, clipped", MEMOPT_DTYPE_BF16, MEMOPT_STATE_8BIT, 1e30, 12.0625, 6.1},
+    {"AdamW 8-bit f32", MEMOPT_DTYPE_F32, MEMOPT_STATE_8BIT_DYNAMIC, 0, 16.0625, 10.1},
+    {"AdamW 8-bit bf16", MEMOPT_DTYPE_BF16, MEMOPT_STATE_8BIT_DYNAMIC, 0, 10.0625, 6.1},
+    {"AdamW 8-bit bf16, clipped", MEMOPT_DTYPE_BF16, MEMOPT_STATE_8BIT_DYNAMIC, 1e30, 12.0625, 6.1},
 };
 enum { KINDS = sizeof kinds / sizeof kinds[0] };
 

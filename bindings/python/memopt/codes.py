@@ -36,7 +36,7 @@ def quantize(
     signed: bool = True,
     stream: StreamLike = None,
 ) -> None:
-    """Quantises as a state format does: "8bit", "4bit" or StateFormat.BITS8, bitsandbytes' (u8 codes, f32
+    """Quantises as a state format does: "8bit", "4bit" or StateFormat.BITS8_DYNAMIC, bitsandbytes' (u8 codes, f32
     scales). `signed` is False for a second moment."""
     parts = (("codes", codes, True), ("scales", scales, True), ("source", source, False))
     _run(lib.memopt_quantize, device, format_of(states), parts, signed, stream)
@@ -62,7 +62,7 @@ def state_map(states: Union[str, StateFormat], signed: bool = True) -> Tuple[flo
     format_ = format_of(states)
     values = (ctypes.c_float * 256)()
     lib.memopt_state_map(format_, int(bool(signed)), values)
-    return tuple(values[: 16 if format_ is StateFormat.COMPANDED4 else 256])
+    return tuple(values[: 16 if format_ is StateFormat.BITS4 else 256])
 
 
 def _run(

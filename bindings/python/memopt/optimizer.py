@@ -38,7 +38,7 @@ class _Parameter:
 class Optimizer(_lifetime.Closing):
     """An optimizer over groups of parameters; states come from the allocator.
 
-    `kind` is "adamw", "adam", "lion" or "sgd". `states` is "fp32", "8bit" or StateFormat.BITS8 (8 bits as
+    `kind` is "adamw", "adam", "lion" or "sgd". `states` is "fp32", "8bit" or StateFormat.BITS8_DYNAMIC (8 bits as
     bitsandbytes'), with AdamW also "bf16" or "4bit"; tensors below `min_8bit_size` elements keep 32-bit states
     whatever it is. `stochastic_rounding` is for bf16 and f16 parameters. `split_weights` (True or 8, or 16) gives
     bf16 parameters a state of so many more bits, in place of an f32 master, which 16 bits keep exactly.

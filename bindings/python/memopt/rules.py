@@ -18,11 +18,11 @@ MIN_8BIT_SIZE = 4096
 FORMATS = {
     "fp32": StateFormat.F32,
     "bf16": StateFormat.BF16,
-    "8bit": StateFormat.COMPANDED,
-    "4bit": StateFormat.COMPANDED4,
+    "8bit": StateFormat.BITS8,
+    "4bit": StateFormat.BITS4,
 }
 #: 8-bit states by the names of their codes; "dynamic" are bitsandbytes'.
-CODES = {"companded": StateFormat.COMPANDED, "dynamic": StateFormat.BITS8}
+CODES = {"companded": StateFormat.BITS8, "dynamic": StateFormat.BITS8_DYNAMIC}
 #: What help() says first of a class that is named for its states.
 _STATES = {
     "8bit": "%s with 8-bit states in blocks of 256: cubes of codes, of second moments fourth powers.",

@@ -359,7 +359,7 @@ def test_hyperparameters_are_those_of_the_kind(allocator):
 
 
 @pytest.mark.parametrize("states, block", [
-    ("8bit", 256), (memopt.StateFormat.BITS8, 256), ("4bit", 128),
+    ("8bit", 256), (memopt.StateFormat.BITS8_DYNAMIC, 256), ("4bit", 128),
 ])  # fmt: skip
 @pytest.mark.parametrize("signed", (True, False))
 def test_codes_of_states(device, states, block, signed):

@@ -204,10 +204,11 @@ static void refuse_casts(const things *t, void *bad)
     REFUSED(memopt_norm(first_device, NULL, &f16, 1, 1.0, NULL));
     REFUSED(memopt_norm(first_device, bad, &good, 1, 1.0, NULL));
     one.data = (char *)t->mine + 4096;
-    REFUSED(memopt_quantize(first_device, MEMOPT_STATE_8BIT, &byte, &one, &good, 1, NULL));
+    REFUSED(memopt_quantize(first_device, MEMOPT_STATE_8BIT_DYNAMIC, &byte, &one, &good, 1, NULL));
     byte.data = (char *)t->mine + 2048;
     one.data = bad;
-    REFUSED(memopt_dequantize(first_device, MEMOPT_STATE_8BIT, &good, &byte, &one, 1, NULL));
+    REFUSED(
+        memopt_dequantize(first_device, MEMOPT_STATE_8BIT_DYNAMIC, &good, &byte, &one, 1, NULL));
     REFUSED(memopt_content_hash(first_device, t->mine, &f16, NULL));
     REFUSED(memopt_content_hash(first_device, bad, &good, NULL));
 }

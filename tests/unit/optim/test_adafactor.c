@@ -321,7 +321,7 @@ TEST(refusals)
         const char *saying;
         memopt_optimizer_options options;
     } bad_options[] = {
-        {"state_format 2", {.state_format = MEMOPT_STATE_8BIT}},
+        {"state_format 2", {.state_format = MEMOPT_STATE_8BIT_DYNAMIC}},
         {"Adafactor with stochastic_rounding 1", {.stochastic_rounding = 1}},
         {"split_weights 2", {.split_weights = 2}},
         {"page_bytes 4096", {.page_bytes = 4096}},

@@ -181,7 +181,7 @@ TEST(each_to_each)
 
 TEST(rules_and_places)
 {
-    enum { CODED = MEMOPT_STATE_8BIT, F32 = MEMOPT_STATE_F32, C8 = MEMOPT_STATE_COMPANDED };
+    enum { CODED = MEMOPT_STATE_8BIT_DYNAMIC, F32 = MEMOPT_STATE_F32, C8 = MEMOPT_STATE_8BIT };
     enum { ADAMW = MEMOPT_OPTIMIZER_ADAMW, MIX = MEMOPT_OPTIMIZER_ADEMAMIX };
     enum { SGD = MEMOPT_OPTIMIZER_SGD, RMSPROP = MEMOPT_OPTIMIZER_RMSPROP };
     static const setup pairs[][2] = {
@@ -288,14 +288,14 @@ TEST(test_older)
 {
     static const uint32_t formats[][3] = {
         /* of the export, its block, the optimizer's */
-        {MEMOPT_STATE_8BIT, 64, MEMOPT_STATE_8BIT},
-        {MEMOPT_STATE_COMPANDED4, 4096, MEMOPT_STATE_F32},
-        {MEMOPT_STATE_COMPANDED, 2048, MEMOPT_STATE_COMPANDED},
-        {MO_STATE_OLD_4BIT, 128, MEMOPT_STATE_COMPANDED4},
+        {MEMOPT_STATE_8BIT_DYNAMIC, 64, MEMOPT_STATE_8BIT_DYNAMIC},
+        {MEMOPT_STATE_4BIT, 4096, MEMOPT_STATE_F32},
+        {MEMOPT_STATE_8BIT, 2048, MEMOPT_STATE_8BIT},
+        {MO_STATE_OLD_4BIT, 128, MEMOPT_STATE_4BIT},
         {MO_STATE_OLD_F8, 64, MEMOPT_STATE_F32},
-        {MO_STATE_OLD_COMPANDED, 256, MEMOPT_STATE_COMPANDED},
+        {MO_STATE_OLD_COMPANDED, 256, MEMOPT_STATE_8BIT},
     };
-    trainer from = make((setup){MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_COMPANDED, 0, 0}, large, 1, 3);
+    trainer from = make((setup){MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT, 0, 0}, large, 1, 3);
     uint64_t bytes;
     unsigned char *head = export_all(&from.w, from.o, &bytes);
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
@@ -322,23 +322,27 @@ TEST(test_older)
 TEST(refusals)
 {
     uint64_t bytes;
-    trainer from = make((setup){MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT, 0, 0}, usual, 2, 1);
+    trainer from =
+        make((setup){MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT_DYNAMIC, 0, 0}, usual, 2, 1);
     unsigned char *saved = export_all(&from.w, from.o, &bytes);
     static const struct {
         setup to;
         int converted;
         const char *word, *other;
     } rows[] = {
-        {{MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_COMPANDED, 0, 0},
+        {{MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT, 0, 0},
          0,
          "8-bit states (2)",
          "companded ones (8)"},
-        {{MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_COMPANDED4, 0, 0},
+        {{MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_4BIT, 0, 0},
          0,
          "8-bit states (2)",
          "companded 4-bit ones (7)"},
-        {{MEMOPT_OPTIMIZER_ADAM, MEMOPT_STATE_8BIT, 0, 0}, 1, "kind 1", "kind 4"},
-        {{MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT, 1, 0}, 1, "split_weights 0", "weights 1"},
+        {{MEMOPT_OPTIMIZER_ADAM, MEMOPT_STATE_8BIT_DYNAMIC, 0, 0}, 1, "kind 1", "kind 4"},
+        {{MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT_DYNAMIC, 1, 0},
+         1,
+         "split_weights 0",
+         "weights 1"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         trainer to = make(rows[i].to, usual, 2, 2);
@@ -355,7 +359,8 @@ TEST(no_room)
 {
     uint64_t bytes;
     void *all = NULL, *one = NULL;
-    trainer from = make((setup){MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT, 0, 0}, usual, 2, 1);
+    trainer from =
+        make((setup){MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT_DYNAMIC, 0, 0}, usual, 2, 1);
     trainer to = make((setup){MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_F32, 0, 0}, usual, 2, 2);
     unsigned char *saved = export_all(&from.w, from.o, &bytes);
     for (uint64_t size = 512 * MIB; size >= 512; size /= 2)

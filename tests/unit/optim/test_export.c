@@ -19,8 +19,9 @@ typedef struct run {
 static run start(uint64_t min_8bit)
 {
     run r = {.w = open_world(MEMOPT_STREAM_ORDER_EAGER, 1), .seed = 77};
-    const memopt_optimizer_options options = {
-        .state_format = MEMOPT_STATE_8BIT, .min_8bit_size = min_8bit, .stochastic_rounding = 1};
+    const memopt_optimizer_options options = {.state_format = MEMOPT_STATE_8BIT_DYNAMIC,
+                                              .min_8bit_size = min_8bit,
+                                              .stochastic_rounding = 1};
     memopt_optimizer_group group = MEMOPT_OPTIMIZER_GROUP_INIT;
     float ones[4096];
     uint32_t number;

@@ -10,21 +10,21 @@ static const struct kind {
     uint32_t kind, format;
 } all_kinds[] = {
     {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_F32},
+    {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT_DYNAMIC},
+    {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_4BIT},
     {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT},
-    {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_COMPANDED4},
-    {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_COMPANDED},
     {MEMOPT_OPTIMIZER_LION, MEMOPT_STATE_F32},
     {MEMOPT_OPTIMIZER_SCHEDULE_FREE, MEMOPT_STATE_F32},
     {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_BF16},
-    {MEMOPT_OPTIMIZER_ADAM, MEMOPT_STATE_8BIT},
-    {MEMOPT_OPTIMIZER_LION, MEMOPT_STATE_8BIT},
-    {MEMOPT_OPTIMIZER_RMSPROP, MEMOPT_STATE_COMPANDED},
+    {MEMOPT_OPTIMIZER_ADAM, MEMOPT_STATE_8BIT_DYNAMIC},
+    {MEMOPT_OPTIMIZER_LION, MEMOPT_STATE_8BIT_DYNAMIC},
+    {MEMOPT_OPTIMIZER_RMSPROP, MEMOPT_STATE_8BIT},
     {MEMOPT_OPTIMIZER_ADAGRAD, MEMOPT_STATE_F32},
     {MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_F32},
-    {MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_8BIT},
+    {MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_8BIT_DYNAMIC},
     {MEMOPT_OPTIMIZER_ADEMAMIX, MEMOPT_STATE_F32},
+    {MEMOPT_OPTIMIZER_ADEMAMIX, MEMOPT_STATE_8BIT_DYNAMIC},
     {MEMOPT_OPTIMIZER_ADEMAMIX, MEMOPT_STATE_8BIT},
-    {MEMOPT_OPTIMIZER_ADEMAMIX, MEMOPT_STATE_COMPANDED},
 };
 enum { KINDS = sizeof all_kinds / sizeof *all_kinds };
 
@@ -200,7 +200,7 @@ TEST(the_states_say_the_format)
 {
     uint64_t index;
     setup a = make_owning(all_kinds[0]);
-    setup b = make_borrowing((struct kind){MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT}, &a);
+    setup b = make_borrowing((struct kind){MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT_DYNAMIC}, &a);
     step(&a, 1);
     step(&b, 1);
     for (int i = 0; i < 2; i++) {
@@ -416,7 +416,7 @@ TEST(memory_of_malloc)
         copy[1].data = malloc(N * 2);
         memopt_optimizer *o[2];
         for (int i = 0; i < 2; i++) {
-            o[i] = new_optimizer(&w, MEMOPT_STATE_8BIT, NULL);
+            o[i] = new_optimizer(&w, MEMOPT_STATE_8BIT_DYNAMIC, NULL);
             OK(memopt_optimizer_add_parameter(
                 o[i], 0, &p[i],
                 &(memopt_parameter_options){sizeof(memopt_parameter_options), copy[i], NULL, 0,

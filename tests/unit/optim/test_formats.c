@@ -23,7 +23,7 @@ TEST(codes_of_4_bits)
 {
     float map[16];
     uint64_t seed = 4;
-    OK(memopt_state_map(MEMOPT_STATE_COMPANDED4, 0, map));
+    OK(memopt_state_map(MEMOPT_STATE_4BIT, 0, map));
     for (uint32_t c = 0; c < 16; c++) { /* around every value and every midpoint */
         assert_true(map[c] == (float)(c + 1) / 16.0f);
         for (int ulp = -4; ulp <= 4; ulp++)
@@ -59,9 +59,9 @@ TEST(tensors_of_4_bits)
     memopt_tensor codes = {room.data, (N + 1) / 2, MEMOPT_DTYPE_U8};
     const uint8_t *bytes = codes.data;
     const float *absmax = scales.data;
-    OK(memopt_state_map(MEMOPT_STATE_COMPANDED4, 1, map));
-    OK(memopt_quantize(w.device, MEMOPT_STATE_COMPANDED4, &codes, &scales, &values, 1, NULL));
-    OK(memopt_dequantize(w.device, MEMOPT_STATE_COMPANDED4, &back, &codes, &scales, 1, NULL));
+    OK(memopt_state_map(MEMOPT_STATE_4BIT, 1, map));
+    OK(memopt_quantize(w.device, MEMOPT_STATE_4BIT, &codes, &scales, &values, 1, NULL));
+    OK(memopt_dequantize(w.device, MEMOPT_STATE_4BIT, &back, &codes, &scales, 1, NULL));
     read_floats(&w, &back, y);
     for (int i = 0; i < N; i++) {
         uint32_t code = i % 2 ? bytes[i / 2] & 15u : bytes[i / 2] >> 4;
@@ -99,8 +99,8 @@ static void check_companded(float y)
 TEST(companded_codes)
 {
     float maps[2][256];
-    OK(memopt_state_map(MEMOPT_STATE_COMPANDED, 1, maps[1]));
-    OK(memopt_state_map(MEMOPT_STATE_COMPANDED, 0, maps[0]));
+    OK(memopt_state_map(MEMOPT_STATE_8BIT, 1, maps[1]));
+    OK(memopt_state_map(MEMOPT_STATE_8BIT, 0, maps[0]));
     assert_true(maps[1][0] == 0.0f && maps[1][127] == 1.0f && maps[1][129] == -1.0f);
     assert_true(maps[0][255] == 1.0f);
     for (int c = 0; c < 256; c++) {
@@ -178,7 +178,7 @@ TEST(companded_means)
 TEST(companded4_codes)
 {
     float map[16];
-    OK(memopt_state_map(MEMOPT_STATE_COMPANDED4, 1, map));
+    OK(memopt_state_map(MEMOPT_STATE_4BIT, 1, map));
     assert_true(map[7] == 0.0f && map[14] == 1.0f);
     for (int k = 1; k < 8; k++) {
         assert_true(map[7 + k] == (float)k / (float)(14 - k) && map[7 - k] == -map[7 + k]);
@@ -245,10 +245,8 @@ TEST(companded_tensors)
             x[i] = is_signed ? x[i] : fabsf(x[i]);
         }
         write_tensor(&w, &values, x);
-        OK(memopt_quantize(w.device, MEMOPT_STATE_COMPANDED, &codes, &scales, &values, is_signed,
-                           NULL));
-        OK(memopt_dequantize(w.device, MEMOPT_STATE_COMPANDED, &back, &codes, &scales, is_signed,
-                             NULL));
+        OK(memopt_quantize(w.device, MEMOPT_STATE_8BIT, &codes, &scales, &values, is_signed, NULL));
+        OK(memopt_dequantize(w.device, MEMOPT_STATE_8BIT, &back, &codes, &scales, is_signed, NULL));
         read_floats(&w, &back, y);
         for (int i = 0; i < N; i++) {
             float absmax = ((const float *)scales.data)[i / 256];
@@ -259,8 +257,8 @@ TEST(companded_tensors)
     }
     x[300] = INFINITY;
     write_tensor(&w, &values, x);
-    OK(memopt_quantize(w.device, MEMOPT_STATE_COMPANDED, &codes, &scales, &values, 0, NULL));
-    OK(memopt_dequantize(w.device, MEMOPT_STATE_COMPANDED, &back, &codes, &scales, 0, NULL));
+    OK(memopt_quantize(w.device, MEMOPT_STATE_8BIT, &codes, &scales, &values, 0, NULL));
+    OK(memopt_dequantize(w.device, MEMOPT_STATE_8BIT, &back, &codes, &scales, 0, NULL));
     read_floats(&w, &back, y);
     for (int i = 0; i < N; i++) {
         assert_int_equal(isnan(y[i]) != 0, i >= 256 && i < 512);
@@ -420,12 +418,12 @@ TEST(refusals)
     static const struct {
         uint32_t kind, format;
         const char *says;
-    } lacking[] = {{MEMOPT_OPTIMIZER_LION, MEMOPT_STATE_COMPANDED4, "Lion"},
-                   {MEMOPT_OPTIMIZER_SCHEDULE_FREE, MEMOPT_STATE_COMPANDED, ""},
-                   {MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_COMPANDED4, ""},
+    } lacking[] = {{MEMOPT_OPTIMIZER_LION, MEMOPT_STATE_4BIT, "Lion"},
+                   {MEMOPT_OPTIMIZER_SCHEDULE_FREE, MEMOPT_STATE_8BIT, ""},
+                   {MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_4BIT, ""},
                    {MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_BF16, ""},
                    {MEMOPT_OPTIMIZER_ADEMAMIX, MEMOPT_STATE_BF16, "AdEMAMix"},
-                   {MEMOPT_OPTIMIZER_SCHEDULE_FREE, MEMOPT_STATE_8BIT, ""}};
+                   {MEMOPT_OPTIMIZER_SCHEDULE_FREE, MEMOPT_STATE_8BIT_DYNAMIC, ""}};
     for (size_t i = 0; i < sizeof lacking / sizeof *lacking; i++) {
         options.kind = lacking[i].kind;
         options.state_format = lacking[i].format;
@@ -433,7 +431,7 @@ TEST(refusals)
                      memopt_optimizer_create(w.allocator, &options, &o));
     }
     options.kind = MEMOPT_OPTIMIZER_ADAMW;
-    options.state_format = MEMOPT_STATE_COMPANDED4;
+    options.state_format = MEMOPT_STATE_4BIT;
     OK(memopt_optimizer_create(w.allocator, &options, &o));
     group.momentum = -0.1;
     REFUSED_AS(INVALID_ARGUMENT, memopt_optimizer_add_group(o, &group, &number));
@@ -470,7 +468,7 @@ TEST(refusals)
     codes.count = 500;
     REFUSED_AS(INVALID_ARGUMENT, memopt_quantize(w.device, 7, &codes, &scales, &x, 1, NULL));
     REFUSED_AS(INVALID_ARGUMENT, memopt_dequantize(w.device, 7, &x, &codes, &scales, 1, NULL));
-    REFUSED_AS(INVALID_ARGUMENT, memopt_state_map(MEMOPT_STATE_COMPANDED4, 1, NULL));
+    REFUSED_AS(INVALID_ARGUMENT, memopt_state_map(MEMOPT_STATE_4BIT, 1, NULL));
     REFUSED_AS(UNSUPPORTED, memopt_state_map(MEMOPT_STATE_F32, 1, map));
 #undef REFUSED_AS
     close_world(&w);
@@ -545,7 +543,7 @@ TEST(limit_of_a_group)
     memopt_optimizer *o;
     uint64_t index, bytes;
     uint32_t number;
-    options.state_format = MEMOPT_STATE_8BIT;
+    options.state_format = MEMOPT_STATE_8BIT_DYNAMIC;
     OK(memopt_optimizer_create(w.allocator, &options, &o));
     for (uint32_t i = 0; i < 5; i++) {
         memopt_tensor p = new_tensor(&w, 300, MEMOPT_DTYPE_F32, NULL);

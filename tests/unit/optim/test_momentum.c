@@ -82,8 +82,8 @@ TEST(the_same_bits_without)
         setup reference;
         for (int i = 0; i < 4; i++) {
             setenv("MEMOPT_ISA", sets[i], 1);
-            setup none = make(MEMOPT_STATE_8BIT, dtypes[d], 0.0, 0);
-            setup kept = make(MEMOPT_STATE_8BIT, dtypes[d], 0.0, 1);
+            setup none = make(MEMOPT_STATE_8BIT_DYNAMIC, dtypes[d], 0.0, 0);
+            setup kept = make(MEMOPT_STATE_8BIT_DYNAMIC, dtypes[d], 0.0, 1);
             for (uint64_t t = 0; t < 3; t++) {
                 step(&none, 10 + t);
                 step(&kept, 10 + t);
@@ -140,7 +140,7 @@ TEST(momentum_later)
     assert_int_equal(steps, 8);
     close_world(&none.w);
     close_world(&kept.w);
-    none = make(MEMOPT_STATE_8BIT, MEMOPT_DTYPE_F32, 0.0, 0);
+    none = make(MEMOPT_STATE_8BIT_DYNAMIC, MEMOPT_DTYPE_F32, 0.0, 0);
     set_momentum(&none, 0.5);
     step(&none, 1);
     memopt_state_view view = {sizeof view, NULL, {NULL, 0, 0}};
@@ -225,12 +225,12 @@ TEST(dampening_begins_with_the_first_momentum)
 /* A buffer that is not finite plays no part without momentum. */
 TEST(a_buffer_is_left_alone_without_momentum)
 {
-    for (uint32_t format = MEMOPT_STATE_F32; format <= MEMOPT_STATE_8BIT; format++) {
+    for (uint32_t format = MEMOPT_STATE_F32; format <= MEMOPT_STATE_8BIT_DYNAMIC; format++) {
         setup s = make(format, MEMOPT_DTYPE_F32, 0.9, 0);
         setup none = make(format, MEMOPT_DTYPE_F32, 0.0, 0);
         memopt_state_view view = {sizeof view, NULL, {NULL, 0, 0}};
         step(&s, 1);
-        OK(memopt_optimizer_get_state(s.o, 0, format == MEMOPT_STATE_8BIT, &view));
+        OK(memopt_optimizer_get_state(s.o, 0, format == MEMOPT_STATE_8BIT_DYNAMIC, &view));
         ((float *)view.tensor.data)[5] = NAN;
         void *before = read_bytes(&s.w, &view.tensor);
         memcpy(s.p.data, none.p.data, N * 4);
@@ -284,9 +284,9 @@ TEST(the_callers_own)
 TEST(exports)
 {
     uint64_t bytes, steps;
-    setup a = make(MEMOPT_STATE_8BIT, MEMOPT_DTYPE_BF16, 0.0, 0);
-    setup b = make(MEMOPT_STATE_8BIT, MEMOPT_DTYPE_BF16, 0.0, 0);
-    setup with = make(MEMOPT_STATE_8BIT, MEMOPT_DTYPE_BF16, 0.9, 0);
+    setup a = make(MEMOPT_STATE_8BIT_DYNAMIC, MEMOPT_DTYPE_BF16, 0.0, 0);
+    setup b = make(MEMOPT_STATE_8BIT_DYNAMIC, MEMOPT_DTYPE_BF16, 0.0, 0);
+    setup with = make(MEMOPT_STATE_8BIT_DYNAMIC, MEMOPT_DTYPE_BF16, 0.9, 0);
     step(&a, 5);
     unsigned char *data = export_all(&a.w, a.o, &bytes);
     OK(memopt_optimizer_import_sync(b.o, data, bytes, 0, NULL));

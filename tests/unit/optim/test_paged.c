@@ -97,14 +97,14 @@ TEST(bits)
     static const struct {
         uint32_t kind, format;
     } rules[] = {{MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_F32},
-                 {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT},
-                 {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_COMPANDED4},
+                 {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT_DYNAMIC},
+                 {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_4BIT},
                  {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_BF16},
-                 {MEMOPT_OPTIMIZER_LION, MEMOPT_STATE_8BIT},
-                 {MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_COMPANDED},
+                 {MEMOPT_OPTIMIZER_LION, MEMOPT_STATE_8BIT_DYNAMIC},
+                 {MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_8BIT},
                  {MEMOPT_OPTIMIZER_ADEMAMIX, MEMOPT_STATE_F32},
-                 {MEMOPT_OPTIMIZER_ADEMAMIX, MEMOPT_STATE_8BIT},
-                 {MEMOPT_OPTIMIZER_ADEMAMIX, MEMOPT_STATE_COMPANDED}};
+                 {MEMOPT_OPTIMIZER_ADEMAMIX, MEMOPT_STATE_8BIT_DYNAMIC},
+                 {MEMOPT_OPTIMIZER_ADEMAMIX, MEMOPT_STATE_8BIT}};
     static const uint64_t pages[] = {1, 20000, UINT64_MAX};
     for (size_t r = 0; r < sizeof rules / sizeof *rules; r += UNDER_TSAN ? 4 : 1)
         for (size_t p = 0; p < sizeof pages / sizeof *pages; p++) {

@@ -25,35 +25,35 @@ typedef struct kind {
 #define ADEMAMIX MEMOPT_OPTIMIZER_GROUP_ADEMAMIX_INIT
 
 static const kind kinds[] = {
-    {"AdamW companded 4-bit", MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_COMPANDED4, 0.3, 2.0, ADAMW},
-    {"AdamW companded", MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_COMPANDED, 0.025, 1.1, ADAMW},
+    {"AdamW companded 4-bit", MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_4BIT, 0.3, 2.0, ADAMW},
+    {"AdamW companded", MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT, 0.025, 1.1, ADAMW},
     {"AdamW bf16", MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_BF16, 0.009, 1.01, ADAMW},
     {"schedule-free", MEMOPT_OPTIMIZER_SCHEDULE_FREE, MEMOPT_STATE_F32, 1e-4, 1.01, FREE},
     {"Lion", MEMOPT_OPTIMIZER_LION, MEMOPT_STATE_F32, 1e-3, 1.01, LION},
-    {"Lion 8-bit", MEMOPT_OPTIMIZER_LION, MEMOPT_STATE_8BIT, 0.035, 1.1, LION},
-    {"Lion companded", MEMOPT_OPTIMIZER_LION, MEMOPT_STATE_COMPANDED, 0.035, 1.1, LION},
+    {"Lion 8-bit", MEMOPT_OPTIMIZER_LION, MEMOPT_STATE_8BIT_DYNAMIC, 0.035, 1.1, LION},
+    {"Lion companded", MEMOPT_OPTIMIZER_LION, MEMOPT_STATE_8BIT, 0.035, 1.1, LION},
     {"SGD", MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_F32, 1e-3, 1.01, SGD},
-    {"SGD 8-bit", MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_8BIT, 0.025, 1.1, SGD},
-    {"SGD companded", MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_COMPANDED, 0.022, 1.1, SGD},
+    {"SGD 8-bit", MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_8BIT_DYNAMIC, 0.025, 1.1, SGD},
+    {"SGD companded", MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_8BIT, 0.022, 1.1, SGD},
     {"Adam", MEMOPT_OPTIMIZER_ADAM, MEMOPT_STATE_F32, 1e-4, 1.01, ADAMW},
-    {"Adam 8-bit", MEMOPT_OPTIMIZER_ADAM, MEMOPT_STATE_8BIT, 0.022, 1.1, ADAMW},
-    {"Adam companded", MEMOPT_OPTIMIZER_ADAM, MEMOPT_STATE_COMPANDED, 0.022, 1.1, ADAMW},
+    {"Adam 8-bit", MEMOPT_OPTIMIZER_ADAM, MEMOPT_STATE_8BIT_DYNAMIC, 0.022, 1.1, ADAMW},
+    {"Adam companded", MEMOPT_OPTIMIZER_ADAM, MEMOPT_STATE_8BIT, 0.022, 1.1, ADAMW},
     {"RMSprop", MEMOPT_OPTIMIZER_RMSPROP, MEMOPT_STATE_F32, 1e-4, 1.01, RMSPROP},
-    {"RMSprop 8-bit", MEMOPT_OPTIMIZER_RMSPROP, MEMOPT_STATE_8BIT, 0.022, 1.1, RMSPROP},
-    {"RMSprop companded", MEMOPT_OPTIMIZER_RMSPROP, MEMOPT_STATE_COMPANDED, 0.022, 1.1, RMSPROP},
+    {"RMSprop 8-bit", MEMOPT_OPTIMIZER_RMSPROP, MEMOPT_STATE_8BIT_DYNAMIC, 0.022, 1.1, RMSPROP},
+    {"RMSprop companded", MEMOPT_OPTIMIZER_RMSPROP, MEMOPT_STATE_8BIT, 0.022, 1.1, RMSPROP},
     {"RMSprop momentum", MEMOPT_OPTIMIZER_RMSPROP_MOMENTUM, MEMOPT_STATE_F32, 1e-4, 1.01, HEAVY},
-    {"RMSprop momentum 8-bit", MEMOPT_OPTIMIZER_RMSPROP_MOMENTUM, MEMOPT_STATE_8BIT, 0.022, 1.1,
-     HEAVY},
-    {"RMSprop momentum companded", MEMOPT_OPTIMIZER_RMSPROP_MOMENTUM, MEMOPT_STATE_COMPANDED, 0.022,
+    {"RMSprop momentum 8-bit", MEMOPT_OPTIMIZER_RMSPROP_MOMENTUM, MEMOPT_STATE_8BIT_DYNAMIC, 0.022,
      1.1, HEAVY},
+    {"RMSprop momentum companded", MEMOPT_OPTIMIZER_RMSPROP_MOMENTUM, MEMOPT_STATE_8BIT, 0.022, 1.1,
+     HEAVY},
     {"Adagrad", MEMOPT_OPTIMIZER_ADAGRAD, MEMOPT_STATE_F32, 1e-4, 1.01, ADAGRAD},
-    {"Adagrad 8-bit", MEMOPT_OPTIMIZER_ADAGRAD, MEMOPT_STATE_8BIT, 0.022, 1.1, ADAGRAD},
-    {"Adagrad companded", MEMOPT_OPTIMIZER_ADAGRAD, MEMOPT_STATE_COMPANDED, 0.022, 1.1, ADAGRAD},
+    {"Adagrad 8-bit", MEMOPT_OPTIMIZER_ADAGRAD, MEMOPT_STATE_8BIT_DYNAMIC, 0.022, 1.1, ADAGRAD},
+    {"Adagrad companded", MEMOPT_OPTIMIZER_ADAGRAD, MEMOPT_STATE_8BIT, 0.022, 1.1, ADAGRAD},
     {"AdEMAMix", MEMOPT_OPTIMIZER_ADEMAMIX, MEMOPT_STATE_F32, 1e-4, 1.01, ADEMAMIX},
-    {"AdEMAMix 8-bit", MEMOPT_OPTIMIZER_ADEMAMIX, MEMOPT_STATE_8BIT, 0.022, 1.1, ADEMAMIX},
-    {"AdEMAMix companded", MEMOPT_OPTIMIZER_ADEMAMIX, MEMOPT_STATE_COMPANDED, 0.022, 1.1, ADEMAMIX},
+    {"AdEMAMix 8-bit", MEMOPT_OPTIMIZER_ADEMAMIX, MEMOPT_STATE_8BIT_DYNAMIC, 0.022, 1.1, ADEMAMIX},
+    {"AdEMAMix companded", MEMOPT_OPTIMIZER_ADEMAMIX, MEMOPT_STATE_8BIT, 0.022, 1.1, ADEMAMIX},
     {"AdamW", MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_F32, 1e-4, 1.01, ADAMW},
-    {"AdamW 8-bit", MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT, 0.022, 1.1, ADAMW},
+    {"AdamW 8-bit", MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT_DYNAMIC, 0.022, 1.1, ADAMW},
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
@@ -294,7 +294,7 @@ TEST(untouched_rows_stay_zero)
     static const uint64_t sizes[] = {1, 255, 256, 257, 300, 5000};
     for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
         world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0);
-        memopt_optimizer *o = new_optimizer(&w, MEMOPT_STATE_8BIT, NULL);
+        memopt_optimizer *o = new_optimizer(&w, MEMOPT_STATE_8BIT_DYNAMIC, NULL);
         uint64_t n = sizes[k], seed = 3;
         float *g = calloc(n, 4), *out = calloc(n, 4);
         memopt_tensor p = new_tensor(&w, n, MEMOPT_DTYPE_F32, g);
@@ -486,7 +486,7 @@ TEST(orders_and_resuming)
 /* Groups come back from an export with all their values; another kind refuses it. */
 TEST(export_of_groups)
 {
-    kind k = {"SGD", MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_8BIT, 0, 0, SGD};
+    kind k = {"SGD", MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_8BIT_DYNAMIC, 0, 0, SGD};
     k.group.nesterov = 1;
     k.group.momentum = 0.75;
     setup s = make(&k, MEMOPT_STREAM_ORDER_EAGER);
@@ -545,8 +545,7 @@ TEST(test_stochastic_rounding)
             mean += (double)out[k] / N;
         print_message("  %s: %.5f, exact %.5f\n", kinds[i].name, mean, r.p);
         /* Error of the codes; Adam's gradients, the decays, differ by less than half a step. */
-        int equal =
-            kinds[i].kind == MEMOPT_OPTIMIZER_ADAM && kinds[i].format == MEMOPT_STATE_COMPANDED;
+        int equal = kinds[i].kind == MEMOPT_OPTIMIZER_ADAM && kinds[i].format == MEMOPT_STATE_8BIT;
         double coded = (squares ? 0.03 : equal ? 0.06 : 0.0) * (1.0 - r.p);
         assert_true(fabs(mean - r.p) < 1e-3 + coded && r.p < 0.99);
         close_world(&w);

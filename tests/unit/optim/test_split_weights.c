@@ -124,15 +124,15 @@ TEST(the_step_of_fp32)
     static const struct {
         uint32_t kind, format, states;
     } cases[] = {{MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_F32, 2},
+                 {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT_DYNAMIC, 4},
+                 {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_4BIT, 4},
                  {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT, 4},
-                 {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_COMPANDED4, 4},
-                 {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_COMPANDED, 4},
+                 {MEMOPT_OPTIMIZER_ADAM, MEMOPT_STATE_8BIT_DYNAMIC, 4},
                  {MEMOPT_OPTIMIZER_ADAM, MEMOPT_STATE_8BIT, 4},
-                 {MEMOPT_OPTIMIZER_ADAM, MEMOPT_STATE_COMPANDED, 4},
+                 {MEMOPT_OPTIMIZER_LION, MEMOPT_STATE_8BIT_DYNAMIC, 2},
                  {MEMOPT_OPTIMIZER_LION, MEMOPT_STATE_8BIT, 2},
-                 {MEMOPT_OPTIMIZER_LION, MEMOPT_STATE_COMPANDED, 2},
                  {MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_F32, 1},
-                 {MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_8BIT, 2}};
+                 {MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_8BIT_DYNAMIC, 2}};
     for (size_t k = 0; k < 2 * (sizeof cases / sizeof *cases); k++) {
         world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0);
         uint32_t bytes = 1 + k % 2;
@@ -164,12 +164,13 @@ TEST(the_step_of_fp32)
 static void export_and_states_of_the_caller(uint32_t residual)
 {
     world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0);
-    pair p = begin(&w, MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT, residual);
-    memopt_optimizer *o = new_split(&w, MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT, residual);
+    pair p = begin(&w, MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT_DYNAMIC, residual);
+    memopt_optimizer *o =
+        new_split(&w, MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT_DYNAMIC, residual);
     /* one without a residual, one with another */
-    memopt_optimizer *plain = new_optimizer(&w, MEMOPT_STATE_8BIT, NULL);
+    memopt_optimizer *plain = new_optimizer(&w, MEMOPT_STATE_8BIT_DYNAMIC, NULL);
     memopt_optimizer *unlike =
-        new_split(&w, MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT, 3 - residual);
+        new_split(&w, MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT_DYNAMIC, 3 - residual);
     memopt_tensor weights = new_tensor(&w, N, MEMOPT_DTYPE_BF16, NULL);
     memopt_tensor other = new_tensor(&w, N, MEMOPT_DTYPE_BF16, NULL);
     memopt_tensor states[5], steps = new_tensor(&w, 2, MEMOPT_DTYPE_F32, NULL);
@@ -242,7 +243,7 @@ TEST(the_residual_outlives_a_new_momentum)
     world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0);
     pair p = begin(&w, MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_F32, 2);
     memopt_optimizer_group group = MEMOPT_OPTIMIZER_GROUP_INIT;
-    memopt_optimizer *o = new_split(&w, MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_8BIT, 2);
+    memopt_optimizer *o = new_split(&w, MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_8BIT_DYNAMIC, 2);
     memopt_tensor weights = new_tensor(&w, N, MEMOPT_DTYPE_BF16, NULL);
     memopt_state_view view = MEMOPT_STATE_VIEW_INIT;
     OK(memopt_optimizer_set_group(o, 0, &group));
@@ -270,7 +271,7 @@ TEST(refusals)
     assert_int_equal(memopt_optimizer_create(w.allocator, &options, &o), MEMOPT_INVALID_ARGUMENT);
     options.split_weights = options.stochastic_rounding = 1;
     assert_int_equal(memopt_optimizer_create(w.allocator, &options, &o), MEMOPT_INVALID_ARGUMENT);
-    o = new_split(&w, MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT, 1);
+    o = new_split(&w, MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT_DYNAMIC, 1);
     memopt_tensor half = new_tensor(&w, N, MEMOPT_DTYPE_F16, NULL);
     memopt_tensor full = new_tensor(&w, N, MEMOPT_DTYPE_F32, NULL);
     memopt_state_view view = MEMOPT_STATE_VIEW_INIT;

@@ -17,7 +17,7 @@ static setup make(uint32_t order, int own_stream)
 {
     static const uint64_t counts[3] = {N, 100, 777};
     static const memopt_dtype types[3] = {MEMOPT_DTYPE_BF16, MEMOPT_DTYPE_F32, MEMOPT_DTYPE_F32};
-    const memopt_optimizer_options options = {.state_format = MEMOPT_STATE_8BIT,
+    const memopt_optimizer_options options = {.state_format = MEMOPT_STATE_8BIT_DYNAMIC,
                                               .min_8bit_size = 101};
     setup s = {.w = open_world(order, own_stream)};
     s.o = make_optimizer(&s.w, options, NULL);
@@ -265,7 +265,7 @@ enum { CUT = 16 * 256, PIECE = N * (4 + 2 + 1 + 1) };
 static void train_pieces(int pieces, int apart, double max_norm, unsigned char *out)
 {
     world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 1);
-    memopt_optimizer *o = new_optimizer(&w, MEMOPT_STATE_8BIT, NULL);
+    memopt_optimizer *o = new_optimizer(&w, MEMOPT_STATE_8BIT_DYNAMIC, NULL);
     const uint64_t from[3] = {0, pieces == 1 ? N : CUT, N};
     memopt_tensor p = new_tensor(&w, N, MEMOPT_DTYPE_F32, noise(1, 0.5f));
     memopt_tensor g = new_tensor(&w, N, MEMOPT_DTYPE_BF16, NULL);

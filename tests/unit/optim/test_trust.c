@@ -216,7 +216,7 @@ TEST(rules)
         uint32_t clip, further; /* 1: Nesterov's, uncorrected; 2: dampening, maximize */
     } cases[] = {{0.1, 1.0, 1, 0}, {0.0, 1.0, 0, 1}, {0.3, 0.02, 0, 2}, {0.1, 0.0, 1, 0}};
     for (int k = 0; k < 16; k++) {
-        const uint32_t format = k / 2 % 2 ? MEMOPT_STATE_8BIT : MEMOPT_STATE_F32;
+        const uint32_t format = k / 2 % 2 ? MEMOPT_STATE_8BIT_DYNAMIC : MEMOPT_STATE_F32;
         recipe r = k % 2 ? lars(format) : lamb(format);
         int bounded = 0;
         r.group.weight_decay = cases[k / 4].weight_decay;
@@ -231,7 +231,7 @@ TEST(rules)
                       k % 2 ? "LARS" : "LAMB", k / 2 % 2 ? "8 bits" : "32 bits", r.group.max_ratio,
                       apart, bounded);
         assert_true((bounded > 0) == (r.group.max_ratio > 0));
-        assert_true(apart < (format == MEMOPT_STATE_8BIT ? 0.1 : 2e-5));
+        assert_true(apart < (format == MEMOPT_STATE_8BIT_DYNAMIC ? 0.1 : 2e-5));
     }
 }
 
@@ -241,7 +241,7 @@ TEST(test_threads)
 {
     static const memopt_dtype types[] = {MEMOPT_DTYPE_F32, MEMOPT_DTYPE_BF16, MEMOPT_DTYPE_F16};
     for (int k = 0; k < 3; k++) {
-        recipe r = k == 1 ? lars(MEMOPT_STATE_F32) : lamb(MEMOPT_STATE_COMPANDED4);
+        recipe r = k == 1 ? lars(MEMOPT_STATE_F32) : lamb(MEMOPT_STATE_4BIT);
         r.type = types[k];
         r.stochastic = k != 0;
         r.threads = 1;
@@ -263,7 +263,7 @@ TEST(moments_as_updates)
 {
     recipe r = lars(MEMOPT_STATE_F32);
     trained *direct = new_trained(&r);
-    r.format = MEMOPT_STATE_8BIT;
+    r.format = MEMOPT_STATE_8BIT_DYNAMIC;
     r.min_8bit_size = UINT64_MAX;
     trained *other = new_trained(&r);
     for (uint64_t step = 1; step <= STEPS; step++) {
@@ -278,8 +278,8 @@ TEST(moments_as_updates)
 TEST(halves)
 {
     for (int k = 0; k < 3; k++) {
-        recipe r =
-            k == 0 ? lamb(MEMOPT_STATE_8BIT) : lars(k == 1 ? MEMOPT_STATE_F32 : MEMOPT_STATE_8BIT);
+        recipe r = k == 0 ? lamb(MEMOPT_STATE_8BIT_DYNAMIC)
+                          : lars(k == 1 ? MEMOPT_STATE_F32 : MEMOPT_STATE_8BIT_DYNAMIC);
         trained *whole = new_trained(&r), *cut = new_trained(&r);
         for (uint64_t step = 1; step <= STEPS; step++) {
             train(whole, step);
@@ -298,7 +298,7 @@ TEST(batches)
 {
     enum { SIZE = 3 << 20 };
     float *values = calloc(8 * SIZE, sizeof *values);
-    recipe r = lamb(MEMOPT_STATE_8BIT);
+    recipe r = lamb(MEMOPT_STATE_8BIT_DYNAMIC);
     trained *t = new_trained(&r);
     memopt_step_options step = MEMOPT_STEP_OPTIONS_INIT;
     memopt_tensor g[2];
@@ -364,7 +364,7 @@ TEST(shards)
 TEST(copies)
 {
     for (int k = 0; k < 2; k++) {
-        recipe r = k ? lars(MEMOPT_STATE_F32) : lamb(MEMOPT_STATE_COMPANDED);
+        recipe r = k ? lars(MEMOPT_STATE_F32) : lamb(MEMOPT_STATE_8BIT);
         r.copy = MEMOPT_DTYPE_BF16;
         trained *t = new_trained(&r);
         train(t, 1);
@@ -379,7 +379,7 @@ TEST(copies)
 TEST(flag)
 {
     for (int k = 0; k < 2; k++) {
-        recipe r = k ? lars(MEMOPT_STATE_F32) : lamb(MEMOPT_STATE_8BIT);
+        recipe r = k ? lars(MEMOPT_STATE_F32) : lamb(MEMOPT_STATE_8BIT_DYNAMIC);
         trained *t = new_trained(&r);
         float *before = malloc(sizeof t->p);
         uint64_t steps;
@@ -403,7 +403,7 @@ TEST(flag)
 /* States of AdamW without trust go on here, and the bound stays. */
 TEST(import)
 {
-    recipe r = lamb(MEMOPT_STATE_8BIT);
+    recipe r = lamb(MEMOPT_STATE_8BIT_DYNAMIC);
     trained *t = new_trained(&r);
     memopt_optimizer_group group = {.struct_size = sizeof group};
     uint64_t bytes;

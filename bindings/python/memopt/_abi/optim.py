@@ -25,15 +25,20 @@ class OptimizerKind(enum.IntEnum):
     ADAFACTOR = 10
 
 
-@enumeration("MEMOPT_STATE_", BITS8="MEMOPT_STATE_8BIT")
+@enumeration(
+    "MEMOPT_STATE_",
+    BITS8="MEMOPT_STATE_8BIT",
+    BITS8_DYNAMIC="MEMOPT_STATE_8BIT_DYNAMIC",
+    BITS4="MEMOPT_STATE_4BIT",
+)
 class StateFormat(enum.IntEnum):
     """How optimizer states are kept."""
 
     F32 = 1
-    BITS8 = 2
-    COMPANDED = 8
     BF16 = 6
-    COMPANDED4 = 7
+    BITS8 = 8
+    BITS8_DYNAMIC = 2
+    BITS4 = 7
 
 
 @struct("memopt_optimizer_options")

@@ -90,7 +90,7 @@ def test_the_codes_are_the_momentum(device):
     fill([p], 1)
     optimizer.step()
     state = optimizer.state[p]
-    want = _format.quantize(p.grad * 0.25, p.detach(), _format.StateFormat.COMPANDED, True)
+    want = _format.quantize(p.grad * 0.25, p.detach(), _format.StateFormat.BITS8, True)
     assert same_bits(state["momentum_buffer"], want[0]) and same_bits(state["power1"], want[1])
     assert int(state["step"]) == 1
 
@@ -172,7 +172,7 @@ def test_between_ours_and_torch(device):
     back.load_state_dict(plain)
     for p, q in zip(coded, back.param_groups[0]["params"]):
         state, floats = c.state[p], torch.empty_like(p)
-        args = state["momentum_buffer"], state["power1"], _format.StateFormat.COMPANDED, True
+        args = state["momentum_buffer"], state["power1"], _format.StateFormat.BITS8, True
         _format.decode(floats, *args)
         assert same_bits(back.state[q]["momentum_buffer"], floats)
 

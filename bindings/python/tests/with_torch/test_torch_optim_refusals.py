@@ -81,14 +81,14 @@ def test_arguments_of_bitsandbytes():
     for name in mt.bnb.__all__:
         optimizer = getattr(mt.bnb, name)([p], lr=0.5, **NEUTRAL)
         assert optimizer._page_bytes == (64 << 20 if name.startswith("Paged") else 0)
-        assert optimizer._states is (StateFormat.COMPANDED if name.endswith("8bit") else StateFormat.F32)
+        assert optimizer._states is (StateFormat.BITS8 if name.endswith("8bit") else StateFormat.F32)
         twin_ = copy.deepcopy(optimizer)
         assert (twin_._states, twin_._page_bytes) == (optimizer._states, optimizer._page_bytes)
     plain = mt.bnb.AdamW([p], 0.5, optim_bits=8, is_paged=True)
-    assert plain._states is StateFormat.COMPANDED and plain._page_bytes
+    assert plain._states is StateFormat.BITS8 and plain._page_bytes
     assert plain.defaults == mt.AdamW8bit([p], 0.5).defaults
     inner = mt.CPUOffloadOptimizer([p], mt.bnb.AdamW, optim_bits=8)._masters.inner
-    assert inner._states is StateFormat.COMPANDED and inner.defaults == plain.defaults | {"lr": 1e-3}
+    assert inner._states is StateFormat.BITS8 and inner.defaults == plain.defaults | {"lr": 1e-3}
 
 
 @pytest.mark.parametrize(

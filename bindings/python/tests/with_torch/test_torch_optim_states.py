@@ -201,10 +201,10 @@ def _values(optimizer, parameter):
     for i, key in enumerate(("exp_avg", "exp_avg_sq")):
         scales = state["%s%d" % (stem, i + 1)]
         codes = state[key].flatten().view(torch.uint8)
-        if name is StateFormat.COMPANDED4:
+        if name is StateFormat.BITS4:
             codes = torch.stack((codes >> 4, codes & 15), 1).flatten()[:count]
         table = torch.tensor(core.state_map(name, i == 0))
-        block = 128 if name is StateFormat.COMPANDED4 else 256
+        block = 128 if name is StateFormat.BITS4 else 256
         values = table[codes.long()] * scales.repeat_interleave(block)[:count]
         result.append(values.view(parameter.shape))
     return result

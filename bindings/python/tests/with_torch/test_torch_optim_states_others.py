@@ -18,7 +18,7 @@ from optim_support import assert_same_states, make, parameters, same_bits, throu
 
 def peers_map(signed):
     """The dynamic map as bitsandbytes makes it: the same but for last bits."""
-    table = torch.tensor(core.state_map(StateFormat.BITS8, signed))
+    table = torch.tensor(core.state_map(StateFormat.BITS8_DYNAMIC, signed))
     table[200] = torch.nextafter(table[200], torch.tensor(2.0))
     return table
 
@@ -236,7 +236,7 @@ def test_our_dicts_of_forms_that_are_gone(form, shape):
         elif form == "fp8":
             units, kept = codes.view(torch.float8_e4m3fn).float(), codes.view(shape)
         else:
-            units, kept = torch.tensor(core.state_map(StateFormat.BITS8, i == 0))[codes.long()], codes.view(shape)
+            units, kept = torch.tensor(core.state_map(StateFormat.BITS8_DYNAMIC, i == 0))[codes.long()], codes.view(shape)
         state[key], state["%s%d" % ("scale" if form == "fp8" else "absmax", i + 1)] = kept, scales
         values.append((units * scales.repeat_interleave(block)[:n]).view(shape))
     saved = {key: {"memopt": value} for key, value in state.items()}
@@ -253,7 +253,7 @@ def test_our_dicts_of_forms_that_are_gone(form, shape):
 
 def test_forms_that_are_gone_and_shards():
     """A whole parameter's codes are coded anew by rows; rows of such codes are refused with the way."""
-    p, four = torch.zeros(6, 100), StateFormat.COMPANDED4
+    p, four = torch.zeros(6, 100), StateFormat.BITS4
     bytes_ = torch.randint(0, 256, (300,), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
     state = {"exp_avg": bytes_, "exp_avg_sq": bytes_, "absmax1": torch.ones(5), "absmax2": torch.ones(5)}
     place, rows = _load.Place(OptimizerKind.ADAMW, four, p, "it"), _sharded._rows(p, p)

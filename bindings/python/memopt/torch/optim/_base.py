@@ -430,7 +430,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
                 residuals[parameter] = _format.sized_residual(residual, split)
         found = {moment.format for one in read for moment in one.saved.moments if isinstance(moment, _load.Codes)}
         if self._codes is None and self._states in rules.CODES.values() and found & {*rules.CODES.values()}:
-            self._states = StateFormat.BITS8 if StateFormat.BITS8 in found else StateFormat.COMPANDED
+            self._states = StateFormat.BITS8_DYNAMIC if StateFormat.BITS8_DYNAMIC in found else StateFormat.BITS8
         return state, read, residuals
 
     def _completed(self, state: Any, group: Dict[str, Any]) -> Any:

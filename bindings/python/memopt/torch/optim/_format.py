@@ -53,14 +53,14 @@ MOMENTS: Dict[OptimizerKind, Tuple[str, ...]] = {
 #: Moments that are never negative.
 _SQUARES = ("exp_avg_sq", "square_avg", "sum")
 #: The elements that share a scale.
-BLOCKS = {StateFormat.BITS8: 256, StateFormat.COMPANDED: 256, StateFormat.COMPANDED4: 128}
+BLOCKS = {StateFormat.BITS8_DYNAMIC: 256, StateFormat.BITS8: 256, StateFormat.BITS4: 128}
 #: The format with two codes in a byte.
-PAIRS = StateFormat.COMPANDED4
+PAIRS = StateFormat.BITS4
 #: The element types of moments that are no codes.
 FLOATS = {StateFormat.F32: torch.float32, StateFormat.BF16: torch.bfloat16}
 #: The format by the begin of its scales' keys. "companded" beside whole bytes are older codes.
 FORMATS_OF_SCALES = {
-    "absmax": StateFormat.BITS8, "power": StateFormat.COMPANDED, "companded": StateFormat.COMPANDED4,
+    "absmax": StateFormat.BITS8_DYNAMIC, "power": StateFormat.BITS8, "companded": StateFormat.BITS4,
 }
 _STEMS = {format_: stem for stem, format_ in FORMATS_OF_SCALES.items()}
 

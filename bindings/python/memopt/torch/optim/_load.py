@@ -109,7 +109,7 @@ class Place(NamedTuple):
         parts = value if isinstance(value, Mapping) else {k: getattr(value, k, None) for k in _PARTS}
         codes, scales, map_ = map(parts.get, _PARTS)
         if codes is not None and scales is not None:
-            format_ = StateFormat.BITS8 if map_ is not None and map_.numel() == 256 else None
+            format_ = StateFormat.BITS8_DYNAMIC if map_ is not None and map_.numel() == 256 else None
             return self._codes(what, format_, codes, scales, _e4m3() if map_ is None else map_)
         if not isinstance(value, torch.Tensor) or value.dtype is not torch.uint8:
             return self._floats(what, value)
@@ -120,7 +120,7 @@ class Place(NamedTuple):
                     "the state of %s has codes without absmax%d and qmap%d, of which only the block-wise"
                     " form is known" % (self.name, index + 1, index + 1)
                 )
-            return self._codes(what, StateFormat.BITS8, value, scales, map_)
+            return self._codes(what, StateFormat.BITS8_DYNAMIC, value, scales, map_)
         return self._own_codes(what, state, index, value)
 
     def _own_codes(self, what: str, state: Mapping[str, Any], index: int, value: torch.Tensor) -> Codes:
@@ -130,7 +130,7 @@ class Place(NamedTuple):
         format_: Optional[StateFormat] = _format.of(dict(state), self.kind, self.own)
         if key.startswith("scale"):
             format_, map_ = None, _e4m3()
-        elif format_ is StateFormat.BITS8 and value.numel() < self.parameter.numel():
+        elif format_ is StateFormat.BITS8_DYNAMIC and value.numel() < self.parameter.numel():
             format_, map_ = None, _dynamic4(signed)
         elif format_ is _format.PAIRS and value.numel() > (self.parameter.numel() + 1) // 2:
             format_, map_ = None, _even(signed)
@@ -203,7 +203,7 @@ def _even(signed: bool) -> torch.Tensor:
 
 def _dynamic4(signed: bool) -> torch.Tensor:
     if not signed:
-        return _format.values(StateFormat.COMPANDED4, False)
+        return _format.values(StateFormat.BITS4, False)
     return torch.tensor([-x for x in _DYNAMIC4[7:0:-1]] + list(_DYNAMIC4))
 
 

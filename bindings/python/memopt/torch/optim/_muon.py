@@ -23,7 +23,7 @@ from . import _format, _layout, _other_rules
 from ._options import number
 from ._whole import PIECE, Task, Wide, WholeOptimizer, room_for
 
-BLOCK = _format.BLOCKS[StateFormat.COMPANDED]
+BLOCK = _format.BLOCKS[StateFormat.BITS8]
 _MOMENT = "momentum_buffer"
 #: torch's limit.
 _MOST_STEPS = 99

@@ -77,7 +77,7 @@ def _dynamic(optimizer: MemoptOptimizer, state: Any, p: torch.Tensor, group: Any
     saved = optimizer._place(memory, name).read(state)
     assert saved is not None
     lent = saved._replace(lent=True)
-    return _load.convert(lent, optimizer._kind, StateFormat.BITS8, _layout.dense(memory), True)
+    return _load.convert(lent, optimizer._kind, StateFormat.BITS8_DYNAMIC, _layout.dense(memory), True)
 
 
 def _state(state: Dict[str, Any], kind: OptimizerKind) -> Dict[str, Any]:
@@ -86,7 +86,7 @@ def _state(state: Dict[str, Any], kind: OptimizerKind) -> Dict[str, Any]:
     for i, name in enumerate(_format.MOMENTS[kind], 1):
         result["state%d" % i] = state[name]
         if coded:
-            table: torch.Tensor = _format.values(StateFormat.BITS8, _format.is_signed(kind, i - 1))
+            table: torch.Tensor = _format.values(StateFormat.BITS8_DYNAMIC, _format.is_signed(kind, i - 1))
             result["qmap%d" % i] = table.to(state[name].device, copy=True)
             result["absmax%d" % i] = state["absmax%d" % i]
     if kind is OptimizerKind.ADEMAMIX:  # its means are one tensor

@@ -30,7 +30,7 @@ from ..._abi import OptimizerKind, StateFormat
 from . import _format, _layout, _load
 from ._load import Place
 
-_TAGS = {StateFormat.BITS8: 8, StateFormat.COMPANDED: 2, StateFormat.COMPANDED4: 3}
+_TAGS = {StateFormat.BITS8_DYNAMIC: 8, StateFormat.BITS8: 2, StateFormat.BITS4: 3}
 _FORMATS = {tag: format_ for format_, tag in _TAGS.items()}
 _HEAD = 2  # bytes before the codes of a row
 
@@ -207,7 +207,7 @@ def localized(state: Any, parameter: torch.Tensor, place: Place) -> Any:
         if state[key].dtype is not torch.uint8:
             result[key] = piece(state[key], parameter, parameter.shape, key, name)
             continue
-        to = own if own in _TAGS else StateFormat.BITS8
+        to = own if own in _TAGS else StateFormat.BITS8_DYNAMIC
         scale = _format.scale_of(state, i)
         if scale is None:
             raise ValueError("the state of %s has no scales of %s" % (name, key))

@@ -98,10 +98,10 @@ _RULES: Dict[str, _Rule] = {
     "adamw-fused": _Rule(_moments_and_step),
     "sgd": _Rule(),
     "sgd-momentum": _Rule(lambda parameter: [_bytes(parameter)]),
-    "adamw8bit": _Rule(partial(_ours, OptimizerKind.ADAMW, StateFormat.BITS8)),
-    "adamw4bit": _Rule(partial(_ours, OptimizerKind.ADAMW, StateFormat.COMPANDED4)),
-    "adamwfp8": _Rule(partial(_ours, OptimizerKind.ADAMW, StateFormat.COMPANDED)),
-    "lion8bit": _Rule(partial(_ours, OptimizerKind.LION, StateFormat.BITS8)),
-    "sgd8bit": _Rule(partial(_ours, OptimizerKind.SGD, StateFormat.BITS8)),
+    "adamw8bit": _Rule(partial(_ours, OptimizerKind.ADAMW, StateFormat.BITS8_DYNAMIC)),
+    "adamw4bit": _Rule(partial(_ours, OptimizerKind.ADAMW, StateFormat.BITS4)),
+    "adamwfp8": _Rule(partial(_ours, OptimizerKind.ADAMW, StateFormat.BITS8)),
+    "lion8bit": _Rule(partial(_ours, OptimizerKind.LION, StateFormat.BITS8_DYNAMIC)),
+    "sgd8bit": _Rule(partial(_ours, OptimizerKind.SGD, StateFormat.BITS8_DYNAMIC)),
 }
 OPTIMIZERS = tuple(_RULES)
