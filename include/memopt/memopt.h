@@ -15,6 +15,7 @@
 #include <memopt/offload.h>
 #include <memopt/optim.h>
 #include <memopt/pluggable.h>
+#include <memopt/race.h>
 #include <memopt/share.h>
 
 #endif /* MEMOPT_MEMOPT_H */

@@ -12,5 +12,6 @@ from .device import *
 from .offload import *
 from .optim import *
 from .pluggable import *
+from .race import *
 from .share import *
 from .words import *
