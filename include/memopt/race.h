@@ -89,12 +89,16 @@ typedef struct memopt_race_options {
      * and at least 16 MiB. */
     uint64_t max_bytes;
     uint64_t max_reports; /**< The most reports that are kept. 0: 1000. */
+    /** 1: equal addresses are the same memory, in whichever block, so that a new block inherits the
+     * uses of what was there; 0: it has none. */
+    uint32_t inherit;
+    uint32_t reserved; /**< 0. */
 } memopt_race_options;
 
 /** @brief Initialiser of ::memopt_race_options. */
 #define MEMOPT_RACE_OPTIONS_INIT                                                                   \
     {                                                                                              \
-        sizeof(memopt_race_options), 0, 0                                                          \
+        sizeof(memopt_race_options), 0, 0, 0, 0                                                    \
     }
 
 /**
@@ -170,7 +174,8 @@ typedef struct memopt_race_stats {
  * @param options NULL for defaults.
  * @param[out] out_race the finder; end it with memopt_race_destroy().
  * @retval MEMOPT_OK done.
- * @retval MEMOPT_INVALID_ARGUMENT out_race is NULL or struct_size is too small.
+ * @retval MEMOPT_INVALID_ARGUMENT out_race is NULL, struct_size is too small, inherit is not 0 or 1,
+ *         or reserved is not 0.
  * @retval MEMOPT_UNSUPPORTED an option is unknown.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY no memory for it.
  * @since 0.9
@@ -203,7 +208,7 @@ MEMOPT_API memopt_status memopt_race_add_stream(memopt_race *race, uint32_t *out
 /**
  * @brief A block begins: an allocation from the allocator of a stream.
  *
- * Nothing is known of its bytes. Reports #MEMOPT_RACE_FREED_IN_USE for each block of device memory
+ * Nothing is known of its bytes, but for memopt_race_options::inherit. Reports #MEMOPT_RACE_FREED_IN_USE for each block of device memory
  * that was freed on this stream since its last allocation, and each other stream that uses it, where
  * neither memopt_race_record_stream() covers the use nor a wait orders it before this call. A block
  * that is live at these addresses is displaced by the new one, as if it had never been.

@@ -1,4 +1,4 @@
-#include "race/race.h"
+#include "race/finder.h"
 
 #include "base/checked.h"
 #include "base/memory.h"

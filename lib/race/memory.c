@@ -2,7 +2,7 @@
  * Blocks and the last uses of their ranges. What is beyond the bound on memory is forgotten: the
  * range whose last use is longest ago, outside of blocks first.
  */
-#include "race/race.h"
+#include "race/finder.h"
 
 #include "base/checked.h"
 
@@ -255,6 +255,32 @@ static void drop_ranges(memopt_race *race, mo_race_block *block, uint64_t lo, ui
         drop_range(race, (mo_race_range *)span);
 }
 
+/* Lists the ranges that lie in the bounds of v. */
+static void collect(void *user, mo_span *span)
+{
+    visit *v = user;
+    mo_race_range *range = (mo_race_range *)span;
+    if (span->lo < v->lo || span->hi > v->hi)
+        return;
+    range->dead = v->dead;
+    v->dead = range;
+}
+
+/* Uses of [lo, hi) as of another block, which has none there yet. */
+static void move_ranges(memopt_race *race, mo_race_block *from, mo_race_block *to, uint64_t lo,
+                        uint64_t hi)
+{
+    visit v = {.lo = lo, .hi = hi};
+    mo_span_each(from->ranges, lo, hi, collect, &v);
+    for (mo_race_range *range = v.dead; range != NULL; range = range->dead) {
+        unlink_range(race, range);
+        mo_span_remove(&from->ranges, &range->span);
+        range->block = to;
+        mo_span_add(&to->ranges, &range->span);
+        link_newest(race, range);
+    }
+}
+
 static void drop_block(memopt_race *race, mo_race_block *block)
 {
     drop_ranges(race, block, 0, UINT64_MAX);
@@ -360,6 +386,8 @@ void mo_race_block_end(memopt_race *race, uint64_t address, uint64_t tag)
     if (block->memory == MEMOPT_RACE_DEVICE)
         mo_race_follow_host(race, block->stream);
     if (block->memory != MEMOPT_RACE_DEVICE || !find_pending(race, block)) {
+        if (race->options.inherit && block->memory == MEMOPT_RACE_DEVICE)
+            move_ranges(race, block, &race->outside, block->span.lo, block->span.hi);
         drop_block(race, block);
         return;
     }
@@ -420,12 +448,15 @@ void mo_race_block_begin(memopt_race *race, uint64_t lo, uint64_t hi, memopt_rac
         drop_block(race, old);
         race->stats.forgotten++;
     }
-    drop_ranges(race, &race->outside, lo, hi);
+    if (!race->options.inherit)
+        drop_ranges(race, &race->outside, lo, hi);
     race->live_bytes_peak = mo_max_u64(race->live_bytes_peak, race->live_bytes + (hi - lo));
     mo_race_block *block = take(race, sizeof *block);
     if (block == NULL)
         return;
     *block = (mo_race_block){.span = {.lo = lo, .hi = hi}, .memory = memory, .stream = stream};
+    if (race->options.inherit)
+        move_ranges(race, &race->outside, block, lo, hi);
     mo_span_add(&race->blocks, &block->span);
     race->live_bytes += hi - lo;
     race->stats.blocks++;

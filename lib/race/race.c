@@ -1,5 +1,5 @@
 /* The public calls of the race finder: arguments, the lock, and in which order a clock moves. */
-#include "race/race.h"
+#include "race/finder.h"
 
 #include "base/checked.h"
 #include "base/lock.h"
@@ -16,6 +16,11 @@ memopt_status memopt_race_create(const memopt_race_options *options, memopt_race
     uint32_t host;
     MO_NOT_NULL("race_create", out_race);
     MO_TRY(mo_options_read(&copy, sizeof copy, options, "memopt_race_options"));
+    if (copy.inherit > 1 || copy.reserved != 0)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "race_create: inherit is %" PRIu32 ", reserved %" PRIu32
+                       "; inherit is 0 or 1, reserved 0",
+                       copy.inherit, copy.reserved);
     memopt_race *race = mo_calloc(1, sizeof *race);
     if (race == NULL)
         return MEMOPT_OUT_OF_HOST_MEMORY;

@@ -1,5 +1,5 @@
 /* Reports, one for each kind and pair of tags, in the order in which they were found. */
-#include "race/race.h"
+#include "race/finder.h"
 
 static uint64_t *bucket_of(memopt_race *race, const memopt_race_report *report)
 {

@@ -234,6 +234,31 @@ RACE_TEST(new_blocks)
     assert_int_equal(stats_of(race).forgotten, 1);
 }
 
+/* Where addresses are the memory's own, a new block has the uses of the one before it. */
+TEST(inherited)
+{
+    for (uint32_t inherit = 0; inherit < 2; inherit++) {
+        memopt_race_options options = MEMOPT_RACE_OPTIONS_INIT;
+        memopt_race *race;
+        uint32_t stream;
+        options.inherit = inherit;
+        OK(memopt_race_create(&options, &race));
+        OK(memopt_race_add_stream(race, &stream));
+        OK(memopt_race_add_stream(race, &stream));
+        for (uint64_t life = 0; life < 2; life++) {
+            OK(memopt_race_allocate(race, AT, BYTES, MEMOPT_RACE_DEVICE, 1, 1));
+            touch(race, 1, 10 + life, WRITE, AT + 8, 8);
+            OK(memopt_race_free(race, AT, 2));
+        }
+        OK(memopt_race_allocate(race, AT, 64, MEMOPT_RACE_DEVICE, 1, 3));
+        touch(race, 2, 20, WRITE, AT, 64); /* without a wait for the block's stream */
+        assert_int_equal(stats_of(race).reports, inherit);
+        if (inherit)
+            assert_int_equal(report_of(race, 0).first.tag, 11);
+        OK(memopt_race_destroy(race));
+    }
+}
+
 /* --- bounds */
 
 /* Beyond the bound what is oldest is forgotten, outside of blocks first. That is counted; what is
@@ -333,6 +358,9 @@ RACE_TEST(bad_input)
         OK(memopt_race_add_stream(race, &stream));
     GIVES(MEMOPT_LIMIT_REACHED, memopt_race_add_stream(race, &stream));
     assert_int_equal(stream, MEMOPT_RACE_MOST_STREAMS);
+    memopt_race_options options = MEMOPT_RACE_OPTIONS_INIT;
+    options.inherit = 2;
+    GIVES(MEMOPT_INVALID_ARGUMENT, memopt_race_create(&options, &race));
 }
 
 /* Without host memory a race may be lost; nothing leaks, and calls say so or forget. */

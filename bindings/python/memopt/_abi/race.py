@@ -39,7 +39,7 @@ class RaceKind(enum.IntEnum):
 
 @struct("memopt_race_options")
 class RaceOptions(Struct):
-    _fields_ = [("struct_size", SIZE), *each(U64, "max_bytes max_reports")]
+    _fields_ = [("struct_size", SIZE), *each(U64, "max_bytes max_reports"), *each(U32, "inherit reserved")]
 
 
 @struct("memopt_race_access")

@@ -7,8 +7,8 @@
  * exact bytes that an operation named, so ranges may overlap; a write without gaps removes what it
  * covers. All is guarded by memopt_race.lock; nothing is called under it.
  */
-#ifndef MO_RACE_RACE_H
-#define MO_RACE_RACE_H
+#ifndef MO_RACE_FINDER_H
+#define MO_RACE_FINDER_H
 
 #include "race/shape.h"
 #include "race/span.h"
