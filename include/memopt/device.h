@@ -27,6 +27,7 @@
 #define MEMOPT_DEVICE_H
 
 #include <memopt/base.h>
+#include <memopt/race.h>
 
 MEMOPT_BEGIN_DECLS
 
@@ -54,6 +55,17 @@ enum {
     MEMOPT_STREAM_ORDER_ADVERSARIAL = 1
 };
 
+/** @brief Whether a "cpu" device finds stream races. */
+typedef uint32_t memopt_race_search;
+
+/** @brief The values of ::memopt_race_search. */
+enum {
+    MEMOPT_RACE_SEARCH_DEFAULT = 0, /**< On where the environment has MEMOPT_RACE=1. */
+    MEMOPT_RACE_SEARCH_ON = 1,      /**< On: see memopt_device_get_race(). */
+    MEMOPT_RACE_SEARCH_OFF = 2,     /**< Off. */
+    MEMOPT_RACE_SEARCH_QUIET = 3    /**< On, but no call fails: read the finder's reports. */
+};
+
 /** @brief How to open a device; zero means the default. */
 typedef struct memopt_device_options {
     size_t struct_size; /**< sizeof(memopt_device_options). */
@@ -74,12 +86,14 @@ typedef struct memopt_device_options {
      * nothing is complete before something waits for it. Queries answer accordingly, and work runs
      * in the order of the calls, on the NULL stream too. 0: no lag. Equal calls give equal runs. */
     uint64_t lag;
+    memopt_race_search race; /**< Whether stream races are found ("cpu" only). */
+    uint32_t reserved;       /**< 0. */
 } memopt_device_options;
 
 /** @brief Initialiser of ::memopt_device_options. */
 #define MEMOPT_DEVICE_OPTIONS_INIT                                                                 \
     {                                                                                              \
-        sizeof(memopt_device_options), 0, 0, 0, 0, 0, 0                                            \
+        sizeof(memopt_device_options), 0, 0, 0, 0, 0, 0, 0, 0                                      \
     }
 
 /** @brief What a device is and can do. */
@@ -267,11 +281,52 @@ MEMOPT_API memopt_status memopt_device_get_memory_info(memopt_device *device,
  * @param device the device.
  * @retval MEMOPT_OK all done.
  * @retval MEMOPT_INVALID_ARGUMENT device is NULL.
- * @retval MEMOPT_DEVICE_FAULT misuse of device memory was found; the message names the operation.
+ * @retval MEMOPT_DEVICE_FAULT misuse of device memory or a race was found; the message names the
+ *         operations.
  * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST the driver failed or the device is lost.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_device_sync(memopt_device *device);
+
+/**
+ * @brief The race finder of a "cpu" device that was opened with memopt_device_options::race, or with
+ *        MEMOPT_RACE=1 in the environment.
+ *
+ * The device tells it of copies, fills, launches of this library with their tensors, events, waits,
+ * blocks of allocators, and what the host waits for; a query that succeeds and a host callback that
+ * has run count as waits of the host. It cannot see what the host or kernels of the caller read and
+ * write: memopt_race_host() and memopt_stream_uses() tell it. When there are new reports, the next
+ * synchronising call returns #MEMOPT_DEVICE_FAULT once. Its message names the operations, the
+ * streams, the bytes and the missing wait. With #MEMOPT_STREAM_ORDER_ADVERSARIAL too, operations
+ * have the same numbers, and the bytes of a report come out wrong.
+ * @param device the device.
+ * @param[out] out_race the finder, which ends with the device.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL.
+ * @retval MEMOPT_UNSUPPORTED the device finds no races.
+ * @since 0.9
+ */
+MEMOPT_API memopt_status memopt_device_get_race(memopt_device *device, memopt_race **out_race);
+
+/**
+ * @brief Tells that work which is enqueued next on a stream uses memory: a kernel of the caller's,
+ *        or what a host callback reads and writes. For memopt_device_get_race(); on other devices it
+ *        only checks its arguments.
+ * @param device the device.
+ * @param stream the stream; NULL is the default stream.
+ * @param what names the work in messages: "my_kernel". Read during the call.
+ * @param pointer the first byte.
+ * @param bytes the number of bytes; 0 does nothing.
+ * @param mode bits of ::memopt_race_mode.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT device or what is NULL, mode is not 1 to 3, the range is NULL or
+ *         beyond the address space, or, where races are found, stream is not a live stream of the
+ *         device.
+ * @since 0.9
+ */
+MEMOPT_API memopt_status memopt_stream_uses(memopt_device *device, memopt_stream stream,
+                                            const char *what, const void *pointer, uint64_t bytes,
+                                            memopt_race_mode mode);
 
 /**
  * @brief Creates a stream that runs concurrently with all others.

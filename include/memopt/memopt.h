@@ -16,6 +16,7 @@
 #include <memopt/offload.h>
 #include <memopt/optim.h>
 #include <memopt/pluggable.h>
+#include <memopt/race.h>
 #include <memopt/share.h>
 #include <memopt/stream.h>
 

@@ -193,7 +193,8 @@ static uint64_t list_pieces(const blocks_call *call, mo_tensor_range *ranges)
                      call->count, 1);
 }
 
-/* No piece that is written overlaps another; the device can reach all of them. */
+/* No piece that is written overlaps another; the device can reach all of them. The finder of races
+ * hears of them: the launches follow. */
 static memopt_status check_memory(const blocks_call *call)
 {
     mo_tensor_range *ranges = mo_malloc((PIECES * call->count + 1) * sizeof *ranges);
@@ -204,6 +205,10 @@ static memopt_status check_memory(const blocks_call *call)
     for (uint64_t r = 0; r < used && status == MEMOPT_OK; r++)
         status = mo_reachable(call->device, call->verb, ranges[r].index,
                               (const void *)ranges[r].begin, ranges[r].end - ranges[r].begin);
+    for (uint64_t r = 0; r < used && status == MEMOPT_OK; r++)
+        (ranges[r].written ? mo_writes : mo_reads)(call->device, call->stream, call->verb,
+                                                   (const void *)ranges[r].begin,
+                                                   ranges[r].end - ranges[r].begin);
     mo_free(ranges);
     return status;
 }

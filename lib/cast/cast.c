@@ -41,6 +41,7 @@ static memopt_status find_amax(memopt_device *device, const memopt_tensor *sourc
     MO_TRY(mo_pairs_check("cast", sources, sources, count, mo_dtype_is_float));
     MO_TRY(mo_pairs_memory_check(device, "cast", NULL, sources, count, 0, amax));
     mo_cast_args args = {.amax = (uint32_t *)amax};
+    mo_writes(device, stream, "cast", amax, count * sizeof *amax);
     return mo_pairs_launch(device, &mo_kernel_cast_amax, &args, args.segments, &args.count, NULL,
                            sources, count, stream);
 }
@@ -65,6 +66,7 @@ memopt_status memopt_cast(memopt_device *device, const memopt_tensor *destinatio
                          .saturate = (uint8_t)how.saturate,
                          .streaming = mo_tensors_streaming(destinations, count),
                          .amax = (uint32_t *)how.amax};
+    mo_writes(device, stream, "cast", how.amax, count * sizeof *how.amax);
     return mo_pairs_launch(device, how.amax ? &mo_kernel_cast_amax : &mo_kernel_cast, &args,
                            args.segments, &args.count, destinations, sources, count, stream);
 }

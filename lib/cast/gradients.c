@@ -64,6 +64,7 @@ static memopt_status launch(memopt_device *device, const mo_kernel *kernel, cons
         uint64_t chunks = 0;
         for (*segment_count = 0; next < count && *segment_count < MO_TENSOR_SEGMENTS; next++) {
             const memopt_tensor *g = &gradients[next];
+            mo_tensor_used(device, kernel->name, g, kernel == &mo_kernel_scale, stream);
             if (g->count != 0)
                 segments[(*segment_count)++] =
                     (mo_tensor_segment){g->data, g->count, chunks, (uint32_t)g->dtype, 0};
@@ -80,6 +81,7 @@ memopt_status mo_gradients_reduce(memopt_device *device, const mo_kernel *kernel
                                   mo_reduce_args *args, const memopt_tensor *gradients,
                                   uint64_t count, memopt_stream stream)
 {
+    mo_writes(device, stream, kernel->name, args->found_inf, sizeof *args->found_inf);
     return launch(device, kernel, args, args->segments, &args->count, &args->partials, gradients,
                   count, stream);
 }
@@ -89,6 +91,9 @@ memopt_status mo_gradients_scale(memopt_device *device, mo_scale_args *args,
                                  memopt_stream stream)
 {
     double *none = NULL;
+    mo_reads(device, stream, "scale", args->factor, sizeof *args->factor);
+    mo_reads(device, stream, "scale", args->scale, sizeof *args->scale);
+    mo_writes(device, stream, "scale", args->found_inf, sizeof *args->found_inf);
     return launch(device, &mo_kernel_scale, args, args->segments, &args->count, &none, gradients,
                   count, stream);
 }

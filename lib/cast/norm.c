@@ -88,6 +88,7 @@ static memopt_status enqueue_norm(const reduction *r, float *norm, double max_no
     MO_TRY(enqueue_total(r, &sum));
     mo_norm_args args = {
         .sum = sum, .norm = norm, .coefficient = coefficient, .max_norm = max_norm};
+    mo_writes(r->device, r->stream, "norm", norm, norm == NULL ? 0 : sizeof *norm);
     MO_TRY(mo_launch(r->device, r->stream, &mo_kernel_norm, &args, 1));
     mo_scale_args scale = {.factor = coefficient};
     return clips ? mo_gradients_scale(r->device, &scale, r->tensors, r->count, r->stream)

@@ -83,6 +83,7 @@ static memopt_status write_block(memopt_device *device, mo_scaler_block *block,
                                .clear = clear,
                                .growth_factor = state->growth_factor,
                                .backoff_factor = state->backoff_factor};
+    mo_writes(device, stream, "scaler state", block, sizeof *block);
     MO_TRY(mo_launch(device, stream, &mo_kernel_scaler_set, &args, 1));
     return memopt_stream_sync(device, stream);
 }
@@ -179,6 +180,7 @@ memopt_status memopt_scaler_update(memopt_scaler *scaler, memopt_stream stream)
     MO_NOT_NULL("scaler update", scaler);
     MO_TRY(mo_check_process(scaler->device, "scaler_update"));
     mo_scaler_update_args args = {scaler->block, scaler->disabled, 0};
+    mo_writes(scaler->device, stream, "scaler update", scaler->block, sizeof *scaler->block);
     return mo_launch(scaler->device, stream, &mo_kernel_scaler_update, &args, 1);
 }
 

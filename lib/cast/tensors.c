@@ -223,6 +223,8 @@ memopt_status mo_pairs_launch(memopt_device *device, const mo_kernel *kernel, co
         const memopt_tensor nothing = {NULL, 0, sources[i].dtype}, *from = &sources[i];
         const memopt_tensor *to = destinations != NULL ? &destinations[i] : &nothing;
         if (from->count != 0) {
+            mo_tensor_used(device, kernel->name, from, 0, stream);
+            mo_tensor_used(device, kernel->name, to, 1, stream);
             segments[(*segment_count)++] =
                 (mo_cast_segment){from->data,         to->data,
                                   from->count,        chunks,

@@ -41,6 +41,9 @@ static memopt_status alloc_words(memopt_region *region, uint64_t words, uint64_t
 static memopt_status hash(memopt_region *region, const void *data, uint64_t bytes, uint64_t *hashes)
 {
     mo_hash_granules_args args = {data, hashes, bytes};
+    mo_reads(region->device, region->stream, "region check", data, bytes);
+    mo_writes(region->device, region->stream, "region check", hashes,
+              mo_ceil_div_u64(bytes, MO_HASH_GRANULE) * sizeof *hashes);
     return mo_launch(region->device, region->stream, &mo_kernel_hash_granules, &args,
                      mo_ceil_div_u64(bytes, MO_HASH_GRANULE));
 }
@@ -84,6 +87,10 @@ memopt_status mo_check_hash_again(memopt_region *region, mo_check *check, const 
     if (status == MEMOPT_OK) {
         mo_hash_compare_args args = {check->hashes, again, region->verdict, check->granules,
                                      region->check_next};
+        mo_reads(region->device, region->stream, "region check", check->hashes,
+                 check->granules * sizeof *again);
+        mo_writes(region->device, region->stream, "region check", region->verdict,
+                  VERDICT_WORDS * sizeof *region->verdict);
         status = mo_launch(region->device, region->stream, &mo_kernel_hash_compare, &args, 1);
     }
     mo_keep_first(&status, memopt_allocator_free(region->allocator, again));

@@ -45,6 +45,9 @@ memopt_status memopt_content_hash(memopt_device *device, uint64_t *hashes,
     if (status != MEMOPT_OK || bytes == 0)
         return status;
     mo_hash_granules_args args = {tensor->data, hashes, bytes};
+    mo_reads(device, stream, "content hash", tensor->data, bytes);
+    mo_writes(device, stream, "content hash", hashes,
+              mo_ceil_div_u64(bytes, MO_HASH_GRANULE) * sizeof *hashes);
     return mo_launch(device, stream, &mo_kernel_hash_granules, &args,
                      mo_ceil_div_u64(bytes, MO_HASH_GRANULE));
 }

@@ -129,6 +129,11 @@ typedef struct mo_device_ops {
     void (*note_alloc)(memopt_device *device, void *pointer, uint64_t bytes, memopt_stream stream);
     void (*note_free)(memopt_device *device, void *pointer, uint64_t bytes, memopt_stream stream);
 
+    /* Work that the caller enqueues next on the stream uses [pointer, +bytes); `mode` is a
+     * memopt_race_mode. Only where memopt_device.race is not NULL. */
+    memopt_status (*uses)(memopt_device *device, memopt_stream stream, const char *what,
+                          const void *pointer, uint64_t bytes, memopt_race_mode mode);
+
     /* OK where kernels and copies of the device can use all of [pointer, +bytes); else
      * INVALID_ARGUMENT, whose message starts with subject and index and names the device that owns
      * the memory, or says that no device does. Memory that a driver does not know passes. Has no
@@ -254,6 +259,17 @@ typedef struct mo_scratch mo_scratch;
 memopt_status mo_scratch_take(memopt_device *device, uint64_t bytes, memopt_stream stream,
                               mo_scratch **out_scratch, void **out_pointer);
 void mo_scratch_return(memopt_device *device, mo_scratch *scratch);
+
+/* 1 where it listens to the next two. */
+int mo_device_finds_races(const memopt_device *device);
+/* What the next launch uses, for the finder of races. `what` names the launch. NULL and 0 bytes are
+ * nothing. Kernels' tables and scratch are not told: they are one stream's. */
+void mo_reads(memopt_device *device, memopt_stream stream, const char *what, const void *pointer,
+              uint64_t bytes);
+void mo_writes(memopt_device *device, memopt_stream stream, const char *what, const void *pointer,
+               uint64_t bytes);
+void mo_tensor_used(memopt_device *device, const char *what, const memopt_tensor *tensor,
+                    int written, memopt_stream stream);
 
 /* Whether the device wants them; the others are no calls then. */
 int mo_device_takes_notes(const memopt_device *device);

@@ -4,6 +4,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "device/device.h"
 #include "kernels/hash/hash_bytes.h"
 
 #include <string.h>
@@ -108,6 +109,8 @@ static memopt_status submit(mo_disk *disk, mo_disk_slot *slot, void *memory, int
     slot->memory = memory;
     slot->writes = writes;
     atomic_store_explicit(&slot->problem, MO_DISK_PENDING, memory_order_relaxed);
+    (writes ? mo_reads : mo_writes)(disk->device, disk->line.stream, "disk tier", memory,
+                                    slot->bytes);
     memopt_status status =
         memopt_stream_host_callback(disk->device, disk->line.stream, run_job, slot);
     if (status == MEMOPT_UNSUPPORTED) {

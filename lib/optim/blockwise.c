@@ -109,6 +109,9 @@ static memopt_status run(const char *verb, uint32_t format, int back, memopt_dev
         return status;
     mo_blockcode_args args = {values->data,  codes->data,   absmax->data,
                               values->count, values->dtype, (uint32_t)is_signed};
+    mo_tensor_used(device, verb, values, back, stream);
+    mo_tensor_used(device, verb, codes, !back, stream);
+    mo_tensor_used(device, verb, absmax, !back, stream);
     return mo_launch(device, stream, kernels[format][back], &args, mo_chunks_of(values->count));
 }
 

@@ -214,6 +214,38 @@ static memopt_status find_square_sum(memopt_optimizer *o, const memopt_step_opti
                : MEMOPT_OK;
 }
 
+/* Tells the finder of races what the launches of a step use. */
+static void tell_uses(const memopt_optimizer *o, const memopt_step_options *s, uint64_t count,
+                      memopt_stream stream)
+{
+    static const char what[] = "optimizer step";
+    memopt_device *device = o->device;
+    const float *scale = memopt_scaler_get_scale(s->scaler);
+    if (!mo_device_finds_races(device))
+        return;
+    for (uint64_t i = 0; i < count; i++) {
+        const mo_tensor_segment *g = &o->segments[i];
+        const mo_parameter *p = &o->parameters[g->number];
+        const memopt_tensor gradient = {g->data, g->count, (memopt_dtype)g->dtype};
+        mo_tensor_used(device, what, &gradient, 0, stream);
+        mo_tensor_used(device, what, &p->tensor, 1, stream);
+        mo_tensor_used(device, what, &p->copy, 1, stream);
+        for (uint64_t k = 0; k < mo_parameter_states(p) && o->options.page_bytes == 0; k++) {
+            memopt_state_view view = MEMOPT_STATE_VIEW_INIT;
+            if (memopt_optimizer_get_state((memopt_optimizer *)(uintptr_t)o, g->number, k, &view) ==
+                MEMOPT_OK)
+                mo_tensor_used(device, what, &view.tensor, 1, stream);
+        }
+        if (o->options.page_bytes != 0)
+            mo_writes(device, stream, what, o->pages.areas[p->page % 2], o->pages.area_bytes);
+    }
+    mo_reads(device, stream, what, s->grad_scale, sizeof *s->grad_scale);
+    mo_reads(device, stream, what, s->found_inf, sizeof *s->found_inf);
+    mo_reads(device, stream, what, scale, sizeof *scale);
+    mo_reads(device, stream, what, s->square_sum, sizeof *s->square_sum);
+    mo_writes(device, stream, what, s->out_norm, sizeof *s->out_norm);
+}
+
 /* Launches the prologue and the update of the uploaded segments. */
 static memopt_status launch(memopt_optimizer *o, const memopt_step_options *s,
                             const double *square_sum, uint64_t count, uint64_t chunks,
@@ -237,6 +269,7 @@ static memopt_status launch(memopt_optimizer *o, const memopt_step_options *s,
         .rule = o->options.kind,
         .trust = o->options.trust,
     };
+    tell_uses(o, s, count, stream);
     memopt_status status = mo_launch(o->device, stream, &mo_kernel_optim_prologue, &prologue, 1);
     if (status != MEMOPT_OK)
         return status;
@@ -300,6 +333,7 @@ static memopt_status finish(memopt_optimizer *o, const memopt_step_options *s, u
                        " gradients, which are not the %" PRIu64 " of the first half",
                        count, o->segment_count);
     MO_TRY(mo_optimizer_use_stream(o, stream));
+    tell_uses(o, s, count, stream);
     return mo_trust_launch(o, s, stream);
 }
 

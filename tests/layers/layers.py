@@ -3,8 +3,8 @@
     layers.py ROOT [CORE [MORE...]]
 
 Order: include/ is used by all; lib/base by the rest of lib/; kernels/ know only themselves;
-lib/device knows base and kernels; lib/allocator/blocks knows nothing of the allocator's other
-folders, by includes and by calls; a primitive (any other folder of lib/) knows itself, base,
+lib/race knows base; lib/device knows base, kernels and the public header of lib/race;
+lib/allocator/blocks knows nothing of the allocator's other folders, by includes and by calls; a primitive (any other folder of lib/) knows itself, base,
 kernels, the public headers, lib/device/device.h and lib/allocator/allocator.h, but neither a back end nor
 another primitive's insides. With CORE, ROOT is a library built on the one there: it knows itself, CORE's public headers
 and its lib/base; its Python knows that of MORE too.
@@ -99,7 +99,8 @@ def may_include(source, target, core):
     if to_parts[0] == "include":
         if target == HOOKS:
             return None
-        lower = {"base": {"base.h"}, "device": {"base.h", "device.h"}}.get(layer)
+        lower = {"base": {"base.h"}, "race": {"base.h", "race.h"},
+                 "device": {"base.h", "device.h", "race.h"}}.get(layer)
         if lower is not None and to_parts[-1] not in lower:
             return f"lib/{layer} is below what {target} declares"
         return None
@@ -111,7 +112,7 @@ def may_include(source, target, core):
         return None if target.startswith(LOWEST) else f"{LOWEST} is below it"
     if to_parts[1] in (layer, "base"):
         return None
-    if layer in ("base", "device"):
+    if layer in ("base", "race", "device"):
         return f"lib/{layer} is below lib/{to_parts[1]}"
     if to_parts[1] == "device":
         return None if target == DEVICE_INTERFACE else "primitives know only " + DEVICE_INTERFACE

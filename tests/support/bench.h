@@ -15,6 +15,8 @@ typedef struct bench_device {
     uint32_t threads;
 } bench_device;
 
+static uint32_t bench_races; /* a memopt_race_search, of what is opened from now on */
+
 static inline memopt_device *bench_open_cpu(const bench_device *wanted)
 {
     memopt_device_options options = MEMOPT_DEVICE_OPTIONS_INIT;
@@ -23,6 +25,7 @@ static inline memopt_device *bench_open_cpu(const bench_device *wanted)
     options.threads = wanted->threads;
     options.stream_order = wanted->order;
     options.seed = wanted->seed;
+    options.race = bench_races;
     OK(memopt_device_open("cpu", &options, &device));
     return device;
 }

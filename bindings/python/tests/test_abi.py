@@ -116,6 +116,8 @@ CLASSES = {
     "memopt_host_access": "u32",
     "memopt_step": "u32",
     "memopt_pause": "u32",
+    "memopt_race_memory": "u32",
+    "memopt_race_mode": "u32",
     "memopt_ticket": "u64",
     "memopt_stream": "pointer",
     "memopt_log_level": "i32",

@@ -21,6 +21,7 @@
  * lock during each operation. All state here is guarded by that lock.
  */
 #include "device/cpu/adversary.h"
+#include "device/cpu/race.h"
 
 #include "base/checked.h"
 #include "base/lock.h"
@@ -263,14 +264,18 @@ static int check_range(mo_cpu_device *cpu, const mo_cpu_stream *stream, const mo
 
 memopt_status mo_cpu_take_violation(mo_cpu_device *cpu)
 {
-    char text[sizeof cpu->adversary.first];
-    if (!cpu->queued)
-        return MEMOPT_OK;
-    mo_lock(&cpu->lock);
-    uint64_t found = cpu->adversary.violations;
-    cpu->adversary.violations = 0;
-    memcpy(text, cpu->adversary.first, sizeof text);
-    mo_unlock(&cpu->lock);
+    char text[sizeof cpu->adversary.first], races[640] = "";
+    uint64_t raced = mo_cpu_race_take(cpu, races, sizeof races), found = 0;
+    if (cpu->queued) {
+        mo_lock(&cpu->lock);
+        found = cpu->adversary.violations;
+        cpu->adversary.violations = 0;
+        memcpy(text, cpu->adversary.first, sizeof text);
+        mo_unlock(&cpu->lock);
+    }
+    if (raced != 0)
+        return mo_fail(MEMOPT_DEVICE_FAULT, "%s (%" PRIu64 " races since the last report%s%s)",
+                       races, raced, found != 0 ? "; " : "", found != 0 ? text : "");
     if (found == 0)
         return MEMOPT_OK;
     return mo_fail(MEMOPT_DEVICE_FAULT, "%s (%" PRIu64 " violations since the last report)", text,
@@ -498,6 +503,7 @@ void mo_cpu_force_marker(mo_cpu_device *cpu, mo_cpu_marker *marker)
 
 void mo_cpu_forget(mo_cpu_device *cpu, const void *pointer, uint64_t bytes)
 {
+    mo_cpu_race_forget(cpu, pointer, bytes, 0);
     if (!cpu->adversarial)
         return;
     mo_lock(&cpu->lock);

@@ -38,9 +38,11 @@ uint64_t mo_cpu_wait_until(mo_cpu_device *cpu, uint64_t due);
 /* True after a seeded number of polls. Pre: device.lock. */
 int mo_cpu_polled_enough(mo_cpu_device *cpu, uint32_t *polls);
 
-/* DEVICE_FAULT with the first violation found since the last call, or OK. */
+/* DEVICE_FAULT with the first race or violation found since the last call, or OK. */
 memopt_status mo_cpu_take_violation(mo_cpu_device *cpu);
 
+memopt_status mo_cpu_uses(memopt_device *device, memopt_stream stream, const char *what,
+                          const void *pointer, uint64_t bytes, memopt_race_mode mode);
 void mo_cpu_note_alloc(memopt_device *device, void *pointer, uint64_t bytes, memopt_stream stream);
 void mo_cpu_note_free(memopt_device *device, void *pointer, uint64_t bytes, memopt_stream stream);
 

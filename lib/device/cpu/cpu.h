@@ -111,6 +111,8 @@ typedef struct mo_cpu_marker {
     uint64_t number;              /* of the record's operation */
     uint64_t due;                 /* as its operation's */
     uint32_t polls;               /* adversarial: queries answered so far */
+    memopt_race *race;            /* NULL: it is not told */
+    uint64_t race_event;          /* of the finder; 0: none */
 } mo_cpu_marker;
 
 typedef enum mo_cpu_op_kind {
@@ -139,6 +141,7 @@ typedef struct mo_cpu_op {
     uint64_t items;
     void (*function)(void *user); /* callback */
     void *user;
+    uint64_t race_event;   /* callback: of the finder; 0: none */
     mo_cpu_marker *marker; /* record, wait: one reference once it is queued */
 } mo_cpu_op;
 
@@ -156,6 +159,7 @@ typedef struct mo_cpu_stream {
     uint64_t due;        /* of the last operation */
     uint64_t last_number, overtaken_number;
     int may_overtake;
+    uint32_t actor; /* of the race finder */
 } mo_cpu_stream;
 
 /* Waits for work that was not complete: how many, by how many operations in all and at most, how
@@ -203,6 +207,8 @@ typedef struct mo_cpu_adversary {
     char first[640];
 } mo_cpu_adversary;
 
+typedef struct mo_cpu_race mo_cpu_race;
+
 typedef struct mo_cpu_device {
     memopt_device base;
     int adversarial;
@@ -221,6 +227,7 @@ typedef struct mo_cpu_device {
     mo_ranges streams; /* live streams but the default one, by address */
     uint64_t next_ordinal;
     mo_cpu_adversary adversary;
+    mo_cpu_race *race; /* race.c; NULL: no races are looked for */
 } mo_cpu_device;
 
 static inline mo_cpu_device *mo_cpu(memopt_device *device)

@@ -1,6 +1,6 @@
 /* Opens and closes the "cpu" device; its table of operations. */
 #include "device/cpu/adversary.h"
-#include "device/cpu/cpu.h"
+#include "device/cpu/race.h"
 
 #include "base/lock.h"
 #include "base/log.h"
@@ -61,6 +61,7 @@ memopt_status mo_cpu_close(memopt_device *device)
 {
     mo_cpu_device *cpu = mo_cpu(device);
     memopt_status status = mo_cpu_sync(device);
+    mo_cpu_race_fini(cpu);
     mo_cpu_streams_fini(cpu);
     mo_cpu_pool_fini(&cpu->pool);
     mo_cpu_memory_fini(&cpu->memory);
@@ -76,6 +77,7 @@ static const mo_device_ops cpu_ops = {
     .set_threads = cpu_set_threads,
     .note_alloc = mo_cpu_note_alloc,
     .note_free = mo_cpu_note_free,
+    .uses = mo_cpu_uses,
 };
 /* clang-format on */
 
@@ -110,6 +112,11 @@ static memopt_status complete_options(memopt_device_options *options)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "device_open: stream_order %" PRIu32 " is not a memopt_stream_order",
                        options->stream_order);
+    if (options->race > MEMOPT_RACE_SEARCH_QUIET || options->reserved != 0)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "device_open: race is %" PRIu32 ", reserved %" PRIu32
+                       "; race is a memopt_race_search, reserved 0",
+                       options->race, options->reserved);
     MO_TRY(check_threads("device_open", options->threads));
     if (options->capacity > physical)
         mo_log(MEMOPT_LOG_WARNING, "cpu: a capacity of %s is more than the machine's %s",
@@ -143,13 +150,18 @@ memopt_status mo_cpu_open(const memopt_device_options *given, memopt_device **ou
     status = mo_device_init(&cpu->base, &cpu_ops);
     if (status != MEMOPT_OK)
         goto end_pool;
-    cpu->base.takes_notes = cpu->queued;
+    status = mo_cpu_race_init(cpu, options.race);
+    if (status != MEMOPT_OK)
+        goto end_device;
+    cpu->base.takes_notes = cpu->queued || cpu->race != NULL;
     mo_log(MEMOPT_LOG_INFO, "cpu: opened %s, %s, %" PRIu32 " threads (%s), %s in granules of %s%s",
            cpu->model, mo_isa_name(cpu->isa), options.threads, why, MO_SIZE(options.capacity),
            MO_SIZE(options.granularity), cpu->adversarial ? ", adversarial order" : "");
     *out_device = &cpu->base;
     return MEMOPT_OK;
 
+end_device:
+    mo_device_fini(&cpu->base);
 end_pool:
     mo_cpu_pool_fini(&cpu->pool);
     mo_cpu_streams_fini(cpu);

@@ -3,7 +3,7 @@
  * a waiter keeps the marker, so a later record or the event's end does not affect it.
  */
 #include "device/cpu/adversary.h"
-#include "device/cpu/cpu.h"
+#include "device/cpu/race.h"
 
 #include "base/lock.h"
 #include "base/memory.h"
@@ -93,6 +93,8 @@ memopt_status mo_cpu_event_query(memopt_device *device, memopt_event *event)
         mo_cpu_polled_enough(cpu, &marker->polls))
         mo_cpu_force_marker(cpu, marker);
     memopt_status status = marker->done ? MEMOPT_OK : MEMOPT_NOT_READY;
+    if (marker->done)
+        mo_cpu_race_host_waits_for(cpu, marker);
     mo_cpu_marker_drop(marker);
     mo_unlock(&cpu->lock);
     return status;
@@ -108,6 +110,7 @@ memopt_status mo_cpu_event_sync(memopt_device *device, memopt_event *event)
             mo_cpu_force_marker(cpu, marker);
         while (!marker->done)
             pthread_cond_wait(&cpu->progress, &cpu->lock);
+        mo_cpu_race_host_waits_for(cpu, marker);
         mo_cpu_marker_drop(marker);
         mo_unlock(&cpu->lock);
     }
@@ -124,6 +127,10 @@ memopt_status mo_cpu_event_elapsed(memopt_device *device, memopt_event *start, m
     int recorded = first != NULL && last != NULL;
     int done = recorded && first->done && last->done;
     double seconds = done ? last->time - first->time : 0;
+    if (done) {
+        mo_cpu_race_host_waits_for(cpu, first);
+        mo_cpu_race_host_waits_for(cpu, last);
+    }
     mo_unlock(&cpu->lock);
     if (!recorded)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,

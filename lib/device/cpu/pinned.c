@@ -2,7 +2,7 @@
  * Page-locked host memory of the "cpu" device. The accounting is a GPU's. If the system refuses to
  * lock (RLIMIT_MEMLOCK is often 8 MiB), the pages stay unlocked.
  */
-#include "device/cpu/cpu.h"
+#include "device/cpu/race.h"
 
 #include "base/checked.h"
 #include "base/log.h"
@@ -45,7 +45,7 @@ memopt_status mo_cpu_host_alloc(memopt_device *device, uint64_t bytes, void **ou
 
 memopt_status mo_cpu_host_free(memopt_device *device, void *pointer, uint64_t bytes)
 {
-    (void)device;
+    mo_cpu_race_forget(mo_cpu(device), pointer, bytes, 1);
     munmap(pointer, bytes);
     return MEMOPT_OK;
 }

@@ -5,7 +5,7 @@
  * removed operations, so submitted == completed means idle. A handle is looked up in
  * mo_cpu_device.streams before it is trusted.
  */
-#include "device/cpu/cpu.h"
+#include "device/cpu/race.h"
 
 #include "base/lock.h"
 #include "base/memory.h"
@@ -45,8 +45,11 @@ static double now(void)
 void mo_cpu_marker_drop(mo_cpu_marker *marker)
 {
     MO_PRE(mo_log_held.locks != 0);
-    if (marker != NULL && --marker->references == 0)
-        mo_free(marker);
+    if (marker == NULL || --marker->references != 0)
+        return;
+    if (marker->race_event != 0)
+        (void)memopt_race_drop_event(marker->race, marker->race_event);
+    mo_free(marker);
 }
 
 void mo_cpu_marker_complete(mo_cpu_device *cpu, mo_cpu_marker *marker)
@@ -69,6 +72,7 @@ void mo_cpu_run(mo_cpu_device *cpu, const mo_cpu_op *op)
         memset(op->destination, op->value, op->bytes);
         break;
     case MO_CPU_CALLBACK:
+        mo_cpu_race_callback(cpu, op->race_event);
         op->function(op->user);
         break;
     case MO_CPU_LAUNCH:

@@ -4,6 +4,7 @@
  */
 #include "device/cpu/adversary.h"
 #include "device/cpu/cpu.h"
+#include "device/cpu/race.h"
 
 #include "base/lock.h"
 #include "base/memory.h"
@@ -128,8 +129,10 @@ memopt_status mo_cpu_stream_create(memopt_device *device, memopt_stream *out_str
         kept && !cpu->queued ? pthread_create(&stream->worker, NULL, worker_main, stream) : 0;
     if (error != 0)
         mo_ranges_remove(&cpu->streams, mo_ranges_find(&cpu->streams, (uintptr_t)stream));
-    else if (kept)
+    else if (kept) {
         append_stream(cpu, stream);
+        mo_cpu_race_stream_begins(cpu, stream);
+    }
     mo_unlock(&cpu->lock);
     if (!kept || error != 0) {
         pthread_cond_destroy(&stream->work);
@@ -168,6 +171,7 @@ memopt_status mo_cpu_stream_destroy(memopt_device *device, memopt_stream handle)
         return MEMOPT_INVALID_ARGUMENT;
     }
     wait_completed(stream, stream->submitted);
+    mo_cpu_race_stream_ends(cpu, stream);
     mo_ranges_remove(&cpu->streams, mo_ranges_find(&cpu->streams, (uintptr_t)handle));
     mo_cpu_stream **link = &cpu->default_stream.next;
     while (*link != stream)
@@ -190,8 +194,10 @@ memopt_status mo_cpu_stream_sync(memopt_device *device, memopt_stream handle)
     mo_cpu_device *cpu = mo_cpu(device);
     mo_lock(&cpu->lock);
     mo_cpu_stream *stream = mo_cpu_find_stream(cpu, handle);
-    if (stream != NULL)
+    if (stream != NULL) {
         wait_completed(stream, stream->submitted);
+        mo_cpu_race_host_waits(cpu, stream);
+    }
     mo_unlock(&cpu->lock);
     return stream == NULL ? MEMOPT_INVALID_ARGUMENT : mo_cpu_take_violation(cpu);
 }
@@ -217,6 +223,8 @@ memopt_status mo_cpu_stream_query(memopt_device *device, memopt_stream handle)
             mo_cpu_is_past(cpu, stream->due) && mo_cpu_polled_enough(cpu, &stream->polls))
             mo_cpu_force(cpu, stream, stream->submitted);
         status = stream->completed == stream->submitted ? MEMOPT_OK : MEMOPT_NOT_READY;
+        if (status == MEMOPT_OK)
+            mo_cpu_race_host_waits(cpu, stream);
     }
     mo_unlock(&cpu->lock);
     return status;
@@ -233,6 +241,7 @@ void mo_cpu_settle(mo_cpu_device *cpu)
     while (stream != NULL) {
         uint64_t ordinal = stream->ordinal;
         wait_completed(stream, stream->submitted);
+        mo_cpu_race_host_waits(cpu, stream);
         for (stream = &cpu->default_stream; stream != NULL && stream->ordinal <= ordinal;)
             stream = stream->next;
     }

@@ -3,7 +3,7 @@
  * appended to its stream's.
  */
 #include "device/cpu/adversary.h"
-#include "device/cpu/cpu.h"
+#include "device/cpu/race.h"
 
 #include "base/lock.h"
 #include "base/memory.h"
@@ -51,7 +51,14 @@ memopt_status mo_cpu_submit(mo_cpu_device *cpu, memopt_stream handle, const mo_c
     if (does_nothing(op))
         return mo_cpu_stream_check(cpu, handle);
     if (handle == NULL && !cpu->queued) {
-        run_inline(cpu, op);
+        mo_cpu_op now = *op;
+        if (cpu->race != NULL) {
+            mo_lock(&cpu->lock);
+            now.number = ++cpu->adversary.next_number;
+            mo_cpu_race_enqueue(cpu, &cpu->default_stream, &now);
+            mo_unlock(&cpu->lock);
+        }
+        run_inline(cpu, &now);
         return MEMOPT_OK;
     }
     mo_cpu_op *queued = op_copy(op);
@@ -64,6 +71,7 @@ memopt_status mo_cpu_submit(mo_cpu_device *cpu, memopt_stream handle, const mo_c
             queued->marker->references++;
         queued->number = ++cpu->adversary.next_number;
         queued->due = mo_cpu_due(cpu, stream, queued);
+        mo_cpu_race_enqueue(cpu, stream, queued);
         if (queued->kind == MO_CPU_RECORD) {
             queued->marker->stream = stream;
             queued->marker->number = queued->number;
@@ -88,9 +96,34 @@ memopt_status mo_cpu_submit(mo_cpu_device *cpu, memopt_stream handle, const mo_c
 
 /* --- notes --------------------------------------------------------------------------------- */
 
+static void tell_race(mo_cpu_device *cpu, memopt_stream handle, const mo_cpu_op *note)
+{
+    if (cpu->race == NULL)
+        return;
+    mo_lock(&cpu->lock);
+    const mo_cpu_stream *stream = mo_cpu_find_stream(cpu, handle);
+    if (stream != NULL)
+        mo_cpu_race_note(cpu, stream, note);
+    mo_unlock(&cpu->lock);
+}
+
+memopt_status mo_cpu_uses(memopt_device *device, memopt_stream handle, const char *what,
+                          const void *pointer, uint64_t bytes, memopt_race_mode mode)
+{
+    mo_cpu_device *cpu = mo_cpu(device);
+    const memopt_race_access use = {.address = (uintptr_t)pointer, .bytes = bytes, .mode = mode};
+    mo_lock(&cpu->lock);
+    const mo_cpu_stream *stream = mo_cpu_find_stream(cpu, handle);
+    if (stream != NULL)
+        mo_cpu_race_uses(cpu, stream, what, &use);
+    mo_unlock(&cpu->lock);
+    return stream != NULL ? MEMOPT_OK : MEMOPT_INVALID_ARGUMENT;
+}
+
 void mo_cpu_note_free(memopt_device *device, void *pointer, uint64_t bytes, memopt_stream stream)
 {
     mo_cpu_op op = {.kind = MO_CPU_NOTE_FREE, .destination = pointer, .bytes = bytes};
+    tell_race(mo_cpu(device), stream, &op);
     if (mo_cpu(device)->queued)
         (void)mo_cpu_submit(mo_cpu(device), stream, &op);
 }
@@ -101,6 +134,7 @@ void mo_cpu_note_alloc(memopt_device *device, void *pointer, uint64_t bytes, mem
 {
     mo_cpu_device *cpu = mo_cpu(device);
     mo_cpu_op op = {.kind = MO_CPU_NOTE_ALLOC, .destination = pointer, .bytes = bytes};
+    tell_race(cpu, handle, &op);
     if (!cpu->queued || mo_cpu_submit(cpu, handle, &op) != MEMOPT_OUT_OF_HOST_MEMORY)
         return;
     mo_lock(&cpu->lock);

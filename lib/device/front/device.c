@@ -23,6 +23,7 @@ memopt_status mo_device_init(memopt_device *device, const mo_device_ops *ops)
     if (!mo_process_watch_forks())
         return MEMOPT_OUT_OF_HOST_MEMORY;
     device->ops = ops;
+    device->race = NULL;
     device->process = mo_process_forks();
     device->properties = (memopt_device_properties){.struct_size = sizeof device->properties};
     MO_TRY(ops->properties(device, &device->properties));
@@ -133,6 +134,18 @@ memopt_status memopt_device_sync(memopt_device *device)
     MO_NOT_NULL("device_sync", device);
     MO_TRY(mo_device_enter(device, "device_sync", MEMOPT_DRIVER_ERROR));
     return device->ops->sync(device);
+}
+
+memopt_status memopt_device_get_race(memopt_device *device, memopt_race **out_race)
+{
+    MO_NOT_NULL("device_get_race", device, out_race);
+    MO_TRY(mo_check_process(device, "device_get_race"));
+    if (device->race == NULL)
+        return mo_fail(MEMOPT_UNSUPPORTED,
+                       "device_get_race: the device finds no races; open \"cpu\" with race = 1, or "
+                       "with MEMOPT_RACE=1 in the environment");
+    *out_race = device->race;
+    return MEMOPT_OK;
 }
 
 int mo_device_lost(memopt_device *device)

@@ -185,6 +185,11 @@ int mo_vm_aliases(memopt_device *device)
     return mo_vm_supported(device) && strcmp(device->properties.backend, "hip") != 0;
 }
 
+int mo_device_finds_races(const memopt_device *device)
+{
+    return device->race != NULL;
+}
+
 int mo_device_takes_notes(const memopt_device *device)
 {
     return device->takes_notes;

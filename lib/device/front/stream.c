@@ -273,6 +273,43 @@ memopt_status memopt_fill(memopt_device *device, void *destination, int32_t valu
     return device->ops->fill(device, destination, (uint8_t)value, bytes, stream);
 }
 
+memopt_status memopt_stream_uses(memopt_device *device, memopt_stream stream, const char *what,
+                                 const void *pointer, uint64_t bytes, memopt_race_mode mode)
+{
+    MO_NOT_NULL("stream_uses", device, what);
+    if (mode == 0 || mode > (MEMOPT_RACE_READ | MEMOPT_RACE_WRITE) ||
+        (bytes != 0 && (pointer == NULL || (uintptr_t)pointer > UINTPTR_MAX - bytes)))
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "stream_uses: %" PRIu64 " bytes at %p, mode %" PRIu32
+                       ": NULL, beyond the address space, or a mode that is not 1 to 3",
+                       bytes, pointer, mode);
+    MO_TRY(mo_check_process(device, "stream_uses"));
+    return device->race == NULL || bytes == 0
+               ? MEMOPT_OK
+               : device->ops->uses(device, stream, what, pointer, bytes, mode);
+}
+
+void mo_reads(memopt_device *device, memopt_stream stream, const char *what, const void *pointer,
+              uint64_t bytes)
+{
+    if (device->race != NULL && pointer != NULL && bytes != 0)
+        (void)device->ops->uses(device, stream, what, pointer, bytes, MEMOPT_RACE_READ);
+}
+
+void mo_writes(memopt_device *device, memopt_stream stream, const char *what, const void *pointer,
+               uint64_t bytes)
+{
+    if (device->race != NULL && pointer != NULL && bytes != 0)
+        (void)device->ops->uses(device, stream, what, pointer, bytes, MEMOPT_RACE_WRITE);
+}
+
+void mo_tensor_used(memopt_device *device, const char *what, const memopt_tensor *tensor,
+                    int written, memopt_stream stream)
+{
+    (written ? mo_writes : mo_reads)(device, stream, what, tensor->data,
+                                     tensor->count * memopt_dtype_size(tensor->dtype));
+}
+
 memopt_status mo_launch(memopt_device *device, memopt_stream stream, const mo_kernel *kernel,
                         const void *args, uint64_t items)
 {

@@ -130,6 +130,7 @@ static memopt_status refuse_options(const mo_gpu_driver *driver,
                       : options->stream_order != 0 ? "stream_order"
                       : options->seed != 0         ? "seed"
                       : options->granularity != 0  ? "granularity"
+                      : options->race % 2 != 0     ? "race"
                                                    : NULL;
     if (set == NULL)
         return MEMOPT_OK;

@@ -13,6 +13,7 @@ from .loss import *
 from .offload import *
 from .optim import *
 from .pluggable import *
+from .race import *
 from .share import *
 from .stream import *
 from .words import *

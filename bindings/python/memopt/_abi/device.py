@@ -16,6 +16,16 @@ class StreamOrder(enum.IntEnum):
     ADVERSARIAL = 1
 
 
+@enumeration("MEMOPT_RACE_SEARCH_")
+class RaceSearch(enum.IntEnum):
+    """Whether a "cpu" device finds stream races."""
+
+    DEFAULT = 0
+    ON = 1
+    OFF = 2
+    QUIET = 3
+
+
 @struct("memopt_device_options")
 class DeviceOptions(Struct):
     _fields_ = [
@@ -26,6 +36,7 @@ class DeviceOptions(Struct):
         ("seed", U64),
         ("granularity", U64),
         ("lag", U64),
+        *each(U32, "race reserved"),
     ]
 
 
@@ -86,6 +97,7 @@ functions(
     memopt_device_open=(CHECKED, TEXT, DeviceOptions, OUT_HANDLE),
     memopt_device_close=(CHECKED, HANDLE),
     memopt_device_get_properties=(CHECKED, HANDLE, DevicePropertiesStruct),
+    memopt_device_get_race=(CHECKED, HANDLE, OUT_HANDLE),
     memopt_device_set_threads=(CHECKED, HANDLE, U32),
     memopt_device_get_memory_info=(CHECKED, HANDLE, MemoryInfoStruct),
     memopt_device_sync=(CHECKED, HANDLE),
@@ -94,6 +106,7 @@ functions(
     memopt_stream_release_sync=(CHECKED, HANDLE, STREAM),
     memopt_stream_sync=(CHECKED, HANDLE, STREAM),
     memopt_stream_query=(I32, HANDLE, STREAM),
+    memopt_stream_uses=(CHECKED, HANDLE, STREAM, TEXT, ADDRESS, U64, U32),
     memopt_stream_wait_event=(CHECKED, HANDLE, STREAM, HANDLE),
     memopt_stream_host_callback=(CHECKED, HANDLE, STREAM, HostCallback, ADDRESS),
     memopt_event_create=(CHECKED, HANDLE, I32, OUT_HANDLE),

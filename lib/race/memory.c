@@ -1,0 +1,463 @@
+/*
+ * Blocks and the last uses of their ranges. What is beyond the bound on memory is forgotten: the
+ * range whose last use is longest ago, outside of blocks first.
+ */
+#include "race/finder.h"
+
+#include "base/checked.h"
+
+#include <string.h>
+
+#define LEAST_BYTES ((uint64_t)16 << 20)
+enum { SHARE = 20 };
+
+/* --- ranges: by age, and what they take -------------------------------------------------------- */
+
+static mo_race_order *order_of(memopt_race *race, const mo_race_range *range)
+{
+    return range->block == &race->outside ? &race->out_of_blocks : &race->in_blocks;
+}
+
+static void unlink_range(memopt_race *race, const mo_race_range *range)
+{
+    mo_race_order *order = order_of(race, range);
+    *(range->newer != NULL ? &range->newer->older : &order->newest) = range->older;
+    *(range->older != NULL ? &range->older->newer : &order->oldest) = range->newer;
+}
+
+static void link_newest(memopt_race *race, mo_race_range *range)
+{
+    mo_race_order *order = order_of(race, range);
+    range->newer = NULL;
+    range->older = order->newest;
+    *(order->newest != NULL ? &order->newest->newer : &order->oldest) = range;
+    order->newest = range;
+}
+
+static void drop_uses(memopt_race *race, mo_race_use *first)
+{
+    while (first != NULL) {
+        mo_race_use *next = first->next;
+        mo_race_give(race, first, sizeof *first);
+        first = next;
+    }
+}
+
+static void drop_range(memopt_race *race, mo_race_range *range)
+{
+    unlink_range(race, range);
+    mo_span_remove(&range->block->ranges, &range->span);
+    drop_uses(race, range->reads.next);
+    mo_race_give(race, range->shape, sizeof *range->shape);
+    mo_race_give(race, range, sizeof *range);
+    race->stats.ranges--;
+}
+
+/* Host memory within the bound. NULL: there is none, which counts as forgotten. */
+static void *take(memopt_race *race, uint64_t bytes)
+{
+    uint64_t bound = race->options.max_bytes;
+    if (bound == 0)
+        bound = mo_max_u64(LEAST_BYTES, race->live_bytes_peak / SHARE);
+    while (race->stats.bytes + bytes > bound) {
+        mo_race_range *oldest = race->out_of_blocks.oldest;
+        if (oldest == NULL && (oldest = race->in_blocks.oldest) == NULL)
+            break;
+        drop_range(race, oldest);
+        race->stats.forgotten++;
+    }
+    void *pointer = race->stats.bytes + bytes > bound ? NULL : mo_race_take(race, bytes);
+    race->stats.forgotten += pointer == NULL;
+    return pointer;
+}
+
+/* --- checks ------------------------------------------------------------------------------------ */
+
+/* An access that is looked at, within one block. */
+typedef struct visit {
+    memopt_race *race;
+    const mo_race_use *use;
+    const mo_race_shape *shape;
+    mo_race_block *block;
+    uint64_t lo, hi;
+    mo_race_range *same, *dead;
+} visit;
+
+static memopt_race_side side(const mo_race_use *use)
+{
+    return (memopt_race_side){use->tag, use->actor, use->write};
+}
+
+static void report_race(const visit *v, const mo_race_range *range, const mo_race_use *old)
+{
+    uint64_t from = mo_max_u64(v->lo, range->span.lo), to = mo_min_u64(v->hi, range->span.hi);
+    int inside = v->block != &v->race->outside;
+    memopt_race_report report = {
+        .kind = !old->write     ? MEMOPT_RACE_WRITE_AFTER_READ
+                : v->use->write ? MEMOPT_RACE_WRITE_AFTER_WRITE
+                                : MEMOPT_RACE_READ_AFTER_WRITE,
+        .memory = v->block->memory,
+        .address = from,
+        .bytes = to - from,
+        .block_address = inside ? v->block->span.lo : 0,
+        .block_bytes = inside ? v->block->span.hi - v->block->span.lo : 0,
+        .first = side(old),
+        .second = side(v->use),
+        .waiter = v->use->actor,
+        .waited = old->actor,
+    };
+    mo_race_report_add(v->race, &report);
+}
+
+static void check_range(const visit *v, const mo_race_range *range)
+{
+    int meet = 0; /* 0: not looked at yet */
+    for (const mo_race_use *old = &range->write; old != NULL;
+         old = old == &range->write ? (v->use->write ? &range->reads : NULL) : old->next) {
+        if (old->seq == 0 || mo_race_is_after(v->race, v->use->actor, old))
+            continue;
+        if (meet == 0) {
+            meet = range == v->same ? 1
+                                    : mo_race_shapes_meet(v->shape, range->shape,
+                                                          mo_max_u64(v->lo, range->span.lo),
+                                                          mo_min_u64(v->hi, range->span.hi));
+            v->race->stats.forgotten += meet < 0;
+            if (meet != 1)
+                return;
+        }
+        report_race(v, range, old);
+    }
+}
+
+/* Whether later accesses that race with a use of the range race with this one too. */
+static int replaces(const visit *v, const mo_race_range *range)
+{
+    if (v->shape != NULL || v->lo > range->span.lo || v->hi < range->span.hi || range == v->same)
+        return 0;
+    return v->use->write || (range->write.seq == 0 && range->reads.actor == v->use->actor &&
+                             range->reads.next == NULL);
+}
+
+static void look(void *user, mo_span *span)
+{
+    visit *v = user;
+    mo_race_range *range = (mo_race_range *)span;
+    check_range(v, range);
+    if (v->use->actor != MEMOPT_RACE_HOST && replaces(v, range)) {
+        range->dead = v->dead;
+        v->dead = range;
+    }
+}
+
+static mo_race_range *new_range(const visit *v, uint64_t hash)
+{
+    memopt_race *race = v->race;
+    mo_race_range *range = take(race, sizeof *range);
+    if (range == NULL)
+        return NULL;
+    *range = (mo_race_range){.span = {.lo = v->lo, .hi = v->hi, .extra = hash}, .block = v->block};
+    if (v->shape != NULL) {
+        range->shape = take(race, sizeof *range->shape);
+        if (range->shape == NULL) {
+            mo_race_give(race, range, sizeof *range);
+            return NULL;
+        }
+        *range->shape = *v->shape;
+    }
+    mo_span_add(&v->block->ranges, &range->span);
+    link_newest(race, range);
+    race->stats.ranges++;
+    return range;
+}
+
+/* The read of the actor in the range, the first unused one, or a new one. */
+static mo_race_use *read_of(memopt_race *race, mo_race_range *range, uint32_t actor)
+{
+    mo_race_use *read = &range->reads;
+    while (read->seq != 0 && read->actor != actor && read->next != NULL)
+        read = read->next;
+    if (read->seq == 0 || read->actor == actor)
+        return read;
+    mo_race_use *more = mo_race_take(race, sizeof *more);
+    race->stats.forgotten += more == NULL;
+    if (more != NULL) {
+        more->next = NULL;
+        read->next = more;
+    }
+    return more;
+}
+
+static void keep(const visit *v, mo_race_range *range)
+{
+    mo_race_use *place = &range->write;
+    if (v->use->write) {
+        drop_uses(v->race, range->reads.next);
+        range->reads = (mo_race_use){0};
+    } else if ((place = read_of(v->race, range, v->use->actor)) == NULL)
+        return;
+    mo_race_use *next = place->next;
+    *place = *v->use;
+    place->next = next;
+    unlink_range(v->race, range);
+    link_newest(v->race, range);
+}
+
+static void touch_block(visit *v)
+{
+    uint64_t hash = v->shape != NULL ? mo_race_shape_hash(v->shape, v->lo) : 0;
+    v->same = (mo_race_range *)mo_span_find(v->block->ranges, v->lo, v->hi, hash);
+    v->dead = NULL;
+    mo_span_each(v->block->ranges, v->lo, v->hi, look, v);
+    while (v->dead != NULL) {
+        mo_race_range *range = v->dead;
+        v->dead = range->dead;
+        drop_range(v->race, range);
+    }
+    if (v->use->actor == MEMOPT_RACE_HOST)
+        return; /* all that the host enqueues comes after it */
+    if (v->same == NULL)
+        v->same = new_range(v, hash);
+    if (v->same != NULL)
+        keep(v, v->same);
+}
+
+void mo_race_touch(memopt_race *race, const mo_race_use *use, const mo_race_shape *shape,
+                   uint64_t lo, uint64_t hi)
+{
+    visit v = {.race = race, .use = use, .shape = shape};
+    while (lo < hi) { /* the part in a block, or before the next one */
+        mo_race_block *block = (mo_race_block *)mo_span_first(race->blocks, lo, hi);
+        uint64_t end = block == NULL ? hi : mo_min_u64(hi, block->span.hi);
+        if (block != NULL && block->span.lo > lo) {
+            end = block->span.lo;
+            block = NULL;
+        }
+        v.block = block != NULL ? block : &race->outside;
+        v.lo = lo;
+        v.hi = end;
+        touch_block(&v);
+        lo = end;
+    }
+}
+
+/* --- blocks ------------------------------------------------------------------------------------ */
+
+static mo_race_block *block_at(memopt_race *race, uint64_t address)
+{
+    return address == UINT64_MAX
+               ? NULL
+               : (mo_race_block *)mo_span_first(race->blocks, address, address + 1);
+}
+
+static void drop_ranges(memopt_race *race, mo_race_block *block, uint64_t lo, uint64_t hi)
+{
+    for (mo_span *span; (span = mo_span_first(block->ranges, lo, hi)) != NULL;)
+        drop_range(race, (mo_race_range *)span);
+}
+
+/* Lists the ranges that lie in the bounds of v. */
+static void collect(void *user, mo_span *span)
+{
+    visit *v = user;
+    mo_race_range *range = (mo_race_range *)span;
+    if (span->lo < v->lo || span->hi > v->hi)
+        return;
+    range->dead = v->dead;
+    v->dead = range;
+}
+
+/* Uses of [lo, hi) as of another block, which has none there yet. */
+static void move_ranges(memopt_race *race, mo_race_block *from, mo_race_block *to, uint64_t lo,
+                        uint64_t hi)
+{
+    visit v = {.lo = lo, .hi = hi};
+    mo_span_each(from->ranges, lo, hi, collect, &v);
+    for (mo_race_range *range = v.dead; range != NULL; range = range->dead) {
+        unlink_range(race, range);
+        mo_span_remove(&from->ranges, &range->span);
+        range->block = to;
+        mo_span_add(&to->ranges, &range->span);
+        link_newest(race, range);
+    }
+}
+
+static void drop_block(memopt_race *race, mo_race_block *block)
+{
+    drop_ranges(race, block, 0, UINT64_MAX);
+    drop_uses(race, block->recorded);
+    mo_race_give(race, block, sizeof *block);
+}
+
+static void leave(memopt_race *race, mo_race_block *block)
+{
+    mo_span_remove(&race->blocks, &block->span);
+    race->live_bytes -= block->span.hi - block->span.lo;
+    race->stats.blocks--;
+}
+
+void mo_race_memory_init(memopt_race *race)
+{
+    race->outside.span.hi = UINT64_MAX;
+}
+
+void mo_race_memory_fini(memopt_race *race)
+{
+    while (race->blocks != NULL) {
+        mo_race_block *block = (mo_race_block *)race->blocks;
+        leave(race, block);
+        drop_block(race, block);
+    }
+    for (uint64_t i = 0; i < race->actor_count; i++)
+        for (mo_race_block *block; (block = race->actors[i].freed) != NULL;) {
+            race->actors[i].freed = block->next;
+            drop_block(race, block);
+        }
+    drop_ranges(race, &race->outside, 0, UINT64_MAX);
+}
+
+void mo_race_block_recorded(memopt_race *race, uint64_t address, uint32_t stream)
+{
+    mo_race_block *block = block_at(race, address);
+    if (block == NULL)
+        return;
+    for (const mo_race_use *use = block->recorded; use != NULL; use = use->next)
+        if (use->actor == stream)
+            return;
+    mo_race_use *use = take(race, sizeof *use);
+    if (use == NULL) {
+        block->unknown = 1;
+        return;
+    }
+    *use = (mo_race_use){.actor = stream, .next = block->recorded};
+    block->recorded = use;
+}
+
+/* --- blocks freed in use ----------------------------------------------------------------------- */
+
+static int is_pending(const memopt_race *race, const mo_race_block *block, const mo_race_use *use)
+{
+    if (use->seq == 0 || mo_race_is_after(race, block->stream, use))
+        return 0;
+    for (const mo_race_use *each = block->recorded; each != NULL; each = each->next)
+        if (each->actor == use->actor)
+            return 0;
+    return 1;
+}
+
+typedef struct search {
+    memopt_race *race;
+    const mo_race_block *block;
+    int found;
+} search;
+
+/* Keeps the latest pending use of each actor. */
+static void look_for_pending(void *user, mo_span *span)
+{
+    search *s = user;
+    const mo_race_range *range = (const mo_race_range *)span;
+    for (const mo_race_use *use = &range->write; use != NULL;
+         use = use == &range->write ? &range->reads : use->next) {
+        mo_race_actor *actor = &s->race->actors[use->actor];
+        if (!is_pending(s->race, s->block, use) ||
+            (actor->latest != NULL && actor->latest->seq >= use->seq))
+            continue;
+        s->found = 1;
+        actor->latest = use;
+        actor->latest_in = range;
+    }
+}
+
+static int find_pending(memopt_race *race, const mo_race_block *block)
+{
+    search s = {race, block, 0};
+    for (uint64_t i = 0; i < race->actor_count; i++)
+        race->actors[i].latest = NULL;
+    if (!block->unknown)
+        mo_span_each(block->ranges, 0, UINT64_MAX, look_for_pending, &s);
+    return s.found;
+}
+
+void mo_race_block_end(memopt_race *race, uint64_t address, uint64_t tag)
+{
+    mo_race_block *block = block_at(race, address);
+    if (block == NULL || block->span.lo != address)
+        return;
+    leave(race, block);
+    if (block->memory == MEMOPT_RACE_DEVICE)
+        mo_race_follow_host(race, block->stream);
+    if (block->memory != MEMOPT_RACE_DEVICE || !find_pending(race, block)) {
+        if (race->options.inherit && block->memory == MEMOPT_RACE_DEVICE)
+            move_ranges(race, block, &race->outside, block->span.lo, block->span.hi);
+        drop_block(race, block);
+        return;
+    }
+    mo_race_actor *actor = &race->actors[block->stream];
+    block->freed_tag = tag;
+    block->next = NULL;
+    *(actor->freed != NULL ? actor->freed_tail : &actor->freed) = block;
+    actor->freed_tail = &block->next;
+}
+
+static void report_freed(memopt_race *race, const mo_race_block *block, uint64_t tag)
+{
+    if (!find_pending(race, block))
+        return;
+    for (uint64_t i = 0; i < race->actor_count; i++) {
+        const mo_race_actor *actor = &race->actors[i];
+        if (actor->latest == NULL)
+            continue;
+        memopt_race_report report = {
+            .kind = MEMOPT_RACE_FREED_IN_USE,
+            .memory = block->memory,
+            .address = actor->latest_in->span.lo,
+            .bytes = actor->latest_in->span.hi - actor->latest_in->span.lo,
+            .block_address = block->span.lo,
+            .block_bytes = block->span.hi - block->span.lo,
+            .first = side(actor->latest),
+            .second = {tag, block->stream, 1},
+            .freed_tag = block->freed_tag,
+            .waiter = block->stream,
+            .waited = (uint32_t)i,
+        };
+        mo_race_report_add(race, &report);
+    }
+}
+
+/* An allocation of the stream may get any block that was freed on it. */
+static void reuse(memopt_race *race, uint32_t stream, uint64_t tag)
+{
+    mo_race_actor *actor = &race->actors[stream];
+    mo_race_follow_host(race, stream);
+    for (mo_race_block *block; (block = actor->freed) != NULL;) {
+        actor->freed = block->next;
+        report_freed(race, block, tag);
+        drop_block(race, block);
+    }
+}
+
+void mo_race_block_begin(memopt_race *race, uint64_t lo, uint64_t hi, memopt_race_memory memory,
+                         uint32_t stream, uint64_t tag)
+{
+    if (memory == MEMOPT_RACE_DEVICE)
+        reuse(race, stream, tag);
+    if (lo == hi)
+        return;
+    for (mo_race_block *old;
+         (old = (mo_race_block *)mo_span_first(race->blocks, lo, hi)) != NULL;) {
+        leave(race, old);
+        drop_block(race, old);
+        race->stats.forgotten++;
+    }
+    if (!race->options.inherit)
+        drop_ranges(race, &race->outside, lo, hi);
+    race->live_bytes_peak = mo_max_u64(race->live_bytes_peak, race->live_bytes + (hi - lo));
+    mo_race_block *block = take(race, sizeof *block);
+    if (block == NULL)
+        return;
+    *block = (mo_race_block){.span = {.lo = lo, .hi = hi}, .memory = memory, .stream = stream};
+    if (race->options.inherit)
+        move_ranges(race, &race->outside, block, lo, hi);
+    mo_span_add(&race->blocks, &block->span);
+    race->live_bytes += hi - lo;
+    race->stats.blocks++;
+}
