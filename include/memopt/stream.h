@@ -172,7 +172,8 @@ MEMOPT_API memopt_status memopt_streamer_end(memopt_streamer *streamer, uint32_t
  *        changed them. The layer is in use. Its parts are of memopt_offloader_reserve(), and it is
  *        memopt_offloader_rewrite() that copies them.
  *
- * The weights must not change again before memopt_offloader_wait_packed() of the parts.
+ * The weights must not change again before the layer's next begin, unless the stream waits by
+ * memopt_offloader_wait_packed() of the parts.
  * @param streamer the streamer.
  * @param layer its number.
  * @param stream the stream whose work so far wrote them.

@@ -8,7 +8,7 @@
  *   leave    order waits for the layer's copies to the arena and, if it was written, to the store.
  *            Then its memory is free in order.
  *   fetch    the copies start after order's work so far.
- *   begin    the caller's stream waits for the copies.
+ *   begin    the caller's stream waits for the layer's copies to the arena and to the store.
  *
  * A layer leaves only without uses, so a place is never taken that a later end would free.
  */
@@ -371,8 +371,11 @@ static memopt_status make_ready(memopt_streamer *s, uint32_t number, memopt_stre
 {
     const streamed *l = &s->layers[number];
     memopt_status status = MEMOPT_OK;
-    for (uint32_t i = 0; i < l->count && status == MEMOPT_OK; i++)
+    for (uint32_t i = 0; i < l->count && status == MEMOPT_OK; i++) {
         status = memopt_offloader_wait_unpacked(s->offloader, l->parts[i].of.ticket, stream);
+        if (status == MEMOPT_OK && l->written) /* this use may change what is being copied */
+            status = memopt_offloader_wait_packed(s->offloader, l->parts[i].of.ticket, stream);
+    }
     if (status != MEMOPT_OK && s->schedule.layers[number].uses == 0) {
         mo_error_record reason = *mo_error_here();
         (void)leave(s, number);

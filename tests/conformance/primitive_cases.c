@@ -219,6 +219,6 @@ const conformance_case primitive_cases[] = {
     {"checkpoint", regions_recompute, 0, 0, 0},
     {"offload", offloaded_values_return, 0, 0, 0},
     {"offload_disk", offloaded_values_return_from_a_disk, 0, 0, 0},
-    {"stream", streamed_weights_come_and_go, 0, 0, 0},
+    {"streamer", streamed_weights_come_and_go, 0, 0, 0},
     {NULL, NULL, 0, 0, 0},
 };
