@@ -46,7 +46,6 @@ typedef __m256d VD;
 #define v_mul_upper(x, k) _mm256_madd_epi16(x, v_seti((int)((uint32_t)(k) << 16)))
 #define v_maxi _mm256_max_epi32
 #define v_mini _mm256_min_epi32
-#define v_max_bytes _mm256_max_epu8
 /* The larger magnitude; whether NaN counts is the instruction set's affair. */
 #define v_max_magnitude(top, x) v_bits(v_maxi(v_ints(top), v_and(v_ints(x), v_seti(0x7fffffff))))
 #define v_maxu _mm256_max_epu32
@@ -55,7 +54,6 @@ typedef __m256d VD;
 #define v_is_nan(x) _mm256_cmp_ps(x, x, _CMP_UNORD_Q)
 #define v_any_nan(x) (_mm256_movemask_ps(v_is_nan(x)) != 0)
 #define v_not_zero(x) _mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_NEQ_OQ) /* nor NaN */
-#define v_lt(a, b) _mm256_cmp_ps(a, b, _CMP_LT_OQ)
 #define v_gti(a, b) _mm256_castsi256_ps(_mm256_cmpgt_epi32(a, b))
 #define v_eqi(a, b) _mm256_castsi256_ps(_mm256_cmpeq_epi32(a, b))
 #define v_select(mask, a, b) _mm256_blendv_ps(b, a, mask)

@@ -38,7 +38,6 @@ typedef __m512d VD;
 #define v_mul_upper(x, k) _mm512_madd_epi16(x, v_seti((int)((uint32_t)(k) << 16)))
 #define v_maxi _mm512_max_epi32
 #define v_mini _mm512_min_epi32
-#define v_max_bytes _mm512_max_epu8
 #define v_max_magnitude(top, x) _mm512_range_ps(top, x, 0x0b) /* NaN does not count */
 #define v_maxu _mm512_max_epu32
 #define v_largestu _mm512_reduce_max_epu32
@@ -47,7 +46,6 @@ typedef __m512d VD;
 #define v_is_nan(x) _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q)
 #define v_any_nan(x) (v_is_nan(x) != 0)
 #define v_not_zero(x) _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_NEQ_OQ) /* nor NaN */
-#define v_lt(a, b) _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ)
 #define v_gti _mm512_cmpgt_epi32_mask
 #define v_eqi _mm512_cmpeq_epi32_mask
 #define v_select(mask, a, b) _mm512_mask_blend_ps(mask, b, a)

@@ -71,7 +71,6 @@ typedef struct VM {
 #define mo_bytes16(x) vreinterpretq_u8_s32(x)
 #define mo_bytes16_2(op, x, y) vreinterpretq_s32_u8(op(mo_bytes16(x), mo_bytes16(y)))
 #define mo_min_bytes16(x, y) mo_bytes16_2(vminq_u8, x, y)
-#define mo_max_bytes16(x, y) mo_bytes16_2(vmaxq_u8, x, y)
 #define mo_add_bytes16(x, y) mo_bytes16_2(vaddq_u8, x, y)
 #define mo_less_bytes16(x, y) mo_bytes16_2(vqsubq_u8, x, y)
 
@@ -106,7 +105,6 @@ MO_WORD2(VI, v_add64, VI, mo_add64_2)
 MO_WORD2(VI, v_mul_wide, VI, mo_mul_wide2)
 MO_SHIFT(v_srl64, uint64x2_t, >>)
 MO_WORD2(VI, v_min_bytes, VI, mo_min_bytes16)
-MO_WORD2(VI, v_max_bytes, VI, mo_max_bytes16)
 MO_WORD2(VI, v_add_bytes, VI, mo_add_bytes16)
 MO_WORD2(VI, v_less_bytes, VI, mo_less_bytes16) /* x - y, at least 0 */
 MO_SET(VD, v_setd, double, vdupq_n_f64)
@@ -114,7 +112,6 @@ MO_WORD2(VD, v_addd, VD, vaddq_f64)
 MO_WORD3(VD, v_fmad, VD, VD, VD, mo_fma2)
 MO_WORD1(VM, v_is_nan, VF, mo_is_nan4)
 MO_WORD1(VM, v_not_zero, VF, mo_not_zero4) /* nor NaN */
-MO_WORD2(VM, v_lt, VF, vcltq_f32)
 MO_WORD2(VM, v_gti, VI, vcgtq_s32)
 MO_WORD2(VM, v_eqi, VI, vceqq_s32)
 MO_WORD3(VF, v_select, VM, VF, VF, vbslq_f32)
