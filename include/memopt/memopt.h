@@ -12,6 +12,7 @@
 #include <memopt/cast.h>
 #include <memopt/checkpoint.h>
 #include <memopt/device.h>
+#include <memopt/fit.h>
 #include <memopt/loss.h>
 #include <memopt/offload.h>
 #include <memopt/optim.h>

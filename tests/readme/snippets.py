@@ -27,7 +27,8 @@ NAMES = {
         "typedef struct layer { memopt_region *region; float *keep; } layer;"
         "void run(uint32_t operation, uint64_t stage);",
         "layer *layers, *l; memopt_region *region; memopt_stream stream;"
-        "const memopt_chain_stage *stages; uint64_t count, batch_bytes;",
+        "const memopt_chain_stage *stages; uint64_t count, batch_bytes;"
+        "const memopt_fit_event *events; uint64_t event_count; uint32_t *chosen;",
     ),
     "command-replay.md": (
         "",

@@ -9,6 +9,7 @@ from .base import *
 from .cast import *
 from .checkpoint import *
 from .device import *
+from .fit import *
 from .loss import *
 from .offload import *
 from .optim import *

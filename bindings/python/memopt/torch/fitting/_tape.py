@@ -1,0 +1,375 @@
+"""A step as a tape: storages are born and die, saved tensors are packed, unpacked and released.
+
+Two forward passes are recorded. In the first, packs keep nothing, so that every storage dies when
+its last other owner goes; of the second the backward is recorded. Together they are the tape that
+``memopt_fit_create()`` takes.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import weakref
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
+
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from ..._abi import FitEventKind
+from . import _recipes
+
+Event = Tuple[int, int, int]
+BIRTH, DEATH, PACK, UNPACK, RELEASE, ENTER, LEAVE, BACKWARD = map(int, FitEventKind)
+#: What an operation is taken to cost, as long as nothing was measured: only ratios count.
+FLOPS_PER_SECOND, BYTES_PER_SECOND = 5e10, 1e10
+
+
+def _products(function: Any, inputs: List[torch.Tensor], outputs: List[torch.Tensor]) -> int:
+    """How many products an operation of forward sums up; 0: it is a cheap one."""
+    name = function._overloadpacket.__name__
+    if name in ("mm", "bmm"):
+        return outputs[0].numel() * inputs[0].shape[-1]
+    if name in ("addmm", "baddbmm"):
+        return outputs[0].numel() * inputs[1].shape[-1]
+    if name == "convolution":
+        return outputs[0].numel() * (inputs[1].numel() // max(inputs[1].shape[0], 1))
+    if "attention" in name or "rnn" in name or "lstm" in name or "gru" in name:
+        return sum(t.numel() for t in inputs) * inputs[1].shape[-2]
+    return 0
+
+
+class Unit:
+    """One call of a module."""
+
+    def __init__(self, index: int, name: str, module: torch.nn.Module, parent: Optional["Unit"]) -> None:
+        self.index, self.name, self.module, self.parent = index, name, module, parent
+        self.inputs: Tuple[int, ...] = ()
+        self.outputs: Tuple[int, ...] = ()
+        #: Numbers of the hook's calls within the root, and of the tape's packs.
+        self.begin = self.end = self.first_pack = self.last_pack = 0
+        #: Of its operations, and of those after its last pack.
+        self.seconds = self.tail = 0.0
+        self.is_leaf, self.is_heavy, self.is_random = True, False, False
+        self.has_gradient = False
+        #: It takes tensors alone, and gives one that has its storage for itself.
+        self.is_simple = False
+        #: Why it cannot run again; empty if it can.
+        self.why = ""
+
+
+class Pack(NamedTuple):
+    """A saved tensor: the hook's number within the root (-1: outside) and what it looks like."""
+
+    number: int
+    storage: int
+    look: List[Any]
+    #: Storages that a recipe of the graph takes; None: there is no recipe.
+    sources: Optional[Tuple[int, ...]]
+
+
+class _Ticket:
+    """What autograd holds in place of a saved tensor."""
+
+    __slots__ = ("number", "tensor", "__weakref__")
+
+    def __init__(self, number: int, tensor: Any) -> None:
+        self.number, self.tensor = number, tensor
+
+
+def tensors_in(value: Any) -> List[torch.Tensor]:
+    """The tensors of arguments or results."""
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def strange_in(value: Any) -> str:
+    """The type of something in arguments or results that may hold tensors or change; else empty."""
+    for leaf in tree_leaves(value):
+        if not isinstance(leaf, _PLAIN):
+            return type(leaf).__name__
+    return ""
+
+
+_PLAIN = (torch.Tensor, int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.layout)
+
+
+def is_whole(value: Any) -> bool:
+    """Whether it is a tensor that fills its storage, in order."""
+    return (
+        isinstance(value, torch.Tensor)
+        and value.layout is torch.strided
+        and not value.is_complex()
+        and value.is_contiguous()
+        and value.nbytes == value.untyped_storage().nbytes()
+    )
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While active, records. `keeps`: saved tensors are kept, so that backward can run."""
+
+    def __init__(self, model: torch.nn.Module, keeps: bool) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.model, self.keeps = model, keeps
+        self.events: List[Event] = []
+        self.bytes: List[int] = []
+        self.seconds: Dict[int, float] = {}  # by storage, of the operation that made it
+        self.packs: List[Pack] = []
+        self.units: List[Unit] = []
+        self.fixed = 0
+        self.unit: Optional[Unit] = None
+        self._numbers: Dict[int, int] = {}  # by storage's address
+        self._known: Set[int] = set()
+        self._kept: List[Any] = []  # known storages, so that their addresses stay theirs
+        self._finalizers: List[Any] = []
+        self._count = self._root = 0
+        self._quiet = False
+        self._made: Dict[int, Tuple[Unit, int]] = {}  # by storage: what a simple module gave, and its version
+        for tensor in [*model.parameters(), *model.buffers()]:
+            self.know(tensor)
+
+    # --- storages ---
+
+    def know(self, tensor: torch.Tensor, counts: bool = True) -> None:
+        """The tensor's storage lives all the time."""
+        if tensor.layout is not torch.strided:
+            return
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self._known:
+            self._known.add(storage._cdata)
+            self._kept.append(storage)
+            self.fixed += storage.nbytes() if counts else 0
+
+    def number(self, tensor: torch.Tensor) -> Optional[int]:
+        """Of the tensor's storage, which is born if it is new; None: it is known."""
+        if tensor.layout is not torch.strided:
+            return None
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self._known:
+            return None
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self.bytes)
+            self.bytes.append(storage.nbytes())
+            self.events.append((BIRTH, number, 0))
+            self._finalizers.append(weakref.finalize(storage, self._die, key, number))
+        return number
+
+    def _die(self, key: int, number: int) -> None:
+        del self._numbers[key]
+        self.events.append((DEATH, number, 0))
+
+    def _know_outside(self, tensors: List[torch.Tensor]) -> None:
+        """What no operation made is what the step brings along, as the batch."""
+        for tensor in tensors:
+            if tensor.layout is torch.strided and tensor.untyped_storage()._cdata not in self._numbers:
+                self.know(tensor)
+
+    def numbers(self, value: Any) -> Tuple[int, ...]:
+        """Of all storages in arguments or results, each once."""
+        found = (self.number(tensor) for tensor in tensors_in(value))
+        return tuple(dict.fromkeys(number for number in found if number is not None))
+
+    # --- operations ---
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        inputs = tensors_in((args, kwargs))
+        self._know_outside(inputs)
+        result = function(*args, **kwargs)
+        outputs = tensors_in(result)
+        if any(of.alias_info is not None and not of.alias_info.is_write for of in function._schema.returns):
+            for tensor in outputs:  # a view of something real, among fakes
+                if tensor.untyped_storage()._cdata not in self._numbers:
+                    self.know(tensor, counts=False)
+            return result
+        work = _products(function, inputs, outputs)
+        size = sum(tensor.nbytes for tensor in (*inputs, *outputs) if tensor.layout is torch.strided)
+        seconds = 2 * work / FLOPS_PER_SECOND + size / BYTES_PER_SECOND
+        for tensor in outputs:
+            number = self.number(tensor)
+            if number is not None:
+                self.seconds[number] = seconds
+        self._charge(seconds, work > 0, torch.Tag.nondeterministic_seeded in function.tags)
+        return result
+
+    def _charge(self, seconds: float, heavy: bool, random: bool) -> None:
+        unit = self.unit
+        while unit is not None:
+            unit.seconds += seconds
+            unit.tail += seconds
+            unit.is_heavy |= heavy
+            unit.is_random |= random
+            unit = unit.parent
+
+    # --- saved tensors ---
+
+    def pack(self, tensor: torch.Tensor) -> Any:
+        """The hook."""
+        number, self._count = self._count - self._root, self._count + 1
+        self._know_outside([tensor])  # inputs are saved before their operation runs
+        storage = self.number(tensor)
+        kept = tensor if tensor.grad_fn is None else tensor.detach()
+        if storage is None:
+            return kept
+        made = self._made.get(storage)
+        if made is not None and tensor._version != made[1]:  # changed in place since
+            made[0].is_simple = False
+        ticket = _Ticket(len(self.packs), kept if self.keeps else None)
+        sources = None
+        if self.keeps:
+            self._finalizers.append(weakref.finalize(ticket, self.events.append, (RELEASE, ticket.number, 0)))
+            sources = self._sources(tensor)
+        self.events.append((PACK, ticket.number, storage))
+        self.packs.append(Pack(number if self.unit is not None else -1, storage, _recipes.look(tensor), sources))
+        unit = self.unit
+        while unit is not None:
+            unit.tail = 0.0
+            unit = unit.parent
+        return ticket
+
+    def _sources(self, tensor: torch.Tensor) -> Optional[Tuple[int, ...]]:
+        self._quiet = True
+        try:
+            recipe = _recipes.of_graph(tensor)
+        finally:
+            self._quiet = False
+        return None if recipe is None else self.numbers(recipe.tensors)
+
+    def unpack(self, packed: Any) -> Any:
+        """The hook."""
+        if not isinstance(packed, _Ticket):
+            return packed
+        if not self._quiet:
+            self.events.append((UNPACK, packed.number, 0))
+        return packed.tensor
+
+    # --- modules ---
+
+    def call(self, name: str, module: torch.nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """A module's forward."""
+        parent = self.unit
+        if parent is None and self.units:
+            raise ValueError("fit: step() calls the model %s more than once" % type(module).__name__)
+        if parent is None:
+            self._root = self._count
+        unit = Unit(len(self.units), name, module, parent)
+        self.units.append(unit)
+        if parent is not None:
+            parent.is_leaf = False
+        strange = strange_in((args, kwargs))
+        given = tensors_in((args, kwargs))
+        versions = [tensor._version for tensor in given]
+        self._know_outside(given)
+        unit.inputs = self.numbers((args, kwargs))
+        unit.begin, unit.first_pack = self._count - self._root, len(self.packs)
+        self.events.append((ENTER, unit.index, 0))
+        self.unit = unit
+        try:
+            result = forward(*args, **kwargs)
+        finally:
+            self.unit = parent
+        self.events.append((LEAVE, unit.index, 0))
+        unit.end, unit.last_pack = self._count - self._root, len(self.packs)
+        unit.outputs = self.numbers(result)
+        unit.is_simple = not kwargs and len(given) == len(args) and is_whole(result)
+        if unit.is_simple and unit.outputs:
+            self._made[unit.outputs[0]] = unit, result._version
+        unit.has_gradient = any(tensor.requires_grad for tensor in tensors_in(result))
+        changed = any(tensor._version != version for tensor, version in zip(given, versions))
+        unit.why = _why(unit, strange, strange_in(result), changed)
+        return result
+
+    def run(self, step: Callable[[], Any]) -> int:
+        """Records a step: forward, and backward where saved tensors are kept. Returns the number of
+        forward's events."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(around_forwards(self.model, self.call))
+            stack.enter_context(saved_tensors_hooks(self.pack, self.unpack))
+            stack.enter_context(self)
+            loss = step()
+            forward = len(self.events)
+            if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
+                raise TypeError("fit: step() must give the loss, one number with a graph, not %r" % type(loss).__name__)
+            if self.keeps:
+                loss.backward()  # type: ignore[no-untyped-call]
+            del loss
+        for finalizer in self._finalizers:
+            finalizer.detach()
+        if not self.units:
+            raise ValueError("fit: step() does not call the model")
+        return forward
+
+
+def _why(unit: Unit, strange: str, strange_result: str, changed: bool) -> str:
+    if unit.parent is None:
+        return "the model itself"
+    if strange or strange_result:
+        return "takes or gives a " + (strange or strange_result)
+    if changed:
+        return "changes its input"
+    return "" if unit.has_gradient else "no gradient"
+
+
+@contextlib.contextmanager
+def around_forwards(model: torch.nn.Module, call: Callable[..., Any]) -> Iterator[None]:
+    """Meanwhile every forward of the model's modules goes through
+    ``call(name, module, forward, args, kwargs)``."""
+    before: List[Tuple[torch.nn.Module, Any]] = []
+
+    def wrap(name: str, module: torch.nn.Module) -> None:
+        forward = module.forward
+        before.append((module, module.__dict__.get("forward")))
+        module.forward = lambda *args, **kwargs: call(name, module, forward, args, kwargs)
+
+    try:
+        for name, module in model.named_modules():
+            wrap(name, module)
+        yield
+    finally:
+        for module, own in before:
+            if own is None:
+                del module.forward
+            else:
+                module.forward = own
+
+
+class Tape(NamedTuple):
+    """What is recorded."""
+
+    events: List[Event]
+    bytes: List[int]
+    packs: List[Pack]
+    units: List[Unit]
+    #: By storage: seconds of the operation that made it.
+    seconds: Dict[int, float]
+    fixed: int
+
+
+class NotRepeatedError(RuntimeError):
+    """Two runs of forward differ."""
+
+
+def record(model: torch.nn.Module, step: Callable[[], Any]) -> Tape:
+    """Records a step; the caller keeps random states, buffers and gradients as they were."""
+    free, kept = Recorder(model, keeps=False), Recorder(model, keeps=True)
+    free_end = free.run(step)
+    kept_end = kept.run(step)
+    forward = free.events[:free_end]
+    early = {subject for kind, subject, _ in forward if kind == DEATH}
+    if _without_deaths(forward) != _without_deaths(kept.events[:kept_end]) or free.bytes[: len(kept.bytes)] != (
+        kept.bytes[: len(free.bytes)]
+    ):
+        raise NotRepeatedError("fit: two runs of forward do not do the same; are layers skipped at random?")
+    calls = collections.Counter(unit.module for unit in kept.units)
+    for unit in kept.units:
+        if calls[unit.module] > 1:
+            unit.why = unit.why or "called several times"
+    backward = [e for e in kept.events[kept_end:] if e[0] != DEATH or e[1] not in early]
+    events = [*forward, (BACKWARD, 0, 0), *backward]
+    return Tape(events, kept.bytes, kept.packs, kept.units, kept.seconds, kept.fixed)
+
+
+def _without_deaths(events: List[Event]) -> List[Event]:
+    return [event for event in events if event[0] not in (DEATH, RELEASE, UNPACK)]

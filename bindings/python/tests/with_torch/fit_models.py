@@ -1,0 +1,121 @@
+"""Small models for the tests of fit(): each gives the model and a step, the loss of one batch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+def gpt2(layers=3, width=64, length=64, batch=2, words=512, **more):
+    transformers = pytest.importorskip("transformers")
+    more = {"use_cache": False, "bos_token_id": 0, "eos_token_id": 0, **more}
+    config = transformers.GPT2Config(
+        n_layer=layers, n_embd=width, n_head=4, n_positions=length, vocab_size=words, **more
+    )
+    torch.manual_seed(0)
+    return _language(transformers.GPT2LMHeadModel(config), words, batch, length)
+
+
+def llama(layers=3, width=64, length=64, batch=2, words=512, **more):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        num_hidden_layers=layers,
+        hidden_size=width,
+        intermediate_size=3 * width,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=words,
+        **{"use_cache": False, **more},
+    )
+    torch.manual_seed(0)
+    return _language(transformers.LlamaForCausalLM(config), words, batch, length)
+
+
+def _language(model, words, batch, length):
+    ids = torch.randint(0, words, (batch, length))
+    return model.train(), lambda: model(input_ids=ids, labels=ids).loss
+
+
+def vit():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.ViTConfig(
+        hidden_size=64,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        intermediate_size=256,
+        image_size=48,
+        patch_size=8,
+        num_labels=10,
+        hidden_dropout_prob=0.1,
+        attention_probs_dropout_prob=0.1,
+    )
+    torch.manual_seed(0)
+    model = transformers.ViTForImageClassification(config).train()
+    images, labels = torch.randn(4, 3, 48, 48), torch.randint(0, 10, (4,))
+    return model, lambda: model(pixel_values=images, labels=labels).loss
+
+
+class Residual(nn.Module):
+    """Two convolutions with BatchNorm, dropout, and activations in place."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.one, self.two = (nn.Conv2d(width, width, 3, 1, 1, bias=False) for _ in range(2))
+        self.first, self.second = nn.BatchNorm2d(width), nn.BatchNorm2d(width)
+        self.relu, self.drop = nn.ReLU(inplace=True), nn.Dropout(0.1)
+
+    def forward(self, x):
+        return F.relu(self.second(self.two(self.drop(self.relu(self.first(self.one(x)))))) + x)
+
+
+def resnet():
+    torch.manual_seed(0)
+    blocks = [Residual(8) for _ in range(5)]
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, 1, 1), nn.BatchNorm2d(8), *blocks, nn.Flatten(), nn.Linear(2048, 10))
+    images, labels = torch.randn(4, 3, 16, 16), torch.randint(0, 10, (4,))
+    return model.train(), lambda: F.cross_entropy(model(images), labels)
+
+
+MODELS = {"gpt2": gpt2, "llama": llama, "vit": vit, "resnet": resnet}
+
+
+class Block(nn.Module):
+    """A norm and two layers with a gate between them."""
+
+    def __init__(self, width=32):
+        super().__init__()
+        self.norm, self.up = nn.LayerNorm(width), nn.Linear(width, 4 * width)
+        self.gate, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.act = F.silu
+
+    def forward(self, x):
+        y = self.norm(x)
+        return x + self.down(self.act(self.up(y)) * self.gate(y))
+
+
+def stack(count=4, make=Block, batch=64):
+    torch.manual_seed(0)
+    model = nn.Sequential(*(make() for _ in range(count)))
+    x = torch.randn(batch, 32)
+    return model, lambda: model(x).square().mean()
+
+
+def results(model, step):
+    """Loss, gradients and buffers of a step, which leaves the model as it was."""
+    random, buffers = torch.get_rng_state(), [(b, b.clone()) for b in model.buffers()]
+    model.zero_grad()
+    loss = step()
+    loss.backward()
+    found = [loss.detach()] + [p.grad for p in model.parameters()] + [b.clone() for b in model.buffers()]
+    model.zero_grad()
+    torch.set_rng_state(random)
+    with torch.no_grad():
+        for buffer, before in buffers:
+            buffer.copy_(before)
+    return found
+
+
+def same(one, other):
+    return len(one) == len(other) and all(a is b or torch.equal(a, b) for a, b in zip(one, other))

@@ -1,0 +1,345 @@
+"""fit(): the budget holds to the byte, and loss, gradients and buffers are the same bits."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import random
+import warnings
+
+import fit_models as models
+import pytest
+import torch
+from fit_models import results, same
+from torch import nn
+
+import memopt
+import memopt.torch as mt
+from memopt.torch.fitting import Fit, _measure, _plan_of, _spec
+
+#: Parts of the way from the floor to what the step takes as it is.
+PARTS = (0.0, 0.4, 0.8)
+
+
+class Planned:
+    """A step that was recorded once, for several budgets."""
+
+    def __init__(self, model, step, host=None):
+        self.model, self.step = model, step
+        self.expected = results(model, step)
+        self.planner, self.moving = _plan_of(model, None, step, host)
+        self.plain = self.planner.replay(()).peak_bytes
+        self.floor = self.planner.solve(0).peak
+
+    def at(self, part):
+        return int(self.floor + part * (self.plain - self.floor))
+
+    def fit(self, budget, host=0):
+        plan = self.planner.solve(budget, host)
+        made = Fit(self.model, _spec(self.planner.tape, plan, self.moving), budget, host, plan, self.plain)
+        return plan, made
+
+    def check(self, budget, host=0):
+        """The step within the budget is the same step; what is measured is what was planned."""
+        plan, made = self.fit(budget, host)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                assert same(results(self.model, self.step), self.expected)
+                measured = _measure(self.model, self.step, self.planner.fixed)
+        finally:
+            made.remove()
+        assert plan.peak <= budget
+        assert 0.998 * plan.peak <= measured <= plan.peak
+        return plan
+
+
+@pytest.mark.parametrize("name", sorted(models.MODELS))
+def test_budgets(name):
+    planned = Planned(*models.MODELS[name]())
+    assert _measure(planned.model, planned.step, planned.planner.fixed) == planned.plain
+    assert planned.floor < 0.8 * planned.plain
+    seconds = []
+    for part in PARTS:
+        plan = planned.check(planned.at(part))
+        assert plan.peak >= 0.97 * planned.at(part)
+        seconds.append(plan.seconds)
+    assert seconds == sorted(seconds, reverse=True) and seconds[-1] > 0
+
+
+def test_what_there_is_to_choose():
+    """Numbers of saved tensors shift where modules run again; values made after such a module are right."""
+    planned = Planned(*models.stack())
+    kinds = set()
+    for part in (0.2, 0.4, 0.6, 0.8):
+        kinds |= {choice.what[0] for choice in planned.check(planned.at(part)).choices}
+    assert kinds == {"module", "again", "graph"}
+
+
+def test_the_call():
+    model, step = models.stack()
+    optimizer = mt.AdamW8bit(model.parameters(), lr=1e-3)
+    step().backward()
+    optimizer.step()
+    before = results(model, step)
+    planner, _ = _plan_of(model, optimizer, step, None)
+    plain = planner.replay(()).peak_bytes
+    assert planner.fixed > sum(p.nbytes for p in model.parameters()) * 1.2  # states count
+    fit = mt.fit(model, optimizer, step, budget=plain * 3 // 4)
+    assert fit.plain_bytes == plain and fit.measured == fit.peak_bytes <= fit.budget == plain * 3 // 4
+    assert same(results(model, step), before)
+    table = fit.table()
+    assert "budget" in table and "run again" in table or "made again" in table
+    with torch.no_grad():
+        step()
+    fit.remove()
+    assert all("forward" not in vars(module) for module in model.modules())
+    assert same(results(model, step), before)
+
+
+def test_enough_is_left_alone():
+    model, step = models.stack()
+    fit = mt.fit(model, None, step, budget="1GiB")
+    assert fit.choices == [] and fit.measured == fit.plain_bytes
+
+
+def test_below_the_floor():
+    model, step = models.stack()
+    with pytest.raises(memopt.LimitReachedError, match=r"the least is .* weights, states and the batch") as told:
+        mt.fit(model, None, step, budget="1KiB")
+    assert "the budget is 1.00 KiB" in str(told.value) and "reached in backward" in str(told.value)
+    assert all("forward" not in vars(module) for module in model.modules())
+
+
+def test_the_host():
+    planned = Planned(*models.stack(), host="1GiB")
+    budget = planned.at(0.5)
+    free = planned.check(budget)
+    assert free.host > 0
+    less = planned.check(budget, host=free.host // 2)
+    assert less.host <= free.host // 2 and less.seconds >= free.seconds
+
+
+def test_autocast_and_two_batches_at_once():
+    model, _ = models.stack()
+    batches = [torch.randn(64, 32) for _ in range(2)]
+
+    def step(x=batches[0]):
+        with torch.autocast("cpu", torch.bfloat16):
+            return model(x).float().square().mean()
+
+    def both():
+        return step(batches[0]) * step(batches[1])
+
+    planned = Planned(model, step)
+    expected = results(model, both)
+    planned.check(planned.at(0.4))
+    _, fit = planned.fit(planned.at(0.4))
+    assert same(results(model, both), expected)
+    fit.remove()
+
+
+def test_save_and_load(tmp_path):
+    planned = Planned(*models.stack())
+    _, fit = planned.fit(planned.at(0.5))
+    fit.save(tmp_path / "plan.json")
+    fit.remove()
+    again = Fit.load(tmp_path / "plan.json", planned.model)
+    assert again.table() == fit.table()
+    assert _measure(planned.model, planned.step, planned.planner.fixed) == fit.peak_bytes
+    again.remove()
+    other, _ = models.stack(count=1)
+    with pytest.raises(ValueError, match="no module"):
+        Fit.load(tmp_path / "plan.json", other)
+    (tmp_path / "plan.json").write_text("{}")
+    with pytest.raises(ValueError, match="not a plan"):
+        Fit.load(tmp_path / "plan.json", planned.model)
+
+
+def test_copies_are_plain():
+    planned = Planned(*models.stack())
+    _, fit = planned.fit(planned.at(0.3))
+    for other in (copy.deepcopy(planned.model), pickle.loads(pickle.dumps(planned.model))):
+        assert all(p is not q for p, q in zip(other.parameters(), planned.model.parameters()))
+        assert all(type(module.forward).__name__ == "method" for module in other.modules())
+        assert all(module.forward.__self__ is module for module in other.modules())
+    fit.remove()
+
+
+# --- steps that are not the planned one ------------------------------------------------------------
+
+
+def graph_fit(model, step):
+    """A plan that makes values again by the graph."""
+    planned = Planned(model, step)
+    plan, fit = planned.fit(planned.at(0.8))
+    assert any(choice.what[0] == "graph" for choice in plan.choices)
+    return fit
+
+
+def test_another_shape():
+    model, step = models.stack()
+    x = torch.randn(48, 32)
+    expected = results(model, lambda: model(x).square().mean())
+    fit = graph_fit(model, step)
+    with pytest.warns(UserWarning, match="not the one that was planned"):
+        assert same(results(model, lambda: model(x).square().mean()), expected)
+    fit.remove()
+
+
+def test_another_operation():
+    """Same shapes and types, another operation: told by the graph."""
+    model, step = models.stack()
+    fit = graph_fit(model, step)
+    for block in model:
+        block.act = torch.nn.functional.softplus
+    found = None
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        found = results(model, step)
+    fit.remove()
+    assert same(found, results(model, step))
+    assert len(told) <= 1
+
+
+def test_another_number_of_tensors():
+    model, step = models.stack()
+    fit = graph_fit(model, step)
+    model[1].act = lambda x: torch.sigmoid(torch.tanh(x) * x)
+    with pytest.warns(UserWarning, match="not the one that was planned"):
+        found = results(model, step)
+    fit.remove()
+    assert same(found, results(model, step))
+
+
+# --- traps -----------------------------------------------------------------------------------------
+
+
+def test_spectral_norm():
+    """It reads buffers that it changes: as they were, in the recomputation."""
+
+    def make():
+        block = models.Block()
+        block.up = nn.utils.parametrizations.spectral_norm(block.up)
+        return block
+
+    planned = Planned(*models.stack(make=make))
+    plan = planned.check(planned.floor)
+    assert any(choice.what[0] == "module" and choice.extra for choice in plan.choices)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_use_cache(name):
+    """A cache among the arguments would be appended to twice: such modules do not run again."""
+    planned = Planned(*models.MODELS[name](layers=2, use_cache=True))
+    assert any("Cache" in unit.why for unit in planned.planner.tape.units)
+    planned.check(planned.at(0.5))
+
+
+class Twice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.block, self.norm = models.Block(), nn.LayerNorm(32)
+
+    def forward(self, x):
+        return self.norm(self.block(self.norm(self.block(x))))
+
+
+def test_modules_called_twice():
+    planned = Planned(*models.stack(make=Twice))
+    plan = planned.check(planned.at(0.5))
+    names = {choice.name for choice in plan.choices}
+    assert not any(name.endswith(("block", "norm")) and "." in name and name.count(".") == 1 for name in names)
+
+
+class Counter(models.Block):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return super().forward(x)
+
+
+def test_counters_are_not_run_again():
+    model, step = models.stack(make=Counter)
+    planned = Planned(model, step)
+    assert model[0].calls == 1  # of results()
+    planned.check(planned.at(0.3))
+    assert model[0].calls == 2
+    assert all(choice.name.count(".") for choice in planned.planner.choices if choice.what[0] == "module")
+
+
+class PythonRandom(models.Block):
+    def forward(self, x):
+        return super().forward(x) * random.random()
+
+
+def test_a_step_that_does_not_repeat_itself():
+    model, step = models.stack(make=PythonRandom)
+    with pytest.raises(ValueError, match="two runs of step"):
+        mt.fit(model, None, step, budget="1MiB")
+
+
+class Doubling(models.Block):
+    """Changes what its norm gave in place."""
+
+    def forward(self, x):
+        y = self.norm(x)
+        y.mul_(2)
+        return x + self.down(torch.nn.functional.silu(self.up(y)) * self.gate(y))
+
+
+def test_results_that_are_changed_are_not_made_again():
+    planned = Planned(*models.stack(make=Doubling))
+    for part in (0.4, 0.8):
+        plan = planned.check(planned.at(part))
+        assert all(choice.what[0] != "again" for choice in plan.choices)
+
+
+@pytest.mark.parametrize("part", [0.8, 1.0])
+def test_saved_tensors_that_are_changed(part):
+    """An error, as without fit(); where a module runs again, nothing is wrong."""
+    model, step = models.stack()
+    planned = Planned(model, step)
+    _, fit = planned.fit(planned.at(part))
+    gates = []
+    model[1].gate.register_forward_hook(lambda module, args, result: gates.append(result))
+    loss = step()
+    with torch.no_grad():
+        gates[0].mul_(2)
+    with pytest.raises(RuntimeError, match="in.?place"):
+        loss.backward()
+    fit.remove()
+
+
+class InPlace(models.Block):
+    def forward(self, x):
+        y = super().forward(x)
+        x.mul_(1.0)
+        return y
+
+
+def test_changed_inputs_are_not_run_again():
+    model, step = models.stack(make=InPlace)
+    planner, _ = _plan_of(model, None, lambda: step_of(model), None)
+    assert all(choice.name.count(".") for choice in planner.choices if choice.what[0] == "module")
+
+
+def step_of(model):
+    return model(torch.ones(64, 32) * 2).square().mean()
+
+
+def test_bad_steps():
+    model, _ = models.stack()
+    with pytest.raises(TypeError, match="loss"):
+        mt.fit(model, None, lambda: model(torch.ones(4, 32)), budget="1MiB")
+    with pytest.raises(ValueError, match="does not call the model"):
+        mt.fit(model, None, lambda: torch.ones((), requires_grad=True) * 2, budget="1MiB")
+    with pytest.raises(NotImplementedError, match="'0' is compiled"):
+        model[0]._compiled_call_impl = model[0]._call_impl  # as Module.compile() does
+        mt.fit(model, None, lambda: step_of(model), budget="1MiB")
+    del model[0]._compiled_call_impl
+    with pytest.raises(ValueError, match="more than once"):
+        mt.fit(model, None, lambda: (step_of(model) + step_of(model)), budget="1MiB")

@@ -1,0 +1,57 @@
+/*
+ * A search over sets of choices. A set is an array of flags, one for each choice, in which no two
+ * exclude each other. Single choices have curves: by how much each changes the live bytes of every
+ * moment (2^shift events). Their sums guide the search, replays judge it.
+ */
+#ifndef MO_FIT_SEARCH_H
+#define MO_FIT_SEARCH_H
+
+#include "fit/replay.h"
+
+typedef struct mo_fit_search {
+    const memopt_fit *f;
+    mo_fit_run run;
+    void *memory;            /* of all arrays */
+    int64_t *deltas;         /* a row of `moments` for each choice */
+    uint64_t *curve, *trial; /* of the set that was taken last, and of the one replayed last */
+    double *seconds;         /* by choice, alone */
+    uint64_t *host;          /* by choice, alone */
+    uint32_t *order;         /* by choice: by falling seconds */
+    uint8_t *scratch;        /* flags for repair */
+    uint64_t moments, budget, host_limit;
+    uint64_t work, most_work; /* events replayed, and after how many to be content */
+    uint32_t shift;
+} mo_fit_search;
+
+memopt_status mo_fit_search_open(const memopt_fit *f, uint64_t budget, uint64_t host_limit,
+                                 mo_fit_search *s);
+void mo_fit_search_close(mo_fit_search *s);
+
+static inline const int64_t *mo_fit_delta(const mo_fit_search *s, uint32_t choice)
+{
+    return s->deltas + choice * s->moments;
+}
+
+/* Replays a set into s->trial and s->run.result; 1 if it holds the budget and the host limit. */
+int mo_fit_try(mo_fit_search *s, const uint8_t *set);
+/* The same; s->trial becomes s->curve. */
+int mo_fit_take(mo_fit_search *s, const uint8_t *set);
+/* The moment of the highest point of s->curve. */
+uint64_t mo_fit_highest(const mo_fit_search *s);
+/* Adds a choice; those that it excludes leave the set. */
+void mo_fit_add(const mo_fit_search *s, uint8_t *set, uint32_t choice);
+/* Bytes by which adding the choice, or, if it is in the set, leaving it out, lowers a moment, by the
+ * curves; and the seconds that it costs. */
+int64_t mo_fit_gain(const mo_fit_search *s, const uint8_t *set, uint32_t choice, uint64_t moment,
+                    double *out_seconds);
+/* Changes the set until it holds, the most bytes for a second first; never those choices whose
+ * `fixed` flag is set. 0: no way was found. */
+int mo_fit_repair(mo_fit_search *s, uint8_t *set, const uint8_t *fixed);
+/* Leaves out what a set that holds does not need, the slowest first; its exact seconds. */
+double mo_fit_prune(mo_fit_search *s, uint8_t *set);
+
+/* floor.c: a set of few bytes within the host limit: the first that takes no more than `enough`, or
+ * the least that was found. `work` is memory for three sets. */
+void mo_fit_floor(mo_fit_search *s, uint64_t enough, uint8_t *set, uint8_t *work);
+
+#endif
