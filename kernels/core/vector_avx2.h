@@ -54,6 +54,7 @@ typedef __m256d VD;
 #define v_is_nan(x) _mm256_cmp_ps(x, x, _CMP_UNORD_Q)
 #define v_any_nan(x) (_mm256_movemask_ps(v_is_nan(x)) != 0)
 #define v_not_zero(x) _mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_NEQ_OQ) /* nor NaN */
+#define v_lt(a, b) _mm256_cmp_ps(a, b, _CMP_LT_OQ)
 #define v_gti(a, b) _mm256_castsi256_ps(_mm256_cmpgt_epi32(a, b))
 #define v_eqi(a, b) _mm256_castsi256_ps(_mm256_cmpeq_epi32(a, b))
 #define v_select(mask, a, b) _mm256_blendv_ps(b, a, mask)

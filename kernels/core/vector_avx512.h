@@ -46,6 +46,7 @@ typedef __m512d VD;
 #define v_is_nan(x) _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q)
 #define v_any_nan(x) (v_is_nan(x) != 0)
 #define v_not_zero(x) _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_NEQ_OQ) /* nor NaN */
+#define v_lt(a, b) _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ)
 #define v_gti _mm512_cmpgt_epi32_mask
 #define v_eqi _mm512_cmpeq_epi32_mask
 #define v_select(mask, a, b) _mm512_mask_blend_ps(mask, b, a)

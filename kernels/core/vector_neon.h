@@ -112,6 +112,7 @@ MO_WORD2(VD, v_addd, VD, vaddq_f64)
 MO_WORD3(VD, v_fmad, VD, VD, VD, mo_fma2)
 MO_WORD1(VM, v_is_nan, VF, mo_is_nan4)
 MO_WORD1(VM, v_not_zero, VF, mo_not_zero4) /* nor NaN */
+MO_WORD2(VM, v_lt, VF, vcltq_f32)
 MO_WORD2(VM, v_gti, VI, vcgtq_s32)
 MO_WORD2(VM, v_eqi, VI, vceqq_s32)
 MO_WORD3(VF, v_select, VM, VF, VF, vbslq_f32)
