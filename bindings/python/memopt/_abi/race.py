@@ -11,7 +11,7 @@ RACE_HOST, RACE_MOST_STREAMS, RACE_MOST_DIMS = 0, 1023, 64
 
 
 @enumeration("MEMOPT_RACE_")
-class RaceMode(enum.IntFlag):
+class RaceMode(enum.IntEnum):
     """What an access does."""
 
     READ = 1
