@@ -234,6 +234,8 @@ def test_use_cache(name):
     planned = Planned(*models.MODELS[name](layers=2, use_cache=True))
     assert any("Cache" in unit.why for unit in planned.planner.tape.units)
     planned.check(planned.at(0.5))
+    with pytest.raises(memopt.LimitReachedError, match=r"\d+ more cannot run again: .*Cache \(pass use_cache=False\)"):
+        mt.fit(planned.model, None, planned.step, budget="1KiB")
 
 
 class Twice(nn.Module):
@@ -335,6 +337,8 @@ def test_bad_steps():
     model, _ = models.stack()
     with pytest.raises(TypeError, match="loss"):
         mt.fit(model, None, lambda: model(torch.ones(4, 32)), budget="1MiB")
+    with pytest.raises(TypeError, match="called backward"):
+        mt.fit(model, None, lambda: step_of(model).backward(), budget="1MiB")
     with pytest.raises(ValueError, match="does not call the model"):
         mt.fit(model, None, lambda: torch.ones((), requires_grad=True) * 2, budget="1MiB")
     with pytest.raises(NotImplementedError, match="'0' is compiled"):

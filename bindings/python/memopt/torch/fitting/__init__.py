@@ -167,8 +167,9 @@ def _solve(planner: Planner, limit: int, host: int) -> Plan:
         result = planner.replay(floor.chosen)
         raise errors.LimitReachedError(
             error.status,
-            "fit: the budget is %s; the least is %s, of which %s are weights, states and the batch. %s"
-            % (format_size(limit), format_size(floor.peak), format_size(planner.fixed), _at_peak(planner.tape, result)),
+            "fit: the budget is %s; the least is %s, of which %s are weights, states and the batch. %s%s"
+            % (format_size(limit), format_size(floor.peak), format_size(planner.fixed),
+               _at_peak(planner.tape, result), _left_out(planner.tape)),
         ) from error
 
 
@@ -185,6 +186,20 @@ def _at_peak(tape: Tape, result: Any) -> str:
         name = ", saved as %s %s" % (looks[0][3], "x".join(map(str, looks[0][0]))) if looks else ""
         largest = "; the largest tensor then has %s%s" % (format_size(tape.bytes[result.peak_storage]), name)
     return "That is reached in %s%s%s" % (kind, where, largest)
+
+
+def _left_out(tape: Tape) -> str:
+    """Which modules cannot run again although they have gradients, for the commonest reason."""
+    names: Dict[str, List[str]] = {}
+    for unit in tape.units:
+        if unit.why.startswith(("takes", "changes")):
+            names.setdefault(unit.why, []).append(unit.name)
+    if not names:
+        return ""
+    why = max(names, key=lambda reason: len(names[reason]))
+    hint = " (pass use_cache=False)" if "Cache" in why else ""
+    more = " and %d more" % (len(names[why]) - 1) if len(names[why]) > 1 else ""
+    return ". %s%s cannot run again: %s%s" % (names[why][0], more, why, hint)
 
 
 def _spec(tape: Tape, plan: Plan, moving: Dict[str, List[str]]) -> Dict[str, Any]:
@@ -259,7 +274,12 @@ def _what_moves(model: torch.nn.Module, step: Any) -> Tuple[Dict[str, List[str]]
     """Buffers whose contents a forward changes, by module; and modules whose attributes it changes.
     Contents: BatchNorm changes its averages without a version."""
     with torch.no_grad(), _unchanged(model):
-        loss = step()
+        try:
+            loss = step()
+        except RuntimeError as error:
+            if "does not require grad" not in str(error):
+                raise
+            raise TypeError("fit: step() called backward(); it must return the loss, and backward stays where it is") from error
     parts = dict(model.named_modules())
     buffers = {name: {n: b.clone() for n, b in part._buffers.items() if b is not None} for name, part in parts.items()}
     scalars = {name: _scalars(part) for name, part in parts.items()}
