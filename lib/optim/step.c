@@ -214,36 +214,39 @@ static memopt_status find_square_sum(memopt_optimizer *o, const memopt_step_opti
                : MEMOPT_OK;
 }
 
-/* Tells the finder of races what the launches of a step use. */
-static void tell_uses(const memopt_optimizer *o, const memopt_step_options *s, uint64_t count,
+/* Tells the finder of races what the launches of a step use. The second half of one reads neither
+ * gradients nor states, the first one writes no parameter. */
+static void tell_uses(memopt_optimizer *o, const memopt_step_options *s, uint64_t count,
                       memopt_stream stream)
 {
     static const char what[] = "optimizer step";
-    memopt_device *device = o->device;
-    const float *scale = memopt_scaler_get_scale(s->scaler);
-    if (!mo_device_finds_races(device))
+    const float *scale = s->scaler != NULL ? memopt_scaler_get_scale(s->scaler) : s->grad_scale;
+    const float *found = s->scaler != NULL ? memopt_scaler_get_found_inf(s->scaler) : s->found_inf;
+    if (!mo_device_finds_races(o->device))
         return;
     for (uint64_t i = 0; i < count; i++) {
         const mo_tensor_segment *g = &o->segments[i];
         const mo_parameter *p = &o->parameters[g->number];
         const memopt_tensor gradient = {g->data, g->count, (memopt_dtype)g->dtype};
-        mo_tensor_used(device, what, &gradient, 0, stream);
-        mo_tensor_used(device, what, &p->tensor, 1, stream);
-        mo_tensor_used(device, what, &p->copy, 1, stream);
-        for (uint64_t k = 0; k < mo_parameter_states(p) && o->options.page_bytes == 0; k++) {
-            memopt_state_view view = MEMOPT_STATE_VIEW_INIT;
-            if (memopt_optimizer_get_state((memopt_optimizer *)(uintptr_t)o, g->number, k, &view) ==
-                MEMOPT_OK)
-                mo_tensor_used(device, what, &view.tensor, 1, stream);
-        }
+        memopt_state_view view = MEMOPT_STATE_VIEW_INIT;
+        mo_tensor_used(o->device, what, &p->tensor, s->half != 1, stream);
+        if (s->half != 1)
+            mo_tensor_used(o->device, what, &p->copy, 1, stream);
+        if (s->half == 2)
+            continue;
+        mo_tensor_used(o->device, what, &gradient, 0, stream);
         if (o->options.page_bytes != 0)
-            mo_writes(device, stream, what, o->pages.areas[p->page % 2], o->pages.area_bytes);
+            mo_writes(o->device, stream, what, o->pages.areas[p->page % 2], o->pages.area_bytes);
+        for (uint64_t k = 0; k < mo_parameter_states(p) && o->options.page_bytes == 0; k++)
+            if (memopt_optimizer_get_state(o, g->number, k, &view) == MEMOPT_OK)
+                mo_tensor_used(o->device, what, &view.tensor, 1, stream);
     }
-    mo_reads(device, stream, what, s->grad_scale, sizeof *s->grad_scale);
-    mo_reads(device, stream, what, s->found_inf, sizeof *s->found_inf);
-    mo_reads(device, stream, what, scale, sizeof *scale);
-    mo_reads(device, stream, what, s->square_sum, sizeof *s->square_sum);
-    mo_writes(device, stream, what, s->out_norm, sizeof *s->out_norm);
+    if (s->half == 2)
+        return;
+    mo_reads(o->device, stream, what, s->already_unscaled ? NULL : scale, sizeof *scale);
+    mo_reads(o->device, stream, what, found, sizeof *found);
+    mo_reads(o->device, stream, what, s->square_sum, sizeof *s->square_sum);
+    mo_writes(o->device, stream, what, s->out_norm, sizeof *s->out_norm);
 }
 
 /* Launches the prologue and the update of the uploaded segments. */

@@ -36,7 +36,10 @@ NAMES = {
         "memopt_replay_options options;"
         "memopt_replay_result result; uint64_t smallest;",
     ),
-    "device.md": ("", ""),
+    "device.md": (
+        "void my_kernel(float *tensor, memopt_stream stream);",
+        "memopt_device *device; memopt_stream stream; uint64_t bytes; float *tensor, *loss;",
+    ),
     "monitor.md": ("", "memopt_allocator *allocator;"),
     "offload.md": (
         "enum { BYTES = 64 };",

@@ -54,6 +54,8 @@ TEST(options)
     WRONG(granularity, 2048);
     WRONG(threads, 100000);
     WRONG(stream_order, 2);
+    WRONG(race, 4);
+    WRONG(reserved, 1);
 #undef WRONG
     struct {
         memopt_device_options known;

@@ -2,6 +2,7 @@
 #include "support.h"
 
 #include "memopt/cast.h"
+#include "memopt/optim.h"
 #include "support/bench.h"
 
 #include <stdlib.h>
@@ -177,6 +178,37 @@ TEST(launches)
     assert_int_equal(close_world(&w), 2);
 }
 
+/* A step reads gradients and writes parameters and states. */
+TEST(optimizer_step)
+{
+    world w = open_with(MEMOPT_RACE_SEARCH_QUIET, MEMOPT_STREAM_ORDER_EAGER);
+    memopt_tensor values = {w.memory, 8, MEMOPT_DTYPE_F32},
+                  gradient = {w.other, 8, MEMOPT_DTYPE_F32};
+    memopt_optimizer_group group = MEMOPT_OPTIMIZER_GROUP_INIT;
+    memopt_state_view state = MEMOPT_STATE_VIEW_INIT;
+    memopt_allocator *allocator;
+    memopt_optimizer *optimizer;
+    memopt_race_stats stats = MEMOPT_RACE_STATS_INIT;
+    uint32_t number;
+    uint64_t index;
+    OK(memopt_allocator_create(w.device, NULL, NULL, &allocator));
+    OK(memopt_optimizer_create(allocator, NULL, &optimizer));
+    OK(memopt_optimizer_add_group(optimizer, &group, &number));
+    OK(memopt_optimizer_add_parameter(optimizer, 0, &values, NULL, w.s, &index));
+    OK(memopt_optimizer_step(optimizer, &gradient, 1, NULL, w.s));
+    OK(memopt_optimizer_get_state(optimizer, 0, 1, &state));
+    OK(memopt_stream_uses(w.device, w.t, "mine", w.other, 32, MEMOPT_RACE_READ));
+    OK(memopt_race_get_stats(w.race, &stats));
+    assert_int_equal(stats.reports, 0);
+    OK(memopt_stream_uses(w.device, w.t, "writes a gradient", w.other, 4, MEMOPT_RACE_WRITE));
+    OK(memopt_stream_uses(w.device, w.t, "reads a value", w.memory, 4, MEMOPT_RACE_READ));
+    OK(memopt_stream_uses(w.device, w.t, "reads a state", state.tensor.data, 4, MEMOPT_RACE_READ));
+    OK(memopt_device_sync(w.device));
+    OK(memopt_optimizer_destroy(optimizer));
+    OK(memopt_allocator_destroy(allocator));
+    assert_int_equal(close_world(&w), 3 + 1); /* the state was zeroed, too */
+}
+
 /* Page-locked memory that is freed while a copy reads it, and blocks of an allocator. */
 TEST(frees)
 {
@@ -260,11 +292,6 @@ TEST(settings)
         OK(memopt_device_close(device));
     }
     unsetenv("MEMOPT_RACE");
-    options.race = 4;
-    GIVES(MEMOPT_INVALID_ARGUMENT, memopt_device_open("cpu", &options, &device));
-    options.race = 0;
-    options.reserved = 1;
-    GIVES(MEMOPT_INVALID_ARGUMENT, memopt_device_open("cpu", &options, &device));
 }
 
 /* More streams than the finder has room for, one after the other. */
