@@ -15,7 +15,7 @@ from torch import nn
 
 import memopt
 import memopt.torch as mt
-from memopt.torch.fitting import Fit, _measure, _plan_of, _spec
+from memopt.torch.fitting import Fit, _measure, _plan_of, _recipes, _spec
 
 #: Parts of the way from the floor to what the step takes as it is.
 PARTS = (0.0, 0.4, 0.8)
@@ -314,6 +314,19 @@ def test_saved_tensors_that_are_changed(part):
     with pytest.raises(RuntimeError, match="in.?place"):
         loss.backward()
     fit.remove()
+
+
+def test_recipes_see_changes():
+    x = torch.arange(8.0)
+    y = -x
+    _recipes.note(y, _recipes.Recipe(torch.neg, [x]))
+    parts = [_recipes.noted(y.view(2, 4).t()), _recipes.noted(y)]
+    assert torch.equal(parts[0].tensor(), y.view(2, 4).t())
+    y.add_(1)
+    assert _recipes.noted(y) is None
+    x.add_(1)
+    with pytest.raises(RuntimeError, match="changed in place: it is at version 1, expected version 0"):
+        parts[1].tensor()
 
 
 class InPlace(models.Block):

@@ -20,7 +20,6 @@ from ...sizes import Size, format_size, parse_size
 from .._live_bytes import LiveBytes
 from ._apply import Applied
 from ._choices import OFFLOAD, RECOMPUTE, REMAKE, Plan, Planner, choices_of
-from ._fakes import REFUSALS, fakes
 from ._tape import BACKWARD, Tape, record, tensors_in
 
 __all__ = ["Fit", "fit"]
@@ -140,6 +139,8 @@ def _plan_of(
     model: torch.nn.Module, optimizer: Any, step: Any, host: Optional[Size]
 ) -> Tuple[Planner, Dict[str, List[str]]]:
     """The planner of a step, and the buffers that forward changes, by module."""
+    from ._fakes import REFUSALS, fakes  # what they load takes time
+
     with _unchanged(model):
         moving, counting = _what_moves(model, step)
     with _unchanged(model):
