@@ -3,7 +3,7 @@
 
 #include "allocator/watch/stats.h"
 
-static void test_stat_names(void **state)
+ALLOCATOR_TEST(stat_names, allocator, eager(64 * MIB), CLASSIC)
 {
     static const char *const some[] = {"allocation.all.current",
                                        "segment.small_pool.peak",
@@ -24,13 +24,11 @@ static void test_stat_names(void **state)
                                        "num_device_free",
                                        "num_oom_rejections"};
     uint64_t total = 0, values[256];
-    memopt_device *device = open_cpu(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
-    memopt_allocator *allocator = new_allocator(device, "");
-    (void)state;
     OK(memopt_allocator_get_stats(allocator, 0, NULL, NULL, &total));
     assert_int_equal(total, 9 * 3 * 4 + 2 * 4 + 7);
     assert_null(mo_stat_name(total));
-    void *small = alloc(allocator, 1000), *large = alloc(allocator, 3 * MIB);
+    void *blocks[] = {alloc(allocator, 1000), alloc(allocator, 3 * MIB)};
+    assert_non_null(blocks[1]);
     OK(memopt_allocator_get_stats(allocator, 256, NULL, values, NULL));
     for (uint64_t i = 0; i < total; i++) {
         const char *name = mo_stat_name(i);
