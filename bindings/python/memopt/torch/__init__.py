@@ -49,6 +49,7 @@ from .optim import (  # noqa: E402
     to_bitsandbytes,
 )
 from .pausing import pause, resume, tagged  # noqa: E402
+from .race import race  # noqa: E402
 from .reports import report  # noqa: E402
 from .saving import save_on_cpu  # noqa: E402
 
@@ -57,7 +58,7 @@ __all__ = [
     "CPUOffloadOptimizer", "CheckpointError", "GradScaler", "Lion", "Lion8bit",
     "Muon", "Muon8bit", "SGD", "SGD8bit", "cast_", "checkpoint",
     "checkpoint_sequential", "clip_grad_norm_", "enable_allocator", "keep_32bit",
-    "load_safetensors", "pause", "portable_states", "release_gradients", "report", "resume",
+    "load_safetensors", "pause", "portable_states", "race", "release_gradients", "report", "resume",
     "save_on_cpu", "tagged", "to_bitsandbytes",
 ]  # fmt: skip
 

@@ -1,0 +1,1 @@
+HELP = "stream mistakes of a PyTorch program, found without a GPU"

@@ -1,0 +1,51 @@
+"""race(): stream mistakes of a PyTorch program, found without a GPU.
+
+    with memopt.torch.race() as found:
+        train()                        # as on a GPU: device="cuda", streams, events
+    print(found.text())
+
+Every operator runs on the CPU, and the finder in C (memopt/race.h) is told which memory it would use on
+which stream of a GPU. It judges all orders that the streams permit. ``memopt race SCRIPT`` does so for a
+whole program, and ``pytest --race`` for each test.
+
+The modules: _finder (C), _places (stacks), _session (memory, threads), _streams and _tensors (torch.cuda
+and torch.Tensor), _operators (the mode), _engine (autograd), _install, _reports.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Iterator, Optional
+
+if TYPE_CHECKING:
+    from ._reports import Result
+
+
+@contextlib.contextmanager
+def race(*, confirm: bool = False, stacks: int = 3, devices: Optional[int] = None) -> "Iterator[Result]":
+    """Runs a block as on a GPU, and finds its races.
+
+    After the block torch is as before, and the result has ``races``, ``unseen``, ``stats`` and
+    ``text()``. Tensors that were made "on cuda" in the block are the CPU's then.
+
+    Args:
+        confirm: run each operation at the latest moment that the streams permit, so that a program
+            with a race computes with NaN.
+        stacks: how many of the program's frames make a place and are shown.
+        devices: the number of devices; None: that of the processes of this machine (LOCAL_WORLD_SIZE), or 1.
+
+    RuntimeError where a block runs already. What a part of the program has that PyTorch's operators do
+    not show (``unseen``) is not checked.
+    """
+    from ._install import Running
+    from ._reports import Result
+
+    running, result = Running(confirm, stacks, devices), Result()
+    running.begin()
+    try:
+        yield result
+    finally:
+        running.end(result)
+
+
+__all__ = ["race"]

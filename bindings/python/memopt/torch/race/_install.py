@@ -1,0 +1,132 @@
+"""Replaces what a program sees of a GPU in torch, and puts it back."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any, Dict, List, Optional, Tuple
+
+import torch
+
+from . import _engine, _session, _streams, _tensors
+from ._operators import RaceMode
+from ._reports import Result
+
+_MISSING: Any = object()
+
+
+class Patches:
+    """Attributes that were replaced."""
+
+    def __init__(self) -> None:
+        self._before: List[Tuple[Any, str, Any]] = []
+
+    def set(self, owner: Any, values: Dict[str, Any]) -> None:
+        """Replaces attributes of a class or module."""
+        for name, value in values.items():
+            self._before.append((owner, name, vars(owner).get(name, _MISSING)))
+            setattr(owner, name, value)
+
+    def undo(self) -> None:
+        """Puts all back."""
+        while self._before:
+            owner, name, value = self._before.pop()
+            if value is _MISSING:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, value)
+
+
+def _start(raw: Any) -> Any:
+    """Thread.start() whose thread is seen, too."""
+
+    def start(self: threading.Thread) -> None:
+        run, session = self.run, _session.active()
+
+        def followed() -> None:
+            if session.finder.closed:
+                return run()
+            with RaceMode(session):
+                run()
+
+        self.run = followed  # type: ignore[method-assign]
+        raw(self)
+
+    return start
+
+
+def _compile(raw: Any) -> Any:
+    """torch.compile() with the compiler that leaves the operators as they are."""
+
+    def compile(model: Any = None, **options: Any) -> Any:
+        for name in ("mode", "options"):
+            options.pop(name, None)
+        return raw(model, **dict(options, backend="aot_eager"))
+
+    return compile
+
+
+def _autocast(raw: Any) -> Any:
+    def start(self: Any, device_type: str = "cuda", *arguments: Any, **options: Any) -> None:
+        raw(self, "cpu" if device_type == "cuda" else device_type, *arguments, **options)
+
+    return start
+
+
+def install() -> Patches:
+    """Replaces all of it. torch._dynamo comes first: it keeps what it finds in torch.cuda."""
+    import torch._dynamo  # noqa: F401
+    import torch.autograd.graph as graph
+
+    patches = Patches()
+    patches.set(torch.Tensor, _tensors.tensor_attributes())
+    patches.set(torch.UntypedStorage, _tensors.storage_attributes())
+    patches.set(torch.cuda, _streams.cuda_functions())
+    patches.set(torch.accelerator, _streams.accelerator_functions())
+    patches.set(torch, dict(_tensors.constructors(), Generator=_tensors.Generator, compile=_compile(torch.compile)))
+    patches.set(torch, {"Stream": _streams.Stream, "Event": _streams.Event})
+    patches.set(torch.autocast, {"__init__": _autocast(torch.autocast.__init__)})
+    run = _engine.engine(graph._engine_run_backward)
+    for module in (graph, torch.autograd):
+        patches.set(module, {"_engine_run_backward": run})
+    patches.set(torch.backends.cudnn, {"is_acceptable": lambda tensor: False})
+    patches.set(threading.Thread, {"start": _start(threading.Thread.start)})
+    return patches
+
+
+class Running:
+    """torch as it is on a GPU, from begin() to end()."""
+
+    def __init__(self, confirm: bool = False, stacks: int = 3, devices: Optional[int] = None) -> None:
+        count = int(os.environ.get("LOCAL_WORLD_SIZE", 1)) if devices is None else devices
+        if stacks < 1 or count < 1:
+            raise ValueError(
+                "memopt.torch.race: stacks and devices must be at least 1, not %d and %d" % (stacks, count)
+            )
+        self._options = stacks, count, confirm
+
+    def begin(self) -> None:
+        """Replaces torch's side of a GPU. RuntimeError where that has been done."""
+        if _session.is_active():
+            raise RuntimeError("memopt.torch.race: a block runs already; blocks cannot be nested")
+        self._session = _session.Session(*self._options)
+        _session.activate(self._session)
+        self._patches = install()
+        self._mode = RaceMode(self._session)
+        self._mode.__enter__()  # type: ignore[no-untyped-call]
+
+    def take(self, result: Result) -> None:
+        """Gives what was found so far, and begins anew."""
+        self._session.finish()
+        result.read(self._session)
+        self._session.restart()
+
+    def end(self, result: Optional[Result] = None) -> None:
+        """Gives what was found; torch is as before."""
+        self._session.finish()
+        self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        self._patches.undo()
+        _session.activate(None)
+        if result is not None:
+            result.read(self._session)
+        self._session.close()

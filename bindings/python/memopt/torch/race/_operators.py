@@ -1,0 +1,332 @@
+"""The mode that sees every operator: which memory it uses, on which stream, and what comes out of it.
+
+Tensors of the device are the CPU's, so operators run there. What PyTorch makes inside of an operator "for
+the device of this tensor" is then made for the CPU; it becomes the device's where it meets its tensors
+within the same instruction of Python. Another tensor of the CPU that meets them is the program's mistake.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Dict, List, Optional, Tuple
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ._engine import follow
+from ._finder import DEVICE, HOST, PINNED, READ, WRITE
+from ._session import CPU, Block, Session, raw_storage, sequence_number
+
+_Tensor = torch.Tensor
+_MASKS = (torch.bool, torch.uint8)
+PLAIN, VIEW, COPY, FACTORY, COMPOSITE, COLLECTIVE = range(6)
+
+#: Operators that wait for the device, as their result's size or value is the host's.
+_WAIT = frozenset(
+    "_local_scalar_dense nonzero equal is_nonzero masked_select _unique2 unique_dim unique_consecutive".split()
+)
+#: Operators that take tensors of the CPU beside those of a device.
+_MIXED = frozenset(
+    "index index_put index_put_ _index_put_impl_ copy_ _to_copy set_ _pack_padded_sequence _pad_packed_sequence"
+    " _ctc_loss _use_cudnn_ctc_loss lift_fresh record_stream _pin_memory _resize_output_ resize_ _reshape_alias".split()
+)
+
+
+class Operator:
+    """What an overload's schema says, read once."""
+
+    def __init__(self, function: Any) -> None:
+        schema = function._schema
+        self.function = function
+        self.call = function._op
+        self.name = str(function)
+        namespace, self.base = schema.name.split("::")
+        base = self.base
+        self.positions: List[Tuple[int, int]] = []  # of arguments that may be tensors, and how they are used
+        self.keywords: Dict[str, int] = {}
+        for index, argument in enumerate(schema.arguments):
+            if "Tensor" in str(argument.type):
+                alias = argument.alias_info
+                mode = READ | WRITE if alias is not None and alias.is_write else READ
+                self.keywords[argument.name] = mode
+                if not argument.kwarg_only:
+                    self.positions.append((index, mode))
+        aliases = [out.alias_info for out in schema.returns]
+        self.makes = any(alias is None for alias in aliases)
+        self.resizes = base.startswith("resize") or base == "set_" or "out" in self.keywords
+        self.waits = base in _WAIT
+        self.mixed = base in _MIXED
+        self.indexes = base.startswith("index") and "indices" in self.keywords
+        self.fills = any(word in base for word in ("zeros", "ones", "full", "rand", "arange", "eye", "linspace"))
+        dispatch = torch._C._dispatch_has_kernel_for_dispatch_key
+        if namespace in ("c10d", "_c10d_functional"):
+            self.kind = COLLECTIVE
+        elif base in ("copy_", "_to_copy"):
+            self.kind = COPY
+        elif base.startswith(("new_", "empty")) or base.endswith("_like"):
+            self.kind = FACTORY
+        elif base == "is_pinned" or base in ("_unsafe_view", "lift_fresh"):
+            self.kind = VIEW
+        elif dispatch(function.name(), "CompositeImplicitAutograd"):
+            self.kind = COMPOSITE
+        elif aliases and all(alias is not None and not alias.is_write for alias in aliases):
+            self.kind = VIEW
+        else:
+            self.kind = PLAIN
+
+
+_operators: Dict[int, Operator] = {}  # by the overload's id, which torch keeps
+
+
+def _tensors(value: Any, mode: int, found: List[Tuple[torch.Tensor, int]]) -> None:
+    """The tensors of an argument or a result."""
+    if isinstance(value, _Tensor):
+        found.append((value, mode))
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            _tensors(one, mode, found)
+
+
+Uses = List[Tuple[torch.Tensor, int, Optional[Block], int]]  # tensor, mode, block, address of its storage
+
+
+class RaceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """The mode of a thread."""
+
+    #: torch's own conversions believe that all is on the CPU; only those of Tensor.to() go across.
+    across = False
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """torch would wrap each call of the mode to keep its compiler out; under a mode it compiles nothing."""
+        return False
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.session = session
+        self.thread = session.thread()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        operator = _operators.get(id(func))
+        if operator is None:
+            operator = _operators[id(func)] = Operator(func)
+        kind = operator.kind
+        if kind == VIEW:
+            return self._view(operator, args, kwargs)
+        if kind == COMPOSITE:  # under inference_mode()
+            with self:
+                result = func.decompose(*args, **(kwargs or {}))
+            if result is not NotImplemented:
+                return result
+        device = pinned = None
+        if kwargs:
+            kwargs = dict(kwargs)
+            pinned = kwargs.pop("pin_memory", None)
+            device = kwargs.get("device")
+            if device is not None:
+                if device.type not in ("cpu", "cuda"):
+                    return func(*args, **kwargs)
+                kwargs["device"] = CPU
+            if operator.base == "_to_copy" and not RaceMode.across:
+                device = kwargs["device"] = None
+        else:
+            kwargs = {}
+        if kind == COLLECTIVE:
+            return self.session.collective(self, operator, args, kwargs)  # type: ignore[attr-defined]
+        uses, index = self._uses(operator, args, kwargs)
+        if device is not None and device.type == "cuda":
+            target = self.thread.device if device.index is None else device.index
+            if index < 0 or kind != COPY:
+                index = target
+        else:
+            target = -1 if device is not None else index
+        if index < 0 or (kind == FACTORY and target < 0):
+            return self._on_host(operator, args, kwargs, uses, pinned)
+        return self._on_device(operator, args, kwargs, uses, index, target)
+
+    # --- arguments ---
+
+    def _uses(self, operator: Operator, args: Any, kwargs: Any) -> Tuple[Uses, int]:
+        """The tensors that an operator gets, and the device of the first one that is on any."""
+        given: List[Tuple[torch.Tensor, int]] = []
+        count = len(args)
+        for position, mode in operator.positions:
+            if position >= count:
+                break
+            value = args[position]
+            if isinstance(value, _Tensor):
+                given.append((value, mode))
+            elif value is not None:
+                _tensors(value, mode, given)
+        if kwargs:
+            for name, mode in operator.keywords.items():
+                if name in kwargs:
+                    _tensors(kwargs[name], mode, given)
+        blocks, uses, index = self.session.blocks, [], -1
+        for tensor, mode in given:
+            try:
+                key = raw_storage(tensor)._cdata
+            except (NotImplementedError, RuntimeError):
+                self.session.unseen["%s of a %s tensor" % (operator.name, str(tensor.layout)[6:])] += 1
+                continue
+            block = blocks.get(key)
+            if index < 0 and block is not None and block.kind == DEVICE:
+                index = block.device
+            uses.append((tensor, mode, block, key))
+        return uses, index
+
+    def _view(self, operator: Operator, args: Any, kwargs: Any) -> Any:
+        if operator.base == "is_pinned":
+            block = self.session.block_of(args[0])
+            return block is not None and block.kind == PINNED
+        if kwargs:
+            if kwargs.get("device") is not None:
+                kwargs = dict(kwargs, device=CPU)
+            return operator.call(*args, **kwargs)
+        return operator.call(*args)
+
+    def _number(self, operator: Operator) -> int:
+        """The operation's place, and that of the node of autograd that has just been made for it."""
+        thread = self.thread
+        number = self.session.places.number(operator.name, sys._getframe(3), thread.backward)
+        thread.forward.setdefault(sequence_number() - 1, number)
+        return number
+
+    # --- on the host ---
+
+    def _on_host(self, operator: Operator, args: Any, kwargs: Any, uses: Uses, pinned: Any) -> Any:
+        session, thread = self.session, self.thread
+        if operator.kind != FACTORY:
+            accesses = thread.accesses
+            accesses.clear()
+            for tensor, mode, block, _ in uses:
+                if block is not None and block.kind == PINNED:
+                    accesses.add(tensor, mode)
+            if accesses.count:
+                session.finder.host(session.places.number(operator.name, sys._getframe(2)), accesses)
+        result = operator.call(*args, **kwargs)
+        if operator.makes:
+            frame = sys._getframe(2)
+            instruction = (id(frame), frame.f_lasti)
+            if instruction != thread.instruction:
+                thread.instruction = instruction
+                thread.made.clear()
+            made: List[Tuple[torch.Tensor, int]] = []
+            _tensors(result, WRITE, made)
+            for tensor, _ in made:
+                try:
+                    storage = raw_storage(tensor)
+                except (NotImplementedError, RuntimeError):
+                    continue
+                thread.made.add(storage._cdata)
+                if pinned:
+                    session.tag(storage, PINNED, -1, 0)
+        return result
+
+    # --- on a device ---
+
+    def _on_device(self, operator: Operator, args: Any, kwargs: Any, uses: Uses, index: int, target: int) -> Any:
+        session, thread = self.session, self.thread
+        follow(thread)
+        copies = operator.kind == COPY
+        actor = thread.stream(index)
+        across = copies and target < 0
+        waits = operator.waits or (operator.indexes and any(use[0].dtype in _MASKS for use in uses[1:]))
+        blocking = False
+        peers: List[int] = []
+        if copies:
+            blocking = not (
+                kwargs.pop("non_blocking", False) or (len(args) > 2 and args[2] and operator.base == "copy_")
+            )
+            peers = self._peers(uses, index, target)
+        for peer in peers:
+            session.wait(actor, peer)
+        number = self._number(operator)
+        if operator.kind != FACTORY:
+            self._check(operator, uses, index, number)
+        if copies and operator.base == "_to_copy" and kwargs.get("dtype") is None:
+            memory_format = kwargs.get("memory_format") or torch.preserve_format
+            run, args, kwargs = _clone, args[:1], {"memory_format": memory_format}
+        else:
+            run = operator.call
+        if session.confirm is not None:
+            result = session.confirm.execute(operator, run, args, kwargs, actor)
+        else:
+            result = run(*args, **kwargs)
+        accesses = thread.accesses
+        known = set()
+        made: List[Tuple[torch.Tensor, int]] = []
+        if operator.makes:
+            known = {use[3] for use in uses}
+            _tensors(result, WRITE, made)
+        new = []
+        for tensor, mode in made:
+            storage = raw_storage(tensor)
+            key = storage._cdata
+            if key in known or key in session.blocks:
+                continue
+            known.add(key)
+            if not across:
+                session.tag(storage, DEVICE, index if target < 0 else target, number)
+            elif not blocking:  # to("cpu", non_blocking=True) is page-locked
+                session.tag(storage, PINNED, -1, number)
+            else:
+                waits = True
+                continue
+            if operator.kind != FACTORY or operator.fills:
+                new.append(tensor)
+        accesses.clear()
+        if operator.kind != FACTORY:
+            for tensor, mode, block, _ in uses:
+                if block is None:
+                    waits = waits or (copies and (blocking or mode != READ))  # memory that can be swapped out
+                    continue
+                if block.kind == PINNED:
+                    waits = waits or not copies or blocking
+                elif block.actor != actor and thread.backwards and block.backward is thread.backwards[-1]:
+                    session.finder.record_stream(block.address, actor)  # the engine does so with gradients
+                accesses.add(tensor, WRITE if mode != READ and operator.base == "copy_" else mode)
+                if operator.resizes and mode != READ:
+                    session.moved(block, number)
+        for tensor in new:
+            accesses.add(tensor, WRITE)
+        session.finder.run(actor, number, accesses)
+        if session.capture is not None:
+            session.capture.add(operator, run, args, kwargs, result, accesses)
+        for peer in peers:
+            session.wait(peer, actor)
+        if waits:
+            session.wait(HOST, actor)
+        return result
+
+    def _peers(self, uses: Uses, index: int, target: int) -> List[int]:
+        """The other device's current stream in a copy from one device to another, on both sides of which it waits."""
+        devices = {block.device for _, _, block, _ in uses if block is not None and block.kind == DEVICE}
+        if target >= 0:
+            devices.add(target)
+        return [self.thread.stream(device) for device in sorted(devices - {index})]
+
+    def _check(self, operator: Operator, uses: Uses, index: int, number: int) -> None:
+        """All tensors are on one device; those that torch has made for it on the CPU become the device's."""
+        frame = sys._getframe(3)
+        for at, (tensor, mode, block, key) in enumerate(uses):
+            if block is not None and block.kind == DEVICE:
+                if block.device == index or operator.mixed:
+                    continue
+                found = "cuda:%d" % block.device
+            elif key in self.thread.made and self.thread.instruction == (id(frame), frame.f_lasti):
+                if operator.base != "_to_copy":
+                    block = self.session.tag(raw_storage(tensor), DEVICE, index, number)
+                    uses[at] = (tensor, mode, block, key)
+                continue
+            elif operator.mixed or not tensor.dim():
+                continue
+            else:
+                found = "cpu"
+            raise RuntimeError(
+                "Expected all tensors to be on the same device, but found at least two devices, cuda:%d and %s!"
+                " (when running %s)" % (index, found, operator.name)
+            )
+
+
+_clone = torch.ops.aten.clone.default._op

@@ -1,0 +1,277 @@
+"""What is known while a program runs under the finder: its blocks, streams and threads.
+
+A block is the memory of a storage that stands for device memory, or is page-locked. It is a weak
+reference to the storage, which ends when the last tensor does, also inside of C++. Tensors of the
+"device" are the CPU's, and their block says which device they are on.
+"""
+
+from __future__ import annotations
+
+import bisect
+import collections
+import sys
+import threading
+import weakref
+from typing import Any, Counter, Dict, List, Optional, Set, Tuple
+
+import torch
+
+from ._finder import DEVICE, HOST, PINNED, Accesses, Finder
+from ._places import Places
+
+raw_storage = torch._C.TensorBase.untyped_storage
+current_node = torch._C._current_autograd_node
+sequence_number = torch._C._autograd._get_sequence_nr
+CPU = torch.device("cpu")
+#: Streams that a program gets before it gets earlier ones again; torch has 32 a device.
+_MOST_STREAMS = 512
+
+
+class Block(weakref.ref):  # type: ignore[type-arg]
+    """The memory of a storage."""
+
+    __slots__ = ("session", "key", "kind", "device", "actor", "address", "backward")
+
+    session: "Session"
+    key: int
+    kind: int  # DEVICE or PINNED
+    device: int
+    actor: int  # the stream that it was allocated on
+    address: int
+    backward: Any  # the call of backward in which it was made
+
+
+def _ended(block: Block) -> None:
+    """The storage is gone."""
+    session = block.session
+    if session.blocks.get(block.key) is block:
+        del session.blocks[block.key]
+        if block.address and not session.finder.closed:
+            tag = session.places.number("free", sys._getframe(1)) if block.kind == DEVICE else 0
+            session.finder.free(block.address, tag)
+
+
+class Thread:
+    """What torch keeps for each thread, and how its streams changed: a node of autograd runs on the
+    stream of its forward, which its sequence number finds."""
+
+    def __init__(self, session: "Session") -> None:
+        self.session = session
+        self.device = 0
+        self.streams: Dict[int, int] = {}  # actors by device
+        self.accesses = Accesses()
+        self.switches: Dict[int, Tuple[List[int], List[int]]] = {}  # by device: sequence numbers, actors
+        self.forward: Dict[int, int] = {}  # places by sequence number
+        self.backwards: List[Any] = []  # calls of backward, the innermost last
+        self.backward: Optional[Tuple[str, int]] = None  # the node that runs, for places
+        #: Tensors on the CPU that were made by one instruction of Python: see operators.
+        self.instruction: Tuple[int, int] = (0, 0)
+        self.made: Set[int] = set()
+
+    def stream(self, device: int) -> int:
+        """The current stream of a device."""
+        actor = self.streams.get(device)
+        if actor is None:
+            actor = self.streams[device] = self.session.default_stream(device)
+            self.switches[device] = ([-1], [actor])
+        return actor
+
+    def set_stream(self, device: int, actor: int) -> None:
+        """Makes a stream the current one of its device."""
+        if self.stream(device) == actor:
+            return
+        self.streams[device] = actor
+        numbers, actors = self.switches[device]
+        number = sequence_number()
+        if numbers[-1] == number:
+            actors[-1] = actor
+        else:
+            numbers.append(number)
+            actors.append(actor)
+
+    def stream_of(self, device: int, number: int) -> int:
+        """The stream that was current when the node of this sequence number was made."""
+        numbers, actors = self.switches[device]
+        return actors[max(0, bisect.bisect_right(numbers, number) - 1)]
+
+
+class Session:
+    """A program, or a part of it, under the finder."""
+
+    def __init__(self, depth: int, devices: int, confirm: bool = False) -> None:
+        self.finder = Finder()
+        self.places = Places(depth)
+        self.devices = devices
+        self.blocks: Dict[int, Block] = {}  # by the storage's address in C++
+        self.names: List[str] = ["the host"]  # of actors
+        self.streams = 0  # that the program made
+        self._made: Dict[Tuple[int, int], int] = {}
+        self._defaults: Dict[int, int] = {}
+        self.device_of: List[int] = [-1]  # of actors
+        #: What the finder cannot see: what it is, and how often.
+        self.unseen: Counter[str] = collections.Counter()
+        self.confirm: Any = None
+        if confirm:
+            from ._confirm import Confirm
+
+            self.confirm = Confirm()
+        self.capture: Any = None  # the CUDA graph that is being captured
+        self._local = threading.local()
+        for device in range(devices):
+            self.default_stream(device)
+
+    def finish(self) -> None:
+        """What was put off is done."""
+        if self.confirm is not None:
+            self.wait_all()
+
+    def restart(self) -> None:
+        """Forgets what was done, with the same streams and blocks: the host has waited for all."""
+        self.finish()
+        self.finder.close()
+        self.finder = Finder()
+        self.unseen.clear()
+        for _ in self.device_of[1:]:
+            self.finder.add_stream()
+        for block in list(self.blocks.values()):
+            storage = block()
+            if storage is not None and storage.nbytes():
+                self.finder.allocate(block.address, storage.nbytes(), block.kind, block.actor, 0)
+
+    def close(self) -> None:
+        """It ends; its blocks may end later."""
+        self.finder.close()
+        self.blocks.clear()
+
+    def thread(self) -> Thread:
+        """The calling thread's."""
+        try:
+            found: Thread = self._local.thread
+        except AttributeError:
+            found = self._local.thread = Thread(self)
+        return found
+
+    # --- streams ---
+
+    def _add_stream(self, name: str, device: int) -> int:
+        actor = self.finder.add_stream()
+        where = " of cuda:%d" % device if self.devices > 1 else ""
+        self.names.append(name + where)
+        self.device_of.append(device)
+        if self.confirm is not None:
+            self.confirm.add(actor)
+        return actor
+
+    def default_stream(self, device: int) -> int:
+        """A device's default stream."""
+        actor = self._defaults.get(device)
+        if actor is None:
+            actor = self._defaults[device] = self._add_stream("the default stream", device)
+        return actor
+
+    def new_stream(self, device: int, name: str = "") -> int:
+        """A stream of the program's; torch's own pool is as endless."""
+        number = self.streams = self.streams + 1
+        slot = (device, number % _MOST_STREAMS)
+        if slot not in self._made:
+            self._made[slot] = self._add_stream(name or "stream %d" % number, device)
+        return self._made[slot]
+
+    # --- what orders ---
+
+    def wait(self, waiter: int, waited: int) -> None:
+        """The waiter comes after all work of a stream so far."""
+        self.finder.wait(waiter, waited)
+        if self.confirm is not None:
+            self.confirm.wait(waiter, waited)
+
+    def wait_all(self, device: Optional[int] = None) -> None:
+        """The host waits for a device, or for all."""
+        for actor, of in enumerate(self.device_of):
+            if actor != HOST and device in (None, of):
+                self.wait(HOST, actor)
+
+    def record(self, actor: int, event: int = 0) -> int:
+        """Records an event; its number."""
+        event = self.finder.record(actor, event)
+        if self.confirm is not None:
+            self.confirm.record(actor, event)
+        return event
+
+    def wait_event(self, waiter: int, event: int) -> None:
+        """The waiter comes after what the event was recorded behind."""
+        self.finder.wait_event(waiter, event)
+        if self.confirm is not None:
+            self.confirm.wait_event(waiter, event)
+
+    # --- memory ---
+
+    def block_of(self, tensor: torch.Tensor) -> Optional[Block]:
+        """The block that a tensor lies in."""
+        try:
+            return self.blocks.get(raw_storage(tensor)._cdata)
+        except (NotImplementedError, RuntimeError):  # sparse, say: it has no storage
+            return None
+
+    def tag(self, storage: torch.UntypedStorage, kind: int, device: int, place: int) -> Block:
+        """A storage stands for new memory of a device's current stream, or is page-locked."""
+        thread = self.thread()
+        block = Block(storage, _ended)
+        block.session = self
+        block.key = storage._cdata
+        block.kind = kind
+        block.device = device
+        block.actor = actor = thread.stream(device) if kind == DEVICE else HOST
+        block.backward = thread.backwards[-1] if thread.backwards else None
+        block.address = storage.data_ptr()
+        self.blocks[block.key] = block
+        nbytes = storage.nbytes()
+        if nbytes:
+            self.finder.allocate(block.address, nbytes, kind, actor, place)
+        return block
+
+    def moved(self, block: Block, place: int) -> None:
+        """Its storage was resized: what was there is freed, and new memory was allocated."""
+        storage = block()
+        if storage is None or storage.data_ptr() == block.address:
+            return
+        if block.address:
+            self.finder.free(block.address, place)
+        block.address = storage.data_ptr()
+        if storage.nbytes():
+            if block.kind == DEVICE:
+                block.actor = self.thread().stream(block.device)
+            self.finder.allocate(block.address, storage.nbytes(), block.kind, block.actor, place)
+
+    # --- the host ---
+
+    def host_uses(self, what: str, mode: int, *tensors: torch.Tensor) -> None:
+        """The host itself reads or writes page-locked tensors."""
+        pinned = [t for t in tensors if (block := self.block_of(t)) is not None and block.kind == PINNED]
+        if pinned:
+            thread = self.thread()
+            thread.accesses.clear()
+            for tensor in pinned:
+                thread.accesses.add(tensor, mode)
+            self.finder.host(self.places.number(what, sys._getframe(2)), thread.accesses)
+
+
+_active: Optional[Session] = None
+
+
+def is_active() -> bool:
+    """Whether a session runs."""
+    return _active is not None
+
+
+def active() -> Session:
+    """The session that runs; torch is replaced only then."""
+    if _active is None:
+        raise RuntimeError("memopt: this object is of a `with race()` block that has ended")
+    return _active
+
+
+def activate(session: Optional[Session]) -> None:
+    """Begins or ends it."""
+    global _active
+    _active = session
