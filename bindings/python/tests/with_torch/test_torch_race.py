@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import textwrap
+import threading
 
 import pytest
 import torch
@@ -110,6 +111,56 @@ def peer_copy(mended):
         return there + 1
 
 
+def on_a_thread(mended):
+    """A thread has current streams of its own, and what it does is seen."""
+    side, batches = torch.cuda.Stream(), []
+
+    def load():
+        with torch.cuda.stream(side):
+            batches.append(torch.ones(N, device="cuda"))
+        assert torch.cuda.current_stream() == torch.cuda.default_stream()
+
+    loader = threading.Thread(target=load)
+    loader.start()
+    loader.join()
+    if mended:
+        torch.cuda.current_stream().wait_stream(side)
+    return batches[0] + 1
+
+
+def graph_replayed(mended):
+    """A replay uses all that was captured, on its stream."""
+    x, graph, side = torch.zeros(N, device="cuda"), torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.cuda.graph(graph):
+        y = (x + 1) * 2
+    torch.cuda.synchronize()
+    x.fill_(3)
+    if mended:
+        side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        graph.replay()
+    side.synchronize()
+    assert y.tolist() == [8.0] * N
+
+
+def collective(mended):
+    """NCCL's stream is waited for by Work.wait()."""
+    x = torch.ones(N, device="cuda")
+    work = torch.distributed.all_reduce(x, async_op=True)
+    if mended:
+        work.wait()
+    return x + 1
+
+
+def compiled(mended):
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side), torch.inference_mode():
+        x = torch.ones(4, N // 4, device="cuda").t().reshape(N)
+    if mended:
+        torch.cuda.current_stream().wait_stream(side)
+    return torch.compile(lambda x: x * 2)(x)
+
+
 CASES = {
     missing_wait: "read after write",
     missing_record_stream: "freed in use",
@@ -119,14 +170,23 @@ CASES = {
     freed_by_resize: "freed in use",
     backward_of_side: "read after write",
     peer_copy: "read after write",
+    on_a_thread: "read after write",
+    graph_replayed: "read after write",
+    collective: "read after write",
+    compiled: "read after write",
 }
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
-def test_wrong_form_is_found_and_the_mended_one_is_silent(case):
+def test_wrong_form_is_found_and_the_mended_one_is_silent(case, tmp_path):
     for mended in (False, True):
         with mt.race(devices=2) as found:
+            if case is collective:
+                store = "file://%s" % (tmp_path / str(mended))
+                torch.distributed.init_process_group("nccl", init_method=store, rank=0, world_size=1)
             case(mended)
+            if case is collective:
+                torch.distributed.destroy_process_group()
         assert [race.kind for race in found.races] == ([] if mended else [CASES[case]]), found.text()
 
 

@@ -75,6 +75,14 @@ class Accesses:
     def clear(self) -> None:
         self.count = self._end = 0
 
+    def extend(self, other: "Accesses") -> None:
+        """Those of another operation, too."""
+        end = self._end + other._end
+        while end > len(self._words):
+            self._grow(2 * len(self._words) // _WORDS)
+        self._words[self._end : end] = other._words[: other._end]
+        self.count, self._end = self.count + other.count, end
+
     def add(self, tensor: torch.Tensor, mode: int) -> None:
         """A tensor is read or written or both; one without elements counts for nothing."""
         words, at = self._words, self._end

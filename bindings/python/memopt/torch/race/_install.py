@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 
-from . import _engine, _session, _streams, _tensors
+from . import _engine, _graphs, _groups, _session, _streams, _tensors
 from ._operators import RaceMode
 from ._reports import Result
 
@@ -55,15 +55,9 @@ def _start(raw: Any) -> Any:
     return start
 
 
-def _compile(raw: Any) -> Any:
-    """torch.compile() with the compiler that leaves the operators as they are."""
-
-    def compile(model: Any = None, **options: Any) -> Any:
-        for name in ("mode", "options"):
-            options.pop(name, None)
-        return raw(model, **dict(options, backend="aot_eager"))
-
-    return compile
+def _compile(model: Any = None, **_: Any) -> Any:
+    """torch.compile(), which leaves a program's operators as they are."""
+    return model if model is not None else lambda function: function
 
 
 def _autocast(raw: Any) -> Any:
@@ -82,14 +76,19 @@ def install() -> Patches:
     patches.set(torch.Tensor, _tensors.tensor_attributes())
     patches.set(torch.UntypedStorage, _tensors.storage_attributes())
     patches.set(torch.cuda, _streams.cuda_functions())
+    patches.set(torch._C, {"_get_accelerator": lambda *_: torch.device("cuda")})
     patches.set(torch.accelerator, _streams.accelerator_functions())
-    patches.set(torch, dict(_tensors.constructors(), Generator=_tensors.Generator, compile=_compile(torch.compile)))
+    patches.set(torch, dict(_tensors.constructors(), Generator=_tensors.Generator, compile=_compile))
     patches.set(torch, {"Stream": _streams.Stream, "Event": _streams.Event})
     patches.set(torch.autocast, {"__init__": _autocast(torch.autocast.__init__)})
     run = _engine.engine(graph._engine_run_backward)
     for module in (graph, torch.autograd):
         patches.set(module, {"_engine_run_backward": run})
     patches.set(torch.backends.cudnn, {"is_acceptable": lambda tensor: False})
+    for module in (torch.cuda, torch.cuda.graphs):
+        patches.set(module, _graphs.replacements())
+    for owner, values in _groups.replacements():
+        patches.set(owner, values)
     patches.set(threading.Thread, {"start": _start(threading.Thread.start)})
     return patches
 

@@ -11,11 +11,13 @@ import sys
 from typing import Any, Dict, List, Optional, Tuple
 
 import torch
+from torch.autograd.graph import _engine_run_backward
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ._engine import follow
 from ._finder import DEVICE, HOST, PINNED, READ, WRITE
-from ._session import CPU, Block, Session, raw_storage, sequence_number
+from ._groups import collective
+from ._session import CPU, Block, Session, raw_storage, sequence_number, storage_of
 
 _Tensor = torch.Tensor
 _MASKS = (torch.bool, torch.uint8)
@@ -61,6 +63,10 @@ class Operator:
         dispatch = torch._C._dispatch_has_kernel_for_dispatch_key
         if namespace in ("c10d", "_c10d_functional"):
             self.kind = COLLECTIVE
+            if namespace == "c10d":
+                reads = ("input",) if base != "send" else ("",)
+                modes = {name: READ if any(word in name for word in reads) else READ | WRITE for name in self.keywords}
+                self.positions = [(at, modes[schema.arguments[at].name]) for at, _ in self.positions]
         elif base in ("copy_", "_to_copy"):
             self.kind = COPY
         elif base.startswith(("new_", "empty")) or base.endswith("_like"):
@@ -132,7 +138,7 @@ class RaceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         else:
             kwargs = {}
         if kind == COLLECTIVE:
-            return self.session.collective(self, operator, args, kwargs)  # type: ignore[attr-defined]
+            return collective(self, operator, args, kwargs)
         uses, index = self._uses(operator, args, kwargs)
         if device is not None and device.type == "cuda":
             target = self.thread.device if device.index is None else device.index
@@ -214,13 +220,11 @@ class RaceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             made: List[Tuple[torch.Tensor, int]] = []
             _tensors(result, WRITE, made)
             for tensor, _ in made:
-                try:
-                    storage = raw_storage(tensor)
-                except (NotImplementedError, RuntimeError):
-                    continue
-                thread.made.add(storage._cdata)
-                if pinned:
-                    session.tag(storage, PINNED, -1, 0)
+                storage = storage_of(tensor)
+                if storage is not None:
+                    thread.made.add(storage._cdata)
+                    if pinned:
+                        session.tag(storage, PINNED, -1, 0)
         return result
 
     # --- on a device ---
@@ -258,12 +262,12 @@ class RaceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         made: List[Tuple[torch.Tensor, int]] = []
         if operator.makes:
             known = {use[3] for use in uses}
-            _tensors(result, WRITE, made)
+            _tensors(result[0] if operator.base == "_pack_padded_sequence" else result, WRITE, made)
         new = []
         for tensor, mode in made:
-            storage = raw_storage(tensor)
-            key = storage._cdata
-            if key in known or key in session.blocks:
+            storage = storage_of(tensor)
+            key = 0 if storage is None else storage._cdata
+            if storage is None or key in known or key in session.blocks:
                 continue
             known.add(key)
             if not across:
@@ -292,7 +296,7 @@ class RaceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             accesses.add(tensor, WRITE)
         session.finder.run(actor, number, accesses)
         if session.capture is not None:
-            session.capture.add(operator, run, args, kwargs, result, accesses)
+            session.capture.add(run, args, kwargs, result if operator.makes else None, accesses)
         for peer in peers:
             session.wait(peer, actor)
         if waits:
@@ -314,7 +318,9 @@ class RaceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 if block.device == index or operator.mixed:
                     continue
                 found = "cuda:%d" % block.device
-            elif key in self.thread.made and self.thread.instruction == (id(frame), frame.f_lasti):
+            elif frame.f_code is _ENGINE or (
+                key in self.thread.made and self.thread.instruction == (id(frame), frame.f_lasti)
+            ):
                 if operator.base != "_to_copy":
                     block = self.session.tag(raw_storage(tensor), DEVICE, index, number)
                     uses[at] = (tensor, mode, block, key)
@@ -329,4 +335,5 @@ class RaceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
 
 
+_ENGINE = _engine_run_backward.__code__
 _clone = torch.ops.aten.clone.default._op

@@ -27,6 +27,14 @@ CPU = torch.device("cpu")
 _MOST_STREAMS = 512
 
 
+def storage_of(tensor: torch.Tensor) -> Optional[torch.UntypedStorage]:
+    """A tensor's storage; a sparse one, say, has none."""
+    try:
+        return raw_storage(tensor)
+    except (NotImplementedError, RuntimeError):
+        return None
+
+
 class Block(weakref.ref):  # type: ignore[type-arg]
     """The memory of a storage."""
 
@@ -47,7 +55,7 @@ def _ended(block: Block) -> None:
     if session.blocks.get(block.key) is block:
         del session.blocks[block.key]
         if block.address and not session.finder.closed:
-            tag = session.places.number("free", sys._getframe(1)) if block.kind == DEVICE else 0
+            tag = session.places.number("free", sys._getframe()) if block.kind == DEVICE else 0
             session.finder.free(block.address, tag)
 
 
@@ -108,6 +116,7 @@ class Session:
         self._made: Dict[Tuple[int, int], int] = {}
         self._defaults: Dict[int, int] = {}
         self.device_of: List[int] = [-1]  # of actors
+        self.group_streams: Dict[int, int] = {}  # of collectives, by device
         #: What the finder cannot see: what it is, and how often.
         self.unseen: Counter[str] = collections.Counter()
         self.confirm: Any = None
@@ -169,6 +178,12 @@ class Session:
             actor = self._defaults[device] = self._add_stream("the default stream", device)
         return actor
 
+    def group_stream(self, device: int) -> int:
+        """The stream of a device's collectives."""
+        if device not in self.group_streams:
+            self.group_streams[device] = self._add_stream("the stream of collectives", device)
+        return self.group_streams[device]
+
     def new_stream(self, device: int, name: str = "") -> int:
         """A stream of the program's; torch's own pool is as endless."""
         number = self.streams = self.streams + 1
@@ -208,10 +223,8 @@ class Session:
 
     def block_of(self, tensor: torch.Tensor) -> Optional[Block]:
         """The block that a tensor lies in."""
-        try:
-            return self.blocks.get(raw_storage(tensor)._cdata)
-        except (NotImplementedError, RuntimeError):  # sparse, say: it has no storage
-            return None
+        storage = storage_of(tensor)
+        return None if storage is None else self.blocks.get(storage._cdata)
 
     def tag(self, storage: torch.UntypedStorage, kind: int, device: int, place: int) -> Block:
         """A storage stands for new memory of a device's current stream, or is page-locked."""

@@ -23,6 +23,9 @@ _storage_clone = torch.UntypedStorage.clone
 
 def _index(tensor: torch.Tensor) -> int:
     block = active().block_of(tensor)
+    if block is None and type(tensor) is not _Tensor:
+        local = getattr(tensor, "_local_tensor", None)  # of a DTensor
+        return -1 if local is None else _index(local)
     return block.device if block is not None and block.kind == DEVICE else -1
 
 
@@ -158,7 +161,8 @@ def _from_data(raw: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         result = raw(*arguments, **options)
         if pin_memory:
             result = result.pin_memory()
-        device = torch.get_default_device() if device is None and not isinstance(arguments[0], _Tensor) else device
+        if device is None and not isinstance(arguments[0], _Tensor):
+            device = torch.empty(0).device  # the default
         if device is not None:
             result = result.to(device)
         return result.requires_grad_() if needs else result
