@@ -201,6 +201,27 @@ def test_a_report_names_bytes_lines_and_the_missing_call():
     assert "test_torch_race.py:%d in missing_wait" % second in text
 
 
+def test_a_report_of_backward_names_the_forward_and_what_a_hook_brought_back():
+    """The engine records gradients of other streams, not what a hook of saved tensors makes on a stream of its own."""
+    with mt.race() as found:
+        side = torch.cuda.Stream()
+
+        def unpack(host):
+            with torch.cuda.stream(side):
+                back = host.to("cuda", non_blocking=True)
+            torch.cuda.current_stream().wait_stream(side)
+            return back
+
+        x = torch.ones(N, device="cuda", requires_grad=True)
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t.cpu().pin_memory(), unpack):
+            y = x.pow(2).exp()
+        y.sum().backward()
+    (report,) = found.races
+    assert report.kind == "freed in use" and "in the backward of ExpBackward0" in str(report), found.text()
+    (line,) = [line for line in str(report).splitlines() if line.endswith("_brought_back")][-1:]
+    assert ":%d in" % (sys._getframe().f_code.co_firstlineno + 14) in line, found.text()
+
+
 def test_torch_is_as_before():
     import torch._dynamo  # changes torch by itself
 

@@ -48,6 +48,7 @@ class _Backward:
         self.session, self.thread = session, thread
         self.node: Any = None
         self.before = dict(thread.streams), thread.backward
+        self.streams = self.before[0]  # of the node that runs
         self.producers: Dict[Any, List[Any]] = {}
         self.done: Dict[Any, List[int]] = {}  # events of nodes
         self.begun: List[int] = []
@@ -77,12 +78,13 @@ class _Backward:
         self.leave()
         self.node = node
         thread = self.thread
-        thread.backward = (node.name(), thread.forward.get(node._sequence_nr(), 0))
+        thread.backward = (node.name(), thread.forward_of(node))
         if not self.producers:
             return
         number = self.number(node)
         for device in list(thread.streams):
             thread.set_stream(device, thread.stream_of(device, number) if number >= 0 else self.before[0][device])
+        self.streams = dict(thread.streams)
         for event in self._waited(node):
             for actor in thread.streams.values():
                 self.session.wait_event(actor, event)

@@ -192,10 +192,10 @@ class RaceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return operator.call(*args)
 
     def _number(self, operator: Operator) -> int:
-        """The operation's place, and that of the node of autograd that has just been made for it."""
+        """The operation's place, which may be the forward of the node of autograd that was made last."""
         thread = self.thread
         number = self.session.places.number(operator.name, sys._getframe(3), thread.backward)
-        thread.forward.setdefault(sequence_number() - 1, number)
+        thread.note_forward(sequence_number() - 1, number)
         return number
 
     # --- on the host ---
@@ -257,41 +257,21 @@ class RaceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             result = session.confirm.execute(operator, run, args, kwargs, actor)
         else:
             result = run(*args, **kwargs)
+        new, stays = self._made(operator, result, uses, number, index if target < 0 else target, across, blocking)
+        waits = waits or stays
         accesses = thread.accesses
-        known = set()
-        made: List[Tuple[torch.Tensor, int]] = []
-        if operator.makes:
-            known = {use[3] for use in uses}
-            _tensors(result[0] if operator.base == "_pack_padded_sequence" else result, WRITE, made)
-        new = []
-        for tensor, mode in made:
-            storage = storage_of(tensor)
-            key = 0 if storage is None else storage._cdata
-            if storage is None or key in known or key in session.blocks:
-                continue
-            known.add(key)
-            if not across:
-                session.tag(storage, DEVICE, index if target < 0 else target, number)
-            elif not blocking:  # to("cpu", non_blocking=True) is page-locked
-                session.tag(storage, PINNED, -1, number)
-            else:
-                waits = True
-                continue
-            if operator.kind != FACTORY or operator.fills:
-                new.append(tensor)
         accesses.clear()
-        if operator.kind != FACTORY:
-            for tensor, mode, block, _ in uses:
-                if block is None:
-                    waits = waits or (copies and (blocking or mode != READ))  # memory that can be swapped out
-                    continue
-                if block.kind == PINNED:
-                    waits = waits or not copies or blocking
-                elif block.actor != actor and thread.backwards and block.backward is thread.backwards[-1]:
-                    session.finder.record_stream(block.address, actor)  # the engine does so with gradients
-                accesses.add(tensor, WRITE if mode != READ and operator.base == "copy_" else mode)
-                if operator.resizes and mode != READ:
-                    session.moved(block, number)
+        for tensor, mode, block, _ in uses if operator.kind != FACTORY else ():
+            if block is None:
+                waits = waits or (copies and (blocking or mode != READ))  # memory that can be swapped out
+                continue
+            if block.kind == PINNED:
+                waits = waits or not copies or blocking
+            elif block.actor != actor and block.backward is not None and self._is_passed(block, index, actor):
+                session.finder.record_stream(block.address, actor)  # the engine does so with gradients
+            accesses.add(tensor, WRITE if mode != READ and operator.base == "copy_" else mode)
+            if operator.resizes and mode != READ:
+                session.moved(block, number)
         for tensor in new:
             accesses.add(tensor, WRITE)
         session.finder.run(actor, number, accesses)
@@ -302,6 +282,32 @@ class RaceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if waits:
             session.wait(HOST, actor)
         return result
+
+    def _made(
+        self, operator: Operator, result: Any, uses: Uses, number: int, device: int, across: bool, blocking: bool
+    ) -> Tuple[List[torch.Tensor], bool]:
+        """The tensors that an operator made and filled, and whether one is in memory of the CPU that can be swapped
+        out. What goes to the CPU without blocking is page-locked."""
+        made: List[Tuple[torch.Tensor, int]] = []
+        if operator.makes:
+            _tensors(result[0] if operator.base == "_pack_padded_sequence" else result, WRITE, made)
+        session, new = self.session, []
+        known = {use[3] for use in uses}
+        for tensor, _ in made:
+            storage = storage_of(tensor)
+            if storage is None or storage._cdata in known or storage._cdata in session.blocks:
+                continue
+            if across and blocking:
+                return new, True
+            session.tag(storage, PINNED if across else DEVICE, -1 if across else device, number)
+            if operator.kind != FACTORY or operator.fills:
+                new.append(tensor)
+        return new, False
+
+    def _is_passed(self, block: Block, index: int, actor: int) -> bool:
+        """Whether the engine has passed it from a node to the one that runs."""
+        backward = self.thread.backwards[-1] if self.thread.backwards else None
+        return block.backward is backward and backward.streams.get(index) == actor
 
     def _peers(self, uses: Uses, index: int, target: int) -> List[int]:
         """The other device's current stream in a copy from one device to another, on both sides of which it waits."""

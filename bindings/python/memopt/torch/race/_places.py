@@ -36,10 +36,12 @@ def _files(module: str) -> str:
 _HIDDEN = (
     os.path.dirname(torch.__file__) + os.sep,
     os.path.dirname(os.path.abspath(__file__)) + os.sep,
-    os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "cli") + os.sep,
     "<frozen ",
     *map(_files, _STARTERS),
 )
+
+#: The command's module, below whose frames there is nothing of a program.
+_BELOW = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "cli", "race.py"))
 
 Frame = Tuple[str, int, str]  # file, line, function
 
@@ -59,49 +61,48 @@ class Places:
     def __init__(self, depth: int) -> None:
         self._depth = depth
         self._numbers: Dict[Any, int] = {}
-        self._shown: Dict[int, Tuple[CodeType, bool]] = {}  # by the code's id, which the code keeps
+        self._shown: Dict[int, Tuple[CodeType, Optional[bool]]] = {}  # by the code's id, which the code keeps
         self._known: List[Place] = [Place("", [], "", 0)]
 
     def __getitem__(self, number: int) -> Place:
         return self._known[number]
 
-    def is_shown(self, code: CodeType) -> bool:
-        """Whether this code is the program's."""
+    def _is_shown(self, code: CodeType) -> Optional[bool]:
+        """Whether this code is the program's; None: there is none of it from here on."""
         found = self._shown.get(id(code))
         if found is None:
-            found = self._shown[id(code)] = (code, not code.co_filename.startswith(_HIDDEN))
+            file = code.co_filename
+            shown = None if file == _BELOW else not file.startswith(_HIDDEN)
+            found = self._shown[id(code)] = (code, shown)
         return found[1]
 
-    def number(self, what: str, frame: Any, backward: Optional[Tuple[str, int]] = None) -> int:
-        """The number of an operation that is done in a frame, in the backward of a node and its forward's place."""
-        shown, left = self._shown, self._depth
-        key: List[Any] = [what, backward]
-        start = frame
+    def _frames(self, frame: Any) -> List[Any]:
+        """The innermost frames of the program."""
+        shown, frames = self._shown, []
         while frame is not None:
             code = frame.f_code
             known = shown.get(id(code))
-            if known[1] if known is not None else self.is_shown(code):
-                key.append(id(code))
-                key.append(frame.f_lasti)
-                left -= 1
-                if not left:
+            is_shown = known[1] if known is not None else self._is_shown(code)
+            if is_shown:
+                frames.append(frame)
+                if len(frames) == self._depth:
                     break
+            elif is_shown is None:
+                break
             frame = frame.f_back
-        at = tuple(key)
+        return frames
+
+    def number(self, what: str, frame: Any, backward: Optional[Tuple[str, int]] = None) -> int:
+        """The number of an operation that is done in a frame, in the backward of a node and its forward's place."""
+        frames = self._frames(frame)
+        at = (what, backward, *[part for f in frames for part in (id(f.f_code), f.f_lasti)])
         number = self._numbers.get(at)
         if number is None:
             node, forward = backward or ("", 0)
-            self._known.append(Place(what, self._stack(start), node, forward))
+            stack = [(f.f_code.co_filename, f.f_lineno, f.f_code.co_name) for f in frames]
+            self._known.append(Place(what, stack, node, forward))
             number = self._numbers[at] = len(self._known) - 1
         return number
-
-    def _stack(self, frame: Any) -> List[Frame]:
-        stack: List[Frame] = []
-        while frame is not None and len(stack) < self._depth:
-            if self.is_shown(frame.f_code):
-                stack.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
-            frame = frame.f_back
-        return stack
 
 
 def is_torch(code: CodeType) -> bool:

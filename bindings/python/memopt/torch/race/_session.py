@@ -46,7 +46,7 @@ class Block(weakref.ref):  # type: ignore[type-arg]
     device: int
     actor: int  # the stream that it was allocated on
     address: int
-    backward: Any  # the call of backward in which it was made
+    backward: Any  # the call of backward in which a node made it on its own stream: a gradient, it may be
 
 
 def _ended(block: Block) -> None:
@@ -69,7 +69,7 @@ class Thread:
         self.streams: Dict[int, int] = {}  # actors by device
         self.accesses = Accesses()
         self.switches: Dict[int, Tuple[List[int], List[int]]] = {}  # by device: sequence numbers, actors
-        self.forward: Dict[int, int] = {}  # places by sequence number
+        self.forward: Dict[int, List[int]] = {}  # places by sequence number: its first operations
         self.backwards: List[Any] = []  # calls of backward, the innermost last
         self.backward: Optional[Tuple[str, int]] = None  # the node that runs, for places
         #: Tensors on the CPU that were made by one instruction of Python: see operators.
@@ -96,6 +96,22 @@ class Thread:
         else:
             numbers.append(number)
             actors.append(actor)
+
+    def note_forward(self, number: int, place: int) -> None:
+        """An operation followed the making of a node: it is the node's own, a hook's, or came later."""
+        places = self.forward.setdefault(number, [])
+        if len(places) < 4:
+            places.append(place)
+
+    def forward_of(self, node: Any) -> int:
+        """The place of a node's forward: the operation of its name, else the first one; 0: not known."""
+        places = self.forward.get(node._sequence_nr(), [0])
+        name = node.name().lower()
+        for place in places:
+            what = self.session.places[place].what.split(".")
+            if len(what) > 1 and name.startswith(what[1].replace("_", "") + "backward"):
+                return place
+        return places[0]
 
     def stream_of(self, device: int, number: int) -> int:
         """The stream that was current when the node of this sequence number was made."""
@@ -235,7 +251,8 @@ class Session:
         block.kind = kind
         block.device = device
         block.actor = actor = thread.stream(device) if kind == DEVICE else HOST
-        block.backward = thread.backwards[-1] if thread.backwards else None
+        backward = thread.backwards[-1] if thread.backwards else None
+        block.backward = backward if backward is not None and backward.streams.get(device) == actor else None
         block.address = storage.data_ptr()
         self.blocks[block.key] = block
         nbytes = storage.nbytes()
