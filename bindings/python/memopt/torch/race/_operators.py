@@ -291,7 +291,8 @@ class RaceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         made: List[Tuple[torch.Tensor, int]] = []
         if operator.makes:
             _tensors(result[0] if operator.base == "_pack_padded_sequence" else result, WRITE, made)
-        session, new = self.session, []
+        session = self.session
+        new: List[torch.Tensor] = []
         known = {use[3] for use in uses}
         for tensor, _ in made:
             storage = storage_of(tensor)
