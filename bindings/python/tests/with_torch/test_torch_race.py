@@ -277,6 +277,29 @@ def test_training_computes_as_on_the_cpu_and_is_silent():
     assert not found.races and not found.unseen and found.stats["operations"] > 100, found.text()
 
 
+def test_our_own_save_on_cpu_is_checked():
+    """Its copies run in the order of the current stream: a tensor of another stream that is saved is found."""
+
+    def step(mended):
+        side, layer = torch.cuda.Stream(), nn.Linear(64, 64).cuda()
+        with torch.cuda.stream(side):
+            x = torch.ones(64, 64, device="cuda")
+        if mended:
+            torch.cuda.current_stream().wait_stream(side)
+        with mt.save_on_cpu():
+            loss = mt.checkpoint(layer, x).exp().sum()
+        loss.backward()
+        return loss
+
+    with mt.race() as found:
+        step(True)
+        assert not found.races
+    assert not found.races, found.text()
+    with mt.race() as found:
+        step(False)
+    assert "memopt.save_on_cpu on the default stream reads" in found.text()
+
+
 def test_disjoint_columns_on_two_streams_are_no_race():
     with mt.race() as found:
         side, table = torch.cuda.Stream(), torch.zeros(16, 16, device="cuda")

@@ -83,6 +83,11 @@ class Accesses:
         self._words[self._end : end] = other._words[: other._end]
         self.count, self._end = self.count + other.count, end
 
+    def add_range(self, address: int, nbytes: int, mode: int) -> None:
+        """Bytes at an address, of an operation that has used few others."""
+        self._words[self._end], self._words[self._end + 1], self._words[self._end + 4] = address, nbytes, mode << 32
+        self.count, self._end = self.count + 1, self._end + _WORDS
+
     def add(self, tensor: torch.Tensor, mode: int) -> None:
         """A tensor is read or written or both; one without elements counts for nothing."""
         words, at = self._words, self._end

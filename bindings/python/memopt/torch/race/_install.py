@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 
-from . import _engine, _graphs, _groups, _session, _streams, _tensors
+from . import _engine, _graphs, _groups, _own, _session, _streams, _tensors
 from ._operators import RaceMode
 from ._reports import Result
 
@@ -87,7 +87,7 @@ def install() -> Patches:
     patches.set(torch.backends.cudnn, {"is_acceptable": lambda tensor: False})
     for module in (torch.cuda, torch.cuda.graphs):
         patches.set(module, _graphs.replacements())
-    for owner, values in _groups.replacements():
+    for owner, values in _groups.replacements() + _own.replacements():
         patches.set(owner, values)
     patches.set(threading.Thread, {"start": _start(threading.Thread.start)})
     return patches

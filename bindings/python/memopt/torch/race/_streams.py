@@ -255,6 +255,7 @@ def cuda_functions() -> Dict[str, Any]:
         "stream": StreamContext,
         "device": DeviceContext,
         "device_of": DeviceContext,
+        "default_generators": (torch.default_generator,) * active().devices,
         "current_stream": current_stream,
         "default_stream": default_stream,
         "set_stream": set_stream,
