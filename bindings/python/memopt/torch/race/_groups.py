@@ -22,15 +22,15 @@ def collective(mode: Any, operator: Any, args: Any, kwargs: Any) -> Any:
     if operator.base == "barrier":
         session.wait_all()
     if device < 0:
-        return operator.call(*args, **kwargs)
+        return operator.run(*args, **kwargs)
     follow(thread)
     current, stream = thread.stream(device), session.group_stream(device)
     if operator.base == "wait_tensor":
         session.wait(current, stream)
-        return operator.call(*args, **kwargs)
+        return operator.run(*args, **kwargs)
     session.wait(stream, current)
     number = session.places.number(operator.name, sys._getframe(2), thread.backward)
-    result = operator.call(*args, **kwargs)
+    result = operator.run(*args, **kwargs)
     accesses = thread.accesses
     accesses.clear()
     made = result if isinstance(result, (list, tuple)) else [result]

@@ -40,7 +40,7 @@ class Operator:
     def __init__(self, function: Any) -> None:
         schema = function._schema
         self.function = function
-        self.call = function._op
+        self.run = function._op
         self.name = str(function)
         namespace, self.base = schema.name.split("::")
         base = self.base
@@ -188,8 +188,8 @@ class RaceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if kwargs:
             if kwargs.get("device") is not None:
                 kwargs = dict(kwargs, device=CPU)
-            return operator.call(*args, **kwargs)
-        return operator.call(*args)
+            return operator.run(*args, **kwargs)
+        return operator.run(*args)
 
     def _number(self, operator: Operator) -> int:
         """The operation's place, which may be the forward of the node of autograd that was made last."""
@@ -210,7 +210,7 @@ class RaceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     accesses.add(tensor, mode)
             if accesses.count:
                 session.finder.host(session.places.number(operator.name, sys._getframe(2)), accesses)
-        result = operator.call(*args, **kwargs)
+        result = operator.run(*args, **kwargs)
         if operator.makes:
             frame = sys._getframe(2)
             instruction = (id(frame), frame.f_lasti)
@@ -252,7 +252,7 @@ class RaceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             memory_format = kwargs.get("memory_format") or torch.preserve_format
             run, args, kwargs = _clone, args[:1], {"memory_format": memory_format}
         else:
-            run = operator.call
+            run = operator.run
         if session.confirm is not None:
             result = session.confirm.execute(operator, run, args, kwargs, actor)
         else:
