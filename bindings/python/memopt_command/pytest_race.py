@@ -20,7 +20,7 @@ def pytest_addoption(parser: Any) -> None:
 def pytest_configure(config: Any) -> None:
     """With the option torch is replaced before tests are imported: they keep what they import."""
     if config.getoption("--race"):
-        config.pluginmanager.register(_Race(config.getoption("--race-devices")), "memopt_race")
+        config.pluginmanager.register(_Race(config.getoption("--race-devices")))
 
 
 class _Race:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -393,11 +394,17 @@ def test_the_plugin(tmp_path):
             """
         )
     )
-    words = ["-m", "pytest", "-q", "-p", "memopt_command.pytest_race", "-p", "no:cacheprovider", str(tmp_path)]
+    package = tmp_path / "memopt_race-0.dist-info"  # found as where pip has installed it
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: memopt_race\nVersion: 0\n")
+    (package / "entry_points.txt").write_text("[pytest11]\nmemopt_race = memopt_command.pytest_race\n")
+    environment = cli_support.environment()
+    environment["PYTHONPATH"] = str(tmp_path) + os.pathsep + environment.get("PYTHONPATH", "")
+    words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
     for option, last in (("--race", "2 failed, 1 passed"), (None, "3 failed")):
         result = subprocess.run(
             [sys.executable, *words, *([option] if option else [])],
-            env=cli_support.environment(), cwd=tmp_path, capture_output=True, text=True,
+            env=environment, cwd=tmp_path, capture_output=True, text=True,
         )  # fmt: skip
         assert last in result.stdout, result.stdout
         assert ("RACE (read after write)" in result.stdout) == bool(option)

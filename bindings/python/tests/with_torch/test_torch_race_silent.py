@@ -1,0 +1,27 @@
+"""race() has nothing to say of programs whose streams are in order."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+import race_programs as programs
+from race_cases import find
+
+
+def test_a_loader_with_a_prefetcher() -> None:
+    assert not find(programs.loader)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "llama_with_scaler", "vit"])
+def test_a_model_of_transformers(name: str) -> None:
+    pytest.importorskip("transformers")
+    assert not find(getattr(programs, name))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["transformers", "accelerate", "lightning"])
+def test_a_framework(name: str, tmp_path: pathlib.Path) -> None:
+    pytest.importorskip(name)
+    assert not find(programs.FRAMEWORKS[name], tmp_path)
