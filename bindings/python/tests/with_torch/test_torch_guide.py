@@ -12,6 +12,8 @@ import torch
 
 import memopt.torch as mt
 
+import fit_models
+
 HERE = pathlib.Path(__file__).resolve().parent
 GUIDE = HERE.parents[3] / "docs" / "guide"
 
@@ -37,6 +39,15 @@ def test_no_program_of_the_pages_is_left_out():
         "pytorch-frameworks.md": 1,
         "pytorch-memory.md": 5,
     }
+
+
+def test_the_page_of_budgets(capsys):
+    pytest.importorskip("transformers")
+    model, _ = fit_models.gpt2(layers=1)
+    (program,) = snippets("fit.md")
+    names = {"model": model, "optimizer": mt.AdamW8bit(model.parameters()), "ids": torch.randint(0, 512, (2, 64))}
+    exec(program, names)
+    assert "8.00 GiB" in capsys.readouterr().out and names["fit"].choices == []
 
 
 @pytest.mark.parametrize("page", ("pytorch.md", "pytorch-8gb.md"))
