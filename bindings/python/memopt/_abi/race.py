@@ -11,8 +11,8 @@ RACE_HOST, RACE_MOST_STREAMS, RACE_MOST_DIMS = 0, 1023, 64
 
 
 @enumeration("MEMOPT_RACE_")
-class RaceMode(enum.IntFlag):
-    """What an access does."""
+class RaceMode(enum.IntEnum):
+    """What an access does; bits."""
 
     READ = 1
     WRITE = 2
