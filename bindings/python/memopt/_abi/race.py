@@ -12,7 +12,7 @@ RACE_HOST, RACE_MOST_STREAMS, RACE_MOST_DIMS = 0, 1023, 64
 
 @enumeration("MEMOPT_RACE_")
 class RaceMode(enum.IntEnum):
-    """What an access does."""
+    """What an access does; bits."""
 
     READ = 1
     WRITE = 2

@@ -8,8 +8,9 @@ Every operator runs on the CPU, and the finder in C (memopt/race.h) is told whic
 which stream of a GPU. It judges all orders that the streams permit. ``memopt race SCRIPT`` does so for a
 whole program, and ``pytest --race`` for each test.
 
-The modules: _finder (C), _places (stacks), _session (memory, threads), _streams and _tensors (torch.cuda
-and torch.Tensor), _operators (the mode), _engine (autograd), _install, _reports.
+The modules: _finder (C), _places (stacks), _session (memory, threads), _streams, _tensors and _graphs
+(torch.cuda, torch.Tensor), _groups (torch.distributed), _operators (the mode), _engine (autograd), _own
+(libmemopt's savers), _confirm, _install, _reports.
 """
 
 from __future__ import annotations
