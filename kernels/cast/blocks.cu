@@ -170,10 +170,15 @@ MO_DEVICE uint32_t mo_lanes_largest(uint32_t value, uint32_t lanes)
 MO_DEVICE uint32_t mo_blocks_code_nearest(uint32_t kind, float value, float factor)
 {
     uint32_t u = mo_f32_bits(value);
-    float scaled = mo_f32_from_bits(u & 0x7fffffffu) * factor;
+    float scaled = mo_magnitude(value) * factor;
     if (kind == MO_CODES_E2M1) {
-        uint32_t code = mo_narrow<1, 1>(mo_f32_bits(scaled) & 0x7fffffffu);
-        return (code < 7 ? code : 7) | (u >> 28 & 0x8u);
+        /* Codes if the steps were 1/2, 1 or 2 everywhere: the least is that of the number's own. */
+        uint32_t half = mo_f32_bits(mo_fmaf(scaled, 2.0f, 0x1p23f));
+        uint32_t one = mo_f32_bits(scaled + (0x1p23f + 2.0f));
+        uint32_t two = mo_f32_bits(mo_fmaf(scaled, 0.5f, 0x1p23f + 4.0f));
+        one = one < half ? one : half;
+        two = two < 0x4b000007u ? two : 0x4b000007u; /* the largest, for NaN too */
+        return ((one < two ? one : two) & 7u) | (u >> 28 & 0x8u);
     }
     uint32_t code = kind == MO_CODES_E4M3 ? mo_f32_as_eight<3, 7>(scaled, 0x7eu)
                                           : mo_f32_as_eight<2, 15>(scaled, 0x7bu);
@@ -186,17 +191,39 @@ MO_DEVICE void mo_write_pairs(unsigned char *at, uint32_t rest,
 {
     uint32_t word = 0;
     MO_UNROLL
-    for (uint32_t k = 0; k < MO_BLOCKS_PACK; k++)
-        word |= k < rest ? codes[k] << 4 * k : 0;
+    for (int k = MO_BLOCKS_PACK - 1; k >= 0; k--)
+        word = word << 4 | codes[k];
     if (rest == MO_BLOCKS_PACK && mo_aligned_to(at, 4)) {
         mo_store_as<uint32_t>(at, word);
         MO_APART;
         return;
     }
+    word &= rest < MO_BLOCKS_PACK ? (1u << 4 * rest) - 1 : ~0u;
     MO_UNROLL
     for (uint32_t k = 0; k < MO_BLOCKS_PACK / 2; k++)
         if (2 * k < rest)
             mo_store_as<uint8_t>(at + k, (uint8_t)(word >> 8 * k));
+}
+
+/* The words of eight e4m3 codes by the processor's conversion, which has one NaN; 0 if there is none
+ * or a NaN. */
+MO_DEVICE int mo_e4m3_words(const float values[MO_BLOCKS_PACK], float factor, uint32_t words[2])
+{
+#if MO_NVCC_DEVICE && __CUDA_ARCH__ >= 890
+    float scaled[MO_BLOCKS_PACK];
+    mo_mul8(values, factor, scaled);
+    MO_UNROLL
+    for (int w = 0; w < 2; w++)
+        asm("{.reg .b16 a, b; cvt.rn.satfinite.e4m3x2.f32 a, %2, %1; "
+            "cvt.rn.satfinite.e4m3x2.f32 b, %4, %3; mov.b32 %0, {a, b};}"
+            : "=r"(words[w])
+            : "f"(scaled[4 * w]), "f"(scaled[4 * w + 1]), "f"(scaled[4 * w + 2]),
+              "f"(scaled[4 * w + 3]));
+    return !MO_RARE(mo_any_nan<MO_BLOCKS_PACK>(scaled));
+#else
+    (void)values, (void)factor, (void)words;
+    return 0;
+#endif
 }
 
 MO_DEVICE void mo_blocks_encode(const mo_blocks_work *work, const mo_blocks_place *place,
@@ -204,6 +231,12 @@ MO_DEVICE void mo_blocks_encode(const mo_blocks_work *work, const mo_blocks_plac
 {
     uint32_t kind = mo_blocks_codes(work->format), codes[MO_BLOCKS_PACK];
     unsigned char *at = mo_blocks_codes_at(work, place);
+    mo_words<2> words;
+    if (kind == MO_CODES_E4M3 && !stochastic && place->rest == MO_BLOCKS_PACK &&
+        mo_aligned_to(at, 8) && mo_e4m3_words(values, factor, words.of)) {
+        mo_store_words<2, 0>(at, words);
+        return;
+    }
     if (stochastic) {
         uint32_t random[4];
         uint64_t number = mo_blocks_number(place->row, place->column, work->segment.columns);
@@ -364,11 +397,13 @@ MO_DEVICE void mo_blocks_decode(const mo_blocks_work *work, const mo_blocks_plac
         mo_read_pack<MO_BLOCKS_PACK>(from, 0u, place->rest, 1, mo_aligned_to(from, 8), codes);
     MO_UNROLL
     for (int k = 0; k < MO_BLOCKS_PACK; k++) {
-        float value = kind == MO_CODES_E2M1   ? mo_e2m1_to_f32((uint8_t)codes[k])
+        float value = kind == MO_CODES_E2M1   ? mo_e2m1_as_f32(codes[k])
                       : kind == MO_CODES_E4M3 ? mo_e4m3_as_f32(codes[k])
                                               : mo_half_as_f32(codes[k] << 8);
-        values[k] = mo_f32_one_nan(value * factor);
+        values[k] = value * factor;
     }
+    if (MO_RARE(mo_any_nan<MO_BLOCKS_PACK>(values)))
+        mo_one_nan<MO_BLOCKS_PACK>(values);
     unsigned char *to = mo_blocks_values(work, place);
     uint32_t dtype = work->dtype;
     mo_store_pack<MO_BLOCKS_PACK>(to, 0u, place->rest, dtype,

@@ -81,8 +81,10 @@ MO_GLOBAL(mo_cast, mo_cast_args, MO_CAST_THREADS)
     mo_cast_work work = shared_work;
     if (work.from == work.to && work.source == work.destination)
         return;
-    /* Eight elements share a block of random bits; four f32 are a vector. */
-    if (!args.stochastic && (work.from == MO_DTYPE_F32 || work.to == MO_DTYPE_F32))
+    /* Eight elements share a block of random bits; four f32 are a vector. Beside eight bits more must
+     * be on their way. */
+    int narrow = mo_element_size(work.from) == 1 || mo_element_size(work.to) == 1;
+    if (!args.stochastic && !narrow && (work.from == MO_DTYPE_F32 || work.to == MO_DTYPE_F32))
         mo_cast_packs<4>(&work, 0, args.saturate);
     else
         mo_cast_packs<8>(&work, args.stochastic, args.saturate);

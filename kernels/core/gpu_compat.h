@@ -382,13 +382,25 @@ MO_DEVICE float mo_reciprocal_near(float value)
 MO_DEVICE float mo_sqrtf_near(float value)
 {
 #if defined(MO_GPU_SIM)
-    return mo_sqrtf(value);
+    return value < 0x1p-126f ? 0.0f : mo_sqrtf(value); /* not normal: 0, as some processors do */
 #elif defined(__HIP__)
     return __builtin_amdgcn_sqrtf(value);
 #else
     float result;
     asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
     return result;
+#endif
+}
+
+/* 1 / sqrt(value). */
+MO_DEVICE float mo_root_reciprocal_near(float value)
+{
+#if MO_NVCC_DEVICE
+    float result;
+    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
+    return result;
+#else
+    return 1.0f / mo_sqrtf(value);
 #endif
 }
 
@@ -405,9 +417,77 @@ MO_DEVICE float mo_reciprocal_from(float value, float near)
     return error < 0x1p-24f ? exact : mo_f32_from_bits(mo_f32_bits(near) + 1);
 }
 
+/* NVIDIA's approximation is so near that one correction does, as in its own rcp.rn. */
 MO_DEVICE float mo_reciprocal(float value)
 {
-    return mo_reciprocal_from(value, mo_reciprocal_near(value));
+    float near = mo_reciprocal_near(value);
+#if MO_NVCC_DEVICE
+    return mo_fmaf(near, mo_fmaf(-value, near, 1.0f), near);
+#else
+    return mo_reciprocal_from(value, near);
+#endif
+}
+
+/* --- two numbers at once, in one instruction where a processor has it ------------------------ */
+
+typedef struct mo_two {
+    float of[2];
+} mo_two;
+
+MO_DEVICE mo_two mo_both(float value)
+{
+    mo_two two = {{value, value}};
+    return two;
+}
+
+MO_DEVICE mo_two mo_two_of(const float values[2])
+{
+    mo_two two = {{values[0], values[1]}};
+    return two;
+}
+
+/* a * b + c, rounded once. */
+MO_DEVICE mo_two mo_fma2(mo_two a, mo_two b, mo_two c)
+{
+    mo_two d;
+#if MO_NVCC_DEVICE && __CUDA_ARCH__ >= 1000
+    asm("{.reg .b64 a, b, c; mov.b64 a, {%2, %3}; mov.b64 b, {%4, %5}; mov.b64 c, {%6, %7}; "
+        "fma.rn.f32x2 a, a, b, c; mov.b64 {%0, %1}, a;}"
+        : "=f"(d.of[0]), "=f"(d.of[1])
+        : "f"(a.of[0]), "f"(a.of[1]), "f"(b.of[0]), "f"(b.of[1]), "f"(c.of[0]), "f"(c.of[1]));
+#else
+    MO_UNROLL
+    for (int k = 0; k < 2; k++)
+        d.of[k] = mo_fmaf(a.of[k], b.of[k], c.of[k]);
+#endif
+    return d;
+}
+
+MO_DEVICE mo_two mo_mul2(mo_two a, mo_two b)
+{
+    mo_two d;
+#if MO_NVCC_DEVICE && __CUDA_ARCH__ >= 1000
+    asm("{.reg .b64 a, b; mov.b64 a, {%2, %3}; mov.b64 b, {%4, %5}; mul.rn.f32x2 a, a, b; "
+        "mov.b64 {%0, %1}, a;}"
+        : "=f"(d.of[0]), "=f"(d.of[1])
+        : "f"(a.of[0]), "f"(a.of[1]), "f"(b.of[0]), "f"(b.of[1]));
+#else
+    MO_UNROLL
+    for (int k = 0; k < 2; k++)
+        d.of[k] = a.of[k] * b.of[k];
+#endif
+    return d;
+}
+
+/* Eight numbers times one. */
+MO_DEVICE void mo_mul8(const float values[8], float by, float products[8])
+{
+    MO_UNROLL
+    for (int k = 0; k < 8; k += 2) {
+        mo_two two = mo_mul2(mo_two_of(values + k), mo_both(by));
+        products[k] = two.of[0];
+        products[k + 1] = two.of[1];
+    }
 }
 
 /* --- global memory -------------------------------------------------------------------------------

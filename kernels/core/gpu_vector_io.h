@@ -164,6 +164,11 @@ MO_DEVICE float mo_e4m3_as_f32(uint32_t code)
     return mo_f32_from_bits(bits | (code & 0x80u) << 24);
 }
 
+MO_DEVICE float mo_e2m1_as_f32(uint32_t code)
+{
+    return mo_f32_from_bits(mo_widen<1>(code & 0x7u, 22) | (code & 0x8u) << 28);
+}
+
 /* mo_round_nearest: below the smallest normal, adding a number whose unit in the last place is the
  * quantum rounds to it. `a` may be any magnitude. */
 template <uint32_t MANTISSA, uint32_t BIAS> MO_DEVICE uint32_t mo_narrow(uint32_t a)
@@ -279,6 +284,14 @@ template <int N> MO_DEVICE int mo_any_nan(const float values[N])
     for (int k = 1; k < N; k++)
         sum += values[k];
     return mo_f32_is_nan(sum);
+}
+
+/* Every NaN becomes the one that is stored. */
+template <int N> MO_DEVICE void mo_one_nan(float values[N])
+{
+    MO_UNROLL
+    for (int k = 0; k < N; k++)
+        values[k] = mo_f32_one_nan(values[k]);
 }
 
 template <int N, uint32_t DTYPE>

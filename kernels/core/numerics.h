@@ -40,6 +40,14 @@ MO_HD static inline int mo_f32_is_finite(float value)
     return (mo_f32_bits(value) & MO_F32_INF_BITS) != MO_F32_INF_BITS;
 }
 
+MO_HD static inline float mo_magnitude(float x)
+{
+#if MO_NVCC_DEVICE
+    return fabsf(x); /* free, as part of another instruction */
+#endif
+    return mo_f32_from_bits(mo_f32_bits(x) & 0x7fffffffu);
+}
+
 MO_HD static inline int mo_f32_is_nan(float value)
 {
     return (mo_f32_bits(value) & 0x7fffffffu) > MO_F32_INF_BITS;

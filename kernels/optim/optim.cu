@@ -3,8 +3,8 @@
  * of eight a thread, so a block's absmax is a reduction over the group and no block waits for
  * another. The code tables are copied to shared memory, where every thread looks up its own entry.
  */
+#include "kernels/optim/adamw_gpu.h"
 #include "kernels/optim/split_weights.h"
-#include "kernels/optim/state_codes_gpu.h"
 
 enum {
     MO_OPTIM_GROUPS = MO_OPTIM_THREADS / MO_LANES,
@@ -12,22 +12,6 @@ enum {
 };
 
 /* --- the step -------------------------------------------------------------------------------- */
-
-/* What mo_adamw_bf16 computes with, see there. */
-typedef struct mo_near_rates {
-    float less, more, eps;
-} mo_near_rates;
-
-MO_DEVICE mo_near_rates mo_near_rates_of(const mo_rule_coef *c)
-{
-    const float down = 0x1p-64f, slack = 0x1p-20f;
-    float rate = c->rate * down;
-    mo_near_rates near;
-    near.less = mo_fmaf(rate, -slack, rate);
-    near.more = mo_fmaf(rate, slack, rate);
-    near.eps = c->eps * down;
-    return near;
-}
 
 /* Which of a span's tensors may travel as vectors, and whether its bf16 parameters must not be
  * computed by approximations. */
@@ -37,15 +21,10 @@ typedef struct mo_span_aligned {
     mo_near_rates near;
 } mo_span_aligned;
 
-/* What mo_adamw_bf16 is not for: other results than bf16, coefficients that may leave the range in
- * which numbers keep their precision, an eps (0: of a rule without one) that the root of a number
- * below all normal ones, which counts as 0, is not small beside. */
+/* Whether bf16 parameters are not for mo_adamw_bf16. */
 MO_DEVICE int mo_span_is_exact(const mo_optim_span *s)
 {
-    float rate = s->coef.rate < 0.0f ? -s->coef.rate : s->coef.rate;
-    int plain = s->coef.eps <= 0x1p20f && (s->coef.eps >= 0x1p-37f || s->coef.eps == 0.0f) &&
-                rate <= 0x1p30f && (rate >= 0x1p-40f || rate == 0.0f);
-    return s->copy || s->stochastic || s->residual || !plain;
+    return s->copy || s->stochastic || s->residual || !mo_coef_is_plain(&s->coef);
 }
 
 template <int N, uint32_t FORMAT> MO_DEVICE int mo_moment_aligned(const void *moment)
@@ -123,86 +102,6 @@ MO_DEVICE void mo_store_parameters(const mo_optim_span *s, INDEX at, uint32_t re
                            codes);
 }
 
-/* What encoding needs to know of a pack's moments. */
-typedef struct mo_pack_range {
-    uint32_t largest_m, largest_v, largest_slow; /* mo_largest */
-    int32_t least_v;                             /* mo_least */
-} mo_pack_range;
-
-template <int N>
-MO_DEVICE void mo_adamw_moments_of(const mo_rule_coef *c, const float g[N], float m[N], float v[N],
-                                   mo_pack_range *range)
-{
-    MO_UNROLL
-    for (int k = 0; k < N; k++)
-        mo_adamw_moments(c, g[k], &m[k], &v[k]);
-    range->largest_m = mo_largest<N>(m);
-    range->largest_v = mo_largest_positive<N>(v);
-    range->least_v = mo_least<N>(v);
-}
-
-/* Whether all of v is in the range for which mo_adamw_bf16 is right. */
-MO_DEVICE int mo_adamw_is_plain(const mo_pack_range *range)
-{
-    return range->largest_v < 0x53800000u; /* 2^40; negative numbers and NaN are above it */
-}
-
-/* The bound of v, and the range of what may be anything. */
-template <int N> MO_DEVICE void mo_adamw_bound(float v[N], mo_pack_range *range)
-{
-    MO_UNROLL
-    for (int k = 0; k < N; k++)
-        v[k] = mo_adamw_bounded(v[k]);
-    range->largest_v = mo_largest<N>(v);
-    range->least_v = mo_least<N>(v);
-}
-
-/* AdamW's bf16 parameters by approximations: their last bits seldom matter to a number of 8 bits.
- * u is at most 2^-20 off (the root 2^-22 and its exact twin's rounding 2^-24, two sums 2^-23, the
- * reciprocal 2^-22, product and exact quotient 2^-23), so the exact rate * u lies between those of
- * a rate that is 2^-20 smaller and one that much larger. fma and rounding are monotone: if both
- * give the same code, it is the exact one. u has a factor 2^64, which keeps it normal. An exact u
- * below 2^-126 is further off; it moves no parameter of at least 2^-64.
- *
- * Writes the codes, two in a word. Returns 0 if this does not decide. */
-template <int N>
-MO_DEVICE int mo_adamw_bf16(float decay, const mo_near_rates *near, const float p[N],
-                            const float m[N], const float v[N], uint32_t words[N / 2])
-{
-    uint32_t differ = 0;
-    MO_UNROLL
-    for (int k = 0; k < N; k += 2) {
-        float low[2], high[2];
-        MO_UNROLL
-        for (int j = 0; j < 2; j++) {
-            float root = mo_fmaf(mo_sqrtf_near(v[k + j]), 0x1p-64f, near->eps);
-            float u = m[k + j] * mo_reciprocal_near(root);
-            float kept = mo_fmaf(decay, p[k + j], p[k + j]);
-            low[j] = mo_fmaf(near->less, u, kept);
-            high[j] = mo_fmaf(near->more, u, kept);
-        }
-        words[k / 2] = mo_pair_word<MO_DTYPE_BF16>(low[0], low[1]);
-        differ |= words[k / 2] ^ mo_pair_word<MO_DTYPE_BF16>(high[0], high[1]);
-    }
-    return mo_kept(differ | mo_odd_bf16<N / 2>(words)) == 0;
-}
-
-/* AdamW's parameters of new moments, whose range is known. */
-template <int N>
-MO_DEVICE int mo_adamw_parameters(const mo_rule_coef *c, const mo_near_rates *rates, int near,
-                                  float p[N], const float m[N], float v[N], mo_pack_range *range,
-                                  uint32_t words[N / 2])
-{
-    if (MO_RARE(!mo_adamw_is_plain(range)))
-        mo_adamw_bound<N>(v, range);
-    else if (near && !MO_RARE(!mo_adamw_bf16<N>(c->decay, rates, p, m, v, words)))
-        return 1;
-    MO_UNROLL
-    for (int k = 0; k < N; k++)
-        p[k] = mo_adamw_parameter(c, p[k], m[k], v[k]);
-    return 0;
-}
-
 /* A rule's step: new moments and their range, and new parameters in p. Where `near`, parameters
  * may become bf16 by approximations: then they are in `words`, and the result is 1. */
 template <uint32_t RULE, int N, int CODED>
@@ -212,7 +111,7 @@ MO_DEVICE int mo_update_values(const mo_rule_coef *c, const mo_near_rates *rates
 {
     if (RULE == MO_RULE_ADAMW && CODED) {
         mo_adamw_moments_of<N>(c, g, m, v, range);
-        return mo_adamw_parameters<N>(c, rates, near, p, m, v, range, words);
+        return mo_adamw_parameters<N, 0>(c, rates, near, p, m, v, range, words);
     }
     MO_UNROLL
     for (int k = 0; k < N; k++)
@@ -256,6 +155,22 @@ MO_DEVICE int mo_update_pack(const mo_optim_span *s, const mo_rule_coef *coef, I
     return any_nan;
 }
 
+/* One NaN in moments that are stored as they are; any_nan: in the parameters. A NaN in m, v or slow
+ * makes one there, except in Lion's m, which p does not depend on. */
+template <uint32_t RULE, int N>
+MO_DEVICE void mo_plain_nan(int any_nan, float m[N], float v[N], float slow[N])
+{
+    if (RULE == MO_RULE_LION)
+        any_nan |= mo_any_nan<N>(m);
+    if (!MO_RARE(any_nan))
+        return;
+    mo_one_nan<N>(m);
+    if (mo_rule_has_second(RULE))
+        mo_one_nan<N>(v);
+    if (mo_rule_has_slow(RULE))
+        mo_one_nan<N>(slow);
+}
+
 template <uint32_t RULE>
 MO_DEVICE void mo_step32_pack(const mo_optim_span *s, const mo_rule_coef *coef, uint64_t at,
                               uint32_t rest, const mo_span_aligned *aligned)
@@ -270,14 +185,7 @@ MO_DEVICE void mo_step32_pack(const mo_optim_span *s, const mo_rule_coef *coef, 
         mo_load_pack<N>(s->slow, at, rest, MO_DTYPE_F32, aligned->slow, slow);
     mo_pack_range range;
     int any_nan = mo_update_pack<RULE, N, 0>(s, coef, at, rest, aligned, m, v, slow, &range);
-    /* A NaN in m, v or slow makes one in p, except in Lion's m, which p does not depend on. */
-    if (RULE == MO_RULE_LION)
-        any_nan |= mo_any_nan<N>(m);
-    if (MO_RARE(any_nan)) {
-        mo_one_nan<N>(m);
-        mo_one_nan<N>(v);
-        mo_one_nan<N>(slow);
-    }
+    mo_plain_nan<RULE, N>(any_nan, m, v, slow);
     if (s->m)
         mo_store_pack<N>(s->m, at, rest, MO_DTYPE_F32, aligned->m, m);
     if (mo_rule_has_second(RULE))
@@ -286,11 +194,14 @@ MO_DEVICE void mo_step32_pack(const mo_optim_span *s, const mo_rule_coef *coef, 
         mo_store_pack<N>(s->slow, at, rest, MO_DTYPE_F32, aligned->slow, slow);
 }
 
-template <uint32_t RULE> MO_DEVICE void mo_step32(const mo_optim_span *s, const mo_rule_coef *coef)
+/* From element `from` on. */
+template <uint32_t RULE>
+MO_DEVICE void mo_step32(const mo_optim_span *s, const mo_rule_coef *coef, uint32_t from)
 {
     enum { N = 4 };
     mo_span_aligned aligned = mo_span_alignment<N, MO_STATE_F32>(s);
-    for (uint64_t at = (uint64_t)mo_thread_index() * N; at < s->count; at += MO_OPTIM_THREADS * N)
+    uint64_t at = from + (uint64_t)mo_thread_index() * N;
+    for (; at < s->count; at += MO_OPTIM_THREADS * N)
         mo_step32_pack<RULE>(s, coef, at, mo_pack_rest<N>(s->count, at), &aligned);
 }
 
@@ -306,10 +217,7 @@ MO_DEVICE void mo_step16_pack(const mo_optim_span *s, const mo_rule_coef *coef, 
     mo_load_pack<N>(s->m, at, rest, MO_DTYPE_BF16, aligned->m, m);
     mo_load_pack<N>(s->v, at, rest, MO_DTYPE_BF16, aligned->v, v);
     int any_nan = mo_update_pack<RULE, N, 0>(s, coef, at, rest, aligned, m, v, none, &range);
-    if (MO_RARE(any_nan)) {
-        mo_one_nan<N>(m);
-        mo_one_nan<N>(v);
-    }
+    mo_plain_nan<RULE, N>(any_nan, m, v, none);
     MO_UNROLL
     for (int k = 0; k < N; k++) {
         mo_moment_codes codes = mo_moment_codes_of(m[k], v[k], key);
@@ -320,12 +228,14 @@ MO_DEVICE void mo_step16_pack(const mo_optim_span *s, const mo_rule_coef *coef, 
     mo_write_pack<N, 0, 2>(s->v, at, rest, 2, aligned->v, v_codes);
 }
 
-template <uint32_t RULE> MO_DEVICE void mo_step16(const mo_optim_span *s, const mo_rule_coef *coef)
+template <uint32_t RULE>
+MO_DEVICE void mo_step16(const mo_optim_span *s, const mo_rule_coef *coef, uint32_t from)
 {
     enum { N = 8 };
     mo_span_aligned aligned = mo_span_alignment<N, MO_STATE_BF16>(s);
     uint32_t key = mo_moment_key(coef->step);
-    for (uint64_t at = (uint64_t)mo_thread_index() * N; at < s->count; at += MO_OPTIM_THREADS * N)
+    uint64_t at = from + (uint64_t)mo_thread_index() * N;
+    for (; at < s->count; at += MO_OPTIM_THREADS * N)
         mo_step16_pack<RULE>(s, coef, at, mo_pack_rest<N>(s->count, at), &aligned, key);
 }
 
@@ -371,6 +281,24 @@ MO_DEVICE void mo_step_block(const mo_optim_span *s, const mo_rule_coef *coef,
 
 #include "kernels/optim/step_whole_gpu.h"
 
+/* States without scales. WHOLE: by whole blocks, where it may. */
+template <uint32_t RULE, uint32_t FORMAT, int WHOLE>
+MO_DEVICE void mo_step_plain(const mo_optim_span *span)
+{
+    mo_rule_coef coef = span->coef;
+    uint32_t done = 0;
+    if constexpr (WHOLE)
+        done = mo_step_classes<RULE, FORMAT>(span, &coef, 0) * MO_BLOCK_SIZE;
+    if (done >= span->count)
+        return;
+    mo_barrier(); /* what follows is read anew: kept, it would take the loop's registers */
+    coef = span->coef;
+    if (FORMAT == MO_STATE_BF16)
+        mo_step16<RULE>(span, &coef, done);
+    else
+        mo_step32<RULE>(span, &coef, done);
+}
+
 template <uint32_t RULE, uint32_t FORMAT>
 MO_DEVICE void mo_step_chunk(const mo_optim_step_args &args, uint64_t chunk, mo_optim_span *span,
                              typename mo_codec<FORMAT>::tables *tables)
@@ -380,11 +308,11 @@ MO_DEVICE void mo_step_chunk(const mo_optim_step_args &args, uint64_t chunk, mo_
     if (mo_thread_index() == 0)
         mo_optim_span_of(&args, chunk, span);
     mo_barrier();
-    mo_rule_coef coef = span->coef;
-    if (!span->absmax1) {
-        mo_step32<RULE>(span, &coef);
+    if (!span->absmax1) { /* most of an optimizer's are the kernel's of steps.def: by whole blocks */
+        mo_step_plain<RULE, MO_STATE_F32, FORMAT == MO_STATE_8BIT && RULE != MO_RULE_ADAMW>(span);
         return;
     }
+    mo_rule_coef coef = span->coef;
     mo_codec<FORMAT>::load(tables);
     mo_barrier();
     uint32_t blocks = (uint32_t)((span->count + MO_BLOCK_SIZE - 1) / MO_BLOCK_SIZE);
@@ -441,15 +369,14 @@ MO_DEVICE void mo_step_plain_chunk(const mo_optim_step_args &args, uint64_t chun
     if (mo_thread_index() == 0)
         mo_optim_span_of(&args, chunk, span);
     mo_barrier();
-    mo_rule_coef coef = span->coef;
     if (FORMAT == MO_STATE_BF16 && span->format == MO_STATE_BF16)
-        mo_step16<RULE>(span, &coef);
+        mo_step_plain<RULE, MO_STATE_BF16, 1>(span);
     else
-        mo_step32<RULE>(span, &coef);
+        mo_step_plain<RULE, MO_STATE_F32, 1>(span);
 }
 
 #define MO_STEP_PLAIN_KERNEL(name, rule, format)                                                   \
-    MO_GLOBAL_ROOM(name, mo_optim_step_args, MO_OPTIM_THREADS, 3)                                  \
+    MO_GLOBAL_ROOM(name, mo_optim_step_args, MO_OPTIM_THREADS, 2)                                  \
     {                                                                                              \
         MO_SHARED(mo_optim_span, span);                                                            \
         mo_step_plain_chunk<rule, format>(args, first_item + mo_block_index(), &span);             \
@@ -516,6 +443,9 @@ MO_DEVICE void mo_quantize_group(const mo_blockcode_args &args,
     if (rest > 0) {
         mo_load_pack<N>(args.values, at, rest, (uint32_t)args.dtype, values_aligned, values);
         largest = mo_largest<N>(values);
+        MO_UNROLL
+        for (int k = 0; k < N && !args.is_signed; k++)
+            values[k] = mo_at_least(values[k], 0.0f); /* where their codes are the same */
     }
     largest = mo_block_largest<FORMAT>(largest);
     if (rest > 0)

@@ -146,14 +146,6 @@ MO_HD static inline float mo_decode_unsigned(uint8_t code, float absmax)
 #define MO_EXPAND_STEP 0x1.fc07fp-9f    /* 1 / 258 */
 #define MO_EXPAND_LEAST 0x1.7d05f4p-7f  /* 3 / 258 */
 
-MO_HD static inline float mo_magnitude(float x)
-{
-#if MO_NVCC_DEVICE
-    return fabsf(x); /* free, as part of another instruction */
-#endif
-    return mo_f32_from_bits(mo_f32_bits(x) & 0x7fffffffu);
-}
-
 MO_HD static inline float mo_cubic(float x, float c0, float c1, float c2, float c3)
 {
     return mo_fmaf(mo_fmaf(mo_fmaf(c3, x, c2), x, c1), x, c0);
@@ -358,7 +350,7 @@ MO_HD_CONSTANT static inline uint32_t mo_format_block(uint32_t format)
 }
 
 /* Whether blocks have scales. */
-MO_HD static inline int mo_format_has_scales(uint32_t format)
+MO_HD_CONSTANT static inline int mo_format_has_scales(uint32_t format)
 {
     return format != MO_STATE_F32 && format != MO_STATE_BF16;
 }

@@ -13,14 +13,6 @@
 
 /* --- magnitudes as bits, which grow with them; NaN is the largest ---------------------------- */
 
-/* Every NaN becomes the one that is stored. */
-template <int N> MO_DEVICE void mo_one_nan(float values[N])
-{
-    MO_UNROLL
-    for (int k = 0; k < N; k++)
-        values[k] = mo_f32_one_nan(values[k]);
-}
-
 /* The larger of bits and the bits of value's magnitude; the caller does not distinguish NaNs. */
 MO_DEVICE uint32_t mo_larger(uint32_t bits, float value)
 {
@@ -33,6 +25,18 @@ MO_DEVICE uint32_t mo_larger(uint32_t bits, float value)
 #else
     uint32_t magnitude = mo_f32_bits(value) & 0x7fffffffu;
     return magnitude > bits ? magnitude : bits;
+#endif
+}
+
+/* The smaller of least and value's magnitude; NaN if either is. */
+MO_DEVICE float mo_least_magnitude(float least, float value)
+{
+#if MO_NVCC_DEVICE && __CUDA_ARCH__ >= 800
+    asm("{.reg .f32 a; abs.f32 a, %1; min.NaN.f32 %0, %0, a;}" : "+f"(least) : "f"(value));
+    return least;
+#else
+    float magnitude = mo_magnitude(value);
+    return least != least || least < magnitude ? least : magnitude;
 #endif
 }
 
@@ -180,18 +184,17 @@ MO_DEVICE uint32_t mo_lower_bytes(const uint32_t of[4])
 #endif
 }
 
-/* The bytes from bit 8 on of four words. */
-MO_DEVICE uint32_t mo_second_bytes(const uint32_t of[4])
+/* The lower bytes of the halves of two words, whose upper ones are 0. */
+MO_DEVICE uint32_t mo_even_bytes(uint32_t low, uint32_t high)
 {
 #if defined(__CUDA_ARCH__)
-    uint32_t low, high, all;
-    asm("prmt.b32 %0, %1, %2, 0x0051;" : "=r"(low) : "r"(of[0]), "r"(of[1]));
-    asm("prmt.b32 %0, %1, %2, 0x5100;" : "=r"(high) : "r"(of[2]), "r"(of[3]));
-    asm("prmt.b32 %0, %1, %2, 0x7610;" : "=r"(all) : "r"(low), "r"(high));
+    uint32_t all;
+    asm("prmt.b32 %0, %1, %2, 0x6420;" : "=r"(all) : "r"(low), "r"(high));
     return all;
 #else
-    return (of[0] >> 8 & 0xffu) | (of[1] & 0xff00u) | (of[2] & 0xff00u) << 8 |
-           (of[3] & 0xff00u) << 16;
+    low |= low >> 8;
+    high |= high >> 8;
+    return (low & 0xffffu) | high << 16;
 #endif
 }
 
@@ -205,12 +208,12 @@ MO_DEVICE float mo_at_least(float value, float least)
 #endif
 }
 
-/* The codes of values that are not positive become 0; all, if their block is poisoned. */
-MO_DEVICE void mo_zero_codes(const float values[8], int poisoned, uint32_t words[2])
+/* The codes of values that are not positive become 0. */
+MO_DEVICE void mo_zero_codes(const float values[8], uint32_t words[2])
 {
     MO_UNROLL
     for (int k = 0; k < 8; k++)
-        words[k / 4] &= values[k] > 0.0f && !poisoned ? ~0u : ~(0xffu << k % 4 * 8);
+        words[k / 4] &= values[k] > 0.0f ? ~0u : ~(0xffu << k % 4 * 8);
 }
 
 /* The word of a table at a place in bytes. */
@@ -225,8 +228,8 @@ MO_DEVICE void mo_decode_bytes(const uint32_t *map, const uint32_t words[2], flo
 {
     MO_UNROLL
     for (int k = 0; k < 8; k++)
-        values[k] =
-            mo_f32_from_bits(mo_table_word(map, mo_byte_times(words[k / 4], k % 4, 4))) * scale;
+        values[k] = mo_f32_from_bits(mo_table_word(map, mo_byte_times(words[k / 4], k % 4, 4)));
+    mo_mul8(values, scale, values);
 }
 
 /* --- the formats ----------------------------------------------------------------------------- */
@@ -386,9 +389,10 @@ template <> struct mo_codec<MO_STATE_COMPANDED4> {
             uint32_t place = mo_byte_times(words[0], k / 2, 8);
             mo_words<2> pair =
                 *(const mo_words<2> *)(const void *)((const unsigned char *)pairs + place);
-            values[k] = mo_f32_from_bits(pair.of[0]) * scale;
-            values[k + 1] = mo_f32_from_bits(pair.of[1]) * scale;
+            values[k] = mo_f32_from_bits(pair.of[0]);
+            values[k + 1] = mo_f32_from_bits(pair.of[1]);
         }
+        mo_mul8(values, scale, values);
     }
 
     MO_DEVICE uint32_t encode_signed(const float y[8])
@@ -431,7 +435,12 @@ MO_DEVICE int mo_scale_is_plain(uint32_t largest)
 
 /* Words of the codes of eight elements. */
 template <uint32_t FORMAT> struct mo_code_words {
-    enum { N = mo_format_is_4bit(FORMAT) ? 1 : 2 };
+    enum {
+        N = FORMAT == MO_STATE_F32      ? 8
+            : FORMAT == MO_STATE_BF16   ? 4
+            : mo_format_is_4bit(FORMAT) ? 1
+                                        : 2
+    };
 };
 
 /* Reads codes of eight elements from `at` on, a multiple of eight, of which `rest` exist. */
@@ -509,76 +518,74 @@ MO_DEVICE void mo_decode_block(const typename mo_codec<FORMAT>::tables *tables, 
     }
 }
 
-/* mo_block_scale_of such an absmax, without a division. */
-MO_DEVICE mo_block_scale mo_plain_scale(uint32_t largest)
-{
-    mo_block_scale s;
-    s.absmax = mo_f32_from_bits(largest);
-    s.prescale = 1.0f;
-    s.inverse = mo_reciprocal(s.absmax);
-    return s;
-}
-
 /* Of the largest magnitudes of its packs, the block's. All threads of a warp must call this. */
 template <uint32_t FORMAT> MO_DEVICE uint32_t mo_block_largest(uint32_t largest)
 {
     return mo_group_largest<mo_format_block(FORMAT) / 8>(largest);
 }
 
-/* Writes y, the scaled values of a block with this absmax, and returns the scale; *y_least: the
- * least of positive ones, or 0. In a poisoned block, which stores codes of zeros, all become 0. */
-MO_DEVICE mo_block_scale mo_normalise(const float values[8], uint32_t largest, int32_t *least,
-                                      float y[8], float *y_least)
+/* What encodes a moment of a block: its scale, what values are multiplied with, and mo_least. */
+typedef struct mo_encoding {
+    float stored, inverse;
+    int32_t least;
+} mo_encoding;
+
+/* Of a block whose scale is plain. */
+MO_DEVICE mo_encoding mo_plain_encoding(uint32_t largest, int32_t least)
 {
-    mo_block_scale scale;
-    if (MO_RARE(!mo_scale_is_plain(largest))) { /* the same for all of a group */
-        scale = mo_block_scale_of(largest);
-        int poisoned = mo_f32_is_nan(scale.inverse);
-        MO_UNROLL
-        for (int k = 0; k < 8; k++)
-            y[k] = poisoned ? 0.0f : values[k] * scale.prescale * scale.inverse;
-        *least = poisoned ? 0 : *least;
-        *y_least = 0.0f;
-    } else {
-        scale = mo_plain_scale(largest);
-        MO_UNROLL
-        for (int k = 0; k < 8; k++)
-            y[k] = values[k] * scale.inverse;
-        *y_least = mo_f32_from_bits((uint32_t)*least) * scale.inverse;
-    }
-    return scale;
+    mo_encoding e;
+    e.stored = mo_f32_from_bits(largest);
+    e.inverse = mo_reciprocal(e.stored);
+    e.least = least;
+    return e;
 }
 
-/* The codes of eight values, and the scale to store. largest: mo_largest of their block; least:
- * mo_least of unsigned values. */
-template <uint32_t FORMAT>
-MO_DEVICE float mo_encode_words(const typename mo_codec<FORMAT>::tables *tables, int is_signed,
-                                const float values[8], uint32_t largest, int32_t least,
-                                uint32_t words[mo_code_words<FORMAT>::N])
+/* Of any block: its values get their prescale. Those of a poisoned one, which stores codes of
+ * zeros, become 0. */
+MO_DEVICE void mo_rare_encoding(float values[8], uint32_t largest, mo_encoding *e)
 {
-    float y[8], y_least;
-    float stored = mo_normalise(values, largest, &least, y, &y_least).absmax;
+    mo_block_scale scale = mo_block_scale_of(largest);
+    int poisoned = mo_f32_is_nan(scale.inverse);
+    MO_UNROLL
+    for (int k = 0; k < 8; k++)
+        values[k] = poisoned ? 0.0f : values[k] * scale.prescale;
+    e->stored = scale.absmax;
+    e->inverse = poisoned ? 0.0f : scale.inverse;
+    e->least = 0;
+}
+
+/* The codes of eight values. */
+template <uint32_t FORMAT>
+MO_DEVICE void mo_encode_words(const typename mo_codec<FORMAT>::tables *tables, int is_signed,
+                               const float values[8], const mo_encoding *e,
+                               uint32_t words[mo_code_words<FORMAT>::N])
+{
+    const float cell = mo_f32_from_bits(MO_UNSIGNED_UMIN << 16);
+    float y[8];
+    mo_mul8(values, e->inverse, y);
     if (FORMAT == MO_STATE_8BIT && !is_signed &&
-        MO_RARE(!(y_least >= mo_f32_from_bits(MO_UNSIGNED_UMIN << 16))))
+        MO_RARE(!(mo_f32_from_bits((uint32_t)e->least) * e->inverse >= cell)))
         mo_from_least(y);
     mo_codec<FORMAT>::encode(tables, is_signed, y, words);
-    if (FORMAT == MO_STATE_8BIT && !is_signed && MO_RARE(least <= 0))
-        mo_zero_codes(values, largest >= MO_F32_INF_BITS, words);
-    return stored;
+    if (FORMAT == MO_STATE_8BIT && !is_signed && MO_RARE(e->least <= 0))
+        mo_zero_codes(values, words);
 }
 
 /* Writes the codes of eight values, of which `rest` exist, more than none. A block's first thread
  * stores its scale. */
 template <uint32_t FORMAT>
 MO_DEVICE void mo_encode_block(const typename mo_codec<FORMAT>::tables *tables, int is_signed,
-                               const float values[8], uint32_t largest, int32_t least, uint32_t at,
+                               float values[8], uint32_t largest, int32_t least, uint32_t at,
                                uint32_t rest, int aligned, void *data, float *scales)
 {
     uint32_t words[mo_code_words<FORMAT>::N];
-    float stored = mo_encode_words<FORMAT>(tables, is_signed, values, largest, least, words);
+    mo_encoding e = mo_plain_encoding(largest, least);
+    if (MO_RARE(!mo_scale_is_plain(largest))) /* the same for all of a group */
+        mo_rare_encoding(values, largest, &e);
+    mo_encode_words<FORMAT>(tables, is_signed, values, &e, words);
     mo_write_codes<FORMAT>(data, at, rest, aligned, is_signed, words);
     if (mo_thread_index() % (mo_format_block(FORMAT) / 8) == 0)
-        mo_store_as<float>(&scales[at / mo_format_block(FORMAT)], stored);
+        mo_store_as<float>(&scales[at / mo_format_block(FORMAT)], e.stored);
 }
 
 #endif

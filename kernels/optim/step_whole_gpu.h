@@ -122,6 +122,21 @@ template <uint32_t DTYPE> MO_DEVICE void mo_eight_values(const uint32_t *words, 
                                                            : words[k / 2] & 0xffff0000u);
 }
 
+/* States without scales: only how they are read. */
+template <uint32_t DTYPE> struct mo_plain_codec {
+    typedef struct {
+    } tables;
+
+    MO_DEVICE void decode(const tables *, int, const uint32_t *words, float, float values[8])
+    {
+        mo_eight_values<DTYPE>(words, values);
+    }
+};
+template <> struct mo_codec<MO_STATE_F32> : mo_plain_codec<MO_DTYPE_F32> {
+};
+template <> struct mo_codec<MO_STATE_BF16> : mo_plain_codec<MO_DTYPE_BF16> {
+};
+
 /* All but the parameters, of the block AHEAD of the place. */
 template <uint32_t RULE, uint32_t FORMAT, uint32_t P, uint32_t G, int AHEAD>
 MO_DEVICE void mo_read_states(const mo_eight_place *at, uint32_t more,
@@ -134,14 +149,16 @@ MO_DEVICE void mo_read_states(const mo_eight_place *at, uint32_t more,
         SCALES = AHEAD * bytes::SCALES
     };
     mo_read_ahead<N, CODES>(more, at->m, raw->m);
-    mo_read_ahead<1, SCALES>(more, at->m_scale, &raw->m_scale);
-    if (mo_rule_has_second(RULE)) {
+    if (mo_rule_has_second(RULE))
         mo_read_ahead<N, CODES>(more, at->v, raw->v);
-        mo_read_ahead<1, SCALES>(more, at->v_scale, &raw->v_scale);
-    }
-    if (mo_rule_has_slow(RULE)) {
+    if (mo_rule_has_slow(RULE))
         mo_read_ahead<N, CODES>(more, at->slow, raw->slow);
-        mo_read_ahead<1, SCALES>(more, at->slow_scale, &raw->slow_scale);
+    if (mo_format_has_scales(FORMAT)) {
+        mo_read_ahead<1, SCALES>(more, at->m_scale, &raw->m_scale);
+        if (mo_rule_has_second(RULE))
+            mo_read_ahead<1, SCALES>(more, at->v_scale, &raw->v_scale);
+        if (mo_rule_has_slow(RULE))
+            mo_read_ahead<1, SCALES>(more, at->slow_scale, &raw->slow_scale);
     }
     mo_read_ahead<mo_eight<G>::WORDS, AHEAD * bytes::G_BYTES>(more, at->g, raw->g);
 }
@@ -158,19 +175,80 @@ MO_DEVICE void mo_eight_codes(const float values[8], int any_nan, uint32_t *word
         words[w] = DTYPE == MO_DTYPE_F32 ? codes[w] : codes[2 * w] | codes[2 * w + 1] << 16;
 }
 
+/* Writes moments that have no scales. */
+template <uint32_t RULE, uint32_t FORMAT, int CODES>
+MO_DEVICE void mo_write_plain(const mo_eight_place *at, const mo_rule_coef *coef, const float m[8],
+                              const float v[8], const float slow[8])
+{
+    enum { N = 8, WORDS = mo_code_words<FORMAT>::N };
+    uint32_t words[3][N] = {};
+    MO_UNROLL
+    for (int k = 0; k < N; k++) {
+        if (FORMAT == MO_STATE_F32) {
+            words[0][k] = mo_f32_bits(m[k]);
+            words[1][k] = mo_rule_has_second(RULE) ? mo_f32_bits(v[k]) : 0;
+            words[2][k] = mo_rule_has_slow(RULE) ? mo_f32_bits(slow[k]) : 0;
+        } else {
+            mo_moment_codes codes = mo_moment_codes_of(m[k], v[k], mo_moment_key(coef->step));
+            words[0][k / 2] |= (uint32_t)codes.m << k % 2 * 16;
+            words[1][k / 2] |= (uint32_t)codes.v << k % 2 * 16;
+        }
+    }
+    mo_write_ahead<WORDS, CODES>(at->m, words[0]);
+    if (mo_rule_has_second(RULE))
+        mo_write_ahead<WORDS, CODES>(at->v, words[1]);
+    if (mo_rule_has_slow(RULE))
+        mo_write_ahead<WORDS, CODES>(at->slow, words[2]);
+}
+
 /* Encodes eight values of a moment and writes them and, once, their block's scale. */
 template <uint32_t FORMAT, int CODES, int SCALES>
 MO_DEVICE void mo_write_moment(const typename mo_codec<FORMAT>::tables *tables, int is_signed,
-                               const float values[8], uint32_t largest, int32_t least,
-                               unsigned char *codes, unsigned char *scale)
+                               const float values[8], const mo_encoding *e, unsigned char *codes,
+                               unsigned char *scale)
 {
     enum { N = mo_code_words<FORMAT>::N };
-    uint32_t words[N];
-    uint32_t stored = mo_f32_bits(mo_encode_words<FORMAT>(
-        tables, is_signed, values, mo_block_largest<FORMAT>(largest), least, words));
+    uint32_t words[N], stored = mo_f32_bits(e->stored);
+    mo_encode_words<FORMAT>(tables, is_signed, values, e, words);
     mo_write_ahead<N, CODES>(codes, words);
     if (mo_thread_index() % (mo_format_block(FORMAT) / 8) == 0)
         mo_write_ahead<1, SCALES>(scale, &stored);
+}
+
+/* Encodes and writes the moments of a block: one branch for what is rare of any. */
+template <uint32_t RULE, uint32_t FORMAT, int CODES, int SCALES>
+MO_DEVICE void mo_write_coded(const mo_eight_place *at,
+                              const typename mo_codec<FORMAT>::tables *tables,
+                              const mo_pack_range *range, float m[8], float v[8], float slow[8])
+{
+    const int is_signed = mo_rule_first_signed(RULE);
+    uint32_t largest[3] = {mo_block_largest<FORMAT>(range->largest_m), 0, 0};
+    int plain = mo_scale_is_plain(largest[0]);
+    mo_encoding e[3];
+    e[0] = mo_plain_encoding(largest[0], is_signed ? 0 : mo_least<8>(m));
+    if (mo_rule_has_second(RULE)) {
+        largest[1] = mo_block_largest<FORMAT>(range->largest_v);
+        plain &= mo_scale_is_plain(largest[1]);
+        e[1] = mo_plain_encoding(largest[1], range->least_v);
+    }
+    if (mo_rule_has_slow(RULE)) {
+        largest[2] = mo_block_largest<FORMAT>(range->largest_slow);
+        plain &= mo_scale_is_plain(largest[2]);
+        e[2] = mo_plain_encoding(largest[2], 0);
+    }
+    if (MO_RARE(!plain)) { /* the same for all of a group */
+        mo_rare_encoding(m, largest[0], &e[0]);
+        if (mo_rule_has_second(RULE))
+            mo_rare_encoding(v, largest[1], &e[1]);
+        if (mo_rule_has_slow(RULE))
+            mo_rare_encoding(slow, largest[2], &e[2]);
+    }
+    mo_write_moment<FORMAT, CODES, SCALES>(tables, is_signed, m, &e[0], at->m, at->m_scale);
+    if (mo_rule_has_second(RULE))
+        mo_write_moment<FORMAT, CODES, SCALES>(tables, 0, v, &e[1], at->v, at->v_scale);
+    if (mo_rule_has_slow(RULE))
+        mo_write_moment<FORMAT, CODES, SCALES>(tables, MO_SLOW, slow, &e[2], at->slow,
+                                               at->slow_scale);
 }
 
 /* The block AHEAD of the place, of which raw has been read; reads the one behind it if there is
@@ -195,10 +273,12 @@ MO_DEVICE void mo_step_whole_block(const mo_eight_place *at, uint32_t more,
         mo_codec<FORMAT>::decode(tables, 1, raw->slow, mo_f32_from_bits(raw->slow_scale), slow);
     mo_eight_values<G>(raw->g, g);
     mo_eight_values<P>(raw->p, p);
-    if (RULE == MO_RULE_ADAMW && narrow) { /* room for what is read while parameters are computed */
+    if (RULE == MO_RULE_ADAMW && (narrow || MO_NVCC_DEVICE)) { /* read while they are computed */
         mo_adamw_moments_of<N>(coef, g, m, v, &range);
         mo_read_states<RULE, FORMAT, P, G, AHEAD + 1>(at, more, raw);
-        done = mo_adamw_parameters<N>(coef, near, 1, p, m, v, &range, words);
+        done = mo_adamw_parameters<N, !narrow>(coef, near, narrow, p, m, v, &range, words);
+        if (done && !narrow)
+            mo_eight_values<P>(words, p);
     } else {
         done = mo_update_values<RULE, N, 1>(coef, near, narrow, g, p, m, v, slow, &range, words);
         mo_read_states<RULE, FORMAT, P, G, AHEAD + 1>(at, more, raw);
@@ -208,6 +288,8 @@ MO_DEVICE void mo_step_whole_block(const mo_eight_place *at, uint32_t more,
         if (MO_RARE(any_nan))
             mo_one_nan<N>(p);
         mo_eight_codes<P>(p, any_nan, words);
+        if (!mo_format_has_scales(FORMAT))
+            mo_plain_nan<RULE, N>(any_nan, m, v, slow);
     }
     mo_read_ahead<mo_eight<P>::WORDS, (AHEAD + 1) * bytes::P_BYTES>(more, at->p, raw->p);
     mo_write_ahead<mo_eight<P>::WORDS, AHEAD * bytes::P_BYTES>(at->p, words);
@@ -216,14 +298,10 @@ MO_DEVICE void mo_step_whole_block(const mo_eight_place *at, uint32_t more,
         mo_eight_codes<MO_DTYPE_BF16>(p, any_nan, copy);
         mo_write_ahead<4, AHEAD * bytes::COPY>(at->copy, copy);
     }
-    mo_write_moment<FORMAT, CODES, SCALES>(tables, is_signed, m, range.largest_m,
-                                           is_signed ? 0 : mo_least<N>(m), at->m, at->m_scale);
-    if (mo_rule_has_second(RULE))
-        mo_write_moment<FORMAT, CODES, SCALES>(tables, 0, v, range.largest_v, range.least_v, at->v,
-                                               at->v_scale);
-    if (mo_rule_has_slow(RULE))
-        mo_write_moment<FORMAT, CODES, SCALES>(tables, MO_SLOW, slow, range.largest_slow, 0,
-                                               at->slow, at->slow_scale);
+    if constexpr (mo_format_has_scales(FORMAT))
+        mo_write_coded<RULE, FORMAT, CODES, SCALES>(at, tables, &range, m, v, slow);
+    else
+        mo_write_plain<RULE, FORMAT, CODES>(at, coef, m, v, slow);
 }
 
 /* The place of a thread in block `block` of a span. */
@@ -304,6 +382,7 @@ MO_DEVICE uint32_t mo_step_classes(const mo_optim_span *s, const mo_rule_coef *c
     int states = aligned.m && (!mo_rule_has_second(RULE) || aligned.v) &&
                  (!mo_rule_has_slow(RULE) || aligned.slow) && s->m != 0;
     int narrow = s->gradient_dtype == MO_DTYPE_BF16;
+    int by_near = RULE == MO_RULE_ADAMW && MO_NVCC_DEVICE; /* mo_adamw_f32 */
     if (!states || !aligned.parameter || !aligned.gradient || s->residual || s->stochastic)
         return 0;
 #if defined(__HIP__)
@@ -312,6 +391,8 @@ MO_DEVICE uint32_t mo_step_classes(const mo_optim_span *s, const mo_rule_coef *c
 #endif
     if (s->parameter_dtype == MO_DTYPE_BF16 && narrow && !aligned.exact)
         mo_step_whole<RULE, FORMAT, MO_DTYPE_BF16, MO_DTYPE_BF16, 0>(s, coef, tables, whole);
+    else if (by_near && !(mo_coef_is_plain(coef) && coef->eps > 0.0f))
+        return 0;
     else if (s->parameter_dtype == MO_DTYPE_F32 && s->gradient_dtype == MO_DTYPE_F32 && !s->copy)
         mo_step_whole<RULE, FORMAT, MO_DTYPE_F32, MO_DTYPE_F32, 0>(s, coef, tables, whole);
     else if (s->parameter_dtype == MO_DTYPE_F32 && narrow && aligned.copy &&

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the loops of the optimizer's GPU kernels take, counted in the machine code that a user's GPU runs.
+"""What the loops of the GPU kernels take, counted in the machine code that a user's GPU runs.
 
     kernel_report.py [--target sm_90 gfx942...] [--write]
 
@@ -7,10 +7,12 @@ Compiles the text that the library carries, one kernel at a time as at its first
 disassembles it (nvdisasm, from CUDA or from pip's nvidia-cuda-nvdisasm). The kernel of a format is that which steps.def
 names, as for the library. A row is a loop over the whole blocks of a class of types: two blocks a turn, in which a
 thread has eight elements each. Instructions are those of the shortest way through the loop that reads and writes all;
-repairs of rare values lie beside it.
+repairs of rare values lie beside it. A loop of casts, norms or blocks is for many types: its way is the shortest that
+reads and writes vectors of a row's widths.
 """
 import argparse
 import bisect
+import collections
 import math
 import pathlib
 import random
@@ -29,29 +31,60 @@ from gpu_text import flattened  # noqa: E402
 PAGE = ROOT / "docs/benchmarks/kernels.md"
 FORMATS = {"COMPANDED": "companded 8-bit", "8BIT": "dynamic 8-bit", "COMPANDED4": "companded 4-bit"}
 TARGETS = ["sm_75", "sm_80", "sm_89", "sm_90", "sm_100", "gfx1030", "gfx1100", "gfx90a", "gfx942"]
-# By vectors of 16 bytes that a turn reads: the class, and bytes of an element beside the states.
-CLASSES = {4: ("bf16", 6), 6: ("f32, gradients and copy bf16", 12), 8: ("f32", 12)}
+PLAIN = ["bf16", "32-bit"]  # states without scales, of one kernel
+BF16, COPY, F32 = "bf16", "f32, gradients and copy bf16", "f32"
+# By vectors of 16 bytes that a turn reads and writes: the states, the class, and bytes of an element beside the states.
+CLASSES = {(4, 2): ("coded", BF16, 6), (6, 6): ("coded", COPY, 12), (8, 4): ("coded", F32, 12),
+           (8, 6): ("bf16", BF16, 6), (10, 10): ("bf16", COPY, 12), (12, 8): ("bf16", F32, 12),
+           (12, 10): ("32-bit", BF16, 6), (14, 14): ("32-bit", COPY, 12), (16, 12): ("32-bit", F32, 12)}
 ELEMENTS = 16  # of a thread in a turn
 THREADS = 256
 
 
+class Stream(NamedTuple):
+    """A loop that is no step. moves: bytes of a turn's loads (positive) and stores (negative), without scales."""
+    words: str
+    symbol: str
+    moves: tuple
+    elements: int
+    threads: int = 256
+
+
+STREAMS = [Stream("cast, f32 to 16 bits", "mo_cast", (16, -8), 4), Stream("cast, 16 bits to f32", "mo_cast", (8, -16), 4),
+           Stream("cast, f32 to 8 bits", "mo_cast", (16, 16, -8), 8),
+           Stream("cast, 8 bits to f32", "mo_cast", (8, -16, -16), 8),
+           Stream("norm, f32", "mo_square_sum", (4,) * 8, 8, 512), Stream("norm, bf16", "mo_square_sum", (2,) * 8, 8, 512),
+           Stream("unscale, f32", "mo_scale", (16, -16), 4),
+           Stream("unscale, 16 bits", "mo_scale", (16, -16), 8),
+           Stream("blocks, f32 to 8 bits", "mo_blocks_quantize", (16, 16, -8), 8),
+           Stream("blocks, 16 bits to 8", "mo_blocks_quantize", (16, -8), 8),
+           Stream("blocks, f32 to 4 bits", "mo_blocks_quantize", (16, 16, -4), 8),
+           Stream("blocks, 16 bits to 4", "mo_blocks_quantize", (16, -4), 8),
+           Stream("blocks, 8 bits to f32", "mo_blocks_dequantize", (8, -16, -16), 8),
+           Stream("blocks, 8 bits to 16", "mo_blocks_dequantize", (8, -16), 8),
+           Stream("blocks, 4 bits to 16", "mo_blocks_dequantize", (4, -16), 8)]
+
+
 class Card(NamedTuple):
-    """Clock in GHz, memory in TB/s and what a copy reaches of it, ns of a load under load."""
+    """Clock in GHz, memory in TB/s and what a copy reaches of it, ns of a load under load, additions in double a cycle of
+    a unit."""
     target: str
     units: int
     clock: float
     memory: float
     copy: float
     latency: int
+    doubles: int
 
 
-CARDS = {"T4": Card("sm_75", 40, 1.35, .32, .80, 600), "RTX 4090": Card("sm_89", 128, 2.52, 1.008, .92, 600),
-         "A100": Card("sm_80", 108, 1.41, 2.04, .88, 600), "H100": Card("sm_90", 132, 1.70, 3.35, .91, 700),
-         "H200": Card("sm_90", 132, 1.70, 4.8, .90, 750), "B200": Card("sm_100", 148, 1.85, 8.0, .90, 800),
-         "RX 6750 XT": Card("gfx1030", 40, 2.60, .432, .85, 600), "MI300X": Card("gfx942", 304, 2.10, 5.3, .80, 800)}
+CARDS = {"T4": Card("sm_75", 40, 1.35, .32, .80, 600, 2), "RTX 4090": Card("sm_89", 128, 2.52, 1.008, .92, 600, 2),
+         "A100": Card("sm_80", 108, 1.41, 2.04, .88, 600, 32), "H100": Card("sm_90", 132, 1.70, 3.35, .91, 700, 64),
+         "H200": Card("sm_90", 132, 1.70, 4.8, .90, 750, 64), "B200": Card("sm_100", 148, 1.85, 8.0, .90, 800, 64),
+         "RX 6750 XT": Card("gfx1030", 40, 2.60, .432, .85, 600, 4), "MI300X": Card("gfx942", 304, 2.10, 5.3, .80, 800, 64)}
 
 
 class Loop(NamedTuple):
+    states: str
     name: str
     beside: int       # bytes of an element beside the states
     instructions: float  # an element
@@ -71,12 +104,14 @@ class Kernel(NamedTuple):
 # --- machine code ---------------------------------------------------------------------------------
 
 NVIDIA = {"label": r"(\.L_x_\d+):", "branch": r"\bBRA\b.*?(\.L_x_\d+)", "always": r"BRA(\.U)? `",
-          "load": r"LDG\.E(?:\.(64|128))?\b", "store": r"STG\b", "reduce": r"REDUX|SHFL",
-          "spill": r"\b(?:LDL|STL)\b"}
+          "load": r"LDG\.E(?:\.(U8|U16|64|128))?\b", "store": r"STG\.E(?:\.(U8|U16|64|128))?\b",
+          "spill": r"\b(?:LDL|STL)\b", "double": r"\bD(?:ADD|MUL|FMA)\b"}
 AMD = {"label": r"(\.LBB\d+_\d+):", "branch": r"s_c?branch\w* (\.LBB\d+_\d+)", "always": r"s_branch ",
-       "load": r"global_load_(?:dword|b)(x2|x4|64|128|32)?\b", "store": r"global_store_",
-       "reduce": r"ds_bpermute|_dpp|v_permlane|row_", "spill": r"scratch_|v_(?:read|write)lane"}
-WIDTH = {"64": 8, "x2": 8, "128": 16, "x4": 16}
+       "load": r"global_load_(?:dword|[bui](?=\d)|(?=short|ubyte|ushort|d16))(\w+?)?(?:_d16\w*)?\b",
+       "store": r"global_store_(?:dword|b(?=\d)|(?=short|byte))(\w+?)?(?:_d16\w*)?\b",
+       "spill": r"scratch_|v_(?:read|write)lane", "double": r"v_(?:add|mul|fma)_f64"}
+WIDTH = {"U8": 1, "ubyte": 1, "byte": 1, "8": 1, "U16": 2, "ushort": 2, "short": 2, "short_d16": 2, "short_d16_hi": 2, "16": 2,
+         "64": 8, "x2": 8, "128": 16, "x4": 16}
 
 
 def compiled(text, symbol, target, nvdisasm):
@@ -115,29 +150,52 @@ def target_of(text, labels, words):
     return labels.get(branch[1]) if branch else None
 
 
-def shortest(code, labels, words, start, end):
-    """The shortest way from the loop's first instruction to its last. None jumps over loads or stores."""
-    before, front = {start: None}, [start]
-    moves = [bool(re.search(words["load"] + "|" + words["store"], text)) for text in code]
+def widths(code, words):
+    """Bytes that each instruction loads (positive) or stores (negative), or 0."""
+    found = []
+    for text in code:
+        load, store = re.search(words["load"], text), re.search(words["store"], text)
+        found.append(WIDTH.get(load[1], 4) if load else -WIDTH.get(store[1], 4) if store else 0)
+    return found
+
+
+def following(code, labels, words, at):
+    """Where a program may go on behind an instruction. A call is of a slow way."""
+    if re.match(r"EXIT|RET|s_endpgm", code[at]):
+        return []
+    to = target_of(code[at], labels, words)
+    always = to is not None and re.match(words["always"], code[at])
+    steps = ([] if always else [at + 1]) + ([] if to is None else [to])
+    return [step for step in steps if step < len(code) and not re.match(r"CALL|s_swappc", code[step])]
+
+
+def shortest(code, labels, words, loop, moves):
+    """The shortest way from a loop's first instruction to its last whose loads and stores are of these widths; smaller
+    ones do not count."""
+    start, end, body = loop
+    least = min(map(abs, moves))
+
+    def left_behind(left, at):
+        width = body[at]
+        if abs(width) < least or code[at].startswith("@") and width not in left:
+            return left
+        return left[:left.index(width)] + left[left.index(width) + 1:] if width in left else None
+
+    first = (start, left_behind(tuple(moves), start))
+    before, front = {first: None}, collections.deque([first])
     while front:
-        behind = []
-        for at in front:
-            if at == end:
-                way = []
-                while at is not None:
-                    way.append(at)
-                    at = before[at]
-                return way[::-1]
-            to = target_of(code[at], labels, words)
-            always = to is not None and re.match(words["always"], code[at])
-            steps = [] if always else [at + 1]
-            if to is not None and (always or not (at < to <= end and any(moves[at + 1:to]))):
-                steps.append(to)
-            for following in steps:
-                if start <= following <= end and following not in before:
-                    before[following] = at
-                    behind.append(following)
-        front = behind
+        at, left = state = front.popleft()
+        if at == end and not left:
+            way = []
+            while state is not None:
+                way.append(state[0])
+                state = before[state]
+            return way[::-1]
+        for step in following(code, labels, words, at) if at != end else ():
+            rest = left_behind(left, step) if step in body else None
+            if rest is not None and (step, rest) not in before:
+                before[step, rest] = state
+                front.append((step, rest))
     return []
 
 
@@ -148,23 +206,81 @@ def turns(text, amd):
     return 4 if re.match(r"v_(rcp|sqrt|rsq|log|exp)_", text) else int(text.startswith("v_"))
 
 
-def loops(code, labels, words):
-    """The loops over whole blocks: those that read vectors and reduce."""
+def reached(edges, place, allowed):
+    """What is reached from a place over these edges."""
+    found, front = {place}, [place]
+    while front:
+        new = [at for at in edges[front.pop()] if at in allowed and at not in found]
+        found.update(new)
+        front += new
+    return found
+
+
+def whole_loops(code, labels, words):
+    """A jump back: where it goes, where it stands, and all instructions that are on a way from either to the other, wherever
+    they lie, with the bytes that each moves."""
+    everything, moved = range(len(code)), widths(code, words)
+    to, back = [following(code, labels, words, at) for at in everything], collections.defaultdict(list)
+    for at in everything:
+        for step in to[at]:
+            back[step].append(at)
+    known = {}
     for end, text in enumerate(code):
         start = target_of(text, labels, words)
         if start is None or start > end:
             continue
-        loads = [(i, WIDTH.get(found[1], 4)) for i, line in enumerate(code[start:end + 1])
-                 if (found := re.search(words["load"], line))]
-        name, beside = CLASSES.get(sum(width == 16 for _, width in loads), (None, 0))
-        if name is None or not any(re.search(words["reduce"], line) for line in code[start:end + 1]):
-            continue
-        way = shortest(code, labels, words, start, end)
+        if end not in known:
+            part = reached(to, end, everything)
+            part = reached(back, end, part)
+            known.update(dict.fromkeys(part, {at: moved[at] for at in part}))
+        if start in known[end]:
+            yield start, end, known[end]
+
+
+def loops(code, labels, words):
+    """The loops over whole blocks: those that move the vectors of a class."""
+    for loop in whole_loops(code, labels, words):
+        moved = list(loop[2].values())
+        states, name, beside = CLASSES.get((moved.count(16), moved.count(-16)), (None, None, 0))
+        way = shortest(code, labels, words, loop, [width for width in moved if abs(width) == 16]) if states else []
         if way:
-            flight = sum(width for _, width in loads) // 2 - 8  # scales are shared by a warp
-            yield Loop(name, beside, len(way) / ELEMENTS,
+            flight = sum(width for width in moved if width > 0) // 2 - (8 if states == "coded" else 0)  # scales: a warp's
+            yield Loop(states, name, beside, len(way) / ELEMENTS,
                        sum(turns(code[i], words is AMD) for i in way) / ELEMENTS, flight,
                        sum(bool(re.search(words["spill"], code[i])) for i in way))
+
+
+class Counted(NamedTuple):
+    """A stream's loop: an element's instructions, turns of the busiest unit and numbers in double, and registers."""
+    instructions: float
+    issued: float
+    doubles: float
+    registers: int
+
+
+def counted(stream, machine_code, amd):
+    """None where no loop has a way with these moves."""
+    code, labels, registers = machine_code
+    words = AMD if amd else NVIDIA
+    found = [(len(way) / n / times, way, n * times) for n in [stream.elements] for times in (1, 2)  # unrolled or not
+             for loop in whole_loops(code, labels, words)
+             if (way := shortest(code, labels, words, loop, stream.moves * times))]
+    if not found:
+        return None
+    count, way, n = min(found)
+    return Counted(count, sum(turns(code[i], amd) for i in way) / n,
+                   sum(bool(re.search(words["double"], code[i])) for i in way) / n, registers)
+
+
+def machine_code(text, symbol, target, nvdisasm):
+    listing, registers, _, _ = compiled(text, symbol, target, nvdisasm)
+    return *instructions(listing, symbol, AMD if target.startswith("gfx") else NVIDIA), registers
+
+
+def streams(text, target, nvdisasm):
+    """{words: Counted or None}"""
+    codes = {symbol: machine_code(text, symbol, target, nvdisasm) for symbol in {s.symbol for s in STREAMS}}
+    return {s.words: counted(s, codes[s.symbol], target.startswith("gfx")) for s in STREAMS}
 
 
 def kernel(text, symbol, target, nvdisasm):
@@ -172,12 +288,14 @@ def kernel(text, symbol, target, nvdisasm):
     words = AMD if target.startswith("gfx") else NVIDIA
     code, labels = instructions(listing, symbol, words)
     found = sorted(loops(code, labels, words), key=lambda loop: loop.instructions)  # a part of one is shorter
-    return Kernel(symbol, registers, spilled, shared, list({loop.name: loop for loop in found}.values()))
+    return Kernel(symbol, registers, spilled, shared, list({(loop.states, loop.name): loop for loop in found}.values()))
 
 
 def symbol_of(form):
     """The kernel of AdamW and a format: the line from which the library's table is made too."""
     steps = (ROOT / "kernels/optim/steps.def").read_text()
+    if form == "F32":
+        return "mo_step_" + re.search(r"X\(ADAMW, .*, (\w+)\)", steps)[1]
     return "mo_step_" + re.search(r"X\((\w+), ADAMW, %s\)" % form, steps)[1]
 
 
@@ -239,25 +357,40 @@ def shared_turns(form, tables):
 # --- the model --------------------------------------------------------------------------------------
 
 
-def warps_of(card, kernel):
+def warps_of(target, registers, threads=THREADS, blocks=3):
     """Warps of 32 threads that a multiprocessor holds, by registers and threads."""
-    if card.target.startswith("gfx9"):
-        return 4 * min(8, 512 // max(kernel.registers, 1)) * 2  # of 64
-    if card.target.startswith("gfx"):
-        return 2 * min(16, 1024 // max(kernel.registers, 1))
-    return min(65536 // (kernel.registers * THREADS), 3) * THREADS // 32
+    if target.startswith("gfx9"):
+        return 4 * min(8, 512 // max(registers, 1)) * 2  # of 64
+    if target.startswith("gfx"):
+        return 2 * min(16, 1024 // max(registers, 1))
+    return min(65536 // (registers * threads), blocks) * threads // 32
 
 
-def share_of_copy(card, kernel, loop, form, tables):
-    """What limits: a copy's time, instructions, look-ups, or bytes on their way; in this order of copies."""
-    state = 0.5 if form == "COMPANDED4" else 1.0
-    moved = loop.beside + 4 * state + 16 / (128 if form == "COMPANDED4" else 256)
+def share_of_copy(card, moved, issued, looked, flight, warps, doubles=0.0):
+    """What limits: a copy's time, instructions, look-ups, numbers in double, or bytes on their way; in this order of
+    copies. moved, issued, doubles: of an element; flight: a thread's, and the part of what is moved that it is."""
     rate = card.memory * card.copy * 1e3 / moved / card.units  # elements a ns and multiprocessor
     lanes = 64 if card.target.startswith("gfx") else 128
-    issue = loop.issued * rate / (lanes * card.clock)
-    looked = (shared_turns(form, tables) + moved / 128) * rate / card.clock
-    waits = rate * moved * card.latency / (loop.flight * 32 * warps_of(card, kernel))
-    return 1 / max(1.0, issue, looked, waits), issue
+    issue = issued * rate / (lanes * card.clock)
+    shared = (looked + moved / 128) * rate / card.clock
+    numbers = doubles * rate / (card.doubles * card.clock)
+    waits = rate * moved * card.latency * flight[1] / (flight[0] * 32 * warps)
+    return 1 / max(1.0, issue, shared, numbers, waits), issue
+
+
+def share_of_step(card, kernel, loop, form, tables):
+    state = {"COMPANDED4": 0.5, "bf16": 2.0, "32-bit": 4.0}.get(form, 1.0)
+    scales = 0 if form in PLAIN else 16 / (128 if form == "COMPANDED4" else 256)
+    return share_of_copy(card, loop.beside + 4 * state + scales, loop.issued, shared_turns(form, tables), (loop.flight, 1.0),
+                         warps_of(card.target, kernel.registers))
+
+
+def share_of_stream(card, stream, found):
+    reads = sum(width for width in stream.moves if width > 0)
+    moved = sum(map(abs, stream.moves))
+    most = 1024 if card.target == "sm_75" else 1536 if card.target == "sm_89" else 2048
+    warps = warps_of(card.target, found.registers, stream.threads, most // stream.threads)
+    return share_of_copy(card, moved / stream.elements, found.issued, 0.0, (reads, reads / moved), warps, found.doubles)
 
 
 # --- the page ---------------------------------------------------------------------------------------
@@ -265,42 +398,61 @@ def share_of_copy(card, kernel, loop, form, tables):
 HEAD = """# GPU kernels: what a step's loop takes
 
 Written by `tests/bench/kernel_report.py --write` with nvcc {nvcc} and {clang}: counted in the machine
-code of the kernels that the library launches for AdamW, in their loops over whole blocks of aligned tensors. Loads are
-those of the next block, so that none waits for another. No card has run them yet.
+code of the kernels that the library launches: for AdamW in their loops over whole blocks of aligned tensors, whose loads
+are those of the next block, so that none waits for another. No card has run them yet.
 
 """
 
 
-def rows(head, lines):
-    return "\n".join(["| " + " | ".join(head) + " |", "|---|---|" + "---:|" * (len(head) - 2),
+WHY = """Of the 57 for bf16 and companded states on sm_90 the formats' own arithmetic takes 50, each result of which is a
+bit of what is stored: codes to numbers 6 (a place, a look-up and a scale for each moment), bf16 to f32 2, moments 6, the
+block's largest 1.4, the parameter 9.4 (root, reciprocal, quotient, decay, and two candidates whose codes must agree), the
+first moment's code 10.8, the second's 14.3. Loads and stores are 1.4; the rest scales, addresses, constants and the loop.
+So 45 needs a processor with two products in an instruction, as sm_100 (`fma.rn.f32x2`) and gfx90a have. f32 takes 10 more:
+its root and quotient are corrected until they are exact.
+"""
+
+
+def rows(head, lines, named=2):
+    return "\n".join(["| " + " | ".join(head) + " |", "|---" * named + "|" + "---:|" * (len(head) - named),
                       *("| " + " | ".join(line) + " |" for line in lines)]) + "\n"
 
 
-def page(kernels, tables, targets):
-    """kernels: {(format, target): Kernel}"""
-    classes, cards = [name for name, _ in CLASSES.values()], {n: c for n, c in CARDS.items() if c.target in targets}
+def page(kernels, found_streams, tables, targets):
+    """kernels: {(format, target): Kernel}; found_streams: {target: {words: Counted}}"""
+    classes, cards = [BF16, COPY, F32], {n: c for n, c in CARDS.items() if c.target in targets}
     counts, limits, room = [], [], []
-    for form, words in FORMATS.items():
-        loop_of = {(target, loop.name): loop for target in targets for loop in kernels[form, target].loops}
+    for form, words in (FORMATS | {form: form for form in PLAIN}).items():
+        loop_of = {(target, loop.name): loop for target in targets for loop in kernels[form, target].loops
+                   if loop.states == (form if form in PLAIN else "coded")}
         for name in classes:
             found = [loop_of.get((target, name)) for target in targets]
             counts.append([words, name, *("%.1f" % loop.instructions if loop else "–" for loop in found)])
-            limits.append([words, name, *("–" if (c.target, name) not in loop_of else "%.2f (%.2f)" % share_of_copy(
-                c, kernels[form, c.target], loop_of[c.target, name], form, tables[form]) for c in cards.values())])
+            limits.append([words, name, *("–" if (c.target, name) not in loop_of else "%.2f (%.2f)" % share_of_step(
+                c, kernels[form, c.target], loop_of[c.target, name], form, tables.get(form, {})) for c in cards.values())])
         room.append([words, "registers; bytes spilled", *("%d; %d" % (kernels[form, t].registers, kernels[form, t].spilled)
                                                          for t in targets)])
-        room.append(["", "KiB in flight, bf16", *("%d" % (loop_of[t, "bf16"].flight * warps_of(
-            Card(t, 0, 0, 0, 0, 0), kernels[form, t]) // 32) if (t, "bf16") in loop_of else "–" for t in targets)])
+        room.append(["", "KiB in flight, bf16", *("%d" % (loop_of[t, BF16].flight * warps_of(
+            t, kernels[form, t].registers) // 32) if (t, BF16) in loop_of else "–" for t in targets)])
+    loads = [[s.words, *("%.1f" % found.instructions if (found := found_streams[t][s.words]) else "–" for t in targets)]
+             for s in STREAMS]
+    shares = [[s.words, *("%.2f (%.2f)" % share_of_stream(c, s, found) if (found := found_streams[c.target][s.words])
+                          else "–" for c in cards.values())] for s in STREAMS]
     looked = [[FORMATS[form], name, "%.1f" % turns] for form, found in tables.items() for name, turns in found.items()]
     return "\n".join([
         "## Instructions an element\n\nOf the shortest way through the loop; repairs of rare values lie beside it.\n",
         rows(["states", "types", *targets], counts),
+        WHY,
         "## Room\n\nFor each multiprocessor or compute unit.\n", rows(["states", "", *targets], room),
         "## Share of a copy's speed, by a model\n\nA step takes the longest of: memory's time at a copy's speed; that of "
         "instructions, one a cycle of each scheduler\n(on AMD the vector unit's, four cycles for a root or a reciprocal); "
         "shared memory's; that of the bytes in flight at a\nloaded memory's latency. In brackets: instructions' time by "
         "memory's.\n",
         rows(["states", "types", *cards], limits),
+        "## Casts, norms, blocks\n\nInstructions an element, and the share of a copy's speed. Blocks' loops also find where a "
+        "thread's elements lie in\na matrix, 8 instructions an element: so those from or to 16 bits are bound by instructions on "
+        "an H200 where a code has 4 bits or\nis read. A count is of the shortest way through branches over types, on AMD perhaps "
+        "of one that no type takes.\n", rows(["loop", *targets], loads, 1), rows(["loop", *cards], shares, 1),
         "## Shared memory\n\nTurns of the 32 banks for a look-up of 32 threads, with states of normal gradients.\n",
         rows(["states", "table", "turns"], looked)])
 
@@ -316,9 +468,13 @@ def main():
     text = flattened(options.cmake, options.build)
     kernels = {(form, target): kernel(text, symbol_of(form), target, options.nvdisasm)
                for form in FORMATS for target in options.target}
+    for target in options.target:
+        plain = kernel(text, symbol_of("F32"), target, options.nvdisasm)
+        kernels |= {(form, target): plain for form in PLAIN}
+    found_streams = {target: streams(text, target, options.nvdisasm) for target in options.target}
     head = HEAD.format(nvcc=re.search(r"V([\d.]+)", run("nvcc", "--version"))[1],
                        clang=run(shutil.which("clang-19") or "clang", "--version").splitlines()[0].split("(")[0].strip())
-    found = head + page(kernels, lookups(options.build), options.target)
+    found = head + page(kernels, found_streams, lookups(options.build), options.target)
     if options.write:
         PAGE.write_text(found)
     else:

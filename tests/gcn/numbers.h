@@ -238,7 +238,6 @@ DIVISION_FIXUP(64, uint64_t)
         }                                                                                          \
     }
 PACKED2(v_pk_add_f32, +)
-PACKED2(v_pk_sub_f32, -) /* v_pk_add_f32 with the second source negative */
 PACKED2(v_pk_mul_f32, *)
 
 OPERATION void v_pk_fma_f32(wave *w, uint32_t *to, const uint32_t *pa, const uint32_t *pb,

@@ -344,16 +344,21 @@ class Kernel:
 
     def packed(self, i):
         low, high = i.choice("op_sel", 0, 3), i.choice("op_sel_hi", 1, 3)
-        values = [vector(o, 64, False, k) for k, o in enumerate(i.operands[1:])]
-        if any(span(o) is None for o in i.operands[1:]) and i.name != "v_pk_mov_b32":
-            raise Unknown("a constant of a packed instruction")
-        name, negative = i.name, (i.choice("neg_lo", 0, 3), i.choice("neg_hi", 0, 3))
-        if name == "v_pk_add_f32" and negative == (0b10, 0b10):
-            name = "v_pk_sub_f32"
-        elif negative != (0, 0):
-            raise Unknown("a negative source of a packed instruction")
+        negative_low, negative_high = i.choice("neg_lo", 0, 3), i.choice("neg_hi", 0, 3)
+        values = []
+        for k, operand in enumerate(i.operands[1:]):
+            plain = span(operand) is not None or i.name == "v_pk_mov_b32"
+            bit = 1 << k
+            if not plain and (low | high) & bit:
+                raise Unknown("the upper half of a constant")
+            code = vector(operand, 64, False, k) if plain else vector(operand, 32, True, k)
+            if not plain or (negative_low | negative_high) & bit:
+                code = "picked(w, %d, %s, %d, %d, %d, %d)" % (
+                    k, code, *(int(bits & bit != 0) for bits in (low, high, negative_low, negative_high)))
+                low, high = low & ~bit, high | bit
+            values.append(code)
         return "%s(w, w->v[%d], %s, %d, %d);" % (
-            name, registers(i.operands[0], "v", 64), ", ".join(values), low, high)
+            i.name, registers(i.operands[0], "v", 64), ", ".join(values), low, high)
 
     def vector_operation(self, i):
         if i.name == "v_readfirstlane_b32":

@@ -111,6 +111,19 @@ OPERATION const uint32_t *sign_of(wave *w, int spare, const uint32_t *from, int 
     return to;
 }
 
+/* The halves that the two results of a packed instruction take, some of them negative. */
+OPERATION const uint32_t *picked(wave *w, int spare, const uint32_t *from, int low, int high,
+                                 int negative_low, int negative_high)
+{
+    uint32_t *to = w->spare[spare];
+    for (uint32_t i = 0; i < LANES; i++) {
+        uint32_t halves[2] = {from[i], low || high ? from[LANES + i] : 0};
+        to[i] = halves[low] ^ (uint32_t)negative_low << 31;
+        to[LANES + i] = halves[high] ^ (uint32_t)negative_high << 31;
+    }
+    return to;
+}
+
 /* A byte or a half of each lane; `sign`: its highest bit, where it is a signed number, else 0. */
 OPERATION const uint32_t *part_of(wave *w, int spare, const uint32_t *from, int shift,
                                   uint32_t bits, uint32_t sign)

@@ -1,9 +1,9 @@
-"""kernel_report.py counts the kernels that the library launches for AdamW, and finds their loops.
+"""kernel_report.py counts the kernels that the library launches, and finds their loops.
 
     test_report.py CMAKE BUILD PROGRAM
 
-PROGRAM (examples/c/optimizer.c) makes steps with 8-bit states on the simulated driver, which names the kernels that it
-is asked for. Exit status 77 without it, and where neither nvcc and nvdisasm nor clang can make the machine code.
+PROGRAM (examples/c/optimizer.c) makes steps with 32-bit and 8-bit states on the simulated driver, which names the kernels
+that it is asked for; so does the example of casts beside it. Exit status 77 without it, and where neither nvcc and nvdisasm nor clang can make the machine code.
 """
 import os
 import pathlib
@@ -19,24 +19,33 @@ import kernel_report  # noqa: E402
 
 
 class Report(unittest.TestCase):
-    def launched(self):
+    def launched(self, program):
         drivers = str(BUILD / "tests/sim/lib")
         with tempfile.TemporaryDirectory() as folder:
             ran = pathlib.Path(folder, "ran")
-            subprocess.run([PROGRAM, "--device", "cuda"], check=True, stdout=subprocess.DEVNULL, env=dict(
+            subprocess.run([program, "--device", "cuda"], check=True, stdout=subprocess.DEVNULL, env=dict(
                 os.environ, LD_LIBRARY_PATH=drivers, MEMOPT_DRIVER_PATH=drivers, MEMOPT_SIM_QUIET="1",
                 MEMOPT_CACHE_DIR="", MEMOPT_SIM_RAN=str(ran)))
-            return {name for name in ran.read_text().split() if name.startswith("mo_step_")}
+            return set(ran.read_text().split())
 
     def test_counts_what_is_launched(self):
-        self.assertEqual(self.launched(), {kernel_report.symbol_of("8BIT")})
+        steps = {name for name in self.launched(PROGRAM) if name.startswith("mo_step_")}
+        self.assertEqual(steps, {kernel_report.symbol_of("8BIT"), kernel_report.symbol_of("F32")})
+        casts = self.launched(pathlib.Path(PROGRAM).with_name("example_cast"))
+        self.assertLessEqual({stream.symbol for stream in kernel_report.STREAMS}, casts)
 
     def test_finds_every_class(self):
         text = kernel_report.flattened(CMAKE, BUILD)
-        found = kernel_report.kernel(text, kernel_report.symbol_of("COMPANDED"), TARGET, "nvdisasm")
-        self.assertEqual(sorted(loop.name for loop in found.loops),
-                         sorted(name for name, _ in kernel_report.CLASSES.values()))
-        self.assertEqual([loop.spills for loop in found.loops], [0, 0, 0])
+        for form, states in ("COMPANDED", ["coded"]), ("F32", kernel_report.PLAIN):
+            found = kernel_report.kernel(text, kernel_report.symbol_of(form), TARGET, "nvdisasm")
+            self.assertEqual(sorted((loop.states, loop.name) for loop in found.loops),
+                             sorted((kind, name) for kind, name, _ in kernel_report.CLASSES.values() if kind in states))
+            self.assertEqual({loop.spills for loop in found.loops}, {0})
+
+    def test_finds_every_stream(self):
+        text = kernel_report.flattened(CMAKE, BUILD)
+        found = kernel_report.streams(text, TARGET, "nvdisasm")
+        self.assertEqual([words for words, counted in found.items() if counted is None], [])
 
 
 if __name__ == "__main__":

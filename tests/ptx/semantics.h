@@ -244,6 +244,12 @@ static int64_t mul_wide_s32(int32_t a, int32_t b)
     return (int64_t)a * b;
 }
 
+static uint32_t max_s16x2(uint32_t a, uint32_t b)
+{
+    return (uint16_t)max_s16((int16_t)a, (int16_t)b) |
+           (uint32_t)max_s16((int16_t)(a >> 16), (int16_t)(b >> 16)) << 16;
+}
+
 static uint32_t mad_lo_s32(uint32_t a, uint32_t b, uint32_t c)
 {
     return a * b + c;
@@ -382,6 +388,11 @@ static uint32_t max_NaN_f32(uint32_t a, uint32_t b)
     return isnan(f32(a)) || isnan(f32(b)) ? NAN_32 : max_f32(a, b);
 }
 
+static uint32_t min_NaN_f32(uint32_t a, uint32_t b)
+{
+    return isnan(f32(a)) || isnan(f32(b)) ? NAN_32 : min_f32(a, b);
+}
+
 static uint32_t fma_rn_f32(uint32_t a, uint32_t b, uint32_t c)
 {
     return out_f32(__builtin_fmaf(f32(a), f32(b), f32(c)));
@@ -413,6 +424,25 @@ static uint32_t rcp_approx_ftz_f32(uint32_t a)
 static uint32_t sqrt_approx_ftz_f32(uint32_t a)
 {
     return off(bits_f32(sqrtf(f32(flushed(a)))));
+}
+
+static uint32_t rsqrt_approx_ftz_f32(uint32_t a)
+{
+    return off(bits_f32((float)(1.0 / sqrt((double)f32(flushed(a))))));
+}
+
+/* Pairs of f32. */
+static uint64_t fma_rn_f32x2(uint64_t a, uint64_t b, uint64_t c)
+{
+    return fma_rn_f32((uint32_t)a, (uint32_t)b, (uint32_t)c) |
+           (uint64_t)fma_rn_f32((uint32_t)(a >> 32), (uint32_t)(b >> 32), (uint32_t)(c >> 32))
+               << 32;
+}
+
+static uint64_t mul_rn_f32x2(uint64_t a, uint64_t b)
+{
+    return mul_rn_f32((uint32_t)a, (uint32_t)b) |
+           (uint64_t)mul_rn_f32((uint32_t)(a >> 32), (uint32_t)(b >> 32)) << 32;
 }
 
 static uint32_t add_rp_f32(uint32_t a, uint32_t b)
