@@ -262,7 +262,8 @@ def counted(stream, machine_code, amd):
     """None where no loop has a way with these moves."""
     code, labels, registers = machine_code
     words = AMD if amd else NVIDIA
-    found = [(len(way) / n / times, way, n * times) for n in [stream.elements] for times in (1, 2)  # unrolled or not
+    found = [(len(way) / n / times, way, n * times) for n in [stream.elements]
+             for times in ((1, 2) if min(stream.moves) > 0 else (1,))  # sums may be unrolled twice
              for loop in whole_loops(code, labels, words)
              if (way := shortest(code, labels, words, loop, stream.moves * times))]
     if not found:
