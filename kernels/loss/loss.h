@@ -131,7 +131,7 @@ MO_HD static inline double mo_log_positive(double x)
 {
     uint64_t bits = mo_f64_bits(x), upper = bits + (0x3ff0000000000000u - 0x3fe6a09e667f3bcdu);
     int32_t k = (int32_t)(upper >> 52) - 1023;
-    double m = mo_f64_from_bits(bits - ((uint64_t)(int64_t)k << 52));
+    double m = mo_f64_from_bits(bits - ((uint64_t)k << 52));
     double s = (m - 1.0) / (m + 1.0), z = s * s, sum = 0.0;
     for (int32_t n = 15; n > 1; n -= 2)
         sum = (sum + 1.0 / (double)n) * z;

@@ -6,7 +6,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-LAST = re.compile(r"COMPANDED4|companded4|(adamw|quantize)c4\b")  # its constants, word and kernels
+LAST = re.compile(r"COMPANDED4|companded4|STATE_4BIT|(adamw|quantize)c4\b")  # its constants, word and kernels
 FOLDERS = ("cmake", "include", "kernels", "lib")
 MOST = 8
 

@@ -25,7 +25,7 @@ def pytest_configure(config: Any) -> None:
 
 class _Race:
     def __init__(self, devices: int) -> None:
-        from memopt.torch.race._install import Running
+        from memopt.torch.racing._install import Running
 
         self._unseen: Dict[str, int] = {}
         self._running = Running(devices=devices)
@@ -45,7 +45,7 @@ class _Race:
         self._take()
 
     def _take(self) -> Any:
-        from memopt.torch.race._reports import Result
+        from memopt.torch.racing._reports import Result
 
         found = Result()
         self._running.take(found)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import os
 import runpy
 import sys
@@ -65,12 +66,12 @@ def _run(script: str, arguments: List[str]) -> int:
 def run(arguments: argparse.Namespace, output: Output) -> int:
     """Runs the program and prints what was found."""
     try:
-        import torch  # noqa: F401
+        importlib.import_module("torch")
     except ImportError as error:
         raise ImportError(
             "memopt: race needs PyTorch, which cannot be imported (%s): pip install torch" % error
         ) from None
-    from ..torch import race
+    race: Any = importlib.import_module("memopt.torch").race
 
     if not os.path.exists(arguments.script):
         output.error("there is no file %s" % arguments.script)

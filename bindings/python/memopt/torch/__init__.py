@@ -50,7 +50,7 @@ from .optim import (  # noqa: E402
     to_bitsandbytes,
 )
 from .pausing import pause, resume, tagged  # noqa: E402
-from .race import race  # noqa: E402
+from .racing import race  # noqa: E402
 from .reports import report  # noqa: E402
 from .saving import save_on_cpu  # noqa: E402
 
