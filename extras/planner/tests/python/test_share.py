@@ -86,7 +86,7 @@ def test_pages_say_what_they_are_about(share):
     for name in os.listdir(os.path.join(share, "man", "man1")):
         with open(os.path.join(share, "man", "man1", name), encoding="utf-8") as file:
             pages[name] = file.read()
-    assert len(pages) == 6 and "gpu\\-memory" not in pages["memopt.1"]
+    assert len(pages) == 7 and "gpu\\-memory" not in pages["memopt.1"]
     assert "live memory of devices" in pages["memopt.1"]  # what the verb is for
     assert "127: there is no such program" in pages["memopt-profile.1"]
     assert "143 after SIGTERM" in pages["memopt-monitor.1"]
