@@ -124,10 +124,13 @@ static void check_way(int way, uint32_t how)
     assert_int_equal(close_world(&w), way == NO_WAIT || way == OLD_EVENT);
 }
 
+/* A missing wait runs on adversarial streams alone: those have no thread, so that the bytes are
+ * always the same and ThreadSanitizer sees no race of its own. */
 TEST(ways_to_order)
 {
     for (int way = NO_WAIT; way < WAYS; way++) {
-        check_way(way, MEMOPT_STREAM_ORDER_EAGER);
+        if (way != NO_WAIT && way != OLD_EVENT)
+            check_way(way, MEMOPT_STREAM_ORDER_EAGER);
         if (way != CALLBACK) /* nothing would ask for it */
             check_way(way, MEMOPT_STREAM_ORDER_ADVERSARIAL);
     }
@@ -137,24 +140,21 @@ TEST(ways_to_order)
 
 TEST(told_once_by_the_next_wait)
 {
-    for (uint32_t how = 0; how < 2; how++) {
-        world w = open_with(MEMOPT_RACE_SEARCH_ON, how);
-        char expected[4][64];
-        OK(memopt_fill(w.device, w.memory, 1, BYTES, w.s));
-        OK(memopt_copy(w.device, w.other, w.memory + 100, 50, w.t));
-        GIVES(MEMOPT_DEVICE_FAULT, memopt_stream_sync(w.device, w.t));
-        snprintf(expected[0], 64, "the copy (operation 2) on stream %p reads 50", (void *)w.t);
-        snprintf(expected[1], 64, "bytes at %p that", (void *)(w.memory + 100));
-        snprintf(expected[2], 64, "the fill (operation 1) on stream %p writes", (void *)w.s);
-        snprintf(expected[3], 64, "make stream %p wait for an event", (void *)w.t);
-        for (int i = 0; i < 4; i++)
-            if (strstr(memopt_last_error(), expected[i]) == NULL)
-                fail_msg("no \"%s\" in: %s", expected[i], memopt_last_error());
-        if (how == MEMOPT_STREAM_ORDER_ADVERSARIAL) /* the finder is right: old bytes */
-            assert_int_equal(w.other[0], 0);
-        OK(memopt_device_sync(w.device));
-        assert_int_equal(close_world(&w), 1);
-    }
+    world w = open_with(MEMOPT_RACE_SEARCH_ON, MEMOPT_STREAM_ORDER_ADVERSARIAL);
+    char expected[4][64];
+    OK(memopt_fill(w.device, w.memory, 1, BYTES, w.s));
+    OK(memopt_copy(w.device, w.other, w.memory + 100, 50, w.t));
+    GIVES(MEMOPT_DEVICE_FAULT, memopt_stream_sync(w.device, w.t));
+    snprintf(expected[0], 64, "the copy (operation 2) on stream %p reads 50", (void *)w.t);
+    snprintf(expected[1], 64, "bytes at %p that", (void *)(w.memory + 100));
+    snprintf(expected[2], 64, "the fill (operation 1) on stream %p writes", (void *)w.s);
+    snprintf(expected[3], 64, "make stream %p wait for an event", (void *)w.t);
+    for (int i = 0; i < 4; i++)
+        if (strstr(memopt_last_error(), expected[i]) == NULL)
+            fail_msg("no \"%s\" in: %s", expected[i], memopt_last_error());
+    assert_int_equal(w.other[0], 0); /* the finder is right: old bytes */
+    OK(memopt_device_sync(w.device));
+    assert_int_equal(close_world(&w), 1);
 }
 
 /* Launches of the library, and of the caller who names what they use. */
