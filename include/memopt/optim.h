@@ -98,9 +98,8 @@ typedef struct memopt_optimizer_options {
     uint64_t min_8bit_size; /**< Smaller tensors keep 32-bit states, whatever the format. 0:
                                        4096; 1: no tensor does. A group may have its own. */
     uint64_t seed;          /**< Key of the generator for stochastic rounding. Element i of
-                                       parameter n draws the same bits from it in every optimizer:
-                                       where several step shards or halves of one weight, give each
-                                       a seed of its own. */
+                                       parameter n draws the same bits from it in every optimizer: a
+                                       ::memopt_shard draws those of its place in the whole. */
     /** Not 0: states are in page-locked host memory, and a step brings them to the device page by
      * page, each of at most so many bytes or of one parameter. Two areas of the largest page are
      * all that the device holds of them, beside 8 bytes a parameter; copies in and out overlap with
@@ -351,6 +350,16 @@ MEMOPT_API memopt_status memopt_optimizer_set_group(memopt_optimizer *optimizer,
 MEMOPT_API memopt_status memopt_optimizer_get_group(memopt_optimizer *optimizer, uint32_t group,
                                                     memopt_optimizer_group *out_values);
 
+/** @brief A shard begins and ends at multiples of so many elements, or where its parameter ends: so
+ * no block of coded states is cut. @since 0.9 */
+#define MEMOPT_SHARD_ALIGNMENT 256
+
+/** @brief Which part of a whole parameter a process has. @since 0.9 */
+typedef struct memopt_shard {
+    uint64_t first; /**< The place of the shard's first element in the whole, from 0. */
+    uint64_t whole; /**< The elements of the whole parameter, below 2^56; 0: it is not cut. */
+} memopt_shard;
+
 /** @brief What a parameter may have; zero means that it has not. */
 typedef struct memopt_parameter_options {
     size_t struct_size; /**< sizeof(memopt_parameter_options). */
@@ -381,20 +390,30 @@ typedef struct memopt_parameter_options {
      * below 2^32. 0: a vector. @since 0.9 */
     uint64_t rows;
     uint64_t columns; /**< See rows. @since 0.9 */
+    /** The parameter is a shard of a whole one, which other processes have the rest of. The whole
+     * decides the state format (min_8bit_size), blocks and random bits: states and values of all
+     * shards together are, bit for bit, those of a process with all of it, whatever the cut. A
+     * shard may be empty: the parameter has no element (its data does not matter), takes no
+     * gradient and keeps its number; its step count stays. @since 0.9 */
+    memopt_shard shard;
 } memopt_parameter_options;
 
 /** @brief Initialiser of ::memopt_parameter_options. */
 #define MEMOPT_PARAMETER_OPTIONS_INIT                                                              \
     {                                                                                              \
-        sizeof(memopt_parameter_options), {NULL, 0, 0}, NULL, 0, NULL, 0, 0                        \
+        sizeof(memopt_parameter_options), {NULL, 0, 0}, NULL, 0, NULL, 0, 0,                       \
+        {                                                                                          \
+            0, 0                                                                                   \
+        }                                                                                          \
     }
 
 /**
  * @brief Adds a parameter.
  * @param optimizer the optimizer.
  * @param group its group.
- * @param parameter f32, f16 or bf16 in device memory, at least one element. It must not move.
- * @param options a model copy, states of the caller's; NULL: neither.
+ * @param parameter f32, f16 or bf16 in device memory, at least one element, but of an empty shard.
+ *        It must not move.
+ * @param options a model copy, states of the caller's, a shard; NULL: none of it.
  * @param stream the stream in whose order the states are zeroed, or the caller's are ready.
  * @param[out] out_index the parameter's number, from 0.
  * @retval MEMOPT_OK done.
@@ -402,10 +421,11 @@ typedef struct memopt_parameter_options {
  *         misaligned or overlaps another parameter or model copy, or model_copy has another count;
  *         or the number of states is wrong; or a state has a wrong type or count, is misaligned, or
  *         overlaps another state, steps, the parameter or its model copy; or rows and columns are
- *         not Adafactor's, or the elements are not such matrices.
+ *         not Adafactor's, or the elements are not such matrices; or a shard reaches beyond its
+ *         whole, or an end of it is not a multiple of #MEMOPT_SHARD_ALIGNMENT.
  * @retval MEMOPT_UNSUPPORTED this element type cannot be trained, or not with split_weights; a model
- *         copy with Adafactor; or
- *         options sets a field that this version does not know.
+ *         copy with Adafactor, or a shard that is neither empty nor all: its norms are of the whole;
+ *         or options sets a field that this version does not know.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_DRIVER_ERROR a host
  *         allocation, a device allocation or the driver failed; see memopt_last_error(); nothing
  *         added.
@@ -444,7 +464,8 @@ typedef struct memopt_step_options {
      * memopt_square_sum() gives it, read in place of the step's own over the gradients given to it.
      * So a step may be made in parts (some parameters' gradients in each call), or of a shard, with
      * one norm and one verdict for all: with it max_norm, out_norm and the check are about the sum.
-     * NULL: the step takes the sum itself. Cannot be combined with already_unscaled. */
+     * NULL: the step takes the sum itself, which it refuses where a parameter is a shard: the sum is
+     * one over all processes. Cannot be combined with already_unscaled. */
     const double *square_sum;
     /** Trust, of parameters that are cut into shards: 2 × count f64 in device memory, for the sums
      * of squares of the parameters, then of their updates. A step is made in two halves, of the same
@@ -452,7 +473,9 @@ typedef struct memopt_step_options {
      * processes add up their sums there (those of absent gradients are not written); the second
      * steps the parameters by them. Between the halves, on one stream, no other step is made. All
      * updates are there at once: 4 bytes an element, LARS's 8 but for an f32 momentum without
-     * Nesterov's form, which needs none. NULL: the step is whole. @since 0.9 */
+     * Nesterov's form, which needs none. NULL: the step is whole, which it cannot be where a
+     * parameter is a ::memopt_shard. The sums of shards are added in another order than a whole
+     * parameter's: so LAMB and LARS are equal up to rounding, not to the bit. @since 0.9 */
     double *squares;
     uint32_t half; /**< With squares: 1 or 2; else 0. The second ignores the other options. @since
                         0.9 */
@@ -483,7 +506,8 @@ typedef struct memopt_step_options {
  *         misaligned or overlaps its parameter or a part of its model copy (the message names the
  *         parameter's number), or an SGD group now has a momentum and
  *         one of its parameters was added with `steps` but without a state; or a second half is
- *         not of the first's gradients, or follows none.
+ *         not of the first's gradients, or follows none; or a parameter is a shard, and the options
+ *         ask for a sum over the gradients without square_sum, or for a whole step of trust.
  * @retval MEMOPT_UNSUPPORTED this element type cannot be a gradient; or, with page_bytes, the
  *         stream records a graph.
  * @retval MEMOPT_CORRUPT with page_bytes or trust: an earlier step ended in part; import a saved

@@ -78,6 +78,7 @@ typedef struct mo_optim_tensor {
     uint32_t group;
     uint32_t format;                   /* of the states: MO_STATE_… */
     uint32_t residual_bytes, reserved; /* of an element: 1 or 2 */
+    uint64_t first; /* of a shard: the place of its first element in the whole parameter */
 } mo_optim_tensor;
 
 /* A gradient is a mo_tensor_segment whose `number` is that of its parameter; a parameter without a
@@ -590,7 +591,8 @@ typedef struct mo_optim_span {
     float *absmax2;     /* and v: NULL where the rule has one moment */
     float *slow_absmax; /* and slow: NULL where it has less than three */
     void *residual;     /* of split bf16 weights; or NULL */
-    uint64_t start;     /* index of the first element in its tensor, a multiple of a chunk */
+    uint64_t start;     /* index of the first element in its tensor, of a shard in the whole one; a
+                           multiple of a block */
     uint64_t count;
     int32_t parameter_dtype, copy_dtype, gradient_dtype;
     uint32_t residual_bytes; /* of an element: 1 or 2 */
@@ -628,7 +630,7 @@ MO_HD static inline void mo_optim_span_of(const mo_optim_step_args *a, uint64_t 
     s->slow_absmax = t->slow_absmax != 0 ? t->slow_absmax + block : 0;
     s->residual_bytes = t->residual_bytes;
     s->residual = t->residual != 0 ? (unsigned char *)t->residual + start * t->residual_bytes : 0;
-    s->start = start;
+    s->start = t->first + start;
     s->count = mo_chunk_length(g->count, chunk - g->first_chunk);
     s->parameter_dtype = t->parameter_dtype;
     s->copy_dtype = t->copy_dtype;

@@ -8,7 +8,7 @@
 static memopt_status check_state(const mo_parameter *p, uint64_t parameter, uint64_t index,
                                  const memopt_tensor *state, const memopt_tensor *want)
 {
-    if (state->data == NULL)
+    if (state->data == NULL && want->count != 0)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "optimizer: state %" PRIu64 " of parameter %" PRIu64 ": data is NULL", index,
                        parameter);
@@ -68,7 +68,7 @@ static memopt_status check_states(const memopt_optimizer *o, const mo_parameter 
         status = check_state(p, index, i, &states[i], &want);
         if (status == MEMOPT_OK)
             status = check_apart(p, index, &states[i], parts, i + 1);
-        if (status == MEMOPT_OK)
+        if (status == MEMOPT_OK && want.count != 0)
             status = mo_optim_tensor_reachable(o->device, "optimizer: a state of parameter", index,
                                                &states[i]);
         parts[i + 1] = states[i];
@@ -113,9 +113,11 @@ memopt_status memopt_optimizer_add_parameter(memopt_optimizer *o, uint32_t group
                        "optimizer: state_count is %" PRIu64 ", but %s is NULL", given.state_count,
                        given.states == NULL ? "states" : "steps");
     const memopt_tensor *copy = &given.model_copy;
-    if (copy->data == NULL && copy->count == 0)
+    if ((copy->data == NULL || parameter->count == 0) && copy->count == 0) {
+        given.model_copy.data = NULL;
         copy = NULL;
-    MO_TRY(mo_parameter_check(o, group, parameter, copy));
+    }
+    MO_TRY(mo_parameter_check(o, group, parameter, copy, &given.shard));
     MO_TRY(mo_matrices_check(o, parameter, &given));
     MO_TRY(mo_parameter_room(o));
     mo_parameter p = mo_parameter_of(o, group, parameter, &given);

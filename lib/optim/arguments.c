@@ -26,7 +26,7 @@ static memopt_status check_memory(const char *subject, uint64_t index, const mem
 }
 
 memopt_status mo_optim_tensor_check(const char *subject, uint64_t index,
-                                    const memopt_tensor *tensor)
+                                    const memopt_tensor *tensor, uint64_t least)
 {
     if (tensor->dtype != MEMOPT_DTYPE_F32 && tensor->dtype != MEMOPT_DTYPE_F16 &&
         tensor->dtype != MEMOPT_DTYPE_BF16)
@@ -34,7 +34,7 @@ memopt_status mo_optim_tensor_check(const char *subject, uint64_t index,
                                                              : MEMOPT_UNSUPPORTED,
                        "%s %" PRIu64 ": element type %s (%d); f32, f16 and bf16 are supported",
                        subject, index, memopt_dtype_name(tensor->dtype), (int)tensor->dtype);
-    return check_memory(subject, index, tensor);
+    return tensor->count == 0 && least == 0 ? MEMOPT_OK : check_memory(subject, index, tensor);
 }
 
 memopt_status mo_optim_tensor_reachable(memopt_device *device, const char *subject, uint64_t index,
@@ -48,7 +48,7 @@ memopt_status mo_optim_tensor_reachable(memopt_device *device, const char *subje
 
 int mo_optim_tensors_overlap(const memopt_tensor *a, const memopt_tensor *b)
 {
-    if (a->data == NULL || b->data == NULL)
+    if (a->data == NULL || b->data == NULL || a->count == 0 || b->count == 0)
         return 0;
     return mo_ranges_overlap(a->data, a->count * memopt_dtype_size(a->dtype), b->data,
                              b->count * memopt_dtype_size(b->dtype));

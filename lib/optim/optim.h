@@ -48,6 +48,7 @@ typedef struct mo_parameter {
     uint32_t moments;       /* kept: 1 to 3; 0 of SGD while its group has no momentum */
     uint32_t split;         /* bytes of an element's residual: 1 or 2; 0: not split */
     uint32_t rows, columns; /* of matrices of Adafactor, which have two moments; else 0 */
+    uint64_t first, whole;  /* its place in the whole parameter; not cut: 0 and its count */
     void *state;            /* the allocator's block; NULL: the caller owns the states */
     uint64_t state_bytes;
     void *host;    /* with pages: the states, where the state block has the step count alone */
@@ -98,6 +99,7 @@ struct memopt_optimizer {
     mo_table tensor_table, segment_table, group_table, coef_table, scratch;
     mo_table control;
     mo_paged pages;
+    int is_cut;  /* a parameter is a shard */
     int halfway; /* of trust: the first half of a step is made, not the second; 2: of a direct one */
     int recorded; /* a graph has recorded a step of trust */
 
@@ -191,12 +193,17 @@ memopt_tensor mo_parameter_state(const mo_parameter *p, uint64_t index);
 void mo_parameter_place(const mo_parameter *p, void *const *states, mo_optim_tensor *out);
 /* Fills p->device. */
 void mo_parameter_describe(mo_parameter *p, void *const *states, void *steps);
+static inline int mo_parameter_is_cut(const mo_parameter *p)
+{
+    return p->tensor.count != p->whole;
+}
 /* What is known of a new one before its states are. */
 mo_parameter mo_parameter_of(const memopt_optimizer *o, uint32_t group,
                              const memopt_tensor *parameter,
                              const memopt_parameter_options *options);
 memopt_status mo_parameter_check(const memopt_optimizer *o, uint32_t group,
-                                 const memopt_tensor *parameter, const memopt_tensor *copy);
+                                 const memopt_tensor *parameter, const memopt_tensor *copy,
+                                 const memopt_shard *shard);
 /* Makes room for one more; then append cannot fail. */
 memopt_status mo_parameter_room(memopt_optimizer *o);
 void mo_parameter_append(memopt_optimizer *o, const mo_parameter *p, uint64_t *out_index);
@@ -206,9 +213,10 @@ memopt_status mo_parameter_add(memopt_optimizer *o, mo_parameter *p, memopt_stre
 /* Gives it the moments that its group now needs, zeroed in stream order. */
 memopt_status mo_parameter_grow(memopt_optimizer *o, uint64_t index, memopt_stream stream);
 
-/* arguments.c: subject is "optimizer: gradient" or the like; index names the tensor. */
+/* arguments.c: subject is "optimizer: gradient" or the like; index names the tensor, which has
+ * `least` elements. */
 memopt_status mo_optim_tensor_check(const char *subject, uint64_t index,
-                                    const memopt_tensor *tensor);
+                                    const memopt_tensor *tensor, uint64_t least);
 /* For one that has passed the check. */
 memopt_status mo_optim_tensor_reachable(memopt_device *device, const char *subject, uint64_t index,
                                         const memopt_tensor *tensor);

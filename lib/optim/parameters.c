@@ -10,6 +10,10 @@
 /* Parts of a state block start at multiples of this. */
 enum { PART_ALIGNMENT = 256 };
 
+_Static_assert(MEMOPT_SHARD_ALIGNMENT % MO_BLOCK_SIZE == 0 &&
+                   MEMOPT_SHARD_ALIGNMENT % MO_BLOCK4_SIZE == 0,
+               "a shard cuts no block");
+
 uint64_t mo_parameter_blocks(const mo_parameter *p)
 {
     return mo_ceil_div_u64(p->tensor.count, p->block);
@@ -53,7 +57,13 @@ mo_parameter mo_parameter_of(const memopt_optimizer *o, uint32_t group,
                       .block = mo_format_block(o->options.state_format),
                       .copy = options->model_copy,
                       .rows = (uint32_t)options->rows,
-                      .columns = (uint32_t)options->columns};
+                      .columns = (uint32_t)options->columns,
+                      .first = options->shard.first,
+                      .whole = options->shard.whole};
+    if (p.whole == 0)
+        p.whole = parameter->count;
+    if (parameter->count == 0)
+        p.tensor.data = NULL;
     p.moments = moments_of(o, &p);
     p.split = parameter->dtype == MEMOPT_DTYPE_BF16 ? o->options.split_weights : 0;
     return p;
@@ -75,6 +85,7 @@ void mo_parameter_place(const mo_parameter *p, void *const *states, mo_optim_ten
 void mo_parameter_describe(mo_parameter *p, void *const *states, void *steps)
 {
     p->device = (mo_optim_tensor){
+        .first = p->first,
         .parameter = p->tensor.data,
         .copy = p->copy.data,
         .steps = steps,
@@ -119,7 +130,7 @@ static void describe(mo_parameter *p, const state_layout *layout, unsigned char 
 {
     void *states[MO_STATES_MAX];
     for (uint64_t k = 0; k < mo_parameter_states(p); k++)
-        states[k] = state + layout->states[k];
+        states[k] = state == NULL ? NULL : state + layout->states[k];
     mo_parameter_describe(p, states, steps);
 }
 
@@ -181,8 +192,8 @@ static memopt_status make_state(memopt_optimizer *o, mo_parameter *p, uint64_t i
     uint64_t least = o->groups[p->group].min_8bit_size;
     least = least != 0 ? least : o->options.min_8bit_size;
     p->moments = moments_of(o, p);
-    p->format = p->moments == 0 || p->tensor.count < least ? (uint32_t)MEMOPT_STATE_F32
-                                                           : o->options.state_format;
+    p->format =
+        p->moments == 0 || p->whole < least ? (uint32_t)MEMOPT_STATE_F32 : o->options.state_format;
     if (!layout_of(p, mo_rule_has_second(o->options.kind), &layout))
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "optimizer: parameter %" PRIu64 ": states of %" PRIu64
@@ -233,7 +244,7 @@ static memopt_status check_copy(const memopt_tensor *parameter, const memopt_ten
         return mo_fail(MEMOPT_UNSUPPORTED,
                        "optimizer: model copy %" PRIu64 " is f32; f16 and bf16 are supported",
                        index);
-    memopt_status status = mo_optim_tensor_check("optimizer: model copy", index, copy);
+    memopt_status status = mo_optim_tensor_check("optimizer: model copy", index, copy, 1);
     if (status != MEMOPT_OK)
         return status;
     if (copy->count != parameter->count)
@@ -260,8 +271,37 @@ static memopt_status check_overlap(const memopt_optimizer *o, const memopt_tenso
     return MEMOPT_OK;
 }
 
+static int is_border(uint64_t place, uint64_t whole)
+{
+    return place % MEMOPT_SHARD_ALIGNMENT == 0 || place == whole;
+}
+
+static memopt_status check_shard(const memopt_optimizer *o, const memopt_tensor *parameter,
+                                 const memopt_shard *s)
+{
+    const uint64_t first = s->first, whole = s->whole, count = parameter->count;
+    if (whole == 0 && first == 0)
+        return MEMOPT_OK;
+    if (whole >> 56 != 0 || first > whole || count > whole - first || !is_border(first, whole) ||
+        !is_border(first + count, whole))
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "optimizer: parameter %" PRIu64 ": a shard of %" PRIu64
+                       " elements from %" PRIu64 " on, of %" PRIu64
+                       " in all (below 2^56); it must begin and end at multiples of %d or at the "
+                       "end",
+                       o->parameter_count, count, first, whole, MEMOPT_SHARD_ALIGNMENT);
+    if (o->options.kind == MEMOPT_OPTIMIZER_ADAFACTOR && count != 0 && count != whole)
+        return mo_fail(MEMOPT_UNSUPPORTED,
+                       "optimizer: parameter %" PRIu64 ": a shard of %" PRIu64 " of %" PRIu64
+                       " elements; Adafactor takes means over the whole: give it to one process, "
+                       "and the others an empty shard",
+                       o->parameter_count, count, whole);
+    return MEMOPT_OK;
+}
+
 memopt_status mo_parameter_check(const memopt_optimizer *o, uint32_t group,
-                                 const memopt_tensor *parameter, const memopt_tensor *copy)
+                                 const memopt_tensor *parameter, const memopt_tensor *copy,
+                                 const memopt_shard *shard)
 {
     if (group >= o->group_count)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
@@ -269,8 +309,10 @@ memopt_status mo_parameter_check(const memopt_optimizer *o, uint32_t group,
                        o->group_count);
     if (o->parameter_count >= UINT32_MAX)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "optimizer: too many parameters");
-    memopt_status status =
-        mo_optim_tensor_check("optimizer: parameter", o->parameter_count, parameter);
+    memopt_status status = mo_optim_tensor_check("optimizer: parameter", o->parameter_count,
+                                                 parameter, shard->whole == 0);
+    if (status == MEMOPT_OK)
+        status = check_shard(o, parameter, shard);
     if (status == MEMOPT_OK && o->options.split_weights && parameter->dtype == MEMOPT_DTYPE_F16)
         return mo_fail(MEMOPT_UNSUPPORTED,
                        "optimizer: parameter %" PRIu64 " is f16; split_weights is for bf16",
@@ -281,7 +323,7 @@ memopt_status mo_parameter_check(const memopt_optimizer *o, uint32_t group,
         status = check_copy(parameter, copy, o->parameter_count);
     if (status == MEMOPT_OK && copy != NULL)
         status = check_overlap(o, copy, "model copy");
-    if (status == MEMOPT_OK)
+    if (status == MEMOPT_OK && parameter->count != 0)
         status = mo_optim_tensor_reachable(o->device, "optimizer: parameter", o->parameter_count,
                                            parameter);
     if (status == MEMOPT_OK && copy != NULL)
@@ -301,6 +343,7 @@ memopt_status mo_parameter_room(memopt_optimizer *o)
 void mo_parameter_append(memopt_optimizer *o, const mo_parameter *p, uint64_t *out_index)
 {
     o->parameters[o->parameter_count] = *p;
+    o->is_cut |= mo_parameter_is_cut(p);
     o->tensor_table.current = o->pages.planned = 0;
     *out_index = o->parameter_count++;
 }

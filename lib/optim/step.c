@@ -54,6 +54,34 @@ static memopt_status check_scalars(const memopt_optimizer *o, const memopt_step_
                                               memopt_scaler_get_scale(s->scaler));
 }
 
+/* What asks for the total of squares: clipping, a norm or a check. */
+static int has_verdict(const memopt_step_options *s)
+{
+    return s->skip_non_finite || s->scaler != NULL || s->max_norm > 0.0;
+}
+
+static int wants_sum(const memopt_step_options *s)
+{
+    const int norm = s->max_norm > 0.0 || s->out_norm != NULL;
+    return s->square_sum == NULL && (norm || (!s->already_unscaled && has_verdict(s)));
+}
+
+/* Sums over the shards of one process say nothing of all. */
+static memopt_status check_sums(const memopt_optimizer *o, const memopt_step_options *s)
+{
+    if (o->is_cut && s->half != 2 && wants_sum(s))
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "optimizer step: parameters are shards, so max_norm (%g), skip_non_finite "
+                       "(%" PRIu32 "), a scaler and out_norm need square_sum, the sum over all "
+                       "processes",
+                       s->max_norm, s->skip_non_finite);
+    if (o->is_cut && o->options.trust && s->half == 0)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "optimizer step: parameters are shards, so trust needs two halves, with "
+                       "squares added up over all processes");
+    return MEMOPT_OK;
+}
+
 static memopt_status check_options(const memopt_optimizer *o, const memopt_step_options *s)
 {
     if (!isfinite(s->max_norm) || s->max_norm < 0.0)
@@ -90,12 +118,14 @@ static memopt_status check_options(const memopt_optimizer *o, const memopt_step_
                        "optimizer step: square_sum is of gradients as they are, already_unscaled "
                        "for a verdict that was made before");
     MO_TRY(check_half(o, s));
+    MO_TRY(check_sums(o, s));
     return check_scalars(o, s);
 }
 
 static memopt_status check_gradient(const mo_parameter *p, uint64_t index, const memopt_tensor *g)
 {
-    memopt_status status = mo_optim_tensor_check("optimizer step: gradient", index, g);
+    memopt_status status =
+        mo_optim_tensor_check("optimizer step: gradient", index, g, p->tensor.count);
     if (status != MEMOPT_OK)
         return status;
     if (g->count != p->tensor.count)
@@ -139,6 +169,8 @@ static memopt_status gather(memopt_optimizer *o, const memopt_tensor *gradients,
         if (g->data == NULL || (page != ALL_PAGES && o->parameters[i].page != page))
             continue;
         memopt_status status = check_gradient(&o->parameters[i], i, g);
+        if (status == MEMOPT_OK && g->count == 0) /* of an empty shard */
+            continue;
         if (status == MEMOPT_OK)
             status = check_memory(o, i, count, g);
         if (status != MEMOPT_OK)
@@ -196,22 +228,12 @@ static memopt_status reduce(memopt_optimizer *o, uint64_t count, uint64_t chunks
                                : status;
 }
 
-/* What asks for the total of squares: clipping, a norm or a check. */
-static int has_verdict(const memopt_step_options *s)
-{
-    return s->skip_non_finite || s->scaler != NULL || s->max_norm > 0.0;
-}
-
 static memopt_status find_square_sum(memopt_optimizer *o, const memopt_step_options *s,
                                      uint64_t count, uint64_t chunks, memopt_stream stream,
                                      const double **out_sum)
 {
-    int wanted = s->already_unscaled ? s->max_norm > 0.0 || s->out_norm != NULL
-                                     : has_verdict(s) || s->out_norm != NULL;
     *out_sum = s->square_sum;
-    return s->square_sum == NULL && wanted && chunks != 0
-               ? reduce(o, count, chunks, stream, out_sum)
-               : MEMOPT_OK;
+    return wants_sum(s) && chunks != 0 ? reduce(o, count, chunks, stream, out_sum) : MEMOPT_OK;
 }
 
 /* Tells the finder of races what the launches of a step use. The second half of one reads neither

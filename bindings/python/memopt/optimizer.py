@@ -118,18 +118,22 @@ class Optimizer(_lifetime.Closing):
         group: Union[Group, int] = 0,
         *,
         model_copy: Optional[TensorLike] = None,
+        shard: Optional[Tuple[int, int]] = None,
         stream: StreamLike = None,
     ) -> int:
         """Adds a parameter (f32, f16 or bf16) with states of zero; its number. Of one of two dimensions or
         more Adafactor keeps means of rows and columns, which are the last two.
 
         `model_copy` is an f16 or bf16 tensor that receives the rounded parameter at each step, for
-        mixed precision with an f32 master.
+        mixed precision with an f32 master. `shard` (first, whole): the parameter is the elements from
+        `first` on of one with `whole` elements, cut at multiples of 256; it may be empty.
         """
         view, struct = self._struct(parameter, "parameter", writable=True)
         copy, options = None, ParameterOptions()
         if model_copy is not None:
             copy, options.model_copy = self._struct(model_copy, "model copy of parameter", writable=True)
+        if shard is not None:
+            options.shard.first, options.shard.whole = (unsigned(n, 64, "shard") for n in shard)
         if self.kind is OptimizerKind.ADAFACTOR and len(view.shape) > 1:
             options.rows, options.columns = view.shape[-2:]
         number = output(

@@ -190,6 +190,30 @@ def test_export_and_import(allocator):
             other.import_bytes(data, convert=True)
 
 
+def test_shards_together_are_the_whole(allocator):
+    """(Every rule, format and cut is proved in C.)"""
+    start, gradient = numbers(9000, 1), numbers(9000, 2)
+
+    def step(first, end):
+        parameter = f32(start[first:end])
+        with memopt.Optimizer(allocator, states="8bit") as optimizer:
+            optimizer.add_group(lr=0.1)
+            optimizer.add_parameter(parameter, shard=(first, 9000))
+            optimizer.step([f32(gradient[first:end])])
+            return parameter.tobytes(), optimizer.state_bytes
+
+    (first, bytes_first), (empty, bytes_empty), (last, bytes_last) = (
+        step(0, 3072),
+        step(3072, 3072),
+        step(3072, 9000),
+    )
+    whole, bytes_whole = step(0, 9000)
+    assert first + empty + last == whole
+    assert bytes_first + bytes_last == bytes_whole and bytes_empty == 0
+    with pytest.raises(memopt.InvalidArgumentError, match="100 elements from 0 on, of 9000"):
+        step(0, 100)
+
+
 def test_import_of_another_format(allocator):
     parameter = f32(numbers(9000, 1))
     with memopt.AdamW8bit(allocator, [parameter]) as optimizer:

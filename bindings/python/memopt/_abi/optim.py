@@ -70,6 +70,11 @@ class OptimizerGroup(Struct):
     ]
 
 
+@struct("memopt_shard")
+class Shard(Struct):
+    _fields_ = each(U64, "first whole")
+
+
 @struct("memopt_parameter_options")
 class ParameterOptions(Struct):
     _fields_ = [
@@ -79,6 +84,7 @@ class ParameterOptions(Struct):
         ("state_count", U64),
         ("steps", ADDRESS),
         *each(U64, "rows columns"),
+        ("shard", Shard),
     ]
 
 
