@@ -88,6 +88,9 @@ static const option table[] = {
     {"offload", CHOICE, AT(offload), 0, 0, on_off, "on|off",
      "park what backward needs in host memory (off): the layers'\n"
      "inputs with --checkpoint on, else all of it"},
+    {"budget", SIZE, AT(budget), 0, 0, NULL, "SIZE",
+     "most live bytes of the device: what is recomputed and what\n"
+     "goes to the host is planned, with the same results"},
     {"stream-weights", CHOICE, AT(stream), 0, 0, on_off, "on|off",
      "keep the layers' weights on the host (off); the device holds\n"
      "a third of them at a time, or one layer"},
@@ -249,6 +252,9 @@ static options_result check_together(const options *o)
     }
     if (o->save_every && !o->save)
         return wrong("%s needs %s", "--save-every", "--save FILE");
+    if (o->budget && (o->checkpoint || o->offload || o->check != MEMOPT_CHECK_NONE))
+        return wrong("%s plans what to recompute and to offload: leave out %s", "--budget",
+                     "--checkpoint, --offload and --check");
     return OPTIONS_RUN;
 }
 

@@ -192,7 +192,7 @@ static void move_weights(parameter *layer, unsigned char *base)
 memopt_status parameters_to_device(parameter *layer, memory *m, uint32_t number)
 {
     void *base = NULL;
-    if (!m->streamer)
+    if (!m->streamer || m->tape)
         return MEMOPT_OK;
     TRY(memopt_streamer_begin(m->streamer, number, NULL, &base));
     layer->host = layer->weight.data;
@@ -202,7 +202,7 @@ memopt_status parameters_to_device(parameter *layer, memory *m, uint32_t number)
 
 memopt_status parameters_to_host(parameter *layer, memory *m, uint32_t number)
 {
-    if (!m->streamer)
+    if (!m->streamer || m->tape)
         return MEMOPT_OK;
     move_weights(layer, layer->host);
     return memopt_streamer_end(m->streamer, number, NULL);
