@@ -116,7 +116,8 @@ static const option table[] = {
     {"quiet", FLAG, AT(quiet), 0, 0, NULL, NULL, "only the end's summary"},
     {"demo", FLAG, AT(demo), 0, 0, NULL, NULL,
      "train a model that does not fit its device, and measure why it\n"
-     "then does (about 90 s; only --text and --threads apply)"},
+     "then does (about five minutes; --text, --threads and\n"
+     "--budget apply)"},
 };
 #define OPTIONS (sizeof table / sizeof table[0])
 
@@ -144,8 +145,9 @@ options options_default(void)
 
 static void print_help(void)
 {
-    printf("train_gpt: trains a byte-level GPT with libmemopt's memory savers\n\n"
-           "Usage: train_gpt [options]\n       train_gpt --demo [--text DIR|FILE]\n");
+    printf(
+        "train_gpt: trains a byte-level GPT with libmemopt's memory savers\n\n"
+        "Usage: train_gpt [options]\n       train_gpt --demo [--text DIR|FILE] [--budget SIZE]\n");
     for (size_t i = 0; i < OPTIONS; i++) {
         const option *entry = &table[i];
         if (entry->kind == SECTION) {
