@@ -42,6 +42,7 @@ run 2 "--save-every needs --save" --save-every 3
 run 2 "capacity" --capacity 12parsec
 run 2 "is not an option" extra
 run 2 "takes no value" --json=yes
+run 2 "leave out --checkpoint" --budget 64MiB --checkpoint on
 run 1 "No such file" --text "$work/missing"
 run 1 "smaller --context" "${small[@]}" --context 60000
 run 1 "expandable_segments" "${small[@]}" --steps 1 --allocator expandable_segment:True
@@ -54,6 +55,9 @@ run 0 "step 2/2" "${small[@]}" --steps 2 --stream-order=adversarial --offload on
     --checkpoint on
 run 0 "5 copies" "${small[@]}" --steps 4 --layers 3 --stream-weights on
 run 0 '"streamed_weights":{"layers":3' "${small[@]}" --steps 2 --layers 3 --stream-weights on --json
+run 1 "below the floor of" "${small[@]}" --steps 2 --budget 100KiB
+run 0 "if all were kept" "${small[@]}" --steps 2 --budget 1100KiB
+run 0 '"budget":{"bytes":1126400' "${small[@]}" --steps 2 --budget 1100KiB --json
 
 "$program" "${small[@]}" --steps 3 >"$work/out"
 if grep -q $'\x1b' "$work/out"; then

@@ -1,7 +1,7 @@
 /*
- * The demo (demo.h), in four acts: the plain run fails for lack of memory; with the memory savers
- * the same model trains on the same device; each saver is measured by itself; and what is claimed
- * is checked.
+ * The demo (demo.h), in five acts: the plain run fails for lack of memory; with the memory savers
+ * the same model trains on the same device; each saver is measured by itself; the plain run holds a
+ * budget; and what is claimed is checked.
  */
 #include "demo.h"
 
@@ -16,6 +16,8 @@
 #define CAPACITY ((uint64_t)128 << 20)
 #define STEPS 30      /* of the two runs whose losses are compared */
 #define SHORT_STEPS 5 /* of every other row; the best step behind the first is its time */
+#define BUDGET ((uint64_t)256 << 20) /* unless --budget says another one */
+#define BUDGET_STEPS 4
 #define HELD_OUT_BATCHES 8
 #define TOLERANCE 0.05 /* between the held-out losses of the two runs */
 #define EXPANDABLE "expandable_segments:True"
@@ -81,6 +83,8 @@ static options variant_options(const options *base, variant v)
 typedef struct outcome {
     report_row row;
     double first_loss, last_loss, held_out;
+    double losses[BUDGET_STEPS]; /* of the first steps */
+    fit_figures plan;
     uint8_t *gradients; /* every byte of them, after the first backward; NULL where not wanted */
     size_t gradient_bytes;
 } outcome;
@@ -122,11 +126,14 @@ static memopt_status run_steps(trainer *t, uint64_t steps, int keep, outcome *ou
         if (i == 0)
             out->first_loss = r.loss;
         out->last_loss = r.loss;
+        if (i < BUDGET_STEPS)
+            out->losses[i] = r.loss;
         if (i > 0 && (i == 1 || r.seconds < out->row.step_seconds))
             out->row.step_seconds = r.seconds;
         TRY(progress_step(&bar, t, &r));
     }
     progress_end(&bar);
+    out->plan = t->model.plan;
     return memory_measure(&t->memory, &out->row.memory);
 }
 
@@ -202,6 +209,30 @@ static memopt_status act_table(const options *base, const corpus *text, outcome 
     return MEMOPT_OK;
 }
 
+static void budget_row(const char *name, const outcome *o, double budget)
+{
+    printf("%-22s %11.1f %11.1f %11u %14u %11.1f %8.2f\n", name, budget / (1 << 20),
+           (double)o->row.memory.exact_peak / (1 << 20), o->plan.recomputed, o->plan.sent,
+           (double)o->plan.host / (1 << 20), o->row.step_seconds);
+}
+
+/* Layers recomputed and values sent away as planned: fewer bytes, and the same losses. */
+static memopt_status act_budget(const options *base, uint64_t budget, const corpus *text,
+                                const outcome *plain, outcome *out)
+{
+    options o = *base;
+    o.quiet = 1;
+    o.capacity = 0;
+    o.budget = budget;
+    TRY(run_variant(&o, PLAIN, text, BUDGET_STEPS, 0, out));
+    title("4. The plain run in a budget of live bytes (for another one: ./demo --budget 300MiB)");
+    printf("%-22s %11s %11s %11s %14s %11s %8s\n", "MiB", "budget", "peak", "recomputed",
+           "values on host", "host", "s/step");
+    budget_row("plain", plain, 0);
+    budget_row("planned", out, (double)budget);
+    return MEMOPT_OK;
+}
+
 static int check(int holds, const char *what)
 {
     printf("  %s  %s\n", holds ? "ok  " : "FAIL", what);
@@ -214,13 +245,13 @@ static int same_gradients(const outcome *a, const outcome *b)
            memcmp(a->gradients, b->gradients, a->gradient_bytes) == 0;
 }
 
-static int act_checks(const outcome *outcomes)
+static int act_checks(const outcome *outcomes, const outcome *held)
 {
     char line[200], reserved[SIZE_TEXT], capacity[SIZE_TEXT];
     const outcome *plain = &outcomes[PLAIN], *all = &outcomes[ALL];
     double difference = fabs(all->held_out - plain->held_out);
     int good = 1;
-    title("4. What is claimed");
+    title("5. What is claimed");
     snprintf(line, sizeof line,
              "gradients with checkpointing are bit-identical to plain's (%zu bytes)",
              plain->gradient_bytes);
@@ -238,6 +269,13 @@ static int act_checks(const outcome *outcomes)
     snprintf(line, sizeof line, "peak held from the device %s, capacity %s",
              size_text(reserved, all->row.memory.reserved_peak), size_text(capacity, CAPACITY));
     good &= check(all->row.memory.reserved_peak <= CAPACITY, line);
+    snprintf(line, sizeof line,
+             "the budget of %s is held (%llu bytes left), the losses are plain's",
+             size_text(capacity, held->plan.budget),
+             (unsigned long long)(held->plan.budget - held->row.memory.exact_peak));
+    good &= check(held->row.memory.exact_peak <= held->plan.budget &&
+                      memcmp(held->losses, plain->losses, sizeof held->losses) == 0,
+                  line);
     return good;
 }
 
@@ -250,28 +288,47 @@ static void introduce(const options *o, const corpus *text)
            text->files, size_text(capacity, o->capacity));
 }
 
+static memopt_status try_budget(const options *base, uint64_t budget, const corpus *text)
+{
+    trainer t;
+    options o = variant_options(base, PLAIN);
+    o.capacity = 0;
+    o.budget = budget;
+    TRY(trainer_create(&t, &o, text));
+    return trainer_destroy(&t);
+}
+
+static memopt_status run_acts(const options *base, uint64_t budget, const corpus *text,
+                              outcome *outcomes, int *out_good)
+{
+    double start = seconds_now();
+    outcome held;
+    introduce(base, text);
+    *out_good = act_plain(base, text);
+    TRY(act_savers(base, text, &outcomes[ALL]));
+    TRY(act_table(base, text, outcomes));
+    TRY(act_budget(base, budget, text, &outcomes[PLAIN], &held));
+    *out_good &= act_checks(outcomes, &held);
+    printf("\n%s in %.0f s\n", *out_good ? "all of it holds" : "NOT all of it holds",
+           seconds_now() - start);
+    return MEMOPT_OK;
+}
+
 int demo_run(const options *o)
 {
     outcome outcomes[VARIANTS];
+    int good = 0;
     corpus text;
     options base = demo_options(o);
-    double start = seconds_now();
     memset(outcomes, 0, sizeof outcomes);
     base.capacity = CAPACITY;
     memopt_status status = text_read(&text, base.text, base.context + 1);
     if (status != MEMOPT_OK)
         return gpt_report_failure(status);
-
-    introduce(&base, &text);
-    int good = act_plain(&base, &text);
-    status = act_savers(&base, &text, &outcomes[ALL]);
+    if (o->budget) /* one that cannot be held is refused before all else */
+        status = try_budget(&base, o->budget, &text);
     if (status == MEMOPT_OK)
-        status = act_table(&base, &text, outcomes);
-    if (status == MEMOPT_OK) {
-        good &= act_checks(outcomes);
-        printf("\n%s in %.0f s\n", good ? "all of it holds" : "NOT all of it holds",
-               seconds_now() - start);
-    }
+        status = run_acts(&base, o->budget ? o->budget : BUDGET, &text, outcomes, &good);
     for (int v = 0; v < VARIANTS; v++)
         free(outcomes[v].gradients);
     text_free(&text);

@@ -47,6 +47,12 @@ static memopt_dtype value_dtype(const layer *l, int value)
     return statistics ? MEMOPT_DTYPE_F32 : l->options->dtype;
 }
 
+double layer_operations(const layer *l)
+{
+    double rows = (double)rows_of(l), width = l->options->width;
+    return rows * width * (24 * width + 4 * l->options->context);
+}
+
 /* Memory for one value: a lease of the region, or a block that can be offloaded. */
 static memopt_status take_value(layer *l, int value)
 {
@@ -135,6 +141,12 @@ static memopt_status add_branch(layer *l, int in, int weight, size_t inner,
     return frame_end(&f);
 }
 
+/* What a recomputation compares; a rehearsal has no region. */
+static memopt_status check_value(memopt_region *region, const char *name, const saved *value)
+{
+    return region ? memopt_region_check(region, name, &value->tensor) : MEMOPT_OK;
+}
+
 /* The region's callback: the same work each time, so that the leases are the same too. The random
  * numbers are drawn inside it; the region winds the generator back for the second run. Only the
  * layer's output is left out of that, since backward does not read it. */
@@ -153,12 +165,14 @@ static memopt_status layer_run(void *user, memopt_region *region, memopt_region_
     TRY(take_value(l, MIDDLE));
     TRY(add_branch(l, ATTENDED, PROJECT_WEIGHT, width, &l->input, l->mask_keys[0],
                    &l->values[MIDDLE].tensor));
-    TRY(memopt_region_check(region, "middle", &l->values[MIDDLE].tensor));
+    TRY(check_value(region, "middle", &l->values[MIDDLE]));
 
     TRY(normalise(l, &l->values[MIDDLE].tensor, NORM2_GAIN, NORM2_OUT, NORM2_STATS));
     TRY(project(l, NORM2_OUT, UP_WEIGHT, UP, 4 * width));
     TRY(activate(l));
-    TRY(memopt_region_check(region, "active", &l->values[ACTIVE].tensor));
+    TRY(check_value(region, "active", &l->values[ACTIVE]));
+    for (int i = 0; i < LAYER_VALUES; i++)
+        saved_keep(l->memory, &l->values[i]);
     if (pass == MEMOPT_PASS_RECOMPUTE)
         return MEMOPT_OK;
     return add_branch(l, ACTIVE, DOWN_WEIGHT, 4 * width, &l->values[MIDDLE].tensor, l->mask_keys[1],
@@ -229,21 +243,29 @@ static memopt_status attention_gradients(layer *l, const float *d_out, float *d_
     return frame_end(&f);
 }
 
+/* The gradient of one half's branch. */
+static void branch_gradient(const layer *l, int half, const float *d, float *d_branch)
+{
+    size_t count = rows_of(l) * l->options->width;
+    if (l->memory->tape)
+        return;
+    memcpy(d_branch, d, count * sizeof *d);
+    dropout(l->mask_keys[half], l->dropout, d_branch, count);
+}
+
 /* d_branch and d_wide are scratch of rows * width and rows * 4 * width. */
 static memopt_status backward_with(layer *l, float *d, float *d_branch, float *d_wide)
 {
     size_t width = l->options->width, count = rows_of(l) * width;
 
-    memcpy(d_branch, d, count * sizeof *d);
-    dropout(l->mask_keys[1], l->dropout, d_branch, count);
+    branch_gradient(l, 1, d, d_branch);
     TRY(linear_gradients(l, ACTIVE, DOWN_WEIGHT, d_branch, d_wide, 4 * width, width));
     TRY(gelu_gradients(l, d_wide));
     TRY(linear_gradients(l, NORM2_OUT, UP_WEIGHT, d_wide, d_branch, width, 4 * width));
     TRY(norm_gradients(l, &l->values[MIDDLE].tensor, NORM2_STATS, NORM2_GAIN, d_branch, d));
 
     float *d_attended = d_wide + 3 * count; /* d_qkv takes the first three quarters */
-    memcpy(d_branch, d, count * sizeof *d);
-    dropout(l->mask_keys[0], l->dropout, d_branch, count);
+    branch_gradient(l, 0, d, d_branch);
     TRY(linear_gradients(l, ATTENDED, PROJECT_WEIGHT, d_branch, d_attended, width, width));
     TRY(attention_gradients(l, d_attended, d_wide));
     TRY(linear_gradients(l, NORM1_OUT, QKV_WEIGHT, d_wide, d_branch, width, 3 * width));
@@ -256,15 +278,15 @@ memopt_status layer_backward(layer *l, float *d)
     frame f = frame_begin(l->memory);
     float *d_branch = frame_scratch(&f, count);
     float *d_wide = frame_scratch(&f, 4 * count);
-    if (frame_ok(&f))
+    if (f.status == MEMOPT_OK)
         f.status = backward_with(l, d, d_branch, d_wide);
     return frame_end(&f);
 }
 
 /* --- the region ---------------------------------------------------------------------------- */
 
-memopt_status layer_create(layer *l, memory *m, const options *o, parameter *parameters,
-                           random_state *random, uint32_t number)
+void layer_prepare(layer *l, memory *m, const options *o, parameter *parameters,
+                   random_state *random)
 {
     memset(l, 0, sizeof *l);
     l->memory = m;
@@ -272,13 +294,21 @@ memopt_status layer_create(layer *l, memory *m, const options *o, parameter *par
     l->parameters = parameters;
     l->random = random;
     l->dropout = o->dropout;
-    l->own_values = o->offload && !o->checkpoint;
+    l->own_values = 1;
+}
 
+memopt_status layer_create(layer *l, uint32_t number)
+{
+    const options *o = l->options;
+    memory *m = l->memory;
     char name[24];
+    l->own_values = 0;
+    for (int i = 0; !l->recomputed && i < LAYER_VALUES; i++)
+        l->own_values |= l->values[i].away;
     snprintf(name, sizeof name, "layer %u", number);
     memopt_region_options region = MEMOPT_REGION_OPTIONS_INIT;
     region.name = name;
-    region.mode = o->checkpoint ? MEMOPT_REGION_RECOMPUTE : MEMOPT_REGION_KEEP;
+    region.mode = l->recomputed ? MEMOPT_REGION_RECOMPUTE : MEMOPT_REGION_KEEP;
     region.check = o->check;
     region.random_bytes = sizeof(random_state);
     memopt_region_callbacks callbacks = {sizeof callbacks, layer_run, save_random, restore_random,
@@ -295,6 +325,8 @@ memopt_status layer_destroy(layer *l)
 
 memopt_status layer_forward(layer *l)
 {
+    if (l->memory->tape)
+        return layer_run(l, NULL, MEMOPT_PASS_FORWARD, NULL);
     TRY(memopt_region_forward(l->region, NULL));
     return memory_sync(l->memory);
 }
@@ -303,6 +335,8 @@ memopt_status layer_restore(layer *l)
 {
     for (int i = 0; l->own_values && i < LAYER_VALUES; i++)
         TRY(saved_fetch(l->memory, &l->values[i]));
+    if (l->memory->tape)
+        return MEMOPT_OK;
     TRY(memopt_region_recompute(l->region, NULL));
     return memory_sync(l->memory);
 }
@@ -311,7 +345,7 @@ memopt_status layer_release(layer *l)
 {
     for (int i = 0; l->own_values && i < LAYER_VALUES; i++)
         TRY(saved_drop(l->memory, &l->values[i]));
-    return memopt_region_release(l->region);
+    return l->memory->tape ? MEMOPT_OK : memopt_region_release(l->region);
 }
 
 memopt_status layer_send(layer *l)

@@ -5,8 +5,8 @@
  *     output = middle + dropout(gelu(norm2(middle) · up) · down)
  *
  * The region's callback is layer_run(); what backward needs is leased from the region, which keeps
- * the leases or drops and recomputes them as --checkpoint says. With --offload alone the values
- * are blocks of the layer's own, which can be given to the offloader.
+ * the leases or drops and recomputes them as --checkpoint or the plan of --budget says. Where a value
+ * goes to the host, the values are blocks of the layer's own, which can be given to the offloader.
  */
 #ifndef GPT_LAYER_H
 #define GPT_LAYER_H
@@ -37,17 +37,25 @@ typedef struct layer {
     random_state *random;  /* the run's generator */
     memopt_region *region;
     double dropout;             /* 0 in evaluation */
-    uint32_t own_values;        /* 1: values are blocks of the layer's own, to be offloaded */
+    uint32_t recomputed;        /* 1: the region drops the values */
+    uint32_t own_values;        /* 1: values are blocks of the layer's own */
     saved values[LAYER_VALUES]; /* valid between forward (or recompute) and release */
     uint64_t mask_keys[2];      /* of the two dropouts */
     memopt_tensor input;        /* set before forward and before backward */
     memopt_tensor output;       /* set before forward */
 } layer;
 
-memopt_status layer_create(layer *l, memory *m, const options *o, parameter *parameters,
-                           random_state *random, uint32_t number);
+/* A layer that can be rehearsed. */
+void layer_prepare(layer *l, memory *m, const options *o, parameter *parameters,
+                   random_state *random);
+
+/* Makes its region, once `recomputed` and the values that go away are known. */
+memopt_status layer_create(layer *l, uint32_t number);
 
 memopt_status layer_destroy(layer *l);
+
+/* What layer_forward() costs: operations of matrix products. */
+double layer_operations(const layer *l);
 
 /* output from input. */
 memopt_status layer_forward(layer *l);

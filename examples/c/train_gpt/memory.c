@@ -21,10 +21,11 @@ memopt_status memory_open(memory *m, const options *o)
     memopt_status status = memopt_allocator_create(m->device, o->allocator, NULL, &m->allocator);
     if (status == MEMOPT_OK)
         status = memopt_allocator_register_tag(m->allocator, "workspace", &m->workspace);
-    if (status == MEMOPT_OK && o->offload) {
+    if (status == MEMOPT_OK && (o->offload || o->budget)) {
         memopt_offloader_options offload = MEMOPT_OFFLOADER_OPTIONS_INIT;
         offload.host_limit = o->host_limit;
-        offload.overflow = MEMOPT_OVERFLOW_KEEP; /* what does not fit stays on the device */
+        /* What does not fit stays on the device, but for a budget: its plan keeps to the limit. */
+        offload.overflow = o->budget ? MEMOPT_OVERFLOW_FAIL : MEMOPT_OVERFLOW_KEEP;
         status = memopt_offloader_create(m->device, m->allocator, &offload, &m->offloader);
     }
     if (status == MEMOPT_OK && o->stream)
@@ -55,8 +56,12 @@ memopt_status memory_sync(memory *m)
 memopt_status memory_tensor(memory *m, memopt_dtype dtype, uint64_t count, memopt_tag tag,
                             memopt_tensor *out_tensor)
 {
+    uint64_t bytes = count * memopt_dtype_size(dtype);
     void *data = NULL;
-    TRY(memopt_allocator_alloc(m->allocator, count * memopt_dtype_size(dtype), tag, NULL, &data));
+    if (m->tape)
+        data = tape_birth(m->tape, bytes, tag == m->workspace ? "scratch" : "a value for backward");
+    else
+        TRY(memopt_allocator_alloc(m->allocator, bytes, tag, NULL, &data));
     *out_tensor = (memopt_tensor){data, count, dtype};
     return memory_sync(m);
 }
@@ -65,11 +70,17 @@ memopt_status memory_free(memory *m, memopt_tensor *tensor)
 {
     void *data = tensor->data;
     tensor->data = NULL;
+    if (data && m->tape) {
+        tape_death(m->tape, data);
+        return MEMOPT_OK;
+    }
     return memopt_allocator_free(m->allocator, data);
 }
 
 memopt_status memory_cast(memory *m, const memopt_tensor *destination, const memopt_tensor *source)
 {
+    if (m->tape)
+        return MEMOPT_OK;
     TRY(memopt_cast(m->device, destination, source, 1, NULL, NULL));
     return memory_sync(m);
 }
@@ -186,11 +197,15 @@ memopt_status memory_measure(memory *m, memory_figures *out_figures)
     } wanted[] = {
         {"allocated_bytes.all.current", &figures.live},
         {"allocated_bytes.all.peak", &figures.live_peak},
+        {"requested_bytes.all.current", &figures.exact},
+        {"requested_bytes.all.peak", &figures.exact_peak},
         {"reserved_bytes.all.current", &figures.reserved},
         {"reserved_bytes.all.peak", &figures.reserved_peak},
     };
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++)
         TRY(memopt_allocator_get_stat(m->allocator, wanted[i].name, wanted[i].value));
+    figures.exact += figures.plan.budget;
+    figures.exact_peak += figures.plan.budget;
 
     memopt_memory_info info;
     memset(&info, 0, sizeof info);

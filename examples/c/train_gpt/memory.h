@@ -14,6 +14,7 @@
 
 #include "options.h"
 #include "status.h"
+#include "tape.h"
 
 typedef struct memory {
     memopt_device *device;
@@ -21,6 +22,7 @@ typedef struct memory {
     memopt_offloader *offloader; /* NULL where nothing is offloaded */
     memopt_offloader *store;     /* of weights that stream; NULL where none do, as the next */
     memopt_streamer *streamer;   /* made with the parameters */
+    tape *tape;                  /* not NULL: this is a rehearsal (tape.h) */
     memopt_tag workspace;        /* the tag of short-lived scratch memory */
 } memory;
 
@@ -46,7 +48,8 @@ memopt_status memory_cast(memory *m, const memopt_tensor *destination, const mem
 /* --- views --------------------------------------------------------------------------------- */
 
 /* The views and scratch of one kernel. Errors stick: after the first one everything returns NULL,
- * the kernel is skipped with `if (frame_ok(&f))`, and frame_end() returns the error. */
+ * the kernel is skipped with `if (frame_ok(&f))`, as in a rehearsal, and frame_end() returns the
+ * error. */
 #define FRAME_VIEWS 12
 typedef struct frame {
     memory *memory;
@@ -62,7 +65,7 @@ frame frame_begin(memory *m);
 
 static inline int frame_ok(const frame *f)
 {
-    return f->status == MEMOPT_OK;
+    return f->status == MEMOPT_OK && !f->memory->tape;
 }
 
 /* A tensor's values as fp32: itself, or a converted copy until frame_end(). */
@@ -86,7 +89,8 @@ memopt_status frame_end(frame *f);
 typedef struct memory_figures {
     uint64_t weights, gradients, optimizer, activations, workspace; /* peaks by tag */
     uint64_t live, live_peak;                                       /* bytes in blocks */
-    uint64_t reserved, reserved_peak;                               /* bytes held from the device */
+    uint64_t exact, exact_peak; /* bytes that were asked for, with the streamed weights' arena */
+    uint64_t reserved, reserved_peak; /* bytes held from the device */
     uint64_t capacity;
     uint64_t pinned_peak; /* page-locked host memory */
     memopt_stream_stats streamed;

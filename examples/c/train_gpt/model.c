@@ -28,8 +28,8 @@ memopt_status model_create(model *m, memory *device, const options *o, random_st
         return gpt_fail(MEMOPT_OUT_OF_HOST_MEMORY, "model: no memory for %u layers", o->layers);
     TRY(parameters_create(&m->parameters, device, o));
     for (uint32_t i = 0; i < o->layers; i++)
-        TRY(layer_create(&m->layers[i], device, o,
-                         m->parameters.layers + (size_t)i * LAYER_PARAMETERS, random, i));
+        layer_prepare(&m->layers[i], device, o, m->parameters.layers + (size_t)i * LAYER_PARAMETERS,
+                      random);
     return MEMOPT_OK;
 }
 
@@ -72,10 +72,11 @@ static memopt_status embed(model *m, const batch *b, uint64_t mask_key, double p
 static memopt_status embed_backward(model *m, const batch *b, uint64_t mask_key, float *d)
 {
     size_t width = m->options->width, context = m->options->context;
-    dropout(mask_key, m->options->dropout, d, stream_count(m));
     frame f = frame_begin(m->memory);
     float *d_tokens = frame_update(&f, &m->parameters.list[TOKEN_EMBEDDING].gradient);
     float *d_places = frame_update(&f, &m->parameters.list[POSITION_EMBEDDING].gradient);
+    if (frame_ok(&f))
+        dropout(mask_key, m->options->dropout, d, stream_count(m));
     for (size_t row = 0; frame_ok(&f) && row < rows_of(m); row++) {
         float *token = d_tokens + b->inputs[row] * width;
         float *place = d_places + row % context * width;
@@ -159,37 +160,33 @@ static memopt_status head(model *m, const batch *given, float scale, float *d, d
         head_forward(b.normed, weight, b.logits, rows, width, CLASSES);
         double sum = 0;
         f.status = cross_entropy(m, &b, given->targets, scale / (float)rows, d != NULL, &sum);
-        if (d && frame_ok(&f))
-            f.status = head_gradients(m, &b, x, gain, weight, d);
         *out_loss = sum / (double)rows;
     }
+    if (d && f.status == MEMOPT_OK)
+        f.status = head_gradients(m, &b, x, gain, weight, d);
     return frame_end(&f);
 }
 
 /* --- the chain of layers ------------------------------------------------------------------- */
 
-/* Whether what layer i keeps is sent to the host. The last layer's backward follows at once. */
-static int is_sent(const model *m, uint32_t i)
-{
-    return m->memory->offloader && i + 1 < m->options->layers;
-}
-
-/* Starts sending what layer i keeps, and holds compute back until that of layer i - 2 has gone:
- * so at most three layers' values are on the device, however slow the copies are. */
+/* Starts sending what of layer i goes away, and holds compute back until that of layer i - 2 has gone:
+ * so at most three layers' values are on the device, however slow the copies are. A budget counts on
+ * memory that is free at once. */
 static memopt_status send_layer(model *m, uint32_t i)
 {
-    if (is_sent(m, i)) {
-        TRY(saved_send(m->memory, &m->inputs[i]));
-        TRY(layer_send(&m->layers[i]));
-    }
-    if (i < 2 || !is_sent(m, i - 2))
+    uint32_t lag = m->options->budget ? 0 : 2;
+    TRY(saved_send(m->memory, &m->inputs[i]));
+    TRY(layer_send(&m->layers[i]));
+    if (i < lag || m->memory->tape)
         return MEMOPT_OK;
-    TRY(saved_wait(m->memory, &m->inputs[i - 2]));
-    return layer_wait_sent(&m->layers[i - 2]);
+    TRY(saved_wait(m->memory, &m->inputs[i - lag]));
+    return layer_wait_sent(&m->layers[i - lag]);
 }
 
 static memopt_status prefetch_layer(model *m, uint32_t i)
 {
+    if (m->options->budget)
+        return MEMOPT_OK;
     TRY(saved_prefetch(m->memory, &m->inputs[i]));
     return layer_prefetch(&m->layers[i]);
 }
@@ -202,16 +199,30 @@ static memopt_status run_layer(model *m, uint32_t i, double probability)
     l->input = m->inputs[i].tensor;
     l->output = m->inputs[i + 1].tensor;
     TRY(parameters_to_device(l->parameters, m->memory, i));
+    saved_keep(m->memory, &m->inputs[i]);
+    if (m->memory->tape)
+        tape_enter(m->memory->tape, i, layer_operations(l), &l->recomputed);
     TRY(layer_forward(l));
+    if (m->memory->tape)
+        tape_leave(m->memory->tape, i);
     return parameters_to_host(l->parameters, m->memory, i);
+}
+
+static void note_place(model *m, const char *name, uint32_t number)
+{
+    if (m->memory->tape)
+        tape_place(m->memory->tape, name, number);
 }
 
 static memopt_status forward(model *m)
 {
     for (uint32_t i = 0; i < m->options->layers; i++) {
+        note_place(m, "the forward of layer", i);
         TRY(run_layer(m, i, m->options->dropout));
         TRY(send_layer(m, i));
     }
+    if (m->memory->tape)
+        tape_backward(m->memory->tape);
     return MEMOPT_OK;
 }
 
@@ -219,6 +230,7 @@ static memopt_status forward(model *m)
 static memopt_status backward_layer(model *m, uint32_t i, float *d)
 {
     layer *l = &m->layers[i];
+    note_place(m, "the backward of layer", i);
     if (i > 0)
         TRY(prefetch_layer(m, i - 1));
     TRY(saved_fetch(m->memory, &m->inputs[i]));
@@ -235,6 +247,7 @@ static memopt_status backward(model *m, const batch *b, float scale, uint64_t ma
                               double *out_loss)
 {
     uint32_t layers = m->options->layers;
+    note_place(m, "the head, behind layer", layers - 1);
     TRY(head(m, b, scale, d, out_loss));
     TRY(saved_drop(m->memory, &m->inputs[layers]));
     for (uint32_t i = layers; i-- > 0;)
@@ -250,9 +263,63 @@ memopt_status model_learn(model *m, const batch *b, float scale, double *out_los
     /* The gradient of the residual stream: one buffer, from the head down to the embeddings. */
     frame f = frame_begin(m->memory);
     float *d = frame_scratch(&f, stream_count(m));
-    if (frame_ok(&f))
+    if (f.status == MEMOPT_OK)
         f.status = backward(m, b, scale, mask_key, d, out_loss);
     return frame_end(&f);
+}
+
+/* --- the layers' parts --------------------------------------------------------------------- */
+
+/* A micro-batch without its work, for the tape. */
+static memopt_status rehearse(model *m)
+{
+    random_state before = *m->random;
+    batch none = {NULL, NULL};
+    double loss;
+    memopt_status status = model_learn(m, &none, 1, &loss);
+    *m->random = before;
+    return status;
+}
+
+static memopt_status plan(model *m)
+{
+    const options *o = m->options;
+    memory_figures figures;
+    TRY(memory_measure(m->memory, &figures));
+    tape *t = m->memory->tape = tape_create();
+    if (!t)
+        return gpt_fail(MEMOPT_OUT_OF_HOST_MEMORY, "model: no memory for a plan");
+    memopt_status status = rehearse(m);
+    m->memory->tape = NULL;
+    if (status == MEMOPT_OK) /* the offloader rounds by at most 3 % */
+        status =
+            tape_fit(t, figures.exact, o->budget, o->host_limit - o->host_limit / 32, &m->plan);
+    tape_free(t);
+    return status;
+}
+
+/* What --checkpoint and --offload say. The last layer's backward follows at once. */
+static void choose(model *m)
+{
+    const options *o = m->options;
+    for (uint32_t i = 0; i < o->layers; i++) {
+        layer *l = &m->layers[i];
+        l->recomputed = o->checkpoint;
+        m->inputs[i].away = o->offload && i + 1 < o->layers;
+        for (int value = 0; value < LAYER_VALUES; value++)
+            l->values[value].away = m->inputs[i].away && !o->checkpoint;
+    }
+}
+
+memopt_status model_create_layers(model *m)
+{
+    if (m->options->budget)
+        TRY(plan(m));
+    else
+        choose(m);
+    for (uint32_t i = 0; i < m->options->layers; i++)
+        TRY(layer_create(&m->layers[i], i));
+    return MEMOPT_OK;
 }
 
 memopt_status model_evaluate(model *m, const batch *b, double *out_loss)

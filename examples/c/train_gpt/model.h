@@ -14,7 +14,8 @@ typedef struct model {
     random_state *random;
     parameter_set parameters;
     layer *layers;
-    saved *inputs; /* of layer i; the last is what the head reads */
+    saved *inputs;    /* of layer i; the last is what the head reads */
+    fit_figures plan; /* of --budget */
 } model;
 
 /* One micro-batch in host memory: batch * context bytes each. */
@@ -22,8 +23,13 @@ typedef struct batch {
     const uint8_t *inputs, *targets;
 } batch;
 
-/* Makes the model. o, device and random must outlive it. On failure model_destroy() cleans up. */
+/* Makes the parameters. o, device and random must outlive the model. On failure model_destroy() cleans
+ * up. */
 memopt_status model_create(model *m, memory *device, const options *o, random_state *random);
+
+/* Makes the layers, once all is allocated that lives all the time: with --budget it plans first what
+ * each of them does. */
+memopt_status model_create_layers(model *m);
 
 memopt_status model_destroy(model *m);
 

@@ -88,6 +88,9 @@ static const option table[] = {
     {"offload", CHOICE, AT(offload), 0, 0, on_off, "on|off",
      "park what backward needs in host memory (off): the layers'\n"
      "inputs with --checkpoint on, else all of it"},
+    {"budget", SIZE, AT(budget), 0, 0, NULL, "SIZE",
+     "most live bytes of the device: what is recomputed and what\n"
+     "goes to the host is planned, with the same results"},
     {"stream-weights", CHOICE, AT(stream), 0, 0, on_off, "on|off",
      "keep the layers' weights on the host (off); the device holds\n"
      "a third of them at a time, or one layer"},
@@ -113,7 +116,8 @@ static const option table[] = {
     {"quiet", FLAG, AT(quiet), 0, 0, NULL, NULL, "only the end's summary"},
     {"demo", FLAG, AT(demo), 0, 0, NULL, NULL,
      "train a model that does not fit its device, and measure why it\n"
-     "then does (about 90 s; only --text and --threads apply)"},
+     "then does (about five minutes; --text, --threads and\n"
+     "--budget apply)"},
 };
 #define OPTIONS (sizeof table / sizeof table[0])
 
@@ -141,8 +145,9 @@ options options_default(void)
 
 static void print_help(void)
 {
-    printf("train_gpt: trains a byte-level GPT with libmemopt's memory savers\n\n"
-           "Usage: train_gpt [options]\n       train_gpt --demo [--text DIR|FILE]\n");
+    printf(
+        "train_gpt: trains a byte-level GPT with libmemopt's memory savers\n\n"
+        "Usage: train_gpt [options]\n       train_gpt --demo [--text DIR|FILE] [--budget SIZE]\n");
     for (size_t i = 0; i < OPTIONS; i++) {
         const option *entry = &table[i];
         if (entry->kind == SECTION) {
@@ -249,6 +254,9 @@ static options_result check_together(const options *o)
     }
     if (o->save_every && !o->save)
         return wrong("%s needs %s", "--save-every", "--save FILE");
+    if (o->budget && (o->checkpoint || o->offload || o->check != MEMOPT_CHECK_NONE))
+        return wrong("%s plans what to recompute and to offload: leave out %s", "--budget",
+                     "--checkpoint, --offload and --check");
     return OPTIONS_RUN;
 }
 

@@ -26,6 +26,7 @@ typedef struct options {
     uint32_t adamw8bit;  /* 1: 8-bit optimizer states */
     uint32_t checkpoint; /* 1: layers are recomputed in backward */
     uint32_t offload;    /* 1: values kept for backward go to host memory */
+    uint64_t budget;     /* most live bytes of the device, by a plan of the run's own; 0: none */
     uint32_t stream;     /* 1: the layers' weights are on the host and stream through the device */
     uint32_t check;      /* a memopt_region_check_mode */
     const char *allocator; /* configuration string */

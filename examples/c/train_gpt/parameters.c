@@ -131,6 +131,19 @@ static memopt_status create_layer(parameter_set *p, memory *m, const options *o,
     return m->store ? memopt_offloader_host_end(m->store, p->stored[number]) : MEMOPT_OK;
 }
 
+/* A training step uses the layers forward, then backward. */
+static memopt_status tell_order(memory *m, uint32_t layers)
+{
+    uint32_t *order = malloc(2 * (size_t)layers * sizeof *order);
+    if (!order)
+        return gpt_fail(MEMOPT_OUT_OF_HOST_MEMORY, "parameters: no memory for %u layers", layers);
+    for (uint32_t i = 0; i < layers; i++)
+        order[i] = order[2 * layers - 1 - i] = i;
+    memopt_status status = memopt_streamer_expect(m->streamer, order, 2 * layers);
+    free(order);
+    return status;
+}
+
 memopt_status parameters_create(parameter_set *p, memory *m, const options *o)
 {
     uint64_t d = o->width;
@@ -157,7 +170,7 @@ memopt_status parameters_create(parameter_set *p, memory *m, const options *o)
         TRY(create_parameter(p, m, o, "", &plans[i], &(host_memory){NULL, NULL}));
     for (uint32_t i = 0; i < o->layers; i++)
         TRY(create_layer(p, m, o, i));
-    return MEMOPT_OK;
+    return m->streamer ? tell_order(m, o->layers) : MEMOPT_OK;
 }
 
 memopt_status parameters_free(parameter_set *p, memory *m)
@@ -192,7 +205,7 @@ static void move_weights(parameter *layer, unsigned char *base)
 memopt_status parameters_to_device(parameter *layer, memory *m, uint32_t number)
 {
     void *base = NULL;
-    if (!m->streamer)
+    if (!m->streamer || m->tape)
         return MEMOPT_OK;
     TRY(memopt_streamer_begin(m->streamer, number, NULL, &base));
     layer->host = layer->weight.data;
@@ -202,7 +215,7 @@ memopt_status parameters_to_device(parameter *layer, memory *m, uint32_t number)
 
 memopt_status parameters_to_host(parameter *layer, memory *m, uint32_t number)
 {
-    if (!m->streamer)
+    if (!m->streamer || m->tape)
         return MEMOPT_OK;
     move_weights(layer, layer->host);
     return memopt_streamer_end(m->streamer, number, NULL);

@@ -22,7 +22,23 @@ static void summary_json(const trainer *t, const memory_figures *f, const step_r
                "\"peak\":%llu,\"copies\":%llu,\"copied_bytes\":%llu}",
                (ull)f->plan.layers, (ull)f->plan.layer_bytes, (ull)f->plan.budget,
                (ull)f->streamed.resident_bytes_peak, (ull)last->copies, (ull)last->copied_bytes);
+    if (t->model.plan.budget)
+        printf(",\"budget\":{\"bytes\":%llu,\"fixed\":%llu,\"plain\":%llu,\"planned\":%llu,"
+               "\"measured\":%llu,\"host\":%llu,\"recomputed_layers\":%u,\"sent_values\":%u}",
+               (ull)t->model.plan.budget, (ull)t->model.plan.fixed, (ull)t->model.plan.plain,
+               (ull)t->model.plan.planned, (ull)f->exact_peak, (ull)t->model.plan.host,
+               t->model.plan.recomputed, t->model.plan.sent);
     printf("}\n");
+}
+
+static void budget_line(const fit_figures *plan, const memory_figures *f)
+{
+    char budget[SIZE_TEXT], peak[SIZE_TEXT], plain[SIZE_TEXT], host[SIZE_TEXT];
+    printf("budget: %s of live bytes, at most %s used (%s if all were kept): %u layers recomputed, "
+           "%u values on the host, %s of them at once\n",
+           size_text(budget, plan->budget), size_text(peak, f->exact_peak),
+           size_text(plain, plan->plain), plan->recomputed, plan->sent,
+           size_text(host, plan->host));
 }
 
 static void streamed_line(const memory_figures *f, const step_result *last)
@@ -62,6 +78,8 @@ void report_summary(const trainer *t, const memory_figures *f, const step_result
     printf("\n");
     if (f->plan.layers)
         streamed_line(f, last);
+    if (t->model.plan.budget)
+        budget_line(&t->model.plan, f);
 }
 
 static void cell(uint64_t bytes)

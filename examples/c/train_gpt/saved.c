@@ -9,9 +9,19 @@ memopt_status saved_create(memory *m, memopt_dtype dtype, uint64_t count, saved 
     return memory_tensor(m, dtype, count, MEMOPT_TAG_ACTIVATIONS, &out_value->tensor);
 }
 
+void saved_keep(memory *m, saved *value)
+{
+    if (m->tape)
+        value->ticket = tape_pack(m->tape, value->tensor.data, &value->away);
+}
+
 memopt_status saved_send(memory *m, saved *value)
 {
     memopt_tensor *tensor = &value->tensor;
+    if (m->tape) /* nobody but the tape's pack holds it from here on */
+        return memory_free(m, tensor);
+    if (!value->away)
+        return MEMOPT_OK;
     TRY(memopt_offloader_pack(m->offloader, tensor->data,
                               tensor->count * memopt_dtype_size(tensor->dtype), NULL,
                               &value->ticket));
@@ -36,6 +46,10 @@ memopt_status saved_fetch(memory *m, saved *value)
 {
     if (!value->ticket)
         return MEMOPT_OK;
+    if (m->tape) {
+        tape_unpack(m->tape, value->ticket);
+        return MEMOPT_OK;
+    }
     TRY(memopt_offloader_unpack(m->offloader, value->ticket, NULL, &value->tensor.data));
     return memory_sync(m);
 }
@@ -44,7 +58,10 @@ memopt_status saved_drop(memory *m, saved *value)
 {
     if (!value->ticket)
         return memory_free(m, &value->tensor);
-    TRY(memopt_offloader_release(m->offloader, value->ticket, NULL));
+    if (m->tape)
+        tape_release(m->tape, value->ticket);
+    else
+        TRY(memopt_offloader_release(m->offloader, value->ticket, NULL));
     value->ticket = 0;
     value->tensor.data = NULL;
     return MEMOPT_OK;

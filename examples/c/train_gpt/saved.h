@@ -9,13 +9,17 @@
 
 typedef struct saved {
     memopt_tensor tensor; /* its data is NULL while it is on the host */
-    memopt_ticket ticket; /* 0: it was never sent */
+    memopt_ticket ticket; /* 0: it was never sent. In a rehearsal: of tape_pack() */
+    uint32_t away;        /* 1: saved_send() sends it; set before forward, and stays */
 } saved;
 
 /* A value in a block of its own. */
 memopt_status saved_create(memory *m, memopt_dtype dtype, uint64_t count, saved *out_value);
 
-/* Gives the value to the offloader: a copy to the host starts behind the work so far, and the
+/* Backward needs the value: so that a rehearsal knows it. */
+void saved_keep(memory *m, saved *value);
+
+/* Gives the value to the offloader, if it is to go away: a copy to the host starts behind the work so far, and the
  * block is freed when it is done. Compute goes on meanwhile. */
 memopt_status saved_send(memory *m, saved *value);
 

@@ -35,7 +35,8 @@ static const char *advice(memopt_status status)
                "--allocator expandable_segments:True, a smaller --batch with more --accumulation,\n"
                "or a larger --capacity.";
     case MEMOPT_LIMIT_REACHED:
-        return "Raise --host-limit, or leave it out to pin as much as is needed.";
+        return "Raise the limit, --budget or --host-limit, or leave it out to use as much as is "
+               "needed.";
     case MEMOPT_CORRUPT:
         return "The file cannot be used; resume from an older copy or start again without "
                "--resume.";

@@ -77,6 +77,24 @@ static memopt_status create_optimizer(trainer *t)
     return add_parameters(t);
 }
 
+/* An update that is skipped, since a gradient is not finite: behind it the optimizer has all the memory
+ * that it keeps between steps, and a budget can count it. */
+static memopt_status skip_update(trainer *t)
+{
+    parameter_set *p = &t->model.parameters;
+    const memopt_tensor *first = &p->list[0].gradient;
+    memopt_step_options how = MEMOPT_STEP_OPTIONS_INIT;
+    how.max_norm = t->options.clip;
+    how.skip_non_finite = 1;
+    how.out_norm = t->norm.data;
+    TRY(parameters_zero_gradients(p, &t->memory));
+    TRY(memopt_fill(t->memory.device, first->data, 0xFF, memopt_dtype_size(first->dtype), NULL));
+    TRY(parameters_write(p, &t->memory));
+    TRY(memopt_optimizer_step(t->optimizer, t->gradients, p->count, &how, NULL));
+    TRY(memory_sync(&t->memory));
+    return parameters_written(p, &t->memory);
+}
+
 static memopt_status create_scaler(trainer *t)
 {
     memopt_scaler_options how = MEMOPT_SCALER_OPTIONS_INIT;
@@ -99,7 +117,10 @@ static memopt_status create_all(trainer *t)
     TRY(model_create(&t->model, &t->memory, o, &t->random));
     TRY(memory_tensor(&t->memory, MEMOPT_DTYPE_F32, 1, MEMOPT_TAG_OTHER, &t->norm));
     TRY(create_scaler(t));
-    return create_optimizer(t);
+    TRY(create_optimizer(t));
+    if (o->budget)
+        TRY(skip_update(t));
+    return model_create_layers(&t->model);
 }
 
 memopt_status trainer_create(trainer *t, const options *o, const corpus *text)
