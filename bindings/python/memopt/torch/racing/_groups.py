@@ -44,20 +44,20 @@ def collective(mode: Any, operator: Any, args: Any, kwargs: Any) -> Any:
             accesses.add(tensor, used)
             session.finder.record_stream(block.address, stream)
     session.finder.run(stream, number, accesses)
-    if not sys._getframe(2).f_code.co_filename.endswith(_PYTHON):  # DDP's, which waits for it in C++, unseen
+    if operator.name.startswith("c10d.") and not sys._getframe(2).f_code.co_filename.endswith(_PYTHON):
+        # DDP's, which waits for it in C++, unseen
         session.wait(current, stream)
     return result
 
 
 def _wait(raw: Callable[..., bool]) -> Callable[..., bool]:
     def wait(self: Any, *arguments: Any, **options: Any) -> bool:
-        done = raw(self, *arguments, **options)
         session = active()
         thread = session.thread()
         follow(thread)
         for device, stream in session.group_streams.items():
             session.wait(thread.stream(device), stream)
-        return done
+        return raw(self, *arguments, **options)  # gloo copies some results here
 
     return wait
 

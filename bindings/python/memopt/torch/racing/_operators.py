@@ -61,7 +61,9 @@ class Operator:
         self.indexes = base.startswith("index") and "indices" in self.keywords
         self.fills = any(word in base for word in ("zeros", "ones", "full", "rand", "arange", "eye", "linspace"))
         dispatch = torch._C._dispatch_has_kernel_for_dispatch_key
-        if namespace in ("c10d", "_c10d_functional"):
+        if base == "_wrap_tensor_autograd":  # the result of a collective, which is waited for when it is used
+            self.kind = VIEW
+        elif namespace in ("c10d", "_c10d_functional"):
             self.kind = COLLECTIVE
             if namespace == "c10d":
                 reads = ("input",) if base != "send" else ("",)
@@ -113,6 +115,10 @@ class RaceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.thread = session.thread()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if _mode_of(_FAKE) is not None:  # nothing runs
+            return func(*args, **(kwargs or {}))
+        if types and any(hasattr(one, "__tensor_flatten__") for one in types):
+            return NotImplemented  # a wrapper, a DTensor say, whose own operators come here
         operator = _operators.get(id(func))
         if operator is None:
             operator = _operators[id(func)] = Operator(func)
@@ -342,5 +348,6 @@ class RaceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
 
 
+_mode_of, _FAKE = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.FAKE
 _ENGINE = _engine_run_backward.__code__
 _clone = torch.ops.aten.clone.default._op

@@ -28,7 +28,9 @@ _MOST_STREAMS = 512
 
 
 def storage_of(tensor: torch.Tensor) -> Optional[torch.UntypedStorage]:
-    """A tensor's storage; a sparse one, say, has none."""
+    """A tensor's storage; a sparse one has none, and a wrapper's is not its own."""
+    if type(tensor) is not torch.Tensor and hasattr(tensor, "__tensor_flatten__"):
+        return None
     try:
         return raw_storage(tensor)
     except (NotImplementedError, RuntimeError):
@@ -238,7 +240,9 @@ class Session:
     # --- memory ---
 
     def block_of(self, tensor: torch.Tensor) -> Optional[Block]:
-        """The block that a tensor lies in."""
+        """The block that a tensor lies in, or the first one that a wrapper has."""
+        while hasattr(tensor, "__tensor_flatten__"):
+            tensor = getattr(tensor, tensor.__tensor_flatten__()[0][0])
         storage = storage_of(tensor)
         return None if storage is None else self.blocks.get(storage._cdata)
 
