@@ -183,3 +183,30 @@ def lightning(folder: pathlib.Path) -> None:
 
 
 FRAMEWORKS = {"transformers": trainer, "accelerate": accelerated, "lightning": lightning}
+
+
+def fsdp(rank: int, meeting: str) -> int:
+    """FSDP2 on two processes, with gloo in the place of NCCL. Returns how many reports there are."""
+    import torch.distributed as dist
+    from torch.distributed.fsdp import fully_shard
+
+    from race_cases import find
+
+    def program() -> None:
+        dist.init_process_group("gloo", init_method="file://" + meeting, rank=rank, world_size=2)
+        model = nn.Sequential(*[nn.Linear(WIDTH, WIDTH) for _ in range(3)])
+        for layer in model:
+            fully_shard(layer)
+        fully_shard(model)
+        model.to("cuda")
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        for _ in range(2):
+            model(torch.rand(4, WIDTH, device="cuda")).square().mean().backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+        dist.destroy_process_group()
+
+    torch.set_num_threads(1)
+    torch.manual_seed(rank)
+    return len(find(program))

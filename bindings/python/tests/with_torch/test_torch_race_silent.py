@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import multiprocessing
 import pathlib
 
 import pytest
@@ -25,3 +27,10 @@ def test_a_model_of_transformers(name: str) -> None:
 def test_a_framework(name: str, tmp_path: pathlib.Path) -> None:
     pytest.importorskip(name)
     assert not find(programs.FRAMEWORKS[name], tmp_path)
+
+
+def test_fsdp_on_two_processes(tmp_path: pathlib.Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(2, context) as pool:
+        meeting = str(tmp_path / "meeting")
+        assert [*pool.map(programs.fsdp, range(2), [meeting] * 2, timeout=300)] == [0, 0]

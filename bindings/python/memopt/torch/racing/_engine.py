@@ -9,6 +9,7 @@ operations passes on what it waits for.
 from __future__ import annotations
 
 import contextlib
+import sys
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Tuple
 
 from ._session import Session, Thread, active, current_node
@@ -47,6 +48,7 @@ class _Backward:
     def __init__(self, session: Session, thread: Thread, outputs: Iterable[Any]) -> None:
         self.session, self.thread = session, thread
         self.node: Any = None
+        self.stack = session.places.stack(sys._getframe())
         self.before = dict(thread.streams), thread.backward
         self.streams = self.before[0]  # of the node that runs
         self.producers: Dict[Any, List[Any]] = {}

@@ -9,7 +9,6 @@ import torch
 from torch.utils import _pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ._finder import Accesses
 from ._session import active
 from ._streams import Stream, followed, synchronize
 
@@ -23,7 +22,7 @@ class CUDAGraph:
     def reset(self) -> None:
         """Forgets what was captured."""
         self._operations: List[Tuple[Any, Any, Any, Any]] = []
-        self._accesses = Accesses()
+        self._words: List[int] = []
 
     def capture_begin(self, *_: Any, **__: Any) -> None:
         """What comes is kept."""
@@ -33,10 +32,10 @@ class CUDAGraph:
         """It is complete."""
         active().capture = None
 
-    def add(self, run: Any, args: Any, kwargs: Any, made: Any, accesses: Accesses) -> None:
+    def add(self, run: Any, args: Any, kwargs: Any, made: Any, words: List[int]) -> None:
         """An operation that runs in the capture; `made` is what it made, if anything."""
         self._operations.append((run, args, kwargs, made))
-        self._accesses.extend(accesses)
+        self._words += words
 
     def replay(self) -> None:
         """Runs what was captured, on the current stream."""
@@ -44,7 +43,9 @@ class CUDAGraph:
         if session.confirm is not None:
             session.wait_all()
         number = session.places.number("CUDAGraph.replay", sys._getframe(1))
-        session.finder.run(thread.stream(thread.device), number, self._accesses)
+        session.finder.run(thread.stream(thread.device), number, self._words)
+        for block in session.blocks.values():
+            block.lent = True
         with _disable_current_modes(), torch._C._AutoDispatchBelowAutograd():
             for run, args, kwargs, made in self._operations:
                 values = run(*args, **kwargs)

@@ -9,8 +9,8 @@ from typing import Any, Callable, Dict, List, Tuple
 import torch
 
 from ._engine import follow
-from ._finder import DEVICE
-from ._session import active, storage_of
+from ._finder import DEVICE, WRITE, words_of
+from ._session import active, storage_of, tensors
 
 _PYTHON = "distributed_c10d.py"
 
@@ -18,7 +18,7 @@ _PYTHON = "distributed_c10d.py"
 def collective(mode: Any, operator: Any, args: Any, kwargs: Any) -> Any:
     """Runs a collective."""
     session, thread = mode.session, mode.thread
-    uses, device = mode._uses(operator, args, kwargs)
+    uses, device, _ = mode._uses(operator, args, kwargs)
     if operator.base == "barrier":
         session.wait_all()
     if device < 0:
@@ -31,33 +31,31 @@ def collective(mode: Any, operator: Any, args: Any, kwargs: Any) -> Any:
     session.wait(stream, current)
     number = session.places.number(operator.name, sys._getframe(2), thread.backward)
     result = operator.run(*args, **kwargs)
-    accesses = thread.accesses
-    accesses.clear()
-    made = result if isinstance(result, (list, tuple)) else [result]
-    for tensor in made if operator.makes else ():
-        storage = storage_of(tensor) if isinstance(tensor, torch.Tensor) else None
+    words: List[int] = []
+    for tensor in tensors(result) if operator.makes else ():
+        storage = storage_of(tensor)
         if storage is not None and storage._cdata not in session.blocks:
-            session.tag(storage, DEVICE, device, number)
-            uses.append((tensor, 3, session.blocks[storage._cdata], 0))
-    for tensor, used, block, _ in uses:
+            block = session.tag(thread, storage, DEVICE, device, number)
+            uses.append((tensor, WRITE, block, block.key))
+    for tensor, mode, block, _ in uses:
         if block is not None:
-            accesses.add(tensor, used)
+            words += words_of(tensor, mode)
             session.finder.record_stream(block.address, stream)
-    session.finder.run(stream, number, accesses)
-    if not sys._getframe(2).f_code.co_filename.endswith(_PYTHON):  # DDP's, which waits for it in C++, unseen
+    session.finder.run(stream, number, words)
+    if operator.name.startswith("c10d.") and not sys._getframe(2).f_code.co_filename.endswith(_PYTHON):
+        # DDP's, which waits for it in C++, unseen
         session.wait(current, stream)
     return result
 
 
 def _wait(raw: Callable[..., bool]) -> Callable[..., bool]:
     def wait(self: Any, *arguments: Any, **options: Any) -> bool:
-        done = raw(self, *arguments, **options)
         session = active()
         thread = session.thread()
         follow(thread)
         for device, stream in session.group_streams.items():
             session.wait(thread.stream(device), stream)
-        return done
+        return raw(self, *arguments, **options)  # gloo copies some results here
 
     return wait
 

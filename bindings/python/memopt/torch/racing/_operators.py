@@ -15,9 +15,9 @@ from torch.autograd.graph import _engine_run_backward
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ._engine import follow
-from ._finder import DEVICE, HOST, PINNED, READ, WRITE
+from ._finder import DEVICE, HOST, PINNED, READ, WRITE, words_of
 from ._groups import collective
-from ._session import CPU, Block, Session, raw_storage, sequence_number, storage_of
+from ._session import CPU, Block, Session, active, is_wrapper, raw_storage, sequence_number, storage_of, tensors
 
 _Tensor = torch.Tensor
 _MASKS = (torch.bool, torch.uint8)
@@ -49,7 +49,9 @@ class Operator:
         for index, argument in enumerate(schema.arguments):
             if "Tensor" in str(argument.type):
                 alias = argument.alias_info
-                mode = READ | WRITE if alias is not None and alias.is_write else READ
+                mode = READ
+                if alias is not None and alias.is_write:
+                    mode = WRITE if base == "copy_" else READ | WRITE
                 self.keywords[argument.name] = mode
                 if not argument.kwarg_only:
                     self.positions.append((index, mode))
@@ -59,9 +61,10 @@ class Operator:
         self.waits = base in _WAIT
         self.mixed = base in _MIXED
         self.indexes = base.startswith("index") and "indices" in self.keywords
-        self.fills = any(word in base for word in ("zeros", "ones", "full", "rand", "arange", "eye", "linspace"))
         dispatch = torch._C._dispatch_has_kernel_for_dispatch_key
-        if namespace in ("c10d", "_c10d_functional"):
+        if base == "_wrap_tensor_autograd":  # the result of a collective, which is waited for when it is used
+            self.kind = VIEW
+        elif namespace in ("c10d", "_c10d_functional"):
             self.kind = COLLECTIVE
             if namespace == "c10d":
                 reads = ("input",) if base != "send" else ("",)
@@ -71,29 +74,26 @@ class Operator:
             self.kind = COPY
         elif base.startswith(("new_", "empty")) or base.endswith("_like"):
             self.kind = FACTORY
-        elif base == "is_pinned" or base in ("_unsafe_view", "lift_fresh"):
+        elif base in ("_unsafe_view", "lift_fresh", "is_pinned"):
             self.kind = VIEW
+            if base == "is_pinned":
+                self.run = _is_pinned
         elif dispatch(function.name(), "CompositeImplicitAutograd"):
             self.kind = COMPOSITE
         elif aliases and all(alias is not None and not alias.is_write for alias in aliases):
             self.kind = VIEW
         else:
             self.kind = PLAIN
+        self.fills = self.kind != FACTORY or any(word in base for word in ("zeros", "ones", "full", "rand"))
 
 
 _operators: Dict[int, Operator] = {}  # by the overload's id, which torch keeps
-
-
-def _tensors(value: Any, mode: int, found: List[Tuple[torch.Tensor, int]]) -> None:
-    """The tensors of an argument or a result."""
-    if isinstance(value, _Tensor):
-        found.append((value, mode))
-    elif isinstance(value, (list, tuple)):
-        for one in value:
-            _tensors(one, mode, found)
-
-
 Uses = List[Tuple[torch.Tensor, int, Optional[Block], int]]  # tensor, mode, block, address of its storage
+
+
+def _is_pinned(tensor: torch.Tensor, device: Any = None) -> bool:
+    block = active().block_of(tensor)
+    return block is not None and block.kind == PINNED
 
 
 class RaceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -117,8 +117,12 @@ class RaceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if operator is None:
             operator = _operators[id(func)] = Operator(func)
         kind = operator.kind
-        if kind == VIEW:
-            return self._view(operator, args, kwargs)
+        if _mode_of(_FAKE) is not None:  # nothing runs
+            return func(*args, **(kwargs or {}))
+        if types and any(map(is_wrapper, types)):
+            return NotImplemented  # its own operators come here
+        if kind == VIEW and not kwargs:
+            return operator.run(*args)
         if kind == COMPOSITE:  # under inference_mode()
             with self:
                 result = func.decompose(*args, **(kwargs or {}))
@@ -137,9 +141,11 @@ class RaceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 device = kwargs["device"] = None
         else:
             kwargs = {}
+        if kind == VIEW:
+            return operator.run(*args, **kwargs)
         if kind == COLLECTIVE:
             return collective(self, operator, args, kwargs)
-        uses, index = self._uses(operator, args, kwargs)
+        uses, index, alike = self._uses(operator, args, kwargs)
         if device is not None and device.type == "cuda":
             target = self.thread.device if device.index is None else device.index
             if index < 0 or kind != COPY:
@@ -148,68 +154,41 @@ class RaceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             target = -1 if device is not None else index
         if index < 0 or (kind == FACTORY and target < 0):
             return self._on_host(operator, args, kwargs, uses, pinned)
-        return self._on_device(operator, args, kwargs, uses, index, target)
+        return self._on_device(operator, args, kwargs, uses, index, target, alike)
 
-    # --- arguments ---
-
-    def _uses(self, operator: Operator, args: Any, kwargs: Any) -> Tuple[Uses, int]:
-        """The tensors that an operator gets, and the device of the first one that is on any."""
-        given: List[Tuple[torch.Tensor, int]] = []
-        count = len(args)
-        for position, mode in operator.positions:
-            if position >= count:
-                break
-            value = args[position]
-            if isinstance(value, _Tensor):
-                given.append((value, mode))
-            elif value is not None:
-                _tensors(value, mode, given)
+    def _uses(self, operator: Operator, args: Any, kwargs: Any) -> Tuple[Uses, int, bool]:
+        """The tensors that an operator gets, the device of the first one that is on any, and whether all are there."""
+        blocks, count = self.session.blocks, len(args)
+        uses: Uses = []
+        index, alike = -1, True
+        given = [(args[position], mode) for position, mode in operator.positions if position < count]
         if kwargs:
-            for name, mode in operator.keywords.items():
-                if name in kwargs:
-                    _tensors(kwargs[name], mode, given)
-        blocks, uses, index = self.session.blocks, [], -1
-        for tensor, mode in given:
-            try:
-                key = raw_storage(tensor)._cdata
-            except (NotImplementedError, RuntimeError):
-                self.session.unseen["%s of a %s tensor" % (operator.name, str(tensor.layout)[6:])] += 1
-                continue
-            block = blocks.get(key)
-            if index < 0 and block is not None and block.kind == DEVICE:
-                index = block.device
-            uses.append((tensor, mode, block, key))
-        return uses, index
-
-    def _view(self, operator: Operator, args: Any, kwargs: Any) -> Any:
-        if operator.base == "is_pinned":
-            block = self.session.block_of(args[0])
-            return block is not None and block.kind == PINNED
-        if kwargs:
-            if kwargs.get("device") is not None:
-                kwargs = dict(kwargs, device=CPU)
-            return operator.run(*args, **kwargs)
-        return operator.run(*args)
-
-    def _number(self, operator: Operator) -> int:
-        """The operation's place, which may be the forward of the node of autograd that was made last."""
-        thread = self.thread
-        number = self.session.places.number(operator.name, sys._getframe(3), thread.backward)
-        thread.note_forward(sequence_number() - 1, number)
-        return number
-
-    # --- on the host ---
+            given += [(kwargs[name], mode) for name, mode in operator.keywords.items() if name in kwargs]
+        for value, mode in given:
+            for tensor in (value,) if isinstance(value, _Tensor) else tensors(value):
+                try:
+                    key = raw_storage(tensor)._cdata
+                except (NotImplementedError, RuntimeError):
+                    self.session.unseen["%s of a %s tensor" % (operator.name, str(tensor.layout)[6:])] += 1
+                    continue
+                block = blocks.get(key)
+                if block is None or block.kind != DEVICE:
+                    alike = False
+                elif index < 0:
+                    index = block.device
+                elif index != block.device:
+                    alike = False
+                uses.append((tensor, mode, block, key))
+        return uses, index, alike
 
     def _on_host(self, operator: Operator, args: Any, kwargs: Any, uses: Uses, pinned: Any) -> Any:
         session, thread = self.session, self.thread
-        if operator.kind != FACTORY:
-            accesses = thread.accesses
-            accesses.clear()
-            for tensor, mode, block, _ in uses:
-                if block is not None and block.kind == PINNED:
-                    accesses.add(tensor, mode)
-            if accesses.count:
-                session.finder.host(session.places.number(operator.name, sys._getframe(2)), accesses)
+        words: List[int] = []
+        for tensor, mode, block, _ in uses:
+            if block is not None and block.kind == PINNED and operator.kind != FACTORY:
+                words += words_of(tensor, mode)
+        if words:
+            session.finder.run(HOST, session.places.number(operator.name, sys._getframe(2)), words)
         result = operator.run(*args, **kwargs)
         if operator.makes:
             frame = sys._getframe(2)
@@ -217,98 +196,90 @@ class RaceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if instruction != thread.instruction:
                 thread.instruction = instruction
                 thread.made.clear()
-            made: List[Tuple[torch.Tensor, int]] = []
-            _tensors(result, WRITE, made)
-            for tensor, _ in made:
+            for tensor in tensors(result):
                 storage = storage_of(tensor)
                 if storage is not None:
                     thread.made.add(storage._cdata)
                     if pinned:
-                        session.tag(storage, PINNED, -1, 0)
+                        session.tag(thread, storage, PINNED, -1, 0)
         return result
 
-    # --- on a device ---
-
-    def _on_device(self, operator: Operator, args: Any, kwargs: Any, uses: Uses, index: int, target: int) -> Any:
-        session, thread = self.session, self.thread
-        follow(thread)
-        copies = operator.kind == COPY
+    def _on_device(
+        self, operator: Operator, args: Any, kwargs: Any, uses: Uses, index: int, target: int, alike: bool
+    ) -> Any:
+        session, thread, run = self.session, self.thread, operator.run
+        backward = thread.backwards[-1] if thread.backwards else None
+        if backward is not None:
+            follow(thread)
         actor = thread.stream(index)
-        across = copies and target < 0
-        waits = operator.waits or (operator.indexes and any(use[0].dtype in _MASKS for use in uses[1:]))
-        blocking = False
+        copies, waits, fills = operator.kind == COPY, operator.waits, operator.fills
+        across = blocking = False
         peers: List[int] = []
         if copies:
-            blocking = not (
-                kwargs.pop("non_blocking", False) or (len(args) > 2 and args[2] and operator.base == "copy_")
-            )
+            across = target < 0
+            blocking = not (kwargs.pop("non_blocking", False) or (len(args) > 2 and args[2]))
             peers = self._peers(uses, index, target)
-        for peer in peers:
-            session.wait(actor, peer)
-        number = self._number(operator)
-        if operator.kind != FACTORY:
+            for peer in peers:
+                session.wait(actor, peer)
+            if operator.base == "_to_copy" and kwargs.get("dtype") is None:
+                memory_format = kwargs.get("memory_format") or torch.preserve_format
+                run, args, kwargs = _clone, args[:1], {"memory_format": memory_format}
+        elif operator.indexes:
+            waits = any(use[0].dtype in _MASKS for use in uses[1:])
+        frame = sys._getframe(2)
+        if frame.f_code is _ENGINE and backward is not None:
+            frame = backward.stack  # that of all operations of its nodes
+        number = session.places.number(operator.name, frame, thread.backward)
+        if backward is None or is_grad_enabled():  # it may be the forward of the node of autograd that was made last
+            thread.note_forward(sequence_number() - 1, number)
+        if operator.kind == FACTORY:
+            uses = []
+        elif not alike:
             self._check(operator, uses, index, number)
-        if copies and operator.base == "_to_copy" and kwargs.get("dtype") is None:
-            memory_format = kwargs.get("memory_format") or torch.preserve_format
-            run, args, kwargs = _clone, args[:1], {"memory_format": memory_format}
-        else:
-            run = operator.run
         if session.confirm is not None:
             result = session.confirm.execute(operator, run, args, kwargs, actor)
         else:
             result = run(*args, **kwargs)
-        new, stays = self._made(operator, result, uses, number, index if target < 0 else target, across, blocking)
-        waits = waits or stays
-        accesses = thread.accesses
-        accesses.clear()
-        for tensor, mode, block, _ in uses if operator.kind != FACTORY else ():
+        words: List[int] = []
+        made = tensors(result) if operator.makes else []
+        if operator.base == "_pack_padded_sequence":
+            made.pop()  # the sizes are on the CPU
+        for tensor in made:
+            storage = storage_of(tensor)
+            if storage is None or storage._cdata in session.blocks:
+                continue
+            if not alike and any(storage._cdata == use[3] for use in uses):
+                continue
+            if across and blocking:
+                waits = True  # in memory that can be swapped out
+                continue
+            if across:
+                session.tag(thread, storage, PINNED, -1, number)
+            else:
+                session.tag(thread, storage, DEVICE, index if target < 0 else target, number)
+            if fills:
+                words += words_of(tensor, WRITE)
+        for tensor, mode, block, _ in uses:
             if block is None:
                 waits = waits or (copies and (blocking or mode != READ))  # memory that can be swapped out
                 continue
             if block.kind == PINNED:
                 waits = waits or not copies or blocking
-            elif block.actor != actor and block.backward is not None and self._is_passed(block, index, actor):
-                session.finder.record_stream(block.address, actor)  # the engine does so with gradients
-            accesses.add(tensor, WRITE if mode != READ and operator.base == "copy_" else mode)
+            elif block.actor != actor:
+                block.lent = True
+                if block.backward is backward is not None and backward.streams.get(index) == actor:
+                    session.finder.record_stream(block.address, actor)  # as the engine does with what nodes pass on
+            words += words_of(tensor, mode)
             if operator.resizes and mode != READ:
                 session.moved(block, number)
-        for tensor in new:
-            accesses.add(tensor, WRITE)
-        session.finder.run(actor, number, accesses)
+        session.finder.run(actor, number, words)
         if session.capture is not None:
-            session.capture.add(run, args, kwargs, result if operator.makes else None, accesses)
+            session.capture.add(run, args, kwargs, result if operator.makes else None, words)
         for peer in peers:
             session.wait(peer, actor)
         if waits:
             session.wait(HOST, actor)
         return result
-
-    def _made(
-        self, operator: Operator, result: Any, uses: Uses, number: int, device: int, across: bool, blocking: bool
-    ) -> Tuple[List[torch.Tensor], bool]:
-        """The tensors that an operator made and filled, and whether one is in memory of the CPU that can be swapped
-        out. What goes to the CPU without blocking is page-locked."""
-        made: List[Tuple[torch.Tensor, int]] = []
-        if operator.makes:
-            _tensors(result[0] if operator.base == "_pack_padded_sequence" else result, WRITE, made)
-        session = self.session
-        new: List[torch.Tensor] = []
-        known = {use[3] for use in uses}
-        for tensor, _ in made:
-            storage = storage_of(tensor)
-            if storage is None or storage._cdata in known or storage._cdata in session.blocks:
-                continue
-            if across and blocking:
-                return new, True
-            session.tag(storage, PINNED if across else DEVICE, -1 if across else device, number)
-            if operator.kind != FACTORY or operator.fills:
-                new.append(tensor)
-        return new, False
-
-    def _is_passed(self, block: Block, index: int, actor: int) -> bool:
-        """Whether the engine has passed it from a node to the one that runs."""
-        backward = self.thread.backwards[-1] if self.thread.backwards else None
-        return block.backward is backward and backward.streams.get(index) == actor
 
     def _peers(self, uses: Uses, index: int, target: int) -> List[int]:
         """The other device's current stream in a copy from one device to another, on both sides of which it waits."""
@@ -329,7 +300,7 @@ class RaceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 key in self.thread.made and self.thread.instruction == (id(frame), frame.f_lasti)
             ):
                 if operator.base != "_to_copy":
-                    block = self.session.tag(raw_storage(tensor), DEVICE, index, number)
+                    block = self.session.tag(self.thread, raw_storage(tensor), DEVICE, index, number)
                     uses[at] = (tensor, mode, block, key)
                 continue
             elif operator.mixed or not tensor.dim():
@@ -342,5 +313,7 @@ class RaceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
 
 
+_mode_of, _FAKE = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.FAKE
 _ENGINE = _engine_run_backward.__code__
+is_grad_enabled = torch.is_grad_enabled
 _clone = torch.ops.aten.clone.default._op

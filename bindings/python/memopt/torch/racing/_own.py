@@ -21,10 +21,9 @@ def _told(raw: Callable[..., None], mode: int) -> Callable[..., None]:
     def copy(self: Any, which: Any, address: int, *rest: Any) -> None:
         session, thread = active(), followed()
         raw(self, which, address, *rest)
-        thread.accesses.clear()
-        thread.accesses.add_range(address, getattr(which, "nbytes", rest[0]), mode)
         number = session.places.number("memopt.save_on_cpu", sys._getframe(), thread.backward)
-        session.finder.run(thread.stream(thread.device), number, thread.accesses)
+        words = [address, getattr(which, "nbytes", rest[0]), 0, 0, mode]
+        session.finder.run(thread.stream(thread.device), number, words)
 
     return copy
 

@@ -61,6 +61,8 @@ class Places:
     def __init__(self, depth: int) -> None:
         self._depth = depth
         self._numbers: Dict[Any, int] = {}
+        self._stack_numbers: Dict[Any, int] = {}
+        self._stacks: List[List[Frame]] = []
         self._shown: Dict[int, Tuple[CodeType, Optional[bool]]] = {}  # by the code's id, which the code keeps
         self._known: List[Place] = [Place("", [], "", 0)]
 
@@ -92,16 +94,24 @@ class Places:
             frame = frame.f_back
         return frames
 
-    def number(self, what: str, frame: Any, backward: Optional[Tuple[str, int]] = None) -> int:
-        """The number of an operation that is done in a frame, in the backward of a node and its forward's place."""
+    def stack(self, frame: Any) -> int:
+        """The number of a frame's stack."""
         frames = self._frames(frame)
-        at = (what, backward, *[part for f in frames for part in (id(f.f_code), f.f_lasti)])
-        number = self._numbers.get(at)
+        at = tuple([part for f in frames for part in (id(f.f_code), f.f_lasti)])
+        number = self._stack_numbers.get(at)
         if number is None:
-            node, forward = backward or ("", 0)
-            stack = [(f.f_code.co_filename, f.f_lineno, f.f_code.co_name) for f in frames]
-            self._known.append(Place(what, stack, node, forward))
-            number = self._numbers[at] = len(self._known) - 1
+            self._stacks.append([(f.f_code.co_filename, f.f_lineno, f.f_code.co_name) for f in frames])
+            number = self._stack_numbers[at] = len(self._stacks) - 1
+        return number
+
+    def number(self, what: str, at: Any, backward: Optional[Tuple[str, int]] = None) -> int:
+        """The number of an operation in a frame or a known stack, in the backward of a node and its forward's place."""
+        stack = at if type(at) is int else self.stack(at)
+        key = (what, stack, backward)
+        number = self._numbers.get(key)
+        if number is None:
+            self._known.append(Place(what, self._stacks[stack], *(backward or ("", 0))))
+            number = self._numbers[key] = len(self._known) - 1
         return number
 
 

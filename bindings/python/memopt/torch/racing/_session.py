@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import collections
+import functools
 import sys
 import threading
 import weakref
@@ -16,7 +17,7 @@ from typing import Any, Counter, Dict, List, Optional, Set, Tuple
 
 import torch
 
-from ._finder import DEVICE, HOST, PINNED, Accesses, Finder
+from ._finder import DEVICE, HOST, PINNED, Finder, words_of
 from ._places import Places
 
 raw_storage = torch._C.TensorBase.untyped_storage
@@ -27,36 +28,53 @@ CPU = torch.device("cpu")
 _MOST_STREAMS = 512
 
 
+@functools.lru_cache(None)
+def is_wrapper(kind: type) -> bool:
+    """Whether tensors of this type are of other tensors, as a DTensor is."""
+    return hasattr(kind, "__tensor_flatten__")
+
+
 def storage_of(tensor: torch.Tensor) -> Optional[torch.UntypedStorage]:
-    """A tensor's storage; a sparse one, say, has none."""
+    """A tensor's storage; a sparse one has none, and a wrapper's is not its own."""
+    if is_wrapper(type(tensor)):
+        return None
     try:
         return raw_storage(tensor)
     except (NotImplementedError, RuntimeError):
         return None
 
 
+def tensors(value: Any) -> List[torch.Tensor]:
+    """The tensors of an argument or a result."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if not isinstance(value, (list, tuple)):
+        return []
+    found = [one for one in value if isinstance(one, torch.Tensor)]
+    return found if len(found) == len(value) else [tensor for one in value for tensor in tensors(one)]
+
+
 class Block(weakref.ref):  # type: ignore[type-arg]
     """The memory of a storage."""
 
-    __slots__ = ("session", "key", "kind", "device", "actor", "address", "backward")
+    __slots__ = ("key", "kind", "device", "actor", "address", "backward", "lent")
 
-    session: "Session"
     key: int
     kind: int  # DEVICE or PINNED
     device: int
     actor: int  # the stream that it was allocated on
     address: int
     backward: Any  # the call of backward in which a node made it on its own stream: a gradient, it may be
+    lent: bool  # to another stream: a report may name the place of its free
 
 
 def _ended(block: Block) -> None:
     """The storage is gone."""
-    session = block.session
-    if session.blocks.get(block.key) is block:
+    session = _active
+    if session is not None and session.blocks.get(block.key) is block:
         del session.blocks[block.key]
-        if block.address and not session.finder.closed:
-            tag = session.places.number("free", sys._getframe()) if block.kind == DEVICE else 0
-            session.finder.free(block.address, tag)
+        if block.address:
+            session.finder.free(block.address, session.places.number("free", sys._getframe()) if block.lent else 0)
 
 
 class Thread:
@@ -67,7 +85,6 @@ class Thread:
         self.session = session
         self.device = 0
         self.streams: Dict[int, int] = {}  # actors by device
-        self.accesses = Accesses()
         self.switches: Dict[int, Tuple[List[int], List[int]]] = {}  # by device: sequence numbers, actors
         self.forward: Dict[int, List[int]] = {}  # places by sequence number: its first operations
         self.backwards: List[Any] = []  # calls of backward, the innermost last
@@ -238,26 +255,26 @@ class Session:
     # --- memory ---
 
     def block_of(self, tensor: torch.Tensor) -> Optional[Block]:
-        """The block that a tensor lies in."""
+        """The block that a tensor lies in, or the first one that a wrapper has."""
+        while is_wrapper(type(tensor)):
+            tensor = getattr(tensor, tensor.__tensor_flatten__()[0][0])  # type: ignore[attr-defined]
         storage = storage_of(tensor)
         return None if storage is None else self.blocks.get(storage._cdata)
 
-    def tag(self, storage: torch.UntypedStorage, kind: int, device: int, place: int) -> Block:
+    def tag(self, thread: Thread, storage: torch.UntypedStorage, kind: int, device: int, place: int) -> Block:
         """A storage stands for new memory of a device's current stream, or is page-locked."""
-        thread = self.thread()
         block = Block(storage, _ended)
-        block.session = self
-        block.key = storage._cdata
+        block.key = key = storage._cdata
         block.kind = kind
         block.device = device
         block.actor = actor = thread.stream(device) if kind == DEVICE else HOST
-        backward = thread.backwards[-1] if thread.backwards else None
-        block.backward = backward if backward is not None and backward.streams.get(device) == actor else None
-        block.address = storage.data_ptr()
-        self.blocks[block.key] = block
-        nbytes = storage.nbytes()
-        if nbytes:
-            self.finder.allocate(block.address, nbytes, kind, actor, place)
+        block.backward, block.lent = None, False
+        if thread.backwards and thread.backwards[-1].streams.get(device) == actor:
+            block.backward = thread.backwards[-1]
+        block.address = address = storage.data_ptr()
+        self.blocks[key] = block
+        if address:
+            self.finder.allocate(address, storage.nbytes(), kind, actor, place)
         return block
 
     def moved(self, block: Block, place: int) -> None:
@@ -279,11 +296,8 @@ class Session:
         """The host itself reads or writes page-locked tensors."""
         pinned = [t for t in tensors if (block := self.block_of(t)) is not None and block.kind == PINNED]
         if pinned:
-            thread = self.thread()
-            thread.accesses.clear()
-            for tensor in pinned:
-                thread.accesses.add(tensor, mode)
-            self.finder.host(self.places.number(what, sys._getframe(2)), thread.accesses)
+            words = [word for tensor in pinned for word in words_of(tensor, mode)]
+            self.finder.run(HOST, self.places.number(what, sys._getframe(2)), words)
 
 
 _active: Optional[Session] = None

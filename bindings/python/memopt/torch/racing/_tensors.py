@@ -23,9 +23,6 @@ _storage_clone = torch.UntypedStorage.clone
 
 def _index(tensor: torch.Tensor) -> int:
     block = active().block_of(tensor)
-    if block is None and type(tensor) is not _Tensor:
-        local = getattr(tensor, "_local_tensor", None)  # of a DTensor
-        return -1 if local is None else _index(local)
     return block.device if block is not None and block.kind == DEVICE else -1
 
 
