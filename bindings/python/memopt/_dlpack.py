@@ -3,8 +3,9 @@
 A capsule that is read stays unconsumed and is kept by the view: when the view goes, the capsule's
 own destructor frees what it holds. A capsule that is given has no destructor, since Python code
 must not run there with an exception in flight; `_given` keeps it instead, and sweep() forgets those
-that were not taken. Consumers call `_release` when they are done; at exit it is removed from
-structs still in use, so a late free never calls into an interpreter that has ended.
+that were not taken. Consumers call `_release` when they are done; at exit structs still in use get
+`_NOTHING` in its place, so a late free never calls into an interpreter that has ended. (Not NULL,
+which the format allows: JAX does not look.)
 """
 
 from __future__ import annotations
@@ -177,6 +178,8 @@ def _release(address: int) -> None:
 
 _release_thunk = ctypes.CFUNCTYPE(None, c_void_p)(_release)
 _RELEASE = ctypes.cast(_release_thunk, c_void_p).value
+# A function in C that changes nothing, and stays when Python has ended.
+_NOTHING = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, c_void_p).value
 
 
 def give(
@@ -235,7 +238,7 @@ def sweep() -> None:
 def _at_exit() -> None:
     """What consumers still hold stays for ever, and nobody calls us back."""
     for entry in list(_given.values()):
-        entry.struct.deleter = None
+        entry.struct.deleter = _NOTHING
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(entry))
 
 
