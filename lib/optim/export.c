@@ -48,13 +48,14 @@ static void put_header(const memopt_optimizer *o, unsigned char *at, uint64_t by
 {
     memset(at, 0, MO_EXPORT_HEADER);
     memcpy(at, mo_export_magic, sizeof mo_export_magic);
-    mo_put_u32(at + 8, mo_export_version(o));
+    mo_put_u32(at + 8, o->is_cut ? (uint32_t)MO_EXPORT_VERSION : mo_export_version(o));
     mo_put_u32(at + 12, MO_EXPORT_HEADER);
     mo_put_u64(at + 16, bytes);
     mo_put_u32(at + 24, o->options.kind);
     mo_put_u32(at + 28, mo_format_block(o->options.state_format));
     mo_put_u64(at + 32, o->group_count);
     mo_put_u64(at + 40, o->parameter_count);
+    mo_put_u32(at + 48, o->is_cut ? mo_export_version(o) : 0);
 }
 
 static void put_group(const memopt_optimizer_group *g, uint32_t version, unsigned char *at)
@@ -102,23 +103,27 @@ static memopt_status write_head(sink *s)
 /* The records of parameters from `first` on, as many as fit the piece. */
 static memopt_status write_records(sink *s, uint64_t first, uint64_t count)
 {
+    const uint64_t size = mo_export_record_bytes(s->o->is_cut);
     memopt_status status = MEMOPT_OK;
     for (uint64_t i = 0; i < count && status == MEMOPT_OK; i++) {
         const mo_parameter *p = &s->o->parameters[first + i];
-        unsigned char *at = s->piece + i * MO_EXPORT_PARAMETER;
-        memset(at, 0, MO_EXPORT_PARAMETER);
+        unsigned char *at = s->piece + i * size;
         mo_put_u64(at, p->tensor.count);
         mo_put_u32(at + 8, mo_export_format(p));
         mo_put_u32(at + 12, p->group);
         mo_put_u32(at + 24, p->rows);
         mo_put_u32(at + 28, p->columns);
+        if (s->o->is_cut) {
+            mo_put_u64(at + 32, p->first);
+            mo_put_u64(at + 40, p->whole);
+        }
         status = memopt_copy(s->o->device, at + 16, p->device.steps, sizeof(uint64_t), s->stream);
     }
     if (status == MEMOPT_OK)
         status = memopt_stream_sync(s->o->device, s->stream);
     for (uint64_t i = 0; i < count; i++)
-        mo_export_turn(s->piece + i * MO_EXPORT_PARAMETER + 16, 8, 8);
-    s->used = count * MO_EXPORT_PARAMETER;
+        mo_export_turn(s->piece + i * size + 16, 8, 8);
+    s->used = count * size;
     return status == MEMOPT_OK ? flush(s) : status;
 }
 
@@ -157,7 +162,8 @@ static memopt_status write_states(sink *s)
 
 static memopt_status write_all(sink *s)
 {
-    const uint64_t count = s->o->parameter_count, batch = s->room / MO_EXPORT_PARAMETER;
+    const uint64_t count = s->o->parameter_count;
+    const uint64_t batch = s->room / mo_export_record_bytes(s->o->is_cut);
     memopt_status status = write_head(s);
     for (uint64_t i = 0; i < count && status == MEMOPT_OK; i += batch)
         status = write_records(s, i, mo_min_u64(batch, count - i));

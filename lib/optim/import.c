@@ -1,383 +1,291 @@
-/* Reads an export; layout.h has the format. Everything is checked before anything changes. */
+/*
+ * Reads exports into an optimizer, of all parameters or of the shards that it has: each element's
+ * states come from the export that holds it. Everything is checked before anything changes. All
+ * bytes go through one piece of page-locked memory.
+ */
 #include "optim/convert.h"
-#include "optim/crc32.h"
-#include "optim/layout.h"
+#include "optim/exported.h"
 
 #include "base/checked.h"
 #include "base/memory.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
-/* Of the sizes of blocks that an export may have. New ones have their format's own. */
-enum { BLOCK_LEAST = 32, BLOCK_MOST = MO_EXPORT_BLOCK_MOST };
+/* It holds a run of the converter. */
+enum { PIECE = 1 << 20 };
 
-/* Where the sections of checked bytes start. */
-typedef struct sections {
-    const unsigned char *groups, *parameters, *states;
-    uint32_t version, block;
-    int converts;            /* states of other formats are converted */
-    uint64_t bytes, largest; /* in all; elements of the largest parameter to convert */
-} sections;
+typedef struct importer {
+    memopt_optimizer *o;
+    memopt_stream stream;
+    mo_exported *sources;
+    uint64_t count;
+    unsigned char *piece;
+    uint64_t used;
+    mo_converter converter;
+} importer;
 
-static memopt_status check_frame(const unsigned char *b, uint64_t bytes)
+/* Elements [begin, end) of parameter `index`, all of which the source has. */
+typedef struct range {
+    const mo_exported *source;
+    uint64_t index, begin, end;
+} range;
+
+/* --- which export has what --------------------------------------------------------------------- */
+
+/* What is to be read next of a parameter, from element `at` on: as much as one source has. Empty:
+ * none has the element. */
+static range next_range(const importer *im, uint64_t index, uint64_t at)
 {
-    if (bytes < MO_EXPORT_HEADER + MO_EXPORT_END ||
-        memcmp(b, mo_export_magic, sizeof mo_export_magic) != 0)
-        return mo_fail(MEMOPT_CORRUPT, "optimizer import: %" PRIu64 " bytes that are not an export",
-                       bytes);
-    if (mo_get_u32(b + 8) > MO_EXPORT_VERSION)
-        return mo_fail(MEMOPT_UNSUPPORTED,
-                       "optimizer import: version %" PRIu32
-                       " of the format; this library knows up to %d; update libmemopt",
-                       mo_get_u32(b + 8), MO_EXPORT_VERSION);
-    uint64_t total = mo_get_u64(b + 16);
-    if (mo_get_u32(b + 8) == 0 || mo_get_u32(b + 12) != MO_EXPORT_HEADER || total > bytes ||
-        total < MO_EXPORT_HEADER + MO_EXPORT_END)
-        return mo_fail(MEMOPT_CORRUPT,
-                       "optimizer import: the header says %" PRIu64
-                       " bytes, the buffer has %" PRIu64 "; the export is cut short or damaged",
-                       total, bytes);
-    uint32_t crc = mo_crc32(0, b, total - MO_EXPORT_END);
-    if (crc != mo_get_u32(b + total - 8) || mo_get_u32(b + total - 4) != 0)
-        return mo_fail(MEMOPT_CORRUPT,
-                       "optimizer import: the checksum is %08" PRIx32 ", %08" PRIx32
-                       " was written; the export is damaged",
-                       crc, mo_get_u32(b + total - 8));
-    return MEMOPT_OK;
-}
-
-/* The bytes of a residual that a version has. AdEMAMix's version does not say. */
-static uint32_t split_of(uint32_t version)
-{
-    return version == 3 ? 1 : version == 5 ? 2 : 0;
-}
-
-static memopt_status check_version(const memopt_optimizer *o, uint32_t version)
-{
-    int slow = mo_rule_has_slow(o->options.kind);
-    int factored = o->options.kind == MEMOPT_OPTIMIZER_ADAFACTOR;
-    if ((version == 4) != slow || (version == 6) != factored ||
-        (version == 1 && o->options.kind != MEMOPT_OPTIMIZER_ADAMW))
-        return mo_fail(MEMOPT_CORRUPT,
-                       "optimizer import: version %" PRIu32 " of the format; kind %" PRIu32
-                       " is not written so",
-                       version, o->options.kind);
-    if (!slow && split_of(version) != o->options.split_weights)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "optimizer import: split_weights %" PRIu32
-                       " was exported; this optimizer has split_weights %" PRIu32,
-                       split_of(version), o->options.split_weights);
-    return MEMOPT_OK;
-}
-
-/* The same optimizer? Counts and sizes first, so that the sections can be found. */
-static memopt_status check_shape(const memopt_optimizer *o, const unsigned char *b)
-{
-    uint32_t version = mo_get_u32(b + 8), block = mo_get_u32(b + 28);
-    if (mo_get_u32(b + 24) != o->options.kind)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "optimizer import: kind %" PRIu32
-                       " was exported; this optimizer has kind %" PRIu32,
-                       mo_get_u32(b + 24), o->options.kind);
-    memopt_status status = check_version(o, version);
-    if (status != MEMOPT_OK)
-        return status;
-    if (block < BLOCK_LEAST || block > BLOCK_MOST || (block & (block - 1)) != 0)
-        return mo_fail(MEMOPT_CORRUPT, "optimizer import: blocks of %" PRIu32 " elements", block);
-    if (mo_get_u64(b + 32) != o->group_count || mo_get_u64(b + 40) != o->parameter_count)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "optimizer import: %" PRIu64 " groups and %" PRIu64
-                       " parameters were exported; this optimizer has %" PRIu64 " and %" PRIu64,
-                       mo_get_u64(b + 32), mo_get_u64(b + 40), o->group_count, o->parameter_count);
-    uint64_t least = MO_EXPORT_HEADER + MO_EXPORT_END +
-                     o->group_count * mo_export_group_bytes(version) +
-                     o->parameter_count * MO_EXPORT_PARAMETER;
-    if (mo_get_u64(b + 16) < least)
-        return mo_fail(MEMOPT_CORRUPT,
-                       "optimizer import: %" PRIu64 " bytes; an export has at least %" PRIu64,
-                       mo_get_u64(b + 16), least);
-    return MEMOPT_OK;
-}
-
-static memopt_optimizer_group get_group(const sections *s, uint64_t index)
-{
-    const unsigned char *at = s->groups + index * mo_export_group_bytes(s->version);
-    memopt_optimizer_group g = MEMOPT_OPTIMIZER_GROUP_INIT;
-    g.lr = mo_get_f64(at);
-    g.beta1 = mo_get_f64(at + 8);
-    g.beta2 = mo_get_f64(at + 16);
-    g.eps = mo_get_f64(at + 24);
-    g.weight_decay = mo_get_f64(at + 32);
-    g.maximize = mo_get_u32(at + 40);
-    if (s->version == 1)
-        return g;
-    g.momentum = mo_get_f64(at + 48);
-    g.dampening = mo_get_f64(at + 56);
-    g.nesterov = mo_get_u32(at + 64);
-    if (s->version == 6) {
-        g.beta2_decay = mo_get_f64(at + 72);
-        g.eps2 = mo_get_f64(at + 80);
-        g.d = mo_get_f64(at + 88);
+    const mo_parameter *p = &im->o->parameters[index];
+    range best = {NULL, index, at, at};
+    for (uint64_t k = 0; k < im->count; k++) {
+        const mo_record *r = &im->sources[k].records[index];
+        const uint64_t end = mo_min_u64(r->first + r->count, p->first + p->tensor.count);
+        if (r->first <= at && end > best.end) {
+            best.source = &im->sources[k];
+            best.end = end;
+        }
     }
-    if (s->version != 4)
-        return g;
-    g.beta3 = mo_get_f64(at + 72);
-    g.alpha = mo_get_f64(at + 80);
-    g.t_alpha = mo_get_f64(at + 88);
-    g.t_beta3 = mo_get_f64(at + 96);
-    return g;
+    return best;
 }
 
-static memopt_status check_groups(const memopt_optimizer *o, const sections *s)
+/* A shard begins in no block, but for the large ones of older libraries. */
+static memopt_status check_begin(const range *r)
 {
-    for (uint64_t i = 0; i < o->group_count; i++) {
-        memopt_optimizer_group group = get_group(s, i);
-        if (mo_optimizer_group_check(&group) != MEMOPT_OK)
-            return mo_fail(MEMOPT_CORRUPT,
-                           "optimizer import: a value of group %" PRIu64 " is out of range", i);
-    }
-    return MEMOPT_OK;
-}
-
-/* A parameter as it was exported; only its format and block may be others. */
-static mo_parameter exported(const memopt_optimizer *o, const sections *s, uint64_t i)
-{
-    mo_parameter p = o->parameters[i];
-    uint32_t format = mo_get_u32(s->parameters + i * MO_EXPORT_PARAMETER + 8);
-    p.format = format == 0 ? (uint32_t)MEMOPT_STATE_F32 : format;
-    p.block = s->block;
-    return p;
-}
-
-/* Whether the states' bytes mean the same. */
-static int same_states(const mo_parameter *a, const mo_parameter *b)
-{
-    return a->format == b->format && (!mo_format_has_scales(a->format) || a->block == b->block);
-}
-
-static memopt_status fail_format(const mo_parameter *p, const mo_parameter *q, uint64_t i)
-{
-    static const char hint[] = "import it with `converts` 1";
-    if (p->format == q->format)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "optimizer import: parameter %" PRIu64
-                       " was exported with blocks of %" PRIu32 "; here it has blocks of %" PRIu32
-                       "; %s",
-                       i, q->block, p->block, hint);
+    const mo_record *record = &r->source->records[r->index];
+    const uint32_t block = r->source->block;
+    if (record->format == 0 || !mo_format_has_scales(record->format) ||
+        (r->begin - record->first) % block == 0)
+        return MEMOPT_OK;
     return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                   "optimizer import: parameter %" PRIu64 " was exported with %s states (%" PRIu32
-                   "); here it has %s ones (%" PRIu32 "); %s",
-                   i, mo_format_name(q->format), q->format, mo_format_name(p->format), p->format,
-                   hint);
+                   "%s: parameter %" PRIu64 " was exported with blocks of %" PRIu32
+                   " elements, and the shard here begins at %" PRIu64
+                   "; import all of it, and export that",
+                   r->source->subject, r->index, block, r->begin);
 }
 
-/* One that may be converted, or need not be. */
-static memopt_status check_states(const memopt_optimizer *o, const sections *s, uint64_t i)
+static memopt_status check_cover(const importer *im, uint64_t index)
 {
-    const mo_parameter *p = &o->parameters[i], q = exported(o, s, i);
-    uint32_t format = mo_get_u32(s->parameters + i * MO_EXPORT_PARAMETER + 8);
-    int old = mo_format_is_old(format) && o->options.kind == MEMOPT_OPTIMIZER_ADAMW;
-    if (format != 0 && !old && mo_optimizer_kernel(o->options.kind, format) == NULL)
-        return mo_fail(MEMOPT_CORRUPT,
-                       "optimizer import: parameter %" PRIu64 " has state format %" PRIu32
-                       ", which kind %" PRIu32 " does not have",
-                       i, format, o->options.kind);
-    if ((format == 0) != (p->moments == 0))
-        return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "optimizer import: parameter %" PRIu64 " was exported with %s states "
-                       "(%" PRIu32 "); here it has %s (%" PRIu32 "); SGD without momentum has "
-                       "none",
-                       i, mo_format_name(format), format, mo_format_name(mo_export_format(p)),
-                       mo_export_format(p));
-    return s->converts || same_states(p, &q) ? MEMOPT_OK : fail_format(p, &q, i);
-}
-
-static memopt_status check_parameter(const memopt_optimizer *o, const sections *s, uint64_t i)
-{
-    const mo_parameter *p = &o->parameters[i];
-    const unsigned char *at = s->parameters + i * MO_EXPORT_PARAMETER;
-    if (mo_get_u64(at) != p->tensor.count || mo_get_u32(at + 12) != p->group)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "optimizer import: parameter %" PRIu64 " was exported with %" PRIu64
-                       " elements in group %" PRIu32 "; here it has %" PRIu64 " in group %" PRIu32,
-                       i, mo_get_u64(at), mo_get_u32(at + 12), p->tensor.count, p->group);
-    if (mo_get_u32(at + 24) != p->rows || mo_get_u32(at + 28) != p->columns)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "optimizer import: parameter %" PRIu64
-                       " was exported with matrices of %" PRIu32 " x %" PRIu32
-                       "; here they are of %" PRIu32 " x %" PRIu32,
-                       i, mo_get_u32(at + 24), mo_get_u32(at + 28), p->rows, p->columns);
-    if (mo_steps_taken(mo_get_u64(at + 16)) >= MO_STEPS_LIMIT)
-        return mo_fail(MEMOPT_CORRUPT,
-                       "optimizer import: parameter %" PRIu64 " has taken %" PRIu64
-                       " steps; the count must be below 2^53",
-                       i, mo_get_u64(at + 16));
-    return check_states(o, s, i);
-}
-
-/* And adds up what they take in the export, and finds the largest one to convert. */
-static memopt_status check_parameters(const memopt_optimizer *o, sections *s)
-{
-    s->bytes = (uint64_t)(s->states - s->groups) + MO_EXPORT_HEADER + MO_EXPORT_END;
-    for (uint64_t i = 0; i < o->parameter_count; i++) {
-        memopt_status status = check_parameter(o, s, i);
-        if (status != MEMOPT_OK)
-            return status;
-        mo_parameter q = exported(o, s, i);
-        s->bytes += mo_parts_bytes(&q);
-        if (!same_states(&o->parameters[i], &q))
-            s->largest = mo_max_u64(s->largest, q.tensor.count);
+    const mo_parameter *p = &im->o->parameters[index];
+    const uint64_t end = p->first + p->tensor.count;
+    for (range r = {.end = p->first}; r.end < end;) {
+        r = next_range(im, index, r.end);
+        if (r.source == NULL)
+            return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                           "optimizer import: element %" PRIu64 " of parameter %" PRIu64
+                           " is in none of the %" PRIu64 " exports; here it has %" PRIu64
+                           " to %" PRIu64 "; give the exports of all processes",
+                           r.begin, index, im->count, p->first, end);
+        MO_TRY(check_begin(&r));
     }
     return MEMOPT_OK;
 }
 
-static memopt_status check(const memopt_optimizer *o, const unsigned char *b, uint64_t bytes,
-                           int converts, sections *out)
+/* The step count of a parameter: that of all exports which have an element of it. */
+static memopt_status find_steps(const importer *im, uint64_t index, uint64_t *out_steps)
 {
-    memopt_status status = check_frame(b, bytes);
-    if (status == MEMOPT_OK)
-        status = check_shape(o, b);
-    if (status != MEMOPT_OK)
-        return status;
-    *out = (sections){.groups = b + MO_EXPORT_HEADER,
-                      .version = mo_get_u32(b + 8),
-                      .block = mo_get_u32(b + 28),
-                      .converts = converts};
-    out->parameters = out->groups + o->group_count * mo_export_group_bytes(out->version);
-    out->states = out->parameters + o->parameter_count * MO_EXPORT_PARAMETER;
-    status = check_groups(o, out);
-    if (status == MEMOPT_OK)
-        status = check_parameters(o, out);
-    if (status == MEMOPT_OK && mo_get_u64(b + 16) != out->bytes)
-        status = mo_fail(MEMOPT_CORRUPT,
-                         "optimizer import: %" PRIu64 " bytes for parameters that take %" PRIu64,
-                         mo_get_u64(b + 16), out->bytes);
-    return status;
-}
-
-/* The moments of p from those of q, whose parts lie at `from`. */
-static memopt_status convert_moments(const mo_converter *c, const mo_parameter *p,
-                                     const mo_parameter *q, const unsigned char *const *from,
-                                     const mo_state_part *to)
-{
-    const uint32_t kind = c->o->options.kind, n = p->moments;
-    memopt_status status = MEMOPT_OK;
-    for (uint32_t k = 0; k < n && status == MEMOPT_OK; k++) {
-        mo_moment moment = {.codes = from[k], .out_codes = to[k].data};
-        if (mo_format_has_scales(q->format))
-            moment.scales = from[n + k];
-        if (mo_format_has_scales(p->format))
-            moment.out_scales = to[n + k].data;
-        moment.is_signed =
-            k == n - 1 && mo_rule_has_second(kind) ? 0 : k != 0 || mo_rule_first_signed(kind);
-        status = mo_convert(c, q, p, &moment);
+    const mo_record *found = NULL;
+    for (uint64_t k = 0; k < im->count; k++) {
+        const mo_record *r = &im->sources[k].records[index];
+        if (r->count == 0)
+            continue;
+        if (found != NULL && found->steps != r->steps)
+            return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                           "%s: parameter %" PRIu64 " has taken %" PRIu64
+                           " steps, in an export before it %" PRIu64 "; give exports of one moment",
+                           im->sources[k].subject, index, mo_steps_taken(r->steps),
+                           mo_steps_taken(found->steps));
+        found = r;
     }
-    return status;
+    *out_steps = found != NULL ? found->steps : im->sources[0].records[index].steps;
+    return MEMOPT_OK;
 }
 
-/* p's states from those that lie at `at`, of q. */
-static memopt_status send_states(const mo_converter *c, const mo_parameter *p,
-                                 const mo_parameter *q, const unsigned char *at)
+/* Elements of the largest parameter to convert. */
+static uint64_t largest_converted(const importer *im)
 {
-    mo_state_part from[MO_EXPORT_PARTS], to[MO_EXPORT_PARTS];
-    const unsigned char *places[MO_EXPORT_PARTS];
-    memopt_status status = MEMOPT_OK;
-    int count = mo_state_parts(q, from), last = mo_state_parts(p, to) - 1, k = 0;
-    for (int i = 0; i < count; at += from[i++].padded)
-        places[i] = at;
-    if (!same_states(p, q)) {
-        status = convert_moments(c, p, q, places, to);
+    uint64_t largest = 0;
+    for (uint64_t i = 0; i < im->o->parameter_count; i++)
+        for (uint64_t k = 0; k < im->count; k++) {
+            const mo_parameter *p = &im->o->parameters[i];
+            const mo_parameter q =
+                mo_exported_parameter(im->o, &im->sources[k], i, p->tensor.count);
+            if (im->sources[k].records[i].count != 0 && !mo_same_states(p, &q))
+                largest = mo_max_u64(largest, p->tensor.count);
+        }
+    return largest;
+}
+
+static memopt_status check_all(const importer *im, int converts)
+{
+    uint64_t steps;
+    for (uint64_t k = 0; k < im->count; k++)
+        MO_TRY(mo_exported_open(im->o, converts, im->piece, PIECE, &im->sources[k]));
+    for (uint64_t i = 0; i < im->o->parameter_count; i++) {
+        MO_TRY(find_steps(im, i, &steps));
+        MO_TRY(check_cover(im, i));
+    }
+    return MEMOPT_OK;
+}
+
+/* --- sending ----------------------------------------------------------------------------------- */
+
+/* Room in the piece, at most all of it; what was in it has arrived. */
+static memopt_status place(importer *im, uint64_t bytes, unsigned char **out_at)
+{
+    if (bytes > PIECE - im->used) {
+        MO_TRY(memopt_stream_sync(im->o->device, im->stream));
+        im->used = 0;
+    }
+    *out_at = im->piece + im->used;
+    im->used += mo_min_u64((bytes + 7) / 8 * 8, PIECE - im->used);
+    return MEMOPT_OK;
+}
+
+/* Of the state tensors of p, as they are for `count` elements. */
+static int parts_of(const mo_parameter *p, uint64_t count, mo_state_part parts[MO_EXPORT_PARTS])
+{
+    mo_parameter some = *p;
+    some.tensor.count = count;
+    return mo_state_parts(&some, parts);
+}
+
+/* Where the range's bytes of each state lie in its source, and how many they are. */
+static int find_parts(const importer *im, const range *r, mo_state_part parts[MO_EXPORT_PARTS],
+                      uint64_t at[MO_EXPORT_PARTS])
+{
+    const mo_record *record = &r->source->records[r->index];
+    const mo_parameter q = mo_exported_parameter(im->o, r->source, r->index, record->count);
+    mo_state_part all[MO_EXPORT_PARTS], before[MO_EXPORT_PARTS];
+    const int count = parts_of(&q, record->count, all);
+    uint64_t place = record->at;
+    (void)parts_of(&q, r->begin - record->first, before);
+    (void)parts_of(&q, r->end - r->begin, parts);
+    for (int k = 0; k < count; place += all[k++].padded)
+        at[k] = place + before[k].bytes;
+    return count;
+}
+
+static memopt_status send_bytes(importer *im, const mo_exported *s, uint64_t from, uint64_t bytes,
+                                uint32_t word, unsigned char *to)
+{
+    unsigned char *at;
+    for (uint64_t done = 0, n; done < bytes; done += n) {
+        n = mo_min_u64(bytes - done, PIECE);
+        MO_TRY(place(im, n, &at));
+        MO_TRY(mo_exported_read(s, from + done, n, at));
+        mo_export_turn(at, n, word);
+        MO_TRY(memopt_copy(im->o->device, to + done, at, n, im->stream));
+    }
+    return MEMOPT_OK;
+}
+
+/* A run of one moment. codes, scales: where they are in the source; scales 0: none. */
+static memopt_status convert_run(importer *im, const range *r, uint32_t k, uint64_t codes,
+                                 uint64_t scales)
+{
+    const uint32_t kind = im->o->options.kind;
+    const mo_parameter *p = &im->o->parameters[r->index];
+    const uint64_t n = r->end - r->begin;
+    const mo_parameter q = mo_exported_parameter(im->o, r->source, r->index, n);
+    mo_state_part from[MO_EXPORT_PARTS], to[MO_EXPORT_PARTS], before[MO_EXPORT_PARTS];
+    unsigned char *at;
+    mo_parameter target = *p;
+    target.tensor.count = n;
+    (void)parts_of(&q, n, from);
+    (void)parts_of(p, p->tensor.count, to);
+    (void)parts_of(p, r->begin - p->first, before);
+    const uint64_t coded = from[k].padded;
+    const uint64_t scaled = scales != 0 ? from[q.moments + k].bytes : 0;
+    MO_TRY(place(im, coded + scaled, &at));
+    MO_TRY(mo_exported_read(r->source, codes, from[k].bytes, at));
+    mo_export_turn(at, from[k].bytes, from[k].word);
+    if (scaled != 0) {
+        MO_TRY(mo_exported_read(r->source, scales, scaled, at + coded));
+        mo_export_turn(at + coded, scaled, 4);
+    }
+    mo_moment moment = {.codes = at,
+                        .scales = scaled != 0 ? at + coded : NULL,
+                        .out_codes = (unsigned char *)to[k].data + before[k].bytes};
+    if (mo_format_has_scales(p->format))
+        moment.out_scales = (unsigned char *)to[p->moments + k].data + before[p->moments + k].bytes;
+    moment.is_signed =
+        k == p->moments - 1 && mo_rule_has_second(kind) ? 0 : k != 0 || mo_rule_first_signed(kind);
+    return mo_convert(&im->converter, &q, &target, &moment);
+}
+
+static memopt_status convert_moments(importer *im, const range *whole)
+{
+    const mo_parameter *p = &im->o->parameters[whole->index];
+    for (uint64_t at = whole->begin, n; at < whole->end; at += n) {
+        n = mo_min_u64(im->converter.run, whole->end - at);
+        const range run = {whole->source, whole->index, at, at + n};
+        mo_state_part parts[MO_EXPORT_PARTS];
+        uint64_t places[MO_EXPORT_PARTS];
+        const mo_parameter q = mo_exported_parameter(im->o, run.source, run.index, n);
+        (void)find_parts(im, &run, parts, places);
+        for (uint32_t k = 0; k < p->moments; k++)
+            MO_TRY(convert_run(im, &run, k, places[k],
+                               mo_format_has_scales(q.format) ? places[q.moments + k] : 0));
+    }
+    return MEMOPT_OK;
+}
+
+static memopt_status send_range(importer *im, const range *r)
+{
+    const mo_parameter *p = &im->o->parameters[r->index];
+    const mo_parameter q = mo_exported_parameter(im->o, r->source, r->index, p->tensor.count);
+    mo_state_part from[MO_EXPORT_PARTS], to[MO_EXPORT_PARTS], before[MO_EXPORT_PARTS];
+    uint64_t at[MO_EXPORT_PARTS];
+    const int count = find_parts(im, r, from, at), more = parts_of(p, p->tensor.count, to) - count;
+    int k = 0;
+    (void)parts_of(p, r->begin - p->first, before);
+    if (!mo_same_states(p, &q)) {
+        MO_TRY(convert_moments(im, r));
         k = p->split ? count - 1 : count; /* the residual is as it is */
     }
-    for (; k < count && status == MEMOPT_OK; k++)
-        status = memopt_copy(c->o->device, to[last - (count - 1 - k)].data, places[k],
-                             from[k].bytes, c->stream);
-    return status;
+    for (; k < count; k++)
+        MO_TRY(send_bytes(im, r->source, at[k], from[k].bytes, from[k].word,
+                          (unsigned char *)to[k + more].data + before[k + more].bytes));
+    return MEMOPT_OK;
 }
 
-static memopt_status send(memopt_optimizer *o, const sections *s, const mo_converter *c)
+static memopt_status send_parameter(importer *im, uint64_t index)
 {
-    memopt_status status = MEMOPT_OK;
-    const unsigned char *states = s->states;
-    for (uint64_t i = 0; i < o->parameter_count && status == MEMOPT_OK; i++) {
-        const mo_parameter *p = &o->parameters[i], q = exported(o, s, i);
-        status =
-            memopt_copy(o->device, p->device.steps, s->parameters + i * MO_EXPORT_PARAMETER + 16,
-                        sizeof(uint64_t), c->stream);
-        if (status == MEMOPT_OK)
-            status = send_states(c, p, &q, states);
-        states += mo_parts_bytes(&q);
+    const mo_parameter *p = &im->o->parameters[index];
+    unsigned char *at;
+    uint64_t steps;
+    MO_TRY(find_steps(im, index, &steps));
+    MO_TRY(place(im, sizeof steps, &at));
+    memcpy(at, &steps, sizeof steps);
+    MO_TRY(memopt_copy(im->o->device, p->device.steps, at, sizeof steps, im->stream));
+    for (range r = {.end = p->first}; r.end < p->first + p->tensor.count;) {
+        r = next_range(im, index, r.end);
+        MO_TRY(send_range(im, &r));
     }
-    return status;
-}
-
-/* Points the sections of step counts and states at data in this processor's byte order: the buffer
- * itself, or a copy that the caller frees. */
-static memopt_status own_order(const memopt_optimizer *o, const unsigned char *buffer, sections *s,
-                               unsigned char **out_copy)
-{
-    *out_copy = NULL;
-    if (!MO_BIG_ENDIAN)
-        return MEMOPT_OK;
-    unsigned char *copy = mo_malloc(s->bytes);
-    if (copy == NULL)
-        return MEMOPT_OUT_OF_HOST_MEMORY;
-    memcpy(copy, buffer, s->bytes);
-    unsigned char *parameters = copy + (s->parameters - buffer);
-    unsigned char *states = copy + (s->states - buffer), *at = states;
-    for (uint64_t i = 0; i < o->parameter_count; i++) {
-        mo_state_part parts[MO_EXPORT_PARTS];
-        mo_parameter q = exported(o, s, i);
-        mo_export_turn(parameters + i * MO_EXPORT_PARAMETER + 16, 8, 8);
-        for (int k = 0, n = mo_state_parts(&q, parts); k < n; at += parts[k++].padded)
-            mo_export_turn(at, parts[k].bytes, parts[k].word);
-    }
-    s->parameters = parameters;
-    s->states = states;
-    *out_copy = copy;
     return MEMOPT_OK;
 }
 
 /* Everything that can be refused has been. */
-static memopt_status send_all(memopt_optimizer *o, const unsigned char *buffer, sections *s,
-                              memopt_stream stream)
+static memopt_status send_all(importer *im)
 {
-    mo_converter converter;
-    unsigned char *copy = NULL;
-    memopt_status status = mo_converter_begin(o, s->largest, stream, &converter);
-    if (status != MEMOPT_OK)
-        return status;
-    status = own_order(o, buffer, s, &copy);
-    if (status == MEMOPT_OK)
-        status = send(o, s, &converter);
-    mo_keep_first(&status, memopt_stream_sync(o->device, stream)); /* copies read the buffer */
-    mo_keep_first(&status, mo_converter_end(&converter));
-    mo_free(copy);
+    memopt_status status = MEMOPT_OK;
+    MO_TRY(mo_converter_begin(im->o, largest_converted(im), im->stream, &im->converter));
+    for (uint64_t i = 0; i < im->o->parameter_count && status == MEMOPT_OK; i++)
+        status = send_parameter(im, i);
+    mo_keep_first(&status, memopt_stream_sync(im->o->device, im->stream));
+    mo_keep_first(&status, mo_converter_end(&im->converter));
     return status;
 }
 
-static memopt_status import_any(memopt_optimizer *o, const void *buffer, uint64_t bytes,
-                                int converts, memopt_stream stream)
+/* What an export does not have stays. */
+static void set_groups(memopt_optimizer *o, const memopt_optimizer_group *groups)
 {
-    sections s;
-    if (o == NULL || buffer == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "optimizer import: %s is NULL",
-                       o == NULL ? "the handle" : "buffer");
-    if (mo_device_inherited(o->device))
-        return mo_fail_inherited("optimizer import");
-    memopt_status status = check(o, buffer, bytes, converts, &s);
-    if (status == MEMOPT_OK)
-        status = mo_optimizer_use_stream(o, stream);
-    if (status == MEMOPT_OK)
-        status = mo_paged_settle(o);
-    if (status == MEMOPT_OK)
-        status = send_all(o, buffer, &s, stream);
-    if (status != MEMOPT_OK)
-        return status;
     for (uint64_t i = 0; i < o->group_count; i++) {
-        memopt_optimizer_group before = o->groups[i];
-        o->groups[i] = get_group(&s, i);
+        const memopt_optimizer_group before = o->groups[i];
+        o->groups[i] = groups[i];
         o->groups[i].device_lr = before.device_lr;
         o->groups[i].average = before.average;
         o->groups[i].min_8bit_size = before.min_8bit_size;
@@ -386,15 +294,81 @@ static memopt_status import_any(memopt_optimizer *o, const void *buffer, uint64_
         o->groups[i].uncorrected = before.uncorrected;
     }
     o->group_table.current = 0;
-    o->pages.torn = 0;
+}
+
+static memopt_status import_into(importer *im, int converts)
+{
+    MO_TRY(check_all(im, converts));
+    MO_TRY(mo_optimizer_use_stream(im->o, im->stream));
+    MO_TRY(mo_paged_settle(im->o));
+    MO_TRY(send_all(im));
+    set_groups(im->o, im->sources[0].groups);
+    im->o->pages.torn = 0;
+    return MEMOPT_OK;
+}
+
+static memopt_status import_any(memopt_optimizer *o, const memopt_export_source *sources,
+                                uint64_t count, uint32_t converts, memopt_stream stream)
+{
+    importer im = {.o = o, .stream = stream, .count = count};
+    void *piece = NULL;
+    if (converts > 1)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "optimizer import: converts is %" PRIu32 ", must be 0 or 1", converts);
+    im.sources = mo_calloc(count, sizeof *im.sources);
+    if (im.sources == NULL)
+        return MEMOPT_OUT_OF_HOST_MEMORY;
+    memopt_status status = memopt_host_alloc(o->device, PIECE, &piece);
+    im.piece = piece;
+    for (uint64_t k = 0; k < count; k++) {
+        im.sources[k].from = sources[k];
+        snprintf(im.sources[k].subject, sizeof im.sources[k].subject,
+                 count == 1 ? "optimizer import" : "optimizer import: export %" PRIu64, k);
+    }
+    if (status == MEMOPT_OK)
+        status = import_into(&im, (int)converts);
+    for (uint64_t k = 0; k < count; k++)
+        mo_exported_close(&im.sources[k]);
+    mo_free(im.sources);
+    mo_keep_first(&status, memopt_host_free(o->device, piece));
+    return status;
+}
+
+memopt_status memopt_optimizer_import_pieces_sync(memopt_optimizer *o,
+                                                  const memopt_export_source *sources,
+                                                  uint64_t count, uint32_t converts,
+                                                  memopt_stream stream)
+{
+    if (o == NULL || sources == NULL || count == 0)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "optimizer import: %s is %s",
+                       o == NULL         ? "the handle"
+                       : sources == NULL ? "sources"
+                                         : "count",
+                       o == NULL || sources == NULL ? "NULL" : "0");
+    if (mo_device_inherited(o->device))
+        return mo_fail_inherited("optimizer import");
+    for (uint64_t k = 0; k < count; k++)
+        if (sources[k].reader == NULL)
+            return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                           "optimizer import: the reader of export %" PRIu64 " is NULL", k);
+    return import_any(o, sources, count, converts, stream);
+}
+
+/* The reader of a buffer. */
+static memopt_status read_memory(void *user, uint64_t offset, uint64_t bytes, void *out)
+{
+    memcpy(out, (const unsigned char *)user + offset, (size_t)bytes);
     return MEMOPT_OK;
 }
 
 memopt_status memopt_optimizer_import_sync(memopt_optimizer *o, const void *buffer, uint64_t bytes,
                                            uint32_t converts, memopt_stream stream)
 {
-    if (converts > 1)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "optimizer import: converts is %" PRIu32 ", must be 0 or 1", converts);
-    return import_any(o, buffer, bytes, (int)converts, stream);
+    const memopt_export_source source = {read_memory, (void *)(uintptr_t)buffer, bytes};
+    if (o == NULL || buffer == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "optimizer import: %s is NULL",
+                       o == NULL ? "the handle" : "buffer");
+    if (mo_device_inherited(o->device))
+        return mo_fail_inherited("optimizer import");
+    return import_any(o, &source, 1, converts, stream);
 }

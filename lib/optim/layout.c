@@ -64,11 +64,16 @@ uint64_t mo_export_group_bytes(uint32_t version)
     return version == 1 ? 48 : version == 4 ? 104 : version == 6 ? 96 : 72;
 }
 
+uint64_t mo_export_record_bytes(int is_cut)
+{
+    return is_cut ? MO_EXPORT_SHARD : MO_EXPORT_PARAMETER;
+}
+
 uint64_t mo_export_bytes(const memopt_optimizer *o)
 {
     uint64_t bytes = MO_EXPORT_HEADER + MO_EXPORT_END +
                      o->group_count * mo_export_group_bytes(mo_export_version(o)) +
-                     o->parameter_count * MO_EXPORT_PARAMETER;
+                     o->parameter_count * mo_export_record_bytes(o->is_cut);
     for (uint64_t i = 0; i < o->parameter_count; i++)
         bytes += mo_parts_bytes(&o->parameters[i]);
     return bytes;

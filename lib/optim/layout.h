@@ -2,17 +2,20 @@
  * The export format. Little-endian, no gaps beyond those named. Version 1 is AdamW with 32-bit or
  * 8-bit states, version 4 is AdEMAMix, version 3 has split weights with a residual of 8 bits,
  * version 5 of 16, version 6 is Adafactor, everything else is version 2: so older libraries read
- * what they can.
+ * what they can. Where a parameter is a shard, the version is 7; the one of the rest follows.
  *
  *   header      64 bytes: magic "MEMOPTOS", u32 version, u32 header bytes, u64 bytes in all,
- *               u32 optimizer kind, u32 block size, u64 groups, u64 parameters, 16 zero bytes
+ *               u32 optimizer kind, u32 block size, u64 groups, u64 parameters, in version 7 u32
+ *               version of the rest, else 0; 12 zero bytes
  *   groups      48 bytes each: f64 lr, beta1, beta2, eps, weight_decay, u32 maximize, u32 0;
  *               from version 2 on 24 more: f64 momentum, dampening, u32 nesterov, u32 0;
  *               in version 4 32 more: f64 beta3, alpha, t_alpha, t_beta3;
  *               in version 6 24 more: f64 beta2_decay, eps2, d
  *   parameters  32 bytes each: u64 elements, u32 state format (0: no states, of SGD without
  *               momentum), u32 group, u64 steps (the highest bit: a momentum buffer exists that no
- *               step has written), u32 rows, u32 columns (of Adafactor's matrices; else 0)
+ *               step has written), u32 rows, u32 columns (of Adafactor's matrices; else 0);
+ *               in version 7 16 more: u64 place of the first element in the whole, u64 elements of
+ *               the whole
  *   states      per parameter: the moments, then, where they are coded, the absmax or scales of
  *               each, then the residual of a split weight; each padded with zeros to 8 bytes
  *   end         u32 CRC-32 of all bytes before, u32 0
@@ -23,9 +26,10 @@
 #include "optim/optim.h"
 
 enum {
-    MO_EXPORT_VERSION = 6,
+    MO_EXPORT_VERSION = 7, /* also the one of shards */
     MO_EXPORT_HEADER = 64,
     MO_EXPORT_PARAMETER = 32,
+    MO_EXPORT_SHARD = 48, /* in place of it */
     MO_EXPORT_END = 8,
     MO_EXPORT_PARTS = MO_STATES_MAX,
     MO_EXPORT_BLOCK_MOST = 4096 /* elements that share a scale, in exports of older libraries */
@@ -46,9 +50,11 @@ int mo_state_parts(const mo_parameter *p, mo_state_part parts[MO_EXPORT_PARTS]);
 /* What all of them take in an export. */
 uint64_t mo_parts_bytes(const mo_parameter *p);
 
-/* The version that an optimizer is written as, and the bytes of a group in it. */
+/* The version that an optimizer is written as, shards or not, and the bytes of a group in it and of a
+ * parameter. */
 uint32_t mo_export_version(const memopt_optimizer *o);
 uint64_t mo_export_group_bytes(uint32_t version);
+uint64_t mo_export_record_bytes(int is_cut);
 /* What the record of a parameter says of its states. */
 uint32_t mo_export_format(const mo_parameter *p);
 

@@ -12,7 +12,8 @@
  *   paged.c       states in host memory, brought to the device page by page; paged_life.c makes and
  *                 ends what that needs
  *   steps.c       step counts of parameters
- *   layout.c      the export format; export.c and import.c write and read it
+ *   layout.c      the export format; export.c writes it, exported.c and import.c read it; save.c has
+ *                 files
  *   convert.c     states of an export in another format
  *   blockwise.c   block-wise quantisation of the caller's tensors
  *   arguments.c   checks of tensors
@@ -197,6 +198,8 @@ static inline int mo_parameter_is_cut(const mo_parameter *p)
 {
     return p->tensor.count != p->whole;
 }
+/* A shard of `count` elements from `first` on: within its whole, and cut where blocks are. */
+int mo_shard_is_right(uint64_t first, uint64_t count, uint64_t whole);
 /* What is known of a new one before its states are. */
 mo_parameter mo_parameter_of(const memopt_optimizer *o, uint32_t group,
                              const memopt_tensor *parameter,

@@ -276,14 +276,19 @@ static int is_border(uint64_t place, uint64_t whole)
     return place % MEMOPT_SHARD_ALIGNMENT == 0 || place == whole;
 }
 
+int mo_shard_is_right(uint64_t first, uint64_t count, uint64_t whole)
+{
+    return first <= whole && count <= whole - first && is_border(first, whole) &&
+           is_border(first + count, whole);
+}
+
 static memopt_status check_shard(const memopt_optimizer *o, const memopt_tensor *parameter,
                                  const memopt_shard *s)
 {
     const uint64_t first = s->first, whole = s->whole, count = parameter->count;
     if (whole == 0 && first == 0)
         return MEMOPT_OK;
-    if (whole >> 56 != 0 || first > whole || count > whole - first || !is_border(first, whole) ||
-        !is_border(first + count, whole))
+    if (whole >> 56 != 0 || !mo_shard_is_right(first, count, whole))
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "optimizer: parameter %" PRIu64 ": a shard of %" PRIu64
                        " elements from %" PRIu64 " on, of %" PRIu64

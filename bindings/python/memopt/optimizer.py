@@ -5,6 +5,8 @@ Gradients go by parameter number; optim.py adds torch's manners.
 
 from __future__ import annotations
 
+import ctypes
+import os
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 from . import _abi, _lifetime
@@ -296,3 +298,16 @@ class Optimizer(_lifetime.Closing):
         view = tensor(data)
         handle, at = self._handle.pointer, stream_pointer(stream)
         lib.memopt_optimizer_import_sync(handle, view.pointer, view.nbytes, convert, at)
+
+    def save(self, path: Union[str, "os.PathLike[str]"], stream: StreamLike = None) -> None:
+        """Writes what export_bytes() gives into a file, which is the old or the new one whenever the process ends."""
+        lib.memopt_optimizer_save_sync(self._handle.pointer, os.fsencode(path), stream_pointer(stream))
+
+    def load(
+        self, *paths: Union[str, "os.PathLike[str]"], convert: bool = False, stream: StreamLike = None
+    ) -> None:
+        """Reads what save() wrote: the files of all processes, or those that have this one's shards, whatever
+        their cut. Everything is checked before anything changes."""
+        names = (ctypes.c_char_p * len(paths))(*map(os.fsencode, paths))
+        at = stream_pointer(stream)
+        lib.memopt_optimizer_load_sync(self._handle.pointer, names, len(paths), convert, at)

@@ -214,6 +214,32 @@ def test_shards_together_are_the_whole(allocator):
         step(0, 100)
 
 
+def test_save_and_load_in_other_cuts(allocator, tmp_path):
+    start, gradient = numbers(9000, 1), f32(numbers(9000, 2))
+
+    def make(first, end):
+        optimizer = memopt.Optimizer(allocator, states="8bit")
+        optimizer.add_group(lr=0.1)
+        optimizer.add_parameter(f32(start[first:end]), shard=(first, 9000))
+        return optimizer
+
+    with make(0, 9000) as whole:
+        whole.step([gradient])
+        for name, (first, end) in {"0": (0, 3072), "1": (3072, 9000)}.items():
+            with make(first, end) as optimizer:
+                optimizer.step([gradient[first:end]])
+                optimizer.save(tmp_path / name)
+        with make(0, 9000) as other:
+            other.load(tmp_path / "1", tmp_path / "0")
+            assert other.export_bytes() == whole.export_bytes()
+        with make(256, 512) as other:
+            other.load(tmp_path / "0")
+            with pytest.raises(memopt.InvalidArgumentError, match="element 256 of parameter 0"):
+                other.load(tmp_path / "1")
+            with pytest.raises(memopt.StorageError, match="cannot open"):
+                other.load(tmp_path / "2")
+
+
 def test_import_of_another_format(allocator):
     parameter = f32(numbers(9000, 1))
     with memopt.AdamW8bit(allocator, [parameter]) as optimizer:

@@ -205,7 +205,7 @@ TEST(damage)
     }
     OK(memopt_optimizer_import_sync(r.o, good, bytes, 0, r.w.stream));
     memcpy(bad, good, bytes);
-    bad[8] = 7; /* a later version */
+    bad[8] = 8; /* a later version */
     refused(&r, bad, bytes, MEMOPT_UNSUPPORTED);
     refused(&other, good, bytes, MEMOPT_INVALID_ARGUMENT); /* parameter 1 is 8-bit there */
     assert_non_null(strstr(memopt_last_error(), "parameter 1"));

@@ -200,3 +200,204 @@ TEST(sums_of_all)
     free(after);
     close_world(&w);
 }
+
+/* --- exports of one cut into another --------------------------------------------------------- */
+
+/* Shard `first` to `end` of a process that has taken `steps` steps. */
+static process stepped(world *w, const memopt_optimizer_options *options, const variant *v,
+                       uint64_t first, uint64_t end, uint64_t steps)
+{
+    process r = start(w, options, v, NULL, first, end);
+    for (uint64_t n = 0; n < steps; n++)
+        step(w, &r, n);
+    return r;
+}
+
+typedef struct exports {
+    memopt_export_source sources[MOST];
+    struct export
+    {
+        unsigned char *bytes;
+        uint64_t count, read, fails_at;
+    }
+    all[MOST];
+} exports;
+
+static memopt_status read_export(void *user, uint64_t offset, uint64_t bytes, void *out)
+{
+    struct export *e = user;
+    assert_true(bytes >= 1 && bytes <= MIB && offset + bytes <= e->count);
+    if (e->fails_at != 0 && offset + bytes > e->fails_at)
+        return MEMOPT_STATUS_USER + 4;
+    e->read += bytes;
+    memcpy(out, e->bytes + offset, bytes);
+    return MEMOPT_OK;
+}
+
+static void export_process(world *w, process *r, exports *e, int i)
+{
+    uint64_t count;
+    unsigned char *bytes = export_all(w, r->o, &count);
+    e->all[i] = (struct export){.bytes = bytes, .count = count};
+    e->sources[i] = (memopt_export_source){read_export, &e->all[i], count};
+}
+
+/* The exports of all processes of a cut. */
+static void export_cut(world *w, const memopt_optimizer_options *options, const variant *v,
+                       const uint64_t *cut, exports *out)
+{
+    for (int i = 0; i < MOST; i++) {
+        process r = stepped(w, options, v, cut[i], cut[i + 1], STEPS);
+        export_process(w, &r, out, i);
+        end_optimizer(w, r.o);
+    }
+}
+
+static void free_exports(exports *e)
+{
+    for (int i = 0; i < MOST; i++)
+        free(e->all[i].bytes);
+}
+
+/* What a process has after an import of these: states of `whole`, and its step counts. */
+static void check_imported(world *w, const memopt_optimizer_options *options, const variant *v,
+                           const exports *e, const process *whole, uint64_t first, uint64_t end,
+                           uint32_t converts)
+{
+    uint64_t steps;
+    process r = stepped(w, options, v, first, end, 1); /* nothing of this step stays */
+    OK(memopt_optimizer_import_pieces_sync(r.o, e->sources, MOST, converts, w->stream));
+    r.p = (memopt_tensor){NULL, 0, v->dtype}; /* not of the import */
+    r.copy = r.p;
+    same_process(w, whole, &r);
+    OK(memopt_optimizer_get_steps_sync(r.o, 1, w->stream, &steps));
+    assert_int_equal(steps, STEPS);
+    if (first == 0 && end == COUNT && !converts) {
+        uint64_t bytes, again;
+        unsigned char *a = export_all(w, whole->o, &bytes), *b = export_all(w, r.o, &again);
+        assert_int_equal(bytes, again);
+        assert_memory_equal(a, b, bytes);
+        free(a);
+        free(b);
+    }
+    end_optimizer(w, r.o);
+}
+
+/* Every cut into every other one, and into one process, whose export is then that of one. */
+TEST(any_cut_into_any_other)
+{
+    static const uint32_t formats[] = {MEMOPT_STATE_F32, MEMOPT_STATE_8BIT, MEMOPT_STATE_4BIT,
+                                       MEMOPT_STATE_BF16};
+    world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 1);
+    for (int f = 0; f < 4; f++)
+        for (int v = 0; v < 3; v += 2) {
+            const memopt_optimizer_options options = {
+                .state_format = formats[f],
+                .split_weights = variants[v].split,
+                .page_bytes = f == 2 ? 8192 : 0,
+            };
+            process whole = stepped(&w, &options, &variants[v], 0, COUNT, STEPS);
+            exports e;
+            export_cut(&w, &options, &variants[v], cuts[f % 2], &e);
+            for (int i = 0; i < MOST; i++)
+                check_imported(&w, &options, &variants[v], &e, &whole, cuts[1 - f % 2][i],
+                               cuts[1 - f % 2][i + 1], 0);
+            check_imported(&w, &options, &variants[v], &e, &whole, 0, COUNT, 0);
+            free_exports(&e);
+            end_optimizer(&w, whole.o);
+        }
+    close_world(&w);
+}
+
+/* Another format: as the import of one process converts. */
+TEST(another_cut_and_format)
+{
+    static const uint32_t formats[] = {MEMOPT_STATE_F32, MEMOPT_STATE_8BIT, MEMOPT_STATE_4BIT};
+    world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0);
+    for (int f = 0; f < 3; f++) {
+        const memopt_optimizer_options from = {.state_format = formats[f]};
+        const memopt_optimizer_options to = {.state_format = formats[(f + 1) % 3]};
+        uint64_t bytes;
+        process whole = stepped(&w, &from, &variants[0], 0, COUNT, STEPS);
+        unsigned char *all = export_all(&w, whole.o, &bytes);
+        process wanted = stepped(&w, &to, &variants[0], 0, COUNT, 0);
+        OK(memopt_optimizer_import_sync(wanted.o, all, bytes, 1, w.stream));
+        exports e;
+        export_cut(&w, &from, &variants[0], cuts[0], &e);
+        for (int i = 0; i < MOST; i++)
+            check_imported(&w, &to, &variants[0], &e, &wanted, cuts[1][i], cuts[1][i + 1], 1);
+        process shard = stepped(&w, &to, &variants[0], cuts[0][1], cuts[0][2], 1);
+        FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "export 0: parameter 1 was exported with",
+                     memopt_optimizer_import_pieces_sync(shard.o, e.sources, MOST, 0, w.stream));
+        free_exports(&e);
+        free(all);
+        end_optimizer(&w, wanted.o);
+        end_optimizer(&w, whole.o);
+        end_optimizer(&w, shard.o);
+    }
+    close_world(&w);
+}
+
+/* What is missing, of another moment or damaged is refused, and nothing changes. */
+TEST(exports_that_do_not_fit)
+{
+    const memopt_optimizer_options options = {.state_format = MEMOPT_STATE_8BIT};
+    world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0);
+    exports e;
+    export_cut(&w, &options, &variants[0], cuts[0], &e);
+    process r = stepped(&w, &options, &variants[0], 512, 10240, 1);
+    process later = stepped(&w, &options, &variants[0], 9984, 19968, STEPS + 1);
+    uint64_t bytes, again;
+    unsigned char *before = export_all(&w, r.o, &bytes);
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "element 9984 of parameter 1 is in none of the 2 exports",
+                 memopt_optimizer_import_pieces_sync(r.o, e.sources, 2, 0, w.stream));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "element 512 of parameter 1",
+                 memopt_optimizer_import_sync(r.o, e.all[2].bytes, e.all[2].count, 0, w.stream));
+    free(e.all[2].bytes);
+    export_process(&w, &later, &e, 2);
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "export 2: parameter 1 has taken 4 steps, in an export",
+                 memopt_optimizer_import_pieces_sync(r.o, e.sources, MOST, 0, w.stream));
+    e.all[1].bytes[e.all[1].count / 2] ^= 1;
+    FAILS_SAYING(MEMOPT_CORRUPT, "export 1: the checksum",
+                 memopt_optimizer_import_pieces_sync(r.o, e.sources, MOST, 0, w.stream));
+    e.all[1].bytes[e.all[1].count / 2] ^= 1;
+    e.all[0].fails_at = 1;
+    FAILS_SAYING(MEMOPT_STATUS_USER + 4, "export 0: the reader returned status 65540",
+                 memopt_optimizer_import_pieces_sync(r.o, e.sources, MOST, 0, w.stream));
+    REFUSED(memopt_optimizer_import_pieces_sync(r.o, e.sources, 0, 0, w.stream));
+    REFUSED(memopt_optimizer_import_pieces_sync(r.o, NULL, 1, 0, w.stream));
+    REFUSED(memopt_optimizer_import_pieces_sync(r.o, e.sources, MOST, 2, w.stream));
+    unsigned char *after = export_all(&w, r.o, &again);
+    assert_memory_equal(before, after, bytes);
+    free_exports(&e);
+    free(before);
+    free(after);
+    close_world(&w);
+}
+
+/* Of a large parameter only the wanted elements are read a second time, in pieces. */
+TEST(import_in_pieces)
+{
+    enum { LARGE = 1 << 20, PART = 1 << 18 };
+    world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_parameter_options given = MEMOPT_PARAMETER_OPTIONS_INIT;
+    memopt_memory_info info = MEMOPT_MEMORY_INFO_INIT;
+    memopt_optimizer *o = new_optimizer(&w, MEMOPT_STATE_F32, NULL);
+    memopt_optimizer *half = new_optimizer(&w, MEMOPT_STATE_F32, NULL);
+    memopt_tensor p = new_tensor(&w, LARGE, MEMOPT_DTYPE_F32, NULL);
+    memopt_tensor some = new_tensor(&w, PART, MEMOPT_DTYPE_F32, NULL);
+    exports e;
+    uint64_t index;
+    process r = {.o = o};
+    (void)add_parameter(&w, o, &p);
+    given.shard = (memopt_shard){PART, LARGE};
+    OK(memopt_optimizer_add_parameter(half, 0, &some, &given, w.stream, &index));
+    export_process(&w, &r, &e, 0);
+    OK(memopt_optimizer_import_pieces_sync(half, e.sources, 1, 0, w.stream));
+    assert_true(e.all[0].read < e.all[0].count + 2 * PART * 4 + 1024);
+    OK(memopt_device_get_memory_info(w.device, &info));
+    assert_int_equal(info.pinned, 0);
+    assert_int_equal(info.pinned_peak, MIB);
+    free(e.all[0].bytes);
+    close_world(&w);
+}

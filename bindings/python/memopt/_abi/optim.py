@@ -107,6 +107,12 @@ class StateView(Struct):
 
 
 ExportWriter = CFUNCTYPE(I32, ADDRESS, ADDRESS, U64)
+ExportReader = CFUNCTYPE(I32, ADDRESS, U64, U64, ADDRESS)
+
+
+@struct("memopt_export_source")
+class ExportSource(Struct):
+    _fields_ = [("reader", ExportReader), ("user", ADDRESS), ("bytes", U64)]
 
 
 functions(
@@ -123,6 +129,9 @@ functions(
     memopt_optimizer_export_pieces_sync=(CHECKED, HANDLE, ExportWriter, ADDRESS, STREAM),
     memopt_optimizer_export_sync=(CHECKED, HANDLE, U64, STREAM, ADDRESS, OUT_U64),
     memopt_optimizer_import_sync=(CHECKED, HANDLE, ADDRESS, U64, U32, STREAM),
+    memopt_optimizer_import_pieces_sync=(CHECKED, HANDLE, ExportSource, U64, U32, STREAM),
+    memopt_optimizer_save_sync=(CHECKED, HANDLE, TEXT, STREAM),
+    memopt_optimizer_load_sync=(CHECKED, HANDLE, POINTER(TEXT), U64, U32, STREAM),
     memopt_quantize=(CHECKED, HANDLE, U32, TENSORS, TENSORS, TENSORS, I32, STREAM),
     memopt_dequantize=(CHECKED, HANDLE, U32, TENSORS, TENSORS, TENSORS, I32, STREAM),
     memopt_state_map=(CHECKED, U32, I32, OUT_F32),
