@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import types
 
 import pytest
 import torch
@@ -37,7 +38,8 @@ def missing_record_stream(mended):
     if mended:
         batch.record_stream(side)
     del batch
-    return torch.zeros(N, device="cuda"), other
+    torch.zeros(N, device="cuda")
+    return other
 
 
 def read_before_event(mended):
@@ -331,14 +333,36 @@ def test_an_address_that_leaves_torch_is_named_as_unseen():
     assert "not seen" in found.text()
 
 
-@pytest.mark.parametrize("case", [missing_wait, read_before_event, read_of_to_cpu, pinned_rewritten])
+def test_compiled_functions_run_as_written_and_triton_kernels_are_named(monkeypatch):
+    class Kernel:
+        fn = missing_wait
+
+        def run(self, x):
+            return x
+
+    monkeypatch.setitem(sys.modules, "triton.runtime.jit", types.SimpleNamespace(JITFunction=Kernel))
+    earlier = torch.compile(lambda x: x * 2)
+    with mt.race() as found:
+        x = torch.ones(4, device="cuda")
+        later = torch.compile(lambda x: x * 2, mode="max-autotune")
+        assert Kernel().run(earlier(x)).equal(later(x))
+    assert found.unseen == {
+        "fused kernels of torch.compile(): its operators run as written": 1,
+        "launches of the Triton kernel missing_wait": 1,
+    }
+    assert found.stats["operations"] == 4  # ones, mul twice, equal
+
+
+@pytest.mark.parametrize(
+    "case", [missing_wait, missing_record_stream, read_before_event, read_of_to_cpu, pinned_rewritten]
+)
 def test_confirm_shows_the_race_as_wrong_numbers(case):
     values = []
     for mended in (False, True):
         with mt.race(confirm=True) as found:
-            values.append(torch.as_tensor(case(mended)))
-            if values[-1].is_cuda:
-                values[-1] = values[-1].cpu()
+            value = torch.as_tensor(case(mended))
+            torch.cuda.synchronize()
+            values.append(value.cpu())
         assert len(found.races) == (not mended), found.text()
     assert not torch.equal(*values) and torch.isfinite(values[1]).all()
 

@@ -40,7 +40,7 @@ def collective(mode: Any, operator: Any, args: Any, kwargs: Any) -> Any:
     for tensor, mode, block, _ in uses:
         if block is not None:
             words += words_of(tensor, mode)
-            session.finder.record_stream(block.address, stream)
+            session.record_stream(block, stream)
     session.finder.run(stream, number, words)
     if operator.name.startswith("c10d.") and not sys._getframe(2).f_code.co_filename.endswith(_PYTHON):
         # DDP's, which waits for it in C++, unseen

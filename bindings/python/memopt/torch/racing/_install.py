@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -57,7 +58,19 @@ def _start(raw: Any) -> Any:
 
 def _compile(model: Any = None, **_: Any) -> Any:
     """torch.compile(), which leaves a program's operators as they are."""
+    _session.active().unseen["fused kernels of torch.compile(): its operators run as written"] += 1
     return model if model is not None else lambda function: function
+
+
+def _triton(raw: Any) -> Any:
+    """The launch of a Triton kernel."""
+
+    def run(self: Any, *arguments: Any, **options: Any) -> Any:
+        function = getattr(self, "fn", self)
+        _session.active().unseen["launches of the Triton kernel " + getattr(function, "__name__", "")] += 1
+        return raw(self, *arguments, **options)
+
+    return run
 
 
 def _autocast(raw: Any) -> Any:
@@ -89,6 +102,11 @@ def install() -> Patches:
         patches.set(module, _graphs.replacements())
     for owner, values in _groups.replacements() + _own.replacements():
         patches.set(owner, values)
+    for module in ("triton.runtime.jit", "triton.runtime.interpreter"):
+        for name in ("JITFunction", "InterpretedFunction"):
+            kernel = vars(sys.modules.get(module, object)).get(name)
+            if kernel is not None:
+                patches.set(kernel, {"run": _triton(kernel.run)})
     patches.set(threading.Thread, {"start": _start(threading.Thread.start)})
     return patches
 
@@ -111,6 +129,7 @@ class Running:
         self._session = _session.Session(*self._options)
         _session.activate(self._session)
         self._patches = install()
+        self._stance = torch.compiler.set_stance("force_eager")  # what was compiled earlier
         self._mode = RaceMode(self._session)
         self._mode.__enter__()  # type: ignore[no-untyped-call]
 
@@ -124,6 +143,7 @@ class Running:
         """Gives what was found; torch is as before."""
         self._session.finish()
         self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        self._stance.__exit__(None, None, None)
         self._patches.undo()
         _session.activate(None)
         if result is not None:

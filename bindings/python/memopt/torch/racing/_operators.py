@@ -237,7 +237,7 @@ class RaceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif not alike:
             self._check(operator, uses, index, number)
         if session.confirm is not None:
-            result = session.confirm.execute(operator, run, args, kwargs, actor)
+            result = session.confirm.execute(operator, run, args, kwargs, actor, not across)
         else:
             result = run(*args, **kwargs)
         words: List[int] = []
@@ -268,7 +268,7 @@ class RaceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             elif block.actor != actor:
                 block.lent = True
                 if block.backward is backward is not None and backward.streams.get(index) == actor:
-                    session.finder.record_stream(block.address, actor)  # as the engine does with what nodes pass on
+                    session.record_stream(block, actor)  # as the engine does with what nodes pass on
             words += words_of(tensor, mode)
             if operator.resizes and mode != READ:
                 session.moved(block, number)

@@ -57,7 +57,7 @@ def tensors(value: Any) -> List[torch.Tensor]:
 class Block(weakref.ref):  # type: ignore[type-arg]
     """The memory of a storage."""
 
-    __slots__ = ("key", "kind", "device", "actor", "address", "backward", "lent")
+    __slots__ = ("key", "kind", "device", "actor", "address", "backward", "lent", "recorded")
 
     key: int
     kind: int  # DEVICE or PINNED
@@ -66,6 +66,7 @@ class Block(weakref.ref):  # type: ignore[type-arg]
     address: int
     backward: Any  # the call of backward in which a node made it on its own stream: a gradient, it may be
     lent: bool  # to another stream: a report may name the place of its free
+    recorded: bool  # by record_stream()
 
 
 def _ended(block: Block) -> None:
@@ -73,6 +74,8 @@ def _ended(block: Block) -> None:
     session = _active
     if session is not None and session.blocks.get(block.key) is block:
         del session.blocks[block.key]
+        if session.confirm is not None:
+            session.confirm.free(block)
         if block.address:
             session.finder.free(block.address, session.places.number("free", sys._getframe()) if block.lent else 0)
 
@@ -268,7 +271,7 @@ class Session:
         block.kind = kind
         block.device = device
         block.actor = actor = thread.stream(device) if kind == DEVICE else HOST
-        block.backward, block.lent = None, False
+        block.backward, block.lent, block.recorded = None, False, False
         if thread.backwards and thread.backwards[-1].streams.get(device) == actor:
             block.backward = thread.backwards[-1]
         block.address = address = storage.data_ptr()
@@ -276,6 +279,11 @@ class Session:
         if address:
             self.finder.allocate(address, storage.nbytes(), kind, actor, place)
         return block
+
+    def record_stream(self, block: Block, actor: int) -> None:
+        """The block is kept until the work of a stream is done that was there when it was freed."""
+        block.recorded = True
+        self.finder.record_stream(block.address, actor)
 
     def moved(self, block: Block, place: int) -> None:
         """Its storage was resized: what was there is freed, and new memory was allocated."""

@@ -116,7 +116,7 @@ def _record_stream(self: torch.Tensor, stream: Stream) -> None:
     session = active()
     block = session.block_of(self)
     if block is not None:
-        session.finder.record_stream(block.address, stream._actor)
+        session.record_stream(block, stream._actor)
 
 
 def _host_reads(name: str) -> Callable[..., Any]:
