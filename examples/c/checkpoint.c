@@ -148,7 +148,7 @@ static void build(model *m, const char *name)
 static memopt_status run(model *m, uint32_t mode, uint32_t check_mode, uint64_t *peak,
                          uint64_t *gradients)
 {
-    memopt_tag_stats tag = {sizeof tag, NULL, 0, 0, 0};
+    memopt_tag_stats tag = MEMOPT_TAG_STATS_INIT;
     m->random.state = 2026;
     for (int k = 0; k < WIDTH; k++)
         m->input[k] = 0.5f + draw(&m->random);

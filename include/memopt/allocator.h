@@ -611,6 +611,22 @@ MEMOPT_API memopt_status memopt_allocator_trim_sync(memopt_allocator *allocator,
 MEMOPT_API memopt_status memopt_allocator_set_limit(memopt_allocator *allocator, uint64_t limit);
 
 /**
+ * @brief Tells of device memory that others hold and that counts as this allocator's: another
+ *        library's in the same process, such as a context, a workspace or a cache. It counts below
+ *        the limits of the allocator and its parent, and the out-of-memory message names it.
+ * @param allocator the allocator or a pool.
+ * @param tag what it is for; register a tag with the other library's name.
+ * @param bytes how much it is now, in place of what was told before for this tag; 0: none. At most
+ *        2^48. If more than the limit is held now, the allocator does not grow until enough is freed.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT allocator is NULL, tag is not registered, or bytes is too large.
+ * @retval MEMOPT_BUSY called by a range observer.
+ * @since 0.9
+ */
+MEMOPT_API memopt_status memopt_allocator_set_outside(memopt_allocator *allocator, memopt_tag tag,
+                                                      uint64_t bytes);
+
+/**
  * @brief Registers a tag.
  * @param allocator the allocator.
  * @param name up to 31 characters. A name that is already registered gives the same tag.

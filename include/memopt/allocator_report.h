@@ -20,12 +20,13 @@ typedef struct memopt_tag_stats {
     uint64_t current_bytes; /**< Requested bytes alive now. */
     uint64_t peak_bytes;    /**< The maximum of current_bytes since the last reset. */
     uint64_t blocks;        /**< Blocks alive now. */
+    uint64_t outside_bytes; /**< What memopt_allocator_set_outside() told last. @since 0.9 */
 } memopt_tag_stats;
 
 /** @brief Initialiser of ::memopt_tag_stats. */
 #define MEMOPT_TAG_STATS_INIT                                                                      \
     {                                                                                              \
-        sizeof(memopt_tag_stats), NULL, 0, 0, 0                                                    \
+        sizeof(memopt_tag_stats), NULL, 0, 0, 0, 0                                                 \
     }
 
 /**

@@ -72,9 +72,9 @@ static void begin_steps(world *w, step_state *s)
         gradient += sizes[i];
         OK(memopt_optimizer_add_parameter(
             s->optimizers[i % (int)s->formats], 0, &s->parameters[i],
-            &(memopt_parameter_options){sizeof(memopt_parameter_options),
-                                        narrow ? (memopt_tensor){NULL, 0, 0} : s->copies[i], NULL,
-                                        0, NULL, 0, 0},
+            &(memopt_parameter_options){.struct_size = sizeof(memopt_parameter_options),
+                                        .model_copy =
+                                            narrow ? (memopt_tensor){NULL, 0, 0} : s->copies[i]},
             w->stream, &index));
     }
 }

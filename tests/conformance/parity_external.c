@@ -68,13 +68,10 @@ static void begin(world *w, external *e, memopt_dtype type)
         mirror(w, e, like, i);
         OK(memopt_optimizer_add_parameter(
             e->optimizer, 0, &e->parameters[i],
-            &(memopt_parameter_options){sizeof(memopt_parameter_options),
-                                        {NULL, 0, 0},
-                                        e->states[i],
-                                        e->parts[i],
-                                        e->steps[i].data,
-                                        0,
-                                        0},
+            &(memopt_parameter_options){.struct_size = sizeof(memopt_parameter_options),
+                                        .states = e->states[i],
+                                        .state_count = e->parts[i],
+                                        .steps = e->steps[i].data},
             w->stream, &index));
     }
     OK(memopt_stream_sync(w->device, w->stream));

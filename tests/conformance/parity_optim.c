@@ -146,10 +146,9 @@ static void begin(world *w, run *r, const variant *v, memopt_dtype type, memopt_
             r->copies[i] = new_raw_tensor(w, size[i], v->copy, NULL, i / 4 % 2);
         OK(memopt_optimizer_add_parameter(
             r->optimizer, 0, &r->parameters[i],
-            &(memopt_parameter_options){sizeof(memopt_parameter_options),
-                                        v->copy != NO_COPY ? r->copies[i]
-                                                           : (memopt_tensor){NULL, 0, 0},
-                                        NULL, 0, NULL, 0, 0},
+            &(memopt_parameter_options){
+                .struct_size = sizeof(memopt_parameter_options),
+                .model_copy = v->copy != NO_COPY ? r->copies[i] : (memopt_tensor){NULL, 0, 0}},
             w->stream, &index));
     }
     free(values);

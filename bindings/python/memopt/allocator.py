@@ -37,6 +37,7 @@ class TagStats(NamedTuple):
     current_bytes: int
     peak_bytes: int
     blocks: int
+    outside_bytes: int = 0
 
 
 class Paused(int):
@@ -285,6 +286,11 @@ class Allocator(_lifetime.Closing):
     def set_limit(self, limit: Size) -> None:
         """Sets the most bytes to hold from the device; 0: no limit."""
         lib.memopt_allocator_set_limit(self._handle.pointer, parse_size(limit))
+
+    def set_outside(self, tag: int, nbytes: Size) -> None:
+        """Tells of memory that another library holds and that counts as this allocator's: below its limit, and in the
+        out-of-memory message. It replaces what was told for the tag before; 0: none."""
+        lib.memopt_allocator_set_outside(self._handle.pointer, tag, parse_size(nbytes))
 
     # --- steps ---
 

@@ -517,3 +517,14 @@ def test_views_keep_a_pool_from_pausing(device):
                     view()
             allocator.resume()
             block.as_memoryview().release()
+
+
+def test_memory_from_outside(device):
+    with memopt.Allocator(device, limit="8MiB") as allocator:
+        tag = allocator.register_tag("blas")
+        allocator.set_outside(tag, "6MiB")
+        assert allocator.tags()["blas"].outside_bytes == 6 << 20
+        with pytest.raises(memopt.OutOfMemoryError, match="counted from outside: blas 6.00 MiB"):
+            allocator.alloc(4 << 20)
+        allocator.set_outside(tag, 0)
+        allocator.alloc(4 << 20).free()

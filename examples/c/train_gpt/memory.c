@@ -167,7 +167,7 @@ memopt_status frame_end(frame *f)
 
 static memopt_status tag_peak(memory *m, memopt_tag tag, uint64_t *out_peak)
 {
-    memopt_tag_stats stats = {sizeof stats, NULL, 0, 0, 0};
+    memopt_tag_stats stats = MEMOPT_TAG_STATS_INIT;
     TRY(memopt_allocator_get_tag_stats(m->allocator, tag, &stats));
     *out_peak = stats.peak_bytes;
     return MEMOPT_OK;

@@ -181,11 +181,13 @@ typedef struct mo_history mo_history;
 typedef struct mo_steps mo_steps;
 
 enum { MO_TAGS = 64, MO_TAG_NAME = 32 };
+#define MO_OUTSIDE_MOST (UINT64_C(1) << 48)
 
 typedef struct mo_tag {
     uint64_t current;
     uint64_t peak;
     uint64_t blocks;
+    uint64_t outside; /* what others hold and count here */
     char name[MO_TAG_NAME];
 } mo_tag;
 
@@ -299,6 +301,7 @@ typedef struct mo_family {
     memopt_allocator *members; /* the parent, too; without those that are being destroyed */
     uint64_t pools;            /* with those */
     uint64_t held;             /* bytes that the members hold from the device */
+    uint64_t outside;          /* ... and that others hold for them */
     mo_observer *observers;    /* in the order of their registration */
     uint64_t observers_made;
     _Atomic uint64_t idle_due;       /* the first of the members' */
@@ -323,6 +326,7 @@ struct memopt_allocator {
     uint64_t paused_tags; /* of all pauses: nothing is allocated with them */
     mo_idle idle;
     _Atomic uint64_t limit; /* of what the member holds; the parent's: the family */
+    uint64_t outside;       /* the sum of the tags' */
     uint64_t granularity;
     uint64_t device_total;
     int expandable;        /* new segments are; not any more once the driver has refused one */

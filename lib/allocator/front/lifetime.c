@@ -67,6 +67,7 @@ static void leave(const memopt_allocator *allocator)
     int is_pool = allocator != family->parent;
     (void)mo_turn_take(&family->slow);
     family->held -= mo_stat_current(&allocator->stats, MO_STAT_RESERVED_BYTES);
+    family->outside -= allocator->outside;
     family->pools -= is_pool ? 1 : 0;
     mo_observers_end(allocator);
     mo_turn_give(&family->slow);

@@ -62,13 +62,15 @@ static uint64_t room_below(uint64_t allowed, uint64_t held)
 uint64_t mo_own_room(const memopt_allocator *allocator)
 {
     return room_below(mo_allowed(allocator),
-                      mo_stat_current(&allocator->stats, MO_STAT_RESERVED_BYTES));
+                      mo_stat_current(&allocator->stats, MO_STAT_RESERVED_BYTES) +
+                          allocator->outside);
 }
 
 uint64_t mo_room(const memopt_allocator *allocator)
 {
     const mo_family *family = allocator->family;
-    return mo_min_u64(mo_own_room(allocator), room_below(mo_allowed(family->parent), family->held));
+    return mo_min_u64(mo_own_room(allocator),
+                      room_below(mo_allowed(family->parent), family->held + family->outside));
 }
 
 memopt_status mo_may_grow(memopt_allocator *allocator, uint64_t bytes)

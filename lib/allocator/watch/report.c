@@ -209,6 +209,26 @@ static void say_advice(writer *out, const memopt_allocator *allocator)
     say(out, "a smaller batch with accumulation");
 }
 
+/* What others hold and count here, the largest first. */
+static void say_outside(writer *out, const memopt_allocator *allocator)
+{
+    uint64_t told = 0;
+    for (int i = 0; i < 3; i++) {
+        uint32_t largest = 0;
+        uint64_t bytes = 0;
+        for (uint32_t k = 0; k < allocator->tag_count; k++)
+            if (allocator->tags[k].outside > bytes && !(told >> k & 1)) {
+                largest = k;
+                bytes = allocator->tags[k].outside;
+            }
+        if (bytes == 0)
+            return;
+        say(out, "%s%s %s", i == 0 ? "; counted from outside: " : ", ",
+            allocator->tags[largest].name, MO_SIZE(bytes));
+        told |= UINT64_C(1) << largest;
+    }
+}
+
 /* --- the message ------------------------------------------------------------------------------ */
 
 static void say_who(writer *out, const memopt_allocator *allocator)
@@ -247,6 +267,7 @@ void mo_report_oom(const memopt_allocator *allocator, char text[MO_REPORT_BYTES]
     if (mo_allowed(allocator) < allocator->device_total)
         say(&out, ", limited to %s here", MO_SIZE(mo_allowed(allocator)));
     say_family(&out, allocator);
+    say_outside(&out, allocator);
     say(&out, "; held here: %s allocated, %s cached", MO_SIZE(oom->live_bytes),
         MO_SIZE(oom->cached_bytes));
     if (oom->pending_bytes > 0)

@@ -100,6 +100,36 @@ memopt_status memopt_allocator_register_tag(memopt_allocator *allocator, const c
     return MEMOPT_OK;
 }
 
+memopt_status memopt_allocator_set_outside(memopt_allocator *allocator, memopt_tag tag,
+                                           uint64_t bytes)
+{
+    MO_NOT_NULL("allocator_set_outside", allocator);
+    MO_TRY(mo_check_process(allocator->device, "allocator_set_outside"));
+    mo_family *family = allocator->family;
+    MO_TRY(mo_family_enter(family, "allocator_set_outside"));
+    mo_lock(&allocator->lock);
+    uint32_t count = allocator->tag_count;
+    /* What is counted stays far below the limits of its sum. */
+    int fits = tag < count && bytes <= MO_OUTSIDE_MOST;
+    if (fits) {
+        uint64_t *now = &allocator->tags[tag].outside;
+        allocator->outside += bytes - *now;
+        family->outside += bytes - *now;
+        *now = bytes;
+    }
+    mo_unlock(&allocator->lock);
+    mo_family_leave(family);
+    if (fits)
+        return MEMOPT_OK;
+    return tag >= count
+               ? mo_fail(MEMOPT_INVALID_ARGUMENT,
+                         "allocator_set_outside: tag %" PRIu32 " is not among the %" PRIu32
+                         " registered ones",
+                         tag, count)
+               : mo_fail(MEMOPT_INVALID_ARGUMENT,
+                         "allocator_set_outside: %" PRIu64 " bytes are more than 2^48", bytes);
+}
+
 memopt_status memopt_allocator_get_tag_stats(memopt_allocator *allocator, memopt_tag tag,
                                              memopt_tag_stats *out_stats)
 {
@@ -114,6 +144,7 @@ memopt_status memopt_allocator_get_tag_stats(memopt_allocator *allocator, memopt
         full.current_bytes = entry->current;
         full.peak_bytes = entry->peak;
         full.blocks = entry->blocks;
+        full.outside_bytes = entry->outside;
     }
     mo_unlock(&allocator->lock);
     if (tag >= count)

@@ -202,6 +202,35 @@ ALLOCATOR_TEST(own_limit, parent, eager(CAPACITY), BOTH)
     end_pool(pool);
 }
 
+/* What others hold counts below the limits of a pool and of its parent, until it is told anew or the
+ * pool ends. */
+ALLOCATOR_TEST(memory_from_outside, parent, eager(CAPACITY), BOTH)
+{
+    memopt_tag_stats stats = MEMOPT_TAG_STATS_INIT;
+    memopt_pool *pool = limited_pool(parent, 40 * MIB);
+    memopt_tag blas, nccl;
+    void *none = NULL;
+    OK(memopt_allocator_set_limit(parent, 48 * MIB));
+    OK(memopt_allocator_register_tag(parent, "blas", &blas));
+    OK(memopt_allocator_register_tag(parent, "nccl", &nccl));
+    OK(memopt_allocator_set_outside(pool, blas, 8 * MIB));
+    OK(memopt_allocator_set_outside(pool, nccl, 16 * MIB));
+    FAILS_SAYING(MEMOPT_OUT_OF_DEVICE_MEMORY,
+                 "; counted from outside: nccl 16.00 MiB, blas 8.00 MiB; held here",
+                 memopt_allocator_alloc(pool, 18 * MIB, 0, NULL, &none));
+    (void)alloc(pool, 16 * MIB);
+    FAILS(MEMOPT_OUT_OF_DEVICE_MEMORY, memopt_allocator_alloc(parent, 10 * MIB, 0, NULL, &none));
+    OK(memopt_allocator_set_outside(pool, nccl, 0));
+    (void)alloc(parent, 10 * MIB);
+    (void)alloc(pool, 14 * MIB);
+    OK(memopt_allocator_get_tag_stats(pool, blas, &stats));
+    assert_int_equal(stats.outside_bytes, 8 * MIB);
+    REFUSED_SAYING("tag 7 is not among the 7", memopt_allocator_set_outside(pool, 7, 1));
+    REFUSED_SAYING("2^48", memopt_allocator_set_outside(pool, blas, UINT64_MAX));
+    end_pool(pool);
+    (void)alloc(parent, 38 * MIB); /* the parent's room is whole again */
+}
+
 ALLOCATOR_TEST(retained_memory_stays, parent, eager(CAPACITY), BOTH)
 {
     memopt_pool *graph = retaining_pool(parent);

@@ -99,13 +99,10 @@ static void bind(setup *s)
         uint64_t index = 99;
         OK(memopt_optimizer_add_parameter(
             s->o, 0, &s->p[i],
-            &(memopt_parameter_options){sizeof(memopt_parameter_options),
-                                        {NULL, 0, 0},
-                                        s->states[i],
-                                        s->state_count[i],
-                                        s->steps[i],
-                                        0,
-                                        0},
+            &(memopt_parameter_options){.struct_size = sizeof(memopt_parameter_options),
+                                        .states = s->states[i],
+                                        .state_count = s->state_count[i],
+                                        .steps = s->steps[i]},
             s->w.stream, &index));
         assert_int_equal(index, i);
     }
@@ -220,8 +217,10 @@ TEST(the_states_say_the_format)
     GIVES(MEMOPT_INVALID_ARGUMENT,
           memopt_optimizer_add_parameter(
               o, 0, &b.p[0],
-              &(memopt_parameter_options){
-                  sizeof(memopt_parameter_options), {NULL, 0, 0}, codes, 4, b.steps[0], 0, 0},
+              &(memopt_parameter_options){.struct_size = sizeof(memopt_parameter_options),
+                                          .states = codes,
+                                          .state_count = 4,
+                                          .steps = b.steps[0]},
               a.w.stream, &index));
     close_world(&a.w);
     close_world(&b.w);
@@ -283,8 +282,10 @@ TEST(refusals)
         }
         memopt_status status = memopt_optimizer_add_parameter(
             o, 0, &parameter,
-            &(memopt_parameter_options){
-                sizeof(memopt_parameter_options), {NULL, 0, 0}, states, count, steps, 0, 0},
+            &(memopt_parameter_options){.struct_size = sizeof(memopt_parameter_options),
+                                        .states = states,
+                                        .state_count = count,
+                                        .steps = steps},
             b.w.stream, &index);
         if (status != MEMOPT_INVALID_ARGUMENT)
             fail_msg("fault %d: %s", fault, memopt_status_name(status));
@@ -294,19 +295,24 @@ TEST(refusals)
     GIVES(MEMOPT_INVALID_ARGUMENT,
           memopt_optimizer_add_parameter(
               b.o, 0, &b.p[0],
-              &(memopt_parameter_options){
-                  sizeof(memopt_parameter_options), {NULL, 0, 0}, NULL, 4, b.steps[0], 0, 0},
+              &(memopt_parameter_options){.struct_size = sizeof(memopt_parameter_options),
+                                          .state_count = 4,
+                                          .steps = b.steps[0]},
               b.w.stream, &index));
     GIVES(MEMOPT_INVALID_ARGUMENT,
           memopt_optimizer_add_parameter(
               b.o, 1, &b.p[0],
-              &(memopt_parameter_options){
-                  sizeof(memopt_parameter_options), {NULL, 0, 0}, b.states[0], 4, b.steps[0], 0, 0},
+              &(memopt_parameter_options){.struct_size = sizeof(memopt_parameter_options),
+                                          .states = b.states[0],
+                                          .state_count = 4,
+                                          .steps = b.steps[0]},
               b.w.stream, &index));
     OK(memopt_optimizer_add_parameter(
         b.o, 0, &b.p[0],
-        &(memopt_parameter_options){
-            sizeof(memopt_parameter_options), {NULL, 0, 0}, b.states[0], 4, b.steps[0], 0, 0},
+        &(memopt_parameter_options){.struct_size = sizeof(memopt_parameter_options),
+                                    .states = b.states[0],
+                                    .state_count = 4,
+                                    .steps = b.steps[0]},
         b.w.stream, &index));
     assert_int_equal(index, 0);
     close_world(&a.w);
@@ -419,8 +425,8 @@ TEST(memory_of_malloc)
             o[i] = new_optimizer(&w, MEMOPT_STATE_8BIT_DYNAMIC, NULL);
             OK(memopt_optimizer_add_parameter(
                 o[i], 0, &p[i],
-                &(memopt_parameter_options){sizeof(memopt_parameter_options), copy[i], NULL, 0,
-                                            NULL, 0, 0},
+                &(memopt_parameter_options){.struct_size = sizeof(memopt_parameter_options),
+                                            .model_copy = copy[i]},
                 w.stream, &index));
             for (int t = 0; t < 3; t++)
                 OK(memopt_optimizer_step(o[i], &g[i], 1, &step, w.stream));

@@ -182,35 +182,29 @@ static void export_and_states_of_the_caller(uint32_t residual)
     }
     states[4].dtype = residual == 1 ? MEMOPT_DTYPE_U8 : MEMOPT_DTYPE_I16;
     assert_int_equal(
-        memopt_optimizer_add_parameter(o, 0, &weights,
-                                       &(memopt_parameter_options){sizeof(memopt_parameter_options),
-                                                                   {NULL, 0, 0},
-                                                                   states,
-                                                                   4,
-                                                                   (uint64_t *)steps.data,
-                                                                   0,
-                                                                   0},
-                                       w.stream, &index),
+        memopt_optimizer_add_parameter(
+            o, 0, &weights,
+            &(memopt_parameter_options){.struct_size = sizeof(memopt_parameter_options),
+                                        .states = states,
+                                        .state_count = 4,
+                                        .steps = (uint64_t *)steps.data},
+            w.stream, &index),
         MEMOPT_INVALID_ARGUMENT);
-    OK(memopt_optimizer_add_parameter(o, 0, &weights,
-                                      &(memopt_parameter_options){sizeof(memopt_parameter_options),
-                                                                  {NULL, 0, 0},
-                                                                  states,
-                                                                  5,
-                                                                  (uint64_t *)steps.data,
-                                                                  0,
-                                                                  0},
-                                      w.stream, &index));
+    OK(memopt_optimizer_add_parameter(
+        o, 0, &weights,
+        &(memopt_parameter_options){.struct_size = sizeof(memopt_parameter_options),
+                                    .states = states,
+                                    .state_count = 5,
+                                    .steps = (uint64_t *)steps.data},
+        w.stream, &index));
     assert_int_equal(
-        memopt_optimizer_add_parameter(unlike, 0, &other,
-                                       &(memopt_parameter_options){sizeof(memopt_parameter_options),
-                                                                   {NULL, 0, 0},
-                                                                   states,
-                                                                   5,
-                                                                   (uint64_t *)steps.data,
-                                                                   0,
-                                                                   0},
-                                       w.stream, &index),
+        memopt_optimizer_add_parameter(
+            unlike, 0, &other,
+            &(memopt_parameter_options){.struct_size = sizeof(memopt_parameter_options),
+                                        .states = states,
+                                        .state_count = 5,
+                                        .steps = (uint64_t *)steps.data},
+            w.stream, &index),
         MEMOPT_INVALID_ARGUMENT);
     OK(memopt_optimizer_add_parameter(plain, 0, &other, NULL, w.stream, &index));
     OK(memopt_optimizer_add_parameter(unlike, 0, &other, NULL, w.stream, &index));

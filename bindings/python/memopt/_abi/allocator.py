@@ -131,7 +131,7 @@ class TagStatsStruct(Struct):
     _fields_ = [
         ("struct_size", SIZE),
         ("name", TEXT),
-        *each(U64, "current_bytes peak_bytes blocks"),
+        *each(U64, "current_bytes peak_bytes blocks outside_bytes"),
     ]
 
 
@@ -267,6 +267,7 @@ functions(
     memopt_allocator_get_block=(CHECKED, HANDLE, ADDRESS, OUT_ADDRESS, OUT_U64),
     memopt_allocator_trim_sync=(CHECKED, HANDLE, U64, OUT_U64),
     memopt_allocator_set_limit=(CHECKED, HANDLE, U64),
+    memopt_allocator_set_outside=(CHECKED, HANDLE, U32, U64),
     memopt_allocator_register_tag=(CHECKED, HANDLE, TEXT, OUT_U32),
     memopt_allocator_get_tag_stats=(CHECKED, HANDLE, U32, TagStatsStruct),
     memopt_allocator_get_stats=(CHECKED, HANDLE, U64, OUT_TEXT, OUT_U64, OUT_U64),
