@@ -18,8 +18,12 @@
  * work enqueued after a prefetch overlaps with the copy. Streams that the caller passes must exist
  * until the ticket is released.
  *
- * **Host memory** is page-locked and has the size of the values, rounded up to a page; values below
- * 128 KiB share pages. It is reused for later values and never exceeds the limit.
+ * **Host memory** has the size of the values, rounded up to a page; values below 128 KiB share pages.
+ * It is reused for later values and never exceeds the limit. It is page-locked, as far as pinned_limit
+ * and the system allow; the rest is pageable. Copies of pageable memory give the same bits and are
+ * slower, and a GPU's driver may let the call that enqueues them wait. If the system refuses to
+ * page-lock, one warning is logged, and the offloader asks for less from then on, until
+ * memopt_offloader_trim_sync().
  *
  * **Disk.** With ::MEMOPT_OVERFLOW_SPILL the oldest values move on from the host to a file. Host
  * functions on a third stream write and read it ahead of need. If the driver has no host functions
@@ -80,8 +84,8 @@ enum {
 /** @brief How to make an offloader; zero means the default. */
 typedef struct memopt_offloader_options {
     size_t struct_size;  /**< sizeof(memopt_offloader_options). */
-    uint64_t host_limit; /**< The most page-locked bytes to hold, cached ones included; 0: no limit.
-                          */
+    uint64_t host_limit; /**< The most host bytes to hold, cached and pageable ones included; 0: no
+                              limit. */
     uint64_t min_bytes;  /**< Values below this size stay on the device and use no host memory. */
     uint32_t overflow;   /**< A ::memopt_overflow. */
     uint32_t flags;      /**< Bits of ::memopt_offloader_flags. */
@@ -91,12 +95,15 @@ typedef struct memopt_offloader_options {
     const char *disk_path;
     uint64_t disk_limit; /**< The largest size of that file in bytes, in blocks of 4096; 0: no
                               limit. */
+    uint64_t
+        pinned_limit; /**< The most page-locked bytes to hold; what is more, up to host_limit, is
+                                pageable. 0: as many as the system allows. */
 } memopt_offloader_options;
 
 /** @brief Initialiser of ::memopt_offloader_options. */
 #define MEMOPT_OFFLOADER_OPTIONS_INIT                                                              \
     {                                                                                              \
-        sizeof(memopt_offloader_options), 0, 0, 0, 0, NULL, 0                                      \
+        sizeof(memopt_offloader_options), 0, 0, 0, 0, NULL, 0, 0                                   \
     }
 
 /**
@@ -583,7 +590,7 @@ MEMOPT_API memopt_status memopt_offloader_give_way(memopt_offloader *offloader, 
 
 /**
  * @brief Gives cached host memory back, and unused space at the end of the file on the disk. Waits
- *        for copies that still use the memory.
+ *        for copies that still use the memory. The system is asked to page-lock as much as at first.
  * @param offloader the offloader.
  * @param[out] out_released bytes given back; may be NULL.
  * @retval MEMOPT_OK done.
@@ -598,7 +605,7 @@ MEMOPT_API memopt_status memopt_offloader_trim_sync(memopt_offloader *offloader,
 typedef struct memopt_offloader_stats {
     size_t struct_size;         /**< Set by the caller. */
     uint64_t tickets;           /**< Live tickets. */
-    uint64_t host_bytes;        /**< Page-locked bytes held, cached ones included. */
+    uint64_t host_bytes;        /**< Host bytes held, cached and pageable ones included. */
     uint64_t host_bytes_peak;   /**< The maximum of host_bytes. */
     uint64_t host_bytes_used;   /**< Payload bytes of live tickets on the host. */
     uint64_t kept_bytes;        /**< Payload bytes of live tickets kept on the device. */
@@ -618,12 +625,13 @@ typedef struct memopt_offloader_stats {
     uint64_t disk_written_bytes; /**< Payload bytes written so far. */
     uint64_t disk_read_bytes;    /**< Payload bytes read back so far. */
     uint64_t disk_waits;         /**< Times a call waited for the disk. */
+    uint64_t pageable_bytes;     /**< Of host_bytes, those that are not page-locked. */
 } memopt_offloader_stats;
 
 /** @brief Initialiser of ::memopt_offloader_stats. */
 #define MEMOPT_OFFLOADER_STATS_INIT                                                                \
     {                                                                                              \
-        sizeof(memopt_offloader_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0    \
+        sizeof(memopt_offloader_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
     }
 
 /**

@@ -10,7 +10,7 @@
 enum { SLACK = 64, SHARED_SLAB_MAX = 4 * 1024 * 1024 };
 
 void mo_host_pool_open(mo_host_pool *pool, memopt_device *device, mo_timeline *out,
-                       mo_timeline *back, mo_timeline *disk, uint64_t limit)
+                       mo_timeline *back, mo_timeline *disk, uint64_t limit, uint64_t pin_limit)
 {
     memset(pool, 0, sizeof *pool);
     pool->device = device;
@@ -18,6 +18,7 @@ void mo_host_pool_open(mo_host_pool *pool, memopt_device *device, mo_timeline *o
     pool->back = back;
     pool->disk = disk;
     pool->limit = limit;
+    pool->pin_limit = pool->pin_limit_given = pin_limit;
 }
 
 void mo_host_pool_close(mo_host_pool *pool)
@@ -29,8 +30,7 @@ void mo_host_pool_close(mo_host_pool *pool)
             mo_free(range);
             range = next;
         }
-        (void)memopt_host_free(pool->device, slab->base);
-        mo_free(slab);
+        mo_host_slab_free(pool, slab);
     }
     while (pool->spare != NULL) {
         mo_host_range *next = pool->spare->next;
@@ -106,6 +106,12 @@ static int fits(const mo_host_pool *pool, uint64_t bytes)
     return bytes <= pool->limit && pool->held <= pool->limit - bytes;
 }
 
+/* Whether so many bytes more may be page-locked. */
+static int may_pin(const mo_host_pool *pool, uint64_t bytes)
+{
+    return bytes <= pool->pin_limit && pool->held - pool->pageable <= pool->pin_limit - bytes;
+}
+
 /* Bytes of the slab to make for a value: its own for a large one; a whole number of this value and
  * about a 64th of the small memory held for a small one. */
 static uint64_t slab_bytes(const mo_host_pool *pool, uint64_t need, int small)
@@ -124,17 +130,23 @@ static memopt_status make_room(mo_host_pool *pool, uint64_t bytes, uint64_t payl
     return evict(pool, bytes, mo_min_u64(pool->limit, peak + peak / SLACK));
 }
 
+/* Page-locked; LIMIT_REACHED without a message if that may or can not be. */
+static memopt_status add_pinned(mo_host_pool *pool, uint64_t bytes, int small)
+{
+    return may_pin(pool, bytes) ? mo_host_pool_add_slab(pool, bytes, small, 0)
+                                : MEMOPT_LIMIT_REACHED;
+}
+
 static memopt_status add_slab(mo_host_pool *pool, uint64_t bytes, int small)
 {
-    memopt_status status = mo_host_pool_add_slab(pool, bytes, small);
-    if (status != MEMOPT_OUT_OF_HOST_MEMORY)
-        return status;
-    /* The system is out of memory: give back cached slabs of other sizes. */
     uint64_t held = pool->held;
-    memopt_status evicted = evict(pool, bytes, 0);
-    if (evicted != MEMOPT_OK || pool->held == held)
+    memopt_status status = add_pinned(pool, bytes, small);
+    if (status != MEMOPT_LIMIT_REACHED)
         return status;
-    return mo_host_pool_add_slab(pool, bytes, small);
+    MO_TRY(evict(pool, bytes, 0)); /* cached slabs of other sizes */
+    if (pool->held != held)
+        status = add_pinned(pool, bytes, small);
+    return status != MEMOPT_LIMIT_REACHED ? status : mo_host_pool_add_slab(pool, bytes, small, 1);
 }
 
 static memopt_status grow(mo_host_pool *pool, uint64_t need, uint64_t payload, int small, int wait)
@@ -145,7 +157,7 @@ static memopt_status grow(mo_host_pool *pool, uint64_t need, uint64_t payload, i
         memopt_status status = make_room(pool, bytes, payload);
         if (status != MEMOPT_OK)
             return status;
-        if (!fits(pool, bytes) && small)
+        if (small && (!fits(pool, bytes) || !may_pin(pool, bytes)))
             bytes = (need + MO_HOST_PAGE - 1) / MO_HOST_PAGE * MO_HOST_PAGE;
         if (fits(pool, bytes))
             return add_slab(pool, bytes, small);
@@ -207,6 +219,7 @@ memopt_status mo_host_pool_trim(mo_host_pool *pool, uint64_t *out_released)
         if (status != MEMOPT_OK)
             return status;
     }
+    pool->pin_limit = pool->pin_limit_given;
     *out_released = held - pool->held;
     return MEMOPT_OK;
 }

@@ -62,7 +62,8 @@ static memopt_status assemble(memopt_offloader *offloader)
     offloader->options.disk_path = NULL; /* the caller's */
     mo_host_pool_open(&offloader->pool, device, &offloader->out, &offloader->back,
                       offloader->disk == NULL ? NULL : &offloader->disk->line,
-                      options->host_limit == 0 ? UINT64_MAX : options->host_limit);
+                      options->host_limit == 0 ? UINT64_MAX : options->host_limit,
+                      options->pinned_limit == 0 ? UINT64_MAX : options->pinned_limit);
     return status == MEMOPT_OK ? memopt_event_create(device, 0, &offloader->ready) : status;
 }
 
@@ -173,6 +174,7 @@ memopt_status memopt_offloader_get_stats(memopt_offloader *offloader,
     now.host_bytes_peak = offloader->pool.held_peak;
     now.host_bytes_used = offloader->pool.used;
     now.waits = offloader->pool.waits;
+    now.pageable_bytes = offloader->pool.pageable;
     if (offloader->disk != NULL)
         describe_disk(offloader->disk, &now);
     return mo_result_write(out_stats, &now, sizeof now, "memopt_offloader_stats");

@@ -2,6 +2,8 @@
 #include "offload/host_pool.h"
 
 #include "base/checked.h"
+#include "base/error.h"
+#include "base/log.h"
 #include "base/memory.h"
 #include "base/precondition.h"
 
@@ -169,7 +171,53 @@ mo_host_range *mo_host_pool_find(mo_host_pool *pool, uint64_t need, int small)
 
 /* --- slabs */
 
-memopt_status mo_host_pool_add_slab(mo_host_pool *pool, uint64_t bytes, int small)
+/* The system page-locks no more: what is asked is beyond the limit from here on. */
+static memopt_status refused(mo_host_pool *pool, uint64_t bytes)
+{
+    uint64_t pinned = pool->held - pool->pageable;
+    pool->pin_limit = pinned + bytes - 1;
+    if (!pool->refused)
+        mo_log(MEMOPT_LOG_WARNING,
+               "offload: the system does not page-lock %s of host memory beside %s; from here on "
+               "values use pageable memory, whose copies are slower, up to host_limit",
+               MO_SIZE(bytes), MO_SIZE(pinned));
+    pool->refused = 1;
+    return MEMOPT_LIMIT_REACHED;
+}
+
+/* At a page, as page-locked memory is: the disk tier reads and writes it directly. */
+static memopt_status pageable_memory(mo_host_slab *slab, uint64_t bytes)
+{
+    uint64_t size;
+    slab->block = mo_add_u64(bytes, MO_HOST_PAGE, &size) ? mo_malloc(size) : NULL;
+    if (slab->block == NULL)
+        return MEMOPT_OUT_OF_HOST_MEMORY;
+    slab->base =
+        (unsigned char *)slab->block + MO_HOST_PAGE - (uintptr_t)slab->block % MO_HOST_PAGE;
+    return MEMOPT_OK;
+}
+
+static memopt_status slab_memory(mo_host_pool *pool, mo_host_slab *slab, uint64_t bytes,
+                                 int pageable)
+{
+    void *base = NULL;
+    if (pageable)
+        return pageable_memory(slab, bytes);
+    memopt_status status = memopt_host_alloc(pool->device, bytes, &base);
+    slab->base = base;
+    return status == MEMOPT_OUT_OF_HOST_MEMORY ? refused(pool, bytes) : status;
+}
+
+void mo_host_slab_free(mo_host_pool *pool, mo_host_slab *slab)
+{
+    if (slab->block != NULL)
+        mo_free(slab->block);
+    else
+        (void)memopt_host_free(pool->device, slab->base);
+    mo_free(slab);
+}
+
+memopt_status mo_host_pool_add_slab(mo_host_pool *pool, uint64_t bytes, int small, int pageable)
 {
     MO_PRE(pool->held <= pool->limit && bytes <= pool->limit - pool->held);
     if (!mo_grow((void **)&pool->slabs, &pool->slab_capacity, pool->slab_count + 1,
@@ -178,19 +226,18 @@ memopt_status mo_host_pool_add_slab(mo_host_pool *pool, uint64_t bytes, int smal
     mo_host_slab *slab = mo_calloc(1, sizeof *slab);
     if (slab == NULL)
         return MEMOPT_OUT_OF_HOST_MEMORY;
-    void *base = NULL;
-    memopt_status status = memopt_host_alloc(pool->device, bytes, &base);
+    memopt_status status = slab_memory(pool, slab, bytes, pageable);
     if (status != MEMOPT_OK) {
         mo_free(slab);
         return status;
     }
-    slab->base = base;
     slab->bytes = bytes;
     slab->small = small;
-    slab->first = new_range(pool, slab, base, bytes);
+    slab->first = new_range(pool, slab, slab->base, bytes);
     pool->slabs[pool->slab_count++] = slab;
     pool->held += bytes;
     pool->held_small += small ? bytes : 0;
+    pool->pageable += pageable ? bytes : 0;
     pool->held_peak = mo_max_u64(pool->held_peak, pool->held);
     index_insert(index_of(pool, slab), slab->first);
     return MEMOPT_OK;
@@ -206,9 +253,9 @@ void mo_host_pool_drop_slab(mo_host_pool *pool, uint64_t position)
     mo_host_slab *slab = pool->slabs[position];
     index_remove(pool, slab->first);
     retire_range(pool, slab->first);
-    (void)memopt_host_free(pool->device, slab->base);
     pool->held -= slab->bytes;
     pool->held_small -= slab->small ? slab->bytes : 0;
+    pool->pageable -= slab->block != NULL ? slab->bytes : 0;
     pool->slabs[position] = pool->slabs[--pool->slab_count];
-    mo_free(slab);
+    mo_host_slab_free(pool, slab);
 }

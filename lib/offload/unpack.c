@@ -14,12 +14,16 @@ typedef struct transfer {
     int wait;             /* 1: wait for host memory to read the disk into */
 } transfer;
 
-/* Makes `back` wait until the value is in `range`. */
-static memopt_status follow_value(memopt_offloader *offloader, const mo_packed *value)
+/* Makes `back` wait until the value is in `range`; the caller where that is pageable, since a driver may
+ * read pageable memory when a copy is enqueued. */
+static memopt_status follow_value(memopt_offloader *offloader, const mo_packed *value,
+                                  const mo_host_range *range)
 {
-    memopt_stream back = offloader->back.stream;
-    return value->range == NULL ? mo_timeline_order(&offloader->disk->line, value->slot->mark, back)
-                                : mo_timeline_order(&offloader->out, value->written, back);
+    int from_disk = value->range == NULL;
+    mo_timeline *line = from_disk ? &offloader->disk->line : &offloader->out;
+    uint64_t mark = from_disk ? value->slot->mark : value->written;
+    return range->slab->block != NULL ? mo_timeline_sync(line, mark)
+                                      : mo_timeline_order(line, mark, offloader->back.stream);
 }
 
 /* Enqueues the copy from host memory that has, or will have, the value, and then the mark. */
@@ -28,7 +32,7 @@ static memopt_status enqueue_copy(memopt_offloader *offloader, const transfer *t
 {
     memopt_stream back = offloader->back.stream;
     MO_TRY(mo_offload_follow(offloader, t->stream, back));
-    MO_TRY(follow_value(offloader, t->value));
+    MO_TRY(follow_value(offloader, t->value, range));
     MO_TRY(memopt_copy(offloader->device, t->destination, range->base, t->value->bytes, back));
     MO_TRY(mo_timeline_mark(&offloader->back, out_mark));
     range->read = *out_mark;

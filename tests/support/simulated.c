@@ -40,6 +40,7 @@ const driver_hooks *driver_of(const char *device)
         HOOK(calls, "memopt_sim_calls");
         HOOK(used, "memopt_sim_used");
         HOOK(lose, "memopt_sim_lose_device");
+        HOOK(pin_limit, "memopt_sim_pin_limit");
     }
     if (hooks.library == NULL || !found) {
         fprintf(stderr, "%s: the driver is no simulated one\n", device);

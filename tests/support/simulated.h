@@ -19,6 +19,7 @@ typedef struct driver_hooks {
     int64_t (*calls)(void);
     uint64_t (*used)(int32_t device);
     void (*lose)(int32_t code);
+    void (*pin_limit)(uint64_t bytes);
     void *library;
 } driver_hooks;
 

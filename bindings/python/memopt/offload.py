@@ -40,9 +40,10 @@ def parse_disk(disk: Optional[Disk], host_limit: int) -> Tuple[Optional[bytes], 
 class Offloader(_lifetime.Closing):
     """A store of offloaded values.
 
-    `host_limit` is the most page-locked memory it may hold (0: no limit); what does not fit is kept
+    `host_limit` is the most host memory it may hold (0: no limit); what does not fit is kept
     on the device, waited for, refused, or moved to a disk, as `overflow` says ("keep", "wait",
-    "fail", "spill"). Values below `min_bytes` stay on the device. With `null_stream` copies run on
+    "fail", "spill"). Of it, `pinned_limit` may be page-locked (0: as much as the system allows);
+    the rest is pageable, and slower. Values below `min_bytes` stay on the device. With `null_stream` copies run on
     the device's NULL stream: on "cpu" they are done when a call returns.
 
     `disk` is a directory, or a file to make, for "spill", which is then the default: "/scratch", or
@@ -57,6 +58,7 @@ class Offloader(_lifetime.Closing):
         allocator: Allocator,
         *,
         host_limit: Size = 0,
+        pinned_limit: Size = 0,
         min_bytes: Size = 0,
         overflow: Union[None, str, Overflow] = None,
         null_stream: bool = False,
@@ -73,6 +75,7 @@ class Offloader(_lifetime.Closing):
             flags=OffloaderFlags.NULL_STREAM if null_stream else 0,
             disk_path=disk_path,
             disk_limit=disk_limit,
+            pinned_limit=parse_size(pinned_limit),
         )
         device = allocator.device
         #: Where packed blocks come from and unpacked ones go.

@@ -209,9 +209,12 @@ static memopt_status act_table(const options *base, const corpus *text, outcome 
     return MEMOPT_OK;
 }
 
-static void budget_row(const char *name, const outcome *o, double budget)
+static void budget_row(const char *name, const outcome *o)
 {
-    printf("%-22s %11.1f %11.1f %11u %14u %11.1f %8.2f\n", name, budget / (1 << 20),
+    char budget[32] = "none";
+    if (o->plan.budget)
+        snprintf(budget, sizeof budget, "%.1f", (double)o->plan.budget / (1 << 20));
+    printf("%-22s %11s %11.1f %11u %14u %11.1f %8.2f\n", name, budget,
            (double)o->row.memory.exact_peak / (1 << 20), o->plan.recomputed, o->plan.sent,
            (double)o->plan.host / (1 << 20), o->row.step_seconds);
 }
@@ -228,8 +231,8 @@ static memopt_status act_budget(const options *base, uint64_t budget, const corp
     title("4. The plain run in a budget of live bytes (for another one: ./demo --budget 300MiB)");
     printf("%-22s %11s %11s %11s %14s %11s %8s\n", "MiB", "budget", "peak", "recomputed",
            "values on host", "host", "s/step");
-    budget_row("plain", plain, 0);
-    budget_row("planned", out, (double)budget);
+    budget_row("plain", plain);
+    budget_row("planned", out);
     return MEMOPT_OK;
 }
 

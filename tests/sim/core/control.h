@@ -30,6 +30,8 @@ SIM_EXPORT int memopt_sim_take_violation(char *out, uint64_t bytes);
 /* The index-th range of device memory that can be used now, by address; 0: there are no more. */
 SIM_EXPORT int memopt_sim_mapping(int32_t device, uint64_t index, uint64_t *out_address,
                                   uint64_t *out_bytes);
+/* The most bytes that the process may page-lock; UINT64_MAX: no limit. */
+SIM_EXPORT void memopt_sim_pin_limit(uint64_t bytes);
 /* Bytes of device memory in use. */
 SIM_EXPORT uint64_t memopt_sim_used(int32_t device);
 

@@ -1,5 +1,6 @@
 /* Plain device memory, virtual memory and page-locked host memory, over arenas (arena.c). */
 #include "core/arena.h"
+#include "core/control.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -270,12 +271,19 @@ sim_status sim_vm_release(sim_physical *physical)
 
 /* --- host memory --------------------------------------------------------------------------- */
 
+static uint64_t pinned, pin_limit = UINT64_MAX;
+
+SIM_EXPORT void memopt_sim_pin_limit(uint64_t bytes)
+{
+    pin_limit = bytes;
+}
+
 sim_status sim_host_alloc(uint64_t bytes, void **out_pointer)
 {
     uint64_t size = sim_round_up(bytes, SIM_PAGE);
     if (bytes == 0)
         return SIM_INVALID_VALUE;
-    if (bytes > SIM_SPAN)
+    if (bytes > SIM_SPAN || size > pin_limit || pinned > pin_limit - size)
         return SIM_OUT_OF_MEMORY;
     sim_physical *physical = sim_new_physical(&sim_host, size);
     uintptr_t address = physical != NULL ? sim_take_addresses(&sim_host, size, SIM_PAGE) : 0;
@@ -287,6 +295,7 @@ sim_status sim_host_alloc(uint64_t bytes, void **out_pointer)
     m->plain = 1;
     m->access = UINT32_MAX;
     physical->released = 1;
+    pinned += size;
     *out_pointer = (void *)address;
     return SIM_OK;
 }
@@ -297,6 +306,7 @@ sim_status sim_host_free(uintptr_t address)
         sim_arena_of(address) == &sim_host ? sim_find_mapping(&sim_host, address) : NULL;
     if (m == NULL || m->address != address)
         return SIM_INVALID_VALUE;
+    pinned -= m->bytes;
     sim_remove_mapping(&sim_host, m);
     return SIM_OK;
 }

@@ -95,12 +95,14 @@ static inline uint64_t active_bytes(world *w)
 /* The invariants of host_pool.h. Returns a description of the first broken one, or NULL. */
 static inline const char *broken_pool(const mo_host_pool *pool)
 {
-    uint64_t held = 0, small = 0, used = 0, ranges = 0, free_small = 0, free_large = 0;
+    uint64_t held = 0, small = 0, pageable = 0, used = 0, ranges = 0, free_small = 0,
+             free_large = 0;
     for (uint64_t i = 0; i < pool->slab_count; i++) {
         const mo_host_slab *slab = pool->slabs[i];
         uint64_t offset = 0;
         held += slab->bytes;
         small += slab->small ? slab->bytes : 0;
+        pageable += slab->block != NULL ? slab->bytes : 0;
         for (const mo_host_range *r = slab->first; r != NULL; r = r->next) {
             if (r->base != slab->base + offset || r->slab != slab || r->bytes == 0)
                 return "ranges do not tile their slab";
@@ -116,8 +118,8 @@ static inline const char *broken_pool(const mo_host_pool *pool)
         if (offset != slab->bytes)
             return "ranges do not fill their slab";
     }
-    if (held != pool->held || small != pool->held_small || used != pool->used ||
-        ranges != pool->range_count)
+    if (held != pool->held || small != pool->held_small || pageable != pool->pageable ||
+        used != pool->used || ranges != pool->range_count)
         return "sums are wrong";
     if (held > pool->limit || pool->held_peak > pool->limit)
         return "the limit is exceeded";

@@ -42,6 +42,7 @@ class OffloaderOptions(Struct):
         ("flags", U32),
         ("disk_path", TEXT),
         ("disk_limit", U64),
+        ("pinned_limit", U64),
     ]
 
 
@@ -65,7 +66,7 @@ class OffloaderStats(Struct):
             "tickets host_bytes host_bytes_peak host_bytes_used kept_bytes copied_out_bytes "
             "copied_back_bytes packs kept_small kept_overflow prefetch_hits waits "
             "disk_tickets disk_bytes_used disk_bytes disk_bytes_peak disk_written_bytes "
-            "disk_read_bytes disk_waits",
+            "disk_read_bytes disk_waits pageable_bytes",
         ),
     ]
 
