@@ -53,6 +53,7 @@ from .pausing import pause, resume, tagged  # noqa: E402
 from .racing import race  # noqa: E402
 from .reports import report  # noqa: E402
 from .saving import save_on_cpu  # noqa: E402
+from .streaming import stream_weights  # noqa: E402
 
 __all__ = [
     "Adafactor", "Adam", "Adam8bit", "AdamW", "AdamW4bit", "AdamW8bit", "AdamWScheduleFree",
@@ -60,7 +61,7 @@ __all__ = [
     "Muon", "Muon8bit", "SGD", "SGD8bit", "cast_", "checkpoint",
     "checkpoint_sequential", "clip_grad_norm_", "enable_allocator", "fit", "keep_32bit",
     "load_safetensors", "pause", "portable_states", "race", "release_gradients", "report", "resume",
-    "save_on_cpu", "tagged", "to_bitsandbytes",
+    "save_on_cpu", "stream_weights", "tagged", "to_bitsandbytes",
 ]  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import pathlib
 import operator
 import re
+import types
 
 import pytest
 import torch
@@ -48,6 +49,29 @@ def test_the_page_of_budgets(capsys):
     names = {"model": model, "optimizer": mt.AdamW8bit(model.parameters()), "ids": torch.randint(0, 512, (2, 64))}
     exec(program, names)
     assert "8.00 GiB" in capsys.readouterr().out and names["fit"].choices == []
+
+
+def test_the_page_of_streams(monkeypatch):
+    class Model(torch.nn.Module):
+        def __init__(self, config):
+            super().__init__()
+            self.layers, self.head = torch.nn.ModuleList(torch.nn.Linear(64, 64) for _ in range(3)), torch.nn.Linear(64, 4)
+            self.model = types.SimpleNamespace(layers=self.layers)
+
+    monkeypatch.setitem(globals(), "text_of", lambda name, page=text_of("stream.md"): page.replace('"cuda"', '"cpu"'))
+    adapters, training, meta = snippets("stream.md")
+    model = Model(None)
+    names = {"torch": torch, "model": model, "Model": Model, "config": None, "add_adapters": lambda model: model.head.requires_grad_()}
+    exec(adapters, names)
+    assert "a step copies" in names["stream"].table()
+    names["stream"].remove()
+    model.requires_grad_()
+    exec(training, names)
+    model.head(model.layers[0](torch.randn(2, 64))).sum().backward()
+    names["optimizer"].step()
+    names["state"] = model.state_dict()
+    exec(meta, names)
+    assert torch.equal(names["model"].state_dict()["layers.2.weight"], names["state"]["layers.2.weight"])
 
 
 @pytest.mark.parametrize("page", ("pytorch.md", "pytorch-8gb.md"))

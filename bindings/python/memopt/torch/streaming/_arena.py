@@ -1,0 +1,173 @@
+"""The device's side: the library's streamer, and the storages under which torch sees its arena.
+
+A layer that is lent is one storage. The streamer knows it as in use until nobody refers to that storage:
+a node of autograd, a checkpoint or the program may hold it, and still reads the right weights. The end of
+a storage comes on any thread: it is only noted there (`dead`), and told to the streamer at the next call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from typing import Any, Dict, List, Optional, Set, Tuple
+
+import torch
+
+from ... import _abi, _lifetime
+from ..._library import lib, output, values_of
+from ...offload import Offloader
+from .._native import native
+from .._store import copies_inline
+
+
+class Lent(weakref.ref):  # type: ignore[type-arg]
+    """A lent storage, by what owns its memory."""
+
+    __slots__ = ("layer", "streams")
+
+    layer: int
+    streams: List[Optional[int]]  # on which the streamer has lent it
+
+
+class _OnGpu:
+    """What torch takes for memory of a GPU."""
+
+    def __init__(self, address: int, nbytes: int) -> None:
+        self.__cuda_array_interface__ = {"shape": (nbytes,), "typestr": "|u1", "data": (address, False), "version": 3}
+
+
+def memory_at(device: torch.device, address: int, nbytes: int, keeper: Any) -> Tuple[torch.Tensor, Any]:
+    """Bytes of a device as a tensor, whose storage keeps `keeper`; and the object that ends with the storage."""
+    owner: Any
+    if copies_inline(device):
+        owner = (ctypes.c_uint8 * nbytes).from_address(address)
+        owner.keeper = keeper
+        return torch.frombuffer(owner, dtype=torch.uint8), owner
+    owner = _OnGpu(address, nbytes)
+    owner.keeper = keeper
+    return torch.as_tensor(owner, device=device), owner
+
+
+class Arena:
+    """A streamer with its offloader. One thread at a time."""
+
+    def __init__(self, device: torch.device, budget: int) -> None:
+        self.device, self.budget = device, budget
+        self._native = native(device)
+        self.offloader = Offloader(self._native.allocator, null_stream=copies_inline(device))
+        store, own = self.offloader._handle, self._native.device._handle
+        self._handle = _lifetime.create(
+            self,
+            "streamer",
+            lib.memopt_streamer_destroy,
+            lib.memopt_streamer_create,
+            own.pointer,
+            store.pointer,
+            budget,
+            parents=(store, own),
+            force_end=lib.memopt_streamer_destroy_force,
+        )
+        self._counts: List[int] = []
+        self._told = False
+        self._lent: Dict[int, Lent] = {}  # by id: an array has no hash, so a reference to it has none
+        self._dead: List[Lent] = []
+
+    # --- layers ---
+
+    def add(self, parts: List[Tuple[int, int]]) -> int:
+        """A layer of (ticket, bytes)."""
+        given = (_abi.StreamPart * len(parts))(*(_abi.StreamPart(ticket=t, bytes=n) for t, n in parts))
+        number = int(output(lib.memopt_streamer_add, self._handle.pointer, given, len(parts)))
+        self._counts.append(len(parts))
+        return number
+
+    def expect(self) -> None:
+        """Says, once, that a training step comes: forward, and backward from where it turned."""
+        count = len(self._counts)
+        order = [*range(count), *range(count - 2, 0, -1)]
+        if not self._told:
+            self._told = True
+            numbers = (ctypes.c_uint32 * len(order))(*order)
+            lib.memopt_streamer_expect(self._handle.pointer, numbers, len(order))
+
+    def lend(self, layer: int, nbytes: int) -> Tuple[torch.Tensor, Lent]:
+        """All of a layer's memory, in the order of the current stream."""
+        stream = self._native.stream()
+        addresses = (ctypes.c_void_p * self._counts[layer])()
+        lib.memopt_streamer_begin(self._handle.pointer, layer, stream, addresses)
+        flat, owner = memory_at(self.device, addresses[0] or 0, nbytes, self)
+        lent = Lent(owner, self._dead.append)
+        lent.layer, lent.streams = layer, [stream]
+        self._lent[id(lent)] = lent
+        return flat, lent
+
+    def follow(self, lent: Lent) -> None:
+        """A lent layer is also used on the current stream."""
+        stream = self._native.stream()
+        if stream not in lent.streams:
+            addresses = (ctypes.c_void_p * self._counts[lent.layer])()
+            lib.memopt_streamer_begin(self._handle.pointer, lent.layer, stream, addresses)
+            lent.streams.append(stream)
+
+    def take_back(self) -> None:
+        """Tells the streamer which storages have ended."""
+        while self._dead:
+            lent = self._dead.pop()
+            self._lent.pop(id(lent), None)
+            while lent.streams:
+                lib.memopt_streamer_end(self._handle.pointer, lent.layer, lent.streams.pop())
+
+    def held(self) -> Set[int]:
+        """Layers whose memory somebody refers to."""
+        return {lent.layer for lent in self._lent.values()}
+
+    def evict(self, layer: int) -> None:
+        """The store has other weights: the copy on the device is the old one."""
+        lib.memopt_streamer_evict(self._handle.pointer, layer)
+
+    def close(self) -> None:
+        """Ends it, where no layer is lent; else it ends with the last one."""
+        self.take_back()
+        if not self._lent:
+            self._handle.close()
+
+    # --- figures ---
+
+    def plan(self) -> Dict[str, int]:
+        """What a training step copies."""
+        plan = _abi.StreamPlan()
+        lib.memopt_streamer_get_plan(self._handle.pointer, None, 0, plan)
+        return values_of(plan)
+
+    def stats(self) -> Dict[str, int]:
+        """The streamer's."""
+        return values_of(output(lib.memopt_streamer_get_stats, self._handle.pointer))
+
+    # --- values of the offloader ---
+
+    def reserve(self, nbytes: int) -> Tuple[int, int]:
+        """A ticket of host memory, and its address."""
+        ticket, address = ctypes.c_uint64(), ctypes.c_void_p()
+        lib.memopt_offloader_reserve(self.offloader._handle.pointer, nbytes, ticket, address)
+        lib.memopt_offloader_host_end(self.offloader._handle.pointer, ticket)
+        return ticket.value, address.value or 0
+
+    def host_memory(self, address: int, nbytes: int) -> torch.Tensor:
+        """Bytes of such memory, which live as long as the tensor."""
+        owner: Any = (ctypes.c_uint8 * nbytes).from_address(address)
+        owner.offloader = self.offloader
+        return torch.frombuffer(owner, dtype=torch.uint8)
+
+    def map_file(self, path: bytes, offset: int, nbytes: int) -> int:
+        """A ticket of a part of a file."""
+        ticket = ctypes.c_uint64()
+        lib.memopt_offloader_map_file(self.offloader._handle.pointer, path, offset, nbytes, ticket)
+        return ticket.value
+
+    def writing(self, ticket: int, begins: bool) -> None:
+        """The host writes a ticket's memory: copies that read it are waited for, and none begins."""
+        pointer = self.offloader._handle.pointer
+        if begins:
+            lib.memopt_offloader_host(pointer, ticket, _abi.HostAccess.WRITE, ctypes.c_void_p())
+        else:
+            lib.memopt_offloader_host_end(pointer, ticket)

@@ -1,0 +1,46 @@
+"""The model's state: state_dict() reads the store, load_state_dict() writes it, layer by layer."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Callable, Dict, List
+
+import torch
+
+from ._layers import Layer, uncopied
+from ._parts import Part
+
+
+class State:
+    """A layer's hooks."""
+
+    def __init__(
+        self, layer: Layer, read: Callable[[Part], torch.Tensor], write: Callable[[Layer, Part, torch.Tensor], None]
+    ) -> None:
+        self._layer, self._read, self._write = layer, read, write
+        module: Any = layer.module()
+        self.hooks: List[Any] = [
+            module.register_state_dict_post_hook(partial(self._saved)),  # torch sets an attribute of it
+            module.register_load_state_dict_pre_hook(self._loading),
+        ]
+
+    def __reduce__(self) -> Any:
+        raise uncopied()
+
+    def _names(self, module: torch.nn.Module, prefix: str) -> Dict[str, Part]:
+        """Each name of a streamed parameter."""
+        parts = {id(part.parameter): part for part in self._layer.parts}
+        named = module.named_parameters(remove_duplicate=False)
+        return {prefix + name: parts[id(p)] for name, p in named if id(p) in parts}
+
+    def _saved(self, module: torch.nn.Module, state: Dict[str, Any], prefix: str, _: Any) -> None:
+        for name, part in self._names(module, prefix).items():
+            if name in state:
+                state[name] = self._read(part)
+
+    def _loading(self, module: torch.nn.Module, state: Dict[str, Any], prefix: str, *_: Any) -> None:
+        for name, part in self._names(module, prefix).items():
+            value = state.get(name)
+            if isinstance(value, torch.Tensor) and value.shape == part.shape and value is not part.parameter:
+                self._write(self._layer, part, value)
+                state[name] = part.parameter  # there is nothing left to copy, or to assign
