@@ -8,15 +8,16 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-MAPS = {"libmemopt1": "lib/memopt.map", "libmemopt-tools1": "extras/tools/lib/memopt-tools.map",
-        "libmemopt-plan1": "extras/planner/lib/memopt-plan.map"}
+SYMBOLS = sorted((ROOT / "debian").glob("*.symbols"))
 
 
-@pytest.mark.parametrize("package", MAPS)
-def test_symbols_have_every_version_of_the_map(package):
-    versions = re.findall(r"^(MEMOPT_\w+(?:\.\d+)?) \{", (ROOT / MAPS[package]).read_text(), re.M)
-    symbols = (ROOT / "debian" / (package + ".symbols")).read_text()
-    assert re.findall(r"\(symver\)(\S+)", symbols) == versions
+@pytest.mark.parametrize("symbols", SYMBOLS, ids=[path.stem for path in SYMBOLS])
+def test_symbols_have_every_version_of_the_map(symbols):
+    text = symbols.read_text()
+    library = re.match(r"lib([\w-]+)\.so", text)[1]
+    (names,) = {*ROOT.glob("lib/%s.map" % library), *ROOT.glob("extras/*/lib/%s.map" % library)}
+    versions = re.findall(r"^(MEMOPT_\w+(?:\.\d+)?) \{", names.read_text(), re.M)
+    assert versions and re.findall(r"\(symver\)(\S+)", text) == versions
 
 
 def test_the_package_is_of_the_project_s_version():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from ctypes import CFUNCTYPE
+from ctypes import CFUNCTYPE, POINTER
 
 from .base import TENSORS, TensorStruct
 from .words import *
