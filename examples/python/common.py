@@ -6,7 +6,6 @@ savers of `memopt.torch` that its options name. Then it compares the losses and 
 
 import argparse
 import contextlib
-import functools
 import hashlib
 import json
 import math
@@ -193,8 +192,7 @@ class Savers:
         """Makes the model's layers run again in backward, if wanted."""
         parent, name, layers = layers_of(model)
         if self.checkpoint == "layers":
-            for layer in layers:
-                layer.forward = functools.partial(mt.checkpoint, layer.forward)
+            mt.attach_checkpoint(layers)
         elif self.checkpoint == "budget":
             setattr(parent, name, nn.ModuleList([Chain(layers, self.budget)]))
         return model

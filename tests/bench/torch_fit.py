@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 
 import memopt
 import memopt.torch as mt
-from memopt.torch.fitting import _measure
+from memopt.torch.fitting._runs import Runs
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bindings" / "python" / "tests" / "with_torch"))
 import fit_models  # noqa: E402
@@ -60,11 +60,11 @@ def rows_of(make):
     """(what, peak, one step) of each row; fits are made one by one, on models of their own."""
     model, step = make()
     fixed = sum(t.nbytes for t in [*model.parameters(), *model.buffers()])
-    plain, least = _measure(model, step, fixed), floor_of(*make())
+    plain, least = fixed + Runs(model, "forward").measure(step), floor_of(*make())
     rows = [("plain", plain, step)]
     blocks, step = make()
     checkpointed(blocks)
-    theirs = _measure(blocks, step, fixed)
+    theirs = fixed + Runs(blocks, "forward").measure(step)
     rows.append(("torch, every block", theirs, step))
     budgets = [("%.1f of the way" % part, int(least + part * (plain - least))) for part in PARTS]
     for name, budget in budgets + [("torch's bytes", max(theirs, least))]:

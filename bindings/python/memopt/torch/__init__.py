@@ -26,7 +26,7 @@ from .allocator import enable_allocator  # noqa: E402
 from .amp import GradScaler, clip_grad_norm_  # noqa: E402
 from .cast import cast_  # noqa: E402
 from .chain import checkpoint_sequential  # noqa: E402
-from .checkpointing import CheckpointError, checkpoint  # noqa: E402
+from .checkpointing import CheckpointError, attach_checkpoint, checkpoint  # noqa: E402
 from .fitting import Fit, fit  # noqa: E402
 from .load import load_safetensors  # noqa: E402
 from .optim import (  # noqa: E402
@@ -58,7 +58,7 @@ from .streaming import stream_weights  # noqa: E402
 __all__ = [
     "Adafactor", "Adam", "Adam8bit", "AdamW", "AdamW4bit", "AdamW8bit", "AdamWScheduleFree",
     "CPUOffloadOptimizer", "CheckpointError", "Fit", "GradScaler", "Lion", "Lion8bit",
-    "Muon", "Muon8bit", "SGD", "SGD8bit", "cast_", "checkpoint",
+    "Muon", "Muon8bit", "SGD", "SGD8bit", "attach_checkpoint", "cast_", "checkpoint",
     "checkpoint_sequential", "clip_grad_norm_", "enable_allocator", "fit", "keep_32bit",
     "load_safetensors", "pause", "portable_states", "race", "release_gradients", "report", "resume",
     "save_on_cpu", "stream_weights", "tagged", "to_bitsandbytes",

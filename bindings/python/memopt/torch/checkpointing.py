@@ -15,13 +15,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
-from typing import Any, Callable, ContextManager, Dict, List, Optional, Tuple
+from typing import Any, Callable, ContextManager, Dict, Iterable, List, Optional, Tuple
 
 import torch
 
 from . import _recompute_check
 from ._call_context import CallContext
 from ._arguments import Arguments
+from ._forward_call import ForwardCall
 from ._hooks import hooked
 
 Contexts = Callable[[], Tuple[ContextManager[Any], ContextManager[Any]]]
@@ -124,12 +125,13 @@ class Frame:
         self.complete = False  # the first run: a function may take gradients within it
         self.holders: List["weakref.ref[Holder]"] = []
         self.facts: List[Any] = []  # by holder: what the recomputed value must agree with
-        #: Give the tensors among the arguments.
-        loose = arguments.loose
-        self.saved = [
-            _passer(tensor) if i in loose and tensor.is_inference() else _saver(tensor)
-            for i, tensor in enumerate(arguments.tensors)
-        ]
+        #: Give the tensors among the arguments; a tensor that is there twice has one.
+        loose, tensors = arguments.loose, arguments.tensors
+        known: Dict[int, Callable[[], torch.Tensor]] = {}
+        for i, tensor in enumerate(tensors):
+            if id(tensor) not in known:
+                known[id(tensor)] = _passer(tensor) if i in loose and tensor.is_inference() else _saver(tensor)
+        self.saved = [known[id(tensor)] for tensor in tensors]
         #: Of the loose ones, at first.
         self.versions = [_version(arguments.tensors[i]) for i in loose]
 
@@ -162,7 +164,8 @@ class Frame:
 
     def recompute(self, task: Any) -> Dict[int, torch.Tensor]:
         """Runs the function again; the values of all holders that live, by number."""
-        arguments, keywords = self.arguments.with_tensors([saved() for saved in self.saved])
+        values = {saved: saved() for saved in self.saved}  # what was one object is one
+        arguments, keywords = self.arguments.with_tensors([values[saved] for saved in self.saved])
         return self.run_again(task, arguments, keywords, self.early_stop)[0]
 
     def run_again(
@@ -359,3 +362,23 @@ def checkpoint(
         )
     frame.finish()
     return result
+
+
+def attach_checkpoint(layers: Iterable[torch.nn.Module], **options: Any) -> Callable[[], None]:
+    """From now on each layer's forward is a :func:`checkpoint`, with its options; the returned function ends that.
+
+        detach = mt.attach_checkpoint(model.model.layers)
+
+    Whatever a layer takes, it takes as before. A copy of the model, and a pickled one, is without it.
+    """
+
+    def run(call: ForwardCall, args: Any, kwargs: Any) -> Any:
+        return checkpoint(call.function, *args, **options, **kwargs)
+
+    calls = [ForwardCall(layer, "forward", run) for layer in layers]
+
+    def detach() -> None:
+        for call in reversed(calls):
+            call.remove()
+
+    return detach

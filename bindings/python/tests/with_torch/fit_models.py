@@ -33,6 +33,23 @@ def llama(layers=3, width=64, length=64, batch=2, words=512, **more):
     return _language(transformers.LlamaForCausalLM(config), words, batch, length)
 
 
+def mixtral():
+    """Its routing needs values: a real step is recorded."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.MixtralConfig(
+        num_hidden_layers=2,
+        hidden_size=64,
+        intermediate_size=128,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        num_local_experts=4,
+        vocab_size=256,
+        use_cache=False,
+    )
+    torch.manual_seed(0)
+    return _language(transformers.MixtralForCausalLM(config), 256, 2, 64)
+
+
 def _language(model, words, batch, length):
     ids = torch.randint(0, words, (batch, length))
     return model.train(), lambda: model(input_ids=ids, labels=ids).loss
@@ -78,7 +95,63 @@ def resnet():
     return model.train(), lambda: F.cross_entropy(model(images), labels)
 
 
-MODELS = {"gpt2": gpt2, "llama": llama, "vit": vit, "resnet": resnet}
+class Words(nn.Module):
+    """A language model of words: LSTM layers between tied embeddings."""
+
+    def __init__(self, words=512, width=64, layers=2):
+        super().__init__()
+        self.embed, self.drop = nn.Embedding(words, width), nn.Dropout(0.2)
+        self.layers = nn.ModuleList(nn.LSTM(width, width) for _ in range(layers))
+        self.decode = nn.Linear(width, words)
+        self.decode.weight = self.embed.weight
+
+    def forward(self, ids):
+        x = self.drop(self.embed(ids))
+        for layer in self.layers:
+            x = self.drop(layer(x)[0])
+        return F.log_softmax(self.decode(x).flatten(0, 1), dim=-1)
+
+
+def words():
+    torch.manual_seed(0)
+    model, ids = Words(), torch.randint(0, 512, (33, 8))
+    return model, lambda: F.nll_loss(model(ids[:-1]), ids[1:].flatten())
+
+
+class VAE(nn.Module):
+    """A variational autoencoder with convolutions."""
+
+    def __init__(self, width=8):
+        super().__init__()
+        norm = nn.BatchNorm2d
+        self.encode = nn.Sequential(
+            nn.Conv2d(1, width, 4, 2, 1), nn.ReLU(), nn.Conv2d(width, width, 4, 2, 1), norm(width), nn.ReLU(),
+            nn.Flatten(),
+        )  # fmt: skip
+        self.mean, self.spread = nn.Linear(width * 16, 8), nn.Linear(width * 16, 8)
+        self.decode = nn.Sequential(
+            nn.Linear(8, width * 16), nn.Unflatten(1, (width, 4, 4)), nn.ReLU(),
+            nn.ConvTranspose2d(width, width, 4, 2, 1), norm(width), nn.ReLU(), nn.ConvTranspose2d(width, 1, 4, 2, 1), nn.Sigmoid(),
+        )  # fmt: skip
+
+    def forward(self, x):
+        y = self.encode(x)
+        mean, spread = self.mean(y), self.spread(y)
+        return self.decode(mean + torch.randn_like(mean) * torch.exp(0.5 * spread)), mean, spread
+
+
+def vae():
+    torch.manual_seed(0)
+    model, x = VAE(), torch.rand(32, 1, 16, 16)
+
+    def step():
+        made, mean, spread = model(x)
+        return F.binary_cross_entropy(made, x) - 0.01 * (1 + spread - mean.square() - spread.exp()).mean()
+
+    return model, step
+
+
+MODELS = {"gpt2": gpt2, "llama": llama, "mixtral": mixtral, "resnet": resnet, "vae": vae, "vit": vit, "words": words}
 
 
 class Block(nn.Module):
@@ -100,6 +173,17 @@ def stack(count=4, make=Block, batch=64):
     model = nn.Sequential(*(make() for _ in range(count)))
     x = torch.randn(batch, 32)
     return model, lambda: model(x).square().mean()
+
+
+class Scored(nn.Module):
+    """A stack that gives its loss."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, _ = stack()
+
+    def forward(self, x):
+        return self.body(x).square().mean()
 
 
 def results(model, step):

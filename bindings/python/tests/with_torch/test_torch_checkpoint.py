@@ -250,3 +250,16 @@ def test_recomputed_values_die_one_by_one(device):
             node = node.next_functions[0][0]
         y.sum().backward()
     assert counts[2] - counts[-1] > 14 * 4000
+
+
+def test_a_tensor_that_is_passed_twice_is_one_again():
+    """torch's MultiheadAttention takes another way where query and key are one object."""
+    seen = []
+
+    def product(a, b, more):
+        seen.append((a is b, a is more[0]))
+        return (a * b).sum()
+
+    x = torch.ones(4, requires_grad=True) * 2
+    mt.checkpoint(product, x, x, [x]).backward()
+    assert seen == [(True, True)] * 2

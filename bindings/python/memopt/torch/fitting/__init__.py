@@ -1,8 +1,9 @@
 """fit(): a model's training step within a byte budget.
 
-One step is recorded as a tape (_tape.py), on fake tensors where the model allows it (_fakes.py). The
+One step is recorded as a tape (_tape.py), on fake tensors where the model allows it (_runs.py). The
 library replays it to the byte under choices (_choices.py) and finds those that hold the budget in
-little time; _apply.py applies them by hooks (_recipes.py) and checkpoint().
+little time; _apply.py applies them by hooks (_recipes.py) and checkpoint(). Steps of other shapes
+have plans of their own.
 """
 
 from __future__ import annotations
@@ -10,29 +11,33 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple, Union
+import warnings
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
 
 import torch
 
 from ... import errors
 from ..._abi import FIT_NONE
 from ...sizes import Size, format_size, parse_size
-from .._live_bytes import LiveBytes
+from .._forward_call import ForwardCall
+from ..optim._layout import is_sharded
 from ._apply import Applied
 from ._choices import OFFLOAD, RECOMPUTE, REMAKE, Plan, Planner, choices_of
-from ._tape import BACKWARD, Tape, record, tensors_in
+from ._runs import Moving, Runs
+from ._tape import BACKWARD, Tape, tensors_in
 
 __all__ = ["Fit", "fit"]
 
 #: Bytes a second to the host and back, as long as nothing was measured.
 LINK = {"cpu": 3e9, "cuda": 12e9}
-FORMAT = 1
+FORMAT = 2
+Step = Callable[[], Any]
 
 
 def fit(
     model: torch.nn.Module,
-    optimizer: Any,
-    step: Callable[[], torch.Tensor],
+    optimizer: Any = None,
+    step: Optional[Step] = None,
     *,
     budget: Size,
     host: Optional[Size] = None,
@@ -46,132 +51,307 @@ def fit(
     operation from other saved ones, or, with `host`, moved to host memory of so many bytes. What is
     chosen is what takes least time; nothing is changed where the step fits as it is.
 
-    `step` runs the model once and gives the loss, without backward. `optimizer` (or None) counts by
-    the states that it has now: call this after its first step, or leave room for them. Gradients are
-    taken to be None before a step (``zero_grad()``). `step` is called under torch.no_grad(), with fake
-    tensors in place of the model's own, and once in earnest to correct the budget by what the kernels
-    take beyond their tensors. Random states, buffers and gradients are as before afterwards.
+    `step` runs the model and gives the loss, or calls backward() itself, after each micro-batch;
+    `optimizer.step()` stays outside. It is called under torch.no_grad(), with fake tensors in place
+    of the model's own, and once in earnest to correct the budget by what the kernels take beyond their
+    tensors. Random states, buffers and gradients are as before afterwards. Without `step` the first
+    training forward is planned as it comes; the model must give its loss.
 
-    A step that saves other tensors than this one is right, too: what the plan does not know is kept,
-    and a warning says so. LimitReachedError gives the least budget and what sets it.
+    A forward of another shape is planned when it comes: `step` is called with that forward's arguments
+    in place of its own. A warning says so. So is one that meets gradients for the first time. After the
+    optimizer's first step what is left of the budget is planned anew. A step that saves other tensors than
+    the planned one is right, too: what the plan does not know is kept, and a warning says so.
+
+    LimitReachedError gives the least budget and what sets it; a later forward may raise it, too.
     """
     for name, part in model.named_modules():
         if getattr(part, "_compiled_call_impl", None) is not None or type(part).__name__ == "OptimizedModule":
             raise NotImplementedError("fit: module %r is compiled; pass the model before torch.compile" % name)
-    limit, host_limit = parse_size(budget), 0 if host is None else parse_size(host)
-    planner, moving = _plan_of(model, optimizer, step, host)
-    plan = _solve(planner, limit, host_limit)
-    plain = planner.replay(()).peak_bytes
-    made = Fit(model, _spec(planner.tape, plan, moving), limit, host_limit, plan, plain)
-    try:
-        made.measured = measured = _measure(model, step, planner.fixed)
-        if measured > limit:  # kernels take more than their tensors
-            plan = _solve(planner, limit - (measured - plan.peak), host_limit)
+        sharded = [n for n, p in part.named_parameters(recurse=False) if is_sharded(p)]
+        if sharded:
+            raise NotImplementedError(
+                "fit: parameter %s of %r is sharded (a DTensor), and a step on fake tensors would reduce over"
+                " processes; use attach_checkpoint()" % (sharded[0], name)
+            )
+        if getattr(part, "gradient_checkpointing", False) is True:
+            raise ValueError("fit: module %r checkpoints itself; call model.gradient_checkpointing_disable()" % name)
+    if isinstance(vars(model).get("forward"), ForwardCall):
+        raise ValueError("fit: the model has a plan; call remove() of its Fit first")
+    made = Fit(model, optimizer, step, parse_size(budget), None if host is None else parse_size(host))
+    if step is not None:
+        try:
+            made._plan(step)
+        except BaseException:
             made.remove()
-            made = Fit(model, _spec(planner.tape, plan, moving), limit, host_limit, plan, plain)
-            made.measured = _measure(model, step, planner.fixed)
-    except BaseException:
-        made.remove()
-        raise
+            raise
     return made
 
 
+class _Planned:
+    """What is done in forwards of one shape."""
+
+    def __init__(self, spec: Any, plain: int, peak: int, host: int, choices: Any, gradients: bool, states: int) -> None:
+        #: What Applied takes, and what a step takes as it was and by the plan.
+        self.spec, self.plain, self.peak, self.host = spec, plain, peak, host
+        self.choices: List[Tuple[str, str]] = [(kind, name) for kind, name in choices]
+        #: Whether it may meet gradients, and the bytes of optimizer states that it leaves room for.
+        self.gradients, self.states = gradients, states
+        self.planner: Optional[Planner] = None  # of a plan that was loaded
+
+    def facts(self) -> Dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "planner"}
+
+
 class Fit:
-    """A plan at work on a model, made by :func:`fit`."""
+    """Plans at work on a model, made by :func:`fit`. Not thread-safe."""
 
     def __init__(
-        self, model: torch.nn.Module, spec: Dict[str, Any], budget: int, host: int, plan: Optional[Plan], plain: int
+        self,
+        model: torch.nn.Module,
+        optimizer: Any,
+        step: Optional[Step],
+        budget: int,
+        host: Optional[int] = None,
+        method: str = "forward",
     ) -> None:
-        self.budget, self.plain_bytes = budget, plain
-        #: What the plan takes by its tape; and what a step took, None before one was measured.
-        self.peak_bytes = 0 if plan is None else plan.peak
-        self.host_bytes = 0 if plan is None else plan.host
+        self.budget = budget
+        #: What the first step took that was measured, weights and states included; None: nothing was.
         self.measured: Optional[int] = None
-        #: What is done, in the table's words.
-        self.choices: List[Tuple[str, str]] = [] if plan is None else [(_KINDS[c.kind], c.name) for c in plan.choices]
-        self._spec, self._host = spec, host
-        self._applied = Applied(model, spec, host)
+        self._host, self._step, self._method = host, step, method
+        self._model, self._optimizer = model, getattr(optimizer, "optimizer", optimizer)
+        self._runs, self._parameters = Runs(model, method), list(model.parameters())
+        self._plans: Dict[str, Optional[_Planned]] = {}
+        self._now = _Planned(None, 0, 0, 0, (), False, 0)
+        self._key = ""
+        self._moving: Optional[Tuple[Moving, Any]] = None
+        self._margin = 0  # what kernels take beyond their tensors
+        self._planning = False
+        self._states = _state_bytes(model, self._optimizer)
+        self._hook: Any = None
+        if hasattr(self._optimizer, "register_step_post_hook"):
+            self._hook = self._optimizer.register_step_post_hook(self._stepped)
+        self._applied = Applied(model, method, host or 0, self._spec_of)
+
+    @property
+    def plain_bytes(self) -> int:
+        """What a step took as it was."""
+        return self._now.plain
+
+    @property
+    def peak_bytes(self) -> int:
+        """What it takes by the plan."""
+        return self._now.peak
+
+    @property
+    def host_bytes(self) -> int:
+        """What it takes of the host by the plan."""
+        return self._now.host
+
+    @property
+    def choices(self) -> List[Tuple[str, str]]:
+        """What is done, in the table's words."""
+        return self._now.choices
+
+    @property
+    def unplanned(self) -> int:
+        """Forwards that saved other tensors than the planned ones."""
+        return self._applied.unplanned
 
     def remove(self) -> None:
         """The model trains as before."""
         self._applied.remove()
+        if self._hook is not None:
+            self._hook.remove()
 
     def table(self) -> str:
-        """What is done, and what it takes."""
+        """What is done in steps as the last one, and what it takes."""
         rows = [
             ("budget", format_size(self.budget)),
             ("as it was", format_size(self.plain_bytes)),
             ("planned", format_size(self.peak_bytes)),
             ("measured", "-" if self.measured is None else format_size(self.measured)),
             ("on the host", format_size(self.host_bytes)),
+            ("shapes", "%d, %d steps not as planned" % (len(self._plans), self.unplanned)),
+            *self.choices,
         ]
-        rows += [("%s" % kind, name) for kind, name in self.choices]
         width = max(len(first) for first, _ in rows)
         return "\n".join("%-*s  %s" % (width, first, second) for first, second in rows)
 
     __str__ = table
 
     def save(self, path: Union[str, "os.PathLike[str]"]) -> None:
-        """Writes the plan as JSON; :meth:`load` applies it to a model of the same code."""
-        facts = {name: getattr(self, name) for name in _FACTS}
+        """Writes the plans as JSON; :meth:`load` applies them to a model of the same code."""
+        plans = {key: planned.facts() for key, planned in self._plans.items() if planned is not None}
+        facts = {"format": FORMAT, "budget": self.budget, "host": self._host, "measured": self.measured}
         with open(path, "w", encoding="utf-8") as file:
-            json.dump({"format": FORMAT, **facts, "host": self._host, "spec": self._spec}, file, indent=1)
+            json.dump({**facts, "margin": self._margin, "plans": plans}, file, indent=1)
 
     @classmethod
     def load(cls, path: Union[str, "os.PathLike[str]"], model: torch.nn.Module) -> "Fit":
-        """Applies a saved plan; nothing is measured."""
+        """Applies saved plans; nothing is measured. Other shapes are planned as without a step."""
         with open(path, encoding="utf-8") as file:
             found = json.load(file)
         if not isinstance(found, dict) or found.get("format") != FORMAT:
             raise ValueError("fit: %s is not a plan of format %d" % (os.fspath(path), FORMAT))
-        made = cls(model, found["spec"], found["budget"], found["host"], None, found["plain_bytes"])
-        for name in _FACTS:
-            setattr(made, name, found[name])
-        made.choices = [(kind, name) for kind, name in found["choices"]]
+        made = cls(model, None, None, found["budget"], found["host"])
+        made.measured, made._margin = found["measured"], found["margin"]
+        try:
+            for key, facts in found["plans"].items():
+                made._plans[key] = made._now = _Planned(**facts)
+                made._applied.use(made._now.spec)
+        except BaseException:
+            made.remove()
+            raise
         return made
 
+    @staticmethod
+    def for_trainer(budget: Size, host: Optional[Size] = None) -> Any:
+        """A callback for the Trainer of transformers, whose training takes at most `budget` bytes."""
+        from ._frameworks import trainer_callback
 
-_FACTS = ("budget", "plain_bytes", "peak_bytes", "host_bytes", "measured", "choices")
+        return trainer_callback(parse_size(budget), None if host is None else parse_size(host))
+
+    @staticmethod
+    def for_lightning(budget: Size, host: Optional[Size] = None) -> Any:
+        """A callback for Lightning's Trainer, with automatic optimization."""
+        from ._frameworks import lightning_callback
+
+        return lightning_callback(parse_size(budget), None if host is None else parse_size(host))
+
+    # --- forwards ---
+
+    def _spec_of(self, args: Any, kwargs: Any) -> Optional[Dict[str, Any]]:
+        """What the plan for a forward is; it is made where there is none."""
+        key = self._key = _key_of(args, kwargs)
+        planned = self._plans.get(key)
+        if not self._planning:
+            gradients = any(p.grad is not None for p in self._parameters)
+            if key not in self._plans or (planned is not None and gradients and not planned.gradients):
+                planned = self._plan_anew(key, gradients, args, kwargs)
+            elif planned is not None and planned.planner is not None and planned.states != self._states:
+                self._solve(planned)
+        if planned is None:
+            return None
+        self._now = planned
+        return planned.spec  # type: ignore[no-any-return]
+
+    def _plan_anew(self, key: str, gradients: bool, args: Any, kwargs: Any) -> Optional[_Planned]:
+        def step() -> Any:
+            if self._step is None:
+                return _loss_of(getattr(self._model, self._method)(*args, **kwargs))
+            forward, own = self._model.forward, self._model.__dict__.get("forward")
+            self._model.forward = lambda *unused, **also: forward(*args, **kwargs)
+            try:
+                return self._step()
+            finally:
+                self._model.forward = own
+
+        first, self._runs.gradients = not self._plans, gradients
+        self._plans.pop(key, None)
+        try:
+            planned = self._plan(step)
+            said = "was planned: %s of %s" % (format_size(planned.peak), format_size(self.budget))
+        except Exception as error:
+            if first or isinstance(error, errors.LimitReachedError):
+                raise
+            self._plans[key] = planned = None  # type: ignore[assignment]
+            said = "cannot be planned (%s: %s), and keeps what it saves" % (type(error).__name__, error)
+        if not first:
+            with_gradients = " that adds to gradients" if gradients else ""
+            warnings.warn("fit: a step of shapes %s%s %s" % (key, with_gradients, said), stacklevel=5)
+        return planned
+
+    def _plan(self, step: Step) -> _Planned:
+        """Records a step and plans it."""
+        with self._only_backward():
+            if self._moving is None:
+                self._moving = self._runs.what_moves(step)
+            moving, counting = self._moving
+            tape = self._runs.record(step)
+            for unit in tape.units:
+                if not unit.why and any((name + ".").startswith(unit.name + ".") for name in counting):
+                    unit.why = "changes an attribute of its own"
+            link = None if self._host is None else LINK.get(self._runs.device().type, LINK["cuda"])
+            parts = dict(self._model.named_modules())
+            sizes = {name: sum(parts[name]._buffers[n].nbytes for n in names) for name, names in moving.items()}
+            planner = Planner(tape, tape.fixed, choices_of(tape, sizes, link))
+            planned = _Planned(None, 0, 0, 0, (), tape.gradients, 0)
+            planned.planner = planner
+            self._solve(planned)
+            self._plans[self._key] = self._now = planned
+            if self.measured is None:
+                self.measured = self._measure(planned, step)
+                if self.measured > self.budget:  # kernels take more than their tensors
+                    self._margin = self.measured - planned.peak
+                    self._solve(planned)
+                    self.measured = self._measure(planned, step)
+        return planned
+
+    def _solve(self, planned: _Planned) -> None:
+        """Chooses what holds the budget."""
+        planner, beside, host = planned.planner, self._states + self._margin, self._host or 0
+        assert planner is not None and self._moving is not None
+        try:
+            plan = planner.solve(max(self.budget - beside, 1), host)
+        except errors.LimitReachedError as error:
+            floor, fixed = planner.solve(0, host), planner.fixed + self._states
+            raise errors.LimitReachedError(
+                error.status,
+                "fit: the budget is %s; the least is %s, of which %s are weights, states and the batch. %s%s"
+                % (format_size(self.budget), format_size(floor.peak + beside), format_size(fixed),
+                   _at_peak(planner.tape, planner.replay(floor.chosen)), _left_out(planner.tape)),
+            ) from error
+        planned.spec = _spec(planner.tape, plan, self._moving[0])
+        planned.choices = [(_KINDS[choice.kind], choice.name) for choice in plan.choices]
+        planned.plain = planner.replay(()).peak_bytes + self._states
+        planned.peak, planned.host, planned.states = plan.peak + self._states, plan.host, self._states
+
+    def _measure(self, planned: _Planned, step: Step) -> int:
+        """What a step takes."""
+        assert planned.planner is not None
+        tape = planned.planner.tape
+        return tape.fixed - tape.carried + self._states + self._runs.measure(step)
+
+    def _stepped(self, *unused: Any) -> None:
+        """The optimizer's first steps make its states."""
+        before, self._states = self._states, _state_bytes(self._model, self._optimizer)
+        if before == self._states:
+            self._hook.remove()
+
+    @contextlib.contextmanager
+    def _only_backward(self) -> Iterator[None]:
+        """Meanwhile forwards are not planned, and the optimizer does not step."""
+
+        def refuse(*unused: Any) -> None:
+            raise TypeError("fit: step() called optimizer.step(); it must end with backward")
+
+        hook = None if self._hook is None else self._optimizer.register_step_pre_hook(refuse)
+        self._planning = True
+        try:
+            yield
+        finally:
+            self._planning = False
+            if hook is not None:
+                hook.remove()
+
+
 _KINDS = {RECOMPUTE: "run again", REMAKE: "made again", OFFLOAD: "to the host"}
 
 
-def _plan_of(
-    model: torch.nn.Module, optimizer: Any, step: Any, host: Optional[Size]
-) -> Tuple[Planner, Dict[str, List[str]]]:
-    """The planner of a step, and the buffers that forward changes, by module."""
-    from ._fakes import REFUSALS, fakes  # what they load takes time
-
-    with _unchanged(model):
-        moving, counting = _what_moves(model, step)
-    with _unchanged(model):
-        try:
-            with fakes(model):
-                tape = record(model, step)
-        except REFUSALS:  # it needs values
-            tape = record(model, step)
-    for unit in tape.units:
-        if not unit.why and any((name + ".").startswith(unit.name + ".") for name in counting):
-            unit.why = "changes an attribute of its own"
-    fixed = tape.fixed + _state_bytes(model, optimizer)
-    device = next((p.device.type for p in model.parameters()), "cpu")
-    link = None if host is None else LINK.get(device, LINK["cuda"])
-    parts = dict(model.named_modules())
-    sizes = {name: sum(parts[name]._buffers[n].nbytes for n in names) for name, names in moving.items()}
-    return Planner(tape, fixed, choices_of(tape, sizes, link)), moving
+def _key_of(args: Any, kwargs: Any) -> str:
+    """What forwards of one plan agree in."""
+    return " ".join("%s:%s" % ("x".join(map(str, t.shape)), str(t.dtype)[6:]) for t in tensors_in((args, kwargs)))
 
 
-def _solve(planner: Planner, limit: int, host: int) -> Plan:
-    try:
-        return planner.solve(max(limit, 1), host)
-    except errors.LimitReachedError as error:
-        floor = planner.solve(0, host)
-        result = planner.replay(floor.chosen)
-        raise errors.LimitReachedError(
-            error.status,
-            "fit: the budget is %s; the least is %s, of which %s are weights, states and the batch. %s%s"
-            % (format_size(limit), format_size(floor.peak), format_size(planner.fixed),
-               _at_peak(planner.tape, result), _left_out(planner.tape)),
-        ) from error
+def _loss_of(result: Any) -> torch.Tensor:
+    """The loss that a model gives."""
+    if isinstance(result, dict):  # as outputs of transformers are
+        result = result.get("loss")
+    elif isinstance(result, tuple) and result:
+        result = result[0]
+    if not isinstance(result, torch.Tensor) or result.numel() != 1:
+        raise TypeError("fit: without a step the model must give its loss, not a %s" % type(result).__name__)
+    return result
 
 
 def _at_peak(tape: Tape, result: Any) -> str:
@@ -231,106 +411,3 @@ def _state_bytes(model: torch.nn.Module, optimizer: Any) -> int:
     states = () if optimizer is None else tensors_in(list(optimizer.state.values()))
     storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in states if t.device == device}
     return sum(storages.values())
-
-
-# --- runs that leave everything as it was ---------------------------------------------------------
-
-
-@contextlib.contextmanager
-def _unchanged(model: torch.nn.Module) -> Iterator[None]:
-    """Random states, buffers, gradients and plain attributes of modules are as before afterwards; there
-    are no gradients meanwhile."""
-    generators = [torch.default_generator, *(torch.cuda.default_generators if _cuda_runs() else ())]
-    random = [(generator, generator.get_state()) for generator in generators]
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    gradients = [(p, p.grad) for p in model.parameters() if p.grad is not None]
-    attributes = [(module, _scalars(module)) for module in model.modules()]
-    for parameter, _ in gradients:
-        parameter.grad = None
-    try:
-        yield
-    finally:
-        for generator, state in random:
-            generator.set_state(state)
-        with torch.no_grad():
-            for buffer, value in buffers:
-                buffer.copy_(value)
-        for parameter in model.parameters():
-            parameter.grad = None
-        for parameter, gradient in gradients:
-            parameter.grad = gradient
-        for module, values in attributes:
-            module.__dict__.update(values)
-
-
-def _cuda_runs() -> bool:
-    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
-
-
-def _scalars(module: torch.nn.Module) -> Dict[str, Any]:
-    return {name: value for name, value in vars(module).items() if type(value) in (int, float, str, bool)}
-
-
-def _what_moves(model: torch.nn.Module, step: Any) -> Tuple[Dict[str, List[str]], Set[str]]:
-    """Buffers whose contents a forward changes, by module; and modules whose attributes it changes.
-    Contents: BatchNorm changes its averages without a version."""
-    with torch.no_grad(), _unchanged(model):
-        try:
-            loss = step()
-        except RuntimeError as error:
-            if "does not require grad" not in str(error):
-                raise
-            raise TypeError("fit: step() called backward(); it must return the loss, and backward stays where it is") from error
-    parts = dict(model.named_modules())
-    buffers = {name: {n: b.clone() for n, b in part._buffers.items() if b is not None} for name, part in parts.items()}
-    scalars = {name: _scalars(part) for name, part in parts.items()}
-    with torch.no_grad():
-        again = step()
-    _check_repeats(loss, again)
-    moving: Dict[str, List[str]] = {}
-    for name, before in buffers.items():
-        names = [n for n, b in before.items() if not _same(b, parts[name]._buffers[n])]
-        if names:
-            moving[name] = names
-    return moving, {name for name, before in scalars.items() if _scalars(parts[name]) != before}
-
-
-def _check_repeats(loss: Any, again: Any) -> None:
-    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-        raise TypeError("fit: step() must give the loss, a tensor of one number, not %r" % type(loss).__name__)
-    if not _same(loss, again):
-        raise ValueError(
-            "fit: two runs of step() from the same random states give %r and %r. What is run again in backward must be"
-            " what was run: take random numbers from torch's default generators" % (loss.item(), again.item())
-        )
-
-
-def _same(a: torch.Tensor, b: Optional[torch.Tensor]) -> bool:
-    return b is not None and torch.equal(a.nan_to_num(), b.nan_to_num())
-
-
-class _Live(LiveBytes):  # type: ignore[no-untyped-call]
-    """What the step brings along does not count, nor do views of it."""
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        for tensor in tensors_in((args, kwargs or {})):
-            if tensor.layout is torch.strided:
-                self._note(tensor, count=False)
-        return super().__torch_dispatch__(function, types, args, kwargs)
-
-
-def _measure(model: torch.nn.Module, step: Any, fixed: int) -> int:
-    """The most bytes that live in a real step; kernels' own included on a GPU."""
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    with _unchanged(model):
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-            before: int = torch.cuda.memory_allocated(device)
-            torch.cuda.reset_peak_memory_stats(device)
-            step().backward()
-            torch.cuda.synchronize(device)
-            most: int = torch.cuda.max_memory_allocated(device)
-            return fixed + most - before
-        with _Live([*model.parameters(), *model.buffers()]) as live:
-            step().backward()
-        return fixed + int(live.peak)

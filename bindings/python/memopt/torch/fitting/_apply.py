@@ -9,14 +9,16 @@ are kept as they are, and a warning says so.
 from __future__ import annotations
 
 import contextlib
+import functools
 import warnings
 import weakref
-from typing import Any, ContextManager, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Tuple
 
 import torch
 from torch.utils._pytree import tree_leaves
 
 from .._call_context import CallContext
+from .._forward_call import ForwardCall
 from .._hooks import hooked
 from .._packer import Packer, keep
 from .._store import Options
@@ -24,42 +26,44 @@ from ..checkpointing import checkpoint, without_contexts
 from ._recipes import Part, Recipe, look, note, noted, of_graph
 from ._tape import is_whole
 
-GRAPH, HOST = 0, 1
+NOTHING: Dict[str, Any] = {"modules": {}, "again": [], "graph": [], "host": []}
 
 
 class Applied:
-    """A plan at work on a model.
+    """Plans at work on a model: `spec_of` gives the one for a call's arguments, or None.
 
-    `spec`: {"modules": {name: [begin, end, [buffers]]}, "again": [names], "graph": [[number, look]],
-    "host": [[number, look]], "count": n}.
+    A spec is plain data: {"modules": {name: [begin, end, [buffers]]}, "again": [names], "graph": [[number,
+    look]], "host": [[number, look]]}.
     """
 
-    def __init__(self, model: torch.nn.Module, spec: Dict[str, Any], host_limit: int = 0) -> None:
-        self.spec = spec
-        self.host_limit = host_limit
+    def __init__(self, model: torch.nn.Module, method: str, host_limit: int, spec_of: Callable[..., Any]) -> None:
+        self.model, self.host_limit, self.spec_of = model, host_limit, spec_of
+        self.spec: Dict[str, Any] = NOTHING
         self.table: Dict[int, Tuple[int, List[Any]]] = {}
-        for kind, name in ((GRAPH, "graph"), (HOST, "host")):
-            for number, looks in spec[name]:
-                self.table[number] = kind, looks
-        self.number = 0
-        self.lost = self.warned = False
-        self.inside = False
+        self.number = self.unplanned = 0
+        self.lost = self.inside = self.running = False
         self.packer: Any = None
-        modules = dict(model.named_modules())
-        missing = [name for name in [*spec["modules"], *spec["again"]] if name not in modules]
-        if missing:
-            raise ValueError("fit: the model has no module %r, which the plan names" % missing[0])
-        self.calls: List[Call] = [Call(self, model, _root, None)]
-        buffers = dict(model.named_buffers(remove_duplicate=False))
-        for name, facts in spec["modules"].items():
-            self.calls.append(Call(self, modules[name], _again, facts, [buffers[n] for n in facts[2]]))
-        for name in spec["again"]:
-            self.calls.append(Call(self, modules[name], _remember, name))
+        self.calls: Dict[str, ForwardCall] = {"": ForwardCall(model, method, self.forward)}
+
+    def use(self, spec: Dict[str, Any]) -> None:
+        """From now on this plan is at work."""
+        if spec is self.spec:
+            return
+        modules = dict(self.model.named_modules())
+        for name in [*spec["modules"], *spec["again"]]:
+            if name not in modules:
+                raise ValueError("fit: the model has no module %r, which the plan names" % name)
+            if name not in self.calls:
+                self.calls[name] = ForwardCall(modules[name], "forward", functools.partial(self.part, name))
+        buffers = dict(self.model.named_buffers(remove_duplicate=False))
+        self.buffers = {name: [buffers[n] for n in facts[2]] for name, facts in spec["modules"].items()}
+        self.table = {number: (kind, look) for kind in ("graph", "host") for number, look in spec[kind]}
+        self.spec = spec
 
     def remove(self) -> None:
         """The model is as it was."""
         while self.calls:
-            self.calls.pop().remove()
+            self.calls.popitem()[1].remove()
 
     # --- hooks ---
 
@@ -76,7 +80,7 @@ class Applied:
             if found != expected:
                 self.lose("saved tensor %d is %s, not %s" % (number, _words(found), _words(expected)))
             else:
-                recipe = of_graph(tensor) if kind == GRAPH else self.on_host(tensor)
+                recipe = of_graph(tensor) if kind == "graph" else self.on_host(tensor)
                 if recipe is None:
                     self.lose("saved tensor %d, %s, cannot be made again" % (number, _words(found)))
                 else:
@@ -99,8 +103,8 @@ class Applied:
     def lose(self, what: str) -> None:
         """From here on this forward keeps what it saves."""
         self.lost = True
-        if not self.warned:
-            self.warned = True
+        self.unplanned += 1
+        if self.unplanned == 1:
             warnings.warn(
                 "fit: this step is not the one that was planned: %s. What it saves from there on is kept, so it takes"
                 " more memory than planned; call fit() for steps like this one" % what,
@@ -109,75 +113,49 @@ class Applied:
 
     # --- forward ---
 
-    def forward(self, forward: Any, args: Any, kwargs: Any) -> Any:
+    def forward(self, call: ForwardCall, args: Any, kwargs: Any) -> Any:
         """The model's own."""
-        if self.spec["host"]:
+        function, spec = call.function, self.spec_of(args, kwargs)
+        if spec is None:
+            return function(*args, **kwargs)
+        self.use(spec)
+        if spec["host"]:
             self.packer = Packer(Options(self.host_limit), _device_type(args, kwargs), 1, (0, 0), (None, None))
-        self.number, self.lost, self.inside = 0, False, False
+        self.number, self.lost, self.inside, self.running = 0, False, False, True
         try:
-            return hooked(self.pack, self.unpack, forward, args, kwargs)
+            return hooked(self.pack, self.unpack, function, args, kwargs)
         finally:
+            self.running = False
             if self.packer is not None and self.packer.open:
                 self.packer.close_batch()
 
-
-class Call:
-    """A module's forward with a plan. A copy of the module has its plain forward."""
-
-    def __init__(self, applied: Applied, module: torch.nn.Module, run: Any, facts: Any, buffers: Any = ()) -> None:
-        self.applied, self.run, self.facts = applied, run, facts
-        self.own = module.__dict__.get("forward")
-        self.function = module.forward
-        self.module = weakref.ref(module)
-        self.buffers = buffers
-        module.forward = self
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not torch.is_grad_enabled():
-            return self.function(*args, **kwargs)
-        return self.run(self, args, kwargs)
-
-    def remove(self) -> None:
-        module = self.module()
-        if module is None:
-            return
-        if self.own is None:
-            module.__dict__.pop("forward", None)
+    def part(self, name: str, call: ForwardCall, args: Any, kwargs: Any) -> Any:
+        """A module's within it."""
+        if not self.running or self.inside:  # it runs again, or within another one
+            return call.function(*args, **kwargs)
+        if name in self.spec["modules"]:
+            result = self._checkpointed(name, call.function, args, kwargs)
         else:
-            module.forward = self.own
+            result = call.function(*args, **kwargs)
+        if name in self.spec["again"] and is_whole(result) and result.requires_grad:
+            if not kwargs and all(isinstance(value, torch.Tensor) for value in args):
+                context, function = CallContext(args, False), call.function
+                note(result, Recipe(lambda *given: context.run(function, *given), args))
+        return result
 
-    def __deepcopy__(self, memo: Dict[int, Any]) -> Any:
-        return _plain(memo[id(self.module())])
-
-    def __reduce__(self) -> Any:
-        return _plain, (self.module(),)
-
-
-def _plain(module: torch.nn.Module) -> Any:
-    return type(module).forward.__get__(module)
-
-
-def _root(call: Call, args: Any, kwargs: Any) -> Any:
-    return call.applied.forward(call.function, args, kwargs)
-
-
-def _again(call: Call, args: Any, kwargs: Any) -> Any:
-    applied = call.applied
-    if applied.inside:  # within another one
-        return call.function(*args, **kwargs)
-    begin, end, _ = call.facts
-    if applied.number != begin and not applied.lost:
-        name = type(call.module()).__qualname__
-        applied.lose("%d tensors were saved before a %s, not %d" % (applied.number, name, begin))
-    contexts = without_contexts
-    if call.buffers:
-        contexts = lambda: (contextlib.nullcontext(), _as_then(call.buffers))  # noqa: E731
-    applied.inside = True
-    try:
-        return checkpoint(call.function, *args, context_fn=contexts, **kwargs)
-    finally:
-        applied.inside = False
-        applied.number = end
+    def _checkpointed(self, name: str, function: Any, args: Any, kwargs: Any) -> Any:
+        begin, end, _ = self.spec["modules"][name]
+        if self.number != begin and not self.lost:
+            self.lose("%d tensors were saved before %s, not %d" % (self.number, name, begin))
+        contexts, buffers = without_contexts, self.buffers[name]
+        if buffers:
+            contexts = lambda: (contextlib.nullcontext(), _as_then(buffers))  # noqa: E731
+        self.inside = True
+        try:
+            return checkpoint(function, *args, context_fn=contexts, **kwargs)
+        finally:
+            self.inside = False
+            self.number = end
 
 
 def _as_then(buffers: List[torch.Tensor]) -> ContextManager[None]:
@@ -201,16 +179,6 @@ def _copy(to: List[torch.Tensor], values: List[torch.Tensor]) -> None:
     with torch.no_grad():
         for tensor, value in zip(to, values):
             tensor.copy_(value)
-
-
-def _remember(call: Call, args: Any, kwargs: Any) -> Any:
-    """Runs a cheap module, and notes how to make what it gives again."""
-    result = call.function(*args, **kwargs)
-    simple = not kwargs and all(isinstance(value, torch.Tensor) for value in args)
-    if simple and not call.applied.inside and is_whole(result) and result.requires_grad:
-        context, function = CallContext(args, False), call.function
-        note(result, Recipe(lambda *given: context.run(function, *given), args))
-    return result
 
 
 def _words(looks: List[Any]) -> str:

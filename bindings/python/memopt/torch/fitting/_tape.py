@@ -108,25 +108,40 @@ def is_whole(value: Any) -> bool:
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While active, records. `keeps`: saved tensors are kept, so that backward can run."""
 
-    def __init__(self, model: torch.nn.Module, keeps: bool) -> None:
+    def __init__(self, model: torch.nn.Module, keeps: bool, method: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.model, self.keeps = model, keeps
+        self.model, self.keeps, self.method = model, keeps, method
+        self.fixed = self.carried = 0
+        self.unit: Optional[Unit] = None
+        self._known: Set[int] = set()
+        self._left: Dict[int, int] = {}  # bytes of storages of earlier micro-batches
+        self._kept: List[Any] = []  # known storages, so that their addresses stay theirs
+        self._finalizers: List[Any] = []
+        self._quiet = self.gradients = False
+        self._start()
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        for tensor in [*model.parameters(), *model.buffers(), *gradients]:
+            self.know(tensor)
+
+    def _start(self) -> None:
+        """Begins a tape."""
         self.events: List[Event] = []
         self.bytes: List[int] = []
         self.seconds: Dict[int, float] = {}  # by storage, of the operation that made it
         self.packs: List[Pack] = []
         self.units: List[Unit] = []
-        self.fixed = 0
-        self.unit: Optional[Unit] = None
+        self.forward = 0  # events until backward
         self._numbers: Dict[int, int] = {}  # by storage's address
-        self._known: Set[int] = set()
-        self._kept: List[Any] = []  # known storages, so that their addresses stay theirs
-        self._finalizers: List[Any] = []
         self._count = self._root = 0
-        self._quiet = False
         self._made: Dict[int, Tuple[Unit, int]] = {}  # by storage: what a simple module gave, and its version
-        for tensor in [*model.parameters(), *model.buffers()]:
-            self.know(tensor)
+
+    def _start_over(self) -> None:
+        """At the next micro-batch: what the last ones left, such as gradients, is there all the time."""
+        self._left.update((key, self.bytes[number]) for key, number in self._numbers.items())
+        self._known.update(self._left)
+        self._start()
+        self.fixed, self.carried = self.fixed - self.carried, sum(self._left.values())
+        self.fixed += self.carried
 
     # --- storages ---
 
@@ -153,10 +168,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             number = self._numbers[key] = len(self.bytes)
             self.bytes.append(storage.nbytes())
             self.events.append((BIRTH, number, 0))
-            self._finalizers.append(weakref.finalize(storage, self._die, key, number))
+            self._finalizers.append(weakref.finalize(storage, self._die, key, number, self.events))
         return number
 
-    def _die(self, key: int, number: int) -> None:
+    def _die(self, key: int, number: int, events: List[Event]) -> None:
+        if events is not self.events:  # of an earlier micro-batch
+            self._known.discard(key)
+            self._left.pop(key, None)
+            return
         del self._numbers[key]
         self.events.append((DEATH, number, 0))
 
@@ -250,10 +269,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def call(self, name: str, module: torch.nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """A module's forward."""
         parent = self.unit
-        if parent is None and self.units:
-            raise ValueError("fit: step() calls the model %s more than once" % type(module).__name__)
+        if parent is None and name:  # it runs again for a checkpoint, or outside of the model
+            return forward(*args, **kwargs)
         if parent is None:
+            if self.forward:
+                self._start_over()
+            if self.units:
+                raise ValueError("fit: step() calls the %s more than once before backward" % type(module).__name__)
             self._root = self._count
+            self.gradients = any(p.grad is not None for p in self.model.parameters())
         unit = Unit(len(self.units), name, module, parent)
         self.units.append(unit)
         if parent is not None:
@@ -281,25 +305,51 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         unit.why = _why(unit, strange, strange_in(result), changed)
         return result
 
-    def run(self, step: Callable[[], Any]) -> int:
-        """Records a step: forward, and backward where saved tensors are kept. Returns the number of
-        forward's events."""
+    def run(self, step: Callable[[], Any]) -> None:
+        """Records a step: forward, and backward where saved tensors are kept; of several micro-batches the last."""
         with contextlib.ExitStack() as stack:
-            stack.enter_context(around_forwards(self.model, self.call))
+            stack.enter_context(around_forwards(self.model, self.call, self.method))
             stack.enter_context(saved_tensors_hooks(self.pack, self.unpack))
             stack.enter_context(self)
-            loss = step()
-            forward = len(self.events)
-            if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
-                raise TypeError("fit: step() must give the loss, one number with a graph, not %r" % type(loss).__name__)
-            if self.keeps:
-                loss.backward()  # type: ignore[no-untyped-call]
-            del loss
+            run(step, self._backward)
         for finalizer in self._finalizers:
             finalizer.detach()
         if not self.units:
             raise ValueError("fit: step() does not call the model")
-        return forward
+
+    def _backward(self, backward: Callable[[], None], losses: List[torch.Tensor]) -> None:
+        if not any(loss.requires_grad for loss in losses):
+            raise TypeError("fit: the loss that step() gives has no graph")
+        if self.forward:
+            raise ValueError("fit: step() calls backward more than once after a forward")
+        self.forward = len(self.events)
+        del losses
+        if self.keeps:
+            backward()
+
+
+def run(step: Callable[[], Any], backward: Callable[[Callable[[], None], List[torch.Tensor]], Any]) -> None:
+    """Runs a step; its calls of backward(), or the one at the end where it gives the loss, go through
+    ``backward(the call, losses)``."""
+    real, called = torch.autograd.backward, False
+
+    def instead(tensors: Any, *args: Any, **kwargs: Any) -> None:
+        nonlocal called
+        called = True
+        backward(lambda: real(tensors, *args, **kwargs), tensors_in(tensors))
+
+    torch.autograd.backward = instead
+    try:
+        loss = step()
+        if not called:
+            if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+                raise TypeError(
+                    "fit: step() must give the loss, a tensor of one number, or call backward(), not give a %s"
+                    % type(loss).__name__
+                )
+            instead(loss)
+    finally:
+        torch.autograd.backward = real
 
 
 def _why(unit: Unit, strange: str, strange_result: str, changed: bool) -> str:
@@ -313,26 +363,27 @@ def _why(unit: Unit, strange: str, strange_result: str, changed: bool) -> str:
 
 
 @contextlib.contextmanager
-def around_forwards(model: torch.nn.Module, call: Callable[..., Any]) -> Iterator[None]:
-    """Meanwhile every forward of the model's modules goes through
+def around_forwards(model: torch.nn.Module, call: Callable[..., Any], method: str) -> Iterator[None]:
+    """Meanwhile every forward of the model's modules, and the model's `method`, goes through
     ``call(name, module, forward, args, kwargs)``."""
-    before: List[Tuple[torch.nn.Module, Any]] = []
+    before: List[Tuple[torch.nn.Module, str, Any]] = []
 
     def wrap(name: str, module: torch.nn.Module) -> None:
-        forward = module.forward
-        before.append((module, module.__dict__.get("forward")))
-        module.forward = lambda *args, **kwargs: call(name, module, forward, args, kwargs)
+        attribute = "forward" if name else method
+        forward = getattr(module, attribute)
+        before.append((module, attribute, module.__dict__.get(attribute)))
+        setattr(module, attribute, lambda *args, **kwargs: call(name, module, forward, args, kwargs))
 
     try:
         for name, module in model.named_modules():
             wrap(name, module)
         yield
     finally:
-        for module, own in before:
+        for module, attribute, own in before:
             if own is None:
-                del module.forward
+                delattr(module, attribute)
             else:
-                module.forward = own
+                setattr(module, attribute, own)
 
 
 class Tape(NamedTuple):
@@ -345,20 +396,23 @@ class Tape(NamedTuple):
     #: By storage: seconds of the operation that made it.
     seconds: Dict[int, float]
     fixed: int
+    #: Of these, what earlier micro-batches left; and whether parameters have gradients before it.
+    carried: int
+    gradients: bool
 
 
 class NotRepeatedError(RuntimeError):
     """Two runs of forward differ."""
 
 
-def record(model: torch.nn.Module, step: Callable[[], Any]) -> Tape:
+def record(model: torch.nn.Module, step: Callable[[], Any], method: str) -> Tape:
     """Records a step; the caller keeps random states, buffers and gradients as they were."""
-    free, kept = Recorder(model, keeps=False), Recorder(model, keeps=True)
-    free_end = free.run(step)
-    kept_end = kept.run(step)
-    forward = free.events[:free_end]
+    free, kept = Recorder(model, False, method), Recorder(model, True, method)
+    free.run(step)
+    kept.run(step)
+    forward = free.events[: free.forward]
     early = {subject for kind, subject, _ in forward if kind == DEATH}
-    if _without_deaths(forward) != _without_deaths(kept.events[:kept_end]) or free.bytes[: len(kept.bytes)] != (
+    if _without_deaths(forward) != _without_deaths(kept.events[: kept.forward]) or free.bytes[: len(kept.bytes)] != (
         kept.bytes[: len(free.bytes)]
     ):
         raise NotRepeatedError("fit: two runs of forward do not do the same; are layers skipped at random?")
@@ -366,9 +420,9 @@ def record(model: torch.nn.Module, step: Callable[[], Any]) -> Tape:
     for unit in kept.units:
         if calls[unit.module] > 1:
             unit.why = unit.why or "called several times"
-    backward = [e for e in kept.events[kept_end:] if e[0] != DEATH or e[1] not in early]
+    backward = [e for e in kept.events[kept.forward :] if e[0] != DEATH or e[1] not in early]
     events = [*forward, (BACKWARD, 0, 0), *backward]
-    return Tape(events, kept.bytes, kept.packs, kept.units, kept.seconds, kept.fixed)
+    return Tape(events, kept.bytes, kept.packs, kept.units, kept.seconds, kept.fixed, kept.carried, kept.gradients)
 
 
 def _without_deaths(events: List[Event]) -> List[Event]:

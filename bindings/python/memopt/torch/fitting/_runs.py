@@ -1,0 +1,214 @@
+"""Runs of a step that leave everything as it was: on fake tensors, where only shapes and types are
+known and nothing is allocated, or on the model's own values.
+
+Other tensors stand for the parameters meanwhile. So gradients and hooks of the real ones (a DDP's,
+steps in backward) see nothing of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
+
+from .._live_bytes import LiveBytes
+from ._tape import Tape, record, run, tensors_in
+
+#: What a step raises that needs values.
+REFUSALS = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)
+Moving = Dict[str, List[str]]
+
+
+class Runs:
+    """A model's steps. `method`: what is called once in a step, "forward" or Lightning's "training_step"."""
+
+    def __init__(self, model: torch.nn.Module, method: str) -> None:
+        self.model, self.method = model, method
+        #: The parameters have gradients before the step; they are freed in backward.
+        self.gradients = self.releases = False
+
+    def device(self) -> torch.device:
+        """Of the model."""
+        return next((p.device for p in self.model.parameters()), torch.device("cpu"))
+
+    def record(self, step: Callable[[], Any]) -> Tape:
+        """The tape of a step."""
+        recurrent = any(isinstance(module, torch.nn.RNNBase) for module in self.model.modules())
+        try:
+            if recurrent and self.device().type == "cpu":  # which are other operations on fakes
+                raise DataDependentOutputException(None)
+            mode = FakeTensorMode(allow_non_fake_inputs=True)
+            with self._unchanged(), mode, self._stand_ins(_fake_of), _not_packed(), torch.random.fork_rng(devices=[]):
+                return record(self.model, step, self.method)
+        except REFUSALS:  # it needs values
+            with self._unchanged(), self._stand_ins(_alias_of):
+                return record(self.model, step, self.method)
+
+    def measure(self, step: Callable[[], Any]) -> int:
+        """The most bytes that live in a real step beside weights and buffers; kernels' own included on a GPU."""
+        device = self.device()
+        with self._unchanged(), self._stand_ins(_alias_of):
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+                before: int = torch.cuda.memory_allocated(device)
+                torch.cuda.reset_peak_memory_stats(device)
+                run(step, lambda backward, losses: backward())
+                torch.cuda.synchronize(device)
+                most: int = torch.cuda.max_memory_allocated(device)
+                return most - before
+            with _Live([*self.model.parameters(), *self.model.buffers()]) as live:
+                run(step, lambda backward, losses: backward())
+            return int(live.peak)
+
+    def what_moves(self, step: Callable[[], Any]) -> Tuple[Moving, Set[str]]:
+        """Buffers whose contents a forward changes, by module; and modules whose attributes it changes.
+        Contents: BatchNorm changes its averages without a version."""
+        with self._unchanged():
+            with self._unchanged():
+                first = _losses(step)
+            parts = dict(self.model.named_modules())
+            buffers = {
+                name: {n: b.clone() for n, b in part._buffers.items() if b is not None} for name, part in parts.items()
+            }
+            scalars = {name: _scalars(part) for name, part in parts.items()}
+            again = _losses(step)
+            if len(first) != len(again) or not all(map(_same, first, again)):
+                raise ValueError(
+                    "fit: two runs of step() from the same random states give %s and %s. What is run again in backward"
+                    " must be what was run: take random numbers from torch's default generators"
+                    % tuple(", ".join("%r" % loss.item() for loss in losses) for losses in (first, again))
+                )
+            moving: Moving = {}
+            for name, before in buffers.items():
+                names = [n for n, b in before.items() if not _same(b, parts[name]._buffers[n])]
+                if names:
+                    moving[name] = names
+            return moving, {name for name, before in scalars.items() if _scalars(parts[name]) != before}
+
+    @contextlib.contextmanager
+    def _unchanged(self) -> Iterator[None]:
+        """Random states, buffers, gradients and plain attributes of modules are as before afterwards; there
+        are no gradients meanwhile, and nothing is logged."""
+        modules = list(self.model.modules())
+        generators = [torch.default_generator, *(torch.cuda.default_generators if _cuda_runs() else ())]
+        random = [(generator, generator.get_state()) for generator in generators]
+        buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
+        gradients = [(p, p.grad) for p in self.model.parameters() if p.grad is not None]
+        attributes = [(module, _scalars(module)) for module in modules]
+        logs = ("log", "log_dict") if self.method != "forward" else ()
+        for name in logs:
+            setattr(self.model, name, lambda *args, **kwargs: None)
+        for parameter, _ in gradients:
+            parameter.grad = None
+        try:
+            yield
+        finally:
+            for name in logs:
+                self.model.__dict__.pop(name, None)
+            for generator, state in random:
+                generator.set_state(state)
+            with torch.no_grad():
+                for buffer, value in buffers:
+                    buffer.copy_(value)
+            for parameter, gradient in gradients:
+                parameter.grad = gradient
+            for module, values in attributes:
+                module.__dict__.update(values)
+
+    @contextlib.contextmanager
+    def _stand_ins(self, make: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[None]:
+        """Meanwhile others are in the places of parameters and buffers; shared ones stay shared."""
+        places: List[Tuple[Any, Any, torch.Tensor]] = []
+        for module in self.model.modules():
+            for tensors in (module._parameters, module._buffers):
+                places += [(tensors, name, t) for name, t in tensors.items() if t is not None]
+            flat = module.__dict__.get("_flat_weights", [])  # of torch's recurrent modules
+            places += [(flat, i, t) for i, t in enumerate(flat) if t is not None]
+        known: Dict[int, torch.Tensor] = {}
+        for _, _, tensor in places:
+            if id(tensor) not in known:
+                known[id(tensor)] = made = make(tensor)
+                if made.requires_grad and made.is_leaf:
+                    made.grad = torch.zeros_like(made) if self.gradients else None
+                    if self.releases:
+                        made.register_post_accumulate_grad_hook(_release)
+        try:
+            for owner, name, tensor in places:
+                owner[name] = known[id(tensor)]
+            yield
+        finally:
+            for owner, name, tensor in places:
+                owner[name] = tensor
+
+
+def _release(parameter: torch.Tensor) -> None:
+    parameter.grad = None
+
+
+def _fake_of(tensor: torch.Tensor) -> torch.Tensor:
+    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    if isinstance(tensor, torch.nn.Parameter):
+        return torch.nn.Parameter(made, requires_grad=tensor.requires_grad)
+    return made
+
+
+def _alias_of(tensor: torch.Tensor) -> torch.Tensor:
+    if isinstance(tensor, torch.nn.Parameter):
+        return torch.nn.Parameter(tensor.detach(), requires_grad=tensor.requires_grad)
+    return tensor
+
+
+def _cuda_runs() -> bool:
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
+def _scalars(module: torch.nn.Module) -> Dict[str, Any]:
+    return {name: value for name, value in vars(module).items() if type(value) in (int, float, str, bool)}
+
+
+def _losses(step: Callable[[], Any]) -> List[torch.Tensor]:
+    """What a step's backward would begin at."""
+    found: List[torch.Tensor] = []
+    with torch.no_grad():
+        run(step, lambda backward, losses: found.extend(losses))
+    return found
+
+
+def _same(a: torch.Tensor, b: Optional[torch.Tensor]) -> bool:
+    return b is not None and torch.equal(a.nan_to_num(), b.nan_to_num())
+
+
+@contextlib.contextmanager
+def _not_packed() -> Iterator[None]:
+    """Transformers takes fake position ids for several packed sequences, and makes a mask that a real
+    step does not have."""
+    masking = sys.modules.get("transformers.masking_utils")
+    name = "find_packed_sequence_indices"
+    if masking is None or not hasattr(masking, name):
+        yield
+        return
+    before = getattr(masking, name)
+    setattr(masking, name, lambda position_ids: None)
+    try:
+        yield
+    finally:
+        setattr(masking, name, before)
+
+
+class _Live(LiveBytes):  # type: ignore[no-untyped-call]
+    """What the step brings along does not count, nor do views of it."""
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        for tensor in tensors_in((args, kwargs or {})):
+            if tensor.layout is torch.strided:
+                self._note(tensor, count=False)
+        return super().__torch_dispatch__(function, types, args, kwargs)
