@@ -7,6 +7,7 @@
 #define GPT_MODEL_H
 
 #include "layer.h"
+#include "shards.h"
 
 typedef struct model {
     memory *memory;
@@ -14,7 +15,9 @@ typedef struct model {
     random_state *random;
     parameter_set parameters;
     layer *layers;
-    saved *inputs; /* of layer i; the last is what the head reads */
+    saved *inputs;  /* of layer i; the last is what the head reads */
+    shards *shards; /* where gradients go; NULL without --ranks */
+    int replaces;   /* 1: they are the first of a step */
 } model;
 
 /* One micro-batch in host memory: batch * context bytes each. */
