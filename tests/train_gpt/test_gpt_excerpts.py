@@ -1,6 +1,6 @@
-"""Checks that every excerpt of a guide page is in the source file that it names.
+"""Checks that every excerpt of guide pages is in the source file that it names.
 
-Usage: test_gpt_excerpts.py ROOT PAGE
+Usage: test_gpt_excerpts.py ROOT PAGE...
 """
 
 import pathlib
@@ -8,8 +8,7 @@ import re
 import sys
 
 
-def main() -> int:
-    root, page = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+def check(root: pathlib.Path, page: pathlib.Path) -> int:
     text = page.read_text(encoding="utf-8")
     blocks = re.findall(r"^`([^`\n]+)`\n```c\n(.*?)^```$", text, re.M | re.S)
     failed = 0
@@ -20,8 +19,13 @@ def main() -> int:
         if block not in (root / name).read_text(encoding="utf-8"):
             print(f"{page}: not in {name}:\n{block}")
             failed = 1
-    print(f"{len(blocks)} excerpts")
+    print(f"{len(blocks)} excerpts of {page.name}")
     return failed
+
+
+def main() -> int:
+    root, *pages = map(pathlib.Path, sys.argv[1:])
+    return max(check(root, page) for page in pages)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,8 @@ static memopt_status train(trainer *t)
             TRY(resume_save(t, o->save));
     }
     progress_end(&bar);
+    if (o->rank != 0) /* the others have the same to tell */
+        return MEMOPT_OK;
 
     double held_out;
     memory_figures figures;
@@ -64,10 +66,17 @@ int main(int argc, char **argv)
         return demo_run(&o);
 
     corpus text;
-    memopt_status status = text_read(&text, o.text, (size_t)o.context + 1);
+    ranks all = {0, 0};
+    memopt_status status = o.ranks ? ranks_join(&all, o.ranks) : MEMOPT_OK;
+    o.rank = all.rank;
+    o.quiet |= all.rank != 0;
+    if (status == MEMOPT_OK)
+        status = text_read(&text, o.text, (size_t)o.context + 1);
     if (status == MEMOPT_OK) {
         status = run(&o, &text);
         text_free(&text);
     }
-    return status == MEMOPT_OK ? EXIT_CODE_OK : gpt_report_failure(status);
+    int code = status == MEMOPT_OK ? EXIT_CODE_OK : gpt_report_failure(status);
+    ranks_leave(&all, code);
+    return code;
 }

@@ -250,9 +250,13 @@ static memopt_status backward(model *m, const batch *b, float scale, uint64_t ma
     note_place(m, "the head, behind layer", layers - 1);
     TRY(head(m, b, scale, d, out_loss));
     TRY(saved_drop(m->memory, &m->inputs[layers]));
-    for (uint32_t i = layers; i-- > 0;)
+    for (uint32_t i = layers; i-- > 0;) {
         TRY(backward_layer(m, i, d));
-    return embed_backward(m, b, mask_key, d);
+        if (m->shards) /* on their way while the next layer computes */
+            TRY(shards_send(m->shards, i, m->replaces));
+    }
+    TRY(embed_backward(m, b, mask_key, d));
+    return m->shards ? shards_send(m->shards, layers, m->replaces) : MEMOPT_OK;
 }
 
 memopt_status model_learn(model *m, const batch *b, float scale, double *out_loss)

@@ -7,6 +7,7 @@
 #define GPT_MODEL_H
 
 #include "layer.h"
+#include "shards.h"
 
 typedef struct model {
     memory *memory;
@@ -16,6 +17,8 @@ typedef struct model {
     layer *layers;
     saved *inputs;    /* of layer i; the last is what the head reads */
     fit_figures plan; /* of --budget */
+    shards *shards;   /* where gradients go; NULL without --ranks */
+    int replaces;     /* 1: they are the first of a step */
 } model;
 
 /* One micro-batch in host memory: batch * context bytes each. */

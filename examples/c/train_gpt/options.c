@@ -48,6 +48,7 @@ typedef struct option {
 
 #define AT(field) offsetof(options, field)
 #define MANY 4294967295.0
+#define RANKS_MOST 256
 
 static const option table[] = {
     {"Model", SECTION, 0, 0, 0, NULL, NULL, NULL},
@@ -110,6 +111,9 @@ static const option table[] = {
     {"resume", TEXT, AT(resume), 0, 0, NULL, "FILE", "go on from a resume file"},
     {"threads", COUNT32, AT(threads), 0, 4096, NULL, "N",
      "kernel and BLAS threads (0: all that the process may use)"},
+    {"ranks", COUNT32, AT(ranks), 1, RANKS_MOST, NULL, "N",
+     "processes that MPI started (mpirun -n N train_gpt --ranks N):\n"
+     "each takes its share of the micro-batches and of the states"},
     {"stream-order", CHOICE, AT(adversarial), 0, 0, orders, "eager|adversarial",
      "adversarial runs copies as late as they legally may (eager)"},
     {"json", FLAG, AT(json), 0, 0, NULL, NULL, "one JSON object per step and one at the end"},
@@ -252,6 +256,17 @@ static options_result check_together(const options *o)
                 o->width, o->heads);
         return OPTIONS_WRONG;
     }
+    if (o->ranks && o->accumulation % o->ranks) {
+        fprintf(stderr,
+                "train_gpt: --accumulation %u is not a multiple of --ranks %u; see --help\n",
+                o->accumulation, o->ranks);
+        return OPTIONS_WRONG;
+    }
+    if (o->ranks && (o->stream || o->demo || o->budget))
+        return wrong("%s does not go with %s", "--ranks",
+                     o->demo     ? "--demo"
+                     : o->budget ? "--budget"
+                                 : "--stream-weights");
     if (o->save_every && !o->save)
         return wrong("%s needs %s", "--save-every", "--save FILE");
     if (o->budget && (o->checkpoint || o->offload || o->check != MEMOPT_CHECK_NONE))

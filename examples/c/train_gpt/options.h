@@ -37,6 +37,7 @@ typedef struct options {
 
     /* the run */
     uint32_t threads;     /* 0: the libraries' own defaults */
+    uint32_t ranks, rank; /* processes of the run, 0: no --ranks; and which one this is */
     uint32_t adversarial; /* 1: the device runs asynchronous work as late as it may */
     const char *resume, *save;
     uint64_t save_every; /* steps; 0: at the end only */

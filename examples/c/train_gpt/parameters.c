@@ -4,6 +4,7 @@
 #include "parameters.h"
 
 #include "ops.h"
+#include "shards.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -46,7 +47,7 @@ static memopt_status fill_parameter(const parameter *p, memory *m, const start *
     if (frame_ok(&f))
         memcpy(weight, values, s->count * sizeof *values);
     if (frame_ok(&f) && p->master.data)
-        memcpy(p->master.data, values, s->count * sizeof *values);
+        memcpy(p->master.data, values + p->first, p->own * sizeof *values);
     free(values);
     return frame_end(&f);
 }
@@ -62,6 +63,14 @@ static memopt_status place_tensor(memory *m, memopt_dtype dtype, uint64_t count,
     return MEMOPT_OK;
 }
 
+/* Which shard of each of these this rank has. */
+static void cut_bucket(parameter *parameters, uint32_t count, const options *o, const start *plans)
+{
+    for (uint32_t i = 0; i < count; i++)
+        parameters[i].weight.count = plans[i].count;
+    shards_cut(parameters, count, o->rank, o->ranks ? o->ranks : 1);
+}
+
 static memopt_status create_parameter(parameter_set *list, memory *m, const options *o,
                                       const char *prefix, const start *s, host_memory *host)
 {
@@ -71,8 +80,9 @@ static memopt_status create_parameter(parameter_set *list, memory *m, const opti
     p->decays = s->deviation > 0;
     list->elements += s->count;
     TRY(place_tensor(m, o->dtype, s->count, &host->weights, &p->weight));
-    if (o->dtype != MEMOPT_DTYPE_F32 && o->master)
-        TRY(place_tensor(m, MEMOPT_DTYPE_F32, s->count, &host->masters, &p->master));
+    p->master.dtype = MEMOPT_DTYPE_F32;
+    if (o->dtype != MEMOPT_DTYPE_F32 && o->master && p->own)
+        TRY(place_tensor(m, MEMOPT_DTYPE_F32, p->own, &host->masters, &p->master));
     TRY(memory_tensor(m, o->dtype, s->count, MEMOPT_TAG_GRADIENTS, &p->gradient));
     return fill_parameter(p, m, s, random_draw(o->seed, UINT64_MAX - index));
 }
@@ -126,6 +136,7 @@ static memopt_status create_layer(parameter_set *p, memory *m, const options *o,
     host_memory host = {NULL, NULL};
     if (m->store)
         TRY(store_layer(p, m, o, plans, &host));
+    cut_bucket(p->list + p->count, LAYER_PARAMETERS, o, plans);
     for (int i = 0; i < LAYER_PARAMETERS; i++)
         TRY(create_parameter(p, m, o, prefix, &plans[i], &host));
     return m->store ? memopt_offloader_host_end(m->store, p->stored[number]) : MEMOPT_OK;
@@ -166,6 +177,7 @@ memopt_status parameters_create(parameter_set *p, memory *m, const options *o)
                         o->layers);
     p->head = &p->list[o->tied ? TOKEN_EMBEDDING : HEAD_OR_LAYERS];
     p->layers = p->list + outside;
+    cut_bucket(p->list, (uint32_t)outside, o, plans);
     for (int i = 0; i < outside; i++)
         TRY(create_parameter(p, m, o, "", &plans[i], &(host_memory){NULL, NULL}));
     for (uint32_t i = 0; i < o->layers; i++)
@@ -180,8 +192,9 @@ memopt_status parameters_free(parameter_set *p, memory *m)
         if (&p->list[i] >= p->layers) /* the store's */
             p->list[i].weight.data = p->list[i].master.data = NULL;
     for (uint64_t i = 0; i < p->count; i++) {
-        memopt_tensor *tensors[] = {&p->list[i].weight, &p->list[i].master, &p->list[i].gradient};
-        for (int t = 0; t < 3; t++) {
+        memopt_tensor *tensors[] = {&p->list[i].weight, &p->list[i].master, &p->list[i].gradient,
+                                    &p->list[i].sum};
+        for (int t = 0; t < 4; t++) {
             memopt_status status = memory_free(m, tensors[t]);
             first = first == MEMOPT_OK ? status : first;
         }

@@ -14,8 +14,10 @@
 typedef struct parameter {
     char name[48];
     memopt_tensor weight;   /* in the run's dtype */
-    memopt_tensor master;   /* fp32; no memory where weight is all there is */
+    memopt_tensor master;   /* fp32, of the shard; no memory where weight is all there is */
     memopt_tensor gradient; /* in the run's dtype */
+    uint64_t first, own;    /* the shard: elements from `first` on; without --ranks all */
+    memopt_tensor sum;      /* with --ranks: of the shard's gradients, fp32 */
     void *host;      /* a layer's first: where its weights are while they are on the device */
     uint32_t decays; /* 1: a matrix, subject to weight decay */
 } parameter;

@@ -11,6 +11,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* With --ranks each rank's states are a file of its own beside the resume file, PATH-STEP.RANKofRANKS,
+ * written before it; the resume file, rank 0's, says which. So it has a whole set at any moment. */
+
 static const char magic[8] = {'M', 'E', 'M', 'O', 'G', 'P', 'T', '1'};
 
 #define CONFIG_MOST 512
@@ -30,6 +33,8 @@ static uint32_t describe(const trainer *t, char *text)
         memopt_dtype_name(o->dtype), o->dtype == MEMOPT_DTYPE_F32 ? 0 : o->master,
         o->adamw8bit ? "adamw8bit" : "adamw", o->lr, (unsigned long long)o->warmup, o->weight_decay,
         o->clip, (unsigned long long)o->seed, o->scale_growth, t->text->length, t->text->crc);
+    if (o->ranks) /* however many there are */
+        length += snprintf(text + length, (size_t)(CONFIG_MOST - length), " ranks=any");
     return (uint32_t)length;
 }
 
@@ -38,18 +43,27 @@ static size_t tensor_bytes(const memopt_tensor *tensor)
     return tensor->data ? (size_t)tensor->count * memopt_dtype_size(tensor->dtype) : 0;
 }
 
+/* Of the whole master, where there are masters. */
+static size_t master_bytes(const trainer *t, const parameter *p)
+{
+    return t->options.master && p->weight.dtype != MEMOPT_DTYPE_F32 ? (size_t)p->weight.count * 4
+                                                                    : 0;
+}
+
 /* The counters of a run, as they lie in the file. */
 typedef struct counters {
     uint64_t step, draws;
     double scale;
-    uint32_t growth_tracker, reserved;
+    uint32_t growth_tracker;
+    uint32_t ranks; /* that saved their states; 0: these are in the file */
 } counters;
 
 static memopt_status counters_get(trainer *t, counters *out)
 {
     memset(out, 0, sizeof *out);
     out->step = t->step;
-    out->draws = t->random.draws;
+    out->draws = t->ranks.count ? 0 : t->random.draws; /* else each micro-batch has its own */
+    out->ranks = t->ranks.count;
     if (!t->scaler)
         return MEMOPT_OK;
     memopt_scaler_state state = {sizeof state, 0, 0, 0, 0, 0};
@@ -102,9 +116,46 @@ static size_t image_size(const trainer *t, uint32_t config, uint64_t optimizer)
     size_t size = HEADER_BYTES + 4 + config + sizeof(counters) + 8 + (size_t)optimizer + 4;
     for (uint64_t i = 0; i < t->model.parameters.count; i++) {
         const parameter *p = &t->model.parameters.list[i];
-        size += 8 + tensor_bytes(&p->weight) + tensor_bytes(&p->master);
+        size += 8 + tensor_bytes(&p->weight) + master_bytes(t, p);
     }
     return size;
+}
+
+/* With --ranks: a bucket's parameters, whose masters come from all ranks. Rank 0 has an image. */
+static memopt_status put_bucket(image *i, trainer *t, uint32_t number)
+{
+    const bucket *b = &t->shards.buckets[number];
+    memopt_tensor masters = {NULL, 0, MEMOPT_DTYPE_F32};
+    memopt_status status = MEMOPT_OK;
+    if (master_bytes(t, b->parameters))
+        TRY(shards_gather_masters(&t->shards, number, &masters));
+    for (uint32_t k = 0; i->bytes && k < b->count && status == MEMOPT_OK; k++) {
+        const parameter *p = &b->parameters[k];
+        memopt_tensor master = {NULL, p->weight.count, MEMOPT_DTYPE_F32};
+        put(i, &p->weight.count, sizeof p->weight.count);
+        status = put_tensor(i, t, &p->weight);
+        if (masters.data)
+            master.data = (float *)masters.data + shards_place(b, k);
+        if (masters.data && status == MEMOPT_OK)
+            status = put_tensor(i, t, &master);
+    }
+    memopt_status freed = memory_free(&t->memory, &masters);
+    return status == MEMOPT_OK ? freed : status;
+}
+
+static memopt_status put_parameters(image *i, trainer *t)
+{
+    const uint32_t layers = t->options.layers;
+    for (uint32_t n = 0; t->ranks.count && n <= layers; n++) /* those outside the layers first */
+        TRY(put_bucket(i, t, n == 0 ? layers : n - 1));
+    for (uint64_t n = 0; !t->ranks.count && n < t->model.parameters.count; n++) {
+        const parameter *p = &t->model.parameters.list[n];
+        put(i, &p->weight.count, sizeof p->weight.count);
+        TRY(put_tensor(i, t, &p->weight));
+        if (p->master.data)
+            TRY(put_tensor(i, t, &p->master));
+    }
+    return MEMOPT_OK;
 }
 
 static memopt_status fill_image(image *i, trainer *t, const char *config, uint32_t config_length,
@@ -118,15 +169,11 @@ static memopt_status fill_image(image *i, trainer *t, const char *config, uint32
     put(i, &config_length, sizeof config_length);
     put(i, config, config_length);
     put(i, &c, sizeof c);
-    for (uint64_t n = 0; n < t->model.parameters.count; n++) {
-        const parameter *p = &t->model.parameters.list[n];
-        put(i, &p->weight.count, sizeof p->weight.count);
-        TRY(put_tensor(i, t, &p->weight));
-        if (p->master.data)
-            TRY(put_tensor(i, t, &p->master));
-    }
+    TRY(put_parameters(i, t));
     put(i, &optimizer, sizeof optimizer);
-    TRY(memopt_optimizer_export_sync(t->optimizer, optimizer, NULL, i->bytes + i->length, NULL));
+    if (optimizer)
+        TRY(memopt_optimizer_export_sync(t->optimizer, optimizer, NULL, i->bytes + i->length,
+                                         NULL));
     i->length += (size_t)optimizer;
     uint32_t crc = crc32_add(0, i->bytes, i->length);
     put(i, &crc, sizeof crc);
@@ -186,13 +233,16 @@ static memopt_status replace_file(const char *path, const image *i)
     return gpt_fail(MEMOPT_IO_ERROR, "save: %s could not be written: %s", path, strerror(error));
 }
 
-memopt_status resume_save(trainer *t, const char *path)
+static memopt_status save_image(trainer *t, const char *path)
 {
     char config[CONFIG_MOST];
     uint32_t config_length = describe(t, config);
-    uint64_t optimizer;
-    TRY(memopt_optimizer_export_sync(t->optimizer, 0, NULL, NULL, &optimizer));
+    uint64_t optimizer = 0;
+    if (!t->ranks.count)
+        TRY(memopt_optimizer_export_sync(t->optimizer, 0, NULL, NULL, &optimizer));
     image i = {NULL, 0, image_size(t, config_length, optimizer)};
+    if (t->ranks.rank != 0)
+        return put_parameters(&i, t); /* only what the other ranks need */
     i.bytes = malloc(i.room);
     if (!i.bytes)
         return gpt_fail(MEMOPT_OUT_OF_HOST_MEMORY, "save: no memory for %zu bytes", i.room);
@@ -201,6 +251,51 @@ memopt_status resume_save(trainer *t, const char *path)
         status = replace_file(path, &i);
     free(i.bytes);
     return status;
+}
+
+#define NAME_MOST 4096
+
+static memopt_status states_name(char *name, const char *path, uint64_t step, uint32_t rank,
+                                 uint32_t of)
+{
+    int length =
+        snprintf(name, NAME_MOST, "%s-%llu.%uof%u", path, (unsigned long long)step, rank, of);
+    return length < NAME_MOST ? MEMOPT_OK
+                              : gpt_fail(MEMOPT_INVALID_ARGUMENT, "save: the path is too long");
+}
+
+/* This rank's states; returns when all ranks have saved theirs. */
+static memopt_status save_states(trainer *t, const char *path)
+{
+    char name[NAME_MOST];
+    uint8_t done[256] = {0}; /* a byte of each rank */
+    TRY(states_name(name, path, t->step, t->ranks.rank, t->ranks.count));
+    TRY(memopt_optimizer_save_sync(t->optimizer, name, NULL));
+    for (uint32_t k = 0; k <= t->ranks.count; k++)
+        t->shards.at[k] = k;
+    return ranks_gather(&t->ranks, done, t->shards.at);
+}
+
+/* The set before this one is not needed any more. */
+static memopt_status forget_states(trainer *t, const char *path)
+{
+    char name[NAME_MOST];
+    int same = t->saved_step == t->step && t->saved_ranks == t->ranks.count;
+    for (uint32_t k = 0; t->ranks.rank == 0 && !same && k < t->saved_ranks; k++) {
+        TRY(states_name(name, path, t->saved_step, k, t->saved_ranks));
+        unlink(name);
+    }
+    t->saved_step = t->step;
+    t->saved_ranks = t->ranks.count;
+    return MEMOPT_OK;
+}
+
+memopt_status resume_save(trainer *t, const char *path)
+{
+    if (t->ranks.count)
+        TRY(save_states(t, path));
+    TRY(save_image(t, path));
+    return t->ranks.count ? forget_states(t, path) : MEMOPT_OK;
 }
 
 /* --- reading ------------------------------------------------------------------------------- */
@@ -299,7 +394,7 @@ static memopt_status find_parts(const trainer *t, image *i, const char *path, pa
         const parameter *expected = &t->model.parameters.list[n];
         p = take(i, &at, 8);
         if (p && memcmp(p, &expected->weight.count, 8) == 0)
-            p = take(i, &at, tensor_bytes(&expected->weight) + tensor_bytes(&expected->master));
+            p = take(i, &at, tensor_bytes(&expected->weight) + master_bytes(t, expected));
         else
             p = NULL;
     }
@@ -312,28 +407,55 @@ static memopt_status find_parts(const trainer *t, image *i, const char *path, pa
     return MEMOPT_OK;
 }
 
-static memopt_status take_tensor(trainer *t, const memopt_tensor *tensor, image *i, size_t *at)
+/* From byte `skip` of `all` bytes. */
+static memopt_status take_tensor(trainer *t, const memopt_tensor *tensor, image *i, size_t *at,
+                                 size_t skip, size_t all)
 {
     size_t length = tensor_bytes(tensor);
-    const uint8_t *bytes = take(i, at, length);
+    const uint8_t *bytes = take(i, at, all) + skip;
     return length ? memopt_copy(t->memory.device, tensor->data, bytes, length, NULL) : MEMOPT_OK;
 }
 
+/* The states of all ranks that saved them, of which this one takes its own. */
+static memopt_status load_states(trainer *t, const char *path, const counters *c)
+{
+    char *names = malloc((size_t)c->ranks * NAME_MOST);
+    const char **list = malloc(c->ranks * sizeof *list);
+    memopt_status status = names && list ? MEMOPT_OK
+                                         : gpt_fail(MEMOPT_OUT_OF_HOST_MEMORY,
+                                                    "resume: no memory for %u names", c->ranks);
+    for (uint32_t k = 0; k < c->ranks && status == MEMOPT_OK; k++) {
+        char *name = names + (size_t)k * NAME_MOST;
+        list[k] = name;
+        status = states_name(name, path, c->step, k, c->ranks);
+    }
+    if (status == MEMOPT_OK)
+        status = memopt_optimizer_load_sync(t->optimizer, list, c->ranks, 0, NULL);
+    free(names);
+    free(list);
+    return status;
+}
+
 /* The optimizer checks its part once more before it changes anything; then the rest follows. */
-static memopt_status apply(trainer *t, image *i, const parts *found)
+static memopt_status apply(trainer *t, image *i, const parts *found, const char *path)
 {
     size_t at = found->parameters;
-    TRY(memopt_optimizer_import_sync(t->optimizer, found->optimizer, found->optimizer_length, 0,
-                                     NULL));
+    if (found->counters.ranks)
+        TRY(load_states(t, path, &found->counters));
+    else
+        TRY(memopt_optimizer_import_sync(t->optimizer, found->optimizer, found->optimizer_length, 0,
+                                         NULL));
     TRY(parameters_write(&t->model.parameters, &t->memory));
     for (uint64_t n = 0; n < t->model.parameters.count; n++) {
         const parameter *p = &t->model.parameters.list[n];
         at += 8;
-        TRY(take_tensor(t, &p->weight, i, &at));
-        TRY(take_tensor(t, &p->master, i, &at));
+        TRY(take_tensor(t, &p->weight, i, &at, 0, tensor_bytes(&p->weight)));
+        TRY(take_tensor(t, &p->master, i, &at, (size_t)p->first * 4, master_bytes(t, p)));
     }
     TRY(memory_sync(&t->memory));
     TRY(parameters_written(&t->model.parameters, &t->memory));
+    t->saved_step = found->counters.step;
+    t->saved_ranks = found->counters.ranks;
     return counters_set(t, &found->counters);
 }
 
@@ -347,7 +469,7 @@ memopt_status resume_load(trainer *t, const char *path)
     if (status == MEMOPT_OK)
         status = find_parts(t, &i, path, &found);
     if (status == MEMOPT_OK)
-        status = apply(t, &i, &found);
+        status = apply(t, &i, &found, path);
     free(i.bytes);
     return status;
 }

@@ -7,6 +7,9 @@
  * and the bytes of its weight and, where it has one, of its master, u64 length and bytes of the
  * optimizer's export, and the CRC-32 of all that. Numbers have the machine's byte order; one of the
  * other order refuses the file, since its length is wrong there.
+ *
+ * With --ranks, rank 0 writes the file, with all masters and without an export, when every rank has
+ * written its states into "FILE-STEP.RANKofRANKS". A run goes on with any number of ranks.
  */
 #ifndef GPT_RESUME_H
 #define GPT_RESUME_H

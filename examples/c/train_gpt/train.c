@@ -41,6 +41,19 @@ static memopt_optimizer_group group_values(const trainer *t, uint32_t group)
     return values;
 }
 
+/* With --ranks: what the optimizer has of a parameter here, which may be nothing. */
+static memopt_tensor shard_of(const trainer *t, const parameter *p, memopt_parameter_options *given)
+{
+    memopt_tensor weight = p->weight;
+    weight.data = (char *)weight.data + p->first * memopt_dtype_size(weight.dtype);
+    weight.count = p->own;
+    given->shard = (memopt_shard){p->first, p->weight.count};
+    if (weight.dtype == MEMOPT_DTYPE_F32 || !t->options.master)
+        return weight;
+    given->model_copy = weight;
+    return p->master;
+}
+
 static memopt_status add_parameters(trainer *t)
 {
     for (uint64_t i = 0; i < t->model.parameters.count; i++) {
@@ -51,9 +64,14 @@ static memopt_status add_parameters(trainer *t)
         uint64_t index;
         if (p->master.data)
             given.model_copy = p->weight;
+        memopt_tensor shard;
+        if (t->ranks.count) {
+            shard = shard_of(t, p, &given);
+            trained = &shard;
+        }
         TRY(memopt_optimizer_add_parameter(t->optimizer, p->decays ? GROUP_DECAY : GROUP_PLAIN,
                                            trained, &given, NULL, &index));
-        t->gradients[index] = p->gradient;
+        t->gradients[index] = t->ranks.count ? p->sum : p->gradient;
     }
     return memory_sync(&t->memory);
 }
@@ -112,11 +130,16 @@ static memopt_status create_all(trainer *t)
     TRY(memory_open(&t->memory, o));
     t->inputs = malloc(bytes);
     t->targets = malloc(bytes);
-    if (!t->inputs || !t->targets)
+    t->losses = calloc(o->accumulation, sizeof *t->losses);
+    if (!t->inputs || !t->targets || !t->losses)
         return gpt_fail(MEMOPT_OUT_OF_HOST_MEMORY, "trainer: no memory for a batch");
     TRY(model_create(&t->model, &t->memory, o, &t->random));
     TRY(memory_tensor(&t->memory, MEMOPT_DTYPE_F32, 1, MEMOPT_TAG_OTHER, &t->norm));
     TRY(create_scaler(t));
+    if (t->ranks.count) {
+        TRY(shards_create(&t->shards, &t->memory, &t->ranks, &t->model.parameters, o->layers));
+        t->model.shards = &t->shards;
+    }
     TRY(create_optimizer(t));
     if (o->budget)
         TRY(skip_update(t));
@@ -129,6 +152,7 @@ memopt_status trainer_create(trainer *t, const options *o, const corpus *text)
     t->options = *o;
     t->text = text;
     t->random.seed = o->seed;
+    t->ranks = (ranks){o->rank, o->ranks};
     if (o->threads)
         openblas_set_num_threads((int)o->threads);
     memopt_status status = create_all(t);
@@ -139,42 +163,62 @@ memopt_status trainer_create(trainer *t, const options *o, const corpus *text)
 
 memopt_status trainer_destroy(trainer *t)
 {
-    memopt_status results[5] = {MEMOPT_OK};
+    memopt_status results[6] = {MEMOPT_OK};
     results[0] = memopt_optimizer_destroy(t->optimizer);
     results[1] = memopt_scaler_destroy(t->scaler);
     if (t->memory.device) {
         results[2] = memory_free(&t->memory, &t->norm);
-        results[3] = model_destroy(&t->model);
-        results[4] = memory_close(&t->memory);
+        results[3] = shards_destroy(&t->shards);
+        results[4] = model_destroy(&t->model);
+        results[5] = memory_close(&t->memory);
     }
     free(t->gradients);
     free(t->inputs);
     free(t->targets);
+    free(t->losses);
     memset(t, 0, sizeof *t);
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < 6; i++)
         TRY(results[i]);
     return MEMOPT_OK;
 }
 
 /* --- a step -------------------------------------------------------------------------------- */
 
+/* Micro-batch `micro` is number micro / N of rank micro % N. */
+static memopt_status add_losses(trainer *t, step_result *result)
+{
+    const uint32_t all = t->options.accumulation, n = t->ranks.count ? t->ranks.count : 1;
+    if (t->ranks.count) {
+        for (uint32_t k = 0; k <= n; k++)
+            t->shards.at[k] = (uint64_t)k * (all / n) * sizeof *t->losses;
+        TRY(shards_receive(&t->shards));
+        TRY(ranks_gather(&t->ranks, t->losses, t->shards.at));
+    }
+    for (uint32_t micro = 0; micro < all; micro++)
+        result->loss += t->losses[micro % n * (all / n) + micro / n] / all;
+    return MEMOPT_OK;
+}
+
 memopt_status trainer_gradients(trainer *t, step_result *result)
 {
     const options *o = &t->options;
+    const uint32_t n = o->ranks ? o->ranks : 1;
     result->scale = t->scaler ? (double)*memopt_scaler_get_scale(t->scaler) : 1;
     result->loss = 0;
     float scale = (float)(result->scale / o->accumulation);
     TRY(parameters_zero_gradients(&t->model.parameters, &t->memory));
-    for (uint32_t micro = 0; micro < o->accumulation; micro++) {
+    for (uint32_t micro = o->rank; micro < o->accumulation; micro += n) {
         uint64_t number = t->step * o->accumulation + micro;
         uint64_t key = random_draw(o->seed ^ BATCH_SEED, number);
         batch b = {t->inputs, t->targets};
-        double loss;
+        if (o->ranks) /* dropout's draws are the micro-batch's, whichever rank has it */
+            t->random.draws = number << 16;
+        t->model.replaces = micro < n;
         text_batch(t->text, key, 0, o->batch, o->context, t->inputs, t->targets);
-        TRY(model_learn(&t->model, &b, scale, &loss));
-        result->loss += loss / o->accumulation;
+        TRY(model_learn(&t->model, &b, scale,
+                        &t->losses[micro % n * (o->accumulation / n) + micro / n]));
     }
-    return MEMOPT_OK;
+    return add_losses(t, result);
 }
 
 memopt_status trainer_update(trainer *t, step_result *result)
@@ -185,16 +229,21 @@ memopt_status trainer_update(trainer *t, step_result *result)
     }
     result->lr = learning_rate(t);
     TRY(parameters_write(&t->model.parameters, &t->memory));
+    if (t->ranks.count)
+        TRY(shards_square_sum(&t->shards));
 
     memopt_step_options how = MEMOPT_STEP_OPTIONS_INIT;
     how.scaler = t->scaler;
     how.max_norm = t->options.clip;
     how.skip_non_finite = 1;
     how.out_norm = t->norm.data;
+    how.square_sum = t->shards.total.data; /* of all ranks; NULL: the step's own */
     TRY(memopt_optimizer_step(t->optimizer, t->gradients, t->model.parameters.count, &how, NULL));
     if (t->scaler)
         TRY(memopt_scaler_update(t->scaler, NULL));
     TRY(memory_sync(&t->memory));
+    if (t->ranks.count)
+        TRY(shards_gather_weights(&t->shards));
     TRY(parameters_written(&t->model.parameters, &t->memory));
     result->norm = (double)*(const float *)t->norm.data;
     result->skipped = !isfinite(result->norm);

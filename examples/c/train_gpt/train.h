@@ -19,6 +19,11 @@ typedef struct trainer {
     memopt_tensor *gradients;  /* by parameter, as the optimizer wants them */
     uint8_t *inputs, *targets; /* one micro-batch */
     uint64_t step;             /* steps taken */
+    ranks ranks;               /* with --ranks; else its count is 0 */
+    shards shards;             /* with --ranks */
+    double *losses;            /* of a step's micro-batches, those of rank 0 first */
+    uint64_t saved_step;       /* of the last set of files (resume.c); 0: none, as the next */
+    uint32_t saved_ranks;
 } trainer;
 
 /* What one step came to. */
