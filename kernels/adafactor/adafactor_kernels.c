@@ -13,7 +13,7 @@ static uint64_t elements(const void *args)
                  mo_adafactor_##name##_avx2, mo_adafactor_##name##_avx512)
 #define KERNEL(name, threads, ...)                                                                 \
     {                                                                                              \
-        name, sizeof(mo_adafactor_args), threads, __VA_ARGS__, elements                            \
+        name, sizeof(mo_adafactor_args), threads, __VA_ARGS__, elements, 0, 0                      \
     }
 
 const mo_kernel mo_kernel_adafactor_squares =

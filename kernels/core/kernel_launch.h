@@ -78,7 +78,14 @@ typedef struct mo_kernel {
     /* The elements of a launch whose items may be much smaller than a chunk, so that small work
      * uses one thread. NULL: items are whole. */
     uint64_t (*elements)(const void *args);
+    /* The same kernel for tensors of a class of types alone (mo_step_types from 1 on), MO_TYPED of
+     * them, or NULL. A run-time compiler makes it of less text, by the option `types`; images have
+     * the one for all types, which it then is. */
+    const struct mo_kernel *typed;
+    const char *types;
 } mo_kernel;
+
+enum { MO_TYPED = 3 };
 
 /* --- many tensors in one launch ------------------------------------------------------------------
  *

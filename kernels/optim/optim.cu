@@ -11,6 +11,50 @@ enum {
     MO_CHUNK_BLOCKS = MO_CHUNK_ELEMENTS / MO_BLOCK_SIZE
 };
 
+/* --- types ------------------------------------------------------------------------------------
+ *
+ * Nearly all programs have tensors of one class of types alone. Where it is known (MO_TYPES, an
+ * mo_step_types), everything for the others goes: a third of the code is left. So compilers on the
+ * user's machine make a program for each class. */
+#if !defined(MO_TYPES)
+#define MO_TYPES MO_TYPES_ANY
+#endif
+
+MO_DEVICE uint32_t mo_type_of_parameter(const mo_optim_span *s)
+{
+    return MO_TYPES == MO_TYPES_ANY    ? (uint32_t)s->parameter_dtype
+           : MO_TYPES == MO_TYPES_BF16 ? (uint32_t)MO_DTYPE_BF16
+                                       : (uint32_t)MO_DTYPE_F32;
+}
+
+MO_DEVICE uint32_t mo_type_of_gradient(const mo_optim_span *s)
+{
+    return MO_TYPES == MO_TYPES_ANY   ? (uint32_t)s->gradient_dtype
+           : MO_TYPES == MO_TYPES_F32 ? (uint32_t)MO_DTYPE_F32
+                                      : (uint32_t)MO_DTYPE_BF16;
+}
+
+MO_DEVICE uint32_t mo_type_of_copy(const mo_optim_span *s)
+{
+    return MO_TYPES == MO_TYPES_ANY ? (uint32_t)s->copy_dtype : (uint32_t)MO_DTYPE_BF16;
+}
+
+MO_DEVICE void *mo_copy_of(const mo_optim_span *s)
+{
+    return MO_TYPES == MO_TYPES_ANY || MO_TYPES == MO_TYPES_COPY ? s->copy : 0;
+}
+
+/* Classes have neither residuals nor stochastic rounding. */
+MO_DEVICE void *mo_residual_of(const mo_optim_span *s)
+{
+    return MO_TYPES == MO_TYPES_ANY ? s->residual : 0;
+}
+
+MO_DEVICE int mo_is_stochastic(const mo_optim_span *s)
+{
+    return MO_TYPES == MO_TYPES_ANY && s->stochastic;
+}
+
 /* --- the step -------------------------------------------------------------------------------- */
 
 /* Which of a span's tensors may travel as vectors, and whether its bf16 parameters must not be
@@ -24,7 +68,7 @@ typedef struct mo_span_aligned {
 /* Whether bf16 parameters are not for mo_adamw_bf16. */
 MO_DEVICE int mo_span_is_exact(const mo_optim_span *s)
 {
-    return s->copy || s->stochastic || s->residual || !mo_coef_is_plain(&s->coef);
+    return mo_copy_of(s) || mo_is_stochastic(s) || mo_residual_of(s) || !mo_coef_is_plain(&s->coef);
 }
 
 template <int N, uint32_t FORMAT> MO_DEVICE int mo_moment_aligned(const void *moment)
@@ -38,13 +82,13 @@ template <int N, uint32_t FORMAT>
 MO_DEVICE mo_span_aligned mo_span_alignment(const mo_optim_span *s)
 {
     mo_span_aligned a;
-    a.parameter = mo_pack_aligned<N>(s->parameter, (uint32_t)s->parameter_dtype);
-    a.copy = s->copy && mo_pack_aligned<N>(s->copy, (uint32_t)s->copy_dtype);
-    a.gradient = mo_pack_aligned<N>(s->gradient, (uint32_t)s->gradient_dtype);
+    a.parameter = mo_pack_aligned<N>(s->parameter, mo_type_of_parameter(s));
+    a.copy = mo_copy_of(s) && mo_pack_aligned<N>(mo_copy_of(s), mo_type_of_copy(s));
+    a.gradient = mo_pack_aligned<N>(s->gradient, mo_type_of_gradient(s));
     a.m = mo_moment_aligned<N, FORMAT>(s->m);
     a.v = mo_moment_aligned<N, FORMAT>(s->v);
     a.slow = mo_moment_aligned<N, FORMAT>(s->slow);
-    a.residual = mo_aligned_to(s->residual, N * s->residual_bytes);
+    a.residual = mo_aligned_to(mo_residual_of(s), N * s->residual_bytes);
     a.exact = mo_span_is_exact(s);
     a.near = mo_near_rates_of(&s->coef);
     return a;
@@ -56,7 +100,7 @@ MO_DEVICE void mo_join_weights(const mo_optim_span *s, INDEX at, uint32_t rest, 
                                float p[N])
 {
     uint32_t residuals[N], bytes = s->residual_bytes;
-    mo_read_pack<N, 0, 1>(s->residual, at, rest, bytes, aligned, residuals);
+    mo_read_pack<N, 0, 1>(mo_residual_of(s), at, rest, bytes, aligned, residuals);
     MO_UNROLL
     for (int k = 0; k < N; k++)
         p[k] = mo_weight_join(mo_f32_bits(p[k]) >> 16, residuals[k] << (bytes == 1 ? 8 : 0));
@@ -75,7 +119,7 @@ MO_DEVICE void mo_store_split(const mo_optim_span *s, INDEX at, uint32_t rest,
         residuals[k] = (uint32_t)split.residual >> (bytes == 1 ? 8 : 0);
     }
     mo_write_pack<N, 0, 2>(s->parameter, at, rest, 2, aligned->parameter, weights);
-    mo_write_pack<N, 0, 1>(s->residual, at, rest, bytes, aligned->residual, residuals);
+    mo_write_pack<N, 0, 1>(mo_residual_of(s), at, rest, bytes, aligned->residual, residuals);
 }
 
 /* mo_optim_store for a pack. */
@@ -84,14 +128,14 @@ MO_DEVICE void mo_store_parameters(const mo_optim_span *s, INDEX at, uint32_t re
                                    const mo_span_aligned *aligned, const float values[N],
                                    int any_nan)
 {
-    uint32_t dtype = (uint32_t)s->parameter_dtype, codes[N];
-    if (s->copy)
-        mo_store_pack<N>(s->copy, at, rest, (uint32_t)s->copy_dtype, aligned->copy, values);
-    if (MO_RARE(s->residual != 0)) {
+    uint32_t dtype = mo_type_of_parameter(s), codes[N];
+    if (mo_copy_of(s))
+        mo_store_pack<N>(mo_copy_of(s), at, rest, mo_type_of_copy(s), aligned->copy, values);
+    if (MO_RARE(mo_residual_of(s) != 0)) {
         mo_store_split<N>(s, at, rest, aligned, values);
         return;
     }
-    if (s->stochastic && dtype != MO_DTYPE_F32) {
+    if (mo_is_stochastic(s) && dtype != MO_DTYPE_F32) {
         uint32_t random[4];
         mo_random_block(&s->random, (s->start + at) / 8, random);
         MO_BY_FLOAT(dtype, mo_dither_values, values, 0, random, (uint32_t)(at % 8), codes);
@@ -135,11 +179,11 @@ MO_DEVICE int mo_update_pack(const mo_optim_span *s, const mo_rule_coef *coef, I
 {
     float g[N], p[N];
     uint32_t words[N / 2], codes[N];
-    mo_load_pack<N>(s->gradient, at, rest, (uint32_t)s->gradient_dtype, aligned->gradient, g);
-    mo_load_pack<N>(s->parameter, at, rest, (uint32_t)s->parameter_dtype, aligned->parameter, p);
-    if (MO_RARE(s->residual != 0))
+    mo_load_pack<N>(s->gradient, at, rest, mo_type_of_gradient(s), aligned->gradient, g);
+    mo_load_pack<N>(s->parameter, at, rest, mo_type_of_parameter(s), aligned->parameter, p);
+    if (MO_RARE(mo_residual_of(s) != 0))
         mo_join_weights<N>(s, at, rest, aligned->residual, p);
-    int near = s->parameter_dtype == MO_DTYPE_BF16 && !aligned->exact;
+    int near = mo_type_of_parameter(s) == MO_DTYPE_BF16 && !aligned->exact;
     if (mo_update_values<RULE, N, CODED>(coef, &aligned->near, near, g, p, m, v, slow, range,
                                          words)) {
         MO_UNROLL

@@ -125,6 +125,29 @@ typedef struct mo_optim_step_args {
     uint32_t stochastic;
 } mo_optim_step_args;
 
+/* The types that all tensors of a launch have, where most programs have them. Parameters are not
+ * split, nor rounded at random. */
+typedef enum mo_step_types {
+    MO_TYPES_ANY,
+    MO_TYPES_BF16, /* parameters and gradients bf16, no copy */
+    MO_TYPES_F32,  /* both f32, no copy */
+    MO_TYPES_COPY  /* f32 parameters; gradients and a copy bf16 */
+} mo_step_types;
+
+/* Of a tensor and its gradient. */
+MO_HD static inline mo_step_types mo_step_types_of(const mo_optim_tensor *t, uint32_t gradient,
+                                                   int stochastic)
+{
+    int wide = t->parameter_dtype == MO_DTYPE_F32, narrow = gradient == MO_DTYPE_BF16;
+    if (stochastic || t->residual != 0)
+        return MO_TYPES_ANY;
+    if (t->copy != 0)
+        return wide && narrow && t->copy_dtype == MO_DTYPE_BF16 ? MO_TYPES_COPY : MO_TYPES_ANY;
+    if (wide)
+        return gradient == MO_DTYPE_F32 ? MO_TYPES_F32 : MO_TYPES_ANY;
+    return narrow && t->parameter_dtype == MO_DTYPE_BF16 ? MO_TYPES_BF16 : MO_TYPES_ANY;
+}
+
 /* Block-wise quantisation of one tensor; an item is a chunk. */
 typedef struct mo_blockcode_args {
     void *values; /* f32, f16 or bf16 */

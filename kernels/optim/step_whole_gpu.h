@@ -381,22 +381,24 @@ MO_DEVICE uint32_t mo_step_classes(const mo_optim_span *s, const mo_rule_coef *c
     whole -= whole % (2 * mo_warp_size() / MO_LANES); /* all of a warp take part, in pairs */
     int states = aligned.m && (!mo_rule_has_second(RULE) || aligned.v) &&
                  (!mo_rule_has_slow(RULE) || aligned.slow) && s->m != 0;
-    int narrow = s->gradient_dtype == MO_DTYPE_BF16;
+    int narrow = mo_type_of_gradient(s) == MO_DTYPE_BF16;
     int by_near = RULE == MO_RULE_ADAMW && MO_NVCC_DEVICE; /* mo_adamw_f32 */
-    if (!states || !aligned.parameter || !aligned.gradient || s->residual || s->stochastic)
+    if (!states || !aligned.parameter || !aligned.gradient || mo_residual_of(s) ||
+        mo_is_stochastic(s))
         return 0;
 #if defined(__HIP__)
     if (mo_rule_has_slow(RULE)) /* three moments have more places than there are scalar registers */
         return 0;
 #endif
-    if (s->parameter_dtype == MO_DTYPE_BF16 && narrow && !aligned.exact)
+    if (mo_type_of_parameter(s) == MO_DTYPE_BF16 && narrow && !aligned.exact)
         mo_step_whole<RULE, FORMAT, MO_DTYPE_BF16, MO_DTYPE_BF16, 0>(s, coef, tables, whole);
     else if (by_near && !(mo_coef_is_plain(coef) && coef->eps > 0.0f))
         return 0;
-    else if (s->parameter_dtype == MO_DTYPE_F32 && s->gradient_dtype == MO_DTYPE_F32 && !s->copy)
+    else if (mo_type_of_parameter(s) == MO_DTYPE_F32 && mo_type_of_gradient(s) == MO_DTYPE_F32 &&
+             !mo_copy_of(s))
         mo_step_whole<RULE, FORMAT, MO_DTYPE_F32, MO_DTYPE_F32, 0>(s, coef, tables, whole);
-    else if (s->parameter_dtype == MO_DTYPE_F32 && narrow && aligned.copy &&
-             s->copy_dtype == MO_DTYPE_BF16)
+    else if (mo_type_of_parameter(s) == MO_DTYPE_F32 && narrow && aligned.copy &&
+             mo_type_of_copy(s) == MO_DTYPE_BF16)
         mo_step_whole<RULE, FORMAT, MO_DTYPE_F32, MO_DTYPE_BF16, 1>(s, coef, tables, whole);
     else
         return 0;

@@ -271,6 +271,22 @@ static void tell_uses(memopt_optimizer *o, const memopt_step_options *s, uint64_
     mo_writes(o->device, stream, what, s->out_norm, sizeof *s->out_norm);
 }
 
+/* The kernel of the uploaded segments, whose types it may be made for. */
+static const mo_kernel *kernel_of(const memopt_optimizer *o, uint64_t count)
+{
+    const mo_kernel *kernel = mo_optimizer_kernel(o->options.kind, o->options.state_format);
+    mo_step_types types = MO_TYPES_ANY;
+    for (uint64_t i = 0; i < count; i++) {
+        const mo_tensor_segment *g = &o->segments[i];
+        mo_step_types own = mo_step_types_of(&o->parameters[g->number].device, g->dtype,
+                                             o->options.stochastic_rounding != 0);
+        if (own == MO_TYPES_ANY || (i != 0 && own != types))
+            return kernel;
+        types = own;
+    }
+    return types == MO_TYPES_ANY ? kernel : &kernel->typed[types - 1];
+}
+
 /* Launches the prologue and the update of the uploaded segments. */
 static memopt_status launch(memopt_optimizer *o, const memopt_step_options *s,
                             const double *square_sum, uint64_t count, uint64_t chunks,
@@ -311,8 +327,7 @@ static memopt_status launch(memopt_optimizer *o, const memopt_step_options *s,
         .count = (uint32_t)count,
         .stochastic = o->options.stochastic_rounding,
     };
-    return mo_launch(o->device, stream,
-                     mo_optimizer_kernel(o->options.kind, o->options.state_format), &step, chunks);
+    return mo_launch(o->device, stream, kernel_of(o, count), &step, chunks);
 }
 
 static memopt_status step_page(memopt_optimizer *o, const memopt_tensor *gradients, uint64_t page,

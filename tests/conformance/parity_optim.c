@@ -233,9 +233,28 @@ static void end(world *w, run *r)
     free_tensor(w, &r->norm);
 }
 
+/* A class of types alone, where MEMOPT_CONFORMANCE_TYPES is its mo_step_types: for kernels that are
+ * made for it. */
+static long only_types(void)
+{
+    const char *text = getenv("MEMOPT_CONFORMANCE_TYPES");
+    return text != NULL ? strtol(text, NULL, 10) : 0;
+}
+
+static int is_asked(const variant *v, memopt_dtype type, memopt_dtype slope)
+{
+    const memopt_dtype wide = MEMOPT_DTYPE_F32, narrow = MEMOPT_DTYPE_BF16;
+    int of[] = {1, type == narrow && slope == narrow, type == wide && slope == wide,
+                type == wide && slope == narrow};
+    return only_types() == 0 || (of[only_types()] && !v->stochastic && !v->split &&
+                                 v->copy == (only_types() == 3 ? narrow : NO_COPY));
+}
+
 static void train(world *w, const variant *v, memopt_dtype type, memopt_dtype slope)
 {
     run r;
+    if (!is_asked(v, type, slope))
+        return;
     label(w, "%s: %s parameters, %s gradients", v->name, memopt_dtype_name(type),
           memopt_dtype_name(slope));
     begin(w, &r, v, type, slope);
@@ -348,11 +367,14 @@ static void steps_agree(world *w)
                 train(w, &variants[i], float_types[type],
                       variants[i].over ? variants[i].copy : float_types[type]);
     }
-    for (int type = 0; type < WIDE_TYPES && w->kind == MEMOPT_OPTIMIZER_SGD; type++)
+    for (int type = 0; type < WIDE_TYPES && w->kind == MEMOPT_OPTIMIZER_SGD && only_types() == 0;
+         type++)
         for (int buffers = 0; buffers < 2; buffers++)
             for (int bad_step = -1; bad_step < 2; bad_step += 2)
                 if (!small || (buffers + bad_step + 1) % WIDE_TYPES == type)
                     switch_momentum(w, float_types[type], buffers, bad_step);
+    if (only_types() != 0)
+        return;
     train_thousands(w);
     steps_on_memory_of_the_caller(w);
 }

@@ -58,10 +58,13 @@ class Nvrtc:
 
     def kernels(self, text, target, *options):
         """The kernels that it makes of the text."""
+        return re.findall(r"\.entry (\w+)", self.text_of(text, target, *options))
+
+    def text_of(self, text, target, *options):
         target = target.replace("sm_", "compute_")
         refused, code = self.compile(text, f"--gpu-architecture={target}", *options)
         assert refused is None, refused
-        return re.findall(r"\.entry (\w+)", code)
+        return code
 
     def compile(self, text, *more):
         program = ctypes.c_void_p()
@@ -117,9 +120,12 @@ class Hiprtc:
         return None if done.returncode == 0 else f"status {done.returncode}: {done.stderr}"
 
     def kernels(self, text, target, *options):
+        return re.findall(r"\.amdhsa_kernel (\w+)", self.text_of(text, target, *options))
+
+    def text_of(self, text, target, *options):
         done = self.compile(text, target, *options, "-S", "--no-gpu-bundle-output", "-o", "-")
         assert done.returncode == 0, done.stderr
-        return re.findall(r"\.amdhsa_kernel (\w+)", done.stdout)
+        return done.stdout
 
     def compile(self, text, target, *options):
         return subprocess.run([self.file, "-x", "hip", "--offload-device-only", "-nogpulib", "-nogpuinc",
@@ -143,6 +149,11 @@ class FrontEnd(unittest.TestCase):
             made = self.compiler.kernels(self.text, self.compiler.targets()[-1], "-DMO_ONLY",
                                          f"-DMO_ONLY_{name}")
             self.assertEqual(made, [name])
+
+    def test_a_class_of_types_takes_less(self):
+        target, only = self.compiler.targets()[-1], ["-DMO_ONLY", "-DMO_ONLY_mo_step_sgdc8"]
+        texts = [self.compiler.text_of(self.text, target, *only, *more) for more in ([], ["-DMO_TYPES=1"])]
+        self.assertLess(len(texts[1]), 0.7 * len(texts[0]))
 
     def chosen(self):
         """The oldest and the newest target, and one beyond each limit that the text has."""

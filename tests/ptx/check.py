@@ -2,6 +2,7 @@
 
     check.py BUILD embedded [--small]   the text that the library in BUILD carries, every kernel
     check.py BUILD nvcc SM              nvcc's text for sm_SM, in its place
+    check.py BUILD types                programs for a class of types alone, with these types
     check.py BUILD approximations       the same bits where each approximation is two steps off
     check.py BUILD mutants              changed copies of the text: the suite finds each change
 
@@ -20,8 +21,10 @@ import translate
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path.append(str(ROOT / "tests" / "sim"))
+sys.path += [str(ROOT / "tests" / "sim"), str(ROOT / "tests" / "kernels_build")]
+from compilers import CLANG_PTX_FLAGS  # noqa: E402
 from executed import Mutant, Suite  # noqa: E402
+from gpu_text import flattened  # noqa: E402
 
 NVCC_FLAGS = ["--std=c++17", "-O3", "--fmad=false", "--prec-div=true", "--prec-sqrt=true",
               "--ftz=false", "--diag-suppress=177"]
@@ -106,6 +109,18 @@ def change(text, mutant):
         text[begin + place.end():]
 
 
+# A program for a class of types alone, as run-time compilers make it.
+TYPED, TYPED_CASE = "mo_step_adamwc8", "optimizer_adamw_companded"
+
+
+def typed_text(build, folder, types):
+    source, out = folder / "typed.cu", folder / "typed.ptx"
+    source.write_text(flattened("cmake", build))
+    subprocess.run([shutil.which("clang-19") or "clang", *CLANG_PTX_FLAGS, "-w", "-DMO_ONLY", "-DMO_ONLY_" + TYPED,
+                    "-DMO_TYPES=%d" % types, "-S", str(source), "-o", str(out)], check=True)
+    return out.read_text()
+
+
 def nvcc_text(build, folder, sm):
     nvcc = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
     if nvcc is None:
@@ -121,7 +136,7 @@ def nvcc_text(build, folder, sm):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("build", type=pathlib.Path)
-    parser.add_argument("what", choices=["embedded", "nvcc", "approximations", "mutants"])
+    parser.add_argument("what", choices=["embedded", "nvcc", "types", "approximations", "mutants"])
     parser.add_argument("sm", nargs="?")
     parser.add_argument("--small", action="store_true")
     options = parser.parse_args()
@@ -136,6 +151,10 @@ def main():
             more = {"MEMOPT_SIM_CAPABILITY": "%s.%s" % (options.sm[:-1], options.sm[-1])}
         if options.what == "mutants":
             good = suite.catches(MUTANTS, lambda mutant: compiled(suite, change(text, mutant), mutant.kernel))
+        elif options.what == "types":
+            good = all([suite.proves(compiled(suite, typed_text(build, suite.folder, types)), {TYPED}, "--small",
+                                     "--only", TYPED_CASE, MEMOPT_CONFORMANCE_TYPES=str(types),
+                                     MEMOPT_TEST_LONG="1") for types in (1, 2, 3)])
         elif options.what == "approximations":
             good = suite.passes_beside(compiled(suite, text), "optimizer_*,step_plain", 2)
         else:

@@ -47,6 +47,8 @@ static int all_options(const mo_gpu_device *gpu, const mo_gpu_recipe *recipe,
     options[count++] = recipe->target;
     for (int i = 0; fixed[i] != NULL; i++)
         options[count++] = fixed[i];
+    if (recipe->types != NULL)
+        options[count++] = recipe->types;
     return count;
 }
 

@@ -294,11 +294,11 @@ void mo_gpu_forget_seen(mo_gpu_device *gpu);
 void mo_gpu_unload(mo_gpu_device *gpu);
 
 /* --- module.c --- */
-/* Loads the kernel of this name: from the best image, which has all of them (*out_all is 1), or
+/* Loads a kernel: from the best image, which has all of them (*out_all is 1), or
  * compiled on this machine, now or earlier. Without it, later calls return the same failure at
  * once. Pre: entered, and `loading`: no other thread is in here for the device. */
-memopt_status mo_gpu_module_load(mo_gpu_device *gpu, const char *kernel, mo_gpu_module *out_module,
-                                 int *out_all);
+memopt_status mo_gpu_module_load(mo_gpu_device *gpu, const mo_kernel *kernel,
+                                 mo_gpu_module *out_module, int *out_all);
 
 /* --- image_file.c --- */
 enum { MO_GPU_PATH_BYTES = 4096 };
@@ -319,9 +319,10 @@ typedef struct mo_gpu_recipe {
     const char *text;                /* a zero byte follows it */
     char *part;                      /* the text where it was made for one kernel, else NULL */
     uint64_t bytes;
-    double seconds;   /* that the driver takes for it */
-    int quick;        /* they are so few that nothing is kept or said */
-    int intermediate; /* PTX: the compiler knows older targets only, the driver does the rest */
+    double seconds;    /* that the driver takes for it */
+    int quick;         /* they are so few that nothing is kept or said */
+    int intermediate;  /* PTX: the compiler knows older targets only, the driver does the rest */
+    const char *types; /* mo_kernel's */
     char target[2 * MO_GPU_TARGET_BYTES]; /* the option that names the target */
 } mo_gpu_recipe;
 

@@ -56,12 +56,15 @@ static memopt_status tell_not_found(const mo_gpu_device *gpu, const mo_kernel *k
 static memopt_status look_up_all(mo_gpu_device *gpu, mo_gpu_module module)
 {
     memopt_status status = MEMOPT_OK;
-    for (uint32_t i = 0; i < mo_all_kernels_count && status == MEMOPT_OK; i++) {
-        status = look_up(gpu, module, 0, mo_all_kernels[i]);
-        if (status == MEMOPT_NOT_FOUND)
-            status = MEMOPT_OK;
+    for (uint32_t i = 0; i < mo_all_kernels_count; i++) {
+        const mo_kernel *kernel = mo_all_kernels[i];
+        status = look_up(gpu, module, 0, kernel);
+        for (int k = 0; kernel->typed != NULL && k < MO_TYPED && status == MEMOPT_OK; k++)
+            status = look_up(gpu, module, 0, &kernel->typed[k]);
+        if (status != MEMOPT_OK && status != MEMOPT_NOT_FOUND)
+            return status;
     }
-    return status;
+    return MEMOPT_OK;
 }
 
 static void unload(mo_gpu_device *gpu, mo_gpu_module module)
@@ -109,7 +112,7 @@ static memopt_status load(mo_gpu_device *gpu, const mo_kernel *kernel)
     int all = 1;
     memopt_status status = MEMOPT_OK;
     if (gpu->image == NULL)
-        status = mo_gpu_module_load(gpu, kernel->name, &module, &all);
+        status = mo_gpu_module_load(gpu, kernel, &module, &all);
     if (status == MEMOPT_OK && module != NULL && all)
         status = take_image(gpu, module);
     if (status != MEMOPT_OK || known_function(gpu, kernel) != NULL)

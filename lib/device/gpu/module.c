@@ -66,7 +66,7 @@ static memopt_status load_kept(mo_gpu_device *gpu, const char *key, mo_gpu_modul
 /* Before what takes long. The times are those of docs/benchmarks/compile.md. */
 static void announce(const mo_gpu_device *gpu, const mo_gpu_recipe *recipe, const char *kernel)
 {
-    char compiler[2 * MO_LIBRARY_FILE], folder[MO_GPU_PATH_BYTES], seconds[16] = "1 to 10";
+    char compiler[2 * MO_LIBRARY_FILE], folder[MO_GPU_PATH_BYTES], seconds[16] = "1 to 6";
     if (recipe->compiler == NULL)
         snprintf(seconds, sizeof seconds, "%.1f", recipe->seconds);
     mo_gpu_recipe_name(gpu, recipe, compiler, sizeof compiler);
@@ -119,7 +119,8 @@ static memopt_status load_one(mo_gpu_device *gpu, const mo_gpu_recipe *recipe, c
     return status;
 }
 
-static memopt_status load_source(mo_gpu_device *gpu, const char *kernel, mo_gpu_module *out_module)
+static memopt_status load_source(mo_gpu_device *gpu, const mo_kernel *kernel,
+                                 mo_gpu_module *out_module)
 {
     const mo_images *images = gpu->driver->vendor->images;
     mo_gpu_recipe recipe;
@@ -131,8 +132,9 @@ static memopt_status load_source(mo_gpu_device *gpu, const char *kernel, mo_gpu_
                        gpu->driver->vendor->name, gpu->index, gpu->target, gpu->name,
                        images->count);
     memopt_status status = mo_gpu_find_recipe(gpu, &recipe);
+    recipe.types = kernel->types;
     if (status == MEMOPT_OK)
-        status = load_one(gpu, &recipe, kernel, out_module, &unfit);
+        status = load_one(gpu, &recipe, kernel->name, out_module, &unfit);
     return unfit != 0 ? refuse_compiled(gpu, &recipe, unfit) : status;
 }
 
@@ -210,14 +212,14 @@ static memopt_status tell_missing(const mo_image *image, memopt_status status)
                           info.message, path, MO_SIZE(image->bytes), image->digest);
 }
 
-static memopt_status load_any(mo_gpu_device *gpu, const char *kernel, mo_gpu_module *out_module,
-                              int *out_all)
+static memopt_status load_any(mo_gpu_device *gpu, const mo_kernel *kernel,
+                              mo_gpu_module *out_module, int *out_all)
 {
     const mo_image *images = gpu->driver->vendor->images->images, *missing = NULL;
     uint64_t tried = gpu->images_unfit;
     for (int i; (i = best_image(gpu, tried)) >= 0;) {
         outcome became = LOADED;
-        MO_TRY(load_image(gpu, &images[i], kernel, out_module, &became));
+        MO_TRY(load_image(gpu, &images[i], kernel->name, out_module, &became));
         if (became == LOADED) {
             *out_all = !is_text(&images[i]);
             if (gpu->kernel_count == 0)
@@ -250,15 +252,15 @@ static void remember_verdict(mo_gpu_device *gpu, const char *kernel, memopt_stat
     snprintf(verdict->code_name, sizeof verdict->code_name, "%s", info.driver_message);
 }
 
-memopt_status mo_gpu_module_load(mo_gpu_device *gpu, const char *kernel, mo_gpu_module *out_module,
-                                 int *out_all)
+memopt_status mo_gpu_module_load(mo_gpu_device *gpu, const mo_kernel *kernel,
+                                 mo_gpu_module *out_module, int *out_all)
 {
     const mo_gpu_verdict *verdict = &gpu->verdict;
     MO_PRE(gpu->loading);
-    if (verdict->status != MEMOPT_OK && strcmp(verdict->kernel, kernel) == 0)
+    if (verdict->status != MEMOPT_OK && strcmp(verdict->kernel, kernel->name) == 0)
         return mo_fail_driver(verdict->status, verdict->code, verdict->code_name, "%s",
                               verdict->message);
     memopt_status status = load_any(gpu, kernel, out_module, out_all);
-    remember_verdict(gpu, kernel, status);
+    remember_verdict(gpu, kernel->name, status);
     return status;
 }

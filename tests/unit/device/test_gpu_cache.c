@@ -5,6 +5,9 @@
 #define _GNU_SOURCE /* F_OFD_SETLK */
 #include "gpu_compile.h"
 
+#include "memopt/allocator.h"
+#include "memopt/optim.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -268,7 +271,7 @@ TEST(announced)
     OK(memopt_set_log(NULL, NULL, MEMOPT_LOG_OFF));
     contains(line, "cuda:0: ");
     contains(line,
-             "libnvrtc.so.12 (version 12.8) compiles the kernel mo_cast for sm_70, about 1 to 10");
+             "libnvrtc.so.12 (version 12.8) compiles the kernel mo_cast for sm_70, about 1 to 6");
     contains(line, folder);
 }
 
@@ -405,6 +408,56 @@ static void key_of(uint32_t capability, int driver, const char *source, const ch
         snprintf(recipe.target, sizeof recipe.target, "%s", option);
     mo_gpu_cache_key(gpu, &recipe, kernel, key);
     free(gpu);
+}
+
+/* A step of a tensor of these types. */
+static void step(memopt_device *device, memopt_allocator *allocator, memopt_dtype type,
+                 memopt_dtype slope)
+{
+    memopt_optimizer_options options = MEMOPT_OPTIMIZER_OPTIONS_INIT;
+    memopt_optimizer_group group = MEMOPT_OPTIMIZER_GROUP_INIT;
+    memopt_tensor p = {NULL, 64, type}, g = {NULL, 64, slope};
+    memopt_optimizer *optimizer = NULL;
+    uint32_t number = 0;
+    uint64_t index = 0;
+    OK(memopt_allocator_alloc(allocator, 256, MEMOPT_TAG_OTHER, NULL, &p.data));
+    OK(memopt_allocator_alloc(allocator, 256, MEMOPT_TAG_OTHER, NULL, &g.data));
+    OK(memopt_fill(device, p.data, 0, 256, NULL));
+    OK(memopt_fill(device, g.data, 0, 256, NULL));
+    OK(memopt_optimizer_create(allocator, &options, &optimizer));
+    OK(memopt_optimizer_add_group(optimizer, &group, &number));
+    OK(memopt_optimizer_add_parameter(optimizer, 0, &p, NULL, NULL, &index));
+    OK(memopt_optimizer_step(optimizer, &g, 1, NULL, NULL));
+    OK(memopt_stream_sync(device, NULL));
+    OK(memopt_optimizer_destroy(optimizer));
+    OK(memopt_allocator_free(allocator, p.data));
+    OK(memopt_allocator_free(allocator, g.data));
+}
+
+/* A step is compiled for the class of types that all tensors have, each once. */
+TEST(a_program_for_a_class_of_types)
+{
+    static const struct {
+        memopt_dtype type, slope;
+        int programs;
+    } steps[] = {
+        {MEMOPT_DTYPE_BF16, MEMOPT_DTYPE_BF16, 1}, {MEMOPT_DTYPE_F32, MEMOPT_DTYPE_F32, 1},
+        {MEMOPT_DTYPE_BF16, MEMOPT_DTYPE_BF16, 0}, {MEMOPT_DTYPE_BF16, MEMOPT_DTYPE_F32, 0},
+        {MEMOPT_DTYPE_F32, MEMOPT_DTYPE_BF16, 0},  {MEMOPT_DTYPE_F32, MEMOPT_DTYPE_F32, 0}};
+    memopt_allocator *allocator = NULL;
+    char path[2 * PATH];
+    fresh("types");
+    memopt_device *device = open_device("cuda:0");
+    OK(memopt_allocator_create(device, NULL, NULL, &allocator));
+    step(device, allocator, MEMOPT_DTYPE_F16,
+         MEMOPT_DTYPE_F16); /* for all types, with what comes before */
+    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
+        int before = files_in(folder, path);
+        step(device, allocator, steps[i].type, steps[i].slope);
+        assert_int_equal(files_in(folder, path) - before, steps[i].programs);
+    }
+    OK(memopt_allocator_destroy(allocator));
+    OK(memopt_device_close(device));
 }
 
 TEST(keys)
