@@ -295,7 +295,7 @@ MEMOPT_API memopt_status memopt_device_sync(memopt_device *device);
  * The device tells it of copies, fills, launches of this library with their tensors, events, waits,
  * blocks of allocators, and what the host waits for; a query that succeeds and a host callback that
  * has run count as waits of the host. It cannot see what the host or kernels of the caller read and
- * write: memopt_race_host() and memopt_stream_uses() tell it. When there are new reports, the next
+ * write: memopt_race_run() and memopt_stream_uses() tell it. When there are new reports, the next
  * synchronising call returns #MEMOPT_DEVICE_FAULT once. Its message names the operations, the
  * streams, the bytes and the missing wait. With #MEMOPT_STREAM_ORDER_ADVERSARIAL too, operations
  * have the same numbers, and the bytes of a report come out wrong.

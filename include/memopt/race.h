@@ -158,7 +158,8 @@ typedef struct memopt_race_stats {
     uint64_t bytes;      /**< Host memory of the finder, in bytes. */
     uint64_t bytes_peak; /**< The most that it was. */
     /** What was given up: ranges forgotten, blocks displaced by others at their addresses, pairs of
-     * strided accesses that were too large to compare, reports beyond max_reports. */
+     * strided accesses that were too large to compare or have gaps in two dimensions, reports beyond
+     * max_reports. */
     uint64_t forgotten;
     uint64_t reports; /**< Reports kept. */
 } memopt_race_stats;
@@ -208,9 +209,10 @@ MEMOPT_API memopt_status memopt_race_add_stream(memopt_race *race, uint32_t *out
 /**
  * @brief A block begins: an allocation from the allocator of a stream.
  *
- * Nothing is known of its bytes, but for memopt_race_options::inherit. Reports #MEMOPT_RACE_FREED_IN_USE for each block of device memory
- * that was freed on this stream since its last allocation, and each other stream that uses it, where
- * neither memopt_race_record_stream() covers the use nor a wait orders it before this call. A block
+ * Nothing is known of its bytes, but for memopt_race_options::inherit. Reports
+ * #MEMOPT_RACE_FREED_IN_USE for each block of device memory that was freed on this stream since its
+ * last allocation, and each other stream that uses it, where neither memopt_race_record_stream()
+ * covers the use nor a wait orders it before this call. A block
  * that is live at these addresses is displaced by the new one, as if it had never been.
  * @param race the finder.
  * @param address the first byte.
@@ -252,34 +254,22 @@ MEMOPT_API memopt_status memopt_race_record_stream(memopt_race *race, uint64_t a
                                                    uint32_t stream);
 
 /**
- * @brief The host enqueues an operation on a stream. Reports the races of its accesses.
+ * @brief The host enqueues an operation on a stream, or uses memory itself, now. Reports the races of
+ *        its accesses.
  * @param race the finder.
- * @param stream the stream, not #MEMOPT_RACE_HOST.
+ * @param actor the stream, or #MEMOPT_RACE_HOST.
  * @param tag the operation's.
  * @param accesses what it uses. An operation that reads and writes a range has one access with both
  *        bits.
  * @param count their number; 0: an operation without memory.
  * @retval MEMOPT_OK done; memopt_race_get_stats() tells whether there are new reports.
- * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, there is no such stream, or an access is
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, there is no such actor, or an access is
  *         malformed: no mode, too many dimensions, a negative shape, a range that wraps around. The
  *         message has its index. Nothing changed.
  * @since 0.9
  */
-MEMOPT_API memopt_status memopt_race_run(memopt_race *race, uint32_t stream, uint64_t tag,
+MEMOPT_API memopt_status memopt_race_run(memopt_race *race, uint32_t actor, uint64_t tag,
                                          const memopt_race_access *accesses, uint32_t count);
-
-/**
- * @brief The host itself uses memory, now. Reports the races of its accesses.
- * @param race the finder.
- * @param tag the operation's.
- * @param accesses what it uses.
- * @param count their number.
- * @retval MEMOPT_OK done.
- * @retval MEMOPT_INVALID_ARGUMENT as for memopt_race_run().
- * @since 0.9
- */
-MEMOPT_API memopt_status memopt_race_host(memopt_race *race, uint64_t tag,
-                                          const memopt_race_access *accesses, uint32_t count);
 
 /**
  * @brief An actor waits for all work that is on a stream now.

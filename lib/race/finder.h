@@ -1,6 +1,6 @@
 /*
- * The parts of a race finder: clocks (clock.c), reports (report.c), memory and its accesses
- * (memory.c); race.c has the public calls, which lock.
+ * The parts of a race finder: clocks (clock.c), memory, its accesses and reports (memory.c); race.c
+ * has the public calls, which lock.
  *
  * A clock says for each actor up to which of its operations one is ordered behind it. Every use keeps
  * the number of its operation, so "ordered before" is one comparison. Uses of a range are kept by the
@@ -63,16 +63,9 @@ typedef struct mo_race_event {
     uint64_t next; /* unused number, from 1 */
 } mo_race_event;
 
-typedef struct mo_race_found {
-    memopt_race_report report;
-    uint64_t next; /* in its bucket, from 1 */
-} mo_race_found;
-
 typedef struct mo_race_order {
     mo_race_range *newest, *oldest;
 } mo_race_order;
-
-enum { MO_RACE_BUCKETS = 1024 };
 
 struct memopt_race {
     pthread_mutex_t lock;
@@ -84,10 +77,9 @@ struct memopt_race {
     uint64_t host_version; /* of the host's clock */
     mo_race_event *events;
     uint64_t event_count, event_capacity, unused_event;
-    /* report.c */
-    mo_race_found *found;
-    uint64_t found_capacity, buckets[MO_RACE_BUCKETS];
     /* memory.c */
+    memopt_race_report *found;
+    uint64_t found_capacity;
     mo_span *blocks;
     mo_race_block outside;
     mo_race_order in_blocks, out_of_blocks;
@@ -115,10 +107,6 @@ static inline int mo_race_is_after(const memopt_race *race, uint32_t actor, cons
 {
     return actor == use->actor || race->actors[actor].clock.at[use->actor] >= use->seq;
 }
-
-/* --- report.c */
-
-void mo_race_report_add(memopt_race *race, const memopt_race_report *report);
 
 /* --- memory.c */
 

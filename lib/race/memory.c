@@ -83,6 +83,23 @@ typedef struct visit {
     mo_race_range *same, *dead;
 } visit;
 
+/* One report for each kind and pair of tags. */
+static void add_report(memopt_race *race, const memopt_race_report *report)
+{
+    for (uint64_t i = 0; i < race->stats.reports; i++) {
+        const memopt_race_report *known = &race->found[i];
+        if (known->kind == report->kind && known->first.tag == report->first.tag &&
+            known->second.tag == report->second.tag)
+            return;
+    }
+    if (race->stats.reports == race->options.max_reports ||
+        !mo_race_grow(race, (void **)&race->found, &race->found_capacity, race->stats.reports + 1,
+                      sizeof *race->found))
+        race->stats.forgotten++;
+    else
+        race->found[race->stats.reports++] = *report;
+}
+
 static memopt_race_side side(const mo_race_use *use)
 {
     return (memopt_race_side){use->tag, use->actor, use->write};
@@ -106,7 +123,7 @@ static void report_race(const visit *v, const mo_race_range *range, const mo_rac
         .waiter = v->use->actor,
         .waited = old->actor,
     };
-    mo_race_report_add(v->race, &report);
+    add_report(v->race, &report);
 }
 
 static void check_range(const visit *v, const mo_race_range *range)
@@ -419,7 +436,7 @@ static void report_freed(memopt_race *race, const mo_race_block *block, uint64_t
             .waiter = block->stream,
             .waited = (uint32_t)i,
         };
-        mo_race_report_add(race, &report);
+        add_report(race, &report);
     }
 }
 

@@ -71,37 +71,34 @@ static memopt_status check_event(const memopt_race *race, const char *call, uint
     return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: there is no event %" PRIu64, call, event);
 }
 
-static memopt_status check_access(const char *call, uint32_t index,
-                                  const memopt_race_access *access)
+static memopt_status check_access(uint32_t index, const memopt_race_access *access)
 {
     mo_race_shape shape;
     uint64_t lo, hi;
     if (access->mode == 0 || access->mode > (MEMOPT_RACE_READ | MEMOPT_RACE_WRITE))
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "%s: access %" PRIu32 " has the mode %" PRIu32
+                       "race_run: access %" PRIu32 " has the mode %" PRIu32
                        "; it is 1 (reads), 2 (writes) or 3",
-                       call, index, access->mode);
+                       index, access->mode);
     if (access->dims > MEMOPT_RACE_MOST_DIMS ||
         (access->dims != 0 && (access->shape == NULL || access->strides == NULL)))
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "%s: access %" PRIu32 " has %" PRIu32
+                       "race_run: access %" PRIu32 " has %" PRIu32
                        " dimensions, shape %p and strides %p; at most %d, and both arrays",
-                       call, index, access->dims, (const void *)access->shape,
+                       index, access->dims, (const void *)access->shape,
                        (const void *)access->strides, MEMOPT_RACE_MOST_DIMS);
     if (mo_race_shape_of(access, &shape, &lo, &hi) < 0)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "%s: access %" PRIu32 ", elements of %" PRIu64 " bytes from %#" PRIx64
+                       "race_run: access %" PRIu32 ", elements of %" PRIu64 " bytes from %#" PRIx64
                        ", has a negative count or leaves the address space",
-                       call, index, access->bytes, access->address);
+                       index, access->bytes, access->address);
     return MEMOPT_OK;
 }
 
-/* An operation of an actor: all of its accesses are checked before anything changes. */
-static memopt_status operate(memopt_race *race, const char *call, uint32_t actor, uint64_t tag,
-                             const memopt_race_access *accesses, uint32_t count)
+/* An operation of an actor, whose accesses have been checked. */
+static void operate(memopt_race *race, uint32_t actor, uint64_t tag,
+                    const memopt_race_access *accesses, uint32_t count)
 {
-    for (uint32_t i = 0; i < count; i++)
-        MO_TRY(check_access(call, i, &accesses[i]));
     mo_race_follow_host(race, actor);
     mo_race_use use = {.tag = tag, .actor = actor};
     if (actor != MEMOPT_RACE_HOST)
@@ -114,7 +111,6 @@ static memopt_status operate(memopt_race *race, const char *call, uint32_t actor
         if (mo_race_shape_of(&accesses[i], &shape, &lo, &hi) > 0)
             mo_race_touch(race, &use, shape.dims != 0 ? &shape : NULL, lo, hi);
     }
-    return MEMOPT_OK;
 }
 
 /* --- calls ------------------------------------------------------------------------------------- */
@@ -174,28 +170,18 @@ memopt_status memopt_race_record_stream(memopt_race *race, uint64_t address, uin
     return status;
 }
 
-memopt_status memopt_race_run(memopt_race *race, uint32_t stream, uint64_t tag,
+memopt_status memopt_race_run(memopt_race *race, uint32_t actor, uint64_t tag,
                               const memopt_race_access *accesses, uint32_t count)
 {
     MO_NOT_NULL("race_run", race);
     if (count != 0)
         MO_NOT_NULL("race_run", accesses);
     mo_lock(&race->lock);
-    memopt_status status = check_actor(race, "race_run", stream, 1);
+    memopt_status status = check_actor(race, "race_run", actor, 0);
+    for (uint32_t i = 0; i < count && status == MEMOPT_OK; i++)
+        status = check_access(i, &accesses[i]);
     if (status == MEMOPT_OK)
-        status = operate(race, "race_run", stream, tag, accesses, count);
-    mo_unlock(&race->lock);
-    return status;
-}
-
-memopt_status memopt_race_host(memopt_race *race, uint64_t tag, const memopt_race_access *accesses,
-                               uint32_t count)
-{
-    MO_NOT_NULL("race_host", race);
-    if (count != 0)
-        MO_NOT_NULL("race_host", accesses);
-    mo_lock(&race->lock);
-    memopt_status status = operate(race, "race_host", MEMOPT_RACE_HOST, tag, accesses, count);
+        operate(race, actor, tag, accesses, count);
     mo_unlock(&race->lock);
     return status;
 }
@@ -269,7 +255,7 @@ memopt_status memopt_race_get_report(memopt_race *race, uint64_t index,
     mo_lock(&race->lock);
     uint64_t count = race->stats.reports;
     if (index < count)
-        report = race->found[index].report;
+        report = race->found[index];
     mo_unlock(&race->lock);
     if (index >= count)
         return mo_fail(MEMOPT_NOT_FOUND,

@@ -12,23 +12,23 @@ import pytest
 
 def pytest_addoption(parser: Any) -> None:
     """The options."""
-    group = parser.getgroup("memopt")
-    group.addoption("--race", action="store_true", help="run tests without a GPU, and fail those with a stream race")
-    group.addoption("--race-devices", type=int, default=1, metavar="N", help="the number of GPUs that tests see (1)")
+    parser.getgroup("memopt").addoption(
+        "--race", action="store_true", help="run tests without a GPU, and fail those with a stream race"
+    )
 
 
 def pytest_configure(config: Any) -> None:
     """With the option torch is replaced before tests are imported: they keep what they import."""
     if config.getoption("--race"):
-        config.pluginmanager.register(_Race(config.getoption("--race-devices")))
+        config.pluginmanager.register(_Race())
 
 
 class _Race:
-    def __init__(self, devices: int) -> None:
+    def __init__(self) -> None:
         from memopt.torch.racing._install import Running
 
         self._unseen: Dict[str, int] = {}
-        self._running = Running(devices=devices)
+        self._running = Running()
         self._running.begin()
 
     @pytest.hookimpl(wrapper=True)

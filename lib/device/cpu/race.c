@@ -224,8 +224,8 @@ void mo_cpu_race_forget(mo_cpu_device *cpu, const void *pointer, uint64_t bytes,
     mo_lock(&cpu->lock);
     if (is_fed(cpu)) { /* a block of its own, which displaces all that was there */
         if (host)
-            feed(cpu, memopt_race_host(cpu->base.race,
-                                       tag_of(cpu->adversary.next_number, HOST_FREE), &use, 1));
+            feed(cpu, memopt_race_run(cpu->base.race, MEMOPT_RACE_HOST,
+                                      tag_of(cpu->adversary.next_number, HOST_FREE), &use, 1));
         feed(cpu,
              memopt_race_allocate(cpu->base.race, use.address, bytes, MEMOPT_RACE_PINNED, 0, 0));
         feed(cpu, memopt_race_free(cpu->base.race, use.address, 0));

@@ -236,7 +236,7 @@ TEST(frees)
     memopt_race_report report = MEMOPT_RACE_REPORT_INIT;
     memopt_race_access write = {
         .address = (uintptr_t)pinned, .bytes = 1, .mode = MEMOPT_RACE_WRITE};
-    OK(memopt_race_host(w.race, 1, &write, 1)); /* the host rewrites it */
+    OK(memopt_race_run(w.race, MEMOPT_RACE_HOST, 1, &write, 1)); /* the host rewrites it */
     OK(memopt_race_get_report(w.race, 1, &report));
     assert_true(report.kind == MEMOPT_RACE_WRITE_AFTER_READ && report.waiter == MEMOPT_RACE_HOST);
     OK(memopt_device_sync(w.device));

@@ -28,8 +28,7 @@ static inline void touch(memopt_race *race, uint32_t actor, uint64_t tag, memopt
                          uint64_t address, uint64_t bytes)
 {
     memopt_race_access access = {.address = address, .bytes = bytes, .mode = mode};
-    OK(actor == HOST ? memopt_race_host(race, tag, &access, 1)
-                     : memopt_race_run(race, actor, tag, &access, 1));
+    OK(memopt_race_run(race, actor, tag, &access, 1));
 }
 
 static inline memopt_race_stats stats_of(memopt_race *race)

@@ -124,7 +124,7 @@ static void judge_access(judge *j, int op, int place, int write, unsigned bytes)
 static void operate(judge *j, uint32_t actor)
 {
     memopt_race_access accesses[2];
-    int64_t shape[2][2], strides[2][2];
+    int64_t shape[2], strides[2];
     int op = ++j->ops;
     uint32_t count = 1 + (uint32_t)below(j, 2);
     wait_for_all(j, actor);
@@ -135,30 +135,27 @@ static void operate(judge *j, uint32_t actor)
         uint64_t size = 1 + below(j, strided ? 3 : PLACE), at = below(j, PLACE - size + 1);
         unsigned bytes = 0;
         memopt_race_access *a = &accesses[i];
-        *a = (memopt_race_access){
-            .bytes = size, .mode = write ? WRITE : READ, .shape = shape[i], .strides = strides[i]};
-        for (uint64_t reach = at + size; strided && a->dims < 2; a->dims++) {
-            int64_t step = 1 + (int64_t)below(j, 7);
-            shape[i][a->dims] = 1 + (int64_t)below(j, 1 + (PLACE - reach) / (uint64_t)step);
-            strides[i][a->dims] = step;
-            reach += (uint64_t)((shape[i][a->dims] - 1) * step);
+        *a = (memopt_race_access){.bytes = size,
+                                  .mode = write ? WRITE : READ,
+                                  .shape = &shape[i],
+                                  .strides = &strides[i]};
+        int64_t runs = 1, step = 1 + (int64_t)below(j, 7);
+        if (strided) {
+            runs += (int64_t)below(j, 1 + (PLACE - at - size) / (uint64_t)step);
+            shape[i] = runs;
+            strides[i] = step;
+            a->dims = 1;
         }
-        int64_t rows = a->dims > 0 ? shape[i][0] : 1, columns = a->dims > 1 ? shape[i][1] : 1;
-        for (int64_t r = 0; r < rows; r++)
-            for (int64_t c = 0; c < columns; c++) {
-                int64_t from = (int64_t)at + (rows > 1 ? r * strides[i][0] : 0) +
-                               (columns > 1 ? c * strides[i][1] : 0);
-                bytes |= ((1u << size) - 1) << from;
-            }
+        for (int64_t r = 0; r < runs; r++)
+            bytes |= ((1u << size) - 1) << ((int64_t)at + r * step);
         a->address = BASE + APART * (uint64_t)place + at;
-        if (a->dims > 0 && below(j, 2) == 0) { /* the same from its other end */
-            a->address += (uint64_t)((rows - 1) * strides[i][0]);
-            strides[i][0] = -strides[i][0];
+        if (strided && below(j, 2) == 0) { /* the same from its other end */
+            a->address += (uint64_t)((runs - 1) * step);
+            strides[i] = -step;
         }
         judge_access(j, op, place, write, bytes);
     }
-    OK(actor == HOST ? memopt_race_host(j->race, (uint64_t)op, accesses, count)
-                     : memopt_race_run(j->race, actor, (uint64_t)op, accesses, count));
+    OK(memopt_race_run(j->race, actor, (uint64_t)op, accesses, count));
 }
 
 /* --- blocks */

@@ -84,7 +84,6 @@ functions(
     memopt_race_free=(CHECKED, HANDLE, U64, U64),
     memopt_race_record_stream=(CHECKED, HANDLE, U64, U32),
     memopt_race_run=(CHECKED, HANDLE, U32, U64, RaceAccess, U32),
-    memopt_race_host=(CHECKED, HANDLE, U64, RaceAccess, U32),
     memopt_race_wait=(CHECKED, HANDLE, U32, U32),
     memopt_race_record=(CHECKED, HANDLE, U32, OUT_U64),
     memopt_race_wait_event=(CHECKED, HANDLE, U32, U64),

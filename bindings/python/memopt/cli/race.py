@@ -33,9 +33,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="show N frames of the program for each operation (default: 3)",
     )
-    parser.add_argument(
-        "--devices", type=int, metavar="N", help="the number of GPUs that the program sees (default: 1)"
-    )
     parser.add_argument("script", metavar="SCRIPT", help="the program")
     parser.add_argument("arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="its arguments")
 
@@ -77,7 +74,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         output.error("there is no file %s" % arguments.script)
         return 2
     aside: Any = contextlib.redirect_stdout(sys.stderr) if output.wants_json else contextlib.nullcontext()
-    with aside, race(confirm=arguments.confirm, stacks=arguments.stacks, devices=arguments.devices) as found:
+    with aside, race(confirm=arguments.confirm, stacks=arguments.stacks) as found:
         code = _run(arguments.script, arguments.arguments)
     if output.wants_json:
         output.json(found.as_json())

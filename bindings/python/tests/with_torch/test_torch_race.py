@@ -193,9 +193,10 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
-def test_wrong_form_is_found_and_the_mended_one_is_silent(case, tmp_path):
+def test_wrong_form_is_found_and_the_mended_one_is_silent(case, tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     for mended in (False, True):
-        with mt.race(devices=2) as found:
+        with mt.race() as found:
             if "collective" in case.__name__:
                 store = "file://%s" % (tmp_path / str(mended))
                 torch.distributed.init_process_group("nccl", init_method=store, rank=0, world_size=1)
@@ -255,8 +256,9 @@ def test_torch_is_as_before():
     assert len(found.races) == 1
 
 
-def test_tensors_on_two_devices_are_refused():
-    with mt.race(devices=2):
+def test_tensors_on_two_devices_are_refused(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    with mt.race():
         model, x = nn.Linear(8, 8), torch.ones(2, 8, device="cuda")
         with pytest.raises(RuntimeError, match="same device.*cuda:0 and cpu"):
             model(x)

@@ -16,14 +16,14 @@ The modules: _finder (C), _places (stacks), _session (memory, threads), _streams
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Iterator, Optional
+from typing import TYPE_CHECKING, Iterator
 
 if TYPE_CHECKING:
     from ._reports import Result
 
 
 @contextlib.contextmanager
-def race(*, confirm: bool = False, stacks: int = 3, devices: Optional[int] = None) -> "Iterator[Result]":
+def race(*, confirm: bool = False, stacks: int = 3) -> "Iterator[Result]":
     """Runs a block as on a GPU, and finds its races.
 
     After the block torch is as before, and the result has ``races``, ``unseen``, ``stats`` and
@@ -33,15 +33,15 @@ def race(*, confirm: bool = False, stacks: int = 3, devices: Optional[int] = Non
         confirm: run each operation at the latest moment that the streams permit, so that a program
             with a race computes with NaN.
         stacks: how many of the program's frames make a place and are shown.
-        devices: the number of devices; None: that of the processes of this machine (LOCAL_WORLD_SIZE), or 1.
 
-    RuntimeError where a block runs already. What a part of the program has that PyTorch's operators do
+    There are as many devices as CUDA_VISIBLE_DEVICES names, else one for each process of this machine
+    (LOCAL_WORLD_SIZE). RuntimeError where a block runs already. What a part of the program has that PyTorch's operators do
     not show (``unseen``) is not checked.
     """
     from ._install import Running
     from ._reports import Result
 
-    running, result = Running(confirm, stacks, devices), Result()
+    running, result = Running(confirm, stacks), Result()
     running.begin()
     try:
         yield result

@@ -34,7 +34,6 @@ _allocate = _function("allocate", c_uint64, c_uint64, c_uint32, c_uint32, c_uint
 _free = _function("free", c_uint64, c_uint64)
 _record_stream = _function("record_stream", c_uint64, c_uint32)
 _run = _function("run", c_uint32, c_uint64, c_void_p, c_uint32)
-_host = _function("host", c_uint64, c_void_p, c_uint32)
 _wait = _function("wait", c_uint32, c_uint32)
 _wait_event = _function("wait_event", c_uint32, c_uint64)
 
@@ -109,11 +108,7 @@ class Finder:
         """An operation is enqueued, or the host uses memory now; the accesses' words, one after the other."""
         accesses = array.array("Q", words)
         at, count = accesses.buffer_info()
-        if actor == HOST:
-            status = _host(self._handle, tag, at, count // _WORDS)
-        else:
-            status = _run(self._handle, actor, tag, at, count // _WORDS)
-        if status:
+        if status := _run(self._handle, actor, tag, at, count // _WORDS):
             self._failed(status)
 
     def wait(self, waiter: int, waited: int) -> None:

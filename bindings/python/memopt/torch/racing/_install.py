@@ -102,11 +102,11 @@ def install() -> Patches:
         patches.set(module, _graphs.replacements())
     for owner, values in _groups.replacements() + _own.replacements():
         patches.set(owner, values)
-    for module in ("triton.runtime.jit", "triton.runtime.interpreter"):
-        for name in ("JITFunction", "InterpretedFunction"):
-            kernel = vars(sys.modules.get(module, object)).get(name)
-            if kernel is not None:
-                patches.set(kernel, {"run": _triton(kernel.run)})
+    for words in ("triton.runtime.jit JITFunction", "triton.runtime.interpreter InterpretedFunction"):
+        where, name = words.split()
+        kernel = getattr(sys.modules.get(where), name, None)
+        if kernel is not None:
+            patches.set(kernel, {"run": _triton(kernel.run)})
     patches.set(threading.Thread, {"start": _start(threading.Thread.start)})
     return patches
 
@@ -114,12 +114,11 @@ def install() -> Patches:
 class Running:
     """torch as it is on a GPU, from begin() to end()."""
 
-    def __init__(self, confirm: bool = False, stacks: int = 3, devices: Optional[int] = None) -> None:
-        count = int(os.environ.get("LOCAL_WORLD_SIZE", 1)) if devices is None else devices
-        if stacks < 1 or count < 1:
-            raise ValueError(
-                "memopt.torch.race: stacks and devices must be at least 1, not %d and %d" % (stacks, count)
-            )
+    def __init__(self, confirm: bool = False, stacks: int = 3) -> None:
+        if stacks < 1:
+            raise ValueError("memopt.torch.race: stacks must be at least 1, not %d" % stacks)
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        count = len(visible.split(",")) if visible else int(os.environ.get("LOCAL_WORLD_SIZE", 1))
         self._options = stacks, count, confirm
 
     def begin(self) -> None:

@@ -77,7 +77,7 @@ class Operator:
         elif base in ("_unsafe_view", "lift_fresh", "is_pinned"):
             self.kind = VIEW
             if base == "is_pinned":
-                self.run = _is_pinned
+                self.run = is_pinned
         elif dispatch(function.name(), "CompositeImplicitAutograd"):
             self.kind = COMPOSITE
         elif aliases and all(alias is not None and not alias.is_write for alias in aliases):
@@ -91,7 +91,8 @@ _operators: Dict[int, Operator] = {}  # by the overload's id, which torch keeps
 Uses = List[Tuple[torch.Tensor, int, Optional[Block], int]]  # tensor, mode, block, address of its storage
 
 
-def _is_pinned(tensor: torch.Tensor, device: Any = None) -> bool:
+def is_pinned(tensor: torch.Tensor, device: Any = None) -> bool:
+    """Tensor.is_pinned()."""
     block = active().block_of(tensor)
     return block is not None and block.kind == PINNED
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 from typing import Any, Dict, List, Optional, Union
 
 import torch
@@ -33,8 +34,7 @@ def index_of(device: DeviceLike) -> int:
         return session.thread().device
     if not 0 <= index < session.devices:
         raise torch.AcceleratorError(
-            "CUDA error: invalid device ordinal (cuda:%d; there are %d: memopt race --devices)"
-            % (index, session.devices)
+            "CUDA error: invalid device ordinal (cuda:%d; there are %d: CUDA_VISIBLE_DEVICES)" % (index, session.devices)
         )
     return index
 
@@ -158,19 +158,9 @@ class Event:
             self._finder.drop_event(self._event)
 
 
-class StreamContext:
+def stream_context(stream: Optional[Stream]) -> Any:
     """torch.cuda.stream()."""
-
-    def __init__(self, stream: Optional[Stream]) -> None:
-        self.stream = stream
-
-    def __enter__(self) -> None:
-        if self.stream is not None:
-            self.stream.__enter__()
-
-    def __exit__(self, *error: object) -> None:
-        if self.stream is not None:
-            self.stream.__exit__(*error)
+    return contextlib.nullcontext() if stream is None else stream
 
 
 class DeviceContext:
@@ -251,10 +241,8 @@ def cuda_functions() -> Dict[str, Any]:
         "Stream": Stream,
         "ExternalStream": ExternalStream,
         "Event": Event,
-        "StreamContext": StreamContext,
-        "stream": StreamContext,
-        "device": DeviceContext,
-        "device_of": DeviceContext,
+        **dict.fromkeys(("StreamContext", "stream"), stream_context),
+        **dict.fromkeys(("device", "device_of"), DeviceContext),
         "default_generators": (torch.default_generator,) * active().devices,
         "current_stream": current_stream,
         "default_stream": default_stream,
@@ -280,10 +268,8 @@ def accelerator_functions() -> Dict[str, Any]:
         "is_available": _yes,
         "current_accelerator": lambda *_, **__: torch.device("cuda"),
         "device_count": lambda: active().devices,
-        "current_device_index": lambda: active().thread().device,
-        "current_device_idx": lambda: active().thread().device,
-        "set_device_index": set_device,
-        "set_device_idx": set_device,
+        **dict.fromkeys(("current_device_index", "current_device_idx"), lambda: active().thread().device),
+        **dict.fromkeys(("set_device_index", "set_device_idx"), set_device),
         "device_index": DeviceContext,
         "current_stream": current_stream,
         "set_stream": set_stream,

@@ -7,8 +7,8 @@ from typing import Any, Callable, Dict, Optional
 
 import torch
 
-from ._finder import DEVICE, PINNED, READ
-from ._operators import RaceMode
+from ._finder import DEVICE, READ
+from ._operators import RaceMode, is_pinned
 from ._places import is_torch
 from ._session import CPU, active, raw_storage
 from ._streams import Stream, index_of
@@ -30,11 +30,6 @@ def _get_device(tensor: torch.Tensor) -> torch.device:
     index = _index(tensor)
     found: torch.device = torch.device("cuda", index) if index >= 0 else _device(tensor)
     return found
-
-
-def _is_pinned(tensor: torch.Tensor, device: Any = None) -> bool:
-    block = active().block_of(tensor)
-    return block is not None and block.kind == PINNED
 
 
 class _Across(torch.autograd.Function):
@@ -104,7 +99,7 @@ def _cuda(
 
 
 def _pin_memory(self: torch.Tensor, device: Any = None) -> torch.Tensor:
-    if _is_pinned(self):
+    if is_pinned(self):
         return self
     result = torch.empty(self.shape, dtype=self.dtype, pin_memory=True)
     with torch.no_grad():
@@ -219,7 +214,7 @@ def tensor_attributes() -> Dict[str, Any]:
         "cuda": _cuda,
         "cpu": lambda self, memory_format=torch.preserve_format: _move(self, CPU, memory_format=memory_format),
         "pin_memory": _pin_memory,
-        "is_pinned": _is_pinned,
+        "is_pinned": is_pinned,
         "record_stream": _record_stream,
         "data_ptr": _data_ptr,
         "new_tensor": _new_tensor,
