@@ -280,6 +280,44 @@ def test_modules_called_twice():
     assert not any(name.endswith(("block", "norm")) and "." in name and name.count(".") == 1 for name in names)
 
 
+class Box:
+    """No container that is known."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+
+class Boxing(models.Block):
+    def forward(self, x):
+        return Box(super().forward(x))
+
+
+class Unboxing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = Boxing()
+
+    def forward(self, x):
+        return self.inner(x).tensor
+
+
+def test_objects_are_not_run_again():
+    planned = Planned(*models.stack(make=Unboxing))
+    plan = planned.check(planned.floor)
+    assert [u.why for u in planned.planner.tape.units if u.name.endswith("inner")] == ["takes or gives a Box"] * 4
+    assert any(choice.what == ("module", "0") for choice in plan.choices)
+
+
+def test_backward_twice():
+    planned = Planned(*models.stack())
+    planned.fit(planned.at(0.4))
+    loss = planned.step()
+    for retain in (True, False):
+        planned.model.zero_grad()
+        loss.backward(retain_graph=retain)
+        assert same([p.grad for p in planned.model.parameters()], planned.expected[1:])
+
+
 class Counter(models.Block):
     def __init__(self):
         super().__init__()

@@ -115,6 +115,34 @@ def test_shapes_that_cannot_be_planned():
     fit.remove()
 
 
+def test_released_gradients():
+    """Below the floor, and only where they are allowed: the same steps, within backward."""
+    x = torch.randn(64, 32, generator=torch.Generator().manual_seed(1))
+
+    def train(budget, **options):
+        torch.manual_seed(0)
+        model = models.Scored()
+        optimizer = mt.AdamW(model.parameters(), lr=1e-3)
+        fit = mt.fit(model, optimizer, lambda: model(x), budget=budget, **options)
+        for _ in range(3):
+            model(x).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return [*model.parameters()], fit
+
+    expected, plain = train("1GiB", allow=("release",))
+    assert plain.release is None
+    budget = int(0.7 * plain.plain_bytes)
+    with pytest.raises(memopt.LimitReachedError, match=r"allow=\('release',\) would lower the least by [\d.]+ KiB"):
+        train(budget)
+    found, fit = train(budget, allow=("release",))
+    assert fit.release is not None and same(found, expected)
+    assert fit._measure(fit._now, lambda: fit._model(x)) <= budget and fit.peak_bytes <= budget
+    fit.remove()
+    with pytest.raises(ValueError, match="allow='loss' is not known"):
+        mt.fit(fit._model, budget=budget, allow=("loss",))
+
+
 EXAMPLE = pathlib.Path(__file__).resolve().parents[4] / "examples" / "python" / "fit.py"
 
 
@@ -199,6 +227,7 @@ def test_accelerate():
 
     def train(budget):
         model, _ = models.gpt2(layers=2)
+        accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
         accelerator = accelerate.Accelerator(cpu=True, mixed_precision="bf16", gradient_accumulation_steps=2)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
         model, optimizer = accelerator.prepare(model, optimizer)
@@ -209,6 +238,7 @@ def test_accelerate():
                 accelerator.backward(model(input_ids=ids, labels=ids).loss)
                 optimizer.step()
                 optimizer.zero_grad()
+        accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
         return model, fit
 
     plain, fit = train("1GiB")

@@ -12,7 +12,7 @@ import contextlib
 import json
 import os
 import warnings
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 import torch
 
@@ -21,6 +21,7 @@ from ..._abi import FIT_NONE
 from ...sizes import Size, format_size, parse_size
 from .._forward_call import ForwardCall
 from ..optim._layout import is_sharded
+from ..optim._release import GradientRelease, release_gradients
 from ._apply import Applied
 from ._choices import OFFLOAD, RECOMPUTE, REMAKE, Plan, Planner, choices_of
 from ._runs import Moving, Runs
@@ -41,6 +42,7 @@ def fit(
     *,
     budget: Size,
     host: Optional[Size] = None,
+    allow: Sequence[str] = (),
 ) -> "Fit":
     """Makes training steps of a model take at most `budget` bytes of its device; the bits stay the same.
 
@@ -62,8 +64,13 @@ def fit(
     optimizer's first step what is left of the budget is planned anew. A step that saves other tensors than
     the planned one is right, too: what the plan does not know is kept, and a warning says so.
 
-    LimitReachedError gives the least budget and what sets it; a later forward may raise it, too.
+    LimitReachedError gives the least budget and what sets it; a later forward may raise it, too. `allow` names
+    what may be done below that although it alters training: "release", see :func:`release_gradients`, which
+    then is `fit.release`. Clipping by all gradients and accumulating end with it.
     """
+    unknown = [name for name in allow if name != "release"]
+    if unknown:
+        raise ValueError("fit: allow=%r is not known; there is 'release'" % unknown[0])
     for name, part in model.named_modules():
         if getattr(part, "_compiled_call_impl", None) is not None or type(part).__name__ == "OptimizedModule":
             raise NotImplementedError("fit: module %r is compiled; pass the model before torch.compile" % name)
@@ -77,7 +84,7 @@ def fit(
             raise ValueError("fit: module %r checkpoints itself; call model.gradient_checkpointing_disable()" % name)
     if isinstance(vars(model).get("forward"), ForwardCall):
         raise ValueError("fit: the model has a plan; call remove() of its Fit first")
-    made = Fit(model, optimizer, step, parse_size(budget), None if host is None else parse_size(host))
+    made = Fit(model, optimizer, step, parse_size(budget), None if host is None else parse_size(host), allow)
     if step is not None:
         try:
             made._plan(step)
@@ -112,9 +119,13 @@ class Fit:
         step: Optional[Step],
         budget: int,
         host: Optional[int] = None,
+        allow: Sequence[str] = (),
         method: str = "forward",
     ) -> None:
         self.budget = budget
+        #: What release_gradients() gave, where that was allowed and needed.
+        self.release: Optional[GradientRelease] = None
+        self._allow = allow
         #: What the first step took that was measured, weights and states included; None: nothing was.
         self.measured: Optional[int] = None
         self._host, self._step, self._method = host, step, method
@@ -127,7 +138,7 @@ class Fit:
         self._margin = 0  # what kernels take beyond their tensors
         self._planning = False
         self._states = _state_bytes(model, self._optimizer)
-        self._hook: Any = None
+        self._settled, self._hook = False, None  # of the optimizer
         if hasattr(self._optimizer, "register_step_post_hook"):
             self._hook = self._optimizer.register_step_post_hook(self._stepped)
         self._applied = Applied(model, method, host or 0, self._spec_of)
@@ -162,6 +173,8 @@ class Fit:
         self._applied.remove()
         if self._hook is not None:
             self._hook.remove()
+        if self.release is not None:
+            self.release.remove()
 
     def table(self) -> str:
         """What is done in steps as the last one, and what it takes."""
@@ -229,7 +242,10 @@ class Fit:
             if key not in self._plans or (planned is not None and gradients and not planned.gradients):
                 planned = self._plan_anew(key, gradients, args, kwargs)
             elif planned is not None and planned.planner is not None and planned.states != self._states:
-                self._solve(planned)
+                try:
+                    self._solve(planned)
+                except errors.LimitReachedError:  # what is allowed may help
+                    planned = self._plan_anew(key, gradients, args, kwargs)
         if planned is None:
             return None
         self._now = planned
@@ -266,18 +282,13 @@ class Fit:
         with self._only_backward():
             if self._moving is None:
                 self._moving = self._runs.what_moves(step)
-            moving, counting = self._moving
-            tape = self._runs.record(step)
-            for unit in tape.units:
-                if not unit.why and any((name + ".").startswith(unit.name + ".") for name in counting):
-                    unit.why = "changes an attribute of its own"
-            link = None if self._host is None else LINK.get(self._runs.device().type, LINK["cuda"])
-            parts = dict(self._model.named_modules())
-            sizes = {name: sum(parts[name]._buffers[n].nbytes for n in names) for name, names in moving.items()}
-            planner = Planner(tape, tape.fixed, choices_of(tape, sizes, link))
-            planned = _Planned(None, 0, 0, 0, (), tape.gradients, 0)
+            planner = self._planner(step)
+            planned = _Planned(None, 0, 0, 0, (), planner.tape.gradients, 0)
             planned.planner = planner
-            self._solve(planned)
+            try:
+                self._solve(planned)
+            except errors.LimitReachedError as error:
+                self._solve_released(planned, step, error)
             self._plans[self._key] = self._now = planned
             if self.measured is None:
                 self.measured = self._measure(planned, step)
@@ -286,6 +297,36 @@ class Fit:
                     self._solve(planned)
                     self.measured = self._measure(planned, step)
         return planned
+
+    def _planner(self, step: Step) -> Planner:
+        assert self._moving is not None
+        (moving, counting), tape = self._moving, self._runs.record(step)
+        for unit in tape.units:
+            if not unit.why and any((name + ".").startswith(unit.name + ".") for name in counting):
+                unit.why = "changes an attribute of its own"
+        link = None if self._host is None else LINK.get(self._runs.device().type, LINK["cuda"])
+        parts = dict(self._model.named_modules())
+        sizes = {name: sum(parts[name]._buffers[n].nbytes for n in names) for name, names in moving.items()}
+        return Planner(tape, tape.fixed, choices_of(tape, sizes, link))
+
+    def _solve_released(self, planned: _Planned, step: Step, error: errors.LimitReachedError) -> None:
+        """Below the floor: with gradients that are freed in backward, if that is allowed."""
+        before, host = planned.planner, self._host or 0
+        assert before is not None
+        if self._runs.releases or planned.gradients:
+            raise error
+        self._runs.releases = True
+        try:
+            planned.planner = self._planner(step)
+            if "release" not in self._allow:
+                lower = before.solve(0, host).peak - planned.planner.solve(0, host).peak
+                text = "%s. allow=('release',) would lower the least by %s" % (error, format_size(lower))
+                raise errors.LimitReachedError(error.status, text) from error
+            self._solve(planned)
+            self.release = release_gradients(self._optimizer)
+        except BaseException:
+            self._runs.releases = False
+            raise
 
     def _solve(self, planned: _Planned) -> None:
         """Chooses what holds the budget."""
@@ -314,9 +355,9 @@ class Fit:
 
     def _stepped(self, *unused: Any) -> None:
         """The optimizer's first steps make its states."""
-        before, self._states = self._states, _state_bytes(self._model, self._optimizer)
-        if before == self._states:
-            self._hook.remove()
+        if not self._settled:
+            before, self._states = self._states, _state_bytes(self._model, self._optimizer)
+            self._settled = before == self._states
 
     @contextlib.contextmanager
     def _only_backward(self) -> Iterator[None]:

@@ -35,7 +35,7 @@ def lightning_callback(budget: int, host: Optional[int]) -> Any:
         fit: Optional[Fit] = None
 
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-            self.fit = Fit(pl_module, trainer.optimizers[0], None, budget, host, "training_step")
+            self.fit = Fit(pl_module, trainer.optimizers[0], None, budget, host, (), "training_step")
 
         def on_train_end(self, trainer: Any, pl_module: Any) -> None:
             if self.fit is not None:
