@@ -211,6 +211,12 @@ def _load(task: _Task, reader: "_Reader", dtype: Optional[torch.dtype], device: 
         where = torch.device("cpu")
     if where.type == "cuda" and where.index is None:
         where = torch.device("cuda", torch.cuda.current_device())
+    write = getattr(tensor, "_memopt_write", None)
+    if write is not None:  # its weights stream, and are in a store
+        whole = torch.empty(tensor.shape, dtype=tensor.dtype)
+        reader.fill(whole, entry)
+        write(whole)
+        return
     if tensor.dtype != kind or tensor.device != where:
         tensor = _renewed(task.slot, kind, where)
     if tensor.is_contiguous():

@@ -340,6 +340,44 @@ def test_autocast():
         step().backward()
 
 
+@pytest.mark.parametrize("wrong", [False, True])
+def test_the_race_finder(wrong):
+    """As on a GPU: nothing to report, but for a weight that another stream reads without a wait."""
+
+    def program():
+        model, _ = stack()
+        model.to("cuda")
+        mt.stream_weights(model, 2 * LAYER)
+        side = torch.cuda.Stream()
+
+        def reads(module, *_):
+            with torch.cuda.stream(side):
+                module.weight.detach().sum()
+
+        if wrong:
+            model[2].up.base.register_forward_hook(reads)
+        for _ in range(2):
+            model(torch.randn(4, 32, device="cuda")).square().mean().backward()
+
+    with mt.race() as found:
+        program()
+    assert bool(found.races) == wrong
+
+
+def test_compiled():
+    """A compiled model runs its streamed layers as they are."""
+    (model, step), (plain, step_plain) = stack(), stack()
+    model.eval(), plain.eval()
+    mt.stream_weights(model, 2 * LAYER)
+    x = torch.randn(4, 32)
+    compiled = torch.compile(model, backend="eager")
+    for _ in range(2):
+        found, expected = compiled(x), plain(x)
+        assert torch.equal(found, expected)
+        found.sum().backward(), expected.sum().backward()
+        assert torch.equal(model[1].up.up.grad, plain[1].up.up.grad)
+
+
 def test_ddp_is_told():
     model, _ = stack()
     stream = mt.stream_weights(model, LAYER)

@@ -86,7 +86,8 @@ def test_a_checkpoint_is_the_store(tmp_path):
     assert same(run(model, step), run(plain, step_plain))
     assert torch.equal(model.state_dict()["0.up.base.weight"], plain[0].up.base.weight)
     with pytest.raises(memopt.UnsupportedError, match="only read"):
-        model.load_state_dict(plain.state_dict())
+        model.load_state_dict({name: value + 1 for name, value in plain.state_dict().items()})
+    model.load_state_dict(plain.state_dict())  # what is there
     stream.remove()
     assert torch.equal(model[0].up.base.weight, plain[0].up.base.weight)
     save_file({"layers.0.up.base.weight": torch.zeros(3)}, path)
@@ -95,6 +96,21 @@ def test_a_checkpoint_is_the_store(tmp_path):
     save_file({name: value.half() for name, value in whole.state_dict().items()}, path)
     with pytest.raises(ValueError, match=r"torch.float16 for 0.up.base.weight, which is \[128, 32\] of torch.float32"):
         mt.stream_weights(model, 2 * LAYER, store="disk:" + path)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_load_safetensors(own, tmp_path):
+    """From meta: what stays is loaded, and what streams unless the file is its store."""
+    save_file = pytest.importorskip("safetensors.torch").save_file
+    plain, _ = stack()
+    path = str(tmp_path / "model.safetensors")
+    save_file(plain.state_dict(), path)
+    model, _ = stack()
+    model.to("meta")
+    mt.stream_weights(model, 2 * LAYER, store="disk:" + path if own else None)
+    mt.load_safetensors(model, path)
+    x = torch.randn(4, 32)
+    assert torch.equal(model.eval()(x), plain.eval()(x))
 
 
 def test_a_file_of_others_is_not_overwritten(tmp_path):

@@ -10,9 +10,13 @@ import sys
 from typing import Any, Callable, Dict, List, Tuple
 
 from .. import _native, _store
-from ._finder import READ, WRITE
+from ..streaming import _arena
+from ._finder import DEVICE, READ, WRITE
 from ._session import active
 from ._streams import followed
+
+
+_memory_at = _arena.memory_at
 
 
 def _told(raw: Callable[..., None], mode: int) -> Callable[..., None]:
@@ -33,6 +37,19 @@ def _no_stream(self: Any) -> None:
     active().unseen["operations of libmemopt, as they run on the CPU"] += 1
 
 
+def _lent(device: Any, address: int, nbytes: int, keeper: Any) -> Any:
+    """Streamed weights: their copy runs in the order of the current stream."""
+    session, thread = active(), followed()
+    flat, owner = _memory_at(device, address, nbytes, keeper)
+    number = session.places.number("memopt.stream_weights", sys._getframe(), thread.backward)
+    index = thread.device if device.index is None else device.index
+    session.tag(flat.untyped_storage(), DEVICE, index, number)
+    thread.accesses.clear()
+    thread.accesses.add_range(address, nbytes, WRITE)
+    session.finder.run(thread.stream(index), number, thread.accesses)
+    return flat, owner
+
+
 def replacements() -> List[Tuple[Any, Dict[str, Any]]]:
     """What replaces names of memopt.torch. Devices and stores of the block are its own."""
     store = _store.Store
@@ -46,4 +63,5 @@ def replacements() -> List[Tuple[Any, Dict[str, Any]]]:
         (_native.Native, {"stream": _no_stream}),
         (_store, {"copies_inline": lambda device: True, "_idle": {}}),
         (store, copies),
+        (_arena, {"memory_at": _lent}),
     ]

@@ -149,8 +149,7 @@ class WeightStream:
         self._removed = True
         self._layers.detach()
         for state in self._states:
-            for hook in state.hooks:
-                hook.remove()
+            state.remove()
         for layer in self._layers.all:
             for part in layer.parts:
                 back = torch.empty_strided(part.shape, part.stride, dtype=part.dtype, device=part.device)

@@ -16,8 +16,8 @@ import torch
 from ... import _abi, _lifetime
 from ..._library import lib, output, values_of
 from ...offload import Offloader
+from .. import _store
 from .._native import native
-from .._store import copies_inline
 
 
 class Lent(weakref.ref):  # type: ignore[type-arg]
@@ -39,7 +39,7 @@ class _OnGpu:
 def memory_at(device: torch.device, address: int, nbytes: int, keeper: Any) -> Tuple[torch.Tensor, Any]:
     """Bytes of a device as a tensor, whose storage keeps `keeper`; and the object that ends with the storage."""
     owner: Any
-    if copies_inline(device):
+    if _store.copies_inline(device):
         owner = (ctypes.c_uint8 * nbytes).from_address(address)
         owner.keeper = keeper
         return torch.frombuffer(owner, dtype=torch.uint8), owner
@@ -54,7 +54,7 @@ class Arena:
     def __init__(self, device: torch.device, budget: int) -> None:
         self.device, self.budget = device, budget
         self._native = native(device)
-        self.offloader = Offloader(self._native.allocator, null_stream=copies_inline(device))
+        self.offloader = Offloader(self._native.allocator, null_stream=_store.copies_inline(device))
         store, own = self.offloader._handle, self._native.device._handle
         self._handle = _lifetime.create(
             self,

@@ -224,7 +224,7 @@ class Layers:
             result = hooked(self._packing(layer, flat), self.unpack, forward, args, kwargs)
             for leaf in tree_leaves(result):
                 if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
-                    leaf.register_hook(Touch(self, layer))
+                    leaf.register_hook(Touch(self, layer))  # type: ignore[no-untyped-call]
             return result
         finally:
             layer.depth -= 1
@@ -296,6 +296,12 @@ class Touch:
         raise uncopied()
 
 
+@_out_of_graphs
+def _run_eagerly(layers: Layers, layer: Layer, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """In a compiled program: a graph would keep addresses of weights."""
+    return layers.run(layer, forward, args, kwargs)
+
+
 class Call:
     """A layer's forward."""
 
@@ -307,7 +313,7 @@ class Call:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
-            return _out_of_graphs(self.layers.run)(self.layer, self.__wrapped__, args, kwargs)
+            return _run_eagerly(self.layers, self.layer, self.__wrapped__, args, kwargs)
         return self.layers.run(self.layer, self.__wrapped__, args, kwargs)
 
     def remove(self) -> None:

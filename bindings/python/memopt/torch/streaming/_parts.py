@@ -48,7 +48,7 @@ class Part:
         """The weights in the layer's bytes, or in others."""
         start = (self.offset if offset is None else offset) // self.dtype.itemsize + flat.storage_offset()
         whole = torch.empty(0, dtype=self.dtype, device=flat.device)
-        return whole.set_(flat.untyped_storage(), start, self.shape, self.stride)  # type: ignore[arg-type]
+        return whole.set_(flat.untyped_storage(), start, self.shape, self.stride)
 
 
 class Found(NamedTuple):

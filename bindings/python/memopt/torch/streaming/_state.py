@@ -19,10 +19,20 @@ class State:
     ) -> None:
         self._layer, self._read, self._write = layer, read, write
         module: Any = layer.module()
+        for part in layer.parts:  # load_safetensors() runs no hooks
+            parameter: Any = part.parameter
+            parameter._memopt_write = partial(write, layer, part)
         self.hooks: List[Any] = [
             module.register_state_dict_post_hook(partial(self._saved)),  # torch sets an attribute of it
             module.register_load_state_dict_pre_hook(self._loading),
         ]
+
+    def remove(self) -> None:
+        """The model's own state is all there is."""
+        for hook in self.hooks:
+            hook.remove()
+        for part in self._layer.parts:
+            del part.parameter._memopt_write  # type: ignore[attr-defined]
 
     def __reduce__(self) -> Any:
         raise uncopied()

@@ -133,7 +133,7 @@ class Trained:
         """Backward ends when its gradients are on the host."""
         task = _graph_task()
         if task not in self._marks:
-            engine: Any = torch.autograd.Variable._execution_engine  # type: ignore[attr-defined]
+            engine: Any = torch.autograd.Variable._execution_engine
             engine.queue_callback(self.arrived)
         assert self.lane is not None
         self._marks[task] = self.lane.mark()
