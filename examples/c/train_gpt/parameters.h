@@ -16,7 +16,7 @@ typedef struct parameter {
     memopt_tensor weight;   /* in the run's dtype */
     memopt_tensor master;   /* fp32; no memory where weight is all there is */
     memopt_tensor gradient; /* in the run's dtype */
-    void *host;      /* a layer's first: where its weights are while they are on the device */
+    void *host; /* a layer's first: where its weights are while they are on the device, else NULL */
     uint32_t decays; /* 1: a matrix, subject to weight decay */
 } parameter;
 
