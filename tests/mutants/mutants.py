@@ -93,6 +93,14 @@ MUTANTS = [
         "^(stress_offload|offload_races)$",
     ),
     Mutant(
+        "offload_pageable_read_early",
+        "lib/offload/unpack.c",
+        "range->slab->block != NULL ? mo_timeline_sync(line, mark)",
+        "range->slab->block != NULL && 0 ? mo_timeline_sync(line, mark)",
+        "asan",
+        "^offload_pinned_cuda$",
+    ),
+    Mutant(
         "offload_short_read",
         "lib/base/unnamed_file.c",
         "mo_file_calls.read(file, data + done, piece, (off_t)(offset + done))",

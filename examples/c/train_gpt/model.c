@@ -259,7 +259,20 @@ static memopt_status backward(model *m, const batch *b, float scale, uint64_t ma
     return m->shards ? shards_send(m->shards, layers, m->replaces) : MEMOPT_OK;
 }
 
-memopt_status model_learn(model *m, const batch *b, float scale, double *out_loss)
+/* Behind a failure: everything between forward and backward goes, so that the next step can begin. */
+static void abandon(model *m)
+{
+    for (uint32_t i = 0; i < m->options->layers; i++) {
+        layer *l = &m->layers[i];
+        if (l->parameters->host)
+            (void)parameters_to_host(l->parameters, m->memory, i);
+        (void)layer_release(l);
+        (void)saved_drop(m->memory, &m->inputs[i]);
+    }
+    (void)saved_drop(m->memory, &m->inputs[m->options->layers]);
+}
+
+static memopt_status learn(model *m, const batch *b, float scale, double *out_loss)
 {
     uint64_t mask_key = m->options->dropout > 0 ? random_next(m->random) : 0;
     TRY(embed(m, b, mask_key, m->options->dropout));
@@ -270,6 +283,14 @@ memopt_status model_learn(model *m, const batch *b, float scale, double *out_los
     if (f.status == MEMOPT_OK)
         f.status = backward(m, b, scale, mask_key, d, out_loss);
     return frame_end(&f);
+}
+
+memopt_status model_learn(model *m, const batch *b, float scale, double *out_loss)
+{
+    memopt_status status = learn(m, b, scale, out_loss);
+    if (status != MEMOPT_OK)
+        abandon(m);
+    return status;
 }
 
 /* --- the layers' parts --------------------------------------------------------------------- */

@@ -37,7 +37,8 @@ memopt_status model_create_layers(model *m);
 memopt_status model_destroy(model *m);
 
 /* Forward and backward: gradients of the mean loss times `scale` are added to the parameters'.
- * *out_loss is the (unscaled) mean loss. */
+ * *out_loss is the (unscaled) mean loss. After a failure nothing of the micro-batch is left but
+ * gradients and draws of the generator. */
 memopt_status model_learn(model *m, const batch *b, float scale, double *out_loss);
 
 /* Forward alone, without dropout. */

@@ -231,14 +231,20 @@ memopt_status parameters_to_host(parameter *layer, memory *m, uint32_t number)
     if (!m->streamer || m->tape)
         return MEMOPT_OK;
     move_weights(layer, layer->host);
+    layer->host = NULL;
     return memopt_streamer_end(m->streamer, number, NULL);
 }
 
 memopt_status parameters_write(parameter_set *p, memory *m)
 {
     void *host = NULL;
-    for (uint32_t i = 0; i < p->stored_count; i++)
-        TRY(memopt_offloader_host(m->store, p->stored[i], MEMOPT_HOST_WRITE, &host));
+    for (uint32_t i = 0; i < p->stored_count; i++) {
+        memopt_status status =
+            memopt_offloader_host(m->store, p->stored[i], MEMOPT_HOST_WRITE, &host);
+        while (status != MEMOPT_OK && i-- > 0)
+            (void)memopt_offloader_host_end(m->store, p->stored[i]);
+        TRY(status);
+    }
     return MEMOPT_OK;
 }
 

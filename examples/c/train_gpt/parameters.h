@@ -18,7 +18,7 @@ typedef struct parameter {
     memopt_tensor gradient; /* in the run's dtype */
     uint64_t first, own;    /* the shard: elements from `first` on; without --ranks all */
     memopt_tensor sum;      /* with --ranks: of the shard's gradients, fp32 */
-    void *host;      /* a layer's first: where its weights are while they are on the device */
+    void *host; /* a layer's first: where its weights are while they are on the device, else NULL */
     uint32_t decays; /* 1: a matrix, subject to weight decay */
 } parameter;
 

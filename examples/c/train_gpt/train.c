@@ -221,17 +221,10 @@ memopt_status trainer_gradients(trainer *t, step_result *result)
     return add_losses(t, result);
 }
 
-memopt_status trainer_update(trainer *t, step_result *result)
+static memopt_status update(trainer *t)
 {
-    for (uint32_t group = 0; group < GROUPS; group++) {
-        memopt_optimizer_group values = group_values(t, group);
-        TRY(memopt_optimizer_set_group(t->optimizer, group, &values));
-    }
-    result->lr = learning_rate(t);
-    TRY(parameters_write(&t->model.parameters, &t->memory));
     if (t->ranks.count)
         TRY(shards_square_sum(&t->shards));
-
     memopt_step_options how = MEMOPT_STEP_OPTIONS_INIT;
     how.scaler = t->scaler;
     how.max_norm = t->options.clip;
@@ -242,9 +235,21 @@ memopt_status trainer_update(trainer *t, step_result *result)
     if (t->scaler)
         TRY(memopt_scaler_update(t->scaler, NULL));
     TRY(memory_sync(&t->memory));
-    if (t->ranks.count)
-        TRY(shards_gather_weights(&t->shards));
-    TRY(parameters_written(&t->model.parameters, &t->memory));
+    return t->ranks.count ? shards_gather_weights(&t->shards) : MEMOPT_OK;
+}
+
+memopt_status trainer_update(trainer *t, step_result *result)
+{
+    for (uint32_t group = 0; group < GROUPS; group++) {
+        memopt_optimizer_group values = group_values(t, group);
+        TRY(memopt_optimizer_set_group(t->optimizer, group, &values));
+    }
+    result->lr = learning_rate(t);
+    TRY(parameters_write(&t->model.parameters, &t->memory));
+    memopt_status status = update(t);
+    memopt_status written = parameters_written(&t->model.parameters, &t->memory);
+    TRY(status);
+    TRY(written);
     result->norm = (double)*(const float *)t->norm.data;
     result->skipped = !isfinite(result->norm);
     t->step++;
@@ -255,9 +260,14 @@ memopt_status trainer_step(trainer *t, step_result *out_result)
 {
     double start = seconds_now();
     memopt_stream_stats before, after;
+    random_state random = t->random;
     TRY(memory_streamed(&t->memory, &before));
-    TRY(trainer_gradients(t, out_result));
-    TRY(trainer_update(t, out_result));
+    memopt_status status = trainer_gradients(t, out_result);
+    if (status == MEMOPT_OK)
+        status = trainer_update(t, out_result);
+    if (status != MEMOPT_OK)
+        t->random = random;
+    TRY(status);
     out_result->seconds = seconds_now() - start;
     TRY(memory_streamed(&t->memory, &after));
     out_result->copies = after.copies - before.copies;

@@ -46,7 +46,7 @@ memopt_status trainer_destroy(trainer *t);
 memopt_status trainer_gradients(trainer *t, step_result *result);
 memopt_status trainer_update(trainer *t, step_result *result);
 
-/* Both, timed. */
+/* Both, timed. After a failure all but the gradients is as before, and the step may be tried again. */
 memopt_status trainer_step(trainer *t, step_result *out_result);
 
 /* The mean loss over `batches` batches of held-out text: the same ones in every run. */
