@@ -75,7 +75,8 @@ for ranks; do
     share=$(($(optimizer_bytes "of$ranks") * ranks * 100 / $(optimizer_bytes whole)))
     [ "$share" -le 110 ] || fail "$ranks ranks have $share % of one rank's states"
 
-    # Two steps with one rank, two more with these, then as many again with one.
+    # Two steps with one rank, one more with these, then one with one rank again.
+    rm -f "$work"/moved.states*
     run 1 begin "${savers[@]}" --steps 2 --save "$work/moved.states"
     run "$ranks" goes_on "${savers[@]}" --steps 3 --resume "$work/moved.states" \
         --save "$work/moved.states"
