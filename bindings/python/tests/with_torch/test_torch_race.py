@@ -369,6 +369,13 @@ def test_confirm_shows_the_race_as_wrong_numbers(case):
     assert not torch.equal(*values) and torch.isfinite(values[1]).all()
 
 
+def test_confirm_frees_by_resize():
+    for mended in (False, True):
+        with mt.race(confirm=True) as found:
+            freed_by_resize(mended)
+        assert len(found.races) == (not mended), found.text()
+
+
 def test_confirm_trains_as_before():
     with mt.race(confirm=True) as found:
         losses = train("cuda")

@@ -16,7 +16,6 @@ from torch.utils import _pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ._finder import HOST
-from ._session import storage_of
 
 Clock = Dict[int, int]
 _MOST = 10000  # operations that wait; then all of them run
@@ -38,7 +37,8 @@ def _join(clock: Clock, other: Clock) -> None:
 class Confirm:
     """The streams' work that has not run."""
 
-    def __init__(self) -> None:
+    def __init__(self, storage_of: Callable[[torch.Tensor], Any]) -> None:
+        self._storage_of = storage_of
         self._clocks: Dict[int, Clock] = {HOST: {}}
         self._events: Dict[int, Clock] = {}
         self._queues: Dict[int, Deque[_Waiting]] = {}
@@ -88,7 +88,7 @@ class Confirm:
 
     def _alias(self, tensor: torch.Tensor) -> torch.Tensor:
         """The same memory, which another storage holds."""
-        storage = storage_of(tensor)
+        storage = self._storage_of(tensor)
         memory = self._memory.get(storage.data_ptr()) if storage is not None else None
         if memory is None or tensor.is_conj() or tensor.is_neg():
             return tensor

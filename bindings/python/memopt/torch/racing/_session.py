@@ -159,7 +159,7 @@ class Session:
         if confirm:
             from ._confirm import Confirm
 
-            self.confirm = Confirm()
+            self.confirm = Confirm(storage_of)
         self.capture: Any = None  # the CUDA graph that is being captured
         self._local = threading.local()
         for device in range(devices):

@@ -179,11 +179,17 @@ def _storage_of(device: Callable[[Any], Any]) -> Any:
 
 
 def _resize(self: torch.UntypedStorage, size: int) -> Any:
-    result = _storage_resize(self, size)
     session = active()
     block = session.blocks.get(self._cdata)
+    place = session.places.number("UntypedStorage.resize_", sys._getframe(1)) if block is not None else 0
+    if block is not None and size <= self.nbytes() and not self.resizable():  # memory of --confirm stays
+        session.finder.free(block.address, place)
+        if size:
+            session.finder.allocate(block.address, size, block.kind, block.actor, place)
+        return self
+    result = _storage_resize(self, size)
     if block is not None:
-        session.moved(block, session.places.number("UntypedStorage.resize_", sys._getframe(1)))
+        session.moved(block, place)
     return result
 
 
