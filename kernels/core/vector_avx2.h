@@ -59,6 +59,7 @@ typedef __m256d VD;
 #define v_eqi(a, b) _mm256_castsi256_ps(_mm256_cmpeq_epi32(a, b))
 #define v_select(mask, a, b) _mm256_blendv_ps(b, a, mask)
 #define v_selecti(mask, a, b) _mm256_castps_si256(_mm256_blendv_ps(v_bits(b), v_bits(a), mask))
+#define v_only(mask, x) v_and(v_ints(mask), x)
 #define v_count(n, mask) _mm256_sub_epi32(n, _mm256_castps_si256(mask))
 #define v_cut _mm256_cvttps_epi32
 #define v_set64 _mm256_set1_epi64x
@@ -92,8 +93,12 @@ MO_INLINE __m256 mo_load8(const void *data, uint64_t i, int32_t dtype)
     if (dtype == MO_DTYPE_F32)
         return _mm256_loadu_ps((const float *)data + i);
     __m128i half = _mm_loadu_si128((const __m128i *)(const void *)((const uint16_t *)data + i));
-    if (dtype == MO_DTYPE_BF16)
-        return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+    if (dtype == MO_DTYPE_BF16) {
+        const __m256i upper =
+            _mm256_setr_epi8(-1, -1, 0, 1, -1, -1, 2, 3, -1, -1, 4, 5, -1, -1, 6, 7, -1, -1, 8, 9,
+                             -1, -1, 10, 11, -1, -1, 12, 13, -1, -1, 14, 15);
+        return _mm256_castsi256_ps(_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(half), upper));
+    }
     return _mm256_cvtph_ps(half);
 }
 
@@ -139,15 +144,8 @@ MO_INLINE void v_put(void *at, VI x, int streaming)
 /* Two vectors. */
 MO_INLINE void v_load2_as(const void *data, uint64_t i, int32_t dtype, VF x[2])
 {
-    if (dtype != MO_DTYPE_BF16) {
-        for (uint64_t k = 0; k < 2; k++)
-            x[k] = mo_load8(data, i + 8 * k, dtype);
-        return;
-    }
-    __m256i both = _mm256_permute4x64_epi64(
-        _mm256_loadu_si256((const __m256i *)(const void *)((const uint16_t *)data + i)), 0xd8);
-    x[0] = _mm256_castsi256_ps(_mm256_unpacklo_epi16(_mm256_setzero_si256(), both));
-    x[1] = _mm256_castsi256_ps(_mm256_unpackhi_epi16(_mm256_setzero_si256(), both));
+    for (uint64_t k = 0; k < 2; k++)
+        x[k] = mo_load8(data, i + 8 * k, dtype);
 }
 
 #define v_load_as mo_load8
@@ -294,20 +292,30 @@ MO_INLINE VI v_bytes(const VI x[4])
         _mm256_packus_epi16(_mm256_packs_epi32(x[0], x[1]), _mm256_packs_epi32(x[2], x[3])));
 }
 
-/* The lower halfwords of a and b by turns. */
-MO_INLINE VI mo_pairs16(VI a, VI b)
+/* Bytes of halfwords of four vectors by turns, in order. */
+MO_INLINE VI mo_byte_order(VI bytes)
 {
-    return _mm256_blend_epi16(a, _mm256_slli_epi32(b, 16), 0xaa);
-}
-
-/* The lowest bytes of four vectors; the lower halfwords are from -128 to 127, or from 0 to 255. */
-MO_INLINE VI v_low_bytes(const VI x[4], int is_signed)
-{
-    VI low = mo_pairs16(x[0], x[1]), high = mo_pairs16(x[2], x[3]);
-    VI bytes = is_signed ? _mm256_packs_epi16(low, high) : _mm256_packus_epi16(low, high);
     const VI in_lane = _mm256_broadcastsi128_si256(
         _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15));
     return mo_in_order8(_mm256_shuffle_epi8(bytes, in_lane));
+}
+
+/* The halfwords from byte 0 or 1 of each lane of a and b by turns. */
+#define mo_pairs16(a, b, byte)                                                                     \
+    _mm256_blend_epi16(v_srl(a, 8 * (byte)), v_sll(b, 16 - 8 * (byte)), 0xaa)
+
+/* The lowest bytes of four vectors; the lower halfwords are from -128 to 127. */
+MO_INLINE VI v_low_bytes(const VI x[4])
+{
+    return mo_byte_order(_mm256_packs_epi16(mo_pairs16(x[0], x[1], 0), mo_pairs16(x[2], x[3], 0)));
+}
+
+/* The bytes of (x - least) >> 8 of four vectors, 0 where x is smaller. `least` has but its upper
+ * byte. */
+MO_INLINE VI v_second_bytes(const VI x[4], int32_t least)
+{
+    (void)least;
+    return mo_byte_order(_mm256_packus_epi16(mo_pairs16(x[0], x[1], 1), mo_pairs16(x[2], x[3], 1)));
 }
 
 /* `weights`: what an even and an odd code are multiplied by, as bytes of a halfword. */

@@ -51,6 +51,7 @@ typedef __m512d VD;
 #define v_eqi _mm512_cmpeq_epi32_mask
 #define v_select(mask, a, b) _mm512_mask_blend_ps(mask, b, a)
 #define v_selecti(mask, a, b) _mm512_mask_blend_epi32(mask, b, a)
+#define v_only _mm512_maskz_mov_epi32
 #define v_count(n, mask) _mm512_mask_sub_epi32(n, mask, n, _mm512_set1_epi32(-1))
 #define v_largest(x) ((uint32_t)_mm512_reduce_max_epi32(x))
 #define v_cut _mm512_cvttps_epi32
@@ -240,9 +241,8 @@ MO_INLINE VI v_pack_bytes(const VI v[4])
         _mm512_packs_epi16(_mm512_packs_epi32(v[0], v[1]), _mm512_packs_epi32(v[2], v[3])));
 }
 
-MO_INLINE VI v_low_bytes(const VI x[4], int is_signed)
+MO_INLINE VI v_low_bytes(const VI x[4])
 {
-    (void)is_signed;
 #if defined(__AVX512VBMI__)
     const VI index = _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 0x7c787470, 0x6c686460, 0x5c585450,
                                       0x4c484440, 0x3c383430, 0x2c282420, 0x1c181410, 0x0c080400);
@@ -256,6 +256,16 @@ MO_INLINE VI v_low_bytes(const VI x[4], int is_signed)
     return mo_in_order16(
         _mm512_packus_epi16(_mm512_packs_epi32(y[0], y[1]), _mm512_packs_epi32(y[2], y[3])));
 #endif
+}
+
+MO_INLINE VI v_second_bytes(const VI x[4], int32_t least)
+{
+    VI y[4];
+    for (int k = 0; k < 4; k++)
+        y[k] = v_subi(x[k], v_seti(least));
+    VI low = _mm512_packus_epi32(y[0], y[1]), high = _mm512_packus_epi32(y[2], y[3]);
+    return mo_in_order16(
+        _mm512_packus_epi16(_mm512_srli_epi16(low, 8), _mm512_srli_epi16(high, 8)));
 }
 
 #define v_widen_low(x) _mm512_cvtepu16_epi32(_mm512_castsi512_si256(x))

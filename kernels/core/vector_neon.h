@@ -118,6 +118,8 @@ MO_WORD2(VM, v_eqi, VI, vceqq_s32)
 MO_WORD3(VF, v_select, VM, VF, VF, vbslq_f32)
 MO_WORD3(VI, v_selecti, VM, VI, VI, vbslq_s32)
 
+#define v_only(mask, x) v_selecti(mask, x, v_seti(0))
+
 MO_INLINE VI v_count(VI n, VM mask)
 {
     return (VI){mo_count4(n.low, mask.low), mo_count4(n.high, mask.high)};
@@ -427,15 +429,29 @@ MO_INLINE VI v_bytes(const VI v[4])
 }
 
 /* The lowest bytes of the lanes of four vectors. */
-MO_INLINE VI v_low_bytes(const VI x[4], int is_signed)
+MO_INLINE VI v_low_bytes(const VI x[4])
 {
     uint16x8_t h[4];
-    (void)is_signed;
     for (int k = 0; k < 4; k++)
         h[k] = mo_narrow8(x[k]);
     return (VI){
         vreinterpretq_s32_u8(vuzp1q_u8(vreinterpretq_u8_u16(h[0]), vreinterpretq_u8_u16(h[1]))),
         vreinterpretq_s32_u8(vuzp1q_u8(vreinterpretq_u8_u16(h[2]), vreinterpretq_u8_u16(h[3])))};
+}
+
+MO_INLINE int32x4_t mo_second_bytes16(VI a, VI b)
+{
+    int16x8_t low = vshrn_high_n_s32(vshrn_n_s32(a.low, 8), a.high, 8);
+    int16x8_t high = vshrn_high_n_s32(vshrn_n_s32(b.low, 8), b.high, 8);
+    return vreinterpretq_s32_u8(vqmovun_high_s16(vqmovun_s16(low), high));
+}
+
+/* The bytes of (x - least) >> 8 of four vectors, 0 where x is smaller. `least` has but its upper
+ * byte. */
+MO_INLINE VI v_second_bytes(const VI x[4], int32_t least)
+{
+    (void)least;
+    return (VI){mo_second_bytes16(x[0], x[1]), mo_second_bytes16(x[2], x[3])};
 }
 
 /* Codes of 4 bits, two a byte, as v_load_codes4 reads them. */

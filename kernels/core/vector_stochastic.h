@@ -76,13 +76,17 @@ MO_INLINE VI mo_round_stochastic_lanes(VI a, uint32_t mantissa, uint32_t bias, V
     return v_selecti(v_gti(a, v_seti((int)(((128 - bias) << 23) - 1))), normal, subnormal);
 }
 
-/* The codes are in the upper halves of the lanes. */
+/* The codes are in the upper halves of the lanes; NaNs are quiet. */
+MO_INLINE VI mo_bf16_stochastic_quiet(VI u, VI random)
+{
+    return v_addi(u, v_only(v_gti(v_seti(0x7f7f0000), mo_magnitude_lanes(u)), random));
+}
+
 MO_INLINE VI mo_bf16_stochastic_lanes(VI u, VI random)
 {
-    VI a = mo_magnitude_lanes(u);
-    VI rounded = v_selecti(v_gti(v_seti(0x7f7f0000), a), v_addi(u, random), u);
-    VI quiet = v_or(u, v_seti((int)MO_F32_QUIET_BIT));
-    return v_selecti(v_gti(a, v_seti((int)MO_F32_INF_BITS)), quiet, rounded);
+    VI nan = v_only(v_gti(mo_magnitude_lanes(u), v_seti((int)MO_F32_INF_BITS)),
+                    v_seti((int)MO_F32_QUIET_BIT));
+    return v_or(mo_bf16_stochastic_quiet(u, random), nan);
 }
 
 /* The codes are in the lower halves of the lanes. Beyond 65504 a value rounds down. */

@@ -25,6 +25,7 @@ typedef struct mo_form {
     uint32_t rule, format;
     int g, p; /* what the loops read and write themselves: fp32 and bf16; others go through fp32 */
     int copies; /* there is a copy of bf16 */
+    int scaled; /* gradients have a factor that is not 1 */
 } mo_form;
 
 /* A moment of a block. */
@@ -143,17 +144,17 @@ MO_INLINE void note(mo_form f, VF m, VF v, VF slow, mo_coded_seen *seen)
         seen->largest[2] = v_maxu(seen->largest[2], v_and(v_ints(slow), magnitude));
 }
 
-/* MO_LANES_N elements from i on, of these moments. */
-MO_INLINE void update1(mo_form f, const mo_lane_coef *c, mo_coded_block *w, uint32_t i, VF g, VF p,
+/* MO_LANES_N elements from i on, of these moments; h: the scaled gradients. */
+MO_INLINE void update1(mo_form f, const mo_lane_coef *c, mo_coded_block *w, uint32_t i, VF h, VF p,
                        VF m, VF v, VF slow, mo_coded_seen *seen)
 {
     if (lane_is_late(f.rule)) {
-        lane_moments(f.rule, c, g, p, &m, &v, &slow);
+        lane_moments(f.rule, c, h, p, &m, &v, &slow);
         if (!is_late(f))
             v_store(w->p_room + i,
                     lane_moved(f.rule, c, p, lane_quotient(f.rule, c, m, slow, v_sqrt(v))));
     } else {
-        v_store(w->p_room + i, lane_rule(f.rule, c, g, p, &m, &v, &slow));
+        v_store(w->p_room + i, lane_rule(f.rule, c, h, p, &m, &v, &slow));
     }
     v_store(w->m + i, m);
     if (has(f, 1))
@@ -204,7 +205,8 @@ MO_INLINE void update(mo_form f, const mo_lane_coef *c, mo_coded_block *w, uint3
                 v = has_tables(f) ? x->of[1][lane] : value1(f, 1, w, from);
             if (has(f, 2))
                 slow = has_tables(f) ? x->of[2][lane] : value1(f, 2, w, from);
-            update1(f, c, w, from, g[k], p[k], m, v, slow, seen);
+            update1(f, c, w, from, f.scaled ? v_mul(g[k], c->factor) : g[k], p[k], m, v, slow,
+                    seen);
         }
     }
 }
@@ -340,16 +342,6 @@ MO_INLINE void begin_moment(mo_form f, const void *codes, const float *scales, u
     x->codes = (uint8_t *)(uintptr_t)codes + mo_format_bytes(f.format, at);
 }
 
-/* Asks for a page further on of what a block has of these types. */
-MO_INLINE void ask_ahead(mo_form f, const mo_optim_span *s, uint64_t at)
-{
-    const uint64_t n = mo_format_block(f.format);
-    if (f.g == MO_DTYPE_F32)
-        mo_prefetch_page_ahead((const float *)s->gradient + at, n * sizeof(float));
-    if (f.p == MO_DTYPE_F32)
-        mo_prefetch_page_ahead((const float *)s->parameter + at, n * sizeof(float));
-}
-
 MO_INLINE void begin_block(mo_form f, const mo_optim_span *s, uint64_t at, mo_coded_block *w)
 {
     const uint32_t n = mo_format_block(f.format);
@@ -421,7 +413,7 @@ MO_INLINE int settle(mo_form f, const mo_optim_span *s, uint64_t at, const mo_co
 /* Codes a block again whose values need a prescale. */
 static __attribute__((noinline)) void code_tiny(uint32_t rule, uint32_t format, mo_coded_block *w)
 {
-    const mo_form f = {rule, format, 0, 0, 0};
+    const mo_form f = {rule, format, 0, 0, 0, 0};
     const uint32_t n = mo_format_block(format);
     for (int k = 0; k < 3; k++) {
         mo_coded_moment *x = &w->of[k];
@@ -438,20 +430,43 @@ static mo_coded_seen nothing_seen(void)
     return (mo_coded_seen){v_set(0.0f), {v_seti(0), v_seti(0), v_seti(0)}};
 }
 
-/* Computed codes: gives where the whole blocks end. */
+/* Asks for a page further on of what GROUP elements have: a few lines at a time, since a core has
+ * few requests under way. */
+MO_INLINE void ask_ahead(int dtype, const void *data, uint32_t at)
+{
+    if (dtype == MO_DTYPE_F32)
+        mo_prefetch_page_ahead((const float *)data + at, GROUP * sizeof(float));
+    else
+        mo_prefetch_page_ahead((const uint16_t *)data + at, GROUP * sizeof(uint16_t));
+}
+
+/* The first time of a block with computed codes. */
+MO_INLINE void first_loop(mo_form f, const mo_coded_span *k, mo_coded_block *w, mo_coded_seen *seen)
+{
+    for (uint32_t i = 0; i < mo_format_block(f.format); i += GROUP) {
+        ask_ahead(f.g, w->g, i);
+        ask_ahead(f.p, w->p, i);
+        first(f, k, w, i, seen);
+    }
+}
+
+/* Computed codes. */
 MO_INLINE void step_in_loops(mo_form f, const mo_coded_span *k, const mo_optim_span *s,
                              mo_coded_block blocks[2], uint64_t whole)
 {
     const uint32_t n = mo_format_block(f.format);
+    mo_form scaled = f;
     mo_coded_block *before = NULL;
+    scaled.scaled = 1;
     for (uint64_t at = 0; at < whole || before != NULL; at += n) {
         mo_coded_block *now = &blocks[at / n % 2];
         mo_coded_seen seen = nothing_seen();
         if (at < whole) {
-            ask_ahead(f, s, at);
             begin_block(f, s, at, now);
-            for (uint32_t i = 0; i < n; i += GROUP)
-                first(f, k, now, i, &seen);
+            if (s->coef.factor == 1.0f)
+                first_loop(f, k, now, &seen);
+            else
+                first_loop(scaled, k, now, &seen);
         }
         if (before != NULL) {
             for (uint32_t i = 0; i < n; i += GROUP)
@@ -530,7 +545,7 @@ MO_INLINE void step_blocks(mo_form f, const mo_optim_span *s)
 /* The types of a span, as far as the loops know them. */
 static mo_form types_of(const mo_optim_span *s)
 {
-    mo_form f = {0, 0, MO_DTYPE_F32, MO_DTYPE_F32, 0};
+    mo_form f = {0, 0, MO_DTYPE_F32, MO_DTYPE_F32, 0, 0};
     int copies = s->copy != NULL && s->copy_dtype == MO_DTYPE_BF16;
     if (s->gradient_dtype == MO_DTYPE_BF16)
         f.g = MO_DTYPE_BF16;
@@ -570,7 +585,9 @@ MO_INLINE int knows_types(uint32_t rule, uint32_t format)
     static __attribute__((noinline)) void name(const mo_optim_span *s, mo_form types)              \
     {                                                                                              \
         (void)types;                                                                               \
-        step_blocks((mo_form){MO_RULE_##rule, MO_STATE_##format, g, p, copies}, s);                \
+        step_blocks((mo_form){MO_RULE_##rule, MO_STATE_##format, g, p, copies,                     \
+                              MO_STATE_##format == MO_STATE_8BIT},                                 \
+                    s);                                                                            \
     }
 #define STEP(kernel, rule, format)                                                                 \
     TYPED(kernel##_any, rule, format, types.g, types.p, types.copies)                              \

@@ -104,6 +104,17 @@ MO_INLINE void lane_one_nan_all(float *values, uint64_t n)
         v_store(values + i, v_one_nan(v_load(values + i)));
 }
 
+/* Any NaN of n vectors becomes the one that is stored; there is seldom one. */
+MO_INLINE void lane_one_nan(VF *x, int n)
+{
+    VF sum = x[0];
+    for (int k = 1; k < n; k++)
+        sum = v_add(sum, x[k]);
+    if (__builtin_expect(v_any_nan(sum), 0))
+        for (int k = 0; k < n; k++)
+            x[k] = v_one_nan(x[k]);
+}
+
 /* --- bf16 states ------------------------------------------------------------------------------ */
 
 MO_INLINE VI lane_moment_random(VI m, VI v, VI key)
@@ -117,94 +128,93 @@ MO_INLINE VI lane_moment_random(VI m, VI v, VI key)
 /* mo_moment_codes_of, in the upper halves of the lanes. */
 MO_INLINE void lane_moment_codes(VF m, VF v, VI key, VI *m_codes, VI *v_codes)
 {
-    VI a = v_ints(v_one_nan(m)), b = v_ints(v_one_nan(v));
-    VI random = lane_moment_random(a, b, key), least = v_seti(1 << 16);
-    *m_codes = mo_bf16_stochastic_lanes(a, v_and(random, v_seti(0xffff)));
-    *v_codes = mo_bf16_stochastic_lanes(b, v_srl(random, 16));
-    *v_codes = v_selecti(v_gti(b, v_seti(0)), v_maxi(*v_codes, least), *v_codes);
+    VI a = v_ints(m), b = v_ints(v), random = lane_moment_random(a, b, key);
+    *m_codes = mo_bf16_stochastic_quiet(a, v_and(random, v_seti(0xffff)));
+    *v_codes = mo_bf16_stochastic_quiet(b, v_srl(random, 16));
+    *v_codes = v_maxu(*v_codes, v_only(v_gti(b, v_seti(0)), v_seti(1 << 16)));
 }
 
-/* mo_rule_update of a block, in place; the new parameters to `out`. */
-MO_INLINE void lane_update16(uint32_t rule, const mo_lane_coef *c, int32_t dtype, const void *g,
-                             const void *p, float *out, uint16_t *m, uint16_t *v, VI key)
+/* Two vectors of moments from their values; the only NaN is MO_F32_NAN_BITS. */
+MO_INLINE void lane_store_moments16(void *m, void *v, uint64_t i, const VF first[2],
+                                    const VF second[2], VI key)
 {
-    for (uint64_t i = 0; i < LANE_BLOCK; i += 2 * MO_LANES_N) {
-        VI m_codes[2], v_codes[2];
-        for (int k = 0; k < 2; k++) {
-            uint64_t at = i + (uint64_t)k * MO_LANES_N;
-            VF first = v_load_as(m, at, MO_DTYPE_BF16), second = v_load_as(v, at, MO_DTYPE_BF16);
-            VF none, x = lane_rule(rule, c, v_load_as(g, at, dtype), v_load_as(p, at, dtype),
-                                   &first, &second, &none);
-            lane_moment_codes(first, second, key, &m_codes[k], &v_codes[k]);
-            v_store(out + at, v_one_nan(x));
-        }
-        v_put(m + i, v_high_halves(m_codes[0], m_codes[1]), 0);
-        v_put(v + i, v_high_halves(v_codes[0], v_codes[1]), 0);
-    }
+    VI m_codes[2], v_codes[2];
+    for (int k = 0; k < 2; k++)
+        lane_moment_codes(first[k], second[k], key, &m_codes[k], &v_codes[k]);
+    v_put((uint16_t *)m + i, v_high_halves(m_codes[0], m_codes[1]), 0);
+    v_put((uint16_t *)v + i, v_high_halves(v_codes[0], v_codes[1]), 0);
 }
 
 /* --- states without scales -------------------------------------------------------------------- */
 
-/* mo_rule_update of a block of 32-bit states, in place; the new parameters to `out`. */
-MO_INLINE void lane_update32(uint32_t rule, const mo_lane_coef *c, int32_t dtype, const void *g,
-                             const void *p, float *out, float *m, float *v, float *slow)
+MO_INLINE void lane_store2(float *at, const VF x[2])
 {
-    for (uint64_t i = 0; i < LANE_BLOCK; i += MO_LANES_N) {
-        VF first = v_load(m + i), second = first, third = first;
-        if (mo_rule_has_second(rule))
-            second = v_load(v + i);
-        if (mo_rule_has_slow(rule))
-            third = v_load(slow + i);
-        VF x = lane_rule(rule, c, v_load_as(g, i, dtype), v_load_as(p, i, dtype), &first, &second,
-                         &third);
-        if (mo_rule_has_slow(rule))
-            v_store(slow + i, v_one_nan(third));
-        if (mo_rule_has_second(rule))
-            v_store(v + i, v_one_nan(second));
-        v_store(m + i, v_one_nan(first));
-        v_store(out + i, v_one_nan(x));
-    }
+    v_store(at, x[0]);
+    v_store(at + MO_LANES_N, x[1]);
 }
 
-/* A block of 32-bit or bf16 states. */
-MO_INLINE void lane_update_plain(uint32_t rule, uint32_t format, const mo_optim_span *s,
-                                 const mo_lane_coef *c, mo_lane_work *w, uint64_t at, int32_t dtype,
-                                 const void *g, const void *p, float *out)
+/* mo_rule_update of a block of states without scales, in place. New parameters go to `out`, or as
+ * bf16 to where the old ones are if that is NULL. */
+MO_INLINE void lane_update_plain(uint32_t rule, uint32_t format, const mo_lane_coef *c,
+                                 int32_t dtype, const void *g, void *p, float *out, void *m,
+                                 void *v, void *slow, VI key)
 {
-    if (format == MO_STATE_BF16) {
-        VI key = v_seti((int)mo_moment_key(s->coef.step));
-        lane_update16(rule, c, dtype, g, p, out, (uint16_t *)s->m + at, (uint16_t *)s->v + at, key);
-        return;
+    const int32_t state = format == MO_STATE_BF16 ? MO_DTYPE_BF16 : MO_DTYPE_F32;
+    const int moments = 1 + mo_rule_has_second(rule) + mo_rule_has_slow(rule);
+    for (uint64_t i = 0; i < LANE_BLOCK; i += 2 * MO_LANES_N) {
+        VF h[2], x[4][2]; /* parameters, moments */
+        v_load2_as(g, i, dtype, h);
+        v_load2_as(p, i, dtype, x[0]);
+        v_load2_as(m, i, state, x[1]);
+        if (moments > 1)
+            v_load2_as(v, i, state, x[2]);
+        if (moments > 2)
+            v_load2_as(slow, i, state, x[3]);
+        for (int k = 0; k < 2; k++)
+            x[0][k] =
+                lane_rule(rule, c, v_mul(h[k], c->factor), x[0][k], &x[1][k], &x[2][k], &x[3][k]);
+        lane_one_nan(x[0], 2 * (1 + moments));
+        if (out != NULL)
+            lane_store2(out + i, x[0]);
+        else
+            v_store_bf16_pair((uint16_t *)p + i, x[0][0], x[0][1]);
+        if (format == MO_STATE_BF16) {
+            lane_store_moments16(m, v, i, x[1], x[2], key);
+            continue;
+        }
+        lane_store2((float *)m + i, x[1]);
+        if (moments > 1)
+            lane_store2((float *)v + i, x[2]);
+        if (moments > 2)
+            lane_store2((float *)slow + i, x[3]);
     }
-    float *m = s->m == NULL ? w->m : (float *)s->m + at;
-    float *v = s->v == NULL ? w->v : (float *)s->v + at;
-    float *slow = s->slow == NULL ? w->slow : (float *)s->slow + at;
-    if (s->m == NULL)
-        memset(w->m, 0, sizeof w->m);
-    lane_update32(rule, c, dtype, g, p, out, m, v, slow);
 }
 
 /* States, and parameters of f32, are updated in place. */
 MO_INLINE void lane_step_plain(uint32_t rule, uint32_t format, const mo_optim_span *s,
                                const mo_lane_coef *c, mo_lane_work *w)
 {
-    int bf16 = s->gradient_dtype == MO_DTYPE_BF16 && s->parameter_dtype == MO_DTYPE_BF16;
+    const VI key = v_seti((int)mo_moment_key(s->coef.step));
+    const uint64_t size = format == MO_STATE_BF16 ? sizeof(uint16_t) : sizeof(float);
+    const int bf16 = s->gradient_dtype == MO_DTYPE_BF16 && s->parameter_dtype == MO_DTYPE_BF16 &&
+                     !s->stochastic && s->copy == NULL;
     uint64_t at = 0;
     for (; at + LANE_BLOCK <= s->count; at += LANE_BLOCK) {
-        float *out = s->parameter_dtype == MO_DTYPE_F32 ? (float *)s->parameter + at : w->p;
+        void *m = s->m == NULL ? memset(w->m, 0, sizeof w->m) : (void *)((char *)s->m + at * size);
+        void *v = s->v == NULL ? (void *)w->v : (char *)s->v + at * size;
+        void *slow = s->slow == NULL ? (void *)w->slow : (char *)s->slow + at * size;
         if (bf16) {
-            lane_update_plain(rule, format, s, c, w, at, MO_DTYPE_BF16,
-                              (const uint16_t *)s->gradient + at,
-                              (const uint16_t *)s->parameter + at, out);
-        } else {
-            const float *g = lane_floats(s->gradient, at, s->gradient_dtype, LANE_BLOCK, w->g);
-            const float *p = lane_floats(s->parameter, at, s->parameter_dtype, LANE_BLOCK, w->p);
-            lane_update_plain(rule, format, s, c, w, at, MO_DTYPE_F32, g, p, out);
+            lane_update_plain(rule, format, c, MO_DTYPE_BF16, (const uint16_t *)s->gradient + at,
+                              (uint16_t *)s->parameter + at, NULL, m, v, slow, key);
+            continue;
         }
-        if (out == w->p)
-            lane_write_parameters(s, at, LANE_BLOCK, w->p);
-        else if (s->copy != NULL)
-            lane_write(s->copy, at, s->copy_dtype, LANE_BLOCK, out);
+        float *p = s->parameter_dtype == MO_DTYPE_F32 ? (float *)s->parameter + at : w->p;
+        if (p == w->p)
+            lane_read(s->parameter, at, s->parameter_dtype, LANE_BLOCK, p);
+        lane_update_plain(rule, format, c, MO_DTYPE_F32,
+                          lane_floats(s->gradient, at, s->gradient_dtype, LANE_BLOCK, w->g), p, p,
+                          m, v, slow, key);
+        lane_write_narrow(s, at, LANE_BLOCK, p);
     }
     if (format == MO_STATE_BF16)
         mo_step16_scalar(rule, s, at, s->count);

@@ -26,15 +26,19 @@ MO_INLINE VF lane_magnitude(VF x)
     return v_bits(v_and(v_ints(x), v_seti(0x7fffffff)));
 }
 
+/* mo_expand_signed. A code is a float as the end of a larger number's mantissa; the product takes
+ * that number off, without another rounding. */
 MO_INLINE VF lane_value_companded_signed(VI code)
 {
-    VF root = v_mul(v_float(code), v_set(MO_EXPAND_SIGNED));
+    VF x = v_bits(v_addi(code, v_seti(0x4b400000))); /* 1.5 * 2^23 */
+    VF root = v_fma(x, v_set(MO_EXPAND_SIGNED), v_set(-0x1.8p23f * MO_EXPAND_SIGNED));
     return v_mul(v_mul(root, root), root);
 }
 
 MO_INLINE VF lane_value_companded_unsigned(VI code)
 {
-    VF root = v_fma(v_float(code), v_set(MO_EXPAND_STEP), v_set(MO_EXPAND_LEAST));
+    VF x = v_bits(v_addi(code, v_seti(0x4b000003))); /* 2^23 + 3: MO_EXPAND_LEAST is 3 steps */
+    VF root = v_fma(x, v_set(MO_EXPAND_STEP), v_set(-0x1p23f * MO_EXPAND_STEP));
     VF square = v_mul(root, root);
     return v_mul(square, square);
 }
@@ -62,7 +66,7 @@ MO_INLINE VI lane_code_companded_slow(VF y)
     return v_ints(v_add(lane_companded_cube_root(y, from_middle), v_set(MO_COMPAND_ROUND)));
 }
 
-/* Of a value that is not negative. */
+/* Of a value that is not negative: what v_second_bytes makes of it. */
 MO_INLINE VI lane_code_companded_unsigned(VF y)
 {
     VF r = v_bits(v_subi(v_seti((int)MO_COMPAND_FOURTH_GUESS), v_srl(v_ints(y), 2)));
@@ -71,8 +75,7 @@ MO_INLINE VI lane_code_companded_unsigned(VF y)
     slope = v_fma(v_fma(slope, u, v_set(MO_COMPAND_FOURTH_2)), u, v_set(MO_COMPAND_FOURTH_1));
     VI draw = v_merge(v_seti(MO_COMPAND_DRAW_BITS), v_ints(y), v_seti(MO_COMPAND_DRAW_MASK));
     VF near = v_fma(slope, u, v_set(MO_COMPAND_FOURTH_0));
-    VI sum = v_ints(v_fma(v_mul(root, r), near, v_bits(draw)));
-    return v_srl(v_maxi(sum, v_ints(v_set(MO_COMPAND_DRAW_LEAST))), 8);
+    return v_ints(v_fma(v_mul(root, r), near, v_bits(draw)));
 }
 
 /* The code is the lowest byte. */
@@ -136,7 +139,9 @@ MO_INLINE VI lane_codes(uint32_t format, int is_signed, const float *values, VF 
                   : is_signed == MO_SLOW        ? lane_code_companded_slow(y[k])
                   : is_signed                   ? lane_code_companded_signed(y[k])
                                                 : lane_code_companded_unsigned(y[k]);
-    return v_low_bytes(code, is_signed != 0);
+    return format == MO_STATE_COMPANDED && !is_signed
+               ? v_second_bytes(code, (int32_t)mo_f32_bits(MO_COMPAND_DRAW_LEAST))
+               : v_low_bytes(code);
 }
 
 /* Values ready for lane_codes. The 8-bit form does this itself. */

@@ -1,6 +1,6 @@
 /*
  * The rules in vectors, with the words v_… of the instruction set that is included before: the
- * moments are updated in place, the new parameter is returned.
+ * moments are updated in place, the new parameter is returned. h is the gradient times the factor.
  */
 #ifndef MO_KERNELS_OPTIM_STEP_SIMD_RULES_H
 #define MO_KERNELS_OPTIM_STEP_SIMD_RULES_H
@@ -32,10 +32,9 @@ MO_INLINE int lane_is_late(uint32_t rule)
 }
 
 /* Their moments; v may become infinite. p: Adam's parameter. */
-MO_INLINE void lane_moments(uint32_t rule, const mo_lane_coef *c, VF g, VF p, VF *m, VF *v,
+MO_INLINE void lane_moments(uint32_t rule, const mo_lane_coef *c, VF h, VF p, VF *m, VF *v,
                             VF *slow)
 {
-    VF h = v_mul(g, c->factor);
     if (rule == MO_RULE_ADAM)
         h = v_fma(c->decay, p, h);
     *m = v_fma(c->beta1, *m, v_mul(c->one_minus_beta1, h));
@@ -57,16 +56,15 @@ MO_INLINE VF lane_moved(uint32_t rule, const mo_lane_coef *c, VF p, VF quotient)
     return v_fma(c->rate, quotient, rule == MO_RULE_ADAM ? p : v_fma(c->decay, p, p));
 }
 
-MO_INLINE VF lane_late(uint32_t rule, const mo_lane_coef *c, VF g, VF p, VF *m, VF *v, VF *slow)
+MO_INLINE VF lane_late(uint32_t rule, const mo_lane_coef *c, VF h, VF p, VF *m, VF *v, VF *slow)
 {
-    lane_moments(rule, c, g, p, m, v, slow);
+    lane_moments(rule, c, h, p, m, v, slow);
     *v = v_min(v_set(0x1.fffffep127f), *v); /* the second operand where one is NaN */
     return lane_moved(rule, c, p, lane_quotient(rule, c, *m, *slow, v_sqrt(*v)));
 }
 
-MO_INLINE VF lane_lion(const mo_lane_coef *c, VF g, VF p, VF *m)
+MO_INLINE VF lane_lion(const mo_lane_coef *c, VF h, VF p, VF *m)
 {
-    VF h = v_mul(g, c->factor);
     VF x = v_fma(c->beta1, *m, v_mul(c->one_minus_beta1, h));
     VI one = v_or(v_and(v_ints(x), v_seti((int)0x80000000u)), v_ints(v_set(1.0f)));
     VF u = v_select(v_not_zero(x), v_bits(one), x);
@@ -74,9 +72,8 @@ MO_INLINE VF lane_lion(const mo_lane_coef *c, VF g, VF p, VF *m)
     return v_fma(c->rate, u, v_fma(c->decay, p, p));
 }
 
-MO_INLINE VF lane_sgd(const mo_lane_coef *c, VF g, VF p, VF *m)
+MO_INLINE VF lane_sgd(const mo_lane_coef *c, VF h, VF p, VF *m)
 {
-    VF h = v_mul(g, c->factor);
     VF d = v_fma(c->decay, p, h);
     VF u = v_fma(c->beta1, *m, v_mul(c->one_minus_beta1, d));
     *m = u;
@@ -85,9 +82,9 @@ MO_INLINE VF lane_sgd(const mo_lane_coef *c, VF g, VF p, VF *m)
     return v_fma(c->rate, u, p);
 }
 
-MO_INLINE VF lane_schedule_free(const mo_lane_coef *c, VF g, VF p, VF *m, VF *v)
+MO_INLINE VF lane_schedule_free(const mo_lane_coef *c, VF h, VF p, VF *m, VF *v)
 {
-    VF h = v_mul(g, c->factor), z = c->first ? p : *m;
+    VF z = c->first ? p : *m;
     *v = v_fma(c->beta2, *v, v_mul(v_mul(c->one_minus_beta2, h), h));
     *v = v_min(v_set(0x1.fffffep127f), *v);
     VF u = v_fma(c->decay, p, v_div(h, v_add(v_sqrt(*v), c->eps)));
@@ -95,28 +92,28 @@ MO_INLINE VF lane_schedule_free(const mo_lane_coef *c, VF g, VF p, VF *m, VF *v)
     return v_fma(c->one_minus_beta1, u, v_fma(c->beta1, v_sub(z, p), p));
 }
 
-MO_INLINE VF lane_rmsprop_quotient(const mo_lane_coef *c, VF g, VF p, VF *v)
+MO_INLINE VF lane_rmsprop_quotient(const mo_lane_coef *c, VF h, VF p, VF *v)
 {
-    VF d = v_fma(c->decay, p, v_mul(g, c->factor));
+    VF d = v_fma(c->decay, p, h);
     *v = v_fma(c->beta2, *v, v_mul(v_mul(c->one_minus_beta2, d), d));
     *v = v_min(v_set(0x1.fffffep127f), *v);
     return v_div(d, v_add(v_sqrt(*v), c->eps));
 }
 
-MO_INLINE VF lane_rmsprop_momentum(const mo_lane_coef *c, VF g, VF p, VF *m, VF *v)
+MO_INLINE VF lane_rmsprop_momentum(const mo_lane_coef *c, VF h, VF p, VF *m, VF *v)
 {
-    *m = v_fma(c->beta1, *m, lane_rmsprop_quotient(c, g, p, v));
+    *m = v_fma(c->beta1, *m, lane_rmsprop_quotient(c, h, p, v));
     return v_fma(c->rate, *m, p);
 }
 
-MO_INLINE VF lane_rule(uint32_t rule, const mo_lane_coef *c, VF g, VF p, VF *m, VF *v, VF *slow)
+MO_INLINE VF lane_rule(uint32_t rule, const mo_lane_coef *c, VF h, VF p, VF *m, VF *v, VF *slow)
 {
-    return lane_is_late(rule)                 ? lane_late(rule, c, g, p, m, v, slow)
-           : rule == MO_RULE_LION             ? lane_lion(c, g, p, m)
-           : rule == MO_RULE_SGD              ? lane_sgd(c, g, p, m)
-           : rule == MO_RULE_RMSPROP_MOMENTUM ? lane_rmsprop_momentum(c, g, p, m, v)
-           : rule == MO_RULE_RMSPROP          ? v_fma(c->rate, lane_rmsprop_quotient(c, g, p, m), p)
-                                              : lane_schedule_free(c, g, p, m, v);
+    return lane_is_late(rule)                 ? lane_late(rule, c, h, p, m, v, slow)
+           : rule == MO_RULE_LION             ? lane_lion(c, h, p, m)
+           : rule == MO_RULE_SGD              ? lane_sgd(c, h, p, m)
+           : rule == MO_RULE_RMSPROP_MOMENTUM ? lane_rmsprop_momentum(c, h, p, m, v)
+           : rule == MO_RULE_RMSPROP          ? v_fma(c->rate, lane_rmsprop_quotient(c, h, p, m), p)
+                                              : lane_schedule_free(c, h, p, m, v);
 }
 
 #endif
