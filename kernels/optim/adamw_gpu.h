@@ -110,10 +110,36 @@ MO_DEVICE int mo_adamw_bf16(float decay, const mo_near_rates *near, const float 
     return mo_kept(differ | mo_odd_bf16<N / 2>(words)) == 0;
 }
 
-/* AdamW's f32 parameters by NVIDIA's approximations, whose corrections are those of its own root
- * and quotient, without their branches. Root and quotient are negative here: so no operand of an
- * fma is. Factors of 2^64 keep what is corrected normal; beside eps a root of 2^-95 in place of 0 is
- * nothing. An exact u below 2^-126 is rounded otherwise; it moves no parameter of at least 2^-63.
+/* NVIDIA's approximations, whose corrections are those of its own root and quotient, without their
+ * branches; tests/gpu/exact.cu tries them on a card. Roots and divisors are negative: so no operand
+ * of an fma is. Factors of 2^64 keep what is corrected normal. */
+
+/* -2^32 sqrt(v), correctly rounded, of v up to 2^40; -2^-63 of 0. */
+MO_DEVICE mo_two mo_adamw_roots(mo_two v)
+{
+    mo_two square = mo_fma2(v, mo_both(-0x1p64f), mo_both(-0x1p-126f)), r;
+    MO_UNROLL
+    for (int j = 0; j < 2; j++)
+        r.of[j] = mo_root_reciprocal_near(-square.of[j]);
+    mo_two root = mo_mul2(square, r);
+    return mo_fma2(mo_fma2(root, root, square), mo_mul2(r, mo_both(0.5f)), root);
+}
+
+/* 2^64 m / -below, correctly rounded where m / -below is at least 2^-126. */
+MO_DEVICE mo_two mo_adamw_quotients(mo_two m, mo_two below)
+{
+    mo_two r;
+    MO_UNROLL
+    for (int j = 0; j < 2; j++)
+        r.of[j] = mo_reciprocal_near(-below.of[j]);
+    r = mo_fma2(r, mo_fma2(below, r, mo_both(1.0f)), r);
+    mo_two above = mo_mul2(m, mo_both(0x1p64f)), u = mo_mul2(above, r);
+    u = mo_fma2(r, mo_fma2(below, u, above), u);
+    return mo_fma2(r, mo_fma2(below, u, above), u);
+}
+
+/* AdamW's f32 parameters by these. Beside eps a root of 2^-95 in place of 0 is nothing. An exact u
+ * below 2^-126 is rounded otherwise; it moves no parameter of at least 2^-63.
  *
  * Returns 0 if this does not decide, or `differ` has bits. */
 template <int N>
@@ -123,20 +149,9 @@ MO_DEVICE int mo_adamw_f32(const mo_rule_coef *c, const mo_pack_range *range, co
     float least = 0x1p100f;
     MO_UNROLL
     for (int k = 0; k < N; k += 2) {
-        mo_two square = mo_fma2(mo_two_of(v + k), mo_both(-0x1p64f), mo_both(-0x1p-126f)), r;
-        MO_UNROLL
-        for (int j = 0; j < 2; j++)
-            r.of[j] = mo_root_reciprocal_near(-square.of[j]);
-        mo_two root = mo_mul2(square, r);
-        root = mo_fma2(mo_fma2(root, root, square), mo_mul2(r, mo_both(0.5f)), root);
+        mo_two root = mo_adamw_roots(mo_two_of(v + k));
         root = mo_fma2(root, mo_both(-0x1p-32f), mo_both(c->eps));
-        MO_UNROLL
-        for (int j = 0; j < 2; j++)
-            r.of[j] = mo_reciprocal_near(-root.of[j]);
-        r = mo_fma2(r, mo_fma2(root, r, mo_both(1.0f)), r);
-        mo_two above = mo_mul2(mo_two_of(m + k), mo_both(0x1p64f)), u = mo_mul2(above, r);
-        u = mo_fma2(r, mo_fma2(root, u, above), u);
-        u = mo_fma2(r, mo_fma2(root, u, above), u);
+        mo_two u = mo_adamw_quotients(mo_two_of(m + k), root);
         mo_two was = mo_two_of(p + k), kept = mo_fma2(mo_both(c->decay), was, was);
         mo_two now = mo_fma2(mo_both(c->rate * -0x1p-64f), u, kept);
         MO_UNROLL

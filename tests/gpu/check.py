@@ -6,8 +6,8 @@
 OUTDIR    gets results.json, results.md and a log of each stage, rewritten after every stage
 --device  default: the first CUDA device, else the first HIP device
 --budget  seconds for everything, default 570: stages that no longer fit are skipped
---only    these stages: torch_user, torch_tests, conformance, first_launch, bench, bench_torch,
-          held_memory, gpt, two_cards
+--only    these stages: exact, torch_user, torch_tests, conformance, first_launch, bench,
+          bench_torch, held_memory, gpt, two_cards
 --build   what pack.sh has built: the libraries, conformance, gpu_bench and gpu_held_memory; default
           build/gpu, where a pack has it
 --dry-run a folder of simulated drivers: small sizes, PyTorch on the CPU, and figures that mean nothing
@@ -231,14 +231,18 @@ def stages_of(build, machine, out, empty, dry):
     def stage(name, limit, command, environment={}):
         return Stage(name, limit * patience, command, environment)
 
+    if dry:
+        yield stage("exact", 5, ["sh", "-c", "echo a simulated card has no approximations; exit 77"])
+    else:
+        yield stage("exact", 20, script("exact.py", build / "tests/gpu/exact.ptx", *device))
     yield stage("torch_user", 60, script("torch_user.py", *on, *small, "--json", out / "torch_user.jsonl"), torch)
-    yield stage("torch_tests", 120, script("run_tests.py", 100 * patience, *tests), torch)
+    yield stage("torch_tests", 110, script("run_tests.py", 90 * patience, *tests), torch)
     yield stage("conformance", 110, [*conformance, *cases])
     yield stage("first_launch", 40, [*bench, "--first", *measured("first_launch", 30)], caches)
     yield stage("bench", 60, [*bench, *measured("bench", 40)], caches)
     tables = ["optimizers", "allocators", *on, *small, *measured("bench_torch", 45)]
-    yield stage("bench_torch", 60, script("bench_torch.py", *tables), torch)
-    yield stage("gpt", 50, script("bench_torch.py", "gpt", *on, *small, *measured("gpt", 35)), torch)
+    yield stage("bench_torch", 55, script("bench_torch.py", *tables), torch)
+    yield stage("gpt", 45, script("bench_torch.py", "gpt", *on, *small, *measured("gpt", 35)), torch)
     held = ["--", *device, "--above", "1", "--scale", scale]
     yield stage("held_memory", 40, [python, ROOT / "tests/bench/workloads.py", empty, "--only", *traces, *held],
                 {"HELD_MEMORY": str(build / "tests/gpu/gpu_held_memory")})  # fmt: skip

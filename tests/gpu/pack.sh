@@ -40,6 +40,9 @@ for program in "${programs[@]}"; do
     strip -o "$folder/build/gpu/$program" "$build/$program"
 done
 
+if [ -f "$build/tests/gpu/exact.ptx" ]; then # where there was an nvcc
+    cp "$build/tests/gpu/exact.ptx" "$folder/build/gpu/tests/gpu"
+fi
 if [ -d "$build/memopt/kernels" ]; then # once, not in every program
     mkdir "$folder/build/gpu/memopt"
     cp -R "$build/memopt/kernels" "$folder/build/gpu/memopt"

@@ -129,7 +129,7 @@ class Summary(Folder):
         stages = list(check.stages_of(BUILD, machine, self.folder, "/empty", False))
         for stage in stages:
             self.assertIn(stage.name, check.__doc__)
-        self.assertEqual([stages[0].name, stages[2].name], ["torch_user", "conformance"])
+        self.assertEqual([stages[0].name, stages[1].name, stages[3].name], ["exact", "torch_user", "conformance"])
         self.assertLessEqual(sum(stage.limit for stage in stages), 570)
         alone = list(check.stages_of(BUILD, {**machine, "devices": 1}, self.folder, "/empty", False))
         self.assertEqual(check.attempt(alone[-1], 5, self.folder / "log"), ("skipped", "there is one card"))
@@ -141,6 +141,7 @@ class Summary(Folder):
             shutil.copy("/bin/true", build / name)
         (build / "memopt/kernels").mkdir(parents=True)
         (build / "memopt/kernels/kernels.ptx").touch()
+        (build / "tests/gpu/exact.ptx").touch()
         code, said = run(HERE / "pack.sh", pack, str(build) + "/")
         self.assertEqual((code, "MB; there: " in said), (0, True), said)
         self.assertEqual(
@@ -148,7 +149,7 @@ class Summary(Folder):
             str(pack / "build/gpu/memopt/kernels"),
         )
         wanted = ["build/gpu/" + name for name in (*PROGRAMS, "memopt/kernels/kernels.ptx")]
-        wanted += ["tests/gpu/check.sh", "tests/gpu/check.py", "tests/gpu/torch_user.py", "examples/python/gpt_block.py",
+        wanted += ["tests/gpu/check.sh", "tests/gpu/check.py", "tests/gpu/exact.py", "build/gpu/tests/gpu/exact.ptx", "tests/gpu/torch_user.py", "examples/python/gpt_block.py",
                    "tests/bench/workloads.py", "bindings/python/memopt/torch/__init__.py",
                    "bindings/python/tests/conftest.py", "bindings/python/tests/with_torch/conftest.py"]  # fmt: skip
         with tarfile.open(str(pack) + ".tar.gz") as tar:
@@ -177,7 +178,7 @@ class Dry(Folder):
         with_torch = subprocess.run([PYTHON, "-c", "import torch"], capture_output=True).returncode == 0
         for name, stage in found.items():
             torch = name in ("torch_user", "bench_torch", "gpt")
-            skipped = name == "torch_tests" or (torch and not with_torch)
+            skipped = name in ("exact", "torch_tests") or (torch and not with_torch)
             self.assertEqual(stage["status"], "skipped" if skipped else "passed", (name, stage["note"]))
         self.assertIn("torch", found["torch_tests"]["note"])
         cases = {row["case"] for row in found["bench"]["rows"]}
