@@ -222,14 +222,15 @@ class Fit:
         """A callback for the Trainer of transformers, whose training takes at most `budget` bytes."""
         from ._frameworks import trainer_callback
 
-        return trainer_callback(parse_size(budget), None if host is None else parse_size(host))
+        return trainer_callback(lambda model, optimizer: fit(model, optimizer, budget=budget, host=host))
 
     @staticmethod
     def for_lightning(budget: Size, host: Optional[Size] = None) -> Any:
         """A callback for Lightning's Trainer, with automatic optimization."""
         from ._frameworks import lightning_callback
 
-        return lightning_callback(parse_size(budget), None if host is None else parse_size(host))
+        limits = parse_size(budget), None if host is None else parse_size(host)
+        return lightning_callback(lambda module, optimizer: Fit(module, optimizer, None, *limits, (), "training_step"))
 
     # --- forwards ---
 
