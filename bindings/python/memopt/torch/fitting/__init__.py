@@ -238,7 +238,7 @@ class Fit:
         """What the plan for a forward is; it is made where there is none."""
         key = self._key = _key_of(args, kwargs)
         planned = self._plans.get(key)
-        if not self._planning:
+        if not self._planning and (self._model.training or not self._plans):
             gradients = any(p.grad is not None for p in self._parameters)
             if key not in self._plans or (planned is not None and gradients and not planned.gradients):
                 planned = self._plan_anew(key, gradients, args, kwargs)
