@@ -97,6 +97,24 @@ def test_the_optimizers_states_come_later():
         model.body(x)
 
 
+def test_a_plan_made_under_autocast():
+    """Autocast keeps casts of weights until its end: those of planned runs have no graph."""
+    model, x = models.Scored(), torch.randn(64, 32)
+
+    def step():
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = model(x)
+        loss.backward()
+
+    expected = gradients(model, step)
+    fit = mt.fit(model, budget="1GiB")
+    assert same(gradients(model, step), expected) and fit.plain_bytes
+    model.eval()
+    model(x[:7])  # not a training step: it is not planned
+    assert "1, 0 steps not as planned" in fit.table()
+    fit.remove()
+
+
 def test_shapes_that_cannot_be_planned():
     """The loss takes labels that another batch does not fit."""
     torch.manual_seed(0)

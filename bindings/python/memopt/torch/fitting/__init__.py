@@ -222,14 +222,15 @@ class Fit:
         """A callback for the Trainer of transformers, whose training takes at most `budget` bytes."""
         from ._frameworks import trainer_callback
 
-        return trainer_callback(parse_size(budget), None if host is None else parse_size(host))
+        return trainer_callback(lambda model, optimizer: fit(model, optimizer, budget=budget, host=host))
 
     @staticmethod
     def for_lightning(budget: Size, host: Optional[Size] = None) -> Any:
         """A callback for Lightning's Trainer, with automatic optimization."""
         from ._frameworks import lightning_callback
 
-        return lightning_callback(parse_size(budget), None if host is None else parse_size(host))
+        limits = parse_size(budget), None if host is None else parse_size(host)
+        return lightning_callback(lambda module, optimizer: Fit(module, optimizer, None, *limits, (), "training_step"))
 
     # --- forwards ---
 
@@ -237,7 +238,7 @@ class Fit:
         """What the plan for a forward is; it is made where there is none."""
         key = self._key = _key_of(args, kwargs)
         planned = self._plans.get(key)
-        if not self._planning:
+        if not self._planning and (self._model.training or not self._plans):
             gradients = any(p.grad is not None for p in self._parameters)
             if key not in self._plans or (planned is not None and gradients and not planned.gradients):
                 planned = self._plan_anew(key, gradients, args, kwargs)

@@ -1,44 +1,45 @@
-"""Callbacks of training frameworks; a framework is imported when its callback is made."""
+"""Callbacks of training frameworks; a framework is imported when its callback is made.
+
+``make(model, optimizer)`` gives the Fit, which is the callback's `fit` then.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Callable
 
-from . import Fit, fit
+Make = Callable[[Any, Any], Any]
 
 
-def trainer_callback(budget: int, host: Optional[int]) -> Any:
+def trainer_callback(make: Make) -> Any:
     """See Fit.for_trainer()."""
     from transformers import TrainerCallback
 
     class FitCallback(TrainerCallback):  # type: ignore[misc,unused-ignore]
-        fit: Optional[Fit] = None
+        fit: Any = None
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
             model = getattr(given["model"], "module", given["model"])
             if getattr(model, "is_gradient_checkpointing", False):
                 model.gradient_checkpointing_disable()
-            self.fit = fit(model, given["optimizer"], budget=budget, host=host)
+            self.fit = make(model, given["optimizer"])
 
         def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-            if self.fit is not None:
-                self.fit.remove()
+            self.fit.remove()
 
     return FitCallback()
 
 
-def lightning_callback(budget: int, host: Optional[int]) -> Any:
+def lightning_callback(make: Make) -> Any:
     """See Fit.for_lightning()."""
     from lightning.pytorch import Callback
 
     class FitCallback(Callback):  # type: ignore[misc,unused-ignore]
-        fit: Optional[Fit] = None
+        fit: Any = None
 
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-            self.fit = Fit(pl_module, trainer.optimizers[0], None, budget, host, (), "training_step")
+            self.fit = make(pl_module, trainer.optimizers[0])
 
         def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-            if self.fit is not None:
-                self.fit.remove()
+            self.fit.remove()
 
     return FitCallback()

@@ -339,6 +339,7 @@ def run(step: Callable[[], Any], backward: Callable[[Callable[[], None], List[to
         backward(lambda: real(tensors, *args, **kwargs), tensors_in(tensors))
 
     torch.autograd.backward = instead
+    torch.clear_autocast_cache()  # under autocast, casts of weights stay until its end
     try:
         loss = step()
         if not called:
@@ -350,6 +351,7 @@ def run(step: Callable[[], Any], backward: Callable[[Callable[[], None], List[to
             instead(loss)
     finally:
         torch.autograd.backward = real
+        torch.clear_autocast_cache()
 
 
 def _why(unit: Unit, strange: str, strange_result: str, changed: bool) -> str:
