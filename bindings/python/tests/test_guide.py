@@ -15,7 +15,7 @@ from memopt.cli import build_parser
 
 GUIDE = pathlib.Path(__file__).resolve().parents[3] / "docs" / "guide"
 PAGES = ("allocator",)
-ELSEWHERE = {"python", "cast", "checkpoint", "offload", "optimizer", "race", "fit"}
+ELSEWHERE = {"python", "cast", "checkpoint", "offload", "optimizer", "race", "fit", "stream"}
 
 pytestmark = pytest.mark.skipif(not GUIDE.exists(), reason="the guide is not beside this package")
 
