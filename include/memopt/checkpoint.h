@@ -345,8 +345,8 @@ typedef struct memopt_schedule_options {
     /** 1: backward also computes the gradient of the chain's input. */
     uint32_t input_gradient;
     /** The number of slots into which the budget is divided when times are compared. 0: 500, fewer
-     * for chains of more than 150 stages. More slots give a finer result and take longer. At most
-     * 65536. */
+     * for chains of more than 150 stages. More slots give a finer result and take longer. The most
+     * is 65536. */
     uint32_t slots;
 } memopt_schedule_options;
 

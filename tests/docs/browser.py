@@ -2,10 +2,14 @@
 
     browser.py SITE [PAGE...]
 
-Without PAGEs: the front page, those of the guide and one of each other kind. Wrong are errors of the
-console, exceptions, files that do not load, pictures without size, and a front page without its
-tables. Exit status 77, a skip, where there is no Chromium.
+SITE is served on this machine, since the search reads pages that it finds. Without PAGEs: all of the guide
+and of the interfaces, one of each other kind. Wrong are errors of the console, exceptions, files that do
+not load, pictures without size, an empty menu, and a page that is wider than a window of 400 pixels. Then
+the switch must make the front page dark, and the search find what readers look for. Exit status 77, a
+skip, where there is no Chromium.
 """
+import functools
+import http.server
 import json
 import os
 import pathlib
@@ -14,21 +18,48 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import urllib.parse
+
+import site_check
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 SECONDS = 300  # that an answer may take on a loaded machine
-KINDS = ("index.html", "guide_*.html", "recipes.html", "pages.html", "allocator_8h.html")
+KINDS = ("index.html", "docs/guide/*.html", "c/**/*.html", "python/*.html", "docs/*/README.html", "extras/**/*.html")
+WIDTH = 400
 STATE = """(async () => {
     do // scripts add pictures after the page is loaded
         await new Promise(done => setTimeout(done, 20));
     while ([...document.images].some(x => !x.complete));
     return {
         pictures: [...document.images].filter(x => !x.naturalWidth).map(x => x.src),
-        menu: document.querySelectorAll("#main-nav li").length,
-        tables: document.querySelectorAll("table.markdownTable").length
+        menu: document.querySelectorAll(".sidebar-tree li").length,
+        width: document.documentElement.scrollWidth
     };
 })()"""
+DARK = """(() => {
+    const shade = () => getComputedStyle(document.body).backgroundColor, before = shade();
+    const seen = new Set([before]);
+    for (let k = 0; k < 3; k++) { // automatic, light, dark
+        document.querySelector(".theme-toggle").click();
+        seen.add(shade());
+    }
+    return seen.size;
+})()"""
+RESULTS = """(async () => {
+    const searching = () => document.querySelector("#search-results h2")?.innerText.startsWith("Searching");
+    for (let k = 0; k < 3000 && searching(); k++)
+        await new Promise(done => setTimeout(done, 20));
+    return document.querySelectorAll("#search-results li").length;
+})()"""
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    """Files of the site, without a line for each."""
+
+    def log_message(self, *_):
+        pass
 
 
 class Browser:
@@ -80,6 +111,7 @@ class Browser:
         self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(domain + ".enable")
+        self.call("Emulation.setDeviceMetricsOverride", width=WIDTH, height=800, deviceScaleFactor=1, mobile=False)
 
     def open(self, address):
         """The state of a loaded page, and what the browser said of it."""
@@ -87,9 +119,13 @@ class Browser:
         self.call("Page.navigate", url=address)
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
             self.events.append(self.message())
-        state = self.call("Runtime.evaluate", expression=STATE, awaitPromise=True, returnByValue=True)
-        state = state["result"]["value"]
+        state = self.value(STATE)
         return state, complaints(self.events)
+
+    def value(self, expression):
+        """What a script in the page returns."""
+        found = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        return found["result"].get("value")
 
     def close(self):
         self.process.terminate()
@@ -105,6 +141,9 @@ def complaints(events):
         method, params = event.get("method"), event.get("params", {})
         if method == "Network.requestWillBeSent":
             addresses[params["requestId"]] = params["request"]["url"]
+        elif method == "Network.responseReceived" and params["response"]["status"] >= 400:
+            if not params["response"]["url"].endswith("/favicon.ico"):  # the browser's own wish
+                found.append("%(url)s does not load: %(status)d" % params["response"])
         elif method == "Network.loadingFailed" and not params.get("canceled"):
             address = addresses.get(params["requestId"], "a file")
             found.append("%s does not load: %s" % (address, params["errorText"]))
@@ -119,16 +158,28 @@ def complaints(events):
     return found
 
 
-def wrong(browser, page):
+def wrong(browser, address):
     """What is wrong with a page."""
-    state, said = browser.open(page.as_uri())
+    state, said = browser.open(address)
     yield from said
-    for address in state["pictures"]:
-        yield "the picture %s is not shown" % address
+    for picture in state["pictures"]:
+        yield "the picture %s is not shown" % picture
     if not state["menu"]:
-        yield "the menu is empty: its script did not run"
-    if page.name == "index.html" and state["tables"] < 2:
-        yield "has %d tables" % state["tables"]
+        yield "the menu is empty"
+    if state["width"] > WIDTH:
+        yield "is %d pixels wide in a window of %d" % (state["width"], WIDTH)
+
+
+def misused(browser, front):
+    """What of the switch and of the search does not work."""
+    browser.open(front + "index.html")
+    if (browser.value(DARK) or 0) < 2:
+        yield "index.html: the switch does not make it dark"
+    for sought in site_check.SOUGHT:
+        _, said = browser.open(front + "search.html?q=" + urllib.parse.quote_plus(sought))
+        if not browser.value(RESULTS):
+            yield "search.html: finds nothing for %s" % sought
+        yield from ("search.html: " + what for what in said)
 
 
 def main(site, names):
@@ -136,14 +187,20 @@ def main(site, names):
     if program is None:
         print("no Chromium; apt-get install --no-install-recommends chromium (300 MB) installs one")
         return 77
-    pages = [site / name for name in names] or [x for kind in KINDS for x in sorted(site.glob(kind))]
+    paths = [site / name for name in names] or [x for kind in KINDS for x in sorted(site.glob(kind))]
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(site)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    front = "http://127.0.0.1:%d/" % server.server_port
     folder = tempfile.mkdtemp()
     browser = Browser(program, folder)
     try:
         browser.attach()
-        found = ["%s: %s" % (page.name, what) for page in pages for what in wrong(browser, page)]
+        pages = [path.relative_to(site).as_posix() for path in paths]
+        found = ["%s: %s" % (page, what) for page in pages for what in wrong(browser, front + page)]
+        found += [] if names else misused(browser, front)
     finally:
         browser.close()
+        server.shutdown()
         shutil.rmtree(folder, ignore_errors=True)
     print("\n".join(found) or "%d pages open without a complaint" % len(pages))
     return int(bool(found) or not pages)

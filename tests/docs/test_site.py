@@ -1,104 +1,128 @@
 """That site_check.py and browser.py find each kind of mistake, nothing in a site that is right, and what
-pages.py makes of a page for Doxygen."""
+the writers of reference pages make of descriptions."""
 import pathlib
 import subprocess
 import sys
 import tempfile
+import xml.etree.ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests" / "docs"), str(ROOT / "docs")]
-import pages
+sys.dont_write_bytecode = True
+sys.path[:0] = [str(ROOT / "tests" / "docs"), str(ROOT / "docs" / "site")]
+import c_pages
+import picture
+import python_pages
 import site_check as site
 
 GOOD = """<html><head><title>a</title><link href="a.css"/></head><body>
-<h1><a class="anchor" id="index__a"></a>A title</h1><div id="main-nav"><li>menu</li></div>
-<p>mail@section.org, 10% of a | b, <code>@section `x`</code><br>
-<a href="b.html#there">b</a> <a href="#index__a">here</a> <a href="https://example.org/x">far</a></p>
-<table class="markdownTable"><tr><td>1</td></tr></table>
-<table class="markdownTable"><tr><td>2</td></tr></table>
-<pre>| a | @ref b |</pre><div class="fragment"><div class="line">@param[in] x `</div></div></body></html>
+<h1 id="a">A title</h1><div class="sidebar-tree"><li>menu</li></div><button class="theme-toggle"></button>
+<p>mail@section.org, 10% of a | b, at 3:4, <code>@section `x`</code><br>
+<a href="b.html#there">b</a> <a href="#a">here</a> <a href="https://example.org/x">far</a></p>
+<pre>| a | @ref b |</pre>
+<script>document.querySelector("button").onclick = () => { document.body.style.background = "black" }</script>
+</body></html>
 """
+INDEX = '{"terms": {"bit": 1, "memori": 1}, "titleterms": {"rocm": [1, 2]}}'
+SEARCH = '<div class="sidebar-tree"><li></li></div><ul id="search-results"><li>found</li></ul>'
 BAD = {
-    "@section autotoc_md9 Which": "shows @section",
-    '@ref /some/where.md "x"': "shows @ref",
+    "@section Which": "shows @section",
     "\\ref x": "shows \\ref",
-    "&lt;table class=\"markdownTable\"&gt;": "shows <table",
+    "&lt;table class=\"x\"&gt;": "shows <table",
     "<br>\n| a | b |\n": "shows | a | b |",
     "`memopt plan`": "shows `memopt",
+    "<p>see :doc:`x`</p>": "shows :doc:",
+    "<p>:param x: y</p>": "shows :param x",
+    "<p>\n.. note:: x</p>": "shows .. note",
     "[a](b.html)": "shows ](",
-    "an option –apply": "shows –apply",
     '<a href="page.md#x">x</a>': "page.md#x leads nowhere",
     '<a href="b.html#gone">x</a>': "b.html#gone names no anchor",
     '<a href="#gone">x</a>': "#gone names no anchor",
     '<a href="../x.html">x</a>': "leads out of the site",
     '<img src="x.png"/>': "x.png leads nowhere",
     '<object data="x.svg"></object>': "x.svg leads nowhere",
-    '<a id="md__home_me_a"></a>': "not stable",
-    '<a id="autotoc_md7"></a>': "not stable",
+    '<a href="b.html#id7">x</a>': "b.html#id7 is a number",
     "in /home/me/memopt/docs": "names the folder /home/me/memopt",
 }
 
 
-def built(folder, text, script=""):
+def built(folder, text, more):
     """A small site."""
     for name, content in {
-        "index.html": text, "b.html": '<p id="there">b</p>', "a.css": "", "menu.js": script,
+        "index.html": text, "b.html": '<p id="there">b</p><p id="id7"></p>', "a.css": "", "search.html": SEARCH,
+        "searchindex.js": "Search.setIndex(%s)" % INDEX, **more,
     }.items():  # fmt: skip
         (folder / name).write_text(content, encoding="utf-8")
     return folder
 
 
-def found(text, script=""):
-    """What site_check.py says of a front page and of addresses in a script."""
+def found(text, **more):
+    """What site_check.py says of a front page and of other files."""
     with tempfile.TemporaryDirectory() as folder:
-        return list(site.check(built(pathlib.Path(folder).resolve(), text, script), ["/home/me/memopt"]))
+        return list(site.check(built(pathlib.Path(folder).resolve(), text, more), ["/home/me/memopt"]))
 
 
-def browsed(text):
+def browsed(text, **more):
     """The status and the words of browser.py."""
     with tempfile.TemporaryDirectory() as folder:
-        site_folder = str(built(pathlib.Path(folder), text))
-        command = [sys.executable, str(ROOT / "tests" / "docs" / "browser.py"), site_folder]
+        site_folder = str(built(pathlib.Path(folder), text, more))
+        command = [sys.executable, "-B", str(ROOT / "tests" / "docs" / "browser.py"), site_folder]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
         return done.returncode, done.stdout
 
 
-def filtered(text):
-    """What Doxygen reads of a page of the guide."""
-    page = pages.Page(pages.pages_of(["docs/guide"]), ROOT / "docs" / "guide" / "cast.md")
-    return page.text_of(text)
+def said_of(description):
+    """What a page has of a description in Doxygen's XML."""
+    interface = c_pages.Interface(pathlib.Path("nothing"))
+    interface.roles["id"] = ("c:func", "memopt_f")
+    words = xml.etree.ElementTree.fromstring("<d>%s</d>" % description)
+    return "\n".join(interface.paragraphs(words)).replace(c_pages.rst.JOIN, "~").strip()
 
 
 assert found(GOOD) == [], found(GOOD)
 for more, said in BAD.items():
     wrong = found(GOOD.replace("</body>", more + "</body>"))
     assert any(said in what for what in wrong), (more, wrong)
-wrong = found(GOOD, "url:'gone.html' ['x',['../b.html']]")
-assert len(wrong) == 2, wrong
+chain = {"%s.html" % name: '<a href="%s.html">' % then for name, then in zip("cd", "de")}
+wrong = found(GOOD.replace("</body>", '<a href="c.html">x</a></body>'), **chain, **{"e.html": ""})
+assert wrong == ["e.html: is more than 2 clicks from the front page"], wrong
+wrong = found(GOOD, **{"searchindex.js": INDEX.replace("memori", "x").replace("rocm", "rock")})
+assert [x.split(" for ")[1] for x in wrong] == ["memory, of 'out of memory'", "rocm, of 'rocm'"], wrong
 
 status, said = browsed(GOOD)
 if status != 77:
     assert status == 0, said
-    for more, what in {
+    mistakes = {
         "<script>console.error('oops')</script>": "console: oops",
         "<script>nothing()</script>": "nothing is not defined",
-        '<img src="gone.png">': "gone.png does not load",
+        '<script src="gone.js"></script>': "gone.js does not load",
         '<img src="a.css">': "a.css is not shown",
-    }.items():
-        status, said = browsed(GOOD.replace("</body>", more + "</body>"))
-        assert status == 1 and what in said, (more, said)
+        '<div style="width: 500px">x</div>': "pixels wide in a window of 400",
+    }
+    page = GOOD.replace("black", "").replace("sidebar-tree", "").replace("</body>", "".join(mistakes))
+    status, said = browsed(page, **{"search.html": SEARCH.replace("<li>found", "")})
+    for what in (*mistakes.values(), "menu is empty", "does not make it dark", "finds nothing for rocm"):
+        assert status == 1 and what in said, (what, said)
 
 for text, expected in {
-    "# Casts\n": "# Casts {#guide_cast}\n",
-    "# A\n\n## B `c`, d\n## B c d\n": "# A {#guide_cast}\n\n"
-    "## B `c`, d {#guide_cast__b-c-d}\n## B c d {#guide_cast__b-c-d-1}\n",
-    "a [b\n  c](device.md#x-y)\nd\n\ne\n": "a [b c](guide_device.html#guide_device__x-y)\nd\n\n\ne\n",
-    "[a](#b), [b](../abi.md)": "[a](guide_cast.html#guide_cast__b), b",
-    "[c](index.md), [d](https://d)": "[c](index.html), [d](https://d)",
-    "![a picture](../images/plan.svg)": "![a picture](plan.svg)",
-    "`[a](plan.md)` and `it's`, `a\nb`\n\n": "`[a](plan.md)` and ``it's``, `a b`\n\n\n",
-    "--apply, `--apply`, a--b": "\\--apply, `--apply`, a--b",
-    "```\n[a](plan.md)\n```\n\n    [a](plan.md)\n": "```\n[a](plan.md)\n```\n\n    [a](plan.md)\n",
-}.items():
-    assert filtered(text) == expected, (text, filtered(text))
+    '<para>A <ref refid="id">memopt_f()</ref> b_c, <bold>d</bold>. </para>':
+        "A ~:c:func:`memopt\\_f() <memopt_f>`~ b\\_c, ~**d**~.",
+    '<para><parameterlist kind="retval"><parameteritem><parameternamelist><parametername>A</parametername>'
+    "</parameternamelist><parameterdescription><para>x </para></parameterdescription></parameteritem></parameterlist>"
+    "</para>": ":retval A: x",
+}.items():  # fmt: skip
+    assert said_of(text) == expected, (text, said_of(text))
+
+pages = python_pages.Pages()
+for text, expected in {
+    "Takes `x` and\na_b.\n\n    a = 1\n\n    b = 2\n": [
+        "Takes ~``x``~ and a\\_b.", "", ".. code-block:: python", "", "   a = 1", "", "   b = 2"],
+    "Args:\n    x: so\n        much\n": [":param x: so much"],
+    ":class:`Region`, `nothing`": ["~:py:obj:`Region <memopt.Region>`~, ~``nothing``~"],
+}.items():  # fmt: skip
+    lines = "\n".join(pages.prose(text, "memopt")).replace(python_pages.rst.JOIN, "~").strip().split("\n")
+    assert lines == expected, (text, lines)
+text = "\n".join(pages.page("memopt.torch.optim"))
+assert "AdamW8bit(params, lr=0.001" in text and ":param paged: " in text
+
+assert picture.draw("\npeak MiB  a\nplain   1.0 2.0 3.0 4.0 5.0\n").count("<rect") == 1 + 4 + 4
 print("every kind of mistake is found")

@@ -1,0 +1,102 @@
+"""Sphinx's configuration of the site; build.py runs it. A page is where its file is in the repository, so
+that a link from page to page is the same on a forge and here."""
+import pathlib
+import posixpath
+import re
+
+from docutils import nodes
+from sphinx import addnodes
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+project = "libmemopt"
+copyright = "the libmemopt authors"
+extensions = ["myst_parser"]
+exclude_patterns = ["README.md"]
+language = "en"
+smartquotes = False  # -- begins an option
+nitpicky = True
+nitpick_ignore_regex = [
+    ("c:identifier", r"u?int\d+_t|size_t|memopt_stream_opaque"),
+    ("py:class", r".*"),  # types in signatures
+]
+myst_heading_anchors = 4
+suppress_warnings = ["misc.highlighting_failure"]  # a program's output is no language
+maximum_signature_line_length = 88
+toc_object_entries_show_parents = "hide"
+
+html_domain_indices = False
+html_theme = "furo"
+html_title = "libmemopt"
+html_copy_source = False
+html_show_sphinx = False
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+
+#: The pages below a README.md, which lists them in its own way.
+BELOW = "\n```{toctree}\n:hidden:\n:glob:\n\n*\n```\n"
+NAME = re.compile(r"(memopt_\w+|MEMOPT_[A-Z]\w+)(\(\))?")
+
+
+def add_contents(app, docname, source):
+    if docname.endswith("/README"):
+        source[0] += BELOW
+
+
+def to_page(node, docname, page):
+    """Makes a link one to a page."""
+    found = addnodes.pending_xref(
+        "", *node.children, refdomain="std", reftype="doc", reftarget="/" + page, refexplicit=True, refdoc=docname
+    )
+    node.replace_self(found)
+
+
+def lead_links(app, tree):
+    """Links to folders go to the README.md there, those to headers to their pages; links to other files of
+    the repository are text. What is no file is left, and so MyST's error."""
+    docname = app.env.docname
+    for kind in (addnodes.pending_xref, addnodes.download_reference):
+        for node in list(tree.findall(kind)):
+            if node.get("reftype") != "myst" or node.get("refdomain"):
+                continue
+            path = posixpath.normpath(posixpath.join(posixpath.dirname(docname), node["reftarget"]))
+            header = re.fullmatch(r"(?:.*/)?include/memopt/(.*)\.h", path)
+            if path + "/README" in app.env.found_docs:
+                to_page(node, docname, path + "/README")
+            elif header and "c/" + header[1] in app.env.found_docs:
+                to_page(node, docname, "c/" + header[1])
+            elif (ROOT / path).exists():
+                node.replace_self(node.children)
+
+
+def link_names(app, tree):
+    """Code that is a name of the C interface becomes a link to it."""
+    for node in list(tree.findall(nodes.literal)):
+        found = NAME.fullmatch(node.astext())
+        if found and isinstance(node.parent, (nodes.paragraph, nodes.entry)):
+            link = addnodes.pending_xref(
+                "", refdomain="c", reftype="identifier", reftarget=found[1], refdoc=app.env.docname, perhaps=True
+            )
+            node.replace_self(link)
+            link += node
+
+
+def draw_dashes(app, tree):
+    """Sphinx writes -- between a parameter and its text, and counts on smartquotes."""
+    for node in list(tree.findall(nodes.Text)):
+        if node == " -- ":
+            node.parent.replace(node, nodes.Text(" – "))
+
+
+def missing(app, env, node, content):
+    """A name that is in no page is as before."""
+    return content if node.get("perhaps") else None
+
+
+def setup(app):
+    app.connect("source-read", add_contents)
+    app.connect("doctree-read", lead_links)
+    app.connect("doctree-read", link_names)
+    app.connect("doctree-read", draw_dashes)
+    app.connect("missing-reference", missing)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
