@@ -152,7 +152,8 @@ static void step_in_foreign_memory(world *w, uint32_t format)
     OK(memopt_optimizer_add_group(optimizer, &group, &number));
     OK(memopt_optimizer_add_parameter(
         optimizer, number, &parameter,
-        &(memopt_parameter_options){sizeof(memopt_parameter_options), copy, NULL, 0, NULL, 0, 0},
+        &(memopt_parameter_options){
+            sizeof(memopt_parameter_options), copy, NULL, 0, NULL, 0, 0, {0, 0}},
         w->stream, &index));
     for (int i = 0; i < 3; i++)
         OK(memopt_optimizer_step(optimizer, &gradient, 1, &step, w->stream));

@@ -73,8 +73,13 @@ static void begin_steps(world *w, step_state *s)
         OK(memopt_optimizer_add_parameter(
             s->optimizers[i % (int)s->formats], 0, &s->parameters[i],
             &(memopt_parameter_options){sizeof(memopt_parameter_options),
-                                        narrow ? (memopt_tensor){NULL, 0, 0} : s->copies[i], NULL,
-                                        0, NULL, 0, 0},
+                                        narrow ? (memopt_tensor){NULL, 0, 0} : s->copies[i],
+                                        NULL,
+                                        0,
+                                        NULL,
+                                        0,
+                                        0,
+                                        {0, 0}},
             w->stream, &index));
     }
 }

@@ -74,7 +74,8 @@ static void begin(world *w, external *e, memopt_dtype type)
                                         e->parts[i],
                                         e->steps[i].data,
                                         0,
-                                        0},
+                                        0,
+                                        {0, 0}},
             w->stream, &index));
     }
     OK(memopt_stream_sync(w->device, w->stream));

@@ -149,7 +149,12 @@ static void begin(world *w, run *r, const variant *v, memopt_dtype type, memopt_
             &(memopt_parameter_options){sizeof(memopt_parameter_options),
                                         v->copy != NO_COPY ? r->copies[i]
                                                            : (memopt_tensor){NULL, 0, 0},
-                                        NULL, 0, NULL, 0, 0},
+                                        NULL,
+                                        0,
+                                        NULL,
+                                        0,
+                                        0,
+                                        {0, 0}},
             w->stream, &index));
     }
     free(values);

@@ -96,8 +96,14 @@ static memopt_status add_parameter_with_state(memopt_device *device, void *conte
     uint64_t moments = single ? 1 : torture_kind == MEMOPT_OPTIMIZER_ADEMAMIX ? 3 : 2;
     return memopt_optimizer_add_parameter(
         f->optimizer, f->group, &f->p[0],
-        &(memopt_parameter_options){
-            sizeof(memopt_parameter_options), {NULL, 0, 0}, f->states, moments, f->steps, 0, 0},
+        &(memopt_parameter_options){sizeof(memopt_parameter_options),
+                                    {NULL, 0, 0},
+                                    f->states,
+                                    moments,
+                                    f->steps,
+                                    0,
+                                    0,
+                                    {0, 0}},
         NULL, &f->index);
 }
 

@@ -224,7 +224,8 @@ static void refuse_optimizers(const things *t, void *bad)
     SAYS("optimizer: parameter 1");
     REFUSED(memopt_optimizer_add_parameter(
         t->optimizer, 0, &good,
-        &(memopt_parameter_options){sizeof(memopt_parameter_options), f16, NULL, 0, NULL, 0, 0},
+        &(memopt_parameter_options){
+            sizeof(memopt_parameter_options), f16, NULL, 0, NULL, 0, 0, {0, 0}},
         NULL, &index));
     assert_int_equal(index, 99);
     REFUSED_SAYING("optimizer step: gradient 0",

@@ -105,7 +105,8 @@ static void bind(setup *s)
                                         s->state_count[i],
                                         s->steps[i],
                                         0,
-                                        0},
+                                        0,
+                                        {0, 0}},
             s->w.stream, &index));
         assert_int_equal(index, i);
     }
@@ -217,12 +218,13 @@ TEST(the_states_say_the_format)
         {b.g[1].data, (N + 255) / 256, MEMOPT_DTYPE_F32},
     };
     memopt_optimizer *o = create(&a, all_kinds[0]);
-    GIVES(MEMOPT_INVALID_ARGUMENT,
-          memopt_optimizer_add_parameter(
-              o, 0, &b.p[0],
-              &(memopt_parameter_options){
-                  sizeof(memopt_parameter_options), {NULL, 0, 0}, codes, 4, b.steps[0], 0, 0},
-              a.w.stream, &index));
+    GIVES(
+        MEMOPT_INVALID_ARGUMENT,
+        memopt_optimizer_add_parameter(
+            o, 0, &b.p[0],
+            &(memopt_parameter_options){
+                sizeof(memopt_parameter_options), {NULL, 0, 0}, codes, 4, b.steps[0], 0, 0, {0, 0}},
+            a.w.stream, &index));
     close_world(&a.w);
     close_world(&b.w);
 }
@@ -284,30 +286,41 @@ TEST(refusals)
         memopt_status status = memopt_optimizer_add_parameter(
             o, 0, &parameter,
             &(memopt_parameter_options){
-                sizeof(memopt_parameter_options), {NULL, 0, 0}, states, count, steps, 0, 0},
+                sizeof(memopt_parameter_options), {NULL, 0, 0}, states, count, steps, 0, 0, {0, 0}},
             b.w.stream, &index);
         if (status != MEMOPT_INVALID_ARGUMENT)
             fail_msg("fault %d: %s", fault, memopt_status_name(status));
         assert_int_equal(index, 99);
     }
     uint64_t index;
-    GIVES(MEMOPT_INVALID_ARGUMENT,
-          memopt_optimizer_add_parameter(
-              b.o, 0, &b.p[0],
-              &(memopt_parameter_options){
-                  sizeof(memopt_parameter_options), {NULL, 0, 0}, NULL, 4, b.steps[0], 0, 0},
-              b.w.stream, &index));
-    GIVES(MEMOPT_INVALID_ARGUMENT,
-          memopt_optimizer_add_parameter(
-              b.o, 1, &b.p[0],
-              &(memopt_parameter_options){
-                  sizeof(memopt_parameter_options), {NULL, 0, 0}, b.states[0], 4, b.steps[0], 0, 0},
-              b.w.stream, &index));
-    OK(memopt_optimizer_add_parameter(
-        b.o, 0, &b.p[0],
-        &(memopt_parameter_options){
-            sizeof(memopt_parameter_options), {NULL, 0, 0}, b.states[0], 4, b.steps[0], 0, 0},
-        b.w.stream, &index));
+    GIVES(
+        MEMOPT_INVALID_ARGUMENT,
+        memopt_optimizer_add_parameter(
+            b.o, 0, &b.p[0],
+            &(memopt_parameter_options){
+                sizeof(memopt_parameter_options), {NULL, 0, 0}, NULL, 4, b.steps[0], 0, 0, {0, 0}},
+            b.w.stream, &index));
+    GIVES(MEMOPT_INVALID_ARGUMENT, memopt_optimizer_add_parameter(
+                                       b.o, 1, &b.p[0],
+                                       &(memopt_parameter_options){sizeof(memopt_parameter_options),
+                                                                   {NULL, 0, 0},
+                                                                   b.states[0],
+                                                                   4,
+                                                                   b.steps[0],
+                                                                   0,
+                                                                   0,
+                                                                   {0, 0}},
+                                       b.w.stream, &index));
+    OK(memopt_optimizer_add_parameter(b.o, 0, &b.p[0],
+                                      &(memopt_parameter_options){sizeof(memopt_parameter_options),
+                                                                  {NULL, 0, 0},
+                                                                  b.states[0],
+                                                                  4,
+                                                                  b.steps[0],
+                                                                  0,
+                                                                  0,
+                                                                  {0, 0}},
+                                      b.w.stream, &index));
     assert_int_equal(index, 0);
     close_world(&a.w);
     close_world(&b.w);
@@ -419,8 +432,8 @@ TEST(memory_of_malloc)
             o[i] = new_optimizer(&w, MEMOPT_STATE_8BIT_DYNAMIC, NULL);
             OK(memopt_optimizer_add_parameter(
                 o[i], 0, &p[i],
-                &(memopt_parameter_options){sizeof(memopt_parameter_options), copy[i], NULL, 0,
-                                            NULL, 0, 0},
+                &(memopt_parameter_options){
+                    sizeof(memopt_parameter_options), copy[i], NULL, 0, NULL, 0, 0, {0, 0}},
                 w.stream, &index));
             for (int t = 0; t < 3; t++)
                 OK(memopt_optimizer_step(o[i], &g[i], 1, &step, w.stream));

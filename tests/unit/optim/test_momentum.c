@@ -36,8 +36,14 @@ static setup make(uint32_t format, memopt_dtype dtype, double momentum, int buff
         s.steps = new_tensor(&s.w, 2, MEMOPT_DTYPE_F32, NULL).data;
         OK(memopt_optimizer_add_parameter(
             s.o, 0, &s.p,
-            &(memopt_parameter_options){
-                sizeof(memopt_parameter_options), {NULL, 0, 0}, &s.buffer, 1, s.steps, 0, 0},
+            &(memopt_parameter_options){sizeof(memopt_parameter_options),
+                                        {NULL, 0, 0},
+                                        &s.buffer,
+                                        1,
+                                        s.steps,
+                                        0,
+                                        0,
+                                        {0, 0}},
             NULL, &index));
     } else
         (void)add_parameter(&s.w, s.o, &s.p);
@@ -255,7 +261,7 @@ TEST(the_callers_own)
     OK(memopt_optimizer_add_parameter(
         s.o, 0, &p,
         &(memopt_parameter_options){
-            sizeof(memopt_parameter_options), {NULL, 0, 0}, NULL, 0, steps, 0, 0},
+            sizeof(memopt_parameter_options), {NULL, 0, 0}, NULL, 0, steps, 0, 0, {0, 0}},
         NULL, &index));
     write_tensor(&s.w, &s.g, noise(3, 1.0f));
     OK(memopt_optimizer_step(s.o, both, 2, NULL, NULL));
@@ -268,13 +274,14 @@ TEST(the_callers_own)
     assert_memory_equal(before, p.data, N * 4);
     assert_memory_equal(other, s.p.data, N * 4);
     assert_int_equal(*steps, 1);
-    assert_int_equal(memopt_optimizer_add_parameter(
-                         s.o, 0, &s.g,
-                         &(memopt_parameter_options){
-                             sizeof(memopt_parameter_options), {NULL, 0, 0}, NULL, 0, steps, 0, 0},
-                         NULL, &index),
-                     MEMOPT_INVALID_ARGUMENT); /* the group has a momentum */
-    both[1].data = NULL;                       /* without a gradient it does not matter */
+    assert_int_equal(
+        memopt_optimizer_add_parameter(
+            s.o, 0, &s.g,
+            &(memopt_parameter_options){
+                sizeof(memopt_parameter_options), {NULL, 0, 0}, NULL, 0, steps, 0, 0, {0, 0}},
+            NULL, &index),
+        MEMOPT_INVALID_ARGUMENT); /* the group has a momentum */
+    both[1].data = NULL;          /* without a gradient it does not matter */
     OK(memopt_optimizer_step(s.o, both, 2, NULL, NULL));
     free(before);
     free(other);

@@ -396,7 +396,8 @@ static setup make(const kind *k, uint32_t order)
     s.g = new_tensor(&s.w, N - 3, MEMOPT_DTYPE_F32, noise(8, 0.01f));
     OK(memopt_optimizer_add_parameter(
         s.o, 0, &s.p,
-        &(memopt_parameter_options){sizeof(memopt_parameter_options), s.copy, NULL, 0, NULL, 0, 0},
+        &(memopt_parameter_options){
+            sizeof(memopt_parameter_options), s.copy, NULL, 0, NULL, 0, 0, {0, 0}},
         s.w.stream, &index));
     return s;
 }

@@ -189,7 +189,8 @@ static void export_and_states_of_the_caller(uint32_t residual)
                                                                    4,
                                                                    (uint64_t *)steps.data,
                                                                    0,
-                                                                   0},
+                                                                   0,
+                                                                   {0, 0}},
                                        w.stream, &index),
         MEMOPT_INVALID_ARGUMENT);
     OK(memopt_optimizer_add_parameter(o, 0, &weights,
@@ -199,7 +200,8 @@ static void export_and_states_of_the_caller(uint32_t residual)
                                                                   5,
                                                                   (uint64_t *)steps.data,
                                                                   0,
-                                                                  0},
+                                                                  0,
+                                                                  {0, 0}},
                                       w.stream, &index));
     assert_int_equal(
         memopt_optimizer_add_parameter(unlike, 0, &other,
@@ -209,7 +211,8 @@ static void export_and_states_of_the_caller(uint32_t residual)
                                                                    5,
                                                                    (uint64_t *)steps.data,
                                                                    0,
-                                                                   0},
+                                                                   0,
+                                                                   {0, 0}},
                                        w.stream, &index),
         MEMOPT_INVALID_ARGUMENT);
     OK(memopt_optimizer_add_parameter(plain, 0, &other, NULL, w.stream, &index));

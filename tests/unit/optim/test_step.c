@@ -230,8 +230,13 @@ TEST(groups_and_copies)
         OK(memopt_optimizer_add_parameter(
             o, (uint32_t)i, &p[i],
             &(memopt_parameter_options){sizeof(memopt_parameter_options),
-                                        i == 0 ? copy : (memopt_tensor){NULL, 0, 0}, NULL, 0, NULL,
-                                        0, 0},
+                                        i == 0 ? copy : (memopt_tensor){NULL, 0, 0},
+                                        NULL,
+                                        0,
+                                        NULL,
+                                        0,
+                                        0,
+                                        {0, 0}},
             NULL, &index));
     }
     const memopt_tensor over[2] = {shifted, g[1]};
@@ -278,7 +283,8 @@ static void train_pieces(int pieces, int apart, double max_norm, unsigned char *
         parts[i] = (memopt_tensor){(uint16_t *)g.data + from[i], n, g.dtype};
         OK(memopt_optimizer_add_parameter(
             o, 0, &pi,
-            &(memopt_parameter_options){sizeof(memopt_parameter_options), ci, NULL, 0, NULL, 0, 0},
+            &(memopt_parameter_options){
+                sizeof(memopt_parameter_options), ci, NULL, 0, NULL, 0, 0, {0, 0}},
             w.stream, &index));
     }
     for (uint64_t step = 0; step < 3; step++) {
@@ -350,11 +356,12 @@ TEST(bad_input)
     REFUSED_AS(INVALID_ARGUMENT, memopt_optimizer_add_parameter(s.o, 7, &p, NULL, NULL, &index));
     REFUSED_AS(INVALID_ARGUMENT,
                memopt_optimizer_add_parameter(s.o, 0, &s.p[0], NULL, NULL, &index));
-    REFUSED_AS(INVALID_ARGUMENT, memopt_optimizer_add_parameter(
-                                     s.o, 0, &p,
-                                     &(memopt_parameter_options){sizeof(memopt_parameter_options),
-                                                                 s.p[0], NULL, 0, NULL, 0, 0},
-                                     NULL, &index));
+    REFUSED_AS(INVALID_ARGUMENT,
+               memopt_optimizer_add_parameter(
+                   s.o, 0, &p,
+                   &(memopt_parameter_options){
+                       sizeof(memopt_parameter_options), s.p[0], NULL, 0, NULL, 0, 0, {0, 0}},
+                   NULL, &index));
     REFUSED_AS(INVALID_ARGUMENT, memopt_optimizer_add_parameter(s.o, 0, NULL, NULL, NULL, &index));
     p.data = (char *)p.data + 1;
     REFUSED_AS(INVALID_ARGUMENT, memopt_optimizer_add_parameter(s.o, 0, &p, NULL, NULL, &index));
