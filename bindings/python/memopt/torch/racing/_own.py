@@ -43,10 +43,8 @@ def _lent(device: Any, address: int, nbytes: int, keeper: Any) -> Any:
     flat, owner = _memory_at(device, address, nbytes, keeper)
     number = session.places.number("memopt.stream_weights", sys._getframe(), thread.backward)
     index = thread.device if device.index is None else device.index
-    session.tag(flat.untyped_storage(), DEVICE, index, number)
-    thread.accesses.clear()
-    thread.accesses.add_range(address, nbytes, WRITE)
-    session.finder.run(thread.stream(index), number, thread.accesses)
+    session.tag(thread, flat.untyped_storage(), DEVICE, index, number)
+    session.finder.run(thread.stream(index), number, [address, nbytes, 0, 0, WRITE])
     return flat, owner
 
 
