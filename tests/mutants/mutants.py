@@ -148,6 +148,14 @@ MUTANTS = [
         "^optim_export$",
     ),
     Mutant(
+        "optim_shards_draw_from_their_own_place",
+        "kernels/optim/optim_step.h",
+        "    s->start = t->first + start;\n",
+        "    s->start = start;\n",
+        "asan",
+        "^optim_shards$",
+    ),
+    Mutant(
         "optim_codes_at_thresholds",
         "kernels/optim/state_codes_avx2.h",
         "| 2 * lines->epsilon)",
