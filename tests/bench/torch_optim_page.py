@@ -46,7 +46,7 @@ def table_of(files, name):
     ]
     lines = ["| class | peer | %s |" % " | ".join(titles), "|---|---|" + "---|" * len(titles)]
     for case, found in rows.items():
-        peers = dict.fromkeys(found[i]["peer"] or "" for i in sorted(found))
+        peers = dict.fromkeys(found[i]["peer"] for i in sorted(found) if found[i]["peer"])
         cells = []
         for i in range(len(files)):
             ratios = found[i]["ratios"] if i in found else [None, None]
