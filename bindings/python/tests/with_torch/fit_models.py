@@ -131,7 +131,8 @@ class VAE(nn.Module):
         self.mean, self.spread = nn.Linear(width * 16, 8), nn.Linear(width * 16, 8)
         self.decode = nn.Sequential(
             nn.Linear(8, width * 16), nn.Unflatten(1, (width, 4, 4)), nn.ReLU(),
-            nn.ConvTranspose2d(width, width, 4, 2, 1), norm(width), nn.ReLU(), nn.ConvTranspose2d(width, 1, 4, 2, 1), nn.Sigmoid(),
+            nn.ConvTranspose2d(width, width, 4, 2, 1), norm(width), nn.ReLU(),
+            nn.ConvTranspose2d(width, 1, 4, 2, 1), nn.Sigmoid(),
         )  # fmt: skip
 
     def forward(self, x):

@@ -256,7 +256,7 @@ class Fit:
         def step() -> Any:
             if self._step is None:
                 return _loss_of(getattr(self._model, self._method)(*args, **kwargs))
-            forward, own = self._model.forward, self._model.__dict__.get("forward")
+            forward = own = self._model.forward
             self._model.forward = lambda *unused, **also: forward(*args, **kwargs)
             try:
                 return self._step()
@@ -271,7 +271,7 @@ class Fit:
         except Exception as error:
             if first or isinstance(error, errors.LimitReachedError):
                 raise
-            self._plans[key] = planned = None  # type: ignore[assignment]
+            self._plans[key] = planned = None
             said = "cannot be planned (%s: %s), and keeps what it saves" % (type(error).__name__, error)
         if not first:
             with_gradients = " that adds to gradients" if gradients else ""

@@ -39,7 +39,7 @@ class Applied:
     def __init__(self, model: torch.nn.Module, method: str, host_limit: int, spec_of: Callable[..., Any]) -> None:
         self.model, self.host_limit, self.spec_of = model, host_limit, spec_of
         self.spec: Dict[str, Any] = NOTHING
-        self.table: Dict[int, Tuple[int, List[Any]]] = {}
+        self.table: Dict[int, Tuple[str, List[Any]]] = {}
         self.number = self.unplanned = 0
         self.lost = self.inside = self.running = False
         self.packer: Any = None

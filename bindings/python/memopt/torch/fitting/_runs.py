@@ -43,15 +43,15 @@ class Runs:
     def record(self, step: Callable[[], Any]) -> Tape:
         """The tape of a step."""
         recurrent = any(isinstance(module, torch.nn.RNNBase) for module in self.model.modules())
-        try:
-            if recurrent and self.device().type == "cpu":  # which are other operations on fakes
-                raise DataDependentOutputException(None)
-            mode = FakeTensorMode(allow_non_fake_inputs=True)
-            with self._unchanged(), mode, self._stand_ins(_fake_of), _not_packed(), torch.random.fork_rng(devices=[]):
-                return record(self.model, step, self.method)
-        except REFUSALS:  # it needs values
-            with self._unchanged(), self._stand_ins(_alias_of):
-                return record(self.model, step, self.method)
+        if not recurrent or self.device().type != "cpu":  # there fakes take other operations
+            mode, random = FakeTensorMode(allow_non_fake_inputs=True), torch.random.fork_rng(devices=[])
+            try:
+                with self._unchanged(), mode, self._stand_ins(_fake_of), _not_packed(), random:
+                    return record(self.model, step, self.method)
+            except REFUSALS:  # it needs values
+                pass
+        with self._unchanged(), self._stand_ins(_alias_of):
+            return record(self.model, step, self.method)
 
     def measure(self, step: Callable[[], Any]) -> int:
         """The most bytes that live in a real step beside weights and buffers; kernels' own included on a GPU."""
@@ -140,7 +140,7 @@ class Runs:
                 if made.requires_grad and made.is_leaf:
                     made.grad = torch.zeros_like(made) if self.gradients else None
                     if self.releases:
-                        made.register_post_accumulate_grad_hook(_release)
+                        made.register_post_accumulate_grad_hook(_release)  # type: ignore[no-untyped-call]
         try:
             for owner, name, tensor in places:
                 owner[name] = known[id(tensor)]
