@@ -41,7 +41,7 @@ def main(out, doxygen, version):
     copy(pages)
     c_pages.write(out / "xml", pages)
     python_pages.write(pages)
-    options = ["-q", "-W", "--keep-going", "-j", "auto", "-D", "release=" + version, "-d", str(out / "doctrees")]
+    options = ["-q", "-W", "--keep-going", "-D", "release=" + version, "-d", str(out / "doctrees")]
     return sphinx([*options, "-c", str(SITE), "-b", "html", str(pages), str(out / "html")])
 
 
