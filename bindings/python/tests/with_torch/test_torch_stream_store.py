@@ -274,7 +274,7 @@ def test_wrong_ways_to_train():
 def test_changes_of_the_host():
     """What is written between steps is there at the next."""
     (model, step), (plain, step_plain) = full(), full()
-    stream = mt.stream_weights(model, 3 * LAYER, train="host")
+    stream = mt.stream_weights(model, 6 * LAYER, train="host")
     step()
     with torch.no_grad():
         for name, p in stream.named_parameters():
