@@ -279,14 +279,14 @@ extern const mo_kernel mo_kernel_hash_granules;
         "python",
         "test_schedule",
     ),
-    # --- documents: a front page that was broken behind a link over the end of a line
+    # --- documents: links to headers and folders that lead nowhere
     Mutant(
-        "docs_link_over_two_lines",
-        "docs/pages.py",
-        "|[^][`])*)\\]",
-        "|[^][`\\n])*)\\]",
+        "docs_link_from_a_page_below",
+        "docs/site/conf.py",
+        'reftarget="/" + page',
+        "reftarget=page",
         "test",
-        "^docs_site$",
+        "^docs$",
     ),
 ]
 
