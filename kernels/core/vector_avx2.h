@@ -300,9 +300,12 @@ MO_INLINE VI mo_byte_order(VI bytes)
     return mo_in_order8(_mm256_shuffle_epi8(bytes, in_lane));
 }
 
-/* The halfwords from byte 0 or 1 of each lane of a and b by turns. */
-#define mo_pairs16(a, b, byte)                                                                     \
-    _mm256_blend_epi16(v_srl(a, 8 * (byte)), v_sll(b, 16 - 8 * (byte)), 0xaa)
+/* The halfwords from a byte of each lane of a and b on, by turns; byte is 0, 1 or 2. */
+MO_INLINE VI mo_pairs16(VI a, VI b, int byte)
+{
+    a = byte == 0 ? a : v_srl(a, 8 * byte);
+    return _mm256_blend_epi16(a, byte == 2 ? b : v_sll(b, 16 - 8 * byte), 0xaa);
+}
 
 /* The lowest bytes of four vectors; the lower halfwords are from -128 to 127. */
 MO_INLINE VI v_low_bytes(const VI x[4])

@@ -60,7 +60,7 @@ MO_INLINE VI round_bf16(VF x)
 /* To nearest even; the only NaN is MO_F32_NAN_BITS. */
 MO_INLINE void v_store_pairs(uint16_t *halves, const VF x[2])
 {
-    v_put(halves, mo_upper16(round_bf16(x[0]), round_bf16(x[1])), 0);
+    v_put(halves, mo_pairs16(round_bf16(x[0]), round_bf16(x[1]), 2), 0);
 }
 
 MO_INLINE void v_decode_part(int is_signed, const uint8_t *codes, VF scale, int order, VF x[2])

@@ -176,26 +176,10 @@ MO_INLINE __m256i mo_low_lines8(const mo_lines *lines, const __m256 *slope, __m2
     return t;
 }
 
-/* The upper halves of 16 lanes; their lower halves. */
-MO_INLINE __m256i mo_upper16(__m256i a, __m256i b)
-{
-    return _mm256_blend_epi16(_mm256_srli_epi32(a, 16), b, 0xaa);
-}
-
-MO_INLINE __m256i mo_lower16(__m256i a, __m256i b)
-{
-    return _mm256_blend_epi16(a, _mm256_slli_epi32(b, 16), 0xaa);
-}
-
 /* Bytes that two packs of four such vectors made, in the order of the elements. */
 MO_INLINE __m256i mo_sort32(__m256i bytes, int order)
 {
-    if (order == MO_EVEN_ODD)
-        return _mm256_permute4x64_epi64(bytes, 0xd8);
-    const __m256i in_lane = _mm256_broadcastsi128_si256(
-        _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15));
-    return _mm256_permutevar8x32_epi32(_mm256_shuffle_epi8(bytes, in_lane),
-                                       _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    return order == MO_EVEN_ODD ? _mm256_permute4x64_epi64(bytes, 0xd8) : mo_byte_order(bytes);
 }
 
 /* From what the lines give to integers. */
@@ -208,9 +192,9 @@ MO_INLINE void mo_round32(__m256i *t)
 MO_INLINE mo_shifted32 mo_split32(const __m256i *n)
 {
     mo_shifted32 out;
-    out.codes = _mm256_packus_epi16(mo_upper16(n[0], n[1]), mo_upper16(n[2], n[3]));
-    out.fractions[0] = mo_lower16(n[0], n[1]);
-    out.fractions[1] = mo_lower16(n[2], n[3]);
+    out.codes = _mm256_packus_epi16(mo_pairs16(n[0], n[1], 2), mo_pairs16(n[2], n[3], 2));
+    out.fractions[0] = mo_pairs16(n[0], n[1], 0);
+    out.fractions[1] = mo_pairs16(n[2], n[3], 0);
     return out;
 }
 
@@ -226,7 +210,8 @@ MO_INLINE __m256i mo_codes32(const mo_unshift *u, __m256i shifted, int is_signed
     if (!is_signed)
         return up;
     const __m256i *bits = (const __m256i *)(const void *)x;
-    __m256i signs = _mm256_packs_epi16(mo_upper16(bits[0], bits[1]), mo_upper16(bits[2], bits[3]));
+    __m256i signs =
+        _mm256_packs_epi16(mo_pairs16(bits[0], bits[1], 2), mo_pairs16(bits[2], bits[3], 2));
     return _mm256_blendv_epi8(up, _mm256_subs_epu8(u->down, n), signs);
 }
 

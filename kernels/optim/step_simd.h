@@ -91,18 +91,8 @@ MO_INLINE void lane_write_narrow(const mo_optim_span *s, uint64_t at, uint64_t n
 
 /* Room for a block as fp32. */
 typedef struct mo_lane_work {
-    _Alignas(64) float g[LANE_BLOCK];
-    _Alignas(64) float p[LANE_BLOCK];
-    _Alignas(64) float m[LANE_BLOCK];
-    _Alignas(64) float v[LANE_BLOCK];
-    _Alignas(64) float slow[LANE_BLOCK];
+    _Alignas(64) float g[LANE_BLOCK], p[LANE_BLOCK], m[LANE_BLOCK], v[LANE_BLOCK], slow[LANE_BLOCK];
 } mo_lane_work;
-
-MO_INLINE void lane_one_nan_all(float *values, uint64_t n)
-{
-    for (uint64_t i = 0; i < n; i += MO_LANES_N)
-        v_store(values + i, v_one_nan(v_load(values + i)));
-}
 
 /* Any NaN of n vectors becomes the one that is stored; there is seldom one. */
 MO_INLINE void lane_one_nan(VF *x, int n)
@@ -278,8 +268,8 @@ MO_INLINE void lane_dequantize(uint32_t format, const mo_blockcode_args *a, uint
             lane_decode(format, 1, a->codes, a->absmax[at / n], at, n, values);
         else
             lane_decode(format, 0, a->codes, a->absmax[at / n], at, n, values);
-        if (!mo_f32_is_finite(a->absmax[at / n]))
-            lane_one_nan_all(values, n);
+        for (uint32_t i = 0; i < n && !mo_f32_is_finite(a->absmax[at / n]); i += MO_LANES_N)
+            v_store(values + i, v_one_nan(v_load(values + i)));
         lane_write(a->values, at, a->dtype, n, values);
     }
     mo_dequantize_run_scalar(format, a, at, last);
