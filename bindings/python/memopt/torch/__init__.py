@@ -47,7 +47,6 @@ from .optim import (  # noqa: E402
     keep_32bit,
     portable_states,
     release_gradients,
-    to_bitsandbytes,
 )
 from .pausing import pause, resume, tagged  # noqa: E402
 from .racing import race  # noqa: E402
@@ -61,7 +60,7 @@ __all__ = [
     "Muon", "Muon8bit", "SGD", "SGD8bit", "attach_checkpoint", "cast_", "checkpoint",
     "checkpoint_sequential", "clip_grad_norm_", "enable_allocator", "fit", "keep_32bit",
     "load_safetensors", "pause", "portable_states", "race", "release_gradients", "report", "resume",
-    "save_on_cpu", "stream_weights", "tagged", "to_bitsandbytes",
+    "save_on_cpu", "stream_weights", "tagged",
 ]  # fmt: skip
 
 

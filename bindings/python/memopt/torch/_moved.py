@@ -9,7 +9,7 @@ _IN = {
     "blocks": ("dequantize_blocks", "quantize_blocks"),
     "cast": ("accumulate_",),
     "monitor": ("MemoryMonitor", "MemoryWarning"),
-    "optim": ("AdEMAMix", "Adagrad", "LAMB", "LARS", "RMSprop"),
+    "optim": ("AdEMAMix", "Adagrad", "LAMB", "LARS", "RMSprop", "to_bitsandbytes"),
     "pausing": ("paused_tags",),
     "reports": ("MemoryReport",),
     "sharing": ("TensorExport", "import_tensor", "share_tensor"),

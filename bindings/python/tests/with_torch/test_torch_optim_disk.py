@@ -410,7 +410,7 @@ def test_states_that_a_rule_completes(tmp_path):
     before = plain.state_dict()
     before["param_groups"][0]["momentum"] = 0.9
     for cls, saved, key in (
-        (mt.optim.AdEMAMix, mt.to_bitsandbytes(mixed), "exp_avg_slow"),
+        (mt.optim.AdEMAMix, mt.optim.to_bitsandbytes(mixed), "exp_avg_slow"),
         (mt.optim.RMSprop, before, "momentum_buffer"),
     ):
         a = mt.CPUOffloadOptimizer([p.detach().clone().requires_grad_()], cls, disk=tmp_path, host_limit="4MiB")

@@ -92,7 +92,7 @@ def test_dampening_begins_with_the_first_momentum(rounding, skipped, device):
         a = moved
     steps = [_format.steps_taken(a.state[p]["step"]) for p in ours]
     assert steps == [8 - (skipped is not None) - (0 if rounding else 2)] * 2
-    assert mt.to_bitsandbytes(a)["state"][0]["step"] == steps[0]
+    assert mt.optim.to_bitsandbytes(a)["state"][0]["step"] == steps[0]
 
 
 def test_a_group_with_and_one_without():
@@ -125,7 +125,7 @@ def test_stochastic_rounding_goes_on_after_a_load():
     c.param_groups[0]["momentum"] = 0.5
     c.step()
     assert all(int(c.state[p]["step"]) == 4 for p in restarted)  # it is not counted anew
-    assert mt.to_bitsandbytes(b)["state"] == {}
+    assert mt.optim.to_bitsandbytes(b)["state"] == {}
 
 
 def test_dicts_of_others():

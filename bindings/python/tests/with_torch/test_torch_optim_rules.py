@@ -200,7 +200,7 @@ def test_what_bitsandbytes_does_not_have():
     ):
         walk(optimizer, params, 1)
         with pytest.raises(TypeError, match=text):
-            mt.to_bitsandbytes(optimizer)
+            mt.optim.to_bitsandbytes(optimizer)
 
 
 def test_schedule_free_states_of_the_authors_program(device):

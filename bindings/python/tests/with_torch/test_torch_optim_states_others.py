@@ -87,7 +87,7 @@ def test_codes_that_were_not_chosen_are_those_of_the_dict(source):
         optimizer.add_param_group({"params": [new := q.detach().clone().requires_grad_()]})
         walk(optimizer, [*optimizer.param_groups[0]["params"], new], 1)
         assert key in optimizer.state[new]
-    theirs = mt.to_bitsandbytes(fixed)["state"][0]
+    theirs = mt.optim.to_bitsandbytes(fixed)["state"][0]
     coded = theirs["qmap1"][theirs["state1"].long()] * theirs["absmax1"].repeat_interleave(256)[:5000]
     exact_too.load_state_dict(fixed.state_dict() | {"param_groups": exact_too.state_dict()["param_groups"]})
     assert (coded - exact_too.state[p]["exp_avg"]).abs().max() <= 0.02 * coded.abs().max()
@@ -304,7 +304,7 @@ def test_bitsandbytes_loads_ours(kind, device):
     walk(a, ours, 5)
     theirs, needed = twin(ours), {"momentum": 0.9} if kind[:3] in ("SGD", "LAR") else {}
     b = getattr(bnb.optim, kind)(theirs, lr=1.0, **needed)
-    b.load_state_dict(through_a_file(mt.to_bitsandbytes(a)))
+    b.load_state_dict(through_a_file(mt.optim.to_bitsandbytes(a)))
     found, name = b.state[theirs[0]], [k for k in a.state[ours[0]] if k != "step"][0]
     first = found["state1"][0] if kind.startswith("AdEMAMix") else found["state1"]
     assert same_bits(first, a.state[ours[0]][name]) and found["step"] == 5
