@@ -71,7 +71,8 @@ void copy_plain(const void *args, uint64_t begin, uint64_t end)
 }
 
 const mo_kernel kCopy = {
-    "bench_copy", sizeof(copy_args), 256, {copy_plain, copy_narrow, copy_wide}, nullptr};
+    "bench_copy", sizeof(copy_args), 256,    {copy_plain, copy_narrow, copy_wide},
+    nullptr,      nullptr,           nullptr};
 
 // Reads R and writes W bytes for each of 64 elements, past the caches where that is not in place.
 template <int R, int W, bool IN_PLACE>
@@ -100,7 +101,8 @@ __attribute__((target("avx2"))) void move(const void *args, uint64_t begin, uint
 
 template <int R, int W, bool IN_PLACE>
 const mo_kernel kMove = {
-    "bench_move", sizeof(copy_args), 256, {copy_plain, move<R, W, IN_PLACE>}, nullptr};
+    "bench_move", sizeof(copy_args), 256,    {copy_plain, move<R, W, IN_PLACE>},
+    nullptr,      nullptr,           nullptr};
 
 // One device per thread count; two buffers of 256 MiB, touched once.
 struct bench_device {

@@ -43,7 +43,8 @@ void compute_cpu(const void *args, uint64_t begin, uint64_t end)
 }
 
 const mo_kernel compute_kernel = {
-    "bench_compute", sizeof(ComputeArgs), 1, {compute_cpu, nullptr, nullptr}, nullptr};
+    "bench_compute", sizeof(ComputeArgs), 1, {compute_cpu, nullptr, nullptr}, nullptr, nullptr,
+    nullptr};
 
 struct Bench {
     memopt_device *device = nullptr;

@@ -85,7 +85,8 @@ void copy_kernel(const void *args, uint64_t begin, uint64_t end)
 #endif
 }
 
-const mo_kernel kCopy = {"copy", sizeof(copy_args), 256, {copy_kernel, nullptr, nullptr}, nullptr};
+const mo_kernel kCopy = {"copy",  sizeof(copy_args), 256,    {copy_kernel, nullptr, nullptr},
+                         nullptr, nullptr,           nullptr};
 
 struct step_case {
     const char *name;
