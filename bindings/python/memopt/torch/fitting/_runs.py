@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
 from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
 import torch
@@ -20,6 +19,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 
+from .._fakes import not_packed
 from .._live_bytes import LiveBytes
 from ._tape import Tape, record, run, tensors_in
 
@@ -46,7 +46,7 @@ class Runs:
         if not recurrent or self.device().type != "cpu":  # there fakes take other operations
             mode, random = FakeTensorMode(allow_non_fake_inputs=True), torch.random.fork_rng(devices=[])
             try:
-                with self._unchanged(), mode, self._stand_ins(_fake_of), _not_packed(), random:
+                with self._unchanged(), mode, self._stand_ins(_fake_of), not_packed(), random:
                     return record(self.model, step, self.method)
             except REFUSALS:  # it needs values
                 pass
@@ -185,23 +185,6 @@ def _losses(step: Callable[[], Any]) -> List[torch.Tensor]:
 
 def _same(a: torch.Tensor, b: Optional[torch.Tensor]) -> bool:
     return b is not None and torch.equal(a.nan_to_num(), b.nan_to_num())
-
-
-@contextlib.contextmanager
-def _not_packed() -> Iterator[None]:
-    """Transformers takes fake position ids for several packed sequences, and makes a mask that a real
-    step does not have."""
-    masking = sys.modules.get("transformers.masking_utils")
-    name = "find_packed_sequence_indices"
-    if masking is None or not hasattr(masking, name):
-        yield
-        return
-    before = getattr(masking, name)
-    setattr(masking, name, lambda position_ids: None)
-    try:
-        yield
-    finally:
-        setattr(masking, name, before)
 
 
 class _Live(LiveBytes):  # type: ignore[no-untyped-call]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import sys
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import torch
@@ -26,6 +25,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_map
 
+from ._fakes import not_packed
 from ._features import Features, attention_again, changed
 from ._layers import Layers
 from ._optimizer_bytes import OptimizerBlocks, optimizer_blocks
@@ -128,7 +128,7 @@ class Trace:
         if recurrent:
             spaces = _Workspaces()  # type: ignore[no-untyped-call]
         again = attention_again(self.features)
-        with _fakes_in(module, mode), mode, _not_packed(), quiet, random, kernels, spaces, again:
+        with _fakes_in(module, mode), mode, not_packed(), quiet, random, kernels, spaces, again:
             try:
                 with self._recorder(target) as recorder:
                     if layers is not None:
@@ -284,23 +284,6 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         log.disabled = before
-
-
-@contextlib.contextmanager
-def _not_packed() -> Iterator[None]:
-    """Transformers takes fake position ids for several packed sequences and makes a mask that a
-    real step does not have."""
-    masking = sys.modules.get("transformers.masking_utils")
-    name = "find_packed_sequence_indices"
-    if masking is None or not hasattr(masking, name):
-        yield
-        return
-    before = getattr(masking, name)
-    setattr(masking, name, lambda position_ids: None)
-    try:
-        yield
-    finally:
-        setattr(masking, name, before)
 
 
 def _fake(inputs: Any) -> Any:
