@@ -88,6 +88,31 @@ def draw_dashes(app, tree):
             node.parent.replace(node, nodes.Text(" – "))
 
 
+def find_page_titles(app, env):
+    """The contents of pages without members: what the navigation needs."""
+    env.page_titles = {}
+    for name, toc in env.tocs.items():
+        env.page_titles[name] = toc = toc.deepcopy()
+        for entries in list(toc.findall(nodes.bullet_list)):
+            if entries is not toc and not any(entries.findall(addnodes.toctree)):
+                entries.parent.remove(entries)
+
+
+def navigate_by_titles(app, name, template, context, doctree):
+    """The navigation copies all contents for each page: with members that took half of the build."""
+    env, toctree = app.env, context.get("toctree")
+
+    def of_titles(**options):
+        whole, env.tocs = env.tocs, env.page_titles
+        try:
+            return toctree(**options)
+        finally:
+            env.tocs = whole
+
+    if toctree:
+        context["toctree"] = of_titles
+
+
 def missing(app, env, node, content):
     """A name that is in no page is as before."""
     return content if node.get("perhaps") else None
@@ -98,5 +123,7 @@ def setup(app):
     app.connect("doctree-read", lead_links)
     app.connect("doctree-read", link_names)
     app.connect("doctree-read", draw_dashes)
+    app.connect("env-check-consistency", find_page_titles)
+    app.connect("html-page-context", navigate_by_titles, priority=400)  # before the theme
     app.connect("missing-reference", missing)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
