@@ -2,7 +2,7 @@
  * How much memory the allocator holds for lists of operations, and what it asks of the driver.
  *
  *     held_memory [--device NAME] [--config TEXT] [--lag D|inf] [--scale F,F...] [--above PAGES]
- *                 TRACE.csv[.gz]...
+ *                 [--together N] [--streams own|shared] TRACE.csv[.gz]...
  *
  * All sizes of a trace are multiplied by each factor. A row has, over the peak of live bytes: what
  * is held at most in the first pass and in the second, the pages that blocks touched at most, and
@@ -12,6 +12,9 @@
  * with room and at the smallest memory, how many of those left the device without work, and how long
  * the latter waits were, in operations; and how many of the next PAGES larger memories it does not
  * complete in. The last rows are the geometric mean (of counts, the plain one) and the worst.
+ *
+ * --together plays all traces at once with one allocator, as libraries in one process do, N operations of the
+ * longest in turn; each has streams of its own or, shared, those with the same numbers.
  *
  * With a lag (memopt_device_options::lag), the device's work is D allocations and frees behind the
  * host; without one all streams are idle. Nothing passes or fails.
@@ -384,26 +387,47 @@ static void add_row(table *t, const double *row)
     }
 }
 
-static void do_trace(const char *path, const double *scales, table *t)
+static void do_trace(recorded *trace, const char *shown, const double *scales, table *t)
 {
-    recorded trace = recorded_read(path);
-    const char *slash = strrchr(path, '/'), *name = slash != NULL ? slash + 1 : path;
-    char shown[64] = "";
     double row[COLUMNS];
-    strncat(shown, name, strcspn(name, ".") < 60 ? strcspn(name, ".") : 60);
-    uint64_t *bytes = calloc(trace.count, sizeof *bytes);
-    for (uint64_t i = 0; i < trace.count; i++)
-        bytes[i] = trace.steps[i].bytes;
+    uint64_t *bytes = calloc(trace->count, sizeof *bytes);
+    for (uint64_t i = 0; i < trace->count; i++)
+        bytes[i] = trace->steps[i].bytes;
     for (; *scales > 0; scales++) {
-        for (uint64_t i = 0; i < trace.count; i++)
-            if (trace.steps[i].action == RECORDED_ALLOC)
-                trace.steps[i].bytes = (uint64_t)fmax(1, round((double)bytes[i] * *scales));
-        measure(&trace, row);
+        for (uint64_t i = 0; i < trace->count; i++)
+            if (trace->steps[i].action == RECORDED_ALLOC)
+                trace->steps[i].bytes = (uint64_t)fmax(1, round((double)bytes[i] * *scales));
+        measure(trace, row);
         print_row(shown, *scales, row);
         add_row(t, row);
     }
     free(bytes);
-    recorded_end(&trace);
+    recorded_end(trace);
+}
+
+/* A file's name without what is behind the first dot. */
+static void add_name(char *names, size_t size, const char *path)
+{
+    const char *slash = strrchr(path, '/'), *name = slash != NULL ? slash + 1 : path;
+    size_t used = strlen(names), length = strcspn(name, ".");
+    snprintf(names + used, size - used, "%s%.*s", used > 0 ? " + " : "",
+             (int)(length < 60 ? length : 60), name);
+}
+
+static void do_together(char **paths, int count, uint64_t burst, int own, const double *scales,
+                        table *t)
+{
+    char names[1024] = "";
+    recorded *programs = calloc((size_t)count, sizeof *programs);
+    for (int i = 0; i < count; i++) {
+        programs[i] = recorded_read(paths[i]);
+        add_name(names, sizeof names, paths[i]);
+    }
+    recorded all = recorded_together(programs, count, burst, own);
+    for (int i = 0; i < count; i++)
+        recorded_end(&programs[i]);
+    free(programs);
+    do_trace(&all, names, scales, t);
 }
 
 static void parse_scales(const char *text, double *scales)
@@ -421,7 +445,8 @@ int main(int count, char **arguments)
 {
     double scales[MOST_SCALES + 1] = {1};
     table t = {0};
-    int at = 1;
+    uint64_t together = 0;
+    int at = 1, own = 1;
     for (; at + 1 < count && arguments[at][0] == '-'; at += 2) {
         const char *name = arguments[at], *value = arguments[at + 1];
         if (strcmp(name, "--device") == 0)
@@ -432,6 +457,10 @@ int main(int count, char **arguments)
             lag = strcmp(value, "inf") == 0 ? UINT64_MAX : strtoull(value, NULL, 10);
         else if (strcmp(name, "--above") == 0)
             above = strtoull(value, NULL, 10);
+        else if (strcmp(name, "--together") == 0)
+            together = strtoull(value, NULL, 10);
+        else if (strcmp(name, "--streams") == 0)
+            own = strcmp(value, "shared") != 0;
         else if (strcmp(name, "--scale") == 0)
             parse_scales(value, scales);
         else
@@ -440,8 +469,14 @@ int main(int count, char **arguments)
     printf("| trace | held | second pass | touched | smallest memory | calls | growth ÷ 20 MiB | "
            "moved | calls a page | waits | at the limit | drains | waited | fails above |\n"
            "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
-    for (; at < count; at++)
-        do_trace(arguments[at], scales, &t);
+    if (together > 0 && at < count)
+        do_together(arguments + at, count - at, together, own, scales, &t), at = count;
+    for (; at < count; at++) {
+        char name[64] = "";
+        recorded trace = recorded_read(arguments[at]);
+        add_name(name, sizeof name, arguments[at]);
+        do_trace(&trace, name, scales, &t);
+    }
     for (int i = 0; i < COLUMNS; i++)
         t.sum[i] = i < RATIOS ? exp(t.sum[i] / (double)t.rows) : t.sum[i] / (double)t.rows;
     print_row("mean", 1, t.sum);

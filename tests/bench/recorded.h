@@ -111,4 +111,40 @@ static inline void recorded_end(recorded *r)
     free(r->pointers);
 }
 
+/* Several programs at once, in turns: each one takes the same part of its steps, `burst` of the longest's.
+ * Streams with the same number are one, or (own) each program has its own. */
+static inline recorded recorded_together(const recorded *programs, int count, uint64_t burst,
+                                         int own)
+{
+    recorded all = {.stream_count = 1};
+    uint64_t longest = 0, *done = recorded_grow(NULL, (uint64_t)count, sizeof *done);
+    for (int k = 0; k < count; k++) {
+        done[k] = 0;
+        longest = programs[k].count > longest ? programs[k].count : longest;
+        all.room += programs[k].count;
+    }
+    all.steps = recorded_grow(NULL, all.room, sizeof *all.steps);
+    for (uint64_t turn = 1; all.count < all.room; turn++) {
+        const double part = (double)(turn * burst) / (double)longest;
+        uint32_t slots = 0, streams = 0;
+        for (int k = 0; k < count; k++) {
+            const recorded *p = &programs[k];
+            for (; done[k] < p->count && (double)done[k] < part * (double)p->count; done[k]++) {
+                recorded_step step = p->steps[done[k]];
+                step.block += slots;
+                step.stream += streams;
+                all.steps[all.count++] = step;
+            }
+            slots += p->slots;
+            streams += own ? p->stream_count : 0;
+            all.stream_count = streams > all.stream_count ? streams : all.stream_count;
+            if (!own && p->stream_count > all.stream_count)
+                all.stream_count = p->stream_count;
+        }
+        all.slots = slots;
+    }
+    free(done);
+    return all;
+}
+
 #endif
