@@ -19,8 +19,8 @@
  * whenever there is a race, but not one for each pair.
  *
  * **Bounded memory.** Beyond memopt_race_options::max_bytes the finder forgets the accesses that
- * were longest ago, outside of blocks first. memopt_race_stats::forgotten counts them. What is
- * forgotten can hide a race and never makes a false one. So does what finds no host memory.
+ * were longest ago. memopt_race_stats::forgotten counts them. What is forgotten can hide a race and
+ * never makes a false one. So does what finds no host memory.
  *
  * **Tags.** A tag is a number of the caller's for an operation: a line, a stack, a pointer to a
  * name. Reports repeat it.

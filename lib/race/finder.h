@@ -25,22 +25,28 @@ typedef struct mo_race_use {
 } mo_race_use;
 
 typedef struct mo_race_range {
-    mo_span span; /* extra: the shape's hash */
-    struct mo_race_block *block;
-    struct mo_race_range *newer, *older; /* of all ranges of blocks, or outside of them */
+    mo_span span;                        /* extra: the shape's hash */
+    struct mo_race_range *newer, *older; /* of all */
     struct mo_race_range *dead;          /* of those that a write covers */
     mo_race_shape *shape;                /* NULL: all bytes of the span */
     mo_race_use write, reads;            /* the first read is here; each is of another actor */
 } mo_race_range;
 
+/* A stream's last use of a block that was freed. */
+typedef struct mo_race_last {
+    mo_race_use use;
+    uint64_t lo, hi;
+    struct mo_race_last *next;
+} mo_race_last;
+
 typedef struct mo_race_block {
-    mo_span span; /* of memory outside of blocks: all addresses */
+    mo_span span;
     memopt_race_memory memory;
     uint32_t stream;
-    mo_span *ranges;
-    mo_race_use *recorded;      /* one of each stream */
-    int unknown;                /* a recorded stream found no memory: the block may be in use */
-    uint64_t freed_tag;         /* once it is free… */
+    mo_race_use *recorded; /* one of each stream */
+    int unknown;           /* a recorded stream found no memory: the block may be in use */
+    mo_race_last *last;    /* once it is free… */
+    uint64_t freed_tag;
     struct mo_race_block *next; /* …and its stream has not allocated since */
 } mo_race_block;
 
@@ -53,8 +59,6 @@ typedef struct mo_race_actor {
     mo_race_clock clock; /* its own number: its operations so far */
     uint64_t host_version;
     mo_race_block *freed, **freed_tail;
-    const mo_race_use *latest; /* while a freed block is looked at */
-    const mo_race_range *latest_in;
 } mo_race_actor;
 
 typedef struct mo_race_event {
@@ -62,10 +66,6 @@ typedef struct mo_race_event {
     int live;
     uint64_t next; /* unused number, from 1 */
 } mo_race_event;
-
-typedef struct mo_race_order {
-    mo_race_range *newest, *oldest;
-} mo_race_order;
 
 struct memopt_race {
     pthread_mutex_t lock;
@@ -80,9 +80,8 @@ struct memopt_race {
     /* memory.c */
     memopt_race_report *found;
     uint64_t found_capacity;
-    mo_span *blocks;
-    mo_race_block outside;
-    mo_race_order in_blocks, out_of_blocks;
+    mo_span *blocks, *ranges;
+    mo_race_range *newest, *oldest;
     uint64_t live_bytes, live_bytes_peak;
 };
 
@@ -110,7 +109,6 @@ static inline int mo_race_is_after(const memopt_race *race, uint32_t actor, cons
 
 /* --- memory.c */
 
-void mo_race_memory_init(memopt_race *race);
 void mo_race_memory_fini(memopt_race *race);
 /* Checks an access of an operation, and keeps it unless it is the host's. shape NULL: one run. */
 void mo_race_touch(memopt_race *race, const mo_race_use *use, const mo_race_shape *shape,

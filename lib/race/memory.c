@@ -1,6 +1,6 @@
 /*
- * Blocks and the last uses of their ranges. What is beyond the bound on memory is forgotten: the
- * range whose last use is longest ago, outside of blocks first.
+ * Blocks and the last uses of ranges. What is beyond the bound on memory is forgotten: the range whose
+ * last use is longest ago.
  */
 #include "race/finder.h"
 
@@ -13,25 +13,18 @@ enum { SHARE = 20 };
 
 /* --- ranges: by age, and what they take -------------------------------------------------------- */
 
-static mo_race_order *order_of(memopt_race *race, const mo_race_range *range)
-{
-    return range->block == &race->outside ? &race->out_of_blocks : &race->in_blocks;
-}
-
 static void unlink_range(memopt_race *race, const mo_race_range *range)
 {
-    mo_race_order *order = order_of(race, range);
-    *(range->newer != NULL ? &range->newer->older : &order->newest) = range->older;
-    *(range->older != NULL ? &range->older->newer : &order->oldest) = range->newer;
+    *(range->newer != NULL ? &range->newer->older : &race->newest) = range->older;
+    *(range->older != NULL ? &range->older->newer : &race->oldest) = range->newer;
 }
 
 static void link_newest(memopt_race *race, mo_race_range *range)
 {
-    mo_race_order *order = order_of(race, range);
     range->newer = NULL;
-    range->older = order->newest;
-    *(order->newest != NULL ? &order->newest->newer : &order->oldest) = range;
-    order->newest = range;
+    range->older = race->newest;
+    *(race->newest != NULL ? &race->newest->newer : &race->oldest) = range;
+    race->newest = range;
 }
 
 static void drop_uses(memopt_race *race, mo_race_use *first)
@@ -46,11 +39,17 @@ static void drop_uses(memopt_race *race, mo_race_use *first)
 static void drop_range(memopt_race *race, mo_race_range *range)
 {
     unlink_range(race, range);
-    mo_span_remove(&range->block->ranges, &range->span);
+    mo_span_remove(&race->ranges, &range->span);
     drop_uses(race, range->reads.next);
     mo_race_give(race, range->shape, sizeof *range->shape);
     mo_race_give(race, range, sizeof *range);
     race->stats.ranges--;
+}
+
+static void drop_ranges(memopt_race *race, uint64_t lo, uint64_t hi)
+{
+    for (mo_span *span; (span = mo_span_first(race->ranges, lo, hi)) != NULL;)
+        drop_range(race, (mo_race_range *)span);
 }
 
 /* Host memory within the bound. NULL: there is none, which counts as forgotten. */
@@ -59,11 +58,8 @@ static void *take(memopt_race *race, uint64_t bytes)
     uint64_t bound = race->options.max_bytes;
     if (bound == 0)
         bound = mo_max_u64(LEAST_BYTES, race->live_bytes_peak / SHARE);
-    while (race->stats.bytes + bytes > bound) {
-        mo_race_range *oldest = race->out_of_blocks.oldest;
-        if (oldest == NULL && (oldest = race->in_blocks.oldest) == NULL)
-            break;
-        drop_range(race, oldest);
+    while (race->stats.bytes + bytes > bound && race->oldest != NULL) {
+        drop_range(race, race->oldest);
         race->stats.forgotten++;
     }
     void *pointer = race->stats.bytes + bytes > bound ? NULL : mo_race_take(race, bytes);
@@ -73,12 +69,11 @@ static void *take(memopt_race *race, uint64_t bytes)
 
 /* --- checks ------------------------------------------------------------------------------------ */
 
-/* An access that is looked at, within one block. */
+/* An access that is looked at. */
 typedef struct visit {
     memopt_race *race;
     const mo_race_use *use;
     const mo_race_shape *shape;
-    mo_race_block *block;
     uint64_t lo, hi;
     mo_race_range *same, *dead;
 } visit;
@@ -105,24 +100,36 @@ static memopt_race_side side(const mo_race_use *use)
     return (memopt_race_side){use->tag, use->actor, use->write};
 }
 
+static memopt_race_report report_of(memopt_race_kind kind, const mo_race_block *block, uint64_t lo,
+                                    uint64_t hi)
+{
+    memopt_race_report report = {.kind = kind, .address = lo, .bytes = hi - lo};
+    if (block != NULL) {
+        report.memory = block->memory;
+        report.block_address = block->span.lo;
+        report.block_bytes = block->span.hi - block->span.lo;
+    }
+    return report;
+}
+
+/* The bytes are those of the first block that both are in, or of what is before it. */
 static void report_race(const visit *v, const mo_race_range *range, const mo_race_use *old)
 {
-    uint64_t from = mo_max_u64(v->lo, range->span.lo), to = mo_min_u64(v->hi, range->span.hi);
-    int inside = v->block != &v->race->outside;
-    memopt_race_report report = {
-        .kind = !old->write     ? MEMOPT_RACE_WRITE_AFTER_READ
-                : v->use->write ? MEMOPT_RACE_WRITE_AFTER_WRITE
-                                : MEMOPT_RACE_READ_AFTER_WRITE,
-        .memory = v->block->memory,
-        .address = from,
-        .bytes = to - from,
-        .block_address = inside ? v->block->span.lo : 0,
-        .block_bytes = inside ? v->block->span.hi - v->block->span.lo : 0,
-        .first = side(old),
-        .second = side(v->use),
-        .waiter = v->use->actor,
-        .waited = old->actor,
-    };
+    uint64_t lo = mo_max_u64(v->lo, range->span.lo), hi = mo_min_u64(v->hi, range->span.hi);
+    mo_race_block *block = (mo_race_block *)mo_span_first(v->race->blocks, lo, hi);
+    if (block != NULL && block->span.lo > lo) {
+        hi = block->span.lo;
+        block = NULL;
+    }
+    memopt_race_report report =
+        report_of(!old->write     ? MEMOPT_RACE_WRITE_AFTER_READ
+                  : v->use->write ? MEMOPT_RACE_WRITE_AFTER_WRITE
+                                  : MEMOPT_RACE_READ_AFTER_WRITE,
+                  block, lo, block != NULL ? mo_min_u64(hi, block->span.hi) : hi);
+    report.first = side(old);
+    report.second = side(v->use);
+    report.waiter = v->use->actor;
+    report.waited = old->actor;
     add_report(v->race, &report);
 }
 
@@ -172,7 +179,7 @@ static mo_race_range *new_range(const visit *v, uint64_t hash)
     mo_race_range *range = take(race, sizeof *range);
     if (range == NULL)
         return NULL;
-    *range = (mo_race_range){.span = {.lo = v->lo, .hi = v->hi, .extra = hash}, .block = v->block};
+    *range = (mo_race_range){.span = {.lo = v->lo, .hi = v->hi, .extra = hash}};
     if (v->shape != NULL) {
         range->shape = take(race, sizeof *range->shape);
         if (range->shape == NULL) {
@@ -181,7 +188,7 @@ static mo_race_range *new_range(const visit *v, uint64_t hash)
         }
         *range->shape = *v->shape;
     }
-    mo_span_add(&v->block->ranges, &range->span);
+    mo_span_add(&race->ranges, &range->span);
     link_newest(race, range);
     race->stats.ranges++;
     return range;
@@ -219,42 +226,24 @@ static void keep(const visit *v, mo_race_range *range)
     link_newest(v->race, range);
 }
 
-static void touch_block(visit *v)
-{
-    uint64_t hash = v->shape != NULL ? mo_race_shape_hash(v->shape, v->lo) : 0;
-    v->same = (mo_race_range *)mo_span_find(v->block->ranges, v->lo, v->hi, hash);
-    v->dead = NULL;
-    mo_span_each(v->block->ranges, v->lo, v->hi, look, v);
-    while (v->dead != NULL) {
-        mo_race_range *range = v->dead;
-        v->dead = range->dead;
-        drop_range(v->race, range);
-    }
-    if (v->use->actor == MEMOPT_RACE_HOST)
-        return; /* all that the host enqueues comes after it */
-    if (v->same == NULL)
-        v->same = new_range(v, hash);
-    if (v->same != NULL)
-        keep(v, v->same);
-}
-
 void mo_race_touch(memopt_race *race, const mo_race_use *use, const mo_race_shape *shape,
                    uint64_t lo, uint64_t hi)
 {
-    visit v = {.race = race, .use = use, .shape = shape};
-    while (lo < hi) { /* the part in a block, or before the next one */
-        mo_race_block *block = (mo_race_block *)mo_span_first(race->blocks, lo, hi);
-        uint64_t end = block == NULL ? hi : mo_min_u64(hi, block->span.hi);
-        if (block != NULL && block->span.lo > lo) {
-            end = block->span.lo;
-            block = NULL;
-        }
-        v.block = block != NULL ? block : &race->outside;
-        v.lo = lo;
-        v.hi = end;
-        touch_block(&v);
-        lo = end;
+    uint64_t hash = shape != NULL ? mo_race_shape_hash(shape, lo) : 0;
+    visit v = {.race = race, .use = use, .shape = shape, .lo = lo, .hi = hi};
+    v.same = (mo_race_range *)mo_span_find(race->ranges, lo, hi, hash);
+    mo_span_each(race->ranges, lo, hi, look, &v);
+    while (v.dead != NULL) {
+        mo_race_range *range = v.dead;
+        v.dead = range->dead;
+        drop_range(race, range);
     }
+    if (use->actor == MEMOPT_RACE_HOST)
+        return; /* all that the host enqueues comes after it */
+    if (v.same == NULL)
+        v.same = new_range(&v, hash);
+    if (v.same != NULL)
+        keep(&v, v.same);
 }
 
 /* --- blocks ------------------------------------------------------------------------------------ */
@@ -266,42 +255,13 @@ static mo_race_block *block_at(memopt_race *race, uint64_t address)
                : (mo_race_block *)mo_span_first(race->blocks, address, address + 1);
 }
 
-static void drop_ranges(memopt_race *race, mo_race_block *block, uint64_t lo, uint64_t hi)
-{
-    for (mo_span *span; (span = mo_span_first(block->ranges, lo, hi)) != NULL;)
-        drop_range(race, (mo_race_range *)span);
-}
-
-/* Lists the ranges that lie in the bounds of v. */
-static void collect(void *user, mo_span *span)
-{
-    visit *v = user;
-    mo_race_range *range = (mo_race_range *)span;
-    if (span->lo < v->lo || span->hi > v->hi)
-        return;
-    range->dead = v->dead;
-    v->dead = range;
-}
-
-/* Uses of [lo, hi) as of another block, which has none there yet. */
-static void move_ranges(memopt_race *race, mo_race_block *from, mo_race_block *to, uint64_t lo,
-                        uint64_t hi)
-{
-    visit v = {.lo = lo, .hi = hi};
-    mo_span_each(from->ranges, lo, hi, collect, &v);
-    for (mo_race_range *range = v.dead; range != NULL; range = range->dead) {
-        unlink_range(race, range);
-        mo_span_remove(&from->ranges, &range->span);
-        range->block = to;
-        mo_span_add(&to->ranges, &range->span);
-        link_newest(race, range);
-    }
-}
-
 static void drop_block(memopt_race *race, mo_race_block *block)
 {
-    drop_ranges(race, block, 0, UINT64_MAX);
     drop_uses(race, block->recorded);
+    for (mo_race_last *last; (last = block->last) != NULL;) {
+        block->last = last->next;
+        mo_race_give(race, last, sizeof *last);
+    }
     mo_race_give(race, block, sizeof *block);
 }
 
@@ -312,15 +272,9 @@ static void leave(memopt_race *race, mo_race_block *block)
     race->stats.blocks--;
 }
 
-void mo_race_memory_init(memopt_race *race)
-{
-    race->outside.span.hi = UINT64_MAX;
-}
-
 void mo_race_memory_fini(memopt_race *race)
 {
-    while (race->blocks != NULL) {
-        mo_race_block *block = (mo_race_block *)race->blocks;
+    for (mo_race_block *block; (block = (mo_race_block *)race->blocks) != NULL;) {
         leave(race, block);
         drop_block(race, block);
     }
@@ -329,17 +283,22 @@ void mo_race_memory_fini(memopt_race *race)
             race->actors[i].freed = block->next;
             drop_block(race, block);
         }
-    drop_ranges(race, &race->outside, 0, UINT64_MAX);
+    drop_ranges(race, 0, UINT64_MAX);
+}
+
+static int is_recorded(const mo_race_block *block, uint32_t stream)
+{
+    const mo_race_use *use = block->recorded;
+    while (use != NULL && use->actor != stream)
+        use = use->next;
+    return use != NULL;
 }
 
 void mo_race_block_recorded(memopt_race *race, uint64_t address, uint32_t stream)
 {
     mo_race_block *block = block_at(race, address);
-    if (block == NULL)
+    if (block == NULL || is_recorded(block, stream))
         return;
-    for (const mo_race_use *use = block->recorded; use != NULL; use = use->next)
-        if (use->actor == stream)
-            return;
     mo_race_use *use = take(race, sizeof *use);
     if (use == NULL) {
         block->unknown = 1;
@@ -351,60 +310,57 @@ void mo_race_block_recorded(memopt_race *race, uint64_t address, uint32_t stream
 
 /* --- blocks freed in use ----------------------------------------------------------------------- */
 
-static int is_pending(const memopt_race *race, const mo_race_block *block, const mo_race_use *use)
-{
-    if (use->seq == 0 || mo_race_is_after(race, block->stream, use))
-        return 0;
-    for (const mo_race_use *each = block->recorded; each != NULL; each = each->next)
-        if (each->actor == use->actor)
-            return 0;
-    return 1;
-}
-
 typedef struct search {
     memopt_race *race;
-    const mo_race_block *block;
-    int found;
+    mo_race_block *block;
 } search;
 
-/* Keeps the latest pending use of each actor. */
-static void look_for_pending(void *user, mo_span *span)
+/* The block's last use by each stream that its own does not come after. */
+static void keep_last(const search *s, const mo_span *span, const mo_race_use *use)
 {
-    search *s = user;
-    const mo_race_range *range = (const mo_race_range *)span;
-    for (const mo_race_use *use = &range->write; use != NULL;
-         use = use == &range->write ? &range->reads : use->next) {
-        mo_race_actor *actor = &s->race->actors[use->actor];
-        if (!is_pending(s->race, s->block, use) ||
-            (actor->latest != NULL && actor->latest->seq >= use->seq))
-            continue;
-        s->found = 1;
-        actor->latest = use;
-        actor->latest_in = range;
+    mo_race_last *last = s->block->last;
+    if (use->seq == 0 || mo_race_is_after(s->race, s->block->stream, use) ||
+        is_recorded(s->block, use->actor))
+        return;
+    while (last != NULL && last->use.actor != use->actor)
+        last = last->next;
+    if (last == NULL) {
+        last = mo_race_take(s->race, sizeof *last);
+        s->race->stats.forgotten += last == NULL;
+        if (last == NULL)
+            return;
+        *last = (mo_race_last){.next = s->block->last};
+        s->block->last = last;
+    }
+    if (last->use.seq < use->seq) {
+        last->use = *use;
+        last->lo = span->lo;
+        last->hi = span->hi;
     }
 }
 
-static int find_pending(memopt_race *race, const mo_race_block *block)
+static void look_for_last(void *user, mo_span *span)
 {
-    search s = {race, block, 0};
-    for (uint64_t i = 0; i < race->actor_count; i++)
-        race->actors[i].latest = NULL;
-    if (!block->unknown)
-        mo_span_each(block->ranges, 0, UINT64_MAX, look_for_pending, &s);
-    return s.found;
+    const mo_race_range *range = (const mo_race_range *)span;
+    keep_last(user, span, &range->write);
+    for (const mo_race_use *read = &range->reads; read != NULL; read = read->next)
+        keep_last(user, span, read);
 }
 
 void mo_race_block_end(memopt_race *race, uint64_t address, uint64_t tag)
 {
     mo_race_block *block = block_at(race, address);
+    search s = {race, block};
     if (block == NULL || block->span.lo != address)
         return;
     leave(race, block);
-    if (block->memory == MEMOPT_RACE_DEVICE)
+    if (block->memory == MEMOPT_RACE_DEVICE && !block->unknown) {
         mo_race_follow_host(race, block->stream);
-    if (block->memory != MEMOPT_RACE_DEVICE || !find_pending(race, block)) {
-        if (race->options.inherit && block->memory == MEMOPT_RACE_DEVICE)
-            move_ranges(race, block, &race->outside, block->span.lo, block->span.hi);
+        mo_span_each(race->ranges, block->span.lo, block->span.hi, look_for_last, &s);
+    }
+    if (!race->options.inherit || block->memory != MEMOPT_RACE_DEVICE || block->last != NULL)
+        drop_ranges(race, block->span.lo, block->span.hi);
+    if (block->last == NULL) {
         drop_block(race, block);
         return;
     }
@@ -417,25 +373,15 @@ void mo_race_block_end(memopt_race *race, uint64_t address, uint64_t tag)
 
 static void report_freed(memopt_race *race, const mo_race_block *block, uint64_t tag)
 {
-    if (!find_pending(race, block))
-        return;
-    for (uint64_t i = 0; i < race->actor_count; i++) {
-        const mo_race_actor *actor = &race->actors[i];
-        if (actor->latest == NULL)
+    for (const mo_race_last *last = block->last; last != NULL; last = last->next) {
+        if (mo_race_is_after(race, block->stream, &last->use))
             continue;
-        memopt_race_report report = {
-            .kind = MEMOPT_RACE_FREED_IN_USE,
-            .memory = block->memory,
-            .address = actor->latest_in->span.lo,
-            .bytes = actor->latest_in->span.hi - actor->latest_in->span.lo,
-            .block_address = block->span.lo,
-            .block_bytes = block->span.hi - block->span.lo,
-            .first = side(actor->latest),
-            .second = {tag, block->stream, 1},
-            .freed_tag = block->freed_tag,
-            .waiter = block->stream,
-            .waited = (uint32_t)i,
-        };
+        memopt_race_report report = report_of(MEMOPT_RACE_FREED_IN_USE, block, last->lo, last->hi);
+        report.first = side(&last->use);
+        report.second = (memopt_race_side){tag, block->stream, 1};
+        report.freed_tag = block->freed_tag;
+        report.waiter = block->stream;
+        report.waited = last->use.actor;
         add_report(race, &report);
     }
 }
@@ -462,18 +408,17 @@ void mo_race_block_begin(memopt_race *race, uint64_t lo, uint64_t hi, memopt_rac
     for (mo_race_block *old;
          (old = (mo_race_block *)mo_span_first(race->blocks, lo, hi)) != NULL;) {
         leave(race, old);
+        drop_ranges(race, old->span.lo, old->span.hi);
         drop_block(race, old);
         race->stats.forgotten++;
     }
     if (!race->options.inherit)
-        drop_ranges(race, &race->outside, lo, hi);
+        drop_ranges(race, lo, hi);
     race->live_bytes_peak = mo_max_u64(race->live_bytes_peak, race->live_bytes + (hi - lo));
     mo_race_block *block = take(race, sizeof *block);
     if (block == NULL)
         return;
     *block = (mo_race_block){.span = {.lo = lo, .hi = hi}, .memory = memory, .stream = stream};
-    if (race->options.inherit)
-        move_ranges(race, &race->outside, block, lo, hi);
     mo_span_add(&race->blocks, &block->span);
     race->live_bytes += hi - lo;
     race->stats.blocks++;

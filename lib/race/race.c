@@ -29,7 +29,6 @@ memopt_status memopt_race_create(const memopt_race_options *options, memopt_race
         race->options.max_reports = DEFAULT_REPORTS;
     race->stats.struct_size = sizeof race->stats;
     race->stats.bytes = race->stats.bytes_peak = sizeof *race;
-    mo_race_memory_init(race);
     if (mo_race_clocks_add(race, &host) != MEMOPT_OK) {
         mo_race_clocks_fini(race);
         mo_free(race);

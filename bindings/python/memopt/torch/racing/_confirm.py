@@ -2,14 +2,13 @@
 
 A race is then seen as wrong numbers: what an operation makes is NaN until it runs, and it runs when the
 host has waited for it; memory that was freed is NaN from the next operation on that gets memory of its stream.
-So that waiting work does not keep tensors alive, memory of the device is of bytearrays. The clocks are those of the finder, kept here a second time: for each actor, the
-last operation of each other that it comes after.
+So that waiting work does not keep tensors alive, memory of the device is of bytearrays.
 """
 
 from __future__ import annotations
 
 import collections
-from typing import Any, Callable, Deque, Dict, List, NamedTuple
+from typing import Any, Callable, Counter, Deque, Dict, List, Tuple, Union
 
 import torch
 from torch.utils import _pytree
@@ -17,21 +16,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ._finder import HOST
 
-Clock = Dict[int, int]
 _MOST = 10000  # operations that wait; then all of them run
-
-
-class _Waiting(NamedTuple):
-    number: int
-    actor: int
-    clock: Clock
-    run: Callable[[], None]
-
-
-def _join(clock: Clock, other: Clock) -> None:
-    for actor, number in other.items():
-        if clock.get(actor, 0) < number:
-            clock[actor] = number
+At = Tuple[int, int]  # a stream, and how many of its entries are done there
 
 
 class Confirm:
@@ -39,34 +25,58 @@ class Confirm:
 
     def __init__(self, storage_of: Callable[[torch.Tensor], Any]) -> None:
         self._storage_of = storage_of
-        self._clocks: Dict[int, Clock] = {HOST: {}}
-        self._events: Dict[int, Clock] = {}
-        self._queues: Dict[int, Deque[_Waiting]] = {}
+        self._events: Dict[int, At] = {}
+        #: Of each stream: the number of each entry, and what is to run or to be waited for.
+        self._queues: Dict[int, Deque[Tuple[int, Union[At, Callable[[], None]]]]] = {}
+        self._put: Counter[int] = collections.Counter()
         self._number = 0
         self._memory: Dict[int, bytearray] = {}  # of live blocks, by address
         self._freed: Dict[int, List[bytearray]] = {}  # by the stream that may get it
 
-    def add(self, actor: int) -> None:
-        """A stream, behind what the host has waited for."""
-        self._clocks[actor] = dict(self._clocks[HOST])
-        self._queues[actor] = collections.deque()
+    def _is_done(self, at: At) -> bool:
+        return self._put[at[0]] - len(self._queues.get(at[0], ())) >= at[1]
+
+    def _enqueue(self, actor: int, entry: Union[At, Callable[[], None]]) -> None:
+        self._number += 1
+        self._put[actor] += 1
+        self._queues.setdefault(actor, collections.deque()).append((self._number, entry))
+        if sum(map(len, self._queues.values())) > _MOST:
+            for each in self._queues:
+                self._run((each, self._put[each]))
 
     def wait(self, waiter: int, waited: int) -> None:
         """As of the finder; what the host waits for runs."""
-        self._after(waiter, self._clocks[waited])
+        self._after(waiter, (waited, self._put[waited]))
 
     def record(self, actor: int, event: int) -> None:
         """As of the finder."""
-        self._events[event] = dict(self._clocks[actor])
+        self._events[event] = actor, self._put[actor]
 
     def wait_event(self, waiter: int, event: int) -> None:
         """As of the finder."""
-        self._after(waiter, self._events.get(event, {}))
+        self._after(waiter, self._events.get(event, (HOST, 0)))
 
-    def _after(self, waiter: int, clock: Clock) -> None:
-        _join(self._clocks[waiter], clock)
+    def _after(self, waiter: int, at: At) -> None:
         if waiter == HOST:
-            self._run(clock)
+            self._run(at)
+        elif not self._is_done(at):
+            self._enqueue(waiter, at)
+
+    def _run(self, at: At) -> None:
+        """Runs a stream up to there, behind what it waits for, and before that what was enqueued later and may run."""
+        queue = self._queues.get(at[0])
+        while queue and not self._is_done(at):
+            number, entry = queue[0]
+            if isinstance(entry, tuple):
+                self._run(entry)
+            for other in self._queues.values():
+                while other is not queue and other and other[0][0] > number and self._may_run(other[0][1]):
+                    _do(other)
+            if queue and queue[0][0] == number:
+                _do(queue)
+
+    def _may_run(self, entry: Any) -> bool:
+        return not isinstance(entry, tuple) or self._is_done(entry)
 
     def free(self, block: Any) -> None:
         """A block has ended. One that record_stream() was called for is not handed out too early."""
@@ -99,14 +109,10 @@ class Confirm:
         self, operator: Any, run: Callable[..., Any], args: Any, kwargs: Any, actor: int, allocates: bool
     ) -> Any:
         """Puts an operation off; its result without a value."""
-        clock = self._clocks[actor]
-        _join(clock, self._clocks[HOST])
-        self._number += 1
-        clock[actor] = self._number
         result = _UNKNOWN if operator.waits or operator.resizes else self._result(operator, run, args, kwargs, allocates)
         freed = self._freed.pop(actor, []) if allocates else []
         if result is _UNKNOWN:
-            self._run(clock)
+            self._run((actor, self._put[actor]))
             _poison(freed)
             return run(*args, **kwargs)
         outs, args, kwargs = _pytree.tree_map_only(
@@ -121,9 +127,7 @@ class Confirm:
                     if isinstance(out, torch.Tensor):
                         out.copy_(value)
 
-        self._queues[actor].append(_Waiting(self._number, actor, dict(clock), go))
-        if sum(map(len, self._queues.values())) > _MOST:
-            self._run({actor: self._number for actor in self._queues})
+        self._enqueue(actor, go)
         return result
 
     def _result(self, operator: Any, run: Callable[..., Any], args: Any, kwargs: Any, allocates: bool) -> Any:
@@ -139,31 +143,16 @@ class Confirm:
         except (RuntimeError, NotImplementedError, TypeError):
             return _UNKNOWN
 
-    def _run(self, clock: Clock) -> None:
-        """Runs what comes before a clock, and before that what may."""
-        queues = self._queues
-        while True:
-            heads = [queue[0] for queue in queues.values() if queue]
-            needed = [head for head in heads if head.number <= clock.get(head.actor, 0)]
-            if not needed:
-                return
-            ready = [
-                head for head in heads if all(o.number > head.clock.get(o.actor, 0) for o in heads if o is not head)
-            ]
-            oldest = min(head.number for head in needed)
-            late = [head for head in ready if head not in needed and head.number > oldest]
-            chosen = max(late, key=_by_number) if late else min((h for h in ready if h in needed), key=_by_number)
-            queues[chosen.actor].popleft()
-            chosen.run()
-
 
 def _poison(freed: List[bytearray]) -> None:
     for memory in freed:
         memory[:] = b"\xff" * len(memory)
 
 
-def _by_number(waiting: _Waiting) -> int:
-    return waiting.number
+def _do(queue: Deque[Any]) -> None:
+    entry = queue.popleft()[1]
+    if not isinstance(entry, tuple):
+        entry()
 
 
 _UNKNOWN: List[Any] = []

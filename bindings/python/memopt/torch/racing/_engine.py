@@ -138,7 +138,7 @@ def _call(outputs: Iterable[Any], leaves_only: bool) -> Iterator[None]:
         thread.backwards.pop()
         backward.end(leaves_only)
         if not thread.backwards and len(thread.forward) > 100000:
-            thread.forward.clear()
+            del thread.numbers[:], thread.forward[:]
 
 
 def engine(run: Callable[..., Any]) -> Callable[..., Any]:

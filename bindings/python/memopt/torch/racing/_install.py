@@ -20,22 +20,23 @@ class Patches:
     """Attributes that were replaced."""
 
     def __init__(self) -> None:
-        self._before: List[Tuple[Any, str, Any]] = []
+        self._before: List[Tuple[Any, Dict[str, Any]]] = []
 
     def set(self, owner: Any, values: Dict[str, Any]) -> None:
         """Replaces attributes of a class or module."""
+        self._before.append((owner, {name: vars(owner).get(name, _MISSING) for name in values}))
         for name, value in values.items():
-            self._before.append((owner, name, vars(owner).get(name, _MISSING)))
             setattr(owner, name, value)
 
     def undo(self) -> None:
         """Puts all back."""
         while self._before:
-            owner, name, value = self._before.pop()
-            if value is _MISSING:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, value)
+            owner, values = self._before.pop()
+            for name, value in values.items():
+                if value is _MISSING:
+                    delattr(owner, name)
+                else:
+                    setattr(owner, name, value)
 
 
 def _start(raw: Any) -> Any:

@@ -1,11 +1,12 @@
 """Where in a program an operation is: numbers, which the finder takes for tags, of operator and stack.
 
 A stack is its innermost frames outside of PyTorch, so few that an operator of a loop is one place. They
-are told apart by code and instruction; lines are looked up once for each place.
+are told apart by code and instruction; lines are looked up for a report.
 """
 
 from __future__ import annotations
 
+import dis
 import importlib.util
 import os
 from types import CodeType
@@ -14,16 +15,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 import torch
 
 #: Code that is nobody's mistake: PyTorch's, this package's, and what starts a program or a thread.
-_STARTERS = (
-    "contextlib",
-    "threading",
-    "functools",
-    "runpy",
-    "concurrent.futures.thread",
-    "_pytest",
-    "pluggy",
-    "memopt_command",
-)
+_STARTERS = ("contextlib", "threading", "functools", "runpy", "concurrent.futures.thread")
 
 
 def _files(module: str) -> str:
@@ -40,8 +32,8 @@ _HIDDEN = (
     *map(_files, _STARTERS),
 )
 
-#: The command's module, below whose frames there is nothing of a program.
-_BELOW = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "cli", "race.py"))
+#: What runs programs and tests: below its frames there is nothing of theirs.
+_BELOW = (os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../cli/race.py")), _files("_pytest"))
 
 Frame = Tuple[str, int, str]  # file, line, function
 
@@ -60,21 +52,33 @@ class Places:
 
     def __init__(self, depth: int) -> None:
         self._depth = depth
-        self._numbers: Dict[Any, int] = {}
-        self._stack_numbers: Dict[Any, int] = {}
-        self._stacks: List[List[Frame]] = []
+        self._stacks: Dict[Tuple[int, ...], int] = {}  # their numbers by codes' ids and instructions
+        self._places: Dict[Any, int] = {}
         self._shown: Dict[int, Tuple[CodeType, Optional[bool]]] = {}  # by the code's id, which the code keeps
-        self._known: List[Place] = [Place("", [], "", 0)]
+        self._keys: List[Any] = []  # of _places; what, stack, backward
+        self.number("", self.stack(None))
+
+    def what(self, number: int) -> str:
+        """The operation of a place."""
+        return str(self._keys[number][0])
 
     def __getitem__(self, number: int) -> Place:
-        return self._known[number]
+        what, stack, backward = self._keys[number]
+        at = list(self._stacks)[stack]
+        frames = [self._frame(*each) for each in zip(at[::2], at[1::2])]
+        return Place(what, frames, *(backward or ("", 0)))
+
+    def _frame(self, code_id: int, instruction: int) -> Frame:
+        code = self._shown[code_id][0]
+        lines = [line for start, line in dis.findlinestarts(code) if start <= instruction and line is not None]
+        return code.co_filename, lines[-1], code.co_name
 
     def _is_shown(self, code: CodeType) -> Optional[bool]:
         """Whether this code is the program's; None: there is none of it from here on."""
         found = self._shown.get(id(code))
         if found is None:
             file = code.co_filename
-            shown = None if file == _BELOW else not file.startswith(_HIDDEN)
+            shown = None if file.startswith(_BELOW) else not file.startswith(_HIDDEN)
             found = self._shown[id(code)] = (code, shown)
         return found[1]
 
@@ -96,22 +100,16 @@ class Places:
 
     def stack(self, frame: Any) -> int:
         """The number of a frame's stack."""
-        frames = self._frames(frame)
-        at = tuple([part for f in frames for part in (id(f.f_code), f.f_lasti)])
-        number = self._stack_numbers.get(at)
-        if number is None:
-            self._stacks.append([(f.f_code.co_filename, f.f_lineno, f.f_code.co_name) for f in frames])
-            number = self._stack_numbers[at] = len(self._stacks) - 1
-        return number
+        at = tuple([part for f in self._frames(frame) for part in (id(f.f_code), f.f_lasti)])
+        return self._stacks.setdefault(at, len(self._stacks))
 
     def number(self, what: str, at: Any, backward: Optional[Tuple[str, int]] = None) -> int:
         """The number of an operation in a frame or a known stack, in the backward of a node and its forward's place."""
-        stack = at if type(at) is int else self.stack(at)
-        key = (what, stack, backward)
-        number = self._numbers.get(key)
+        key = (what, at if type(at) is int else self.stack(at), backward)
+        number = self._places.get(key)
         if number is None:
-            self._known.append(Place(what, self._stacks[stack], *(backward or ("", 0))))
-            number = self._numbers[key] = len(self._known) - 1
+            number = self._places[key] = len(self._keys)
+            self._keys.append(key)
         return number
 
 

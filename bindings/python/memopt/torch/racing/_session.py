@@ -7,6 +7,7 @@ reference to the storage, which ends when the last tensor does, also inside of C
 
 from __future__ import annotations
 
+import array
 import bisect
 import collections
 import functools
@@ -89,7 +90,7 @@ class Thread:
         self.device = 0
         self.streams: Dict[int, int] = {}  # actors by device
         self.switches: Dict[int, Tuple[List[int], List[int]]] = {}  # by device: sequence numbers, actors
-        self.forward: Dict[int, List[int]] = {}  # places by sequence number: its first operations
+        self.numbers, self.forward = array.array("q"), array.array("I")  # ascending sequence numbers, and places there
         self.backwards: List[Any] = []  # calls of backward, the innermost last
         self.backward: Optional[Tuple[str, int]] = None  # the node that runs, for places
         #: Tensors on the CPU that were made by one instruction of Python: see operators.
@@ -119,19 +120,20 @@ class Thread:
 
     def note_forward(self, number: int, place: int) -> None:
         """An operation followed the making of a node: it is the node's own, a hook's, or came later."""
-        places = self.forward.setdefault(number, [])
-        if len(places) < 4:
-            places.append(place)
+        if number not in self.numbers[-4:-3]:  # four are enough
+            self.numbers.append(number)
+            self.forward.append(place)
 
     def forward_of(self, node: Any) -> int:
         """The place of a node's forward: the operation of its name, else the first one; 0: not known."""
-        places = self.forward.get(node._sequence_nr(), [0])
-        name = node.name().lower()
+        number, name = node._sequence_nr(), node.name().lower()
+        first = bisect.bisect_left(self.numbers, number)
+        places = self.forward[first : bisect.bisect_right(self.numbers, number, first)]
         for place in places:
-            what = self.session.places[place].what.split(".")
+            what = self.session.places.what(place).split(".")
             if len(what) > 1 and name.startswith(what[1].replace("_", "") + "backward"):
                 return place
-        return places[0]
+        return places[0] if places else 0
 
     def stream_of(self, device: int, number: int) -> int:
         """The stream that was current when the node of this sequence number was made."""
@@ -203,8 +205,6 @@ class Session:
         where = " of cuda:%d" % device if self.devices > 1 else ""
         self.names.append(name + where)
         self.device_of.append(device)
-        if self.confirm is not None:
-            self.confirm.add(actor)
         return actor
 
     def default_stream(self, device: int) -> int:
