@@ -40,7 +40,7 @@ run 2 "--save needs FILE" --save
 run 2 "not a multiple of --heads" --width 30 --heads 4
 run 2 "--save-every needs --save" --save-every 3
 run 2 "not a multiple of --ranks 2" --ranks 2 --accumulation 3
-run 2 "does not go with" --ranks 1 --stream-weights on
+run 2 "does not go with" --ranks 1 --demo
 run 2 "capacity" --capacity 12parsec
 run 2 "is not an option" extra
 run 2 "takes no value" --json=yes

@@ -11,6 +11,7 @@ failed=0
 for i in $(seq 400); do echo "line $i of a text that is long enough to learn from"; done >"$work/text"
 small=(--text "$work/text" --layers 2 --width 64 --heads 2 --context 16 --batch 1 --threads 1
        --capacity 128MiB --accumulation 4 --dropout 0.1 --json)
+planned=(--dtype bf16 --optimizer adamw8bit --layers 4 --context 64)
 savers=(--dtype bf16 --optimizer adamw8bit --checkpoint on --offload on)
 
 if ! command -v mpirun >/dev/null; then
@@ -61,6 +62,11 @@ optimizer_bytes() {
     grep -oE '"optimizer":[0-9]+' "$work/$1" | grep -oE '[0-9]+'
 }
 
+# figure NAME RUN: a number of a run's plan.
+figure() {
+    grep -oE "\"$1\":[0-9]+" "$work/$2" | grep -oE '[0-9]+'
+}
+
 # One rank is a run without ranks, if no sums are made.
 
 "$program" "${small[@]}" --accumulation 1 --dropout 0 --steps 3 >"$work/plain"
@@ -68,12 +74,23 @@ run 1 one --accumulation 1 --dropout 0 --steps 3
 same_losses one plain
 
 run 1 whole "${savers[@]}" --steps 4 --save "$work/whole.states"
+run 1 kept "${planned[@]}" --steps 4
 for ranks; do
     run "$ranks" "of$ranks" "${savers[@]}" --steps 4 --save "$work/of$ranks.states"
     same_losses whole "of$ranks"
     same_weights whole.states "of$ranks.states"
     share=$(($(optimizer_bytes "of$ranks") * ranks * 100 / $(optimizer_bytes whole)))
     [ "$share" -le 110 ] || fail "$ranks ranks have $share % of one rank's states"
+
+    # Weights that stream, and a budget that keeps three quarters of the values: the same bits.
+    run "$ranks" "streamed$ranks" "${savers[@]}" --stream-weights on --steps 4 --save "$work/streamed"
+    same_losses whole "streamed$ranks"
+    same_weights whole.states streamed
+    run "$ranks" roomy "${planned[@]}" --budget 128MiB --steps 0
+    fixed=$(figure fixed roomy) budget=$(($(figure plain roomy) * 3 / 4 + fixed / 4))
+    run "$ranks" "planned$ranks" "${planned[@]}" --budget "$budget" --steps 4
+    [ "$(figure measured "planned$ranks")" -le "$budget" ] || fail "$ranks ranks: a budget is not held"
+    same_losses kept "planned$ranks"
 
     # Two steps with one rank, one more with these, then one with one rank again.
     rm -f "$work"/moved.states*

@@ -295,6 +295,22 @@ memopt_status model_learn(model *m, const batch *b, float scale, double *out_los
 
 /* --- the layers' parts --------------------------------------------------------------------- */
 
+/* What a run of several ranks needs beside a micro-batch: its last sums, and a save's masters. */
+static memopt_status rehearse_ranks(model *m)
+{
+    const options *o = m->options;
+    TRY(shards_receive(m->shards));
+    if (!o->save || !o->master || o->dtype == MEMOPT_DTYPE_F32)
+        return MEMOPT_OK;
+    note_place(m, "a save, behind layer", o->layers - 1);
+    for (uint32_t n = 0; n <= o->layers; n++) {
+        memopt_tensor masters;
+        TRY(shards_gather_masters(m->shards, n, &masters));
+        TRY(memory_free(m->memory, &masters));
+    }
+    return MEMOPT_OK;
+}
+
 /* A micro-batch without its work, for the tape. */
 static memopt_status rehearse(model *m)
 {
@@ -302,6 +318,8 @@ static memopt_status rehearse(model *m)
     batch none = {NULL, NULL};
     double loss;
     memopt_status status = model_learn(m, &none, 1, &loss);
+    if (m->shards && status == MEMOPT_OK)
+        status = rehearse_ranks(m);
     *m->random = before;
     return status;
 }

@@ -262,11 +262,8 @@ static options_result check_together(const options *o)
                 o->accumulation, o->ranks);
         return OPTIONS_WRONG;
     }
-    if (o->ranks && (o->stream || o->demo || o->budget))
-        return wrong("%s does not go with %s", "--ranks",
-                     o->demo     ? "--demo"
-                     : o->budget ? "--budget"
-                                 : "--stream-weights");
+    if (o->ranks && o->demo)
+        return wrong("%s does not go with %s", "--ranks", "--demo");
     if (o->save_every && !o->save)
         return wrong("%s needs %s", "--save-every", "--save FILE");
     if (o->budget && (o->checkpoint || o->offload || o->check != MEMOPT_CHECK_NONE))

@@ -96,7 +96,7 @@ static memopt_status store_layer(parameter_set *p, memory *m, const options *o, 
     void *weights = NULL, *masters = NULL;
     for (int i = 0; i < LAYER_PARAMETERS; i++) {
         part.bytes += stored_bytes(o->dtype, plans[i].count);
-        master_bytes += stored_bytes(MEMOPT_DTYPE_F32, plans[i].count);
+        master_bytes += stored_bytes(MEMOPT_DTYPE_F32, p->list[p->count + (uint64_t)i].own);
     }
     if (!m->streamer) {
         uint64_t budget = part.bytes * o->layers / 3;
@@ -107,7 +107,7 @@ static memopt_status store_layer(parameter_set *p, memory *m, const options *o, 
     p->stored[p->stored_count] = part.ticket;
     TRY(memopt_streamer_add(m->streamer, &part, 1, &p->stored_count));
     p->stored_count++;
-    if (o->dtype != MEMOPT_DTYPE_F32 && o->master)
+    if (o->dtype != MEMOPT_DTYPE_F32 && o->master && master_bytes > 0)
         TRY(memopt_offloader_reserve(m->store, master_bytes, &part.ticket, &masters));
     *out_host = (host_memory){weights, masters};
     return MEMOPT_OK;
@@ -134,9 +134,9 @@ static memopt_status create_layer(parameter_set *p, memory *m, const options *o,
     char prefix[24];
     snprintf(prefix, sizeof prefix, "layer%u.", number);
     host_memory host = {NULL, NULL};
+    cut_bucket(p->list + p->count, LAYER_PARAMETERS, o, plans);
     if (m->store)
         TRY(store_layer(p, m, o, plans, &host));
-    cut_bucket(p->list + p->count, LAYER_PARAMETERS, o, plans);
     for (int i = 0; i < LAYER_PARAMETERS; i++)
         TRY(create_parameter(p, m, o, prefix, &plans[i], &host));
     return m->store ? memopt_offloader_host_end(m->store, p->stored[number]) : MEMOPT_OK;

@@ -141,7 +141,7 @@ static memopt_status add_part(shards *s, const memopt_tensor *part, const memopt
     return frame_end(&f);
 }
 
-/* The oldest exchange: what the ranks sent, in their order. */
+/* The oldest exchange: what the ranks sent, in their order. In a rehearsal only its memory counts. */
 static memopt_status end_oldest(shards *s)
 {
     struct slot *slot = &s->slots[s->ended++ % SHARD_SLOTS];
@@ -149,7 +149,8 @@ static memopt_status end_oldest(shards *s)
     const uint64_t n = s->ranks->count, begin = b->units * s->ranks->rank / n;
     const uint64_t own = (b->units * (s->ranks->rank + 1) / n - begin) * UNIT;
     slot->bucket = NULL;
-    TRY(ranks_wait(&slot->work));
+    if (!s->memory->tape)
+        TRY(ranks_wait(&slot->work));
     for (uint64_t k = 0; k < n; k++)
         for (uint32_t i = 0; i < b->count; i++) {
             const parameter *p = &b->parameters[i];
@@ -161,12 +162,8 @@ static memopt_status end_oldest(shards *s)
     return MEMOPT_OK;
 }
 
-memopt_status shards_send(shards *s, uint32_t number, int first)
+static memopt_status begin_exchange(shards *s, const bucket *b, struct slot *slot)
 {
-    const bucket *b = &s->buckets[number];
-    if (s->begun - s->ended == SHARD_SLOTS)
-        TRY(end_oldest(s));
-    struct slot *slot = &s->slots[s->begun % SHARD_SLOTS];
     for (uint32_t i = 0; i < b->count; i++) {
         const memopt_tensor *g = &b->parameters[i].gradient;
         uint64_t bytes = g->count * memopt_dtype_size(g->dtype);
@@ -176,7 +173,17 @@ memopt_status shards_send(shards *s, uint32_t number, int first)
     }
     TRY(memory_sync(s->memory));
     find_parts(s, b, memopt_dtype_size(slot->flat.dtype));
-    TRY(ranks_exchange(s->ranks, slot->flat.data, s->at, slot->received.data, &slot->work));
+    return ranks_exchange(s->ranks, slot->flat.data, s->at, slot->received.data, &slot->work);
+}
+
+memopt_status shards_send(shards *s, uint32_t number, int first)
+{
+    const bucket *b = &s->buckets[number];
+    if (s->begun - s->ended == SHARD_SLOTS)
+        TRY(end_oldest(s));
+    struct slot *slot = &s->slots[s->begun % SHARD_SLOTS];
+    if (!s->memory->tape)
+        TRY(begin_exchange(s, b, slot));
     slot->bucket = b;
     slot->first = first;
     s->begun++;
@@ -256,5 +263,5 @@ memopt_status shards_gather_masters(shards *s, uint32_t number, memopt_tensor *f
 {
     const bucket *b = &s->buckets[number];
     TRY(memory_tensor(s->memory, MEMOPT_DTYPE_F32, b->units * UNIT, s->memory->workspace, flat));
-    return gather(s, b, 1, flat);
+    return s->memory->tape ? MEMOPT_OK : gather(s, b, 1, flat);
 }

@@ -100,13 +100,15 @@ static memopt_status create_optimizer(trainer *t)
 static memopt_status skip_update(trainer *t)
 {
     parameter_set *p = &t->model.parameters;
-    const memopt_tensor *first = &p->list[0].gradient;
+    const memopt_tensor *first = t->ranks.count ? &t->shards.total : &p->list[0].gradient;
     memopt_step_options how = MEMOPT_STEP_OPTIONS_INIT;
     how.max_norm = t->options.clip;
     how.skip_non_finite = 1;
     how.out_norm = t->norm.data;
+    how.square_sum = t->shards.total.data;
     TRY(parameters_zero_gradients(p, &t->memory));
-    TRY(memopt_fill(t->memory.device, first->data, 0xFF, memopt_dtype_size(first->dtype), NULL));
+    TRY(memopt_fill(t->memory.device, first->data, 0xFF,
+                    t->ranks.count ? sizeof(double) : memopt_dtype_size(first->dtype), NULL));
     TRY(parameters_write(p, &t->memory));
     TRY(memopt_optimizer_step(t->optimizer, t->gradients, p->count, &how, NULL));
     TRY(memory_sync(&t->memory));
