@@ -48,8 +48,8 @@ class HostStore:
 
     def write(self, part: Part, value: torch.Tensor) -> bool:
         """New weights. Whether the tickets must be made anew."""
-        self.writing([part], True)
         try:
+            self.writing([part], True)
             part.stored[1].copy_(value)
         finally:
             self.writing([part], False)
