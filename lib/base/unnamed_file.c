@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 enum { PIECE = 1 << 30 };
@@ -119,6 +120,12 @@ int mo_file_sync(int file)
         if (errno != EINTR)
             return errno != 0 ? errno : EIO;
     return 0;
+}
+
+uint64_t mo_file_room(int file)
+{
+    struct statvfs system;
+    return fstatvfs(file, &system) == 0 ? (uint64_t)system.f_bavail * system.f_frsize : 0;
 }
 
 /* --- names */

@@ -25,6 +25,9 @@ int mo_file_read(int file, void *to, uint64_t bytes, uint64_t offset);
 /* What was written is in the file for sure: 0, or an errno. */
 int mo_file_sync(int file);
 
+/* What this user may still write to the file's system, in bytes; 0 if that is unknown. */
+uint64_t mo_file_room(int file);
+
 /* The name of an errno, "ENOSPC", as far as disks give it. */
 const char *mo_errno_name(int code);
 

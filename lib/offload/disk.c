@@ -131,10 +131,10 @@ memopt_status mo_disk_result(const mo_disk_slot *slot)
     if (problem > 0)
         return mo_fail_driver(
             MEMOPT_IO_ERROR, problem, mo_errno_name(problem),
-            "offload: %s %s %s the disk tier at %s: %s (%s of the file are in use); the "
-            "value stays where it was",
+            "offload: %s %s %s the disk tier at %s: %s (%s of the file are in use, %s of its file "
+            "system are free); the value stays where it was",
             verb, MO_SIZE(slot->bytes), slot->writes ? "to" : "from", path_of(slot),
-            strerror(problem), MO_SIZE(disk->extents.used));
+            strerror(problem), MO_SIZE(disk->extents.used), MO_SIZE(mo_file_room(file_of(slot))));
     if (problem == MO_DISK_PENDING)
         return mo_fail(MEMOPT_DRIVER_ERROR,
                        "offload: %s %s of the disk tier at %s: the driver did not call the host "

@@ -154,9 +154,12 @@ class Handle:
 
     def abandon(self) -> None:
         """The Python object is gone: end by force now, or when the last hold goes."""
-        with _lock:
-            self._given_up = True
-        self._end_if_given_up()
+        self._given_up = True
+        try:
+            self._end_if_given_up()
+        except BaseException:  # of a signal, which Python ignores here
+            self._end_if_given_up()
+            raise
 
     def _end_if_given_up(self) -> None:
         with _lock:

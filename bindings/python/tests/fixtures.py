@@ -81,7 +81,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     if mount is None or subprocess.run([mount, *options], capture_output=True).returncode:
         pytest.skip("only root may mount a small disk")
     yield place
-    subprocess.run([umount, str(place)], check=True)
+    subprocess.run([umount, "-l", str(place)], check=True)  # a store may have its file there until it is collected
 
 
 def _heed_signals() -> None:

@@ -12,6 +12,7 @@ import ctypes
 import dis
 import functools
 import itertools
+import os
 import signal
 import sys
 
@@ -55,10 +56,11 @@ class _At:
         return self.local if self.left >= 0 else _interrupt if self.left == -1 else None
 
 
-def at_every_point(call, *folders):
+def at_every_point(call, *folders, every=1):
     """Runs call() again and again, with SIGINT at the 1st, 2nd, … point of Python code in
-    `folders`, until one is heard no more. Yields after each run: what a signal left is there."""
-    for n in itertools.count():
+    `folders`, until one is heard no more. Yields after each run: what a signal left is there.
+    Of many points, one in `every`; which ones depends on MEMOPT_TEST_SEED."""
+    for n in itertools.count(int(os.environ.get("MEMOPT_TEST_SEED", "0")) % every, every):
         at = _At(n, folders)
         before = signal.signal(signal.SIGINT, at.hear)
         raised = False
@@ -73,7 +75,7 @@ def at_every_point(call, *folders):
             signal.signal(signal.SIGINT, before)
         assert raised == (at.heard > 0), "the signal at point %d was swallowed" % n
         if not raised:
-            assert n > 0 and at.left >= 0, "point %d heard no signal" % n
+            assert n >= every and at.left >= 0, "point %d heard no signal" % n
             return
         yield n
 

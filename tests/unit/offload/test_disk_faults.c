@@ -35,7 +35,7 @@ static void write_fails(int problem, const char *words, uint32_t order, uint32_t
         FAILS_SAYING(MEMOPT_IO_ERROR, "writing 1.00 MiB to the disk tier",
                      memopt_offloader_pack(w.offloader, block, MIB, w.s, &none));
         SAYS(words);
-        SAYS("the value stays where it was");
+        SAYS("of its file system are free); the value stays where it was");
         assert_int_equal(none, 0);
         assert_null(broken_disk(w.offloader));
     }

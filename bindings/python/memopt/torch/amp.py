@@ -29,6 +29,7 @@ _NOT_FINITE = (
     " `error_if_nonfinite=False`"
 )
 _grad = operator.attrgetter("grad")
+_MISSING: Any = object()
 _WITHOUT_FP16 = _tensor_lists.GRADIENT_TYPES - {torch.float16}
 
 
@@ -58,6 +59,23 @@ class GradScaler(torch.amp.GradScaler):
         found = _visit(optimizer, ones, found_inf, False, True)
         self._per_optimizer_states[id(optimizer)]["found_inf_per_device"] = found
         return found
+
+    def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Optional[float]:
+        """Steps the optimizer, unless a gradient is not finite.
+
+        As torch's, which leaves what it told the optimizer there if the step raises (an error, or a
+        signal), and multiplies it into the next step's.
+        """
+        told = [(name, vars(optimizer).get(name, _MISSING)) for name in ("grad_scale", "found_inf")]
+        try:
+            return super().step(optimizer, *args, **kwargs)
+        except BaseException:
+            for name, value in told:
+                if value is _MISSING:
+                    vars(optimizer).pop(name, None)
+                else:
+                    setattr(optimizer, name, value)
+            raise
 
     def update(self, new_scale: Union[None, float, torch.Tensor] = None) -> None:
         """Ends an iteration: shrinks or grows the scale, or sets a new one.

@@ -18,7 +18,7 @@ def test_it_is_one_of_torchs(device):
     """What its own methods do is torch's, and tested there."""
     own = {name for name in vars(mt.GradScaler) if not name.startswith("__")}
     assert issubclass(mt.GradScaler, torch.amp.GradScaler)
-    assert own == {"_unscale_grads_", "_check_inf_per_device", "update"}
+    assert own == {"_unscale_grads_", "_check_inf_per_device", "step", "update"}
     assert ours(device).state_dict() == theirs(device).state_dict()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import functools
 import os
 import pathlib
 import subprocess
@@ -62,6 +64,31 @@ def test_a_full_disk_keeps_the_rest_on_the_device(offload, device, tmp_path):
     stats = context.stats()
     assert stats["kept_overflow"] == 4 and stats["disk_bytes_peak"] == 512 << 10
     assert [a.data_ptr() == b.data_ptr() for a, b in zip(got, values)] == [False] * 4 + [True] * 4
+
+
+def test_a_disk_that_is_full(small_disk):
+    """The step says what is there; a later one, with room, has the same bits."""
+    x = torch.linspace(-1, 1, 1 << 13, requires_grad=True)  # values of 32 KiB
+    context = mt.save_on_cpu(device_type="cpu", host_limit="64KiB", disk=small_disk, min_bytes=1)
+
+    def step():
+        with context:
+            y = x
+            for _ in range(8):
+                y = (y * 2).exp().sigmoid()
+        return torch.autograd.grad(y.sum(), x)[0]
+
+    with plain():
+        wanted = torch.autograd.grad(functools.reduce(lambda y, _: (y * 2).exp().sigmoid(), range(8), x).sum(), x)[0]
+    for _ in range(2):
+        with pytest.raises(memopt.StorageError, match=r"\([0-9.]+ KiB of the file are in use, 0 B of its file") as told:
+            step()
+        assert told.value.errno == errno.ENOSPC
+        del told
+        stats = context.stats()
+        assert stats["tickets"] == stats["host_bytes_used"] == stats["disk_bytes_used"] == 0
+    subprocess.run(["mount", "-o", "remount,size=1M", str(small_disk)], check=True)
+    assert torch.equal(step(), wanted) and context.stats()["disk_bytes_peak"] > 64 << 10
 
 
 def test_retain_graph_reads_again(offload, device, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 import pytest
@@ -44,6 +45,23 @@ def test_state_dict_and_loading(store, tmp_path):
         model.load_state_dict(other)
     with pytest.raises(RuntimeError, match="size mismatch for 3.up.base.weight"):
         model.load_state_dict({"3.up.base.weight": torch.zeros(3, 3)}, strict=False)
+
+
+def test_a_disk_that_is_full(small_disk):
+    """What is needed and what is free is said; nothing changes; with room it works."""
+    import subprocess
+
+    (model, step), (plain, step_plain) = stack(), stack()
+    keys = {name: set(vars(module)) for name, module in model.named_modules()}
+    with pytest.raises(memopt.StorageError, match="needs 288.00 KiB, and 64.00 KiB of its file system are free") as told:
+        mt.stream_weights(model, LAYER, store="disk:%s" % small_disk)
+    assert told.value.errno == errno.ENOSPC
+    assert {name: set(vars(module)) for name, module in model.named_modules()} == keys
+    assert os.statvfs(small_disk).f_bavail * 4096 == 64 << 10 and os.listdir(small_disk) == []
+    subprocess.run(["mount", "-o", "remount,size=1M", str(small_disk)], check=True)
+    stream = mt.stream_weights(model, LAYER, store="disk:%s" % small_disk)
+    assert same(run(model, step), run(plain, step_plain))
+    stream.remove()
 
 
 def test_weights_loaded_between_forward_and_backward():

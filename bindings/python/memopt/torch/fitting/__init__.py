@@ -18,6 +18,7 @@ import torch
 
 from ... import errors
 from ..._abi import FIT_NONE
+from ..._interrupt import Interruptible
 from ...sizes import Size, format_size, parse_size
 from .._forward_call import ForwardCall
 from ..optim._layout import is_sharded
@@ -84,13 +85,16 @@ def fit(
             raise ValueError("fit: module %r checkpoints itself; call model.gradient_checkpointing_disable()" % name)
     if isinstance(vars(model).get("forward"), ForwardCall):
         raise ValueError("fit: the model has a plan; call remove() of its Fit first")
-    made = Fit(model, optimizer, step, parse_size(budget), None if host is None else parse_size(host), allow)
-    if step is not None:
-        try:
-            made._plan(step)
-        except BaseException:
+    made, limits = None, (parse_size(budget), None if host is None else parse_size(host))
+    try:
+        with Interruptible(patience=1):  # torch ends the process where a mode's function raises in C++'s "noexcept"
+            made = Fit(model, optimizer, step, *limits, allow)
+            if step is not None:
+                made._plan(step)
+    except BaseException:
+        if made is not None:
             made.remove()
-            raise
+        raise
     return made
 
 
@@ -266,7 +270,8 @@ class Fit:
         first, self._runs.gradients = not self._plans, gradients
         self._plans.pop(key, None)
         try:
-            planned = self._plan(step)
+            with Interruptible(patience=1):
+                planned = self._plan(step)
             said = "was planned: %s of %s" % (format_size(planned.peak), format_size(self.budget))
         except Exception as error:
             if first or isinstance(error, errors.LimitReachedError):

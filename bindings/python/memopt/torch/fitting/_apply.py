@@ -62,8 +62,9 @@ class Applied:
 
     def remove(self) -> None:
         """The model is as it was."""
-        while self.calls:
-            self.calls.popitem()[1].remove()
+        for name in list(self.calls):
+            self.calls[name].remove()
+            del self.calls[name]
 
     # --- hooks ---
 

@@ -42,11 +42,15 @@ def race(*, confirm: bool = False, stacks: int = 3) -> "Iterator[Result]":
     from ._reports import Result
 
     running, result = Running(confirm, stacks), Result()
-    running.begin()
     try:
+        running.begin()
         yield result
     finally:
-        running.end(result)
+        try:
+            running.end(result)
+        except BaseException:  # of a signal, say, that came before torch was as before
+            running.end()
+            raise
 
 
 __all__ = ["race"]

@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 
+from ..._interrupt import Interruptible
 from . import _engine, _graphs, _groups, _own, _session, _streams, _tensors
 from ._operators import RaceMode
 from ._reports import Result
@@ -121,17 +122,21 @@ class Running:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         count = len(visible.split(",")) if visible else int(os.environ.get("LOCAL_WORLD_SIZE", 1))
         self._options = stacks, count, confirm
+        self._has_begun = False
+        self._session: _session.Session
 
     def begin(self) -> None:
         """Replaces torch's side of a GPU. RuntimeError where that has been done."""
-        if _session.is_active():
-            raise RuntimeError("memopt.torch.race: a block runs already; blocks cannot be nested")
-        self._session = _session.Session(*self._options)
-        _session.activate(self._session)
-        self._patches = install()
-        self._stance = torch.compiler.set_stance("force_eager")  # what was compiled earlier
-        self._mode = RaceMode(self._session)
-        self._mode.__enter__()  # type: ignore[no-untyped-call]
+        with Interruptible():
+            if _session.is_active():
+                raise RuntimeError("memopt.torch.race: a block runs already; blocks cannot be nested")
+            self._session = _session.Session(*self._options)
+            _session.activate(self._session)
+            self._patches = install()
+            self._stance = torch.compiler.set_stance("force_eager")  # what was compiled earlier
+            self._mode = RaceMode(self._session)
+            self._mode.__enter__()  # type: ignore[no-untyped-call]
+            self._has_begun = True
 
     def take(self, result: Result) -> None:
         """Gives what was found so far, and begins anew."""
@@ -140,12 +145,17 @@ class Running:
         self._session.restart()
 
     def end(self, result: Optional[Result] = None) -> None:
-        """Gives what was found; torch is as before."""
-        self._session.finish()
-        self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-        self._stance.__exit__(None, None, None)
-        self._patches.undo()
-        _session.activate(None)
-        if result is not None:
-            result.read(self._session)
-        self._session.close()
+        """Gives what was found; torch is as before. Does nothing where it has not begun, or has ended."""
+        if result is not None and self._has_begun:
+            self._session.finish()
+        with Interruptible():
+            if not self._has_begun:
+                return
+            self._has_begun = False
+            self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            self._stance.__exit__(None, None, None)
+            self._patches.undo()
+            _session.activate(None)
+            if result is not None:
+                result.read(self._session)
+            self._session.close()

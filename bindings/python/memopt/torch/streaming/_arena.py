@@ -3,6 +3,9 @@
 A layer that is lent is one storage. The streamer knows it as in use until nobody refers to that storage:
 a node of autograd, a checkpoint or the program may hold it, and still reads the right weights. The end of
 a storage comes on any thread: it is only noted there (`dead`), and told to the streamer at the next call.
+
+A signal is heard as a call ends, and what the call gave is then lost. So a use is noted where no call is
+between the library's and the note; what the library did is seen in what it wrote.
 """
 
 from __future__ import annotations
@@ -71,6 +74,7 @@ class Arena:
         self._told = False
         self._lent: Dict[int, Lent] = {}  # by id: an array has no hash, so a reference to it has none
         self._dead: List[Lent] = []
+        self._written: Set[int] = set()  # tickets that the host writes
 
     # --- layers ---
 
@@ -92,30 +96,45 @@ class Arena:
 
     def lend(self, layer: int, nbytes: int) -> Tuple[torch.Tensor, Lent]:
         """All of a layer's memory, in the order of the current stream."""
-        stream = self._native.stream()
+        stream, pointer = self._native.stream(), self._handle.pointer
         addresses = (ctypes.c_void_p * self._counts[layer])()
-        lib.memopt_streamer_begin(self._handle.pointer, layer, stream, addresses)
-        flat, owner = memory_at(self.device, addresses[0] or 0, nbytes, self)
-        lent = Lent(owner, self._dead.append)
-        lent.layer, lent.streams = layer, [stream]
-        self._lent[id(lent)] = lent
+        noted = False
+        try:
+            lib.memopt_streamer_begin(pointer, layer, stream, addresses)
+            flat, owner = memory_at(self.device, addresses[0] or 0, nbytes, self)
+            lent = Lent(owner, self._dead.append)
+            lent.layer, lent.streams = layer, []
+            number = id(lent)
+            self._lent[number], lent.streams, noted = lent, [stream], True
+        except BaseException:
+            if addresses[0] and not noted:
+                lib.memopt_streamer_end(pointer, layer, stream)
+            raise
         return flat, lent
 
     def follow(self, lent: Lent) -> None:
         """A lent layer is also used on the current stream."""
-        stream = self._native.stream()
+        stream, pointer = self._native.stream(), self._handle.pointer
         if stream not in lent.streams:
             addresses = (ctypes.c_void_p * self._counts[lent.layer])()
-            lib.memopt_streamer_begin(self._handle.pointer, lent.layer, stream, addresses)
-            lent.streams.append(stream)
+            try:
+                lib.memopt_streamer_begin(pointer, lent.layer, stream, addresses)
+            finally:
+                if addresses[0]:
+                    lent.streams += [stream]
 
     def take_back(self) -> None:
         """Tells the streamer which storages have ended."""
+        pointer = self._handle.pointer if self._dead else None
         while self._dead:
-            lent = self._dead.pop()
-            self._lent.pop(id(lent), None)
+            lent = self._dead[0]
             while lent.streams:
-                lib.memopt_streamer_end(self._handle.pointer, lent.layer, lent.streams.pop())
+                try:
+                    lib.memopt_streamer_end(pointer, lent.layer, lent.streams[-1])
+                finally:
+                    del lent.streams[-1]
+            self._lent.pop(id(lent), None)
+            del self._dead[0]
 
     def held(self) -> Set[int]:
         """Layers whose memory somebody refers to."""
@@ -165,9 +184,19 @@ class Arena:
         return ticket.value
 
     def writing(self, ticket: int, begins: bool) -> None:
-        """The host writes a ticket's memory: copies that read it are waited for, and none begins."""
-        pointer = self.offloader._handle.pointer
+        """The host writes a ticket's memory: copies that read it are waited for, and none begins. Nothing
+        where that has begun, or ended, already."""
+        pointer, address = self.offloader._handle.pointer, ctypes.c_void_p()
+        if begins == (ticket in self._written):
+            return
         if begins:
-            lib.memopt_offloader_host(pointer, ticket, _abi.HostAccess.WRITE, ctypes.c_void_p())
+            try:
+                lib.memopt_offloader_host(pointer, ticket, _abi.HostAccess.WRITE, address)
+            finally:
+                if address.value:
+                    self._written |= {ticket}
         else:
-            lib.memopt_offloader_host_end(pointer, ticket)
+            try:
+                lib.memopt_offloader_host_end(pointer, ticket)
+            finally:
+                self._written -= {ticket}

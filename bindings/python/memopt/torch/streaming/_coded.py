@@ -121,9 +121,9 @@ class CodedStore:
     def write(self, part: Part, value: torch.Tensor) -> bool:
         """New weights. Whether the tickets must be made anew."""
         _, tickets, _ = part.stored
-        for ticket in tickets:
-            self._arena.codes.writing(ticket, True)
         try:
+            for ticket in tickets:
+                self._arena.codes.writing(ticket, True)
             self._put(part, value)
         finally:
             for ticket in tickets:
@@ -182,11 +182,11 @@ class Decoded:
     def take_back(self) -> None:
         """Looks whether the block is free."""
         while self._dead:
-            lent = self._dead.pop()
             if self.device.type == "cuda":
-                for stream in lent.streams:
+                for stream in self._dead[0].streams:
                     torch.cuda.current_stream(self.device).wait_stream(_stream(stream, self.device))
             self._lent = None
+            del self._dead[0]
         self.codes.take_back()
 
     def held(self) -> Set[int]:

@@ -33,6 +33,8 @@ from ._parts import Part, rounded
 
 _outer_hooks: Callable[[bool], Any] = torch._C._autograd._top_saved_tensors_default_hooks
 _graph_task: Callable[[], int] = torch._C._current_graph_task_id
+_InferenceMode: Any = torch._C._InferenceMode
+_set_grad: Callable[[bool], None] = torch._C._set_grad_enabled
 _out_of_graphs: Callable[[Any], Any] = getattr(torch, "_disable_dynamo", lambda function: function)
 
 
@@ -45,9 +47,11 @@ class Layer:
         self.nbytes = sum(rounded(part.nbytes) for part in parts)
         #: Its number in the arena.
         self.number = 0
-        #: Its memory, while it is bound.
+        #: Its memory, while it is bound; and whether all its parameters are there. A signal may end a
+        #: binding, or its end, between two of them.
         self.flat: Optional[torch.Tensor] = None
         self.lent: Optional[Lent] = None
+        self.is_whole = False
         #: Forwards that are running.
         self.depth = 0
         #: How often its store has changed; and whether the arena may have older weights.
@@ -124,7 +128,7 @@ class Layers:
                 raise RuntimeError("stream_weights: layer %s does not stream any more: remove() was called" % layer.name)
             if not layer.depth:
                 self._settle()
-                if layer.is_old and layer.flat is not None:
+                if layer.flat is not None and (layer.is_old or not layer.is_whole):
                     self.unbind(layer)
             if layer.flat is None:
                 self._bind(layer)
@@ -149,7 +153,8 @@ class Layers:
                 other.is_old = False
         if torch.is_grad_enabled():
             self.arena.expect()
-        with torch.inference_mode(False), torch.no_grad():
+        with _InferenceMode(False):  # of C, whose end no signal delays; it restores what follows
+            _set_grad(False)
             flat, lent = self._in_room(layer, lambda: self.arena.lend(layer.number, layer.nbytes))
             for part in layer.parts:
                 parameter = part.parameter
@@ -158,26 +163,31 @@ class Layers:
                         "stream_weights: the memory of %s was replaced (by .to(), .data or an optimizer); its weights"
                         " are in the store: call remove() before, or load_state_dict()" % part.name
                     )
+            layer.flat, layer.lent, layer.is_whole = flat, lent, False
+            self.bound += [layer]
             for part in layer.parts:
                 part.parameter.data = part.of(flat)
                 part.version = part.parameter._version
-        layer.flat, layer.lent = flat, lent
-        self.bound.append(layer)
+            layer.is_whole = True
 
     def unbind(self, layer: Layer) -> None:
         """The parameters read as NaN. Raises where one was changed: it would be lost."""
-        flat, layer.flat, layer.lent = layer.flat, None, None
-        self.bound.remove(layer)
+        flat = layer.flat
         assert flat is not None
         changed = replaced = None
+        layer.is_whole = False
         for part in layer.parts:
-            parameter = part.parameter
-            if parameter.data_ptr() != flat.data_ptr() + part.offset:
+            parameter, place = part.parameter, part.parameter.data_ptr()
+            if place == part.absent.data_ptr():
+                continue
+            if place != flat.data_ptr() + part.offset:
                 replaced = part.name
                 continue
             if parameter._version != part.version:
                 changed = part.name
             parameter.data = part.absent
+        self.bound = [other for other in self.bound if other is not layer]
+        layer.flat = layer.lent = None
         if changed or replaced:
             raise RuntimeError(
                 "stream_weights: %s was changed on the device, where it does not stay; change it by load_state_dict(),"
@@ -214,14 +224,14 @@ class Layers:
 
     def run(self, layer: Layer, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """The layer's forward."""
-        flat = self.acquire(layer)
+        pack = self._packing(layer, self.acquire(layer))  # a traceback of this frame holds no weights
         layer.depth += 1
         try:
             if not torch.is_grad_enabled():
                 return forward(*args, **kwargs)
             if not self.warned:
                 self._look_at_autocast(layer)
-            result = hooked(self._packing(layer, flat), self.unpack, forward, args, kwargs)
+            result = hooked(pack, self.unpack, forward, args, kwargs)
             for leaf in tree_leaves(result):
                 if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
                     leaf.register_hook(Touch(self, layer))  # type: ignore[no-untyped-call]

@@ -11,6 +11,7 @@ import torch
 
 from ... import errors
 from ..._abi import Status
+from ...sizes import format_size
 from .. import _safetensors
 from ..load import _entries_of
 from ._arena import Arena
@@ -48,8 +49,8 @@ class HostStore:
 
     def write(self, part: Part, value: torch.Tensor) -> bool:
         """New weights. Whether the tickets must be made anew."""
-        self.writing([part], True)
         try:
+            self.writing([part], True)
             part.stored[1].copy_(value)
         finally:
             self.writing([part], False)
@@ -78,7 +79,17 @@ class FileStore:
         else:
             self._file, name = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), path
         os.unlink(name)
-        os.posix_fallocate(self._file, 0, end)  # a full disk shows here, and not as a signal
+        try:
+            os.posix_fallocate(self._file, 0, end)  # a full disk shows here, and not as a signal
+        except OSError as error:
+            os.ftruncate(self._file, 0)  # what was taken is free again
+            room = os.fstatvfs(self._file)
+            raise errors.make(
+                Status.IO_ERROR,
+                "stream_weights: the store at %s needs %s, and %s of its file system are free: %s; nothing was changed"
+                % (path, format_size(end), format_size(room.f_bavail * room.f_frsize), error.strerror),
+                error.errno or 0,
+            ) from None
         self._whole = torch.frombuffer(mmap.mmap(self._file, end), dtype=torch.uint8)
 
     def __del__(self) -> None:

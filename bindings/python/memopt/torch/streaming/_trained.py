@@ -117,15 +117,15 @@ class Trained:
                         " it the parameters() of the stream, and the model's other trained ones" % self._theirs[id(p)]
                     )
                 mine = mine or id(p) in self._ours
-        if mine and not self._writing:
+        if mine:
             self.arrived()
             self._writing = True
             self.store.writing((m.part for m in self.masters()), True)
 
     def _end_writing(self) -> None:
         if self._writing:
-            self._writing = False
             self.store.writing((m.part for m in self.masters()), False)
+            self._writing = False
 
     # --- gradients of a GPU ---
 
