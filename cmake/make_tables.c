@@ -511,11 +511,15 @@ int main(int argc, char **argv)
     const int tables = strcmp(what, "tables") == 0, planes = strcmp(what, "planes") == 0;
     need(tables || planes || strcmp(what, "lines") == 0, "tables, planes or lines");
     printf("/* Made by cmake/make_tables.c. */\n\n");
+    if (tables)
+        printf("#ifndef MO_BLOCKCODE_TABLES\n#define MO_BLOCKCODE_TABLES\n\n");
     if (planes)
         printf("#define MO_PLANES static __attribute__((aligned(64), unused))\n\n");
     for (int i = 0; i < 2; i++) {
         fill_map(&maps[i]);
         tables ? put_tables(&maps[i]) : planes ? put_planes(&maps[i]) : put_lines(&maps[i]);
     }
+    if (tables)
+        printf("#endif\n");
     return 0;
 }

@@ -95,7 +95,18 @@ enum {
     MEMOPT_BLOCKS_E4M3_128X128 = 6, /**< 128 rows by 128 columns, e4m3 codes, an f32 scale. */
     MEMOPT_BLOCKS_E4M3_TENSOR = 7,  /**< The whole matrix, e4m3 codes, an f32 scale from the largest
                                          magnitude of the tensor. */
-    MEMOPT_BLOCKS_E5M2_TENSOR = 8   /**< The same with e5m2 codes. */
+    MEMOPT_BLOCKS_E5M2_TENSOR = 8,  /**< The same with e5m2 codes. */
+    MEMOPT_BLOCKS_NF4_32 = 9,       /**< QLoRA's, as bitsandbytes keeps it: 32 columns, places in
+                                         a map of 16 numbers, an f32 scale. @since 0.9 */
+    MEMOPT_BLOCKS_NF4 = 10,         /**< 64 columns, as most checkpoints have. */
+    MEMOPT_BLOCKS_NF4_128 = 11,     /**< 128 columns. */
+    MEMOPT_BLOCKS_NF4_256 = 12,     /**< 256 columns. */
+    MEMOPT_BLOCKS_NF4_512 = 13,     /**< 512 columns. */
+    MEMOPT_BLOCKS_NF4_1024 = 14,    /**< 1024 columns. */
+    MEMOPT_BLOCKS_NF4_2048 = 15,    /**< 2048 columns. */
+    MEMOPT_BLOCKS_NF4_4096 = 16,    /**< 4096 columns. */
+    MEMOPT_BLOCKS_DYNAMIC8 = 17     /**< bitsandbytes' 8 bits: 256 columns, places in the signed
+                                         dynamic map of 256 numbers, an f32 scale. */
 };
 
 /** @brief The sizes of a block-scaled matrix. */
@@ -121,8 +132,9 @@ typedef struct memopt_blocks_layout {
 /**
  * @brief A block-scaled matrix in device memory. Codes and scales lie row by row.
  *
- * The code of 4 bits of an even column is the lower half of its byte. Each row begins with a byte
- * of its own; the upper half of a row's last byte is 0 if the number of columns is odd.
+ * The code of 4 bits of an even column is the lower half of its byte, of NF4 the upper half. Each row
+ * begins with a byte of its own; the other half of a row's last byte is the code of 0 if the number of
+ * columns is odd. bitsandbytes' blocks go on from row to row: its tensors are matrices of one row.
  */
 typedef struct memopt_blocks {
     void *codes;  /**< memopt_blocks_layout::code_bytes bytes. */
@@ -130,8 +142,10 @@ typedef struct memopt_blocks {
     /** NVFP4 and the formats of one scale: one f32 in device memory, read in stream order: the
      * largest magnitude of the whole tensor, as memopt_cast() finds it, or of the step before. The
      * tensor's scale is this number over 2688 (NVFP4), 448 (e4m3) or 57344 (e5m2). NULL: the
-     * tensor's scale is 1. The other formats: NULL. To bring a matrix of one scale back it is not
-     * read. */
+     * tensor's scale is 1. NF4: a number that is subtracted from each scale before it is stored, and
+     * added when it is read (double quantisation: the mean of the scales, which are then kept as a
+     * DYNAMIC8 matrix of one row); NULL: 0. The other formats: NULL. To bring a matrix of one scale
+     * back it is not read. */
     const float *tensor_amax;
     uint64_t rows;              /**< Rows. */
     uint64_t columns;           /**< Columns: elements that lie side by side in memory. */
@@ -178,7 +192,8 @@ MEMOPT_API memopt_status memopt_blocks_get_layout(memopt_block_format format, ui
  * Each value is multiplied by the inverse of its block's scale and rounded once; what exceeds the
  * largest code becomes it. A block that holds a NaN or an infinity gets a NaN as its scale, so all
  * of it comes back as NaN. (A format of one scale takes it from tensor_amax: only if that is not
- * finite is the scale a NaN.) The numerics guide has the rules of the scales, bit by bit.
+ * finite is the scale a NaN.) NF4 and DYNAMIC8 take the nearest number of their map; they have no
+ * stochastic rounding. The numerics guide has the rules of the scales, bit by bit.
  * @param device the device.
  * @param destinations `count` matrices, of any formats; codes and scales are written. They overlap
  *        nothing else of the call.

@@ -15,9 +15,10 @@ typedef struct mo_blocks_work {
     uint32_t dtype, format;
     mo_blocks_item item;
     mo_random_stream stream;
-    float tensor_scale;
+    float tensor_scale;    /* mo_blocks_tensor_number() */
     mo_blocks_scale whole; /* of a format of one scale */
-    uint32_t packs_across; /* of a row, a multiple of 16 */
+    uint32_t packs_across; /* of a row, a multiple of 16 and of those of a block */
+    uint32_t map[256];     /* of mapped codes */
 } mo_blocks_work;
 
 typedef struct mo_blocks_words {
@@ -73,12 +74,26 @@ MO_DEVICE void mo_blocks_begin(const mo_blocks_args &args, uint64_t item, mo_blo
     work->format = from->format;
     uint64_t number = item - from->first_item;
     work->item = mo_blocks_item_at(s, number, mo_items_row(number, s->items_across));
-    work->tensor_scale = mo_nvfp4_tensor_scale(s->tensor_amax);
+    work->tensor_scale = mo_blocks_tensor_number(work->format, s->tensor_amax);
     work->whole = mo_blocks_whole_scale(work->format, s->tensor_amax, args.power_of_two);
-    work->packs_across = (uint32_t)mo_blocks_of(work->item.columns, MO_BLOCKS_PITCH_BITS)
-                         << (MO_BLOCKS_PITCH_BITS - 3);
+    uint32_t pitch = mo_blocks_width_bits(work->format);
+    pitch = pitch > MO_BLOCKS_PITCH_BITS ? pitch : (uint32_t)MO_BLOCKS_PITCH_BITS;
+    work->packs_across = (uint32_t)mo_blocks_of(work->item.columns, pitch) << (pitch - 3);
     if (args.stochastic)
         work->stream = mo_random_stream_of(args.seed, args.sequence, from->tensor);
+}
+
+/* Every thread of the block calls it, when the work is known. */
+MO_DEVICE void mo_blocks_load_map(mo_blocks_work *work)
+{
+    const uint32_t kind = mo_blocks_codes(work->format);
+    if (!mo_codes_are_mapped(kind))
+        return;
+    const uint32_t *map = kind == MO_CODES_NF4 ? mo_map_nf4 : mo_map_signed;
+    const uint32_t count = kind == MO_CODES_NF4 ? 16 : 256;
+    if (mo_thread_index() < count)
+        work->map[mo_thread_index()] = map[mo_thread_index()];
+    mo_barrier();
 }
 
 /* `pack` moved by so many. */
@@ -185,20 +200,29 @@ MO_DEVICE uint32_t mo_blocks_code_nearest(uint32_t kind, float value, float fact
     return (code & 0x7fu) | (u >> 24 & 0x80u);
 }
 
+/* A word with the halves of its bytes swapped. */
+MO_DEVICE uint32_t mo_swap_pairs(uint32_t word)
+{
+    return (word & 0x0f0f0f0fu) << 4 | (word >> 4 & 0x0f0f0f0fu);
+}
+
 /* Two codes of 4 bits a byte. */
-MO_DEVICE void mo_write_pairs(unsigned char *at, uint32_t rest,
+MO_DEVICE void mo_write_pairs(unsigned char *at, uint32_t rest, uint32_t kind,
                               const uint32_t codes[MO_BLOCKS_PACK])
 {
     uint32_t word = 0;
     MO_UNROLL
     for (int k = MO_BLOCKS_PACK - 1; k >= 0; k--)
         word = word << 4 | codes[k];
+    if (rest < MO_BLOCKS_PACK)
+        word = (word & ((1u << 4 * rest) - 1)) |
+               (kind == MO_CODES_NF4 ? 0x11111111u * MO_NF4_ZERO << 4 * rest : 0);
+    word = kind == MO_CODES_NF4 ? mo_swap_pairs(word) : word;
     if (rest == MO_BLOCKS_PACK && mo_aligned_to(at, 4)) {
         mo_store_as<uint32_t>(at, word);
         MO_APART;
         return;
     }
-    word &= rest < MO_BLOCKS_PACK ? (1u << 4 * rest) - 1 : ~0u;
     MO_UNROLL
     for (uint32_t k = 0; k < MO_BLOCKS_PACK / 2; k++)
         if (2 * k < rest)
@@ -237,7 +261,11 @@ MO_DEVICE void mo_blocks_encode(const mo_blocks_work *work, const mo_blocks_plac
         mo_store_words<2, 0>(at, words);
         return;
     }
-    if (stochastic) {
+    if (mo_codes_are_mapped(kind)) {
+        MO_UNROLL
+        for (int k = 0; k < MO_BLOCKS_PACK; k++)
+            codes[k] = mo_map_code(work->map, kind == MO_CODES_NF4 ? 4 : 8, values[k] * factor);
+    } else if (stochastic) {
         uint32_t random[4];
         uint64_t number = mo_blocks_number(place->row, place->column, work->segment.columns);
         mo_random_block(&work->stream, number / 8, random);
@@ -250,8 +278,8 @@ MO_DEVICE void mo_blocks_encode(const mo_blocks_work *work, const mo_blocks_plac
         for (uint32_t k = 0; k < MO_BLOCKS_PACK; k++)
             codes[k] = mo_blocks_code_nearest(kind, values[k], factor);
     }
-    if (kind == MO_CODES_E2M1)
-        mo_write_pairs(at, place->rest, codes);
+    if (mo_codes_are_pairs(kind))
+        mo_write_pairs(at, place->rest, kind, codes);
     else
         mo_write_pack<MO_BLOCKS_PACK>(at, 0u, place->rest, 1, mo_aligned_to(at, 8), codes);
 }
@@ -273,7 +301,7 @@ MO_DEVICE float mo_blocks_put_scale(const mo_blocks_work *work, const mo_blocks_
     return scale.factor;
 }
 
-/* Blocks of one row: each has 2, 4 or 16 threads. All threads go round equally often. Returns the
+/* Blocks of one row: each has 2 to 32 threads. All threads go round equally often. Returns the
  * largest magnitude seen. */
 MO_DEVICE uint32_t mo_quantize_rows(const mo_blocks_work *work, int stochastic, int power_of_two)
 {
@@ -356,8 +384,9 @@ MO_GLOBAL(mo_blocks_quantize, mo_blocks_args, MO_BLOCKS_THREADS)
     if (mo_thread_index() == 0)
         mo_blocks_begin(args, first_item + mo_block_index(), &work);
     mo_barrier();
+    mo_blocks_load_map(&work);
     uint32_t most;
-    if (mo_blocks_height(work.format) == 1) {
+    if (!mo_blocks_is_item(work.format)) {
         most = mo_quantize_rows(&work, args.stochastic, args.power_of_two);
     } else {
         most = mo_item_amax(&work, &words);
@@ -368,7 +397,8 @@ MO_GLOBAL(mo_blocks_quantize, mo_blocks_args, MO_BLOCKS_THREADS)
 
 /* --- and back -------------------------------------------------------------------------------- */
 
-MO_DEVICE void mo_read_pairs(const unsigned char *at, uint32_t rest, uint32_t codes[MO_BLOCKS_PACK])
+MO_DEVICE void mo_read_pairs(const unsigned char *at, uint32_t rest, uint32_t kind,
+                             uint32_t codes[MO_BLOCKS_PACK])
 {
     uint32_t word = 0;
     if (rest == MO_BLOCKS_PACK && mo_aligned_to(at, 4)) {
@@ -379,6 +409,7 @@ MO_DEVICE void mo_read_pairs(const unsigned char *at, uint32_t rest, uint32_t co
         for (uint32_t k = 0; k < MO_BLOCKS_PACK / 2; k++)
             word |= 2 * k < rest ? (uint32_t)mo_load_as<uint8_t>(at + k) << 8 * k : 0;
     }
+    word = kind == MO_CODES_NF4 ? mo_swap_pairs(word) : word;
     MO_UNROLL
     for (uint32_t k = 0; k < MO_BLOCKS_PACK; k++)
         codes[k] = word >> 4 * k & 0xfu;
@@ -391,15 +422,16 @@ MO_DEVICE void mo_blocks_decode(const mo_blocks_work *work, const mo_blocks_plac
                                   mo_blocks_scale_size(format));
     float factor = mo_blocks_factor(format, scale, work->tensor_scale), values[MO_BLOCKS_PACK];
     const unsigned char *from = mo_blocks_codes_at(work, place);
-    if (kind == MO_CODES_E2M1)
-        mo_read_pairs(from, place->rest, codes);
+    if (mo_codes_are_pairs(kind))
+        mo_read_pairs(from, place->rest, kind, codes);
     else
         mo_read_pack<MO_BLOCKS_PACK>(from, 0u, place->rest, 1, mo_aligned_to(from, 8), codes);
     MO_UNROLL
     for (int k = 0; k < MO_BLOCKS_PACK; k++) {
-        float value = kind == MO_CODES_E2M1   ? mo_e2m1_as_f32(codes[k])
-                      : kind == MO_CODES_E4M3 ? mo_e4m3_as_f32(codes[k])
-                                              : mo_half_as_f32(codes[k] << 8);
+        float value = mo_codes_are_mapped(kind) ? mo_f32_from_bits(work->map[codes[k]])
+                      : kind == MO_CODES_E2M1   ? mo_e2m1_as_f32(codes[k])
+                      : kind == MO_CODES_E4M3   ? mo_e4m3_as_f32(codes[k])
+                                                : mo_half_as_f32(codes[k] << 8);
         values[k] = value * factor;
     }
     if (MO_RARE(mo_any_nan<MO_BLOCKS_PACK>(values)))
@@ -416,6 +448,7 @@ MO_GLOBAL(mo_blocks_dequantize, mo_blocks_args, MO_BLOCKS_THREADS)
     if (mo_thread_index() == 0)
         mo_blocks_begin(args, first_item + mo_block_index(), &work);
     mo_barrier();
+    mo_blocks_load_map(&work);
     mo_blocks_pack pack = mo_blocks_first(&work);
     while (pack.row < work.item.rows) {
         mo_blocks_place place = mo_blocks_place_of(&work, pack);

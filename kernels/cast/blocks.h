@@ -4,11 +4,12 @@
  *
  * A matrix is cut into items of MO_CHUNK_ELEMENTS elements or fewer: some rows by some columns,
  * whole blocks. Codes and scales lie row by row. A code of 4 bits of an even column is the lower
- * half of its byte; each row begins with a byte of its own.
+ * half of its byte, of NF4 the upper half; each row begins with a byte of its own.
  */
 #ifndef MO_KERNELS_CAST_BLOCKS_H
 #define MO_KERNELS_CAST_BLOCKS_H
 
+#include "kernels/cast/blocks_maps.h"
 #include "kernels/core/kernel_launch.h"
 #include "kernels/core/numerics.h"
 
@@ -21,30 +22,56 @@ enum {
     MO_BLOCKS_E4M3_1X128 = 5,
     MO_BLOCKS_E4M3_128X128 = 6,
     MO_BLOCKS_E4M3_TENSOR = 7,
-    MO_BLOCKS_E5M2_TENSOR = 8
+    MO_BLOCKS_E5M2_TENSOR = 8,
+    MO_BLOCKS_NF4_32 = 9, /* and so on, twice as wide each */
+    MO_BLOCKS_NF4_4096 = 16,
+    MO_BLOCKS_DYNAMIC8 = 17,
+    MO_BLOCKS_LAST = MO_BLOCKS_DYNAMIC8
 };
 
 /* What the codes of a format are. */
-enum { MO_CODES_E4M3 = 0, MO_CODES_E5M2 = 1, MO_CODES_E2M1 = 2 };
+enum {
+    MO_CODES_E4M3 = 0,
+    MO_CODES_E5M2 = 1,
+    MO_CODES_E2M1 = 2,
+    MO_CODES_NF4 = 3,
+    MO_CODES_DYNAMIC8 = 4
+};
 
 MO_HD static inline uint32_t mo_blocks_codes(uint32_t format)
 {
+    if (format >= MO_BLOCKS_NF4_32)
+        return format == MO_BLOCKS_DYNAMIC8 ? MO_CODES_DYNAMIC8 : MO_CODES_NF4;
     if (format == MO_BLOCKS_MXFP4 || format == MO_BLOCKS_NVFP4)
         return MO_CODES_E2M1;
     return format == MO_BLOCKS_MXFP8_E5M2 || format == MO_BLOCKS_E5M2_TENSOR ? MO_CODES_E5M2
                                                                              : MO_CODES_E4M3;
 }
 
+/* Two codes a byte. */
+MO_HD static inline int mo_codes_are_pairs(uint32_t codes)
+{
+    return codes == MO_CODES_E2M1 || codes == MO_CODES_NF4;
+}
+
+/* Codes are places in a map. */
+MO_HD static inline int mo_codes_are_mapped(uint32_t codes)
+{
+    return codes >= MO_CODES_NF4;
+}
+
 /* One scale for all of the matrix, known before its values are read. */
 MO_HD static inline int mo_blocks_is_tensor(uint32_t format)
 {
-    return format >= MO_BLOCKS_E4M3_TENSOR;
+    return format == MO_BLOCKS_E4M3_TENSOR || format == MO_BLOCKS_E5M2_TENSOR;
 }
 
 /* Columns and rows of a block are powers of two: their logarithms. A format of one scale is done in
  * blocks of one row too. */
 MO_HD static inline uint32_t mo_blocks_width_bits(uint32_t format)
 {
+    if (format >= MO_BLOCKS_NF4_32)
+        return format == MO_BLOCKS_DYNAMIC8 ? 8 : format - MO_BLOCKS_NF4_32 + 5;
     return format == MO_BLOCKS_NVFP4 ? 4 : format <= MO_BLOCKS_MXFP4 ? 5 : 7;
 }
 
@@ -63,6 +90,12 @@ MO_HD static inline uint32_t mo_blocks_height(uint32_t format)
     return 1u << mo_blocks_height_bits(format);
 }
 
+/* An item is one block: the threads that share a block of others are of one warp. */
+MO_HD static inline int mo_blocks_is_item(uint32_t format)
+{
+    return mo_blocks_height_bits(format) != 0 || mo_blocks_width_bits(format) > 8;
+}
+
 /* Bytes of a scale. */
 MO_HD static inline uint32_t mo_blocks_scale_size(uint32_t format)
 {
@@ -78,7 +111,7 @@ MO_HD static inline uint64_t mo_blocks_of(uint64_t count, uint32_t bits)
 /* Bytes of a row of codes, and of the first `columns` of one (even, or the whole row). */
 MO_HD static inline uint64_t mo_blocks_code_bytes(uint32_t format, uint64_t columns)
 {
-    return mo_blocks_codes(format) == MO_CODES_E2M1 ? columns / 2 + columns % 2 : columns;
+    return mo_codes_are_pairs(mo_blocks_codes(format)) ? columns / 2 + columns % 2 : columns;
 }
 
 /* Elements are numbered for the random bits as if rows had a multiple of this many columns. */
@@ -93,7 +126,7 @@ typedef struct mo_blocks_segment {
     void *values; /* const to the kernel that quantises */
     void *codes, *scales;
     const float *tensor_amax; /* NVFP4 and formats of one scale: the tensor's largest magnitude, or
-                                 NULL */
+                                 NULL; NF4: what its scales are stored less, or NULL */
     uint32_t *amax;           /* raised to the largest magnitude, or NULL */
     uint64_t rows, columns;
     uint64_t first_item, items_across; /* items side by side */
@@ -116,7 +149,7 @@ typedef struct mo_blocks_args {
 
 extern const mo_kernel mo_kernel_blocks_quantize, mo_kernel_blocks_dequantize;
 
-/* Rows and columns of the largest block: of an item where blocks have more than one row. */
+/* Rows and columns of the largest block of more than one row. */
 enum { MO_BLOCKS_TILE = 128 };
 
 /* Where an item lies in its matrix. */
@@ -226,35 +259,69 @@ MO_HD static inline mo_blocks_scale mo_nvfp4_scale(uint32_t amax, float tensor_s
     return scale;
 }
 
-MO_HD static inline mo_blocks_scale mo_blocks_scale_of(uint32_t format, uint32_t amax,
-                                                       float tensor_scale, int power_of_two)
+/* NF4's offset of a tensor's scales. */
+MO_HD static inline float mo_nf4_offset(const float *tensor_amax)
 {
+    return tensor_amax == 0 ? 0.0f : MO_AT(const float, tensor_amax);
+}
+
+/* The number that all scales of a matrix have in common. */
+MO_HD static inline float mo_blocks_tensor_number(uint32_t format, const float *tensor_amax)
+{
+    return format >= MO_BLOCKS_NF4_32 ? mo_nf4_offset(tensor_amax)
+                                      : mo_nvfp4_tensor_scale(tensor_amax);
+}
+
+/* Codes in a map of numbers up to 1: the largest magnitude, stored less the offset. */
+MO_HD static inline mo_blocks_scale mo_map_scale(uint32_t amax, float offset)
+{
+    mo_blocks_scale scale = {MO_F32_NAN_BITS, 0.0f};
+    if (amax >= MO_F32_INF_BITS || (mo_f32_bits(offset) & 0x7fffffffu) >= MO_F32_INF_BITS)
+        return scale;
+    float a = mo_f32_from_bits(amax);
+    scale.code = mo_f32_bits(a - offset);
+    scale.factor = 1.0f / (a < 1e-38f ? 1e-38f : a);
+    return scale;
+}
+
+/* tensor: mo_blocks_tensor_number(). */
+MO_HD static inline mo_blocks_scale mo_blocks_scale_of(uint32_t format, uint32_t amax, float tensor,
+                                                       int power_of_two)
+{
+    if (format >= MO_BLOCKS_NF4_32)
+        return mo_map_scale(amax, tensor);
     if (format <= MO_BLOCKS_MXFP4)
         return mo_e8m0_scale(amax, mo_blocks_emax(format));
-    return format == MO_BLOCKS_NVFP4 ? mo_nvfp4_scale(amax, tensor_scale)
+    return format == MO_BLOCKS_NVFP4 ? mo_nvfp4_scale(amax, tensor)
                                      : mo_f32_scale(amax, 448.0f, power_of_two);
 }
 
 /* What a block's code values are multiplied by, from the code of its scale. */
-MO_HD static inline float mo_blocks_factor(uint32_t format, uint32_t code, float tensor_scale)
+MO_HD static inline float mo_blocks_factor(uint32_t format, uint32_t code, float tensor)
 {
     if (format <= MO_BLOCKS_MXFP4)
         return mo_e8m0_to_f32((uint8_t)code);
     if (format == MO_BLOCKS_NVFP4)
-        return tensor_scale * mo_e4m3_to_f32((uint8_t)code);
+        return tensor * mo_e4m3_to_f32((uint8_t)code);
+    if (format >= MO_BLOCKS_NF4_32)
+        return mo_f32_from_bits(code) + tensor;
     return mo_f32_from_bits(code);
 }
 
 /* --- elements --------------------------------------------------------------------------------- */
 
-/* The code of one element; `value` is multiplied without its sign, which a NaN keeps too. random:
- * 16 bits, where `stochastic`. */
+/* The code of one element; `value` is multiplied without its sign, which a NaN keeps too, unless codes
+ * are mapped. random: 16 bits, where `stochastic`. */
 MO_HD static inline uint32_t mo_blocks_code(uint32_t codes, float value, float factor,
                                             int stochastic, uint32_t random)
 {
     uint32_t u = mo_f32_bits(value);
     float scaled = mo_f32_from_bits(u & 0x7fffffffu) * factor;
     uint32_t code;
+    if (codes == MO_CODES_NF4)
+        return mo_map_code(mo_map_nf4, 4, value * factor);
+    if (codes == MO_CODES_DYNAMIC8)
+        return mo_map_code(mo_map_signed, 8, value * factor);
     if (codes == MO_CODES_E2M1) {
         code = stochastic ? mo_f32_to_e2m1_stochastic(scaled, random) : mo_f32_to_e2m1(scaled);
         return (code & 0x7u) | (u >> 28 & 0x8u);
@@ -270,9 +337,11 @@ MO_HD static inline uint32_t mo_blocks_code(uint32_t codes, float value, float f
 
 MO_HD static inline float mo_blocks_value(uint32_t codes, uint32_t code, float factor)
 {
-    float value = codes == MO_CODES_E2M1   ? mo_e2m1_to_f32((uint8_t)code)
-                  : codes == MO_CODES_E4M3 ? mo_e4m3_to_f32((uint8_t)code)
-                                           : mo_e5m2_to_f32((uint8_t)code);
+    float value = codes == MO_CODES_E2M1       ? mo_e2m1_to_f32((uint8_t)code)
+                  : codes == MO_CODES_E4M3     ? mo_e4m3_to_f32((uint8_t)code)
+                  : codes == MO_CODES_E5M2     ? mo_e5m2_to_f32((uint8_t)code)
+                  : codes == MO_CODES_DYNAMIC8 ? mo_f32_from_bits(mo_map_signed[code])
+                                               : mo_f32_from_bits(mo_map_nf4[code]);
     return mo_f32_one_nan(value * factor);
 }
 

@@ -97,7 +97,7 @@ typedef struct mo_strip_rows {
 /* From element `start`, a multiple of 128 or of a block, on. */
 typedef void (*mo_strip_function)(const mo_block_strip *strip, uint64_t start);
 
-enum { MO_BLOCKS_DTYPES = 4, MO_BLOCKS_KINDS = 3 };
+enum { MO_BLOCKS_DTYPES = 4, MO_BLOCKS_KINDS = 5 };
 
 /* Blocks of bf16, to nearest: makes the scales and codes of the first ones of a strip, raises
  * *amax, and returns how many elements that were. */
@@ -178,15 +178,19 @@ MO_BLOCKS_DECLARE(avx512vbmi)
 #define MO_BLOCKS_PAIRS(X)                                                                         \
     MO_BLOCKS_TYPES(X, e4m3, MO_CODES_E4M3)                                                        \
     MO_BLOCKS_TYPES(X, e5m2, MO_CODES_E5M2)                                                        \
-    MO_BLOCKS_TYPES(X, e2m1, MO_CODES_E2M1)
+    MO_BLOCKS_TYPES(X, e2m1, MO_CODES_E2M1)                                                        \
+    MO_BLOCKS_TYPES(X, nf4, MO_CODES_NF4)                                                          \
+    MO_BLOCKS_TYPES(X, dynamic8, MO_CODES_DYNAMIC8)
 
 /* A form's table from functions of these names. */
 #define MO_BLOCKS_ROW(verb)                                                                        \
     {                                                                                              \
         {0, verb##_e4m3_f32, verb##_e4m3_f16, verb##_e4m3_bf16},                                   \
             {0, verb##_e5m2_f32, verb##_e5m2_f16, verb##_e5m2_bf16},                               \
+            {0, verb##_e2m1_f32, verb##_e2m1_f16, verb##_e2m1_bf16},                               \
+            {0, verb##_nf4_f32, verb##_nf4_f16, verb##_nf4_bf16},                                  \
         {                                                                                          \
-            0, verb##_e2m1_f32, verb##_e2m1_f16, verb##_e2m1_bf16                                  \
+            0, verb##_dynamic8_f32, verb##_dynamic8_f16, verb##_dynamic8_bf16                      \
         }                                                                                          \
     }
 #define MO_BLOCKS_FORM(e2m1, e4m3, ...)                                                            \

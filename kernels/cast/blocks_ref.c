@@ -18,12 +18,21 @@ static inline void amax_strip(const mo_block_strip *s, uint64_t start, uint32_t 
 
 static inline void put_code(unsigned char *codes, uint64_t i, uint32_t kind, uint32_t code)
 {
-    if (kind != MO_CODES_E2M1)
+    if (!mo_codes_are_pairs(kind))
         codes[i] = (unsigned char)code;
-    else if (i % 2 == 0)
-        codes[i / 2] = (unsigned char)code; /* of a row's last odd element the upper half is 0 */
+    else if (i % 2 == 0) /* the other half of a row's last odd element is a zero */
+        codes[i / 2] = (unsigned char)(kind == MO_CODES_NF4 ? code << 4 | MO_NF4_ZERO : code);
+    else if (kind == MO_CODES_NF4)
+        codes[i / 2] = (unsigned char)((codes[i / 2] & 0xf0) | code);
     else
         codes[i / 2] = (unsigned char)(codes[i / 2] | code << 4);
+}
+
+static inline uint32_t get_code(const unsigned char *codes, uint64_t i, uint32_t kind)
+{
+    if (!mo_codes_are_pairs(kind))
+        return codes[i];
+    return codes[i / 2] >> ((i % 2 != 0) != (kind == MO_CODES_NF4)) * 4 & 0xfu;
 }
 
 /* Eight elements share a block of random bits. */
@@ -45,12 +54,10 @@ static inline void quantize_strip(const mo_block_strip *s, uint64_t start, uint3
 static inline void dequantize_strip(const mo_block_strip *s, uint64_t start, uint32_t kind,
                                     int dtype)
 {
-    for (uint64_t i = start; i < s->count; i++) {
-        uint32_t code =
-            kind == MO_CODES_E2M1 ? (uint32_t)(s->codes[i / 2] >> i % 2 * 4 & 0xf) : s->codes[i];
-        mo_store_element(s->values, i, dtype,
-                         mo_blocks_value(kind, code, s->factors[i >> s->shift]));
-    }
+    for (uint64_t i = start; i < s->count; i++)
+        mo_store_element(
+            s->values, i, dtype,
+            mo_blocks_value(kind, get_code(s->codes, i, kind), s->factors[i >> s->shift]));
 }
 
 #define AMAX(unused, name, dtype)                                                                  \
@@ -172,7 +179,8 @@ static void put_scales(mo_item_work *work, const uint32_t *amax, uint64_t count,
         work->form->e8m0(amax, count, mo_blocks_emax(format), scales, factors);
     else
         for (uint64_t b = 0; b < count; b++) {
-            mo_blocks_scale scale = mo_f32_scale(amax[b], 448.0f, work->args->power_of_two);
+            mo_blocks_scale scale =
+                mo_blocks_scale_of(format, amax[b], work->tensor_scale, work->args->power_of_two);
             factors[b] = scale.factor;
             ((uint32_t *)scales)[b] = scale.code;
         }
@@ -414,7 +422,7 @@ static mo_item_work work_of(const mo_blocks_args *args, const mo_blocks_segment 
         work.whole =
             mo_blocks_whole_scale(segment->format, segment->tensor_amax, args->power_of_two);
     else
-        work.tensor_scale = mo_nvfp4_tensor_scale(segment->tensor_amax);
+        work.tensor_scale = mo_blocks_tensor_number(segment->format, segment->tensor_amax);
     if (args->stochastic)
         work.stream = mo_random_stream_of(args->seed, args->sequence, segment->tensor);
     return work;

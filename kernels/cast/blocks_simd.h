@@ -73,14 +73,11 @@ MO_INLINE uint64_t blocks_amax_halves(const mo_block_strip *s, uint64_t i, uint3
     return i;
 }
 
-MO_INLINE void blocks_amax(const mo_block_strip *s, uint64_t i, uint32_t *amax, uint32_t dtype,
-                           uint32_t shift)
+/* One block at a time. */
+MO_INLINE void blocks_amax_singly(const mo_block_strip *s, uint64_t i, uint32_t *amax,
+                                  uint32_t dtype, uint32_t shift)
 {
     const uint64_t width = 1u << shift, size = mo_element_size(dtype);
-    if (size == 2)
-        i = blocks_amax_halves(s, i, amax, dtype, shift);
-    else
-        i = blocks_amax_words(s, i, amax, shift);
     for (; i + width <= s->count; i += width) {
         const unsigned char *at = s->values + i * size;
         uint32_t bits = blocks_largest(at, width, dtype), *of = &amax[i >> shift];
@@ -90,6 +87,16 @@ MO_INLINE void blocks_amax(const mo_block_strip *s, uint64_t i, uint32_t *amax, 
     }
     if (i < s->count)
         mo_blocks_scalar_form.amax[dtype](s, i, amax);
+}
+
+MO_INLINE void blocks_amax(const mo_block_strip *s, uint64_t i, uint32_t *amax, uint32_t dtype,
+                           uint32_t shift)
+{
+    if (mo_element_size(dtype) == 2)
+        i = blocks_amax_halves(s, i, amax, dtype, shift);
+    else
+        i = blocks_amax_words(s, i, amax, shift);
+    blocks_amax_singly(s, i, amax, dtype, shift);
 }
 
 /* mo_e8m0_scale of four vectors of blocks. */
@@ -176,6 +183,45 @@ MO_INLINE VF blocks_factor(const mo_block_strip *s, uint64_t i)
     return v_set(s->factors[i >> s->shift]);
 }
 
+/* mo_map_code of NF4: the tables have its 15 middles. */
+MO_INLINE VI blocks_nf4(const VT *middles, VF x)
+{
+    VI code = v_selecti(v_lt(v_look16(middles, v_seti(7)), x), v_seti(8), v_seti(0));
+    for (int step = 4; step != 0; step >>= 1) {
+        VM below = v_lt(v_look16(middles, v_addi(code, v_seti(step - 1))), x);
+        code = v_selecti(below, v_addi(code, v_seti(step)), code);
+    }
+    return code;
+}
+
+static void blocks_nf4_middles(float middles[16])
+{
+    middles[15] = 0.0f;
+    for (int k = 0; k < 15; k++)
+        middles[k] = (mo_f32_from_bits(mo_map_nf4[k]) + mo_f32_from_bits(mo_map_nf4[k + 1])) * 0.5f;
+}
+
+MO_INLINE void blocks_nearest_nf4(const mo_block_strip *s, uint64_t i, uint32_t dtype)
+{
+    const uint64_t size = mo_element_size(dtype);
+    uint32_t of[16];
+    blocks_nf4_middles((float *)(void *)of);
+    const VT middles = v_table16(of, v_set(1.0f));
+    for (; i + CAST_GROUP <= s->count; i += CAST_GROUP) {
+        VI u[4], code[4];
+        if (s->ahead)
+            mo_prefetch(s->values + i * size + s->ahead, CAST_GROUP * size);
+        cast_load(s->values, i, dtype, u);
+        for (int k = 0; k < 4; k++) {
+            VF factor = blocks_factor(s, i + (uint64_t)k * MO_LANES_N);
+            code[k] = blocks_nf4(&middles, v_mul(v_bits(u[k]), factor));
+        }
+        v_store_bytes4(s->codes + i / 2, v_bytes(code));
+    }
+    if (i < s->count)
+        mo_blocks_scalar_form.quantize[0][MO_CODES_NF4][dtype](s, i);
+}
+
 /* One group. random: its halfwords, or NULL: to nearest. */
 MO_INLINE void blocks_quantize(const mo_block_strip *s, uint64_t i, uint32_t kind, uint32_t dtype,
                                const VI *random)
@@ -199,7 +245,11 @@ MO_INLINE void blocks_quantize(const mo_block_strip *s, uint64_t i, uint32_t kin
 MO_INLINE void blocks_nearest(const mo_block_strip *s, uint64_t i, uint32_t kind, uint32_t dtype)
 {
     const uint64_t size = mo_element_size(dtype);
-    for (; i + CAST_GROUP <= s->count; i += CAST_GROUP) {
+    if (kind == MO_CODES_NF4) {
+        blocks_nearest_nf4(s, i, dtype);
+        return;
+    }
+    for (; kind != MO_CODES_DYNAMIC8 && i + CAST_GROUP <= s->count; i += CAST_GROUP) {
         if (s->ahead)
             mo_prefetch(s->values + i * size + s->ahead, CAST_GROUP * size);
         blocks_quantize(s, i, kind, dtype, NULL);
@@ -213,7 +263,7 @@ MO_INLINE void blocks_stochastic(const mo_block_strip *strip, uint64_t i, uint32
 {
     const mo_block_strip part = *strip, *s = &part; /* stores do not change it */
     const int halves = kind != MO_CODES_E2M1 && dtype == MO_DTYPE_BF16 && s->shift == 5;
-    while (i + 2 * CAST_GROUP <= s->count) {
+    while (!mo_codes_are_mapped(kind) && i + 2 * CAST_GROUP <= s->count) {
         VI random[4];
         mo_random_lanes(&s->stream, s->number + i, random);
         if (halves && halves_stochastic8(s, i, kind, random)) {
@@ -250,22 +300,24 @@ MO_INLINE void blocks_store(const mo_cast_piece *piece, uint64_t i, uint32_t dty
 MO_INLINE void blocks_decode(const mo_block_strip *strip, uint64_t i, uint32_t kind, uint32_t dtype)
 {
     const mo_block_strip part = *strip, *s = &part;
-    const int halves = kind != MO_CODES_E2M1 && dtype == MO_DTYPE_BF16 && s->shift == 5;
+    const int pairs = mo_codes_are_pairs(kind);
+    const int halves = !pairs && dtype == MO_DTYPE_BF16 && s->shift == 5;
     const mo_cast_piece piece = {.destination = s->values, .streaming = s->streaming};
-    const VT table = v_table16(blocks_e2m1, v_set(1.0f));
-    for (; i + CAST_GROUP <= s->count; i += CAST_GROUP) {
+    const VT table = v_table16(kind == MO_CODES_NF4 ? mo_map_nf4 : blocks_e2m1, v_set(1.0f));
+    for (; kind != MO_CODES_DYNAMIC8 && i + CAST_GROUP <= s->count; i += CAST_GROUP) {
         VI v[4];
         if (halves && (i = halves_decode8(s, i, kind)) + CAST_GROUP > s->count)
             break;
-        if (kind != MO_CODES_E2M1)
+        if (!pairs)
             cast_load(s->codes, i, kind == MO_CODES_E4M3 ? MO_DTYPE_F8_E4M3 : MO_DTYPE_F8_E5M2, v);
         for (uint64_t k = 0, at = i; k < 4; k++, at += MO_LANES_N) {
-            VF value = kind == MO_CODES_E2M1 ? v_look16(&table, v_load_low4(s->codes + at / 2))
-                                             : v_bits(v[k]);
+            VF value = kind == MO_CODES_NF4    ? v_look16(&table, v_load_codes4(s->codes + at / 2))
+                       : kind == MO_CODES_E2M1 ? v_look16(&table, v_load_low4(s->codes + at / 2))
+                                               : v_bits(v[k]);
             v[k] = v_ints(v_one_nan(v_mul(value, blocks_factor(s, at))));
         }
         if (s->ahead)
-            mo_prefetch(s->codes + (kind == MO_CODES_E2M1 ? i / 2 : i) + s->ahead, 64);
+            mo_prefetch(s->codes + (pairs ? i / 2 : i) + s->ahead, 64);
         blocks_store(&piece, i, dtype, v);
     }
     if (i < s->count)
@@ -281,8 +333,12 @@ MO_INLINE void blocks_decode(const mo_block_strip *strip, uint64_t i, uint32_t k
             blocks_amax(strip, start, amax, dtype, 4);                                             \
         else if (strip->shift == 5)                                                                \
             blocks_amax(strip, start, amax, dtype, 5);                                             \
-        else                                                                                       \
+        else if (strip->shift == 6)                                                                \
+            blocks_amax(strip, start, amax, dtype, 6);                                             \
+        else if (strip->shift == 7)                                                                \
             blocks_amax(strip, start, amax, dtype, 7);                                             \
+        else                                                                                       \
+            blocks_amax_singly(strip, start, amax, dtype, strip->shift);                           \
     }
 #define BLOCKS_STRIPS(kind_name, kind, name, dtype)                                                \
     static void nearest_##kind_name##_##name(const mo_block_strip *strip, uint64_t start)          \

@@ -19,7 +19,10 @@ _Static_assert((int)MO_BLOCKS_MXFP8_E4M3 == (int)MEMOPT_BLOCKS_MXFP8_E4M3 &&
                    (int)MO_BLOCKS_E4M3_1X128 == (int)MEMOPT_BLOCKS_E4M3_1X128 &&
                    (int)MO_BLOCKS_E4M3_128X128 == (int)MEMOPT_BLOCKS_E4M3_128X128 &&
                    (int)MO_BLOCKS_E4M3_TENSOR == (int)MEMOPT_BLOCKS_E4M3_TENSOR &&
-                   (int)MO_BLOCKS_E5M2_TENSOR == (int)MEMOPT_BLOCKS_E5M2_TENSOR,
+                   (int)MO_BLOCKS_E5M2_TENSOR == (int)MEMOPT_BLOCKS_E5M2_TENSOR &&
+                   (int)MO_BLOCKS_NF4_32 == (int)MEMOPT_BLOCKS_NF4_32 &&
+                   (int)MO_BLOCKS_NF4_4096 == (int)MEMOPT_BLOCKS_NF4_4096 &&
+                   (int)MO_BLOCKS_DYNAMIC8 == (int)MEMOPT_BLOCKS_DYNAMIC8,
                "kernels use the values of memopt_block_format");
 
 /* --- sizes ----------------------------------------------------------------------------------- */
@@ -28,11 +31,11 @@ static memopt_status find_layout(const char *subject, uint64_t index, memopt_blo
                                  uint64_t rows, uint64_t columns, memopt_blocks_layout *layout)
 {
     uint64_t elements, bytes;
-    if (format < MEMOPT_BLOCKS_MXFP8_E4M3 || format > MEMOPT_BLOCKS_E5M2_TENSOR)
+    if (format < MEMOPT_BLOCKS_MXFP8_E4M3 || format > MO_BLOCKS_LAST)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "%s[%" PRIu64 "]: format %" PRIu32 " is not a memopt_block_format (1 to 8)",
-                       subject, index, format);
-    /* A block of 128 columns and one row has the largest scales: 4 bytes for 128 or fewer. */
+                       "%s[%" PRIu64 "]: format %" PRIu32 " is not a memopt_block_format (1 to %d)",
+                       subject, index, format, MO_BLOCKS_LAST);
+    /* The largest scales: 4 bytes for each row of one column. */
     if (!mo_mul_u64(rows, columns, &elements) || !mo_mul_u64(elements, 4, &bytes))
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "%s[%" PRIu64 "]: %" PRIu64 " rows of %" PRIu64
@@ -40,7 +43,7 @@ static memopt_status find_layout(const char *subject, uint64_t index, memopt_blo
                        subject, index, rows, columns);
     layout->block_rows = mo_blocks_height(format);
     layout->block_columns = mo_blocks_width(format);
-    layout->code_bits = mo_blocks_codes(format) == MO_CODES_E2M1 ? 4 : 8;
+    layout->code_bits = mo_codes_are_pairs(mo_blocks_codes(format)) ? 4 : 8;
     layout->code_row_bytes = mo_blocks_code_bytes(format, columns);
     layout->code_bytes = rows * layout->code_row_bytes;
     layout->scale_size = mo_blocks_scale_size(format);
@@ -75,6 +78,7 @@ typedef struct blocks_call {
     uint64_t count;
     const mo_kernel *kernel;
     int quantize; /* blocks are written, else values are */
+    int stochastic;
     float *amax;
     memopt_stream stream;
 } blocks_call;
@@ -108,10 +112,12 @@ static memopt_status check_matrix(const char *subject, uint64_t i, const memopt_
         check_piece(subject, i, "scales", blocks->scales, layout.scale_bytes, layout.scale_size));
     if (blocks->tensor_amax == NULL)
         return MEMOPT_OK;
-    if (blocks->format != MEMOPT_BLOCKS_NVFP4 && !mo_blocks_is_tensor(blocks->format))
+    if (blocks->format != MEMOPT_BLOCKS_NVFP4 && !mo_blocks_is_tensor(blocks->format) &&
+        mo_blocks_codes(blocks->format) != MO_CODES_NF4)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "%s[%" PRIu64 "]: tensor_amax is given, but format %" PRIu32
-                       " has no scale of the tensor; it is for NVFP4 (4) and one scale (7, 8)",
+                       " has no number of the tensor; it is for NVFP4 (4), one scale (7, 8) and"
+                       " NF4 (9 to 16)",
                        subject, i, blocks->format);
     return check_piece(subject, i, "tensor_amax", blocks->tensor_amax, 4, 4);
 }
@@ -145,6 +151,12 @@ static memopt_status check_lists(const blocks_call *call)
         status = mo_tensor_check(values, i, &call->values[i], mo_dtype_is_gradient);
         if (status == MEMOPT_OK)
             status = check_matrix(blocks, i, b);
+        if (status == MEMOPT_OK && call->stochastic &&
+            mo_codes_are_mapped(mo_blocks_codes(b->format)))
+            status = mo_fail(MEMOPT_INVALID_ARGUMENT,
+                             "%s[%" PRIu64 "]: format %" PRIu32
+                             " rounds to nearest alone; rounding is stochastic",
+                             blocks, i, b->format);
         if (status == MEMOPT_OK && call->values[i].count != b->rows * b->columns)
             status = mo_fail(MEMOPT_INVALID_ARGUMENT,
                              "%s[%" PRIu64 "] has %" PRIu64 " elements; %" PRIu64
@@ -220,14 +232,14 @@ static memopt_status check_memory(const blocks_call *call)
 static uint64_t cut(mo_blocks_segment *s, int stochastic)
 {
     uint64_t unit = stochastic ? (uint64_t)MO_BLOCKS_PITCH : mo_blocks_width(s->format);
-    if (mo_blocks_height(s->format) != 1) {
-        s->item_rows = MO_BLOCKS_TILE;
-        s->item_columns = MO_BLOCKS_TILE;
+    if (mo_blocks_height(s->format) == 1 && s->columns % unit == 0) {
+        s->columns *= s->rows;
+        s->rows = 1;
+    }
+    if (mo_blocks_is_item(s->format)) {
+        s->item_rows = mo_blocks_height(s->format);
+        s->item_columns = mo_blocks_width(s->format);
     } else {
-        if (s->columns % unit == 0) {
-            s->columns *= s->rows;
-            s->rows = 1;
-        }
         s->item_columns = (uint32_t)mo_min_u64(s->columns, MO_CHUNK_ELEMENTS);
         s->item_rows = MO_CHUNK_ELEMENTS / s->item_columns;
     }
@@ -302,6 +314,7 @@ memopt_status memopt_blocks_quantize(memopt_device *device, const memopt_blocks 
     memopt_blocks_options how;
     MO_TRY(read_options(call.verb, &how, options));
     call.amax = how.amax;
+    call.stochastic = how.rounding == MEMOPT_ROUND_STOCHASTIC;
     memopt_status status = check_lists(&call);
     if (status == MEMOPT_OK && count != 0)
         status = check_memory(&call);
@@ -309,7 +322,7 @@ memopt_status memopt_blocks_quantize(memopt_device *device, const memopt_blocks 
         return status;
     mo_blocks_args args = {.seed = how.seed,
                            .sequence = how.sequence,
-                           .stochastic = how.rounding == MEMOPT_ROUND_STOCHASTIC,
+                           .stochastic = (uint8_t)call.stochastic,
                            .power_of_two = (uint8_t)how.power_of_two,
                            .streaming = mo_tensors_streaming(sources, count)};
     return launch(&call, &args);

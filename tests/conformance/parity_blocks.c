@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FORMATS = MEMOPT_BLOCKS_E5M2_TENSOR };
+enum { FORMATS = MEMOPT_BLOCKS_DYNAMIC8, ROUNDED = MEMOPT_BLOCKS_E5M2_TENSOR };
 
 /* Ragged and whole, narrower and wider than blocks and items. */
 static const struct {
@@ -42,7 +42,8 @@ static void free_blocks(world *w, memopt_blocks *blocks, uint64_t shift)
 
 static int has_tensor_amax(uint32_t format)
 {
-    return format == MEMOPT_BLOCKS_NVFP4 || format >= MEMOPT_BLOCKS_E4M3_TENSOR;
+    return format == MEMOPT_BLOCKS_NVFP4 ||
+           (format >= MEMOPT_BLOCKS_E4M3_TENSOR && format != MEMOPT_BLOCKS_DYNAMIC8);
 }
 
 static void one_matrix(world *w, const memopt_tensor *source, uint32_t format, int shape,
@@ -87,7 +88,7 @@ static void formats_agree(world *w)
     for (uint32_t format = 1; format <= FORMATS; format++)
         for (int shape = 0; shape < SHAPES; shape++)
             for (int type = 0; type < WIDE_TYPES; type++)
-                for (uint32_t rounding = 0; rounding <= 1; rounding++, turn++) {
+                for (uint32_t rounding = 0; rounding <= (format <= ROUNDED); rounding++, turn++) {
                     uint64_t count = shapes[shape].rows * shapes[shape].columns;
                     if (w->options->scale == SCALE_SMALL && turn % (is_long() ? 5 : 19) != 0)
                         continue;
@@ -118,7 +119,7 @@ static void many_agree(world *w)
     float *scales = device_bytes(w, 4 * MATRICES * COLUMNS);
     for (uint32_t i = 0; i < MATRICES; i++) {
         blocks[i] = (memopt_blocks){codes + i * COLUMNS, scales + i * COLUMNS, NULL, i % 3, 13,
-                                    1 + i % FORMATS};
+                                    1 + i % ROUNDED};
         from[i] = (memopt_tensor){source.data, (uint64_t)13 * (i % 3), MEMOPT_DTYPE_F32};
         OK(memopt_blocks_get_layout(
             blocks[i].format, i % 3, 13,

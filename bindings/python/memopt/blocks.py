@@ -33,8 +33,8 @@ class BlocksLayout(NamedTuple):
 
 class Blocks(NamedTuple):
     """A block-scaled matrix. `codes` and `scales` are memory of the layout's bytes, of any type;
-    `tensor_amax` is one f32 with the tensor's largest magnitude (NVFP4, formats of one scale), or
-    None."""
+    `tensor_amax` is one f32 with the tensor's largest magnitude (NVFP4, formats of one scale) or with what NF4's
+    scales are stored less, or None."""
 
     codes: TensorLike
     scales: TensorLike
@@ -46,7 +46,7 @@ class Blocks(NamedTuple):
 
 def blocks_layout(format: FormatLike, rows: int, columns: int) -> BlocksLayout:
     """The sizes of a matrix in a format: "mxfp8_e4m3", "mxfp8_e5m2", "mxfp4", "nvfp4",
-    "e4m3_1x128", "e4m3_128x128", "e4m3_tensor" or "e5m2_tensor"."""
+    "e4m3_1x128", "e4m3_128x128", "e4m3_tensor", "e5m2_tensor", "nf4", "nf4_32", "nf4_128" to "nf4_4096" or "dynamic8"."""
     raw = output(
         lib.memopt_blocks_get_layout,
         int(choice(BlockFormat, format, "format")),

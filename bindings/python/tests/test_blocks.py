@@ -250,3 +250,37 @@ def test_scalar_form():
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+# --- codes that are places in a map ------------------------------------------------------------------
+
+NF4 = [
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+    -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name, width", [("nf4_32", 32), ("nf4", 64), ("nf4_256", 256), ("nf4_1024", 1024)])
+def test_nf4(device, name, width):
+    """Codes of a row that ends within a block and a byte; the offset is taken from scales and added again."""
+    f32, count = oracle.f32, 2501
+    bits = bits_of("f32", count, 11)
+    source = array.array("I", bits)
+    codes, scales = bytearray((count + 1) // 2), array.array("f", [0.0] * (-(-count // width)))
+    for offset in (None, array.array("f", [0.375])):
+        blocks = memopt.Blocks(codes, scales, name, 1, count, offset)
+        memopt.quantize_blocks(device, blocks, array.array("f", source.tobytes()))
+        middles = [f32((a + b) / 2) for a, b in zip(NF4, NF4[1:])]
+        values = [oracle.from_bits(b) for b in bits]
+        largest = [max(map(abs, values[i : i + width])) for i in range(0, count, width)]
+        less = offset[0] if offset else 0.0
+        assert list(scales) == [f32(a - less) for a in largest]
+        factors = [f32(1 / max(a, f32(1e-38))) for a in largest]
+        wanted = [sum(m < f32(x * factors[i // width]) for m in middles) for i, x in enumerate(values)] + [7]
+        assert codes == bytes(high << 4 | low for high, low in zip(wanted[::2], wanted[1::2]))
+        back = array.array("f", bytes(4 * count))
+        memopt.dequantize_blocks(device, back, blocks)
+        assert list(back) == [
+            f32(NF4[code] * f32(scales[i // width] + less)) for i, code in enumerate(wanted[:count])
+        ]

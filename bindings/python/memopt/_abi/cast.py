@@ -40,6 +40,15 @@ class BlockFormat(enum.IntEnum):
     E4M3_128X128 = 6
     E4M3_TENSOR = 7
     E5M2_TENSOR = 8
+    NF4_32 = 9
+    NF4 = 10
+    NF4_128 = 11
+    NF4_256 = 12
+    NF4_512 = 13
+    NF4_1024 = 14
+    NF4_2048 = 15
+    NF4_4096 = 16
+    DYNAMIC8 = 17
 
 
 @struct("memopt_blocks_layout")

@@ -30,10 +30,13 @@ _TYPES = {
     BlockFormat.E4M3_128X128: (torch.float8_e4m3fn, torch.float32),
     BlockFormat.E4M3_TENSOR: (torch.float8_e4m3fn, torch.float32),
     BlockFormat.E5M2_TENSOR: (torch.float8_e5m2, torch.float32),
+    **{kind: (torch.uint8, torch.float32) for kind in BlockFormat if kind >= BlockFormat.NF4_32},
 }
 #: Formats that take matrices alone, and those of one scale.
 _MATRICES = (BlockFormat.E4M3_128X128,)
 _ONE_SCALE = (BlockFormat.E4M3_TENSOR, BlockFormat.E5M2_TENSOR)
+#: Those whose blocks go on from row to row, as bitsandbytes' do: the bytes of a tensor are those of one row.
+_FLAT = tuple(kind for kind in BlockFormat if kind >= BlockFormat.NF4_32)
 
 
 @torch.no_grad()
@@ -53,12 +56,13 @@ def quantize_blocks(
 
     Formats: "mxfp8_e4m3", "mxfp8_e5m2", "mxfp4", "nvfp4", "e4m3_1x128", "e4m3_128x128",
     "e4m3_tensor" and "e5m2_tensor"; blocks lie along the last dimension, and the last two have one
-    scale. `source` is of float32, float16 or bfloat16; "e4m3_128x128" takes
+    scale. "nf4" (blocks of 64; "nf4_32", "nf4_128" to "nf4_4096") and "dynamic8" are bitsandbytes': blocks go on from
+    row to row, codes and scales have one dimension, of uint8 and float32, and rounding is to nearest. `source` is of float32, float16 or bfloat16; "e4m3_128x128" takes
     matrices, the others any shape. Types: float8_e4m3fn, float8_e5m2 or float4_e2m1fn_x2 for the
     codes, float8_e8m0fnu, float8_e4m3fn or float32 for the scales. `rounding` and `seed` are as in
     cast_(). `power_of_two` rounds float32 scales up to powers of two. `tensor_amax` is the largest
-    magnitude of the tensor, for NVFP4 and one scale: one float32 on its device. `amax`, also one float32, is raised
-    to the largest magnitude of `source`.
+    magnitude of the tensor, for NVFP4 and one scale: one float32 on its device; for NF4 it is what its scales are
+    stored less. `amax`, also one float32, is raised to the largest magnitude of `source`.
     """
     kind = choice(BlockFormat, format, "format")
     values = _values("source", source).contiguous()
@@ -91,7 +95,8 @@ def dequantize_blocks(
 ) -> torch.Tensor:
     """The values of codes and scales as quantize_blocks() returns them.
 
-    `columns` is the last dimension of the result; of two codes a byte, None means an even number.
+    `columns` is the last dimension of the result; of two codes a byte, None means an even number. The result of
+    "nf4" and "dynamic8" has one dimension.
     """
     kind = choice(BlockFormat, format, "format")
     if not codes.is_contiguous() or not scales.is_contiguous():
@@ -101,9 +106,10 @@ def dequantize_blocks(
             "dequantize_blocks: codes of %s and scales of %s; %s and %s are expected"
             % (*map(_lists.name_of, (codes.dtype, scales.dtype)), *map(_lists.name_of, _TYPES[kind]))
         )
+    shape = codes.shape if kind not in _FLAT else torch.Size([codes.numel()])
     if columns is None:
-        columns = codes.shape[-1] * (2 if kind in (BlockFormat.MXFP4, BlockFormat.NVFP4) else 1)
-    shape = (*codes.shape[:-1], columns)
+        columns = shape[-1] * (8 // blocks_layout(kind, 1, 1).code_bits)
+    shape = torch.Size((*shape[:-1], columns))
     result = _values("result", torch.empty(shape, dtype=dtype, device=codes.device))
     rows, columns, layout = _sizes(kind, result.shape)
     for name, tensor, needed in (
@@ -145,6 +151,8 @@ def _sizes(kind: BlockFormat, shape: Any) -> Tuple[int, int, BlocksLayout]:
     rows = 1
     for size in shape[:-1]:
         rows *= size
+    if kind in _FLAT:
+        rows, columns = 1, rows * columns
     return rows, columns, blocks_layout(kind, rows, columns)
 
 
@@ -166,7 +174,7 @@ def _empty(
     kind: BlockFormat, shape: Any, layout: BlocksLayout, device: torch.device
 ) -> Tuple[torch.Tensor, torch.Tensor]:
     """Memory of codes and scales; uint8 first, since not all types can be allocated everywhere."""
-    lead = list(shape[:-1])
+    lead = [] if kind in _FLAT else list(shape[:-1])
     code_type, scale_type = _TYPES[kind]
     scale_shape = [*lead, layout.scale_columns]
     if kind in _ONE_SCALE:

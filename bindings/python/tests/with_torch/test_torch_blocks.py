@@ -107,11 +107,13 @@ def test_error_of_a_round_trip():
         "e4m3_128x128": 0.030,
         "e4m3_tensor": 0.030,
         "e5m2_tensor": 0.060,
+        "nf4": 0.100,
+        "dynamic8": 0.013,
     }
     for name, bound in most.items():
         amax = x.abs().max() if name == "nvfp4" or name.endswith("tensor") else None
         codes, scales = mt.blocks.quantize_blocks(x, name, tensor_amax=amax)
-        back = mt.blocks.dequantize_blocks(codes, scales, name, tensor_amax=amax)
+        back = mt.blocks.dequantize_blocks(codes, scales, name, tensor_amax=amax).view_as(x)
         error = ((back - x).square().mean() / x.square().mean()).sqrt().item()
         print(name, error)
         assert bound / 1.5 < error < bound, name

@@ -163,7 +163,7 @@ def rounded(weight, kind):
         return weight.bfloat16().float()
     amax = weight.abs().amax().reshape(1) if kind == "nvfp4" else None
     codes, scales = blocks.quantize_blocks(weight, CODES[kind], tensor_amax=amax)
-    return blocks.dequantize_blocks(codes, scales, CODES[kind], tensor_amax=amax)
+    return blocks.dequantize_blocks(codes, scales, CODES[kind], tensor_amax=amax).view_as(weight)
 
 
 @torch.no_grad()
@@ -173,9 +173,9 @@ def round_frozen(model, kind):
             p.copy_(rounded(p, kind))
 
 
-CODES = {"bf16": None, "mxfp8": "mxfp8_e4m3", "nvfp4": "nvfp4"}
+CODES = {"bf16": None, "mxfp8": "mxfp8_e4m3", "nvfp4": "nvfp4", "nf4": "nf4"}
 #: Bytes of a matrix of 128 x 32, and of 32 x 128, with their scales at steps of 256.
-CODED = {"bf16": 8192, "mxfp8": 4096 + 256 + 256, "nvfp4": 2048 + 256 + 256}
+CODED = {"bf16": 8192, "mxfp8": 4096 + 256, "nvfp4": 2048 + 256 + 256, "nf4": 2048 + 256}
 
 
 @pytest.mark.parametrize("kind", sorted(CODES))

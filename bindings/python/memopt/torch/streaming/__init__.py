@@ -16,6 +16,7 @@ import torch
 from ... import errors
 from ..._abi import Status
 from ...sizes import Size, format_size, parse_size
+from . import _four_bits
 from ._arena import Arena
 from ._coded import FORMATS, Code, CodedStore, Decoded
 from ._layers import Layer, Layers
@@ -52,8 +53,9 @@ def stream_weights(
         store: where the weights are. None: page-locked host memory. "disk:PATH": a file in the folder PATH, or
             a file to make; it has no name and ends with the process. "disk:model.safetensors" (a file that
             exists, or an index): that checkpoint itself, which is only read, in place of the model's weights.
-            "bf16", "mxfp8", "nvfp4": host memory with each matrix rounded to that; the model sees its own types.
-            The budget then has one decoded layer and codes of others.
+            "bf16", "mxfp8", "nvfp4", "nf4": host memory with each matrix rounded to that; the model sees its own
+            types. The budget then has one decoded layer and codes of others. Codes of a QLoRA checkpoint that is
+            loaded into "nf4" are kept as they are.
         train: "host": parameters that require a gradient stream, too. Each gradient goes to the host at once.
             Give an optimizer the stream's `parameters()`, which are the store itself.
 
@@ -128,8 +130,11 @@ class WeightStream:
             for name, p in inner._parameters.items():
                 if p is not None and p.is_meta:
                     inner._parameters[name] = self._made_for(p, mine.get(id(p)), device)
-                elif p is not None and self._moves and id(p) not in mine:
-                    p.data = p.data.to(device)
+                elif p is not None and self._moves:
+                    if id(p) not in mine:
+                        p.data = p.data.to(device)
+                    if _four_bits.is_four_bits(p):
+                        _four_bits.move_state(p, device, lambda value: id(value) in mine)
             for name, buffer in inner._buffers.items():
                 if buffer is not None and self._moves and not buffer.is_meta:
                     inner._buffers[name] = buffer.to(device)
@@ -166,7 +171,9 @@ class WeightStream:
         if self._stale:
             self._map_again()
 
-    def _write(self, layer: Layer, part: Part, value: torch.Tensor) -> None:
+    def _write(self, layer: Layer, part: Part, value: Union[torch.Tensor, _four_bits.Packed]) -> None:
+        if isinstance(value, _four_bits.Packed) and not self._is_coded:
+            value = value.tensor(part.dtype)
         if self._trained is not None:
             self._trained.settle()
         if layer.flat is not None and not layer.depth:

@@ -6,7 +6,7 @@ layers stay on the device, and of a small model all of them. A layer's codes are
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, Dict, List, Optional, Set, Tuple, Union
 
 import torch
 
@@ -18,12 +18,14 @@ from .. import _tensor_lists
 from .._native import native
 from ..blocks import _empty, _matrix, _sizes, quantize_blocks
 from ._arena import Arena, Lent, memory_at
+from ._four_bits import Packed
 from ._parts import Part, rounded
 
 FORMATS: Dict[str, Optional[BlockFormat]] = {
     "bf16": None,
     "mxfp8": BlockFormat.MXFP8_E4M3,
     "nvfp4": BlockFormat.NVFP4,
+    "nf4": BlockFormat.NF4,
 }
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -35,6 +37,7 @@ class Code:
         self.part, self.kind = part, kind
         self.format = FORMATS[kind]
         matrix = len(part.shape) > 1 and part.dtype in _FLOATS and part.parameter.is_contiguous()
+        self.has_amax = self.format == BlockFormat.NVFP4
         self.is_exact = not matrix or (self.format is None and part.dtype is torch.bfloat16)
         if self.is_exact:
             self.pieces = [part.nbytes]
@@ -43,24 +46,28 @@ class Code:
         else:
             self.rows, self.columns, layout = _sizes(self.format, part.shape)
             self._codes, self._scales = _empty(self.format, part.shape, layout, torch.device("meta"))
-            self.pieces = [self._codes.nbytes, self._scales.nbytes, 4]
+            self.pieces = [self._codes.nbytes, self._scales.nbytes, *([4] if self.has_amax else [])]
 
     @property
     def nbytes(self) -> int:
         """What it takes in an arena."""
         return sum(map(rounded, self.pieces))
 
-    def encode(self, value: torch.Tensor) -> List[torch.Tensor]:
+    def encode(self, value: Union[torch.Tensor, Packed]) -> List[torch.Tensor]:
         """The pieces of a weight."""
+        if isinstance(value, Packed):
+            if value.name() == self.kind and not self.is_exact:
+                return [value.codes, value.scales]
+            value = value.tensor(self.part.dtype)
         value = value.detach().to(self.part.dtype)
         if self.is_exact:
             return [value]
         if self.format is None:
             return [value.to(torch.bfloat16)]
         value = value.contiguous()
-        amax = value.abs().amax().float().reshape(1)
-        codes, scales = quantize_blocks(value, self.format, tensor_amax=amax if self.format == BlockFormat.NVFP4 else None)
-        return [codes, scales, amax]
+        amax = value.abs().amax().float().reshape(1) if self.has_amax else None
+        codes, scales = quantize_blocks(value, self.format, tensor_amax=amax)
+        return [codes, scales] if amax is None else [codes, scales, amax]
 
     def decode(self, pieces: List[torch.Tensor], result: torch.Tensor) -> None:
         """Writes the weight, in the order of the current stream. The pieces are bytes."""
@@ -70,7 +77,7 @@ class Code:
             result.copy_(pieces[0].view(torch.bfloat16).view(result.shape))
         else:
             side = native(result.device)
-            amax = pieces[2].data_ptr() if self.format == BlockFormat.NVFP4 else None
+            amax = pieces[2].data_ptr() if self.has_amax else None
             lib.memopt_blocks_dequantize(
                 side.device._handle.pointer,
                 _tensor_lists.array([result]),
@@ -105,7 +112,7 @@ class CodedStore:
         self._arena.learn(codes)
         return tickets
 
-    def _put(self, part: Part, value: torch.Tensor) -> None:
+    def _put(self, part: Part, value: Union[torch.Tensor, Packed]) -> None:
         code, _, memory = part.stored
         for piece, target in zip(code.encode(value), memory):
             bytes_ = piece if code.is_exact else piece.reshape(-1).view(torch.uint8)
@@ -118,7 +125,7 @@ class CodedStore:
         code.decode(memory, result)
         return result
 
-    def write(self, part: Part, value: torch.Tensor) -> bool:
+    def write(self, part: Part, value: Union[torch.Tensor, Packed]) -> bool:
         """New weights. Whether the tickets must be made anew."""
         _, tickets, _ = part.stored
         try:

@@ -28,6 +28,7 @@ from ...sizes import format_size
 from .._hooks import hooked
 from .._packer import keep
 from .._slots import Kept
+from . import _four_bits
 from ._arena import Arena, Lent
 from ._parts import Part, rounded
 
@@ -90,6 +91,7 @@ class Layers:
         self._settle = settle  # looks which stores have changed
         self._calls: List["Call"] = []
         self._hooks: List[Any] = []
+        self._layouts: List[Callable[[], None]] = []
 
     def attach(self, layer: Layer) -> None:
         """From now on the layer's weights come when they are needed."""
@@ -102,6 +104,9 @@ class Layers:
         for inner in module.modules():
             if any(id(p) in mine for p in inner.parameters(recurse=False)):
                 self._hooks.append(inner.register_forward_pre_hook(Touch(self, layer)))
+            if any(_four_bits.is_four_bits(p) for p in inner.parameters(recurse=False)):
+                self._layouts.append(_four_bits.keep_layout(inner))
+                _four_bits.see(self)
         module._memopt_streams = True
 
     def detach(self) -> None:
@@ -110,7 +115,10 @@ class Layers:
             call.remove()
         for hook in self._hooks:
             hook.remove()
-        self._calls, self._hooks = [], []
+        for end in self._layouts:
+            end()
+        _four_bits.see_no_more(self)
+        self._calls, self._hooks, self._layouts = [], [], []
         for layer in self.bound:
             layer.flat = layer.lent = None
         self.bound = []

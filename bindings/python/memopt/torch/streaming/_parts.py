@@ -8,6 +8,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
 import torch
 
 from .. import _tensor_lists
+from . import _four_bits
 from ..optim._layout import is_flattened, is_sharded
 
 #: Smaller parameters stay.
@@ -39,6 +40,8 @@ class Part:
         nan = float("nan") if parameter.is_floating_point() or parameter.is_complex() else 0
         one = torch.full((1,), nan, dtype=self.dtype, device=device)
         self.absent = one.as_strided(self.shape, (0,) * len(self.shape))
+        if _four_bits.is_four_bits(parameter) or not isinstance(parameter, torch.nn.Parameter):
+            self.absent = one[:0]  # codes have no NaN, and kernels of others read without strides: an error of shapes
         #: The parameter's, when its weights came.
         self.version = 0
         #: What the store knows of it.
@@ -66,8 +69,8 @@ def find(layers: Any, device: Optional[torch.device], trained: bool) -> Found:
     places = Counter(id(p) for p in _places(named))
     owners: Dict[int, set[int]] = {}
     for number, (_, module) in enumerate(named):
-        for p in module.parameters():
-            owners.setdefault(id(p), set()).add(number)
+        for parameter in module.parameters():
+            owners.setdefault(id(parameter), set()).add(number)
     where = _device_of(named) if device is None else device
     kept: Counter[str] = Counter()
     result = []
@@ -75,8 +78,8 @@ def find(layers: Any, device: Optional[torch.device], trained: bool) -> Found:
     for number, (name, module) in enumerate(named):
         parts: List[Part] = []
         offset = 0
-        for own_name, p in module.named_parameters():
-            reason = _reason(p, trained, len(owners[id(p)]))
+        for own_name, p in _tensors(module):
+            reason = _reason(p, trained, len(owners.get(id(p), ())))
             if reason:
                 kept[reason] += 0 if id(p) in counted else p.nbytes
                 counted.add(id(p))
@@ -94,7 +97,16 @@ def find(layers: Any, device: Optional[torch.device], trained: bool) -> Found:
     return Found(result, dict(kept), where)
 
 
-def _reason(p: torch.nn.Parameter, trained: bool, layers: int) -> str:
+def _tensors(module: torch.nn.Module) -> Iterable[Tuple[str, torch.Tensor]]:
+    """Parameters, and the states of those of 4 bits."""
+    for name, p in module.named_parameters():
+        yield name, p
+        if _four_bits.is_four_bits(p):
+            for inner, tensor in _four_bits.tensors_of(p).items():
+                yield "%s.%s" % (name, inner), tensor
+
+
+def _reason(p: torch.Tensor, trained: bool, layers: int) -> str:
     """Why a parameter stays; "" if it streams."""
     if p.requires_grad and not trained:
         return "trained"
@@ -151,6 +163,8 @@ def _check_parameter(p: torch.nn.Parameter, name: str) -> None:
         what = "is sharded by FSDP, which brings it itself; stream on one device, or let FSDP offload"
     elif hasattr(p, "ds_id"):
         what = "is of DeepSpeed's ZeRO-3, which brings it itself"
+    elif _four_bits.is_four_bits(p):
+        what = _four_bits.why_not(p)
     elif type(p) is not torch.nn.Parameter or p.layout is not torch.strided:
         what = "is a %s (%s), whose memory is not one dense tensor" % (type(p).__name__, p.layout)
     elif p.device.type not in ("cpu", "cuda", "meta"):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Union
 
 import torch
 
+from . import _four_bits
 from ._layers import Layer, uncopied
 from ._parts import Part
 
@@ -15,7 +16,10 @@ class State:
     """A layer's hooks."""
 
     def __init__(
-        self, layer: Layer, read: Callable[[Part], torch.Tensor], write: Callable[[Layer, Part, torch.Tensor], None]
+        self,
+        layer: Layer,
+        read: Callable[[Part], torch.Tensor],
+        write: Callable[[Layer, Part, Union[torch.Tensor, _four_bits.Packed]], None],
     ) -> None:
         self._layer, self._read, self._write = layer, read, write
         module: Any = layer.module()
@@ -40,8 +44,11 @@ class State:
     def _names(self, module: torch.nn.Module, prefix: str) -> Dict[str, Part]:
         """Each name of a streamed parameter."""
         parts = {id(part.parameter): part for part in self._layer.parts}
-        named = module.named_parameters(remove_duplicate=False)
-        return {prefix + name: parts[id(p)] for name, p in named if id(p) in parts}
+        named = dict(module.named_parameters(remove_duplicate=False))
+        for name, p in list(named.items()):
+            if _four_bits.is_four_bits(p):
+                named.update(("%s.%s" % (name, inner), t) for inner, t in _four_bits.tensors_of(p).items())  # type: ignore[misc]
+        return {prefix + name: parts[id(p)] for name, p in named.items() if id(p) in parts}
 
     def _saved(self, module: torch.nn.Module, state: Dict[str, Any], prefix: str, _: Any) -> None:
         for name, part in self._names(module, prefix).items():
@@ -49,8 +56,24 @@ class State:
                 state[name] = self._read(part)
 
     def _loading(self, module: torch.nn.Module, state: Dict[str, Any], prefix: str, *_: Any) -> None:
+        parts = {id(part.parameter): part for part in self._layer.parts}
+
+        def put(target: torch.Tensor, value: torch.Tensor) -> None:
+            part = parts.get(id(target))
+            if part is None:
+                target.copy_(value.view_as(target))
+            else:
+                self._write(self._layer, part, value.view(part.shape))
+
+        for own_name, p in module.named_parameters(remove_duplicate=False):
+            if _four_bits.is_four_bits(p):
+                _four_bits.load_state(p, state, prefix + own_name, put)
         for name, part in self._names(module, prefix).items():
             value = state.get(name)
-            if isinstance(value, torch.Tensor) and value.shape == part.shape and value is not part.parameter:
+            packed = None if _four_bits.is_four_bits(part.parameter) else _four_bits.take_packed(state, name)
+            if packed is not None and packed.shape == part.shape:
+                self._write(self._layer, part, packed)
+                state[name] = part.parameter
+            elif isinstance(value, torch.Tensor) and value.shape == part.shape and value is not part.parameter:
                 self._write(self._layer, part, value)
                 state[name] = part.parameter  # there is nothing left to copy, or to assign
