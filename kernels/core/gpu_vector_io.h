@@ -344,45 +344,46 @@ template <int WORDS> MO_DEVICE uint32_t mo_odd_bf16(const uint32_t words[WORDS])
     return ~all & 0x40004000u;
 }
 
+/* Words of a pack of f32, f16 or bf16, of which mo_any_nan is known. */
 template <int N, uint32_t DTYPE>
-MO_DEVICE void mo_encode_pairs(const float values[N], int any_nan, uint32_t codes[N])
+MO_DEVICE void mo_pack_words(const float values[N], int any_nan, uint32_t *words)
 {
-    if (MO_RARE(any_nan)) {
+    if (DTYPE == MO_DTYPE_F32) {
         MO_UNROLL
         for (int k = 0; k < N; k++)
-            codes[k] = mo_encode_as<DTYPE>(values[k], 0);
+            words[k] = mo_f32_bits(values[k]);
+    } else if (MO_RARE(any_nan)) {
+        MO_UNROLL
+        for (int k = 0; k < N; k += 2)
+            words[k / 2] = mo_encode_as<DTYPE>(values[k], 0) | mo_encode_as<DTYPE>(values[k + 1], 0)
+                                                                   << 16;
     } else {
         MO_UNROLL
-        for (int k = 0; k < N; k += 2) {
-            uint32_t both = mo_pair_word<DTYPE>(values[k], values[k + 1]);
-            codes[k] = both & 0xffffu;
-            codes[k + 1] = both >> 16;
-        }
+        for (int k = 0; k < N; k += 2)
+            words[k / 2] = mo_pair_word<DTYPE>(values[k], values[k + 1]);
     }
+}
+
+/* The same, as codes. */
+template <int N, uint32_t DTYPE>
+MO_DEVICE void mo_encode_known(const float values[N], int any_nan, uint32_t codes[N])
+{
+    uint32_t words[N];
+    mo_pack_words<N, DTYPE>(values, any_nan, words);
+    MO_UNROLL
+    for (int k = 0; k < N; k++)
+        codes[k] = DTYPE == MO_DTYPE_F32 ? words[k] : words[k / 2] >> k % 2 * 16 & 0xffffu;
 }
 
 template <int N, uint32_t DTYPE>
 MO_DEVICE void mo_encode_values(const float values[N], int saturate, uint32_t codes[N])
 {
     if (DTYPE == MO_DTYPE_BF16 || DTYPE == MO_DTYPE_F16) {
-        mo_encode_pairs<N, DTYPE>(values, mo_any_nan<N>(values), codes);
+        mo_encode_known<N, DTYPE>(values, mo_any_nan<N>(values), codes);
     } else {
         MO_UNROLL
         for (int k = 0; k < N; k++)
             codes[k] = mo_encode_as<DTYPE>(values[k], saturate);
-    }
-}
-
-/* The same for f32, f16 and bf16 where mo_any_nan is known. */
-template <int N, uint32_t DTYPE>
-MO_DEVICE void mo_encode_known(const float values[N], int any_nan, uint32_t codes[N])
-{
-    if (DTYPE == MO_DTYPE_F32) {
-        MO_UNROLL
-        for (int k = 0; k < N; k++)
-            codes[k] = mo_f32_bits(values[k]);
-    } else {
-        mo_encode_pairs<N, DTYPE>(values, any_nan, codes);
     }
 }
 

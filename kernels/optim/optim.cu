@@ -3,6 +3,7 @@
  * of eight a thread, so a block's absmax is a reduction over the group and no block waits for
  * another. The code tables are copied to shared memory, where every thread looks up its own entry.
  */
+#include "kernels/core/gpu_ahead.h"
 #include "kernels/optim/adamw_gpu.h"
 #include "kernels/optim/split_weights.h"
 

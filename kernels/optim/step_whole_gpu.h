@@ -38,81 +38,6 @@ template <uint32_t FORMAT, uint32_t P, uint32_t G> struct mo_whole_bytes {
     };
 };
 
-/* `bytes` further in each half of a warp of 64. */
-MO_DEVICE uint32_t mo_ahead(uint32_t bytes)
-{
-    return bytes * (mo_warp_size() / MO_LANES);
-}
-
-/* Reads what lies so many bytes ahead, if there is `more`. As a branch, the loads would move down to
- * where they are needed. */
-template <int WORDS, int BYTES>
-MO_DEVICE void mo_read_ahead(uint32_t more, const unsigned char *at, uint32_t *to)
-{
-    enum { PART = WORDS < 4 ? WORDS : 4 };
-    MO_UNROLL
-    for (int w = 0; w < WORDS; w += PART) {
-#if MO_NVCC_DEVICE
-        uint32_t *part = to + w;
-        if (PART == 1)
-            asm volatile("{.reg .pred %%more; setp.ne.u32 %%more, %2, 0; "
-                         "@%%more ld.global.u32 %0, [%1+%3];}"
-                         : "+r"(part[0])
-                         : "l"(at), "r"(more), "n"(BYTES));
-        else if (PART == 2)
-            asm volatile("{.reg .pred %%more; setp.ne.u32 %%more, %3, 0; "
-                         "@%%more ld.global.v2.u32 {%0, %1}, [%2+%4];}"
-                         : "+r"(part[0]), "+r"(part[PART / 2])
-                         : "l"(at), "r"(more), "n"(BYTES));
-        else
-            asm volatile("{.reg .pred %%more; setp.ne.u32 %%more, %5, 0; "
-                         "@%%more ld.global.v4.u32 {%0, %1, %2, %3}, [%4+%6];}"
-                         : "+r"(part[0]), "+r"(part[PART / 4]), "+r"(part[PART / 2]),
-                           "+r"(part[PART - 1])
-                         : "l"(at + 4 * w), "r"(more), "n"(BYTES));
-#else
-        if (more) {
-            mo_words<PART> raw = mo_load_words<PART, 0>(at + mo_ahead(BYTES) + 4 * w);
-            MO_UNROLL
-            for (int k = 0; k < PART; k++)
-                to[w + k] = raw.of[k];
-        }
-#endif
-    }
-}
-
-/* Writes there. In these words too, for else a compiler moves two pointers, of which one is known to
- * be global. */
-template <int WORDS, int BYTES>
-MO_DEVICE void mo_write_ahead(unsigned char *at, const uint32_t *from)
-{
-    enum { PART = WORDS < 4 ? WORDS : 4 };
-    MO_UNROLL
-    for (int w = 0; w < WORDS; w += PART) {
-        const uint32_t *part = from + w;
-#if MO_NVCC_DEVICE
-        if (PART == 1)
-            asm volatile("st.global.u32 [%0+%1], %2;" ::"l"(at), "n"(BYTES), "r"(part[0])
-                         : "memory");
-        else if (PART == 2)
-            asm volatile("st.global.v2.u32 [%0+%1], {%2, %3};" ::"l"(at), "n"(BYTES), "r"(part[0]),
-                         "r"(part[PART / 2])
-                         : "memory");
-        else
-            asm volatile("st.global.v4.u32 [%0+%1], {%2, %3, %4, %5};" ::"l"(at + 4 * w),
-                         "n"(BYTES), "r"(part[0]), "r"(part[PART / 4]), "r"(part[PART / 2]),
-                         "r"(part[PART - 1])
-                         : "memory");
-#else
-        mo_words<PART> raw;
-        MO_UNROLL
-        for (int k = 0; k < PART; k++)
-            raw.of[k] = part[k];
-        mo_store_words<PART, 0>(at + mo_ahead(BYTES) + 4 * w, raw);
-#endif
-    }
-}
-
 template <uint32_t DTYPE> MO_DEVICE void mo_eight_values(const uint32_t *words, float values[8])
 {
     MO_UNROLL
@@ -163,18 +88,6 @@ MO_DEVICE void mo_read_states(const mo_eight_place *at, uint32_t more,
     mo_read_ahead<mo_eight<G>::WORDS, AHEAD * bytes::G_BYTES>(more, at->g, raw->g);
 }
 
-/* Codes of eight parameters, or of their copy. */
-template <uint32_t DTYPE>
-MO_DEVICE void mo_eight_codes(const float values[8], int any_nan, uint32_t *words)
-{
-    enum { N = 8 };
-    uint32_t codes[N];
-    mo_encode_known<N, DTYPE>(values, any_nan, codes);
-    MO_UNROLL
-    for (int w = 0; w < mo_eight<DTYPE>::WORDS; w++)
-        words[w] = DTYPE == MO_DTYPE_F32 ? codes[w] : codes[2 * w] | codes[2 * w + 1] << 16;
-}
-
 /* Writes moments that have no scales. */
 template <uint32_t RULE, uint32_t FORMAT, int CODES>
 MO_DEVICE void mo_write_plain(const mo_eight_place *at, const mo_rule_coef *coef, const float m[8],
@@ -194,11 +107,11 @@ MO_DEVICE void mo_write_plain(const mo_eight_place *at, const mo_rule_coef *coef
             words[1][k / 2] |= (uint32_t)codes.v << k % 2 * 16;
         }
     }
-    mo_write_ahead<WORDS, CODES>(at->m, words[0]);
+    mo_write_ahead<WORDS, CODES>(1, at->m, words[0]);
     if (mo_rule_has_second(RULE))
-        mo_write_ahead<WORDS, CODES>(at->v, words[1]);
+        mo_write_ahead<WORDS, CODES>(1, at->v, words[1]);
     if (mo_rule_has_slow(RULE))
-        mo_write_ahead<WORDS, CODES>(at->slow, words[2]);
+        mo_write_ahead<WORDS, CODES>(1, at->slow, words[2]);
 }
 
 /* Encodes eight values of a moment and writes them and, once, their block's scale. */
@@ -210,9 +123,9 @@ MO_DEVICE void mo_write_moment(const typename mo_codec<FORMAT>::tables *tables, 
     enum { N = mo_code_words<FORMAT>::N };
     uint32_t words[N], stored = mo_f32_bits(e->stored);
     mo_encode_words<FORMAT>(tables, is_signed, values, e, words);
-    mo_write_ahead<N, CODES>(codes, words);
+    mo_write_ahead<N, CODES>(1, codes, words);
     if (mo_thread_index() % (mo_format_block(FORMAT) / 8) == 0)
-        mo_write_ahead<1, SCALES>(scale, &stored);
+        mo_write_ahead<1, SCALES>(1, scale, &stored);
 }
 
 /* Encodes and writes the moments of a block: one branch for what is rare of any. */
@@ -287,16 +200,16 @@ MO_DEVICE void mo_step_whole_block(const mo_eight_place *at, uint32_t more,
         any_nan = mo_any_nan<N>(p);
         if (MO_RARE(any_nan))
             mo_one_nan<N>(p);
-        mo_eight_codes<P>(p, any_nan, words);
+        mo_pack_words<N, P>(p, any_nan, words);
         if (!mo_format_has_scales(FORMAT))
             mo_plain_nan<RULE, N>(any_nan, m, v, slow);
     }
     mo_read_ahead<mo_eight<P>::WORDS, (AHEAD + 1) * bytes::P_BYTES>(more, at->p, raw->p);
-    mo_write_ahead<mo_eight<P>::WORDS, AHEAD * bytes::P_BYTES>(at->p, words);
+    mo_write_ahead<mo_eight<P>::WORDS, AHEAD * bytes::P_BYTES>(1, at->p, words);
     if (COPY) {
         uint32_t copy[4];
-        mo_eight_codes<MO_DTYPE_BF16>(p, any_nan, copy);
-        mo_write_ahead<4, AHEAD * bytes::COPY>(at->copy, copy);
+        mo_pack_words<N, MO_DTYPE_BF16>(p, any_nan, copy);
+        mo_write_ahead<4, AHEAD * bytes::COPY>(1, at->copy, copy);
     }
     if constexpr (mo_format_has_scales(FORMAT))
         mo_write_coded<RULE, FORMAT, CODES, SCALES>(at, tables, &range, m, v, slow);

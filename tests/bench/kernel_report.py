@@ -42,12 +42,13 @@ THREADS = 256
 
 
 class Stream(NamedTuple):
-    """A loop that is no step. moves: bytes of a turn's loads (positive) and stores (negative), without scales."""
+    """A loop that is no step. moves: bytes of a pack's loads (positive) and stores (negative), without scales."""
     words: str
     symbol: str
     moves: tuple
     elements: int
     threads: int = 256
+    packs: int = 1  # of a turn, which are read together
 
 
 STREAMS = [Stream("cast, f32 to 16 bits", "mo_cast", (16, -8), 4), Stream("cast, 16 bits to f32", "mo_cast", (8, -16), 4),
@@ -56,13 +57,13 @@ STREAMS = [Stream("cast, f32 to 16 bits", "mo_cast", (16, -8), 4), Stream("cast,
            Stream("norm, f32", "mo_square_sum", (4,) * 8, 8, 512), Stream("norm, bf16", "mo_square_sum", (2,) * 8, 8, 512),
            Stream("unscale, f32", "mo_scale", (16, -16), 4),
            Stream("unscale, 16 bits", "mo_scale", (16, -16), 8),
-           Stream("blocks, f32 to 8 bits", "mo_blocks_quantize", (16, 16, -8), 8),
-           Stream("blocks, 16 bits to 8", "mo_blocks_quantize", (16, -8), 8),
-           Stream("blocks, f32 to 4 bits", "mo_blocks_quantize", (16, 16, -4), 8),
-           Stream("blocks, 16 bits to 4", "mo_blocks_quantize", (16, -4), 8),
-           Stream("blocks, 8 bits to f32", "mo_blocks_dequantize", (8, -16, -16), 8),
-           Stream("blocks, 8 bits to 16", "mo_blocks_dequantize", (8, -16), 8),
-           Stream("blocks, 4 bits to 16", "mo_blocks_dequantize", (4, -16), 8)]
+           Stream("blocks, f32 to 8 bits", "mo_blocks_quantize", (16, 16, -8), 8, packs=2),
+           Stream("blocks, 16 bits to 8", "mo_blocks_quantize", (16, -8), 8, packs=2),
+           Stream("blocks, f32 to 4 bits", "mo_blocks_quantize", (16, 16, -4), 8, packs=2),
+           Stream("blocks, 16 bits to 4", "mo_blocks_quantize", (16, -4), 8, packs=2),
+           Stream("blocks, 8 bits to f32", "mo_blocks_dequantize", (8, -16, -16), 8, packs=2),
+           Stream("blocks, 8 bits to 16", "mo_blocks_dequantize", (8, -16), 8, packs=2),
+           Stream("blocks, 4 bits to 16", "mo_blocks_dequantize", (4, -16), 8, packs=2)]
 
 
 class Card(NamedTuple):
@@ -169,15 +170,15 @@ def following(code, labels, words, at):
     return [step for step in steps if step < len(code) and not re.match(r"CALL|s_swappc", code[step])]
 
 
-def shortest(code, labels, words, loop, moves):
+def shortest(code, labels, words, loop, moves, strict=False):
     """The shortest way from a loop's first instruction to its last whose loads and stores are of these widths; smaller
-    ones do not count."""
+    ones do not count, nor others on a condition unless strict."""
     start, end, body = loop
     least = min(map(abs, moves))
 
     def left_behind(left, at):
         width = body[at]
-        if abs(width) < least or code[at].startswith("@") and width not in left:
+        if abs(width) < least or not strict and code[at].startswith("@") and width not in left:
             return left
         return left[:left.index(width)] + left[left.index(width) + 1:] if width in left else None
 
@@ -263,9 +264,9 @@ def counted(stream, machine_code, amd):
     code, labels, registers = machine_code
     words = AMD if amd else NVIDIA
     found = [(len(way) / n / times, way, n * times) for n in [stream.elements]
-             for times in ((1, 2) if min(stream.moves) > 0 else (1,))  # sums may be unrolled twice
+             for times in ((1, 2) if min(stream.moves) > 0 else (stream.packs,))  # sums may be unrolled twice
              for loop in whole_loops(code, labels, words)
-             if (way := shortest(code, labels, words, loop, stream.moves * times))]
+             if (way := shortest(code, labels, words, loop, stream.moves * times, stream.packs > 1))]
     if not found:
         return None
     count, way, n = min(found)
@@ -391,7 +392,8 @@ def share_of_stream(card, stream, found):
     moved = sum(map(abs, stream.moves))
     most = 1024 if card.target == "sm_75" else 1536 if card.target == "sm_89" else 2048
     warps = warps_of(card.target, found.registers, stream.threads, most // stream.threads)
-    return share_of_copy(card, moved / stream.elements, found.issued, 0.0, (reads, reads / moved), warps, found.doubles)
+    return share_of_copy(card, moved / stream.elements, found.issued, 0.0, (reads * stream.packs, reads / moved), warps,
+                         found.doubles)
 
 
 # --- the page ---------------------------------------------------------------------------------------
@@ -450,10 +452,10 @@ def page(kernels, found_streams, tables, targets):
         "shared memory's; that of the bytes in flight at a\nloaded memory's latency. In brackets: instructions' time by "
         "memory's.\n",
         rows(["states", "types", *cards], limits),
-        "## Casts, norms, blocks\n\nInstructions an element, and the share of a copy's speed. Blocks' loops also find where a "
-        "thread's elements lie in\na matrix, 8 instructions an element: so those from or to 16 bits are bound by instructions on "
-        "an H200 where a code has 4 bits or\nis read. A count is of the shortest way through branches over types, on AMD perhaps "
-        "of one that no type takes.\n", rows(["loop", *targets], loads, 1), rows(["loop", *cards], shares, 1),
+        "## Casts, norms, blocks\n\nInstructions an element, and the share of a copy's speed. Blocks' loops are those over "
+        "whole packs of aligned matrices, two a\nturn, to nearest; 8 bits with a scale of the tensor, 4 bits with one of 32 "
+        "(NVFP4's of 16 takes 3 more). A count is of\nthe shortest way through branches over types, on AMD perhaps of one that "
+        "no type takes.\n", rows(["loop", *targets], loads, 1), rows(["loop", *cards], shares, 1),
         "## Shared memory\n\nTurns of the 32 banks for a look-up of 32 threads, with states of normal gradients.\n",
         rows(["states", "table", "turns"], looked)])
 

@@ -46,6 +46,9 @@ class Report(unittest.TestCase):
         text = kernel_report.flattened(CMAKE, BUILD)
         found = kernel_report.streams(text, TARGET, "nvdisasm")
         self.assertEqual([words for words, counted in found.items() if counted is None], [])
+        for stream in kernel_report.STREAMS if TARGET == "sm_90" else ():
+            _, issue = kernel_report.share_of_stream(kernel_report.CARDS["H200"], stream, found[stream.words])
+            self.assertLessEqual(issue, 1, stream.words)  # a copy's time is memory's
 
 
 if __name__ == "__main__":

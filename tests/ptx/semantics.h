@@ -509,7 +509,7 @@ typedef struct format {
 } format;
 
 static const format f16 = {5, 10, 0x7C00, 0x7FFF}, bf16 = {8, 7, 0x7F80, 0x7FFF};
-static const format e4m3 = {4, 3, 0x7E, 0x7F};
+static const format e4m3 = {4, 3, 0x7E, 0x7F}, e5m2 = {5, 2, 0x7B, 0x7F}; /* saturating */
 
 /* The number of a code without its sign; a NaN's code is beyond the others. */
 static float widen(uint32_t code, const format *f)
@@ -579,6 +579,11 @@ static uint32_t abs_bf16x2(uint32_t a)
 static uint16_t cvt_rn_satfinite_e4m3x2_f32(uint32_t high, uint32_t low)
 {
     return (uint16_t)(narrow(f32(high), &e4m3) << 8 | narrow(f32(low), &e4m3));
+}
+
+static uint16_t cvt_rn_satfinite_e5m2x2_f32(uint32_t high, uint32_t low)
+{
+    return (uint16_t)(narrow(f32(high), &e5m2) << 8 | narrow(f32(low), &e5m2));
 }
 
 static uint32_t half_of_e4m3(uint32_t code)
