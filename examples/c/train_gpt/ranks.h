@@ -1,7 +1,8 @@
 /*
  * The processes of a run with --ranks, which have one program and count from rank 0: five calls, of
- * MPI (ranks_mpi.c), or of none (ranks_none.c). Every rank makes the same calls in the same order.
- * Memory is the device's where MPI can reach it, as the "cpu" device's.
+ * MPI (ranks_mpi.c), of NCCL or RCCL (ranks_nccl.c), or of none (ranks_none.c). Every rank makes the
+ * same calls in the same order. Memory is the host's, or the device's where the carrier can reach it,
+ * as MPI can the "cpu" device's.
  */
 #ifndef GPT_RANKS_H
 #define GPT_RANKS_H
