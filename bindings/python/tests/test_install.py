@@ -160,9 +160,9 @@ def test_pip_install_in_a_fresh_environment(wheel, tmp_path):
         "memopt/lib/libmemopt.so.1",
     ]
     verbs = {m[1] for m in (re.fullmatch(r"memopt/cli/verbs/([a-z]+)\.py", name) for name in names) if m}
-    assert verbs == {"info", "monitor", "plan", "profile", "replay"}
+    assert verbs == {"info", "monitor", "plan", "profile", "race", "replay"}
     schemas = {"memopt/cli/schemas/%s.json" % verb for verb in verbs}
-    assert {"memopt/py.typed", *schemas} <= set(names)
+    assert {"memopt/py.typed", "memopt/guide/race.md", *schemas} <= set(names)
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"memopt", "memopt_command"}
     check_installed(install(wheel, tmp_path))
 

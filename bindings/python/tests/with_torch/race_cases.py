@@ -22,6 +22,19 @@ def find(case: Callable[..., None], *arguments: Any) -> List[Tuple[str, str]]:
     return [(race.kind, str(race)) for race in found.races]
 
 
+def twice(case: Callable[..., None], *arguments: Any) -> Set[str]:
+    """The kinds; a second run reports the same, byte for byte."""
+    first, again = find(case, *arguments), find(case, *arguments)
+    assert first == again
+    return kinds(first)
+
+
+def check(case: Callable[..., Any], expected: Set[str]) -> None:
+    """The wrong form of a program has these kinds of races, the mended one none."""
+    assert twice(case, False) == expected
+    assert not twice(case, True)
+
+
 def kinds(found: List[Tuple[str, str]]) -> Set[str]:
     return {kind for kind, _ in found}
 
@@ -224,6 +237,22 @@ def inline_reload(mended: bool) -> None:
     staging.to("cuda", non_blocking=True).sum().item()
 
 
+def replayed_offload(mended: bool) -> None:
+    """ROCm TransformerEngine#721: an event of a captured offload orders none of its replays, whose copy is read too early."""
+    value, kept, back = on_device(WIDTH, WIDTH), pinned(WIDTH, WIDTH), torch.cuda.Stream()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kept.copy_(value * 2, non_blocking=True)
+        done = torch.cuda.current_stream().record_event()
+    torch.cuda.synchronize()
+    graph.replay()
+    if mended:
+        done.record()
+    back.wait_event(done)
+    with torch.cuda.stream(back):
+        kept.to("cuda", non_blocking=True).sum().item()
+
+
 class Layers:
     """Weights of layers wait in pinned memory; two places on the device take turns."""
 
@@ -300,6 +329,7 @@ PUBLIC = {
     cached_stream: {READ, FREED},
     late_clone: {READ, FREED},
     inline_reload: {READ},
+    replayed_offload: {READ},
     early_event: {"write after read"},
     reload_in_turn: {"write after read"},
     group_onload: {READ},

@@ -35,18 +35,9 @@ def language_model(name: str) -> nn.Module:
         size = {"n_embd": WIDTH, "n_layer": 2, "n_head": 2, "n_positions": 32}
         config = transformers.GPT2Config(vocab_size=100, bos_token_id=0, eos_token_id=0, **size)
         return transformers.GPT2LMHeadModel(config)
-    config = transformers.LlamaConfig(
-        vocab_size=100,
-        hidden_size=WIDTH,
-        intermediate_size=2 * WIDTH,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=32,
-        pad_token_id=0,
-        bos_token_id=0,
-        eos_token_id=0,
-    )
+    size = {"hidden_size": WIDTH, "intermediate_size": 2 * WIDTH, "max_position_embeddings": 32}
+    size.update(num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1)
+    config = transformers.LlamaConfig(vocab_size=100, pad_token_id=0, bos_token_id=0, eos_token_id=0, **size)
     return transformers.LlamaForCausalLM(config)
 
 
@@ -89,6 +80,13 @@ def vit() -> None:
     trained(model, iter(images), loss_of)
 
 
+def llama_with_lora() -> None:
+    import peft
+
+    model = peft.get_peft_model(language_model("llama"), peft.LoraConfig(target_modules=["q_proj", "v_proj"]))
+    trained(model, tokens(), lambda model, x: model(input_ids=x, labels=x).loss)
+
+
 class Rows(torch.utils.data.Dataset):  # type: ignore[type-arg]
     """Tokens, as transformers' data."""
 
@@ -120,19 +118,13 @@ def loader() -> None:
     trained(model, ahead(), lambda model, x: model(x.float()).square().mean() + 1)
 
 
+TRAINING = {"max_steps": 2, "per_device_train_batch_size": 2, "save_strategy": "no", "report_to": [], "disable_tqdm": True}
+
+
 def trainer(folder: pathlib.Path) -> None:
     import transformers
 
-    arguments = transformers.TrainingArguments(
-        output_dir=str(folder),
-        max_steps=2,
-        per_device_train_batch_size=2,
-        gradient_accumulation_steps=2,
-        logging_steps=1,
-        save_strategy="no",
-        report_to=[],
-        disable_tqdm=True,
-    )
+    arguments = transformers.TrainingArguments(str(folder), gradient_accumulation_steps=2, logging_steps=1, **TRAINING)
     made = transformers.Trainer(model=language_model("gpt2"), args=arguments, train_dataset=Rows())
     assert made.args.device.type == "cuda"
     made.train()
@@ -169,20 +161,30 @@ def lightning(folder: pathlib.Path) -> None:
         def configure_optimizers(self) -> Any:
             return torch.optim.AdamW(self.parameters(), lr=1e-3)
 
-    run = pl.Trainer(
-        accelerator="gpu",
-        devices=1,
-        max_steps=2,
-        default_root_dir=folder,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
+    quiet = dict.fromkeys("logger enable_checkpointing enable_progress_bar enable_model_summary".split(), False)
+    run = pl.Trainer(accelerator="gpu", devices=1, max_steps=2, default_root_dir=folder, **quiet)
     run.fit(Module(), torch.utils.data.DataLoader(Rows(), batch_size=2, pin_memory=True))
 
 
-FRAMEWORKS = {"transformers": trainer, "accelerate": accelerated, "lightning": lightning}
+def fine_tuned(folder: pathlib.Path) -> None:
+    """With TRL's own offloading of activations."""
+    import datasets
+    import tokenizers
+    import transformers
+    import trl
+
+    words = tokenizers.models.WordLevel({"<pad>": 0, "</s>": 1, "<unk>": 2}, unk_token="<unk>")
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizers.Tokenizer(words), pad_token="<pad>", eos_token="</s>"
+    )
+    arguments = trl.SFTConfig(str(folder), activation_offloading=True, bf16=False, **TRAINING)
+    rows = datasets.Dataset.from_list([{"input_ids": [*range(i, i + 16)]} for i in range(4, 12)])
+    made = trl.SFTTrainer(language_model("llama"), arguments, train_dataset=rows, processing_class=tokenizer)
+    assert made.args.device.type == "cuda"
+    made.train()
+
+
+FRAMEWORKS = {"transformers": trainer, "accelerate": accelerated, "lightning": lightning, "trl": fine_tuned}
 
 
 def fsdp(rank: int, meeting: str) -> int:

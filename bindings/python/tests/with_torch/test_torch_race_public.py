@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import re
-from typing import Any, Callable, List
+from typing import Callable
 
 import pytest
 
@@ -14,21 +14,14 @@ from race_cases import find, kinds
 PAGE = pathlib.Path(__file__).resolve().parents[4] / "docs" / "guide" / "race.md"
 
 
-def twice(case: Callable[..., None], *arguments: Any) -> List[Any]:
-    first, again = find(case, *arguments), find(case, *arguments)
-    assert first == again
-    return first
-
-
 @pytest.mark.parametrize("case", [*cases.PUBLIC], ids=lambda case: case.__name__)
 def test_public(case: Callable[..., None]) -> None:
-    assert kinds(twice(case, False)) == cases.PUBLIC[case]
-    assert not twice(case, True)
+    cases.check(case, cases.PUBLIC[case])
 
 
 @pytest.mark.parametrize("form", [*cases.TORCHTUNE])
 def test_torchtune(form: str) -> None:
-    found = [kinds(twice(case, form)) for case in (cases.view_of_unpacked, cases.view_in_recompute)]
+    found = [cases.twice(case, form) for case in (cases.view_of_unpacked, cases.view_in_recompute)]
     assert found == [{cases.FREED} if wrong else set() for wrong in cases.TORCHTUNE[form]]
 
 

@@ -16,14 +16,13 @@ def test_a_loader_with_a_prefetcher() -> None:
     assert not find(programs.loader)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "llama_with_scaler", "vit"])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "llama_with_scaler", "llama_with_lora", "vit"])
 def test_a_model_of_transformers(name: str) -> None:
-    pytest.importorskip("transformers")
+    pytest.importorskip("peft" if "lora" in name else "transformers")
     assert not find(getattr(programs, name))
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("name", ["transformers", "accelerate", "lightning"])
+@pytest.mark.parametrize("name", [*programs.FRAMEWORKS])
 def test_a_framework(name: str, tmp_path: pathlib.Path) -> None:
     pytest.importorskip(name)
     assert not find(programs.FRAMEWORKS[name], tmp_path)

@@ -70,19 +70,26 @@ class Confirm:
             if isinstance(entry, tuple):
                 self._run(entry)
             for other in self._queues.values():
-                while other is not queue and other and other[0][0] > number and self._may_run(other[0][1]):
+                while other is not queue and other and other[0][0] > number:
+                    if isinstance(other[0][1], tuple) and not self._is_done(other[0][1]):
+                        break
                     _do(other)
             if queue and queue[0][0] == number:
                 _do(queue)
-
-    def _may_run(self, entry: Any) -> bool:
-        return not isinstance(entry, tuple) or self._is_done(entry)
 
     def free(self, block: Any) -> None:
         """A block has ended. One that record_stream() was called for is not handed out too early."""
         memory = self._memory.pop(block.address, None)
         if memory is not None and not block.recorded:
             self._freed.setdefault(block.actor, []).append(memory)
+
+    def resized(self, block: Any, size: int) -> None:
+        """A block is given back while its storage stays, or is taken again."""
+        freed = self._freed.setdefault(block.actor, [])
+        memory = self._memory[block.address]
+        freed[:] = [each for each in freed if each is not memory]
+        if not size and not block.recorded:
+            freed.append(memory)
 
     def _like(self, made: Any, allocates: bool) -> Any:
         """Memory for a result, without a value yet."""

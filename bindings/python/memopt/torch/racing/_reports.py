@@ -17,7 +17,10 @@ from ._session import Session
 #: By memopt_race_kind; the host's accesses have a page of their own.
 _KINDS = ("", "read after write", "write after read", "write after write", "freed in use")
 _FREED = 4
-_PAGE = "docs/guide/race.md#"
+_PACKAGE = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
+#: The guide's page: in an installed package, or in the source tree.
+_PAGES = [os.path.normpath(os.path.join(_PACKAGE, place, "guide/race.md")) for place in (".", "../../../docs")]
+_PAGE = next(filter(os.path.exists, _PAGES), "docs/guide/race.md")
 _COLORS = {"race": "\x1b[1;31m", "missing": "\x1b[32m", "dim": "\x1b[2m", "": ""}
 
 
@@ -57,7 +60,7 @@ class Race:
             self.missing = "between the two, %s.wait_stream(%s)" % (waiter, waited)
             if raw.waiter == HOST:
                 self.missing = "between the two, event.synchronize() or %s.synchronize()" % waited
-        self.page = _PAGE + ("host" if self.kind.startswith("host") else self.kind.replace(" ", "-"))
+        self.page = _shown(_PAGE) + "#" + ("host" if self.kind.startswith("host") else self.kind.replace(" ", "-"))
 
     @staticmethod
     def _side(session: Session, side: Any) -> Dict[str, Any]:

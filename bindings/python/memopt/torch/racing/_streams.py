@@ -217,27 +217,16 @@ class _Properties:
         return 0
 
 
-def _nothing(*_: Any, **__: Any) -> None:
-    """What has no meaning here."""
-
-
-def _zero(*_: Any, **__: Any) -> int:
-    return 0
-
-
-def _yes(*_: Any, **__: Any) -> bool:
-    return True
-
-
 def cuda_functions() -> Dict[str, Any]:
     """What replaces functions of torch.cuda."""
+    nothing, zero, yes = (lambda *_, **__: None), (lambda *_, **__: 0), (lambda *_, **__: True)
     quiet = "_lazy_init init _sleep empty_cache ipc_collect manual_seed manual_seed_all seed seed_all _check_capability"
     quiet += " reset_peak_memory_stats reset_max_memory_allocated set_per_process_memory_fraction _set_rng_state_offset"
     numbers = "memory_allocated max_memory_allocated memory_reserved max_memory_reserved"
     return {
-        **dict.fromkeys(quiet.split(), _nothing),
-        **dict.fromkeys(numbers.split(), _zero),
-        **dict.fromkeys("is_available is_initialized is_bf16_supported can_device_access_peer".split(), _yes),
+        **dict.fromkeys(quiet.split(), nothing),
+        **dict.fromkeys(numbers.split(), zero),
+        **dict.fromkeys("is_available is_initialized is_bf16_supported can_device_access_peer".split(), yes),
         "Stream": Stream,
         "ExternalStream": ExternalStream,
         "Event": Event,
@@ -265,7 +254,7 @@ def cuda_functions() -> Dict[str, Any]:
 def accelerator_functions() -> Dict[str, Any]:
     """What replaces functions of torch.accelerator."""
     return {
-        "is_available": _yes,
+        "is_available": lambda: True,
         "current_accelerator": lambda *_, **__: torch.device("cuda"),
         "device_count": lambda: active().devices,
         **dict.fromkeys(("current_device_index", "current_device_idx"), lambda: active().thread().device),

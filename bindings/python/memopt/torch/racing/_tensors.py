@@ -184,6 +184,8 @@ def _resize(self: torch.UntypedStorage, size: int) -> Any:
     place = session.places.number("UntypedStorage.resize_", sys._getframe(1)) if block is not None else 0
     if block is not None and size <= self.nbytes() and not self.resizable():  # memory of --confirm stays
         session.finder.free(block.address, place)
+        if session.confirm is not None:
+            session.confirm.resized(block, size)
         if size:
             session.finder.allocate(block.address, size, block.kind, block.actor, place)
         return self
