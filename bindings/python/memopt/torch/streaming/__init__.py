@@ -57,7 +57,9 @@ def stream_weights(
             types. The budget then has one decoded layer and codes of others. Codes of a QLoRA checkpoint that is
             loaded into "nf4" are kept as they are.
         train: "host": parameters that require a gradient stream, too. Each gradient goes to the host at once.
-            Give an optimizer the stream's `parameters()`, which are the store itself.
+            Give an optimizer the stream's `parameters()`, which are the store itself. Where torch.distributed has
+            several processes, all must make the call: weights become those of the first one, and at the end of
+            each backward the gradients are averaged on the host (over gloo).
 
     Raises:
         LimitReachedError: a layer is larger than the budget. Later: tensors hold weights of other layers, so that
@@ -71,9 +73,6 @@ def stream_weights(
         raise ValueError("stream_weights: train is %r; it can be None or 'host'" % (train,))
     if train is not None and store is not None:
         raise ValueError("stream_weights: train='host' needs its weights in host memory; leave out store")
-    if train is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
-        if torch.distributed.get_world_size() > 1:
-            raise NotImplementedError("stream_weights: train='host' is for one process: gradients are not reduced")
     kind, path = _parse_store(store)
     found = find(layers, where, train is not None)
     block = _check_sizes(found, limit, kind)
@@ -250,7 +249,7 @@ class WeightStream:
             raise ValueError("limit: a step takes %r seconds; it must be finite, at least 0" % (compute,))
         layers = [layer.nbytes for layer in self._layers.all]
         forward = [compute / 2 * nbytes / sum(layers) for nbytes in layers]
-        return self._layers.arena.limit([*forward, *reversed(forward)], float(parse_size(link)))  # type: ignore[no-any-return]
+        return self._layers.arena.limit([*forward, *reversed(forward)], float(parse_size(link)))
 
     def table(self, compute: Optional[float] = None, link: Optional[Size] = None) -> str:
         """What streams, what stays, and what a training step copies; with both arguments of limit() this, too."""
