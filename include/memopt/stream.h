@@ -235,6 +235,32 @@ MEMOPT_API memopt_status memopt_streamer_get_plan(const memopt_streamer *streame
                                                   const uint32_t *layers, uint32_t count,
                                                   memopt_stream_plan *out_plan);
 
+/**
+ * @brief Says how long a round takes at best with this budget, by the same rehearsal: copies run one
+ *        after the other at the link's rate, each behind the uses of the layers whose place it takes;
+ *        uses run one after the other, each behind its layer's copy.
+ *
+ * That is more than the work and more than the copies alone: at the turn of a training step all that
+ * fits is needed soon, and the link waits.
+ * @param streamer the streamer.
+ * @param layers the order of begins in a round; NULL: forward over all layers, then backward.
+ * @param count their number; 0 with NULL.
+ * @param work the seconds of work of each begin in that order, at least 0: `count`, or with NULL
+ *        twice the number of layers.
+ * @param link bytes a second of copies to the device, above 0; infinity: copies take no time.
+ * @param[out] out_seconds of a round that follows others.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, layers and count do not agree, a layer does not
+ *         exist, or a number is out of range.
+ * @retval MEMOPT_UNSUPPORTED this process was forked from the one that opened the device.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY a host allocation failed.
+ * @since 0.9
+ */
+MEMOPT_API memopt_status memopt_streamer_get_limit(const memopt_streamer *streamer,
+                                                   const uint32_t *layers, uint32_t count,
+                                                   const double *work, double link,
+                                                   double *out_seconds);
+
 /** @brief Statistics of a streamer. */
 typedef struct memopt_stream_stats {
     size_t struct_size;           /**< Set by the caller. */

@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "base/precondition.h"
 
+#include <math.h>
 #include <string.h>
 
 void mo_schedule_open(mo_schedule *schedule, uint64_t budget)
@@ -215,29 +216,50 @@ uint32_t mo_schedule_ahead(mo_schedule *schedule, uint64_t *out_offset)
 
 /* --- a rehearsal */
 
-static void move_in(mo_schedule *schedule, uint32_t layer, uint64_t offset, mo_round *round)
+typedef struct rehearsal {
+    mo_schedule schedule;
+    mo_round round;
+    double link;      /* bytes a second; infinite: copies take no time */
+    double free, now; /* when the link is free, and the work done */
+} rehearsal;
+
+static void move_in(rehearsal *r, uint32_t layer, uint64_t offset)
 {
-    for (uint32_t i = schedule->placed_count; i-- > 0;)
-        if (schedule->layers[schedule->placed[i]].goes)
-            mo_schedule_remove(schedule, schedule->placed[i]);
-    mo_schedule_put(schedule, layer, offset);
-    round->copies++;
-    round->bytes += schedule->layers[layer].bytes;
+    mo_schedule *s = &r->schedule;
+    mo_placed *in = &s->layers[layer];
+    for (uint32_t i = s->placed_count; i-- > 0;) {
+        const mo_placed *out = &s->layers[s->placed[i]];
+        if (!out->goes)
+            continue;
+        r->free = out->ended > r->free ? out->ended : r->free;
+        mo_schedule_remove(s, s->placed[i]);
+    }
+    mo_schedule_put(s, layer, offset);
+    r->round.copies++;
+    r->round.bytes += in->bytes;
+    in->ready = r->free += (double)in->bytes / r->link;
 }
 
-static void rehearse_use(mo_schedule *schedule, uint32_t layer, mo_round *round)
+static void fetch_all(rehearsal *r)
 {
     uint64_t offset;
-    uint32_t next;
-    if (!schedule->layers[layer].placed && mo_schedule_place(schedule, layer, &offset))
-        move_in(schedule, layer, offset, round);
-    mo_schedule_use(schedule, layer);
-    schedule->layers[layer].uses = 1;
-    while ((next = mo_schedule_ahead(schedule, &offset)) != MO_NO_LAYER)
-        move_in(schedule, next, offset, round);
-    schedule->layers[layer].uses = 0;
-    while ((next = mo_schedule_ahead(schedule, &offset)) != MO_NO_LAYER)
-        move_in(schedule, next, offset, round);
+    for (uint32_t next; (next = mo_schedule_ahead(&r->schedule, &offset)) != MO_NO_LAYER;)
+        move_in(r, next, offset);
+}
+
+static void rehearse_use(rehearsal *r, uint32_t layer, double work)
+{
+    uint64_t offset;
+    mo_placed *used = &r->schedule.layers[layer];
+    if (!used->placed && mo_schedule_place(&r->schedule, layer, &offset))
+        move_in(r, layer, offset);
+    mo_schedule_use(&r->schedule, layer);
+    used->uses = 1;
+    r->now = (used->ready > r->now ? used->ready : r->now) + work;
+    used->ended = r->now;
+    fetch_all(r);
+    used->uses = 0;
+    fetch_all(r);
 }
 
 static memopt_status add_all(mo_schedule *copy, const mo_schedule *from)
@@ -249,24 +271,25 @@ static memopt_status add_all(mo_schedule *copy, const mo_schedule *from)
 }
 
 memopt_status mo_schedule_rehearse(const mo_schedule *schedule, const uint32_t *layers,
-                                   uint32_t count, mo_round *out_round)
+                                   uint32_t count, const mo_pace *pace, mo_round *out_round)
 {
-    enum { ROUNDS = 3 }; /* the last one begins where it ends */
+    enum { ROUNDS = 4 }; /* the last one begins where it ends */
     uint32_t both = 2 * schedule->count;
-    mo_schedule copy;
-    mo_round round = {0};
-    mo_schedule_open(&copy, schedule->budget);
-    memopt_status status = add_all(&copy, schedule);
+    rehearsal r = {.link = pace == NULL ? INFINITY : pace->link};
+    mo_schedule_open(&r.schedule, schedule->budget);
+    memopt_status status = add_all(&r.schedule, schedule);
     for (int n = 0; status == MEMOPT_OK && n < ROUNDS; n++) {
-        round = (mo_round){0};
+        const double start = r.now;
+        r.round = (mo_round){0};
         for (uint32_t i = 0; i < (layers != NULL ? count : both); i++) {
             uint32_t pass = i < schedule->count ? i : both - 1 - i;
-            rehearse_use(&copy, layers != NULL ? layers[i] : pass, &round);
+            rehearse_use(&r, layers != NULL ? layers[i] : pass, pace == NULL ? 0 : pace->work[i]);
         }
-        round.resident = copy.placed_count;
+        r.round.resident = r.schedule.placed_count;
+        r.round.seconds = r.now - start;
     }
-    mo_schedule_close(&copy);
+    mo_schedule_close(&r.schedule);
     if (status == MEMOPT_OK)
-        *out_round = round;
+        *out_round = r.round;
     return status;
 }

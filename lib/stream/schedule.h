@@ -34,7 +34,8 @@ typedef struct mo_placed {
     int placed;
     int goes; /* it is in the way of the one that got a place last */
     mo_follower followers[MO_FOLLOWERS];
-    uint32_t replaced; /* the follower that is forgotten next */
+    uint32_t replaced;   /* the follower that is forgotten next */
+    double ready, ended; /* of a rehearsal, in seconds: its last copy's end, and its last use's */
 } mo_placed;
 
 typedef struct mo_schedule {
@@ -69,12 +70,20 @@ uint32_t mo_schedule_ahead(mo_schedule *schedule, uint64_t *out_offset);
 void mo_schedule_put(mo_schedule *schedule, uint32_t layer, uint64_t offset);
 void mo_schedule_remove(mo_schedule *schedule, uint32_t layer);
 
+/* The work of each begin in seconds, and the link's bytes a second. */
+typedef struct mo_pace {
+    const double *work;
+    double link;
+} mo_pace;
+
 /* Copies of one round of `count` layers that is used again and again, with the bytes of these; no
- * layers: forward and backward over all. */
+ * layers: forward and backward over all. With a pace its seconds: copies run one after the other,
+ * each behind the uses of those whose place it takes. */
 typedef struct mo_round {
     uint64_t copies, bytes, resident;
+    double seconds;
 } mo_round;
 memopt_status mo_schedule_rehearse(const mo_schedule *schedule, const uint32_t *layers,
-                                   uint32_t count, mo_round *out_round);
+                                   uint32_t count, const mo_pace *pace, mo_round *out_round);
 
 #endif

@@ -21,6 +21,8 @@
 #include "base/options.h"
 #include "device/device.h"
 
+#include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 enum { ARENA_UNIT = 512 };
@@ -469,17 +471,52 @@ memopt_status memopt_streamer_evict(memopt_streamer *streamer, uint32_t layer)
 
 /* --- figures */
 
+static memopt_status rehearse(const memopt_streamer *s, const char *call, const uint32_t *layers,
+                              uint32_t count, const mo_pace *pace, mo_round *out_round)
+{
+    MO_TRY(mo_check_process(s->device, call));
+    if ((layers == NULL) != (count == 0))
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: layers is %s, but count is %u", call,
+                       layers == NULL ? "NULL" : "given", count);
+    MO_TRY(check_order(s, layers, count, call));
+    return mo_schedule_rehearse(&s->schedule, layers, count, pace, out_round);
+}
+
+static memopt_status check_pace(const mo_pace *pace, uint64_t begins)
+{
+    if (!(pace->link > 0))
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "streamer_get_limit: a link of %g bytes a second; it must be above 0",
+                       pace->link);
+    for (uint64_t i = 0; i < begins; i++)
+        if (!(pace->work[i] >= 0) || !isfinite(pace->work[i]))
+            return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                           "streamer_get_limit: work[%" PRIu64 "] is %g seconds; it must be finite,"
+                           " at least 0",
+                           i, pace->work[i]);
+    return MEMOPT_OK;
+}
+
+memopt_status memopt_streamer_get_limit(const memopt_streamer *streamer, const uint32_t *layers,
+                                        uint32_t count, const double *work, double link,
+                                        double *out_seconds)
+{
+    const mo_pace pace = {work, link};
+    mo_round round;
+    MO_NOT_NULL("streamer_get_limit", streamer, out_seconds);
+    MO_NOT_NULL("streamer_get_limit", work);
+    MO_TRY(check_pace(&pace, layers != NULL ? count : 2 * (uint64_t)streamer->schedule.count));
+    MO_TRY(rehearse(streamer, "streamer_get_limit", layers, count, &pace, &round));
+    *out_seconds = round.seconds;
+    return MEMOPT_OK;
+}
+
 memopt_status memopt_streamer_get_plan(const memopt_streamer *streamer, const uint32_t *layers,
                                        uint32_t count, memopt_stream_plan *out_plan)
 {
     mo_round round;
     MO_NOT_NULL("streamer_get_plan", streamer, out_plan);
-    MO_TRY(mo_check_process(streamer->device, "streamer_get_plan"));
-    if ((layers == NULL) != (count == 0))
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "streamer_get_plan: layers is %s, but count is %u",
-                       layers == NULL ? "NULL" : "given", count);
-    MO_TRY(check_order(streamer, layers, count, "streamer_get_plan"));
-    MO_TRY(mo_schedule_rehearse(&streamer->schedule, layers, count, &round));
+    MO_TRY(rehearse(streamer, "streamer_get_plan", layers, count, NULL, &round));
     memopt_stream_plan plan = MEMOPT_STREAM_PLAN_INIT;
     plan.budget = streamer->schedule.budget;
     plan.layers = streamer->schedule.count;

@@ -225,6 +225,7 @@ static void try_primitives(handles *h)
     AS_CHILD(memopt_streamer_expect(h->streamer, &(uint32_t){0}, 1));
     AS_CHILD(memopt_streamer_add(h->streamer, &part, 1, &(uint32_t){0}));
     AS_CHILD(memopt_streamer_get_plan(h->streamer, NULL, 0, &plan));
+    AS_CHILD(memopt_streamer_get_limit(h->streamer, NULL, 0, (double[64]){0}, 1, &(double){0}));
     AS_CHILD(memopt_streamer_get_stats(h->streamer, &streamed));
     AS_CHILD(memopt_streamer_destroy(h->streamer));
     AS_CHILD(memopt_streamer_destroy_force(h->streamer));

@@ -44,7 +44,7 @@ TEST(test_copies_of_a_step)
         for (uint32_t k = 1; k <= n; k++) {
             mo_schedule s = scheduled((k * 4 + 2) * STEP, n, 4 * STEP);
             mo_round round;
-            assert_int_equal(mo_schedule_rehearse(&s, NULL, 0, &round), MEMOPT_OK);
+            assert_int_equal(mo_schedule_rehearse(&s, NULL, 0, NULL, &round), MEMOPT_OK);
             assert_int_equal(round.copies, 2 * (n - k));
             assert_int_equal(round.bytes, round.copies * 4 * STEP);
             assert_int_equal(round.resident, k);
@@ -58,7 +58,7 @@ TEST(test_copies_of_generation)
     const uint32_t order[] = {0, 1, 2, 3, 4, 5, 6, 7};
     mo_schedule s = scheduled(5 * STEP, 8, 2 * STEP);
     mo_round round;
-    assert_int_equal(mo_schedule_rehearse(&s, order, 8, &round), MEMOPT_OK);
+    assert_int_equal(mo_schedule_rehearse(&s, order, 8, NULL, &round), MEMOPT_OK);
     assert_in_range(round.copies, 6, 8); /* the least used longest ago would need 8 each time */
     mo_schedule_close(&s);
 }

@@ -86,6 +86,41 @@ TEST(test_steps)
     }
 }
 
+/* The least time of a step, by hand: six layers of a second each way, three of them in the budget.
+ * The first three stay for the next step; forward waits for the others, which come while those
+ * before them run, behind the end of the one whose place they take. */
+TEST(test_limit)
+{
+    enum { N = 6 };
+    double work[2 * N], seconds, most = 0;
+    streaming s = open_streaming(MEMOPT_STREAM_ORDER_EAGER, 0, 3 * LAYER);
+    for (uint32_t i = 0; i < N; i++)
+        add_layer(&s, 2, PART);
+    for (int i = 0; i < 2 * N; i++)
+        work[i] = 1;
+    OK(memopt_streamer_get_limit(s.streamer, NULL, 0, work, INFINITY, &seconds));
+    assert_true(seconds == 2 * N);
+    OK(memopt_streamer_get_limit(s.streamer, NULL, 0, work, 2.0 * LAYER, &seconds));
+    assert_true(seconds == 2 * N); /* half a second a copy hides */
+    /* Ten seconds a copy: copies of 4 to 6 and back of 3 to 1, and what the link waits for: at the
+     * turn two begins of 6 with it, at the next step those of 1. */
+    OK(memopt_streamer_get_limit(s.streamer, NULL, 0, work, 0.1 * LAYER, &seconds));
+    assert_true(seconds > 60 && seconds <= 60 + 4);
+    for (int k = 1; k <= 16; k++, most = seconds) {
+        OK(memopt_streamer_get_limit(s.streamer, NULL, 0, work, LAYER * 2.0 / k, &seconds));
+        assert_true(seconds >= 2 * N && seconds >= 6 * 0.5 * k && seconds >= most);
+    }
+    work[3] = -1;
+    FAILS(MEMOPT_INVALID_ARGUMENT,
+          memopt_streamer_get_limit(s.streamer, NULL, 0, work, 1, &seconds));
+    assert_non_null(strstr(memopt_last_error(), "work[3] is -1 seconds"));
+    FAILS(MEMOPT_INVALID_ARGUMENT,
+          memopt_streamer_get_limit(s.streamer, NULL, 0, work, 0, &seconds));
+    FAILS(MEMOPT_INVALID_ARGUMENT,
+          memopt_streamer_get_limit(s.streamer, NULL, 2, (double[12]){0}, 1, &seconds));
+    close_streaming(&s);
+}
+
 /* --- any program */
 
 /* One operation: uses of one or two layers at once, on two streams, weights that change on the

@@ -39,6 +39,7 @@ functions(
     memopt_streamer_end=(CHECKED, HANDLE, U32, STREAM),
     memopt_streamer_write=(CHECKED, HANDLE, U32, STREAM),
     memopt_streamer_evict=(CHECKED, HANDLE, U32),
+    memopt_streamer_get_limit=(CHECKED, HANDLE, ADDRESS, U32, ADDRESS, F64, ADDRESS),
     memopt_streamer_get_plan=(CHECKED, HANDLE, ADDRESS, U32, StreamPlan),
     memopt_streamer_get_stats=(CHECKED, HANDLE, StreamStats),
 )

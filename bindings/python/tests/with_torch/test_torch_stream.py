@@ -90,6 +90,20 @@ def test_copies_of_a_step():
     assert copies == [4 + 4, 4 + 8, 4 + 12] and stream.stats()["copies_a_step"] == 4
 
 
+def test_limit():
+    """The least time of a step: compute where copies hide, and never less than either."""
+    model, _ = stack()
+    stream = mt.stream_weights(model, 2 * LAYER)
+    assert stream.limit(1.0, "1TB") == pytest.approx(1.0)
+    copies = stream.stats()["copied_bytes_a_step"]
+    assert copies <= stream.limit(1.0, 1) * 1 <= copies + 1.0
+    both = stream.limit(1.0, copies)  # each takes a second
+    assert 1.0 < both < 1.6
+    assert "a step takes    1." in stream.table(1.0, copies) and "copies 1 s over" in stream.table(1.0, copies)
+    with pytest.raises(ValueError, match="nan seconds"):
+        stream.limit(float("nan"), "1GB")
+
+
 def test_accumulation():
     check(stack, int(2.5 * LAYER), accumulate=4)
 

@@ -57,7 +57,9 @@ def stream_weights(
             types. The budget then has one decoded layer and codes of others. Codes of a QLoRA checkpoint that is
             loaded into "nf4" are kept as they are.
         train: "host": parameters that require a gradient stream, too. Each gradient goes to the host at once.
-            Give an optimizer the stream's `parameters()`, which are the store itself.
+            Give an optimizer the stream's `parameters()`, which are the store itself. Where torch.distributed has
+            several processes, all must make the call: weights become those of the first one, and at the end of
+            each backward the gradients are averaged on the host (over gloo).
 
     Raises:
         LimitReachedError: a layer is larger than the budget. Later: tensors hold weights of other layers, so that
@@ -71,9 +73,6 @@ def stream_weights(
         raise ValueError("stream_weights: train is %r; it can be None or 'host'" % (train,))
     if train is not None and store is not None:
         raise ValueError("stream_weights: train='host' needs its weights in host memory; leave out store")
-    if train is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
-        if torch.distributed.get_world_size() > 1:
-            raise NotImplementedError("stream_weights: train='host' is for one process: gradients are not reduced")
     kind, path = _parse_store(store)
     found = find(layers, where, train is not None)
     block = _check_sizes(found, limit, kind)
@@ -242,8 +241,18 @@ class WeightStream:
             **{key: value for key, value in arena.stats().items() if key != "written_bytes"},
         }
 
-    def table(self) -> str:
-        """What streams, what stays, and what a training step copies."""
+    def limit(self, compute: float, link: Size) -> float:
+        """The least seconds of a training step with this budget: a step of the resident model takes `compute`
+        seconds, of which each layer has its part by its bytes, half of it forward, and the link copies `link` bytes a
+        second ("25GB"). That is more than the larger of both where the link waits at the turn of the step."""
+        if not 0 <= compute < float("inf"):
+            raise ValueError("limit: a step takes %r seconds; it must be finite, at least 0" % (compute,))
+        layers = [layer.nbytes for layer in self._layers.all]
+        forward = [compute / 2 * nbytes / sum(layers) for nbytes in layers]
+        return self._layers.arena.limit([*forward, *reversed(forward)], float(parse_size(link)))
+
+    def table(self, compute: Optional[float] = None, link: Optional[Size] = None) -> str:
+        """What streams, what stays, and what a training step copies; with both arguments of limit() this, too."""
         stats, plan = self.stats(), self._layers.arena.plan()
         rows = [
             ("budget", "%s on %s" % (format_size(self.budget), self._layers.arena.device)),
@@ -253,6 +262,13 @@ class WeightStream:
             ("a step copies", "%d layers, %s" % (plan["copies"], format_size(plan["copied_bytes"]))),
             ("store", "%s, %s" % (self._store.where, format_size(stats["host_bytes"] or stats["disk_bytes"]))),
         ]  # fmt: skip
+        if compute is not None and link is not None:
+            best = self.limit(compute, link)
+            copies = plan["copied_bytes"] / parse_size(link)
+            rows.append(
+                ("a step takes", "%.4g s or more: compute %.4g s, copies %.4g s over %s a second"
+                 % (best, compute, copies, format_size(parse_size(link))))
+            )  # fmt: skip
         rows += [("stays: %s" % reason, format_size(size)) for reason, size in sorted(self.kept_bytes.items())]
         width = max(len(first) for first, _ in rows)
         return "\n".join("%-*s  %s" % (width, first, second) for first, second in rows)

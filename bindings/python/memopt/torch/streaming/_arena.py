@@ -158,6 +158,13 @@ class Arena:
         lib.memopt_streamer_get_plan(self._handle.pointer, None, 0, plan)
         return values_of(plan)
 
+    def limit(self, work: List[float], link: float) -> float:
+        """The least seconds of a training step: of each layer's work forward and then backward, of a link."""
+        seconds = ctypes.c_double()
+        given = (ctypes.c_double * len(work))(*work)
+        lib.memopt_streamer_get_limit(self._handle.pointer, None, 0, given, link, ctypes.byref(seconds))
+        return seconds.value
+
     def stats(self) -> Dict[str, int]:
         """The streamer's."""
         return values_of(output(lib.memopt_streamer_get_stats, self._handle.pointer))

@@ -209,6 +209,10 @@ class Decoded:
         """What a training step copies, in codes."""
         return self.codes.plan()
 
+    def limit(self, work: List[float], link: float) -> float:
+        """The least seconds of a training step; decoding is no part of it."""
+        return self.codes.limit(work, link)
+
     def stats(self) -> Dict[str, int]:
         """The streamer's, and the block."""
         stats = self.codes.stats()

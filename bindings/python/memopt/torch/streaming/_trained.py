@@ -7,7 +7,7 @@ waits for the copies that read them; what it has changed is fetched again.
 from __future__ import annotations
 
 import weakref
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Set, Tuple
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -16,6 +16,7 @@ from ..optim import _pinned
 from ..optim._lane import Lane
 from ._layers import Layer
 from ._parts import Part
+from ._ranks import ranks
 from ._stores import HostStore
 
 _graph_task = torch._C._current_graph_task_id
@@ -38,6 +39,7 @@ class Master:
         if gradient is None:
             return
         before, lane = self.parameter.grad, self.trained.lane
+        self.trained.will_reduce()
         if lane is None:
             self.parameter.grad = gradient if before is None else before.add_(gradient)
             return
@@ -66,6 +68,10 @@ class Trained:
         for layer in layers:
             masters = [Master(self, part) for part in layer.parts if part.parameter.requires_grad]
             self.layers.append((layer, masters))
+        self._ranks = ranks()
+        self._reduces: Set[int] = set()  # backwards, at whose end gradients are averaged
+        if self._ranks is not None:
+            self._ranks.same([master.parameter.detach() for master in self.masters()])
         self._versions = [self._version(masters) for _, masters in self.layers]
         self._theirs = {id(m.part.parameter): m.part.name for m in self.masters()}
         self._ours = {id(m.parameter) for m in self.masters()}
@@ -126,6 +132,22 @@ class Trained:
         if self._writing:
             self.store.writing((m.part for m in self.masters()), False)
             self._writing = False
+
+    # --- gradients of several processes ---
+
+    def will_reduce(self) -> None:
+        """Backward ends with the mean of its gradients over all processes."""
+        task = _graph_task()
+        if self._ranks is not None and task not in self._reduces:
+            self._reduces.add(task)
+            engine: Any = torch.autograd.Variable._execution_engine
+            engine.queue_callback(self._reduce)
+
+    def _reduce(self) -> None:
+        self._reduces.clear()
+        self.arrived()
+        assert self._ranks is not None
+        self._ranks.average([master.parameter for master in self.masters()])
 
     # --- gradients of a GPU ---
 
