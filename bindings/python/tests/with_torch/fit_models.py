@@ -153,19 +153,17 @@ def vae():
     return model, step
 
 
-def mnist():
-    """A small convolutional network with dropout."""
+def encoder():
+    """A language model of torch's own layers."""
     torch.manual_seed(0)
-    model = nn.Sequential(
-        nn.Conv2d(1, 16, 3), nn.ReLU(), nn.Conv2d(16, 32, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.25),
-        nn.Flatten(), nn.Linear(32 * 144, 64), nn.ReLU(), nn.Dropout(0.5), nn.Linear(64, 10), nn.LogSoftmax(1),
-    )  # fmt: skip
-    images, labels = torch.randn(64, 1, 28, 28), torch.randint(0, 10, (64,))
-    return model, lambda: F.nll_loss(model(images), labels)
+    layer = nn.TransformerEncoderLayer(64, 4, 256, batch_first=True)
+    body = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+    model, ids = nn.Sequential(nn.Embedding(512, 64), body, nn.Linear(64, 512)), torch.randint(0, 512, (8, 33))
+    return model, lambda: F.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
 
 
 MODELS = {
-    "gpt2": gpt2, "llama": llama, "mixtral": mixtral, "mnist": mnist, "resnet": resnet, "vae": vae, "vit": vit,
+    "encoder": encoder, "gpt2": gpt2, "llama": llama, "mixtral": mixtral, "resnet": resnet, "vae": vae, "vit": vit,
     "words": words,
 }  # fmt: skip
 
