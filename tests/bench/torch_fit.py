@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
-"""Steps within budgets: mt.fit() beside the plain step and torch's checkpoint on every block.
+"""Steps within budgets: mt.fit() beside the plain step, torch's checkpoint on every block, and offloading all.
 
     MEMOPT_LIBRARY=build/demo/libmemopt.so PYTHONPATH=bindings/python \\
-        python tests/bench/torch_fit.py [--rounds 7] [--threads 2]
+        python tests/bench/torch_fit.py [--budgets 20] [--rounds 7] [--threads 2]
 
-Each model is there once for each row, and a round runs one step of each, so that a disturbance of the machine
-meets all alike; what counts is each row's best round. A budget is a part of the way from the floor, the least
-that fit() can do, to what the plain step takes; the last one is what torch's checkpoint takes. Peaks are the
-bytes of live tensors, measured. It reports and never fails on a time.
+With --budgets, so many budgets of each model, from the floor, the least that fit() can do, to what the plain step
+takes: whether torch's profiler sees a higher peak than the budget, how much of it is used, and whether loss,
+gradients and buffers are the same bits. Peaks are bytes of allocations, with weights.
+
+Without, times: each model is there once for each row, and a round runs one step of each, so that a disturbance of
+the machine meets all alike; what counts is each row's best round. It reports and never fails on a time.
 """
 
 import argparse
+import itertools
 import pathlib
 import re
 import sys
@@ -22,18 +25,36 @@ from torch.utils.checkpoint import checkpoint
 
 import memopt
 import memopt.torch as mt
-from memopt.torch.fitting._runs import Runs
+from memopt.torch._live_bytes import LiveBytes
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bindings" / "python" / "tests" / "with_torch"))
 import fit_models  # noqa: E402
 
-MODELS = {
-    "GPT-2, 6 layers of 256": lambda: fit_models.gpt2(layers=6, width=256, length=256, batch=4, words=4096),
-    "Llama, 6 layers of 256": lambda: fit_models.llama(layers=6, width=256, length=256, batch=4, words=4096),
-    "ViT, 3 layers of 64": fit_models.vit,
-    "ResNet with BatchNorm, 5 blocks of 8": fit_models.resnet,
+LARGE = {"layers": 6, "width": 256, "length": 256, "batch": 4, "words": 4096}
+TIMED = {
+    "GPT-2, 6 layers of 256": lambda: fit_models.gpt2(**LARGE),
+    "Llama, 6 layers of 256": lambda: fit_models.llama(**LARGE),
+    "ViT, 6 layers of 192": lambda: fit_models.vit(layers=6, width=192, batch=16),
+    "ResNet with BatchNorm, 5 blocks of 32": lambda: fit_models.resnet(width=32, size=32, batch=16),
 }
 PARTS = (0.1, 0.3, 0.5, 0.7)
+MIB = 2.0**20
+
+
+def fixed_of(model):
+    return sum(t.nbytes for t in [*model.parameters(), *model.buffers()])
+
+
+def peak_of(model, step):
+    """By torch's profiler: the most bytes that the step's allocations hold, and the model's."""
+    model.zero_grad()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
+        loss = step()
+        loss.backward()
+    events = profiler.profiler.kineto_results.events()
+    model.zero_grad()
+    sizes = (event.nbytes() for event in events if event.name() == "[memory]")
+    return fixed_of(model) + max(itertools.accumulate(sizes, initial=0))
 
 
 def checkpointed(model):
@@ -48,61 +69,151 @@ def checkpointed(model):
     return model
 
 
-def floor_of(model, step):
-    try:
-        mt.fit(model, None, step, budget=1)
-    except memopt.LimitReachedError as error:
-        size, unit = re.search(r"the least is ([\d.]+) (\w+)", str(error)).groups()
-        return int(float(size) * {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}[unit]) + (1 << 14)
+class Offloading:
+    """Every saved tensor of 1 KiB or more waits in host memory of its own, as torchtune's offloader does it; where
+    the device is the CPU, copies run in line."""
+
+    def __init__(self, model, step):
+        self.model, self.run, self.live = model, step, None
+        self.parameters = {p.untyped_storage()._cdata for p in model.parameters()}
+
+    def pack(self, tensor):
+        if tensor.nbytes < 1024 or tensor.untyped_storage()._cdata in self.parameters:
+            return tensor
+        host = torch.empty_like(tensor)
+        if self.live is not None:
+            self.live.leave_out(host)
+        host.copy_(tensor)
+        return (host,)
+
+    @staticmethod
+    def unpack(packed):
+        return packed[0].clone() if isinstance(packed, tuple) else packed
+
+    def step(self):
+        with torch.autograd.graph.saved_tensors_hooks(self.pack, self.unpack):
+            return self.run()
+
+    def peak(self):
+        with LiveBytes([*self.model.parameters(), *self.model.buffers()]) as self.live:
+            self.step().backward()
+        found, self.live = self.live.peak, None
+        self.model.zero_grad()
+        return fixed_of(self.model) + found
+
+
+def fitted(make, budget, host=None):
+    model, step = make()
+    return model, step, mt.fit(model, None, step, budget=budget, host=host)
+
+
+def floor_of(make):
+    """The least budget that is held, kernels' scratch included."""
+    budget = 1
+    while True:
+        try:
+            fitted(make, budget)
+            return budget
+        except memopt.LimitReachedError as error:
+            size, unit = re.search(r"the least is ([\d.]+) (\w+)", str(error)).groups()
+            least = int(float(size) * {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}[unit])
+            budget = max(least, budget) + (least >> 9)
+
+
+# --- budgets ---------------------------------------------------------------------------------------
+
+
+def budgets(count):
+    print("| model | plain, MiB | floor | held | same bits | used, least | used, mean | planned, least and most s |")
+    print("|---|---|---|---|---|---|---|---|")
+    for name, make in fit_models.MODELS.items():
+        model, step = make()
+        expected, plain, floor = fit_models.results(model, step), peak_of(model, step), floor_of(make)
+        held, same, used, seconds = 0, 0, [], []
+        for i in range(count):
+            budget = int(floor + i / count * (plain - floor))
+            model, step, fit = fitted(make, budget)
+            same += fit_models.same(fit_models.results(model, step), expected)
+            peak = peak_of(model, step)
+            held += peak <= budget
+            used.append(peak / budget)
+            start = time.process_time()
+            fit._solve(fit._now)
+            seconds.append(time.process_time() - start)
+        print(
+            "| %s | %.2f | %.2f | %d of %d | %d of %d | %.3f | %.3f | %.2f, %.2f |"
+            % (name, plain / MIB, floor / MIB, held, count, same, count, min(used), sum(used) / count,
+               min(seconds), max(seconds)), flush=True,
+        )  # fmt: skip
+
+
+# --- times -----------------------------------------------------------------------------------------
 
 
 def rows_of(make):
-    """(what, peak, one step) of each row; fits are made one by one, on models of their own."""
+    """(what, peak, one step, its Fit, its model) of each row; fits are made one by one, on models of their own."""
     model, step = make()
-    fixed = sum(t.nbytes for t in [*model.parameters(), *model.buffers()])
-    plain, least = fixed + Runs(model, "forward").measure(step), floor_of(*make())
-    rows = [("plain", plain, step)]
+    plain, least = peak_of(model, step), floor_of(make)
+    rows = [("plain", plain, step, None, model)]
     blocks, step = make()
     checkpointed(blocks)
-    theirs = fixed + Runs(blocks, "forward").measure(step)
-    rows.append(("torch, every block", theirs, step))
-    budgets = [("%.1f of the way" % part, int(least + part * (plain - least))) for part in PARTS]
-    for name, budget in budgets + [("torch's bytes", max(theirs, least))]:
-        model, step = make()
-        start = time.perf_counter()
+    theirs = peak_of(blocks, step)
+    rows.append(("torch, every block", theirs, step, None, blocks))
+    asked = [("%.1f of the way" % part, int(least + part * (plain - least)), None) for part in PARTS]
+    offloading = Offloading(*make())
+    there = offloading.peak()
+    rows.append(("offloading all", there, offloading.step, None, offloading.model))
+    asked += [("torch's bytes", max(theirs, least), None), ("offloading's bytes, with the host", there, "1GiB")]
+    for name, budget, host in asked:
         try:
-            fit = mt.fit(model, None, step, budget=budget)
+            model, step, fit = fitted(make, budget, host)
         except memopt.LimitReachedError:
-            rows.append(("fit, %s: below the floor" % name, 0, None))
+            rows.append(("fit, %s: below the floor" % name, 0, None, None, None))
             continue
-        rows.append(("fit, %s (%.1f s)" % (name, time.perf_counter() - start), fit.measured, step))
-        assert fit.measured <= budget, (name, fit.measured, budget)
+        peak = peak_of(model, step)
+        assert peak <= budget, (name, peak, budget)
+        rows.append(("fit, " + name, peak, step, fit, model))
     return rows
+
+
+def times(rounds):
+    for title, make in TIMED.items():
+        rows = rows_of(make)
+        best, inside = [float("inf")] * len(rows), [float("inf")] * len(rows)
+        for _ in range(rounds):
+            for i, (_, _, step, fit, model) in enumerate(rows):
+                if step is None:
+                    continue
+                start = time.perf_counter()
+                loss = step()
+                loss.backward()
+                best[i] = min(best[i], time.perf_counter() - start)
+                inside[i] = min(inside[i], 0.0 if fit is None else fit.measured_seconds)
+                del loss
+                model.zero_grad()
+        print("\n| %s | peak, MiB | step, ms | time ÷ plain | planned | of it measured, planned, ms |" % title)
+        print("|---|---|---|---|---|---|")
+        for (name, peak, step, fit, _), seconds, again in zip(rows, best, inside):
+            said = [""] * 5
+            if step is not None:
+                said = ["%.2f" % (peak / MIB), "%.1f" % (seconds * 1e3), "%.3f" % (seconds / best[0]), "", ""]
+            if fit is not None:
+                said[3:] = "%.3f" % (1 + fit.seconds / best[0]), "%.1f, %.1f" % (again * 1e3, fit.seconds * 1e3)
+            print("| %s | %s |" % (name, " | ".join(said)), flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("--budgets", type=int, help="check so many budgets of each model")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     warnings.simplefilter("ignore")
-    for title, make in MODELS.items():
-        rows = rows_of(make)
-        best = [float("inf")] * len(rows)
-        for _ in range(arguments.rounds):
-            for i, (_, _, step) in enumerate(rows):
-                if step is None:
-                    continue
-                start = time.perf_counter()
-                step().backward()
-                best[i] = min(best[i], time.perf_counter() - start)
-        print("\n| %s | peak, MiB | step, ms | time ÷ plain |\n|---|---|---|---|" % title)
-        for (name, peak, step), seconds in zip(rows, best):
-            if step is None:
-                print("| %s | | | |" % name)
-            else:
-                print("| %s | %.2f | %.1f | %.3f |" % (name, peak / 2**20, seconds * 1e3, seconds / best[0]))
+    if arguments.budgets:
+        budgets(arguments.budgets)
+    else:
+        times(arguments.rounds)
 
 
 if __name__ == "__main__":

@@ -55,13 +55,13 @@ def _language(model, words, batch, length):
     return model.train(), lambda: model(input_ids=ids, labels=ids).loss
 
 
-def vit():
+def vit(layers=3, width=64, batch=4):
     transformers = pytest.importorskip("transformers")
     config = transformers.ViTConfig(
-        hidden_size=64,
-        num_hidden_layers=3,
+        hidden_size=width,
+        num_hidden_layers=layers,
         num_attention_heads=4,
-        intermediate_size=256,
+        intermediate_size=4 * width,
         image_size=48,
         patch_size=8,
         num_labels=10,
@@ -70,7 +70,7 @@ def vit():
     )
     torch.manual_seed(0)
     model = transformers.ViTForImageClassification(config).train()
-    images, labels = torch.randn(4, 3, 48, 48), torch.randint(0, 10, (4,))
+    images, labels = torch.randn(batch, 3, 48, 48), torch.randint(0, 10, (batch,))
     return model, lambda: model(pixel_values=images, labels=labels).loss
 
 
@@ -87,11 +87,12 @@ class Residual(nn.Module):
         return F.relu(self.second(self.two(self.drop(self.relu(self.first(self.one(x)))))) + x)
 
 
-def resnet():
+def resnet(width=8, size=16, batch=4):
     torch.manual_seed(0)
-    blocks = [Residual(8) for _ in range(5)]
-    model = nn.Sequential(nn.Conv2d(3, 8, 3, 1, 1), nn.BatchNorm2d(8), *blocks, nn.Flatten(), nn.Linear(2048, 10))
-    images, labels = torch.randn(4, 3, 16, 16), torch.randint(0, 10, (4,))
+    blocks = [Residual(width) for _ in range(5)]
+    first, last = nn.Conv2d(3, width, 3, 1, 1), nn.Linear(width * size * size, 10)
+    model = nn.Sequential(first, nn.BatchNorm2d(width), *blocks, nn.Flatten(), last)
+    images, labels = torch.randn(batch, 3, size, size), torch.randint(0, 10, (batch,))
     return model.train(), lambda: F.cross_entropy(model(images), labels)
 
 
@@ -152,7 +153,19 @@ def vae():
     return model, step
 
 
-MODELS = {"gpt2": gpt2, "llama": llama, "mixtral": mixtral, "resnet": resnet, "vae": vae, "vit": vit, "words": words}
+def encoder():
+    """A language model of torch's own layers."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(64, 4, 256, batch_first=True)
+    body = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+    model, ids = nn.Sequential(nn.Embedding(512, 64), body, nn.Linear(64, 512)), torch.randint(0, 512, (8, 33))
+    return model, lambda: F.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
+
+
+MODELS = {
+    "encoder": encoder, "gpt2": gpt2, "llama": llama, "mixtral": mixtral, "resnet": resnet, "vae": vae, "vit": vit,
+    "words": words,
+}  # fmt: skip
 
 
 class Block(nn.Module):

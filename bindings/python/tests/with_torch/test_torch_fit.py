@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import itertools
 import pickle
 import random
+import types
 import warnings
+from unittest import mock
 
 import fit_models as models
 import pytest
@@ -15,11 +19,25 @@ from torch import nn
 
 import memopt
 import memopt.torch as mt
-from memopt.torch.fitting import Fit, _recipes
+from memopt.torch import fitting
+from memopt.torch.fitting import Fit, _choices, _costs, _recipes
+from memopt.torch.fitting._costs import Costs
 from memopt.torch.fitting._runs import Runs
 
 #: Parts of the way from the floor to what the step takes as it is.
 PARTS = (0.0, 0.4, 0.8)
+#: What a checkpoint keeps of random states.
+RANDOM = torch.get_rng_state().nbytes
+
+
+@pytest.fixture(autouse=True)
+def guessed_times(monkeypatch):
+    """So that plans are the same each time."""
+    for name in ("operations", "forwards"):
+        monkeypatch.setattr(_costs.Costs, name, lambda *unused: contextlib.nullcontext())
+    for module in (fitting, _choices):
+        monkeypatch.setattr(module, "own_seconds", lambda: _costs.Own(0, 0, 0))
+    monkeypatch.setattr(fitting, "link_speed", lambda device: 3e9)
 
 
 class Planned:
@@ -31,8 +49,13 @@ class Planned:
         self.made = Fit(model, None, step, 1 << 40, host)
         self.planned = self.made._plan(step)
         self.planner = self.planned.planner
-        assert self.made.measured == self.planned.plain
+        assert self.measure() == self.planned.plain <= self.made.measured
         self.floor = self.planner.solve(0).peak
+
+    def measure(self):
+        """Bytes of the tensors that operators make."""
+        with mock.patch.object(torch.autograd, "_profiler_enabled", lambda: True):
+            return self.made._measure(self.planned, self.step)
 
     def at(self, part):
         return int(self.floor + part * (self.planned.plain - self.floor))
@@ -49,9 +72,10 @@ class Planned:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert same(results(self.model, self.step), self.expected)
-            measured = self.made._measure(self.planned, self.step)
+            measured = self.measure()
         assert plan.peak == self.made.peak_bytes <= budget
-        assert 0.998 * plan.peak <= measured <= plan.peak
+        states = RANDOM * sum(choice.what[0] == "module" for choice in plan.choices)  # an operator's mode sees none
+        assert 0.998 * plan.peak - 2 * states <= measured <= plan.peak
         return plan
 
 
@@ -63,7 +87,7 @@ def test_budgets(name):
     seconds = []
     for part in PARTS:
         plan = planned.check(planned.at(part))
-        assert plan.peak >= 0.97 * planned.at(part) or not fine
+        assert plan.peak >= 0.95 * planned.at(part) or not fine
         seconds.append(plan.seconds)
     assert seconds == sorted(seconds, reverse=True) and seconds[-1] > 0
 
@@ -87,7 +111,7 @@ def test_the_call():
     plain.remove()
     plain = plain.plain_bytes + sum(t.nbytes for s in optimizer.state.values() for t in s.values() if t is not None)
     fit = mt.fit(model, optimizer, step, budget=plain * 3 // 4)
-    assert fit.plain_bytes == plain and fit.measured == fit.peak_bytes <= fit.budget == plain * 3 // 4
+    assert fit.plain_bytes == plain and fit.measured <= fit.budget == plain * 3 // 4
     assert same(results(model, step), before)
     table = fit.table()
     assert "budget" in table and "run again" in table or "made again" in table
@@ -101,7 +125,7 @@ def test_the_call():
 def test_enough_is_left_alone():
     model, step = models.stack()
     fit = mt.fit(model, None, step, budget="1GiB")
-    assert fit.choices == [] and fit.measured == fit.plain_bytes
+    assert fit.choices == [] and fit.measured == fit.plain_bytes and fit.seconds == fit.measured_seconds == 0
 
 
 def test_below_the_floor():
@@ -119,6 +143,25 @@ def test_the_host():
     assert free.host > 0
     less = planned.check(budget, host=free.host // 2)
     assert less.host <= free.host // 2 and less.seconds >= free.seconds
+
+
+def test_times_are_measured(monkeypatch):
+    """By a clock that counts how often it is read."""
+    monkeypatch.undo()
+    ticks = itertools.count()
+    monkeypatch.setattr(_costs, "time", types.SimpleNamespace(perf_counter=lambda: float(next(ticks))))
+    for module in (fitting, _choices):
+        monkeypatch.setattr(module, "own_seconds", _costs.own_seconds.__wrapped__)
+    planned = Planned(*models.stack())
+    times, made = planned.planned.tried.costs.modules, planned.made
+    assert times["1.up"] == 1 and times["1"] == 1 + 2 * len(list(planned.model[1].children()))
+    seconds = {(c.what[0], c.name): c.seconds for c in planned.planner.choices}
+    assert 0 < seconds["module", "1"] < times["1"] and seconds["again", "1.norm"] == 1 + 1
+    for part in (0.3, 0.8):
+        plan = planned.fit(planned.at(part))
+        assert same(results(planned.model, planned.step), planned.expected)
+        remade = sum(choice.what[0] != "module" for choice in plan.choices)
+        assert made.seconds == plan.seconds >= remade and made.measured_seconds >= len(plan.choices) > 0
 
 
 def test_autocast_and_two_batches_at_once():
@@ -141,13 +184,13 @@ def test_autocast_and_two_batches_at_once():
 def test_save_and_load(tmp_path):
     planned = Planned(*models.stack())
     fit = planned.made
-    planned.fit(planned.at(0.5))
+    planned.fit(planned.at(0.1))
     fit.save(tmp_path / "plan.json")
     fit.remove()
     again = Fit.load(tmp_path / "plan.json", planned.model)
     assert again.table() == fit.table()
     assert same(results(planned.model, planned.step), planned.expected)
-    assert fit._measure(planned.planned, planned.step) == again.peak_bytes < planned.planned.plain
+    assert fit._measure(planned.planned, planned.step) <= again.peak_bytes < planned.planned.plain
     again.remove()
     other, _ = models.stack(count=1)
     with pytest.raises(ValueError, match="no module"):
@@ -401,7 +444,7 @@ class InPlace(models.Block):
 
 def test_changed_inputs_are_not_run_again():
     model, step = models.stack(make=InPlace)
-    tape = Runs(model, "forward").record(lambda: step_of(model))
+    tape = Runs(model, "forward").record(lambda: step_of(model), Costs())
     assert [unit.why for unit in tape.units if unit.module in list(model)] == ["changes its input"] * 4
 
 

@@ -25,14 +25,15 @@ from ..optim._layout import is_sharded
 from ..optim._release import GradientRelease, release_gradients
 from ._apply import Applied
 from ._choices import OFFLOAD, RECOMPUTE, REMAKE, Plan, Planner, choices_of
-from ._runs import Moving, Runs
+from ._costs import link_speed, own_seconds
+from ._runs import Runs, Tried
 from ._tape import BACKWARD, Tape, tensors_in
 
 __all__ = ["Fit", "fit"]
 
-#: Bytes a second to the host and back, as long as nothing was measured.
-LINK = {"cpu": 3e9, "cuda": 12e9}
 FORMAT = 2
+#: So often is a plan corrected by what its step was measured to take.
+MOST_CORRECTIONS = 4
 Step = Callable[[], Any]
 
 
@@ -101,16 +102,19 @@ def fit(
 class _Planned:
     """What is done in forwards of one shape."""
 
-    def __init__(self, spec: Any, plain: int, peak: int, host: int, choices: Any, gradients: bool, states: int) -> None:
-        #: What Applied takes, and what a step takes as it was and by the plan.
-        self.spec, self.plain, self.peak, self.host = spec, plain, peak, host
+    def __init__(
+        self, spec: Any, plain: int, peak: int, host: int, choices: Any, gradients: bool, states: int, seconds: float = 0
+    ) -> None:
+        #: What Applied takes, what a step takes as it was and by the plan, and the time that this adds.
+        self.spec, self.plain, self.peak, self.host, self.seconds = spec, plain, peak, host, seconds
         self.choices: List[Tuple[str, str]] = [(kind, name) for kind, name in choices]
         #: Whether it may meet gradients, and the bytes of optimizer states that it leaves room for.
         self.gradients, self.states = gradients, states
         self.planner: Optional[Planner] = None  # of a plan that was loaded
+        self.tried: Optional[Tried] = None
 
     def facts(self) -> Dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "planner"}
+        return {name: value for name, value in vars(self).items() if name not in ("planner", "tried")}
 
 
 class Fit:
@@ -138,7 +142,7 @@ class Fit:
         self._plans: Dict[str, Optional[_Planned]] = {}
         self._now = _Planned(None, 0, 0, 0, (), False, 0)
         self._key = ""
-        self._moving: Optional[Tuple[Moving, Any]] = None
+        self._tried: Dict[str, Tried] = {}
         self._margin = 0  # what kernels take beyond their tensors
         self._planning = False
         self._states = _state_bytes(model, self._optimizer)
@@ -168,6 +172,16 @@ class Fit:
         return self._now.choices
 
     @property
+    def seconds(self) -> float:
+        """What that adds to a step's time by the plan."""
+        return self._now.seconds
+
+    @property
+    def measured_seconds(self) -> float:
+        """What the last step took to run and make things again; waits for it."""
+        return self._applied.spent.seconds()
+
+    @property
     def unplanned(self) -> int:
         """Forwards that saved other tensors than the planned ones."""
         return self._applied.unplanned
@@ -188,6 +202,7 @@ class Fit:
             ("planned", format_size(self.peak_bytes)),
             ("measured", "-" if self.measured is None else format_size(self.measured)),
             ("on the host", format_size(self.host_bytes)),
+            ("more time", "%.3g ms planned, %.3g ms measured" % (1e3 * self.seconds, 1e3 * self.measured_seconds)),
             ("shapes", "%d, %d steps not as planned" % (len(self._plans), self.unplanned)),
             *self.choices,
         ]
@@ -286,11 +301,11 @@ class Fit:
     def _plan(self, step: Step) -> _Planned:
         """Records a step and plans it."""
         with self._only_backward():
-            if self._moving is None:
-                self._moving = self._runs.what_moves(step)
-            planner = self._planner(step)
+            tried = self._tried.get(self._key) or self._runs.try_forward(step)
+            self._tried[self._key] = tried
+            planner = self._planner(step, tried)
             planned = _Planned(None, 0, 0, 0, (), planner.tape.gradients, 0)
-            planned.planner = planner
+            planned.planner, planned.tried = planner, tried
             try:
                 self._solve(planned)
             except errors.LimitReachedError as error:
@@ -298,22 +313,29 @@ class Fit:
             self._plans[self._key] = self._now = planned
             if self.measured is None:
                 self.measured = self._measure(planned, step)
-                if self.measured > self.budget:  # kernels take more than their tensors
-                    self._margin = self.measured - planned.peak
-                    self._solve(planned)
-                    self.measured = self._measure(planned, step)
+                for _ in range(MOST_CORRECTIONS):
+                    if self.measured > self.budget:
+                        self._margin = self.measured - planned.peak  # of kernels, beyond their tensors
+                        self._solve(planned)
+                        self.measured = self._measure(planned, step)
+                if self.measured > self.budget:
+                    warnings.warn(
+                        "fit: the measured step takes %s, and the budget is %s: in each plan kernels take another"
+                        " amount beyond their tensors" % (format_size(self.measured), format_size(self.budget)),
+                        stacklevel=3,
+                    )
         return planned
 
-    def _planner(self, step: Step) -> Planner:
-        assert self._moving is not None
-        (moving, counting), tape = self._moving, self._runs.record(step)
+    def _planner(self, step: Step, tried: Tried) -> Planner:
+        tape = self._runs.record(step, tried.costs)
         for unit in tape.units:
-            if not unit.why and any((name + ".").startswith(unit.name + ".") for name in counting):
+            if not unit.why and any((name + ".").startswith(unit.name + ".") for name in tried.counting):
                 unit.why = "changes an attribute of its own"
-        link = None if self._host is None else LINK.get(self._runs.device().type, LINK["cuda"])
+        device = self._runs.device()
+        link = None if self._host is None else link_speed(device)
         parts = dict(self._model.named_modules())
-        sizes = {name: sum(parts[name]._buffers[n].nbytes for n in names) for name, names in moving.items()}
-        return Planner(tape, tape.fixed, choices_of(tape, sizes, link))
+        sizes = {name: sum(parts[name]._buffers[n].nbytes for n in names) for name, names in tried.moving.items()}
+        return Planner(tape, tape.fixed, choices_of(tape, sizes, device.type, link))
 
     def _solve_released(self, planned: _Planned, step: Step, error: errors.LimitReachedError) -> None:
         """Below the floor: with gradients that are freed in backward, if that is allowed."""
@@ -323,7 +345,8 @@ class Fit:
             raise error
         self._runs.releases = True
         try:
-            planned.planner = self._planner(step)
+            assert planned.tried is not None
+            planned.planner = self._planner(step, planned.tried)
             if "release" not in self._allow:
                 lower = before.solve(0, host).peak - planned.planner.solve(0, host).peak
                 text = "%s. allow=('release',) would lower the least by %s" % (error, format_size(lower))
@@ -337,7 +360,7 @@ class Fit:
     def _solve(self, planned: _Planned) -> None:
         """Chooses what holds the budget."""
         planner, beside, host = planned.planner, self._states + self._margin, self._host or 0
-        assert planner is not None and self._moving is not None
+        assert planner is not None and planned.tried is not None
         try:
             plan = planner.solve(max(self.budget - beside, 1), host)
         except errors.LimitReachedError as error:
@@ -348,10 +371,12 @@ class Fit:
                 % (format_size(self.budget), format_size(floor.peak + beside), format_size(fixed),
                    _at_peak(planner.tape, planner.replay(floor.chosen)), _left_out(planner.tape)),
             ) from error
-        planned.spec = _spec(planner.tape, plan, self._moving[0])
+        planned.spec = _spec(planner.tape, plan, planned.tried.moving)
         planned.choices = [(_KINDS[choice.kind], choice.name) for choice in plan.choices]
         planned.plain = planner.replay(()).peak_bytes + self._states
         planned.peak, planned.host, planned.states = plan.peak + self._states, plan.host, self._states
+        hooks = own_seconds().saved * planner.tape.units[0].end if plan.choices else 0.0
+        planned.seconds = plan.seconds + hooks
 
     def _measure(self, planned: _Planned, step: Step) -> int:
         """What a step takes."""

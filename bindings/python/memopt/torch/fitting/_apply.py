@@ -22,7 +22,8 @@ from .._forward_call import ForwardCall
 from .._hooks import hooked
 from .._packer import Packer, keep
 from .._store import Options
-from ..checkpointing import checkpoint, without_contexts
+from ..checkpointing import checkpoint
+from ._costs import Spent
 from ._recipes import Part, Recipe, look, note, noted, of_graph
 from ._tape import is_whole
 
@@ -41,8 +42,9 @@ class Applied:
         self.spec: Dict[str, Any] = NOTHING
         self.table: Dict[int, Tuple[str, List[Any]]] = {}
         self.number = self.unplanned = 0
-        self.lost = self.inside = self.running = False
+        self.lost = self.inside = self.running = self.has_notes = False
         self.packer: Any = None
+        self.spent = Spent("cpu")
         self.calls: Dict[str, ForwardCall] = {"": ForwardCall(model, method, self.forward)}
 
     def use(self, spec: Dict[str, Any]) -> None:
@@ -74,7 +76,7 @@ class Applied:
             return keep(tensor)
         number = self.number
         self.number = number + 1
-        part = noted(tensor)
+        part = noted(tensor) if self.has_notes else None
         if part is None and not self.lost and number in self.table:
             kind, expected = self.table[number]
             found = look(tensor)
@@ -85,9 +87,14 @@ class Applied:
                 if recipe is None:
                     self.lose("saved tensor %d, %s, cannot be made again" % (number, _words(found)))
                 else:
-                    note(tensor, recipe)
+                    self.note(tensor, recipe)
                     part = noted(tensor)
         return keep(tensor) if part is None else part
+
+    def note(self, tensor: torch.Tensor, recipe: Recipe) -> None:
+        """The tensor's packs hold the recipe."""
+        recipe.make, self.has_notes = self.spent.around(recipe.make), True
+        note(tensor, recipe)
 
     def on_host(self, tensor: torch.Tensor) -> Optional[Recipe]:
         """Stores the tensor's whole storage on the host."""
@@ -120,9 +127,13 @@ class Applied:
         if spec is None:
             return function(*args, **kwargs)
         self.use(spec)
+        device_type = _device_type(args, kwargs)
+        self.spent = Spent(device_type)
+        if not any(spec.values()):
+            return function(*args, **kwargs)
         if spec["host"]:
-            self.packer = Packer(Options(self.host_limit), _device_type(args, kwargs), 1, (0, 0), (None, None))
-        self.number, self.lost, self.inside, self.running = 0, False, False, True
+            self.packer = Packer(Options(self.host_limit), device_type, 1, (0, 0), (None, None))
+        self.number, self.running, self.lost, self.inside, self.has_notes = 0, True, False, False, False
         try:
             return hooked(self.pack, self.unpack, function, args, kwargs)
         finally:
@@ -141,39 +152,40 @@ class Applied:
         if name in self.spec["again"] and is_whole(result) and result.requires_grad:
             if not kwargs and all(isinstance(value, torch.Tensor) for value in args):
                 context, function = CallContext(args, False), call.function
-                note(result, Recipe(lambda *given: context.run(function, *given), args))
+                self.note(result, Recipe(lambda *given: context.run(function, *given), args))
         return result
 
     def _checkpointed(self, name: str, function: Any, args: Any, kwargs: Any) -> Any:
         begin, end, _ = self.spec["modules"][name]
         if self.number != begin and not self.lost:
             self.lose("%d tensors were saved before %s, not %d" % (self.number, name, begin))
-        contexts, buffers = without_contexts, self.buffers[name]
-        if buffers:
-            contexts = lambda: (contextlib.nullcontext(), _as_then(buffers))  # noqa: E731
+        again = _Again(self.spent, self.buffers[name])
         self.inside = True
         try:
-            return checkpoint(function, *args, context_fn=contexts, **kwargs)
+            return checkpoint(function, *args, context_fn=lambda: (contextlib.nullcontext(), again), **kwargs)
         finally:
             self.inside = False
             self.number = end
 
 
-def _as_then(buffers: List[torch.Tensor]) -> ContextManager[None]:
-    """While the module runs again, buffers that it changes are what they were before its first run; afterwards
-    what they are now. Else a BatchNorm would count a batch twice, and a spectral norm read what it has changed."""
-    before = [buffer.clone() for buffer in buffers]
+class _Again:
+    """Around a module's second run: its time counts, and buffers that it changes are what they were before its
+    first run; afterwards what they are now. Else a BatchNorm would count a batch twice, and a spectral norm read
+    what it has changed."""
 
-    @contextlib.contextmanager
-    def put() -> Iterator[None]:
-        now = [buffer.clone() for buffer in buffers]
-        _copy(buffers, before)
-        try:
-            yield
-        finally:
-            _copy(buffers, now)
+    def __init__(self, spent: Spent, buffers: List[torch.Tensor]) -> None:
+        self.spent, self.buffers = spent, buffers
+        self.before = [buffer.clone() for buffer in buffers]
 
-    return put()
+    def __enter__(self) -> None:
+        self.begin = self.spent.clock.mark()
+        self.now = [buffer.clone() for buffer in self.buffers]
+        _copy(self.buffers, self.before)
+
+    def __exit__(self, *unused: Any) -> None:
+        _copy(self.buffers, self.now)
+        self.now = []
+        self.spent.since(self.begin)
 
 
 def _copy(to: List[torch.Tensor], values: List[torch.Tensor]) -> None:

@@ -10,6 +10,7 @@ import torch
 
 from ... import _abi
 from ..._library import lib, output
+from ._costs import own_seconds
 from ._tape import BIRTH, DEATH, Tape, Unit
 
 RECOMPUTE, REMAKE, OFFLOAD = map(int, _abi.FitChoiceKind)
@@ -103,21 +104,22 @@ class Planner:
         return Plan([self.choices[i] for i in indices], indices, result.peak_bytes, result.host_bytes, result.seconds)
 
 
-def choices_of(tape: Tape, moving: Dict[str, int], link: Optional[float]) -> List[Choice]:
+def choices_of(tape: Tape, moving: Dict[str, int], device_type: str, link: Optional[float]) -> List[Choice]:
     """All that may be done. `moving`: bytes of the buffers that each module's forward changes, by the
     module's name; `link`: bytes a second to the host and back, None: nothing goes there."""
     total = sum(tape.bytes)
     least = max(4096, int(total * LEAST_PART))
-    found = [*_modules(tape, moving), *_values(tape, moving, least, link)]
+    found = [*_modules(tape, moving, device_type), *_values(tape, moving, least, link)]
     return sorted(found, key=lambda c: c.kind != RECOMPUTE and -tape.bytes[c.storage])[:MOST_CHOICES]
 
 
-def _modules(tape: Tape, moving: Dict[str, int]) -> Iterator[Choice]:
+def _modules(tape: Tape, moving: Dict[str, int], device_type: str) -> Iterator[Choice]:
+    random = torch.default_generator.get_state().nbytes if device_type == "cpu" else 0
     for unit in tape.units:
         if unit.why or unit.first_pack == unit.last_pack:
             continue
-        extra = sum(size for name, size in moving.items() if (name + ".").startswith(unit.name + "."))
-        seconds = unit.seconds - unit.tail
+        extra = random + sum(size for name, size in moving.items() if (name + ".").startswith(unit.name + "."))
+        seconds = max(unit.seconds - unit.tail, 0.0) + own_seconds().module
         yield Choice(
             RECOMPUTE, unit.name, unit.index, 0, 0, unit.inputs, extra, seconds, ("module", unit.name)
         )
@@ -141,14 +143,15 @@ def _values(tape: Tape, moving: Dict[str, int], least: int, link: Optional[float
         graph = [n for n in numbers if tape.packs[n].sources is not None]
         if unit is not None and first is not None:
             extra, what = _transient(tape, unit, storage), ("again", unit.name)
-            yield Choice(REMAKE, unit.name, unit.index, storage, first, unit.inputs, extra, unit.seconds, what)
+            seconds = unit.seconds + own_seconds().value
+            yield Choice(REMAKE, unit.name, unit.index, storage, first, unit.inputs, extra, seconds, what)
         elif graph and graph == [n for n in numbers if n >= graph[0]]:
             sources = tape.packs[graph[0]].sources or ()
-            seconds = tape.seconds.get(storage, 0.0)
+            seconds = tape.seconds.get(storage, 0.0) + own_seconds().value
             places = ("graph", [tape.packs[n].number for n in graph])
             yield Choice(REMAKE, where, _abi.FIT_NONE, storage, graph[0], sources, 0, seconds, places)
         if link:
-            seconds = 2 * tape.bytes[storage] / link
+            seconds = 2 * tape.bytes[storage] / link + own_seconds().value
             places = ("host", [tape.packs[n].number for n in numbers])
             yield Choice(OFFLOAD, where, 0, storage, numbers[0], (), 0, seconds, places)
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
+import itertools
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 import torch
 from torch._subclasses.fake_tensor import (
@@ -21,11 +22,22 @@ from torch._subclasses.fake_tensor import (
 
 from .._fakes import not_packed
 from .._live_bytes import LiveBytes
-from ._tape import Tape, record, run, tensors_in
+from ._costs import Costs
+from ._tape import Tape, around_forwards, record, run, tensors_in
 
 #: What a step raises that needs values.
 REFUSALS = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)
 Moving = Dict[str, List[str]]
+
+
+class Tried(NamedTuple):
+    """What forwards tell."""
+
+    #: Buffers whose contents a forward changes, by module.
+    moving: Moving
+    #: Modules whose attributes it changes.
+    counting: Set[str]
+    costs: Costs
 
 
 class Runs:
@@ -40,21 +52,21 @@ class Runs:
         """Of the model."""
         return next((p.device for p in self.model.parameters()), torch.device("cpu"))
 
-    def record(self, step: Callable[[], Any]) -> Tape:
+    def record(self, step: Callable[[], Any], costs: Costs) -> Tape:
         """The tape of a step."""
         recurrent = any(isinstance(module, torch.nn.RNNBase) for module in self.model.modules())
         if not recurrent or self.device().type != "cpu":  # there fakes take other operations
             mode, random = FakeTensorMode(allow_non_fake_inputs=True), torch.random.fork_rng(devices=[])
             try:
                 with self._unchanged(), mode, self._stand_ins(_fake_of), not_packed(), random:
-                    return record(self.model, step, self.method)
+                    return record(self.model, step, self.method, costs)
             except REFUSALS:  # it needs values
                 pass
         with self._unchanged(), self._stand_ins(_alias_of):
-            return record(self.model, step, self.method)
+            return record(self.model, step, self.method, costs)
 
     def measure(self, step: Callable[[], Any]) -> int:
-        """The most bytes that live in a real step beside weights and buffers; kernels' own included on a GPU."""
+        """The most bytes that live in a real step beside weights and buffers, kernels' own included."""
         device = self.device()
         with self._unchanged(), self._stand_ins(_alias_of):
             if device.type == "cuda":
@@ -65,22 +77,29 @@ class Runs:
                 torch.cuda.synchronize(device)
                 most: int = torch.cuda.max_memory_allocated(device)
                 return most - before
+            with _allocations() as count:
+                if count is not None:
+                    run(step, lambda backward, losses: backward())
+                    return count()
             with _Live([*self.model.parameters(), *self.model.buffers()]) as live:
                 run(step, lambda backward, losses: backward())
             return int(live.peak)
 
-    def what_moves(self, step: Callable[[], Any]) -> Tuple[Moving, Set[str]]:
-        """Buffers whose contents a forward changes, by module; and modules whose attributes it changes.
-        Contents: BatchNorm changes its averages without a version."""
-        with self._unchanged():
-            with self._unchanged():
+    def try_forward(self, step: Callable[[], Any]) -> "Tried":
+        """Runs two forwards, which keep nothing for backward. Buffers are compared by contents: BatchNorm changes
+        its averages without a version."""
+        costs, kind = Costs(), self.device().type
+        around = functools.partial(around_forwards, self.model, method=self.method)
+        with self._unchanged(), self._stand_ins(_alias_of):
+            with self._unchanged(), costs.operations(kind):
                 first = _losses(step)
             parts = dict(self.model.named_modules())
             buffers = {
                 name: {n: b.clone() for n, b in part._buffers.items() if b is not None} for name, part in parts.items()
             }
             scalars = {name: _scalars(part) for name, part in parts.items()}
-            again = _losses(step)
+            with costs.forwards(kind, around):
+                again = _losses(step)
             if len(first) != len(again) or not all(map(_same, first, again)):
                 raise ValueError(
                     "fit: two runs of step() from the same random states give %s and %s. What is run again in backward"
@@ -92,7 +111,8 @@ class Runs:
                 names = [n for n, b in before.items() if not _same(b, parts[name]._buffers[n])]
                 if names:
                     moving[name] = names
-            return moving, {name for name, before in scalars.items() if _scalars(parts[name]) != before}
+            counting = {name for name, before in scalars.items() if _scalars(parts[name]) != before}
+            return Tried(moving, counting, costs)
 
     @contextlib.contextmanager
     def _unchanged(self) -> Iterator[None]:
@@ -178,13 +198,38 @@ def _scalars(module: torch.nn.Module) -> Dict[str, Any]:
 def _losses(step: Callable[[], Any]) -> List[torch.Tensor]:
     """What a step's backward would begin at."""
     found: List[torch.Tensor] = []
-    with torch.no_grad():
-        run(step, lambda backward, losses: found.extend(losses))
+    run(step, lambda backward, losses: found.extend(loss.detach() for loss in losses))
     return found
 
 
 def _same(a: torch.Tensor, b: Optional[torch.Tensor]) -> bool:
     return b is not None and torch.equal(a.nan_to_num(), b.nan_to_num())
+
+
+@contextlib.contextmanager
+def _allocations() -> Iterator[Optional[Callable[[], int]]]:
+    """Meanwhile what the CPU's allocator gives is recorded, by torch's profiler as it was before Kineto: it prints
+    nothing. Gives what ends that and tells the most bytes; None where another profiler is at work, or none is."""
+    autograd: Any = torch.autograd
+    enable = getattr(torch._C._autograd, "_enable_profiler_legacy", None)
+    if enable is None or autograd._profiler_enabled():
+        yield None
+        return
+    flags = (False, True, False, False, False)  # only memory
+    config = autograd.ProfilerConfig(autograd.ProfilerState.CPU, *flags, torch._C._profiler._ExperimentalConfig())
+    enable(config)
+    found: List[Any] = []
+
+    def end() -> int:
+        found.extend(torch._C._autograd._disable_profiler_legacy())
+        events = (e.cpu_memory_usage() for thread in found for e in thread if e.kind() == "memory_alloc")
+        return int(max(itertools.accumulate(events, initial=0)))
+
+    try:
+        yield end
+    finally:
+        if not found:
+            torch._C._autograd._disable_profiler_legacy()
 
 
 class _Live(LiveBytes):  # type: ignore[no-untyped-call]

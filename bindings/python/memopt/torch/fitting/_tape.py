@@ -19,26 +19,10 @@ from torch.utils._pytree import tree_leaves
 
 from ..._abi import FitEventKind
 from . import _recipes
+from ._costs import Costs, products
 
 Event = Tuple[int, int, int]
 BIRTH, DEATH, PACK, UNPACK, RELEASE, ENTER, LEAVE, BACKWARD = map(int, FitEventKind)
-#: What an operation is taken to cost, as long as nothing was measured: only ratios count.
-FLOPS_PER_SECOND, BYTES_PER_SECOND = 5e10, 1e10
-
-
-def _products(function: Any, inputs: List[torch.Tensor], outputs: List[torch.Tensor]) -> int:
-    """How many products an operation of forward sums up; 0: it is a cheap one."""
-    name = function._overloadpacket.__name__
-    if name in ("mm", "bmm"):
-        return outputs[0].numel() * inputs[0].shape[-1]
-    if name in ("addmm", "baddbmm"):
-        return outputs[0].numel() * inputs[1].shape[-1]
-    if name == "convolution":
-        return outputs[0].numel() * (inputs[1].numel() // max(inputs[1].shape[0], 1))
-    if "attention" in name or "rnn" in name or "lstm" in name or "gru" in name:
-        return sum(t.numel() for t in inputs) * inputs[1].shape[-2]
-    return 0
-
 
 class Unit:
     """One call of a module."""
@@ -49,7 +33,7 @@ class Unit:
         self.outputs: Tuple[int, ...] = ()
         #: Numbers of the hook's calls within the root, and of the tape's packs.
         self.begin = self.end = self.first_pack = self.last_pack = 0
-        #: Of its operations, and of those after its last pack.
+        #: Of its forward, and of what is after its last pack.
         self.seconds = self.tail = 0.0
         self.is_leaf, self.is_heavy, self.is_random = True, False, False
         self.has_gradient = False
@@ -108,9 +92,9 @@ def is_whole(value: Any) -> bool:
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While active, records. `keeps`: saved tensors are kept, so that backward can run."""
 
-    def __init__(self, model: torch.nn.Module, keeps: bool, method: str) -> None:
+    def __init__(self, model: torch.nn.Module, keeps: bool, method: str, costs: Costs) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.model, self.keeps, self.method = model, keeps, method
+        self.model, self.keeps, self.method, self.costs = model, keeps, method, costs
         self.fixed = self.carried = 0
         self.unit: Optional[Unit] = None
         self._known: Set[int] = set()
@@ -203,14 +187,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 if tensor.untyped_storage()._cdata not in self._numbers:
                     self.know(tensor, counts=False)
             return result
-        work = _products(function, inputs, outputs)
-        size = sum(tensor.nbytes for tensor in (*inputs, *outputs) if tensor.layout is torch.strided)
-        seconds = 2 * work / FLOPS_PER_SECOND + size / BYTES_PER_SECOND
+        seconds, heavy = self.costs.of(function, inputs, outputs), products(function, inputs, outputs) > 0
         for tensor in outputs:
             number = self.number(tensor)
             if number is not None:
                 self.seconds[number] = seconds
-        self._charge(seconds, work > 0, torch.Tag.nondeterministic_seeded in function.tags)
+        self._charge(seconds, heavy, torch.Tag.nondeterministic_seeded in function.tags)
         return result
 
     def _charge(self, seconds: float, heavy: bool, random: bool) -> None:
@@ -407,9 +389,9 @@ class NotRepeatedError(RuntimeError):
     """Two runs of forward differ."""
 
 
-def record(model: torch.nn.Module, step: Callable[[], Any], method: str) -> Tape:
+def record(model: torch.nn.Module, step: Callable[[], Any], method: str, costs: Costs) -> Tape:
     """Records a step; the caller keeps random states, buffers and gradients as they were."""
-    free, kept = Recorder(model, False, method), Recorder(model, True, method)
+    free, kept = Recorder(model, False, method, costs), Recorder(model, True, method, costs)
     free.run(step)
     kept.run(step)
     forward = free.events[: free.forward]
@@ -422,6 +404,9 @@ def record(model: torch.nn.Module, step: Callable[[], Any], method: str) -> Tape
     for unit in kept.units:
         if calls[unit.module] > 1:
             unit.why = unit.why or "called several times"
+        measured = costs.modules.get(unit.name, unit.seconds)
+        unit.tail *= measured / unit.seconds if unit.seconds else 0.0
+        unit.seconds = measured
     backward = [e for e in kept.events[kept.forward :] if e[0] != DEATH or e[1] not in early]
     events = [*forward, (BACKWARD, 0, 0), *backward]
     return Tape(events, kept.bytes, kept.packs, kept.units, kept.seconds, kept.fixed, kept.carried, kept.gradients)

@@ -1,0 +1,237 @@
+"""What parts of a step take, measured in two forwards: each operation's time in one, each module's in the
+other. Saved tensors are dropped meanwhile, so that these take no more memory than under torch.no_grad().
+
+Times are the device's: on a GPU those between two events, which nobody waits for within a step.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import functools
+import statistics
+import time
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
+
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .._hooks import hooked
+from .._packer import keep
+from ..checkpointing import checkpoint
+from ._recipes import Recipe, look, note, noted
+
+#: What is taken for an operation that was not measured; a factor of what was measured corrects it.
+FLOPS_PER_SECOND, BYTES_PER_SECOND = 5e10, 1e10
+#: Operations whose saved tensors are timed together.
+LINKS = 8
+#: Enough for the speed of copies to show.
+LINK_BYTES = 16 << 20
+
+
+class Clock:
+    """Of a device."""
+
+    def __init__(self, device_type: str) -> None:
+        self.is_gpu = device_type == "cuda"
+
+    def mark(self) -> Any:
+        """Now, in the order of the device's work."""
+        if not self.is_gpu:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+    def seconds(self, begin: Any, end: Any) -> float:
+        """Between two marks; waits for the second."""
+        if not self.is_gpu:
+            return float(end - begin)
+        end.synchronize()
+        return float(begin.elapsed_time(end)) / 1e3
+
+
+class Spent:
+    """Time that a step spends on doing things again."""
+
+    def __init__(self, device_type: str) -> None:
+        self.clock = Clock(device_type)
+        self._marks: List[Tuple[Any, Any]] = []
+
+    def since(self, begin: Any) -> None:
+        """What ran since this mark counts."""
+        self._marks.append((begin, self.clock.mark()))
+
+    def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, counted."""
+
+        def call(*args: Any) -> Any:
+            begin = self.clock.mark()
+            result = function(*args)
+            self.since(begin)
+            return result
+
+        return call
+
+    def seconds(self) -> float:
+        """So far."""
+        return sum(self.clock.seconds(begin, end) for begin, end in self._marks)
+
+
+def products(function: Any, inputs: List[torch.Tensor], outputs: List[torch.Tensor]) -> int:
+    """How many products an operation of forward sums up; 0: it is a cheap one."""
+    name = function._overloadpacket.__name__
+    if name in ("mm", "bmm"):
+        return outputs[0].numel() * inputs[0].shape[-1]
+    if name in ("addmm", "baddbmm"):
+        return outputs[0].numel() * inputs[1].shape[-1]
+    if name == "convolution":
+        return outputs[0].numel() * (inputs[1].numel() // max(inputs[1].shape[0], 1))
+    if "attention" in name or "rnn" in name or "lstm" in name or "gru" in name:
+        return sum(t.numel() for t in inputs) * inputs[1].shape[-2]
+    return 0
+
+
+def _guess(function: Any, inputs: List[torch.Tensor], outputs: List[torch.Tensor]) -> float:
+    size = sum(tensor.nbytes for tensor in (*inputs, *outputs) if tensor.layout is torch.strided)
+    return 2 * products(function, inputs, outputs) / FLOPS_PER_SECOND + size / BYTES_PER_SECOND
+
+
+def _key(function: Any, inputs: List[torch.Tensor]) -> Any:
+    return function, tuple((tensor.shape, tensor.dtype) for tensor in inputs)
+
+
+class Costs:
+    """Seconds of operations and modules."""
+
+    def __init__(self) -> None:
+        self._operations: Dict[Any, float] = {}
+        self._factor = 1.0
+        #: Of a module's forward, by name; of one that is called several times, the mean.
+        self.modules: Dict[str, float] = {}
+
+    def of(self, function: Any, inputs: List[torch.Tensor], outputs: List[torch.Tensor]) -> float:
+        """Of an operation: as measured with inputs of these shapes and types, else a guess."""
+        found = self._operations.get(_key(function, inputs))
+        return self._factor * _guess(function, inputs, outputs) if found is None else found
+
+    @contextlib.contextmanager
+    def operations(self, device_type: str) -> Iterator[None]:
+        """Measures operations."""
+        with _dropping(), _Operations(Clock(device_type)) as mode:
+            yield
+        times: Dict[Any, List[float]] = collections.defaultdict(list)
+        guessed = 0.0
+        for key, guess, begin, end in mode.found:
+            times[key].append(mode.clock.seconds(begin, end))
+            guessed += guess
+        if guessed > 0:
+            self._factor = sum(map(sum, times.values())) / guessed
+        self._operations = {key: statistics.median(found) for key, found in times.items()}
+
+    @contextlib.contextmanager
+    def forwards(self, device_type: str, around: Callable[[Callable[..., Any]], Any]) -> Iterator[None]:
+        """Measures modules; `around` makes their forwards go through a function."""
+        clock, marks = Clock(device_type), []
+
+        def call(name: str, module: torch.nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+            begin = clock.mark()
+            result = forward(*args, **kwargs)
+            marks.append((name, begin, clock.mark()))
+            return result
+
+        with _dropping(), around(call):
+            yield
+        times: Dict[str, List[float]] = collections.defaultdict(list)
+        for name, begin, end in marks:
+            times[name].append(clock.seconds(begin, end))
+        self.modules = {name: statistics.fmean(found) for name, found in times.items()}
+
+
+class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.clock = clock
+        self.found: List[Any] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        inputs = _tensors(args, kwargs)
+        begin = self.clock.mark()
+        result = function(*args, **kwargs)
+        end = self.clock.mark()
+        self.found.append((_key(function, inputs), _guess(function, inputs, _tensors(result)), begin, end))
+        return result
+
+
+def _tensors(*values: Any) -> List[torch.Tensor]:
+    return [leaf for leaf in torch.utils._pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+
+
+def _dropping() -> Any:
+    """Meanwhile autograd works and keeps nothing for backward."""
+    return saved_tensors_hooks(lambda tensor: None, lambda packed: packed)
+
+
+def link_speed(device: torch.device) -> float:
+    """Bytes a second of a copy to the host."""
+    source, clock = torch.empty(LINK_BYTES, dtype=torch.uint8, device=device), Clock(device.type)
+    to = torch.empty(LINK_BYTES, dtype=torch.uint8, pin_memory=clock.is_gpu)
+    seconds = []
+    for _ in range(3):
+        begin = clock.mark()
+        to.copy_(source, non_blocking=True)
+        seconds.append(clock.seconds(begin, clock.mark()))
+    return LINK_BYTES / max(min(seconds), 1e-9)
+
+
+class Own(NamedTuple):
+    """What fit() itself takes of the host's time."""
+
+    #: For each module that runs again, for each value that is made again, and for each tensor that is saved.
+    module: float
+    value: float
+    saved: float
+
+
+@functools.lru_cache(maxsize=None)
+def own_seconds() -> Own:
+    """Measured, once."""
+    with torch.enable_grad():
+        x = torch.ones(1, requires_grad=True)
+        plain = _median(lambda: torch.autograd.backward(_chain(x)))
+        module = _median(lambda: torch.autograd.backward(checkpoint(_chain, x)))
+        saved = _median(lambda: torch.autograd.backward(hooked(_pack, _unpack, _chain, (x,), {})))
+    return Own(max(module - plain, 0.0), _median(_remake), max(saved - plain, 0.0) / LINKS)
+
+
+def _chain(x: torch.Tensor) -> torch.Tensor:
+    for _ in range(LINKS):
+        x = torch.sin(x)
+    return x
+
+
+def _pack(tensor: torch.Tensor) -> Any:
+    return noted(tensor) or keep(tensor)
+
+
+def _unpack(packed: Any) -> Any:
+    return packed.tensor()
+
+
+def _remake() -> None:
+    x = torch.ones(1)
+    look(x)
+    note(x, Recipe(lambda given: given, [x]))
+    part = noted(x)
+    assert part is not None
+    part.tensor()
+
+
+def _median(function: Callable[[], Any], count: int = 20) -> float:
+    times = [time.perf_counter()]
+    for _ in range(count):
+        function()
+        times.append(time.perf_counter())
+    return statistics.median(end - begin for begin, end in zip(times, times[1:]))
