@@ -20,7 +20,8 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace memopt_rmm {
+namespace memopt_rmm
+{
 
 class resource
 {
@@ -31,7 +32,8 @@ class resource
     }
 
     /// For work on the stream. The alignment is a power of two; up to 512 costs nothing.
-    void *allocate(cuda::stream_ref stream, std::size_t bytes, std::size_t alignment = BLOCK_ALIGNMENT)
+    void *allocate(cuda::stream_ref stream, std::size_t bytes,
+                   std::size_t alignment = BLOCK_ALIGNMENT)
     {
         const std::size_t more = alignment > BLOCK_ALIGNMENT ? alignment - BLOCK_ALIGNMENT : 0;
         if (bytes > SIZE_MAX - more)
@@ -85,10 +87,18 @@ class resource
         deallocate(cuda::stream_ref{cudaStream_t{nullptr}}, pointer, bytes, alignment);
     }
 
-    bool operator==(const resource &other) const noexcept { return allocator_ == other.allocator_; }
-    bool operator!=(const resource &other) const noexcept { return !(*this == other); }
+    bool operator==(const resource &other) const noexcept
+    {
+        return allocator_ == other.allocator_;
+    }
+    bool operator!=(const resource &other) const noexcept
+    {
+        return !(*this == other);
+    }
 
-    friend void get_property(const resource &, cuda::mr::device_accessible) noexcept {}
+    friend void get_property(const resource &, cuda::mr::device_accessible) noexcept
+    {
+    }
 
   private:
     static constexpr std::size_t BLOCK_ALIGNMENT = 512;

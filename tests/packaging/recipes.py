@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The recipes of packaging/: each is read by its tool, or skipped (77) where that is missing.
 
-    recipes.py ROOT all|conan|conda|nix|spack|vcpkg
+    recipes.py ROOT all|conan|conan_create|conda|nix|spack|vcpkg
 
 "all" needs no tool: it compares the recipes with the build, whose settings and version they name.
 """
@@ -70,6 +70,15 @@ def check_conan():
         found = json.loads(output(conan, "inspect", PACKAGING / "conan", "--format=json", CONAN_HOME=home))
         same("conan", (found["name"], found["version"], found["license"]), ("libmemopt", version(), "MIT"))
         output(conan, "inspect", PACKAGING / "conan" / "test_package", CONAN_HOME=home)
+
+
+def check_conan_create():
+    """The package is built, and a program finds and uses it."""
+    conan = tool("conan")
+    with tempfile.TemporaryDirectory() as home:
+        output(conan, "profile", "detect", CONAN_HOME=home)
+        folder = "tools.cmake.cmake_layout:test_folder=" + os.path.join(home, "program")
+        output(conan, "create", PACKAGING / "conan", "-c", folder, CONAN_HOME=home)
 
 
 def check_conda():
