@@ -109,7 +109,8 @@ function(memopt_library name)
   add_library(${name} SHARED $<TARGET_OBJECTS:${L_OBJECTS}> $<TARGET_OBJECTS:memopt_base_objects>)
   # The last: dlopen, which older C libraries have in a library of its own.
   target_link_libraries(${name} PUBLIC ${L_USES} PRIVATE ${L_LIBRARIES} ${CMAKE_DL_LIBS})
-  target_link_options(${name} PRIVATE LINKER:--as-needed LINKER:--version-script=${map})
+  target_link_options(${name} PRIVATE LINKER:--as-needed LINKER:--version-script=${map}
+                      LINKER:-z,relro LINKER:-z,now) # no table of addresses stays writable
   if(NOT MEMOPT_SANITIZE) # a sanitizer's runtime comes with the program, not with the library
     target_link_options(${name} PRIVATE LINKER:-z,defs)
   endif()

@@ -21,7 +21,8 @@
     (MEMOPT_VERSION_MAJOR * 10000 + MEMOPT_VERSION_MINOR * 100 + MEMOPT_VERSION_PATCH)
 
 /** @cond INTERNAL */
-#if defined(MEMOPT_STATIC_DEFINE)
+#if defined(MEMOPT_API) /* the user says how the interface is seen */
+#elif defined(MEMOPT_STATIC_DEFINE)
 #define MEMOPT_API
 #elif defined(__GNUC__)
 #define MEMOPT_API __attribute__((visibility("default")))

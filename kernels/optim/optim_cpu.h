@@ -1,6 +1,6 @@
 /*
  * What the CPU forms of the optimizer's kernels share: spans and their parts, split weights, and
- * the forms for each instruction set.
+ * the names of all forms.
  */
 #ifndef MO_KERNELS_OPTIM_OPTIM_CPU_H
 #define MO_KERNELS_OPTIM_OPTIM_CPU_H
@@ -77,48 +77,30 @@ static inline mo_optim_span mo_optim_part(const mo_optim_span *s, uint64_t at, u
     return part;
 }
 
-/* --- step_spans.h: once for AVX2, AVX-512 and NEON -------------------------------------------- */
+/* --- what forms call in files of their own (optim_forms.h) ------------------------------------ */
 
-/* A launch: `step` for the span of each chunk. */
-#if defined(__aarch64__)
-#define MO_SPANS_FORM(name) name##_neon
-#elif defined(__AVX512F__)
-#define MO_SPANS_FORM(name) name##_avx512
-#else
-#define MO_SPANS_FORM(name) name##_avx2
-#endif
-void MO_SPANS_FORM(mo_each_span)(const mo_optim_step_args *a, uint64_t begin, uint64_t end,
-                                 void (*step)(const mo_optim_span *));
-#if !defined(MO_SPANS)
-#define MO_SPANS
-#define mo_each_span MO_SPANS_FORM(mo_each_span)
-#endif
+/* step_spans.h; a launch: `step` for the span of each chunk. */
+#define MO_DECLARE_SPAN_CALLS(isa)                                                                 \
+    void mo_each_span_##isa(const mo_optim_step_args *a, uint64_t begin, uint64_t end,             \
+                            void (*step)(const mo_optim_span *));
+MO_DECLARE_SPAN_CALLS(neon)
+MO_DECLARE_SPAN_CALLS(avx2)
+MO_DECLARE_SPAN_CALLS(avx512)
 
-/* --- step_scalar.h for SIMD forms: compiled once, AVX-512's forms use AVX2's ------------------ */
-
-#if defined(__aarch64__)
-#define MO_SCALAR_FORM(name) name##_neon
-#else
-#define MO_SCALAR_FORM(name) name##_avx2
-#endif
-void MO_SCALAR_FORM(mo_step32_scalar)(uint32_t rule, const mo_optim_span *s, uint64_t begin,
-                                      uint64_t end);
-void MO_SCALAR_FORM(mo_step16_scalar)(uint32_t rule, const mo_optim_span *s, uint64_t begin,
-                                      uint64_t end);
-void MO_SCALAR_FORM(mo_step_block_scalar)(uint32_t rule, uint32_t format, const mo_optim_span *s,
-                                          uint64_t begin);
-void MO_SCALAR_FORM(mo_quantize_block_scalar)(uint32_t format, const mo_blockcode_args *a,
-                                              uint64_t first, uint32_t n);
-void MO_SCALAR_FORM(mo_dequantize_run_scalar)(uint32_t format, const mo_blockcode_args *a,
-                                              uint64_t first, uint64_t last);
-#if !defined(MO_SCALAR)
-#define MO_SCALAR
-#define mo_step32_scalar MO_SCALAR_FORM(mo_step32_scalar)
-#define mo_step16_scalar MO_SCALAR_FORM(mo_step16_scalar)
-#define mo_step_block_scalar MO_SCALAR_FORM(mo_step_block_scalar)
-#define mo_quantize_block_scalar MO_SCALAR_FORM(mo_quantize_block_scalar)
-#define mo_dequantize_run_scalar MO_SCALAR_FORM(mo_dequantize_run_scalar)
-#endif
+/* step_scalar.h for SIMD forms. */
+#define MO_DECLARE_SCALAR_CALLS(isa)                                                               \
+    void mo_step32_scalar_##isa(uint32_t rule, const mo_optim_span *s, uint64_t begin,             \
+                                uint64_t end);                                                     \
+    void mo_step16_scalar_##isa(uint32_t rule, const mo_optim_span *s, uint64_t begin,             \
+                                uint64_t end);                                                     \
+    void mo_step_block_scalar_##isa(uint32_t rule, uint32_t format, const mo_optim_span *s,        \
+                                    uint64_t begin);                                               \
+    void mo_quantize_block_scalar_##isa(uint32_t format, const mo_blockcode_args *a,               \
+                                        uint64_t first, uint32_t n);                               \
+    void mo_dequantize_run_scalar_##isa(uint32_t format, const mo_blockcode_args *a,               \
+                                        uint64_t first, uint64_t last);
+MO_DECLARE_SCALAR_CALLS(neon)
+MO_DECLARE_SCALAR_CALLS(avx2)
 
 /* --- the forms ------------------------------------------------------------------------------- */
 

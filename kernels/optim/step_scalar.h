@@ -2,7 +2,7 @@
  * The step on a run of elements and a block's coding, scalar: the specification, which the SIMD
  * forms equal (and use themselves where a block holds values that are not finite or is shorter).
  */
-#include "kernels/optim/optim_cpu.h"
+#include "kernels/optim/optim_forms.h"
 
 /* 32-bit states: elements [begin, end) of the span. */
 MO_SCALAR void mo_step32_scalar(uint32_t rule, const mo_optim_span *s, uint64_t begin, uint64_t end)

@@ -12,7 +12,7 @@
 #else
 #include "kernels/optim/optim_avx2.h"
 #endif
-#include "kernels/optim/optim_cpu.h"
+#include "kernels/optim/optim_forms.h"
 
 #include "kernels/optim/step_simd_rules.h"
 

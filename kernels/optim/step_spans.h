@@ -2,7 +2,7 @@
  * A launch of the step: the span of each chunk, and split weights on their way through fp32. The
  * same for all rules and formats.
  */
-#include "kernels/optim/optim_cpu.h"
+#include "kernels/optim/optim_forms.h"
 
 /* Split weights: n of them to fp32 and back, in loops that compilers turn into vectors. */
 static inline void mo_join_weights(const uint16_t *restrict weights, const void *restrict residuals,

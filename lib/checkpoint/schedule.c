@@ -14,7 +14,7 @@
 
 struct memopt_schedule {
     mo_chain chain;
-    mo_steps steps;
+    mo_schedule_steps steps;
     memopt_schedule_info info;
     uint64_t next;
 };

@@ -38,10 +38,10 @@ typedef struct mo_step {
     uint16_t operation, stage;
 } mo_step;
 
-typedef struct mo_steps {
+typedef struct mo_schedule_steps {
     mo_step *items;
     uint64_t count, capacity;
-} mo_steps;
+} mo_schedule_steps;
 
 /* The result of a solver: the cut of a range with `memory` of its own units, and what its parts may
  * use. */
@@ -71,9 +71,10 @@ memopt_status mo_schedule_fastest(const mo_chain *c, uint64_t budget, uint64_t s
                                   mo_cuts *out_cuts, int *out_fits);
 
 /* schedule_replay.c */
-memopt_status mo_schedule_save_all(const mo_chain *c, mo_steps *steps);
-memopt_status mo_schedule_expand(const mo_cuts *cuts, uint64_t memory, mo_steps *steps);
+memopt_status mo_schedule_save_all(const mo_chain *c, mo_schedule_steps *steps);
+memopt_status mo_schedule_expand(const mo_cuts *cuts, uint64_t memory, mo_schedule_steps *steps);
 /* Fills what steps cost: steps, peak_bytes, recomputed, seconds. */
-void mo_schedule_replay(const mo_chain *c, const mo_steps *steps, memopt_schedule_info *info);
+void mo_schedule_replay(const mo_chain *c, const mo_schedule_steps *steps,
+                        memopt_schedule_info *info);
 
 #endif

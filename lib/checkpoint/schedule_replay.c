@@ -3,7 +3,7 @@
 
 #include "base/memory.h"
 
-static memopt_status add(mo_steps *steps, uint32_t operation, uint64_t stage)
+static memopt_status add(mo_schedule_steps *steps, uint32_t operation, uint64_t stage)
 {
     if (!mo_grow((void **)&steps->items, &steps->capacity, steps->count + 1, sizeof *steps->items))
         return MEMOPT_OUT_OF_HOST_MEMORY;
@@ -11,7 +11,7 @@ static memopt_status add(mo_steps *steps, uint32_t operation, uint64_t stage)
     return MEMOPT_OK;
 }
 
-memopt_status mo_schedule_save_all(const mo_chain *c, mo_steps *steps)
+memopt_status mo_schedule_save_all(const mo_chain *c, mo_schedule_steps *steps)
 {
     for (uint64_t i = 0; i < c->count; i++)
         MO_TRY(add(steps, MEMOPT_SCHEDULE_FORWARD_SAVE, i));
@@ -39,7 +39,8 @@ static memopt_status push(tasks *t, task next)
     return MEMOPT_OK;
 }
 
-static memopt_status expand_saved(const mo_cuts *cuts, const task *range, tasks *t, mo_steps *steps)
+static memopt_status expand_saved(const mo_cuts *cuts, const task *range, tasks *t,
+                                  mo_schedule_steps *steps)
 {
     MO_TRY(add(steps, MEMOPT_SCHEDULE_FORWARD_SAVE, range->i));
     MO_TRY(push(t, (task){range->i, range->i, 0, 1}));
@@ -50,7 +51,7 @@ static memopt_status expand_saved(const mo_cuts *cuts, const task *range, tasks 
 }
 
 static memopt_status expand_kept(const mo_cuts *cuts, const task *range, uint64_t k, tasks *t,
-                                 mo_steps *steps)
+                                 mo_schedule_steps *steps)
 {
     MO_TRY(add(steps, MEMOPT_SCHEDULE_FORWARD_KEEP, range->i));
     for (uint64_t q = range->i + 1; q < k; q++)
@@ -60,7 +61,7 @@ static memopt_status expand_kept(const mo_cuts *cuts, const task *range, uint64_
     return push(t, (task){k, range->j, range->memory - value, 0});
 }
 
-memopt_status mo_schedule_expand(const mo_cuts *cuts, uint64_t memory, mo_steps *steps)
+memopt_status mo_schedule_expand(const mo_cuts *cuts, uint64_t memory, mo_schedule_steps *steps)
 {
     tasks t = {NULL, 0, 0};
     memopt_status status = push(&t, (task){0, cuts->chain->count - 1, memory, 0});
@@ -123,7 +124,8 @@ static void backward(replay *r, const mo_step *step)
     drop_value(r, step->stage);
 }
 
-void mo_schedule_replay(const mo_chain *c, const mo_steps *steps, memopt_schedule_info *info)
+void mo_schedule_replay(const mo_chain *c, const mo_schedule_steps *steps,
+                        memopt_schedule_info *info)
 {
     /* The gradient of the output counts from the start. */
     uint64_t start = c->input_bytes + mo_chain_value(c, c->count);

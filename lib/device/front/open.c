@@ -36,6 +36,26 @@ static memopt_status not_built(backend which)
                    backend_names[which], which == BACKEND_CUDA ? "CUDA" : "HIP");
 }
 
+#if defined(MO_WITHOUT_CUDA) && defined(MO_WITHOUT_HIP) /* lib/device/gpu may be left out */
+
+static int report_gpu(backend which, memopt_backend_info *info)
+{
+    (void)which;
+    (void)info;
+    return 0;
+}
+
+static memopt_status open_gpu(backend which, int32_t index, const memopt_device_options *options,
+                              memopt_device **out_device)
+{
+    (void)index;
+    (void)options;
+    (void)out_device;
+    return not_built(which);
+}
+
+#else
+
 /* The driver of a GPU back end; NULL if the build omits it. */
 static mo_gpu_driver *find_driver(backend which)
 {
@@ -50,6 +70,24 @@ static mo_gpu_driver *find_driver(backend which)
     (void)which;
     return NULL;
 }
+
+/* Whether there is one to report on. */
+static int report_gpu(backend which, memopt_backend_info *info)
+{
+    mo_gpu_driver *driver = find_driver(which);
+    if (driver != NULL)
+        mo_gpu_report(driver, info);
+    return driver != NULL;
+}
+
+static memopt_status open_gpu(backend which, int32_t index, const memopt_device_options *options,
+                              memopt_device **out_device)
+{
+    mo_gpu_driver *driver = find_driver(which);
+    return driver != NULL ? mo_gpu_open(driver, index, options, out_device) : not_built(which);
+}
+
+#endif
 
 /* "cuda:1" → back end and index; the number may be left out. */
 static memopt_status parse_name(const char *name, backend *out_backend, int32_t *out_index)
@@ -83,13 +121,10 @@ memopt_status memopt_backend_get_info(const char *backend_name, memopt_backend_i
         return no_backend(backend_name);
     if (out_info->struct_size < sizeof(size_t)) /* before a driver is loaded */
         return mo_result_write(out_info, &info, sizeof info, "memopt_backend_info");
-    mo_gpu_driver *driver = find_driver(which);
-    if (driver != NULL)
-        mo_gpu_report(driver, &info);
-    else if (which == BACKEND_CPU) {
+    if (which == BACKEND_CPU) {
         info.device_count = 1;
         info.features = MEMOPT_BACKEND_VIRTUAL_MEMORY | MEMOPT_BACKEND_HOST_FUNCTIONS;
-    } else {
+    } else if (!report_gpu(which, &info)) {
         info.status = MEMOPT_UNSUPPORTED;
         snprintf(info.problem, sizeof info.problem, "this build was made without it");
     }
@@ -105,10 +140,8 @@ memopt_status memopt_device_open(const char *name, const memopt_device_options *
     MO_NOT_NULL("device_open", name, out_device);
     MO_TRY(parse_name(name, &which, &index));
     MO_TRY(mo_options_read(&copy, sizeof copy, options, "memopt_device_options"));
-    if (which != BACKEND_CPU) {
-        mo_gpu_driver *driver = find_driver(which);
-        return driver != NULL ? mo_gpu_open(driver, index, &copy, out_device) : not_built(which);
-    }
+    if (which != BACKEND_CPU)
+        return open_gpu(which, index, &copy, out_device);
     if (index != 0)
         return mo_fail(MEMOPT_NOT_FOUND, "device: \"%s\": there is one cpu device, \"cpu:0\"",
                        name);

@@ -52,7 +52,11 @@ static inline void scramble_cpu(const void *args, uint64_t begin, uint64_t end)
 }
 
 static const mo_kernel scramble_kernel = {
-    "test_scramble", sizeof(scramble_args), 1, {scramble_cpu, NULL, NULL}, NULL};
+    .name = "test_scramble",
+    .args_size = sizeof(scramble_args),
+    .threads = 1,
+    .cpu = {scramble_cpu},
+};
 
 static inline memopt_status scramble(memopt_device *device, memopt_stream stream, const void *in,
                                      void *out, uint64_t words, uint64_t salt)

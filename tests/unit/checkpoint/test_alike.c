@@ -75,9 +75,9 @@ static mo_chain apart(const mo_chain *c)
     return own;
 }
 
-static mo_steps least(const mo_chain *c, uint64_t *budget)
+static mo_schedule_steps least(const mo_chain *c, uint64_t *budget)
 {
-    mo_steps steps = {NULL, 0, 0};
+    mo_schedule_steps steps = {NULL, 0, 0};
     mo_cuts cuts;
     OK(mo_schedule_minimum(c, &cuts, budget));
     OK(mo_schedule_expand(&cuts, UINT64_MAX, &steps));
@@ -85,9 +85,9 @@ static mo_steps least(const mo_chain *c, uint64_t *budget)
     return steps;
 }
 
-static mo_steps fastest(const mo_chain *c, uint64_t budget, uint64_t slots, int *fits)
+static mo_schedule_steps fastest(const mo_chain *c, uint64_t budget, uint64_t slots, int *fits)
 {
-    mo_steps steps = {NULL, 0, 0};
+    mo_schedule_steps steps = {NULL, 0, 0};
     mo_cuts cuts;
     OK(mo_schedule_fastest(c, budget, slots, &cuts, fits));
     if (*fits) {
@@ -97,7 +97,7 @@ static mo_steps fastest(const mo_chain *c, uint64_t budget, uint64_t slots, int 
     return steps;
 }
 
-static void same_steps(mo_steps a, mo_steps b)
+static void same_steps(mo_schedule_steps a, mo_schedule_steps b)
 {
     assert_int_equal(a.count, b.count);
     if (a.count > 0)
@@ -118,7 +118,7 @@ TEST(test_shared_cells_change_nothing)
         OK(mo_chain_find_cells(&c));
         mo_chain own = apart(&c);
         uint64_t floor, own_floor;
-        mo_steps steps = least(&c, &floor);
+        mo_schedule_steps steps = least(&c, &floor);
         same_steps(steps, least(&own, &own_floor));
         assert_int_equal(floor, own_floor);
         for (uint64_t budget = floor; budget < floor + 200;
