@@ -15,6 +15,7 @@ from torch import nn
 
 import memopt
 import memopt.torch as mt
+from memopt.torch import fitting
 from memopt.torch.fitting import Fit, _recipes
 from memopt.torch.fitting._runs import Runs
 
@@ -119,6 +120,14 @@ def test_the_host():
     assert free.host > 0
     less = planned.check(budget, host=free.host // 2)
     assert less.host <= free.host // 2 and less.seconds >= free.seconds
+
+
+def test_one_memory_for_host_and_device(monkeypatch):
+    """A copy on the host would take from the same budget."""
+    monkeypatch.setattr(fitting, "shares_memory", lambda device: True)
+    planned = Planned(*models.stack(), host=1 << 30)
+    plan = planned.check(planned.at(0.5))
+    assert plan.host == 0 and {choice.what[0] for choice in plan.choices} <= {"module", "again", "graph"}
 
 
 def test_autocast_and_two_batches_at_once():

@@ -21,6 +21,7 @@ from ..._abi import FIT_NONE
 from ..._interrupt import Interruptible
 from ...sizes import Size, format_size, parse_size
 from .._forward_call import ForwardCall
+from .._native import shares_memory
 from ..optim._layout import is_sharded
 from ..optim._release import GradientRelease, release_gradients
 from ._apply import Applied
@@ -310,7 +311,8 @@ class Fit:
         for unit in tape.units:
             if not unit.why and any((name + ".").startswith(unit.name + ".") for name in counting):
                 unit.why = "changes an attribute of its own"
-        link = None if self._host is None else LINK.get(self._runs.device().type, LINK["cuda"])
+        device = self._runs.device()
+        link = None if self._host is None or shares_memory(device) else LINK.get(device.type, LINK["cuda"])
         parts = dict(self._model.named_modules())
         sizes = {name: sum(parts[name]._buffers[n].nbytes for n in names) for name, names in moving.items()}
         return Planner(tape, tape.fixed, choices_of(tape, sizes, link))
