@@ -87,7 +87,11 @@ typedef struct memopt_device_options {
      * in the order of the calls, on the NULL stream too. 0: no lag. Equal calls give equal runs. */
     uint64_t lag;
     memopt_race_search race; /**< Whether stream races are found ("cpu" only). */
-    uint32_t reserved;       /**< 0. */
+    /** 1: the device's memory is the host's own (GB10, APUs), so that both are one budget. An
+     * offloader then keeps values on the device, since a copy on the host would free nothing;
+     * #MEMOPT_OVERFLOW_SPILL still moves them to the disk. On "cpu" page-locked memory of
+     * memopt_host_alloc() is part of the capacity. 0: two memories. */
+    uint32_t unified;
 } memopt_device_options;
 
 /** @brief Initialiser of ::memopt_device_options. */

@@ -273,6 +273,9 @@ void mo_tensor_used(memopt_device *device, const char *what, const memopt_tensor
 
 /* Whether the device wants them; the others are no calls then. */
 int mo_device_takes_notes(const memopt_device *device);
+
+/* Whether the device's memory and the host's are one. */
+int mo_device_unified(const memopt_device *device);
 void mo_note_alloc(memopt_device *device, void *pointer, uint64_t bytes, memopt_stream stream);
 void mo_note_free(memopt_device *device, void *pointer, uint64_t bytes, memopt_stream stream);
 

@@ -45,11 +45,12 @@ static memopt_status limit_reached(const memopt_offloader *offloader, uint64_t b
 static memopt_status choose_place(memopt_offloader *offloader, uint64_t bytes,
                                   mo_host_range **out_range)
 {
-    if (bytes < offloader->options.min_bytes) {
+    uint32_t policy = offloader->options.overflow;
+    int nothing_gained = mo_device_unified(offloader->device) && policy != MEMOPT_OVERFLOW_SPILL;
+    if (bytes < offloader->options.min_bytes || nothing_gained) {
         *out_range = NULL;
         return MEMOPT_OK;
     }
-    uint32_t policy = offloader->options.overflow;
     memopt_status status =
         policy == MEMOPT_OVERFLOW_SPILL
             ? mo_spill_take(offloader, bytes, out_range)

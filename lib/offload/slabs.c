@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/precondition.h"
+#include "device/device.h"
 
 #include <string.h>
 
@@ -175,6 +176,8 @@ mo_host_range *mo_host_pool_find(mo_host_pool *pool, uint64_t need, int small)
 static memopt_status refused(mo_host_pool *pool, uint64_t bytes)
 {
     uint64_t pinned = pool->held - pool->pageable;
+    if (mo_device_unified(pool->device)) /* the device's own memory is in use: that changes */
+        return MEMOPT_LIMIT_REACHED;
     pool->pin_limit = pinned + bytes - 1;
     if (!pool->refused)
         mo_log(MEMOPT_LOG_WARNING,
@@ -201,8 +204,9 @@ static memopt_status slab_memory(mo_host_pool *pool, mo_host_slab *slab, uint64_
                                  int pageable)
 {
     void *base = NULL;
-    if (pageable)
-        return pageable_memory(slab, bytes);
+    if (pageable) /* pageable memory of a unified device would be outside of its budget */
+        return mo_device_unified(pool->device) ? MEMOPT_LIMIT_REACHED
+                                               : pageable_memory(slab, bytes);
     memopt_status status = memopt_host_alloc(pool->device, bytes, &base);
     slab->base = base;
     return status == MEMOPT_OUT_OF_HOST_MEMORY ? refused(pool, bytes) : status;

@@ -25,7 +25,8 @@ class Device(OpenDevice):
     """An open device: "cpu", "cuda:N" or "hip:N".
 
     On "cpu", device memory is host memory of the given capacity: a program that fits there fits a
-    card of that size. The keyword arguments are for "cpu" only.
+    card of that size. The keyword arguments are for "cpu" only, but for `unified`: the device's memory is
+    the host's own (GB10, APUs), so that offloaded values stay where they are.
 
     `threads` run kernels; 0: as many as MEMOPT_NUM_THREADS or else OMP_NUM_THREADS says, else one
     per processor that the process may use, by its affinity mask and its CPU quota.
@@ -43,6 +44,7 @@ class Device(OpenDevice):
         seed: int = 0,
         granularity: Size = 0,
         lag: int = 0,
+        unified: bool = False,
     ) -> None:
         options = _abi.DeviceOptions(
             capacity=parse_size(capacity),
@@ -51,6 +53,7 @@ class Device(OpenDevice):
             seed=unsigned(seed, 64, "seed"),
             granularity=parse_size(granularity),
             lag=unsigned(lag, 64, "lag"),
+            unified=int(bool(unified)),
         )
         if capacity != 0 and options.capacity == 0:
             raise ValueError("capacity must be greater than 0 bytes")

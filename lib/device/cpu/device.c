@@ -112,11 +112,9 @@ static memopt_status complete_options(memopt_device_options *options)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "device_open: stream_order %" PRIu32 " is not a memopt_stream_order",
                        options->stream_order);
-    if (options->race > MEMOPT_RACE_SEARCH_QUIET || options->reserved != 0)
+    if (options->race > MEMOPT_RACE_SEARCH_QUIET)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "device_open: race is %" PRIu32 ", reserved %" PRIu32
-                       "; race is a memopt_race_search, reserved 0",
-                       options->race, options->reserved);
+                       "device_open: race %" PRIu32 " is not a memopt_race_search", options->race);
     MO_TRY(check_threads("device_open", options->threads));
     if (options->capacity > physical)
         mo_log(MEMOPT_LOG_WARNING, "cpu: a capacity of %s is more than the machine's %s",
@@ -153,6 +151,7 @@ memopt_status mo_cpu_open(const memopt_device_options *given, memopt_device **ou
     status = mo_cpu_race_init(cpu, options.race);
     if (status != MEMOPT_OK)
         goto end_device;
+    cpu->base.unified = options.unified != 0;
     cpu->base.takes_notes = cpu->queued || cpu->race != NULL;
     mo_log(MEMOPT_LOG_INFO, "cpu: opened %s, %s, %" PRIu32 " threads (%s), %s in granules of %s%s",
            cpu->model, mo_isa_name(cpu->isa), options.threads, why, MO_SIZE(options.capacity),

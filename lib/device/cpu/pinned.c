@@ -1,10 +1,12 @@
 /*
- * Page-locked host memory of the "cpu" device. The accounting is a GPU's. If the system refuses to
+ * Page-locked host memory of the "cpu" device. The accounting is a GPU's, or that of one memory where
+ * the device is unified. If the system refuses to
  * lock (RLIMIT_MEMLOCK is often 8 MiB), the pages stay unlocked.
  */
 #include "device/cpu/race.h"
 
 #include "base/checked.h"
+#include "base/lock.h"
 #include "base/log.h"
 
 #include <errno.h>
@@ -25,18 +27,50 @@ static void refused(uint64_t bytes)
                MO_SIZE(bytes), strerror(error));
 }
 
+/* Page-locked memory of a unified device is part of its capacity. */
+static memopt_status charge(memopt_device *device, uint64_t bytes)
+{
+    mo_cpu_memory *memory = &mo_cpu(device)->memory;
+    memopt_status status = MEMOPT_OK;
+    if (!device->unified)
+        return status;
+    mo_lock(&memory->lock);
+    mo_cpu_reap(memory);
+    if (bytes > memory->capacity - memory->used)
+        status = mo_fail(MEMOPT_OUT_OF_HOST_MEMORY,
+                         "cpu: %s to page-lock, %s free of the %s that host and device share",
+                         MO_SIZE(bytes), MO_SIZE(memory->capacity - memory->used),
+                         MO_SIZE(memory->capacity));
+    else
+        memory->used += bytes;
+    mo_unlock(&memory->lock);
+    return status;
+}
+
+static void refund(memopt_device *device, uint64_t bytes)
+{
+    mo_cpu_memory *memory = &mo_cpu(device)->memory;
+    if (!device->unified)
+        return;
+    mo_lock(&memory->lock);
+    memory->used -= bytes;
+    mo_unlock(&memory->lock);
+}
+
 /* The front end asks for whole pages. */
 memopt_status mo_cpu_host_alloc(memopt_device *device, uint64_t bytes, void **out_pointer)
 {
-    (void)device;
     void *pointer = MAP_FAILED;
+    MO_TRY(charge(device, bytes));
     errno = ENOMEM;
     if (bytes <= SIZE_MAX / 2)
         pointer = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (pointer == MAP_FAILED)
+    if (pointer == MAP_FAILED) {
+        refund(device, bytes);
         return mo_fail_driver(MEMOPT_OUT_OF_HOST_MEMORY, errno, strerror(errno),
                               "cpu: the system has no %s of host memory to page-lock",
                               MO_SIZE(bytes));
+    }
     if (mlock(pointer, bytes) != 0)
         refused(bytes);
     *out_pointer = pointer;
@@ -47,6 +81,7 @@ memopt_status mo_cpu_host_free(memopt_device *device, void *pointer, uint64_t by
 {
     mo_cpu_race_forget(mo_cpu(device), pointer, bytes, 1);
     munmap(pointer, bytes);
+    refund(device, bytes);
     return MEMOPT_OK;
 }
 

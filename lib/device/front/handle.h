@@ -26,6 +26,7 @@ struct memopt_device {
     const mo_device_ops *ops;
     uint32_t process;                    /* mo_process_forks() when it was opened */
     int takes_notes;                     /* of allocations and frees; fixed once opened */
+    int unified;                         /* its memory is the host's; fixed once opened */
     memopt_race *race;                   /* NULL: none; fixed once opened */
     memopt_device_properties properties; /* fixed once opened, but threads: guarded by lock */
     pthread_mutex_t lock;                /* innermost: nothing is called under it */

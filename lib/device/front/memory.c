@@ -195,6 +195,11 @@ int mo_device_takes_notes(const memopt_device *device)
     return device->takes_notes;
 }
 
+int mo_device_unified(const memopt_device *device)
+{
+    return device->unified;
+}
+
 /* --- sharing ------------------------------------------------------------------------------- */
 
 static memopt_status fail_sharing(const memopt_device *device, const char *operation)

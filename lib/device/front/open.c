@@ -140,6 +140,9 @@ memopt_status memopt_device_open(const char *name, const memopt_device_options *
     MO_NOT_NULL("device_open", name, out_device);
     MO_TRY(parse_name(name, &which, &index));
     MO_TRY(mo_options_read(&copy, sizeof copy, options, "memopt_device_options"));
+    if (copy.unified > 1)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "device_open: unified is %" PRIu32 ", not 0 or 1",
+                       copy.unified);
     if (which != BACKEND_CPU)
         return open_gpu(which, index, &copy, out_device);
     if (index != 0)

@@ -188,6 +188,7 @@ memopt_status mo_gpu_open(mo_gpu_driver *driver, int32_t index,
         status = mo_device_init(&gpu->base, &gpu_ops);
     if (status != MEMOPT_OK)
         goto close_context;
+    gpu->base.unified = options->unified != 0;
     mo_gpu_join(gpu);
     mo_log(MEMOPT_LOG_INFO, "%s:%d: opened %s, %s, warps of %" PRIu32 ", %s%s%s%s",
            driver->vendor->name, index, gpu->name, gpu->isa, gpu->warp_size,

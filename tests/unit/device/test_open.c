@@ -55,7 +55,7 @@ TEST(options)
     WRONG(threads, 100000);
     WRONG(stream_order, 2);
     WRONG(race, 4);
-    WRONG(reserved, 1);
+    WRONG(unified, 2);
 #undef WRONG
     struct {
         memopt_device_options known;

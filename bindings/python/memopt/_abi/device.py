@@ -36,7 +36,7 @@ class DeviceOptions(Struct):
         ("seed", U64),
         ("granularity", U64),
         ("lag", U64),
-        *each(U32, "race reserved"),
+        *each(U32, "race unified"),
     ]
 
 

@@ -35,7 +35,7 @@ class Native:
         self.torch_device = torch_device
         self._is_cpu = torch_device.type == "cpu"
         #: Our handle of the device.
-        self.device = Device(_name(torch_device))
+        self.device = Device(_name(torch_device), unified=shares_memory(torch_device))
         self._allocator: Optional[Allocator] = None
         #: torch's number that the device has; None where it does not follow torch.
         self._threads: Optional[int] = 0
@@ -64,6 +64,13 @@ class Native:
             threads = _torch_threads()
             self.device.set_threads(min(threads, _MOST_THREADS))
             self._threads = threads
+
+
+def shares_memory(device: torch.device) -> bool:
+    """Whether a GPU's memory is the machine's own, as GB10's is. (An APU of AMD's may have a part of it set aside.)"""
+    if device.type != "cuda" or torch.version.hip:
+        return False
+    return bool(torch.cuda.get_device_properties(device).is_integrated)
 
 
 def _name(device: torch.device) -> str:

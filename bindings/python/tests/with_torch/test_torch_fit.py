@@ -164,6 +164,14 @@ def test_times_are_measured(monkeypatch):
         assert made.seconds == plan.seconds >= remade and made.measured_seconds >= len(plan.choices) > 0
 
 
+def test_one_memory_for_host_and_device(monkeypatch):
+    """A copy on the host would take from the same budget."""
+    monkeypatch.setattr(fitting, "shares_memory", lambda device: True)
+    planned = Planned(*models.stack(), host=1 << 30)
+    plan = planned.check(planned.at(0.5))
+    assert plan.host == 0 and {choice.what[0] for choice in plan.choices} <= {"module", "again", "graph"}
+
+
 def test_autocast_and_two_batches_at_once():
     model, _ = models.stack()
     batches = [torch.randn(64, 32) for _ in range(2)]

@@ -19,6 +19,7 @@ from save_on_cpu_support import (  # noqa: F401
 
 import memopt
 import memopt.torch as mt
+from memopt.torch import _native
 
 
 def test_the_newest_values_stay_on_the_device(offload, device):
@@ -32,6 +33,18 @@ def test_the_newest_values_stay_on_the_device(offload, device):
     context = offload(keep_last="256KiB")
     through(context, *values)
     assert context.stats()["packs"] == 4
+
+
+def test_one_memory_for_host_and_device(offload, device, monkeypatch):
+    """A copy on the host would be a second one of the same bytes in it."""
+    monkeypatch.setattr(_native, "shares_memory", lambda device: True)
+    monkeypatch.setattr(_native, "_natives", {})
+    values = [torch.randn(64 * 1024, device=device) for _ in range(6)]
+    context = offload()
+    got = through(context, *values)
+    assert [a.data_ptr() for a in got] == [b.data_ptr() for b in values]
+    stats = context.stats()
+    assert stats["kept_overflow"] == 6 and stats["copied_out_bytes"] == stats["host_bytes_peak"] == 0
 
 
 # --- the host limit -------------------------------------------------------------------------------

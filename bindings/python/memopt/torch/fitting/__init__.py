@@ -21,6 +21,7 @@ from ..._abi import FIT_NONE
 from ..._interrupt import Interruptible
 from ...sizes import Size, format_size, parse_size
 from .._forward_call import ForwardCall
+from .._native import shares_memory
 from ..optim._layout import is_sharded
 from ..optim._release import GradientRelease, release_gradients
 from ._apply import Applied
@@ -332,7 +333,7 @@ class Fit:
             if not unit.why and any((name + ".").startswith(unit.name + ".") for name in tried.counting):
                 unit.why = "changes an attribute of its own"
         device = self._runs.device()
-        link = None if self._host is None else link_speed(device)
+        link = None if self._host is None or shares_memory(device) else link_speed(device)
         parts = dict(self._model.named_modules())
         sizes = {name: sum(parts[name]._buffers[n].nbytes for n in names) for name, names in tried.moving.items()}
         return Planner(tape, tape.fixed, choices_of(tape, sizes, device.type, link))

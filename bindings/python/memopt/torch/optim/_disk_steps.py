@@ -77,9 +77,10 @@ class OnDisk(Masters):
                 elif p.numel() and (p.requires_grad or p.grad is not None):
                     new.append((self._new(p, g, group), 0, {MASTER: dense(p)}.get))
         if new:
-            self._take_in([*self._parts, *self._built(new, len(self._parts))])
+            built = self._built(new, len(self._parts))
             for kept, _, _ in new:
                 self._note(kept.parameter)
+            self._take_in([*self._parts, *built])
 
     def _copy_values(self) -> None:
         copy_values(self.groups, self.inner)
@@ -117,13 +118,15 @@ class OnDisk(Masters):
         return builder.parts
 
     def _take_in(self, parts: List[Part]) -> None:
-        self._parts, self._kept, self._parts_of, self._is_new = parts, {}, {}, True
+        kept: Dict[torch.Tensor, Kept] = {}
+        parts_of: Dict[torch.Tensor, List[Part]] = {}
         for part in parts:
             for piece in part.pieces:
-                self._kept[piece.parameter] = piece.kept
-                found = self._parts_of.setdefault(piece.parameter, [])
+                kept[piece.parameter] = piece.kept
+                found = parts_of.setdefault(piece.parameter, [])
                 if part not in found:
                     found.append(part)
+        self._parts, self._kept, self._parts_of, self._is_new = parts, kept, parts_of, True
 
     def _equip(self, part: Part) -> None:
         """Makes the optimizer of a chunk."""
