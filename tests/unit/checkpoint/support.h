@@ -52,7 +52,7 @@ static inline void scramble_cpu(const void *args, uint64_t begin, uint64_t end)
 }
 
 static const mo_kernel scramble_kernel = {
-    "test_scramble", sizeof(scramble_args), 1, {scramble_cpu, NULL, NULL}, NULL};
+    "test_scramble", sizeof(scramble_args), 1, {scramble_cpu, NULL, NULL}, NULL, NULL, NULL};
 
 static inline memopt_status scramble(memopt_device *device, memopt_stream stream, const void *in,
                                      void *out, uint64_t words, uint64_t salt)
