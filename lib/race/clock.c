@@ -80,8 +80,7 @@ memopt_status mo_race_clocks_add(memopt_race *race, uint32_t *out_stream)
     }
     race->actors[count] = (mo_race_actor){.clock = clock};
     race->actor_count++;
-    if (count != MEMOPT_RACE_HOST)
-        mo_race_join(race, (uint32_t)count, &race->actors[MEMOPT_RACE_HOST].clock);
+    mo_race_follow_host(race, (uint32_t)count);
     *out_stream = (uint32_t)count;
     return MEMOPT_OK;
 }
@@ -98,24 +97,16 @@ void mo_race_clocks_fini(memopt_race *race)
 
 void mo_race_join(memopt_race *race, uint32_t waiter, const mo_race_clock *clock)
 {
-    uint64_t *at = race->actors[waiter].clock.at, changed = 0;
+    uint64_t *at = race->actors[waiter].clock.at;
     uint64_t size = mo_min_u64(clock->size, race->actor_count);
     for (uint64_t i = 0; i < size; i++)
-        if (at[i] < clock->at[i]) {
-            at[i] = clock->at[i];
-            changed = 1;
-        }
-    if (waiter == MEMOPT_RACE_HOST)
-        race->host_version += changed;
+        at[i] = mo_max_u64(at[i], clock->at[i]);
 }
 
 void mo_race_follow_host(memopt_race *race, uint32_t stream)
 {
-    mo_race_actor *actor = &race->actors[stream];
-    if (stream == MEMOPT_RACE_HOST || actor->host_version == race->host_version)
-        return;
-    mo_race_join(race, stream, &race->actors[MEMOPT_RACE_HOST].clock);
-    actor->host_version = race->host_version;
+    if (stream != MEMOPT_RACE_HOST)
+        mo_race_join(race, stream, &race->actors[MEMOPT_RACE_HOST].clock);
 }
 
 /* --- events ---------------------------------------------------------------------------------- */

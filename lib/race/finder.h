@@ -57,7 +57,6 @@ typedef struct mo_race_clock {
 
 typedef struct mo_race_actor {
     mo_race_clock clock; /* its own number: its operations so far */
-    uint64_t host_version;
     mo_race_block *freed, **freed_tail;
 } mo_race_actor;
 
@@ -74,7 +73,6 @@ struct memopt_race {
     /* clock.c */
     mo_race_actor *actors;
     uint64_t actor_count, actor_capacity;
-    uint64_t host_version; /* of the host's clock */
     mo_race_event *events;
     uint64_t event_count, event_capacity, unused_event;
     /* memory.c */

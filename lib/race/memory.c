@@ -74,7 +74,7 @@ typedef struct visit {
     memopt_race *race;
     const mo_race_use *use;
     const mo_race_shape *shape;
-    uint64_t lo, hi;
+    uint64_t lo, hi, hash;
     mo_race_range *same, *dead;
 } visit;
 
@@ -166,6 +166,8 @@ static void look(void *user, mo_span *span)
 {
     visit *v = user;
     mo_race_range *range = (mo_race_range *)span;
+    if (span->lo == v->lo && span->hi == v->hi && span->extra == v->hash)
+        v->same = range;
     check_range(v, range);
     if (v->use->actor != MEMOPT_RACE_HOST && replaces(v, range)) {
         range->dead = v->dead;
@@ -173,13 +175,13 @@ static void look(void *user, mo_span *span)
     }
 }
 
-static mo_race_range *new_range(const visit *v, uint64_t hash)
+static mo_race_range *new_range(const visit *v)
 {
     memopt_race *race = v->race;
     mo_race_range *range = take(race, sizeof *range);
     if (range == NULL)
         return NULL;
-    *range = (mo_race_range){.span = {.lo = v->lo, .hi = v->hi, .extra = hash}};
+    *range = (mo_race_range){.span = {.lo = v->lo, .hi = v->hi, .extra = v->hash}};
     if (v->shape != NULL) {
         range->shape = take(race, sizeof *range->shape);
         if (range->shape == NULL) {
@@ -229,9 +231,9 @@ static void keep(const visit *v, mo_race_range *range)
 void mo_race_touch(memopt_race *race, const mo_race_use *use, const mo_race_shape *shape,
                    uint64_t lo, uint64_t hi)
 {
-    uint64_t hash = shape != NULL ? mo_race_shape_hash(shape, lo) : 0;
     visit v = {.race = race, .use = use, .shape = shape, .lo = lo, .hi = hi};
-    v.same = (mo_race_range *)mo_span_find(race->ranges, lo, hi, hash);
+    if (shape != NULL)
+        v.hash = mo_race_shape_hash(shape, lo);
     mo_span_each(race->ranges, lo, hi, look, &v);
     while (v.dead != NULL) {
         mo_race_range *range = v.dead;
@@ -241,7 +243,7 @@ void mo_race_touch(memopt_race *race, const mo_race_use *use, const mo_race_shap
     if (use->actor == MEMOPT_RACE_HOST)
         return; /* all that the host enqueues comes after it */
     if (v.same == NULL)
-        v.same = new_range(&v, hash);
+        v.same = new_range(&v);
     if (v.same != NULL)
         keep(&v, v.same);
 }

@@ -11,11 +11,16 @@ typedef struct dimension {
 } dimension;
 
 /* Dimensions of more than one place, strides ascending; moves *lo to the first byte and *hi behind
- * the last. How many, or -1. */
+ * the last. How many; -1: a count is negative, or bytes are beyond the address space; -2: one is 0. */
 static int gather(const memopt_race_access *access, dimension *out, uint64_t *lo, uint64_t *hi)
 {
-    int used = 0;
+    int used = 0, empty = access->bytes == 0;
     for (uint32_t d = 0; d < access->dims; d++) {
+        if (access->shape[d] < 0)
+            return -1;
+        empty |= access->shape[d] == 0;
+    }
+    for (uint32_t d = 0; d < access->dims && !empty; d++) {
         uint64_t count = (uint64_t)access->shape[d], reach;
         int64_t step = access->strides[d];
         uint64_t stride = step < 0 ? 0 - (uint64_t)step : (uint64_t)step;
@@ -31,20 +36,7 @@ static int gather(const memopt_race_access *access, dimension *out, uint64_t *lo
             out[at] = out[at - 1];
         out[at] = (dimension){count, stride};
     }
-    return used;
-}
-
-/* 1: all counts are positive; 0: one is 0; -1: one is negative. */
-static int check_counts(const memopt_race_access *access)
-{
-    int found = 1;
-    for (uint32_t d = 0; d < access->dims; d++) {
-        if (access->shape[d] < 0)
-            return -1;
-        if (access->shape[d] == 0)
-            found = 0;
-    }
-    return found;
+    return empty ? -2 : used;
 }
 
 /* Of the finaliser of splitmix64 (Steele, Lea, Flood 2014). */
@@ -59,13 +51,9 @@ int mo_race_shape_of(const memopt_race_access *access, mo_race_shape *out_shape,
 {
     dimension dims[MEMOPT_RACE_MOST_DIMS];
     uint64_t lo = access->address, hi;
-    int counts = check_counts(access), used;
-    if (counts < 0 || !mo_add_u64(lo, access->bytes, &hi))
-        return -1;
-    if (counts == 0 || access->bytes == 0)
-        return 0;
-    if ((used = gather(access, dims, &lo, &hi)) < 0)
-        return -1;
+    int used = mo_add_u64(lo, access->bytes, &hi) ? gather(access, dims, &lo, &hi) : -1;
+    if (used < 0)
+        return used == -2 ? 0 : -1;
     *out_lo = lo;
     *out_hi = hi;
     mo_race_shape shape = {.origin = lo, .run = access->bytes, .count = 1, .stride = 1};

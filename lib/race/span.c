@@ -11,13 +11,11 @@ static void update(mo_span *span)
         span->highest = span->upper->highest;
 }
 
-static int compare(const mo_span *span, uint64_t lo, uint64_t hi, uint64_t extra)
+static int is_before(const mo_span *a, const mo_span *b)
 {
-    if (span->lo != lo)
-        return span->lo < lo ? -1 : 1;
-    if (span->hi != hi)
-        return span->hi < hi ? -1 : 1;
-    return span->extra == extra ? 0 : span->extra < extra ? -1 : 1;
+    if (a->lo != b->lo)
+        return a->lo < b->lo;
+    return a->hi != b->hi ? a->hi < b->hi : a->extra < b->extra;
 }
 
 /* What is before `key` goes into *out_lower, the rest into *out_upper. */
@@ -25,7 +23,7 @@ static void split(mo_span *root, const mo_span *key, mo_span **out_lower, mo_spa
 {
     if (root == NULL) {
         *out_lower = *out_upper = NULL;
-    } else if (compare(root, key->lo, key->hi, key->extra) < 0) {
+    } else if (is_before(root, key)) {
         split(root->upper, key, &root->upper, out_upper);
         *out_lower = root;
         update(root);
@@ -56,7 +54,7 @@ static void add(mo_span **root, mo_span *span)
         split(at, span, &span->lower, &span->upper);
         *root = span;
     } else {
-        add(compare(at, span->lo, span->hi, span->extra) < 0 ? &at->upper : &at->lower, span);
+        add(is_before(at, span) ? &at->upper : &at->lower, span);
     }
     update(*root);
 }
@@ -82,17 +80,8 @@ void mo_span_remove(mo_span **root, const mo_span *span)
         *root = join(at->lower, at->upper);
         return;
     }
-    mo_span_remove(compare(at, span->lo, span->hi, span->extra) < 0 ? &at->upper : &at->lower,
-                   span);
+    mo_span_remove(is_before(at, span) ? &at->upper : &at->lower, span);
     update(at);
-}
-
-mo_span *mo_span_find(mo_span *root, uint64_t lo, uint64_t hi, uint64_t extra)
-{
-    for (int order; root != NULL; root = order < 0 ? root->upper : root->lower)
-        if ((order = compare(root, lo, hi, extra)) == 0)
-            break;
-    return root;
 }
 
 mo_span *mo_span_first(mo_span *root, uint64_t lo, uint64_t hi)

@@ -19,8 +19,6 @@ typedef struct mo_span {
 /* Pre: no span with the same three numbers is in the tree. */
 void mo_span_add(mo_span **root, mo_span *span);
 void mo_span_remove(mo_span **root, const mo_span *span);
-/* NULL if there is none. */
-mo_span *mo_span_find(mo_span *root, uint64_t lo, uint64_t hi, uint64_t extra);
 /* One that shares a byte with [lo, hi), or NULL: the first in the tree's order. */
 mo_span *mo_span_first(mo_span *root, uint64_t lo, uint64_t hi);
 /* Calls visit for each that shares a byte with [lo, hi), in order. visit must not change the tree. */

@@ -9,18 +9,22 @@
 
 enum { HOST = MEMOPT_RACE_HOST, READ = MEMOPT_RACE_READ, WRITE = MEMOPT_RACE_WRITE };
 
-static inline memopt_race *new_race(uint64_t max_bytes, uint32_t streams)
+static inline memopt_race *new_race_of(memopt_race_options options, uint32_t streams)
 {
-    memopt_race_options options = MEMOPT_RACE_OPTIONS_INIT;
     memopt_race *race = NULL;
     uint32_t stream;
-    options.max_bytes = max_bytes;
+    options.struct_size = sizeof options;
     OK(memopt_race_create(&options, &race));
     for (uint32_t i = 1; i <= streams; i++) {
         OK(memopt_race_add_stream(race, &stream));
         assert_int_equal(stream, i);
     }
     return race;
+}
+
+static inline memopt_race *new_race(uint64_t max_bytes, uint32_t streams)
+{
+    return new_race_of((memopt_race_options){.max_bytes = max_bytes}, streams);
 }
 
 /* An operation of a stream, or of the host, with one access. */

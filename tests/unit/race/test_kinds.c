@@ -72,15 +72,9 @@ static void report_text(char *out, const memopt_race_report *r)
 
 static void check_program(uint32_t inherit, const char *program, const char *expected)
 {
-    memopt_race_options options = MEMOPT_RACE_OPTIONS_INIT;
-    memopt_race *race;
+    memopt_race *race = new_race_of((memopt_race_options){.inherit = inherit}, 3);
     char words[200], found[400] = "", *rest = words;
     uint64_t event = 0, tag = 0;
-    uint32_t stream;
-    options.inherit = inherit;
-    OK(memopt_race_create(&options, &race));
-    for (int i = 0; i < 3; i++)
-        OK(memopt_race_add_stream(race, &stream));
     snprintf(words, sizeof words, "%s", program);
     for (char *word; (word = strtok_r(rest, " ", &rest)) != NULL;)
         run_word(race, word, ++tag, &event);
@@ -203,13 +197,7 @@ TEST(forgotten)
 
 TEST(most_reports)
 {
-    memopt_race_options options = MEMOPT_RACE_OPTIONS_INIT;
-    memopt_race *race;
-    uint32_t stream;
-    options.max_reports = 2;
-    OK(memopt_race_create(&options, &race));
-    for (int i = 0; i < 2; i++)
-        OK(memopt_race_add_stream(race, &stream));
+    memopt_race *race = new_race_of((memopt_race_options){.max_reports = 2}, 2);
     touch(race, 1, 10, WRITE, AT, 8);
     for (uint64_t i = 0; i < 6; i++)
         touch(race, 2, 20 + i / 2, READ, AT, 8); /* each told once */
@@ -225,20 +213,15 @@ RACE_TEST(bad_input)
     int64_t shape[] = {2, -1}, strides[] = {8, INT64_MIN};
     uint32_t stream = 77;
     uint64_t event = 9;
-    memopt_race_access good = {.address = AT, .bytes = 8, .mode = WRITE};
+    memopt_race_access good = {AT, 8, NULL, NULL, 0, WRITE};
     memopt_race_access bad[] = {
-        {.address = AT, .bytes = 8, .mode = 0},
-        {.address = AT, .bytes = 8, .mode = 4},
-        {.address = UINT64_MAX - 7, .bytes = 8 + 1, .mode = READ},
-        {.address = AT, .bytes = 8, .mode = READ, .dims = 2, .shape = shape, .strides = strides},
-        {.address = AT,
-         .bytes = 8,
-         .mode = READ,
-         .dims = 1,
-         .shape = shape,
-         .strides = strides + 1},
-        {.address = AT, .bytes = 8, .mode = READ, .dims = 1, .shape = shape},
-        {.address = AT, .bytes = 8, .mode = READ, .dims = 65, .shape = shape, .strides = strides},
+        {AT, 8, NULL, NULL, 0, 0},
+        {AT, 8, NULL, NULL, 0, 4},
+        {UINT64_MAX - 7, 8 + 1, NULL, NULL, 0, READ},
+        {AT, 8, shape, strides, 2, READ},
+        {AT, 8, shape, strides + 1, 1, READ},
+        {AT, 8, shape, NULL, 1, READ},
+        {AT, 8, shape, strides, 65, READ},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         memopt_race_access two[] = {good, bad[i]};

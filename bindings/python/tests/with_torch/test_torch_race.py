@@ -118,6 +118,19 @@ def peer_copy(mended):
         return there + 1
 
 
+def accelerator(mended):
+    """The names that are no vendor's, and a generator of the device."""
+    side, done = torch.Stream(device="cuda"), torch.Event()
+    x = torch.rand(N, device="cuda", generator=torch.Generator("cuda").manual_seed(3))
+    assert x.cpu().equal(torch.rand(N, generator=torch.Generator().manual_seed(3)))
+    with side:
+        y = x + 1
+        done.record()
+    if mended:
+        torch.accelerator.current_stream().wait_event(done)
+    return y + 1
+
+
 def on_a_thread(mended):
     """A thread has current streams of its own, and what it does is seen."""
     side, batches = torch.cuda.Stream(), []
@@ -197,6 +210,7 @@ CASES = {
     freed_by_resize: "freed in use",
     backward_of_side: "read after write",
     peer_copy: "read after write",
+    accelerator: "read after write",
     on_a_thread: "read after write",
     graph_replayed: "read after write",
     collective: "read after write",
