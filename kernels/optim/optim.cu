@@ -184,7 +184,9 @@ MO_DEVICE int mo_update_pack(const mo_optim_span *s, const mo_rule_coef *coef, I
     mo_load_pack<N>(s->parameter, at, rest, mo_type_of_parameter(s), aligned->parameter, p);
     if (MO_RARE(mo_residual_of(s) != 0))
         mo_join_weights<N>(s, at, rest, aligned->residual, p);
-    int near = mo_type_of_parameter(s) == MO_DTYPE_BF16 && !aligned->exact;
+    /* A program for one class of types has few packs here, and less to compile. */
+    int near =
+        MO_TYPES == MO_TYPES_ANY && mo_type_of_parameter(s) == MO_DTYPE_BF16 && !aligned->exact;
     if (mo_update_values<RULE, N, CODED>(coef, &aligned->near, near, g, p, m, v, slow, range,
                                          words)) {
         MO_UNROLL

@@ -11,7 +11,7 @@ enum { FORMATS = MEMOPT_BLOCKS_DYNAMIC8, ROUNDED = MEMOPT_BLOCKS_E5M2_TENSOR };
 /* Ragged and whole, narrower and wider than blocks and items. */
 static const struct {
     uint64_t rows, columns;
-} shapes[] = {{1, 1}, {3, 31}, {5, 128}, {2, 1000}, {130, 129}, {16, 1024}, {1, 40001}};
+} shapes[] = {{1, 1}, {3, 31}, {5, 128}, {2, 1000}, {130, 129}, {45, 768}, {1, 40001}};
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 
 static void *device_bytes(world *w, uint64_t bytes)
