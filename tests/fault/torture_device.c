@@ -136,7 +136,8 @@ static void five(const void *args, uint64_t begin, uint64_t end_item)
     memset(a->out + begin, 5, end_item - begin);
 }
 
-static const mo_kernel five_kernel = {"test_five", sizeof(five_args), 1, {five, NULL, NULL}, NULL};
+static const mo_kernel five_kernel = {
+    "test_five", sizeof(five_args), 1, {five, NULL, NULL}, NULL, NULL, NULL};
 
 static memopt_status launch(memopt_device *device, void *context)
 {

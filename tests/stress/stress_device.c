@@ -70,7 +70,8 @@ static void add(const void *args, uint64_t begin, uint64_t end)
         a->bytes[i] = (unsigned char)(a->bytes[i] + a->amount);
 }
 
-static const mo_kernel add_kernel = {"stress_add", sizeof(add_args), 1, {add, NULL, NULL}, NULL};
+static const mo_kernel add_kernel = {
+    "stress_add", sizeof(add_args), 1, {add, NULL, NULL}, NULL, NULL, NULL};
 
 static int holds(const unsigned char *bytes, unsigned char value)
 {

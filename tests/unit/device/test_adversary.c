@@ -174,7 +174,7 @@ static void copy_items(const void *args, uint64_t begin, uint64_t end)
 }
 
 static const mo_kernel copy_kernel = {
-    "test_copy", sizeof(copy_args), 1, {copy_items, NULL, NULL}, NULL};
+    "test_copy", sizeof(copy_args), 1, {copy_items, NULL, NULL}, NULL, NULL, NULL};
 
 static int kernel_saw_it(uint64_t seed, waiter wait, int with_event)
 {

@@ -107,7 +107,7 @@ TEST(the_best_form_runs)
         setenv("MEMOPT_ISA", sets[isa], 1);
         memopt_device *device = open_cpu(GRANULE, MEMOPT_STREAM_ORDER_EAGER, 0);
         for (int k = 0; k < 3; k++) {
-            mo_kernel kernel = {"forms", 0, 1, {NULL}, NULL};
+            mo_kernel kernel = {"forms", 0, 1, {NULL}, NULL, NULL, NULL};
             for (int i = 0; i < MO_ISA_COUNT; i += steps[k])
                 kernel.cpu[i] = forms[i];
             OK(mo_launch(device, NULL, &kernel, &kernel, 1));

@@ -184,7 +184,7 @@ static void nothing_to_call(void *user)
 static void each_call_refuses_a_stream(memopt_device *device, memopt_stream bad)
 {
     char x[4] = {0}, y[4] = {0};
-    static const mo_kernel kernel = {"test_none", 0, 1, {no_work, NULL, NULL}, NULL};
+    static const mo_kernel kernel = {"test_none", 0, 1, {no_work, NULL, NULL}, NULL, NULL, NULL};
     memopt_event *event = event_on(device);
     REFUSED(memopt_stream_sync(device, bad));
     REFUSED(memopt_stream_query(device, bad));
@@ -261,8 +261,9 @@ DEVICE_TEST(bad_arguments, device, open_cpu(8 * MIB, MEMOPT_STREAM_ORDER_EAGER, 
     REFUSED(memopt_fill(device, x, 0, UINT64_MAX, NULL));
     OK(memopt_fill(device, NULL, 0, 0, NULL));
     assert_true(all_bytes(x, 1, sizeof x));
-    static const mo_kernel no_form = {"test_empty", 0, 1, {NULL}, NULL};
-    static const mo_kernel too_large = {"test_large", MO_KERNEL_ARGS_MAX + 1, 1, {no_work}, NULL};
+    static const mo_kernel no_form = {"test_empty", 0, 1, {NULL}, NULL, NULL, NULL};
+    static const mo_kernel too_large = {
+        "test_large", MO_KERNEL_ARGS_MAX + 1, 1, {no_work}, NULL, NULL, NULL};
     FAILS(MEMOPT_INTERNAL, mo_launch(device, NULL, &no_form, x, 1));
     FAILS(MEMOPT_INTERNAL, mo_launch(device, NULL, &too_large, x, 1));
 }

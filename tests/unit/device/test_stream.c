@@ -171,7 +171,7 @@ static void square(const void *args, uint64_t begin, uint64_t end)
 }
 
 static const mo_kernel square_kernel = {
-    "test_square", sizeof(square_args), 1, {square, NULL, NULL}, NULL};
+    "test_square", sizeof(square_args), 1, {square, NULL, NULL}, NULL, NULL, NULL};
 
 #if defined(__x86_64__)
 /* Halves its numbers: a subnormal result is lost where the processor flushes them. */
@@ -184,7 +184,8 @@ static void halve(const void *args, uint64_t begin, uint64_t end)
 
 DEVICE_TEST(kernels_keep_subnormals_whatever_the_caller_flushes, device, small())
 {
-    static const mo_kernel kernel = {"test_halve", sizeof(float *), 1, {halve, NULL, NULL}, NULL};
+    static const mo_kernel kernel = {
+        "test_halve", sizeof(float *), 1, {halve, NULL, NULL}, NULL, NULL, NULL};
     enum { MANY = 4096, FLUSH = 0x8040 };
     static float numbers[MANY];
     float *there = numbers;
@@ -225,9 +226,10 @@ static uint64_t tally_elements(const void *args)
 /* Many items are divided among threads, but not where they hold few elements in all. */
 DEVICE_TEST(little_work_stays_in_one_thread, device, small())
 {
-    static const mo_kernel whole = {"test_tally", sizeof(tally_args), 1, {tally, NULL, NULL}, NULL};
+    static const mo_kernel whole = {
+        "test_tally", sizeof(tally_args), 1, {tally, NULL, NULL}, NULL, NULL, NULL};
     static const mo_kernel small = {
-        "test_tally", sizeof(tally_args), 1, {tally, NULL, NULL}, tally_elements};
+        "test_tally", sizeof(tally_args), 1, {tally, NULL, NULL}, tally_elements, NULL, NULL};
     _Atomic uint64_t calls;
     tally_args args = {&calls, 0};
     const struct {

@@ -125,7 +125,8 @@ static void stay(const void *args, uint64_t begin, uint64_t end)
 /* The most threads that are inside a kernel at once, where `wanted` are waited for. */
 static int crowd_of(memopt_device *device, memopt_stream stream, int wanted)
 {
-    static const mo_kernel kernel = {"test_stay", sizeof(crowd *), 1, {stay, NULL, NULL}, NULL};
+    static const mo_kernel kernel = {
+        "test_stay", sizeof(crowd *), 1, {stay, NULL, NULL}, NULL, NULL, NULL};
     crowd c = {.wanted = wanted}, *args = &c;
     OK(mo_launch(device, stream, &kernel, &args, ITEMS));
     OK(memopt_stream_sync(device, stream));
@@ -176,7 +177,7 @@ static void count_items(const void *args, uint64_t begin, uint64_t end)
 TEST(changes_race_with_launches)
 {
     static const mo_kernel kernel = {
-        "test_count", sizeof(changes *), 1, {count_items, NULL, NULL}, NULL};
+        "test_count", sizeof(changes *), 1, {count_items, NULL, NULL}, NULL, NULL, NULL};
     changes c = {.device = open_cpu(GRANULE, MEMOPT_STREAM_ORDER_EAGER, 0)}, *args = &c;
     pthread_t other;
     assert_int_equal(pthread_create(&other, NULL, change_threads, &c), 0);
