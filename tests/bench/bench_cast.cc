@@ -310,6 +310,8 @@ BESIDE(blocks, bf16_128x128, 2, 1, false, MEMOPT_BLOCKS_E4M3_128X128, BF16, fals
 BESIDE(blocks, bf16_mxfp4, 2, 0, false, MEMOPT_BLOCKS_MXFP4, BF16, false, false);
 BESIDE(blocks, bf16_nvfp4, 2, 0, false, MEMOPT_BLOCKS_NVFP4, BF16, false, false);
 BESIDE(blocks, nvfp4_bf16, 0, 2, false, MEMOPT_BLOCKS_NVFP4, BF16, true, false);
+BESIDE(blocks, bf16_nf4, 2, 0, false, MEMOPT_BLOCKS_NF4, BF16, false, false);
+BESIDE(blocks, nf4_bf16, 0, 2, false, MEMOPT_BLOCKS_NF4, BF16, true, false);
 BESIDE(scaler, unscale_f32, 4, 4, true, unscale, F32, 2.0);
 BESIDE(scaler, unscale_bf16, 2, 2, true, unscale, BF16, 2.0);
 BESIDE(scaler, check_f32, 4, 0, false, check, F32, 1.0);
