@@ -39,9 +39,8 @@ class Counting(TorchDispatchMode):
 def train(size, mode, device, look=lambda: None):
     """The best step's seconds, and what `look` gave in the last one."""
     layers, width, batch, length = size
-    config = transformers.GPT2Config(
-        n_embd=width, n_layer=layers, n_head=4, n_positions=length, vocab_size=VOCABULARY, bos_token_id=0, eos_token_id=0
-    )
+    shape = {"n_embd": width, "n_layer": layers, "n_head": 4, "n_positions": length, "vocab_size": VOCABULARY}
+    config = transformers.GPT2Config(bos_token_id=0, eos_token_id=0, **shape)
     best = 1e9
     with mode:
         model = transformers.GPT2LMHeadModel(config).to(device)

@@ -238,7 +238,7 @@ def inline_reload(mended: bool) -> None:
 
 
 def replayed_offload(mended: bool) -> None:
-    """ROCm TransformerEngine#721: an event of a captured offload orders none of its replays, whose copy is read too early."""
+    """ROCm TransformerEngine#721: an event of a captured offload orders no replay, whose copy is read too early."""
     value, kept, back = on_device(WIDTH, WIDTH), pinned(WIDTH, WIDTH), torch.cuda.Stream()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

@@ -118,7 +118,7 @@ def loader() -> None:
     trained(model, ahead(), lambda model, x: model(x.float()).square().mean() + 1)
 
 
-TRAINING = {"max_steps": 2, "per_device_train_batch_size": 2, "save_strategy": "no", "report_to": [], "disable_tqdm": True}
+TRAINING = {"max_steps": 2, "per_device_train_batch_size": 2, "save_strategy": "no", "report_to": []}
 
 
 def trainer(folder: pathlib.Path) -> None:

@@ -116,7 +116,8 @@ class Confirm:
         self, operator: Any, run: Callable[..., Any], args: Any, kwargs: Any, actor: int, allocates: bool
     ) -> Any:
         """Puts an operation off; its result without a value."""
-        result = _UNKNOWN if operator.waits or operator.resizes else self._result(operator, run, args, kwargs, allocates)
+        waits = operator.waits or operator.resizes
+        result = _UNKNOWN if waits else self._result(operator, run, args, kwargs, allocates)
         freed = self._freed.pop(actor, []) if allocates else []
         if result is _UNKNOWN:
             self._run((actor, self._put[actor]))

@@ -33,7 +33,7 @@ _HIDDEN = (
 )
 
 #: What runs programs and tests: below its frames there is nothing of theirs.
-_BELOW = (os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../cli/race.py")), _files("_pytest"))
+_BELOW = (_files("memopt.cli.race"), _files("_pytest"))
 
 Frame = Tuple[str, int, str]  # file, line, function
 
