@@ -31,6 +31,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bindings" 
 import fit_models  # noqa: E402
 
 LARGE = {"layers": 6, "width": 256, "length": 256, "batch": 4, "words": 4096}
+#: So large that what Python takes for each saved tensor does not decide.
 TIMED = {
     "GPT-2, 6 layers of 256": lambda: fit_models.gpt2(**LARGE),
     "Llama, 6 layers of 256": lambda: fit_models.llama(**LARGE),

@@ -28,6 +28,7 @@ from ._apply import Applied
 from ._choices import OFFLOAD, RECOMPUTE, REMAKE, Plan, Planner, choices_of
 from ._costs import link_speed, own_seconds
 from ._runs import Runs, Tried
+from ._states import bytes_in_8bit, may_be_8bit, state_bytes, to_8bit
 from ._tape import BACKWARD, Tape, tensors_in
 
 __all__ = ["Fit", "fit"]
@@ -68,12 +69,13 @@ def fit(
     the planned one is right, too: what the plan does not know is kept, and a warning says so.
 
     LimitReachedError gives the least budget and what sets it; a later forward may raise it, too. `allow` names
-    what may be done below that although it alters training: "release", see :func:`release_gradients`, which
-    then is `fit.release`. Clipping by all gradients and accumulating end with it.
+    what may be done below that although it alters training: "8bit", the states of an AdamW, Adam, Lion or SGD of
+    this package are in 8 bits from then on; "release", see :func:`release_gradients`, which then is `fit.release`.
+    Clipping by all gradients and accumulating end with it.
     """
-    unknown = [name for name in allow if name != "release"]
+    unknown = [name for name in allow if name not in ("8bit", "release")]
     if unknown:
-        raise ValueError("fit: allow=%r is not known; there is 'release'" % unknown[0])
+        raise ValueError("fit: allow=%r is not known; there are '8bit' and 'release'" % unknown[0])
     for name, part in model.named_modules():
         if getattr(part, "_compiled_call_impl", None) is not None or type(part).__name__ == "OptimizedModule":
             raise NotImplementedError("fit: module %r is compiled; pass the model before torch.compile" % name)
@@ -146,7 +148,7 @@ class Fit:
         self._tried: Dict[str, Tried] = {}
         self._margin = 0  # what kernels take beyond their tensors
         self._planning = False
-        self._states = _state_bytes(model, self._optimizer)
+        self._states = state_bytes(model, self._optimizer)
         self._settled, self._hook = False, None  # of the optimizer
         if hasattr(self._optimizer, "register_step_post_hook"):
             self._hook = self._optimizer.register_step_post_hook(self._stepped)
@@ -310,7 +312,7 @@ class Fit:
             try:
                 self._solve(planned)
             except errors.LimitReachedError as error:
-                self._solve_released(planned, step, error)
+                self._solve_otherwise(planned, step, error)
             self._plans[self._key] = self._now = planned
             if self.measured is None:
                 self.measured = self._measure(planned, step)
@@ -338,25 +340,50 @@ class Fit:
         sizes = {name: sum(parts[name]._buffers[n].nbytes for n in names) for name, names in tried.moving.items()}
         return Planner(tape, tape.fixed, choices_of(tape, sizes, device.type, link))
 
-    def _solve_released(self, planned: _Planned, step: Step, error: errors.LimitReachedError) -> None:
-        """Below the floor: with gradients that are freed in backward, if that is allowed."""
-        before, host = planned.planner, self._host or 0
-        assert before is not None
-        if self._runs.releases or planned.gradients:
-            raise error
-        self._runs.releases = True
+    def _solve_otherwise(self, planned: _Planned, step: Step, error: errors.LimitReachedError) -> None:
+        """Below the floor: by what `allow` names. What it does not name, and would help, the error tells."""
+        hints: Dict[str, int] = {}
+        states, before, gradients = self._states, planned.planner, self._runs.releases or planned.gradients
+        smaller = bytes_in_8bit(self._model, self._optimizer) if may_be_8bit(self._optimizer) else states
+        eight, done = "8bit" in self._allow and smaller < states, False
         try:
-            assert planned.tried is not None
-            planned.planner = self._planner(step, planned.tried)
-            if "release" not in self._allow:
-                lower = before.solve(0, host).peak - planned.planner.solve(0, host).peak
-                text = "%s. allow=('release',) would lower the least by %s" % (error, format_size(lower))
-                raise errors.LimitReachedError(error.status, text) from error
-            self._solve(planned)
-            self.release = release_gradients(self._optimizer)
-        except BaseException:
-            self._runs.releases = False
-            raise
+            if eight:
+                self._states = smaller
+                try:
+                    self._solve(planned)
+                    to_8bit(self._optimizer)
+                    done = True
+                    return
+                except errors.LimitReachedError as again:
+                    error = again
+            else:
+                hints["8bit"] = states - smaller
+            if not gradients:
+                self._runs.releases = True
+                lower = self._solve_released(planned, step)
+                if lower is None:
+                    if eight:
+                        to_8bit(self._optimizer)
+                    self.release, done = release_gradients(self._optimizer), True
+                    return
+                hints["release"] = lower
+        except errors.LimitReachedError as again:
+            error = again
+        finally:
+            if not done:
+                self._runs.releases, planned.planner, self._states = self._runs.releases and gradients, before, states
+        found = [". allow=(%r,) would lower the least by %s" % (name, format_size(n)) for name, n in hints.items() if n]
+        raise errors.LimitReachedError(error.status, str(error) + "".join(found)) from error
+
+    def _solve_released(self, planned: _Planned, step: Step) -> Optional[int]:
+        """With gradients that are freed in backward; where that is not allowed, by how much it lowers the floor."""
+        before, host = planned.planner, self._host or 0
+        assert before is not None and planned.tried is not None
+        planned.planner = self._planner(step, planned.tried)
+        if "release" not in self._allow:
+            return int(before.solve(0, host).peak - planned.planner.solve(0, host).peak)
+        self._solve(planned)
+        return None
 
     def _solve(self, planned: _Planned) -> None:
         """Chooses what holds the budget."""
@@ -388,7 +415,7 @@ class Fit:
     def _stepped(self, *unused: Any) -> None:
         """The optimizer's first steps make its states."""
         if not self._settled:
-            before, self._states = self._states, _state_bytes(self._model, self._optimizer)
+            before, self._states = self._states, state_bytes(self._model, self._optimizer)
             self._settled = before == self._states
 
     @contextlib.contextmanager
@@ -476,11 +503,3 @@ def _spec(tape: Tape, plan: Plan, moving: Dict[str, List[str]]) -> Dict[str, Any
         else:
             spec[kind] += [[number, looks[number]] for number in what]
     return spec
-
-
-def _state_bytes(model: torch.nn.Module, optimizer: Any) -> int:
-    """Of an optimizer's tensors on the model's device."""
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    states = () if optimizer is None else tensors_in(list(optimizer.state.values()))
-    storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in states if t.device == device}
-    return sum(storages.values())
