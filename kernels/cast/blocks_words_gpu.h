@@ -50,7 +50,7 @@ MO_DEVICE mo_blocks_scale mo_nvfp4_scale_near(uint32_t amax, float tensor_scale,
 #else
     code = mo_f32_as_eight<3, 7>(a, 0x7eu);
 #endif
-    float value = mo_e4m3_as_f32(code != 0 ? code : 1);
+    float value = mo_f32_from_bits(mo_widen<7>(code != 0 ? code : 1, 20)); /* of e4m3 */
     float factor = mo_short_quotient(inverse, value, mo_reciprocal(value));
     if (amax < MO_F32_INF_BITS) {
         scale.code = code;

@@ -98,6 +98,16 @@ SCALAR_COMPARE(s_cmp_gt_i32, int32_t, >)
 SCALAR_COMPARE(s_cmp_eq_u64, uint64_t, ==)
 SCALAR_COMPARE(s_cmp_lg_u64, uint64_t, !=)
 
+static void s_bitcmp1_b32(wave *w, uint32_t a, uint32_t b)
+{
+    w->scc = a >> (b & 31) & 1;
+}
+
+static void s_bitcmp0_b32(wave *w, uint32_t a, uint32_t b)
+{
+    w->scc = !(a >> (b & 31) & 1);
+}
+
 static uint32_t s_not_b32(wave *w, uint32_t a)
 {
     w->scc = a != 0xffffffffu;

@@ -282,7 +282,7 @@ class Kernel:
         bits, sources = bits_of_types(i.name)
         # s_cmpk_… compares with a constant of 16 bits, which is not negative in these two.
         name = i.name.replace("cmpk", "cmp") if i.name in ("s_cmpk_gt_u32", "s_cmpk_lt_u32") else i.name
-        compares = name.startswith("s_cmp_")
+        compares = name.startswith(("s_cmp_", "s_bitcmp"))
         values = [scalar(o, b) for o, b in zip(i.operands[0 if compares else 1:], sources)]
         call = "%s(w, %s)" % (name, ", ".join(values))
         if compares:
