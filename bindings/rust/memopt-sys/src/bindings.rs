@@ -206,7 +206,7 @@ pub struct memopt_device_options {
     pub granularity: u64,
     pub lag: u64,
     pub race: memopt_race_search,
-    pub reserved: u32,
+    pub unified: u32,
 }
 #[cfg(target_pointer_width = "64")]
 const _: () = assert!(std::mem::size_of::<memopt_device_options>() == 56);
@@ -954,6 +954,15 @@ pub const MEMOPT_BLOCKS_E4M3_1X128: u32 = 5;
 pub const MEMOPT_BLOCKS_E4M3_128X128: u32 = 6;
 pub const MEMOPT_BLOCKS_E4M3_TENSOR: u32 = 7;
 pub const MEMOPT_BLOCKS_E5M2_TENSOR: u32 = 8;
+pub const MEMOPT_BLOCKS_NF4_32: u32 = 9;
+pub const MEMOPT_BLOCKS_NF4: u32 = 10;
+pub const MEMOPT_BLOCKS_NF4_128: u32 = 11;
+pub const MEMOPT_BLOCKS_NF4_256: u32 = 12;
+pub const MEMOPT_BLOCKS_NF4_512: u32 = 13;
+pub const MEMOPT_BLOCKS_NF4_1024: u32 = 14;
+pub const MEMOPT_BLOCKS_NF4_2048: u32 = 15;
+pub const MEMOPT_BLOCKS_NF4_4096: u32 = 16;
+pub const MEMOPT_BLOCKS_DYNAMIC8: u32 = 17;
 pub const MEMOPT_PASS_FORWARD: memopt_region_pass = 0;
 pub const MEMOPT_PASS_RECOMPUTE: memopt_region_pass = 1;
 pub const MEMOPT_REGION_RECOMPUTE: u32 = 0;
@@ -1527,6 +1536,7 @@ extern "C" {
     pub fn memopt_streamer_end(streamer: *mut memopt_streamer, layer: u32, stream: memopt_stream) -> memopt_status;
     pub fn memopt_streamer_evict(streamer: *mut memopt_streamer, layer: u32) -> memopt_status;
     pub fn memopt_streamer_expect(streamer: *mut memopt_streamer, layers: *const u32, count: u32) -> memopt_status;
+    pub fn memopt_streamer_get_limit(streamer: *const memopt_streamer, layers: *const u32, count: u32, work: *const f64, link: f64, out_seconds: *mut f64) -> memopt_status;
     pub fn memopt_streamer_get_plan(streamer: *const memopt_streamer, layers: *const u32, count: u32, out_plan: *mut memopt_stream_plan) -> memopt_status;
     pub fn memopt_streamer_get_stats(streamer: *const memopt_streamer, out_stats: *mut memopt_stream_stats) -> memopt_status;
     pub fn memopt_streamer_write(streamer: *mut memopt_streamer, layer: u32, stream: memopt_stream) -> memopt_status;
