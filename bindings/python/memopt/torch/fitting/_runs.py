@@ -86,13 +86,15 @@ class Runs:
             return int(live.peak)
 
     def try_forward(self, step: Callable[[], Any]) -> "Tried":
-        """Runs two forwards, which keep nothing for backward. Buffers are compared by contents: BatchNorm changes
+        """Runs three forwards, which keep nothing for backward. Buffers are compared by contents: BatchNorm changes
         its averages without a version."""
         costs, kind = Costs(), self.device().type
         around = functools.partial(around_forwards, self.model, method=self.method)
         with self._unchanged(), self._stand_ins(_alias_of):
             with self._unchanged(), costs.operations(kind):
                 first = _losses(step)
+            with self._unchanged(), costs.forwards(kind, around):
+                _losses(step)
             parts = dict(self.model.named_modules())
             buffers = {
                 name: {n: b.clone() for n, b in part._buffers.items() if b is not None} for name, part in parts.items()
