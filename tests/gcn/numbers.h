@@ -37,6 +37,7 @@ FLOATS(64, fma)
 VECTOR1(v_trunc_f32, 32, 32, out32(truncf(f32(a)), a, 0, 0))
 VECTOR3(v_madmk_f32, 32, out32(f32(a) * f32(b) + f32(c), a, b, c)) /* rounded twice */
 VECTOR2(v_sub_f32, 32, 32, 32, out32(f32(a) - f32(b), a, b, 0))
+VECTOR2(v_subrev_f32, 32, 32, 32, out32(f32(b) - f32(a), a, b, 0))
 VECTOR2(v_ldexp_f64, 64, 64, 32, out64(ldexp(f64(a), (int32_t)b), a, 0, 0))
 VECTOR1(v_cvt_f64_f32, 64, 32, bits_f64((double)f32(a)))
 VECTOR1(v_cvt_f64_u32, 64, 32, bits_f64((double)a))

@@ -76,6 +76,7 @@ SCALAR(s_lshl_b32, uint32_t, a << (b & 31), r != 0)
 SCALAR(s_lshr_b32, uint32_t, a >> (b & 31), r != 0)
 /* b: the first bit, and from bit 16 on how many */
 SCALAR(s_bfe_u32, uint32_t, (uint64_t)a >> (b & 31) & ((UINT64_C(1) << (b >> 16 & 63)) - 1), r != 0)
+SCALAR(s_bfm_b32, uint32_t, ((1u << (a & 31)) - 1) << (b & 31), w->scc)
 SCALAR(s_lshl_b64, uint64_t, a << (b & 63), r != 0)
 SCALAR(s_lshr_b64, uint64_t, a >> (b & 63), r != 0)
 #define SCALAR_BITS(bits)                                                                          \
@@ -93,6 +94,7 @@ SCALAR_COMPARE(s_cmp_lt_u32, uint32_t, <)
 SCALAR_COMPARE(s_cmp_gt_u32, uint32_t, >)
 SCALAR_COMPARE(s_cmp_le_u32, uint32_t, <=)
 SCALAR_COMPARE(s_cmp_ge_u32, uint32_t, >=)
+SCALAR_COMPARE(s_cmp_lg_i32, int32_t, !=)
 SCALAR_COMPARE(s_cmp_lt_i32, int32_t, <)
 SCALAR_COMPARE(s_cmp_gt_i32, int32_t, >)
 SCALAR_COMPARE(s_cmp_eq_u64, uint64_t, ==)
@@ -258,6 +260,7 @@ static uint32_t signed_bit_field(uint32_t a, uint32_t from, uint32_t count)
 }
 VECTOR3(v_bfe_u32, 32, bit_field(a, b, c))
 VECTOR3(v_bfe_i32, 32, signed_bit_field(a, b, c))
+VECTOR3(v_bfi_b32, 32, (a & b) | (~a & c))
 
 static uint32_t max3(uint32_t a, uint32_t b, uint32_t c)
 {

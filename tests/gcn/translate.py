@@ -280,10 +280,12 @@ class Kernel:
             to, change = registers(i.operands[0], "s", 32), "&= ~" if i.name == "s_bitset0_b32" else "|= "
             return "w->s[%d] %s(1u << (%s & 31));" % (to, change, scalar(i.operands[1], 32))
         bits, sources = bits_of_types(i.name)
-        # s_cmpk_… compares with a constant of 16 bits, which is not negative in these two.
-        name = i.name.replace("cmpk", "cmp") if i.name in ("s_cmpk_gt_u32", "s_cmpk_lt_u32") else i.name
+        name, operands = i.name.replace("cmpk", "cmp"), i.operands
+        if name != i.name:  # compares with a constant of 16 bits
+            value = int(operands[1], 0) & 0xFFFF
+            operands = [operands[0], "0x%x" % (value | 0xFFFF0000 if value >> 15 and name.endswith("_i32") else value)]
         compares = name.startswith(("s_cmp_", "s_bitcmp"))
-        values = [scalar(o, b) for o, b in zip(i.operands[0 if compares else 1:], sources)]
+        values = [scalar(o, b) for o, b in zip(operands[0 if compares else 1:], sources)]
         call = "%s(w, %s)" % (name, ", ".join(values))
         if compares:
             return call + ";"

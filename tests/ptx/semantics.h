@@ -334,6 +334,7 @@ CONVERT(cvt_u16_u32, uint16_t, uint32_t)
 CONVERT(cvt_u32_u16, uint32_t, uint16_t)
 CONVERT(cvt_u32_u8, uint32_t, uint8_t)
 CONVERT(cvt_s32_s16, int32_t, int16_t)
+CONVERT(cvt_s32_s8, int32_t, int8_t)
 CONVERT(cvta_global_u64, uint64_t, uint64_t)
 
 /* --- numbers --------------------------------------------------------------------------------- */
