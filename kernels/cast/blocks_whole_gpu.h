@@ -114,15 +114,11 @@ MO_DEVICE mo_blocks_scale mo_whole_scale(uint32_t format, uint32_t amax, float t
 template <uint32_t CODES> MO_DEVICE void mo_blocks_largest(uint32_t amax[2], uint32_t lanes)
 {
     MO_UNROLL
-    for (uint32_t distance = 1; distance < (CODES == MO_CODES_E2M1 ? 4 : 16); distance *= 2) {
-        if (distance >= lanes)
-            break;
-        MO_UNROLL
-        for (int j = 0; j < 2; j++) {
+    for (uint32_t distance = 1; distance < (CODES == MO_CODES_E2M1 ? 4 : 16); distance *= 2)
+        for (int j = 0; j < 2 && distance < lanes; j++) {
             uint32_t other = mo_shuffle_xor_u32(amax[j], distance);
             amax[j] = other > amax[j] ? other : amax[j];
         }
-    }
 }
 
 /* All threads go round equally often. Returns the largest magnitude of this thread's packs. */
