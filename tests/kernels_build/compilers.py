@@ -20,7 +20,10 @@ def kernel_names():
     """The names in the tables of the CPU forms, and those made of steps.def: each must have its GPU form."""
     names = set()
     for path in (ROOT / "kernels").glob("*/*_kernels.c"):
-        names |= set(re.findall(r'"(mo_\w*[a-z0-9])"', path.read_text()))
+        text = path.read_text()
+        names |= set(re.findall(r'"(mo_\w*[a-z0-9])"', text))
+        for prefix in re.findall(r'"(mo_\w*_)" #', text):
+            names |= {prefix + word for word in re.findall(r"^KERNEL\((\w+),", text, re.MULTILINE)}
     steps = (ROOT / "kernels/optim/steps.def").read_text()
     names |= {"mo_step_" + kernel for kernel in re.findall(r"X\((\w+), [A-Z_]+, \w+\)", steps)}
     for suffix in re.findall(r"X\((c?\d), \w+\)", steps):

@@ -21,7 +21,7 @@ from compilers import (CLANG_PTX_FLAGS, HIP_FLAGS, NVCC_FLAGS, Failure, assemble
 
 OPTIONS = None
 
-APPROXIMATE = ("mo_step_adamw8", "mo_step_", "mo_quantize8")
+APPROXIMATE = ("mo_step_", "mo_quantize", "mo_blocks_quantize")
 # Kernels that move aligned tensors in vectors of 16 bytes.
 WRITTEN_BY_16 = ("mo_cast", "mo_scale", "mo_step_adamw8", "mo_dequantize8")
 READ_BY_16 = ("mo_cast", "mo_scale", "mo_step_adamw8", "mo_quantize8", "mo_check", "mo_hash_granules")
