@@ -78,10 +78,8 @@ RACE(read_after_former_copies, STAGING_WAIT, 1, healthy_disk)
     return good;
 }
 
-/* Host memory that was taken for a read whose copy back failed is written again after the read. A
- * third of the seeds goes wrong by bytes, and 8 of 40 asked for would fail one sweep in thirty: one
- * is enough, since the race finder tells it for every seed. */
-RACE(written_after_abandoned_read, STORED_WAIT, 40, healthy_disk)
+/* Host memory that was taken for a read whose copy back failed is written again after the read. */
+RACE(written_after_abandoned_read, STORED_WAIT, 5, healthy_disk)
 {
     memopt_ticket first = packed(w, BYTES, A, w->s), second = packed(w, BYTES, B, w->s);
     void *mine = filled_block(w, BYTES, C, w->t), *block = filled_block(w, BYTES, C, w->t);

@@ -66,6 +66,17 @@ class Planned:
         self.made._solve(self.planned)
         return self.planner.solve(budget, host)
 
+    def is_quickest(self, plan, budget):
+        """Whether more memory buys no time: no other set of as many choices is quicker within the budget."""
+        times, count = [choice.seconds for choice in self.planner.choices], len(plan.chosen)
+        sets = (some for n in range(count + 1) for some in itertools.combinations(range(len(times)), n))
+        for some in sets:
+            if sum(times[i] for i in some) < plan.seconds * (1 - 1e-9):
+                with contextlib.suppress(memopt.errors.InvalidArgumentError):  # they exclude each other
+                    if self.planner.replay(some).peak_bytes <= budget:
+                        return False
+        return True
+
     def check(self, budget, host=0):
         """The step within the budget is the same step; what is measured is what was planned."""
         plan = self.fit(budget, host)
@@ -87,7 +98,7 @@ def test_budgets(name):
     seconds = []
     for part in PARTS:
         plan = planned.check(planned.at(part))
-        assert plan.peak >= 0.95 * planned.at(part) or not fine
+        assert plan.peak >= 0.97 * planned.at(part) or planned.is_quickest(plan, planned.at(part)) or not fine
         seconds.append(plan.seconds)
     assert seconds == sorted(seconds, reverse=True) and seconds[-1] > 0
 
