@@ -1,4 +1,4 @@
-"""The C interface of optim.h."""
+"""The C interface of optim.h and optim_files.h."""
 
 from __future__ import annotations
 
