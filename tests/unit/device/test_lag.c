@@ -134,7 +134,7 @@ TEST(operations_take_time)
     memopt_device *device = open_lagging(UINT64_MAX, MEMOPT_STREAM_ORDER_EAGER);
     memopt_stream a = new_stream(device), b = new_stream(device);
     mapped memory = map_new(device, GRANULE);
-    unsigned char *block = memory.address, host[4000] = {0};
+    char *block = memory.address, host[4000] = {0};
     memopt_event *first, *last;
     double seconds = 0;
     mo_cpu_keep_time(device, &rates);

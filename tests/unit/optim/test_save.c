@@ -60,7 +60,7 @@ static void make_folder(void)
     strcpy(folder, "/tmp/memopt-save-XXXXXX");
     assert_non_null(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/states", folder);
-    snprintf(part, sizeof part, "%s.part", path);
+    snprintf(part, sizeof part, "%s/states.part", folder);
 }
 
 static void end_folder(void)
