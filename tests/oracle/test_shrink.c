@@ -94,21 +94,18 @@ static void find_and_shrink(int how, uint32_t features)
     fail_msg("the oracle did not notice");
 }
 
-static void test_forgotten_streams(void **state)
+TEST(test_forgotten_streams)
 {
-    (void)state;
     find_and_shrink(RECORDS, 1u << ORACLE_HAS_EXPANDABLE);
 }
 
-static void test_trims_that_do_nothing(void **state)
+TEST(test_trims_that_do_nothing)
 {
-    (void)state;
     find_and_shrink(TRIMS, 1u << ORACLE_HAS_EXPANDABLE);
 }
 
-static void test_contents_that_change(void **state)
+TEST(test_contents_that_change)
 {
-    (void)state;
     find_and_shrink(RESUMES, 1u << ORACLE_HAS_EXPANDABLE | 1u << ORACLE_HAS_PAUSES);
 }
 
@@ -119,12 +116,11 @@ static void collect(void *user, const char *text)
 }
 
 /* What is printed reads as the same case. */
-static void test_text(void **state)
+TEST(test_text)
 {
     static oracle_op ops[OPERATIONS];
     static char text[20000];
     oracle_case c = {.device = "cpu", .features = 0xabc, .config = 3, .seed = 7, .ops = ops}, read;
-    (void)state;
     oracle_generate(&c, 5, OPERATIONS);
     oracle_print(&c, collect, text);
     assert_true(oracle_parse(text, &read));
@@ -136,12 +132,4 @@ static void test_text(void **state)
                     read.ops[i].n == ops[i].n);
     free(read.ops);
     assert_int_equal(oracle_parse("case device=cpu config=0 seed=1 flying\n", &read), 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_forgotten_streams), cmocka_unit_test(test_trims_that_do_nothing),
-        cmocka_unit_test(test_contents_that_change), cmocka_unit_test(test_text)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

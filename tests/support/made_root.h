@@ -45,6 +45,4 @@ static inline void put(const char *name, const char *text)
     assert_int_equal(fclose(file), 0);
 }
 
-#define WITH_ROOT(test) cmocka_unit_test_setup_teardown(test, make_root, remove_root)
-
 #endif

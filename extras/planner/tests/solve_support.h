@@ -2,18 +2,9 @@
 #ifndef TEST_PLAN_SOLVE_SUPPORT_H
 #define TEST_PLAN_SOLVE_SUPPORT_H
 
+#include "support/checks.h"
+
 #include "solve/solve.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
-
-#define OK(call) assert_int_equal(call, MEMOPT_OK)
-#define MIB ((uint64_t)1 << 20)
 
 static inline mo_plan_case small_case(void)
 {

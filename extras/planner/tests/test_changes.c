@@ -177,9 +177,8 @@ static void check(const row *r, const made *wanted, int index, const mo_plan_cas
         fail_msg("%s: not what \"%s\" means", wanted->change, wanted->becomes);
 }
 
-static void changes_are_what_their_options_mean(void **state)
+TEST(changes_are_what_their_options_mean)
 {
-    (void)state;
     for (const row *r = rows; r < rows + sizeof rows / sizeof *rows; r++) {
         mo_plan_target target;
         mo_plan_settings s = read(r->given, "", &target);
@@ -195,12 +194,4 @@ static void changes_are_what_their_options_mean(void **state)
         if (count != wanted)
             fail_msg("kind %d of \"%s\": %d changes", (int)r->kind, r->given, count);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(changes_are_what_their_options_mean),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,14 +15,13 @@ static double value(const memopt_plan *plan, const char *name)
     return number;
 }
 
-static void results_have_names(void **state)
+TEST(results_have_names)
 {
     static const char *const categories[] = {"parameters", "gradients", "optimizer", "activations",
                                              "logits",     "batch",     "overhead"};
     memopt_plan *plan = NULL;
     char name[48];
     double sum = 0, number = 7;
-    (void)state;
     OK(memopt_plan_create(MODEL "run.batch=2;card.capacity=1GiB", NULL, NULL, &plan));
     for (size_t i = 0; i < sizeof categories / sizeof *categories; i++) {
         (void)snprintf(name, sizeof name, "categories.%s", categories[i]);
@@ -88,9 +87,8 @@ static void check_blocks(const char *settings)
     OK(memopt_plan_destroy(plan));
 }
 
-static void blocks_have_the_peak_of_the_plan(void **state)
+TEST(blocks_have_the_peak_of_the_plan)
 {
-    (void)state;
     check_blocks(MODEL "run.batch=2");
     check_blocks(MODEL "run.batch=2;run.checkpointing=full;run.accumulation=2");
     check_blocks(MODEL "run.batch=2;card.device=cuda;run.optimizer=adamw8bit");
@@ -99,11 +97,10 @@ static void blocks_have_the_peak_of_the_plan(void **state)
 
 /* The optimizer's step makes a block for each weight where it steps all at once: none is as large
  * as all. */
-static void blocks_of_a_step_are_those_of_its_weights(void **state)
+TEST(blocks_of_a_step_are_those_of_its_weights)
 {
     memopt_plan *plan = NULL;
     uint64_t count = 0, rest, largest = 0;
-    (void)state;
     OK(memopt_plan_create(MODEL "run.batch=1;run.sequence=8;card.device=cuda", NULL, NULL, &plan));
     OK(memopt_plan_get_events(plan, NULL, 0, &count));
     memopt_plan_event *events = calloc(count, sizeof *events);
@@ -121,11 +118,10 @@ static void blocks_of_a_step_are_those_of_its_weights(void **state)
     OK(memopt_plan_destroy(plan));
 }
 
-static void keys_are_listed(void **state)
+TEST(keys_are_listed)
 {
     const char *name = NULL, *kind, *accepts, *help;
     uint64_t count = 0;
-    (void)state;
     while (memopt_plan_get_key(count, &name, &kind, &accepts, &help) == MEMOPT_OK) {
         assert_true(strlen(help) > 5 && strlen(accepts) > 2 && strchr(name, '.') != NULL);
         count++;
@@ -136,10 +132,9 @@ static void keys_are_listed(void **state)
     GIVES(MEMOPT_INVALID_ARGUMENT, memopt_plan_get_key(0, NULL, &kind, &accepts, &help));
 }
 
-static void a_solution_is_found(void **state)
+TEST(a_solution_is_found)
 {
     memopt_plan *plan = NULL;
-    (void)state;
     GIVES(MEMOPT_INVALID_ARGUMENT, memopt_plan_solve(MODEL, NULL, NULL, &plan));
     assert_non_null(strstr(memopt_last_error(), "card.capacity"));
     GIVES(MEMOPT_INVALID_ARGUMENT,
@@ -186,11 +181,10 @@ static memopt_status line(void *user, const char *settings, uint64_t *bytes)
     return a->batch != 0 && samples > a->batch ? a->status : MEMOPT_OK;
 }
 
-static void bytes_may_be_measured(void **state)
+TEST(bytes_may_be_measured)
 {
     memopt_plan *plan = NULL;
     asked a = {0};
-    (void)state;
     OK(memopt_plan_create("run.batch=3;card.device=cpu;model.hidden=7", line, &a, &plan));
     assert_true(value(plan, "peak_bytes") == 3 * (double)MIB);
     assert_true(value(plan, "phases.step.optimizer") == 1.5 * (double)MIB);
@@ -211,12 +205,11 @@ static void bytes_may_be_measured(void **state)
     OK(memopt_plan_destroy(plan));
 }
 
-static void the_function_may_fail(void **state)
+TEST(the_function_may_fail)
 {
     static const memopt_status all[] = {USER_STATUS, MEMOPT_UNSUPPORTED, MEMOPT_INVALID_ARGUMENT,
                                         MEMOPT_LIMIT_REACHED};
     memopt_plan *plan = NULL;
-    (void)state;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         asked a = {.batch = 1, .status = all[i]};
         FAILS_SAYING(all[i], "callback measure returned status",
@@ -232,11 +225,10 @@ static void the_function_may_fail(void **state)
 }
 
 /* A function that knows no adapters says so, and they are not proposed. */
-static void adapters_are_not_known(void **state)
+TEST(adapters_are_not_known)
 {
     memopt_plan *plan = NULL;
     asked a = {0};
-    (void)state;
     OK(memopt_plan_solve("run.batch=2;card.capacity=10GiB;target.all_changes=yes", line, &a,
                          &plan));
     assert_null(strstr(memopt_plan_get_json(plan), "--lora"));
@@ -244,11 +236,10 @@ static void adapters_are_not_known(void **state)
     OK(memopt_plan_destroy(plan));
 }
 
-static void adapters_are_measured(void **state)
+TEST(adapters_are_measured)
 {
     memopt_plan *plan = NULL;
     asked a = {.adapted = MIB / 8};
-    (void)state;
     OK(memopt_plan_solve("run.batch=8;card.capacity=6MiB;card.margin=1;card.device=cpu;"
                          "target.keep_batch=yes",
                          line, &a, &plan));
@@ -267,11 +258,10 @@ static void adapters_are_measured(void **state)
 }
 
 /* Layers that run again cost the third of a step, and what is copied is taken to cost more. */
-static void measured_runs_have_a_time(void **state)
+TEST(measured_runs_have_a_time)
 {
     memopt_plan *plan = NULL;
     asked a = {0};
-    (void)state;
     OK(memopt_plan_create("run.checkpointing=every;run.checkpoint_every=2;"
                           "run.offload=activations,optimizer",
                           line, &a, &plan));
@@ -280,11 +270,10 @@ static void measured_runs_have_a_time(void **state)
     OK(memopt_plan_destroy(plan));
 }
 
-static void measured_without_host_memory(void **state)
+TEST(measured_without_host_memory)
 {
     int64_t blocks = mo_memory_live_blocks();
     memopt_status status = MEMOPT_OUT_OF_HOST_MEMORY;
-    (void)state;
     for (int64_t n = 1; status != MEMOPT_OK; n++) {
         memopt_plan *plan = NULL;
         asked a = {0};
@@ -296,22 +285,4 @@ static void measured_without_host_memory(void **state)
         OK(memopt_plan_destroy(plan));
         assert_int_equal(mo_memory_live_blocks(), blocks);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(results_have_names),
-        cmocka_unit_test(keys_are_listed),
-        cmocka_unit_test(blocks_have_the_peak_of_the_plan),
-        cmocka_unit_test(blocks_of_a_step_are_those_of_its_weights),
-        cmocka_unit_test(a_solution_is_found),
-        cmocka_unit_test(bytes_may_be_measured),
-        cmocka_unit_test(the_function_may_fail),
-        cmocka_unit_test(adapters_are_not_known),
-        cmocka_unit_test(adapters_are_measured),
-        cmocka_unit_test(measured_runs_have_a_time),
-        cmocka_unit_test(measured_without_host_memory),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,7 +7,7 @@
 #include "parallel/parallel.h"
 
 /* The largest first, each to the device that has the least; of equal ones to the first. */
-static void whole_weights_are_given_away(void **state)
+TEST(whole_weights_are_given_away)
 {
     const mo_plan_weight w[] = {
         {.count = 30, .learns = 1}, {.count = 50, .learns = 1}, {.count = 99},
@@ -17,7 +17,6 @@ static void whole_weights_are_given_away(void **state)
     mo_plan_weight out[6];
     uint64_t count = 0, own = 0, states = 0, step = 0;
     mo_plan_tape t = {0};
-    (void)state;
     OK(mo_plan_partition(w, 6, 2, out, &count));
     assert_int_equal(count, 5);
     for (uint64_t i = 0; i < count; i++) {
@@ -36,12 +35,11 @@ static void whole_weights_are_given_away(void **state)
 }
 
 /* Beside a search for the device with the least, over random weights. */
-static void the_least_is_found(void **state)
+TEST(the_least_is_found)
 {
     enum { WEIGHTS = 500, DEVICES = 37 };
     mo_plan_weight w[WEIGHTS], out[WEIGHTS];
     uint64_t count = 0, random = 9, has[DEVICES];
-    (void)state;
     for (uint64_t world = 1; world <= DEVICES; world += 4) {
         memset(has, 0, sizeof has);
         for (uint64_t i = 0; i < WEIGHTS; i++) {
@@ -72,11 +70,10 @@ static mo_plan_run few_tokens(uint32_t sharding)
 }
 
 /* A shard of 2048 elements of a weight of 4096 has states of 8 bits. */
-static void states_are_coded_by_the_whole_weight(void **state)
+TEST(states_are_coded_by_the_whole_weight)
 {
     mo_plan_model m = small_model();
     mo_plan_run r = few_tokens(MO_PLAN_ZERO3);
-    (void)state;
     m.lora_rank = 16; /* × 256 */
     r.optimizer = MO_PLAN_ADAMW_8BIT;
     mo_plan_report report = report_of(&m, &r, NULL);
@@ -86,12 +83,11 @@ static void states_are_coded_by_the_whole_weight(void **state)
 
 /* One optimizer and one group of FSDP take weights of one type: adapters of fp32 do not go with a
  * projector of bf16 that learns. */
-static void mixed_types_are_refused(void **state)
+TEST(mixed_types_are_refused)
 {
     mo_plan_model m = small_model();
     mo_plan_run r = few_tokens(MO_PLAN_ZERO1);
     mo_plan_report report;
-    (void)state;
     m.vision_layers = 2;
     m.vision_hidden = 64;
     m.vision_mode = MO_PLAN_TOWER_FROZEN; /* whose projector learns */
@@ -105,15 +101,4 @@ static void mixed_types_are_refused(void **state)
     GIVES(MEMOPT_INVALID_ARGUMENT, mo_plan_outline(&m, &r, NULL, &report));
     r.adapter_dtype = MEMOPT_DTYPE_BF16;
     OK(mo_plan_outline(&m, &r, NULL, &report));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(whole_weights_are_given_away),
-        cmocka_unit_test(the_least_is_found),
-        cmocka_unit_test(states_are_coded_by_the_whole_weight),
-        cmocka_unit_test(mixed_types_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -118,9 +118,8 @@ static void check_layers(const mo_plan_estimate *e)
     assert_int_equal(weights, e->report.parameter_count);
 }
 
-static void any_model_adds_up(void **state)
+TEST(any_model_adds_up)
 {
-    (void)state;
     for (int i = 0; i < 1500; i++) {
         mo_plan_model m = random_model();
         mo_plan_run run = random_run();
@@ -155,9 +154,8 @@ static uint64_t peak_of(const mo_plan_model *m, const mo_plan_run *r)
 }
 
 /* One more of something: not less memory. */
-static void more_takes_more(void **state)
+TEST(more_takes_more)
 {
-    (void)state;
     for (int i = 0; i < 400; i++) {
         mo_plan_model m = random_model(), larger = m;
         mo_plan_run r = random_run(), longer = r;
@@ -197,9 +195,8 @@ static void more_takes_more(void **state)
 }
 
 /* Savers, on models with some layers: not more memory. */
-static void savers_save(void **state)
+TEST(savers_save)
 {
-    (void)state;
     for (int i = 0; i < 400; i++) {
         mo_plan_model m = random_model();
         mo_plan_run plain = random_run(), saving;
@@ -241,14 +238,4 @@ static void savers_save(void **state)
                      (unsigned long long)saver, m.family, (unsigned long long)with,
                      (unsigned long long)without);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_model_adds_up),
-        cmocka_unit_test(more_takes_more),
-        cmocka_unit_test(savers_save),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,7 +14,7 @@ static memopt_plan *made(const char *settings)
     return plan;
 }
 
-static void refused_with_the_numbers(void **state)
+TEST(refused_with_the_numbers)
 {
     static const char *const refusals[][3] = {
         {"", "model.hidden", "model.parameters"},
@@ -58,7 +58,6 @@ static void refused_with_the_numbers(void **state)
         {"model.hidden=768;run.weight_dtype=fp16;run.compute_dtype=bf16", "compute_dtype is bf16",
          "of fp16"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
         memopt_plan *plan = NULL;
         int64_t blocks = mo_memory_live_blocks();
@@ -73,10 +72,9 @@ static void refused_with_the_numbers(void **state)
 }
 
 /* The largest of everything that is allowed does not fit 64 bits: an error, not a small number. */
-static void sizes_beyond_64_bits_are_refused(void **state)
+TEST(sizes_beyond_64_bits_are_refused)
 {
     memopt_plan *plan = NULL;
-    (void)state;
     GIVES(MEMOPT_INVALID_ARGUMENT,
           memopt_plan_create("model.hidden=1048576;model.heads=16384;model.layers=4096;"
                              "model.vocabulary=268435456;run.batch=16777216;run.sequence=16777216",
@@ -84,10 +82,9 @@ static void sizes_beyond_64_bits_are_refused(void **state)
     assert_non_null(strstr(memopt_last_error(), "64 bits"));
 }
 
-static void texts_are_read(void **state)
+TEST(texts_are_read)
 {
     mo_plan_given given;
-    (void)state;
     setlocale(LC_ALL, ""); /* some write 0,5 */
     OK(mo_plan_parse("  model.hidden = 768 \n\n; run.batch=1;run.batch=2;model.parameters=1.5B;"
                      "card.capacity=1.5 GiB; card.margin=0.75; card.flops_per_second=60e12;"
@@ -109,11 +106,10 @@ static void texts_are_read(void **state)
 }
 
 /* What each key writes, the parser reads as the same; the words are those that the code counts. */
-static void keys_are_read_as_they_are_written(void **state)
+TEST(keys_are_read_as_they_are_written)
 {
     const mo_plan_key *key;
     char text[128], entry[160];
-    (void)state;
     for (uint64_t i = 0; (key = mo_plan_key_at(i)) != NULL; i++) {
         mo_plan_given given, again;
         const char *word = strrchr(key->accepts, '|');
@@ -138,14 +134,13 @@ static void keys_are_read_as_they_are_written(void **state)
 }
 
 /* The defaults; given again they mean the same. */
-static void defaults_are_filled_in(void **state)
+TEST(defaults_are_filled_in)
 {
     static const char *const families[] = {"llama", "mixtral", "gpt2", "opt", "bert", "vit"};
     static const char *const gpt2[] = {
         "\"model.heads\": 12",       "\"model.head_dim\": 64",         "\"model.ffn\": 3072",
         "\"model.positions\": 1024", "\"model.head\": \"causal-lm\"",  "\"model.tied\": \"yes\"",
         "\"run.sequence\": 512",     "\"run.weight_dtype\": \"fp32\"", "\"card.margin\": 0.85"};
-    (void)state;
     memopt_plan *plan = made("model.family=gpt2;model.hidden=768");
     for (size_t i = 0; i < sizeof gpt2 / sizeof *gpt2; i++)
         if (strstr(memopt_plan_get_json(plan), gpt2[i]) == NULL)
@@ -169,12 +164,11 @@ static void defaults_are_filled_in(void **state)
 }
 
 /* From a total alone, and with what else is given: the total is met within half a percent. */
-static void totals_are_met(void **state)
+TEST(totals_are_met)
 {
     static const char *const others[] = {"", "model.layers=12",
                                          "model.hidden=512;model.vocabulary=8000"};
     static const double totals[] = {34e6, 366e6, 7e9, 70e9};
-    (void)state;
     for (size_t i = 0; i < sizeof totals / sizeof *totals; i++)
         for (size_t k = 0; k < sizeof others / sizeof *others; k++) {
             char text[128];
@@ -185,17 +179,4 @@ static void totals_are_met(void **state)
             OK(memopt_plan_destroy(plan));
             assert_true(count >= totals[i] && count - totals[i] <= totals[i] / 200);
         }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(refused_with_the_numbers),
-        cmocka_unit_test(sizes_beyond_64_bits_are_refused),
-        cmocka_unit_test(texts_are_read),
-        cmocka_unit_test(keys_are_read_as_they_are_written),
-        cmocka_unit_test(defaults_are_filled_in),
-        cmocka_unit_test(totals_are_met),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

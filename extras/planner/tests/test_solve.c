@@ -7,9 +7,8 @@
 #include <string.h>
 
 /* The time of an alternative is that of its plan relative to the run's own. */
-static void test_times_are_of_plans(void **state)
+TEST(test_times_are_of_plans)
 {
-    (void)state;
     mo_plan_case c = small_case(), full, host;
     mo_plan_cost plain, again, copied;
     mo_plan_target all = {0};
@@ -40,9 +39,8 @@ static void test_times_are_of_plans(void **state)
 
 /* One change of a tier that makes it fit alone is taken alone, and of several such the one that
  * saves most for its time. */
-static void test_one_that_is_enough(void **state)
+TEST(test_one_that_is_enough)
 {
-    (void)state;
     mo_plan_case c = small_case(), changed;
     mo_plan_target keep = {0};
     mo_plan_change change;
@@ -83,9 +81,8 @@ static void test_one_that_is_enough(void **state)
     assert_true(single > 5);
 }
 
-static void test_alternatives(void **state)
+TEST(test_alternatives)
 {
-    (void)state;
     mo_plan_case c = small_case();
     c.run.batch = 2;
     c.run.attention = MO_PLAN_ATTENTION_EAGER;
@@ -106,14 +103,4 @@ static void test_alternatives(void **state)
     /* All that save anything here: one device has no shards, the CPU no rounding. */
     assert_int_equal(kinds,
                      0x7ff & ~(1u << MO_PLAN_CHANGE_SHARDING) & ~(1u << MO_PLAN_CHANGE_ALLOCATOR));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_times_are_of_plans),
-        cmocka_unit_test(test_one_that_is_enough),
-        cmocka_unit_test(test_alternatives),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

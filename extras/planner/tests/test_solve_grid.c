@@ -196,9 +196,8 @@ static int check(const char *text)
     return 1;
 }
 
-static void no_printed_plan_is_dominated(void **state)
+TEST(no_printed_plan_is_dominated)
 {
-    (void)state;
     char text[768];
     int changed = 0, all = 0;
     for (size_t m = 0; m < sizeof models / sizeof *models; m++)
@@ -213,22 +212,12 @@ static void no_printed_plan_is_dominated(void **state)
 }
 
 /* Half of what stands in the way of 2,048 tokens shows only once the weights are small. */
-static void samples_are_shortened_last(void **state)
+TEST(samples_are_shortened_last)
 {
-    (void)state;
     mo_plan_solution s =
         solution_of(LLAMA8B "run.weight_dtype=bf16;run.sequence=2048;run.batch=1;"
                             "card.device=cuda;card.margin=0.85;card.capacity=8GiB");
     assert_true(s.fit.fits_after);
     assert_int_equal(s.chosen.run.sequence, 2048);
     assert_true(s.fit.time_factor < 1.3 * 1.31); /* nf4 is taken to cost 30 % */
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(no_printed_plan_is_dominated),
-        cmocka_unit_test(samples_are_shortened_last),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

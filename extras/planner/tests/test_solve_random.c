@@ -147,9 +147,8 @@ static void check_batches(const asked *a, const mo_plan_solution *solution, cons
 }
 
 /* Whatever the card and what is asked for, what is proposed fits, and is told rightly. */
-static void test_what_is_proposed_fits(void **state)
+TEST(test_what_is_proposed_fits)
 {
-    (void)state;
     uint64_t seed = 7, fitting = 0, changed = 0;
     for (int i = 0; i < 1000; i++) {
         asked a = random_case(&seed);
@@ -170,9 +169,8 @@ static void test_what_is_proposed_fits(void **state)
 }
 
 /* A card of exactly the floor fits, and one of a byte less does not. */
-static void test_floors_are_exact(void **state)
+TEST(test_floors_are_exact)
 {
-    (void)state;
     uint64_t seed = 11;
     for (int i = 0; i < 20; i++) {
         asked a = random_case(&seed);
@@ -193,13 +191,4 @@ static void test_floors_are_exact(void **state)
         assert_true(fit.fits_after);
         assert_true(fit.peak_bytes <= floor);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_what_is_proposed_fits),
-        cmocka_unit_test(test_floors_are_exact),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

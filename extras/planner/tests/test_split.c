@@ -24,9 +24,8 @@ static mo_plan_split naive_split(uint64_t target, uint64_t most, uint64_t world)
     return best;
 }
 
-static void test_splits_are_the_best(void **state)
+TEST(test_splits_are_the_best)
 {
-    (void)state;
     for (uint64_t target = 1; target < 110; target += 1 + target / 20)
         for (uint64_t most = 1; most < 40; most += 1 + most / 8)
             for (uint64_t world = 1; world < 6; world++) {
@@ -36,12 +35,4 @@ static void test_splits_are_the_best(void **state)
                 assert_int_equal(s.accumulation, wanted.accumulation);
                 assert_int_equal(s.effective, wanted.effective);
             }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_splits_are_the_best),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -26,10 +26,9 @@ static uint64_t peak(const mo_plan_tape *t, uint32_t phase)
 }
 
 /* A gradient is cast to its narrower value while the node still holds what it saved. */
-static void saved_values_are_there_when_gradients_are_cast(void **state)
+TEST(saved_values_are_there_when_gradients_are_cast)
 {
     mo_plan_tape t;
-    (void)state;
     start(&t);
     mo_plan_value wide = mo_plan_value_new(&t, 500, 2, MO_PLAN_ACTIVATIONS);
     mo_plan_value narrow = mo_plan_value_new(&t, 500, 1, MO_PLAN_ACTIVATIONS);
@@ -47,10 +46,9 @@ static void saved_values_are_there_when_gradients_are_cast(void **state)
     mo_plan_tape_end(&t);
 }
 
-static void offloaded_values_are_held_by_the_host(void **state)
+TEST(offloaded_values_are_held_by_the_host)
 {
     mo_plan_tape t;
-    (void)state;
     start(&t);
     mo_plan_value leaf = mo_plan_value_new(&t, 4096, 1, MO_PLAN_ACTIVATIONS);
     mo_plan_value_learns(&t, leaf, 4096);
@@ -75,10 +73,9 @@ static void offloaded_values_are_held_by_the_host(void **state)
 }
 
 /* As save_on_cpu leaves them. */
-static void small_values_are_not_offloaded(void **state)
+TEST(small_values_are_not_offloaded)
 {
     mo_plan_tape t;
-    (void)state;
     start(&t);
     mo_plan_value leaf = mo_plan_value_new(&t, 4095, 1, MO_PLAN_ACTIVATIONS);
     mo_plan_value_learns(&t, leaf, 4095);
@@ -93,10 +90,9 @@ static void small_values_are_not_offloaded(void **state)
     mo_plan_tape_end(&t);
 }
 
-static void sizes_that_do_not_fit_stick(void **state)
+TEST(sizes_that_do_not_fit_stick)
 {
     mo_plan_tape t;
-    (void)state;
     start(&t);
     assert_int_equal(mo_plan_tape_mul(&t, UINT64_MAX, 2), 0);
     assert_int_equal(t.status, MEMOPT_INVALID_ARGUMENT);
@@ -119,15 +115,4 @@ static void sizes_that_do_not_fit_stick(void **state)
     (void)mo_plan_storage_new(&t, 11, MO_PLAN_BATCH);
     assert_int_equal(t.status, MEMOPT_INVALID_ARGUMENT);
     mo_plan_tape_end(&t);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(saved_values_are_there_when_gradients_are_cast),
-        cmocka_unit_test(offloaded_values_are_held_by_the_host),
-        cmocka_unit_test(small_values_are_not_offloaded),
-        cmocka_unit_test(sizes_that_do_not_fit_stick),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

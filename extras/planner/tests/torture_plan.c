@@ -1,12 +1,7 @@
 /* Plans of each kind with each host allocation in them failed. */
 #include "support/torture.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/unit.h"
 
 #include "memopt/plan.h"
 
@@ -53,7 +48,7 @@ static void make(memopt_device *device, void *context)
 #define SHAPE "model.hidden=64;model.layers=2;model.heads=4;run.sequence=16;"
 #define SHARED SHAPE "run.world_size=3;run.accumulation=2;"
 
-static void each_kind_of_plan(void **state)
+TEST(each_kind_of_plan)
 {
     static const char *const all[] = {
         SHAPE "model.vision_layers=1;model.vision_hidden=64;model.image_size=32;"
@@ -69,16 +64,9 @@ static void each_kind_of_plan(void **state)
         .name = "create", .run = create, .undo = destroy, .check_unchanged = unchanged};
     static const torture_scenario listing = {
         .name = "events", .setup = make, .run = list, .teardown = destroy};
-    (void)state;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         fixture f = {all[i], NULL};
         assert_true(torture(&making, &f) > 0);
         assert_true(torture(&listing, &f) > 0);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(each_kind_of_plan)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

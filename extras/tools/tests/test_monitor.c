@@ -7,9 +7,8 @@
 
 static int empty; /* the libraries are */
 
-static void arguments(void **state)
+TEST(arguments)
 {
-    (void)state;
     memopt_monitor *monitor = (memopt_monitor *)1;
     memopt_monitor_info info = {.struct_size = sizeof info};
     memopt_monitor_reading reading = {.struct_size = sizeof reading};
@@ -49,9 +48,8 @@ static void arguments(void **state)
 }
 
 /* The figures of this machine, against what the system says by other ways. */
-static void this_machine(void **state)
+TEST(this_machine)
 {
-    (void)state;
     memopt_monitor *monitor = open_monitor("cpu");
     memopt_monitor_reading reading = read_device(monitor, 0);
     uint64_t physical = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
@@ -85,9 +83,8 @@ static void this_machine(void **state)
 }
 
 /* Without libraries nothing is opened, and it is told what was tried. */
-static void nothing_there(void **state)
+TEST(nothing_there)
 {
-    (void)state;
     for (int i = 0; i < 2; i++) {
         memopt_monitor *monitor = (memopt_monitor *)1;
         memopt_monitor_info info = info_about(gpus[i]);
@@ -106,32 +103,19 @@ static void nothing_there(void **state)
         SAYS(info.problem);
         assert_true(monitor == (memopt_monitor *)1);
     }
-}
-
-static void empty_libraries(void **state)
-{
-    empty = 1;
-    nothing_there(state);
+    if (!empty)
+        return;
     contains(info_about("cuda").missing, "nvmlInit_v2 (required), nvmlShutdown (required)");
     contains(info_about("hip").missing, "rsmi_init (required)");
 }
 
-static void torture_host(void **state)
+TEST(torture_host)
 {
-    (void)state;
     torture_allocations("cpu");
 }
 
 int main(int count, char **values)
 {
-    const struct CMUnitTest any[] = {
-        cmocka_unit_test(arguments),
-        cmocka_unit_test(this_machine),
-        cmocka_unit_test(nothing_there),
-        cmocka_unit_test(torture_host),
-    };
-    const struct CMUnitTest emptied[] = {cmocka_unit_test(empty_libraries)};
-    return count > 1 && strcmp(values[1], "empty") == 0
-               ? cmocka_run_group_tests_name("monitors: empty libraries", emptied, NULL, NULL)
-               : cmocka_run_group_tests_name("monitors", any, NULL, NULL);
+    empty = count > 1 && strcmp(values[1], "empty") == 0;
+    return run_all_tests(NULL, NULL);
 }

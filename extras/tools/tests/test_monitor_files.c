@@ -57,9 +57,8 @@ static memopt_monitor *open_files(memopt_monitor_info *info)
     return monitor;
 }
 
-static void amdgpu_files(void **state)
+TEST_WITH(amdgpu_files, make_root, remove_root)
 {
-    (void)state;
     memopt_monitor_info info;
     processes p = {.count = 0};
     put_cards();
@@ -103,9 +102,8 @@ static void amdgpu_files(void **state)
 }
 
 /* Root may read everything, so a folder in place of a file stands for what cannot be read. */
-static void unreadable_files(void **state)
+TEST_WITH(unreadable_files, make_root, remove_root)
 {
-    (void)state;
     memopt_monitor_info info;
     put_cards();
     char path[512];
@@ -126,13 +124,12 @@ static void unreadable_files(void **state)
     assert_int_equal(mo_monitor_errno_outcome(EIO), MO_FIELD_FAILED);
 }
 
-static void cards_are_sorted(void **state)
+TEST_WITH(cards_are_sorted, make_root, remove_root)
 {
     static const char *const places[] = {"0000:43:00.0", "0000:03:00.0", "0001:01:00.0",
                                          "0000:03:00.1", "0000:03:1f.0", "0000:c1:00.0"};
     static const char *const sorted[] = {"0000:03:00.0", "0000:03:00.1", "0000:03:1f.0",
                                          "0000:43:00.0", "0000:c1:00.0", "0001:01:00.0"};
-    (void)state;
     memopt_monitor_info info;
     for (int i = 0; i < 6; i++) {
         char name[64], text[80];
@@ -147,9 +144,8 @@ static void cards_are_sorted(void **state)
     OK(memopt_monitor_close(monitor));
 }
 
-static void no_cards(void **state)
+TEST_WITH(no_cards, make_root, remove_root)
 {
-    (void)state;
     memopt_monitor *monitor = NULL;
     memopt_monitor_info info = {.struct_size = sizeof info};
     assert_int_equal(mo_amdgpu_open(root, &info, &monitor), MEMOPT_DRIVER_MISSING);
@@ -161,9 +157,8 @@ static void no_cards(void **state)
     assert_null(monitor);
 }
 
-static void host_files(void **state)
+TEST_WITH(host_files, make_root, remove_root)
 {
-    (void)state;
     memopt_monitor *monitor = NULL;
     processes p = {.count = 0};
     memopt_monitor_info info = {.struct_size = sizeof info};
@@ -198,9 +193,8 @@ static void host_files(void **state)
     OK(memopt_monitor_close(monitor));
 }
 
-static void torture_files(void **state)
+TEST_WITH(torture_files, make_root, remove_root)
 {
-    (void)state;
     int64_t blocks = mo_memory_live_blocks();
     put_cards();
     for (int64_t n = 1; n <= 2; n++) { /* the handle, the devices */
@@ -222,13 +216,4 @@ static void torture_files(void **state)
     assert_int_equal(p.count, 2);
     OK(memopt_monitor_close(monitor));
     assert_int_equal(mo_memory_live_blocks(), blocks);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        WITH_ROOT(amdgpu_files),     WITH_ROOT(unreadable_files), WITH_ROOT(no_cards),
-        WITH_ROOT(cards_are_sorted), WITH_ROOT(host_files),       WITH_ROOT(torture_files),
-    };
-    return cmocka_run_group_tests_name("monitors: files", tests, NULL, NULL);
 }

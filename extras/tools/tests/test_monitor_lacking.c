@@ -56,9 +56,8 @@ static const lack lacks[] = {
 };
 
 /* Runs in a process of its own, whose loader finds a library without `lacked`. */
-static void one_is_lacking(void **state)
+TEST(one_is_lacking)
 {
-    (void)state;
     for (size_t k = 0; k < sizeof lacks / sizeof lacks[0]; k++) {
         const lack *l = &lacks[k];
         if (strcmp(l->symbol, lacked) != 0)
@@ -112,9 +111,8 @@ static void copy_without(const char *source, const char *symbol, const char *tar
     free(bytes);
 }
 
-static void every_entry_point_may_lack(void **state)
+TEST_WITH(every_entry_point_may_lack, make_root, remove_root)
 {
-    (void)state;
     for (size_t k = 0; k < sizeof lacks / sizeof lacks[0]; k++) {
         char target[512];
         memopt_monitor_info info = info_about(gpus[lacks[k].gpu]);
@@ -136,10 +134,7 @@ static void every_entry_point_may_lack(void **state)
 
 int main(int count, char **values)
 {
-    const struct CMUnitTest every[] = {WITH_ROOT(every_entry_point_may_lack)};
-    const struct CMUnitTest one[] = {cmocka_unit_test(one_is_lacking)};
     program = values[0];
     lacked = count > 1 ? values[1] : NULL;
-    return lacked == NULL ? cmocka_run_group_tests_name("monitors: lacking", every, NULL, NULL)
-                          : cmocka_run_group_tests_name("monitors: one lacks", one, NULL, NULL);
+    return run_tests_named(lacked == NULL ? "every_" : "one_", NULL, NULL);
 }

@@ -48,15 +48,13 @@ static int clean(void **state)
     static const char *const variables[] = {
         "MEMOPT_SIM_FAIL", "MEMOPT_SIM_ENTRY_BYTES", "MEMOPT_SIM_PROCESSES", "MEMOPT_SIM_STARTING",
         "MEMOPT_SIM_EDGE", "MEMOPT_SIM_DEVICES",     "MEMOPT_SIM_NAME",      "MEMOPT_SIM_USED"};
-    (void)state;
     for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++)
         unsetenv(variables[i]);
     return 0;
 }
 
-static void simulated_values(void **state)
+TEST_WITH(simulated_values, clean, clean)
 {
-    (void)state;
     for (int i = 0; i < 2; i++) {
         int32_t count = 0;
         memopt_monitor *monitor = open_monitor(gpus[i]);
@@ -89,9 +87,8 @@ static void simulated_values(void **state)
     }
 }
 
-static void simulated_processes(void **state)
+TEST_WITH(simulated_processes, clean, clean)
 {
-    (void)state;
     setenv("MEMOPT_SIM_PROCESSES",
            "4000001:64M:c,4000002:16M:g,4000001:1M:g,4000003:?:c,4000004:3M:c@1", 1);
     static const char *const sizes[] = {"16", "24", "32"}; /* what drivers have written */
@@ -120,9 +117,8 @@ static void simulated_processes(void **state)
 
 /* Found as the loader finds it, ROCm SMI is started only where it has something to read: without a
  * card it writes to standard error. */
-static void not_started_in_vain(void **state)
+TEST_WITH(not_started_in_vain, clean, clean)
 {
-    (void)state;
     char path[1024];
     int there = access("/sys/class/kfd/kfd/topology/nodes", F_OK) == 0 &&
                 access("/sys/class/drm", F_OK) == 0;
@@ -137,9 +133,8 @@ static void not_started_in_vain(void **state)
 }
 
 /* Between asking how many there are and asking who, more have started. */
-static void processes_start_meanwhile(void **state)
+TEST_WITH(processes_start_meanwhile, clean, clean)
 {
-    (void)state;
     setenv("MEMOPT_SIM_STARTING", "7", 1);
     for (int i = 0; i < 2; i++)
         for (int turn = 0; turn < 4; turn++)
@@ -148,9 +143,8 @@ static void processes_start_meanwhile(void **state)
     no_violation(1);
 }
 
-static void own_name_is_found(void **state)
+TEST_WITH(own_name_is_found, clean, clean)
 {
-    (void)state;
     char text[64];
     snprintf(text, sizeof text, "%d:64M:c", (int)getpid());
     setenv("MEMOPT_SIM_PROCESSES", text, 1);
@@ -162,7 +156,7 @@ static void own_name_is_found(void **state)
 }
 
 /* Each field by itself: refused for want of permission, not supported, failed. */
-static void fields_fail_by_themselves(void **state)
+TEST_WITH(fields_fail_by_themselves, clean, clean)
 {
     static const struct {
         const char *call;
@@ -184,7 +178,6 @@ static void fields_fail_by_themselves(void **state)
                 {"rsmi_dev_memory_busy_percent_get", MEMOPT_MONITOR_MEMORY_UTILIZATION},
                 {"rsmi_dev_temp_metric_get", MEMOPT_MONITOR_TEMPERATURE},
                 {"rsmi_dev_power_cap_get", MEMOPT_MONITOR_POWER_LIMIT}};
-    (void)state;
     enum { DENIED = 4, FAILED = 999 };
     for (size_t k = 0; k < 7 + 9; k++) {
         int hip = k >= 7;
@@ -210,9 +203,8 @@ static void fields_fail_by_themselves(void **state)
 }
 
 /* The problem that is told is the first one. */
-static void several_fields_fail(void **state)
+TEST_WITH(several_fields_fail, clean, clean)
 {
-    (void)state;
     setenv("MEMOPT_SIM_FAIL",
            "nvmlDeviceGetUUID:*=4,nvmlDeviceGetPowerUsage:*=999,rsmi_dev_pci_id_get:*=4,"
            "rsmi_dev_power_cap_get:*=6",
@@ -226,9 +218,8 @@ static void several_fields_fail(void **state)
     }
 }
 
-static void second_choices(void **state)
+TEST_WITH(second_choices, clean, clean)
 {
-    (void)state;
     setenv("MEMOPT_SIM_FAIL", "nvmlDeviceGetMemoryInfo_v2:*=25,rsmi_dev_power_get:*=2", 1);
     setenv("MEMOPT_SIM_EDGE", "0", 1);
     memopt_monitor_reading r = read_once("cuda", 0);
@@ -247,9 +238,8 @@ static void second_choices(void **state)
     assert_int_equal(strlen(r.name), sizeof r.name - 1);
 }
 
-static void whole_devices_fail(void **state)
+TEST_WITH(whole_devices_fail, clean, clean)
 {
-    (void)state;
     memopt_monitor *monitor;
     memopt_monitor_reading r = {.struct_size = sizeof r};
     processes p = {.count = 0};
@@ -284,7 +274,7 @@ static void whole_devices_fail(void **state)
 }
 
 /* A library that is there and does not start: the code decides what it is. */
-static void starting_fails(void **state)
+TEST_WITH(starting_fails, clean, clean)
 {
     static const struct {
         const char *fail, *backend, *says;
@@ -298,7 +288,6 @@ static void starting_fails(void **state)
         {"rsmi_init:*=8", "hip", "RSMI_STATUS_INIT_ERROR", MEMOPT_DRIVER_MISSING, 8},
         {"rsmi_num_monitor_devices:*=1", "hip", "does not count", MEMOPT_DRIVER_ERROR, 1},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         memopt_monitor *monitor = (memopt_monitor *)1;
         setenv("MEMOPT_SIM_FAIL", cases[i].fail, 1);
@@ -327,10 +316,9 @@ static void starting_fails(void **state)
 /* The n-th call of the library fails, for every n and several codes: a status with a message or a
  * reading that tells it, nothing leaks, the library is used as it must be, and the next run works.
  */
-static void torture_libraries(void **state)
+TEST_WITH(torture_libraries, clean, clean)
 {
     static const int32_t codes[] = {1, 2, 3, 4, 7, 11, 15, 20, 999};
-    (void)state;
     for (int i = 0; i < 2; i++) {
         control sim = find_control(i);
         torture_allocations(gpus[i]);
@@ -354,24 +342,4 @@ static void torture_libraries(void **state)
         assert_true(failures > 0);
         no_violation(i);
     }
-}
-
-#define SIMULATED(test) cmocka_unit_test_setup_teardown(test, clean, clean)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        SIMULATED(simulated_values),
-        SIMULATED(simulated_processes),
-        SIMULATED(processes_start_meanwhile),
-        SIMULATED(not_started_in_vain),
-        SIMULATED(own_name_is_found),
-        SIMULATED(fields_fail_by_themselves),
-        SIMULATED(second_choices),
-        SIMULATED(several_fields_fail),
-        SIMULATED(whole_devices_fail),
-        SIMULATED(starting_fails),
-        SIMULATED(torture_libraries),
-    };
-    return cmocka_run_group_tests_name("monitors: simulated libraries", tests, NULL, NULL);
 }

@@ -77,9 +77,8 @@ static void train(memopt_allocator *allocator, memopt_device *device, memopt_str
     OK(memopt_allocator_free(allocator, weight.data));
 }
 
-static void test_same_peaks(void **state)
+TEST(test_same_peaks)
 {
-    (void)state;
     memopt_device *device = open_cpu(256 * MIB, MEMOPT_STREAM_ORDER_EAGER, 1);
     memopt_allocator *allocator = new_allocator(device, "expandable_segments:True");
     memopt_replay_options options = MEMOPT_REPLAY_OPTIONS_INIT;
@@ -118,9 +117,8 @@ static void test_same_peaks(void **state)
 }
 
 /* Every stream of a block that is recorded, once, is in the trace, and a replay records it too. */
-static void test_streams(void **state)
+TEST(test_streams)
 {
-    (void)state;
     memopt_device *device = open_cpu(256 * MIB, MEMOPT_STREAM_ORDER_EAGER, 1);
     memopt_allocator *allocator = new_allocator(device, "");
     memopt_replay_result result = MEMOPT_REPLAY_RESULT_INIT;
@@ -172,9 +170,8 @@ static void *churn(void *allocator)
     return NULL;
 }
 
-static void test_threads(void **state)
+TEST(test_threads)
 {
-    (void)state;
     memopt_device *device = open_cpu(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 1);
     memopt_allocator *allocator = new_allocator(device, "");
     pthread_t threads[THREADS];
@@ -197,9 +194,8 @@ static void test_threads(void **state)
 
 /* --- a full disk, as a limit of a file's size ------------------------------------------------ */
 
-static void test_full_disk(void **state)
+TEST(test_full_disk)
 {
-    (void)state;
     memopt_device *device = open_cpu(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 1);
     memopt_allocator *allocator = new_allocator(device, "");
     struct rlimit before, small;
@@ -223,24 +219,16 @@ static void test_full_disk(void **state)
 
 static int make_file(void **state)
 {
-    (void)state;
     int file = mkstemp(path);
     return file < 0 || close(file) != 0;
 }
 
 static int remove_file(void **state)
 {
-    (void)state;
     return unlink(path);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_peaks),
-        cmocka_unit_test(test_streams),
-        cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_full_disk),
-    };
-    return cmocka_run_group_tests(tests, make_file, remove_file);
+    return run_all_tests(make_file, remove_file);
 }

@@ -102,9 +102,8 @@ static uint64_t by_hand(const memopt_trace_event *events, uint64_t streams, cons
 
 static const char *const settings[] = {"", "expandable_segments:True", "max_split_size_mb:32"};
 
-static void test_figures(void **state)
+TEST(test_figures)
 {
-    (void)state;
     static memopt_trace_event events[EVENTS];
     for (uint64_t streams = 1; streams <= 4; streams += 3) {
         memopt_trace *trace = random_trace(1 + streams, streams, events);
@@ -139,9 +138,8 @@ static void test_figures(void **state)
     }
 }
 
-static void test_no_limit_is_ample(void **state)
+TEST(test_no_limit_is_ample)
 {
-    (void)state;
     memopt_trace *trace = NULL;
     OK(memopt_trace_create(NULL, &trace));
     memopt_trace_event e[] = {{1, 300 * KIB * MIB, 0, MEMOPT_TRACE_ALLOC}}; /* 300 GiB */
@@ -164,9 +162,8 @@ static void test_no_limit_is_ample(void **state)
 }
 
 /* The allocator refuses such sizes before it asks a device; with divisions it rounds up further. */
-static void test_sizes_that_no_device_has(void **state)
+TEST(test_sizes_that_no_device_has)
 {
-    (void)state;
     const struct {
         uint64_t bytes;
         const char *config;
@@ -189,9 +186,8 @@ static void test_sizes_that_no_device_has(void **state)
     }
 }
 
-static void test_smallest_capacity(void **state)
+TEST(test_smallest_capacity)
 {
-    (void)state;
     enum { SEEDS = 3 };
     static memopt_trace_event events[EVENTS];
     static const char *const half = "per_process_memory_fraction:0.5";
@@ -219,9 +215,8 @@ static void test_smallest_capacity(void **state)
     }
 }
 
-static void test_one_block_takes_its_pages(void **state)
+TEST(test_one_block_takes_its_pages)
 {
-    (void)state;
     static const uint64_t sizes[] = {1, PAGE - 1, PAGE, PAGE + 1, 50 * PAGE};
     for (int i = 0; i < 5; i++) {
         memopt_trace *trace = NULL;
@@ -239,9 +234,8 @@ static void test_one_block_takes_its_pages(void **state)
 
 /* What lives at the peak, to the byte, where a page more is held without a limit: the other pages
  * are taken from another stream. */
-static void test_smallest_is_the_peak(void **state)
+TEST(test_smallest_is_the_peak)
 {
-    (void)state;
     const memopt_trace_event events[] = {{1, 4 * PAGE, 5, MEMOPT_TRACE_ALLOC},
                                          {1, 0, 5, MEMOPT_TRACE_FREE},
                                          {2, 4 * PAGE, 6, MEMOPT_TRACE_ALLOC}};
@@ -258,9 +252,8 @@ static void test_smallest_is_the_peak(void **state)
 }
 
 /* Samples hold each peak, in order, and are the maxima of what a replay by hand sees. */
-static void test_samples(void **state)
+TEST(test_samples)
 {
-    (void)state;
     static memopt_trace_event events[EVENTS];
     static memopt_replay_sample samples[EVENTS + 5];
     memopt_trace *trace = random_trace(9, 1, events);
@@ -318,9 +311,8 @@ static memopt_status watch(void *user, const memopt_replay_progress_info *info)
     return w->calls == w->stop_at ? MEMOPT_STATUS_USER + 5 : MEMOPT_OK;
 }
 
-static void test_progress(void **state)
+TEST(test_progress)
 {
-    (void)state;
     static memopt_trace_event events[EVENTS];
     memopt_trace *trace = random_trace(4, 3, events);
     memopt_replay_options options = MEMOPT_REPLAY_OPTIONS_INIT;
@@ -358,9 +350,8 @@ static void test_progress(void **state)
 
 /* A block that is freed on another stream comes back at once, each time: no figure depends on how
  * fast a worker is. */
-static void test_many_streams(void **state)
+TEST(test_many_streams)
 {
-    (void)state;
     enum { STREAMS = 200 };
     memopt_trace *trace = NULL;
     OK(memopt_trace_create(NULL, &trace));
@@ -381,9 +372,8 @@ static void test_many_streams(void **state)
 }
 
 /* A block that another stream has used is not free while the device lags: a larger one is cut. */
-static void test_lag(void **state)
+TEST(test_lag)
 {
-    (void)state;
     static const memopt_trace_event events[] = {
         {0, 40 * MIB, 0, MEMOPT_TRACE_ALLOC},  {1, 20 * MIB, 0, MEMOPT_TRACE_ALLOC},
         {1, 0, 7, MEMOPT_TRACE_RECORD_STREAM}, {1, 0, 0, MEMOPT_TRACE_FREE},
@@ -407,9 +397,8 @@ static void test_lag(void **state)
     OK(memopt_trace_destroy(trace));
 }
 
-static void test_refused(void **state)
+TEST(test_refused)
 {
-    (void)state;
     memopt_trace *trace = NULL;
     OK(memopt_trace_create(NULL, &trace));
     memopt_replay_options options = MEMOPT_REPLAY_OPTIONS_INIT;
@@ -444,24 +433,10 @@ static void test_refused(void **state)
 
 static int nothing_is_left(void **state)
 {
-    (void)state;
     return mo_memory_live_blocks() == 0 ? 0 : -1;
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_figures),
-        cmocka_unit_test(test_no_limit_is_ample),
-        cmocka_unit_test(test_sizes_that_no_device_has),
-        cmocka_unit_test(test_smallest_capacity),
-        cmocka_unit_test(test_one_block_takes_its_pages),
-        cmocka_unit_test(test_smallest_is_the_peak),
-        cmocka_unit_test(test_samples),
-        cmocka_unit_test(test_progress),
-        cmocka_unit_test(test_many_streams),
-        cmocka_unit_test(test_lag),
-        cmocka_unit_test(test_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, nothing_is_left);
+    return run_all_tests(NULL, nothing_is_left);
 }

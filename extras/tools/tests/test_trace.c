@@ -65,9 +65,8 @@ static void expect_text(const char *csv, const char *steps)
 
 /* --- events ---------------------------------------------------------------------------------- */
 
-static void test_events(void **state)
+TEST(test_events)
 {
-    (void)state;
     const memopt_trace_event events[] = {
         {7, 100, 0, MEMOPT_TRACE_ALLOC},
         {0, 200, 99, MEMOPT_TRACE_ALLOC}, /* 0 is an id like any other */
@@ -93,9 +92,8 @@ static void test_events(void **state)
     OK(memopt_trace_destroy(NULL));
 }
 
-static void test_odd_events(void **state)
+TEST(test_odd_events)
 {
-    (void)state;
     const memopt_trace_event events[] = {
         {1, 0, 0, MEMOPT_TRACE_FREE},    /* unknown: from before */
         {2, 10, 0, MEMOPT_TRACE_ALLOC},  /* +10 */
@@ -137,9 +135,8 @@ static void test_odd_events(void **state)
     OK(memopt_trace_destroy(trace));
 }
 
-static void test_failed_allocations_on_request(void **state)
+TEST(test_failed_allocations_on_request)
 {
-    (void)state;
     memopt_trace_options options = MEMOPT_TRACE_OPTIONS_INIT;
     memopt_trace *trace = NULL;
     options.with_failed = 1;
@@ -151,9 +148,8 @@ static void test_failed_allocations_on_request(void **state)
     OK(memopt_trace_destroy(trace));
 }
 
-static void test_refused_events(void **state)
+TEST(test_refused_events)
 {
-    (void)state;
     memopt_trace_event events[] = {{1, 10, 0, MEMOPT_TRACE_ALLOC}, {2, 10, 0, 5}};
     memopt_trace *trace = new_trace();
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "events[1].action is 5",
@@ -185,9 +181,8 @@ static void test_refused_events(void **state)
 }
 
 /* Ids and streams by the hundred thousand, against a model that knows them by their number. */
-static void test_many_ids_and_streams(void **state)
+TEST(test_many_ids_and_streams)
 {
-    (void)state;
     enum { IDS = 200000, STREAMS = 5000 };
     memopt_trace *trace = new_trace();
     uint64_t live = 0, peak = 0;
@@ -217,9 +212,8 @@ static void test_many_ids_and_streams(void **state)
 
 /* --- text ------------------------------------------------------------------------------------ */
 
-static void test_text(void **state)
+TEST(test_text)
 {
-    (void)state;
     expect_text(HEADER
                 "0,1,allocate,0x7f10,512,0\n1,2,allocate,0x7f20,64,3\n0,3,free,0x7f10,512,0\n",
                 "+512@0/0 +64@1/1 -0 ");
@@ -244,9 +238,8 @@ static void test_text(void **state)
 }
 
 /* Any cut into pieces gives the same steps, an empty piece is nothing. */
-static void test_pieces(void **state)
+TEST(test_pieces)
 {
-    (void)state;
     static const char text[] = HEADER "0,1,allocate,0x7f10,512,0\r\n0,2,allocate,0x7f20,64,3\n\n"
                                       "0,3,free,0x7f10,512,0";
     for (size_t size = 1; size < sizeof text; size++) {
@@ -263,9 +256,8 @@ static void test_pieces(void **state)
     }
 }
 
-static void test_two_texts(void **state)
+TEST(test_two_texts)
 {
-    (void)state;
     memopt_trace *trace = new_trace();
     OK(parse(trace, HEADER "0,1,allocate,0x10,512,0\n"));
     OK(parse(trace, "Action,Size,Pointer\nfree,0,10\nfree,0,10\n"));
@@ -274,9 +266,8 @@ static void test_two_texts(void **state)
     OK(memopt_trace_destroy(trace));
 }
 
-static void test_malformed(void **state)
+TEST(test_malformed)
 {
-    (void)state;
     static const struct {
         const char *text, *says;
     } cases[] = {
@@ -318,9 +309,8 @@ static void test_malformed(void **state)
     }
 }
 
-static void test_absurd_lines(void **state)
+TEST(test_absurd_lines)
 {
-    (void)state;
     char *text = malloc(1 << 20);
     assert_non_null(text);
     memset(text, 'x', 1 << 20);
@@ -340,9 +330,8 @@ static void test_absurd_lines(void **state)
 
 /* What stands before a malformed line is there, and more can be added. */
 /* One more for each event, as where each line of a trace is followed by an empty one. */
-static void test_too_many_empty_lines(void **state)
+TEST(test_too_many_empty_lines)
 {
-    (void)state;
     memopt_trace *trace = new_trace();
     char *text = malloc(MO_TRACE_EMPTY_LINES);
     memset(text, '\n', MO_TRACE_EMPTY_LINES);
@@ -355,9 +344,8 @@ static void test_too_many_empty_lines(void **state)
     OK(memopt_trace_destroy(trace));
 }
 
-static void test_before_a_malformed_line(void **state)
+TEST(test_before_a_malformed_line)
 {
-    (void)state;
     memopt_trace *trace = new_trace();
     FAILS_SAYING(MEMOPT_CORRUPT, "line 3",
                  parse(trace, HEADER "0,1,allocate,0x10,512,0\n0,1,fr\n0,1,f\n"));
@@ -368,9 +356,8 @@ static void test_before_a_malformed_line(void **state)
     OK(memopt_trace_destroy(trace));
 }
 
-static void test_files(void **state)
+TEST(test_files)
 {
-    (void)state;
     char path[] = "trace-XXXXXX";
     int file = mkstemp(path);
     assert_true(file >= 0);
@@ -406,26 +393,10 @@ static void test_files(void **state)
 
 static int nothing_is_left(void **state)
 {
-    (void)state;
     return mo_memory_live_blocks() == 0 ? 0 : -1;
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_events),
-        cmocka_unit_test(test_odd_events),
-        cmocka_unit_test(test_failed_allocations_on_request),
-        cmocka_unit_test(test_refused_events),
-        cmocka_unit_test(test_many_ids_and_streams),
-        cmocka_unit_test(test_text),
-        cmocka_unit_test(test_pieces),
-        cmocka_unit_test(test_two_texts),
-        cmocka_unit_test(test_malformed),
-        cmocka_unit_test(test_absurd_lines),
-        cmocka_unit_test(test_too_many_empty_lines),
-        cmocka_unit_test(test_before_a_malformed_line),
-        cmocka_unit_test(test_files),
-    };
-    return cmocka_run_group_tests(tests, NULL, nothing_is_left);
+    return run_all_tests(NULL, nothing_is_left);
 }

@@ -146,10 +146,9 @@ static const torture_scenario scenarios[] = {
     {"find", NULL, make_trace, run_find, check_result, trace_unchanged, end_trace, 1, 0},
 };
 
-static void test_host(void **state)
+TEST(test_host)
 {
     static const char *const configs[] = {"", "expandable_segments:True"};
-    (void)state;
     for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++) {
         for (int c = 0; c < 2; c++) {
             fixture f = {.config = configs[c], .capacity = 60 * MIB};
@@ -190,10 +189,9 @@ static int pass_with_fault(memopt_trace *trace, const char *config, int64_t n, i
     return struck;
 }
 
-static void test_device(void **state)
+TEST(test_device)
 {
     static const char *const configs[] = {"", "expandable_segments:True"};
-    (void)state;
     for (int c = 0; c < 2; c++) {
         memopt_trace *trace = NULL;
         int refused = 0;
@@ -206,10 +204,4 @@ static void test_device(void **state)
         assert_true(n > 3 && refused > 0);
         must(memopt_trace_destroy(trace));
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_host), cmocka_unit_test(test_device)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }
