@@ -13,26 +13,12 @@
  * work comes behind the last copy. "held": the most that the allocator holds, in layers. "waits": of
  * the host before the end of the step.
  */
-#include <memopt/allocator.h>
 #include <memopt/offload.h>
 
 #include "base/checked.h"
-#include "device/cpu/cpu.h"
+#include "timed.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-
-enum { SCALE = 64, STEPS = 3, SETUP = 8000, MOST_LAYERS = 64, MOST_TENSORS = 8, MIB = 1 << 20 };
-
-#define NEED(call) need(call, #call)
-
-static void need(memopt_status status, const char *what)
-{
-    if (status == MEMOPT_OK)
-        return;
-    fprintf(stderr, "%s: %s\n", what, memopt_last_error());
-    exit(1);
-}
+enum { SCALE = 64, STEPS = 3, MOST_LAYERS = 64, MOST_TENSORS = 8 };
 
 /* A transformer's layers: what one saves, in elements a token, and its weights. */
 typedef struct model {
@@ -68,12 +54,6 @@ static const model models[] = {
      {1024, 1024, 3072, 1024, 1024, 1024, 4096, 4096}},
 };
 
-/* Operations in a nanosecond that a card reaches in training; bytes in a nanosecond of its link. */
-typedef struct card {
-    const char *name;
-    double operations, link;
-} card;
-
 static const card cards[] = {
     {"T4, PCIe 3", 25e3, 12},
     {"RTX 4090, PCIe 4", 100e3, 25},
@@ -96,8 +76,6 @@ static void open_bench(bench *b, const model *m, const card *c)
 {
     double weights = 2.0 * (double)m->tokens * (double)m->weights;
     double attention = 2.0 * (double)m->tokens * (double)m->sequence * (double)m->width;
-    memopt_device_options options = MEMOPT_DEVICE_OPTIONS_INIT;
-    const mo_cpu_rates rates = {2000, SETUP, c->link / SCALE, c->link / SCALE, 500.0 / SCALE};
     b->model = m;
     b->forward = (uint64_t)((weights + attention) / c->operations);
     b->backward = 2 * b->forward;
@@ -107,12 +85,7 @@ static void open_bench(bench *b, const model *m, const card *c)
         b->layer_bytes += b->bytes[b->tensors++];
     }
     b->ahead = 2 * b->layer_bytes;
-    options.capacity = (uint64_t)4 << 30;
-    options.granularity = 2 * MIB / SCALE;
-    options.threads = 1;
-    options.lag = UINT64_MAX;
-    NEED(memopt_device_open("cpu", &options, &b->device));
-    mo_cpu_keep_time(b->device, &rates);
+    b->device = open_timed(c, SCALE, 2 * MIB / SCALE);
     NEED(memopt_allocator_create(b->device, "expandable_segments:True", NULL, &b->allocator));
     NEED(memopt_offloader_create(b->device, b->allocator, NULL, &b->offloader));
     NEED(memopt_stream_create(b->device, &b->stream));

@@ -11,25 +11,11 @@
  * "limit": memopt_streamer_get_limit() for this budget, work and link. "late": layers whose copy had
  * not begun when they were needed, in the last step.
  */
-#include <memopt/allocator.h>
 #include <memopt/stream.h>
 
-#include "device/cpu/cpu.h"
+#include "timed.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-
-enum { SCALE = 256, STEPS = 4, SETUP = 8000, MOST_LAYERS = 64, PARTS = 7, MIB = 1 << 20 };
-
-#define NEED(call) need(call, #call)
-
-static void need(memopt_status status, const char *what)
-{
-    if (status == MEMOPT_OK)
-        return;
-    fprintf(stderr, "%s: %s\n", what, memopt_last_error());
-    exit(1);
-}
+enum { SCALE = 256, STEPS = 4, MOST_LAYERS = 64, PARTS = 7 };
 
 /* Layers, tokens of a step, weights of a layer, bytes of a weight. */
 typedef struct model {
@@ -43,12 +29,6 @@ static const model models[] = {
     {"Llama-3-8B, nf4, 2048 tokens", 32, 2048, 218112000, 0.5625},
     {"Llama-3-8B, nf4, 512 tokens", 32, 512, 218112000, 0.5625},
 };
-
-/* Operations in a nanosecond that a card reaches in training; bytes in a nanosecond of its link. */
-typedef struct card {
-    const char *name;
-    double operations, link;
-} card;
 
 static const card cards[] = {
     {"RTX 4060 8 GB, PCIe 4 x8", 25e3, 12},
@@ -86,17 +66,11 @@ static void add_layers(bench *b)
 
 static void open_bench(bench *b, const model *m, const card *c, double share)
 {
-    const mo_cpu_rates rates = {2000, SETUP, c->link / SCALE, c->link / SCALE, 500.0 / SCALE};
-    memopt_device_options options = MEMOPT_DEVICE_OPTIONS_INIT;
     b->layers = m->layers;
     b->work[0] = (uint64_t)(2 * m->tokens * m->weights / c->operations);
     b->work[1] = b->work[0]; /* frozen weights have no gradient: backward is as long as forward */
     b->layer_bytes = (uint64_t)(m->weights * m->bytes / SCALE);
-    options.capacity = (uint64_t)4 << 30;
-    options.threads = 1;
-    options.lag = UINT64_MAX;
-    NEED(memopt_device_open("cpu", &options, &b->device));
-    mo_cpu_keep_time(b->device, &rates);
+    b->device = open_timed(c, SCALE, 0);
     NEED(memopt_allocator_create(b->device, NULL, NULL, &b->allocator));
     NEED(memopt_offloader_create(b->device, b->allocator, NULL, &b->offloader));
     NEED(memopt_stream_create(b->device, &b->stream));
