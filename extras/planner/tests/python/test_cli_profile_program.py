@@ -167,29 +167,6 @@ sys.exit(5)
     assert code == 5 and "codes [128]" in shown and "Peaks" in shown
 
 
-def test_which_signals_are_handed_on(monkeypatch):
-    """Two signals at once can become one, so that a program alone does not tell."""
-    sent = []
-    monkeypatch.setattr(os, "kill", lambda *words: sent.append(words))
-    one = program.Child.__new__(program.Child)
-    one.pid, one.end = 4711, None
-
-    class Arrived:
-        def __init__(self, number, code, pid):
-            self.si_signo, self.si_code, self.si_pid = number, code, pid
-
-    one._forward(Arrived(signal.SIGINT, 0x80, 0))  # of a terminal: the program has got it too
-    one._forward(Arrived(signal.SIGCHLD, 1, 4711))
-    one._forward(Arrived(signal.SIGTERM, 0, 4711))  # the program's own
-    assert sent == []
-    one._forward(Arrived(signal.SIGINT, 0, 1))
-    one._forward(Arrived(signal.SIGTERM, -6, 1))
-    assert sent == [(4711, signal.SIGINT), (4711, signal.SIGTERM)]
-    one.end = program.End(0, None, 0, 0.0, 0.0)
-    one._forward(Arrived(signal.SIGINT, 0, 1))
-    assert len(sent) == 2
-
-
 def test_where_ends_of_children_are_ignored():
     """It is so for the program as well, and yet its end is seen."""
     ignoring = """

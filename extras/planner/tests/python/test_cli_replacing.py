@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from cli_support import command, environment
-from memopt.cli import replace_file, temporary_files
+from memopt.cli import replace_file
 
 OLD, NEW = b"a report of yesterday\n", b"new " * 500
 
@@ -42,47 +42,6 @@ def fill_up(disk):
             while True:
                 file.write(b"x" * 4096)
     assert raised.value.errno == errno.ENOSPC
-
-
-@pytest.mark.parametrize("there", [True, False])
-def test_a_full_disk_leaves_what_is_there(small_disk, there):
-    path = small_disk / "report.json"
-    if there:
-        path.write_bytes(OLD)
-    fill_up(small_disk)
-    check_kept(path, errno.ENOSPC)
-    assert sorted(os.listdir(small_disk)) == ["filler"] + ["report.json"] * there
-    assert not there or path.read_bytes() == OLD
-    os.unlink(small_disk / "filler")
-    replace_file.replace(str(path), NEW)
-    assert path.read_bytes() == NEW and os.listdir(small_disk) == ["report.json"]
-
-
-def test_a_full_disk_leaves_a_file_with_other_names(small_disk):
-    path = small_disk / "report.json"
-    path.write_bytes(OLD)
-    os.link(path, small_disk / "other")
-    fill_up(small_disk)
-    with pytest.raises(OSError):
-        replace_file.replace(str(path), NEW * 10)
-    assert path.read_bytes() == OLD
-
-
-PROGRAM = "import sys; open(sys.argv[1], 'wb', buffering=0).write(b'x' * (1 << 20))"
-
-
-@pytest.mark.parametrize("option, name", [("--output", "old.json"), ("--plot", "old.png")])
-def test_a_program_that_fills_the_disk(small_disk, option, name):
-    """The report before is still there, and the one that finds no room is told."""
-    if option == "--plot":
-        pytest.importorskip("matplotlib")
-    path = small_disk / name
-    path.write_bytes(OLD)
-    program = [sys.executable, "-c", PROGRAM, small_disk / "filler"]
-    result = command("profile", "--no-gpu", option, path, "--", *program)
-    assert result.returncode == 0, result.stderr
-    assert "%s was not written: No space left on device" % path in result.stderr
-    assert path.read_bytes() == OLD and sorted(os.listdir(small_disk)) == ["filler", name]
 
 
 @pytest.mark.parametrize("name", ["old.json", "old.csv", "old.png"])
@@ -140,16 +99,6 @@ def test_links_stay(tmp_path, kind):
     assert os.listdir(tmp_path / "real") == ["run.json"]
 
 
-def test_other_names_stay(tmp_path):
-    path = tmp_path / "run.json"
-    for old in (OLD, NEW + OLD, NEW):
-        path.write_bytes(old)
-        os.link(path, tmp_path / "other.json")
-        replace_file.replace(str(path), NEW)
-        assert os.stat(path).st_nlink == 2 and (tmp_path / "other.json").read_bytes() == NEW
-        os.unlink(tmp_path / "other.json")
-
-
 def test_modes_stay_and_new_files_have_the_usual(tmp_path):
     old = os.umask(0o027)
     try:
@@ -161,48 +110,6 @@ def test_modes_stay_and_new_files_have_the_usual(tmp_path):
         assert stat.S_IMODE(path.stat().st_mode) == 0o664 and path.read_bytes() == NEW
     finally:
         os.umask(old)
-
-
-@pytest.mark.parametrize("code", replace_file._NO_PLACE)
-def test_where_nothing_can_be_renamed_it_is_written_in_place(tmp_path, monkeypatch, code):
-    path = tmp_path / "run.json"
-    path.write_bytes(OLD)
-    number = path.stat().st_ino
-    monkeypatch.setattr(os, "replace", fault("replace", code))
-    replace_file.replace(str(path), NEW)
-    assert path.read_bytes() == NEW and path.stat().st_ino == number
-    replace_file.replace(str(path), OLD)  # a shorter one
-    assert path.read_bytes() == OLD and os.listdir(tmp_path) == ["run.json"]
-
-
-def test_a_folder_whose_lock_is_held(tmp_path, monkeypatch):
-    monkeypatch.setattr(temporary_files, "LOCK_SECONDS", 0.05)
-    path = tmp_path / "run.json"
-    with temporary_files.locked(str(tmp_path)):
-        replace_file.replace(str(path), NEW)
-    assert path.read_bytes() == NEW and os.listdir(tmp_path) == ["run.json"]
-
-
-def test_a_new_file_in_place_that_finds_no_room(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "replace", fault("replace", errno.EBUSY))
-    real = temporary_files.fill
-
-    def fill(handle, data):
-        real(handle, data[:100])
-        if os.readlink("/proc/self/fd/%d" % handle).endswith("run.json"):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(temporary_files, "fill", fill)
-    check_kept(tmp_path / "run.json", errno.ENOSPC)
-    assert os.listdir(tmp_path) == []
-
-
-def test_what_a_killed_command_left_goes(tmp_path):
-    path = tmp_path / "run.json"
-    (tmp_path / ".run.json.memopt-1234.tmp").write_bytes(OLD)
-    (tmp_path / ".other.json.memopt-1234.tmp").write_bytes(OLD)
-    replace_file.replace(str(path), NEW)
-    assert sorted(os.listdir(tmp_path)) == [".other.json.memopt-1234.tmp", "run.json"]
 
 
 FAULTS = {"write": errno.ENOSPC, "fsync": errno.EIO, "replace": errno.EIO, "open": errno.EMFILE}

@@ -101,22 +101,3 @@ def test_mandoc_finds_nothing(share):
     pages = [os.path.join(folder, name) for name in sorted(os.listdir(folder))]
     result = subprocess.run([mandoc, "-Tlint", "-Wwarning", *pages], capture_output=True, text=True)
     assert result.returncode == 0 and result.stdout + result.stderr == ""
-
-
-def test_pages_are_in_order(share):
-    man = shutil.which("man")
-    if not man:
-        pytest.skip("no man")
-    folder = os.path.join(share, "man", "man1")
-    for name in sorted(os.listdir(folder)):
-        command = [man, "--warnings", "-l", os.path.join(folder, name)]
-        result = subprocess.run(
-            command,
-            env=dict(os.environ, LC_ALL="C.UTF-8"),  # ASCII has no ellipsis
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-            stdin=subprocess.DEVNULL,
-        )
-        assert result.returncode == 0 and result.stderr == "", name
-        assert "EXIT STATUS" in result.stdout

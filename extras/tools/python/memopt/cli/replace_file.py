@@ -1,9 +1,7 @@
 """Files that a verb writes at the end, reports and pictures.
 
-An old file stays unchanged until the new one is complete and on the disk. If no file can be renamed
-over it (it has other names, or its folder is read-only), it is written in place: first the part
-beyond its end, since only that needs room, then the rest. Pipes, devices and streams of this
-process get the data after their earlier data.
+An old file stays unchanged until the new one is complete and on the disk, and takes its name. Pipes,
+devices and streams of this process get the data after their earlier data.
 """
 
 from __future__ import annotations
@@ -16,9 +14,6 @@ from typing import Optional
 
 from . import temporary_files
 
-#: Errors which mean that the old file cannot be replaced, but may be writable.
-_NO_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY, errno.EXDEV, errno.EAGAIN)
-
 
 def replace(path: str, data: bytes) -> None:
     """Gives a file this content. OSError with its name; then it is unchanged."""
@@ -26,15 +21,8 @@ def replace(path: str, data: bytes) -> None:
         status = _status(path)
         if status is not None and (not stat.S_ISREG(status.st_mode) or _is_stream(path)):
             _append(path, data)
-        elif status is not None and (status.st_nlink != 1 or not _is_at(path, status)):
-            _in_place(path, data)
         else:
-            try:
-                _renamed(os.path.realpath(path), data, status)
-            except OSError as error:
-                if error.errno not in _NO_PLACE:
-                    raise
-                _in_place(path, data)
+            _renamed(os.path.realpath(path), data, status)
     except OSError as error:
         raise OSError(error.errno, error.strerror, path) from error
 
@@ -47,11 +35,7 @@ def check_writable(path: str, size: int = 0) -> None:
         if status is not None:
             _check_open(path, status)
         if status is None or stat.S_ISREG(status.st_mode):
-            try:
-                os.unlink(temporary_files.write(os.path.realpath(path), bytes(size)))
-            except OSError as error:
-                if status is None or error.errno not in _NO_PLACE:
-                    raise
+            os.unlink(temporary_files.write(os.path.realpath(path), bytes(size)))
     except OSError as error:
         raise OSError(error.errno, error.strerror, path) from None
 
@@ -85,50 +69,20 @@ def _is_stream(path: str) -> bool:
     return False
 
 
-def _is_at(path: str, status: os.stat_result) -> bool:
-    """Whether the name, with links followed, is that file; a removed file has no name."""
-    there = _status(os.path.realpath(path))
-    return there is not None and os.path.samestat(there, status)
-
-
 def _renamed(path: str, data: bytes, old: Optional[os.stat_result]) -> None:
-    folder = os.path.dirname(path)
-    with temporary_files.locked(folder) as held:
-        if held:
-            temporary_files.sweep(path)
-        name = temporary_files.write(path, data, old, attributes=None if old is None else path)
-        try:
-            os.replace(name, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(name)
-            raise
-        temporary_files.flush_folder(folder)
+    name = temporary_files.write(path, data, old, attributes=None if old is None else path)
+    try:
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+    temporary_files.flush_folder(os.path.dirname(path))
 
 
 def _append(path: str, data: bytes) -> None:
     handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     try:
         temporary_files.fill(handle, data)
-    finally:
-        os.close(handle)
-
-
-def _in_place(path: str, data: bytes) -> None:
-    new = _status(path) is None
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    try:
-        size = os.fstat(handle).st_size
-        try:
-            os.lseek(handle, size, os.SEEK_SET)
-            temporary_files.fill(handle, data[size:])
-        except OSError:
-            os.ftruncate(handle, size)
-            if new:
-                os.unlink(path)
-            raise
-        os.lseek(handle, 0, os.SEEK_SET)
-        temporary_files.fill(handle, data[:size])
-        os.ftruncate(handle, len(data))
     finally:
         os.close(handle)

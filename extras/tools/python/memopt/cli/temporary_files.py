@@ -115,35 +115,25 @@ def sweep(path: str) -> None:
             os.unlink(name)
 
 
-def clean(path: str) -> None:
-    """The same without other work; if the folder is busy, the next command does it."""
-    with contextlib.suppress(OSError):
-        if _strays(path):
-            with locked(os.path.dirname(path), 0) as held:
-                if held:
-                    sweep(path)
-
-
 @contextlib.contextmanager
-def locked(folder: str, seconds: Optional[float] = None) -> Iterator[bool]:
-    """Holds the folder's lock; False if the file system has no locks. BlockingIOError if another
-    command holds it for longer."""
+def locked(folder: str) -> Iterator[None]:
+    """Holds the folder's lock, where the file system has locks. BlockingIOError if another command
+    holds it for longer."""
     handle = os.open(folder, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
     try:
-        yield _lock(handle, folder, LOCK_SECONDS if seconds is None else seconds)
+        _lock(handle, folder, LOCK_SECONDS)
+        yield
     finally:
         os.close(handle)
 
 
-def _lock(handle: int, folder: str, seconds: float) -> bool:
+def _lock(handle: int, folder: str, seconds: float) -> None:
     until = time.monotonic() + seconds
     while True:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
+            return
         except BlockingIOError as error:
-            if seconds == 0:
-                return False
             if time.monotonic() > until:
                 raise BlockingIOError(
                     error.errno,
@@ -152,4 +142,4 @@ def _lock(handle: int, folder: str, seconds: float) -> bool:
                 ) from None
             time.sleep(0.02)
         except OSError:
-            return False
+            return
