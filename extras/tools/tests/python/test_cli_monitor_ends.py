@@ -89,27 +89,6 @@ def test_a_keyboard_that_has_ended_says_that_it_is_enough():
     os.close(reading)
 
 
-def test_a_view_that_is_stopped_has_given_everything_back(monkeypatch):
-    """Shells mend a terminal that a stopped program left in disorder; not everybody does."""
-    pytest.importorskip("rich")
-    done = []
-
-    class Told:
-        def __init__(self, name):
-            self.name = name
-
-        def __getattr__(self, what):
-            return lambda *words, **options: done.append("%s %s" % (self.name, what))
-
-    view = LiveView(None, None, "", 1)
-    view._live, view._keyboard = Told("view"), Told("keyboard")
-    monkeypatch.setattr(os, "kill", lambda pid, number: done.append(signal.getsignal(number)))
-    before = signal.getsignal(signal.SIGTSTP)
-    view._pause()
-    assert done == ["view stop", "keyboard release", signal.SIG_DFL, "keyboard take", "view start"]
-    assert signal.getsignal(signal.SIGTSTP) is before
-
-
 @simulated
 def test_ctrl_z_and_back():
     """In a shell: the terminal is the shell's while it is stopped, and the view goes on."""

@@ -253,15 +253,6 @@ def test_malformed_traces(tmp_path, text, says):
         assert result.stderr.startswith("memopt: ") and result.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("size", [(1 << 62) - 1, (1 << 64) - 513])
-def test_sizes_that_no_device_has(tmp_path, size):
-    """The trace is told to ask for too much, whatever the allocator thinks of such a number."""
-    path = write(tmp_path, "0,0,allocate,0x10,512,0\n0,0,allocate,0x20,%d,0\n" % size)
-    found = answer(path, "--capacity", "24GiB", code=1)
-    assert found["out_of_memory"] and found["failure"]["asked_bytes"] == size
-    assert "event 2 does not fit" in shown(path, "--capacity", "24GiB", code=1)
-
-
 def test_a_pipe_that_does_not_wait(trace):
     """Whoever shares a pipe may have it so, a terminal's program say."""
     reading, writing = os.pipe()

@@ -11,9 +11,6 @@ import os
 import pathlib
 import random
 import re
-import signal
-import subprocess
-import sys
 import time
 import types
 import warnings
@@ -267,33 +264,6 @@ def test_an_unfinished_line_is_cut_off(tmp_path):
         text = path.read_text()
         assert text.startswith(whole) and "y" not in text[len(whole) :]
         assert text.count("\n") == whole.count("\n") + 1
-
-
-def test_valid_after_kill(tmp_path):
-    paths = [tmp_path / "log.jsonl", tmp_path / "log.csv"]
-    program = (
-        "import sys, memopt.torch.monitor, memopt.torch as mt\n"
-        "monitors = [mt.monitor.MemoryMonitor(path, device='cpu') for path in sys.argv[1:]]\n"
-        "while True:\n"
-        "    for monitor in monitors: monitor.step()\n"
-    )
-    variables = dict(os.environ, PYTHONPATH=PACKAGE, MEMOPT_LIBRARY=memopt.library_path)
-    process = subprocess.Popen([sys.executable, "-c", program, *map(str, paths)], env=variables)
-    try:
-        until = time.time() + 100
-        while time.time() < until and not (paths[1].exists() and paths[1].stat().st_size > 20000):
-            time.sleep(0.01)
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    for path in paths:
-        text = path.read_text()
-        assert text.endswith("\n") and len(text) > 20000
-    with open(paths[1], newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert all(row["device_total"] for row in rows)
-    for steps in ([int(row["step"]) for row in rows], [r["step"] for r in jsonl(paths[0])]):
-        assert steps == list(range(1, len(steps) + 1))
 
 
 def test_a_full_disk_ends_the_log_but_not_the_training():
