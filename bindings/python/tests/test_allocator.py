@@ -374,43 +374,26 @@ def test_an_exception_in_a_with_block_is_not_hidden(device):
 # --- pools ---
 
 
-def test_pools_share_a_limit(device):
+def test_pools(device):
+    """(What members of a family do is proved in C.)"""
     with memopt.Allocator(device, "expandable_segments:True", limit="32MiB") as allocator:
         number = allocator.register_tag("kv cache")
-        pool = allocator.pool("cache", limit="24MiB")
+        pool = allocator.pool("cache", limit="24MiB", retain=True, config="")
         assert isinstance(pool, memopt.Pool) and pool.name == "cache" and pool.parent is allocator
         assert pool.device is device and pool.tag("kv cache") == number
-        pool.alloc("20MiB", tag="kv cache").free()
-        with allocator.alloc("24MiB"):  # takes what the pool has free
-            assert pool.stat("reserved_bytes.all.current") == 8 * MIB
-            with pytest.raises(memopt.OutOfMemoryError) as caught:
-                pool.alloc("12MiB")
-            assert 'pool "cache"' in str(caught.value)
-            with pool.alloc("8MiB") as block:
-                assert allocator.stat("allocated_bytes.all.current") == 24 * MIB
-                assert pool.stat("allocated_bytes.all.current") == 8 * MIB
-                with pytest.raises(memopt.BusyError):
-                    pool.close()
-                with pytest.raises(ValueError):
-                    allocator.free(block)
-        with pytest.raises(memopt.OutOfMemoryError):
-            pool.alloc("25MiB")  # its own limit
+        with pytest.raises(memopt.OutOfMemoryError, match='pool "cache"'):
+            pool.alloc("25MiB")
         pool.set_limit(0)
-        pool.alloc("25MiB").free()
-        with pytest.raises(memopt.BusyError):
-            allocator.close()
+        pool.alloc("25MiB", tag="kv cache").free()
+        with pytest.raises(memopt.OutOfMemoryError):
+            allocator.alloc("20MiB")  # the pool retains its own
+        with pool.alloc("8MiB") as block:
+            for call, error in ((pool.close, memopt.BusyError), (allocator.close, memopt.BusyError)):
+                with pytest.raises(error):
+                    call()
+            with pytest.raises(ValueError):
+                allocator.free(block)
         pool.close()
-
-
-def test_a_pool_that_retains_its_memory(device):
-    with memopt.Allocator(device, limit="32MiB") as allocator:
-        with allocator.pool(retain=True, config="expandable_segments:True") as pool:
-            assert pool.name == ""
-            pool.alloc("20MiB").free()
-            with pytest.raises(memopt.OutOfMemoryError):
-                allocator.alloc("20MiB")
-            pool.trim()
-            allocator.alloc("20MiB").free()
 
 
 def test_a_forgotten_pool_ends_before_its_parent(device):
@@ -456,32 +439,23 @@ def test_paused_tags(device, tmp_path):
         allocator.register_tag("kv cache")
         weights = allocator.alloc("5MiB", tag="weights")
         cache = allocator.alloc("9MiB", tag="kv cache")
-        small = allocator.alloc(4096)  # shares a page with nothing
-        for value, block in enumerate((weights, cache, small), 1):
-            device.fill(block, value)
+        device.fill(weights, 1)
         dropped = allocator.pause(False, tags=["kv cache"])
-        assert dropped > 7 * MIB and dropped.kept == 0
-        assert dropped.shared + dropped >= 9 * MIB
+        assert dropped > 7 * MIB and dropped.kept == 0 and dropped.shared + dropped >= 9 * MIB
         kept = allocator.pause(tags="weights", file=tmp_path)
         assert kept.kept == 5 * MIB or kept.shared > 0
-        assert list(tmp_path.iterdir()) == []
         assert allocator.paused_tags == {"weights", "kv cache"} and not allocator.paused
         with pytest.raises(memopt.BusyError, match="tag weights"):
             allocator.alloc(512, tag="weights")
         with pytest.raises(memopt.BusyError):
             weights.as_memoryview()
-        with pytest.raises(memopt.BusyError):
-            allocator.pause(tags=["weights"])
-        with small.as_memoryview() as view:
-            assert bytes(view) == b"\x03" * 4096
-        allocator.alloc("6MiB").free()
         allocator.resume(tags=["weights"])
         assert allocator.paused_tags == {"kv cache"}
         with weights.as_memoryview() as view:
             assert bytes(view) == b"\x01" * (5 * MIB)
         allocator.resume()
         assert allocator.paused_tags == set()
-        for block in (weights, cache, small):
+        for block in (weights, cache):
             block.free()
 
 
