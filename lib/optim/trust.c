@@ -7,6 +7,7 @@
 #include "optim/optim.h"
 
 #include "base/checked.h"
+#include "base/precondition.h"
 
 /* Elements of a batch, or one parameter; scratch that stays between steps; floats to which updates
  * are aligned. */
@@ -82,6 +83,7 @@ static uint64_t bytes_of(const memopt_optimizer *o, const batch *b)
                        MO_TRUST_SEGMENTS * sizeof(mo_tensor_segment));
 }
 
+/* Pre: the scratch has bytes_of() the batch. */
 static mo_trust_args args_of(const memopt_optimizer *o, const batch *b, double *squares)
 {
     float *updates = o->scratch.data;
@@ -90,6 +92,10 @@ static mo_trust_args args_of(const memopt_optimizer *o, const batch *b, double *
     uint64_t *places = (uint64_t *)(void *)(own + 2 * o->parameter_count);
     mo_optim_tensor *targets = (mo_optim_tensor *)(void *)(places + b->count);
     mo_tensor_segment *segments = (mo_tensor_segment *)(void *)(targets + 2 * b->count);
+    mo_rule_coef *steps = (mo_rule_coef *)(void *)(segments + MO_TRUST_SEGMENTS * b->count);
+    MO_PRE((unsigned char *)(steps + MO_TRUST_COEFS * b->count) ==
+               (unsigned char *)o->scratch.data + bytes_of(o, b) &&
+           bytes_of(o, b) <= o->scratch.capacity);
     return (mo_trust_args){
         .tensors = o->tensor_table.data,
         .gradients = (const mo_tensor_segment *)o->segment_table.data + b->first,
@@ -100,7 +106,7 @@ static mo_trust_args args_of(const memopt_optimizer *o, const batch *b, double *
         .sources = updates + b->floats,
         .targets = targets,
         .segments = segments,
-        .steps = (mo_rule_coef *)(void *)(segments + MO_TRUST_SEGMENTS * b->count),
+        .steps = steps,
         .partials = partials,
         .squares = squares != NULL ? squares : own,
         .count = (uint32_t)b->count,

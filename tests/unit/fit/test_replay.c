@@ -9,7 +9,7 @@
  * after it. */
 enum { X, V, W, Y, G, H, Z, STORAGES };
 static const uint64_t bytes[STORAGES] = {10, 40, 5, 10, 10, 5, 1000};
-static const uint32_t inputs[] = {X};
+static const uint32_t inputs[] = {X, STORAGES};
 
 static const memopt_fit_event layer[] = {
     BIRTH(X),   ENTER(0),  PACK(0, X), BIRTH(V),   BIRTH(W),   DEATH(W),   PACK(1, V), DEATH(V),
@@ -139,6 +139,19 @@ TEST(test_nothing_is_left)
         assert_int_equal(with(events, COUNT(events), all[i]).peak_bytes, 100 + 5 + 1000);
 }
 
+/* The run that makes a module's result again holds it no longer than its pack. */
+TEST(test_a_result_made_again_dies)
+{
+    static const memopt_fit_event events[] = {
+        BIRTH(X),  ENTER(0),   PACK(0, X), BIRTH(V),   PACK(1, V), DEATH(V),
+        BIRTH(Y),  PACK(2, Y), LEAVE(0),   DEATH(X),   DEATH(Y),   BACKWARD,
+        UNPACK(2), RELEASE(2), UNPACK(1),  RELEASE(1), RELEASE(0), BIRTH(Z),
+    };
+    memopt_fit_result r = with(events, COUNT(events), &run_again);
+    assert_int_equal(r.peak_bytes, 100 + 1000);
+    assert_true(r.seconds == 3);
+}
+
 /* An input that is freed cannot make the value: the pack holds the value. */
 TEST(test_remake_without_input)
 {
@@ -242,8 +255,10 @@ TEST(test_bad_choices)
     c.storage = STORAGES;
     refuse_choice(c, "storage is not on the tape (7)");
     c = remake;
+    c.input_count = 3;
+    refuse_choice(c, "inputs end beyond those given (3)");
     c.input_count = 2;
-    refuse_choice(c, "inputs end beyond those given (2)");
+    refuse_choice(c, "an input is not on the tape (7)");
     c = remake;
     c.seconds = NAN;
     refuse_choice(c, "nan seconds");

@@ -125,6 +125,13 @@ static void train(trained *t, uint64_t step)
     OK(memopt_optimizer_step(t->o, t->gradients, TENSORS, &t->step, NULL));
 }
 
+static uint64_t stat_of(const trained *t, const char *name)
+{
+    uint64_t value;
+    OK(memopt_allocator_get_stat(t->allocator, name, &value));
+    return value;
+}
+
 static void half(trained *t, uint32_t which)
 {
     t->step.squares = t->squares;
@@ -288,15 +295,18 @@ TEST(halves)
             half(cut, 2);
         }
         assert_memory_equal(whole->p, cut->p, sizeof whole->p);
+        uint64_t allocations = stat_of(whole, "allocation.all.allocated");
+        train(whole, STEPS + 1); /* little scratch stays */
+        assert_int_equal(stat_of(whole, "allocation.all.allocated"), allocations);
         free_trained(whole);
         free_trained(cut);
     }
 }
 
-/* Halves are one batch, a whole step of this size two. */
+/* Halves are one batch, of more scratch than stays; a whole step of this size is two. */
 TEST(batches)
 {
-    enum { SIZE = 3 << 20 };
+    enum { SIZE = 11 << 19 };
     float *values = calloc(8 * SIZE, sizeof *values);
     recipe r = lamb(MEMOPT_STATE_8BIT_DYNAMIC);
     trained *t = new_trained(&r);
@@ -317,8 +327,11 @@ TEST(batches)
         step.half = (uint32_t)k;
         OK(memopt_optimizer_step(t->o, g, 2, &step, NULL));
         step.half = 2;
-        if (k)
+        if (k) {
+            uint64_t live = stat_of(t, "requested_bytes.all.current");
             OK(memopt_optimizer_step(t->o, g, 2, &step, NULL));
+            assert_true(stat_of(t, "requested_bytes.all.current") <= live - 8 * SIZE);
+        }
     }
     assert_memory_equal(values, values + 4 * SIZE, 8 * SIZE);
     free_trained(t);

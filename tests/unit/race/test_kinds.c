@@ -1,6 +1,9 @@
 /* Small programs and what is reported of them, in texts; then bounds and bad input. */
 #include "support.h"
 
+#include "race/shape.h"
+#include "race/span.h"
+
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -86,6 +89,43 @@ static void check_program(uint32_t inherit, const char *program, const char *exp
     if (strcmp(found, expected) != 0)
         fail_msg("%s: %s, not %s", program, found, expected);
     OK(memopt_race_destroy(race));
+}
+
+/* Elements that touch are one run, whose last byte is its last. */
+RACE_TEST(elements_that_touch)
+{
+    const int64_t shape[] = {3, 10}, strides[] = {100, 4};
+    memopt_race_access rows = {
+        .address = AT, .bytes = 4, .shape = shape, .strides = strides, .dims = 2, .mode = WRITE};
+    mo_race_shape one, other;
+    uint64_t lo, hi;
+    OK(memopt_race_run(race, 1, 1, &rows, 1));
+    touch(race, 2, 2, WRITE, AT + 40, 60);
+    assert_int_equal(stats_of(race).reports, 0);
+    touch(race, 3, 3, WRITE, AT + 139, 1);
+    assert_int_equal(stats_of(race).reports, 1);
+    assert_int_equal(mo_race_shape_of(&rows, &one, &lo, &hi), 1);
+    assert_true(lo == AT && hi == AT + 240);
+    rows.address += 16;
+    assert_int_equal(mo_race_shape_of(&rows, &other, &lo, &hi), 1);
+    assert_int_equal(mo_race_shape_hash(&one, AT), mo_race_shape_hash(&other, AT + 16));
+}
+
+/* Ranges that touch share no byte, whatever the tree looks like. */
+TEST(ranges_that_touch)
+{
+    enum { SPANS = 64 };
+    static mo_span spans[SPANS];
+    mo_span *root = NULL;
+    for (uint64_t i = 0; i < SPANS; i++) {
+        spans[i] = (mo_span){.lo = 16 * i, .hi = 16 * i + 16};
+        mo_span_add(&root, &spans[i]);
+    }
+    for (uint64_t i = 0; i < SPANS; i++) {
+        assert_ptr_equal(mo_span_first(root, 16 * i, 16 * i + 1), &spans[i]);
+        assert_ptr_equal(mo_span_first(root, 16 * i + 15, 16 * i + 16), &spans[i]);
+    }
+    assert_null(mo_span_first(root, 16 * SPANS, 16 * SPANS + 1));
 }
 
 /* test_random.c has what orders what, in all combinations. */

@@ -70,6 +70,25 @@ static void drop_going(mo_schedule *s)
             mo_schedule_remove(s, s->placed[i]);
 }
 
+/* An order that is told is fetched ahead from its first layer on. */
+TEST(test_expected_order)
+{
+    const uint32_t order[] = {0, 3, 1, 5, 2, 4};
+    mo_schedule s = scheduled(4 * STEP, 6, 2 * STEP);
+    uint64_t offset;
+    mo_schedule_expect(&s, order, 6);
+    for (uint32_t i = 0; i < 12; i++) {
+        if (!s.layers[order[i % 6]].placed) {
+            assert_int_equal(mo_schedule_ahead(&s, &offset), order[i % 6]);
+            drop_going(&s);
+            mo_schedule_put(&s, order[i % 6], offset);
+        }
+        mo_schedule_use(&s, order[i % 6]);
+        assert_null(broken(&s));
+    }
+    mo_schedule_close(&s);
+}
+
 /* First fit, exactly cut; only those in the way go, and none in use. */
 TEST(test_places)
 {

@@ -79,6 +79,7 @@ TEST(test_steps)
             assert_true(copies <= 2 * (n - k) + more);
             assert_true(round == 0 || copies == plan.copies);
             assert_true(k == 1 || round == 0 || after.late == before.late);
+            assert_true(round != 0 || after.late == (kind % 2 == 1 ? 0 : copies));
             assert_true(after.resident_bytes_peak <= budget);
         }
         assert_int_equal(streamed(&s).begins, 8 * n);
