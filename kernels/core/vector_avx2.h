@@ -307,6 +307,9 @@ MO_INLINE VI mo_pairs16(VI a, VI b, int byte)
     return _mm256_blend_epi16(a, byte == 2 ? b : v_sll(b, 16 - 8 * byte), 0xaa);
 }
 
+/* The upper halves of the lanes of a and b by turns. */
+#define v_pair_up(a, b) mo_pairs16(a, b, 2)
+
 /* The lowest bytes of four vectors; the lower halfwords are from -128 to 127. */
 MO_INLINE VI v_low_bytes(const VI x[4])
 {

@@ -357,6 +357,7 @@ MO_INLINE uint32_t v_largest16(const void *at)
 #define v_sub_bytes _mm512_sub_epi8
 #define v_any(x) (_mm512_test_epi32_mask(x, x) != 0)
 #define v_merge(x, y, mask) _mm512_ternarylogic_epi32(x, y, mask, 0xf8)
+#define v_pair_up(a, b) v_merge(v_srl(a, 16), b, v_seti((int)0xffff0000u))
 #define v_count_halves(n, a, b)                                                                    \
     _mm512_mask_sub_epi16(n, _mm512_cmpgt_epi16_mask(a, b), n, _mm512_set1_epi16(-1))
 enum { V_BLOCKS16 = 2 };

@@ -331,6 +331,12 @@ MO_INLINE VI v_high_halves(VI a, VI b)
                 vreinterpretq_s32_u16(mo_narrow_high8(b))};
 }
 
+/* The same by turns. */
+MO_INLINE VI v_pair_up(VI a, VI b)
+{
+    return (VI){vsriq_n_s32(b.low, a.low, 16), vsriq_n_s32(b.high, a.high, 16)};
+}
+
 /* To f16, to nearest even. */
 MO_INLINE VI v_f16(VF a, VF b)
 {

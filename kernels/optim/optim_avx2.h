@@ -44,25 +44,6 @@ enum { V_PART = 16 };
 
 #define v_turns(f) ((void)(f), 0)
 
-MO_INLINE void v_load_pairs(const uint16_t *halves, VF x[2])
-{
-    VI pairs = v_loadi(halves);
-    x[0] = v_bits(v_sll(pairs, 16));
-    x[1] = v_bits(v_and(pairs, v_seti((int)0xffff0000u)));
-}
-
-MO_INLINE VI round_bf16(VF x)
-{
-    VI u = v_ints(x), odd = v_and(v_srl(u, 16), v_seti(1));
-    return _mm256_add_epi32(_mm256_add_epi32(u, v_seti(0x7fff)), odd);
-}
-
-/* To nearest even; the only NaN is MO_F32_NAN_BITS. */
-MO_INLINE void v_store_pairs(uint16_t *halves, const VF x[2])
-{
-    v_put(halves, mo_pairs16(round_bf16(x[0]), round_bf16(x[1]), 2), 0);
-}
-
 MO_INLINE void v_decode_part(int is_signed, const uint8_t *codes, VF scale, int order, VF x[2])
 {
     mo_f32x16 y = mo_decode16(is_signed ? mo_map_signed : mo_map_unsigned, codes, scale, order);

@@ -38,8 +38,6 @@ enum { V_PART = 16, MO_HALVES = 0, MO_EVEN_ODD = 1 };
 
 #define v_order(f) ((void)(f), MO_HALVES)
 #define v_turns(f) ((void)(f), 0)
-#define v_load_pairs(halves, x) ((void)(halves), (void)(x))
-#define v_store_pairs(halves, x) ((void)(halves), (void)(x))
 
 MO_INLINE void v_decode_part(int is_signed, const uint8_t *codes, VF scale, int order, VF x[2])
 {

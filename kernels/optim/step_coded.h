@@ -92,20 +92,16 @@ MO_INLINE int is_signed(mo_form f, int moment)
 
 MO_INLINE void load2(mo_form f, int dtype, const void *data, uint64_t i, VF x[2])
 {
-    if (v_order(f) == MO_EVEN_ODD)
-        v_load_pairs((const uint16_t *)data + i, x);
-    else if (dtype == MO_DTYPE_F32)
-        v_load2_as(data, i, MO_DTYPE_F32, x);
-    else
-        v_load2_as(data, i, MO_DTYPE_BF16, x);
+    lane_load2(v_order(f) == MO_EVEN_ODD, data, i,
+               dtype == MO_DTYPE_F32 ? MO_DTYPE_F32 : MO_DTYPE_BF16, x);
 }
 
 MO_INLINE void put_halves(mo_form f, const mo_coded_block *w, uint32_t at, const VF x[4],
                           int careful)
 {
     if (v_order(f) == MO_EVEN_ODD) {
-        v_store_pairs((uint16_t *)w->p + at, x);
-        v_store_pairs((uint16_t *)w->p + at + 2 * MO_LANES_N, x + 2);
+        lane_store_pairs((uint16_t *)w->p + at, x);
+        lane_store_pairs((uint16_t *)w->p + at + 2 * MO_LANES_N, x + 2);
     } else if (f.p == MO_DTYPE_BF16) {
         v_store_bf16x4((uint16_t *)w->p + at, x, careful);
     }

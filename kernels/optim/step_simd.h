@@ -14,6 +14,7 @@
 #endif
 #include "kernels/optim/optim_forms.h"
 
+#include "kernels/core/prefetch.h"
 #include "kernels/optim/step_simd_rules.h"
 
 #include <string.h>
@@ -94,15 +95,45 @@ typedef struct mo_lane_work {
     _Alignas(64) float g[LANE_BLOCK], p[LANE_BLOCK], m[LANE_BLOCK], v[LANE_BLOCK], slow[LANE_BLOCK];
 } mo_lane_work;
 
-/* Any NaN of n vectors becomes the one that is stored; there is seldom one. */
-MO_INLINE void lane_one_nan(VF *x, int n)
+/* Any NaN of n vectors becomes the one that is stored; there is seldom one. If there is one, there is
+ * one among the first `few`. */
+MO_INLINE void lane_one_nan(VF *x, int few, int n)
 {
     VF sum = x[0];
-    for (int k = 1; k < n; k++)
+    for (int k = 1; k < few; k++)
         sum = v_add(sum, x[k]);
     if (__builtin_expect(v_any_nan(sum), 0))
         for (int k = 0; k < n; k++)
             x[k] = v_one_nan(x[k]);
+}
+
+/* --- bf16 in pairs: vectors of even and of odd elements, which take no shuffles --------------- */
+
+MO_INLINE void lane_load_pairs(const uint16_t *halves, VF x[2])
+{
+    VI pairs = v_loadi(halves);
+    x[0] = v_bits(v_sll(pairs, 16));
+    x[1] = v_bits(v_and(pairs, v_seti((int)0xffff0000u)));
+}
+
+/* To nearest even, in the upper halves of the lanes; the only NaN is MO_F32_NAN_BITS. */
+MO_INLINE VI lane_round_bf16(VF x)
+{
+    VI u = v_ints(x), odd = v_and(v_srl(u, 16), v_seti(1));
+    return v_addi(v_addi(u, v_seti(0x7fff)), odd);
+}
+
+MO_INLINE void lane_store_pairs(uint16_t *halves, const VF x[2])
+{
+    v_put(halves, v_pair_up(lane_round_bf16(x[0]), lane_round_bf16(x[1])), 0);
+}
+
+MO_INLINE void lane_load2(int pairs, const void *data, uint64_t i, int32_t dtype, VF x[2])
+{
+    if (pairs)
+        lane_load_pairs((const uint16_t *)data + i, x);
+    else
+        v_load2_as(data, i, dtype, x);
 }
 
 /* --- bf16 states ------------------------------------------------------------------------------ */
@@ -110,29 +141,41 @@ MO_INLINE void lane_one_nan(VF *x, int n)
 MO_INLINE VI lane_moment_random(VI m, VI v, VI key)
 {
     VI x = v_muli(v_xor(m, key), v_seti((int)MO_MOMENT_MIX_1));
-    x = v_muli(v_xor(v_xor(x, v_srl(x, 15)), v), v_seti((int)MO_MOMENT_MIX_2));
+    x = v_muli(v_xor3(x, v_srl(x, 15), v), v_seti((int)MO_MOMENT_MIX_2));
     x = v_muli(v_xor(x, v_srl(x, 16)), v_seti((int)MO_MOMENT_MIX_0));
     return v_xor(x, v_srl(x, 15));
 }
 
+/* Whether all first moments are far from the largest bf16, and all second ones from it and from the
+ * least: then random bits are added and that is all. Zeros need care too. */
+MO_INLINE int lane_need_care(const VF m[2], const VF v[2])
+{
+    const VI magnitude = v_seti(0x7fffffff), least = v_seti(1 << 16), limit = v_seti(0x7f7dffff);
+    VI first = v_maxu(v_and(v_ints(m[0]), magnitude), v_and(v_ints(m[1]), magnitude));
+    VI second = v_maxu(v_subi(v_ints(v[0]), least), v_subi(v_ints(v[1]), least));
+    return v_any(v_xor(v_maxu(v_maxu(first, second), limit), limit));
+}
+
 /* mo_moment_codes_of, in the upper halves of the lanes. */
-MO_INLINE void lane_moment_codes(VF m, VF v, VI key, VI *m_codes, VI *v_codes)
+MO_INLINE void lane_moment_codes(int care, VF m, VF v, VI key, VI *m_codes, VI *v_codes)
 {
     VI a = v_ints(m), b = v_ints(v), random = lane_moment_random(a, b, key);
-    *m_codes = mo_bf16_stochastic_quiet(a, v_and(random, v_seti(0xffff)));
-    *v_codes = mo_bf16_stochastic_quiet(b, v_srl(random, 16));
-    *v_codes = v_maxu(*v_codes, v_only(v_gti(b, v_seti(0)), v_seti(1 << 16)));
+    VI low = v_and(random, v_seti(0xffff)), high = v_srl(random, 16);
+    *m_codes = care ? mo_bf16_stochastic_quiet(a, low) : v_addi(a, low);
+    *v_codes = care ? mo_bf16_stochastic_quiet(b, high) : v_addi(b, high);
+    if (care)
+        *v_codes = v_maxu(*v_codes, v_only(v_gti(b, v_seti(0)), v_seti(1 << 16)));
 }
 
 /* Two vectors of moments from their values; the only NaN is MO_F32_NAN_BITS. */
-MO_INLINE void lane_store_moments16(void *m, void *v, uint64_t i, const VF first[2],
-                                    const VF second[2], VI key)
+MO_INLINE void lane_store_moments16(int care, int pairs, uint16_t *m, uint16_t *v,
+                                    const VF first[2], const VF second[2], VI key)
 {
-    VI m_codes[2], v_codes[2];
+    VI a[2], b[2];
     for (int k = 0; k < 2; k++)
-        lane_moment_codes(first[k], second[k], key, &m_codes[k], &v_codes[k]);
-    v_put((uint16_t *)m + i, v_high_halves(m_codes[0], m_codes[1]), 0);
-    v_put((uint16_t *)v + i, v_high_halves(v_codes[0], v_codes[1]), 0);
+        lane_moment_codes(care, first[k], second[k], key, &a[k], &b[k]);
+    v_put(m, pairs ? v_pair_up(a[0], a[1]) : v_high_halves(a[0], a[1]), 0);
+    v_put(v, pairs ? v_pair_up(b[0], b[1]) : v_high_halves(b[0], b[1]), 0);
 }
 
 /* --- states without scales -------------------------------------------------------------------- */
@@ -143,6 +186,13 @@ MO_INLINE void lane_store2(float *at, const VF x[2])
     v_store(at + MO_LANES_N, x[1]);
 }
 
+/* Asks for the lines of bf16 a page further on. 32-bit tensors are read no faster for it. */
+MO_INLINE void lane_ask_ahead(const void *data, uint64_t i)
+{
+    if (i * sizeof(uint16_t) % 64 == 0)
+        mo_prefetch_page_ahead((const uint16_t *)data + i, 64);
+}
+
 /* mo_rule_update of a block of states without scales, in place. New parameters go to `out`, or as
  * bf16 to where the old ones are if that is NULL. */
 MO_INLINE void lane_update_plain(uint32_t rule, uint32_t format, const mo_lane_coef *c,
@@ -151,25 +201,38 @@ MO_INLINE void lane_update_plain(uint32_t rule, uint32_t format, const mo_lane_c
 {
     const int32_t state = format == MO_STATE_BF16 ? MO_DTYPE_BF16 : MO_DTYPE_F32;
     const int moments = 1 + mo_rule_has_second(rule) + mo_rule_has_slow(rule);
+    const int pairs = dtype == MO_DTYPE_BF16 && state == MO_DTYPE_BF16;
     for (uint64_t i = 0; i < LANE_BLOCK; i += 2 * MO_LANES_N) {
         VF h[2], x[4][2]; /* parameters, moments */
-        v_load2_as(g, i, dtype, h);
-        v_load2_as(p, i, dtype, x[0]);
-        v_load2_as(m, i, state, x[1]);
+        if (pairs) {
+            lane_ask_ahead(g, i);
+            lane_ask_ahead(p, i);
+            lane_ask_ahead(m, i);
+            lane_ask_ahead(v, i);
+        }
+        lane_load2(pairs, g, i, dtype, h);
+        lane_load2(pairs, p, i, dtype, x[0]);
+        lane_load2(pairs, m, i, state, x[1]);
         if (moments > 1)
-            v_load2_as(v, i, state, x[2]);
+            lane_load2(pairs, v, i, state, x[2]);
         if (moments > 2)
-            v_load2_as(slow, i, state, x[3]);
+            lane_load2(pairs, slow, i, state, x[3]);
         for (int k = 0; k < 2; k++)
             x[0][k] =
                 lane_rule(rule, c, v_mul(h[k], c->factor), x[0][k], &x[1][k], &x[2][k], &x[3][k]);
-        lane_one_nan(x[0], 2 * (1 + moments));
+        lane_one_nan(x[0], lane_tells_nan(rule) ? 2 : 2 * (1 + moments), 2 * (1 + moments));
         if (out != NULL)
             lane_store2(out + i, x[0]);
+        else if (pairs)
+            lane_store_pairs((uint16_t *)p + i, x[0]);
         else
             v_store_bf16_pair((uint16_t *)p + i, x[0][0], x[0][1]);
         if (format == MO_STATE_BF16) {
-            lane_store_moments16(m, v, i, x[1], x[2], key);
+            uint16_t *m16 = (uint16_t *)m + i, *v16 = (uint16_t *)v + i;
+            if (__builtin_expect(lane_need_care(x[1], x[2]), 0))
+                lane_store_moments16(1, pairs, m16, v16, x[1], x[2], key);
+            else
+                lane_store_moments16(0, pairs, m16, v16, x[1], x[2], key);
             continue;
         }
         lane_store2((float *)m + i, x[1]);

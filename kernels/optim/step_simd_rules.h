@@ -31,7 +31,13 @@ MO_INLINE int lane_is_late(uint32_t rule)
     return rule == MO_RULE_ADAMW || rule == MO_RULE_ADAM || rule == MO_RULE_ADEMAMIX;
 }
 
-/* Their moments; v may become infinite. p: Adam's parameter. */
+/* Rules whose new parameter is NaN where a new moment is. */
+MO_INLINE int lane_tells_nan(uint32_t rule)
+{
+    return rule != MO_RULE_LION && rule != MO_RULE_SCHEDULE_FREE;
+}
+
+/* Moments of late rules; v may become infinite. p: Adam's parameter. */
 MO_INLINE void lane_moments(uint32_t rule, const mo_lane_coef *c, VF h, VF p, VF *m, VF *v,
                             VF *slow)
 {
