@@ -19,8 +19,7 @@ from torch import nn
 
 import memopt
 import memopt.torch as mt
-from memopt.torch import fitting
-from memopt.torch.fitting import Fit, _choices, _costs, _recipes
+from memopt.torch.fitting import Fit, _choices, _costs, _planning, _recipes
 from memopt.torch.fitting._costs import Costs
 from memopt.torch.fitting._runs import Runs
 
@@ -35,9 +34,9 @@ def guessed_times(monkeypatch):
     """So that plans are the same each time."""
     for name in ("operations", "forwards"):
         monkeypatch.setattr(_costs.Costs, name, lambda *unused: contextlib.nullcontext())
-    for module in (fitting, _choices):
+    for module in (_planning, _choices):
         monkeypatch.setattr(module, "own_seconds", lambda: _costs.Own(0, 0, 0))
-    monkeypatch.setattr(fitting, "link_speed", lambda device: 3e9)
+    monkeypatch.setattr(_planning, "link_speed", lambda device: 3e9)
 
 
 class Planned:
@@ -161,7 +160,7 @@ def test_times_are_measured(monkeypatch):
     monkeypatch.undo()
     ticks = itertools.count()
     monkeypatch.setattr(_costs, "time", types.SimpleNamespace(perf_counter=lambda: float(next(ticks))))
-    for module in (fitting, _choices):
+    for module in (_planning, _choices):
         monkeypatch.setattr(module, "own_seconds", _costs.own_seconds.__wrapped__)
     planned = Planned(*models.stack())
     times, made = planned.planned.tried.costs.modules, planned.made
@@ -177,7 +176,7 @@ def test_times_are_measured(monkeypatch):
 
 def test_one_memory_for_host_and_device(monkeypatch):
     """A copy on the host would take from the same budget."""
-    monkeypatch.setattr(fitting, "shares_memory", lambda device: True)
+    monkeypatch.setattr(_planning, "shares_memory", lambda device: True)
     planned = Planned(*models.stack(), host=1 << 30)
     plan = planned.check(planned.at(0.5))
     assert plan.host == 0 and {choice.what[0] for choice in plan.choices} <= {"module", "again", "graph"}
