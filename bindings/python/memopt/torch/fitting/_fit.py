@@ -18,7 +18,7 @@ from ._planned import Planned
 from ._planning import Planning, Step
 from ._tape import tensors_in
 
-FORMAT = 2
+FORMAT = 3
 
 
 def fit(
