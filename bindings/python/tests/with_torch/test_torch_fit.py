@@ -19,8 +19,7 @@ from torch import nn
 
 import memopt
 import memopt.torch as mt
-from memopt.torch import fitting
-from memopt.torch.fitting import Fit, _choices, _costs, _recipes
+from memopt.torch.fitting import Fit, _choices, _costs, _planned, _planning, _recipes
 from memopt.torch.fitting._costs import Costs
 from memopt.torch.fitting._runs import Runs
 
@@ -35,9 +34,9 @@ def guessed_times(monkeypatch):
     """So that plans are the same each time."""
     for name in ("operations", "forwards"):
         monkeypatch.setattr(_costs.Costs, name, lambda *unused: contextlib.nullcontext())
-    for module in (fitting, _choices):
+    for module in (_planning, _choices):
         monkeypatch.setattr(module, "own_seconds", lambda: _costs.Own(0, 0, 0))
-    monkeypatch.setattr(fitting, "link_speed", lambda device: 3e9)
+    monkeypatch.setattr(_planning, "link_speed", lambda device: 3e9)
 
 
 class Planned:
@@ -161,7 +160,7 @@ def test_times_are_measured(monkeypatch):
     monkeypatch.undo()
     ticks = itertools.count()
     monkeypatch.setattr(_costs, "time", types.SimpleNamespace(perf_counter=lambda: float(next(ticks))))
-    for module in (fitting, _choices):
+    for module in (_planning, _choices):
         monkeypatch.setattr(module, "own_seconds", _costs.own_seconds.__wrapped__)
     planned = Planned(*models.stack())
     times, made = planned.planned.tried.costs.modules, planned.made
@@ -175,9 +174,48 @@ def test_times_are_measured(monkeypatch):
         assert made.seconds == plan.seconds >= remade and made.measured_seconds >= len(plan.choices) > 0
 
 
+@pytest.mark.parametrize("part", [0.25, 2.0])
+def test_kernels_take_another_amount_in_each_plan(monkeypatch, part):
+    """What the first plan's kernels took is not left free for one whose kernels take nothing; a part of what
+    lies between the floor and the plain step, or more than there is."""
+    model, step = models.stack()
+    planned = Planned(model, step)
+    budget, scratch = planned.at(0.6), int(part * (planned.planned.plain - planned.floor))
+    least = planned.planner.solve(max(budget - scratch, planned.floor))
+    border = max(budget - scratch // 3, (budget + planned.floor) // 2)
+    planned.made.remove()
+    monkeypatch.setattr(Fit, "_measure", lambda self, now, step: now.peak + (scratch if now.peak > border else 0))
+    fit = mt.fit(model, None, step, budget=budget)
+    assert fit.measured == fit.peak_bytes <= budget and fit.seconds < least.seconds
+    assert same(results(model, step), planned.expected)
+
+
+def test_modules_within_modules():
+    """They run again for each other's runs; buffers and random numbers are those of the first run in both."""
+
+    def make():
+        inner = nn.Sequential(models.Block(), nn.BatchNorm1d(32), nn.Dropout(0.1))
+        return nn.Sequential(inner, models.Block(), nn.Dropout(0.1))
+
+    planned = Planned(*models.stack(make=make, count=2))
+    numbers = {c.what[1]: i for i, c in enumerate(planned.planner.choices) if c.what[0] == "module"}
+    chosen = [numbers[name] for name in ("0", "0.0", "1", "1.1")]
+    result = planned.planner.replay(chosen)
+    choices = [planned.planner.choices[i] for i in chosen]
+    plan = _choices.Plan(choices, chosen, result.peak_bytes, 0, result.seconds)
+    planned.planned.spec = spec = _planned.spec_of(planned.planner.tape, plan, planned.planned.tried.moving)
+    assert list(spec["modules"]) == ["0", "1"] and list(spec["within"]) == ["0.0", "1.1"]
+    assert result.seconds == sum(choice.seconds for choice in choices)
+    for _ in range(2):
+        assert same(results(planned.model, planned.step), planned.expected)
+        assert result.peak_bytes - 8 * RANDOM <= planned.measure() <= result.peak_bytes
+    with pytest.raises(memopt.errors.InvalidArgumentError, match="is within 2 that run again"):
+        planned.planner.replay([*chosen, numbers["0.0.0"]])
+
+
 def test_one_memory_for_host_and_device(monkeypatch):
     """A copy on the host would take from the same budget."""
-    monkeypatch.setattr(fitting, "shares_memory", lambda device: True)
+    monkeypatch.setattr(_planning, "shares_memory", lambda device: True)
     planned = Planned(*models.stack(), host=1 << 30)
     plan = planned.check(planned.at(0.5))
     assert plan.host == 0 and {choice.what[0] for choice in plan.choices} <= {"module", "again", "graph"}

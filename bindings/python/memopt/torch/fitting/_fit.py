@@ -1,0 +1,250 @@
+"""Plans at work on a model: one for each shape of its forward, made when it comes."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+
+import torch
+
+from ... import errors
+from ..._interrupt import Interruptible
+from ...sizes import Size, format_size, parse_size
+from ._apply import Applied
+from ._checks import check
+from ._planned import Planned
+from ._planning import Planning, Step
+from ._tape import tensors_in
+
+FORMAT = 3
+
+
+def fit(
+    model: torch.nn.Module,
+    optimizer: Any = None,
+    step: Optional[Step] = None,
+    *,
+    budget: Size,
+    host: Optional[Size] = None,
+    allow: Sequence[str] = (),
+) -> "Fit":
+    """Makes training steps of a model take at most `budget` bytes of its device; the bits stay the same.
+
+        fit = mt.fit(model, optimizer, lambda: model(input_ids=ids, labels=ids).loss, budget="8GiB")
+        print(fit.table())
+
+    Each module is kept or run again in backward; each saved value is kept, made again by one cheap
+    operation from other saved ones, or, with `host`, moved to host memory of so many bytes. What is
+    chosen is what takes least time; nothing is changed where the step fits as it is.
+
+    `step` runs the model and gives the loss, or calls backward() itself, after each micro-batch;
+    `optimizer.step()` stays outside. It is called under torch.no_grad(), with fake tensors in place
+    of the model's own, and once in earnest to correct the budget by what the kernels take beyond their
+    tensors. Random states, buffers and gradients are as before afterwards. Without `step` the first
+    training forward is planned as it comes; the model must give its loss.
+
+    A forward of another shape is planned when it comes: `step` is called with that forward's arguments
+    in place of its own. A warning says so. So is one that meets gradients for the first time. After the
+    optimizer's first step what is left of the budget is planned anew. A step that saves other tensors than
+    the planned one is right, too: what the plan does not know is kept, and a warning says so.
+
+    LimitReachedError gives the least budget and what sets it; a later forward may raise it, too. `allow` names
+    what may be done below that although it alters training: "8bit", the states of an AdamW, Adam, Lion or SGD of
+    this package are in 8 bits from then on; "release", see :func:`release_gradients`, which then is `fit.release`.
+    Clipping by all gradients and accumulating end with it.
+    """
+    check(model, allow)
+    made, limits = None, (parse_size(budget), None if host is None else parse_size(host))
+    try:
+        with Interruptible(patience=1):  # torch ends the process where a mode's function raises in C++'s "noexcept"
+            made = Fit(model, optimizer, step, *limits, allow)
+            if step is not None:
+                made._plan(step)
+    except BaseException:
+        if made is not None:
+            made.remove()
+        raise
+    return made
+
+
+class Fit(Planning):
+    """Plans at work on a model, made by :func:`fit`. Not thread-safe."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: Any,
+        step: Optional[Step],
+        budget: int,
+        host: Optional[int] = None,
+        allow: Sequence[str] = (),
+        method: str = "forward",
+    ) -> None:
+        super().__init__(model, optimizer, budget, host, allow, method)
+        self._step, self._method, self._parameters = step, method, list(model.parameters())
+        self._applied = Applied(model, method, host or 0, self._spec_of)
+
+    @property
+    def plain_bytes(self) -> int:
+        """What a step took as it was."""
+        return self._now.plain
+
+    @property
+    def peak_bytes(self) -> int:
+        """What it takes by the plan."""
+        return self._now.peak
+
+    @property
+    def host_bytes(self) -> int:
+        """What it takes of the host by the plan."""
+        return self._now.host
+
+    @property
+    def choices(self) -> List[Tuple[str, str]]:
+        """What is done, in the table's words."""
+        return self._now.choices
+
+    @property
+    def seconds(self) -> float:
+        """What that adds to a step's time by the plan."""
+        return self._now.seconds
+
+    @property
+    def measured_seconds(self) -> float:
+        """What the last step took to run and make things again; waits for it."""
+        return self._applied.spent.seconds()
+
+    @property
+    def unplanned(self) -> int:
+        """Forwards that saved other tensors than the planned ones."""
+        return self._applied.unplanned
+
+    def remove(self) -> None:
+        """The model trains as before."""
+        self._applied.remove()
+        if self._hook is not None:
+            self._hook.remove()
+        if self.release is not None:
+            self.release.remove()
+
+    def table(self) -> str:
+        """What is done in steps as the last one, and what it takes."""
+        rows = [
+            ("budget", format_size(self.budget)),
+            ("as it was", format_size(self.plain_bytes)),
+            ("planned", format_size(self.peak_bytes)),
+            ("measured", "-" if self.measured is None else format_size(self.measured)),
+            ("on the host", format_size(self.host_bytes)),
+            ("more time", "%.3g ms planned, %.3g ms measured" % (1e3 * self.seconds, 1e3 * self.measured_seconds)),
+            ("shapes", "%d, %d steps not as planned" % (len(self._plans), self.unplanned)),
+            *self.choices,
+        ]
+        width = max(len(first) for first, _ in rows)
+        return "\n".join("%-*s  %s" % (width, first, second) for first, second in rows)
+
+    __str__ = table
+
+    def save(self, path: Union[str, "os.PathLike[str]"]) -> None:
+        """Writes the plans as JSON; :meth:`load` applies them to a model of the same code."""
+        plans = {key: planned.facts() for key, planned in self._plans.items() if planned is not None}
+        facts = {"format": FORMAT, "budget": self.budget, "host": self._host, "measured": self.measured}
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({**facts, "margin": self._margin, "plans": plans}, file, indent=1)
+
+    @classmethod
+    def load(cls, path: Union[str, "os.PathLike[str]"], model: torch.nn.Module) -> "Fit":
+        """Applies saved plans; nothing is measured. Other shapes are planned as without a step."""
+        with open(path, encoding="utf-8") as file:
+            found = json.load(file)
+        if not isinstance(found, dict) or found.get("format") != FORMAT:
+            raise ValueError("fit: %s is not a plan of format %d" % (os.fspath(path), FORMAT))
+        made = cls(model, None, None, found["budget"], found["host"])
+        made.measured, made._margin = found["measured"], found["margin"]
+        try:
+            for key, facts in found["plans"].items():
+                made._plans[key] = made._now = Planned(**facts)
+                made._applied.use(made._now.spec)
+        except BaseException:
+            made.remove()
+            raise
+        return made
+
+    @staticmethod
+    def for_trainer(budget: Size, host: Optional[Size] = None) -> Any:
+        """A callback for the Trainer of transformers, whose training takes at most `budget` bytes."""
+        from ._frameworks import trainer_callback
+
+        return trainer_callback(lambda model, optimizer: fit(model, optimizer, budget=budget, host=host))
+
+    @staticmethod
+    def for_lightning(budget: Size, host: Optional[Size] = None) -> Any:
+        """A callback for Lightning's Trainer, with automatic optimization."""
+        from ._frameworks import lightning_callback
+
+        limits = parse_size(budget), None if host is None else parse_size(host)
+        return lightning_callback(lambda module, optimizer: Fit(module, optimizer, None, *limits, (), "training_step"))
+
+    # --- forwards ---
+
+    def _spec_of(self, args: Any, kwargs: Any) -> Optional[Dict[str, Any]]:
+        """What the plan for a forward is; it is made where there is none."""
+        key = self._key = _key_of(args, kwargs)
+        planned = self._plans.get(key)
+        if not self._planning and (self._model.training or not self._plans):
+            gradients = any(p.grad is not None for p in self._parameters)
+            if key not in self._plans or (planned is not None and gradients and not planned.gradients):
+                planned = self._plan_anew(key, gradients, args, kwargs)
+            elif planned is not None and planned.planner is not None and planned.states != self._states:
+                try:
+                    self._solve(planned)
+                except errors.LimitReachedError:  # what is allowed may help
+                    planned = self._plan_anew(key, gradients, args, kwargs)
+        if planned is None:
+            return None
+        self._now = planned
+        return planned.spec  # type: ignore[no-any-return]
+
+    def _plan_anew(self, key: str, gradients: bool, args: Any, kwargs: Any) -> Optional[Planned]:
+        def step() -> Any:
+            if self._step is None:
+                return _loss_of(getattr(self._model, self._method)(*args, **kwargs))
+            forward = own = self._model.forward
+            self._model.forward = lambda *unused, **also: forward(*args, **kwargs)
+            try:
+                return self._step()
+            finally:
+                self._model.forward = own
+
+        first, self._runs.gradients = not self._plans, gradients
+        self._plans.pop(key, None)
+        try:
+            with Interruptible(patience=1):
+                planned = self._plan(step)
+            said = "was planned: %s of %s" % (format_size(planned.peak), format_size(self.budget))
+        except Exception as error:
+            if first or isinstance(error, errors.LimitReachedError):
+                raise
+            self._plans[key] = planned = None
+            said = "cannot be planned (%s: %s), and keeps what it saves" % (type(error).__name__, error)
+        if not first:
+            with_gradients = " that adds to gradients" if gradients else ""
+            warnings.warn("fit: a step of shapes %s%s %s" % (key, with_gradients, said), stacklevel=5)
+        return planned
+
+
+def _key_of(args: Any, kwargs: Any) -> str:
+    """What forwards of one plan agree in."""
+    return " ".join("%s:%s" % ("x".join(map(str, t.shape)), str(t.dtype)[6:]) for t in tensors_in((args, kwargs)))
+
+
+def _loss_of(result: Any) -> torch.Tensor:
+    """The loss that a model gives."""
+    if isinstance(result, dict):  # as outputs of transformers are
+        result = result.get("loss")
+    elif isinstance(result, tuple) and result:
+        result = result[0]
+    if not isinstance(result, torch.Tensor) or result.numel() != 1:
+        raise TypeError("fit: without a step the model must give its loss, not a %s" % type(result).__name__)
+    return result
