@@ -138,6 +138,23 @@ MUTANTS = [
         "asan",
         "^stream_weights$",
     ),
+    Mutant(
+        "stream_expects_the_first_layers_only",
+        "lib/stream/schedule.c",
+        "    for (uint32_t i = 0; i < count; i++)\n        learn(schedule, layers[i],",
+        "    for (uint32_t i = 0; i < 1; i++)\n        learn(schedule, layers[i],",
+        "asan",
+        "^stream_schedule$",
+    ),
+    # --- race
+    Mutant(
+        "race_range_behind_one_that_touches_is_missed",
+        "lib/race/span.c",
+        "root->lower->highest > lo)",
+        "root->lower->highest >= lo)",
+        "asan",
+        "^race_kinds$",
+    ),
     # --- optim
     Mutant(
         "optim_import_keeps_groups",

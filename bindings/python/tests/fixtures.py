@@ -9,7 +9,6 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
 from pathlib import Path
 from typing import Iterator
 
@@ -35,15 +34,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         (kept if count[name] < MANY or left[name] % 4 == 0 else dropped).append(item)
     items[:] = kept
     config.hook.pytest_deselected(items=dropped)
-
-
-@pytest.fixture
-def short_folder() -> Iterator[Path]:
-    """A folder with a short path."""
-    place = tempfile.gettempdir()
-    folder = Path(tempfile.mkdtemp(prefix="mo-", dir=place if len(place) < 40 else "/tmp"))
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

@@ -130,8 +130,3 @@ TEST(another_stream_gets_their_pages)
         end(&s);
     }
 }
-
-int main(void)
-{
-    return run_all_tests(NULL, NULL);
-}

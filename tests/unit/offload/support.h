@@ -13,15 +13,20 @@ typedef struct world {
     memopt_stream s, t;
 } world;
 
-static inline world open_world(uint32_t order, uint64_t seed, uint64_t capacity,
-                               const memopt_offloader_options *options)
+static inline world world_on(memopt_device *device, const memopt_offloader_options *options)
 {
-    world w;
-    bench_open_device(&(bench_device){order, seed, capacity, 1}, &w.device, &w.allocator);
+    world w = {.device = device};
+    OK(memopt_allocator_create(w.device, NULL, NULL, &w.allocator));
     w.s = stream_on(w.device);
     w.t = stream_on(w.device);
     OK(memopt_offloader_create(w.device, w.allocator, options, &w.offloader));
     return w;
+}
+
+static inline world open_world(uint32_t order, uint64_t seed, uint64_t capacity,
+                               const memopt_offloader_options *options)
+{
+    return world_on(bench_open_cpu(&(bench_device){order, seed, capacity, 1}), options);
 }
 
 /* Tickets must have ended; blocks go. */

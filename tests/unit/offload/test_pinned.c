@@ -19,16 +19,12 @@ static void hear(void *user, memopt_log_level level, const char *message)
 
 static world open_on(const memopt_offloader_options *options)
 {
-    world w;
+    memopt_device *opened = NULL;
     memopt_device_options device = MEMOPT_DEVICE_OPTIONS_INIT;
     if (strcmp(name, "cpu") == 0)
         device.capacity = 64 * MIB;
-    OK(memopt_device_open(name, &device, &w.device));
-    OK(memopt_allocator_create(w.device, NULL, NULL, &w.allocator));
-    w.s = stream_on(w.device);
-    w.t = stream_on(w.device);
-    OK(memopt_offloader_create(w.device, w.allocator, options, &w.offloader));
-    return w;
+    OK(memopt_device_open(name, &device, &opened));
+    return world_on(opened, options);
 }
 
 /* 1: the driver refuses, which is worth a warning. */

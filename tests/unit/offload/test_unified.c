@@ -11,19 +11,15 @@ static const char *name = "cpu";
 
 static world open_unified(uint64_t capacity, const memopt_offloader_options *options)
 {
-    world w;
+    memopt_device *opened = NULL;
     memopt_device_options device = MEMOPT_DEVICE_OPTIONS_INIT;
     device.unified = 1;
     if (strcmp(name, "cpu") == 0) {
         device.capacity = capacity;
         device.granularity = 4096;
     }
-    OK(memopt_device_open(name, &device, &w.device));
-    OK(memopt_allocator_create(w.device, NULL, NULL, &w.allocator));
-    w.s = stream_on(w.device);
-    w.t = stream_on(w.device);
-    OK(memopt_offloader_create(w.device, w.allocator, options, &w.offloader));
-    return w;
+    OK(memopt_device_open(name, &device, &opened));
+    return world_on(opened, options);
 }
 
 static memopt_memory_info memory_of(const world *w)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import functools
 import io
+import os
+import pathlib
+import subprocess
+import sys
 from typing import Any, Dict, List, Tuple
 
 import pytest
@@ -151,3 +155,18 @@ def through_a_file(value):
     torch.save(value, file)
     file.seek(0)
     return torch.load(file, weights_only=True)
+
+
+@functools.lru_cache(maxsize=None)
+def limited(mode: str, layers: int) -> Tuple[int, str]:
+    """host_memory.py's end and what it printed."""
+    child = pathlib.Path(__file__).with_name("host_memory.py")
+    ended = subprocess.run(
+        [sys.executable, str(child), mode, str(layers)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        universal_newlines=True,
+        timeout=900,
+    )
+    return ended.returncode, ended.stdout

@@ -16,7 +16,7 @@ import torch
 
 import memopt
 import memopt.torch as mt
-from optim_support import KINDS, same_bits, through_a_file
+from optim_support import KINDS, limited, same_bits, through_a_file
 from optim_support import fill_both as fill
 
 LIMIT = "1MiB"  # chunks of 84 KiB
@@ -379,26 +379,14 @@ def test_a_killed_process(tmp_path):
 def test_trains_in_the_stated_memory(layers, capsys):
     """Under a limit of 2 bytes a parameter, the stated 16 MiB and 80 MiB for threads and the like, also
     while a dict of 6 bytes a parameter is saved and loaded; in memory the same does not run."""
-    child = pathlib.Path(__file__).with_name("host_memory.py")
-    ended = []
-    for mode in ("disk", "small"):
-        ended.append(
-            subprocess.run(
-                [sys.executable, str(child), mode, str(layers)],
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                universal_newlines=True,
-                timeout=900,
-            )
-        )
+    (code, text), (other, why) = limited("disk", layers), limited("small", layers)
     with capsys.disabled():
-        print("\n%d parameters: %s" % (layers << 20, ended[0].stdout.split("\n")))
-    assert ended[0].returncode == 0, ended[0].stdout
-    parts = dict(line.split(": ") for line in ended[0].stdout.strip().splitlines()[-5:])
+        print("\n%d parameters: %s" % (layers << 20, text.split("\n")))
+    assert code == 0, text
+    parts = dict(line.split(": ") for line in text.strip().splitlines()[-5:])
     assert float(parts["last loss"]) < 0.7 * float(parts["first loss"])
     assert float(parts["held"]) <= 16.0
-    assert ended[1].returncode == 1 and re.search("memory|bad_alloc", ended[1].stdout)
+    assert other == 1 and re.search("memory|bad_alloc", why)
 
 
 def test_states_that_a_rule_completes(tmp_path):

@@ -6,12 +6,7 @@ values then go through the buffers on the host, only without streams.
 
 from __future__ import annotations
 
-import functools
 import mmap
-import os
-import pathlib
-import subprocess
-import sys
 import types
 
 import pytest
@@ -21,7 +16,7 @@ import memopt as core
 import memopt.torch as mt
 from memopt.torch._native import native
 from memopt.torch.optim import _pinned
-from optim_support import KINDS, OTHERS, same_bits, through_a_file
+from optim_support import KINDS, OTHERS, limited, same_bits, through_a_file
 from optim_support import fill_both as fill
 
 HALF = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -330,21 +325,6 @@ def test_refusals():
         import copy
 
         copy.deepcopy(optimizer)
-
-
-@functools.lru_cache(maxsize=None)
-def limited(mode, layers):
-    """host_memory.py's end and what it printed."""
-    child = pathlib.Path(__file__).with_name("host_memory.py")
-    ended = subprocess.run(
-        [sys.executable, str(child), mode, str(layers)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        universal_newlines=True,
-        timeout=500,
-    )
-    return ended.returncode, ended.stdout
 
 
 def figures(layers, mode="host"):

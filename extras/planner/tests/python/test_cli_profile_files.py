@@ -1,4 +1,4 @@
-"""`memopt profile`: the files that it writes, and what killed commands have left."""
+"""`memopt profile`: the files that it writes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ import shlex
 import signal
 import subprocess
 import sys
-import tempfile
 
 import pytest
 
 from cli_support import command, environment, start, wait_for
 from memopt.tools._log_file import LogFile
-from memopt.cli.profile.phase_pipe import Marks
 from profile_support import PHASES, QUICK, profiled, python, seen
 
 
@@ -145,26 +143,6 @@ def test_two_that_write_one_log(tmp_path):
     second.close()
     lines = open(path).read().splitlines()
     assert lines[0] == "a" and len(lines) == 7 and lines[1:3] == ["first 0", "second 0"]
-
-
-def test_what_killed_commands_left_goes(tmp_path):
-    held, left = Marks(), tmp_path / "memopt-profile-left"
-    tempdir, tempfile.tempdir = tempfile.tempdir, str(tmp_path)
-    try:
-        left.mkdir()
-        (left / "marks").write_text("")
-        fresh = tmp_path / "memopt-profile-fresh"
-        fresh.mkdir()
-        other = Marks()  # in use, however old it is
-        for folder in (left, other._folder):
-            os.utime(folder, (1, 1))
-        Marks().close()
-        assert not left.exists() and fresh.exists() and os.path.exists(other.path)
-        other.close()
-        assert sorted(os.listdir(tmp_path)) == ["memopt-profile-fresh"]
-    finally:
-        tempfile.tempdir = tempdir
-        held.close()
 
 
 def test_a_signal_before_the_program_leaves_nothing(tmp_path):

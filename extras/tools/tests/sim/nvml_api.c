@@ -20,7 +20,6 @@ enum {
 static int users;
 
 /* Starts that were not ended. */
-EXPORT int memopt_sim_users(void);
 EXPORT int memopt_sim_users(void)
 {
     return users;
@@ -54,7 +53,6 @@ static int index_of(const void *device, const char *call)
     if (i < 0)                                                                                     \
     return INVALID_ARGUMENT
 
-EXPORT int nvmlInit_v2(void);
 EXPORT int nvmlInit_v2(void)
 {
     int code = sim_monitor_call("nvmlInit");
@@ -63,13 +61,11 @@ EXPORT int nvmlInit_v2(void)
     return code;
 }
 
-EXPORT int nvmlInit(void);
 EXPORT int nvmlInit(void)
 {
     return nvmlInit_v2();
 }
 
-EXPORT int nvmlShutdown(void);
 EXPORT int nvmlShutdown(void)
 {
     ENTER("nvmlShutdown");
@@ -77,7 +73,6 @@ EXPORT int nvmlShutdown(void)
     return OK;
 }
 
-EXPORT const char *nvmlErrorString(int code);
 EXPORT const char *nvmlErrorString(int code)
 {
     return code == 3    ? "Not Supported"
@@ -88,7 +83,6 @@ EXPORT const char *nvmlErrorString(int code)
                         : "Unknown Error";
 }
 
-EXPORT int nvmlSystemGetDriverVersion(char *out, unsigned bytes);
 EXPORT int nvmlSystemGetDriverVersion(char *out, unsigned bytes)
 {
     ENTER("nvmlSystemGetDriverVersion");
@@ -99,7 +93,6 @@ EXPORT int nvmlSystemGetDriverVersion(char *out, unsigned bytes)
     return OK;
 }
 
-EXPORT int nvmlDeviceGetCount_v2(unsigned *out);
 EXPORT int nvmlDeviceGetCount_v2(unsigned *out)
 {
     ENTER("nvmlDeviceGetCount");
@@ -107,13 +100,11 @@ EXPORT int nvmlDeviceGetCount_v2(unsigned *out)
     return OK;
 }
 
-EXPORT int nvmlDeviceGetCount(unsigned *out);
 EXPORT int nvmlDeviceGetCount(unsigned *out)
 {
     return nvmlDeviceGetCount_v2(out);
 }
 
-EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **out);
 EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **out)
 {
     ENTER("nvmlDeviceGetHandleByIndex");
@@ -123,7 +114,6 @@ EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **out)
     return OK;
 }
 
-EXPORT int nvmlDeviceGetHandleByIndex(unsigned index, void **out);
 EXPORT int nvmlDeviceGetHandleByIndex(unsigned index, void **out)
 {
     return nvmlDeviceGetHandleByIndex_v2(index, out);
@@ -138,14 +128,12 @@ static int give_text(const char *text, char *out, unsigned bytes)
     return OK;
 }
 
-EXPORT int nvmlDeviceGetName(void *device, char *out, unsigned bytes);
 EXPORT int nvmlDeviceGetName(void *device, char *out, unsigned bytes)
 {
     DEVICE("nvmlDeviceGetName");
     return give_text(sim_text("MEMOPT_SIM_NAME", "libmemopt simulated device"), out, bytes);
 }
 
-EXPORT int nvmlDeviceGetUUID(void *device, char *out, unsigned bytes);
 EXPORT int nvmlDeviceGetUUID(void *device, char *out, unsigned bytes)
 {
     char text[64];
@@ -160,7 +148,6 @@ typedef struct pci {
     char id[32];
 } pci;
 
-EXPORT int nvmlDeviceGetPciInfo_v3(void *device, pci *out);
 EXPORT int nvmlDeviceGetPciInfo_v3(void *device, pci *out)
 {
     DEVICE("nvmlDeviceGetPciInfo");
@@ -173,7 +160,6 @@ typedef struct memory {
     unsigned long long total, free, used;
 } memory;
 
-EXPORT int nvmlDeviceGetMemoryInfo(void *device, memory *out);
 EXPORT int nvmlDeviceGetMemoryInfo(void *device, memory *out)
 {
     DEVICE("nvmlDeviceGetMemoryInfo");
@@ -187,7 +173,6 @@ typedef struct memory_v2 {
     unsigned long long total, reserved, free, used;
 } memory_v2;
 
-EXPORT int nvmlDeviceGetMemoryInfo_v2(void *device, memory_v2 *out);
 EXPORT int nvmlDeviceGetMemoryInfo_v2(void *device, memory_v2 *out)
 {
     DEVICE("nvmlDeviceGetMemoryInfo_v2");
@@ -204,7 +189,6 @@ typedef struct utilization {
     unsigned gpu, memory;
 } utilization;
 
-EXPORT int nvmlDeviceGetUtilizationRates(void *device, utilization *out);
 EXPORT int nvmlDeviceGetUtilizationRates(void *device, utilization *out)
 {
     DEVICE("nvmlDeviceGetUtilizationRates");
@@ -213,7 +197,6 @@ EXPORT int nvmlDeviceGetUtilizationRates(void *device, utilization *out)
     return OK;
 }
 
-EXPORT int nvmlDeviceGetTemperature(void *device, int sensor, unsigned *out);
 EXPORT int nvmlDeviceGetTemperature(void *device, int sensor, unsigned *out)
 {
     DEVICE("nvmlDeviceGetTemperature");
@@ -224,7 +207,6 @@ EXPORT int nvmlDeviceGetTemperature(void *device, int sensor, unsigned *out)
 }
 
 /* Milliwatts, as NVML counts. */
-EXPORT int nvmlDeviceGetPowerUsage(void *device, unsigned *out);
 EXPORT int nvmlDeviceGetPowerUsage(void *device, unsigned *out)
 {
     DEVICE("nvmlDeviceGetPowerUsage");
@@ -232,7 +214,6 @@ EXPORT int nvmlDeviceGetPowerUsage(void *device, unsigned *out)
     return OK;
 }
 
-EXPORT int nvmlDeviceGetEnforcedPowerLimit(void *device, unsigned *out);
 EXPORT int nvmlDeviceGetEnforcedPowerLimit(void *device, unsigned *out)
 {
     DEVICE("nvmlDeviceGetEnforcedPowerLimit");

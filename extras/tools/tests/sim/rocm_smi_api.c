@@ -21,7 +21,6 @@ enum {
 static int users;
 
 /* Starts that were not ended. */
-EXPORT int memopt_sim_users(void);
 EXPORT int memopt_sim_users(void)
 {
     return users;
@@ -45,7 +44,6 @@ EXPORT int memopt_sim_users(void)
         return INVALID_ARGS;                                                                       \
     }
 
-EXPORT int rsmi_init(uint64_t flags);
 EXPORT int rsmi_init(uint64_t flags)
 {
     int code = sim_monitor_call("rsmi_init");
@@ -56,7 +54,6 @@ EXPORT int rsmi_init(uint64_t flags)
     return code;
 }
 
-EXPORT int rsmi_shut_down(void);
 EXPORT int rsmi_shut_down(void)
 {
     ENTER("rsmi_shut_down");
@@ -64,7 +61,6 @@ EXPORT int rsmi_shut_down(void)
     return OK;
 }
 
-EXPORT int rsmi_status_string(int code, const char **out);
 EXPORT int rsmi_status_string(int code, const char **out)
 {
     *out = code == 4   ? "RSMI_STATUS_PERMISSION: Permission denied"
@@ -78,7 +74,6 @@ typedef struct version {
     const char *build;
 } version;
 
-EXPORT int rsmi_version_get(version *out);
 EXPORT int rsmi_version_get(version *out)
 {
     int code = sim_monitor_call("rsmi_version_get");
@@ -87,7 +82,6 @@ EXPORT int rsmi_version_get(version *out)
     return code;
 }
 
-EXPORT int rsmi_num_monitor_devices(uint32_t *out);
 EXPORT int rsmi_num_monitor_devices(uint32_t *out)
 {
     ENTER("rsmi_num_monitor_devices");
@@ -95,7 +89,6 @@ EXPORT int rsmi_num_monitor_devices(uint32_t *out)
     return OK;
 }
 
-EXPORT int rsmi_dev_name_get(uint32_t device, char *out, size_t bytes);
 EXPORT int rsmi_dev_name_get(uint32_t device, char *out, size_t bytes)
 {
     DEVICE("rsmi_dev_name_get");
@@ -104,7 +97,6 @@ EXPORT int rsmi_dev_name_get(uint32_t device, char *out, size_t bytes)
     return strlen(text) < bytes ? OK : INSUFFICIENT_SIZE;
 }
 
-EXPORT int rsmi_dev_unique_id_get(uint32_t device, uint64_t *out);
 EXPORT int rsmi_dev_unique_id_get(uint32_t device, uint64_t *out)
 {
     DEVICE("rsmi_dev_unique_id_get");
@@ -112,7 +104,6 @@ EXPORT int rsmi_dev_unique_id_get(uint32_t device, uint64_t *out)
     return OK;
 }
 
-EXPORT int rsmi_dev_pci_id_get(uint32_t device, uint64_t *out);
 EXPORT int rsmi_dev_pci_id_get(uint32_t device, uint64_t *out)
 {
     DEVICE("rsmi_dev_pci_id_get");
@@ -121,7 +112,6 @@ EXPORT int rsmi_dev_pci_id_get(uint32_t device, uint64_t *out)
     return OK;
 }
 
-EXPORT int rsmi_dev_memory_total_get(uint32_t device, int type, uint64_t *out);
 EXPORT int rsmi_dev_memory_total_get(uint32_t device, int type, uint64_t *out)
 {
     DEVICE("rsmi_dev_memory_total_get");
@@ -129,7 +119,6 @@ EXPORT int rsmi_dev_memory_total_get(uint32_t device, int type, uint64_t *out)
     return type == 0 ? OK : INVALID_ARGS;
 }
 
-EXPORT int rsmi_dev_memory_usage_get(uint32_t device, int type, uint64_t *out);
 EXPORT int rsmi_dev_memory_usage_get(uint32_t device, int type, uint64_t *out)
 {
     DEVICE("rsmi_dev_memory_usage_get");
@@ -137,7 +126,6 @@ EXPORT int rsmi_dev_memory_usage_get(uint32_t device, int type, uint64_t *out)
     return type == 0 ? OK : INVALID_ARGS;
 }
 
-EXPORT int rsmi_dev_busy_percent_get(uint32_t device, uint32_t *out);
 EXPORT int rsmi_dev_busy_percent_get(uint32_t device, uint32_t *out)
 {
     DEVICE("rsmi_dev_busy_percent_get");
@@ -145,7 +133,6 @@ EXPORT int rsmi_dev_busy_percent_get(uint32_t device, uint32_t *out)
     return OK;
 }
 
-EXPORT int rsmi_dev_memory_busy_percent_get(uint32_t device, uint32_t *out);
 EXPORT int rsmi_dev_memory_busy_percent_get(uint32_t device, uint32_t *out)
 {
     DEVICE("rsmi_dev_memory_busy_percent_get");
@@ -154,7 +141,6 @@ EXPORT int rsmi_dev_memory_busy_percent_get(uint32_t device, uint32_t *out)
 }
 
 /* Thousandths of a degree. MEMOPT_SIM_EDGE=0: an accelerator, which has no sensor at the edge. */
-EXPORT int rsmi_dev_temp_metric_get(uint32_t device, uint32_t sensor, int metric, int64_t *out);
 EXPORT int rsmi_dev_temp_metric_get(uint32_t device, uint32_t sensor, int metric, int64_t *out)
 {
     DEVICE("rsmi_dev_temp_metric_get");
@@ -167,7 +153,6 @@ EXPORT int rsmi_dev_temp_metric_get(uint32_t device, uint32_t sensor, int metric
 }
 
 /* Microwatts; the setting is in milliwatts. */
-EXPORT int rsmi_dev_power_get(uint32_t device, uint64_t *out, int *type);
 EXPORT int rsmi_dev_power_get(uint32_t device, uint64_t *out, int *type)
 {
     DEVICE("rsmi_dev_power_get");
@@ -178,7 +163,6 @@ EXPORT int rsmi_dev_power_get(uint32_t device, uint64_t *out, int *type)
     return OK;
 }
 
-EXPORT int rsmi_dev_power_ave_get(uint32_t device, uint32_t sensor, uint64_t *out);
 EXPORT int rsmi_dev_power_ave_get(uint32_t device, uint32_t sensor, uint64_t *out)
 {
     DEVICE("rsmi_dev_power_ave_get");
@@ -186,7 +170,6 @@ EXPORT int rsmi_dev_power_ave_get(uint32_t device, uint32_t sensor, uint64_t *ou
     return sensor == 0 ? OK : INVALID_ARGS;
 }
 
-EXPORT int rsmi_dev_power_cap_get(uint32_t device, uint32_t sensor, uint64_t *out);
 EXPORT int rsmi_dev_power_cap_get(uint32_t device, uint32_t sensor, uint64_t *out)
 {
     DEVICE("rsmi_dev_power_cap_get");
@@ -215,7 +198,6 @@ static size_t computing(sim_process all[MOST_PROCESSES])
 }
 
 /* As the real one: where there is too little room, *count is left alone. */
-EXPORT int rsmi_compute_process_info_get(process *out, uint32_t *count);
 EXPORT int rsmi_compute_process_info_get(process *out, uint32_t *count)
 {
     sim_process all[MOST_PROCESSES];
@@ -230,7 +212,6 @@ EXPORT int rsmi_compute_process_info_get(process *out, uint32_t *count)
 }
 
 /* A process that is on another device uses 0 bytes of this one. */
-EXPORT int rsmi_compute_process_info_by_device_get(uint32_t pid, uint32_t device, process *out);
 EXPORT int rsmi_compute_process_info_by_device_get(uint32_t pid, uint32_t device, process *out)
 {
     sim_process all[MOST_PROCESSES];

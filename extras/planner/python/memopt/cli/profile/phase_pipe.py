@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import glob
 import os
 import shutil
 import tempfile
@@ -18,8 +17,6 @@ _MOST_PHASES = 100  # names that are told apart
 _READ = 1 << 16  # bytes
 _MOST_READS = 2 * _PIPE_BYTES // _READ
 _MOST_DIGITS = 20  # of a number in a mark
-_PREFIX = "memopt-profile-"
-_FRESH = 60.0  # seconds within which a folder may have no lock yet
 
 
 class Mark(NamedTuple):
@@ -34,10 +31,7 @@ class Marks:
     contradict each other."""
 
     def __init__(self) -> None:
-        _sweep(tempfile.gettempdir())
-        self._folder = tempfile.mkdtemp(prefix=_PREFIX)
-        self._lock = os.open(self._folder, os.O_RDONLY | os.O_CLOEXEC)  # while it is held, in use
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._folder = tempfile.mkdtemp(prefix="memopt-profile-")
         self.path = os.path.join(self._folder, "marks")
         os.mkfifo(self.path, 0o600)
         # Open for writing too, so that the pipe outlives each of its writers.
@@ -81,27 +75,7 @@ class Marks:
         """Removes the pipe."""
         os.close(self._pipe)
         shutil.rmtree(self._folder, ignore_errors=True)
-        os.close(self._lock)
 
 
 def _is_number(word: bytes) -> bool:
     return word.isdigit() and len(word) <= _MOST_DIGITS
-
-
-def _sweep(folder: str) -> None:
-    """Removes what killed commands have left."""
-    for name in glob.glob(os.path.join(glob.escape(folder), _PREFIX + "*")):
-        try:
-            status = os.lstat(name)
-            if status.st_uid != os.geteuid() or time.time() - status.st_mtime < _FRESH:
-                continue
-            lock = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECTORY)
-        except OSError:
-            continue
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(name, ignore_errors=True)
-        except OSError:  # in use
-            pass
-        finally:
-            os.close(lock)
