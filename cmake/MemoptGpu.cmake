@@ -57,7 +57,8 @@ set(MEMOPT_NVCC_FLAGS --std=c++17 -O3 --fmad=false --prec-div=true --prec-sqrt=t
     --diag-suppress=177) # unused functions of the shared headers
 set(MEMOPT_CLANG_PTX_FLAGS -x cuda --cuda-device-only -nocudainc -nocudalib --cuda-gpu-arch=sm_75
     --cuda-feature=+ptx63 -std=c++17 -O3 -ffp-contract=off -Wno-unknown-cuda-version)
-set(MEMOPT_HIP_FLAGS -x hip --offload-device-only --no-gpu-bundle-output -nogpulib -nogpuinc
+# Without a cuid, which is a hash of the folder.
+set(MEMOPT_HIP_FLAGS -x hip --offload-device-only --no-gpu-bundle-output -fuse-cuid=none -nogpulib -nogpuinc
     -std=c++17 -O3 -ffp-contract=off)
 
 # Adds the target's own flags. Every ROCm from 5.0 on loads version 4 of code objects. Generic
