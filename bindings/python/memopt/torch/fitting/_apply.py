@@ -24,17 +24,18 @@ from .._packer import Packer, keep
 from .._store import Options
 from ..checkpointing import checkpoint
 from ._costs import Spent
+from ._loss import Logits
 from ._recipes import Part, Recipe, look, note, noted, of_graph
 from ._tape import is_whole
 
-NOTHING: Dict[str, Any] = {"modules": {}, "again": [], "graph": [], "host": []}
+NOTHING: Dict[str, Any] = {"modules": {}, "again": [], "graph": [], "host": [], "loss": ""}
 
 
 class Applied:
     """Plans at work on a model: `spec_of` gives the one for a call's arguments, or None.
 
     A spec is plain data: {"modules": {name: [begin, end, [buffers]]}, "again": [names], "graph": [[number,
-    look]], "host": [[number, look]]}.
+    look]], "host": [[number, look]], "loss": name of the Linear whose logits are never whole, or ""}.
     """
 
     def __init__(self, model: torch.nn.Module, method: str, host_limit: int, spec_of: Callable[..., Any]) -> None:
@@ -52,7 +53,7 @@ class Applied:
         if spec is self.spec:
             return
         modules = dict(self.model.named_modules())
-        for name in [*spec["modules"], *spec["again"]]:
+        for name in [*spec["modules"], *spec["again"], *filter(None, [spec["loss"]])]:
             if name not in modules:
                 raise ValueError("fit: the model has no module %r, which the plan names" % name)
             if name not in self.calls:
@@ -119,6 +120,11 @@ class Applied:
                 stacklevel=2,
             )
 
+    def whole(self, what: str) -> None:
+        """Logits were not to be whole."""
+        if what and not self.lost:
+            self.lose("%s needs all of what %s gives" % (what, self.spec["loss"]))
+
     # --- forward ---
 
     def forward(self, call: ForwardCall, args: Any, kwargs: Any) -> Any:
@@ -145,6 +151,9 @@ class Applied:
         """A module's within it."""
         if not self.running or self.inside:  # it runs again, or within another one
             return call.function(*args, **kwargs)
+        if name == self.spec["loss"]:
+            linear: Any = call.module()
+            return Logits(linear, self.whole, *args, **kwargs)
         if name in self.spec["modules"]:
             result = self._checkpointed(name, call.function, args, kwargs)
         else:

@@ -44,13 +44,14 @@ def fit(
     the planned one is right, too: what the plan does not know is kept, and a warning says so.
 
     LimitReachedError gives the least budget and what sets it; a later forward may raise it, too. `allow` names
-    what may be done below that although it alters training: "8bit", the states of an AdamW, Adam, Lion or SGD of
-    this package are in 8 bits from then on; "release", see :func:`release_gradients`, which then is `fit.release`.
-    Clipping by all gradients and accumulating end with it.
+    what may be done below that although it alters training or the optimizer; the fewest that hold the budget are:
+    "chunked_loss", the cross-entropy of a last Linear's results is made by pieces of tokens, and logits are never
+    whole (last bits of loss and gradients differ); of an optimizer of this package: "host", its states are in host
+    memory, as with `paged=True`; "8bit", those of an AdamW, Adam, Lion or SGD are in 8 bits; "split", weights of 32
+    bits are bf16, and states have the other bits, as with `split_weights=16`; "release", see
+    :func:`release_gradients`, which then is `fit.release`: clipping by all gradients and accumulating end with it.
+    What the optimizer has become stays after remove().
     """
-    unknown = [name for name in allow if name not in ("8bit", "release")]
-    if unknown:
-        raise ValueError("fit: allow=%r is not known; there are '8bit' and 'release'" % unknown[0])
     for name, part in model.named_modules():
         if getattr(part, "_compiled_call_impl", None) is not None or type(part).__name__ == "OptimizedModule":
             raise NotImplementedError("fit: module %r is compiled; pass the model before torch.compile" % name)

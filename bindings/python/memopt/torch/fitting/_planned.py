@@ -30,9 +30,9 @@ class Planned:
         return {name: value for name, value in vars(self).items() if name not in ("planner", "tried")}
 
 
-def spec_of(tape: Tape, plan: Plan, moving: Moving) -> Dict[str, Any]:
+def spec_of(tape: Tape, plan: Plan, moving: Moving, loss: str) -> Dict[str, Any]:
     """What Applied takes; plain data."""
-    spec: Dict[str, Any] = {"modules": {}, "again": [], "graph": [], "host": []}
+    spec: Dict[str, Any] = {"modules": {}, "again": [], "graph": [], "host": [], "loss": loss}
     looks = {pack.number: pack.look for pack in tape.packs}
     for choice in plan.choices:
         kind, what = choice.what
