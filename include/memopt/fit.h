@@ -21,7 +21,9 @@
  *   is unpacked runs the module's events again, from its entry to the last pack that is not yet
  *   released; then each pack holds what it needs until its release. Its inputs live from its entry
  *   until its last pack is released. So do `extra_bytes` (copies of buffers), which count twice
- *   while it runs again.
+ *   while it runs again. A recomputed module may be within another one, which then packs its
+ *   inputs: they are there from the outer module's run until its own run is over. It runs twice more,
+ *   in that run and for its own packs, and its `extra_bytes` live in both.
  * - #MEMOPT_FIT_REMAKE, a storage: its packs, from `first_pack` on, hold the inputs instead. When one
  *   is unpacked and no other has made the storage again, it is made: `extra_bytes` more live while
  *   that runs. A pack whose inputs are freed at its time, or that is within a recomputed module,
@@ -29,9 +31,9 @@
  * - #MEMOPT_FIT_OFFLOAD, a storage: its packs, from `first_pack` on, hold one copy on the host.
  *   When one is unpacked and no other has brought the storage back, it is brought back.
  *
- * Two choices exclude each other if both recompute and one module is within the other; if they are
- * for the same storage; if one remakes a storage from one that the other chooses; or if a storage is
- * remade that is born in a recomputed module, other than the choice's own `module`.
+ * Two choices exclude each other if they are for the same module or storage; if one remakes a storage
+ * from one that the other chooses; or if a storage is remade that is born in a recomputed module, other
+ * than the choice's own `module`.
  *
  * **Threads.** A handle does not change after memopt_fit_create(): any number of threads may use it.
  */
@@ -178,7 +180,8 @@ MEMOPT_API memopt_status memopt_fit_destroy(memopt_fit *fit);
  * @param[in,out] out_result the caller sets struct_size; the call fills at most that many bytes.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, struct_size is too small, an index is out of
- *         range or given twice, or two choices exclude each other; the message names them.
+ *         range or given twice, two choices exclude each other, or a recomputed module is within
+ *         two that are; the message names them.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY a host allocation failed; see memopt_last_error().
  * @since 0.9
  */

@@ -261,6 +261,29 @@ MEMOPT_API memopt_status memopt_streamer_get_limit(const memopt_streamer *stream
                                                    const double *work, double link,
                                                    double *out_seconds);
 
+/**
+ * @brief Says what a budget would cost before there is a streamer, as memopt_streamer_get_plan() and
+ *        memopt_streamer_get_limit() do of one: rounds of forward over all layers, then backward.
+ *        Allocates nothing of a device. May be called by any thread.
+ * @param layers the bytes of each layer, above 0: the sum of its parts at steps of 256.
+ * @param count the number of layers, 1 to 2^31 - 1.
+ * @param budget the bytes of the arena; rounded down to a multiple of 512.
+ * @param work the seconds of work of each begin in that order, at least 0: twice `count`.
+ * @param link bytes a second of copies to the device, above 0; infinity: copies take no time.
+ * @param[in,out] out_plan the caller sets struct_size; the call fills at most that many bytes.
+ * @param[out] out_seconds of a round that follows others.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, a number is out of range, or struct_size is too
+ *         small.
+ * @retval MEMOPT_LIMIT_REACHED a layer is larger than the budget; the message has both.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY a host allocation failed.
+ * @since 0.9
+ */
+MEMOPT_API memopt_status memopt_streamer_rehearse(const uint64_t *layers, uint32_t count,
+                                                  uint64_t budget, const double *work, double link,
+                                                  memopt_stream_plan *out_plan,
+                                                  double *out_seconds);
+
 /** @brief Statistics of a streamer. */
 typedef struct memopt_stream_stats {
     size_t struct_size;           /**< Set by the caller. */

@@ -79,13 +79,13 @@ static void start(mo_fit_search *s, uint8_t *set, uint32_t level, int way)
     add_values(s, set, way == REMAKE_FIRST ? MEMOPT_FIT_OFFLOAD : MEMOPT_FIT_REMAKE);
 }
 
-/* The untried choice whose change lowers a moment most, by the curves; choice_count: none. */
+/* The untried move that lowers a moment most, by the curves; twice choice_count: none. */
 static uint32_t most_lowering(const mo_fit_search *s, const uint8_t *set, const uint8_t *tried,
                               uint64_t moment)
 {
-    uint32_t best = s->f->choice_count;
+    uint32_t best = 2 * s->f->choice_count;
     int64_t best_gain = 0;
-    for (uint32_t i = 0; i < s->f->choice_count; i++) {
+    for (uint32_t i = 0; i < 2 * s->f->choice_count; i++) {
         double seconds;
         int64_t gain = tried[i] ? 0 : mo_fit_gain(s, set, i, moment, &seconds);
         if (gain > best_gain) {
@@ -96,27 +96,19 @@ static uint32_t most_lowering(const mo_fit_search *s, const uint8_t *set, const 
     return best;
 }
 
-static void change(const mo_fit_search *s, uint8_t *set, uint32_t choice)
-{
-    if (set[choice])
-        set[choice] = 0;
-    else
-        mo_fit_add(s, set, choice);
-}
-
-/* One change that makes the set lower; 0 if there is none. `other` is memory for a set, `tried` too. */
+/* One change that makes the set lower; 0 if there is none. `other` is memory for a set, `tried` for two. */
 static int descend(mo_fit_search *s, uint8_t *set, uint8_t *other, uint8_t *tried, height *h)
 {
     uint32_t n = s->f->choice_count;
     uint64_t moment = mo_fit_highest(s);
-    memset(tried, 0, n);
+    memset(tried, 0, 2 * n);
     for (int k = 0; k < MOST_TRIES; k++) {
         uint32_t i = most_lowering(s, set, tried, moment);
-        if (i == n)
+        if (i == 2 * n)
             return 0;
         tried[i] = 1;
         memcpy(other, set, n);
-        change(s, other, i);
+        (void)mo_fit_move(s, other, i);
         (void)mo_fit_try(s, other);
         height now = measure(s, s->trial);
         if (lower(now, *h)) {
@@ -163,14 +155,13 @@ void mo_fit_floor(mo_fit_search *s, uint64_t enough, uint8_t *set, uint8_t *work
     descend_from_levels(s, enough, set, work);
     (void)mo_fit_take(s, set);
     uint64_t peak = s->run.result.peak_bytes;
-    for (uint32_t i = 0, tried = 0; peak > enough && tried < n && s->work < s->most_work;
-         i = (i + 1) % n, tried++) {
+    for (uint32_t i = 0, tried = 0; peak > enough && tried < 2 * n && s->work < s->most_work;
+         i = (i + 1) % (2 * n), tried++) {
         s->budget = peak - 1;
         memcpy(one, set, n);
         memset(fixed, 0, n);
-        fixed[i] = 1;
-        change(s, one, i);
-        if (!mo_fit_repair(s, one, fixed))
+        fixed[i % n] = 1;
+        if (!mo_fit_move(s, one, i) || !mo_fit_repair(s, one, fixed))
             continue;
         peak = s->run.result.peak_bytes;
         memcpy(set, one, n);

@@ -8,6 +8,7 @@
 #include "fit/tape.h"
 
 /* What a pack holds. */
+enum { MO_FIT_COPIES = 2 + MO_FIT_DEPTH };
 enum { MO_PACK_NONE, MO_PACK_KEPT, MO_PACK_WAITS, MO_PACK_FILLED, MO_PACK_RECIPE, MO_PACK_MADE };
 
 typedef struct mo_fit_run {
@@ -15,18 +16,20 @@ typedef struct mo_fit_run {
     void *memory;         /* of all arrays */
     uint32_t *of_module;  /* by module: its RECOMPUTE and one more, or 0 */
     uint32_t *of_storage; /* by storage: its REMAKE or OFFLOAD and one more, or 0 */
-    /* By instance: 3 * storage + 0 as born on the tape, + 1 by a module that runs again, + 2 made
-     * again or brought back. */
+    /* By instance: MO_FIT_COPIES * storage + 0 as born on the tape, + 1 made again or brought back,
+     * + 2 by a module that runs again, + 3 by one within such a module. */
     uint32_t *holds;
     uint32_t *left;        /* by module: packs of a recomputed one that are not released */
+    uint32_t *outer;       /* by recomputed module: the one that it is in, or NONE */
     uint32_t *on_host;     /* by storage: packs that hold its copy */
     uint32_t *pack_holds;  /* by pack: the instance, or the choice of a recipe */
     uint32_t *pack_module; /* by pack: the recomputed module that it is in, or NONE */
     uint8_t *alive;        /* by instance */
     uint8_t *packs;        /* by pack: MO_PACK_… */
     uint8_t *done;         /* by module: it has run again */
+    uint8_t *given;        /* by recomputed module within one: MO_PACK_… of its inputs */
     uint64_t state_bytes;  /* of what each replay begins with as zeros */
-    uint32_t frame;        /* the recomputed module that is in its forward, or NONE */
+    uint32_t frame;        /* the innermost recomputed module that is in its forward, or NONE */
     uint32_t module;       /* the innermost that runs */
     uint64_t live, top, host;
     uint64_t wanted; /* at so many live bytes, peak_module and peak_storage are noted */

@@ -120,20 +120,63 @@ void mo_fit_add(const mo_fit_search *s, uint8_t *set, uint32_t choice)
     set[choice] = 1;
 }
 
-int64_t mo_fit_gain(const mo_fit_search *s, const uint8_t *set, uint32_t choice, uint64_t moment,
+/* Whether a choice may be added beside the modules of the set that are around it or within it. */
+static int may_nest(const mo_fit_search *s, const uint8_t *set, uint32_t choice)
+{
+    const memopt_fit *f = s->f;
+    uint32_t n = f->choice_count, found = 0;
+    if (set[choice] || f->choices[choice].kind != MEMOPT_FIT_RECOMPUTE)
+        return 0;
+    for (uint32_t i = next_excluded(s, set, choice, 0); i < n;
+         i = next_excluded(s, set, choice, i + 1)) {
+        if (!mo_fit_nest(f, choice, i))
+            continue;
+        found++;
+        if (mo_fit_within(f, f->modules[f->choices[i].module].enter, f->choices[choice].module) &&
+            mo_fit_depth(f, set, i) + 1 >= MO_FIT_DEPTH)
+            return 0;
+    }
+    return found != 0 && mo_fit_depth(f, set, choice) < MO_FIT_DEPTH;
+}
+
+int mo_fit_move(const mo_fit_search *s, uint8_t *set, uint32_t move)
+{
+    uint32_t n = s->f->choice_count, choice = move % n;
+    if (move < n && set[choice]) {
+        set[choice] = 0;
+    } else if (move < n) {
+        mo_fit_add(s, set, choice);
+    } else {
+        if (!may_nest(s, set, choice))
+            return 0;
+        for (uint32_t i = next_excluded(s, set, choice, 0); i < n;
+             i = next_excluded(s, set, choice, i + 1))
+            set[i] = (uint8_t)mo_fit_nest(s->f, choice, i);
+        set[choice] = 1;
+    }
+    return 1;
+}
+
+int64_t mo_fit_gain(const mo_fit_search *s, const uint8_t *set, uint32_t move, uint64_t moment,
                     double *out_seconds)
 {
-    uint32_t n = s->f->choice_count;
+    uint32_t n = s->f->choice_count, choice = move % n;
     int64_t gain = -mo_fit_delta(s, choice)[moment];
     double seconds = s->seconds[choice];
-    if (set[choice]) {
+    *out_seconds = seconds;
+    if (move < n && set[choice]) {
         *out_seconds = -seconds;
         return -gain;
     }
+    if (move >= n && !may_nest(s, set, choice))
+        return 0;
     for (uint32_t i = next_excluded(s, set, choice, 0); i < n;
          i = next_excluded(s, set, choice, i + 1)) {
-        gain += mo_fit_delta(s, i)[moment];
-        seconds -= s->seconds[i];
+        int64_t delta = mo_fit_delta(s, i)[moment];
+        int stays = move >= n && mo_fit_nest(s->f, choice, i);
+        gain +=
+            stays && delta > 0 ? 0 : delta; /* a module that has not run again yet keeps nothing */
+        seconds -= stays ? 0 : s->seconds[i];
     }
     *out_seconds = seconds;
     return gain;
@@ -146,33 +189,34 @@ static int host_has_room(const mo_fit_search *s, uint32_t choice)
            (used <= s->host_limit && s->host[choice] <= s->host_limit - used);
 }
 
-/* The choice to change at a moment that is `over` bytes too high; choice_count: none. */
-static uint32_t best_change(const mo_fit_search *s, const uint8_t *set, const uint8_t *tabu,
-                            uint64_t moment, uint64_t over)
+/* The move at a moment that is `over` bytes too high; twice choice_count: none. */
+static uint32_t best_move(const mo_fit_search *s, const uint8_t *set, const uint8_t *tabu,
+                          uint64_t moment, uint64_t over)
 {
-    uint32_t n = s->f->choice_count, best = n;
+    uint32_t n = s->f->choice_count, best = 2 * n;
     double best_rate = 0;
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t move = 0; move < 2 * n; move++) {
         double seconds, bytes;
+        uint32_t i = move % n;
         if (tabu[i] || (!set[i] && (mo_fit_delta(s, i)[moment] >= 0 || !host_has_room(s, i))))
             continue;
-        bytes = (double)mo_fit_gain(s, set, i, moment, &seconds);
+        bytes = (double)mo_fit_gain(s, set, move, moment, &seconds);
         bytes = bytes < (double)over ? bytes : (double)over;
         double rate = bytes / (seconds > least_seconds ? seconds : least_seconds);
         if (rate > best_rate) {
             best_rate = rate;
-            best = i;
+            best = move;
         }
     }
     return best;
 }
 
-/* The offload of the most bytes in a set; choice_count: none. */
+/* The offload of the most bytes in a set; twice choice_count: none. */
 static uint32_t largest_on_host(const mo_fit_search *s, const uint8_t *set)
 {
-    uint32_t n = s->f->choice_count, best = n;
+    uint32_t n = s->f->choice_count, best = 2 * n;
     for (uint32_t i = 0; i < n; i++)
-        if (set[i] && s->host[i] != 0 && (best == n || s->host[i] > s->host[best]))
+        if (set[i] && s->host[i] != 0 && (best == 2 * n || s->host[i] > s->host[best]))
             best = i;
     return best;
 }
@@ -183,22 +227,19 @@ int mo_fit_repair(mo_fit_search *s, uint8_t *set, const uint8_t *fixed)
     uint8_t *tabu = s->scratch;
     memcpy(tabu, fixed, n);
     for (uint32_t turn = 0; turn <= 2 * n; turn++) {
-        uint32_t i;
+        uint32_t move;
         if (mo_fit_take(s, set))
             return 1;
         if (s->run.result.peak_bytes <= s->budget) {
-            i = largest_on_host(s, set);
+            move = largest_on_host(s, set);
         } else {
             uint64_t over = s->run.result.peak_bytes - s->budget;
-            i = best_change(s, set, tabu, mo_fit_highest(s), over);
+            move = best_move(s, set, tabu, mo_fit_highest(s), over);
         }
-        if (i == n)
+        if (move == 2 * n)
             return 0;
-        tabu[i] = 1; /* at most once each, so that no two replace each other for ever */
-        if (set[i])
-            set[i] = 0;
-        else
-            mo_fit_add(s, set, i);
+        tabu[move % n] = 1; /* at most once each, so that no two replace each other for ever */
+        (void)mo_fit_move(s, set, move);
     }
     return 0;
 }

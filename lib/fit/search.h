@@ -1,6 +1,8 @@
 /*
  * A search over sets of choices. A set is an array of flags, one for each choice, in which no two
- * exclude each other. Single choices have curves: by how much each changes the live bytes of every
+ * exclude each other. A move below choice_count adds this choice in place of those that it excludes, or
+ * leaves it out; one from there on adds a module beside those around it and within it (mo_fit_nest()).
+ * Single choices have curves: by how much each changes the live bytes of every
  * moment (2^shift events). Their sums guide the search, replays judge it.
  */
 #ifndef MO_FIT_SEARCH_H
@@ -40,9 +42,10 @@ int mo_fit_take(mo_fit_search *s, const uint8_t *set);
 uint64_t mo_fit_highest(const mo_fit_search *s);
 /* Adds a choice; those that it excludes leave the set. */
 void mo_fit_add(const mo_fit_search *s, uint8_t *set, uint32_t choice);
-/* Bytes by which adding the choice, or, if it is in the set, leaving it out, lowers a moment, by the
- * curves; and the seconds that it costs. */
-int64_t mo_fit_gain(const mo_fit_search *s, const uint8_t *set, uint32_t choice, uint64_t moment,
+/* Makes a move; 0 if there is no such move from this set. */
+int mo_fit_move(const mo_fit_search *s, uint8_t *set, uint32_t move);
+/* Bytes by which a move lowers a moment, by the curves, and the seconds that it costs. */
+int64_t mo_fit_gain(const mo_fit_search *s, const uint8_t *set, uint32_t move, uint64_t moment,
                     double *out_seconds);
 /* Changes the set until it holds, the most bytes for a second first; never those choices whose
  * `fixed` flag is set. 0: no way was found. */
@@ -51,7 +54,7 @@ int mo_fit_repair(mo_fit_search *s, uint8_t *set, const uint8_t *fixed);
 double mo_fit_prune(mo_fit_search *s, uint8_t *set);
 
 /* floor.c: a set of few bytes within the host limit: the first that takes no more than `enough`, or
- * the least that was found. `work` is memory for three sets. */
+ * the least that was found. `work` is memory for four sets. */
 void mo_fit_floor(mo_fit_search *s, uint64_t enough, uint8_t *set, uint8_t *work);
 
 #endif

@@ -47,7 +47,7 @@ static memopt_status begin(solver *v, const memopt_fit *f, const memopt_fit_opti
     v->own = (uint8_t *)(v->of_module + m);
     v->best = v->own + m;
     v->set = v->best + n;
-    v->fixed = v->set + n; /* three sets long: the floor works there */
+    v->fixed = v->set + n; /* four sets long: the floor works there */
     for (uint32_t i = 0; i < n; i++)
         if (f->choices[i].kind == MEMOPT_FIT_RECOMPUTE)
             v->of_module[f->choices[i].module] = i + 1;
@@ -185,27 +185,25 @@ static void search_by_prices(solver *v)
 
 /* --- single changes ---------------------------------------------------------------------------- */
 
-/* With one choice of the best set forbidden, or another forced. 1 if that is faster. */
-static int change(solver *v, uint32_t choice)
+/* With one move from the best set, whose choice then stays. 1 if that is faster. */
+static int change(solver *v, uint32_t move)
 {
     uint32_t n = v->s.f->choice_count;
     memcpy(v->set, v->best, n);
     memset(v->fixed, 0, n);
-    v->fixed[choice] = 1;
-    if (v->set[choice])
-        v->set[choice] = 0;
-    else
-        mo_fit_add(&v->s, v->set, choice);
-    return mo_fit_repair(&v->s, v->set, v->fixed) && offer(v, v->set);
+    v->fixed[move % n] = 1;
+    return mo_fit_move(&v->s, v->set, move) && mo_fit_repair(&v->s, v->set, v->fixed) &&
+           offer(v, v->set);
 }
 
 static void search_by_changes(solver *v)
 {
+    uint32_t n = v->s.f->choice_count;
     int better = 1;
     while (better && has_work(v)) {
         better = 0;
-        for (uint32_t k = 0; k < v->s.f->choice_count && has_work(v); k++)
-            better |= change(v, v->s.order[k]);
+        for (uint32_t k = 0; k < 2 * n && has_work(v); k++)
+            better |= change(v, v->s.order[k % n] + k / n * n);
     }
 }
 

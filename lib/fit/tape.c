@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { MOST_EVENTS = 1 << 24, NEW = 0, LIVES = 1, OVER = 2 };
+enum { MOST_EVENTS = 1 << 24, NEW = 0, LIVES = 1, OVER = 2, COPIES = 2 + MO_FIT_DEPTH };
 static const uint64_t most_bytes = (uint64_t)1 << 62;
 
 /* What is known at an event. */
@@ -183,11 +183,11 @@ static memopt_status check_bytes(const memopt_fit *f)
 {
     uint64_t total = f->fixed;
     int fits = total <= most_bytes;
-    /* Each storage at most three times: as it is, run again with a module, and made again. */
-    for (uint32_t i = 0; fits && i < 3 * f->storage_count; i++)
-        fits = mo_add_u64(total, f->bytes[i / 3], &total) && total <= most_bytes;
-    for (uint32_t i = 0; fits && i < 2 * f->choice_count; i++)
-        fits = mo_add_u64(total, f->choices[i / 2].extra_bytes, &total) && total <= most_bytes;
+    /* Each storage as it is, made again, and run again at each depth. */
+    for (uint64_t i = 0; fits && i < (uint64_t)COPIES * f->storage_count; i++)
+        fits = mo_add_u64(total, f->bytes[i / COPIES], &total) && total <= most_bytes;
+    for (uint32_t i = 0; fits && i < COPIES * f->choice_count; i++)
+        fits = mo_add_u64(total, f->choices[i / COPIES].extra_bytes, &total) && total <= most_bytes;
     return fits ? MEMOPT_OK
                 : mo_fail(MEMOPT_INVALID_ARGUMENT, "fit: the sizes together do not fit 62 bits");
 }
@@ -214,6 +214,16 @@ static int exclude(const memopt_fit *f, const memopt_fit_choice *a, const memopt
     return a->storage == b->storage ||
            (a->kind == MEMOPT_FIT_REMAKE && has_input(f, a, b->storage)) ||
            (b->kind == MEMOPT_FIT_REMAKE && has_input(f, b, a->storage));
+}
+
+uint32_t mo_fit_depth(const memopt_fit *f, const uint8_t *set, uint32_t choice)
+{
+    uint32_t depth = 0;
+    for (uint32_t i = 0; i < f->choice_count; i++)
+        depth +=
+            set[i] && mo_fit_nest(f, choice, i) &&
+            mo_fit_within(f, f->modules[f->choices[choice].module].enter, f->choices[i].module);
+    return depth;
 }
 
 static memopt_status find_exclusions(memopt_fit *f)

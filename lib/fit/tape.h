@@ -16,7 +16,8 @@
 
 #include "base/error.h"
 
-enum { MO_FIT_CHOICES = 4096 };
+/* MO_FIT_DEPTH: so many recomputed modules may be within each other. */
+enum { MO_FIT_CHOICES = 4096, MO_FIT_DEPTH = 2 };
 
 typedef struct mo_fit_module {
     uint32_t enter, leave; /* events */
@@ -40,9 +41,21 @@ static inline int mo_fit_excludes(const memopt_fit *f, uint32_t a, uint32_t b)
     return (int)(f->excludes[a * f->words + b / 64] >> (b % 64) & 1);
 }
 
+/* Whether both run modules again, one within the other. The search takes one in place of the other, too, so such
+ * pairs are among those that exclude each other there. */
+static inline int mo_fit_nest(const memopt_fit *f, uint32_t a, uint32_t b)
+{
+    return mo_fit_excludes(f, a, b) && f->choices[a].kind == MEMOPT_FIT_RECOMPUTE &&
+           f->choices[b].kind == MEMOPT_FIT_RECOMPUTE &&
+           f->choices[a].module != f->choices[b].module;
+}
+
 static inline int mo_fit_within(const memopt_fit *f, uint32_t event, uint32_t module)
 {
     return event > f->modules[module].enter && event < f->modules[module].leave;
 }
+
+/* In how many modules of a set, which run again, a choice's module is. */
+uint32_t mo_fit_depth(const memopt_fit *f, const uint8_t *set, uint32_t choice);
 
 #endif

@@ -13,7 +13,7 @@
  * A layer leaves only without uses, so a place is never taken that a later end would free.
  */
 #include "memopt/stream.h"
-#include "stream/schedule.h"
+#include "stream/rehearse.h"
 
 #include "base/checked.h"
 #include "base/error.h"
@@ -22,10 +22,7 @@
 #include "device/device.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <string.h>
-
-enum { ARENA_UNIT = 512 };
 
 typedef struct part {
     memopt_stream_part of;
@@ -193,7 +190,7 @@ memopt_status memopt_streamer_create(memopt_device *device, memopt_offloader *of
 {
     MO_NOT_NULL("streamer_create", device, offloader, out_streamer);
     MO_TRY(mo_check_process(device, "streamer_create"));
-    if (budget < ARENA_UNIT)
+    if (budget < MO_ARENA_UNIT)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "streamer_create: budget is %llu bytes; it must be 512 at least",
                        (unsigned long long)budget);
@@ -203,7 +200,7 @@ memopt_status memopt_streamer_create(memopt_device *device, memopt_offloader *of
     s->device = device;
     s->offloader = offloader;
     s->stats.struct_size = sizeof s->stats;
-    mo_schedule_open(&s->schedule, budget / ARENA_UNIT * ARENA_UNIT);
+    mo_schedule_open(&s->schedule, budget / MO_ARENA_UNIT * MO_ARENA_UNIT);
     memopt_status status = assemble(s);
     if (status != MEMOPT_OK) {
         (void)dismantle(s);
@@ -482,21 +479,6 @@ static memopt_status rehearse(const memopt_streamer *s, const char *call, const 
     return mo_schedule_rehearse(&s->schedule, layers, count, pace, out_round);
 }
 
-static memopt_status check_pace(const mo_pace *pace, uint64_t begins)
-{
-    if (!(pace->link > 0))
-        return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "streamer_get_limit: a link of %g bytes a second; it must be above 0",
-                       pace->link);
-    for (uint64_t i = 0; i < begins; i++)
-        if (!(pace->work[i] >= 0) || !isfinite(pace->work[i]))
-            return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                           "streamer_get_limit: work[%" PRIu64 "] is %g seconds; it must be finite,"
-                           " at least 0",
-                           i, pace->work[i]);
-    return MEMOPT_OK;
-}
-
 memopt_status memopt_streamer_get_limit(const memopt_streamer *streamer, const uint32_t *layers,
                                         uint32_t count, const double *work, double link,
                                         double *out_seconds)
@@ -505,7 +487,8 @@ memopt_status memopt_streamer_get_limit(const memopt_streamer *streamer, const u
     mo_round round;
     MO_NOT_NULL("streamer_get_limit", streamer, out_seconds);
     MO_NOT_NULL("streamer_get_limit", work);
-    MO_TRY(check_pace(&pace, layers != NULL ? count : 2 * (uint64_t)streamer->schedule.count));
+    MO_TRY(mo_check_pace("streamer_get_limit", &pace,
+                         layers != NULL ? count : 2 * (uint64_t)streamer->schedule.count));
     MO_TRY(rehearse(streamer, "streamer_get_limit", layers, count, &pace, &round));
     *out_seconds = round.seconds;
     return MEMOPT_OK;
@@ -517,17 +500,7 @@ memopt_status memopt_streamer_get_plan(const memopt_streamer *streamer, const ui
     mo_round round;
     MO_NOT_NULL("streamer_get_plan", streamer, out_plan);
     MO_TRY(rehearse(streamer, "streamer_get_plan", layers, count, NULL, &round));
-    memopt_stream_plan plan = MEMOPT_STREAM_PLAN_INIT;
-    plan.budget = streamer->schedule.budget;
-    plan.layers = streamer->schedule.count;
-    for (uint32_t i = 0; i < streamer->schedule.count; i++) {
-        plan.layer_bytes += streamer->schedule.layers[i].bytes;
-        plan.largest_bytes = mo_max_u64(plan.largest_bytes, streamer->schedule.layers[i].bytes);
-    }
-    plan.resident = round.resident;
-    plan.copies = round.copies;
-    plan.copied_bytes = round.bytes;
-    return mo_result_write(out_plan, &plan, sizeof plan, "memopt_stream_plan");
+    return mo_write_plan(&streamer->schedule, &round, out_plan);
 }
 
 memopt_status memopt_streamer_get_stats(const memopt_streamer *streamer,

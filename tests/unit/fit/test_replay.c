@@ -164,6 +164,42 @@ TEST(test_module_and_value)
     OK(memopt_fit_destroy(fit));
 }
 
+/* A module within one: x -> [a 20, [u 40, v 5] b 10, c 30] y. Each value but u and y is saved. */
+TEST(test_a_module_within_one)
+{
+    enum { A = 1, U, B, C, Y2, G2, MOST };
+    static const uint64_t sizes[MOST] = {10, 20, 40, 10, 30, 10, 10};
+    static const uint32_t holds[] = {X, A};
+    static const memopt_fit_event events[] = {
+        BIRTH(X),  ENTER(0),   BIRTH(A),  PACK(0, A), ENTER(1),  BIRTH(U),   PACK(1, U), BIRTH(B),
+        DEATH(U),  LEAVE(1),   DEATH(A),  PACK(2, B), BIRTH(C),  PACK(3, C), DEATH(B),   BIRTH(Y2),
+        DEATH(C),  LEAVE(0),   DEATH(X),  DEATH(Y2),  BACKWARD,  BIRTH(G2),  UNPACK(3),  RELEASE(3),
+        UNPACK(2), RELEASE(2), UNPACK(1), RELEASE(1), UNPACK(0), RELEASE(0),
+    };
+    const memopt_fit_choice choices[] = {{MEMOPT_FIT_RECOMPUTE, 0, 0, 0, 0, 1, 1, 3},
+                                         {MEMOPT_FIT_RECOMPUTE, 1, 0, 0, 1, 1, 2, 2}};
+    const uint32_t chosen[] = {0, 1};
+    memopt_fit_tape t = MEMOPT_FIT_TAPE_INIT;
+    memopt_fit *fit = NULL;
+    t.events = events;
+    t.event_count = COUNT(events);
+    t.storage_bytes = sizes;
+    t.storage_count = MOST;
+    t.choices = choices;
+    t.choice_count = 2;
+    t.inputs = holds;
+    t.input_count = 2;
+    OK(memopt_fit_create(&t, &fit));
+    assert_int_equal(replayed(fit, NULL, 0).peak_bytes, 120);      /* x, a, u, b, c, y */
+    assert_int_equal(replayed(fit, chosen, 1).peak_bytes, 122);    /* x, g, a, u, b, c, and 2 * 1 */
+    assert_int_equal(replayed(fit, chosen + 1, 1).peak_bytes, 82); /* in forward, with its 2 */
+    memopt_fit_result r = replayed(fit, chosen, 2);
+    assert_true(r.seconds == 5);
+    assert_int_equal(r.peak_bytes, 96); /* x, g, a, u, b and 1 + 2 + 1 + 2: the outer run frees u */
+    assert_int_equal(r.peak_module, 1);
+    OK(memopt_fit_destroy(fit));
+}
+
 TEST(test_exclusions)
 {
     const memopt_fit_choice some[] = {

@@ -110,6 +110,20 @@ TEST(test_limit)
         OK(memopt_streamer_get_limit(s.streamer, NULL, 0, work, LAYER * 2.0 / k, &seconds));
         assert_true(seconds >= 2 * N && seconds >= 6 * 0.5 * k && seconds >= most);
     }
+    uint64_t bytes[N] = {LAYER, LAYER, LAYER, LAYER, LAYER, LAYER};
+    memopt_stream_plan plan = MEMOPT_STREAM_PLAN_INIT;
+    OK(memopt_streamer_rehearse(bytes, N, 3 * LAYER, work, 0.1 * LAYER, &plan, &most));
+    OK(memopt_streamer_get_limit(s.streamer, NULL, 0, work, 0.1 * LAYER, &seconds));
+    assert_true(most == seconds && plan.copies == 6);
+    FAILS(MEMOPT_LIMIT_REACHED,
+          memopt_streamer_rehearse(bytes, N, LAYER - 1, work, 1, &plan, &most));
+    FAILS(MEMOPT_INVALID_ARGUMENT,
+          memopt_streamer_rehearse(bytes, 0, LAYER, work, 1, &plan, &most));
+    FAILS(MEMOPT_INVALID_ARGUMENT,
+          memopt_streamer_rehearse(bytes, N, LAYER, work, NAN, &plan, &most));
+    bytes[4] = 0;
+    FAILS(MEMOPT_INVALID_ARGUMENT,
+          memopt_streamer_rehearse(bytes, N, LAYER, work, 1, &plan, &most));
     work[3] = -1;
     FAILS(MEMOPT_INVALID_ARGUMENT,
           memopt_streamer_get_limit(s.streamer, NULL, 0, work, 1, &seconds));

@@ -41,5 +41,6 @@ functions(
     memopt_streamer_evict=(CHECKED, HANDLE, U32),
     memopt_streamer_get_limit=(CHECKED, HANDLE, ADDRESS, U32, ADDRESS, F64, ADDRESS),
     memopt_streamer_get_plan=(CHECKED, HANDLE, ADDRESS, U32, StreamPlan),
+    memopt_streamer_rehearse=(CHECKED, ADDRESS, U32, U64, ADDRESS, F64, StreamPlan, ADDRESS),
     memopt_streamer_get_stats=(CHECKED, HANDLE, StreamStats),
 )

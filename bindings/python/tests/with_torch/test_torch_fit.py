@@ -19,7 +19,7 @@ from torch import nn
 
 import memopt
 import memopt.torch as mt
-from memopt.torch.fitting import Fit, _choices, _costs, _planning, _recipes
+from memopt.torch.fitting import Fit, _choices, _costs, _planned, _planning, _recipes
 from memopt.torch.fitting._costs import Costs
 from memopt.torch.fitting._runs import Runs
 
@@ -172,6 +172,45 @@ def test_times_are_measured(monkeypatch):
         assert same(results(planned.model, planned.step), planned.expected)
         remade = sum(choice.what[0] != "module" for choice in plan.choices)
         assert made.seconds == plan.seconds >= remade and made.measured_seconds >= len(plan.choices) > 0
+
+
+@pytest.mark.parametrize("part", [0.25, 2.0])
+def test_kernels_take_another_amount_in_each_plan(monkeypatch, part):
+    """What the first plan's kernels took is not left free for one whose kernels take nothing; a part of what
+    lies between the floor and the plain step, or more than there is."""
+    model, step = models.stack()
+    planned = Planned(model, step)
+    budget, scratch = planned.at(0.6), int(part * (planned.planned.plain - planned.floor))
+    least = planned.planner.solve(max(budget - scratch, planned.floor))
+    border = max(budget - scratch // 3, (budget + planned.floor) // 2)
+    planned.made.remove()
+    monkeypatch.setattr(Fit, "_measure", lambda self, now, step: now.peak + (scratch if now.peak > border else 0))
+    fit = mt.fit(model, None, step, budget=budget)
+    assert fit.measured == fit.peak_bytes <= budget and fit.seconds < least.seconds
+    assert same(results(model, step), planned.expected)
+
+
+def test_modules_within_modules():
+    """They run again for each other's runs; buffers and random numbers are those of the first run in both."""
+
+    def make():
+        inner = nn.Sequential(models.Block(), nn.BatchNorm1d(32), nn.Dropout(0.1))
+        return nn.Sequential(inner, models.Block(), nn.Dropout(0.1))
+
+    planned = Planned(*models.stack(make=make, count=2))
+    numbers = {c.what[1]: i for i, c in enumerate(planned.planner.choices) if c.what[0] == "module"}
+    chosen = [numbers[name] for name in ("0", "0.0", "1", "1.1")]
+    result = planned.planner.replay(chosen)
+    choices = [planned.planner.choices[i] for i in chosen]
+    plan = _choices.Plan(choices, chosen, result.peak_bytes, 0, result.seconds)
+    planned.planned.spec = spec = _planned.spec_of(planned.planner.tape, plan, planned.planned.tried.moving)
+    assert list(spec["modules"]) == ["0", "1"] and list(spec["within"]) == ["0.0", "1.1"]
+    assert result.seconds == sum(choice.seconds for choice in choices)
+    for _ in range(2):
+        assert same(results(planned.model, planned.step), planned.expected)
+        assert result.peak_bytes - 8 * RANDOM <= planned.measure() <= result.peak_bytes
+    with pytest.raises(memopt.errors.InvalidArgumentError, match="is within 2 that run again"):
+        planned.planner.replay([*chosen, numbers["0.0.0"]])
 
 
 def test_one_memory_for_host_and_device(monkeypatch):

@@ -17,7 +17,7 @@ import memopt
 import memopt.torch as mt
 from interrupts import at_every_point, nothing_unraisable
 from memopt._interrupt import Interruptible
-from memopt.torch.fitting import Fit, _call
+from memopt.torch.fitting import Fit, _fit
 from memopt.torch.racing import _session
 
 FOLDER = os.path.dirname(memopt.__file__) + os.sep
@@ -111,7 +111,7 @@ def test_fit(part, every):
 @every
 def test_planning(every, monkeypatch):
     """The model is as it was, and can be planned."""
-    monkeypatch.setattr(_call, "Interruptible", lambda patience: Interruptible())  # one signal comes many times here
+    monkeypatch.setattr(_fit, "Interruptible", lambda patience: Interruptible())  # one signal comes many times here
     model, loss = fit_models.stack()
     wanted = gradients(model, loss)
     model.zero_grad()

@@ -1539,6 +1539,7 @@ extern "C" {
     pub fn memopt_streamer_get_limit(streamer: *const memopt_streamer, layers: *const u32, count: u32, work: *const f64, link: f64, out_seconds: *mut f64) -> memopt_status;
     pub fn memopt_streamer_get_plan(streamer: *const memopt_streamer, layers: *const u32, count: u32, out_plan: *mut memopt_stream_plan) -> memopt_status;
     pub fn memopt_streamer_get_stats(streamer: *const memopt_streamer, out_stats: *mut memopt_stream_stats) -> memopt_status;
+    pub fn memopt_streamer_rehearse(layers: *const u64, count: u32, budget: u64, work: *const f64, link: f64, out_plan: *mut memopt_stream_plan, out_seconds: *mut f64) -> memopt_status;
     pub fn memopt_streamer_write(streamer: *mut memopt_streamer, layer: u32, stream: memopt_stream) -> memopt_status;
     pub fn memopt_version() -> u32;
     pub fn memopt_version_string() -> *const c_char;

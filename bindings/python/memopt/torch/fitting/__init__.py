@@ -6,7 +6,6 @@ little time (_planning.py); _apply.py applies them by hooks (_recipes.py) and ch
 other shapes have plans of their own (_fit.py).
 """
 
-from ._call import fit
-from ._fit import Fit
+from ._fit import Fit, fit
 
 __all__ = ["Fit", "fit"]

@@ -28,14 +28,15 @@ from ._loss import Logits
 from ._recipes import Part, Recipe, look, note, noted, of_graph
 from ._tape import is_whole
 
-NOTHING: Dict[str, Any] = {"modules": {}, "again": [], "graph": [], "host": [], "loss": ""}
+NOTHING: Dict[str, Any] = {"modules": {}, "within": {}, "again": [], "graph": [], "host": [], "loss": ""}
 
 
 class Applied:
     """Plans at work on a model: `spec_of` gives the one for a call's arguments, or None.
 
-    A spec is plain data: {"modules": {name: [begin, end, [buffers]]}, "again": [names], "graph": [[number,
-    look]], "host": [[number, look]], "loss": name of the Linear whose logits are never whole, or ""}.
+    A spec is plain data: {"modules": {name: [begin, end, [buffers]]}, "within": {name of a module in one of those:
+    [buffers]}, "again": [names], "graph": [[number, look]], "host": [[number, look]],
+    "loss": name of the Linear whose logits are never whole, or ""}.
     """
 
     def __init__(self, model: torch.nn.Module, method: str, host_limit: int, spec_of: Callable[..., Any]) -> None:
@@ -43,7 +44,7 @@ class Applied:
         self.spec: Dict[str, Any] = NOTHING
         self.table: Dict[int, Tuple[str, List[Any]]] = {}
         self.number = self.unplanned = 0
-        self.lost = self.inside = self.running = self.has_notes = False
+        self.lost = self.inside = self.running = self.is_again = self.has_notes = False
         self.packer: Any = None
         self.spent = Spent("cpu")
         self.calls: Dict[str, ForwardCall] = {"": ForwardCall(model, method, self.forward)}
@@ -53,13 +54,14 @@ class Applied:
         if spec is self.spec:
             return
         modules = dict(self.model.named_modules())
-        for name in [*spec["modules"], *spec["again"], *filter(None, [spec["loss"]])]:
+        for name in [*spec["modules"], *spec["within"], *spec["again"], *filter(None, [spec["loss"]])]:
             if name not in modules:
                 raise ValueError("fit: the model has no module %r, which the plan names" % name)
             if name not in self.calls:
                 self.calls[name] = ForwardCall(modules[name], "forward", functools.partial(self.part, name))
         buffers = dict(self.model.named_buffers(remove_duplicate=False))
-        self.buffers = {name: [buffers[n] for n in facts[2]] for name, facts in spec["modules"].items()}
+        changed = {**{name: facts[2] for name, facts in spec["modules"].items()}, **spec["within"]}
+        self.buffers = {name: [buffers[n] for n in names] for name, names in changed.items()}
         self.table = {number: (kind, look) for kind in ("graph", "host") for number, look in spec[kind]}
         self.spec = spec
 
@@ -149,6 +151,8 @@ class Applied:
 
     def part(self, name: str, call: ForwardCall, args: Any, kwargs: Any) -> Any:
         """A module's within it."""
+        if name in self.spec["within"] and (self.inside or self.is_again):
+            return self._run_again(name, call.function, args, kwargs)
         if not self.running or self.inside:  # it runs again, or within another one
             return call.function(*args, **kwargs)
         if name == self.spec["loss"]:
@@ -168,13 +172,16 @@ class Applied:
         begin, end, _ = self.spec["modules"][name]
         if self.number != begin and not self.lost:
             self.lose("%d tensors were saved before %s, not %d" % (self.number, name, begin))
-        again = _Again(self.spent, self.buffers[name])
         self.inside = True
         try:
-            return checkpoint(function, *args, context_fn=lambda: (contextlib.nullcontext(), again), **kwargs)
+            return self._run_again(name, function, args, kwargs)
         finally:
             self.inside = False
             self.number = end
+
+    def _run_again(self, name: str, function: Any, args: Any, kwargs: Any) -> Any:
+        again = _Again(self, self.buffers[name])
+        return checkpoint(function, *args, context_fn=lambda: (contextlib.nullcontext(), again), **kwargs)
 
 
 class _Again:
@@ -182,18 +189,20 @@ class _Again:
     first run; afterwards what they are now. Else a BatchNorm would count a batch twice, and a spectral norm read
     what it has changed."""
 
-    def __init__(self, spent: Spent, buffers: List[torch.Tensor]) -> None:
-        self.spent, self.buffers = spent, buffers
+    def __init__(self, applied: Applied, buffers: List[torch.Tensor]) -> None:
+        self.applied, self.spent, self.buffers = applied, applied.spent, buffers
         self.before = [buffer.clone() for buffer in buffers]
 
     def __enter__(self) -> None:
         self.begin = self.spent.clock.mark()
+        self.outer, self.applied.is_again = self.applied.is_again, True
         self.now = [buffer.clone() for buffer in self.buffers]
         _copy(self.buffers, self.before)
 
     def __exit__(self, *unused: Any) -> None:
         _copy(self.buffers, self.now)
         self.now = []
+        self.applied.is_again = self.outer
         self.spent.since(self.begin)
 
 

@@ -14,8 +14,8 @@ from ._costs import own_seconds
 from ._tape import BIRTH, DEATH, Tape, Unit
 
 RECOMPUTE, REMAKE, OFFLOAD = map(int, _abi.FitChoiceKind)
-#: Values and modules below this part of what a step takes beyond its fixed bytes are no choice.
-LEAST_PART = 1 / 4096
+#: Values of fewer bytes are no choice.
+LEAST = 1024
 #: So many does the library take: all modules, then the largest values.
 MOST_CHOICES = 4096
 
@@ -107,9 +107,7 @@ class Planner:
 def choices_of(tape: Tape, moving: Dict[str, int], device_type: str, link: Optional[float]) -> List[Choice]:
     """All that may be done. `moving`: bytes of the buffers that each module's forward changes, by the
     module's name; `link`: bytes a second to the host and back, None: nothing goes there."""
-    total = sum(tape.bytes)
-    least = max(4096, int(total * LEAST_PART))
-    found = [*_modules(tape, moving, device_type), *_values(tape, moving, least, link)]
+    found = [*_modules(tape, moving, device_type), *_values(tape, moving, link)]
     return sorted(found, key=lambda c: c.kind != RECOMPUTE and -tape.bytes[c.storage])[:MOST_CHOICES]
 
 
@@ -125,7 +123,7 @@ def _modules(tape: Tape, moving: Dict[str, int], device_type: str) -> Iterator[C
         )
 
 
-def _values(tape: Tape, moving: Dict[str, int], least: int, link: Optional[float]) -> Iterator[Choice]:
+def _values(tape: Tape, moving: Dict[str, int], link: Optional[float]) -> Iterator[Choice]:
     packs: Dict[int, List[int]] = {}
     outside: Set[int] = set()  # saved where no hook will be
     for number, pack in enumerate(tape.packs):
@@ -134,7 +132,7 @@ def _values(tape: Tape, moving: Dict[str, int], least: int, link: Optional[float
             outside.add(pack.storage)
     again = dict(_made_again(tape, moving))
     for storage, numbers in packs.items():
-        if storage in outside or tape.bytes[storage] < least:
+        if storage in outside or tape.bytes[storage] < LEAST:
             continue
         look = tape.packs[numbers[0]].look
         where = "%s %s" % (look[3] or "value", "x".join(map(str, look[0])))

@@ -66,7 +66,7 @@ class Otherwise:
             return bool(self.layer)
         if name == "release":
             ours = isinstance(self.optimizer, (MemoptOptimizer, CPUOffloadOptimizer))
-            return ours and not self.planned.planner.tape.gradients
+            return ours and not self.planned.planner.tape.gradients and not _states.several_processes()
         if name == "host":
             return not shares_memory(self.runs.device()) and _states.may_be_on_host(self.optimizer)
         return _states.may_be_8bit(self.optimizer) if name == "8bit" else _states.may_be_split(self.optimizer)

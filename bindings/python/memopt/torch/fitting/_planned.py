@@ -30,9 +30,10 @@ class Planned:
         return {name: value for name, value in vars(self).items() if name not in ("planner", "tried")}
 
 
-def spec_of(tape: Tape, plan: Plan, moving: Moving, loss: str) -> Dict[str, Any]:
+def spec_of(tape: Tape, plan: Plan, moving: Moving, loss: str = "") -> Dict[str, Any]:
     """What Applied takes; plain data."""
-    spec: Dict[str, Any] = {"modules": {}, "again": [], "graph": [], "host": [], "loss": loss}
+    spec: Dict[str, Any] = {"modules": {}, "within": {}, "again": [], "graph": [], "host": [], "loss": loss}
+    chosen = {choice.module for choice in plan.choices if choice.kind == RECOMPUTE}
     looks = {pack.number: pack.look for pack in tape.packs}
     for choice in plan.choices:
         kind, what = choice.what
@@ -44,7 +45,10 @@ def spec_of(tape: Tape, plan: Plan, moving: Moving, loss: str) -> Dict[str, Any]
                 for buffer in names
                 if (name + ".").startswith(unit.name + ".")
             ]
-            spec["modules"][what] = [unit.begin, unit.end, buffers]
+            if any(outer.index in chosen for outer in unit.outer()):
+                spec["within"][what] = buffers
+            else:
+                spec["modules"][what] = [unit.begin, unit.end, buffers]
         elif kind == "again":
             spec["again"].append(what)
         else:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import warnings
-from typing import Any, Callable, Dict, Iterator, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, Optional, Sequence, Tuple
 
 import torch
 
@@ -20,8 +21,8 @@ from ._refusal import at_peak, left_out
 from ._runs import Runs, Tried
 from ._states import state_bytes
 
-#: So often is a plan corrected by what its step was measured to take.
-MOST_CORRECTIONS = 4
+#: So many plans are measured; one that uses this part of the budget is enough.
+MOST_CORRECTIONS, ENOUGH = 6, 0.985
 Step = Callable[[], Any]
 
 
@@ -69,19 +70,43 @@ class Planning:
                 Otherwise(self, planned, step).find(error)
             self._plans[self._key] = self._now = planned
             if self.measured is None:
-                self.measured = self._measure(planned, step)
-                for _ in range(MOST_CORRECTIONS):
-                    if self.measured > self.budget:
-                        self._margin = self.measured - planned.peak  # of kernels, beyond their tensors
-                        self._solve(planned)
-                        self.measured = self._measure(planned, step)
-                if self.measured > self.budget:
-                    warnings.warn(
-                        "fit: the measured step takes %s, and the budget is %s: in each plan kernels take another"
-                        " amount beyond their tensors" % (format_size(self.measured), format_size(self.budget)),
-                        stacklevel=3,
-                    )
+                self._correct(planned, step)
         return planned
+
+    def _correct(self, planned: Planned, step: Step) -> None:
+        """By what kernels take beyond their tensors, another amount in each plan. What is left for it in the end is
+        more than `low`, which was too little, and at most `high`, which held. The quickest plan that held stays."""
+        assert planned.planner is not None
+        took = self._measure(planned, step)
+        if took <= self.budget and not planned.choices:
+            self.measured = took
+            return
+        low, high = -1, self.budget - planned.planner.solve(0, self._host or 0).peak - self._states + 1
+        best: Optional[Tuple[float, int, int]] = None
+        for _ in range(MOST_CORRECTIONS):
+            own = max(took - planned.peak, 0)
+            if took > self.budget:
+                low = self._margin
+            else:
+                high = self._margin
+                best = min(best or (math.inf, 0, 0), (planned.seconds, high, took))
+            if high - low <= (1 if best is None else (1 - ENOUGH) * self.budget) or ENOUGH * self.budget <= took <= self.budget:
+                break
+            self._margin = own if low < own < high else high - 1 if best is None else (low + high) // 2
+            self._solve(planned)
+            took = self._measure(planned, step)
+        margin, took = (max(took - planned.peak, 0), took) if best is None else best[1:]
+        if margin != self._margin:
+            self._margin = margin
+            self._solve(planned)
+            took = took if best is not None else self._measure(planned, step)
+        self.measured = took
+        if took > self.budget:
+            warnings.warn(
+                "fit: the measured step takes %s, and the budget is %s: in each plan kernels take another amount"
+                " beyond their tensors" % (format_size(took), format_size(self.budget)),
+                stacklevel=4,
+            )
 
     def _planner(self, step: Step, tried: Tried) -> Planner:
         tape = self._runs.record(step, tried.costs)

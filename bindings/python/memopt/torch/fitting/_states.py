@@ -106,7 +106,7 @@ def may_be_split(optimizer: Any) -> bool:
         return False
     groups = optimizer.param_groups
     able = all(g.get("split_weights", 0) is False and not g["stochastic_rounding"] for g in groups)
-    return able and bool(_whole(optimizer)) and not _several_processes()
+    return able and bool(_whole(optimizer)) and not several_processes()
 
 
 def to_split(optimizer: Any) -> None:
@@ -130,7 +130,7 @@ def split(weight: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor]:
     return value, rest.clamp_(max=(1 << 15) - 1).to(torch.int16)
 
 
-def _several_processes() -> bool:
+def several_processes() -> bool:
     distributed = torch.distributed
     return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import weakref
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 import torch
 from torch.autograd.graph import saved_tensors_hooks
@@ -41,6 +41,13 @@ class Unit:
         self.is_simple = False
         #: Why it cannot run again; empty if it can.
         self.why = ""
+
+    def outer(self) -> Iterator["Unit"]:
+        """The calls that it is in."""
+        unit = self.parent
+        while unit is not None:
+            yield unit
+            unit = unit.parent
 
 
 class Pack(NamedTuple):
@@ -196,13 +203,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _charge(self, seconds: float, heavy: bool, random: bool) -> None:
-        unit = self.unit
-        while unit is not None:
+        for unit in self._running():
             unit.seconds += seconds
             unit.tail += seconds
             unit.is_heavy |= heavy
             unit.is_random |= random
-            unit = unit.parent
+
+    def _running(self) -> Iterable[Unit]:
+        return () if self.unit is None else (self.unit, *self.unit.outer())
 
     # --- saved tensors ---
 
@@ -224,10 +232,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             sources = self._sources(tensor)
         self.events.append((PACK, ticket.number, storage))
         self.packs.append(Pack(number if self.unit is not None else -1, storage, _recipes.look(tensor), sources))
-        unit = self.unit
-        while unit is not None:
+        for unit in self._running():
             unit.tail = 0.0
-            unit = unit.parent
         return ticket
 
     def _sources(self, tensor: torch.Tensor) -> Optional[Tuple[int, ...]]:
