@@ -203,7 +203,7 @@ def test_modules_within_modules():
     result = planned.planner.replay(chosen)
     choices = [planned.planner.choices[i] for i in chosen]
     plan = _choices.Plan(choices, chosen, result.peak_bytes, 0, result.seconds)
-    planned.planned.spec = spec = _planned.spec_of(planned.planner.tape, plan, planned.planned.tried.moving)
+    planned.planned.spec = spec = _planned.spec_of(planned.planner.tape, plan, planned.planned.tried.moving, "")
     assert list(spec["modules"]) == ["0", "1"] and list(spec["within"]) == ["0.0", "1.1"]
     assert result.seconds == sum(choice.seconds for choice in choices)
     for _ in range(2):

@@ -35,8 +35,8 @@ class Applied:
     """Plans at work on a model: `spec_of` gives the one for a call's arguments, or None.
 
     A spec is plain data: {"modules": {name: [begin, end, [buffers]]}, "within": {name of a module in one of those:
-    [buffers]}, "again": [names], "graph": [[number, look]], "host": [[number, look]],
-    "loss": name of the Linear whose logits are never whole, or ""}.
+    [buffers]}, "again": [names], "graph": [[number, look]], "host": [[number, look]], "loss": name of the Linear
+    whose logits are never whole, or ""}.
     """
 
     def __init__(self, model: torch.nn.Module, method: str, host_limit: int, spec_of: Callable[..., Any]) -> None:
