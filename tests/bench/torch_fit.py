@@ -180,7 +180,7 @@ def rows_of(make):
 def compiled_rows_of(make):
     """The same of torch.compile in its budgets, and of fit() at the peak of each."""
     model, step = make()
-    rows = [("plain", peak_of(model, step), step, None, model)]
+    rows = [("plain", peak_of(model, step, batch_of(step)), step, None, model)]
     least = floor_of(make)
     for part in COMPILED:
         model, step = make()
@@ -188,11 +188,11 @@ def compiled_rows_of(make):
         with torch._functorch.config.patch(activation_memory_budget=part):
             step().backward()  # compiles
         model.zero_grad()
-        peak = peak_of(model, step)
+        peak = peak_of(model, step, batch_of(step))
         rows.append(("compiled, %.1f" % part, peak, step, None, model))
         if part < 1 and peak >= least:
             model, step, fit = fitted(make, peak)
-            rows.append(("fit, the same bytes", fit.measured, step, fit, model))
+            rows.append(("fit, the same bytes", peak_of(model, step, batch_of(step)), step, fit, model))
         elif part < 1:
             rows.append(("fit: its floor is %.2f MiB" % (least / MIB), 0, None, None, None))
     return rows
