@@ -4,7 +4,8 @@
  *
  * A ::memopt_fit holds the **tape** of one step: storages are born and die, saved tensors are
  * packed, unpacked and released, modules are entered and left. A **choice** changes the step: a
- * module's forward runs again in backward, a saved value is made again, or it waits on the host.
+ * module's forward runs again in backward, a saved value is made again, or it waits on the host or
+ * on the disk.
  * memopt_fit_replay() gives the bytes that a step with some choices takes, exactly.
  * memopt_fit_solve() finds choices that hold a budget and cost little time; each candidate is
  * replayed, so what it answers is exact, too. Nothing is run, and no device is needed.
@@ -30,6 +31,7 @@
  *   is as without the choice.
  * - #MEMOPT_FIT_OFFLOAD, a storage: its packs, from `first_pack` on, hold one copy on the host.
  *   When one is unpacked and no other has brought the storage back, it is brought back.
+ * - #MEMOPT_FIT_DISK, a storage: the same with a copy on the disk.
  *
  * Two choices exclude each other if they are for the same module or storage; if one remakes a storage
  * from one that the other chooses; or if a storage is remade that is born in a recomputed module, other
@@ -76,7 +78,8 @@ typedef uint32_t memopt_fit_choice_kind;
 enum {
     MEMOPT_FIT_RECOMPUTE = 1, /**< Runs a module's forward again. */
     MEMOPT_FIT_REMAKE = 2,    /**< Makes a saved value again from its inputs. */
-    MEMOPT_FIT_OFFLOAD = 3    /**< Keeps a saved value on the host. */
+    MEMOPT_FIT_OFFLOAD = 3,   /**< Keeps a saved value on the host. */
+    MEMOPT_FIT_DISK = 4       /**< Keeps a saved value on the disk. */
 };
 
 /** @brief In place of a module: none. */
@@ -86,12 +89,12 @@ enum {
 typedef struct memopt_fit_choice {
     uint32_t kind;        /**< A ::memopt_fit_choice_kind. */
     uint32_t module;      /**< RECOMPUTE: the module. REMAKE: the module that is called to make
-                               the value, or #MEMOPT_FIT_NONE. OFFLOAD: not read. */
-    uint32_t storage;     /**< REMAKE, OFFLOAD: the value. RECOMPUTE: not read. */
-    uint32_t first_pack;  /**< REMAKE, OFFLOAD: packs of the storage from this number on. */
+                               the value, or #MEMOPT_FIT_NONE. OFFLOAD, DISK: not read. */
+    uint32_t storage;     /**< REMAKE, OFFLOAD, DISK: the value. RECOMPUTE: not read. */
+    uint32_t first_pack;  /**< REMAKE, OFFLOAD, DISK: packs of the storage from this number on. */
     uint32_t first_input; /**< Where its inputs begin in memopt_fit_tape::inputs. */
-    uint32_t input_count; /**< How many inputs it has. OFFLOAD: 0. */
-    uint64_t extra_bytes; /**< See the choice's kind. OFFLOAD: not read. */
+    uint32_t input_count; /**< How many inputs it has. OFFLOAD, DISK: 0. */
+    uint64_t extra_bytes; /**< See the choice's kind. OFFLOAD, DISK: not read. */
     double seconds;       /**< Time each time that it is run, made or copied there and back: finite,
                                ≥ 0, in any unit. */
 } memopt_fit_choice;
@@ -127,12 +130,13 @@ typedef struct memopt_fit_result {
                                #MEMOPT_FIT_NONE. */
     uint32_t peak_storage; /**< The largest storage of the tape that lives then, or
                                 #MEMOPT_FIT_NONE. */
+    uint64_t disk_bytes;   /**< The most bytes on the disk at once. */
 } memopt_fit_result;
 
 /** @brief Initialiser of ::memopt_fit_result. */
 #define MEMOPT_FIT_RESULT_INIT                                                                     \
     {                                                                                              \
-        sizeof(memopt_fit_result), 0, 0, 0, 0, 0, 0                                                \
+        sizeof(memopt_fit_result), 0, 0, 0, 0, 0, 0, 0                                             \
     }
 
 /** @brief What memopt_fit_solve() is to hold; zero means the default. */
@@ -140,12 +144,13 @@ typedef struct memopt_fit_options {
     size_t struct_size; /**< sizeof(memopt_fit_options). */
     uint64_t budget; /**< The most bytes that may live at once. 0: as few as possible, the floor. */
     uint64_t host_limit; /**< The most bytes on the host at once. 0: no limit. */
+    uint64_t disk_limit; /**< The most bytes on the disk at once. 0: no limit. */
 } memopt_fit_options;
 
 /** @brief Initialiser of ::memopt_fit_options. */
 #define MEMOPT_FIT_OPTIONS_INIT                                                                    \
     {                                                                                              \
-        sizeof(memopt_fit_options), 0, 0                                                           \
+        sizeof(memopt_fit_options), 0, 0, 0                                                        \
     }
 
 /**
@@ -197,7 +202,7 @@ MEMOPT_API memopt_status memopt_fit_replay(const memopt_fit *fit, const uint32_t
  * least. The result is the same on every run and machine with the same tape. About a second
  * for 300 modules and 300 values. Any thread.
  * @param fit the handle.
- * @param options budget and host limit; NULL: the floor.
+ * @param options budget and limits of host and disk; NULL: the floor.
  * @param[out] out_chosen memory for as many indices as the tape has choices; gets those chosen,
  *        ascending. NULL if the tape has none.
  * @param[out] out_count how many.

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-enum { NO_VALUES, REMAKE_FIRST, OFFLOAD_FIRST, WAYS, MOST_TRIES = 12, MOST_LEVELS = 16 };
+enum { NO_VALUES, REMAKE_FIRST, MOVE_FIRST, WAYS, MOST_TRIES = 12, MOST_LEVELS = 16 };
 
 /* How low a set is: its peak, then how much lies near the peak. */
 typedef struct height {
@@ -19,12 +19,12 @@ static int lower(height a, height b)
     return a.peak != b.peak ? a.peak < b.peak : a.near < b.near;
 }
 
-/* Of the set replayed last. A set beyond the host limit is as high as can be. */
+/* Of the set replayed last. A set beyond the limits of host and disk is as high as can be. */
 static height measure(const mo_fit_search *s, const uint64_t *curve)
 {
     height h = {s->run.result.peak_bytes, 0};
     uint64_t border = h.peak - h.peak / 32;
-    if (s->run.result.host_bytes > s->host_limit)
+    if (!mo_fit_has_room(s))
         return (height){UINT64_MAX, UINT64_MAX};
     for (uint64_t t = 0; t < s->moments; t++)
         h.near += curve[t] > border ? (curve[t] - border) / s->moments + 1 : 0;
@@ -55,11 +55,17 @@ static int is_free(const mo_fit_search *s, const uint8_t *set, uint32_t choice)
     return 1;
 }
 
+/* Those of a kind that are free, as long as host or disk have room for all at once. */
 static void add_values(mo_fit_search *s, uint8_t *set, uint32_t kind)
 {
-    for (uint32_t i = 0; i < s->f->choice_count; i++)
-        if (s->f->choices[i].kind == kind && is_free(s, set, i))
-            set[i] = 1;
+    uint64_t used = 0;
+    for (uint32_t i = 0; i < s->f->choice_count; i++) {
+        if (s->f->choices[i].kind != kind || s->moved[i] > mo_fit_limit(s, i) - used ||
+            !is_free(s, set, i))
+            continue;
+        set[i] = 1;
+        used += s->moved[i];
+    }
 }
 
 static void start(mo_fit_search *s, uint8_t *set, uint32_t level, int way)
@@ -75,8 +81,12 @@ static void start(mo_fit_search *s, uint8_t *set, uint32_t level, int way)
     }
     if (way == NO_VALUES)
         return;
-    add_values(s, set, way == REMAKE_FIRST ? MEMOPT_FIT_REMAKE : MEMOPT_FIT_OFFLOAD);
-    add_values(s, set, way == REMAKE_FIRST ? MEMOPT_FIT_OFFLOAD : MEMOPT_FIT_REMAKE);
+    if (way == REMAKE_FIRST)
+        add_values(s, set, MEMOPT_FIT_REMAKE);
+    add_values(s, set, MEMOPT_FIT_OFFLOAD);
+    add_values(s, set, MEMOPT_FIT_DISK);
+    if (way == MOVE_FIRST)
+        add_values(s, set, MEMOPT_FIT_REMAKE);
 }
 
 /* The untried move that lowers a moment most, by the curves; twice choice_count: none. */

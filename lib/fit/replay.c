@@ -274,18 +274,22 @@ static void run_again(mo_fit_run *r, uint32_t module)
 
 /* --- packs ------------------------------------------------------------------------------------- */
 
-static void take_to_host(mo_fit_run *r, uint32_t storage)
+static void move(mo_fit_run *r, const memopt_fit_choice *c)
 {
-    if (r->on_host[storage]++ == 0)
-        r->host += r->f->bytes[storage];
-    if (r->host > r->result.host_bytes)
-        r->result.host_bytes = r->host;
+    int is_disk = c->kind == MEMOPT_FIT_DISK;
+    uint64_t *now = is_disk ? &r->disk : &r->host;
+    uint64_t *most = is_disk ? &r->result.disk_bytes : &r->result.host_bytes;
+    if (r->moved[c->storage]++ == 0)
+        *now += r->f->bytes[c->storage];
+    if (*now > *most)
+        *most = *now;
 }
 
-static void give_host(mo_fit_run *r, uint32_t storage)
+static void move_no_more(mo_fit_run *r, const memopt_fit_choice *c)
 {
-    if (--r->on_host[storage] == 0)
-        r->host -= r->f->bytes[storage];
+    uint64_t *now = c->kind == MEMOPT_FIT_DISK ? &r->disk : &r->host;
+    if (--r->moved[c->storage] == 0)
+        *now -= r->f->bytes[c->storage];
 }
 
 static void pack(mo_fit_run *r, const memopt_fit_event *e)
@@ -300,8 +304,8 @@ static void pack(mo_fit_run *r, const memopt_fit_event *e)
         r->packs[e->subject] = MO_PACK_RECIPE;
         r->pack_holds[e->subject] = choice - 1;
         hold_inputs(r, c);
-        if (c->kind == MEMOPT_FIT_OFFLOAD)
-            take_to_host(r, e->storage);
+        if (mo_fit_moves(c))
+            move(r, c);
     } else {
         r->packs[e->subject] = MO_PACK_KEPT;
         r->pack_holds[e->subject] = instance_of(e->storage, ORIGINAL);
@@ -338,8 +342,8 @@ static void release(mo_fit_run *r, uint32_t pack_number)
         const memopt_fit_choice *c = &r->f->choices[held];
         if (state == MO_PACK_MADE)
             drop(r, instance_of(c->storage, MADE));
-        if (c->kind == MEMOPT_FIT_OFFLOAD)
-            give_host(r, c->storage);
+        if (mo_fit_moves(c))
+            move_no_more(r, c);
         drop_inputs(r, c);
     }
     if (module != MEMOPT_FIT_NONE)
@@ -383,7 +387,7 @@ static void begin(mo_fit_run *r, const uint8_t *chosen)
     memset(r->memory, 0, r->state_bytes);
     r->frame = r->module = MEMOPT_FIT_NONE;
     r->live = r->top = f->fixed;
-    r->host = 0;
+    r->host = r->disk = 0;
     r->result = (memopt_fit_result){.struct_size = sizeof r->result,
                                     .peak_bytes = f->fixed,
                                     .peak_module = MEMOPT_FIT_NONE,
@@ -442,8 +446,8 @@ memopt_status mo_fit_run_open(const memopt_fit *f, mo_fit_run *run)
     run->left = run->of_module + m;
     run->outer = run->left + m;
     run->of_storage = run->outer + m;
-    run->on_host = run->of_storage + s;
-    run->holds = run->on_host + s;
+    run->moved = run->of_storage + s;
+    run->holds = run->moved + s;
     run->alive = (uint8_t *)(run->holds + MO_FIT_COPIES * s);
     run->packs = run->alive + MO_FIT_COPIES * s;
     run->done = run->packs + p;

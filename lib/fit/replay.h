@@ -15,13 +15,13 @@ typedef struct mo_fit_run {
     const memopt_fit *f;
     void *memory;         /* of all arrays */
     uint32_t *of_module;  /* by module: its RECOMPUTE and one more, or 0 */
-    uint32_t *of_storage; /* by storage: its REMAKE or OFFLOAD and one more, or 0 */
+    uint32_t *of_storage; /* by storage: its REMAKE, OFFLOAD or DISK and one more, or 0 */
     /* By instance: MO_FIT_COPIES * storage + 0 as born on the tape, + 1 made again or brought back,
      * + 2 by a module that runs again, + 3 by one within such a module. */
     uint32_t *holds;
     uint32_t *left;        /* by module: packs of a recomputed one that are not released */
     uint32_t *outer;       /* by recomputed module: the one that it is in, or NONE */
-    uint32_t *on_host;     /* by storage: packs that hold its copy */
+    uint32_t *moved;       /* by storage: packs that hold its copy on host or disk */
     uint32_t *pack_holds;  /* by pack: the instance, or the choice of a recipe */
     uint32_t *pack_module; /* by pack: the recomputed module that it is in, or NONE */
     uint8_t *alive;        /* by instance */
@@ -31,7 +31,7 @@ typedef struct mo_fit_run {
     uint64_t state_bytes;  /* of what each replay begins with as zeros */
     uint32_t frame;        /* the innermost recomputed module that is in its forward, or NONE */
     uint32_t module;       /* the innermost that runs */
-    uint64_t live, top, host;
+    uint64_t live, top, host, disk;
     uint64_t wanted; /* at so many live bytes, peak_module and peak_storage are noted */
     memopt_fit_result result;
 } mo_fit_run;

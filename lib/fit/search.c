@@ -1,6 +1,7 @@
 /* Curves of single choices, and the moves of a search; see search.h. */
 #include "fit/search.h"
 
+#include "base/checked.h"
 #include "base/memory.h"
 
 #include <string.h>
@@ -28,7 +29,7 @@ static void find_curves(mo_fit_search *s)
         (void)mo_fit_try(s, set);
         set[i] = 0;
         s->seconds[i] = s->run.result.seconds;
-        s->host[i] = s->run.result.host_bytes;
+        s->moved[i] = s->run.result.host_bytes + s->run.result.disk_bytes;
         for (uint64_t t = 0; t < s->moments; t++)
             row[t] = (int64_t)(s->trial[t] - s->curve[t]);
     }
@@ -36,17 +37,18 @@ static void find_curves(mo_fit_search *s)
     s->work = 0;
 }
 
-memopt_status mo_fit_search_open(const memopt_fit *f, uint64_t budget, uint64_t host_limit,
+memopt_status mo_fit_search_open(const memopt_fit *f, const memopt_fit_options *limits,
                                  mo_fit_search *s)
 {
-    uint64_t n = f->choice_count;
+    uint64_t n = f->choice_count, most = (uint64_t)1 << 61;
     *s = (mo_fit_search){.f = f, .most_work = 25000000};
     while (f->event_count >> s->shift >= MOST_MOMENTS)
         s->shift++;
     uint64_t moments = ((uint64_t)f->event_count >> s->shift) + 1;
     s->moments = moments;
-    s->budget = budget;
-    s->host_limit = host_limit == 0 ? UINT64_MAX : host_limit;
+    s->budget = limits->budget == 0 ? most : mo_min_u64(limits->budget, most);
+    s->host_limit = limits->host_limit == 0 ? UINT64_MAX : limits->host_limit;
+    s->disk_limit = limits->disk_limit == 0 ? UINT64_MAX : limits->disk_limit;
     MO_TRY(mo_fit_run_open(f, &s->run));
     s->memory = mo_calloc((n + 2) * moments + 3 * n + 1, 8);
     if (s->memory == NULL) {
@@ -56,8 +58,8 @@ memopt_status mo_fit_search_open(const memopt_fit *f, uint64_t budget, uint64_t 
     s->deltas = s->memory;
     s->curve = (uint64_t *)(s->deltas + n * moments);
     s->trial = s->curve + moments;
-    s->host = s->trial + moments;
-    s->seconds = (double *)(s->host + n);
+    s->moved = s->trial + moments;
+    s->seconds = (double *)(s->moved + n);
     s->order = (uint32_t *)(s->seconds + n);
     s->scratch = (uint8_t *)(s->order + n);
     find_curves(s);
@@ -70,11 +72,16 @@ void mo_fit_search_close(mo_fit_search *s)
     mo_free(s->memory);
 }
 
+int mo_fit_has_room(const mo_fit_search *s)
+{
+    return s->run.result.host_bytes <= s->host_limit && s->run.result.disk_bytes <= s->disk_limit;
+}
+
 int mo_fit_try(mo_fit_search *s, const uint8_t *set)
 {
     s->work += s->f->event_count;
     mo_fit_run_replay(&s->run, set, s->trial, s->shift);
-    return s->run.result.peak_bytes <= s->budget && s->run.result.host_bytes <= s->host_limit;
+    return s->run.result.peak_bytes <= s->budget && mo_fit_has_room(s);
 }
 
 int mo_fit_take(mo_fit_search *s, const uint8_t *set)
@@ -182,11 +189,12 @@ int64_t mo_fit_gain(const mo_fit_search *s, const uint8_t *set, uint32_t move, u
     return gain;
 }
 
-static int host_has_room(const mo_fit_search *s, uint32_t choice)
+static int may_move(const mo_fit_search *s, uint32_t choice)
 {
-    uint64_t used = s->run.result.host_bytes;
-    return s->host[choice] == 0 ||
-           (used <= s->host_limit && s->host[choice] <= s->host_limit - used);
+    const memopt_fit_result *r = &s->run.result;
+    uint64_t used = s->f->choices[choice].kind == MEMOPT_FIT_DISK ? r->disk_bytes : r->host_bytes;
+    uint64_t limit = mo_fit_limit(s, choice);
+    return s->moved[choice] == 0 || (used <= limit && s->moved[choice] <= limit - used);
 }
 
 /* The move at a moment that is `over` bytes too high; twice choice_count: none. */
@@ -198,7 +206,7 @@ static uint32_t best_move(const mo_fit_search *s, const uint8_t *set, const uint
     for (uint32_t move = 0; move < 2 * n; move++) {
         double seconds, bytes;
         uint32_t i = move % n;
-        if (tabu[i] || (!set[i] && (mo_fit_delta(s, i)[moment] >= 0 || !host_has_room(s, i))))
+        if (tabu[i] || (!set[i] && (mo_fit_delta(s, i)[moment] >= 0 || !may_move(s, i))))
             continue;
         bytes = (double)mo_fit_gain(s, set, move, moment, &seconds);
         bytes = bytes < (double)over ? bytes : (double)over;
@@ -211,12 +219,14 @@ static uint32_t best_move(const mo_fit_search *s, const uint8_t *set, const uint
     return best;
 }
 
-/* The offload of the most bytes in a set; twice choice_count: none. */
-static uint32_t largest_on_host(const mo_fit_search *s, const uint8_t *set)
+/* The largest value of a set where the host, or else the disk, has too many; twice choice_count: none. */
+static uint32_t largest_moved(const mo_fit_search *s, const uint8_t *set)
 {
     uint32_t n = s->f->choice_count, best = 2 * n;
+    uint32_t kind = s->run.result.host_bytes > s->host_limit ? MEMOPT_FIT_OFFLOAD : MEMOPT_FIT_DISK;
     for (uint32_t i = 0; i < n; i++)
-        if (set[i] && s->host[i] != 0 && (best == 2 * n || s->host[i] > s->host[best]))
+        if (set[i] && s->f->choices[i].kind == kind &&
+            (best == 2 * n || s->moved[i] > s->moved[best]))
             best = i;
     return best;
 }
@@ -231,7 +241,7 @@ int mo_fit_repair(mo_fit_search *s, uint8_t *set, const uint8_t *fixed)
         if (mo_fit_take(s, set))
             return 1;
         if (s->run.result.peak_bytes <= s->budget) {
-            move = largest_on_host(s, set);
+            move = largest_moved(s, set);
         } else {
             uint64_t over = s->run.result.peak_bytes - s->budget;
             move = best_move(s, set, tabu, mo_fit_highest(s), over);

@@ -17,15 +17,15 @@ typedef struct mo_fit_search {
     int64_t *deltas;         /* a row of `moments` for each choice */
     uint64_t *curve, *trial; /* of the set that was taken last, and of the one replayed last */
     double *seconds;         /* by choice, alone */
-    uint64_t *host;          /* by choice, alone */
+    uint64_t *moved;         /* by choice, alone: bytes on host or disk */
     uint32_t *order;         /* by choice: by falling seconds */
     uint8_t *scratch;        /* flags for repair */
-    uint64_t moments, budget, host_limit;
+    uint64_t moments, budget, host_limit, disk_limit;
     uint64_t work, most_work; /* events replayed, and after how many to be content */
     uint32_t shift;
 } mo_fit_search;
 
-memopt_status mo_fit_search_open(const memopt_fit *f, uint64_t budget, uint64_t host_limit,
+memopt_status mo_fit_search_open(const memopt_fit *f, const memopt_fit_options *limits,
                                  mo_fit_search *s);
 void mo_fit_search_close(mo_fit_search *s);
 
@@ -34,7 +34,15 @@ static inline const int64_t *mo_fit_delta(const mo_fit_search *s, uint32_t choic
     return s->deltas + choice * s->moments;
 }
 
-/* Replays a set into s->trial and s->run.result; 1 if it holds the budget and the host limit. */
+/* What may be on the host, or on the disk, where a choice moves its value to. */
+static inline uint64_t mo_fit_limit(const mo_fit_search *s, uint32_t choice)
+{
+    return s->f->choices[choice].kind == MEMOPT_FIT_DISK ? s->disk_limit : s->host_limit;
+}
+
+/* Whether the set replayed last holds the limits of host and disk. */
+int mo_fit_has_room(const mo_fit_search *s);
+/* Replays a set into s->trial and s->run.result; 1 if it holds the budget and these limits. */
 int mo_fit_try(mo_fit_search *s, const uint8_t *set);
 /* The same; s->trial becomes s->curve. */
 int mo_fit_take(mo_fit_search *s, const uint8_t *set);
@@ -53,7 +61,7 @@ int mo_fit_repair(mo_fit_search *s, uint8_t *set, const uint8_t *fixed);
 /* Leaves out what a set that holds does not need, the slowest first; its exact seconds. */
 double mo_fit_prune(mo_fit_search *s, uint8_t *set);
 
-/* floor.c: a set of few bytes within the host limit: the first that takes no more than `enough`, or
+/* floor.c: a set of few bytes within these limits: the first that takes no more than `enough`, or
  * the least that was found. `work` is memory for four sets. */
 void mo_fit_floor(mo_fit_search *s, uint64_t enough, uint8_t *set, uint8_t *work);
 

@@ -6,7 +6,6 @@
  */
 #include "fit/search.h"
 
-#include "base/checked.h"
 #include "base/memory.h"
 #include "base/options.h"
 
@@ -29,10 +28,9 @@ typedef struct solver {
 
 static memopt_status begin(solver *v, const memopt_fit *f, const memopt_fit_options *o)
 {
-    uint64_t n = f->choice_count, m = f->module_count, most = (uint64_t)1 << 61;
+    uint64_t n = f->choice_count, m = f->module_count;
     *v = (solver){.seconds = 0};
-    MO_TRY(mo_fit_search_open(f, o->budget == 0 ? most : mo_min_u64(o->budget, most), o->host_limit,
-                              &v->s));
+    MO_TRY(mo_fit_search_open(f, o, &v->s));
     v->memory = mo_calloc(2 * n + 3 * v->s.moments + 3 * m + 1, 8);
     if (v->memory == NULL) {
         mo_fit_search_close(&v->s);

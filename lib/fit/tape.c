@@ -146,7 +146,7 @@ static memopt_status check_target(const memopt_fit *f, uint32_t number)
     const memopt_fit_choice *c = &f->choices[number];
     int module = c->kind == MEMOPT_FIT_RECOMPUTE ||
                  (c->kind == MEMOPT_FIT_REMAKE && c->module != MEMOPT_FIT_NONE);
-    if (c->kind < MEMOPT_FIT_RECOMPUTE || c->kind > MEMOPT_FIT_OFFLOAD)
+    if (c->kind < MEMOPT_FIT_RECOMPUTE || c->kind > MEMOPT_FIT_DISK)
         return bad_choice(number, "there is no such kind", c->kind);
     if (module && !module_runs(f, c->module))
         return bad_choice(number, "its module is not on the tape", c->module);

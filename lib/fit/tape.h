@@ -36,6 +36,12 @@ struct memopt_fit {
     uint32_t event_count, storage_count, choice_count, input_count, pack_count, module_count;
 };
 
+/* Whether a value waits elsewhere. */
+static inline int mo_fit_moves(const memopt_fit_choice *c)
+{
+    return c->kind == MEMOPT_FIT_OFFLOAD || c->kind == MEMOPT_FIT_DISK;
+}
+
 static inline int mo_fit_excludes(const memopt_fit *f, uint32_t a, uint32_t b)
 {
     return (int)(f->excludes[a * f->words + b / 64] >> (b % 64) & 1);

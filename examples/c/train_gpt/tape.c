@@ -117,7 +117,8 @@ uint64_t tape_pack(tape *t, const void *block, uint32_t *away)
     if (t->status != MEMOPT_OK)
         return 0;
     choice.seconds = 2.0 * OPERATIONS_PER_BYTE * (double)t->bytes[storage]; /* there and back */
-    write_choice(t, &choice, away);
+    if (away)
+        write_choice(t, &choice, away);
     write_event(t, MEMOPT_FIT_PACK, t->packs++, storage);
     return t->packs;
 }
@@ -217,7 +218,7 @@ static memopt_status solve(const tape *t, const memopt_fit *fit, const memopt_fi
 memopt_status tape_fit(tape *t, uint64_t fixed, uint64_t budget, uint64_t host_limit,
                        fit_figures *out_figures)
 {
-    memopt_fit_options how = {sizeof how, budget, host_limit};
+    memopt_fit_options how = {sizeof how, budget, host_limit, 0};
     memopt_fit_tape given = MEMOPT_FIT_TAPE_INIT;
     memopt_fit *fit = NULL;
     fit_figures f = {.budget = budget, .fixed = fixed};

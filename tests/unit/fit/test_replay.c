@@ -104,6 +104,10 @@ TEST(test_remake)
 TEST(test_offload)
 {
     expect(&offload, 165, AT_H, 40, 4);
+    memopt_fit_choice c = offload;
+    c.kind = MEMOPT_FIT_DISK;
+    expect(&c, 165, AT_H, 0, 4);
+    assert_int_equal(with(layer, COUNT(layer), &c).disk_bytes, 40);
 }
 
 /* A value of two packs is made once where both are unpacked, and twice where the first is gone. */
@@ -279,8 +283,8 @@ static void refuse_choice(memopt_fit_choice c, const char *text)
 TEST(test_bad_choices)
 {
     memopt_fit_choice c = run_again;
-    c.kind = 4;
-    refuse_choice(c, "choice 0: there is no such kind (4)");
+    c.kind = 5;
+    refuse_choice(c, "choice 0: there is no such kind (5)");
     c = run_again;
     c.module = 1;
     refuse_choice(c, "module is not on the tape (1)");

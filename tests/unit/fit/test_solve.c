@@ -223,6 +223,49 @@ TEST(test_large)
     OK(memopt_fit_destroy(fit));
 }
 
+/* Three values, of which one has room on the host: the next goes to the disk, which is slower. */
+TEST(test_host_and_disk)
+{
+    memset(&t, 0, sizeof t);
+    for (uint32_t i = 0; i < 3; i++) {
+        uint32_t storage = bear(1);
+        t.bytes[storage] = 100;
+        (void)save(storage);
+        event(MEMOPT_FIT_DEATH, storage, 0);
+        for (uint32_t kind = MEMOPT_FIT_OFFLOAD; kind <= MEMOPT_FIT_DISK; kind++)
+            t.choices[t.choices_n++] =
+                (memopt_fit_choice){.kind = kind,
+                                    .storage = storage,
+                                    .first_pack = i,
+                                    .seconds = kind == MEMOPT_FIT_DISK ? 5 : 1};
+    }
+    event(MEMOPT_FIT_BACKWARD, 0, 0);
+    for (uint32_t p = 3; p-- > 0;) {
+        event(MEMOPT_FIT_UNPACK, p, 0);
+        event(MEMOPT_FIT_RELEASE, p, 0);
+    }
+    memopt_fit *fit = open_fit();
+    uint32_t chosen[6];
+    uint64_t count = 0;
+    memopt_fit_result r = MEMOPT_FIT_RESULT_INIT;
+    memopt_fit_options o = {sizeof o, 150, 100, 100};
+    OK(memopt_fit_solve(fit, &o, chosen, &count, &r));
+    assert_int_equal(count, 2);
+    assert_true(r.seconds == 6 && r.host_bytes == 100 && r.disk_bytes == 100);
+    o.budget = 0;
+    OK(memopt_fit_solve(fit, &o, chosen, &count, &r));
+    assert_int_equal(r.peak_bytes, 150);
+    o.budget = 150;
+    o.disk_limit = 99;
+    FAILS_SAYING(MEMOPT_LIMIT_REACHED, "the least that was found is 250",
+                 memopt_fit_solve(fit, &o, chosen, &count, &r));
+    o.host_limit = 99;
+    o.disk_limit = 0;
+    OK(memopt_fit_solve(fit, &o, chosen, &count, &r));
+    assert_true(r.seconds == 10 && r.disk_bytes == 200);
+    OK(memopt_fit_destroy(fit));
+}
+
 TEST(test_below_the_floor)
 {
     state = 9;

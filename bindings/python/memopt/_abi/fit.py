@@ -33,6 +33,7 @@ class FitChoiceKind(enum.IntEnum):
     RECOMPUTE = 1
     REMAKE = 2
     OFFLOAD = 3
+    DISK = 4
 
 
 FIT_NONE = 0xFFFFFFFF
@@ -73,12 +74,13 @@ class FitResult(Struct):
         ("peak_event", U64),
         ("peak_module", U32),
         ("peak_storage", U32),
+        ("disk_bytes", U64),
     ]
 
 
 @struct("memopt_fit_options")
 class FitOptions(Struct):
-    _fields_ = [("struct_size", SIZE), ("budget", U64), ("host_limit", U64)]
+    _fields_ = [("struct_size", SIZE), ("budget", U64), ("host_limit", U64), ("disk_limit", U64)]
 
 
 functions(

@@ -280,9 +280,10 @@ pub struct memopt_fit_options {
     pub struct_size: usize,
     pub budget: u64,
     pub host_limit: u64,
+    pub disk_limit: u64,
 }
 #[cfg(target_pointer_width = "64")]
-const _: () = assert!(std::mem::size_of::<memopt_fit_options>() == 24);
+const _: () = assert!(std::mem::size_of::<memopt_fit_options>() == 32);
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct memopt_fit_result {
@@ -293,9 +294,10 @@ pub struct memopt_fit_result {
     pub peak_event: u64,
     pub peak_module: u32,
     pub peak_storage: u32,
+    pub disk_bytes: u64,
 }
 #[cfg(target_pointer_width = "64")]
-const _: () = assert!(std::mem::size_of::<memopt_fit_result>() == 48);
+const _: () = assert!(std::mem::size_of::<memopt_fit_result>() == 56);
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct memopt_fit_tape {
@@ -985,6 +987,7 @@ pub const MEMOPT_FIT_BACKWARD: u32 = 8;
 pub const MEMOPT_FIT_RECOMPUTE: u32 = 1;
 pub const MEMOPT_FIT_REMAKE: u32 = 2;
 pub const MEMOPT_FIT_OFFLOAD: u32 = 3;
+pub const MEMOPT_FIT_DISK: u32 = 4;
 pub const MEMOPT_OVERFLOW_KEEP: u32 = 0;
 pub const MEMOPT_OVERFLOW_WAIT: u32 = 1;
 pub const MEMOPT_OVERFLOW_FAIL: u32 = 2;

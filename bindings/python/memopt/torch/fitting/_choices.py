@@ -13,7 +13,7 @@ from ..._library import lib, output
 from ._costs import own_seconds
 from ._tape import BIRTH, DEATH, Tape, Unit
 
-RECOMPUTE, REMAKE, OFFLOAD = map(int, _abi.FitChoiceKind)
+RECOMPUTE, REMAKE, OFFLOAD, DISK = map(int, _abi.FitChoiceKind)
 #: Values of fewer bytes are no choice.
 LEAST = 1024
 #: So many does the library take: all modules, then the largest values.

@@ -22,7 +22,8 @@ from torch._subclasses.fake_tensor import (
 
 from .._fakes import not_packed
 from .._live_bytes import LiveBytes
-from ._costs import Costs
+from ._costs import Costs, dropping
+from ._loss import chunked
 from ._tape import Tape, around_forwards, record, run, tensors_in
 
 #: What a step raises that needs values.
@@ -40,13 +41,32 @@ class Tried(NamedTuple):
     costs: Costs
 
 
+class Variant(NamedTuple):
+    """What is recorded in place of the step as it is."""
+
+    #: The Linear whose cross-entropy is made in pieces; "": none.
+    chunked: str = ""
+    #: Gradients are freed in backward, and weights of 32 bits have 16.
+    releases: bool = False
+    split: bool = False
+
+
+class NotRecordedError(RuntimeError):
+    """A variant cannot be recorded: which, and why."""
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(why)
+        self.name = name
+
+
 class Runs:
     """A model's steps. `method`: what is called once in a step, "forward" or Lightning's "training_step"."""
 
     def __init__(self, model: torch.nn.Module, method: str) -> None:
         self.model, self.method = model, method
-        #: The parameters have gradients before the step; they are freed in backward.
-        self.gradients = self.releases = False
+        #: The parameters have gradients before the step.
+        self.gradients = False
+        self.variant = Variant()
 
     def device(self) -> torch.device:
         """Of the model."""
@@ -54,16 +74,36 @@ class Runs:
 
     def record(self, step: Callable[[], Any], costs: Costs) -> Tape:
         """The tape of a step."""
+        if self.variant.split:  # fakes may take weights of 16 bits where kernels do not
+            try:
+                with self._unchanged(), self._stand_ins(_alias_of), dropping():
+                    _losses(step)
+            except RuntimeError as error:
+                raise NotRecordedError("split", "with weights in bf16 the step raises: %s" % error) from error
         recurrent = any(isinstance(module, torch.nn.RNNBase) for module in self.model.modules())
         if not recurrent or self.device().type != "cpu":  # there fakes take other operations
             mode, random = FakeTensorMode(allow_non_fake_inputs=True), torch.random.fork_rng(devices=[])
             try:
                 with self._unchanged(), mode, self._stand_ins(_fake_of), not_packed(), random:
-                    return record(self.model, step, self.method, costs)
+                    return self._record(step, costs)
             except REFUSALS:  # it needs values
                 pass
         with self._unchanged(), self._stand_ins(_alias_of):
+            return self._record(step, costs)
+
+    def _record(self, step: Callable[[], Any], costs: Costs) -> Tape:
+        if not self.variant.chunked:
             return record(self.model, step, self.method, costs)
+        with chunked(self.model.get_submodule(self.variant.chunked)) as told:
+            tape = record(self.model, step, self.method, costs)
+        whole = [name for name in told if name]
+        if whole or not told:
+            use = "%s needs all of" % whole[0] if whole else "no cross-entropy takes"
+            raise NotRecordedError("chunked_loss", "%s what %s gives" % (use, self.variant.chunked))
+        for unit in tape.units:
+            if (self.variant.chunked + ".").startswith(unit.name + "."):
+                unit.why = "has the loss in pieces"
+        return tape
 
     def measure(self, step: Callable[[], Any]) -> int:
         """The most bytes that live in a real step beside weights and buffers, kernels' own included."""
@@ -158,10 +198,13 @@ class Runs:
         known: Dict[int, torch.Tensor] = {}
         for _, _, tensor in places:
             if id(tensor) not in known:
-                known[id(tensor)] = made = make(tensor)
+                made = make(tensor)
+                if self.variant.split and made.requires_grad and made.is_leaf and made.dtype is torch.float32:
+                    made = torch.nn.Parameter(made.detach().to(torch.bfloat16))
+                known[id(tensor)] = made
                 if made.requires_grad and made.is_leaf:
                     made.grad = torch.zeros_like(made) if self.gradients else None
-                    if self.releases:
+                    if self.variant.releases:
                         made.register_post_accumulate_grad_hook(_release)  # type: ignore[no-untyped-call]
         try:
             for owner, name, tensor in places:
