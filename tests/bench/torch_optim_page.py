@@ -2,10 +2,13 @@
 """Writes docs/benchmarks/optim-torch.md from what torch_optim.py measured, here on two instruction sets.
 
     RULES="AdamW Adam Lion SGD RMSprop Adagrad AdEMAMix Adafactor LAMB LARS"
-    python tests/bench/torch_optim.py --rules $RULES --rounds 3 --peers torch bitsandbytes deepspeed --json avx512.json
+    run() { python tests/bench/torch_optim.py --rounds 3 --json $1.json "${@:2}"; }
+    run avx512 --peers torch bitsandbytes deepspeed --rules $RULES
+    run avx512_1 --peers torch deepspeed --rules AdamW --threads 1
     export MEMOPT_ISA=avx2 ATEN_CPU_CAPABILITY=avx2
-    python tests/bench/torch_optim.py --rules $RULES --rounds 3 --peers torch --json avx2.json
-    python tests/bench/torch_optim_page.py avx512.json avx2.json
+    run avx2 --peers torch --rules $RULES
+    run avx2_1 --peers torch --rules AdamW --threads 1
+    python tests/bench/torch_optim_page.py avx512.json avx2.json avx512_1.json avx2_1.json
 """
 
 import datetime
@@ -20,7 +23,7 @@ HEAD = """# Benchmark: optimizers for torch
 
 %s, on %d processors that `/proc/cpuinfo` calls "%s"; torch %s, %d threads, best of %d rounds in which all
 cases of a rule alternate; nothing else ran. Each half of a table is one run. ns a parameter for a whole
-`optimizer.step()`, with one gradient for all steps; `copy` is torch's own `copy_` of as many bytes as the step reads
+`optimizer.step()`, each with new gradients; `copy` is torch's own `copy_` of as many bytes as the step reads
 and writes (two moments, the parameter, the gradient); `peer` is the fastest of torch's fused or foreach form,
 bitsandbytes, DeepSpeedCPUAdam (AdamW), and, where nobody has the rule, the paper's in plain torch. Above 1.00 ours is
 slower. With bf16 parameters torch's states are bf16 too and ours fp32: ours then move more bytes. *dynamic*: with
@@ -67,8 +70,11 @@ def main(paths):
     theirs = [row["ns"] for row in first["rows"] if row["case"] == "bitsandbytes AdamW8bit"]
     span = "%.0f to %.0f" % (min(theirs), max(theirs))
     text = [HEAD % (*here, first["torch"], first["threads"], first["rounds"], span, commands)]
-    for name in dict.fromkeys(row["table"] for row in first["rows"]):
-        text.append("## %s\n\n%s\n" % (name, table_of(files, name)))
+    for threads in dict.fromkeys(file["threads"] for file in files):
+        halves = [file for file in files if file["threads"] == threads]
+        for name in dict.fromkeys(row["table"] for row in halves[0]["rows"]):
+            words = name if threads == first["threads"] else "%s, threads: %d" % (name, threads)
+            text.append("## %s\n\n%s\n" % (words, table_of(halves, name)))
     PAGE.write_text("\n".join(text), encoding="utf-8")
 
 
