@@ -39,8 +39,8 @@ class Applied:
     whose logits are never whole, or ""}.
     """
 
-    def __init__(self, model: torch.nn.Module, method: str, host_limit: int, spec_of: Callable[..., Any]) -> None:
-        self.model, self.host_limit, self.spec_of = model, host_limit, spec_of
+    def __init__(self, model: torch.nn.Module, method: str, options: Options, spec_of: Callable[..., Any]) -> None:
+        self.model, self.options, self.spec_of = model, options, spec_of
         self.spec: Dict[str, Any] = NOTHING
         self.table: Dict[int, Tuple[str, List[Any]]] = {}
         self.number = self.unplanned = 0
@@ -100,7 +100,7 @@ class Applied:
         note(tensor, recipe)
 
     def on_host(self, tensor: torch.Tensor) -> Optional[Recipe]:
-        """Stores the tensor's whole storage on the host."""
+        """Stores the tensor's whole storage on the host, or on the disk."""
         if tensor.is_complex():
             return None
         packer, size = self.packer, tensor.untyped_storage().nbytes() // tensor.element_size()
@@ -140,7 +140,7 @@ class Applied:
         if not any(spec.values()):
             return function(*args, **kwargs)
         if spec["host"]:
-            self.packer = Packer(Options(self.host_limit), device_type, 1, (0, 0), (None, None))
+            self.packer = Packer(self.options, device_type, 1, (0, 0), (None, None))
         self.number, self.running, self.lost, self.inside, self.has_notes = 0, True, False, False, False
         try:
             return hooked(self.pack, self.unpack, function, args, kwargs)

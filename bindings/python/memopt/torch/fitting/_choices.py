@@ -11,11 +11,10 @@ import torch
 from ... import _abi
 from ..._library import lib, output
 from ._costs import own_seconds
+from ._places import LEAST, Way
 from ._tape import BIRTH, DEATH, Tape, Unit
 
 RECOMPUTE, REMAKE, OFFLOAD, DISK = map(int, _abi.FitChoiceKind)
-#: Values of fewer bytes are no choice.
-LEAST = 1024
 #: So many does the library take: all modules, then the largest values.
 MOST_CHOICES = 4096
 
@@ -44,6 +43,7 @@ class Plan(NamedTuple):
     peak: int
     host: int
     seconds: float
+    disk: int
 
 
 class Planner:
@@ -94,20 +94,21 @@ class Planner:
         array = (ctypes.c_uint32 * len(chosen))(*chosen)
         return output(lib.memopt_fit_replay, self._handle, array, len(chosen))
 
-    def solve(self, budget: int, host: int = 0) -> Plan:
+    def solve(self, budget: int, host: int = 0, disk: int = 0) -> Plan:
         """The choices of little time within a budget; 0: of least bytes."""
-        options = _abi.FitOptions(budget=budget, host_limit=host)
+        options = _abi.FitOptions(budget=budget, host_limit=host, disk_limit=disk)
         chosen = (ctypes.c_uint32 * max(len(self.choices), 1))()
         count, result = ctypes.c_uint64(), _abi.FitResult()
         lib.memopt_fit_solve(self._handle, options, chosen, count, result)
         indices = list(chosen[: count.value])
-        return Plan([self.choices[i] for i in indices], indices, result.peak_bytes, result.host_bytes, result.seconds)
+        taken = result.peak_bytes, result.host_bytes, result.seconds, result.disk_bytes
+        return Plan([self.choices[i] for i in indices], indices, *taken)
 
 
-def choices_of(tape: Tape, moving: Dict[str, int], device_type: str, link: Optional[float]) -> List[Choice]:
+def choices_of(tape: Tape, moving: Dict[str, int], device_type: str, ways: Sequence[Way]) -> List[Choice]:
     """All that may be done. `moving`: bytes of the buffers that each module's forward changes, by the
-    module's name; `link`: bytes a second to the host and back, None: nothing goes there."""
-    found = [*_modules(tape, moving, device_type), *_values(tape, moving, link)]
+    module's name; `ways`: where values may wait."""
+    found = [*_modules(tape, moving, device_type), *_values(tape, moving, ways)]
     return sorted(found, key=lambda c: c.kind != RECOMPUTE and -tape.bytes[c.storage])[:MOST_CHOICES]
 
 
@@ -123,7 +124,7 @@ def _modules(tape: Tape, moving: Dict[str, int], device_type: str) -> Iterator[C
         )
 
 
-def _values(tape: Tape, moving: Dict[str, int], link: Optional[float]) -> Iterator[Choice]:
+def _values(tape: Tape, moving: Dict[str, int], ways: Sequence[Way]) -> Iterator[Choice]:
     packs: Dict[int, List[int]] = {}
     outside: Set[int] = set()  # saved where no hook will be
     for number, pack in enumerate(tape.packs):
@@ -148,10 +149,11 @@ def _values(tape: Tape, moving: Dict[str, int], link: Optional[float]) -> Iterat
             seconds = tape.seconds.get(storage, 0.0) + own_seconds().value
             places = ("graph", [tape.packs[n].number for n in graph])
             yield Choice(REMAKE, where, _abi.FIT_NONE, storage, graph[0], sources, 0, seconds, places)
-        if link:
-            seconds = 2 * tape.bytes[storage] / link + own_seconds().value
-            places = ("host", [tape.packs[n].number for n in numbers])
-            yield Choice(OFFLOAD, where, 0, storage, numbers[0], (), 0, seconds, places)
+        for way in ways:
+            if way.least <= tape.bytes[storage] <= way.most:
+                seconds = 2 * tape.bytes[storage] / way.speed + own_seconds().value
+                places = ("host", [tape.packs[n].number for n in numbers])
+                yield Choice(way.kind, where, 0, storage, numbers[0], (), 0, seconds, places)
 
 
 def _made_again(tape: Tape, moving: Dict[str, int]) -> Iterator[Tuple[int, Unit]]:

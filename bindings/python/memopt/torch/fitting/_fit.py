@@ -11,10 +11,12 @@ import torch
 
 from ... import errors
 from ..._interrupt import Interruptible
+from ...offload import Disk
 from ...sizes import Size, format_size, parse_size
 from ._apply import Applied
 from ._checks import check
 from ._otherwise import apply
+from ._places import Place, options_of, parse_place
 from ._planned import Planned
 from ._planning import Planning, Step
 from ._runs import Variant
@@ -30,6 +32,7 @@ def fit(
     *,
     budget: Size,
     host: Optional[Size] = None,
+    disk: Optional[Disk] = None,
     allow: Sequence[str] = (),
 ) -> "Fit":
     """Makes training steps of a model take at most `budget` bytes of its device; the bits stay the same.
@@ -38,7 +41,8 @@ def fit(
         print(fit.table())
 
     Each module is kept or run again in backward; each saved value is kept, made again by one cheap
-    operation from other saved ones, or, with `host`, moved to host memory of so many bytes. What is
+    operation from other saved ones, or, with `host`, moved to host memory of so many bytes, and
+    with `disk`, a folder or ("/scratch", "200GiB"), from there to the disk. What is
     chosen is what takes least time; nothing is changed where the step fits as it is.
 
     `step` runs the model and gives the loss, or calls backward() itself, after each micro-batch;
@@ -65,7 +69,7 @@ def fit(
     made, limits = None, (parse_size(budget), None if host is None else parse_size(host))
     try:
         with Interruptible(patience=1):  # torch ends the process where a mode's function raises in C++'s "noexcept"
-            made = Fit(model, optimizer, step, *limits, allow)
+            made = Fit(model, optimizer, step, *limits, allow, disk=parse_place(host, disk))
             if step is not None:
                 made._plan(step)
     except BaseException:
@@ -87,10 +91,11 @@ class Fit(Planning):
         host: Optional[int] = None,
         allow: Sequence[str] = (),
         method: str = "forward",
+        disk: Place = None,
     ) -> None:
-        super().__init__(model, optimizer, budget, host, allow, method)
+        super().__init__(model, optimizer, budget, host, disk, allow, method)
         self._step, self._method, self._parameters = step, method, list(model.parameters())
-        self._applied = Applied(model, method, host or 0, self._spec_of)
+        self._applied = Applied(model, method, options_of(host, disk), self._spec_of)
 
     @property
     def plain_bytes(self) -> int:
@@ -106,6 +111,11 @@ class Fit(Planning):
     def host_bytes(self) -> int:
         """What it takes of the host by the plan."""
         return self._now.host
+
+    @property
+    def disk_bytes(self) -> int:
+        """What it takes of the disk by the plan."""
+        return self._now.disk
 
     @property
     def choices(self) -> List[Tuple[str, str]]:
@@ -143,6 +153,7 @@ class Fit(Planning):
             ("planned", format_size(self.peak_bytes)),
             ("measured", "-" if self.measured is None else format_size(self.measured)),
             ("on the host", format_size(self.host_bytes)),
+            ("on the disk", format_size(self.disk_bytes)),
             ("more time", "%.3g ms planned, %.3g ms measured" % (1e3 * self.seconds, 1e3 * self.measured_seconds)),
             ("shapes", "%d, %d steps not as planned" % (len(self._plans), self.unplanned)),
             *(("allowed", "%s: %s" % both) for both in self.done.items()),
@@ -156,7 +167,7 @@ class Fit(Planning):
     def save(self, path: Union[str, "os.PathLike[str]"]) -> None:
         """Writes the plans as JSON; :meth:`load` applies them to a model of the same code."""
         plans = {key: planned.facts() for key, planned in self._plans.items() if planned is not None}
-        facts = {"format": FORMAT, "budget": self.budget, "host": self._host, "measured": self.measured}
+        facts = {"format": FORMAT, "budget": self.budget, "host": self._host, "disk": self._disk, "measured": self.measured}
         with open(path, "w", encoding="utf-8") as file:
             json.dump({**facts, "margin": self._margin, "done": self.done, "plans": plans}, file, indent=1)
 
@@ -171,7 +182,7 @@ class Fit(Planning):
         done = found["done"]
         if optimizer is None and done.keys() - {"chunked_loss"}:
             raise ValueError("fit: the plan is for an optimizer with %s; pass it" % ", ".join(done.values()))
-        made = cls(model, optimizer, None, found["budget"], found["host"])
+        made = cls(model, optimizer, None, found["budget"], found["host"], disk=found["disk"] and tuple(found["disk"]))
         made.measured, made._margin, made.done = found["measured"], found["margin"], done
         made._runs.variant = Variant(done.get("chunked_loss", ""), "release" in done, "split" in done)
         try:

@@ -96,7 +96,7 @@ class Otherwise:
         except NotRecordedError as why:
             self.refused[why.name] = str(why)
             return None
-        return int(self.planned.planner.solve(0, self.planning._host or 0).peak + self.planning._states)
+        return int(self.planned.planner.solve(0, *self.planning._limits()).peak + self.planning._states)
 
     def _hints(self, others: List[str], allowed: List[str]) -> str:
         said = ""

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Optional, Tuple
 
-from ._choices import OFFLOAD, RECOMPUTE, REMAKE, Plan, Planner
+from ._choices import DISK, OFFLOAD, RECOMPUTE, REMAKE, Plan, Planner
 from ._runs import Moving, Tried
 from ._tape import Tape
 
 #: What the table calls them.
-KINDS = {RECOMPUTE: "run again", REMAKE: "made again", OFFLOAD: "to the host"}
+KINDS = {RECOMPUTE: "run again", REMAKE: "made again", OFFLOAD: "to the host", DISK: "to the disk"}
 
 
 class Planned:
     """What is done in forwards of one shape."""
 
     def __init__(
-        self, spec: Any, plain: int, peak: int, host: int, choices: Any, gradients: bool, states: int, seconds: float = 0
+        self, spec: Any, plain: int, peak: int, host: int, choices: Any, gradients: bool, states: int, seconds: float = 0,
+        disk: int = 0,
     ) -> None:
         #: What Applied takes, what a step takes as it was and by the plan, and the time that this adds.
-        self.spec, self.plain, self.peak, self.host, self.seconds = spec, plain, peak, host, seconds
+        self.spec, self.plain, self.peak, self.host, self.disk = spec, plain, peak, host, disk
+        self.seconds = seconds
         self.choices: List[Tuple[str, str]] = [(kind, name) for kind, name in choices]
         #: Whether it may meet gradients, and the bytes of optimizer states that it leaves room for.
         self.gradients, self.states = gradients, states

@@ -14,8 +14,9 @@ from ...sizes import format_size
 from .._native import shares_memory
 from ..optim._release import GradientRelease
 from ._choices import Planner, choices_of
-from ._costs import link_speed, own_seconds
+from ._costs import LINK_BYTES, link_speed, own_seconds
 from ._otherwise import ALLOWED, Otherwise
+from ._places import Place, disk_limit, ways_of
 from ._planned import KINDS, Planned, spec_of
 from ._refusal import at_peak, left_out
 from ._runs import Runs, Tried
@@ -30,7 +31,8 @@ class Planning:
     """Of one model within one budget."""
 
     def __init__(
-        self, model: torch.nn.Module, optimizer: Any, budget: int, host: Optional[int], allow: Sequence[str], method: str
+        self, model: torch.nn.Module, optimizer: Any, budget: int, host: Optional[int], disk: Place, allow: Sequence[str],
+        method: str
     ) -> None:
         unknown = [name for name in allow if name not in ALLOWED]
         if unknown:
@@ -43,7 +45,7 @@ class Planning:
         self.measured: Optional[int] = None
         #: What `allow` names and the budget asked for, and the layer or the states that it is about.
         self.done: Dict[str, str] = {}
-        self._host, self._allow = host, allow
+        self._host, self._disk, self._allow = host, disk, allow
         self._model, self._optimizer = model, getattr(optimizer, "optimizer", optimizer)
         self._runs = Runs(model, method)
         self._plans: Dict[str, Optional[Planned]] = {}
@@ -81,7 +83,7 @@ class Planning:
         if took <= self.budget and not planned.choices:
             self.measured = took
             return
-        low, high = -1, self.budget - planned.planner.solve(0, self._host or 0).peak - self._states + 1
+        low, high = -1, self.budget - planned.planner.solve(0, *self._limits()).peak - self._states + 1
         best: Optional[Tuple[float, int, int]] = None
         for _ in range(MOST_CORRECTIONS):
             own = max(took - planned.peak, 0)
@@ -114,19 +116,24 @@ class Planning:
             if not unit.why and any((name + ".").startswith(unit.name + ".") for name in tried.counting):
                 unit.why = "changes an attribute of its own"
         device = self._runs.device()
-        link = None if self._host is None or shares_memory(device) else link_speed(device)
+        moves = self._host is not None and not shares_memory(device)
+        ways = ways_of(link_speed(device), self._host or LINK_BYTES, self._disk) if moves else []
         parts = dict(self._model.named_modules())
         sizes = {name: sum(parts[name]._buffers[n].nbytes for n in names) for name, names in tried.moving.items()}
-        return Planner(tape, tape.fixed, choices_of(tape, sizes, device.type, link))
+        return Planner(tape, tape.fixed, choices_of(tape, sizes, device.type, ways))
+
+    def _limits(self) -> Tuple[int, int]:
+        """Of host and disk, for the solver; 0: no limit."""
+        return self._host or 0, disk_limit(self._disk)
 
     def _solve(self, planned: Planned) -> None:
         """Chooses what holds the budget."""
-        planner, beside, host = planned.planner, self._states + self._margin, self._host or 0
+        planner, beside, limits = planned.planner, self._states + self._margin, self._limits()
         assert planner is not None and planned.tried is not None
         try:
-            plan = planner.solve(max(self.budget - beside, 1), host)
+            plan = planner.solve(max(self.budget - beside, 1), *limits)
         except errors.LimitReachedError as error:
-            floor, fixed = planner.solve(0, host), planner.fixed + self._states
+            floor, fixed = planner.solve(0, *limits), planner.fixed + self._states
             raise errors.LimitReachedError(
                 error.status,
                 "fit: the budget is %s; the least is %s, of which %s are weights, states and the batch. %s%s"
@@ -137,6 +144,7 @@ class Planning:
         planned.choices = [(KINDS[choice.kind], choice.name) for choice in plan.choices]
         planned.plain = planner.replay(()).peak_bytes + self._states
         planned.peak, planned.host, planned.states = plan.peak + self._states, plan.host, self._states
+        planned.disk = plan.disk
         hooks = own_seconds().saved * planner.tape.units[0].end if plan.choices else 0.0
         planned.seconds = plan.seconds + hooks
 
