@@ -1,4 +1,4 @@
-"""What parts of a step take, measured in forwards: each operation's time in one, each module's in two. Saved
+"""What parts of a step take, measured in forwards: each operation's time in two, each module's in two or more. Saved
 tensors are dropped meanwhile, so that this takes no more memory than under torch.no_grad().
 
 Times are the device's: on a GPU those between two events, which nobody waits for within a step.
@@ -25,6 +25,8 @@ from ._recipes import Recipe, look, note, noted
 
 #: What is taken for an operation that was not measured; a factor of what was measured corrects it.
 FLOPS_PER_SECOND, BYTES_PER_SECOND = 5e10, 1e10
+#: So much longer than the quickest forward may the next one take.
+ALIKE = 1.05
 #: Operations whose saved tensors are timed together, and what is between them: more than a core's own caches.
 LINKS, COLD_BYTES = 16, 2 << 20
 #: Elements of which torch makes no work for several threads.
@@ -111,6 +113,7 @@ class Costs:
     def __init__(self) -> None:
         self._operations: Dict[Any, float] = {}
         self._factor = 1.0
+        self._forwards: List[float] = []
         #: Of a module's forward, by name; of one that is called several times, the mean.
         self.modules: Dict[str, float] = {}
 
@@ -131,7 +134,8 @@ class Costs:
             guessed += guess
         if guessed > 0:
             self._factor = sum(map(sum, times.values())) / guessed
-        self._operations = {key: min(found) for key, found in times.items()}
+        for key, found in times.items():
+            self._operations[key] = min(*found, self._operations.get(key, math.inf))
 
     @contextlib.contextmanager
     def forwards(self, device_type: str, around: Callable[[Callable[..., Any]], Any]) -> Iterator[None]:
@@ -151,6 +155,12 @@ class Costs:
             times[name].append(clock.seconds(begin, end))
         for name, found in times.items():
             self.modules[name] = min(statistics.fmean(found), self.modules.get(name, math.inf))
+        self._forwards.append(sum(times.get("", ())))
+
+    def are_known(self) -> bool:
+        """Whether the two quickest forwards agree, so that nothing disturbed them."""
+        best = sorted(self._forwards)
+        return not best or (len(best) > 1 and best[1] <= ALIKE * best[0])
 
 
 class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]

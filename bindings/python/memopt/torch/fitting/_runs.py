@@ -26,6 +26,8 @@ from ._costs import Costs, dropping
 from ._loss import chunked
 from ._tape import Tape, around_forwards, record, run, tensors_in
 
+#: So many forwards are timed where others disturb them.
+MOST_FORWARDS = 6
 #: What a step raises that needs values.
 REFUSALS = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)
 Moving = Dict[str, List[str]]
@@ -126,15 +128,19 @@ class Runs:
             return int(live.peak)
 
     def try_forward(self, step: Callable[[], Any]) -> "Tried":
-        """Runs three forwards, which keep nothing for backward. Buffers are compared by contents: BatchNorm changes
+        """Runs five forwards or a few more, which keep nothing for backward. Buffers are compared by contents: BatchNorm changes
         its averages without a version."""
         costs, kind = Costs(), self.device().type
         around = functools.partial(around_forwards, self.model, method=self.method)
         with self._unchanged(), self._stand_ins(_alias_of):
-            with self._unchanged(), costs.operations(kind):
-                first = _losses(step)
-            with self._unchanged(), costs.forwards(kind, around):
-                _losses(step)
+            for _ in range(2):
+                with self._unchanged(), costs.operations(kind):
+                    first = _losses(step)
+            for _ in range(MOST_FORWARDS):
+                with self._unchanged(), costs.forwards(kind, around):
+                    _losses(step)
+                if costs.are_known():
+                    break
             parts = dict(self.model.named_modules())
             buffers = {
                 name: {n: b.clone() for n, b in part._buffers.items() if b is not None} for name, part in parts.items()
