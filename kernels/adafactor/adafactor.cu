@@ -327,7 +327,7 @@ MO_DEVICE void mo_adafactor_keep(const mo_adafactor_matrix &a, const mo_adafacto
         MO_AT(uint64_t, a.steps) = a.step;
 }
 
-MO_GLOBAL(mo_adafactor_apply, mo_adafactor_args, MO_ADAFACTOR_THREADS)
+MO_GLOBAL_ROOM(mo_adafactor_apply, mo_adafactor_args, MO_ADAFACTOR_THREADS, 3)
 {
     mo_adafactor_matrix m;
     mo_adafactor_tile tile;

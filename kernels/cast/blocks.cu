@@ -334,7 +334,7 @@ MO_DEVICE uint32_t mo_quantize_item(const mo_blocks_work *work, mo_blocks_words 
                                    : mo_quantize_whole<MO_CODES_E5M2>(work, words, power_of_two);
 }
 
-MO_GLOBAL(mo_blocks_quantize, mo_blocks_args, MO_BLOCKS_THREADS)
+MO_GLOBAL_ROOM(mo_blocks_quantize, mo_blocks_args, MO_BLOCKS_THREADS, 3)
 {
     MO_SHARED(mo_blocks_work, work);
     MO_SHARED(mo_blocks_words, words);

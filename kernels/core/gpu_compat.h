@@ -84,7 +84,9 @@ typedef struct mo_sim_kernel {
 #if defined(__HIP__)
 #define MO_BOUNDS(threads, blocks) __attribute__((amdgpu_flat_work_group_size(threads, threads)))
 #else
-#define MO_BOUNDS(threads, blocks) __attribute__((launch_bounds(threads, blocks)))
+/* Its order of instructions takes more registers than nvcc's: one block less, so that none spills. */
+#define MO_BOUNDS(threads, blocks)                                                                 \
+    __attribute__((launch_bounds(threads, (blocks) > 2 ? (blocks)-1 : (blocks))))
 #endif
 #define MO_GLOBAL_ROOM(name, args_type, threads, blocks)                                           \
     MO_LINKAGE(name)                                                                               \
@@ -279,6 +281,24 @@ MO_DEVICE double mo_shuffle_xor_f64(double value, uint32_t mask)
 #endif
 
 enum { MO_LANES = 32 };
+
+/* Whether a condition holds in all threads of a group, which must all ask. */
+MO_DEVICE uint32_t mo_group_all(uint32_t condition)
+{
+#if defined(MO_GPU_SIM)
+    for (uint32_t mask = MO_LANES / 2; mask > 0; mask /= 2)
+        condition &= mo_shuffle_xor_u32(condition, mask);
+    return condition;
+#elif MO_NVCC_DEVICE
+    return (uint32_t)__all_sync(0xffffffffu, (int)condition);
+#elif defined(__HIP__)
+    uint64_t others = __builtin_amdgcn_uicmp(condition, 0u, 32); /* a bit for each that has 0 */
+    uint32_t second = mo_thread_index() % mo_warp_size() / MO_LANES;
+    return (second ? (uint32_t)(others >> 32) : (uint32_t)others) == 0;
+#else
+    return (uint32_t)__nvvm_vote_all_sync(0xffffffffu, condition != 0);
+#endif
+}
 
 /* A condition that is rarely true: its branch is moved away. */
 #define MO_RARE(condition) __builtin_expect(!!(condition), 0)

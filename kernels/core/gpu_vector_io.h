@@ -48,6 +48,16 @@ MO_DEVICE void mo_write_code(void *data, uint64_t i, uint32_t size, uint32_t cod
         mo_store_as<uint8_t>(at, (uint8_t)code);
 }
 
+/* Elements that do not travel in vectors go through a loop: few do, and unrolled for each type they
+ * are most of a kernel's code. Registers have no index, so all move on by one. */
+template <int N> MO_DEVICE void mo_shift_in(uint32_t codes[N], uint32_t last)
+{
+    MO_UNROLL
+    for (int k = 0; k + 1 < N; k++)
+        codes[k] = codes[k + 1];
+    codes[N - 1] = last;
+}
+
 /* --- packs of codes: the bits of the elements ------------------------------------------------ */
 
 /* The words of a pack; a pack of more than 16 bytes is two vectors. */
@@ -112,7 +122,10 @@ MO_DEVICE void mo_read_pack(const void *data, INDEX first, uint32_t rest, uint32
     }
     MO_UNROLL
     for (int k = 0; k < N; k++)
-        codes[k] = (uint32_t)k < rest ? mo_read_code<LEAST>(at, (uint64_t)k, size) : 0;
+        codes[k] = 0;
+    MO_ROLLED
+    for (uint32_t i = 0; i < N; i++)
+        mo_shift_in<N>(codes, i < rest ? mo_read_code<LEAST>(at, i, size) : 0);
 }
 
 template <int N, int STREAMING = 0, int LEAST = 1, class INDEX>
@@ -130,10 +143,15 @@ MO_DEVICE void mo_write_pack(void *data, INDEX first, uint32_t rest, uint32_t si
         MO_APART;
         return;
     }
+    uint32_t left[N];
     MO_UNROLL
     for (int k = 0; k < N; k++)
-        if ((uint32_t)k < rest)
-            mo_write_code<LEAST>(at, (uint64_t)k, size, codes[k]);
+        left[k] = codes[k];
+    MO_ROLLED
+    for (uint32_t i = 0; i < rest; i++) {
+        mo_write_code<LEAST>(at, i, size, left[0]);
+        mo_shift_in<N>(left, 0);
+    }
 }
 
 /* --- codes of a type to f32 and back --------------------------------------------------------- */
@@ -294,23 +312,52 @@ template <int N> MO_DEVICE void mo_one_nan(float values[N])
         values[k] = mo_f32_one_nan(values[k]);
 }
 
+/* What is rare goes through a loop, as do elements without vectors. */
+template <int N, uint32_t DTYPE>
+MO_DEVICE void mo_decode_rolled(const uint32_t codes[N], float values[N])
+{
+    uint32_t bits[N];
+    MO_UNROLL
+    for (int k = 0; k < N; k++)
+        bits[k] = codes[k];
+    MO_ROLLED
+    for (int i = 0; i < N; i++)
+        mo_shift_in<N>(bits, mo_f32_bits(mo_decode_as<DTYPE>(bits[0])));
+    MO_UNROLL
+    for (int k = 0; k < N; k++)
+        values[k] = mo_f32_from_bits(bits[k]);
+}
+
+template <int N, uint32_t DTYPE>
+MO_DEVICE void mo_encode_rolled(const float values[N], uint32_t codes[N])
+{
+    MO_UNROLL
+    for (int k = 0; k < N; k++)
+        codes[k] = mo_f32_bits(values[k]);
+    MO_ROLLED
+    for (int i = 0; i < N; i++)
+        mo_shift_in<N>(codes, mo_encode_as<DTYPE>(mo_f32_from_bits(codes[0]), 0));
+}
+
 template <int N, uint32_t DTYPE>
 MO_DEVICE void mo_decode_codes(const uint32_t codes[N], float values[N])
 {
 #if MO_NVCC_DEVICE
-    if (DTYPE == MO_DTYPE_F16) {
+    if constexpr (DTYPE == MO_DTYPE_F16) {
         MO_UNROLL
         for (int k = 0; k < N; k++)
             asm("{.reg .b16 half; cvt.u16.u32 half, %1; cvt.f32.f16 %0, half;}"
                 : "=f"(values[k])
                 : "r"(codes[k]));
-        if (!MO_RARE(mo_any_nan<N>(values)))
-            return;
-    }
+        if (MO_RARE(mo_any_nan<N>(values)))
+            mo_decode_rolled<N, DTYPE>(codes, values);
+    } else
 #endif
-    MO_UNROLL
-    for (int k = 0; k < N; k++)
-        values[k] = mo_decode_as<DTYPE>(codes[k]);
+    {
+        MO_UNROLL
+        for (int k = 0; k < N; k++)
+            values[k] = mo_decode_as<DTYPE>(codes[k]);
+    }
 }
 
 /* The codes of two numbers that are not NaN as f16 or bf16, the first one lower. */
@@ -353,10 +400,11 @@ MO_DEVICE void mo_pack_words(const float values[N], int any_nan, uint32_t *words
         for (int k = 0; k < N; k++)
             words[k] = mo_f32_bits(values[k]);
     } else if (MO_RARE(any_nan)) {
+        uint32_t codes[N];
+        mo_encode_rolled<N, DTYPE>(values, codes);
         MO_UNROLL
         for (int k = 0; k < N; k += 2)
-            words[k / 2] = mo_encode_as<DTYPE>(values[k], 0) | mo_encode_as<DTYPE>(values[k + 1], 0)
-                                                                   << 16;
+            words[k / 2] = codes[k] | codes[k + 1] << 16;
     } else {
         MO_UNROLL
         for (int k = 0; k < N; k += 2)
@@ -392,14 +440,24 @@ template <int N, uint32_t DTYPE>
 MO_DEVICE void mo_dither_values(const float values[N], int saturate, const uint32_t block[4],
                                 uint32_t slot, uint32_t codes[N])
 {
-    uint32_t upper = slot == 0 ? 0u : ~0u;
+    uint32_t upper = slot == 0 ? 0u : ~0u, random[N];
     (void)upper;
     MO_UNROLL
     for (uint32_t k = 0; k < N; k++) {
         uint32_t word = block[k / 2];
         if (N == 4) /* by a mask: a compiler would turn it into an index and an array in memory */
             word = (word & ~upper) | (block[2 + k / 2] & upper);
-        codes[k] = mo_dither_as<DTYPE>(values[k], saturate, word >> (k % 2 * 16) & 0xffffu);
+        random[k] = word >> (k % 2 * 16) & 0xffffu;
+        codes[k] = DTYPE == MO_DTYPE_F16 ? mo_f32_bits(values[k])
+                                         : mo_dither_as<DTYPE>(values[k], saturate, random[k]);
+    }
+    if (DTYPE == MO_DTYPE_F16) { /* much code for what few ask for */
+        MO_ROLLED
+        for (int i = 0; i < N; i++) {
+            float value = mo_f32_from_bits(codes[0]);
+            mo_shift_in<N>(codes, mo_dither_as<DTYPE>(value, saturate, random[0]));
+            mo_shift_in<N>(random, 0);
+        }
     }
 }
 

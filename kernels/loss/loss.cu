@@ -17,24 +17,30 @@ MO_DEVICE mo_loss_row mo_loss_row_at(const mo_loss_row *at)
     return row;
 }
 
-template <uint32_t DTYPE> MO_DEVICE float mo_logit(const unsigned char *logits, uint32_t i)
+enum { MO_LOSS_EACH = MO_LOSS_STRIPE / MO_LOSS_LANES };
+
+template <int N, uint32_t DTYPE>
+MO_DEVICE void mo_loss_read(const unsigned char *logits, uint32_t from, uint32_t columns, float *x)
 {
-    return mo_decode_as<DTYPE>(mo_read_code(logits, i, DTYPE == MO_DTYPE_F32 ? 4 : 2));
+    MO_UNROLL
+    for (uint32_t k = 0; k < N; k++) {
+        uint32_t i = from + k * MO_LOSS_LANES;
+        x[k] = -mo_f32_from_bits(MO_F32_INF_BITS);
+        if (i < columns)
+            x[k] = mo_decode_as<DTYPE>(mo_read_code(logits, i, DTYPE == MO_DTYPE_F32 ? 4 : 2));
+    }
 }
 
 /* The stripe from column `from` on, which may be past the end. Lane 0 has the results. */
-template <uint32_t DTYPE>
-MO_DEVICE void mo_loss_stripe(const unsigned char *logits, uint32_t from, uint32_t columns,
-                              uint32_t lane, float *out_largest, float *out_sum)
+MO_DEVICE void mo_loss_stripe(const unsigned char *logits, uint32_t dtype, uint32_t from,
+                              uint32_t columns, uint32_t lane, float *out_largest, float *out_sum)
 {
-    enum { EACH = MO_LOSS_STRIPE / MO_LOSS_LANES };
-    float x[EACH], top = -mo_f32_from_bits(MO_F32_INF_BITS), sum = 0.0f;
+    enum { N = MO_LOSS_EACH };
+    float x[N], top = -mo_f32_from_bits(MO_F32_INF_BITS), sum = 0.0f;
+    MO_BY_FLOAT(dtype, mo_loss_read, logits, from + lane, columns, x);
     MO_UNROLL
-    for (uint32_t k = 0; k < EACH; k++) {
-        uint32_t i = from + k * MO_LOSS_LANES + lane;
-        x[k] = i < columns ? mo_logit<DTYPE>(logits, i) : -mo_f32_from_bits(MO_F32_INF_BITS);
+    for (uint32_t k = 0; k < N; k++)
         top = x[k] > top ? x[k] : top;
-    }
     MO_UNROLL
     for (uint32_t distance = MO_LOSS_LANES / 2; distance > 0; distance /= 2) {
         float other = mo_f32_from_bits(mo_shuffle_xor_u32(mo_f32_bits(top), distance));
@@ -42,7 +48,7 @@ MO_DEVICE void mo_loss_stripe(const unsigned char *logits, uint32_t from, uint32
     }
     const float base = mo_loss_base(top);
     MO_UNROLL
-    for (uint32_t k = 0; k < EACH; k++)
+    for (uint32_t k = 0; k < N; k++)
         sum += mo_exp_down(x[k] - base);
     MO_UNROLL
     for (uint32_t distance = MO_LOSS_LANES / 2; distance > 0; distance /= 2)
@@ -51,31 +57,37 @@ MO_DEVICE void mo_loss_stripe(const unsigned char *logits, uint32_t from, uint32
     *out_sum = sum;
 }
 
-template <uint32_t DTYPE>
-MO_DEVICE void mo_logits_add_as(const mo_logits_args &args, uint64_t r, mo_loss_stripes *stripes)
+MO_GLOBAL_ROOM(mo_logits_add, mo_logits_args, MO_LOSS_THREADS, 2)
 {
-    const uint32_t size = DTYPE == MO_DTYPE_F32 ? 4 : 2, thread = mo_thread_index();
+    MO_SHARED(mo_loss_stripes, stripes);
+    const uint64_t r = first_item + mo_block_index();
+    const uint32_t size = mo_element_size(args.dtype), thread = mo_thread_index();
     const uint32_t group = thread / MO_LOSS_LANES, lane = thread % MO_LOSS_LANES;
     const unsigned char *logits = args.logits + r * args.stride * size;
+    enum { N = 1 };
     mo_loss_row row = {0.0, 0.0f, 0.0f, 0, 0};
     if (thread == 0) {
         row = mo_loss_row_at(args.rows + r);
         const int32_t target = MO_AT(const int32_t, args.targets + r);
-        if (target >= 0 && (uint32_t)target - args.first < args.columns)
-            mo_loss_target(&row, mo_logit<DTYPE>(logits, (uint32_t)target - args.first));
+        if (target >= 0 && (uint32_t)target - args.first < args.columns) {
+            float logit;
+            MO_BY_FLOAT(args.dtype, mo_loss_read, logits, (uint32_t)target - args.first,
+                        args.columns, &logit);
+            mo_loss_target(&row, logit);
+        }
     }
     for (uint32_t at = 0; at < args.columns; at += MO_LOSS_GROUPS * MO_LOSS_STRIPE) {
         float largest, sum;
-        mo_loss_stripe<DTYPE>(logits, at + group * MO_LOSS_STRIPE, args.columns, lane, &largest,
-                              &sum);
+        mo_loss_stripe(logits, args.dtype, at + group * MO_LOSS_STRIPE, args.columns, lane,
+                       &largest, &sum);
         if (lane == 0) {
-            stripes->largest[group] = largest;
-            stripes->sum[group] = sum;
+            stripes.largest[group] = largest;
+            stripes.sum[group] = sum;
         }
         mo_barrier();
         for (uint32_t g = 0;
              thread == 0 && g < MO_LOSS_GROUPS && at + g * MO_LOSS_STRIPE < args.columns; g++)
-            mo_loss_join(&row, stripes->largest[g], stripes->sum[g]);
+            mo_loss_join(&row, stripes.largest[g], stripes.sum[g]);
         mo_barrier();
     }
     if (thread == 0) {
@@ -84,18 +96,6 @@ MO_DEVICE void mo_logits_add_as(const mo_logits_args &args, uint64_t r, mo_loss_
         mo_store_as<float>(&args.rows[r].target, row.target);
         mo_store_as<uint32_t>(&args.rows[r].found, row.found);
     }
-}
-
-MO_GLOBAL(mo_logits_add, mo_logits_args, MO_LOSS_THREADS)
-{
-    MO_SHARED(mo_loss_stripes, stripes);
-    const uint64_t r = first_item + mo_block_index();
-    if (args.dtype == MO_DTYPE_F32)
-        mo_logits_add_as<MO_DTYPE_F32>(args, r, &stripes);
-    else if (args.dtype == MO_DTYPE_BF16)
-        mo_logits_add_as<MO_DTYPE_BF16>(args, r, &stripes);
-    else
-        mo_logits_add_as<MO_DTYPE_F16>(args, r, &stripes);
 }
 
 template <int N> MO_DEVICE void mo_logits_gradient_row(const mo_logits_args &args, uint64_t r)

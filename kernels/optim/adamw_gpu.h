@@ -39,6 +39,19 @@ typedef struct mo_pack_range {
     int32_t least_v;                             /* mo_least */
 } mo_pack_range;
 
+template <uint32_t RULE>
+MO_DEVICE mo_pack_range mo_range_of(const float m[8], const float v[8], const float slow[8])
+{
+    mo_pack_range range = {mo_largest<8>(m), 0, 0, 0};
+    if (mo_rule_has_second(RULE)) {
+        range.largest_v = mo_largest<8>(v);
+        range.least_v = mo_least<8>(v);
+    }
+    if (mo_rule_has_slow(RULE))
+        range.largest_slow = mo_largest<8>(slow);
+    return range;
+}
+
 template <int N>
 MO_DEVICE void mo_adamw_moments_of(const mo_rule_coef *c, const float g[N], float m[N], float v[N],
                                    mo_pack_range *range)
@@ -61,21 +74,12 @@ MO_DEVICE void mo_adamw_moments_of(const mo_rule_coef *c, const float g[N], floa
     range->least_v = mo_least<N>(v);
 }
 
-/* Whether v is in the range for which mo_adamw_bf16 is right: bit 31 is set if not. */
+/* Whether v is in the range for which mo_adamw_bf16 is right, and not to be bounded: bit 31 is set
+ * if not. */
 MO_DEVICE uint32_t mo_adamw_beyond(const mo_pack_range *range)
 {
     uint32_t largest = range->largest_v; /* negative numbers and NaN are above all others */
     return (largest | (largest + (0x80000000u - 0x53800000u))) & 0x80000000u; /* 2^40 */
-}
-
-/* The bound of v, and the range of what may be anything. */
-template <int N> MO_DEVICE void mo_adamw_bound(float v[N], mo_pack_range *range)
-{
-    MO_UNROLL
-    for (int k = 0; k < N; k++)
-        v[k] = mo_adamw_bounded(v[k]);
-    range->largest_v = mo_largest<N>(v);
-    range->least_v = mo_least<N>(v);
 }
 
 /* AdamW's bf16 parameters by approximations: their last bits seldom matter to a number of 8 bits.
@@ -163,25 +167,6 @@ MO_DEVICE int mo_adamw_f32(const mo_rule_coef *c, const mo_pack_range *range, co
     differ |= range->largest_m >= 0x49800000u; /* 2^20, NaN too */
     differ |= !(least >= 0x1p-63f);            /* NaN too */
     return mo_kept(differ) == 0;
-}
-
-/* AdamW's parameters of new moments, whose range is known. NEAR_F32: f32 ones may be in `words`. */
-template <int N, int NEAR_F32>
-MO_DEVICE int mo_adamw_parameters(const mo_rule_coef *c, const mo_near_rates *rates, int near,
-                                  float p[N], const float m[N], float v[N], mo_pack_range *range,
-                                  uint32_t *words)
-{
-    uint32_t beyond = mo_adamw_beyond(range);
-    if (NEAR_F32 && !MO_RARE(!mo_adamw_f32<N>(c, range, p, m, v, beyond, words)))
-        return 1;
-    if (near && !MO_RARE(!mo_adamw_bf16<N>(c->decay, rates, p, m, v, beyond, words)))
-        return 1;
-    if (MO_RARE(beyond != 0))
-        mo_adamw_bound<N>(v, range);
-    MO_UNROLL
-    for (int k = 0; k < N; k++)
-        p[k] = mo_adamw_parameter(c, p[k], m[k], v[k]);
-    return 0;
 }
 
 #endif

@@ -58,40 +58,28 @@ MO_DEVICE int mo_is_stochastic(const mo_optim_span *s)
 
 /* --- the step -------------------------------------------------------------------------------- */
 
-/* Which of a span's tensors may travel as vectors, and whether its bf16 parameters must not be
- * computed by approximations. */
+/* Which of a span's tensors may travel as vectors. */
 typedef struct mo_span_aligned {
-    int parameter, copy, gradient, m, v, slow, residual;
-    int exact;
-    mo_near_rates near;
+    int parameter, copy, gradient, residual, states;
 } mo_span_aligned;
 
-/* Whether bf16 parameters are not for mo_adamw_bf16. */
-MO_DEVICE int mo_span_is_exact(const mo_optim_span *s)
+template <uint32_t FORMAT> MO_DEVICE int mo_moment_aligned(const void *moment)
 {
-    return mo_copy_of(s) || mo_is_stochastic(s) || mo_residual_of(s) || !mo_coef_is_plain(&s->coef);
+    return mo_format_has_scales(FORMAT) ? mo_codes_aligned<FORMAT>(moment)
+                                        : mo_aligned_to(moment, 16);
 }
 
-template <int N, uint32_t FORMAT> MO_DEVICE int mo_moment_aligned(const void *moment)
-{
-    return FORMAT == MO_STATE_F32    ? mo_aligned_to(moment, 16)
-           : FORMAT == MO_STATE_BF16 ? mo_pack_aligned<N>(moment, MO_DTYPE_BF16)
-                                     : mo_codes_aligned<FORMAT>(moment);
-}
-
-template <int N, uint32_t FORMAT>
+template <uint32_t RULE, uint32_t FORMAT>
 MO_DEVICE mo_span_aligned mo_span_alignment(const mo_optim_span *s)
 {
     mo_span_aligned a;
-    a.parameter = mo_pack_aligned<N>(s->parameter, mo_type_of_parameter(s));
-    a.copy = mo_copy_of(s) && mo_pack_aligned<N>(mo_copy_of(s), mo_type_of_copy(s));
-    a.gradient = mo_pack_aligned<N>(s->gradient, mo_type_of_gradient(s));
-    a.m = mo_moment_aligned<N, FORMAT>(s->m);
-    a.v = mo_moment_aligned<N, FORMAT>(s->v);
-    a.slow = mo_moment_aligned<N, FORMAT>(s->slow);
-    a.residual = mo_aligned_to(mo_residual_of(s), N * s->residual_bytes);
-    a.exact = mo_span_is_exact(s);
-    a.near = mo_near_rates_of(&s->coef);
+    a.parameter = mo_pack_aligned<8>(s->parameter, mo_type_of_parameter(s));
+    a.copy = mo_copy_of(s) && mo_pack_aligned<8>(mo_copy_of(s), mo_type_of_copy(s));
+    a.gradient = mo_pack_aligned<8>(s->gradient, mo_type_of_gradient(s));
+    a.residual = mo_aligned_to(mo_residual_of(s), 8 * s->residual_bytes);
+    a.states = mo_moment_aligned<FORMAT>(s->m) &&
+               (!mo_rule_has_second(RULE) || mo_moment_aligned<FORMAT>(s->v)) &&
+               (!mo_rule_has_slow(RULE) || mo_moment_aligned<FORMAT>(s->slow));
     return a;
 }
 
@@ -123,78 +111,47 @@ MO_DEVICE void mo_store_split(const mo_optim_span *s, INDEX at, uint32_t rest,
     mo_write_pack<N, 0, 1>(mo_residual_of(s), at, rest, bytes, aligned->residual, residuals);
 }
 
-/* mo_optim_store for a pack. */
-template <int N, class INDEX>
-MO_DEVICE void mo_store_parameters(const mo_optim_span *s, INDEX at, uint32_t rest,
+/* mo_optim_store for a pack: one loop over the copy and the parameters, as the code is the same. */
+template <int N>
+MO_DEVICE void mo_store_parameters(const mo_optim_span *s, uint32_t at, uint32_t rest,
                                    const mo_span_aligned *aligned, const float values[N],
                                    int any_nan)
 {
-    uint32_t dtype = mo_type_of_parameter(s), codes[N];
-    if (mo_copy_of(s))
-        mo_store_pack<N>(mo_copy_of(s), at, rest, mo_type_of_copy(s), aligned->copy, values);
-    if (MO_RARE(mo_residual_of(s) != 0)) {
+    const uint32_t last = mo_residual_of(s) ? 1 : 2;
+    MO_ROLLED
+    for (uint32_t i = mo_copy_of(s) ? 0 : 1; i < last; i++) {
+        uint32_t dtype = i == 0 ? mo_type_of_copy(s) : mo_type_of_parameter(s), codes[N];
+        if (i == 1 && mo_is_stochastic(s) && dtype != MO_DTYPE_F32) {
+            uint32_t random[4];
+            mo_random_block(&s->random, (s->start + at) / 8, random);
+            MO_BY_FLOAT(dtype, mo_dither_values, values, 0, random, 0u, codes);
+        } else {
+            MO_BY_FLOAT(dtype, mo_encode_known, values, any_nan, codes);
+        }
+        mo_write_pack<N, 0, 2>(i == 0 ? mo_copy_of(s) : s->parameter, at, rest,
+                               mo_element_size(dtype), i == 0 ? aligned->copy : aligned->parameter,
+                               codes);
+    }
+    if (MO_RARE(mo_residual_of(s) != 0))
         mo_store_split<N>(s, at, rest, aligned, values);
-        return;
-    }
-    if (mo_is_stochastic(s) && dtype != MO_DTYPE_F32) {
-        uint32_t random[4];
-        mo_random_block(&s->random, (s->start + at) / 8, random);
-        MO_BY_FLOAT(dtype, mo_dither_values, values, 0, random, (uint32_t)(at % 8), codes);
-    } else {
-        MO_BY_FLOAT(dtype, mo_encode_known, values, any_nan, codes);
-    }
-    mo_write_pack<N, 0, 2>(s->parameter, at, rest, mo_element_size(dtype), aligned->parameter,
-                           codes);
 }
 
-/* A rule's step: new moments and their range, and new parameters in p. Where `near`, parameters
- * may become bf16 by approximations: then they are in `words`, and the result is 1. */
-template <uint32_t RULE, int N, int CODED>
-MO_DEVICE int mo_update_values(const mo_rule_coef *c, const mo_near_rates *rates, int near,
-                               const float g[N], float p[N], float m[N], float v[N], float slow[N],
-                               mo_pack_range *range, uint32_t words[N / 2])
+/* Updates the pack at `at` of m, v and slow in registers, and of the parameters in memory. Returns 0 if
+ * none of the parameters is NaN. */
+template <uint32_t RULE>
+MO_DEVICE int mo_update_pack(const mo_optim_span *s, const mo_rule_coef *coef, uint32_t at,
+                             uint32_t rest, const mo_span_aligned *aligned, float m[8], float v[8],
+                             float slow[8])
 {
-    if (RULE == MO_RULE_ADAMW && CODED) {
-        mo_adamw_moments_of<N>(c, g, m, v, range);
-        return mo_adamw_parameters<N, 0>(c, rates, near, p, m, v, range, words);
-    }
-    MO_UNROLL
-    for (int k = 0; k < N; k++)
-        p[k] = mo_rule_update_raw(RULE, c, g[k], p[k], &m[k], &v[k], &slow[k]);
-    range->largest_m = mo_largest<N>(m);
-    if (mo_rule_has_second(RULE)) {
-        range->largest_v = mo_largest<N>(v);
-        range->least_v = mo_least<N>(v);
-    }
-    if (mo_rule_has_slow(RULE))
-        range->largest_slow = mo_largest<N>(slow);
-    return 0;
-}
-
-/* Updates the pack at `at` of m, v and slow in registers, whose range is written, and of the
- * parameters in memory. Returns 0 if none of the parameters is NaN. */
-template <uint32_t RULE, int N, int CODED, class INDEX>
-MO_DEVICE int mo_update_pack(const mo_optim_span *s, const mo_rule_coef *coef, INDEX at,
-                             uint32_t rest, const mo_span_aligned *aligned, float m[N], float v[N],
-                             float slow[N], mo_pack_range *range)
-{
+    enum { N = 8 };
     float g[N], p[N];
-    uint32_t words[N / 2], codes[N];
     mo_load_pack<N>(s->gradient, at, rest, mo_type_of_gradient(s), aligned->gradient, g);
     mo_load_pack<N>(s->parameter, at, rest, mo_type_of_parameter(s), aligned->parameter, p);
     if (MO_RARE(mo_residual_of(s) != 0))
         mo_join_weights<N>(s, at, rest, aligned->residual, p);
-    /* A program for one class of types has few packs here, and less to compile. */
-    int near =
-        MO_TYPES == MO_TYPES_ANY && mo_type_of_parameter(s) == MO_DTYPE_BF16 && !aligned->exact;
-    if (mo_update_values<RULE, N, CODED>(coef, &aligned->near, near, g, p, m, v, slow, range,
-                                         words)) {
-        MO_UNROLL
-        for (int k = 0; k < N; k++)
-            codes[k] = words[k / 2] >> k % 2 * 16 & 0xffffu;
-        mo_write_pack<N, 0, 2>(s->parameter, at, rest, 2, aligned->parameter, codes);
-        return 0;
-    }
+    MO_UNROLL
+    for (int k = 0; k < N; k++)
+        p[k] = mo_rule_update_raw(RULE, coef, g[k], p[k], &m[k], &v[k], &slow[k]);
     int any_nan = mo_any_nan<N>(p);
     if (MO_RARE(any_nan))
         mo_one_nan<N>(p);
@@ -218,219 +175,198 @@ MO_DEVICE void mo_plain_nan(int any_nan, float m[N], float v[N], float slow[N])
         mo_one_nan<N>(slow);
 }
 
-template <uint32_t RULE>
-MO_DEVICE void mo_step32_pack(const mo_optim_span *s, const mo_rule_coef *coef, uint64_t at,
-                              uint32_t rest, const mo_span_aligned *aligned)
+/* Values of a moment. Past the end they are 0; they stay so in a step, which has gradients and
+ * parameters of 0 there. `plain`: 32-bit states of a kernel for others. */
+template <uint32_t FORMAT>
+MO_DEVICE void mo_read_moment(const typename mo_codec<FORMAT>::tables *tables, int plain,
+                              int is_signed, const void *data, const float *scales, uint32_t at,
+                              uint32_t rest, int aligned, float values[8])
 {
-    enum { N = 4 };
-    float m[N] = {0}, v[N] = {0}, slow[N] = {0};
-    if (s->m)
-        mo_load_pack<N>(s->m, at, rest, MO_DTYPE_F32, aligned->m, m);
-    if (mo_rule_has_second(RULE))
-        mo_load_pack<N>(s->v, at, rest, MO_DTYPE_F32, aligned->v, v);
-    if (mo_rule_has_slow(RULE))
-        mo_load_pack<N>(s->slow, at, rest, MO_DTYPE_F32, aligned->slow, slow);
-    mo_pack_range range;
-    int any_nan = mo_update_pack<RULE, N, 0>(s, coef, at, rest, aligned, m, v, slow, &range);
-    mo_plain_nan<RULE, N>(any_nan, m, v, slow);
-    if (s->m)
-        mo_store_pack<N>(s->m, at, rest, MO_DTYPE_F32, aligned->m, m);
-    if (mo_rule_has_second(RULE))
-        mo_store_pack<N>(s->v, at, rest, MO_DTYPE_F32, aligned->v, v);
-    if (mo_rule_has_slow(RULE))
-        mo_store_pack<N>(s->slow, at, rest, MO_DTYPE_F32, aligned->slow, slow);
+    if constexpr (mo_format_has_scales(FORMAT)) {
+        if (!plain) {
+            mo_decode_block<FORMAT>(tables, is_signed, data, scales, at, rest, aligned, values);
+            return;
+        }
+    }
+    uint32_t dtype = FORMAT == MO_STATE_BF16 && !plain ? MO_DTYPE_BF16 : MO_DTYPE_F32;
+    mo_load_pack<8>(data, at, rest, dtype, aligned, values);
 }
 
-/* From element `from` on. */
+/* Writes a pack of moments that are stored as they are. */
 template <uint32_t RULE>
-MO_DEVICE void mo_step32(const mo_optim_span *s, const mo_rule_coef *coef, uint32_t from)
+MO_DEVICE void mo_write_f32(const mo_optim_span *s, uint32_t at, uint32_t rest, int aligned,
+                            const float m[8], const float v[8], const float slow[8])
 {
-    enum { N = 4 };
-    mo_span_aligned aligned = mo_span_alignment<N, MO_STATE_F32>(s);
-    uint64_t at = from + (uint64_t)mo_thread_index() * N;
-    for (; at < s->count; at += MO_OPTIM_THREADS * N)
-        mo_step32_pack<RULE>(s, coef, at, mo_pack_rest<N>(s->count, at), &aligned);
+    if (s->m)
+        mo_store_pack<8>(s->m, at, rest, MO_DTYPE_F32, aligned, m);
+    if (mo_rule_has_second(RULE))
+        mo_store_pack<8>(s->v, at, rest, MO_DTYPE_F32, aligned, v);
+    if (mo_rule_has_slow(RULE))
+        mo_store_pack<8>(s->slow, at, rest, MO_DTYPE_F32, aligned, slow);
 }
 
-/* bf16 states of a rule with two moments. */
-template <uint32_t RULE>
-MO_DEVICE void mo_step16_pack(const mo_optim_span *s, const mo_rule_coef *coef, uint64_t at,
-                              uint32_t rest, const mo_span_aligned *aligned, uint32_t key)
+/* ... as bf16, of a rule with two. */
+MO_DEVICE void mo_write_bf16(const mo_optim_span *s, uint64_t step, uint32_t at, uint32_t rest,
+                             int aligned, const float m[8], const float v[8])
 {
-    enum { N = 8 };
-    float m[N], v[N], none[N] = {0};
-    uint32_t m_codes[N], v_codes[N];
-    mo_pack_range range;
-    mo_load_pack<N>(s->m, at, rest, MO_DTYPE_BF16, aligned->m, m);
-    mo_load_pack<N>(s->v, at, rest, MO_DTYPE_BF16, aligned->v, v);
-    int any_nan = mo_update_pack<RULE, N, 0>(s, coef, at, rest, aligned, m, v, none, &range);
-    mo_plain_nan<RULE, N>(any_nan, m, v, none);
+    uint32_t m_codes[8], v_codes[8];
     MO_UNROLL
-    for (int k = 0; k < N; k++) {
-        mo_moment_codes codes = mo_moment_codes_of(m[k], v[k], key);
+    for (int k = 0; k < 8; k++) {
+        mo_moment_codes codes = mo_moment_codes_of(m[k], v[k], mo_moment_key(step));
         m_codes[k] = codes.m;
         v_codes[k] = codes.v;
     }
-    mo_write_pack<N, 0, 2>(s->m, at, rest, 2, aligned->m, m_codes);
-    mo_write_pack<N, 0, 2>(s->v, at, rest, 2, aligned->v, v_codes);
+    mo_write_pack<8, 0, 2>(s->m, at, rest, 2, aligned, m_codes);
+    mo_write_pack<8, 0, 2>(s->v, at, rest, 2, aligned, v_codes);
 }
 
-template <uint32_t RULE>
-MO_DEVICE void mo_step16(const mo_optim_span *s, const mo_rule_coef *coef, uint32_t from)
-{
-    enum { N = 8 };
-    mo_span_aligned aligned = mo_span_alignment<N, MO_STATE_BF16>(s);
-    uint32_t key = mo_moment_key(coef->step);
-    uint64_t at = from + (uint64_t)mo_thread_index() * N;
-    for (; at < s->count; at += MO_OPTIM_THREADS * N)
-        mo_step16_pack<RULE>(s, coef, at, mo_pack_rest<N>(s->count, at), &aligned, key);
-}
-
-/* 256 elements for each group. Groups past the end have no elements (rest 0): every thread of a
- * warp must reach the reductions. */
+/* ... and as codes. All threads of a warp must call this. */
 template <uint32_t RULE, uint32_t FORMAT>
-MO_DEVICE void mo_step_block(const mo_optim_span *s, const mo_rule_coef *coef,
-                             const typename mo_codec<FORMAT>::tables *tables,
-                             const mo_span_aligned *aligned, uint32_t block)
+MO_DEVICE void mo_write_codes_of(const mo_optim_span *s,
+                                 const typename mo_codec<FORMAT>::tables *tables, uint32_t at,
+                                 uint32_t rest, int aligned, float m[8], float v[8], float slow[8])
 {
-    enum { N = 8 };
-    uint32_t at = block * MO_BLOCK_SIZE + mo_thread_index() % MO_LANES * N;
-    uint32_t rest = mo_pack_rest<N>(s->count, at);
-    mo_pack_range range = {0, 0, 0, 0};
-    float m[N], v[N], slow[N]; /* not used where there are no elements */
-    if (rest > 0) {
-        mo_decode_block<FORMAT>(tables, mo_rule_first_signed(RULE), s->m, s->absmax1, at, rest,
-                                aligned->m, m);
-        if (mo_rule_has_second(RULE))
-            mo_decode_block<FORMAT>(tables, 0, s->v, s->absmax2, at, rest, aligned->v, v);
-        if (mo_rule_has_slow(RULE))
-            mo_decode_block<FORMAT>(tables, 1, s->slow, s->slow_absmax, at, rest, aligned->slow,
-                                    slow);
-        mo_update_pack<RULE, N, 1>(s, coef, at, rest, aligned, m, v, slow, &range);
-    }
-    uint32_t absmax1 = mo_block_largest<FORMAT>(range.largest_m), absmax2 = 0, slow_absmax = 0;
+    const int is_signed = mo_rule_first_signed(RULE);
+    uint32_t largest[3] = {mo_block_largest<FORMAT>(mo_largest<8>(m)), 0, 0};
     if (mo_rule_has_second(RULE))
-        absmax2 = mo_block_largest<FORMAT>(range.largest_v);
+        largest[1] = mo_block_largest<FORMAT>(mo_largest<8>(v));
     if (mo_rule_has_slow(RULE))
-        slow_absmax = mo_block_largest<FORMAT>(range.largest_slow);
+        largest[2] = mo_block_largest<FORMAT>(mo_largest<8>(slow));
     if (rest == 0)
         return;
-    mo_encode_block<FORMAT>(tables, mo_rule_first_signed(RULE), m, absmax1,
-                            mo_rule_first_signed(RULE) ? 0 : mo_least<N>(m), at, rest, aligned->m,
-                            s->m, s->absmax1);
+    mo_encode_block<FORMAT>(tables, is_signed, m, largest[0], is_signed ? 0 : mo_least<8>(m), at,
+                            rest, aligned, s->m, s->absmax1);
     if (mo_rule_has_second(RULE))
-        mo_encode_block<FORMAT>(tables, 0, v, absmax2, range.least_v, at, rest, aligned->v, s->v,
+        mo_encode_block<FORMAT>(tables, 0, v, largest[1], mo_least<8>(v), at, rest, aligned, s->v,
                                 s->absmax2);
     if (mo_rule_has_slow(RULE))
-        mo_encode_block<FORMAT>(tables, MO_SLOW, slow, slow_absmax, 0, at, rest, aligned->slow,
-                                s->slow, s->slow_absmax);
+        mo_encode_block<FORMAT>(tables, MO_SLOW, slow, largest[2], 0, at, rest, aligned, s->slow,
+                                s->slow_absmax);
+}
+
+/* The eight elements at `at`, of which `rest` exist. Threads without any (rest 0) take part too. */
+template <uint32_t RULE, uint32_t FORMAT>
+MO_DEVICE void mo_step_pack(const mo_optim_span *s, const mo_rule_coef *coef,
+                            const typename mo_codec<FORMAT>::tables *tables, int plain,
+                            const mo_span_aligned *aligned, uint32_t at, uint32_t rest)
+{
+    enum { N = 8 };
+    float m[N] = {0}, v[N] = {0}, slow[N] = {0};
+    int any_nan = 0;
+    if (rest > 0) {
+        if (s->m)
+            mo_read_moment<FORMAT>(tables, plain, mo_rule_first_signed(RULE), s->m, s->absmax1, at,
+                                   rest, aligned->states, m);
+        if (mo_rule_has_second(RULE))
+            mo_read_moment<FORMAT>(tables, plain, 0, s->v, s->absmax2, at, rest, aligned->states,
+                                   v);
+        if (mo_rule_has_slow(RULE))
+            mo_read_moment<FORMAT>(tables, plain, 1, s->slow, s->slow_absmax, at, rest,
+                                   aligned->states, slow);
+        any_nan = mo_update_pack<RULE>(s, coef, at, rest, aligned, m, v, slow);
+    }
+    if constexpr (mo_format_has_scales(FORMAT)) {
+        if (!plain) {
+            mo_write_codes_of<RULE, FORMAT>(s, tables, at, rest, aligned->states, m, v, slow);
+            return;
+        }
+    }
+    mo_plain_nan<RULE, N>(any_nan, m, v, slow);
+    if (FORMAT == MO_STATE_BF16 && !plain)
+        mo_write_bf16(s, coef->step, at, rest, aligned->states, m, v);
+    else
+        mo_write_f32<RULE>(s, at, rest, aligned->states, m, v, slow);
 }
 
 #include "kernels/optim/step_whole_gpu.h"
 
-/* States without scales. WHOLE: by whole blocks, where it may. */
-template <uint32_t RULE, uint32_t FORMAT, int WHOLE>
-MO_DEVICE void mo_step_plain(const mo_optim_span *span)
+/* The general form: the blocks of a chunk from `done` on, and those left before. 256 elements for each
+ * group. */
+template <uint32_t RULE, uint32_t FORMAT>
+MO_DEVICE void mo_step_rest(const mo_optim_span *s, const mo_left_blocks *left,
+                            const typename mo_codec<FORMAT>::tables *tables, int plain,
+                            uint32_t done)
 {
-    mo_rule_coef coef = span->coef;
-    uint32_t done = 0;
-    if constexpr (WHOLE)
-        done = mo_step_classes<RULE, FORMAT>(span, &coef, 0) * MO_BLOCK_SIZE;
-    if (done >= span->count)
-        return;
-    mo_barrier(); /* what follows is read anew: kept, it would take the loop's registers */
-    coef = span->coef;
-    if (FORMAT == MO_STATE_BF16)
-        mo_step16<RULE>(span, &coef, done);
-    else
-        mo_step32<RULE>(span, &coef, done);
+    const mo_rule_coef coef = s->coef;
+    mo_span_aligned aligned = mo_span_alignment<RULE, FORMAT>(s);
+    if (plain)
+        aligned.states = mo_span_alignment<RULE, MO_STATE_F32>(s).states;
+    uint32_t first = left->any ? 0 : done - done % MO_OPTIM_GROUPS;
+    MO_ROLLED
+    for (; first * MO_BLOCK_SIZE < s->count; first += MO_OPTIM_GROUPS) {
+        uint32_t block = first + mo_thread_index() / MO_LANES;
+        uint32_t at = block * MO_BLOCK_SIZE + mo_thread_index() % MO_LANES * 8;
+        uint32_t rest = block >= done || left->of[block] ? mo_pack_rest<8>(s->count, at) : 0;
+        mo_step_pack<RULE, FORMAT>(s, &coef, tables, plain, &aligned, at, rest);
+    }
 }
 
-template <uint32_t RULE, uint32_t FORMAT>
+/* A chunk of a tensor whose states are of the format or, whatever that is, of 32 bits. WHOLE: these
+ * are done by whole blocks too, where they may: most of an optimizer's states of 32 bits are for the
+ * kernel of steps.def. */
+template <uint32_t RULE, uint32_t FORMAT, int WHOLE>
 MO_DEVICE void mo_step_chunk(const mo_optim_step_args &args, uint64_t chunk, mo_optim_span *span,
-                             typename mo_codec<FORMAT>::tables *tables)
+                             mo_left_blocks *left, typename mo_codec<FORMAT>::tables *tables)
 {
+    uint32_t done = 0;
     if (args.control->skip)
         return;
+    mo_left_begin(left);
     if (mo_thread_index() == 0)
         mo_optim_span_of(&args, chunk, span);
     mo_barrier();
-    if (!span->absmax1) { /* most of an optimizer's are the kernel's of steps.def: by whole blocks */
-        mo_step_plain<RULE, MO_STATE_F32, FORMAT == MO_STATE_8BIT && RULE != MO_RULE_ADAMW>(span);
-        return;
+    int plain = mo_format_has_scales(FORMAT) ? span->absmax1 == 0 : span->format != FORMAT;
+    if (!plain) {
+        mo_codec<FORMAT>::load(tables);
+        mo_barrier();
+        done = mo_step_classes<RULE, FORMAT>(span, left, tables);
+    } else if constexpr (WHOLE) {
+        done = mo_step_classes<RULE, MO_STATE_F32>(span, left, 0);
     }
-    mo_rule_coef coef = span->coef;
-    mo_codec<FORMAT>::load(tables);
-    mo_barrier();
-    uint32_t blocks = (uint32_t)((span->count + MO_BLOCK_SIZE - 1) / MO_BLOCK_SIZE);
-    uint32_t done = mo_step_classes<RULE, FORMAT>(span, &coef, tables);
-    if (done >= blocks)
-        return;
-    mo_barrier(); /* what follows is read anew: kept, it would take the loop's registers */
-    coef = span->coef;
-    mo_span_aligned aligned = mo_span_alignment<8, FORMAT>(span);
-    for (uint32_t block = done; block < blocks; block += MO_OPTIM_GROUPS)
-        mo_step_block<RULE, FORMAT>(span, &coef, tables, &aligned,
-                                    block + mo_thread_index() / MO_LANES);
+    mo_barrier(); /* what follows is read anew: kept, it would take the loops' registers */
+    if (done * MO_BLOCK_SIZE < span->count || left->any)
+        mo_step_rest<RULE, FORMAT>(span, left, tables, plain, done);
 }
 
 /* Blocks of a multiprocessor for which registers suffice: three moments take more than two, and so
- * do tables but on sm_90. */
+ * do states without codes, and tables but AdamW's on sm_90. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900
-#define MO_STEP_ROOM(rule, format) (rule == MO_RULE_ADEMAMIX || format == MO_STATE_8BIT ? 2 : 3)
+#define MO_TABLES_ROOM(rule) 2
 #else
-#define MO_STEP_ROOM(rule, format) (rule == MO_RULE_ADEMAMIX ? 2 : 3)
+#define MO_TABLES_ROOM(rule) (rule == MO_RULE_ADAMW ? 3 : 2)
 #endif
+#define MO_STEP_ROOM(rule, format)                                                                 \
+    (rule == MO_RULE_ADEMAMIX || !mo_format_has_scales(format) ? 2                                 \
+     : format == MO_STATE_8BIT                                 ? MO_TABLES_ROOM(rule)              \
+                                                               : 3)
 
-#define MO_STEP_KERNEL(name, rule, format)                                                         \
+#define MO_STEP_KERNEL(name, rule, format, whole)                                                  \
     MO_GLOBAL_ROOM(name, mo_optim_step_args, MO_OPTIM_THREADS, MO_STEP_ROOM(rule, format))         \
     {                                                                                              \
         MO_SHARED(mo_optim_span, span);                                                            \
+        MO_SHARED(mo_left_blocks, left);                                                           \
         MO_SHARED(mo_codec<format>::tables, tables);                                               \
-        mo_step_chunk<rule, format>(args, first_item + mo_block_index(), &span, &tables);          \
+        mo_step_chunk<rule, format, whole>(args, first_item + mo_block_index(), &span, &left,      \
+                                           &tables);                                               \
     }
 
-MO_STEP_KERNEL(mo_step_adamw8, MO_RULE_ADAMW, MO_STATE_8BIT)
-MO_STEP_KERNEL(mo_step_adamwc8, MO_RULE_ADAMW, MO_STATE_COMPANDED)
-MO_STEP_KERNEL(mo_step_adamwc4, MO_RULE_ADAMW, MO_STATE_COMPANDED4)
-MO_STEP_KERNEL(mo_step_lion8, MO_RULE_LION, MO_STATE_8BIT)
-MO_STEP_KERNEL(mo_step_sgd8, MO_RULE_SGD, MO_STATE_8BIT)
-MO_STEP_KERNEL(mo_step_adam8, MO_RULE_ADAM, MO_STATE_8BIT)
-MO_STEP_KERNEL(mo_step_rmsprop8, MO_RULE_RMSPROP, MO_STATE_8BIT)
-MO_STEP_KERNEL(mo_step_rmspropm8, MO_RULE_RMSPROP_MOMENTUM, MO_STATE_8BIT)
-MO_STEP_KERNEL(mo_step_ademamix8, MO_RULE_ADEMAMIX, MO_STATE_8BIT)
-MO_STEP_KERNEL(mo_step_lionc8, MO_RULE_LION, MO_STATE_COMPANDED)
-MO_STEP_KERNEL(mo_step_sgdc8, MO_RULE_SGD, MO_STATE_COMPANDED)
-MO_STEP_KERNEL(mo_step_adamc8, MO_RULE_ADAM, MO_STATE_COMPANDED)
-MO_STEP_KERNEL(mo_step_rmspropc8, MO_RULE_RMSPROP, MO_STATE_COMPANDED)
-MO_STEP_KERNEL(mo_step_rmspropmc8, MO_RULE_RMSPROP_MOMENTUM, MO_STATE_COMPANDED)
-MO_STEP_KERNEL(mo_step_ademamixc8, MO_RULE_ADEMAMIX, MO_STATE_COMPANDED)
-
-/* A chunk with states that have no scales. */
-template <uint32_t RULE, uint32_t FORMAT>
-MO_DEVICE void mo_step_plain_chunk(const mo_optim_step_args &args, uint64_t chunk,
-                                   mo_optim_span *span)
-{
-    if (args.control->skip)
-        return;
-    if (mo_thread_index() == 0)
-        mo_optim_span_of(&args, chunk, span);
-    mo_barrier();
-    if (FORMAT == MO_STATE_BF16 && span->format == MO_STATE_BF16)
-        mo_step_plain<RULE, MO_STATE_BF16, 1>(span);
-    else
-        mo_step_plain<RULE, MO_STATE_F32, 1>(span);
-}
-
-#define MO_STEP_PLAIN_KERNEL(name, rule, format)                                                   \
-    MO_GLOBAL_ROOM(name, mo_optim_step_args, MO_OPTIM_THREADS, 2)                                  \
-    {                                                                                              \
-        MO_SHARED(mo_optim_span, span);                                                            \
-        mo_step_plain_chunk<rule, format>(args, first_item + mo_block_index(), &span);             \
-    }
-
-MO_STEP_PLAIN_KERNEL(mo_step_adamw16, MO_RULE_ADAMW, MO_STATE_BF16)
-MO_STEP_PLAIN_KERNEL(mo_step_schedule_free, MO_RULE_SCHEDULE_FREE, MO_STATE_F32)
+MO_STEP_KERNEL(mo_step_adamw8, MO_RULE_ADAMW, MO_STATE_8BIT, 0)
+MO_STEP_KERNEL(mo_step_adamwc8, MO_RULE_ADAMW, MO_STATE_COMPANDED, 0)
+MO_STEP_KERNEL(mo_step_adamwc4, MO_RULE_ADAMW, MO_STATE_COMPANDED4, 0)
+MO_STEP_KERNEL(mo_step_lion8, MO_RULE_LION, MO_STATE_8BIT, 1)
+MO_STEP_KERNEL(mo_step_sgd8, MO_RULE_SGD, MO_STATE_8BIT, 1)
+MO_STEP_KERNEL(mo_step_adam8, MO_RULE_ADAM, MO_STATE_8BIT, 1)
+MO_STEP_KERNEL(mo_step_rmsprop8, MO_RULE_RMSPROP, MO_STATE_8BIT, 1)
+MO_STEP_KERNEL(mo_step_rmspropm8, MO_RULE_RMSPROP_MOMENTUM, MO_STATE_8BIT, 1)
+MO_STEP_KERNEL(mo_step_ademamix8, MO_RULE_ADEMAMIX, MO_STATE_8BIT, 1)
+MO_STEP_KERNEL(mo_step_lionc8, MO_RULE_LION, MO_STATE_COMPANDED, 0)
+MO_STEP_KERNEL(mo_step_sgdc8, MO_RULE_SGD, MO_STATE_COMPANDED, 0)
+MO_STEP_KERNEL(mo_step_adamc8, MO_RULE_ADAM, MO_STATE_COMPANDED, 0)
+MO_STEP_KERNEL(mo_step_rmspropc8, MO_RULE_RMSPROP, MO_STATE_COMPANDED, 0)
+MO_STEP_KERNEL(mo_step_rmspropmc8, MO_RULE_RMSPROP_MOMENTUM, MO_STATE_COMPANDED, 0)
+MO_STEP_KERNEL(mo_step_ademamixc8, MO_RULE_ADEMAMIX, MO_STATE_COMPANDED, 0)
+MO_STEP_KERNEL(mo_step_adamw16, MO_RULE_ADAMW, MO_STATE_BF16, 1)
+MO_STEP_KERNEL(mo_step_schedule_free, MO_RULE_SCHEDULE_FREE, MO_STATE_F32, 0)
 
 /* --- before the step ------------------------------------------------------------------------- */
 

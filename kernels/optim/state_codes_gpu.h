@@ -367,10 +367,13 @@ MO_DEVICE void mo_read_codes(const void *data, INDEX at, uint32_t rest, int alig
     MO_UNROLL
     for (int w = 0; w < N; w++)
         words[w] = 0;
-    MO_UNROLL
-    for (uint32_t k = 0; k < 4 * N; k++)
-        if (k * PER_BYTE < rest)
-            words[k / 4] |= (uint32_t)mo_load_as<uint8_t>(from + k) << k % 4 * 8;
+    MO_ROLLED
+    for (uint32_t k = 0; k < 4 * N; k++) {
+        if (N == 2)
+            words[0] = words[0] >> 8 | words[N - 1] << 24;
+        words[N - 1] >>= 8;
+        words[N - 1] |= k * PER_BYTE < rest ? (uint32_t)mo_load_as<uint8_t>(from + k) << 24 : 0;
+    }
 }
 
 template <uint32_t FORMAT>
@@ -393,10 +396,15 @@ MO_DEVICE void mo_write_codes(void *data, uint32_t at, uint32_t rest, int aligne
         words[0] = (words[0] & ~(15u << at_half)) | mo_format_zero_code(FORMAT, is_signed)
                                                         << at_half;
     }
-    MO_UNROLL
-    for (uint32_t k = 0; k < 4 * N; k++)
-        if (k * PER_BYTE < rest)
-            mo_store_as<uint8_t>(to + k, (uint8_t)(words[k / 4] >> k % 4 * 8));
+    MO_ROLLED
+    for (uint32_t k = 0; k * PER_BYTE < rest; k++) {
+        mo_store_as<uint8_t>(to + k, (uint8_t)words[0]);
+        words[0] >>= 8;
+        if (N == 2) {
+            words[0] |= words[N - 1] << 24;
+            words[N - 1] >>= 8;
+        }
+    }
 }
 
 /* Alignment at which the codes of eight elements travel at once. */

@@ -5,9 +5,26 @@
  * Types and alignments are known to the compiler here. A warp has a run of blocks, one after the
  * other. A thread has its eight elements of the next block on their way, of all tensors at once,
  * while it computes this one: a GPU needs that many bytes in flight to reach its memory's speed.
+ *
+ * There are no branches in the loop for what is seldom: a block with a NaN, or of which approximations
+ * do not decide, is not written, and left to the general form.
  */
 #ifndef MO_KERNELS_OPTIM_STEP_WHOLE_GPU_H
 #define MO_KERNELS_OPTIM_STEP_WHOLE_GPU_H
+
+/* Of a chunk, in shared memory: the blocks that are left to the general form, and whether one is. */
+typedef struct mo_left_blocks {
+    uint32_t any, of[MO_CHUNK_BLOCKS];
+} mo_left_blocks;
+
+/* A barrier is due afterwards. */
+MO_DEVICE void mo_left_begin(mo_left_blocks *left)
+{
+    if (mo_thread_index() < MO_CHUNK_BLOCKS)
+        left->of[mo_thread_index()] = 0;
+    if (mo_thread_index() == 0)
+        left->any = 0;
+}
 
 /* Words of eight elements. */
 template <uint32_t DTYPE> struct mo_eight {
@@ -52,6 +69,10 @@ template <uint32_t DTYPE> struct mo_plain_codec {
     typedef struct {
     } tables;
 
+    MO_DEVICE void load(tables *)
+    {
+    }
+
     MO_DEVICE void decode(const tables *, int, const uint32_t *words, float, float values[8])
     {
         mo_eight_values<DTYPE>(words, values);
@@ -88,10 +109,10 @@ MO_DEVICE void mo_read_states(const mo_eight_place *at, uint32_t more,
     mo_read_ahead<mo_eight<G>::WORDS, AHEAD * bytes::G_BYTES>(more, at->g, raw->g);
 }
 
-/* Writes moments that have no scales. */
+/* Writes moments that have no scales, if all is `fine`. */
 template <uint32_t RULE, uint32_t FORMAT, int CODES>
-MO_DEVICE void mo_write_plain(const mo_eight_place *at, const mo_rule_coef *coef, const float m[8],
-                              const float v[8], const float slow[8])
+MO_DEVICE void mo_write_plain(uint32_t fine, const mo_eight_place *at, const mo_rule_coef *coef,
+                              const float m[8], const float v[8], const float slow[8])
 {
     enum { N = 8, WORDS = mo_code_words<FORMAT>::N };
     uint32_t words[3][N] = {};
@@ -107,30 +128,30 @@ MO_DEVICE void mo_write_plain(const mo_eight_place *at, const mo_rule_coef *coef
             words[1][k / 2] |= (uint32_t)codes.v << k % 2 * 16;
         }
     }
-    mo_write_ahead<WORDS, CODES>(1, at->m, words[0]);
+    mo_write_ahead<WORDS, CODES>(fine, at->m, words[0]);
     if (mo_rule_has_second(RULE))
-        mo_write_ahead<WORDS, CODES>(1, at->v, words[1]);
+        mo_write_ahead<WORDS, CODES>(fine, at->v, words[1]);
     if (mo_rule_has_slow(RULE))
-        mo_write_ahead<WORDS, CODES>(1, at->slow, words[2]);
+        mo_write_ahead<WORDS, CODES>(fine, at->slow, words[2]);
 }
 
 /* Encodes eight values of a moment and writes them and, once, their block's scale. */
 template <uint32_t FORMAT, int CODES, int SCALES>
-MO_DEVICE void mo_write_moment(const typename mo_codec<FORMAT>::tables *tables, int is_signed,
-                               const float values[8], const mo_encoding *e, unsigned char *codes,
-                               unsigned char *scale)
+MO_DEVICE void mo_write_moment(uint32_t fine, const typename mo_codec<FORMAT>::tables *tables,
+                               int is_signed, const float values[8], const mo_encoding *e,
+                               unsigned char *codes, unsigned char *scale)
 {
     enum { N = mo_code_words<FORMAT>::N };
     uint32_t words[N], stored = mo_f32_bits(e->stored);
     mo_encode_words<FORMAT>(tables, is_signed, values, e, words);
-    mo_write_ahead<N, CODES>(1, codes, words);
+    mo_write_ahead<N, CODES>(fine, codes, words);
     if (mo_thread_index() % (mo_format_block(FORMAT) / 8) == 0)
-        mo_write_ahead<1, SCALES>(1, scale, &stored);
+        mo_write_ahead<1, SCALES>(fine, scale, &stored);
 }
 
-/* Encodes and writes the moments of a block: one branch for what is rare of any. */
+/* Encodes and writes the moments of a block: one branch for scales that are rare. */
 template <uint32_t RULE, uint32_t FORMAT, int CODES, int SCALES>
-MO_DEVICE void mo_write_coded(const mo_eight_place *at,
+MO_DEVICE void mo_write_coded(uint32_t fine, const mo_eight_place *at,
                               const typename mo_codec<FORMAT>::tables *tables,
                               const mo_pack_range *range, float m[8], float v[8], float slow[8])
 {
@@ -156,65 +177,90 @@ MO_DEVICE void mo_write_coded(const mo_eight_place *at,
         if (mo_rule_has_slow(RULE))
             mo_rare_encoding(slow, largest[2], &e[2]);
     }
-    mo_write_moment<FORMAT, CODES, SCALES>(tables, is_signed, m, &e[0], at->m, at->m_scale);
+    mo_write_moment<FORMAT, CODES, SCALES>(fine, tables, is_signed, m, &e[0], at->m, at->m_scale);
     if (mo_rule_has_second(RULE))
-        mo_write_moment<FORMAT, CODES, SCALES>(tables, 0, v, &e[1], at->v, at->v_scale);
+        mo_write_moment<FORMAT, CODES, SCALES>(fine, tables, 0, v, &e[1], at->v, at->v_scale);
     if (mo_rule_has_slow(RULE))
-        mo_write_moment<FORMAT, CODES, SCALES>(tables, MO_SLOW, slow, &e[2], at->slow,
+        mo_write_moment<FORMAT, CODES, SCALES>(fine, tables, MO_SLOW, slow, &e[2], at->slow,
                                                at->slow_scale);
+}
+
+/* New moments, their range, and the words of new parameters. Returns whether these are right. */
+template <uint32_t RULE, uint32_t FORMAT, uint32_t P>
+MO_DEVICE uint32_t mo_step_eight(const mo_rule_coef *coef, const mo_near_rates *near,
+                                 const float g[8], float p[8], float m[8], float v[8],
+                                 float slow[8], mo_pack_range *range, uint32_t *words)
+{
+    enum { N = 8 };
+    uint32_t beyond = RULE == MO_RULE_ADAMW ? mo_adamw_beyond(range) : 0;
+    if constexpr (RULE == MO_RULE_ADAMW && P == MO_DTYPE_BF16) {
+        return mo_adamw_bf16<N>(coef->decay, near, p, m, v, beyond, words);
+    } else if constexpr (RULE == MO_RULE_ADAMW && MO_NVCC_DEVICE) {
+        uint32_t fine = mo_adamw_f32<N>(coef, range, p, m, v, beyond, words);
+        mo_eight_values<P>(words, p);
+        return fine;
+    } else {
+        MO_UNROLL
+        for (int k = 0; k < N; k++)
+            p[k] = RULE == MO_RULE_ADAMW
+                       ? mo_adamw_parameter(coef, p[k], m[k], v[k])
+                       : mo_rule_update_raw(RULE, coef, g[k], p[k], &m[k], &v[k], &slow[k]);
+        if (RULE != MO_RULE_ADAMW)
+            *range = mo_range_of<RULE>(m, v, slow);
+        mo_pack_words<N, P>(p, 0, words);
+        int nan = mo_any_nan<N>(p);
+        if (RULE == MO_RULE_LION && !mo_format_has_scales(FORMAT)) /* p does not depend on m */
+            nan |= mo_any_nan<N>(m);
+        return !nan && beyond == 0;
+    }
 }
 
 /* The block AHEAD of the place, of which raw has been read; reads the one behind it if there is
  * `more`. */
 template <uint32_t RULE, uint32_t FORMAT, uint32_t P, uint32_t G, int COPY, int AHEAD>
-MO_DEVICE void mo_step_whole_block(const mo_eight_place *at, uint32_t more,
+MO_DEVICE void mo_step_whole_block(const mo_optim_span *s, mo_left_blocks *left,
+                                   const mo_eight_place *at, uint32_t more,
                                    const mo_rule_coef *coef, const mo_near_rates *near,
                                    const typename mo_codec<FORMAT>::tables *tables,
                                    mo_eight_raw<FORMAT, P, G> *raw)
 {
     typedef mo_whole_bytes<FORMAT, P, G> bytes;
     enum { N = 8, CODES = AHEAD * bytes::CODES, SCALES = AHEAD * bytes::SCALES };
-    const int is_signed = mo_rule_first_signed(RULE), narrow = P == MO_DTYPE_BF16;
+    const int early = RULE == MO_RULE_ADAMW && (P == MO_DTYPE_BF16 || MO_NVCC_DEVICE);
     mo_pack_range range = {0, 0, 0, 0};
     float m[N], v[N], slow[N], g[N], p[N];
     uint32_t words[mo_eight<P>::WORDS];
-    int any_nan = 0, done;
-    mo_codec<FORMAT>::decode(tables, is_signed, raw->m, mo_f32_from_bits(raw->m_scale), m);
+    mo_codec<FORMAT>::decode(tables, mo_rule_first_signed(RULE), raw->m,
+                             mo_f32_from_bits(raw->m_scale), m);
     if (mo_rule_has_second(RULE))
         mo_codec<FORMAT>::decode(tables, 0, raw->v, mo_f32_from_bits(raw->v_scale), v);
     if (mo_rule_has_slow(RULE))
         mo_codec<FORMAT>::decode(tables, 1, raw->slow, mo_f32_from_bits(raw->slow_scale), slow);
     mo_eight_values<G>(raw->g, g);
     mo_eight_values<P>(raw->p, p);
-    if (RULE == MO_RULE_ADAMW && (narrow || MO_NVCC_DEVICE)) { /* read while they are computed */
+    if (RULE == MO_RULE_ADAMW)
         mo_adamw_moments_of<N>(coef, g, m, v, &range);
+    if (early)
         mo_read_states<RULE, FORMAT, P, G, AHEAD + 1>(at, more, raw);
-        done = mo_adamw_parameters<N, !narrow>(coef, near, narrow, p, m, v, &range, words);
-        if (done && !narrow)
-            mo_eight_values<P>(words, p);
-    } else {
-        done = mo_update_values<RULE, N, 1>(coef, near, narrow, g, p, m, v, slow, &range, words);
+    uint32_t fine = mo_step_eight<RULE, FORMAT, P>(coef, near, g, p, m, v, slow, &range, words);
+    if (!early)
         mo_read_states<RULE, FORMAT, P, G, AHEAD + 1>(at, more, raw);
-    }
-    if (!done) {
-        any_nan = mo_any_nan<N>(p);
-        if (MO_RARE(any_nan))
-            mo_one_nan<N>(p);
-        mo_pack_words<N, P>(p, any_nan, words);
-        if (!mo_format_has_scales(FORMAT))
-            mo_plain_nan<RULE, N>(any_nan, m, v, slow);
+    fine = mo_group_all(fine);
+    if (MO_RARE(!fine)) {
+        uint32_t block = (uint32_t)(at->g - (const unsigned char *)s->gradient) / bytes::G_BYTES;
+        left->of[block + mo_ahead(AHEAD)] = left->any = 1;
     }
     mo_read_ahead<mo_eight<P>::WORDS, (AHEAD + 1) * bytes::P_BYTES>(more, at->p, raw->p);
-    mo_write_ahead<mo_eight<P>::WORDS, AHEAD * bytes::P_BYTES>(1, at->p, words);
+    mo_write_ahead<mo_eight<P>::WORDS, AHEAD * bytes::P_BYTES>(fine, at->p, words);
     if (COPY) {
         uint32_t copy[4];
-        mo_pack_words<N, MO_DTYPE_BF16>(p, any_nan, copy);
-        mo_write_ahead<4, AHEAD * bytes::COPY>(1, at->copy, copy);
+        mo_pack_words<N, MO_DTYPE_BF16>(p, 0, copy);
+        mo_write_ahead<4, AHEAD * bytes::COPY>(fine, at->copy, copy);
     }
     if constexpr (mo_format_has_scales(FORMAT))
-        mo_write_coded<RULE, FORMAT, CODES, SCALES>(at, tables, &range, m, v, slow);
+        mo_write_coded<RULE, FORMAT, CODES, SCALES>(fine, at, tables, &range, m, v, slow);
     else
-        mo_write_plain<RULE, FORMAT, CODES>(at, coef, m, v, slow);
+        mo_write_plain<RULE, FORMAT, CODES>(fine, at, coef, m, v, slow);
 }
 
 /* The place of a thread in block `block` of a span. */
@@ -261,7 +307,8 @@ MO_DEVICE void mo_advance(mo_eight_place *at)
 /* The whole blocks of a chunk, an even number in each half of a warp of 64. Two a turn, whose places
  * are constants away from one another. */
 template <uint32_t RULE, uint32_t FORMAT, uint32_t P, uint32_t G, int COPY>
-MO_DEVICE void mo_step_whole(const mo_optim_span *s, const mo_rule_coef *coef,
+MO_DEVICE void mo_step_whole(const mo_optim_span *s, mo_left_blocks *left_blocks,
+                             const mo_rule_coef *coef,
                              const typename mo_codec<FORMAT>::tables *tables, uint32_t whole)
 {
     const uint32_t halves = mo_warp_size() / MO_LANES;
@@ -277,42 +324,45 @@ MO_DEVICE void mo_step_whole(const mo_optim_span *s, const mo_rule_coef *coef,
     mo_read_ahead<mo_eight<P>::WORDS, 0>(1, at.p, raw.p);
     MO_ROLLED
     for (; left != 0; left -= 2 * halves) {
-        mo_step_whole_block<RULE, FORMAT, P, G, COPY, 0>(&at, 1, coef, &near, tables, &raw);
-        mo_step_whole_block<RULE, FORMAT, P, G, COPY, 1>(&at, mo_kept(left - 2 * halves), coef,
-                                                         &near, tables, &raw);
+        mo_step_whole_block<RULE, FORMAT, P, G, COPY, 0>(s, left_blocks, &at, 1, coef, &near,
+                                                         tables, &raw);
+        mo_step_whole_block<RULE, FORMAT, P, G, COPY, 1>(
+            s, left_blocks, &at, mo_kept(left - 2 * halves), coef, &near, tables, &raw);
         mo_advance<RULE, FORMAT, P, G, COPY>(&at);
     }
 }
 
-/* Does the whole blocks of a chunk if it is of one of the classes; returns how many. */
+/* Does the whole blocks of a chunk if it is of one of the classes; returns how many, of which some may
+ * be left. */
 template <uint32_t RULE, uint32_t FORMAT>
-MO_DEVICE uint32_t mo_step_classes(const mo_optim_span *s, const mo_rule_coef *coef,
+MO_DEVICE uint32_t mo_step_classes(const mo_optim_span *s, mo_left_blocks *left,
                                    const typename mo_codec<FORMAT>::tables *tables)
 {
-    const mo_span_aligned aligned = mo_span_alignment<8, FORMAT>(s);
+    const mo_rule_coef copied = s->coef, *coef = &copied;
+    const mo_span_aligned aligned = mo_span_alignment<RULE, FORMAT>(s);
     uint32_t whole = (uint32_t)s->count / MO_BLOCK_SIZE;
     whole -= whole % (2 * mo_warp_size() / MO_LANES); /* all of a warp take part, in pairs */
-    int states = aligned.m && (!mo_rule_has_second(RULE) || aligned.v) &&
-                 (!mo_rule_has_slow(RULE) || aligned.slow) && s->m != 0;
+    int wide = mo_type_of_parameter(s) == MO_DTYPE_F32;
     int narrow = mo_type_of_gradient(s) == MO_DTYPE_BF16;
-    int by_near = RULE == MO_RULE_ADAMW && MO_NVCC_DEVICE; /* mo_adamw_f32 */
-    if (!states || !aligned.parameter || !aligned.gradient || mo_residual_of(s) ||
-        mo_is_stochastic(s))
+    int near = RULE != MO_RULE_ADAMW || mo_coef_is_plain(coef); /* for approximations */
+    if (!aligned.states || s->m == 0 || !aligned.parameter || !aligned.gradient ||
+        mo_residual_of(s) || mo_is_stochastic(s))
         return 0;
 #if defined(__HIP__)
     if (mo_rule_has_slow(RULE)) /* three moments have more places than there are scalar registers */
         return 0;
+#elif MO_NVCC_DEVICE
+    if (RULE == MO_RULE_ADAMW && wide) /* mo_adamw_f32 */
+        near = near && coef->eps > 0.0f;
 #endif
-    if (mo_type_of_parameter(s) == MO_DTYPE_BF16 && narrow && !aligned.exact)
-        mo_step_whole<RULE, FORMAT, MO_DTYPE_BF16, MO_DTYPE_BF16, 0>(s, coef, tables, whole);
-    else if (by_near && !(mo_coef_is_plain(coef) && coef->eps > 0.0f))
+    if (mo_type_of_parameter(s) == MO_DTYPE_BF16 && narrow && !mo_copy_of(s) && near)
+        mo_step_whole<RULE, FORMAT, MO_DTYPE_BF16, MO_DTYPE_BF16, 0>(s, left, coef, tables, whole);
+    else if (MO_NVCC_DEVICE && !near)
         return 0;
-    else if (mo_type_of_parameter(s) == MO_DTYPE_F32 && mo_type_of_gradient(s) == MO_DTYPE_F32 &&
-             !mo_copy_of(s))
-        mo_step_whole<RULE, FORMAT, MO_DTYPE_F32, MO_DTYPE_F32, 0>(s, coef, tables, whole);
-    else if (mo_type_of_parameter(s) == MO_DTYPE_F32 && narrow && aligned.copy &&
-             mo_type_of_copy(s) == MO_DTYPE_BF16)
-        mo_step_whole<RULE, FORMAT, MO_DTYPE_F32, MO_DTYPE_BF16, 1>(s, coef, tables, whole);
+    else if (wide && mo_type_of_gradient(s) == MO_DTYPE_F32 && !mo_copy_of(s))
+        mo_step_whole<RULE, FORMAT, MO_DTYPE_F32, MO_DTYPE_F32, 0>(s, left, coef, tables, whole);
+    else if (wide && narrow && aligned.copy && mo_type_of_copy(s) == MO_DTYPE_BF16)
+        mo_step_whole<RULE, FORMAT, MO_DTYPE_F32, MO_DTYPE_BF16, 1>(s, left, coef, tables, whole);
     else
         return 0;
     return whole;

@@ -55,7 +55,7 @@ MUTANTS = [
     Mutant("a minimum for a maximum", "mo_step_lion8", "optimizer_lion_8bit", r"v_max_u32_e32",
            "v_min_u32_e32"),
     Mutant("a store is missing", "mo_step_sgd8", "optimizer_sgd_8bit", r"global_store_byte [^/]*",
-           NOTHING, 3),
+           NOTHING, 1),
     Mutant("a store beyond the place", "mo_quantizec4", "codes_*",
            r"global_store_byte (v\[\S+\], v\d+, off) *", r"global_store_byte \1 offset:1 "),
     Mutant("a load of the next element", "mo_accumulate", "accumulate",

@@ -43,6 +43,19 @@ def run(*command):
     return done.stdout + done.stderr
 
 
+def loose_arithmetic(ptx):
+    """What may have other bits elsewhere: sums and products without a rounding, which ptxas may contract; quotients that
+    are not exact; and what flushes subnormals (.ftz). The approximations of adamw_gpu.h and mo_reciprocal() flush, too,
+    but have no subnormal operand or result that matters:
+    - rcp of (sqrt(v) + eps) * 2^-64 and of sqrt(v) + eps, v up to 2^40 and eps from 2^-37 to 2^20: from 2^-101 to 2^21;
+      of a block's scale, from 2^-100 to 2^100 where it is used, or of an e4m3 number;
+    - sqrt of v up to 2^40. A subnormal v counts as 0: its root, below 2^-63, is lost beside eps;
+    - rsqrt of 2^64 v + 2^-126: from 2^-126, the least normal number, to 2^104."""
+    rest = re.sub(r"\b(rcp|sqrt|rsqrt)\.approx\.ftz\.f32\b", "", ptx)
+    return re.findall(r"\b(?:add|sub|mul|fma)(?:\.ftz)?\.f(?:32|64)\b|[\w.]+\.ftz\b[\w.]*|[\w.]+\.approx\b[\w.]*|"
+                      r"\bdiv\.full\b", rest)
+
+
 def ptxas_kernels(report):
     """{kernel: {stack, spill, shared}} of a report of ptxas -v."""
     kernels, name = {}, None
@@ -82,10 +95,23 @@ def hip_kernels(compiler, source, target, folder):
         field = dict(re.findall(r"^    \.(\w+): +(\S+)$", entry, re.M))
         kernels[field["name"]] = {
             "stack": int(field["private_segment_fixed_size"]),
-            "spill": int(field["vgpr_spill_count"]) + int(field["sgpr_spill_count"]),
+            "spill": int(field["vgpr_spill_count"]),
             "shared": int(field["group_segment_fixed_size"]),
         }
     return kernels
+
+
+def scalars_moved_in_loops(body):
+    """Instructions in the loops of a kernel's assembly that keep scalar registers in lanes of a vector register. Outside of
+    loops that is no fault: clang 19 for gfx90a keeps the mask of mo_step_adamc8's and mo_step_rmspropmc8's threads so, once
+    for a chunk, over the choice of a class of types."""
+    found, in_loop = [], False
+    for line in body.splitlines():
+        if re.match(r"\.LBB\w+:|; %bb\.\d+:", line):
+            in_loop = "Loop" in line
+        elif in_loop and re.search(r"\bv_(read|write)lane_b32\b", line):
+            found.append(line.strip())
+    return found
 
 
 def fatbin_targets(path):

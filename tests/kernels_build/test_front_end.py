@@ -15,6 +15,7 @@ import sys
 import tempfile
 import unittest
 
+from compilers import loose_arithmetic
 from gpu_text import ROOT, flattened, library_options
 
 # What a front end must refuse, and a word of what it says.
@@ -154,6 +155,14 @@ class FrontEnd(unittest.TestCase):
         target, only = self.compiler.targets()[-1], ["-DMO_ONLY", "-DMO_ONLY_mo_step_sgdc8"]
         texts = [self.compiler.text_of(self.text, target, *only, *more) for more in ([], ["-DMO_TYPES=1"])]
         self.assertLess(len(texts[1]), 0.7 * len(texts[0]))
+
+    def test_arithmetic(self):
+        if not isinstance(self.compiler, Nvrtc):
+            self.skipTest("kernels_build looks at code objects")
+        only = "-DMO_ONLY", "-DMO_ONLY_mo_step_adamwc8", "-DMO_TYPES=2"
+        text = self.compiler.text_of(self.text, self.compiler.targets()[-1], *only)
+        self.assertIn("rsqrt.approx.ftz.f32", text)
+        self.assertEqual(loose_arithmetic(text), [])
 
     def chosen(self):
         """The oldest and the newest target, and one beyond each limit that the text has."""

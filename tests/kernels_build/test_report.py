@@ -41,6 +41,7 @@ class Report(unittest.TestCase):
             self.assertEqual(sorted((loop.states, loop.name) for loop in found.loops),
                              sorted((kind, name) for kind, name, _ in kernel_report.CLASSES.values() if kind in states))
             self.assertEqual({loop.spills for loop in found.loops}, {0})
+            self.assertEqual(found.spilled, 0)
 
     def test_finds_every_stream(self):
         text = kernel_report.flattened(CMAKE, BUILD)

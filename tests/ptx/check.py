@@ -52,7 +52,7 @@ MUTANTS = [
     Mutant("one bit less of a shift", "mo_dequantize8", "codes_*", r"(shl\.b32\s+%r\d+, %r\d+), 16;",
            r"\1, 15;"),
     Mutant("a store is missing", "mo_step_sgd8", "optimizer_sgd_8bit", r"st\.global\.u8[^;]*;", "",
-           3),
+           1),
     Mutant("a store beyond the place", "mo_quantizec4", "codes_*",
            r"st\.global\.u8\s+\[(%rd\d+)\],", r"st.global.u8 [\1+1],"),
     Mutant("a load of the next element", "mo_accumulate", "accumulate",

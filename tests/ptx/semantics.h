@@ -93,6 +93,15 @@ static uint32_t redux_sync_max_u32(const struct ptx_run *run, uint32_t value, ui
     return value;
 }
 
+/* Whether it holds in all lanes: a predicate is 0 or 1. */
+static uint32_t vote_sync_all_pred(const struct ptx_run *run, uint32_t value, uint64_t members,
+                                   int line)
+{
+    for (uint32_t mask = LANES / 2; mask > 0; mask /= 2)
+        value &= shfl_sync_bfly_b32(run, value, mask, 31, members, line);
+    return value;
+}
+
 /* --- memory ---------------------------------------------------------------------------------- */
 
 static unsigned char *global(const struct ptx_run *run, uint64_t address, uint32_t bytes, int write,

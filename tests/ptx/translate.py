@@ -22,7 +22,7 @@ REGISTERS = {"pred": "uint32_t", "b16": "uint16_t", "u16": "uint16_t", "s16": "u
 SPECIAL = {"%tid.x": "thread_index(run)", "%ctaid.x": "block_index(run)",
            "%ntid.x": "block_threads(run)"}
 SHARED_FROM = 256  # the first address of shared memory, so that a lost base is noticed
-COLLECTIVE = ("shfl", "redux", "bar")
+COLLECTIVE = ("shfl", "redux", "vote", "bar")
 
 
 class Unknown(Exception):
